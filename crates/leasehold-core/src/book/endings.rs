@@ -1,0 +1,61 @@
+//! The bounded memory of recent endings: what a retried acquire, release or renew is answered from.
+
+use super::lease::Request;
+use crate::fact::End;
+use crate::token::Secret;
+
+/// A lease that is over.
+#[derive(Clone, Debug)]
+pub(super) struct Ending {
+    pub token: u64,
+    pub secret: Secret,
+    pub how: End,
+    pub request: Option<Box<Request>>,
+}
+
+/// A ring: the newest ending takes the place of the oldest.
+#[derive(Debug)]
+pub(super) struct Endings {
+    ring: Vec<Ending>,
+    capacity: usize,
+    /// Where the next one goes, once the ring is full.
+    next: usize,
+}
+
+impl Endings {
+    pub fn new(capacity: usize) -> Self {
+        Self { ring: Vec::new(), capacity: capacity.max(1), next: 0 }
+    }
+
+    pub fn get(&self, row: u32) -> &Ending {
+        &self.ring[row as usize]
+    }
+
+    /// The row that the next ending will take, and what has to be forgotten for it.
+    pub fn next_row(&self) -> (u32, Option<&Ending>) {
+        if self.ring.len() < self.capacity {
+            (self.ring.len() as u32, None)
+        } else {
+            (self.next as u32, Some(&self.ring[self.next]))
+        }
+    }
+
+    pub fn push(&mut self, ending: Ending) {
+        if self.ring.len() < self.capacity {
+            self.ring.push(ending);
+        } else {
+            self.ring[self.next] = ending;
+            self.next = (self.next + 1) % self.capacity;
+        }
+    }
+
+    pub fn len(&self) -> usize {
+        self.ring.len()
+    }
+
+    /// From the oldest to the newest.
+    pub fn iter(&self) -> impl Iterator<Item = &Ending> {
+        let (young, old) = self.ring.split_at(self.next);
+        old.iter().chain(young)
+    }
+}

@@ -1,0 +1,120 @@
+//! A lease in memory. Compact on purpose: a million of them, with names and indexes, fit in 250 MB.
+
+use compact_str::CompactString;
+
+use crate::command::Mode;
+use crate::fact::RequestMark;
+use crate::time::Time;
+use crate::token::{LeaseKey, Secret, Token};
+
+/// Which resource, and how. Eight bytes: the capacity is kept at the resource.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct Part {
+    pub resource: u32,
+    share: u32,
+}
+
+const EXCLUSIVE: u32 = 0;
+const SHARED: u32 = u32::MAX;
+
+impl Part {
+    pub fn new(resource: u32, mode: Mode) -> Self {
+        let share = match mode {
+            Mode::Exclusive => EXCLUSIVE,
+            Mode::Shared => SHARED,
+            Mode::Permits { count, .. } => count,
+        };
+        Self { resource, share }
+    }
+
+    /// The mode, with the capacity that the resource knows.
+    pub fn mode(self, capacity: u32) -> Mode {
+        match self.share {
+            EXCLUSIVE => Mode::Exclusive,
+            SHARED => Mode::Shared,
+            count => Mode::Permits { count, capacity },
+        }
+    }
+}
+
+/// What a lease covers: nearly always one resource, kept without an allocation.
+#[derive(Clone, Debug)]
+pub(super) enum Parts {
+    One(Part),
+    #[allow(clippy::box_collection, reason = "a thin pointer keeps every lease eight bytes smaller")]
+    Many(Box<Vec<Part>>),
+}
+
+impl Parts {
+    pub fn as_slice(&self) -> &[Part] {
+        match self {
+            Self::One(part) => core::slice::from_ref(part),
+            Self::Many(parts) => parts,
+        }
+    }
+}
+
+impl From<Vec<Part>> for Parts {
+    fn from(parts: Vec<Part>) -> Self {
+        match parts[..] {
+            [part] => Self::One(part),
+            _ => Self::Many(Box::new(parts)),
+        }
+    }
+}
+
+/// The request that made a lease.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(super) struct Request {
+    pub scope: CompactString,
+    pub id: CompactString,
+    pub fingerprint: u64,
+}
+
+impl Request {
+    pub fn mark(&self) -> RequestMark<'_> {
+        RequestMark { scope: &self.scope, id: &self.id, fingerprint: self.fingerprint }
+    }
+
+    pub fn from_mark(mark: RequestMark<'_>) -> Box<Self> {
+        Box::new(Self { scope: mark.scope.into(), id: mark.id.into(), fingerprint: mark.fingerprint })
+    }
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Phase {
+    /// Somebody's, until `expires_at`.
+    Live,
+    /// Lapsed, and its resources stay closed until `expires_at`.
+    Closing,
+    /// The slot is free.
+    Vacant,
+}
+
+#[derive(Clone, Debug)]
+pub(super) struct Lease {
+    pub token: u64,
+    pub secret: Secret,
+    pub granted_at: Time,
+    /// The end of the phase it is in.
+    pub expires_at: Time,
+    pub cap_at: Time,
+    pub ttl_ms: u32,
+    pub delay_ms: u32,
+    pub parts: Parts,
+    pub holder: CompactString,
+    pub request: Option<Box<Request>>,
+    pub phase: Phase,
+    /// The snapshot under way has this lease as it stood when the snapshot began.
+    pub copied: bool,
+}
+
+impl Lease {
+    pub fn token(&self) -> Token {
+        Token::new(self.token).expect("a lease that is not vacant has a token")
+    }
+
+    pub fn key(&self) -> LeaseKey {
+        LeaseKey { token: self.token(), secret: self.secret }
+    }
+}

@@ -1,0 +1,140 @@
+//! Who waits. Volatile: a restart forgets the line, and its callers come again.
+
+use compact_str::CompactString;
+use foldhash::fast::FixedState;
+use hashbrown::HashMap;
+
+use super::index::Index;
+use super::lease::Request;
+use crate::command::{Mode, Ticket};
+use crate::time::Time;
+use crate::token::Secret;
+use crate::wheel::Wheel;
+
+/// A claim that stands in line.
+#[derive(Debug)]
+pub(super) struct Waiter {
+    /// Order of arrival, over all resources.
+    pub arrival: u64,
+    /// Who to answer: more than one when a retried request joined.
+    pub tickets: Vec<Ticket>,
+    pub parts: Vec<(u32, Mode)>,
+    pub ttl_ms: u64,
+    pub max_hold_ms: Option<u64>,
+    pub delay_ms: u64,
+    pub holder: CompactString,
+    pub request: Option<Box<Request>>,
+    pub secret: Secret,
+    pub since: Time,
+    /// Patience ends.
+    pub until: Time,
+}
+
+#[derive(Debug)]
+pub(super) struct Line {
+    waiters: Vec<Option<Waiter>>,
+    free: Vec<u32>,
+    tickets: HashMap<Ticket, u32, FixedState>,
+    requests: Index,
+    pub wheel: Wheel,
+    next_arrival: u64,
+}
+
+impl Line {
+    pub fn new(seed: u64) -> Self {
+        Self {
+            waiters: Vec::new(),
+            free: Vec::new(),
+            tickets: HashMap::with_hasher(FixedState::with_seed(seed)),
+            requests: Index::default(),
+            wheel: Wheel::default(),
+            next_arrival: 0,
+        }
+    }
+
+    pub fn len(&self) -> usize {
+        self.waiters.len() - self.free.len()
+    }
+
+    pub fn get(&self, slot: u32) -> &Waiter {
+        self.waiters[slot as usize].as_ref().expect("a place in line leads to a waiter")
+    }
+
+    pub fn until(&self, slot: u32) -> Time {
+        self.get(slot).until
+    }
+
+    pub const fn take_arrival(&mut self) -> u64 {
+        self.next_arrival += 1;
+        self.next_arrival
+    }
+
+    pub fn add(&mut self, waiter: Waiter, request_hash: Option<u64>, rehash: impl Fn(&Request) -> u64) -> u32 {
+        let slot = self.free.pop().unwrap_or_else(|| {
+            self.waiters.push(None);
+            self.waiters.len() as u32 - 1
+        });
+        for ticket in &waiter.tickets {
+            self.tickets.insert(*ticket, slot);
+        }
+        self.wheel.arm(slot, waiter.until);
+        self.waiters[slot as usize] = Some(waiter);
+        if let Some(hash) = request_hash {
+            let waiters = &self.waiters;
+            self.requests.insert(hash, slot, |row| {
+                rehash(waiters[row as usize].as_ref().and_then(|w| w.request.as_deref()).expect("indexed with a request"))
+            });
+        }
+        slot
+    }
+
+    pub fn take(&mut self, slot: u32, hash: impl Fn(&Request) -> u64) -> Waiter {
+        let waiter = self.waiters[slot as usize].take().expect("a waiter leaves once");
+        for ticket in &waiter.tickets {
+            self.tickets.remove(ticket);
+        }
+        if let Some(request) = &waiter.request {
+            self.requests.remove(hash(request), slot);
+        }
+        self.wheel.disarm(slot);
+        self.free.push(slot);
+        waiter
+    }
+
+    pub fn find_ticket(&self, ticket: Ticket) -> Option<u32> {
+        self.tickets.get(&ticket).copied()
+    }
+
+    pub fn find_request(&self, hash: u64, scope: &str, id: &str) -> Option<u32> {
+        self.requests.find(hash, |row| {
+            self.get(row).request.as_ref().is_some_and(|request| request.scope == scope && request.id == id)
+        })
+    }
+
+    /// A retried request joins the place it already has; the longer patience counts.
+    pub fn join(&mut self, slot: u32, ticket: Ticket, until: Time) {
+        let waiter = self.waiters[slot as usize].as_mut().expect("a joined waiter is there");
+        waiter.tickets.push(ticket);
+        waiter.until = waiter.until.max(until);
+        self.tickets.insert(ticket, slot);
+    }
+
+    /// One of those who wait for the same answer went away. `true` when it was the last.
+    pub fn leave(&mut self, slot: u32, ticket: Ticket) -> bool {
+        let waiter = self.waiters[slot as usize].as_mut().expect("a leaving waiter is there");
+        if waiter.tickets.len() == 1 {
+            return true;
+        }
+        waiter.tickets.retain(|other| *other != ticket);
+        self.tickets.remove(&ticket);
+        false
+    }
+
+    /// Takes off the wheel the next waiter whose patience is over at `now`; it is still in line.
+    pub fn pop_due(&mut self, now: Time, budget: &mut u32) -> Option<u32> {
+        let waiters = &self.waiters;
+        self.wheel.pop(now, budget, |slot| {
+            waiters[slot as usize].as_ref().expect("the wheel leads to a waiter").until
+        })
+    }
+}

@@ -1,0 +1,225 @@
+//! The book: every lease we know of, and the only code that may change one.
+//!
+//! ```text
+//!   Command, now ──▶ Book::apply ──▶ Outcome { reply, effects }
+//!                       │ decide: may refuse, changes nothing
+//!                       │ evolve: may not refuse, changes state
+//!                       └──▶ tape: the facts, encoded, for the journal
+//! ```
+//!
+//! # Laws
+//!
+//! 1. At most one exclusive lease per resource is live at any `now`; shared and permit leases as their
+//!    modes say. A claim on several resources is granted whole or not at all.
+//! 2. Tokens strictly increase, never past the ceiling that the shell reserved.
+//! 3. A lease is live on the half-open span `[granted_at, expires_at)`. One function compares ([`due`]).
+//! 4. A lease that ended stays ended: renewing never revives, releasing never touches a successor.
+//! 5. A claim is granted when every resource admits it and no earlier waiting claim conflicts with it on any
+//!    of them. A waiting claim holds nothing, so there is no deadlock.
+//!
+//! # Not here
+//!
+//! Durability (the journal), wire formats (the server), clocks and randomness (the shell).
+
+mod decide;
+mod endings;
+mod index;
+mod lease;
+mod line;
+mod resource;
+mod snapshot;
+mod state;
+mod view;
+
+#[cfg(test)]
+mod tests;
+
+use crate::command::{Command, Effect, Outcome};
+use crate::fact::Fact;
+use crate::limits::Limits;
+use crate::planted::{self, Bug};
+use crate::time::Time;
+use crate::wire::{Malformed, Reader};
+
+pub use state::ClockMark;
+pub use view::{HoldingView, ResourceView, WaitingView};
+
+use lease::{Lease, Phase};
+use line::Line;
+use state::State;
+
+/// A record that breaks a law: it is damaged, or not ours.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, thiserror::Error)]
+#[error("{0}")]
+pub struct Broken(pub &'static str);
+
+impl From<Malformed> for Broken {
+    fn from(_: Malformed) -> Self {
+        Self("every record parses")
+    }
+}
+
+/// See the module.
+#[derive(Debug)]
+pub struct Book {
+    state: State,
+    line: Line,
+    limits: Limits,
+    now: Time,
+    /// The highest token that may be given out: reserved on disk by the shell.
+    ceiling: u64,
+    tape: Vec<u8>,
+    effects: Vec<Effect>,
+    /// Resources whose queue is to be looked at.
+    todo: Vec<u32>,
+}
+
+/// Sizes, for gauges and for checkers.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+pub struct Counts {
+    /// Leases that are somebody's.
+    pub leases: usize,
+    /// Lapsed leases whose resources are still closed.
+    pub closing: usize,
+    /// Claims in line.
+    pub waiters: usize,
+    /// Endings remembered.
+    pub endings: usize,
+}
+
+impl Book {
+    /// An empty book. `seed` keys the hash tables, since strangers choose the names: make it random.
+    #[must_use]
+    pub fn new(limits: Limits, seed: u64) -> Self {
+        Self {
+            state: State::new(limits.endings, seed),
+            line: Line::new(seed),
+            limits,
+            now: Time::ZERO,
+            ceiling: 0,
+            tape: Vec::new(),
+            effects: Vec::new(),
+            todo: Vec::new(),
+        }
+    }
+
+    /// Decides a command at `now`. Facts go to the tape; nothing may be told to anybody before they are durable.
+    pub fn apply(&mut self, command: Command<'_>, now: Time) -> Outcome {
+        self.now = self.now.max(now);
+        let now = self.now;
+        let reply = match command {
+            Command::Acquire(claim) => self.acquire(&claim, now),
+            Command::Renew { lease, ttl_ms } => self.renew(lease, ttl_ms, now),
+            Command::Release { lease } => self.release(lease, now),
+            Command::Revoke { name, reason } => self.revoke(name, reason, now),
+            Command::Cancel { ticket } => self.cancel(ticket, now),
+            Command::Tick { budget } => self.tick(budget, now),
+        };
+        Outcome { reply, effects: std::mem::take(&mut self.effects) }
+    }
+
+    /// Records that an engine took up the book. See [`Fact::Resumed`].
+    pub fn resume(&mut self, mark: ClockMark, fresh: bool) {
+        self.now = self.now.max(mark.at);
+        self.record(&Fact::Resumed { at: mark.at, boot: mark.boot, boottime: mark.boottime, fresh });
+    }
+
+    /// Takes the facts recorded since the last call, encoded, and leaves `empty` for the next ones.
+    pub fn take_tape(&mut self, empty: Vec<u8>) -> Vec<u8> {
+        debug_assert!(empty.is_empty());
+        std::mem::replace(&mut self.tape, empty)
+    }
+
+    /// Whether any facts wait to be taken.
+    #[must_use]
+    pub fn has_tape(&self) -> bool {
+        !self.tape.is_empty()
+    }
+
+    /// Evolves by facts that were recorded before: replay. Calls `seen` with each.
+    ///
+    /// # Errors
+    ///
+    /// [`Broken`] if a fact does not parse or breaks a law.
+    pub fn replay(&mut self, tape: &[u8], mut seen: impl FnMut(&Fact<'_>)) -> Result<(), Broken> {
+        let mut reader = Reader::new(tape);
+        while reader.left() > 0 {
+            let fact = Fact::decode(&mut reader)?;
+            self.state.evolve(&fact)?;
+            seen(&fact);
+        }
+        Ok(())
+    }
+
+    /// Lets time catch up with the record: a journal frame says when it was written.
+    pub fn advance_to(&mut self, now: Time) {
+        self.now = self.now.max(now);
+    }
+
+    /// Tokens may be given out up to here. The shell has it on disk, twice.
+    pub fn set_ceiling(&mut self, ceiling: u64) {
+        self.ceiling = ceiling;
+    }
+
+    /// How many tokens are left below the ceiling.
+    #[must_use]
+    pub const fn tokens_left(&self) -> u64 {
+        self.ceiling.saturating_sub(self.state.last_token)
+    }
+
+    /// The newest token given out.
+    #[must_use]
+    pub const fn last_token(&self) -> u64 {
+        self.state.last_token
+    }
+
+    /// Never gives out a token at or below this one again.
+    pub fn skip_tokens_to(&mut self, token: u64) {
+        if !planted::on(Bug::TokensRestart) {
+            self.state.last_token = self.state.last_token.max(token);
+        }
+    }
+
+    /// How the clock of whoever took up the book last stands to ours.
+    #[must_use]
+    pub const fn clock(&self) -> ClockMark {
+        self.state.clock
+    }
+
+    /// When [`Command::Tick`] next has something to do: never after the first deadline.
+    #[must_use]
+    pub fn next_expiry(&self) -> Option<Time> {
+        match (self.state.wheel.next(), self.line.wheel.next()) {
+            (Some(a), Some(b)) => Some(a.min(b)),
+            (a, b) => a.or(b),
+        }
+    }
+
+    /// How many there are of what.
+    #[must_use]
+    pub fn counts(&self) -> Counts {
+        Counts {
+            leases: self.state.live,
+            closing: self.state.closing,
+            waiters: self.line.len(),
+            endings: self.state.endings.len(),
+        }
+    }
+
+    /// Writes the fact down and lets the state follow it. The one way anything durable changes.
+    fn record(&mut self, fact: &Fact<'_>) {
+        fact.encode(&mut self.tape);
+        if let Err(Broken(law)) = self.state.evolve(fact) {
+            panic!("decided a fact that breaks a law ({law}): {fact:?}");
+        }
+    }
+}
+
+/// Whether the lease is over by time. The only place that compares: two answers at the deadline itself
+/// would make two owners.
+fn due(lease: &Lease, now: Time) -> bool {
+    if planted::on(Bug::LapseEarly) && lease.phase == Phase::Live {
+        return lease.expires_at <= now.plus_millis(u64::from(lease.ttl_ms) / 8);
+    }
+    lease.expires_at <= now
+}

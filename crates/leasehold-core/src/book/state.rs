@@ -1,0 +1,404 @@
+//! What the facts add up to: leases, resources, recent endings, and the indexes over them.
+//!
+//! [`State::evolve`] is the only code that changes it, live and in replay alike. It may not refuse a fact
+//! that was decided; a fact that breaks a law means that the record is damaged.
+
+use std::borrow::Cow;
+use std::hash::BuildHasher;
+
+use foldhash::fast::FixedState;
+
+use super::Broken;
+use super::endings::{Ending, Endings};
+use super::index::{Index, hash_token};
+use super::lease::{Lease, Part, Parts, Phase, Request};
+use super::resource::Resource;
+use super::snapshot::Copying;
+use crate::command::Want;
+use crate::fact::{End, Fact, LeaseRecord, RequestMark};
+use crate::planted::{self, Bug};
+use crate::time::Time;
+use crate::token::{Secret, Token};
+use crate::wheel::Wheel;
+
+/// Rows of the token and request indexes are lease slots, or (with this bit) rows of the endings.
+const ENDED: u32 = 1 << 31;
+
+/// Where a token or a request id leads.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Row {
+    Lease(u32),
+    Ending(u32),
+}
+
+impl Row {
+    const fn unpack(row: u32) -> Self {
+        if row & ENDED == 0 { Self::Lease(row) } else { Self::Ending(row & !ENDED) }
+    }
+}
+
+/// How the book's clock stands to a machine's: the last one that took it up.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct ClockMark {
+    /// The book's time when it was taken up.
+    pub at: Time,
+    /// By which boot of which machine.
+    pub boot: [u8; 16],
+    /// That machine's boot clock at the same moment.
+    pub boottime: u64,
+}
+
+#[derive(Debug)]
+pub(super) struct State {
+    pub leases: Vec<Lease>,
+    free_leases: Vec<u32>,
+    pub resources: Vec<Resource>,
+    free_resources: Vec<u32>,
+    names: Index,
+    tokens: Index,
+    requests: Index,
+    pub endings: Endings,
+    pub wheel: Wheel,
+    pub last_token: u64,
+    /// Leases that are somebody's, due or not.
+    pub live: usize,
+    /// Lapsed leases whose resources are still closed.
+    pub closing: usize,
+    pub clock: ClockMark,
+    pub copying: Option<Copying>,
+    hasher: FixedState,
+}
+
+impl State {
+    pub fn new(endings: usize, seed: u64) -> Self {
+        Self {
+            leases: Vec::new(),
+            free_leases: Vec::new(),
+            resources: Vec::new(),
+            free_resources: Vec::new(),
+            names: Index::default(),
+            tokens: Index::default(),
+            requests: Index::default(),
+            endings: Endings::new(endings),
+            wheel: Wheel::default(),
+            last_token: 0,
+            live: 0,
+            closing: 0,
+            clock: ClockMark::default(),
+            copying: None,
+            hasher: FixedState::with_seed(seed),
+        }
+    }
+
+    pub fn evolve(&mut self, fact: &Fact<'_>) -> Result<(), Broken> {
+        match fact {
+            Fact::Granted(record) => {
+                if record.token.get() <= self.last_token {
+                    return Err(Broken("tokens rise"));
+                }
+                self.last_token = record.token.get();
+                self.add_lease(record, Phase::Live)
+            }
+            Fact::Renewed { token, expires_at, ttl_ms } => {
+                let slot = self.live_slot(*token)?;
+                self.keep_copy(slot);
+                let lease = &mut self.leases[slot as usize];
+                let sooner = *expires_at < lease.expires_at;
+                lease.expires_at = *expires_at;
+                lease.ttl_ms = *ttl_ms;
+                // A later end is found out when the old one comes up; an earlier one must be told.
+                if sooner {
+                    self.wheel.arm(slot, *expires_at);
+                }
+                Ok(())
+            }
+            Fact::Ended { token, how, at, closed_until, .. } => {
+                let slot = self.live_slot(*token)?;
+                self.keep_copy(slot);
+                self.live -= 1;
+                if *closed_until > *at {
+                    let lease = &mut self.leases[slot as usize];
+                    lease.phase = Phase::Closing;
+                    lease.expires_at = *closed_until;
+                    self.closing += 1;
+                    self.wheel.arm(slot, *closed_until);
+                } else {
+                    self.drop_lease(slot, *how);
+                }
+                Ok(())
+            }
+            Fact::Reopened { token } => match self.find_token(token.get()) {
+                Some(Row::Lease(slot)) if self.leases[slot as usize].phase == Phase::Closing => {
+                    self.keep_copy(slot);
+                    self.closing -= 1;
+                    self.drop_lease(slot, End::Lapsed);
+                    Ok(())
+                }
+                _ => Err(Broken("only a closing lease reopens")),
+            },
+            Fact::Resumed { at, boot, boottime, fresh } => {
+                self.clock = ClockMark { at: *at, boot: *boot, boottime: *boottime };
+                if *fresh && !planted::on(Bug::KeepDeadlines) {
+                    self.start_again(*at);
+                }
+                Ok(())
+            }
+        }
+    }
+
+    /// After a boot change nobody knows how much time went by: each live lease has its last ttl once more,
+    /// each closing resource its delay, within the cap as far as the record can prove time spent.
+    fn start_again(&mut self, at: Time) {
+        for slot in 0..self.leases.len() as u32 {
+            let lease = &self.leases[slot as usize];
+            if lease.phase == Phase::Vacant || lease.expires_at <= at {
+                continue;
+            }
+            self.keep_copy(slot);
+            let lease = &mut self.leases[slot as usize];
+            lease.expires_at = match lease.phase {
+                Phase::Closing => at.plus_millis(lease.delay_ms.into()),
+                _ => at.plus_millis(lease.ttl_ms.into()).min(lease.cap_at).max(lease.expires_at),
+            };
+        }
+    }
+
+    /// Puts back a lease from a snapshot.
+    pub fn restore_lease(&mut self, record: &LeaseRecord<'_>, closing: bool) -> Result<(), Broken> {
+        self.add_lease(record, if closing { Phase::Closing } else { Phase::Live })
+    }
+
+    fn add_lease(&mut self, record: &LeaseRecord<'_>, phase: Phase) -> Result<(), Broken> {
+        let token = record.token.get();
+        if self.find_token(token).is_some() {
+            return Err(Broken("a token comes once"));
+        }
+        let slot = self.free_leases.pop().unwrap_or(self.leases.len() as u32);
+        let wants: &[Want<'_>] =
+            if planted::on(Bug::HalfClaim) { &record.wants[..1] } else { &record.wants };
+        let parts = match *wants {
+            [want] => Parts::One(self.enter(slot, want)?),
+            _ => Parts::from(wants.iter().map(|want| self.enter(slot, *want)).collect::<Result<Vec<Part>, _>>()?),
+        };
+        let lease = Lease {
+            token,
+            secret: record.secret,
+            granted_at: record.granted_at,
+            expires_at: record.expires_at,
+            cap_at: record.cap_at,
+            ttl_ms: record.ttl_ms,
+            delay_ms: record.delay_ms,
+            parts,
+            holder: record.holder.as_ref().into(),
+            request: record.request.map(Request::from_mark),
+            phase,
+            copied: false,
+        };
+        match self.leases.get_mut(slot as usize) {
+            Some(vacant) => *vacant = lease,
+            None => self.leases.push(lease),
+        }
+        match phase {
+            Phase::Closing => self.closing += 1,
+            _ => self.live += 1,
+        }
+        self.wheel.arm(slot, record.expires_at);
+        self.index_token(token, slot);
+        if let Some(mark) = record.request {
+            self.index_request(mark.scope, mark.id, slot);
+        }
+        Ok(())
+    }
+
+    fn enter(&mut self, lease: u32, want: Want<'_>) -> Result<Part, Broken> {
+        let resource = self.open_resource(want.name);
+        let place = &mut self.resources[resource as usize];
+        if !place.admits(want.mode) {
+            return Err(Broken("a resource admits those who hold it"));
+        }
+        place.enter(lease, want.mode);
+        Ok(Part::new(resource, want.mode))
+    }
+
+    /// Takes a lease out of everything but memory: what remains is an ending.
+    fn drop_lease(&mut self, slot: u32, how: End) {
+        let lease = &mut self.leases[slot as usize];
+        lease.phase = Phase::Vacant;
+        lease.copied = false;
+        let token = std::mem::take(&mut lease.token);
+        let parts = std::mem::replace(&mut lease.parts, Parts::One(Part::new(0, crate::Mode::Exclusive)));
+        let request = lease.request.take();
+        let secret = std::mem::replace(&mut lease.secret, Secret::new([0; 16]));
+        lease.holder = Default::default();
+        for part in parts.as_slice() {
+            let resource = &mut self.resources[part.resource as usize];
+            let mode = part.mode(resource.capacity());
+            resource.leave(slot, mode);
+            self.close_resource_if_idle(part.resource);
+        }
+        self.wheel.disarm(slot);
+        self.free_leases.push(slot);
+        self.remember(Ending { token, secret, how, request }, Some(slot));
+    }
+
+    /// Keeps an ending; forgets the oldest if the memory is full. `slot` is where its rows still point.
+    pub fn remember(&mut self, ending: Ending, slot: Option<u32>) {
+        let (row, oldest) = self.endings.next_row();
+        if let Some(oldest) = oldest {
+            let request = oldest.request.as_ref().map(|r| self.hash_request(&r.scope, &r.id));
+            self.tokens.remove(hash_token(oldest.token), row | ENDED);
+            if let Some(hash) = request {
+                self.requests.remove(hash, row | ENDED);
+            }
+        }
+        let token = hash_token(ending.token);
+        let request = ending.request.as_ref().map(|r| self.hash_request(&r.scope, &r.id));
+        self.endings.push(ending);
+        let row = row | ENDED;
+        match slot {
+            Some(slot) => {
+                self.tokens.replace(token, slot, row);
+                if let Some(hash) = request {
+                    self.requests.replace(hash, slot, row);
+                }
+            }
+            None => {
+                self.insert_token_row(token, row);
+                if let Some(hash) = request {
+                    self.insert_request_row(hash, row);
+                }
+            }
+        }
+    }
+
+    pub fn find_name(&self, name: &str) -> Option<u32> {
+        self.names.find(self.hasher.hash_one(name), |row| self.resources[row as usize].name == name)
+    }
+
+    /// The resource of this name; a new one, if there is none.
+    pub fn open_resource(&mut self, name: &str) -> u32 {
+        let hash = self.hasher.hash_one(name);
+        if let Some(found) = self.names.find(hash, |row| self.resources[row as usize].name == name) {
+            return found;
+        }
+        let resource = Resource::new(name);
+        let slot = match self.free_resources.pop() {
+            Some(slot) => {
+                self.resources[slot as usize] = resource;
+                slot
+            }
+            None => {
+                self.resources.push(resource);
+                self.resources.len() as u32 - 1
+            }
+        };
+        let (resources, hasher) = (&self.resources, &self.hasher);
+        self.names.insert(hash, slot, |row| hasher.hash_one(resources[row as usize].name.as_str()));
+        slot
+    }
+
+    /// Forgets a resource that nobody holds or awaits.
+    pub fn close_resource_if_idle(&mut self, slot: u32) {
+        let resource = &mut self.resources[slot as usize];
+        if !resource.is_idle() || resource.name.is_empty() {
+            return;
+        }
+        let hash = self.hasher.hash_one(resource.name.as_str());
+        self.names.remove(hash, slot);
+        resource.name = Default::default();
+        self.free_resources.push(slot);
+    }
+
+    pub fn find_token(&self, token: u64) -> Option<Row> {
+        let row = self.tokens.find(hash_token(token), |row| self.token_of(row) == token)?;
+        Some(Row::unpack(row))
+    }
+
+    pub fn find_request(&self, scope: &str, id: &str) -> Option<Row> {
+        let row = self.requests.find(self.hash_request(scope, id), |row| {
+            self.request_of(row).is_some_and(|request| request.scope == scope && request.id == id)
+        })?;
+        Some(Row::unpack(row))
+    }
+
+    fn live_slot(&self, token: Token) -> Result<u32, Broken> {
+        match self.find_token(token.get()) {
+            Some(Row::Lease(slot)) if self.leases[slot as usize].phase == Phase::Live => Ok(slot),
+            _ => Err(Broken("only a live lease changes")),
+        }
+    }
+
+    fn index_token(&mut self, token: u64, row: u32) {
+        self.insert_token_row(hash_token(token), row);
+    }
+
+    fn insert_token_row(&mut self, hash: u64, row: u32) {
+        let (leases, endings) = (&self.leases, &self.endings);
+        self.tokens.insert(hash, row, |row| hash_token(token_of(leases, endings, row)));
+    }
+
+    fn index_request(&mut self, scope: &str, id: &str, row: u32) {
+        self.insert_request_row(self.hash_request(scope, id), row);
+    }
+
+    fn insert_request_row(&mut self, hash: u64, row: u32) {
+        let (leases, endings, hasher) = (&self.leases, &self.endings, &self.hasher);
+        self.requests.insert(hash, row, |row| {
+            let request = request_of(leases, endings, row).expect("an indexed row has a request");
+            hasher.hash_one((request.scope.as_str(), request.id.as_str()))
+        });
+    }
+
+    pub fn hash_request(&self, scope: &str, id: &str) -> u64 {
+        self.hasher.hash_one((scope, id))
+    }
+
+    fn token_of(&self, row: u32) -> u64 {
+        token_of(&self.leases, &self.endings, row)
+    }
+
+    pub fn request_of(&self, row: u32) -> Option<&Request> {
+        request_of(&self.leases, &self.endings, row)
+    }
+
+    /// The lease as a record, with the names of what it covers.
+    pub fn record(&self, slot: u32) -> LeaseRecord<'_> {
+        let lease = &self.leases[slot as usize];
+        LeaseRecord {
+            token: lease.token(),
+            secret: lease.secret,
+            granted_at: lease.granted_at,
+            expires_at: lease.expires_at,
+            cap_at: lease.cap_at,
+            ttl_ms: lease.ttl_ms,
+            delay_ms: lease.delay_ms,
+            holder: Cow::Borrowed(&lease.holder),
+            request: lease.request.as_ref().map(|request| RequestMark { ..request.mark() }),
+            wants: Cow::Owned(
+                lease
+                    .parts
+                    .as_slice()
+                    .iter()
+                    .map(|part| {
+                        let resource = &self.resources[part.resource as usize];
+                        Want { name: &resource.name, mode: part.mode(resource.capacity()) }
+                    })
+                    .collect(),
+            ),
+        }
+    }
+}
+
+fn token_of(leases: &[Lease], endings: &Endings, row: u32) -> u64 {
+    match Row::unpack(row) {
+        Row::Lease(slot) => leases[slot as usize].token,
+        Row::Ending(row) => endings.get(row).token,
+    }
+}
+
+fn request_of<'a>(leases: &'a [Lease], endings: &'a Endings, row: u32) -> Option<&'a Request> {
+    match Row::unpack(row) {
+        Row::Lease(slot) => leases[slot as usize].request.as_deref(),
+        Row::Ending(row) => endings.get(row).request.as_deref(),
+    }
+}

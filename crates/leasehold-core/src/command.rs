@@ -1,0 +1,209 @@
+//! What can be asked of the book, and what it answers.
+//!
+//! Commands borrow what the caller already has, so that a refused command costs no allocation.
+
+use core::time::Duration;
+
+use crate::token::{LeaseKey, Secret, Token};
+
+/// How a resource is wanted.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Hash)]
+pub enum Mode {
+    /// Nobody beside me.
+    Exclusive,
+    /// Many readers, no exclusive holder.
+    Shared,
+    /// `count` of `capacity` permits.
+    Permits {
+        /// How many this claim takes.
+        count: u32,
+        /// How many there are; set by the first claim on the resource.
+        capacity: u32,
+    },
+}
+
+/// One resource of a claim.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Want<'a> {
+    /// The resource.
+    pub name: &'a str,
+    /// How it is wanted.
+    pub mode: Mode,
+}
+
+/// The caller's handle on an acquire that may have to wait. Chosen by the shell, unique among waiters.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Hash, PartialOrd, Ord)]
+pub struct Ticket(pub u64);
+
+/// A request id, scoped to who asks.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct RequestId<'a> {
+    /// The principal.
+    pub scope: &'a str,
+    /// The same in every retry.
+    pub id: &'a str,
+}
+
+/// A claim on one or more resources, all or nothing. Times are whole milliseconds.
+#[derive(Clone, Copy, Debug)]
+pub struct Acquire<'a> {
+    /// Who to answer if this waits.
+    pub ticket: Ticket,
+    /// What is wanted.
+    pub wants: &'a [Want<'a>],
+    /// Asked life.
+    pub ttl_ms: u64,
+    /// Patience in line; zero does not queue.
+    pub wait_ms: u64,
+    /// Renewals never push the end past grant + this.
+    pub max_hold_ms: Option<u64>,
+    /// How long the resources stay closed after a lapse.
+    pub delay_ms: u64,
+    /// Public label of who holds it.
+    pub holder: &'a str,
+    /// Makes a retry have one effect.
+    pub request: Option<RequestId<'a>>,
+    /// The secret that the lease gets if it is granted. Random, from the shell: the core has no randomness.
+    pub secret: Secret,
+}
+
+/// What can be asked of the book.
+#[derive(Clone, Copy, Debug)]
+pub enum Command<'a> {
+    /// Take resources, all or nothing.
+    Acquire(Acquire<'a>),
+    /// Push the end; the last ttl if none is given.
+    Renew {
+        /// Which, and the proof.
+        lease: LeaseKey,
+        /// Asked life, in milliseconds.
+        ttl_ms: Option<u64>,
+    },
+    /// End it, by its owner.
+    Release {
+        /// Which, and the proof.
+        lease: LeaseKey,
+    },
+    /// End every lease on a resource, by an operator.
+    Revoke {
+        /// The resource.
+        name: &'a str,
+        /// Why, for the record.
+        reason: &'a str,
+    },
+    /// The caller of a waiting acquire went away.
+    Cancel {
+        /// Its ticket.
+        ticket: Ticket,
+    },
+    /// Time has passed: collect what is due, at most `budget` of it.
+    Tick {
+        /// How many to collect before others get their turn.
+        budget: u32,
+    },
+}
+
+/// What the book decided, and what the caller of it must now do.
+#[derive(Debug, PartialEq)]
+pub struct Outcome {
+    /// The answer to this command.
+    pub reply: Reply,
+    /// Answers to others that this command brought about.
+    pub effects: Vec<Effect>,
+}
+
+/// Work asked of the caller: an acquire that waited has its answer.
+#[derive(Debug, PartialEq)]
+pub struct Effect {
+    /// Who waited.
+    pub ticket: Ticket,
+    /// The answer: granted or refused.
+    pub reply: Reply,
+}
+
+/// The answer to a command.
+#[derive(Debug, PartialEq)]
+pub enum Reply {
+    /// The claim is granted, or was granted to an earlier try of the same request.
+    Granted(Granted),
+    /// The claim stands in line; the answer comes as an [`Effect`].
+    Waiting,
+    /// The end was pushed.
+    Renewed(Renewed),
+    /// `true`: this command ended the lease; `false`: it had been released before.
+    Released(bool),
+    /// How many leases were ended.
+    Revoked(usize),
+    /// Whether the ticket was still waiting.
+    Cancelled(bool),
+    /// Something due was collected; `true`: there is more.
+    Ticked(bool),
+    /// A considered no.
+    Refused(Refusal),
+    /// It can never succeed as written.
+    Invalid(String),
+    /// The reserved tokens are used up until the shell reserves more. No effect; ask again.
+    NoTokens,
+}
+
+/// A granted claim.
+#[derive(Clone, Copy, Debug)]
+pub struct Granted {
+    /// Token and secret.
+    pub lease: LeaseKey,
+    /// Life left; zero if a repeated request's lease has ended.
+    pub remaining: Duration,
+    /// How far renewals can still push the end; none without a cap.
+    pub renewable: Option<Duration>,
+    /// This answers a repeated request; nothing new was granted.
+    pub repeated: bool,
+}
+
+impl PartialEq for Granted {
+    fn eq(&self, other: &Self) -> bool {
+        self.lease.token == other.lease.token
+            && self.lease.secret.matches(&other.lease.secret)
+            && (self.remaining, self.renewable, self.repeated) == (other.remaining, other.renewable, other.repeated)
+    }
+}
+
+/// A renewed lease.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Renewed {
+    /// Life left.
+    pub remaining: Duration,
+    /// How far renewals can still push the end; none without a cap.
+    pub renewable: Option<Duration>,
+}
+
+/// The considered no.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Refusal {
+    /// Somebody has it, or stands before you in line.
+    Held(Box<Held>),
+    /// It was yours and has ended: it lapsed or was revoked.
+    Stale,
+    /// Not known: it never was, or is forgotten, or the proof is wrong. One answer for all three.
+    NotHeld,
+    /// Too many wait for this resource, or in all.
+    QueueFull(String),
+    /// Too many leases.
+    Quota(String),
+    /// The request id was used before with another body.
+    Mismatch,
+}
+
+/// What is in the way.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Held {
+    /// The first resource of the claim that does not admit it.
+    pub resource: String,
+    /// Who has it; none when only a queue or a closing delay is in the way.
+    pub holder: Option<String>,
+    /// The holder's token.
+    pub token: Option<Token>,
+    /// How long it can still be held without renewal.
+    pub remaining: Option<Duration>,
+    /// How many wait for it.
+    pub queue_len: usize,
+}

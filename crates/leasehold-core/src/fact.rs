@@ -1,0 +1,315 @@
+//! What happened, as it is written down.
+//!
+//! Facts are past tense and complete: they carry the deadlines that were decided, not the rule that
+//! decided them, so that a later change of rules never reinterprets history. Replay only evolves.
+
+use std::borrow::Cow;
+
+use crate::command::{Mode, Want};
+use crate::time::Time;
+use crate::token::{Secret, Token};
+use crate::wire::{Malformed, Reader, put_str, put_u64};
+
+/// How a lease ended: three words, three metrics.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Hash)]
+#[repr(u8)]
+pub enum End {
+    /// By its owner.
+    Released = 1,
+    /// By time.
+    Lapsed = 2,
+    /// By an operator.
+    Revoked = 3,
+}
+
+impl End {
+    pub(crate) fn from_byte(byte: u8) -> Result<Self, Malformed> {
+        match byte {
+            1 => Ok(Self::Released),
+            2 => Ok(Self::Lapsed),
+            3 => Ok(Self::Revoked),
+            _ => Err(Malformed),
+        }
+    }
+}
+
+/// A request id with the fingerprint of its body, so that another body under the same id is seen.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct RequestMark<'a> {
+    /// The principal.
+    pub scope: &'a str,
+    /// The id.
+    pub id: &'a str,
+    /// Hash of the claim: stable, it is kept on disk.
+    pub fingerprint: u64,
+}
+
+/// A lease as it stood when it was granted, or when a snapshot was taken.
+#[derive(Clone, Debug)]
+pub struct LeaseRecord<'a> {
+    /// Names it.
+    pub token: Token,
+    /// Proves it.
+    pub secret: Secret,
+    /// When it was granted.
+    pub granted_at: Time,
+    /// Live before this moment, not at it.
+    pub expires_at: Time,
+    /// Renewals never go past this.
+    pub cap_at: Time,
+    /// The life last asked for.
+    pub ttl_ms: u32,
+    /// How long the resources stay closed after a lapse.
+    pub delay_ms: u32,
+    /// Public label.
+    pub holder: Cow<'a, str>,
+    /// The request that made it.
+    pub request: Option<RequestMark<'a>>,
+    /// What it covers.
+    pub wants: Cow<'a, [Want<'a>]>,
+}
+
+/// What happened.
+#[derive(Clone, Debug)]
+pub enum Fact<'a> {
+    /// A claim was granted.
+    Granted(LeaseRecord<'a>),
+    /// The end was moved.
+    Renewed {
+        /// Which lease.
+        token: Token,
+        /// Its new end.
+        expires_at: Time,
+        /// The life asked for.
+        ttl_ms: u32,
+    },
+    /// A lease ended.
+    Ended {
+        /// Which lease.
+        token: Token,
+        /// In which of three ways.
+        how: End,
+        /// When this was decided.
+        at: Time,
+        /// Its resources stay closed until then; [`Time::ZERO`] if they are free at once.
+        closed_until: Time,
+        /// The operator's reason.
+        reason: &'a str,
+    },
+    /// The closing delay after a lapse is over.
+    Reopened {
+        /// The lapsed lease.
+        token: Token,
+    },
+    /// An engine took up the book, and this is how its clock stands to the machine's.
+    Resumed {
+        /// The book's time at that moment.
+        at: Time,
+        /// Which boot of which machine.
+        boot: [u8; 16],
+        /// That machine's boot clock at the same moment.
+        boottime: u64,
+        /// Another boot than before: every live lease has its last ttl once more.
+        fresh: bool,
+    },
+}
+
+const GRANTED: u8 = 1;
+const RENEWED: u8 = 2;
+const ENDED: u8 = 3;
+const REOPENED: u8 = 4;
+const RESUMED: u8 = 5;
+
+impl<'a> Fact<'a> {
+    /// Appends the fact to the tape.
+    pub fn encode(&self, out: &mut Vec<u8>) {
+        match self {
+            Self::Granted(record) => {
+                out.push(GRANTED);
+                record.encode(out);
+            }
+            Self::Renewed { token, expires_at, ttl_ms } => {
+                out.push(RENEWED);
+                put_u64(out, token.get());
+                put_u64(out, expires_at.as_nanos());
+                put_u64(out, u64::from(*ttl_ms));
+            }
+            Self::Ended { token, how, at, closed_until, reason } => {
+                out.push(ENDED);
+                put_u64(out, token.get());
+                out.push(*how as u8);
+                put_u64(out, at.as_nanos());
+                put_u64(out, closed_until.as_nanos());
+                put_str(out, reason);
+            }
+            Self::Reopened { token } => {
+                out.push(REOPENED);
+                put_u64(out, token.get());
+            }
+            Self::Resumed { at, boot, boottime, fresh } => {
+                out.push(RESUMED);
+                put_u64(out, at.as_nanos());
+                out.extend_from_slice(boot);
+                put_u64(out, *boottime);
+                out.push(u8::from(*fresh));
+            }
+        }
+    }
+
+    /// Reads the next fact.
+    ///
+    /// # Errors
+    ///
+    /// [`Malformed`] if the bytes are no fact.
+    pub fn decode(reader: &mut Reader<'a>) -> Result<Self, Malformed> {
+        Ok(match reader.byte()? {
+            GRANTED => Self::Granted(LeaseRecord::decode(reader)?),
+            RENEWED => Self::Renewed { token: token(reader)?, expires_at: time(reader)?, ttl_ms: reader.u32()? },
+            ENDED => Self::Ended {
+                token: token(reader)?,
+                how: End::from_byte(reader.byte()?)?,
+                at: time(reader)?,
+                closed_until: time(reader)?,
+                reason: reader.str()?,
+            },
+            REOPENED => Self::Reopened { token: token(reader)? },
+            RESUMED => Self::Resumed {
+                at: time(reader)?,
+                boot: reader.array()?,
+                boottime: reader.u64()?,
+                fresh: flag(reader)?,
+            },
+            _ => return Err(Malformed),
+        })
+    }
+}
+
+impl<'a> LeaseRecord<'a> {
+    /// Appends the record.
+    pub fn encode(&self, out: &mut Vec<u8>) {
+        put_u64(out, self.token.get());
+        out.extend_from_slice(self.secret.expose());
+        put_u64(out, self.granted_at.as_nanos());
+        put_u64(out, self.expires_at.as_nanos());
+        // Most leases have no cap: one byte instead of ten.
+        put_u64(out, if self.cap_at == Time::NEVER { 0 } else { self.cap_at.as_nanos() });
+        put_u64(out, u64::from(self.ttl_ms));
+        put_u64(out, u64::from(self.delay_ms));
+        put_str(out, &self.holder);
+        encode_mark(self.request, out);
+        put_u64(out, self.wants.len() as u64);
+        for want in self.wants.iter() {
+            encode_mode(want.mode, out);
+            put_str(out, want.name);
+        }
+    }
+
+    /// Reads a record back.
+    ///
+    /// # Errors
+    ///
+    /// [`Malformed`] if the bytes are no record.
+    pub fn decode(reader: &mut Reader<'a>) -> Result<Self, Malformed> {
+        Ok(Self {
+            token: token(reader)?,
+            secret: Secret::new(reader.array()?),
+            granted_at: time(reader)?,
+            expires_at: time(reader)?,
+            cap_at: match time(reader)? {
+                Time::ZERO => Time::NEVER,
+                at => at,
+            },
+            ttl_ms: reader.u32()?,
+            delay_ms: reader.u32()?,
+            holder: Cow::Borrowed(reader.str()?),
+            request: decode_mark(reader)?,
+            wants: {
+                let count = reader.u64()?;
+                // Each takes two bytes or more: a count that lies cannot make us allocate.
+                if count == 0 || count > reader.left() as u64 / 2 {
+                    return Err(Malformed);
+                }
+                let mut wants = Vec::with_capacity(count as usize);
+                for _ in 0..count {
+                    let mode = decode_mode(reader)?;
+                    wants.push(Want { name: reader.str()?, mode });
+                }
+                Cow::Owned(wants)
+            },
+        })
+    }
+}
+
+pub(crate) fn encode_mark(mark: Option<RequestMark<'_>>, out: &mut Vec<u8>) {
+    match mark {
+        None => out.push(0),
+        Some(mark) => {
+            out.push(1);
+            put_str(out, mark.scope);
+            put_str(out, mark.id);
+            put_u64(out, mark.fingerprint);
+        }
+    }
+}
+
+pub(crate) fn decode_mark<'a>(reader: &mut Reader<'a>) -> Result<Option<RequestMark<'a>>, Malformed> {
+    Ok(if flag(reader)? {
+        Some(RequestMark { scope: reader.str()?, id: reader.str()?, fingerprint: reader.u64()? })
+    } else {
+        None
+    })
+}
+
+fn encode_mode(mode: Mode, out: &mut Vec<u8>) {
+    match mode {
+        Mode::Exclusive => out.push(0),
+        Mode::Shared => out.push(1),
+        Mode::Permits { count, capacity } => {
+            out.push(2);
+            put_u64(out, u64::from(count));
+            put_u64(out, u64::from(capacity));
+        }
+    }
+}
+
+fn decode_mode(reader: &mut Reader<'_>) -> Result<Mode, Malformed> {
+    Ok(match reader.byte()? {
+        0 => Mode::Exclusive,
+        1 => Mode::Shared,
+        2 => Mode::Permits { count: reader.u32()?, capacity: reader.u32()? },
+        _ => return Err(Malformed),
+    })
+}
+
+pub(crate) fn token(reader: &mut Reader<'_>) -> Result<Token, Malformed> {
+    Token::new(reader.u64()?).ok_or(Malformed)
+}
+
+pub(crate) fn time(reader: &mut Reader<'_>) -> Result<Time, Malformed> {
+    Ok(Time::from_nanos(reader.u64()?))
+}
+
+pub(crate) fn flag(reader: &mut Reader<'_>) -> Result<bool, Malformed> {
+    match reader.byte()? {
+        0 => Ok(false),
+        1 => Ok(true),
+        _ => Err(Malformed),
+    }
+}
+
+/// The fingerprint of a claim: what is asked, not who asks or how long they would wait for it.
+///
+/// Holder and wait are left out, since an honest retry may come from another process with less patience.
+/// FNV-1a: it is kept on disk, so it must never change; whoever makes it collide fools only himself.
+#[must_use]
+pub fn fingerprint(wants: &[Want<'_>], ttl_ms: u64, max_hold_ms: Option<u64>, delay_ms: u64) -> u64 {
+    let mut bytes = Vec::with_capacity(64);
+    for want in wants {
+        encode_mode(want.mode, &mut bytes);
+        put_str(&mut bytes, want.name);
+    }
+    for number in [ttl_ms, max_hold_ms.unwrap_or(0), delay_ms] {
+        put_u64(&mut bytes, number);
+    }
+    bytes.iter().fold(0xcbf2_9ce4_8422_2325, |hash, byte| (hash ^ u64::from(*byte)).wrapping_mul(0x0100_0000_01b3))
+}

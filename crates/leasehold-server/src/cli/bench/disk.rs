@@ -1,0 +1,117 @@
+//! What the disk below can do: its file system, and how long one fdatasync takes there.
+
+use std::fs::File;
+use std::io::{self, Write};
+use std::os::unix::fs::FileExt;
+use std::path::{Path, PathBuf};
+use std::time::Duration;
+
+use anyhow::Context;
+
+use super::stats::Stats;
+use crate::cli::exit::Failure;
+use crate::cli::moment;
+
+/// The size of the file that is synced, zero-filled beforehand: an allocated block whose size does not
+/// change needs no metadata on disk, which is what the journal relies on.
+const PROBE_BYTES: u64 = 16 << 20;
+
+/// What is written before each sync.
+const WRITE_BYTES: usize = 512;
+
+/// At most this many samples in one half of the measurement, and at most this long.
+const HALF_SAMPLES: u32 = 1_000;
+const HALF_TIME: Duration = Duration::from_secs(1);
+
+/// File systems we have a name for, by the number statfs gives.
+const KNOWN: [(u64, &str); 14] = [
+    (0xef53, "ext4"),
+    (0x5846_5342, "xfs"),
+    (0x9123_683e, "btrfs"),
+    (0xf2f5_2010, "f2fs"),
+    (0x2fc1_2fc1, "zfs"),
+    (0xca45_1a4e, "bcachefs"),
+    (0x794c_7630, "overlayfs"),
+    (0x6969, "nfs"),
+    (0xff53_4d42, "cifs"),
+    (0x6573_5546, "fuse"),
+    (0x0102_1997, "9p"),
+    (0x0102_1994, "tmpfs"),
+    (0x8584_58f6, "ramfs"),
+    (0x9584_58f6, "hugetlbfs"),
+];
+
+/// Where nothing is ever on a disk, so that nothing measured there means anything.
+const IN_MEMORY: [&str; 3] = ["tmpfs", "ramfs", "hugetlbfs"];
+
+/// The file system of a directory.
+///
+/// # Errors
+///
+/// Bad usage, when it is one in memory: a durable engine measured there is a lie.
+pub fn file_system(dir: &Path) -> anyhow::Result<String> {
+    let found = rustix::fs::statfs(dir).with_context(|| format!("ask for the file system of {}", dir.display()))?;
+    let number = u64::try_from(found.f_type).unwrap_or(0);
+    let name = KNOWN.iter().find(|(known, _)| *known == number);
+    let name = name.map_or_else(|| format!("{number:#x}"), |(_, name)| (*name).to_owned());
+    if IN_MEMORY.contains(&name.as_str()) {
+        let dir = dir.display();
+        return Err(Failure::usage(format!(
+            "{dir} is on {name}, which keeps nothing on disk: run the bench in a directory on a real file system"
+        )));
+    }
+    Ok(name)
+}
+
+/// A zero-filled file beside the engine's, on which fdatasync is measured. Dropping it removes it.
+pub struct Probe {
+    file: File,
+    path: PathBuf,
+    at: u64,
+    /// Every fdatasync measured so far.
+    pub stats: Stats,
+}
+
+impl Probe {
+    /// Makes the file and brings it to disk.
+    pub fn new(dir: &Path) -> anyhow::Result<Self> {
+        let path = dir.join(format!("leasehold-bench-probe-{}", std::process::id()));
+        let file = zeroed(&path).with_context(|| format!("write a file of zeros to {}", path.display()))?;
+        Ok(Self { file, path, at: 0, stats: Stats::new()? })
+    }
+
+    /// Measures one half: write 512 bytes, then time the fdatasync. Once before the load and once after,
+    /// so that a disk which changes its pace meanwhile is seen from both sides.
+    pub fn measure(&mut self) -> anyhow::Result<()> {
+        let end = moment::stopwatch() + HALF_TIME;
+        for _ in 0..HALF_SAMPLES {
+            self.file.write_all_at(&[0xa5; WRITE_BYTES], self.at).context("write to the probe file")?;
+            let before = moment::stopwatch();
+            rustix::fs::fdatasync(&self.file).context("sync the probe file")?;
+            let after = moment::stopwatch();
+            self.stats.record(after.duration_since(before));
+            self.at = (self.at + WRITE_BYTES as u64) % PROBE_BYTES;
+            if after >= end {
+                break;
+            }
+        }
+        Ok(())
+    }
+}
+
+impl Drop for Probe {
+    fn drop(&mut self) {
+        // Best effort: the file is zeros, and its name says whose it is.
+        let _ = std::fs::remove_file(&self.path);
+    }
+}
+
+fn zeroed(path: &Path) -> io::Result<File> {
+    let mut file = File::create(path)?;
+    let zeros = vec![0; 1 << 20];
+    for _ in 0..PROBE_BYTES >> 20 {
+        file.write_all(&zeros)?;
+    }
+    file.sync_all()?;
+    Ok(file)
+}

@@ -1,0 +1,87 @@
+//! `bench --held N`: what N held leases cost in memory, and how long a restart with them takes.
+
+use std::time::Duration;
+
+use anyhow::Context;
+use leasehold::Leasehold;
+use serde::Serialize;
+
+use super::place::Place;
+use super::progress;
+use super::stats::ratio;
+use super::stop::Stop;
+use super::many;
+use crate::cli::{moment, output};
+
+/// Long enough that none ends while we count.
+const TTL: Duration = Duration::from_secs(3600);
+
+/// What was found.
+#[derive(Debug, Serialize)]
+pub struct Report {
+    url: String,
+    fs: String,
+    held: u64,
+    /// How long it took to take them all.
+    seconds: f64,
+    leases_per_s: f64,
+    /// Resident memory of this process: how much it grew, for each lease.
+    resident_bytes_per_lease: f64,
+    /// Close, then from the start of opening until the first acquire is answered.
+    restart_ms: f64,
+    close_ms: f64,
+}
+
+/// Takes the leases, weighs them, restarts the engine.
+#[allow(clippy::cast_precision_loss, reason = "counts and bytes are far below 2^53")]
+pub async fn run(place: &Place, count: u64, stop: &Stop) -> anyhow::Result<Report> {
+    let client = Leasehold::open(&place.url()).await?;
+    // One lease first: what the engine sets up for its first answer is not the price of a lease.
+    let first = client.acquire("bench-first").grant().await?;
+    client.release(&first.lease_id).await?;
+    let bar = progress::count(count, "leases taken");
+    let before = resident_bytes()?;
+    let began = moment::stopwatch();
+    let taken = many::take(&client, count, || Some(TTL), stop, &bar).await?;
+    let seconds = began.elapsed().as_secs_f64();
+    let grown = resident_bytes()?.saturating_sub(before);
+    bar.finish_and_clear();
+
+    let closing = moment::stopwatch();
+    client.close().await?;
+    drop(client);
+    let closed = closing.elapsed();
+
+    let opening = moment::stopwatch();
+    let client = Leasehold::open(&place.url()).await?;
+    let probe = client.acquire("bench-after-restart").grant().await?;
+    let restart = opening.elapsed();
+    client.release(&probe.lease_id).await?;
+    client.close().await?;
+    Ok(Report {
+        url: place.url(),
+        fs: place.fs.clone(),
+        held: taken,
+        seconds: ratio(seconds, 1.0),
+        leases_per_s: (taken as f64 / seconds).round(),
+        resident_bytes_per_lease: ratio(grown as f64, taken as f64),
+        restart_ms: ratio(restart.as_secs_f64() * 1e3, 1.0),
+        close_ms: ratio(closed.as_secs_f64() * 1e3, 1.0),
+    })
+}
+
+/// Prints the figures for people.
+pub fn print(report: &Report) -> anyhow::Result<()> {
+    output::line(format!("{} on {}", output::plain(&report.url), report.fs))?;
+    output::line(format!("held       {} leases, taken at {:.0} per second", report.held, report.leases_per_s))?;
+    output::line(format!("resident   {:.1} bytes per lease", report.resident_bytes_per_lease))?;
+    output::line(format!("restart    {:.0} ms until the first acquire was answered", report.restart_ms))
+}
+
+/// Resident memory of this process.
+fn resident_bytes() -> anyhow::Result<u64> {
+    let statm = std::fs::read_to_string("/proc/self/statm").context("read /proc/self/statm")?;
+    let pages = statm.split(' ').nth(1).and_then(|pages| pages.parse::<u64>().ok());
+    let page_bytes = u64::try_from(rustix::param::page_size()).unwrap_or(4096);
+    pages.map(|pages| pages * page_bytes).context("find the resident pages in /proc/self/statm")
+}

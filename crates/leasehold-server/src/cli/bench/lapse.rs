@@ -1,0 +1,109 @@
+//! `bench --lapse N`: N leases that end in the same moment, and how others fare meanwhile.
+
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use anyhow::{bail, ensure};
+use leasehold::Leasehold;
+use leasehold::engine::embedded::{Embedded, Options};
+use serde::Serialize;
+
+use super::place::Place;
+use super::report::micros;
+use super::stats::{Summary, ratio};
+use super::stop::Stop;
+use super::{load, many, progress};
+use crate::cli::{moment, output, target};
+
+/// How long a short load tells us how fast leases can be taken here.
+const TRIAL: Duration = Duration::from_millis(500);
+
+/// How many others acquire and release while the leases lapse.
+const OTHERS: usize = 8;
+
+/// How often to ask how many are left.
+const LOOK_EVERY: Duration = Duration::from_millis(5);
+
+/// Longer than any lapse should take.
+const PATIENCE: Duration = Duration::from_secs(60);
+
+/// What was found.
+#[derive(Debug, Serialize)]
+pub struct Report {
+    url: String,
+    fs: String,
+    lapsed: u64,
+    /// From the common end until the engine had collected the last of them.
+    lapse_ms: f64,
+    /// Acquires by others in that time.
+    others: u64,
+    /// Their latency.
+    others_acquire_us: Summary,
+}
+
+/// Takes the leases, waits for their common end, and watches the engine collect them.
+pub async fn run(place: &Place, count: u64, clients: usize, stop: &Stop) -> anyhow::Result<Report> {
+    let engine = Embedded::open(place.dir(), Options::default()).await?;
+    let client = Leasehold::with_engine(engine.clone(), target::clock());
+    let spinner = progress::spinner("trying how fast leases can be taken");
+    let trial = load::run(&client, clients, TRIAL, stop, &spinner).await?;
+    spinner.finish_and_clear();
+    // A pair is two operations, so this is at least twice the time they need. Were one late it would say so.
+    let needed = Duration::from_secs_f64(2.0 + 1.5 * as_f64(count) / trial.pairs_per_s().max(1.0));
+    let end = moment::stopwatch() + needed;
+
+    let bar = progress::count(count, "leases taken");
+    let left = move || end.checked_duration_since(moment::stopwatch()).filter(|left| !left.is_zero());
+    let taken = many::take(&client, count, left, stop, &bar).await?;
+    bar.finish_and_clear();
+    ensure!(moment::stopwatch() < end, "the leases were not all taken before their common end: try fewer");
+    let spinner = progress::spinner("waiting for their common end");
+    stop.within(end.saturating_duration_since(moment::stopwatch()).saturating_sub(TRIAL)).await;
+
+    // The others begin before the end comes, so that they are in full swing when it does.
+    let watching = tokio::spawn(collected(engine, end, stop.clone()));
+    let others = load::beside(&client, OTHERS, watching).await;
+    spinner.finish_and_clear();
+    let (lapsed_in, others) = others?;
+    client.close().await?;
+    Ok(Report {
+        url: place.url(),
+        fs: place.fs.clone(),
+        lapsed: taken,
+        lapse_ms: ratio(lapsed_in.as_secs_f64() * 1e3, 1.0),
+        others: others.acquire.count(),
+        others_acquire_us: others.acquire.summary(),
+    })
+}
+
+/// Waits for the end and then for the engine to have collected every lease. Says how long after the end.
+async fn collected(engine: Arc<Embedded>, end: Instant, stop: Stop) -> anyhow::Result<Duration> {
+    stop.within(end.saturating_duration_since(moment::stopwatch())).await;
+    loop {
+        // The leases of the others come and go, at most one each.
+        if engine.counts().await?.leases <= OTHERS {
+            return Ok(end.elapsed());
+        }
+        if end.elapsed() > PATIENCE {
+            bail!("the engine had not collected the leases a minute after their end");
+        }
+        if stop.is_asked() {
+            bail!("interrupted");
+        }
+        stop.within(LOOK_EVERY).await;
+    }
+}
+
+/// Prints the figures for people.
+pub fn print(report: &Report) -> anyhow::Result<()> {
+    output::line(format!("{} on {}", output::plain(&report.url), report.fs))?;
+    output::line(format!("lapsed     {} leases in {:.0} ms after their common end", report.lapsed, report.lapse_ms))?;
+    let Summary { p50, p99, max } = report.others_acquire_us;
+    let [p50, p99, max] = [p50, p99, max].map(micros);
+    output::line(format!("meanwhile  {} acquires by others: p50 {p50}, p99 {p99}, max {max}", report.others))
+}
+
+#[allow(clippy::cast_precision_loss, reason = "a count of leases is far below 2^53")]
+fn as_f64(count: u64) -> f64 {
+    count as f64
+}

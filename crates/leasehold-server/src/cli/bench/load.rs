@@ -1,0 +1,170 @@
+//! Pairs of one uncontended acquire and its release, by many clients at once.
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::{Duration, Instant};
+
+use anyhow::Context;
+use indicatif::ProgressBar;
+use leasehold::Leasehold;
+use tokio::task::{JoinHandle, JoinSet};
+
+use super::stats::Stats;
+use super::stop::Stop;
+use crate::cli::moment;
+
+/// How long pairs are done before they count.
+pub const WARM_UP: Duration = Duration::from_millis(500);
+
+/// How long the lease of a pair would live; it never does.
+const TTL: Duration = Duration::from_secs(60);
+
+/// What a load measured.
+#[derive(Debug)]
+pub struct Measured {
+    /// How long it was measured.
+    pub elapsed: Duration,
+    /// Latency of each acquire.
+    pub acquire: Stats,
+    /// Latency of each acquire with its release.
+    pub pair: Stats,
+}
+
+impl Measured {
+    /// Pairs in each second.
+    #[allow(clippy::cast_precision_loss, reason = "pairs are far below 2^53")]
+    pub fn pairs_per_s(&self) -> f64 {
+        self.pair.count() as f64 / self.elapsed.as_secs_f64().max(f64::MIN_POSITIVE)
+    }
+}
+
+/// What all clients of a load look at.
+struct Shared {
+    client: Leasehold,
+    /// Names of this run: they collide with no real work and no other bench.
+    prefix: String,
+    counting: AtomicBool,
+    ended: AtomicBool,
+}
+
+/// Clients at work.
+struct Crowd {
+    shared: Arc<Shared>,
+    tasks: JoinSet<anyhow::Result<(Stats, Stats)>>,
+}
+
+impl Crowd {
+    fn start(client: &Leasehold, clients: usize) -> Self {
+        let shared = Arc::new(Shared {
+            client: client.clone(),
+            prefix: format!("leasehold-bench/{}", std::process::id()),
+            counting: AtomicBool::new(false),
+            ended: AtomicBool::new(false),
+        });
+        let mut tasks = JoinSet::new();
+        for number in 0..clients {
+            tasks.spawn(pairs(shared.clone(), number));
+        }
+        Self { shared, tasks }
+    }
+
+    /// From now on it counts.
+    fn count(&self) -> Instant {
+        self.shared.counting.store(true, Ordering::Relaxed);
+        moment::stopwatch()
+    }
+
+    /// Ends the work and adds up what was measured since.
+    async fn end(mut self, began: Instant) -> anyhow::Result<Measured> {
+        self.shared.ended.store(true, Ordering::Relaxed);
+        let mut measured = Measured { elapsed: began.elapsed(), acquire: Stats::new()?, pair: Stats::new()? };
+        let mut failed = None;
+        while let Some(done) = self.tasks.join_next().await {
+            match done.context("run a client of the bench")? {
+                Ok((acquire, pair)) => {
+                    measured.acquire.add(&acquire)?;
+                    measured.pair.add(&pair)?;
+                }
+                Err(error) => failed = failed.or(Some(error)),
+            }
+        }
+        failed.map_or(Ok(measured), Err)
+    }
+}
+
+/// Runs `clients` tasks for `time` after the warm-up, or until somebody stops it.
+pub async fn run(
+    client: &Leasehold,
+    clients: usize,
+    time: Duration,
+    stop: &Stop,
+    bar: &ProgressBar,
+) -> anyhow::Result<Measured> {
+    let mut crowd = Crowd::start(client, clients);
+    stop.within(WARM_UP).await;
+    let began = crowd.count();
+    let waited = wait(&mut crowd.tasks, began, time, stop, bar).await;
+    let measured = crowd.end(began).await;
+    waited?;
+    measured
+}
+
+/// Runs `clients` tasks beside some other work, as long as that takes. Everything counts.
+pub async fn beside<T>(
+    client: &Leasehold,
+    clients: usize,
+    work: JoinHandle<anyhow::Result<T>>,
+) -> anyhow::Result<(T, Measured)> {
+    let crowd = Crowd::start(client, clients);
+    let began = crowd.count();
+    let done = work.await.context("run the work beside the bench")?;
+    let measured = crowd.end(began).await?;
+    Ok((done?, measured))
+}
+
+/// Lets the clients work until the time is over. A client that ends before has failed.
+async fn wait(
+    tasks: &mut JoinSet<anyhow::Result<(Stats, Stats)>>,
+    began: Instant,
+    time: Duration,
+    stop: &Stop,
+    bar: &ProgressBar,
+) -> anyhow::Result<()> {
+    loop {
+        let left = time.saturating_sub(began.elapsed());
+        bar.set_position(u64::try_from(began.elapsed().as_millis()).unwrap_or(u64::MAX));
+        if left.is_zero() || stop.is_asked() {
+            return Ok(());
+        }
+        tokio::select! {
+            ended = tasks.join_next() => match ended {
+                Some(ended) => drop(ended.context("run a client of the bench")??),
+                None => return Ok(()),
+            },
+            () = stop.within(left.min(Duration::from_millis(100))) => {}
+        }
+    }
+}
+
+/// One client: pairs, one after the other, each under a new name.
+async fn pairs(shared: Arc<Shared>, number: usize) -> anyhow::Result<(Stats, Stats)> {
+    let (mut acquires, mut both) = (Stats::new()?, Stats::new()?);
+    let holder = format!("bench client {number}");
+    let mut turn = 0_u64;
+    while !shared.ended.load(Ordering::Relaxed) {
+        turn += 1;
+        let counts = shared.counting.load(Ordering::Relaxed);
+        let claim = shared.client.acquire(format!("{}/{number}/{turn}", shared.prefix));
+        let claim = claim.ttl(TTL).holder(holder.as_str());
+        let before = moment::stopwatch();
+        let grant = claim.grant().await?;
+        let granted = moment::stopwatch();
+        shared.client.release(&grant.lease_id).await?;
+        let released = moment::stopwatch();
+        if counts {
+            acquires.record(granted.duration_since(before));
+            both.record(released.duration_since(before));
+        }
+    }
+    Ok((acquires, both))
+}

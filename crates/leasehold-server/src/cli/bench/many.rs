@@ -1,0 +1,78 @@
+//! Taking very many leases at once, as `--held` and `--lapse` do.
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::time::Duration;
+
+use anyhow::Context;
+use indicatif::ProgressBar;
+use leasehold::Leasehold;
+use tokio::task::JoinSet;
+
+use super::stop::Stop;
+
+/// How many ask at once: enough that each sync carries a full batch.
+const CLIENTS: u64 = 512;
+
+/// What every name begins with; with its number it is 24 bytes long.
+pub const PREFIX: &str = "bench/";
+
+/// The name of the n-th lease: 24 bytes, as the figure of the issue has them.
+pub fn name(number: u64) -> String {
+    format!("{PREFIX}{number:018}")
+}
+
+/// The holder of the n-th lease: a label of 20 bytes.
+pub fn holder(number: u64) -> String {
+    format!("bench-host:{number:09}")
+}
+
+/// Takes leases number 0 to `count`, each for as long as `ttl` says at that moment. Says how many were
+/// taken: fewer only if the bench was stopped.
+pub async fn take(
+    client: &Leasehold,
+    count: u64,
+    ttl: impl Fn() -> Option<Duration> + Clone + Send + 'static,
+    stop: &Stop,
+    bar: &ProgressBar,
+) -> anyhow::Result<u64> {
+    let next = Arc::new(AtomicU64::new(0));
+    let mut tasks = JoinSet::new();
+    for _ in 0..CLIENTS.min(count) {
+        let (client, next, stop, ttl, bar) = (client.clone(), next.clone(), stop.clone(), ttl.clone(), bar.clone());
+        tasks.spawn(async move {
+            let mut taken = 0_u64;
+            while !stop.is_asked() {
+                let number = next.fetch_add(1, Ordering::Relaxed);
+                if number >= count {
+                    break;
+                }
+                let ttl = ttl().context("the leases were not all taken before their common end: try fewer")?;
+                // The lease_id is dropped: a holder would keep it, and it is not the engine's memory.
+                client.acquire(name(number)).ttl(ttl).holder(holder(number)).grant().await?;
+                taken += 1;
+                if taken.is_multiple_of(64) {
+                    bar.inc(64);
+                }
+            }
+            Ok::<_, anyhow::Error>(taken)
+        });
+    }
+    let mut taken = 0;
+    while let Some(done) = tasks.join_next().await {
+        taken += done.context("run a client of the bench")??;
+    }
+    Ok(taken)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn names_and_holders_are_as_long_as_the_figure_says() {
+        for number in [0, 999_999, 9_999_999] {
+            assert_eq!((name(number).len(), holder(number).len()), (24, 20));
+        }
+    }
+}

@@ -1,0 +1,134 @@
+//! What the bench found, for people and for scripts.
+
+use serde::Serialize;
+
+use super::load::Measured;
+use super::stats::{Stats, Summary, ratio};
+use crate::cli::output::{self, Table};
+
+/// One target's figures: the object of the contract, and beside it what the figures are measured by.
+#[derive(Debug, Serialize)]
+pub struct Report {
+    /// What was measured.
+    pub url: String,
+    /// How many at once.
+    pub clients: usize,
+    /// How long.
+    pub seconds: f64,
+    /// How many pairs of acquire and release.
+    pub pairs: u64,
+    /// How many in each second.
+    pub pairs_per_s: f64,
+    /// Latency of an acquire.
+    pub acquire_us: Summary,
+    /// Latency of a pair.
+    pub pair_us: Summary,
+    /// The disk's own pace, measured in the same run.
+    pub fdatasync_us: Sync,
+    /// The file system below.
+    pub fs: String,
+    /// Pairs per second, of `clients / (2 x p50 of one fdatasync)`: what one commit per sync would allow.
+    pub ratio_pairs_to_bound: f64,
+    /// The p50 of an acquire, of that of one fdatasync.
+    pub ratio_acquire_to_fdatasync: f64,
+}
+
+/// The p50 of one fdatasync.
+#[derive(Debug, Serialize)]
+pub struct Sync {
+    /// Half were faster.
+    pub p50: f64,
+}
+
+impl Report {
+    /// Puts load and disk side by side.
+    pub fn new(url: String, clients: usize, measured: &Measured, fdatasync: &Stats, fs: String) -> Self {
+        let sync_us = fdatasync.at(0.5);
+        let acquire_us = measured.acquire.summary();
+        let pairs_per_s = measured.pairs_per_s();
+        Self {
+            url,
+            clients,
+            seconds: ratio(measured.elapsed.as_secs_f64(), 1.0),
+            pairs: measured.pair.count(),
+            pairs_per_s: pairs_per_s.round(),
+            acquire_us,
+            pair_us: measured.pair.summary(),
+            fdatasync_us: Sync { p50: sync_us },
+            fs,
+            ratio_pairs_to_bound: ratio(pairs_per_s, bound(clients, sync_us)),
+            ratio_acquire_to_fdatasync: ratio(acquire_us.p50, sync_us),
+        }
+    }
+}
+
+/// Pairs per second that the disk allows: each pair waits for two syncs, and the clients share each sync.
+#[allow(clippy::cast_precision_loss, reason = "a count of clients is far below 2^53")]
+fn bound(clients: usize, sync_us: f64) -> f64 {
+    if sync_us > 0.0 { clients as f64 / (2.0 * sync_us / 1e6) } else { 0.0 }
+}
+
+/// Prints the figures as a table, and the two ratios in words.
+pub fn print(reports: &[Report]) -> anyhow::Result<()> {
+    let mut table = Table::new(&[
+        "URL", "FS", "CLIENTS", "PAIRS/S", "ACQUIRE P50", "P99", "MAX", "PAIR P50", "P99", "MAX", "FDATASYNC P50",
+    ]);
+    for report in reports {
+        let latencies = [report.acquire_us, report.pair_us];
+        let latencies = latencies.iter().flat_map(|summary| [summary.p50, summary.p99, summary.max]).map(micros);
+        let head = [
+            report.url.clone(),
+            report.fs.clone(),
+            report.clients.to_string(),
+            format!("{:.0}", report.pairs_per_s),
+        ];
+        table.row(head.into_iter().chain(latencies).chain([micros(report.fdatasync_us.p50)]));
+    }
+    table.print()?;
+    for report in reports {
+        output::line(format!(
+            "{}: {:.2} of the pairs that one sync per commit would allow ({} clients / 2 x fdatasync p50), \
+             acquire p50 is {:.2} x one fdatasync",
+            output::plain(&report.url),
+            report.ratio_pairs_to_bound,
+            report.clients,
+            report.ratio_acquire_to_fdatasync,
+        ))?;
+    }
+    Ok(())
+}
+
+/// A latency for people.
+pub fn micros(us: f64) -> String {
+    if us >= 10_000.0 { format!("{:.1} ms", us / 1_000.0) } else { format!("{us:.0} us") }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::time::Duration;
+
+    use super::*;
+
+    fn stats(us: &[u64]) -> Stats {
+        let mut stats = Stats::new().unwrap();
+        us.iter().for_each(|us| stats.record(Duration::from_micros(*us)));
+        stats
+    }
+
+    /// Goal: the ratios are what the issue defines them to be.
+    /// Method: figures small enough to work out by hand.
+    #[test]
+    fn ratios_are_those_of_the_issue() {
+        let measured = Measured {
+            elapsed: Duration::from_secs(2),
+            acquire: stats(&[150, 150, 150]),
+            pair: stats(&[300, 300, 300]),
+        };
+        let report = Report::new("embedded:x".into(), 10, &measured, &stats(&[100]), "ext4".into());
+        assert_eq!(report.pairs, 3);
+        // 1.5 pairs/s of 10 / (2 x 100 us) = 50,000 pairs/s.
+        assert!((report.ratio_pairs_to_bound - 0.0).abs() < 0.001);
+        assert!((report.ratio_acquire_to_fdatasync - 1.5).abs() < 0.01, "{report:?}");
+        assert!((bound(10, 100.0) - 50_000.0).abs() < 1e-6);
+    }
+}

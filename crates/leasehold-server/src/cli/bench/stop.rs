@@ -1,0 +1,41 @@
+//! Ctrl-C, TERM or HUP: ends the bench early, with its results so far and its directory cleaned up.
+
+use std::time::Duration;
+
+use tokio::sync::watch;
+
+use crate::cli::signals::Signals;
+
+/// Whether the bench was asked to stop.
+#[derive(Clone, Debug)]
+pub struct Stop(watch::Receiver<bool>);
+
+impl Stop {
+    /// Starts listening. Needs a runtime.
+    pub fn listen() -> anyhow::Result<Self> {
+        let mut signals = Signals::listen()?;
+        let (ask, asked) = watch::channel(false);
+        tokio::spawn(async move {
+            signals.next().await;
+            let _ = ask.send(true);
+            // Kept open for good, so that `changed` never fails.
+            std::future::pending::<()>().await;
+        });
+        Ok(Self(asked))
+    }
+
+    /// Whether somebody asked.
+    pub fn is_asked(&self) -> bool {
+        *self.0.borrow()
+    }
+
+    /// Waits this long, or until somebody asks.
+    #[allow(clippy::disallowed_methods, reason = "a bench measures real time")]
+    pub async fn within(&self, time: Duration) {
+        let mut asked = self.0.clone();
+        tokio::select! {
+            () = tokio::time::sleep(time) => {}
+            _ = asked.wait_for(|asked| *asked) => {}
+        }
+    }
+}

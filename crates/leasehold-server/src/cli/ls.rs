@@ -1,0 +1,44 @@
+//! `leasehold ls`: what is held, by whom, and who waits. Never a lease_id.
+
+use clap::Args;
+
+use super::output::Table;
+use super::target::Target;
+use super::view::{self, Seen};
+use super::{exit, output};
+
+const EXAMPLE: &str = "\
+Example:
+  leasehold ls seat-
+  leasehold ls --json | jq -r 'select(.queue_len > 0) | .name'";
+
+/// Lists the resources in use, in order of name.
+#[derive(Debug, Args)]
+#[command(after_help = EXAMPLE)]
+pub struct Ls {
+    /// Only names that begin so.
+    #[arg(default_value = "")]
+    prefix: String,
+    /// Print one JSON object per line.
+    #[arg(long)]
+    json: bool,
+}
+
+impl Ls {
+    /// Prints the resources in use.
+    pub async fn execute(self, target: &Target) -> anyhow::Result<u8> {
+        let client = target.visit();
+        let resources = client.list(&self.prefix).await?;
+        client.close().await?;
+        if self.json {
+            resources.iter().try_for_each(|resource| output::json(&Seen::of(resource)))?;
+        } else if resources.is_empty() {
+            output::say("nothing is held");
+        } else {
+            let mut table = Table::new(&view::HEADINGS);
+            resources.iter().flat_map(view::rows).for_each(|row| table.row(row));
+            table.print()?;
+        }
+        Ok(exit::DONE)
+    }
+}

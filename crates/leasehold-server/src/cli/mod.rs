@@ -1,0 +1,174 @@
+//! The command line: one file per command, and beside them what they share.
+//!
+//! ```text
+//!   arguments ──▶ Cli ──▶ Target (which engine) ──▶ command ──▶ output, exit code
+//! ```
+//!
+//! Every command but `bench` runs on one thread: `run` needs that, because the parent-death signal of
+//! its child is tied to the thread that started it, and the others need no more.
+
+mod acquire;
+pub mod bench;
+mod duration;
+mod engines;
+pub mod exit;
+mod inspect;
+mod ls;
+mod moment;
+mod output;
+mod release;
+mod renew;
+mod revoke;
+pub mod run;
+mod secret;
+mod signals;
+mod target;
+mod view;
+mod watch;
+
+use std::future::Future;
+use std::process::ExitCode;
+
+use anyhow::Context;
+use clap::error::{ContextKind, ContextValue, ErrorKind};
+use clap::{Parser, Subcommand};
+
+use exit::Failure;
+use target::{DEFAULT_URL, Target};
+
+const EXAMPLE: &str = "\
+Thirty seconds:
+  export LEASEHOLD_URL=embedded:./leasehold-data
+  leasehold run nightly-report -- ./report.sh      one at a time, killed before the lease can pass on
+  leasehold acquire seat-14 --ttl 10m --json       a lease by hand: keep the lease_id, show the token
+  leasehold ls                                     what is held, and by whom
+  leasehold release - <<<\"$LEASE_ID\"               give it back
+
+Exit codes: 0 done, 1 unexpected, 2 bad usage, 3 held by another, 4 unavailable, 5 outcome unknown,
+6 lease lost while the command ran, 7 stale or not held, 8 corrupt.";
+
+/// Leases with fencing tokens, from the shell.
+#[derive(Debug, Parser)]
+#[command(name = "leasehold", version, after_help = EXAMPLE, arg_required_else_help = true)]
+struct Cli {
+    /// The engine or server to ask, e.g. embedded:DIR [env: LEASEHOLD_URL] [default: leasehold://127.0.0.1:7401]
+    // Read from the environment by hand: clap would show its value, and a URL may carry a password; and
+    // `bench` must tell what was typed from what the environment happens to name.
+    #[arg(long, global = true, value_name = "URL")]
+    url: Vec<String>,
+    #[command(subcommand)]
+    command: Command,
+}
+
+#[derive(Debug, Subcommand)]
+enum Command {
+    Acquire(acquire::Acquire),
+    Renew(renew::Renew),
+    Release(release::Release),
+    Run(run::Run),
+    Ls(ls::Ls),
+    Inspect(inspect::Inspect),
+    Revoke(revoke::Revoke),
+    Engines(engines::Engines),
+    Bench(bench::Bench),
+    #[command(hide = true)]
+    Watch(watch::Watch),
+    /// Not for people: the process that `run` leaves behind to outlive it.
+    #[command(name = run::guard::COMMAND, hide = true)]
+    Guard,
+}
+
+/// Reads the command line, does what it says, and answers the exit code.
+pub fn main() -> ExitCode {
+    let cli = match Cli::try_parse() {
+        Ok(cli) => cli,
+        Err(error) => return ExitCode::from(refuse(&error)),
+    };
+    let code = match dispatch(cli) {
+        Ok(code) => code,
+        // `leasehold ls | head -1` got what it wanted.
+        Err(error) if output::reader_went_away(&error) => exit::DONE,
+        Err(error) => {
+            output::say(exit::sentence(&error));
+            exit::code(&error)
+        }
+    };
+    ExitCode::from(code)
+}
+
+fn dispatch(cli: Cli) -> anyhow::Result<u8> {
+    let target = || Target::parse(&url(&cli.url)?);
+    match cli.command {
+        Command::Acquire(command) => here(command.execute(&target()?)),
+        Command::Renew(command) => here(command.execute(&target()?)),
+        Command::Release(command) => here(command.execute(&target()?)),
+        Command::Run(command) => here(command.execute(&target()?)),
+        Command::Ls(command) => here(command.execute(&target()?)),
+        Command::Inspect(command) => here(command.execute(&target()?)),
+        Command::Revoke(command) => here(command.execute(&target()?)),
+        Command::Engines(command) => command.execute(),
+        Command::Bench(command) => command.execute(&cli.url),
+        Command::Watch(command) => command.execute(),
+        Command::Guard => run::guard::stand(),
+    }
+}
+
+/// The one URL of a command: typed, or from the environment, or the default.
+fn url(typed: &[String]) -> anyhow::Result<String> {
+    match typed {
+        [] => {
+            let named = std::env::var("LEASEHOLD_URL").ok().filter(|url| !url.is_empty());
+            Ok(named.unwrap_or_else(|| DEFAULT_URL.to_owned()))
+        }
+        [url] => Ok(url.clone()),
+        _ => Err(Failure::usage("this command asks one engine: give --url once")),
+    }
+}
+
+/// Runs a command on this very thread.
+fn here<T>(work: impl Future<Output = anyhow::Result<T>>) -> anyhow::Result<T> {
+    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().context("start the runtime")?;
+    runtime.block_on(work)
+}
+
+/// Answers a command line that clap could not read. A bad value gets one sentence like every other
+/// refusal of ours; the rest keeps clap's hints ("a similar subcommand exists").
+fn refuse(error: &clap::Error) -> u8 {
+    if matches!(error.kind(), ErrorKind::ValueValidation) {
+        let text = |kind| match error.get(kind) {
+            Some(ContextValue::String(text)) => text.as_str(),
+            _ => "",
+        };
+        let option = text(ContextKind::InvalidArg).split(' ').next().unwrap_or_default();
+        let value = text(ContextKind::InvalidValue);
+        let why = std::error::Error::source(error).map_or_else(|| "not understood".to_owned(), ToString::to_string);
+        output::say(format!("{option} {value}: {why}"));
+        return exit::USAGE;
+    }
+    // Help and version are results and go to stdout; clap knows. A closed pipe there is nobody's fault.
+    let _ = error.print();
+    u8::try_from(error.exit_code()).unwrap_or(exit::USAGE)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_command_line_is_consistent() {
+        use clap::CommandFactory;
+        Cli::command().debug_assert();
+    }
+
+    /// Goal: nobody has to guess what a command is for or how it is typed.
+    #[test]
+    fn every_command_has_a_line_about_it_and_an_example() {
+        use clap::CommandFactory;
+        for command in Cli::command().get_subcommands().filter(|command| !command.is_hide_set()) {
+            let name = command.get_name();
+            assert!(command.get_about().is_some_and(|about| about.to_string().lines().count() == 1), "{name}");
+            let example = command.get_after_help().map(ToString::to_string).unwrap_or_default();
+            assert!(example.contains(&format!("leasehold {name}")), "{name}: {example}");
+        }
+    }
+}

@@ -1,0 +1,33 @@
+//! `leasehold release`: ends a lease, by its owner.
+
+use clap::Args;
+
+use super::target::Target;
+use super::{exit, output, secret};
+
+const EXAMPLE: &str = "\
+Example:
+  leasehold release - <<<\"$LEASE_ID\"
+
+Releasing twice is harmless. A lease that lapsed or was revoked before answers exit code 7.";
+
+/// Ends a lease: the next in line gets the resource at once.
+#[derive(Debug, Args)]
+#[command(after_help = EXAMPLE)]
+pub struct Release {
+    /// What acquire printed, or - to read it from stdin: it is a secret.
+    #[arg(value_name = "LEASE_ID", allow_hyphen_values = true)]
+    lease_id: String,
+}
+
+impl Release {
+    /// Releases, and says whether this call did it.
+    pub async fn execute(self, target: &Target) -> anyhow::Result<u8> {
+        let lease_id = secret::read(&self.lease_id)?;
+        let client = target.visit();
+        let ended = client.release(&lease_id).await?;
+        client.close().await?;
+        output::line(if ended { "released" } else { "had been released before" })?;
+        Ok(exit::DONE)
+    }
+}

@@ -1,0 +1,46 @@
+//! `leasehold renew`: pushes the end of a lease, with the same token.
+
+use std::time::Duration;
+
+use clap::Args;
+
+use super::target::Target;
+use super::view::Renewed;
+use super::{duration, exit, output, secret};
+
+const EXAMPLE: &str = "\
+Example:
+  leasehold renew - --ttl 30s <<<\"$LEASE_ID\"
+
+A lease that ended is never revived: exit code 7.";
+
+/// Renews a lease: its end becomes now + ttl, within its cap.
+#[derive(Debug, Args)]
+#[command(after_help = EXAMPLE)]
+pub struct Renew {
+    /// What acquire printed, or - to read it from stdin: it is a secret.
+    #[arg(value_name = "LEASE_ID", allow_hyphen_values = true)]
+    lease_id: String,
+    /// Asked life from now; the last ttl if none is given.
+    #[arg(long, value_parser = duration::parse, allow_hyphen_values = true)]
+    ttl: Option<Duration>,
+    /// Print one JSON object.
+    #[arg(long)]
+    json: bool,
+}
+
+impl Renew {
+    /// Renews, and prints how long the lease now lasts.
+    pub async fn execute(self, target: &Target) -> anyhow::Result<u8> {
+        let lease_id = secret::read(&self.lease_id)?;
+        let client = target.visit();
+        let renewal = client.renew(&lease_id, self.ttl).await?;
+        client.close().await?;
+        if self.json {
+            output::json(&Renewed::new(&renewal))?;
+        } else {
+            output::line(format!("remaining  {}", duration::human(renewal.remaining)))?;
+        }
+        Ok(exit::DONE)
+    }
+}

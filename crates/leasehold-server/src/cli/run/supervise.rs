@@ -1,0 +1,160 @@
+//! Watching the command and its lease together, until nothing of the command is left.
+//!
+//! # Laws
+//!
+//! 1. Nothing of the group runs when the lease could be granted to another, whatever the engine says
+//!    and whether or not it can be asked.
+//! 2. Once the group was asked to end because of the lease, the answer is *lost*, even if a late renewal
+//!    saves the lease: the command was disturbed, and must not be taken for one that ran its course.
+//! 3. The lease is not given back while part of the work runs: what the command left behind in its
+//!    group is ended first.
+
+use std::process::ExitStatus;
+use std::sync::Arc;
+use std::time::Duration;
+
+use leasehold::clock::Clock;
+use leasehold::{Lease, Time};
+use rustix::process::{Pid, Signal, WaitId, WaitIdOptions, waitid};
+use tokio::process::Child;
+use tokio::signal::unix::{SignalKind, signal};
+
+use super::group::Group;
+use super::guard::Guard;
+use super::plan::Plan;
+use crate::cli::signals::Signals;
+use crate::cli::{duration, output};
+
+/// How often to look whether what the command left behind is gone.
+const LOOK_EVERY: Duration = Duration::from_millis(10);
+
+/// How long a killed group may take to vanish before we say that it does not.
+const BURIAL: Duration = Duration::from_secs(2);
+
+/// How it ended.
+#[derive(Debug)]
+pub struct Ending {
+    /// How the command itself ended; none if it could not even be killed.
+    pub status: Option<ExitStatus>,
+    /// The lease could no longer be proven while some of the command still ran.
+    pub lost: bool,
+    /// Nothing of the group runs any more.
+    pub gone: bool,
+}
+
+/// What is watched.
+pub struct Supervisor<'a> {
+    pub lease: &'a Lease,
+    pub plan: Plan,
+    pub clock: Arc<dyn Clock>,
+    pub child: Child,
+    pub group: Group,
+    pub guard: &'a Guard,
+    pub signals: &'a mut Signals,
+    /// Whether the command has the terminal, and with it Ctrl-Z.
+    pub has_terminal: bool,
+}
+
+/// The group was asked to end.
+struct Stopping {
+    /// When it is killed.
+    kill_at: Time,
+    /// When it was killed.
+    killed_at: Option<Time>,
+}
+
+impl Supervisor<'_> {
+    /// Watches until nothing of the command is left, or what is left cannot be killed.
+    pub async fn watch(mut self) -> std::io::Result<Ending> {
+        let mut children = signal(SignalKind::child())?;
+        let mut valid_until = self.clock.now().plus(self.lease.remaining());
+        let mut status = None;
+        let mut lost = false;
+        let mut stopping: Option<Stopping> = None;
+        loop {
+            let now = self.clock.now();
+            if self.lease.is_live() {
+                valid_until = now.plus(self.lease.remaining());
+                self.guard.kill_at(self.plan.guard_at(valid_until));
+            }
+            if status.is_some() && self.group.is_gone() {
+                return Ok(Ending { status, lost, gone: true });
+            }
+            if !lost && (now >= self.plan.term_at(valid_until) || !self.lease.is_live()) {
+                lost = true;
+                stopping = Some(self.stop(stopping, now, valid_until));
+                self.say_lost().await;
+            }
+            if status.is_some() && stopping.is_none() {
+                stopping = Some(self.stop(stopping, now, valid_until));
+                output::say("the command ended and left processes behind in its group: ending them too");
+            }
+            if let Some(stopping) = &mut stopping {
+                if now >= stopping.kill_at && stopping.killed_at.is_none() {
+                    self.group.signal(Signal::KILL);
+                    stopping.killed_at = Some(now);
+                }
+                if stopping.killed_at.is_some_and(|at| now >= at.plus(BURIAL)) {
+                    return Ok(Ending { status, lost, gone: false });
+                }
+            }
+            let wake = self.wake(now, valid_until, status.is_some(), stopping.as_ref());
+            tokio::select! {
+                biased;
+                ended = self.child.wait(), if status.is_none() => status = Some(ended?),
+                _ = self.lease.lost(), if !lost => {}
+                signal = self.signals.next() => self.group.signal(signal),
+                _ = children.recv(), if self.has_terminal => self.continue_if_suspended(),
+                () = self.clock.sleep_until(wake) => {}
+            }
+        }
+    }
+
+    /// Asks the group to end. A group that is already being asked gets no longer than it had.
+    fn stop(&self, before: Option<Stopping>, now: Time, valid_until: Time) -> Stopping {
+        if before.is_none() {
+            self.group.signal(Signal::TERM);
+            // A stopped process would not hear it.
+            self.group.signal(Signal::CONT);
+        }
+        let by_lease = self.plan.kill_at(valid_until);
+        let by_grace = now.plus(self.plan.grace());
+        let kill_at = before.as_ref().map_or(by_grace, |before| before.kill_at).min(by_lease);
+        Stopping { kill_at, killed_at: before.and_then(|before| before.killed_at) }
+    }
+
+    /// The next moment something must be looked at.
+    fn wake(&self, now: Time, valid_until: Time, ended: bool, stopping: Option<&Stopping>) -> Time {
+        let wake = match stopping {
+            None => self.plan.term_at(valid_until),
+            Some(Stopping { kill_at, killed_at: None }) => *kill_at,
+            Some(_) => now.plus(LOOK_EVERY),
+        };
+        // Nobody tells us when the last of what was left behind is gone.
+        let look = if ended { LOOK_EVERY } else { self.plan.glance() };
+        wake.min(now.plus(look))
+    }
+
+    async fn say_lost(&self) {
+        let name = self.lease.resources().join(", ");
+        if self.lease.is_live() {
+            let left = duration::brief(self.lease.remaining());
+            output::say(format!("the lease on {name} was not renewed and ends in {left}: ending the command"));
+        } else {
+            output::say(format!("{} ({name}): ending the command", self.lease.lost().await));
+        }
+    }
+
+    /// Undoes Ctrl-Z: a command that is suspended would keep the lease for ever, and the terminal too.
+    fn continue_if_suspended(&self) {
+        let child = self.child.id().and_then(|pid| i32::try_from(pid).ok()).and_then(Pid::from_raw);
+        let Some(child) = child else { return };
+        let stopped = waitid(WaitId::Pid(child), WaitIdOptions::STOPPED | WaitIdOptions::NOHANG);
+        let by = stopped.ok().flatten().and_then(|status| status.stopping_signal());
+        // Only Ctrl-Z: who sends SIGSTOP means it, and a stopped reader of the terminal would stop again.
+        if by == Some(Signal::TSTP.as_raw()) {
+            output::say("a command that holds a lease is not suspended: continuing it");
+            self.group.signal(Signal::CONT);
+        }
+    }
+}

@@ -1,0 +1,225 @@
+//! The way in: open an engine by its URL, then acquire, inspect, revoke.
+
+use std::fmt;
+use std::sync::Arc;
+use std::time::Duration;
+
+use crate::acquire::Acquire;
+use crate::clock::{Clock, SystemClock};
+use crate::engine::{Engine, LeaseId, Mode, Promises, Query, Renewal, Resource, Want};
+use crate::error::Error;
+
+/// Engines of later versions, so that their URLs get an answer that helps.
+const LATER: [&str; 8] = ["leasehold", "redis", "rediss", "redlock", "etcd", "zk", "postgres", "postgresql"];
+
+/// How many resources one request for a list asks for.
+const PAGE: usize = 1000;
+
+/// An open engine. Cheap to clone; clones share the engine.
+///
+/// # Examples
+///
+/// ```
+/// use leasehold::{Error, Leasehold, Refusal};
+///
+/// # #[tokio::main(flavor = "current_thread")]
+/// # async fn main() -> Result<(), Box<dyn std::error::Error>> {
+/// # let dir = tempfile::tempdir()?;
+/// # let url = format!("embedded:{}", dir.path().display());
+/// let leasehold = Leasehold::open(&url).await?;
+///
+/// let lease = leasehold.acquire("nightly-report").holder("ada").await?;
+///
+/// // A second acquire gets an answer, and the answer is no.
+/// match leasehold.acquire("nightly-report").await {
+///     Err(Error::Refused(Refusal::Held { holder, .. })) => assert_eq!(holder.as_deref(), Some("ada")),
+///     other => panic!("{other:?}"),
+/// }
+///
+/// lease.release().await?;
+/// leasehold.close().await?;
+/// # Ok(())
+/// # }
+/// ```
+#[derive(Clone)]
+pub struct Leasehold {
+    pub(crate) engine: Arc<dyn Engine>,
+    /// What guards count their validity by.
+    pub(crate) clock: Arc<dyn Clock>,
+}
+
+impl Leasehold {
+    /// Opens an engine by its URL: `embedded:DIR`.
+    ///
+    /// # Errors
+    ///
+    /// [`Error::Invalid`] for a URL no engine of this build answers to; otherwise what the engine says
+    /// when it cannot be opened.
+    ///
+    /// ```
+    /// # #[tokio::main(flavor = "current_thread")]
+    /// # async fn main() {
+    /// let error = leasehold::Leasehold::open("mysql://localhost").await.unwrap_err();
+    /// assert_eq!(error.to_string(), "no engine answers to mysql: use embedded:DIR");
+    /// # }
+    /// ```
+    pub async fn open(url: &str) -> Result<Self, Error> {
+        // No message repeats more of the URL than its scheme: the rest may carry a password.
+        let Some((scheme, rest)) = url.split_once(':') else {
+            return Err(Error::Invalid("an engine URL begins with its scheme, as in embedded:DIR".into()));
+        };
+        match scheme {
+            "embedded" if rest.is_empty() => {
+                Err(Error::Invalid("embedded: wants a directory, as in embedded:./leases".into()))
+            }
+            // `embedded://leases` would mean /leases in the root, which nobody means.
+            "embedded" if rest.starts_with("//") => {
+                Err(Error::Invalid("embedded: is followed by a path, without //, as in embedded:/var/lib/leases".into()))
+            }
+            "embedded" => open_embedded(rest).await,
+            later if LATER.contains(&later) => Err(Error::Invalid(format!(
+                "the engine for {later}:// comes with a later version of Leasehold: use embedded:DIR"
+            ))),
+            other if is_scheme(other) => {
+                Err(Error::Invalid(format!("no engine answers to {other}: use embedded:DIR")))
+            }
+            _ => Err(Error::Invalid("an engine URL begins with its scheme, as in embedded:DIR".into())),
+        }
+    }
+
+    /// Uses an engine that is open already. The clock is the one its guards count their validity by.
+    #[must_use]
+    pub fn with_engine(engine: Arc<dyn Engine>, clock: Arc<dyn Clock>) -> Self {
+        Self { engine, clock }
+    }
+
+    /// The engine that decides.
+    #[must_use]
+    pub fn engine(&self) -> &Arc<dyn Engine> {
+        &self.engine
+    }
+
+    /// What the engine, as configured, swears to.
+    #[must_use]
+    pub fn promises(&self) -> Promises {
+        self.engine.promises()
+    }
+
+    /// Asks for one resource, exclusively, for 30 s, without waiting. The builder changes each of these.
+    pub fn acquire(&self, name: impl Into<String>) -> Acquire {
+        self.acquire_all([name])
+    }
+
+    /// Asks for several resources at once, all or nothing. There is no order to keep: a claim that
+    /// waits holds none of them meanwhile, so two such claims cannot block each other.
+    ///
+    /// ```
+    /// # #[tokio::main(flavor = "current_thread")]
+    /// # async fn main() -> Result<(), Box<dyn std::error::Error>> {
+    /// # let dir = tempfile::tempdir()?;
+    /// # let leasehold = leasehold::Leasehold::open(&format!("embedded:{}", dir.path().display())).await?;
+    /// let pair = leasehold.acquire_all(["seat-14", "seat-15"]).await?;
+    /// assert!(leasehold.acquire("seat-15").await.is_err());
+    /// # pair.release().await?;
+    /// # Ok(())
+    /// # }
+    /// ```
+    pub fn acquire_all<I: IntoIterator<Item: Into<String>>>(&self, names: I) -> Acquire {
+        let wants = names.into_iter().map(|name| Want { name: name.into(), mode: Mode::Exclusive });
+        Acquire::new(self.clone(), wants.collect())
+    }
+
+    /// What is known of one resource; `None` when nobody holds or awaits it.
+    ///
+    /// # Errors
+    ///
+    /// What the engine says when it cannot be asked.
+    pub async fn inspect(&self, name: &str) -> Result<Option<Resource>, Error> {
+        self.engine.inspect(name).await
+    }
+
+    /// Every resource in use whose name begins with `prefix`, in order of name. The list is asked for
+    /// in pages, so it is not a picture of one moment.
+    ///
+    /// # Errors
+    ///
+    /// What the engine says when it cannot be asked.
+    pub async fn list(&self, prefix: &str) -> Result<Vec<Resource>, Error> {
+        let mut found: Vec<Resource> = Vec::new();
+        loop {
+            let after = found.last().map(|resource| resource.name.clone());
+            let query = Query { prefix: prefix.into(), after: after.clone(), limit: PAGE };
+            let page = self.engine.list(query).await?;
+            // Only an empty page is the end: an engine may give fewer than were asked for.
+            let Some(last) = page.last() else { return Ok(found) };
+            if after.is_some_and(|after| last.name <= after) {
+                return Err(Error::Corrupt {
+                    engine: self.promises().engine,
+                    law: "a list goes on after the name given".into(),
+                    at: last.name.clone(),
+                });
+            }
+            found.extend(page);
+        }
+    }
+
+    /// Ends every lease on a resource, by an operator's order. Says how many.
+    ///
+    /// # Errors
+    ///
+    /// What the engine says when it cannot be asked.
+    pub async fn revoke(&self, name: &str, reason: &str) -> Result<usize, Error> {
+        self.engine.revoke(name, reason).await
+    }
+
+    /// Renews by the bare id, for those who keep no guard. Count `remaining` from before the call.
+    ///
+    /// # Errors
+    ///
+    /// Refused with `Stale` or `NotHeld` when the lease is gone; otherwise the engine could not be asked.
+    pub async fn renew(&self, id: &LeaseId, ttl: Option<Duration>) -> Result<Renewal, Error> {
+        self.engine.renew(id, ttl).await
+    }
+
+    /// Releases by the bare id. `true`: this call ended it. `false`: it had been released before.
+    ///
+    /// # Errors
+    ///
+    /// Refused with `Stale` or `NotHeld` when the lease is gone; otherwise the engine could not be asked.
+    pub async fn release(&self, id: &LeaseId) -> Result<bool, Error> {
+        self.engine.release(id).await
+    }
+
+    /// Finishes what is under way and closes the engine, for every clone. Later calls are Unavailable.
+    ///
+    /// # Errors
+    ///
+    /// What the engine says when it could not finish.
+    pub async fn close(&self) -> Result<(), Error> {
+        self.engine.close().await
+    }
+}
+
+impl fmt::Debug for Leasehold {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Leasehold").field("promises", &self.promises()).finish_non_exhaustive()
+    }
+}
+
+fn is_scheme(text: &str) -> bool {
+    text.starts_with(|c: char| c.is_ascii_alphabetic())
+        && text.len() <= 32
+        && text.bytes().all(|b| b.is_ascii_alphanumeric() || matches!(b, b'+' | b'-' | b'.'))
+}
+
+#[cfg(feature = "embedded")]
+async fn open_embedded(dir: &str) -> Result<Leasehold, Error> {
+    use crate::engine::embedded::{Embedded, Options};
+    let engine = Embedded::open(dir, Options::default()).await?;
+    Ok(Leasehold::with_engine(engine, SystemClock::shared()))
+}
+
+#[cfg(not(feature = "embedded"))]
+async fn open_embedded(_dir: &str) -> Result<Leasehold, Error> {
+    Err(Error::Invalid("this build has no embedded engine: build leasehold with the feature `embedded`".into()))
+}

@@ -1,0 +1,174 @@
+//! The only place that asks the machine what time it is.
+//!
+//! Everything else takes a [`Clock`] and can be run under a clock that is set by hand
+//! ([`ManualClock`](crate::testkit::ManualClock), feature `testkit`).
+//!
+//! The machine's clock is `CLOCK_BOOTTIME`: it never steps with the wall clock, and it **counts
+//! suspend**. A laptop that slept through its ttl must wake up knowing that the lease is gone, and
+//! `CLOCK_MONOTONIC` (which is what `std::time::Instant` and every tokio timer use) would not know.
+
+use std::fs;
+use std::future::Future;
+use std::hash::{BuildHasher, RandomState};
+use std::pin::Pin;
+use std::sync::{Arc, OnceLock};
+
+use leasehold_core::Time;
+use rustix::time::{ClockId, clock_gettime};
+
+mod alarm;
+pub(crate) mod sleepers;
+
+/// Says what time it is, and wakes who asked to be woken.
+pub trait Clock: Send + Sync + 'static {
+    /// The moment it is: rises, counts suspend, starts anew with each boot.
+    fn now(&self) -> Time;
+
+    /// Identity of this boot. Moments of two boots must not be compared.
+    fn boot(&self) -> [u8; 16];
+
+    /// Completes at `at`, never before. Dropping it costs nothing and leaves nothing behind.
+    fn sleep_until(&self, at: Time) -> Pin<Box<dyn Future<Output = ()> + Send>>;
+
+    /// Registers who wants to know when time moves other than by itself, as a clock set by hand does.
+    /// It lets an engine with its own timer thread look again. The machine's clock never calls it.
+    fn on_step(&self, wake: Box<dyn Fn() + Send + Sync>);
+}
+
+/// The machine's clock: `CLOCK_BOOTTIME`.
+///
+/// # Examples
+///
+/// ```
+/// use std::time::Duration;
+/// use leasehold::clock::SystemClock;
+///
+/// # #[tokio::main(flavor = "current_thread")]
+/// # async fn main() {
+/// let clock = SystemClock::shared();
+/// let until = clock.now().plus(Duration::from_millis(5));
+/// clock.sleep_until(until).await;
+/// assert!(clock.now() >= until);
+/// # }
+/// ```
+#[derive(Clone, Copy, Debug, Default)]
+pub struct SystemClock;
+
+impl SystemClock {
+    /// The clock as engines and clients take it.
+    #[must_use]
+    pub fn shared() -> Arc<dyn Clock> {
+        Arc::new(Self)
+    }
+}
+
+impl Clock for SystemClock {
+    fn now(&self) -> Time {
+        boottime()
+    }
+
+    fn boot(&self) -> [u8; 16] {
+        static BOOT: OnceLock<[u8; 16]> = OnceLock::new();
+        *BOOT.get_or_init(read_boot)
+    }
+
+    fn sleep_until(&self, at: Time) -> Pin<Box<dyn Future<Output = ()> + Send>> {
+        Box::pin(alarm::sleep_until(at))
+    }
+
+    fn on_step(&self, _wake: Box<dyn Fn() + Send + Sync>) {}
+}
+
+fn boottime() -> Time {
+    let at = clock_gettime(ClockId::Boottime);
+    // Boottime is never negative; if it were, zero would be the moment that grants nobody more time.
+    let seconds = u64::try_from(at.tv_sec).unwrap_or(0);
+    let nanos = u64::try_from(at.tv_nsec).unwrap_or(0);
+    Time::from_nanos(seconds.saturating_mul(1_000_000_000).saturating_add(nanos))
+}
+
+fn read_boot() -> [u8; 16] {
+    let boot_id = fs::read_to_string("/proc/sys/kernel/random/boot_id").ok();
+    let offsets = fs::read_to_string("/proc/self/timens_offsets").unwrap_or_default();
+    boot_id.as_deref().and_then(|text| boot_identity(text, &offsets)).unwrap_or_else(unknown_boot)
+}
+
+/// The boot id, mixed with the offsets of this time namespace: two containers on one kernel share the
+/// boot id, but with different offsets their clocks must not be compared.
+fn boot_identity(boot_id: &str, offsets: &str) -> Option<[u8; 16]> {
+    let hex: String = boot_id.trim().chars().filter(|c| *c != '-').collect();
+    if hex.len() != 32 {
+        return None;
+    }
+    let bits = u128::from_str_radix(&hex, 16).ok()?;
+    Some((bits ^ fnv1a(offsets.as_bytes())).to_be_bytes())
+}
+
+/// FNV-1a, 128 bits: the identity is stored on disk, so the mix must be the same in every build.
+fn fnv1a(bytes: &[u8]) -> u128 {
+    const BASIS: u128 = 0x6c62_272e_07bb_0142_62b8_2175_6295_c58d;
+    const PRIME: u128 = 0x0000_0000_0100_0000_0000_0000_0000_013b;
+    bytes.iter().fold(BASIS, |hash, byte| (hash ^ u128::from(*byte)).wrapping_mul(PRIME))
+}
+
+/// Without a boot id we cannot prove that it is the same boot. A fresh identity per process makes every
+/// restart count as another boot: leases live longer than they must, and never shorter.
+fn unknown_boot() -> [u8; 16] {
+    let draw = || u128::from(RandomState::new().hash_one("boot"));
+    ((draw() << 64) | draw()).to_be_bytes()
+}
+
+#[cfg(test)]
+mod tests {
+    use std::time::Duration;
+
+    use super::*;
+
+    const BOOT: &str = "c7ed7d2b-aef1-4fb7-ab22-39bc66f2df86\n";
+    const NO_OFFSETS: &str = "monotonic           0         0\nboottime            0         0\n";
+
+    /// Goal: a container with another time offset counts as another boot.
+    /// Method: the same boot id beside two texts of offsets, and beside the same text twice.
+    #[test]
+    fn another_time_namespace_is_another_boot() {
+        let shifted = NO_OFFSETS.replace("boottime            0", "boottime         3600");
+        assert_eq!(boot_identity(BOOT, NO_OFFSETS), boot_identity(BOOT, NO_OFFSETS));
+        assert_ne!(boot_identity(BOOT, NO_OFFSETS), boot_identity(BOOT, &shifted));
+        assert!(boot_identity(BOOT, "").is_some(), "a kernel without time namespaces has a boot too");
+    }
+
+    /// Goal: the identity stored in journals means the same in every build.
+    /// Method: one value, written down.
+    #[test]
+    fn the_boot_identity_is_the_same_in_every_build() {
+        // With no offsets at all the mix is the basis of FNV-1a, which can be checked by hand.
+        let by_hand = 0xc7ed_7d2b_aef1_4fb7_ab22_39bc_66f2_df86 ^ 0x6c62_272e_07bb_0142_62b8_2175_6295_c58d_u128;
+        assert_eq!(boot_identity(BOOT, ""), Some(by_hand.to_be_bytes()));
+        assert_eq!(fnv1a(b"a"), 0xd228_cb69_6f1a_8caf_7891_2b70_4e4a_8964, "published vector");
+    }
+
+    #[test]
+    fn text_that_is_no_boot_id_gives_no_identity() {
+        assert_eq!(boot_identity("", ""), None);
+        assert_eq!(boot_identity("c7ed7d2b", ""), None);
+        assert_eq!(boot_identity("z7ed7d2b-aef1-4fb7-ab22-39bc66f2df86", ""), None);
+        assert_ne!(unknown_boot(), unknown_boot());
+    }
+
+    /// Goal: a real sleep ends, and not before its moment.
+    /// Method: the machine's clock, a few milliseconds; the later of two sleeps is asked for first, so
+    /// that the alarm must be set anew for the earlier one.
+    #[tokio::test]
+    async fn a_sleep_on_the_machines_clock_is_never_early() {
+        let clock = SystemClock;
+        let start = clock.now();
+        let (soon, later) = (start.plus(Duration::from_millis(10)), start.plus(Duration::from_millis(40)));
+        let late = tokio::spawn(clock.sleep_until(later));
+        tokio::task::yield_now().await;
+        clock.sleep_until(soon).await;
+        assert!(clock.now() >= soon);
+        late.await.unwrap();
+        assert!(clock.now() >= later);
+        clock.sleep_until(start).await;
+    }
+}

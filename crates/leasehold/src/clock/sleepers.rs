@@ -1,0 +1,104 @@
+//! Who sleeps until when: the list both clocks keep, and the future that enters itself there.
+
+use std::collections::BTreeMap;
+use std::future::Future;
+use std::pin::Pin;
+use std::task::{Context, Poll, Waker};
+
+use leasehold_core::Time;
+
+/// A place in the list. The number tells two sleepers of the same moment apart.
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug)]
+pub(crate) struct Place(Time, u64);
+
+/// Sleepers in order of their moment. A tree and not a heap, because most sleeps of a lease are
+/// cancelled (each renewal ends three of them) and must be removable.
+#[derive(Debug)]
+pub(crate) struct Sleepers {
+    wakers: BTreeMap<Place, Waker>,
+    entered: u64,
+}
+
+impl Sleepers {
+    pub(crate) const fn new() -> Self {
+        Self { wakers: BTreeMap::new(), entered: 0 }
+    }
+
+    /// Enters a sleeper, or puts a newer waker at the place it has.
+    pub(crate) fn enter(&mut self, place: &mut Option<Place>, at: Time, waker: &Waker) {
+        let place = *place.get_or_insert_with(|| {
+            self.entered = self.entered.wrapping_add(1);
+            Place(at, self.entered)
+        });
+        self.wakers.insert(place, waker.clone());
+    }
+
+    pub(crate) fn leave(&mut self, place: Place) {
+        self.wakers.remove(&place);
+    }
+
+    /// The next moment somebody wants to be woken.
+    pub(crate) fn first(&self) -> Option<Time> {
+        self.wakers.first_key_value().map(|(place, _)| place.0)
+    }
+
+    /// Takes out everybody who is due. Wake them after the list is unlocked: a waker is foreign code.
+    pub(crate) fn take_due(&mut self, now: Time) -> Vec<Waker> {
+        let mut due = Vec::new();
+        while let Some(entry) = self.wakers.first_entry() {
+            if entry.key().0 > now {
+                break;
+            }
+            due.push(entry.remove());
+        }
+        due
+    }
+
+    /// Every moment somebody sleeps for, for those who look for a leak.
+    #[cfg(any(test, feature = "testkit"))]
+    pub(crate) fn moments(&self) -> impl Iterator<Item = Time> + '_ {
+        self.wakers.keys().map(|place| place.0)
+    }
+}
+
+/// What keeps a list of sleepers and wakes them.
+pub(crate) trait Dormitory: Unpin {
+    /// Whether `at` has come; if not, enters the sleeper so that its waker is called then.
+    fn poll(&self, at: Time, place: &mut Option<Place>, waker: &Waker) -> Poll<()>;
+
+    /// Forgets a sleeper.
+    fn leave(&self, place: Place);
+}
+
+/// One sleep. Leaves the list when dropped.
+pub(crate) struct Sleep<D: Dormitory> {
+    dormitory: D,
+    at: Time,
+    place: Option<Place>,
+}
+
+impl<D: Dormitory> Sleep<D> {
+    pub(crate) const fn new(dormitory: D, at: Time) -> Self {
+        Self { dormitory, at, place: None }
+    }
+}
+
+impl<D: Dormitory> Future for Sleep<D> {
+    type Output = ();
+
+    fn poll(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<()> {
+        let this = self.get_mut();
+        if this.at == Time::NEVER {
+            return Poll::Pending;
+        }
+        this.dormitory.poll(this.at, &mut this.place, cx.waker())
+    }
+}
+
+impl<D: Dormitory> Drop for Sleep<D> {
+    fn drop(&mut self) {
+        if let Some(place) = self.place {
+            self.dormitory.leave(place);
+        }
+    }
+}

@@ -1,0 +1,204 @@
+//! The engine contract: what decides grants, for those who write one.
+//!
+//! Users of leases want [`crate::Leasehold`]; this trait is for authors of engines. It is object safe,
+//! has no default methods, and says at each method what correctness needs from it.
+//!
+//! # Laws every engine keeps (the conformance suite checks them)
+//!
+//! 1. At most one exclusive lease per resource is live.
+//! 2. Tokens, where there are any, rise per resource with every grant and never come twice.
+//! 3. A lease is live on the half-open span `[granted_at, expires_at)`, and nothing lapses early.
+//! 4. Nothing is answered before it is as durable as [`Promises`] say.
+//! 5. "No" ([`crate::Error::Refused`]) is never confused with "could not ask".
+
+use std::fmt;
+use std::future::Future;
+use std::pin::Pin;
+use std::time::Duration;
+
+pub use leasehold_core::{Mode, Token};
+
+use crate::error::Error;
+
+#[cfg(feature = "embedded")]
+pub mod embedded;
+
+/// The answer to come. Dropping it gives up the wait: see [`Engine::acquire`].
+pub type Answer<'a, T> = Pin<Box<dyn Future<Output = Result<T, Error>> + Send + 'a>>;
+
+/// What decides grants.
+pub trait Engine: Send + Sync + 'static {
+    /// What this engine, as configured, swears to.
+    fn promises(&self) -> Promises;
+
+    /// Takes all resources of the claim, or none.
+    ///
+    /// Waits up to `claim.wait` in order of arrival. Dropping the future leaves the queue; if the grant
+    /// had already been decided, the engine ends it, so that no lease is left that nobody knows of.
+    fn acquire(&self, claim: Claim) -> Answer<'_, Grant>;
+
+    /// Sets the end to now + ttl (the last ttl if none is given), never past the cap, never reviving.
+    fn renew<'a>(&'a self, lease: &'a LeaseId, ttl: Option<Duration>) -> Answer<'a, Renewal>;
+
+    /// Ends the lease. `true`: this call ended it. `false`: it had been released before.
+    fn release<'a>(&'a self, lease: &'a LeaseId) -> Answer<'a, bool>;
+
+    /// Ends every lease on a resource, by an operator's order. Says how many.
+    fn revoke<'a>(&'a self, name: &'a str, reason: &'a str) -> Answer<'a, usize>;
+
+    /// What is known of one resource; `None` when nobody holds or awaits it.
+    fn inspect<'a>(&'a self, name: &'a str) -> Answer<'a, Option<Resource>>;
+
+    /// Resources in use, in order of name.
+    fn list(&self, query: Query) -> Answer<'_, Vec<Resource>>;
+
+    /// Finishes what is under way and lets go of files and connections. Later calls are Unavailable.
+    fn close(&self) -> Answer<'_, ()>;
+}
+
+/// What is asked for: resources, each in its mode, for a time.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Claim {
+    /// What is wanted, all or nothing.
+    pub wants: Vec<Want>,
+    /// Asked life of the lease.
+    pub ttl: Duration,
+    /// Patience in line; zero does not queue.
+    pub wait: Duration,
+    /// Renewals never push the end past grant + this.
+    pub max_hold: Option<Duration>,
+    /// How long the resources stay closed after a lapse (not after a release).
+    pub delay: Duration,
+    /// Public label of who holds it, for people.
+    pub holder: String,
+    /// Makes a retried acquire have one effect.
+    pub request: Option<Request>,
+}
+
+/// One resource of a claim.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Want {
+    /// The resource.
+    pub name: String,
+    /// How it is wanted.
+    pub mode: Mode,
+}
+
+/// A request id, scoped to who asks.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Request {
+    /// The principal; empty where there is only one.
+    pub scope: String,
+    /// Chosen by the caller, the same in every retry.
+    pub id: String,
+}
+
+/// The secret that proves a lease. `Debug` hides it; [`LeaseId::expose`] does not.
+#[derive(Clone, PartialEq, Eq)]
+pub struct LeaseId(Box<str>);
+
+impl LeaseId {
+    /// Wraps the text form.
+    pub fn new(text: impl Into<Box<str>>) -> Self {
+        Self(text.into())
+    }
+
+    /// The text form: a secret, for the holder alone.
+    #[must_use]
+    pub fn expose(&self) -> &str {
+        &self.0
+    }
+}
+
+impl fmt::Debug for LeaseId {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("LeaseId(…)")
+    }
+}
+
+/// A granted claim.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Grant {
+    /// The secret that proves it.
+    pub lease_id: LeaseId,
+    /// The fencing token; none from an engine that promises no fencing.
+    pub token: Option<Token>,
+    /// Life left when the engine decided. Count it from before the request was sent.
+    pub remaining: Duration,
+    /// How far renewals can still push the end, from now; none without a cap.
+    pub renewable: Option<Duration>,
+}
+
+/// A renewed lease.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Renewal {
+    /// Life left when the engine decided. Count it from before the request was sent.
+    pub remaining: Duration,
+    /// How far renewals can still push the end, from now; none without a cap.
+    pub renewable: Option<Duration>,
+}
+
+/// Which resources to list.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Query {
+    /// Only names that begin so.
+    pub prefix: String,
+    /// Only names after this one, for the next page.
+    pub after: Option<String>,
+    /// At most this many.
+    pub limit: usize,
+}
+
+/// One resource in use, as everybody may see it: no secret in it.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Resource {
+    /// Its name.
+    pub name: String,
+    /// How it is held, or wanted by the head of its queue.
+    pub mode: Mode,
+    /// Who has it.
+    pub holders: Vec<Holding>,
+    /// The first of those who wait, in order.
+    pub waiters: Vec<Waiting>,
+    /// How many wait.
+    pub queue_len: usize,
+}
+
+/// One lease on a resource, as everybody may see it.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Holding {
+    /// Public label.
+    pub holder: String,
+    /// The fencing token, where the engine promises fencing.
+    pub token: Option<Token>,
+    /// How long it has been held.
+    pub since: Duration,
+    /// Life left without renewal.
+    pub remaining: Duration,
+}
+
+/// One place in line.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Waiting {
+    /// Public label.
+    pub holder: String,
+    /// How long it has waited.
+    pub waiting: Duration,
+}
+
+/// What an engine swears to. Promises are data: `leasehold engines` prints them.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Promises {
+    /// Short name, as in error messages.
+    pub engine: &'static str,
+    /// An acknowledged answer survives a crash of the engine.
+    pub durable: bool,
+    /// Tokens rise with every grant and never come twice.
+    pub fencing: bool,
+    /// Waiters are served in order of arrival.
+    pub fair: bool,
+    /// Nothing lapses before its time.
+    pub never_early: bool,
+    /// A lease outlives the process that took it, for its ttl.
+    pub outlives_process: bool,
+}

@@ -1,0 +1,68 @@
+//! Leases with fencing tokens: temporary exclusive access to a named thing, in a form that stays safe
+//! when a holder pauses too long.
+//!
+//! ```
+//! use std::time::Duration;
+//! use leasehold::{Leasehold, fence::Register};
+//!
+//! # #[tokio::main(flavor = "current_thread")]
+//! # async fn main() -> Result<(), Box<dyn std::error::Error>> {
+//! # let dir = tempfile::tempdir()?;
+//! # let url = format!("embedded:{}", dir.path().display());
+//! let leasehold = Leasehold::open(&url).await?;
+//! let seat = Register::new("free");
+//!
+//! let lease = leasehold.acquire("seat-14").ttl(Duration::from_secs(30)).fenced().await?;
+//! seat.write(&lease, "sold")?; // the register refuses a holder that woke up too late
+//! lease.release().await?;
+//! # Ok(())
+//! # }
+//! ```
+//!
+//! # What is promised
+//!
+//! The order of tokens, the durability of every acknowledged answer, and expiry that is never early.
+//! **Not** promised, here or by any lock anywhere: that a paused process stops. A check
+//! beside the resource ([`fence`]) makes such a process harmless, and that check needs a token. So
+//! there are two kinds of lease:
+//!
+//! | | for efficiency: [`Lease`] | for correctness: [`FencedLease`] |
+//! | --- | --- | --- |
+//! | a rare double run costs | wasted work | corrupt data, a double sale |
+//! | engines that may serve it | all | those that promise fencing |
+//! | has a token, opens a fenced write | no | yes |
+//!
+//! # A tour of the modules, in reading order
+//!
+//! - [`client`]: [`Leasehold`], the way in: open an engine by its URL, acquire, inspect, revoke.
+//! - [`acquire`]: [`Acquire`], what is asked for, and how the answer becomes a guard.
+//! - [`lease`]: the guards, and the three moments they know: safe, *danger*, *lost*.
+//! - `renew` (private): validity, and the task that keeps it up.
+//! - [`fence`]: the check beside the resource.
+//! - [`mod@error`]: why there is no grant; one variant per thing to do next.
+//! - [`clock`]: the only place that asks the machine what time it is.
+//! - [`engine`]: the contract for what decides grants, and the engines.
+//! - `testkit` (feature `testkit`): a clock set by hand and an engine that fails on order.
+#![forbid(unsafe_code)]
+
+pub mod acquire;
+pub mod client;
+pub mod clock;
+pub mod engine;
+pub mod error;
+pub mod fence;
+pub mod lease;
+mod renew;
+#[cfg(any(test, feature = "testkit"))]
+pub mod testkit;
+
+#[cfg(test)]
+mod tests;
+
+pub use acquire::{Acquire, FencedAcquire, RunError};
+pub use client::Leasehold;
+pub use engine::{Grant, LeaseId, Mode, Promises, Renewal, Resource, Token};
+pub use error::{Error, Refusal};
+pub use lease::{FencedLease, Lease, Lost};
+/// A moment, as a [`clock::Clock`] tells it.
+pub use leasehold_core::Time;
