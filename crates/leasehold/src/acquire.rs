@@ -117,8 +117,8 @@ impl Acquire {
     /// Makes a retried acquire have one effect: choose an id once, and use it in every retry.
     ///
     /// A repeat gets the same lease, with the time it has left; if that lease has ended meanwhile, the
-    /// acquire is refused with `Stale`. Without an id nothing is lost but this: Leasehold itself never
-    /// repeats an acquire.
+    /// acquire is refused with `Stale`. Default: none, which is enough for who does not retry; Leasehold
+    /// itself never repeats an acquire.
     pub fn request_id(mut self, id: impl Into<String>) -> Self {
         self.claim.request = Some(Request { scope: String::new(), id: id.into() });
         self
@@ -202,7 +202,9 @@ impl Acquire {
 
     async fn take(self) -> Result<(Lease, Grant), Error> {
         let runtime = Handle::try_current().map_err(|_| {
-            Error::Invalid("a guard keeps time on a tokio runtime: acquire inside one, or ask for grant()".into())
+            Error::Invalid(
+                "a guard keeps time on a tokio runtime: acquire inside one, or ask for grant()".into(),
+            )
         })?;
         let Self { client, claim, renewing } = self;
         let resources = claim.wants.iter().map(|want| want.name.clone()).collect();
@@ -315,8 +317,10 @@ async fn tighten(client: &Leasehold, sent: Time, grant: &Grant, ttl: Duration) -
     if answered.since(sent) <= grant.remaining / 3 {
         return Ok(provable);
     }
-    // Bounded, because the lease in hand gets no better while the engine is silent.
-    let patience = answered.plus(grant.remaining / 3);
+    // Bounded: while there is a lease to hand out, waiting only uses it up. Otherwise the answer is worth
+    // waiting for until it could prove nothing any more.
+    let provable_now = answered < provable.valid_until;
+    let patience = answered.plus(if provable_now { grant.remaining / 3 } else { grant.remaining });
     let source: BoxError = match until(&**clock, patience, engine.renew(&grant.lease_id, Some(ttl))).await {
         Some(Ok(renewal)) => {
             let tight = Terms::counted_from(answered, renewal);

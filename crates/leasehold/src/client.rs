@@ -5,7 +5,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use crate::acquire::Acquire;
-use crate::clock::{Clock, SystemClock};
+use crate::clock::Clock;
 use crate::engine::{Engine, LeaseId, Mode, Promises, Query, Renewal, Resource, Want};
 use crate::error::Error;
 
@@ -73,9 +73,9 @@ impl Leasehold {
                 Err(Error::Invalid("embedded: wants a directory, as in embedded:./leases".into()))
             }
             // `embedded://leases` would mean /leases in the root, which nobody means.
-            "embedded" if rest.starts_with("//") => {
-                Err(Error::Invalid("embedded: is followed by a path, without //, as in embedded:/var/lib/leases".into()))
-            }
+            "embedded" if rest.starts_with("//") => Err(Error::Invalid(
+                "embedded: is followed by a path, without //, as in embedded:/var/lib/leases".into(),
+            )),
             "embedded" => open_embedded(rest).await,
             later if LATER.contains(&later) => Err(Error::Invalid(format!(
                 "the engine for {later}:// comes with a later version of Leasehold: use embedded:DIR"
@@ -214,6 +214,7 @@ fn is_scheme(text: &str) -> bool {
 
 #[cfg(feature = "embedded")]
 async fn open_embedded(dir: &str) -> Result<Leasehold, Error> {
+    use crate::clock::SystemClock;
     use crate::engine::embedded::{Embedded, Options};
     let engine = Embedded::open(dir, Options::default()).await?;
     Ok(Leasehold::with_engine(engine, SystemClock::shared()))
@@ -221,5 +222,7 @@ async fn open_embedded(dir: &str) -> Result<Leasehold, Error> {
 
 #[cfg(not(feature = "embedded"))]
 async fn open_embedded(_dir: &str) -> Result<Leasehold, Error> {
-    Err(Error::Invalid("this build has no embedded engine: build leasehold with the feature `embedded`".into()))
+    Err(Error::Invalid(
+        "this build has no embedded engine: build leasehold with the feature `embedded`".into(),
+    ))
 }

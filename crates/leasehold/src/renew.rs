@@ -13,7 +13,7 @@
 //! 4. No renewal is started after the guard is gone.
 
 use std::convert::Infallible;
-use std::future::{self, Future};
+use std::future::Future;
 use std::hash::{DefaultHasher, Hash, Hasher};
 use std::sync::Arc;
 use std::time::Duration;
@@ -206,7 +206,9 @@ impl Held {
                     not_before = Time::ZERO;
                 }
                 // It would get the same answer for ever. The clock does the rest: danger, then lost.
-                Some(Err(Error::Invalid(_) | Error::Corrupt { .. })) => future::pending().await,
+                Some(Err(Error::Invalid(_) | Error::Corrupt { .. })) => {
+                    self.sleep_or_change(Time::NEVER, &mut changes).await;
+                }
                 Some(Err(_)) | None => {
                     not_before = self.clock.now().plus(self.pause(failures));
                     failures = failures.saturating_add(1);

@@ -105,7 +105,7 @@ impl Acquire {
         };
         client.release(&grant.lease_id).await?;
         let sentence = format!("the lease was released again, since nobody could read it: {}", exit::sentence(&unread));
-        Err(Failure::new(exit::UNEXPECTED, sentence))
+        Err(Failure::coded(exit::UNEXPECTED, sentence))
     }
 
     fn print(&self, grant: &Grant) -> anyhow::Result<()> {

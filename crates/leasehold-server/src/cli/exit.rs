@@ -48,13 +48,13 @@ pub struct Failure {
 
 impl Failure {
     /// An end with this code and this sentence.
-    pub fn new(code: u8, sentence: impl Into<String>) -> anyhow::Error {
+    pub fn coded(code: u8, sentence: impl Into<String>) -> anyhow::Error {
         anyhow::Error::new(Self { code, sentence: sentence.into() })
     }
 
     /// Bad usage.
     pub fn usage(sentence: impl Into<String>) -> anyhow::Error {
-        Self::new(USAGE, sentence)
+        Self::coded(USAGE, sentence)
     }
 }
 

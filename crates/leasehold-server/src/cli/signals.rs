@@ -65,7 +65,7 @@ pub async fn unless_interrupted<T>(work: impl Future<Output = anyhow::Result<T>>
 /// The end of a command that a signal interrupted, as shells count it.
 pub fn interrupted(signal: Signal) -> anyhow::Error {
     let code = u8::try_from(128 + signal.as_raw()).unwrap_or(u8::MAX);
-    Failure::new(code, format!("interrupted by {}, nothing is held", name(signal)))
+    Failure::coded(code, format!("interrupted by {}, nothing is held", name(signal)))
 }
 
 /// The name of a signal we listen for.

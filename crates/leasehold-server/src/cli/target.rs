@@ -40,7 +40,7 @@ impl Target {
         match scheme {
             "embedded" if rest.is_empty() => Err(Failure::usage(format!("embedded: names no directory: {HINT}"))),
             "embedded" => Ok(Self { dir: PathBuf::from(rest) }),
-            "leasehold" => Err(Failure::new(UNAVAILABLE, format!("no server can be asked yet: {HINT}"))),
+            "leasehold" => Err(Failure::coded(UNAVAILABLE, format!("no server can be asked yet: {HINT}"))),
             _ if LATER.contains(&scheme) => {
                 Err(Failure::usage(format!("the engine {scheme}: is not in this version: {HINT}")))
             }

@@ -93,7 +93,9 @@ impl Alarm {
     }
 
     fn timer(&self) -> Option<&OwnedFd> {
-        self.timer.get_or_init(|| timerfd_create(TimerfdClockId::Boottime, TimerfdFlags::CLOEXEC).ok()).as_ref()
+        self.timer
+            .get_or_init(|| timerfd_create(TimerfdClockId::Boottime, TimerfdFlags::CLOEXEC).ok())
+            .as_ref()
     }
 
     fn wait(&self) {
@@ -128,8 +130,8 @@ impl Alarm {
 #[cfg(test)]
 mod tests {
     use std::pin::pin;
-    use std::sync::atomic::{AtomicBool, Ordering};
     use std::sync::Arc;
+    use std::sync::atomic::{AtomicBool, Ordering};
     use std::task::{Context, Wake};
 
     use super::*;

@@ -35,6 +35,8 @@ pub enum Fault {
     Unavailable,
     /// The call takes effect and its answer is lost: Indeterminate.
     Indeterminate,
+    /// The engine finds its stored state broken: Corrupt, and no effect.
+    Corrupt,
     /// The call is stuck on its way to the engine, until [`Flaky::resume`].
     HangBefore,
     /// The call takes effect and its answer is stuck on its way back, until [`Flaky::resume`]. Dropping
@@ -138,6 +140,9 @@ impl Flaky {
                 Some(Fault::Indeterminate) => {
                     let _lost = call(&*self.inner).await;
                     Err(Error::Indeterminate { engine, attempt, source: "spoiled on its way back".into() })
+                }
+                Some(Fault::Corrupt) => {
+                    Err(Error::Corrupt { engine, law: "spoiled on order".into(), at: attempt })
                 }
                 Some(Fault::HangBefore) => {
                     self.hang().await;

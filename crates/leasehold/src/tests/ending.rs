@@ -91,12 +91,15 @@ async fn cancelling_ones_own_token_does_not_touch_the_lease() {
 }
 
 /// Goal: the closure form hands over the lease, returns the result, and releases.
-/// Method: spawned, so that its future must be `Send`; with a fenced lease.
+/// Method: spawned, so that its future must be `Send` although the work borrows the lease over an await.
 #[tokio::test]
 async fn run_returns_the_result_and_releases() {
     let world = World::new();
-    let run = world.seat().fenced().run(async |lease| lease.token().get());
-    assert_eq!(tokio::spawn(run).await.unwrap().unwrap(), 1);
+    let run = world.seat().fenced().run(async |lease| {
+        let renewed = lease.renew().await.unwrap().remaining;
+        (lease.token().get(), renewed)
+    });
+    assert_eq!(tokio::spawn(run).await.unwrap().unwrap(), (1, secs(30)));
     assert!(world.is_free().await);
 }
 
@@ -138,4 +141,14 @@ async fn run_without_a_grant_does_not_run() {
     let _held = world.seat().await.unwrap();
     let run = world.seat().run(async |_| panic!("ran without a grant"));
     assert!(matches!(run.await, Err(RunError::NotGranted(Error::Refused(Refusal::Held { .. })))));
+}
+
+/// Goal: guards can be kept anywhere.
+#[test]
+fn guards_can_be_moved_and_shared_between_threads() {
+    fn anywhere<T: Send + Sync + 'static>() {}
+    anywhere::<crate::Lease>();
+    anywhere::<crate::FencedLease>();
+    anywhere::<Leasehold>();
+    anywhere::<Acquire>();
 }

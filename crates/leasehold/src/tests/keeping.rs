@@ -32,7 +32,9 @@ async fn without_the_engine_danger_comes_at_two_thirds_and_loss_at_the_end() {
     world.spoil(Verb::Renew, Fault::Unavailable);
 
     let events = Arc::new(Mutex::new(Vec::new()));
-    for (name, lease, events) in [("danger", lease.clone(), events.clone()), ("lost", lease.clone(), events.clone())] {
+    for (name, lease, events) in
+        [("danger", lease.clone(), events.clone()), ("lost", lease.clone(), events.clone())]
+    {
         spawn(async move {
             match name {
                 "danger" => lease.danger().await,
@@ -88,6 +90,17 @@ async fn a_renewal_in_danger_makes_the_lease_safe_again() {
     world.flaky.heal();
     world.pass(secs(6)).await;
     assert_eq!(told(&lease).await, (false, false, false));
+}
+
+/// Goal: an answer that will never change is not asked for again, and the clock ends the lease.
+/// Method: the engine says Corrupt at the first renewal.
+#[tokio::test]
+async fn a_corrupt_engine_is_not_asked_again() {
+    let world = World::new();
+    let lease = world.seat().await.unwrap();
+    world.spoil(Verb::Renew, Fault::Corrupt);
+    world.pass(secs(30)).await;
+    assert_eq!((lease.lost().await, world.renewals()), (Lost::Lapsed, 1));
 }
 
 /// Goal: an attempt that hangs does not use up the time for another.

@@ -160,7 +160,7 @@ impl Run {
         let now = target::clock().now();
         if now >= plan.term_at(now.plus(lease.remaining())) {
             let _ = lease.release().await;
-            return Err(Failure::new(
+            return Err(Failure::coded(
                 exit::UNAVAILABLE,
                 "the lease was granted too late to start the command: the engine is slow, give a longer --ttl",
             ));
@@ -209,35 +209,33 @@ impl Run {
         let program = self.command.first().map(|program| program.to_string_lossy()).unwrap_or_default();
         let program = output::plain(&program);
         match error.kind() {
-            io::ErrorKind::NotFound => Failure::new(exit::NOT_FOUND, format!("{program}: command not found")),
-            _ => Failure::new(exit::NOT_EXECUTABLE, format!("{program}: cannot be executed: {error}")),
+            io::ErrorKind::NotFound => Failure::coded(exit::NOT_FOUND, format!("{program}: command not found")),
+            _ => Failure::coded(exit::NOT_EXECUTABLE, format!("{program}: cannot be executed: {error}")),
         }
     }
 
     /// Gives the lease back, where that is right, and says the exit code.
     async fn finish(&self, lease: Held, ending: &Ending) -> anyhow::Result<u8> {
         let name = output::plain(&self.name);
+        let mut lost = ending.lost;
         if !ending.gone {
             output::say(format!("something of the command cannot be killed: {name} is left to lapse"));
         } else if lease.is_live() {
             match lease.release().await {
                 Ok(_) => {}
-                Err(Error::Refused(Refusal::Stale | Refusal::NotHeld)) if !ending.lost => {
-                    let how = ending.status.map_or_else(String::new, |status| format!(" ({status})"));
-                    let sentence = format!("the lease on {name} had ended before the command did{how}");
-                    return Err(Failure::new(exit::LOST, sentence));
-                }
+                Err(Error::Refused(Refusal::Stale | Refusal::NotHeld)) => lost = true,
                 Err(error) => {
                     let sentence = exit::sentence(&anyhow::Error::new(error));
                     output::say(format!("the lease on {name} was not released and is left to lapse: {sentence}"));
                 }
             }
         }
-        match ending.status {
-            _ if ending.lost => Ok(exit::LOST),
-            Some(status) => Ok(passed_on(status)),
-            None => Ok(exit::UNEXPECTED),
+        let how = ending.status.map_or_else(|| "killed".to_owned(), |status| status.to_string());
+        if lost {
+            output::say(format!("the lease on {name} was lost before the command had ended ({how})"));
+            return Ok(exit::LOST);
         }
+        Ok(ending.status.map_or(exit::UNEXPECTED, passed_on))
     }
 }
 

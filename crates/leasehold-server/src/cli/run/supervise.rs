@@ -78,7 +78,9 @@ impl Supervisor<'_> {
                 self.guard.kill_at(self.plan.guard_at(valid_until));
             }
             if status.is_some() && self.group.is_gone() {
-                return Ok(Ending { status, lost, gone: true });
+                // Past this moment the guard may have been the one who ended it, while we were stopped.
+                let in_time = self.lease.is_live() && now < self.plan.guard_at(valid_until);
+                return Ok(Ending { status, lost: lost || !in_time, gone: true });
             }
             if !lost && (now >= self.plan.term_at(valid_until) || !self.lease.is_live()) {
                 lost = true;
@@ -139,7 +141,7 @@ impl Supervisor<'_> {
         let name = self.lease.resources().join(", ");
         if self.lease.is_live() {
             let left = duration::brief(self.lease.remaining());
-            output::say(format!("the lease on {name} was not renewed and ends in {left}: ending the command"));
+            output::say(format!("the lease on {name} ends in {left} and no renewal came: ending the command"));
         } else {
             output::say(format!("{} ({name}): ending the command", self.lease.lost().await));
         }

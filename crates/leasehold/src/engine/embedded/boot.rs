@@ -1,0 +1,51 @@
+//! How the book's time stands to the machine's clock.
+//!
+//! The book's time never goes back and has no gaps that could make a lease lapse early: on the same boot it
+//! runs with `CLOCK_BOOTTIME` (exact remaining times after a restart, suspend counted); after another boot it
+//! goes on from the last moment that the journal can prove. The wall clock is never asked.
+
+use std::sync::Arc;
+
+use leasehold_core::Time;
+use leasehold_core::book::ClockMark;
+
+use crate::clock::Clock;
+
+/// The book's time, as the machine's clock tells it.
+#[derive(Clone)]
+pub struct BookClock {
+    clock: Arc<dyn Clock>,
+    mark: ClockMark,
+}
+
+impl BookClock {
+    /// Takes up a book that was last taken up at `before`, and was last heard of at `heard`. Says whether this
+    /// is another boot, on which nobody knows how much time went by.
+    pub fn take_up(clock: Arc<dyn Clock>, before: ClockMark, heard: Time) -> (Self, bool) {
+        let boot = clock.boot();
+        let boottime = clock.now().as_nanos();
+        let blank = before == ClockMark::default();
+        let at = Time::from_nanos(before.at.as_nanos().saturating_add(boottime.saturating_sub(before.boottime)));
+        // A clock that is behind what the journal has seen is another clock, whatever it calls itself.
+        let same = before.boot == boot && boottime >= before.boottime && at >= heard;
+        let at = if same { at } else { heard };
+        let mark = ClockMark { at, boot, boottime };
+        (Self { clock, mark }, !same && !blank)
+    }
+
+    /// How the two clocks stand to each other.
+    pub const fn mark(&self) -> ClockMark {
+        self.mark
+    }
+
+    /// The book's time now.
+    pub fn now(&self) -> Time {
+        let since = self.clock.now().as_nanos().saturating_sub(self.mark.boottime);
+        Time::from_nanos(self.mark.at.as_nanos().saturating_add(since))
+    }
+
+    /// The machine's clock underneath.
+    pub fn machine(&self) -> &Arc<dyn Clock> {
+        &self.clock
+    }
+}

@@ -1,0 +1,163 @@
+//! The desk: the book, and the answers that wait for the disk.
+//!
+//! ```text
+//!   submit ──▶ book ──▶ answers of this batch ──▶ seal ──▶ journal ──▶ settle ──▶ answers leave
+//! ```
+//!
+//! No thread and no lock in here: the engine drives it from two threads, the simulator from none.
+//!
+//! # Laws
+//!
+//! 1. No answer leaves before every fact the book had recorded when it was decided is durable. That goes for
+//!    refusals and reads too: a "no" because of a grant that a crash then forgets would be a lie.
+//! 2. Sealed batches are settled in order, one at a time.
+
+use std::collections::HashMap;
+
+use leasehold_core::planted::{self, Bug};
+use leasehold_core::{Book, Command, Effect, Reply, Ticket, Time};
+
+/// A batch on its way to the disk.
+#[derive(Debug)]
+pub struct Batch<A> {
+    /// The facts; empty when only answers wait.
+    pub facts: Vec<u8>,
+    /// What may be told when they are durable, and to whom.
+    pub answers: Vec<(A, Reply)>,
+}
+
+/// See the module. `A` is where an answer goes.
+#[derive(Debug)]
+pub struct Desk<A> {
+    /// The book. Change it through [`Desk::submit`] only.
+    pub book: Book,
+    waiting: HashMap<Ticket, A>,
+    answers: Vec<(A, Reply)>,
+    next_ticket: u64,
+    /// A sealed batch is not settled yet.
+    in_flight: bool,
+    /// Buffers to write the next facts and answers into.
+    idle_facts: Vec<u8>,
+    idle_answers: Vec<(A, Reply)>,
+}
+
+impl<A> Desk<A> {
+    /// A desk over a recovered book.
+    pub fn new(book: Book) -> Self {
+        Self {
+            book,
+            waiting: HashMap::new(),
+            answers: Vec::new(),
+            next_ticket: 0,
+            in_flight: false,
+            idle_facts: Vec::new(),
+            idle_answers: Vec::new(),
+        }
+    }
+
+    /// A ticket that was never used.
+    pub const fn ticket(&mut self) -> Ticket {
+        self.next_ticket += 1;
+        Ticket(self.next_ticket)
+    }
+
+    /// Decides a command. The answer comes back at once if nothing it rests on is still on its way to the
+    /// disk; otherwise it goes to `to`, later.
+    pub fn submit(&mut self, command: Command<'_>, to: impl FnOnce() -> A, now: Time) -> Option<Reply> {
+        let ticket = match &command {
+            Command::Acquire(claim) => Some(claim.ticket),
+            _ => None,
+        };
+        let outcome = self.book.apply(command, now);
+        self.post(outcome.effects);
+        match (outcome.reply, ticket) {
+            (Reply::Waiting, Some(ticket)) => {
+                self.waiting.insert(ticket, to());
+                None
+            }
+            (reply, _) => self.answer(reply, to),
+        }
+    }
+
+    /// Hands out a reading of the book as it stands: at once, or when what it shows is durable.
+    pub fn answer(&mut self, reply: Reply, to: impl FnOnce() -> A) -> Option<Reply> {
+        let read = matches!(reply, Reply::Refused(_) | Reply::Ticked(_));
+        if self.is_settled() || (read && planted::on(Bug::ReadAhead)) || planted::on(Bug::ReplyBeforeSync) {
+            return Some(reply);
+        }
+        self.answers.push((to(), reply));
+        None
+    }
+
+    /// Whether all that the book knows is durable.
+    pub fn is_settled(&self) -> bool {
+        !self.in_flight && !self.book.has_tape()
+    }
+
+    /// Collects what is due by time; nobody waits for this answer.
+    pub fn tick(&mut self, budget: u32, now: Time) {
+        let outcome = self.book.apply(Command::Tick { budget }, now);
+        self.post(outcome.effects);
+    }
+
+    /// The caller of a waiting acquire went away. `false`: it is not waiting any more.
+    pub fn cancel(&mut self, ticket: Ticket, now: Time) -> bool {
+        if self.waiting.remove(&ticket).is_none() {
+            return false;
+        }
+        let outcome = self.book.apply(Command::Cancel { ticket }, now);
+        self.post(outcome.effects);
+        true
+    }
+
+    fn post(&mut self, effects: Vec<Effect>) {
+        for Effect { ticket, reply } in effects {
+            if let Some(to) = self.waiting.remove(&ticket) {
+                self.answers.push((to, reply));
+            }
+        }
+    }
+
+    /// How many answers wait for the next batch.
+    pub fn answers_waiting(&self) -> usize {
+        self.answers.len()
+    }
+
+    /// Whether there is anything to write or to tell.
+    pub fn has_work(&self) -> bool {
+        self.book.has_tape() || !self.answers.is_empty()
+    }
+
+    /// Takes all that has gathered. It must be settled or failed before the next is sealed.
+    pub fn seal(&mut self) -> Batch<A> {
+        assert!(!self.in_flight, "one batch is under way at a time");
+        self.in_flight = true;
+        let empty = std::mem::take(&mut self.idle_facts);
+        let answers = std::mem::take(&mut self.idle_answers);
+        Batch { facts: self.book.take_tape(empty), answers: std::mem::replace(&mut self.answers, answers) }
+    }
+
+    /// The batch is durable: its answers may leave. Takes back the buffer of its facts.
+    pub fn settle(&mut self, mut facts: Vec<u8>) {
+        self.in_flight = false;
+        facts.clear();
+        // A burst must not keep its memory for ever.
+        if facts.capacity() <= 4 << 20 {
+            self.idle_facts = facts;
+        }
+    }
+
+    /// Gives back the buffer that a batch's answers left from.
+    pub fn return_answers(&mut self, answers: Vec<(A, Reply)>) {
+        if answers.is_empty() && answers.capacity() <= 1 << 16 {
+            self.idle_answers = answers;
+        }
+    }
+
+    /// The engine stops: everybody who waits, in line or for the disk. The first had no effect yet.
+    pub fn give_up(&mut self) -> (Vec<A>, Vec<A>) {
+        let in_line = self.waiting.drain().map(|(_, to)| to).collect();
+        let unsettled = self.answers.drain(..).map(|(to, _)| to).collect();
+        (in_line, unsettled)
+    }
+}

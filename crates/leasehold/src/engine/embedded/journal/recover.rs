@@ -1,0 +1,216 @@
+//! Recovery: snapshot, then every frame after it, and a verdict on where the record ends.
+//!
+//! # What is a torn tail, and what is damage
+//!
+//! The writer has one frame under way at a time: it writes a frame only when every earlier one is durable,
+//! and says so in it (`proven`). So where the record stops, at the frame that should be number *n*:
+//!
+//! - If anything says that *n* was durable (a later frame anywhere, the ceiling file, a snapshot), then it is
+//!   **damage**: refused, with file and offset.
+//! - Otherwise *n* was never proven. What is left of it is **cut**, and the cut is reported.
+//!
+//! Recovery writes nothing, so a crash inside it changes nothing.
+
+use std::io;
+
+use leasehold_core::planted::{self, Bug};
+use leasehold_core::{Book, Fact, Time};
+
+use super::Damage;
+use super::ceiling::{CeilingFile, Peek};
+use super::frame::{self, Kind, UNIT};
+use super::segment;
+use super::snapshot::{self, Point};
+use crate::engine::embedded::storage::{File, Storage};
+
+/// Where and how much of an unproven tail was left behind.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct Cut {
+    /// The segment.
+    pub file: String,
+    /// Where the record ends.
+    pub offset: u64,
+    /// How many bytes after that were not zero.
+    pub bytes: u64,
+}
+
+/// A segment with frames in it.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Sealed {
+    /// Its id.
+    pub id: u64,
+    /// Its last frame.
+    pub last: u64,
+    /// Bytes used.
+    pub used: u64,
+}
+
+/// What recovery found.
+#[derive(Debug)]
+pub struct Recovered {
+    /// The last frame, and what the snapshot would say there.
+    pub point: Point,
+    /// The highest ceiling in either home.
+    pub ceiling: u64,
+    /// The last snapshot, and its size.
+    pub snapshot: Option<(u64, u64)>,
+    /// Segments with frames, in order.
+    pub segments: Vec<Sealed>,
+    /// The last segment can be written on, at this offset: nothing but zeros follows.
+    pub tail: Option<(u64, u64, u64)>,
+    /// The highest segment id in use.
+    pub last_id: u64,
+    /// What was left behind.
+    pub cut: Option<Cut>,
+    /// The record ends with an orderly close.
+    pub closed: bool,
+}
+
+/// Reads everything. `seen` is shown each fact, with the sequence of its frame.
+pub fn recover(
+    storage: &dyn Storage,
+    book: &mut Book,
+    mut seen: impl FnMut(u64, &Fact<'_>),
+) -> Result<Recovered, Damage> {
+    let io = |attempt: &str, error: io::Error| Damage::Io(attempt.into(), error);
+    let mut names = storage.list().map_err(|error| io("list the directory", error))?;
+    names.sort();
+    let second_home = CeilingFile::peek(storage).map_err(|error| io("read ceiling", error))?;
+    let second = second_home.known();
+
+    let mut found = Recovered {
+        point: Point::default(),
+        ceiling: 0,
+        snapshot: None,
+        segments: Vec::new(),
+        tail: None,
+        last_id: 0,
+        cut: None,
+        closed: false,
+    };
+    let mut ceiling_known = second.is_some();
+    if let Some(sequence) = names.iter().filter_map(|name| snapshot::sequence_of(name)).max() {
+        let (point, size) = snapshot::read(storage, sequence, |records| book.restore(records))?;
+        found.point = point;
+        found.snapshot = Some((sequence, size));
+        book.advance_to(Time::from_nanos(point.time));
+        ceiling_known = true;
+    }
+
+    let mut proven = second.map_or(0, |ceiling| ceiling.proven).max(found.point.sequence);
+    let mut journal_ceiling = found.point.ceiling;
+    // Where the record stopped, for the message: file and offset.
+    let mut stopped: Option<(String, u64)> = None;
+    let mut last_bytes: Vec<u8> = Vec::new();
+    for id in names.iter().filter_map(|name| segment::id_of(name)) {
+        let name = segment::name(id);
+        let file = storage.open(&name).map_err(|error| io(&format!("open {name}"), error))?;
+        let bytes = read_all(file.as_ref()).map_err(|error| io(&format!("read {name}"), error))?;
+        found.last_id = id;
+        let header = bytes.first_chunk::<UNIT>().and_then(segment::read_header);
+        let Some((own_id, epoch)) = header else {
+            // A header is durable before the first frame, so frames without one are damage.
+            if let Some(offset) = find_frame(&bytes, None, found.point.sequence + 1) {
+                let law = "a segment with frames has a whole header";
+                return Err(Damage::Broken { file: name, offset: offset as u64, law });
+            }
+            continue;
+        };
+        if own_id != id {
+            return Err(Damage::Broken { file: name, offset: 16, law: "a segment has the name it was given" });
+        }
+        let mut at = UNIT;
+        let mut last = None;
+        while let Some(frame) = bytes.get(at..).and_then(frame::decode).filter(|frame| frame.head.epoch == epoch) {
+            let head = frame.head;
+            let next = found.point.sequence + 1;
+            if head.sequence > next {
+                let (file, offset) = stopped.unwrap_or((name, at as u64));
+                return Err(Damage::Broken { file, offset, law: "no frame is missing" });
+            }
+            if head.sequence == next {
+                if head.previous != found.point.crc {
+                    return Err(Damage::Broken { file: name, offset: at as u64, law: "each frame names the one before" });
+                }
+                book.replay(frame.payload, |fact| seen(head.sequence, fact))
+                    .map_err(|law| Damage::Broken { file: name.clone(), offset: at as u64, law: law.0 })?;
+                book.advance_to(Time::from_nanos(head.time));
+                journal_ceiling = head.ceiling;
+                ceiling_known = true;
+                proven = proven.max(head.proven);
+                found.point =
+                    Point { sequence: next, crc: frame.crc, ceiling: head.ceiling, time: head.time };
+                found.closed = head.kind == Kind::Closed;
+            }
+            last = Some(head.sequence);
+            at += frame.size;
+        }
+        if let Some(last) = last {
+            found.segments.push(Sealed { id, last, used: at as u64 });
+            // What was cut in an earlier life is history: the record goes on after it.
+            found.cut = None;
+        }
+        // The record may go on in the next segment; only the last place where it stopped matters.
+        if last.is_some() || stopped.is_none() {
+            found.tail = Some((id, epoch, at as u64));
+            stopped = Some((name.clone(), at as u64));
+            last_bytes = bytes;
+        } else if find_frame(&bytes, Some(epoch), found.point.sequence + 1).is_some() {
+            // Its first frame is bad and later ones are whole.
+            return Err(Damage::Broken { file: name, offset: UNIT as u64, law: "no frame is missing" });
+        } else if bytes[UNIT..].iter().any(|byte| *byte != 0) {
+            // A torn first frame: the segment is spent, and the cut is here.
+            found.cut = Some(cut(&name, &bytes, UNIT));
+        }
+    }
+    found.ceiling = journal_ceiling.max(second.map_or(0, |ceiling| ceiling.tokens));
+
+    if let Some((name, at)) = &stopped {
+        let rest = *at as usize;
+        let epoch = found.tail.map(|(_, epoch, _)| epoch);
+        if !planted::on(Bug::CutAnywhere)
+            && find_frame(last_bytes.get(rest..).unwrap_or(&[]), epoch, found.point.sequence + 1).is_some()
+        {
+            return Err(Damage::Broken { file: name.clone(), offset: *at, law: "a durable frame matches its checksum" });
+        }
+        let torn = cut(name, &last_bytes, rest);
+        if torn.bytes > 0 {
+            found.cut = Some(torn);
+        }
+    }
+    if proven > found.point.sequence && !planted::on(Bug::CutAnywhere) {
+        let (file, offset) = stopped.unwrap_or(("ceiling".into(), 0));
+        return Err(Damage::Broken { file, offset, law: "what was proven durable is there" });
+    }
+    if found.cut.is_some() {
+        found.tail = None;
+    }
+    if !ceiling_known && (second_home == Peek::Unreadable || found.cut.is_some()) {
+        let law = "the token ceiling can be read in one of its two homes";
+        return Err(Damage::Broken { file: "ceiling".into(), offset: 0, law });
+    }
+    Ok(found)
+}
+
+/// How many bytes from `at` on are not zeros, up to the last that is not.
+fn cut(name: &str, bytes: &[u8], at: usize) -> Cut {
+    let rest = bytes.get(at..).unwrap_or(&[]);
+    let torn = rest.iter().rposition(|byte| *byte != 0).map_or(0, |last| last + 1);
+    Cut { file: name.into(), offset: at as u64, bytes: torn as u64 }
+}
+
+/// Looks for any whole frame that is not older than `sequence`: lengths in between cannot be trusted.
+fn find_frame(bytes: &[u8], epoch: Option<u64>, sequence: u64) -> Option<usize> {
+    (0..bytes.len()).step_by(UNIT).find(|at| {
+        frame::decode(&bytes[*at..]).is_some_and(|frame| {
+            epoch.is_none_or(|epoch| frame.head.epoch == epoch) && frame.head.sequence >= sequence
+        })
+    })
+}
+
+fn read_all(file: &dyn File) -> io::Result<Vec<u8>> {
+    let mut bytes = vec![0; file.len()? as usize];
+    let read = file.read_at(&mut bytes, 0)?;
+    bytes.truncate(read);
+    Ok(bytes)
+}

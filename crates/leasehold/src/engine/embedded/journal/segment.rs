@@ -1,0 +1,97 @@
+//! A segment: a file of zeros that frames are written over.
+//!
+//! ```text
+//!  0 magic    4  "LHJ1"
+//!  4 crc      4  CRC-32C of bytes 8..64
+//!  8 version  4  1
+//! 12 zero     4
+//! 16 id       8  as in the file's name
+//! 24 epoch    8  random, new for every life of the file
+//! 32 zeros   32
+//! 64 frames, then zeros
+//! ```
+//!
+//! Overwriting zeros that are already allocated costs one sync and no change of metadata: measured, twice
+//! as fast as appending. A segment is whole and durable, with its name, before the first frame goes in.
+
+use std::io;
+
+use super::frame::{UNIT, number32, number64};
+use crate::engine::embedded::storage::{File, Storage};
+
+const MAGIC: u32 = u32::from_le_bytes(*b"LHJ1");
+const VERSION: u32 = 1;
+const ZEROS: [u8; 256 * 1024] = [0; 256 * 1024];
+
+/// A segment that can be written to.
+pub struct Segment {
+    /// Counts up in order of use.
+    pub id: u64,
+    /// Random.
+    pub epoch: u64,
+    /// Bytes in all.
+    pub size: u64,
+    /// The open file.
+    pub file: Box<dyn File>,
+}
+
+/// The file name of a segment.
+pub fn name(id: u64) -> String {
+    format!("journal-{id:016x}")
+}
+
+/// The id in a file name, if it is one of a segment.
+pub fn id_of(name: &str) -> Option<u64> {
+    let digits = name.strip_prefix("journal-").filter(|digits| digits.len() == 16)?;
+    u64::from_str_radix(digits, 16).ok()
+}
+
+/// The epoch, if the header is whole and carries this id.
+pub fn read_header(header: &[u8; UNIT]) -> Option<(u64, u64)> {
+    let whole = number32(header, 0) == MAGIC
+        && number32(header, 8) == VERSION
+        && number32(header, 4) == crc32c::crc32c(&header[8..]);
+    whole.then(|| (number64(header, 16), number64(header, 24)))
+}
+
+fn header(id: u64, epoch: u64) -> [u8; UNIT] {
+    let mut bytes = [0; UNIT];
+    bytes[0..4].copy_from_slice(&MAGIC.to_le_bytes());
+    bytes[8..12].copy_from_slice(&VERSION.to_le_bytes());
+    bytes[16..24].copy_from_slice(&id.to_le_bytes());
+    bytes[24..32].copy_from_slice(&epoch.to_le_bytes());
+    let crc = crc32c::crc32c(&bytes[8..]);
+    bytes[4..8].copy_from_slice(&crc.to_le_bytes());
+    bytes
+}
+
+/// Makes a segment ready: zeros, header, sync, name, sync. Reuses `old`, a segment nobody needs any more.
+pub fn prepare(storage: &dyn Storage, id: u64, epoch: u64, size: u64, old: Option<&str>) -> io::Result<Segment> {
+    // Under a name that recovery ignores, until it is whole.
+    let spare = format!("spare-{id:016x}");
+    let mut file = match old {
+        Some(old) => {
+            storage.rename(old, &spare)?;
+            storage.sync_dir()?;
+            storage.open(&spare)?
+        }
+        None => {
+            if storage.list()?.contains(&spare) {
+                storage.remove(&spare)?;
+            }
+            storage.create(&spare)?
+        }
+    };
+    let size = size.max(file.len()?);
+    let mut at = 0;
+    while at < size {
+        let piece = ZEROS.len().min((size - at) as usize);
+        file.write_at(&ZEROS[..piece], at)?;
+        at += piece as u64;
+    }
+    file.write_at(&header(id, epoch), 0)?;
+    file.sync()?;
+    storage.rename(&spare, &name(id))?;
+    storage.sync_dir()?;
+    Ok(Segment { id, epoch, size, file })
+}

@@ -1,0 +1,575 @@
+//! The embedded engine: the book in memory, its facts on disk. The default.
+//!
+//! # Promises
+//!
+//! Durable: nothing is answered before the batch that holds it is on disk (one write, one fdatasync).
+//! Fencing: one counter of tokens for all resources, reserved ahead in two places, never reused.
+//! Fair: waiters are served in order of arrival. Never early, and a lease outlives the process that took it.
+//!
+//! # Does not promise
+//!
+//! To survive the loss of the disk: there is one copy. Order among waiting *processes* ([`Visitor`]).
+//! The queue: a restart forgets who waited, and their callers learn Unavailable.
+//!
+//! # Clock
+//!
+//! `CLOCK_BOOTTIME`, which counts suspend. After a restart on the same boot remaining times are exact; on
+//! another boot each live lease has its last ttl once more. The wall clock is never asked.
+//!
+//! # Token
+//!
+//! A counter below a ceiling that is durable in the journal and in a second file before any token under it
+//! is given out. After a crash the counter goes on above the ceiling; an orderly close hands back the rest.
+//!
+//! # On lost connection
+//!
+//! There is none to lose. A failed write or sync stops the engine: calls in flight are Indeterminate, later
+//! ones Unavailable, and the sync is never tried again.
+
+mod boot;
+#[doc(hidden)]
+pub mod desk;
+#[doc(hidden)]
+pub mod journal;
+mod lock;
+#[doc(hidden)]
+pub mod storage;
+mod visit;
+mod writer;
+
+use std::collections::BTreeMap;
+use std::fmt;
+use std::path::Path;
+use std::sync::{Arc, Mutex, PoisonError};
+use std::thread::JoinHandle;
+use std::time::Duration;
+
+use leasehold_core::book::ResourceView;
+use leasehold_core::{
+    Acquire, Book, Command, LeaseKey, Limits, Refusal as CoreRefusal, Reply, RequestId, Secret, Ticket,
+    Want as CoreWant,
+};
+use tokio::sync::oneshot;
+
+use super::{Answer, Claim, Engine, Grant, Holding, LeaseId, Promises, Query, Renewal, Resource, Waiting};
+use crate::clock::{Clock, SystemClock};
+use crate::error::{Error, Refusal};
+#[doc(hidden)]
+pub use boot::BookClock;
+use desk::Desk;
+use journal::frame::Kind;
+use journal::recover::recover;
+use journal::{Damage, Journal, Sizes};
+use lock::{DirLock, NotMine};
+use storage::{Directory, Storage};
+pub use visit::Visitor;
+use writer::{Address, Counter, Stopped, Writer};
+
+const ENGINE: &str = "embedded";
+
+/// What this engine swears to.
+pub const PROMISES: Promises =
+    Promises { engine: ENGINE, durable: true, fencing: true, fair: true, never_early: true, outlives_process: true };
+
+/// How the engine is opened.
+#[derive(Clone)]
+pub struct Options {
+    /// Says what time it is.
+    pub clock: Arc<dyn Clock>,
+    /// How much may be asked.
+    pub limits: Limits,
+    /// Told what an operator should know: a tail that was cut, a snapshot that failed.
+    pub notices: Arc<dyn Fn(Notice) + Send + Sync>,
+    #[doc(hidden)]
+    pub sizes: Sizes,
+}
+
+impl Default for Options {
+    fn default() -> Self {
+        Self {
+            clock: SystemClock::shared(),
+            limits: Limits::default(),
+            notices: Arc::new(|_| {}),
+            sizes: Sizes::default(),
+        }
+    }
+}
+
+impl fmt::Debug for Options {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Options").field("limits", &self.limits).finish_non_exhaustive()
+    }
+}
+
+/// What an operator should know.
+#[derive(Clone, Debug, PartialEq, Eq)]
+#[non_exhaustive]
+pub enum Notice {
+    /// A crash left part of a batch that was never acknowledged as proven; it was left behind.
+    Cut {
+        /// The journal segment.
+        file: String,
+        /// Where the record ends.
+        offset: u64,
+        /// How many bytes were left behind.
+        bytes: u64,
+    },
+    /// Work off the path of answers failed and will be tried again: a snapshot, a new segment.
+    Delayed(String),
+    /// The disk failed, and the engine has stopped.
+    Failed(String),
+}
+
+impl fmt::Display for Notice {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Cut { file, offset, bytes } => {
+                write!(f, "recovery left behind {bytes} bytes of an unfinished batch in {file} at offset {offset}")
+            }
+            Self::Delayed(cause) => write!(f, "journal upkeep failed and will be tried again: {cause}"),
+            Self::Failed(cause) => write!(f, "the engine stopped because the disk failed: {cause}"),
+        }
+    }
+}
+
+/// The embedded engine over one directory. See the module.
+pub struct Embedded {
+    counter: Arc<Counter>,
+    writer: Mutex<Option<JoinHandle<()>>>,
+    random: Mutex<RandomPool>,
+}
+
+impl fmt::Debug for Embedded {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Embedded").finish_non_exhaustive()
+    }
+}
+
+impl Embedded {
+    /// Opens the directory, and makes it if it is not there. It belongs to this process until it is closed.
+    ///
+    /// # Errors
+    ///
+    /// Unavailable if another process has it or the disk does not answer; Corrupt if the record is damaged.
+    pub async fn open(dir: impl AsRef<Path>, options: Options) -> Result<Arc<Self>, Error> {
+        let dir = dir.as_ref().to_owned();
+        let opening = tokio::task::spawn_blocking(move || Self::open_now(&dir, options));
+        match opening.await {
+            Ok(result) => result,
+            Err(panic) => std::panic::resume_unwind(panic.into_panic()),
+        }
+    }
+
+    fn open_now(dir: &Path, options: Options) -> Result<Arc<Self>, Error> {
+        let attempt = || format!("open embedded:{}", dir.display());
+        let unavailable = |source| Error::Unavailable { engine: ENGINE, attempt: attempt(), source };
+        let storage: Arc<dyn Storage> =
+            Arc::new(Directory::open(dir).map_err(|error| unavailable(Box::new(error) as _))?);
+        let lock = DirLock::take(dir).map_err(|error| unavailable(Box::new(error) as _))?;
+        let damaged = |damage| match damage {
+            Damage::Io(what, error) => Error::Unavailable { engine: ENGINE, attempt: what, source: Box::new(error) },
+            Damage::Broken { file, offset, law } => Error::Corrupt {
+                engine: ENGINE,
+                law: law.into(),
+                at: format!("{} offset {offset}", dir.join(file).display()),
+            },
+        };
+        let Started { desk, clock, journal } =
+            start(&storage, &options, Box::new(random_u64), |_, _| {}).map_err(damaged)?;
+        let counter = Arc::new(Counter::new(desk, clock));
+        let weak = Arc::downgrade(&counter);
+        options.clock.on_step(Box::new(move || {
+            if let Some(counter) = weak.upgrade() {
+                counter.wake();
+            }
+        }));
+        let writer = Writer {
+            counter: counter.clone(),
+            journal,
+            storage,
+            segment: options.sizes.segment,
+            notices: options.notices,
+            lock: Some(lock),
+        };
+        let thread = std::thread::Builder::new()
+            .name("leasehold-writer".into())
+            .spawn(move || writer.run())
+            .map_err(|error| unavailable(Box::new(error) as _))?;
+        Ok(Arc::new(Self {
+            counter,
+            writer: Mutex::new(Some(thread)),
+            random: Mutex::new(RandomPool::new()),
+        }))
+    }
+
+    /// Submits a command; `retried` if its caller may come again for the answer.
+    fn submit<'c>(&self, retried: bool, build: impl FnOnce(Ticket) -> Command<'c>) -> Submitted<'_> {
+        let now = self.counter.clock.now();
+        let mut state = self.counter.lock();
+        if let Some(sentence) = &state.stopped {
+            return Submitted::Stopped(sentence.clone());
+        }
+        let ticket = state.desk.ticket();
+        let mut receiver = None;
+        let to = || {
+            let (to, from) = oneshot::channel();
+            receiver = Some(from);
+            Address { to, retried }
+        };
+        let reply = state.desk.submit(build(ticket), to, now);
+        self.counter.nudge(state);
+        match (reply, receiver) {
+            (Some(reply), _) => Submitted::Answered(reply),
+            (None, Some(from)) => {
+                Submitted::Pending(Pending { counter: &self.counter, ticket, from, retried, done: false })
+            }
+            (None, None) => unreachable!("an answer comes now or later"),
+        }
+    }
+
+    /// Waits until all that the book knows at this moment is durable.
+    async fn settled<T>(&self, attempt: Attempt<'_>, read: impl FnOnce(&Book) -> T) -> Result<T, Error> {
+        let (value, receiver) = {
+            let mut state = self.counter.lock();
+            if let Some(sentence) = &state.stopped {
+                return Err(no_effect(attempt(), sentence));
+            }
+            let value = read(&state.desk.book);
+            let mut receiver = None;
+            state.desk.answer(Reply::Ticked(false), || {
+                let (to, from) = oneshot::channel();
+                receiver = Some(from);
+                Address { to, retried: true }
+            });
+            self.counter.nudge(state);
+            (value, receiver)
+        };
+        if let Some(receiver) = receiver {
+            match receiver.await {
+                Ok(Ok(_)) => {}
+                // A reading changes nothing, whatever became of what it read.
+                Ok(Err(Stopped::NoEffect(sentence) | Stopped::Unknown(sentence))) => {
+                    return Err(no_effect(attempt(), &sentence));
+                }
+                Err(_) => return Err(no_effect(attempt(), "the engine went away")),
+            }
+        }
+        Ok(value)
+    }
+
+    fn secret(&self) -> Secret {
+        Secret::new(self.random.lock().unwrap_or_else(PoisonError::into_inner).take())
+    }
+}
+
+/// Says what was tried, for the error message; nothing is formatted when nothing goes wrong.
+type Attempt<'a> = &'a (dyn Fn() -> String + Sync);
+
+/// A command that was decided.
+enum Submitted<'a> {
+    /// All it rests on is durable.
+    Answered(Reply),
+    /// In line, or on its way to the disk.
+    Pending(Pending<'a>),
+    /// The engine is not running.
+    Stopped(Arc<str>),
+}
+
+impl Submitted<'_> {
+    async fn answer(self, attempt: Attempt<'_>) -> Result<Reply, Error> {
+        let mut pending = match self {
+            Self::Answered(reply) => return Ok(reply),
+            Self::Stopped(sentence) => return Err(no_effect(attempt(), &sentence)),
+            Self::Pending(pending) => pending,
+        };
+        let answer = (&mut pending.from).await;
+        pending.done = true;
+        match answer {
+            Ok(Ok(reply)) => Ok(reply),
+            Ok(Err(Stopped::NoEffect(sentence))) => Err(no_effect(attempt(), &sentence)),
+            Ok(Err(Stopped::Unknown(sentence))) => Err(unknown(attempt(), &sentence)),
+            Err(_) => Err(unknown(attempt(), "the engine went away")),
+        }
+    }
+}
+
+/// What [`start`] hands to whoever drives it: two threads in the engine, nobody in the simulator.
+#[doc(hidden)]
+pub struct Started<A> {
+    /// The recovered book.
+    pub desk: Desk<A>,
+    /// Its time.
+    pub clock: BookClock,
+    /// Ready to be written to.
+    pub journal: Journal,
+}
+
+/// Recovers a directory, takes it up on this machine's clock, and reserves the first tokens: all durable.
+#[doc(hidden)]
+pub fn start<A>(
+    storage: &Arc<dyn Storage>,
+    options: &Options,
+    mut random: Box<dyn FnMut() -> u64 + Send>,
+    seen: impl FnMut(u64, &leasehold_core::Fact<'_>),
+) -> Result<Started<A>, Damage> {
+    let mut book = Book::new(options.limits.clone(), random());
+    let found = recover(storage.as_ref(), &mut book, seen)?;
+    if let Some(cut) = &found.cut {
+        (options.notices)(Notice::Cut { file: cut.file.clone(), offset: cut.offset, bytes: cut.bytes });
+    }
+    let io = |what: &str| {
+        let what = what.to_owned();
+        move |error| Damage::Io(what, error)
+    };
+    let mut journal =
+        Journal::start(storage.clone(), options.sizes, &found, random).map_err(io("make the journal ready"))?;
+    book.skip_tokens_to(found.ceiling);
+    let (clock, fresh) = BookClock::take_up(options.clock.clone(), book.clock(), book.now());
+    book.resume(clock.mark(), fresh);
+    journal.reserve_tokens().map_err(io("write the token ceiling"))?;
+    let facts = book.take_tape(Vec::new());
+    journal.commit(Kind::Facts, &facts, clock.now()).map_err(io("write the journal"))?;
+    book.set_ceiling(journal.token_ceiling());
+    Ok(Started { desk: Desk::new(book), clock, journal })
+}
+
+/// An answer that is awaited. Dropping it leaves the queue, or ends the grant that nobody will see.
+struct Pending<'a> {
+    counter: &'a Counter,
+    ticket: Ticket,
+    from: oneshot::Receiver<Result<Reply, Stopped>>,
+    retried: bool,
+    done: bool,
+}
+
+impl Drop for Pending<'_> {
+    fn drop(&mut self) {
+        if self.done {
+            return;
+        }
+        let mut state = self.counter.lock();
+        let now = self.counter.clock.now();
+        if !state.desk.cancel(self.ticket, now) {
+            // Decided already. If the answer is not here yet, the writer finds nobody to give it to.
+            self.from.close();
+            if let Ok(Ok(Reply::Granted(granted))) = self.from.try_recv()
+                && !self.retried
+                && !granted.repeated
+            {
+                writer::release_unseen(&mut state, granted.lease, now);
+            }
+        }
+        self.counter.nudge(state);
+    }
+}
+
+impl Engine for Embedded {
+    fn promises(&self) -> Promises {
+        PROMISES
+    }
+
+    fn acquire(&self, claim: Claim) -> Answer<'_, Grant> {
+        Box::pin(async move {
+            let wants: Vec<CoreWant<'_>> =
+                claim.wants.iter().map(|want| CoreWant { name: &want.name, mode: want.mode }).collect();
+            let secret = self.secret();
+            let build = |ticket| {
+                Command::Acquire(Acquire {
+                    ticket,
+                    wants: &wants,
+                    ttl_ms: millis(claim.ttl),
+                    wait_ms: millis(claim.wait),
+                    max_hold_ms: claim.max_hold.map(millis),
+                    delay_ms: millis(claim.delay),
+                    holder: &claim.holder,
+                    request: claim.request.as_ref().map(|r| RequestId { scope: &r.scope, id: &r.id }),
+                    secret,
+                })
+            };
+            let attempt = || format!("acquire {}", claim.wants.first().map_or("", |want| &want.name));
+            match self.submit(claim.request.is_some(), build).answer(&attempt).await? {
+                Reply::Granted(granted) => Ok(Grant {
+                    lease_id: LeaseId::new(granted.lease.expose()),
+                    token: Some(granted.lease.token),
+                    remaining: granted.remaining,
+                    renewable: granted.renewable,
+                }),
+                other => Err(refused(other, &attempt)),
+            }
+        })
+    }
+
+    fn renew<'a>(&'a self, lease: &'a LeaseId, ttl: Option<Duration>) -> Answer<'a, Renewal> {
+        Box::pin(async move {
+            let lease = key(lease)?;
+            let attempt = || format!("renew lease {}", lease.token);
+            let build = |_| Command::Renew { lease, ttl_ms: ttl.map(millis) };
+            match self.submit(true, build).answer(&attempt).await? {
+                Reply::Renewed(renewed) => {
+                    Ok(Renewal { remaining: renewed.remaining, renewable: renewed.renewable })
+                }
+                other => Err(refused(other, &attempt)),
+            }
+        })
+    }
+
+    fn release<'a>(&'a self, lease: &'a LeaseId) -> Answer<'a, bool> {
+        Box::pin(async move {
+            let lease = key(lease)?;
+            let attempt = || format!("release lease {}", lease.token);
+            match self.submit(true, |_| Command::Release { lease }).answer(&attempt).await? {
+                Reply::Released(first) => Ok(first),
+                other => Err(refused(other, &attempt)),
+            }
+        })
+    }
+
+    fn revoke<'a>(&'a self, name: &'a str, reason: &'a str) -> Answer<'a, usize> {
+        Box::pin(async move {
+            let attempt = || format!("revoke {name}");
+            match self.submit(true, |_| Command::Revoke { name, reason }).answer(&attempt).await? {
+                Reply::Revoked(count) => Ok(count),
+                other => Err(refused(other, &attempt)),
+            }
+        })
+    }
+
+    fn inspect<'a>(&'a self, name: &'a str) -> Answer<'a, Option<Resource>> {
+        Box::pin(async move {
+            let now = self.counter.clock.now();
+            let view = self.settled(&|| format!("inspect {name}"), |book| book.inspect(name, now)).await?;
+            Ok(view.map(resource))
+        })
+    }
+
+    fn list(&self, query: Query) -> Answer<'_, Vec<Resource>> {
+        /// Resources looked at before others get their turn.
+        const LOOK: usize = 4096;
+        Box::pin(async move {
+            let attempt = || format!("list {}", query.prefix);
+            let mut first: BTreeMap<String, ResourceView> = BTreeMap::new();
+            let mut cursor = Some(0);
+            while let Some(from) = cursor {
+                let now = self.counter.clock.now();
+                cursor = self
+                    .settled(&attempt, |book| {
+                        book.scan(from, LOOK, &query.prefix, now, |view| {
+                            if query.after.as_ref().is_none_or(|after| view.name > *after) {
+                                first.insert(view.name.clone(), view);
+                                if first.len() > query.limit {
+                                    first.pop_last();
+                                }
+                            }
+                        })
+                    })
+                    .await?;
+            }
+            Ok(first.into_values().map(resource).collect())
+        })
+    }
+
+    fn close(&self) -> Answer<'_, ()> {
+        Box::pin(async move {
+            self.counter.stop();
+            let thread = self.writer.lock().unwrap_or_else(PoisonError::into_inner).take();
+            if let Some(thread) = thread {
+                let _ = tokio::task::spawn_blocking(move || thread.join()).await;
+            }
+            Ok(())
+        })
+    }
+}
+
+impl Drop for Embedded {
+    fn drop(&mut self) {
+        self.counter.stop();
+        // Short: the batch under way, and the closing frame. Without it the directory would stay locked
+        // for a moment after its owner is gone.
+        if let Some(thread) = self.writer.get_mut().unwrap_or_else(PoisonError::into_inner).take() {
+            let _ = thread.join();
+        }
+    }
+}
+
+fn key(lease: &LeaseId) -> Result<LeaseKey, Error> {
+    lease.expose().parse().map_err(|_| Error::Refused(Refusal::NotHeld))
+}
+
+/// Whole milliseconds, rounded up: nothing lapses early.
+fn millis(span: Duration) -> u64 {
+    u64::try_from(span.as_nanos().div_ceil(1_000_000)).unwrap_or(u64::MAX)
+}
+
+fn resource(view: ResourceView) -> Resource {
+    Resource {
+        name: view.name,
+        mode: view.mode,
+        holders: view
+            .holders
+            .into_iter()
+            .map(|h| Holding { holder: h.holder, token: Some(h.token), since: h.since, remaining: h.remaining })
+            .collect(),
+        waiters: view.waiters.into_iter().map(|w| Waiting { holder: w.holder, waiting: w.waiting }).collect(),
+        queue_len: view.queue_len,
+    }
+}
+
+fn refused(reply: Reply, attempt: Attempt<'_>) -> Error {
+    match reply {
+        Reply::Refused(CoreRefusal::Held(held)) => Error::Refused(Refusal::Held {
+            resource: held.resource,
+            holder: held.holder,
+            remaining: held.remaining,
+            queue_len: held.queue_len,
+        }),
+        Reply::Refused(CoreRefusal::Stale) => Error::Refused(Refusal::Stale),
+        Reply::Refused(CoreRefusal::NotHeld) => Error::Refused(Refusal::NotHeld),
+        Reply::Refused(CoreRefusal::QueueFull(resource)) => Error::Refused(Refusal::QueueFull { resource }),
+        Reply::Refused(CoreRefusal::Quota(what)) => Error::Refused(Refusal::Quota(what)),
+        Reply::Refused(CoreRefusal::Mismatch) => Error::Refused(Refusal::Mismatch),
+        Reply::Invalid(sentence) => Error::Invalid(sentence),
+        Reply::NoTokens => no_effect(attempt(), "tokens are being reserved; ask again"),
+        other => unreachable!("{} was answered with {other:?}", attempt()),
+    }
+}
+
+fn no_effect(attempt: String, sentence: &str) -> Error {
+    Error::Unavailable { engine: ENGINE, attempt, source: sentence.into() }
+}
+
+fn unknown(attempt: String, sentence: &str) -> Error {
+    Error::Indeterminate { engine: ENGINE, attempt, source: sentence.into() }
+}
+
+/// Random bits from the operating system, fetched many at a time: one system call serves 256 leases.
+struct RandomPool {
+    bits: [u8; 4096],
+    used: usize,
+}
+
+impl RandomPool {
+    const fn new() -> Self {
+        Self { bits: [0; 4096], used: 4096 }
+    }
+
+    fn take(&mut self) -> [u8; 16] {
+        if self.used == self.bits.len() {
+            fill_random(&mut self.bits);
+            self.used = 0;
+        }
+        let taken = std::array::from_fn(|i| std::mem::take(&mut self.bits[self.used + i]));
+        self.used += 16;
+        taken
+    }
+}
+
+fn fill_random(bits: &mut [u8]) {
+    // A machine without randomness cannot make secrets, and there is nothing to fall back on.
+    getrandom::fill(bits).expect("the operating system gives random bits");
+}
+
+fn random_u64() -> u64 {
+    let mut bits = [0; 8];
+    fill_random(&mut bits);
+    u64::from_le_bytes(bits)
+}

@@ -1,0 +1,118 @@
+//! Visits: the directory opened for the moment of one operation, for many short-lived processes.
+//!
+//! The command line works this way. Waiting is a matter of coming again: order among waiting processes is
+//! not promised, and says so in [`Visitor::promises`].
+
+use std::path::PathBuf;
+use std::sync::Arc;
+use std::time::Duration;
+
+use super::{ENGINE, Embedded, Options, PROMISES};
+use crate::engine::{Answer, Claim, Engine, Grant, LeaseId, Promises, Query, Renewal, Resource};
+use crate::error::{Error, Refusal};
+
+/// How long to wait for another process's moment.
+const MOMENT: Duration = Duration::from_secs(2);
+/// Between two looks at a resource that is held: this much, and up to this much more.
+const COME_AGAIN: Duration = Duration::from_millis(15);
+
+/// An engine that holds the directory only while it works. See the module.
+#[derive(Debug)]
+pub struct Visitor {
+    dir: PathBuf,
+    options: Options,
+}
+
+impl Visitor {
+    /// Visits this directory; nothing is opened yet.
+    pub fn new(dir: impl Into<PathBuf>, options: Options) -> Arc<Self> {
+        Arc::new(Self { dir: dir.into(), options })
+    }
+
+    /// Opens the directory, waiting for whoever has it at the moment.
+    async fn visit(&self) -> Result<Arc<Embedded>, Error> {
+        let clock = &self.options.clock;
+        let until = clock.now().plus(MOMENT);
+        loop {
+            match Embedded::open(&self.dir, self.options.clone()).await {
+                Err(Error::Unavailable { source, .. })
+                    if clock.now() < until && matches!(source.downcast_ref(), Some(super::NotMine::InUse(_))) =>
+                {
+                    clock.sleep_until(clock.now().plus(jitter(Duration::from_millis(1)))).await;
+                }
+                other => return other,
+            }
+        }
+    }
+
+    /// Runs one operation and closes the directory before its answer is passed on.
+    async fn during<T, F>(&self, work: F) -> Result<T, Error>
+    where
+        F: AsyncFnOnce(&Embedded) -> Result<T, Error>,
+    {
+        let engine = self.visit().await?;
+        let answer = work(&engine).await;
+        engine.close().await?;
+        answer
+    }
+
+    async fn acquire_visiting(&self, claim: Claim) -> Result<Grant, Error> {
+        let clock = &self.options.clock;
+        let until = clock.now().plus(claim.wait);
+        if claim.wait > Duration::from_millis(self.options.limits.wait_ms) {
+            // Patience is ours alone here, and the limit on it is the same.
+            return Err(Error::Invalid(format!("wait is at most {}s", self.options.limits.wait_ms / 1000)));
+        }
+        let once = Claim { wait: Duration::ZERO, ..claim };
+        loop {
+            let answer = self.during(async |engine: &Embedded| engine.acquire(once.clone()).await).await;
+            let now = clock.now();
+            match answer {
+                Err(Error::Refused(Refusal::Held { .. })) if now < until => {
+                    let pause = jitter(COME_AGAIN).min(until.since(now));
+                    clock.sleep_until(now.plus(pause)).await;
+                }
+                other => return other,
+            }
+        }
+    }
+}
+
+/// From one to two times the span, so that processes do not come in step.
+fn jitter(span: Duration) -> Duration {
+    span + span.mul_f64((super::random_u64() >> 11) as f64 / (1u64 << 53) as f64)
+}
+
+impl Engine for Visitor {
+    fn promises(&self) -> Promises {
+        Promises { engine: ENGINE, fair: false, ..PROMISES }
+    }
+
+    fn acquire(&self, claim: Claim) -> Answer<'_, Grant> {
+        Box::pin(self.acquire_visiting(claim))
+    }
+
+    fn renew<'a>(&'a self, lease: &'a LeaseId, ttl: Option<Duration>) -> Answer<'a, Renewal> {
+        Box::pin(self.during(async move |engine: &Embedded| engine.renew(lease, ttl).await))
+    }
+
+    fn release<'a>(&'a self, lease: &'a LeaseId) -> Answer<'a, bool> {
+        Box::pin(self.during(async move |engine: &Embedded| engine.release(lease).await))
+    }
+
+    fn revoke<'a>(&'a self, name: &'a str, reason: &'a str) -> Answer<'a, usize> {
+        Box::pin(self.during(async move |engine: &Embedded| engine.revoke(name, reason).await))
+    }
+
+    fn inspect<'a>(&'a self, name: &'a str) -> Answer<'a, Option<Resource>> {
+        Box::pin(self.during(async move |engine: &Embedded| engine.inspect(name).await))
+    }
+
+    fn list(&self, query: Query) -> Answer<'_, Vec<Resource>> {
+        Box::pin(self.during(async move |engine: &Embedded| engine.list(query).await))
+    }
+
+    fn close(&self) -> Answer<'_, ()> {
+        Box::pin(async { Ok(()) })
+    }
+}

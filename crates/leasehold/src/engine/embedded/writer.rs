@@ -1,0 +1,365 @@
+//! The writer: one thread that takes what gathered at the desk to the disk, and then lets the answers go.
+//!
+//! While a batch is being synced the next one gathers: that is group commit. The keeper beside it prepares
+//! segments and writes snapshots, off the path of every answer.
+
+use std::io;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError, mpsc};
+use std::time::Duration;
+
+use leasehold_core::{Command, Reply, Time};
+use tokio::sync::oneshot;
+
+use super::boot::BookClock;
+use super::desk::{Batch, Desk};
+use super::journal::frame::Kind;
+use super::journal::snapshot::{Point, Writer as SnapshotWriter};
+use super::journal::{Journal, Shared, keep};
+use super::lock::DirLock;
+use super::storage::Storage;
+use super::{Notice, random_u64};
+
+/// How many due leases are collected before others get their turn.
+const TICK: u32 = 2048;
+/// Lease slots that a snapshot looks at in one step.
+const SNAPSHOT_STEP: usize = 2048;
+/// An idle engine proves its last batch within 50 ms.
+const PROOF_AFTER: Duration = Duration::from_millis(30);
+/// Longest sleep: the condition variable's clock does not count suspend, ours does.
+const NAP: Duration = Duration::from_secs(1);
+
+/// Why no answer comes.
+#[derive(Clone, Debug)]
+pub(super) enum Stopped {
+    /// The command had no effect.
+    NoEffect(Arc<str>),
+    /// Its facts may or may not be on the disk.
+    Unknown(Arc<str>),
+}
+
+/// Where an answer goes.
+pub(super) struct Address {
+    pub to: oneshot::Sender<Result<Reply, Stopped>>,
+    /// The claim has a request id: if its caller is gone, a retry may come for the lease.
+    pub retried: bool,
+}
+
+/// What callers and the writer share.
+pub(super) struct Counter {
+    state: Mutex<State>,
+    wake: Condvar,
+    pub clock: BookClock,
+}
+
+pub(super) struct State {
+    pub desk: Desk<Address>,
+    /// The sentence that callers are told, once the engine has stopped.
+    pub stopped: Option<Arc<str>>,
+    stopping: bool,
+    /// The writer sleeps until then; nobody wakes it otherwise.
+    asleep_until: Option<Time>,
+}
+
+impl Counter {
+    pub fn new(desk: Desk<Address>, clock: BookClock) -> Self {
+        let state = State { desk, stopped: None, stopping: false, asleep_until: None };
+        Self { state: Mutex::new(state), wake: Condvar::new(), clock }
+    }
+
+    pub fn lock(&self) -> MutexGuard<'_, State> {
+        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Wakes the writer if it sleeps and there is something to do before it would wake by itself.
+    pub fn nudge(&self, mut state: MutexGuard<'_, State>) {
+        let Some(until) = state.asleep_until else { return };
+        if state.desk.has_work() || state.desk.book.next_expiry().is_some_and(|next| next < until) {
+            state.asleep_until = None;
+            drop(state);
+            self.wake.notify_one();
+        }
+    }
+
+    /// Makes the writer look at the clock again.
+    pub fn wake(&self) {
+        self.lock().asleep_until = None;
+        self.wake.notify_one();
+    }
+
+    /// Asks the writer to finish.
+    pub fn stop(&self) {
+        self.lock().stopping = true;
+        self.wake();
+    }
+}
+
+/// What the keeper is asked to do.
+enum Job {
+    Spare,
+    Snapshot(Point),
+}
+
+/// Set by the keeper, read by the writer.
+#[derive(Default)]
+struct Progress {
+    spare_asked: AtomicBool,
+    snapshot_asked: AtomicBool,
+    snapshot_size: AtomicU64,
+}
+
+/// Everything the writer's thread owns.
+pub(super) struct Writer {
+    pub counter: Arc<Counter>,
+    pub journal: Journal,
+    pub storage: Arc<dyn Storage>,
+    pub segment: u64,
+    pub notices: Arc<dyn Fn(Notice) + Send + Sync>,
+    pub lock: Option<DirLock>,
+}
+
+/// What to write next.
+enum Next {
+    Batch(Batch<Address>, bool),
+    Proof,
+    Stop,
+}
+
+impl Writer {
+    /// Runs until it is asked to stop or the disk fails.
+    pub fn run(mut self) {
+        let progress = Arc::new(Progress::default());
+        let (jobs, queue) = mpsc::channel();
+        let keeper = Keeper {
+            counter: self.counter.clone(),
+            storage: self.storage.clone(),
+            shelf: self.journal.shelf(),
+            segment: self.segment,
+            notices: self.notices.clone(),
+            progress: progress.clone(),
+        };
+        let keeping = std::thread::Builder::new().name("leasehold-keeper".into()).spawn(move || keeper.run(&queue));
+        let result = self.write_until_stopped(&jobs, &progress);
+        drop(jobs);
+        let finished = match result {
+            Ok(()) => self.close(),
+            Err(error) => Err(error),
+        };
+        let sentence: Arc<str> = match &finished {
+            Ok(()) => "the engine is closed".into(),
+            Err(error) => format!("the engine stopped because the disk failed: {error}").into(),
+        };
+        let mut state = self.counter.lock();
+        state.stopped = Some(sentence.clone());
+        let (in_line, unsettled) = state.desk.give_up();
+        drop(state);
+        for address in in_line {
+            let _ = address.to.send(Err(Stopped::NoEffect(sentence.clone())));
+        }
+        for address in unsettled {
+            let _ = address.to.send(Err(Stopped::Unknown(sentence.clone())));
+        }
+        if let Err(error) = finished {
+            (self.notices)(Notice::Failed(error.to_string()));
+        }
+        if let Ok(keeping) = keeping {
+            let _ = keeping.join();
+        }
+        // Only now may another process have the directory.
+        drop(self.lock.take());
+    }
+
+    fn write_until_stopped(&mut self, jobs: &mpsc::Sender<Job>, progress: &Progress) -> io::Result<()> {
+        let mut proof_at = None;
+        let mut crowd = 0;
+        loop {
+            let next = self.next(proof_at, crowd, progress);
+            match next {
+                Next::Stop => return Ok(()),
+                Next::Proof => {
+                    let time = self.counter.clock.now();
+                    self.journal.commit(Kind::Proof, &[], time)?;
+                    proof_at = None;
+                }
+                Next::Batch(mut batch, snapshot) => {
+                    crowd = batch.answers.len();
+                    if let Err(error) = self.commit(&batch) {
+                        let sentence: Arc<str> = format!("the disk failed: {error}").into();
+                        for (address, _) in batch.answers.drain(..) {
+                            let _ = address.to.send(Err(Stopped::Unknown(sentence.clone())));
+                        }
+                        return Err(error);
+                    }
+                    if !batch.facts.is_empty() {
+                        proof_at = Some(self.counter.clock.now().plus(PROOF_AFTER));
+                    }
+                    self.deliver(batch);
+                    if snapshot {
+                        self.journal.snapshot_begun();
+                        let _ = jobs.send(Job::Snapshot(self.journal.point()));
+                    }
+                    if self.journal.wants_spare() && !progress.spare_asked.swap(true, Ordering::AcqRel) {
+                        let _ = jobs.send(Job::Spare);
+                    }
+                    let size = progress.snapshot_size.swap(0, Ordering::AcqRel);
+                    if size > 0 {
+                        self.journal.snapshot_done(size);
+                    }
+                }
+            }
+        }
+    }
+
+    /// Waits for something to write, and seals it.
+    fn next(&self, proof_at: Option<Time>, crowd: usize, progress: &Progress) -> Next {
+        let mut state = self.counter.lock();
+        let mut patience = GATHER;
+        loop {
+            let now = self.counter.clock.now();
+            if state.desk.book.next_expiry().is_some_and(|next| next <= now) {
+                state.desk.tick(TICK, now);
+            }
+            if state.desk.has_work() || self.wants_tokens(&state) {
+                // Those who were just answered are about to come again: one sync for all of them.
+                if state.desk.answers_waiting() < crowd && patience > 0 {
+                    patience -= 1;
+                    drop(state);
+                    std::thread::yield_now();
+                    state = self.counter.lock();
+                    continue;
+                }
+                let batch = state.desk.seal();
+                let snapshot = self.journal.wants_snapshot()
+                    && !batch.facts.is_empty()
+                    && !progress.snapshot_asked.swap(true, Ordering::AcqRel);
+                if snapshot {
+                    state.desk.book.begin_snapshot();
+                }
+                return Next::Batch(batch, snapshot);
+            }
+            if state.stopping {
+                return Next::Stop;
+            }
+            if proof_at.is_some_and(|at| at <= now) {
+                return Next::Proof;
+            }
+            let mut until = now.plus(NAP);
+            for due in [state.desk.book.next_expiry(), proof_at].into_iter().flatten() {
+                until = until.min(due);
+            }
+            state.asleep_until = Some(until);
+            let nap = until.since(now).max(Duration::from_micros(50));
+            let woken = self.counter.wake.wait_timeout_while(state, nap, |state| state.asleep_until.is_some());
+            state = woken.unwrap_or_else(PoisonError::into_inner).0;
+            state.asleep_until = None;
+        }
+    }
+
+    fn wants_tokens(&self, state: &State) -> bool {
+        state.desk.book.tokens_left() < self.journal.reserve_mark()
+    }
+
+    fn commit(&mut self, batch: &Batch<Address>) -> io::Result<()> {
+        let wants_tokens = {
+            let state = self.counter.lock();
+            self.wants_tokens(&state)
+        };
+        if wants_tokens {
+            self.journal.reserve_tokens()?;
+        }
+        if batch.facts.is_empty() && !wants_tokens {
+            return Ok(());
+        }
+        let time = self.counter.clock.now();
+        self.journal.commit(Kind::Facts, &batch.facts, time)?;
+        Ok(())
+    }
+
+    /// Lets the answers go. A grant whose caller is gone is ended: nobody knows of it.
+    fn deliver(&self, mut batch: Batch<Address>) {
+        {
+            let mut state = self.counter.lock();
+            state.desk.book.set_ceiling(self.journal.token_ceiling());
+            state.desk.settle(std::mem::take(&mut batch.facts));
+        }
+        let mut ghosts = Vec::new();
+        for (address, reply) in batch.answers.drain(..) {
+            let retried = address.retried;
+            if let Err(Ok(Reply::Granted(granted))) = address.to.send(Ok(reply))
+                && !retried
+                && !granted.repeated
+            {
+                ghosts.push(granted.lease);
+            }
+        }
+        let mut state = self.counter.lock();
+        for lease in ghosts {
+            release_unseen(&mut state, lease, self.counter.clock.now());
+        }
+        state.desk.return_answers(batch.answers);
+    }
+
+    fn close(&mut self) -> io::Result<()> {
+        let last = self.counter.lock().desk.book.last_token();
+        let time = self.counter.clock.now();
+        self.journal.close(last, time)
+    }
+}
+
+/// How often the writer lets others run while it waits for the crowd it has just answered.
+const GATHER: u32 = 16;
+
+/// Ends a lease that nobody waits for; the answer goes nowhere.
+pub(super) fn release_unseen(state: &mut State, lease: leasehold_core::LeaseKey, now: Time) {
+    let nowhere = || Address { to: oneshot::channel().0, retried: true };
+    state.desk.submit(Command::Release { lease }, nowhere, now);
+}
+
+struct Keeper {
+    counter: Arc<Counter>,
+    storage: Arc<dyn Storage>,
+    shelf: Shared,
+    segment: u64,
+    notices: Arc<dyn Fn(Notice) + Send + Sync>,
+    progress: Arc<Progress>,
+}
+
+impl Keeper {
+    fn run(self, queue: &mpsc::Receiver<Job>) {
+        for job in queue {
+            let result = match job {
+                Job::Spare => {
+                    let result = keep::prepare_spare(self.storage.as_ref(), &self.shelf, self.segment, random_u64());
+                    self.progress.spare_asked.store(false, Ordering::Release);
+                    result
+                }
+                Job::Snapshot(point) => {
+                    let result = self.snapshot(point);
+                    self.counter.lock().desk.book.abandon_snapshot();
+                    self.progress.snapshot_asked.store(false, Ordering::Release);
+                    result
+                }
+            };
+            // The writer meets the same disk soon enough, and it is the one who decides what follows.
+            if let Err(error) = result {
+                (self.notices)(Notice::Delayed(error.to_string()));
+            }
+        }
+    }
+
+    fn snapshot(&self, point: Point) -> io::Result<()> {
+        let mut writer = SnapshotWriter::begin(self.storage.clone(), point)?;
+        let mut block = Vec::new();
+        loop {
+            block.clear();
+            let done = self.counter.lock().desk.book.step_snapshot(SNAPSHOT_STEP, &mut block);
+            writer.block(&block)?;
+            if done {
+                break;
+            }
+        }
+        let size = writer.finish()?;
+        self.progress.snapshot_size.store(size, Ordering::Release);
+        keep::retire(self.storage.as_ref(), &self.shelf, point.sequence)
+    }
+}
