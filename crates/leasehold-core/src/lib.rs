@@ -31,7 +31,9 @@ pub mod wheel;
 pub mod wire;
 
 pub use book::Book;
-pub use command::{Acquire, Command, Effect, Granted, Held, Mode, Outcome, Refusal, Renewed, Reply, RequestId, Ticket, Want};
+pub use command::{
+    Acquire, Command, Effect, Granted, Held, Mode, Outcome, Refusal, Renewed, Reply, RequestId, Ticket, Want,
+};
 pub use fact::{End, Fact};
 pub use limits::Limits;
 pub use time::Time;

@@ -42,12 +42,15 @@
 //! - [`mod@error`]: why there is no grant; one variant per thing to do next.
 //! - [`clock`]: the only place that asks the machine what time it is.
 //! - [`engine`]: the contract for what decides grants, and the engines.
-//! - `testkit` (feature `testkit`): a clock set by hand and an engine that fails on order.
+//! - `testkit` (feature `testkit`): a clock set by hand, an engine that fails on order, text scenarios.
+//! - `conformance` (feature `testkit`): the suite that every engine passes.
 #![forbid(unsafe_code)]
 
 pub mod acquire;
 pub mod client;
 pub mod clock;
+#[cfg(any(test, feature = "testkit"))]
+pub mod conformance;
 pub mod engine;
 pub mod error;
 pub mod fence;

@@ -111,7 +111,8 @@ impl Book {
     fn check_capacities(&self, wants: &[Want<'_>]) -> Result<(), String> {
         for want in wants {
             let Mode::Permits { capacity, .. } = want.mode else { continue };
-            let known = self.state.find_name(want.name).map_or(0, |slot| self.state.resources[slot as usize].capacity());
+            let known =
+                self.state.find_name(want.name).map_or(0, |slot| self.state.resources[slot as usize].capacity());
             if known != 0 && known != capacity {
                 return Err(format!("{} has a capacity of {known} while it is in use, not {capacity}", want.name));
             }

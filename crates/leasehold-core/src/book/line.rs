@@ -82,7 +82,9 @@ impl Line {
         if let Some(hash) = request_hash {
             let waiters = &self.waiters;
             self.requests.insert(hash, slot, |row| {
-                rehash(waiters[row as usize].as_ref().and_then(|w| w.request.as_deref()).expect("indexed with a request"))
+                rehash(
+                    waiters[row as usize].as_ref().and_then(|w| w.request.as_deref()).expect("indexed with a request"),
+                )
             });
         }
         slot
@@ -133,8 +135,6 @@ impl Line {
     /// Takes off the wheel the next waiter whose patience is over at `now`; it is still in line.
     pub fn pop_due(&mut self, now: Time, budget: &mut u32) -> Option<u32> {
         let waiters = &self.waiters;
-        self.wheel.pop(now, budget, |slot| {
-            waiters[slot as usize].as_ref().expect("the wheel leads to a waiter").until
-        })
+        self.wheel.pop(now, budget, |slot| waiters[slot as usize].as_ref().expect("the wheel leads to a waiter").until)
     }
 }

@@ -130,6 +130,12 @@ impl Book {
         std::mem::replace(&mut self.tape, empty)
     }
 
+    /// The facts recorded since they were last taken, for checkers.
+    #[must_use]
+    pub fn tape(&self) -> &[u8] {
+        &self.tape
+    }
+
     /// Whether any facts wait to be taken.
     #[must_use]
     pub fn has_tape(&self) -> bool {
@@ -189,6 +195,10 @@ impl Book {
     /// When [`Command::Tick`] next has something to do: never after the first deadline.
     #[must_use]
     pub fn next_expiry(&self) -> Option<Time> {
+        // Claims that only waited for tokens to be reserved are due at once.
+        if !self.todo.is_empty() && self.tokens_left() > 0 {
+            return Some(Time::ZERO);
+        }
         match (self.state.wheel.next(), self.line.wheel.next()) {
             (Some(a), Some(b)) => Some(a.min(b)),
             (a, b) => a.or(b),

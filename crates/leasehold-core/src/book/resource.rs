@@ -84,8 +84,7 @@ impl Demand {
             Mode::Shared => self.permits > 0,
             Mode::Permits { count, capacity } => {
                 let used = if let Use::Permits { used } = held { u64::from(used) } else { 0 };
-                self.shared > 0
-                    || (self.permits > 0 && used + self.permits + u64::from(count) > u64::from(capacity))
+                self.shared > 0 || (self.permits > 0 && used + self.permits + u64::from(count) > u64::from(capacity))
             }
         }
     }

@@ -174,8 +174,7 @@ impl State {
             return Err(Broken("a token comes once"));
         }
         let slot = self.free_leases.pop().unwrap_or(self.leases.len() as u32);
-        let wants: &[Want<'_>] =
-            if planted::on(Bug::HalfClaim) { &record.wants[..1] } else { &record.wants };
+        let wants: &[Want<'_>] = if planted::on(Bug::HalfClaim) { &record.wants[..1] } else { &record.wants };
         let parts = match *wants {
             [want] => Parts::One(self.enter(slot, want)?),
             _ => Parts::from(wants.iter().map(|want| self.enter(slot, *want)).collect::<Result<Vec<Part>, _>>()?),

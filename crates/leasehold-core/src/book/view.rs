@@ -60,7 +60,14 @@ impl Book {
     /// Shows the resources of the next `count` slots from `cursor`, unordered. Says where to go on; `None` at the end.
     ///
     /// A listing of millions is made of many short looks, so that it never stops the book.
-    pub fn scan(&self, cursor: usize, count: usize, prefix: &str, now: Time, mut show: impl FnMut(ResourceView)) -> Option<usize> {
+    pub fn scan(
+        &self,
+        cursor: usize,
+        count: usize,
+        prefix: &str,
+        now: Time,
+        mut show: impl FnMut(ResourceView),
+    ) -> Option<usize> {
         let end = cursor.saturating_add(count).min(self.state.resources.len());
         for resource in &self.state.resources[cursor.min(end)..end] {
             if !resource.name.is_empty()
@@ -74,7 +81,8 @@ impl Book {
     }
 
     fn view(&self, resource: &Resource, now: Time) -> Option<ResourceView> {
-        let leases = || resource.holders().map(|slot| &self.state.leases[slot as usize]).filter(|lease| !due(lease, now));
+        let leases =
+            || resource.holders().map(|slot| &self.state.leases[slot as usize]).filter(|lease| !due(lease, now));
         let queue_len = resource.queue_len();
         if queue_len == 0 && leases().next().is_none() {
             return None;

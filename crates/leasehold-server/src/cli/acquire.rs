@@ -3,8 +3,8 @@
 use std::time::Duration;
 
 use clap::Args;
-use leasehold::engine::Grant;
 use leasehold::Leasehold;
+use leasehold::engine::Grant;
 
 use super::exit::Failure;
 use super::target::Target;

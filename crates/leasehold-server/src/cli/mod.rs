@@ -28,6 +28,7 @@ mod watch;
 
 use std::future::Future;
 use std::process::ExitCode;
+use std::time::Duration;
 
 use anyhow::Context;
 use clap::error::{ContextKind, ContextValue, ErrorKind};
@@ -46,6 +47,9 @@ Thirty seconds:
 
 Exit codes: 0 done, 1 unexpected, 2 bad usage, 3 held by another, 4 unavailable, 5 outcome unknown,
 6 lease lost while the command ran, 7 stale or not held, 8 corrupt.";
+
+/// How long what is still under way at the end may take.
+const LAST_WORDS: Duration = Duration::from_secs(5);
 
 /// Leases with fencing tokens, from the shell.
 #[derive(Debug, Parser)]
@@ -128,7 +132,10 @@ fn url(typed: &[String]) -> anyhow::Result<String> {
 /// Runs a command on this very thread.
 fn here<T>(work: impl Future<Output = anyhow::Result<T>>) -> anyhow::Result<T> {
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().context("start the runtime")?;
-    runtime.block_on(work)
+    let done = runtime.block_on(work);
+    // A disk that hangs must not keep us when the answer is known.
+    runtime.shutdown_timeout(LAST_WORDS);
+    done
 }
 
 /// Answers a command line that clap could not read. A bad value gets one sentence like every other

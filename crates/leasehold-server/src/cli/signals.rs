@@ -27,11 +27,7 @@ impl Signals {
             let heard = ignored & (1 << (raw - 1)) == 0;
             heard.then(|| unix::signal(SignalKind::from_raw(raw))).transpose().context("listen for signals")
         };
-        Ok(Self {
-            terminate: listen(Signal::TERM)?,
-            interrupt: listen(Signal::INT)?,
-            hangup: listen(Signal::HUP)?,
-        })
+        Ok(Self { terminate: listen(Signal::TERM)?, interrupt: listen(Signal::INT)?, hangup: listen(Signal::HUP)? })
     }
 
     /// The next signal. Cancelling this loses none.

@@ -5,9 +5,10 @@ use std::sync::Arc;
 
 use leasehold::Leasehold;
 use leasehold::clock::{Clock, SystemClock};
-use leasehold::engine::embedded::{Options, Visitor};
+use leasehold::engine::embedded::{Notice, Options, Visitor};
 
 use super::exit::{Failure, UNAVAILABLE};
+use super::output;
 
 /// What `--url` names when nobody names anything: the server, which this version does not have.
 pub const DEFAULT_URL: &str = "leasehold://127.0.0.1:7401";
@@ -39,6 +40,10 @@ impl Target {
         };
         match scheme {
             "embedded" if rest.is_empty() => Err(Failure::usage(format!("embedded: names no directory: {HINT}"))),
+            // It would mean a directory in the root, which nobody means.
+            "embedded" if rest.starts_with("//") => {
+                Err(Failure::usage(format!("embedded: is followed by a path without //: {HINT}")))
+            }
             "embedded" => Ok(Self { dir: PathBuf::from(rest) }),
             "leasehold" => Err(Failure::coded(UNAVAILABLE, format!("no server can be asked yet: {HINT}"))),
             _ if LATER.contains(&scheme) => {
@@ -51,7 +56,10 @@ impl Target {
     /// A client that holds the directory only for the moment of each operation, so that other processes
     /// have their turn between them.
     pub fn visit(&self) -> Leasehold {
-        Leasehold::with_engine(Visitor::new(self.dir.clone(), Options::default()), clock())
+        // What recovery left behind, or a disk that failed, is for the person at the terminal.
+        let notices = Arc::new(|notice: Notice| output::say(notice.to_string()));
+        let options = Options { notices, ..Options::default() };
+        Leasehold::with_engine(Visitor::new(self.dir.clone(), options), clock())
     }
 
     /// The URL of this target, for [`Leasehold::open`].
@@ -88,6 +96,7 @@ mod tests {
             ("postgres://u:secret@h/db", 2),
             ("carrier-pigeon://coop", 2),
             ("embedded:", 2),
+            ("embedded://data", 2),
             ("./data", 2),
             ("", 2),
         ];

@@ -2,9 +2,14 @@
 //!
 //! - [`ManualClock`]: time that moves when you say so.
 //! - [`Flaky`]: an engine around an engine, that fails or hangs on order.
+//! - [`CoreEngine`]: the book alone as an engine, for what does not need a disk.
+//! - [`scenario`]: text scripts that a non-Rust reader can review, run against any engine.
 
+mod core_engine;
 mod flaky;
 mod manual_clock;
+pub mod scenario;
 
+pub use core_engine::{CoreEngine, Pace};
 pub use flaky::{Fault, Flaky, Verb};
 pub use manual_clock::ManualClock;

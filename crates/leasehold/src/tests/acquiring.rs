@@ -132,6 +132,22 @@ async fn a_slow_proof_is_better_than_none() {
     assert_eq!(bob.await.unwrap().unwrap().remaining(), secs(18));
 }
 
+/// Goal: a proof that comes when it proves nothing any more gives no guard.
+/// Method: as above, and the machine sleeps through the 30 s before the answer can be read.
+#[tokio::test]
+async fn a_proof_that_comes_too_late_is_none() {
+    let world = World::new();
+    let ada = world.seat().renewing(false).ttl(secs(100)).await.unwrap();
+    let bob = spawn(world.seat().wait(secs(200)).into_future()).await;
+    world.pass(secs(50)).await;
+    world.flaky.spoil(Verb::Renew, Fault::HangAfter, 1);
+    ada.release().await.unwrap();
+    settle().await;
+    world.clock.advance(secs(30));
+    world.flaky.resume();
+    assert!(matches!(bob.await.unwrap(), Err(Error::Indeterminate { .. })));
+}
+
 /// Goal: a dropped acquire leaves the line.
 /// Method: bob waits, gives up; ada releases; the seat stays free.
 #[tokio::test]

@@ -126,6 +126,18 @@ async fn run_reports_a_lease_that_ended_under_the_work() {
     assert!(matches!(run.await, Err(RunError::Lost(Lost::Stale))));
 }
 
+/// Goal: work that blocks its thread past the end is not passed off as done under the lease.
+/// Method: time passes inside the work, where no await lets anybody cut it off; the engine is away, so
+/// that only the clock can tell.
+#[tokio::test]
+async fn run_reports_work_that_ended_after_the_lease() {
+    let world = World::new();
+    world.flaky.spoil(Verb::Release, Fault::Unavailable, 1);
+    let clock = world.clock.clone();
+    let run = world.seat().run(async move |_| clock.advance(secs(30)));
+    assert!(matches!(run.await, Err(RunError::Lost(Lost::Lapsed))));
+}
+
 /// Goal: a release that cannot be asked for does not take the result away.
 /// Method: the engine is away at the end of the work.
 #[tokio::test]

@@ -6,11 +6,11 @@ use anyhow::Context;
 use leasehold::Leasehold;
 use serde::Serialize;
 
+use super::many;
 use super::place::Place;
 use super::progress;
 use super::stats::ratio;
 use super::stop::Stop;
-use super::many;
 use crate::cli::{moment, output};
 
 /// Long enough that none ends while we count.

@@ -32,8 +32,8 @@ impl Place {
 
     /// A fresh directory under the current one.
     pub fn fresh() -> anyhow::Result<Self> {
-        let here = Path::new(".");
-        let fs = disk::file_system(here)?;
+        let here = std::env::current_dir().context("find the current directory")?;
+        let fs = disk::file_system(&here)?;
         let fresh = tempfile::Builder::new()
             .prefix("leasehold-bench-")
             .tempdir_in(here)

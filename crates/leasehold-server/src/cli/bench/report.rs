@@ -71,17 +71,23 @@ fn bound(clients: usize, sync_us: f64) -> f64 {
 /// Prints the figures as a table, and the two ratios in words.
 pub fn print(reports: &[Report]) -> anyhow::Result<()> {
     let mut table = Table::new(&[
-        "URL", "FS", "CLIENTS", "PAIRS/S", "ACQUIRE P50", "P99", "MAX", "PAIR P50", "P99", "MAX", "FDATASYNC P50",
+        "URL",
+        "FS",
+        "CLIENTS",
+        "PAIRS/S",
+        "ACQUIRE P50",
+        "P99",
+        "MAX",
+        "PAIR P50",
+        "P99",
+        "MAX",
+        "FDATASYNC P50",
     ]);
     for report in reports {
         let latencies = [report.acquire_us, report.pair_us];
         let latencies = latencies.iter().flat_map(|summary| [summary.p50, summary.p99, summary.max]).map(micros);
-        let head = [
-            report.url.clone(),
-            report.fs.clone(),
-            report.clients.to_string(),
-            format!("{:.0}", report.pairs_per_s),
-        ];
+        let head =
+            [report.url.clone(), report.fs.clone(), report.clients.to_string(), format!("{:.0}", report.pairs_per_s)];
         table.row(head.into_iter().chain(latencies).chain([micros(report.fdatasync_us.p50)]));
     }
     table.print()?;

@@ -4,6 +4,7 @@ use std::time::Duration;
 
 use tokio::sync::watch;
 
+use crate::cli::output;
 use crate::cli::signals::Signals;
 
 /// Whether the bench was asked to stop.
@@ -18,8 +19,10 @@ impl Stop {
         tokio::spawn(async move {
             signals.next().await;
             let _ = ask.send(true);
-            // Kept open for good, so that `changed` never fails.
-            std::future::pending::<()>().await;
+            output::say("ending the bench; once more to leave at once, without cleaning up");
+            signals.next().await;
+            // What hangs (a disk, an engine) would keep us for ever.
+            std::process::exit(i32::from(super::INTERRUPTED));
         });
         Ok(Self(asked))
     }

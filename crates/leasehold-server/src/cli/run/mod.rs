@@ -136,11 +136,7 @@ impl Run {
         if let Some(max_hold) = self.max_hold {
             claim = claim.max_hold(max_hold);
         }
-        if client.promises().fencing {
-            Ok(Held::Fenced(claim.fenced().await?))
-        } else {
-            Ok(Held::Plain(claim.await?))
-        }
+        if client.promises().fencing { Ok(Held::Fenced(claim.fenced().await?)) } else { Ok(Held::Plain(claim.await?)) }
     }
 
     /// Host, pid and program, for people who look at `ls`. Not the arguments: they may hold secrets.

@@ -89,6 +89,11 @@ impl<A> Desk<A> {
         None
     }
 
+    /// Whether somebody waits under this ticket.
+    pub fn is_waiting(&self, ticket: Ticket) -> bool {
+        self.waiting.contains_key(&ticket)
+    }
+
     /// Whether all that the book knows is durable.
     pub fn is_settled(&self) -> bool {
         !self.in_flight && !self.book.has_tape()

@@ -44,6 +44,7 @@ use std::sync::{Arc, Mutex, PoisonError};
 use std::thread::JoinHandle;
 use std::time::Duration;
 
+pub use leasehold_core::book::Counts;
 use leasehold_core::book::ResourceView;
 use leasehold_core::{
     Acquire, Book, Command, LeaseKey, Limits, Refusal as CoreRefusal, Reply, RequestId, Secret, Ticket,
@@ -255,6 +256,15 @@ impl Embedded {
             }
         }
         Ok(value)
+    }
+
+    /// How many leases, closing resources, waiters and remembered endings there are.
+    ///
+    /// # Errors
+    ///
+    /// Unavailable when the engine has stopped.
+    pub async fn counts(&self) -> Result<Counts, Error> {
+        self.settled(&|| "count".into(), Book::counts).await
     }
 
     fn secret(&self) -> Secret {

@@ -177,8 +177,7 @@ impl Writer {
             match next {
                 Next::Stop => return Ok(()),
                 Next::Proof => {
-                    let time = self.counter.clock.now();
-                    self.journal.commit(Kind::Proof, &[], time)?;
+                    self.journal.prove()?;
                     proof_at = None;
                 }
                 Next::Batch(mut batch, snapshot) => {
@@ -307,7 +306,7 @@ impl Writer {
 }
 
 /// How often the writer lets others run while it waits for the crowd it has just answered.
-const GATHER: u32 = 16;
+const GATHER: u32 = 0;
 
 /// Ends a lease that nobody waits for; the answer goes nowhere.
 pub(super) fn release_unseen(state: &mut State, lease: leasehold_core::LeaseKey, now: Time) {

@@ -38,7 +38,7 @@ pub struct CeilingFile {
 /// What can be read of the file.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Peek {
-    /// There is none, or nothing was ever written to it.
+    /// There is none, or nothing was ever written to it whole.
     Blank,
     /// Something was written, and no slot of it is whole.
     Unreadable,
@@ -82,9 +82,12 @@ impl CeilingFile {
         if let Some((_, ceiling)) = newest(file.as_ref())? {
             return Ok(Peek::Known(ceiling));
         }
+        // The very first write may be torn, and then nothing was given out under it. Once there were two
+        // writes, one of them is whole, unless the file is damaged.
         let mut bytes = vec![0; 2 * SLOT as usize];
-        let read = file.read_at(&mut bytes, 0)?;
-        Ok(if bytes[..read].iter().all(|byte| *byte == 0) { Peek::Blank } else { Peek::Unreadable })
+        file.read_at(&mut bytes, 0)?;
+        let written = bytes.chunks(SLOT as usize).filter(|slot| slot.iter().any(|byte| *byte != 0)).count();
+        Ok(if written < 2 { Peek::Blank } else { Peek::Unreadable })
     }
 
     /// Writes the next slot and syncs it.

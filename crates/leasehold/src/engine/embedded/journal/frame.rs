@@ -4,7 +4,7 @@
 //!  0 magic      4  "LHF1"
 //!  4 crc        4  CRC-32C of bytes 8.. of the header and of the payload
 //!  8 length     4  of the payload
-//! 12 kind       4  0 facts, 1 proof, 2 closed
+//! 12 kind       4  0 facts, 1 closed
 //! 16 epoch      8  of the segment: stale bytes of another life never parse
 //! 24 sequence   8
 //! 32 proven     8  every sequence up to this one was durable before this frame was written
@@ -28,10 +28,8 @@ const MAGIC: u32 = u32::from_le_bytes(*b"LHF1");
 pub enum Kind {
     /// Facts of one batch.
     Facts = 0,
-    /// Only proves that what came before is durable.
-    Proof = 1,
     /// The engine was closed in good order; the ceiling is what was really given out.
-    Closed = 2,
+    Closed = 1,
 }
 
 /// The head of a frame.
@@ -105,8 +103,7 @@ pub fn decode(bytes: &[u8]) -> Option<Frame<'_>> {
     }
     let kind = match number32(head, 12) {
         0 => Kind::Facts,
-        1 => Kind::Proof,
-        2 => Kind::Closed,
+        1 => Kind::Closed,
         _ => return None,
     };
     Some(Frame {

@@ -117,7 +117,13 @@ impl Journal {
             }
         }
         for sealed in &found.segments {
-            storage.open(&segment::name(sealed.id))?.sync()?;
+            let mut file = storage.open(&segment::name(sealed.id))?;
+            // If the sync of the last frame failed, the kernel shows it to us and counts it as clean, though
+            // it never reached the disk. Written again it is dirty again, and this sync means something.
+            if let Some((_, offset, frame)) = found.last_frame.as_ref().filter(|(id, ..)| *id == sealed.id) {
+                file.write_at(frame, *offset)?;
+            }
+            file.sync()?;
         }
         if let Some((sequence, _)) = found.snapshot {
             storage.open(&snapshot::name(sequence))?.sync()?;
@@ -224,6 +230,9 @@ impl Journal {
             }
         };
         shelf.sealed.push_back(Sealed { id: self.current.id, last: self.point.sequence, used: self.offset });
+        drop(shelf);
+        // The loss of a whole segment would otherwise look like a record that ends before it.
+        self.ceiling.write(Ceiling { tokens: self.point.ceiling, proven: self.point.sequence })?;
         self.current = next;
         self.offset = UNIT as u64;
         Ok(())
@@ -243,6 +252,12 @@ impl Journal {
         result?;
         self.point.ceiling = tokens;
         Ok(())
+    }
+
+    /// Writes down, beside the journal, that every frame so far is durable. Until then the last frame has no
+    /// witness: damage to it could not be told from a torn write.
+    pub fn prove(&mut self) -> io::Result<()> {
+        self.put_ceiling(self.point.ceiling)
     }
 
     /// Closes in good order: hands back the tokens that were reserved and not given out.

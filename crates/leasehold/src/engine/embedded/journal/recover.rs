@@ -58,8 +58,12 @@ pub struct Recovered {
     pub segments: Vec<Sealed>,
     /// The last segment can be written on, at this offset: nothing but zeros follows.
     pub tail: Option<(u64, u64, u64)>,
+    /// The last frame as it stands on disk: segment, offset, bytes.
+    pub last_frame: Option<(u64, u64, Vec<u8>)>,
     /// The highest segment id in use.
     pub last_id: u64,
+    /// Every frame up to here is proven durable by something that came after it.
+    pub proven: u64,
     /// What was left behind.
     pub cut: Option<Cut>,
     /// The record ends with an orderly close.
@@ -84,7 +88,9 @@ pub fn recover(
         snapshot: None,
         segments: Vec::new(),
         tail: None,
+        last_frame: None,
         last_id: 0,
+        proven: 0,
         cut: None,
         closed: false,
     };
@@ -108,19 +114,16 @@ pub fn recover(
         let bytes = read_all(file.as_ref()).map_err(|error| io(&format!("read {name}"), error))?;
         found.last_id = id;
         let header = bytes.first_chunk::<UNIT>().and_then(segment::read_header);
+        // A segment gets its name when its header is durable: one without is damage.
         let Some((own_id, epoch)) = header else {
-            // A header is durable before the first frame, so frames without one are damage.
-            if let Some(offset) = find_frame(&bytes, None, found.point.sequence + 1) {
-                let law = "a segment with frames has a whole header";
-                return Err(Damage::Broken { file: name, offset: offset as u64, law });
-            }
-            continue;
+            return Err(Damage::Broken { file: name, offset: 0, law: "a segment's header matches its checksum" });
         };
         if own_id != id {
             return Err(Damage::Broken { file: name, offset: 16, law: "a segment has the name it was given" });
         }
         let mut at = UNIT;
         let mut last = None;
+        let mut last_frame = None;
         while let Some(frame) = bytes.get(at..).and_then(frame::decode).filter(|frame| frame.head.epoch == epoch) {
             let head = frame.head;
             let next = found.point.sequence + 1;
@@ -141,9 +144,13 @@ pub fn recover(
                 found.point =
                     Point { sequence: next, crc: frame.crc, ceiling: head.ceiling, time: head.time };
                 found.closed = head.kind == Kind::Closed;
+                last_frame = Some(at..at + frame.size);
             }
             last = Some(head.sequence);
             at += frame.size;
+        }
+        if let Some(place) = last_frame {
+            found.last_frame = bytes.get(place.clone()).map(|frame| (id, place.start as u64, frame.to_vec()));
         }
         if let Some(last) = last {
             found.segments.push(Sealed { id, last, used: at as u64 });
@@ -155,7 +162,7 @@ pub fn recover(
             found.tail = Some((id, epoch, at as u64));
             stopped = Some((name.clone(), at as u64));
             last_bytes = bytes;
-        } else if find_frame(&bytes, Some(epoch), found.point.sequence + 1).is_some() {
+        } else if find_frame(&bytes, epoch, found.point.sequence + 1).is_some() {
             // Its first frame is bad and later ones are whole.
             return Err(Damage::Broken { file: name, offset: UNIT as u64, law: "no frame is missing" });
         } else if bytes[UNIT..].iter().any(|byte| *byte != 0) {
@@ -167,10 +174,9 @@ pub fn recover(
 
     if let Some((name, at)) = &stopped {
         let rest = *at as usize;
-        let epoch = found.tail.map(|(_, epoch, _)| epoch);
-        if !planted::on(Bug::CutAnywhere)
-            && find_frame(last_bytes.get(rest..).unwrap_or(&[]), epoch, found.point.sequence + 1).is_some()
-        {
+        let epoch = found.tail.map_or(0, |(_, epoch, _)| epoch);
+        let later = find_frame(last_bytes.get(rest..).unwrap_or(&[]), epoch, found.point.sequence + 1);
+        if later.is_some() && !planted::on(Bug::CutAnywhere) {
             return Err(Damage::Broken { file: name.clone(), offset: *at, law: "a durable frame matches its checksum" });
         }
         let torn = cut(name, &last_bytes, rest);
@@ -182,6 +188,7 @@ pub fn recover(
         let (file, offset) = stopped.unwrap_or(("ceiling".into(), 0));
         return Err(Damage::Broken { file, offset, law: "what was proven durable is there" });
     }
+    found.proven = proven;
     if found.cut.is_some() {
         found.tail = None;
     }
@@ -200,11 +207,10 @@ fn cut(name: &str, bytes: &[u8], at: usize) -> Cut {
 }
 
 /// Looks for any whole frame that is not older than `sequence`: lengths in between cannot be trusted.
-fn find_frame(bytes: &[u8], epoch: Option<u64>, sequence: u64) -> Option<usize> {
+fn find_frame(bytes: &[u8], epoch: u64, sequence: u64) -> Option<usize> {
     (0..bytes.len()).step_by(UNIT).find(|at| {
-        frame::decode(&bytes[*at..]).is_some_and(|frame| {
-            epoch.is_none_or(|epoch| frame.head.epoch == epoch) && frame.head.sequence >= sequence
-        })
+        frame::decode(&bytes[*at..])
+            .is_some_and(|frame| frame.head.epoch == epoch && frame.head.sequence >= sequence)
     })
 }
 

@@ -1,0 +1,254 @@
+//! Every crash image and every flipped bit of a history.
+//!
+//! The simulator draws crashes at random; here none is left out. A short history is stopped at every disk
+//! operation, and every image that the disk may then hold is recovered from. And on a disk at rest every bit
+//! is flipped, files are cut, swapped, dropped and doubled: the state found is exact, or the start is refused,
+//! or (after the last proven frame only) a tail is cut and the cut is reported.
+
+use leasehold::engine::embedded::journal::Damage;
+use leasehold::engine::embedded::journal::ceiling::{CeilingFile, Peek};
+use leasehold::engine::embedded::journal::recover::{Recovered, recover};
+use leasehold_core::Book;
+
+use crate::disk::SimDisk;
+use crate::history::Recorded;
+use crate::sim::machine::{Sealed, limits};
+use crate::sim::{Stopped, run_until};
+
+/// How much was looked at.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Tally {
+    /// Disk operations that a history was stopped at.
+    pub stops: u64,
+    /// Images recovered from, or bits and files tampered with.
+    pub images: u64,
+    /// Found exactly as it was.
+    pub exact: u64,
+    /// Refused with file and offset.
+    pub refused: u64,
+    /// An unproven tail was cut and reported.
+    pub cut: u64,
+}
+
+impl Tally {
+    /// Adds another.
+    pub const fn add(&mut self, other: &Self) {
+        self.stops += other.stops;
+        self.images += other.images;
+        self.exact += other.exact;
+        self.refused += other.refused;
+        self.cut += other.cut;
+    }
+}
+
+fn expected(log: &[Sealed], sequence: u64) -> u64 {
+    let mut book = Book::new(limits(), 7);
+    for sealed in log.iter().filter(|sealed| sealed.sequence <= sequence) {
+        if book.replay(&sealed.facts, |_| {}).is_err() {
+            return 0;
+        }
+    }
+    book.digest()
+}
+
+fn look(disk: &SimDisk) -> Result<(Recovered, u64), Damage> {
+    let mut book = Book::new(limits(), 8);
+    let found = recover(disk, &mut book, |_, _| {})?;
+    Ok((found, book.digest()))
+}
+
+/// The most pending writes whose every subset is tried.
+const SUBSETS: usize = 5;
+
+/// Stops a history at each disk operation from `from` on, `step` apart, and recovers from every image.
+///
+/// # Errors
+///
+/// The first image from which something acknowledged is lost, changed or refused.
+pub fn crash_images(seed: u64, commands: u64, from: u64, step: u64) -> Result<Tally, String> {
+    let mut tally = Tally::default();
+    let mut at = from;
+    loop {
+        let stopped = run_until(seed, commands, Some(at));
+        if !stopped.crashed {
+            return Ok(tally);
+        }
+        tally.stops += 1;
+        let choices = stopped.disk.choices();
+        for dir in 0..=choices.dir {
+            for kept in kept_sets(&choices.writes) {
+                check_image(&stopped, dir, &kept, &mut tally)
+                    .map_err(|why| format!("seed {seed}, operation {at}, {dir} names, {kept:?} bytes: {why}"))?;
+            }
+        }
+        at += step;
+    }
+}
+
+/// Every byte of every torn write with the others whole or lost, and every subset of a few.
+fn kept_sets(lengths: &[usize]) -> Vec<Vec<usize>> {
+    let mut sets = vec![lengths.to_vec(), vec![0; lengths.len()]];
+    for (torn, length) in lengths.iter().enumerate() {
+        // A write of zeros over zeros is the same at every byte.
+        let stride = if *length > 4096 { length / 64 } else { 1 };
+        for bytes in (0..=*length).step_by(stride) {
+            let mut before = lengths.to_vec();
+            before[torn] = bytes;
+            before[torn + 1..].fill(0);
+            let mut others_lost = vec![0; lengths.len()];
+            others_lost[torn] = bytes;
+            sets.push(before);
+            if lengths.len() > 1 {
+                sets.push(others_lost);
+            }
+        }
+    }
+    if lengths.len() <= SUBSETS {
+        for mask in 0u32..1 << lengths.len() {
+            sets.push(lengths.iter().enumerate().map(|(i, n)| if mask >> i & 1 == 1 { *n } else { 0 }).collect());
+        }
+    }
+    sets
+}
+
+fn check_image(stopped: &Stopped, dir: usize, kept: &[usize], tally: &mut Tally) -> Result<(), String> {
+    tally.images += 1;
+    let disk = stopped.disk.after_crash(dir, kept);
+    let (found, digest) = look(&disk).map_err(|damage| format!("an honest crash is refused: {damage}"))?;
+    if found.point.sequence < stopped.acked {
+        return Err(format!("frame {} was answered, found up to {}", stopped.acked, found.point.sequence));
+    }
+    if digest != expected(&stopped.log, found.point.sequence) {
+        return Err(format!("another state than the record says at frame {}", found.point.sequence));
+    }
+    check_ceiling(&stopped.log, &found, stopped.acked)?;
+    if found.cut.is_some() {
+        tally.cut += 1;
+    } else {
+        tally.exact += 1;
+    }
+    Ok(())
+}
+
+/// No token that was given out to anybody comes again.
+fn check_ceiling(log: &[Sealed], found: &Recovered, acked: u64) -> Result<(), String> {
+    let given = log.iter().filter(|sealed| sealed.sequence <= acked).flat_map(|sealed| &sealed.recorded);
+    let newest = given.map(|fact| if let Recorded::Granted { token, .. } = fact { *token } else { 0 }).max().unwrap_or(0);
+    if found.ceiling < newest {
+        return Err(format!("token {newest} was given out, and the ceiling is {}", found.ceiling));
+    }
+    Ok(())
+}
+
+/// A disk at rest, with what it must hold.
+pub struct Rest {
+    disk: SimDisk,
+    log: Vec<Sealed>,
+    /// Up to here something that came later proves that each frame was durable.
+    proven: u64,
+    /// Up to here the file beside the journal proves it.
+    witnessed: u64,
+    last: u64,
+}
+
+/// Runs a history to its end and lets the disk come to rest.
+///
+/// # Errors
+///
+/// If the untouched disk is not found as it was left.
+pub fn at_rest(seed: u64, commands: u64) -> Result<Rest, String> {
+    let stopped = run_until(seed, commands, None);
+    let disk = stopped.disk.with_bytes("", Vec::new());
+    let (found, digest) = look(&disk).map_err(|damage| format!("seed {seed}: refused at rest: {damage}"))?;
+    let last = found.point.sequence;
+    if last != stopped.acked || digest != expected(&stopped.log, last) {
+        return Err(format!("seed {seed}: not found as it was left"));
+    }
+    let witnessed = CeilingFile::peek(&disk).ok().and_then(Peek::known).map_or(0, |ceiling| ceiling.proven);
+    Ok(Rest { disk, log: stopped.log, proven: found.proven, witnessed, last })
+}
+
+impl Rest {
+    /// Bits that can be flipped: file, and how many.
+    #[must_use]
+    pub fn bits(&self) -> Vec<(String, usize)> {
+        let names = self.disk.names();
+        names.into_iter().map(|name| (name.clone(), self.disk.bytes(&name).len() * 8)).collect()
+    }
+
+    /// Flips one bit and looks.
+    ///
+    /// # Errors
+    ///
+    /// If the verdict is wrong.
+    pub fn flip(&self, name: &str, bit: usize, tally: &mut Tally) -> Result<(), String> {
+        let mut bytes = self.disk.bytes(name);
+        bytes[bit / 8] ^= 1 << (bit % 8);
+        self.judge(&self.disk.with_bytes(name, bytes), self.proven, tally).map_err(|why| format!("{name} bit {bit}: {why}"))
+    }
+
+    /// Files cut at every `step` bytes, emptied, doubled, swapped.
+    ///
+    /// # Errors
+    ///
+    /// If a verdict is wrong.
+    pub fn tamper(&self, step: usize, tally: &mut Tally) -> Result<(), String> {
+        let names = self.disk.names();
+        for name in &names {
+            let bytes = self.disk.bytes(name);
+            for at in (0..bytes.len()).step_by(step) {
+                let short = bytes[..at].to_vec();
+                let mut zeroed = bytes.clone();
+                zeroed[at..].fill(0);
+                let mut garbage = bytes.clone();
+                for (i, byte) in garbage[at..].iter_mut().enumerate() {
+                    *byte = (i as u8).wrapping_mul(31) ^ 0x5a;
+                }
+                for (what, tampered) in [("cut", short), ("zeroed", zeroed), ("overwritten", garbage)] {
+                    self.judge(&self.disk.with_bytes(name, tampered), self.witnessed, tally)
+                        .map_err(|why| format!("{name} {what} from {at}: {why}"))?;
+                }
+            }
+            // The ceiling is the second witness: with it and a segment gone at once, nobody could know.
+            for other in names.iter().filter(|other| *other > name && name != "ceiling") {
+                let swapped = self.disk.with_bytes(name, self.disk.bytes(other)).with_bytes(other, bytes.clone());
+                self.judge(&swapped, self.witnessed, tally).map_err(|why| format!("{name} and {other} swapped: {why}"))?;
+                let doubled = self.disk.with_bytes(other, bytes.clone());
+                self.judge(&doubled, self.witnessed, tally).map_err(|why| format!("{other} replaced by {name}: {why}"))?;
+            }
+        }
+        Ok(())
+    }
+
+    /// Exact, or refused; or, after the last proven frame, cut and reported. Where a whole tail is destroyed, with
+    /// the proof that its own frames carry, `proven` is what the file beside the journal knows.
+    fn judge(&self, disk: &SimDisk, proven: u64, tally: &mut Tally) -> Result<(), String> {
+        tally.images += 1;
+        let seen = std::panic::catch_unwind(std::panic::AssertUnwindSafe(|| look(disk)));
+        let (found, digest) = match seen {
+            Err(_) => return Err("recovery panicked".into()),
+            Ok(Err(Damage::Broken { .. })) => {
+                tally.refused += 1;
+                return Ok(());
+            }
+            Ok(Err(damage)) => return Err(format!("no verdict: {damage}")),
+            Ok(Ok(seen)) => seen,
+        };
+        let sequence = found.point.sequence;
+        if sequence < proven {
+            return Err(format!("frame {proven} was proven, found quietly only {sequence}"));
+        }
+        if digest != expected(&self.log, sequence) {
+            return Err(format!("another state than the record says at frame {sequence}"));
+        }
+        check_ceiling(&self.log, &found, self.last)?;
+        if sequence == self.last {
+            tally.exact += 1;
+        } else if found.cut.is_some() || proven < self.proven {
+            tally.cut += 1;
+        } else {
+            return Err(format!("frames after {sequence} are gone and nothing is said"));
+        }
+        Ok(())
+    }
+}

@@ -1,0 +1,81 @@
+//! 4b. What holders may believe never overlaps: from the answer to the grant until its ttl, counted from before
+//! the last request that extended it was sent, or until the holder asked for its release.
+
+use std::collections::HashMap;
+
+use leasehold_core::Mode;
+
+use crate::history::{Ask, History, Kind, Outcome};
+
+struct Belief {
+    token: u64,
+    from: u64,
+    until: u64,
+}
+
+/// Sweeps the believed spans of exclusive leases, resource by resource.
+pub fn check(history: &History) -> Result<(), String> {
+    let mut spans: HashMap<u64, (u64, u64, &Ask)> = HashMap::new();
+    for op in &history.ops {
+        match (&op.kind, op.outcome) {
+            (Kind::Acquire(ask), Outcome::Granted { token, remaining, repeated: false, .. }) => {
+                let Some(ret) = op.ret else { continue };
+                let until = op.invoke.saturating_add(remaining.as_nanos() as u64);
+                spans.insert(token.get(), (ret, until, ask));
+            }
+            (Kind::Renew { token, .. }, Outcome::Renewed { remaining }) => {
+                if let Some((_, until, _)) = spans.get_mut(&token.get()) {
+                    // Renewing may shorten too.
+                    *until = op.invoke.saturating_add(remaining.as_nanos() as u64);
+                }
+            }
+            // Whoever asks for less time may have got it, answer or not.
+            (Kind::Renew { token, ttl: Some(ttl) }, Outcome::Unknown) => {
+                if let Some((_, until, _)) = spans.get_mut(&token.get()) {
+                    *until = (*until).min(op.invoke.saturating_add(ttl.as_nanos() as u64));
+                }
+            }
+            _ => {}
+        }
+    }
+    for op in &history.ops {
+        if let Kind::Release { token } = &op.kind
+            && let Some((_, until, _)) = spans.get_mut(&token.get())
+        {
+            *until = (*until).min(op.invoke);
+        }
+        if let Kind::Revoke { name } = &op.kind {
+            // An operator's order ends beliefs, and no client is asked.
+            for (_, until, ask) in spans.values_mut() {
+                if ask.wants.iter().any(|(covered, _)| covered == name) {
+                    *until = (*until).min(op.invoke);
+                }
+            }
+        }
+    }
+    let mut by_name: HashMap<&str, Vec<Belief>> = HashMap::new();
+    for (token, (from, until, ask)) in spans {
+        for (name, _) in ask.wants.iter().filter(|(_, mode)| *mode == Mode::Exclusive) {
+            by_name.entry(name).or_default().push(Belief { token, from, until });
+        }
+    }
+    for (name, mut beliefs) in by_name {
+        beliefs.sort_by_key(|belief| (belief.from, belief.token));
+        let mut latest: Option<&Belief> = None;
+        for belief in &beliefs {
+            if belief.from >= belief.until {
+                continue;
+            }
+            if let Some(earlier) = latest.filter(|earlier| earlier.until > belief.from) {
+                return Err(format!(
+                    "leases {} and {} on {name} are both believed in between {} and {}",
+                    earlier.token, belief.token, belief.from, earlier.until
+                ));
+            }
+            if latest.is_none_or(|latest| latest.until < belief.until) {
+                latest = Some(belief);
+            }
+        }
+    }
+    Ok(())
+}

@@ -1,0 +1,61 @@
+//! 12. Nothing lapses early: whoever gets an exclusive resource next is answered no sooner than the last holder's
+//! last successful request plus its ttl, unless that holder released it or an operator revoked it.
+
+use std::collections::HashMap;
+
+use leasehold_core::{End, Mode};
+
+use crate::history::{History, Kind, Outcome, Recorded};
+
+/// In true time, which the engine never sees.
+pub fn check(history: &History) -> Result<(), String> {
+    let mut ends: HashMap<u64, u64> = HashMap::new();
+    let mut returned: HashMap<u64, u64> = HashMap::new();
+    for op in &history.ops {
+        match (&op.kind, op.outcome) {
+            (Kind::Acquire(_), Outcome::Granted { token, remaining, repeated: false, .. }) => {
+                ends.insert(token.get(), op.invoke.saturating_add(remaining.as_nanos() as u64));
+                returned.insert(token.get(), op.ret.unwrap_or(u64::MAX));
+            }
+            (Kind::Renew { token, .. }, Outcome::Renewed { remaining }) => {
+                ends.insert(token.get(), op.invoke.saturating_add(remaining.as_nanos() as u64));
+            }
+            // Whoever asks for less time may have got it, answer or not.
+            (Kind::Renew { token, ttl: Some(ttl) }, Outcome::Unknown) => {
+                if let Some(end) = ends.get_mut(&token.get()) {
+                    *end = (*end).min(op.invoke.saturating_add(ttl.as_nanos() as u64));
+                }
+            }
+            _ => {}
+        }
+    }
+    let mut lapsed_on: HashMap<&str, Vec<u64>> = HashMap::new();
+    let mut names: HashMap<u64, Vec<&str>> = HashMap::new();
+    for fact in &history.facts {
+        match fact {
+            Recorded::Granted { token, wants, .. } => {
+                for (name, mode) in wants {
+                    if *mode != Mode::Exclusive {
+                        continue;
+                    }
+                    for earlier in lapsed_on.remove(name.as_str()).unwrap_or_default() {
+                        let (Some(end), Some(answer)) = (ends.get(&earlier), returned.get(token)) else { continue };
+                        if answer < end {
+                            return Err(format!(
+                                "{name} went to token {token} at {answer}, token {earlier} was good until {end}"
+                            ));
+                        }
+                    }
+                }
+                names.insert(*token, wants.iter().map(|(name, _)| name.as_str()).collect());
+            }
+            Recorded::Ended { token, how: End::Lapsed, .. } => {
+                for name in names.get(token).into_iter().flatten() {
+                    lapsed_on.entry(name).or_default().push(*token);
+                }
+            }
+            _ => {}
+        }
+    }
+    Ok(())
+}

@@ -1,0 +1,28 @@
+//! 16. Releasing is idempotent: it ends a lease once, and never the one after it.
+
+use std::collections::HashSet;
+
+use leasehold_core::End;
+
+use crate::history::{History, Kind, Outcome, Recorded};
+
+/// At most one release succeeds per lease; every recorded release was asked for by a holder of that lease.
+pub fn check(history: &History) -> Result<(), String> {
+    let mut released = HashSet::new();
+    let mut asked = HashSet::new();
+    for op in &history.ops {
+        let Kind::Release { token } = &op.kind else { continue };
+        asked.insert(token.get());
+        if matches!(op.outcome, Outcome::Released(true)) && !released.insert(token.get()) {
+            return Err(format!("lease {token} was released twice"));
+        }
+    }
+    for fact in &history.facts {
+        if let Recorded::Ended { token, how: End::Released, .. } = fact
+            && !asked.contains(token)
+        {
+            return Err(format!("lease {token} was released, and nobody had asked for it"));
+        }
+    }
+    Ok(())
+}

@@ -1,0 +1,177 @@
+//! The reference model: leases and waiters by definition, in the plainest code that says it.
+//!
+//! It shares nothing with the book but the vocabulary. Slow and obvious is the point.
+
+use std::collections::BTreeMap;
+
+use leasehold_core::{End, Mode};
+
+use crate::history::{OpId, Recorded};
+
+/// A lease by definition.
+#[derive(Clone, Debug)]
+pub struct Lease {
+    /// What it covers.
+    pub wants: Vec<(String, Mode)>,
+    /// Its end, by the book.
+    pub expires_at: u64,
+    cap_at: u64,
+    ttl: u64,
+    /// Lapsed; its resources are closed until `expires_at`.
+    pub closing: bool,
+}
+
+/// A claim in line by definition.
+#[derive(Clone, Debug)]
+pub struct Waiter {
+    /// The operation that waits.
+    pub op: OpId,
+    /// What it wants.
+    pub wants: Vec<(String, Mode)>,
+    /// Patience ends, by the book.
+    pub until: u64,
+}
+
+/// Which law a fact breaks, by the file name of the invariant.
+pub type Broken = (&'static str, String);
+
+/// See the module.
+#[derive(Clone, Debug, Default)]
+pub struct Model {
+    /// Leases by token.
+    pub leases: BTreeMap<u64, Lease>,
+    /// Claims in line, in order of arrival.
+    pub waiters: Vec<Waiter>,
+    last_token: u64,
+}
+
+impl Model {
+    /// Follows a fact, and says which law it breaks.
+    pub fn follow(&mut self, fact: &Recorded) -> Result<(), Broken> {
+        match fact {
+            Recorded::Granted { token, wants, expires_at, cap_at, ttl, at, .. } => {
+                let mut broken = None;
+                if *token <= self.last_token {
+                    broken = Some(("token_order", format!("token {token} after {}", self.last_token)));
+                }
+                if *expires_at > *cap_at || *expires_at > at.saturating_add(*ttl) {
+                    broken = Some(("cap", format!("lease {token} is granted past its cap or ttl")));
+                }
+                for (name, mode) in wants {
+                    if let Err(why) = self.admits(name, *mode) {
+                        let law = if *mode == Mode::Exclusive { "exclusion" } else { "readers_and_permits" };
+                        broken = Some((law, format!("{mode:?} on {name} granted with token {token}, but {why}")));
+                    }
+                }
+                self.last_token = self.last_token.max(*token);
+                let lease =
+                    Lease { wants: wants.clone(), expires_at: *expires_at, cap_at: *cap_at, ttl: *ttl, closing: false };
+                self.leases.insert(*token, lease);
+                broken.map_or(Ok(()), Err)
+            }
+            Recorded::Renewed { token, expires_at, ttl } => match self.leases.get_mut(token) {
+                Some(lease) if !lease.closing => {
+                    lease.expires_at = *expires_at;
+                    lease.ttl = *ttl;
+                    if *expires_at > lease.cap_at {
+                        return Err(("cap", format!("lease {token} renewed past its cap")));
+                    }
+                    Ok(())
+                }
+                _ => Err(("no_resurrection", format!("lease {token} renewed after its end"))),
+            },
+            Recorded::Ended { token, how, at, closed_until } => {
+                let Some(lease) = self.leases.get_mut(token).filter(|lease| !lease.closing) else {
+                    return Err(("exclusion", format!("lease {token} ended twice")));
+                };
+                let early = *how == End::Lapsed && *at < lease.expires_at;
+                let deadline = lease.expires_at;
+                if *closed_until > *at {
+                    lease.closing = true;
+                    lease.expires_at = *closed_until;
+                } else {
+                    self.leases.remove(token);
+                }
+                if early {
+                    return Err(("never_early", format!("lease {token} lapsed at {at}, its end is {deadline}")));
+                }
+                Ok(())
+            }
+            Recorded::Reopened { token } => {
+                self.leases.remove(token);
+                Ok(())
+            }
+            Recorded::Resumed { at, fresh } => {
+                if *fresh {
+                    for lease in self.leases.values_mut().filter(|lease| lease.expires_at > *at && !lease.closing) {
+                        lease.expires_at = at.saturating_add(lease.ttl).min(lease.cap_at).max(lease.expires_at);
+                    }
+                }
+                Ok(())
+            }
+        }
+    }
+
+    /// Whether the holders leave room; if not, why.
+    pub fn admits(&self, name: &str, mode: Mode) -> Result<(), String> {
+        let mut permits = 0;
+        for (token, lease) in &self.leases {
+            for (held, as_mode) in lease.wants.iter().filter(|(held, _)| held == name) {
+                match (as_mode, mode) {
+                    (Mode::Shared, Mode::Shared) => {}
+                    (Mode::Permits { count, .. }, Mode::Permits { .. }) => permits += u64::from(*count),
+                    _ => return Err(format!("lease {token} holds {held} as {as_mode:?}")),
+                }
+            }
+        }
+        match mode {
+            Mode::Permits { count, capacity } if permits + u64::from(count) > u64::from(capacity) => {
+                Err(format!("{permits} of {capacity} permits are out"))
+            }
+            _ => Ok(()),
+        }
+    }
+
+    /// The first earlier waiting claim that conflicts with this one, if there is one.
+    pub fn conflicting_before(&self, wants: &[(String, Mode)], op: OpId, now: u64) -> Option<OpId> {
+        for (name, mode) in wants {
+            let mut ahead = 0;
+            for waiter in self.waiters.iter().take_while(|waiter| waiter.op != op).filter(|w| w.until > now) {
+                for (_, other) in waiter.wants.iter().filter(|(other, _)| other == name) {
+                    match (other, mode) {
+                        (Mode::Shared, Mode::Shared) => {}
+                        (Mode::Permits { count: earlier, .. }, Mode::Permits { count, capacity }) => {
+                            ahead += u64::from(*earlier);
+                            let out = self.permits_out(name);
+                            if out + ahead + u64::from(*count) > u64::from(*capacity) {
+                                return Some(waiter.op);
+                            }
+                        }
+                        _ => return Some(waiter.op),
+                    }
+                }
+            }
+        }
+        None
+    }
+
+    fn permits_out(&self, name: &str) -> u64 {
+        let wants = self.leases.values().flat_map(|lease| &lease.wants);
+        wants
+            .filter(|(held, _)| held == name)
+            .map(|(_, mode)| if let Mode::Permits { count, .. } = mode { u64::from(*count) } else { 0 })
+            .sum()
+    }
+
+    /// A waiting claim that could be granted and is not. One whose patience ended within this very millisecond
+    /// may still stand in the way: deadlines are looked at every millisecond.
+    pub fn forgotten(&self, now: u64) -> Option<OpId> {
+        let looked = now / 1_000_000 * 1_000_000;
+        let able = |waiter: &&Waiter| {
+            waiter.until > now
+                && waiter.wants.iter().all(|(name, mode)| self.admits(name, *mode).is_ok())
+                && self.conflicting_before(&waiter.wants, waiter.op, looked).is_none()
+        };
+        self.waiters.iter().find(able).map(|waiter| waiter.op)
+    }
+}

@@ -1,0 +1,352 @@
+//! The clients' side of the simulator: honest, forgetful and hostile ones.
+
+use std::time::Duration;
+
+use leasehold_core::{
+    Acquire, Command, Granted, LeaseKey, Mode, Refusal, Reply, RequestId, Secret, Ticket, Token, Want,
+};
+
+use super::Sim;
+use crate::history::{Ask, Guarded, Kind, Op, OpId, Outcome};
+use crate::model::Waiter;
+
+impl Sim {
+    fn invoke(&mut self, kind: Kind) -> OpId {
+        self.history.counts.commands += 1;
+        self.history.ops.push(Op {
+            client: self.rng.below(5),
+            kind,
+            invoke: self.now,
+            ret: None,
+            outcome: Outcome::Unknown,
+            epoch: self.history.epochs.len(),
+            untouched: true,
+        });
+        self.history.ops.len() - 1
+    }
+
+    pub(super) fn answer(&mut self, op: OpId, outcome: Outcome) {
+        let now = self.now;
+        let record = &mut self.history.ops[op];
+        record.ret = Some(now);
+        record.outcome = outcome;
+    }
+
+    pub(super) fn finish(&mut self, op: OpId, reply: Reply) {
+        let outcome = match reply {
+            Reply::Granted(Granted { lease, remaining, repeated, .. }) => {
+                self.known.push(op);
+                Outcome::Granted { token: lease.token, secret: lease.secret, remaining, repeated }
+            }
+            Reply::Renewed(renewed) => Outcome::Renewed { remaining: renewed.remaining },
+            Reply::Released(first) => Outcome::Released(first),
+            Reply::Revoked(count) => Outcome::Revoked(count),
+            Reply::Cancelled(waiting) => Outcome::Cancelled(waiting),
+            Reply::Refused(Refusal::Held(_)) => {
+                self.history.counts.conflicts += 1;
+                Outcome::Held
+            }
+            Reply::Refused(Refusal::Stale) => Outcome::Stale,
+            Reply::Refused(Refusal::NotHeld) => Outcome::NotHeld,
+            Reply::Refused(Refusal::Mismatch) => Outcome::Mismatch,
+            _ => Outcome::Failed,
+        };
+        self.answer(op, outcome);
+    }
+
+    fn draw_ask(&mut self) -> Ask {
+        let names = self.swarm.names;
+        let rng = &mut self.rng;
+        let count = if rng.one_in(4) { 1 + rng.below(3) } else { 1 };
+        let mut wants: Vec<(String, Mode)> = Vec::new();
+        for _ in 0..count {
+            let name = format!("r{}", rng.below(names));
+            if wants.iter().any(|(other, _)| *other == name) {
+                continue;
+            }
+            let mode = match rng.below(10) {
+                0..5 => Mode::Exclusive,
+                5..8 => Mode::Shared,
+                _ => Mode::Permits { count: 1 + rng.below(3) as u32, capacity: 4 },
+            };
+            wants.push((name, mode));
+        }
+        let millis = |ms: u64| Duration::from_millis(ms);
+        Ask {
+            wants,
+            ttl: millis(1 + rng.below(2_000)),
+            wait: if rng.one_in(2) { millis(rng.below(3_000)) } else { Duration::ZERO },
+            max_hold: rng.one_in(4).then(|| millis(1 + rng.below(4_000))),
+            delay: if rng.one_in(5) { millis(rng.below(500)) } else { Duration::ZERO },
+            request: rng.one_in(3).then(|| format!("q{}", rng.next())),
+        }
+    }
+
+    pub(super) fn acquire(&mut self) {
+        let ask = self.draw_ask();
+        self.ask_for(ask);
+    }
+
+    fn ask_for(&mut self, ask: Ask) {
+        let op = self.invoke(Kind::Acquire(ask.clone()));
+        let Some(machine) = &mut self.machine else { return };
+        let wants: Vec<Want<'_>> = ask.wants.iter().map(|(name, mode)| Want { name, mode: *mode }).collect();
+        let holder = format!("op{op}");
+        let mut bits = [0; 16];
+        bits[..8].copy_from_slice(&self.rng.next().to_le_bytes());
+        bits[8..].copy_from_slice(&self.rng.next().to_le_bytes());
+        let before = machine.desk.book.counts().waiters;
+        let now = machine.clock.now();
+        let claim = Acquire {
+            ticket: Ticket(op as u64 + 1),
+            wants: &wants,
+            ttl_ms: ask.ttl.as_millis() as u64,
+            wait_ms: ask.wait.as_millis() as u64,
+            max_hold_ms: ask.max_hold.map(|cap| cap.as_millis() as u64),
+            delay_ms: ask.delay.as_millis() as u64,
+            holder: &holder,
+            request: ask.request.as_deref().map(|id| RequestId { scope: "", id }),
+            secret: Secret::new(bits),
+        };
+        let reply = machine.desk.submit(Command::Acquire(claim), || op, now);
+        let after = machine.desk.book.counts().waiters;
+        let is_waiting = machine.desk.is_waiting(Ticket(op as u64 + 1));
+        self.follow();
+        if is_waiting {
+            self.history.counts.waits += 1;
+            self.wait(op, &ask, now.as_nanos(), (before, after));
+        }
+        if let Some(reply) = reply {
+            self.finish(op, reply);
+        }
+    }
+
+    /// The model's line: one place per request.
+    fn wait(&mut self, op: OpId, ask: &Ask, now: u64, (before, after): (usize, usize)) {
+        let until = now + ask.wait.as_nanos() as u64;
+        let same = |other: &Waiter| match &self.history.ops[other.op].kind {
+            Kind::Acquire(earlier) => ask.request.is_some() && earlier.request == ask.request,
+            _ => false,
+        };
+        match self.model.waiters.iter().position(|waiter| waiter.until > now && same(waiter)) {
+            Some(at) => {
+                let waiter = &mut self.model.waiters[at];
+                waiter.until = waiter.until.max(until);
+                if after > before {
+                    self.observe("one_place_per_request", format!("operation {op} stands in line twice"));
+                }
+            }
+            None => self.model.waiters.push(Waiter { op, wants: ask.wants.clone(), until }),
+        }
+    }
+
+    /// A request that was sent before is sent again: the same body, or (which must be refused) another.
+    pub(super) fn retry(&mut self) {
+        let asked: Vec<Ask> = self
+            .history
+            .ops
+            .iter()
+            .rev()
+            .take(60)
+            .filter_map(|op| match &op.kind {
+                Kind::Acquire(ask) if ask.request.is_some() => Some(ask.clone()),
+                _ => None,
+            })
+            .collect();
+        if asked.is_empty() {
+            return self.acquire();
+        }
+        self.history.counts.retries += 1;
+        let mut ask = self.rng.pick(&asked).clone();
+        if self.rng.one_in(5) {
+            ask.ttl += Duration::from_millis(1);
+        }
+        self.ask_for(ask);
+    }
+
+    /// A lease that some client knows of: often a young one, sometimes one long ended.
+    fn pick_known(&mut self) -> Option<(OpId, Token, Secret)> {
+        if self.known.is_empty() {
+            return None;
+        }
+        let young = self.known.len().min(if self.rng.one_in(4) { usize::MAX } else { 6 });
+        let at = self.known.len() - 1 - self.rng.below(young as u64) as usize;
+        let op = self.known[at];
+        match self.history.ops[op].outcome {
+            Outcome::Granted { token, secret, .. } => Some((op, token, secret)),
+            _ => None,
+        }
+    }
+
+    pub(super) fn renew(&mut self) {
+        let Some((_, token, secret)) = self.pick_known() else { return };
+        let ttl = self.rng.one_in(3).then(|| Duration::from_millis(1 + self.rng.below(2_000)));
+        let op = self.invoke(Kind::Renew { token, ttl });
+        let ttl_ms = ttl.map(|ttl| ttl.as_millis() as u64);
+        self.submit(op, Command::Renew { lease: LeaseKey { token, secret }, ttl_ms });
+    }
+
+    pub(super) fn release(&mut self) {
+        let Some((_, token, secret)) = self.pick_known() else { return };
+        let op = self.invoke(Kind::Release { token });
+        self.submit(op, Command::Release { lease: LeaseKey { token, secret } });
+    }
+
+    /// A guessed secret, or the secret of another lease.
+    pub(super) fn hostile(&mut self) {
+        let Some((_, token, secret)) = self.pick_known() else { return };
+        let other = self.pick_known().filter(|(_, other, _)| *other != token).map(|(_, _, secret)| secret);
+        let guessed = other.unwrap_or_else(|| {
+            let mut bits = *secret.expose();
+            bits[self.rng.below(16) as usize] ^= 1 << self.rng.below(8);
+            Secret::new(bits)
+        });
+        self.history.counts.hostile += 1;
+        let op = self.invoke(Kind::Hostile { token });
+        let lease = LeaseKey { token, secret: guessed };
+        let renew = self.rng.one_in(2);
+        let Some(machine) = &self.machine else { return };
+        let before = machine.desk.book.digest();
+        let command = if renew { Command::Renew { lease, ttl_ms: None } } else { Command::Release { lease } };
+        self.submit(op, command);
+        if let Some(machine) = &self.machine {
+            self.history.ops[op].untouched = before == machine.desk.book.digest();
+        }
+    }
+
+    pub(super) fn revoke(&mut self) {
+        let name = format!("r{}", self.rng.below(self.swarm.names));
+        let op = self.invoke(Kind::Revoke { name: name.clone() });
+        self.submit(op, Command::Revoke { name: &name, reason: "drill" });
+    }
+
+    fn submit(&mut self, op: OpId, command: Command<'_>) {
+        let Some(machine) = &mut self.machine else { return };
+        let now = machine.clock.now();
+        let reply = machine.desk.submit(command, || op, now);
+        self.follow();
+        if let Some(reply) = reply {
+            self.finish(op, reply);
+        }
+    }
+
+    pub(super) fn cancel(&mut self) {
+        if self.model.waiters.is_empty() {
+            return;
+        }
+        let waiter = self.rng.below(self.model.waiters.len() as u64) as usize;
+        let waiting = self.model.waiters[waiter].op;
+        let op = self.invoke(Kind::Cancel { op: waiting });
+        let Some(machine) = &mut self.machine else { return };
+        let now = machine.clock.now();
+        let was_waiting = machine.desk.cancel(Ticket(waiting as u64 + 1), now);
+        if was_waiting {
+            self.answer(waiting, Outcome::Failed);
+            // Somebody may have joined the same request and wait on.
+            let joined = self.machine.as_ref().is_some_and(|m| self.joined(waiting).any(|op| m.desk.is_waiting(op)));
+            if !joined {
+                self.model.waiters.remove(waiter);
+            }
+        }
+        self.follow();
+        self.answer(op, Outcome::Cancelled(was_waiting));
+    }
+
+    /// Tickets of other operations under the same request id.
+    fn joined(&self, waiting: OpId) -> impl Iterator<Item = Ticket> + '_ {
+        let request = match &self.history.ops[waiting].kind {
+            Kind::Acquire(ask) => ask.request.clone(),
+            _ => None,
+        };
+        self.history.ops.iter().enumerate().filter_map(move |(op, record)| match &record.kind {
+            Kind::Acquire(ask) if request.is_some() && ask.request == request && op != waiting => {
+                Some(Ticket(op as u64 + 1))
+            }
+            _ => None,
+        })
+    }
+
+    /// A holder, live or long stale, writes to the resource and shows its token.
+    pub(super) fn guarded_write(&mut self) {
+        let Some((op, token, _)) = self.pick_known() else { return };
+        let Kind::Acquire(ask) = &self.history.ops[op].kind else { return };
+        let Some((name, _)) = ask.wants.iter().find(|(_, mode)| *mode == Mode::Exclusive) else { return };
+        let name = name.clone();
+        let Some(at) = name.strip_prefix('r').and_then(|digits| digits.parse::<usize>().ok()) else { return };
+        let newest = self.newest_exclusive(&name);
+        let accepted = self.registers[at].write_at(token, self.now).is_ok();
+        self.history.guarded.push(Guarded { name, token: token.get(), accepted, newest });
+    }
+
+    /// The newest exclusive token that any client has been told of for this resource.
+    fn newest_exclusive(&self, name: &str) -> u64 {
+        let covers = |ask: &Ask| ask.wants.iter().any(|(n, mode)| n == name && *mode == Mode::Exclusive);
+        let told = self.history.ops.iter().filter_map(|op| match (&op.kind, op.outcome) {
+            (Kind::Acquire(ask), Outcome::Granted { token, .. }) if covers(ask) => Some(token.get()),
+            _ => None,
+        });
+        told.max().unwrap_or(0)
+    }
+
+    pub(super) fn advance(&mut self) {
+        let nanos = match self.rng.below(8) {
+            0 => self.rng.below(2_000) * 1_000_000,
+            1 => 0,
+            _ => self.rng.below(120_000_000),
+        };
+        self.pass(nanos);
+        if self.swarm.slow_tick && self.rng.one_in(2) {
+            return;
+        }
+        let Some(machine) = &mut self.machine else { return };
+        let now = machine.clock.now();
+        let budget = if self.rng.one_in(3) { 1 + self.rng.below(4) as u32 } else { 10_000 };
+        machine.desk.tick(budget, now);
+        // As the wheel does: deadlines are looked at every millisecond.
+        let nanos = now.as_nanos() / 1_000_000 * 1_000_000;
+        let late = machine.desk.book.next_expiry().is_some_and(|next| next <= now);
+        if budget == 10_000 && late {
+            self.observe("not_late", "something due is left after a full tick".into());
+        }
+        self.follow();
+        self.model.waiters.retain(|waiter| waiter.until > nanos);
+    }
+
+    /// Every grant covers just what was asked, and the book shows it on every one of these resources.
+    pub(super) fn check_claimed(&mut self, op: OpId, token: u64, wants: &[(String, Mode)]) {
+        if let Some(Kind::Acquire(ask)) = self.history.ops.get(op).map(|op| &op.kind)
+            && ask.wants != wants
+        {
+            self.observe(
+                "all_or_nothing",
+                format!("operation {op} asked for {:?}, token {token} covers {wants:?}", ask.wants),
+            );
+        }
+    }
+
+    /// The end of every run: each resource can be had, once, by somebody new; then all counters go back to zero.
+    pub(super) fn probe_names(&mut self) {
+        for at in 0..self.swarm.names {
+            let ask = Ask {
+                wants: vec![(format!("r{at}"), Mode::Exclusive)],
+                ttl: Duration::from_secs(1),
+                wait: Duration::ZERO,
+                max_hold: None,
+                delay: Duration::ZERO,
+                request: None,
+            };
+            self.ask_for(ask);
+            let op = self.history.ops.len() - 1;
+            while self.machine.as_ref().is_some_and(|m| !m.desk.is_settled() || m.desk.has_work()) {
+                self.flush_step();
+            }
+            let Outcome::Granted { token, secret, .. } = self.history.ops[op].outcome else {
+                let outcome = self.history.ops[op].outcome;
+                self.observe("liveness", format!("r{at} cannot be had after every deadline: {outcome:?}"));
+                return;
+            };
+            let op = self.invoke(Kind::Release { token });
+            self.submit(op, Command::Release { lease: LeaseKey { token, secret } });
+        }
+    }
+}

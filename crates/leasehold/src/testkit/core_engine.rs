@@ -1,0 +1,358 @@
+//! An engine with nothing in it but the book: no disk, no thread, no randomness.
+//!
+//! # Promises
+//!
+//! Fencing, fair, never early: what the book alone can keep.
+//!
+//! # Does not promise
+//!
+//! Durability: it is gone with the process. Secrecy: its secrets are drawn from a counter.
+//!
+//! # Clock
+//!
+//! A [`ManualClock`]. When the book hears that time has passed is the author's choice: see [`Pace`].
+//!
+//! # Token
+//!
+//! The book's counter, from 1.
+//!
+//! # On lost connection
+//!
+//! There is none to lose.
+
+use std::collections::{BTreeMap, HashMap};
+use std::fmt;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
+use std::time::Duration;
+
+use leasehold_core::book::ResourceView;
+use leasehold_core::{
+    Acquire, Book, Command, Effect, LeaseKey, Limits, Refusal as CoreRefusal, Reply, RequestId, Secret, Ticket,
+    Want as CoreWant,
+};
+use tokio::sync::{oneshot, watch};
+
+use super::ManualClock;
+use crate::clock::Clock;
+use crate::engine::{
+    Answer, Claim, Engine, Grant, Holding, LeaseId, Promises, Query, Renewal, Resource, Waiting,
+};
+use crate::error::{Error, Refusal};
+
+const ENGINE: &str = "core";
+
+/// When the book hears that time has passed. Answers must not depend on it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Pace {
+    /// At once, before whatever is asked next: what is due has been collected.
+    Prompt,
+    /// After whatever is asked next, when those who wait get their turn: what is due has not been
+    /// collected yet, and the book must find out by comparing.
+    Late,
+}
+
+/// The book as an engine. See the module.
+pub struct CoreEngine(Arc<Shared>);
+
+struct Shared {
+    clock: ManualClock,
+    state: Mutex<State>,
+    /// Counts the steps of the clock, so that those who wait look at the book ([`Pace::Late`]).
+    steps: watch::Sender<u64>,
+}
+
+struct State {
+    book: Book,
+    waiting: HashMap<Ticket, oneshot::Sender<Reply>>,
+    tickets: u64,
+    closed: bool,
+}
+
+impl fmt::Debug for CoreEngine {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("CoreEngine").finish_non_exhaustive()
+    }
+}
+
+impl CoreEngine {
+    /// An empty book under this clock.
+    #[must_use]
+    pub fn new(clock: &ManualClock, limits: Limits, pace: Pace) -> Arc<Self> {
+        let mut book = Book::new(limits, 0);
+        book.set_ceiling(u64::MAX);
+        let state = State { book, waiting: HashMap::new(), tickets: 0, closed: false };
+        let shared =
+            Arc::new(Shared { clock: clock.clone(), state: Mutex::new(state), steps: watch::Sender::new(0) });
+        let weak: Weak<Shared> = Arc::downgrade(&shared);
+        clock.on_step(Box::new(move || {
+            if let Some(shared) = weak.upgrade() {
+                match pace {
+                    Pace::Prompt => shared.tick(),
+                    Pace::Late => shared.steps.send_modify(|steps| *steps += 1),
+                }
+            }
+        }));
+        Arc::new(Self(shared))
+    }
+}
+
+impl Shared {
+    fn lock(&self) -> MutexGuard<'_, State> {
+        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn open(&self, attempt: &str) -> Result<MutexGuard<'_, State>, Error> {
+        let state = self.lock();
+        if state.closed { Err(unavailable(attempt)) } else { Ok(state) }
+    }
+
+    fn tick(&self) {
+        let now = self.clock.now();
+        let mut state = self.lock();
+        while state.apply(Command::Tick { budget: 64 }, now) == Reply::Ticked(true) {}
+    }
+
+    /// Decides a command that cannot wait.
+    fn ask(&self, attempt: &str, command: Command<'_>) -> Result<Reply, Error> {
+        let now = self.clock.now();
+        Ok(self.open(attempt)?.apply(command, now))
+    }
+
+    fn submit(&self, attempt: &str, claim: &Claim) -> Result<Submitted<'_>, Error> {
+        let now = self.clock.now();
+        let wants: Vec<CoreWant<'_>> =
+            claim.wants.iter().map(|want| CoreWant { name: &want.name, mode: want.mode }).collect();
+        let mut state = self.open(attempt)?;
+        state.tickets += 1;
+        let ticket = Ticket(state.tickets);
+        let reply = state.apply(
+            Command::Acquire(Acquire {
+                ticket,
+                wants: &wants,
+                ttl_ms: millis(claim.ttl),
+                wait_ms: millis(claim.wait),
+                max_hold_ms: claim.max_hold.map(millis),
+                delay_ms: millis(claim.delay),
+                holder: &claim.holder,
+                request: claim.request.as_ref().map(|r| RequestId { scope: &r.scope, id: &r.id }),
+                secret: secret(ticket.0),
+            }),
+            now,
+        );
+        if reply != Reply::Waiting {
+            return Ok(Submitted::Answered(reply));
+        }
+        let (to, from) = oneshot::channel();
+        state.waiting.insert(ticket, to);
+        Ok(Submitted::InLine(InLine { shared: self, ticket, from, retried: claim.request.is_some(), done: false }))
+    }
+}
+
+impl State {
+    fn apply(&mut self, command: Command<'_>, now: leasehold_core::Time) -> Reply {
+        let outcome = self.book.apply(command, now);
+        // There is no journal: the facts go nowhere.
+        drop(self.book.take_tape(Vec::new()));
+        for Effect { ticket, reply } in outcome.effects {
+            if let Some(to) = self.waiting.remove(&ticket) {
+                // Whoever waits leaves under the same lock, so somebody is there to hear it.
+                let _ = to.send(reply);
+            }
+        }
+        outcome.reply
+    }
+}
+
+enum Submitted<'a> {
+    Answered(Reply),
+    InLine(InLine<'a>),
+}
+
+/// A place in line. Dropping it leaves the line, or ends the grant that nobody will see.
+struct InLine<'a> {
+    shared: &'a Shared,
+    ticket: Ticket,
+    from: oneshot::Receiver<Reply>,
+    retried: bool,
+    done: bool,
+}
+
+impl Drop for InLine<'_> {
+    fn drop(&mut self) {
+        if self.done {
+            return;
+        }
+        let now = self.shared.clock.now();
+        let mut state = self.shared.lock();
+        if state.waiting.remove(&self.ticket).is_some() {
+            state.apply(Command::Cancel { ticket: self.ticket }, now);
+        } else if let Ok(Reply::Granted(granted)) = self.from.try_recv()
+            && !self.retried
+        {
+            state.apply(Command::Release { lease: granted.lease }, now);
+        }
+    }
+}
+
+impl Engine for CoreEngine {
+    fn promises(&self) -> Promises {
+        Promises {
+            engine: ENGINE,
+            durable: false,
+            fencing: true,
+            fair: true,
+            never_early: true,
+            outlives_process: false,
+        }
+    }
+
+    fn acquire(&self, claim: Claim) -> Answer<'_, Grant> {
+        Box::pin(async move {
+            let mut steps = self.0.steps.subscribe();
+            let mut place = match self.0.submit("acquire", &claim)? {
+                Submitted::Answered(reply) => return grant(reply),
+                Submitted::InLine(place) => place,
+            };
+            loop {
+                tokio::select! {
+                    biased;
+                    reply = &mut place.from => {
+                        place.done = true;
+                        return grant(reply.map_err(|_| unavailable("acquire"))?);
+                    }
+                    // Cannot fail: the sender is a field of self.
+                    _ = steps.changed() => self.0.tick(),
+                }
+            }
+        })
+    }
+
+    fn renew<'a>(&'a self, lease: &'a LeaseId, ttl: Option<Duration>) -> Answer<'a, Renewal> {
+        Box::pin(async move {
+            let command = Command::Renew { lease: key(lease)?, ttl_ms: ttl.map(millis) };
+            match self.0.ask("renew", command)? {
+                Reply::Renewed(renewed) => {
+                    Ok(Renewal { remaining: renewed.remaining, renewable: renewed.renewable })
+                }
+                other => Err(refused(other)),
+            }
+        })
+    }
+
+    fn release<'a>(&'a self, lease: &'a LeaseId) -> Answer<'a, bool> {
+        Box::pin(async move {
+            match self.0.ask("release", Command::Release { lease: key(lease)? })? {
+                Reply::Released(first) => Ok(first),
+                other => Err(refused(other)),
+            }
+        })
+    }
+
+    fn revoke<'a>(&'a self, name: &'a str, reason: &'a str) -> Answer<'a, usize> {
+        Box::pin(async move {
+            match self.0.ask("revoke", Command::Revoke { name, reason })? {
+                Reply::Revoked(count) => Ok(count),
+                other => Err(refused(other)),
+            }
+        })
+    }
+
+    fn inspect<'a>(&'a self, name: &'a str) -> Answer<'a, Option<Resource>> {
+        Box::pin(async move {
+            let now = self.0.clock.now();
+            Ok(self.0.open("inspect")?.book.inspect(name, now).map(resource))
+        })
+    }
+
+    fn list(&self, query: Query) -> Answer<'_, Vec<Resource>> {
+        Box::pin(async move {
+            let now = self.0.clock.now();
+            let state = self.0.open("list")?;
+            let mut found = BTreeMap::new();
+            let mut cursor = Some(0);
+            while let Some(from) = cursor {
+                cursor = state.book.scan(from, 64, &query.prefix, now, |view| {
+                    found.insert(view.name.clone(), resource(view));
+                });
+            }
+            let after = |name: &String| query.after.as_ref().is_none_or(|after| name > after);
+            Ok(found.into_iter().filter(|(name, _)| after(name)).map(|(_, r)| r).take(query.limit).collect())
+        })
+    }
+
+    fn close(&self) -> Answer<'_, ()> {
+        Box::pin(async move {
+            let mut state = self.0.lock();
+            state.closed = true;
+            // Those in line hear that nobody will answer.
+            state.waiting.clear();
+            Ok(())
+        })
+    }
+}
+
+fn grant(reply: Reply) -> Result<Grant, Error> {
+    match reply {
+        Reply::Granted(granted) => Ok(Grant {
+            lease_id: LeaseId::new(granted.lease.expose()),
+            token: Some(granted.lease.token),
+            remaining: granted.remaining,
+            renewable: granted.renewable,
+        }),
+        other => Err(refused(other)),
+    }
+}
+
+fn refused(reply: Reply) -> Error {
+    let refusal = match reply {
+        Reply::Invalid(sentence) => return Error::Invalid(sentence),
+        Reply::Refused(CoreRefusal::Held(held)) => Refusal::Held {
+            resource: held.resource,
+            holder: held.holder,
+            remaining: held.remaining,
+            queue_len: held.queue_len,
+        },
+        Reply::Refused(CoreRefusal::Stale) => Refusal::Stale,
+        Reply::Refused(CoreRefusal::NotHeld) => Refusal::NotHeld,
+        Reply::Refused(CoreRefusal::QueueFull(resource)) => Refusal::QueueFull { resource },
+        Reply::Refused(CoreRefusal::Quota(what)) => Refusal::Quota(what),
+        Reply::Refused(CoreRefusal::Mismatch) => Refusal::Mismatch,
+        other => unreachable!("the book answered with {other:?}"),
+    };
+    Error::Refused(refusal)
+}
+
+fn unavailable(attempt: &str) -> Error {
+    Error::Unavailable { engine: ENGINE, attempt: attempt.into(), source: "the engine is closed".into() }
+}
+
+fn resource(view: ResourceView) -> Resource {
+    let holding =
+        |h: leasehold_core::book::HoldingView| Holding { holder: h.holder, token: Some(h.token), since: h.since, remaining: h.remaining };
+    Resource {
+        name: view.name,
+        mode: view.mode,
+        holders: view.holders.into_iter().map(holding).collect(),
+        waiters: view.waiters.into_iter().map(|w| Waiting { holder: w.holder, waiting: w.waiting }).collect(),
+        queue_len: view.queue_len,
+    }
+}
+
+fn key(lease: &LeaseId) -> Result<LeaseKey, Error> {
+    lease.expose().parse().map_err(|_| Error::Refused(Refusal::NotHeld))
+}
+
+/// Whole milliseconds, rounded up: nothing lapses early.
+fn millis(span: Duration) -> u64 {
+    u64::try_from(span.as_nanos().div_ceil(1_000_000)).unwrap_or(u64::MAX)
+}
+
+/// Bits that look random and are the same in every run.
+fn secret(number: u64) -> Secret {
+    let mix = |seed: u64| {
+        let mut bits = seed.wrapping_mul(0x9e37_79b9_7f4a_7c15);
+        bits = (bits ^ (bits >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
+        bits ^ (bits >> 31)
+    };
+    Secret::new(((u128::from(mix(number)) << 64) | u128::from(mix(!number))).to_be_bytes())
+}

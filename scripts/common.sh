@@ -1,0 +1,54 @@
+# Shared by the scripts beside it. Sourced, not run.
+#
+# Brings the shell to the root of the repository, finds cargo, and installs what is missing.
+
+cd "$(dirname "${BASH_SOURCE[0]}")/.."
+
+# A shell without a login does not know where rustup put cargo.
+cargo_bin="${CARGO_HOME:-${HOME:-/root}/.cargo}/bin"
+if ! command -v cargo >/dev/null 2>&1 && [ -x "$cargo_bin/cargo" ]; then
+    PATH="$cargo_bin:$PATH"
+    export PATH
+fi
+
+# Where cargo puts what it builds.
+target_dir="${CARGO_TARGET_DIR:-target}"
+
+step() { printf '\n== %s\n' "$*"; }
+die() { printf '%s: %s\n' "${0##*/}" "$*" >&2; exit 1; }
+
+# install PACKAGE...: from the distribution, as root or by sudo.
+install() {
+    command -v apt-get >/dev/null 2>&1 || die "please install: $*"
+    local as_root=()
+    if [ "$(id -u)" -ne 0 ]; then
+        command -v sudo >/dev/null 2>&1 || die "please install, as root: apt-get install $*"
+        as_root=(sudo)
+    fi
+    step "installing $*"
+    # The package lists of a new machine may be empty or old.
+    DEBIAN_FRONTEND=noninteractive "${as_root[@]}" apt-get update -qq </dev/null || true
+    DEBIAN_FRONTEND=noninteractive "${as_root[@]}" apt-get install -y -qq --no-install-recommends "$@" </dev/null \
+        || die "could not install: $*"
+}
+
+# A Rust toolchain that is new enough, and the linker it needs.
+need_rust() {
+    local wanted have
+    wanted=$(sed -n 's/^rust-version = "\(.*\)"$/\1/p' Cargo.toml)
+    command -v cargo >/dev/null 2>&1 \
+        || die "Rust $wanted or newer is needed: install it with rustup (https://rust-lang.org), then run this again"
+    have=$(rustc --version | cut -d ' ' -f 2)
+    if [ "$(printf '%s\n%s\n' "$wanted" "$have" | sort -V | head -n 1)" != "$wanted" ]; then
+        die "Rust $wanted or newer is needed, this is $have: run rustup update, then run this again"
+    fi
+    command -v cc >/dev/null 2>&1 || install gcc libc6-dev
+}
+
+# What the tests use besides Rust: strace makes system calls fail, faketime moves the wall clock.
+need_test_tools() {
+    local missing=()
+    command -v strace >/dev/null 2>&1 || missing+=(strace)
+    command -v faketime >/dev/null 2>&1 || missing+=(faketime)
+    [ "${#missing[@]}" -eq 0 ] || install "${missing[@]}"
+}
