@@ -13,6 +13,10 @@ fi
 
 # Where cargo puts what it builds.
 target_dir="${CARGO_TARGET_DIR:-target}"
+case $target_dir in
+    /*) ;;
+    *) target_dir="$PWD/$target_dir" ;;
+esac
 
 step() { printf '\n== %s\n' "$*"; }
 die() { printf '%s: %s\n' "${0##*/}" "$*" >&2; exit 1; }

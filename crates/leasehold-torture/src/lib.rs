@@ -7,6 +7,7 @@
 //! - [`sim`]: the engine's own code under misbehaving clients and that disk, from one seed.
 //! - [`images`]: every crash image and every flipped bit of a history.
 //! - [`rng`]: randomness with a seed.
+//! - [`witness`]: what a real process said before it was killed, against what its directory holds.
 #![forbid(unsafe_code)]
 
 pub mod disk;
@@ -16,3 +17,4 @@ pub mod invariant;
 pub mod model;
 pub mod rng;
 pub mod sim;
+pub mod witness;

@@ -6,6 +6,7 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 
 use leasehold::conformance::{LAWS, Manual, Soon, attempt};
 use leasehold::engine::Engine;
+use leasehold::engine::embedded::journal::Sizes;
 use leasehold::engine::embedded::{Embedded, Options, Visitor};
 use leasehold::testkit::{CoreEngine, ManualClock, Pace};
 use leasehold_core::Limits;
@@ -20,7 +21,11 @@ mod core_told_late {
 }
 
 mod embedded {
-    leasehold::conformance_tests!(super::embedded());
+    leasehold::conformance_tests!(super::embedded(super::options));
+}
+
+mod embedded_with_a_small_journal {
+    leasehold::conformance_tests!(super::embedded(super::small));
 }
 
 /// The bare book. It must not matter when it is told that time has passed.
@@ -39,8 +44,10 @@ struct Dirs {
 }
 
 impl Dirs {
+    /// In memory where there is such a place: these laws are not about the disk.
     fn new() -> Self {
-        Self { root: Arc::new(tempfile::tempdir().expect("a place for the journals")), made: Arc::default() }
+        let root = tempfile::tempdir_in("/dev/shm").or_else(|_| tempfile::tempdir());
+        Self { root: Arc::new(root.expect("a place for the journals")), made: Arc::default() }
     }
 
     fn next(&self) -> PathBuf {
@@ -57,38 +64,59 @@ fn options(clock: &ManualClock) -> Options {
     Options { clock: clock.shared(), ..Options::default() }
 }
 
-fn open(dir: PathBuf, clock: &ManualClock) -> Soon<'static, Arc<dyn Engine>> {
-    let options = options(clock);
+/// Everything small: a few leases fill a segment, bring about a snapshot and use up the reserved tokens.
+fn small(clock: &ManualClock) -> Options {
+    let sizes = Sizes { segment: 128 << 10, snapshot_after: 1 << 10, tokens: 4 };
+    Options { sizes, ..options(clock) }
+}
+
+fn open(dir: PathBuf, options: Options) -> Soon<'static, Arc<dyn Engine>> {
     Box::pin(async move { Embedded::open(dir, options).await.expect("the directory opens") as Arc<dyn Engine> })
 }
 
-fn embedded() -> Manual {
+fn embedded(options: fn(&ManualClock) -> Options) -> Manual {
     let dirs = Dirs::new();
     let again = dirs.clone();
-    Manual::new(move |clock| open(dirs.next(), clock)).reopened_by(move |clock| open(again.last(), clock))
+    Manual::new(move |clock| open(dirs.next(), options(clock)))
+        .reopened_by(move |clock| open(again.last(), options(clock)))
 }
 
 /// The embedded engine, opened anew for every single operation.
 fn visitor() -> Manual {
     let dirs = Dirs::new();
     Manual::new(move |clock| {
-        let engine = Visitor::new(dirs.next(), options(clock));
+        let engine = Visitor::new(dirs.next(), small(clock));
         Box::pin(async move { engine as Arc<dyn Engine> })
     })
 }
 
-/// Goal: everything the engine knows survives a restart after every operation.
-/// Method: the laws against a visitor, except those that are not about visits.
+/// Laws that no visitor can be asked to keep under a clock that stands still.
+const NOT_FOR_VISITORS: &[&str] = &[
+    // It has nothing open between two operations, and so nothing to close.
+    "a_closed_engine_is_unavailable",
+    // Two calls at once: a visitor waits for another's moment on the clock, and nobody moves it.
+    "a_crowd_gets_one_holder",
+    "revoke_serves_the_line",
+    "tokens_rise_over_every_ending",
+    "a_waiting_claim_holds_nothing",
+    "opposite_orders_do_not_deadlock",
+    "a_waiter_is_served_on_release",
+    "a_waiter_is_served_on_lapse",
+    "patience_runs_out",
+    "a_waiter_who_leaves_is_forgotten",
+    "a_dropped_acquire_leaves_no_lease",
+    "a_refusal_is_not_stored",
+    "a_repeat_while_waiting_joins",
+    "no_secret_is_ever_shown",
+];
+
+/// Goal: everything the engine knows survives a restart after every single operation.
+/// Method: the laws against a visitor, which opens and closes the directory for each.
 #[tokio::test]
 async fn a_visitor_keeps_the_laws() {
-    /// A visitor has nothing open between operations, and so nothing to close.
-    const NOT_ABOUT_VISITS: &[&str] = &["a_closed_engine_is_unavailable"];
     let mut broken = Vec::new();
-    for law in LAWS.iter().filter(|law| !NOT_ABOUT_VISITS.contains(&law.name)) {
-        let t = std::time::Instant::now();
-        let r = attempt(law, &visitor()).await;
-        eprintln!("{} {:?} {:?}", law.name, t.elapsed(), r);
-        if let Err(why) = r {
+    for law in LAWS.iter().filter(|law| !NOT_FOR_VISITORS.contains(&law.name)) {
+        if let Err(why) = attempt(law, &visitor()).await {
             broken.push(format!("{}: {why}", law.name));
         }
     }

@@ -52,8 +52,7 @@ async fn the_embedded_engine_plays_every_scenario() {
     let root = tempfile::tempdir().expect("a place for the journals");
     play_all(async |script: &Script, clock: &ManualClock| {
         let name = Path::new(script.file()).file_stem().expect("a script has a name").to_owned();
-        let options =
-            Options { clock: clock.shared(), limits: script.limits().clone(), ..Options::default() };
+        let options = Options { clock: clock.shared(), limits: script.limits().clone(), ..Options::default() };
         Embedded::open(root.path().join(name), options).await.expect("an empty directory opens")
     })
     .await;

@@ -57,7 +57,12 @@ impl Target {
     /// have their turn between them.
     pub fn visit(&self) -> Leasehold {
         // What recovery left behind, or a disk that failed, is for the person at the terminal.
-        let notices = Arc::new(|notice: Notice| output::say(notice.to_string()));
+        // A disk that failed is in the error of the command that met it: one sentence, not two.
+        let notices = Arc::new(|notice: Notice| {
+            if !matches!(notice, Notice::Failed(_)) {
+                output::say(notice.to_string());
+            }
+        });
         let options = Options { notices, ..Options::default() };
         Leasehold::with_engine(Visitor::new(self.dir.clone(), options), clock())
     }

@@ -11,7 +11,7 @@ use crate::engine::{Claim, Engine, Grant, LeaseId, Mode, Promises, Query, Renewa
 use crate::error::{Error, Refusal};
 
 /// How long an answer may take in real time before the law counts as broken.
-const PATIENCE: Duration = Duration::from_secs(20);
+const PATIENCE: Duration = Duration::from_secs(10);
 /// Between two looks at something that is about to happen.
 const LOOK: Duration = Duration::from_millis(2);
 
@@ -273,7 +273,10 @@ pub(super) fn assert_refused<T: Debug>(what: &str, got: Result<T, Error>, expect
 }
 
 pub(super) fn assert_invalid(what: &str, error: &Error) {
-    assert!(matches!(error, Error::Invalid(sentence) if !sentence.is_empty()), "expected that {what} is invalid, got {error:?}");
+    assert!(
+        matches!(error, Error::Invalid(sentence) if !sentence.is_empty()),
+        "expected that {what} is invalid, got {error:?}"
+    );
 }
 
 pub(super) fn assert_unavailable<T: Debug>(what: &str, got: Result<T, Error>) {

@@ -34,9 +34,7 @@ use tokio::sync::{oneshot, watch};
 
 use super::ManualClock;
 use crate::clock::Clock;
-use crate::engine::{
-    Answer, Claim, Engine, Grant, Holding, LeaseId, Promises, Query, Renewal, Resource, Waiting,
-};
+use crate::engine::{Answer, Claim, Engine, Grant, Holding, LeaseId, Promises, Query, Renewal, Resource, Waiting};
 use crate::error::{Error, Refusal};
 
 const ENGINE: &str = "core";
@@ -81,8 +79,7 @@ impl CoreEngine {
         let mut book = Book::new(limits, 0);
         book.set_ceiling(u64::MAX);
         let state = State { book, waiting: HashMap::new(), tickets: 0, closed: false };
-        let shared =
-            Arc::new(Shared { clock: clock.clone(), state: Mutex::new(state), steps: watch::Sender::new(0) });
+        let shared = Arc::new(Shared { clock: clock.clone(), state: Mutex::new(state), steps: watch::Sender::new(0) });
         let weak: Weak<Shared> = Arc::downgrade(&shared);
         clock.on_step(Box::new(move || {
             if let Some(shared) = weak.upgrade() {
@@ -231,9 +228,7 @@ impl Engine for CoreEngine {
         Box::pin(async move {
             let command = Command::Renew { lease: key(lease)?, ttl_ms: ttl.map(millis) };
             match self.0.ask("renew", command)? {
-                Reply::Renewed(renewed) => {
-                    Ok(Renewal { remaining: renewed.remaining, renewable: renewed.renewable })
-                }
+                Reply::Renewed(renewed) => Ok(Renewal { remaining: renewed.remaining, renewable: renewed.renewable }),
                 other => Err(refused(other)),
             }
         })
@@ -327,8 +322,12 @@ fn unavailable(attempt: &str) -> Error {
 }
 
 fn resource(view: ResourceView) -> Resource {
-    let holding =
-        |h: leasehold_core::book::HoldingView| Holding { holder: h.holder, token: Some(h.token), since: h.since, remaining: h.remaining };
+    let holding = |h: leasehold_core::book::HoldingView| Holding {
+        holder: h.holder,
+        token: Some(h.token),
+        since: h.since,
+        remaining: h.remaining,
+    };
     Resource {
         name: view.name,
         mode: view.mode,

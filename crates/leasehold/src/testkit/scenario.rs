@@ -109,8 +109,7 @@ impl Script {
     ///
     /// A directory that cannot be read or has no script in it, or the first line that does not parse.
     pub fn load_all(dir: &Path) -> Result<Vec<Self>, Failure> {
-        let whole =
-            |path: &Path, message: String| Failure { file: path.display().to_string(), line: 0, message };
+        let whole = |path: &Path, message: String| Failure { file: path.display().to_string(), line: 0, message };
         let entries = std::fs::read_dir(dir).map_err(|error| whole(dir, error.to_string()))?;
         let mut paths: Vec<_> = entries.filter_map(|entry| Some(entry.ok()?.path())).collect();
         paths.retain(|path| path.extension().is_some_and(|end| end == "txt"));
@@ -209,11 +208,20 @@ mod tests {
     async fn a_different_outcome_fails_in_the_words_of_the_script() {
         let first = "at 0s ada acquire a ttl=10s -> granted token=a\n";
         for (line, message) in [
-            ("at 1s bob acquire a ttl=1s -> granted", "test.txt:2: expected granted, got held on=a by=ada queue=0 remaining=9s"),
-            ("at 1s bob acquire a ttl=1s -> held by=cy", "test.txt:2: expected by=cy, got held on=a by=ada queue=0 remaining=9s"),
+            (
+                "at 1s bob acquire a ttl=1s -> granted",
+                "test.txt:2: expected granted, got held on=a by=ada queue=0 remaining=9s",
+            ),
+            (
+                "at 1s bob acquire a ttl=1s -> held by=cy",
+                "test.txt:2: expected by=cy, got held on=a by=ada queue=0 remaining=9s",
+            ),
             ("at 1s bob acquire b ttl=1s -> granted token=b = a", "test.txt:2: expected token b = a, got 3 and 2"),
             ("at 1s bob acquire b ttl=1s -> granted token=b > c", "test.txt:2: no token is called c yet"),
-            ("at 1s bob acquire a ttl=1s wait=1s -> waiting", "test.txt:2: bob still waits at the end: say what came of it"),
+            (
+                "at 1s bob acquire a ttl=1s wait=1s -> waiting",
+                "test.txt:2: bob still waits at the end: say what came of it",
+            ),
             ("at 1s bob -> granted", "test.txt:2: bob does not wait for anything"),
         ] {
             assert_eq!(play(&format!("{first}{line}\n")).await, Err(message.to_owned()));

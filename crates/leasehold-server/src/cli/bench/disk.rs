@@ -7,6 +7,7 @@ use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use anyhow::Context;
+use serde::Serialize;
 
 use super::stats::Stats;
 use crate::cli::exit::Failure;
@@ -68,8 +69,28 @@ pub struct Probe {
     file: File,
     path: PathBuf,
     at: u64,
-    /// Every fdatasync measured so far.
-    pub stats: Stats,
+    /// Every fdatasync of each half.
+    halves: Vec<Stats>,
+}
+
+/// How long one fdatasync took, in microseconds.
+#[derive(Clone, Copy, Debug, PartialEq, Serialize)]
+pub struct Found {
+    /// Half of all were faster.
+    pub p50: f64,
+    /// Of those before the load.
+    pub p50_before: f64,
+    /// Of those after it.
+    pub p50_after: f64,
+}
+
+impl Found {
+    /// Whether the disk was about as fast after the load as before: only then is there a bound to compare
+    /// with. Disks with a burst allowance are not.
+    pub fn is_steady(&self) -> bool {
+        let (low, high) = (self.p50_before.min(self.p50_after), self.p50_before.max(self.p50_after));
+        high <= 2.0 * low
+    }
 }
 
 impl Probe {
@@ -77,25 +98,36 @@ impl Probe {
     pub fn new(dir: &Path) -> anyhow::Result<Self> {
         let path = dir.join(format!("leasehold-bench-probe-{}", std::process::id()));
         let file = zeroed(&path).with_context(|| format!("write a file of zeros to {}", path.display()))?;
-        Ok(Self { file, path, at: 0, stats: Stats::new()? })
+        Ok(Self { file, path, at: 0, halves: Vec::new() })
     }
 
     /// Measures one half: write 512 bytes, then time the fdatasync. Once before the load and once after,
     /// so that a disk which changes its pace meanwhile is seen from both sides.
     pub fn measure(&mut self) -> anyhow::Result<()> {
         let end = moment::stopwatch() + HALF_TIME;
+        let mut half = Stats::new()?;
         for _ in 0..HALF_SAMPLES {
             self.file.write_all_at(&[0xa5; WRITE_BYTES], self.at).context("write to the probe file")?;
             let before = moment::stopwatch();
             rustix::fs::fdatasync(&self.file).context("sync the probe file")?;
             let after = moment::stopwatch();
-            self.stats.record(after.duration_since(before));
+            half.record(after.duration_since(before));
             self.at = (self.at + WRITE_BYTES as u64) % PROBE_BYTES;
             if after >= end {
                 break;
             }
         }
+        self.halves.push(half);
         Ok(())
+    }
+
+    /// What was found in all halves together, and in the first and the last.
+    pub fn found(&self) -> anyhow::Result<Found> {
+        let mut all = Stats::new()?;
+        self.halves.iter().try_for_each(|half| all.add(half))?;
+        let p50 = |half: Option<&Stats>| half.map_or(0.0, |half| half.at(0.5));
+        let (p50_before, p50_after) = (p50(self.halves.first()), p50(self.halves.last()));
+        Ok(Found { p50: all.at(0.5), p50_before, p50_after })
     }
 }
 

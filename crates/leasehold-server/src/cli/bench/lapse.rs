@@ -15,8 +15,11 @@ use super::stop::Stop;
 use super::{load, many, progress};
 use crate::cli::{moment, output, target};
 
-/// How long a short load tells us how fast leases can be taken here.
-const TRIAL: Duration = Duration::from_millis(500);
+/// How long a load of pairs tells us how fast leases can be taken here.
+const TRIAL: Duration = Duration::from_secs(1);
+
+/// How long before the end the others begin.
+const HEAD_START: Duration = Duration::from_millis(500);
 
 /// How many others acquire and release while the leases lapse.
 const OTHERS: usize = 8;
@@ -42,23 +45,23 @@ pub struct Report {
 }
 
 /// Takes the leases, waits for their common end, and watches the engine collect them.
-pub async fn run(place: &Place, count: u64, clients: usize, stop: &Stop) -> anyhow::Result<Report> {
+pub async fn run(place: &Place, count: u64, stop: &Stop) -> anyhow::Result<Report> {
     let engine = Embedded::open(place.dir(), Options::default()).await?;
     let client = Leasehold::with_engine(engine.clone(), target::clock());
     let spinner = progress::spinner("trying how fast leases can be taken");
-    let trial = load::run(&client, clients, TRIAL, stop, &spinner).await?;
+    let trial = load::run(&client, many::CLIENTS, TRIAL, stop, &spinner).await?;
     spinner.finish_and_clear();
-    // A pair is two operations, so this is at least twice the time they need. Were one late it would say so.
-    let needed = Duration::from_secs_f64(2.0 + 1.5 * as_f64(count) / trial.pairs_per_s().max(1.0));
+    // A pair is two operations and a lease only one, so this is about twice the time they should need.
+    let needed = Duration::from_secs_f64(2.0 + as_f64(count) / trial.pairs_per_s().max(1.0));
     let end = moment::stopwatch() + needed;
 
     let bar = progress::count(count, "leases taken");
     let left = move || end.checked_duration_since(moment::stopwatch()).filter(|left| !left.is_zero());
     let taken = many::take(&client, count, left, stop, &bar).await?;
     bar.finish_and_clear();
-    ensure!(moment::stopwatch() < end, "the leases were not all taken before their common end: try fewer");
+    ensure!(moment::stopwatch() < end, many::TOO_LATE);
     let spinner = progress::spinner("waiting for their common end");
-    stop.within(end.saturating_duration_since(moment::stopwatch()).saturating_sub(TRIAL)).await;
+    stop.within(end.saturating_duration_since(moment::stopwatch()).saturating_sub(HEAD_START)).await;
 
     // The others begin before the end comes, so that they are in full swing when it does.
     let watching = tokio::spawn(collected(engine, end, stop.clone()));

@@ -12,7 +12,10 @@ use tokio::task::JoinSet;
 use super::stop::Stop;
 
 /// How many ask at once: enough that each sync carries a full batch.
-const CLIENTS: u64 = 512;
+pub const CLIENTS: usize = 512;
+
+/// The disk was slower than it seemed.
+pub const TOO_LATE: &str = "the leases were not all taken before their common end: try again, or with fewer";
 
 /// What every name begins with; with its number it is 24 bytes long.
 pub const PREFIX: &str = "bench/";
@@ -38,7 +41,7 @@ pub async fn take(
 ) -> anyhow::Result<u64> {
     let next = Arc::new(AtomicU64::new(0));
     let mut tasks = JoinSet::new();
-    for _ in 0..CLIENTS.min(count) {
+    for _ in 0..CLIENTS {
         let (client, next, stop, ttl, bar) = (client.clone(), next.clone(), stop.clone(), ttl.clone(), bar.clone());
         tasks.spawn(async move {
             let mut taken = 0_u64;
@@ -47,7 +50,7 @@ pub async fn take(
                 if number >= count {
                     break;
                 }
-                let ttl = ttl().context("the leases were not all taken before their common end: try fewer")?;
+                let ttl = ttl().context(TOO_LATE)?;
                 // The lease_id is dropped: a holder would keep it, and it is not the engine's memory.
                 client.acquire(name(number)).ttl(ttl).holder(holder(number)).grant().await?;
                 taken += 1;

@@ -97,7 +97,7 @@ impl Bench {
             }
         } else if let Some(count) = self.lapse {
             for place in places {
-                let report = lapse::run(place, count, self.clients as usize, &stop).await?;
+                let report = lapse::run(place, count, &stop).await?;
                 if self.json { output::json(&report)? } else { lapse::print(&report)? }
             }
         } else {
@@ -139,7 +139,10 @@ impl Bench {
         probe.measure()?;
         bar.finish_and_clear();
         client.close().await?;
-        let report = Report::new(place.url(), clients, &measured, &probe.stats, place.fs.clone());
+        let report = Report::new(place.url(), clients, &measured, probe.found()?, place.fs.clone());
+        if !report.fdatasync_us.is_steady() {
+            output::say("the disk changed its pace while we measured: the ratios mean little, try again");
+        }
         Ok((report, measured))
     }
 

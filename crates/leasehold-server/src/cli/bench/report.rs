@@ -2,8 +2,9 @@
 
 use serde::Serialize;
 
+use super::disk::Found;
 use super::load::Measured;
-use super::stats::{Stats, Summary, ratio};
+use super::stats::{Summary, ratio};
 use crate::cli::output::{self, Table};
 
 /// One target's figures: the object of the contract, and beside it what the figures are measured by.
@@ -24,7 +25,7 @@ pub struct Report {
     /// Latency of a pair.
     pub pair_us: Summary,
     /// The disk's own pace, measured in the same run.
-    pub fdatasync_us: Sync,
+    pub fdatasync_us: Found,
     /// The file system below.
     pub fs: String,
     /// Pairs per second, of `clients / (2 x p50 of one fdatasync)`: what one commit per sync would allow.
@@ -33,17 +34,10 @@ pub struct Report {
     pub ratio_acquire_to_fdatasync: f64,
 }
 
-/// The p50 of one fdatasync.
-#[derive(Debug, Serialize)]
-pub struct Sync {
-    /// Half were faster.
-    pub p50: f64,
-}
-
 impl Report {
     /// Puts load and disk side by side.
-    pub fn new(url: String, clients: usize, measured: &Measured, fdatasync: &Stats, fs: String) -> Self {
-        let sync_us = fdatasync.at(0.5);
+    pub fn new(url: String, clients: usize, measured: &Measured, fdatasync: Found, fs: String) -> Self {
+        let sync_us = fdatasync.p50;
         let acquire_us = measured.acquire.summary();
         let pairs_per_s = measured.pairs_per_s();
         Self {
@@ -54,7 +48,7 @@ impl Report {
             pairs_per_s: pairs_per_s.round(),
             acquire_us,
             pair_us: measured.pair.summary(),
-            fdatasync_us: Sync { p50: sync_us },
+            fdatasync_us: fdatasync,
             fs,
             ratio_pairs_to_bound: ratio(pairs_per_s, bound(clients, sync_us)),
             ratio_acquire_to_fdatasync: ratio(acquire_us.p50, sync_us),
@@ -113,6 +107,7 @@ pub fn micros(us: f64) -> String {
 mod tests {
     use std::time::Duration;
 
+    use super::super::stats::Stats;
     use super::*;
 
     fn stats(us: &[u64]) -> Stats {
@@ -130,7 +125,9 @@ mod tests {
             acquire: stats(&[150, 150, 150]),
             pair: stats(&[300, 300, 300]),
         };
-        let report = Report::new("embedded:x".into(), 10, &measured, &stats(&[100]), "ext4".into());
+        let disk = Found { p50: 100.0, p50_before: 90.0, p50_after: 190.0 };
+        assert!(!disk.is_steady() && Found { p50_after: 180.0, ..disk }.is_steady());
+        let report = Report::new("embedded:x".into(), 10, &measured, disk, "ext4".into());
         assert_eq!(report.pairs, 3);
         // 1.5 pairs/s of 10 / (2 x 100 us) = 50,000 pairs/s.
         assert!((report.ratio_pairs_to_bound - 0.0).abs() < 0.001);

@@ -154,21 +154,35 @@ impl Embedded {
     /// Unavailable if another process has it or the disk does not answer; Corrupt if the record is damaged.
     pub async fn open(dir: impl AsRef<Path>, options: Options) -> Result<Arc<Self>, Error> {
         let dir = dir.as_ref().to_owned();
-        let opening = tokio::task::spawn_blocking(move || Self::open_now(&dir, options));
-        match opening.await {
-            Ok(result) => result,
-            Err(panic) => std::panic::resume_unwind(panic.into_panic()),
-        }
+        let attempt = format!("open embedded:{}", dir.display());
+        let (ready, opened) = oneshot::channel();
+        // The writer's thread opens the directory too: all of its writes come from one thread.
+        let thread = std::thread::Builder::new()
+            .name("leasehold-writer".into())
+            .spawn(move || match Self::take_up(&dir, options) {
+                Ok(writer) => {
+                    let counter = writer.counter.clone();
+                    if ready.send(Ok(counter.clone())).is_err() {
+                        counter.stop();
+                    }
+                    writer.run();
+                }
+                Err(error) => drop(ready.send(Err(error))),
+            })
+            .map_err(|error| Error::Unavailable { engine: ENGINE, attempt: attempt.clone(), source: Box::new(error) })?;
+        let counter = opened.await.unwrap_or_else(|_| Err(no_effect(attempt, "the writer's thread died")))?;
+        let writer = Mutex::new(Some(thread));
+        Ok(Arc::new(Self { counter, writer, random: Mutex::new(RandomPool::new()) }))
     }
 
-    fn open_now(dir: &Path, options: Options) -> Result<Arc<Self>, Error> {
+    fn take_up(dir: &Path, options: Options) -> Result<Writer, Error> {
         let attempt = || format!("open embedded:{}", dir.display());
         let unavailable = |source| Error::Unavailable { engine: ENGINE, attempt: attempt(), source };
         let storage: Arc<dyn Storage> =
             Arc::new(Directory::open(dir).map_err(|error| unavailable(Box::new(error) as _))?);
         let lock = DirLock::take(dir).map_err(|error| unavailable(Box::new(error) as _))?;
         let damaged = |damage| match damage {
-            Damage::Io(what, error) => Error::Unavailable { engine: ENGINE, attempt: what, source: Box::new(error) },
+            damage @ Damage::Io(..) => unavailable(Box::new(damage) as _),
             Damage::Broken { file, offset, law } => Error::Corrupt {
                 engine: ENGINE,
                 law: law.into(),
@@ -184,23 +198,8 @@ impl Embedded {
                 counter.wake();
             }
         }));
-        let writer = Writer {
-            counter: counter.clone(),
-            journal,
-            storage,
-            segment: options.sizes.segment,
-            notices: options.notices,
-            lock: Some(lock),
-        };
-        let thread = std::thread::Builder::new()
-            .name("leasehold-writer".into())
-            .spawn(move || writer.run())
-            .map_err(|error| unavailable(Box::new(error) as _))?;
-        Ok(Arc::new(Self {
-            counter,
-            writer: Mutex::new(Some(thread)),
-            random: Mutex::new(RandomPool::new()),
-        }))
+        let segment = options.sizes.segment;
+        Ok(Writer { counter, journal, storage, segment, notices: options.notices, lock: Some(lock) })
     }
 
     /// Submits a command; `retried` if its caller may come again for the answer.

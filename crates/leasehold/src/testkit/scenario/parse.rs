@@ -121,13 +121,10 @@ fn act(verb: &str, words: Vec<&str>) -> Result<Act, String> {
             token: options.take("token").map(Into::into),
         },
         "release" => Act::Release { name: options.name()?, token: options.take("token").map(Into::into) },
-        "revoke" => {
-            Act::Revoke { name: options.name()?, reason: options.take("reason").unwrap_or_default().into() }
+        "revoke" => Act::Revoke { name: options.name()?, reason: options.take("reason").unwrap_or_default().into() },
+        "write" => {
+            Act::Write { name: options.name()?, token: options.take("token").ok_or("a write shows a token=")?.into() }
         }
-        "write" => Act::Write {
-            name: options.name()?,
-            token: options.take("token").ok_or("a write shows a token=")?.into(),
-        },
         "inspect" => Act::Inspect { name: options.name()? },
         "cancel" => Act::Cancel,
         _ => return Err(format!("nobody knows how to {verb}")),

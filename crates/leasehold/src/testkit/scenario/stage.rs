@@ -51,6 +51,9 @@ struct Pending {
 
 impl Stage {
     pub async fn play(lines: &[Line], engine: Arc<dyn Engine>, clock: &ManualClock) -> Result<(), Wrong> {
+        let day = Duration::from_secs(24 * 3600);
+        let held = engine.acquire(probe_claim(day, Duration::ZERO)).await;
+        held.map_err(|error| (0, format!("the engine is not ready: {error}")))?;
         let mut stage = Self {
             engine,
             clock: clock.clone(),
@@ -62,9 +65,6 @@ impl Stage {
             last: HashMap::new(),
             pending: HashMap::new(),
         };
-        let day = Duration::from_secs(24 * 3600);
-        let held = stage.acquire(probe_claim(day, Duration::ZERO)).await;
-        held.map_err(|error| (0, format!("the engine is not ready: {error}")))?;
         let moments = moments(lines);
         for line in lines {
             stage.step(line, &moments).await.map_err(|message| (line.number, message))?;
@@ -198,10 +198,6 @@ impl Stage {
 
     fn token(&self, name: &str) -> Result<Token, String> {
         self.tokens.get(name).copied().ok_or_else(|| format!("no token is called {name} yet"))
-    }
-
-    async fn acquire(&self, claim: Claim) -> Result<Grant, Error> {
-        self.engine.acquire(claim).await
     }
 }
 

@@ -1,0 +1,51 @@
+//! Real kill -9 of a real busy process on a real disk, again and again. `LEASEHOLD_KILLS` sets how often.
+
+use std::collections::HashMap;
+use std::io::Read;
+use std::process::{Command, Stdio};
+use std::time::Duration;
+
+use leasehold::engine::embedded::{Embedded, Options};
+use leasehold::engine::{Engine, Query};
+use leasehold::clock::SystemClock;
+use leasehold_torture::rng::Rng;
+use leasehold_torture::witness::Testimony;
+
+async fn held(dir: &std::path::Path) -> HashMap<String, u64> {
+    let engine = Embedded::open(dir, Options::default()).await.expect("the directory opens after a kill");
+    let query = Query { prefix: String::new(), after: None, limit: usize::MAX };
+    let all = engine.list(query).await.expect("a listing");
+    engine.close().await.expect("closes");
+    all.into_iter().map(|r| (r.name, r.holders[0].token.expect("fencing").get())).collect()
+}
+
+/// Goal: what was answered before a kill is there after it, exactly; and no token comes twice over all lives.
+/// Method: 16 callers, killed after a random while; hear what it said; open and compare; repeat on the same directory.
+#[tokio::test]
+async fn nothing_answered_is_lost_to_kill_9() {
+    let kills: u64 = std::env::var("LEASEHOLD_KILLS").map_or(12, |text| text.parse().expect("a number"));
+    let dir = tempfile::tempdir().expect("a directory");
+    let clock = SystemClock::shared();
+    let mut rng = Rng::new(kills);
+    let mut testimony = Testimony::default();
+    for life in 0..kills {
+        let mut child = Command::new(env!("CARGO_BIN_EXE_victim"))
+            .args([dir.path().to_str().expect("UTF-8"), "16", "20"])
+            .stdout(Stdio::piped())
+            .spawn()
+            .expect("the victim starts");
+        let mut pipe = child.stdout.take().expect("piped");
+        let reader = std::thread::spawn(move || {
+            let mut text = String::new();
+            pipe.read_to_string(&mut text).map(|_| text)
+        });
+        clock.sleep_until(clock.now().plus(Duration::from_millis(20 + rng.below(250)))).await;
+        child.kill().expect("kill -9");
+        child.wait().expect("dead");
+        let said = reader.join().expect("read").expect("UTF-8");
+        testimony.hear(&said).unwrap_or_else(|why| panic!("life {life}: {why}"));
+        testimony.compare(&held(dir.path()).await).unwrap_or_else(|why| panic!("life {life}: {why}"));
+    }
+    println!("{kills} kills, {} answers, {} leases held at the end", testimony.answered, testimony.held.len());
+    assert!(testimony.answered >= kills * 10, "too little happened: {}", testimony.answered);
+}
