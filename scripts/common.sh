@@ -21,8 +21,8 @@ esac
 step() { printf '\n== %s\n' "$*"; }
 die() { printf '%s: %s\n' "${0##*/}" "$*" >&2; exit 1; }
 
-# install PACKAGE...: from the distribution, as root or by sudo.
-install() {
+# get PACKAGE...: from the distribution, as root or by sudo.
+get() {
     command -v apt-get >/dev/null 2>&1 || die "please install: $*"
     local as_root=()
     if [ "$(id -u)" -ne 0 ]; then
@@ -32,7 +32,7 @@ install() {
     step "installing $*"
     # The package lists of a new machine may be empty or old.
     DEBIAN_FRONTEND=noninteractive "${as_root[@]}" apt-get update -qq </dev/null || true
-    DEBIAN_FRONTEND=noninteractive "${as_root[@]}" apt-get install -y -qq --no-install-recommends "$@" </dev/null \
+    DEBIAN_FRONTEND=noninteractive "${as_root[@]}" apt-get install -y -qq --no-install-recommends "$@" </dev/null >/dev/null \
         || die "could not install: $*"
 }
 
@@ -46,7 +46,7 @@ need_rust() {
     if [ "$(printf '%s\n%s\n' "$wanted" "$have" | sort -V | head -n 1)" != "$wanted" ]; then
         die "Rust $wanted or newer is needed, this is $have: run rustup update, then run this again"
     fi
-    command -v cc >/dev/null 2>&1 || install gcc libc6-dev
+    command -v cc >/dev/null 2>&1 || get gcc libc6-dev
 }
 
 # What the tests use besides Rust: strace makes system calls fail, faketime moves the wall clock.
@@ -54,5 +54,5 @@ need_test_tools() {
     local missing=()
     command -v strace >/dev/null 2>&1 || missing+=(strace)
     command -v faketime >/dev/null 2>&1 || missing+=(faketime)
-    [ "${#missing[@]}" -eq 0 ] || install "${missing[@]}"
+    [ "${#missing[@]}" -eq 0 ] || get "${missing[@]}"
 }

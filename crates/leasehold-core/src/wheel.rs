@@ -102,7 +102,7 @@ impl Wheel {
         }
     }
 
-    /// When to look again: never after the first deadline, possibly before it. `None` when empty.
+    /// When to look again: at most a tick after the first deadline, possibly before it. `None` when empty.
     #[must_use]
     pub fn next(&self) -> Option<Time> {
         self.next_list().map(|(start, _)| Time::from_nanos(start.saturating_mul(NANOS_PER_TICK)))

@@ -5,7 +5,7 @@ mod common;
 use std::collections::BTreeSet;
 use std::time::Duration;
 
-use common::{Site, end_of, now, pause, signal, text, wait_until};
+use common::{Site, end_of, is_alive, now, pause, signal, text, wait_until};
 use rustix::process::Signal;
 
 /// Goal: of two processes that fight for one name, one at a time has it, and every token is new.
@@ -83,4 +83,26 @@ fn an_interrupted_wait_leaves_nothing_behind() {
     }
     site.ask(&["release", text(&first, "lease_id")]).with_code(0);
     assert!(!site.is_held("seat-14"));
+}
+
+/// Goal: an acquire that is interrupted at whatever moment either prints its lease or leaves none.
+/// Method: measure one, then interrupt others at every twentieth of that time.
+#[test]
+fn an_interrupted_acquire_prints_its_lease_or_leaves_none() {
+    let site = Site::new();
+    site.acquire(&["first"]);
+    let began = now();
+    site.acquire(&["second"]);
+    let one = began.elapsed();
+    for part in 0..24 {
+        let name = format!("seat-{part}");
+        let acquire = site.start(&mut site.command(&["acquire", &name, "--ttl", "1h"]));
+        pause(one * part / 20);
+        let pid = i32::try_from(acquire.id()).expect("a pid");
+        if is_alive(pid) {
+            signal(pid, Signal::TERM);
+        }
+        let answer = end_of(acquire);
+        assert_eq!(site.is_held(&name), answer.code == 0, "interrupted at {part}/20: {answer:?}");
+    }
 }

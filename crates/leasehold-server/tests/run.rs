@@ -105,9 +105,10 @@ fn a_held_name_does_not_start_the_command() {
 fn the_lease_is_renewed_while_the_command_runs() {
     let site = Site::new();
     let script = "echo $$ > child; while ! [ -e finish ]; do sleep 0.02; done";
-    let run = site.start(&mut site.command(&[&["run", "job"], &SHORT[..], &["--", "sh", "-c", script]].concat()));
+    let run =
+        site.start(&mut site.command(&["run", "job", "--ttl", "4s", "--grace", "100ms", "--", "sh", "-c", script]));
     site.number_in("child");
-    pause(Duration::from_millis(2500));
+    pause(Duration::from_millis(4500));
     site.ask(&["acquire", "job"]).with_code(3);
     std::fs::write(site.path("finish"), "").expect("the file is written");
     end_of(run).with_code(0);

@@ -133,7 +133,8 @@ fn check_image(stopped: &Stopped, dir: usize, kept: &[usize], tally: &mut Tally)
 /// No token that was given out to anybody comes again.
 fn check_ceiling(log: &[Sealed], found: &Recovered, acked: u64) -> Result<(), String> {
     let given = log.iter().filter(|sealed| sealed.sequence <= acked).flat_map(|sealed| &sealed.recorded);
-    let newest = given.map(|fact| if let Recorded::Granted { token, .. } = fact { *token } else { 0 }).max().unwrap_or(0);
+    let newest =
+        given.map(|fact| if let Recorded::Granted { token, .. } = fact { *token } else { 0 }).max().unwrap_or(0);
     if found.ceiling < newest {
         return Err(format!("token {newest} was given out, and the ceiling is {}", found.ceiling));
     }
@@ -184,7 +185,8 @@ impl Rest {
     pub fn flip(&self, name: &str, bit: usize, tally: &mut Tally) -> Result<(), String> {
         let mut bytes = self.disk.bytes(name);
         bytes[bit / 8] ^= 1 << (bit % 8);
-        self.judge(&self.disk.with_bytes(name, bytes), self.proven, tally).map_err(|why| format!("{name} bit {bit}: {why}"))
+        self.judge(&self.disk.with_bytes(name, bytes), self.proven, tally)
+            .map_err(|why| format!("{name} bit {bit}: {why}"))
     }
 
     /// Files cut at every `step` bytes, emptied, doubled, swapped.
@@ -212,9 +214,11 @@ impl Rest {
             // The ceiling is the second witness: with it and a segment gone at once, nobody could know.
             for other in names.iter().filter(|other| *other > name && name != "ceiling") {
                 let swapped = self.disk.with_bytes(name, self.disk.bytes(other)).with_bytes(other, bytes.clone());
-                self.judge(&swapped, self.witnessed, tally).map_err(|why| format!("{name} and {other} swapped: {why}"))?;
+                self.judge(&swapped, self.witnessed, tally)
+                    .map_err(|why| format!("{name} and {other} swapped: {why}"))?;
                 let doubled = self.disk.with_bytes(other, bytes.clone());
-                self.judge(&doubled, self.witnessed, tally).map_err(|why| format!("{other} replaced by {name}: {why}"))?;
+                self.judge(&doubled, self.witnessed, tally)
+                    .map_err(|why| format!("{other} replaced by {name}: {why}"))?;
             }
         }
         Ok(())

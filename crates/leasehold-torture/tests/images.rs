@@ -41,7 +41,8 @@ fn every_flipped_bit_is_exact_or_loud() {
                 rest.flip(&name, bit, &mut total).unwrap_or_else(|why| panic!("seed {seed}: {why}"));
             }
         }
-        rest.tamper(if asked.is_some() { 16 } else { 509 }, &mut total).unwrap_or_else(|why| panic!("seed {seed}: {why}"));
+        rest.tamper(if asked.is_some() { 16 } else { 509 }, &mut total)
+            .unwrap_or_else(|why| panic!("seed {seed}: {why}"));
     }
     println!("{histories} histories, {snapshots} snapshots: {total:?}");
     assert!(snapshots > 0, "no snapshot was ever flipped");

@@ -5,9 +5,9 @@ use std::io::Read;
 use std::process::{Command, Stdio};
 use std::time::Duration;
 
+use leasehold::clock::SystemClock;
 use leasehold::engine::embedded::{Embedded, Options};
 use leasehold::engine::{Engine, Query};
-use leasehold::clock::SystemClock;
 use leasehold_torture::rng::Rng;
 use leasehold_torture::witness::Testimony;
 

@@ -27,9 +27,9 @@ fn flipped(seed: u64) -> Option<String> {
         Err(why) => return Some(why),
     };
     let mut tally = Tally::default();
-    rest.bits().into_iter().find_map(|(name, bits)| {
-        (0..bits).step_by(997).find_map(|bit| rest.flip(&name, bit, &mut tally).err())
-    })
+    rest.bits()
+        .into_iter()
+        .find_map(|(name, bits)| (0..bits).step_by(997).find_map(|bit| rest.flip(&name, bit, &mut tally).err()))
 }
 
 /// Goal: no checker is asleep. Method: plant one bug at a time and look for a seed that gives it away.

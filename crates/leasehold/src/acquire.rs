@@ -202,9 +202,7 @@ impl Acquire {
 
     async fn take(self) -> Result<(Lease, Grant), Error> {
         let runtime = Handle::try_current().map_err(|_| {
-            Error::Invalid(
-                "a guard keeps time on a tokio runtime: acquire inside one, or ask for grant()".into(),
-            )
+            Error::Invalid("a guard keeps time on a tokio runtime: acquire inside one, or ask for grant()".into())
         })?;
         let Self { client, claim, renewing } = self;
         let resources = claim.wants.iter().map(|want| want.name.clone()).collect();

@@ -80,9 +80,7 @@ impl Leasehold {
             later if LATER.contains(&later) => Err(Error::Invalid(format!(
                 "the engine for {later}:// comes with a later version of Leasehold: use embedded:DIR"
             ))),
-            other if is_scheme(other) => {
-                Err(Error::Invalid(format!("no engine answers to {other}: use embedded:DIR")))
-            }
+            other if is_scheme(other) => Err(Error::Invalid(format!("no engine answers to {other}: use embedded:DIR"))),
             _ => Err(Error::Invalid("an engine URL begins with its scheme, as in embedded:DIR".into())),
         }
     }
@@ -222,7 +220,5 @@ async fn open_embedded(dir: &str) -> Result<Leasehold, Error> {
 
 #[cfg(not(feature = "embedded"))]
 async fn open_embedded(_dir: &str) -> Result<Leasehold, Error> {
-    Err(Error::Invalid(
-        "this build has no embedded engine: build leasehold with the feature `embedded`".into(),
-    ))
+    Err(Error::Invalid("this build has no embedded engine: build leasehold with the feature `embedded`".into()))
 }

@@ -73,16 +73,16 @@ impl Book {
         if planted::on(Bug::ForgetRequest) {
             return None;
         }
-        let hash = self.state.hash_request(mark.scope, mark.id);
+        let tag = self.state.request_tag(mark.scope, mark.id);
         if !planted::on(Bug::DoubleEnqueue)
-            && let Some(slot) = self.line.find_request(hash, mark.scope, mark.id)
+            && let Some(slot) = self.line.find_request(tag, mark.scope, mark.id)
         {
             let waiter = self.line.get(slot);
-            if waiter.request.as_ref().is_some_and(|r| r.fingerprint != mark.fingerprint) {
-                return Some(Reply::Refused(Refusal::Mismatch));
-            }
-            // Patience that is over but not collected yet: that place in line is gone.
+            // Patience that is over but not collected yet: that place in line is gone, and refusals are not stored.
             if waiter.until > now {
+                if waiter.request.as_ref().is_some_and(|r| r.fingerprint != mark.fingerprint) {
+                    return Some(Reply::Refused(Refusal::Mismatch));
+                }
                 self.line.join(slot, claim.ticket, now.plus_millis(claim.wait_ms));
                 return Some(Reply::Waiting);
             }
@@ -201,8 +201,7 @@ impl Book {
         let arrival = self.line.take_arrival();
         let parts: Vec<(u32, Mode)> =
             claim.wants.iter().map(|want| (self.state.open_resource(want.name), want.mode)).collect();
-        let hash = mark.map(|mark| self.state.hash_request(mark.scope, mark.id));
-        let state = &self.state;
+        let tag = mark.map(|mark| self.state.request_tag(mark.scope, mark.id));
         let waiter = self.line.add(
             Waiter {
                 arrival,
@@ -217,8 +216,7 @@ impl Book {
                 since: now,
                 until: now.plus_millis(claim.wait_ms),
             },
-            hash,
-            |request| state.hash_request(&request.scope, &request.id),
+            tag,
         );
         for (resource, mode) in parts {
             self.state.resources[resource as usize].join_line(Place { arrival, waiter }, mode);
@@ -493,8 +491,9 @@ impl Book {
             let resource = &self.state.resources[*slot as usize];
             !resource.admits(*mode) || resource.place(0).is_some_and(|first| first.arrival < arrival)
         });
-        let refusal = self.held(blocked.unwrap_or(&waiter.parts[0]).0, now);
+        let blocked = blocked.unwrap_or(&waiter.parts[0]).0;
         let waiter = self.leave_line(slot);
+        let refusal = self.held(blocked, now);
         self.answer(waiter.tickets, Reply::Refused(refusal));
         waiter.parts.into_iter().map(|(resource, _)| resource).collect()
     }
@@ -502,7 +501,7 @@ impl Book {
     /// Takes a waiter out of the line and out of every queue. Its resources stay open until served.
     fn leave_line(&mut self, slot: u32) -> Waiter {
         let state = &self.state;
-        let waiter = self.line.take(slot, |request| state.hash_request(&request.scope, &request.id));
+        let waiter = self.line.take(slot, |request| state.request_tag(&request.scope, &request.id));
         for (resource, mode) in &waiter.parts {
             self.state.resources[*resource as usize].leave_line(waiter.arrival, *mode);
         }

@@ -91,22 +91,24 @@ pub(super) enum Phase {
     Vacant,
 }
 
+/// Two cache lines, of which renewing and releasing need the first alone.
 #[derive(Clone, Debug)]
+#[repr(C, align(64))]
 pub(super) struct Lease {
     pub token: u64,
     pub secret: Secret,
-    pub granted_at: Time,
     /// The end of the phase it is in.
     pub expires_at: Time,
     pub cap_at: Time,
     pub ttl_ms: u32,
     pub delay_ms: u32,
-    pub parts: Parts,
-    pub holder: CompactString,
-    pub request: Option<Box<Request>>,
     pub phase: Phase,
     /// The snapshot under way has this lease as it stood when the snapshot began.
     pub copied: bool,
+    pub granted_at: Time,
+    pub parts: Parts,
+    pub holder: CompactString,
+    pub request: Option<Box<Request>>,
 }
 
 impl Lease {

@@ -1,8 +1,9 @@
 //! Who waits. Volatile: a restart forgets the line, and its callers come again.
 
+use std::collections::HashMap;
+
 use compact_str::CompactString;
 use foldhash::fast::FixedState;
-use hashbrown::HashMap;
 
 use super::index::Index;
 use super::lease::Request;
@@ -69,7 +70,7 @@ impl Line {
         self.next_arrival
     }
 
-    pub fn add(&mut self, waiter: Waiter, request_hash: Option<u64>, rehash: impl Fn(&Request) -> u64) -> u32 {
+    pub fn add(&mut self, waiter: Waiter, request: Option<u32>) -> u32 {
         let slot = self.free.pop().unwrap_or_else(|| {
             self.waiters.push(None);
             self.waiters.len() as u32 - 1
@@ -79,24 +80,19 @@ impl Line {
         }
         self.wheel.arm(slot, waiter.until);
         self.waiters[slot as usize] = Some(waiter);
-        if let Some(hash) = request_hash {
-            let waiters = &self.waiters;
-            self.requests.insert(hash, slot, |row| {
-                rehash(
-                    waiters[row as usize].as_ref().and_then(|w| w.request.as_deref()).expect("indexed with a request"),
-                )
-            });
+        if let Some(tag) = request {
+            self.requests.insert(tag, slot);
         }
         slot
     }
 
-    pub fn take(&mut self, slot: u32, hash: impl Fn(&Request) -> u64) -> Waiter {
+    pub fn take(&mut self, slot: u32, tag: impl Fn(&Request) -> u32) -> Waiter {
         let waiter = self.waiters[slot as usize].take().expect("a waiter leaves once");
         for ticket in &waiter.tickets {
             self.tickets.remove(ticket);
         }
         if let Some(request) = &waiter.request {
-            self.requests.remove(hash(request), slot);
+            self.requests.remove(tag(request), slot);
         }
         self.wheel.disarm(slot);
         self.free.push(slot);
@@ -107,8 +103,8 @@ impl Line {
         self.tickets.get(&ticket).copied()
     }
 
-    pub fn find_request(&self, hash: u64, scope: &str, id: &str) -> Option<u32> {
-        self.requests.find(hash, |row| {
+    pub fn find_request(&self, tag: u32, scope: &str, id: &str) -> Option<u32> {
+        self.requests.find(tag, |row| {
             self.get(row).request.as_ref().is_some_and(|request| request.scope == scope && request.id == id)
         })
     }

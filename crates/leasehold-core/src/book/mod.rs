@@ -192,7 +192,7 @@ impl Book {
         self.state.clock
     }
 
-    /// When [`Command::Tick`] next has something to do: never after the first deadline.
+    /// When [`Command::Tick`] next has something to do: at most a millisecond after the first deadline.
     #[must_use]
     pub fn next_expiry(&self) -> Option<Time> {
         // Claims that only waited for tokens to be reserved are due at once.

@@ -10,7 +10,7 @@ use foldhash::fast::FixedState;
 
 use super::Broken;
 use super::endings::{Ending, Endings};
-use super::index::{Index, hash_token};
+use super::index::{Index, tag_of_hash, tag_of_token};
 use super::lease::{Lease, Part, Parts, Phase, Request};
 use super::resource::Resource;
 use super::snapshot::Copying;
@@ -202,9 +202,9 @@ impl State {
             _ => self.live += 1,
         }
         self.wheel.arm(slot, record.expires_at);
-        self.index_token(token, slot);
+        self.tokens.insert(tag_of_token(token), slot);
         if let Some(mark) = record.request {
-            self.index_request(mark.scope, mark.id, slot);
+            self.requests.insert(self.request_tag(mark.scope, mark.id), slot);
         }
         Ok(())
     }
@@ -244,40 +244,44 @@ impl State {
     pub fn remember(&mut self, ending: Ending, slot: Option<u32>) {
         let (row, oldest) = self.endings.next_row();
         if let Some(oldest) = oldest {
-            let request = oldest.request.as_ref().map(|r| self.hash_request(&r.scope, &r.id));
-            self.tokens.remove(hash_token(oldest.token), row | ENDED);
-            if let Some(hash) = request {
-                self.requests.remove(hash, row | ENDED);
+            let request = oldest.request.as_ref().map(|r| self.request_tag(&r.scope, &r.id));
+            self.tokens.remove(tag_of_token(oldest.token), row | ENDED);
+            if let Some(tag) = request {
+                self.requests.remove(tag, row | ENDED);
             }
         }
-        let token = hash_token(ending.token);
-        let request = ending.request.as_ref().map(|r| self.hash_request(&r.scope, &r.id));
+        let token = tag_of_token(ending.token);
+        let request = ending.request.as_ref().map(|r| self.request_tag(&r.scope, &r.id));
         self.endings.push(ending);
         let row = row | ENDED;
         match slot {
             Some(slot) => {
                 self.tokens.replace(token, slot, row);
-                if let Some(hash) = request {
-                    self.requests.replace(hash, slot, row);
+                if let Some(tag) = request {
+                    self.requests.replace(tag, slot, row);
                 }
             }
             None => {
-                self.insert_token_row(token, row);
-                if let Some(hash) = request {
-                    self.insert_request_row(hash, row);
+                self.tokens.insert(token, row);
+                if let Some(tag) = request {
+                    self.requests.insert(tag, row);
                 }
             }
         }
     }
 
+    fn name_tag(&self, name: &str) -> u32 {
+        tag_of_hash(self.hasher.hash_one(name))
+    }
+
     pub fn find_name(&self, name: &str) -> Option<u32> {
-        self.names.find(self.hasher.hash_one(name), |row| self.resources[row as usize].name == name)
+        self.names.find(self.name_tag(name), |row| self.resources[row as usize].name == name)
     }
 
     /// The resource of this name; a new one, if there is none.
     pub fn open_resource(&mut self, name: &str) -> u32 {
-        let hash = self.hasher.hash_one(name);
-        if let Some(found) = self.names.find(hash, |row| self.resources[row as usize].name == name) {
+        let tag = self.name_tag(name);
+        if let Some(found) = self.names.find(tag, |row| self.resources[row as usize].name == name) {
             return found;
         }
         let resource = Resource::new(name);
@@ -291,8 +295,7 @@ impl State {
                 self.resources.len() as u32 - 1
             }
         };
-        let (resources, hasher) = (&self.resources, &self.hasher);
-        self.names.insert(hash, slot, |row| hasher.hash_one(resources[row as usize].name.as_str()));
+        self.names.insert(tag, slot);
         slot
     }
 
@@ -302,19 +305,19 @@ impl State {
         if !resource.is_idle() || resource.name.is_empty() {
             return;
         }
-        let hash = self.hasher.hash_one(resource.name.as_str());
-        self.names.remove(hash, slot);
+        let tag = tag_of_hash(self.hasher.hash_one(resource.name.as_str()));
+        self.names.remove(tag, slot);
         resource.name = Default::default();
         self.free_resources.push(slot);
     }
 
     pub fn find_token(&self, token: u64) -> Option<Row> {
-        let row = self.tokens.find(hash_token(token), |row| self.token_of(row) == token)?;
+        let row = self.tokens.find(tag_of_token(token), |row| self.token_of(row) == token)?;
         Some(Row::unpack(row))
     }
 
     pub fn find_request(&self, scope: &str, id: &str) -> Option<Row> {
-        let row = self.requests.find(self.hash_request(scope, id), |row| {
+        let row = self.requests.find(self.request_tag(scope, id), |row| {
             self.request_of(row).is_some_and(|request| request.scope == scope && request.id == id)
         })?;
         Some(Row::unpack(row))
@@ -327,37 +330,22 @@ impl State {
         }
     }
 
-    fn index_token(&mut self, token: u64, row: u32) {
-        self.insert_token_row(hash_token(token), row);
-    }
-
-    fn insert_token_row(&mut self, hash: u64, row: u32) {
-        let (leases, endings) = (&self.leases, &self.endings);
-        self.tokens.insert(hash, row, |row| hash_token(token_of(leases, endings, row)));
-    }
-
-    fn index_request(&mut self, scope: &str, id: &str, row: u32) {
-        self.insert_request_row(self.hash_request(scope, id), row);
-    }
-
-    fn insert_request_row(&mut self, hash: u64, row: u32) {
-        let (leases, endings, hasher) = (&self.leases, &self.endings, &self.hasher);
-        self.requests.insert(hash, row, |row| {
-            let request = request_of(leases, endings, row).expect("an indexed row has a request");
-            hasher.hash_one((request.scope.as_str(), request.id.as_str()))
-        });
-    }
-
-    pub fn hash_request(&self, scope: &str, id: &str) -> u64 {
-        self.hasher.hash_one((scope, id))
+    pub fn request_tag(&self, scope: &str, id: &str) -> u32 {
+        tag_of_hash(self.hasher.hash_one((scope, id)))
     }
 
     fn token_of(&self, row: u32) -> u64 {
-        token_of(&self.leases, &self.endings, row)
+        match Row::unpack(row) {
+            Row::Lease(slot) => self.leases[slot as usize].token,
+            Row::Ending(row) => self.endings.get(row).token,
+        }
     }
 
-    pub fn request_of(&self, row: u32) -> Option<&Request> {
-        request_of(&self.leases, &self.endings, row)
+    fn request_of(&self, row: u32) -> Option<&Request> {
+        match Row::unpack(row) {
+            Row::Lease(slot) => self.leases[slot as usize].request.as_deref(),
+            Row::Ending(row) => self.endings.get(row).request.as_deref(),
+        }
     }
 
     /// The lease as a record, with the names of what it covers.
@@ -385,19 +373,5 @@ impl State {
                     .collect(),
             ),
         }
-    }
-}
-
-fn token_of(leases: &[Lease], endings: &Endings, row: u32) -> u64 {
-    match Row::unpack(row) {
-        Row::Lease(slot) => leases[slot as usize].token,
-        Row::Ending(row) => endings.get(row).token,
-    }
-}
-
-fn request_of<'a>(leases: &'a [Lease], endings: &'a Endings, row: u32) -> Option<&'a Request> {
-    match Row::unpack(row) {
-        Row::Lease(slot) => leases[slot as usize].request.as_deref(),
-        Row::Ending(row) => endings.get(row).request.as_deref(),
     }
 }

@@ -55,8 +55,11 @@ async fn main() -> Result<(), Box<dyn std::error::Error>> {
             while clock.now() < until {
                 round = round.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
                 // Half of the names are everybody's.
-                let name =
-                    if round >> 63 == 0 { format!("hot-{}", (round >> 40) % 8) } else { format!("own-{caller}-{}", round >> 48) };
+                let name = if round >> 63 == 0 {
+                    format!("hot-{}", (round >> 40) % 8)
+                } else {
+                    format!("own-{caller}-{}", round >> 48)
+                };
                 let id = next.fetch_add(1, Ordering::Relaxed);
                 say(&format!("? {id} acquire {name}"));
                 let claim = Claim {

@@ -1,4 +1,4 @@
-//! 7. A claim on several resources is granted whole or not at all, also when its answer was lost.
+//! Law 7: A claim on several resources is granted whole or not at all, also when its answer was lost.
 
 use crate::history::{History, Kind, Recorded};
 

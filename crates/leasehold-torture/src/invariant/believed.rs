@@ -1,4 +1,4 @@
-//! 4b. What holders may believe never overlaps: from the answer to the grant until its ttl, counted from before
+//! Law 4b: What holders may believe never overlaps: from the answer to the grant until its ttl, counted from before
 //! the last request that extended it was sent, or until the holder asked for its release.
 
 use std::collections::HashMap;

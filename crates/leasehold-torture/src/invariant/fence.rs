@@ -1,4 +1,4 @@
-//! 5. The resource never accepts a stale write: accepted tokens do not go down.
+//! Law 5: The resource never accepts a stale write: accepted tokens do not go down.
 
 use std::collections::HashMap;
 

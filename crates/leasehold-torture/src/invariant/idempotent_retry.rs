@@ -1,4 +1,4 @@
-//! 17. A request id has one effect: every try that is granted gets the same lease, also across restarts; another
+//! Law 17: A request id has one effect: every try that is granted gets the same lease, also across restarts; another
 //! body under the same id is refused.
 
 use std::collections::HashMap;

@@ -1,4 +1,4 @@
-//! 12. Nothing lapses early: whoever gets an exclusive resource next is answered no sooner than the last holder's
+//! Law 12: Nothing lapses early: whoever gets an exclusive resource next is answered no sooner than the last holder's
 //! last successful request plus its ttl, unless that holder released it or an operator revoked it.
 
 use std::collections::HashMap;

@@ -1,4 +1,4 @@
-//! 5b. The newest holder is never turned away.
+//! Law 5b: The newest holder is never turned away.
 
 use crate::history::History;
 

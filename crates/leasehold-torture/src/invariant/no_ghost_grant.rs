@@ -1,4 +1,4 @@
-//! 20. Who gave up waiting is not granted anything afterwards.
+//! Law 20: Who gave up waiting is not granted anything afterwards.
 
 use std::collections::HashSet;
 

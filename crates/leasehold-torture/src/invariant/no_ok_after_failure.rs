@@ -1,4 +1,4 @@
-//! 27. After a failed sync the same engine answers nothing with yes.
+//! Law 27: After a failed sync the same engine answers nothing with yes.
 
 use crate::history::{History, Outcome};
 

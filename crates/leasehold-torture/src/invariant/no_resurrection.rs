@@ -1,4 +1,4 @@
-//! 14. What has ended stays ended: no renewal or release that was asked for after the end was answered succeeds.
+//! Law 14: What has ended stays ended: no renewal or release that was asked for after the end was answered succeeds.
 
 use std::collections::HashMap;
 

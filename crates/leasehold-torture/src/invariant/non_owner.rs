@@ -1,4 +1,4 @@
-//! 15. Who does not own it is refused, and leaves no trace.
+//! Law 15: Who does not own it is refused, and leaves no trace.
 
 use crate::history::{History, Kind, Outcome};
 

@@ -1,4 +1,4 @@
-//! 6, 25. Nothing acknowledged is lost: after a crash the state is exactly what the surviving record says, and
+//! Law 6, 25: Nothing acknowledged is lost: after a crash the state is exactly what the surviving record says, and
 //! the record holds at least all that was answered.
 
 use crate::history::History;

@@ -1,4 +1,4 @@
-//! 4, 12, 22. The record itself is legal: in commit order no two leases meet that must not, none lapses before
+//! Law 4, 12, 22: The record itself is legal: in commit order no two leases meet that must not, none lapses before
 //! its end, none changes after it.
 
 use crate::history::History;

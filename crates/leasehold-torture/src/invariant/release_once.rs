@@ -1,4 +1,4 @@
-//! 16. Releasing is idempotent: it ends a lease once, and never the one after it.
+//! Law 16: Releasing is idempotent: it ends a lease once, and never the one after it.
 
 use std::collections::HashSet;
 

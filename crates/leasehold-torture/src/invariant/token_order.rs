@@ -1,4 +1,4 @@
-//! 2. A grant that returned before another was asked for has the lower token.
+//! Law 2: A grant that returned before another was asked for has the lower token.
 
 use crate::history::{History, Kind, Outcome};
 

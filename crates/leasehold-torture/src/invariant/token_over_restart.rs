@@ -1,4 +1,4 @@
-//! 3. Tokens rise over restarts: the first after one is above the ceiling that the surviving files name.
+//! Law 3: Tokens rise over restarts: the first after one is above the ceiling that the surviving files name.
 
 use crate::history::{History, Kind, Outcome};
 

@@ -1,4 +1,4 @@
-//! 1. A token names one grant: no two owners, ever, across restarts.
+//! Law 1: A token names one grant: no two owners, ever, across restarts.
 
 use std::collections::HashMap;
 

@@ -184,25 +184,25 @@ pub(crate) fn run_until(seed: u64, commands: u64, crash_at: Option<u64>) -> Stop
 
 impl Sim {
     fn new(rng: Rng, swarm: Swarm) -> Self {
-    let clock = Arc::new(PlayedClock::default());
-    clock.boottime.store(1_000_000_000, Ordering::SeqCst);
-    let registers = (0..swarm.names).map(|_| Register::new(0)).collect();
-    Sim {
-        rng,
-        swarm,
-        disk: SimDisk::default(),
-        clock,
-        now: 1_000_000_000,
-        machine: None,
-        log: Vec::new(),
-        model: Model::default(),
-        known: Vec::new(),
-        registers,
-        history: History::default(),
-        acked: 0,
-        written: 0,
-        frozen: false,
-    }
+        let clock = Arc::new(PlayedClock::default());
+        clock.boottime.store(1_000_000_000, Ordering::SeqCst);
+        let registers = (0..swarm.names).map(|_| Register::new(0)).collect();
+        Sim {
+            rng,
+            swarm,
+            disk: SimDisk::default(),
+            clock,
+            now: 1_000_000_000,
+            machine: None,
+            log: Vec::new(),
+            model: Model::default(),
+            known: Vec::new(),
+            registers,
+            history: History::default(),
+            acked: 0,
+            written: 0,
+            frozen: false,
+        }
     }
 }
 
@@ -217,7 +217,8 @@ impl Sim {
             return;
         }
         let s = self.swarm.clone();
-        let menu: [(u64, fn(&mut Self)); 14] = [
+        type Step = fn(&mut Sim);
+        let menu: [(u64, Step); 14] = [
             (s.acquire, Self::acquire),
             (s.renew, Self::renew),
             (s.release, Self::release),

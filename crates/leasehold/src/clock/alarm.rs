@@ -93,9 +93,7 @@ impl Alarm {
     }
 
     fn timer(&self) -> Option<&OwnedFd> {
-        self.timer
-            .get_or_init(|| timerfd_create(TimerfdClockId::Boottime, TimerfdFlags::CLOEXEC).ok())
-            .as_ref()
+        self.timer.get_or_init(|| timerfd_create(TimerfdClockId::Boottime, TimerfdFlags::CLOEXEC).ok()).as_ref()
     }
 
     fn wait(&self) {

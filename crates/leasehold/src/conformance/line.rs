@@ -2,10 +2,12 @@
 
 use std::future::poll_fn;
 use std::task::Poll;
+use std::time::Duration;
 
 use super::Subject;
-use super::case::{Case, assert_is, held_by, shared};
+use super::case::{Case, assert_is, held_by, in_time, shared};
 use crate::engine::{Answer, Claim, Grant};
+use crate::error::Error;
 
 /// Goal: whoever waits is served as soon as the holder releases.
 /// Method: bob waits for ada, ada releases. His lease has its full ttl, counted from the grant.
@@ -146,29 +148,35 @@ pub(super) async fn a_waiter_who_gave_up_passes_the_baton(subject: &dyn Subject)
 }
 
 /// Goal: an acquire that is dropped leaves no lease behind that nobody knows of.
-/// Method: drop it unpolled, after one look, and after a growing number of chances to be answered.
+/// Method: drop it after every number of steps it takes by itself, and while the engine is in the middle of one.
 pub(super) async fn a_dropped_acquire_leaves_no_lease(subject: &dyn Subject) {
     let case = Case::new(subject).await;
-    for chances in 0..12 {
-        let mut acquire = case.engine.acquire(case.claim("ada", "seat"));
-        let mut answer = None;
-        for chance in 0..chances {
-            answer = poll_once(&mut acquire).await;
-            if answer.is_some() {
-                break;
-            }
-            // The first looks come at once, the later ones when the engine may be in the middle of it.
-            if chance > 1 {
-                tokio::time::sleep(std::time::Duration::from_micros(300)).await;
-            }
+    // Longer than anybody looks: a lease that is left over must not lapse meanwhile.
+    let claim = Claim { ttl: case.units(1000), ..case.claim("ada", "seat") };
+    for steps in 0..8 {
+        let mut acquire = case.engine.acquire(claim.clone());
+        let answer = in_time(poll_times(&mut acquire, steps)).await;
+        drop(acquire);
+        free_again(&case, answer, &format!("{steps} steps")).await;
+    }
+    for pause in (0..8).map(|n| Duration::from_micros(n * 250)) {
+        let mut acquire = case.engine.acquire(claim.clone());
+        let mut answer = poll_times(&mut acquire, 1).await;
+        if answer.is_none() {
+            tokio::time::sleep(pause).await;
+            answer = poll_times(&mut acquire, 1).await;
         }
         drop(acquire);
-        if let Some(answer) = answer {
-            case.end(&answer.expect("a free seat is granted")).await;
-        }
-        let what = format!("the seat is free after an acquire that had {chances} chances");
-        case.until(&what, async || case.inspect("seat").await.is_none()).await;
+        free_again(&case, answer, &format!("a look and {pause:?}")).await;
     }
+}
+
+async fn free_again(case: &Case<'_>, answer: Option<Result<Grant, Error>>, after: &str) {
+    if let Some(answer) = answer {
+        case.end(&answer.expect("a free seat is granted")).await;
+    }
+    let what = format!("the seat is free when the acquire was dropped after {after}");
+    case.until(&what, async || case.inspect("seat").await.is_none()).await;
 }
 
 /// Goal: a grant that was decided while its caller went away is ended, and the next in line is served.
@@ -180,7 +188,7 @@ pub(super) async fn a_grant_nobody_saw_is_ended(subject: &dyn Subject) {
     }
     let ada = case.granted(case.claim("ada", "seat")).await;
     let mut bob = case.engine.acquire(case.patient("bob", "seat"));
-    assert!(poll_once(&mut bob).await.is_none(), "bob has to wait");
+    assert!(poll_times(&mut bob, 1).await.is_none(), "bob has to wait");
     case.until("bob stands in line", async || case.queue("seat").await == 1).await;
     let cy = case.in_line(case.patient("cy", "seat")).await;
     assert_is("a release that ends the lease", case.release(&ada).await, |first| *first);
@@ -191,10 +199,19 @@ pub(super) async fn a_grant_nobody_saw_is_ended(subject: &dyn Subject) {
     assert_eq!(case.holders("seat").await, ["cy"]);
 }
 
-async fn poll_once(answer: &mut Answer<'_, Grant>) -> Option<Result<Grant, crate::Error>> {
-    poll_fn(|context| match answer.as_mut().poll(context) {
-        Poll::Ready(output) => Poll::Ready(Some(output)),
-        Poll::Pending => Poll::Ready(None),
+/// Lets the acquire take this many steps, each when it is woken for it. Its answer, if it came to that.
+async fn poll_times(answer: &mut Answer<'_, Grant>, steps: u32) -> Option<Result<Grant, Error>> {
+    let mut taken = 0;
+    poll_fn(|context| {
+        if taken == steps {
+            return Poll::Ready(None);
+        }
+        taken += 1;
+        match answer.as_mut().poll(context) {
+            Poll::Ready(output) => Poll::Ready(Some(output)),
+            Poll::Pending if taken == steps => Poll::Ready(None),
+            Poll::Pending => Poll::Pending,
+        }
     })
     .await
 }

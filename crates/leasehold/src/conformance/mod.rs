@@ -45,6 +45,7 @@ mod ending;
 mod exclusion;
 mod line;
 mod manual;
+mod real;
 mod request;
 mod several;
 mod stopping;
@@ -62,6 +63,7 @@ use std::time::Duration;
 use crate::engine::Engine;
 
 pub use manual::Manual;
+pub use real::Real;
 
 /// Something to come.
 pub type Soon<'a, T> = Pin<Box<dyn Future<Output = T> + Send + 'a>>;

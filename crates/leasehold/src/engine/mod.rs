@@ -34,7 +34,9 @@ pub trait Engine: Send + Sync + 'static {
     /// Takes all resources of the claim, or none.
     ///
     /// Waits up to `claim.wait` in order of arrival. Dropping the future leaves the queue; if the grant
-    /// had already been decided, the engine ends it, so that no lease is left that nobody knows of.
+    /// had already been decided, the engine ends it, so that no lease is left that nobody knows of. With
+    /// a request id it stays for its ttl instead: a retry may come for it. A retry while the first try
+    /// still waits joins it, and both have the longer patience and the same answer.
     fn acquire(&self, claim: Claim) -> Answer<'_, Grant>;
 
     /// Sets the end to now + ttl (the last ttl if none is given), never past the cap, never reviving.
@@ -46,7 +48,7 @@ pub trait Engine: Send + Sync + 'static {
     /// Ends every lease on a resource, by an operator's order. Says how many.
     fn revoke<'a>(&'a self, name: &'a str, reason: &'a str) -> Answer<'a, usize>;
 
-    /// What is known of one resource; `None` when nobody holds or awaits it.
+    /// What is known of one resource; `None` when nobody holds or awaits it and no delay keeps it closed.
     fn inspect<'a>(&'a self, name: &'a str) -> Answer<'a, Option<Resource>>;
 
     /// Resources in use, in order of name.

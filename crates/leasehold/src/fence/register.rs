@@ -2,8 +2,8 @@
 
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
-use leasehold_core::planted::{self, Bug};
 use leasehold_core::Token;
+use leasehold_core::planted::{self, Bug};
 
 use crate::lease::FencedLease;
 

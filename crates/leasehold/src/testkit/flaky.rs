@@ -141,9 +141,7 @@ impl Flaky {
                     let _lost = call(&*self.inner).await;
                     Err(Error::Indeterminate { engine, attempt, source: "spoiled on its way back".into() })
                 }
-                Some(Fault::Corrupt) => {
-                    Err(Error::Corrupt { engine, law: "spoiled on order".into(), at: attempt })
-                }
+                Some(Fault::Corrupt) => Err(Error::Corrupt { engine, law: "spoiled on order".into(), at: attempt }),
                 Some(Fault::HangBefore) => {
                     self.hang().await;
                     call(&*self.inner).await

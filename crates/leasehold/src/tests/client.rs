@@ -21,10 +21,7 @@ async fn a_wrong_url_gets_a_sentence_that_helps() {
         ("mysql://u:hunter2@h", "no engine answers to mysql: use embedded:DIR"),
         ("embedded:", "embedded: wants a directory, as in embedded:./leases"),
         ("embedded://leases", "embedded: is followed by a path, without //, as in embedded:/var/lib/leases"),
-        (
-            "redis://:hunter2@h",
-            "the engine for redis:// comes with a later version of Leasehold: use embedded:DIR",
-        ),
+        ("redis://:hunter2@h", "the engine for redis:// comes with a later version of Leasehold: use embedded:DIR"),
     ];
     for (url, sentence) in cases {
         assert_eq!(refusal_of(url).await, sentence, "{url}");

@@ -32,9 +32,7 @@ async fn without_the_engine_danger_comes_at_two_thirds_and_loss_at_the_end() {
     world.spoil(Verb::Renew, Fault::Unavailable);
 
     let events = Arc::new(Mutex::new(Vec::new()));
-    for (name, lease, events) in
-        [("danger", lease.clone(), events.clone()), ("lost", lease.clone(), events.clone())]
-    {
+    for (name, lease, events) in [("danger", lease.clone(), events.clone()), ("lost", lease.clone(), events.clone())] {
         spawn(async move {
             match name {
                 "danger" => lease.danger().await,

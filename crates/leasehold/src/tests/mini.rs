@@ -9,9 +9,7 @@ use leasehold_core::Time;
 use tokio::sync::Notify;
 
 use crate::clock::Clock;
-use crate::engine::{
-    Answer, Claim, Engine, Grant, Holding, LeaseId, Mode, Promises, Query, Renewal, Resource, Token,
-};
+use crate::engine::{Answer, Claim, Engine, Grant, Holding, LeaseId, Mode, Promises, Query, Renewal, Resource, Token};
 use crate::error::{Error, Refusal};
 use crate::testkit::ManualClock;
 
@@ -40,10 +38,7 @@ impl Row {
     }
 
     fn renewal(&self, now: Time) -> Renewal {
-        Renewal {
-            remaining: self.expires_at.since(now),
-            renewable: self.claim.max_hold.map(|_| self.cap().since(now)),
-        }
+        Renewal { remaining: self.expires_at.since(now), renewable: self.claim.max_hold.map(|_| self.cap().since(now)) }
     }
 }
 
@@ -92,8 +87,7 @@ impl Mini {
             });
         }
         let number = rows.len() as u64 + 1;
-        let row =
-            Row { claim: claim.clone(), granted_at: now, expires_at: now, released: false, revoked: false };
+        let row = Row { claim: claim.clone(), granted_at: now, expires_at: now, released: false, revoked: false };
         let row = Row { expires_at: now.plus(claim.ttl).min(row.cap()), ..row };
         let grant = self.grant(number, &row, now);
         rows.insert(number, row);

@@ -78,7 +78,7 @@ fn tell_guard(to_guard: &OwnedFd, me: Pid) -> io::Result<()> {
     Ok(())
 }
 
-/// SIGTTOU is ignored as long as this lives.
+/// SIGTTOU is ignored from here on, in this process; the command gets back what there was before.
 #[derive(Debug)]
 pub struct IgnoredTtou {
     previous: libc::sighandler_t,

@@ -169,7 +169,11 @@ impl Embedded {
                 }
                 Err(error) => drop(ready.send(Err(error))),
             })
-            .map_err(|error| Error::Unavailable { engine: ENGINE, attempt: attempt.clone(), source: Box::new(error) })?;
+            .map_err(|error| Error::Unavailable {
+                engine: ENGINE,
+                attempt: attempt.clone(),
+                source: Box::new(error),
+            })?;
         let counter = opened.await.unwrap_or_else(|_| Err(no_effect(attempt, "the writer's thread died")))?;
         let writer = Mutex::new(Some(thread));
         Ok(Arc::new(Self { counter, writer, random: Mutex::new(RandomPool::new()) }))
@@ -414,9 +418,7 @@ impl Engine for Embedded {
             let attempt = || format!("renew lease {}", lease.token);
             let build = |_| Command::Renew { lease, ttl_ms: ttl.map(millis) };
             match self.submit(true, build).answer(&attempt).await? {
-                Reply::Renewed(renewed) => {
-                    Ok(Renewal { remaining: renewed.remaining, renewable: renewed.renewable })
-                }
+                Reply::Renewed(renewed) => Ok(Renewal { remaining: renewed.remaining, renewable: renewed.renewable }),
                 other => Err(refused(other, &attempt)),
             }
         })

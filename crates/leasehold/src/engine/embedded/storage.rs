@@ -22,6 +22,7 @@ pub trait Storage: Send + Sync + 'static {
 }
 
 /// One file.
+#[allow(clippy::len_without_is_empty, reason = "nobody asks a journal file whether it is empty")]
 pub trait File: Send {
     /// Its length.
     fn len(&self) -> io::Result<u64>;

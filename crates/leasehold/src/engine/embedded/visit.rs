@@ -65,7 +65,10 @@ impl Visitor {
         }
         let once = Claim { wait: Duration::ZERO, ..claim };
         loop {
-            let answer = self.during(async |engine: &Embedded| engine.acquire(once.clone()).await).await;
+            let engine = self.visit().await?;
+            let answer = engine.acquire(once.clone()).await;
+            // Closes without a point at which this future could be dropped with a grant that nobody knows of.
+            drop(engine);
             let now = clock.now();
             match answer {
                 Err(Error::Refused(Refusal::Held { .. })) if now < until => {

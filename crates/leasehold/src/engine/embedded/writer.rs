@@ -59,11 +59,13 @@ pub(super) struct State {
     stopping: bool,
     /// The writer sleeps until then; nobody wakes it otherwise.
     asleep_until: Option<Time>,
+    /// While it sleeps: how many answers must wait before it is woken for them.
+    crowd: usize,
 }
 
 impl Counter {
     pub fn new(desk: Desk<Address>, clock: BookClock) -> Self {
-        let state = State { desk, stopped: None, stopping: false, asleep_until: None };
+        let state = State { desk, stopped: None, stopping: false, asleep_until: None, crowd: 0 };
         Self { state: Mutex::new(state), wake: Condvar::new(), clock }
     }
 
@@ -74,7 +76,8 @@ impl Counter {
     /// Wakes the writer if it sleeps and there is something to do before it would wake by itself.
     pub fn nudge(&self, mut state: MutexGuard<'_, State>) {
         let Some(until) = state.asleep_until else { return };
-        if state.desk.has_work() || state.desk.book.next_expiry().is_some_and(|next| next < until) {
+        let enough = state.desk.has_work() && state.desk.answers_waiting() >= state.crowd;
+        if enough || state.desk.book.next_expiry().is_some_and(|next| next < until) {
             state.asleep_until = None;
             drop(state);
             self.wake.notify_one();
@@ -87,9 +90,12 @@ impl Counter {
         self.wake.notify_one();
     }
 
-    /// Asks the writer to finish.
+    /// Takes no more commands, and asks the writer to finish those it has.
     pub fn stop(&self) {
-        self.lock().stopping = true;
+        let mut state = self.lock();
+        state.stopping = true;
+        state.stopped.get_or_insert_with(|| "the engine is closed".into());
+        drop(state);
         self.wake();
     }
 }
@@ -171,9 +177,9 @@ impl Writer {
 
     fn write_until_stopped(&mut self, jobs: &mpsc::Sender<Job>, progress: &Progress) -> io::Result<()> {
         let mut proof_at = None;
-        let mut crowd = 0;
+        let mut pace = Pace::default();
         loop {
-            let next = self.next(proof_at, crowd, progress);
+            let next = self.next(proof_at, pace, progress);
             match next {
                 Next::Stop => return Ok(()),
                 Next::Proof => {
@@ -181,8 +187,10 @@ impl Writer {
                     proof_at = None;
                 }
                 Next::Batch(mut batch, snapshot) => {
-                    crowd = batch.answers.len();
-                    if let Err(error) = self.commit(&batch) {
+                    let began = self.counter.clock.machine().now();
+                    let result = self.commit(&batch);
+                    pace.note(batch.answers.len(), self.counter.clock.machine().now().since(began));
+                    if let Err(error) = result {
                         let sentence: Arc<str> = format!("the disk failed: {error}").into();
                         for (address, _) in batch.answers.drain(..) {
                             let _ = address.to.send(Err(Stopped::Unknown(sentence.clone())));
@@ -210,21 +218,21 @@ impl Writer {
     }
 
     /// Waits for something to write, and seals it.
-    fn next(&self, proof_at: Option<Time>, crowd: usize, progress: &Progress) -> Next {
+    fn next(&self, proof_at: Option<Time>, pace: Pace, progress: &Progress) -> Next {
         let mut state = self.counter.lock();
-        let mut patience = GATHER;
+        let mut gathered = false;
         loop {
             let now = self.counter.clock.now();
             if state.desk.book.next_expiry().is_some_and(|next| next <= now) {
                 state.desk.tick(TICK, now);
             }
             if state.desk.has_work() || self.wants_tokens(&state) {
-                // Those who were just answered are about to come again: one sync for all of them.
-                if state.desk.answers_waiting() < crowd && patience > 0 {
-                    patience -= 1;
-                    drop(state);
-                    std::thread::yield_now();
-                    state = self.counter.lock();
+                // Those who were just answered are about to come again: on a slow disk one sync for all of
+                // them is worth waiting an eighth of a sync.
+                if !gathered && state.desk.answers_waiting() < pace.crowd && pace.sync >= SLOW_SYNC {
+                    gathered = true;
+                    state.crowd = pace.crowd;
+                    state = self.sleep(state, now.plus(pace.sync / 8), now);
                     continue;
                 }
                 let batch = state.desk.seal();
@@ -246,12 +254,18 @@ impl Writer {
             for due in [state.desk.book.next_expiry(), proof_at].into_iter().flatten() {
                 until = until.min(due);
             }
-            state.asleep_until = Some(until);
-            let nap = until.since(now).max(Duration::from_micros(50));
-            let woken = self.counter.wake.wait_timeout_while(state, nap, |state| state.asleep_until.is_some());
-            state = woken.unwrap_or_else(PoisonError::into_inner).0;
-            state.asleep_until = None;
+            state = self.sleep(state, until, now);
         }
+    }
+
+    fn sleep<'a>(&self, mut state: MutexGuard<'a, State>, until: Time, now: Time) -> MutexGuard<'a, State> {
+        state.asleep_until = Some(until);
+        let nap = until.since(now).max(Duration::from_micros(50));
+        let woken = self.counter.wake.wait_timeout_while(state, nap, |state| state.asleep_until.is_some());
+        let mut state = woken.unwrap_or_else(PoisonError::into_inner).0;
+        state.asleep_until = None;
+        state.crowd = 0;
+        state
     }
 
     fn wants_tokens(&self, state: &State) -> bool {
@@ -305,8 +319,23 @@ impl Writer {
     }
 }
 
-/// How often the writer lets others run while it waits for the crowd it has just answered.
-const GATHER: u32 = 0;
+/// A sync that takes this long is worth gathering for; on a faster disk waiting costs more than it saves.
+const SLOW_SYNC: Duration = Duration::from_micros(400);
+
+/// How fast the disk is, and how many were answered last.
+#[derive(Clone, Copy, Debug, Default)]
+struct Pace {
+    crowd: usize,
+    sync: Duration,
+}
+
+impl Pace {
+    /// The crowd shrinks slowly: a batch that came too early must not make all later ones small.
+    fn note(&mut self, answers: usize, took: Duration) {
+        self.crowd = answers.max(self.crowd - self.crowd.div_ceil(8));
+        self.sync = if self.sync.is_zero() { took } else { (self.sync * 7 + took) / 8 };
+    }
+}
 
 /// Ends a lease that nobody waits for; the answer goes nowhere.
 pub(super) fn release_unseen(state: &mut State, lease: leasehold_core::LeaseKey, now: Time) {

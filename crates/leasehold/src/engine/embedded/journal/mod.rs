@@ -66,6 +66,10 @@ impl Default for Sizes {
     }
 }
 
+/// The segment made while somebody waits for the engine to open: a small one is ready sooner, and read sooner by
+/// the next who opens it. Whoever writes much goes on to the large ones that the keeper prepares.
+const FIRST_SEGMENT: u64 = 1 << 20;
+
 /// What the writer and the keeper share: segments in and out of use.
 #[derive(Default)]
 pub struct Shelf {
@@ -111,7 +115,8 @@ impl Journal {
         for name in storage.list()? {
             // Prepared and never written to, or spent on a frame that was cut.
             let unused = segment::id_of(&name).is_some_and(|id| found.segments.iter().all(|used| used.id != id));
-            let old = snapshot::sequence_of(&name).is_some_and(|s| found.snapshot.is_some_and(|(newest, _)| s < newest));
+            let old =
+                snapshot::sequence_of(&name).is_some_and(|s| found.snapshot.is_some_and(|(newest, _)| s < newest));
             if unused || old || name.starts_with("spare-") || name.ends_with(".tmp") {
                 storage.remove(&name)?;
             }
@@ -152,7 +157,8 @@ impl Journal {
             }
             None => {
                 shelf.last_id += 1;
-                let fresh = segment::prepare(storage.as_ref(), shelf.last_id, epochs(), sizes.segment, None)?;
+                let size = sizes.segment.min(FIRST_SEGMENT);
+                let fresh = segment::prepare(storage.as_ref(), shelf.last_id, epochs(), size, None)?;
                 (fresh, UNIT as u64)
             }
         };

@@ -133,16 +133,22 @@ pub fn recover(
             }
             if head.sequence == next {
                 if head.previous != found.point.crc {
-                    return Err(Damage::Broken { file: name, offset: at as u64, law: "each frame names the one before" });
+                    return Err(Damage::Broken {
+                        file: name,
+                        offset: at as u64,
+                        law: "each frame names the one before",
+                    });
                 }
-                book.replay(frame.payload, |fact| seen(head.sequence, fact))
-                    .map_err(|law| Damage::Broken { file: name.clone(), offset: at as u64, law: law.0 })?;
+                book.replay(frame.payload, |fact| seen(head.sequence, fact)).map_err(|law| Damage::Broken {
+                    file: name.clone(),
+                    offset: at as u64,
+                    law: law.0,
+                })?;
                 book.advance_to(Time::from_nanos(head.time));
                 journal_ceiling = head.ceiling;
                 ceiling_known = true;
                 proven = proven.max(head.proven);
-                found.point =
-                    Point { sequence: next, crc: frame.crc, ceiling: head.ceiling, time: head.time };
+                found.point = Point { sequence: next, crc: frame.crc, ceiling: head.ceiling, time: head.time };
                 found.closed = head.kind == Kind::Closed;
                 last_frame = Some(at..at + frame.size);
             }
@@ -177,7 +183,11 @@ pub fn recover(
         let epoch = found.tail.map_or(0, |(_, epoch, _)| epoch);
         let later = find_frame(last_bytes.get(rest..).unwrap_or(&[]), epoch, found.point.sequence + 1);
         if later.is_some() && !planted::on(Bug::CutAnywhere) {
-            return Err(Damage::Broken { file: name.clone(), offset: *at, law: "a durable frame matches its checksum" });
+            return Err(Damage::Broken {
+                file: name.clone(),
+                offset: *at,
+                law: "a durable frame matches its checksum",
+            });
         }
         let torn = cut(name, &last_bytes, rest);
         if torn.bytes > 0 {
@@ -209,8 +219,7 @@ fn cut(name: &str, bytes: &[u8], at: usize) -> Cut {
 /// Looks for any whole frame that is not older than `sequence`: lengths in between cannot be trusted.
 fn find_frame(bytes: &[u8], epoch: u64, sequence: u64) -> Option<usize> {
     (0..bytes.len()).step_by(UNIT).find(|at| {
-        frame::decode(&bytes[*at..])
-            .is_some_and(|frame| frame.head.epoch == epoch && frame.head.sequence >= sequence)
+        frame::decode(&bytes[*at..]).is_some_and(|frame| frame.head.epoch == epoch && frame.head.sequence >= sequence)
     })
 }
 

@@ -21,7 +21,7 @@ use crate::engine::embedded::storage::{File, Storage};
 
 const MAGIC: u32 = u32::from_le_bytes(*b"LHJ1");
 const VERSION: u32 = 1;
-const ZEROS: [u8; 256 * 1024] = [0; 256 * 1024];
+static ZEROS: [u8; 256 * 1024] = [0; 256 * 1024];
 
 /// A segment that can be written to.
 pub struct Segment {
