@@ -88,11 +88,14 @@ impl LeaseKey {
     /// The text a holder keeps: `2a-0f1e…`. It is a secret.
     #[must_use]
     pub fn expose(&self) -> String {
-        use fmt::Write;
-        let mut text = String::with_capacity(50);
-        let _ = write!(text, "{:x}-", self.token.get());
-        for byte in self.secret.expose() {
-            let _ = write!(text, "{byte:02x}");
+        let digits = (16 - self.token.get().leading_zeros() as usize / 4).max(1);
+        let mut text = String::with_capacity(digits + 33);
+        let digit = |nibble: u64| char::from(b"0123456789abcdef"[(nibble & 15) as usize]);
+        text.extend((0..digits).rev().map(|place| digit(self.token.get() >> (4 * place))));
+        text.push('-');
+        for byte in self.secret.expose().iter().map(|byte| u64::from(*byte)) {
+            text.push(digit(byte >> 4));
+            text.push(digit(byte));
         }
         text
     }
@@ -127,10 +130,14 @@ mod tests {
 
     #[test]
     fn a_lease_key_survives_its_text_form() {
-        let key = LeaseKey { token: Token::new(42).unwrap(), secret: Secret::new([7; 16]) };
-        let back: LeaseKey = key.expose().parse().unwrap();
-        assert_eq!(back.token, key.token);
-        assert!(back.secret.matches(&key.secret));
+        for number in [1, 15, 16, 42, 255, 256, u64::from(u32::MAX), u64::MAX] {
+            let key = LeaseKey { token: Token::new(number).unwrap(), secret: Secret::new([0x0f; 16]) };
+            let text = key.expose();
+            assert_eq!(text, format!("{number:x}-{}", "0f".repeat(16)));
+            let back: LeaseKey = text.parse().unwrap();
+            assert_eq!(back.token, key.token);
+            assert!(back.secret.matches(&key.secret));
+        }
     }
 
     #[test]

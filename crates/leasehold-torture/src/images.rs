@@ -185,7 +185,7 @@ impl Rest {
     pub fn flip(&self, name: &str, bit: usize, tally: &mut Tally) -> Result<(), String> {
         let mut bytes = self.disk.bytes(name);
         bytes[bit / 8] ^= 1 << (bit % 8);
-        self.judge(&self.disk.with_bytes(name, bytes), self.proven, tally)
+        self.judge(&self.disk.with_bytes(name, bytes), self.proven, false, tally)
             .map_err(|why| format!("{name} bit {bit}: {why}"))
     }
 
@@ -207,26 +207,27 @@ impl Rest {
                     *byte = (i as u8).wrapping_mul(31) ^ 0x5a;
                 }
                 for (what, tampered) in [("cut", short), ("zeroed", zeroed), ("overwritten", garbage)] {
-                    self.judge(&self.disk.with_bytes(name, tampered), self.witnessed, tally)
+                    self.judge(&self.disk.with_bytes(name, tampered), self.witnessed, true, tally)
                         .map_err(|why| format!("{name} {what} from {at}: {why}"))?;
                 }
             }
             // The ceiling is the second witness: with it and a segment gone at once, nobody could know.
             for other in names.iter().filter(|other| *other > name && name != "ceiling") {
                 let swapped = self.disk.with_bytes(name, self.disk.bytes(other)).with_bytes(other, bytes.clone());
-                self.judge(&swapped, self.witnessed, tally)
+                self.judge(&swapped, self.witnessed, true, tally)
                     .map_err(|why| format!("{name} and {other} swapped: {why}"))?;
                 let doubled = self.disk.with_bytes(other, bytes.clone());
-                self.judge(&doubled, self.witnessed, tally)
+                self.judge(&doubled, self.witnessed, true, tally)
                     .map_err(|why| format!("{other} replaced by {name}: {why}"))?;
             }
         }
         Ok(())
     }
 
-    /// Exact, or refused; or, after the last proven frame, cut and reported. Where a whole tail is destroyed, with
-    /// the proof that its own frames carry, `proven` is what the file beside the journal knows.
-    fn judge(&self, disk: &SimDisk, proven: u64, tally: &mut Tally) -> Result<(), String> {
+    /// Exact, or refused; or, after the last proven frame, cut and reported. Where a whole tail is erased, with the
+    /// proof that its own frames carry, `proven` is what the file beside the journal knows, and zeros in place of
+    /// a frame that nothing proves are what a crash leaves too.
+    fn judge(&self, disk: &SimDisk, proven: u64, tail_erased: bool, tally: &mut Tally) -> Result<(), String> {
         tally.images += 1;
         let seen = std::panic::catch_unwind(std::panic::AssertUnwindSafe(|| look(disk)));
         let (found, digest) = match seen {
@@ -248,7 +249,7 @@ impl Rest {
         check_ceiling(&self.log, &found, self.last)?;
         if sequence == self.last {
             tally.exact += 1;
-        } else if found.cut.is_some() || proven < self.proven {
+        } else if found.cut.is_some() || tail_erased {
             tally.cut += 1;
         } else {
             return Err(format!("frames after {sequence} are gone and nothing is said"));

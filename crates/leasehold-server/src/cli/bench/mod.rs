@@ -4,11 +4,13 @@
 //!   Place (directory, file system) ──▶ disk (fdatasync) ──▶ load ──▶ disk again ──▶ report, plot
 //!                                  ├─▶ held  (memory, restart)
 //!                                  └─▶ lapse (a million ends in one moment)
+//!   book (decisions in memory, no disk)
 //! ```
 //!
 //! The disk is measured in the same run, half before the load and half after, because a figure without
 //! its bound says nothing: a durable acquire cannot be faster than the sync it waits for.
 
+mod book;
 mod disk;
 mod held;
 mod lapse;
@@ -42,6 +44,7 @@ Example:
   leasehold bench --url embedded:/mnt/nvme/x --clients 1 --for 10s --plot latency.svg
   leasehold bench --held 1000000 --json
   leasehold bench --lapse 1000000
+  leasehold bench --book 10000000
 
 Without --url it runs in a fresh directory ./leasehold-bench-XXXX, which is removed afterwards;
 LEASEHOLD_URL is not looked at. A file system in memory is refused: nothing is durable there.";
@@ -71,6 +74,9 @@ pub struct Bench {
     /// Instead: let N leases lapse in the same moment, and say how others fare meanwhile.
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u64).range(1..=10_000_000))]
     lapse: Option<u64>,
+    /// Instead: what a decision costs in memory alone, with a thousand and with up to N leases held.
+    #[arg(long, value_name = "N", conflicts_with_all = ["held", "lapse", "plot"], value_parser = clap::value_parser!(u64).range(1_000..=10_000_000))]
+    book: Option<u64>,
 }
 
 impl Bench {
@@ -78,6 +84,15 @@ impl Bench {
     pub fn execute(self, urls: &[String]) -> anyhow::Result<u8> {
         if self.time.is_zero() {
             return Err(Failure::usage("--for is not zero: say e.g. --for 5s"));
+        }
+        if let Some(most) = self.book {
+            let report = book::run(most)?;
+            if self.json {
+                output::json(&report)?
+            } else {
+                book::print(&report)?
+            }
+            return Ok(exit::DONE);
         }
         let places = if urls.is_empty() {
             vec![Place::fresh()?]

@@ -228,11 +228,11 @@ impl Writer {
             }
             if state.desk.has_work() || self.wants_tokens(&state) {
                 // Those who were just answered are about to come again: on a slow disk one sync for all of
-                // them is worth waiting an eighth of a sync.
+                // them is worth waiting a quarter of a sync.
                 if !gathered && state.desk.answers_waiting() < pace.crowd && pace.sync >= SLOW_SYNC {
                     gathered = true;
                     state.crowd = pace.crowd;
-                    state = self.sleep(state, now.plus(pace.sync / 8), now);
+                    state = self.sleep(state, now.plus(pace.sync / 4), now);
                     continue;
                 }
                 let batch = state.desk.seal();
@@ -320,7 +320,7 @@ impl Writer {
 }
 
 /// A sync that takes this long is worth gathering for; on a faster disk waiting costs more than it saves.
-const SLOW_SYNC: Duration = Duration::from_micros(400);
+const SLOW_SYNC: Duration = Duration::from_micros(150);
 
 /// How fast the disk is, and how many were answered last.
 #[derive(Clone, Copy, Debug, Default)]

@@ -114,12 +114,16 @@ pub fn recover(
         let bytes = read_all(file.as_ref()).map_err(|error| io(&format!("read {name}"), error))?;
         found.last_id = id;
         let header = bytes.first_chunk::<UNIT>().and_then(segment::read_header);
-        // A segment gets its name when its header is durable: one without is damage.
-        let Some((own_id, epoch)) = header else {
+        // A segment gets its name when all of it is durable: one without a header, or a shorter one, is damage.
+        let Some(segment::Header { id: own_id, epoch, size }) = header else {
             return Err(Damage::Broken { file: name, offset: 0, law: "a segment's header matches its checksum" });
         };
         if own_id != id {
             return Err(Damage::Broken { file: name, offset: 16, law: "a segment has the name it was given" });
+        }
+        if bytes.len() as u64 != size {
+            let offset = bytes.len() as u64;
+            return Err(Damage::Broken { file: name, offset, law: "a segment is as long as it was made" });
         }
         let mut at = UNIT;
         let mut last = None;

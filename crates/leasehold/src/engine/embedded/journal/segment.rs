@@ -7,7 +7,8 @@
 //! 12 zero     4
 //! 16 id       8  as in the file's name
 //! 24 epoch    8  random, new for every life of the file
-//! 32 zeros   32
+//! 32 size     8  of the file
+//! 40 zeros   24
 //! 64 frames, then zeros
 //! ```
 //!
@@ -46,20 +47,31 @@ pub fn id_of(name: &str) -> Option<u64> {
     u64::from_str_radix(digits, 16).ok()
 }
 
-/// The epoch, if the header is whole and carries this id.
-pub fn read_header(header: &[u8; UNIT]) -> Option<(u64, u64)> {
+/// What a header says.
+pub struct Header {
+    /// As in the file's name.
+    pub id: u64,
+    /// Of this life of the file.
+    pub epoch: u64,
+    /// Of the file.
+    pub size: u64,
+}
+
+/// The header, if it is whole.
+pub fn read_header(header: &[u8; UNIT]) -> Option<Header> {
     let whole = number32(header, 0) == MAGIC
         && number32(header, 8) == VERSION
         && number32(header, 4) == crc32c::crc32c(&header[8..]);
-    whole.then(|| (number64(header, 16), number64(header, 24)))
+    whole.then(|| Header { id: number64(header, 16), epoch: number64(header, 24), size: number64(header, 32) })
 }
 
-fn header(id: u64, epoch: u64) -> [u8; UNIT] {
+fn header(id: u64, epoch: u64, size: u64) -> [u8; UNIT] {
     let mut bytes = [0; UNIT];
     bytes[0..4].copy_from_slice(&MAGIC.to_le_bytes());
     bytes[8..12].copy_from_slice(&VERSION.to_le_bytes());
     bytes[16..24].copy_from_slice(&id.to_le_bytes());
     bytes[24..32].copy_from_slice(&epoch.to_le_bytes());
+    bytes[32..40].copy_from_slice(&size.to_le_bytes());
     let crc = crc32c::crc32c(&bytes[8..]);
     bytes[4..8].copy_from_slice(&crc.to_le_bytes());
     bytes
@@ -89,7 +101,7 @@ pub fn prepare(storage: &dyn Storage, id: u64, epoch: u64, size: u64, old: Optio
         file.write_at(&ZEROS[..piece], at)?;
         at += piece as u64;
     }
-    file.write_at(&header(id, epoch), 0)?;
+    file.write_at(&header(id, epoch, size), 0)?;
     file.sync()?;
     storage.rename(&spare, &name(id))?;
     storage.sync_dir()?;

@@ -1,0 +1,125 @@
+//! `bench --book`: what a decision costs in the book alone, with few and with many leases in it. No disk, no thread.
+
+use hdrhistogram::Histogram;
+use leasehold_core::{Acquire, Book, Command, LeaseKey, Limits, Mode, Reply, Secret, Ticket, Time, Want};
+use serde::Serialize;
+
+use super::progress;
+use crate::cli::moment::stopwatch;
+use crate::cli::output::{self, Table};
+
+/// Pairs measured at each size.
+const ROUNDS: u64 = 200_000;
+
+/// What was measured with one number of leases held.
+#[derive(Debug, Serialize)]
+pub struct Row {
+    leases: u64,
+    acquire_ns: u64,
+    release_ns: u64,
+    pair_ns: u64,
+    renew_random_ns: u64,
+}
+
+/// All sizes, and how far the largest is from the smallest.
+#[derive(Debug, Serialize)]
+pub struct Report {
+    rows: Vec<Row>,
+    pair_ratio: f64,
+}
+
+/// A stream of numbers for names and for picking leases; nothing here is a secret.
+struct Numbers(u64);
+
+impl Numbers {
+    fn next(&mut self) -> u64 {
+        self.0 ^= self.0 << 13;
+        self.0 ^= self.0 >> 7;
+        self.0 ^= self.0 << 17;
+        self.0
+    }
+}
+
+fn acquire(book: &mut Book, name: &str, numbers: &mut Numbers, now: Time) -> anyhow::Result<LeaseKey> {
+    let wants = [Want { name, mode: Mode::Exclusive }];
+    let secret = Secret::new((u128::from(numbers.next()) << 64 | u128::from(numbers.next())).to_le_bytes());
+    let claim = Acquire {
+        ticket: Ticket(0),
+        wants: &wants,
+        ttl_ms: 3_600_000,
+        wait_ms: 0,
+        max_hold_ms: None,
+        delay_ms: 0,
+        holder: "host-0123:4567 bench",
+        request: None,
+        secret,
+    };
+    match book.apply(Command::Acquire(claim), now).reply {
+        Reply::Granted(granted) => Ok(granted.lease),
+        other => anyhow::bail!("the book answered {other:?}"),
+    }
+}
+
+fn measure(leases: u64) -> anyhow::Result<Row> {
+    let limits = Limits { leases: 20_000_000, ..Limits::default() };
+    let mut numbers = Numbers(88_172_645_463_325_252);
+    let mut book = Book::new(limits, numbers.next());
+    book.set_ceiling(u64::MAX);
+    let mut now = Time::from_millis(1_000);
+    let mut held = Vec::with_capacity(leases as usize);
+    let bar = progress::count(leases + ROUNDS, "leases in the book");
+    for at in 0..leases {
+        held.push(acquire(&mut book, &format!("resource-{at:015}"), &mut numbers, now)?);
+        if at % 4096 == 0 {
+            drop(book.take_tape(Vec::new()));
+            bar.inc(4096);
+        }
+    }
+    let mut times: [Histogram<u64>; 4] = std::array::from_fn(|_| Histogram::new(3).expect("three digits are valid"));
+    for round in 0..ROUNDS {
+        now = now.plus_millis(round % 2);
+        let name = format!("new-resource-{:011}", numbers.next() % 100_000_000_000);
+        let old = held[numbers.next() as usize % held.len()];
+        let start = stopwatch();
+        let lease = acquire(&mut book, &name, &mut numbers, now)?;
+        let acquired = stopwatch();
+        book.apply(Command::Release { lease }, now);
+        let released = stopwatch();
+        book.apply(Command::Renew { lease: old, ttl_ms: None }, now);
+        let renewed = stopwatch();
+        let spans = [acquired - start, released - acquired, released - start, renewed - released];
+        for (histogram, span) in times.iter_mut().zip(spans) {
+            histogram.saturating_record(span.as_nanos() as u64);
+        }
+        if round % 64 == 0 {
+            drop(book.take_tape(Vec::new()));
+        }
+    }
+    bar.finish_and_clear();
+    let p50 = |at: usize| times[at].value_at_quantile(0.5);
+    Ok(Row { leases, acquire_ns: p50(0), release_ns: p50(1), pair_ns: p50(2), renew_random_ns: p50(3) })
+}
+
+/// Measures with a thousand leases held, and then with more, up to `most`.
+pub fn run(most: u64) -> anyhow::Result<Report> {
+    let mut rows = Vec::new();
+    // The first is thrown away: a processor that was asleep flatters all that come after it.
+    measure(1_000)?;
+    for leases in [1_000, 100_000, 1_000_000, 10_000_000].into_iter().filter(|leases| *leases <= most) {
+        rows.push(measure(leases)?);
+    }
+    let pair = |row: Option<&Row>| row.map_or(0.0, |row| row.pair_ns as f64);
+    let pair_ratio = pair(rows.last()) / pair(rows.first()).max(1.0);
+    Ok(Report { rows, pair_ratio })
+}
+
+/// The table for people.
+pub fn print(report: &Report) -> anyhow::Result<()> {
+    let mut table = Table::new(&["LEASES", "ACQUIRE P50", "RELEASE P50", "PAIR P50", "RENEW OF ANY P50"]);
+    for row in &report.rows {
+        let spans = [row.acquire_ns, row.release_ns, row.pair_ns, row.renew_random_ns];
+        table.row([row.leases.to_string()].into_iter().chain(spans.map(|span| format!("{span} ns"))));
+    }
+    table.print()?;
+    output::line(&format!("a pair with the most leases costs {:.2} x one with the fewest", report.pair_ratio))
+}
