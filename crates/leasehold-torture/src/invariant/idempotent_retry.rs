@@ -12,7 +12,12 @@ const REMEMBERED: usize = 64;
 pub fn check(history: &History) -> Result<(), String> {
     let mut endings = 0usize;
     let mut granted: HashMap<&str, (u64, Option<usize>)> = HashMap::new();
-    let mut of_token: HashMap<u64, &str> = HashMap::new();
+    let note = |token: u64, endings: &mut usize, granted: &mut HashMap<&str, (u64, Option<usize>)>| {
+        *endings += 1;
+        if let Some(entry) = granted.values_mut().find(|(of, _)| *of == token) {
+            entry.1 = Some(*endings);
+        }
+    };
     for fact in &history.facts {
         match fact {
             Recorded::Granted { token, request: Some(request), .. } => {
@@ -21,14 +26,12 @@ pub fn check(history: &History) -> Result<(), String> {
                 {
                     return Err(format!("request {request} has two leases, {first} and {token}"));
                 }
-                of_token.insert(*token, request);
             }
-            Recorded::Ended { token, .. } => {
-                endings += 1;
-                if let Some(entry) = of_token.get(token).and_then(|request| granted.get_mut(request)) {
-                    entry.1 = Some(endings);
-                }
+            // An ending is remembered when its resources are free: after a closing delay, if there is one.
+            Recorded::Ended { token, at, closed_until, .. } if closed_until <= at => {
+                note(*token, &mut endings, &mut granted)
             }
+            Recorded::Reopened { token } => note(*token, &mut endings, &mut granted),
             _ => {}
         }
     }

@@ -282,8 +282,8 @@ impl Sim {
             self.clock.boottime.fetch_min(boottime, Ordering::SeqCst);
         } else {
             self.clock.boottime.store(boottime, Ordering::SeqCst);
-            let id = self.rng.next();
-            *self.clock.boot.lock().unwrap_or_else(std::sync::PoisonError::into_inner) = [id as u8; 16];
+            let id = u128::from(self.rng.next()) << 64 | u128::from(self.rng.next());
+            *self.clock.boot.lock().unwrap_or_else(std::sync::PoisonError::into_inner) = id.to_le_bytes();
         }
     }
 
