@@ -22,6 +22,8 @@ use crate::error::Error;
 
 #[cfg(feature = "embedded")]
 pub mod embedded;
+#[cfg(any(test, feature = "embedded", feature = "testkit"))]
+pub(crate) mod from_book;
 
 /// The answer to come. Dropping it gives up the wait: see [`Engine::acquire`].
 pub type Answer<'a, T> = Pin<Box<dyn Future<Output = Result<T, Error>> + Send + 'a>>;

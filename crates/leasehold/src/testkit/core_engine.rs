@@ -25,17 +25,14 @@ use std::fmt;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
 use std::time::Duration;
 
-use leasehold_core::book::ResourceView;
-use leasehold_core::{
-    Acquire, Book, Command, Effect, LeaseKey, Limits, Refusal as CoreRefusal, Reply, RequestId, Secret, Ticket,
-    Want as CoreWant,
-};
+use leasehold_core::{Acquire, Book, Command, Effect, Limits, Reply, RequestId, Secret, Ticket, Want as CoreWant};
 use tokio::sync::{oneshot, watch};
 
 use super::ManualClock;
 use crate::clock::Clock;
-use crate::engine::{Answer, Claim, Engine, Grant, Holding, LeaseId, Promises, Query, Renewal, Resource, Waiting};
-use crate::error::{Error, Refusal};
+use crate::engine::from_book::{self, grant, key, millis, resource};
+use crate::engine::{Answer, Claim, Engine, Grant, LeaseId, Promises, Query, Renewal, Resource};
+use crate::error::Error;
 
 const ENGINE: &str = "core";
 
@@ -207,7 +204,7 @@ impl Engine for CoreEngine {
         Box::pin(async move {
             let mut steps = self.0.steps.subscribe();
             let mut place = match self.0.submit("acquire", &claim)? {
-                Submitted::Answered(reply) => return grant(reply),
+                Submitted::Answered(reply) => return granted(reply),
                 Submitted::InLine(place) => place,
             };
             loop {
@@ -215,7 +212,7 @@ impl Engine for CoreEngine {
                     biased;
                     reply = &mut place.from => {
                         place.done = true;
-                        return grant(reply.map_err(|_| unavailable("acquire"))?);
+                        return granted(reply.map_err(|_| unavailable("acquire"))?);
                     }
                     // Cannot fail: the sender is a field of self.
                     _ = steps.changed() => self.0.tick(),
@@ -286,64 +283,19 @@ impl Engine for CoreEngine {
     }
 }
 
-fn grant(reply: Reply) -> Result<Grant, Error> {
+fn granted(reply: Reply) -> Result<Grant, Error> {
     match reply {
-        Reply::Granted(granted) => Ok(Grant {
-            lease_id: LeaseId::new(granted.lease.expose()),
-            token: Some(granted.lease.token),
-            remaining: granted.remaining,
-            renewable: granted.renewable,
-        }),
+        Reply::Granted(granted) => Ok(grant(&granted)),
         other => Err(refused(other)),
     }
 }
 
 fn refused(reply: Reply) -> Error {
-    let refusal = match reply {
-        Reply::Invalid(sentence) => return Error::Invalid(sentence),
-        Reply::Refused(CoreRefusal::Held(held)) => Refusal::Held {
-            resource: held.resource,
-            holder: held.holder,
-            remaining: held.remaining,
-            queue_len: held.queue_len,
-        },
-        Reply::Refused(CoreRefusal::Stale) => Refusal::Stale,
-        Reply::Refused(CoreRefusal::NotHeld) => Refusal::NotHeld,
-        Reply::Refused(CoreRefusal::QueueFull(resource)) => Refusal::QueueFull { resource },
-        Reply::Refused(CoreRefusal::Quota(what)) => Refusal::Quota(what),
-        Reply::Refused(CoreRefusal::Mismatch) => Refusal::Mismatch,
-        other => unreachable!("the book answered with {other:?}"),
-    };
-    Error::Refused(refusal)
+    from_book::refused(reply, ENGINE, || "ask the book".into())
 }
 
 fn unavailable(attempt: &str) -> Error {
     Error::Unavailable { engine: ENGINE, attempt: attempt.into(), source: "the engine is closed".into() }
-}
-
-fn resource(view: ResourceView) -> Resource {
-    let holding = |h: leasehold_core::book::HoldingView| Holding {
-        holder: h.holder,
-        token: Some(h.token),
-        since: h.since,
-        remaining: h.remaining,
-    };
-    Resource {
-        name: view.name,
-        mode: view.mode,
-        holders: view.holders.into_iter().map(holding).collect(),
-        waiters: view.waiters.into_iter().map(|w| Waiting { holder: w.holder, waiting: w.waiting }).collect(),
-        queue_len: view.queue_len,
-    }
-}
-
-fn key(lease: &LeaseId) -> Result<LeaseKey, Error> {
-    lease.expose().parse().map_err(|_| Error::Refused(Refusal::NotHeld))
-}
-
-/// Whole milliseconds, rounded up: nothing lapses early.
-fn millis(span: Duration) -> u64 {
-    u64::try_from(span.as_nanos().div_ceil(1_000_000)).unwrap_or(u64::MAX)
 }
 
 /// Bits that look random and are the same in every run.

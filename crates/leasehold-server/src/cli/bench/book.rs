@@ -121,5 +121,5 @@ pub fn print(report: &Report) -> anyhow::Result<()> {
         table.row([row.leases.to_string()].into_iter().chain(spans.map(|span| format!("{span} ns"))));
     }
     table.print()?;
-    output::line(&format!("a pair with the most leases costs {:.2} x one with the fewest", report.pair_ratio))
+    output::line(format!("a pair with the most leases costs {:.2} x one with the fewest", report.pair_ratio))
 }

@@ -32,6 +32,9 @@ pub mod desk;
 #[doc(hidden)]
 pub mod journal;
 mod lock;
+mod options;
+mod random;
+mod start;
 #[doc(hidden)]
 pub mod storage;
 mod visit;
@@ -46,22 +49,20 @@ use std::time::Duration;
 
 pub use leasehold_core::book::Counts;
 use leasehold_core::book::ResourceView;
-use leasehold_core::{
-    Acquire, Book, Command, LeaseKey, Limits, Refusal as CoreRefusal, Reply, RequestId, Secret, Ticket,
-    Want as CoreWant,
-};
+use leasehold_core::{Acquire, Book, Command, Reply, RequestId, Secret, Ticket, Want as CoreWant};
 use tokio::sync::oneshot;
 
-use super::{Answer, Claim, Engine, Grant, Holding, LeaseId, Promises, Query, Renewal, Resource, Waiting};
-use crate::clock::{Clock, SystemClock};
-use crate::error::{Error, Refusal};
+use super::from_book::{grant, key, millis, refused, resource};
+use super::{Answer, Claim, Engine, Grant, LeaseId, Promises, Query, Renewal, Resource};
+use crate::error::Error;
 #[doc(hidden)]
 pub use boot::BookClock;
-use desk::Desk;
-use journal::frame::Kind;
-use journal::recover::recover;
-use journal::{Damage, Journal, Sizes};
+use journal::Damage;
 use lock::{DirLock, NotMine};
+pub use options::{Notice, Options};
+use random::{RandomPool, random_u64};
+#[doc(hidden)]
+pub use start::{Started, start};
 use storage::{Directory, Storage};
 pub use visit::Visitor;
 use writer::{Address, Counter, Stopped, Writer};
@@ -71,67 +72,6 @@ const ENGINE: &str = "embedded";
 /// What this engine swears to.
 pub const PROMISES: Promises =
     Promises { engine: ENGINE, durable: true, fencing: true, fair: true, never_early: true, outlives_process: true };
-
-/// How the engine is opened.
-#[derive(Clone)]
-pub struct Options {
-    /// Says what time it is.
-    pub clock: Arc<dyn Clock>,
-    /// How much may be asked.
-    pub limits: Limits,
-    /// Told what an operator should know: a tail that was cut, a snapshot that failed.
-    pub notices: Arc<dyn Fn(Notice) + Send + Sync>,
-    #[doc(hidden)]
-    pub sizes: Sizes,
-}
-
-impl Default for Options {
-    fn default() -> Self {
-        Self {
-            clock: SystemClock::shared(),
-            limits: Limits::default(),
-            notices: Arc::new(|_| {}),
-            sizes: Sizes::default(),
-        }
-    }
-}
-
-impl fmt::Debug for Options {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Options").field("limits", &self.limits).finish_non_exhaustive()
-    }
-}
-
-/// What an operator should know.
-#[derive(Clone, Debug, PartialEq, Eq)]
-#[non_exhaustive]
-pub enum Notice {
-    /// A crash left part of a batch that was never acknowledged as proven; it was left behind.
-    Cut {
-        /// The journal segment.
-        file: String,
-        /// Where the record ends.
-        offset: u64,
-        /// How many bytes were left behind.
-        bytes: u64,
-    },
-    /// Work off the path of answers failed and will be tried again: a snapshot, a new segment.
-    Delayed(String),
-    /// The disk failed, and the engine has stopped.
-    Failed(String),
-}
-
-impl fmt::Display for Notice {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match self {
-            Self::Cut { file, offset, bytes } => {
-                write!(f, "recovery left behind {bytes} bytes of an unfinished batch in {file} at offset {offset}")
-            }
-            Self::Delayed(cause) => write!(f, "journal upkeep failed and will be tried again: {cause}"),
-            Self::Failed(cause) => write!(f, "the engine stopped because the disk failed: {cause}"),
-        }
-    }
-}
 
 /// The embedded engine over one directory. See the module.
 pub struct Embedded {
@@ -306,46 +246,6 @@ impl Submitted<'_> {
     }
 }
 
-/// What [`start`] hands to whoever drives it: two threads in the engine, nobody in the simulator.
-#[doc(hidden)]
-pub struct Started<A> {
-    /// The recovered book.
-    pub desk: Desk<A>,
-    /// Its time.
-    pub clock: BookClock,
-    /// Ready to be written to.
-    pub journal: Journal,
-}
-
-/// Recovers a directory, takes it up on this machine's clock, and reserves the first tokens: all durable.
-#[doc(hidden)]
-pub fn start<A>(
-    storage: &Arc<dyn Storage>,
-    options: &Options,
-    mut random: Box<dyn FnMut() -> u64 + Send>,
-    seen: impl FnMut(u64, &leasehold_core::Fact<'_>),
-) -> Result<Started<A>, Damage> {
-    let mut book = Book::new(options.limits.clone(), random());
-    let found = recover(storage.as_ref(), &mut book, seen)?;
-    if let Some(cut) = &found.cut {
-        (options.notices)(Notice::Cut { file: cut.file.clone(), offset: cut.offset, bytes: cut.bytes });
-    }
-    let io = |what: &str| {
-        let what = what.to_owned();
-        move |error| Damage::Io(what, error)
-    };
-    let mut journal =
-        Journal::start(storage.clone(), options.sizes, &found, random).map_err(io("make the journal ready"))?;
-    book.skip_tokens_to(found.ceiling);
-    let (clock, fresh) = BookClock::take_up(options.clock.clone(), book.clock(), book.now());
-    book.resume(clock.mark(), fresh);
-    journal.reserve_tokens().map_err(io("write the token ceiling"))?;
-    let facts = book.take_tape(Vec::new());
-    journal.commit(Kind::Facts, &facts, clock.now()).map_err(io("write the journal"))?;
-    book.set_ceiling(journal.token_ceiling());
-    Ok(Started { desk: Desk::new(book), clock, journal })
-}
-
 /// An answer that is awaited. Dropping it leaves the queue, or ends the grant that nobody will see.
 struct Pending<'a> {
     counter: &'a Counter,
@@ -401,13 +301,8 @@ impl Engine for Embedded {
             };
             let attempt = || format!("acquire {}", claim.wants.first().map_or("", |want| &want.name));
             match self.submit(claim.request.is_some(), build).answer(&attempt).await? {
-                Reply::Granted(granted) => Ok(Grant {
-                    lease_id: LeaseId::new(granted.lease.expose()),
-                    token: Some(granted.lease.token),
-                    remaining: granted.remaining,
-                    renewable: granted.renewable,
-                }),
-                other => Err(refused(other, &attempt)),
+                Reply::Granted(granted) => Ok(grant(&granted)),
+                other => Err(refused(other, ENGINE, attempt)),
             }
         })
     }
@@ -419,7 +314,7 @@ impl Engine for Embedded {
             let build = |_| Command::Renew { lease, ttl_ms: ttl.map(millis) };
             match self.submit(true, build).answer(&attempt).await? {
                 Reply::Renewed(renewed) => Ok(Renewal { remaining: renewed.remaining, renewable: renewed.renewable }),
-                other => Err(refused(other, &attempt)),
+                other => Err(refused(other, ENGINE, attempt)),
             }
         })
     }
@@ -430,7 +325,7 @@ impl Engine for Embedded {
             let attempt = || format!("release lease {}", lease.token);
             match self.submit(true, |_| Command::Release { lease }).answer(&attempt).await? {
                 Reply::Released(first) => Ok(first),
-                other => Err(refused(other, &attempt)),
+                other => Err(refused(other, ENGINE, attempt)),
             }
         })
     }
@@ -440,7 +335,7 @@ impl Engine for Embedded {
             let attempt = || format!("revoke {name}");
             match self.submit(true, |_| Command::Revoke { name, reason }).answer(&attempt).await? {
                 Reply::Revoked(count) => Ok(count),
-                other => Err(refused(other, &attempt)),
+                other => Err(refused(other, ENGINE, attempt)),
             }
         })
     }
@@ -502,85 +397,10 @@ impl Drop for Embedded {
     }
 }
 
-fn key(lease: &LeaseId) -> Result<LeaseKey, Error> {
-    lease.expose().parse().map_err(|_| Error::Refused(Refusal::NotHeld))
-}
-
-/// Whole milliseconds, rounded up: nothing lapses early.
-fn millis(span: Duration) -> u64 {
-    u64::try_from(span.as_nanos().div_ceil(1_000_000)).unwrap_or(u64::MAX)
-}
-
-fn resource(view: ResourceView) -> Resource {
-    Resource {
-        name: view.name,
-        mode: view.mode,
-        holders: view
-            .holders
-            .into_iter()
-            .map(|h| Holding { holder: h.holder, token: Some(h.token), since: h.since, remaining: h.remaining })
-            .collect(),
-        waiters: view.waiters.into_iter().map(|w| Waiting { holder: w.holder, waiting: w.waiting }).collect(),
-        queue_len: view.queue_len,
-    }
-}
-
-fn refused(reply: Reply, attempt: Attempt<'_>) -> Error {
-    match reply {
-        Reply::Refused(CoreRefusal::Held(held)) => Error::Refused(Refusal::Held {
-            resource: held.resource,
-            holder: held.holder,
-            remaining: held.remaining,
-            queue_len: held.queue_len,
-        }),
-        Reply::Refused(CoreRefusal::Stale) => Error::Refused(Refusal::Stale),
-        Reply::Refused(CoreRefusal::NotHeld) => Error::Refused(Refusal::NotHeld),
-        Reply::Refused(CoreRefusal::QueueFull(resource)) => Error::Refused(Refusal::QueueFull { resource }),
-        Reply::Refused(CoreRefusal::Quota(what)) => Error::Refused(Refusal::Quota(what)),
-        Reply::Refused(CoreRefusal::Mismatch) => Error::Refused(Refusal::Mismatch),
-        Reply::Invalid(sentence) => Error::Invalid(sentence),
-        Reply::NoTokens => no_effect(attempt(), "tokens are being reserved; ask again"),
-        other => unreachable!("{} was answered with {other:?}", attempt()),
-    }
-}
-
 fn no_effect(attempt: String, sentence: &str) -> Error {
     Error::Unavailable { engine: ENGINE, attempt, source: sentence.into() }
 }
 
 fn unknown(attempt: String, sentence: &str) -> Error {
     Error::Indeterminate { engine: ENGINE, attempt, source: sentence.into() }
-}
-
-/// Random bits from the operating system, fetched many at a time: one system call serves 256 leases.
-struct RandomPool {
-    bits: [u8; 4096],
-    used: usize,
-}
-
-impl RandomPool {
-    const fn new() -> Self {
-        Self { bits: [0; 4096], used: 4096 }
-    }
-
-    fn take(&mut self) -> [u8; 16] {
-        if self.used == self.bits.len() {
-            fill_random(&mut self.bits);
-            self.used = 0;
-        }
-        let taken = std::array::from_fn(|i| std::mem::take(&mut self.bits[self.used + i]));
-        self.used += 16;
-        taken
-    }
-}
-
-fn fill_random(bits: &mut [u8]) {
-    // A machine without randomness cannot make secrets, and there is nothing to fall back on.
-    getrandom::fill(bits).expect("the operating system gives random bits");
-}
-
-fn random_u64() -> u64 {
-    let mut bits = [0; 8];
-    fill_random(&mut bits);
-    u64::from_le_bytes(bits)
 }

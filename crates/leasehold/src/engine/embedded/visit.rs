@@ -83,7 +83,7 @@ impl Visitor {
 
 /// From one to two times the span, so that processes do not come in step.
 fn jitter(span: Duration) -> Duration {
-    span + span.mul_f64((super::random_u64() >> 11) as f64 / (1u64 << 53) as f64)
+    span + span.mul_f64((super::random::random_u64() >> 11) as f64 / (1u64 << 53) as f64)
 }
 
 impl Engine for Visitor {

@@ -11,14 +11,15 @@ use std::time::Duration;
 use leasehold_core::{Command, Reply, Time};
 use tokio::sync::oneshot;
 
+use super::Notice;
 use super::boot::BookClock;
 use super::desk::{Batch, Desk};
 use super::journal::frame::Kind;
 use super::journal::snapshot::{Point, Writer as SnapshotWriter};
 use super::journal::{Journal, Shared, keep};
 use super::lock::DirLock;
+use super::random::random_u64;
 use super::storage::Storage;
-use super::{Notice, random_u64};
 
 /// How many due leases are collected before others get their turn.
 const TICK: u32 = 2048;

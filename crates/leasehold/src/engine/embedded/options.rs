@@ -1,0 +1,70 @@
+//! How the engine is opened, and what it tells an operator.
+
+use std::fmt;
+use std::sync::Arc;
+
+use leasehold_core::Limits;
+
+use super::journal::Sizes;
+use crate::clock::{Clock, SystemClock};
+
+/// How the engine is opened.
+#[derive(Clone)]
+pub struct Options {
+    /// Says what time it is.
+    pub clock: Arc<dyn Clock>,
+    /// How much may be asked.
+    pub limits: Limits,
+    /// Told what an operator should know: a tail that was cut, a snapshot that failed.
+    pub notices: Arc<dyn Fn(Notice) + Send + Sync>,
+    #[doc(hidden)]
+    pub sizes: Sizes,
+}
+
+impl Default for Options {
+    fn default() -> Self {
+        Self {
+            clock: SystemClock::shared(),
+            limits: Limits::default(),
+            notices: Arc::new(|_| {}),
+            sizes: Sizes::default(),
+        }
+    }
+}
+
+impl fmt::Debug for Options {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Options").field("limits", &self.limits).finish_non_exhaustive()
+    }
+}
+
+/// What an operator should know.
+#[derive(Clone, Debug, PartialEq, Eq)]
+#[non_exhaustive]
+pub enum Notice {
+    /// A crash left part of a batch that was never acknowledged as proven; it was left behind.
+    Cut {
+        /// The journal segment.
+        file: String,
+        /// Where the record ends.
+        offset: u64,
+        /// How many bytes were left behind.
+        bytes: u64,
+    },
+    /// Work off the path of answers failed and will be tried again: a snapshot, a new segment.
+    Delayed(String),
+    /// The disk failed, and the engine has stopped.
+    Failed(String),
+}
+
+impl fmt::Display for Notice {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Cut { file, offset, bytes } => {
+                write!(f, "recovery left behind {bytes} bytes of an unfinished batch in {file} at offset {offset}")
+            }
+            Self::Delayed(cause) => write!(f, "journal upkeep failed and will be tried again: {cause}"),
+            Self::Failed(cause) => write!(f, "the engine stopped because the disk failed: {cause}"),
+        }
+    }
+}

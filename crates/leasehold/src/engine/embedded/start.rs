@@ -1,0 +1,51 @@
+//! From a directory to a running book: recover, take it up on this machine's clock, reserve the first tokens.
+
+use std::sync::Arc;
+
+use leasehold_core::{Book, Fact};
+
+use super::boot::BookClock;
+use super::desk::Desk;
+use super::journal::frame::Kind;
+use super::journal::recover::recover;
+use super::journal::{Damage, Journal};
+use super::storage::Storage;
+use super::{Notice, Options};
+
+/// What [`start`] hands to whoever drives it: two threads in the engine, nobody in the simulator.
+pub struct Started<A> {
+    /// The recovered book.
+    pub desk: Desk<A>,
+    /// Its time.
+    pub clock: BookClock,
+    /// Ready to be written to.
+    pub journal: Journal,
+}
+
+/// Recovers a directory, takes it up on this machine's clock, and reserves the first tokens: all durable.
+pub fn start<A>(
+    storage: &Arc<dyn Storage>,
+    options: &Options,
+    mut random: Box<dyn FnMut() -> u64 + Send>,
+    seen: impl FnMut(u64, &Fact<'_>),
+) -> Result<Started<A>, Damage> {
+    let mut book = Book::new(options.limits.clone(), random());
+    let found = recover(storage.as_ref(), &mut book, seen)?;
+    if let Some(cut) = &found.cut {
+        (options.notices)(Notice::Cut { file: cut.file.clone(), offset: cut.offset, bytes: cut.bytes });
+    }
+    let io = |what: &str| {
+        let what = what.to_owned();
+        move |error| Damage::Io(what, error)
+    };
+    let mut journal =
+        Journal::start(storage.clone(), options.sizes, &found, random).map_err(io("make the journal ready"))?;
+    book.skip_tokens_to(found.ceiling);
+    let (clock, fresh) = BookClock::take_up(options.clock.clone(), book.clock(), book.now());
+    book.resume(clock.mark(), fresh);
+    journal.reserve_tokens().map_err(io("write the token ceiling"))?;
+    let facts = book.take_tape(Vec::new());
+    journal.commit(Kind::Facts, &facts, clock.now()).map_err(io("write the journal"))?;
+    book.set_ceiling(journal.token_ceiling());
+    Ok(Started { desk: Desk::new(book), clock, journal })
+}
