@@ -90,7 +90,7 @@ const FAULTS: &[(&str, &str)] = &[
 /// Method: a directory in use; each fault at the first call, the second, and so on until there is none left.
 #[test]
 fn a_fault_at_any_call_of_an_acquire_is_told_truly() {
-    let dir = tempfile::tempdir().expect("a directory");
+    let dir = tempfile::tempdir_in(env!("CARGO_TARGET_TMPDIR")).expect("a directory");
     assert!(leasehold(dir.path(), &["acquire", "first"]).status.success());
     let mut tally = Tally { faults: 0, unknown: 0, killed: 0, tokens: HashSet::new() };
     for (calls, fault) in FAULTS {
@@ -114,7 +114,7 @@ fn a_fault_at_any_call_of_a_first_open_leaves_a_usable_directory() {
     for (calls, fault) in FAULTS {
         let step = if calls.starts_with("pwrite") { step } else { 1 };
         for n in (1..10_000).step_by(step) {
-            let dir = tempfile::tempdir().expect("a directory");
+            let dir = tempfile::tempdir_in(env!("CARGO_TARGET_TMPDIR")).expect("a directory");
             let what = format!("first open, {fault} at {calls} {n}");
             let Some(output) = acquire_with_fault(dir.path(), "first", calls, fault, n) else { break };
             let mut tally = Tally { faults: 0, unknown: 0, killed: 0, tokens: HashSet::new() };

@@ -17,7 +17,7 @@ fn at(offset: &str, url: &str, arguments: &[&str]) -> (Option<i32>, serde_json::
 
 /// A lease is taken at one wall clock, and looked at, contended and released at another.
 fn story(offsets: [&str; 4]) -> Vec<Option<i32>> {
-    let dir = tempfile::tempdir().expect("a directory");
+    let dir = tempfile::tempdir_in(env!("CARGO_TARGET_TMPDIR")).expect("a directory");
     let url = format!("embedded:{}", dir.path().display());
     let (taken, grant) = at(offsets[0], &url, &["acquire", "seat", "--ttl", "10m", "--json"]);
     let lease = grant["lease_id"].as_str().expect("a lease id").to_owned();
@@ -45,7 +45,7 @@ fn a_stepped_wall_clock_changes_nothing() {
 /// The test above would pass with a faketime that does nothing: it must move what people are shown.
 #[test]
 fn the_wall_clock_was_really_moved() {
-    let dir = tempfile::tempdir().expect("a directory");
+    let dir = tempfile::tempdir_in(env!("CARGO_TARGET_TMPDIR")).expect("a directory");
     let url = format!("embedded:{}", dir.path().display());
     let year = |offset: &str, name: &str| {
         let (_, grant) = at(offset, &url, &["acquire", name, "--json"]);

@@ -38,7 +38,9 @@ pub enum Error {
     #[error("{0}")]
     Invalid(String),
     /// Stored state breaks a law. Do: stop, and call a person.
-    #[error("the {engine} engine found stored state that breaks a law ({law}) at {at}; it will not guess")]
+    #[error(
+        "the {engine} engine found stored state that breaks a law ({law}) at {at}; it will not guess: stop, keep a copy of what is there, and call a person"
+    )]
     Corrupt {
         /// Which engine.
         engine: &'static str,

@@ -12,7 +12,7 @@
 //! 1. At most one exclusive lease per resource is live at any `now`; shared and permit leases as their
 //!    modes say. A claim on several resources is granted whole or not at all.
 //! 2. Tokens strictly increase, never past the ceiling that the shell reserved.
-//! 3. A lease is live on the half-open span `[granted_at, expires_at)`. One function compares ([`due`]).
+//! 3. A lease is live on the half-open span `[granted_at, expires_at)`. One function compares (`due`).
 //! 4. A lease that ended stays ended: renewing never revives, releasing never touches a successor.
 //! 5. A claim is granted when every resource admits it and no earlier waiting claim conflicts with it on any
 //!    of them. A waiting claim holds nothing, so there is no deadlock.

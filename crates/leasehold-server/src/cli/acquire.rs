@@ -63,7 +63,12 @@ impl Acquire {
     /// Takes the lease and prints it.
     pub async fn execute(self, target: &Target) -> anyhow::Result<u8> {
         let client = target.visit();
-        let granted = signals::unless_interrupted(async { Ok(self.claim(&client).grant().await?) }).await;
+        // A grant with a request id is kept for a retry.
+        let left = match self.request_id {
+            Some(_) => "a lease may be held: repeat the command with the same request id to learn",
+            None => signals::NOTHING_HELD,
+        };
+        let granted = signals::unless_interrupted(left, async { Ok(self.claim(&client).grant().await?) }).await;
         let done = match granted {
             Ok(grant) => self.hand_over(&client, &grant).await,
             Err(error) => Err(error),

@@ -105,6 +105,12 @@ pub fn sentence(error: &anyhow::Error) -> String {
             text.push_str(&cause);
         }
     }
+    let full = |cause: &(dyn std::error::Error + 'static)| {
+        cause.downcast_ref::<std::io::Error>().is_some_and(|io| io.kind() == std::io::ErrorKind::StorageFull)
+    };
+    if error.chain().any(full) {
+        text.push_str("; free some space and try again, what was acknowledged is safe");
+    }
     // A sentence is one line, whatever a cause far below put into it.
     text.replace(['\n', '\r'], " ")
 }

@@ -11,7 +11,7 @@ Example:
 
 Releasing twice is harmless. A lease that lapsed or was revoked before answers exit code 7.";
 
-/// Ends a lease: the next in line gets the resource at once.
+/// Ends a lease: the resource is free for the next in line.
 #[derive(Debug, Args)]
 #[command(after_help = EXAMPLE)]
 pub struct Release {

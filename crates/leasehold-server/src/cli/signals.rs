@@ -48,20 +48,24 @@ async fn heard(stream: &mut Option<unix::Signal>) {
     }
 }
 
-/// Does the work unless a signal comes first; then the work is dropped, which gives up its wait.
-pub async fn unless_interrupted<T>(work: impl Future<Output = anyhow::Result<T>>) -> anyhow::Result<T> {
+/// What is true of an interrupted command that nobody will come back to.
+pub const NOTHING_HELD: &str = "nothing is held";
+
+/// Does the work unless a signal comes first; then the work is dropped, which gives up its wait, and the error says
+/// what is left of it.
+pub async fn unless_interrupted<T>(left: &str, work: impl Future<Output = anyhow::Result<T>>) -> anyhow::Result<T> {
     let mut signals = Signals::listen()?;
     tokio::select! {
         biased;
         done = work => done,
-        signal = signals.next() => Err(interrupted(signal)),
+        signal = signals.next() => Err(interrupted(signal, left)),
     }
 }
 
 /// The end of a command that a signal interrupted, as shells count it.
-pub fn interrupted(signal: Signal) -> anyhow::Error {
+pub fn interrupted(signal: Signal, left: &str) -> anyhow::Error {
     let code = u8::try_from(128 + signal.as_raw()).unwrap_or(u8::MAX);
-    Failure::coded(code, format!("interrupted by {}, nothing is held", name(signal)))
+    Failure::coded(code, format!("interrupted by {}, {left}", name(signal)))
 }
 
 /// The name of a signal we listen for.

@@ -97,7 +97,9 @@ impl Probe {
     /// Makes the file and brings it to disk.
     pub fn new(dir: &Path) -> anyhow::Result<Self> {
         let path = dir.join(format!("leasehold-bench-probe-{}", std::process::id()));
-        let file = zeroed(&path).with_context(|| format!("write a file of zeros to {}", path.display()))?;
+        let file = zeroed(&path)
+            .inspect_err(|_| drop(std::fs::remove_file(&path)))
+            .with_context(|| format!("write a file of zeros to {}", path.display()))?;
         Ok(Self { file, path, at: 0, halves: Vec::new() })
     }
 

@@ -120,7 +120,7 @@ impl Run {
         let taken = tokio::select! {
             biased;
             taken = self.acquire(&client) => taken.map_err(anyhow::Error::from),
-            signal = signals.next() => Err(signals::interrupted(signal)),
+            signal = signals.next() => Err(signals::interrupted(signal, signals::NOTHING_HELD)),
         };
         let done = match taken {
             Ok(lease) => self.under(lease, plan, &mut signals).await,

@@ -42,14 +42,24 @@ pub struct Directory {
 
 impl Directory {
     /// Opens the directory; makes it if it is not there.
+    ///
+    /// A directory in which nothing was ever written is made durable with all that leads to it, by whoever finds
+    /// it so: whoever made it may have died before that.
     pub fn open(path: &Path) -> io::Result<Self> {
         if !path.is_dir() {
             fs::DirBuilder::new().recursive(true).mode(0o700).create(path)?;
-            if let Some(parent) = path.parent().filter(|parent| !parent.as_os_str().is_empty()) {
-                fs::File::open(parent)?.sync_all()?;
+        }
+        let path = std::path::absolute(path)?;
+        if fs::read_dir(&path)?.next().is_none() {
+            for ancestor in path.ancestors().skip(1) {
+                match fs::File::open(ancestor).and_then(|dir| dir.sync_all()) {
+                    // One that we may not read, we did not make.
+                    Err(error) if error.kind() == io::ErrorKind::PermissionDenied => break,
+                    other => other?,
+                }
             }
         }
-        Ok(Self { path: path.to_owned() })
+        Ok(Self { path })
     }
 }
 

@@ -206,7 +206,9 @@ impl Writer {
                         self.journal.snapshot_begun();
                         let _ = jobs.send(Job::Snapshot(self.journal.point()));
                     }
-                    if self.journal.wants_spare() && !progress.spare_asked.swap(true, Ordering::AcqRel) {
+                    if !self.journal.wants_spare() {
+                        progress.spare_asked.store(false, Ordering::Release);
+                    } else if !progress.spare_asked.swap(true, Ordering::AcqRel) {
                         let _ = jobs.send(Job::Spare);
                     }
                     let size = progress.snapshot_size.swap(0, Ordering::AcqRel);
@@ -358,9 +360,8 @@ impl Keeper {
         for job in queue {
             let result = match job {
                 Job::Spare => {
-                    let result = keep::prepare_spare(self.storage.as_ref(), &self.shelf, self.segment, random_u64());
-                    self.progress.spare_asked.store(false, Ordering::Release);
-                    result
+                    // Asked once for each segment: a disk that is full now is not asked again after every batch.
+                    keep::prepare_spare(self.storage.as_ref(), &self.shelf, self.segment, random_u64())
                 }
                 Job::Snapshot(point) => {
                     let result = self.snapshot(point);

@@ -81,17 +81,26 @@ fn header(id: u64, epoch: u64, size: u64) -> [u8; UNIT] {
 pub fn prepare(storage: &dyn Storage, id: u64, epoch: u64, size: u64, old: Option<&str>) -> io::Result<Segment> {
     // Under a name that recovery ignores, until it is whole.
     let spare = format!("spare-{id:016x}");
+    let result = fill(storage, id, epoch, size, old, &spare);
+    if result.is_err() {
+        // Half a segment must not take the space that a full disk has left.
+        let _ = storage.remove(&spare);
+    }
+    result
+}
+
+fn fill(storage: &dyn Storage, id: u64, epoch: u64, size: u64, old: Option<&str>, spare: &str) -> io::Result<Segment> {
     let mut file = match old {
         Some(old) => {
-            storage.rename(old, &spare)?;
+            storage.rename(old, spare)?;
             storage.sync_dir()?;
-            storage.open(&spare)?
+            storage.open(spare)?
         }
         None => {
-            if storage.list()?.contains(&spare) {
-                storage.remove(&spare)?;
+            if storage.list()?.iter().any(|name| name == spare) {
+                storage.remove(spare)?;
             }
-            storage.create(&spare)?
+            storage.create(spare)?
         }
     };
     let size = size.max(file.len()?);
@@ -103,7 +112,7 @@ pub fn prepare(storage: &dyn Storage, id: u64, epoch: u64, size: u64, old: Optio
     }
     file.write_at(&header(id, epoch, size), 0)?;
     file.sync()?;
-    storage.rename(&spare, &name(id))?;
+    storage.rename(spare, &name(id))?;
     storage.sync_dir()?;
     Ok(Segment { id, epoch, size, file })
 }
