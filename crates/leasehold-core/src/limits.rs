@@ -75,8 +75,8 @@ impl Limits {
         if claim.wait_ms > self.wait_ms {
             return Err(format!("wait is at most {}, got {}", human(self.wait_ms), human(claim.wait_ms)));
         }
-        if claim.delay_ms > self.ttl_ms {
-            return Err(format!("delay is at most {}, got {}", human(self.ttl_ms), human(claim.delay_ms)));
+        if claim.delay_ms > self.longest() {
+            return Err(format!("delay is at most {}, got {}", human(self.longest()), human(claim.delay_ms)));
         }
         if let Some(cap) = claim.max_hold_ms {
             let most = self.ttl_ms.saturating_mul(30);
@@ -113,18 +113,24 @@ impl Limits {
     ///
     /// The sentence.
     pub fn check_ttl(&self, ttl_ms: u64) -> Result<(), String> {
-        // The book keeps a ttl in 32 bits, whatever the configuration says.
-        let most = self.ttl_ms.min(u64::from(u32::MAX));
+        let most = self.longest();
         if ttl_ms == 0 || ttl_ms > most {
             return Err(format!("ttl is from 1ms to {}, got {}", human(most), human(ttl_ms)));
         }
         Ok(())
     }
 
+    /// The book keeps a ttl and a delay in 32 bits, whatever the configuration says.
+    fn longest(&self) -> u64 {
+        self.ttl_ms.min(u64::from(u32::MAX))
+    }
+
     fn check_mode(&self, mode: Mode) -> Result<(), String> {
         if let Mode::Permits { count, capacity } = mode {
-            if capacity == 0 || capacity > self.capacity {
-                return Err(format!("capacity is from 1 to {}, got {capacity}", self.capacity));
+            // The highest number of permits means "shared" where a lease is kept.
+            let most = self.capacity.min(u32::MAX - 1);
+            if capacity == 0 || capacity > most {
+                return Err(format!("capacity is from 1 to {most}, got {capacity}"));
             }
             if count == 0 || count > capacity {
                 return Err(format!("permits are from 1 to the capacity of {capacity}, got {count}"));

@@ -16,6 +16,12 @@ use crate::planted::{self, Bug};
 use crate::time::Time;
 use crate::token::{LeaseKey, Secret, Token};
 
+/// How many holders an acquire looks through for one that is over.
+const LOOK_AT_ONCE: usize = 4096;
+
+/// How many callers may wait for the answer to one request.
+const JOINED: usize = 64;
+
 /// How many impatient waiters an acquire sends home before it is decided; the tick takes the rest.
 const DISMISS_AT_ONCE: u32 = 1024;
 
@@ -83,6 +89,9 @@ impl Book {
                 if waiter.request.as_ref().is_some_and(|r| r.fingerprint != mark.fingerprint) {
                     return Some(Reply::Refused(Refusal::Mismatch));
                 }
+                if waiter.tickets.len() >= JOINED || self.line.find_ticket(claim.ticket).is_some() {
+                    return Some(Reply::Refused(Refusal::QueueFull(claim.wants[0].name.into())));
+                }
                 self.line.join(slot, claim.ticket, now.plus_millis(claim.wait_ms));
                 return Some(Reply::Waiting);
             }
@@ -133,8 +142,17 @@ impl Book {
             if agreed && resource.admits(want.mode) {
                 continue;
             }
-            let dead: Vec<u32> =
-                resource.holders().filter(|holder| due(&self.state.leases[*holder as usize], now)).collect();
+            // Nobody is due before the wheel says so, to the millisecond; and a crowd has its limit, for the same
+            // reason that a tick has one: the tick takes the rest.
+            let next = self.state.wheel.next().map_or(u64::MAX, Time::as_nanos);
+            if next >= now.as_nanos().saturating_add(1_000_000) {
+                continue;
+            }
+            let dead: Vec<u32> = resource
+                .holders()
+                .take(LOOK_AT_ONCE)
+                .filter(|holder| due(&self.state.leases[*holder as usize], now))
+                .collect();
             for holder in dead {
                 self.end_by_time(holder, now);
             }
@@ -418,7 +436,7 @@ impl Book {
                     todo.extend(self.dismiss(place.waiter, now));
                     continue;
                 }
-                if self.grantable(place) {
+                if self.grantable(place, resource, &ahead) {
                     if self.tokens_left() == 0 {
                         // Looked at again as soon as the shell has reserved more.
                         self.todo.push(resource);
@@ -442,11 +460,18 @@ impl Book {
     }
 
     /// Whether every resource admits the waiting claim and no earlier one conflicts with it on any of them.
-    fn grantable(&self, place: Place) -> bool {
-        self.line.get(place.waiter).parts.iter().all(|(slot, mode)| {
+    ///
+    /// `ahead` adds up the earlier claims on the resource being served. The other queues are walked only when every
+    /// resource has room: ten thousand claims that wait for something else must not be walked for each of them.
+    fn grantable(&self, place: Place, served: u32, ahead: &Demand) -> bool {
+        let parts = &self.line.get(place.waiter).parts;
+        if !parts.iter().all(|(slot, mode)| self.state.resources[*slot as usize].admits(*mode)) {
+            return false;
+        }
+        parts.iter().all(|(slot, mode)| {
             let resource = &self.state.resources[*slot as usize];
-            if !resource.admits(*mode) {
-                return false;
+            if *slot == served {
+                return !ahead.blocks(*mode, resource.held());
             }
             let mut ahead = Demand::default();
             for earlier in resource.line().take_while(|earlier| earlier.arrival < place.arrival) {

@@ -91,9 +91,9 @@ pub(super) enum Phase {
     Vacant,
 }
 
-/// Two cache lines, of which renewing and releasing need the first alone.
+/// What renewing and releasing need comes first, in the order it is declared.
 #[derive(Clone, Debug)]
-#[repr(C, align(64))]
+#[repr(C)]
 pub(super) struct Lease {
     pub token: u64,
     pub secret: Secret,

@@ -215,10 +215,11 @@ impl Book {
 
     /// Writes the fact down and lets the state follow it. The one way anything durable changes.
     fn record(&mut self, fact: &Fact<'_>) {
-        fact.encode(&mut self.tape);
+        // In this order: what breaks a law must not reach the journal, also when somebody survives the panic.
         if let Err(Broken(law)) = self.state.evolve(fact) {
             panic!("decided a fact that breaks a law ({law}): {fact:?}");
         }
+        fact.encode(&mut self.tape);
     }
 }
 

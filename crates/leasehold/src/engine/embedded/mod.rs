@@ -101,10 +101,8 @@ impl Embedded {
             .name("leasehold-writer".into())
             .spawn(move || match Self::take_up(&dir, options) {
                 Ok(writer) => {
-                    let counter = writer.counter.clone();
-                    if ready.send(Ok(counter.clone())).is_err() {
-                        counter.stop();
-                    }
+                    // If nobody takes it, it stops the engine as it is dropped.
+                    drop(ready.send(Ok(Opened(Some(writer.counter.clone())))));
                     writer.run();
                 }
                 Err(error) => drop(ready.send(Err(error))),
@@ -114,7 +112,8 @@ impl Embedded {
                 attempt: attempt.clone(),
                 source: Box::new(error),
             })?;
-        let counter = opened.await.unwrap_or_else(|_| Err(no_effect(attempt, "the writer's thread died")))?;
+        let mut opened = opened.await.unwrap_or_else(|_| Err(no_effect(attempt, "the writer's thread died")))?;
+        let Some(counter) = opened.0.take() else { unreachable!("an opened engine is taken once") };
         let writer = Mutex::new(Some(thread));
         Ok(Arc::new(Self { counter, writer, random: Mutex::new(RandomPool::new()) }))
     }
@@ -212,6 +211,17 @@ impl Embedded {
 
     fn secret(&self) -> Secret {
         Secret::new(self.random.lock().unwrap_or_else(PoisonError::into_inner).take())
+    }
+}
+
+/// A running engine on its way to whoever opened it. Who gives up waiting for it must not leave it running.
+struct Opened(Option<Arc<Counter>>);
+
+impl Drop for Opened {
+    fn drop(&mut self) {
+        if let Some(counter) = &self.0 {
+            counter.stop();
+        }
     }
 }
 

@@ -52,9 +52,14 @@ impl Directory {
         let path = std::path::absolute(path)?;
         if fs::read_dir(&path)?.next().is_none() {
             for ancestor in path.ancestors().skip(1) {
-                match fs::File::open(ancestor).and_then(|dir| dir.sync_all()) {
-                    // One that we may not read, we did not make.
-                    Err(error) if error.kind() == io::ErrorKind::PermissionDenied => break,
+                // One that we may not read or that cannot be synced, we did not make.
+                let Ok(dir) = fs::File::open(ancestor) else { break };
+                match dir.sync_all() {
+                    Err(error)
+                        if matches!(error.kind(), io::ErrorKind::InvalidInput | io::ErrorKind::ReadOnlyFilesystem) =>
+                    {
+                        break;
+                    }
                     other => other?,
                 }
             }

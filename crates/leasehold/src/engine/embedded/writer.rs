@@ -4,6 +4,7 @@
 //! segments and writes snapshots, off the path of every answer.
 
 use std::io;
+use std::panic::AssertUnwindSafe;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError, mpsc};
 use std::time::Duration;
@@ -58,6 +59,8 @@ pub(super) struct State {
     /// The sentence that callers are told, once the engine has stopped.
     pub stopped: Option<Arc<str>>,
     stopping: bool,
+    /// The book may be half changed.
+    in_doubt: bool,
     /// The writer sleeps until then; nobody wakes it otherwise.
     asleep_until: Option<Time>,
     /// While it sleeps: how many answers must wait before it is woken for them.
@@ -66,12 +69,18 @@ pub(super) struct State {
 
 impl Counter {
     pub fn new(desk: Desk<Address>, clock: BookClock) -> Self {
-        let state = State { desk, stopped: None, stopping: false, asleep_until: None, crowd: 0 };
+        let state = State { desk, stopped: None, stopping: false, in_doubt: false, asleep_until: None, crowd: 0 };
         Self { state: Mutex::new(state), wake: Condvar::new(), clock }
     }
 
+    /// A panic while the book was being changed leaves it in doubt: then nothing is written any more.
     pub fn lock(&self) -> MutexGuard<'_, State> {
-        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+        self.state.lock().unwrap_or_else(|poisoned| {
+            let mut state = poisoned.into_inner();
+            state.stopped.get_or_insert_with(|| "the engine stopped because of a bug in it".into());
+            state.in_doubt = true;
+            state
+        })
     }
 
     /// Wakes the writer if it sleeps and there is something to do before it would wake by itself.
@@ -130,6 +139,8 @@ enum Next {
     Batch(Batch<Address>, bool),
     Proof,
     Stop,
+    /// Nothing may be written any more.
+    InDoubt,
 }
 
 impl Writer {
@@ -146,7 +157,13 @@ impl Writer {
             progress: progress.clone(),
         };
         let keeping = std::thread::Builder::new().name("leasehold-keeper".into()).spawn(move || keeper.run(&queue));
-        let result = self.write_until_stopped(&jobs, &progress);
+        let result = match &keeping {
+            Err(error) => Err(io::Error::other(format!("the keeper cannot start: {error}"))),
+            // A panic ends in the same orderly stop as a failed disk: everybody is told, and the directory is let
+            // go of last.
+            Ok(_) => std::panic::catch_unwind(AssertUnwindSafe(|| self.write_until_stopped(&jobs, &progress)))
+                .unwrap_or_else(|_| Err(io::Error::other("a bug in the engine"))),
+        };
         drop(jobs);
         let finished = match result {
             Ok(()) => self.close(),
@@ -183,6 +200,7 @@ impl Writer {
             let next = self.next(proof_at, pace, progress);
             match next {
                 Next::Stop => return Ok(()),
+                Next::InDoubt => return Err(io::Error::other("a bug in the engine")),
                 Next::Proof => {
                     self.journal.prove()?;
                     proof_at = None;
@@ -204,12 +222,12 @@ impl Writer {
                     self.deliver(batch);
                     if snapshot {
                         self.journal.snapshot_begun();
-                        let _ = jobs.send(Job::Snapshot(self.journal.point()));
+                        jobs.send(Job::Snapshot(self.journal.point())).map_err(|_| keeper_died())?;
                     }
                     if !self.journal.wants_spare() {
                         progress.spare_asked.store(false, Ordering::Release);
                     } else if !progress.spare_asked.swap(true, Ordering::AcqRel) {
-                        let _ = jobs.send(Job::Spare);
+                        jobs.send(Job::Spare).map_err(|_| keeper_died())?;
                     }
                     let size = progress.snapshot_size.swap(0, Ordering::AcqRel);
                     if size > 0 {
@@ -225,6 +243,9 @@ impl Writer {
         let mut state = self.counter.lock();
         let mut gathered = false;
         loop {
+            if state.in_doubt {
+                return Next::InDoubt;
+            }
             let now = self.counter.clock.now();
             if state.desk.book.next_expiry().is_some_and(|next| next <= now) {
                 state.desk.tick(TICK, now);
@@ -344,6 +365,11 @@ impl Pace {
 pub(super) fn release_unseen(state: &mut State, lease: leasehold_core::LeaseKey, now: Time) {
     let nowhere = || Address { to: oneshot::channel().0, retried: true };
     state.desk.submit(Command::Release { lease }, nowhere, now);
+}
+
+/// Without a keeper the journal would grow for ever, and nobody would know.
+fn keeper_died() -> io::Error {
+    io::Error::other("the keeper of the journal died")
 }
 
 struct Keeper {

@@ -112,6 +112,8 @@ impl Journal {
         found: &Recovered,
         mut epochs: Box<dyn FnMut() -> u64 + Send>,
     ) -> io::Result<Self> {
+        // A snapshot that was found may have its name in the cache only: not before it is durable may others go.
+        storage.sync_dir()?;
         for name in storage.list()? {
             // Prepared and never written to, or spent on a frame that was cut.
             let unused = segment::id_of(&name).is_some_and(|id| found.segments.iter().all(|used| used.id != id));
