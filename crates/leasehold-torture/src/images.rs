@@ -5,14 +5,19 @@
 //! is flipped, files are cut, swapped, dropped and doubled: the state found is exact, or the start is refused,
 //! or (after the last proven frame only) a tail is cut and the cut is reported.
 
+use std::sync::Arc;
+
 use leasehold::engine::embedded::journal::Damage;
 use leasehold::engine::embedded::journal::ceiling::{CeilingFile, Peek};
 use leasehold::engine::embedded::journal::recover::{Recovered, recover};
+use leasehold::engine::embedded::storage::Storage;
+use leasehold::engine::embedded::{Options, start};
 use leasehold_core::Book;
 
-use crate::disk::SimDisk;
+use crate::disk::{Faults, SimDisk};
 use crate::history::Recorded;
-use crate::sim::machine::{Sealed, limits};
+use crate::rng::Rng;
+use crate::sim::machine::{SIZES, Sealed, limits};
 use crate::sim::{Stopped, run_until};
 
 /// How much was looked at.
@@ -127,7 +132,48 @@ fn check_image(stopped: &Stopped, dir: usize, kept: &[usize], tally: &mut Tally)
     } else {
         tally.exact += 1;
     }
+    // Every few images, the start that follows is stopped at each of its own disk operations too.
+    if tally.images.is_multiple_of(INSIDE) {
+        crash_inside(stopped, &disk, found.point.sequence, tally)?;
+    }
     Ok(())
+}
+
+/// How many images there are to one whose start is stopped too.
+const INSIDE: u64 = 25;
+
+/// Stops the start from an image at each disk operation, and recovers from what that leaves.
+fn crash_inside(stopped: &Stopped, disk: &SimDisk, sequence: u64, tally: &mut Tally) -> Result<(), String> {
+    for at in 0..200 {
+        let disk = disk.after_kill();
+        disk.set_faults(Faults { crash_in: Some(at), ..Faults::default() });
+        let storage: Arc<dyn Storage> = Arc::new(disk.clone());
+        let options = Options { limits: limits(), sizes: SIZES, ..Options::default() };
+        let mut epochs = Rng::new(at);
+        let started = start::<u64>(&storage, &options, Box::new(move || epochs.next()), |_, _| {});
+        if !disk.has_crashed() {
+            return started.map(drop).map_err(|damage| format!("cannot start: {damage}"));
+        }
+        let choices = disk.choices();
+        for (dir, kept) in [(0, vec![0; choices.writes.len()]), (choices.dir, choices.writes.clone())] {
+            tally.images += 1;
+            let (found, digest) = look(&disk.after_crash(dir, &kept))
+                .map_err(|damage| format!("refused after a crash at operation {at} of the start: {damage}"))?;
+            let again = found.point.sequence;
+            // The start may have got as far as its own first frame; what it found it must not lose.
+            if again < stopped.acked || again > sequence + 1 {
+                return Err(format!(
+                    "found {again} after a crash at operation {at} of the start, before it {sequence}"
+                ));
+            }
+            if again <= sequence && digest != expected(&stopped.log, again) {
+                return Err(format!("another state after a crash at operation {at} of the start"));
+            }
+            check_ceiling(&stopped.log, &found, stopped.acked)?;
+            tally.exact += 1;
+        }
+    }
+    Err("a start that never ends".into())
 }
 
 /// No token that was given out to anybody comes again.
