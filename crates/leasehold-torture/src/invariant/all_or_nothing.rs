@@ -1,9 +1,11 @@
 //! Law 7: A claim on several resources is granted whole or not at all, also when its answer was lost.
 
+use super::seen;
 use crate::history::{History, Kind, Recorded};
 
 /// Every recorded grant covers exactly what its operation asked for.
 pub fn check(history: &History) -> Result<(), String> {
+    seen(history, "all_or_nothing")?;
     for fact in &history.facts {
         let Recorded::Granted { token, holder, wants, .. } = fact else { continue };
         let op = holder.strip_prefix("op").and_then(|digits| digits.parse::<usize>().ok());

@@ -5,10 +5,12 @@ use std::collections::HashMap;
 
 use leasehold_core::{End, Mode};
 
+use super::seen;
 use crate::history::{History, Kind, Outcome, Recorded};
 
 /// In true time, which the engine never sees.
 pub fn check(history: &History) -> Result<(), String> {
+    seen(history, "never_early")?;
     let mut ends: HashMap<u64, u64> = HashMap::new();
     let mut returned: HashMap<u64, u64> = HashMap::new();
     for op in &history.ops {

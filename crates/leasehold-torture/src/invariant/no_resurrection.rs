@@ -2,10 +2,12 @@
 
 use std::collections::HashMap;
 
+use super::seen;
 use crate::history::{History, Kind, Outcome};
 
 /// The end is known from a successful release, or from a client that was told that the lease is stale.
 pub fn check(history: &History) -> Result<(), String> {
+    seen(history, "no_resurrection")?;
     let mut ended: HashMap<u64, u64> = HashMap::new();
     for op in &history.ops {
         let (Some(ret), Kind::Renew { token, .. } | Kind::Release { token }) = (op.ret, &op.kind) else { continue };

@@ -1,9 +1,11 @@
 //! Law 2: A grant that returned before another was asked for has the lower token.
 
+use super::seen;
 use crate::history::{History, Kind, Outcome};
 
 /// Sweeps grants by the moment they were asked for, with the highest token already returned.
 pub fn check(history: &History) -> Result<(), String> {
+    seen(history, "token_order")?;
     let mut asked: Vec<(u64, u64)> = Vec::new();
     let mut returned: Vec<(u64, u64)> = Vec::new();
     for op in &history.ops {
