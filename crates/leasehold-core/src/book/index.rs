@@ -88,6 +88,8 @@ impl Table {
             if let Some(at) = self.entries(line).iter().position(|entry| *entry == 0) {
                 let start = self.start(line);
                 self.words[start + 1 + at] = entry;
+                // The next token goes to the next line: fetch it while there is other work to do.
+                core::hint::black_box(self.words[self.start(self.after(line))]);
                 self.used += 1;
                 return;
             }
