@@ -362,7 +362,7 @@ async fn finish<T>(lease: Lease, value: T) -> Result<T, RunError> {
     }
 }
 
-/// Asked of the system once: two calls into the kernel for every acquire are a tenth of its cost.
+/// Asked of the system once, not with two calls into the kernel at every acquire: they showed in the profile.
 fn default_holder() -> String {
     static HOLDER: OnceLock<String> = OnceLock::new();
     let ask = || format!("{}:{}", rustix::system::uname().nodename().to_string_lossy(), std::process::id());
