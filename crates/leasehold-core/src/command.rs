@@ -65,6 +65,28 @@ pub struct Acquire<'a> {
     pub request: Option<RequestId<'a>>,
     /// The secret that the lease gets if it is granted. Random, from the shell: the core has no randomness.
     pub secret: Secret,
+    /// Who it is counted for; empty where nobody is told apart.
+    pub principal: &'a str,
+    /// What the holder's key shows: only a lease taken as a Redis key has one, and it proves ownership there.
+    pub value: Option<&'a [u8]>,
+}
+
+/// Names as Redis clients use them: keys with a value, whoever shows the value owns the key.
+#[derive(Clone, Copy, Debug)]
+pub struct Keys<'a> {
+    /// Which.
+    pub names: &'a [&'a str],
+    /// Only keys with this value; without it every key that has one.
+    pub value: Option<&'a [u8]>,
+}
+
+/// How far the end of a key is pushed.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Push {
+    /// To now + this.
+    Set(u64),
+    /// By this.
+    Add(u64),
 }
 
 /// What can be asked of the book.
@@ -90,6 +112,15 @@ pub enum Command<'a> {
         name: &'a str,
         /// Why, for the record.
         reason: &'a str,
+    },
+    /// Free keys, as Redis deletes them: one of several frees that one only.
+    Free(Keys<'a>),
+    /// Push the end of keys, all or none of them; a key alone may also be shortened.
+    Extend {
+        /// Which.
+        keys: Keys<'a>,
+        /// How far, in milliseconds.
+        push: Push,
     },
     /// The caller of a waiting acquire went away.
     Cancel {
@@ -134,6 +165,10 @@ pub enum Reply {
     Released(bool),
     /// How many leases were ended.
     Revoked(usize),
+    /// How many keys were freed.
+    Freed(usize),
+    /// How many keys had their end pushed: all that were named, or none.
+    Extended(usize),
     /// Whether the ticket was still waiting.
     Cancelled(bool),
     /// Something due was collected; `true`: there is more.

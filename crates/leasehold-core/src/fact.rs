@@ -8,7 +8,7 @@ use std::borrow::Cow;
 use crate::command::{Mode, Want};
 use crate::time::Time;
 use crate::token::{Secret, Token};
-use crate::wire::{Malformed, Reader, put_str, put_u64};
+use crate::wire::{Malformed, Reader, put_bytes, put_str, put_u64};
 
 /// How a lease ended: three words, three metrics.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Hash)]
@@ -44,6 +44,18 @@ pub struct RequestMark<'a> {
     pub fingerprint: u64,
 }
 
+impl<'a> RequestMark<'a> {
+    fn encode(&self, out: &mut Vec<u8>) {
+        put_str(out, self.scope);
+        put_str(out, self.id);
+        put_u64(out, self.fingerprint);
+    }
+
+    fn decode(reader: &mut Reader<'a>) -> Result<Self, Malformed> {
+        Ok(Self { scope: reader.str()?, id: reader.str()?, fingerprint: reader.u64()? })
+    }
+}
+
 /// A lease as it stood when it was granted, or when a snapshot was taken.
 #[derive(Clone, Debug)]
 pub struct LeaseRecord<'a> {
@@ -65,6 +77,10 @@ pub struct LeaseRecord<'a> {
     pub holder: Cow<'a, str>,
     /// The request that made it.
     pub request: Option<RequestMark<'a>>,
+    /// Who it is counted for.
+    pub principal: &'a str,
+    /// What the holder's key shows.
+    pub value: Option<&'a [u8]>,
     /// What it covers.
     pub wants: Cow<'a, [Want<'a>]>,
 }
@@ -96,6 +112,13 @@ pub enum Fact<'a> {
         /// The operator's reason.
         reason: &'a str,
     },
+    /// A lease over several resources gave up one of them, and goes on without it.
+    Freed {
+        /// Which lease.
+        token: Token,
+        /// The resource.
+        name: &'a str,
+    },
     /// The closing delay after a lapse is over.
     Reopened {
         /// The lapsed lease.
@@ -119,6 +142,12 @@ const RENEWED: u8 = 2;
 const ENDED: u8 = 3;
 const REOPENED: u8 = 4;
 const RESUMED: u8 = 5;
+const FREED: u8 = 6;
+
+/// What a lease has besides: bits of one byte, so that most leases spend no more than that.
+const HAS_REQUEST: u8 = 1;
+const HAS_PRINCIPAL: u8 = 2;
+const HAS_VALUE: u8 = 4;
 
 impl<'a> Fact<'a> {
     /// Appends the fact to the tape.
@@ -141,6 +170,11 @@ impl<'a> Fact<'a> {
                 put_u64(out, at.as_nanos());
                 put_u64(out, closed_until.as_nanos());
                 put_str(out, reason);
+            }
+            Self::Freed { token, name } => {
+                out.push(FREED);
+                put_u64(out, token.get());
+                put_str(out, name);
             }
             Self::Reopened { token } => {
                 out.push(REOPENED);
@@ -172,6 +206,7 @@ impl<'a> Fact<'a> {
                 closed_until: time(reader)?,
                 reason: reader.str()?,
             },
+            FREED => Self::Freed { token: token(reader)?, name: reader.str()? },
             REOPENED => Self::Reopened { token: token(reader)? },
             RESUMED => Self::Resumed {
                 at: time(reader)?,
@@ -196,7 +231,21 @@ impl<'a> LeaseRecord<'a> {
         put_u64(out, u64::from(self.ttl_ms));
         put_u64(out, u64::from(self.delay_ms));
         put_str(out, &self.holder);
-        encode_mark(self.request, out);
+        let has = |bit: u8, has: bool| if has { bit } else { 0 };
+        out.push(
+            has(HAS_REQUEST, self.request.is_some())
+                | has(HAS_PRINCIPAL, !self.principal.is_empty())
+                | has(HAS_VALUE, self.value.is_some()),
+        );
+        if let Some(mark) = self.request {
+            mark.encode(out);
+        }
+        if !self.principal.is_empty() {
+            put_str(out, self.principal);
+        }
+        if let Some(value) = self.value {
+            put_bytes(out, value);
+        }
         put_u64(out, self.wants.len() as u64);
         for want in self.wants.iter() {
             encode_mode(want.mode, out);
@@ -210,7 +259,7 @@ impl<'a> LeaseRecord<'a> {
     ///
     /// [`Malformed`] if the bytes are no record.
     pub fn decode(reader: &mut Reader<'a>) -> Result<Self, Malformed> {
-        Ok(Self {
+        let mut record = Self {
             token: token(reader)?,
             secret: Secret::new(reader.array()?),
             granted_at: time(reader)?,
@@ -222,21 +271,38 @@ impl<'a> LeaseRecord<'a> {
             ttl_ms: reader.u32()?,
             delay_ms: reader.u32()?,
             holder: Cow::Borrowed(reader.str()?),
-            request: decode_mark(reader)?,
-            wants: {
-                let count = reader.u64()?;
-                // Each takes two bytes or more: a count that lies cannot make us allocate.
-                if count == 0 || count > reader.left() as u64 / 2 {
-                    return Err(Malformed);
-                }
-                let mut wants = Vec::with_capacity(count as usize);
-                for _ in 0..count {
-                    let mode = decode_mode(reader)?;
-                    wants.push(Want { name: reader.str()?, mode });
-                }
-                Cow::Owned(wants)
-            },
-        })
+            request: None,
+            principal: "",
+            value: None,
+            wants: Cow::Borrowed(&[]),
+        };
+        let has = reader.byte()?;
+        if has & !(HAS_REQUEST | HAS_PRINCIPAL | HAS_VALUE) != 0 {
+            return Err(Malformed);
+        }
+        if has & HAS_REQUEST != 0 {
+            record.request = Some(RequestMark::decode(reader)?);
+        }
+        if has & HAS_PRINCIPAL != 0 {
+            record.principal = reader.str()?;
+        }
+        if has & HAS_VALUE != 0 {
+            record.value = Some(reader.bytes()?);
+        }
+        record.wants = {
+            let count = reader.u64()?;
+            // Each takes two bytes or more: a count that lies cannot make us allocate.
+            if count == 0 || count > reader.left() as u64 / 2 {
+                return Err(Malformed);
+            }
+            let mut wants = Vec::with_capacity(count as usize);
+            for _ in 0..count {
+                let mode = decode_mode(reader)?;
+                wants.push(Want { name: reader.str()?, mode });
+            }
+            Cow::Owned(wants)
+        };
+        Ok(record)
     }
 }
 
@@ -244,20 +310,14 @@ pub(crate) fn encode_mark(mark: Option<RequestMark<'_>>, out: &mut Vec<u8>) {
     match mark {
         None => out.push(0),
         Some(mark) => {
-            out.push(1);
-            put_str(out, mark.scope);
-            put_str(out, mark.id);
-            put_u64(out, mark.fingerprint);
+            out.push(HAS_REQUEST);
+            mark.encode(out);
         }
     }
 }
 
 pub(crate) fn decode_mark<'a>(reader: &mut Reader<'a>) -> Result<Option<RequestMark<'a>>, Malformed> {
-    Ok(if flag(reader)? {
-        Some(RequestMark { scope: reader.str()?, id: reader.str()?, fingerprint: reader.u64()? })
-    } else {
-        None
-    })
+    Ok(if flag(reader)? { Some(RequestMark::decode(reader)?) } else { None })
 }
 
 fn encode_mode(mode: Mode, out: &mut Vec<u8>) {

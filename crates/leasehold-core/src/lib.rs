@@ -13,6 +13,7 @@
 //! - [`limits`]: how much may be asked; checked before anything is kept.
 //! - [`fact`]: what happened, as it is written down. Replay only evolves.
 //! - [`book`]: every lease we know of, and the only code that may change one.
+//! - [`news`]: what happened, as watchers are told it.
 //! - [`wheel`]: who is due next, in constant time.
 //!
 //! # Not here
@@ -24,6 +25,7 @@ pub mod book;
 pub mod command;
 pub mod fact;
 pub mod limits;
+pub mod news;
 pub mod planted;
 pub mod time;
 pub mod token;
@@ -32,7 +34,8 @@ pub mod wire;
 
 pub use book::Book;
 pub use command::{
-    Acquire, Command, Effect, Granted, Held, Mode, Outcome, Refusal, Renewed, Reply, RequestId, Ticket, Want,
+    Acquire, Command, Effect, Granted, Held, Keys, Mode, Outcome, Push, Refusal, Renewed, Reply, RequestId, Ticket,
+    Want,
 };
 pub use fact::{End, Fact};
 pub use limits::Limits;

@@ -27,6 +27,12 @@ pub struct Limits {
     pub endings: usize,
     /// Permits of one resource.
     pub capacity: u32,
+    /// Bytes of the value of a key.
+    pub value_bytes: usize,
+    /// Leases of one principal.
+    pub leases_per_principal: usize,
+    /// Waiters of one principal.
+    pub waiters_per_principal: usize,
 }
 
 impl Default for Limits {
@@ -43,6 +49,9 @@ impl Default for Limits {
             leases: 10_000_000,
             endings: 65_536,
             capacity: 1_000_000_000,
+            value_bytes: 4096,
+            leases_per_principal: 10_000_000,
+            waiters_per_principal: 100_000,
         }
     }
 }
@@ -85,6 +94,15 @@ impl Limits {
             }
         }
         self.check_label("holder", claim.holder, self.holder_bytes)?;
+        self.check_label("principal", claim.principal, self.request_bytes)?;
+        if let Some(value) = claim.value {
+            if value.len() > self.value_bytes {
+                return Err(format!("a value is at most {} bytes, this one has {}", self.value_bytes, value.len()));
+            }
+            if claim.wait_ms > 0 || claim.wants.iter().any(|want| want.mode != Mode::Exclusive) {
+                return Err("a key with a value is taken exclusively and without waiting".into());
+            }
+        }
         if let Some(request) = claim.request {
             if request.id.is_empty() {
                 return Err("a request id is not empty".into());
@@ -175,6 +193,8 @@ mod tests {
             holder: "ada",
             request: None,
             secret: Secret::new([0; 16]),
+            principal: "",
+            value: None,
         }
     }
 

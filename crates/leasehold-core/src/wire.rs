@@ -16,8 +16,13 @@ pub fn put_u64(out: &mut Vec<u8>, mut value: u64) {
 
 /// Appends text with its length before it.
 pub fn put_str(out: &mut Vec<u8>, text: &str) {
-    put_u64(out, text.len() as u64);
-    out.extend_from_slice(text.as_bytes());
+    put_bytes(out, text.as_bytes());
+}
+
+/// Appends bytes with their length before them.
+pub fn put_bytes(out: &mut Vec<u8>, bytes: &[u8]) {
+    put_u64(out, bytes.len() as u64);
+    out.extend_from_slice(bytes);
 }
 
 /// Reads records back. Every read is bounded by the bytes that are there: no length is believed.
@@ -97,10 +102,19 @@ impl<'a> Reader<'a> {
     ///
     /// [`Malformed`] if it ends too soon or is no UTF-8.
     pub fn str(&mut self) -> Result<&'a str, Malformed> {
+        core::str::from_utf8(self.bytes()?).map_err(|_| Malformed)
+    }
+
+    /// Bytes as [`put_bytes`] wrote them.
+    ///
+    /// # Errors
+    ///
+    /// [`Malformed`] if they end too soon.
+    pub fn bytes(&mut self) -> Result<&'a [u8], Malformed> {
         let len = usize::try_from(self.u64()?).map_err(|_| Malformed)?;
         let (head, rest) = self.rest.split_at_checked(len).ok_or(Malformed)?;
         self.rest = rest;
-        core::str::from_utf8(head).map_err(|_| Malformed)
+        Ok(head)
     }
 }
 

@@ -162,6 +162,13 @@ pub enum Recorded {
         /// Closed until then.
         closed_until: u64,
     },
+    /// A lease over several resources gave up one.
+    Freed {
+        /// The token.
+        token: u64,
+        /// The resource.
+        name: String,
+    },
     /// A closed resource reopened.
     Reopened {
         /// The token.
@@ -199,6 +206,7 @@ impl Recorded {
             Fact::Ended { token, how, at, closed_until, .. } => {
                 Self::Ended { token: token.get(), how: *how, at: at.as_nanos(), closed_until: closed_until.as_nanos() }
             }
+            Fact::Freed { token, name } => Self::Freed { token: token.get(), name: (*name).to_owned() },
             Fact::Reopened { token } => Self::Reopened { token: token.get() },
             Fact::Resumed { at, fresh, .. } => Self::Resumed { at: at.as_nanos(), fresh: *fresh },
         }

@@ -97,6 +97,17 @@ impl Model {
                 }
                 Ok(())
             }
+            Recorded::Freed { token, name } => {
+                let Some(lease) = self.leases.get_mut(token).filter(|lease| !lease.closing) else {
+                    return Err(("exclusion", format!("lease {token} freed {name} after its end")));
+                };
+                let before = lease.wants.len();
+                lease.wants.retain(|(held, _)| held != name);
+                if lease.wants.len() + 1 != before || lease.wants.is_empty() {
+                    return Err(("exclusion", format!("lease {token} freed {name}, which it did not have to give")));
+                }
+                Ok(())
+            }
             Recorded::Reopened { token } => {
                 self.leases.remove(token);
                 Ok(())

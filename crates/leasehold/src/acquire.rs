@@ -21,7 +21,7 @@ use tokio::runtime::Handle;
 use tokio::sync::watch;
 
 use crate::client::Leasehold;
-use crate::engine::{Claim, Grant, Mode, Renewal, Request, Want};
+use crate::engine::{Claim, Grant, Mode, Renewal, Want};
 use crate::error::{BoxError, Error, Refusal};
 use crate::lease::{FencedLease, Lease, Lost};
 use crate::renew::{Held, Keeper, Terms, until};
@@ -71,6 +71,7 @@ impl Acquire {
             delay: Duration::ZERO,
             holder: default_holder(),
             request: None,
+            principal: String::new(),
         };
         Self { client, claim, renewing: true }
     }
@@ -120,7 +121,7 @@ impl Acquire {
     /// acquire is refused with `Stale`. Default: none, which is enough for who does not retry; Leasehold
     /// itself never repeats an acquire.
     pub fn request_id(mut self, id: impl Into<String>) -> Self {
-        self.claim.request = Some(Request { scope: String::new(), id: id.into() });
+        self.claim.request = Some(id.into());
         self
     }
 

@@ -33,6 +33,8 @@ struct Terms<'a> {
     holder: &'a str,
     request: Option<RequestMark<'a>>,
     secret: Secret,
+    principal: &'a str,
+    value: Option<&'a [u8]>,
 }
 
 impl Book {
@@ -58,6 +60,9 @@ impl Book {
             if self.state.live + self.state.closing >= self.limits.leases {
                 return Reply::Refused(Refusal::Quota(format!("{} leases", self.limits.leases)));
             }
+            if let Some(refusal) = self.over_share(claim.principal) {
+                return Reply::Refused(refusal);
+            }
             let terms = Terms {
                 ttl_ms: claim.ttl_ms,
                 max_hold_ms: claim.max_hold_ms,
@@ -65,6 +70,8 @@ impl Book {
                 holder: claim.holder,
                 request: mark,
                 secret: claim.secret,
+                principal: claim.principal,
+                value: claim.value,
             };
             return self.grant(claim.wants, &terms, now).map_or(Reply::NoTokens, Reply::Granted);
         };
@@ -192,6 +199,8 @@ impl Book {
             delay_ms: terms.delay_ms as u32,
             holder: Cow::Borrowed(terms.holder),
             request: terms.request,
+            principal: terms.principal,
+            value: terms.value,
             wants: Cow::Borrowed(wants),
         }));
         Some(Granted {
@@ -213,6 +222,10 @@ impl Book {
                 return full(want.name);
             }
         }
+        if self.line.waiting_of(claim.principal) >= self.limits.waiters_per_principal {
+            let most = self.limits.waiters_per_principal;
+            return Reply::Refused(Refusal::Quota(format!("{most} waiters of one key")));
+        }
         if self.line.find_ticket(claim.ticket).is_some() {
             return Reply::Invalid("a ticket is used once".into());
         }
@@ -231,6 +244,7 @@ impl Book {
                 holder: claim.holder.into(),
                 request: mark.map(Request::from_mark),
                 secret: claim.secret,
+                principal: claim.principal.into(),
                 since: now,
                 until: now.plus_millis(claim.wait_ms),
             },
@@ -385,7 +399,7 @@ impl Book {
         }
     }
 
-    fn end_by_time(&mut self, slot: u32, now: Time) {
+    pub(super) fn end_by_time(&mut self, slot: u32, now: Time) {
         if self.state.leases[slot as usize].phase == Phase::Closing {
             self.reopen(slot);
         } else {
@@ -393,7 +407,7 @@ impl Book {
         }
     }
 
-    fn end(&mut self, slot: u32, how: End, reason: &str, now: Time) {
+    pub(super) fn end(&mut self, slot: u32, how: End, reason: &str, now: Time) {
         let lease = &self.state.leases[slot as usize];
         let closed_until = match how {
             // Counted from the deadline, not from when somebody looked.
@@ -412,7 +426,14 @@ impl Book {
         self.record(&Fact::Reopened { token });
     }
 
-    fn serve_todo(&mut self, now: Time) {
+    /// The refusal of one more lease for this principal, if it has its share.
+    fn over_share(&self, principal: &str) -> Option<Refusal> {
+        let most = self.limits.leases_per_principal;
+        let full = self.state.principals.leases(principal) >= most;
+        full.then(|| Refusal::Quota(format!("{most} leases of one key")))
+    }
+
+    pub(super) fn serve_todo(&mut self, now: Time) {
         if !self.todo.is_empty() {
             let todo = std::mem::take(&mut self.todo);
             self.serve(todo, now);
@@ -491,6 +512,10 @@ impl Book {
             let refusal = Refusal::Quota(format!("{} leases", self.limits.leases));
             return self.answer(waiter.tickets, Reply::Refused(refusal));
         }
+        if let Some(refusal) = self.over_share(&waiter.principal) {
+            todo.extend(waiter.parts.iter().map(|(resource, _)| *resource));
+            return self.answer(waiter.tickets, Reply::Refused(refusal));
+        }
         let names: Vec<CompactString> =
             waiter.parts.iter().map(|(slot, _)| self.state.resources[*slot as usize].name.clone()).collect();
         let wants: Vec<Want<'_>> =
@@ -502,6 +527,8 @@ impl Book {
             holder: &waiter.holder,
             request: waiter.request.as_ref().map(|request| request.mark()),
             secret: waiter.secret,
+            principal: &waiter.principal,
+            value: None,
         };
         if let Some(granted) = self.grant(&wants, &terms, now) {
             self.answer(waiter.tickets, Reply::Granted(granted));

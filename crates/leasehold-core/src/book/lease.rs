@@ -54,6 +54,19 @@ impl Parts {
     }
 }
 
+impl Parts {
+    /// Takes out the part on this resource; what is left is never empty.
+    pub fn remove(&mut self, resource: u32) -> Option<Part> {
+        let Self::Many(parts) = self else { return None };
+        let at = parts.iter().position(|part| part.resource == resource)?;
+        let part = parts.remove(at);
+        if let [last] = parts[..] {
+            *self = Self::One(last);
+        }
+        Some(part)
+    }
+}
+
 impl From<Vec<Part>> for Parts {
     fn from(parts: Vec<Part>) -> Self {
         match parts[..] {
@@ -102,6 +115,8 @@ pub(super) struct Lease {
     pub cap_at: Time,
     pub ttl_ms: u32,
     pub delay_ms: u32,
+    /// Whom it is counted for.
+    pub principal: u32,
     pub phase: Phase,
     /// The snapshot under way has this lease as it stood when the snapshot began.
     pub copied: bool,
@@ -109,6 +124,8 @@ pub(super) struct Lease {
     pub parts: Parts,
     pub holder: CompactString,
     pub request: Option<Box<Request>>,
+    /// What its keys show, if it was taken as Redis keys.
+    pub value: Option<Box<[u8]>>,
 }
 
 impl Lease {

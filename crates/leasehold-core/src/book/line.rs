@@ -26,6 +26,7 @@ pub(super) struct Waiter {
     pub holder: CompactString,
     pub request: Option<Box<Request>>,
     pub secret: Secret,
+    pub principal: CompactString,
     pub since: Time,
     /// Patience ends.
     pub until: Time,
@@ -36,6 +37,8 @@ pub(super) struct Line {
     waiters: Vec<Option<Waiter>>,
     free: Vec<u32>,
     tickets: HashMap<Ticket, u32, FixedState>,
+    /// How many of whom wait.
+    principals: HashMap<CompactString, usize, FixedState>,
     requests: Index,
     pub wheel: Wheel,
     next_arrival: u64,
@@ -47,6 +50,7 @@ impl Line {
             waiters: Vec::new(),
             free: Vec::new(),
             tickets: HashMap::with_hasher(FixedState::with_seed(seed)),
+            principals: HashMap::with_hasher(FixedState::with_seed(seed)),
             requests: Index::default(),
             wheel: Wheel::default(),
             next_arrival: 0,
@@ -78,6 +82,7 @@ impl Line {
         for ticket in &waiter.tickets {
             self.tickets.insert(*ticket, slot);
         }
+        *self.principals.entry(waiter.principal.clone()).or_default() += 1;
         self.wheel.arm(slot, waiter.until);
         self.waiters[slot as usize] = Some(waiter);
         if let Some(tag) = request {
@@ -94,9 +99,19 @@ impl Line {
         if let Some(request) = &waiter.request {
             self.requests.remove(tag(request), slot);
         }
+        if let Some(waiting) = self.principals.get_mut(&waiter.principal) {
+            *waiting -= 1;
+            if *waiting == 0 {
+                self.principals.remove(&waiter.principal);
+            }
+        }
         self.wheel.disarm(slot);
         self.free.push(slot);
         waiter
+    }
+
+    pub fn waiting_of(&self, principal: &str) -> usize {
+        self.principals.get(principal).copied().unwrap_or(0)
     }
 
     pub fn find_ticket(&self, ticket: Ticket) -> Option<u32> {

@@ -24,26 +24,32 @@
 mod decide;
 mod endings;
 mod index;
+mod keys;
 mod lease;
 mod line;
+mod principals;
 mod resource;
 mod snapshot;
 mod state;
+mod tally;
 mod view;
 
 use crate::command::{Command, Effect, Outcome};
-use crate::fact::Fact;
+use crate::fact::{End, Fact};
 use crate::limits::Limits;
+use crate::news;
 use crate::planted::{self, Bug};
 use crate::time::Time;
 use crate::wire::{Malformed, Reader};
 
+pub use keys::KeyView;
 pub use state::ClockMark;
+pub use tally::{Spread, Tally};
 pub use view::{HoldingView, ResourceView, WaitingView};
 
 use lease::{Lease, Phase};
 use line::Line;
-use state::State;
+use state::{Row, State};
 
 /// A record that breaks a law: it is damaged, or not ours.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, thiserror::Error)]
@@ -66,9 +72,19 @@ pub struct Book {
     /// The highest token that may be given out: reserved on disk by the shell.
     ceiling: u64,
     tape: Vec<u8>,
+    /// What watchers are told, encoded beside the tape; none if nobody ever watches.
+    news: Option<Notes>,
+    tally: Tally,
     effects: Vec<Effect>,
     /// Resources whose queue is to be looked at.
     todo: Vec<u32>,
+}
+
+/// News that were not taken yet.
+#[derive(Debug, Default)]
+struct Notes {
+    bytes: Vec<u8>,
+    count: u64,
 }
 
 /// Sizes, for gauges and for checkers.
@@ -95,6 +111,8 @@ impl Book {
             now: Time::ZERO,
             ceiling: 0,
             tape: Vec::new(),
+            news: None,
+            tally: Tally::default(),
             effects: Vec::new(),
             todo: Vec::new(),
         }
@@ -109,6 +127,8 @@ impl Book {
             Command::Renew { lease, ttl_ms } => self.renew(lease, ttl_ms, now),
             Command::Release { lease } => self.release(lease, now),
             Command::Revoke { name, reason } => self.revoke(name, reason, now),
+            Command::Free(keys) => self.free(keys, now),
+            Command::Extend { keys, push } => self.extend(keys, push, now),
             Command::Cancel { ticket } => self.cancel(ticket, now),
             Command::Tick { budget } => self.tick(budget, now),
         };
@@ -202,6 +222,12 @@ impl Book {
         }
     }
 
+    /// What happened since this book was opened, added up.
+    #[must_use]
+    pub const fn tally(&self) -> &Tally {
+        &self.tally
+    }
+
     /// How many there are of what.
     #[must_use]
     pub fn counts(&self) -> Counts {
@@ -213,8 +239,67 @@ impl Book {
         }
     }
 
+    /// From now on, news are kept beside the tape, for [`Book::take_news`].
+    pub fn keep_news(&mut self) {
+        self.news.get_or_insert_default();
+    }
+
+    /// Takes the news since the last call, encoded, and how many they are. See [`crate::news`].
+    pub fn take_news(&mut self) -> (Vec<u8>, u64) {
+        self.news.as_mut().map_or_else(Default::default, |notes| {
+            let taken = std::mem::take(notes);
+            notes.bytes.reserve(taken.bytes.len().min(1 << 16));
+            (taken.bytes, taken.count)
+        })
+    }
+
+    fn count(&mut self, fact: &Fact<'_>) {
+        match fact {
+            Fact::Granted(_) => self.tally.granted += 1,
+            Fact::Ended { token, how, at, .. } => {
+                match how {
+                    End::Released => self.tally.released += 1,
+                    End::Lapsed => self.tally.lapsed += 1,
+                    End::Revoked => self.tally.revoked += 1,
+                }
+                if let Some(Row::Lease(slot)) = self.state.find_token(token.get()) {
+                    self.tally.held.add(at.since(self.state.leases[slot as usize].granted_at));
+                }
+            }
+            _ => {}
+        }
+    }
+
+    /// Before the fact changes anything: afterwards nobody knows what an ended lease covered.
+    fn report(&mut self, fact: &Fact<'_>) {
+        let Some(notes) = &mut self.news else { return };
+        let out = &mut notes.bytes;
+        match fact {
+            Fact::Granted(record) => {
+                let names = record.wants.iter().map(|want| want.name);
+                news::encode(out, news::Kind::Granted, record.token, record.granted_at, &record.holder, "", names);
+            }
+            Fact::Ended { token, how, at, reason, .. } => {
+                let Some(Row::Lease(slot)) = self.state.find_token(token.get()) else { return };
+                let lease = &self.state.leases[slot as usize];
+                let parts = lease.parts.as_slice().iter();
+                let names = parts.map(|part| self.state.resources[part.resource as usize].name.as_str());
+                news::encode(out, (*how).into(), *token, *at, &lease.holder, reason, names);
+            }
+            Fact::Freed { token, name } => {
+                let Some(Row::Lease(slot)) = self.state.find_token(token.get()) else { return };
+                let holder = &self.state.leases[slot as usize].holder;
+                news::encode(out, news::Kind::Released, *token, self.now, holder, "", [*name].into_iter());
+            }
+            Fact::Renewed { .. } | Fact::Reopened { .. } | Fact::Resumed { .. } => return,
+        }
+        notes.count += 1;
+    }
+
     /// Writes the fact down and lets the state follow it. The one way anything durable changes.
     fn record(&mut self, fact: &Fact<'_>) {
+        self.count(fact);
+        self.report(fact);
         // In this order: what breaks a law must not reach the journal, also when somebody survives the panic.
         if let Err(Broken(law)) = self.state.evolve(fact) {
             panic!("decided a fact that breaks a law ({law}): {fact:?}");

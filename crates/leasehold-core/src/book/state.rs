@@ -12,6 +12,7 @@ use super::Broken;
 use super::endings::{Ending, Endings};
 use super::index::{Index, tag_of_hash, tag_of_token};
 use super::lease::{Lease, Part, Parts, Phase, Request};
+use super::principals::Principals;
 use super::resource::Resource;
 use super::snapshot::Copying;
 use crate::command::Want;
@@ -65,6 +66,7 @@ pub(super) struct State {
     /// Lapsed leases whose resources are still closed.
     pub closing: usize,
     pub clock: ClockMark,
+    pub principals: Principals,
     pub copying: Option<Copying>,
     hasher: FixedState,
 }
@@ -85,6 +87,7 @@ impl State {
             live: 0,
             closing: 0,
             clock: ClockMark::default(),
+            principals: Principals::default(),
             copying: None,
             hasher: FixedState::with_seed(seed),
         }
@@ -125,6 +128,14 @@ impl State {
                 } else {
                     self.drop_lease(slot, *how);
                 }
+                Ok(())
+            }
+            Fact::Freed { token, name } => {
+                let slot = self.live_slot(*token)?;
+                self.keep_copy(slot);
+                let part = self.find_name(name).and_then(|at| self.leases[slot as usize].parts.remove(at));
+                let Some(part) = part else { return Err(Broken("a lease frees what it has, and keeps something")) };
+                self.leave(slot, part);
                 Ok(())
             }
             Fact::Reopened { token } => match self.find_token(token.get()) {
@@ -190,6 +201,8 @@ impl State {
             parts,
             holder: record.holder.as_ref().into(),
             request: record.request.map(Request::from_mark),
+            value: record.value.map(Into::into),
+            principal: self.principals.enter(record.principal),
             phase,
             copied: false,
         };
@@ -229,15 +242,21 @@ impl State {
         let request = lease.request.take();
         let secret = std::mem::replace(&mut lease.secret, Secret::new([0; 16]));
         lease.holder = Default::default();
+        lease.value = None;
+        self.principals.leave(lease.principal);
         for part in parts.as_slice() {
-            let resource = &mut self.resources[part.resource as usize];
-            let mode = part.mode(resource.capacity());
-            resource.leave(slot, mode);
-            self.close_resource_if_idle(part.resource);
+            self.leave(slot, *part);
         }
         self.wheel.disarm(slot);
         self.free_leases.push(slot);
         self.remember(Ending { token, secret, how, request }, Some(slot));
+    }
+
+    fn leave(&mut self, lease: u32, part: Part) {
+        let resource = &mut self.resources[part.resource as usize];
+        let mode = part.mode(resource.capacity());
+        resource.leave(lease, mode);
+        self.close_resource_if_idle(part.resource);
     }
 
     /// Keeps an ending; forgets the oldest if the memory is full. `slot` is where its rows still point.
@@ -361,6 +380,8 @@ impl State {
             delay_ms: lease.delay_ms,
             holder: Cow::Borrowed(&lease.holder),
             request: lease.request.as_ref().map(|request| RequestMark { ..request.mark() }),
+            principal: self.principals.name(lease.principal),
+            value: lease.value.as_deref(),
             wants: Cow::Owned(
                 lease
                     .parts

@@ -70,6 +70,7 @@ async fn main() -> Result<(), Box<dyn std::error::Error>> {
                     delay: Duration::ZERO,
                     holder: format!("victim-{caller}"),
                     request: None,
+                    principal: String::new(),
                 };
                 let mut kept = None;
                 let (text, stop) = outcome(engine.acquire(claim).await, |grant| {

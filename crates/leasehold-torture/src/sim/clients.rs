@@ -107,6 +107,8 @@ impl Sim {
             holder: &holder,
             request: ask.request.as_deref().map(|id| RequestId { scope: "", id }),
             secret: Secret::new(bits),
+            principal: "",
+            value: None,
         };
         let reply = machine.desk.submit(Command::Acquire(claim), || op, now);
         let after = machine.desk.book.counts().waiters;

@@ -367,8 +367,13 @@ impl Sim {
         let mut epochs = Rng::new(self.rng.next());
         let drawn = Arc::new(AtomicU64::new(epochs.next()));
         let source = drawn.clone();
-        let options =
-            Options { clock: self.clock.clone(), limits: limits(), notices: Arc::new(|_: Notice| {}), sizes: SIZES };
+        let options = Options {
+            clock: self.clock.clone(),
+            limits: limits(),
+            notices: Arc::new(|_: Notice| {}),
+            news_bytes: 0,
+            sizes: SIZES,
+        };
         let random = Box::new(move || source.fetch_add(0x9e37_79b9, Ordering::Relaxed));
         match start::<OpId>(&storage, &options, random, |_, _| {}) {
             Ok(Started { desk, clock, journal }) => {

@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use super::Subject;
-use super::case::{Case, assert_invalid, exclusive, in_time, permits, request};
+use super::case::{Case, assert_invalid, exclusive, in_time, permits};
 use crate::engine::{Claim, Query};
 use crate::error::Refusal;
 
@@ -39,8 +39,8 @@ pub(super) async fn a_bad_claim_is_invalid_and_takes_nothing(subject: &dyn Subje
         ("a cap of all time", Claim { max_hold: Some(Duration::MAX), ..seat() }),
         ("a holder of 257 bytes", Claim { holder: "h".repeat(257), ..seat() }),
         ("a holder with a control character", Claim { holder: "a\rb".into(), ..seat() }),
-        ("an empty request id", Claim { request: request("", ""), ..seat() }),
-        ("a request id of 129 bytes", Claim { request: request("", &"r".repeat(129)), ..seat() }),
+        ("an empty request id", Claim { request: Some("".into()), ..seat() }),
+        ("a request id of 129 bytes", Claim { request: Some("r".repeat(129)), ..seat() }),
         ("no permits", counted(0, 3)),
         ("more permits than there are", counted(4, 3)),
         ("permits of nothing", counted(0, 0)),
@@ -63,7 +63,8 @@ pub(super) async fn what_is_just_within_bounds_is_granted(subject: &dyn Subject)
         max_hold: Some(DAY),
         delay: Duration::ZERO,
         holder: "h".repeat(256),
-        request: request("", &"r".repeat(128)),
+        request: Some("r".repeat(128)),
+        principal: String::new(),
     };
     let ada = case.granted(claim.clone()).await;
     case.assert_about("a day", ada.remaining, DAY);

@@ -7,7 +7,7 @@ use std::time::Duration;
 use tokio::task::JoinHandle;
 
 use super::Subject;
-use crate::engine::{Claim, Engine, Grant, LeaseId, Mode, Promises, Query, Renewal, Request, Resource, Want};
+use crate::engine::{Claim, Engine, Grant, LeaseId, Mode, Promises, Query, Renewal, Resource, Want};
 use crate::error::{Error, Refusal};
 
 /// How long an answer may take in real time before the law counts as broken.
@@ -62,6 +62,7 @@ impl<'s> Case<'s> {
             delay: Duration::ZERO,
             holder: holder.into(),
             request: None,
+            principal: String::new(),
         }
     }
 
@@ -247,10 +248,6 @@ pub(super) fn shared(name: &str) -> Want {
 
 pub(super) fn permits(name: &str, count: u32, capacity: u32) -> Want {
     Want { name: name.into(), mode: Mode::Permits { count, capacity } }
-}
-
-pub(super) fn request(scope: &str, id: &str) -> Option<Request> {
-    Some(Request { scope: scope.into(), id: id.into() })
 }
 
 /// Waits for an answer, but not for ever.

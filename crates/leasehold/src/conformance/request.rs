@@ -3,12 +3,12 @@
 use std::time::Duration;
 
 use super::Subject;
-use super::case::{Case, assert_is, assert_refused, exclusive, in_time, request, shared};
+use super::case::{Case, assert_is, assert_refused, exclusive, in_time, shared};
 use crate::engine::Claim;
 use crate::error::Refusal;
 
 fn asking(case: &Case<'_>, id: &str) -> Claim {
-    Claim { request: request("ada", id), ..case.claim("ada", "seat") }
+    Claim { request: Some(id.into()), principal: "ada".into(), ..case.claim("ada", "seat") }
 }
 
 /// Goal: a repeat gets the same lease, with the time that is left of it, renewals included.
@@ -84,7 +84,7 @@ pub(super) async fn another_body_is_a_mismatch(subject: &dyn Subject) {
 pub(super) async fn a_request_id_belongs_to_its_principal(subject: &dyn Subject) {
     let case = Case::new(subject).await;
     let ada = case.granted(asking(&case, "r1")).await;
-    let bobs = Claim { request: request("bob", "r1"), ..case.claim("bob", "seat") };
+    let bobs = Claim { request: Some("r1".into()), principal: "bob".into(), ..case.claim("bob", "seat") };
     case.held(bobs.clone()).await;
     let bob = case.granted(Claim { wants: vec![exclusive("other seat")], ..bobs }).await;
     assert_ne!(ada.lease_id, bob.lease_id);

@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use super::Subject;
-use super::case::{Case, assert_is, assert_unavailable, exclusive, in_time, permits, request};
+use super::case::{Case, assert_is, assert_unavailable, exclusive, in_time, permits};
 use crate::engine::{Claim, Query};
 use crate::error::Refusal;
 
@@ -74,7 +74,7 @@ pub(super) async fn a_durable_engine_remembers(subject: &dyn Subject) {
 /// Method: one lease released, one lapsed with a delay, one revoked, one live by request; restart; repeat.
 pub(super) async fn a_durable_engine_remembers_endings_and_requests(subject: &dyn Subject) {
     let case = Case::new(subject).await;
-    let by_request = |name: &str| Claim { request: request("", name), ..case.claim("ada", name) };
+    let by_request = |name: &str| Claim { request: Some(name.to_owned()), ..case.claim("ada", name) };
     let lapsing = Claim { ttl: case.units(1), delay: case.units(20), ..by_request("lapsed") };
     let live = Claim { wants: vec![exclusive("live"), exclusive("and more")], ..by_request("live") };
     let released = case.granted(by_request("released")).await;

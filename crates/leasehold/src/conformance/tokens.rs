@@ -1,7 +1,7 @@
 //! Tokens rise, and they stay. Where no fencing is promised there is none.
 
 use super::Subject;
-use super::case::{Case, exclusive, in_time, request};
+use super::case::{Case, exclusive, in_time};
 use crate::engine::{Claim, Token};
 
 /// Goal: every grant on a resource has a higher token than the one before, however that one ended.
@@ -34,7 +34,7 @@ pub(super) async fn tokens_stay_through_renewals(subject: &dyn Subject) {
     if !case.promises.fencing {
         return;
     }
-    let claim = Claim { request: request("", "r1"), ..case.claim("ada", "seat") };
+    let claim = Claim { request: Some("r1".into()), ..case.claim("ada", "seat") };
     let ada = case.granted(claim.clone()).await;
     for _ in 0..2 {
         case.pass(case.units(5)).await;

@@ -3,9 +3,11 @@
 use std::time::Duration;
 
 use leasehold_core::book::{HoldingView, ResourceView};
-use leasehold_core::{Granted, LeaseKey, Refusal as CoreRefusal, Reply};
+use leasehold_core::{
+    Acquire, Granted, LeaseKey, Refusal as CoreRefusal, Reply, RequestId, Secret, Ticket, Want as CoreWant,
+};
 
-use super::{Grant, Holding, LeaseId, Resource, Waiting};
+use super::{Claim, Grant, Holding, LeaseId, Resource, Waiting};
 use crate::error::{Error, Refusal};
 
 /// The key in a lease id. Text that is none is an id we do not know.
@@ -16,6 +18,34 @@ pub(crate) fn key(lease: &LeaseId) -> Result<LeaseKey, Error> {
 /// Whole milliseconds, rounded up: nothing lapses early.
 pub(crate) fn millis(span: Duration) -> u64 {
     u64::try_from(span.as_nanos().div_ceil(1_000_000)).unwrap_or(u64::MAX)
+}
+
+/// What a claim wants, in the book's words.
+pub(crate) fn wants(claim: &Claim) -> Vec<CoreWant<'_>> {
+    claim.wants.iter().map(|want| CoreWant { name: &want.name, mode: want.mode }).collect()
+}
+
+/// The claim in the book's words.
+pub(crate) fn acquire<'a>(
+    claim: &'a Claim,
+    wants: &'a [CoreWant<'a>],
+    value: Option<&'a [u8]>,
+    ticket: Ticket,
+    secret: Secret,
+) -> Acquire<'a> {
+    Acquire {
+        ticket,
+        wants,
+        ttl_ms: millis(claim.ttl),
+        wait_ms: millis(claim.wait),
+        max_hold_ms: claim.max_hold.map(millis),
+        delay_ms: millis(claim.delay),
+        holder: &claim.holder,
+        request: claim.request.as_ref().map(|id| RequestId { scope: &claim.principal, id }),
+        secret,
+        principal: &claim.principal,
+        value,
+    }
 }
 
 pub(crate) fn grant(granted: &Granted) -> Grant {

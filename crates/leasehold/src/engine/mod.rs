@@ -19,11 +19,15 @@ use std::time::Duration;
 pub use leasehold_core::{Mode, Token};
 
 use crate::error::Error;
+pub use keys::{Key, Keys, Push};
+pub use watch::{Event, EventId, Kind, Seen, Watch, Watching};
 
 #[cfg(feature = "embedded")]
 pub mod embedded;
 #[cfg(any(test, feature = "embedded", feature = "testkit"))]
 pub(crate) mod from_book;
+mod keys;
+mod watch;
 
 /// The answer to come. Dropping it gives up the wait: see [`Engine::acquire`].
 pub type Answer<'a, T> = Pin<Box<dyn Future<Output = Result<T, Error>> + Send + 'a>>;
@@ -56,6 +60,12 @@ pub trait Engine: Send + Sync + 'static {
     /// Resources in use, in order of name.
     fn list(&self, query: Query) -> Answer<'_, Vec<Resource>>;
 
+    /// Tells what happens from here on, or from after `since`. See [`Watching`].
+    fn watch(&self, since: Option<EventId>) -> Answer<'_, Watch>;
+
+    /// Names as Redis keys; none from an engine that cannot keep a value beside a lease.
+    fn keys(&self) -> Option<&dyn Keys>;
+
     /// Finishes what is under way and lets go of files and connections. Later calls are Unavailable.
     fn close(&self) -> Answer<'_, ()>;
 }
@@ -75,8 +85,11 @@ pub struct Claim {
     pub delay: Duration,
     /// Public label of who holds it, for people.
     pub holder: String,
-    /// Makes a retried acquire have one effect.
-    pub request: Option<Request>,
+    /// Makes a retried acquire have one effect: the same in every retry, scoped to the principal.
+    pub request: Option<String>,
+    /// Who asks, as a server knows them: request ids are theirs, leases are counted for them. Empty where nobody is
+    /// told apart.
+    pub principal: String,
 }
 
 /// One resource of a claim.
@@ -86,15 +99,6 @@ pub struct Want {
     pub name: String,
     /// How it is wanted.
     pub mode: Mode,
-}
-
-/// A request id, scoped to who asks.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Request {
-    /// The principal; empty where there is only one.
-    pub scope: String,
-    /// Chosen by the caller, the same in every retry.
-    pub id: String,
 }
 
 /// The secret that proves a lease. `Debug` hides it; [`LeaseId::expose`] does not.

@@ -25,13 +25,13 @@ use std::fmt;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
 use std::time::Duration;
 
-use leasehold_core::{Acquire, Book, Command, Effect, Limits, Reply, RequestId, Secret, Ticket, Want as CoreWant};
+use leasehold_core::{Book, Command, Effect, Limits, Reply, Secret, Ticket};
 use tokio::sync::{oneshot, watch};
 
 use super::ManualClock;
 use crate::clock::Clock;
-use crate::engine::from_book::{self, grant, key, millis, resource};
-use crate::engine::{Answer, Claim, Engine, Grant, LeaseId, Promises, Query, Renewal, Resource};
+use crate::engine::from_book::{self, acquire, grant, key, millis, resource, wants};
+use crate::engine::{Answer, Claim, Engine, EventId, Grant, Keys, LeaseId, Promises, Query, Renewal, Resource, Watch};
 use crate::error::Error;
 
 const ENGINE: &str = "core";
@@ -114,25 +114,12 @@ impl Shared {
 
     fn submit(&self, attempt: &str, claim: &Claim) -> Result<Submitted<'_>, Error> {
         let now = self.clock.now();
-        let wants: Vec<CoreWant<'_>> =
-            claim.wants.iter().map(|want| CoreWant { name: &want.name, mode: want.mode }).collect();
+        let wants = wants(claim);
         let mut state = self.open(attempt)?;
         state.tickets += 1;
         let ticket = Ticket(state.tickets);
-        let reply = state.apply(
-            Command::Acquire(Acquire {
-                ticket,
-                wants: &wants,
-                ttl_ms: millis(claim.ttl),
-                wait_ms: millis(claim.wait),
-                max_hold_ms: claim.max_hold.map(millis),
-                delay_ms: millis(claim.delay),
-                holder: &claim.holder,
-                request: claim.request.as_ref().map(|r| RequestId { scope: &r.scope, id: &r.id }),
-                secret: secret(ticket.0),
-            }),
-            now,
-        );
+        let claimed = acquire(claim, &wants, None, ticket, secret(ticket.0));
+        let reply = state.apply(Command::Acquire(claimed), now);
         if reply != Reply::Waiting {
             return Ok(Submitted::Answered(reply));
         }
@@ -270,6 +257,14 @@ impl Engine for CoreEngine {
             let after = |name: &String| query.after.as_ref().is_none_or(|after| name > after);
             Ok(found.into_iter().filter(|(name, _)| after(name)).map(|(_, r)| r).take(query.limit).collect())
         })
+    }
+
+    fn watch(&self, _since: Option<EventId>) -> Answer<'_, Watch> {
+        Box::pin(async { Err(Error::Invalid("the reference engine cannot be watched".into())) })
+    }
+
+    fn keys(&self) -> Option<&dyn Keys> {
+        None
     }
 
     fn close(&self) -> Answer<'_, ()> {

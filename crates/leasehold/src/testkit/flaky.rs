@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use tokio::sync::watch;
 
-use crate::engine::{Answer, Claim, Engine, Grant, LeaseId, Promises, Query, Renewal, Resource};
+use crate::engine::{Answer, Claim, Engine, EventId, Grant, Keys, LeaseId, Promises, Query, Renewal, Resource, Watch};
 use crate::error::Error;
 
 /// What can be asked of an engine.
@@ -183,6 +183,14 @@ impl Engine for Flaky {
 
     fn list(&self, query: Query) -> Answer<'_, Vec<Resource>> {
         self.pass(Verb::List, |inner| inner.list(query))
+    }
+
+    fn watch(&self, since: Option<EventId>) -> Answer<'_, Watch> {
+        self.inner.watch(since)
+    }
+
+    fn keys(&self) -> Option<&dyn Keys> {
+        self.inner.keys()
     }
 
     fn close(&self) -> Answer<'_, ()> {

@@ -9,7 +9,10 @@ use leasehold_core::Time;
 use tokio::sync::Notify;
 
 use crate::clock::Clock;
-use crate::engine::{Answer, Claim, Engine, Grant, Holding, LeaseId, Mode, Promises, Query, Renewal, Resource, Token};
+use crate::engine::{
+    Answer, Claim, Engine, EventId, Grant, Holding, Keys, LeaseId, Mode, Promises, Query, Renewal, Resource, Token,
+    Watch,
+};
 use crate::error::{Error, Refusal};
 use crate::testkit::ManualClock;
 
@@ -203,6 +206,14 @@ impl Engine for Mini {
             let found = self.names().into_iter();
             Ok(found.filter(|r| r.name.starts_with(&query.prefix) && after(&r.name)).take(2).collect())
         })
+    }
+
+    fn watch(&self, _since: Option<EventId>) -> Answer<'_, Watch> {
+        Box::pin(async { Err(Error::Invalid("the reference engine cannot be watched".into())) })
+    }
+
+    fn keys(&self) -> Option<&dyn Keys> {
+        None
     }
 
     fn close(&self) -> Answer<'_, ()> {

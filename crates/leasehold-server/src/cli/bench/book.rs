@@ -53,6 +53,8 @@ fn acquire(book: &mut Book, name: &str, numbers: &mut Numbers, now: Time) -> any
         holder: "host-0123:4567 bench",
         request: None,
         secret,
+        principal: "",
+        value: None,
     };
     match book.apply(Command::Acquire(claim), now).reply {
         Reply::Granted(granted) => Ok(granted.lease),

@@ -24,6 +24,8 @@ pub struct Batch<A> {
     pub facts: Vec<u8>,
     /// What may be told when they are durable, and to whom.
     pub answers: Vec<(A, Reply)>,
+    /// What watchers may be told then, encoded, and how many pieces.
+    pub news: (Vec<u8>, u64),
 }
 
 /// See the module. `A` is where an answer goes.
@@ -139,7 +141,11 @@ impl<A> Desk<A> {
         self.in_flight = true;
         let empty = std::mem::take(&mut self.idle_facts);
         let answers = std::mem::take(&mut self.idle_answers);
-        Batch { facts: self.book.take_tape(empty), answers: std::mem::replace(&mut self.answers, answers) }
+        Batch {
+            facts: self.book.take_tape(empty),
+            answers: std::mem::replace(&mut self.answers, answers),
+            news: self.book.take_news(),
+        }
     }
 
     /// The batch is durable: its answers may leave. Takes back the buffer of its facts.

@@ -32,11 +32,13 @@ pub mod desk;
 #[doc(hidden)]
 pub mod journal;
 mod lock;
+mod newsroom;
 mod options;
 mod random;
 mod start;
 #[doc(hidden)]
 pub mod storage;
+mod till;
 mod visit;
 mod writer;
 
@@ -47,25 +49,30 @@ use std::sync::{Arc, Mutex, PoisonError};
 use std::thread::JoinHandle;
 use std::time::Duration;
 
-pub use leasehold_core::book::Counts;
 use leasehold_core::book::ResourceView;
-use leasehold_core::{Acquire, Book, Command, Reply, RequestId, Secret, Ticket, Want as CoreWant};
+pub use leasehold_core::book::{Counts, Spread, Tally};
+use leasehold_core::{Book, Command, Keys as CoreKeys, Reply, Secret, Ticket};
 use tokio::sync::oneshot;
 
-use super::from_book::{grant, key, millis, refused, resource};
-use super::{Answer, Claim, Engine, Grant, LeaseId, Promises, Query, Renewal, Resource};
+use super::from_book::{acquire, grant, key, millis, refused, resource, wants};
+use super::{
+    Answer, Claim, Engine, Event, EventId, Grant, Key, Keys, LeaseId, Promises, Push, Query, Renewal, Resource, Watch,
+};
 use crate::error::Error;
 #[doc(hidden)]
 pub use boot::BookClock;
 use journal::Damage;
 use lock::{DirLock, NotMine};
+use newsroom::{Newsroom, Watcher};
 pub use options::{Notice, Options};
 use random::{RandomPool, random_u64};
 #[doc(hidden)]
 pub use start::{Started, start};
 use storage::{Directory, Storage};
+pub use till::{Till, Tray};
 pub use visit::Visitor;
-use writer::{Address, Counter, Stopped, Writer};
+use writer::{Address, Counter, Writer};
+pub use writer::{Commits, Stopped};
 
 const ENGINE: &str = "embedded";
 
@@ -132,9 +139,13 @@ impl Embedded {
                 at: format!("{} offset {offset}", dir.join(file).display()),
             },
         };
-        let Started { desk, clock, journal } =
+        let Started { mut desk, clock, journal } =
             start(&storage, &options, Box::new(random_u64), |_, _| {}).map_err(damaged)?;
-        let counter = Arc::new(Counter::new(desk, clock));
+        let newsroom = Newsroom::new(random_u64(), options.news_bytes);
+        if newsroom.is_open() {
+            desk.book.keep_news();
+        }
+        let counter = Arc::new(Counter::new(desk, clock, newsroom));
         let weak = Arc::downgrade(&counter);
         options.clock.on_step(Box::new(move || {
             if let Some(counter) = weak.upgrade() {
@@ -157,7 +168,7 @@ impl Embedded {
         let to = || {
             let (to, from) = oneshot::channel();
             receiver = Some(from);
-            Address { to, retried }
+            Address::Caller { to, retried }
         };
         let reply = state.desk.submit(build(ticket), to, now);
         self.counter.nudge(state);
@@ -182,7 +193,7 @@ impl Embedded {
             state.desk.answer(Reply::Ticked(false), || {
                 let (to, from) = oneshot::channel();
                 receiver = Some(from);
-                Address { to, retried: true }
+                Address::Caller { to, retried: true }
             });
             self.counter.nudge(state);
             (value, receiver)
@@ -207,6 +218,28 @@ impl Embedded {
     /// Unavailable when the engine has stopped.
     pub async fn counts(&self) -> Result<Counts, Error> {
         self.settled(&|| "count".into(), Book::counts).await
+    }
+
+    /// What happened since the engine was opened, added up, and how its commits went. Never waits for the disk.
+    pub fn tally(&self) -> (Tally, Commits, Counts) {
+        let state = self.counter.lock();
+        (*state.desk.book.tally(), state.commits, state.desk.book.counts())
+    }
+
+    /// The newest `most` leases that lapsed or were revoked, newest first, as far as they are still known.
+    pub fn recent_losses(&self, most: usize) -> Vec<Event> {
+        self.counter.newsroom.recent_losses(most, self.counter.clock.now())
+    }
+
+    async fn take(&self, claim: Claim, value: Option<&[u8]>) -> Result<Grant, Error> {
+        let wants = wants(&claim);
+        let secret = self.secret();
+        let build = |ticket| Command::Acquire(acquire(&claim, &wants, value, ticket, secret));
+        let attempt = || format!("acquire {}", claim.wants.first().map_or("", |want| &want.name));
+        match self.submit(claim.request.is_some(), build).answer(&attempt).await? {
+            Reply::Granted(granted) => Ok(grant(&granted)),
+            other => Err(refused(other, ENGINE, attempt)),
+        }
     }
 
     fn secret(&self) -> Secret {
@@ -292,29 +325,7 @@ impl Engine for Embedded {
     }
 
     fn acquire(&self, claim: Claim) -> Answer<'_, Grant> {
-        Box::pin(async move {
-            let wants: Vec<CoreWant<'_>> =
-                claim.wants.iter().map(|want| CoreWant { name: &want.name, mode: want.mode }).collect();
-            let secret = self.secret();
-            let build = |ticket| {
-                Command::Acquire(Acquire {
-                    ticket,
-                    wants: &wants,
-                    ttl_ms: millis(claim.ttl),
-                    wait_ms: millis(claim.wait),
-                    max_hold_ms: claim.max_hold.map(millis),
-                    delay_ms: millis(claim.delay),
-                    holder: &claim.holder,
-                    request: claim.request.as_ref().map(|r| RequestId { scope: &r.scope, id: &r.id }),
-                    secret,
-                })
-            };
-            let attempt = || format!("acquire {}", claim.wants.first().map_or("", |want| &want.name));
-            match self.submit(claim.request.is_some(), build).answer(&attempt).await? {
-                Reply::Granted(granted) => Ok(grant(&granted)),
-                other => Err(refused(other, ENGINE, attempt)),
-            }
-        })
+        Box::pin(async move { self.take(claim, None).await })
     }
 
     fn renew<'a>(&'a self, lease: &'a LeaseId, ttl: Option<Duration>) -> Answer<'a, Renewal> {
@@ -384,6 +395,19 @@ impl Engine for Embedded {
         })
     }
 
+    fn watch(&self, since: Option<EventId>) -> Answer<'_, Watch> {
+        Box::pin(async move {
+            if !self.counter.newsroom.is_open() {
+                return Err(Error::Invalid("this engine was opened without news: nobody can watch it".into()));
+            }
+            Ok(Box::new(Watcher::new(self.counter.clone(), since)) as Watch)
+        })
+    }
+
+    fn keys(&self) -> Option<&dyn Keys> {
+        Some(self)
+    }
+
     fn close(&self) -> Answer<'_, ()> {
         Box::pin(async move {
             self.counter.stop();
@@ -392,6 +416,47 @@ impl Engine for Embedded {
                 let _ = tokio::task::spawn_blocking(move || thread.join()).await;
             }
             Ok(())
+        })
+    }
+}
+
+impl Keys for Embedded {
+    fn set<'a>(&'a self, claim: Claim, value: &'a [u8]) -> Answer<'a, Grant> {
+        Box::pin(self.take(claim, Some(value)))
+    }
+
+    fn get<'a>(&'a self, name: &'a str) -> Answer<'a, Option<Key>> {
+        Box::pin(async move {
+            let now = self.counter.clock.now();
+            let read = |book: &Book| {
+                book.key(name, now).map(|key| Key {
+                    value: key.value.map(Into::into),
+                    remaining: key.remaining,
+                    token: Some(key.token),
+                })
+            };
+            self.settled(&|| format!("look at {name}"), read).await
+        })
+    }
+
+    fn free<'a>(&'a self, names: &'a [&'a str], value: Option<&'a [u8]>) -> Answer<'a, usize> {
+        Box::pin(async move {
+            let attempt = || format!("free {}", names.join(" "));
+            match self.submit(true, |_| Command::Free(CoreKeys { names, value })).answer(&attempt).await? {
+                Reply::Freed(count) => Ok(count),
+                other => Err(refused(other, ENGINE, attempt)),
+            }
+        })
+    }
+
+    fn extend<'a>(&'a self, names: &'a [&'a str], value: Option<&'a [u8]>, push: Push) -> Answer<'a, usize> {
+        Box::pin(async move {
+            let attempt = || format!("extend {}", names.join(" "));
+            let keys = CoreKeys { names, value };
+            match self.submit(true, |_| Command::Extend { keys, push }).answer(&attempt).await? {
+                Reply::Extended(count) => Ok(count),
+                other => Err(refused(other, ENGINE, attempt)),
+            }
         })
     }
 }

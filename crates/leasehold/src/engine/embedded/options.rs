@@ -17,6 +17,8 @@ pub struct Options {
     pub limits: Limits,
     /// Told what an operator should know: a tail that was cut, a snapshot that failed.
     pub notices: Arc<dyn Fn(Notice) + Send + Sync>,
+    /// Bytes of recent events kept for those who watch; zero, and nobody can.
+    pub news_bytes: usize,
     #[doc(hidden)]
     pub sizes: Sizes,
 }
@@ -27,6 +29,7 @@ impl Default for Options {
             clock: SystemClock::shared(),
             limits: Limits::default(),
             notices: Arc::new(|_| {}),
+            news_bytes: 8 << 20,
             sizes: Sizes::default(),
         }
     }

@@ -8,7 +8,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use super::{ENGINE, Embedded, Options, PROMISES};
-use crate::engine::{Answer, Claim, Engine, Grant, LeaseId, Promises, Query, Renewal, Resource};
+use crate::engine::{Answer, Claim, Engine, EventId, Grant, Keys, LeaseId, Promises, Query, Renewal, Resource, Watch};
 use crate::error::{Error, Refusal};
 
 /// How long to wait for another process's moment.
@@ -113,6 +113,15 @@ impl Engine for Visitor {
 
     fn list(&self, query: Query) -> Answer<'_, Vec<Resource>> {
         Box::pin(self.during(async move |engine: &Embedded| engine.list(query).await))
+    }
+
+    fn watch(&self, _since: Option<EventId>) -> Answer<'_, Watch> {
+        let sentence = "a directory that is opened for each operation cannot be watched: watch a server";
+        Box::pin(async move { Err(Error::Invalid(sentence.into())) })
+    }
+
+    fn keys(&self) -> Option<&dyn Keys> {
+        None
     }
 
     fn close(&self) -> Answer<'_, ()> {

@@ -9,7 +9,8 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError, mpsc};
 use std::time::Duration;
 
-use leasehold_core::{Command, Reply, Time};
+use leasehold_core::book::Spread;
+use leasehold_core::{Command, LeaseKey, Reply, Time};
 use tokio::sync::oneshot;
 
 use super::Notice;
@@ -19,8 +20,10 @@ use super::journal::frame::Kind;
 use super::journal::snapshot::{Point, Writer as SnapshotWriter};
 use super::journal::{Journal, Shared, keep};
 use super::lock::DirLock;
+use super::newsroom::Newsroom;
 use super::random::random_u64;
 use super::storage::Storage;
+use super::till::Tray;
 
 /// How many due leases are collected before others get their turn.
 const TICK: u32 = 2048;
@@ -33,7 +36,7 @@ const NAP: Duration = Duration::from_secs(1);
 
 /// Why no answer comes.
 #[derive(Clone, Debug)]
-pub(super) enum Stopped {
+pub enum Stopped {
     /// The command had no effect.
     NoEffect(Arc<str>),
     /// Its facts may or may not be on the disk.
@@ -41,10 +44,36 @@ pub(super) enum Stopped {
 }
 
 /// Where an answer goes.
-pub(super) struct Address {
-    pub to: oneshot::Sender<Result<Reply, Stopped>>,
-    /// The claim has a request id: if its caller is gone, a retry may come for the lease.
-    pub retried: bool,
+pub(super) enum Address {
+    /// To one caller who waits for nothing else.
+    Caller {
+        to: oneshot::Sender<Result<Reply, Stopped>>,
+        /// The claim has a request id: if its caller is gone, a retry may come for the lease.
+        retried: bool,
+    },
+    /// To a thread that speaks for many.
+    Tray { tray: Arc<Tray>, tag: u64 },
+}
+
+impl Address {
+    /// For an answer that nobody waits for.
+    pub fn nowhere() -> Self {
+        Self::Caller { to: oneshot::channel().0, retried: true }
+    }
+
+    /// The lease of a grant that nobody waits for any more and nobody will come again for.
+    fn send(self, answer: Result<Reply, Stopped>) -> Option<LeaseKey> {
+        match self {
+            Self::Caller { to, retried } => match to.send(answer) {
+                Err(Ok(Reply::Granted(granted))) if !retried && !granted.repeated => Some(granted.lease),
+                _ => None,
+            },
+            Self::Tray { tray, tag } => {
+                tray.put(tag, answer);
+                None
+            }
+        }
+    }
 }
 
 /// What callers and the writer share.
@@ -52,6 +81,7 @@ pub(super) struct Counter {
     state: Mutex<State>,
     wake: Condvar,
     pub clock: BookClock,
+    pub newsroom: Newsroom,
 }
 
 pub(super) struct State {
@@ -65,12 +95,31 @@ pub(super) struct State {
     asleep_until: Option<Time>,
     /// While it sleeps: how many answers must wait before it is woken for them.
     crowd: usize,
+    /// How long commits took, and how many answers each let go.
+    pub commits: Commits,
+}
+
+/// How long commits took, and how many answers each let go.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct Commits {
+    /// From the write to the end of the sync.
+    pub seconds: Spread,
+    /// Answers that left together.
+    pub answers: Spread,
 }
 
 impl Counter {
-    pub fn new(desk: Desk<Address>, clock: BookClock) -> Self {
-        let state = State { desk, stopped: None, stopping: false, in_doubt: false, asleep_until: None, crowd: 0 };
-        Self { state: Mutex::new(state), wake: Condvar::new(), clock }
+    pub fn new(desk: Desk<Address>, clock: BookClock, newsroom: Newsroom) -> Self {
+        let state = State {
+            desk,
+            stopped: None,
+            stopping: false,
+            in_doubt: false,
+            asleep_until: None,
+            crowd: 0,
+            commits: Commits::default(),
+        };
+        Self { state: Mutex::new(state), wake: Condvar::new(), clock, newsroom }
     }
 
     /// A panic while the book was being changed leaves it in doubt: then nothing is written any more.
@@ -178,11 +227,12 @@ impl Writer {
         let (in_line, unsettled) = state.desk.give_up();
         drop(state);
         for address in in_line {
-            let _ = address.to.send(Err(Stopped::NoEffect(sentence.clone())));
+            address.send(Err(Stopped::NoEffect(sentence.clone())));
         }
         for address in unsettled {
-            let _ = address.to.send(Err(Stopped::Unknown(sentence.clone())));
+            address.send(Err(Stopped::Unknown(sentence.clone())));
         }
+        self.counter.newsroom.stop();
         if let Err(error) = finished {
             (self.notices)(Notice::Failed(error.to_string()));
         }
@@ -208,18 +258,19 @@ impl Writer {
                 Next::Batch(mut batch, snapshot) => {
                     let began = self.counter.clock.machine().now();
                     let result = self.commit(&batch);
-                    pace.note(batch.answers.len(), self.counter.clock.machine().now().since(began));
+                    let took = self.counter.clock.machine().now().since(began);
+                    pace.note(batch.answers.len(), took);
                     if let Err(error) = result {
                         let sentence: Arc<str> = format!("the disk failed: {error}").into();
                         for (address, _) in batch.answers.drain(..) {
-                            let _ = address.to.send(Err(Stopped::Unknown(sentence.clone())));
+                            address.send(Err(Stopped::Unknown(sentence.clone())));
                         }
                         return Err(error);
                     }
                     if !batch.facts.is_empty() {
                         proof_at = Some(self.counter.clock.now().plus(PROOF_AFTER));
                     }
-                    self.deliver(batch);
+                    self.deliver(batch, took);
                     if snapshot {
                         self.journal.snapshot_begun();
                         jobs.send(Job::Snapshot(self.journal.point())).map_err(|_| keeper_died())?;
@@ -313,21 +364,22 @@ impl Writer {
     }
 
     /// Lets the answers go. A grant whose caller is gone is ended: nobody knows of it.
-    fn deliver(&self, mut batch: Batch<Address>) {
+    fn deliver(&self, mut batch: Batch<Address>, took: Duration) {
         {
             let mut state = self.counter.lock();
+            if !batch.facts.is_empty() {
+                state.commits.seconds.add(took);
+                let answers = batch.answers.len() as u64;
+                state.commits.answers.add_value(answers, answers);
+            }
             state.desk.book.set_ceiling(self.journal.token_ceiling());
             state.desk.settle(std::mem::take(&mut batch.facts));
         }
+        // Watchers first: whoever has an answer and then looks at what happened must find it there.
+        self.counter.newsroom.publish(&batch.news.0, batch.news.1);
         let mut ghosts = Vec::new();
         for (address, reply) in batch.answers.drain(..) {
-            let retried = address.retried;
-            if let Err(Ok(Reply::Granted(granted))) = address.to.send(Ok(reply))
-                && !retried
-                && !granted.repeated
-            {
-                ghosts.push(granted.lease);
-            }
+            ghosts.extend(address.send(Ok(reply)));
         }
         let mut state = self.counter.lock();
         for lease in ghosts {
@@ -362,9 +414,8 @@ impl Pace {
 }
 
 /// Ends a lease that nobody waits for; the answer goes nowhere.
-pub(super) fn release_unseen(state: &mut State, lease: leasehold_core::LeaseKey, now: Time) {
-    let nowhere = || Address { to: oneshot::channel().0, retried: true };
-    state.desk.submit(Command::Release { lease }, nowhere, now);
+pub(super) fn release_unseen(state: &mut State, lease: LeaseKey, now: Time) {
+    state.desk.submit(Command::Release { lease }, Address::nowhere, now);
 }
 
 /// Without a keeper the journal would grow for ever, and nobody would know.

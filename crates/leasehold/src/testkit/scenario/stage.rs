@@ -15,7 +15,7 @@ use super::super::ManualClock;
 use super::outcome::Seen;
 use super::parse::{Act, Asked, Line, Wrong};
 use crate::clock::Clock;
-use crate::engine::{Claim, Engine, Grant, LeaseId, Request, Want};
+use crate::engine::{Claim, Engine, Grant, LeaseId, Want};
 use crate::error::{Error, Refusal};
 use crate::fence::Register;
 
@@ -230,7 +230,8 @@ fn claim(line: &Line, asked: &Asked) -> Claim {
         wait: asked.wait,
         max_hold: asked.max_hold,
         delay: asked.delay,
-        request: asked.request.clone().map(|id| Request { scope: person.clone(), id }),
+        request: asked.request.clone(),
+        principal: person.clone(),
         holder: person,
     }
 }
@@ -244,6 +245,7 @@ fn probe_claim(ttl: Duration, wait: Duration) -> Claim {
         delay: Duration::ZERO,
         holder: "the script".into(),
         request: None,
+        principal: String::new(),
     }
 }
 

@@ -1,0 +1,167 @@
+//! The till: many commands under one lock, for a thread that speaks for many connections.
+//!
+//! ```text
+//!   server thread ──▶ Till: submit, submit, … ──▶ desk ──▶ journal ──▶ Tray: answers, one wake-up for a batch
+//! ```
+//!
+//! Nothing here is decided differently from [`super::Embedded`]'s own methods: the same desk, the same law that no answer
+//! leaves before it is durable.
+
+use std::fmt;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+
+use leasehold_core::book::KeyView;
+use leasehold_core::{Acquire, Command, LeaseKey, Reply, Secret, Ticket, Time};
+
+use super::Embedded;
+use super::writer::{Address, Counter, State, Stopped, release_unseen};
+
+/// Where answers are put for a thread that speaks for many.
+pub struct Tray {
+    answers: Mutex<Vec<(u64, Result<Reply, Stopped>)>>,
+    wake: Box<dyn Fn() + Send + Sync>,
+}
+
+impl fmt::Debug for Tray {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Tray").finish_non_exhaustive()
+    }
+}
+
+impl Tray {
+    /// An empty tray. `wake` is called when something is put into it: from another thread, and possibly more often
+    /// than needed; it must not block.
+    #[must_use]
+    pub fn new(wake: impl Fn() + Send + Sync + 'static) -> Arc<Self> {
+        Arc::new(Self { answers: Mutex::new(Vec::new()), wake: Box::new(wake) })
+    }
+
+    pub(super) fn put(&self, tag: u64, answer: Result<Reply, Stopped>) {
+        let first = {
+            let mut answers = self.answers.lock().unwrap_or_else(PoisonError::into_inner);
+            answers.push((tag, answer));
+            answers.len() == 1
+        };
+        // Whoever empties the tray takes everything: the first answer's wake-up serves for the rest.
+        if first {
+            (self.wake)();
+        }
+    }
+
+    /// Takes every answer that has come, and leaves `empty` for the next ones.
+    pub fn take(&self, empty: &mut Vec<(u64, Result<Reply, Stopped>)>) {
+        debug_assert!(empty.is_empty());
+        std::mem::swap(&mut *self.answers.lock().unwrap_or_else(PoisonError::into_inner), empty);
+    }
+}
+
+/// The desk, held for a number of commands. Let go of it soon: nobody else decides anything meanwhile.
+pub struct Till<'a> {
+    engine: &'a Embedded,
+    state: Option<MutexGuard<'a, State>>,
+    now: Time,
+}
+
+impl fmt::Debug for Till<'_> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Till").field("now", &self.now).finish_non_exhaustive()
+    }
+}
+
+impl Embedded {
+    /// Opens the till.
+    pub fn till(&self) -> Till<'_> {
+        let state = self.counter.lock();
+        // Read under the lock: the book's time never goes back from one command to the next.
+        let now = self.counter.clock.now();
+        Till { engine: self, state: Some(state), now }
+    }
+}
+
+impl Till<'_> {
+    fn counter(&self) -> &Counter {
+        &self.engine.counter
+    }
+
+    fn state(&mut self) -> &mut State {
+        self.state.as_mut().expect("the guard leaves with the till")
+    }
+
+    /// Why the engine does not answer any more, if it does not.
+    pub fn stopped(&mut self) -> Option<Stopped> {
+        self.state().stopped.clone().map(Stopped::NoEffect)
+    }
+
+    /// A secret for a lease.
+    pub fn secret(&self) -> Secret {
+        self.engine.secret()
+    }
+
+    /// Decides an acquire. The ticket is for [`Till::cancel`], should it wait.
+    ///
+    /// # Errors
+    ///
+    /// [`Stopped`] if the engine does not answer any more.
+    pub fn acquire(
+        &mut self,
+        claim: Acquire<'_>,
+        tray: &Arc<Tray>,
+        tag: u64,
+    ) -> Result<(Option<Reply>, Ticket), Stopped> {
+        let ticket = self.state().desk.ticket();
+        let reply = self.submit(Command::Acquire(Acquire { ticket, ..claim }), tray, tag)?;
+        Ok((reply, ticket))
+    }
+
+    /// Decides a command. Without a reply the answer comes to the tray, under this tag.
+    ///
+    /// # Errors
+    ///
+    /// [`Stopped`] if the engine does not answer any more.
+    pub fn submit(&mut self, command: Command<'_>, tray: &Arc<Tray>, tag: u64) -> Result<Option<Reply>, Stopped> {
+        if let Some(stopped) = self.stopped() {
+            return Err(stopped);
+        }
+        let now = self.now;
+        Ok(self.state().desk.submit(command, || Address::Tray { tray: tray.clone(), tag }, now))
+    }
+
+    /// The name as a Redis key, as the book has it now. To be told only when [`Till::settle`] says so.
+    pub fn key(&mut self, name: &str) -> Option<KeyView<'_>> {
+        let now = self.now;
+        self.state().desk.book.key(name, now)
+    }
+
+    /// Whether all that was read so far is durable; if not, a `Ticked` comes to the tray when it is.
+    ///
+    /// # Errors
+    ///
+    /// [`Stopped`] if the engine does not answer any more.
+    pub fn settle(&mut self, tray: &Arc<Tray>, tag: u64) -> Result<bool, Stopped> {
+        if let Some(stopped) = self.stopped() {
+            return Err(stopped);
+        }
+        let settled = self.state().desk.answer(Reply::Ticked(false), || Address::Tray { tray: tray.clone(), tag });
+        Ok(settled.is_some())
+    }
+
+    /// The caller of a waiting acquire went away. `false`: it was answered already.
+    pub fn cancel(&mut self, ticket: Ticket) -> bool {
+        let now = self.now;
+        self.state().desk.cancel(ticket, now)
+    }
+
+    /// Ends a lease whose caller went away before it could be told.
+    pub fn release_unseen(&mut self, lease: LeaseKey) {
+        let now = self.now;
+        release_unseen(self.state(), lease, now);
+    }
+}
+
+impl Drop for Till<'_> {
+    fn drop(&mut self) {
+        if let Some(state) = self.state.take() {
+            self.counter().nudge(state);
+        }
+    }
+}
