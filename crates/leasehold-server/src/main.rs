@@ -12,6 +12,10 @@
 //! Decisions about leases (the `leasehold` library and its engines). The server comes later.
 
 mod cli;
+mod http;
+mod resp;
+mod serve;
+mod service;
 
 fn main() -> std::process::ExitCode {
     cli::main()

@@ -66,6 +66,7 @@ struct Cli {
 
 #[derive(Debug, Subcommand)]
 enum Command {
+    Serve(crate::serve::Serve),
     Acquire(acquire::Acquire),
     Renew(renew::Renew),
     Release(release::Release),
@@ -103,6 +104,7 @@ pub fn main() -> ExitCode {
 fn dispatch(cli: Cli) -> anyhow::Result<u8> {
     let target = || Target::parse(&url(&cli.url)?);
     match cli.command {
+        Command::Serve(command) => command.execute(),
         Command::Acquire(command) => here(command.execute(&target()?)),
         Command::Renew(command) => here(command.execute(&target()?)),
         Command::Release(command) => here(command.execute(&target()?)),

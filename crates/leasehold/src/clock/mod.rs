@@ -14,7 +14,7 @@ use std::hash::{BuildHasher, RandomState};
 use std::pin::Pin;
 use std::sync::{Arc, OnceLock};
 
-use leasehold_core::Time;
+pub use leasehold_core::Time;
 use rustix::time::{ClockId, clock_gettime};
 
 mod alarm;

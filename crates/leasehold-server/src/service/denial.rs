@@ -1,0 +1,79 @@
+//! The service's no, and how each protocol says it: one table, and codes are never reused.
+
+use leasehold::{Error, Refusal};
+
+/// Why there is no answer, or the answer is no.
+#[derive(Debug)]
+pub enum Denial {
+    /// Who asks is not known. Do: show a key.
+    Unauthorized,
+    /// Who asks may not do this. Do: ask somebody who may.
+    Forbidden(String),
+    /// Too much was asked. Do: come again later.
+    Slow(String),
+    /// The engine's answer.
+    Engine(Error),
+}
+
+/// How protocols say it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Code {
+    /// In JSON.
+    pub code: &'static str,
+    /// In HTTP.
+    pub status: u16,
+    /// In RESP.
+    pub word: &'static str,
+}
+
+const fn code(code: &'static str, status: u16, word: &'static str) -> Code {
+    Code { code, status, word }
+}
+
+impl Denial {
+    /// The row of the table.
+    pub const fn code(&self) -> Code {
+        match self {
+            Self::Unauthorized => code("unauthorized", 401, "NOAUTH"),
+            Self::Forbidden(_) => code("forbidden", 403, "FORBIDDEN"),
+            Self::Slow(_) => code("quota", 429, "QUOTA"),
+            Self::Engine(error) => match error {
+                Error::Refused(Refusal::Held { .. }) => code("held", 409, "HELD"),
+                Error::Refused(Refusal::Stale) => code("stale", 409, "STALE"),
+                Error::Refused(Refusal::NotHeld) => code("not_held", 404, "NOTHELD"),
+                Error::Refused(Refusal::QueueFull { .. }) => code("queue_full", 429, "QUEUEFULL"),
+                Error::Refused(Refusal::Quota(_)) => code("quota", 429, "QUOTA"),
+                Error::Refused(Refusal::Mismatch) => code("idempotency_mismatch", 422, "MISMATCH"),
+                Error::Invalid(_) => code("invalid", 400, "INVALID"),
+                Error::Indeterminate { .. } => code("unknown_outcome", 504, "UNKNOWN"),
+                Error::Corrupt { .. } => code("corrupt", 500, "CORRUPT"),
+                // Unavailable, and whatever a later version of the library may add: it had no effect we know of.
+                _ => code("unavailable", 503, "UNAVAILABLE"),
+            },
+        }
+    }
+
+    /// One sentence for people, with its causes.
+    pub fn sentence(&self) -> String {
+        match self {
+            Self::Unauthorized => "an API key is needed, and this one is not known".into(),
+            Self::Forbidden(sentence) | Self::Slow(sentence) => sentence.clone(),
+            Self::Engine(error) => {
+                let mut text = error.to_string();
+                let mut cause = std::error::Error::source(error);
+                while let Some(next) = cause {
+                    text.push_str(": ");
+                    text.push_str(&next.to_string());
+                    cause = next.source();
+                }
+                text
+            }
+        }
+    }
+}
+
+impl From<Error> for Denial {
+    fn from(error: Error) -> Self {
+        Self::Engine(error)
+    }
+}

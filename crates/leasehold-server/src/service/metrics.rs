@@ -1,0 +1,254 @@
+//! What is counted, and how Prometheus reads it. Resource names are never labels.
+
+use std::sync::Mutex;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::time::Duration;
+
+use leasehold::engine::embedded::{Commits, Counts, Spread, Tally};
+use leasehold::engine::{Grant, Renewal};
+use leasehold::{Error, Refusal};
+
+use super::Verb;
+
+/// How an acquire went.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[repr(u8)]
+pub enum Outcome {
+    /// It is theirs.
+    Granted,
+    /// Somebody else has it.
+    Held,
+    /// Too many wait.
+    QueueFull,
+    /// Too many leases.
+    Quota,
+    /// The request id was used with another body.
+    Mismatch,
+    /// Never as written.
+    Invalid,
+    /// Nobody could be asked.
+    Unavailable,
+    /// It may have happened.
+    Unknown,
+}
+
+impl Outcome {
+    const ALL: [(Self, &'static str); 8] = [
+        (Self::Granted, "granted"),
+        (Self::Held, "held"),
+        (Self::QueueFull, "queue_full"),
+        (Self::Quota, "quota"),
+        (Self::Mismatch, "mismatch"),
+        (Self::Invalid, "invalid"),
+        (Self::Unavailable, "unavailable"),
+        (Self::Unknown, "unknown"),
+    ];
+
+    /// The outcome that an error means.
+    pub const fn of(error: &Error) -> Self {
+        match error {
+            Error::Refused(Refusal::QueueFull { .. }) => Self::QueueFull,
+            Error::Refused(Refusal::Quota(_)) => Self::Quota,
+            Error::Refused(Refusal::Mismatch) => Self::Mismatch,
+            Error::Refused(_) => Self::Held,
+            Error::Invalid(_) => Self::Invalid,
+            Error::Indeterminate { .. } => Self::Unknown,
+            _ => Self::Unavailable,
+        }
+    }
+}
+
+/// Everything that is counted here; what the engine counts itself is added when somebody reads.
+#[derive(Debug, Default)]
+pub struct Metrics {
+    admitted: [AtomicU64; Verb::ALL.len()],
+    denied: AtomicU64,
+    acquired: [AtomicU64; Outcome::ALL.len()],
+    renew_stale: AtomicU64,
+    renew_not_held: AtomicU64,
+    renew_other: AtomicU64,
+    contended: AtomicU64,
+    waits: Mutex<Spread>,
+    rates: Mutex<Sampled>,
+}
+
+/// How much happens per second.
+#[derive(Clone, Copy, Debug, Default, PartialEq)]
+pub struct Rates {
+    /// Granted.
+    pub acquire: f64,
+    /// Released.
+    pub release: f64,
+    /// Lapsed.
+    pub lapse: f64,
+    /// Refused.
+    pub refused: f64,
+}
+
+#[derive(Debug, Default)]
+struct Sampled {
+    last: Option<[u64; 4]>,
+    rates: Rates,
+}
+
+impl Metrics {
+    pub(super) fn admitted(&self, verb: Verb) {
+        self.admitted[verb as usize].fetch_add(1, Ordering::Relaxed);
+    }
+
+    pub(super) fn denied(&self) {
+        self.denied.fetch_add(1, Ordering::Relaxed);
+    }
+
+    /// How many calls of this verb the gate let through.
+    pub fn admitted_so_far(&self, verb: Verb) -> u64 {
+        self.admitted[verb as usize].load(Ordering::Relaxed)
+    }
+
+    /// An acquire was answered.
+    pub fn acquired(&self, answer: &Result<Grant, Error>, waited: Duration) {
+        match answer {
+            Ok(_) => self.granted(waited),
+            Err(error) => self.refused(Outcome::of(error)),
+        }
+    }
+
+    /// An acquire was granted after this long.
+    pub fn granted(&self, waited: Duration) {
+        self.acquired[Outcome::Granted as usize].fetch_add(1, Ordering::Relaxed);
+        self.waits.lock().unwrap_or_else(std::sync::PoisonError::into_inner).add(waited);
+    }
+
+    /// An acquire was not granted.
+    pub fn refused(&self, outcome: Outcome) {
+        self.acquired[outcome as usize].fetch_add(1, Ordering::Relaxed);
+        if outcome == Outcome::Held {
+            self.contended.fetch_add(1, Ordering::Relaxed);
+        }
+    }
+
+    /// A renewal was answered.
+    pub fn renewed(&self, answer: &Result<Renewal, Error>) {
+        let counter = match answer {
+            Ok(_) => return,
+            Err(Error::Refused(Refusal::Stale)) => &self.renew_stale,
+            Err(Error::Refused(Refusal::NotHeld)) => &self.renew_not_held,
+            Err(_) => &self.renew_other,
+        };
+        counter.fetch_add(1, Ordering::Relaxed);
+    }
+
+    /// How much happened per second, lately.
+    pub fn rates(&self) -> Rates {
+        self.rates.lock().unwrap_or_else(std::sync::PoisonError::into_inner).rates
+    }
+
+    pub(super) fn sample(&self, tally: Option<Tally>) {
+        let granted = self.acquired[0].load(Ordering::Relaxed);
+        let refused = self.acquired[1..].iter().map(|counter| counter.load(Ordering::Relaxed)).sum();
+        let (released, lapsed) = tally.map_or((0, 0), |tally| (tally.released, tally.lapsed));
+        let now = [granted, released, lapsed, refused];
+        let mut sampled = self.rates.lock().unwrap_or_else(std::sync::PoisonError::into_inner);
+        if let Some(last) = sampled.last.replace(now) {
+            // Half the old, half the new: calm enough to read, quick enough to follow.
+            let blend = |old: f64, at: usize| (old + now[at].saturating_sub(last[at]) as f64) / 2.0;
+            let old = sampled.rates;
+            sampled.rates = Rates {
+                acquire: blend(old.acquire, 0),
+                release: blend(old.release, 1),
+                lapse: blend(old.lapse, 2),
+                refused: blend(old.refused, 3),
+            };
+        }
+    }
+
+    /// Every metric, as Prometheus reads it.
+    pub(super) fn render(&self, engine: Option<(Tally, Commits, Counts)>) -> String {
+        let mut page = Page::default();
+        let load = |counter: &AtomicU64| counter.load(Ordering::Relaxed);
+        page.family("leasehold_acquire_total", "counter", "Acquires by outcome.");
+        for (outcome, word) in Outcome::ALL {
+            page.line(
+                "leasehold_acquire_total",
+                &format!("{{outcome=\"{word}\"}}"),
+                load(&self.acquired[outcome as usize]),
+            );
+        }
+        page.counter("leasehold_contended_total", "Acquires that met somebody else.", load(&self.contended));
+        page.family("leasehold_renew_failures_total", "counter", "Renewals that failed, by reason.");
+        let reasons = [("stale", &self.renew_stale), ("not_held", &self.renew_not_held), ("other", &self.renew_other)];
+        for (reason, counter) in reasons {
+            page.line("leasehold_renew_failures_total", &format!("{{reason=\"{reason}\"}}"), load(counter));
+        }
+        page.family("leasehold_calls_total", "counter", "Calls that the gate let through, by verb.");
+        for verb in Verb::ALL {
+            let label = format!("{{verb=\"{}\"}}", verb.word());
+            page.line("leasehold_calls_total", &label, load(&self.admitted[verb as usize]));
+        }
+        page.counter("leasehold_denied_total", "Calls that the gate refused.", load(&self.denied));
+        // Tokens are checked beside the resource; a server without a gate in front of one rejects none.
+        page.counter("leasehold_fence_rejected_total", "Writes refused by a fence of this server.", 0);
+        let waits = *self.waits.lock().unwrap_or_else(std::sync::PoisonError::into_inner);
+        page.spans("leasehold_wait_seconds", "Time from the request to the grant.", &waits);
+        if let Some((tally, commits, counts)) = engine {
+            page.counter("leasehold_released_total", "Leases ended by their owners.", tally.released);
+            page.counter("leasehold_lapsed_total", "Leases ended by time.", tally.lapsed);
+            page.counter("leasehold_revoked_total", "Leases ended by an operator.", tally.revoked);
+            page.gauge("leasehold_leases", "Leases that are somebody's.", counts.leases as u64);
+            page.gauge("leasehold_waiters", "Claims in line.", counts.waiters as u64);
+            page.spans("leasehold_hold_seconds", "Time from the grant to the end of a lease.", &tally.held);
+            page.spans("leasehold_commit_seconds", "Time to write and sync one batch.", &commits.seconds);
+            page.counts("leasehold_commit_batch", "Answers let go by one batch.", &commits.answers);
+        }
+        page.text
+    }
+}
+
+#[derive(Default)]
+struct Page {
+    text: String,
+}
+
+impl Page {
+    fn family(&mut self, name: &str, kind: &str, help: &str) {
+        self.text.push_str(&format!("# HELP {name} {help}\n# TYPE {name} {kind}\n"));
+    }
+
+    fn line(&mut self, name: &str, labels: &str, value: impl std::fmt::Display) {
+        self.text.push_str(&format!("{name}{labels} {value}\n"));
+    }
+
+    fn counter(&mut self, name: &str, help: &str, value: u64) {
+        self.family(name, "counter", help);
+        self.line(name, "", value);
+    }
+
+    fn gauge(&mut self, name: &str, help: &str, value: u64) {
+        self.family(name, "gauge", help);
+        self.line(name, "", value);
+    }
+
+    /// A histogram of spans, in seconds.
+    fn spans(&mut self, name: &str, help: &str, spread: &Spread) {
+        self.histogram(name, help, spread, |bound| bound / 1e6, spread.sum_nanos as f64 / 1e9);
+    }
+
+    /// A histogram of plain numbers.
+    fn counts(&mut self, name: &str, help: &str, spread: &Spread) {
+        self.histogram(name, help, spread, |bound| bound, spread.sum_nanos as f64);
+    }
+
+    fn histogram(&mut self, name: &str, help: &str, spread: &Spread, unit: impl Fn(f64) -> f64, sum: f64) {
+        self.family(name, "histogram", help);
+        let mut so_far = 0;
+        for (power, count) in spread.buckets.iter().enumerate().take(Spread::BUCKETS - 1) {
+            so_far += count;
+            let bound = unit((1u64 << power) as f64);
+            self.line(&format!("{name}_bucket"), &format!("{{le=\"{bound}\"}}"), so_far);
+        }
+        let all = spread.count();
+        self.line(&format!("{name}_bucket"), "{le=\"+Inf\"}", all);
+        self.line(&format!("{name}_sum"), "", sum);
+        self.line(&format!("{name}_count"), "", all);
+    }
+}

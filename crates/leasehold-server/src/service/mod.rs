@@ -1,0 +1,388 @@
+//! The service: the one way from a protocol to the engine.
+//!
+//! ```text
+//!   http, resp ──▶ Service: who may, how much, count it ──▶ engine
+//! ```
+//!
+//! # Laws
+//!
+//! 1. Nothing reaches the engine without a [`Pass`], and only [`Service::admit`] makes one.
+//! 2. A refused caller changes nothing and learns nothing of what it may not see.
+//! 3. Every admitted call is counted by its verb and its outcome, once.
+//!
+//! # Not here
+//!
+//! Bytes (`http`, `resp`), decisions about leases (the engine).
+
+pub mod audit;
+pub mod denial;
+pub mod keys;
+pub mod metrics;
+pub mod pass;
+pub mod rate;
+pub mod verb;
+pub mod watch;
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use leasehold::Error;
+use leasehold::clock::{Clock, Time};
+use leasehold::engine::embedded::Embedded;
+use leasehold::engine::{Claim, Engine, EventId, Grant, Key, LeaseId, Promises, Push, Query, Renewal, Resource};
+
+use audit::Audit;
+pub use denial::Denial;
+use keys::KeyRing;
+pub use keys::{Principal, Role, Roles};
+use metrics::{Metrics, Rates};
+pub use pass::{Caller, Pass, Peer};
+pub use verb::Verb;
+use watch::Watcher;
+
+/// See the module.
+pub struct Service {
+    engine: Arc<dyn Engine>,
+    /// The same engine, if it is the embedded one: its till answers many connections at once.
+    embedded: Option<Arc<Embedded>>,
+    keys: Arc<KeyRing>,
+    pub(crate) metrics: Metrics,
+    audit: Audit,
+    clock: Arc<dyn Clock>,
+    started: Time,
+}
+
+/// What the server says of itself.
+#[derive(Clone, Debug)]
+pub struct Status {
+    /// What the engine swears to.
+    pub promises: Promises,
+    /// Leases that are somebody's; none if the engine does not say.
+    pub leases: Option<usize>,
+    /// Claims in line.
+    pub waiters: Option<usize>,
+    /// How long the server has run.
+    pub uptime: Duration,
+    /// How much happens per second.
+    pub rates: Rates,
+    /// Leases that lapsed or were revoked, newest first: those the caller may see.
+    pub recent: Vec<leasehold::engine::Event>,
+    /// Whether a key is needed.
+    pub keys_needed: bool,
+    /// What the caller may do.
+    pub roles: Roles,
+}
+
+impl Service {
+    /// A service over an engine that is open.
+    pub fn new(engine: Opened, keys: Arc<KeyRing>, audit: Audit, clock: Arc<dyn Clock>) -> Arc<Self> {
+        let (engine, embedded) = match engine {
+            Opened::Embedded(engine) => (engine.clone() as Arc<dyn Engine>, Some(engine)),
+            Opened::Other(engine) => (engine, None),
+        };
+        let started = clock.now();
+        Arc::new(Self { engine, embedded, keys, metrics: Metrics::default(), audit, clock, started })
+    }
+
+    /// Who is asking. Without a key: everybody, if the server has no keys; nobody otherwise.
+    ///
+    /// # Errors
+    ///
+    /// [`Denial::Unauthorized`] for a key that is missing, wrong or revoked.
+    pub fn enter(&self, key: Option<&str>, peer: Peer) -> Result<Caller, Denial> {
+        let principal = match key {
+            Some(key) => self.keys.find(key),
+            None => self.keys.anybody(),
+        };
+        match principal {
+            Some(principal) => Ok(Caller::new(principal, peer)),
+            None => {
+                self.metrics.denied();
+                Err(Denial::Unauthorized)
+            }
+        }
+    }
+
+    /// The one gate: may this caller do this, to these resources, now?
+    ///
+    /// # Errors
+    ///
+    /// Why not.
+    pub fn admit(&self, caller: &Caller, verb: Verb, names: &[&str]) -> Result<Pass, Denial> {
+        let denied = self.keys.check(&caller.principal, verb, names).or_else(|| self.slow_down(caller));
+        if let Some(denial) = denied {
+            self.metrics.denied();
+            return Err(denial);
+        }
+        self.metrics.admitted(verb);
+        Ok(Pass::new(verb))
+    }
+
+    fn slow_down(&self, caller: &Caller) -> Option<Denial> {
+        let free = caller.principal.rate.as_ref().is_none_or(|rate| rate.take(self.clock.now()));
+        (!free).then(|| Denial::Slow("too many requests for this key: slow down".into()))
+    }
+
+    /// The till of the embedded engine, for a thread that speaks for many connections; none for other engines.
+    pub fn embedded(&self) -> Option<&Arc<Embedded>> {
+        self.embedded.as_ref()
+    }
+
+    /// The engine, for whoever has a pass.
+    pub fn engine(&self, _: &Pass) -> &Arc<dyn Engine> {
+        &self.engine
+    }
+
+    /// What the engine swears to. Everybody may know.
+    pub fn promises(&self) -> Promises {
+        self.engine.promises()
+    }
+
+    /// Whether the engine answers. Reveals nothing else.
+    pub async fn ready(&self) -> Result<(), Error> {
+        self.engine.list(Query { prefix: "\u{10ffff}".into(), after: None, limit: 1 }).await.map(drop)
+    }
+
+    /// Takes resources, all or none.
+    ///
+    /// # Errors
+    ///
+    /// The gate's no, or the engine's.
+    pub async fn acquire(&self, caller: &Caller, claim: Claim) -> Result<Grant, Denial> {
+        let names: Vec<&str> = claim.wants.iter().map(|want| want.name.as_str()).collect();
+        let pass = self.admit(caller, Verb::Acquire, &names)?;
+        let claim = Claim { principal: caller.principal.id.clone(), ..claim };
+        let began = self.clock.now();
+        let answer = self.engine(&pass).acquire(claim).await;
+        self.metrics.acquired(&answer, self.clock.now().since(began));
+        answer.map_err(Denial::Engine)
+    }
+
+    /// Pushes the end of a lease.
+    ///
+    /// # Errors
+    ///
+    /// The gate's no, or the engine's.
+    pub async fn renew(&self, caller: &Caller, lease: &LeaseId, ttl: Option<Duration>) -> Result<Renewal, Denial> {
+        let pass = self.admit(caller, Verb::Renew, &[])?;
+        let answer = self.engine(&pass).renew(lease, ttl).await;
+        self.metrics.renewed(&answer);
+        self.guessed(caller, &answer)?;
+        answer.map_err(Denial::Engine)
+    }
+
+    /// Ends a lease.
+    ///
+    /// # Errors
+    ///
+    /// The gate's no, or the engine's.
+    pub async fn release(&self, caller: &Caller, lease: &LeaseId) -> Result<bool, Denial> {
+        let pass = self.admit(caller, Verb::Release, &[])?;
+        let answer = self.engine(&pass).release(lease).await;
+        self.guessed(caller, &answer)?;
+        answer.map_err(Denial::Engine)
+    }
+
+    /// Whoever shows lease ids that we do not know, again and again, is guessing.
+    ///
+    /// # Errors
+    ///
+    /// [`Denial::Slow`] when that has become too much.
+    pub fn guessed<T>(&self, caller: &Caller, answer: &Result<T, Error>) -> Result<(), Denial> {
+        let unknown = matches!(answer, Err(Error::Refused(leasehold::Refusal::NotHeld)));
+        if unknown && !caller.principal.guesses.take(self.clock.now()) {
+            return Err(Denial::Slow("too many lease ids that are not known: slow down".into()));
+        }
+        Ok(())
+    }
+
+    /// Ends every lease on a resource, by an operator's order.
+    ///
+    /// # Errors
+    ///
+    /// The gate's no, or the engine's.
+    pub async fn revoke(&self, caller: &Caller, name: &str, reason: &str) -> Result<usize, Denial> {
+        let pass = self.admit(caller, Verb::Revoke, &[name])?;
+        let answer = self.engine(&pass).revoke(name, reason).await;
+        self.audit.revoked(caller, name, reason, &answer);
+        answer.map_err(Denial::Engine)
+    }
+
+    /// What is known of one resource.
+    ///
+    /// # Errors
+    ///
+    /// The gate's no, or the engine's.
+    pub async fn inspect(&self, caller: &Caller, name: &str) -> Result<Option<Resource>, Denial> {
+        let pass = self.admit(caller, Verb::Inspect, &[name])?;
+        self.engine(&pass).inspect(name).await.map_err(Denial::Engine)
+    }
+
+    /// Resources in use, in order of name: those the caller may see. Only an empty page is the end.
+    ///
+    /// # Errors
+    ///
+    /// The gate's no, or the engine's.
+    pub async fn list(&self, caller: &Caller, query: Query) -> Result<Vec<Resource>, Denial> {
+        let pass = self.admit(caller, Verb::List, &[])?;
+        let mut found = Vec::new();
+        for prefix in caller.principal.seen_under(&query.prefix) {
+            let limit = query.limit - found.len();
+            let page = Query { prefix, after: query.after.clone(), limit };
+            found.extend(self.engine(&pass).list(page).await.map_err(Denial::Engine)?);
+            if found.len() >= query.limit {
+                break;
+            }
+        }
+        Ok(found)
+    }
+
+    /// What happens from here on, under a prefix: what the caller may see of it.
+    ///
+    /// # Errors
+    ///
+    /// The gate's no, or the engine's.
+    pub async fn watch(
+        self: &Arc<Self>,
+        caller: &Caller,
+        prefix: String,
+        since: Option<EventId>,
+    ) -> Result<Watcher, Denial> {
+        let pass = self.admit(caller, Verb::Watch, &[])?;
+        let stream = self.engine(&pass).watch(since).await.map_err(Denial::Engine)?;
+        Ok(Watcher::new(self.clone(), caller.clone(), prefix, since, stream))
+    }
+
+    /// What the server says of itself.
+    ///
+    /// # Errors
+    ///
+    /// The gate's no.
+    pub fn status(&self, caller: &Caller) -> Result<Status, Denial> {
+        let _pass = self.admit(caller, Verb::Status, &[])?;
+        let embedded = self.embedded.as_ref();
+        let counts = embedded.map(|engine| engine.tally().2);
+        let may_see = |event: &leasehold::engine::Event| event.resources.iter().any(|name| caller.principal.sees(name));
+        let recent = embedded.map_or_else(Vec::new, |engine| engine.recent_losses(100));
+        Ok(Status {
+            promises: self.engine.promises(),
+            leases: counts.map(|counts| counts.leases),
+            waiters: counts.map(|counts| counts.waiters),
+            uptime: self.clock.now().since(self.started),
+            rates: self.metrics.rates(),
+            recent: recent.into_iter().filter(may_see).collect(),
+            keys_needed: self.keys.are_needed(),
+            roles: caller.principal.roles,
+        })
+    }
+
+    /// Every metric, as Prometheus reads it.
+    ///
+    /// # Errors
+    ///
+    /// The gate's no.
+    pub fn metrics(&self, caller: &Caller) -> Result<String, Denial> {
+        let _pass = self.admit(caller, Verb::Metrics, &[])?;
+        Ok(self.metrics.render(self.embedded.as_ref().map(|engine| engine.tally())))
+    }
+
+    /// Takes names as Redis keys.
+    ///
+    /// # Errors
+    ///
+    /// The gate's no, or the engine's.
+    pub async fn set_key(&self, caller: &Caller, claim: Claim, value: &[u8]) -> Result<Grant, Denial> {
+        let names: Vec<&str> = claim.wants.iter().map(|want| want.name.as_str()).collect();
+        let pass = self.admit(caller, Verb::SetKey, &names)?;
+        let claim = Claim { principal: caller.principal.id.clone(), ..claim };
+        let answer = self.keys_of(&pass)?.set(claim, value).await;
+        self.metrics.acquired(&answer, Duration::ZERO);
+        answer.map_err(Denial::Engine)
+    }
+
+    /// A name as a Redis key.
+    ///
+    /// # Errors
+    ///
+    /// The gate's no, or the engine's.
+    pub async fn get_key(&self, caller: &Caller, name: &str) -> Result<Option<Key>, Denial> {
+        let pass = self.admit(caller, Verb::GetKey, &[name])?;
+        self.keys_of(&pass)?.get(name).await.map_err(Denial::Engine)
+    }
+
+    /// Frees Redis keys. Without a value nobody proved to own them: that is written down.
+    ///
+    /// # Errors
+    ///
+    /// The gate's no, or the engine's.
+    pub async fn free_keys(&self, caller: &Caller, names: &[&str], value: Option<&[u8]>) -> Result<usize, Denial> {
+        let pass = self.admit(caller, Verb::FreeKey, names)?;
+        let answer = self.keys_of(&pass)?.free(names, value).await;
+        if value.is_none() {
+            self.audit.freed(caller, names, &answer);
+        }
+        answer.map_err(Denial::Engine)
+    }
+
+    /// Pushes the end of Redis keys. Without a value nobody proved to own them: that is written down.
+    ///
+    /// # Errors
+    ///
+    /// The gate's no, or the engine's.
+    pub async fn extend_keys(
+        &self,
+        caller: &Caller,
+        names: &[&str],
+        value: Option<&[u8]>,
+        push: Push,
+    ) -> Result<usize, Denial> {
+        let pass = self.admit(caller, Verb::ExtendKey, names)?;
+        let answer = self.keys_of(&pass)?.extend(names, value, push).await;
+        if value.is_none() {
+            self.audit.pushed(caller, names, &answer);
+        }
+        answer.map_err(Denial::Engine)
+    }
+
+    fn keys_of(&self, pass: &Pass) -> Result<&dyn leasehold::engine::Keys, Denial> {
+        let _ = pass;
+        self.engine.keys().ok_or_else(|| {
+            let engine = self.engine.promises().engine;
+            Denial::Engine(Error::Invalid(format!(
+                "Redis keys need an engine that keeps values, and {engine} does not"
+            )))
+        })
+    }
+
+    /// Finishes what is under way and closes the engine.
+    ///
+    /// # Errors
+    ///
+    /// What the engine says when it could not finish.
+    pub async fn close(&self) -> Result<(), Error> {
+        self.engine.close().await
+    }
+
+    /// Adds up what happened in the last second; called once a second.
+    pub fn tick(&self) {
+        self.metrics.sample(self.embedded.as_ref().map(|engine| engine.tally().0));
+    }
+
+    /// What was written down of what people did.
+    pub fn audit(&self) -> &Audit {
+        &self.audit
+    }
+
+    /// The clock the server counts by.
+    pub fn clock(&self) -> &Arc<dyn Clock> {
+        &self.clock
+    }
+}
+
+/// An engine that was opened.
+pub enum Opened {
+    /// The embedded one, which has a till.
+    Embedded(Arc<Embedded>),
+    /// Any other.
+    Other(Arc<dyn Engine>),
+}

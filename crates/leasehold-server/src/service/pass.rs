@@ -1,0 +1,52 @@
+//! Who asks, and the proof that they may.
+
+use std::fmt;
+use std::net::SocketAddr;
+use std::sync::Arc;
+
+use super::keys::Principal;
+use super::verb::Verb;
+
+/// Where a caller comes from.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Peer(pub SocketAddr);
+
+impl fmt::Display for Peer {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        self.0.fmt(f)
+    }
+}
+
+/// Who asks.
+#[derive(Clone, Debug)]
+pub struct Caller {
+    /// As whom.
+    pub principal: Arc<Principal>,
+    /// From where.
+    pub peer: Peer,
+}
+
+impl Caller {
+    pub(super) const fn new(principal: Arc<Principal>, peer: Peer) -> Self {
+        Self { principal, peer }
+    }
+}
+
+/// The proof that a call was admitted: the engine is not to be had without one.
+#[derive(Debug)]
+#[must_use]
+pub struct Pass {
+    verb: Verb,
+}
+
+impl Pass {
+    /// Only the gate makes one.
+    pub(super) const fn new(verb: Verb) -> Self {
+        Self { verb }
+    }
+
+    /// What was admitted.
+    pub const fn verb(&self) -> Verb {
+        self.verb
+    }
+}

@@ -1,0 +1,88 @@
+//! What can be asked of the service, and which role it takes.
+
+use super::keys::Role;
+
+/// What is asked.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+#[repr(u8)]
+pub enum Verb {
+    /// Take resources.
+    Acquire,
+    /// Push the end of a lease.
+    Renew,
+    /// End a lease.
+    Release,
+    /// Look at one resource.
+    Inspect,
+    /// List resources.
+    List,
+    /// Be told what happens.
+    Watch,
+    /// End other people's leases.
+    Revoke,
+    /// Take names as Redis keys.
+    SetKey,
+    /// Look at a Redis key: its value proves ownership, so this is not for readers.
+    GetKey,
+    /// Free Redis keys.
+    FreeKey,
+    /// Push the end of Redis keys.
+    ExtendKey,
+    /// Look at the server.
+    Status,
+    /// Read its metrics.
+    Metrics,
+}
+
+impl Verb {
+    /// Every verb there is.
+    pub const ALL: [Self; 13] = [
+        Self::Acquire,
+        Self::Renew,
+        Self::Release,
+        Self::Inspect,
+        Self::List,
+        Self::Watch,
+        Self::Revoke,
+        Self::SetKey,
+        Self::GetKey,
+        Self::FreeKey,
+        Self::ExtendKey,
+        Self::Status,
+        Self::Metrics,
+    ];
+
+    /// The role that may do it. An admin may do everything, and whoever may lease may also read.
+    pub const fn role(self) -> Role {
+        match self {
+            Self::Acquire
+            | Self::Renew
+            | Self::Release
+            | Self::SetKey
+            | Self::GetKey
+            | Self::FreeKey
+            | Self::ExtendKey => Role::Lease,
+            Self::Inspect | Self::List | Self::Watch | Self::Status | Self::Metrics => Role::Read,
+            Self::Revoke => Role::Admin,
+        }
+    }
+
+    /// The word for it, in logs and metrics.
+    pub const fn word(self) -> &'static str {
+        match self {
+            Self::Acquire => "acquire",
+            Self::Renew => "renew",
+            Self::Release => "release",
+            Self::Inspect => "inspect",
+            Self::List => "list",
+            Self::Watch => "watch",
+            Self::Revoke => "revoke",
+            Self::SetKey => "set_key",
+            Self::GetKey => "get_key",
+            Self::FreeKey => "free_key",
+            Self::ExtendKey => "extend_key",
+            Self::Status => "status",
+            Self::Metrics => "metrics",
+        }
+    }
+}
