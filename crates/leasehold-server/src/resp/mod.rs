@@ -1,29 +1,183 @@
-//! RESP on port 7401.
+//! RESP on port 7401: what Redis clients speak, on threads of its own.
+//!
+//! ```text
+//!   sockets ──▶ pump: read all, decide all under one lock ──▶ engine ──▶ tray ──▶ pump: write all
+//!                 └─ what is rare ──▶ tokio: the service's methods ──▶ mailbox ──┘
+//! ```
+//!
+//! Read in this order: [`frame`] (bytes to arguments), [`ask`] (arguments to words), `pump` (the loop), [`fast`] and
+//! [`slow`] (the two ways to an answer), [`reply`] (answers to bytes).
+//!
+//! # Laws
+//!
+//! 1. Every call passes the gate of the service, once.
+//! 2. Replies leave in the order of their commands, and none before it is durable.
+//! 3. A client that hangs up leaves the line at once, and no grant that nobody heard of but by request id.
+//!
+//! # Not here
+//!
+//! Who may do what (`service`), decisions about leases (the engine).
 
+pub mod ask;
+mod connection;
+mod fast;
+pub mod frame;
+mod local;
+mod mail;
+mod pump;
+pub mod reply;
+mod script;
+mod slow;
+mod transport;
+pub mod watch;
+
+use std::collections::HashMap;
 use std::io;
-use std::net::TcpListener;
-use std::sync::Arc;
+use std::net::{IpAddr, SocketAddr, TcpListener};
+use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
+use std::sync::{Arc, Mutex, PoisonError};
+use std::thread::JoinHandle;
+use std::time::Duration;
 
 use crate::service::Service;
+use frame::Sizes;
+use mail::Bell;
+use pump::Pump;
 
 /// How RESP is served.
-#[derive(Clone, Debug, Default)]
-pub struct Config {}
+#[derive(Clone, Debug)]
+pub struct Config {
+    /// Threads that speak with clients. One is enough for most: the disk is shared.
+    pub threads: usize,
+    /// Connections in all.
+    pub connections: usize,
+    /// Connections from one address.
+    pub connections_per_ip: usize,
+    /// A command that was begun, and the first one at all, is there by then.
+    pub command_within: Duration,
+    /// A client that takes no bytes for this long is cut off.
+    pub write_stall: Duration,
+    /// How long a shutdown waits for what is under way.
+    pub farewell: Duration,
+    /// How much one command may be.
+    pub sizes: Sizes,
+    /// Bytes that may wait for one client before it is cut off, or (between commands) before no more are read.
+    pub backlog: usize,
+    /// TLS, if it is spoken.
+    pub tls: Option<Arc<rustls::ServerConfig>>,
+}
+
+impl Default for Config {
+    fn default() -> Self {
+        Self {
+            threads: 1,
+            connections: 20_000,
+            connections_per_ip: 20_000,
+            command_within: Duration::from_secs(10),
+            write_stall: Duration::from_secs(10),
+            farewell: Duration::from_secs(2),
+            sizes: Sizes::default(),
+            backlog: 4 << 20,
+            tls: None,
+        }
+    }
+}
+
+/// What the pumps of one server share.
+pub(crate) struct Shared {
+    service: Arc<Service>,
+    config: Config,
+    runtime: tokio::runtime::Handle,
+    stopping: AtomicBool,
+    connections: AtomicUsize,
+    by_ip: Mutex<HashMap<IpAddr, usize>>,
+    next_id: AtomicU64,
+}
+
+impl Shared {
+    /// Room for one more connection from there; `false` if there is none.
+    fn enter(&self, ip: IpAddr) -> bool {
+        let mut by_ip = self.by_ip.lock().unwrap_or_else(PoisonError::into_inner);
+        if self.connections.load(Ordering::Relaxed) >= self.config.connections {
+            return false;
+        }
+        let here = by_ip.entry(ip).or_default();
+        if *here >= self.config.connections_per_ip {
+            return false;
+        }
+        *here += 1;
+        self.connections.fetch_add(1, Ordering::Relaxed);
+        true
+    }
+
+    fn leave(&self, ip: IpAddr) {
+        let mut by_ip = self.by_ip.lock().unwrap_or_else(PoisonError::into_inner);
+        if let Some(here) = by_ip.get_mut(&ip) {
+            *here -= 1;
+            if *here == 0 {
+                by_ip.remove(&ip);
+            }
+        }
+        self.connections.fetch_sub(1, Ordering::Relaxed);
+    }
+}
 
 /// The running server.
-pub struct Server {}
+pub struct Server {
+    shared: Arc<Shared>,
+    pumps: Vec<(Arc<Bell>, JoinHandle<()>)>,
+    address: SocketAddr,
+}
 
 impl Server {
     /// Begins to serve on threads of its own; what the engine cannot answer at once goes to the runtime.
+    ///
+    /// # Errors
+    ///
+    /// The system has no more threads or file descriptors.
     pub fn start(
-        _listener: TcpListener,
-        _service: Arc<Service>,
-        _config: Config,
-        _runtime: tokio::runtime::Handle,
+        listener: TcpListener,
+        service: Arc<Service>,
+        config: Config,
+        runtime: tokio::runtime::Handle,
     ) -> io::Result<Self> {
-        Ok(Self {})
+        listener.set_nonblocking(true)?;
+        let address = listener.local_addr()?;
+        let threads = config.threads.max(1);
+        let shared = Arc::new(Shared {
+            service,
+            config,
+            runtime,
+            stopping: AtomicBool::new(false),
+            connections: AtomicUsize::new(0),
+            by_ip: Mutex::new(HashMap::new()),
+            next_id: AtomicU64::new(1),
+        });
+        let mut pumps = Vec::new();
+        for number in 0..threads {
+            let pump = Pump::new(shared.clone(), listener.try_clone()?)?;
+            let bell = pump.bell();
+            let thread = std::thread::Builder::new().name(format!("leasehold-resp-{number}"));
+            pumps.push((bell, thread.spawn(move || pump.run())?));
+        }
+        Ok(Self { shared, pumps, address })
+    }
+
+    /// Where it listens.
+    pub const fn address(&self) -> SocketAddr {
+        self.address
     }
 
     /// Finishes what is under way, tells those who wait, and lets go of the port.
-    pub fn stop(self) {}
+    pub fn stop(self) {
+        self.shared.stopping.store(true, Ordering::SeqCst);
+        for (bell, _) in &self.pumps {
+            bell.ring();
+        }
+        for (_, pump) in self.pumps {
+            if pump.join().is_err() {
+                tracing::error!("a RESP thread panicked");
+            }
+        }
+    }
 }

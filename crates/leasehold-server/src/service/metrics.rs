@@ -129,11 +129,17 @@ impl Metrics {
 
     /// A renewal was answered.
     pub fn renewed(&self, answer: &Result<Renewal, Error>) {
-        let counter = match answer {
-            Ok(_) => return,
-            Err(Error::Refused(Refusal::Stale)) => &self.renew_stale,
-            Err(Error::Refused(Refusal::NotHeld)) => &self.renew_not_held,
-            Err(_) => &self.renew_other,
+        if let Err(error) = answer {
+            self.renew_failed(error);
+        }
+    }
+
+    /// A renewal failed.
+    pub fn renew_failed(&self, error: &Error) {
+        let counter = match error {
+            Error::Refused(Refusal::Stale) => &self.renew_stale,
+            Error::Refused(Refusal::NotHeld) => &self.renew_not_held,
+            _ => &self.renew_other,
         };
         counter.fetch_add(1, Ordering::Relaxed);
     }

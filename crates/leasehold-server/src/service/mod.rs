@@ -103,6 +103,11 @@ impl Service {
         }
     }
 
+    /// Who somebody is that has not shown a key yet: nobody, on a server with keys, and that is no offence.
+    pub fn enter_quietly(&self, peer: Peer) -> Option<Caller> {
+        self.keys.anybody().map(|principal| Caller::new(principal, peer))
+    }
+
     /// The one gate: may this caller do this, to these resources, now?
     ///
     /// # Errors
@@ -190,10 +195,15 @@ impl Service {
     /// [`Denial::Slow`] when that has become too much.
     pub fn guessed<T>(&self, caller: &Caller, answer: &Result<T, Error>) -> Result<(), Denial> {
         let unknown = matches!(answer, Err(Error::Refused(leasehold::Refusal::NotHeld)));
-        if unknown && !caller.principal.guesses.take(self.clock.now()) {
+        if unknown && !self.may_guess(caller) {
             return Err(Denial::Slow("too many lease ids that are not known: slow down".into()));
         }
         Ok(())
+    }
+
+    /// Whether this caller may show one more lease id that is not known.
+    pub fn may_guess(&self, caller: &Caller) -> bool {
+        caller.principal.guesses.take(self.clock.now())
     }
 
     /// Ends every lease on a resource, by an operator's order.

@@ -69,7 +69,7 @@ use random::{RandomPool, random_u64};
 #[doc(hidden)]
 pub use start::{Started, start};
 use storage::{Directory, Storage};
-pub use till::{Till, Tray};
+pub use till::{Till, Tray, refusal};
 pub use visit::Visitor;
 use writer::{Address, Counter, Writer};
 pub use writer::{Commits, Stopped};

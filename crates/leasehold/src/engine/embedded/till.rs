@@ -13,8 +13,9 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use leasehold_core::book::KeyView;
 use leasehold_core::{Acquire, Command, LeaseKey, Reply, Secret, Ticket, Time};
 
-use super::Embedded;
 use super::writer::{Address, Counter, State, Stopped, release_unseen};
+use super::{ENGINE, Embedded, no_effect, refused, unknown};
+use crate::error::Error;
 
 /// Where answers are put for a thread that speaks for many.
 pub struct Tray {
@@ -48,10 +49,30 @@ impl Tray {
         }
     }
 
+    /// Whether no answer has come.
+    pub fn is_empty(&self) -> bool {
+        self.answers.lock().unwrap_or_else(PoisonError::into_inner).is_empty()
+    }
+
     /// Takes every answer that has come, and leaves `empty` for the next ones.
     pub fn take(&self, empty: &mut Vec<(u64, Result<Reply, Stopped>)>) {
         debug_assert!(empty.is_empty());
         std::mem::swap(&mut *self.answers.lock().unwrap_or_else(PoisonError::into_inner), empty);
+    }
+}
+
+/// The error in a reply that is not the answer that was hoped for.
+pub fn refusal(reply: Reply, attempt: &str) -> Error {
+    refused(reply, ENGINE, || attempt.to_owned())
+}
+
+impl Stopped {
+    /// The error that a caller is told.
+    pub fn into_error(self, attempt: &str) -> Error {
+        match self {
+            Self::NoEffect(sentence) => no_effect(attempt.to_owned(), &sentence),
+            Self::Unknown(sentence) => unknown(attempt.to_owned(), &sentence),
+        }
     }
 }
 
@@ -143,6 +164,11 @@ impl Till<'_> {
         }
         let settled = self.state().desk.answer(Reply::Ticked(false), || Address::Tray { tray: tray.clone(), tag });
         Ok(settled.is_some())
+    }
+
+    /// Whether this ticket stands in line.
+    pub fn is_waiting(&mut self, ticket: Ticket) -> bool {
+        self.state().desk.is_waiting(ticket)
     }
 
     /// The caller of a waiting acquire went away. `false`: it was answered already.

@@ -1,0 +1,273 @@
+//! One connection: what came in, what is owed, what goes out.
+//!
+//! # Laws
+//!
+//! 1. Replies leave in the order of their commands, whenever they are decided.
+//! 2. A command that waits stops the ones after it, as Redis does with a blocked client.
+
+use std::collections::VecDeque;
+use std::io;
+
+use leasehold::clock::Time;
+use leasehold_core::Ticket;
+use tokio::task::AbortHandle;
+
+use super::ask::Form;
+use super::reply::Protocol;
+use super::transport::Transport;
+use crate::service::{Caller, Peer};
+
+/// What the answer to a command becomes.
+#[derive(Debug)]
+pub enum Kind {
+    /// `OK`, or nothing if the key is taken.
+    Set,
+    /// How many keys were taken: all or none.
+    SetAll(usize),
+    /// The lease.
+    Acquire { began: Time, retried: bool },
+    /// How long it lives now.
+    Renew,
+    /// Whether this ended it.
+    Release,
+    /// How many keys were freed or pushed.
+    Keys(Form),
+    /// These bytes, as soon as what they say is durable.
+    Settled(Vec<u8>),
+    /// Whatever comes by mail.
+    Mail,
+}
+
+#[derive(Debug)]
+enum Slot {
+    Owed(Kind),
+    Done(Vec<u8>),
+}
+
+/// Why no further command is read.
+#[derive(Debug)]
+pub enum Blocked {
+    /// The claim stands in line.
+    InLine(Ticket),
+    /// The answer is made elsewhere; dropping the work gives it up.
+    Elsewhere(AbortHandle),
+}
+
+/// See the module.
+pub struct Connection {
+    /// Unique among all connections of this server.
+    pub id: u64,
+    pub transport: Transport,
+    pub peer: Peer,
+    /// Who it is; none before it showed a key that is needed.
+    pub caller: Option<Caller>,
+    pub protocol: Protocol,
+    /// What it calls itself.
+    pub name: String,
+    /// Who holds what it takes, for people.
+    pub holder: String,
+    pub input: Vec<u8>,
+    out: Vec<u8>,
+    sent: usize,
+    owed: VecDeque<Slot>,
+    /// The number of the first reply that is owed.
+    first: u32,
+    /// The number of the next command.
+    next: u32,
+    pub blocked: Option<Blocked>,
+    pub watch: Option<AbortHandle>,
+    /// The client will send no more, or may not: what is owed leaves, and then it is closed.
+    pub closing: bool,
+    /// Nobody is there to take replies.
+    pub dead: bool,
+    /// When it was opened, or the first byte of an unfinished command came.
+    pub waiting_since: Option<Time>,
+    /// When the client last took bytes, while there are some for it.
+    pub stalled_since: Option<Time>,
+    /// What the poll is asked to report.
+    pub asks_write: bool,
+    pub asks_read: bool,
+}
+
+impl Connection {
+    pub fn new(id: u64, transport: Transport, peer: Peer, caller: Option<Caller>, first: u32, now: Time) -> Self {
+        Self {
+            id,
+            transport,
+            peer,
+            caller,
+            protocol: Protocol::Resp2,
+            name: String::new(),
+            holder: peer.to_string(),
+            input: Vec::new(),
+            out: Vec::new(),
+            sent: 0,
+            owed: VecDeque::new(),
+            first,
+            next: first,
+            blocked: None,
+            watch: None,
+            closing: false,
+            dead: false,
+            waiting_since: Some(now),
+            stalled_since: None,
+            asks_write: false,
+            asks_read: true,
+        }
+    }
+
+    /// The number that the next command will have.
+    pub const fn next_number(&self) -> u32 {
+        self.next
+    }
+
+    /// Where replies that are ready may be written at once; none if others are owed before them.
+    pub fn ready(&mut self) -> Option<&mut Vec<u8>> {
+        self.owed.is_empty().then_some(&mut self.out)
+    }
+
+    /// A command was answered by bytes in [`Self::ready`].
+    pub const fn answered(&mut self) {
+        self.next = self.next.wrapping_add(1);
+        self.first = self.next;
+    }
+
+    /// A command was answered at once, but others are owed before it.
+    pub fn owe_done(&mut self, reply: Vec<u8>) {
+        self.owed.push_back(Slot::Done(reply));
+        self.next = self.next.wrapping_add(1);
+    }
+
+    /// The answer to this command comes later.
+    pub fn owe(&mut self, kind: Kind) {
+        self.owed.push_back(Slot::Owed(kind));
+        self.next = self.next.wrapping_add(1);
+    }
+
+    /// The answer to a command has come: `write` makes the reply of it. `false` if it was not owed.
+    pub fn settle(&mut self, number: u32, write: impl FnOnce(&Self, Kind, &mut Vec<u8>)) -> bool {
+        let index = number.wrapping_sub(self.first) as usize;
+        if index == 0
+            && let Some(Slot::Owed(_)) = self.owed.front()
+        {
+            let Some(Slot::Owed(kind)) = self.owed.pop_front() else { unreachable!("it was there") };
+            let mut out = std::mem::take(&mut self.out);
+            write(self, kind, &mut out);
+            self.out = out;
+            self.first = self.first.wrapping_add(1);
+            while let Some(Slot::Done(_)) = self.owed.front() {
+                let Some(Slot::Done(reply)) = self.owed.pop_front() else { unreachable!("it was there") };
+                self.out.extend_from_slice(&reply);
+                self.first = self.first.wrapping_add(1);
+            }
+            return true;
+        }
+        let Some(slot @ Slot::Owed(_)) = self.owed.get_mut(index) else { return false };
+        let Slot::Owed(kind) = std::mem::replace(slot, Slot::Done(Vec::new())) else { unreachable!("it was there") };
+        let mut reply = Vec::new();
+        write(self, kind, &mut reply);
+        if let Some(slot) = self.owed.get_mut(index) {
+            *slot = Slot::Done(reply);
+        }
+        true
+    }
+
+    /// Whether the answer to this command is owed.
+    pub fn awaits(&self, number: u32) -> bool {
+        matches!(self.owed.get(number.wrapping_sub(self.first) as usize), Some(Slot::Owed(_)))
+    }
+
+    /// The acquires that are owed an answer and will not be asked for again: if granted, nobody will hear of it.
+    pub fn unheard(&self) -> impl Iterator<Item = u32> + '_ {
+        self.owed.iter().enumerate().filter_map(|(index, slot)| {
+            matches!(slot, Slot::Owed(Kind::Acquire { retried: false, .. }))
+                .then(|| self.first.wrapping_add(index as u32))
+        })
+    }
+
+    /// Something that nobody asked for just now: between replies, never inside one.
+    pub fn push(&mut self, bytes: &[u8]) {
+        self.out.extend_from_slice(bytes);
+    }
+
+    /// Whether replies are still owed.
+    pub fn owes(&self) -> bool {
+        !self.owed.is_empty()
+    }
+
+    /// How many bytes wait for the client.
+    pub fn unsent(&self) -> usize {
+        self.out.len() - self.sent
+    }
+
+    /// Sends what is ready, as far as the client takes it.
+    ///
+    /// # Errors
+    ///
+    /// The client is gone.
+    pub fn flush(&mut self, now: Time) -> io::Result<()> {
+        while self.sent < self.out.len() {
+            match self.transport.write(&self.out[self.sent..]) {
+                Ok(0) => return Err(io::ErrorKind::WriteZero.into()),
+                Ok(count) => {
+                    self.sent += count;
+                    self.stalled_since = None;
+                }
+                Err(error) if error.kind() == io::ErrorKind::WouldBlock => {
+                    self.stalled_since.get_or_insert(now);
+                    break;
+                }
+                Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
+                Err(error) => return Err(error),
+            }
+        }
+        if self.sent == self.out.len() {
+            self.sent = 0;
+            self.stalled_since = None;
+            empty(&mut self.out);
+        } else if self.sent > 1 << 16 {
+            self.out.drain(..self.sent);
+            self.sent = 0;
+        }
+        self.transport.flush()
+    }
+
+    /// Whether the poll should say when the client takes bytes again.
+    pub fn wants_write(&self) -> bool {
+        self.unsent() > 0 || self.transport.wants_write()
+    }
+
+    /// Whether more may be read: not while a lot of it waits to be looked at.
+    pub fn wants_read(&self, most: usize) -> bool {
+        !self.closing && self.input.len() < most && self.unsent() < most
+    }
+
+    /// Forgets commands that were looked at.
+    pub fn consumed(&mut self, bytes: usize) {
+        if bytes == self.input.len() {
+            empty(&mut self.input);
+        } else {
+            self.input.drain(..bytes);
+        }
+    }
+}
+
+impl Drop for Connection {
+    fn drop(&mut self) {
+        if let Some(watch) = &self.watch {
+            watch.abort();
+        }
+        if let Some(Blocked::Elsewhere(work)) = &self.blocked {
+            work.abort();
+        }
+    }
+}
+
+/// A burst must not keep its memory: thousands of connections idle.
+fn empty(buffer: &mut Vec<u8>) {
+    if buffer.capacity() > 4096 {
+        *buffer = Vec::new();
+    } else {
+        buffer.clear();
+    }
+}

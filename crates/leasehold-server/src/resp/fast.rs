@@ -1,0 +1,292 @@
+//! Calls that the embedded engine decides at once, many under one lock: the hot path.
+
+use std::sync::Arc;
+
+use leasehold::engine::Mode;
+use leasehold::engine::embedded::{Stopped, Till, Tray, refusal};
+use leasehold_core::{Acquire as Claim, Command, Keys, LeaseKey, Push, Refusal, Reply as Decided, Ticket, Want};
+
+use super::ask::{Acquire, Call, Form};
+use super::connection::{Connection, Kind};
+use super::reply::{Protocol, Reply};
+use crate::service::metrics::Outcome;
+use crate::service::{Denial, Pass, Service};
+use leasehold::clock::Time;
+use leasehold::{Error, Refusal as Refused};
+
+/// What GET shows of a lease that was not made by SET: it has no value, and its id is a secret.
+pub const MARKER: &[u8] = b"(a lease)";
+
+/// What became of a call.
+pub enum Step {
+    /// The reply is written.
+    Done,
+    /// The reply comes with its batch.
+    Later(Kind),
+    /// The claim stands in line.
+    InLine(Kind, Ticket),
+}
+
+/// Whether a call is for this path. Without the value nobody proved to own a key: the slow path writes that down.
+pub const fn handles(call: &Call<'_>) -> bool {
+    match call {
+        Call::Set { .. }
+        | Call::SetAll { .. }
+        | Call::Acquire(_)
+        | Call::Renew { .. }
+        | Call::Release { .. }
+        | Call::Get { .. }
+        | Call::Exists { .. }
+        | Call::Ttl { .. } => true,
+        Call::Free { value, .. } | Call::Extend { value, .. } => value.is_some(),
+        _ => false,
+    }
+}
+
+/// What a call needs besides itself.
+pub struct Desk<'a, 't> {
+    pub service: &'a Service,
+    pub till: &'a mut Till<'t>,
+    pub tray: &'a Arc<Tray>,
+    /// Under which the answer comes.
+    pub tag: u64,
+    pub now: Time,
+}
+
+/// Decides a call that was admitted.
+pub fn decide(desk: &mut Desk<'_, '_>, pass: &Pass, call: &Call<'_>, from: &Connection, out: &mut Vec<u8>) -> Step {
+    debug_assert_eq!(pass.verb(), call.verb());
+    match call {
+        Call::Set { key, value, ttl_ms } => desk.set(&[key], value, *ttl_ms, Kind::Set, from, out),
+        Call::SetAll { keys, value, ttl_ms } => desk.set(keys, value, *ttl_ms, Kind::SetAll(keys.len()), from, out),
+        Call::Acquire(asked) => desk.acquire(asked, from, out),
+        Call::Renew { lease, ttl_ms } => match lease.parse() {
+            Ok(lease) => desk.submit(Command::Renew { lease, ttl_ms: *ttl_ms }, Kind::Renew, from, out),
+            Err(_) => desk.unknown_lease(Kind::Renew, from, out),
+        },
+        Call::Release { lease } => match lease.parse() {
+            Ok(lease) => desk.submit(Command::Release { lease }, Kind::Release, from, out),
+            Err(_) => desk.unknown_lease(Kind::Release, from, out),
+        },
+        Call::Free { keys, value: Some(value) } => {
+            let keys = Keys { names: keys, value: Some(value) };
+            desk.submit(Command::Free(keys), Kind::Keys(Form::Count), from, out)
+        }
+        Call::Extend { keys, value: Some(value), ms, add, form } => {
+            let push = if *add { Push::Add(*ms) } else { Push::Set(*ms) };
+            let keys = Keys { names: keys, value: Some(value) };
+            desk.submit(Command::Extend { keys, push }, Kind::Keys(*form), from, out)
+        }
+        Call::Get { .. } | Call::Exists { .. } | Call::Ttl { .. } => desk.look(call, from.protocol, out),
+        _ => unreachable!("see `handles`"),
+    }
+}
+
+impl Desk<'_, '_> {
+    fn set(
+        &mut self,
+        keys: &[&str],
+        value: &[u8],
+        ttl_ms: u64,
+        kind: Kind,
+        from: &Connection,
+        out: &mut Vec<u8>,
+    ) -> Step {
+        let one;
+        let many: Vec<Want<'_>>;
+        let wants: &[Want<'_>] = match keys {
+            [name] => {
+                one = [Want { name, mode: Mode::Exclusive }];
+                &one
+            }
+            _ => {
+                many = keys.iter().map(|name| Want { name, mode: Mode::Exclusive }).collect();
+                &many
+            }
+        };
+        let claim = Claim { wants, ttl_ms, value: Some(value), ..self.claim(from) };
+        self.take(claim, kind, from, out)
+    }
+
+    fn acquire(&mut self, asked: &Acquire<'_>, from: &Connection, out: &mut Vec<u8>) -> Step {
+        let wants: Vec<Want<'_>> = asked.wants.iter().map(|(name, mode)| Want { name, mode: *mode }).collect();
+        let plain = self.claim(from);
+        let scope = plain.principal;
+        let claim = Claim {
+            wants: &wants,
+            ttl_ms: asked.ttl_ms,
+            wait_ms: asked.wait_ms,
+            max_hold_ms: asked.max_hold_ms,
+            delay_ms: asked.delay_ms,
+            holder: asked.holder.unwrap_or(plain.holder),
+            request: asked.request.map(|id| leasehold_core::RequestId { scope, id }),
+            ..plain
+        };
+        let kind = Kind::Acquire { began: self.now, retried: asked.request.is_some() };
+        self.take(claim, kind, from, out)
+    }
+
+    /// A claim on nothing by whoever is at the other end.
+    fn claim<'c>(&self, from: &'c Connection) -> Claim<'c> {
+        Claim {
+            ticket: Ticket(0),
+            wants: &[],
+            ttl_ms: 0,
+            wait_ms: 0,
+            max_hold_ms: None,
+            delay_ms: 0,
+            holder: &from.holder,
+            request: None,
+            secret: self.till.secret(),
+            principal: from.caller.as_ref().map_or("", |caller| &caller.principal.id),
+            value: None,
+        }
+    }
+
+    fn take(&mut self, claim: Claim<'_>, kind: Kind, from: &Connection, out: &mut Vec<u8>) -> Step {
+        let waits = claim.wait_ms > 0;
+        match self.till.acquire(claim, self.tray, self.tag) {
+            Ok((Some(reply), _)) => self.done(kind, Ok(reply), from, out),
+            Ok((None, ticket)) if waits && self.till.is_waiting(ticket) => Step::InLine(kind, ticket),
+            Ok((None, _)) => Step::Later(kind),
+            Err(stopped) => self.done(kind, Err(stopped), from, out),
+        }
+    }
+
+    fn submit(&mut self, command: Command<'_>, kind: Kind, from: &Connection, out: &mut Vec<u8>) -> Step {
+        match self.till.submit(command, self.tray, self.tag) {
+            Ok(Some(reply)) => self.done(kind, Ok(reply), from, out),
+            Ok(None) => Step::Later(kind),
+            Err(stopped) => self.done(kind, Err(stopped), from, out),
+        }
+    }
+
+    fn unknown_lease(&self, kind: Kind, from: &Connection, out: &mut Vec<u8>) -> Step {
+        self.done(kind, Ok(Decided::Refused(Refusal::NotHeld)), from, out)
+    }
+
+    fn done(&self, kind: Kind, answer: Result<Decided, Stopped>, from: &Connection, out: &mut Vec<u8>) -> Step {
+        tell(self.service, kind, answer, from, out, self.now);
+        Step::Done
+    }
+
+    /// Reads keys. What they show is told when it is durable.
+    fn look(&mut self, call: &Call<'_>, protocol: Protocol, out: &mut Vec<u8>) -> Step {
+        let mut bytes = Vec::new();
+        let mut reply = Reply::new(&mut bytes, protocol);
+        match call {
+            Call::Get { key } => match self.till.key(key) {
+                Some(key) => reply.bulk(key.value.unwrap_or(MARKER)),
+                None => reply.nil(),
+            },
+            Call::Exists { keys } => {
+                reply.integer(keys.iter().filter(|key| self.till.key(key).is_some()).count() as i64);
+            }
+            Call::Ttl { key, seconds } => reply.integer(match self.till.key(key) {
+                None => -2,
+                Some(key) => redis_ttl(key.remaining, *seconds),
+            }),
+            _ => unreachable!("only keys are looked at"),
+        }
+        match self.till.settle(self.tray, self.tag) {
+            Ok(true) => {
+                out.extend_from_slice(&bytes);
+                Step::Done
+            }
+            Ok(false) => Step::Later(Kind::Settled(bytes)),
+            Err(stopped) => {
+                Reply::new(out, protocol).denial(&Denial::Engine(stopped.into_error("look")));
+                Step::Done
+            }
+        }
+    }
+}
+
+/// How Redis says how long: whole milliseconds, or seconds rounded to the nearest.
+pub fn redis_ttl(remaining: std::time::Duration, seconds: bool) -> i64 {
+    let ms = i64::try_from(remaining.as_millis()).unwrap_or(i64::MAX);
+    if seconds { ms.saturating_add(500) / 1000 } else { ms }
+}
+
+/// Writes the reply of an answer, and counts it. The lease of a grant that is to be ended if nobody hears of it.
+pub fn tell(
+    service: &Service,
+    kind: Kind,
+    answer: Result<Decided, Stopped>,
+    from: &Connection,
+    out: &mut Vec<u8>,
+    now: Time,
+) -> Option<LeaseKey> {
+    let mut reply = Reply::new(out, from.protocol);
+    let decided = match answer {
+        Ok(decided) => decided,
+        Err(stopped) => {
+            let error = stopped.into_error("the command");
+            if matches!(kind, Kind::Set | Kind::SetAll(_) | Kind::Acquire { .. }) {
+                service.metrics.refused(Outcome::of(&error));
+            }
+            reply.denial(&Denial::Engine(error));
+            return None;
+        }
+    };
+    match (kind, decided) {
+        (Kind::Set, Decided::Granted(_)) => {
+            service.metrics.granted(std::time::Duration::ZERO);
+            reply.simple("OK");
+        }
+        (Kind::SetAll(count), Decided::Granted(_)) => {
+            service.metrics.granted(std::time::Duration::ZERO);
+            reply.integer(count as i64);
+        }
+        (kind @ (Kind::Set | Kind::SetAll(_)), Decided::Refused(Refusal::Held(_))) => {
+            service.metrics.refused(Outcome::Held);
+            if matches!(kind, Kind::Set) { reply.nil() } else { reply.integer(0) }
+        }
+        (Kind::Acquire { began, retried }, Decided::Granted(granted)) => {
+            service.metrics.granted(now.since(began));
+            reply.array(if granted.renewable.is_some() { 4 } else { 3 });
+            reply.text(&granted.lease.expose());
+            reply.unsigned(granted.lease.token.get());
+            reply.integer(millis(granted.remaining));
+            if let Some(renewable) = granted.renewable {
+                reply.integer(millis(renewable));
+            }
+            return (!retried && !granted.repeated).then_some(granted.lease);
+        }
+        (Kind::Renew, Decided::Renewed(renewed)) => match renewed.renewable {
+            None => reply.integer(millis(renewed.remaining)),
+            Some(renewable) => {
+                reply.array(2);
+                reply.integer(millis(renewed.remaining));
+                reply.integer(millis(renewable));
+            }
+        },
+        (Kind::Release, Decided::Released(first)) => reply.integer(first.into()),
+        (Kind::Keys(Form::Count), Decided::Freed(count) | Decided::Extended(count)) => reply.integer(count as i64),
+        (Kind::Keys(Form::Flag), Decided::Freed(count) | Decided::Extended(count)) => {
+            reply.integer(i64::from(count > 0));
+        }
+        (Kind::Settled(bytes), Decided::Ticked(_)) => out.extend_from_slice(&bytes),
+        (kind, other) => {
+            let error = refusal(other, "the command");
+            match kind {
+                Kind::Set | Kind::SetAll(_) | Kind::Acquire { .. } => service.metrics.refused(Outcome::of(&error)),
+                Kind::Renew => service.metrics.renew_failed(&error),
+                _ => {}
+            }
+            let guessing = matches!(error, Error::Refused(Refused::NotHeld))
+                && from.caller.as_ref().is_some_and(|caller| !service.may_guess(caller));
+            if guessing {
+                reply.denial(&Denial::Slow("too many lease ids that are not known: slow down".into()));
+            } else {
+                reply.denial(&Denial::Engine(error));
+            }
+        }
+    }
+    None
+}
+
+/// Whole milliseconds, rounded down: nobody believes to hold a lease longer than it lives.
+fn millis(span: std::time::Duration) -> i64 {
+    i64::try_from(span.as_millis()).unwrap_or(i64::MAX)
+}

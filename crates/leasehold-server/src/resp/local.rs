@@ -1,0 +1,130 @@
+//! What a connection answers by itself.
+
+use super::ask::Local;
+use super::connection::Connection;
+use super::reply::{Protocol, Reply};
+use super::script;
+use crate::service::Service;
+
+/// The version of the commands of Redis that lock clients may count on.
+const AS_REDIS: &str = "7.0.0";
+
+/// Answers, and changes the connection as asked.
+pub fn answer(service: &Service, local: &Local<'_>, connection: &mut Connection, out: &mut Vec<u8>) {
+    if let Local::Hello { version, key, name } = local {
+        return hello(service, *version, *key, *name, connection, out);
+    }
+    let mut reply = Reply::new(out, connection.protocol);
+    match local {
+        Local::Ping(None) => reply.simple("PONG"),
+        Local::Ping(Some(text)) | Local::Echo(text) => reply.bulk(text),
+        Local::Hello { .. } => unreachable!("answered above"),
+        Local::Auth(key) => match auth(service, key, connection) {
+            true => reply.simple("OK"),
+            false => reply.error("WRONGPASS", "invalid API key, or it was revoked"),
+        },
+        Local::Select(b"0") => reply.simple("OK"),
+        Local::Select(_) => reply.invalid("there is one database, and its number is 0"),
+        Local::SetName(name) => match set_name(name, connection) {
+            Ok(()) => reply.simple("OK"),
+            Err(sentence) => reply.invalid(sentence),
+        },
+        Local::GetName if connection.name.is_empty() => reply.nil(),
+        Local::GetName => reply.text(&connection.name),
+        Local::ClientId => reply.unsigned(connection.id),
+        Local::SetInfo => reply.simple("OK"),
+        Local::Commands => reply.array(0),
+        Local::Info => reply.verbatim(&info()),
+        Local::Quit => {
+            reply.simple("OK");
+            connection.closing = true;
+        }
+        Local::Load(text) => {
+            let sha = script::sha(text);
+            match script::by_sha(sha.as_bytes()) {
+                Some(_) => reply.text(&sha),
+                None => reply.invalid(script::UNKNOWN),
+            }
+        }
+        Local::Exist(shas) => {
+            reply.array(shas.len());
+            for sha in shas {
+                reply.integer(script::by_sha(sha).is_some().into());
+            }
+        }
+    }
+}
+
+fn auth(service: &Service, key: &[u8], connection: &mut Connection) -> bool {
+    let caller = std::str::from_utf8(key).ok().and_then(|key| service.enter(Some(key), connection.peer).ok());
+    let known = caller.is_some();
+    // A wrong key takes away what an earlier one gave: nobody goes on as somebody else by mistake.
+    connection.caller = caller;
+    known
+}
+
+fn set_name(name: &[u8], connection: &mut Connection) -> Result<(), &'static str> {
+    let name = std::str::from_utf8(name).map_err(|_| "a name is UTF-8 text")?;
+    if name.len() > 128 || name.chars().any(|letter| letter.is_control() || letter == ' ') {
+        return Err("a name has at most 128 bytes, no spaces and no control characters");
+    }
+    name.clone_into(&mut connection.name);
+    connection.holder =
+        if name.is_empty() { connection.peer.to_string() } else { format!("{name} {}", connection.peer) };
+    Ok(())
+}
+
+fn hello(
+    service: &Service,
+    version: Option<&[u8]>,
+    key: Option<&[u8]>,
+    name: Option<&[u8]>,
+    connection: &mut Connection,
+    out: &mut Vec<u8>,
+) {
+    let protocol = match version {
+        None => connection.protocol,
+        Some(b"2") => Protocol::Resp2,
+        Some(b"3") => Protocol::Resp3,
+        Some(_) => return Reply::new(out, connection.protocol).error("NOPROTO", "unsupported protocol version"),
+    };
+    if let Some(key) = key
+        && !auth(service, key, connection)
+    {
+        return Reply::new(out, connection.protocol).error("WRONGPASS", "invalid API key, or it was revoked");
+    }
+    if connection.caller.is_none() {
+        return Reply::new(out, connection.protocol)
+            .error("NOAUTH", "HELLO must be called with the client already authenticated, or with AUTH default KEY");
+    }
+    if let Some(name) = name
+        && let Err(sentence) = set_name(name, connection)
+    {
+        return Reply::new(out, connection.protocol).invalid(sentence);
+    }
+    connection.protocol = protocol;
+    let mut reply = Reply::new(out, protocol);
+    reply.map(7);
+    reply.text("server");
+    reply.text("leasehold");
+    reply.text("version");
+    reply.text(AS_REDIS);
+    reply.text("proto");
+    reply.integer(if protocol == Protocol::Resp3 { 3 } else { 2 });
+    reply.text("id");
+    reply.unsigned(connection.id);
+    reply.text("mode");
+    reply.text("standalone");
+    reply.text("role");
+    reply.text("master");
+    reply.text("modules");
+    reply.array(0);
+}
+
+fn info() -> String {
+    let version = env!("CARGO_PKG_VERSION");
+    format!(
+        "# Server\r\nleasehold_version:{version}\r\nredis_version:{AS_REDIS}\r\nredis_mode:standalone\r\n\
+         \r\n# Persistence\r\nloading:0\r\n\r\n# Replication\r\nrole:master\r\nconnected_slaves:0\r\n"
+    )
+}

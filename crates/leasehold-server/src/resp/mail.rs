@@ -1,0 +1,94 @@
+//! How other threads reach a pump: answers made elsewhere, pushes, and the wake-up that both need.
+
+use std::io;
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Mutex, PoisonError};
+
+use rustix::event::{EventfdFlags, eventfd};
+
+/// Wakes a pump that sleeps, and costs nothing while it does not.
+#[derive(Debug)]
+pub struct Bell {
+    fd: OwnedFd,
+    asleep: AtomicBool,
+}
+
+impl Bell {
+    /// A bell for one pump.
+    ///
+    /// # Errors
+    ///
+    /// The system has no more file descriptors.
+    pub fn new() -> io::Result<Self> {
+        let fd = eventfd(0, EventfdFlags::NONBLOCK | EventfdFlags::CLOEXEC)?;
+        Ok(Self { fd, asleep: AtomicBool::new(false) })
+    }
+
+    /// There is something to do.
+    pub fn ring(&self) {
+        if self.asleep.swap(false, Ordering::SeqCst) {
+            let _ = rustix::io::write(&self.fd, &1u64.to_ne_bytes());
+        }
+    }
+
+    /// The pump is about to sleep: whatever comes from now on rings.
+    pub fn arm(&self) {
+        self.asleep.store(true, Ordering::SeqCst);
+    }
+
+    /// The pump is awake.
+    pub fn disarm(&self) {
+        self.asleep.store(false, Ordering::SeqCst);
+    }
+
+    /// The bell has rung, and was heard.
+    pub fn heard(&self) {
+        let _ = rustix::io::read(&self.fd, &mut [0; 8]);
+    }
+}
+
+impl AsFd for Bell {
+    fn as_fd(&self) -> BorrowedFd<'_> {
+        self.fd.as_fd()
+    }
+}
+
+/// Bytes for a connection.
+#[derive(Debug)]
+pub struct Letter {
+    /// Where it is kept.
+    pub slot: u32,
+    /// Which connection: slots are used again.
+    pub id: u64,
+    /// The command that this answers; none for a push.
+    pub number: Option<u32>,
+    /// The reply.
+    pub bytes: Vec<u8>,
+    /// Nothing more will come, and the connection is to be closed.
+    pub last: bool,
+}
+
+/// Letters that wait to be taken.
+#[derive(Debug, Default)]
+pub struct Mailbox {
+    letters: Mutex<Vec<Letter>>,
+}
+
+impl Mailbox {
+    /// Leaves a letter, and rings.
+    pub fn post(&self, letter: Letter, bell: &Bell) {
+        self.letters.lock().unwrap_or_else(PoisonError::into_inner).push(letter);
+        bell.ring();
+    }
+
+    /// Whether there is none.
+    pub fn is_empty(&self) -> bool {
+        self.letters.lock().unwrap_or_else(PoisonError::into_inner).is_empty()
+    }
+
+    /// Takes all of them.
+    pub fn take(&self) -> Vec<Letter> {
+        std::mem::take(&mut *self.letters.lock().unwrap_or_else(PoisonError::into_inner))
+    }
+}

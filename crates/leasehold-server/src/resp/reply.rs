@@ -1,0 +1,209 @@
+//! What we answer, in either version of the protocol.
+
+use itoa::Buffer;
+
+use crate::service::Denial;
+use leasehold::{Error, Refusal};
+
+/// Which version a connection speaks.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Protocol {
+    /// Until it says otherwise.
+    Resp2,
+    /// After `HELLO 3`.
+    Resp3,
+}
+
+/// Writes replies to a buffer.
+pub struct Reply<'a> {
+    out: &'a mut Vec<u8>,
+    protocol: Protocol,
+}
+
+impl<'a> Reply<'a> {
+    /// Replies go to `out`.
+    pub const fn new(out: &'a mut Vec<u8>, protocol: Protocol) -> Self {
+        Self { out, protocol }
+    }
+
+    fn header(&mut self, kind: u8, number: usize) {
+        self.out.push(kind);
+        self.out.extend_from_slice(Buffer::new().format(number).as_bytes());
+        self.out.extend_from_slice(b"\r\n");
+    }
+
+    /// `+OK` and the like.
+    pub fn simple(&mut self, word: &str) {
+        self.out.push(b'+');
+        self.out.extend_from_slice(word.as_bytes());
+        self.out.extend_from_slice(b"\r\n");
+    }
+
+    /// A whole number.
+    pub fn integer(&mut self, number: i64) {
+        self.out.push(b':');
+        self.out.extend_from_slice(Buffer::new().format(number).as_bytes());
+        self.out.extend_from_slice(b"\r\n");
+    }
+
+    /// A whole number that may be too large for a signed one: tokens count from one, and never get there.
+    pub fn unsigned(&mut self, number: u64) {
+        self.integer(i64::try_from(number).unwrap_or(i64::MAX));
+    }
+
+    /// Bytes.
+    pub fn bulk(&mut self, bytes: &[u8]) {
+        self.header(b'$', bytes.len());
+        self.out.extend_from_slice(bytes);
+        self.out.extend_from_slice(b"\r\n");
+    }
+
+    /// Text.
+    pub fn text(&mut self, text: &str) {
+        self.bulk(text.as_bytes());
+    }
+
+    /// Text for people, which clients of version 3 are told the form of.
+    pub fn verbatim(&mut self, text: &str) {
+        match self.protocol {
+            Protocol::Resp2 => self.text(text),
+            Protocol::Resp3 => {
+                self.header(b'=', text.len() + 4);
+                self.out.extend_from_slice(b"txt:");
+                self.out.extend_from_slice(text.as_bytes());
+                self.out.extend_from_slice(b"\r\n");
+            }
+        }
+    }
+
+    /// Nothing.
+    pub fn nil(&mut self) {
+        self.out.extend_from_slice(match self.protocol {
+            Protocol::Resp2 => b"$-1\r\n",
+            Protocol::Resp3 => b"_\r\n",
+        });
+    }
+
+    /// Yes or no.
+    pub fn boolean(&mut self, yes: bool) {
+        match (self.protocol, yes) {
+            (Protocol::Resp2, _) => self.integer(yes.into()),
+            (Protocol::Resp3, true) => self.out.extend_from_slice(b"#t\r\n"),
+            (Protocol::Resp3, false) => self.out.extend_from_slice(b"#f\r\n"),
+        }
+    }
+
+    /// So many values follow.
+    pub fn array(&mut self, len: usize) {
+        self.header(b'*', len);
+    }
+
+    /// So many names and values follow.
+    pub fn map(&mut self, len: usize) {
+        match self.protocol {
+            Protocol::Resp2 => self.header(b'*', len * 2),
+            Protocol::Resp3 => self.header(b'%', len),
+        }
+    }
+
+    /// So many values follow that nobody asked for just now.
+    pub fn push(&mut self, len: usize) {
+        match self.protocol {
+            Protocol::Resp2 => self.header(b'*', len),
+            Protocol::Resp3 => self.header(b'>', len),
+        }
+    }
+
+    /// A no: one word, then a sentence. Whatever strangers chose in it stays on its line.
+    pub fn error(&mut self, word: &str, sentence: &str) {
+        self.out.push(b'-');
+        self.out.extend_from_slice(word.as_bytes());
+        self.out.push(b' ');
+        self.out.extend(sentence.bytes().map(|byte| if byte == b'\r' || byte == b'\n' { b' ' } else { byte }));
+        self.out.extend_from_slice(b"\r\n");
+    }
+
+    /// The command cannot be as written.
+    pub fn invalid(&mut self, sentence: &str) {
+        self.error("INVALID", sentence);
+    }
+
+    /// The service's no.
+    pub fn denial(&mut self, denial: &Denial) {
+        let word = denial.code().word;
+        match denial {
+            Denial::Engine(Error::Refused(Refusal::Held { resource, holder, remaining, queue_len })) => {
+                let mut text = String::new();
+                if let Some(holder) = holder {
+                    text.push_str(&format!("holder=\"{}\" ", escaped(holder)));
+                }
+                if let Some(remaining) = remaining {
+                    text.push_str(&format!("remaining_ms={} ", remaining.as_millis()));
+                }
+                text.push_str(&format!("queue={queue_len} resource=\"{}\"", escaped(resource)));
+                self.error(word, &text);
+            }
+            Denial::Engine(Error::Refused(Refusal::QueueFull { resource })) => {
+                self.error(word, &format!("resource=\"{}\"", escaped(resource)));
+            }
+            other => self.error(word, &other.sentence()),
+        }
+    }
+}
+
+/// Text that strangers chose, fit to stand between quotes on one line.
+pub fn escaped(text: &str) -> String {
+    let mut out = String::with_capacity(text.len());
+    for letter in text.chars() {
+        match letter {
+            '"' | '\\' => {
+                out.push('\\');
+                out.push(letter);
+            }
+            letter if letter.is_control() => {
+                let mut bytes = [0; 4];
+                for byte in letter.encode_utf8(&mut bytes).bytes() {
+                    out.push_str(&format!("\\x{byte:02x}"));
+                }
+            }
+            letter => out.push(letter),
+        }
+    }
+    out
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn written(protocol: Protocol, write: impl Fn(&mut Reply<'_>)) -> String {
+        let mut out = Vec::new();
+        write(&mut Reply::new(&mut out, protocol));
+        String::from_utf8(out).unwrap()
+    }
+
+    /// Goal: each version is spoken as it is written down, byte for byte.
+    #[test]
+    fn both_versions_are_spoken() {
+        type Case = (fn(&mut Reply<'_>), &'static str, &'static str);
+        let table: [Case; 8] = [
+            (|reply| reply.nil(), "$-1\r\n", "_\r\n"),
+            (|reply| reply.boolean(true), ":1\r\n", "#t\r\n"),
+            (|reply| reply.map(2), "*4\r\n", "%2\r\n"),
+            (|reply| reply.push(3), "*3\r\n", ">3\r\n"),
+            (|reply| reply.verbatim("ab"), "$2\r\nab\r\n", "=6\r\ntxt:ab\r\n"),
+            (|reply| reply.text("é"), "$2\r\né\r\n", "$2\r\né\r\n"),
+            (|reply| reply.integer(-2), ":-2\r\n", ":-2\r\n"),
+            (|reply| reply.error("INVALID", "a\r\nb"), "-INVALID a  b\r\n", "-INVALID a  b\r\n"),
+        ];
+        for (write, two, three) in table {
+            assert_eq!(written(Protocol::Resp2, write), two);
+            assert_eq!(written(Protocol::Resp3, write), three);
+        }
+    }
+
+    #[test]
+    fn a_holder_cannot_leave_its_quotes() {
+        assert_eq!(escaped("a\"b\\c\r\n"), "a\\\"b\\\\c\\x0d\\x0a");
+    }
+}
