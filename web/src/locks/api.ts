@@ -62,8 +62,9 @@ export interface Status {
   version: string;
   engine: string;
   promises: Record<PromiseName, boolean>;
-  leases: number;
-  waiters: number;
+  /** null: this engine does not count them. */
+  leases: number | null;
+  waiters: number | null;
   uptime_ms: number;
   rates: { acquire_per_s: number; release_per_s: number; lapse_per_s: number; refused_per_s: number };
   recent: Ending[];

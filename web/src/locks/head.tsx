@@ -62,11 +62,13 @@ function State({ live }: { live: Live }) {
   );
 }
 
+const counted = (n: number | null | undefined) => (n === null || n === undefined ? undefined : count(n));
+
 function Figures({ status, narrow }: { status: Status | null; narrow: boolean }) {
   const rates = status?.rates;
   const figures: [string, string | undefined][] = [
-    ['leases', status === null ? undefined : count(status.leases)],
-    ['waiting', status === null ? undefined : count(status.waiters)],
+    ['leases', counted(status?.leases)],
+    ['waiting', counted(status?.waiters)],
     ['acquired/s', rates && rate(rates.acquire_per_s)],
     ['released/s', rates && rate(rates.release_per_s)],
     ['lapsed/s', rates && rate(rates.lapse_per_s)],

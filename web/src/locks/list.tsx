@@ -88,6 +88,7 @@ export function List({ live, shown, narrow, openName, onOpen, handle, onActive }
 
   const viewFirst = Math.floor(view.top / height);
   const viewLast = Math.ceil((view.top + view.height) / height);
+  const marked = activeIndex >= viewFirst && activeIndex < viewLast - 1;
   useEffect(() => {
     live.look(shown.spans(viewFirst, viewLast));
     if (viewLast + 50 >= rows.length && shown.growing !== null) void live.more(shown.growing);
@@ -130,7 +131,7 @@ export function List({ live, shown, narrow, openName, onOpen, handle, onActive }
     <div
       role="grid"
       id="list"
-      class={`grid${live.stale ? ' stale' : ''}`}
+      class={`grid${live.stale ? ' stale' : ''}${marked ? ' marked' : ''}`}
       tabIndex={0}
       ref={grid}
       aria-label="Resources"

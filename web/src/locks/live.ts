@@ -65,6 +65,8 @@ export class Live {
   /** Something changed while a sweep was under way. */
   private again = false;
   private loading = false;
+  /** After a failure the list does not ask for more at once. */
+  private loadAgainAt = 0;
   private detailsAsked = 0;
   private timers: Partial<Record<'sweep' | 'status' | 'detail' | 'notify', number>> = {};
   /** How long the last listing took: a server that needs long is asked less often. */
@@ -136,7 +138,9 @@ export class Live {
 
   /** Loads the next page. */
   async more(listing: Listing): Promise<void> {
-    if (!this.loading && !listing.complete && listing.begun && listing.rows.length < mostRows) await this.load(listing);
+    const pausing = now() < this.loadAgainAt;
+    if (this.loading || pausing || listing.complete || !listing.begun || listing.rows.length >= mostRows) return;
+    await this.load(listing);
   }
 
   private async load(listing: Listing): Promise<void> {
@@ -150,6 +154,7 @@ export class Live {
       if (listing.splice(after, page, mark)) this.lookSoon();
       this.changed();
     } catch (error) {
+      this.loadAgainAt = now() + calmPause;
       if (era === this.era) this.failed(error);
     } finally {
       this.loading = false;
@@ -173,6 +178,7 @@ export class Live {
     this.again = false;
     try {
       if (!this.all.begun) await this.load(this.all);
+      if (this.hits !== null && !this.hits.begun) await this.load(this.hits);
       // Nothing in view can also mean that nothing is known yet: then the beginning is asked for.
       const views = this.views.length > 0 ? this.views : [{ listing: this.all, first: '', last: '' }];
       for (const view of views) await this.refresh(view, era);
@@ -325,6 +331,8 @@ export class Live {
     if (event.kind === 'lapsed' || event.kind === 'revoked') {
       this.later('status', eagerPause, () => this.refreshStatus());
     }
+    // Nobody looks: no question is open, and on return everything is asked again.
+    if (document.hidden) this.rest();
     if (this.detail !== null && event.resources.includes(this.detail.name)) {
       this.later('detail', eagerPause, () => this.refreshDetail());
     }
@@ -369,6 +377,8 @@ export class Live {
   private needKey(why: string | null): void {
     this.era += 1;
     this.stream.stop();
+    // A key that is refused is of no use here, and a secret is not kept without use.
+    api.key.forget();
     this.link = 'key';
     this.error = why;
     this.all = new Listing('');
