@@ -54,9 +54,11 @@ export function Help({ letters, onLetters, onClose }: Props) {
         A lease ends by its owner (released), by time (lapsed) or by an operator (revoked). Its token rises with every
         grant and stays the same through renewals; a resource that checks it refuses whoever comes too late.
       </p>
-      <form method="dialog" class="actions">
-        <button type="submit">Close</button>
-      </form>
+      <div class="actions">
+        <button type="button" onClick={onClose}>
+          Close
+        </button>
+      </div>
     </Dialog>
   );
 }
