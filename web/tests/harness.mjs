@@ -56,13 +56,21 @@ export class Server {
   }
 
   async #makeKey(role) {
-    const { stdout } = await run(binary, ['key', 'create', '--role', role, '--data', join(this.data, 'd'), '--json']);
-    return JSON.parse(stdout).key;
+    const { stdout } = await run(binary, ['key', 'create', '--role', role, '--data', this.data]);
+    return stdout.trim();
+  }
+
+  /** Takes the key of a role back while the server runs. */
+  async revokeKey(role) {
+    const { stdout } = await run(binary, ['key', 'ls', '--json', '--data', this.data]);
+    const keys = stdout.trim().split('\n').map((line) => JSON.parse(line));
+    const { id } = keys.find(({ roles }) => roles.includes(role));
+    await run(binary, ['key', 'revoke', id, '--data', this.data]);
   }
 
   async up() {
     const where = ['--http', `127.0.0.1:${this.port}`, '--resp', `127.0.0.1:${this.resp}`];
-    this.#child = spawn(binary, ['serve', '--data', join(this.data, 'd'), ...where], {
+    this.#child = spawn(binary, ['serve', '--data', this.data, ...where], {
       stdio: ['ignore', 'ignore', 'pipe'],
     });
     const child = this.#child;

@@ -240,6 +240,11 @@ onPage('a key that may only read offers no revoke', { roles: ['admin', 'read'] }
   await page.waitForTimeout(300);
   assert.equal(await page.getByRole('dialog').count(), 0);
   assert.equal(await page.getByRole('button', { name: /Revoke/ }).count(), 0);
+  // A key that is taken back ends the show at once: nothing stays in sight, and the key is not kept.
+  await server.revokeKey('read');
+  await page.getByText('does not accept this key').waitFor();
+  assert.equal(await page.locator('.row, .detail').count(), 0);
+  assert.equal(await page.evaluate(() => sessionStorage.length), 0);
 });
 
 // Goal: a server that is gone is seen as gone, old data as old; when it is back the page is live by itself and
@@ -372,6 +377,10 @@ onPage('rows that come above do not move what is read', { viewport: { width: 128
   for (let i = 0; i < 5; i++) await server.acquire(`a-${i}`);
   await until('they came', async () => (await page.locator('.summary').textContent()).startsWith('65 '));
   await page.waitForTimeout(200);
+  assert.equal((await row.boundingBox()).y, was);
+  // Nor does a click: the row under the mouse is the one that opens.
+  await row.click();
+  await until('it is open', async () => (await page.locator('#detail-title').textContent()) === 'm-35');
   assert.equal((await row.boundingBox()).y, was);
 });
 

@@ -120,10 +120,15 @@ export function List({ live, shown, narrow, openName, onOpen, handle, onActive }
     active: () => active,
   }));
 
-  const pick = (index: number) => {
-    go(index);
-    const row = rows[index];
-    if (row !== undefined) onOpen(row.name);
+  // By the row that was drawn: rows may have moved since, and a click must not open another one.
+  const pick = (row: Resource, index: number) => {
+    mark.current = { name: row.name, index };
+    onActive(row);
+    onOpen(row.name);
+  };
+  // A mouse that takes the focus is about to click: nothing may move under it.
+  const focused = () => {
+    if (mark.current === null && grid.current?.matches(':focus-visible')) go(Math.ceil(view.top / height));
   };
 
   const rendered = activeIndex >= first && activeIndex < last;
@@ -138,7 +143,7 @@ export function List({ live, shown, narrow, openName, onOpen, handle, onActive }
       aria-rowcount={shown.growing === null ? rows.length + 1 : -1}
       aria-activedescendant={rendered && active !== undefined ? `row-${activeIndex}` : undefined}
       onScroll={measure}
-      onFocus={() => mark.current === null && rows.length > 0 && go(viewFirst)}
+      onFocus={focused}
     >
       <div role="row" class="grid-head" aria-rowindex={1}>
         {columns.map((title) => (

@@ -22,7 +22,7 @@ interface Props {
   active: boolean;
   open: boolean;
   stale: boolean;
-  onPick: (index: number) => void;
+  onPick: (row: Resource, index: number) => void;
 }
 
 export function Row({ row, index, top, active, open, stale, onPick }: Props) {
@@ -35,7 +35,7 @@ export function Row({ row, index, top, active, open, stale, onPick }: Props) {
       aria-rowindex={index + 2}
       aria-selected={open}
       style={{ transform: `translateY(${top}px)` }}
-      onClick={() => onPick(index)}
+      onClick={() => onPick(row, index)}
     >
       <div role="gridcell" class="cell name">
         <Text of={row.name} />
