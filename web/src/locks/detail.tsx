@@ -110,11 +110,15 @@ function Holders({ resource, stale }: { resource: Resource; stale: boolean }) {
 /** Always in sight here: a tooltip would leave out those who have no mouse. */
 function Exact({ of, sign }: { of: number; sign: 1 | -1 }) {
   return (
-    <span class="exact">
-      <Ticking text={(now) => exact(sign * (of - now))} exact={() => "Date and time by this computer's clock"} />
-      {', '}
-      {sign === 1 ? 'ends' : 'since'} {stamp(of).slice(0, 19)}
-    </span>
+    <>
+      <span class="exact">
+        {' · '}
+        <Ticking text={(now) => exact(sign * (of - now))} />
+      </span>
+      <span class="exact line" title="By this computer's clock">
+        {sign === 1 ? 'ends' : 'since'} {stamp(of).slice(0, 19)}
+      </span>
+    </>
   );
 }
 
