@@ -26,7 +26,7 @@ async function freePort() {
 }
 
 /** Waits until `check` gives something true, or says what it waited for. */
-export async function until(what, check, ms = 10_000) {
+export async function until(what, check, ms = 20_000) {
   const end = performance.now() + ms;
   for (;;) {
     const found = await check();
@@ -103,7 +103,7 @@ export class Server {
     return answer.status === 204 ? null : answer.json();
   }
 
-  acquire(resource, { holder = 'test', ttl_ms = 60_000, ...more } = {}) {
+  acquire(resource, { holder = 'test', ttl_ms = 600_000, ...more } = {}) {
     return this.ask('POST', '/v1/leases', { resources: [resource].flat(), holder, ttl_ms, ...more });
   }
 
