@@ -2,6 +2,7 @@
 // Debian's Chromium. Nothing is shared between tests but the browser.
 
 import { spawn, execFile } from 'node:child_process';
+import { rmSync } from 'node:fs';
 import { mkdir, mkdtemp, rm } from 'node:fs/promises';
 import { createServer } from 'node:net';
 import { tmpdir } from 'node:os';
@@ -36,6 +37,11 @@ export async function until(what, check, ms = 20_000) {
   }
 }
 
+const running = new Set();
+process.on('exit', () => {
+  for (const server of running) server.abandon();
+});
+
 export class Server {
   #child = null;
   #log = '';
@@ -49,9 +55,15 @@ export class Server {
     server.resp = await freePort();
     server.url = `http://127.0.0.1:${server.port}`;
     server.keys = {};
-    for (const role of roles) server.keys[role] = await server.#makeKey(role);
-    server.#key = server.keys.admin ?? null;
-    await server.up();
+    running.add(server);
+    try {
+      for (const role of roles) server.keys[role] = await server.#makeKey(role);
+      server.#key = server.keys.admin ?? null;
+      await server.up();
+    } catch (error) {
+      await server.stop();
+      throw error;
+    }
     return server;
   }
 
@@ -93,6 +105,13 @@ export class Server {
   async stop() {
     await this.kill('SIGKILL');
     await rm(this.data, { recursive: true, force: true });
+    running.delete(this);
+  }
+
+  /** The last resort, when the tests themselves are ended: nothing may be awaited any more. */
+  abandon() {
+    this.#child?.kill('SIGKILL');
+    rmSync(this.data, { recursive: true, force: true });
   }
 
   async ask(method, path, body, key = this.#key) {
