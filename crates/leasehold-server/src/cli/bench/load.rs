@@ -1,12 +1,15 @@
 //! Pairs of one uncontended acquire and its release, by many clients at once.
+//!
+//! The same loop for the embedded engine and for every peer: what differs is the [`Client`]. Our own server is
+//! driven by `server::pairs`, which costs less of the cores that it shares with the server.
 
+use std::future::Future;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
 use anyhow::Context;
 use indicatif::ProgressBar;
-use leasehold::Leasehold;
 use tokio::task::{JoinHandle, JoinSet};
 
 use super::stats::Stats;
@@ -17,7 +20,29 @@ use crate::cli::moment;
 pub const WARM_UP: Duration = Duration::from_millis(500);
 
 /// How long the lease of a pair would live; it never does.
-const TTL: Duration = Duration::from_secs(60);
+pub const TTL: Duration = Duration::from_secs(60);
+
+/// Somebody who acquires and releases, one at a time.
+pub trait Client: Send + 'static {
+    /// Takes the resource of this name, which nobody else wants. A refusal is an error here.
+    fn acquire(&mut self, name: &str) -> impl Future<Output = anyhow::Result<()>> + Send;
+
+    /// Gives back what was acquired last.
+    fn release(&mut self) -> impl Future<Output = anyhow::Result<()>> + Send;
+
+    /// Cleans up what only this client knows of, when the load is over.
+    fn leave(self) -> impl Future<Output = anyhow::Result<()>> + Send
+    where
+        Self: Sized,
+    {
+        async { Ok(()) }
+    }
+}
+
+/// What every name of this run begins with: it collides with no real work and no other bench.
+pub fn prefix() -> String {
+    format!("leasehold-bench/{}", std::process::id())
+}
 
 /// What a load measured.
 #[derive(Debug)]
@@ -40,8 +65,6 @@ impl Measured {
 
 /// What all clients of a load look at.
 struct Shared {
-    client: Leasehold,
-    /// Names of this run: they collide with no real work and no other bench.
     prefix: String,
     counting: AtomicBool,
     ended: AtomicBool,
@@ -54,16 +77,12 @@ struct Crowd {
 }
 
 impl Crowd {
-    fn start(client: &Leasehold, clients: usize) -> Self {
-        let shared = Arc::new(Shared {
-            client: client.clone(),
-            prefix: format!("leasehold-bench/{}", std::process::id()),
-            counting: AtomicBool::new(false),
-            ended: AtomicBool::new(false),
-        });
+    fn start(clients: Vec<impl Client>) -> Self {
+        let shared =
+            Arc::new(Shared { prefix: prefix(), counting: AtomicBool::new(false), ended: AtomicBool::new(false) });
         let mut tasks = JoinSet::new();
-        for number in 0..clients {
-            tasks.spawn(pairs(shared.clone(), number));
+        for (number, client) in clients.into_iter().enumerate() {
+            tasks.spawn(pairs(shared.clone(), client, number));
         }
         Self { shared, tasks }
     }
@@ -92,15 +111,14 @@ impl Crowd {
     }
 }
 
-/// Runs `clients` tasks for `time` after the warm-up, or until somebody stops it.
+/// Lets the clients work for `time` after the warm-up, or until somebody stops it.
 pub async fn run(
-    client: &Leasehold,
-    clients: usize,
+    clients: Vec<impl Client>,
     time: Duration,
     stop: &Stop,
     bar: &ProgressBar,
 ) -> anyhow::Result<Measured> {
-    let mut crowd = Crowd::start(client, clients);
+    let mut crowd = Crowd::start(clients);
     stop.within(WARM_UP).await;
     let began = crowd.count();
     let waited = wait(&mut crowd.tasks, began, time, stop, bar).await;
@@ -109,13 +127,12 @@ pub async fn run(
     measured
 }
 
-/// Runs `clients` tasks beside some other work, as long as that takes. Everything counts.
+/// Lets the clients work beside some other work, as long as that takes. Everything counts.
 pub async fn beside<T>(
-    client: &Leasehold,
-    clients: usize,
+    clients: Vec<impl Client>,
     work: JoinHandle<anyhow::Result<T>>,
 ) -> anyhow::Result<(T, Measured)> {
-    let crowd = Crowd::start(client, clients);
+    let crowd = Crowd::start(clients);
     let began = crowd.count();
     let done = work.await.context("run the work beside the bench")?;
     let measured = crowd.end(began).await?;
@@ -147,24 +164,23 @@ async fn wait(
 }
 
 /// One client: pairs, one after the other, each under a new name.
-async fn pairs(shared: Arc<Shared>, number: usize) -> anyhow::Result<(Stats, Stats)> {
+async fn pairs(shared: Arc<Shared>, mut client: impl Client, number: usize) -> anyhow::Result<(Stats, Stats)> {
     let (mut acquires, mut both) = (Stats::new()?, Stats::new()?);
-    let holder = format!("bench client {number}");
     let mut turn = 0_u64;
     while !shared.ended.load(Ordering::Relaxed) {
         turn += 1;
         let counts = shared.counting.load(Ordering::Relaxed);
-        let claim = shared.client.acquire(format!("{}/{number}/{turn}", shared.prefix));
-        let claim = claim.ttl(TTL).holder(holder.as_str());
+        let name = format!("{}/{number}/{turn}", shared.prefix);
         let before = moment::stopwatch();
-        let grant = claim.grant().await?;
+        client.acquire(&name).await?;
         let granted = moment::stopwatch();
-        shared.client.release(&grant.lease_id).await?;
+        client.release().await?;
         let released = moment::stopwatch();
         if counts {
             acquires.record(granted.duration_since(before));
             both.record(released.duration_since(before));
         }
     }
+    client.leave().await?;
     Ok((acquires, both))
 }

@@ -125,7 +125,7 @@ mod tests {
             acquire: stats(&[150, 150, 150]),
             pair: stats(&[300, 300, 300]),
         };
-        let disk = Found { p50: 100.0, p50_before: 90.0, p50_after: 190.0 };
+        let disk = Found { p50: 100.0, p99: 300.0, p50_before: 90.0, p50_after: 190.0 };
         assert!(!disk.is_steady() && Found { p50_after: 180.0, ..disk }.is_steady());
         let report = Report::new("embedded:x".into(), 10, &measured, disk, "ext4".into());
         assert_eq!(report.pairs, 3);

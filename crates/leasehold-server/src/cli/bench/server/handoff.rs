@@ -1,0 +1,213 @@
+//! `bench --handoff N`: N in line for one name, each of whom releases as soon as it is granted.
+//!
+//! What is measured is what a baton costs: from the moment a release is sent to the moment the next in line has
+//! its grant. It takes one trip and one sync at least, so both are measured in the same run, half before and half
+//! after, and the sum of the same percentile of each is what the figure is compared with.
+
+use std::time::{Duration, Instant};
+
+use anyhow::{bail, ensure};
+use indicatif::ProgressBar;
+use serde::Serialize;
+
+use super::Address;
+use super::crowd::Crowd;
+use super::wire::Answer;
+use crate::cli::bench::disk::{Found, Probe};
+use crate::cli::bench::load;
+use crate::cli::bench::place::Disk;
+use crate::cli::bench::report::micros;
+use crate::cli::bench::stats::{Stats, Summary, ratio};
+use crate::cli::bench::stop::Stop;
+use crate::cli::output::{self, Table};
+use crate::cli::{bench::progress, moment};
+
+/// The ttl of each lease, and the patience of each in line: longer than it can take.
+const TTL_MS: &str = "30000";
+const WAIT_MS: &str = "60000";
+
+/// How long an answer may take before we give up.
+const PATIENCE: Duration = Duration::from_secs(10);
+
+/// How long the first holder waits, so that all others stand in line when it releases.
+const GATHER: Duration = Duration::from_millis(200);
+
+/// Trips measured before, and again after.
+const TRIPS: u32 = 2_000;
+
+/// What was found.
+#[derive(Debug, Serialize)]
+pub struct Report {
+    url: String,
+    fs: String,
+    waiters: usize,
+    seconds: f64,
+    handoffs: u64,
+    /// From a release sent to the next one's grant received.
+    handoff_us: Summary,
+    /// One PING, on the same connections.
+    round_trip_us: Summary,
+    fdatasync_us: Found,
+    /// The p50 of a handoff, of the p50 of one fdatasync and the p50 of one round trip together.
+    ratio_p50: f64,
+    /// The same of p99.
+    ratio_p99: f64,
+}
+
+/// Measures disk and trip, hands the baton on for `time`, and measures disk and trip again. Blocks.
+pub fn run(address: &Address, waiters: usize, disk: &Disk, time: Duration, stop: &Stop) -> anyhow::Result<Report> {
+    let bar = progress::time(time, "measuring the disk and the round trip");
+    let mut crowd = Crowd::connect(address, waiters)?;
+    let (mut probe, mut trips) = (disk.probe()?, Stats::new()?);
+    measure(&mut probe, &mut crowd, &mut trips)?;
+    bar.set_message("handing on");
+    let (handoffs, elapsed) = Line::new(&mut crowd)?.run(time, stop, &bar)?;
+    bar.set_message("measuring the disk and the round trip again");
+    // Those still in line would be granted while we measure: new connections, and the old ones leave the line.
+    drop(crowd);
+    let mut crowd = Crowd::connect(address, 1)?;
+    measure(&mut probe, &mut crowd, &mut trips)?;
+    bar.finish_and_clear();
+    let (fdatasync_us, round_trip_us, handoff_us) = (probe.found()?, trips.summary(), handoffs.summary());
+    Ok(Report {
+        url: address.shown.clone(),
+        fs: disk.fs.clone(),
+        waiters,
+        seconds: ratio(elapsed.as_secs_f64(), 1.0),
+        handoffs: handoffs.count(),
+        handoff_us,
+        round_trip_us,
+        fdatasync_us,
+        ratio_p50: ratio(handoff_us.p50, fdatasync_us.p50 + round_trip_us.p50),
+        ratio_p99: ratio(handoff_us.p99, fdatasync_us.p99 + round_trip_us.p99),
+    })
+}
+
+fn measure(probe: &mut Probe, crowd: &mut Crowd, trips: &mut Stats) -> anyhow::Result<()> {
+    probe.measure()?;
+    for _ in 0..TRIPS {
+        let sent = moment::stopwatch();
+        crowd.send(0, &["PING"])?;
+        ensure!(crowd.look(PATIENCE)? > 0, "the server did not answer PING for ten seconds");
+        crowd.receive(0)?;
+        match crowd.answer(0)? {
+            Some(Answer::Simple("PONG")) => trips.record(moment::stopwatch().duration_since(sent)),
+            _ => bail!("the server answered PING with something else than PONG"),
+        }
+    }
+    Ok(())
+}
+
+/// Everybody in line for one name.
+struct Line<'a> {
+    crowd: &'a mut Crowd,
+    name: String,
+    lease_id: String,
+    /// Who was granted and has not been told yet that its release went through.
+    releasing: Vec<bool>,
+    /// When the last release was sent, until somebody is granted.
+    released: Option<Instant>,
+    handoffs: Stats,
+    granted: usize,
+}
+
+impl<'a> Line<'a> {
+    fn new(crowd: &'a mut Crowd) -> anyhow::Result<Self> {
+        let releasing = vec![false; crowd.len()];
+        let name = format!("{}/baton", load::prefix());
+        let mut line = Self {
+            crowd,
+            name,
+            lease_id: String::new(),
+            releasing,
+            released: None,
+            handoffs: Stats::new()?,
+            granted: 0,
+        };
+        (0..line.crowd.len()).try_for_each(|caller| line.ask(caller))?;
+        Ok(line)
+    }
+
+    fn ask(&mut self, caller: usize) -> anyhow::Result<()> {
+        let Self { crowd, name, .. } = self;
+        crowd.send(caller, &["LEASE", "ACQUIRE", TTL_MS, "WAIT", WAIT_MS, "RESOURCES", name])
+    }
+
+    fn run(mut self, time: Duration, stop: &Stop, bar: &ProgressBar) -> anyhow::Result<(Stats, Duration)> {
+        let mut began = moment::stopwatch();
+        let mut heard = began;
+        let warm = 2 * self.crowd.len();
+        let mut counting = false;
+        loop {
+            let found = self.crowd.look(Duration::from_millis(100))?;
+            let now = moment::stopwatch();
+            bar.set_position(u64::try_from(now.duration_since(began).as_millis())?);
+            if found > 0 {
+                heard = now;
+            } else if now.duration_since(heard) > PATIENCE {
+                bail!("the server granted nothing to those in line for ten seconds");
+            }
+            for place in 0..found {
+                self.hear(self.crowd.found(place))?;
+            }
+            if !counting && self.granted >= warm {
+                (self.handoffs, began, counting) = (Stats::new()?, now, true);
+            }
+            if stop.is_asked() || (counting && now.duration_since(began) >= time) {
+                return Ok((self.handoffs, now.duration_since(began)));
+            }
+        }
+    }
+
+    fn hear(&mut self, caller: usize) -> anyhow::Result<()> {
+        self.crowd.receive(caller)?;
+        let Some(answer) = self.crowd.answer(caller)? else { return Ok(()) };
+        let now = moment::stopwatch();
+        match answer {
+            Answer::Array(lease_id) => {
+                self.lease_id.clear();
+                self.lease_id.push_str(lease_id);
+                match self.released.take() {
+                    Some(released) => self.handoffs.record(now.duration_since(released)),
+                    None if self.granted == 0 => gather(),
+                    None => bail!("two were granted at once"),
+                }
+                self.granted += 1;
+                self.releasing[caller] = true;
+                self.released = Some(moment::stopwatch());
+                self.crowd.send(caller, &["LEASE", "RELEASE", &self.lease_id])
+            }
+            // Back to the end of the line, so that it never gets shorter.
+            Answer::Integer(1) if self.releasing[caller] => {
+                self.releasing[caller] = false;
+                self.ask(caller)
+            }
+            Answer::Error(sentence) => bail!("the server refused: {sentence}"),
+            // Nothing of the answer is repeated: it may carry a lease_id.
+            _ => bail!("the server answered something else than was asked for"),
+        }
+    }
+}
+
+/// Lets all others get in line before the first release.
+#[allow(clippy::disallowed_methods, reason = "a bench measures real time, and nobody can be asked who stands in line")]
+fn gather() {
+    std::thread::sleep(GATHER);
+}
+
+/// Prints the figures for people.
+pub fn print(report: &Report) -> anyhow::Result<()> {
+    output::line(format!("{} on {}", report.url, report.fs))?;
+    output::line(format!("{} in line, {} handoffs in {} s", report.waiters, report.handoffs, report.seconds))?;
+    let mut table = Table::new(&["", "P50", "P99"]);
+    let mut row = |what: &str, p50: f64, p99: f64| table.row([what.to_owned(), micros(p50), micros(p99)]);
+    row("release to next grant", report.handoff_us.p50, report.handoff_us.p99);
+    row("one fdatasync", report.fdatasync_us.p50, report.fdatasync_us.p99);
+    row("one round trip", report.round_trip_us.p50, report.round_trip_us.p99);
+    table.row([
+        "of fdatasync + round trip".to_owned(),
+        format!("{:.2} x", report.ratio_p50),
+        format!("{:.2} x", report.ratio_p99),
+    ]);
+    table.print()
+}
