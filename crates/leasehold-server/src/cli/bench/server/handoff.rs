@@ -147,6 +147,7 @@ impl<'a> Line<'a> {
             } else if now.duration_since(heard) > PATIENCE {
                 bail!("the server granted nothing to those in line for ten seconds");
             }
+            ensure!(self.granted > 0 || found <= 1, "two were granted at once");
             for place in 0..found {
                 self.hear(self.crowd.found(place))?;
             }
@@ -169,8 +170,7 @@ impl<'a> Line<'a> {
                 self.lease_id.push_str(lease_id);
                 match self.released.take() {
                     Some(released) => self.handoffs.record(now.duration_since(released)),
-                    None if self.granted == 0 => gather(),
-                    None => bail!("two were granted at once"),
+                    None => self.gather()?,
                 }
                 self.granted += 1;
                 self.releasing[caller] = true;
@@ -187,12 +187,15 @@ impl<'a> Line<'a> {
             _ => bail!("the server answered something else than was asked for"),
         }
     }
-}
 
-/// Lets all others get in line before the first release.
-#[allow(clippy::disallowed_methods, reason = "a bench measures real time, and nobody can be asked who stands in line")]
-fn gather() {
-    std::thread::sleep(GATHER);
+    /// The first holder keeps the name until all others stand in line. Nobody else is granted meanwhile, or it is no
+    /// lock that we measure.
+    #[allow(clippy::disallowed_methods, reason = "a bench measures real time, and nobody can be asked who is in line")]
+    fn gather(&mut self) -> anyhow::Result<()> {
+        std::thread::sleep(GATHER);
+        ensure!(self.crowd.look(Duration::ZERO)? == 0, "two were granted at once");
+        Ok(())
+    }
 }
 
 /// Prints the figures for people.
