@@ -39,6 +39,12 @@ pub trait Client: Send + 'static {
     }
 }
 
+/// CPU time of this process so far.
+pub fn cpu_time() -> Duration {
+    let spent = rustix::time::clock_gettime(rustix::time::ClockId::ProcessCPUTime);
+    Duration::try_from(spent).unwrap_or_default()
+}
+
 /// What every name of this run begins with: it collides with no real work and no other bench.
 pub fn prefix() -> String {
     format!("leasehold-bench/{}", std::process::id())
@@ -49,6 +55,8 @@ pub fn prefix() -> String {
 pub struct Measured {
     /// How long it was measured.
     pub elapsed: Duration,
+    /// CPU time of this process meanwhile: what the load took from the cores that it shares with a server.
+    pub cpu: Duration,
     /// Latency of each acquire.
     pub acquire: Stats,
     /// Latency of each acquire with its release.
@@ -87,16 +95,17 @@ impl Crowd {
         Self { shared, tasks }
     }
 
-    /// From now on it counts.
-    fn count(&self) -> Instant {
+    /// From now on it counts: the moment, and the CPU time at it.
+    fn count(&self) -> (Instant, Duration) {
         self.shared.counting.store(true, Ordering::Relaxed);
-        moment::stopwatch()
+        (moment::stopwatch(), cpu_time())
     }
 
     /// Ends the work and adds up what was measured since.
-    async fn end(mut self, began: Instant) -> anyhow::Result<Measured> {
+    async fn end(mut self, (began, cpu): (Instant, Duration)) -> anyhow::Result<Measured> {
         self.shared.ended.store(true, Ordering::Relaxed);
-        let mut measured = Measured { elapsed: began.elapsed(), acquire: Stats::new()?, pair: Stats::new()? };
+        let cpu = cpu_time().saturating_sub(cpu);
+        let mut measured = Measured { elapsed: began.elapsed(), cpu, acquire: Stats::new()?, pair: Stats::new()? };
         let mut failed = None;
         while let Some(done) = self.tasks.join_next().await {
             match done.context("run a client of the bench")? {
@@ -121,7 +130,7 @@ pub async fn run(
     let mut crowd = Crowd::start(clients);
     stop.within(WARM_UP).await;
     let began = crowd.count();
-    let waited = wait(&mut crowd.tasks, began, time, stop, bar).await;
+    let waited = wait(&mut crowd.tasks, began.0, time, stop, bar).await;
     let measured = crowd.end(began).await;
     waited?;
     measured

@@ -83,7 +83,8 @@ impl Load {
     fn run(mut self, time: Duration, stop: &Stop, bar: &ProgressBar) -> anyhow::Result<Measured> {
         let end = self.began + time;
         let mut tick = moment::stopwatch();
-        let mut elapsed = Duration::ZERO;
+        let (mut elapsed, mut cpu) = (Duration::ZERO, Duration::ZERO);
+        let mut cpu_before = None;
         while self.at_work > 0 {
             let found = self.crowd.look(TICK)?;
             let now = moment::stopwatch();
@@ -94,15 +95,19 @@ impl Load {
                     bail!("the server left {} clients without an answer for ten seconds", self.at_work);
                 }
             }
+            if cpu_before.is_none() && now >= self.began {
+                cpu_before = Some(load::cpu_time());
+            }
             if !self.ended && (now >= end || stop.is_asked()) {
                 self.ended = true;
                 elapsed = now.saturating_duration_since(self.began);
+                cpu = cpu_before.map_or(Duration::ZERO, |before| load::cpu_time().saturating_sub(before));
             }
             for place in 0..found {
                 self.hear(self.crowd.found(place))?;
             }
         }
-        Ok(Measured { elapsed, acquire: self.acquire, pair: self.pair })
+        Ok(Measured { elapsed, cpu, acquire: self.acquire, pair: self.pair })
     }
 
     /// Begins a pair, under a new name.
