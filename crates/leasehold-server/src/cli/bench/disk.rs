@@ -11,7 +11,7 @@ use serde::Serialize;
 
 use super::stats::Stats;
 use crate::cli::exit::Failure;
-use crate::cli::moment;
+use crate::cli::{moment, output};
 
 /// The size of the file that is synced, zero-filled beforehand: an allocated block whose size does not
 /// change needs no metadata on disk, which is what the journal relies on.
@@ -92,6 +92,13 @@ impl Found {
     pub fn is_steady(&self) -> bool {
         let (low, high) = (self.p50_before.min(self.p50_after), self.p50_before.max(self.p50_after));
         high <= 2.0 * low
+    }
+
+    /// Warns of a disk that was not.
+    pub fn warn(&self) {
+        if !self.is_steady() {
+            output::say("the disk changed its pace while we measured: the ratios mean little, try again");
+        }
     }
 }
 

@@ -206,9 +206,7 @@ impl Bench {
         bar.finish_and_clear();
         driver.close().await?;
         let report = Report::new(site.url(), clients, &measured, probe.found()?, disk.fs);
-        if !report.fdatasync_us.is_steady() {
-            output::say("the disk changed its pace while we measured: the ratios mean little, try again");
-        }
+        report.fdatasync_us.warn();
         Ok((report, measured))
     }
 

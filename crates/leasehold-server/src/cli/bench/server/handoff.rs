@@ -69,6 +69,7 @@ pub fn run(address: &Address, waiters: usize, disk: &Disk, time: Duration, stop:
     measure(&mut probe, &mut crowd, &mut trips)?;
     bar.finish_and_clear();
     let (fdatasync_us, round_trip_us, handoff_us) = (probe.found()?, trips.summary(), handoffs.summary());
+    fdatasync_us.warn();
     Ok(Report {
         url: address.shown.clone(),
         fs: disk.fs.clone(),
