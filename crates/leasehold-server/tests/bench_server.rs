@@ -219,6 +219,20 @@ fn idle_connections_that_were_closed_are_noticed() {
     assert!(answer.err.contains("closed 3 of 3 idle connections"), "{answer:?}");
 }
 
+/// Goal: a server that falls silent in the middle of the load does not keep the bench for ever.
+#[test]
+fn a_server_that_falls_silent_is_given_up() {
+    let answered = Mutex::new(0);
+    let port = listen(move |command| {
+        let mut answered = answered.lock().expect("nobody panics");
+        *answered += 1;
+        if *answered > 100 { Some(String::new()) } else { generous(command) }
+    });
+    let answer = bench(port, &["--clients", "2", "--for", "10m"]).with_code(1);
+    answer.says_one_sentence();
+    assert!(answer.err.contains("left 2 clients without an answer"), "{answer:?}");
+}
+
 /// Goal: a server that refuses, hangs up, speaks something else or is not there is told in one sentence.
 #[test]
 fn a_server_that_does_not_answer_is_told_in_one_sentence() {

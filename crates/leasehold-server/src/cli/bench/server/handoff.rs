@@ -12,6 +12,7 @@ use serde::Serialize;
 
 use super::Address;
 use super::crowd::Crowd;
+use super::pairs::{SILENT_TICKS, TICK};
 use super::wire::Answer;
 use crate::cli::bench::disk::{Found, Probe};
 use crate::cli::bench::load;
@@ -26,7 +27,7 @@ use crate::cli::{bench::progress, moment};
 const TTL_MS: &str = "30000";
 const WAIT_MS: &str = "60000";
 
-/// How long an answer may take before we give up.
+/// How long an answer to PING may take before we give up.
 const PATIENCE: Duration = Duration::from_secs(10);
 
 /// How long the first holder waits, so that all others stand in line when it releases.
@@ -136,18 +137,15 @@ impl<'a> Line<'a> {
 
     fn run(mut self, time: Duration, stop: &Stop, bar: &ProgressBar) -> anyhow::Result<(Stats, Duration)> {
         let mut began = moment::stopwatch();
-        let mut heard = began;
+        let mut silent = 0;
         let warm = 2 * self.crowd.len();
         let mut counting = false;
         loop {
-            let found = self.crowd.look(Duration::from_millis(100))?;
+            let found = self.crowd.look(TICK)?;
+            silent = if found > 0 { 0 } else { silent + 1 };
+            ensure!(silent < SILENT_TICKS, "the server granted nothing to those in line for ten seconds");
             let now = moment::stopwatch();
             bar.set_position(u64::try_from(now.duration_since(began).as_millis())?);
-            if found > 0 {
-                heard = now;
-            } else if now.duration_since(heard) > PATIENCE {
-                bail!("the server granted nothing to those in line for ten seconds");
-            }
             ensure!(self.granted > 0 || found <= 1, "two were granted at once");
             for place in 0..found {
                 self.hear(self.crowd.found(place))?;
