@@ -169,7 +169,8 @@ fn handoffs_are_timed_from_release_to_next_grant() {
         let told = found[format!("ratio_{at}")].as_f64().expect("a number");
         assert!((ratio - told).abs() < 0.01, "{at} in {found}");
     }
-    let (_, passed) = *baton.turns.lock().expect("nobody panics");
+    let (asked, passed) = *baton.turns.lock().expect("nobody panics");
+    assert_eq!(asked, passed, "nobody is left in line, and nobody holds");
     assert!(passed as u64 >= found["handoffs"].as_u64().expect("a count"), "{found}");
     let table = bench(port_of(Baton::default()), &["--handoff", "2"]).with_code(0);
     assert!(table.out.contains("release to next grant") && table.out.contains(" x"), "{table:?}");

@@ -6,7 +6,7 @@
 
 use std::time::{Duration, Instant};
 
-use anyhow::{bail, ensure};
+use anyhow::{Context, bail, ensure};
 use indicatif::ProgressBar;
 use serde::Serialize;
 
@@ -46,7 +46,7 @@ pub struct Report {
     handoffs: u64,
     /// From a release sent to the next one's grant received.
     handoff_us: Summary,
-    /// One PING, on the same connections.
+    /// One PING, on a connection of its own, before and after.
     round_trip_us: Summary,
     fdatasync_us: Found,
     /// The p50 of a handoff, of the p50 of one fdatasync and the p50 of one round trip together.
@@ -58,16 +58,12 @@ pub struct Report {
 /// Measures disk and trip, hands the baton on for `time`, and measures disk and trip again. Blocks.
 pub fn run(address: &Address, waiters: usize, disk: &Disk, time: Duration, stop: &Stop) -> anyhow::Result<Report> {
     let bar = progress::time(time, "measuring the disk and the round trip");
-    let mut crowd = Crowd::connect(address, waiters)?;
     let (mut probe, mut trips) = (disk.probe()?, Stats::new()?);
-    measure(&mut probe, &mut crowd, &mut trips)?;
+    measure(&mut probe, address, &mut trips)?;
     bar.set_message("handing on");
-    let (handoffs, elapsed) = Line::new(&mut crowd)?.run(time, stop, &bar)?;
+    let (handoffs, elapsed) = Line::new(Crowd::connect(address, waiters)?)?.run(time, stop, &bar)?;
     bar.set_message("measuring the disk and the round trip again");
-    // Those still in line would be granted while we measure: new connections, and the old ones leave the line.
-    drop(crowd);
-    let mut crowd = Crowd::connect(address, 1)?;
-    measure(&mut probe, &mut crowd, &mut trips)?;
+    measure(&mut probe, address, &mut trips)?;
     bar.finish_and_clear();
     let (fdatasync_us, round_trip_us, handoff_us) = (probe.found()?, trips.summary(), handoffs.summary());
     fdatasync_us.warn();
@@ -85,8 +81,11 @@ pub fn run(address: &Address, waiters: usize, disk: &Disk, time: Duration, stop:
     })
 }
 
-fn measure(probe: &mut Probe, crowd: &mut Crowd, trips: &mut Stats) -> anyhow::Result<()> {
+/// One half of what the handoff is compared with, while nobody stands in line.
+fn measure(probe: &mut Probe, address: &Address, trips: &mut Stats) -> anyhow::Result<()> {
     probe.measure()?;
+    // Connected only now: a server may cut off those who say nothing at first.
+    let mut crowd = Crowd::connect(address, 1)?;
     for _ in 0..TRIPS {
         let sent = moment::stopwatch();
         crowd.send(0, &["PING"])?;
@@ -101,8 +100,8 @@ fn measure(probe: &mut Probe, crowd: &mut Crowd, trips: &mut Stats) -> anyhow::R
 }
 
 /// Everybody in line for one name.
-struct Line<'a> {
-    crowd: &'a mut Crowd,
+struct Line {
+    crowd: Crowd,
     name: String,
     lease_id: String,
     /// Who was granted and has not been told yet that its release went through.
@@ -111,10 +110,13 @@ struct Line<'a> {
     released: Option<Instant>,
     handoffs: Stats,
     granted: usize,
+    /// How many are to be granted yet, or to hear that their release went through.
+    in_line: usize,
+    ended: bool,
 }
 
-impl<'a> Line<'a> {
-    fn new(crowd: &'a mut Crowd) -> anyhow::Result<Self> {
+impl Line {
+    fn new(crowd: Crowd) -> anyhow::Result<Self> {
         let releasing = vec![false; crowd.len()];
         let name = format!("{}/baton", load::prefix());
         let mut line = Self {
@@ -125,7 +127,10 @@ impl<'a> Line<'a> {
             released: None,
             handoffs: Stats::new()?,
             granted: 0,
+            in_line: 0,
+            ended: false,
         };
+        line.in_line = line.crowd.len();
         (0..line.crowd.len()).try_for_each(|caller| line.ask(caller))?;
         Ok(line)
     }
@@ -135,28 +140,32 @@ impl<'a> Line<'a> {
         crowd.send(caller, &["LEASE", "ACQUIRE", TTL_MS, "WAIT", WAIT_MS, "RESOURCES", name])
     }
 
+    /// Hands on for `time` after everybody had two turns, and then until everybody has had its last.
     fn run(mut self, time: Duration, stop: &Stop, bar: &ProgressBar) -> anyhow::Result<(Stats, Duration)> {
-        let mut began = moment::stopwatch();
-        let mut silent = 0;
         let warm = 2 * self.crowd.len();
-        let mut counting = false;
-        loop {
+        let mut began = None;
+        let mut found_out = None;
+        let mut silent = 0;
+        while self.in_line > 0 {
             let found = self.crowd.look(TICK)?;
             silent = if found > 0 { 0 } else { silent + 1 };
             ensure!(silent < SILENT_TICKS, "the server granted nothing to those in line for ten seconds");
-            let now = moment::stopwatch();
-            bar.set_position(u64::try_from(now.duration_since(began).as_millis())?);
             ensure!(self.granted > 0 || found <= 1, "two were granted at once");
             for place in 0..found {
                 self.hear(self.crowd.found(place))?;
             }
-            if !counting && self.granted >= warm {
-                (self.handoffs, began, counting) = (Stats::new()?, now, true);
+            let now = moment::stopwatch();
+            if began.is_none() && self.granted >= warm {
+                (self.handoffs, began) = (Stats::new()?, Some(now));
             }
-            if stop.is_asked() || (counting && now.duration_since(began) >= time) {
-                return Ok((self.handoffs, now.duration_since(began)));
+            let elapsed = began.map_or(Duration::ZERO, |began| now.duration_since(began));
+            bar.set_position(u64::try_from(elapsed.as_millis())?);
+            if !self.ended && (elapsed >= time || stop.is_asked()) {
+                self.ended = true;
+                found_out = Some((self.handoffs.clone(), elapsed));
             }
         }
+        found_out.context("the line ended before its time")
     }
 
     fn hear(&mut self, caller: usize) -> anyhow::Result<()> {
@@ -176,9 +185,14 @@ impl<'a> Line<'a> {
                 self.released = Some(moment::stopwatch());
                 self.crowd.send(caller, &["LEASE", "RELEASE", &self.lease_id])
             }
-            // Back to the end of the line, so that it never gets shorter.
+            // Back to the end of the line, so that it never gets shorter. At the end nobody is left in it, and nobody
+            // holds: the next run would wait for a ghost.
             Answer::Integer(1) if self.releasing[caller] => {
                 self.releasing[caller] = false;
+                if self.ended {
+                    self.in_line -= 1;
+                    return Ok(());
+                }
                 self.ask(caller)
             }
             Answer::Error(sentence) => bail!("the server refused: {sentence}"),
