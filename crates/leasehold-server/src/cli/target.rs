@@ -66,11 +66,6 @@ impl Target {
         let options = Options { notices, ..Options::default() };
         Leasehold::with_engine(Visitor::new(self.dir.clone(), options), clock())
     }
-
-    /// The URL of this target, for [`Leasehold::open`].
-    pub fn url(&self) -> String {
-        format!("embedded:{}", self.dir.display())
-    }
 }
 
 /// The clock leases are counted by: it includes suspend.
