@@ -9,12 +9,12 @@
 
 mod acquire;
 pub mod bench;
-mod duration;
+pub mod duration;
 mod engines;
 pub mod exit;
 mod inspect;
 mod ls;
-mod moment;
+pub mod moment;
 mod output;
 mod release;
 mod renew;

@@ -272,15 +272,17 @@ impl Service {
         let _pass = self.admit(caller, Verb::Status, &[])?;
         let embedded = self.embedded.as_ref();
         let counts = embedded.map(|engine| engine.tally().2);
-        let may_see = |event: &leasehold::engine::Event| event.resources.iter().any(|name| caller.principal.sees(name));
-        let recent = embedded.map_or_else(Vec::new, |engine| engine.recent_losses(100));
+        let mut recent = embedded.map_or_else(Vec::new, |engine| engine.recent_losses(100));
+        // A lease over several resources is told of with those that may be seen.
+        recent.iter_mut().for_each(|event| event.resources.retain(|name| caller.principal.sees(name)));
+        recent.retain(|event| !event.resources.is_empty());
         Ok(Status {
             promises: self.engine.promises(),
             leases: counts.map(|counts| counts.leases),
             waiters: counts.map(|counts| counts.waiters),
             uptime: self.clock.now().since(self.started),
             rates: self.metrics.rates(),
-            recent: recent.into_iter().filter(may_see).collect(),
+            recent,
             keys_needed: self.keys.are_needed(),
             roles: caller.principal.roles,
         })
