@@ -28,7 +28,8 @@ use super::{App, Config};
 use crate::service::Peer;
 
 const WRONG_PORT: &[u8] = b"-ERR this port speaks HTTP, RESP is spoken on another\r\n";
-const FULL: &[u8] = b"HTTP/1.1 503 Service Unavailable\r\nRetry-After: 1\r\nContent-Length: 0\r\nConnection: close\r\n\r\n";
+const FULL: &[u8] =
+    b"HTTP/1.1 503 Service Unavailable\r\nRetry-After: 1\r\nContent-Length: 0\r\nConnection: close\r\n\r\n";
 const FULL_FOR_YOU: &[u8] =
     b"HTTP/1.1 429 Too Many Requests\r\nRetry-After: 1\r\nContent-Length: 0\r\nConnection: close\r\n\r\n";
 

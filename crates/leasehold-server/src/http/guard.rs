@@ -121,8 +121,18 @@ mod tests {
         let local: IpAddr = "10.0.0.7".parse().unwrap();
         let passes = |authority: &str| is_ours(&config, local, &name_of(&authority.to_ascii_lowercase()));
         for ours in [
-            "localhost", "LOCALHOST:7400", "localhost.:1", "app.localhost", "127.0.0.1:7400", "127.9.9.9", "[::1]:7400",
-            "[::1]", "[::ffff:127.0.0.1]", "10.0.0.7", "locks.example", "Locks.Example:80",
+            "localhost",
+            "LOCALHOST:7400",
+            "localhost.:1",
+            "app.localhost",
+            "127.0.0.1:7400",
+            "127.9.9.9",
+            "[::1]:7400",
+            "[::1]",
+            "[::ffff:127.0.0.1]",
+            "10.0.0.7",
+            "locks.example",
+            "Locks.Example:80",
         ] {
             assert!(passes(ours), "{ours}");
         }
@@ -143,15 +153,23 @@ mod tests {
         };
         assert!(!is_foreign(&HeaderMap::new(), "localhost:7400"));
         for (name, value) in [
-            ("origin", "http://localhost:7400"), ("origin", "https://LOCALHOST:7400"),
-            ("sec-fetch-site", "same-origin"), ("sec-fetch-site", "none"),
+            ("origin", "http://localhost:7400"),
+            ("origin", "https://LOCALHOST:7400"),
+            ("sec-fetch-site", "same-origin"),
+            ("sec-fetch-site", "none"),
         ] {
             assert!(!foreign(name, value), "{name}: {value}");
         }
         for (name, value) in [
-            ("origin", "null"), ("origin", "http://localhost"), ("origin", "http://localhost:7401"),
-            ("origin", "http://evil.example"), ("origin", "file://"), ("origin", ""),
-            ("sec-fetch-site", "cross-site"), ("sec-fetch-site", "same-site"), ("sec-fetch-site", "SAME-ORIGIN"),
+            ("origin", "null"),
+            ("origin", "http://localhost"),
+            ("origin", "http://localhost:7401"),
+            ("origin", "http://evil.example"),
+            ("origin", "file://"),
+            ("origin", ""),
+            ("sec-fetch-site", "cross-site"),
+            ("sec-fetch-site", "same-site"),
+            ("sec-fetch-site", "SAME-ORIGIN"),
         ] {
             assert!(foreign(name, value), "{name}: {value}");
         }

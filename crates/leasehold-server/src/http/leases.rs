@@ -26,7 +26,8 @@ pub async fn acquire(mut call: Call) -> Result<Response<Body>, Problem> {
     call.query([])?;
     let claim = claim(call.body().await?, request, &caller)?;
     let resources: Vec<String> = claim.wants.iter().map(|want| want.name.clone()).collect();
-    let grant = granted(call.app.clone(), caller.clone(), claim).await?.map_err(|denial| call.told(&denial, &caller))?;
+    let grant =
+        granted(call.app.clone(), caller.clone(), claim).await?.map_err(|denial| call.told(&denial, &caller))?;
     Ok(shape::json(StatusCode::CREATED, &shape::Granted::new(&grant, &resources)))
 }
 

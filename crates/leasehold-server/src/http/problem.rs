@@ -102,7 +102,8 @@ impl Problem {
         }
         let now = service.clock().now();
         let principal = &caller.principal;
-        let wait = principal.rate.as_ref().map_or(Duration::ZERO, |rate| rate.wait(now)).max(principal.guesses.wait(now));
+        let wait =
+            principal.rate.as_ref().map_or(Duration::ZERO, |rate| rate.wait(now)).max(principal.guesses.wait(now));
         let seconds = wait.as_millis().div_ceil(1000).max(1);
         let after = HeaderValue::from_str(&seconds.to_string()).unwrap_or(HeaderValue::from_static("1"));
         problem.with(header::RETRY_AFTER, after)
