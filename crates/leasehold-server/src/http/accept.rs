@@ -155,11 +155,13 @@ impl Line {
             .serve_connection(TokioIo::new(guarded), service);
         let mut connection = std::pin::pin!(connection);
         let ended = tokio::select! {
-            ended = connection.as_mut() => ended,
+            // The end first: an answer that comes with it says that the connection closes.
+            biased;
             () = self.app.stop.cancelled() => {
                 connection.as_mut().graceful_shutdown();
                 connection.await
             }
+            ended = connection.as_mut() => ended,
         };
         if let Err(error) = ended {
             tracing::debug!(target: "leasehold::http", peer = %self.peer, %error, "a connection ended early");

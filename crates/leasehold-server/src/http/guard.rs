@@ -10,7 +10,7 @@ use std::net::IpAddr;
 
 use axum::body::Body;
 use hyper::header::{self, HeaderMap, HeaderName, HeaderValue};
-use hyper::{Method, Request, Response};
+use hyper::{Method, Request, Response, Version};
 
 use super::Config;
 use super::problem::Problem;
@@ -39,25 +39,27 @@ pub fn is_api(path: &str) -> bool {
 /// What is wrong with it.
 pub fn check<B>(config: &Config, arrival: Arrival, request: &Request<B>) -> Result<(), Problem> {
     let host = host_of(request)?;
-    if !is_ours(config, arrival.local, &name_of(&host)) {
+    if host.as_ref().is_some_and(|host| !is_ours(config, arrival.local, &name_of(host))) {
         let detail = "this server does not answer to the Host of this request: add the name to its hosts";
         return Err(Problem::forbidden(detail));
     }
     let changes = !matches!(*request.method(), Method::GET | Method::HEAD);
-    if (changes || is_api(request.uri().path())) && is_foreign(request.headers(), &host) {
+    if (changes || is_api(request.uri().path())) && is_foreign(request.headers(), host.as_deref().unwrap_or_default()) {
         return Err(Problem::forbidden("requests from pages of another origin are refused"));
     }
     Ok(())
 }
 
-/// The authority this request is for: of its target if that has one, else of its Host.
-fn host_of<B>(request: &Request<B>) -> Result<String, Problem> {
+/// The authority this request is for: of its target if that has one, else of its Host. Health checks that speak HTTP/1.0
+/// have none, and no browser does that.
+fn host_of<B>(request: &Request<B>) -> Result<Option<String>, Problem> {
     if let Some(authority) = request.uri().authority() {
-        return Ok(authority.as_str().to_ascii_lowercase());
+        return Ok(Some(authority.as_str().to_ascii_lowercase()));
     }
     let mut hosts = request.headers().get_all(header::HOST).iter();
     match (hosts.next().map(HeaderValue::to_str), hosts.next()) {
-        (Some(Ok(host)), None) => Ok(host.to_ascii_lowercase()),
+        (Some(Ok(host)), None) => Ok(Some(host.to_ascii_lowercase())),
+        (None, _) if request.version() == Version::HTTP_10 => Ok(None),
         _ => Err(Problem::invalid("a request has one Host header")),
     }
 }
