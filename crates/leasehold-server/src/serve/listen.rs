@@ -11,7 +11,7 @@ use crate::{http, resp};
 /// Connections the kernel may keep for us until we take them.
 const BACKLOG: i32 = 4096;
 /// Descriptors that are not connections: the journal, timers, threads.
-const OTHER_FILES: u64 = 256;
+const OTHER_FILES: u64 = 64;
 
 /// Where it listens in truth: a port of 0 was chosen by the kernel.
 #[derive(Clone, Copy, Debug)]
@@ -20,6 +20,8 @@ pub struct Ports {
     pub http: SocketAddr,
     /// RESP.
     pub resp: SocketAddr,
+    /// So many files may be open, where that is not enough for all the connections that are allowed.
+    pub files: Option<u64>,
 }
 
 /// Refuses an address that others can reach without keys, or without TLS unless that was asked for.
@@ -57,11 +59,11 @@ pub fn permit(config: &Config, has_keys: bool) -> anyhow::Result<()> {
 /// Exit code 4 if somebody else has a port, 2 if there is no such address or it may not be had.
 pub fn bind(config: &Config) -> anyhow::Result<(TcpListener, TcpListener, Ports)> {
     let (http, resp) = config.addresses().map_err(Failure::usage)?;
-    make_room(config.limits.connections);
+    let files = make_room(config.limits.connections);
     let web = listen("http", http)?;
     let redis = listen("resp", resp)?;
     let address = |listener: &TcpListener, asked| listener.local_addr().unwrap_or(asked);
-    let ports = Ports { http: address(&web, http), resp: address(&redis, resp) };
+    let ports = Ports { http: address(&web, http), resp: address(&redis, resp), files };
     Ok((web, redis, ports))
 }
 
@@ -82,22 +84,17 @@ fn listen(port: &str, address: SocketAddr) -> anyhow::Result<TcpListener> {
     Ok(listener)
 }
 
-/// A descriptor for every connection, as far as the system allows.
-fn make_room(connections: usize) {
+/// A descriptor for every connection, as far as the system allows. Says how many it allows if they are not enough.
+fn make_room(connections: usize) -> Option<u64> {
     use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
-    let wanted = 2 * connections as u64 + OTHER_FILES;
+    let wanted = connections as u64 + OTHER_FILES;
     let limit = getrlimit(Resource::Nofile);
     if limit.current.is_none_or(|current| current >= wanted) {
-        return;
+        return None;
     }
     let current = limit.maximum.map_or(wanted, |maximum| maximum.min(wanted));
     let _ = setrlimit(Resource::Nofile, Rlimit { current: Some(current), maximum: limit.maximum });
-    if current < wanted {
-        tracing::warn!(
-            "the system allows {current} open files, and {connections} connections on each port want {wanted}: raise \
-             the limit (LimitNOFILE, ulimit -n) or lower limits.connections"
-        );
-    }
+    (current < wanted).then_some(current)
 }
 
 /// The part of the configuration that HTTP keeps to.

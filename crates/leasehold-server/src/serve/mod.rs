@@ -208,6 +208,7 @@ impl House {
 
     async fn run(mut self, demo: bool, log: &Log) -> anyhow::Result<u8> {
         self.say_hello(log);
+        self.say_what_is_short();
         tokio::spawn(tick(self.service.clone(), self.clock.clone(), self.stop.clone()));
         let watch = keys::Watch::new(self.config.data.clone(), self.ring.clone(), self.clock.clone());
         tokio::spawn(self.stop.clone().run_until_cancelled_owned(watch.run()));
@@ -233,6 +234,15 @@ impl House {
                 keys = self.ring.len(),
                 "serving"
             ),
+        }
+    }
+
+    fn say_what_is_short(&self) {
+        if let Some(files) = self.ports.files {
+            tracing::info!(
+                "the system allows {files} open files, fewer than limits.connections: raise one (LimitNOFILE, ulimit \
+                 -n) or lower the other"
+            );
         }
     }
 
