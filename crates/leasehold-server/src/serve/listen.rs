@@ -99,8 +99,20 @@ fn make_room(connections: usize) -> Option<u64> {
 
 /// The part of the configuration that HTTP keeps to.
 pub fn http(config: &Config, tls: Option<&Tls>) -> http::Config {
-    let _ = (config, tls);
-    http::Config::default()
+    let limits = &config.limits;
+    http::Config {
+        tls: tls.map(|tls| tls.http.clone()),
+        hosts: config.hosts.clone(),
+        first_byte: limits.first_byte.0,
+        header: limits.header.0,
+        body: limits.body.0,
+        write_stall: limits.write_stall.0,
+        idle: limits.idle.0,
+        connections: limits.connections,
+        per_ip: limits.connections_per_address,
+        body_bytes: limits.body_bytes.0,
+        ..http::Config::default()
+    }
 }
 
 /// The part of the configuration that RESP keeps to.

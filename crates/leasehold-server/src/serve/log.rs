@@ -210,12 +210,19 @@ mod tests {
 
     /// A stderr that takes nothing until it is let.
     #[derive(Clone, Default)]
-    struct Stuck(Arc<(Mutex<(bool, Vec<u8>)>, Condvar)>);
+    struct Stuck(Arc<Gate>);
+
+    #[derive(Default)]
+    struct Gate {
+        /// Whether it takes anything, and what it took.
+        state: Mutex<(bool, Vec<u8>)>,
+        changed: Condvar,
+    }
 
     impl Write for Stuck {
         fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
-            let (state, changed) = &*self.0;
-            let mut state = changed.wait_while(state.lock().unwrap(), |state| !state.0).unwrap();
+            let state = self.0.state.lock().unwrap();
+            let mut state = self.0.changed.wait_while(state, |state| !state.0).unwrap();
             state.1.extend_from_slice(bytes);
             Ok(bytes.len())
         }
@@ -227,12 +234,12 @@ mod tests {
 
     impl Stuck {
         fn let_go(&self) {
-            self.0.0.lock().unwrap().0 = true;
-            self.0.1.notify_all();
+            self.0.state.lock().unwrap().0 = true;
+            self.0.changed.notify_all();
         }
 
         fn text(&self) -> String {
-            String::from_utf8(self.0.0.lock().unwrap().1.clone()).unwrap()
+            String::from_utf8(self.0.state.lock().unwrap().1.clone()).unwrap()
         }
     }
 

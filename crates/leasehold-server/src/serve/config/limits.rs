@@ -78,7 +78,7 @@ impl Default for Limits {
             leases_per_principal: core.leases_per_principal,
             endings: core.endings,
             connections: 20_000,
-            connections_per_address: 20_000,
+            connections_per_address: 15_000,
             body_bytes: Size(64 << 10),
             arguments: 1024,
             bulk_bytes: Size(64 << 10),

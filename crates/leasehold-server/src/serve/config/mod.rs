@@ -218,8 +218,8 @@ impl Config {
         }
         for host in &self.hosts {
             let fine = |byte: u8| byte.is_ascii_alphanumeric() || matches!(byte, b'-' | b'.' | b'_');
-            if host.is_empty() || !host.bytes().all(fine) {
-                return Err(format!("hosts are names without scheme and port, got {host:?}"));
+            if host != "*" && (host.is_empty() || !host.bytes().all(fine)) {
+                return Err(format!("hosts are names without scheme and port, or *, got {host:?}"));
             }
         }
         Ok(())

@@ -183,6 +183,7 @@ impl KeyFile {
             file.write_all(HEAD.as_bytes())?;
             file.write_all(text.as_bytes())?;
             file.sync_all()?;
+            belong_to_the_owner_of(lock, &file)?;
             fs::rename(&temporary, dir.join(NAME))
         })();
         if written.is_err() {
@@ -191,6 +192,16 @@ impl KeyFile {
         written?;
         lock.sync_all()
     }
+}
+
+/// Root may make keys for a server that runs as somebody else, and that somebody must be able to read them.
+fn belong_to_the_owner_of(dir: &File, file: &File) -> io::Result<()> {
+    let (dir, own) = (dir.metadata()?, file.metadata()?);
+    if !rustix::process::geteuid().is_root() || (dir.uid(), dir.gid()) == (own.uid(), own.gid()) {
+        return Ok(());
+    }
+    let (owner, group) = (rustix::fs::Uid::from_raw(dir.uid()), rustix::fs::Gid::from_raw(dir.gid()));
+    Ok(rustix::fs::fchown(file, Some(owner), Some(group))?)
 }
 
 impl Record {
@@ -318,6 +329,19 @@ mod tests {
         assert!(KeyFile::load(dir.path()).is_ok());
         fs::set_permissions(dir.path().join(NAME), fs::Permissions::from_mode(0o620)).unwrap();
         assert!(matches!(KeyFile::load(dir.path()), Err(Bad::Damaged { .. })));
+    }
+
+    /// Goal: keys made by root can be read by whoever owns the directory.
+    #[test]
+    fn keys_made_by_root_belong_to_the_owner_of_the_directory() {
+        if !rustix::process::geteuid().is_root() {
+            return; // Nobody else can give a file away.
+        }
+        let dir = tempfile::tempdir().unwrap();
+        std::os::unix::fs::chown(dir.path(), Some(12_345), Some(23_456)).unwrap();
+        KeyFile::change(dir.path(), |_| Ok(())).unwrap();
+        let meta = fs::metadata(dir.path().join(NAME)).unwrap();
+        assert_eq!((meta.uid(), meta.gid(), meta.mode() & 0o777), (12_345, 23_456, 0o600));
     }
 
     /// Goal: every change can be seen without reading the file.
