@@ -36,17 +36,21 @@ fn a_revoked_key_is_out_at_once_everywhere() {
     assert_eq!(first.ask(&["AUTH", &doomed]), "OK");
     assert_eq!(second.ask(&["AUTH", &other]), "OK");
     assert!(second.ask(&["LEASE", "ACQUIRE", "60000", "RESOURCES", "seat"]).contains(' '));
+    let mut third = server.connect();
+    assert_eq!(third.ask(&["AUTH", &doomed]), "OK");
+    third.send(&["LEASE", "ACQUIRE", "60000", "WAIT", "60000", "RESOURCES", "seat"]);
     let waits = std::thread::scope(|scope| {
         let claim = r#"{"resources":["seat"],"ttl_ms":60000,"wait_ms":60000}"#;
         let waits = scope.spawn(|| server.ask("POST", "/v1/leases", Some(&doomed), claim));
-        wait_until("it waits in line", || second.ask(&["LEASE", "GET", "seat"]).contains("queue_len 1"));
+        wait_until("it waits in line", || second.ask(&["LEASE", "GET", "seat"]).contains("queue_len 2"));
         let data = site.path("data");
         site.ask(&["key", "revoke", &id, "--data", data.to_str().expect("UTF-8")]).with_code(0);
         wait_until("it is out", || first.ask(&["EXISTS", "seat"]).starts_with("-NOAUTH"));
         waits.join().expect("it was answered")
     });
     assert_eq!(waits.0, 401, "{}", waits.1);
-    assert!(second.ask(&["LEASE", "GET", "seat"]).contains("queue_len 0"), "it left the queue");
+    assert_eq!(third.reply(), "", "who waits is cut off");
+    assert!(second.ask(&["LEASE", "GET", "seat"]).contains("queue_len 0"), "both left the queue");
     assert_eq!(server.ask("GET", "/v1/resources/seat", Some(&doomed), "").0, 401);
 }
 
@@ -142,6 +146,7 @@ fn the_commands_say_what_is_wrong() {
         (&["key", "create", "--role", "read", "--note", "a\nb", "--data", "data"], 2, "one line"),
         (&["key", "create", "--role", "read", "--rate", "0", "--data", "data"], 2, "--rate"),
         (&["key", "revoke", "00000000", "--data", "data"], 2, "no key 00000000"),
+        (&["key", "ls", "--url", "embedded:data"], 2, "--data DIR, not --url"),
         (&["key", "revoke", "nonsense!", "--data", "data"], 2, "no id"),
         (&["key", "create", "--role", "read", "--data", "/proc/nothing"], 4, "/proc/nothing"),
     ];

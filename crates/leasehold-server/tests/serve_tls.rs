@@ -10,7 +10,7 @@ use std::sync::Arc;
 
 use common::Site;
 use common::server::{Client, Server, key};
-use rcgen::{BasicConstraints, CertificateParams, CertifiedIssuer, IsCa, KeyPair};
+use rcgen::{BasicConstraints, CertificateParams, CertifiedIssuer, DnType, IsCa, KeyPair};
 use rustix::process::Signal;
 use rustls::pki_types::pem::PemObject;
 use rustls::pki_types::{CertificateDer, PrivateKeyDer, ServerName};
@@ -21,6 +21,8 @@ struct Authority(CertifiedIssuer<'static, KeyPair>);
 impl Authority {
     fn new() -> Self {
         let mut params = CertificateParams::new(Vec::<String>::new()).expect("no names");
+        // Another name than its certificates have, or openssl takes those for self-signed.
+        params.distinguished_name.push(DnType::CommonName, "an authority");
         params.is_ca = IsCa::Ca(BasicConstraints::Unconstrained);
         Self(CertifiedIssuer::self_signed(params, KeyPair::generate().expect("a key")).expect("signed"))
     }

@@ -44,9 +44,9 @@ enum What {
 #[derive(Debug, Args)]
 struct Place {
     /// The data directory of the server [default: ./leasehold-data]
-    #[arg(long, value_name = "DIR", env = "LEASEHOLD_DATA", conflicts_with = "config")]
+    #[arg(long, value_name = "DIR", env = "LEASEHOLD_DATA")]
     data: Option<PathBuf>,
-    /// The config file of the server, which names its data directory
+    /// The config file of the server, which names its data directory; --data stands over it
     #[arg(long, value_name = "FILE", env = "LEASEHOLD_CONFIG")]
     config: Option<PathBuf>,
 }

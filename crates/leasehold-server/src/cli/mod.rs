@@ -106,6 +106,9 @@ pub fn main() -> ExitCode {
 fn dispatch(cli: Cli) -> anyhow::Result<u8> {
     let target = || Target::parse(&url(&cli.url)?);
     match cli.command {
+        Command::Serve(_) | Command::Key(_) if !cli.url.is_empty() => {
+            Err(Failure::usage("this command works on a directory: give --data DIR, not --url"))
+        }
         Command::Serve(command) => command.execute(),
         Command::Key(command) => command.execute(),
         Command::Acquire(command) => here(command.execute(&target()?)),

@@ -31,7 +31,7 @@ pub async fn home(_call: Call) -> Result<Response<Body>, Problem> {
 
 /// `GET /locks`
 pub async fn locks(call: Call) -> Result<Response<Body>, Problem> {
-    file(&call, Dist::get("index.html"), "index.html", ASK_AGAIN)
+    file(&call, Dist::get("locks.html"), "locks.html", ASK_AGAIN)
 }
 
 /// `GET /assets/{*file}`

@@ -33,7 +33,7 @@ use super::reply::Reply;
 use super::slow::{self, Errand};
 use super::transport::Transport;
 use super::watch::{self, Outlet};
-use crate::service::{Denial, Peer};
+use crate::service::{Caller, Denial, Peer};
 
 const LISTENER: u64 = u64::MAX;
 const BELL: u64 = u64::MAX - 1;
@@ -649,14 +649,17 @@ impl Pump {
         }
     }
 
-    /// Cuts off those who begin a command and do not end it, and those who take no bytes.
+    /// Cuts off those who begin a command and do not end it, those who take no bytes, and those who wait without a right.
     fn look_after(&mut self) {
         let config = &self.shared.config;
         for (slot, place) in self.places.iter_mut().enumerate() {
             let Some(connection) = &mut place.connection else { continue };
             let over = |since: Option<Time>, most: Duration| since.is_some_and(|since| self.now.since(since) > most);
+            // Who waits in the name of a key that was revoked leaves the line: it must not be handed a lease later.
+            let revoked = |caller: &Caller| caller.principal.revoked.load(Ordering::Relaxed);
             if over(connection.waiting_since, config.command_within) && connection.blocked.is_none()
                 || over(connection.stalled_since, config.write_stall)
+                || connection.blocked.is_some() && connection.caller.as_ref().is_some_and(revoked)
             {
                 connection.dead = true;
                 self.dead.push(slot as u32);
