@@ -33,7 +33,7 @@ pub mod watch;
 
 use std::collections::HashMap;
 use std::io;
-use std::net::{IpAddr, SocketAddr, TcpListener};
+use std::net::{IpAddr, TcpListener};
 use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::thread::JoinHandle;
@@ -126,7 +126,6 @@ impl Shared {
 pub struct Server {
     shared: Arc<Shared>,
     pumps: Vec<(Arc<Bell>, JoinHandle<()>)>,
-    address: SocketAddr,
 }
 
 impl Server {
@@ -142,7 +141,6 @@ impl Server {
         runtime: tokio::runtime::Handle,
     ) -> io::Result<Self> {
         listener.set_nonblocking(true)?;
-        let address = listener.local_addr()?;
         let threads = config.threads.max(1);
         let shared = Arc::new(Shared {
             service,
@@ -160,12 +158,7 @@ impl Server {
             let thread = std::thread::Builder::new().name(format!("leasehold-resp-{number}"));
             pumps.push((bell, thread.spawn(move || pump.run())?));
         }
-        Ok(Self { shared, pumps, address })
-    }
-
-    /// Where it listens.
-    pub const fn address(&self) -> SocketAddr {
-        self.address
+        Ok(Self { shared, pumps })
     }
 
     /// Finishes what is under way, tells those who wait, and lets go of the port.

@@ -409,11 +409,6 @@ impl Service {
         self.metrics.sample(self.embedded.as_ref().map(|engine| engine.tally().0));
     }
 
-    /// What was written down of what people did.
-    pub fn audit(&self) -> &Audit {
-        &self.audit
-    }
-
     /// The clock the server counts by.
     pub fn clock(&self) -> &Arc<dyn Clock> {
         &self.clock

@@ -86,7 +86,7 @@ async fn as_key(server: &Server, key: &str, method: &str, path: &str, body: Opti
 /// Method: the whole table of routes, by every role, by nobody, and by keys that are wrong.
 #[tokio::test(flavor = "multi_thread")]
 async fn every_route_asks_for_its_role() {
-    let keys = Keys::of(&Role::ALL.map(|role| role_alone(role)));
+    let keys = Keys::of(&Role::ALL.map(role_alone));
     let server = keys.server().await;
     let admin = &keys.shown[3];
     let held = async || {

@@ -53,7 +53,7 @@ impl Server {
 
     async fn on(home: Arc<TempDir>, at: SocketAddr, config: Config, options: Options, keys: Arc<KeyRing>) -> Self {
         let engine = Embedded::open(home.path(), options).await.unwrap();
-        let service = Service::new(Opened::Embedded(engine), keys, Audit::default(), SystemClock::shared());
+        let service = Service::new(Opened::Embedded(engine), keys, Audit, SystemClock::shared());
         let listener = std::net::TcpListener::bind(at).unwrap();
         let at = listener.local_addr().unwrap();
         let stop = CancellationToken::new();
