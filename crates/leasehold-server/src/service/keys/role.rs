@@ -60,11 +60,6 @@ impl Roles {
         self.0 & (enough | Role::Admin as u8) != 0
     }
 
-    /// None of them: who has no role may do nothing.
-    pub const fn is_empty(self) -> bool {
-        self.0 == 0
-    }
-
     /// One by one.
     pub fn iter(self) -> impl Iterator<Item = Role> {
         Role::ALL.into_iter().filter(move |role| self.0 & *role as u8 != 0)
