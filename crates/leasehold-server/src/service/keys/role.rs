@@ -59,6 +59,7 @@ impl Roles {
         };
         self.0 & (enough | Role::Admin as u8) != 0
     }
+
     /// One by one.
     pub fn iter(self) -> impl Iterator<Item = Role> {
         Role::ALL.into_iter().filter(move |role| self.0 & *role as u8 != 0)
