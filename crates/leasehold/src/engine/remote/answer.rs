@@ -39,7 +39,7 @@ pub(super) fn said(text: &str) -> Said {
         "QUEUEFULL" => no(Refusal::QueueFull { resource: field(rest, "resource").unwrap_or_default() }),
         "MISMATCH" => no(Refusal::Mismatch),
         // A key that is missing or may not do this: nothing but another key helps.
-        "INVALID" | "NOAUTH" | "FORBIDDEN" => Said::No(Error::Invalid(sentence())),
+        "INVALID" | "NOAUTH" | "WRONGPASS" | "FORBIDDEN" => Said::No(Error::Invalid(sentence())),
         "CORRUPT" => Said::No(Error::Corrupt {
             engine: ENGINE,
             law: field(rest, "law").unwrap_or_else(sentence),
@@ -337,7 +337,7 @@ mod tests {
         assert!(matches!(no("QUOTA leases"), Error::Refused(Refusal::Quota(what)) if what == "leases"));
         let full = no(r#"QUEUEFULL resource="a b""#);
         assert!(matches!(full, Error::Refused(Refusal::QueueFull { resource }) if resource == "a b"));
-        for word in ["INVALID", "NOAUTH", "FORBIDDEN"] {
+        for word in ["INVALID", "NOAUTH", "WRONGPASS", "FORBIDDEN"] {
             assert!(matches!(no(&format!("{word} a sentence")), Error::Invalid(s) if s == "a sentence"));
         }
         assert!(matches!(no("CORRUPT a law"), Error::Corrupt { law, .. } if law == "a law"));
