@@ -6,6 +6,7 @@ use anyhow::Context;
 use tempfile::TempDir;
 
 use super::disk;
+use crate::cli::exit::Failure;
 use crate::cli::target::Target;
 
 /// One target of the bench, on a file system that keeps what it is given.
@@ -23,7 +24,9 @@ impl Place {
     /// The directory a URL names. It may be in use for real work: the bench takes leases under names of
     /// its own and releases them.
     pub fn named(url: &str) -> anyhow::Result<Self> {
-        let dir = Target::parse(url)?.dir;
+        let Target::Embedded(dir) = Target::parse(url)? else {
+            return Err(Failure::usage("bench measures embedded:DIR"));
+        };
         // Asked of what exists, so that a directory in memory is refused before it is made.
         let existing = dir.ancestors().find(|path| path.exists()).unwrap_or(Path::new("."));
         let fs = disk::file_system(existing)?;
@@ -43,7 +46,7 @@ impl Place {
 
     /// How the library opens it.
     pub fn url(&self) -> String {
-        Target { dir: self.dir.clone() }.url()
+        format!("embedded:{}", self.dir.display())
     }
 
     /// The engine's directory.
