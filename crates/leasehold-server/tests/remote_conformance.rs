@@ -26,7 +26,7 @@ struct OverTheWire {
 
 impl OverTheWire {
     fn open(&self) -> Soon<'_, Arc<dyn Engine>> {
-        let url = self.server.lock().unwrap().as_ref().expect("it was started").url();
+        let url = self.server.lock().expect("nobody panicked").as_ref().expect("it was started").url();
         Box::pin(async move {
             Remote::open(Options::from_url(&url).expect("a url")).await.expect("it listens") as Arc<dyn Engine>
         })
@@ -35,7 +35,7 @@ impl OverTheWire {
 
 impl Subject for OverTheWire {
     fn fresh(&self) -> Soon<'_, Arc<dyn Engine>> {
-        *self.server.lock().unwrap() = Some(Server::start());
+        *self.server.lock().expect("nobody panicked") = Some(Server::start());
         self.open()
     }
 
@@ -53,7 +53,7 @@ impl Subject for OverTheWire {
     }
 
     fn reopen(&self) -> Soon<'_, Option<Arc<dyn Engine>>> {
-        if let Some(server) = self.server.lock().unwrap().as_mut() {
+        if let Some(server) = self.server.lock().expect("nobody panicked").as_mut() {
             server.kill();
             server.start_again();
         }

@@ -13,7 +13,7 @@ Example:
   leasehold watch seat-
   leasehold watch --json | jq -r 'select(.kind == \"lapsed\") | .resources[]'
 
-Each line has the id of its event. A line `reset` says that there is a gap before it: look at the whole
+With --json each line has the id of its event. A line `reset` says that there is a gap before it: look at the whole
 with leasehold ls. It needs a server, and goes on until Ctrl-C; a lost connection is taken up again where
 it was lost.";
 

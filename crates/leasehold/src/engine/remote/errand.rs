@@ -245,15 +245,25 @@ impl Errand {
         if !seen.is_some_and(|seen| seen.holders.iter().any(|holding| holding.holder == self.claim.holder)) {
             return;
         }
-        let (Ok(bytes), Ok(link)) =
-            (command::acquire(&self.claim, Duration::ZERO, &self.request), self.hub.own().await)
-        else {
-            return;
-        };
-        if let Tried::Heard(value) = Tried::of(link.ask(bytes, REPLY).heard().await)
-            && let Ok(grant) = answer::grant(value)
-        {
-            self.hub.give_back(&grant.lease_id).await;
+        let Ok(bytes) = command::acquire(&self.claim, Duration::ZERO, &self.request) else { return };
+        let give_up = self.hub.clock.now().plus(INSIST);
+        for round in 0.. {
+            // On a connection of its own: the server may believe that the first try is in line still, and let us join.
+            let tried = match self.hub.own().await {
+                Ok(link) => Tried::of(link.ask(bytes.clone(), REPLY).heard().await),
+                Err(why) => Tried::unconnected(why),
+            };
+            match tried {
+                Tried::Heard(value) => {
+                    if let Ok(grant) = answer::grant(value) {
+                        self.hub.give_back(&grant.lease_id).await;
+                    }
+                    return;
+                }
+                Tried::No(_) => return,
+                Tried::NoEffect(_) | Tried::Unknown(_) if self.hub.clock.now() >= give_up => return,
+                Tried::NoEffect(_) | Tried::Unknown(_) => self.hub.pause(round).await,
+            }
         }
     }
 

@@ -148,8 +148,11 @@ fn head(bytes: &[u8]) -> Result<Option<(Head, usize)>, Malformed> {
     Ok(Some((head, after)))
 }
 
-/// Kind and text of the first line, and where the next begins.
-fn line(bytes: &[u8]) -> Result<Option<(u8, &[u8], usize)>, Malformed> {
+/// Kind and text of a line, and where the next begins.
+type Line<'a> = (u8, &'a [u8], usize);
+
+/// The first line, if it is whole.
+fn line(bytes: &[u8]) -> Result<Option<Line<'_>>, Malformed> {
     let Some(kind) = bytes.first() else { return Ok(None) };
     if !b"+-:$*%~>_#,(!=".contains(kind) {
         return Err(Malformed("an unknown kind of value"));
