@@ -167,7 +167,10 @@ impl Task {
             tokio::select! {
                 ask = self.from.recv(), if self.open && self.out.len() < MOST_OUT => match ask {
                     Some(ask) => self.take(ask),
-                    None => self.say_goodbye().await?,
+                    None => {
+                        self.say_goodbye().await?;
+                        alarm = None; // what is due is due earlier now
+                    }
                 },
                 sent = send(&mut self.output, rest), if to_send => match sent? {
                     0 => self.flushed = true,
