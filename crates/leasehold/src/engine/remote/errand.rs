@@ -86,8 +86,8 @@ impl Errand {
         let began = self.hub.clock.now();
         let patience = began.plus(self.claim.wait);
         let mut maybe = false;
-        // Since when the server has been away.
-        let mut away: Option<Time> = None;
+        // When an answer was first missed, and since when the server has been away.
+        let (mut missed, mut away) = (None::<Time>, None::<Time>);
         for round in 0_u32.. {
             let tried = match self.try_once(round, patience, to).await {
                 Ok(tried) => tried,
@@ -98,7 +98,7 @@ impl Errand {
                 Tried::Heard(value) => match answer::grant(value) {
                     // It was granted to a try whose answer was lost, and is over: a drawn id has no second life.
                     Ok(grant) if self.drawn && round > 0 && grant.remaining.is_zero() && now < patience => {
-                        (self.request, maybe) = (draw(), false);
+                        (self.request, maybe, missed) = (draw(), false, None);
                         continue;
                     }
                     Ok(grant) => return Some(Ok(grant)),
@@ -108,14 +108,15 @@ impl Errand {
                 Tried::Unknown(source) => {
                     maybe = true;
                     away = None;
-                    (source, patience.plus(INSIST))
+                    (source, patience.max(missed.get_or_insert(now).plus(INSIST)))
                 }
                 Tried::NoEffect(source) => {
                     let since = *away.get_or_insert(now);
-                    let last = if maybe { patience.plus(INSIST) } else { patience };
+                    let last = missed.map_or(patience, |missed| patience.max(missed.plus(INSIST)));
                     (source, last.min(since.plus(OUTAGE)))
                 }
             };
+            self.hub.doubt();
             // Broken before anything was sent, on the first try: that was an old connection.
             let old = round == 0 && source.is::<Arc<std::io::Error>>();
             if now >= give_up && !old {
@@ -238,6 +239,7 @@ impl Errand {
     /// Only a repeat can learn its lease_id, and a repeat could also be granted anew. So first a look: if nobody with
     /// our label holds the resource, there is nothing to take back.
     async fn take_back(&self) {
+        self.hub.doubt();
         let Some(first) = self.claim.wants.first() else { return };
         let Ok(look) = command::get(&first.name) else { return };
         let looked = self.hub.insist(&|| self.attempt(), look, Nature::Reading).await;

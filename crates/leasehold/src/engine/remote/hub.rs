@@ -176,6 +176,11 @@ impl Hub {
         }
     }
 
+    /// A connection broke: those that are kept for later may be as dead.
+    pub fn doubt(&self) {
+        self.idle.lock().unwrap_or_else(PoisonError::into_inner).clear();
+    }
+
     async fn connect(&self) -> Result<Link, NoConnection> {
         let (wire, reader) = self.connector.connect(&self.clock).await?;
         Ok(Link::start(wire, reader, self.clock.clone(), &self.runtime))
@@ -191,7 +196,8 @@ impl Hub {
 
     /// Asks over the shared connection, and again where that is worth it (law 3).
     pub async fn insist(&self, attempt: Attempt<'_>, bytes: Vec<u8>, nature: Nature) -> Result<Value, Error> {
-        let give_up = self.clock.now().plus(INSIST);
+        // Counted from the first trouble: to notice that a connection is dead may itself take longer.
+        let mut give_up = None;
         let mut maybe = false;
         for round in 0.. {
             let (tried, connected) = match self.shared().await {
@@ -212,7 +218,9 @@ impl Hub {
                     (source, maybe || broke)
                 }
             };
-            if !again || self.clock.now() >= give_up {
+            self.doubt();
+            let now = self.clock.now();
+            if !again || now >= *give_up.get_or_insert(now.plus(INSIST)) {
                 return Err(if maybe { indeterminate(attempt(), source) } else { unavailable(attempt(), source) });
             }
             self.pause(round).await;
@@ -238,7 +246,7 @@ impl Hub {
     /// Lets go of all connections.
     pub async fn hang_up(&self) {
         *self.shared.lock().await = Shared::default();
-        self.idle.lock().unwrap_or_else(PoisonError::into_inner).clear();
+        self.doubt();
     }
 }
 
