@@ -49,9 +49,16 @@ need_rust() {
     command -v cc >/dev/null 2>&1 || get gcc libc6-dev
 }
 
-# What the tests use besides Rust: strace makes system calls fail, faketime moves the wall clock.
+# What the build uses besides Rust with all features: etcd's messages are made by protoc.
+need_protoc() {
+    command -v protoc >/dev/null 2>&1 || get protobuf-compiler
+}
+
+# What the tests use besides Rust: strace makes system calls fail, faketime moves the wall clock, and the bench
+# drives a Redis.
 need_test_tools() {
     local missing=()
+    command -v redis-server >/dev/null 2>&1 || missing+=(redis-server)
     command -v strace >/dev/null 2>&1 || missing+=(strace)
     command -v faketime >/dev/null 2>&1 || missing+=(faketime)
     [ "${#missing[@]}" -eq 0 ] || get "${missing[@]}"

@@ -161,7 +161,9 @@ impl Limits {
         if text.len() > most {
             return Err(format!("a {what} is at most {most} bytes, this one has {}", text.len()));
         }
-        if text.chars().any(char::is_control) {
+        // Beyond ASCII the control characters are those that begin with this byte in UTF-8, and few others do.
+        let plain = |byte: u8| byte >= b' ' && byte != 0x7f && byte != 0xc2;
+        if !text.bytes().all(plain) && text.chars().any(char::is_control) {
             return Err(format!("a {what} holds no control characters"));
         }
         Ok(())

@@ -58,6 +58,9 @@ fn an_unreadable_command_line_is_bad_usage() {
     let site = Site::new();
     let table: &[&[&str]] = &[
         &[],
+        &["serve", "--nonsense"],
+        &["key"],
+        &["key", "create"],
         &["acquire"],
         &["acquire", "x", "--permits", "1"],
         &["acquire", "x", "--shared", "--permits", "1", "--capacity", "2"],

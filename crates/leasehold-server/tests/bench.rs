@@ -128,3 +128,55 @@ fn lapses_are_timed_while_others_acquire() {
     assert!(number(&found, "/others") > 0.0 && number(&found, "/others_acquire_us/p99") > 0.0, "{found}");
     assert_eq!(leftovers(&site), Vec::<String>::new());
 }
+
+/// Goal: options that make no sense together, and URLs that cannot be driven so, are one sentence with exit code 2,
+/// and nothing is made.
+#[test]
+fn wrong_combinations_are_refused_in_one_sentence() {
+    let site = Site::new();
+    let (server, here) = ("leasehold://127.0.0.1:1", "embedded:there");
+    let table: &[(&[&str], &str)] = &[
+        (&["--held", "5", "--lapse", "5"], "only one of"),
+        (&["--held", "5", "--book", "5000"], "only one of"),
+        (&["--url", server, "--handoff", "8", "--idle", "8"], "only one of"),
+        (&["--held", "5", "--plot", "x.svg"], "--plot"),
+        (&["--url", server, "--handoff", "8", "--plot", "x.svg"], "--plot"),
+        (&["--url", server, "--held", "5"], "--held"),
+        (&["--url", here, "--url", server, "--lapse", "5"], "--lapse"),
+        (&["--url", here, "--book", "5000"], "without --url"),
+        (&["--handoff", "8"], "--url leasehold://"),
+        (&["--url", here, "--handoff", "8"], "--url leasehold://"),
+        (&["--url", server, "--handoff", "1"], "--handoff"),
+        (&["--url", server, "--handoff", "8", "--for", "0s"], "--for"),
+        (&["--idle", "8", "--pid", "1"], "--url leasehold://"),
+        (&["--url", server, "--idle", "8"], "--pid"),
+        (&["--url", server, "--pid", "8"], "--idle"),
+        (&["--url", server, "--idle", "8", "--pid", "0"], "--pid"),
+        (&["--url", server, "--url", server, "--idle", "8", "--pid", "1"], "--url once"),
+        (&["--url", server, "--idle", "8", "--pid", "4294967295"], "--pid 4294967295"),
+        (&["--dir", "."], "--dir"),
+        (&["--url", here, "--dir", "."], "--dir"),
+        (&["--url", server, "--idle", "8", "--pid", "1", "--dir", "."], "--dir"),
+        (&["--url", "leasehold://"], "host:port"),
+        (&["--url", "redlock://a,b,c"], "cannot drive"),
+        (&["--url", "there"], "scheme"),
+    ];
+    for (arguments, part) in table {
+        let answer = site.ask(&[&["bench"], *arguments].concat()).with_code(2);
+        answer.says_one_sentence();
+        assert!(answer.err.contains(part), "{arguments:?} should speak of {part:?}: {}", answer.err);
+    }
+    assert_eq!(leftovers(&site), Vec::<String>::new());
+}
+
+/// Goal: a build without the peers says how to get one that has them.
+#[cfg(not(feature = "peers"))]
+#[test]
+fn a_build_without_peers_says_how_to_build_one_with() {
+    for scheme in ["redis", "etcd", "zk", "postgres"] {
+        let answer = Site::new().ask(&["bench", "--url", &format!("{scheme}://ada:s3cret@127.0.0.1:1")]).with_code(2);
+        answer.says_one_sentence();
+        assert!(answer.err.contains("cargo build --release --package leasehold-server --features peers"), "{answer:?}");
+        assert!(!answer.err.contains("s3cret"), "{answer:?}");
+    }
+}

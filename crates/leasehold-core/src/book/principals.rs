@@ -66,6 +66,11 @@ impl Principals {
     }
 
     pub fn leases(&self, name: &str) -> usize {
+        if let Some(first) = self.known.first()
+            && first.name == name
+        {
+            return first.leases;
+        }
         self.rows.get(name).map_or(0, |row| self.known[*row as usize].leases)
     }
 }

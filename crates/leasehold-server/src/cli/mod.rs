@@ -9,19 +9,20 @@
 
 mod acquire;
 pub mod bench;
-mod duration;
+pub mod duration;
 mod engines;
 pub mod exit;
 mod inspect;
+mod key;
 mod ls;
-mod moment;
-mod output;
+pub mod moment;
+pub mod output;
 mod release;
 mod renew;
 mod revoke;
 pub mod run;
 mod secret;
-mod signals;
+pub mod signals;
 mod target;
 mod view;
 mod watch;
@@ -71,6 +72,7 @@ enum Command {
     Renew(renew::Renew),
     Release(release::Release),
     Run(run::Run),
+    Key(key::Key),
     Ls(ls::Ls),
     Inspect(inspect::Inspect),
     Revoke(revoke::Revoke),
@@ -103,7 +105,11 @@ pub fn main() -> ExitCode {
 fn dispatch(cli: Cli) -> anyhow::Result<u8> {
     let target = || Target::parse(&url(&cli.url)?);
     match cli.command {
+        Command::Serve(_) | Command::Key(_) if !cli.url.is_empty() => {
+            Err(Failure::usage("this command works on a directory: give --data DIR, not --url"))
+        }
         Command::Serve(command) => command.execute(),
+        Command::Key(command) => command.execute(),
         Command::Acquire(command) => here(command.execute(&target()?)),
         Command::Renew(command) => here(command.execute(&target()?)),
         Command::Release(command) => here(command.execute(&target()?)),

@@ -4,8 +4,9 @@ use std::io;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Mutex, PoisonError};
+use std::time::Duration;
 
-use rustix::event::{EventfdFlags, eventfd};
+use rustix::event::{EventfdFlags, PollFd, PollFlags, Timespec, eventfd, poll};
 
 /// Wakes a pump that sleeps, and costs nothing while it does not.
 #[derive(Debug)]
@@ -40,6 +41,15 @@ impl Bell {
     /// The pump is awake.
     pub fn disarm(&self) {
         self.asleep.store(false, Ordering::SeqCst);
+    }
+
+    /// Sleeps until it rings, at most this long.
+    pub fn listen(&self, most: Duration) {
+        let timeout = Timespec { tv_sec: 0, tv_nsec: most.subsec_nanos().into() };
+        let mut fds = [PollFd::new(&self.fd, PollFlags::IN)];
+        if poll(&mut fds, Some(&timeout)).is_ok_and(|ready| ready > 0) {
+            self.heard();
+        }
     }
 
     /// The bell has rung, and was heard.

@@ -1,7 +1,12 @@
 //! The pump: one thread that speaks with many clients.
 //!
-//! Each round reads from every client that has something to say, decides all of it under one lock of the engine, and
-//! writes every reply whose batch is durable meanwhile. Nothing in a round blocks but the poll at its end.
+//! Each round takes the replies of the batch that has become durable, reads from every client that has something to
+//! say, decides all of it under one lock of the engine, and only then writes the replies: the next batch is on its way
+//! to the disk while the clients hear of the last one.
+//!
+//! Waking a thread costs as much as ten commands. So the pump writes its batch to the disk itself, while the kernel
+//! gathers what clients send. On a slow disk the engine's writer does it, and the pump does not listen to clients
+//! meanwhile: what they send could not be written sooner anyway, and is read in one go when the disk is done.
 
 use std::collections::HashSet;
 use std::io::{self, ErrorKind};
@@ -28,12 +33,14 @@ use super::reply::Reply;
 use super::slow::{self, Errand};
 use super::transport::Transport;
 use super::watch::{self, Outlet};
-use crate::service::{Denial, Peer};
+use crate::service::{Caller, Denial, Peer};
 
 const LISTENER: u64 = u64::MAX;
 const BELL: u64 = u64::MAX - 1;
 /// Commands of one client before others get their turn.
 const TURN: usize = 256;
+/// Longest time that clients are not listened to while a batch is on its way to the disk.
+const DEAF: Duration = Duration::from_millis(2);
 /// How often clients are looked at that should have said or taken something.
 const LOOK: Duration = Duration::from_millis(500);
 /// Bytes read from one client in one round.
@@ -65,6 +72,7 @@ pub struct Pump {
     ready: Vec<u32>,
     /// Places with output that was not sent.
     dirty: Vec<u32>,
+    sending: Vec<u32>,
     /// Places to be closed.
     dead: Vec<u32>,
     /// Acquires whose clients are gone: their grants are to be ended.
@@ -72,6 +80,8 @@ pub struct Pump {
     scratch: Box<[u8]>,
     at: Vec<(u32, u32)>,
     reply: Vec<u8>,
+    /// Answers that wait for the disk.
+    at_disk: usize,
     now: Time,
     next_look: Time,
     stopping_since: Option<Time>,
@@ -98,11 +108,13 @@ impl Pump {
             free: Vec::new(),
             ready: Vec::new(),
             dirty: Vec::new(),
+            sending: Vec::new(),
             dead: Vec::new(),
             orphans: HashSet::new(),
             scratch: vec![0; GULP].into(),
             at: Vec::new(),
             reply: Vec::new(),
+            at_disk: 0,
             now,
             next_look: now,
             stopping_since: None,
@@ -117,6 +129,7 @@ impl Pump {
     pub fn run(mut self) {
         let mut events = Vec::with_capacity(1024);
         loop {
+            self.await_disk();
             if let Err(error) = self.poll(&mut events) {
                 tracing::error!(%error, "the RESP port cannot be polled any more");
                 return;
@@ -139,6 +152,18 @@ impl Pump {
                 return;
             }
         }
+    }
+
+    /// Sleeps until the batch under way is durable. Not for long: a disk that hangs must not make us deaf.
+    fn await_disk(&mut self) {
+        if self.at_disk == 0 {
+            return;
+        }
+        self.bell.arm();
+        if self.tray.is_empty() && self.mailbox.is_empty() {
+            self.bell.listen(DEAF);
+        }
+        self.bell.disarm();
     }
 
     fn poll(&mut self, events: &mut Vec<epoll::Event>) -> io::Result<()> {
@@ -218,6 +243,11 @@ impl Pump {
         Ok(())
     }
 
+    /// Bytes of one client that wait to be looked at.
+    fn input_limit(&self) -> usize {
+        self.shared.config.sizes.command + GULP
+    }
+
     fn connection(&mut self, slot: u32) -> Option<&mut Connection> {
         self.places.get_mut(slot as usize)?.connection.as_deref_mut()
     }
@@ -256,7 +286,6 @@ impl Pump {
             self.dead.push(slot);
         } else {
             self.mark_ready(slot);
-            self.mark_dirty(slot);
         }
     }
 
@@ -285,8 +314,16 @@ impl Pump {
             place.ready = false;
             let Some(mut connection) = place.connection.take() else { continue };
             self.run_commands(slot, &mut connection, engine.as_ref(), &mut till);
+            let asks_more = connection.closing
+                || connection.wants_write()
+                || connection.wants_read(self.input_limit()) != connection.asks_read;
             self.places[slot as usize].connection = Some(connection);
-            self.mark_dirty(slot);
+            if asks_more {
+                self.mark_dirty(slot);
+            }
+        }
+        if let Some(till) = till {
+            till.write();
         }
     }
 
@@ -428,7 +465,10 @@ impl Pump {
                 }
                 None => connection.owe_done(reply.clone()),
             },
-            Step::Later(kind) => connection.owe(kind),
+            Step::Later(kind) => {
+                self.at_disk += 1;
+                connection.owe(kind);
+            }
             Step::InLine(kind, ticket) => {
                 connection.owe(kind);
                 connection.blocked = Some(Blocked::InLine(ticket));
@@ -475,6 +515,8 @@ impl Pump {
         let mut answers = std::mem::take(&mut self.answers);
         self.tray.take(&mut answers);
         let mut unheard = Vec::new();
+        // All of a batch come at once. Those who had waited in line are not counted, and may be among them.
+        self.at_disk = self.at_disk.saturating_sub(answers.len());
         for (tag, answer) in answers.drain(..) {
             let (slot, number) = ((tag >> 32) as u32, tag as u32);
             let place = &mut self.places[slot as usize];
@@ -547,7 +589,9 @@ impl Pump {
 
     /// Sends what is ready, and asks the poll for what each connection needs next.
     fn flush(&mut self) {
-        for slot in std::mem::take(&mut self.dirty) {
+        let limit = self.input_limit();
+        let mut sending = std::mem::replace(&mut self.dirty, std::mem::take(&mut self.sending));
+        for slot in sending.drain(..) {
             let place = &mut self.places[slot as usize];
             place.dirty = false;
             let Some(connection) = place.connection.as_deref_mut() else { continue };
@@ -561,7 +605,7 @@ impl Pump {
                 self.dead.push(slot);
                 continue;
             }
-            let read = connection.wants_read(self.shared.config.sizes.command + GULP);
+            let read = connection.wants_read(limit);
             let write = connection.wants_write();
             if (read, write) != (connection.asks_read, connection.asks_write) {
                 (connection.asks_read, connection.asks_write) = (read, write);
@@ -574,6 +618,7 @@ impl Pump {
                 }
             }
         }
+        self.sending = sending;
     }
 
     /// Closes what is to be closed: the line is left, and grants that nobody heard of are ended.
@@ -604,14 +649,17 @@ impl Pump {
         }
     }
 
-    /// Cuts off those who begin a command and do not end it, and those who take no bytes.
+    /// Cuts off those who begin a command and do not end it, those who take no bytes, and those who wait without a right.
     fn look_after(&mut self) {
         let config = &self.shared.config;
         for (slot, place) in self.places.iter_mut().enumerate() {
             let Some(connection) = &mut place.connection else { continue };
             let over = |since: Option<Time>, most: Duration| since.is_some_and(|since| self.now.since(since) > most);
+            // Who waits in the name of a key that was revoked leaves the line: it must not be handed a lease later.
+            let revoked = |caller: &Caller| caller.principal.revoked.load(Ordering::Relaxed);
             if over(connection.waiting_since, config.command_within) && connection.blocked.is_none()
                 || over(connection.stalled_since, config.write_stall)
+                || connection.blocked.is_some() && connection.caller.as_ref().is_some_and(revoked)
             {
                 connection.dead = true;
                 self.dead.push(slot as u32);

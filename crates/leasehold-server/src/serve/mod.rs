@@ -1,41 +1,133 @@
 //! `leasehold serve`: opens an engine, puts the service over it, and lets both protocols in.
 //!
 //! ```text
-//!   config ──▶ engine ──▶ Service ──▶ resp (own threads) and http (tokio)
+//!   config ──▶ keys, TLS, ports ──▶ engine ──▶ Service ──▶ resp (own threads) and http (tokio)
 //! ```
+//!
+//! # Laws
+//!
+//! 1. What others can reach has keys, and TLS unless somebody said otherwise in so many words.
+//! 2. What cannot be served is said in one sentence before anything is changed: 2 for what was asked, 4 for what is
+//!    not to be had, 8 for what is damaged.
+//! 3. It ends by a signal with 0 when everything acknowledged is on disk and everybody who waits was told; a second
+//!    signal ends it at once. A disk that fails ends it with 4.
+//!
+//! # Not here
+//!
+//! What a protocol says (`http`, `resp`), who may do what (`service`).
 
-use std::net::SocketAddr;
+mod banner;
+pub mod config;
+mod demo;
+mod keys;
+mod listen;
+mod log;
+mod notify;
+#[cfg(feature = "otel")]
+mod otel;
+mod tls;
+
 use std::path::PathBuf;
+use std::sync::Arc;
+use std::time::Duration;
 
 use anyhow::Context;
-use leasehold::clock::SystemClock;
-use leasehold::engine::embedded::{Embedded, Options};
+use leasehold::clock::{Clock, SystemClock};
+use leasehold::engine::embedded::{Embedded, Notice, Options};
+use rustix::process::Signal;
+use tokio::sync::mpsc;
 use tokio_util::sync::CancellationToken;
 
+use crate::cli::exit::{self, Failure};
+use crate::cli::output;
+use crate::cli::signals::{self, Signals};
 use crate::service::audit::Audit;
 use crate::service::keys::KeyRing;
 use crate::service::{Opened, Service};
 use crate::{http, resp};
+use config::{Config, Format, Level};
+use log::Log;
+use tls::Tls;
 
 const EXAMPLE: &str = "\
 Example:
   leasehold serve --data ./leasehold-data
   redis-cli -p 7401 SET seat-14 ada NX PX 30000
-  curl -s localhost:7400/v1/resources/seat-14";
+  curl -s localhost:7400/v1/resources/seat-14
+
+A config file to begin with:
+  leasehold serve --print-config > leasehold.toml
+  leasehold serve --config leasehold.toml";
+
+/// How long connections and the engine may take to end.
+const PATIENCE: Duration = Duration::from_secs(20);
 
 /// Makes the embedded engine available to a fleet, by HTTP and RESP.
 #[derive(Debug, clap::Args)]
 #[command(after_help = EXAMPLE)]
 pub struct Serve {
-    /// Where the embedded engine keeps its journal
-    #[arg(long, value_name = "DIR", default_value = "./leasehold-data")]
-    data: PathBuf,
-    /// Where HTTP listens
-    #[arg(long, value_name = "ADDR", default_value = "127.0.0.1:7400")]
-    http: SocketAddr,
-    /// Where RESP listens
-    #[arg(long, value_name = "ADDR", default_value = "127.0.0.1:7401")]
-    resp: SocketAddr,
+    #[command(flatten)]
+    flags: Flags,
+    /// Fill in example data, and keep it moving
+    #[arg(long)]
+    demo: bool,
+    /// Print a config file with every field and its default, and end
+    #[arg(long)]
+    print_config: bool,
+}
+
+/// What stands over the config file, typed or from the environment.
+#[derive(Clone, Debug, Default, clap::Args)]
+pub struct Flags {
+    /// A TOML file; see --print-config
+    #[arg(long, value_name = "FILE", env = "LEASEHOLD_CONFIG")]
+    pub config: Option<PathBuf>,
+    /// Where the embedded engine keeps its journal, and the keys are [default: ./leasehold-data]
+    #[arg(long, value_name = "DIR", env = "LEASEHOLD_DATA")]
+    pub data: Option<PathBuf>,
+    /// What decides grants: embedded
+    // Hidden in help: the URL of an engine may carry a password.
+    #[arg(long, value_name = "URL", env = "LEASEHOLD_ENGINE", hide_env_values = true)]
+    pub engine: Option<String>,
+    /// Where HTTP listens [default: 127.0.0.1:7400]
+    #[arg(long, value_name = "ADDR", env = "LEASEHOLD_HTTP")]
+    pub http: Option<String>,
+    /// Where RESP listens [default: 127.0.0.1:7401]
+    #[arg(long, value_name = "ADDR", env = "LEASEHOLD_RESP")]
+    pub resp: Option<String>,
+    /// A name by which browsers may call us, beside addresses and localhost
+    #[arg(long = "host", value_name = "NAME", env = "LEASEHOLD_HOSTS", value_delimiter = ',')]
+    pub hosts: Vec<String>,
+    /// Listen on a public address without TLS
+    #[arg(long, value_name = "BOOL", env = "LEASEHOLD_ALLOW_PLAIN", num_args = 0..=1, require_equals = true,
+          default_missing_value = "true")]
+    pub allow_plain: Option<bool>,
+    /// The certificate for both ports, PEM
+    #[arg(long, value_name = "FILE", env = "LEASEHOLD_TLS_CERT")]
+    pub tls_cert: Option<PathBuf>,
+    /// Its private key, PEM
+    #[arg(long, value_name = "FILE", env = "LEASEHOLD_TLS_KEY")]
+    pub tls_key: Option<PathBuf>,
+    /// Who signs certificates of clients, PEM; given, every client needs one
+    #[arg(long, value_name = "FILE", env = "LEASEHOLD_TLS_CLIENT_CA")]
+    pub tls_client_ca: Option<PathBuf>,
+    /// How log lines look
+    #[arg(long, value_name = "FORMAT", env = "LEASEHOLD_LOG_FORMAT")]
+    pub log_format: Option<Format>,
+    /// How much is logged
+    #[arg(long, value_name = "LEVEL", env = "LEASEHOLD_LOG_LEVEL")]
+    pub log_level: Option<Level>,
+    /// An OpenTelemetry collector, e.g. http://127.0.0.1:4318
+    #[arg(long, value_name = "URL", env = "LEASEHOLD_OTEL_ENDPOINT", hide_env_values = true)]
+    pub otel_endpoint: Option<String>,
+}
+
+/// Why it ends.
+enum Ending {
+    /// It was asked to.
+    Asked(Signal),
+    /// The engine stopped.
+    Failed(String),
 }
 
 impl Serve {
@@ -45,28 +137,191 @@ impl Serve {
     ///
     /// What could not be opened or listened on.
     pub fn execute(self) -> anyhow::Result<u8> {
+        if self.print_config {
+            output::line(config::EXAMPLE.trim_end())?;
+            return Ok(exit::DONE);
+        }
+        let config = Config::load(&self.flags)?;
+        // Whatever is made from here on is for its owner alone.
+        rustix::process::umask(rustix::fs::Mode::from_raw_mode(0o077));
+        let log = log::start(&config)?;
         let runtime = tokio::runtime::Builder::new_multi_thread()
             .worker_threads(2)
             .enable_all()
             .build()
             .context("start the runtime")?;
         let handle = runtime.handle().clone();
-        runtime.block_on(async move {
-            let engine = Embedded::open(&self.data, Options::default()).await?;
-            let clock = SystemClock::shared();
-            let service = Service::new(Opened::Embedded(engine), KeyRing::open(), Audit, clock);
-            let listener =
-                std::net::TcpListener::bind(self.resp).with_context(|| format!("listen on {}", self.resp))?;
-            let web = std::net::TcpListener::bind(self.http).with_context(|| format!("listen on {}", self.http))?;
-            let resp = resp::Server::start(listener, service.clone(), resp::Config::default(), handle)?;
-            let stop = CancellationToken::new();
-            let web = tokio::spawn(http::serve(web, service.clone(), http::Config::default(), stop.clone()));
-            tokio::signal::ctrl_c().await.context("wait for a signal")?;
+        let code = runtime.block_on(async {
+            let house = House::open(config, handle).await?;
+            house.run(self.demo, &log).await
+        });
+        // What still hangs (a disk, a connection) must not keep the process when the answer is known.
+        runtime.shutdown_timeout(Duration::from_millis(100));
+        #[cfg(feature = "otel")]
+        otel::flush();
+        log.flush();
+        code
+    }
+}
+
+/// Everything that is open while the server runs.
+struct House {
+    config: Config,
+    tls: Option<Arc<Tls>>,
+    ring: Arc<KeyRing>,
+    service: Arc<Service>,
+    clock: Arc<dyn Clock>,
+    notices: mpsc::UnboundedReceiver<Notice>,
+    signals: Signals,
+    ports: listen::Ports,
+    resp: resp::Server,
+    web: tokio::task::JoinHandle<()>,
+    stop: CancellationToken,
+}
+
+impl House {
+    async fn open(config: Config, handle: tokio::runtime::Handle) -> anyhow::Result<Self> {
+        let signals = Signals::listen()?;
+        let keys = keys::load(&config.data)?;
+        listen::permit(&config, !keys.keys.is_empty())?;
+        let tls = config.tls.clone().map(Tls::load).transpose().map_err(|why| Failure::usage(format!("TLS: {why}")))?;
+        let tls = tls.map(Arc::new);
+        let (web, redis, ports) = listen::bind(&config)?;
+        let clock = SystemClock::shared();
+        let (sender, notices) = mpsc::unbounded_channel();
+        let options = Options {
+            clock: clock.clone(),
+            limits: config.limits.core(),
+            notices: Arc::new(move |notice| drop(sender.send(notice))),
+            news_bytes: config.news_bytes.0,
+            ..Options::default()
+        };
+        let engine = Embedded::open(&config.data, options).await?;
+        let ring = KeyRing::of(&keys);
+        let service = Service::new(Opened::Embedded(engine), ring.clone(), Audit, clock.clone());
+        let stop = CancellationToken::new();
+        let resp = resp::Server::start(redis, service.clone(), listen::resp(&config, tls.as_deref()), handle)
+            .context("start the RESP port")?;
+        let web = tokio::spawn(http::serve(web, service.clone(), listen::http(&config, tls.as_deref()), stop.clone()));
+        Ok(Self { config, tls, ring, service, clock, notices, signals, ports, resp, web, stop })
+    }
+
+    async fn run(mut self, demo: bool, log: &Log) -> anyhow::Result<u8> {
+        self.say_hello(log);
+        self.say_what_is_short();
+        tokio::spawn(tick(self.service.clone(), self.clock.clone(), self.stop.clone()));
+        let watch = keys::Watch::new(self.config.data.clone(), self.ring.clone(), self.clock.clone());
+        tokio::spawn(self.stop.clone().run_until_cancelled_owned(watch.run()));
+        if demo {
+            demo::start(&self.service, &self.clock, &self.stop);
+        }
+        notify::ready();
+        let ending = self.until_the_end().await;
+        self.close(ending, log).await
+    }
+
+    fn say_hello(&self, log: &Log) {
+        match self.config.log.format {
+            Format::Text => {
+                banner::lines(&self.config, &self.ports, self.ring.len()).iter().for_each(|line| log.say(line))
+            }
+            Format::Json => tracing::info!(
+                version = env!("CARGO_PKG_VERSION"),
+                http = %self.ports.http,
+                resp = %self.ports.resp,
+                data = %self.config.data.display(),
+                tls = self.tls.is_some(),
+                keys = self.ring.len(),
+                "serving"
+            ),
+        }
+    }
+
+    fn say_what_is_short(&self) {
+        if let Some(files) = self.ports.files {
+            tracing::info!(
+                "the system allows {files} open files, fewer than limits.connections: raise one (LimitNOFILE, ulimit \
+                 -n) or lower the other"
+            );
+        }
+    }
+
+    async fn until_the_end(&mut self) -> Ending {
+        loop {
+            tokio::select! {
+                signal = self.signals.next() => match signal {
+                    Signal::HUP if !rustix::termios::isatty(rustix::stdio::stdin()) => self.reload(),
+                    // Without a terminal to come back to, a server that was started in one ends with it.
+                    signal => return Ending::Asked(signal),
+                },
+                Some(notice) = self.notices.recv() => match notice {
+                    Notice::Failed(_) => return Ending::Failed(notice.to_string()),
+                    other => tracing::warn!("{other}"),
+                },
+            }
+        }
+    }
+
+    fn reload(&self) {
+        match self.tls.as_ref().map(|tls| tls.reload()) {
+            Some(Ok(())) => tracing::info!("the certificates were read again"),
+            Some(Err(why)) => tracing::error!("the certificates stay as they were: {why}"),
+            None => tracing::info!("there are no certificates to read again"),
+        }
+    }
+
+    /// Stops accepting, tells those who wait, finishes the batch and closes the engine.
+    async fn close(self, ending: Ending, log: &Log) -> anyhow::Result<u8> {
+        let Self { service, clock, mut signals, resp, web, stop, .. } = self;
+        notify::stopping();
+        let failure = match ending {
+            Ending::Asked(signal) => {
+                tracing::info!("{}: ending; once more ends it at once", signals::name(signal));
+                None
+            }
+            Ending::Failed(why) => Some(why),
+        };
+        let impatient = log.clone();
+        tokio::spawn(async move {
+            let signal = signals.next().await;
+            impatient.flush();
+            std::process::exit(128 + signal.as_raw());
+        });
+        let work = async {
             stop.cancel();
-            resp.stop();
-            let _ = web.await;
-            service.close().await?;
-            Ok(0)
-        })
+            let resp = tokio::task::spawn_blocking(move || resp.stop());
+            let _ = tokio::join!(resp, web);
+            service.close().await
+        };
+        let closed = tokio::select! {
+            closed = work => closed.map_err(anyhow::Error::new),
+            () = clock.sleep_until(clock.now().plus(PATIENCE)) => {
+                let sentence = format!("something did not end within {} seconds, and was left", PATIENCE.as_secs());
+                Err(Failure::coded(exit::UNAVAILABLE, sentence))
+            }
+        };
+        match (failure, closed) {
+            (Some(why), _) => Ok(end_with(log, exit::UNAVAILABLE, &why)),
+            (None, Err(error)) => Ok(end_with(log, exit::code(&error), &exit::sentence(&error))),
+            (None, Ok(())) => Ok(exit::DONE),
+        }
+    }
+}
+
+/// Says why it ends, without waiting for a stderr that takes nothing.
+fn end_with(log: &Log, code: u8, sentence: &str) -> u8 {
+    log.say(&format!("leasehold: {sentence}"));
+    code
+}
+
+/// Counts what happens per second.
+async fn tick(service: Arc<Service>, clock: Arc<dyn Clock>, stop: CancellationToken) {
+    let mut at = clock.now();
+    loop {
+        at = at.plus(Duration::from_secs(1));
+        if stop.run_until_cancelled(clock.sleep_until(at)).await.is_none() {
+            return;
+        }
+        service.tick();
     }
 }

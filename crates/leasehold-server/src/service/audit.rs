@@ -1,8 +1,15 @@
-//! What people did to other people's leases, written down.
+//! What people did to other people's leases, and who came to the door, written down.
+//!
+//! Lines under the target `leasehold::audit`, at the level info, whatever the level of the rest. Keys are named by
+//! their public ids. No secret comes here: no key, no lease id, no value.
 
 use leasehold::Error;
 
-use super::pass::Caller;
+use super::keys::Change;
+use super::pass::{Caller, Peer};
+
+/// Text by strangers is cut here: an audit line is a line.
+const MOST_CHARS: usize = 1024;
 
 /// Where it is written.
 #[derive(Debug, Default)]
@@ -11,32 +18,53 @@ pub struct Audit;
 impl Audit {
     /// An operator ended leases.
     pub fn revoked(&self, caller: &Caller, name: &str, reason: &str, answer: &Result<usize, Error>) {
-        self.note("revoke", caller, name, reason, answer);
+        self.note("revoke", caller, &[name], reason, answer);
     }
 
     /// Somebody freed keys without showing their value.
     pub fn freed(&self, caller: &Caller, names: &[&str], answer: &Result<usize, Error>) {
-        self.note("free", caller, &names.join(" "), "", answer);
+        self.note("free", caller, names, "", answer);
     }
 
     /// Somebody moved the end of keys without showing their value.
     pub fn pushed(&self, caller: &Caller, names: &[&str], answer: &Result<usize, Error>) {
-        self.note("extend", caller, &names.join(" "), "", answer);
+        self.note("extend", caller, names, "", answer);
     }
 
-    fn note(&self, what: &str, caller: &Caller, names: &str, reason: &str, answer: &Result<usize, Error>) {
-        let outcome = match answer {
-            Ok(count) => format!("{count}"),
-            Err(error) => error.to_string(),
+    /// Somebody showed a key that is not known. Which one is nobody's business: it may be the right one of another
+    /// server, or a password.
+    pub fn stranger(&self, peer: Peer) {
+        tracing::info!(target: "leasehold::audit", what = "wrong key", peer = %peer);
+    }
+
+    /// The list of keys changed.
+    pub fn keys_changed(&self, change: Change) {
+        tracing::info!(
+            target: "leasehold::audit",
+            what = "keys changed",
+            added = change.added,
+            removed = change.removed,
+        );
+    }
+
+    fn note(&self, what: &str, caller: &Caller, names: &[&str], reason: &str, answer: &Result<usize, Error>) {
+        let (count, outcome) = match answer {
+            Ok(count) => (*count, "done".to_owned()),
+            Err(error) => (0, error.to_string()),
         };
         tracing::info!(
             target: "leasehold::audit",
             what,
             key = %caller.principal.id,
             peer = %caller.peer,
-            names,
-            reason,
-            outcome,
+            names = cut(&names.join(" ")),
+            reason = cut(reason),
+            count,
+            outcome = cut(&outcome),
         );
     }
+}
+
+fn cut(text: &str) -> &str {
+    text.char_indices().nth(MOST_CHARS).map_or(text, |(at, _)| &text[..at])
 }

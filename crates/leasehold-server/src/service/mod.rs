@@ -30,6 +30,7 @@ use leasehold::Error;
 use leasehold::clock::{Clock, Time};
 use leasehold::engine::embedded::Embedded;
 use leasehold::engine::{Claim, Engine, EventId, Grant, Key, LeaseId, Promises, Push, Query, Renewal, Resource};
+use tracing::Instrument as _;
 
 use audit::Audit;
 pub use denial::Denial;
@@ -37,6 +38,7 @@ use keys::KeyRing;
 pub use keys::{Principal, Role, Roles};
 use metrics::{Metrics, Rates};
 pub use pass::{Caller, Pass, Peer};
+use rate::Strangers;
 pub use verb::Verb;
 use watch::Watcher;
 
@@ -46,6 +48,8 @@ pub struct Service {
     /// The same engine, if it is the embedded one: its till answers many connections at once.
     embedded: Option<Arc<Embedded>>,
     keys: Arc<KeyRing>,
+    /// How often wrong keys may be shown.
+    strangers: Strangers,
     pub(crate) metrics: Metrics,
     audit: Audit,
     clock: Arc<dyn Clock>,
@@ -81,14 +85,16 @@ impl Service {
             Opened::Other(engine) => (engine, None),
         };
         let started = clock.now();
-        Arc::new(Self { engine, embedded, keys, metrics: Metrics::default(), audit, clock, started })
+        let strangers = Strangers::new(1, 10);
+        Arc::new(Self { engine, embedded, keys, strangers, metrics: Metrics::default(), audit, clock, started })
     }
 
     /// Who is asking. Without a key: everybody, if the server has no keys; nobody otherwise.
     ///
     /// # Errors
     ///
-    /// [`Denial::Unauthorized`] for a key that is missing, wrong or revoked.
+    /// [`Denial::Unauthorized`] for a key that is missing, wrong or revoked; [`Denial::Slow`] for one wrong key too
+    /// many from one address. A right key is never slowed down by others' wrong ones.
     pub fn enter(&self, key: Option<&str>, peer: Peer) -> Result<Caller, Denial> {
         let principal = match key {
             Some(key) => self.keys.find(key),
@@ -98,7 +104,7 @@ impl Service {
             Some(principal) => Ok(Caller::new(principal, peer)),
             None => {
                 self.metrics.denied();
-                Err(Denial::Unauthorized)
+                Err(self.stranger(key.is_some(), peer))
             }
         }
     }
@@ -106,6 +112,24 @@ impl Service {
     /// Who somebody is that has not shown a key yet: nobody, on a server with keys, and that is no offence.
     pub fn enter_quietly(&self, peer: Peer) -> Option<Caller> {
         self.keys.anybody().map(|principal| Caller::new(principal, peer))
+    }
+
+    fn stranger(&self, showed_a_key: bool, peer: Peer) -> Denial {
+        if !showed_a_key {
+            return Denial::Unauthorized;
+        }
+        if !self.strangers.take(peer.0.ip(), self.clock.now()) {
+            return Denial::Slow("too many wrong keys from this address: slow down".into());
+        }
+        // Written down only as often as it is allowed: a stranger does not fill the disk with our log.
+        self.audit.stranger(peer);
+        Denial::Unauthorized
+    }
+
+    /// A caller of our own making, who passes the same gate as everybody.
+    pub fn insider(&self, principal: Principal) -> Caller {
+        let nowhere = std::net::SocketAddr::from(([0, 0, 0, 0], 0));
+        Caller::new(Arc::new(principal), Peer(nowhere))
     }
 
     /// The one gate: may this caller do this, to these resources, now?
@@ -158,7 +182,12 @@ impl Service {
         let pass = self.admit(caller, Verb::Acquire, &names)?;
         let claim = Claim { principal: caller.principal.id.clone(), ..claim };
         let began = self.clock.now();
-        let answer = self.engine(&pass).acquire(claim).await;
+        let answer = tokio::select! {
+            biased;
+            answer = self.engine(&pass).acquire(claim).instrument(pass.span(caller)) => answer,
+            // It leaves the queue with the dropped future: a revoked key is not handed a lease later.
+            () = caller.principal.gone() => return Err(Denial::Unauthorized),
+        };
         self.metrics.acquired(&answer, self.clock.now().since(began));
         answer.map_err(Denial::Engine)
     }
@@ -170,7 +199,7 @@ impl Service {
     /// The gate's no, or the engine's.
     pub async fn renew(&self, caller: &Caller, lease: &LeaseId, ttl: Option<Duration>) -> Result<Renewal, Denial> {
         let pass = self.admit(caller, Verb::Renew, &[])?;
-        let answer = self.engine(&pass).renew(lease, ttl).await;
+        let answer = self.engine(&pass).renew(lease, ttl).instrument(pass.span(caller)).await;
         self.metrics.renewed(&answer);
         self.guessed(caller, &answer)?;
         answer.map_err(Denial::Engine)
@@ -183,7 +212,7 @@ impl Service {
     /// The gate's no, or the engine's.
     pub async fn release(&self, caller: &Caller, lease: &LeaseId) -> Result<bool, Denial> {
         let pass = self.admit(caller, Verb::Release, &[])?;
-        let answer = self.engine(&pass).release(lease).await;
+        let answer = self.engine(&pass).release(lease).instrument(pass.span(caller)).await;
         self.guessed(caller, &answer)?;
         answer.map_err(Denial::Engine)
     }
@@ -213,7 +242,7 @@ impl Service {
     /// The gate's no, or the engine's.
     pub async fn revoke(&self, caller: &Caller, name: &str, reason: &str) -> Result<usize, Denial> {
         let pass = self.admit(caller, Verb::Revoke, &[name])?;
-        let answer = self.engine(&pass).revoke(name, reason).await;
+        let answer = self.engine(&pass).revoke(name, reason).instrument(pass.span(caller)).await;
         self.audit.revoked(caller, name, reason, &answer);
         answer.map_err(Denial::Engine)
     }
@@ -225,7 +254,7 @@ impl Service {
     /// The gate's no, or the engine's.
     pub async fn inspect(&self, caller: &Caller, name: &str) -> Result<Option<Resource>, Denial> {
         let pass = self.admit(caller, Verb::Inspect, &[name])?;
-        self.engine(&pass).inspect(name).await.map_err(Denial::Engine)
+        self.engine(&pass).inspect(name).instrument(pass.span(caller)).await.map_err(Denial::Engine)
     }
 
     /// Resources in use, in order of name: those the caller may see. Only an empty page is the end.
@@ -239,7 +268,7 @@ impl Service {
         for prefix in caller.principal.seen_under(&query.prefix) {
             let limit = query.limit - found.len();
             let page = Query { prefix, after: query.after.clone(), limit };
-            found.extend(self.engine(&pass).list(page).await.map_err(Denial::Engine)?);
+            found.extend(self.engine(&pass).list(page).instrument(pass.span(caller)).await.map_err(Denial::Engine)?);
             if found.len() >= query.limit {
                 break;
             }
@@ -272,15 +301,17 @@ impl Service {
         let _pass = self.admit(caller, Verb::Status, &[])?;
         let embedded = self.embedded.as_ref();
         let counts = embedded.map(|engine| engine.tally().2);
-        let may_see = |event: &leasehold::engine::Event| event.resources.iter().any(|name| caller.principal.sees(name));
-        let recent = embedded.map_or_else(Vec::new, |engine| engine.recent_losses(100));
+        let mut recent = embedded.map_or_else(Vec::new, |engine| engine.recent_losses(100));
+        // A lease over several resources is told of with those that may be seen.
+        recent.iter_mut().for_each(|event| event.resources.retain(|name| caller.principal.sees(name)));
+        recent.retain(|event| !event.resources.is_empty());
         Ok(Status {
             promises: self.engine.promises(),
             leases: counts.map(|counts| counts.leases),
             waiters: counts.map(|counts| counts.waiters),
             uptime: self.clock.now().since(self.started),
             rates: self.metrics.rates(),
-            recent: recent.into_iter().filter(may_see).collect(),
+            recent,
             keys_needed: self.keys.are_needed(),
             roles: caller.principal.roles,
         })
@@ -305,7 +336,7 @@ impl Service {
         let names: Vec<&str> = claim.wants.iter().map(|want| want.name.as_str()).collect();
         let pass = self.admit(caller, Verb::SetKey, &names)?;
         let claim = Claim { principal: caller.principal.id.clone(), ..claim };
-        let answer = self.keys_of(&pass)?.set(claim, value).await;
+        let answer = self.keys_of(&pass)?.set(claim, value).instrument(pass.span(caller)).await;
         self.metrics.acquired(&answer, Duration::ZERO);
         answer.map_err(Denial::Engine)
     }

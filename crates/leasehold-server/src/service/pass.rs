@@ -45,6 +45,12 @@ impl Pass {
         Self { verb }
     }
 
+    /// The span of the work that was admitted, for logs at debug and for traces. No secret in it.
+    pub fn span(&self, caller: &Caller) -> tracing::Span {
+        let (verb, key, peer) = (self.verb.word(), caller.principal.id.as_str(), caller.peer);
+        tracing::debug_span!(target: "leasehold::call", "call", otel.name = verb, verb, key, peer = %peer)
+    }
+
     /// What was admitted.
     pub const fn verb(&self) -> Verb {
         self.verb

@@ -1,5 +1,7 @@
-//! How often: a bucket that fills by itself, in one word of memory.
+//! How often: a bucket that fills by itself, in one word of memory; and a fixed number of them for strangers.
 
+use std::hash::{BuildHasher, RandomState};
+use std::net::IpAddr;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
@@ -41,9 +43,61 @@ impl Rate {
     }
 }
 
+/// How often addresses we know nothing good of may try, in memory that does not grow with their number.
+///
+/// Each address falls into one of a fixed number of buckets, by a hash that nobody outside can aim with. Two addresses
+/// may share one: so it limits only what is wrong anyway, and never who shows a right key.
+#[derive(Debug)]
+pub struct Strangers {
+    buckets: Box<[Rate]>,
+    seed: RandomState,
+}
+
+impl Strangers {
+    const BUCKETS: usize = 4096;
+
+    /// So many a second for each, and so many at once.
+    pub fn new(per_second: u32, burst: u32) -> Self {
+        let buckets = (0..Self::BUCKETS).map(|_| Rate::new(per_second, burst)).collect();
+        Self { buckets, seed: RandomState::new() }
+    }
+
+    /// Takes one try of this address. `false`: it has had too many.
+    pub fn take(&self, address: IpAddr, now: Time) -> bool {
+        let at = usize::try_from(self.seed.hash_one(network(address)) % Self::BUCKETS as u64).unwrap_or(0);
+        self.buckets[at].take(now)
+    }
+}
+
+/// What one subscriber has: an IPv4 address, or the 64 bits of IPv6 that a network is given. An IPv4 address in IPv6
+/// clothes is the IPv4 address.
+fn network(address: IpAddr) -> u64 {
+    match address.to_canonical() {
+        IpAddr::V4(v4) => u64::from(v4.to_bits()),
+        IpAddr::V6(v6) => u64::try_from(v6.to_bits() >> 64).unwrap_or(0),
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    /// Goal: one stranger who tries on and on is stopped, and hardly anybody else; one network counts as one.
+    #[test]
+    fn a_stranger_is_stopped_alone() {
+        let strangers = Strangers::new(1, 10);
+        let now = Time::ZERO.plus_millis(1_000_000);
+        let tries = |address: &str, times| {
+            let address = address.parse().unwrap();
+            (0..times).filter(|_| strangers.take(address, now)).count()
+        };
+        assert_eq!(tries("192.0.2.1", 1000), 10);
+        assert_eq!(tries("::ffff:192.0.2.1", 1000), 0, "the same address");
+        assert_eq!(tries("2001:db8:1:2::1", 1000) + tries("2001:db8:1:2:ffff::9", 1000), 10);
+        let others = (0..100).filter(|n| tries(&format!("198.51.100.{n}"), 1) == 1).count();
+        assert!(others >= 90, "{others} of 100 others could try");
+        assert!(strangers.take("192.0.2.1".parse().unwrap(), now.plus_millis(1100)), "and it ends");
+    }
 
     /// Goal: the burst is had at once, then as many a second as were promised, and waiting long saves up no more.
     #[test]

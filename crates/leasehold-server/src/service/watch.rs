@@ -44,10 +44,11 @@ impl Watcher {
     /// The engine stopped, or the caller's key was revoked meanwhile.
     pub async fn next(&mut self) -> Result<Vec<Told>, Denial> {
         loop {
-            let seen = self.stream.next().await.map_err(Denial::Engine)?;
-            if self.caller.principal.revoked.load(std::sync::atomic::Ordering::Relaxed) {
-                return Err(Denial::Unauthorized);
-            }
+            let seen = tokio::select! {
+                biased;
+                () = self.caller.principal.gone() => return Err(Denial::Unauthorized),
+                seen = self.stream.next() => seen.map_err(Denial::Engine)?,
+            };
             let told = self.filter(seen)?;
             if !told.is_empty() {
                 return Ok(told);

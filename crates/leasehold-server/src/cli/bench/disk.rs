@@ -11,7 +11,7 @@ use serde::Serialize;
 
 use super::stats::Stats;
 use crate::cli::exit::Failure;
-use crate::cli::moment;
+use crate::cli::{moment, output};
 
 /// The size of the file that is synced, zero-filled beforehand: an allocated block whose size does not
 /// change needs no metadata on disk, which is what the journal relies on.
@@ -78,9 +78,11 @@ pub struct Probe {
 pub struct Found {
     /// Half of all were faster.
     pub p50: f64,
-    /// Of those before the load.
+    /// All but one in a hundred were faster.
+    pub p99: f64,
+    /// The p50 of those before the load.
     pub p50_before: f64,
-    /// Of those after it.
+    /// The p50 of those after it.
     pub p50_after: f64,
 }
 
@@ -90,6 +92,13 @@ impl Found {
     pub fn is_steady(&self) -> bool {
         let (low, high) = (self.p50_before.min(self.p50_after), self.p50_before.max(self.p50_after));
         high <= 2.0 * low
+    }
+
+    /// Warns of a disk that was not.
+    pub fn warn(&self) {
+        if !self.is_steady() {
+            output::say("the disk changed its pace while we measured: the ratios mean little, try again");
+        }
     }
 }
 
@@ -129,7 +138,7 @@ impl Probe {
         self.halves.iter().try_for_each(|half| all.add(half))?;
         let p50 = |half: Option<&Stats>| half.map_or(0.0, |half| half.at(0.5));
         let (p50_before, p50_after) = (p50(self.halves.first()), p50(self.halves.last()));
-        Ok(Found { p50: all.at(0.5), p50_before, p50_after })
+        Ok(Found { p50: all.at(0.5), p99: all.at(0.99), p50_before, p50_after })
     }
 }
 

@@ -5,6 +5,7 @@ use std::time::{Duration, Instant};
 
 use anyhow::{bail, ensure};
 use leasehold::Leasehold;
+use leasehold::clock::SystemClock;
 use leasehold::engine::embedded::{Embedded, Options};
 use serde::Serialize;
 
@@ -12,8 +13,8 @@ use super::place::Place;
 use super::report::micros;
 use super::stats::{Summary, ratio};
 use super::stop::Stop;
-use super::{load, many, progress};
-use crate::cli::{moment, output, target};
+use super::{embedded, load, many, progress};
+use crate::cli::{moment, output};
 
 /// How long a load of pairs tells us how fast leases can be taken here.
 const TRIAL: Duration = Duration::from_secs(1);
@@ -47,9 +48,9 @@ pub struct Report {
 /// Takes the leases, waits for their common end, and watches the engine collect them.
 pub async fn run(place: &Place, count: u64, stop: &Stop) -> anyhow::Result<Report> {
     let engine = Embedded::open(place.dir(), Options::default()).await?;
-    let client = Leasehold::with_engine(engine.clone(), target::clock());
+    let client = Leasehold::with_engine(engine.clone(), SystemClock::shared());
     let spinner = progress::spinner("trying how fast leases can be taken");
-    let trial = load::run(&client, many::CLIENTS, TRIAL, stop, &spinner).await?;
+    let trial = load::run(embedded::callers(&client, many::CLIENTS), TRIAL, stop, &spinner).await?;
     spinner.finish_and_clear();
     // A pair is two operations and a lease only one, so this is about twice the time they should need.
     let needed = Duration::from_secs_f64(2.0 + as_f64(count) / trial.pairs_per_s().max(1.0));
@@ -65,7 +66,7 @@ pub async fn run(place: &Place, count: u64, stop: &Stop) -> anyhow::Result<Repor
 
     // The others begin before the end comes, so that they are in full swing when it does.
     let watching = tokio::spawn(collected(engine, end, stop.clone()));
-    let others = load::beside(&client, OTHERS, watching).await;
+    let others = load::beside(embedded::callers(&client, OTHERS), watching).await;
     spinner.finish_and_clear();
     let (lapsed_in, others) = others?;
     client.close().await?;

@@ -1,12 +1,15 @@
 //! Pairs of one uncontended acquire and its release, by many clients at once.
+//!
+//! The same loop for the embedded engine and for every peer: what differs is the [`Client`]. Our own server is
+//! driven by `server::pairs`, which costs less of the cores that it shares with the server.
 
+use std::future::Future;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
 use anyhow::Context;
 use indicatif::ProgressBar;
-use leasehold::Leasehold;
 use tokio::task::{JoinHandle, JoinSet};
 
 use super::stats::Stats;
@@ -17,13 +20,43 @@ use crate::cli::moment;
 pub const WARM_UP: Duration = Duration::from_millis(500);
 
 /// How long the lease of a pair would live; it never does.
-const TTL: Duration = Duration::from_secs(60);
+pub const TTL: Duration = Duration::from_secs(60);
+
+/// Somebody who acquires and releases, one at a time.
+pub trait Client: Send + 'static {
+    /// Takes the resource of this name, which nobody else wants. A refusal is an error here.
+    fn acquire(&mut self, name: &str) -> impl Future<Output = anyhow::Result<()>> + Send;
+
+    /// Gives back what was acquired last.
+    fn release(&mut self) -> impl Future<Output = anyhow::Result<()>> + Send;
+
+    /// Cleans up what only this client knows of, when the load is over.
+    fn leave(self) -> impl Future<Output = anyhow::Result<()>> + Send
+    where
+        Self: Sized,
+    {
+        async { Ok(()) }
+    }
+}
+
+/// CPU time of this process so far.
+pub fn cpu_time() -> Duration {
+    let spent = rustix::time::clock_gettime(rustix::time::ClockId::ProcessCPUTime);
+    Duration::try_from(spent).unwrap_or_default()
+}
+
+/// What every name of this run begins with: it collides with no real work and no other bench.
+pub fn prefix() -> String {
+    format!("leasehold-bench/{}", std::process::id())
+}
 
 /// What a load measured.
 #[derive(Debug)]
 pub struct Measured {
     /// How long it was measured.
     pub elapsed: Duration,
+    /// CPU time of this process meanwhile: what the load took from the cores that it shares with a server.
+    pub cpu: Duration,
     /// Latency of each acquire.
     pub acquire: Stats,
     /// Latency of each acquire with its release.
@@ -40,8 +73,6 @@ impl Measured {
 
 /// What all clients of a load look at.
 struct Shared {
-    client: Leasehold,
-    /// Names of this run: they collide with no real work and no other bench.
     prefix: String,
     counting: AtomicBool,
     ended: AtomicBool,
@@ -54,30 +85,27 @@ struct Crowd {
 }
 
 impl Crowd {
-    fn start(client: &Leasehold, clients: usize) -> Self {
-        let shared = Arc::new(Shared {
-            client: client.clone(),
-            prefix: format!("leasehold-bench/{}", std::process::id()),
-            counting: AtomicBool::new(false),
-            ended: AtomicBool::new(false),
-        });
+    fn start(clients: Vec<impl Client>) -> Self {
+        let shared =
+            Arc::new(Shared { prefix: prefix(), counting: AtomicBool::new(false), ended: AtomicBool::new(false) });
         let mut tasks = JoinSet::new();
-        for number in 0..clients {
-            tasks.spawn(pairs(shared.clone(), number));
+        for (number, client) in clients.into_iter().enumerate() {
+            tasks.spawn(pairs(shared.clone(), client, number));
         }
         Self { shared, tasks }
     }
 
-    /// From now on it counts.
-    fn count(&self) -> Instant {
+    /// From now on it counts: the moment, and the CPU time at it.
+    fn count(&self) -> (Instant, Duration) {
         self.shared.counting.store(true, Ordering::Relaxed);
-        moment::stopwatch()
+        (moment::stopwatch(), cpu_time())
     }
 
     /// Ends the work and adds up what was measured since.
-    async fn end(mut self, began: Instant) -> anyhow::Result<Measured> {
+    async fn end(mut self, (began, cpu): (Instant, Duration)) -> anyhow::Result<Measured> {
         self.shared.ended.store(true, Ordering::Relaxed);
-        let mut measured = Measured { elapsed: began.elapsed(), acquire: Stats::new()?, pair: Stats::new()? };
+        let cpu = cpu_time().saturating_sub(cpu);
+        let mut measured = Measured { elapsed: began.elapsed(), cpu, acquire: Stats::new()?, pair: Stats::new()? };
         let mut failed = None;
         while let Some(done) = self.tasks.join_next().await {
             match done.context("run a client of the bench")? {
@@ -92,30 +120,28 @@ impl Crowd {
     }
 }
 
-/// Runs `clients` tasks for `time` after the warm-up, or until somebody stops it.
+/// Lets the clients work for `time` after the warm-up, or until somebody stops it.
 pub async fn run(
-    client: &Leasehold,
-    clients: usize,
+    clients: Vec<impl Client>,
     time: Duration,
     stop: &Stop,
     bar: &ProgressBar,
 ) -> anyhow::Result<Measured> {
-    let mut crowd = Crowd::start(client, clients);
+    let mut crowd = Crowd::start(clients);
     stop.within(WARM_UP).await;
     let began = crowd.count();
-    let waited = wait(&mut crowd.tasks, began, time, stop, bar).await;
+    let waited = wait(&mut crowd.tasks, began.0, time, stop, bar).await;
     let measured = crowd.end(began).await;
     waited?;
     measured
 }
 
-/// Runs `clients` tasks beside some other work, as long as that takes. Everything counts.
+/// Lets the clients work beside some other work, as long as that takes. Everything counts.
 pub async fn beside<T>(
-    client: &Leasehold,
-    clients: usize,
+    clients: Vec<impl Client>,
     work: JoinHandle<anyhow::Result<T>>,
 ) -> anyhow::Result<(T, Measured)> {
-    let crowd = Crowd::start(client, clients);
+    let crowd = Crowd::start(clients);
     let began = crowd.count();
     let done = work.await.context("run the work beside the bench")?;
     let measured = crowd.end(began).await?;
@@ -147,24 +173,23 @@ async fn wait(
 }
 
 /// One client: pairs, one after the other, each under a new name.
-async fn pairs(shared: Arc<Shared>, number: usize) -> anyhow::Result<(Stats, Stats)> {
+async fn pairs(shared: Arc<Shared>, mut client: impl Client, number: usize) -> anyhow::Result<(Stats, Stats)> {
     let (mut acquires, mut both) = (Stats::new()?, Stats::new()?);
-    let holder = format!("bench client {number}");
     let mut turn = 0_u64;
     while !shared.ended.load(Ordering::Relaxed) {
         turn += 1;
         let counts = shared.counting.load(Ordering::Relaxed);
-        let claim = shared.client.acquire(format!("{}/{number}/{turn}", shared.prefix));
-        let claim = claim.ttl(TTL).holder(holder.as_str());
+        let name = format!("{}/{number}/{turn}", shared.prefix);
         let before = moment::stopwatch();
-        let grant = claim.grant().await?;
+        client.acquire(&name).await?;
         let granted = moment::stopwatch();
-        shared.client.release(&grant.lease_id).await?;
+        client.release().await?;
         let released = moment::stopwatch();
         if counts {
             acquires.record(granted.duration_since(before));
             both.record(released.duration_since(before));
         }
     }
+    client.leave().await?;
     Ok((acquires, both))
 }

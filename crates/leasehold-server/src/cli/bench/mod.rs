@@ -1,25 +1,34 @@
-//! `leasehold bench`: what this machine and this disk can do, and how close the engine comes.
+//! `leasehold bench`: what this machine and this disk can do, and how close the engine comes; and what its server
+//! can do, beside those of others.
 //!
 //! ```text
-//!   Place (directory, file system) ──▶ disk (fdatasync) ──▶ load ──▶ disk again ──▶ report, plot
-//!                                  ├─▶ held  (memory, restart)
-//!                                  └─▶ lapse (a million ends in one moment)
-//!   book (decisions in memory, no disk)
+//!   options, URLs ──▶ Mode (what) and Aim (where)
+//!     embedded:DIR    Place ──▶ disk (fdatasync) ──▶ load ──▶ disk again ──▶ report, plot
+//!                           ├─▶ held  (memory, restart)
+//!                           └─▶ lapse (a million ends in one moment)
+//!     leasehold://    server/ ──▶ the same pairs over RESP, handoff, idle
+//!     redis:// …      peers/  ──▶ the same pairs by the peer's own client (feature "peers")
+//!     book (decisions in memory, no disk)
 //! ```
 //!
 //! The disk is measured in the same run, half before the load and half after, because a figure without
 //! its bound says nothing: a durable acquire cannot be faster than the sync it waits for.
 
+mod aim;
 mod book;
 mod disk;
+mod embedded;
 mod held;
 mod lapse;
 mod load;
 mod many;
+mod mode;
+mod peers;
 mod place;
 mod plot;
 mod progress;
 mod report;
+mod server;
 mod stats;
 mod stop;
 
@@ -28,14 +37,18 @@ use std::time::Duration;
 
 use anyhow::Context;
 use clap::Args;
+use indicatif::ProgressBar;
 use leasehold::Leasehold;
+use serde::Serialize;
 
-use self::disk::Probe;
+use self::aim::Aim;
 use self::load::Measured;
-use self::place::Place;
+use self::mode::Mode;
+use self::place::{Disk, Place};
 use self::report::Report;
+use self::server::{Address, handoff, idle};
 use self::stop::Stop;
-use super::exit::{self, Failure};
+use super::exit;
 use super::{duration, output};
 
 const EXAMPLE: &str = "\
@@ -45,9 +58,14 @@ Example:
   leasehold bench --held 1000000 --json
   leasehold bench --lapse 1000000
   leasehold bench --book 10000000
+  leasehold bench --url leasehold://127.0.0.1:7401 --url redis://127.0.0.1:6379 --dir /mnt/nvme
+  leasehold bench --url leasehold://127.0.0.1:7401 --handoff 64
+  leasehold bench --url leasehold://127.0.0.1:7401 --idle 10000 --pid \"$(pidof leasehold)\"
 
 Without --url it runs in a fresh directory ./leasehold-bench-XXXX, which is removed afterwards;
-LEASEHOLD_URL is not looked at. A file system in memory is refused: nothing is durable there.";
+LEASEHOLD_URL is not looked at. A file system in memory is refused: nothing is durable there.
+Servers: leasehold://, and redis://, etcd://, zk:// and postgres:// in a build with the feature peers.
+The key of a leasehold:// server is taken from its URL or from LEASEHOLD_API_KEY.";
 
 /// The exit code of a bench that was interrupted, as shells count it.
 const INTERRUPTED: u8 = 130;
@@ -66,69 +84,92 @@ pub struct Bench {
     #[arg(long)]
     json: bool,
     /// Draw the distribution of latencies.
-    #[arg(long, value_name = "FILE.svg", conflicts_with_all = ["held", "lapse"])]
+    #[arg(long, value_name = "FILE.svg")]
     plot: Option<PathBuf>,
+    /// Beside a server: measure the disk of this directory [default: the current one].
+    #[arg(long, value_name = "DIR")]
+    dir: Option<PathBuf>,
     /// Instead: take N leases, and say what they cost in memory and at a restart.
-    #[arg(long, value_name = "N", conflicts_with = "lapse", value_parser = clap::value_parser!(u64).range(1..=10_000_000))]
+    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u64).range(1..=10_000_000))]
     held: Option<u64>,
     /// Instead: let N leases lapse in the same moment, and say how others fare meanwhile.
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u64).range(1..=10_000_000))]
     lapse: Option<u64>,
     /// Instead: what a decision costs in memory alone, with a thousand and with up to N leases held.
-    #[arg(long, value_name = "N", conflicts_with_all = ["held", "lapse", "plot"], value_parser = clap::value_parser!(u64).range(1_000..=10_000_000))]
+    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u64).range(1_000..=10_000_000))]
     book: Option<u64>,
+    /// Instead: N in line for one name at a server, and the time from a release to the next grant.
+    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u64).range(2..=10_000))]
+    handoff: Option<u64>,
+    /// Instead: N idle connections to a server, their memory there, and how others fare beside them.
+    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u64).range(1..=1_000_000))]
+    idle: Option<u64>,
+    /// With --idle: the process of the server.
+    #[arg(long, value_name = "PID", value_parser = clap::value_parser!(u32).range(1..))]
+    pid: Option<u32>,
 }
 
 impl Bench {
     /// Measures each target in turn.
     pub fn execute(self, urls: &[String]) -> anyhow::Result<u8> {
-        if self.time.is_zero() {
-            return Err(Failure::usage("--for is not zero: say e.g. --for 5s"));
-        }
-        if let Some(most) = self.book {
-            let report = book::run(most)?;
-            if self.json {
-                output::json(&report)?
-            } else {
-                book::print(&report)?
-            }
+        let mode = Mode::of(&self, urls)?;
+        if let Mode::Book(most) = mode {
+            self.tell(&book::run(most)?, book::print)?;
             return Ok(exit::DONE);
         }
-        let places = if urls.is_empty() {
-            vec![Place::fresh()?]
-        } else {
-            urls.iter().map(|url| Place::named(url)).collect::<anyhow::Result<_>>()?
-        };
         let runtime = tokio::runtime::Builder::new_multi_thread().enable_all().build().context("start the runtime")?;
-        runtime.block_on(self.measure(&places))
+        runtime.block_on(self.measure(mode))
     }
 
-    async fn measure(&self, places: &[Place]) -> anyhow::Result<u8> {
+    async fn measure(&self, mode: Mode) -> anyhow::Result<u8> {
         let stop = Stop::listen()?;
-        if let Some(count) = self.held {
-            for place in places {
-                let report = held::run(place, count, &stop).await?;
-                if self.json { output::json(&report)? } else { held::print(&report)? }
+        match mode {
+            Mode::Pairs(aims) => self.pairs(&aims, &stop).await?,
+            Mode::Held(count, aims) => {
+                for place in places(&aims)? {
+                    self.tell(&held::run(&place, count, &stop).await?, held::print)?;
+                }
             }
-        } else if let Some(count) = self.lapse {
-            for place in places {
-                let report = lapse::run(place, count, &stop).await?;
-                if self.json { output::json(&report)? } else { lapse::print(&report)? }
+            Mode::Lapse(count, aims) => {
+                for place in places(&aims)? {
+                    self.tell(&lapse::run(&place, count, &stop).await?, lapse::print)?;
+                }
             }
-        } else {
-            self.pairs(places, &stop).await?;
+            Mode::Book(_) => {}
+            Mode::Handoff(waiters, servers) => {
+                let disk = Disk::of(self.dir.as_deref())?;
+                for server in servers {
+                    let (disk, time, stop) = (disk.clone(), self.time, stop.clone());
+                    let report = apart(move || handoff::run(&server, waiters, &disk, time, &stop)).await?;
+                    self.tell(&report, handoff::print)?;
+                }
+            }
+            Mode::Idle(count, pid, server) => {
+                let (time, stop) = (self.time, stop.clone());
+                let report = apart(move || idle::run(&server, count, pid, time, &stop)).await?;
+                self.tell(&report, idle::print)?;
+            }
         }
         Ok(if stop.is_asked() { INTERRUPTED } else { exit::DONE })
     }
 
-    async fn pairs(&self, places: &[Place], stop: &Stop) -> anyhow::Result<()> {
+    fn tell<R: Serialize>(&self, report: &R, print: impl Fn(&R) -> anyhow::Result<()>) -> anyhow::Result<()> {
+        if self.json { output::json(report) } else { print(report) }
+    }
+
+    async fn pairs(&self, aims: &[Aim], stop: &Stop) -> anyhow::Result<()> {
+        let sites = if aims.is_empty() {
+            vec![Site::Embedded(Place::fresh()?)]
+        } else {
+            aims.iter().map(|aim| self.site(aim)).collect::<anyhow::Result<_>>()?
+        };
         let mut reports = Vec::new();
         let mut measurements = Vec::new();
-        for place in places {
+        for site in &sites {
             if stop.is_asked() {
                 break;
             }
-            let (report, measured) = self.pairs_at(place, stop).await?;
+            let (report, measured) = self.pairs_at(site, stop).await?;
             if self.json {
                 output::json(&report)?;
             }
@@ -141,23 +182,31 @@ impl Bench {
         self.draw(&reports, &measurements)
     }
 
-    async fn pairs_at(&self, place: &Place, stop: &Stop) -> anyhow::Result<(Report, Measured)> {
-        let client = Leasehold::open(&place.url()).await?;
+    fn site<'a>(&self, aim: &'a Aim) -> anyhow::Result<Site<'a>> {
+        match aim {
+            Aim::Embedded(dir) => Place::named(dir.clone()).map(Site::Embedded),
+            Aim::Server(address) => Ok(Site::Server(address, Disk::of(self.dir.as_deref())?)),
+            Aim::Peer(peer) => Ok(Site::Peer(peer, Disk::of(self.dir.as_deref())?)),
+        }
+    }
+
+    async fn pairs_at(&self, site: &Site<'_>, stop: &Stop) -> anyhow::Result<(Report, Measured)> {
         let clients = self.clients as usize;
         let bar = progress::time(self.time, "measuring the disk");
-        let mut probe = Probe::new(place.probe_dir())?;
+        // First of all: a directory must be there before a file can be synced in it.
+        let driver = site.open().await?;
+        let disk = site.disk();
+        let mut probe = disk.probe()?;
         probe.measure()?;
         bar.set_message("pairs of acquire and release");
-        let measured = load::run(&client, clients, self.time, stop, &bar).await;
+        let measured = driver.pairs(clients, self.time, stop, &bar).await;
         bar.set_message("measuring the disk again");
         let measured = measured?;
         probe.measure()?;
         bar.finish_and_clear();
-        client.close().await?;
-        let report = Report::new(place.url(), clients, &measured, probe.found()?, place.fs.clone());
-        if !report.fdatasync_us.is_steady() {
-            output::say("the disk changed its pace while we measured: the ratios mean little, try again");
-        }
+        driver.close().await?;
+        let report = Report::new(site.url(), clients, &measured, probe.found()?, disk.fs);
+        report.fdatasync_us.warn();
         Ok((report, measured))
     }
 
@@ -173,4 +222,80 @@ impl Bench {
             .collect();
         std::fs::write(path, plot::svg(&lines)).with_context(|| format!("write the plot to {}", path.display()))
     }
+}
+
+/// A target made ready, with the disk that is measured beside it.
+enum Site<'a> {
+    Embedded(Place),
+    Server(&'a Address, Disk),
+    Peer(&'a peers::Peer, Disk),
+}
+
+impl<'a> Site<'a> {
+    async fn open(&self) -> anyhow::Result<Driver<'a>> {
+        Ok(match self {
+            Self::Embedded(place) => Driver::Engine(Leasehold::open(&place.url()).await?),
+            Self::Server(address, _) => Driver::Server(address),
+            Self::Peer(peer, _) => Driver::Peer(peer),
+        })
+    }
+
+    fn url(&self) -> String {
+        match self {
+            Self::Embedded(place) => place.url(),
+            Self::Server(address, _) => address.shown.clone(),
+            Self::Peer(peer, _) => peer.shown.clone(),
+        }
+    }
+
+    fn disk(&self) -> Disk {
+        match self {
+            Self::Embedded(place) => place.disk(),
+            Self::Server(_, disk) | Self::Peer(_, disk) => disk.clone(),
+        }
+    }
+}
+
+/// A target at work.
+enum Driver<'a> {
+    Engine(Leasehold),
+    Server(&'a Address),
+    Peer(&'a peers::Peer),
+}
+
+impl Driver<'_> {
+    async fn pairs(&self, clients: usize, time: Duration, stop: &Stop, bar: &ProgressBar) -> anyhow::Result<Measured> {
+        match self {
+            Self::Engine(engine) => load::run(embedded::callers(engine, clients), time, stop, bar).await,
+            Self::Server(address) => {
+                let (address, stop, bar) = ((*address).clone(), stop.clone(), bar.clone());
+                apart(move || server::pairs::run(&address, clients, time, &stop, &bar)).await
+            }
+            Self::Peer(peer) => peers::run(peer, clients, time, stop, bar).await,
+        }
+    }
+
+    async fn close(self) -> anyhow::Result<()> {
+        match self {
+            Self::Engine(engine) => engine.close().await.map_err(Into::into),
+            Self::Server(_) | Self::Peer(_) => Ok(()),
+        }
+    }
+}
+
+/// The directories of targets that are all embedded: a fresh one where none was named.
+fn places(aims: &[Aim]) -> anyhow::Result<Vec<Place>> {
+    if aims.is_empty() {
+        return Ok(vec![Place::fresh()?]);
+    }
+    let dirs = aims.iter().filter_map(|aim| match aim {
+        Aim::Embedded(dir) => Some(dir.clone()),
+        Aim::Server(_) | Aim::Peer(_) => None,
+    });
+    dirs.map(Place::named).collect()
+}
+
+/// Runs work that blocks, on a thread of its own.
+async fn apart<T: Send + 'static>(work: impl FnOnce() -> anyhow::Result<T> + Send + 'static) -> anyhow::Result<T> {
+    tokio::task::spawn_blocking(work).await.context("run the load")?
 }

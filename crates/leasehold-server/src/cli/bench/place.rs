@@ -1,13 +1,12 @@
-//! Where the bench runs: a directory that was named, or a fresh one that is gone afterwards.
+//! Where the bench runs: a directory that was named, or a fresh one that is gone afterwards; and the disk that
+//! is measured beside it.
 
 use std::path::{Path, PathBuf};
 
 use anyhow::Context;
 use tempfile::TempDir;
 
-use super::disk;
-use crate::cli::exit::Failure;
-use crate::cli::target::Target;
+use super::disk::{self, Probe};
 
 /// One target of the bench, on a file system that keeps what it is given.
 #[derive(Debug)]
@@ -21,12 +20,9 @@ pub struct Place {
 }
 
 impl Place {
-    /// The directory a URL names. It may be in use for real work: the bench takes leases under names of
+    /// A directory that was named. It may be in use for real work: the bench takes leases under names of
     /// its own and releases them.
-    pub fn named(url: &str) -> anyhow::Result<Self> {
-        let Target::Embedded(dir) = Target::parse(url)? else {
-            return Err(Failure::usage("bench measures embedded:DIR"));
-        };
+    pub fn named(dir: PathBuf) -> anyhow::Result<Self> {
         // Asked of what exists, so that a directory in memory is refused before it is made.
         let existing = dir.ancestors().find(|path| path.exists()).unwrap_or(Path::new("."));
         let fs = disk::file_system(existing)?;
@@ -54,9 +50,36 @@ impl Place {
         &self.dir
     }
 
-    /// Where the probe file goes: the same file system, and beside the engine's own files only where
-    /// there is no directory of ours.
-    pub fn probe_dir(&self) -> &Path {
-        self.fresh.as_ref().map_or(&self.dir, TempDir::path)
+    /// The disk of the engine. Its probe file is beside the engine's own files only where there is no
+    /// directory of ours.
+    pub fn disk(&self) -> Disk {
+        let dir = self.fresh.as_ref().map_or(self.dir.as_path(), TempDir::path);
+        Disk { dir: dir.to_owned(), fs: self.fs.clone() }
+    }
+}
+
+/// A directory whose disk is measured beside the load.
+#[derive(Clone, Debug)]
+pub struct Disk {
+    dir: PathBuf,
+    /// The name of its file system.
+    pub fs: String,
+}
+
+impl Disk {
+    /// The directory of `--dir`, or the current one. A server keeps its data where it likes, so that only
+    /// the caller knows which directory is on the same disk.
+    pub fn of(dir: Option<&Path>) -> anyhow::Result<Self> {
+        let dir = match dir {
+            Some(dir) => dir.to_owned(),
+            None => std::env::current_dir().context("find the current directory")?,
+        };
+        let fs = disk::file_system(&dir)?;
+        Ok(Self { dir, fs })
+    }
+
+    /// A file to sync there.
+    pub fn probe(&self) -> anyhow::Result<Probe> {
+        Probe::new(&self.dir)
     }
 }

@@ -32,10 +32,13 @@ pub struct Report {
     pub ratio_pairs_to_bound: f64,
     /// The p50 of an acquire, of that of one fdatasync.
     pub ratio_acquire_to_fdatasync: f64,
+    /// CPU time of this process for each pair. Beside a server on the same machine, it is what the load itself took.
+    pub cpu_us_per_pair: f64,
 }
 
 impl Report {
     /// Puts load and disk side by side.
+    #[allow(clippy::cast_precision_loss, reason = "pairs are far below 2^53")]
     pub fn new(url: String, clients: usize, measured: &Measured, fdatasync: Found, fs: String) -> Self {
         let sync_us = fdatasync.p50;
         let acquire_us = measured.acquire.summary();
@@ -52,6 +55,7 @@ impl Report {
             fs,
             ratio_pairs_to_bound: ratio(pairs_per_s, bound(clients, sync_us)),
             ratio_acquire_to_fdatasync: ratio(acquire_us.p50, sync_us),
+            cpu_us_per_pair: ratio(measured.cpu.as_secs_f64() * 1e6, measured.pair.count() as f64),
         }
     }
 }
@@ -76,13 +80,16 @@ pub fn print(reports: &[Report]) -> anyhow::Result<()> {
         "P99",
         "MAX",
         "FDATASYNC P50",
+        "CPU/PAIR",
     ]);
     for report in reports {
         let latencies = [report.acquire_us, report.pair_us];
         let latencies = latencies.iter().flat_map(|summary| [summary.p50, summary.p99, summary.max]).map(micros);
         let head =
             [report.url.clone(), report.fs.clone(), report.clients.to_string(), format!("{:.0}", report.pairs_per_s)];
-        table.row(head.into_iter().chain(latencies).chain([micros(report.fdatasync_us.p50)]));
+        table.row(
+            head.into_iter().chain(latencies).chain([micros(report.fdatasync_us.p50), micros(report.cpu_us_per_pair)]),
+        );
     }
     table.print()?;
     for report in reports {
@@ -122,13 +129,15 @@ mod tests {
     fn ratios_are_those_of_the_issue() {
         let measured = Measured {
             elapsed: Duration::from_secs(2),
+            cpu: Duration::from_micros(75),
             acquire: stats(&[150, 150, 150]),
             pair: stats(&[300, 300, 300]),
         };
-        let disk = Found { p50: 100.0, p50_before: 90.0, p50_after: 190.0 };
+        let disk = Found { p50: 100.0, p99: 300.0, p50_before: 90.0, p50_after: 190.0 };
         assert!(!disk.is_steady() && Found { p50_after: 180.0, ..disk }.is_steady());
         let report = Report::new("embedded:x".into(), 10, &measured, disk, "ext4".into());
         assert_eq!(report.pairs, 3);
+        assert!((report.cpu_us_per_pair - 25.0).abs() < 1e-6, "{report:?}");
         // 1.5 pairs/s of 10 / (2 x 100 us) = 50,000 pairs/s.
         assert!((report.ratio_pairs_to_bound - 0.0).abs() < 0.001);
         assert!((report.ratio_acquire_to_fdatasync - 1.5).abs() < 0.01, "{report:?}");

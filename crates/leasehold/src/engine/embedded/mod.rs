@@ -31,9 +31,11 @@ mod boot;
 pub mod desk;
 #[doc(hidden)]
 pub mod journal;
+mod keeper;
 mod lock;
 mod newsroom;
 mod options;
+mod press;
 mod random;
 mod start;
 #[doc(hidden)]
@@ -145,7 +147,7 @@ impl Embedded {
         if newsroom.is_open() {
             desk.book.keep_news();
         }
-        let counter = Arc::new(Counter::new(desk, clock, newsroom));
+        let counter = Arc::new(Counter::new(desk, clock, newsroom, journal));
         let weak = Arc::downgrade(&counter);
         options.clock.on_step(Box::new(move || {
             if let Some(counter) = weak.upgrade() {
@@ -153,7 +155,7 @@ impl Embedded {
             }
         }));
         let segment = options.sizes.segment;
-        Ok(Writer { counter, journal, storage, segment, notices: options.notices, lock: Some(lock) })
+        Ok(Writer { counter, storage, segment, notices: options.notices, lock: Some(lock) })
     }
 
     /// Submits a command; `retried` if its caller may come again for the answer.

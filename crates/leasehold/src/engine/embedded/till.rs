@@ -13,7 +13,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use leasehold_core::book::KeyView;
 use leasehold_core::{Acquire, Command, LeaseKey, Reply, Secret, Ticket, Time};
 
-use super::writer::{Address, Counter, State, Stopped, release_unseen};
+use super::writer::{Address, State, Stopped, release_unseen};
 use super::{ENGINE, Embedded, no_effect, refused, unknown};
 use crate::error::Error;
 
@@ -30,21 +30,16 @@ impl fmt::Debug for Tray {
 }
 
 impl Tray {
-    /// An empty tray. `wake` is called when something is put into it: from another thread, and possibly more often
-    /// than needed; it must not block.
+    /// An empty tray. `wake` is called when something was put into it, from another thread; it must not block.
     #[must_use]
     pub fn new(wake: impl Fn() + Send + Sync + 'static) -> Arc<Self> {
         Arc::new(Self { answers: Mutex::new(Vec::new()), wake: Box::new(wake) })
     }
 
-    pub(super) fn put(&self, tag: u64, answer: Result<Reply, Stopped>) {
-        let first = {
-            let mut answers = self.answers.lock().unwrap_or_else(PoisonError::into_inner);
-            answers.push((tag, answer));
-            answers.len() == 1
-        };
-        // Whoever empties the tray takes everything: the first answer's wake-up serves for the rest.
-        if first {
+    /// Puts answers into it: all of a batch at once, since whoever is woken takes what is there.
+    pub(super) fn put(&self, batch: &mut Vec<(u64, Result<Reply, Stopped>)>) {
+        if !batch.is_empty() {
+            self.answers.lock().unwrap_or_else(PoisonError::into_inner).append(batch);
             (self.wake)();
         }
     }
@@ -100,8 +95,16 @@ impl Embedded {
 }
 
 impl Till<'_> {
-    fn counter(&self) -> &Counter {
-        &self.engine.counter
+    /// Closes the till and writes what has gathered, on this very thread: its answers are in the tray when this
+    /// returns. Nobody is woken for it. On a slow disk, or while another thread writes, the writer does it later.
+    pub fn write(mut self) {
+        let engine = self.engine;
+        if let Some(state) = self.state.take() {
+            engine.counter.nudge_for_time(state);
+        }
+        if !engine.counter.write_here() {
+            engine.counter.nudge(engine.counter.lock());
+        }
     }
 
     fn state(&mut self) -> &mut State {
@@ -187,7 +190,7 @@ impl Till<'_> {
 impl Drop for Till<'_> {
     fn drop(&mut self) {
         if let Some(state) = self.state.take() {
-            self.counter().nudge(state);
+            self.engine.counter.nudge(state);
         }
     }
 }

@@ -1,0 +1,199 @@
+//! What a `--url` of the bench names: a directory, one of our servers, or a peer.
+//!
+//! # Laws
+//!
+//! 1. What was given as a secret (userinfo, a query) is in no report, no plot and no sentence: `shown` has
+//!    neither.
+//! 2. What cannot be measured is said before anything is.
+//!
+//! # Not here
+//!
+//! Which engine the other commands ask (`cli::target`): the bench drives servers that are no engine of ours.
+
+use std::path::PathBuf;
+
+use super::peers::{self, Kind, Peer};
+use super::server::Address;
+use crate::cli::exit::Failure;
+
+/// Where our servers listen when the URL does not say.
+const PORT: u16 = 7401;
+
+/// What to type instead.
+const HINT: &str = "say e.g. --url embedded:./data or --url leasehold://127.0.0.1:7401";
+
+/// One target of the bench.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Aim {
+    /// The embedded engine, in this process.
+    Embedded(PathBuf),
+    /// Our server, over RESP.
+    Server(Address),
+    /// Somebody else's server, by its native client.
+    Peer(Peer),
+}
+
+impl Aim {
+    /// Reads a URL.
+    ///
+    /// # Errors
+    ///
+    /// Bad usage for what the bench cannot drive, and for peers in a build without them.
+    pub fn parse(url: &str) -> anyhow::Result<Self> {
+        let Some((scheme, rest)) = url.split_once(':') else {
+            return Err(Failure::usage(format!("the url has no scheme: {HINT}")));
+        };
+        match scheme {
+            "embedded" => directory(rest).map(Self::Embedded),
+            "leasehold" => server(rest).map(Self::Server),
+            _ => {
+                let Some(kind) = Kind::named(scheme) else {
+                    return Err(Failure::usage(format!("the bench cannot drive {scheme:?}: {HINT}")));
+                };
+                let named = Parts::read(scheme, rest)?;
+                peers::require_built(kind)?;
+                Ok(Self::Peer(Peer { kind, url: url.to_owned(), shown: format!("{scheme}://{}", named.place) }))
+            }
+        }
+    }
+}
+
+fn directory(rest: &str) -> anyhow::Result<PathBuf> {
+    if rest.is_empty() {
+        return Err(Failure::usage(format!("embedded: names no directory: {HINT}")));
+    }
+    // It would mean a directory in the root, which nobody means.
+    if rest.starts_with("//") {
+        return Err(Failure::usage(format!("embedded: is followed by a path without //: {HINT}")));
+    }
+    Ok(PathBuf::from(rest))
+}
+
+fn server(rest: &str) -> anyhow::Result<Address> {
+    let parts = Parts::read("leasehold", rest)?;
+    let place = parts.place.trim_end_matches('/');
+    let no_port = || Failure::usage(format!("leasehold:// is followed by host:port: {HINT}"));
+    // A bare IPv6 address has colons of its own, and stands in brackets when a port follows.
+    let (host, port) = match place.rsplit_once(':') {
+        Some((host, port)) if !port.ends_with(']') => (host, port.parse::<u16>().map_err(|_| no_port())?),
+        _ => (place, PORT),
+    };
+    let host = host.strip_prefix('[').and_then(|host| host.strip_suffix(']')).unwrap_or(host);
+    if host.is_empty() || host.contains('/') || port == 0 {
+        return Err(no_port());
+    }
+    Ok(Address { host: host.to_owned(), port, key: parts.secret, shown: format!("leasehold://{place}") })
+}
+
+/// A URL taken apart.
+struct Parts {
+    /// Host, port and path: what may be shown.
+    place: String,
+    /// The password of the userinfo, or all of it where there is no colon.
+    secret: Option<String>,
+}
+
+impl Parts {
+    fn read(scheme: &str, rest: &str) -> anyhow::Result<Self> {
+        let none = || Failure::usage(format!("{scheme}: is followed by //host:port"));
+        let rest = rest.strip_prefix("//").ok_or_else(none)?;
+        // A query may carry a password too.
+        let (rest, query) = rest.split_at(rest.find(['?', '#']).unwrap_or(rest.len()));
+        if query.contains('@') {
+            // Else we could not tell a host from half a password, and would show it.
+            return Err(Failure::usage("inside a url, write ? as %3F, # as %23 and @ as %40 where they are data"));
+        }
+        let (userinfo, place) = rest.rsplit_once('@').map_or((None, rest), |(user, place)| (Some(user), place));
+        if place.is_empty() || place.starts_with(['/', ':']) {
+            return Err(none());
+        }
+        let secret = userinfo.map(|userinfo| userinfo.split_once(':').map_or(userinfo, |(_, secret)| secret));
+        Ok(Self { place: place.to_owned(), secret: secret.filter(|secret| !secret.is_empty()).map(str::to_owned) })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::cli::exit;
+
+    fn address(url: &str) -> (String, u16, Option<String>, String) {
+        match Aim::parse(url) {
+            Ok(Aim::Server(Address { host, port, key, shown })) => (host, port, key, shown),
+            other => panic!("{url}: {other:?}"),
+        }
+    }
+
+    /// Goal: host, port and key of a server are found, and the key is not in what is shown.
+    #[test]
+    fn a_server_has_a_host_a_port_and_perhaps_a_key() {
+        let table = [
+            ("leasehold://127.0.0.1:7401", "127.0.0.1", 7401, None, "leasehold://127.0.0.1:7401"),
+            ("leasehold://db.example/", "db.example", 7401, None, "leasehold://db.example"),
+            ("leasehold://[::1]:99", "::1", 99, None, "leasehold://[::1]:99"),
+            ("leasehold://[::1]", "::1", 7401, None, "leasehold://[::1]"),
+            ("leasehold://s3cret@h:1", "h", 1, Some("s3cret"), "leasehold://h:1"),
+            ("leasehold://:s3c@ret@h:1", "h", 1, Some("s3c@ret"), "leasehold://h:1"),
+            ("leasehold://me:s3cret@h:1?k=s3cret", "h", 1, Some("s3cret"), "leasehold://h:1"),
+        ];
+        for (url, host, port, key, shown) in table {
+            assert_eq!(address(url), (host.into(), port, key.map(str::to_owned), shown.into()), "{url}");
+        }
+    }
+
+    #[test]
+    fn a_directory_is_taken_as_it_is() {
+        for dir in ["./data", "/var/lib/leasehold", "a:b", " x"] {
+            assert_eq!(Aim::parse(&format!("embedded:{dir}")).unwrap(), Aim::Embedded(dir.into()));
+        }
+    }
+
+    /// Goal: what cannot be driven is bad usage, in a sentence that repeats no secret.
+    #[test]
+    fn what_cannot_be_driven_says_what_to_type() {
+        let table = [
+            ("", "scheme"),
+            ("./data", "scheme"),
+            ("embedded:", "no directory"),
+            ("embedded://data", "without //"),
+            ("leasehold:", "//host:port"),
+            ("leasehold://", "//host:port"),
+            ("leasehold://:7401", "//host:port"),
+            ("leasehold://s3cret@", "//host:port"),
+            ("leasehold://s3cret@h:port", "host:port"),
+            ("leasehold://h:0", "host:port"),
+            ("leasehold://h:70000", "host:port"),
+            ("leasehold://h/x", "host:port"),
+            ("redis:", "//host:port"),
+            ("postgres:///db?password=s3cret", "//host:port"),
+            ("leasehold://s3cret?s3cret@h:1", "%3F"),
+            ("postgres://h/db?password=s3cret@s3cret", "%40"),
+            ("carrier-pigeon://s3cret@coop", "cannot drive"),
+        ];
+        for (url, part) in table {
+            let error = Aim::parse(url).expect_err(url);
+            let sentence = exit::sentence(&error);
+            assert_eq!(exit::code(&error), exit::USAGE, "{url}");
+            assert!(sentence.contains(part), "{url}: {sentence}");
+            assert!(!sentence.contains("s3cret"), "{sentence}");
+        }
+    }
+
+    /// Goal: a build without peers says how to get them; a build with them shows no password.
+    #[test]
+    fn peers_are_there_or_say_how_to_build_them() {
+        for (scheme, place) in [("redis", "h:1/2"), ("etcd", "h:1,i:2"), ("zk", "h:1/root"), ("postgres", "h:1/db")] {
+            let parsed = Aim::parse(&format!("{scheme}://ada:s3cret@{place}?password=s3cret"));
+            if cfg!(feature = "peers") {
+                let Ok(Aim::Peer(peer)) = parsed else { panic!("{parsed:?}") };
+                assert_eq!(peer.shown, format!("{scheme}://{place}"));
+                assert!(!format!("{peer:?}").contains("s3cret"), "{peer:?}");
+            } else {
+                let error = parsed.expect_err(scheme);
+                let sentence = exit::sentence(&error);
+                assert_eq!(exit::code(&error), exit::USAGE);
+                assert!(sentence.contains("--features peers") && !sentence.contains("s3cret"), "{sentence}");
+            }
+        }
+    }
+}

@@ -1,0 +1,33 @@
+//! The embedded engine as a client of the load: in this process, through the library.
+
+use anyhow::Context;
+use leasehold::{LeaseId, Leasehold};
+
+use super::load::{Client, TTL};
+
+/// One caller of the engine.
+pub struct Caller {
+    client: Leasehold,
+    holder: String,
+    held: Option<LeaseId>,
+}
+
+/// As many callers of one engine as asked for.
+pub fn callers(client: &Leasehold, count: usize) -> Vec<Caller> {
+    let caller = |number| Caller { client: client.clone(), holder: format!("bench client {number}"), held: None };
+    (0..count).map(caller).collect()
+}
+
+impl Client for Caller {
+    async fn acquire(&mut self, name: &str) -> anyhow::Result<()> {
+        let claim = self.client.acquire(name).ttl(TTL).holder(self.holder.as_str());
+        self.held = Some(claim.grant().await?.lease_id);
+        Ok(())
+    }
+
+    async fn release(&mut self) -> anyhow::Result<()> {
+        let held = self.held.take().context("release what was acquired")?;
+        self.client.release(&held).await?;
+        Ok(())
+    }
+}

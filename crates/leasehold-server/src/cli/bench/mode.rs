@@ -1,0 +1,123 @@
+//! What the options of the bench ask for, together: one kind of measurement, on targets that it can be done with.
+//!
+//! Checked by hand and not by clap, so that every combination that makes no sense gets one sentence.
+
+use super::Bench;
+use super::aim::Aim;
+use super::server::Address;
+use crate::cli::exit::Failure;
+
+/// Where to aim when a server is wanted and none was named.
+const SERVER: &str = "say e.g. --url leasehold://127.0.0.1:7401";
+
+/// What is measured, and where.
+#[derive(Debug, PartialEq, Eq)]
+pub enum Mode {
+    /// Pairs of acquire and release. No target: a fresh directory.
+    Pairs(Vec<Aim>),
+    /// What held leases cost.
+    Held(u64, Vec<Aim>),
+    /// Leases that lapse in one moment.
+    Lapse(u64, Vec<Aim>),
+    /// Decisions in memory.
+    Book(u64),
+    /// The baton from one waiter to the next.
+    Handoff(usize, Vec<Address>),
+    /// Idle connections, to the server that is this process.
+    Idle(usize, u32, Address),
+}
+
+impl Mode {
+    /// Reads the options and the URLs together.
+    ///
+    /// # Errors
+    ///
+    /// Bad usage, in one sentence.
+    pub fn of(bench: &Bench, urls: &[String]) -> anyhow::Result<Self> {
+        if bench.time.is_zero() {
+            return Err(Failure::usage("--for is not zero: say e.g. --for 5s"));
+        }
+        let kinds = [
+            bench.held.is_some(),
+            bench.lapse.is_some(),
+            bench.book.is_some(),
+            bench.handoff.is_some(),
+            bench.idle.is_some(),
+        ];
+        let chosen = kinds.iter().filter(|chosen| **chosen).count();
+        if chosen > 1 {
+            return Err(Failure::usage("give only one of --held, --lapse, --book, --handoff and --idle"));
+        }
+        if bench.plot.is_some() && chosen > 0 {
+            return Err(Failure::usage(
+                "--plot draws pairs: give it without --held, --lapse, --book, --handoff or --idle",
+            ));
+        }
+        if bench.pid.is_some() && bench.idle.is_none() {
+            return Err(Failure::usage("--pid names the server whose memory --idle weighs: give it with --idle"));
+        }
+        let aims = urls.iter().map(|url| Aim::parse(url)).collect::<anyhow::Result<Vec<_>>>()?;
+        let mode = Self::chosen(bench, aims)?;
+        if bench.dir.is_some() && !mode.takes_dir() {
+            return Err(Failure::usage(
+                "--dir names the disk to measure beside a server: an embedded: target measures its own",
+            ));
+        }
+        Ok(mode)
+    }
+
+    fn chosen(bench: &Bench, aims: Vec<Aim>) -> anyhow::Result<Self> {
+        if let Some(count) = bench.held {
+            return Ok(Self::Held(count, embedded(aims, "--held")?));
+        }
+        if let Some(count) = bench.lapse {
+            return Ok(Self::Lapse(count, embedded(aims, "--lapse")?));
+        }
+        if let Some(count) = bench.book {
+            return match aims.as_slice() {
+                [] => Ok(Self::Book(count)),
+                _ => Err(Failure::usage("--book measures memory alone: give it without --url")),
+            };
+        }
+        if let Some(count) = bench.handoff {
+            return Ok(Self::Handoff(count.try_into()?, servers(aims, "--handoff")?));
+        }
+        if let Some(count) = bench.idle {
+            let mut servers = servers(aims, "--idle")?;
+            let Some(pid) = bench.pid else {
+                return Err(Failure::usage("--idle weighs the server's process: say which with --pid"));
+            };
+            return match (servers.pop(), servers.is_empty()) {
+                (Some(server), true) => Ok(Self::Idle(count.try_into()?, pid, server)),
+                _ => Err(Failure::usage("--idle weighs one server: give --url once")),
+            };
+        }
+        Ok(Self::Pairs(aims))
+    }
+
+    fn takes_dir(&self) -> bool {
+        match self {
+            Self::Pairs(aims) => aims.iter().any(|aim| !matches!(aim, Aim::Embedded(_))),
+            Self::Handoff(..) => true,
+            Self::Held(..) | Self::Lapse(..) | Self::Book(_) | Self::Idle(..) => false,
+        }
+    }
+}
+
+fn embedded(aims: Vec<Aim>, option: &str) -> anyhow::Result<Vec<Aim>> {
+    if aims.iter().all(|aim| matches!(aim, Aim::Embedded(_))) {
+        return Ok(aims);
+    }
+    Err(Failure::usage(format!("{option} looks into the engine itself: give it only --url embedded:DIR, or none")))
+}
+
+fn servers(aims: Vec<Aim>, option: &str) -> anyhow::Result<Vec<Address>> {
+    let server = |aim| match aim {
+        Aim::Server(address) => Some(address),
+        Aim::Embedded(_) | Aim::Peer(_) => None,
+    };
+    let servers: Option<Vec<Address>> = aims.into_iter().map(server).collect();
+    servers
+        .filter(|servers| !servers.is_empty())
+        .ok_or_else(|| Failure::usage(format!("{option} is measured on a server of ours: {SERVER}")))
+}

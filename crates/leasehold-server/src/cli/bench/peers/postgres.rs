@@ -1,0 +1,92 @@
+//! PostgreSQL: a table of locks. One upsert takes a lock that is not there or has lapsed, one delete gives it back.
+
+use anyhow::{Context, ensure};
+use tokio_postgres::{NoTls, Statement};
+
+use super::{Peer, owner, silent};
+use crate::cli::bench::load::{self, TTL};
+
+/// The table of this run, and the connection that makes and drops it.
+pub struct Table {
+    connection: tokio_postgres::Client,
+    name: String,
+}
+
+/// One connection, with its prepared statements.
+pub struct Client {
+    connection: tokio_postgres::Client,
+    acquire: Statement,
+    release: Statement,
+    owner: String,
+    held: String,
+}
+
+impl Table {
+    /// Makes the table.
+    pub async fn make(peer: &Peer) -> anyhow::Result<Self> {
+        let connection = reach(peer).await?;
+        let name = format!("leasehold_bench_{}", std::process::id());
+        let make = format!(
+            "create table {name} (name text primary key, owner text not null, token bigint not null, \
+             expires_at timestamptz not null); create sequence {name}_token"
+        );
+        connection.batch_execute(&make).await.context("make the table of the bench")?;
+        Ok(Self { connection, name })
+    }
+
+    /// Connects the clients.
+    pub async fn connect(&self, peer: &Peer, count: usize) -> anyhow::Result<Vec<Client>> {
+        let table = &self.name;
+        let seconds = TTL.as_secs();
+        let acquire = format!(
+            "insert into {table} as held (name, owner, token, expires_at) \
+             values ($1, $2, nextval('{table}_token'), clock_timestamp() + interval '{seconds} s') \
+             on conflict (name) do update \
+             set owner = excluded.owner, token = excluded.token, expires_at = excluded.expires_at \
+             where held.expires_at <= clock_timestamp() returning token"
+        );
+        let release = format!("delete from {table} where name = $1 and owner = $2");
+        let mut clients = Vec::with_capacity(count);
+        for number in 0..count {
+            let connection = reach(peer).await?;
+            let acquire = connection.prepare(&acquire).await.context("prepare the acquire")?;
+            let release = connection.prepare(&release).await.context("prepare the release")?;
+            clients.push(Client { connection, acquire, release, owner: owner(number), held: String::new() });
+        }
+        Ok(clients)
+    }
+
+    /// Drops the table.
+    pub async fn remove(self) -> anyhow::Result<()> {
+        let drop = format!("drop table {0}; drop sequence {0}_token", self.name);
+        self.connection.batch_execute(&drop).await.context("drop the table of the bench")
+    }
+}
+
+async fn reach(peer: &Peer) -> anyhow::Result<tokio_postgres::Client> {
+    let (client, connection) =
+        tokio_postgres::connect(&peer.url, NoTls).await.map_err(|cause| silent(peer, &causes(&cause)))?;
+    // It ends with its client; what goes wrong on it is the error of whoever waits for an answer.
+    tokio::spawn(async move { drop(connection.await) });
+    Ok(client)
+}
+
+/// An error with what is behind it: by itself it says only where it happened.
+fn causes(error: &dyn std::error::Error) -> String {
+    error.source().map_or_else(|| error.to_string(), |cause| format!("{error}: {}", causes(cause)))
+}
+
+impl load::Client for Client {
+    async fn acquire(&mut self, name: &str) -> anyhow::Result<()> {
+        name.clone_into(&mut self.held);
+        let taken = self.connection.query_opt(&self.acquire, &[&self.held, &self.owner]).await.context("upsert")?;
+        ensure!(taken.is_some(), "somebody else holds a name of the bench");
+        Ok(())
+    }
+
+    async fn release(&mut self) -> anyhow::Result<()> {
+        let deleted = self.connection.execute(&self.release, &[&self.held, &self.owner]).await.context("delete")?;
+        ensure!(deleted == 1, "a lock of the bench was lost");
+        Ok(())
+    }
+}

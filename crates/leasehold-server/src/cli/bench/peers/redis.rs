@@ -1,0 +1,63 @@
+//! Redis: `SET name owner NX PX ttl`, and the compare-and-delete script that every lock client uses.
+
+use std::time::Duration;
+
+use anyhow::{Context, ensure};
+use redis::aio::MultiplexedConnection;
+use redis::{AsyncConnectionConfig, Script};
+
+use super::{Peer, owner, silent};
+use crate::cli::bench::load::{self, TTL};
+
+/// The default of 500 ms would end the bench at the first slow sync.
+const PATIENCE: Duration = Duration::from_secs(30);
+
+/// As redis.io has it.
+const RELEASE: &str =
+    "if redis.call('get', KEYS[1]) == ARGV[1] then return redis.call('del', KEYS[1]) else return 0 end";
+
+/// One connection.
+pub struct Client {
+    connection: MultiplexedConnection,
+    release: Script,
+    owner: String,
+    turn: u64,
+    /// Name and value of what is held.
+    held: (String, String),
+}
+
+/// Connects the clients, and loads the script.
+pub async fn connect(peer: &Peer, count: usize) -> anyhow::Result<Vec<Client>> {
+    let client = redis::Client::open(peer.url.as_str()).map_err(|cause| silent(peer, &cause))?;
+    let mut clients = Vec::with_capacity(count);
+    for number in 0..count {
+        let config = AsyncConnectionConfig::new().set_response_timeout(Some(PATIENCE));
+        let connected = client.get_multiplexed_async_connection_with_config(&config).await;
+        let mut connection = connected.map_err(|cause| silent(peer, &cause))?;
+        let release = Script::new(RELEASE);
+        release.load_async(&mut connection).await.map_err(|cause| silent(peer, &cause))?;
+        clients.push(Client { connection, release, owner: owner(number), turn: 0, held: Default::default() });
+    }
+    Ok(clients)
+}
+
+impl load::Client for Client {
+    async fn acquire(&mut self, name: &str) -> anyhow::Result<()> {
+        self.turn += 1;
+        self.held = (name.to_owned(), format!("{}{:x}", self.owner, self.turn));
+        let ttl_ms = u64::try_from(TTL.as_millis())?;
+        let mut set = redis::cmd("SET");
+        set.arg(&self.held.0).arg(&self.held.1).arg("NX").arg("PX").arg(ttl_ms);
+        let set: Option<String> = set.query_async(&mut self.connection).await.context("SET NX PX")?;
+        ensure!(set.is_some(), "somebody else holds a name of the bench");
+        Ok(())
+    }
+
+    async fn release(&mut self) -> anyhow::Result<()> {
+        let mut script = self.release.prepare_invoke();
+        let asked = script.key(&self.held.0).arg(&self.held.1).invoke_async(&mut self.connection);
+        let deleted: i64 = asked.await.context("compare and delete")?;
+        ensure!(deleted == 1, "a lock of the bench was lost");
+        Ok(())
+    }
+}

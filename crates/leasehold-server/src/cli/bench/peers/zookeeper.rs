@@ -1,0 +1,65 @@
+//! ZooKeeper: the lock recipe. Create an ephemeral sequential node, list its siblings, the lowest holds; delete it.
+//!
+//! The recipe has a parent node for each name, which clients make once and leave there. So each client has a name of
+//! its own for the whole run, and its parent is made before the load: a new name for each pair would charge
+//! ZooKeeper for two more writes.
+
+use std::time::Duration;
+
+use anyhow::{Context, ensure};
+use zookeeper_client::{Acls, CreateMode, CreateOptions};
+
+use super::{Peer, silent};
+use crate::cli::bench::load;
+
+const SESSION: Duration = Duration::from_secs(30);
+
+/// One connection, with its session and the parent of its name.
+pub struct Client {
+    connection: zookeeper_client::Client,
+    parent: String,
+    /// The node's name, without its parent.
+    held: String,
+}
+
+/// Connects the clients and makes their parents.
+pub async fn connect(peer: &Peer, count: usize) -> anyhow::Result<Vec<Client>> {
+    let cluster = peer.shown.strip_prefix("zk://").unwrap_or(&peer.shown).trim_end_matches('/');
+    let mut clients = Vec::with_capacity(count);
+    for number in 0..count {
+        // Fail eagerly: else it goes on for ever where nobody listens.
+        let connector = zookeeper_client::Client::connector().with_session_timeout(SESSION).with_fail_eagerly();
+        let connection = connector.connect(cluster).await.map_err(|cause| silent(peer, &cause))?;
+        let parent = format!("/{}-{number}", load::prefix().replace('/', "-"));
+        let made = connection.create(&parent, b"", &options(CreateMode::Persistent)).await;
+        made.map_err(|cause| silent(peer, &cause))?;
+        clients.push(Client { connection, parent, held: String::new() });
+    }
+    Ok(clients)
+}
+
+fn options(mode: CreateMode) -> CreateOptions<'static> {
+    mode.with_acls(Acls::anyone_all())
+}
+
+impl load::Client for Client {
+    async fn acquire(&mut self, _name: &str) -> anyhow::Result<()> {
+        let prefix = format!("{}/lock-", self.parent);
+        let created = self.connection.create(&prefix, b"", &options(CreateMode::EphemeralSequential)).await;
+        let (_, sequence) = created.context("create a node")?;
+        self.held = format!("lock-{sequence}");
+        let siblings = self.connection.list_children(&self.parent).await.context("list the siblings")?;
+        let lowest = siblings.iter().min().is_some_and(|lowest| *lowest == self.held);
+        ensure!(lowest, "somebody else holds a name of the bench");
+        Ok(())
+    }
+
+    async fn release(&mut self) -> anyhow::Result<()> {
+        let path = format!("{}/{}", self.parent, self.held);
+        self.connection.delete(&path, None).await.context("delete the node")
+    }
+
+    async fn leave(self) -> anyhow::Result<()> {
+        self.connection.delete(&self.parent, None).await.context("delete the parent node")
+    }
+}

@@ -1,0 +1,229 @@
+//! `bench --handoff N`: N in line for one name, each of whom releases as soon as it is granted.
+//!
+//! What is measured is what a baton costs: from the moment a release is sent to the moment the next in line has
+//! its grant. It takes one trip and one sync at least, so both are measured in the same run, half before and half
+//! after, and the sum of the same percentile of each is what the figure is compared with.
+
+use std::time::{Duration, Instant};
+
+use anyhow::{Context, bail, ensure};
+use indicatif::ProgressBar;
+use serde::Serialize;
+
+use super::Address;
+use super::crowd::Crowd;
+use super::pairs::{SILENT_TICKS, TICK};
+use super::wire::Answer;
+use crate::cli::bench::disk::{Found, Probe};
+use crate::cli::bench::load;
+use crate::cli::bench::place::Disk;
+use crate::cli::bench::report::micros;
+use crate::cli::bench::stats::{Stats, Summary, ratio};
+use crate::cli::bench::stop::Stop;
+use crate::cli::output::{self, Table};
+use crate::cli::{bench::progress, moment};
+
+/// The ttl of each lease, and the patience of each in line: longer than it can take.
+const TTL_MS: &str = "30000";
+const WAIT_MS: &str = "60000";
+
+/// How long an answer to PING may take before we give up.
+const PATIENCE: Duration = Duration::from_secs(10);
+
+/// How long the first holder waits, so that all others stand in line when it releases.
+const GATHER: Duration = Duration::from_millis(200);
+
+/// Trips measured before, and again after.
+const TRIPS: u32 = 2_000;
+
+/// What was found.
+#[derive(Debug, Serialize)]
+pub struct Report {
+    url: String,
+    fs: String,
+    waiters: usize,
+    seconds: f64,
+    handoffs: u64,
+    /// From a release sent to the next one's grant received.
+    handoff_us: Summary,
+    /// One PING, on a connection of its own, before and after.
+    round_trip_us: Summary,
+    fdatasync_us: Found,
+    /// The p50 of a handoff, of the p50 of one fdatasync and the p50 of one round trip together.
+    ratio_p50: f64,
+    /// The same of p99.
+    ratio_p99: f64,
+}
+
+/// Measures disk and trip, hands the baton on for `time`, and measures disk and trip again. Blocks.
+pub fn run(address: &Address, waiters: usize, disk: &Disk, time: Duration, stop: &Stop) -> anyhow::Result<Report> {
+    let bar = progress::time(time, "measuring the disk and the round trip");
+    let (mut probe, mut trips) = (disk.probe()?, Stats::new()?);
+    measure(&mut probe, address, &mut trips)?;
+    bar.set_message("handing on");
+    let (handoffs, elapsed) = Line::new(Crowd::connect(address, waiters)?)?.run(time, stop, &bar)?;
+    bar.set_message("measuring the disk and the round trip again");
+    measure(&mut probe, address, &mut trips)?;
+    bar.finish_and_clear();
+    let (fdatasync_us, round_trip_us, handoff_us) = (probe.found()?, trips.summary(), handoffs.summary());
+    fdatasync_us.warn();
+    Ok(Report {
+        url: address.shown.clone(),
+        fs: disk.fs.clone(),
+        waiters,
+        seconds: ratio(elapsed.as_secs_f64(), 1.0),
+        handoffs: handoffs.count(),
+        handoff_us,
+        round_trip_us,
+        fdatasync_us,
+        ratio_p50: ratio(handoff_us.p50, fdatasync_us.p50 + round_trip_us.p50),
+        ratio_p99: ratio(handoff_us.p99, fdatasync_us.p99 + round_trip_us.p99),
+    })
+}
+
+/// One half of what the handoff is compared with, while nobody stands in line.
+fn measure(probe: &mut Probe, address: &Address, trips: &mut Stats) -> anyhow::Result<()> {
+    probe.measure()?;
+    // Connected only now: a server may cut off those who say nothing at first.
+    let mut crowd = Crowd::connect(address, 1)?;
+    for _ in 0..TRIPS {
+        let sent = moment::stopwatch();
+        crowd.send(0, &["PING"])?;
+        ensure!(crowd.look(PATIENCE)? > 0, "the server did not answer PING for ten seconds");
+        crowd.receive(0)?;
+        match crowd.answer(0)? {
+            Some(Answer::Simple("PONG")) => trips.record(moment::stopwatch().duration_since(sent)),
+            _ => bail!("the server answered PING with something else than PONG"),
+        }
+    }
+    Ok(())
+}
+
+/// Everybody in line for one name.
+struct Line {
+    crowd: Crowd,
+    name: String,
+    lease_id: String,
+    /// Who was granted and has not been told yet that its release went through.
+    releasing: Vec<bool>,
+    /// When the last release was sent, until somebody is granted.
+    released: Option<Instant>,
+    handoffs: Stats,
+    granted: usize,
+    /// How many are to be granted yet, or to hear that their release went through.
+    in_line: usize,
+    ended: bool,
+}
+
+impl Line {
+    fn new(crowd: Crowd) -> anyhow::Result<Self> {
+        let releasing = vec![false; crowd.len()];
+        let name = format!("{}/baton", load::prefix());
+        let mut line = Self {
+            crowd,
+            name,
+            lease_id: String::new(),
+            releasing,
+            released: None,
+            handoffs: Stats::new()?,
+            granted: 0,
+            in_line: 0,
+            ended: false,
+        };
+        line.in_line = line.crowd.len();
+        (0..line.crowd.len()).try_for_each(|caller| line.ask(caller))?;
+        Ok(line)
+    }
+
+    fn ask(&mut self, caller: usize) -> anyhow::Result<()> {
+        let Self { crowd, name, .. } = self;
+        crowd.send(caller, &["LEASE", "ACQUIRE", TTL_MS, "WAIT", WAIT_MS, "RESOURCES", name])
+    }
+
+    /// Hands on for `time` after everybody had two turns, and then until everybody has had its last.
+    fn run(mut self, time: Duration, stop: &Stop, bar: &ProgressBar) -> anyhow::Result<(Stats, Duration)> {
+        let warm = 2 * self.crowd.len();
+        let mut began = None;
+        let mut found_out = None;
+        let mut silent = 0;
+        while self.in_line > 0 {
+            let found = self.crowd.look(TICK)?;
+            silent = if found > 0 { 0 } else { silent + 1 };
+            ensure!(silent < SILENT_TICKS, "the server granted nothing to those in line for ten seconds");
+            ensure!(self.granted > 0 || found <= 1, "two were granted at once");
+            for place in 0..found {
+                self.hear(self.crowd.found(place))?;
+            }
+            let now = moment::stopwatch();
+            if began.is_none() && self.granted >= warm {
+                (self.handoffs, began) = (Stats::new()?, Some(now));
+            }
+            let elapsed = began.map_or(Duration::ZERO, |began| now.duration_since(began));
+            bar.set_position(u64::try_from(elapsed.as_millis())?);
+            if !self.ended && (elapsed >= time || stop.is_asked()) {
+                self.ended = true;
+                found_out = Some((self.handoffs.clone(), elapsed));
+            }
+        }
+        found_out.context("the line ended before its time")
+    }
+
+    fn hear(&mut self, caller: usize) -> anyhow::Result<()> {
+        self.crowd.receive(caller)?;
+        let Some(answer) = self.crowd.answer(caller)? else { return Ok(()) };
+        let now = moment::stopwatch();
+        match answer {
+            Answer::Array(lease_id) => {
+                self.lease_id.clear();
+                self.lease_id.push_str(lease_id);
+                match self.released.take() {
+                    Some(released) => self.handoffs.record(now.duration_since(released)),
+                    None => self.gather()?,
+                }
+                self.granted += 1;
+                self.releasing[caller] = true;
+                self.released = Some(moment::stopwatch());
+                self.crowd.send(caller, &["LEASE", "RELEASE", &self.lease_id])
+            }
+            // Back to the end of the line, so that it never gets shorter. At the end nobody is left in it, and nobody
+            // holds: the next run would wait for a ghost.
+            Answer::Integer(1) if self.releasing[caller] => {
+                self.releasing[caller] = false;
+                if self.ended {
+                    self.in_line -= 1;
+                    return Ok(());
+                }
+                self.ask(caller)
+            }
+            Answer::Error(sentence) => bail!("the server refused: {sentence}"),
+            // Nothing of the answer is repeated: it may carry a lease_id.
+            _ => bail!("the server answered something else than was asked for"),
+        }
+    }
+
+    /// The first holder keeps the name until all others stand in line. Nobody else is granted meanwhile, or it is no
+    /// lock that we measure.
+    #[allow(clippy::disallowed_methods, reason = "a bench measures real time, and nobody can be asked who is in line")]
+    fn gather(&mut self) -> anyhow::Result<()> {
+        std::thread::sleep(GATHER);
+        ensure!(self.crowd.look(Duration::ZERO)? == 0, "two were granted at once");
+        Ok(())
+    }
+}
+
+/// Prints the figures for people.
+pub fn print(report: &Report) -> anyhow::Result<()> {
+    output::line(format!("{} on {}", report.url, report.fs))?;
+    output::line(format!("{} in line, {} handoffs in {} s", report.waiters, report.handoffs, report.seconds))?;
+    let mut table = Table::new(&["", "P50", "P99"]);
+    let mut row = |what: &str, p50: f64, p99: f64| table.row([what.to_owned(), micros(p50), micros(p99)]);
+    row("release to next grant", report.handoff_us.p50, report.handoff_us.p99);
+    row("one fdatasync", report.fdatasync_us.p50, report.fdatasync_us.p99);
+    row("one round trip", report.round_trip_us.p50, report.round_trip_us.p99);
+    table.row([
+        "of fdatasync + round trip".to_owned(),
+        format!("{:.2} x", report.ratio_p50),
+        format!("{:.2} x", report.ratio_p99),
+    ]);
+    table.print()
+}

@@ -1,0 +1,174 @@
+//! `bench --idle N --pid PID`: what connections that do nothing cost the server, and those who work beside them.
+
+use std::net::TcpStream;
+use std::path::PathBuf;
+use std::time::Duration;
+
+use anyhow::{Context, ensure};
+use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
+use serde::Serialize;
+
+use super::{Address, pairs};
+use crate::cli::bench::load::Measured;
+use crate::cli::bench::progress;
+use crate::cli::bench::report::micros;
+use crate::cli::bench::stats::{Summary, ratio};
+use crate::cli::bench::stop::Stop;
+use crate::cli::exit::Failure;
+use crate::cli::output::{self, Table};
+
+/// How many others acquire and release, before and beside the idle ones.
+const OTHERS: usize = 8;
+
+/// Files this process has open besides.
+const SPARE_FILES: u64 = 128;
+
+/// What was found.
+#[derive(Debug, Serialize)]
+pub struct Report {
+    url: String,
+    pid: u32,
+    idle: usize,
+    /// Resident memory of the server.
+    resident_bytes_before: u64,
+    resident_bytes_with: u64,
+    resident_bytes_per_connection: f64,
+    /// Pairs of acquire and release by eight others, without and with the idle connections.
+    pairs_per_s_before: f64,
+    pairs_per_s_with: f64,
+    pair_us_before: Summary,
+    pair_us_with: Summary,
+    /// The p99 with the idle connections, of that without.
+    ratio_p99: f64,
+}
+
+/// Weighs the server and times others, without and with `count` idle connections. Blocks.
+pub fn run(address: &Address, count: usize, pid: u32, time: Duration, stop: &Stop) -> anyhow::Result<Report> {
+    allow_files(count)?;
+    resident_bytes(pid)?;
+    let others = |what: &str| -> anyhow::Result<Measured> {
+        let bar = progress::time(time, what);
+        let measured = pairs::run(address, OTHERS, time, stop, &bar);
+        bar.finish_and_clear();
+        measured
+    };
+    let before = others("pairs by others, without idle connections")?;
+    let resident_bytes_before = resident_bytes(pid)?;
+    let idle = open(address, count, stop)?;
+    let resident_bytes_with = resident_bytes(pid)?;
+    let with = others("pairs by others, beside idle connections")?;
+    let closed = idle.iter().filter(|stream| !is_open(stream)).count();
+    ensure!(closed == 0, "the server closed {closed} of {count} idle connections: nothing was measured beside them");
+    let (pair_us_before, pair_us_with) = (before.pair.summary(), with.pair.summary());
+    Ok(Report {
+        url: address.shown.clone(),
+        pid,
+        idle: idle.len(),
+        resident_bytes_before,
+        resident_bytes_with,
+        resident_bytes_per_connection: per_connection(resident_bytes_before, resident_bytes_with, idle.len()),
+        pairs_per_s_before: before.pairs_per_s().round(),
+        pairs_per_s_with: with.pairs_per_s().round(),
+        pair_us_before,
+        pair_us_with,
+        ratio_p99: ratio(pair_us_with.p99, pair_us_before.p99),
+    })
+}
+
+/// Opens the connections. Each says PING once: a server may cut off those who never say a word, and one that
+/// answered has made all that it keeps for a connection.
+fn open(address: &Address, count: usize, stop: &Stop) -> anyhow::Result<Vec<TcpStream>> {
+    let bar = progress::count(count as u64, "idle connections");
+    let mut idle = Vec::with_capacity(count);
+    for number in 0..count {
+        if stop.is_asked() {
+            break;
+        }
+        let reached = || format!("open idle connection {} of {count}", number + 1);
+        let mut stream = address.connect().with_context(reached)?;
+        let answer = address.ask(&mut stream, &["PING"]).with_context(reached)?;
+        ensure!(answer == "+PONG", "the server answered PING with {answer:?}");
+        stream.set_nonblocking(true).context("make a socket that does not block")?;
+        idle.push(stream);
+        bar.inc(1);
+    }
+    bar.finish_and_clear();
+    Ok(idle)
+}
+
+/// Whether the other side still has the connection: there is nothing to read, not even an end.
+fn is_open(stream: &TcpStream) -> bool {
+    stream.peek(&mut [0]).is_err_and(|error| error.kind() == std::io::ErrorKind::WouldBlock)
+}
+
+/// Raises our own limit of open files.
+fn allow_files(count: usize) -> anyhow::Result<()> {
+    let wanted = count as u64 + SPARE_FILES;
+    let Rlimit { current, maximum } = getrlimit(Resource::Nofile);
+    if current.is_none_or(|current| current >= wanted) {
+        return Ok(());
+    }
+    let maximum = maximum.map(|maximum| maximum.max(wanted));
+    setrlimit(Resource::Nofile, Rlimit { current: Some(wanted), maximum }).map_err(|_| {
+        Failure::usage(format!(
+            "this process may not open {wanted} files: say ulimit -n {wanted}, or fewer with --idle"
+        ))
+    })
+}
+
+/// Resident memory of a process. The rollup is exact; the status lags by some pages for each thread.
+fn resident_bytes(pid: u32) -> anyhow::Result<u64> {
+    let proc = PathBuf::from("/proc").join(pid.to_string());
+    let read = |file: &str, field: &str| resident_in(&std::fs::read_to_string(proc.join(file)).ok()?, field);
+    read("smaps_rollup", "Rss:")
+        .or_else(|| read("status", "VmRSS:"))
+        .ok_or_else(|| Failure::usage(format!("--pid {pid} is no process whose memory can be read")))
+}
+
+/// The bytes of a line like `Rss:   1234 kB`.
+fn resident_in(text: &str, field: &str) -> Option<u64> {
+    let line = text.lines().find_map(|line| line.strip_prefix(field))?;
+    line.trim().strip_suffix("kB")?.trim().parse::<u64>().ok()?.checked_mul(1024)
+}
+
+#[allow(clippy::cast_precision_loss, reason = "bytes and counts are far below 2^53")]
+fn per_connection(before: u64, with: u64, count: usize) -> f64 {
+    ratio(with.saturating_sub(before) as f64, count as f64)
+}
+
+/// Prints the figures for people.
+pub fn print(report: &Report) -> anyhow::Result<()> {
+    output::line(format!("{}, process {}", report.url, report.pid))?;
+    let each = report.resident_bytes_per_connection;
+    output::line(format!("{} idle connections: {:.1} KiB resident each", report.idle, each / 1024.0))?;
+    let mut table = Table::new(&["8 OTHERS", "PAIRS/S", "PAIR P50", "P99", "MAX"]);
+    let mut row = |what: &str, per_s: f64, us: Summary| {
+        let latencies = [us.p50, us.p99, us.max].map(micros);
+        table.row([what.to_owned(), format!("{per_s:.0}")].into_iter().chain(latencies));
+    };
+    row("without", report.pairs_per_s_before, report.pair_us_before);
+    row("with", report.pairs_per_s_with, report.pair_us_with);
+    table.print()?;
+    output::line(format!("p99 of the others is {:.2} x what it was", report.ratio_p99))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn memory_is_read_as_the_kernel_writes_it() {
+        let rollup = "55d0-7ffd ---p 00000000 00:00 0  [rollup]\nRss:                1536 kB\nPss: 1 kB\n";
+        assert_eq!(resident_in(rollup, "Rss:"), Some(1536 * 1024));
+        assert_eq!(resident_in("VmHWM:\t 9 kB\nVmRSS:\t    8 kB\n", "VmRSS:"), Some(8192));
+        assert_eq!(resident_in("Rss: many kB", "Rss:"), None);
+        assert!(resident_bytes(std::process::id()).unwrap() > 1 << 16);
+        assert!(resident_bytes(u32::MAX).is_err());
+    }
+
+    #[test]
+    fn what_is_grown_is_shared_out() {
+        assert!((per_connection(1_000, 21_000, 10) - 2_000.0).abs() < 1e-9);
+        assert!((per_connection(21_000, 1_000, 10) - 0.0).abs() < 1e-9);
+    }
+}

@@ -1,0 +1,108 @@
+//! Our own server, driven over RESP: one TCP connection per client, all of them on one thread.
+//!
+//! ```text
+//!   Address ──▶ Crowd (sockets, epoll) ──▶ pairs    acquire and release, uncontended
+//!                                      ├─▶ handoff  one name, many in line
+//!                                      └─▶ idle     very many connections that do nothing
+//! ```
+//!
+//! The load shares the machine's cores with the server it measures, so that each of its own microseconds is
+//! taken from the figure. Hence one thread, one `read` and one `write` per answer, no task and no allocation.
+
+pub mod crowd;
+pub mod handoff;
+pub mod idle;
+pub mod pairs;
+pub mod wire;
+
+use std::fmt;
+use std::io::{self, Write};
+use std::net::{TcpStream, ToSocketAddrs};
+use std::time::Duration;
+
+use anyhow::bail;
+
+use self::wire::Answer;
+use crate::cli::exit::{Failure, UNAVAILABLE};
+
+/// How long connecting may take, and the first answer.
+const PATIENCE: Duration = Duration::from_secs(5);
+
+/// Where the key comes from when the URL has none.
+const KEY: &str = "LEASEHOLD_API_KEY";
+
+/// Where a server of ours listens.
+#[derive(Clone, PartialEq, Eq)]
+pub struct Address {
+    /// Name or address.
+    pub host: String,
+    /// The port of RESP.
+    pub port: u16,
+    /// The secret of the URL.
+    pub key: Option<String>,
+    /// The URL without its secret.
+    pub shown: String,
+}
+
+impl fmt::Debug for Address {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(&self.shown)
+    }
+}
+
+impl Address {
+    /// A connection that was let in. It blocks, until a crowd takes it.
+    ///
+    /// # Errors
+    ///
+    /// Unavailable, when nobody answers; bad usage, when the key does not fit.
+    pub fn connect(&self) -> anyhow::Result<TcpStream> {
+        let mut stream = self.reach().map_err(|cause| self.silent(&cause))?;
+        let named = || std::env::var(KEY).ok().filter(|key| !key.is_empty());
+        if let Some(key) = self.key.clone().or_else(named) {
+            match self.ask(&mut stream, &["AUTH", &key])?.as_str() {
+                "+OK" => {}
+                no => return Err(Failure::usage(format!("{} does not take the key: {}", self.shown, &no[1..]))),
+            }
+        }
+        Ok(stream)
+    }
+
+    fn reach(&self) -> io::Result<TcpStream> {
+        let mut last = io::Error::new(io::ErrorKind::NotFound, "the name has no address");
+        for address in (self.host.as_str(), self.port).to_socket_addrs()? {
+            match TcpStream::connect_timeout(&address, PATIENCE) {
+                Ok(stream) => {
+                    stream.set_nodelay(true)?;
+                    stream.set_read_timeout(Some(PATIENCE))?;
+                    stream.set_write_timeout(Some(PATIENCE))?;
+                    return Ok(stream);
+                }
+                Err(error) => last = error,
+            }
+        }
+        Err(last)
+    }
+
+    /// Asks on a connection that blocks: the first line of the answer, or its number, as it came.
+    pub fn ask(&self, stream: &mut TcpStream, arguments: &[&str]) -> anyhow::Result<String> {
+        let mut buffer = Vec::new();
+        wire::command(&mut buffer, arguments);
+        stream.write_all(&buffer).map_err(|cause| self.silent(&cause))?;
+        buffer.clear();
+        loop {
+            crowd::read_more(stream, &mut buffer).map_err(|cause| self.silent(&cause))?;
+            match wire::answer(&buffer)? {
+                Some((Answer::Simple(text), _)) => return Ok(format!("+{text}")),
+                Some((Answer::Error(text), _)) => return Ok(format!("-{text}")),
+                Some((other, _)) => bail!("{} answered {other:?} to {}", self.shown, arguments[0]),
+                None => {}
+            }
+        }
+    }
+
+    /// Nobody could be asked.
+    fn silent(&self, cause: &io::Error) -> anyhow::Error {
+        Failure::coded(UNAVAILABLE, format!("no answer from {}: {cause}", self.shown))
+    }
+}

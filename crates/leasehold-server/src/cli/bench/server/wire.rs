@@ -1,0 +1,136 @@
+//! RESP as the bench needs it: a few commands out, one answer in. Written for little work per answer.
+//!
+//! # Not here
+//!
+//! Codecs for real use (the server's own, the remote engine's): this one reads what it expects and gives up on
+//! everything else.
+
+use std::io::Write;
+
+use anyhow::{Context, bail};
+
+/// Longer than any answer to what the bench asks; a server that sends more is not ours.
+const LONGEST: usize = 64 << 10;
+
+/// One answer of the server.
+#[derive(Debug, PartialEq, Eq)]
+pub enum Answer<'a> {
+    /// `+OK`
+    Simple(&'a str),
+    /// `-HELD …`
+    Error(&'a str),
+    /// `:1`
+    Integer(i64),
+    /// `$5 …`, or none.
+    Bulk(Option<&'a str>),
+    /// `*3 …`: its first element where that is text. For a grant that is the lease_id.
+    Array(&'a str),
+}
+
+/// Reads one answer from the front of what was received, and says how long it was. None if it is not whole yet.
+///
+/// # Errors
+///
+/// What is no answer of a server like ours.
+pub fn answer(bytes: &[u8]) -> anyhow::Result<Option<(Answer<'_>, usize)>> {
+    let Some((kind, line, after)) = line(bytes)? else { return Ok(None) };
+    let number = || line.parse::<i64>().context("the server sent a length that is no number");
+    match kind {
+        b'+' => Ok(Some((Answer::Simple(line), after))),
+        b'-' => Ok(Some((Answer::Error(line), after))),
+        b':' => Ok(Some((Answer::Integer(number()?), after))),
+        b'$' => bulk(bytes, number()?, after),
+        b'*' => array(bytes, number()?, after),
+        _ => bail!("the server does not speak RESP"),
+    }
+}
+
+fn line(bytes: &[u8]) -> anyhow::Result<Option<(u8, &str, usize)>> {
+    let Some(end) = bytes.iter().position(|byte| *byte == b'\r') else {
+        if bytes.len() > LONGEST {
+            bail!("the server does not speak RESP");
+        }
+        return Ok(None);
+    };
+    if bytes.len() < end + 2 {
+        return Ok(None);
+    }
+    let (Some(kind), Some(text)) = (bytes.first(), bytes.get(1..end)) else { bail!("the server sent an empty line") };
+    Ok(Some((*kind, str::from_utf8(text).context("the server sent a line that is not UTF-8")?, end + 2)))
+}
+
+fn bulk(bytes: &[u8], length: i64, after: usize) -> anyhow::Result<Option<(Answer<'_>, usize)>> {
+    if length < 0 {
+        return Ok(Some((Answer::Bulk(None), after)));
+    }
+    let length = usize::try_from(length).ok().filter(|length| *length <= LONGEST).context("an answer is too long")?;
+    let Some(text) = bytes.get(after..after + length).filter(|_| bytes.len() >= after + length + 2) else {
+        return Ok(None);
+    };
+    let text = str::from_utf8(text).context("the server sent text that is not UTF-8")?;
+    Ok(Some((Answer::Bulk(Some(text)), after + length + 2)))
+}
+
+fn array(bytes: &[u8], count: i64, mut after: usize) -> anyhow::Result<Option<(Answer<'_>, usize)>> {
+    let mut first = "";
+    for number in 0..count {
+        let Some((element, length)) = answer(bytes.get(after..).unwrap_or_default())? else { return Ok(None) };
+        after += length;
+        if let (0, Answer::Bulk(Some(text)) | Answer::Simple(text)) = (number, element) {
+            first = text;
+        }
+    }
+    Ok(Some((Answer::Array(first), after)))
+}
+
+/// Writes a command into a buffer, over what was in it.
+pub fn command(buffer: &mut Vec<u8>, arguments: &[&str]) {
+    buffer.clear();
+    // Writing to memory cannot fail.
+    let _ = write!(buffer, "*{}\r\n", arguments.len());
+    for argument in arguments {
+        let _ = write!(buffer, "${}\r\n{argument}\r\n", argument.len());
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_command_is_an_array_of_bulk_strings() {
+        let mut buffer = b"old".to_vec();
+        command(&mut buffer, &["LEASE", "RELEASE", "é"]);
+        assert_eq!(buffer, "*3\r\n$5\r\nLEASE\r\n$7\r\nRELEASE\r\n$2\r\né\r\n".as_bytes());
+    }
+
+    /// Goal: an answer is read when it is whole and not a byte before, and what follows it is left alone.
+    #[test]
+    fn answers_are_read_when_they_are_whole() {
+        let table: [(&str, Answer<'_>); 8] = [
+            ("+OK\r\n", Answer::Simple("OK")),
+            ("-HELD holder=\"x\"\r\n", Answer::Error("HELD holder=\"x\"")),
+            (":-2\r\n", Answer::Integer(-2)),
+            ("$4\r\na\r\nb\r\n", Answer::Bulk(Some("a\r\nb"))),
+            ("$-1\r\n", Answer::Bulk(None)),
+            ("*3\r\n$4\r\n1-ab\r\n:7\r\n:30000\r\n", Answer::Array("1-ab")),
+            ("*2\r\n:1\r\n*1\r\n$1\r\nx\r\n", Answer::Array("")),
+            ("*0\r\n", Answer::Array("")),
+        ];
+        for (text, expected) in table {
+            let followed = format!("{text}+next\r\n");
+            assert_eq!(answer(followed.as_bytes()).unwrap(), Some((expected, text.len())), "{text:?}");
+            for cut in 0..text.len() {
+                assert_eq!(answer(&text.as_bytes()[..cut]).unwrap(), None, "{text:?} cut at {cut}");
+            }
+        }
+    }
+
+    #[test]
+    fn what_is_no_answer_is_an_error() {
+        let endless = "x".repeat(LONGEST + 1);
+        for text in ["HTTP/1.1 400\r\n", "\r\n", "$x\r\n", "$99999999\r\n", ":\r\n", &endless] {
+            assert!(answer(text.as_bytes()).is_err(), "{text:?}");
+        }
+    }
+}

@@ -1,0 +1,192 @@
+//! JSON bodies, read field by field: every refusal names the field, and none shows a value, which may be a secret.
+
+use std::fmt;
+use std::time::Duration;
+
+use axum::body::Body;
+use http_body_util::{BodyExt, LengthLimitError, Limited};
+use hyper::StatusCode;
+use hyper::body::Body as _;
+use hyper::header::{self, HeaderMap, HeaderValue};
+use serde::de::{Deserialize, Deserializer, MapAccess, Visitor};
+use serde_json::Value;
+use tokio::time::timeout;
+
+use super::Config;
+use super::problem::Problem;
+
+/// Reads a body, within its limits of size and time.
+///
+/// # Errors
+///
+/// It is not JSON by its own word, too big, too slow, or broken off.
+pub async fn read(config: &Config, headers: &HeaderMap, body: Body) -> Result<Vec<u8>, Problem> {
+    if !headers.get(header::CONTENT_TYPE).is_some_and(is_json) {
+        let detail = "the body needs the header Content-Type: application/json";
+        return Err(Problem::wrong(StatusCode::UNSUPPORTED_MEDIA_TYPE, detail).closing());
+    }
+    let most = config.body_bytes;
+    // By its own word first: what is too big is not even begun.
+    if body.size_hint().lower() > most as u64 {
+        return Err(too_big(most));
+    }
+    match timeout(config.body, Limited::new(body, most).collect()).await {
+        Ok(Ok(whole)) => Ok(whole.to_bytes().into()),
+        Ok(Err(error)) if error.is::<LengthLimitError>() => Err(too_big(most)),
+        Ok(Err(_)) => Err(Problem::invalid("the body broke off").closing()),
+        Err(_) => {
+            let detail = format!("the body was not whole within {} ms", config.body.as_millis());
+            Err(Problem::wrong(StatusCode::REQUEST_TIMEOUT, detail).closing())
+        }
+    }
+}
+
+fn is_json(value: &HeaderValue) -> bool {
+    let text = value.to_str().unwrap_or_default();
+    text.split(';').next().is_some_and(|kind| kind.trim().eq_ignore_ascii_case("application/json"))
+}
+
+fn too_big(most: usize) -> Problem {
+    Problem::wrong(StatusCode::PAYLOAD_TOO_LARGE, format!("a body is at most {most} bytes")).closing()
+}
+
+impl Problem {
+    /// What is left of the body is not worth reading.
+    fn closing(self) -> Self {
+        self.with(header::CONNECTION, HeaderValue::from_static("close"))
+    }
+}
+
+/// The fields of an object that nobody has asked for yet.
+#[derive(Debug)]
+pub struct Fields {
+    /// What the object is, for sentences: "the body", "a resource".
+    what: &'static str,
+    left: Vec<(String, Value)>,
+    known: Vec<&'static str>,
+}
+
+impl Fields {
+    /// Parses a body.
+    ///
+    /// # Errors
+    ///
+    /// It is not a JSON object.
+    pub fn parse(body: &[u8]) -> Result<Self, Problem> {
+        let object: Object = serde_json::from_slice(body).map_err(|error| {
+            // Its own words may show a value; where it is says enough.
+            let how = match error.classify() {
+                serde_json::error::Category::Eof => "ends too early",
+                serde_json::error::Category::Data => "is not one JSON object whose fields come once",
+                _ => "is not JSON",
+            };
+            Problem::invalid(format!("the body {how} (line {}, column {})", error.line(), error.column()))
+        })?;
+        Ok(Self { what: "the body", left: object.0, known: Vec::new() })
+    }
+
+    /// The fields of an object inside.
+    pub fn of(what: &'static str, object: serde_json::Map<String, Value>) -> Self {
+        Self { what, left: object.into_iter().collect(), known: Vec::new() }
+    }
+
+    /// Takes a field; `null` is the same as none.
+    pub fn take(&mut self, name: &'static str) -> Option<Value> {
+        self.known.push(name);
+        let at = self.left.iter().position(|(field, _)| field == name)?;
+        Some(self.left.swap_remove(at).1).filter(|value| !value.is_null())
+    }
+
+    /// Takes a text.
+    ///
+    /// # Errors
+    ///
+    /// It is something else.
+    pub fn text(&mut self, name: &'static str) -> Result<Option<String>, Problem> {
+        match self.take(name) {
+            None => Ok(None),
+            Some(Value::String(text)) => Ok(Some(text)),
+            Some(other) => Err(Problem::invalid(format!("{name} is a text, got {}", kind(&other)))),
+        }
+    }
+
+    /// Takes a number.
+    ///
+    /// # Errors
+    ///
+    /// It is something else, negative, broken, or more than fits.
+    pub fn number(&mut self, name: &'static str, of: &str) -> Result<Option<u64>, Problem> {
+        let Some(value) = self.take(name) else { return Ok(None) };
+        let number = value.as_u64();
+        number.map(Some).ok_or_else(|| Problem::invalid(format!("{name} is a whole number{of}, got {}", kind(&value))))
+    }
+
+    /// Takes a span of time.
+    ///
+    /// # Errors
+    ///
+    /// As for numbers.
+    pub fn millis(&mut self, name: &'static str) -> Result<Option<Duration>, Problem> {
+        Ok(self.number(name, " of milliseconds")?.map(Duration::from_millis))
+    }
+
+    /// Refuses what nobody asked for: a misspelt option must not be silently without effect.
+    ///
+    /// # Errors
+    ///
+    /// There is such a field.
+    pub fn done(self) -> Result<(), Problem> {
+        let Some((unknown, _)) = self.left.first() else { return Ok(()) };
+        let unknown: String = unknown.chars().take(64).collect();
+        let known = self.known.join(", ");
+        Err(Problem::invalid(format!("{} has no field {unknown:?}; it has {known}", self.what)))
+    }
+}
+
+/// What is there instead, without showing it.
+fn kind(value: &Value) -> &'static str {
+    match value {
+        Value::Null => "null",
+        Value::Bool(_) => "true or false",
+        Value::Number(number) if number.is_i64() => "a negative number",
+        Value::Number(number) if number.is_f64() => "a number with a fraction, or one too big",
+        Value::Number(_) => "a number",
+        Value::String(_) => "a text",
+        Value::Array(_) => "a list",
+        Value::Object(_) => "an object",
+    }
+}
+
+/// Says that a field is missing.
+pub fn missing(name: &str) -> Problem {
+    Problem::invalid(format!("{name} is missing"))
+}
+
+/// An object whose fields come once: two readers must not see two things in one body.
+struct Object(Vec<(String, Value)>);
+
+impl<'de> Deserialize<'de> for Object {
+    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
+        struct Once;
+        impl<'de> Visitor<'de> for Once {
+            type Value = Object;
+
+            fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+                f.write_str("an object")
+            }
+
+            fn visit_map<A: MapAccess<'de>>(self, mut map: A) -> Result<Object, A::Error> {
+                let mut fields: Vec<(String, Value)> = Vec::new();
+                while let Some((name, value)) = map.next_entry::<String, Value>()? {
+                    // A handful of fields is known; more than that will be refused anyway.
+                    if fields.len() > 64 || fields.iter().any(|(earlier, _)| *earlier == name) {
+                        return Err(serde::de::Error::custom("a field comes twice"));
+                    }
+                    fields.push((name, value));
+                }
+                Ok(Object(fields))
+            }
+        }
+        deserializer.deserialize_map(Once)
+    }
+}

@@ -1,0 +1,148 @@
+//! Taking, renewing and releasing leases.
+
+use axum::body::Body;
+use hyper::header::{HeaderMap, HeaderName};
+use hyper::{Response, StatusCode};
+use leasehold::engine::{Claim, LeaseId, Mode, Want};
+use serde_json::Value;
+use std::time::Duration;
+use tokio::sync::oneshot;
+
+use super::App;
+use super::fields::{Fields, missing};
+use super::problem::Problem;
+use super::routes::{Call, detached};
+use super::shape;
+use crate::service::metrics::Outcome;
+use crate::service::{Caller, Denial};
+
+/// Who does not say who they are.
+const NOBODY: &str = "anonymous";
+
+/// `POST /v1/leases`
+pub async fn acquire(mut call: Call) -> Result<Response<Body>, Problem> {
+    let caller = call.enter()?;
+    let request = idempotency_key(&call.parts.headers)?;
+    call.query([])?;
+    let claim = claim(call.body().await?, request, &caller)?;
+    let resources: Vec<String> = claim.wants.iter().map(|want| want.name.clone()).collect();
+    let grant =
+        granted(call.app.clone(), caller.clone(), claim).await?.map_err(|denial| call.told(&denial, &caller))?;
+    Ok(shape::json(StatusCode::CREATED, &shape::Granted::new(&grant, &resources)))
+}
+
+type Answer = Result<leasehold::engine::Grant, Denial>;
+
+/// Asks on a task of its own, which outlives the connection just long enough to leave nothing behind: a hang-up while
+/// the claim waits drops the engine's future, and that leaves the queue.
+async fn granted(app: App, caller: Caller, claim: Claim) -> Result<Answer, Problem> {
+    let (tell, told) = oneshot::channel();
+    let (waits, returns) = (!claim.wait.is_zero(), claim.request.is_some());
+    tokio::spawn(async move {
+        let mut tell = tell;
+        let answer = tokio::select! {
+            biased;
+            answer = app.service.acquire(&caller, claim) => Ok(answer),
+            () = tell.closed() => return,
+            // What does not wait is answered in a moment, also at the end.
+            () = app.stop.cancelled(), if waits => {
+                app.service.metrics.refused(Outcome::Unavailable);
+                Err(Problem::shutting_down())
+            }
+        };
+        let Err(Ok(Ok(grant))) = tell.send(answer) else { return };
+        // Nobody will see this grant, and without a request id nobody can come again for it.
+        if !returns {
+            let _ = app.service.release(&caller, &grant.lease_id).await;
+        }
+    });
+    told.await.unwrap_or_else(|_| Err(Problem::unknown("the server gave up on this request: it may have happened")))
+}
+
+fn idempotency_key(headers: &HeaderMap) -> Result<Option<String>, Problem> {
+    const NAME: HeaderName = HeaderName::from_static("idempotency-key");
+    let mut keys = headers.get_all(NAME).iter();
+    let key = match (keys.next(), keys.next()) {
+        (None, _) => return Ok(None),
+        (Some(_), Some(_)) => return Err(Problem::invalid("there is more than one Idempotency-Key")),
+        (Some(key), None) => std::str::from_utf8(key.as_bytes()),
+    };
+    key.map(|key| Some(key.to_owned())).map_err(|_| Problem::invalid("Idempotency-Key is not UTF-8"))
+}
+
+fn claim(mut fields: Fields, request: Option<String>, caller: &Caller) -> Result<Claim, Problem> {
+    let wants = match fields.take("resources").ok_or_else(|| missing("resources"))? {
+        Value::Array(wants) => wants.into_iter().map(want).collect::<Result<Vec<Want>, Problem>>()?,
+        _ => return Err(Problem::invalid("resources is a list of names or objects")),
+    };
+    let ttl = fields.millis("ttl_ms")?.ok_or_else(|| missing("ttl_ms"))?;
+    let wait = fields.millis("wait_ms")?.unwrap_or(Duration::ZERO);
+    let max_hold = fields.millis("max_hold_ms")?;
+    let delay = fields.millis("delay_ms")?.unwrap_or(Duration::ZERO);
+    // Not the address they come from: a retry may come from another one, and must be the same claim.
+    let nobody = if caller.principal.id.is_empty() { NOBODY } else { &caller.principal.id };
+    let holder = fields.text("holder")?.unwrap_or_else(|| nobody.to_owned());
+    fields.done()?;
+    Ok(Claim { wants, ttl, wait, max_hold, delay, holder, request, principal: caller.principal.id.clone() })
+}
+
+fn want(value: Value) -> Result<Want, Problem> {
+    let mut fields = match value {
+        Value::String(name) => return Ok(Want { name, mode: Mode::Exclusive }),
+        Value::Object(object) => Fields::of("a resource", object),
+        _ => return Err(Problem::invalid("a resource is a name, or an object with name and mode")),
+    };
+    let name = fields.text("name")?.ok_or_else(|| missing("name of a resource"))?;
+    let word = fields.text("mode")?;
+    let mut count = |name: &'static str| -> Result<Option<u32>, Problem> {
+        let number = fields.number(name, "")?;
+        number.map(|n| u32::try_from(n).map_err(|_| Problem::invalid(format!("{name} is too big")))).transpose()
+    };
+    let (permits, capacity) = (count("permits")?, count("capacity")?);
+    fields.done()?;
+    let mode = match (word.as_deref(), permits, capacity) {
+        (None | Some("exclusive"), None, None) => Mode::Exclusive,
+        (Some("shared"), None, None) => Mode::Shared,
+        (Some("permits"), count, Some(capacity)) => Mode::Permits { count: count.unwrap_or(1), capacity },
+        (Some("permits"), _, None) => return Err(missing("capacity of a resource with mode permits")),
+        (None | Some("exclusive" | "shared"), _, _) => {
+            return Err(Problem::invalid("permits and capacity go with the mode permits"));
+        }
+        (Some(_), _, _) => return Err(Problem::invalid("mode is exclusive, shared or permits")),
+    };
+    Ok(Want { name, mode })
+}
+
+/// `POST /v1/leases/renew`
+pub async fn renew(mut call: Call) -> Result<Response<Body>, Problem> {
+    let caller = call.enter()?;
+    call.query([])?;
+    let mut fields = call.body().await?;
+    let lease = lease_id(&mut fields)?;
+    let ttl = fields.millis("ttl_ms")?;
+    fields.done()?;
+    let (service, who) = (call.app.service.clone(), caller.clone());
+    let renewal = detached(async move { service.renew(&who, &lease, ttl).await }).await?;
+    let renewal = renewal.map_err(|denial| call.told(&denial, &caller))?;
+    Ok(shape::json(StatusCode::OK, &shape::Renewed::new(&renewal)))
+}
+
+/// `POST /v1/leases/release`
+pub async fn release(mut call: Call) -> Result<Response<Body>, Problem> {
+    let caller = call.enter()?;
+    call.query([])?;
+    let mut fields = call.body().await?;
+    let lease = lease_id(&mut fields)?;
+    fields.done()?;
+    let (service, who) = (call.app.service.clone(), caller.clone());
+    // Released now or released before: for the owner it is the same.
+    let released = detached(async move { service.release(&who, &lease).await }).await?;
+    released.map_err(|denial| call.told(&denial, &caller))?;
+    let mut response = Response::new(Body::empty());
+    *response.status_mut() = StatusCode::NO_CONTENT;
+    Ok(response)
+}
+
+fn lease_id(fields: &mut Fields) -> Result<LeaseId, Problem> {
+    Ok(LeaseId::new(fields.text("lease_id")?.ok_or_else(|| missing("lease_id"))?))
+}

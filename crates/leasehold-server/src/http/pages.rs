@@ -1,0 +1,85 @@
+//! Pages: the built files of `/locks`, and the docs page, all in the binary. They hold no data and need no key.
+
+use axum::body::Body;
+use hyper::header::{self, HeaderValue};
+use hyper::{Response, StatusCode};
+use rust_embed::{EmbeddedFile, RustEmbed};
+
+use super::problem::Problem;
+use super::routes::Call;
+use super::text;
+
+#[derive(RustEmbed)]
+#[folder = "src/web/dist"]
+struct Dist;
+
+#[derive(RustEmbed)]
+#[folder = "src/http/docs"]
+struct Docs;
+
+/// Its name has a hash of its content in it.
+const FOR_EVER: &str = "public, max-age=31536000, immutable";
+const ASK_AGAIN: &str = "no-cache";
+
+/// `GET /`
+pub async fn home(_call: Call) -> Result<Response<Body>, Problem> {
+    let mut response = Response::new(Body::empty());
+    *response.status_mut() = StatusCode::TEMPORARY_REDIRECT;
+    response.headers_mut().insert(header::LOCATION, HeaderValue::from_static("/locks"));
+    Ok(response)
+}
+
+/// `GET /locks`
+pub async fn locks(call: Call) -> Result<Response<Body>, Problem> {
+    file(&call, Dist::get("locks.html"), "locks.html", ASK_AGAIN)
+}
+
+/// `GET /assets/{*file}`
+pub async fn asset(call: Call) -> Result<Response<Body>, Problem> {
+    let path = text::decode(call.parts.uri.path().trim_start_matches('/'))?;
+    file(&call, Dist::get(&path), &path, FOR_EVER)
+}
+
+/// `GET /docs`
+pub async fn docs(call: Call) -> Result<Response<Body>, Problem> {
+    file(&call, Docs::get("index.html"), "index.html", ASK_AGAIN)
+}
+
+/// `GET /docs/{*file}`
+pub async fn docs_file(call: Call) -> Result<Response<Body>, Problem> {
+    let path = text::decode(call.parts.uri.path().strip_prefix("/docs/").unwrap_or_default())?;
+    file(&call, Docs::get(&path), &path, ASK_AGAIN)
+}
+
+fn file(call: &Call, file: Option<EmbeddedFile>, path: &str, cache: &'static str) -> Result<Response<Body>, Problem> {
+    let file = file.ok_or_else(|| Problem::wrong(StatusCode::NOT_FOUND, "there is nothing at this path"))?;
+    let hash: String = file.metadata.sha256_hash()[..16].iter().map(|byte| format!("{byte:02x}")).collect();
+    let etag = format!("\"{hash}\"");
+    let known = call.parts.headers.get_all(header::IF_NONE_MATCH).iter();
+    let known = known.filter_map(|value| value.to_str().ok()).flat_map(|value| value.split(','));
+    let fresh = known.map(|tag| tag.trim().trim_start_matches("W/")).any(|tag| tag == etag || tag == "*");
+    let mut response = Response::new(if fresh { Body::empty() } else { Body::from(file.data.into_owned()) });
+    if fresh {
+        *response.status_mut() = StatusCode::NOT_MODIFIED;
+    }
+    let headers = response.headers_mut();
+    headers.insert(header::CONTENT_TYPE, HeaderValue::from_static(kind(path)));
+    headers.insert(header::CACHE_CONTROL, HeaderValue::from_static(cache));
+    headers.insert(header::ETAG, HeaderValue::from_str(&etag).expect("a quoted hex text"));
+    Ok(response)
+}
+
+fn kind(path: &str) -> &'static str {
+    match path.rsplit_once('.').map_or("", |(_, end)| end) {
+        "html" => "text/html; charset=utf-8",
+        "js" | "mjs" => "text/javascript; charset=utf-8",
+        "css" => "text/css; charset=utf-8",
+        "json" | "map" => "application/json",
+        "svg" => "image/svg+xml",
+        "png" => "image/png",
+        "ico" => "image/x-icon",
+        "woff2" => "font/woff2",
+        "txt" => "text/plain; charset=utf-8",
+        _ => "application/octet-stream",
+    }
+}

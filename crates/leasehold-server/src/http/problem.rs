@@ -1,0 +1,148 @@
+//! What is answered when the answer is no: `application/problem+json` (RFC 9457) with a stable `code`.
+
+use std::time::Duration;
+
+use axum::body::Body;
+use hyper::header::{self, HeaderName, HeaderValue};
+use hyper::{Response, StatusCode};
+use leasehold::{Error, Refusal};
+use serde_json::{Map, Value, json};
+
+use super::shape;
+use crate::service::{Caller, Denial, Service};
+
+/// One no.
+#[derive(Debug)]
+pub struct Problem {
+    status: StatusCode,
+    code: &'static str,
+    detail: String,
+    more: Map<String, Value>,
+    headers: Vec<(HeaderName, HeaderValue)>,
+}
+
+/// What each code is called. The OpenAPI text lists the same.
+pub const TITLES: [(&str, &str); 12] = [
+    ("held", "Held by another"),
+    ("stale", "The lease has ended"),
+    ("not_held", "No such lease"),
+    ("queue_full", "The queue is full"),
+    ("quota", "Too much was asked"),
+    ("invalid", "The request cannot be understood"),
+    ("unauthorized", "A key is needed"),
+    ("forbidden", "Not allowed"),
+    ("unavailable", "Not available now"),
+    ("unknown_outcome", "The outcome is unknown"),
+    ("corrupt", "Stored state is damaged"),
+    ("idempotency_mismatch", "This Idempotency-Key was used for another claim"),
+];
+
+impl Problem {
+    fn new(status: StatusCode, code: &'static str, detail: impl Into<String>) -> Self {
+        Self { status, code, detail: detail.into(), more: Map::new(), headers: Vec::new() }
+    }
+
+    /// The request is wrong as written.
+    pub fn invalid(detail: impl Into<String>) -> Self {
+        Self::new(StatusCode::BAD_REQUEST, "invalid", detail)
+    }
+
+    /// The request is wrong, and HTTP has a status for how.
+    pub fn wrong(status: StatusCode, detail: impl Into<String>) -> Self {
+        Self::new(status, "invalid", detail)
+    }
+
+    /// Whoever asks may not.
+    pub fn forbidden(detail: impl Into<String>) -> Self {
+        Self::new(StatusCode::FORBIDDEN, "forbidden", detail)
+    }
+
+    /// The server ends, and nothing was changed.
+    pub fn shutting_down() -> Self {
+        Self::new(StatusCode::SERVICE_UNAVAILABLE, "unavailable", "shutting down: nothing was changed, try again")
+            .with(header::RETRY_AFTER, HeaderValue::from_static("1"))
+    }
+
+    /// It cannot be known what came of it.
+    pub fn unknown(detail: impl Into<String>) -> Self {
+        Self::new(StatusCode::GATEWAY_TIMEOUT, "unknown_outcome", detail)
+    }
+
+    /// The engine does not answer.
+    pub fn unavailable(detail: impl Into<String>) -> Self {
+        Self::new(StatusCode::SERVICE_UNAVAILABLE, "unavailable", detail)
+    }
+
+    /// What the service said.
+    pub fn of(denial: &Denial) -> Self {
+        let code = denial.code();
+        let status = StatusCode::from_u16(code.status).unwrap_or(StatusCode::INTERNAL_SERVER_ERROR);
+        let mut problem = Self::new(status, code.code, denial.sentence());
+        match denial {
+            Denial::Engine(Error::Refused(Refusal::Held { resource, holder, remaining, queue_len })) => {
+                problem.more.insert("resource".into(), json!(resource));
+                problem.more.insert("holder".into(), json!(holder));
+                problem.more.insert("remaining_ms".into(), json!(remaining.map(shape::millis)));
+                problem.more.insert("queue_len".into(), json!(queue_len));
+            }
+            Denial::Unauthorized => {
+                let how = HeaderValue::from_static("Bearer realm=\"leasehold\"");
+                problem.headers.push((header::WWW_AUTHENTICATE, how));
+            }
+            _ => {}
+        }
+        problem
+    }
+
+    /// What the service said to this caller, and when it pays to come again.
+    pub fn told(denial: &Denial, service: &Service, caller: &Caller) -> Self {
+        let problem = Self::of(denial);
+        if !matches!(denial, Denial::Slow(_)) {
+            return problem;
+        }
+        let now = service.clock().now();
+        let principal = &caller.principal;
+        let wait =
+            principal.rate.as_ref().map_or(Duration::ZERO, |rate| rate.wait(now)).max(principal.guesses.wait(now));
+        let seconds = wait.as_millis().div_ceil(1000).max(1);
+        let after = HeaderValue::from_str(&seconds.to_string()).unwrap_or(HeaderValue::from_static("1"));
+        problem.with(header::RETRY_AFTER, after)
+    }
+
+    /// Adds a header to the answer.
+    pub fn with(mut self, name: HeaderName, value: HeaderValue) -> Self {
+        self.headers.push((name, value));
+        self
+    }
+
+    /// The code.
+    pub const fn code(&self) -> &'static str {
+        self.code
+    }
+
+    /// The sentence.
+    pub fn detail(&self) -> &str {
+        &self.detail
+    }
+
+    /// As HTTP says it.
+    pub fn response(self) -> Response<Body> {
+        let title = TITLES.iter().find(|(code, _)| *code == self.code).map_or("", |(_, title)| title);
+        let mut body = Map::new();
+        body.insert("type".into(), format!("/docs#code-{}", self.code).into());
+        body.insert("title".into(), title.into());
+        body.insert("status".into(), self.status.as_u16().into());
+        body.insert("code".into(), self.code.into());
+        body.insert("detail".into(), self.detail.into());
+        body.extend(self.more);
+        let mut response = Response::new(Body::from(Value::Object(body).to_string()));
+        *response.status_mut() = self.status;
+        let headers = response.headers_mut();
+        headers.insert(header::CONTENT_TYPE, HeaderValue::from_static("application/problem+json"));
+        headers.insert(header::CACHE_CONTROL, HeaderValue::from_static("no-store"));
+        for (name, value) in self.headers {
+            headers.insert(name, value);
+        }
+        response
+    }
+}

@@ -1,0 +1,60 @@
+//! Looking at resources, and the operator's revoke.
+
+use axum::body::Body;
+use hyper::{Response, StatusCode};
+use leasehold::engine::Query;
+use serde_json::json;
+
+use super::fields::missing;
+use super::problem::Problem;
+use super::routes::{Call, detached};
+use super::shape::{self, Seen};
+
+/// On a page, if nobody says otherwise.
+const PAGE: usize = 100;
+/// On a page at most: so much is made in memory for one answer.
+pub const MOST: usize = 1000;
+
+/// `GET /v1/resources/{name}`
+pub async fn inspect(call: Call) -> Result<Response<Body>, Problem> {
+    let caller = call.enter()?;
+    call.query([])?;
+    let name = call.name()?;
+    let found = call.app.service.inspect(&caller, &name).await.map_err(|denial| call.told(&denial, &caller))?;
+    let seen = found.map_or_else(|| Seen::free(name), Seen::from);
+    Ok(shape::json(StatusCode::OK, &seen))
+}
+
+/// `GET /v1/resources`
+pub async fn list(call: Call) -> Result<Response<Body>, Problem> {
+    let caller = call.enter()?;
+    let [prefix, limit, after] = call.query(["prefix", "limit", "after"])?;
+    let limit = limit.map_or(Ok(PAGE), |text| match text.parse() {
+        Ok(limit @ 1..=MOST) => Ok(limit),
+        _ => Err(Problem::invalid(format!("limit is a number from 1 to {MOST}"))),
+    })?;
+    let service = &call.app.service;
+    // One more than is shown tells whether there are more.
+    let query = Query { prefix: prefix.unwrap_or_default(), after, limit: limit + 1 };
+    let mut found = service.list(&caller, query).await.map_err(|denial| call.told(&denial, &caller))?;
+    // The embedded engine fills its pages; of others only an empty page is the end.
+    let more = found.len() > limit || (service.embedded().is_none() && !found.is_empty());
+    found.truncate(limit);
+    let next = found.last().filter(|_| more).map(|last| last.name.clone());
+    let resources: Vec<Seen> = found.into_iter().map(Seen::from).collect();
+    Ok(shape::json(StatusCode::OK, &json!({"resources": resources, "next": next})))
+}
+
+/// `DELETE /v1/resources/{name}`
+pub async fn revoke(mut call: Call) -> Result<Response<Body>, Problem> {
+    let caller = call.enter()?;
+    call.query([])?;
+    let name = call.name()?;
+    let mut fields = call.body().await?;
+    let reason = fields.text("reason")?.ok_or_else(|| missing("reason"))?;
+    fields.done()?;
+    let (service, who) = (call.app.service.clone(), caller.clone());
+    let revoked = detached(async move { service.revoke(&who, &name, &reason).await }).await?;
+    let revoked = revoked.map_err(|denial| call.told(&denial, &caller))?;
+    Ok(shape::json(StatusCode::OK, &json!({"revoked": revoked})))
+}

@@ -1,0 +1,192 @@
+//! The one table of what can be asked. The router is built from it, so that nothing can be asked that is not in it.
+
+use std::future::Future;
+use std::pin::Pin;
+
+use axum::Router;
+use axum::body::Body;
+use axum::extract::Request;
+use axum::routing::{MethodFilter, MethodRouter};
+use hyper::header::{self, HeaderValue};
+use hyper::http::request::Parts;
+use hyper::{Method, Response, StatusCode};
+
+use super::fields::{self, Fields};
+use super::guard::Arrival;
+use super::problem::Problem;
+use super::{App, leases, openapi, pages, resources, status, text, watch};
+use crate::service::{Caller, Denial, Verb};
+
+/// What is answered.
+pub type Answer = Pin<Box<dyn Future<Output = Result<Response<Body>, Problem>> + Send>>;
+
+/// One thing that can be asked.
+pub struct Route {
+    /// How.
+    pub method: Method,
+    /// Where. `{*name}` is the rest of the path.
+    pub path: &'static str,
+    /// What it asks of the service; none for what needs no key.
+    pub verb: Option<Verb>,
+    run: fn(Call) -> Answer,
+}
+
+macro_rules! route {
+    ($method:ident $path:literal, $verb:expr, $handler:path) => {
+        Route { method: Method::$method, path: $path, verb: $verb, run: |call| Box::pin($handler(call)) }
+    };
+}
+
+/// All of it.
+pub static ROUTES: &[Route] = &[
+    route!(POST "/v1/leases", Some(Verb::Acquire), leases::acquire),
+    route!(POST "/v1/leases/renew", Some(Verb::Renew), leases::renew),
+    route!(POST "/v1/leases/release", Some(Verb::Release), leases::release),
+    route!(GET "/v1/resources/{*name}", Some(Verb::Inspect), resources::inspect),
+    route!(GET "/v1/resources", Some(Verb::List), resources::list),
+    route!(DELETE "/v1/resources/{*name}", Some(Verb::Revoke), resources::revoke),
+    route!(GET "/v1/watch", Some(Verb::Watch), watch::watch),
+    route!(GET "/v1/status", Some(Verb::Status), status::status),
+    route!(GET "/metrics", Some(Verb::Metrics), status::metrics),
+    route!(GET "/healthz", None, status::health),
+    route!(GET "/readyz", None, status::ready),
+    route!(GET "/openapi.json", None, openapi::json),
+    route!(GET "/docs", None, pages::docs),
+    route!(GET "/docs/{*file}", None, pages::docs_file),
+    route!(GET "/", None, pages::home),
+    route!(GET "/locks", None, pages::locks),
+    route!(GET "/assets/{*file}", None, pages::asset),
+];
+
+/// A request on its way to its handler.
+pub struct Call {
+    /// What the server knows.
+    pub app: App,
+    /// The head.
+    pub parts: Parts,
+    arrival: Arrival,
+    body: Option<Body>,
+}
+
+impl Call {
+    /// Who asks.
+    ///
+    /// # Errors
+    ///
+    /// Nobody we know.
+    pub fn enter(&self) -> Result<Caller, Problem> {
+        let mut shown = self.parts.headers.get_all(header::AUTHORIZATION).iter();
+        let key = match (shown.next(), shown.next()) {
+            (None, _) => None,
+            (Some(value), None) => Some(bearer(value).ok_or_else(|| Problem::of(&Denial::Unauthorized))?),
+            _ => return Err(Problem::invalid("there is more than one Authorization")),
+        };
+        self.app.service.enter(key, self.arrival.peer).map_err(|denial| Problem::of(&denial))
+    }
+
+    /// The parameters of the query.
+    ///
+    /// # Errors
+    ///
+    /// See [`text::query`].
+    pub fn query<const N: usize>(&self, known: [&str; N]) -> Result<[Option<String>; N], Problem> {
+        text::query(self.parts.uri.query(), known)
+    }
+
+    /// The resource that the path names.
+    ///
+    /// # Errors
+    ///
+    /// It is not encoded well.
+    pub fn name(&self) -> Result<String, Problem> {
+        text::decode(self.parts.uri.path().strip_prefix("/v1/resources/").unwrap_or_default())
+    }
+
+    /// The fields of the body.
+    ///
+    /// # Errors
+    ///
+    /// See [`fields::read`] and [`Fields::parse`].
+    pub async fn body(&mut self) -> Result<Fields, Problem> {
+        let body = self.body.take().unwrap_or_default();
+        Fields::parse(&fields::read(&self.app.config, &self.parts.headers, body).await?)
+    }
+
+    /// What the service said, for this caller.
+    pub fn told(&self, denial: &Denial, caller: &Caller) -> Problem {
+        Problem::told(denial, &self.app.service, caller)
+    }
+}
+
+fn bearer(value: &HeaderValue) -> Option<&str> {
+    let (scheme, key) = value.to_str().ok()?.split_once(' ')?;
+    scheme.eq_ignore_ascii_case("bearer").then(|| key.trim())
+}
+
+/// Runs what changes state to its end, whatever becomes of the connection.
+///
+/// # Errors
+///
+/// It broke down on the way.
+pub async fn detached<T: Send + 'static>(work: impl Future<Output = T> + Send + 'static) -> Result<T, Problem> {
+    let ended = tokio::spawn(work).await;
+    ended.map_err(|_| Problem::unknown("the server gave up on this request: it may have happened"))
+}
+
+/// The router of the table.
+pub fn router(app: &App) -> Router {
+    let mut router = Router::new();
+    let mut paths: Vec<&str> = ROUTES.iter().map(|route| route.path).collect();
+    paths.sort_unstable();
+    paths.dedup();
+    for path in paths {
+        let here = ROUTES.iter().filter(|route| route.path == path);
+        let mut methods = MethodRouter::new();
+        for route in here.clone() {
+            let app = app.clone();
+            let run = move |request: Request| answer(app.clone(), route, request);
+            let filter = MethodFilter::try_from(route.method.clone()).expect("the table has plain methods only");
+            methods = methods.on(filter, run);
+        }
+        let allow = allow(here);
+        methods = methods.fallback(move |request: Request| {
+            let allow = allow.clone();
+            async move { not_allowed(request.method(), allow) }
+        });
+        router = router.route(path, methods);
+    }
+    router.fallback(|| async { Problem::wrong(StatusCode::NOT_FOUND, "there is nothing at this path").response() })
+}
+
+async fn answer(app: App, route: &'static Route, request: Request) -> Response<Body> {
+    let (parts, body) = request.into_parts();
+    let Some(arrival) = parts.extensions.get::<Arrival>().copied() else {
+        return Problem::unavailable("the connection is not known").response();
+    };
+    let call = Call { app, parts, arrival, body: Some(body) };
+    (route.run)(call).await.unwrap_or_else(Problem::response)
+}
+
+fn allow<'a>(routes: impl Iterator<Item = &'a Route>) -> HeaderValue {
+    let mut methods: Vec<&str> = vec!["OPTIONS"];
+    for route in routes {
+        methods.push(route.method.as_str());
+        if route.method == Method::GET {
+            methods.push("HEAD");
+        }
+    }
+    methods.sort_unstable();
+    HeaderValue::from_str(&methods.join(", ")).expect("names of methods are plain text")
+}
+
+fn not_allowed(method: &Method, allow: HeaderValue) -> Response<Body> {
+    let mut response = if method == Method::OPTIONS {
+        let mut response = Response::new(Body::empty());
+        *response.status_mut() = StatusCode::NO_CONTENT;
+        response
+    } else {
+        Problem::wrong(StatusCode::METHOD_NOT_ALLOWED, "this path does not take this method: see Allow").response()
+    };
+    response.headers_mut().insert(header::ALLOW, allow);
+    response
+}

@@ -1,0 +1,189 @@
+//! The JSON shapes of the contract. No secret is in any of them but the answer to an acquire.
+
+use axum::body::Body;
+use hyper::header::{self, HeaderValue};
+use hyper::{Response, StatusCode};
+use leasehold::engine::{Event, EventId, Grant, Holding, Mode, Renewal, Resource, Waiting};
+use serde::Serialize;
+
+use crate::cli::moment;
+
+pub use crate::cli::duration::millis;
+
+/// An answer in JSON.
+pub fn json(status: StatusCode, value: &impl Serialize) -> Response<Body> {
+    let text = serde_json::to_vec(value).expect("shapes have text for keys and nothing that can fail");
+    let mut response = Response::new(Body::from(text));
+    *response.status_mut() = status;
+    response.headers_mut().insert(header::CONTENT_TYPE, HeaderValue::from_static("application/json"));
+    response
+}
+
+/// 201 of an acquire.
+#[derive(Debug, Serialize)]
+pub struct Granted<'a> {
+    lease_id: &'a str,
+    /// Decimal text: JSON numbers end at 2^53, tokens do not.
+    token: Option<String>,
+    resources: &'a [String],
+    remaining_ms: u64,
+    /// For people: nothing is decided by the wall clock.
+    expires_at: String,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    renewable_ms: Option<u64>,
+}
+
+impl<'a> Granted<'a> {
+    /// The shape of a grant on these resources.
+    pub fn new(grant: &'a Grant, resources: &'a [String]) -> Self {
+        Self {
+            lease_id: grant.lease_id.expose(),
+            token: grant.token.map(|token| token.to_string()),
+            resources,
+            remaining_ms: millis(grant.remaining),
+            expires_at: moment::rfc3339_in(grant.remaining),
+            renewable_ms: grant.renewable.map(millis),
+        }
+    }
+}
+
+/// 200 of a renewal.
+#[derive(Debug, Serialize)]
+pub struct Renewed {
+    remaining_ms: u64,
+    expires_at: String,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    renewable_ms: Option<u64>,
+}
+
+impl Renewed {
+    /// The shape of a renewal.
+    pub fn new(renewal: &Renewal) -> Self {
+        Self {
+            remaining_ms: millis(renewal.remaining),
+            expires_at: moment::rfc3339_in(renewal.remaining),
+            renewable_ms: renewal.renewable.map(millis),
+        }
+    }
+}
+
+/// One resource.
+#[derive(Debug, Serialize)]
+pub struct Seen {
+    name: String,
+    /// `null` when nobody holds or awaits it.
+    mode: Option<&'static str>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    permits_used: Option<u32>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    capacity: Option<u32>,
+    holders: Vec<SeenHolder>,
+    waiters: Vec<SeenWaiter>,
+    queue_len: usize,
+}
+
+#[derive(Debug, Serialize)]
+struct SeenHolder {
+    holder: String,
+    token: Option<String>,
+    since_ms: u64,
+    remaining_ms: u64,
+}
+
+#[derive(Debug, Serialize)]
+struct SeenWaiter {
+    holder: String,
+    waiting_ms: u64,
+}
+
+impl From<Resource> for Seen {
+    fn from(resource: Resource) -> Self {
+        let (mode, permits) = match resource.mode {
+            Mode::Exclusive => ("exclusive", None),
+            Mode::Shared => ("shared", None),
+            // When nobody holds it the count is what the head of the queue wants.
+            Mode::Permits { capacity, .. } if resource.holders.is_empty() => ("permits", Some((0, capacity))),
+            Mode::Permits { count, capacity } => ("permits", Some((count, capacity))),
+        };
+        Self {
+            name: resource.name,
+            mode: Some(mode),
+            permits_used: permits.map(|(used, _)| used),
+            capacity: permits.map(|(_, capacity)| capacity),
+            holders: resource.holders.into_iter().map(SeenHolder::from).collect(),
+            waiters: resource.waiters.into_iter().map(SeenWaiter::from).collect(),
+            queue_len: resource.queue_len,
+        }
+    }
+}
+
+impl Seen {
+    /// A resource nobody holds or awaits.
+    pub fn free(name: String) -> Self {
+        let (holders, waiters) = (Vec::new(), Vec::new());
+        Self { name, mode: None, permits_used: None, capacity: None, holders, waiters, queue_len: 0 }
+    }
+}
+
+impl From<Holding> for SeenHolder {
+    fn from(holding: Holding) -> Self {
+        Self {
+            holder: holding.holder,
+            token: holding.token.map(|token| token.to_string()),
+            since_ms: millis(holding.since),
+            remaining_ms: millis(holding.remaining),
+        }
+    }
+}
+
+impl From<Waiting> for SeenWaiter {
+    fn from(waiting: Waiting) -> Self {
+        Self { holder: waiting.holder, waiting_ms: millis(waiting.waiting) }
+    }
+}
+
+/// One thing that happened, as a watch tells it.
+#[derive(Debug, Serialize)]
+pub struct Happened {
+    id: String,
+    prev: String,
+    #[serde(flatten)]
+    what: What,
+}
+
+/// What happened, as the status lists it.
+#[derive(Debug, Serialize)]
+pub struct What {
+    kind: &'static str,
+    token: Option<String>,
+    resources: Vec<String>,
+    holder: String,
+    #[serde(skip_serializing_if = "String::is_empty")]
+    reason: String,
+    ago_ms: u64,
+}
+
+impl Happened {
+    /// With the id before it.
+    pub fn new(event: Event, prev: EventId) -> Self {
+        Self { id: event.id.to_string(), prev: prev.to_string(), what: event.into() }
+    }
+
+    /// As text.
+    pub fn to_json(&self) -> String {
+        serde_json::to_string(self).expect("shapes have text for keys and nothing that can fail")
+    }
+}
+
+impl From<Event> for What {
+    fn from(event: Event) -> Self {
+        Self {
+            kind: event.kind.word(),
+            token: event.token.map(|token| token.to_string()),
+            resources: event.resources,
+            holder: event.holder,
+            reason: event.reason,
+            ago_ms: millis(event.ago),
+        }
+    }
+}

@@ -1,0 +1,80 @@
+//! What the server says of itself: status, health, readiness, metrics.
+
+use std::time::Duration;
+
+use axum::body::Body;
+use hyper::header::{self, HeaderValue};
+use hyper::{Response, StatusCode};
+use serde_json::json;
+use tokio::time::timeout;
+
+use super::problem::Problem;
+use super::routes::Call;
+use super::shape::{self, What};
+
+/// An engine that takes longer is not ready.
+const READY_WITHIN: Duration = Duration::from_secs(2);
+
+/// `GET /v1/status`
+pub async fn status(call: Call) -> Result<Response<Body>, Problem> {
+    let caller = call.enter()?;
+    call.query([])?;
+    let status = call.app.service.status(&caller).map_err(|denial| call.told(&denial, &caller))?;
+    let promises = status.promises;
+    let recent: Vec<What> = status.recent.into_iter().map(What::from).collect();
+    let role: Vec<&str> = status.roles.iter().map(|role| role.word()).collect();
+    let body = json!({
+        "version": env!("CARGO_PKG_VERSION"),
+        "engine": promises.engine,
+        "promises": {
+            "durable": promises.durable,
+            "fencing": promises.fencing,
+            "fair": promises.fair,
+            "never_early": promises.never_early,
+            "outlives_process": promises.outlives_process,
+        },
+        "leases": status.leases,
+        "waiters": status.waiters,
+        "uptime_ms": shape::millis(status.uptime),
+        "rates": {
+            "acquire_per_s": status.rates.acquire,
+            "release_per_s": status.rates.release,
+            "lapse_per_s": status.rates.lapse,
+            "refused_per_s": status.rates.refused,
+        },
+        "recent": recent,
+        "auth": if status.keys_needed { "required" } else { "none" },
+        "role": role,
+    });
+    Ok(shape::json(StatusCode::OK, &body))
+}
+
+/// `GET /healthz`: the process is up.
+pub async fn health(_call: Call) -> Result<Response<Body>, Problem> {
+    Ok(shape::json(StatusCode::OK, &json!({"status": "up"})))
+}
+
+/// `GET /readyz`: the engine answers. Why it does not is for the log: anybody may ask.
+pub async fn ready(call: Call) -> Result<Response<Body>, Problem> {
+    if call.app.stop.is_cancelled() {
+        return Err(Problem::shutting_down());
+    }
+    match timeout(READY_WITHIN, call.app.service.ready()).await {
+        Ok(Ok(())) => Ok(shape::json(StatusCode::OK, &json!({"status": "ready"}))),
+        Ok(Err(error)) => {
+            tracing::warn!(target: "leasehold::http", %error, "not ready");
+            Err(Problem::unavailable("the engine does not answer"))
+        }
+        Err(_) => Err(Problem::unavailable("the engine does not answer in time")),
+    }
+}
+
+/// `GET /metrics`
+pub async fn metrics(call: Call) -> Result<Response<Body>, Problem> {
+    let caller = call.enter()?;
+    let text = call.app.service.metrics(&caller).map_err(|denial| call.told(&denial, &caller))?;
+    let mut response = Response::new(Body::from(text));
+    let kind = HeaderValue::from_static("text/plain; version=0.0.4; charset=utf-8");
+    response.headers_mut().insert(header::CONTENT_TYPE, kind);
+    Ok(response)
+}

@@ -1,0 +1,123 @@
+//! The description is what is served, no more and no less; and Prometheus can read the metrics.
+
+use std::collections::BTreeSet;
+
+use serde_json::json;
+
+use super::*;
+use crate::http::problem::TITLES;
+use crate::http::routes::ROUTES;
+
+/// Goal: every route is described, and everything described is a route.
+#[test]
+fn routes_and_description_agree() {
+    let api = schema::description();
+    let described: BTreeSet<(String, String)> = api["paths"]
+        .as_object()
+        .unwrap()
+        .iter()
+        .flat_map(|(path, methods)| {
+            methods.as_object().unwrap().keys().map(|method| (path.clone(), method.to_uppercase()))
+        })
+        .collect();
+    let served = ROUTES.iter().map(|route| (route.path.replace("{*", "{"), route.method.to_string())).collect();
+    assert_eq!(described, served);
+    assert_eq!(api["openapi"], "3.1.0");
+    assert_eq!(api["info"]["version"], env!("CARGO_PKG_VERSION"));
+    let codes: Vec<&str> = TITLES.iter().map(|(code, _)| *code).collect();
+    assert_eq!(api["components"]["schemas"]["Problem"]["properties"]["code"]["enum"], json!(codes));
+    for route in ROUTES {
+        let keyless =
+            api["paths"][route.path.replace("{*", "{")][route.method.as_str().to_lowercase()]["security"] == json!([]);
+        assert_eq!(keyless, route.verb.is_none(), "{} says whether it needs a key", route.path);
+    }
+}
+
+/// Goal: the description is served as it is, and every reference in it leads somewhere.
+#[tokio::test(flavor = "multi_thread")]
+async fn the_description_is_whole() {
+    let server = Server::start().await;
+    let api = server.get("/openapi.json").await.with(200).json();
+    fn visit(api: &Value, value: &Value) {
+        if let Some(reference) = value.get("$ref").and_then(Value::as_str) {
+            assert!(api.pointer(&reference[1..]).is_some(), "{reference} leads nowhere");
+        }
+        value.as_object().into_iter().flat_map(|object| object.values()).for_each(|inner| visit(api, inner));
+        value.as_array().into_iter().flatten().for_each(|inner| visit(api, inner));
+    }
+    visit(&api, &api);
+    server.end().await;
+}
+
+/// Goal: the metrics are in the text format, with every name of the contract, and no resource is a label.
+#[tokio::test(flavor = "multi_thread")]
+async fn prometheus_can_read_the_metrics() {
+    let server = Server::start().await;
+    let grant = server.take("seat-of-nobody-else", 30_000, "ada").await;
+    server.post("/v1/leases", &json!({"resources": ["seat-of-nobody-else"], "ttl_ms": 5})).await.with(409);
+    let lease = json!({"lease_id": grant["lease_id"]});
+    server.post("/v1/leases/release", &lease).await.with(204);
+    let reply = server.get("/metrics").await.with(200);
+    assert_eq!(reply.header("content-type"), "text/plain; version=0.0.4; charset=utf-8");
+    let text = reply.text();
+    assert!(!text.contains("seat-of") && !text.contains(grant["lease_id"].as_str().unwrap()));
+    let samples = samples(&text);
+    let value = |name: &str| samples.iter().find(|(sample, _)| sample == name).map(|(_, value)| *value);
+    assert_eq!(value("leasehold_acquire_total{outcome=\"granted\"}"), Some(1.0));
+    assert_eq!(value("leasehold_acquire_total{outcome=\"held\"}"), Some(1.0));
+    assert_eq!(value("leasehold_contended_total"), Some(1.0));
+    assert_eq!(value("leasehold_released_total"), Some(1.0));
+    assert_eq!(value("leasehold_wait_seconds_count"), Some(1.0));
+    assert_eq!(value("leasehold_hold_seconds_count"), Some(1.0));
+    for name in [
+        "leases",
+        "waiters",
+        "lapsed_total",
+        "revoked_total",
+        "fence_rejected_total",
+        "commit_seconds_sum",
+        "commit_batch_sum",
+        "renew_failures_total{reason=\"stale\"}",
+    ] {
+        assert!(value(&format!("leasehold_{name}")).is_some(), "{name} is missing");
+    }
+    server.end().await;
+}
+
+/// Reads the text format, strictly: types before samples, buckets that rise to their count.
+fn samples(text: &str) -> Vec<(String, f64)> {
+    assert!(text.ends_with('\n'));
+    let (mut family, mut found) = (("", ""), Vec::<(String, f64)>::new());
+    for line in text.lines() {
+        if let Some(comment) = line.strip_prefix("# ") {
+            let words: Vec<&str> = comment.splitn(3, ' ').collect();
+            match words[..] {
+                ["HELP", _, _] => {}
+                ["TYPE", name, kind @ ("counter" | "gauge" | "histogram")] => family = (name, kind),
+                _ => panic!("not a comment of the format: {line}"),
+            }
+            continue;
+        }
+        let (sample, value) = line.rsplit_once(' ').unwrap_or_else(|| panic!("not a sample: {line}"));
+        let name = sample.split('{').next().unwrap();
+        let of = match family.1 {
+            "histogram" => ["_bucket", "_sum", "_count"].iter().find_map(|end| name.strip_suffix(end)).unwrap_or(name),
+            _ => name,
+        };
+        assert_eq!(of, family.0, "a sample without its type: {line}");
+        assert!(found.iter().all(|(earlier, _)| earlier != sample), "twice: {line}");
+        let value: f64 = value.parse().unwrap_or_else(|_| panic!("not a number: {line}"));
+        let both_buckets =
+            name.ends_with("_bucket") && found.last().is_some_and(|(last, _)| last.starts_with(&format!("{name}{{")));
+        if both_buckets {
+            assert!(found.last().unwrap().1 <= value, "buckets only rise: {line}");
+        }
+        if let Some(family) = name.strip_suffix("_count") {
+            let all = found.iter().find(|(sample, _)| *sample == format!("{family}_bucket{{le=\"+Inf\"}}"));
+            assert_eq!(all.map(|(_, all)| *all), Some(value), "{line}");
+        }
+        found.push((sample.to_owned(), value));
+    }
+    assert!(found.len() > 50, "{}", found.len());
+    found
+}

@@ -1,0 +1,215 @@
+//! Nothing goes around the gate.
+
+use serde_json::json;
+
+use super::*;
+use crate::http::routes::{ROUTES, Route};
+use crate::service::keys::file::{KeyFile, Record};
+use crate::service::keys::secret::NewKey;
+use crate::service::{Role, Roles};
+
+async fn call(server: &Server, route: &Route, headers: &[(&str, &str)]) -> u16 {
+    let path = route.path.replace("{*name}", "seat").replace("{*file}", "docs.js");
+    let body = match route.path {
+        "/v1/leases" => Some(json!({"resources": ["a"], "ttl_ms": 1000})),
+        "/v1/leases/renew" | "/v1/leases/release" => Some(json!({"lease_id": "none"})),
+        _ => (route.method == hyper::Method::DELETE).then(|| json!({"reason": "test"})),
+    };
+    let mut client = server.client().await;
+    client.send(route.method.as_str(), &path, headers, body.as_ref()).await;
+    client.head().await.0
+}
+
+/// Goal: every route that asks something of the service is admitted by it exactly once, and no other route is.
+/// Method: the table of routes; before and after each call, how often the gate let each verb through.
+#[tokio::test(flavor = "multi_thread")]
+async fn every_route_passes_the_gate_once() {
+    let server = Server::start().await;
+    let count = |verb| server.service.metrics.admitted_so_far(verb);
+    for route in ROUTES {
+        let before: Vec<u64> = crate::service::Verb::ALL.map(count).to_vec();
+        let status = call(&server, route, &[]).await;
+        assert!(status < 500 && !matches!(status, 400 | 401 | 403 | 405), "{} {}: {status}", route.method, route.path);
+        for (verb, before) in crate::service::Verb::ALL.into_iter().zip(before) {
+            let risen = count(verb) - before;
+            // A watch that begins also shows the whole.
+            let list_of_watch = route.verb == Some(crate::service::Verb::Watch) && verb == crate::service::Verb::List;
+            if !list_of_watch {
+                assert_eq!(
+                    risen,
+                    u64::from(route.verb == Some(verb)),
+                    "{} {} {}",
+                    route.method,
+                    route.path,
+                    verb.word()
+                );
+            }
+        }
+    }
+    server.end().await;
+}
+
+/// Keys as `leasehold key create` makes them.
+struct Keys {
+    ring: Arc<KeyRing>,
+    shown: Vec<String>,
+}
+
+impl Keys {
+    fn of(rights: &[(&[Role], &[&str])]) -> Self {
+        let made: Vec<NewKey> = rights.iter().map(|_| NewKey::random().unwrap()).collect();
+        let records = made.iter().zip(rights).map(|(key, (roles, prefixes))| Record {
+            id: key.id.clone(),
+            hash: key.digest(),
+            roles: roles.to_vec(),
+            prefixes: prefixes.iter().map(ToString::to_string).collect(),
+            rate: None,
+            note: String::new(),
+            created: String::new(),
+        });
+        let ring = KeyRing::of(&KeyFile { keys: records.collect() });
+        Self { ring, shown: made.iter().map(|key| format!("Bearer {}", key.expose())).collect() }
+    }
+
+    async fn server(&self) -> Server {
+        let home = Arc::new(tempfile::tempdir().unwrap());
+        let at = "127.0.0.1:0".parse().unwrap();
+        Server::on(home, at, Config::default(), Options::default(), self.ring.clone()).await
+    }
+}
+
+async fn as_key(server: &Server, key: &str, method: &str, path: &str, body: Option<&Value>) -> Reply {
+    server.client().await.ask(method, path, &[("Authorization", key)], body).await
+}
+
+/// Goal: every route asks for a key and for the role of its verb; whoever lacks it changes nothing and is not counted.
+/// Method: the whole table of routes, by every role, by nobody, and by keys that are wrong.
+#[tokio::test(flavor = "multi_thread")]
+async fn every_route_asks_for_its_role() {
+    let keys = Keys::of(&Role::ALL.map(|role| role_alone(role)));
+    let server = keys.server().await;
+    let admin = &keys.shown[3];
+    let held = async || {
+        let seen = as_key(&server, admin, "GET", "/v1/resources", None).await.with(200).json();
+        let names = seen["resources"].as_array().unwrap().iter().map(|resource| resource["name"].to_string());
+        names.collect::<Vec<String>>()
+    };
+    let wrong = format!("{}x", keys.shown[3]);
+    for route in ROUTES {
+        let Some(verb) = route.verb else {
+            let status = call(&server, route, &[]).await;
+            assert!(!matches!(status, 401 | 403), "{} needs no key: {status}", route.path);
+            continue;
+        };
+        let seat = json!({"resources": ["seat"], "ttl_ms": 60_000});
+        as_key(&server, admin, "POST", "/v1/leases", Some(&seat)).await;
+        let before = held().await;
+        for shown in [
+            &[][..],
+            &[("Authorization", wrong.as_str())],
+            &[("Authorization", "Basic YTpi")],
+            &[("Authorization", "Bearer ")],
+        ] {
+            assert_eq!(call(&server, route, shown).await, 401, "{} {} {shown:?}", route.method, route.path);
+        }
+        for (role, key) in Role::ALL.into_iter().zip(&keys.shown) {
+            if Roles::of([role]).allow(verb.role()) {
+                continue;
+            }
+            let admitted = server.service.metrics.admitted_so_far(verb);
+            assert_eq!(call(&server, route, &[("Authorization", key)]).await, 403, "{} by {}", route.path, role.word());
+            assert_eq!(server.service.metrics.admitted_so_far(verb), admitted);
+        }
+        assert_eq!(held().await, before, "{} {}: nothing was changed", route.method, route.path);
+        for (role, key) in Role::ALL.into_iter().zip(&keys.shown) {
+            if !Roles::of([role]).allow(verb.role()) {
+                continue;
+            }
+            let admitted = server.service.metrics.admitted_so_far(verb);
+            let status = call(&server, route, &[("Authorization", key)]).await;
+            assert!(
+                !matches!(status, 400 | 401 | 403 | 405) && status < 500,
+                "{} by {}: {status}",
+                route.path,
+                role.word()
+            );
+            assert_eq!(server.service.metrics.admitted_so_far(verb), admitted + 1);
+        }
+    }
+    let refused = server.get("/v1/status").await;
+    assert_eq!(refused.header("www-authenticate"), "Bearer realm=\"leasehold\"");
+    refused.problem(401, "unauthorized");
+    let status = as_key(&server, &keys.shown[0], "GET", "/v1/status", None).await.with(200).json();
+    assert_eq!((&status["auth"], &status["role"]), (&json!("required"), &json!(["read"])));
+    server.end().await;
+}
+
+fn role_alone(role: Role) -> (&'static [Role], &'static [&'static str]) {
+    let at = Role::ALL.iter().position(|other| *other == role).unwrap();
+    const EACH: [[Role; 1]; 4] = [[Role::Read], [Role::Lease], [Role::Boxoffice], [Role::Admin]];
+    (&EACH[at], &[])
+}
+
+/// Goal: a key with a prefix neither touches nor sees anything outside it: not in listings, losses or a watch.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_prefix_hides_everything_else() {
+    let keys = Keys::of(&[(&[Role::Lease], &["mine/"]), (&[Role::Admin], &[])]);
+    let server = keys.server().await;
+    let (mine, admin) = (&keys.shown[0], &keys.shown[1]);
+    let take = async |key: &str, names: &[&str]| {
+        as_key(&server, key, "POST", "/v1/leases", Some(&json!({"resources": names, "ttl_ms": 60_000}))).await
+    };
+    take(mine, &["other/1"]).await.problem(403, "forbidden");
+    take(mine, &["mine/1", "other/1"]).await.problem(403, "forbidden");
+    take(mine, &["mine/1"]).await.with(201);
+    take(admin, &["mine/2", "other/2"]).await.with(201);
+    as_key(&server, mine, "GET", "/v1/resources/other%2F2", None).await.problem(403, "forbidden");
+    let why = json!({"reason": "over"});
+    as_key(&server, mine, "DELETE", "/v1/resources/mine%2F1", Some(&why)).await.problem(403, "forbidden");
+    as_key(&server, admin, "DELETE", "/v1/resources/other%2F2", Some(&why)).await.with(200);
+    let listed = as_key(&server, mine, "GET", "/v1/resources", None).await.with(200).text();
+    let status = as_key(&server, mine, "GET", "/v1/status", None).await.with(200);
+    assert_eq!(
+        status.json()["recent"][0]["resources"],
+        json!(["mine/2"]),
+        "of a loss over several, those that are theirs"
+    );
+    let mut watch = server.client().await;
+    watch.send("GET", "/v1/watch", &[("Authorization", mine)], None).await;
+    watch.head().await;
+    watch.chunk().await.unwrap();
+    let reset = watch.chunk().await.unwrap();
+    take(admin, &["other/3", "mine/3"]).await.with(201);
+    let told = watch.chunk().await.unwrap();
+    assert!(told.contains("mine/3"), "{told}");
+    for text in [listed, status.text(), reset, told] {
+        assert!(!text.contains("other/"), "{text}");
+    }
+    drop(watch);
+    server.end().await;
+}
+
+/// Goal: a key that is revoked ends the watch and the wait that it began, at once.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_revoked_key_ends_what_it_began() {
+    let keys = Keys::of(&[(&[Role::Admin], &[])]);
+    let server = keys.server().await;
+    let key = [("Authorization", keys.shown[0].as_str())];
+    let claim = json!({"resources": ["seat"], "ttl_ms": 60_000, "wait_ms": 60_000});
+    server.client().await.ask("POST", "/v1/leases", &key, Some(&claim)).await.with(201);
+    let mut waiter = server.client().await;
+    waiter.send("POST", "/v1/leases", &key, Some(&claim)).await;
+    let mut watch = server.client().await;
+    watch.send("GET", "/v1/watch", &key, None).await;
+    watch.head().await;
+    watch.chunk().await.unwrap();
+    watch.chunk().await.unwrap();
+    let _ = keys.ring.replace(&KeyFile { keys: Vec::new() });
+    let began = Instant::now();
+    let end = watch.chunk().await.unwrap();
+    assert!(end.contains("event: end") && end.contains("unauthorized"), "{end}");
+    assert!(watch.chunk().await.is_none());
+    waiter.reply(false).await.problem(401, "unauthorized");
+    assert!(began.elapsed() < Duration::from_secs(2), "{:?}", began.elapsed());
+    server.end().await;
+}

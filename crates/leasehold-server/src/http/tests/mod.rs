@@ -1,0 +1,112 @@
+//! HTTP as clients see it: a real listener on a free port, a real engine on a real directory, raw bytes.
+
+mod client;
+mod description;
+mod gate;
+mod hostile;
+mod refusals;
+mod routes;
+mod schema;
+mod tls;
+mod waiting;
+mod watch;
+
+use std::net::SocketAddr;
+use std::sync::Arc;
+use std::time::Duration;
+
+use leasehold::clock::SystemClock;
+use leasehold::engine::embedded::{Embedded, Options};
+use serde_json::{Value, json};
+use tempfile::TempDir;
+use tokio::task::JoinHandle;
+use tokio::time::{Instant, sleep_until, timeout};
+use tokio_util::sync::CancellationToken;
+
+use super::{Config, serve};
+use crate::service::audit::Audit;
+use crate::service::keys::KeyRing;
+use crate::service::{Opened, Service};
+use client::{Client, Reply};
+
+/// Nothing here takes longer, also on a busy machine.
+const PATIENCE: Duration = Duration::from_secs(20);
+
+/// A server under test.
+struct Server {
+    at: SocketAddr,
+    service: Arc<Service>,
+    stop: CancellationToken,
+    task: JoinHandle<()>,
+    home: Arc<TempDir>,
+}
+
+impl Server {
+    async fn start() -> Self {
+        Self::with(Config::default(), Options::default()).await
+    }
+
+    async fn with(config: Config, options: Options) -> Self {
+        let home = Arc::new(tempfile::tempdir().unwrap());
+        Self::on(home, "127.0.0.1:0".parse().unwrap(), config, options, KeyRing::open()).await
+    }
+
+    async fn on(home: Arc<TempDir>, at: SocketAddr, config: Config, options: Options, keys: Arc<KeyRing>) -> Self {
+        let engine = Embedded::open(home.path(), options).await.unwrap();
+        let service = Service::new(Opened::Embedded(engine), keys, Audit::default(), SystemClock::shared());
+        let listener = std::net::TcpListener::bind(at).unwrap();
+        let at = listener.local_addr().unwrap();
+        let stop = CancellationToken::new();
+        let task = tokio::spawn(serve(listener, service.clone(), config, stop.clone()));
+        Self { at, service, stop, task, home }
+    }
+
+    /// Stops it; fails if that does not come to an end.
+    async fn end(self) -> (Arc<TempDir>, SocketAddr) {
+        self.stop.cancel();
+        timeout(PATIENCE, self.task).await.expect("the server ends").unwrap();
+        self.service.close().await.unwrap();
+        (self.home, self.at)
+    }
+
+    async fn client(&self) -> Client {
+        Client::connect(self.at).await
+    }
+
+    async fn get(&self, path: &str) -> Reply {
+        self.client().await.ask("GET", path, &[], None).await
+    }
+
+    async fn post(&self, path: &str, body: &Value) -> Reply {
+        self.client().await.ask("POST", path, &[], Some(body)).await
+    }
+
+    async fn take(&self, name: &str, ttl_ms: u64, holder: &str) -> Value {
+        let body = json!({"resources": [name], "ttl_ms": ttl_ms, "holder": holder});
+        self.post("/v1/leases", &body).await.with(201).json()
+    }
+
+    async fn queue_len(&self, name: &str) -> u64 {
+        self.get(&format!("/v1/resources/{name}")).await.with(200).json()["queue_len"].as_u64().unwrap()
+    }
+
+    /// Waits until so many stand in line.
+    async fn until_queued(&self, name: &str, many: u64) {
+        let end = Instant::now() + PATIENCE;
+        while self.queue_len(name).await != many {
+            assert!(Instant::now() < end, "{many} never stood in line");
+            moment().await;
+        }
+    }
+}
+
+/// Lets others have a turn.
+async fn moment() {
+    sleep_until(Instant::now() + Duration::from_millis(5)).await;
+}
+
+/// Limits short enough to wait for.
+fn hasty() -> Config {
+    let short = Duration::from_millis(300);
+    Config { first_byte: short, header: short, body: short, write_stall: short, idle: short, ..Config::default() }
+}

@@ -1,0 +1,122 @@
+//! Long polls: they are granted in turn, leave when their client does, and are told when the server ends.
+
+use serde_json::json;
+
+use super::*;
+
+fn patient(name: &str, holder: &str) -> Value {
+    json!({"resources": [name], "ttl_ms": 30_000, "wait_ms": 60_000, "holder": holder})
+}
+
+/// Goal: a waiter has its grant as soon as the holder lets go, with a higher token.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_waiter_is_granted_when_the_holder_releases() {
+    // Longer than every limit of a connection: waiting is not idling.
+    let server = Server::with(hasty(), Options::default()).await;
+    let ada = server.take("seat", 30_000, "ada").await;
+    let mut bob = server.client().await;
+    bob.send("POST", "/v1/leases", &[], Some(&patient("seat", "bob"))).await;
+    server.until_queued("seat", 1).await;
+    let seen = server.get("/v1/resources/seat").await.json();
+    schema::holds(&seen, "Resource");
+    assert_eq!(seen["waiters"][0]["holder"], "bob");
+    sleep_until(Instant::now() + Duration::from_millis(700)).await;
+    server.post("/v1/leases/release", &json!({"lease_id": ada["lease_id"]})).await.with(204);
+    let grant = bob.reply(false).await.with(201).json();
+    let token = |grant: &Value| grant["token"].as_str().unwrap().parse::<u64>().unwrap();
+    assert!(token(&grant) > token(&ada));
+    drop(bob);
+    server.end().await;
+}
+
+/// Goal: a repeat with the same Idempotency-Key has one effect and the same answer; another body under it is refused.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_retried_acquire_has_one_effect() {
+    let server = Server::start().await;
+    let key = [("Idempotency-Key", "order-7")];
+    let body = json!({"resources": ["seat"], "ttl_ms": 30_000});
+    let ask = async |body: &Value| server.client().await.ask("POST", "/v1/leases", &key, Some(body)).await;
+    let first = ask(&body).await.with(201).json();
+    let again = ask(&body).await.with(201).json();
+    assert_eq!((&first["lease_id"], &first["token"]), (&again["lease_id"], &again["token"]));
+    ask(&json!({"resources": ["seat-2"], "ttl_ms": 30_000})).await.problem(422, "idempotency_mismatch");
+    server.post("/v1/leases/release", &json!({"lease_id": first["lease_id"]})).await.with(204);
+    let late = ask(&body).await.with(201).json();
+    assert_eq!((&late["lease_id"], &late["remaining_ms"]), (&first["lease_id"], &json!(0)), "it has ended");
+    server.end().await;
+}
+
+/// Goal: a client that hangs up while it waits leaves the queue within a second, and the next in line is served.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_hang_up_leaves_the_queue() {
+    let server = Server::start().await;
+    let ada = server.take("seat", 30_000, "ada").await;
+    for headers in [&[][..], &[("Idempotency-Key", "order-8")][..]] {
+        let mut bob = server.client().await;
+        bob.send("POST", "/v1/leases", headers, Some(&patient("seat", "bob"))).await;
+        server.until_queued("seat", 1).await;
+        drop(bob);
+        let gone = Instant::now();
+        server.until_queued("seat", 0).await;
+        assert!(gone.elapsed() < Duration::from_secs(1), "{:?}", gone.elapsed());
+    }
+    server.post("/v1/leases/release", &json!({"lease_id": ada["lease_id"]})).await.with(204);
+    assert_eq!(server.get("/v1/resources/seat").await.json()["holders"], json!([]), "no ghost took it");
+    server.end().await;
+}
+
+/// Goal: who hangs up just as the grant comes leaves no lease behind longer than its ttl, whatever the race comes to.
+/// Method: many rounds of a waiter that hangs up at the moment the holder lets go.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_hang_up_at_the_moment_of_the_grant_strands_nothing() {
+    let server = Server::start().await;
+    for round in 0..40 {
+        let ada = server.take("seat", 30_000, "ada").await;
+        let mut bob = server.client().await;
+        let claim = json!({"resources": ["seat"], "ttl_ms": 300, "wait_ms": 60_000, "holder": "bob"});
+        bob.send("POST", "/v1/leases", &[], Some(&claim)).await;
+        server.until_queued("seat", 1).await;
+        let release = json!({"lease_id": ada["lease_id"]});
+        let mut client = server.client().await;
+        client.send("POST", "/v1/leases/release", &[], Some(&release)).await;
+        if round % 2 == 0 {
+            tokio::task::yield_now().await;
+        }
+        drop(bob);
+        client.reply(false).await.with(204);
+        let end = Instant::now() + Duration::from_millis(300 + 1000);
+        loop {
+            let seen = server.get("/v1/resources/seat").await.json();
+            if seen["holders"] == json!([]) && seen["queue_len"] == 0 {
+                break;
+            }
+            assert!(Instant::now() < end, "round {round}: {seen}");
+            moment().await;
+        }
+    }
+    server.end().await;
+}
+
+/// Goal: at the end waiters are told that the server goes, idle connections are closed, and the end is soon.
+#[tokio::test(flavor = "multi_thread")]
+async fn waiters_are_told_when_the_server_ends() {
+    let server = Server::start().await;
+    server.take("seat", 30_000, "ada").await;
+    let mut bob = server.client().await;
+    bob.send("POST", "/v1/leases", &[], Some(&patient("seat", "bob"))).await;
+    server.until_queued("seat", 1).await;
+    let mut idle = server.client().await;
+    idle.ask("GET", "/healthz", &[], None).await.with(200);
+    let silent = server.client().await;
+    let at = server.at;
+    let began = Instant::now();
+    server.end().await;
+    assert!(began.elapsed() < Duration::from_secs(5), "{:?}", began.elapsed());
+    let reply = bob.reply(false).await;
+    assert_eq!((reply.header("retry-after"), reply.header("connection")), ("1", "close"));
+    let problem = reply.problem(503, "unavailable");
+    assert!(problem["detail"].as_str().unwrap().contains("shutting down"), "{problem}");
+    assert_eq!(idle.until_closed().await, "");
+    assert_eq!(silent.until_closed().await, "");
+    assert!(tokio::net::TcpStream::connect(at).await.is_err(), "the port is free");
+}

@@ -1,0 +1,48 @@
+//! What a person reads who just started the server: what listens where, and what to type.
+
+use std::net::{IpAddr, SocketAddr};
+
+use super::config::Config;
+use super::listen::Ports;
+
+/// The lines.
+pub fn lines(config: &Config, ports: &Ports, keys: usize) -> Vec<String> {
+    let (http, resp) = (reachable(ports.http), reachable(ports.resp));
+    let secure = config.tls.is_some();
+    let web = format!("{}://{http}", if secure { "https" } else { "http" });
+    let who = match keys {
+        0 => "no keys: everybody on this machine may do everything".to_owned(),
+        1 => "1 key".to_owned(),
+        keys => format!("{keys} keys"),
+    };
+    let bearer = if keys == 0 { "" } else { " -H \"Authorization: Bearer $LEASEHOLD_API_KEY\"" };
+    let auth = if keys == 0 { "" } else { "REDISCLI_AUTH=$LEASEHOLD_API_KEY " };
+    let tls = if secure { " --tls" } else { "" };
+    vec![
+        format!("leasehold {} serves {} ({who})", env!("CARGO_PKG_VERSION"), config.data.display()),
+        format!("  page  {web}/locks"),
+        format!("  http  {web}{}", plain(ports.http, secure)),
+        format!("  resp  {resp}{}", plain(ports.resp, secure)),
+        "Try:".to_owned(),
+        format!(
+            "  curl{bearer} {web}/v1/leases -H 'Content-Type: application/json' \
+             -d '{{\"resources\":[\"seat-14\"],\"ttl_ms\":30000}}'"
+        ),
+        format!("  {auth}redis-cli{tls} -h {} -p {} SET seat-15 ada NX PX 30000", resp.ip(), resp.port()),
+        format!("  leasehold --url leasehold://{resp} acquire seat-16 --ttl 30s"),
+    ]
+}
+
+fn plain(address: SocketAddr, secure: bool) -> &'static str {
+    if secure || address.ip().to_canonical().is_loopback() { "" } else { "   (not encrypted: allow_plain)" }
+}
+
+/// An address that can be typed: nobody connects to 0.0.0.0.
+fn reachable(address: SocketAddr) -> SocketAddr {
+    let ip = match address.ip() {
+        IpAddr::V4(ip) if ip.is_unspecified() => std::net::Ipv4Addr::LOCALHOST.into(),
+        IpAddr::V6(ip) if ip.is_unspecified() => std::net::Ipv6Addr::LOCALHOST.into(),
+        ip => ip,
+    };
+    SocketAddr::new(ip, address.port())
+}

@@ -1,0 +1,253 @@
+//! The configuration: a TOML file, then the environment, then flags, each over the one before.
+//!
+//! # Laws
+//!
+//! 1. An unknown field is refused with its line: a typo in a limit must not be a limit that is not there.
+//! 2. What is checked here cannot fail later for its shape. Files and ports are tried by whoever needs them.
+//! 3. `example.toml` and `docs/reference/config.md` name every field; tests compare them with the struct.
+
+mod limits;
+mod units;
+
+use std::net::{SocketAddr, ToSocketAddrs};
+use std::path::{Path, PathBuf};
+
+use serde::Deserialize;
+
+pub use limits::Limits;
+pub use units::Size;
+
+use super::Flags;
+use crate::cli::exit::Failure;
+
+/// Every field with its default and what it is for, as `serve --print-config` prints it.
+pub const EXAMPLE: &str = include_str!("example.toml");
+
+/// How the server is run.
+#[derive(Clone, Debug, PartialEq, Eq, Deserialize)]
+#[serde(deny_unknown_fields, default)]
+pub struct Config {
+    /// The data directory.
+    pub data: PathBuf,
+    /// What decides grants.
+    pub engine: String,
+    /// Where HTTP listens.
+    pub http: String,
+    /// Where RESP listens.
+    pub resp: String,
+    /// Names by which browsers may call us, beside addresses and localhost.
+    pub hosts: Vec<String>,
+    /// Listen on a public address without TLS.
+    pub allow_plain: bool,
+    /// TLS for both ports.
+    pub tls: Option<TlsFiles>,
+    /// How much may be asked.
+    pub limits: Limits,
+    /// Bytes of recent events kept for those who watch.
+    pub news_bytes: Size,
+    /// What is logged.
+    pub log: Log,
+    /// Where traces go.
+    pub otel: Option<Otel>,
+}
+
+/// Files of TLS, as PEM.
+#[derive(Clone, Debug, PartialEq, Eq, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct TlsFiles {
+    /// The certificate and what leads to its root.
+    pub cert: PathBuf,
+    /// Its private key.
+    pub key: PathBuf,
+    /// Who signs certificates of clients; given, every client needs one.
+    pub client_ca: Option<PathBuf>,
+}
+
+/// What is logged.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Deserialize)]
+#[serde(deny_unknown_fields, default)]
+pub struct Log {
+    /// As text for people, or one JSON object per line.
+    pub format: Format,
+    /// How much.
+    pub level: Level,
+}
+
+/// How log lines look.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Deserialize, clap::ValueEnum)]
+#[serde(rename_all = "lowercase")]
+pub enum Format {
+    /// For people.
+    #[default]
+    Text,
+    /// For programs.
+    Json,
+}
+
+/// How much is logged.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Deserialize, clap::ValueEnum)]
+#[serde(rename_all = "lowercase")]
+pub enum Level {
+    /// What failed.
+    Error,
+    /// And what may fail soon.
+    Warn,
+    /// And what an operator wants to know.
+    #[default]
+    Info,
+    /// And every call.
+    Debug,
+    /// And everything else.
+    Trace,
+}
+
+/// Where traces go.
+#[derive(Clone, Debug, PartialEq, Eq, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Otel {
+    /// An OTLP collector over HTTP, e.g. `http://127.0.0.1:4318`.
+    pub endpoint: String,
+}
+
+impl Default for Config {
+    fn default() -> Self {
+        Self {
+            data: "./leasehold-data".into(),
+            engine: "embedded".into(),
+            http: "127.0.0.1:7400".into(),
+            resp: "127.0.0.1:7401".into(),
+            hosts: Vec::new(),
+            allow_plain: false,
+            tls: None,
+            limits: Limits::default(),
+            news_bytes: Size(8 << 20),
+            log: Log::default(),
+            otel: None,
+        }
+    }
+}
+
+impl Config {
+    /// The file, if one is named, and flags and environment over it.
+    ///
+    /// # Errors
+    ///
+    /// Exit code 2 and a sentence.
+    pub fn load(flags: &Flags) -> anyhow::Result<Self> {
+        let mut config = match &flags.config {
+            Some(path) => Self::read(path)?,
+            None => Self::default(),
+        };
+        config.overlay(flags)?;
+        config.check().map_err(Failure::usage)?;
+        Ok(config)
+    }
+
+    fn read(path: &Path) -> anyhow::Result<Self> {
+        let shown = path.display();
+        let text = std::fs::read_to_string(path)
+            .map_err(|error| Failure::usage(format!("the config file {shown} cannot be read: {error}")))?;
+        let mut config: Self = toml::from_str(&text).map_err(|error| {
+            Failure::usage(format!("the config file {shown} is refused, {}", toml_sentence(&error, &text)))
+        })?;
+        config.resolve(path.parent().unwrap_or(Path::new("")));
+        Ok(config)
+    }
+
+    /// Paths in the file count from the file, wherever the server is started.
+    fn resolve(&mut self, base: &Path) {
+        self.data = base.join(&self.data);
+        if let Some(tls) = &mut self.tls {
+            tls.cert = base.join(&tls.cert);
+            tls.key = base.join(&tls.key);
+            tls.client_ca = tls.client_ca.take().map(|path| base.join(path));
+        }
+    }
+
+    fn overlay(&mut self, flags: &Flags) -> anyhow::Result<()> {
+        fn set<T: Clone>(field: &mut T, flag: &Option<T>) {
+            if let Some(value) = flag {
+                field.clone_from(value);
+            }
+        }
+        set(&mut self.data, &flags.data);
+        set(&mut self.engine, &flags.engine);
+        set(&mut self.http, &flags.http);
+        set(&mut self.resp, &flags.resp);
+        set(&mut self.log.format, &flags.log_format);
+        set(&mut self.log.level, &flags.log_level);
+        if !flags.hosts.is_empty() {
+            self.hosts.clone_from(&flags.hosts);
+        }
+        set(&mut self.allow_plain, &flags.allow_plain);
+        if let Some(endpoint) = &flags.otel_endpoint {
+            self.otel = Some(Otel { endpoint: endpoint.clone() });
+        }
+        if flags.tls_cert.is_some() || flags.tls_key.is_some() || flags.tls_client_ca.is_some() {
+            let old = self.tls.take();
+            let cert = flags.tls_cert.clone().or_else(|| old.as_ref().map(|tls| tls.cert.clone()));
+            let key = flags.tls_key.clone().or_else(|| old.as_ref().map(|tls| tls.key.clone()));
+            let client_ca = flags.tls_client_ca.clone().or_else(|| old.and_then(|tls| tls.client_ca));
+            let (Some(cert), Some(key)) = (cert, key) else {
+                return Err(Failure::usage("TLS needs both a certificate and its key: give --tls-cert and --tls-key"));
+            };
+            self.tls = Some(TlsFiles { cert, key, client_ca });
+        }
+        // `embedded:DIR` says where as well.
+        if let Some(dir) = self.engine.strip_prefix("embedded:").filter(|dir| !dir.is_empty()) {
+            self.data = dir.into();
+            self.engine = "embedded".into();
+        }
+        Ok(())
+    }
+
+    fn check(&self) -> Result<(), String> {
+        if self.engine != "embedded" {
+            // Not repeated: the URL of an engine may carry a password.
+            return Err(
+                "this version serves the embedded engine only: say engine = \"embedded\", or leave it out".into()
+            );
+        }
+        self.limits.check()?;
+        if self.news_bytes.0 > 4 << 30 {
+            return Err("news_bytes is at most 4GiB".into());
+        }
+        self.addresses().map(drop)?;
+        if self.otel.is_some() && !cfg!(feature = "otel") {
+            return Err("this build has no OpenTelemetry: build with --features otel, or leave otel out".into());
+        }
+        for host in &self.hosts {
+            let fine = |byte: u8| byte.is_ascii_alphanumeric() || matches!(byte, b'-' | b'.' | b'_');
+            if host != "*" && (host.is_empty() || !host.bytes().all(fine)) {
+                return Err(format!("hosts are names without scheme and port, or *, got {host:?}"));
+            }
+        }
+        Ok(())
+    }
+
+    /// Where HTTP and RESP listen.
+    ///
+    /// # Errors
+    ///
+    /// The sentence.
+    pub fn addresses(&self) -> Result<(SocketAddr, SocketAddr), String> {
+        Ok((address("http", &self.http)?, address("resp", &self.resp)?))
+    }
+}
+
+fn address(field: &str, text: &str) -> Result<SocketAddr, String> {
+    let found = text.to_socket_addrs().ok().and_then(|mut found| found.next());
+    found.ok_or_else(|| format!("{field} is an address and a port like 127.0.0.1:7400, got {text:?}"))
+}
+
+/// What is wrong with a TOML text, in one sentence with its line.
+pub fn toml_sentence(error: &toml::de::Error, text: &str) -> String {
+    let message = error.message().replace('\n', ", ");
+    match error.span().and_then(|span| text.get(..span.start)) {
+        Some(before) => format!("line {}: {message}", before.matches('\n').count() + 1),
+        None => message,
+    }
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,138 @@
+//! `--demo`: a small house with life in it, so that the page shows something before anybody uses the server.
+//!
+//! Actors take, keep, release and lose leases under `demo/`, through the service like everybody: with a principal that
+//! has no right outside that prefix. They stop with the server; what they hold then lapses.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use leasehold::clock::Clock;
+use leasehold::engine::{Claim, Mode, Want};
+use tokio_util::sync::CancellationToken;
+
+use crate::service::{Caller, Principal, Role, Roles, Service};
+
+/// What an actor does when its time with a resource is over.
+#[derive(Clone, Copy)]
+enum Exit {
+    /// Gives it back.
+    Release,
+    /// Stops renewing, as after a crash: the lease lapses.
+    Crash,
+}
+
+/// One who comes again and again.
+struct Actor {
+    holder: &'static str,
+    wants: Vec<Want>,
+    ttl: Duration,
+    /// Time between grant and end.
+    keeps: Duration,
+    /// Time until it comes again.
+    rests: Duration,
+    exit: Exit,
+}
+
+#[derive(Clone)]
+struct Stage {
+    service: Arc<Service>,
+    clock: Arc<dyn Clock>,
+    caller: Caller,
+}
+
+/// Starts everybody.
+pub fn start(service: &Arc<Service>, clock: &Arc<dyn Clock>, stop: &CancellationToken) {
+    let roles = Roles::of([Role::Lease, Role::Admin]);
+    let caller = service.insider(Principal::new("demo".into(), roles, vec!["demo/".into()], None));
+    let stage = Stage { service: service.clone(), clock: clock.clone(), caller };
+    for actor in cast() {
+        let stage = stage.clone();
+        tokio::spawn(stop.clone().run_until_cancelled_owned(async move { stage.play(actor).await }));
+    }
+    tokio::spawn(stop.clone().run_until_cancelled_owned(async move { stage.operate().await }));
+}
+
+fn want(name: &str, mode: Mode) -> Want {
+    Want { name: format!("demo/{name}"), mode }
+}
+
+fn cast() -> Vec<Actor> {
+    let s = Duration::from_secs;
+    let actor = |holder, wants: &[Want], keeps, rests, exit| Actor {
+        holder,
+        wants: wants.to_vec(),
+        ttl: s(9),
+        keeps: s(keeps),
+        rests: s(rests),
+        exit,
+    };
+    let one = |name| [want(name, Mode::Exclusive)];
+    let shared = |name| [want(name, Mode::Shared)];
+    let slots = |count| [want("gpu-slots", Mode::Permits { count, capacity: 4 })];
+    let pair = [want("seat-14", Mode::Exclusive), want("seat-15", Mode::Exclusive)];
+    use Exit::{Crash, Release};
+    vec![
+        actor("ada@web-1", &one("seat-14"), 12, 3, Release),
+        actor("bob@web-2", &one("seat-14"), 7, 2, Release),
+        actor("cleo@web-3", &pair, 5, 9, Release),
+        actor("scheduler-a", &one("leader/scheduler"), 45, 5, Release),
+        actor("scheduler-b", &one("leader/scheduler"), 30, 1, Release),
+        actor("report@batch-1", &one("nightly-report"), 14, 20, Crash),
+        actor("reader-1", &shared("price-list"), 20, 4, Release),
+        actor("reader-2", &shared("price-list"), 15, 6, Release),
+        actor("editor", &one("price-list"), 4, 25, Release),
+        actor("trainer-1", &slots(2), 18, 3, Release),
+        actor("trainer-2", &slots(1), 11, 2, Release),
+        actor("trainer-3", &slots(2), 13, 4, Release),
+        actor("migration@db-3", &one("schema-migration"), 600, 5, Release),
+    ]
+}
+
+impl Stage {
+    async fn sleep(&self, span: Duration) {
+        self.clock.sleep_until(self.clock.now().plus(span)).await;
+    }
+
+    async fn play(&self, actor: Actor) {
+        loop {
+            let claim = Claim {
+                wants: actor.wants.clone(),
+                ttl: actor.ttl,
+                wait: Duration::from_secs(300),
+                max_hold: None,
+                delay: Duration::ZERO,
+                holder: actor.holder.into(),
+                request: None,
+                principal: String::new(),
+            };
+            if let Ok(grant) = self.service.acquire(&self.caller, claim).await {
+                self.keep(&actor, &grant.lease_id).await;
+            }
+            self.sleep(actor.rests).await;
+        }
+    }
+
+    async fn keep(&self, actor: &Actor, lease: &leasehold::engine::LeaseId) {
+        let until = self.clock.now().plus(actor.keeps);
+        while self.clock.now() < until {
+            let next = self.clock.now().plus(actor.ttl / 3).min(until);
+            self.clock.sleep_until(next).await;
+            if self.service.renew(&self.caller, lease, None).await.is_err() {
+                return;
+            }
+        }
+        match actor.exit {
+            Exit::Release => drop(self.service.release(&self.caller, lease).await),
+            Exit::Crash => self.sleep(actor.ttl).await,
+        }
+    }
+
+    /// Somebody in operations ends a lease now and then.
+    async fn operate(&self) {
+        loop {
+            self.sleep(Duration::from_secs(50)).await;
+            let name = "demo/schema-migration";
+            let _ = self.service.revoke(&self.caller, name, "demo: the host is gone").await;
+        }
+    }
+}

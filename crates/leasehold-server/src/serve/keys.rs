@@ -1,0 +1,84 @@
+//! The list of keys, read at the start and whenever it changes.
+
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use std::time::Duration;
+
+use leasehold::clock::Clock;
+
+use crate::cli::exit::{CORRUPT, Failure, UNAVAILABLE};
+use crate::service::audit::Audit;
+use crate::service::keys::KeyRing;
+use crate::service::keys::file::{Bad, KeyFile, Stamp};
+
+/// How often somebody looks: twice within the second that a revoke may take.
+const LOOK_EVERY: Duration = Duration::from_millis(400);
+
+/// Reads the list at the start.
+///
+/// # Errors
+///
+/// Exit code 8 if it is damaged, 4 if it cannot be read.
+pub fn load(data: &Path) -> anyhow::Result<KeyFile> {
+    KeyFile::load(data).map_err(|bad| match bad {
+        Bad::Damaged { .. } => Failure::coded(CORRUPT, bad.to_string()),
+        Bad::Io { ref source, .. } => Failure::coded(UNAVAILABLE, format!("{bad}: {source}")),
+    })
+}
+
+/// Looks for changes of the list.
+pub struct Watch {
+    data: PathBuf,
+    ring: Arc<KeyRing>,
+    clock: Arc<dyn Clock>,
+}
+
+impl Watch {
+    /// Over the ring that the service asks.
+    pub fn new(data: PathBuf, ring: Arc<KeyRing>, clock: Arc<dyn Clock>) -> Self {
+        Self { data, ring, clock }
+    }
+
+    /// Looks until it is dropped. The first look reads the list again: it may have changed since the start.
+    pub async fn run(self) {
+        let mut seen = None;
+        let mut at = self.clock.now();
+        loop {
+            let data = self.data.clone();
+            // Off the threads that answer: a disk may hang.
+            let looked = tokio::task::spawn_blocking(move || look(&data, seen)).await;
+            if let Ok((stamp, Some(read))) = looked {
+                seen = Some(stamp);
+                self.take_up(read);
+            }
+            at = at.plus(LOOK_EVERY).max(self.clock.now());
+            self.clock.sleep_until(at).await;
+        }
+    }
+
+    fn take_up(&self, read: Result<KeyFile, Bad>) {
+        match read {
+            Ok(file) => {
+                let change = self.ring.replace(&file);
+                if change != Default::default() {
+                    Audit.keys_changed(change);
+                    if self.ring.len() == 0 {
+                        tracing::warn!("the last key is gone: nobody is let in until there is one, or until a restart");
+                    }
+                }
+            }
+            Err(bad) => {
+                let cause = std::error::Error::source(&bad).map(|cause| format!(": {cause}")).unwrap_or_default();
+                tracing::warn!("the keys stay as they were: {bad}{cause}");
+            }
+        }
+    }
+}
+
+/// The stamp of the file, and what is in it if that is another stamp than was seen.
+fn look(data: &Path, seen: Option<Option<Stamp>>) -> (Option<Stamp>, Option<Result<KeyFile, Bad>>) {
+    // The stamp first: a change between the two is seen at the next look.
+    let stamp = Stamp::of(data);
+    let changed = seen != Some(stamp);
+    (stamp, changed.then(|| KeyFile::load(data)))
+}

@@ -1,0 +1,171 @@
+//! Which addresses may be listened on, and listening on them.
+
+use std::io;
+use std::net::{SocketAddr, TcpListener};
+
+use super::config::Config;
+use super::tls::Tls;
+use crate::cli::exit::{Failure, UNAVAILABLE, USAGE};
+use crate::{http, resp};
+
+/// Connections the kernel may keep for us until we take them.
+const BACKLOG: i32 = 4096;
+/// Descriptors that are not connections: the journal, timers, threads.
+const OTHER_FILES: u64 = 64;
+
+/// Where it listens in truth: a port of 0 was chosen by the kernel.
+#[derive(Clone, Copy, Debug)]
+pub struct Ports {
+    /// HTTP.
+    pub http: SocketAddr,
+    /// RESP.
+    pub resp: SocketAddr,
+    /// So many files may be open, where that is not enough for all the connections that are allowed.
+    pub files: Option<u64>,
+}
+
+/// Refuses an address that others can reach without keys, or without TLS unless that was asked for.
+///
+/// # Errors
+///
+/// Exit code 2, and what to do.
+pub fn permit(config: &Config, has_keys: bool) -> anyhow::Result<()> {
+    let (http, resp) = config.addresses().map_err(Failure::usage)?;
+    for (port, address) in [("http", http), ("resp", resp)] {
+        if address.ip().to_canonical().is_loopback() {
+            continue;
+        }
+        if !has_keys {
+            let data = config.data.display();
+            return Err(Failure::usage(format!(
+                "others can reach {port} on {address} and there is no API key: make one with `leasehold key create \
+                 --role admin --data {data}`, or listen on 127.0.0.1"
+            )));
+        }
+        if config.tls.is_none() && !config.allow_plain {
+            return Err(Failure::usage(format!(
+                "others can reach {port} on {address} and there is no TLS: give it a certificate (tls.cert and \
+                 tls.key), or say allow_plain = true if you trust that network with your keys"
+            )));
+        }
+    }
+    Ok(())
+}
+
+/// Listens on both ports.
+///
+/// # Errors
+///
+/// Exit code 4 if somebody else has a port, 2 if there is no such address or it may not be had.
+pub fn bind(config: &Config) -> anyhow::Result<(TcpListener, TcpListener, Ports)> {
+    let (http, resp) = config.addresses().map_err(Failure::usage)?;
+    let files = make_room(config.limits.connections);
+    let web = listen("http", http)?;
+    let redis = listen("resp", resp)?;
+    let address = |listener: &TcpListener, asked| listener.local_addr().unwrap_or(asked);
+    let ports = Ports { http: address(&web, http), resp: address(&redis, resp), files };
+    Ok((web, redis, ports))
+}
+
+fn listen(port: &str, address: SocketAddr) -> anyhow::Result<TcpListener> {
+    let listener = TcpListener::bind(address).map_err(|error| {
+        let (code, hint) = match error.kind() {
+            io::ErrorKind::AddrInUse => {
+                (UNAVAILABLE, format!("; another program has it: choose another with --{port}"))
+            }
+            io::ErrorKind::AddrNotAvailable => (USAGE, "; this machine has no such address".into()),
+            io::ErrorKind::PermissionDenied => (USAGE, "; ports below 1024 take a privilege".into()),
+            _ => (UNAVAILABLE, String::new()),
+        };
+        Failure::coded(code, format!("cannot listen on {address} for {port}: {error}{hint}"))
+    })?;
+    // The standard library asks for 128; asked again, the kernel takes the new number.
+    let _ = rustix::net::listen(&listener, BACKLOG);
+    Ok(listener)
+}
+
+/// A descriptor for every connection, as far as the system allows. Says how many it allows if they are not enough.
+fn make_room(connections: usize) -> Option<u64> {
+    use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
+    let wanted = connections as u64 + OTHER_FILES;
+    let limit = getrlimit(Resource::Nofile);
+    if limit.current.is_none_or(|current| current >= wanted) {
+        return None;
+    }
+    let current = limit.maximum.map_or(wanted, |maximum| maximum.min(wanted));
+    let _ = setrlimit(Resource::Nofile, Rlimit { current: Some(current), maximum: limit.maximum });
+    (current < wanted).then_some(current)
+}
+
+/// The part of the configuration that HTTP keeps to.
+pub fn http(config: &Config, tls: Option<&Tls>) -> http::Config {
+    let limits = &config.limits;
+    http::Config {
+        tls: tls.map(|tls| tls.http.clone()),
+        hosts: config.hosts.clone(),
+        first_byte: limits.first_byte.0,
+        header: limits.header.0,
+        body: limits.body.0,
+        write_stall: limits.write_stall.0,
+        idle: limits.idle.0,
+        connections: limits.connections,
+        per_ip: limits.connections_per_address,
+        body_bytes: limits.body_bytes.0,
+        ..http::Config::default()
+    }
+}
+
+/// The part of the configuration that RESP keeps to.
+pub fn resp(config: &Config, tls: Option<&Tls>) -> resp::Config {
+    let limits = &config.limits;
+    let mut resp = resp::Config {
+        connections: limits.connections,
+        connections_per_ip: limits.connections_per_address,
+        command_within: limits.body.0,
+        write_stall: limits.write_stall.0,
+        tls: tls.map(|tls| tls.resp.clone()),
+        ..resp::Config::default()
+    };
+    resp.sizes.arguments = limits.arguments;
+    resp.sizes.bulk = limits.bulk_bytes.0;
+    // One argument at its largest always fits.
+    resp.sizes.command = resp.sizes.command.max(limits.bulk_bytes.0.saturating_mul(2));
+    resp
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::cli::exit;
+    use crate::serve::config::TlsFiles;
+
+    /// Goal: an address that others can reach is served only with keys, and with TLS or the word for doing without.
+    #[test]
+    fn what_others_can_reach_is_guarded() {
+        let tls = TlsFiles { cert: "c".into(), key: "k".into(), client_ca: None };
+        let loopback = ["127.0.0.1:1", "127.9.9.9:1", "[::1]:1", "[::ffff:127.0.0.1]:1", "localhost:1"];
+        let public = ["0.0.0.0:1", "[::]:1", "192.0.2.1:1", "[::ffff:192.0.2.1]:1", "10.0.0.1:1"];
+        for (address, reachable) in
+            loopback.map(|address| (address, false)).into_iter().chain(public.map(|address| (address, true)))
+        {
+            for resp in [false, true] {
+                for (keys, secure, plain) in [(false, false, false), (false, true, true), (true, false, false)]
+                    .into_iter()
+                    .chain([(true, true, false), (true, false, true)])
+                {
+                    let mut config =
+                        Config { allow_plain: plain, tls: secure.then(|| tls.clone()), ..Config::default() };
+                    *(if resp { &mut config.resp } else { &mut config.http }) = address.into();
+                    let answer = permit(&config, keys);
+                    let fine = !reachable || (keys && (secure || plain));
+                    assert_eq!(answer.is_ok(), fine, "{address} keys={keys} tls={secure} plain={plain}");
+                    if let Err(error) = answer {
+                        let sentence = exit::sentence(&error);
+                        assert_eq!(exit::code(&error), 2);
+                        assert!(sentence.contains(if keys { "allow_plain" } else { "key create" }), "{sentence}");
+                    }
+                }
+            }
+        }
+    }
+}

@@ -1,0 +1,285 @@
+//! Logs to stderr, through a thread that may be kept waiting when nobody else may.
+//!
+//! ```text
+//!   tracing ──▶ a bounded line ──▶ thread ──▶ stderr
+//!                    └ full: dropped and counted; the count is told when stderr takes lines again
+//! ```
+//!
+//! # Laws
+//!
+//! 1. A stderr that takes nothing (a stopped reader, a full pipe) never holds up an answer, a renewal or the end.
+//! 2. What other crates say is written at info at most, whatever the level: they do not know what is secret here.
+//! 3. Audit lines are written at every level.
+
+use std::io::{self, Write};
+use std::os::fd::AsFd;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
+use std::sync::mpsc::{Receiver, SyncSender, sync_channel};
+use std::time::Duration;
+
+use anyhow::Context;
+use tracing::level_filters::LevelFilter;
+use tracing_subscriber::filter::Targets;
+use tracing_subscriber::fmt::MakeWriter;
+use tracing_subscriber::fmt::format::FmtSpan;
+use tracing_subscriber::layer::SubscriberExt;
+use tracing_subscriber::{Layer, Registry};
+
+use super::config::{Config, Format, Level};
+
+/// This many lines may wait for stderr,
+const MOST_LINES: usize = 8192;
+/// and this many bytes.
+const MOST_BYTES: usize = 4 << 20;
+/// How long the last lines may take.
+const LAST_WORDS: Duration = Duration::from_secs(1);
+
+/// Where lines go.
+#[derive(Clone)]
+pub struct Log {
+    sender: SyncSender<Piece>,
+    shared: Arc<Shared>,
+}
+
+#[derive(Default)]
+struct Shared {
+    /// Bytes on their way.
+    bytes: AtomicUsize,
+    /// Lines nobody will see, not told of yet.
+    dropped: AtomicU64,
+}
+
+enum Piece {
+    Line(Vec<u8>),
+    /// Everything before this has been written: say so.
+    Mark(SyncSender<()>),
+}
+
+impl Log {
+    /// Begins to write to `out`.
+    ///
+    /// # Errors
+    ///
+    /// There is no thread to be had.
+    fn to(out: impl Write + Send + 'static, format: Format) -> io::Result<Self> {
+        let (sender, receiver) = sync_channel(MOST_LINES);
+        let shared = Arc::new(Shared::default());
+        let log = Self { sender, shared: shared.clone() };
+        std::thread::Builder::new()
+            .name("leasehold-log".into())
+            .spawn(move || write(out, &receiver, &shared, format))?;
+        Ok(log)
+    }
+
+    /// One line that is for people as it stands.
+    pub fn say(&self, line: &str) {
+        self.put(format!("{line}\n").into_bytes());
+    }
+
+    fn put(&self, line: Vec<u8>) {
+        let bytes = line.len();
+        let before = self.shared.bytes.fetch_add(bytes, Ordering::Relaxed);
+        if before + bytes > MOST_BYTES || self.sender.try_send(Piece::Line(line)).is_err() {
+            self.shared.bytes.fetch_sub(bytes, Ordering::Relaxed);
+            self.shared.dropped.fetch_add(1, Ordering::Relaxed);
+        }
+    }
+
+    /// Waits until everything so far is written, but not for ever.
+    pub fn flush(&self) {
+        let (done, written) = sync_channel(1);
+        if self.sender.try_send(Piece::Mark(done)).is_ok() {
+            let _ = written.recv_timeout(LAST_WORDS);
+        }
+    }
+}
+
+fn write(mut out: impl Write, receiver: &Receiver<Piece>, shared: &Shared, format: Format) {
+    while let Ok(piece) = receiver.recv() {
+        let dropped = shared.dropped.swap(0, Ordering::Relaxed);
+        if dropped > 0 {
+            let _ = out.write_all(told(dropped, format).as_bytes());
+        }
+        match piece {
+            Piece::Line(line) => {
+                // Nobody is left to tell when stderr is closed.
+                let _ = out.write_all(&line);
+                shared.bytes.fetch_sub(line.len(), Ordering::Relaxed);
+            }
+            Piece::Mark(done) => drop(done.send(())),
+        }
+    }
+}
+
+fn told(dropped: u64, format: Format) -> String {
+    let sentence = "log lines were dropped, because stderr did not take them in time";
+    match format {
+        Format::Text => format!(" WARN leasehold::log: {dropped} {sentence}\n"),
+        Format::Json => format!(
+            "{{\"level\":\"WARN\",\"target\":\"leasehold::log\",\"fields\":{{\"message\":\"{sentence}\",\"dropped\":{dropped}}}}}\n"
+        ),
+    }
+}
+
+impl<'a> MakeWriter<'a> for Log {
+    type Writer = Line;
+
+    fn make_writer(&'a self) -> Line {
+        Line { log: self.clone(), bytes: Vec::new() }
+    }
+}
+
+/// One line in the making; sent when it is whole.
+pub struct Line {
+    log: Log,
+    bytes: Vec<u8>,
+}
+
+impl Write for Line {
+    fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
+        self.bytes.extend_from_slice(bytes);
+        Ok(bytes.len())
+    }
+
+    fn flush(&mut self) -> io::Result<()> {
+        Ok(())
+    }
+}
+
+impl Drop for Line {
+    fn drop(&mut self) {
+        let line = std::mem::take(&mut self.bytes);
+        if !line.is_empty() {
+            self.log.put(line);
+        }
+    }
+}
+
+/// Starts logging for the whole process.
+///
+/// # Errors
+///
+/// There is no thread to be had, or the collector's address is none.
+pub fn start(config: &Config) -> anyhow::Result<Log> {
+    // A descriptor of our own: whoever waits for stderr must not hold the lock that everybody else's stderr has.
+    let stderr = io::stderr().as_fd().try_clone_to_owned().context("take hold of stderr")?;
+    let log = Log::to(std::fs::File::from(stderr), config.log.format).context("start the log")?;
+    // A call is told of once, when it is over, with the time it took.
+    let lines =
+        tracing_subscriber::fmt::layer().with_ansi(false).with_span_events(FmtSpan::CLOSE).with_writer(log.clone());
+    let filter = filter(config.log.level);
+    let lines: Box<dyn Layer<Registry> + Send + Sync> = match config.log.format {
+        Format::Text => lines.with_filter(filter).boxed(),
+        Format::Json => lines.json().with_filter(filter).boxed(),
+    };
+    let subscriber = Registry::default().with(lines);
+    #[cfg(feature = "otel")]
+    let subscriber = subscriber.with(super::otel::layer(config)?);
+    // A second server in one process cannot be: this is a binary.
+    let _ = tracing::subscriber::set_global_default(subscriber);
+    std::panic::set_hook(Box::new(|panic| {
+        let place = panic.location().map(ToString::to_string).unwrap_or_default();
+        // The message of a panic may hold what it choked on: it is not repeated above debug.
+        let message = panic.payload_as_str().unwrap_or_default();
+        tracing::error!(target: "leasehold::panic", place, "a bug: a thread stopped");
+        tracing::debug!(target: "leasehold::panic", place, message);
+    }));
+    Ok(log)
+}
+
+fn filter(level: Level) -> Targets {
+    let ours = match level {
+        Level::Error => LevelFilter::ERROR,
+        Level::Warn => LevelFilter::WARN,
+        Level::Info => LevelFilter::INFO,
+        Level::Debug => LevelFilter::DEBUG,
+        Level::Trace => LevelFilter::TRACE,
+    };
+    Targets::new()
+        .with_default(ours.min(LevelFilter::INFO))
+        .with_target("leasehold", ours)
+        .with_target("leasehold::audit", LevelFilter::INFO)
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::{Condvar, Mutex};
+
+    use super::*;
+
+    /// A stderr that takes nothing until it is let.
+    #[derive(Clone, Default)]
+    struct Stuck(Arc<Gate>);
+
+    #[derive(Default)]
+    struct Gate {
+        /// Whether it takes anything, and what it took.
+        state: Mutex<(bool, Vec<u8>)>,
+        changed: Condvar,
+    }
+
+    impl Write for Stuck {
+        fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
+            let state = self.0.state.lock().unwrap();
+            let mut state = self.0.changed.wait_while(state, |state| !state.0).unwrap();
+            state.1.extend_from_slice(bytes);
+            Ok(bytes.len())
+        }
+
+        fn flush(&mut self) -> io::Result<()> {
+            Ok(())
+        }
+    }
+
+    impl Stuck {
+        fn let_go(&self) {
+            self.0.state.lock().unwrap().0 = true;
+            self.0.changed.notify_all();
+        }
+
+        fn text(&self) -> String {
+            String::from_utf8(self.0.state.lock().unwrap().1.clone()).unwrap()
+        }
+    }
+
+    /// Goal: a stderr that is stuck costs lines, never time, and what was lost is told afterwards to the last line.
+    #[test]
+    fn a_stuck_stderr_costs_lines_and_they_are_counted() {
+        for (lines, bytes) in [(3 * MOST_LINES, 20), (1000, 64 << 10)] {
+            let stuck = Stuck::default();
+            let log = Log::to(stuck.clone(), Format::Text).unwrap();
+            let line = "x".repeat(bytes);
+            (0..lines).for_each(|_| log.say(&line));
+            assert!(log.shared.bytes.load(Ordering::Relaxed) <= MOST_BYTES);
+            stuck.let_go();
+            // The channel may be full for a moment longer; the mark needs a place in it.
+            while log.sender.try_send(Piece::Line(Vec::new())).is_err() {
+                std::thread::yield_now();
+            }
+            let (done, written) = sync_channel(1);
+            log.sender.send(Piece::Mark(done)).unwrap();
+            written.recv_timeout(Duration::from_secs(20)).unwrap();
+            let text = stuck.text();
+            let kept = text.lines().filter(|text| *text == line).count();
+            let told: usize = text
+                .lines()
+                .filter(|text| text.contains("were dropped"))
+                .map(|text| text.split_whitespace().find_map(|word| word.parse::<usize>().ok()).unwrap())
+                .sum();
+            assert!(told > 0 && kept + told == lines, "{kept} kept and {told} told of {lines}");
+        }
+    }
+
+    /// Goal: what the levels let through, by whose it is.
+    #[test]
+    fn other_crates_are_never_heard_below_info() {
+        use tracing::Level as L;
+        let heard = |level, target: &str, of: L| filter(level).would_enable(target, &of);
+        assert!(heard(Level::Trace, "leasehold::http", L::TRACE) && heard(Level::Trace, "leasehold_core", L::TRACE));
+        for foreign in ["hyper::proto", "h2", "rustls::server", "reqwest"] {
+            assert!(!heard(Level::Trace, foreign, L::DEBUG) && heard(Level::Trace, foreign, L::INFO), "{foreign}");
+        }
+        assert!(heard(Level::Error, "leasehold::audit", L::INFO) && !heard(Level::Error, "leasehold::serve", L::WARN));
+    }
+}

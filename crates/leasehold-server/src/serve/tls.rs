@@ -1,0 +1,186 @@
+//! TLS for both ports: rustls with ring, TLS 1.2 and 1.3, certificates that can be changed while it runs.
+//!
+//! # Laws
+//!
+//! 1. What is served is whole: certificate and key belong together, and a reload that fails changes nothing.
+//! 2. With `client_ca` nobody without a certificate of theirs gets past the handshake, and none resumes a session that
+//!    was proven by a certificate of yesterday.
+
+use std::fmt;
+use std::fs;
+use std::path::Path;
+use std::sync::{Arc, PoisonError, RwLock};
+
+use rustls::client::danger::HandshakeSignatureValid;
+use rustls::pki_types::pem::PemObject;
+use rustls::pki_types::{CertificateDer, PrivateKeyDer, UnixTime};
+use rustls::server::danger::{ClientCertVerified, ClientCertVerifier};
+use rustls::server::{ClientHello, NoServerSessionStorage, ResolvesServerCert, WebPkiClientVerifier};
+use rustls::sign::CertifiedKey;
+use rustls::{DigitallySignedStruct, DistinguishedName, RootCertStore, ServerConfig, SignatureScheme};
+
+use super::config::TlsFiles;
+
+/// TLS as it is served; what the files hold can be read again.
+pub struct Tls {
+    files: TlsFiles,
+    current: Arc<Current>,
+    /// For HTTP: says which protocol is spoken in it.
+    pub http: Arc<ServerConfig>,
+    /// For RESP.
+    pub resp: Arc<ServerConfig>,
+}
+
+/// What handshakes use from now on.
+#[derive(Debug)]
+struct Current(RwLock<Material>);
+
+#[derive(Clone, Debug)]
+struct Material {
+    key: Arc<CertifiedKey>,
+    clients: Option<Arc<dyn ClientCertVerifier>>,
+}
+
+impl Tls {
+    /// Reads the files.
+    ///
+    /// # Errors
+    ///
+    /// A sentence that names the file.
+    pub fn load(files: TlsFiles) -> Result<Self, String> {
+        let material = Material::read(&files)?;
+        let asks = material.clients.is_some();
+        let current = Arc::new(Current(RwLock::new(material)));
+        let http = Arc::new(server(&current, asks, &[b"http/1.1"])?);
+        let resp = Arc::new(server(&current, asks, &[])?);
+        Ok(Self { files, current, http, resp })
+    }
+
+    /// Reads the files again; connections from now on see what is in them.
+    ///
+    /// # Errors
+    ///
+    /// A sentence that names the file. Then everything is as it was.
+    pub fn reload(&self) -> Result<(), String> {
+        let material = Material::read(&self.files)?;
+        *self.current.0.write().unwrap_or_else(PoisonError::into_inner) = material;
+        Ok(())
+    }
+}
+
+impl fmt::Debug for Tls {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Tls").field("files", &self.files).finish_non_exhaustive()
+    }
+}
+
+fn server(current: &Arc<Current>, asks: bool, protocols: &[&[u8]]) -> Result<ServerConfig, String> {
+    let builder = ServerConfig::builder_with_provider(provider())
+        .with_protocol_versions(&[&rustls::version::TLS13, &rustls::version::TLS12])
+        .map_err(|error| format!("TLS cannot be set up: {error}"))?;
+    let builder = if asks { builder.with_client_cert_verifier(current.clone()) } else { builder.with_no_client_auth() };
+    let mut config = builder.with_cert_resolver(current.clone());
+    config.alpn_protocols = protocols.iter().map(|protocol| protocol.to_vec()).collect();
+    if asks {
+        config.session_storage = Arc::new(NoServerSessionStorage {});
+        config.send_tls13_tickets = 0;
+    }
+    Ok(config)
+}
+
+fn provider() -> Arc<rustls::crypto::CryptoProvider> {
+    Arc::new(rustls::crypto::ring::default_provider())
+}
+
+impl Material {
+    fn read(files: &TlsFiles) -> Result<Self, String> {
+        let chain = certificates(&files.cert)?;
+        let key = PrivateKeyDer::from_pem_slice(&read(&files.key)?)
+            .map_err(|error| format!("{} holds no private key: {error}", files.key.display()))?;
+        let key = CertifiedKey::from_der(chain, key, &provider())
+            .map_err(|error| format!("{} and {} do not fit: {error}", files.cert.display(), files.key.display()))?;
+        let clients = files.client_ca.as_deref().map(clients).transpose()?;
+        Ok(Self { key: Arc::new(key), clients })
+    }
+}
+
+fn clients(path: &Path) -> Result<Arc<dyn ClientCertVerifier>, String> {
+    let mut roots = RootCertStore::empty();
+    for certificate in certificates(path)? {
+        roots.add(certificate).map_err(|error| format!("{}: {error}", path.display()))?;
+    }
+    WebPkiClientVerifier::builder_with_provider(Arc::new(roots), provider())
+        .build()
+        .map_err(|error| format!("{}: {error}", path.display()))
+}
+
+fn certificates(path: &Path) -> Result<Vec<CertificateDer<'static>>, String> {
+    let found: Result<Vec<_>, _> = CertificateDer::pem_slice_iter(&read(path)?).collect();
+    match found {
+        Ok(found) if !found.is_empty() => Ok(found),
+        Ok(_) => Err(format!("{} holds no certificate", path.display())),
+        Err(error) => Err(format!("{} holds no certificate: {error}", path.display())),
+    }
+}
+
+fn read(path: &Path) -> Result<Vec<u8>, String> {
+    fs::read(path).map_err(|error| format!("{} cannot be read: {error}", path.display()))
+}
+
+impl Current {
+    fn get(&self) -> Material {
+        self.0.read().unwrap_or_else(PoisonError::into_inner).clone()
+    }
+
+    fn clients(&self) -> Result<Arc<dyn ClientCertVerifier>, rustls::Error> {
+        // Asked only where the files named a client_ca, and a reload reads the same files.
+        self.get().clients.ok_or_else(|| rustls::Error::General("nobody signs clients".into()))
+    }
+}
+
+impl ResolvesServerCert for Current {
+    fn resolve(&self, _: ClientHello<'_>) -> Option<Arc<CertifiedKey>> {
+        Some(self.get().key)
+    }
+}
+
+impl ClientCertVerifier for Current {
+    fn root_hint_subjects(&self) -> &[DistinguishedName] {
+        // No hints: whoever should know who signs clients here knows it.
+        &[]
+    }
+
+    fn verify_client_cert(
+        &self,
+        end_entity: &CertificateDer<'_>,
+        intermediates: &[CertificateDer<'_>],
+        now: UnixTime,
+    ) -> Result<ClientCertVerified, rustls::Error> {
+        self.clients()?.verify_client_cert(end_entity, intermediates, now)
+    }
+
+    fn verify_tls12_signature(
+        &self,
+        message: &[u8],
+        cert: &CertificateDer<'_>,
+        dss: &DigitallySignedStruct,
+    ) -> Result<HandshakeSignatureValid, rustls::Error> {
+        self.clients()?.verify_tls12_signature(message, cert, dss)
+    }
+
+    fn verify_tls13_signature(
+        &self,
+        message: &[u8],
+        cert: &CertificateDer<'_>,
+        dss: &DigitallySignedStruct,
+    ) -> Result<HandshakeSignatureValid, rustls::Error> {
+        self.clients()?.verify_tls13_signature(message, cert, dss)
+    }
+
+    fn supported_verify_schemes(&self) -> Vec<SignatureScheme> {
+        provider().signature_verification_algorithms.supported_schemes()
+    }
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,178 @@
+//! Who there is: API keys, their roles, and the prefixes they may touch.
+//!
+//! ```text
+//!   keys.toml ──▶ KeyFile ──▶ KeyRing ◀── a key that somebody shows ──▶ Principal
+//! ```
+//!
+//! # Laws
+//!
+//! 1. A server knows digests of keys, never keys: whoever reads `keys.toml` can show none.
+//! 2. How long a wrong key takes to be refused says nothing about which keys there are.
+//! 3. A ring that has had keys never opens again in the same process: revoking the last key lets nobody in.
+//! 4. A revoked key has no rights from the moment the ring is told, on whatever connection it was shown.
+//!
+//! # Not here
+//!
+//! Which verb takes which role (`verb`), how often somebody may ask (`rate`), when the file is read (`serve::keys`).
+
+pub mod file;
+mod principal;
+mod role;
+pub mod secret;
+
+use std::collections::HashMap;
+use std::fmt;
+use std::sync::atomic::Ordering;
+use std::sync::{Arc, PoisonError, RwLock};
+
+use subtle::ConstantTimeEq;
+
+use super::Denial;
+use super::rate::Rate;
+use super::verb::Verb;
+use file::{KeyFile, Record};
+pub use principal::Principal;
+pub use role::{Role, Roles};
+use secret::Digest;
+
+/// Every key the server knows.
+pub struct KeyRing {
+    table: RwLock<Arc<Table>>,
+}
+
+struct Table {
+    /// Who shows no key, on a server without keys.
+    anybody: Option<Arc<Principal>>,
+    /// By the head of the digest, which nobody can aim at without the key.
+    known: HashMap<u64, Known>,
+}
+
+#[derive(Clone)]
+struct Known {
+    record: Record,
+    principal: Arc<Principal>,
+}
+
+/// What a new list of keys changed.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Change {
+    /// Keys that are known now and were not.
+    pub added: usize,
+    /// Keys that were known, and have no rights any more (also those that have other rights now).
+    pub removed: usize,
+}
+
+impl KeyRing {
+    /// A server without keys: whoever can reach it may do everything.
+    pub fn open() -> Arc<Self> {
+        let everybody = Principal::new(String::new(), Roles::all(), Vec::new(), None);
+        Self::with(Table { anybody: Some(Arc::new(everybody)), known: HashMap::new() })
+    }
+
+    /// A server with these keys; without any, one that is open.
+    pub fn of(file: &KeyFile) -> Arc<Self> {
+        if file.keys.is_empty() {
+            return Self::open();
+        }
+        let known = file.keys.iter().map(|record| (record.hash.head(), Known::of(record))).collect();
+        Self::with(Table { anybody: None, known })
+    }
+
+    fn with(table: Table) -> Arc<Self> {
+        Arc::new(Self { table: RwLock::new(Arc::new(table)) })
+    }
+
+    /// Takes up a new list. What is not in it any more is revoked; what is unchanged goes on undisturbed.
+    pub fn replace(&self, file: &KeyFile) -> Change {
+        let mut table = self.table.write().unwrap_or_else(PoisonError::into_inner);
+        if file.keys.is_empty() && table.anybody.is_some() {
+            return Change::default();
+        }
+        let mut change = Change::default();
+        let mut known = HashMap::with_capacity(file.keys.len());
+        for record in &file.keys {
+            let head = record.hash.head();
+            let kept = table.known.get(&head).filter(|known| known.record == *record).cloned();
+            change.added += usize::from(kept.is_none());
+            known.insert(head, kept.unwrap_or_else(|| Known::of(record)));
+        }
+        let old = std::mem::replace(&mut *table, Arc::new(Table { anybody: None, known }));
+        // Everybody who was let in without a key goes first: the server has keys now.
+        old.anybody.iter().for_each(|anybody| anybody.revoke());
+        for (head, before) in &old.known {
+            let stays = table.known.get(head).is_some_and(|now| Arc::ptr_eq(&now.principal, &before.principal));
+            if !stays {
+                before.principal.revoke();
+                change.removed += 1;
+            }
+        }
+        change
+    }
+
+    fn table(&self) -> Arc<Table> {
+        self.table.read().unwrap_or_else(PoisonError::into_inner).clone()
+    }
+
+    /// Whether a key is needed.
+    pub fn are_needed(&self) -> bool {
+        self.table().anybody.is_none()
+    }
+
+    /// How many keys there are.
+    pub fn len(&self) -> usize {
+        self.table().known.len()
+    }
+
+    /// Who shows no key.
+    pub fn anybody(&self) -> Option<Arc<Principal>> {
+        self.table().anybody.clone()
+    }
+
+    /// Who shows this key. The same work whether there is such a key or not.
+    pub fn find(&self, key: &str) -> Option<Arc<Principal>> {
+        let table = self.table();
+        if table.anybody.is_some() {
+            return table.anybody.clone();
+        }
+        let shown = Digest::of(key)?;
+        let known = table.known.get(&shown.head());
+        let stored = known.map_or(&Digest::NOBODYS, |known| &known.record.hash);
+        let same = stored.bytes().ct_eq(shown.bytes());
+        known.filter(|_| bool::from(same)).map(|known| known.principal.clone())
+    }
+
+    /// Why this principal may not do this to these resources; none if it may.
+    pub fn check(&self, principal: &Principal, verb: Verb, names: &[&str]) -> Option<Denial> {
+        if principal.revoked.load(Ordering::Relaxed) {
+            return Some(Denial::Unauthorized);
+        }
+        let role = verb.role();
+        if !principal.roles.allow(role) {
+            let sentence = format!("{} takes a key with the role {}", verb.word(), role.word());
+            return Some(Denial::Forbidden(sentence));
+        }
+        // One sentence whatever the name: it must not tell whether there is such a resource.
+        names
+            .iter()
+            .any(|name| !principal.sees(name))
+            .then(|| Denial::Forbidden("this key may not touch resources outside its prefixes".into()))
+    }
+}
+
+impl Known {
+    fn of(record: &Record) -> Self {
+        let roles = Roles::of(record.roles.iter().copied());
+        let rate = record.rate.map(|rate| Rate::new(rate.get(), rate.get()));
+        let principal = Principal::new(record.id.clone(), roles, record.prefixes.clone(), rate);
+        Self { record: record.clone(), principal: Arc::new(principal) }
+    }
+}
+
+impl fmt::Debug for KeyRing {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("KeyRing").field("keys", &self.len()).field("open", &!self.are_needed()).finish()
+    }
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,78 @@
+//! Roles: what somebody may do. Which verb takes which role is in `verb`.
+
+use std::fmt;
+
+/// What somebody may do.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+#[repr(u8)]
+pub enum Role {
+    /// See who has what.
+    Read = 1,
+    /// Take leases, and see.
+    Lease = 2,
+    /// Run the box office.
+    Boxoffice = 4,
+    /// Everything, also ending other people's leases.
+    Admin = 8,
+}
+
+impl Role {
+    /// Every role there is.
+    pub const ALL: [Self; 4] = [Self::Read, Self::Lease, Self::Boxoffice, Self::Admin];
+
+    /// The role that a word names.
+    pub fn named(word: &str) -> Option<Self> {
+        Self::ALL.into_iter().find(|role| role.word() == word)
+    }
+
+    /// The word for it.
+    pub const fn word(self) -> &'static str {
+        match self {
+            Self::Read => "read",
+            Self::Lease => "lease",
+            Self::Boxoffice => "boxoffice",
+            Self::Admin => "admin",
+        }
+    }
+}
+
+/// Some of the roles.
+#[derive(Clone, Copy, PartialEq, Eq, Default)]
+pub struct Roles(u8);
+
+impl Roles {
+    /// These.
+    pub fn of(roles: impl IntoIterator<Item = Role>) -> Self {
+        Self(roles.into_iter().fold(0, |bits, role| bits | role as u8))
+    }
+
+    /// All of them.
+    pub fn all() -> Self {
+        Self::of(Role::ALL)
+    }
+
+    /// Whether one who has these may do what takes `role`.
+    pub const fn allow(self, role: Role) -> bool {
+        let enough = match role {
+            Role::Read => Role::Read as u8 | Role::Lease as u8 | Role::Boxoffice as u8,
+            other => other as u8,
+        };
+        self.0 & (enough | Role::Admin as u8) != 0
+    }
+
+    /// None of them: who has no role may do nothing.
+    pub const fn is_empty(self) -> bool {
+        self.0 == 0
+    }
+
+    /// One by one.
+    pub fn iter(self) -> impl Iterator<Item = Role> {
+        Role::ALL.into_iter().filter(move |role| self.0 & *role as u8 != 0)
+    }
+}
+
+impl fmt::Debug for Roles {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_list().entries(self.iter()).finish()
+    }
+}

@@ -1,0 +1,114 @@
+//! What the ring lets in, cell by cell.
+
+use super::secret::NewKey;
+use super::*;
+
+fn record(key: &NewKey, roles: &[Role], prefixes: &[&str]) -> Record {
+    Record {
+        id: key.id.clone(),
+        hash: key.digest(),
+        roles: roles.to_vec(),
+        prefixes: prefixes.iter().map(ToString::to_string).collect(),
+        rate: None,
+        note: String::new(),
+        created: String::new(),
+    }
+}
+
+fn list(records: &[Record]) -> KeyFile {
+    KeyFile { keys: records.to_vec() }
+}
+
+const YES: bool = true;
+const NO: bool = false;
+
+/// Goal: every role may do what the table says, and nothing else. "Nobody" is a principal without any role: whoever
+/// shows no key has no principal at all on a server with keys.
+#[test]
+fn every_cell_of_the_matrix() {
+    #[rustfmt::skip]
+    let matrix: [(Verb, [bool; 5]); 13] = [
+        //                 nobody read lease boxoffice admin
+        (Verb::Acquire,   [NO,    NO,  YES,  NO,       YES]),
+        (Verb::Renew,     [NO,    NO,  YES,  NO,       YES]),
+        (Verb::Release,   [NO,    NO,  YES,  NO,       YES]),
+        (Verb::Inspect,   [NO,    YES, YES,  YES,      YES]),
+        (Verb::List,      [NO,    YES, YES,  YES,      YES]),
+        (Verb::Watch,     [NO,    YES, YES,  YES,      YES]),
+        (Verb::Revoke,    [NO,    NO,  NO,   NO,       YES]),
+        (Verb::SetKey,    [NO,    NO,  YES,  NO,       YES]),
+        (Verb::GetKey,    [NO,    NO,  YES,  NO,       YES]),
+        (Verb::FreeKey,   [NO,    NO,  YES,  NO,       YES]),
+        (Verb::ExtendKey, [NO,    NO,  YES,  NO,       YES]),
+        (Verb::Status,    [NO,    YES, YES,  YES,      YES]),
+        (Verb::Metrics,   [NO,    YES, YES,  YES,      YES]),
+    ];
+    assert_eq!(matrix.map(|(verb, _)| verb), Verb::ALL, "every verb has its row, once");
+    let roles: [&[Role]; 5] = [&[], &[Role::Read], &[Role::Lease], &[Role::Boxoffice], &[Role::Admin]];
+    let ring = KeyRing::open();
+    for (verb, row) in matrix {
+        for (roles, allowed) in roles.into_iter().zip(row) {
+            let principal = Principal::new("k".into(), Roles::of(roles.iter().copied()), vec!["a/".into()], None);
+            let at = format!("{} by {roles:?}", verb.word());
+            let answer = |names: &[&str]| ring.check(&principal, verb, names);
+            assert_eq!(answer(&["a/1"]).is_none(), allowed, "{at}");
+            assert!(matches!(answer(&["a/1", "b/1"]), Some(Denial::Forbidden(_))), "{at}, outside its prefix");
+            principal.revoke();
+            assert!(matches!(answer(&["a/1"]), Some(Denial::Unauthorized)), "{at}, revoked");
+        }
+    }
+}
+
+/// Goal: the key itself is let in, and nothing that is nearly it.
+#[test]
+fn only_the_very_key_is_found() {
+    let key = NewKey::random().unwrap();
+    let ring = KeyRing::of(&list(&[record(&key, &[Role::Lease], &[])]));
+    assert!(ring.are_needed() && ring.anybody().is_none());
+    let text = key.expose();
+    assert_eq!(ring.find(text).unwrap().id, key.id);
+    let other = NewKey::random().unwrap();
+    let wrong = [
+        String::new(),
+        key.id.clone(),
+        text[..text.len() - 1].to_owned(),
+        format!("{text}0"),
+        format!(" {text}"),
+        text.to_uppercase(),
+        other.expose().to_owned(),
+        format!("lh_{}_{}", key.id, other.expose().rsplit('_').next().unwrap()),
+        "x".repeat(100_000),
+    ];
+    assert!(wrong.iter().all(|wrong| ring.find(wrong).is_none()));
+}
+
+/// Goal: a new list revokes who is gone or changed, lets in who is new, and leaves the others alone.
+#[test]
+fn a_new_list_takes_effect_at_once() {
+    let keys: Vec<NewKey> = (0..4).map(|_| NewKey::random().unwrap()).collect();
+    let of = |at: usize, role| record(&keys[at], &[role], &[]);
+    let ring = KeyRing::of(&list(&[of(0, Role::Lease), of(1, Role::Lease), of(2, Role::Admin)]));
+    let before: Vec<_> = (0..3).map(|at| ring.find(keys[at].expose()).unwrap()).collect();
+    let change = ring.replace(&list(&[of(0, Role::Lease), of(2, Role::Read), of(3, Role::Lease)]));
+    assert_eq!(change, Change { added: 2, removed: 2 });
+    let gone: Vec<bool> = before.iter().map(|principal| principal.revoked.load(Ordering::Relaxed)).collect();
+    assert_eq!(gone, [false, true, true]);
+    let now: Vec<bool> = keys.iter().map(|key| ring.find(key.expose()).is_some()).collect();
+    assert_eq!(now, [true, false, true, true]);
+    assert!(Arc::ptr_eq(&before[0], &ring.find(keys[0].expose()).unwrap()), "its rate goes on counting");
+    assert!(!ring.find(keys[2].expose()).unwrap().roles.allow(Role::Admin));
+}
+
+/// Goal: the first key closes an open server to everybody, and no change of the list opens it again.
+#[test]
+fn a_ring_that_had_keys_never_opens_again() {
+    let key = NewKey::random().unwrap();
+    let ring = KeyRing::of(&KeyFile::default());
+    let anybody = ring.anybody().expect("no keys, so it is open");
+    assert_eq!(ring.replace(&KeyFile::default()), Change::default());
+    assert!(!anybody.revoked.load(Ordering::Relaxed));
+    ring.replace(&list(&[record(&key, &[Role::Lease], &[])]));
+    assert!(anybody.revoked.load(Ordering::Relaxed) && ring.anybody().is_none());
+    ring.replace(&KeyFile::default());
+    assert!(ring.are_needed() && ring.anybody().is_none() && ring.find(key.expose()).is_none());
+}

@@ -1,0 +1,159 @@
+//! TLS on the real ports: openssl's client and rustls' own, certificates changed by SIGHUP, clients that need one.
+
+mod common;
+
+use std::io::{Read, Write};
+use std::net::TcpStream;
+use std::path::PathBuf;
+use std::process::{Command, Stdio};
+use std::sync::Arc;
+
+use common::Site;
+use common::server::{Client, Server, key};
+use rcgen::{BasicConstraints, CertificateParams, CertifiedIssuer, DnType, IsCa, KeyPair};
+use rustix::process::Signal;
+use rustls::pki_types::pem::PemObject;
+use rustls::pki_types::{CertificateDer, PrivateKeyDer, ServerName};
+use rustls::{ClientConfig, ClientConnection, RootCertStore, StreamOwned};
+
+struct Authority(CertifiedIssuer<'static, KeyPair>);
+
+impl Authority {
+    fn new() -> Self {
+        let mut params = CertificateParams::new(Vec::<String>::new()).expect("no names");
+        // Another name than its certificates have, or openssl takes those for self-signed.
+        params.distinguished_name.push(DnType::CommonName, "an authority");
+        params.is_ca = IsCa::Ca(BasicConstraints::Unconstrained);
+        Self(CertifiedIssuer::self_signed(params, KeyPair::generate().expect("a key")).expect("signed"))
+    }
+
+    /// Writes the authority's certificate, and one for localhost with its key.
+    fn write(&self, site: &Site, name: &str) -> [PathBuf; 3] {
+        let key = KeyPair::generate().expect("a key");
+        let params = CertificateParams::new(vec!["localhost".into()]).expect("a name");
+        let certificate = params.signed_by(&key, &self.0).expect("signed");
+        let paths = ["ca", "pem", "key"].map(|kind| site.path(&format!("{name}.{kind}")));
+        let texts = [self.0.pem(), certificate.pem(), key.serialize_pem()];
+        paths.iter().zip(texts).for_each(|(path, text)| std::fs::write(path, text).expect("written"));
+        paths
+    }
+}
+
+fn text(path: &std::path::Path) -> &str {
+    path.to_str().expect("UTF-8")
+}
+
+type Secure = StreamOwned<ClientConnection, TcpStream>;
+
+/// A connection by rustls, with a certificate of its own if files are given.
+fn connect(address: std::net::SocketAddr, ca: &PathBuf, own: Option<(&PathBuf, &PathBuf)>) -> Secure {
+    let mut roots = RootCertStore::empty();
+    roots.add(CertificateDer::from_pem_file(ca).expect("a certificate")).expect("a root");
+    let provider = Arc::new(rustls::crypto::ring::default_provider());
+    let builder =
+        ClientConfig::builder_with_provider(provider).with_safe_default_protocol_versions().expect("versions");
+    let builder = builder.with_root_certificates(roots);
+    let config = match own {
+        None => builder.with_no_client_auth(),
+        Some((certificate, key)) => {
+            let certificate = CertificateDer::from_pem_file(certificate).expect("a certificate");
+            let key = PrivateKeyDer::from_pem_file(key).expect("a key");
+            builder.with_client_auth_cert(vec![certificate], key).expect("they fit")
+        }
+    };
+    let name = ServerName::try_from("localhost").expect("a name");
+    let client = ClientConnection::new(Arc::new(config), name).expect("a client");
+    let stream = TcpStream::connect(address).expect("it listens");
+    stream.set_read_timeout(Some(common::PATIENCE)).expect("a timeout");
+    StreamOwned::new(client, stream)
+}
+
+/// What HTTP answers, or why it cannot be asked.
+fn get(stream: &mut Secure, path: &str) -> std::io::Result<String> {
+    stream.write_all(format!("GET {path} HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\n\r\n").as_bytes())?;
+    let mut answer = Vec::new();
+    match stream.read_to_end(&mut answer) {
+        // A server that ends TCP without ending TLS has still answered.
+        Err(error) if answer.is_empty() => return Err(error),
+        _ => {}
+    }
+    Ok(String::from_utf8_lossy(&answer).into_owned())
+}
+
+fn own_certificate(stream: &Secure) -> Vec<u8> {
+    stream.conn.peer_certificates().expect("shaken hands")[0].to_vec()
+}
+
+/// Goal: both ports speak TLS and nothing else; openssl agrees; SIGHUP brings the new certificate to the next who
+/// comes, and one that cannot be read changes nothing.
+#[test]
+fn both_ports_speak_tls_and_reload_on_hangup() {
+    let site = Site::new();
+    let authority = Authority::new();
+    let [ca, certificate, key] = authority.write(&site, "s");
+    let server = Server::start(&site, &["--tls-cert", text(&certificate), "--tls-key", text(&key)]);
+    let mut http = connect(server.http, &ca, None);
+    assert!(get(&mut http, "/healthz").expect("it answers").starts_with("HTTP/1.1 200"));
+    let first = own_certificate(&http);
+    let mut resp = Client::with(connect(server.resp, &ca, None));
+    assert_eq!(resp.ask(&["SET", "seat", "ada", "NX", "PX", "60000"]), "OK");
+
+    for address in [server.http, server.resp] {
+        let mut openssl = Command::new("openssl");
+        openssl.args(["s_client", "-connect", &address.to_string(), "-servername", "localhost", "-CAfile", text(&ca)]);
+        openssl.args(["-verify_return_error", "-brief"]).stdin(Stdio::null());
+        let output = openssl.output().expect("openssl is installed: apt-get install openssl");
+        let said = String::from_utf8_lossy(&output.stderr).into_owned();
+        assert!(said.contains("Verification: OK") && said.contains("TLSv1.3"), "{said}");
+        let mut plain = TcpStream::connect(address).expect("it listens");
+        plain.set_read_timeout(Some(common::PATIENCE)).expect("a timeout");
+        plain.write_all(b"PING\r\nGET / HTTP/1.1\r\nHost: localhost\r\n\r\n").expect("sent");
+        let mut answer = Vec::new();
+        let _ = plain.read_to_end(&mut answer);
+        let answer = String::from_utf8_lossy(&answer);
+        assert!(!answer.contains("HTTP") && !answer.contains("PONG"), "{answer}");
+    }
+
+    authority.write(&site, "s");
+    server.signal(Signal::HUP);
+    server.wait_for("the certificates were read again");
+    let mut http = connect(server.http, &ca, None);
+    assert!(get(&mut http, "/healthz").is_ok());
+    let second = own_certificate(&http);
+    assert_ne!(first, second);
+    std::fs::write(&key, "no key").expect("written");
+    server.signal(Signal::HUP);
+    server.wait_for("the certificates stay as they were");
+    let mut http = connect(server.http, &ca, None);
+    assert!(get(&mut http, "/healthz").is_ok());
+    assert_eq!(own_certificate(&http), second);
+    assert_eq!(resp.ask(&["GET", "seat"]), "ada", "who is connected stays so");
+    server.stop().with_code(0);
+}
+
+/// Goal: with a client_ca nobody without a certificate of theirs is heard on either port; a key is needed beside it.
+#[test]
+fn clients_need_certificates_and_keys() {
+    let site = Site::new();
+    let (authority, clients, others) = (Authority::new(), Authority::new(), Authority::new());
+    let [ca, certificate, private] = authority.write(&site, "s");
+    let [client_ca, client, client_key] = clients.write(&site, "c");
+    let [_, other, other_key] = others.write(&site, "o");
+    let (bearer, _) = key(&site, &["--role", "lease"]);
+    let server = Server::start(
+        &site,
+        &["--tls-cert", text(&certificate), "--tls-key", text(&private), "--tls-client-ca", text(&client_ca)],
+    );
+    let mut http = connect(server.http, &ca, Some((&client, &client_key)));
+    assert!(get(&mut http, "/healthz").expect("let in").starts_with("HTTP/1.1 200"));
+    let mut resp = Client::with(connect(server.resp, &ca, Some((&client, &client_key))));
+    assert!(resp.ask(&["EXISTS", "a"]).starts_with("-NOAUTH"));
+    assert_eq!(resp.ask(&["AUTH", &bearer]), "OK");
+    assert_eq!(resp.ask(&["EXISTS", "a"]), "0");
+    for address in [server.http, server.resp] {
+        for own in [None, Some((&other, &other_key))] {
+            let answer = get(&mut connect(address, &ca, own), "/healthz");
+            assert!(answer.is_err(), "{answer:?}");
+        }
+    }
+}

@@ -1,0 +1,77 @@
+//! The keeper: prepares segments and writes snapshots beside the writer, off the path of every answer.
+
+use std::io;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::{Arc, mpsc};
+
+use super::Notice;
+use super::journal::snapshot::{Point, Writer as SnapshotWriter};
+use super::journal::{Shared, keep};
+use super::random::random_u64;
+use super::storage::Storage;
+use super::writer::Counter;
+
+/// Lease slots that a snapshot looks at in one step.
+const SNAPSHOT_STEP: usize = 2048;
+
+/// What the keeper is asked to do.
+pub(super) enum Job {
+    Spare,
+    Snapshot(Point),
+}
+
+/// Set by the keeper, read by whoever writes.
+#[derive(Default)]
+pub(super) struct Progress {
+    pub spare_asked: AtomicBool,
+    pub snapshot_asked: AtomicBool,
+    pub snapshot_size: AtomicU64,
+}
+
+pub(super) struct Keeper {
+    pub counter: Arc<Counter>,
+    pub storage: Arc<dyn Storage>,
+    pub shelf: Shared,
+    pub segment: u64,
+    pub notices: Arc<dyn Fn(Notice) + Send + Sync>,
+    pub progress: Arc<Progress>,
+}
+
+impl Keeper {
+    pub fn run(self, queue: &mpsc::Receiver<Job>) {
+        for job in queue {
+            let result = match job {
+                Job::Spare => {
+                    // Asked once for each segment: a disk that is full now is not asked again after every batch.
+                    keep::prepare_spare(self.storage.as_ref(), &self.shelf, self.segment, random_u64())
+                }
+                Job::Snapshot(point) => {
+                    let result = self.snapshot(point);
+                    self.counter.lock().desk.book.abandon_snapshot();
+                    self.progress.snapshot_asked.store(false, Ordering::Release);
+                    result
+                }
+            };
+            // The writer meets the same disk soon enough, and it is the one who decides what follows.
+            if let Err(error) = result {
+                (self.notices)(Notice::Delayed(error.to_string()));
+            }
+        }
+    }
+
+    fn snapshot(&self, point: Point) -> io::Result<()> {
+        let mut writer = SnapshotWriter::begin(self.storage.clone(), point)?;
+        let mut block = Vec::new();
+        loop {
+            block.clear();
+            let done = self.counter.lock().desk.book.step_snapshot(SNAPSHOT_STEP, &mut block);
+            writer.block(&block)?;
+            if done {
+                break;
+            }
+        }
+        let size = writer.finish()?;
+        self.progress.snapshot_size.store(size, Ordering::Release);
+        keep::retire(self.storage.as_ref(), &self.shelf, point.sequence)
+    }
+}

@@ -1,0 +1,145 @@
+//! The press: takes what gathered at the desk to the disk, and then lets the answers go.
+//!
+//! Whoever holds it writes: the writer's thread, or a server's own thread that would otherwise have to wake the writer
+//! and be woken by it. Waking a thread costs as much as ten commands.
+//!
+//! # Laws
+//!
+//! 1. One batch is under way at a time, and batches are durable in the order in which they were decided.
+//! 2. After a write or a sync that failed nothing is written any more, and no answer is given as if it were.
+
+use std::io;
+use std::sync::atomic::Ordering;
+use std::sync::{Arc, MutexGuard, mpsc};
+use std::time::Duration;
+
+use super::desk::Batch;
+use super::journal::Journal;
+use super::journal::frame::Kind;
+use super::keeper::{Job, Progress};
+use super::writer::{Address, Counter, State, Stopped, Trays, release_unseen};
+
+/// An idle engine proves its last batch within 50 ms.
+const PROOF_AFTER: Duration = Duration::from_millis(30);
+
+/// See the module.
+pub(super) struct Press {
+    pub journal: Journal,
+    /// To the keeper; none before it runs and after it was let go.
+    pub jobs: Option<mpsc::Sender<Job>>,
+    pub progress: Arc<Progress>,
+}
+
+/// How fast the disk is, and how many were answered last.
+#[derive(Clone, Copy, Debug, Default)]
+pub(super) struct Pace {
+    pub crowd: usize,
+    pub sync: Duration,
+}
+
+impl Pace {
+    /// The crowd shrinks slowly: a batch that came too early must not make all later ones small.
+    fn note(&mut self, answers: usize, took: Duration) {
+        self.crowd = answers.max(self.crowd - self.crowd.div_ceil(8));
+        self.sync = if self.sync.is_zero() { took } else { (self.sync * 7 + took) / 8 };
+    }
+}
+
+impl Press {
+    pub fn new(journal: Journal) -> Self {
+        Self { journal, jobs: None, progress: Arc::default() }
+    }
+
+    pub fn wants_tokens(&self, state: &State) -> bool {
+        state.desk.book.tokens_left() < self.journal.reserve_mark()
+    }
+
+    /// Writes all that has gathered, and lets its answers go.
+    ///
+    /// # Errors
+    ///
+    /// The disk failed: whoever waited for this batch was told that its outcome is unknown, and the engine must stop.
+    pub fn write(&mut self, counter: &Counter, mut state: MutexGuard<'_, State>) -> io::Result<()> {
+        let mut batch = state.desk.seal();
+        let snapshot = self.journal.wants_snapshot()
+            && !batch.facts.is_empty()
+            && !self.progress.snapshot_asked.swap(true, Ordering::AcqRel);
+        if snapshot {
+            state.desk.book.begin_snapshot();
+        }
+        let wants_tokens = self.wants_tokens(&state);
+        drop(state);
+        let began = counter.clock.machine().now();
+        let result = self.commit(counter, &batch, wants_tokens);
+        let took = counter.clock.machine().now().since(began);
+        if let Err(error) = result {
+            let sentence: Arc<str> = format!("the disk failed: {error}").into();
+            let mut trays = Trays::default();
+            for (address, _) in batch.answers.drain(..) {
+                address.send(Err(Stopped::Unknown(sentence.clone())), &mut trays);
+            }
+            return Err(error);
+        }
+        self.deliver(counter, batch, took);
+        if snapshot {
+            self.journal.snapshot_begun();
+            self.ask(Job::Snapshot(self.journal.point()))?;
+        }
+        if !self.journal.wants_spare() {
+            self.progress.spare_asked.store(false, Ordering::Release);
+        } else if !self.progress.spare_asked.swap(true, Ordering::AcqRel) {
+            self.ask(Job::Spare)?;
+        }
+        let size = self.progress.snapshot_size.swap(0, Ordering::AcqRel);
+        if size > 0 {
+            self.journal.snapshot_done(size);
+        }
+        Ok(())
+    }
+
+    /// Without a keeper the journal would grow for ever, and nobody would know.
+    fn ask(&self, job: Job) -> io::Result<()> {
+        let sent = self.jobs.as_ref().is_some_and(|jobs| jobs.send(job).is_ok());
+        if sent { Ok(()) } else { Err(io::Error::other("the keeper of the journal died")) }
+    }
+
+    fn commit(&mut self, counter: &Counter, batch: &Batch<Address>, wants_tokens: bool) -> io::Result<()> {
+        if wants_tokens {
+            self.journal.reserve_tokens()?;
+        }
+        if batch.facts.is_empty() && !wants_tokens {
+            return Ok(());
+        }
+        self.journal.commit(Kind::Facts, &batch.facts, counter.clock.now())?;
+        Ok(())
+    }
+
+    /// Lets the answers go. A grant whose caller is gone is ended: nobody knows of it.
+    fn deliver(&self, counter: &Counter, mut batch: Batch<Address>, took: Duration) {
+        {
+            let mut state = counter.lock();
+            state.pace.note(batch.answers.len(), took);
+            if !batch.facts.is_empty() {
+                state.commits.seconds.add(took);
+                let answers = batch.answers.len() as u64;
+                state.commits.answers.add_value(answers, answers);
+                state.proof_at = Some(counter.clock.now().plus(PROOF_AFTER));
+            }
+            state.desk.book.set_ceiling(self.journal.token_ceiling());
+            state.desk.settle(std::mem::take(&mut batch.facts));
+        }
+        // Watchers first: whoever has an answer and then looks at what happened must find it there.
+        counter.newsroom.publish(&batch.news.0, batch.news.1);
+        let mut ghosts = Vec::new();
+        let mut trays = Trays::default();
+        for (address, reply) in batch.answers.drain(..) {
+            ghosts.extend(address.send(Ok(reply), &mut trays));
+        }
+        drop(trays);
+        let mut state = counter.lock();
+        for lease in ghosts {
+            release_unseen(&mut state, lease, counter.clock.now());
+        }
+        state.desk.return_answers(batch.answers);
+    }
+}

@@ -1,0 +1,82 @@
+// The keyboard. Letters and signs can be switched off (in the help): some people's software types them.
+
+import type { RefObject } from 'preact';
+import { useEffect, useRef } from 'preact/hooks';
+import type { ListHandle } from './list';
+
+interface Keys {
+  letters: boolean;
+  enabled: boolean;
+  list: RefObject<ListHandle | null>;
+  search: RefObject<HTMLInputElement | null>;
+  onOpen: () => void;
+  onEscape: () => void;
+  onRevoke: () => void;
+  onHelp: () => void;
+}
+
+export function useKeys(keys: Keys): void {
+  const latest = useRef(keys);
+  latest.current = keys;
+  useEffect(() => {
+    const pressed = (event: KeyboardEvent) => {
+      if (!latest.current.enabled || event.defaultPrevented || event.isComposing) return;
+      if (event.ctrlKey || event.metaKey || event.altKey) return;
+      if (handle(latest.current, event)) event.preventDefault();
+    };
+    document.addEventListener('keydown', pressed);
+    return () => document.removeEventListener('keydown', pressed);
+  }, []);
+}
+
+/** Says whether the key was ours. */
+function handle(keys: Keys, event: KeyboardEvent): boolean {
+  const at = event.target instanceof Element ? event.target : document.body;
+  if (event.key === 'Escape') {
+    keys.onEscape();
+    return true;
+  }
+  if (at === keys.search.current) return fromSearch(keys, event.key);
+  if (at.matches('input, textarea, select')) return false;
+  const inList = at.id === 'list';
+  if ((inList || at === document.body) && move(keys, event.key)) return true;
+  if (inList && event.key === 'Enter') {
+    keys.onOpen();
+    return true;
+  }
+  return keys.letters && letter(keys, event.key);
+}
+
+function fromSearch(keys: Keys, key: string): boolean {
+  if (key !== 'ArrowDown' && key !== 'Enter') return false;
+  keys.list.current?.focus();
+  return true;
+}
+
+function move({ list }: Keys, key: string): boolean {
+  const rows = list.current;
+  if (rows === null) return false;
+  if (key === 'ArrowDown') rows.move(1);
+  else if (key === 'ArrowUp') rows.move(-1);
+  else if (key === 'Home') rows.jump('first');
+  else if (key === 'End') rows.jump('last');
+  else if (key === 'PageDown') rows.jump('down');
+  else if (key === 'PageUp') rows.jump('up');
+  else return false;
+  rows.focus();
+  return true;
+}
+
+function letter(keys: Keys, key: string): boolean {
+  const rows = keys.list.current;
+  if (key === '/') {
+    keys.search.current?.focus();
+    keys.search.current?.select();
+  } else if (key === 'j' || key === 'k') {
+    rows?.move(key === 'j' ? 1 : -1);
+    rows?.focus();
+  } else if (key === 'r') keys.onRevoke();
+  else if (key === '?') keys.onHelp();
+  else return false;
+  return true;
+}
