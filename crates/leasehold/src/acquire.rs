@@ -118,8 +118,8 @@ impl Acquire {
     /// Makes a retried acquire have one effect: choose an id once, and use it in every retry.
     ///
     /// A repeat gets the same lease, with the time it has left; if that lease has ended meanwhile, the
-    /// acquire is refused with `Stale`. Default: none, which is enough for who does not retry; Leasehold
-    /// itself never repeats an acquire.
+    /// acquire is refused with `Stale`. Default: none, which is enough for who does not retry; where Leasehold
+    /// itself has to repeat an acquire, over a connection that was lost, it draws an id for it.
     pub fn request_id(mut self, id: impl Into<String>) -> Self {
         self.claim.request = Some(id.into());
         self

@@ -10,7 +10,7 @@ use crate::engine::{Engine, LeaseId, Mode, Promises, Query, Renewal, Resource, W
 use crate::error::Error;
 
 /// Engines of later versions, so that their URLs get an answer that helps.
-const LATER: [&str; 8] = ["leasehold", "redis", "rediss", "redlock", "etcd", "zk", "postgres", "postgresql"];
+const LATER: [&str; 7] = ["redis", "rediss", "redlock", "etcd", "zk", "postgres", "postgresql"];
 
 /// How many resources one request for a list asks for.
 const PAGE: usize = 1000;
@@ -49,7 +49,7 @@ pub struct Leasehold {
 }
 
 impl Leasehold {
-    /// Opens an engine by its URL: `embedded:DIR`.
+    /// Opens an engine by its URL: `embedded:DIR`, or `leasehold://host:port` for a server.
     ///
     /// # Errors
     ///
@@ -60,7 +60,7 @@ impl Leasehold {
     /// # #[tokio::main(flavor = "current_thread")]
     /// # async fn main() {
     /// let error = leasehold::Leasehold::open("mysql://localhost").await.unwrap_err();
-    /// assert_eq!(error.to_string(), "no engine answers to mysql: use embedded:DIR");
+    /// assert_eq!(error.to_string(), "no engine answers to mysql: use embedded:DIR or leasehold://host:port");
     /// # }
     /// ```
     pub async fn open(url: &str) -> Result<Self, Error> {
@@ -77,10 +77,13 @@ impl Leasehold {
                 "embedded: is followed by a path, without //, as in embedded:/var/lib/leases".into(),
             )),
             "embedded" => open_embedded(rest).await,
+            "leasehold" | "leaseholds" => open_remote(url).await,
             later if LATER.contains(&later) => Err(Error::Invalid(format!(
-                "the engine for {later}:// comes with a later version of Leasehold: use embedded:DIR"
+                "the engine for {later}:// comes with a later version of Leasehold: use embedded:DIR or leasehold://host:port"
             ))),
-            other if is_scheme(other) => Err(Error::Invalid(format!("no engine answers to {other}: use embedded:DIR"))),
+            other if is_scheme(other) => {
+                Err(Error::Invalid(format!("no engine answers to {other}: use embedded:DIR or leasehold://host:port")))
+            }
             _ => Err(Error::Invalid("an engine URL begins with its scheme, as in embedded:DIR".into())),
         }
     }
@@ -216,6 +219,19 @@ async fn open_embedded(dir: &str) -> Result<Leasehold, Error> {
     use crate::engine::embedded::{Embedded, Options};
     let engine = Embedded::open(dir, Options::default()).await?;
     Ok(Leasehold::with_engine(engine, SystemClock::shared()))
+}
+
+#[cfg(feature = "remote")]
+async fn open_remote(url: &str) -> Result<Leasehold, Error> {
+    use crate::clock::SystemClock;
+    use crate::engine::remote::{Options, Remote};
+    let engine = Remote::open(Options::from_url(url)?).await?;
+    Ok(Leasehold::with_engine(engine, SystemClock::shared()))
+}
+
+#[cfg(not(feature = "remote"))]
+async fn open_remote(_url: &str) -> Result<Leasehold, Error> {
+    Err(Error::Invalid("this build asks no servers: build leasehold with the feature `remote`".into()))
 }
 
 #[cfg(not(feature = "embedded"))]

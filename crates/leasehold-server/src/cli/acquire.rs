@@ -62,7 +62,7 @@ pub struct Acquire {
 impl Acquire {
     /// Takes the lease and prints it.
     pub async fn execute(self, target: &Target) -> anyhow::Result<u8> {
-        let client = target.visit();
+        let client = target.open().await?;
         // A grant with a request id is kept for a retry.
         let left = match self.request_id {
             Some(_) => "a lease may be held: repeat the command with the same request id to learn",

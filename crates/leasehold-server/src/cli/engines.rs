@@ -13,10 +13,14 @@ Example:
   leasehold engines --json | jq -r 'select(.fencing) | .engine'
 
 fair is promised among the callers of one process. Between processes that visit the same embedded
-directory, as this command line does, the order is not promised.";
+directory, as this command line does, the order is not promised. A server (remote) promises what its own
+engine does; the line says it for a server of this version.";
+
+/// A server promises what its engine does; this one has the embedded engine.
+const SERVER: Promises = Promises { engine: "remote", ..embedded::PROMISES };
 
 /// Every engine of this build, and how its URL is written.
-const ENGINES: [(&str, Promises); 1] = [("embedded:DIR", embedded::PROMISES)];
+const ENGINES: [(&str, Promises); 2] = [("embedded:DIR", embedded::PROMISES), ("leasehold://HOST:PORT", SERVER)];
 
 /// Shows the promise table of every engine in this version.
 #[derive(Debug, Args)]

@@ -27,7 +27,7 @@ pub struct Inspect {
 impl Inspect {
     /// Prints what is known of the resource. A free one is an answer, not an error.
     pub async fn execute(self, target: &Target) -> anyhow::Result<u8> {
-        let client = target.visit();
+        let client = target.open().await?;
         let found = client.inspect(&self.name).await?;
         client.close().await?;
         match found {

@@ -27,7 +27,7 @@ pub struct Ls {
 impl Ls {
     /// Prints the resources in use.
     pub async fn execute(self, target: &Target) -> anyhow::Result<u8> {
-        let client = target.visit();
+        let client = target.open().await?;
         let resources = client.list(&self.prefix).await?;
         client.close().await?;
         if self.json {

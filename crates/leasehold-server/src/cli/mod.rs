@@ -40,7 +40,7 @@ use target::{DEFAULT_URL, Target};
 
 const EXAMPLE: &str = "\
 Thirty seconds:
-  export LEASEHOLD_URL=embedded:./leasehold-data
+  leasehold serve &                                or: export LEASEHOLD_URL=embedded:./leasehold-data
   leasehold run nightly-report -- ./report.sh      one at a time, killed before the lease can pass on
   leasehold acquire seat-14 --ttl 10m --json       a lease by hand: keep the lease_id, show the token
   leasehold ls                                     what is held, and by whom
@@ -56,7 +56,7 @@ const LAST_WORDS: Duration = Duration::from_secs(5);
 #[derive(Debug, Parser)]
 #[command(name = "leasehold", version, after_help = EXAMPLE, arg_required_else_help = true)]
 struct Cli {
-    /// The engine or server to ask, e.g. embedded:DIR [env: LEASEHOLD_URL] [default: leasehold://127.0.0.1:7401]
+    /// The server or engine to ask, leasehold://HOST:PORT or embedded:DIR [env: LEASEHOLD_URL] [default: leasehold://127.0.0.1:7401]
     // Read from the environment by hand: clap would show its value, and a URL may carry a password; and
     // `bench` must tell what was typed from what the environment happens to name.
     #[arg(long, global = true, value_name = "URL")]
@@ -78,7 +78,6 @@ enum Command {
     Revoke(revoke::Revoke),
     Engines(engines::Engines),
     Bench(bench::Bench),
-    #[command(hide = true)]
     Watch(watch::Watch),
     /// Not for people: the process that `run` leaves behind to outlive it.
     #[command(name = run::guard::COMMAND, hide = true)]
@@ -120,7 +119,7 @@ fn dispatch(cli: Cli) -> anyhow::Result<u8> {
         Command::Revoke(command) => here(command.execute(&target()?)),
         Command::Engines(command) => command.execute(),
         Command::Bench(command) => command.execute(&cli.url),
-        Command::Watch(command) => command.execute(),
+        Command::Watch(command) => here(command.execute(&target()?)),
         Command::Guard => run::guard::stand(),
     }
 }

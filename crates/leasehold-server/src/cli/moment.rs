@@ -1,6 +1,7 @@
 //! The clocks of the command line. Leases are never decided here: the engine has its own clock.
 //!
-//! The wall clock is asked for one thing only: to show people when a lease ends (`expires_at`).
+//! The wall clock is asked for one thing only: to show people when a lease ends (`expires_at`) or
+//! when something happened (`watch`).
 
 use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
@@ -9,6 +10,16 @@ use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 pub fn rfc3339_in(remaining: Duration) -> String {
     let since = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
     rfc3339(since.saturating_add(remaining))
+}
+
+/// When something happened that is this long ago, as RFC 3339 in UTC: for people, never for deciding.
+#[allow(
+    clippy::disallowed_methods,
+    reason = "people read when it happened on their wall clock; nothing is decided by it"
+)]
+pub fn rfc3339_ago(ago: Duration) -> String {
+    let since = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
+    rfc3339(since.saturating_sub(ago))
 }
 
 /// A stopwatch's now: for measuring how long something took.

@@ -33,7 +33,7 @@ impl Renew {
     /// Renews, and prints how long the lease now lasts.
     pub async fn execute(self, target: &Target) -> anyhow::Result<u8> {
         let lease_id = secret::read(&self.lease_id)?;
-        let client = target.visit();
+        let client = target.open().await?;
         let renewal = client.renew(&lease_id, self.ttl).await?;
         client.close().await?;
         if self.json {

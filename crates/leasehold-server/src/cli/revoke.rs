@@ -30,7 +30,7 @@ impl Revoke {
         if self.reason.trim().is_empty() {
             return Err(Failure::usage("a revoke wants its reason: say --reason TEXT"));
         }
-        let client = target.visit();
+        let client = target.open().await?;
         let ended = client.revoke(&self.name, &self.reason).await?;
         client.close().await?;
         let name = output::plain(&self.name);

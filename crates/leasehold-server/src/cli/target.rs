@@ -3,27 +3,34 @@
 use std::path::PathBuf;
 use std::sync::Arc;
 
-use leasehold::Leasehold;
 use leasehold::clock::{Clock, SystemClock};
-use leasehold::engine::embedded::{Notice, Options, Visitor};
+use leasehold::engine::embedded::{Notice, Visitor};
+use leasehold::engine::remote::Remote;
+use leasehold::engine::{embedded, remote};
+use leasehold::{Error, Leasehold};
 
-use super::exit::{Failure, UNAVAILABLE};
+use super::exit::{self, Failure};
 use super::output;
 
-/// What `--url` names when nobody names anything: the server, which this version does not have.
+/// What `--url` names when nobody names anything: the server on this machine.
 pub const DEFAULT_URL: &str = "leasehold://127.0.0.1:7401";
+
+/// Where the key of a server is, if it is not in the URL.
+const KEY: &str = "LEASEHOLD_API_KEY";
 
 /// Engines of the design that this version does not have, by URL scheme.
 const LATER: [&str; 7] = ["redis", "rediss", "redlock", "etcd", "zk", "postgres", "postgresql"];
 
 /// What to type instead.
-const HINT: &str = "this version has only embedded:DIR, so say e.g. --url embedded:./leasehold-data";
+const HINT: &str = "this version has servers and directories, so say e.g. --url leasehold://127.0.0.1:7401 or embedded:./leasehold-data";
 
 /// An engine that was named and that we have.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Target {
-    /// The directory of the embedded engine.
-    pub dir: PathBuf,
+pub enum Target {
+    /// The embedded engine over a directory.
+    Embedded(PathBuf),
+    /// A server.
+    Server(remote::Options),
 }
 
 impl Target {
@@ -33,7 +40,7 @@ impl Target {
     ///
     /// # Errors
     ///
-    /// Exit code 2 for what we do not know or do not have, 4 for a server, since nobody can be asked.
+    /// Exit code 2 for what we do not know or do not have.
     pub fn parse(url: &str) -> anyhow::Result<Self> {
         let Some((scheme, rest)) = url.split_once(':') else {
             return Err(Failure::usage(format!("the url has no scheme: {HINT}")));
@@ -44,8 +51,11 @@ impl Target {
             "embedded" if rest.starts_with("//") => {
                 Err(Failure::usage(format!("embedded: is followed by a path without //: {HINT}")))
             }
-            "embedded" => Ok(Self { dir: PathBuf::from(rest) }),
-            "leasehold" => Err(Failure::coded(UNAVAILABLE, format!("no server can be asked yet: {HINT}"))),
+            "embedded" => Ok(Self::Embedded(PathBuf::from(rest))),
+            "leasehold" | "leaseholds" => {
+                let options = remote::Options::from_url(url);
+                options.map(Self::Server).map_err(|error| Failure::usage(format!("{error}: {HINT}")))
+            }
             _ if LATER.contains(&scheme) => {
                 Err(Failure::usage(format!("the engine {scheme}: is not in this version: {HINT}")))
             }
@@ -53,19 +63,61 @@ impl Target {
         }
     }
 
-    /// A client that holds the directory only for the moment of each operation, so that other processes
-    /// have their turn between them.
-    pub fn visit(&self) -> Leasehold {
-        // What recovery left behind, or a disk that failed, is for the person at the terminal.
-        // A disk that failed is in the error of the command that met it: one sentence, not two.
-        let notices = Arc::new(|notice: Notice| {
-            if !matches!(notice, Notice::Failed(_)) {
-                output::say(notice.to_string());
-            }
-        });
-        let options = Options { notices, ..Options::default() };
-        Leasehold::with_engine(Visitor::new(self.dir.clone(), options), clock())
+    /// A client.
+    ///
+    /// Of a directory: one that holds it only for the moment of each operation, so that other processes have their turn
+    /// between them. Of a server: one that is connected.
+    ///
+    /// # Errors
+    ///
+    /// Exit code 4 when no server answers.
+    pub async fn open(&self) -> anyhow::Result<Leasehold> {
+        match self {
+            Self::Embedded(dir) => Ok(visit(dir)),
+            Self::Server(_) => Ok(Leasehold::with_engine(self.server().await?, clock())),
+        }
     }
+
+    /// The server, connected.
+    ///
+    /// # Errors
+    ///
+    /// Exit code 2 if the target is none, 4 when it does not answer.
+    pub async fn server(&self) -> anyhow::Result<Arc<Remote>> {
+        let Self::Server(options) = self else {
+            return Err(Failure::usage(
+                "this needs a server: a directory cannot tell what happens in it, so ask again with leasehold ls, or \
+                 start leasehold serve",
+            ));
+        };
+        let mut options = options.clone();
+        if options.key.is_none() {
+            options.key = std::env::var(KEY).ok().filter(|key| !key.is_empty());
+        }
+        let at = options.at();
+        match Remote::open(options).await {
+            Err(Error::Unavailable { source, .. }) => {
+                let source = exit::sentence(&anyhow::Error::from_boxed(source));
+                let hint = "start one with `leasehold serve`, or name another by --url";
+                // The cause names the address itself, unless it is about something else.
+                let about = if source.contains(&at) { String::new() } else { format!("the server at {at}: ") };
+                Err(Failure::coded(exit::UNAVAILABLE, format!("{about}{source}; {hint}")))
+            }
+            opened => Ok(opened?),
+        }
+    }
+}
+
+fn visit(dir: &std::path::Path) -> Leasehold {
+    // What recovery left behind, or a disk that failed, is for the person at the terminal.
+    // A disk that failed is in the error of the command that met it: one sentence, not two.
+    let notices = Arc::new(|notice: Notice| {
+        if !matches!(notice, Notice::Failed(_)) {
+            output::say(notice.to_string());
+        }
+    });
+    let options = embedded::Options { notices, ..embedded::Options::default() };
+    Leasehold::with_engine(Visitor::new(dir, options), clock())
 }
 
 /// The clock leases are counted by: it includes suspend.
@@ -76,33 +128,39 @@ pub fn clock() -> Arc<dyn Clock> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::cli::exit;
 
     #[test]
     fn a_directory_is_a_target() {
         for dir in ["./data", "/var/lib/leasehold", "a:b", " x"] {
-            assert_eq!(Target::parse(&format!("embedded:{dir}")).unwrap().dir, PathBuf::from(dir));
+            assert_eq!(Target::parse(&format!("embedded:{dir}")).unwrap(), Target::Embedded(PathBuf::from(dir)));
         }
+    }
+
+    #[test]
+    fn a_server_is_a_target() {
+        let Target::Server(options) = Target::parse(DEFAULT_URL).unwrap() else { panic!("the default is a server") };
+        assert_eq!(options.at(), "127.0.0.1:7401");
     }
 
     #[test]
     fn what_we_do_not_have_gets_one_sentence_and_its_code() {
         let table = [
-            ("leasehold://127.0.0.1:7401", 4),
-            ("redis://localhost", 2),
-            ("redlock://a,b,c", 2),
-            ("etcd://a", 2),
-            ("zk://a/b", 2),
-            ("postgres://u:secret@h/db", 2),
-            ("carrier-pigeon://coop", 2),
-            ("embedded:", 2),
-            ("embedded://data", 2),
-            ("./data", 2),
-            ("", 2),
+            "redis://localhost",
+            "redlock://a,b,c",
+            "etcd://a",
+            "zk://a/b",
+            "postgres://u:secret@h/db",
+            "carrier-pigeon://coop",
+            "leasehold://",
+            "leasehold://u:secret@h",
+            "embedded:",
+            "embedded://data",
+            "./data",
+            "",
         ];
-        for (url, code) in table {
+        for url in table {
             let error = Target::parse(url).expect_err(url);
-            assert_eq!(exit::code(&error), code, "{url}");
+            assert_eq!(exit::code(&error), 2, "{url}");
             let sentence = exit::sentence(&error);
             assert!(sentence.contains("embedded:./leasehold-data"), "{url}: {sentence}");
             assert!(!sentence.contains("secret"), "{sentence}");

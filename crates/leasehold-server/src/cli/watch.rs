@@ -1,11 +1,25 @@
-//! `leasehold watch`: not without a server. It says so, because people will try.
+//! `leasehold watch`: what is granted and what ends, as it happens. Never a lease_id.
 
 use clap::Args;
+use leasehold::engine::{Event, EventId, Kind, Seen, Watch as Stream};
+use serde::Serialize;
 
-use super::exit::Failure;
+use super::signals::Signals;
+use super::target::Target;
+use super::{exit, moment, output};
 
-/// Follows what is granted and what ends (needs a server).
+const EXAMPLE: &str = "\
+Example:
+  leasehold watch seat-
+  leasehold watch --json | jq -r 'select(.kind == \"lapsed\") | .resources[]'
+
+With --json each line has the id of its event. A line `reset` says that there is a gap before it: look at the whole
+with leasehold ls. It needs a server, and goes on until Ctrl-C; a lost connection is taken up again where
+it was lost.";
+
+/// Follows what is granted, released, lapsed and revoked, one line each.
 #[derive(Debug, Args)]
+#[command(after_help = EXAMPLE)]
 pub struct Watch {
     /// Only names that begin so.
     #[arg(default_value = "")]
@@ -15,12 +29,81 @@ pub struct Watch {
     json: bool,
 }
 
+/// A line of `--json`: the same as the data of HTTP's events.
+#[derive(Debug, Serialize)]
+struct Line<'a> {
+    id: String,
+    kind: &'static str,
+    /// Decimal text: JSON numbers end at 2^53, tokens do not.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    token: Option<String>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    holder: Option<&'a str>,
+    #[serde(skip_serializing_if = "str::is_empty")]
+    reason: &'a str,
+    #[serde(skip_serializing_if = "<[String]>::is_empty")]
+    resources: &'a [String],
+    #[serde(skip_serializing_if = "Option::is_none")]
+    at: Option<String>,
+}
+
 impl Watch {
-    /// Refuses: an embedded directory has nobody who could tell us.
-    pub fn execute(self) -> anyhow::Result<u8> {
-        let Self { prefix: _, json: _ } = self;
-        Err(Failure::usage(
-            "watch needs a server; an embedded directory cannot tell what happens in it, so ask again with leasehold ls",
-        ))
+    /// Prints events until a signal comes.
+    pub async fn execute(self, target: &Target) -> anyhow::Result<u8> {
+        let mut signals = Signals::listen()?;
+        let server = target.server().await?;
+        let mut stream = server.watch_prefix(&self.prefix, None).await?;
+        tokio::select! {
+            biased;
+            // Asked to end, it has done what it was started for.
+            _ = signals.next() => Ok(exit::DONE),
+            never = self.follow(&mut stream) => never.map(|()| exit::DONE),
+        }
+    }
+
+    async fn follow(&self, stream: &mut Stream) -> anyhow::Result<()> {
+        // The first reset only says where the watch begins.
+        let mut began = false;
+        loop {
+            match stream.next().await? {
+                Seen::Reset(_) if !began => {}
+                Seen::Reset(id) => self.print_reset(id)?,
+                Seen::Events(events) => events.iter().try_for_each(|event| self.print(event))?,
+            }
+            began = true;
+        }
+    }
+
+    fn print(&self, event: &Event) -> anyhow::Result<()> {
+        let at = moment::rfc3339_ago(event.ago);
+        if self.json {
+            return output::json(&Line {
+                id: event.id.to_string(),
+                kind: event.kind.word(),
+                token: event.token.map(|token| token.to_string()),
+                holder: Some(&event.holder),
+                reason: &event.reason,
+                resources: &event.resources,
+                at: Some(at),
+            });
+        }
+        let names: Vec<String> = event.resources.iter().map(|name| output::plain(name)).collect();
+        let (kind, names) = (event.kind.word(), names.join(" "));
+        let token = event.token.map_or_else(String::new, |token| format!(", token {token}"));
+        let verb = if event.kind == Kind::Granted { "to" } else { "of" };
+        let holder = output::plain(&event.holder);
+        let reason =
+            if event.reason.is_empty() { String::new() } else { format!(": {}", output::plain(&event.reason)) };
+        output::line(format!("{at}  {kind:<8}  {names}  {verb} {holder}{token}{reason}"))
+    }
+
+    fn print_reset(&self, id: EventId) -> anyhow::Result<()> {
+        if self.json {
+            let (reason, resources) = ("", &[][..]);
+            let (token, holder, at) = (None, None, None);
+            return output::json(&Line { id: id.to_string(), kind: "reset", token, holder, reason, resources, at });
+        }
+        let at = moment::rfc3339_ago(std::time::Duration::ZERO);
+        output::line(format!("{at}  reset     there is a gap before this line: see leasehold ls"))
     }
 }

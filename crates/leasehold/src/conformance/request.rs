@@ -123,6 +123,8 @@ pub(super) async fn a_repeat_while_waiting_joins(subject: &dyn Subject) {
         assert_refused("another body", answer, &Refusal::Mismatch);
         assert_eq!(case.queue("seat").await, 1, "both have one place in line");
     }
+    // An engine at the other end of a wire hears of the second call a moment later.
+    case.pass(subject.slack()).await;
     case.still_waits(&second).await;
     case.end(&bob).await;
     let first = case.answered_with_a_grant(first).await;
@@ -144,6 +146,8 @@ pub(super) async fn a_joined_call_may_leave(subject: &dyn Subject) {
     let first = case.in_line(patient.clone()).await;
     let cy = case.in_line(case.patient("cy", "seat")).await;
     let second = case.start(patient);
+    // An engine at the other end of a wire hears of the second call a moment later.
+    case.pass(subject.slack()).await;
     case.still_waits(&second).await;
     first.leave().await;
     assert_eq!(case.queue("seat").await, 2);

@@ -27,6 +27,8 @@ pub mod embedded;
 #[cfg(any(test, feature = "embedded", feature = "testkit"))]
 pub(crate) mod from_book;
 mod keys;
+#[cfg(feature = "remote")]
+pub mod remote;
 mod watch;
 
 /// The answer to come. Dropping it gives up the wait: see [`Engine::acquire`].

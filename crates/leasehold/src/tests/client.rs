@@ -18,15 +18,18 @@ async fn a_wrong_url_gets_a_sentence_that_helps() {
         ("leases", "an engine URL begins with its scheme, as in embedded:DIR"),
         ("", "an engine URL begins with its scheme, as in embedded:DIR"),
         ("se cret:x", "an engine URL begins with its scheme, as in embedded:DIR"),
-        ("mysql://u:hunter2@h", "no engine answers to mysql: use embedded:DIR"),
+        ("mysql://u:hunter2@h", "no engine answers to mysql: use embedded:DIR or leasehold://host:port"),
         ("embedded:", "embedded: wants a directory, as in embedded:./leases"),
         ("embedded://leases", "embedded: is followed by a path, without //, as in embedded:/var/lib/leases"),
-        ("redis://:hunter2@h", "the engine for redis:// comes with a later version of Leasehold: use embedded:DIR"),
+        (
+            "redis://:hunter2@h",
+            "the engine for redis:// comes with a later version of Leasehold: use embedded:DIR or leasehold://host:port",
+        ),
     ];
     for (url, sentence) in cases {
         assert_eq!(refusal_of(url).await, sentence, "{url}");
     }
-    for later in ["leasehold", "redlock", "etcd", "zk", "postgres"] {
+    for later in ["redlock", "etcd", "zk", "postgres"] {
         assert!(refusal_of(&format!("{later}://h")).await.contains("later version"), "{later}");
     }
 }

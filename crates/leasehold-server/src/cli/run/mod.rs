@@ -116,7 +116,7 @@ impl Run {
         let plan = Plan::new(self.ttl, self.grace, self.max_hold).map_err(Failure::usage)?;
         // From here on a signal is ours to handle: a lease must not be left behind by Ctrl-C.
         let mut signals = Signals::listen()?;
-        let client = target.visit();
+        let client = target.open().await?;
         let taken = tokio::select! {
             biased;
             taken = self.acquire(&client) => taken.map_err(anyhow::Error::from),

@@ -1,0 +1,63 @@
+//! The conformance suite against the remote engine, with a real server at the other end: each law a test of its own.
+
+mod served;
+
+use std::sync::{Arc, Mutex};
+use std::time::Duration;
+
+use leasehold::conformance::{Soon, Subject};
+use leasehold::engine::Engine;
+use leasehold::engine::remote::{Options, Remote};
+use served::Server;
+
+/// How far an answer may be off on a busy machine, and the unit of the laws. Time passes for real here.
+const SLACK: Duration = Duration::from_millis(150);
+const UNIT: Duration = Duration::from_millis(500);
+
+mod remote {
+    leasehold::conformance_tests!(super::OverTheWire::default());
+}
+
+/// A server for each law; what it left behind is opened again by killing it and starting another.
+#[derive(Default)]
+struct OverTheWire {
+    server: Mutex<Option<Server>>,
+}
+
+impl OverTheWire {
+    fn open(&self) -> Soon<'_, Arc<dyn Engine>> {
+        let url = self.server.lock().expect("nobody panicked").as_ref().expect("it was started").url();
+        Box::pin(async move {
+            Remote::open(Options::from_url(&url).expect("a url")).await.expect("it listens") as Arc<dyn Engine>
+        })
+    }
+}
+
+impl Subject for OverTheWire {
+    fn fresh(&self) -> Soon<'_, Arc<dyn Engine>> {
+        *self.server.lock().expect("nobody panicked") = Some(Server::start());
+        self.open()
+    }
+
+    #[allow(clippy::disallowed_methods, reason = "a real server lives in real time")]
+    fn pass(&self, span: Duration) -> Soon<'_, ()> {
+        Box::pin(tokio::time::sleep(span))
+    }
+
+    fn unit(&self) -> Duration {
+        UNIT
+    }
+
+    fn slack(&self) -> Duration {
+        SLACK
+    }
+
+    fn reopen(&self) -> Soon<'_, Option<Arc<dyn Engine>>> {
+        if let Some(server) = self.server.lock().expect("nobody panicked").as_mut() {
+            server.kill();
+            server.start_again();
+        }
+        let opened = self.open();
+        Box::pin(async move { Some(opened.await) })
+    }
+}

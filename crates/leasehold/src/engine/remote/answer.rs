@@ -1,0 +1,378 @@
+//! Values as answers: what the server said, in the words of the contract.
+//!
+//! An error begins with one word. What is behind it is a sentence, or `name="text"` and `name=number` pairs, of which
+//! unknown ones are passed over.
+
+use std::time::Duration;
+
+use super::ENGINE;
+use super::reply::Value;
+use crate::engine::{Event, EventId, Grant, Holding, Kind, LeaseId, Mode, Promises, Renewal, Resource, Token, Waiting};
+use crate::error::{Error, Refusal};
+
+/// The server said something that is no answer to what was asked.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, thiserror::Error)]
+#[error("the server answered with something that is no {0}: is it a Leasehold server?")]
+pub(super) struct Unexpected(pub &'static str);
+
+/// What an error of the server means.
+#[derive(Debug)]
+pub(super) enum Said {
+    /// It was heard, decided, and this is the answer.
+    No(Error),
+    /// It did not take effect.
+    NoEffect(String),
+    /// It may have taken effect.
+    Unknown(String),
+}
+
+/// Reads an error of the server.
+pub(super) fn said(text: &str) -> Said {
+    let (word, rest) = text.split_once(' ').unwrap_or((text, ""));
+    let sentence = || if rest.is_empty() { word.to_owned() } else { rest.to_owned() };
+    let no = |refusal| Said::No(Error::Refused(refusal));
+    match word {
+        "HELD" => no(held(rest)),
+        "STALE" => no(Refusal::Stale),
+        "NOTHELD" => no(Refusal::NotHeld),
+        "QUOTA" => no(Refusal::Quota(sentence())),
+        "QUEUEFULL" => no(Refusal::QueueFull { resource: field(rest, "resource").unwrap_or_default() }),
+        "MISMATCH" => no(Refusal::Mismatch),
+        // A key that is missing or may not do this: nothing but another key helps.
+        "INVALID" | "NOAUTH" | "WRONGPASS" | "FORBIDDEN" => Said::No(Error::Invalid(sentence())),
+        "CORRUPT" => Said::No(Error::Corrupt {
+            engine: ENGINE,
+            law: field(rest, "law").unwrap_or_else(sentence),
+            at: field(rest, "at").unwrap_or_else(|| "the server".into()),
+        }),
+        "UNAVAILABLE" => Said::NoEffect(sentence()),
+        "UNKNOWN" => Said::Unknown(sentence()),
+        // Another server's words, e.g. -ERR of a Redis: it did not understand, so it did nothing.
+        _ => Said::No(Error::Invalid(format!("the server does not understand: {text}"))),
+    }
+}
+
+fn held(rest: &str) -> Refusal {
+    Refusal::Held {
+        resource: field(rest, "resource").unwrap_or_default(),
+        holder: field(rest, "holder"),
+        remaining: field(rest, "remaining_ms").and_then(|ms| ms.parse().ok()).map(Duration::from_millis),
+        queue_len: field(rest, "queue").and_then(|queue| queue.parse().ok()).unwrap_or(0),
+    }
+}
+
+/// The value of a pair in `name="text" name=number …`.
+fn field(text: &str, wanted: &str) -> Option<String> {
+    let mut rest = text.trim_start();
+    while let Some((name, after)) = rest.split_once('=') {
+        let (value, after) = match after.strip_prefix('"') {
+            Some(quoted) => unquoted(quoted)?,
+            None => {
+                let (value, after) = after.split_once(' ').unwrap_or((after, ""));
+                (value.to_owned(), after)
+            }
+        };
+        if name == wanted {
+            return Some(value);
+        }
+        rest = after.trim_start();
+    }
+    None
+}
+
+/// Text up to its closing quote, with `\"`, `\\` and `\xHH` resolved, and what follows.
+fn unquoted(text: &str) -> Option<(String, &str)> {
+    let mut bytes = Vec::new();
+    let mut rest = text.as_bytes();
+    loop {
+        let (first, after) = rest.split_first()?;
+        rest = after;
+        match first {
+            // A quote is a character of its own in UTF-8, so the cut is between characters.
+            b'"' => return Some((String::from_utf8_lossy(&bytes).into_owned(), text.get(text.len() - rest.len()..)?)),
+            b'\\' => {
+                let (escaped, after) = rest.split_first()?;
+                rest = after;
+                if *escaped == b'x' {
+                    let (digits, after) = rest.split_at_checked(2)?;
+                    rest = after;
+                    bytes.push(u8::from_str_radix(std::str::from_utf8(digits).ok()?, 16).ok()?);
+                } else {
+                    bytes.push(*escaped);
+                }
+            }
+            byte => bytes.push(*byte),
+        }
+    }
+}
+
+impl Value {
+    fn into_text(self) -> Option<String> {
+        match self {
+            Self::Text(bytes) => String::from_utf8(bytes).ok(),
+            Self::Int(number) => Some(number.to_string()),
+            _ => None,
+        }
+    }
+
+    /// Numbers come as integers; tokens above what an integer holds would come as text.
+    fn number(&self) -> Option<u64> {
+        match self {
+            Self::Int(number) => u64::try_from(*number).ok(),
+            Self::Text(bytes) => std::str::from_utf8(bytes).ok()?.parse().ok(),
+            _ => None,
+        }
+    }
+
+    fn span(&self) -> Option<Duration> {
+        self.number().map(Duration::from_millis)
+    }
+
+    fn truth(&self) -> Option<bool> {
+        match self {
+            Self::Bool(truth) => Some(*truth),
+            Self::Int(number) => Some(*number != 0),
+            _ => None,
+        }
+    }
+
+    /// A list; the null of RESP is an empty one.
+    fn into_list(self) -> Option<Vec<Self>> {
+        match self {
+            Self::List(list) | Self::Push(list) => Some(list),
+            Self::Null => Some(Vec::new()),
+            _ => None,
+        }
+    }
+
+    fn take(&mut self, wanted: &str) -> Option<Self> {
+        let pairs = match self {
+            Self::Map(pairs) => pairs,
+            _ => return None,
+        };
+        let (_, value) =
+            pairs.iter_mut().find(|(key, _)| matches!(key, Self::Text(key) if key == wanted.as_bytes()))?;
+        Some(std::mem::replace(value, Self::Null))
+    }
+
+    fn token(&self) -> Option<Token> {
+        self.number().and_then(Token::new)
+    }
+}
+
+pub(super) fn grant(value: Value) -> Result<Grant, Unexpected> {
+    let read = || {
+        let mut parts = value.into_list()?.into_iter();
+        Some(Grant {
+            lease_id: LeaseId::new(parts.next()?.into_text()?),
+            token: parts.next()?.token(),
+            remaining: parts.next()?.span()?,
+            renewable: parts.next().and_then(|renewable| renewable.span()),
+        })
+    };
+    read().filter(|grant| !grant.lease_id.expose().is_empty()).ok_or(Unexpected("grant"))
+}
+
+pub(super) fn renewal(value: Value) -> Result<Renewal, Unexpected> {
+    let read = || match value {
+        Value::List(parts) => {
+            let mut parts = parts.iter();
+            Some(Renewal { remaining: parts.next()?.span()?, renewable: parts.next().and_then(Value::span) })
+        }
+        value => Some(Renewal { remaining: value.span()?, renewable: None }),
+    };
+    read().ok_or(Unexpected("renewal"))
+}
+
+pub(super) fn count(value: &Value) -> Result<usize, Unexpected> {
+    value.number().and_then(|count| usize::try_from(count).ok()).ok_or(Unexpected("number"))
+}
+
+pub(super) fn resource(value: Value) -> Result<Option<Resource>, Unexpected> {
+    match value {
+        Value::Null => Ok(None),
+        value => read_resource(value).map(Some).ok_or(Unexpected("resource")),
+    }
+}
+
+pub(super) fn resources(value: Value) -> Result<Vec<Resource>, Unexpected> {
+    let read = || value.into_list()?.into_iter().map(read_resource).collect();
+    let read: Option<Vec<Resource>> = read();
+    read.ok_or(Unexpected("list of resources"))
+}
+
+fn read_resource(mut value: Value) -> Option<Resource> {
+    let mode = match value.take("mode")?.into_text()?.as_str() {
+        "exclusive" => Mode::Exclusive,
+        "shared" => Mode::Shared,
+        "permits" => Mode::Permits {
+            count: u32::try_from(value.take("permits_used")?.number()?).ok()?,
+            capacity: u32::try_from(value.take("capacity")?.number()?).ok()?,
+        },
+        _ => return None,
+    };
+    let holding = |mut value: Value| {
+        Some(Holding {
+            holder: value.take("holder")?.into_text()?,
+            token: value.take("token")?.token(),
+            since: value.take("since_ms")?.span()?,
+            remaining: value.take("remaining_ms")?.span()?,
+        })
+    };
+    let waiting = |mut value: Value| {
+        Some(Waiting { holder: value.take("holder")?.into_text()?, waiting: value.take("waiting_ms")?.span()? })
+    };
+    Some(Resource {
+        name: value.take("name")?.into_text()?,
+        mode,
+        holders: value.take("holders")?.into_list()?.into_iter().map(holding).collect::<Option<_>>()?,
+        waiters: value.take("waiters")?.into_list()?.into_iter().map(waiting).collect::<Option<_>>()?,
+        queue_len: usize::try_from(value.take("queue_len")?.number()?).ok()?,
+    })
+}
+
+/// What the server's engine swears to, as far as a client can hand it on.
+pub(super) fn promises(mut value: Value) -> Result<Promises, Unexpected> {
+    let mut promise = |name| value.take(name)?.truth();
+    let mut read = || {
+        Some(Promises {
+            engine: ENGINE,
+            durable: promise("durable")?,
+            fencing: promise("fencing")?,
+            fair: promise("fair")?,
+            never_early: promise("never_early")?,
+            outlives_process: promise("outlives_process")?,
+        })
+    };
+    read().ok_or(Unexpected("list of promises"))
+}
+
+/// One message of a watch.
+#[derive(Debug, PartialEq, Eq)]
+pub(super) enum Message {
+    /// It happened, and before it the event with the other id.
+    Event(Event, Option<EventId>),
+    /// There is a gap before this id.
+    Reset(EventId),
+}
+
+/// `["lease", kind, id, prev, token, holder, reason, ago_ms, [resource…]]`, or `["lease", "reset", id]`; none for a
+/// push that is about something else.
+pub(super) fn message(push: Vec<Value>) -> Result<Option<Message>, Unexpected> {
+    let mut parts = push.into_iter();
+    if parts.next().and_then(Value::into_text).as_deref() != Some("lease") {
+        return Ok(None);
+    }
+    read_message(parts).map(Some).ok_or(Unexpected("event"))
+}
+
+fn read_message(mut parts: impl Iterator<Item = Value>) -> Option<Message> {
+    let kind = parts.next()?.into_text()?;
+    let id = parts.next()?.into_text()?.parse().ok()?;
+    let kind = match kind.as_str() {
+        "reset" => return Some(Message::Reset(id)),
+        "granted" => Kind::Granted,
+        "released" => Kind::Released,
+        "lapsed" => Kind::Lapsed,
+        "revoked" => Kind::Revoked,
+        _ => return None,
+    };
+    let prev = parts.next()?.into_text().and_then(|prev| prev.parse().ok());
+    let event = Event {
+        id,
+        kind,
+        token: parts.next()?.token(),
+        holder: parts.next()?.into_text()?,
+        reason: parts.next()?.into_text().unwrap_or_default(),
+        ago: parts.next()?.span()?,
+        resources: parts.next()?.into_list()?.into_iter().map(Value::into_text).collect::<Option<_>>()?,
+    };
+    Some(Message::Event(event, prev))
+}
+
+#[cfg(test)]
+mod tests {
+    use proptest::prelude::*;
+
+    use super::*;
+
+    fn no(text: &str) -> Error {
+        match said(text) {
+            Said::No(error) => error,
+            other => panic!("{other:?}"),
+        }
+    }
+
+    #[test]
+    fn a_refusal_says_who_and_how_long() {
+        let held = |resource: &str, holder: Option<&str>, ms: Option<u64>, queue_len| Refusal::Held {
+            resource: resource.into(),
+            holder: holder.map(Into::into),
+            remaining: ms.map(Duration::from_millis),
+            queue_len,
+        };
+        let table = [
+            (
+                r#"HELD holder="ada" remaining_ms=1500 queue=2 resource="seat 14""#,
+                held("seat 14", Some("ada"), Some(1500), 2),
+            ),
+            (r#"HELD queue=1 resource="s""#, held("s", None, None, 1)),
+            (
+                r#"HELD holder="a \"b\" \\ \x0a=c" remaining_ms=1 queue=0 resource="ü""#,
+                held("ü", Some("a \"b\" \\ \n=c"), Some(1), 0),
+            ),
+            (r#"HELD new="x y=\"" holder="" resource="r" queue=0"#, held("r", Some(""), None, 0)),
+            ("HELD", held("", None, None, 0)),
+        ];
+        for (text, expected) in table {
+            assert!(matches!(no(text), Error::Refused(refusal) if refusal == expected), "{text}: {:?}", no(text));
+        }
+    }
+
+    #[test]
+    fn every_word_of_the_contract_has_its_meaning() {
+        assert!(matches!(no("STALE the lease has ended"), Error::Refused(Refusal::Stale)));
+        assert!(matches!(no("NOTHELD x"), Error::Refused(Refusal::NotHeld)));
+        assert!(matches!(no("MISMATCH"), Error::Refused(Refusal::Mismatch)));
+        assert!(matches!(no("QUOTA leases"), Error::Refused(Refusal::Quota(what)) if what == "leases"));
+        let full = no(r#"QUEUEFULL resource="a b""#);
+        assert!(matches!(full, Error::Refused(Refusal::QueueFull { resource }) if resource == "a b"));
+        for word in ["INVALID", "NOAUTH", "WRONGPASS", "FORBIDDEN"] {
+            assert!(matches!(no(&format!("{word} a sentence")), Error::Invalid(s) if s == "a sentence"));
+        }
+        assert!(matches!(no("CORRUPT a law"), Error::Corrupt { law, .. } if law == "a law"));
+        assert!(matches!(no("ERR unknown command"), Error::Invalid(_)));
+        assert!(matches!(said("UNAVAILABLE stopping"), Said::NoEffect(s) if s == "stopping"));
+        assert!(matches!(said("UNKNOWN disk"), Said::Unknown(s) if s == "disk"));
+    }
+
+    fn any_value() -> impl Strategy<Value = Value> {
+        let leaf = prop_oneof![
+            Just(Value::Null),
+            any::<bool>().prop_map(Value::Bool),
+            any::<i64>().prop_map(Value::Int),
+            prop_oneof!["lease|granted|reset|name|mode|holders|exclusive", "[0-9a-f]{16}-[0-9]{1,3}", ".{0,8}"]
+                .prop_map(|text| Value::Text(text.into())),
+            ".{0,8}".prop_map(Value::Error),
+        ];
+        leaf.prop_recursive(3, 32, 10, |inner| {
+            prop_oneof![
+                prop::collection::vec(inner.clone(), 0..10).prop_map(Value::List),
+                prop::collection::vec((inner.clone(), inner.clone()), 0..6).prop_map(Value::Map),
+                prop::collection::vec(inner, 0..10).prop_map(Value::Push),
+            ]
+        })
+    }
+
+    proptest! {
+        /// Goal: whatever the server says, it is an answer or an error, and never a panic.
+        #[test]
+        fn any_value_is_survived(value in any_value(), text in ".{0,40}") {
+            let _ = (grant(value.clone()), renewal(value.clone()), count(&value), resource(value.clone()));
+            let _ = (resources(value.clone()), promises(value.clone()), said(&text), said(&format!("HELD {text}")));
+            if let Value::Push(parts) | Value::List(parts) = value {
+                let _ = message(parts);
+            }
+        }
+    }
+}

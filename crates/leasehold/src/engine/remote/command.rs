@@ -1,0 +1,237 @@
+//! Commands as bytes: arrays of bulks, and nothing the server would cut us off for.
+
+use std::time::Duration;
+
+use crate::engine::{Claim, EventId, LeaseId, Mode, Query};
+use crate::error::Error;
+
+/// What the server reads at most in one command and in one argument of it.
+const MOST_ARGUMENTS: usize = 1024;
+const MOST_BYTES: usize = 64 << 10;
+
+/// A command being put together.
+#[derive(Debug)]
+pub(super) struct Command {
+    arguments: usize,
+    body: Vec<u8>,
+    too_long: bool,
+}
+
+impl Command {
+    pub fn new(word: &str) -> Self {
+        Self { arguments: 0, body: Vec::with_capacity(128), too_long: false }.arg(word)
+    }
+
+    pub fn arg(mut self, argument: impl AsRef<[u8]>) -> Self {
+        let argument = argument.as_ref();
+        self.too_long |= argument.len() > MOST_BYTES;
+        if !self.too_long {
+            self.arguments += 1;
+            self.body.extend_from_slice(format!("${}\r\n", argument.len()).as_bytes());
+            self.body.extend_from_slice(argument);
+            self.body.extend_from_slice(b"\r\n");
+        }
+        self
+    }
+
+    pub fn number(self, number: u64) -> Self {
+        self.arg(number.to_string())
+    }
+
+    fn option(self, word: &str, millis: Option<u64>) -> Self {
+        match millis {
+            Some(millis) => self.arg(word).number(millis),
+            None => self,
+        }
+    }
+
+    /// The bytes.
+    ///
+    /// # Errors
+    ///
+    /// Invalid for what the server would not read: it would cut the connection, and with it everybody else's
+    /// requests.
+    pub fn bytes(self) -> Result<Vec<u8>, Error> {
+        if self.too_long || self.arguments > MOST_ARGUMENTS {
+            return Err(Error::Invalid("this is more than a server reads in one command".into()));
+        }
+        let mut bytes = format!("*{}\r\n", self.arguments).into_bytes();
+        bytes.extend_from_slice(&self.body);
+        Ok(bytes)
+    }
+}
+
+/// The first words of a connection. The key is in it.
+pub(super) fn hello(key: Option<&str>) -> Result<Vec<u8>, Error> {
+    let hello = Command::new("HELLO").number(3);
+    match key {
+        Some(key) => hello.arg("AUTH").arg("default").arg(key).bytes(),
+        None => hello.bytes(),
+    }
+}
+
+pub(super) fn acquire(claim: &Claim, wait: Duration, request: &str) -> Result<Vec<u8>, Error> {
+    let first = claim.wants.first().map(|want| want.mode);
+    let one_mode = claim.wants.iter().all(|want| Some(want.mode) == first);
+    let mut command = lease("ACQUIRE").number(millis(claim.ttl));
+    command = command.option("WAIT", Some(millis(wait)).filter(|wait| *wait > 0));
+    command = match first {
+        Some(Mode::Shared) if one_mode => command.arg("SHARED"),
+        Some(Mode::Permits { count, capacity }) if one_mode => {
+            command.arg("PERMITS").number(count.into()).arg("CAPACITY").number(capacity.into())
+        }
+        _ => command,
+    };
+    command = command.option("MAXHOLD", claim.max_hold.map(millis));
+    command = command.option("DELAY", Some(millis(claim.delay)).filter(|delay| *delay > 0));
+    command = command.arg("HOLDER").arg(&claim.holder).arg("REQUEST").arg(request);
+    command = command.arg(if one_mode { "RESOURCES" } else { "EACH" });
+    for want in &claim.wants {
+        command = command.arg(&want.name);
+        if !one_mode {
+            command = command.arg(mode(want.mode));
+        }
+    }
+    command.bytes()
+}
+
+pub(super) fn renew(lease_id: &LeaseId, ttl: Option<Duration>) -> Result<Vec<u8>, Error> {
+    let command = lease("RENEW").arg(lease_id.expose());
+    match ttl {
+        Some(ttl) => command.number(millis(ttl)).bytes(),
+        None => command.bytes(),
+    }
+}
+
+pub(super) fn release(lease_id: &LeaseId) -> Result<Vec<u8>, Error> {
+    lease("RELEASE").arg(lease_id.expose()).bytes()
+}
+
+pub(super) fn revoke(name: &str, reason: &str) -> Result<Vec<u8>, Error> {
+    lease("REVOKE").arg(name).arg("REASON").arg(reason).bytes()
+}
+
+pub(super) fn get(name: &str) -> Result<Vec<u8>, Error> {
+    lease("GET").arg(name).bytes()
+}
+
+pub(super) fn list(query: &Query) -> Result<Vec<u8>, Error> {
+    let mut command = lease("LIST");
+    if !query.prefix.is_empty() {
+        command = command.arg("PREFIX").arg(&query.prefix);
+    }
+    command = command.arg("LIMIT").number(u64::try_from(query.limit).unwrap_or(u64::MAX));
+    match &query.after {
+        Some(after) => command.arg("AFTER").arg(after).bytes(),
+        None => command.bytes(),
+    }
+}
+
+pub(super) fn promises() -> Result<Vec<u8>, Error> {
+    lease("PROMISES").bytes()
+}
+
+pub(super) fn watch(prefix: &str, since: Option<EventId>) -> Result<Vec<u8>, Error> {
+    let mut command = lease("WATCH");
+    if !prefix.is_empty() {
+        command = command.arg("PREFIX").arg(prefix);
+    }
+    match since {
+        Some(since) => command.arg("SINCE").arg(since.to_string()).bytes(),
+        None => command.bytes(),
+    }
+}
+
+/// The request id as the server is told it: ours are scoped to `principal`, and the server knows only whose key we
+/// showed. Two pairs never give the same text.
+pub(super) fn request(principal: &str, id: &str) -> String {
+    let plain = principal.is_empty() && !id.starts_with("p=");
+    // What is Invalid stays so.
+    if plain || id.is_empty() {
+        return id.to_owned();
+    }
+    format!("p={}={principal}{id}", principal.len())
+}
+
+fn lease(verb: &str) -> Command {
+    Command::new("LEASE").arg(verb)
+}
+
+fn mode(mode: Mode) -> String {
+    match mode {
+        Mode::Exclusive => "X".into(),
+        Mode::Shared => "S".into(),
+        Mode::Permits { count, capacity } => format!("{count}/{capacity}"),
+    }
+}
+
+/// Whole milliseconds, rounded up: nothing lapses early.
+pub(super) fn millis(span: Duration) -> u64 {
+    u64::try_from(span.as_nanos().div_ceil(1_000_000)).unwrap_or(u64::MAX)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::engine::Want;
+
+    fn words(bytes: &[u8]) -> String {
+        let text = String::from_utf8(bytes.to_vec()).unwrap();
+        let lines: Vec<&str> = text.split("\r\n").collect();
+        assert_eq!(lines[0], format!("*{}", (lines.len() - 2) / 2));
+        lines[1..].chunks_exact(2).map(|pair| pair[1]).collect::<Vec<_>>().join(" ")
+    }
+
+    fn claim(wants: &[(&str, Mode)]) -> Claim {
+        Claim {
+            wants: wants.iter().map(|(name, mode)| Want { name: (*name).into(), mode: *mode }).collect(),
+            ttl: Duration::from_nanos(1),
+            wait: Duration::ZERO,
+            max_hold: None,
+            delay: Duration::ZERO,
+            holder: "ada".into(),
+            request: None,
+            principal: String::new(),
+        }
+    }
+
+    #[test]
+    fn a_claim_is_written_in_the_words_of_the_contract() {
+        let said = |claim: &Claim| words(&acquire(claim, claim.wait, "r").unwrap());
+        let permits = Mode::Permits { count: 2, capacity: 5 };
+        let (x, s) = (Mode::Exclusive, Mode::Shared);
+        assert_eq!(said(&claim(&[("a", x), ("b", x)])), "LEASE ACQUIRE 1 HOLDER ada REQUEST r RESOURCES a b");
+        assert_eq!(said(&claim(&[("a", s)])), "LEASE ACQUIRE 1 SHARED HOLDER ada REQUEST r RESOURCES a");
+        let full = Claim {
+            wait: Duration::from_secs(2),
+            max_hold: Some(Duration::from_secs(3)),
+            delay: Duration::from_secs(4),
+            ..claim(&[("a", permits)])
+        };
+        let expected =
+            "LEASE ACQUIRE 1 WAIT 2000 PERMITS 2 CAPACITY 5 MAXHOLD 3000 DELAY 4000 HOLDER ada REQUEST r RESOURCES a";
+        assert_eq!(said(&full), expected);
+        let mixed = claim(&[("a", x), ("b", s), ("c", permits)]);
+        assert_eq!(said(&mixed), "LEASE ACQUIRE 1 HOLDER ada REQUEST r EACH a X b S c 2/5");
+        assert_eq!(said(&claim(&[])), "LEASE ACQUIRE 1 HOLDER ada REQUEST r RESOURCES");
+    }
+
+    /// Goal: nothing is sent that makes the server cut a connection others use too.
+    #[test]
+    fn what_no_server_reads_is_invalid() {
+        let long = "n".repeat(MOST_BYTES + 1);
+        assert!(matches!(get(&long), Err(Error::Invalid(_))));
+        let many: Vec<(String, Mode)> = (0..1100).map(|n| (n.to_string(), Mode::Exclusive)).collect();
+        let many: Vec<(&str, Mode)> = many.iter().map(|(name, mode)| (name.as_str(), *mode)).collect();
+        assert!(matches!(acquire(&claim(&many), Duration::ZERO, "r"), Err(Error::Invalid(_))));
+    }
+
+    /// Goal: an id of one principal is never another's.
+    #[test]
+    fn request_ids_are_scoped() {
+        let pairs = [("", "r"), ("ada", "r"), ("", "p=3=adar"), ("ad", "ar"), ("", "p=0=r"), ("", "p=0=p=0=r")];
+        let texts: std::collections::HashSet<String> = pairs.iter().map(|(who, id)| request(who, id)).collect();
+        assert_eq!(texts.len(), pairs.len(), "{texts:?}");
+        assert_eq!((request("", "r"), request("ada", "")), ("r".into(), String::new()));
+    }
+}

@@ -1,0 +1,208 @@
+//! The remote engine: a Leasehold server, asked over RESP. `leasehold://host:port`, with TLS `leaseholds://…?ca=FILE`.
+//!
+//! # Promises
+//!
+//! What the server's engine promises, which is asked once at the beginning. An acquire that is sent again because a
+//! connection was lost has one effect. No lease is left behind that nobody knows of, unless the server cannot be
+//! reached to end it: then its ttl does.
+//!
+//! # Does not promise
+//!
+//! To find another server: there is one address. The place in line over a lost connection: who waits comes again,
+//! and is behind those who stood there then if the server was restarted or noticed the loss.
+//!
+//! # Clock
+//!
+//! The server's. Remaining times come as whole milliseconds, rounded down, and count from before the request was sent;
+//! nobody's wall clock is asked. This side's clock only says when an answer is overdue.
+//!
+//! # Token
+//!
+//! The server's, as it came.
+//!
+//! # On lost connection
+//!
+//! Acquire, renew and release are asked again for a few seconds, an acquire with the same request id (one is drawn
+//! where the caller gave none); an acquire that waits comes again as long as its wait lasts and the server is not away
+//! for more than half a minute. Revoke is not asked twice: the second could hit a successor. When it cannot be known
+//! whether it happened: Indeterminate. When nothing was sent, or the server said so: Unavailable. A watch goes on
+//! after the last event that was told, or says that there is a gap.
+//!
+//! # Files, in reading order
+//!
+//! `options` (the URL), `command` and `reply` (the bytes), `answer` (what they mean), `connect`, `link` (one
+//! connection), `hub` (all of them, and when to ask again), `errand` (one acquire), `watch`.
+
+mod answer;
+mod command;
+mod connect;
+mod errand;
+mod hub;
+mod link;
+mod options;
+mod reply;
+#[cfg(feature = "tls")]
+mod tls;
+mod watch;
+
+use std::fmt;
+use std::sync::Arc;
+use std::time::Duration;
+
+use tokio::runtime::Handle;
+
+use super::{Answer, Claim, Engine, EventId, Grant, Keys, LeaseId, Promises, Query, Renewal, Resource, Watch};
+use crate::clock::{Clock, SystemClock};
+use crate::error::{BoxError, Error};
+use crate::renew::until;
+use answer::Unexpected;
+use connect::Connector;
+use errand::Errand;
+use hub::{CLOSED, Hub, Nature};
+pub use options::{Options, Tls};
+use watch::Watcher;
+
+const ENGINE: &str = "remote";
+
+/// How long closing waits for what is still to be given back.
+const LAST_WORDS: Duration = Duration::from_secs(4);
+
+/// A server that is asked over RESP. See the module.
+pub struct Remote {
+    hub: Arc<Hub>,
+    promises: Promises,
+}
+
+impl fmt::Debug for Remote {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Remote").field("options", &self.hub.connector.options).finish_non_exhaustive()
+    }
+}
+
+impl Remote {
+    /// Connects, and asks what the server promises. Its tasks run on the runtime that this is called in.
+    ///
+    /// # Errors
+    ///
+    /// Unavailable when nobody answers there; Invalid for a wrong key, files that are no certificates, or a call outside
+    /// of a tokio runtime.
+    pub async fn open(options: Options) -> Result<Arc<Self>, Error> {
+        let runtime = Handle::try_current()
+            .map_err(|_| Error::Invalid("a server is asked on a tokio runtime: open it inside one".into()))?;
+        let at = options.at();
+        let hub = Arc::new(Hub::new(Connector::new(options)?, SystemClock::shared(), runtime));
+        let attempt = || format!("open leasehold://{at}");
+        let said = hub.call(&attempt, command::promises()?, Nature::Reading).await?;
+        let promises = answer::promises(said).map_err(|odd| unavailable(attempt(), Box::new(odd)))?;
+        Ok(Arc::new(Self { hub, promises }))
+    }
+
+    /// Tells what happens under a prefix, from here on or from after `since`.
+    ///
+    /// # Errors
+    ///
+    /// As [`Engine::watch`].
+    pub async fn watch_prefix(&self, prefix: &str, since: Option<EventId>) -> Result<Watch, Error> {
+        Ok(Box::new(Watcher::begin(self.hub.clone(), prefix.to_owned(), since).await?))
+    }
+
+    async fn read<T>(
+        &self,
+        attempt: hub::Attempt<'_>,
+        bytes: Vec<u8>,
+        read: impl FnOnce(reply::Value) -> Result<T, Unexpected>,
+    ) -> Result<T, Error> {
+        let value = self.hub.call(attempt, bytes, Nature::Reading).await?;
+        read(value).map_err(|odd| unavailable(attempt(), Box::new(odd)))
+    }
+
+    async fn change<T>(
+        &self,
+        attempt: hub::Attempt<'_>,
+        bytes: Vec<u8>,
+        nature: Nature,
+        read: impl FnOnce(reply::Value) -> Result<T, Unexpected>,
+    ) -> Result<T, Error> {
+        let value = self.hub.call(attempt, bytes, nature).await?;
+        // It was heard, and nobody knows what was meant.
+        read(value).map_err(|odd| indeterminate(attempt(), Box::new(odd)))
+    }
+}
+
+impl Engine for Remote {
+    fn promises(&self) -> Promises {
+        self.promises
+    }
+
+    fn acquire(&self, claim: Claim) -> Answer<'_, Grant> {
+        Box::pin(async move {
+            if self.hub.closed.is_cancelled() {
+                return Err(unavailable("acquire".into(), CLOSED.into()));
+            }
+            Errand::start(&self.hub, claim).await
+        })
+    }
+
+    fn renew<'a>(&'a self, lease: &'a LeaseId, ttl: Option<Duration>) -> Answer<'a, Renewal> {
+        Box::pin(async move {
+            let bytes = command::renew(lease, ttl)?;
+            self.change(&|| "renew a lease".into(), bytes, Nature::Repeatable, answer::renewal).await
+        })
+    }
+
+    fn release<'a>(&'a self, lease: &'a LeaseId) -> Answer<'a, bool> {
+        Box::pin(async move {
+            let bytes = command::release(lease)?;
+            let first = |value| answer::count(&value).map(|ended| ended > 0);
+            self.change(&|| "release a lease".into(), bytes, Nature::Repeatable, first).await
+        })
+    }
+
+    fn revoke<'a>(&'a self, name: &'a str, reason: &'a str) -> Answer<'a, usize> {
+        Box::pin(async move {
+            let bytes = command::revoke(name, reason)?;
+            self.change(&|| format!("revoke {name}"), bytes, Nature::Once, |value| answer::count(&value)).await
+        })
+    }
+
+    fn inspect<'a>(&'a self, name: &'a str) -> Answer<'a, Option<Resource>> {
+        Box::pin(async move { self.read(&|| format!("inspect {name}"), command::get(name)?, answer::resource).await })
+    }
+
+    fn list(&self, query: Query) -> Answer<'_, Vec<Resource>> {
+        Box::pin(async move {
+            if query.limit == 0 {
+                return Ok(Vec::new());
+            }
+            self.read(&|| format!("list {}", query.prefix), command::list(&query)?, answer::resources).await
+        })
+    }
+
+    fn watch(&self, since: Option<EventId>) -> Answer<'_, Watch> {
+        Box::pin(self.watch_prefix("", since))
+    }
+
+    fn keys(&self) -> Option<&dyn Keys> {
+        None
+    }
+
+    fn close(&self) -> Answer<'_, ()> {
+        Box::pin(async move {
+            self.hub.closed.cancel();
+            self.hub.errands.close();
+            let clock: &dyn Clock = &*self.hub.clock;
+            // What cannot be given back in this time is left to its ttl.
+            let _ = until(clock, clock.now().plus(LAST_WORDS), self.hub.errands.wait()).await;
+            self.hub.hang_up().await;
+            Ok(())
+        })
+    }
+}
+
+fn unavailable(attempt: String, source: BoxError) -> Error {
+    Error::Unavailable { engine: ENGINE, attempt, source }
+}
+
+fn indeterminate(attempt: String, source: BoxError) -> Error {
+    Error::Indeterminate { engine: ENGINE, attempt, source }
+}

@@ -1,0 +1,342 @@
+//! RESP3 as a client reads it: bytes become values, and no byte is believed.
+//!
+//! # Laws
+//!
+//! 1. A length is checked before anything is allocated for it.
+//! 2. No bytes make this panic, and no nesting makes it recurse deeper than [`MOST_DEPTH`].
+//! 3. A frame that comes in pieces is not read from its beginning at every piece.
+
+/// Bytes of one frame: a page of a list with everything in it is far below.
+const MOST_BYTES: usize = 64 << 20;
+/// Nested aggregates.
+const MOST_DEPTH: usize = 8;
+/// Elements of one aggregate.
+const MOST_ELEMENTS: u64 = 1 << 20;
+/// Bytes of a line: a number, or a simple text or error.
+const MOST_LINE: usize = 64 << 10;
+/// Elements that room is made for before they are there.
+const FIRST_ELEMENTS: usize = 64;
+
+/// One value.
+#[derive(Clone, Debug, PartialEq)]
+pub(super) enum Value {
+    Null,
+    Bool(bool),
+    Int(i64),
+    /// Simple text, a bulk, or a kind of number that nobody here asks for.
+    Text(Vec<u8>),
+    Error(String),
+    List(Vec<Value>),
+    Map(Vec<(Value, Value)>),
+    /// Not an answer to anything.
+    Push(Vec<Value>),
+}
+
+/// What came is no RESP.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, thiserror::Error)]
+#[error("what came from the server is no RESP: {0}")]
+pub(super) struct Malformed(&'static str);
+
+/// Finds values in a stream of bytes.
+#[derive(Debug, Default)]
+pub(super) struct Reader {
+    bytes: Vec<u8>,
+    /// Where the frame that is being gathered begins.
+    start: usize,
+    /// Up to here it has been looked at.
+    seen: usize,
+    /// How many elements each open aggregate still wants.
+    open: Vec<u64>,
+}
+
+impl Reader {
+    /// Where bytes go that were read.
+    pub fn room(&mut self) -> &mut Vec<u8> {
+        if self.start > 0 {
+            self.bytes.drain(..self.start);
+            self.seen -= self.start;
+            self.start = 0;
+        }
+        self.bytes.reserve(16 << 10);
+        &mut self.bytes
+    }
+
+    /// The next value, if it is there as a whole.
+    pub fn next(&mut self) -> Result<Option<Value>, Malformed> {
+        if !self.whole()? {
+            return Ok(None);
+        }
+        let frame = &self.bytes[self.start..self.seen];
+        let (value, rest) = value(frame, 0)?;
+        if !rest.is_empty() {
+            return Err(Malformed("a frame ends where its parts do not"));
+        }
+        self.start = self.seen;
+        Ok(Some(value))
+    }
+
+    /// Looks on until the frame is whole.
+    fn whole(&mut self) -> Result<bool, Malformed> {
+        loop {
+            let Some((head, after)) = head(&self.bytes[self.seen..])? else { return self.within() };
+            let elements = match head {
+                Head::Line => 0,
+                Head::Bulk(length) => {
+                    let end = after + length + 2;
+                    if self.bytes.len() - self.seen < end {
+                        return self.within();
+                    }
+                    self.seen += end;
+                    if self.closed(0)? {
+                        return Ok(true);
+                    }
+                    continue;
+                }
+                Head::Elements(count) => count,
+            };
+            self.seen += after;
+            if self.closed(elements)? {
+                return Ok(true);
+            }
+        }
+    }
+
+    /// Not whole yet: too much of it is an error.
+    fn within(&self) -> Result<bool, Malformed> {
+        if self.bytes.len() - self.start > MOST_BYTES {
+            return Err(Malformed("a frame is too long"));
+        }
+        Ok(false)
+    }
+
+    /// Counts one element off, and opens those it has. Whether the frame is whole now.
+    fn closed(&mut self, elements: u64) -> Result<bool, Malformed> {
+        if elements > 0 {
+            if self.open.len() == MOST_DEPTH {
+                return Err(Malformed("too deep"));
+            }
+            self.open.push(elements);
+            return Ok(false);
+        }
+        while let Some(wanted) = self.open.last_mut() {
+            *wanted -= 1;
+            if *wanted > 0 {
+                return Ok(false);
+            }
+            self.open.pop();
+        }
+        Ok(true)
+    }
+}
+
+/// What a first line announces.
+enum Head {
+    Line,
+    Bulk(usize),
+    Elements(u64),
+}
+
+/// The announcement at the beginning of these bytes and where it ends; none if its line is not whole.
+fn head(bytes: &[u8]) -> Result<Option<(Head, usize)>, Malformed> {
+    let Some((kind, text, after)) = line(bytes)? else { return Ok(None) };
+    let head = match kind {
+        b'$' | b'=' | b'!' => length(text)?.map_or(Head::Line, Head::Bulk),
+        b'*' | b'~' | b'>' => Head::Elements(count(text)?),
+        b'%' => Head::Elements(count(text)? * 2),
+        _ => Head::Line,
+    };
+    Ok(Some((head, after)))
+}
+
+/// Kind and text of a line, and where the next begins.
+type Line<'a> = (u8, &'a [u8], usize);
+
+/// The first line, if it is whole.
+fn line(bytes: &[u8]) -> Result<Option<Line<'_>>, Malformed> {
+    let Some(kind) = bytes.first() else { return Ok(None) };
+    if !b"+-:$*%~>_#,(!=".contains(kind) {
+        return Err(Malformed("an unknown kind of value"));
+    }
+    let Some(end) = bytes.iter().take(MOST_LINE).position(|byte| *byte == b'\n') else {
+        return if bytes.len() >= MOST_LINE { Err(Malformed("a line is too long")) } else { Ok(None) };
+    };
+    let text = bytes[1..end].strip_suffix(b"\r").ok_or(Malformed("a line ends with CR LF"))?;
+    Ok(Some((*kind, text, end + 1)))
+}
+
+/// The length of a bulk; none for the null of RESP2.
+fn length(text: &[u8]) -> Result<Option<usize>, Malformed> {
+    match number(text)? {
+        -1 => Ok(None),
+        length => usize::try_from(length)
+            .ok()
+            .filter(|length| *length <= MOST_BYTES)
+            .map(Some)
+            .ok_or(Malformed("a length is out of bounds")),
+    }
+}
+
+/// How many elements; zero also for the null of RESP2.
+fn count(text: &[u8]) -> Result<u64, Malformed> {
+    match number(text)? {
+        -1 => Ok(0),
+        count => u64::try_from(count)
+            .ok()
+            .filter(|count| *count <= MOST_ELEMENTS)
+            .ok_or(Malformed("a number of elements is out of bounds")),
+    }
+}
+
+fn number(text: &[u8]) -> Result<i64, Malformed> {
+    std::str::from_utf8(text).ok().and_then(|text| text.parse().ok()).ok_or(Malformed("a number is none"))
+}
+
+/// The value at the beginning of these bytes, and what follows it.
+fn value(bytes: &[u8], depth: usize) -> Result<(Value, &[u8]), Malformed> {
+    const SHORT: Malformed = Malformed("a frame ends too early");
+    if depth > MOST_DEPTH {
+        return Err(Malformed("too deep"));
+    }
+    let (kind, text, after) = line(bytes)?.ok_or(SHORT)?;
+    let mut rest = bytes.get(after..).ok_or(SHORT)?;
+    let value = match kind {
+        b':' => Value::Int(number(text)?),
+        b'-' => Value::Error(lossy(text)),
+        b'_' => Value::Null,
+        b'#' => Value::Bool(text == b"t"),
+        b'$' | b'=' | b'!' => {
+            let Some(length) = length(text)? else { return Ok((Value::Null, rest)) };
+            let (bulk, end) = rest.split_at_checked(length).ok_or(SHORT)?;
+            rest = end.strip_prefix(b"\r\n").ok_or(Malformed("a bulk ends with CR LF"))?;
+            if kind == b'!' { Value::Error(lossy(bulk)) } else { Value::Text(bulk.to_vec()) }
+        }
+        b'*' if text == b"-1" => Value::Null,
+        b'*' | b'~' | b'>' | b'%' => {
+            let count = count(text)? * if kind == b'%' { 2 } else { 1 };
+            let mut elements = Vec::with_capacity(usize::try_from(count).unwrap_or(0).min(FIRST_ELEMENTS));
+            for _ in 0..count {
+                let (element, after) = self::value(rest, depth + 1)?;
+                elements.push(element);
+                rest = after;
+            }
+            match kind {
+                b'>' => Value::Push(elements),
+                b'%' => Value::Map(pairs(elements)),
+                _ => Value::List(elements),
+            }
+        }
+        _ => Value::Text(text.to_vec()),
+    };
+    Ok((value, rest))
+}
+
+fn pairs(elements: Vec<Value>) -> Vec<(Value, Value)> {
+    let mut elements = elements.into_iter();
+    let mut pairs = Vec::with_capacity(elements.len() / 2);
+    while let (Some(key), Some(value)) = (elements.next(), elements.next()) {
+        pairs.push((key, value));
+    }
+    pairs
+}
+
+fn lossy(text: &[u8]) -> String {
+    String::from_utf8_lossy(text).into_owned()
+}
+
+#[cfg(test)]
+mod tests {
+    use proptest::prelude::*;
+
+    use super::*;
+
+    fn read(pieces: &[&[u8]]) -> Result<Vec<Value>, Malformed> {
+        let mut reader = Reader::default();
+        let mut values = Vec::new();
+        for piece in pieces {
+            reader.room().extend_from_slice(piece);
+            while let Some(value) = reader.next()? {
+                values.push(value);
+            }
+        }
+        Ok(values)
+    }
+
+    fn text(text: &str) -> Value {
+        Value::Text(text.into())
+    }
+
+    #[test]
+    fn every_kind_of_value_is_read() {
+        let bytes = b"+OK\r\n-HELD x=1\r\n:-7\r\n$3\r\na\nb\r\n$-1\r\n*-1\r\n_\r\n#t\r\n,1.5\r\n*2\r\n:1\r\n$0\r\n\r\n\
+            %1\r\n+a\r\n*0\r\n>1\r\n+m\r\n!5\r\nERR x\r\n~1\r\n(12\r\n%0\r\n";
+        let expected = [
+            text("OK"),
+            Value::Error("HELD x=1".into()),
+            Value::Int(-7),
+            text("a\nb"),
+            Value::Null,
+            Value::Null,
+            Value::Null,
+            Value::Bool(true),
+            text("1.5"),
+            Value::List(vec![Value::Int(1), text("")]),
+            Value::Map(vec![(text("a"), Value::List(vec![]))]),
+            Value::Push(vec![text("m")]),
+            Value::Error("ERR x".into()),
+            Value::List(vec![text("12")]),
+            Value::Map(vec![]),
+        ];
+        assert_eq!(read(&[bytes]).unwrap(), expected);
+        let bytewise: Vec<&[u8]> = bytes.chunks(1).collect();
+        assert_eq!(read(&bytewise).unwrap(), expected, "in pieces of one byte");
+    }
+
+    /// Goal: a server that lies about sizes costs nothing.
+    #[test]
+    fn lengths_are_not_believed() {
+        for bytes in [
+            "$99999999999\r\n",
+            "$-2\r\n",
+            "*1048577\r\n",
+            "%9223372036854775807\r\n",
+            "*99999999999999999999\r\n",
+            "$x\r\n",
+            "+a\n",
+            "HTTP/1.1 400\r\n",
+        ] {
+            assert!(read(&[bytes.as_bytes()]).is_err(), "{bytes}");
+        }
+        assert!(read(&["*1\r\n".repeat(20).as_bytes()]).is_err(), "too deep");
+        assert!(read(&[&[b'+'; MOST_LINE]]).is_err(), "a line without an end");
+        assert_eq!(read(&[b"*1048576\r\n"]).unwrap(), [], "announced, and never sent");
+        assert!(read(&[b"$1\r\nabc\r\n"]).is_err(), "a bulk that is longer than it says");
+    }
+
+    proptest! {
+        /// Goal: no bytes make it panic, and pieces make no difference.
+        #[test]
+        fn any_bytes_are_survived(
+            bytes in prop::collection::vec(prop_oneof![
+                3 => prop::sample::select(&b"+-:$*%~>_#,(!=\r\n0123456789"[..]), 1 => any::<u8>()], 0..200),
+            cut in 0_usize..200,
+        ) {
+            let cut = cut.min(bytes.len());
+            let whole = read(&[&bytes]);
+            let pieces = read(&[&bytes[..cut], &bytes[cut..]]);
+            prop_assert_eq!(whole.is_err(), pieces.is_err());
+            if let (Ok(whole), Ok(pieces)) = (whole, pieces) {
+                // As text: not every number is equal to itself.
+                prop_assert_eq!(format!("{whole:?}"), format!("{pieces:?}"));
+            }
+        }
+
+        /// Goal: a good frame with one byte changed is a value, an error, or not whole; never a panic.
+        #[test]
+        fn a_changed_byte_is_survived(at in 0_usize..60, byte: u8) {
+            let mut bytes = b"*3\r\n$8\r\n1-abcdef\r\n:42\r\n:30000\r\n%1\r\n+name\r\n*1\r\n#t\r\n-HELD holder=\"a\"\r\n".to_vec();
+            let at = at % bytes.len();
+            bytes[at] = byte;
+            let _ = read(&[&bytes]);
+        }
+    }
+}

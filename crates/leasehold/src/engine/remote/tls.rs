@@ -1,0 +1,75 @@
+//! TLS by rustls: who signed the server is said by the caller, and nobody else is believed.
+
+use std::fmt;
+use std::io;
+use std::path::Path;
+use std::sync::Arc;
+
+use rustls::pki_types::pem::PemObject;
+use rustls::pki_types::{CertificateDer, PrivateKeyDer, ServerName};
+use rustls::{ClientConfig, RootCertStore};
+use tokio::net::TcpStream;
+use tokio_rustls::TlsConnector;
+
+use super::link::Wire;
+use super::options;
+use crate::error::Error;
+
+/// How hands are shaken with one server.
+pub(super) struct Tls {
+    connector: TlsConnector,
+    name: ServerName<'static>,
+}
+
+impl fmt::Debug for Tls {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Tls").field("name", &self.name).finish_non_exhaustive()
+    }
+}
+
+impl Tls {
+    /// Reads the files.
+    ///
+    /// # Errors
+    ///
+    /// Invalid, with the file that is not what it should be.
+    pub fn read(files: &options::Tls, host: &str) -> Result<Self, Error> {
+        let mut roots = RootCertStore::empty();
+        for certificate in certificates(&files.ca)? {
+            roots.add(certificate).map_err(|error| unfit(&files.ca, &error))?;
+        }
+        let provider = Arc::new(rustls::crypto::ring::default_provider());
+        let config = ClientConfig::builder_with_provider(provider)
+            .with_safe_default_protocol_versions()
+            .map_err(|error| Error::Invalid(format!("TLS cannot be set up: {error}")))?
+            .with_root_certificates(roots);
+        let config = match &files.client {
+            None => config.with_no_client_auth(),
+            Some((chain, key)) => {
+                let private = PrivateKeyDer::from_pem_file(key).map_err(|error| unfit(key, &error))?;
+                config.with_client_auth_cert(certificates(chain)?, private).map_err(|error| unfit(chain, &error))?
+            }
+        };
+        let name = ServerName::try_from(host.to_owned())
+            .map_err(|_| Error::Invalid("the host in the url is no name a certificate can be for".into()))?;
+        Ok(Self { connector: TlsConnector::from(Arc::new(config)), name })
+    }
+
+    pub async fn shake_hands(&self, stream: TcpStream) -> io::Result<Wire> {
+        let stream = self.connector.connect(self.name.clone(), stream).await?;
+        Ok(Box::new(stream))
+    }
+}
+
+fn certificates(file: &Path) -> Result<Vec<CertificateDer<'static>>, Error> {
+    let read = CertificateDer::pem_file_iter(file).map_err(|error| unfit(file, &error))?;
+    let read: Vec<_> = read.collect::<Result<_, _>>().map_err(|error| unfit(file, &error))?;
+    if read.is_empty() {
+        return Err(unfit(file, &"there is no certificate in it"));
+    }
+    Ok(read)
+}
+
+fn unfit(file: &Path, why: &dyn fmt::Display) -> Error {
+    Error::Invalid(format!("{} cannot be used for TLS: {why}", file.display()))
+}

@@ -1,0 +1,259 @@
+//! The remote engine before a server that is not one: what a real server cannot be made to say.
+
+#![cfg(feature = "remote")]
+
+use std::collections::VecDeque;
+use std::error::Error as _;
+use std::sync::{Arc, Mutex};
+use std::time::Duration;
+
+use leasehold::engine::remote::{Options, Remote};
+use leasehold::engine::{Claim, Engine, LeaseId, Mode, Query, Want};
+use leasehold::{Error, Leasehold, Refusal};
+use tokio::io::{AsyncReadExt, AsyncWriteExt};
+use tokio::net::{TcpListener, TcpStream};
+
+const HELLO: &str = "%1\r\n+server\r\n+stub\r\n";
+const PROMISES: &str = "%6\r\n+engine\r\n+stub\r\n+durable\r\n#t\r\n+fencing\r\n#t\r\n+fair\r\n#t\r\n+never_early\r\n#t\r\n+outlives_process\r\n#f\r\n";
+
+/// A server that reads commands and says what it was told to, whatever they are.
+struct Stub {
+    at: String,
+    script: Arc<Mutex<VecDeque<Line>>>,
+    heard: Arc<Mutex<Vec<Vec<String>>>>,
+}
+
+/// What the stub does at a command that is neither HELLO nor PROMISES.
+#[derive(Clone, Debug)]
+enum Line {
+    /// Says this.
+    Say(String),
+    /// Closes the connection.
+    Hang,
+}
+
+fn say(text: &str) -> Line {
+    Line::Say(text.into())
+}
+
+impl Stub {
+    async fn new(script: impl IntoIterator<Item = Line>) -> Self {
+        let listener = TcpListener::bind("127.0.0.1:0").await.expect("it is well");
+        let at = listener.local_addr().expect("it is well").to_string();
+        let script = Arc::new(Mutex::new(script.into_iter().collect()));
+        let heard = Arc::default();
+        let stub = Self { at, script, heard };
+        let (script, heard) = (stub.script.clone(), stub.heard.clone());
+        tokio::spawn(async move {
+            while let Ok((stream, _)) = listener.accept().await {
+                tokio::spawn(serve(stream, script.clone(), heard.clone()));
+            }
+        });
+        stub
+    }
+
+    async fn client(&self) -> Arc<Remote> {
+        Remote::open(Options::from_url(&format!("leasehold://{}", self.at)).expect("it is well"))
+            .await
+            .expect("it is well")
+    }
+
+    /// What was heard besides HELLO and PROMISES.
+    fn heard(&self) -> Vec<Vec<String>> {
+        self.heard.lock().expect("nobody panicked").clone()
+    }
+}
+
+async fn serve(mut stream: TcpStream, script: Arc<Mutex<VecDeque<Line>>>, heard: Arc<Mutex<Vec<Vec<String>>>>) {
+    let mut bytes = Vec::new();
+    loop {
+        while let Some((words, used)) = command(&bytes) {
+            bytes.drain(..used);
+            let line = match (words[0].as_str(), words.get(1).map(String::as_str)) {
+                ("HELLO", _) => say(HELLO),
+                ("LEASE", Some("PROMISES")) => say(PROMISES),
+                _ => {
+                    heard.lock().expect("nobody panicked").push(words);
+                    script.lock().expect("nobody panicked").pop_front().unwrap_or(Line::Hang)
+                }
+            };
+            match line {
+                Line::Say(text) => stream.write_all(text.as_bytes()).await.expect("it is well"),
+                Line::Hang => return,
+            }
+        }
+        if stream.read_buf(&mut bytes).await.unwrap_or(0) == 0 {
+            return;
+        }
+    }
+}
+
+/// The first whole command, and how many bytes it is.
+fn command(bytes: &[u8]) -> Option<(Vec<String>, usize)> {
+    let text = std::str::from_utf8(bytes).ok()?;
+    let mut lines = text.split_inclusive("\r\n");
+    let first = lines.next().filter(|line| line.ends_with("\r\n"))?;
+    let count: usize = first.trim_end().strip_prefix('*')?.parse().ok()?;
+    let mut used = first.len();
+    let mut words = Vec::new();
+    for _ in 0..count {
+        used += lines.next()?.len();
+        let word = lines.next().filter(|line| line.ends_with("\r\n"))?;
+        used += word.len();
+        words.push(word.trim_end().to_owned());
+    }
+    Some((words, used))
+}
+
+fn claim() -> Claim {
+    Claim {
+        wants: vec![Want { name: "seat".into(), mode: Mode::Exclusive }],
+        ttl: Duration::from_secs(30),
+        wait: Duration::ZERO,
+        max_hold: None,
+        delay: Duration::ZERO,
+        holder: "ada".into(),
+        request: None,
+        principal: String::new(),
+    }
+}
+
+const GRANT: &str = "*4\r\n+7-abc\r\n:7\r\n:1500\r\n:9000\r\n";
+
+fn after<'a>(words: &'a [String], word: &str) -> &'a str {
+    let at = words.iter().position(|have| have == word).expect("the word is there");
+    &words[at + 1]
+}
+
+/// Goal: promises are the server's, under our name.
+#[tokio::test]
+async fn promises_are_the_servers() {
+    let promises = Stub::new([]).await.client().await.promises();
+    assert_eq!(promises.engine, "remote");
+    assert!(promises.durable && promises.fencing && promises.fair && promises.never_early);
+    assert!(!promises.outlives_process);
+}
+
+/// Goal: an answer that may have been lost is asked for again under the same id, and only then.
+/// Method: the server does not know, then hangs up, then grants.
+#[tokio::test]
+async fn every_try_of_one_acquire_has_the_same_request_id() {
+    let stub = Stub::new([say("-UNKNOWN the disk hangs\r\n"), Line::Hang, say(GRANT), say(GRANT)]).await;
+    let client = stub.client().await;
+    let grant = client.acquire(claim()).await.expect("it is well");
+    assert_eq!((grant.lease_id.expose(), grant.token.expect("it is well").get()), ("7-abc", 7));
+    assert_eq!((grant.remaining, grant.renewable), (Duration::from_millis(1500), Some(Duration::from_secs(9))));
+    client.acquire(claim()).await.expect("it is well");
+    let ids: Vec<String> = stub.heard().iter().map(|words| after(words, "REQUEST").to_owned()).collect();
+    assert_eq!(ids.len(), 4);
+    assert!(ids[0] == ids[1] && ids[1] == ids[2], "{ids:?}");
+    assert_ne!(ids[2], ids[3], "another acquire is another request");
+    assert!(ids[0].len() >= 32, "128 random bits: {ids:?}");
+}
+
+/// Goal: a grant that comes after its caller went away is given back; with the caller's own id it is not.
+/// Method: the stub keeps the answer back until something else is asked.
+#[tokio::test]
+async fn a_grant_nobody_waits_for_is_given_back() {
+    for (request, given_back) in [(None, true), (Some("mine".to_owned()), false)] {
+        let stub = Stub::new([say(""), say(&format!("{GRANT}:0\r\n")), say(":1\r\n")]).await;
+        let client = stub.client().await;
+        let acquire = client.acquire(Claim { request, ..claim() });
+        let acquire = tokio::time::timeout(Duration::from_millis(300), acquire).await;
+        assert!(acquire.is_err(), "nobody has answered yet");
+        assert!(!client.release(&LeaseId::new("other")).await.expect("it is well"));
+        client.close().await.expect("it is well");
+        let heard = stub.heard();
+        let released = heard.iter().any(|words| words[1..] == ["RELEASE", "7-abc"]);
+        assert_eq!(released, given_back, "{heard:?}");
+    }
+}
+
+/// Goal: a revoke whose answer is lost is not sent twice: a successor could be hit.
+#[tokio::test]
+async fn a_revoke_is_sent_once() {
+    let stub = Stub::new([Line::Hang, say(":1\r\n")]).await;
+    let client = stub.client().await;
+    let answer = client.revoke("seat", "a burst pipe").await;
+    assert!(matches!(answer, Err(Error::Indeterminate { .. })), "{answer:?}");
+    assert_eq!(stub.heard().len(), 1);
+}
+
+/// Goal: what is said in other words than ours is an error of the right class, and never a panic.
+#[tokio::test]
+async fn odd_answers_are_errors() {
+    for odd in ["+OK\r\n", "*0\r\n", "*3\r\n+\r\n:1\r\n:1\r\n", ":5\r\n", "_\r\n", "%0\r\n", "*3\r\n:1\r\n_\r\n:-5\r\n"]
+    {
+        let client = Stub::new([say(odd)]).await.client().await;
+        let answer = client.acquire(claim()).await;
+        assert!(matches!(answer, Err(Error::Indeterminate { .. })), "acquire {odd:?}: {answer:?}");
+    }
+    for odd in ["+OK\r\n", "*0\r\n", ":5\r\n", "%0\r\n", "%1\r\n+mode\r\n+exclusive\r\n"] {
+        let client = Stub::new([say(odd)]).await.client().await;
+        let answer = client.inspect("seat").await;
+        assert!(matches!(answer, Err(Error::Unavailable { .. })), "inspect {odd:?}: {answer:?}");
+    }
+    let client = Stub::new([say("*1\r\n:3\r\n")]).await.client().await;
+    let all = Query { prefix: String::new(), after: None, limit: 10 };
+    assert!(matches!(client.list(all).await, Err(Error::Unavailable { .. })));
+    // Not RESP at all: the connection is given up, and asked again elsewhere.
+    let client = Stub::new([say("HTTP/1.1 400 Bad Request\r\n\r\n"), say(GRANT)]).await.client().await;
+    assert!(client.acquire(claim()).await.is_ok());
+}
+
+/// Goal: a server that is stopping is Unavailable at once; with patience left it is asked again.
+#[tokio::test]
+async fn a_stopping_server_is_unavailable_unless_there_is_patience() {
+    let stopping = "-UNAVAILABLE the server is shutting down\r\n";
+    let client = Stub::new([say(stopping), say(GRANT)]).await.client().await;
+    let answer = client.acquire(claim()).await;
+    assert!(matches!(&answer, Err(Error::Unavailable { source, .. }) if source.to_string().contains("shutting down")));
+    let client = Stub::new([say(stopping), say(GRANT)]).await.client().await;
+    assert!(client.acquire(Claim { wait: Duration::from_secs(60), ..claim() }).await.is_ok());
+    let client = Stub::new([say(stopping)]).await.client().await;
+    assert!(matches!(client.renew(&LeaseId::new("x"), None).await, Err(Error::Unavailable { .. })));
+    let client = Stub::new([say("-HELD resource=\"seat\" queue=3\r\n")]).await.client().await;
+    let held = client.acquire(claim()).await;
+    assert!(matches!(held, Err(Error::Refused(Refusal::Held { queue_len: 3, holder: None, .. }))), "{held:?}");
+}
+
+/// Goal: a key that is refused is Invalid, and no error shows it.
+#[tokio::test]
+async fn a_key_is_in_no_error() {
+    let listener = TcpListener::bind("127.0.0.1:0").await.expect("it is well");
+    let at = listener.local_addr().expect("it is well");
+    let refusing = tokio::spawn(async move {
+        let (mut stream, _) = listener.accept().await.expect("it is well");
+        let mut bytes = Vec::new();
+        while !bytes.ends_with(b"hunter2\r\n") {
+            assert_ne!(stream.read_buf(&mut bytes).await.expect("it is well"), 0);
+        }
+        assert!(bytes.starts_with(b"*5\r\n$5\r\nHELLO\r\n$1\r\n3\r\n$4\r\nAUTH\r\n$7\r\ndefault\r\n"));
+        stream.write_all(b"-WRONGPASS invalid API key, or it was revoked\r\n").await.expect("it is well");
+    });
+    let refused = Leasehold::open(&format!("leasehold://:hunter2@{at}")).await.expect_err("the key is wrong");
+    refusing.await.expect("it is well");
+    assert!(matches!(&refused, Error::Invalid(sentence) if sentence.contains("invalid API key")), "{refused:?}");
+    // And now nobody listens there.
+    let away = Leasehold::open(&format!("leasehold://:hunter2@{at}")).await.expect_err("nobody is there");
+    assert!(matches!(away, Error::Unavailable { .. }), "{away:?}");
+    let cause = away.source().expect("it has a cause").to_string();
+    assert_eq!(cause, format!("no server answers at {at}"));
+    for error in [refused, away] {
+        assert!(!format!("{error:?} {error}").contains("hunter2"), "{error:?}");
+    }
+}
+
+/// Goal: a server that asks for the impossible costs no memory: sizes are looked at before anything is allocated.
+#[tokio::test]
+async fn sizes_are_not_believed() {
+    for lie in [
+        "$9999999999\r\n",
+        "*1048577\r\n",
+        "%1048577\r\n",
+        "*9\r\n*9\r\n*9\r\n*9\r\n*9\r\n*9\r\n*9\r\n*9\r\n*9\r\n*9\r\n",
+    ] {
+        let client = Stub::new([say(lie), say(lie), say("_\r\n")]).await.client().await;
+        assert_eq!(client.inspect("seat").await.expect("it is well"), None, "{lie:?}");
+    }
+}
