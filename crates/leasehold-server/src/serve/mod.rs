@@ -32,6 +32,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use anyhow::Context;
+use leasehold::Leasehold;
 use leasehold::clock::{Clock, SystemClock};
 use leasehold::engine::embedded::{Embedded, Notice, Options};
 use rustix::process::Signal;
@@ -85,7 +86,7 @@ pub struct Flags {
     /// Where the embedded engine keeps its journal, and the keys are [default: ./leasehold-data]
     #[arg(long, value_name = "DIR", env = "LEASEHOLD_DATA")]
     pub data: Option<PathBuf>,
-    /// What decides grants: embedded
+    /// What decides grants: embedded, or another server, leasehold://host:port
     // Hidden in help: the URL of an engine may carry a password.
     #[arg(long, value_name = "URL", env = "LEASEHOLD_ENGINE", hide_env_values = true)]
     pub engine: Option<String>,
@@ -196,9 +197,12 @@ impl House {
             news_bytes: config.news_bytes.0,
             ..Options::default()
         };
-        let engine = Embedded::open(&config.data, options).await?;
+        let engine = match config.engine.as_str() {
+            "embedded" => Opened::Embedded(Embedded::open(&config.data, options).await?),
+            url => Opened::Other(Leasehold::open(url).await?.engine().clone()),
+        };
         let ring = KeyRing::of(&keys);
-        let service = Service::new(Opened::Embedded(engine), ring.clone(), Audit, clock.clone());
+        let service = Service::new(engine, ring.clone(), Audit, clock.clone());
         let stop = CancellationToken::new();
         let resp = resp::Server::start(redis, service.clone(), listen::resp(&config, tls.as_deref()), handle)
             .context("start the RESP port")?;

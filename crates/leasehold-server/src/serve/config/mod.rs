@@ -202,11 +202,12 @@ impl Config {
     }
 
     fn check(&self) -> Result<(), String> {
-        if self.engine != "embedded" {
+        let remote = ["leasehold://", "leaseholds://"].iter().any(|scheme| self.engine.starts_with(scheme));
+        if self.engine != "embedded" && !remote {
             // Not repeated: the URL of an engine may carry a password.
-            return Err(
-                "this version serves the embedded engine only: say engine = \"embedded\", or leave it out".into()
-            );
+            return Err("this version serves the embedded engine, or stands before another server: say \
+                        engine = \"embedded\" or engine = \"leasehold://host:port\", or leave it out"
+                .into());
         }
         self.limits.check()?;
         if self.news_bytes.0 > 4 << 30 {
