@@ -63,7 +63,7 @@ fn acquire(book: &mut Book, name: &str, numbers: &mut Numbers, now: Time) -> any
 }
 
 fn measure(leases: u64) -> anyhow::Result<Row> {
-    let limits = Limits { leases: 20_000_000, ..Limits::default() };
+    let limits = Limits { leases: 20_000_000, leases_per_principal: 20_000_000, ..Limits::default() };
     let mut numbers = Numbers(88_172_645_463_325_252);
     let mut book = Book::new(limits, numbers.next());
     book.set_ceiling(u64::MAX);
