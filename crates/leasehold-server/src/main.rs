@@ -2,6 +2,9 @@
 //!
 //! Read in this order:
 //!
+//! - [`service`]: the one way from a protocol to the engine: who may, how much, count it.
+//! - [`resp`], [`http`]: the two protocols; they only translate.
+//! - [`serve`]: what starts the server and ends it: configuration, keys, TLS, ports, logs.
 //! - [`cli`]: the commands, their options, and what each prints.
 //! - [`cli::exit`]: which exit code says what; one function decides.
 //! - [`cli::run`]: a command under a lease, dead before the lease could be granted again.
@@ -9,7 +12,7 @@
 //!
 //! # Not here
 //!
-//! Decisions about leases (the `leasehold` library and its engines). The server comes later.
+//! Decisions about leases (the `leasehold` library and its engines).
 
 mod cli;
 mod http;

@@ -63,7 +63,7 @@ A config file to begin with:
 /// How long connections and the engine may take to end.
 const PATIENCE: Duration = Duration::from_secs(20);
 
-/// Makes the embedded engine available to a fleet, by HTTP and RESP.
+/// Makes an engine available to a fleet, by HTTP and RESP, with a page that shows what is held.
 #[derive(Debug, clap::Args)]
 #[command(after_help = EXAMPLE)]
 pub struct Serve {
