@@ -260,6 +260,8 @@ def test_keys_taken_together_have_one_end(leasehold, name):
     """
     one, two = f"{name}/one", f"{name}/two"
     with Wire(leasehold.port) as ours:
+        kind, sentence = ours.ask("EVAL", scripts.REDLOCK_ACQUIRE, 2, one, one, "ada", 60_000)
+        assert kind == "-" and "comes twice" in sentence
         assert ours.ask("EVAL", scripts.REDLOCK_ACQUIRE, 2, one, two, "ada", 60_000) == (":", 2)
         assert ours.ask("PEXPIRE", one, 90_000) == (":", 1)
         assert ours.ask("PTTL", two)[1] > 60_000
