@@ -17,7 +17,7 @@ import scripts
 from wire import Wire
 
 #: A moment: long enough to send a round to both servers, short enough to wait for.
-MOMENT_MS = 400
+MOMENT_MS = 250
 #: How far apart the times of a round may lie on the two servers.
 TOLERANCE_MS = 2 * MOMENT_MS
 LONG_MS = [60_000, 90_000, 3_600_000]
