@@ -55,13 +55,13 @@ test('reconnect after a restart', async (t) => {
 test('redis-semaphore Mutex', async (t) => {
   const { servers, connect } = await site(t, 1);
   const client = connect(servers[0]);
-  const options = { lockTimeout: 1000, refreshInterval: 100, acquireTimeout: 200, retryInterval: 10 };
+  const options = { lockTimeout: 3000, refreshInterval: 100, acquireTimeout: 200, retryInterval: 10 };
   const ada = new Mutex(client, 'seat', options);
   await ada.acquire();
   assert.equal(await client.get('mutex:seat'), ada.identifier);
   await assert.rejects(new Mutex(client, 'seat', options).acquire(), TimeoutError);
   // Well past its own timeout: it was refreshed.
-  await sleep(1500);
+  await sleep(3500);
   assert.equal(await client.get('mutex:seat'), ada.identifier);
   assert.ok(ada.isAcquired);
   await ada.release();

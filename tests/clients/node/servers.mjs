@@ -73,7 +73,10 @@ export async function site(t, count) {
     clients.forEach((client) => client.disconnect());
     await Promise.all(servers.map((server) => server.close()));
   });
-  for (let number = 0; number < count; number += 1) servers.push(await new Server().start());
+  for (let number = 0; number < count; number += 1) {
+    servers.push(new Server());
+    await servers[number].start();
+  }
   const connect = (server, options = {}) => {
     const client = new Redis({ port: server.port, host: '127.0.0.1', ...options });
     // A server that was killed on purpose is no news.

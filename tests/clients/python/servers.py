@@ -88,6 +88,14 @@ class Leasehold(Process):
             self.start()
 
     def start(self):
+        """Starts it, or starts it again. What does not come up is taken away."""
+        try:
+            self._start()
+        except BaseException:
+            self.close()
+            raise
+
+    def _start(self):
         self.spawn(
             [binary(), "serve", "--data", str(self.home / "data"), "--http", f"127.0.0.1:{self.http}"]
             + ["--resp", f"127.0.0.1:{self.port}", *self.more]
@@ -128,4 +136,8 @@ class Redis(Process):
             assert self.child.poll() is None, f"redis-server ended: {self.said()}"
             return "eady to accept connections" in self.said()
 
-        wait_until("redis-server is ready", listens)
+        try:
+            wait_until("redis-server is ready", listens)
+        except BaseException:
+            self.close()
+            raise
