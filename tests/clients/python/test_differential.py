@@ -275,6 +275,22 @@ def test_keys_taken_together_have_one_end(leasehold, name):
         assert ours.ask("PEXPIRE", two, 20_000) == (":", 1)
 
 
+def test_extending_what_is_partly_anothers_is_a_no(leasehold, real_redis, name):
+    """Goal: a redlock that lost one of its keys learns 0, as from Redis, also where its time would be shortened."""
+    one, two, lost = (f"{name}/{word}" for word in ("one", "two", "lost"))
+    for server in (leasehold, real_redis):
+        with Wire(server.port) as wire:
+            assert wire.ask("EVAL", scripts.REDLOCK_ACQUIRE, 3, one, two, lost, "ada", 60_000) == (":", 3)
+            assert wire.ask("DEL", lost) == (":", 1)
+            assert wire.ask("SET", lost, "bob", "NX", "PX", 60_000) == ("+", "OK")
+            for keys in ([one, lost], [lost, one], [one, two, lost]):
+                for ttl in (1_000, 90_000):
+                    assert wire.ask("EVAL", scripts.REDLOCK_EXTEND, len(keys), *keys, "ada", ttl) == (":", 0)
+            assert 30_000 < wire.ask("PTTL", one)[1] <= 60_000
+            assert wire.ask("EVAL", scripts.REDLOCK_RELEASE, 3, one, two, lost, "ada") == (":", 2)
+            assert wire.ask("GET", lost) == ("$", b"bob")
+
+
 def test_a_script_cannot_touch_a_lease_that_has_no_value(leasehold, name):
     """Goal: what GET shows of a lease made by LEASE ACQUIRE is no value that opens it."""
     with Wire(leasehold.port) as ours:
