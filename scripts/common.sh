@@ -63,3 +63,21 @@ need_test_tools() {
     command -v faketime >/dev/null 2>&1 || missing+=(faketime)
     [ "${#missing[@]}" -eq 0 ] || get "${missing[@]}"
 }
+
+# The Node of the distribution may be too old for the build, but it can fetch a newer one from the npm registry.
+need_node() {
+    local new_enough='const [a, b] = process.versions.node.split(".").map(Number); process.exit(a > 20 || (a === 20 && b >= 19) ? 0 : 1)'
+    node -e "$new_enough" 2>/dev/null && command -v npm >/dev/null 2>&1 && return
+    local tools="$target_dir/tools/node" arch
+    case $(uname -m) in
+        x86_64) arch=x64 ;;
+        aarch64) arch=arm64 ;;
+        *) die "Node 20.19 or newer is needed: see https://nodejs.org" ;;
+    esac
+    command -v npm >/dev/null 2>&1 || get nodejs npm
+    step "a newer Node"
+    npm install --silent --no-save --prefix "$tools" "node-linux-$arch@22" npm@10
+    PATH="$tools/node_modules/node-linux-$arch/bin:$tools/node_modules/.bin:$PATH"
+    export PATH
+    node -e "$new_enough" || die "Node 20.19 or newer is needed, this is $(node --version)"
+}

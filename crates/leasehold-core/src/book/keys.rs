@@ -68,6 +68,8 @@ impl Book {
             return Reply::Invalid(sentence);
         }
         let mut pushed: Vec<(u32, u64)> = Vec::with_capacity(keys.names.len());
+        // Told only to the owner of all of them: to others it is a no, as in Redis.
+        let mut invalid = None;
         for name in keys.names {
             let Some(slot) = self.owned(name, keys.value, now) else { return Reply::Extended(0) };
             let lease = &self.state.leases[slot as usize];
@@ -79,14 +81,16 @@ impl Book {
                 }
             };
             if let Err(sentence) = self.limits.check_ttl(ttl_ms) {
-                return Reply::Invalid(sentence);
-            }
-            if now.plus_millis(ttl_ms) < lease.expires_at && !self.all_named(lease, keys.names) {
-                return Reply::Invalid(format!("{name} is held together with other keys: shorten all of them or none"));
+                invalid = Some(sentence);
+            } else if now.plus_millis(ttl_ms) < lease.expires_at && !self.all_named(lease, keys.names) {
+                invalid = Some(format!("{name} is held together with other keys: shorten all of them or none"));
             }
             if !pushed.iter().any(|(other, _)| *other == slot) {
                 pushed.push((slot, ttl_ms));
             }
+        }
+        if let Some(sentence) = invalid {
+            return Reply::Invalid(sentence);
         }
         for (slot, ttl_ms) in pushed {
             let lease = &self.state.leases[slot as usize];

@@ -42,6 +42,12 @@ pub enum Local<'a> {
     Info,
     /// Goodbye.
     Quit,
+    /// A transaction begins: refused, with all that is in it.
+    Multi,
+    /// It ends.
+    Exec,
+    /// It is given up.
+    Discard,
     /// Is this script known?
     Load(&'a [u8]),
     /// Which of these are known?
@@ -148,7 +154,7 @@ impl<'a> Call<'a> {
 
 /// Every command, as it may be typed: what the tests try one by one, so that none goes around the gate.
 #[cfg(test)]
-pub const EVERY: [(&str, Option<Verb>); 32] = [
+pub const EVERY: [(&str, Option<Verb>); 35] = [
     ("LEASE ACQUIRE 30000 RESOURCES a", Some(Verb::Acquire)),
     ("LEASE ACQUIRE 30000 EACH a X b S c 1/2", Some(Verb::Acquire)),
     ("LEASE RENEW 1-00000000000000000000000000000000", Some(Verb::Renew)),
@@ -180,6 +186,9 @@ pub const EVERY: [(&str, Option<Verb>); 32] = [
     ("COMMAND", None),
     ("INFO", None),
     ("SCRIPT EXISTS x", None),
+    ("MULTI", None),
+    ("EXEC", None),
+    ("DISCARD", None),
     ("QUIT", None),
 ];
 
@@ -236,6 +245,9 @@ fn local<'a>(upper: &[u8], rest: Args<'a>, name: &[u8]) -> Understood<'a> {
         b"COMMAND" => Local::Commands,
         b"INFO" => Local::Info,
         b"QUIT" => Local::Quit,
+        b"MULTI" => Local::Multi,
+        b"EXEC" => Local::Exec,
+        b"DISCARD" => Local::Discard,
         b"SCRIPT" => return script_command(rest),
         _ => return Err(unknown(name)),
     }))
@@ -273,6 +285,7 @@ fn script_command(rest: Args<'_>) -> Understood<'_> {
     let sub = rest.get(0).unwrap_or_default().to_ascii_uppercase();
     Ok(Ask::Local(match sub.as_slice() {
         b"LOAD" => Local::Load(rest.get(1).ok_or_else(|| wrong("SCRIPT LOAD text"))?),
+        b"EXISTS" if rest.len() < 2 => return Err(wrong("SCRIPT EXISTS sha1 [sha1 …]")),
         b"EXISTS" => Local::Exist(rest.from(1).iter().collect()),
         _ => return Err(format!("SCRIPT {} is not supported", String::from_utf8_lossy(&sub))),
     }))
@@ -297,6 +310,9 @@ fn set(rest: Args<'_>) -> Understood<'_> {
         if let Some(unit) = unit {
             at += 1;
             let time = number(rest.get(at).ok_or_else(|| wrong(USAGE))?, "an expiry")?;
+            if ttl_ms.is_some() {
+                return Err("SET has one expiry: PX ms or EX s".into());
+            }
             ttl_ms = Some(time.saturating_mul(unit));
         }
         at += 1;
@@ -346,7 +362,7 @@ fn run(script: Script, rest: Args<'_>) -> Understood<'_> {
     if keys.is_empty() {
         return Err("a lock script has at least one key".into());
     }
-    if keys.len() > 1 && matches!(script, Script::Expire | Script::Extend) {
+    if keys.len() > 1 && matches!(script, Script::Release | Script::Expire | Script::Extend) {
         return Err("this script has one key".into());
     }
     let more = rest.from(count + 1);
@@ -355,7 +371,7 @@ fn run(script: Script, rest: Args<'_>) -> Understood<'_> {
     let ms = |at| number(argument(at)?, "an expiry");
     Ok(call(match script {
         Script::Acquire => Call::SetAll { keys, value, ttl_ms: ms(1)? },
-        Script::Release => Call::Free { keys, value: Some(value) },
+        Script::Release | Script::ReleaseAll => Call::Free { keys, value: Some(value) },
         Script::Expire => Call::Extend { keys, value: Some(value), ms: ms(1)?, add: false, form: Form::Flag },
         Script::ExpireAll => Call::Extend { keys, value: Some(value), ms: ms(1)?, add: false, form: Form::Count },
         Script::Extend => {

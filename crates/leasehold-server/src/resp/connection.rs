@@ -76,6 +76,8 @@ pub struct Connection {
     next: u32,
     pub blocked: Option<Blocked>,
     pub watch: Option<AbortHandle>,
+    /// It asked for a transaction, and sends what was to be in it.
+    pub refused_multi: bool,
     /// The client will send no more, or may not: what is owed leaves, and then it is closed.
     pub closing: bool,
     /// Nobody is there to take replies.
@@ -107,6 +109,7 @@ impl Connection {
             next: first,
             blocked: None,
             watch: None,
+            refused_multi: false,
             closing: false,
             dead: false,
             waiting_since: Some(now),

@@ -39,6 +39,19 @@ pub fn answer(service: &Service, local: &Local<'_>, connection: &mut Connection,
             reply.simple("OK");
             connection.closing = true;
         }
+        // Its commands would take effect one by one: they are refused until the client is through with it.
+        Local::Multi => {
+            connection.refused_multi = true;
+            reply.invalid(
+                "MULTI is not supported: send the commands without it (redis-py: pipeline(transaction=False))",
+            );
+        }
+        Local::Exec if std::mem::take(&mut connection.refused_multi) => {
+            reply.error("EXECABORT", "Transaction discarded because of previous errors.");
+        }
+        Local::Discard if std::mem::take(&mut connection.refused_multi) => reply.simple("OK"),
+        Local::Exec => reply.error("ERR", "EXEC without MULTI"),
+        Local::Discard => reply.error("ERR", "DISCARD without MULTI"),
         Local::Load(text) => {
             let sha = script::sha(text);
             match script::by_sha(sha.as_bytes()) {

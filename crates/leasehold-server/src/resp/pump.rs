@@ -408,6 +408,9 @@ impl Pump {
         if !may_ask {
             return self.write(connection, |reply| reply.error("NOAUTH", "Authentication required: AUTH key"));
         }
+        if connection.refused_multi && !matches!(asked, Ok(Ask::Local(_))) {
+            return self.write(connection, |reply| reply.invalid("not done: MULTI was refused (DISCARD ends it)"));
+        }
         match asked {
             Err(sentence) if sentence == ask::NO_SCRIPT => {
                 self.write(connection, |reply| reply.error("NOSCRIPT", ask::NO_SCRIPT));

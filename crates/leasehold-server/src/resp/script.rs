@@ -9,8 +9,10 @@ use sha1::{Digest, Sha1};
 pub enum Script {
     /// Take all keys or none: answers how many.
     Acquire,
-    /// Delete the keys that have this value: answers how many.
+    /// Delete the key with this value: answers 1 or 0.
     Release,
+    /// Delete those of the keys that have this value: answers how many.
+    ReleaseAll,
     /// Set the end of the key with this value: answers 1 or 0.
     Expire,
     /// Set the end of all keys if they all have this value: answers how many, or 0.
@@ -25,7 +27,7 @@ const KNOWN: [(&str, Script, &str); 16] = [
     ("a4e8783852e6b949f9ef3a97212805108459a890", Script::Extend, "redis-py"),
     ("1cac51482acf5858da00f6d685d68f886cd6b6b2", Script::Expire, "redis-py"),
     ("e5a322e2634ef59a516e8ea150cb085afafee684", Script::Acquire, "redlock 4 for node"),
-    ("0f0f23b9048b36752b5be114f357ba083449f908", Script::Release, "redlock 4 for node"),
+    ("0f0f23b9048b36752b5be114f357ba083449f908", Script::ReleaseAll, "redlock 4 for node"),
     ("ce46f80993d5dac20dd066eb301a4e37994bdbed", Script::ExpireAll, "redlock 4 for node"),
     ("daf86bbf8740dd3ca86733367a016364b2110627", Script::Release, "rslock"),
     ("17a49af0c4b1a9034503fa84f3570f5ca76c4cbf", Script::Expire, "rslock"),
