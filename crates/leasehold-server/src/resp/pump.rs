@@ -559,6 +559,20 @@ impl Pump {
             let (service, now) = (self.shared.service.clone(), self.now);
             let waited = matches!(connection.blocked, Some(Blocked::InLine(_)));
             match answer {
+                // It hung up while its batch was on the way to the disk, and the poll was not asked since: nobody would
+                // hear of this lease.
+                Ok(Decided::Granted(granted))
+                    if waited
+                        && !granted.repeated
+                        && connection.unheard().any(|unheard| unheard == number)
+                        && connection.transport.has_hung_up() =>
+                {
+                    unheard.push(granted.lease);
+                    connection.settle(number, |_, _, _| ());
+                    connection.blocked = None;
+                    connection.dead = true;
+                    self.dead.push(slot);
+                }
                 // Its key was revoked while it stood in line, and nobody had looked yet.
                 Ok(Decided::Granted(granted)) if waited && connection.is_revoked() => {
                     unheard.extend((!granted.repeated).then_some(granted.lease));

@@ -112,7 +112,7 @@ fn a_watch_resumes_without_gap_or_duplicate() {
             });
         }
         let mut count = 0;
-        for connection in 0..15 {
+        for _ in 0..14 {
             for _ in 0..100 {
                 let news = next(&mut watcher);
                 assert_eq!(news.prev, prev, "no gap and no duplicate: {} {}", news.kind, news.id);
@@ -120,11 +120,9 @@ fn a_watch_resumes_without_gap_or_duplicate() {
                 count += 1;
             }
             drop(watcher);
-            if connection == 13 {
-                stop.store(true, Ordering::Relaxed);
-            }
             watcher = watch(&server, &["SINCE", &prev]);
         }
+        stop.store(true, Ordering::Relaxed);
         wait_until("the others have ended", || {
             stop.load(Ordering::Relaxed) && {
                 let before = done.load(Ordering::Relaxed);
@@ -139,8 +137,8 @@ fn a_watch_resumes_without_gap_or_duplicate() {
             prev = news.id;
             count += 1;
         }
-        println!("{count} events over 16 connections");
-        assert!(count >= 1500);
+        println!("{count} events over 15 connections");
+        assert!(count >= 1400);
     });
 }
 
