@@ -20,28 +20,28 @@ pub fn command(words: &[&str]) -> Vec<u8> {
 
 impl Client {
     pub fn to(address: SocketAddr) -> Self {
-        let stream = TcpStream::connect(address).unwrap();
-        stream.set_read_timeout(Some(Duration::from_secs(30))).unwrap();
-        stream.set_nodelay(true).unwrap();
+        let stream = TcpStream::connect(address).expect("RESP listens");
+        stream.set_read_timeout(Some(Duration::from_secs(30))).expect("a socket takes a timeout");
+        stream.set_nodelay(true).expect("a socket");
         Self { stream: BufReader::with_capacity(1 << 16, stream) }
     }
 
     pub fn send(&mut self, bytes: &[u8]) {
-        self.stream.get_mut().write_all(bytes).unwrap();
+        self.stream.get_mut().write_all(bytes).expect("the server reads");
     }
 
     /// The bytes of one whole reply; empty when the server hung up.
     pub fn reply(&mut self) -> Vec<u8> {
         let mut bytes = Vec::new();
-        self.stream.read_until(b'\n', &mut bytes).unwrap();
-        let number = || std::str::from_utf8(&bytes[1..bytes.len() - 2]).unwrap().parse::<i64>().unwrap();
+        self.stream.read_until(b'\n', &mut bytes).expect("the server answers");
+        let number = || String::from_utf8_lossy(&bytes[1..]).trim_end().parse::<i64>().expect("a number");
         let parts = match bytes.first() {
             Some(b'*' | b'>') => number().max(0),
             Some(b'%') => number() * 2,
             Some(b'$' | b'=') if number() >= 0 => {
                 let from = bytes.len();
-                bytes.resize(from + usize::try_from(number()).unwrap() + 2, 0);
-                self.stream.read_exact(&mut bytes[from..]).unwrap();
+                bytes.resize(from + usize::try_from(number()).expect("a length") + 2, 0);
+                self.stream.read_exact(&mut bytes[from..]).expect("the rest");
                 0
             }
             _ => 0,
@@ -56,6 +56,6 @@ impl Client {
     /// Sends one command and answers the bytes of its reply as text.
     pub fn ask(&mut self, words: &[&str]) -> String {
         self.send(&command(words));
-        String::from_utf8(self.reply()).unwrap()
+        String::from_utf8(self.reply()).expect("text")
     }
 }
