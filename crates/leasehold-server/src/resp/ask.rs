@@ -153,8 +153,10 @@ impl<'a> Call<'a> {
 }
 
 /// Every command, as it may be typed: what the tests try one by one, so that none goes around the gate.
+///
+/// Words stand between spaces; a space inside a word is written `~`.
 #[cfg(test)]
-pub const EVERY: [(&str, Option<Verb>); 35] = [
+pub const EVERY: &[(&str, Option<Verb>)] = &[
     ("LEASE ACQUIRE 30000 RESOURCES a", Some(Verb::Acquire)),
     ("LEASE ACQUIRE 30000 EACH a X b S c 1/2", Some(Verb::Acquire)),
     ("LEASE RENEW 1-00000000000000000000000000000000", Some(Verb::Renew)),
@@ -172,6 +174,10 @@ pub const EVERY: [(&str, Option<Verb>); 35] = [
     ("TTL a", Some(Verb::GetKey)),
     ("DEL a", Some(Verb::FreeKey)),
     ("EVALSHA c3f8721cbb97f72bc19e972846bd7aaf91901658 1 a v", Some(Verb::FreeKey)),
+    (
+        "EVAL if~redis.call(\"get\",KEYS[1])~==~ARGV[1]~then~return~redis.call(\"del\",KEYS[1])~else~return~0~end 1 a v",
+        Some(Verb::FreeKey),
+    ),
     ("PEXPIRE a 30000", Some(Verb::ExtendKey)),
     ("EVALSHA a4e8783852e6b949f9ef3a97212805108459a890 1 a v 1 0", Some(Verb::ExtendKey)),
     ("PING", None),
@@ -186,6 +192,7 @@ pub const EVERY: [(&str, Option<Verb>); 35] = [
     ("COMMAND", None),
     ("INFO", None),
     ("SCRIPT EXISTS x", None),
+    ("SCRIPT LOAD x", None),
     ("MULTI", None),
     ("EXEC", None),
     ("DISCARD", None),
@@ -222,10 +229,15 @@ pub fn read<'a>(args: Args<'a>) -> Understood<'a> {
 }
 
 fn unknown(name: &[u8]) -> String {
-    let shown: String = String::from_utf8_lossy(name).chars().filter(|c| !c.is_control()).take(32).collect();
+    let shown = shown(name);
     format!(
         "{shown} is not supported: this server knows LEASE … and what lock clients of Redis use (SET key value NX PX ms, …)"
     )
+}
+
+/// So much of a word that nobody knows as fits in a sentence.
+fn shown(word: &[u8]) -> String {
+    String::from_utf8_lossy(word).chars().filter(|letter| !letter.is_control()).take(32).collect()
 }
 
 const fn call(call: Call<'_>) -> Ask<'_> {
@@ -233,12 +245,14 @@ const fn call(call: Call<'_>) -> Ask<'_> {
 }
 
 fn local<'a>(upper: &[u8], rest: Args<'a>, name: &[u8]) -> Understood<'a> {
-    let word = |usage: &str| rest.get(0).ok_or_else(|| wrong(usage));
+    let word = |usage: &str| rest.get(0).filter(|_| rest.len() == 1).ok_or_else(|| wrong(usage));
     Ok(Ask::Local(match upper {
+        b"PING" if rest.len() > 1 => return Err(wrong("PING [text]")),
         b"PING" => Local::Ping(rest.get(0)),
         b"ECHO" => Local::Echo(word("ECHO text")?),
         b"HELLO" => return hello(rest),
         // With one argument the key; with two the name `default`, which is ignored, and the key.
+        b"AUTH" if rest.len() > 2 => return Err(wrong("AUTH key")),
         b"AUTH" => Local::Auth(rest.get(1).or_else(|| rest.get(0)).ok_or_else(|| wrong("AUTH key"))?),
         b"SELECT" => Local::Select(word("SELECT 0")?),
         b"CLIENT" => return client(rest),
@@ -277,7 +291,7 @@ fn client(rest: Args<'_>) -> Understood<'_> {
         b"GETNAME" => Local::GetName,
         b"ID" => Local::ClientId,
         b"SETINFO" => Local::SetInfo,
-        _ => return Err(format!("CLIENT {} is not supported", String::from_utf8_lossy(&sub))),
+        _ => return Err(format!("CLIENT {} is not supported", shown(&sub))),
     }))
 }
 
@@ -287,7 +301,7 @@ fn script_command(rest: Args<'_>) -> Understood<'_> {
         b"LOAD" => Local::Load(rest.get(1).ok_or_else(|| wrong("SCRIPT LOAD text"))?),
         b"EXISTS" if rest.len() < 2 => return Err(wrong("SCRIPT EXISTS sha1 [sha1 …]")),
         b"EXISTS" => Local::Exist(rest.from(1).iter().collect()),
-        _ => return Err(format!("SCRIPT {} is not supported", String::from_utf8_lossy(&sub))),
+        _ => return Err(format!("SCRIPT {} is not supported", shown(&sub))),
     }))
 }
 
@@ -308,11 +322,11 @@ fn set(rest: Args<'_>) -> Understood<'_> {
             return Err("SET is supported as SET key value NX PX ms (or EX s), and with no other option".into());
         }
         if let Some(unit) = unit {
+            if ttl_ms.is_some() {
+                return Err("SET takes one expiry: PX ms or EX s".into());
+            }
             at += 1;
             let time = number(rest.get(at).ok_or_else(|| wrong(USAGE))?, "an expiry")?;
-            if ttl_ms.is_some() {
-                return Err("SET has one expiry: PX ms or EX s".into());
-            }
             ttl_ms = Some(time.saturating_mul(unit));
         }
         at += 1;
@@ -409,9 +423,10 @@ fn lease(rest: Args<'_>) -> Understood<'_> {
             Call::Revoke { name: text(name, "a name")?, reason: text(reason, "a reason")? }
         }
         b"WATCH" => watch(rest)?,
+        b"PROMISES" if rest.len() > 0 => return Err(wrong("LEASE PROMISES")),
         b"PROMISES" => Call::Promises,
         other => {
-            let shown: String = String::from_utf8_lossy(other).chars().filter(|c| !c.is_control()).take(32).collect();
+            let shown = shown(other);
             return Err(format!(
                 "LEASE {shown} is not known: ACQUIRE, RENEW, RELEASE, GET, LIST, REVOKE, WATCH, PROMISES"
             ));

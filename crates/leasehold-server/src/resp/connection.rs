@@ -7,15 +7,20 @@
 
 use std::collections::VecDeque;
 use std::io;
+use std::sync::atomic::Ordering;
 
 use leasehold::clock::Time;
 use leasehold_core::Ticket;
 use tokio::task::AbortHandle;
 
 use super::ask::Form;
+use super::frame::Sizes;
 use super::reply::Protocol;
 use super::transport::Transport;
 use crate::service::{Caller, Peer};
+
+/// Replies that one client may be owed. A disk that hangs must not gather all that clients can send meanwhile.
+const MOST_OWED: usize = 16_384;
 
 /// What the answer to a command becomes.
 #[derive(Debug)]
@@ -49,8 +54,20 @@ enum Slot {
 pub enum Blocked {
     /// The claim stands in line.
     InLine(Ticket),
-    /// The answer is made elsewhere; dropping the work gives it up.
-    Elsewhere(AbortHandle),
+    /// The answer is made elsewhere.
+    Elsewhere {
+        work: AbortHandle,
+        /// It has no effect until it is answered, so it may be given up. Anything else is finished, whoever is there to
+        /// hear of it: what was done without its line in the audit would be worse.
+        waits: bool,
+    },
+}
+
+impl Blocked {
+    /// Whether there is nothing to finish once the client is gone.
+    pub const fn waits(&self) -> bool {
+        matches!(self, Self::InLine(_) | Self::Elsewhere { waits: true, .. })
+    }
 }
 
 /// See the module.
@@ -78,8 +95,14 @@ pub struct Connection {
     pub watch: Option<AbortHandle>,
     /// It asked for a transaction, and sends what was to be in it.
     pub refused_multi: bool,
-    /// The client will send no more, or may not: what is owed leaves, and then it is closed.
+    /// The command that asked for the watch: what is watched is told after its answer.
+    watch_number: u32,
+    /// The client sends no more: what it sent is still done.
+    pub hung_up: bool,
+    /// No further command is looked at: what is owed leaves, and then it is closed.
     pub closing: bool,
+    /// Commands wait until the client or the disk has taken some of what there is: see [`Self::is_full`].
+    pub paused: bool,
     /// Nobody is there to take replies.
     pub dead: bool,
     /// When it was opened, or the first byte of an unfinished command came.
@@ -110,7 +133,10 @@ impl Connection {
             blocked: None,
             watch: None,
             refused_multi: false,
+            watch_number: first,
+            hung_up: false,
             closing: false,
+            paused: false,
             dead: false,
             waiting_since: Some(now),
             stalled_since: None,
@@ -187,9 +213,28 @@ impl Connection {
         owed.map(|(index, _)| self.first.wrapping_add(index as u32))
     }
 
-    /// Something that nobody asked for just now: between replies, never inside one.
+    /// The next command asks for a watch, and this is the work.
+    pub fn watches(&mut self, work: AbortHandle) {
+        self.watch = Some(work);
+        self.watch_number = self.next;
+    }
+
+    /// Something that nobody asked for just now: between replies, never inside one, nor before the answer to the watch.
     pub fn push(&mut self, bytes: &[u8]) {
-        self.out.extend_from_slice(bytes);
+        match self.owed.get_mut(self.watch_number.wrapping_sub(self.first) as usize) {
+            Some(Slot::Done(reply)) => reply.extend_from_slice(bytes),
+            _ => self.out.extend_from_slice(bytes),
+        }
+    }
+
+    /// So much waits for the client, or for the disk in its name, that its next commands must wait too.
+    pub fn is_full(&self, backlog: usize) -> bool {
+        self.unsent() > backlog || self.owed.len() >= MOST_OWED
+    }
+
+    /// Whether the key it showed was revoked since.
+    pub fn is_revoked(&self) -> bool {
+        self.caller.as_ref().is_some_and(|caller| caller.principal.revoked.load(Ordering::Relaxed))
     }
 
     /// Whether replies are still owed.
@@ -227,6 +272,9 @@ impl Connection {
             self.sent = 0;
             self.stalled_since = None;
             empty(&mut self.out);
+            if self.owed.capacity() > 512 && self.owed.is_empty() {
+                self.owed = VecDeque::new();
+            }
         } else if self.sent > 1 << 16 {
             self.out.drain(..self.sent);
             self.sent = 0;
@@ -241,7 +289,12 @@ impl Connection {
 
     /// Whether more may be read: not while a lot of it waits to be looked at.
     pub fn wants_read(&self, most: usize) -> bool {
-        !self.closing && self.input.len() < most && self.unsent() < most
+        !self.closing && !self.hung_up && self.input.len() < most && self.unsent() < most
+    }
+
+    /// How much one command may be: little, from one who has not shown a key that is needed.
+    pub const fn sizes<'s>(&self, known: &'s Sizes) -> &'s Sizes {
+        if self.caller.is_some() { known } else { &Sizes::STRANGER }
     }
 
     /// Forgets commands that were looked at.
@@ -259,7 +312,7 @@ impl Drop for Connection {
         if let Some(watch) = &self.watch {
             watch.abort();
         }
-        if let Some(Blocked::Elsewhere(work)) = &self.blocked {
+        if let Some(Blocked::Elsewhere { work, waits: true }) = &self.blocked {
             work.abort();
         }
     }

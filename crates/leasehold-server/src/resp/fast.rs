@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use leasehold::engine::Mode;
 use leasehold::engine::embedded::{Stopped, Till, Tray, refusal};
-use leasehold_core::{Acquire as Claim, Command, Keys, LeaseKey, Push, Refusal, Reply as Decided, Ticket, Want};
+use leasehold_core::{Acquire as Claim, Command, Keys, Push, Refusal, Reply as Decided, Ticket, Want};
 
 use super::ask::{Acquire, Call, Form};
 use super::connection::{Connection, Kind};
@@ -144,7 +144,8 @@ impl Desk<'_, '_> {
     }
 
     fn take(&mut self, claim: Claim<'_>, kind: Kind, from: &Connection, out: &mut Vec<u8>) -> Step {
-        let waits = claim.wait_ms > 0;
+        // Also without patience of its own: a repeat joins the first, and that may wait.
+        let waits = claim.wait_ms > 0 || claim.request.is_some();
         match self.till.acquire(claim, self.tray, self.tag) {
             Ok((Some(reply), _)) => self.done(kind, Ok(reply), from, out),
             Ok((None, ticket)) if waits && self.till.is_waiting(ticket) => Step::InLine(kind, ticket),
@@ -208,7 +209,7 @@ pub fn redis_ttl(remaining: std::time::Duration, seconds: bool) -> i64 {
     if seconds { ms.saturating_add(500) / 1000 } else { ms }
 }
 
-/// Writes the reply of an answer, and counts it. The lease of a grant that is to be ended if nobody hears of it.
+/// Writes the reply of an answer, and counts it.
 pub fn tell(
     service: &Service,
     kind: Kind,
@@ -216,7 +217,7 @@ pub fn tell(
     from: &Connection,
     out: &mut Vec<u8>,
     now: Time,
-) -> Option<LeaseKey> {
+) {
     let mut reply = Reply::new(out, from.protocol);
     let decided = match answer {
         Ok(decided) => decided,
@@ -226,7 +227,7 @@ pub fn tell(
                 service.metrics.refused(Outcome::of(&error));
             }
             reply.denial(&Denial::Engine(error));
-            return None;
+            return;
         }
     };
     match (kind, decided) {
@@ -242,7 +243,7 @@ pub fn tell(
             service.metrics.refused(Outcome::Held);
             if matches!(kind, Kind::Set) { reply.nil() } else { reply.integer(0) }
         }
-        (Kind::Acquire { began, retried }, Decided::Granted(granted)) => {
+        (Kind::Acquire { began, .. }, Decided::Granted(granted)) => {
             service.metrics.granted(now.since(began));
             reply.array(if granted.renewable.is_some() { 4 } else { 3 });
             reply.text(&granted.lease.expose());
@@ -251,7 +252,6 @@ pub fn tell(
             if let Some(renewable) = granted.renewable {
                 reply.integer(millis(renewable));
             }
-            return (!retried && !granted.repeated).then_some(granted.lease);
         }
         (Kind::Renew, Decided::Renewed(renewed)) => match renewed.renewable {
             None => reply.integer(millis(renewed.remaining)),
@@ -283,7 +283,6 @@ pub fn tell(
             }
         }
     }
-    None
 }
 
 /// Whole milliseconds, rounded down: nobody believes to hold a lease longer than it lives.

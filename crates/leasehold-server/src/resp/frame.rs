@@ -16,6 +16,11 @@ pub struct Sizes {
     pub command: usize,
 }
 
+impl Sizes {
+    /// Enough to show a key: whoever has not may not make us keep more. (It fits what is read at once.)
+    pub const STRANGER: Self = Self { arguments: 10, bulk: 4096, command: 48 << 10 };
+}
+
 impl Default for Sizes {
     fn default() -> Self {
         Self { arguments: 1024, bulk: 64 << 10, command: 1 << 20 }

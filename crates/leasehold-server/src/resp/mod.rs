@@ -28,6 +28,8 @@ mod pump;
 pub mod reply;
 mod script;
 mod slow;
+#[cfg(test)]
+mod tests;
 mod transport;
 pub mod watch;
 

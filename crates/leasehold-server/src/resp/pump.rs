@@ -33,10 +33,12 @@ use super::reply::Reply;
 use super::slow::{self, Errand};
 use super::transport::Transport;
 use super::watch::{self, Outlet};
-use crate::service::{Caller, Denial, Peer};
+use crate::service::{Denial, Peer};
 
 const LISTENER: u64 = u64::MAX;
 const BELL: u64 = u64::MAX - 1;
+/// With several pumps one is told of each who comes.
+const AT_THE_DOOR: EventFlags = EventFlags::IN.union(EventFlags::EXCLUSIVE);
 /// Commands of one client before others get their turn.
 const TURN: usize = 256;
 /// Longest time that clients are not listened to while a batch is on its way to the disk.
@@ -84,6 +86,8 @@ pub struct Pump {
     at_disk: usize,
     now: Time,
     next_look: Time,
+    /// The poll tells of new connections.
+    listening: bool,
     stopping_since: Option<Time>,
 }
 
@@ -91,7 +95,7 @@ impl Pump {
     pub fn new(shared: Arc<Shared>, listener: TcpListener) -> io::Result<Self> {
         let poll = epoll::create(epoll::CreateFlags::CLOEXEC)?;
         let bell = Arc::new(Bell::new()?);
-        epoll::add(&poll, &listener, EventData::new_u64(LISTENER), EventFlags::IN | EventFlags::EXCLUSIVE)?;
+        epoll::add(&poll, &listener, EventData::new_u64(LISTENER), AT_THE_DOOR)?;
         epoll::add(&poll, &*bell, EventData::new_u64(BELL), EventFlags::IN)?;
         let ring = bell.clone();
         let now = shared.service.clock().now();
@@ -117,6 +121,7 @@ impl Pump {
             at_disk: 0,
             now,
             next_look: now,
+            listening: true,
             stopping_since: None,
         })
     }
@@ -147,6 +152,7 @@ impl Pump {
                 self.next_look = self.now.plus(LOOK);
                 self.look_after();
                 self.reap();
+                self.listen_again();
             }
             if self.shared.stopping.load(Ordering::Relaxed) && self.say_goodbye() {
                 return;
@@ -208,6 +214,9 @@ impl Pump {
                     // Out of file descriptors: those who wait at the door stay there until somebody leaves.
                     if !matches!(error.kind(), ErrorKind::ConnectionAborted | ErrorKind::Interrupted) {
                         tracing::warn!(%error, "a connection cannot be accepted");
+                        // The poll would tell of them again and again meanwhile.
+                        let _ = epoll::delete(&self.poll, listener);
+                        self.listening = false;
                     }
                     return;
                 }
@@ -222,6 +231,14 @@ impl Pump {
                 tracing::debug!(%error, peer = %address, "a connection broke as it began");
                 self.shared.leave(address.ip());
             }
+        }
+    }
+
+    fn listen_again(&mut self) {
+        if !self.listening
+            && let Some(listener) = &self.listener
+        {
+            self.listening = epoll::add(&self.poll, listener, EventData::new_u64(LISTENER), AT_THE_DOOR).is_ok();
         }
     }
 
@@ -260,11 +277,9 @@ impl Pump {
         loop {
             match connection.transport.read(&mut self.scratch) {
                 Ok(0) => {
-                    // Whoever waits in line and hangs up leaves it; others get what they are owed.
-                    connection.closing = true;
-                    if connection.blocked.is_some() || !connection.owes() && connection.unsent() == 0 {
-                        connection.dead = true;
-                    }
+                    // Whoever waits in line and hangs up leaves it; what others have sent is done and answered.
+                    connection.hung_up = true;
+                    connection.dead = connection.blocked.as_ref().is_some_and(Blocked::waits);
                     break;
                 }
                 Ok(count) => {
@@ -315,6 +330,7 @@ impl Pump {
             let Some(mut connection) = place.connection.take() else { continue };
             self.run_commands(slot, &mut connection, engine.as_ref(), &mut till);
             let asks_more = connection.closing
+                || connection.paused
                 || connection.wants_write()
                 || connection.wants_read(self.input_limit()) != connection.asks_read;
             self.places[slot as usize].connection = Some(connection);
@@ -338,14 +354,20 @@ impl Pump {
         let mut at = std::mem::take(&mut self.at);
         let mut done = 0;
         let mut turn = 0;
-        while connection.blocked.is_none() && !(connection.closing && connection.dead) {
-            if turn == TURN || connection.unsent() > self.shared.config.backlog {
+        while connection.blocked.is_none() && !connection.closing && !connection.dead {
+            if turn == TURN {
                 self.mark_ready(slot);
                 break;
             }
+            if connection.is_full(self.shared.config.backlog) {
+                // It goes on when some of that has left: see `flush`.
+                connection.paused = true;
+                break;
+            }
             turn += 1;
-            match parse(&input[done..], &self.shared.config.sizes, &mut at) {
+            match parse(&input[done..], connection.sizes(&self.shared.config.sizes), &mut at) {
                 Parsed::Incomplete => {
+                    connection.closing |= connection.hung_up;
                     connection.waiting_since =
                         if done == input.len() { None } else { Some(connection.waiting_since.unwrap_or(self.now)) };
                     break;
@@ -355,6 +377,10 @@ impl Pump {
                     if args.len() > 0 {
                         connection.waiting_since = None;
                         self.run_command(slot, connection, args, engine, till);
+                        if connection.hung_up && connection.blocked.as_ref().is_some_and(Blocked::waits) {
+                            connection.dead = true;
+                            self.dead.push(slot);
+                        }
                     }
                     done += len;
                 }
@@ -372,13 +398,11 @@ impl Pump {
                     break;
                 }
             }
-            if connection.closing && connection.blocked.is_none() && done == input.len() {
-                break;
-            }
         }
         self.at = at;
+        let left = if connection.closing || connection.dead { input.len() } else { done };
         connection.input = input;
-        connection.consumed(done);
+        connection.consumed(left);
     }
 
     /// Writes a reply in its place.
@@ -490,6 +514,7 @@ impl Pump {
         let number = connection.next_number();
         let service = self.shared.service.clone();
         let protocol = connection.protocol;
+        let waits = matches!(errand, Errand::Acquire(_) | Errand::Watch(..));
         let work = match errand {
             Errand::Watch(..) if connection.watch.is_some() => {
                 return self.write(connection, |reply| reply.invalid("this connection watches already"));
@@ -497,7 +522,7 @@ impl Pump {
             Errand::Watch(prefix, since) => {
                 let work = watch::tell(service, caller, prefix, since, protocol, outlet, number);
                 let work = self.shared.runtime.spawn(work).abort_handle();
-                connection.watch = Some(work.clone());
+                connection.watches(work.clone());
                 work
             }
             errand => self
@@ -510,7 +535,7 @@ impl Pump {
                 .abort_handle(),
         };
         connection.owe(Kind::Mail);
-        connection.blocked = Some(Blocked::Elsewhere(work));
+        connection.blocked = Some(Blocked::Elsewhere { work, waits });
     }
 
     /// Writes the replies of a batch that is durable.
@@ -535,9 +560,33 @@ impl Pump {
             }
             let Some(mut connection) = place.connection.take() else { continue };
             let (service, now) = (self.shared.service.clone(), self.now);
-            connection.settle(number, |from, kind, out| {
-                fast::tell(&service, kind, answer, from, out, now);
-            });
+            let waited = matches!(connection.blocked, Some(Blocked::InLine(_)));
+            match answer {
+                // It hung up while its batch was on the way to the disk, and the poll was not asked since: nobody would
+                // hear of this lease.
+                Ok(Decided::Granted(granted))
+                    if waited
+                        && !granted.repeated
+                        && connection.unheard().any(|unheard| unheard == number)
+                        && connection.transport.has_hung_up() =>
+                {
+                    unheard.push(granted.lease);
+                    connection.settle(number, |_, _, _| ());
+                    connection.blocked = None;
+                    connection.dead = true;
+                    self.dead.push(slot);
+                }
+                // Its key was revoked while it stood in line, and nobody had looked yet.
+                Ok(Decided::Granted(granted)) if waited && connection.is_revoked() => {
+                    unheard.extend((!granted.repeated).then_some(granted.lease));
+                    connection.settle(number, |from, _, out| {
+                        Reply::new(out, from.protocol).denial(&Denial::Unauthorized);
+                    });
+                }
+                answer => {
+                    connection.settle(number, |from, kind, out| fast::tell(&service, kind, answer, from, out, now));
+                }
+            }
             if let Some(Blocked::InLine(_)) = connection.blocked
                 && number.wrapping_add(1) == connection.next_number()
             {
@@ -575,8 +624,9 @@ impl Pump {
                 None => connection.push(&letter.bytes),
             }
             connection.closing |= letter.last;
-            // Whoever does not read what it watches is cut off, and may resume where it was.
-            if connection.unsent() > backlog {
+            // Whoever does not read what it watches is cut off, and may resume where it was. An answer that was asked
+            // for may be as long as it is: there is one at a time.
+            if letter.number.is_none() && connection.unsent() > backlog {
                 connection.dead = true;
                 self.dead.push(slot);
                 continue;
@@ -592,7 +642,7 @@ impl Pump {
 
     /// Sends what is ready, and asks the poll for what each connection needs next.
     fn flush(&mut self) {
-        let limit = self.input_limit();
+        let (limit, backlog) = (self.input_limit(), self.shared.config.backlog);
         let mut sending = std::mem::replace(&mut self.dirty, std::mem::take(&mut self.sending));
         for slot in sending.drain(..) {
             let place = &mut self.places[slot as usize];
@@ -607,6 +657,13 @@ impl Pump {
             if connection.dead {
                 self.dead.push(slot);
                 continue;
+            }
+            if connection.paused && !connection.is_full(backlog) {
+                connection.paused = false;
+                if !place.ready {
+                    place.ready = true;
+                    self.ready.push(slot);
+                }
             }
             let read = connection.wants_read(limit);
             let write = connection.wants_write();
@@ -658,11 +715,10 @@ impl Pump {
         for (slot, place) in self.places.iter_mut().enumerate() {
             let Some(connection) = &mut place.connection else { continue };
             let over = |since: Option<Time>, most: Duration| since.is_some_and(|since| self.now.since(since) > most);
-            // Who waits in the name of a key that was revoked leaves the line: it must not be handed a lease later.
-            let revoked = |caller: &Caller| caller.principal.revoked.load(Ordering::Relaxed);
             if over(connection.waiting_since, config.command_within) && connection.blocked.is_none()
                 || over(connection.stalled_since, config.write_stall)
-                || connection.blocked.is_some() && connection.caller.as_ref().is_some_and(revoked)
+                // Who waits in the name of a key that was revoked leaves the line: it must not be handed a lease later.
+                || connection.blocked.is_some() && connection.is_revoked()
             {
                 connection.dead = true;
                 self.dead.push(slot as u32);
@@ -701,9 +757,14 @@ impl Pump {
             connection.closing = true;
             let told = match connection.blocked.take() {
                 None => false,
-                Some(Blocked::Elsewhere(work)) => {
+                Some(Blocked::Elsewhere { work, waits: true }) => {
                     work.abort();
                     true
+                }
+                // It may have had its effect: its own answer says so, and comes soon.
+                Some(elsewhere @ Blocked::Elsewhere { waits: false, .. }) => {
+                    connection.blocked = Some(elsewhere);
+                    false
                 }
                 // A claim that was granted at this moment has its answer on the way.
                 Some(Blocked::InLine(ticket)) => {

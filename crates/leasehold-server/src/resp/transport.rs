@@ -51,6 +51,18 @@ impl Transport {
         }
     }
 
+    /// Whether the client is known to have hung up, without taking anything of what it sent.
+    pub fn has_hung_up(&self) -> bool {
+        let stream = match self {
+            Self::Plain(stream) => stream,
+            Self::Tls(tls) => &tls.stream,
+        };
+        match stream.peek(&mut [0]) {
+            Ok(count) => count == 0,
+            Err(error) => !matches!(error.kind(), io::ErrorKind::WouldBlock | io::ErrorKind::Interrupted),
+        }
+    }
+
     /// Sends, or keeps for [`Self::flush`].
     ///
     /// # Errors

@@ -1,0 +1,149 @@
+//! Many commands at once, however they are cut, and pauses in the middle.
+
+use std::io::Write;
+use std::net::Shutdown;
+
+use super::super::Config;
+use super::House;
+use super::client::command;
+use crate::service::keys::KeyRing;
+
+/// A stream of numbers that is the same every time.
+struct Dice(u64);
+
+impl Dice {
+    fn roll(&mut self, sides: usize) -> usize {
+        self.0 = self.0.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
+        (self.0 >> 33) as usize % sides
+    }
+}
+
+/// A command whose answer depends on nothing but the commands before it, under names of its own.
+fn mixed(dice: &mut Dice, own: &str) -> Vec<String> {
+    let name = format!("{own}{}", dice.roll(40));
+    let value = format!("v{}", dice.roll(3));
+    let text = match dice.roll(10) {
+        0 | 1 => format!("SET {name} {value} NX PX 3600000"),
+        2 => format!("GET {name}"),
+        3 => format!("EXISTS {name} {own}1 {own}2"),
+        4 => format!("DEL {name}"),
+        5 => format!("EVALSHA c3f8721cbb97f72bc19e972846bd7aaf91901658 1 {name} {value}"),
+        6 => format!("ECHO {name}"),
+        7 => "PING".into(),
+        8 => format!("PTTL {own}absent{name}"),
+        _ => format!("NONSENSE {name}"),
+    };
+    text.split(' ').map(str::to_owned).collect()
+}
+
+/// Goal: commands sent at once, cut anywhere, are answered in order as if sent one by one.
+/// Method: 10,000 of many kinds, fast and slow; once one by one, once in one go under other names of equal length.
+#[tokio::test(flavor = "multi_thread")]
+async fn ten_thousand_at_once_are_answered_as_one_by_one() {
+    let house = House::open(KeyRing::open(), Config::default()).await;
+    tokio::task::block_in_place(|| {
+        let commands = |own: &str| {
+            let mut dice = Dice(7);
+            (0..10_000).map(|_| mixed(&mut dice, own)).collect::<Vec<_>>()
+        };
+        let bytes = |words: &Vec<String>| command(&words.iter().map(String::as_str).collect::<Vec<_>>());
+        let mut one = house.connect();
+        let expected: Vec<Vec<u8>> = commands("a")
+            .iter()
+            .map(|words| {
+                one.send(&bytes(words));
+                one.reply()
+            })
+            .collect();
+        let mut many = house.connect();
+        let all: Vec<u8> = commands("b").iter().flat_map(bytes).collect();
+        let mut writer = many.stream.get_ref().try_clone().unwrap();
+        let sender = std::thread::spawn(move || {
+            let (mut dice, mut rest) = (Dice(11), &all[..]);
+            while !rest.is_empty() {
+                let cut = if dice.roll(4) == 0 { 1 + dice.roll(7) } else { 1 + dice.roll(3000) }.min(rest.len());
+                writer.write_all(&rest[..cut]).unwrap();
+                rest = &rest[cut..];
+            }
+            writer.shutdown(Shutdown::Write).unwrap();
+        });
+        for (index, expected) in expected.iter().enumerate() {
+            let expected =
+                String::from_utf8_lossy(expected).replace("\r\na", "\r\nb").replace("NONSENSE a", "NONSENSE b");
+            assert_eq!(String::from_utf8_lossy(&many.reply()), expected, "command {index}");
+        }
+        assert!(many.reply().is_empty(), "it is closed when all is answered");
+        sender.join().unwrap();
+    });
+    house.end().await;
+}
+
+/// Goal: whoever sends many commands and then half-closes gets every answer, also those not looked at in the first turn.
+#[tokio::test(flavor = "multi_thread")]
+async fn what_was_sent_before_a_half_close_is_answered() {
+    let house = House::open(KeyRing::open(), Config::default()).await;
+    tokio::task::block_in_place(|| {
+        for kind in [&["PING"][..], &["LEASE", "GET", "a"], &["SET", "k", "v", "NX", "PX", "60000"], &["DEL", "k"]] {
+            let mut client = house.connect();
+            let count = 1500;
+            client.send(&command(kind).repeat(count));
+            client.stream.get_ref().shutdown(Shutdown::Write).unwrap();
+            let answers = (0..=count).take_while(|_| !client.reply().is_empty()).count();
+            assert_eq!(answers, count, "{kind:?}");
+        }
+    });
+    house.end().await;
+}
+
+/// Goal: nothing after QUIT is done.
+#[tokio::test(flavor = "multi_thread")]
+async fn nothing_after_quit_is_done() {
+    let house = House::open(KeyRing::open(), Config::default()).await;
+    tokio::task::block_in_place(|| {
+        let mut client = house.connect();
+        client.send(b"PING\r\nQUIT\r\nSET after v NX PX 60000\r\n");
+        assert_eq!([client.reply(), client.reply(), client.reply()], [&b"+PONG\r\n"[..], b"+OK\r\n", b""]);
+        assert_eq!(house.connect().ask(&["EXISTS", "after"]), ":0\r\n");
+    });
+    house.end().await;
+}
+
+/// Goal: a client that does not read is not answered further and costs no processor time; when it reads, all is there.
+/// Method: a small backlog, far more answers than it and the kernel hold; the time this process used meanwhile.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_client_that_does_not_read_costs_nothing_and_loses_nothing() {
+    let config = Config { backlog: 64 << 10, write_stall: std::time::Duration::from_secs(60), ..Config::default() };
+    let house = House::open(KeyRing::open(), config).await;
+    tokio::task::block_in_place(|| {
+        let client = house.connect();
+        let text = "x".repeat(60_000);
+        let count = 1000;
+        let mut writer = client.stream.get_ref().try_clone().unwrap();
+        let (sent, all) = (command(&["ECHO", &text]), count);
+        let sender = std::thread::spawn(move || (0..all).for_each(|_| writer.write_all(&sent).unwrap()));
+        pause(1000);
+        let before = pump_time();
+        pause(1000);
+        let used = pump_time() - before;
+        assert!(used < 300, "{used} ms of a second that had nothing to do");
+        let mut client = client;
+        for index in 0..count {
+            assert_eq!(client.reply().len(), text.len() + 10, "answer {index}");
+        }
+        sender.join().unwrap();
+    });
+    house.end().await;
+}
+
+#[expect(clippy::disallowed_methods, reason = "a real socket in real time")]
+fn pause(ms: u64) {
+    std::thread::sleep(std::time::Duration::from_millis(ms));
+}
+
+/// Milliseconds of processor time of this process. Tests run one to a process under nextest.
+fn pump_time() -> u64 {
+    let stat = std::fs::read_to_string("/proc/self/stat").unwrap();
+    let fields: Vec<&str> = stat.rsplit_once(')').unwrap().1.split_whitespace().collect();
+    // Ticks of ten milliseconds, in user and system mode.
+    (fields[11].parse::<u64>().unwrap() + fields[12].parse::<u64>().unwrap()) * 10
+}
