@@ -4,6 +4,7 @@
 //! decided them, so that a later change of rules never reinterprets history. Replay only evolves.
 
 use std::borrow::Cow;
+use std::fmt;
 
 use crate::command::{Mode, Want};
 use crate::time::Time;
@@ -56,8 +57,8 @@ impl<'a> RequestMark<'a> {
     }
 }
 
-/// A lease as it stood when it was granted, or when a snapshot was taken.
-#[derive(Clone, Debug)]
+/// A lease as it stood when it was granted, or when a snapshot was taken. `Debug` hides the value: it proves ownership.
+#[derive(Clone)]
 pub struct LeaseRecord<'a> {
     /// Names it.
     pub token: Token,
@@ -83,6 +84,21 @@ pub struct LeaseRecord<'a> {
     pub value: Option<&'a [u8]>,
     /// What it covers.
     pub wants: Cow<'a, [Want<'a>]>,
+}
+
+impl fmt::Debug for LeaseRecord<'_> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("LeaseRecord")
+            .field("token", &self.token)
+            .field("granted_at", &self.granted_at)
+            .field("expires_at", &self.expires_at)
+            .field("cap_at", &self.cap_at)
+            .field("holder", &self.holder)
+            .field("principal", &self.principal)
+            .field("value", &self.value.map(|_| "…"))
+            .field("wants", &self.wants)
+            .finish_non_exhaustive()
+    }
 }
 
 /// What happened.

@@ -159,3 +159,23 @@ fn the_commands_say_what_is_wrong() {
     site.ask(&["key", "revoke", &text, "--data", "data"]).with_code(0);
     assert!(site.ask(&["key", "ls", "--data", "data"]).with_code(0).err.contains("there are no keys"));
 }
+
+/// Goal: what a key may see of recent losses is not pushed out by those it may not see.
+#[test]
+fn recent_losses_of_others_hide_none_of_mine() {
+    let site = Site::new();
+    let (admin, _) = key(&site, &["--role", "admin"]);
+    let (mine, _) = key(&site, &["--role", "read", "--prefix", "mine/"]);
+    let server = Server::start(&site, &[]);
+    let mut client = server.connect();
+    assert_eq!(client.ask(&["AUTH", &admin]), "OK");
+    let mut lose = |name: &str| {
+        assert_eq!(client.ask(&["SET", name, "v", "NX", "PX", "60000"]), "OK");
+        assert_eq!(client.ask(&["LEASE", "REVOKE", name, "REASON", "test"]), "1");
+    };
+    lose("mine/seat");
+    (0..120).for_each(|n| lose(&format!("others/{n}")));
+    let (status, text) = server.ask("GET", "/v1/status", Some(&mine), "");
+    assert_eq!(status, 200, "{text}");
+    assert!(text.contains("mine/seat") && !text.contains("others/"), "{text}");
+}

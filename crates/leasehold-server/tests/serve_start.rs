@@ -257,3 +257,28 @@ fn json_logs_are_json() {
     let audit = lines.iter().find(|line| line["target"] == "leasehold::audit").expect("an audit line");
     assert_eq!((&audit["fields"]["what"], &audit["fields"]["names"]), (&"revoke".into(), &"a\"b".into()));
 }
+
+/// Goal: clients that take every connection there is do not take the descriptors that the journal needs: whoever is
+/// connected goes on writing, over many segments.
+/// Method: a low limit of open files, more connections on both ports than it has room for, and values that fill segments.
+#[test]
+fn connections_leave_descriptors_for_the_journal() {
+    let site = Site::new();
+    let mut command = Command::new("sh");
+    command.args(["-c", "ulimit -n 128; exec \"$0\" \"$@\"", env!("CARGO_BIN_EXE_leasehold"), "serve"]).args(FREE);
+    command.env("LEASEHOLD_DATA", site.path("data")).stdout(Stdio::null());
+    command.stderr(std::fs::File::create(site.path("stderr")).expect("a file"));
+    let server = Server::spawn(&site, &mut command);
+    server.wait_for("32 connections");
+    let mut client = server.connect();
+    let taken: Vec<_> = [server.http, server.resp]
+        .iter()
+        .flat_map(|address| (0..150).map(move |_| TcpStream::connect(address)))
+        .collect();
+    let value = "v".repeat(4000);
+    for n in 0..3000 {
+        assert_eq!(client.ask(&["SET", &format!("n{n}"), &value, "NX", "PX", "1000"]), "OK", "{}", server.said());
+    }
+    drop(taken);
+    server.stop().with_code(0);
+}

@@ -151,6 +151,24 @@ async fn every_try_of_one_acquire_has_the_same_request_id() {
     assert!(ids[0].len() >= 32, "128 random bits: {ids:?}");
 }
 
+/// Goal: after a try whose answer was lost, a no of the server's gate (key, rate, connections) is not taken for the
+/// answer: the first try may have been granted. A no of the engine is, and so is the gate's to a first try.
+#[tokio::test]
+async fn a_no_at_the_gate_does_not_answer_an_earlier_try() {
+    let lease = LeaseId::new("7-abc");
+    for no in ["-QUOTA too many connections\r\n", "-NOAUTH a key is needed\r\n", "-FORBIDDEN outside\r\n"] {
+        let client = Stub::new([Line::Hang, say(no), Line::Hang, say(no), say(no)]).await.client().await;
+        let unsure = client.acquire(claim()).await;
+        assert!(matches!(unsure, Err(Error::Indeterminate { .. })), "{no:?}: {unsure:?}");
+        let unsure = client.release(&lease).await;
+        assert!(matches!(unsure, Err(Error::Indeterminate { .. })), "{no:?}: {unsure:?}");
+        let sure = client.acquire(claim()).await;
+        assert!(matches!(sure, Err(Error::Invalid(_) | Error::Refused(_))), "{no:?}: {sure:?}");
+    }
+    let held = Stub::new([Line::Hang, say("-HELD queue=0 resource=\"a\"\r\n")]).await.client().await;
+    assert!(matches!(held.acquire(claim()).await, Err(Error::Refused(_))), "the engine knows the request id");
+}
+
 /// Goal: a grant that comes after its caller went away is given back; with the caller's own id it is not.
 /// Method: the stub keeps the answer back until something else is asked.
 #[tokio::test]

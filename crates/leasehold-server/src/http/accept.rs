@@ -24,6 +24,7 @@ use super::guard::{self, Arrival};
 use super::io::{Guarded, Pulse, Told};
 use super::routes;
 use super::seats::{Full, Seat, Seats};
+use super::socket::{Socket, Wire};
 use super::{App, Config};
 use crate::service::Peer;
 
@@ -32,6 +33,10 @@ const FULL: &[u8] =
     b"HTTP/1.1 503 Service Unavailable\r\nRetry-After: 1\r\nContent-Length: 0\r\nConnection: close\r\n\r\n";
 const FULL_FOR_YOU: &[u8] =
     b"HTTP/1.1 429 Too Many Requests\r\nRetry-After: 1\r\nContent-Length: 0\r\nConnection: close\r\n\r\n";
+
+/// How often somebody looks whether the client of a request that is being answered is still there: whoever waits in line
+/// and hangs up leaves it within a second.
+const LOOK: Duration = Duration::from_millis(400);
 
 /// Accepts until the server stops, then waits for what is under way.
 ///
@@ -116,19 +121,21 @@ impl Line {
                 match speaks {
                     Speaks::Http => {
                         pulse.begin();
-                        self.talk(stream, arrival, pulse).await;
+                        let (socket, wire) = Socket::new(stream);
+                        self.talk(socket, &wire, arrival, pulse).await;
                     }
                     Speaks::Resp => drop(stream.try_write(WRONG_PORT)),
                     Speaks::Nothing => {}
                 }
             }
             Some(tls) => {
+                let (socket, wire) = Socket::new(stream);
                 let shaken = tokio::select! {
-                    shaken = timeout(self.app.config.header, tls.accept(stream)) => shaken,
+                    shaken = timeout(self.app.config.header, tls.accept(socket)) => shaken,
                     () = stop.cancelled() => return,
                 };
                 if let Ok(Ok(stream)) = shaken {
-                    self.talk(stream, arrival, pulse).await;
+                    self.talk(stream, &wire, arrival, pulse).await;
                 }
             }
         }
@@ -137,6 +144,7 @@ impl Line {
     async fn talk<S: AsyncRead + AsyncWrite + Unpin + Send + 'static>(
         &self,
         stream: S,
+        wire: &Wire,
         arrival: Arrival,
         pulse: Arc<Pulse>,
     ) {
@@ -162,6 +170,8 @@ impl Line {
                 connection.await
             }
             ended = connection.as_mut() => ended,
+            // Dropped with all that waits for it.
+            () = cut(wire, &pulse) => return,
         };
         if let Err(error) = ended {
             tracing::debug!(target: "leasehold::http", peer = %self.peer, %error, "a connection ended early");
@@ -183,6 +193,21 @@ async fn answer(app: App, mut router: Router, arrival: Arrival, mut request: Req
     // Never the path or the query: names are their owners' business, and people put secrets where they do not belong.
     tracing::debug!(target: "leasehold::http", peer = %arrival.peer, %method, status = response.status().as_u16());
     guard::seal(response, is_api)
+}
+
+/// Comes to its end when a request is being answered and nobody is there any more to be told.
+async fn cut(wire: &Wire, pulse: &Pulse) {
+    loop {
+        // Thousands of idle connections look at nothing.
+        pulse.until_busy().await;
+        sleep_until(Instant::now() + LOOK).await;
+        while pulse.is_busy() {
+            if wire.is_cut() {
+                return;
+            }
+            sleep_until(Instant::now() + LOOK).await;
+        }
+    }
 }
 
 enum Speaks {

@@ -16,6 +16,7 @@ use std::time::Duration;
 use axum::body::{Body, Bytes, HttpBody};
 use hyper::body::{Frame, SizeHint};
 use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
+use tokio::sync::Notify;
 use tokio::time::{Instant, Sleep, sleep_until};
 
 use super::Config;
@@ -34,6 +35,8 @@ enum Phase {
 /// The phase, shared by the socket and by who answers.
 pub struct Pulse {
     phase: Mutex<Phase>,
+    /// Told when a request is whole.
+    asked: Notify,
     header: Duration,
     idle: Duration,
 }
@@ -42,7 +45,7 @@ impl Pulse {
     /// A connection that has said nothing.
     pub fn new(config: &Config) -> Arc<Self> {
         let phase = Mutex::new(Phase::Awaiting(Instant::now() + config.first_byte));
-        Arc::new(Self { phase, header: config.header, idle: config.idle })
+        Arc::new(Self { phase, asked: Notify::new(), header: config.header, idle: config.idle })
     }
 
     /// The first byte of a request came.
@@ -53,6 +56,17 @@ impl Pulse {
     /// A request is whole.
     pub fn busy(&self) {
         self.set(Phase::Busy);
+        self.asked.notify_one();
+    }
+
+    /// Comes to its end when a request has become whole since the last call.
+    pub async fn until_busy(&self) {
+        self.asked.notified().await;
+    }
+
+    /// Whether a request is being answered.
+    pub fn is_busy(&self) -> bool {
+        matches!(self.get(), Phase::Busy)
     }
 
     fn rest(&self) {

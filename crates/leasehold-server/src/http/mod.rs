@@ -10,7 +10,7 @@
 //! - [`leases`], [`resources`], [`watch`], [`status`]: what each route takes and answers.
 //! - [`fields`], [`text`], [`shape`], [`problem`]: JSON and names in, JSON and problems out.
 //! - [`guard`]: who may ask from where: Host, Origin, and the headers that keep browsers in line.
-//! - [`accept`], [`seats`], [`io`]: connections, how many, and how long they may dawdle.
+//! - [`accept`], [`seats`], [`io`], [`socket`]: connections, how many, how long they may dawdle, and whether they are cut.
 //! - [`openapi`], [`pages`]: the description of all this, and the pages.
 //!
 //! # Laws
@@ -36,6 +36,7 @@ mod resources;
 mod routes;
 mod seats;
 mod shape;
+mod socket;
 mod status;
 #[cfg(test)]
 mod tests;

@@ -7,6 +7,7 @@ use std::sync::{Mutex, PoisonError};
 use std::time::Duration;
 
 use rustix::event::{EventfdFlags, PollFd, PollFlags, Timespec, eventfd, poll};
+use tokio::sync::OwnedSemaphorePermit;
 
 /// Wakes a pump that sleeps, and costs nothing while it does not.
 #[derive(Debug)]
@@ -77,6 +78,8 @@ pub struct Letter {
     pub bytes: Vec<u8>,
     /// Nothing more will come, and the connection is to be closed.
     pub last: bool,
+    /// Given back when the letter was taken: until then whoever writes many writes no more.
+    pub _place: Option<OwnedSemaphorePermit>,
 }
 
 /// Letters that wait to be taken.

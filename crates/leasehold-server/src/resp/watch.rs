@@ -3,11 +3,16 @@
 use std::sync::Arc;
 
 use leasehold::engine::{Event, EventId};
+use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 
 use super::mail::{Bell, Letter, Mailbox};
 use super::reply::{Protocol, Reply};
 use crate::service::watch::Told;
 use crate::service::{Caller, Denial, Service};
+
+/// Letters of one watch that its pump has not taken yet. A pump may be kept by the disk, and many may resume a long way
+/// back at that moment: what they are to be told stays where it is kept once, and is not copied for each of them.
+const AHEAD: usize = 4;
 
 /// Where pushes go.
 #[derive(Clone)]
@@ -21,7 +26,11 @@ pub struct Outlet {
 impl Outlet {
     /// Sends bytes to the connection.
     pub fn post(&self, number: Option<u32>, bytes: Vec<u8>, last: bool) {
-        let letter = Letter { slot: self.slot, id: self.id, number, bytes, last };
+        self.send(number, bytes, last, None);
+    }
+
+    fn send(&self, number: Option<u32>, bytes: Vec<u8>, last: bool, place: Option<OwnedSemaphorePermit>) {
+        let letter = Letter { slot: self.slot, id: self.id, number, bytes, last, _place: place };
         self.mailbox.post(letter, &self.bell);
     }
 }
@@ -46,14 +55,17 @@ pub async fn tell(
     };
     Reply::new(&mut out, protocol).simple("OK");
     outlet.post(Some(number), out, false);
+    let places = Arc::new(Semaphore::new(AHEAD));
     loop {
+        // Nobody closes it.
+        let place = places.clone().acquire_owned().await.ok();
         match watcher.next().await {
             Ok(told) => {
                 let mut out = Vec::new();
                 for one in &told {
                     push(one, protocol, &mut out);
                 }
-                outlet.post(None, out, false);
+                outlet.send(None, out, false, place);
             }
             Err(denial) => return outlet.post(None, goodbye(&denial, protocol), true),
         }
@@ -131,4 +143,63 @@ fn event_json(event: &Event, prev: EventId) -> serde_json::Value {
         value["reason"] = event.reason.clone().into();
     }
     value
+}
+
+#[cfg(test)]
+mod tests {
+    use std::time::Duration;
+
+    use leasehold::clock::SystemClock;
+    use leasehold::engine::embedded::{Embedded, Options};
+    use leasehold::engine::{Claim, Engine, Mode, Seen, Want};
+
+    use super::*;
+    use crate::service::audit::Audit;
+    use crate::service::keys::KeyRing;
+    use crate::service::{Opened, Peer};
+
+    const NAMES: usize = 4000;
+
+    fn claim(number: usize) -> Claim {
+        Claim {
+            wants: vec![Want { name: number.to_string(), mode: Mode::Exclusive }],
+            ttl: Duration::from_secs(60),
+            wait: Duration::ZERO,
+            max_hold: None,
+            delay: Duration::ZERO,
+            holder: "ada".into(),
+            request: None,
+            principal: String::new(),
+        }
+    }
+
+    /// Goal: a watch that has much to tell does not heap it up for a pump that takes nothing, and tells all of it, in
+    /// order, to one that does.
+    #[tokio::test(flavor = "multi_thread")]
+    async fn news_wait_for_a_pump_that_is_kept() {
+        let dir = tempfile::tempdir().unwrap();
+        let engine = Embedded::open(dir.path(), Options::default()).await.unwrap();
+        let Seen::Reset(begin) = engine.watch(None).await.unwrap().next().await.unwrap() else {
+            panic!("a watch begins with where things stand")
+        };
+        futures_util::future::join_all((0..NAMES).map(|number| engine.acquire(claim(number)))).await;
+        let service = Service::new(Opened::Embedded(engine), KeyRing::open(), Audit, SystemClock::shared());
+        let peer = Peer(([127, 0, 0, 1], 1).into());
+        let caller = service.enter(None, peer).unwrap();
+        let (mailbox, bell) = (Arc::new(Mailbox::default()), Arc::new(Bell::new().unwrap()));
+        let outlet = Outlet { mailbox: mailbox.clone(), bell, slot: 0, id: 1 };
+        let work = tokio::spawn(tell(service, caller, String::new(), Some(begin), Protocol::Resp3, outlet, 7));
+        let moment = || tokio::time::sleep_until(tokio::time::Instant::now() + Duration::from_millis(300));
+        moment().await;
+        let letters = mailbox.take();
+        assert_eq!(letters.len(), 1 + AHEAD, "the answer, and what may be ahead");
+        let mut heard = letters.into_iter().flat_map(|letter| letter.bytes).collect::<Vec<u8>>();
+        while heard.windows(7).filter(|part| *part == b"granted").count() < NAMES {
+            let before = heard.len();
+            moment().await;
+            heard.extend(mailbox.take().into_iter().flat_map(|letter| letter.bytes));
+            assert!(heard.len() > before, "it goes on when letters are taken");
+        }
+        work.abort();
+    }
 }

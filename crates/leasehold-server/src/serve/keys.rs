@@ -42,14 +42,19 @@ impl Watch {
     /// Looks until it is dropped. The first look reads the list again: it may have changed since the start.
     pub async fn run(self) {
         let mut seen = None;
+        let mut unreadable = false;
         let mut at = self.clock.now();
         loop {
             let data = self.data.clone();
             // Off the threads that answer: a disk may hang.
             let looked = tokio::task::spawn_blocking(move || look(&data, seen)).await;
             if let Ok((stamp, Some(read))) = looked {
-                seen = Some(stamp);
-                self.take_up(read);
+                seen = seen_now(stamp, &read);
+                // Once is enough to say that it cannot be read.
+                if !(seen.is_none() && unreadable) {
+                    self.take_up(read);
+                }
+                unreadable = seen.is_none();
             }
             at = at.plus(LOOK_EVERY).max(self.clock.now());
             self.clock.sleep_until(at).await;
@@ -81,4 +86,32 @@ fn look(data: &Path, seen: Option<Option<Stamp>>) -> (Option<Stamp>, Option<Resu
     let stamp = Stamp::of(data);
     let changed = seen != Some(stamp);
     (stamp, changed.then(|| KeyFile::load(data)))
+}
+
+/// The stamp that needs no second look. What could not be read does: a lack of descriptors, or a disk that hiccups, must
+/// not keep a revoked key alive until the file is changed once more.
+fn seen_now(stamp: Option<Stamp>, read: &Result<KeyFile, Bad>) -> Option<Option<Stamp>> {
+    (!matches!(read, Err(Bad::Io { .. }))).then_some(stamp)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Goal: a list that could not be read is read again though it did not change; one that was read is not, damaged or
+    /// not.
+    #[test]
+    fn what_could_not_be_read_is_read_again() {
+        let dir = tempfile::tempdir().unwrap();
+        std::fs::write(dir.path().join("keys.toml"), "").unwrap();
+        let read_again = |read: &dyn Fn() -> Result<KeyFile, Bad>| {
+            let (stamp, _) = look(dir.path(), None);
+            look(dir.path(), seen_now(stamp, &read())).1.is_some()
+        };
+        let path = dir.path().to_owned();
+        let no_descriptor = || std::io::Error::from_raw_os_error(24);
+        assert!(read_again(&|| Err(Bad::Io { attempt: "read", path: path.clone(), source: no_descriptor() })));
+        assert!(!read_again(&|| Err(Bad::Damaged { path: path.clone(), why: String::new() })));
+        assert!(!read_again(&|| Ok(KeyFile::default())));
+    }
 }

@@ -12,6 +12,8 @@ use crate::{http, resp};
 const BACKLOG: i32 = 4096;
 /// Descriptors that are not connections: the journal, timers, threads.
 const OTHER_FILES: u64 = 64;
+/// Each of them has its own connections.
+const PORTS: u64 = 2;
 
 /// Where it listens in truth: a port of 0 was chosen by the kernel.
 #[derive(Clone, Copy, Debug)]
@@ -22,6 +24,17 @@ pub struct Ports {
     pub resp: SocketAddr,
     /// So many files may be open, where that is not enough for all the connections that are allowed.
     pub files: Option<u64>,
+}
+
+impl Ports {
+    /// Connections on each port: as many as allowed, and no more than there are descriptors for. The last ones are the
+    /// journal's: if clients could take them, its next segment could not be opened, and that is the end of the engine.
+    pub fn room(&self, allowed: usize) -> usize {
+        let room = self.files.map_or(usize::MAX, |files| {
+            usize::try_from(files.saturating_sub(OTHER_FILES) / PORTS).unwrap_or(usize::MAX).max(1)
+        });
+        allowed.min(room)
+    }
 }
 
 /// Refuses an address that others can reach without keys, or without TLS unless that was asked for.
@@ -87,7 +100,7 @@ fn listen(port: &str, address: SocketAddr) -> anyhow::Result<TcpListener> {
 /// A descriptor for every connection, as far as the system allows. Says how many it allows if they are not enough.
 fn make_room(connections: usize) -> Option<u64> {
     use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
-    let wanted = connections as u64 + OTHER_FILES;
+    let wanted = (connections as u64).saturating_mul(PORTS).saturating_add(OTHER_FILES);
     let limit = getrlimit(Resource::Nofile);
     if limit.current.is_none_or(|current| current >= wanted) {
         return None;

@@ -181,13 +181,14 @@ struct House {
 }
 
 impl House {
-    async fn open(config: Config, handle: tokio::runtime::Handle) -> anyhow::Result<Self> {
+    async fn open(mut config: Config, handle: tokio::runtime::Handle) -> anyhow::Result<Self> {
         let signals = Signals::listen()?;
         let keys = keys::load(&config.data)?;
         listen::permit(&config, !keys.keys.is_empty())?;
         let tls = config.tls.clone().map(Tls::load).transpose().map_err(|why| Failure::usage(format!("TLS: {why}")))?;
         let tls = tls.map(Arc::new);
         let (web, redis, ports) = listen::bind(&config)?;
+        config.limits.connections = ports.room(config.limits.connections);
         let clock = SystemClock::shared();
         let (sender, notices) = mpsc::unbounded_channel();
         let options = Options {
@@ -244,8 +245,9 @@ impl House {
     fn say_what_is_short(&self) {
         if let Some(files) = self.ports.files {
             tracing::info!(
-                "the system allows {files} open files, fewer than limits.connections: raise one (LimitNOFILE, ulimit \
-                 -n) or lower the other"
+                "the system allows {files} open files, fewer than limits.connections on both ports: {} connections on \
+                 each are let in; raise it (LimitNOFILE, ulimit -n), or lower limits.connections",
+                self.config.limits.connections
             );
         }
     }

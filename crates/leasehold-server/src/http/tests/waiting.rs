@@ -51,9 +51,18 @@ async fn a_retried_acquire_has_one_effect() {
 async fn a_hang_up_leaves_the_queue() {
     let server = Server::start().await;
     let ada = server.take("seat", 30_000, "ada").await;
-    for headers in [&[][..], &[("Idempotency-Key", "order-8")][..]] {
+    let next = b"GET /healthz HTTP/1.1\r\nHost: localhost\r\n\r\n";
+    // What follows the request keeps hyper from reading on, and so from noticing the end.
+    for (headers, behind) in [
+        (&[][..], &b""[..]),
+        (&[("Idempotency-Key", "order-8")][..], b""),
+        (&[], b"\r\n"),
+        (&[], b"G"),
+        (&[], &next.repeat(1000)),
+    ] {
         let mut bob = server.client().await;
         bob.send("POST", "/v1/leases", headers, Some(&patient("seat", "bob"))).await;
+        bob.raw(behind).await;
         server.until_queued("seat", 1).await;
         drop(bob);
         let gone = Instant::now();

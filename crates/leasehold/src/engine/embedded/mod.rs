@@ -228,9 +228,10 @@ impl Embedded {
         (*state.desk.book.tally(), state.commits, state.desk.book.counts())
     }
 
-    /// The newest `most` leases that lapsed or were revoked, newest first, as far as they are still known.
-    pub fn recent_losses(&self, most: usize) -> Vec<Event> {
-        self.counter.newsroom.recent_losses(most, self.counter.clock.now())
+    /// The newest `most` leases that lapsed or were revoked, newest first, as far as they are still known: of those that
+    /// cover a resource which whoever asks `sees`.
+    pub fn recent_losses(&self, most: usize, sees: impl Fn(&str) -> bool) -> Vec<Event> {
+        self.counter.newsroom.recent_losses(most, sees, self.counter.clock.now())
     }
 
     async fn take(&self, claim: Claim, value: Option<&[u8]>) -> Result<Grant, Error> {

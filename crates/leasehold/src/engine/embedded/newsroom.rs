@@ -103,7 +103,7 @@ impl Newsroom {
         Found::Sheets(sheets, kept.sheets[at].first)
     }
 
-    pub fn recent_losses(&self, most: usize, now: Time) -> Vec<Event> {
+    pub fn recent_losses(&self, most: usize, sees: impl Fn(&str) -> bool, now: Time) -> Vec<Event> {
         let sheets: Vec<(u64, Arc<[u8]>)> =
             self.kept().sheets.iter().map(|sheet| (sheet.first, sheet.news.clone())).collect();
         let mut found = Vec::new();
@@ -112,7 +112,7 @@ impl Newsroom {
             let mut here = Vec::new();
             let mut number = first;
             while let Ok(news) = News::decode(&mut reader) {
-                if matches!(news.kind, Kind::Lapsed | Kind::Revoked) {
+                if matches!(news.kind, Kind::Lapsed | Kind::Revoked) && news.names.iter().any(|name| sees(name)) {
                     here.push(event(EventId { run: self.run, number }, &news, now.since(news.at)));
                 }
                 number += 1;

@@ -196,6 +196,11 @@ impl Counter {
     /// how to gather for a slow disk.
     pub fn write_here(&self) -> bool {
         let Ok(mut press) = self.press.try_lock() else { return false };
+        // The engine is handed out a moment before its writer and keeper run: whatever the keeper would be asked for
+        // must wait for it, and not be taken for its death.
+        if press.jobs.is_none() {
+            return false;
+        }
         let state = self.lock();
         if state.failed.is_some() || state.in_doubt || state.pace.sync >= SLOW_SYNC {
             return false;
@@ -204,7 +209,12 @@ impl Counter {
             return true;
         }
         match press.write(self, state) {
-            Ok(()) => self.nudge_for_time(self.lock()),
+            Ok(()) => {
+                let state = self.lock();
+                // A grant that nobody waited for was ended, and whoever stood behind it was granted: that is not
+                // written yet, and nobody else was told of it.
+                if state.desk.has_work() { self.nudge(state) } else { self.nudge_for_time(state) }
+            }
             Err(error) => self.fail(&error),
         }
         true
@@ -327,7 +337,8 @@ impl Writer {
                 Next::Fail(sentence) => return Err(io::Error::other(sentence)),
                 Next::Proof => {
                     let mut press = self.press();
-                    if self.counter.lock().failed.is_none() {
+                    let sound = |state: &State| state.failed.is_none() && !state.in_doubt;
+                    if sound(&self.counter.lock()) {
                         press.journal.prove()?;
                     }
                     self.counter.lock().proof_at = None;
@@ -412,4 +423,60 @@ const SLOW_SYNC: Duration = Duration::from_millis(1);
 /// Ends a lease that nobody waits for; the answer goes nowhere.
 pub(super) fn release_unseen(state: &mut State, lease: LeaseKey, now: Time) {
     state.desk.submit(Command::Release { lease }, Address::nowhere, now);
+}
+
+#[cfg(test)]
+mod tests {
+    use leasehold_core::{Acquire, Mode, Ticket, Want};
+
+    use super::super::random::{RandomPool, random_u64};
+    use super::super::storage::Directory;
+    use super::super::{Embedded, Options, Started, Tray, start};
+    use super::*;
+
+    /// Goal: a server's thread that writes before the keeper runs leaves it to the writer, and does not stop the engine.
+    /// Method: an engine whose writer is started late, and a batch that fills more than half of a segment, so that the
+    /// keeper would be asked for the next one.
+    #[test]
+    fn what_comes_before_the_keeper_waits_for_it() {
+        let dir = tempfile::tempdir().expect("a directory");
+        let storage: Arc<dyn Storage> = Arc::new(Directory::open(dir.path()).expect("it opens"));
+        let mut options = Options::default();
+        options.sizes.segment = 64 << 10;
+        let Started { desk, clock, journal } =
+            start(&storage, &options, Box::new(random_u64), |_, _| {}).expect("it starts");
+        let counter = Arc::new(Counter::new(desk, clock, Newsroom::new(1, 0), journal));
+        let engine =
+            Embedded { counter: counter.clone(), writer: Mutex::new(None), random: Mutex::new(RandomPool::new()) };
+        let tray = Tray::new(|| {});
+        let mut till = engine.till();
+        for number in 0..200 {
+            let name = format!("{number}-{}", "n".repeat(200));
+            let claim = Acquire {
+                ticket: Ticket(0),
+                wants: &[Want { name: &name, mode: Mode::Exclusive }],
+                ttl_ms: 60_000,
+                wait_ms: 0,
+                max_hold_ms: None,
+                delay_ms: 0,
+                holder: "ada",
+                request: None,
+                secret: till.secret(),
+                principal: "",
+                value: None,
+            };
+            till.acquire(claim, &tray, number).expect("it runs");
+        }
+        till.write();
+        assert!(counter.lock().failed.is_none() && tray.is_empty(), "nothing was written, nothing failed");
+        let segment = options.sizes.segment;
+        let notices = options.notices.clone();
+        let writer = Writer { counter: counter.clone(), storage, segment, notices, lock: None };
+        let thread = std::thread::spawn(move || writer.run());
+        *engine.writer.lock().unwrap_or_else(PoisonError::into_inner) = Some(thread);
+        drop(engine); // finishes what there is
+        let mut answers = Vec::new();
+        tray.take(&mut answers);
+        assert_eq!(answers.iter().filter(|(_, answer)| matches!(answer, Ok(Reply::Granted(_)))).count(), 200);
+    }
 }

@@ -104,6 +104,9 @@ impl Errand {
                     Ok(grant) => return Some(Ok(grant)),
                     Err(odd) => return Some(Err(indeterminate(self.attempt(), Box::new(odd)))),
                 },
+                Tried::No(error) if maybe && Tried::is_of_the_gate(&error) => {
+                    return Some(Err(self.in_vain(maybe, Box::new(error))));
+                }
                 Tried::No(error) => return Some(Err(error)),
                 Tried::Unknown(source) => {
                     maybe = true;

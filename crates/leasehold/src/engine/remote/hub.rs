@@ -25,7 +25,7 @@ use super::reply::Value;
 use super::{indeterminate, unavailable};
 use crate::clock::Clock;
 use crate::engine::LeaseId;
-use crate::error::{BoxError, Error};
+use crate::error::{BoxError, Error, Refusal};
 
 /// How long what is worth repeating is repeated.
 pub(super) const INSIST: Duration = Duration::from_secs(3);
@@ -77,6 +77,12 @@ impl Tried {
             Err(Broken { sent: true, why }) => Self::Unknown(Box::new(why)),
             Err(Broken { sent: false, why }) => Self::NoEffect(Box::new(why)),
         }
+    }
+
+    /// A no that says nothing of an earlier try whose answer was lost: the server's gate (the key, its rate, too many
+    /// connections) speaks before anybody looks at what was asked.
+    pub fn is_of_the_gate(error: &Error) -> bool {
+        matches!(error, Error::Invalid(_) | Error::Refused(Refusal::Quota(_)))
     }
 
     pub fn unconnected(why: NoConnection) -> Self {
@@ -206,6 +212,9 @@ impl Hub {
             };
             let (source, again) = match tried {
                 Tried::Heard(value) => return Ok(value),
+                Tried::No(error) if maybe && Tried::is_of_the_gate(&error) => {
+                    return Err(indeterminate(attempt(), Box::new(error)));
+                }
                 Tried::No(error) => return Err(error),
                 Tried::Unknown(source) => {
                     maybe |= nature != Nature::Reading;
