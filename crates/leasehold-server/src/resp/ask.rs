@@ -475,7 +475,7 @@ fn acquire(rest: Args<'_>) -> Result<Acquire<'_>, String> {
 /// Names with a mode each: `X`, `S`, or `n/m`.
 fn each(rest: Args<'_>) -> Result<Vec<(&str, Mode)>, String> {
     const USAGE: &str = "LEASE ACQUIRE ttl_ms … EACH name X|S|n/m [name X|S|n/m …]";
-    if rest.len() == 0 || rest.len() % 2 != 0 {
+    if rest.len() == 0 || !rest.len().is_multiple_of(2) {
         return Err(wrong(USAGE));
     }
     let mut wants = Vec::with_capacity(rest.len() / 2);

@@ -205,10 +205,9 @@ impl Connection {
 
     /// The acquires that are owed an answer and will not be asked for again: if granted, nobody will hear of it.
     pub fn unheard(&self) -> impl Iterator<Item = u32> + '_ {
-        self.owed.iter().enumerate().filter_map(|(index, slot)| {
-            matches!(slot, Slot::Owed(Kind::Acquire { retried: false, .. }))
-                .then(|| self.first.wrapping_add(index as u32))
-        })
+        let unheard = |slot: &Slot| matches!(slot, Slot::Owed(Kind::Acquire { retried: false, .. }));
+        let owed = self.owed.iter().enumerate().filter(move |(_, slot)| unheard(slot));
+        owed.map(|(index, _)| self.first.wrapping_add(index as u32))
     }
 
     /// The next command asks for a watch, and this is the work.
