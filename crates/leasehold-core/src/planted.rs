@@ -53,11 +53,25 @@ pub enum Bug {
     ForgetEndings,
     /// A read shows a grant that is not durable yet.
     ReadAhead,
+    /// A key is freed whatever value is shown.
+    FreeAnyValue,
+    /// A key that is due but not yet collected is pushed, and lives again.
+    ExtendRevives,
+    /// A lease that gives up one of its keys keeps the resource closed.
+    FreedKeepsResource,
+    /// Watchers are not told when a lease gives up one of its keys.
+    NewsLost,
+    /// Watchers are told before the sync.
+    NewsBeforeSync,
+    /// Leases of a principal are not counted.
+    PrincipalNotCounted,
+    /// A thread that writes its own batch panics on the way.
+    PressPanics,
 }
 
 impl Bug {
     /// Every bug that can be planted.
-    pub const ALL: [Self; 22] = [
+    pub const ALL: [Self; 29] = [
         Self::TokensRestart,
         Self::LapseEarly,
         Self::ReviveDue,
@@ -80,6 +94,13 @@ impl Bug {
         Self::FenceAcceptsStale,
         Self::ForgetEndings,
         Self::ReadAhead,
+        Self::FreeAnyValue,
+        Self::ExtendRevives,
+        Self::FreedKeepsResource,
+        Self::NewsLost,
+        Self::NewsBeforeSync,
+        Self::PrincipalNotCounted,
+        Self::PressPanics,
     ];
 }
 

@@ -6,7 +6,7 @@
 
 use std::time::Duration;
 
-use leasehold_core::{End, Fact, Mode, Secret, Token};
+use leasehold_core::{End, Fact, Mode, Push, Secret, Token};
 
 /// Index of an operation in [`History::ops`].
 pub type OpId = usize;
@@ -38,11 +38,56 @@ pub enum Kind {
         /// The resource.
         name: String,
     },
+    /// Free keys by name.
+    Free {
+        /// Which, and what was shown.
+        keys: Asked,
+        /// How many the reference model would free; none if it would call the command invalid.
+        expect: Option<usize>,
+    },
+    /// Push the end of keys.
+    Extend {
+        /// Which, and what was shown.
+        keys: Asked,
+        /// How far.
+        push: Push,
+        /// How many the reference model would push; none if it would call the command invalid.
+        expect: Option<usize>,
+    },
+    /// Look at a resource.
+    Read {
+        /// The resource.
+        name: String,
+        /// The tokens that the book showed, to be told when that is durable.
+        saw: Vec<u64>,
+        /// The book's time then.
+        at: u64,
+        /// How many facts were durable when it was asked.
+        durable: usize,
+    },
     /// Give up waiting.
     Cancel {
         /// The acquire that waits.
         op: OpId,
     },
+}
+
+/// Keys by name, and the value that was shown, if any.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Asked {
+    /// Which.
+    pub names: Vec<String>,
+    /// The proof; without it any key is meant.
+    pub value: Option<String>,
+}
+
+impl Asked {
+    /// Whether a lease with this value, which covers these, may be touched by it.
+    #[must_use]
+    pub fn may_touch(&self, value: &str, wants: &[(String, Mode)]) -> bool {
+        self.value.as_deref().is_none_or(|shown| shown == value)
+            && wants.iter().any(|(name, _)| self.names.contains(name))
+    }
 }
 
 /// A claim.
@@ -60,6 +105,10 @@ pub struct Ask {
     pub delay: Duration,
     /// Request id, the same in every retry.
     pub request: Option<String>,
+    /// Who asks.
+    pub principal: String,
+    /// Taken as keys that show this.
+    pub value: Option<String>,
 }
 
 /// How it ended for the caller.
@@ -87,6 +136,17 @@ pub enum Outcome {
     Released(bool),
     /// Leases ended.
     Revoked(usize),
+    /// Keys freed.
+    Freed(usize),
+    /// Keys pushed.
+    Extended(usize),
+    /// The look was answered.
+    Read {
+        /// How many facts were durable then.
+        durable: usize,
+    },
+    /// The principal, or everybody, has their share.
+    Quota,
     /// Whether it still waited.
     Cancelled(bool),
     /// Somebody has it.
@@ -116,8 +176,10 @@ pub struct Op {
     pub outcome: Outcome,
     /// Which life of the engine answered.
     pub epoch: usize,
-    /// For hostile operations: whether the book was the same before and after.
+    /// For operations that must change nothing: whether the book was the same before and after.
     pub untouched: bool,
+    /// Whether a refusal for want of room would be true, by the reference model.
+    pub full: bool,
 }
 
 /// A fact, as the journal has it, in commit order.
@@ -141,6 +203,10 @@ pub enum Recorded {
         ttl: u64,
         /// Request id.
         request: Option<String>,
+        /// Who it is counted for.
+        principal: String,
+        /// What its keys show.
+        value: Option<String>,
     },
     /// The end moved.
     Renewed {
@@ -197,6 +263,8 @@ impl Recorded {
                 cap_at: record.cap_at.as_nanos(),
                 ttl: u64::from(record.ttl_ms) * 1_000_000,
                 request: record.request.map(|mark| mark.id.to_owned()),
+                principal: record.principal.to_owned(),
+                value: record.value.map(|value| String::from_utf8_lossy(value).into_owned()),
             },
             Fact::Renewed { token, expires_at, ttl_ms } => Self::Renewed {
                 token: token.get(),
@@ -288,12 +356,30 @@ pub struct Counts {
     pub boots: u64,
     /// Failed syncs and writes.
     pub disk_errors: u64,
+    /// Claims granted as keys.
+    pub keys: u64,
+    /// Keys freed by name.
+    pub frees: u64,
+    /// Leases over several that went on without one of their keys.
+    pub partial: u64,
+    /// Keys pushed by name.
+    pub extends: u64,
+    /// Keys asked for with a wrong value.
+    pub key_thieves: u64,
+    /// Refusals for want of room.
+    pub quotas: u64,
+    /// Looks answered.
+    pub reads: u64,
+    /// Looks that had to wait for the disk.
+    pub late_reads: u64,
+    /// Pieces of news told.
+    pub news: u64,
 }
 
 impl Counts {
     /// Adds another run's.
     pub fn add(&mut self, other: &Self) {
-        let mine: [&mut u64; 12] = [
+        let mine: [&mut u64; 21] = [
             &mut self.commands,
             &mut self.grants,
             &mut self.lapses,
@@ -306,6 +392,15 @@ impl Counts {
             &mut self.cuts,
             &mut self.boots,
             &mut self.disk_errors,
+            &mut self.keys,
+            &mut self.frees,
+            &mut self.partial,
+            &mut self.extends,
+            &mut self.key_thieves,
+            &mut self.quotas,
+            &mut self.reads,
+            &mut self.late_reads,
+            &mut self.news,
         ];
         let theirs = [
             other.commands,
@@ -320,6 +415,15 @@ impl Counts {
             other.cuts,
             other.boots,
             other.disk_errors,
+            other.keys,
+            other.frees,
+            other.partial,
+            other.extends,
+            other.key_thieves,
+            other.quotas,
+            other.reads,
+            other.late_reads,
+            other.news,
         ];
         for (mine, theirs) in mine.into_iter().zip(theirs) {
             *mine += theirs;

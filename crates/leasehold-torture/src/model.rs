@@ -4,9 +4,9 @@
 
 use std::collections::BTreeMap;
 
-use leasehold_core::{End, Mode};
+use leasehold_core::{End, Mode, Push};
 
-use crate::history::{OpId, Recorded};
+use crate::history::{Asked, OpId, Recorded};
 
 /// A lease by definition.
 #[derive(Clone, Debug)]
@@ -19,6 +19,10 @@ pub struct Lease {
     ttl: u64,
     /// Lapsed; its resources are closed until `expires_at`.
     pub closing: bool,
+    /// Who it is counted for.
+    pub principal: String,
+    /// What its keys show.
+    pub value: Option<String>,
 }
 
 /// A claim in line by definition.
@@ -49,7 +53,7 @@ impl Model {
     /// Follows a fact, and says which law it breaks.
     pub fn follow(&mut self, fact: &Recorded) -> Result<(), Broken> {
         match fact {
-            Recorded::Granted { token, wants, expires_at, cap_at, ttl, at, .. } => {
+            Recorded::Granted { token, wants, expires_at, cap_at, ttl, at, principal, value, .. } => {
                 let mut broken = None;
                 if *token <= self.last_token {
                     broken = Some(("token_order", format!("token {token} after {}", self.last_token)));
@@ -64,8 +68,15 @@ impl Model {
                     }
                 }
                 self.last_token = self.last_token.max(*token);
-                let lease =
-                    Lease { wants: wants.clone(), expires_at: *expires_at, cap_at: *cap_at, ttl: *ttl, closing: false };
+                let lease = Lease {
+                    wants: wants.clone(),
+                    expires_at: *expires_at,
+                    cap_at: *cap_at,
+                    ttl: *ttl,
+                    closing: false,
+                    principal: principal.clone(),
+                    value: value.clone(),
+                };
                 self.leases.insert(*token, lease);
                 broken.map_or(Ok(()), Err)
             }
@@ -121,6 +132,64 @@ impl Model {
                 Ok(())
             }
         }
+    }
+
+    /// How many leases are counted for a principal: those whose resources are still closed too.
+    #[must_use]
+    pub fn leases_of(&self, principal: &str) -> usize {
+        self.leases.values().filter(|lease| lease.principal == principal).count()
+    }
+
+    /// The tokens on a resource that somebody has at this moment, in order.
+    #[must_use]
+    pub fn tokens_on(&self, name: &str, now: u64) -> Vec<u64> {
+        let here = |lease: &Lease| {
+            !lease.closing && lease.expires_at > now && lease.wants.iter().any(|(held, _)| held == name)
+        };
+        self.leases.iter().filter(|(_, lease)| here(lease)).map(|(token, _)| *token).collect()
+    }
+
+    /// The key of this name as somebody may use it who shows this value.
+    fn owned(&self, name: &str, value: Option<&str>, now: u64) -> Option<&Lease> {
+        let lease = &self.leases[self.tokens_on(name, now).first()?];
+        let shown = lease.value.as_deref()?;
+        value.is_none_or(|value| value == shown).then_some(lease)
+    }
+
+    /// A key that was not taken as one cannot be meant without a value.
+    fn invalid(&self, keys: &Asked, now: u64) -> bool {
+        let plain = |name: &String| self.tokens_on(name, now).iter().any(|token| self.leases[token].value.is_none());
+        keys.value.is_none() && keys.names.iter().any(plain)
+    }
+
+    /// How many keys a free must free; none if it must be called invalid.
+    #[must_use]
+    pub fn would_free(&self, keys: &Asked, now: u64) -> Option<usize> {
+        let owned = |name: &&String| self.owned(name, keys.value.as_deref(), now).is_some();
+        (!self.invalid(keys, now)).then(|| keys.names.iter().filter(owned).count())
+    }
+
+    /// How many keys an extend must push; none if it must be called invalid.
+    #[must_use]
+    pub fn would_extend(&self, keys: &Asked, push: Push, now: u64) -> Option<usize> {
+        if self.invalid(keys, now) {
+            return None;
+        }
+        for name in &keys.names {
+            let Some(lease) = self.owned(name, keys.value.as_deref(), now) else { return Some(0) };
+            let shorter = matches!(push, Push::Set(ms) if now + ms * 1_000_000 < lease.expires_at);
+            if shorter && lease.wants.iter().any(|(held, _)| !keys.names.contains(held)) {
+                return None;
+            }
+        }
+        Some(keys.names.len())
+    }
+
+    /// Whether anything on these names is over by time and not collected yet.
+    #[must_use]
+    pub fn is_due(&self, names: &[String], now: u64) -> bool {
+        let on = |lease: &Lease| lease.wants.iter().any(|(held, _)| names.contains(held));
+        self.leases.values().any(|lease| lease.expires_at <= now && on(lease))
     }
 
     /// Whether the holders leave room; if not, why.

@@ -3,7 +3,16 @@
 //! Built with `--cfg planted` (see `scripts/test`); otherwise there is nothing here to run.
 #![cfg(planted)]
 
+use std::sync::Arc;
+use std::time::Duration;
+
+use leasehold::clock::SystemClock;
+use leasehold::engine::embedded::storage::Storage;
+use leasehold::engine::embedded::{Embedded, Options, Stopped, Tray};
+use leasehold::engine::{Engine, Seen};
 use leasehold_core::planted::{Bug, plant};
+use leasehold_core::{Acquire, Mode, Reply, Ticket, Want};
+use leasehold_torture::disk::{Faults, SimDisk};
 use leasehold_torture::images::{Tally, at_rest};
 use leasehold_torture::invariant;
 use leasehold_torture::sim::{self, Size};
@@ -14,7 +23,7 @@ fn verdict(seed: u64) -> Option<String> {
     match run {
         Ok(run) => match invariant::check_all(&run.history) {
             Err((law, why)) => Some(format!("{law}: {why}")),
-            Ok(()) => flipped(seed),
+            Ok(()) => flipped(seed).or_else(|| if seed == 0 { pressed() } else { None }),
         },
         Err(_) => Some("an assertion in the code under test".into()),
     }
@@ -30,6 +39,67 @@ fn flipped(seed: u64) -> Option<String> {
     rest.bits()
         .into_iter()
         .find_map(|(name, bits)| (0..bits).step_by(997).find_map(|bit| rest.flip(&name, bit, &mut tally).err()))
+}
+
+/// What only the real engine shows: a till writes on a disk that works, and then on one that does not.
+fn pressed() -> Option<String> {
+    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().expect("a runtime starts");
+    runtime.block_on(async {
+        let disk = SimDisk::default();
+        let storage: Arc<dyn Storage> = Arc::new(disk.clone());
+        let engine = Embedded::open_on(storage, Options::default()).await.expect("opens");
+        let mut watch = engine.watch(None).await.expect("a watch");
+        let Ok(Seen::Reset(_)) = watch.next().await else { return Some("a watch begins with a reset".into()) };
+        match take(&engine, "before").await {
+            Ok(Reply::Granted(_)) => {}
+            // Whoever wrote it had a bug: told to everybody, and the engine has stopped.
+            Err(Stopped::Unknown(_)) if engine.counts().await.is_err() => return Some("the press panics".into()),
+            other => return Some(format!("on a disk that works: {other:?}")),
+        }
+        let Ok(Seen::Events(_)) = watch.next().await else { return Some("no news of a grant".into()) };
+        disk.set_faults(Faults { fail_sync: true, ..Faults::default() });
+        match take(&engine, "lost").await {
+            Err(Stopped::Unknown(_)) => {}
+            other => return Some(format!("on a disk that fails: {other:?}")),
+        }
+        match watch.next().await {
+            Ok(seen) => Some(format!("news of what may never have been: {seen:?}")),
+            Err(_) => None,
+        }
+    })
+}
+
+/// One acquire by a till that writes its own batch; the answer must be there when that returns, or soon.
+async fn take(engine: &Embedded, name: &str) -> Result<Reply, Stopped> {
+    let tray = Tray::new(|| {});
+    let mut till = engine.till();
+    let wants = [Want { name, mode: Mode::Exclusive }];
+    let claim = Acquire {
+        ticket: Ticket(0),
+        wants: &wants,
+        ttl_ms: 60_000,
+        wait_ms: 0,
+        max_hold_ms: None,
+        delay_ms: 0,
+        holder: "till",
+        request: None,
+        secret: till.secret(),
+        principal: "",
+        value: None,
+    };
+    if let Some(reply) = till.acquire(claim, &tray, 1)?.0 {
+        return Ok(reply);
+    }
+    till.write();
+    let clock = SystemClock::shared();
+    let until = clock.now().plus(Duration::from_secs(20));
+    let mut answers = Vec::new();
+    while answers.is_empty() {
+        assert!(clock.now() < until, "no answer comes");
+        tray.take(&mut answers);
+        tokio::task::yield_now().await;
+    }
+    answers.remove(0).1
 }
 
 /// Goal: no checker is asleep. Method: plant one bug at a time and look for a seed that gives it away.

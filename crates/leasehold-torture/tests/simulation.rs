@@ -35,6 +35,13 @@ fn no_seed_breaks_a_law() {
         ("hostile", total.hostile, 20),
         ("waits", total.waits, 50),
         ("retries", total.retries, 5),
+        ("keys", total.keys, 15),
+        ("keys freed", total.frees, 5),
+        ("keys pushed", total.extends, 5),
+        ("key thieves", total.key_thieves, 5),
+        ("reads", total.reads, 20),
+        ("late reads", total.late_reads, 5),
+        ("news", total.news, 100),
     ];
     for (what, count, per_seed) in least {
         assert!(count >= per_seed * seeds, "only {count} {what} in {seeds} seeds");
@@ -45,6 +52,8 @@ fn no_seed_breaks_a_law() {
             ("cuts", total.cuts),
             ("boots", total.boots),
             ("disk errors", total.disk_errors),
+            ("partial frees", total.partial),
+            ("quota refusals", total.quotas),
         ] {
             assert!(count >= seeds / 10, "only {count} {what} in {seeds} seeds");
         }

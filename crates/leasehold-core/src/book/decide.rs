@@ -53,7 +53,7 @@ impl Book {
             return reply;
         }
         // Most claims are on one name that nobody uses: then there is nothing to look at twice.
-        let unused = matches!(claim.wants, [want] if self.state.find_name(want.name).is_none());
+        let unused = matches!(claim.wants, [want] if !long_way() && self.state.find_name(want.name).is_none());
         if !unused {
             self.collect_due(claim.wants, now);
             if let Err(sentence) = self.check_capacities(claim.wants) {
@@ -593,6 +593,17 @@ impl Book {
             queue_len: resource.queue_len(),
         }))
     }
+}
+
+/// Tests compare the two ways.
+#[cfg(test)]
+fn long_way() -> bool {
+    super::long_way::on()
+}
+
+#[cfg(not(test))]
+const fn long_way() -> bool {
+    false
 }
 
 /// When the wheel should bring a lease up.

@@ -13,6 +13,7 @@ use super::lease::{Lease, Phase};
 use super::{Book, due};
 use crate::command::{Keys, Push, Reply};
 use crate::fact::{End, Fact};
+use crate::planted::{self, Bug};
 use crate::time::Time;
 use crate::token::Token;
 
@@ -130,7 +131,7 @@ impl Book {
         if lease.phase != Phase::Live {
             return None;
         }
-        if due(lease, now) {
+        if due(lease, now) && !planted::on(Bug::ExtendRevives) {
             self.end_by_time(slot, now);
             self.serve_todo(now);
             return None;
@@ -138,6 +139,6 @@ impl Book {
         let shown = lease.value.as_deref()?;
         // The value proves ownership: it is compared like any secret.
         let same = value.is_none_or(|value| value.len() == shown.len() && bool::from(value.ct_eq(shown)));
-        same.then_some(slot)
+        (same || planted::on(Bug::FreeAnyValue)).then_some(slot)
     }
 }

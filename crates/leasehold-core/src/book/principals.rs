@@ -4,6 +4,8 @@ use std::collections::HashMap;
 
 use compact_str::CompactString;
 
+use crate::planted::{self, Bug};
+
 /// Every principal that has leases, by a small number that each lease keeps.
 #[derive(Debug, Default)]
 pub(super) struct Principals {
@@ -27,7 +29,9 @@ impl Principals {
             Some(first) if first.name == name => 0,
             _ => self.row(name),
         };
-        self.known[row as usize].leases += 1;
+        if !planted::on(Bug::PrincipalNotCounted) {
+            self.known[row as usize].leases += 1;
+        }
         row
     }
 
@@ -52,6 +56,9 @@ impl Principals {
 
     /// One lease less.
     pub fn leave(&mut self, row: u32) {
+        if planted::on(Bug::PrincipalNotCounted) {
+            return;
+        }
         let principal = &mut self.known[row as usize];
         principal.leases -= 1;
         // The first row stays: most servers know one principal, whose count touches zero all the time.

@@ -135,7 +135,9 @@ impl State {
                 self.keep_copy(slot);
                 let part = self.find_name(name).and_then(|at| self.leases[slot as usize].parts.remove(at));
                 let Some(part) = part else { return Err(Broken("a lease frees what it has, and keeps something")) };
-                self.leave(slot, part);
+                if !planted::on(Bug::FreedKeepsResource) {
+                    self.leave(slot, part);
+                }
                 Ok(())
             }
             Fact::Reopened { token } => match self.find_token(token.get()) {

@@ -11,6 +11,7 @@ pub mod exclusion;
 pub mod fence;
 pub mod fifo;
 pub mod idempotent_retry;
+pub mod keys_owner;
 pub mod liveness;
 pub mod never_early;
 pub mod no_false_fencing;
@@ -22,14 +23,19 @@ pub mod non_owner;
 pub mod not_late;
 pub mod nothing_lost;
 pub mod one_place_per_request;
+pub mod principal_quota;
 pub mod readers_and_permits;
+pub mod reads_linearizable;
 pub mod release_once;
 pub mod replay;
 pub mod token_order;
 pub mod token_over_restart;
 pub mod token_unique;
+pub mod watch_stream;
 
-use crate::history::History;
+use leasehold_core::Push;
+
+use crate::history::{Ask, History, Kind, Op, Outcome};
 use crate::model::Model;
 
 /// One law.
@@ -66,6 +72,10 @@ pub const ALL: &[Invariant] = &[
     Invariant { name: "replay", check: replay::check },
     Invariant { name: "no_ok_after_failure", check: no_ok_after_failure::check },
     Invariant { name: "liveness", check: liveness::check },
+    Invariant { name: "reads_linearizable", check: reads_linearizable::check },
+    Invariant { name: "watch_stream", check: watch_stream::check },
+    Invariant { name: "keys_owner", check: keys_owner::check },
+    Invariant { name: "principal_quota", check: principal_quota::check },
 ];
 
 /// What a white box saw of a law: while the run went on, or when the reference model follows the facts that survived.
@@ -88,6 +98,23 @@ pub fn seen(history: &History, law: &str) -> Result<(), String> {
     Ok(())
 }
 
+/// Until when a holder of keys may believe in them, after somebody asked to push their end. `asked` is when it asked for
+/// the lease. Whoever asks for less time may have got it, answer or not; more time is sure only with the answer.
+fn pushed(ask: &Ask, asked: u64, until: u64, op: &Op) -> u64 {
+    let (Kind::Extend { keys, push, .. }, Some(value)) = (&op.kind, &ask.value) else { return until };
+    if !keys.may_touch(value, &ask.wants) {
+        return until;
+    }
+    let cap = ask.max_hold.map_or(u64::MAX, |cap| asked.saturating_add(cap.as_nanos() as u64));
+    let sure = matches!(op.outcome, Outcome::Extended(1..)) && keys.value.is_some();
+    match push {
+        Push::Set(ms) if sure => op.invoke.saturating_add(ms * 1_000_000).min(cap),
+        Push::Set(ms) => until.min(op.invoke.saturating_add(ms * 1_000_000)),
+        Push::Add(ms) if sure => until.saturating_add(ms * 1_000_000).min(cap),
+        Push::Add(_) => until,
+    }
+}
+
 /// Checks all of them; the first violation, with its name.
 ///
 /// # Errors
@@ -105,8 +132,13 @@ mod tests {
     /// A misspelt name would make an observation nobody's: each that the simulator can make has its file.
     #[test]
     fn every_observation_is_some_laws() {
-        let sources =
-            [include_str!("../sim/mod.rs"), include_str!("../sim/machine.rs"), include_str!("../sim/clients.rs")];
+        let sources = [
+            include_str!("../sim/mod.rs"),
+            include_str!("../sim/machine.rs"),
+            include_str!("../sim/clients.rs"),
+            include_str!("../sim/keys.rs"),
+            include_str!("../sim/watch.rs"),
+        ];
         let mut names: Vec<&str> = Vec::new();
         for source in sources {
             for piece in source.split("observe(").skip(1).chain(source.split("invariant: ").skip(1)) {

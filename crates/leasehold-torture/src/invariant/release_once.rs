@@ -17,9 +17,15 @@ pub fn check(history: &History) -> Result<(), String> {
             return Err(format!("lease {token} was released twice"));
         }
     }
+    let mut keys = HashSet::new();
     for fact in &history.facts {
+        // Keys are freed by name too: see `keys_owner`.
+        if let Recorded::Granted { token, value: Some(_), .. } = fact {
+            keys.insert(*token);
+        }
         if let Recorded::Ended { token, how: End::Released, .. } = fact
             && !asked.contains(token)
+            && !keys.contains(token)
         {
             return Err(format!("lease {token} was released, and nobody had asked for it"));
         }

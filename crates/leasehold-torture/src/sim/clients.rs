@@ -11,7 +11,7 @@ use crate::history::{Ask, Guarded, Kind, Op, OpId, Outcome};
 use crate::model::Waiter;
 
 impl Sim {
-    fn invoke(&mut self, kind: Kind) -> OpId {
+    pub(super) fn invoke(&mut self, kind: Kind) -> OpId {
         self.history.counts.commands += 1;
         self.history.ops.push(Op {
             client: self.rng.below(5),
@@ -21,6 +21,7 @@ impl Sim {
             outcome: Outcome::Unknown,
             epoch: self.history.epochs.len(),
             untouched: true,
+            full: true,
         });
         self.history.ops.len() - 1
     }
@@ -46,6 +47,22 @@ impl Sim {
                 self.history.counts.conflicts += 1;
                 Outcome::Held
             }
+            Reply::Freed(count) => {
+                self.history.counts.frees += count as u64;
+                Outcome::Freed(count)
+            }
+            Reply::Extended(count) => {
+                self.history.counts.extends += count as u64;
+                Outcome::Extended(count)
+            }
+            Reply::Ticked(_) => {
+                self.history.counts.reads += 1;
+                Outcome::Read { durable: self.durable_facts }
+            }
+            Reply::Refused(Refusal::Quota(_)) => {
+                self.history.counts.quotas += 1;
+                Outcome::Quota
+            }
             Reply::Refused(Refusal::Stale) => Outcome::Stale,
             Reply::Refused(Refusal::NotHeld) => Outcome::NotHeld,
             Reply::Refused(Refusal::Mismatch) => Outcome::Mismatch,
@@ -54,7 +71,7 @@ impl Sim {
         self.answer(op, outcome);
     }
 
-    fn draw_ask(&mut self) -> Ask {
+    pub(super) fn draw_ask(&mut self) -> Ask {
         let names = self.swarm.names;
         let rng = &mut self.rng;
         let count = if rng.one_in(4) { 1 + rng.below(3) } else { 1 };
@@ -79,6 +96,8 @@ impl Sim {
             max_hold: rng.one_in(4).then(|| millis(1 + rng.below(4_000))),
             delay: if rng.one_in(5) { millis(rng.below(500)) } else { Duration::ZERO },
             request: rng.one_in(3).then(|| format!("q{}", rng.next())),
+            principal: format!("p{}", rng.below(self.swarm.principals)),
+            value: None,
         }
     }
 
@@ -87,7 +106,7 @@ impl Sim {
         self.ask_for(ask);
     }
 
-    fn ask_for(&mut self, ask: Ask) {
+    pub(super) fn ask_for(&mut self, ask: Ask) {
         let op = self.invoke(Kind::Acquire(ask.clone()));
         let Some(machine) = &mut self.machine else { return };
         let wants: Vec<Want<'_>> = ask.wants.iter().map(|(name, mode)| Want { name, mode: *mode }).collect();
@@ -107,13 +126,14 @@ impl Sim {
             holder: &holder,
             request: ask.request.as_deref().map(|id| RequestId { scope: "", id }),
             secret: Secret::new(bits),
-            principal: "",
-            value: None,
+            principal: &ask.principal,
+            value: ask.value.as_deref().map(str::as_bytes),
         };
         let reply = machine.desk.submit(Command::Acquire(claim), || op, now);
         let after = machine.desk.book.counts().waiters;
         let is_waiting = machine.desk.is_waiting(Ticket(op as u64 + 1));
         self.follow();
+        self.history.ops[op].full = is_waiting || self.is_full(&ask.principal);
         if is_waiting {
             self.history.counts.waits += 1;
             self.wait(op, &ask, now.as_nanos(), (before, after));
@@ -222,7 +242,7 @@ impl Sim {
         self.submit(op, Command::Revoke { name: &name, reason: "drill" });
     }
 
-    fn submit(&mut self, op: OpId, command: Command<'_>) {
+    pub(super) fn submit(&mut self, op: OpId, command: Command<'_>) {
         let Some(machine) = &mut self.machine else { return };
         let now = machine.clock.now();
         let reply = machine.desk.submit(command, || op, now);
@@ -255,7 +275,7 @@ impl Sim {
     }
 
     /// Tickets of other operations under the same request id.
-    fn joined(&self, waiting: OpId) -> impl Iterator<Item = Ticket> + '_ {
+    pub(super) fn joined(&self, waiting: OpId) -> impl Iterator<Item = Ticket> + '_ {
         let request = match &self.history.ops[waiting].kind {
             Kind::Acquire(ask) => ask.request.clone(),
             _ => None,
@@ -336,6 +356,8 @@ impl Sim {
                 max_hold: None,
                 delay: Duration::ZERO,
                 request: None,
+                principal: "p0".into(),
+                value: None,
             };
             self.ask_for(ask);
             let op = self.history.ops.len() - 1;

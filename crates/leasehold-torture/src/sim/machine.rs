@@ -86,6 +86,7 @@ impl Sim {
         let now = machine.clock.now().as_nanos();
         let new = decode(&machine.desk.book.tape()[machine.followed..]);
         machine.followed = machine.desk.book.tape().len();
+        self.forget_the_refused(&new);
         for fact in new {
             if let Recorded::Granted { holder, wants, token, .. } = &fact {
                 self.history.counts.grants += 1;
@@ -101,6 +102,9 @@ impl Sim {
             if matches!(fact, Recorded::Ended { how: leasehold_core::End::Lapsed, .. }) {
                 self.history.counts.lapses += 1;
             }
+            if matches!(fact, Recorded::Freed { .. }) {
+                self.history.counts.partial += 1;
+            }
             if let Recorded::Renewed { token, .. } = &fact
                 && self.model.leases.get(token).is_some_and(|lease| lease.expires_at <= now)
             {
@@ -109,6 +113,7 @@ impl Sim {
             if let Err((invariant, what)) = self.model.follow(&fact) {
                 self.observe(invariant, what);
             }
+            self.count_share(&fact);
         }
     }
 
@@ -137,10 +142,12 @@ impl Sim {
         let Some(batch) = machine.in_flight.take() else { return };
         let wants_tokens = machine.desk.book.tokens_left() < machine.journal.reserve_mark();
         let mut result = if wants_tokens { machine.journal.reserve_tokens() } else { Ok(()) };
+        let mut durable = Vec::new();
         if result.is_ok() && (wants_tokens || !batch.facts.is_empty()) {
             let sequence = machine.journal.point().sequence + 1;
             self.written = sequence;
             let recorded = decode(&batch.facts);
+            durable.clone_from(&recorded);
             self.log.push(Sealed { sequence, facts: batch.facts.clone(), recorded });
             let time = machine.clock.now();
             result = machine.journal.commit(Kind::Facts, &batch.facts, time).map(|_| ());
@@ -162,6 +169,7 @@ impl Sim {
                 Err(_) => machine.desk.book.abandon_snapshot(),
             }
         }
+        self.publish(&durable, &batch.news);
         for (op, reply) in batch.answers {
             self.finish(op, reply);
         }
@@ -369,14 +377,19 @@ impl Sim {
         let source = drawn.clone();
         let options = Options {
             clock: self.clock.clone(),
-            limits: limits(),
+            limits: Limits {
+                leases_per_principal: self.swarm.share.0,
+                waiters_per_principal: self.swarm.share.1,
+                ..limits()
+            },
             notices: Arc::new(|_: Notice| {}),
             news_bytes: 0,
             sizes: SIZES,
         };
         let random = Box::new(move || source.fetch_add(0x9e37_79b9, Ordering::Relaxed));
         match start::<OpId>(&storage, &options, random, |_, _| {}) {
-            Ok(Started { desk, clock, journal }) => {
+            Ok(Started { mut desk, clock, journal }) => {
+                desk.book.keep_news();
                 if !self.frozen {
                     self.disk.set_faults(Faults::default());
                 }
@@ -396,6 +409,7 @@ impl Sim {
                 }
                 self.log.push(Sealed { sequence: sequence + 1, facts, recorded });
                 self.acked = sequence + 1;
+                self.begin_watch();
                 self.machine = Some(Machine {
                     desk,
                     journal,

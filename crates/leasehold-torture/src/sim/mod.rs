@@ -5,7 +5,9 @@
 //! crashes finds other bugs than one that crashes all the time.
 
 mod clients;
+mod keys;
 pub(crate) mod machine;
+mod watch;
 
 use std::sync::Arc;
 use std::sync::Mutex;
@@ -30,7 +32,7 @@ pub struct Size {
 
 impl Default for Size {
     fn default() -> Self {
-        Self { commands: 1_000 }
+        Self { commands: 1_300 }
     }
 }
 
@@ -53,6 +55,13 @@ struct Swarm {
     reopen: u64,
     names: u64,
     slow_tick: bool,
+    set: u64,
+    free: u64,
+    extend: u64,
+    read: u64,
+    principals: u64,
+    /// How many leases and how many waiters each principal may have.
+    share: (usize, usize),
 }
 
 impl Swarm {
@@ -77,8 +86,14 @@ impl Swarm {
             crash: 1.max(often(2)),
             disk_error: often(1),
             reopen: often(1),
+            set: 12.max(often(16)),
+            free: 8.max(often(10)),
+            extend: 8.max(often(10)),
+            read: 8.max(often(10)),
             names: 2 + rng.below(5),
             slow_tick: rng.one_in(4),
+            principals: 1 + rng.below(4),
+            share: if rng.one_in(2) { (2 + rng.below(4) as usize, 1 + rng.below(3) as usize) } else { (40, 24) },
         }
     }
 }
@@ -124,6 +139,11 @@ pub struct Sim {
     history: History,
     acked: u64,
     written: u64,
+    /// What is durable, by the reference model, and how many facts that is.
+    durable: Model,
+    durable_facts: usize,
+    /// What a watcher of this life of the engine has been told: who has what.
+    told: watch::Told,
     /// Stops at the first crash, and leaves the disk as the crash found it.
     frozen: bool,
 }
@@ -149,6 +169,7 @@ pub fn run(seed: u64, size: Size) -> Run {
         }
     }
     sim.heal();
+    sim.compare_told();
     sim.history.facts = sim.log.iter().flat_map(|sealed| sealed.recorded.clone()).collect();
     Run { history: sim.history }
 }
@@ -201,6 +222,9 @@ impl Sim {
             history: History::default(),
             acked: 0,
             written: 0,
+            durable: Model::default(),
+            durable_facts: 0,
+            told: watch::Told::default(),
             frozen: false,
         }
     }
@@ -218,7 +242,11 @@ impl Sim {
         }
         let s = self.swarm.clone();
         type Step = fn(&mut Sim);
-        let menu: [(u64, Step); 14] = [
+        let menu: [(u64, Step); 18] = [
+            (s.set, Self::set),
+            (s.free, Self::free),
+            (s.extend, Self::extend),
+            (s.read, Self::read),
             (s.acquire, Self::acquire),
             (s.renew, Self::renew),
             (s.release, Self::release),

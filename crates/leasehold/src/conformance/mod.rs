@@ -31,6 +31,8 @@
 //! - `request`: retries have one effect.
 //! - `view`: what everybody may see.
 //! - `bounds`: what is refused because of its size or shape.
+//! - `keys`: names as Redis keys, where the engine has them.
+//! - `watching`: what those who watch are told, where the engine can be watched.
 //! - `stopping`: close, and what a durable engine knows afterwards.
 //!
 //! # Not here
@@ -43,6 +45,7 @@ mod bounds;
 mod case;
 mod ending;
 mod exclusion;
+mod keys;
 mod line;
 mod manual;
 mod real;
@@ -52,6 +55,7 @@ mod stopping;
 mod time;
 mod tokens;
 mod view;
+mod watching;
 
 use std::fmt;
 use std::panic::{AssertUnwindSafe, catch_unwind};
@@ -142,6 +146,11 @@ macro_rules! __for_each_law {
             stopping: a_closed_engine_is_unavailable, closing_sends_the_line_home,
                 a_durable_engine_remembers, a_durable_engine_remembers_endings_and_requests,
                 time_goes_on_while_an_engine_is_closed;
+            keys: a_key_shows_its_value_and_excludes, a_key_is_freed_by_its_value, a_plain_lease_is_no_key,
+                freeing_one_of_several_frees_that_one, keys_are_pushed_all_or_none, a_lapsed_key_is_gone,
+                a_freed_key_serves_the_line, a_bad_key_is_invalid, a_durable_engine_remembers_keys;
+            watching: a_watch_tells_what_happens, a_watch_goes_on_where_it_was, an_unknown_event_is_a_reset,
+                what_is_answered_was_told, a_freed_key_is_told_by_its_name, a_new_life_is_a_reset;
         }
     };
 }

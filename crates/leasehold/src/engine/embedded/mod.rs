@@ -36,6 +36,8 @@ mod lock;
 mod newsroom;
 mod options;
 mod press;
+#[cfg(test)]
+mod press_tests;
 mod random;
 mod start;
 #[doc(hidden)]
@@ -104,11 +106,25 @@ impl Embedded {
     pub async fn open(dir: impl AsRef<Path>, options: Options) -> Result<Arc<Self>, Error> {
         let dir = dir.as_ref().to_owned();
         let attempt = format!("open embedded:{}", dir.display());
+        Self::open_by(attempt, move || Self::take_directory(&dir, options)).await
+    }
+
+    /// Opens a disk that a test made, which nobody else has.
+    #[doc(hidden)]
+    pub async fn open_on(storage: Arc<dyn Storage>, options: Options) -> Result<Arc<Self>, Error> {
+        let attempt = "open embedded: on a disk of its own";
+        Self::open_by(attempt.into(), move || Self::take_up(storage, None, options, attempt)).await
+    }
+
+    async fn open_by(
+        attempt: String,
+        take_up: impl FnOnce() -> Result<Writer, Error> + Send + 'static,
+    ) -> Result<Arc<Self>, Error> {
         let (ready, opened) = oneshot::channel();
-        // The writer's thread opens the directory too: all of its writes come from one thread.
+        // The writer's thread opens the directory too: whoever only waits for it is not held up by a slow disk.
         let thread = std::thread::Builder::new()
             .name("leasehold-writer".into())
-            .spawn(move || match Self::take_up(&dir, options) {
+            .spawn(move || match take_up() {
                 Ok(writer) => {
                     // If nobody takes it, it stops the engine as it is dropped.
                     drop(ready.send(Ok(Opened(Some(writer.counter.clone())))));
@@ -127,19 +143,33 @@ impl Embedded {
         Ok(Arc::new(Self { counter, writer, random: Mutex::new(RandomPool::new()) }))
     }
 
-    fn take_up(dir: &Path, options: Options) -> Result<Writer, Error> {
-        let attempt = || format!("open embedded:{}", dir.display());
-        let unavailable = |source| Error::Unavailable { engine: ENGINE, attempt: attempt(), source };
+    fn take_directory(dir: &Path, options: Options) -> Result<Writer, Error> {
+        let attempt = format!("open embedded:{}", dir.display());
+        let unavailable = |source| Error::Unavailable { engine: ENGINE, attempt: attempt.clone(), source };
         let storage: Arc<dyn Storage> =
             Arc::new(Directory::open(dir).map_err(|error| unavailable(Box::new(error) as _))?);
         let lock = DirLock::take(dir).map_err(|error| unavailable(Box::new(error) as _))?;
+        Self::take_up(storage, Some(lock), options, &attempt).map_err(|error| match error {
+            Error::Corrupt { engine, law, at } => {
+                Error::Corrupt { engine, law, at: dir.join(at).display().to_string() }
+            }
+            other => other,
+        })
+    }
+
+    fn take_up(
+        storage: Arc<dyn Storage>,
+        lock: Option<DirLock>,
+        options: Options,
+        attempt: &str,
+    ) -> Result<Writer, Error> {
         let damaged = |damage| match damage {
-            damage @ Damage::Io(..) => unavailable(Box::new(damage) as _),
-            Damage::Broken { file, offset, law } => Error::Corrupt {
-                engine: ENGINE,
-                law: law.into(),
-                at: format!("{} offset {offset}", dir.join(file).display()),
-            },
+            damage @ Damage::Io(..) => {
+                Error::Unavailable { engine: ENGINE, attempt: attempt.into(), source: Box::new(damage) }
+            }
+            Damage::Broken { file, offset, law } => {
+                Error::Corrupt { engine: ENGINE, law: law.into(), at: format!("{file} offset {offset}") }
+            }
         };
         let Started { mut desk, clock, journal } =
             start(&storage, &options, Box::new(random_u64), |_, _| {}).map_err(damaged)?;
@@ -155,7 +185,7 @@ impl Embedded {
             }
         }));
         let segment = options.sizes.segment;
-        Ok(Writer { counter, storage, segment, notices: options.notices, lock: Some(lock) })
+        Ok(Writer { counter, storage, segment, notices: options.notices, lock })
     }
 
     /// Submits a command; `retried` if its caller may come again for the answer.

@@ -13,11 +13,13 @@ use std::sync::atomic::Ordering;
 use std::sync::{Arc, MutexGuard, mpsc};
 use std::time::Duration;
 
+use leasehold_core::planted::{self, Bug};
+
 use super::desk::Batch;
 use super::journal::Journal;
 use super::journal::frame::Kind;
 use super::keeper::{Job, Progress};
-use super::writer::{Address, Counter, State, Stopped, Trays, release_unseen};
+use super::writer::{Address, BUG, Counter, State, Stopped, Trays, release_unseen};
 
 /// An idle engine proves its last batch within 50 ms.
 const PROOF_AFTER: Duration = Duration::from_millis(30);
@@ -60,9 +62,9 @@ impl Press {
     ///
     /// The disk failed: whoever waited for this batch was told that its outcome is unknown, and the engine must stop.
     pub fn write(&mut self, counter: &Counter, mut state: MutexGuard<'_, State>) -> io::Result<()> {
-        let mut batch = state.desk.seal();
+        let mut batch = Underway(state.desk.seal());
         let snapshot = self.journal.wants_snapshot()
-            && !batch.facts.is_empty()
+            && !batch.0.facts.is_empty()
             && !self.progress.snapshot_asked.swap(true, Ordering::AcqRel);
         if snapshot {
             state.desk.book.begin_snapshot();
@@ -70,17 +72,21 @@ impl Press {
         let wants_tokens = self.wants_tokens(&state);
         drop(state);
         let began = counter.clock.machine().now();
-        let result = self.commit(counter, &batch, wants_tokens);
+        if planted::on(Bug::PressPanics) {
+            panic!("planted");
+        }
+        if planted::on(Bug::NewsBeforeSync) {
+            counter.newsroom.publish(&batch.0.news.0, batch.0.news.1);
+        }
+        let result = self.commit(counter, &batch.0, wants_tokens);
         let took = counter.clock.machine().now().since(began);
         if let Err(error) = result {
-            let sentence: Arc<str> = format!("the disk failed: {error}").into();
-            let mut trays = Trays::default();
-            for (address, _) in batch.answers.drain(..) {
-                address.send(Err(Stopped::Unknown(sentence.clone())), &mut trays);
-            }
+            // In this order: whoever learns of it and asks again must be told that the engine has stopped.
+            counter.fail(&error);
+            batch.give_up(&format!("the disk failed: {error}"));
             return Err(error);
         }
-        self.deliver(counter, batch, took);
+        self.deliver(counter, &mut batch.0, took);
         if snapshot {
             self.journal.snapshot_begun();
             self.ask(Job::Snapshot(self.journal.point()))?;
@@ -115,7 +121,7 @@ impl Press {
     }
 
     /// Lets the answers go. A grant whose caller is gone is ended: nobody knows of it.
-    fn deliver(&self, counter: &Counter, mut batch: Batch<Address>, took: Duration) {
+    fn deliver(&self, counter: &Counter, batch: &mut Batch<Address>, took: Duration) {
         {
             let mut state = counter.lock();
             state.pace.note(batch.answers.len(), took);
@@ -129,7 +135,9 @@ impl Press {
             state.desk.settle(std::mem::take(&mut batch.facts));
         }
         // Watchers first: whoever has an answer and then looks at what happened must find it there.
-        counter.newsroom.publish(&batch.news.0, batch.news.1);
+        if !planted::on(Bug::NewsBeforeSync) {
+            counter.newsroom.publish(&batch.news.0, batch.news.1);
+        }
         let mut ghosts = Vec::new();
         let mut trays = Trays::default();
         for (address, reply) in batch.answers.drain(..) {
@@ -140,6 +148,28 @@ impl Press {
         for lease in ghosts {
             release_unseen(&mut state, lease, counter.clock.now());
         }
-        state.desk.return_answers(batch.answers);
+        state.desk.return_answers(std::mem::take(&mut batch.answers));
+    }
+}
+
+/// A batch on its way. Whoever still waits for it when it is dropped learns that nobody knows what became of it: a panic
+/// must not leave a thread waiting that speaks for many.
+struct Underway(Batch<Address>);
+
+impl Underway {
+    fn give_up(&mut self, sentence: &str) {
+        let sentence: Arc<str> = sentence.into();
+        let mut trays = Trays::default();
+        for (address, _) in self.0.answers.drain(..) {
+            address.send(Err(Stopped::Unknown(sentence.clone())), &mut trays);
+        }
+    }
+}
+
+impl Drop for Underway {
+    fn drop(&mut self) {
+        if !self.0.answers.is_empty() {
+            self.give_up(BUG);
+        }
     }
 }

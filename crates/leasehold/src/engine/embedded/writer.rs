@@ -5,7 +5,7 @@
 
 use std::io;
 use std::panic::AssertUnwindSafe;
-use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError, mpsc};
+use std::sync::{Arc, Condvar, Mutex, MutexGuard, mpsc};
 use std::time::Duration;
 
 use leasehold_core::book::Spread;
@@ -106,7 +106,7 @@ pub(super) struct Counter {
     pub clock: BookClock,
     pub newsroom: Newsroom,
     /// Whoever holds it writes. Always taken before the state.
-    press: Mutex<Press>,
+    pub press: Mutex<Press>,
     /// More tokens are reserved when fewer than this are left.
     reserve_mark: u64,
 }
@@ -208,20 +208,29 @@ impl Counter {
         if !state.desk.has_work() {
             return true;
         }
-        match press.write(self, state) {
-            Ok(()) => {
-                let state = self.lock();
-                // A grant that nobody waited for was ended, and whoever stood behind it was granted: that is not
-                // written yet, and nobody else was told of it.
-                if state.desk.has_work() { self.nudge(state) } else { self.nudge_for_time(state) }
-            }
-            Err(error) => self.fail(&error),
+        // If not, the writer tells everybody: it was woken for it.
+        if self.write_with(&mut press, state).is_ok() {
+            let state = self.lock();
+            // A grant that nobody waited for was ended, and whoever stood behind it was granted: that is not
+            // written yet, and nobody else was told of it.
+            if state.desk.has_work() { self.nudge(state) } else { self.nudge_for_time(state) }
         }
         true
     }
 
+    /// Writes what has gathered; a failure is known to everybody before the press is let go of. A panic ends in the same
+    /// orderly stop, on whichever thread it comes.
+    fn write_with(&self, press: &mut Press, state: MutexGuard<'_, State>) -> io::Result<()> {
+        let written = std::panic::catch_unwind(AssertUnwindSafe(|| press.write(self, state)));
+        let result = written.unwrap_or_else(|_| {
+            self.lock().in_doubt = true;
+            Err(io::Error::other(BUG))
+        });
+        result.inspect_err(|error| self.fail(error))
+    }
+
     /// The disk failed: nothing is written any more, and the writer tells everybody.
-    fn fail(&self, error: &io::Error) {
+    pub fn fail(&self, error: &io::Error) {
         let mut state = self.lock();
         let sentence: Arc<str> = error.to_string().into();
         state.stopped.get_or_insert_with(|| format!("the engine stopped because the disk failed: {sentence}").into());
@@ -291,7 +300,7 @@ impl Writer {
         // Held to the end: nobody else writes after this.
         let mut press = self.press();
         press.jobs = None;
-        let finished = result.and_then(|()| self.close(&mut press));
+        let finished = result.and_then(|()| self.unbroken()).and_then(|()| self.close(&mut press));
         let sentence: Arc<str> = match &finished {
             Ok(()) => "the engine is closed".into(),
             Err(error) => format!("the engine stopped because the disk failed: {error}").into(),
@@ -330,6 +339,16 @@ impl Writer {
         })
     }
 
+    /// Whoever wrote last, while this thread already wanted to close, may have found the disk broken.
+    fn unbroken(&self) -> io::Result<()> {
+        let state = self.counter.lock();
+        match &state.failed {
+            Some(sentence) => Err(io::Error::other(sentence.to_string())),
+            None if state.in_doubt => Err(io::Error::other(BUG)),
+            None => Ok(()),
+        }
+    }
+
     fn write_until_stopped(&self) -> io::Result<()> {
         loop {
             match self.next() {
@@ -337,9 +356,8 @@ impl Writer {
                 Next::Fail(sentence) => return Err(io::Error::other(sentence)),
                 Next::Proof => {
                     let mut press = self.press();
-                    let sound = |state: &State| state.failed.is_none() && !state.in_doubt;
-                    if sound(&self.counter.lock()) {
-                        press.journal.prove()?;
+                    if self.unbroken().is_ok() {
+                        press.journal.prove().inspect_err(|error| self.counter.fail(error))?;
                     }
                     self.counter.lock().proof_at = None;
                 }
@@ -349,7 +367,7 @@ impl Writer {
                     // Somebody else may have written it meanwhile, or have found the disk broken.
                     let wanted = state.desk.has_work() || press.wants_tokens(&state);
                     if wanted && state.failed.is_none() && !state.in_doubt {
-                        press.write(&self.counter, state)?;
+                        self.counter.write_with(&mut press, state)?;
                     }
                 }
             }
@@ -401,7 +419,13 @@ impl Writer {
         state.asleep_until = Some(until);
         let nap = until.since(now).max(Duration::from_micros(50));
         let woken = self.counter.wake.wait_timeout_while(state, nap, |state| state.asleep_until.is_some());
-        let mut state = woken.unwrap_or_else(PoisonError::into_inner).0;
+        let mut state = woken
+            .unwrap_or_else(|poisoned| {
+                let mut woken = poisoned.into_inner();
+                woken.0.in_doubt = true;
+                woken
+            })
+            .0;
         state.asleep_until = None;
         state.crowd = 0;
         state
@@ -414,7 +438,7 @@ impl Writer {
 }
 
 /// What is said when a law of ours was broken.
-const BUG: &str = "a bug in the engine";
+pub(super) const BUG: &str = "a bug in the engine";
 
 /// A sync that takes this long is worth gathering for. On a faster disk waiting costs more than it saves: a short sleep
 /// lasts a tenth of a millisecond longer than it was asked to, as long as another sync.

@@ -184,12 +184,17 @@ impl Journal {
 
     /// Writes one frame and makes it durable.
     pub fn commit(&mut self, kind: Kind, payload: &[u8], time: Time) -> io::Result<Point> {
-        if self.failed {
-            return Err(io::Error::other("an earlier write failed; nothing is written after that"));
-        }
+        self.refuse_after_failure()?;
         let result = self.try_commit(kind, payload, time);
         self.failed |= result.is_err();
         result
+    }
+
+    fn refuse_after_failure(&self) -> io::Result<()> {
+        if self.failed {
+            return Err(io::Error::other("an earlier write failed; nothing is written after that"));
+        }
+        Ok(())
     }
 
     fn try_commit(&mut self, kind: Kind, payload: &[u8], time: Time) -> io::Result<Point> {
@@ -255,6 +260,7 @@ impl Journal {
     }
 
     fn put_ceiling(&mut self, tokens: u64) -> io::Result<()> {
+        self.refuse_after_failure()?;
         let result = self.ceiling.write(Ceiling { tokens, proven: self.point.sequence });
         self.failed |= result.is_err();
         result?;

@@ -1,0 +1,124 @@
+//! Those who look and those who watch: reads that wait for the disk, and news that are told when they are durable.
+
+use std::collections::BTreeMap;
+
+use leasehold_core::news::{Kind as NewsKind, News};
+use leasehold_core::wire::Reader;
+use leasehold_core::{End, Reply};
+
+use super::Sim;
+use crate::history::{Kind, Recorded};
+use crate::model::Model;
+
+/// Who has what, as a watcher makes it out of the news: the names by token.
+pub(super) type Told = BTreeMap<u64, Vec<String>>;
+
+/// One piece: what happened, to which lease, and the names.
+type Piece = (NewsKind, u64, Vec<String>);
+
+impl Sim {
+    /// A look at a resource: answered at once if all that it shows is durable, otherwise when it is.
+    pub(super) fn read(&mut self) {
+        let name = format!("r{}", self.rng.below(self.swarm.names));
+        let Some(machine) = &self.machine else { return };
+        let now = machine.clock.now();
+        let seen = machine.desk.book.inspect(&name, now);
+        let mut saw: Vec<u64> = seen.map_or_else(Vec::new, |r| r.holders.iter().map(|h| h.token.get()).collect());
+        saw.sort_unstable();
+        let op = self.invoke(Kind::Read { name, saw, at: now.as_nanos(), durable: self.durable_facts });
+        let Some(machine) = &mut self.machine else { return };
+        match machine.desk.answer(Reply::Ticked(false), || op) {
+            Some(reply) => self.finish(op, reply),
+            None => self.history.counts.late_reads += 1,
+        }
+    }
+
+    /// A life of the engine begins: a watcher is reset, and looks at the whole.
+    pub(super) fn begin_watch(&mut self) {
+        self.durable = Model::default();
+        self.durable_facts = 0;
+        for fact in self.log.iter().flat_map(|sealed| &sealed.recorded) {
+            let _ = self.durable.follow(fact);
+            self.durable_facts += 1;
+        }
+        self.told = held(&self.durable);
+    }
+
+    /// A batch is durable: its news are told, and must be its facts, in their order, each once.
+    pub(super) fn publish(&mut self, facts: &[Recorded], (bytes, count): &(Vec<u8>, u64)) {
+        let mut expected = Vec::new();
+        for fact in facts {
+            expected.extend(piece(&self.durable, fact));
+            // Complaints about these were made when they were decided.
+            let _ = self.durable.follow(fact);
+            self.durable_facts += 1;
+        }
+        let news = decode(bytes);
+        self.history.counts.news += news.len() as u64;
+        if news != expected || news.len() as u64 != *count {
+            let what = format!("{count} pieces of news were told, {news:?}; it happened {expected:?}");
+            self.observe("watch_stream", what);
+        }
+        for (kind, token, names) in news {
+            self.hear(kind, token, names);
+        }
+        self.compare_told();
+    }
+
+    fn hear(&mut self, kind: NewsKind, token: u64, names: Vec<String>) {
+        if kind == NewsKind::Granted {
+            self.told.insert(token, names);
+            return;
+        }
+        if let Some(left) = self.told.get_mut(&token) {
+            left.retain(|name| !names.contains(name));
+            if left.is_empty() {
+                self.told.remove(&token);
+            }
+        }
+    }
+
+    /// What the news add up to is what is held.
+    pub(super) fn compare_told(&mut self) {
+        let held = held(&self.durable);
+        if self.told != held {
+            let what = format!("the news add up to {:?}, held is {held:?}", self.told);
+            self.observe("watch_stream", what);
+        }
+    }
+}
+
+fn held(model: &Model) -> Told {
+    let names = |wants: &[(String, _)]| wants.iter().map(|(name, _)| name.clone()).collect();
+    model.leases.iter().filter(|(_, l)| !l.closing).map(|(token, lease)| (*token, names(&lease.wants))).collect()
+}
+
+/// The news that a fact is, by the model as it stood before it.
+fn piece(model: &Model, fact: &Recorded) -> Option<Piece> {
+    let covered = |token: &u64| held(model).remove(token).unwrap_or_default();
+    Some(match fact {
+        Recorded::Granted { token, wants, .. } => {
+            (NewsKind::Granted, *token, wants.iter().map(|(name, _)| name.clone()).collect())
+        }
+        Recorded::Ended { token, how, .. } => {
+            let kind = match how {
+                End::Released => NewsKind::Released,
+                End::Lapsed => NewsKind::Lapsed,
+                End::Revoked => NewsKind::Revoked,
+            };
+            (kind, *token, covered(token))
+        }
+        Recorded::Freed { token, name } => (NewsKind::Released, *token, vec![name.clone()]),
+        Recorded::Renewed { .. } | Recorded::Reopened { .. } | Recorded::Resumed { .. } => return None,
+    })
+}
+
+fn decode(bytes: &[u8]) -> Vec<Piece> {
+    let mut reader = Reader::new(bytes);
+    let mut pieces = Vec::new();
+    while reader.left() > 0 {
+        let Ok(news) = News::decode(&mut reader) else { break };
+        pieces.push((news.kind, news.token.get(), news.names.iter().map(|name| (*name).to_owned()).collect()));
+    }
+    pieces
+}

@@ -1,0 +1,416 @@
+//! The press under real threads: tills that write their own batches, callers, and the writer, all at once.
+
+use std::collections::{BTreeMap, HashMap, HashSet};
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, Condvar, Mutex, mpsc};
+use std::time::Duration;
+
+use leasehold::clock::SystemClock;
+use leasehold::engine::embedded::journal::frame::Kind;
+use leasehold::engine::embedded::storage::Storage;
+use leasehold::engine::embedded::{Embedded, Notice, Options, Stopped, Tray, start};
+use leasehold::engine::{Claim, Engine, LeaseId, Query, Want as EngineWant};
+use leasehold_core::{Acquire, Command, LeaseKey, Mode, Reply, Ticket, Want};
+use leasehold_torture::disk::{Faults, SimDisk};
+use leasehold_torture::rng::Rng;
+
+/// How long anything may take before it counts as lost: machines pause.
+const PATIENCE: Duration = Duration::from_secs(30);
+
+/// A thread that speaks for many: its tray, and a bell that rings when something was put there.
+struct Teller {
+    engine: Arc<Embedded>,
+    tray: Arc<Tray>,
+    bell: Arc<(Mutex<bool>, Condvar)>,
+    next_tag: u64,
+}
+
+impl Teller {
+    fn new(engine: &Arc<Embedded>) -> Self {
+        let bell = Arc::new((Mutex::new(false), Condvar::new()));
+        let ring = bell.clone();
+        let tray = Tray::new(move || {
+            *ring.0.lock().expect("nobody panics with the bell") = true;
+            ring.1.notify_all();
+        });
+        Self { engine: engine.clone(), tray, bell, next_tag: 0 }
+    }
+
+    /// Decides these, writes or leaves it to the writer, and waits until each has its answer, once.
+    fn ask(&mut self, commands: &[Job], write: bool) -> Vec<Result<Reply, Stopped>> {
+        let first = self.next_tag;
+        self.next_tag += commands.len() as u64;
+        let mut answers: BTreeMap<u64, Result<Reply, Stopped>> = BTreeMap::new();
+        let mut till = self.engine.till();
+        for (tag, job) in (first..).zip(commands) {
+            let answer = match job {
+                Job::Take { name, wait_ms } => {
+                    let wants = [Want { name, mode: Mode::Exclusive }];
+                    let claim = claim(&wants, *wait_ms, till.secret());
+                    till.acquire(claim, &self.tray, tag).map(|(reply, _)| reply)
+                }
+                Job::End(lease) => till.submit(Command::Release { lease: *lease }, &self.tray, tag),
+            };
+            match answer {
+                Ok(Some(reply)) => drop(answers.insert(tag, Ok(reply))),
+                Ok(None) => {}
+                Err(stopped) => drop(answers.insert(tag, Err(stopped))),
+            }
+        }
+        if write {
+            till.write();
+        } else {
+            drop(till);
+        }
+        self.collect(&mut answers, first, commands.len());
+        answers.into_values().collect()
+    }
+
+    fn collect(&self, answers: &mut BTreeMap<u64, Result<Reply, Stopped>>, first: u64, count: usize) {
+        let mut taken = Vec::new();
+        loop {
+            self.tray.take(&mut taken);
+            for (tag, answer) in taken.drain(..) {
+                assert!(
+                    (first..first + count as u64).contains(&tag),
+                    "an answer to what was answered: {tag} {answer:?}"
+                );
+                assert!(answers.insert(tag, answer).is_none(), "{tag} is answered twice");
+            }
+            if answers.len() == count {
+                return;
+            }
+            let rung = self.bell.0.lock().expect("nobody panics with the bell");
+            let (mut rung, late) =
+                self.bell.1.wait_timeout_while(rung, PATIENCE, |rung| !*rung).expect("nobody panics with the bell");
+            assert!(!late.timed_out(), "{} of {count} answers came", answers.len());
+            *rung = false;
+        }
+    }
+}
+
+enum Job {
+    Take { name: String, wait_ms: u64 },
+    End(LeaseKey),
+}
+
+fn claim<'a>(wants: &'a [Want<'a>], wait_ms: u64, secret: leasehold_core::Secret) -> Acquire<'a> {
+    Acquire {
+        ticket: Ticket(0),
+        wants,
+        ttl_ms: 3_600_000,
+        wait_ms,
+        max_hold_ms: None,
+        delay_ms: 0,
+        holder: "teller",
+        request: None,
+        secret,
+        principal: "",
+        value: None,
+    }
+}
+
+/// What one thread was told: who has what, every token it got, and whether it was stopped.
+#[derive(Default)]
+struct Told {
+    held: HashMap<String, LeaseKey>,
+    /// An answer never came for these: they may be held or free.
+    unsure: HashSet<String>,
+    tokens: Vec<u64>,
+    answered: u64,
+    stopped: bool,
+}
+
+/// Takes and ends leases under names of its own until `rounds` are over or the engine has stopped.
+fn tell(engine: &Arc<Embedded>, me: u64, rounds: u64) -> Told {
+    let mut teller = Teller::new(engine);
+    let mut rng = Rng::new(me);
+    let mut told = Told::default();
+    for _ in 0..rounds {
+        let mut jobs = Vec::new();
+        let mut names: Vec<String> = Vec::new();
+        for _ in 0..1 + rng.below(6) {
+            let name = format!("t{me}/{}", rng.below(12));
+            if names.contains(&name) || told.unsure.contains(&name) {
+                continue;
+            }
+            jobs.push(match told.held.get(&name) {
+                Some(lease) => Job::End(*lease),
+                None => Job::Take { name: name.clone(), wait_ms: 0 },
+            });
+            names.push(name);
+        }
+        let answers = teller.ask(&jobs, !rng.one_in(4));
+        assert_eq!(answers.len(), names.len());
+        for (name, answer) in names.into_iter().zip(answers) {
+            match answer {
+                Ok(Reply::Granted(granted)) => {
+                    assert!(!told.stopped, "a grant after the engine had stopped");
+                    assert!(told.tokens.last().is_none_or(|last| *last < granted.lease.token.get()), "tokens rise");
+                    told.tokens.push(granted.lease.token.get());
+                    told.held.insert(name, granted.lease);
+                }
+                Ok(Reply::Released(true)) => drop(told.held.remove(&name)),
+                Ok(other) => panic!("{name} is mine alone, and the answer is {other:?}"),
+                Err(Stopped::NoEffect(_)) => told.stopped = true,
+                Err(Stopped::Unknown(_)) => {
+                    told.stopped = true;
+                    told.held.remove(&name);
+                    told.unsure.insert(name);
+                }
+            }
+            told.answered += 1;
+        }
+        if told.stopped {
+            break;
+        }
+    }
+    told
+}
+
+/// The same by the engine's own methods.
+async fn call(engine: Arc<Embedded>, me: u64, rounds: u64) -> Told {
+    let mut rng = Rng::new(me);
+    let mut told = Told::default();
+    let mut held: HashMap<String, (LeaseId, u64)> = HashMap::new();
+    for _ in 0..rounds {
+        let name = format!("c{me}/{}", rng.below(8));
+        let result = match held.remove(&name) {
+            Some((lease, token)) => match engine.release(&lease).await {
+                Ok(first) => {
+                    assert!(first, "{name} is mine alone");
+                    Ok(())
+                }
+                Err(error) => {
+                    if !matches!(error, leasehold::Error::Indeterminate { .. }) {
+                        held.insert(name.clone(), (lease, token));
+                    }
+                    Err(error)
+                }
+            },
+            None => engine.acquire(asked(&name)).await.map(|grant| {
+                let token = grant.token.expect("fencing").get();
+                told.tokens.push(token);
+                held.insert(name.clone(), (grant.lease_id, token));
+            }),
+        };
+        told.answered += 1;
+        match result {
+            Ok(()) => {}
+            Err(leasehold::Error::Indeterminate { .. }) => {
+                told.unsure.insert(name);
+                break;
+            }
+            Err(leasehold::Error::Unavailable { .. }) => break,
+            Err(other) => panic!("{name} is mine alone, and the answer is {other:?}"),
+        }
+    }
+    for (name, (lease, _)) in held {
+        told.held.insert(name, lease.expose().parse().expect("the text form of a lease id"));
+    }
+    told
+}
+
+fn asked(name: &str) -> Claim {
+    Claim {
+        wants: vec![EngineWant { name: name.into(), mode: Mode::Exclusive }],
+        ttl: Duration::from_secs(3_600),
+        wait: Duration::ZERO,
+        max_hold: None,
+        delay: Duration::ZERO,
+        holder: "caller".into(),
+        request: None,
+        principal: String::new(),
+    }
+}
+
+async fn found(engine: &Embedded) -> BTreeMap<String, u64> {
+    let query = Query { prefix: String::new(), after: None, limit: usize::MAX };
+    let all = engine.list(query).await.expect("a listing");
+    all.into_iter().map(|r| (r.name, r.holders[0].token.expect("fencing").get())).collect()
+}
+
+/// Everybody at once; what they were told, added up.
+async fn crowd(engine: &Arc<Embedded>, rounds: u64, seed: u64) -> Told {
+    let tellers: Vec<_> = (0..3)
+        .map(|me| {
+            let engine = engine.clone();
+            std::thread::spawn(move || tell(&engine, seed * 100 + me, rounds))
+        })
+        .collect();
+    let callers: Vec<_> = (0..4).map(|me| tokio::spawn(call(engine.clone(), seed * 100 + 50 + me, rounds))).collect();
+    let mut all = Told::default();
+    let mut add = |told: Told| {
+        all.held.extend(told.held);
+        all.unsure.extend(told.unsure);
+        all.tokens.extend(told.tokens);
+        all.answered += told.answered;
+    };
+    for caller in callers {
+        add(caller.await.expect("a caller does not panic"));
+    }
+    for teller in tellers {
+        let told = tokio::task::spawn_blocking(move || teller.join()).await.expect("joined");
+        add(told.expect("a teller does not panic"));
+    }
+    all
+}
+
+/// What was told is there, and nothing else but what nobody was told of.
+fn compare(told: &Told, found: &BTreeMap<String, u64>) {
+    for (name, lease) in &told.held {
+        assert_eq!(found.get(name), Some(&lease.token.get()), "{name} was granted");
+    }
+    for name in found.keys() {
+        assert!(told.held.contains_key(name) || told.unsure.contains(name), "{name} was ended, or never granted");
+    }
+    let unique: HashSet<&u64> = told.tokens.iter().collect();
+    assert_eq!(unique.len(), told.tokens.len(), "a token came twice");
+}
+
+/// Goal: tills, callers and the writer at once lose nothing, answer nothing twice, and give no token twice.
+/// Method: three threads with tills and four callers on a real disk; close, open, compare; again in the same directory.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn everybody_at_once_on_a_real_disk() {
+    let dir = tempfile::tempdir_in(env!("CARGO_TARGET_TMPDIR")).expect("a directory");
+    let mut tokens: HashSet<u64> = HashSet::new();
+    for life in 0..3 {
+        let engine = Embedded::open(dir.path(), Options::default()).await.expect("opens");
+        let before = found(&engine).await;
+        let told = crowd(&engine, 150, life).await;
+        assert!(told.answered > 1_000, "too little happened: {}", told.answered);
+        assert!(told.tokens.iter().all(|token| tokens.insert(*token)), "a token came in two lives");
+        engine.close().await.expect("closes");
+        let again = Embedded::open(dir.path(), Options::default()).await.expect("opens again");
+        let mut after = found(&again).await;
+        after.retain(|name, _| !before.contains_key(name));
+        compare(&told, &after);
+        again.close().await.expect("closes");
+    }
+}
+
+fn with_notices() -> (Options, mpsc::Receiver<Notice>) {
+    let (to, notices) = mpsc::channel();
+    let to = Mutex::new(to);
+    let notice = move |notice| drop(to.lock().expect("nobody panics with it").send(notice));
+    (Options { notices: Arc::new(notice), ..Options::default() }, notices)
+}
+
+fn failed(notices: &mpsc::Receiver<Notice>) -> bool {
+    std::iter::from_fn(|| notices.recv_timeout(PATIENCE).ok()).any(|notice| matches!(notice, Notice::Failed(_)))
+}
+
+/// Goal: a disk that fails under a till's own write stops the engine: that batch is unknown, what comes later has no
+/// effect, who waits in line had none, the operator is told, and nothing is written afterwards.
+#[tokio::test]
+async fn a_disk_that_fails_under_a_till_stops_the_engine() {
+    for fail_sync in [true, false] {
+        let disk = SimDisk::default();
+        let storage: Arc<dyn Storage> = Arc::new(disk.clone());
+        let (options, notices) = with_notices();
+        let engine = Embedded::open_on(storage, options).await.expect("opens");
+        let mut teller = Teller::new(&engine);
+        let take = |name: &str, wait_ms| Job::Take { name: name.into(), wait_ms };
+        let answers = teller.ask(&[take("before", 0)], true);
+        assert!(matches!(answers[..], [Ok(Reply::Granted(_))]), "{answers:?}");
+        let mut watch = engine.watch(None).await.expect("a watch");
+        assert!(matches!(watch.next().await, Ok(leasehold::engine::Seen::Reset(_))));
+        let waiter = engine.clone();
+        let patient = Claim { wait: Duration::from_secs(600), ..asked("before") };
+        let waiter = tokio::spawn(async move { waiter.acquire(patient).await });
+        while engine.counts().await.expect("counts").waiters == 0 {
+            tokio::task::yield_now().await;
+        }
+        disk.set_faults(Faults { fail_sync, fail_write: !fail_sync, crash_in: None });
+        let answers = teller.ask(&[take("lost", 0), take("before", 0)], true);
+        assert!(matches!(answers[..], [Err(Stopped::Unknown(_)), Err(Stopped::Unknown(_))]), "{answers:?}");
+        let written = disk.operations();
+        let answers = teller.ask(&[take("later", 0)], true);
+        assert!(matches!(answers[..], [Err(Stopped::NoEffect(_))]), "{answers:?}");
+        assert!(matches!(engine.acquire(asked("later")).await, Err(leasehold::Error::Unavailable { .. })));
+        let line = waiter.await.expect("the waiter does not panic");
+        assert!(matches!(line, Err(leasehold::Error::Unavailable { .. })), "{line:?}");
+        assert!(failed(&notices), "the operator is not told");
+        assert!(watch.next().await.is_err(), "news of what may never have been");
+        engine.close().await.expect("closes");
+        assert_eq!(disk.operations(), written, "something was done to the disk after it had failed");
+        let storage: Arc<dyn Storage> = Arc::new(disk.after_crash(0, &[]));
+        let again = Embedded::open_on(storage, Options::default()).await.expect("opens after the failure");
+        assert!(found(&again).await.contains_key("before"));
+    }
+}
+
+/// Goal: whoever happens to write when the disk fails, nobody panics, everybody is answered once, and what was answered
+/// is there afterwards. Method: the crowd, a failure after a while, a power cut that loses what was not synced.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_disk_that_fails_under_a_crowd_loses_nothing_answered() {
+    let mut failures = 0;
+    for round in 0..40 {
+        let disk = SimDisk::default();
+        let storage: Arc<dyn Storage> = Arc::new(disk.clone());
+        let engine = Embedded::open_on(storage, Options::default()).await.expect("opens");
+        let armed = Arc::new(AtomicBool::new(false));
+        let (arm, breaking) = (armed.clone(), disk.clone());
+        let saboteur = std::thread::spawn(move || {
+            // After so much work, not after so much time: it must be in the middle of it.
+            let from = breaking.operations();
+            while breaking.operations() < from + 20 + round * 7 {
+                std::thread::yield_now();
+                if arm.load(Ordering::SeqCst) {
+                    return;
+                }
+            }
+            breaking.set_faults(Faults { fail_sync: round % 2 == 0, fail_write: round % 2 == 1, crash_in: None });
+        });
+        let told = crowd(&engine, 400, round).await;
+        armed.store(true, Ordering::SeqCst);
+        saboteur.join().expect("the saboteur does not panic");
+        failures += u64::from(!told.unsure.is_empty());
+        engine.close().await.expect("closes");
+        let lost = disk.after_crash(disk.choices().dir, &vec![0; disk.choices().writes.len()]);
+        let storage: Arc<dyn Storage> = Arc::new(lost);
+        let again = Embedded::open_on(storage, Options::default()).await.expect("opens after the failure");
+        compare(&told, &found(&again).await);
+    }
+    assert!(failures >= 20, "the disk failed in the middle of it in {failures} rounds only");
+}
+
+/// Goal: an idle engine whose last batch was written by a till still writes its proof within 50 ms.
+/// Method: one batch after a rest; two more operations (a write and a sync) reach the disk by themselves. Machines
+/// pause, so the best of some rounds counts; none may take longer than the writer's longest nap.
+#[tokio::test]
+async fn an_idle_engine_proves_what_a_till_wrote() {
+    let disk = SimDisk::default();
+    let storage: Arc<dyn Storage> = Arc::new(disk.clone());
+    let engine = Embedded::open_on(storage, Options::default()).await.expect("opens");
+    let clock = SystemClock::shared();
+    let mut teller = Teller::new(&engine);
+    let mut best = Duration::MAX;
+    for round in 0..8 {
+        clock.sleep_until(clock.now().plus(Duration::from_millis(120))).await;
+        let answers = teller.ask(&[Job::Take { name: format!("n{round}"), wait_ms: 0 }], true);
+        assert!(matches!(answers[..], [Ok(Reply::Granted(_))]), "{answers:?}");
+        let (written, began) = (disk.operations(), clock.now());
+        while disk.operations() < written + 2 {
+            assert!(clock.now().since(began) < PATIENCE, "no proof came");
+            clock.sleep_until(clock.now().plus(Duration::from_millis(1))).await;
+        }
+        best = best.min(clock.now().since(began));
+    }
+    assert!(best <= Duration::from_millis(50), "the proof came after {best:?}");
+}
+
+/// Goal: after a failed sync the journal touches the disk no more, whatever is asked of it: frame, ceiling or proof.
+#[test]
+fn a_failed_journal_is_left_alone() {
+    let disk = SimDisk::default();
+    let storage: Arc<dyn Storage> = Arc::new(disk.clone());
+    let random = Box::new(|| 7);
+    let started = start::<u64>(&storage, &Options::default(), random, |_, _| {}).expect("starts");
+    let (mut journal, now) = (started.journal, started.clock.now());
+    disk.set_faults(Faults { fail_sync: true, ..Faults::default() });
+    assert!(journal.commit(Kind::Facts, &[], now).is_err());
+    let done = disk.operations();
+    assert!(journal.prove().is_err() && journal.reserve_tokens().is_err() && journal.close(1, now).is_err());
+    assert_eq!(disk.operations(), done, "something was done to a disk that had failed");
+}
