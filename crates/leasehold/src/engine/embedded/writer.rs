@@ -457,6 +457,7 @@ mod tests {
     use super::super::storage::Directory;
     use super::super::{Embedded, Options, Started, Tray, start};
     use super::*;
+    use std::sync::PoisonError;
 
     /// Goal: a server's thread that writes before the keeper runs leaves it to the writer, and does not stop the engine.
     /// Method: an engine whose writer is started late, and a batch that fills more than half of a segment, so that the
