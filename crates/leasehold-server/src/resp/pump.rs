@@ -89,6 +89,8 @@ pub struct Pump {
     /// The poll tells of new connections.
     listening: bool,
     stopping_since: Option<Time>,
+    /// How many found no room since that was last said: strangers must not fill the log.
+    turned_away: usize,
 }
 
 impl Pump {
@@ -123,6 +125,7 @@ impl Pump {
             next_look: now,
             listening: true,
             stopping_since: None,
+            turned_away: 0,
         })
     }
 
@@ -222,7 +225,7 @@ impl Pump {
                 }
             };
             if !self.shared.enter(address.ip()) {
-                tracing::warn!(peer = %address, "too many connections: one was turned away");
+                self.turned_away += 1;
                 let _ = stream.set_nonblocking(true);
                 let _ = io::Write::write(&mut &stream, b"-QUOTA too many connections\r\n");
                 continue;
@@ -711,6 +714,10 @@ impl Pump {
 
     /// Cuts off those who begin a command and do not end it, those who take no bytes, and those who wait without a right.
     fn look_after(&mut self) {
+        let turned_away = std::mem::take(&mut self.turned_away);
+        if turned_away > 0 {
+            tracing::warn!(turned_away, "too many connections");
+        }
         let config = &self.shared.config;
         for (slot, place) in self.places.iter_mut().enumerate() {
             let Some(connection) = &mut place.connection else { continue };

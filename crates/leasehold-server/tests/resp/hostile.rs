@@ -107,7 +107,7 @@ fn no_files_left_costs_no_time() {
     let used = cpu_ms(server.pid()) - before;
     assert!(used < 200, "{used} ms of a second");
     let more = server.said().lines().count() - said;
-    assert!((1..10).contains(&more), "{more} lines in a second: {}", server.said());
+    assert!(more < 10 && said < 30, "{said} lines, then {more} in a second: {}", server.said());
     assert_eq!(crowd[0].ask(&["PING"]), "+PONG\r\n", "those who are in go on");
     crowd.truncate(1);
     assert_eq!(dial(&server).ask(&["PING"]), "+PONG\r\n", "and there is room again");
