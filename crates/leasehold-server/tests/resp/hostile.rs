@@ -90,7 +90,7 @@ fn no_files_left_costs_no_time() {
     let site = Site::new();
     let plain = serve(&site, &[]);
     let mut command = std::process::Command::new("sh");
-    command.args(["-c", "ulimit -n 48; exec \"$0\" \"$@\""]).arg(plain.get_program()).args(plain.get_args());
+    command.args(["-c", "ulimit -n 160; exec \"$0\" \"$@\""]).arg(plain.get_program()).args(plain.get_args());
     for (name, value) in plain.get_envs() {
         match value {
             Some(value) => command.env(name, value),
@@ -100,7 +100,7 @@ fn no_files_left_costs_no_time() {
     command.current_dir(site.path("")).stdout(std::process::Stdio::null());
     command.stderr(std::fs::File::create(site.path("stderr")).expect("a file for stderr"));
     let server = Server::spawn(&site, &mut command);
-    let mut crowd: Vec<Client> = (0..100).map(|_| dial(&server)).collect();
+    let mut crowd: Vec<Client> = (0..300).map(|_| dial(&server)).collect();
     pause(Duration::from_millis(700));
     let (before, said) = (cpu_ms(server.pid()), server.said().lines().count());
     pause(Duration::from_secs(1));
