@@ -10,7 +10,7 @@ use crate::planted::{self, Bug};
 #[derive(Debug, Default)]
 pub(super) struct Principals {
     known: Vec<Principal>,
-    /// Not keyed by a seed: an operator makes these names, not a stranger.
+    /// An operator makes these names, and they are few: any table will do.
     rows: HashMap<CompactString, u32>,
     free: Vec<u32>,
 }

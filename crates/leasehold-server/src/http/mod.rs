@@ -35,7 +35,7 @@ mod problem;
 mod resources;
 mod routes;
 mod seats;
-mod shape;
+pub mod shape;
 mod socket;
 mod status;
 #[cfg(test)]

@@ -36,6 +36,7 @@ pub mod watch;
 use std::collections::HashMap;
 use std::io;
 use std::net::{IpAddr, TcpListener};
+use std::panic::AssertUnwindSafe;
 use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::thread::JoinHandle;
@@ -158,7 +159,16 @@ impl Server {
             let pump = Pump::new(shared.clone(), listener.try_clone()?)?;
             let bell = pump.bell();
             let thread = std::thread::Builder::new().name(format!("leasehold-resp-{number}"));
-            pumps.push((bell, thread.spawn(move || pump.run())?));
+            let house = shared.clone();
+            let run = move || {
+                let ended = std::panic::catch_unwind(AssertUnwindSafe(|| pump.run()));
+                // A server that is deaf on this port and well by its health checks would be worse than none.
+                if ended.is_err() || !house.stopping.load(Ordering::SeqCst) {
+                    tracing::error!("a RESP thread ended unasked: the server ends");
+                    std::process::exit(1);
+                }
+            };
+            pumps.push((bell, thread.spawn(run)?));
         }
         Ok(Self { shared, pumps })
     }
@@ -170,9 +180,7 @@ impl Server {
             bell.ring();
         }
         for (_, pump) in self.pumps {
-            if pump.join().is_err() {
-                tracing::error!("a RESP thread panicked");
-            }
+            let _ = pump.join();
         }
     }
 }

@@ -163,7 +163,8 @@ impl Pump {
         }
     }
 
-    /// Sleeps until the batch under way is durable. Not for long: a disk that hangs must not make us deaf.
+    /// Sleeps until the batch that the engine's writer has is durable. Not for long: a slow disk must not make us deaf.
+    /// (A disk that hangs while this thread writes does: see decision 0010.)
     fn await_disk(&mut self) {
         if self.at_disk == 0 {
             return;

@@ -2,11 +2,12 @@
 
 use std::sync::Arc;
 
-use leasehold::engine::{Event, EventId};
+use leasehold::engine::EventId;
 use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 
 use super::mail::{Bell, Letter, Mailbox};
 use super::reply::{Protocol, Reply};
+use crate::http::shape::Happened;
 use crate::service::watch::Told;
 use crate::service::{Caller, Denial, Service};
 
@@ -87,7 +88,7 @@ fn push(told: &Told, protocol: Protocol, out: &mut Vec<u8>) {
             reply.array(3);
             reply.text("message");
             reply.text("lease");
-            reply.text(&json(told).to_string());
+            reply.text(&json(told));
         }
     }
 }
@@ -122,27 +123,11 @@ fn push3(told: &Told, reply: &mut Reply<'_>) {
 }
 
 /// The same in JSON, as HTTP tells it.
-pub fn json(told: &Told) -> serde_json::Value {
+fn json(told: &Told) -> String {
     match told {
-        Told::Reset(id) => serde_json::json!({"kind": "reset", "id": id.to_string()}),
-        Told::Event(event, prev) => event_json(event, *prev),
+        Told::Reset(id) => serde_json::json!({"kind": "reset", "id": id.to_string()}).to_string(),
+        Told::Event(event, prev) => Happened::new(event.clone(), *prev).to_json(),
     }
-}
-
-fn event_json(event: &Event, prev: EventId) -> serde_json::Value {
-    let mut value = serde_json::json!({
-        "id": event.id.to_string(),
-        "prev": prev.to_string(),
-        "kind": event.kind.word(),
-        "token": event.token.map(|token| token.to_string()),
-        "resources": event.resources,
-        "holder": event.holder,
-        "ago_ms": u64::try_from(event.ago.as_millis()).unwrap_or(u64::MAX),
-    });
-    if !event.reason.is_empty() {
-        value["reason"] = event.reason.clone().into();
-    }
-    value
 }
 
 #[cfg(test)]
