@@ -175,8 +175,11 @@ impl Model {
         if self.invalid(keys, now) {
             return None;
         }
-        for name in &keys.names {
-            let Some(lease) = self.owned(name, keys.value.as_deref(), now) else { return Some(0) };
+        // A no for whoever does not own all of them comes first: the rest is for the owner to know.
+        let owned: Option<Vec<&Lease>> =
+            keys.names.iter().map(|name| self.owned(name, keys.value.as_deref(), now)).collect();
+        let Some(owned) = owned else { return Some(0) };
+        for lease in owned {
             let shorter = matches!(push, Push::Set(ms) if now + ms * 1_000_000 < lease.expires_at);
             if shorter && lease.wants.iter().any(|(held, _)| !keys.names.contains(held)) {
                 return None;
