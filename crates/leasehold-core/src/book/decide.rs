@@ -115,7 +115,7 @@ impl Book {
                 let lease = &self.state.leases[slot as usize];
                 let live = lease.phase == Phase::Live && !due(lease, now);
                 let remaining = if live { lease.expires_at.since(now) } else { Duration::ZERO };
-                (lease.request.as_deref(), lease.key(), remaining, lease.cap_at)
+                (lease.request(), lease.key(), remaining, lease.cap_at)
             }
             Row::Ending(row) => {
                 let ending = self.state.endings.get(row);

@@ -38,7 +38,7 @@ impl Book {
             .holders()
             .map(|slot| &self.state.leases[slot as usize])
             .find(|lease| lease.phase == Phase::Live && !due(lease, now))?;
-        Some(KeyView { value: lease.value.as_deref(), remaining: lease.expires_at.since(now), token: lease.token() })
+        Some(KeyView { value: lease.value(), remaining: lease.expires_at.since(now), token: lease.token() })
     }
 
     pub(super) fn free(&mut self, keys: Keys<'_>, now: Time) -> Reply {
@@ -136,7 +136,7 @@ impl Book {
             self.serve_todo(now);
             return None;
         }
-        let shown = lease.value.as_deref()?;
+        let shown = lease.value()?;
         // The value proves ownership: it is compared like any secret.
         let same = value.is_none_or(|value| value.len() == shown.len() && bool::from(value.ct_eq(shown)));
         (same || planted::on(Bug::FreeAnyValue)).then_some(slot)

@@ -123,12 +123,40 @@ pub(super) struct Lease {
     pub granted_at: Time,
     pub parts: Parts,
     pub holder: CompactString,
-    pub request: Option<Box<Request>>,
+    /// What most leases have none of.
+    pub besides: Option<Box<Besides>>,
+}
+
+/// What a lease may have besides, behind one pointer: a million leases that have none of it stay small.
+#[derive(Clone, Debug, Default)]
+pub(super) struct Besides {
+    /// The request that made it.
+    pub request: Option<Request>,
     /// What its keys show, if it was taken as Redis keys.
     pub value: Option<Box<[u8]>>,
 }
 
+impl Besides {
+    pub fn new(request: Option<RequestMark<'_>>, value: Option<&[u8]>) -> Option<Box<Self>> {
+        if request.is_none() && value.is_none() {
+            return None;
+        }
+        let request = request.map(|mark| *Request::from_mark(mark));
+        Some(Box::new(Self { request, value: value.map(Into::into) }))
+    }
+}
+
 impl Lease {
+    /// The request that made it.
+    pub fn request(&self) -> Option<&Request> {
+        self.besides.as_ref()?.request.as_ref()
+    }
+
+    /// What its keys show, if it was taken as Redis keys.
+    pub fn value(&self) -> Option<&[u8]> {
+        self.besides.as_ref()?.value.as_deref()
+    }
+
     pub fn token(&self) -> Token {
         Token::new(self.token).expect("a lease that is not vacant has a token")
     }

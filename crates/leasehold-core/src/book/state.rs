@@ -11,12 +11,12 @@ use foldhash::fast::FixedState;
 use super::Broken;
 use super::endings::{Ending, Endings};
 use super::index::{Index, tag_of_hash, tag_of_token};
-use super::lease::{Lease, Part, Parts, Phase, Request};
+use super::lease::{Besides, Lease, Part, Parts, Phase, Request};
 use super::principals::Principals;
 use super::resource::Resource;
 use super::snapshot::Copying;
 use crate::command::Want;
-use crate::fact::{End, Fact, LeaseRecord, RequestMark};
+use crate::fact::{End, Fact, LeaseRecord};
 use crate::planted::{self, Bug};
 use crate::time::Time;
 use crate::token::{Secret, Token};
@@ -202,8 +202,7 @@ impl State {
             delay_ms: record.delay_ms,
             parts,
             holder: record.holder.as_ref().into(),
-            request: record.request.map(Request::from_mark),
-            value: record.value.map(Into::into),
+            besides: Besides::new(record.request, record.value),
             principal: self.principals.enter(record.principal),
             phase,
             copied: false,
@@ -241,10 +240,9 @@ impl State {
         lease.copied = false;
         let token = std::mem::take(&mut lease.token);
         let parts = std::mem::replace(&mut lease.parts, Parts::One(Part::new(0, crate::Mode::Exclusive)));
-        let request = lease.request.take();
+        let request = lease.besides.take().and_then(|besides| besides.request).map(Box::new);
         let secret = std::mem::replace(&mut lease.secret, Secret::new([0; 16]));
         lease.holder = Default::default();
-        lease.value = None;
         self.principals.leave(lease.principal);
         for part in parts.as_slice() {
             self.leave(slot, *part);
@@ -364,7 +362,7 @@ impl State {
 
     fn request_of(&self, row: u32) -> Option<&Request> {
         match Row::unpack(row) {
-            Row::Lease(slot) => self.leases[slot as usize].request.as_deref(),
+            Row::Lease(slot) => self.leases[slot as usize].request(),
             Row::Ending(row) => self.endings.get(row).request.as_deref(),
         }
     }
@@ -381,9 +379,9 @@ impl State {
             ttl_ms: lease.ttl_ms,
             delay_ms: lease.delay_ms,
             holder: Cow::Borrowed(&lease.holder),
-            request: lease.request.as_ref().map(|request| RequestMark { ..request.mark() }),
+            request: lease.request().map(Request::mark),
             principal: self.principals.name(lease.principal),
-            value: lease.value.as_deref(),
+            value: lease.value(),
             wants: Cow::Owned(
                 lease
                     .parts

@@ -29,7 +29,7 @@ impl Default for Options {
             clock: SystemClock::shared(),
             limits: Limits::default(),
             notices: Arc::new(|_| {}),
-            news_bytes: 8 << 20,
+            news_bytes: 1 << 20,
             sizes: Sizes::default(),
         }
     }
