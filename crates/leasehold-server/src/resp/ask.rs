@@ -69,7 +69,7 @@ pub enum Call<'a> {
     /// Take resources.
     Acquire(Acquire<'a>),
     /// Push the end of a lease.
-    Renew { lease: &'a str, ttl_ms: Option<u64> },
+    Renew { lease: &'a str, ttl_ms: Option<u64>, full: bool },
     /// End a lease.
     Release { lease: &'a str },
     /// Look at one resource.
@@ -115,6 +115,8 @@ pub struct Acquire<'a> {
     pub holder: Option<&'a str>,
     /// The request id.
     pub request: Option<&'a str>,
+    /// Whether the answer says how far the lease can be renewed.
+    pub full: bool,
 }
 
 impl<'a> Call<'a> {
@@ -400,12 +402,15 @@ fn lease(rest: Args<'_>) -> Understood<'_> {
     Ok(call(match sub.as_slice() {
         b"ACQUIRE" => Call::Acquire(acquire(rest)?),
         b"RENEW" => {
-            let usage = "LEASE RENEW lease_id [ttl_ms]";
+            let usage = "LEASE RENEW lease_id [ttl_ms] [FULL]";
             let lease = lease_id(rest.get(0).ok_or_else(|| wrong(usage))?);
-            if rest.len() > 2 {
+            let full =
+                rest.len() > 1 && rest.get(rest.len() - 1).is_some_and(|last| last.eq_ignore_ascii_case(b"FULL"));
+            if rest.len() > 2 + usize::from(full) {
                 return Err(wrong(usage));
             }
-            Call::Renew { lease, ttl_ms: rest.get(1).map(|ms| number(ms, "ttl")).transpose()? }
+            let ttl = rest.get(1).filter(|_| rest.len() > 1 + usize::from(full));
+            Call::Renew { lease, ttl_ms: ttl.map(|ms| number(ms, "ttl")).transpose()?, full }
         }
         b"RELEASE" => {
             let (Some(lease), 1) = (rest.get(0), rest.len()) else { return Err(wrong("LEASE RELEASE lease_id")) };
@@ -440,7 +445,7 @@ fn lease_id(bytes: &[u8]) -> &str {
 }
 
 const ACQUIRE: &str = "LEASE ACQUIRE ttl_ms [WAIT ms] [SHARED | PERMITS n CAPACITY m] [MAXHOLD ms] [DELAY ms] [HOLDER text] \
-    [REQUEST id] RESOURCES name [name …]";
+    [REQUEST id] [FULL] RESOURCES name [name …]";
 
 fn acquire(rest: Args<'_>) -> Result<Acquire<'_>, String> {
     let ttl_ms = number(rest.get(0).ok_or_else(|| wrong(ACQUIRE))?, "ttl")?;
@@ -458,8 +463,12 @@ fn acquire(rest: Args<'_>) -> Result<Acquire<'_>, String> {
             b"REQUEST" => asked.request = Some(text(value()?, "a request id")?),
             b"PERMITS" => permits = Some(small(value()?, "permits")?),
             b"CAPACITY" => capacity = Some(small(value()?, "capacity")?),
-            b"SHARED" => {
-                shared = true;
+            b"SHARED" | b"FULL" => {
+                if option == b"SHARED" {
+                    shared = true
+                } else {
+                    asked.full = true
+                }
                 at += 1;
                 continue;
             }

@@ -30,9 +30,9 @@ pub enum Kind {
     /// How many keys were taken: all or none.
     SetAll(usize),
     /// The lease.
-    Acquire { began: Time, retried: bool },
+    Acquire { began: Time, retried: bool, full: bool },
     /// How long it lives now.
-    Renew,
+    Renew { full: bool },
     /// Whether this ended it.
     Release,
     /// How many keys were freed or pushed.

@@ -8,7 +8,7 @@ use leasehold_core::{Acquire as Claim, Command, Keys, Push, Refusal, Reply as De
 
 use super::ask::{Acquire, Call, Form};
 use super::connection::{Connection, Kind};
-use super::reply::{Protocol, Reply};
+use super::reply::{Life, Protocol, Reply, millis};
 use crate::service::metrics::Outcome;
 use crate::service::{Denial, Pass, Service};
 use leasehold::clock::Time;
@@ -60,9 +60,9 @@ pub fn decide(desk: &mut Desk<'_, '_>, pass: &Pass, call: &Call<'_>, from: &Conn
         Call::Set { key, value, ttl_ms } => desk.set(&[key], value, *ttl_ms, Kind::Set, from, out),
         Call::SetAll { keys, value, ttl_ms } => desk.set(keys, value, *ttl_ms, Kind::SetAll(keys.len()), from, out),
         Call::Acquire(asked) => desk.acquire(asked, from, out),
-        Call::Renew { lease, ttl_ms } => match lease.parse() {
-            Ok(lease) => desk.submit(Command::Renew { lease, ttl_ms: *ttl_ms }, Kind::Renew, from, out),
-            Err(_) => desk.unknown_lease(Kind::Renew, from, out),
+        Call::Renew { lease, ttl_ms, full } => match lease.parse() {
+            Ok(lease) => desk.submit(Command::Renew { lease, ttl_ms: *ttl_ms }, Kind::Renew { full: *full }, from, out),
+            Err(_) => desk.unknown_lease(Kind::Renew { full: *full }, from, out),
         },
         Call::Release { lease } => match lease.parse() {
             Ok(lease) => desk.submit(Command::Release { lease }, Kind::Release, from, out),
@@ -122,7 +122,7 @@ impl Desk<'_, '_> {
             request: asked.request.map(|id| leasehold_core::RequestId { scope, id }),
             ..plain
         };
-        let kind = Kind::Acquire { began: self.now, retried: asked.request.is_some() };
+        let kind = Kind::Acquire { began: self.now, retried: asked.request.is_some(), full: asked.full };
         self.take(claim, kind, from, out)
     }
 
@@ -205,7 +205,7 @@ impl Desk<'_, '_> {
 
 /// How Redis says how long: whole milliseconds, or seconds rounded to the nearest.
 pub fn redis_ttl(remaining: std::time::Duration, seconds: bool) -> i64 {
-    let ms = i64::try_from(remaining.as_millis()).unwrap_or(i64::MAX);
+    let ms = millis(remaining);
     if seconds { ms.saturating_add(500) / 1000 } else { ms }
 }
 
@@ -243,24 +243,14 @@ pub fn tell(
             service.metrics.refused(Outcome::Held);
             if matches!(kind, Kind::Set) { reply.nil() } else { reply.integer(0) }
         }
-        (Kind::Acquire { began, .. }, Decided::Granted(granted)) => {
+        (Kind::Acquire { began, full, .. }, Decided::Granted(granted)) => {
             service.metrics.granted(now.since(began));
-            reply.array(if granted.renewable.is_some() { 4 } else { 3 });
-            reply.text(&granted.lease.expose());
-            reply.unsigned(granted.lease.token.get());
-            reply.integer(millis(granted.remaining));
-            if let Some(renewable) = granted.renewable {
-                reply.integer(millis(renewable));
-            }
+            let life = Life { remaining: granted.remaining, renewable: full.then_some(granted.renewable) };
+            reply.granted(&granted.lease.expose(), Some(granted.lease.token), life);
         }
-        (Kind::Renew, Decided::Renewed(renewed)) => match renewed.renewable {
-            None => reply.integer(millis(renewed.remaining)),
-            Some(renewable) => {
-                reply.array(2);
-                reply.integer(millis(renewed.remaining));
-                reply.integer(millis(renewable));
-            }
-        },
+        (Kind::Renew { full }, Decided::Renewed(renewed)) => {
+            reply.renewed(Life { remaining: renewed.remaining, renewable: full.then_some(renewed.renewable) });
+        }
         (Kind::Release, Decided::Released(first)) => reply.integer(first.into()),
         (Kind::Keys(Form::Count), Decided::Freed(count) | Decided::Extended(count)) => reply.integer(count as i64),
         (Kind::Keys(Form::Flag), Decided::Freed(count) | Decided::Extended(count)) => {
@@ -271,7 +261,7 @@ pub fn tell(
             let error = refusal(other, "the command");
             match kind {
                 Kind::Set | Kind::SetAll(_) | Kind::Acquire { .. } => service.metrics.refused(Outcome::of(&error)),
-                Kind::Renew => service.metrics.renew_failed(&error),
+                Kind::Renew { .. } => service.metrics.renew_failed(&error),
                 _ => {}
             }
             let guessing = matches!(error, Error::Refused(Refused::NotHeld))
@@ -283,9 +273,4 @@ pub fn tell(
             }
         }
     }
-}
-
-/// Whole milliseconds, rounded down: nobody believes to hold a lease longer than it lives.
-fn millis(span: std::time::Duration) -> i64 {
-    i64::try_from(span.as_millis()).unwrap_or(i64::MAX)
 }

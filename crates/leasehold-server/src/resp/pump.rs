@@ -518,7 +518,7 @@ impl Pump {
         let number = connection.next_number();
         let service = self.shared.service.clone();
         let protocol = connection.protocol;
-        let waits = matches!(errand, Errand::Acquire(_) | Errand::Watch(..));
+        let waits = matches!(errand, Errand::Acquire(..) | Errand::Watch(..));
         let work = match errand {
             Errand::Watch(..) if connection.watch.is_some() => {
                 return self.write(connection, |reply| reply.invalid("this connection watches already"));

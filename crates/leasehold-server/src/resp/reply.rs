@@ -1,9 +1,11 @@
 //! What we answer, in either version of the protocol.
 
+use std::time::Duration;
+
 use itoa::Buffer;
+use leasehold::{Error, Refusal, Token};
 
 use crate::service::Denial;
-use leasehold::{Error, Refusal};
 
 /// Which version a connection speaks.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -12,6 +14,20 @@ pub enum Protocol {
     Resp2,
     /// After `HELLO 3`.
     Resp3,
+}
+
+/// What is left of a lease.
+#[derive(Clone, Copy, Debug)]
+pub struct Life {
+    /// Until it lapses.
+    pub remaining: Duration,
+    /// With `FULL`: how far it can be renewed, if it has a cap. Only then, since clients count elements.
+    pub renewable: Option<Option<Duration>>,
+}
+
+/// Whole milliseconds, rounded down: nobody believes to hold a lease longer than it lives.
+pub fn millis(span: Duration) -> i64 {
+    i64::try_from(span.as_millis()).unwrap_or(i64::MAX)
 }
 
 /// Writes replies to a buffer.
@@ -111,6 +127,34 @@ impl<'a> Reply<'a> {
         match self.protocol {
             Protocol::Resp2 => self.header(b'*', len),
             Protocol::Resp3 => self.header(b'>', len),
+        }
+    }
+
+    /// A lease: what proves it, its token (nil from an engine without), and its life.
+    pub fn granted(&mut self, lease_id: &str, token: Option<Token>, life: Life) {
+        self.array(if life.renewable.is_some() { 4 } else { 3 });
+        self.text(lease_id);
+        match token {
+            Some(token) => self.unsigned(token.get()),
+            None => self.nil(),
+        }
+        self.life(life);
+    }
+
+    /// How long a lease lives now: a number, or with `FULL` two.
+    pub fn renewed(&mut self, life: Life) {
+        if life.renewable.is_some() {
+            self.array(2);
+        }
+        self.life(life);
+    }
+
+    fn life(&mut self, life: Life) {
+        self.integer(millis(life.remaining));
+        match life.renewable {
+            Some(Some(renewable)) => self.integer(millis(renewable)),
+            Some(None) => self.nil(),
+            None => {}
         }
     }
 

@@ -8,13 +8,13 @@ use leasehold::engine::{Claim, EventId, LeaseId, Mode, Push, Query, Resource, Wa
 
 use super::ask::{Call, Form};
 use super::fast::{MARKER, redis_ttl};
-use super::reply::{Protocol, Reply};
+use super::reply::{Life, Protocol, Reply, millis};
 use crate::service::{Caller, Denial, Service};
 
 /// A call that owns what it was asked with, to be answered away from its connection.
 pub enum Errand {
-    Acquire(Claim),
-    Renew(LeaseId, Option<Duration>),
+    Acquire(Claim, bool),
+    Renew(LeaseId, Option<Duration>, bool),
     Release(LeaseId),
     Inspect(String),
     List(Query),
@@ -38,15 +38,20 @@ impl Errand {
     pub fn of(call: &Call<'_>, holder: &str) -> Result<Self, String> {
         let owned = |names: &[&str]| names.iter().map(|name| (*name).to_owned()).collect::<Vec<_>>();
         Ok(match call {
-            Call::Acquire(asked) => Self::Acquire(Claim {
-                wants: asked.wants.iter().map(|(name, mode)| Want { name: (*name).into(), mode: *mode }).collect(),
-                wait: Duration::from_millis(asked.wait_ms),
-                max_hold: asked.max_hold_ms.map(Duration::from_millis),
-                delay: Duration::from_millis(asked.delay_ms),
-                request: asked.request.map(Into::into),
-                ..claim(&[], asked.ttl_ms, asked.holder.unwrap_or(holder))
-            }),
-            Call::Renew { lease, ttl_ms } => Self::Renew(LeaseId::new(*lease), ttl_ms.map(Duration::from_millis)),
+            Call::Acquire(asked) => {
+                let claim = Claim {
+                    wants: asked.wants.iter().map(|(name, mode)| Want { name: (*name).into(), mode: *mode }).collect(),
+                    wait: Duration::from_millis(asked.wait_ms),
+                    max_hold: asked.max_hold_ms.map(Duration::from_millis),
+                    delay: Duration::from_millis(asked.delay_ms),
+                    request: asked.request.map(Into::into),
+                    ..claim(&[], asked.ttl_ms, asked.holder.unwrap_or(holder))
+                };
+                Self::Acquire(claim, asked.full)
+            }
+            Call::Renew { lease, ttl_ms, full } => {
+                Self::Renew(LeaseId::new(*lease), ttl_ms.map(Duration::from_millis), *full)
+            }
             Call::Release { lease } => Self::Release(LeaseId::new(*lease)),
             Call::Inspect { name } => Self::Inspect((*name).into()),
             Call::List { prefix, limit, after } => {
@@ -101,28 +106,14 @@ fn refs(names: &[String]) -> Vec<&str> {
 
 async fn attempt(service: &Service, caller: &Caller, errand: Errand, reply: &mut Reply<'_>) -> Result<(), Denial> {
     match errand {
-        Errand::Acquire(claim) => {
+        Errand::Acquire(claim, full) => {
             let grant = service.acquire(caller, claim).await?;
-            reply.array(if grant.renewable.is_some() { 4 } else { 3 });
-            reply.text(grant.lease_id.expose());
-            match grant.token {
-                Some(token) => reply.unsigned(token.get()),
-                None => reply.nil(),
-            }
-            reply.integer(millis(grant.remaining));
-            if let Some(renewable) = grant.renewable {
-                reply.integer(millis(renewable));
-            }
+            let life = Life { remaining: grant.remaining, renewable: full.then_some(grant.renewable) };
+            reply.granted(grant.lease_id.expose(), grant.token, life);
         }
-        Errand::Renew(lease, ttl) => {
+        Errand::Renew(lease, ttl, full) => {
             let renewal = service.renew(caller, &lease, ttl).await?;
-            if renewal.renewable.is_some() {
-                reply.array(2);
-            }
-            reply.integer(millis(renewal.remaining));
-            if let Some(renewable) = renewal.renewable {
-                reply.integer(millis(renewable));
-            }
+            reply.renewed(Life { remaining: renewal.remaining, renewable: full.then_some(renewal.renewable) });
         }
         Errand::Release(lease) => reply.integer(service.release(caller, &lease).await?.into()),
         Errand::Inspect(name) => match service.inspect(caller, &name).await? {
@@ -237,9 +228,4 @@ fn resource(reply: &mut Reply<'_>, found: &Resource) {
     }
     reply.text("queue_len");
     reply.integer(found.queue_len as i64);
-}
-
-/// Whole milliseconds, rounded down: nobody believes to hold a lease longer than it lives.
-fn millis(span: Duration) -> i64 {
-    i64::try_from(span.as_millis()).unwrap_or(i64::MAX)
 }

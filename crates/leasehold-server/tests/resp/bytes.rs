@@ -69,6 +69,36 @@ fn answers_are_spoken_byte_by_byte() {
     }
 }
 
+/// Goal: a grant has three elements and a renewal is a number, cap or no cap; only who asks for more with FULL gets it.
+#[test]
+fn the_form_of_an_answer_depends_on_the_question_alone() {
+    let site = Site::new();
+    let server = Server::start(&site, &[]);
+    let mut client = dial(&server);
+    let table: &[(&[&str], bool, &str, &str)] = &[
+        (&[], false, "*3\r\n", ":"),
+        (&["MAXHOLD", "90000"], false, "*3\r\n", ":"),
+        (&[], true, "*4\r\n", "*2\r\n:"),
+        (&["MAXHOLD", "90000"], true, "*4\r\n", "*2\r\n:"),
+    ];
+    for (cap, full, granted_as, renewed_as) in table {
+        let full: &[&str] = if *full { &["full"] } else { &[] };
+        let lease = client.ask(&[&["LEASE", "ACQUIRE", "60000"], *cap, full, &["RESOURCES", "a"]].concat());
+        assert!(lease.starts_with(granted_as), "{cap:?} {full:?}: {lease}");
+        let id = lines(&lease)[2].to_owned();
+        for ttl in [&[][..], &["60000"]] {
+            let renewed = client.ask(&[&["LEASE", "RENEW", &id], ttl, full].concat());
+            assert!(renewed.starts_with(renewed_as), "{cap:?} {full:?}: {renewed}");
+            let capless = !full.is_empty() && cap.is_empty();
+            assert_eq!(renewed.ends_with("$-1\r\n"), capless, "{cap:?} {full:?}: {renewed}");
+        }
+        assert_eq!(client.ask(&["LEASE", "RELEASE", &id]), ":1\r\n");
+    }
+    for wrong in [&["LEASE", "RENEW", "1-0", "60000", "60000"][..], &["LEASE", "RENEW", "1-0", "FULL", "60000"]] {
+        assert_eq!(word(&client.ask(wrong)), "INVALID", "{wrong:?}");
+    }
+}
+
 /// Goal: each error begins with the word that the contract says, and nothing was done.
 #[test]
 fn errors_begin_with_their_word() {
@@ -159,7 +189,8 @@ fn grants_and_refusals_have_their_fields() {
     let mut client = dial(&server);
     let holder = "a\"b\\c é";
     let reply = client.ask(&[
-        "LEASE", "ACQUIRE", "60000", "MAXHOLD", "90000", "HOLDER", holder, "EACH", "x", "X", "s", "S", "p", "2/5",
+        "LEASE", "ACQUIRE", "60000", "MAXHOLD", "90000", "FULL", "HOLDER", holder, "EACH", "x", "X", "s", "S", "p",
+        "2/5",
     ]);
     let (lease, token) = granted(&reply);
     assert!(lease.starts_with(&format!("{token}-")), "{lease}");
@@ -179,7 +210,7 @@ fn grants_and_refusals_have_their_fields() {
     assert!(!seen.contains(&lease), "never a lease id");
     let listed = client.ask(&["LEASE", "LIST"]);
     assert!(listed.starts_with("*3\r\n%7\r\n$4\r\nname\r\n$1\r\np\r\n"), "in order of name: {listed}");
-    let renewed = client.ask(&["LEASE", "RENEW", &lease, "80000"]);
+    let renewed = client.ask(&["LEASE", "RENEW", &lease, "80000", "FULL"]);
     assert!(renewed.starts_with("*2\r\n:80000\r\n:"), "{renewed}");
     assert_eq!(client.ask(&["LEASE", "REVOKE", "s", "REASON", "over"]), ":1\r\n");
     assert_eq!(word(&client.ask(&["LEASE", "RELEASE", &lease])), "STALE");

@@ -84,7 +84,7 @@ pub(super) fn acquire(claim: &Claim, wait: Duration, request: &str) -> Result<Ve
     };
     command = command.option("MAXHOLD", claim.max_hold.map(millis));
     command = command.option("DELAY", Some(millis(claim.delay)).filter(|delay| *delay > 0));
-    command = command.arg("HOLDER").arg(&claim.holder).arg("REQUEST").arg(request);
+    command = command.arg("HOLDER").arg(&claim.holder).arg("REQUEST").arg(request).arg("FULL");
     command = command.arg(if one_mode { "RESOURCES" } else { "EACH" });
     for want in &claim.wants {
         command = command.arg(&want.name);
@@ -98,8 +98,8 @@ pub(super) fn acquire(claim: &Claim, wait: Duration, request: &str) -> Result<Ve
 pub(super) fn renew(lease_id: &LeaseId, ttl: Option<Duration>) -> Result<Vec<u8>, Error> {
     let command = lease("RENEW").arg(lease_id.expose());
     match ttl {
-        Some(ttl) => command.number(millis(ttl)).bytes(),
-        None => command.bytes(),
+        Some(ttl) => command.number(millis(ttl)).arg("FULL").bytes(),
+        None => command.arg("FULL").bytes(),
     }
 }
 
