@@ -11,9 +11,9 @@ use std::net::{TcpListener, TcpStream};
 use std::sync::{Arc, Condvar, Mutex};
 use std::time::Duration;
 
+use common::figures::positive;
 use common::{Answer, Site, end_of, signal, wait_until};
 use rustix::process::Signal;
-use serde_json::Value;
 
 /// What the scripted server answers to a command; nothing means that it hangs up.
 type Script = dyn Fn(&[String]) -> Option<String> + Send + Sync;
@@ -110,14 +110,6 @@ fn bench(port: u16, arguments: &[&str]) -> Answer {
     Site::new().ask(&[&["bench", "--url", &url, "--for", "200ms"], arguments].concat())
 }
 
-#[track_caller]
-fn positive(found: &Value, paths: &[&str]) {
-    for path in paths {
-        let value = found.pointer(path).and_then(Value::as_f64).unwrap_or_else(|| panic!("{path} in {found}"));
-        assert!(value > 0.0, "{path} in {found}");
-    }
-}
-
 /// Goal: pairs over RESP are what they say: each name new, each lease released once, on as many connections as
 /// asked for, each with the key; and the figures have the keys of the contract.
 #[test]
@@ -202,7 +194,7 @@ fn idle_connections_are_weighed_and_others_timed() {
 }
 
 /// Goal: idle connections that the server cut off are not taken for cheap ones.
-/// Method: a server that hangs up on who is silent for a tenth of a second, as only the idle ones are.
+/// Method: a server that hangs up on who is silent for a second, as only the idle ones are.
 #[test]
 fn idle_connections_that_were_closed_are_noticed() {
     let listener = TcpListener::bind("127.0.0.1:0").expect("a free port");
@@ -210,12 +202,15 @@ fn idle_connections_that_were_closed_are_noticed() {
     std::thread::spawn(move || {
         for stream in listener.incoming().flatten() {
             std::thread::spawn(move || {
-                stream.set_read_timeout(Some(Duration::from_millis(100))).expect("a socket takes it");
+                stream.set_read_timeout(Some(Duration::from_secs(1))).expect("a socket takes it");
                 serve(stream, &generous);
             });
         }
     });
-    let answer = bench(port, &["--idle", "3", "--pid", &std::process::id().to_string()]).with_code(1);
+    let pid = std::process::id().to_string();
+    let url = format!("leasehold://127.0.0.1:{port}");
+    let arguments = ["bench", "--url", &url, "--for", "3s", "--idle", "3", "--pid", &pid];
+    let answer = Site::new().ask(&arguments).with_code(1);
     answer.says_one_sentence();
     assert!(answer.err.contains("closed 3 of 3 idle connections"), "{answer:?}");
 }

@@ -105,7 +105,7 @@ fn readers_share_and_permits_run_out() {
     permits("2").with_code(3);
     permits("1").with_code(0);
     let seen = site.ask(&["inspect", "slots", "--json"]).with_code(0).json();
-    assert_eq!((&seen["mode"], &seen["capacity"]), (&json!("permits"), &json!(3)));
+    assert_eq!((&seen["mode"], &seen["permits_used"], &seen["capacity"]), (&json!("permits"), &json!(3), &json!(3)));
     assert_eq!(seen["holders"].as_array().map(Vec::len), Some(2));
 }
 

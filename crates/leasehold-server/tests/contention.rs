@@ -2,10 +2,9 @@
 
 mod common;
 
-use std::collections::BTreeSet;
 use std::time::Duration;
 
-use common::{Site, end_of, is_alive, now, pause, signal, text, wait_until};
+use common::{Site, end_of, fight, is_alive, now, pause, signal, text, wait_until};
 use rustix::process::Signal;
 
 /// Goal: of two processes that fight for one name, one at a time has it, and every token is new.
@@ -13,22 +12,7 @@ use rustix::process::Signal;
 #[test]
 fn two_processes_fight_for_one_name() {
     let site = Site::new();
-    let alone = "mkdir alone || exit 9; echo $LEASEHOLD_TOKEN >> tokens; sleep 0.01; rmdir alone";
-    let rounds = 8;
-    let fight = || {
-        for _ in 0..rounds {
-            site.ask(&["run", "ring", "--wait", "30s", "--", "sh", "-c", alone]).with_code(0);
-        }
-    };
-    std::thread::scope(|scope| {
-        scope.spawn(fight);
-        scope.spawn(fight);
-    });
-    let tokens = std::fs::read_to_string(site.path("tokens")).expect("tokens were written");
-    let tokens: Vec<u64> = tokens.lines().map(|line| line.parse().expect("a token")).collect();
-    assert_eq!(tokens.len(), 2 * rounds);
-    assert!(tokens.is_sorted(), "tokens rise with every grant: {tokens:?}");
-    assert_eq!(tokens.iter().collect::<BTreeSet<_>>().len(), tokens.len(), "no token comes twice: {tokens:?}");
+    fight::for_one_name(&site, |arguments| drop(site.ask(arguments).with_code(0)));
 }
 
 #[test]

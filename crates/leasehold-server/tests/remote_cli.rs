@@ -3,7 +3,6 @@
 mod common;
 mod served;
 
-use std::collections::BTreeSet;
 use std::io::{BufRead, BufReader};
 use std::process::{Command, Stdio};
 use std::time::Duration;
@@ -104,22 +103,7 @@ fn every_command_works_with_a_server() {
 #[test]
 fn two_terminals_fight_for_one_name() {
     let (site, server) = (Site::new(), Server::start());
-    let alone = "mkdir alone || exit 9; echo $LEASEHOLD_TOKEN >> tokens; sleep 0.01; rmdir alone";
-    let rounds = 8;
-    let fight = || {
-        for _ in 0..rounds {
-            ask(&site, &server, &["run", "ring", "--wait", "30s", "--", "sh", "-c", alone], 0);
-        }
-    };
-    std::thread::scope(|scope| {
-        scope.spawn(fight);
-        scope.spawn(fight);
-    });
-    let tokens = std::fs::read_to_string(site.path("tokens")).expect("tokens were written");
-    let tokens: Vec<u64> = tokens.lines().map(|line| line.parse().expect("a token")).collect();
-    assert_eq!(tokens.len(), 2 * rounds);
-    assert!(tokens.is_sorted(), "tokens rise with every grant: {tokens:?}");
-    assert_eq!(tokens.iter().collect::<BTreeSet<_>>().len(), tokens.len(), "no token comes twice: {tokens:?}");
+    common::fight::for_one_name(&site, |arguments| drop(ask(&site, &server, arguments, 0)));
 }
 
 /// Goal: a wait that is interrupted leaves the line and nothing behind.
@@ -143,7 +127,7 @@ fn an_interrupted_wait_leaves_the_line() {
 fn run_keeps_its_lease_over_a_killed_server() {
     let (site, mut server) = (Site::new(), Server::start());
     let script = "echo $$ > begun; while [ ! -e finish ]; do sleep 0.05; done; exit 5";
-    let arguments = ["run", "job", "--ttl", "9s", "--grace", "1s", "--", "sh", "-c", script];
+    let arguments = ["run", "job", "--ttl", "12s", "--grace", "1s", "--", "sh", "-c", script];
     let running = site.start(&mut command(&site, &server, &arguments));
     site.number_in("begun");
     let token = |server: &Server| {
@@ -155,7 +139,7 @@ fn run_keeps_its_lease_over_a_killed_server() {
     pause(Duration::from_secs(2));
     server.start_again();
     // More than a ttl: it lives only if it was renewed after the restart.
-    pause(Duration::from_secs(11));
+    pause(Duration::from_secs(13));
     assert_eq!(token(&server), Some(before), "the same lease");
     std::fs::write(site.path("finish"), "").expect("the file is written");
     end_of(running).with_code(5);

@@ -11,8 +11,8 @@ use leasehold::engine::remote::{Options, Remote};
 use served::Server;
 
 /// How far an answer may be off on a busy machine, and the unit of the laws. Time passes for real here.
-const SLACK: Duration = Duration::from_millis(150);
-const UNIT: Duration = Duration::from_millis(500);
+const SLACK: Duration = Duration::from_millis(300);
+const UNIT: Duration = Duration::from_millis(1000);
 
 mod remote {
     leasehold::conformance_tests!(super::OverTheWire::default());

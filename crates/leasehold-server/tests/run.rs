@@ -44,8 +44,8 @@ impl Running {
     }
 }
 
-/// Times that leave a busy machine room: the margin before the end is 200 ms.
-const SHORT: [&str; 4] = ["--ttl", "2s", "--grace", "300ms"];
+/// Times that leave a busy machine room: the margin before the end is 250 ms.
+const SHORT: [&str; 4] = ["--ttl", "5s", "--grace", "500ms"];
 
 #[test]
 fn the_command_finds_its_lease_in_the_environment() {
@@ -106,9 +106,9 @@ fn the_lease_is_renewed_while_the_command_runs() {
     let site = Site::new();
     let script = "echo $$ > child; while ! [ -e finish ]; do sleep 0.02; done";
     let run =
-        site.start(&mut site.command(&["run", "job", "--ttl", "4s", "--grace", "100ms", "--", "sh", "-c", script]));
+        site.start(&mut site.command(&["run", "job", "--ttl", "6s", "--grace", "100ms", "--", "sh", "-c", script]));
     site.number_in("child");
-    pause(Duration::from_millis(4500));
+    pause(Duration::from_millis(6500));
     site.ask(&["acquire", "job"]).with_code(3);
     std::fs::write(site.path("finish"), "").expect("the file is written");
     end_of(run).with_code(0);
@@ -134,7 +134,7 @@ fn a_stubborn_command_is_dead_before_the_lease_is_granted_again() {
             }
         };
         assert!(!running.is_dead());
-        engine.acquire("job").wait(Duration::from_secs(20)).grant().await.expect("it lapses");
+        engine.acquire("job").wait(Duration::from_secs(60)).grant().await.expect("it lapses");
         assert!(running.is_dead(), "granted to another while the command still ran");
         engine.close().await.expect("it closes");
     });
@@ -147,7 +147,8 @@ fn a_stubborn_command_is_dead_before_the_lease_is_granted_again() {
 fn a_revoked_lease_ends_the_command() {
     let site = Site::new();
     let script = "trap 'echo asked > asked; exit 0' TERM; sleep 600 & echo $! > grandchild; echo $$ > child; wait";
-    let running = Running::start(&site, &SHORT, script);
+    // The grace is the command's to answer in, however busy the machine.
+    let running = Running::start(&site, &["--ttl", "15s", "--grace", "8s"], script);
     site.ask(&["revoke", "job", "--reason", "test"]).with_code(0);
     wait_until("all of it is dead", || running.is_dead());
     running.end().with_code(6);
@@ -181,7 +182,7 @@ fn a_stopped_run_does_not_keep_the_command_past_the_lease() {
     let site = Site::new();
     let running = Running::start(&site, &SHORT, STUBBORN);
     signal(running.pid(), Signal::STOP);
-    let other = site.acquire(&["job", "--wait", "20s"]);
+    let other = site.acquire(&["job", "--wait", "60s"]);
     assert!(running.is_dead(), "granted to another while the command still ran");
     signal(running.pid(), Signal::CONT);
     running.end().with_code(6);
@@ -193,9 +194,9 @@ fn a_stopped_run_does_not_keep_the_command_past_the_lease() {
 #[test]
 fn the_cap_ends_the_command() {
     let site = Site::new();
-    let options = [&SHORT[..], &["--max-hold", "1s"]].concat();
+    let options = [&SHORT[..], &["--max-hold", "3s"]].concat();
     let running = Running::start(&site, &options, STUBBORN);
-    let other = site.acquire(&["job", "--wait", "20s"]);
+    let other = site.acquire(&["job", "--wait", "60s"]);
     assert!(running.is_dead(), "granted to another while the command still ran");
     running.end().with_code(6);
     assert_ne!(text(&other, "token"), "");

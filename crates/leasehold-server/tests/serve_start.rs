@@ -7,7 +7,7 @@ use std::os::unix::fs::PermissionsExt;
 use std::process::{Command, Stdio};
 
 use common::server::{Server, key, serve};
-use common::{Site, end_of, now, wait_until};
+use common::{Site, end_of, wait_until};
 use rustix::process::Signal;
 
 const FREE: [&str; 4] = ["--http", "127.0.0.1:0", "--resp", "127.0.0.1:0"];
@@ -176,13 +176,11 @@ fn a_second_signal_ends_it_at_once() {
         client.send(&["SET", &format!("n{n}"), "v", "NX", "PX", "60000"]);
         common::pause(std::time::Duration::from_millis(5));
     }
-    let began = now();
     common::signal(pid, Signal::TERM);
     server.wait_for("once more ends it at once");
     common::signal(pid, Signal::TERM);
-    // strace itself may wait for its delay; the server does not.
+    // strace itself may wait for its delay; the server does not: had it waited, it would have ended well.
     wait_until("it is gone", || !common::is_alive(pid));
-    assert!(began.elapsed() < std::time::Duration::from_secs(10), "it took {:?}", began.elapsed());
     assert_eq!(server.end().code, 143);
 }
 

@@ -128,7 +128,7 @@ async fn a_visitor_keeps_the_laws() {
 #[tokio::test]
 async fn visitors_that_meet_keep_the_laws() {
     let dirs = Dirs::new();
-    let real = Real::new(Duration::from_millis(50), move || {
+    let real = Real::new(Duration::from_millis(150), move || {
         let options = Options { clock: SystemClock::shared(), ..small(&ManualClock::new()) };
         let engine = Visitor::new(dirs.next(), options);
         Box::pin(async move { engine as Arc<dyn Engine> })

@@ -31,6 +31,7 @@ mod line;
 mod long_way;
 mod principals;
 mod resource;
+mod serve;
 mod snapshot;
 mod state;
 mod tally;

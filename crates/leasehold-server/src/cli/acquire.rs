@@ -8,8 +8,8 @@ use leasehold::engine::Grant;
 
 use super::exit::Failure;
 use super::target::Target;
-use super::view::Granted;
 use super::{duration, exit, output, signals};
+use crate::http::shape::Granted;
 
 const EXAMPLE: &str = "\
 Example:

@@ -4,8 +4,8 @@ use clap::Args;
 
 use super::output::Table;
 use super::target::Target;
-use super::view::{self, Seen};
-use super::{exit, output};
+use super::{exit, output, view};
+use crate::http::shape::Seen;
 
 const EXAMPLE: &str = "\
 Example:
@@ -31,7 +31,7 @@ impl Ls {
         let resources = client.list(&self.prefix).await?;
         client.close().await?;
         if self.json {
-            resources.iter().try_for_each(|resource| output::json(&Seen::of(resource)))?;
+            resources.into_iter().try_for_each(|resource| output::json(&Seen::from(resource)))?;
         } else if resources.is_empty() {
             output::say("nothing is held");
         } else {

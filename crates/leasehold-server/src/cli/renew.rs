@@ -5,8 +5,8 @@ use std::time::Duration;
 use clap::Args;
 
 use super::target::Target;
-use super::view::Renewed;
 use super::{duration, exit, output, secret};
+use crate::http::shape::Renewed;
 
 const EXAMPLE: &str = "\
 Example:

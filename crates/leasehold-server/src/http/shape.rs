@@ -1,4 +1,5 @@
-//! The JSON shapes of the contract. No secret is in any of them but the answer to an acquire.
+//! The JSON shapes of the contract: of HTTP, and of what the command line prints with `--json`. No secret is in any of
+//! them but the answer to an acquire.
 
 use axum::body::Body;
 use hyper::header::{self, HeaderValue};
@@ -19,7 +20,7 @@ pub fn json(status: StatusCode, value: &impl Serialize) -> Response<Body> {
     response
 }
 
-/// 201 of an acquire.
+/// 201 of an acquire, and `acquire --json`.
 #[derive(Debug, Serialize)]
 pub struct Granted<'a> {
     lease_id: &'a str,
@@ -47,7 +48,7 @@ impl<'a> Granted<'a> {
     }
 }
 
-/// 200 of a renewal.
+/// 200 of a renewal, and `renew --json`.
 #[derive(Debug, Serialize)]
 pub struct Renewed {
     remaining_ms: u64,
@@ -67,7 +68,7 @@ impl Renewed {
     }
 }
 
-/// One resource.
+/// One resource, also of `ls --json` and `inspect --json`.
 #[derive(Debug, Serialize)]
 pub struct Seen {
     name: String,
@@ -98,16 +99,15 @@ struct SeenWaiter {
 
 impl From<Resource> for Seen {
     fn from(resource: Resource) -> Self {
-        let (mode, permits) = match resource.mode {
-            Mode::Exclusive => ("exclusive", None),
-            Mode::Shared => ("shared", None),
+        let permits = match resource.mode {
+            Mode::Exclusive | Mode::Shared => None,
             // When nobody holds it the count is what the head of the queue wants.
-            Mode::Permits { capacity, .. } if resource.holders.is_empty() => ("permits", Some((0, capacity))),
-            Mode::Permits { count, capacity } => ("permits", Some((count, capacity))),
+            Mode::Permits { capacity, .. } if resource.holders.is_empty() => Some((0, capacity)),
+            Mode::Permits { count, capacity } => Some((count, capacity)),
         };
         Self {
             name: resource.name,
-            mode: Some(mode),
+            mode: Some(mode(resource.mode)),
             permits_used: permits.map(|(used, _)| used),
             capacity: permits.map(|(_, capacity)| capacity),
             holders: resource.holders.into_iter().map(SeenHolder::from).collect(),
@@ -122,6 +122,15 @@ impl Seen {
     pub fn free(name: String) -> Self {
         let (holders, waiters) = (Vec::new(), Vec::new());
         Self { name, mode: None, permits_used: None, capacity: None, holders, waiters, queue_len: 0 }
+    }
+}
+
+/// The word for a mode, as in the contract.
+pub fn mode(mode: Mode) -> &'static str {
+    match mode {
+        Mode::Exclusive => "exclusive",
+        Mode::Shared => "shared",
+        Mode::Permits { .. } => "permits",
     }
 }
 

@@ -2,6 +2,8 @@
 
 #![allow(dead_code, reason = "each test file uses its own part of this")]
 
+pub mod fight;
+pub mod figures;
 pub mod server;
 
 use std::io::Write;

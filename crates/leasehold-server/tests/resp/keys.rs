@@ -1,9 +1,8 @@
 //! Keys on the RESP port: who nobody is, who somebody is, and what a prefix hides.
 
 use super::common::server::{Server, key};
-use super::common::{Site, now, wait_until};
+use super::common::{Site, wait_until};
 use super::{dial, granted, queue, word};
-use std::time::Duration;
 
 /// Goal: without a key nothing is to be had; a wrong one takes away what a right one gave; a revoked one ends at once.
 #[test]
@@ -93,7 +92,5 @@ fn a_stranger_may_send_little() {
     // All at once: what follows the key is looked at as somebody's.
     client.send(&[super::client::command(&["AUTH", &admin]), super::client::command(&["ECHO", &long])].concat());
     assert_eq!(client.reply(), b"+OK\r\n");
-    let began = now();
     assert_eq!(client.reply().len(), long.len() + 10);
-    assert!(now() - began < Duration::from_secs(5));
 }

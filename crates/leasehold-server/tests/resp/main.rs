@@ -64,6 +64,16 @@ fn cpu_ms(pid: u32) -> u64 {
     (fields[11].parse::<u64>().expect("ticks") + fields[12].parse::<u64>().expect("ticks")) * 10
 }
 
+/// Waits until a process does next to nothing for a second: an idle server sleeps, a broken one never comes to it.
+#[track_caller]
+fn comes_to_rest(pid: u32) {
+    common::wait_until("the server comes to rest", || {
+        let before = cpu_ms(pid);
+        common::pause(std::time::Duration::from_secs(1));
+        cpu_ms(pid) - before < 200
+    });
+}
+
 /// A stream of numbers that is the same every time.
 struct Dice(u64);
 

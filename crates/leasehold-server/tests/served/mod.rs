@@ -55,6 +55,10 @@ impl Server {
         self.resp
     }
 
+    pub fn pid(&self) -> u32 {
+        self.child.id()
+    }
+
     pub fn url(&self) -> String {
         format!("leasehold://{}", self.resp)
     }

@@ -11,7 +11,7 @@ use crate::engine::{Claim, Engine, Grant, LeaseId, Mode, Promises, Query, Renewa
 use crate::error::{Error, Refusal};
 
 /// How long an answer may take in real time before the law counts as broken.
-const PATIENCE: Duration = Duration::from_secs(10);
+const PATIENCE: Duration = Duration::from_secs(30);
 /// Between two looks at something that is about to happen.
 const LOOK: Duration = Duration::from_millis(2);
 

@@ -4,7 +4,7 @@ use serde_json::json;
 
 use super::*;
 use crate::http::routes::{ROUTES, Route};
-use crate::service::keys::file::{KeyFile, Record};
+use crate::service::keys::file::KeyFile;
 use crate::service::keys::secret::NewKey;
 use crate::service::{Role, Roles};
 
@@ -58,15 +58,7 @@ struct Keys {
 impl Keys {
     fn of(rights: &[(&[Role], &[&str])]) -> Self {
         let made: Vec<NewKey> = rights.iter().map(|_| NewKey::random().unwrap()).collect();
-        let records = made.iter().zip(rights).map(|(key, (roles, prefixes))| Record {
-            id: key.id.clone(),
-            hash: key.digest(),
-            roles: roles.to_vec(),
-            prefixes: prefixes.iter().map(ToString::to_string).collect(),
-            rate: None,
-            note: String::new(),
-            created: String::new(),
-        });
+        let records = made.iter().zip(rights).map(|(key, (roles, prefixes))| key.record(roles, prefixes));
         let ring = KeyRing::of(&KeyFile { keys: records.collect() });
         Self { ring, shown: made.iter().map(|key| format!("Bearer {}", key.expose())).collect() }
     }
@@ -205,11 +197,9 @@ async fn a_revoked_key_ends_what_it_began() {
     watch.chunk().await.unwrap();
     watch.chunk().await.unwrap();
     let _ = keys.ring.replace(&KeyFile { keys: Vec::new() });
-    let began = Instant::now();
     let end = watch.chunk().await.unwrap();
     assert!(end.contains("event: end") && end.contains("unauthorized"), "{end}");
     assert!(watch.chunk().await.is_none());
     waiter.reply(false).await.problem(401, "unauthorized");
-    assert!(began.elapsed() < Duration::from_secs(2), "{:?}", began.elapsed());
     server.end().await;
 }

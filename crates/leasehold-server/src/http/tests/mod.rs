@@ -30,7 +30,10 @@ use crate::service::{Opened, Service};
 use client::{Client, Reply};
 
 /// Nothing here takes longer, also on a busy machine.
-const PATIENCE: Duration = Duration::from_secs(20);
+const PATIENCE: Duration = Duration::from_secs(30);
+
+/// A limit short enough to wait for, and long enough for a busy machine to keep what is asked of it.
+const SHORT: Duration = Duration::from_millis(1000);
 
 /// A server under test.
 struct Server {
@@ -107,6 +110,5 @@ async fn moment() {
 
 /// Limits short enough to wait for.
 fn hasty() -> Config {
-    let short = Duration::from_millis(300);
-    Config { first_byte: short, header: short, body: short, write_stall: short, idle: short, ..Config::default() }
+    Config { first_byte: SHORT, header: SHORT, body: SHORT, write_stall: SHORT, idle: SHORT, ..Config::default() }
 }

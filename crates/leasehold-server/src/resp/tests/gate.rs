@@ -6,7 +6,7 @@ use super::super::ask::EVERY;
 use super::super::frame::Args;
 use super::super::{Config, ask};
 use super::House;
-use crate::service::keys::file::{KeyFile, Record};
+use crate::service::keys::file::KeyFile;
 use crate::service::keys::secret::NewKey;
 use crate::service::keys::{KeyRing, Role, Roles};
 use crate::service::{Service, Verb};
@@ -21,15 +21,7 @@ fn admitted(service: &Service) -> Vec<u64> {
 
 fn keys() -> (Vec<NewKey>, KeyFile) {
     let made: Vec<NewKey> = Role::ALL.iter().map(|_| NewKey::random().unwrap()).collect();
-    let keys = made.iter().zip(Role::ALL).map(|(key, role)| Record {
-        id: key.id.clone(),
-        hash: key.digest(),
-        roles: vec![role],
-        prefixes: Vec::new(),
-        rate: None,
-        note: String::new(),
-        created: String::new(),
-    });
+    let keys = made.iter().zip(Role::ALL).map(|(key, role)| key.record(&[role], &[]));
     let file = KeyFile { keys: keys.collect() };
     (made, file)
 }

@@ -247,15 +247,11 @@ mod tests {
     use super::*;
 
     fn record(roles: &[Role], prefixes: &[&str]) -> Record {
-        let key = NewKey::random().unwrap();
         Record {
-            id: key.id.clone(),
-            hash: key.digest(),
-            roles: roles.to_vec(),
-            prefixes: prefixes.iter().map(ToString::to_string).collect(),
             rate: NonZeroU32::new(7),
             note: "for \"ci\" = [tests]".into(),
             created: "2026-01-01T00:00:00.000Z".into(),
+            ..NewKey::random().unwrap().record(roles, prefixes)
         }
     }
 

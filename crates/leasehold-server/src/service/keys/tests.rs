@@ -3,15 +3,18 @@
 use super::secret::NewKey;
 use super::*;
 
-fn record(key: &NewKey, roles: &[Role], prefixes: &[&str]) -> Record {
-    Record {
-        id: key.id.clone(),
-        hash: key.digest(),
-        roles: roles.to_vec(),
-        prefixes: prefixes.iter().map(ToString::to_string).collect(),
-        rate: None,
-        note: String::new(),
-        created: String::new(),
+impl NewKey {
+    /// What the file would keep of it.
+    pub(crate) fn record(&self, roles: &[Role], prefixes: &[&str]) -> Record {
+        Record {
+            id: self.id.clone(),
+            hash: self.digest(),
+            roles: roles.to_vec(),
+            prefixes: prefixes.iter().map(ToString::to_string).collect(),
+            rate: None,
+            note: String::new(),
+            created: String::new(),
+        }
     }
 }
 
@@ -63,7 +66,7 @@ fn every_cell_of_the_matrix() {
 #[test]
 fn only_the_very_key_is_found() {
     let key = NewKey::random().unwrap();
-    let ring = KeyRing::of(&list(&[record(&key, &[Role::Lease], &[])]));
+    let ring = KeyRing::of(&list(&[key.record(&[Role::Lease], &[])]));
     assert!(ring.are_needed() && ring.anybody().is_none());
     let text = key.expose();
     assert_eq!(ring.find(text).unwrap().id, key.id);
@@ -86,7 +89,7 @@ fn only_the_very_key_is_found() {
 #[test]
 fn a_new_list_takes_effect_at_once() {
     let keys: Vec<NewKey> = (0..4).map(|_| NewKey::random().unwrap()).collect();
-    let of = |at: usize, role| record(&keys[at], &[role], &[]);
+    let of = |at: usize, role| keys[at].record(&[role], &[]);
     let ring = KeyRing::of(&list(&[of(0, Role::Lease), of(1, Role::Lease), of(2, Role::Admin)]));
     let before: Vec<_> = (0..3).map(|at| ring.find(keys[at].expose()).unwrap()).collect();
     let change = ring.replace(&list(&[of(0, Role::Lease), of(2, Role::Read), of(3, Role::Lease)]));
@@ -107,7 +110,7 @@ fn a_ring_that_had_keys_never_opens_again() {
     let anybody = ring.anybody().expect("no keys, so it is open");
     assert_eq!(ring.replace(&KeyFile::default()), Change::default());
     assert!(!anybody.revoked.load(Ordering::Relaxed));
-    ring.replace(&list(&[record(&key, &[Role::Lease], &[])]));
+    ring.replace(&list(&[key.record(&[Role::Lease], &[])]));
     assert!(anybody.revoked.load(Ordering::Relaxed) && ring.anybody().is_none());
     ring.replace(&KeyFile::default());
     assert!(ring.are_needed() && ring.anybody().is_none() && ring.find(key.expose()).is_none());

@@ -1,0 +1,234 @@
+//! The line decided: who joins it, who leaves it, and who is served when something was freed.
+//!
+//! # Laws
+//!
+//! 1. A waiting claim is granted when every resource admits it and no earlier one conflicts with it on any of them.
+//! 2. Whoever leaves, by a grant, by its own will or because its patience is over, passes the baton: the queues it stood
+//!    in are looked at again.
+//!
+//! # Not here
+//!
+//! Where waiters are kept ([`super::line`]), and what a claim is granted ([`super::decide`]).
+
+use compact_str::CompactString;
+
+use super::Book;
+use super::decide::Terms;
+use super::lease::Request;
+use super::line::Waiter;
+use super::resource::{Demand, Place, Use};
+use crate::command::{Acquire, Effect, Mode, Refusal, Reply, Ticket, Want};
+use crate::fact::RequestMark;
+use crate::planted::{self, Bug};
+use crate::time::Time;
+
+impl Book {
+    pub(super) fn enqueue(&mut self, claim: &Acquire<'_>, mark: Option<RequestMark<'_>>, now: Time) -> Reply {
+        let full = |name: &str| Reply::Refused(Refusal::QueueFull(name.into()));
+        if self.line.len() >= self.limits.waiters {
+            return full(claim.wants[0].name);
+        }
+        for want in claim.wants {
+            let queue = self.state.find_name(want.name).map_or(0, |s| self.state.resources[s as usize].queue_len());
+            if queue >= self.limits.waiters_per_resource {
+                return full(want.name);
+            }
+        }
+        if self.line.waiting_of(claim.principal) >= self.limits.waiters_per_principal {
+            let most = self.limits.waiters_per_principal;
+            return Reply::Refused(Refusal::Quota(format!("{most} waiters of one key")));
+        }
+        if self.line.find_ticket(claim.ticket).is_some() {
+            return Reply::Invalid("a ticket is used once".into());
+        }
+        let arrival = self.line.take_arrival();
+        let parts: Vec<(u32, Mode)> =
+            claim.wants.iter().map(|want| (self.state.open_resource(want.name), want.mode)).collect();
+        let tag = mark.map(|mark| self.state.request_tag(mark.scope, mark.id));
+        let waiter = self.line.add(
+            Waiter {
+                arrival,
+                tickets: vec![claim.ticket],
+                parts: parts.clone(),
+                ttl_ms: claim.ttl_ms,
+                max_hold_ms: claim.max_hold_ms,
+                delay_ms: claim.delay_ms,
+                holder: claim.holder.into(),
+                request: mark.map(Request::from_mark),
+                secret: claim.secret,
+                principal: claim.principal.into(),
+                since: now,
+                until: now.plus_millis(claim.wait_ms),
+            },
+            tag,
+        );
+        for (resource, mode) in parts {
+            self.state.resources[resource as usize].join_line(Place { arrival, waiter }, mode);
+        }
+        Reply::Waiting
+    }
+
+    pub(super) fn cancel(&mut self, ticket: Ticket, now: Time) -> Reply {
+        let Some(slot) = self.line.find_ticket(ticket) else { return Reply::Cancelled(false) };
+        if planted::on(Bug::GhostGrant) {
+            return Reply::Cancelled(true);
+        }
+        if self.line.leave(slot, ticket) {
+            let parts = self.leave_line(slot).parts;
+            let freed = parts.into_iter().map(|(resource, _)| resource).collect();
+            if planted::on(Bug::LoseBaton) {
+                return Reply::Cancelled(true);
+            }
+            self.serve(freed, now);
+        }
+        Reply::Cancelled(true)
+    }
+
+    pub(super) fn dismiss_due(&mut self, budget: &mut u32, now: Time) {
+        while let Some(slot) = self.line.pop_due(now, budget) {
+            let freed = self.dismiss(slot, now);
+            self.serve(freed, now);
+        }
+    }
+
+    pub(super) fn serve_todo(&mut self, now: Time) {
+        if !self.todo.is_empty() {
+            let todo = std::mem::take(&mut self.todo);
+            self.serve(todo, now);
+        }
+    }
+
+    /// Looks at the queues of resources on which something was freed, and grants what has become possible.
+    ///
+    /// Nothing else can have become possible: a grant out of the queue is at least as much in the way of the
+    /// others as the waiting claim was.
+    pub(super) fn serve(&mut self, mut todo: Vec<u32>, now: Time) {
+        while let Some(resource) = todo.pop() {
+            let mut ahead = Demand::default();
+            let mut at = 0;
+            while let Some(place) = self.state.resources[resource as usize].place(at) {
+                let held = self.state.resources[resource as usize].held();
+                if held == Use::Exclusive || ahead.exclusive > 0 {
+                    break;
+                }
+                if self.line.until(place.waiter) <= now {
+                    todo.extend(self.dismiss(place.waiter, now));
+                    continue;
+                }
+                if self.grantable(place, resource, &ahead) {
+                    if self.tokens_left() == 0 {
+                        // Looked at again as soon as the shell has reserved more.
+                        self.todo.push(resource);
+                        self.todo.append(&mut todo);
+                        return;
+                    }
+                    self.grant_waiter(place.waiter, &mut todo, now);
+                    continue;
+                }
+                let mode = self.mode_on(place.waiter, resource);
+                ahead.add(mode);
+                at += 1;
+            }
+            self.state.close_resource_if_idle(resource);
+        }
+    }
+
+    fn mode_on(&self, waiter: u32, resource: u32) -> Mode {
+        let parts = &self.line.get(waiter).parts;
+        parts.iter().find(|(slot, _)| *slot == resource).map_or(Mode::Exclusive, |(_, mode)| *mode)
+    }
+
+    /// Whether every resource admits the waiting claim and no earlier one conflicts with it on any of them.
+    ///
+    /// `ahead` adds up the earlier claims on the resource being served. The other queues are walked only when every
+    /// resource has room: ten thousand claims that wait for something else must not be walked for each of them.
+    fn grantable(&self, place: Place, served: u32, ahead: &Demand) -> bool {
+        let parts = &self.line.get(place.waiter).parts;
+        if !parts.iter().all(|(slot, mode)| self.state.resources[*slot as usize].admits(*mode)) {
+            return false;
+        }
+        parts.iter().all(|(slot, mode)| {
+            let resource = &self.state.resources[*slot as usize];
+            if *slot == served {
+                return !ahead.blocks(*mode, resource.held());
+            }
+            let mut ahead = Demand::default();
+            for earlier in resource.line().take_while(|earlier| earlier.arrival < place.arrival) {
+                ahead.add(self.mode_on(earlier.waiter, *slot));
+                if ahead.blocks(*mode, resource.held()) {
+                    return false;
+                }
+            }
+            true
+        })
+    }
+
+    fn grant_waiter(&mut self, slot: u32, todo: &mut Vec<u32>, now: Time) {
+        let waiter = self.leave_line(slot);
+        if self.state.live + self.state.closing >= self.limits.leases {
+            todo.extend(waiter.parts.iter().map(|(resource, _)| *resource));
+            let refusal = Refusal::Quota(format!("{} leases", self.limits.leases));
+            return self.answer(waiter.tickets, Reply::Refused(refusal));
+        }
+        if let Some(refusal) = self.over_share(&waiter.principal) {
+            todo.extend(waiter.parts.iter().map(|(resource, _)| *resource));
+            return self.answer(waiter.tickets, Reply::Refused(refusal));
+        }
+        let names: Vec<CompactString> =
+            waiter.parts.iter().map(|(slot, _)| self.state.resources[*slot as usize].name.clone()).collect();
+        let wants: Vec<Want<'_>> =
+            names.iter().zip(&waiter.parts).map(|(name, (_, mode))| Want { name, mode: *mode }).collect();
+        let terms = Terms {
+            ttl_ms: waiter.ttl_ms,
+            max_hold_ms: waiter.max_hold_ms,
+            delay_ms: waiter.delay_ms,
+            holder: &waiter.holder,
+            request: waiter.request.as_ref().map(|request| request.mark()),
+            secret: waiter.secret,
+            principal: &waiter.principal,
+            value: None,
+        };
+        if let Some(granted) = self.grant(&wants, &terms, now) {
+            self.answer(waiter.tickets, Reply::Granted(granted));
+        }
+    }
+
+    /// Tells a waiter that its patience is over. Says which resources it stood in line for.
+    pub(super) fn dismiss(&mut self, slot: u32, now: Time) -> Vec<u32> {
+        let waiter = self.line.get(slot);
+        let arrival = waiter.arrival;
+        let blocked = waiter.parts.iter().find(|(slot, mode)| {
+            let resource = &self.state.resources[*slot as usize];
+            !resource.admits(*mode) || resource.place(0).is_some_and(|first| first.arrival < arrival)
+        });
+        let blocked = blocked.unwrap_or(&waiter.parts[0]).0;
+        let waiter = self.leave_line(slot);
+        let refusal = self.held(blocked, now);
+        self.answer(waiter.tickets, Reply::Refused(refusal));
+        waiter.parts.into_iter().map(|(resource, _)| resource).collect()
+    }
+
+    /// Takes a waiter out of the line and out of every queue. Its resources stay open until served.
+    fn leave_line(&mut self, slot: u32) -> Waiter {
+        let state = &self.state;
+        let waiter = self.line.take(slot, |request| state.request_tag(&request.scope, &request.id));
+        for (resource, mode) in &waiter.parts {
+            self.state.resources[*resource as usize].leave_line(waiter.arrival, *mode);
+        }
+        waiter
+    }
+
+    fn answer(&mut self, tickets: Vec<Ticket>, reply: Reply) {
+        let mut tickets = tickets.into_iter();
+        let Some(first) = tickets.next() else { return };
+        for ticket in tickets {
+            let reply = match &reply {
+                Reply::Granted(granted) => Reply::Granted(*granted),
+                Reply::Refused(refusal) => Reply::Refused(refusal.clone()),
+                _ => unreachable!("a waiter is granted or refused"),
+            };
+            self.effects.push(Effect { ticket, reply });
+        }
+        self.effects.push(Effect { ticket: first, reply });
+    }
+}
