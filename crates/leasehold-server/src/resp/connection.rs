@@ -18,6 +18,7 @@ use super::ask::Form;
 use super::frame::Sizes;
 use super::reply::Protocol;
 use super::transport::Transport;
+use crate::service::seats::Seat;
 use crate::service::{Caller, Peer};
 
 /// Replies that one client may be owed. A disk that hangs must not gather all that clients can send meanwhile.
@@ -73,6 +74,8 @@ impl Blocked {
 
 /// See the module.
 pub struct Connection {
+    /// Given back when it is over.
+    _seat: Seat,
     /// Unique among all connections of this server.
     pub id: u64,
     pub transport: Transport,
@@ -115,8 +118,17 @@ pub struct Connection {
 }
 
 impl Connection {
-    pub fn new(id: u64, transport: Transport, peer: Peer, caller: Option<Caller>, first: u32, now: Time) -> Self {
+    pub fn new(
+        id: u64,
+        transport: Transport,
+        peer: Peer,
+        caller: Option<Caller>,
+        first: u32,
+        now: Time,
+        seat: Seat,
+    ) -> Self {
         Self {
+            _seat: seat,
             id,
             transport,
             peer,

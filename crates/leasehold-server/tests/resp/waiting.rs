@@ -83,9 +83,10 @@ fn who_hangs_up_leaves_the_line() {
                 rustix::net::sockopt::set_socket_linger(gone.stream.get_ref(), Some(Duration::ZERO))
                     .expect("a socket takes it");
             }
-            // More than the server reads while it waits, less than the sockets take: the end is behind it.
+            // A little more than the server reads while it waits, so that sockets take the rest: the end is behind it.
             "much behind, then half-close" => {
-                std::io::Write::write_all(gone.stream.get_mut(), &[b'\n'; 3 << 19]).expect("sockets take it");
+                std::io::Write::write_all(gone.stream.get_mut(), &[b'\n'; (1 << 20) + (129 << 10)])
+                    .expect("sockets take it");
                 gone.stream.get_ref().shutdown(Shutdown::Write).expect("a socket");
             }
             _ => {}

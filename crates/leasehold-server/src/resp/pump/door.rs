@@ -9,6 +9,7 @@ use super::{AT_THE_DOOR, LISTENER, Place, Pump};
 use crate::resp::connection::Connection;
 use crate::resp::transport::Transport;
 use crate::service::Peer;
+use crate::service::seats::{Door, Seat};
 
 impl Pump {
     pub(super) fn accept(&mut self) {
@@ -29,15 +30,14 @@ impl Pump {
                     return;
                 }
             };
-            if !self.shared.enter(address.ip()) {
+            let Ok(seat) = self.shared.config.seats.take(Door::Resp, address.ip()) else {
                 self.turned_away += 1;
                 let _ = stream.set_nonblocking(true);
                 let _ = io::Write::write(&mut &stream, b"-QUOTA too many connections\r\n");
                 continue;
-            }
-            if let Err(error) = self.add(stream, address) {
+            };
+            if let Err(error) = self.add(stream, address, seat) {
                 tracing::debug!(%error, peer = %address, "a connection broke as it began");
-                self.shared.leave(address.ip());
             }
         }
     }
@@ -50,7 +50,7 @@ impl Pump {
         }
     }
 
-    fn add(&mut self, stream: std::net::TcpStream, address: std::net::SocketAddr) -> io::Result<()> {
+    fn add(&mut self, stream: std::net::TcpStream, address: std::net::SocketAddr, seat: Seat) -> io::Result<()> {
         let transport = Transport::accept(stream, self.shared.config.tls.as_ref())?;
         let slot = self.free.pop().unwrap_or_else(|| {
             self.places.push(Place::default());
@@ -64,7 +64,7 @@ impl Pump {
         let caller = self.shared.service.enter_quietly(peer);
         let id = self.shared.next_id.fetch_add(1, Ordering::Relaxed);
         let place = &mut self.places[slot as usize];
-        place.connection = Some(Box::new(Connection::new(id, transport, peer, caller, place.next, self.now)));
+        place.connection = Some(Box::new(Connection::new(id, transport, peer, caller, place.next, self.now, seat)));
         Ok(())
     }
 }

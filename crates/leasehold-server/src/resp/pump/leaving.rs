@@ -26,7 +26,6 @@ impl Pump {
             place.next = connection.next_number();
             self.free.push(slot);
             let _ = epoll::delete(&self.poll, &connection.transport);
-            self.shared.leave(connection.peer.0.ip());
             for number in connection.unheard() {
                 self.orphans.insert(tag(slot, number));
             }
