@@ -2,6 +2,7 @@
 //!
 //! Commands borrow what the caller already has, so that a refused command costs no allocation.
 
+use core::fmt;
 use core::time::Duration;
 
 use crate::token::{LeaseKey, Secret, Token};
@@ -44,8 +45,8 @@ pub struct RequestId<'a> {
     pub id: &'a str,
 }
 
-/// A claim on one or more resources, all or nothing. Times are whole milliseconds.
-#[derive(Clone, Copy, Debug)]
+/// A claim on one or more resources, all or nothing. Times are whole milliseconds. `Debug` hides the value.
+#[derive(Clone, Copy)]
 pub struct Acquire<'a> {
     /// Who to answer if this waits.
     pub ticket: Ticket,
@@ -71,13 +72,35 @@ pub struct Acquire<'a> {
     pub value: Option<&'a [u8]>,
 }
 
-/// Names as Redis clients use them: keys with a value, whoever shows the value owns the key.
-#[derive(Clone, Copy, Debug)]
+impl fmt::Debug for Acquire<'_> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Acquire")
+            .field("ticket", &self.ticket)
+            .field("wants", &self.wants)
+            .field("ttl_ms", &self.ttl_ms)
+            .field("wait_ms", &self.wait_ms)
+            .field("max_hold_ms", &self.max_hold_ms)
+            .field("delay_ms", &self.delay_ms)
+            .field("holder", &self.holder)
+            .field("request", &self.request)
+            .field("principal", &self.principal)
+            .finish_non_exhaustive()
+    }
+}
+
+/// Names as Redis clients use them: keys with a value, whoever shows the value owns the key. `Debug` hides it.
+#[derive(Clone, Copy)]
 pub struct Keys<'a> {
     /// Which.
     pub names: &'a [&'a str],
     /// Only keys with this value; without it every key that has one.
     pub value: Option<&'a [u8]>,
+}
+
+impl fmt::Debug for Keys<'_> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Keys").field("names", &self.names).finish_non_exhaustive()
+    }
 }
 
 /// How far the end of a key is pushed.
@@ -241,4 +264,40 @@ pub struct Held {
     pub remaining: Option<Duration>,
     /// How many wait for it.
     pub queue_len: usize,
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::book::KeyView;
+    use crate::token::Token;
+
+    /// Goal: what proves ownership is not printed by whoever prints a command or a key: a value is the secret of a lock
+    /// that was taken by SET.
+    #[test]
+    fn debug_hides_values_and_secrets() {
+        let (value, secret) = (Some(&b"hunter2"[..]), Secret::new([0xab; 16]));
+        let acquire = Acquire {
+            ticket: Ticket(1),
+            wants: &[],
+            ttl_ms: 1,
+            wait_ms: 0,
+            max_hold_ms: None,
+            delay_ms: 0,
+            holder: "ada",
+            request: None,
+            secret,
+            principal: "",
+            value,
+        };
+        let keys = Keys { names: &["seat"], value };
+        let view = KeyView { value, remaining: Duration::ZERO, token: Token::new(7).expect("above zero") };
+        let all = format!("{acquire:?} {keys:?} {view:?} {:?} {:?}", Command::Acquire(acquire), Command::Free(keys));
+        assert!(all.contains("ada") && all.contains("seat") && all.contains('7'), "{all}");
+        for bytes in [&b"hunter2"[..], &[0xab; 16]] {
+            let listed = format!("{bytes:?}");
+            assert!(!all.contains(listed.trim_matches(['[', ']'])), "{all}");
+        }
+        assert!(!all.contains("hunter2") && !all.contains("abab"), "{all}");
+    }
 }

@@ -7,6 +7,8 @@
 //! 2. Freeing one key of a lease over several frees that key only.
 //! 3. Pushing is all or nothing, and never takes time away from a key that was not named.
 
+use std::fmt;
+
 use subtle::ConstantTimeEq;
 
 use super::lease::{Lease, Phase};
@@ -17,8 +19,8 @@ use crate::planted::{self, Bug};
 use crate::time::Time;
 use crate::token::Token;
 
-/// A name as a Redis key.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+/// A name as a Redis key. `Debug` hides the value: it proves ownership.
+#[derive(Clone, Copy, PartialEq, Eq)]
 pub struct KeyView<'a> {
     /// What it shows; none for a lease that was not taken as a key.
     pub value: Option<&'a [u8]>,
@@ -26,6 +28,15 @@ pub struct KeyView<'a> {
     pub remaining: std::time::Duration,
     /// The fencing token.
     pub token: Token,
+}
+
+impl fmt::Debug for KeyView<'_> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("KeyView")
+            .field("remaining", &self.remaining)
+            .field("token", &self.token)
+            .finish_non_exhaustive()
+    }
 }
 
 impl Book {

@@ -78,8 +78,8 @@ pub struct Serve {
     print_config: bool,
 }
 
-/// What stands over the config file, typed or from the environment.
-#[derive(Clone, Debug, Default, clap::Args)]
+/// What stands over the config file, typed or from the environment. `Debug` hides what may be a password in a URL.
+#[derive(Clone, Default, clap::Args)]
 pub struct Flags {
     /// A TOML file; see --print-config
     #[arg(long, value_name = "FILE", env = "LEASEHOLD_CONFIG")]
@@ -122,6 +122,18 @@ pub struct Flags {
     /// An OpenTelemetry collector, e.g. http://127.0.0.1:4318
     #[arg(long, value_name = "URL", env = "LEASEHOLD_OTEL_ENDPOINT", hide_env_values = true)]
     pub otel_endpoint: Option<String>,
+}
+
+impl std::fmt::Debug for Flags {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Flags")
+            .field("config", &self.config)
+            .field("data", &self.data)
+            .field("engine", &self.engine.as_deref().map(config::anonymous))
+            .field("http", &self.http)
+            .field("resp", &self.resp)
+            .finish_non_exhaustive()
+    }
 }
 
 /// Why it ends.

@@ -9,6 +9,8 @@
 mod limits;
 mod units;
 
+use std::borrow::Cow;
+use std::fmt;
 use std::net::{SocketAddr, ToSocketAddrs};
 use std::path::{Path, PathBuf};
 
@@ -23,8 +25,8 @@ use crate::cli::exit::Failure;
 /// Every field with its default and what it is for, as `serve --print-config` prints it.
 pub const EXAMPLE: &str = include_str!("example.toml");
 
-/// How the server is run.
-#[derive(Clone, Debug, PartialEq, Eq, Deserialize)]
+/// How the server is run. `Debug` hides what may be a password in a URL.
+#[derive(Clone, PartialEq, Eq, Deserialize)]
 #[serde(deny_unknown_fields, default)]
 pub struct Config {
     /// The data directory.
@@ -49,6 +51,32 @@ pub struct Config {
     pub log: Log,
     /// Where traces go.
     pub otel: Option<Otel>,
+}
+
+impl fmt::Debug for Config {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Config")
+            .field("data", &self.data)
+            .field("engine", &anonymous(&self.engine))
+            .field("http", &self.http)
+            .field("resp", &self.resp)
+            .field("hosts", &self.hosts)
+            .field("allow_plain", &self.allow_plain)
+            .field("tls", &self.tls)
+            .field("limits", &self.limits)
+            .field("news_bytes", &self.news_bytes)
+            .field("log", &self.log)
+            .field("otel", &self.otel)
+            .finish()
+    }
+}
+
+/// A URL without who logs in, and with what.
+pub fn anonymous(url: &str) -> Cow<'_, str> {
+    match (url.split_once("://"), url.rsplit_once('@')) {
+        (Some((scheme, _)), Some((_, place))) => format!("{scheme}://…@{place}").into(),
+        _ => url.into(),
+    }
 }
 
 /// Files of TLS, as PEM.
@@ -101,12 +129,18 @@ pub enum Level {
     Trace,
 }
 
-/// Where traces go.
-#[derive(Clone, Debug, PartialEq, Eq, Deserialize)]
+/// Where traces go. `Debug` hides what may be a password.
+#[derive(Clone, PartialEq, Eq, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Otel {
     /// An OTLP collector over HTTP, e.g. `http://127.0.0.1:4318`.
     pub endpoint: String,
+}
+
+impl fmt::Debug for Otel {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Otel").field("endpoint", &anonymous(&self.endpoint)).finish()
+    }
 }
 
 impl Default for Config {

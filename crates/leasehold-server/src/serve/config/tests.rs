@@ -141,3 +141,14 @@ fn limits_reach_the_engine() {
     };
     assert_eq!(core, expected);
 }
+
+/// Goal: a password in a URL of the configuration is not printed by whoever prints the configuration.
+#[test]
+fn debug_hides_passwords() {
+    let engine = "leasehold://ada:hunter2@10.0.0.7:7401";
+    let otel = Some(Otel { endpoint: "http://ada:hunter2@10.0.0.8:4318".into() });
+    let config = Config { engine: engine.into(), otel, ..Config::default() };
+    let all = format!("{config:?} {:?}", flags(&["--engine", engine, "--otel-endpoint", engine]));
+    assert!(!all.contains("hunter2"), "{all}");
+    assert!(all.contains("leasehold://…@10.0.0.7:7401") && all.contains("http://…@10.0.0.8:4318"), "{all}");
+}
