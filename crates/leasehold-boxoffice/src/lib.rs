@@ -7,6 +7,17 @@
 //! # A tour of the modules, in reading order
 //!
 //! - [`layout`]: what is for sale: sections, seats, areas, and their prices.
+//! - [`model`]: the state machine, pure: commands, facts, decisions, writes, refusals, and the invariants.
+//! - [`ledger`]: the database behind a trait, one method per transaction; SQLite.
+//! - [`office`]: leases and ledger put together; the sweeper, the sequencer, the ladder for late money.
+//! - [`mod@error`]: why it was not done, one variant per thing to do next.
 #![forbid(unsafe_code)]
 
+pub mod error;
 pub mod layout;
+pub mod ledger;
+pub mod model;
+pub mod office;
+
+pub use error::Error;
+pub use office::Office;
