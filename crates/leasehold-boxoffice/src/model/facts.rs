@@ -14,6 +14,8 @@ pub struct Need {
     pub hold: Option<HoldId>,
     /// Also the seats and areas of that hold, and its buyer.
     pub all_of_hold: bool,
+    /// All that the hold has shall be taken once more: as if `buyer_more` and `areas_more` named it.
+    pub again: bool,
     /// This order; also its seats, areas and buyer.
     pub order: Option<OrderId>,
     /// These seats.

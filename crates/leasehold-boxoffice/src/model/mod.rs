@@ -20,7 +20,7 @@
 
 pub mod check;
 pub mod command;
-// pub mod decide;
+pub mod decide;
 pub mod entry;
 pub mod event;
 pub mod facts;
@@ -31,8 +31,8 @@ pub mod planted;
 pub mod refusal;
 pub mod write;
 
-// cfg(test)
-// mod tests;
+#[cfg(test)]
+mod tests;
 
 pub use command::*;
 pub use entry::{AreaFree, Entry, Kind, SeatChange, SeatState};

@@ -129,6 +129,8 @@ pub enum Refusal {
     Mismatch,
     /// A hold must keep at least one seat or place: release it instead.
     Empty,
+    /// Nobody holds this seat.
+    NotHeld(String),
     /// The lease under the hold is gone, so its end cannot be pushed; it stays the buyer's until its present end.
     NotRenewable,
 }
@@ -151,6 +153,7 @@ impl Refusal {
             Self::LayoutChanged => "layout_changed",
             Self::Mismatch => "idempotency_mismatch",
             Self::Empty => "empty_hold",
+            Self::NotHeld(_) => "not_held",
             Self::NotRenewable => "not_renewable",
         }
     }
@@ -195,6 +198,7 @@ impl fmt::Display for Refusal {
             Self::LayoutChanged => f.write_str("the layout of the event has changed: look again"),
             Self::Mismatch => f.write_str("this idempotency key was used before, with another body"),
             Self::Empty => f.write_str("a hold keeps at least one seat or place: release it instead"),
+            Self::NotHeld(seat) => write!(f, "nobody holds {seat}"),
             Self::NotRenewable => f.write_str("the hold cannot be renewed any more; it stays until its present end"),
         }
     }
