@@ -26,6 +26,14 @@ use crate::layout::Layout;
 use crate::model::check::Dump;
 use crate::model::*;
 
+pub mod sqlite;
+#[cfg(any(test, feature = "testkit"))]
+pub mod suite;
+#[cfg(any(test, feature = "testkit"))]
+pub mod testkit;
+
+pub use sqlite::Sqlite;
+
 /// The answer to come. Dropping it does not undo what was asked.
 pub type Answer<'a, T> = Pin<Box<dyn Future<Output = Result<T, Error>> + Send + 'a>>;
 
