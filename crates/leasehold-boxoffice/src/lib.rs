@@ -11,6 +11,7 @@
 //! - [`ledger`]: the database behind a trait, one method per transaction; SQLite.
 //! - [`office`]: leases and ledger put together; the sweeper, the sequencer, the ladder for late money.
 //! - [`mod@error`]: why it was not done, one variant per thing to do next.
+//! - [`pick`]: which seats to offer: best available, an alternative for a lost choice, no orphans.
 #![forbid(unsafe_code)]
 
 pub mod error;
@@ -18,6 +19,7 @@ pub mod layout;
 pub mod ledger;
 pub mod model;
 pub mod office;
+pub mod pick;
 
 pub use error::Error;
 pub use office::Office;
