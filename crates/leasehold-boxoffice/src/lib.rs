@@ -11,13 +11,23 @@
 //! - [`ledger`]: the database behind a trait, one method per transaction; SQLite.
 //! - [`office`]: leases and ledger put together; the sweeper, the sequencer, the ladder for late money.
 //! - [`mod@error`]: why it was not done, one variant per thing to do next.
+//! - [`import`]: how a file becomes a layout, or a list of what is wrong with it, line by line.
+//! - [`pick`]: which seats to offer: best available, an alternative for a lost choice, no orphans.
+//! - [`sign`], [`ticket`], [`webhook`], [`provider`]: what is signed: by us for browsers and receivers, and by those
+//!   who take the money.
 #![forbid(unsafe_code)]
 
 pub mod error;
+pub mod import;
 pub mod layout;
 pub mod ledger;
 pub mod model;
 pub mod office;
+pub mod pick;
+pub mod provider;
+pub mod sign;
+pub mod ticket;
+pub mod webhook;
 
 pub use error::Error;
 pub use office::Office;
