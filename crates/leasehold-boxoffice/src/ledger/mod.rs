@@ -122,6 +122,9 @@ pub trait Ledger: Send + Sync + 'static {
     /// Which of these tokens stand in a live hold of this event.
     fn known_tokens<'a>(&'a self, id: &'a EventId, tokens: &'a [u64]) -> Answer<'a, Vec<u64>>;
 
+    /// The stored answer of an idempotency key, as JSON; refused if it was another request.
+    fn recall<'a>(&'a self, idem: &'a Idem) -> Answer<'a, Option<serde_json::Value>>;
+
     // What is told.
 
     /// Numbers entries that have none, at most so many, and answers them.

@@ -229,6 +229,8 @@ pub struct Confirm {
     pub access: Access,
     /// Which payment.
     pub payment_ref: String,
+    /// What was paid for: seats and areas with their tokens, from the payment's metadata. Empty: whatever the hold has.
+    pub tokens: Vec<(String, u64)>,
     /// The provider's name for the message that said so; known ones change nothing.
     pub callback: Option<String>,
 }

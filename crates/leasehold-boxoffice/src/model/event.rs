@@ -104,7 +104,7 @@ pub struct EventRow {
     pub settings: EventSettings,
     /// Staff stopped sales: no new holds, while what is held may still be paid.
     pub frozen: bool,
-    /// Rises with every change of the layout: who priced a hold by an older one is sent back.
+    /// Rises with every change of the layout or the rules: who priced a hold by older ones is sent back.
     pub layout_version: u64,
     /// When it was made.
     pub created_at: Moment,

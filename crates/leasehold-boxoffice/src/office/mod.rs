@@ -9,14 +9,21 @@
 //!
 //! 1. First the lease, then the row: the row decides, and its end never exceeds the lease's.
 //! 2. Nothing in memory decides: any number of offices over one engine and one ledger are one box office. What is
-//!    remembered here ([`mirror`]) may refuse early, and never grants.
+//!    remembered here (`memory`) may refuse early, and never grants.
 //! 3. A refusal by the engine is answered at once: losers never touch the ledger.
-//! 4. Whoever may have granted something runs detached from who asked: a hang-up strands no half of it.
+//! 4. Whatever takes a lease or sells runs detached from who asked: a hang-up strands no half of it.
+//!
+//! # In reading order
+//!
+//! `view` (words), `secret`, `lease` (the engine's side), `memory` (layouts, and what is sold), `take` (a hold is
+//! made), `life` (renewed, changed, paid, released), `sale` (sold, and the ladder for late money), `staff`, `tasks`
+//! (sweeper, sequencer, follower), `metrics`.
 //!
 //! # Not here
 //!
 //! Who may (the server), bytes (the server), decisions (`model`), rows (`ledger`).
 
+use std::future::Future;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -24,12 +31,20 @@ use leasehold::clock::{Clock, SystemClock};
 use leasehold::engine::Engine;
 
 use crate::error::Error;
-use crate::layout::Layout;
 use crate::ledger::Ledger;
-use crate::model::check::Check;
 use crate::model::*;
 
+mod lease;
+mod life;
+mod memory;
+mod metrics;
+mod sale;
 pub mod secret;
+mod staff;
+mod take;
+mod tasks;
+#[cfg(test)]
+mod tests;
 pub mod view;
 
 pub use secret::HoldKey;
@@ -42,7 +57,7 @@ pub struct Options {
     pub clock: Arc<dyn Clock>,
     /// How often holds that are over are tidied up.
     pub sweep_every: Duration,
-    /// How often entries are numbered, when there are any.
+    /// How often entries are numbered, and what happened elsewhere is looked for.
     pub sequence_every: Duration,
     /// A lease without a row is revoked at this age.
     pub orphan_lease_after: Duration,
@@ -73,10 +88,16 @@ struct Inner {
     engine: Arc<dyn Engine>,
     ledger: Arc<dyn Ledger>,
     options: Options,
+    memory: memory::Memory,
+    counts: metrics::Counts,
 }
 
-#[allow(clippy::todo, reason = "the surface first; bodies follow")]
-#[allow(unused_variables, missing_docs)]
+impl std::fmt::Debug for Office {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Office").field("ledger", &self.0.ledger.name()).finish_non_exhaustive()
+    }
+}
+
 impl Office {
     /// An office over an engine that promises fencing, and a ledger.
     ///
@@ -84,158 +105,65 @@ impl Office {
     ///
     /// [`Error::Invalid`] if the engine promises no fencing.
     pub fn new(engine: Arc<dyn Engine>, ledger: Arc<dyn Ledger>, options: Options) -> Result<Self, Error> {
-        todo!()
+        let promises = engine.promises();
+        if !promises.fencing {
+            return Err(Error::Invalid(format!(
+                "the {} engine promises no fencing, so seats would have no token: use another engine",
+                promises.engine
+            )));
+        }
+        let (memory, counts) = Default::default();
+        Ok(Self(Arc::new(Inner { engine, ledger, options, memory, counts })))
     }
 
     /// The ledger, for reads that need no office.
+    #[must_use]
     pub fn ledger(&self) -> &Arc<dyn Ledger> {
         &self.0.ledger
     }
 
-    /// Runs sweeper, sequencer and follower until the future is dropped. One of many offices sweeps and numbers.
-    pub async fn run(&self) {
-        todo!()
-    }
-
-    // Events.
-    pub async fn create_event(&self, call: Call, settings: EventSettings, layout: Layout) -> Result<EventRow, Error> {
-        todo!()
-    }
-    pub async fn configure(&self, call: Call, event: &EventId, settings: EventSettings) -> Result<EventRow, Error> {
-        todo!()
-    }
-    pub async fn replace_layout(&self, call: Call, event: &EventId, layout: Layout) -> Result<EventRow, Error> {
-        todo!()
-    }
-    pub async fn freeze(&self, call: Call, event: &EventId, frozen: bool, reason: &str) -> Result<EventRow, Error> {
-        todo!()
-    }
-    pub async fn events(&self) -> Result<Vec<EventRow>, Error> {
-        todo!()
-    }
-    pub async fn event(&self, event: &EventId) -> Result<EventRow, Error> {
-        todo!()
-    }
-    /// The layout and its version (for the ETag), from memory where it is known to be current.
-    pub async fn layout(&self, event: &EventId) -> Result<(u64, Arc<Layout>), Error> {
-        todo!()
-    }
-    pub async fn availability(&self, event: &EventId) -> Result<Availability, Error> {
-        todo!()
-    }
-
-    // Holds. `access`: the hold key shown, or staff.
-    pub async fn hold(&self, call: Call, event: &EventId, buyer: Buyer, want: Want) -> Result<HoldView, Error> {
-        todo!()
-    }
-    pub async fn hold_view(&self, hold: &HoldId, access: Access) -> Result<HoldView, Error> {
-        todo!()
-    }
-    pub async fn renew(&self, call: Call, hold: &HoldId, access: Access) -> Result<HoldView, Error> {
-        todo!()
-    }
-    pub async fn change(&self, call: Call, hold: &HoldId, access: Access, change: Change) -> Result<HoldView, Error> {
-        todo!()
-    }
-    pub async fn pay(&self, call: Call, hold: &HoldId, access: Access, payment_ref: &str) -> Result<HoldView, Error> {
-        todo!()
-    }
-    pub async fn decline(
-        &self,
-        call: Call,
-        hold: &HoldId,
-        access: Access,
-        payment_ref: &str,
-    ) -> Result<HoldView, Error> {
-        todo!()
-    }
-    /// 201: the order (`late` in it). 410 with a resolution: [`Refusal::Late`].
-    pub async fn confirm(
-        &self,
-        call: Call,
-        hold: &HoldId,
-        access: Access,
-        payment_ref: &str,
-    ) -> Result<OrderRow, Error> {
-        todo!()
-    }
-    pub async fn release(&self, call: Call, hold: &HoldId, access: Access) -> Result<HoldView, Error> {
-        todo!()
-    }
-    /// A message of the provider, already proven to be its own: any order, any number of times.
-    pub async fn payment(&self, message: PaymentMessage) -> Result<PaymentOutcome, Error> {
-        todo!()
-    }
-
-    // Staff.
-    pub async fn order(&self, order: &OrderId) -> Result<OrderRow, Error> {
-        todo!()
-    }
-    pub async fn void(
-        &self,
-        call: Call,
-        order: &OrderId,
-        seats: Option<Vec<String>>,
-        reason: &str,
-    ) -> Result<Amended, Error> {
-        todo!()
-    }
-    pub async fn move_order(
-        &self,
-        call: Call,
-        order: &OrderId,
-        moves: Vec<(String, String)>,
-        reason: &str,
-    ) -> Result<Amended, Error> {
-        todo!()
-    }
-    pub async fn set_blocks(&self, call: Call, command: SetBlocks) -> Result<Blocks, Error> {
-        todo!()
-    }
-    pub async fn force_release(
-        &self,
-        call: Call,
-        event: &EventId,
-        seat: &str,
-        reason: &str,
-    ) -> Result<HoldView, Error> {
-        todo!()
-    }
-    pub async fn holds(&self, event: &EventId) -> Result<Vec<StaffHold>, Error> {
-        todo!()
-    }
-    /// Payments under way, longest first: stuck ones are at the top.
-    pub async fn paying(&self, event: &EventId) -> Result<Vec<StaffHold>, Error> {
-        todo!()
-    }
-    /// Money that came late, in every state.
-    pub async fn late_money(&self, event: &EventId) -> Result<Vec<MoneyRow>, Error> {
-        todo!()
-    }
-    /// Money that must go back, of all events: for whoever asks the provider to.
-    pub async fn refunds_due(&self) -> Result<Vec<MoneyRow>, Error> {
-        todo!()
-    }
-    /// It went back.
-    pub async fn refunded(&self, call: Call, payment_ref: &str, note: &str) -> Result<MoneyRow, Error> {
-        todo!()
-    }
-    pub async fn report(&self, event: &EventId) -> Result<Report, Error> {
-        todo!()
-    }
-    pub async fn audit(&self, event: &EventId, query: AuditQuery) -> Result<Vec<Entry>, Error> {
-        todo!()
-    }
-    pub async fn invariants(&self, event: &EventId) -> Result<Vec<Check>, Error> {
-        todo!()
+    /// What was counted.
+    #[must_use]
+    pub fn metrics(&self) -> Metrics {
+        self.0.counts.read()
     }
 
     /// Wakes when entries of this event got numbers: then read [`Office::audit`] since the last one seen.
+    #[must_use]
     pub fn changes(&self, event: &EventId) -> tokio::sync::watch::Receiver<u64> {
-        todo!()
+        self.0.memory.subscribe(event)
     }
-    /// What was counted.
-    pub fn metrics(&self) -> Metrics {
-        todo!()
+
+    fn clock(&self) -> &dyn Clock {
+        &*self.0.options.clock
+    }
+
+    /// Runs to its end even if the caller goes away.
+    async fn detached<T: Send + 'static>(
+        &self,
+        work: impl Future<Output = Result<T, Error>> + Send + 'static,
+    ) -> Result<T, Error> {
+        let done = tokio::spawn(work).await;
+        done.unwrap_or_else(|error| {
+            let attempt = "a request to the box office".into();
+            Err(Error::Indeterminate { part: "office", attempt, source: error.to_string().into() })
+        })
+    }
+}
+
+/// A row as its buyer sees it at this moment.
+fn view(hold: HoldRow, now: Moment) -> HoldView {
+    let mut hold = hold;
+    hold.state = hold.state_at(now);
+    let live = hold.state.has_seats();
+    HoldView {
+        key: None,
+        remaining_ms: if live { hold.expires_at.since(now) } else { 0 },
+        renewable_ms: if live { hold.cap_at.since(now) } else { 0 },
+        total: hold.total(),
+        order_id: (hold.state == HoldState::Sold).then(|| OrderId::of(&hold.hold_id)),
+        resolution: None,
+        replayed: false,
+        hold,
     }
 }

@@ -80,9 +80,10 @@ impl Idem {
     }
 }
 
-/// A public name: a prefix and 96 random bits.
-pub(crate) fn name(prefix: &str) -> Result<String, Error> {
-    Ok(format!("{prefix}{}", hex(&random()?[..12])))
+/// A public name: a prefix, the moment (names of one hour lie side by side in a ledger's index), and 80 random bits.
+pub(crate) fn name(prefix: &str, now: leasehold::Time) -> Result<String, Error> {
+    let millis = now.as_nanos() / 1_000_000;
+    Ok(format!("{prefix}{:011x}{}", millis & 0xfff_ffff_ffff, hex(&random()?[..10])))
 }
 
 fn digest(text: &str) -> String {

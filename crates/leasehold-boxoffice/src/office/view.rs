@@ -114,6 +114,8 @@ pub struct PaymentMessage {
     pub hold_id: HoldId,
     /// Whether the money came.
     pub succeeded: bool,
+    /// What was paid for, with its tokens; empty: whatever the hold has.
+    pub tokens: Vec<(String, u64)>,
 }
 
 /// What a message came to.

@@ -119,6 +119,17 @@ impl Ledger for Sqlite {
         self.read("reading tokens", move |db, _| read::known_tokens(db, &id, &tokens))
     }
 
+    fn recall<'a>(&'a self, idem: &'a Idem) -> Answer<'a, Option<serde_json::Value>> {
+        let idem = idem.clone();
+        // A refusal is no trouble of the file, so it travels as a value.
+        let found = self.read("reading a stored answer", move |db, _| match super::replay(db, Some(&idem)) {
+            Ok(value) => Ok(Ok(value)),
+            Err(Failure::Refused(refusal)) => Ok(Err(refusal)),
+            Err(Failure::Trouble(trouble)) => Err(trouble),
+        });
+        Box::pin(async move { found.await?.map_err(Into::into) })
+    }
+
     fn sequence(&self, limit: usize) -> Answer<'_, Numbered> {
         self.write("numbering entries", move |db, _| {
             db.prepare_cached("SAVEPOINT request")?.execute([])?;

@@ -82,12 +82,13 @@ fn batch(connection: &Connection, time: &Time, first: Job, jobs: &Receiver<Job>)
     let mut replies: Vec<Reply> = Vec::new();
     let fate = match connection.execute_batch("BEGIN IMMEDIATE") {
         Ok(()) => {
+            let before = connection.total_changes();
             replies.push(first(Some(connection), time));
             while replies.len() < BATCH && !connection.is_autocommit() {
                 let Ok(job) = jobs.try_recv() else { break };
                 replies.push(job(Some(connection), time));
             }
-            commit(connection, time)
+            commit(connection, time, connection.total_changes() != before)
         }
         Err(error) => {
             replies.push(first(None, time));
@@ -100,10 +101,14 @@ fn batch(connection: &Connection, time: &Time, first: Job, jobs: &Receiver<Job>)
     fate
 }
 
-fn commit(connection: &Connection, time: &Time) -> Fate {
+fn commit(connection: &Connection, time: &Time, changed: bool) -> Fate {
     // A full disk or a failed read can end the transaction from within a statement: then all of it is undone.
     if connection.is_autocommit() {
         return Fate::Undone("SQLite rolled the transaction back".into());
+    }
+    // Refusals alone: all that they rest on is durable already, and nothing needs the disk.
+    if !changed && connection.execute_batch("ROLLBACK").is_ok() {
+        return Fate::Durable;
     }
     if let Err(error) = time.keep(connection) {
         let _ = connection.execute_batch("ROLLBACK");

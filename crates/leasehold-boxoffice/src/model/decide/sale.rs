@@ -114,6 +114,10 @@ pub fn confirm(command: &Confirm, facts: &Facts, actor: &str, now: Moment) -> De
     if hold.is_live(now) && other {
         return paid_twice(command, &hold, facts, actor, now);
     }
+    if hold.is_live(now) && !paid_for(&hold, &command.tokens) {
+        // The hold was changed since: the money is for seats it has no more, or had not yet.
+        return paid_twice(command, &hold, facts, actor, now).map_err(|_| Refusal::StaleToken);
+    }
     if hold.is_live(now) || (planted::on(Bug::SellDead) && hold.is_due(now)) {
         newest(&hold, facts)?;
         let (mut writes, order) = sell(&hold, &command.payment_ref, actor, now);
@@ -124,6 +128,14 @@ pub fn confirm(command: &Confirm, facts: &Facts, actor: &str, now: Moment) -> De
         return Ok((writes, Confirmed::Order { order, leases: hold.leases }));
     }
     late(command, &hold, facts, actor, now)
+}
+
+/// Whether this is what was paid for, token by token.
+fn paid_for(hold: &HoldRow, tokens: &[(String, u64)]) -> bool {
+    let seats = hold.seats.iter().map(|seat| (&seat.id, seat.token));
+    let mut has = seats.chain(hold.areas.iter().map(|area| (&area.id, area.token)));
+    let count = hold.seats.len() + hold.areas.len();
+    tokens.is_empty() || (tokens.len() == count && has.all(|(id, token)| tokens.iter().any(|(paid, of)| paid == id && *of == token)))
 }
 
 /// The writes of a sale, and the order.
@@ -226,7 +238,7 @@ fn paid_twice(command: &Confirm, hold: &HoldRow, facts: &Facts, actor: &str, now
     if let Some(money) = &facts.money {
         return Ok((vec![heard], Confirmed::Late { hold: hold.clone(), money: money.clone() }));
     }
-    let note = "another payment bought these seats, or is about to";
+    let note = "another payment bought these seats or is about to, or the seats paid for are no longer in the hold";
     let money = received(hold, &command.payment_ref, MoneyState::RefundDue, note, now);
     let mut writes = money_told(&money, actor, now);
     writes.push(heard);

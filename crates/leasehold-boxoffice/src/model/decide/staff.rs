@@ -51,7 +51,9 @@ pub fn need_configure(command: &Configure) -> Need {
 ///
 /// There is no such event.
 pub fn configure(command: &Configure, facts: &Facts, actor: &str, now: Moment) -> Decision<EventRow> {
-    let row = EventRow { settings: command.settings.clone(), ..the_event(facts, &command.event_id)? };
+    let event = the_event(facts, &command.event_id)?;
+    // Whoever took a lease by the old rules is sent back for one that is long enough.
+    let row = EventRow { settings: command.settings.clone(), layout_version: event.layout_version + 1, ..event };
     let told = tell(entry(&row.event_id, Kind::EventChanged, actor, now));
     Ok((vec![Write::Event(Box::new(row.clone())), told], row))
 }
