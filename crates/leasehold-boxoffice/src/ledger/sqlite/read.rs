@@ -19,9 +19,8 @@ pub(super) fn layout(db: &Connection, id: &EventId) -> Loaded<Option<(u64, Layou
     let seats = seats.collect::<Result<_, _>>()?;
     let sql = "SELECT area_id, capacity, price FROM areas WHERE event_id = ?1 ORDER BY pos";
     let mut statement = db.prepare_cached(sql)?;
-    let areas = statement.query_map([id.as_str()], |row| {
-        Ok(Area { id: row.get(0)?, capacity: row.get(1)?, price: row.get(2)? })
-    })?;
+    let areas = statement
+        .query_map([id.as_str()], |row| Ok(Area { id: row.get(0)?, capacity: row.get(1)?, price: row.get(2)? }))?;
     let areas = areas.collect::<Result<_, _>>()?;
     Ok(Some((event.layout_version, Layout { seats, areas })))
 }
@@ -40,7 +39,8 @@ pub(super) fn snapshot(db: &Connection, id: &EventId, now: Moment) -> Loaded<Opt
     let mut holds = holds(db, id)?;
     holds.retain(|hold| hold.is_live(now));
     let mut seats: BTreeMap<String, SeatNow> = BTreeMap::new();
-    let bare = |id: &str, state| SeatNow { id: id.into(), state, hold_id: None, order_id: None, token: None, reason: None };
+    let bare =
+        |id: &str, state| SeatNow { id: id.into(), state, hold_id: None, order_id: None, token: None, reason: None };
     for hold in &holds {
         let state = if hold.state == HoldState::Paying { SeatState::Paying } else { SeatState::Held };
         for seat in &hold.seats {
