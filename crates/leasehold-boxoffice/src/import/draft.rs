@@ -58,6 +58,11 @@ impl Draft {
         self.more
     }
 
+    /// Whether anything is wrong so far.
+    pub fn has_problems(&self) -> bool {
+        !self.problems.is_empty()
+    }
+
     /// Takes in a seat.
     pub fn seat(&mut self, record: Record) {
         let line = record.line;

@@ -29,6 +29,8 @@ pub fn parts(bytes: &[u8], others: &[&str]) -> Result<(Layout, Vec<(String, Stri
     read(bytes, others)
 }
 
+const LAYOUT: [&str; 3] = ["seats", "sections", "areas"];
+
 type Read = (Layout, Vec<(String, String)>);
 
 fn read(bytes: &[u8], others: &[&str]) -> Result<Read, Vec<Problem>> {
@@ -48,14 +50,22 @@ fn read(bytes: &[u8], others: &[&str]) -> Result<Read, Vec<Problem>> {
         }
     };
     reader.repeated(&whole);
+    // An event may be made first and get its layout later.
+    let bare = !others.is_empty() && !whole.0.iter().any(|(name, _)| LAYOUT.contains(&name.as_str()));
     for (name, value) in whole.0 {
         match name.as_str() {
             "seats" => reader.list(value, "seats", Reader::seat),
             "areas" => reader.list(value, "areas", Reader::area),
             "sections" => reader.list(value, "sections", Reader::section),
             other if others.contains(&other) => left.push((name, value.get().to_owned())),
-            _ => reader.unknown(value, &name, &["seats", "sections", "areas"]),
+            _ => {
+                let known = [&LAYOUT[..], others].concat();
+                reader.unknown(value, &name, &known);
+            }
         }
+    }
+    if bare && !reader.draft.has_problems() {
+        return Ok((Layout::default(), left));
     }
     reader.draft.done().map(|layout| (layout, left))
 }
