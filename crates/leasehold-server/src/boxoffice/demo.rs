@@ -63,6 +63,7 @@ pub async fn open(
         Some(event) => event,
         None => office.create_event(Call::by("demo"), settings(), hall()).await?,
     };
+    house.event_made();
     let mut secret = [0; 32];
     getrandom::fill(&mut secret)?;
     let secrets = Secrets::new(&[secret])?;

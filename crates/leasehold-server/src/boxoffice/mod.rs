@@ -32,11 +32,13 @@ use std::sync::{Arc, Mutex, OnceLock, PoisonError};
 use std::time::Duration;
 
 use leasehold::clock::{Clock, Time};
+use leasehold::engine::Engine;
 use leasehold_boxoffice::model::EventId;
 use leasehold_boxoffice::provider::PaymentProvider;
 use leasehold_boxoffice::sign::Secrets;
 use leasehold_boxoffice::ticket::{Invalid, Ticket};
 use leasehold_boxoffice::{Error, Office};
+use tokio::sync::Notify;
 
 use feed::Feed;
 use outbound::Outbound;
@@ -53,6 +55,8 @@ pub struct BoxOffice {
     /// What the ledger's clock said, and when by ours: tickets end by the ledger's, and are looked at on every call.
     seen: Mutex<(u64, Time)>,
     feeds: Mutex<HashMap<EventId, Arc<Feed>>>,
+    /// Rings when an event was made here.
+    made: Notify,
     /// Filled in by `serve --demo`.
     demo: OnceLock<demo::Demo>,
 }
@@ -101,7 +105,8 @@ impl BoxOffice {
         let now = office.ledger().now().await?;
         let seen = Mutex::new((now.0, clock.now()));
         let feeds = Mutex::new(HashMap::new());
-        Ok(Arc::new(Self { office, clock, settings, outbound, seen, feeds, demo: OnceLock::new() }))
+        let (made, demo) = (Notify::new(), OnceLock::new());
+        Ok(Arc::new(Self { office, clock, settings, outbound, seen, feeds, made, demo }))
     }
 
     /// What decides.
@@ -144,6 +149,8 @@ impl BoxOffice {
     ///
     /// It does not.
     pub async fn ready(&self) -> Result<(), Error> {
+        // Through the writer, without writing: what cannot be written any more is not ready.
+        self.office.ledger().sequence(0).await?;
         let now = self.office.ledger().now().await?;
         *self.seen.lock().unwrap_or_else(PoisonError::into_inner) = (now.0, self.clock.now());
         Ok(())
@@ -157,12 +164,44 @@ impl BoxOffice {
     }
 
     /// Asks the ledger for the time now and then, until it is dropped.
-    pub async fn keep_time(&self) {
+    async fn keep_time(&self) {
         loop {
             self.clock.sleep_until(self.clock.now().plus(CLOCK_EVERY)).await;
             // A ledger that does not answer is said by `/readyz`, and the last answer serves meanwhile.
             let _ = self.ready().await;
         }
+    }
+
+    /// An event was made.
+    pub fn event_made(&self) {
+        self.made.notify_one();
+    }
+
+    /// Comes to its end when there is an event: until then there is nothing to sweep, to number or to send, and a server
+    /// of locks alone takes no leases of its own.
+    pub async fn in_use(&self) {
+        loop {
+            let made = self.made.notified();
+            if self.office.events().await.is_ok_and(|events| !events.is_empty()) {
+                return;
+            }
+            tokio::select! {
+                () = made => {}
+                // Another server may have made one.
+                () = self.clock.sleep_until(self.clock.now().plus(CLOCK_EVERY)) => {}
+            }
+        }
+    }
+
+    /// All that a box office does by itself, until it is dropped: sweeps, numbers, sends, settles.
+    pub async fn run(self: Arc<Self>, engine: Arc<dyn Engine>) {
+        let work = async {
+            self.in_use().await;
+            let sender = sender::Sender::new(self.clone(), engine, self.clock.clone());
+            let settler = settler::run(self.clone(), self.clock.clone());
+            tokio::join!(self.office.run(), sender.run(), settler)
+        };
+        tokio::join!(work, self.keep_time());
     }
 
     /// A ticket for this buyer at this event, and how long it lives.

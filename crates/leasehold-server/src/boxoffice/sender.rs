@@ -21,7 +21,7 @@ use crate::cli::moment::wall_ms;
 use crate::http::boxoffice::shape;
 
 /// What whoever sends holds.
-const RESOURCE: &str = "leasehold/boxoffice/webhooks";
+const RESOURCE: &str = "boxoffice-webhooks";
 const TTL: Duration = Duration::from_secs(15);
 const EVERY: Duration = Duration::from_millis(250);
 const BATCH: usize = 100;
@@ -60,6 +60,10 @@ impl Sender {
         let mut renewed = self.clock.now();
         loop {
             self.clock.sleep_until(self.clock.now().plus(EVERY)).await;
+            // No webhook, no lease.
+            if lease.is_none() && self.webhooks().await.is_ok_and(|webhooks| webhooks.is_empty()) {
+                continue;
+            }
             if lease.is_none() || self.clock.now().since(renewed) > TTL / 3 {
                 lease = self.keep(lease.take()).await;
                 renewed = self.clock.now();
@@ -93,9 +97,14 @@ impl Sender {
         self.engine.acquire(claim).await.ok()
     }
 
+    async fn webhooks(&self) -> Result<Vec<WebhookRow>, leasehold_boxoffice::Error> {
+        let rows = self.house.office().ledger().webhooks().await?;
+        Ok(rows.into_iter().filter(|row| row.active).collect())
+    }
+
     async fn look(self: &Arc<Self>) -> Result<(), leasehold_boxoffice::Error> {
         let ledger = self.house.office().ledger();
-        let webhooks: Vec<WebhookRow> = ledger.webhooks().await?.into_iter().filter(|row| row.active).collect();
+        let webhooks = self.webhooks().await?;
         if webhooks.is_empty() {
             return Ok(());
         }

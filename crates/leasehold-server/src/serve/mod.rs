@@ -223,7 +223,7 @@ impl House {
         let boxoffice = boxoffice::open::open(&config, engine.clone(), clock.clone()).await?;
         let mut tasks = Tasks { running: tokio::task::JoinSet::new(), end: CancellationToken::new() };
         if let Some(house) = &boxoffice {
-            tasks.start_boxoffice(house, engine, &clock);
+            tasks.start_boxoffice(house, engine);
             let _ = service.open_boxoffice(house.clone());
         }
         let resp = resp::Server::start(redis, service.clone(), listen::resp(&config, tls.as_deref()), handle)
@@ -343,14 +343,8 @@ impl House {
 
 impl Tasks {
     /// What a box office does by itself: sweeps and numbers, sends, settles.
-    fn start_boxoffice(&mut self, house: &Arc<BoxOffice>, engine: Arc<dyn Engine>, clock: &Arc<dyn Clock>) {
-        let sender = boxoffice::sender::Sender::new(house.clone(), engine, clock.clone());
-        let settler = boxoffice::settler::run(house.clone(), clock.clone());
-        let (run, time) = (house.office().clone(), house.clone());
-        self.start(async move { run.run().await });
-        self.start(async move { time.keep_time().await });
-        self.start(sender.run());
-        self.start(settler);
+    fn start_boxoffice(&mut self, house: &Arc<BoxOffice>, engine: Arc<dyn Engine>) {
+        self.start(house.clone().run(engine));
     }
 
     fn start(&mut self, work: impl Future<Output = ()> + Send + 'static) {

@@ -43,7 +43,7 @@ impl Caller {
     /// Whether this event is theirs to see: the ticket is for it, and no prefix of the key forbids it.
     pub fn sees_event(&self, event: &str) -> bool {
         let ticket = self.ticket.as_ref().is_none_or(|ticket| ticket.event == event);
-        ticket && (self.principal.prefixes.is_empty() || self.principal.sees(&format!("event/{event}")))
+        ticket && (self.principal.prefixes.is_empty() || self.principal.sees(&format!("box/{event}/")))
     }
 
     /// Whether they may act for this buyer.

@@ -36,7 +36,12 @@ pub async fn create(mut call: Call) -> Result<Response<Body>, Problem> {
     }
     let settings = settings(Fields::of("the body", fields), None)?;
     let made = desk.call(&call, &body)?;
-    let row = detached(async move { desk.office().create_event(made, settings, layout).await }).await?.map_err(no)?;
+    let work = async move {
+        let row = desk.office().create_event(made, settings, layout).await;
+        desk.house.event_made();
+        row
+    };
+    let row = detached(work).await?.map_err(no)?;
     let mut response = answer(StatusCode::CREATED, &shape::event(&row));
     if let Ok(place) = HeaderValue::from_str(&format!("/v1/events/{}", row.event_id)) {
         response.headers_mut().insert(header::LOCATION, place);
@@ -258,7 +263,8 @@ async fn set_frozen(mut call: Call, frozen: bool) -> Result<Response<Body>, Prob
     let event = desk.event(&call)?;
     let body = call.bytes_or_none().await?;
     let mut fields = Fields::parse(&body)?;
-    let reason = fields.text("reason")?.unwrap_or_default();
+    let reason = fields.text("reason")?.filter(|reason| !reason.is_empty());
+    let reason = reason.unwrap_or_else(|| "no reason given".into());
     fields.done()?;
     let made = desk.call(&call, &body)?;
     let work = async move { desk.office().freeze(made, &event, frozen, &reason).await };

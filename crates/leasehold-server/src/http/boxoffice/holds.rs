@@ -201,6 +201,11 @@ pub async fn change(mut call: Call) -> Result<Response<Body>, Problem> {
     let (office, of, with) = (desk.office().clone(), hold.clone(), access.clone());
     let changed = detached(async move { office.change(made, &of, with, change).await }).await?;
     match changed {
+        // What was stored is the hold before its leases were put together: show it as it stands.
+        Ok(view) if view.replayed => {
+            let view = desk.office().hold_view(&hold, access).await.map_err(no)?;
+            Ok(answer(StatusCode::OK, &shape::hold(&view)))
+        }
         Ok(view) => Ok(answer(StatusCode::OK, &shape::hold(&view))),
         Err(error) => {
             let known = desk.office().hold_view(&hold, access).await;
