@@ -25,15 +25,16 @@ pub fn json(bytes: &[u8]) -> Result<Layout, Vec<Problem>> {
 /// # Errors
 ///
 /// Everything that is wrong with it.
-pub fn parts(bytes: &[u8], others: &[&str]) -> Result<(Layout, Vec<(String, String)>), Vec<Problem>> {
+pub fn parts(bytes: &[u8], others: &[&str]) -> Result<Parts, Vec<Problem>> {
     read(bytes, others)
 }
 
+/// A layout, and other fields of its object by name, as they stand.
+pub type Parts = (Layout, Vec<(String, String)>);
+
 const LAYOUT: [&str; 3] = ["seats", "sections", "areas"];
 
-type Read = (Layout, Vec<(String, String)>);
-
-fn read(bytes: &[u8], others: &[&str]) -> Result<Read, Vec<Problem>> {
+fn read(bytes: &[u8], others: &[&str]) -> Result<Parts, Vec<Problem>> {
     let text = weigh(bytes)?;
     let mut reader = Reader { text, lines: Lines::default(), draft: Draft::default() };
     let mut left = Vec::new();

@@ -37,7 +37,7 @@ mod tests;
 use serde::Serialize;
 
 pub use self::csv::csv;
-pub use self::json::{json, parts};
+pub use self::json::{Parts, json, parts};
 
 /// Bytes of a file.
 pub const MOST_BYTES: usize = 16 << 20;

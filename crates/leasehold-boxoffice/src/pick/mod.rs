@@ -64,10 +64,9 @@ pub fn best(hall: &Hall, free: &Free, ask: &Ask<'_>) -> Option<Vec<Place>> {
         if let Some(block) = block(true) {
             return Some(block.collect());
         }
-        if !ask.adjacent {
-            if let Some(places) = scattered_clean(hall, free, rows(), ask.qty) {
-                return Some(places);
-            }
+        let pieces = if ask.adjacent { None } else { scattered_clean(hall, free, rows(), ask.qty) };
+        if pieces.is_some() {
+            return pieces;
         }
     }
     if let Some(block) = block(false) {

@@ -33,11 +33,12 @@ use std::time::Duration;
 
 use leasehold::clock::{Clock, Time};
 use leasehold::engine::Engine;
-use leasehold_boxoffice::model::EventId;
+use leasehold_boxoffice::model::{EventId, EventRow};
 use leasehold_boxoffice::provider::PaymentProvider;
 use leasehold_boxoffice::sign::Secrets;
 use leasehold_boxoffice::ticket::{Invalid, Ticket};
 use leasehold_boxoffice::{Error, Office};
+use sha2::{Digest as _, Sha256};
 use tokio::sync::Notify;
 
 use feed::Feed;
@@ -55,6 +56,8 @@ pub struct BoxOffice {
     /// What the ledger's clock said, and when by ours: tickets end by the ledger's, and are looked at on every call.
     seen: Mutex<(u64, Time)>,
     feeds: Mutex<HashMap<EventId, Arc<Feed>>>,
+    /// What is made of a layout, while it is the newest: many ask for the same.
+    halls: Mutex<HashMap<EventId, Arc<Hall>>>,
     /// Rings when an event was made here.
     made: Notify,
     /// Filled in by `serve --demo`.
@@ -73,6 +76,22 @@ pub struct Settings {
     pub provider: Option<Arc<dyn PaymentProvider>>,
     /// Where the buyers' page begins.
     pub default_event: Option<String>,
+}
+
+/// What is made of a layout.
+pub struct Hall {
+    /// Names this very map, also when the event is called otherwise.
+    pub etag: String,
+    /// The map as it is sent.
+    pub map: axum::body::Bytes,
+    prices: HashMap<String, u64>,
+}
+
+impl Hall {
+    /// What these seats cost together.
+    pub fn total(&self, seats: &[String]) -> u64 {
+        seats.iter().filter_map(|seat| self.prices.get(seat)).fold(0, |sum, price| sum.saturating_add(*price))
+    }
 }
 
 /// What everybody may know.
@@ -105,8 +124,8 @@ impl BoxOffice {
         let now = office.ledger().now().await?;
         let seen = Mutex::new((now.0, clock.now()));
         let feeds = Mutex::new(HashMap::new());
-        let (made, demo) = (Notify::new(), OnceLock::new());
-        Ok(Arc::new(Self { office, clock, settings, outbound, seen, feeds, made, demo }))
+        let (halls, made, demo) = (Mutex::default(), Notify::new(), OnceLock::new());
+        Ok(Arc::new(Self { office, clock, settings, outbound, seen, feeds, halls, made, demo }))
     }
 
     /// What decides.
@@ -229,6 +248,26 @@ impl BoxOffice {
     /// Whether a ticket that was checked has ended meanwhile.
     pub fn is_over(&self, ticket: &Ticket) -> bool {
         self.about_now() >= ticket.expires_ms
+    }
+
+    /// What is made of the layout of an event. `row` is the event as it is now.
+    ///
+    /// # Errors
+    ///
+    /// The layout cannot be read.
+    pub async fn hall(&self, row: &EventRow) -> Result<Arc<Hall>, Error> {
+        let (version, layout) = self.office.layout(&row.event_id).await?;
+        let named = Sha256::digest(format!("{}\0{}", row.settings.name, row.settings.currency));
+        let etag = format!("\"{version}-{}\"", leasehold_boxoffice::sign::hex(&named[..8]));
+        let halls = || self.halls.lock().unwrap_or_else(PoisonError::into_inner);
+        if let Some(known) = halls().get(&row.event_id).filter(|known| known.etag == etag) {
+            return Ok(known.clone());
+        }
+        let map = crate::http::boxoffice::shape::map(row, &layout).to_string().into();
+        let prices = layout.seats.iter().map(|seat| (seat.id.clone(), seat.price)).collect();
+        let hall = Arc::new(Hall { etag, map, prices });
+        halls().insert(row.event_id.clone(), hall.clone());
+        Ok(hall)
     }
 
     /// What happens at an event, read once for all who listen.

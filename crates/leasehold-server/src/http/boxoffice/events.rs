@@ -9,7 +9,6 @@ use leasehold_boxoffice::import;
 use leasehold_boxoffice::layout::Layout;
 use leasehold_boxoffice::model::{AuditQuery, EventRow, EventSettings};
 use serde_json::{Map, Value, json};
-use sha2::{Digest as _, Sha256};
 
 use super::{Desk, flag, no, number, shape};
 use crate::http::fields::{Fields, missing};
@@ -185,22 +184,21 @@ pub async fn map(call: Call) -> Result<Response<Body>, Problem> {
     call.query([])?;
     let event = desk.event(&call)?;
     let row = desk.office().event(&event).await.map_err(no)?;
-    let (version, layout) = desk.office().layout(&event).await.map_err(no)?;
-    let named = Sha256::digest(format!("{}\0{}", row.settings.name, row.settings.currency));
-    let etag = format!("\"{version}-{}\"", leasehold_boxoffice::sign::hex(&named[..8]));
+    let hall = desk.house.hall(&row).await.map_err(no)?;
+    let etag = &hall.etag;
     let known = call.parts.headers.get_all(header::IF_NONE_MATCH).iter();
     let known = known.filter_map(|value| value.to_str().ok()).flat_map(|value| value.split(','));
-    let fresh = known.map(|tag| tag.trim().trim_start_matches("W/")).any(|tag| tag == etag || tag == "*");
+    let fresh = known.map(|tag| tag.trim().trim_start_matches("W/")).any(|tag| tag == etag.as_str() || tag == "*");
     let mut response = if fresh {
         let mut response = Response::new(Body::empty());
         *response.status_mut() = StatusCode::NOT_MODIFIED;
         response
     } else {
-        answer(StatusCode::OK, &shape::map(&row, &layout))
+        whole(Body::from(hall.map.clone()))
     };
     let headers = response.headers_mut();
     headers.insert(header::CACHE_CONTROL, HeaderValue::from_static("private, no-cache"));
-    if let Ok(etag) = HeaderValue::from_str(&etag) {
+    if let Ok(etag) = HeaderValue::from_str(etag) {
         headers.insert(header::ETAG, etag);
     }
     Ok(response)
@@ -225,8 +223,14 @@ pub async fn availability(call: Call) -> Result<Response<Body>, Problem> {
     };
     let now = desk.office().availability(&event).await.map_err(no)?;
     let (_, layout) = desk.office().layout(&event).await.map_err(no)?;
-    let shown = shape::availability(&now, &layout, changed.as_deref(), holds.as_deref());
-    Ok(answer(StatusCode::OK, &shown))
+    Ok(whole(Body::from(shape::availability(&now, &layout, changed.as_deref(), holds.as_deref()))))
+}
+
+/// An answer that is JSON already.
+fn whole(body: Body) -> Response<Body> {
+    let mut response = Response::new(body);
+    response.headers_mut().insert(header::CONTENT_TYPE, HeaderValue::from_static("application/json"));
+    response
 }
 
 /// Seats that changed after a number; none where the whole is shorter, or is owed because the layout changed.

@@ -120,9 +120,9 @@ async fn with_alternative(desk: &Desk, event: &EventId, error: Error) -> Problem
         Some(Refusal::Conflict { alternative: Some(seats), .. }) => seats.clone(),
         _ => return no(error),
     };
-    let Ok((_, layout)) = desk.office().layout(event).await else { return no(error) };
-    let price = |id: &String| layout.seats.iter().find(|seat| seat.id == *id).map_or(0, |seat| seat.price);
-    let total = seats.iter().map(price).fold(0, u64::saturating_add);
+    let Ok(row) = desk.office().event(event).await else { return no(error) };
+    let Ok(hall) = desk.house.hall(&row).await else { return no(error) };
+    let total = hall.total(&seats);
     no(error).and("alternative", json!({"seats": seats, "total": total}))
 }
 

@@ -1,8 +1,11 @@
 //! The JSON of the box office.
 
+use std::collections::HashMap;
+
 use leasehold_boxoffice::layout::Layout;
 use leasehold_boxoffice::model::{
-    Entry, EventRow, HeldArea, HeldSeat, MoneyRow, OrderRow, Resolution, SeatNow, SeatState, SoldArea, SoldSeat, Step,
+    AreaNow, Entry, EventRow, HeldArea, HeldSeat, MoneyRow, OrderRow, Resolution, SeatNow, SeatState, SoldArea,
+    SoldSeat, Step,
 };
 use leasehold_boxoffice::office::{Availability, HoldView, StaffHold};
 use leasehold_boxoffice::pick::Hall;
@@ -29,10 +32,13 @@ pub fn event(row: &EventRow) -> Value {
     })
 }
 
+/// A row: its id and its seats.
+type Row = (String, Vec<Value>);
+
 /// The hall: sections, rows and seats in their order, and areas.
 pub fn map(row: &EventRow, layout: &Layout) -> Value {
     let hall = Hall::new(layout);
-    let mut sections: Vec<(String, Vec<(String, Vec<Value>)>)> = Vec::new();
+    let mut sections: Vec<(String, Vec<Row>)> = Vec::new();
     for seat in hall.seats() {
         if sections.last().is_none_or(|(id, _)| *id != seat.section) {
             sections.push((seat.section.clone(), Vec::new()));
@@ -44,7 +50,7 @@ pub fn map(row: &EventRow, layout: &Layout) -> Value {
         let Some((_, seats)) = rows.last_mut() else { continue };
         seats.push(json!({"id": seat.id, "number": seat.number, "price": seat.price}));
     }
-    let rows = |rows: Vec<(String, Vec<Value>)>| -> Vec<Value> {
+    let rows = |rows: Vec<Row>| -> Vec<Value> {
         rows.into_iter().map(|(id, seats)| json!({"id": id, "seats": seats})).collect()
     };
     let sections: Vec<Value> =
@@ -58,39 +64,60 @@ pub fn map(row: &EventRow, layout: &Layout) -> Value {
     })
 }
 
-/// Every seat and its state, or only those in `only`.
+/// Every seat and its state, or only those in `only`, as text: a hall has many seats, and many look at it.
 pub fn availability(
     now: &Availability,
     layout: &Layout,
     only: Option<&[String]>,
     detail: Option<&[StaffHold]>,
-) -> Value {
-    let known: std::collections::HashMap<&str, &SeatNow> =
-        now.seats.iter().map(|seat| (seat.id.as_str(), seat)).collect();
-    let holds: std::collections::HashMap<&str, &StaffHold> =
+) -> String {
+    let known: HashMap<&str, &SeatNow> = now.seats.iter().map(|seat| (seat.id.as_str(), seat)).collect();
+    let holds: HashMap<&str, &StaffHold> =
         detail.unwrap_or_default().iter().map(|hold| (hold.hold.hold_id.as_str(), hold)).collect();
-    let one = |id: &str| {
-        let Some(seat) = known.get(id) else { return json!({"id": id, "state": SeatState::Free}) };
-        let mut shown = json!({"id": id, "state": seat.state});
-        if detail.is_some() {
-            let hold = seat.hold_id.as_ref().and_then(|hold| holds.get(hold.as_str()));
-            merge(&mut shown, &inside(seat, hold.copied()));
+    let mut text = format!("{{\"seq\":{},\"seats\":[", now.seq);
+    let mut first = true;
+    let mut one = |id: &str| {
+        let seat = known.get(id).copied();
+        if !std::mem::take(&mut first) {
+            text.push(',');
         }
-        shown
+        if detail.is_some() {
+            let hold = seat.and_then(|seat| holds.get(seat.hold_id.as_ref()?.as_str()));
+            text.push_str(&in_detail(id, seat, hold.copied()).to_string());
+        } else {
+            let state = seat.map_or(SeatState::Free, |seat| seat.state);
+            text.push_str(&format!("{{\"id\":{},\"state\":\"{}\"}}", json!(id), word(state)));
+        }
     };
-    let seats: Vec<Value> = match only {
-        Some(ids) => ids.iter().map(|id| one(id)).collect(),
-        None => layout.seats.iter().map(|seat| one(&seat.id)).collect(),
+    match only {
+        Some(ids) => ids.iter().for_each(|id| one(id)),
+        None => layout.seats.iter().for_each(|seat| one(&seat.id)),
+    }
+    let area = |area: &AreaNow| {
+        json!({"id": area.id, "free": area.free(), "capacity": area.capacity, "held": area.held,
+               "paying": area.paying, "sold": area.sold, "blocked": area.blocked})
     };
-    let areas: Vec<Value> = now
-        .areas
-        .iter()
-        .map(|area| {
-            json!({"id": area.id, "free": area.free(), "capacity": area.capacity, "held": area.held,
-                   "paying": area.paying, "sold": area.sold, "blocked": area.blocked})
-        })
-        .collect();
-    json!({"seq": now.seq, "seats": seats, "areas": areas, "totals": now.totals})
+    let areas: Vec<Value> = now.areas.iter().map(area).collect();
+    text.push_str(&format!("],\"areas\":{},\"totals\":{}}}", json!(areas), json!(now.totals)));
+    text
+}
+
+const fn word(state: SeatState) -> &'static str {
+    match state {
+        SeatState::Free => "free",
+        SeatState::Held => "held",
+        SeatState::Paying => "paying",
+        SeatState::Sold => "sold",
+        SeatState::Blocked => "blocked",
+    }
+}
+
+fn in_detail(id: &str, seat: Option<&SeatNow>, hold: Option<&StaffHold>) -> Value {
+    let mut shown = json!({"id": id, "state": seat.map_or(SeatState::Free, |seat| seat.state)});
+    if let Some(seat) = seat {
+        merge(&mut shown, &inside(seat, hold));
+    }
+    shown
 }
 
 /// What staff sees of a seat.

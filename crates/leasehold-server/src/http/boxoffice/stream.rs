@@ -146,7 +146,7 @@ impl Teller {
         let office = self.desk.office();
         let now = office.availability(&self.event).await.map_err(no)?;
         let (_, layout) = office.layout(&self.event).await.map_err(no)?;
-        Ok((now.seq, shape::availability(&now, &layout, None, None).to_string()))
+        Ok((now.seq, shape::availability(&now, &layout, None, None)))
     }
 
     async fn reset(&mut self) -> Result<String, Problem> {
