@@ -3,6 +3,7 @@
 //! Read in this order:
 //!
 //! - [`service`]: the one way from a protocol to the engine: who may, how much, count it.
+//! - [`boxoffice`]: the box office as a server has it: tickets, webhooks, the payment provider, a demo.
 //! - [`resp`], [`http`]: the two protocols; they only translate.
 //! - [`serve`]: what starts the server and ends it: configuration, keys, TLS, ports, logs.
 //! - [`cli`]: the commands, their options, and what each prints.
@@ -14,6 +15,7 @@
 //!
 //! Decisions about leases (the `leasehold` library and its engines).
 
+mod boxoffice;
 mod cli;
 mod http;
 mod resp;

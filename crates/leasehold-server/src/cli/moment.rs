@@ -22,6 +22,18 @@ pub fn rfc3339_ago(ago: Duration) -> String {
     rfc3339(since.saturating_sub(ago))
 }
 
+/// Milliseconds since 1970: the stamp of what is signed for others, who compare it with their own wall clock.
+#[allow(clippy::disallowed_methods, reason = "receivers of signed messages know no other clock of ours")]
+pub fn wall_ms() -> u64 {
+    let since = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
+    u64::try_from(since.as_millis()).unwrap_or(u64::MAX)
+}
+
+/// A wall clock moment in milliseconds since 1970, as RFC 3339 in UTC.
+pub fn rfc3339_at(wall_ms: u64) -> String {
+    rfc3339(Duration::from_millis(wall_ms))
+}
+
 /// A stopwatch's now: for measuring how long something took.
 #[allow(clippy::disallowed_methods, reason = "a stopwatch for bench; nothing is decided by it")]
 pub fn stopwatch() -> Instant {

@@ -21,11 +21,25 @@ use super::problem::Problem;
 ///
 /// It is not JSON by its own word, too big, too slow, or broken off.
 pub async fn read(config: &Config, headers: &HeaderMap, body: Body) -> Result<Vec<u8>, Problem> {
-    if !headers.get(header::CONTENT_TYPE).is_some_and(is_json) {
-        let detail = "the body needs the header Content-Type: application/json";
+    read_kind(config, headers, body, config.body_bytes, &["application/json"]).await
+}
+
+/// As [`read`], for other kinds and sizes.
+///
+/// # Errors
+///
+/// As [`read`].
+pub async fn read_kind(
+    config: &Config,
+    headers: &HeaderMap,
+    body: Body,
+    most: usize,
+    kinds: &[&str],
+) -> Result<Vec<u8>, Problem> {
+    if !kinds.iter().any(|kind| is_kind(headers, kind)) {
+        let detail = format!("the body needs the header Content-Type: {}", kinds.join(" or "));
         return Err(Problem::wrong(StatusCode::UNSUPPORTED_MEDIA_TYPE, detail).closing());
     }
-    let most = config.body_bytes;
     // By its own word first: what is too big is not even begun.
     if body.size_hint().lower() > most as u64 {
         return Err(too_big(most));
@@ -41,9 +55,10 @@ pub async fn read(config: &Config, headers: &HeaderMap, body: Body) -> Result<Ve
     }
 }
 
-fn is_json(value: &HeaderValue) -> bool {
-    let text = value.to_str().unwrap_or_default();
-    text.split(';').next().is_some_and(|kind| kind.trim().eq_ignore_ascii_case("application/json"))
+/// Whether the body is of this kind, by its own word.
+pub fn is_kind(headers: &HeaderMap, kind: &str) -> bool {
+    let text = headers.get(header::CONTENT_TYPE).and_then(|value| value.to_str().ok()).unwrap_or_default();
+    text.split(';').next().is_some_and(|found| found.trim().eq_ignore_ascii_case(kind))
 }
 
 fn too_big(most: usize) -> Problem {
@@ -119,6 +134,51 @@ impl Fields {
         let Some(value) = self.take(name) else { return Ok(None) };
         let number = value.as_u64();
         number.map(Some).ok_or_else(|| Problem::invalid(format!("{name} is a whole number{of}, got {}", kind(&value))))
+    }
+
+    /// Takes a yes or no.
+    ///
+    /// # Errors
+    ///
+    /// It is something else.
+    pub fn flag(&mut self, name: &'static str) -> Result<Option<bool>, Problem> {
+        match self.take(name) {
+            None => Ok(None),
+            Some(Value::Bool(flag)) => Ok(Some(flag)),
+            Some(other) => Err(Problem::invalid(format!("{name} is true or false, got {}", kind(&other)))),
+        }
+    }
+
+    /// Takes a list of texts.
+    ///
+    /// # Errors
+    ///
+    /// It is something else.
+    pub fn texts(&mut self, name: &'static str) -> Result<Option<Vec<String>>, Problem> {
+        let items = match self.take(name) {
+            None => return Ok(None),
+            Some(Value::Array(items)) => items,
+            Some(other) => return Err(Problem::invalid(format!("{name} is a list of texts, got {}", kind(&other)))),
+        };
+        let text = |item| match item {
+            Value::String(text) => Ok(text),
+            other => Err(Problem::invalid(format!("{name} is a list of texts, got {} in it", kind(&other)))),
+        };
+        items.into_iter().map(text).collect::<Result<_, _>>().map(Some)
+    }
+
+    /// Takes the reason for something that is written down: short, and not empty.
+    ///
+    /// # Errors
+    ///
+    /// There is none.
+    pub fn reason(&mut self) -> Result<String, Problem> {
+        let reason = self.text("reason")?.ok_or_else(|| missing("reason"))?;
+        match reason.trim() {
+            "" => Err(missing("reason")),
+            _ if reason.len() > 512 => Err(Problem::invalid("reason is at most 512 bytes")),
+            _ => Ok(reason),
+        }
     }
 
     /// Takes a span of time.

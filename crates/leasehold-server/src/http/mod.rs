@@ -8,6 +8,7 @@
 //!
 //! - [`routes`]: the one table of what can be asked; the router is built from it.
 //! - [`leases`], [`resources`], [`watch`], [`status`]: what each route takes and answers.
+//! - [`boxoffice`]: the routes of the box office.
 //! - [`fields`], [`text`], [`shape`], [`problem`]: JSON and names in, JSON and problems out.
 //! - [`guard`]: who may ask from where: Host, Origin, and the headers that keep browsers in line.
 //! - [`accept`], [`seats`], [`io`], [`socket`]: connections, how many, how long they may dawdle, and whether they are cut.
@@ -25,6 +26,7 @@
 //! Who may do what (the service), decisions about leases (the engine), certificates (whoever fills [`Config::tls`]).
 
 mod accept;
+pub mod boxoffice;
 mod fields;
 mod guard;
 mod io;

@@ -22,7 +22,7 @@ pub struct Problem {
 }
 
 /// What each code is called. The OpenAPI text lists the same.
-pub const TITLES: [(&str, &str); 12] = [
+pub const TITLES: [(&str, &str); 28] = [
     ("held", "Held by another"),
     ("stale", "The lease has ended"),
     ("not_held", "No such lease"),
@@ -34,7 +34,23 @@ pub const TITLES: [(&str, &str); 12] = [
     ("unavailable", "Not available now"),
     ("unknown_outcome", "The outcome is unknown"),
     ("corrupt", "Stored state is damaged"),
-    ("idempotency_mismatch", "This Idempotency-Key was used for another claim"),
+    ("idempotency_mismatch", "This Idempotency-Key was used for another request"),
+    ("not_found", "There is no such thing"),
+    ("exists", "It is there already"),
+    ("conflict", "Not all of it can be had"),
+    ("stale_token", "The token is not the newest"),
+    ("released", "The hold was released"),
+    ("sold", "The hold became an order"),
+    ("expired", "The hold has expired"),
+    ("paying", "A payment is on its way"),
+    ("not_paying", "No payment is on its way"),
+    ("payment_mismatch", "Another payment is meant"),
+    ("amount_mismatch", "The payment is too small"),
+    ("layout_changed", "The layout has changed"),
+    ("empty_hold", "Nothing would be left"),
+    ("not_renewable", "The hold cannot be renewed"),
+    ("bad_layout", "The layout has problems"),
+    ("bad_signature", "The signature does not fit"),
 ];
 
 impl Problem {
@@ -73,6 +89,17 @@ impl Problem {
         Self::new(StatusCode::SERVICE_UNAVAILABLE, "unavailable", detail)
     }
 
+    /// The request is wrong, with a code of its own.
+    pub fn coded(status: StatusCode, code: &'static str, detail: impl Into<String>) -> Self {
+        Self::new(status, code, detail)
+    }
+
+    /// Adds a field to the answer.
+    pub fn and(mut self, name: &str, value: Value) -> Self {
+        self.more.insert(name.into(), value);
+        self
+    }
+
     /// What the service said.
     pub fn of(denial: &Denial) -> Self {
         let code = denial.code();
@@ -85,7 +112,7 @@ impl Problem {
                 problem.more.insert("remaining_ms".into(), json!(remaining.map(shape::millis)));
                 problem.more.insert("queue_len".into(), json!(queue_len));
             }
-            Denial::Unauthorized => {
+            Denial::Unauthorized | Denial::Ticket(_) => {
                 let how = HeaderValue::from_static("Bearer realm=\"leasehold\"");
                 problem.headers.push((header::WWW_AUTHENTICATE, how));
             }

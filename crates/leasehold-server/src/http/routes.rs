@@ -11,11 +11,12 @@ use hyper::header::{self, HeaderValue};
 use hyper::http::request::Parts;
 use hyper::{Method, Response, StatusCode};
 
+use super::boxoffice::{events, holds, orders, payments, staff, stream, tickets, webhooks};
 use super::fields::{self, Fields};
 use super::guard::Arrival;
 use super::problem::Problem;
 use super::{App, leases, openapi, pages, resources, status, text, watch};
-use crate::service::{Caller, Denial, Verb};
+use crate::service::{Caller, Denial, Principal, Role, Roles, Verb};
 
 /// What is answered.
 pub type Answer = Pin<Box<dyn Future<Output = Result<Response<Body>, Problem>> + Send>>;
@@ -48,6 +49,38 @@ pub static ROUTES: &[Route] = &[
     route!(DELETE "/v1/resources/{*name}", Some(Verb::Revoke), resources::revoke),
     route!(GET "/v1/watch", Some(Verb::Watch), watch::watch),
     route!(GET "/v1/status", Some(Verb::Status), status::status),
+    route!(GET "/v1/boxoffice", None, tickets::front),
+    route!(POST "/v1/tickets", Some(Verb::RunEvent), tickets::mint),
+    route!(POST "/v1/events", Some(Verb::RunEvent), events::create),
+    route!(GET "/v1/events", Some(Verb::SeeEvent), events::list),
+    route!(GET "/v1/events/{e}", Some(Verb::SeeEvent), events::show),
+    route!(PUT "/v1/events/{e}", Some(Verb::RunEvent), events::configure),
+    route!(POST "/v1/events/{e}/import", Some(Verb::RunEvent), events::import),
+    route!(GET "/v1/events/{e}/map", Some(Verb::SeeEvent), events::map),
+    route!(GET "/v1/events/{e}/availability", Some(Verb::SeeEvent), events::availability),
+    route!(GET "/v1/events/{e}/stream", Some(Verb::SeeEvent), stream::stream),
+    route!(POST "/v1/events/{e}/freeze", Some(Verb::RunEvent), events::freeze),
+    route!(POST "/v1/events/{e}/unfreeze", Some(Verb::RunEvent), events::unfreeze),
+    route!(POST "/v1/events/{e}/holds", Some(Verb::Buy), holds::take),
+    route!(PUT "/v1/events/{e}/blocks", Some(Verb::RunEvent), staff::blocks),
+    route!(POST "/v1/events/{e}/seats/{s}/release", Some(Verb::RunEvent), staff::force_release),
+    route!(GET "/v1/events/{e}/audit", Some(Verb::OverseeEvent), staff::audit),
+    route!(GET "/v1/events/{e}/report", Some(Verb::OverseeEvent), staff::report),
+    route!(GET "/v1/events/{e}/invariants", Some(Verb::OverseeEvent), staff::invariants),
+    route!(GET "/v1/holds/{h}", Some(Verb::Buy), holds::show),
+    route!(POST "/v1/holds/{h}/renew", Some(Verb::Buy), holds::renew),
+    route!(POST "/v1/holds/{h}/seats", Some(Verb::Buy), holds::change),
+    route!(POST "/v1/holds/{h}/pay", Some(Verb::Buy), holds::pay),
+    route!(POST "/v1/holds/{h}/confirm", Some(Verb::Buy), holds::confirm),
+    route!(POST "/v1/holds/{h}/release", Some(Verb::Buy), holds::release),
+    route!(GET "/v1/orders/{o}", Some(Verb::Buy), orders::show),
+    route!(POST "/v1/orders/{o}/void", Some(Verb::RunEvent), orders::void),
+    route!(POST "/v1/orders/{o}/move", Some(Verb::RunEvent), orders::relocate),
+    route!(POST "/v1/payments/callback", None, payments::callback),
+    route!(POST "/v1/demo/pay", None, payments::play),
+    route!(POST "/v1/webhooks", Some(Verb::RunEvent), webhooks::create),
+    route!(GET "/v1/webhooks", Some(Verb::RunEvent), webhooks::list),
+    route!(DELETE "/v1/webhooks/{w}", Some(Verb::RunEvent), webhooks::remove),
     route!(GET "/metrics", Some(Verb::Metrics), status::metrics),
     route!(GET "/healthz", None, status::health),
     route!(GET "/readyz", None, status::ready),
@@ -111,6 +144,68 @@ impl Call {
     pub async fn body(&mut self) -> Result<Fields, Problem> {
         let body = self.body.take().unwrap_or_default();
         Fields::parse(&fields::read(&self.app.config, &self.parts.headers, body).await?)
+    }
+
+    /// A part of the path, counted from 0 after the first slash.
+    ///
+    /// # Errors
+    ///
+    /// It is not encoded well.
+    pub fn segment(&self, at: usize) -> Result<String, Problem> {
+        text::decode(self.parts.uri.path().split('/').nth(at + 1).unwrap_or_default())
+    }
+
+    /// The body as it is, of one of these kinds and no longer than this.
+    ///
+    /// # Errors
+    ///
+    /// See [`fields::read`].
+    pub async fn bytes(&mut self, most: usize, kinds: &[&str]) -> Result<Vec<u8>, Problem> {
+        let body = self.body.take().unwrap_or_default();
+        fields::read_kind(&self.app.config, &self.parts.headers, body, most, kinds).await
+    }
+
+    /// The body where there need not be one: then it is an empty object.
+    ///
+    /// # Errors
+    ///
+    /// See [`fields::read`].
+    pub async fn bytes_or_none(&mut self) -> Result<Vec<u8>, Problem> {
+        if self.body.as_ref().is_none_or(hyper::body::Body::is_end_stream) {
+            return Ok(b"{}".to_vec());
+        }
+        self.bytes(self.app.config.body_bytes, &["application/json"]).await
+    }
+
+    /// Whether the body is of this kind, by its own word.
+    pub fn is_kind(&self, kind: &str) -> bool {
+        fields::is_kind(&self.parts.headers, kind)
+    }
+
+    /// Who asks at a demo: whoever shows nothing is welcome to buy.
+    ///
+    /// # Errors
+    ///
+    /// They show something that is not known.
+    pub fn visitor(&self) -> Result<Caller, Problem> {
+        self.guest(Role::Buyer)
+    }
+
+    /// Who asks for a ticket at a demo: whoever shows nothing is given one.
+    ///
+    /// # Errors
+    ///
+    /// They show something that is not known.
+    pub fn visitor_as_staff(&self) -> Result<Caller, Problem> {
+        self.guest(Role::Boxoffice)
+    }
+
+    fn guest(&self, role: Role) -> Result<Caller, Problem> {
+        if self.parts.headers.contains_key(header::AUTHORIZATION) {
+            return self.enter();
+        }
+        let guest = Principal::new("demo".into(), Roles::of([role]), Vec::new(), None);
+        Ok(self.app.service.insider(guest))
     }
 
     /// What the service said, for this caller.

@@ -11,6 +11,7 @@ use tokio::time::timeout;
 use super::problem::Problem;
 use super::routes::Call;
 use super::shape::{self, What};
+use crate::service::Denial;
 
 /// An engine that takes longer is not ready.
 const READY_WITHIN: Duration = Duration::from_secs(2);
@@ -54,18 +55,19 @@ pub async fn health(_call: Call) -> Result<Response<Body>, Problem> {
     Ok(shape::json(StatusCode::OK, &json!({"status": "up"})))
 }
 
-/// `GET /readyz`: the engine answers. Why it does not is for the log: anybody may ask.
+/// `GET /readyz`: engine and ledger answer. Why it does not is for the log: anybody may ask.
 pub async fn ready(call: Call) -> Result<Response<Body>, Problem> {
     if call.app.stop.is_cancelled() {
         return Err(Problem::shutting_down());
     }
     match timeout(READY_WITHIN, call.app.service.ready()).await {
         Ok(Ok(())) => Ok(shape::json(StatusCode::OK, &json!({"status": "ready"}))),
-        Ok(Err(error)) => {
-            tracing::warn!(target: "leasehold::http", %error, "not ready");
-            Err(Problem::unavailable("the engine does not answer"))
+        Ok(Err(denial)) => {
+            tracing::warn!(target: "leasehold::http", error = denial.sentence(), "not ready");
+            let who = if matches!(denial, Denial::Office(_)) { "the ledger does" } else { "the engine does" };
+            Err(Problem::unavailable(format!("{who} not answer")))
         }
-        Err(_) => Err(Problem::unavailable("the engine does not answer in time")),
+        Err(_) => Err(Problem::unavailable("the engine or the ledger does not answer in time")),
     }
 }
 

@@ -34,18 +34,20 @@ use std::time::Duration;
 use anyhow::Context;
 use leasehold::Leasehold;
 use leasehold::clock::{Clock, SystemClock};
+use leasehold::engine::Engine;
 use leasehold::engine::embedded::{Embedded, Notice, Options};
 use rustix::process::Signal;
 use tokio::sync::mpsc;
 use tokio_util::sync::CancellationToken;
 
+use crate::boxoffice::{self, BoxOffice};
 use crate::cli::exit::{self, Failure};
 use crate::cli::output;
 use crate::cli::signals::{self, Signals};
 use crate::service::audit::Audit;
 use crate::service::keys::KeyRing;
 use crate::service::seats::Seats;
-use crate::service::{Opened, Service};
+use crate::service::{Denial, Opened, Service};
 use crate::{http, resp};
 use config::{Config, Format, Level};
 use log::Log;
@@ -91,6 +93,9 @@ pub struct Flags {
     // Hidden in help: the URL of an engine may carry a password.
     #[arg(long, value_name = "URL", env = "LEASEHOLD_ENGINE", hide_env_values = true)]
     pub engine: Option<String>,
+    /// Where the box office keeps its books: sqlite, sqlite:FILE, or none [default: sqlite, in the data directory]
+    #[arg(long, value_name = "URL", env = "LEASEHOLD_LEDGER", hide_env_values = true)]
+    pub ledger: Option<String>,
     /// Where HTTP listens [default: 127.0.0.1:7400]
     #[arg(long, value_name = "ADDR", env = "LEASEHOLD_HTTP")]
     pub http: Option<String>,
@@ -190,7 +195,16 @@ struct House {
     ports: listen::Ports,
     resp: resp::Server,
     web: tokio::task::JoinHandle<()>,
+    boxoffice: Option<Arc<BoxOffice>>,
     stop: CancellationToken,
+    /// What runs by itself beside the protocols, and when it shall end: after them.
+    tasks: Tasks,
+}
+
+/// See [`House`].
+struct Tasks {
+    running: tokio::task::JoinSet<()>,
+    end: CancellationToken,
 }
 
 impl House {
@@ -218,12 +232,19 @@ impl House {
         let ring = KeyRing::of(&keys);
         let service = Service::new(engine, ring.clone(), Audit, clock.clone());
         let stop = CancellationToken::new();
+        let engine = service.own_engine();
+        let boxoffice = boxoffice::open::open(&config, engine.clone(), clock.clone()).await?;
+        let mut tasks = Tasks { running: tokio::task::JoinSet::new(), end: CancellationToken::new() };
+        if let Some(house) = &boxoffice {
+            tasks.start_boxoffice(house, engine);
+            let _ = service.open_boxoffice(house.clone());
+        }
         let seats = Seats::new(config.limits.connections, config.limits.connections_per_address);
         let resp = listen::resp(&config, tls.as_deref(), &seats);
         let resp = resp::Server::start(redis, service.clone(), resp, handle).context("start the RESP port")?;
         let http = listen::http(&config, tls.as_deref(), &seats);
         let web = tokio::spawn(http::serve(web, service.clone(), http, stop.clone()));
-        Ok(Self { config, tls, ring, service, clock, notices, signals, ports, resp, web, stop })
+        Ok(Self { config, tls, ring, service, clock, notices, signals, ports, resp, web, stop, boxoffice, tasks })
     }
 
     async fn run(mut self, demo: bool, log: &Log) -> anyhow::Result<u8> {
@@ -234,6 +255,11 @@ impl House {
         tokio::spawn(self.stop.clone().run_until_cancelled_owned(watch.run()));
         if demo {
             demo::start(&self.service, &self.clock, &self.stop);
+            if let Some(house) = &self.boxoffice {
+                boxoffice::demo::open(house, &self.clock, self.ports.http, &self.stop)
+                    .await
+                    .context("open the demo")?;
+            }
         }
         notify::ready();
         let ending = self.until_the_end().await;
@@ -293,7 +319,7 @@ impl House {
 
     /// Stops accepting, tells those who wait, finishes the batch and closes the engine.
     async fn close(self, ending: Ending, log: &Log) -> anyhow::Result<u8> {
-        let Self { service, clock, mut signals, resp, web, stop, .. } = self;
+        let Self { service, clock, mut signals, resp, web, stop, tasks, .. } = self;
         notify::stopping();
         let failure = match ending {
             Ending::Asked(signal) => {
@@ -312,10 +338,11 @@ impl House {
             stop.cancel();
             let resp = tokio::task::spawn_blocking(move || resp.stop());
             let _ = tokio::join!(resp, web);
+            tasks.end().await;
             service.close().await
         };
         let closed = tokio::select! {
-            closed = work => closed.map_err(anyhow::Error::new),
+            closed = work => closed.map_err(ended_badly),
             () = clock.sleep_until(clock.now().plus(PATIENCE)) => {
                 let sentence = format!("something did not end within {} seconds, and was left", PATIENCE.as_secs());
                 Err(Failure::coded(exit::UNAVAILABLE, sentence))
@@ -326,6 +353,32 @@ impl House {
             (None, Err(error)) => Ok(end_with(log, exit::code(&error), &exit::sentence(&error))),
             (None, Ok(())) => Ok(exit::DONE),
         }
+    }
+}
+
+impl Tasks {
+    /// What a box office does by itself: sweeps and numbers, sends, settles.
+    fn start_boxoffice(&mut self, house: &Arc<BoxOffice>, engine: Arc<dyn Engine>) {
+        self.start(house.clone().run(engine));
+    }
+
+    fn start(&mut self, work: impl Future<Output = ()> + Send + 'static) {
+        let end = self.end.clone();
+        self.running.spawn(async move {
+            let _ = end.run_until_cancelled_owned(work).await;
+        });
+    }
+
+    async fn end(mut self) {
+        self.end.cancel();
+        while self.running.join_next().await.is_some() {}
+    }
+}
+
+fn ended_badly(denial: Denial) -> anyhow::Error {
+    match denial {
+        Denial::Engine(error) => anyhow::Error::new(error),
+        other => Failure::coded(exit::UNAVAILABLE, other.sentence()),
     }
 }
 

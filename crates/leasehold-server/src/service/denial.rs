@@ -13,6 +13,10 @@ pub enum Denial {
     Slow(String),
     /// The engine's answer.
     Engine(Error),
+    /// A buyer's ticket is not one, or not any more. Do: get a new one.
+    Ticket(leasehold_boxoffice::ticket::Invalid),
+    /// The box office's answer.
+    Office(leasehold_boxoffice::Error),
 }
 
 /// How protocols say it.
@@ -37,6 +41,9 @@ impl Denial {
             Self::Unauthorized => code("unauthorized", 401, "NOAUTH"),
             Self::Forbidden(_) => code("forbidden", 403, "FORBIDDEN"),
             Self::Slow(_) => code("quota", 429, "QUOTA"),
+            Self::Ticket(_) => code("unauthorized", 401, "NOAUTH"),
+            // RESP has no box office.
+            Self::Office(error) => code(error.code(), error.status(), "INVALID"),
             Self::Engine(error) => match error {
                 Error::Refused(Refusal::Held { .. }) => code("held", 409, "HELD"),
                 Error::Refused(Refusal::Stale) => code("stale", 409, "STALE"),
@@ -58,18 +65,22 @@ impl Denial {
         match self {
             Self::Unauthorized => "an API key is needed, and this one is not known".into(),
             Self::Forbidden(sentence) | Self::Slow(sentence) => sentence.clone(),
-            Self::Engine(error) => {
-                let mut text = error.to_string();
-                let mut cause = std::error::Error::source(error);
-                while let Some(next) = cause {
-                    text.push_str(": ");
-                    text.push_str(&next.to_string());
-                    cause = next.source();
-                }
-                text
-            }
+            Self::Engine(error) => with_causes(error),
+            Self::Ticket(invalid) => invalid.to_string(),
+            Self::Office(error) => with_causes(error),
         }
     }
+}
+
+fn with_causes(error: &dyn std::error::Error) -> String {
+    let mut text = error.to_string();
+    let mut cause = error.source();
+    while let Some(next) = cause {
+        text.push_str(": ");
+        text.push_str(&next.to_string());
+        cause = next.source();
+    }
+    text
 }
 
 impl From<Error> for Denial {

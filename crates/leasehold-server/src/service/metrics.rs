@@ -8,6 +8,9 @@ use leasehold::engine::embedded::{Commits, Counts, Spread, Tally};
 use leasehold::engine::{Grant, Renewal};
 use leasehold::{Error, Refusal};
 
+use leasehold_boxoffice::model::Reason;
+use leasehold_boxoffice::office;
+
 use super::Verb;
 
 /// How an acquire went.
@@ -170,7 +173,7 @@ impl Metrics {
     }
 
     /// Every metric, as Prometheus reads it.
-    pub(super) fn render(&self, engine: Option<(Tally, Commits, Counts)>) -> String {
+    pub(super) fn render(&self, engine: Option<(Tally, Commits, Counts)>, office: Option<&office::Metrics>) -> String {
         let mut page = Page::default();
         let load = |counter: &AtomicU64| counter.load(Ordering::Relaxed);
         page.family("leasehold_acquire_total", "counter", "Acquires by outcome.");
@@ -207,6 +210,9 @@ impl Metrics {
             page.spans("leasehold_commit_seconds", "Time to write and sync one batch.", &commits.seconds);
             page.counts("leasehold_commit_batch", "Answers let go by one batch.", &commits.answers);
         }
+        if let Some(office) = office {
+            page.office(office);
+        }
         page.text
     }
 }
@@ -233,6 +239,36 @@ impl Page {
     fn gauge(&mut self, name: &str, help: &str, value: u64) {
         self.family(name, "gauge", help);
         self.line(name, "", value);
+    }
+
+    /// What the box office counts.
+    fn office(&mut self, office: &office::Metrics) {
+        self.family("leasehold_holds", "gauge", "Live holds by state, as of the last sweep.");
+        self.line("leasehold_holds", "{state=\"active\"}", office.active);
+        self.line("leasehold_holds", "{state=\"paying\"}", office.paying);
+        self.counter("leasehold_holds_expired_total", "Holds that ended by time.", office.expired_total);
+        self.family("leasehold_sale_conflicts_total", "counter", "Sales refused at the last moment, by reason.");
+        for (reason, count) in ["stale_token", "expired"].into_iter().zip(office.sale_conflicts_total) {
+            self.line("leasehold_sale_conflicts_total", &format!("{{reason=\"{reason}\"}}"), count);
+        }
+        self.family("leasehold_hold_conflicts_total", "counter", "Seats and areas that were not to be had, by reason.");
+        for (reason, count) in Reason::ALL.into_iter().zip(office.conflicts_total) {
+            self.line("leasehold_hold_conflicts_total", &format!("{{reason=\"{}\"}}", reason.as_str()), count);
+        }
+        self.counter("leasehold_holds_total", "Holds made.", office.holds_total);
+        self.counter("leasehold_sales_total", "Orders made.", office.sales_total);
+        self.counter(
+            "leasehold_hold_renew_failures_total",
+            "Renewals of holds that failed.",
+            office.renew_failures_total,
+        );
+        self.counter(
+            "leasehold_orphan_leases_total",
+            "Leases without a hold that were revoked.",
+            office.orphan_leases_total,
+        );
+        self.family("leasehold_sweeper_lag_seconds", "gauge", "How late the last sweep found the oldest hold.");
+        self.line("leasehold_sweeper_lag_seconds", "", office.sweeper_lag_seconds);
     }
 
     /// A histogram of spans, in seconds.

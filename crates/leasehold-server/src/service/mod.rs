@@ -24,13 +24,15 @@ pub mod seats;
 pub mod verb;
 pub mod watch;
 
-use std::sync::Arc;
+use std::sync::{Arc, OnceLock};
 use std::time::Duration;
 
+use crate::boxoffice::BoxOffice;
 use leasehold::Error;
 use leasehold::clock::{Clock, Time};
 use leasehold::engine::embedded::Embedded;
 use leasehold::engine::{Claim, Engine, EventId, Grant, Key, LeaseId, Promises, Push, Query, Renewal, Resource};
+use leasehold_boxoffice::ticket;
 use tracing::Instrument as _;
 
 use audit::Audit;
@@ -55,6 +57,12 @@ pub struct Service {
     audit: Audit,
     clock: Arc<dyn Clock>,
     started: Time,
+    /// Opened after the engine, if it is opened at all.
+    boxoffice: OnceLock<Arc<BoxOffice>>,
+    /// Whoever shows a buyer's ticket.
+    buyers: Arc<Principal>,
+    /// Whoever shows a provider's signature.
+    provider: Caller,
 }
 
 /// What the server says of itself.
@@ -86,8 +94,20 @@ impl Service {
             Opened::Other(engine) => (engine, None),
         };
         let started = clock.now();
-        let strangers = Strangers::new(1, 10);
-        Arc::new(Self { engine, embedded, keys, strangers, metrics: Metrics::default(), audit, clock, started })
+        let of = |id: &str, role| Arc::new(Principal::new(id.into(), Roles::of([role]), Vec::new(), None));
+        Arc::new(Self {
+            engine,
+            embedded,
+            keys,
+            strangers: Strangers::new(1, 10),
+            metrics: Metrics::default(),
+            audit,
+            clock,
+            started,
+            boxoffice: OnceLock::new(),
+            buyers: of("buyers", Role::Buyer),
+            provider: Caller::new(of("provider", Role::Provider), NOWHERE),
+        })
     }
 
     /// Who is asking. Without a key: everybody, if the server has no keys; nobody otherwise.
@@ -97,6 +117,9 @@ impl Service {
     /// [`Denial::Unauthorized`] for a key that is missing, wrong or revoked; [`Denial::Slow`] for one wrong key too
     /// many from one address. A right key is never slowed down by others' wrong ones.
     pub fn enter(&self, key: Option<&str>, peer: Peer) -> Result<Caller, Denial> {
+        if let Some(ticket) = key.filter(|key| ticket::looks_like(key)) {
+            return self.enter_by_ticket(ticket, peer);
+        }
         let principal = match key {
             Some(key) => self.keys.find(key),
             None => self.keys.anybody(),
@@ -108,6 +131,29 @@ impl Service {
                 Err(self.stranger(key.is_some(), peer))
             }
         }
+    }
+
+    fn enter_by_ticket(&self, shown: &str, peer: Peer) -> Result<Caller, Denial> {
+        let checked = self.boxoffice.get().ok_or(ticket::Invalid::Forged).and_then(|house| house.check_ticket(shown));
+        match checked {
+            Ok(ticket) => Ok(Caller::new(self.buyers.clone(), peer).with_ticket(ticket)),
+            Err(ticket::Invalid::Expired) => {
+                self.metrics.denied();
+                Err(Denial::Ticket(ticket::Invalid::Expired))
+            }
+            Err(forged) => {
+                self.metrics.denied();
+                Err(match self.stranger(true, peer) {
+                    Denial::Unauthorized => Denial::Ticket(forged),
+                    slow => slow,
+                })
+            }
+        }
+    }
+
+    /// The payment provider, whose signature was found right.
+    pub const fn provider(&self) -> &Caller {
+        &self.provider
     }
 
     /// Who somebody is that has not shown a key yet: nobody, on a server with keys, and that is no offence.
@@ -129,8 +175,7 @@ impl Service {
 
     /// A caller of our own making, who passes the same gate as everybody.
     pub fn insider(&self, principal: Principal) -> Caller {
-        let nowhere = std::net::SocketAddr::from(([0, 0, 0, 0], 0));
-        Caller::new(Arc::new(principal), Peer(nowhere))
+        Caller::new(Arc::new(principal), NOWHERE)
     }
 
     /// The one gate: may this caller do this, to these resources, now?
@@ -158,9 +203,38 @@ impl Service {
         self.embedded.as_ref()
     }
 
+    /// The engine, for what the server itself does beside the protocols: the box office opens over it.
+    pub fn own_engine(&self) -> Arc<dyn Engine> {
+        self.engine.clone()
+    }
+
     /// The engine, for whoever has a pass.
     pub fn engine(&self, _: &Pass) -> &Arc<dyn Engine> {
         &self.engine
+    }
+
+    /// Opens the box office. Once: a second one is not taken.
+    pub fn open_boxoffice(&self, house: Arc<BoxOffice>) -> bool {
+        self.boxoffice.set(house).is_ok()
+    }
+
+    /// The box office, for whoever has a pass.
+    ///
+    /// # Errors
+    ///
+    /// There is none.
+    pub fn boxoffice(&self, _: &Pass) -> Result<&Arc<BoxOffice>, Denial> {
+        self.boxoffice.get().ok_or_else(no_boxoffice)
+    }
+
+    /// What everybody may know of the box office: whether it is a demo, and where a page begins.
+    pub fn boxoffice_front(&self) -> Option<crate::boxoffice::Front> {
+        self.boxoffice.get().map(|house| house.front())
+    }
+
+    /// What proves that a message is the payment provider's.
+    pub fn provider_secrets(&self) -> Option<&leasehold_boxoffice::sign::Secrets> {
+        self.boxoffice.get().and_then(|house| house.provider_secrets())
     }
 
     /// What the engine swears to. Everybody may know.
@@ -169,7 +243,15 @@ impl Service {
     }
 
     /// Whether the engine answers. Reveals nothing else, and costs little: anybody may ask, as often as they like.
-    pub async fn ready(&self) -> Result<(), Error> {
+    pub async fn ready(&self) -> Result<(), Denial> {
+        self.engine_ready().await?;
+        match self.boxoffice.get() {
+            Some(house) => house.ready().await.map_err(Denial::Office),
+            None => Ok(()),
+        }
+    }
+
+    async fn engine_ready(&self) -> Result<(), Error> {
         if let Some(embedded) = &self.embedded {
             // A listing would look at every name there is, under the lock that all grants take.
             return embedded.counts().await.map(drop);
@@ -329,7 +411,8 @@ impl Service {
     /// The gate's no.
     pub fn metrics(&self, caller: &Caller) -> Result<String, Denial> {
         let _pass = self.admit(caller, Verb::Metrics, &[])?;
-        Ok(self.metrics.render(self.embedded.as_ref().map(|engine| engine.tally())))
+        let office = self.boxoffice.get().map(|house| house.office().metrics());
+        Ok(self.metrics.render(self.embedded.as_ref().map(|engine| engine.tally()), office.as_ref()))
     }
 
     /// Takes names as Redis keys.
@@ -404,9 +487,14 @@ impl Service {
     ///
     /// # Errors
     ///
-    /// What the engine says when it could not finish.
-    pub async fn close(&self) -> Result<(), Error> {
-        self.engine.close().await
+    /// What the ledger or the engine says when it could not finish.
+    pub async fn close(&self) -> Result<(), Denial> {
+        // The ledger first: what it still writes may release leases.
+        let ledger = match self.boxoffice.get() {
+            Some(house) => house.office().ledger().close().await.map_err(Denial::Office),
+            None => Ok(()),
+        };
+        self.engine.close().await.map_err(Denial::Engine).and(ledger)
     }
 
     /// Adds up what happened in the last second; called once a second.
@@ -418,6 +506,17 @@ impl Service {
     pub fn clock(&self) -> &Arc<dyn Clock> {
         &self.clock
     }
+}
+
+/// Where we ourselves come from.
+const NOWHERE: Peer = Peer(std::net::SocketAddr::new(std::net::IpAddr::V4(std::net::Ipv4Addr::UNSPECIFIED), 0));
+
+fn no_boxoffice() -> Denial {
+    Denial::Office(leasehold_boxoffice::Error::Unavailable {
+        part: "this server",
+        attempt: "asking the box office".into(),
+        source: "it was started without a ledger (ledger = \"none\")".into(),
+    })
 }
 
 /// An engine that was opened.

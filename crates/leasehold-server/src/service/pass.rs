@@ -4,6 +4,8 @@ use std::fmt;
 use std::net::SocketAddr;
 use std::sync::Arc;
 
+use leasehold_boxoffice::ticket::Ticket;
+
 use super::keys::Principal;
 use super::verb::Verb;
 
@@ -24,11 +26,38 @@ pub struct Caller {
     pub principal: Arc<Principal>,
     /// From where.
     pub peer: Peer,
+    /// For which buyer at which event, if it is a ticket that let them in.
+    pub ticket: Option<Arc<Ticket>>,
 }
 
 impl Caller {
     pub(super) const fn new(principal: Arc<Principal>, peer: Peer) -> Self {
-        Self { principal, peer }
+        Self { principal, peer, ticket: None }
+    }
+
+    /// One who came with a ticket.
+    pub(super) fn with_ticket(self, ticket: Ticket) -> Self {
+        Self { ticket: Some(Arc::new(ticket)), ..self }
+    }
+
+    /// Whether this event is theirs to see: the ticket is for it, and no prefix of the key forbids it.
+    pub fn sees_event(&self, event: &str) -> bool {
+        let ticket = self.ticket.as_ref().is_none_or(|ticket| ticket.event == event);
+        ticket && (self.principal.prefixes.is_empty() || self.principal.sees(&format!("box/{event}/")))
+    }
+
+    /// Whether they may act for this buyer.
+    pub fn acts_for(&self, buyer: &str) -> bool {
+        self.ticket.as_ref().is_none_or(|ticket| ticket.buyer == buyer)
+    }
+
+    /// As whom they are written down.
+    pub fn actor(&self) -> String {
+        match (&self.ticket, self.principal.id.as_str()) {
+            (Some(ticket), _) => format!("buyer:{}", ticket.buyer),
+            (None, "") => "anonymous".into(),
+            (None, id) => format!("key:{id}"),
+        }
     }
 }
 

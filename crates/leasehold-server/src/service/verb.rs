@@ -32,11 +32,21 @@ pub enum Verb {
     Status,
     /// Read its metrics.
     Metrics,
+    /// Look at what an event has for sale.
+    SeeEvent,
+    /// Hold seats, pay for them, and look at one's own.
+    Buy,
+    /// Make events and change what is for sale; void, move, block and end holds; mint tickets.
+    RunEvent,
+    /// Read who did what at an event, and its figures.
+    OverseeEvent,
+    /// Tell what became of a payment. Providers prove themselves by a signature.
+    Settle,
 }
 
 impl Verb {
     /// Every verb there is.
-    pub const ALL: [Self; 13] = [
+    pub const ALL: [Self; 18] = [
         Self::Acquire,
         Self::Renew,
         Self::Release,
@@ -50,6 +60,11 @@ impl Verb {
         Self::ExtendKey,
         Self::Status,
         Self::Metrics,
+        Self::SeeEvent,
+        Self::Buy,
+        Self::RunEvent,
+        Self::OverseeEvent,
+        Self::Settle,
     ];
 
     /// The role that may do it. An admin may do everything, and whoever may lease may also read.
@@ -64,6 +79,9 @@ impl Verb {
             | Self::ExtendKey => Role::Lease,
             Self::Inspect | Self::List | Self::Watch | Self::Status | Self::Metrics => Role::Read,
             Self::Revoke => Role::Admin,
+            Self::SeeEvent | Self::Buy => Role::Buyer,
+            Self::RunEvent | Self::OverseeEvent => Role::Boxoffice,
+            Self::Settle => Role::Provider,
         }
     }
 
@@ -83,6 +101,11 @@ impl Verb {
             Self::ExtendKey => "extend_key",
             Self::Status => "status",
             Self::Metrics => "metrics",
+            Self::SeeEvent => "see_event",
+            Self::Buy => "buy",
+            Self::RunEvent => "run_event",
+            Self::OverseeEvent => "oversee_event",
+            Self::Settle => "settle",
         }
     }
 }

@@ -139,7 +139,14 @@ impl Reply {
         let reply = self.with(status);
         assert_eq!(reply.header("content-type"), "application/problem+json");
         let body = reply.json();
-        super::schema::holds(&body, if code == "held" { "Held" } else { "Problem" });
+        let shape = match code {
+            "held" => "Held",
+            "conflict" => "Conflict",
+            "expired" => "Expired",
+            "bad_layout" => "BadLayout",
+            _ => "Problem",
+        };
+        super::schema::holds(&body, shape);
         assert_eq!((body["status"].as_u64(), body["code"].as_str()), (Some(status.into()), Some(code)), "{body}");
         body
     }

@@ -8,15 +8,36 @@ use crate::service::keys::file::KeyFile;
 use crate::service::keys::secret::NewKey;
 use crate::service::{Role, Roles};
 
+/// Its proof is a signature, not a key: see the tests of payments.
+const CALLBACK: &str = "/v1/payments/callback";
+
 async fn call(server: &Server, route: &Route, headers: &[(&str, &str)]) -> u16 {
     let path = route.path.replace("{*name}", "seat").replace("{*file}", "docs.js");
+    // Names of nothing: behind the gate the answer is that there is no such thing.
+    let path = ["{e}", "{h}", "{o}", "{s}", "{w}"].iter().fold(path, |path, name| path.replace(name, "none"));
     let body = match route.path {
+        "/v1/tickets" => Some(json!({"event": "none"})),
+        "/v1/events" if route.method == hyper::Method::POST => Some(json!({"name": "An evening"})),
+        "/v1/events/{e}/import" => Some(json!({"areas": [{"id": "floor", "capacity": 5, "price": 1}]})),
+        "/v1/events/{e}/holds" => Some(json!({"seats": ["A-1"], "buyer": "b"})),
+        "/v1/events/{e}/blocks" => Some(json!({"block": ["A-1"], "reason": "test"})),
+        "/v1/events/{e}/seats/{s}/release" | "/v1/orders/{o}/void" => Some(json!({"reason": "test"})),
+        "/v1/orders/{o}/move" => Some(json!({"moves": [{"from": "A-1", "to": "A-2"}], "reason": "test"})),
+        "/v1/holds/{h}/seats" => Some(json!({"add": ["A-1"]})),
+        "/v1/holds/{h}/pay" | "/v1/holds/{h}/confirm" => Some(json!({"payment_ref": "pi_1"})),
+        "/v1/webhooks" if route.method == hyper::Method::POST => Some(json!({"url": "http://127.0.0.1:9/"})),
+        "/v1/demo/pay" => Some(json!({"hold_id": "h", "payment_ref": "p", "outcome": "approve"})),
+        path if path.ends_with("freeze") => Some(json!({"reason": "test"})),
+        "/v1/events/{e}" if route.method == hyper::Method::PUT => Some(json!({"on_sale": true})),
         "/v1/leases" => Some(json!({"resources": ["a"], "ttl_ms": 1000})),
         "/v1/leases/renew" | "/v1/leases/release" => Some(json!({"lease_id": "none"})),
+        "/v1/webhooks/{w}" => None,
         _ => (route.method == hyper::Method::DELETE).then(|| json!({"reason": "test"})),
     };
+    let mut headers = headers.to_vec();
+    headers.push(("Leasehold-Hold-Key", "of nobody"));
     let mut client = server.client().await;
-    client.send(route.method.as_str(), &path, headers, body.as_ref()).await;
+    client.send(route.method.as_str(), &path, &headers, body.as_ref()).await;
     client.head().await.0
 }
 
@@ -26,7 +47,7 @@ async fn call(server: &Server, route: &Route, headers: &[(&str, &str)]) -> u16 {
 async fn every_route_passes_the_gate_once() {
     let server = Server::start().await;
     let count = |verb| server.service.metrics.admitted_so_far(verb);
-    for route in ROUTES {
+    for route in ROUTES.iter().filter(|route| route.path != CALLBACK) {
         let before: Vec<u64> = crate::service::Verb::ALL.map(count).to_vec();
         let status = call(&server, route, &[]).await;
         assert!(status < 500 && !matches!(status, 400 | 401 | 403 | 405), "{} {}: {status}", route.method, route.path);
@@ -50,27 +71,27 @@ async fn every_route_passes_the_gate_once() {
 }
 
 /// Keys as `leasehold key create` makes them.
-struct Keys {
-    ring: Arc<KeyRing>,
-    shown: Vec<String>,
+pub(super) struct Keys {
+    pub(super) ring: Arc<KeyRing>,
+    pub(super) shown: Vec<String>,
 }
 
 impl Keys {
-    fn of(rights: &[(&[Role], &[&str])]) -> Self {
+    pub(super) fn of(rights: &[(&[Role], &[&str])]) -> Self {
         let made: Vec<NewKey> = rights.iter().map(|_| NewKey::random().unwrap()).collect();
         let records = made.iter().zip(rights).map(|(key, (roles, prefixes))| key.record(roles, prefixes));
         let ring = KeyRing::of(&KeyFile { keys: records.collect() });
         Self { ring, shown: made.iter().map(|key| format!("Bearer {}", key.expose())).collect() }
     }
 
-    async fn server(&self) -> Server {
+    pub(super) async fn server(&self) -> Server {
         let home = Arc::new(tempfile::tempdir().unwrap());
         let at = "127.0.0.1:0".parse().unwrap();
         Server::on(home, at, Config::default(), Options::default(), self.ring.clone()).await
     }
 }
 
-async fn as_key(server: &Server, key: &str, method: &str, path: &str, body: Option<&Value>) -> Reply {
+pub(super) async fn as_key(server: &Server, key: &str, method: &str, path: &str, body: Option<&Value>) -> Reply {
     server.client().await.ask(method, path, &[("Authorization", key)], body).await
 }
 
@@ -87,7 +108,7 @@ async fn every_route_asks_for_its_role() {
         names.collect::<Vec<String>>()
     };
     let wrong = format!("{}x", keys.shown[3]);
-    for route in ROUTES {
+    for route in ROUTES.iter().filter(|route| route.path != CALLBACK) {
         let Some(verb) = route.verb else {
             let status = call(&server, route, &[]).await;
             assert!(!matches!(status, 401 | 403), "{} needs no key: {status}", route.path);
@@ -102,7 +123,10 @@ async fn every_route_asks_for_its_role() {
             &[("Authorization", "Basic YTpi")],
             &[("Authorization", "Bearer ")],
         ] {
-            assert_eq!(call(&server, route, shown).await, 401, "{} {} {shown:?}", route.method, route.path);
+            let status = call(&server, route, shown).await;
+            // Wrong keys are told so only so often from one address.
+            let too_often = status == 429 && shown.iter().any(|(_, key)| *key == wrong);
+            assert!(status == 401 || too_often, "{} {} {shown:?}: {status}", route.method, route.path);
         }
         for (role, key) in Role::ALL.into_iter().zip(&keys.shown) {
             if Roles::of([role]).allow(verb.role()) {

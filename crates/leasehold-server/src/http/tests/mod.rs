@@ -1,5 +1,6 @@
 //! HTTP as clients see it: a real listener on a free port, a real engine on a real directory, raw bytes.
 
+mod boxoffice;
 mod client;
 mod description;
 mod gate;
@@ -24,6 +25,7 @@ use tokio::time::{Instant, sleep_until, timeout};
 use tokio_util::sync::CancellationToken;
 
 use super::{Config, serve};
+use crate::boxoffice::BoxOffice;
 use crate::service::audit::Audit;
 use crate::service::keys::KeyRing;
 use crate::service::{Opened, Service};
@@ -42,6 +44,9 @@ struct Server {
     stop: CancellationToken,
     task: JoinHandle<()>,
     home: Arc<TempDir>,
+    house: Arc<BoxOffice>,
+    /// Sweeper, sequencer, sender, settler.
+    chores: tokio::task::JoinSet<()>,
 }
 
 impl Server {
@@ -60,14 +65,16 @@ impl Server {
         let listener = std::net::TcpListener::bind(at).unwrap();
         let at = listener.local_addr().unwrap();
         let stop = CancellationToken::new();
+        let (house, chores) = boxoffice::open(&home, &service).await;
         let task = tokio::spawn(serve(listener, service.clone(), config, stop.clone()));
-        Self { at, service, stop, task, home }
+        Self { at, service, stop, task, home, house, chores }
     }
 
     /// Stops it; fails if that does not come to an end.
-    async fn end(self) -> (Arc<TempDir>, SocketAddr) {
+    async fn end(mut self) -> (Arc<TempDir>, SocketAddr) {
         self.stop.cancel();
         timeout(PATIENCE, self.task).await.expect("the server ends").unwrap();
+        self.chores.shutdown().await;
         self.service.close().await.unwrap();
         (self.home, self.at)
     }

@@ -6,6 +6,7 @@
 //! 2. What is checked here cannot fail later for its shape. Files and ports are tried by whoever needs them.
 //! 3. `example.toml` and `docs/reference/config.md` name every field; tests compare them with the struct.
 
+mod boxoffice;
 mod limits;
 mod units;
 
@@ -16,6 +17,7 @@ use std::path::{Path, PathBuf};
 
 use serde::Deserialize;
 
+pub use boxoffice::{BoxOffice, Secret};
 pub use limits::Limits;
 pub use units::Size;
 
@@ -33,6 +35,10 @@ pub struct Config {
     pub data: PathBuf,
     /// What decides grants.
     pub engine: String,
+    /// Where the box office keeps its books.
+    pub ledger: String,
+    /// How the box office is run.
+    pub boxoffice: BoxOffice,
     /// Where HTTP listens.
     pub http: String,
     /// Where RESP listens.
@@ -148,6 +154,8 @@ impl Default for Config {
         Self {
             data: "./leasehold-data".into(),
             engine: "embedded".into(),
+            ledger: "sqlite".into(),
+            boxoffice: BoxOffice::default(),
             http: "127.0.0.1:7400".into(),
             resp: "127.0.0.1:7401".into(),
             hosts: Vec::new(),
@@ -206,6 +214,7 @@ impl Config {
         }
         set(&mut self.data, &flags.data);
         set(&mut self.engine, &flags.engine);
+        set(&mut self.ledger, &flags.ledger);
         set(&mut self.http, &flags.http);
         set(&mut self.resp, &flags.resp);
         set(&mut self.log.format, &flags.log_format);
@@ -243,6 +252,8 @@ impl Config {
                         engine = \"embedded\" or engine = \"leasehold://host:port\", or leave it out"
                 .into());
         }
+        crate::boxoffice::open::place(&self.ledger, &self.data)?;
+        self.boxoffice.check()?;
         self.limits.check()?;
         if self.news_bytes.0 > 4 << 30 {
             return Err("news_bytes is at most 4GiB".into());

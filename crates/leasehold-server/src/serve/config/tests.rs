@@ -27,7 +27,11 @@ fn uncommented() -> String {
 /// Every field there is, by the list that serde itself refuses unknown ones with.
 fn every_field() -> Vec<String> {
     let tables = [("", "zzz = 1"), ("tls.", "[tls]\nzzz = 1"), ("limits.", "[limits]\nzzz = 1")];
-    let tables = tables.into_iter().chain([("log.", "[log]\nzzz = 1"), ("otel.", "[otel]\nzzz = 1")]);
+    let tables = tables.into_iter().chain([
+        ("log.", "[log]\nzzz = 1"),
+        ("otel.", "[otel]\nzzz = 1"),
+        ("boxoffice.", "[boxoffice]\nzzz = 1"),
+    ]);
     let mut fields = Vec::new();
     for (table, text) in tables {
         let error = toml::from_str::<Config>(text).expect_err("zzz is no field").to_string();
@@ -45,7 +49,9 @@ fn the_example_says_the_defaults() {
     assert_eq!(toml::from_str::<Config>(EXAMPLE).unwrap(), Config::default());
     let full: Config = toml::from_str(&uncommented()).unwrap();
     assert!(full.tls.is_some() && full.otel.is_some());
-    assert_eq!(Config { tls: None, otel: None, ..full }, Config::default());
+    let boxoffice = BoxOffice { default_event: None, provider_url: None, ..full.boxoffice.clone() };
+    assert!(full.boxoffice.default_event.is_some() && full.boxoffice.provider_url.is_some());
+    assert_eq!(Config { tls: None, otel: None, boxoffice, ..full }, Config::default());
 }
 
 /// Goal: no field is without a word in the example and in the reference.

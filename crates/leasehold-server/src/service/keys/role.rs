@@ -14,10 +14,14 @@ pub enum Role {
     Boxoffice = 4,
     /// Everything, also ending other people's leases.
     Admin = 8,
+    /// Buy at one event as one buyer. No key has it: a buyer's ticket does.
+    Buyer = 16,
+    /// Say what became of payments. No key has it: a signature does.
+    Provider = 32,
 }
 
 impl Role {
-    /// Every role there is.
+    /// Every role that a key can have.
     pub const ALL: [Self; 4] = [Self::Read, Self::Lease, Self::Boxoffice, Self::Admin];
 
     /// The role that a word names.
@@ -32,6 +36,8 @@ impl Role {
             Self::Lease => "lease",
             Self::Boxoffice => "boxoffice",
             Self::Admin => "admin",
+            Self::Buyer => "buyer",
+            Self::Provider => "provider",
         }
     }
 }
@@ -46,7 +52,7 @@ impl Roles {
         Self(roles.into_iter().fold(0, |bits, role| bits | role as u8))
     }
 
-    /// All of them.
+    /// All that a key can have.
     pub fn all() -> Self {
         Self::of(Role::ALL)
     }
@@ -55,6 +61,9 @@ impl Roles {
     pub const fn allow(self, role: Role) -> bool {
         let enough = match role {
             Role::Read => Role::Read as u8 | Role::Lease as u8 | Role::Boxoffice as u8,
+            Role::Buyer => Role::Buyer as u8 | Role::Boxoffice as u8,
+            // Whoever has every key still cannot say that money came.
+            Role::Provider => return self.0 & Role::Provider as u8 != 0,
             other => other as u8,
         };
         self.0 & (enough | Role::Admin as u8) != 0

@@ -30,24 +30,30 @@ const NO: bool = false;
 #[test]
 fn every_cell_of_the_matrix() {
     #[rustfmt::skip]
-    let matrix: [(Verb, [bool; 5]); 13] = [
-        //                 nobody read lease boxoffice admin
-        (Verb::Acquire,   [NO,    NO,  YES,  NO,       YES]),
-        (Verb::Renew,     [NO,    NO,  YES,  NO,       YES]),
-        (Verb::Release,   [NO,    NO,  YES,  NO,       YES]),
-        (Verb::Inspect,   [NO,    YES, YES,  YES,      YES]),
-        (Verb::List,      [NO,    YES, YES,  YES,      YES]),
-        (Verb::Watch,     [NO,    YES, YES,  YES,      YES]),
-        (Verb::Revoke,    [NO,    NO,  NO,   NO,       YES]),
-        (Verb::SetKey,    [NO,    NO,  YES,  NO,       YES]),
-        (Verb::GetKey,    [NO,    NO,  YES,  NO,       YES]),
-        (Verb::FreeKey,   [NO,    NO,  YES,  NO,       YES]),
-        (Verb::ExtendKey, [NO,    NO,  YES,  NO,       YES]),
-        (Verb::Status,    [NO,    YES, YES,  YES,      YES]),
-        (Verb::Metrics,   [NO,    YES, YES,  YES,      YES]),
+    let matrix: [(Verb, [bool; 7]); 18] = [
+        //                 nobody read lease boxoffice admin buyer provider
+        (Verb::Acquire,   [NO,    NO,  YES,  NO,       YES,  NO,   NO ]),
+        (Verb::Renew,     [NO,    NO,  YES,  NO,       YES,  NO,   NO ]),
+        (Verb::Release,   [NO,    NO,  YES,  NO,       YES,  NO,   NO ]),
+        (Verb::Inspect,   [NO,    YES, YES,  YES,      YES,  NO,   NO ]),
+        (Verb::List,      [NO,    YES, YES,  YES,      YES,  NO,   NO ]),
+        (Verb::Watch,     [NO,    YES, YES,  YES,      YES,  NO,   NO ]),
+        (Verb::Revoke,    [NO,    NO,  NO,   NO,       YES,  NO,   NO ]),
+        (Verb::SetKey,    [NO,    NO,  YES,  NO,       YES,  NO,   NO ]),
+        (Verb::GetKey,    [NO,    NO,  YES,  NO,       YES,  NO,   NO ]),
+        (Verb::FreeKey,   [NO,    NO,  YES,  NO,       YES,  NO,   NO ]),
+        (Verb::ExtendKey, [NO,    NO,  YES,  NO,       YES,  NO,   NO ]),
+        (Verb::Status,    [NO,    YES, YES,  YES,      YES,  NO,   NO ]),
+        (Verb::Metrics,   [NO,    YES, YES,  YES,      YES,  NO,   NO ]),
+        (Verb::SeeEvent,  [NO,    NO,  NO,   YES,      YES,  YES,  NO ]),
+        (Verb::Buy,       [NO,    NO,  NO,   YES,      YES,  YES,  NO ]),
+        (Verb::RunEvent,  [NO,    NO,  NO,   YES,      YES,  NO,   NO ]),
+        (Verb::OverseeEvent, [NO, NO,  NO,   YES,      YES,  NO,   NO ]),
+        (Verb::Settle,    [NO,    NO,  NO,   NO,       NO,   NO,   YES]),
     ];
     assert_eq!(matrix.map(|(verb, _)| verb), Verb::ALL, "every verb has its row, once");
-    let roles: [&[Role]; 5] = [&[], &[Role::Read], &[Role::Lease], &[Role::Boxoffice], &[Role::Admin]];
+    let roles: [&[Role]; 7] =
+        [&[], &[Role::Read], &[Role::Lease], &[Role::Boxoffice], &[Role::Admin], &[Role::Buyer], &[Role::Provider]];
     let ring = KeyRing::open();
     for (verb, row) in matrix {
         for (roles, allowed) in roles.into_iter().zip(row) {

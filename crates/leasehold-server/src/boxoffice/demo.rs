@@ -1,0 +1,126 @@
+//! `serve --demo`: a hall with 400 seats, an event on sale, and a bank that plays.
+
+use std::net::SocketAddr;
+use std::sync::Arc;
+
+use leasehold::clock::Clock;
+use leasehold_boxoffice::layout::{Area, Layout, Seat};
+use leasehold_boxoffice::model::{Call, EventId, EventSettings};
+use leasehold_boxoffice::provider::PaymentProvider;
+use leasehold_boxoffice::sign::{self, Secrets, Stamp};
+use leasehold_boxoffice::webhook::guard::Guard;
+use tokio_util::sync::CancellationToken;
+
+use super::BoxOffice;
+use super::bank::{Bank, Order};
+use super::outbound::{Failed, Outbound};
+use super::provider::HttpProvider;
+use crate::cli::moment::wall_ms;
+
+/// By its name the event is found again after a restart.
+const NAME: &str = "An evening at the Leasehold";
+
+/// What a demo has.
+pub struct Demo {
+    /// The event on sale.
+    pub event: EventId,
+    /// What the bank signs with.
+    pub secrets: Secrets,
+    /// Who is asked for refunds.
+    pub provider: Arc<dyn PaymentProvider>,
+    outbound: Arc<Outbound>,
+    bank: String,
+}
+
+impl Demo {
+    /// A buyer pays at the bank.
+    ///
+    /// # Errors
+    ///
+    /// The bank does not answer.
+    pub async fn pay(&self, order: &Order) -> Result<bool, Failed> {
+        let body = serde_json::to_vec(order).map_err(|error| Failed::Broken(error.to_string()))?;
+        let signature = sign::header(&self.secrets, Stamp { at_ms: wall_ms(), seq: None }, &body);
+        let url = format!("{}/payments", self.bank);
+        Ok(self.outbound.post(&url, &[(sign::HEADER, &signature)], body).await?.is_fine())
+    }
+}
+
+/// Opens the demo: the event, and the bank, which calls back at `http`.
+///
+/// # Errors
+///
+/// Why there is none.
+pub async fn open(
+    house: &Arc<BoxOffice>,
+    clock: &Arc<dyn Clock>,
+    http: SocketAddr,
+    stop: &CancellationToken,
+) -> anyhow::Result<()> {
+    let office = house.office();
+    let known = office.events().await?.into_iter().find(|event| event.settings.name == NAME);
+    let event = match known {
+        Some(event) => event,
+        None => office.create_event(Call::by("demo"), settings(), hall()).await?,
+    };
+    house.event_made();
+    let mut secret = [0; 32];
+    getrandom::fill(&mut secret)?;
+    let secrets = Secrets::new(&[secret])?;
+    // The bank and the server stand on one machine.
+    let outbound = Outbound::new(Guard { allow_private: true })?;
+    let callback = format!("http://{}/v1/payments/callback", reachable(http));
+    let bank = Bank::start(secrets.clone(), callback, outbound.clone(), clock.clone(), stop.clone()).await?;
+    let provider = Arc::new(HttpProvider::new(&bank, secrets.clone(), outbound.clone()));
+    let demo = Demo { event: event.event_id, secrets, provider, outbound, bank };
+    let _ = house.demo.set(demo);
+    Ok(())
+}
+
+/// An address that a client on this machine can connect to.
+fn reachable(address: SocketAddr) -> SocketAddr {
+    match address {
+        SocketAddr::V4(address) if address.ip().is_unspecified() => SocketAddr::from(([127, 0, 0, 1], address.port())),
+        SocketAddr::V6(address) if address.ip().is_unspecified() => {
+            SocketAddr::from((std::net::Ipv6Addr::LOCALHOST, address.port()))
+        }
+        other => other,
+    }
+}
+
+fn settings() -> EventSettings {
+    // A pay deadline short enough to be seen passing.
+    EventSettings { pay_ms: 60_000, ..EventSettings::named(NAME) }
+}
+
+/// 240 seats in the stalls, 160 in the circle, and a place to stand.
+fn hall() -> Layout {
+    let mut seats = Vec::with_capacity(400);
+    for (section, rows, price) in [("Stalls", 'A'..='L', 4500), ("Circle", 'M'..='T', 3000)] {
+        for row in rows {
+            let seat = |number| Seat {
+                id: format!("{row}-{number}"),
+                section: section.to_owned(),
+                row: row.to_string(),
+                number,
+                price,
+            };
+            seats.extend((1..=20).map(seat));
+        }
+    }
+    Layout { seats, areas: vec![Area { id: "standing".into(), capacity: 60, price: 2000 }] }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Goal: the hall has 400 seats, each once.
+    #[test]
+    fn the_hall_has_400_seats() {
+        let hall = hall();
+        let ids: std::collections::BTreeSet<&str> = hall.seats.iter().map(|seat| seat.id.as_str()).collect();
+        assert_eq!((hall.seats.len(), ids.len()), (400, 400));
+        assert_eq!(settings().problem(), None);
+    }
+}

@@ -1,0 +1,117 @@
+//! What happens at an event, read from the ledger once for all who listen.
+//!
+//! # Laws
+//!
+//! 1. Entries come in the order of their numbers, each once, without a gap. What was missed is read from the ledger.
+//! 2. However many listen, the ledger is asked once for each batch.
+
+use std::collections::VecDeque;
+use std::sync::{Arc, Mutex, PoisonError};
+use std::time::Duration;
+
+use leasehold_boxoffice::model::{AuditQuery, EventId};
+use leasehold_boxoffice::{Error, Office};
+use tokio::sync::watch;
+use tokio::time::{Instant, sleep_until};
+
+use crate::http::boxoffice::shape;
+
+/// So many recent entries are at hand.
+const KEPT: usize = 4096;
+const BATCH: usize = 500;
+
+/// An entry as the stream sends it.
+#[derive(Clone, Debug)]
+pub struct Told {
+    /// Its number.
+    pub seq: u64,
+    /// Its data, one line of JSON.
+    pub data: Arc<str>,
+}
+
+/// See the module.
+pub struct Feed {
+    office: Office,
+    event: EventId,
+    recent: Mutex<VecDeque<Told>>,
+    head: watch::Sender<u64>,
+}
+
+impl Feed {
+    /// Begins to follow an event; ends when nobody has it any more.
+    pub fn start(office: Office, event: EventId) -> Arc<Self> {
+        let feed = Arc::new(Self { office, event, recent: Mutex::default(), head: watch::Sender::new(0) });
+        let (weak, changes) = (Arc::downgrade(&feed), feed.office.changes(&feed.event));
+        tokio::spawn(async move {
+            let mut changes = changes;
+            loop {
+                let Some(feed) = weak.upgrade() else { return };
+                let wanted = *changes.borrow_and_update();
+                if feed.catch_up(wanted).await.is_err() {
+                    // The ledger hiccups: those who listen hear later.
+                    sleep_until(Instant::now() + Duration::from_millis(200)).await;
+                    changes.mark_changed();
+                }
+                drop(feed);
+                if changes.changed().await.is_err() {
+                    return;
+                }
+            }
+        });
+        feed
+    }
+
+    async fn catch_up(&self, wanted: u64) -> Result<(), Error> {
+        loop {
+            let known = *self.head.borrow();
+            // The first look begins at the end: what is older is read by whoever wants it.
+            let since = if known == 0 { wanted.saturating_sub(BATCH as u64) } else { known };
+            if since >= wanted {
+                self.head.send_if_modified(|head| std::mem::replace(head, wanted.max(*head)) < wanted);
+                return Ok(());
+            }
+            let told = self.read(since).await?;
+            let Some(last) = told.last().map(|told| told.seq) else { return Ok(()) };
+            let mut recent = self.recent.lock().unwrap_or_else(PoisonError::into_inner);
+            recent.extend(told);
+            let over = recent.len().saturating_sub(KEPT);
+            recent.drain(..over);
+            drop(recent);
+            self.head.send_replace(last);
+        }
+    }
+
+    async fn read(&self, since: u64) -> Result<Vec<Told>, Error> {
+        let query = AuditQuery { since, seat: None, limit: BATCH };
+        let entries = self.office.audit(&self.event, query).await?;
+        let told = |entry| Told { seq: shape::seq(&entry), data: shape::happened(&entry).to_string().into() };
+        Ok(entries.into_iter().map(told).collect())
+    }
+
+    /// Wakes when there is more.
+    pub fn watch(&self) -> watch::Receiver<u64> {
+        self.head.subscribe()
+    }
+
+    /// What came after a number, as far as it is at hand or in the ledger; empty if nothing did yet.
+    ///
+    /// # Errors
+    ///
+    /// The ledger does not answer.
+    pub async fn after(&self, since: u64) -> Result<Vec<Told>, Error> {
+        {
+            let recent = self.recent.lock().unwrap_or_else(PoisonError::into_inner);
+            match recent.front() {
+                Some(first) if first.seq <= since + 1 => {
+                    let skip = usize::try_from(since + 1 - first.seq).unwrap_or(usize::MAX);
+                    return Ok(recent.iter().skip(skip).take(BATCH).cloned().collect());
+                }
+                _ => {}
+            }
+        }
+        if *self.head.borrow() <= since {
+            return Ok(Vec::new());
+        }
+        self.read(since).await
+    }
+}

@@ -1,0 +1,278 @@
+//! The box office as a server has it: an [`Office`] with tickets, webhooks, a payment provider, and a demo.
+//!
+//! ```text
+//!   http ──▶ Service (the gate) ──▶ BoxOffice ──▶ Office ──▶ engine and ledger
+//!                                       │
+//!                                       ├─▶ sender: webhooks, signed and in order
+//!                                       └─▶ settler: refunds that are owed, payments nobody told of
+//! ```
+//!
+//! # Laws
+//!
+//! 1. Nobody gets a [`BoxOffice`] without a pass of the service's gate.
+//! 2. Nothing here decides a sale: the office does, and any number of servers over one ledger are one box office.
+//! 3. What goes out goes through [`outbound`], which looks at every address before it connects.
+//!
+//! # Not here
+//!
+//! Routes (`http::boxoffice`), decisions (`leasehold_boxoffice`).
+
+pub mod bank;
+pub mod demo;
+pub mod feed;
+pub mod open;
+pub mod outbound;
+pub mod provider;
+pub mod sender;
+pub mod settler;
+
+use std::collections::HashMap;
+use std::fmt;
+use std::sync::{Arc, Mutex, OnceLock, PoisonError};
+use std::time::Duration;
+
+use leasehold::clock::{Clock, Time};
+use leasehold::engine::Engine;
+use leasehold_boxoffice::model::{EventId, EventRow};
+use leasehold_boxoffice::provider::PaymentProvider;
+use leasehold_boxoffice::sign::Secrets;
+use leasehold_boxoffice::ticket::{Invalid, Ticket};
+use leasehold_boxoffice::{Error, Office};
+use sha2::{Digest as _, Sha256};
+use tokio::sync::Notify;
+
+use feed::Feed;
+use outbound::Outbound;
+
+/// How often the ledger is asked what time it is.
+const CLOCK_EVERY: Duration = Duration::from_secs(10);
+
+/// See the module.
+pub struct BoxOffice {
+    office: Office,
+    clock: Arc<dyn Clock>,
+    settings: Settings,
+    outbound: Arc<Outbound>,
+    /// What the ledger's clock said, and when by ours: tickets end by the ledger's, and are looked at on every call.
+    seen: Mutex<(u64, Time)>,
+    feeds: Mutex<HashMap<EventId, Arc<Feed>>>,
+    /// What is made of a layout, while it is the newest: many ask for the same.
+    halls: Mutex<HashMap<EventId, Arc<Hall>>>,
+    /// Rings when an event was made here.
+    made: Notify,
+    /// Filled in by `serve --demo`.
+    demo: OnceLock<demo::Demo>,
+}
+
+/// What a box office is run with.
+pub struct Settings {
+    /// What tickets are signed with.
+    pub tickets: Secrets,
+    /// How long a ticket lives.
+    pub ticket_ttl: Duration,
+    /// What callbacks are verified with; none: no payment provider is known.
+    pub provider_secrets: Option<Secrets>,
+    /// Who is asked for refunds.
+    pub provider: Option<Arc<dyn PaymentProvider>>,
+    /// Where the buyers' page begins.
+    pub default_event: Option<String>,
+}
+
+/// What is made of a layout.
+pub struct Hall {
+    /// Names this very map, also when the event is called otherwise.
+    pub etag: String,
+    /// The map as it is sent.
+    pub map: axum::body::Bytes,
+    prices: HashMap<String, u64>,
+}
+
+impl Hall {
+    /// What these seats cost together.
+    pub fn total(&self, seats: &[String]) -> u64 {
+        seats.iter().filter_map(|seat| self.prices.get(seat)).fold(0, |sum, price| sum.saturating_add(*price))
+    }
+}
+
+/// What everybody may know.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Front {
+    /// Whether tickets are for whoever asks, and payments are play.
+    pub demo: bool,
+    /// Where the buyers' page begins.
+    pub default_event: Option<String>,
+}
+
+impl fmt::Debug for BoxOffice {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("BoxOffice").field("demo", &self.demo.get().is_some()).finish_non_exhaustive()
+    }
+}
+
+impl BoxOffice {
+    /// A box office over an office that is open.
+    ///
+    /// # Errors
+    ///
+    /// The ledger does not say what time it is.
+    pub async fn new(
+        office: Office,
+        clock: Arc<dyn Clock>,
+        settings: Settings,
+        outbound: Arc<Outbound>,
+    ) -> Result<Arc<Self>, Error> {
+        let now = office.ledger().now().await?;
+        let seen = Mutex::new((now.0, clock.now()));
+        let feeds = Mutex::new(HashMap::new());
+        let (halls, made, demo) = (Mutex::default(), Notify::new(), OnceLock::new());
+        Ok(Arc::new(Self { office, clock, settings, outbound, seen, feeds, halls, made, demo }))
+    }
+
+    /// What decides.
+    pub const fn office(&self) -> &Office {
+        &self.office
+    }
+
+    /// How requests go out.
+    pub const fn outbound(&self) -> &Arc<Outbound> {
+        &self.outbound
+    }
+
+    /// What callbacks are verified with.
+    pub fn provider_secrets(&self) -> Option<&Secrets> {
+        self.demo.get().map(|demo| &demo.secrets).or(self.settings.provider_secrets.as_ref())
+    }
+
+    /// Who is asked for refunds.
+    pub fn provider(&self) -> Option<Arc<dyn PaymentProvider>> {
+        self.demo.get().map(|demo| demo.provider.clone()).or_else(|| self.settings.provider.clone())
+    }
+
+    /// The demo, if this is one.
+    pub fn demo(&self) -> Option<&demo::Demo> {
+        self.demo.get()
+    }
+
+    /// What everybody may know.
+    pub fn front(&self) -> Front {
+        let of_demo = self.demo.get().map(|demo| demo.event.0.clone());
+        Front {
+            demo: self.demo.get().is_some(),
+            default_event: of_demo.or_else(|| self.settings.default_event.clone()),
+        }
+    }
+
+    /// Whether the ledger answers.
+    ///
+    /// # Errors
+    ///
+    /// It does not.
+    pub async fn ready(&self) -> Result<(), Error> {
+        // Through the writer, without writing: what cannot be written any more is not ready.
+        self.office.ledger().sequence(0).await?;
+        let now = self.office.ledger().now().await?;
+        *self.seen.lock().unwrap_or_else(PoisonError::into_inner) = (now.0, self.clock.now());
+        Ok(())
+    }
+
+    /// What the ledger's clock says by now, as near as makes no difference to a ticket.
+    fn about_now(&self) -> u64 {
+        let (ledger, ours) = *self.seen.lock().unwrap_or_else(PoisonError::into_inner);
+        let since = u64::try_from(self.clock.now().since(ours).as_millis()).unwrap_or(u64::MAX);
+        ledger.saturating_add(since)
+    }
+
+    /// Asks the ledger for the time now and then, until it is dropped.
+    async fn keep_time(&self) {
+        loop {
+            self.clock.sleep_until(self.clock.now().plus(CLOCK_EVERY)).await;
+            // A ledger that does not answer is said by `/readyz`, and the last answer serves meanwhile.
+            let _ = self.ready().await;
+        }
+    }
+
+    /// An event was made.
+    pub fn event_made(&self) {
+        self.made.notify_one();
+    }
+
+    /// Comes to its end when there is an event: until then there is nothing to sweep, to number or to send, and a server
+    /// of locks alone takes no leases of its own.
+    pub async fn in_use(&self) {
+        loop {
+            let made = self.made.notified();
+            if self.office.events().await.is_ok_and(|events| !events.is_empty()) {
+                return;
+            }
+            tokio::select! {
+                () = made => {}
+                // Another server may have made one.
+                () = self.clock.sleep_until(self.clock.now().plus(CLOCK_EVERY)) => {}
+            }
+        }
+    }
+
+    /// All that a box office does by itself, until it is dropped: sweeps, numbers, sends, settles.
+    pub async fn run(self: Arc<Self>, engine: Arc<dyn Engine>) {
+        let work = async {
+            self.in_use().await;
+            let sender = sender::Sender::new(self.clone(), engine, self.clock.clone());
+            let settler = settler::run(self.clone(), self.clock.clone());
+            tokio::join!(self.office.run(), sender.run(), settler)
+        };
+        tokio::join!(work, self.keep_time());
+    }
+
+    /// A ticket for this buyer at this event, and how long it lives.
+    pub fn mint(&self, event: &EventId, buyer: &str) -> Option<(String, Duration)> {
+        let ttl = self.settings.ticket_ttl;
+        let expires_ms = self.about_now().saturating_add(u64::try_from(ttl.as_millis()).unwrap_or(u64::MAX));
+        let ticket = Ticket { event: event.0.clone(), buyer: buyer.to_owned(), expires_ms };
+        Some((ticket.mint(&self.settings.tickets)?, ttl))
+    }
+
+    /// Something that only we can make from this text, always the same: for answers that must come back the same.
+    pub fn derive(&self, purpose: &str, text: &[u8]) -> [u8; 32] {
+        self.settings.tickets.sign(&[b"leasehold derive 1\0", purpose.as_bytes(), b"\0", text])
+    }
+
+    /// Whom a ticket names.
+    ///
+    /// # Errors
+    ///
+    /// It is none, or not any more.
+    pub fn check_ticket(&self, shown: &str) -> Result<Ticket, Invalid> {
+        Ticket::check(shown, &self.settings.tickets, self.about_now())
+    }
+
+    /// Whether a ticket that was checked has ended meanwhile.
+    pub fn is_over(&self, ticket: &Ticket) -> bool {
+        self.about_now() >= ticket.expires_ms
+    }
+
+    /// What is made of the layout of an event. `row` is the event as it is now.
+    ///
+    /// # Errors
+    ///
+    /// The layout cannot be read.
+    pub async fn hall(&self, row: &EventRow) -> Result<Arc<Hall>, Error> {
+        let (version, layout) = self.office.layout(&row.event_id).await?;
+        let named = Sha256::digest(format!("{}\0{}", row.settings.name, row.settings.currency));
+        let etag = format!("\"{version}-{}\"", leasehold_boxoffice::sign::hex(&named[..8]));
+        let halls = || self.halls.lock().unwrap_or_else(PoisonError::into_inner);
+        if let Some(known) = halls().get(&row.event_id).filter(|known| known.etag == etag) {
+            return Ok(known.clone());
+        }
+        let map = crate::http::boxoffice::shape::map(row, &layout).to_string().into();
+        let prices = layout.seats.iter().map(|seat| (seat.id.clone(), seat.price)).collect();
+        let hall = Arc::new(Hall { etag, map, prices });
+        halls().insert(row.event_id.clone(), hall.clone());
+        Ok(hall)
+    }
+
+    /// What happens at an event, read once for all who listen.
+    pub fn feed(self: &Arc<Self>, event: &EventId) -> Arc<Feed> {
+        let mut feeds = self.feeds.lock().unwrap_or_else(PoisonError::into_inner);
+        feeds.entry(event.clone()).or_insert_with(|| Feed::start(self.office.clone(), event.clone())).clone()
+    }
+}

@@ -1,0 +1,167 @@
+//! How a box office is opened: the ledger by its URL, and secrets from the configuration or from a file of our own.
+
+use std::fs;
+use std::io::Write as _;
+use std::os::unix::fs::OpenOptionsExt as _;
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+
+use leasehold::clock::Clock;
+use leasehold::engine::Engine;
+use leasehold_boxoffice::Office;
+use leasehold_boxoffice::ledger::Ledger;
+use leasehold_boxoffice::ledger::sqlite::Sqlite;
+use leasehold_boxoffice::office::Options;
+use leasehold_boxoffice::provider::PaymentProvider;
+use leasehold_boxoffice::sign::Secrets;
+use leasehold_boxoffice::webhook::guard::Guard;
+
+use super::outbound::Outbound;
+use super::provider::HttpProvider;
+use super::{BoxOffice, Settings};
+use crate::cli::exit::{CORRUPT, Failure, UNAVAILABLE};
+use crate::serve::config::{self, Config};
+
+/// The ledger's file in the data directory.
+const LEDGER: &str = "boxoffice.sqlite";
+/// The secret of tickets in the data directory.
+const SECRET: &str = "boxoffice.key";
+
+/// Where the ledger is.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Place {
+    /// There is no box office.
+    None,
+    /// In a file.
+    Sqlite(PathBuf),
+}
+
+/// What a URL means.
+///
+/// # Errors
+///
+/// A sentence. It does not repeat the URL: that may carry a password.
+pub fn place(url: &str, data: &Path) -> Result<Place, String> {
+    match url {
+        "none" => Ok(Place::None),
+        "sqlite" => Ok(Place::Sqlite(data.join(LEDGER))),
+        url => match url.strip_prefix("sqlite:") {
+            Some(path) if !path.is_empty() => Ok(Place::Sqlite(path.trim_start_matches("//").into())),
+            _ => Err("a ledger is sqlite (in the data directory), sqlite:FILE, or none".into()),
+        },
+    }
+}
+
+/// Opens what the configuration says; none for a server without a box office.
+///
+/// # Errors
+///
+/// Exit code 2, 4 or 8, and a sentence.
+pub async fn open(
+    config: &Config,
+    engine: Arc<dyn Engine>,
+    clock: Arc<dyn Clock>,
+) -> anyhow::Result<Option<Arc<BoxOffice>>> {
+    let path = match place(&config.ledger, &config.data).map_err(Failure::usage)? {
+        Place::None => return Ok(None),
+        Place::Sqlite(path) => path,
+    };
+    fs::create_dir_all(&config.data).map_err(|error| unreadable(&config.data, &error))?;
+    let ledger: Arc<dyn Ledger> = Sqlite::open(&path, clock.clone()).await.map_err(failure)?;
+    let options = Options { clock: clock.clone(), name: config.boxoffice.name(), ..Options::default() };
+    let office = Office::new(engine, ledger, options).map_err(failure)?;
+    let of = &config.boxoffice;
+    let tickets = match of.ticket_secrets.as_slice() {
+        [] => own_secret(&config.data)?,
+        given => secrets("boxoffice.ticket_secrets", given)?,
+    };
+    let outbound = Outbound::new(Guard { allow_private: of.allow_private_targets })?;
+    let provider_secrets = match of.provider_secrets.as_slice() {
+        [] => None,
+        given => Some(secrets("boxoffice.provider_secrets", given)?),
+    };
+    let provider = of.provider_url.as_ref().zip(provider_secrets.as_ref()).map(|(url, secrets)| {
+        Arc::new(HttpProvider::new(url, secrets.clone(), outbound.clone())) as Arc<dyn PaymentProvider>
+    });
+    let settings = Settings {
+        tickets,
+        ticket_ttl: of.ticket_ttl.0,
+        provider_secrets,
+        provider,
+        default_event: of.default_event.clone(),
+    };
+    BoxOffice::new(office, clock, settings, outbound).await.map(Some).map_err(failure)
+}
+
+fn secrets(field: &str, given: &[config::Secret]) -> anyhow::Result<Secrets> {
+    let texts: Vec<&str> = given.iter().map(config::Secret::expose).collect();
+    Secrets::new(&texts).map_err(|unfit| Failure::usage(format!("{field}: {unfit}")))
+}
+
+/// The secret in the data directory, made if there is none: a restart must not end every ticket.
+fn own_secret(data: &Path) -> anyhow::Result<Secrets> {
+    let path = data.join(SECRET);
+    let text = match fs::read_to_string(&path) {
+        Ok(text) => text,
+        Err(error) if error.kind() == std::io::ErrorKind::NotFound => make_secret(&path)?,
+        Err(error) => return Err(unreadable(&path, &error)),
+    };
+    Secrets::new(&[text.trim()])
+        .map_err(|unfit| Failure::coded(CORRUPT, format!("{}: {unfit}; put it back, or remove it", path.display())))
+}
+
+fn make_secret(path: &Path) -> anyhow::Result<String> {
+    let mut bits = [0; 32];
+    getrandom::fill(&mut bits)?;
+    let text = leasehold_boxoffice::sign::hex(&bits);
+    let file = fs::OpenOptions::new().write(true).create_new(true).mode(0o600).open(path);
+    let mut file = file.map_err(|error| unreadable(path, &error))?;
+    file.write_all(text.as_bytes()).and_then(|()| file.sync_all()).map_err(|error| unreadable(path, &error))?;
+    Ok(text)
+}
+
+fn unreadable(path: &Path, error: &std::io::Error) -> anyhow::Error {
+    Failure::coded(UNAVAILABLE, format!("{}: {error}", path.display()))
+}
+
+/// What the office says, as an exit code and a sentence.
+fn failure(error: leasehold_boxoffice::Error) -> anyhow::Error {
+    let code = match &error {
+        leasehold_boxoffice::Error::Corrupt { .. } => CORRUPT,
+        leasehold_boxoffice::Error::Invalid(_) => crate::cli::exit::USAGE,
+        _ => UNAVAILABLE,
+    };
+    let cause = std::error::Error::source(&error).map(|cause| format!(": {cause}")).unwrap_or_default();
+    Failure::coded(code, format!("{error}{cause}"))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Goal: a ledger's URL means what the docs say, and a refusal shows no password.
+    #[test]
+    fn urls_of_ledgers() {
+        let data = Path::new("/d");
+        assert_eq!(place("none", data), Ok(Place::None));
+        assert_eq!(place("sqlite", data), Ok(Place::Sqlite("/d/boxoffice.sqlite".into())));
+        assert_eq!(place("sqlite:/x/y.db", data), Ok(Place::Sqlite("/x/y.db".into())));
+        for bad in ["", "sqlite:", "mysql://u:hunter2@h/d", "oracle"] {
+            let sentence = place(bad, data).unwrap_err();
+            assert!(!sentence.contains("hunter2"), "{sentence}");
+        }
+    }
+
+    /// Goal: tickets outlive a restart, and the secret is for its owner alone.
+    #[test]
+    fn the_secret_stays() {
+        use std::os::unix::fs::PermissionsExt as _;
+        let dir = tempfile::tempdir().unwrap();
+        let first = own_secret(dir.path()).unwrap().sign(&[b"x"]);
+        assert_eq!(own_secret(dir.path()).unwrap().sign(&[b"x"]), first);
+        let mode = fs::metadata(dir.path().join(SECRET)).unwrap().permissions().mode();
+        assert_eq!(mode & 0o777, 0o600);
+        fs::write(dir.path().join(SECRET), "short").unwrap();
+        assert!(own_secret(dir.path()).is_err());
+    }
+}

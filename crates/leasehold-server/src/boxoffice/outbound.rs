@@ -1,0 +1,205 @@
+//! Requests that go out: webhooks, refunds, callbacks of the test provider.
+//!
+//! # Laws
+//!
+//! 1. A name is looked up once, each of its addresses must be allowed, and the connection goes to one of them.
+//! 2. Redirects are not followed, nothing is waited for without a limit, and no more of an answer is read than
+//!    [`MOST_BYTES`].
+
+use std::io;
+use std::net::SocketAddr;
+use std::sync::Arc;
+use std::time::Duration;
+
+use axum::body::Body;
+use http_body_util::{BodyExt, Limited};
+use hyper::client::conn::http1;
+use hyper::header::{self, HeaderName, HeaderValue};
+use hyper::{Method, Request};
+use hyper_util::rt::TokioIo;
+use leasehold_boxoffice::webhook::guard::{Guard, Refused, Target};
+use rustls::pki_types::ServerName;
+use tokio::io::{AsyncRead, AsyncWrite};
+use tokio::net::TcpStream;
+use tokio::time::timeout;
+use tokio_rustls::TlsConnector;
+
+/// From the first byte of a name to the last of an answer.
+const PATIENCE: Duration = Duration::from_secs(10);
+/// Bytes of an answer.
+const MOST_BYTES: usize = 64 * 1024;
+
+/// See the module.
+pub struct Outbound {
+    guard: Guard,
+    tls: TlsConnector,
+}
+
+/// Why there is no answer. None of it shows a URL: its path may carry a secret.
+#[derive(Debug, thiserror::Error)]
+pub enum Failed {
+    /// It may not be called.
+    #[error("{0}")]
+    Refused(#[source] Refused),
+    /// It could not be reached, or broke off.
+    #[error("the receiver could not be reached: {0}")]
+    Broken(String),
+    /// It took too long.
+    #[error("the receiver did not answer within {} s", PATIENCE.as_secs())]
+    Slow,
+}
+
+/// What came back.
+#[derive(Debug)]
+pub struct Answer {
+    /// The status.
+    pub status: u16,
+    /// The body, as far as it was read.
+    pub body: Vec<u8>,
+}
+
+impl Answer {
+    /// Whether it was taken.
+    pub const fn is_fine(&self) -> bool {
+        self.status >= 200 && self.status < 300
+    }
+}
+
+impl Outbound {
+    /// Goes where the guard lets it.
+    ///
+    /// # Errors
+    ///
+    /// TLS cannot be set up.
+    pub fn new(guard: Guard) -> anyhow::Result<Arc<Self>> {
+        let mut roots = rustls::RootCertStore::empty();
+        // A system without certificates has no https, and says so when it is asked for.
+        let _ = roots.add_parsable_certificates(rustls_native_certs::load_native_certs().certs);
+        let provider = Arc::new(rustls::crypto::ring::default_provider());
+        let config = rustls::ClientConfig::builder_with_provider(provider)
+            .with_safe_default_protocol_versions()?
+            .with_root_certificates(roots)
+            .with_no_client_auth();
+        Ok(Arc::new(Self { guard, tls: TlsConnector::from(Arc::new(config)) }))
+    }
+
+    /// Where it may go.
+    pub const fn guard(&self) -> Guard {
+        self.guard
+    }
+
+    /// Posts JSON.
+    ///
+    /// # Errors
+    ///
+    /// Why there is no answer.
+    pub async fn post(&self, url: &str, headers: &[(&'static str, &str)], body: Vec<u8>) -> Result<Answer, Failed> {
+        self.send(Method::POST, url, headers, body).await
+    }
+
+    /// Gets.
+    ///
+    /// # Errors
+    ///
+    /// Why there is no answer.
+    pub async fn get(&self, url: &str, headers: &[(&'static str, &str)]) -> Result<Answer, Failed> {
+        self.send(Method::GET, url, headers, Vec::new()).await
+    }
+
+    async fn send(
+        &self,
+        method: Method,
+        url: &str,
+        headers: &[(&'static str, &str)],
+        body: Vec<u8>,
+    ) -> Result<Answer, Failed> {
+        let target = self.guard.target(url).map_err(Failed::Refused)?;
+        let request = request(method, &target, headers, body)?;
+        timeout(PATIENCE, self.talk(&target, request)).await.unwrap_or(Err(Failed::Slow))
+    }
+
+    async fn talk(&self, target: &Target, request: Request<Body>) -> Result<Answer, Failed> {
+        let stream = self.connect(target).await?;
+        let _ = stream.set_nodelay(true);
+        if !target.tls {
+            return exchange(stream, request).await;
+        }
+        let name = ServerName::try_from(target.host.clone()).map_err(|_| broken("its name is no name for TLS"))?;
+        let stream = self.tls.connect(name, stream).await.map_err(|error| broken(error.to_string()))?;
+        exchange(stream, request).await
+    }
+
+    async fn connect(&self, target: &Target) -> Result<TcpStream, Failed> {
+        let found = tokio::net::lookup_host((target.host.as_str(), target.port)).await.map_err(unreached)?;
+        let found: Vec<SocketAddr> = found.collect();
+        // One address that is not allowed spoils the name: whoever owns it is trying something.
+        if found.iter().any(|address| !self.guard.allows(address.ip())) {
+            return Err(Failed::Refused(Refused::Private));
+        }
+        let mut last = broken("its name stands for no address");
+        for address in found {
+            match TcpStream::connect(address).await {
+                Ok(stream) => return Ok(stream),
+                Err(error) => last = unreached(error),
+            }
+        }
+        Err(last)
+    }
+}
+
+fn broken(why: impl Into<String>) -> Failed {
+    Failed::Broken(why.into())
+}
+
+fn unreached(error: io::Error) -> Failed {
+    Failed::Broken(error.kind().to_string())
+}
+
+fn request(
+    method: Method,
+    target: &Target,
+    headers: &[(&'static str, &str)],
+    body: Vec<u8>,
+) -> Result<Request<Body>, Failed> {
+    let value = |text: &str| HeaderValue::from_str(text).map_err(|_| broken("a header cannot be written"));
+    let length = body.len();
+    let mut request = Request::new(Body::from(body));
+    *request.method_mut() = method;
+    *request.uri_mut() = target.path.parse().map_err(|_| broken("its path cannot be written"))?;
+    // As in its URL: an address of IPv6 in brackets, a port only where it is not the usual one.
+    let host = target.url.host_str().unwrap_or_default();
+    let host = target.url.port().map_or_else(|| host.to_owned(), |port| format!("{host}:{port}"));
+    let fields = request.headers_mut();
+    fields.insert(header::HOST, value(&host)?);
+    fields.insert(header::USER_AGENT, HeaderValue::from_static(concat!("leasehold/", env!("CARGO_PKG_VERSION"))));
+    fields.insert(header::CONNECTION, HeaderValue::from_static("close"));
+    if length > 0 {
+        fields.insert(header::CONTENT_TYPE, HeaderValue::from_static("application/json"));
+    }
+    for (name, text) in headers {
+        let name = HeaderName::from_bytes(name.as_bytes()).map_err(|_| broken("a header cannot be named"))?;
+        fields.insert(name, value(text)?);
+    }
+    Ok(request)
+}
+
+async fn exchange(
+    stream: impl AsyncRead + AsyncWrite + Unpin + Send + 'static,
+    request: Request<Body>,
+) -> Result<Answer, Failed> {
+    let said = |error: hyper::Error| broken(error.to_string());
+    let (mut sender, connection) = http1::handshake(TokioIo::new(stream)).await.map_err(said)?;
+    let talk = async {
+        let response = sender.send_request(request).await.map_err(said)?;
+        let status = response.status().as_u16();
+        // What is too long is not read, and the status says enough.
+        let body = Limited::new(response.into_body(), MOST_BYTES).collect().await;
+        Ok(Answer { status, body: body.map(|body| body.to_bytes().into()).unwrap_or_default() })
+    };
+    tokio::pin!(talk);
+    tokio::select! {
+        answer = &mut talk => answer,
+        // The connection may end with the answer: then that is there too.
+        _ = connection => talk.await,
+    }
+}

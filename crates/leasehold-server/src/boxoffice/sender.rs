@@ -1,0 +1,190 @@
+//! The sender of webhooks: entries in order, signed, again until they are taken.
+//!
+//! # Laws
+//!
+//! 1. A webhook hears every entry of an event, in order, at least once; how far it came is in the ledger.
+//! 2. One of many servers sends, under a lease; two at once would only say things twice.
+//! 3. One receiver that is slow or gone does not keep others waiting. One that takes nothing for days is switched off.
+
+use std::collections::{HashMap, HashSet};
+use std::sync::{Arc, Mutex, PoisonError};
+use std::time::Duration;
+
+use leasehold::clock::{Clock, Time};
+use leasehold::engine::{Claim, Engine, Grant, Mode, Want};
+use leasehold_boxoffice::model::{AuditQuery, EventId, WebhookRow};
+use leasehold_boxoffice::sign::{HEADER, Secrets};
+use leasehold_boxoffice::webhook;
+
+use super::BoxOffice;
+use crate::cli::moment::wall_ms;
+use crate::http::boxoffice::shape;
+
+/// What whoever sends holds.
+const RESOURCE: &str = "boxoffice-webhooks";
+const TTL: Duration = Duration::from_secs(15);
+const EVERY: Duration = Duration::from_millis(250);
+const BATCH: usize = 100;
+
+/// One webhook at one event.
+type Line = (String, EventId);
+
+/// How it goes with a line.
+#[derive(Clone, Copy, Debug, Default)]
+struct Progress {
+    /// Served up to here; none until the ledger was asked.
+    cursor: Option<u64>,
+    failed: u32,
+    /// Not before.
+    next: Option<Time>,
+}
+
+/// See the module.
+pub struct Sender {
+    house: Arc<BoxOffice>,
+    engine: Arc<dyn Engine>,
+    clock: Arc<dyn Clock>,
+    lines: Mutex<HashMap<Line, Progress>>,
+    busy: Mutex<HashSet<Line>>,
+}
+
+impl Sender {
+    /// Over a box office and the engine whose lease says who sends.
+    pub fn new(house: Arc<BoxOffice>, engine: Arc<dyn Engine>, clock: Arc<dyn Clock>) -> Arc<Self> {
+        Arc::new(Self { house, engine, clock, lines: Mutex::default(), busy: Mutex::default() })
+    }
+
+    /// Sends until it is dropped.
+    pub async fn run(self: Arc<Self>) {
+        let mut lease: Option<Grant> = None;
+        let mut renewed = self.clock.now();
+        loop {
+            self.clock.sleep_until(self.clock.now().plus(EVERY)).await;
+            // No webhook, no lease.
+            if lease.is_none() && self.webhooks().await.is_ok_and(|webhooks| webhooks.is_empty()) {
+                continue;
+            }
+            if lease.is_none() || self.clock.now().since(renewed) > TTL / 3 {
+                lease = self.keep(lease.take()).await;
+                renewed = self.clock.now();
+                if lease.is_none() {
+                    // Whoever has it may have moved lines on meanwhile.
+                    self.lines.lock().unwrap_or_else(PoisonError::into_inner).clear();
+                    self.clock.sleep_until(self.clock.now().plus(TTL / 3)).await;
+                    continue;
+                }
+            }
+            if let Err(error) = self.look().await {
+                tracing::warn!(%error, "webhooks wait for the ledger");
+            }
+        }
+    }
+
+    async fn keep(&self, lease: Option<Grant>) -> Option<Grant> {
+        if let Some(lease) = lease {
+            return self.engine.renew(&lease.lease_id, Some(TTL)).await.is_ok().then_some(lease);
+        }
+        let claim = Claim {
+            wants: vec![Want { name: RESOURCE.into(), mode: Mode::Exclusive }],
+            ttl: TTL,
+            wait: Duration::ZERO,
+            max_hold: None,
+            delay: Duration::ZERO,
+            holder: "webhooks".into(),
+            request: None,
+            principal: String::new(),
+        };
+        self.engine.acquire(claim).await.ok()
+    }
+
+    async fn webhooks(&self) -> Result<Vec<WebhookRow>, leasehold_boxoffice::Error> {
+        let rows = self.house.office().ledger().webhooks().await?;
+        Ok(rows.into_iter().filter(|row| row.active).collect())
+    }
+
+    async fn look(self: &Arc<Self>) -> Result<(), leasehold_boxoffice::Error> {
+        let ledger = self.house.office().ledger();
+        let webhooks = self.webhooks().await?;
+        if webhooks.is_empty() {
+            return Ok(());
+        }
+        let heads = ledger.heads().await?;
+        for row in webhooks {
+            for (event, head) in &heads {
+                if row.event_id.as_ref().is_none_or(|only| only == event) {
+                    self.serve_if_due(&row, event, *head).await?;
+                }
+            }
+        }
+        Ok(())
+    }
+
+    async fn serve_if_due(
+        self: &Arc<Self>,
+        row: &WebhookRow,
+        event: &EventId,
+        head: u64,
+    ) -> Result<(), leasehold_boxoffice::Error> {
+        let line = (row.id.clone(), event.clone());
+        let known = self.lines.lock().unwrap_or_else(PoisonError::into_inner).get(&line).copied().unwrap_or_default();
+        if known.next.is_some_and(|next| self.clock.now() < next) {
+            return Ok(());
+        }
+        let cursor = match known.cursor {
+            Some(cursor) => cursor,
+            None => self.house.office().ledger().webhook_cursor(&row.id, event).await?,
+        };
+        if cursor >= head || !self.busy.lock().unwrap_or_else(PoisonError::into_inner).insert(line.clone()) {
+            return Ok(());
+        }
+        let (this, row) = (self.clone(), row.clone());
+        tokio::spawn(async move {
+            let known = Progress { cursor: Some(cursor), ..known };
+            let progress = this.serve(&row, &line.1, known).await;
+            this.lines.lock().unwrap_or_else(PoisonError::into_inner).insert(line.clone(), progress);
+            this.busy.lock().unwrap_or_else(PoisonError::into_inner).remove(&line);
+        });
+        Ok(())
+    }
+
+    /// Sends what is next, until it is all sent or something fails.
+    async fn serve(&self, row: &WebhookRow, event: &EventId, mut known: Progress) -> Progress {
+        let since = known.cursor.unwrap_or_default();
+        let query = AuditQuery { since, seat: None, limit: BATCH };
+        let ledger = self.house.office().ledger();
+        let (Ok(entries), Ok(secrets)) = (ledger.audit(event, query).await, Secrets::new(&[row.secret.as_bytes()]))
+        else {
+            return self.failed(row, known, "the ledger or the secret cannot be read").await;
+        };
+        for entry in entries {
+            let body = shape::told(&entry).to_string().into_bytes();
+            let message = webhook::message(&secrets, entry.seq, body, wall_ms());
+            let answer = self.house.outbound().post(&row.url, &[(HEADER, &message.signature)], message.body).await;
+            let why = match answer {
+                Ok(answer) if answer.is_fine() => None,
+                Ok(answer) => Some(format!("status {}", answer.status)),
+                Err(failed) => Some(failed.to_string()),
+            };
+            if let Some(why) = why {
+                return self.failed(row, known, &why).await;
+            }
+            if ledger.advance_webhook(&row.id, event, entry.seq).await.is_err() {
+                return self.failed(row, known, "the ledger does not answer").await;
+            }
+            known = Progress { cursor: Some(entry.seq), failed: 0, next: None };
+        }
+        known
+    }
+
+    async fn failed(&self, row: &WebhookRow, known: Progress, why: &str) -> Progress {
+        let failed = known.failed + 1;
+        let chance = self.clock.now().as_nanos();
+        let Some(pause) = webhook::pause(failed, chance) else {
+            tracing::warn!(webhook = row.id, why, "a webhook took nothing for days, and is switched off");
+            let _ = self.house.office().ledger().put_webhook(WebhookRow { active: false, ..row.clone() }).await;
+            return Progress { failed: 0, ..known };
+        };
+        tracing::info!(webhook = row.id, failed, why, "a webhook was not taken, and will be sent again");
+        Progress { failed, next: Some(self.clock.now().plus(pause)), ..known }
+    }
+}

@@ -1,0 +1,97 @@
+//! Money that waits for us: refunds that are owed, and payments that nobody told us of.
+//!
+//! Any number of servers may do this at once: a refund has an id of its own, and a payment is settled once.
+
+use std::collections::HashMap;
+use std::sync::Arc;
+use std::time::Duration;
+
+use leasehold::clock::{Clock, Time};
+use leasehold_boxoffice::model::{Call, MoneyRow};
+use leasehold_boxoffice::office::{PaymentMessage, StaffHold};
+use leasehold_boxoffice::provider::{Outcome, Progress, Refund};
+
+use super::BoxOffice;
+
+/// How often it is looked for.
+const EVERY: Duration = Duration::from_secs(2);
+/// A refund that was asked for is asked for again after this, if no callback came.
+const AGAIN: Duration = Duration::from_secs(30);
+/// A payment that takes longer is asked after.
+const STUCK_MS: u64 = 30_000;
+
+/// Works until it is dropped.
+pub async fn run(house: Arc<BoxOffice>, clock: Arc<dyn Clock>) {
+    let mut asked: HashMap<String, Time> = HashMap::new();
+    loop {
+        clock.sleep_until(clock.now().plus(EVERY)).await;
+        if house.provider().is_none() {
+            continue;
+        }
+        asked.retain(|_, at| clock.now().since(*at) < AGAIN);
+        if let Ok(due) = house.office().refunds_due().await {
+            for money in due {
+                if asked.insert(money.payment_ref.clone(), clock.now()).is_none() {
+                    give_back(&house, &money).await;
+                }
+            }
+        }
+        ask_after(&house, &clock, &mut asked).await;
+    }
+}
+
+async fn give_back(house: &BoxOffice, money: &MoneyRow) {
+    let Some(provider) = house.provider() else { return };
+    let refund = Refund {
+        refund_id: format!("rf_{}", money.payment_ref),
+        payment_ref: money.payment_ref.clone(),
+        hold_id: money.hold_id.0.clone(),
+        amount: money.amount,
+        reason: money.steps.last().map(|step| step.note.clone()).unwrap_or_default(),
+    };
+    match provider.refund(refund).await {
+        Ok(Progress::Done(Outcome::Refunded)) => {
+            let note = "the provider gave it back";
+            let _ = house.office().refunded(Call::by("settler"), &money.payment_ref, note).await;
+        }
+        // It will call back.
+        Ok(_) => {}
+        Err(error) => tracing::warn!(%error, payment = money.payment_ref, "a refund is owed and could not be made"),
+    }
+}
+
+/// Asks the provider about payments whose callback does not come.
+async fn ask_after(house: &BoxOffice, clock: &Arc<dyn Clock>, asked: &mut HashMap<String, Time>) {
+    let Some(provider) = house.provider() else { return };
+    for (hold, payment_ref) in stuck(house).await {
+        let key = format!("status {payment_ref}");
+        if asked.insert(key, clock.now()).is_some() {
+            continue;
+        }
+        let succeeded = match provider.status(payment_ref.clone()).await {
+            Ok(Progress::Done(Outcome::Captured)) => true,
+            Ok(Progress::Done(Outcome::Declined)) => false,
+            _ => continue,
+        };
+        let id = format!("status_{payment_ref}_{succeeded}");
+        let message = PaymentMessage { id, payment_ref, hold_id: hold.hold.hold_id, succeeded, tokens: Vec::new() };
+        if let Err(error) = house.office().payment(message).await {
+            tracing::warn!(%error, "a payment whose callback never came could not be settled");
+        }
+    }
+}
+
+async fn stuck(house: &BoxOffice) -> Vec<(StaffHold, String)> {
+    let mut found = Vec::new();
+    for event in house.office().events().await.unwrap_or_default() {
+        let paying = house.office().paying(&event.event_id).await.unwrap_or_default();
+        let old = paying.into_iter().filter(|hold| waited(hold, event.settings.pay_ms) >= STUCK_MS);
+        found.extend(old.filter_map(|hold| hold.hold.payment_ref.clone().map(|payment| (hold, payment))));
+    }
+    found
+}
+
+/// How long a payment is under way: the deadline was `pay_ms` away when it began.
+pub fn waited(hold: &StaffHold, pay_ms: u64) -> u64 {
+    pay_ms.saturating_sub(hold.remaining_ms)
+}

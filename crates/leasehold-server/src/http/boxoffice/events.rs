@@ -1,0 +1,277 @@
+//! Events: made, changed, imported, looked at.
+
+use std::collections::BTreeSet;
+
+use axum::body::Body;
+use hyper::header::{self, HeaderValue};
+use hyper::{Response, StatusCode};
+use leasehold_boxoffice::import;
+use leasehold_boxoffice::layout::Layout;
+use leasehold_boxoffice::model::{AuditQuery, EventRow, EventSettings};
+use serde_json::{Map, Value, json};
+
+use super::{Desk, flag, no, number, shape};
+use crate::http::fields::{Fields, missing};
+use crate::http::problem::Problem;
+use crate::http::routes::{Call, detached};
+use crate::http::shape::json as answer;
+use crate::service::Verb;
+
+/// The fields of an event beside its layout.
+const SETTINGS: [&str; 8] =
+    ["name", "currency", "ttl_ms", "max_hold_ms", "pay_ms", "per_buyer", "on_sale", "orphan_rule"];
+/// Entries between two looks of a page; with more, the whole is sent.
+const MOST_CHANGES: usize = 2000;
+
+/// `POST /v1/events`
+pub async fn create(mut call: Call) -> Result<Response<Body>, Problem> {
+    let desk = Desk::admit(&call, Verb::RunEvent)?;
+    call.query([])?;
+    let body = call.bytes(import::MOST_BYTES, &["application/json"]).await?;
+    let (layout, others) = import::parts(&body, &SETTINGS).map_err(bad_layout)?;
+    let mut fields = Map::new();
+    for (name, text) in others {
+        fields.insert(name, serde_json::from_str(&text).map_err(|_| Problem::invalid("the body is not JSON"))?);
+    }
+    let settings = settings(Fields::of("the body", fields), None)?;
+    let made = desk.call(&call, &body)?;
+    let work = async move {
+        let row = desk.office().create_event(made, settings, layout).await;
+        desk.house.event_made();
+        row
+    };
+    let row = detached(work).await?.map_err(no)?;
+    let mut response = answer(StatusCode::CREATED, &shape::event(&row));
+    if let Ok(place) = HeaderValue::from_str(&format!("/v1/events/{}", row.event_id)) {
+        response.headers_mut().insert(header::LOCATION, place);
+    }
+    Ok(response)
+}
+
+/// `PUT /v1/events/{e}`: changes what is given, and leaves the rest.
+pub async fn configure(mut call: Call) -> Result<Response<Body>, Problem> {
+    let desk = Desk::admit(&call, Verb::RunEvent)?;
+    call.query([])?;
+    let event = desk.event(&call)?;
+    let body = call.bytes(call.app.config.body_bytes, &["application/json"]).await?;
+    let fields = Fields::parse(&body)?;
+    let known = desk.office().event(&event).await.map_err(no)?;
+    let settings = settings(fields, Some(known.settings))?;
+    let made = desk.call(&call, &body)?;
+    let row = detached(async move { desk.office().configure(made, &event, settings).await }).await?.map_err(no)?;
+    Ok(answer(StatusCode::OK, &shape::event(&row)))
+}
+
+fn settings(mut fields: Fields, known: Option<EventSettings>) -> Result<EventSettings, Problem> {
+    let name = fields.text("name")?;
+    let fresh = known.is_none();
+    let mut settings = match (known, name) {
+        (Some(known), name) => EventSettings { name: name.unwrap_or_else(|| known.name.clone()), ..known },
+        (None, Some(name)) => EventSettings { on_sale: false, ..EventSettings::named(&name) },
+        (None, None) => return Err(missing("name")),
+    };
+    if let Some(currency) = fields.text("currency")? {
+        settings.currency = currency;
+    }
+    let mut span = |name: &'static str, place: &mut u64| -> Result<(), Problem> {
+        if let Some(span) = fields.number(name, " of milliseconds")? {
+            *place = span;
+        }
+        Ok(())
+    };
+    span("ttl_ms", &mut settings.ttl_ms)?;
+    let cap = settings.max_hold_ms;
+    span("max_hold_ms", &mut settings.max_hold_ms)?;
+    // A longer ttl alone is not a mistake.
+    if fresh && settings.max_hold_ms == cap {
+        settings.max_hold_ms = cap.max(settings.ttl_ms);
+    }
+    span("pay_ms", &mut settings.pay_ms)?;
+    if let Some(most) = fields.number("per_buyer", "")? {
+        settings.per_buyer = u32::try_from(most).map_err(|_| Problem::invalid("per_buyer is too big"))?;
+    }
+    if let Some(on_sale) = fields.flag("on_sale")? {
+        settings.on_sale = on_sale;
+    }
+    if let Some(rule) = fields.flag("orphan_rule")? {
+        settings.orphan_rule = rule;
+    }
+    fields.done()?;
+    settings.problem().map_or(Ok(settings), |problem| Err(Problem::invalid(problem)))
+}
+
+/// A layout with problems, by line.
+fn bad_layout(problems: Vec<import::Problem>) -> Problem {
+    let first = problems.first().map(|problem| {
+        let place = if problem.line > 0 { format!("line {}: ", problem.line) } else { String::new() };
+        format!("{place}{}", problem.sentence)
+    });
+    let detail = first.unwrap_or_default();
+    Problem::coded(StatusCode::BAD_REQUEST, "bad_layout", detail).and("problems", json!(problems))
+}
+
+/// `POST /v1/events/{e}/import`
+pub async fn import(mut call: Call) -> Result<Response<Body>, Problem> {
+    let desk = Desk::admit(&call, Verb::RunEvent)?;
+    let [dry_run] = call.query(["dry_run"])?;
+    let dry_run = flag(dry_run, "dry_run")?;
+    let event = desk.event(&call)?;
+    let body = call.bytes(import::MOST_BYTES, &["application/json", "text/csv"]).await?;
+    let is_csv = call.is_kind("text/csv");
+    let bytes = body.clone();
+    // Some megabytes take a moment: not on a thread that others wait for.
+    let read = move || if is_csv { import::csv(&bytes) } else { import::json(&bytes) };
+    let read = tokio::task::spawn_blocking(read).await.map_err(|_| Problem::unavailable("the import broke down"))?;
+    if dry_run {
+        desk.office().event(&event).await.map_err(no)?;
+        let (layout, problems) = match read {
+            Ok(layout) => (layout, Vec::new()),
+            Err(problems) => (Layout::default(), problems),
+        };
+        return Ok(answer(StatusCode::OK, &imported(&layout, &problems, true)));
+    }
+    let layout = read.map_err(bad_layout)?;
+    let shown = imported(&layout, &[], false);
+    let made = desk.call(&call, &body)?;
+    let row = detached(async move { desk.office().replace_layout(made, &event, layout).await }).await?.map_err(no)?;
+    let mut shown = shown;
+    shown["layout_version"] = json!(row.layout_version);
+    Ok(answer(StatusCode::OK, &shown))
+}
+
+fn imported(layout: &Layout, problems: &[import::Problem], dry_run: bool) -> Value {
+    json!({
+        "ok": problems.is_empty(),
+        "dry_run": dry_run,
+        "seats": layout.seats.len(),
+        "areas": layout.areas.len(),
+        "problems": problems,
+    })
+}
+
+/// `GET /v1/events`
+pub async fn list(call: Call) -> Result<Response<Body>, Problem> {
+    let desk = Desk::admit(&call, Verb::SeeEvent)?;
+    call.query([])?;
+    let mut events = Vec::new();
+    for row in desk.office().events().await.map_err(no)? {
+        if desk.sees(&row.event_id).is_ok() {
+            events.push(with_totals(&desk, &row).await?);
+        }
+    }
+    Ok(answer(StatusCode::OK, &json!({"events": events})))
+}
+
+/// `GET /v1/events/{e}`
+pub async fn show(call: Call) -> Result<Response<Body>, Problem> {
+    let desk = Desk::admit(&call, Verb::SeeEvent)?;
+    call.query([])?;
+    let event = desk.event(&call)?;
+    let row = desk.office().event(&event).await.map_err(no)?;
+    Ok(answer(StatusCode::OK, &with_totals(&desk, &row).await?))
+}
+
+async fn with_totals(desk: &Desk, row: &EventRow) -> Result<Value, Problem> {
+    let now = desk.office().availability(&row.event_id).await.map_err(no)?;
+    let mut shown = shape::event(row);
+    shown["totals"] = json!(now.totals);
+    Ok(shown)
+}
+
+/// `GET /v1/events/{e}/map`
+pub async fn map(call: Call) -> Result<Response<Body>, Problem> {
+    let desk = Desk::admit(&call, Verb::SeeEvent)?;
+    call.query([])?;
+    let event = desk.event(&call)?;
+    let row = desk.office().event(&event).await.map_err(no)?;
+    let hall = desk.house.hall(&row).await.map_err(no)?;
+    let etag = &hall.etag;
+    let known = call.parts.headers.get_all(header::IF_NONE_MATCH).iter();
+    let known = known.filter_map(|value| value.to_str().ok()).flat_map(|value| value.split(','));
+    let fresh = known.map(|tag| tag.trim().trim_start_matches("W/")).any(|tag| tag == etag.as_str() || tag == "*");
+    let mut response = if fresh {
+        let mut response = Response::new(Body::empty());
+        *response.status_mut() = StatusCode::NOT_MODIFIED;
+        response
+    } else {
+        whole(Body::from(hall.map.clone()))
+    };
+    let headers = response.headers_mut();
+    headers.insert(header::CACHE_CONTROL, HeaderValue::from_static("private, no-cache"));
+    if let Ok(etag) = HeaderValue::from_str(etag) {
+        headers.insert(header::ETAG, etag);
+    }
+    Ok(response)
+}
+
+/// `GET /v1/events/{e}/availability`
+pub async fn availability(call: Call) -> Result<Response<Body>, Problem> {
+    let desk = Desk::admit(&call, Verb::SeeEvent)?;
+    let [since, detail] = call.query(["since", "detail"])?;
+    let (since, detail) = (number(since, "since")?, flag(detail, "detail")?);
+    let event = desk.event(&call)?;
+    let holds = if detail {
+        // What buyers must not see of each other takes another pass.
+        let desk = Desk::of(&call, desk.caller.clone(), Verb::OverseeEvent)?;
+        Some(desk.office().holds(&event).await.map_err(no)?)
+    } else {
+        None
+    };
+    let changed = match since {
+        Some(since) => changed_since(&desk, &event, since).await?,
+        None => None,
+    };
+    let now = desk.office().availability(&event).await.map_err(no)?;
+    let (_, layout) = desk.office().layout(&event).await.map_err(no)?;
+    Ok(whole(Body::from(shape::availability(&now, &layout, changed.as_deref(), holds.as_deref()))))
+}
+
+/// An answer that is JSON already.
+fn whole(body: Body) -> Response<Body> {
+    let mut response = Response::new(body);
+    response.headers_mut().insert(header::CONTENT_TYPE, HeaderValue::from_static("application/json"));
+    response
+}
+
+/// Seats that changed after a number; none where the whole is shorter, or is owed because the layout changed.
+async fn changed_since(
+    desk: &Desk,
+    event: &leasehold_boxoffice::model::EventId,
+    since: u64,
+) -> Result<Option<Vec<String>>, Problem> {
+    use leasehold_boxoffice::model::Kind;
+    let query = AuditQuery { since, seat: None, limit: MOST_CHANGES };
+    let entries = desk.office().audit(event, query).await.map_err(no)?;
+    let whole =
+        |entry: &leasehold_boxoffice::model::Entry| matches!(entry.kind, Kind::LayoutChanged | Kind::EventCreated);
+    if entries.len() >= MOST_CHANGES || entries.iter().any(whole) {
+        return Ok(None);
+    }
+    let seats: BTreeSet<String> = entries.into_iter().flat_map(|entry| entry.seats).map(|seat| seat.id).collect();
+    Ok(Some(seats.into_iter().collect()))
+}
+
+/// `POST /v1/events/{e}/freeze` and `/unfreeze`
+pub async fn freeze(call: Call) -> Result<Response<Body>, Problem> {
+    set_frozen(call, true).await
+}
+
+/// See [`freeze`].
+pub async fn unfreeze(call: Call) -> Result<Response<Body>, Problem> {
+    set_frozen(call, false).await
+}
+
+async fn set_frozen(mut call: Call, frozen: bool) -> Result<Response<Body>, Problem> {
+    let desk = Desk::admit(&call, Verb::RunEvent)?;
+    call.query([])?;
+    let event = desk.event(&call)?;
+    let body = call.bytes_or_none().await?;
+    let mut fields = Fields::parse(&body)?;
+    let reason = fields.text("reason")?.filter(|reason| !reason.is_empty());
+    let reason = reason.unwrap_or_else(|| "no reason given".into());
+    fields.done()?;
+    let made = desk.call(&call, &body)?;
+    let work = async move { desk.office().freeze(made, &event, frozen, &reason).await };
+    let row = detached(work).await?.map_err(no)?;
+    Ok(answer(StatusCode::OK, &shape::event(&row)))
+}

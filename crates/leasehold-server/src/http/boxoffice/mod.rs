@@ -1,0 +1,155 @@
+//! The box office over HTTP: `/v1/events`, `/v1/holds`, `/v1/orders`, and what belongs to them.
+//!
+//! Read in this order:
+//!
+//! - [`events`], [`holds`], [`orders`], [`payments`], [`staff`], [`tickets`], [`webhooks`]: what each route takes and
+//!   answers.
+//! - [`stream`]: what happens, as server-sent events.
+//! - [`shape`]: the JSON of it all. Tokens are decimal text; no secret but where it is made.
+//!
+//! # Laws
+//!
+//! 1. Every handler begins at the gate ([`Desk::admit`]); there is no other way to the office.
+//! 2. A buyer's ticket acts for its buyer at its event. Whatever else it asks for does not exist.
+//! 3. Every call on a hold shows its key, in a header.
+//! 4. With an Idempotency-Key a POST has one effect and the same answer, also after a restart; refusals are not stored.
+//!
+//! # Not here
+//!
+//! Decisions (the office), tasks that run by themselves (`crate::boxoffice`).
+
+pub mod events;
+pub mod holds;
+pub mod orders;
+pub mod payments;
+pub mod shape;
+pub mod staff;
+pub mod stream;
+pub mod tickets;
+pub mod webhooks;
+
+use std::sync::Arc;
+
+use hyper::header::HeaderName;
+use leasehold_boxoffice::model::{self, EventId, HoldId, Idem, OrderId, Refusal};
+use leasehold_boxoffice::{Error, Office};
+use serde_json::json;
+
+use super::problem::Problem;
+use super::routes::Call;
+use crate::boxoffice::BoxOffice;
+use crate::service::{Caller, Denial, Verb};
+
+/// An idempotency key is no longer than this.
+const MOST_KEY_BYTES: usize = 128;
+
+/// Somebody whom the gate let through.
+pub(super) struct Desk {
+    pub house: Arc<BoxOffice>,
+    pub caller: Caller,
+}
+
+impl Desk {
+    /// The gate.
+    pub fn admit(call: &Call, verb: Verb) -> Result<Self, Problem> {
+        Self::of(call, call.enter()?, verb)
+    }
+
+    /// The gate, for somebody who is known already.
+    pub fn of(call: &Call, caller: Caller, verb: Verb) -> Result<Self, Problem> {
+        let service = &call.app.service;
+        let pass = service.admit(&caller, verb, &[]).map_err(|denial| call.told(&denial, &caller))?;
+        let house = service.boxoffice(&pass).map_err(|denial| Problem::of(&denial))?.clone();
+        Ok(Self { house, caller })
+    }
+
+    pub fn office(&self) -> &Office {
+        self.house.office()
+    }
+
+    /// The event that the path names, if it is theirs to see.
+    pub fn event(&self, call: &Call) -> Result<EventId, Problem> {
+        let event = EventId(call.segment(2)?);
+        self.sees(&event)?;
+        Ok(event)
+    }
+
+    /// Law 2: what is not theirs is not there.
+    pub fn sees(&self, event: &EventId) -> Result<(), Problem> {
+        let seen = self.caller.sees_event(&event.0);
+        if seen { Ok(()) } else { Err(refused(Refusal::NoEvent(event.clone()))) }
+    }
+
+    /// Who asks, for the audit, and the idempotency key they gave.
+    pub fn call(&self, call: &Call, body: &[u8]) -> Result<model::Call, Problem> {
+        Ok(model::Call { actor: self.caller.actor(), idem: self.idem(call, body)? })
+    }
+
+    pub fn idem(&self, call: &Call, body: &[u8]) -> Result<Option<Idem>, Problem> {
+        let Some(key) = header(call, "idempotency-key", "Idempotency-Key")? else { return Ok(None) };
+        if key.is_empty() || key.len() > MOST_KEY_BYTES {
+            return Err(Problem::invalid(format!("Idempotency-Key is 1 to {MOST_KEY_BYTES} bytes")));
+        }
+        let uri = &call.parts.uri;
+        let path = uri.path_and_query().map_or_else(|| uri.path(), |path| path.as_str());
+        let mut asked = format!("{} {path}\0", call.parts.method).into_bytes();
+        // The key of a hold is part of what is asked: a retry with another one is not the same request.
+        asked.extend(header(call, "leasehold-hold-key", "Leasehold-Hold-Key")?.unwrap_or_default().bytes());
+        asked.push(0);
+        asked.extend(body);
+        Ok(Some(Idem::derive(&self.caller.actor(), key, &asked)))
+    }
+}
+
+/// A header that comes at most once.
+pub(super) fn header<'a>(call: &'a Call, name: &'static str, shown: &str) -> Result<Option<&'a str>, Problem> {
+    let mut found = call.parts.headers.get_all(HeaderName::from_static(name)).iter();
+    match (found.next(), found.next()) {
+        (None, _) => Ok(None),
+        (Some(_), Some(_)) => Err(Problem::invalid(format!("there is more than one {shown}"))),
+        (Some(value), None) => {
+            let text = std::str::from_utf8(value.as_bytes());
+            text.map(Some).map_err(|_| Problem::invalid(format!("{shown} is not UTF-8")))
+        }
+    }
+}
+
+/// What the office said.
+pub(super) fn no(error: Error) -> Problem {
+    let more = match error.refusal() {
+        Some(Refusal::Conflict { conflicts, .. }) => {
+            vec![("conflicts", json!(conflicts)), ("alternative", json!(null))]
+        }
+        Some(Refusal::Late(resolution)) => vec![("resolution", shape::resolution(resolution))],
+        _ => Vec::new(),
+    };
+    more.into_iter().fold(Problem::of(&Denial::Office(error)), |problem, (name, value)| problem.and(name, value))
+}
+
+/// A considered no.
+pub(super) fn refused(refusal: Refusal) -> Problem {
+    no(Error::Refused(refusal))
+}
+
+pub(super) fn hold_id(call: &Call) -> Result<HoldId, Problem> {
+    Ok(HoldId(call.segment(2)?))
+}
+
+pub(super) fn order_id(call: &Call) -> Result<OrderId, Problem> {
+    Ok(OrderId(call.segment(2)?))
+}
+
+/// A number in a query.
+pub(super) fn number(text: Option<String>, name: &str) -> Result<Option<u64>, Problem> {
+    let parsed = text.map(|text| text.parse::<u64>());
+    parsed.transpose().map_err(|_| Problem::invalid(format!("{name} is a whole number")))
+}
+
+/// A yes or no in a query.
+pub(super) fn flag(text: Option<String>, name: &str) -> Result<bool, Problem> {
+    match text.as_deref() {
+        None | Some("0" | "false" | "no") => Ok(false),
+        Some("" | "1" | "true" | "yes") => Ok(true),
+        Some(_) => Err(Problem::invalid(format!("{name} is 1 or 0"))),
+    }
+}

@@ -1,0 +1,84 @@
+//! Orders: looked at by their buyers, and by staff taken back or moved.
+
+use axum::body::Body;
+use hyper::{Response, StatusCode};
+use leasehold_boxoffice::model::{OrderId, OrderRow, Refusal};
+use serde_json::{Value, json};
+
+use super::{Desk, no, order_id, refused, shape};
+use crate::http::fields::{Fields, missing};
+use crate::http::problem::Problem;
+use crate::http::routes::{Call, detached};
+use crate::http::shape::json as answer;
+use crate::service::Verb;
+
+async fn find(desk: &Desk, order: OrderId) -> Result<OrderRow, Problem> {
+    let row = desk.office().order(&order).await.map_err(no)?;
+    let theirs = desk.caller.sees_event(&row.event_id.0) && desk.caller.acts_for(&row.buyer.0);
+    if theirs { Ok(row) } else { Err(refused(Refusal::NoOrder(order))) }
+}
+
+/// `GET /v1/orders/{o}`
+pub async fn show(call: Call) -> Result<Response<Body>, Problem> {
+    let desk = Desk::admit(&call, Verb::Buy)?;
+    call.query([])?;
+    let row = find(&desk, order_id(&call)?).await?;
+    Ok(answer(StatusCode::OK, &shape::order(&row)))
+}
+
+/// `POST /v1/orders/{o}/void`
+pub async fn void(mut call: Call) -> Result<Response<Body>, Problem> {
+    let desk = Desk::admit(&call, Verb::RunEvent)?;
+    call.query([])?;
+    let body = call.bytes(call.app.config.body_bytes, &["application/json"]).await?;
+    let mut fields = Fields::parse(&body)?;
+    let seats = fields.texts("seats")?;
+    let reason = fields.reason()?;
+    fields.done()?;
+    let order = find(&desk, order_id(&call)?).await?.order_id;
+    let made = desk.call(&call, &body)?;
+    let work = async move { desk.office().void(made, &order, seats, &reason).await };
+    let amended = detached(work).await?.map_err(no)?;
+    Ok(answer(StatusCode::OK, &with_owed(&amended.order, amended.owed)))
+}
+
+/// `POST /v1/orders/{o}/move`
+pub async fn relocate(mut call: Call) -> Result<Response<Body>, Problem> {
+    let desk = Desk::admit(&call, Verb::RunEvent)?;
+    call.query([])?;
+    let body = call.bytes(call.app.config.body_bytes, &["application/json"]).await?;
+    let mut fields = Fields::parse(&body)?;
+    let moves = moves(fields.take("moves").ok_or_else(|| missing("moves"))?)?;
+    let reason = fields.reason()?;
+    fields.done()?;
+    let order = find(&desk, order_id(&call)?).await?.order_id;
+    let made = desk.call(&call, &body)?;
+    let work = async move { desk.office().move_order(made, &order, moves, &reason).await };
+    let amended = detached(work).await?.map_err(no)?;
+    Ok(answer(StatusCode::OK, &with_owed(&amended.order, amended.owed)))
+}
+
+/// Moves are `[{"from": "A-1", "to": "B-1"}]`.
+fn moves(value: Value) -> Result<Vec<(String, String)>, Problem> {
+    let Value::Array(moves) = value else {
+        return Err(Problem::invalid("moves is a list of objects with from and to"));
+    };
+    if !(1..=64).contains(&moves.len()) {
+        return Err(Problem::invalid("moves are 1 to 64"));
+    }
+    let one = |value: Value| {
+        let Value::Object(object) = value else { return Err(Problem::invalid("a move has from and to")) };
+        let mut fields = Fields::of("a move", object);
+        let from = fields.text("from")?.ok_or_else(|| missing("from of a move"))?;
+        let to = fields.text("to")?.ok_or_else(|| missing("to of a move"))?;
+        fields.done()?;
+        Ok((from, to))
+    };
+    moves.into_iter().map(one).collect()
+}
+
+fn with_owed(row: &OrderRow, owed: i64) -> Value {
+    let mut shown = shape::order(row);
+    shown["owed"] = json!(owed);
+    shown
+}

@@ -1,0 +1,115 @@
+//! What payment providers tell, and the play money of a demo.
+
+use axum::body::Body;
+use hyper::{Response, StatusCode};
+use leasehold_boxoffice::model::{self, HoldId, HoldRow, HoldState};
+use leasehold_boxoffice::office::{PaymentMessage, PaymentOutcome};
+use leasehold_boxoffice::provider::script::{Act, Payment};
+use leasehold_boxoffice::provider::{Callback, Outcome, SeatToken, Unbelieved};
+use leasehold_boxoffice::sign;
+use serde_json::{Value, json};
+
+use super::{Desk, no, shape};
+use crate::boxoffice::bank::Order;
+use crate::http::fields::{Fields, missing};
+use crate::http::problem::Problem;
+use crate::http::routes::{Call, detached};
+use crate::http::shape::json as answer;
+use crate::service::Verb;
+
+/// `POST /v1/payments/callback`
+pub async fn callback(mut call: Call) -> Result<Response<Body>, Problem> {
+    call.query([])?;
+    let body = call.bytes(call.app.config.body_bytes, &["application/json"]).await?;
+    let signature = super::header(&call, "leasehold-signature", sign::HEADER)?.unwrap_or_default();
+    let forged =
+        || Problem::coded(StatusCode::UNAUTHORIZED, "bad_signature", "the signature does not fit the callback");
+    let secrets = call.app.service.provider_secrets().ok_or_else(forged)?;
+    let told = Callback::believe(secrets, signature, &body).map_err(|why| match why {
+        Unbelieved::Forged(_) => forged(),
+        Unbelieved::Unreadable(_) => Problem::invalid(why.to_string()),
+    })?;
+    let desk = Desk::of(&call, call.app.service.provider().clone(), Verb::Settle)?;
+    let answered = detached(async move { settle(&desk, told).await }).await??;
+    Ok(answer(StatusCode::OK, &answered))
+}
+
+async fn settle(desk: &Desk, told: Callback) -> Result<Value, Problem> {
+    let hold_id = HoldId(told.hold_id.clone());
+    if told.outcome == Outcome::Refunded {
+        let made = model::Call::by("provider");
+        let row = desk.office().refunded(made, &told.payment_ref, "the provider gave it back").await.map_err(no)?;
+        return Ok(json!({"outcome": "refunded", "money": row.state}));
+    }
+    let (row, now) = desk.office().ledger().hold(&hold_id).await.map_err(no)?;
+    if let Some(row) = row.filter(|row| row.is_live(now) && told.outcome == Outcome::Captured) {
+        enough(&row, &told)?;
+    }
+    let tokens = tokens(&told);
+    let message = PaymentMessage {
+        tokens,
+        id: told.callback_id,
+        payment_ref: told.payment_ref,
+        hold_id,
+        succeeded: told.outcome == Outcome::Captured,
+    };
+    let outcome = desk.office().payment(message).await.map_err(no)?;
+    Ok(match outcome {
+        PaymentOutcome::Order(order) => json!({"outcome": "order", "order": shape::order(&order)}),
+        // Overtaken by events.
+        PaymentOutcome::Declined(HoldState::Sold) => json!({"outcome": "ignored"}),
+        PaymentOutcome::Declined(state) => json!({"outcome": "declined", "state": state}),
+        PaymentOutcome::Late(found) => json!({"outcome": "late", "resolution": shape::resolution(&found)}),
+        PaymentOutcome::Ignored => json!({"outcome": "ignored"}),
+    })
+}
+
+/// A seat and its token, as the office counts them. Texts that are no numbers were refused before.
+fn tokens(told: &Callback) -> Vec<(String, u64)> {
+    told.tokens.iter().map(|paid| (paid.seat.clone(), paid.token.parse().unwrap_or_default())).collect()
+}
+
+/// Money that is too little buys nothing.
+fn enough(row: &HoldRow, told: &Callback) -> Result<(), Problem> {
+    if told.amount >= row.total() {
+        return Ok(());
+    }
+    tracing::warn!(hold = %row.hold_id, payment = told.payment_ref, "a payment is less than its hold costs");
+    let detail = "the payment is less than the hold costs: nothing was sold";
+    Err(Problem::coded(StatusCode::CONFLICT, "amount_mismatch", detail))
+}
+
+/// `POST /v1/demo/pay`: the buyer's bank, played.
+pub async fn play(mut call: Call) -> Result<Response<Body>, Problem> {
+    call.query([])?;
+    let nothing = || Problem::wrong(StatusCode::NOT_FOUND, "there is nothing at this path: this server is no demo");
+    call.app.service.boxoffice_front().filter(|front| front.demo).ok_or_else(nothing)?;
+    let body = call.bytes(call.app.config.body_bytes, &["application/json"]).await?;
+    let mut fields = Fields::parse(&body)?;
+    let hold = HoldId(fields.text("hold_id")?.ok_or_else(|| missing("hold_id"))?);
+    let payment_ref = fields.text("payment_ref")?.ok_or_else(|| missing("payment_ref"))?;
+    let act = fields.take("outcome").ok_or_else(|| missing("outcome"))?;
+    fields.done()?;
+    let act: Act = serde_json::from_value(act)
+        .map_err(|_| Problem::invalid("outcome is approve, decline, slow, duplicate, out_of_order or late"))?;
+    let caller = call.visitor()?;
+    let desk = Desk::of(&call, caller, Verb::Buy)?;
+    let demo = desk.house.demo().ok_or_else(nothing)?;
+    let (row, now) = desk.office().ledger().hold(&hold).await.map_err(no)?;
+    let row = row.ok_or_else(|| super::refused(model::Refusal::NoHold(hold)))?;
+    let seats = row.seats.iter().map(|seat| (seat.id.clone(), seat.token));
+    let areas = row.areas.iter().map(|area| (area.id.clone(), area.token));
+    let tokens = seats.chain(areas).map(|(seat, token)| SeatToken { seat, token: token.to_string() }).collect();
+    let payment = Payment {
+        payment_ref,
+        hold_id: row.hold_id.0.clone(),
+        amount: row.total(),
+        tokens,
+        remaining_ms: row.expires_at.since(now),
+    };
+    let taken = demo.pay(&Order { payment, act }).await;
+    match taken {
+        Ok(true) => Ok(answer(StatusCode::ACCEPTED, &json!({"accepted": true}))),
+        _ => Err(Problem::unavailable("the bank of the demo does not answer")),
+    }
+}

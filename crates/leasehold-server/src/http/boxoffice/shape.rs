@@ -1,0 +1,302 @@
+//! The JSON of the box office.
+
+use std::collections::HashMap;
+
+use leasehold_boxoffice::layout::Layout;
+use leasehold_boxoffice::model::{
+    AreaNow, Entry, EventRow, HeldArea, HeldSeat, MoneyRow, OrderRow, Resolution, SeatNow, SeatState, SoldArea,
+    SoldSeat, Step,
+};
+use leasehold_boxoffice::office::{Availability, HoldView, StaffHold};
+use leasehold_boxoffice::pick::Hall;
+use serde_json::{Map, Value, json};
+
+use crate::cli::moment::rfc3339_at;
+
+/// An event as everybody who may see it sees it.
+pub fn event(row: &EventRow) -> Value {
+    let settings = &row.settings;
+    json!({
+        "event_id": row.event_id,
+        "name": settings.name,
+        "currency": settings.currency,
+        "ttl_ms": settings.ttl_ms,
+        "max_hold_ms": settings.max_hold_ms,
+        "pay_ms": settings.pay_ms,
+        "per_buyer": settings.per_buyer,
+        "on_sale": settings.on_sale,
+        "orphan_rule": settings.orphan_rule,
+        "frozen": row.frozen,
+        "layout_version": row.layout_version,
+        "seats": row.seats,
+    })
+}
+
+/// A row: its id and its seats.
+type Row = (String, Vec<Value>);
+
+/// The hall: sections, rows and seats in their order, and areas.
+pub fn map(row: &EventRow, layout: &Layout) -> Value {
+    let hall = Hall::new(layout);
+    let mut sections: Vec<(String, Vec<Row>)> = Vec::new();
+    for seat in hall.seats() {
+        if sections.last().is_none_or(|(id, _)| *id != seat.section) {
+            sections.push((seat.section.clone(), Vec::new()));
+        }
+        let Some((_, rows)) = sections.last_mut() else { continue };
+        if rows.last().is_none_or(|(id, _)| *id != seat.row) {
+            rows.push((seat.row.clone(), Vec::new()));
+        }
+        let Some((_, seats)) = rows.last_mut() else { continue };
+        seats.push(json!({"id": seat.id, "number": seat.number, "price": seat.price}));
+    }
+    let rows = |rows: Vec<Row>| -> Vec<Value> {
+        rows.into_iter().map(|(id, seats)| json!({"id": id, "seats": seats})).collect()
+    };
+    let sections: Vec<Value> =
+        sections.into_iter().map(|(id, inside)| json!({"id": id, "rows": rows(inside)})).collect();
+    json!({
+        "event_id": row.event_id,
+        "name": row.settings.name,
+        "currency": row.settings.currency,
+        "sections": sections,
+        "areas": layout.areas,
+    })
+}
+
+/// Every seat and its state, or only those in `only`, as text: a hall has many seats, and many look at it.
+pub fn availability(
+    now: &Availability,
+    layout: &Layout,
+    only: Option<&[String]>,
+    detail: Option<&[StaffHold]>,
+) -> String {
+    let known: HashMap<&str, &SeatNow> = now.seats.iter().map(|seat| (seat.id.as_str(), seat)).collect();
+    let holds: HashMap<&str, &StaffHold> =
+        detail.unwrap_or_default().iter().map(|hold| (hold.hold.hold_id.as_str(), hold)).collect();
+    let mut text = format!("{{\"seq\":{},\"seats\":[", now.seq);
+    let mut first = true;
+    let mut one = |id: &str| {
+        let seat = known.get(id).copied();
+        if !std::mem::take(&mut first) {
+            text.push(',');
+        }
+        if detail.is_some() {
+            let hold = seat.and_then(|seat| holds.get(seat.hold_id.as_ref()?.as_str()));
+            text.push_str(&in_detail(id, seat, hold.copied()).to_string());
+        } else {
+            let state = seat.map_or(SeatState::Free, |seat| seat.state);
+            text.push_str(&format!("{{\"id\":{},\"state\":\"{}\"}}", json!(id), word(state)));
+        }
+    };
+    match only {
+        Some(ids) => ids.iter().for_each(|id| one(id)),
+        None => layout.seats.iter().for_each(|seat| one(&seat.id)),
+    }
+    let area = |area: &AreaNow| {
+        json!({"id": area.id, "free": area.free(), "capacity": area.capacity, "held": area.held,
+               "paying": area.paying, "sold": area.sold, "blocked": area.blocked})
+    };
+    let areas: Vec<Value> = now.areas.iter().map(area).collect();
+    text.push_str(&format!("],\"areas\":{},\"totals\":{}}}", json!(areas), json!(now.totals)));
+    text
+}
+
+const fn word(state: SeatState) -> &'static str {
+    match state {
+        SeatState::Free => "free",
+        SeatState::Held => "held",
+        SeatState::Paying => "paying",
+        SeatState::Sold => "sold",
+        SeatState::Blocked => "blocked",
+    }
+}
+
+fn in_detail(id: &str, seat: Option<&SeatNow>, hold: Option<&StaffHold>) -> Value {
+    let mut shown = json!({"id": id, "state": seat.map_or(SeatState::Free, |seat| seat.state)});
+    if let Some(seat) = seat {
+        merge(&mut shown, &inside(seat, hold));
+    }
+    shown
+}
+
+/// What staff sees of a seat.
+fn inside(seat: &SeatNow, hold: Option<&StaffHold>) -> Value {
+    let mut shown = Map::new();
+    if let Some(hold) = hold {
+        shown.insert("hold_id".into(), json!(hold.hold.hold_id));
+        shown.insert("buyer".into(), json!(hold.hold.buyer));
+        shown.insert("age_ms".into(), json!(hold.age_ms));
+        shown.insert("renewals".into(), json!(hold.hold.renewals));
+        shown.insert("remaining_ms".into(), json!(hold.remaining_ms));
+    }
+    if let Some(order) = &seat.order_id {
+        shown.insert("order_id".into(), json!(order));
+    }
+    if let Some(reason) = &seat.reason {
+        shown.insert("reason".into(), json!(reason));
+    }
+    Value::Object(shown)
+}
+
+fn merge(into: &mut Value, more: &Value) {
+    if let (Some(into), Some(more)) = (into.as_object_mut(), more.as_object()) {
+        into.extend(more.clone());
+    }
+}
+
+fn held_seat(seat: &HeldSeat) -> Value {
+    json!({"id": seat.id, "token": seat.token.to_string(), "price": seat.price})
+}
+
+fn held_area(area: &HeldArea) -> Value {
+    json!({"id": area.id, "qty": area.qty, "token": area.token.to_string(), "price": area.price})
+}
+
+/// A hold as its buyer sees it. The key is in it only where it was just made.
+pub fn hold(view: &HoldView) -> Value {
+    let row = &view.hold;
+    let mut shown = json!({
+        "hold_id": row.hold_id,
+        "event_id": row.event_id,
+        "buyer": row.buyer,
+        "state": row.state,
+        "seats": row.seats.iter().map(held_seat).collect::<Vec<_>>(),
+        "areas": row.areas.iter().map(held_area).collect::<Vec<_>>(),
+        "remaining_ms": view.remaining_ms,
+        "renewable_ms": view.renewable_ms,
+        "total": view.total,
+        "renewals": row.renewals,
+    });
+    let mut more = Map::new();
+    if let Some(key) = &view.key {
+        more.insert("hold_key".into(), json!(key.expose()));
+    }
+    if let Some(payment) = &row.payment_ref {
+        more.insert("payment".into(), json!({"payment_ref": payment}));
+    }
+    if let Some(order) = &view.order_id {
+        more.insert("order_id".into(), json!(order));
+    }
+    if let Some(found) = &view.resolution {
+        more.insert("resolution".into(), resolution(found));
+    }
+    if let Some(why) = &row.ended_why {
+        more.insert("ended_why".into(), json!(why));
+    }
+    merge(&mut shown, &Value::Object(more));
+    shown
+}
+
+/// Where money that came late is.
+pub fn resolution(found: &Resolution) -> Value {
+    let mut shown = json!({"state": found.state, "steps": steps(&found.steps)});
+    if let Some(offer) = &found.offer {
+        merge(&mut shown, &json!({"offer": offer, "seats": found.seats}));
+    }
+    shown
+}
+
+fn steps(steps: &[Step]) -> Vec<Value> {
+    steps.iter().map(|step| json!({"state": step.state, "note": step.note})).collect()
+}
+
+/// A hold in lists of staff.
+pub fn staff_hold(hold: &StaffHold, waited_ms: u64) -> Value {
+    let row = &hold.hold;
+    json!({
+        "hold_id": row.hold_id,
+        "buyer": row.buyer,
+        "state": row.state,
+        "seats": row.seats.iter().map(|seat| &seat.id).collect::<Vec<_>>(),
+        "payment_ref": row.payment_ref,
+        "total": row.total(),
+        "age_ms": hold.age_ms,
+        "waited_ms": waited_ms,
+        "remaining_ms": hold.remaining_ms,
+        "renewals": row.renewals,
+    })
+}
+
+/// Money that came late, in lists of staff.
+pub fn money(row: &MoneyRow) -> Value {
+    json!({
+        "payment_ref": row.payment_ref,
+        "hold_id": row.hold_id,
+        "buyer": row.buyer,
+        "amount": row.amount,
+        "state": row.state,
+        "offer": row.offer,
+        "steps": steps(&row.steps),
+    })
+}
+
+/// An order.
+pub fn order(row: &OrderRow) -> Value {
+    let seat = |seat: &SoldSeat| json!({"id": seat.id, "token": seat.token.to_string(), "price": seat.price});
+    let area =
+        |area: &SoldArea| json!({"id": area.id, "qty": area.qty, "token": area.token.to_string(), "price": area.price});
+    json!({
+        "order_id": row.order_id,
+        "hold_id": row.hold_id,
+        "event_id": row.event_id,
+        "buyer": row.buyer,
+        "payment_ref": row.payment_ref,
+        "seats": row.seats.iter().map(seat).collect::<Vec<_>>(),
+        "areas": row.areas.iter().map(area).collect::<Vec<_>>(),
+        "total": row.total,
+        "state": row.state,
+        "late": row.late,
+    })
+}
+
+/// The number of an entry.
+pub const fn seq(entry: &Entry) -> u64 {
+    entry.seq
+}
+
+/// An entry as everybody may see it: who did it is not in it.
+pub fn happened(entry: &Entry) -> Value {
+    let seats: Vec<Value> = entry.seats.iter().map(|seat| json!({"id": seat.id, "state": seat.state})).collect();
+    let mut shown = json!({
+        "seq": entry.seq,
+        "at": rfc3339_at(entry.wall_ms),
+        "kind": entry.kind,
+        "seats": seats,
+        "areas": entry.areas,
+    });
+    if let Some(hold) = &entry.hold_id {
+        merge(&mut shown, &json!({"hold_id": hold}));
+    }
+    if let Some(order) = &entry.order_id {
+        merge(&mut shown, &json!({"order_id": order}));
+    }
+    shown
+}
+
+/// An entry for staff and webhooks: all of it.
+pub fn told(entry: &Entry) -> Value {
+    let seats: Vec<Value> = entry
+        .seats
+        .iter()
+        .map(|seat| {
+            let mut shown = json!({"id": seat.id, "state": seat.state});
+            if let Some(token) = seat.token {
+                merge(&mut shown, &json!({"token": token.to_string()}));
+            }
+            shown
+        })
+        .collect();
+    let mut shown = happened(entry);
+    merge(&mut shown, &json!({"event_id": entry.event_id, "actor": entry.actor, "seats": seats}));
+    let more = [
+        ("buyer", json!(entry.buyer)),
+        ("reason", json!(entry.reason)),
+        ("payment_ref", json!(entry.payment_ref)),
+        ("amount", json!(entry.amount)),
+    ];
+    for (name, value) in more.into_iter().filter(|(_, value)| !value.is_null()) {
+        merge(&mut shown, &json!({name: value}));
+    }
+    shown
+}

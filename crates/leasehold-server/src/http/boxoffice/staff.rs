@@ -1,0 +1,283 @@
+//! What staff does and sees: blocks, holds ended by force, the audit, the report, the invariants.
+
+use axum::body::Body;
+use hyper::header::{self, HeaderValue};
+use hyper::{Response, StatusCode};
+use leasehold_boxoffice::model::{AuditQuery, Entry, OrderRow, Reason, SetBlocks};
+use serde_json::{Value, json};
+
+use super::{Desk, no, number, shape};
+use crate::boxoffice::settler::waited;
+use crate::http::fields::Fields;
+use crate::http::problem::Problem;
+use crate::http::routes::{Call, detached};
+use crate::http::shape::json as answer;
+use crate::service::Verb;
+
+/// Entries on a page, and at most.
+const PAGE: usize = 200;
+const MOST: usize = 1000;
+/// Orders in a report as JSON; CSV has all.
+const ORDERS: usize = 1000;
+/// Seats blocked and unblocked in one go.
+const MOST_BLOCKS: usize = 5000;
+
+/// `PUT /v1/events/{e}/blocks`
+pub async fn blocks(mut call: Call) -> Result<Response<Body>, Problem> {
+    let desk = Desk::admit(&call, Verb::RunEvent)?;
+    call.query([])?;
+    let event_id = desk.event(&call)?;
+    let body = call.bytes(call.app.config.body_bytes, &["application/json"]).await?;
+    let mut fields = Fields::parse(&body)?;
+    let block = fields.texts("block")?.unwrap_or_default();
+    let unblock = fields.texts("unblock")?.unwrap_or_default();
+    let areas = area_blocks(&mut fields)?;
+    let reason = fields.reason()?;
+    fields.done()?;
+    if block.len() + unblock.len() + areas.len() == 0 {
+        return Err(Problem::invalid("say what to block or unblock"));
+    }
+    if block.len() + unblock.len() > MOST_BLOCKS {
+        return Err(Problem::invalid(format!("at most {MOST_BLOCKS} seats in one request")));
+    }
+    let made = desk.call(&call, &body)?;
+    let command = SetBlocks { event_id, block, unblock, areas, reason };
+    let done = detached(async move { desk.office().set_blocks(made, command).await }).await?.map_err(no)?;
+    Ok(answer(StatusCode::OK, &json!({"blocked": done.blocked, "unblocked": done.unblocked})))
+}
+
+/// `"areas": [{"id": "floor", "blocked": 20}]`: how many places are kept back from now on.
+fn area_blocks(fields: &mut Fields) -> Result<Vec<(String, u32)>, Problem> {
+    let wrong = || Problem::invalid("areas is a list of objects with id and blocked");
+    let areas = match fields.take("areas") {
+        None => return Ok(Vec::new()),
+        Some(Value::Array(areas)) => areas,
+        Some(_) => return Err(wrong()),
+    };
+    let one = |area: Value| {
+        let Value::Object(area) = area else { return Err(wrong()) };
+        let mut fields = Fields::of("an area", area);
+        let id = fields.text("id")?.ok_or_else(wrong)?;
+        let blocked = fields.number("blocked", "")?.ok_or_else(wrong)?;
+        fields.done()?;
+        Ok((id, u32::try_from(blocked).map_err(|_| wrong())?))
+    };
+    areas.into_iter().map(one).collect()
+}
+
+/// `POST /v1/events/{e}/seats/{s}/release`
+pub async fn force_release(mut call: Call) -> Result<Response<Body>, Problem> {
+    let desk = Desk::admit(&call, Verb::RunEvent)?;
+    call.query([])?;
+    let event = desk.event(&call)?;
+    let seat = call.segment(4)?;
+    let body = call.bytes(call.app.config.body_bytes, &["application/json"]).await?;
+    let mut fields = Fields::parse(&body)?;
+    let reason = fields.reason()?;
+    fields.done()?;
+    let made = desk.call(&call, &body)?;
+    let work = async move { desk.office().force_release(made, &event, &seat, &reason).await };
+    let view = detached(work).await?.map_err(no)?;
+    Ok(answer(StatusCode::OK, &shape::hold(&view)))
+}
+
+/// `GET /v1/events/{e}/audit`
+pub async fn audit(call: Call) -> Result<Response<Body>, Problem> {
+    let desk = Desk::admit(&call, Verb::OverseeEvent)?;
+    let [seat, since, limit, format] = call.query(["seat", "since", "limit", "format"])?;
+    let event = desk.event(&call)?;
+    desk.office().event(&event).await.map_err(no)?;
+    let since = number(since, "since")?.unwrap_or(0);
+    if is_csv(format)? {
+        return audit_csv(&desk, &event, seat, since).await;
+    }
+    let limit = match number(limit, "limit")? {
+        None => PAGE,
+        Some(limit) if (1..=MOST as u64).contains(&limit) => usize::try_from(limit).unwrap_or(PAGE),
+        Some(_) => return Err(Problem::invalid(format!("limit is a number from 1 to {MOST}"))),
+    };
+    let query = AuditQuery { since, seat, limit };
+    let entries = desk.office().audit(&event, query).await.map_err(no)?;
+    let next = (entries.len() == limit).then(|| entries.last().map(|entry| entry.seq)).flatten();
+    let entries: Vec<Value> = entries.iter().map(shape::told).collect();
+    Ok(answer(StatusCode::OK, &json!({"entries": entries, "next": next})))
+}
+
+async fn audit_csv(
+    desk: &Desk,
+    event: &leasehold_boxoffice::model::EventId,
+    seat: Option<String>,
+    since: u64,
+) -> Result<Response<Body>, Problem> {
+    let mut text = csv_line(&[
+        "seq",
+        "at",
+        "kind",
+        "actor",
+        "buyer",
+        "hold_id",
+        "order_id",
+        "seats",
+        "reason",
+        "payment_ref",
+        "amount",
+    ]);
+    let mut since = since;
+    loop {
+        let query = AuditQuery { since, seat: seat.clone(), limit: MOST };
+        let entries = desk.office().audit(event, query).await.map_err(no)?;
+        let Some(last) = entries.last() else { return Ok(csv(text)) };
+        since = last.seq;
+        entries.iter().for_each(|entry| text.push_str(&audit_line(entry)));
+    }
+}
+
+fn audit_line(entry: &Entry) -> String {
+    let told = shape::told(entry);
+    let field = |name: &str| match &told[name] {
+        Value::Null => String::new(),
+        Value::String(text) => text.clone(),
+        other => other.to_string(),
+    };
+    let seats: Vec<&str> = entry.seats.iter().map(|seat| seat.id.as_str()).collect();
+    let fields = [
+        field("seq"),
+        field("at"),
+        field("kind"),
+        field("actor"),
+        field("buyer"),
+        field("hold_id"),
+        field("order_id"),
+        seats.join(" "),
+        field("reason"),
+        field("payment_ref"),
+        field("amount"),
+    ];
+    csv_line(&fields)
+}
+
+/// `GET /v1/events/{e}/report`
+pub async fn report(call: Call) -> Result<Response<Body>, Problem> {
+    let desk = Desk::admit(&call, Verb::OverseeEvent)?;
+    let [format] = call.query(["format"])?;
+    let event = desk.event(&call)?;
+    let row = desk.office().event(&event).await.map_err(no)?;
+    if is_csv(format)? {
+        return orders_csv(&desk, &event).await;
+    }
+    let report = desk.office().report(&event).await.map_err(no)?;
+    let late = desk.office().late_money(&event).await.map_err(no)?;
+    let paying = desk.office().paying(&event).await.map_err(no)?;
+    let orders = desk.office().ledger().orders(&event, None, ORDERS).await.map_err(no)?;
+    let metrics = desk.office().metrics();
+    let lost: u64 = metrics.conflicts_total.iter().sum();
+    let asked = lost + metrics.holds_total;
+    let conflicts: serde_json::Map<String, Value> = Reason::ALL
+        .into_iter()
+        .zip(metrics.conflicts_total)
+        .map(|(reason, count)| (reason.as_str().to_owned(), json!(count)))
+        .collect();
+    let by_section: Vec<Value> = report
+        .sections
+        .iter()
+        .map(|(id, totals)| {
+            let mut shown = json!(totals);
+            shown["section"] = json!(id);
+            shown
+        })
+        .collect();
+    let stuck: Vec<Value> =
+        paying.iter().map(|hold| shape::staff_hold(hold, waited(hold, row.settings.pay_ms))).collect();
+    Ok(answer(
+        StatusCode::OK,
+        &json!({
+            "event_id": row.event_id,
+            "currency": report.currency,
+            "totals": report.totals,
+            "by_section": by_section,
+            "areas": report.areas,
+            "takings": report.takings,
+            "late_payments": late.iter().map(shape::money).collect::<Vec<_>>(),
+            "stuck_payments": stuck,
+            // Of this server, since it was started.
+            "conflict_rate": if asked == 0 { 0.0 } else { lost as f64 / asked as f64 },
+            "conflicts": conflicts,
+            "sweeper_lag_ms": (metrics.sweeper_lag_seconds * 1000.0).round() as u64,
+            "orders": orders.iter().map(shape::order).collect::<Vec<_>>(),
+        }),
+    ))
+}
+
+async fn orders_csv(desk: &Desk, event: &leasehold_boxoffice::model::EventId) -> Result<Response<Body>, Problem> {
+    let mut text = csv_line(&["order_id", "buyer", "state", "late", "payment_ref", "seat", "qty", "token", "price"]);
+    let mut after = None;
+    loop {
+        let orders = desk.office().ledger().orders(event, after.as_ref(), MOST).await.map_err(no)?;
+        let Some(last) = orders.last() else { return Ok(csv(text)) };
+        after = Some(last.order_id.clone());
+        orders.iter().for_each(|order| order_lines(order, &mut text));
+    }
+}
+
+fn order_lines(order: &OrderRow, text: &mut String) {
+    let state = match json!(order.state) {
+        Value::String(word) => word,
+        _ => String::new(),
+    };
+    let mut line = |id: &str, qty: u32, token: u64, price: u64| {
+        let (late, qty, token, price) = (order.late.to_string(), qty.to_string(), token.to_string(), price.to_string());
+        let fields = [&order.order_id.0, &order.buyer.0, &state, &late, &order.payment_ref, id, &qty, &token, &price];
+        text.push_str(&csv_line(&fields));
+    };
+    order.seats.iter().for_each(|seat| line(&seat.id, 1, seat.token, seat.price));
+    order.areas.iter().for_each(|area| line(&area.id, area.qty, area.token, area.price));
+}
+
+/// `GET /v1/events/{e}/invariants`
+pub async fn invariants(call: Call) -> Result<Response<Body>, Problem> {
+    let desk = Desk::admit(&call, Verb::OverseeEvent)?;
+    call.query([])?;
+    let event = desk.event(&call)?;
+    let checks = desk.office().invariants(&event).await.map_err(no)?;
+    let ok = checks.iter().all(|check| check.ok);
+    Ok(answer(StatusCode::OK, &json!({"ok": ok, "checks": checks})))
+}
+
+fn is_csv(format: Option<String>) -> Result<bool, Problem> {
+    match format.as_deref() {
+        None | Some("json") => Ok(false),
+        Some("csv") => Ok(true),
+        Some(_) => Err(Problem::invalid("format is json or csv")),
+    }
+}
+
+/// One line of CSV. A field that a spreadsheet would take for a formula is made a text: names come from strangers.
+fn csv_line<T: AsRef<str>>(fields: &[T]) -> String {
+    let field = |text: &T| {
+        let text = text.as_ref();
+        let formula = text.starts_with(['=', '+', '-', '@', '\t', '\r']);
+        let text = if formula { format!("'{text}") } else { text.to_owned() };
+        if text.contains([',', '"', '\n', '\r']) { format!("\"{}\"", text.replace('"', "\"\"")) } else { text }
+    };
+    let fields: Vec<String> = fields.iter().map(field).collect();
+    format!("{}\r\n", fields.join(","))
+}
+
+fn csv(text: String) -> Response<Body> {
+    let mut response = Response::new(Body::from(text));
+    let kind = HeaderValue::from_static("text/csv; charset=utf-8");
+    response.headers_mut().insert(header::CONTENT_TYPE, kind);
+    response
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Goal: a name by a stranger is neither a formula nor a new field in somebody's spreadsheet.
+    #[test]
+    fn csv_is_safe_to_open() {
+        assert_eq!(csv_line(&["a", "b,c", "say \"x\"", "l1\nl2"]), "a,\"b,c\",\"say \"\"x\"\"\",\"l1\nl2\"\r\n");
+        assert_eq!(csv_line(&["=1+1", "+4", "-5", "@x", "5"]), "'=1+1,'+4,'-5,'@x,5\r\n");
+    }
+}

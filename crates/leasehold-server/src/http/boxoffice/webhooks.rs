@@ -1,0 +1,123 @@
+//! Webhooks: made, listed, taken away. Their secrets are shown once, when they are made.
+
+use axum::body::Body;
+use hyper::{Response, StatusCode};
+use leasehold_boxoffice::model::{EventId, Refusal, WebhookRow};
+use leasehold_boxoffice::sign::{SECRET_BYTES, hex};
+use serde_json::{Value, json};
+
+use super::{Desk, no, refused};
+use crate::http::fields::{Fields, missing};
+use crate::http::problem::Problem;
+use crate::http::routes::{Call, detached};
+use crate::http::shape::json as answer;
+use crate::service::Verb;
+
+/// More than anybody needs, and few enough to be looked at four times a second.
+const MOST: usize = 100;
+
+/// `POST /v1/webhooks`
+pub async fn create(mut call: Call) -> Result<Response<Body>, Problem> {
+    let desk = Desk::admit(&call, Verb::RunEvent)?;
+    call.query([])?;
+    let body = call.bytes(call.app.config.body_bytes, &["application/json"]).await?;
+    let mut fields = Fields::parse(&body)?;
+    let url = fields.text("url")?.ok_or_else(|| missing("url"))?;
+    let event_id = fields.text("event")?.map(EventId);
+    let secret = fields.text("secret")?;
+    fields.done()?;
+    desk.house.outbound().guard().target(&url).map_err(|why| Problem::invalid(why.to_string()))?;
+    if let Some(event) = &event_id {
+        desk.sees(event)?;
+        desk.office().event(event).await.map_err(no)?;
+    } else if !desk.caller.principal.prefixes.is_empty() {
+        return Err(Problem::forbidden("this key sees some events only: name one"));
+    }
+    if secret.as_ref().is_some_and(|secret| !(SECRET_BYTES..=256).contains(&secret.len())) {
+        return Err(Problem::invalid(format!("secret is {SECRET_BYTES} to 256 bytes")));
+    }
+    let (id, drawn) = names(&desk, &call, &body)?;
+    let row = WebhookRow { id, event_id, url, secret: secret.unwrap_or(drawn), active: true };
+    detached(async move { store(&desk, row).await }).await?
+}
+
+/// The id and the secret of a new webhook. With an idempotency key a retry has the same.
+fn names(desk: &Desk, call: &Call, body: &[u8]) -> Result<(String, String), Problem> {
+    let seed = match desk.idem(call, body)? {
+        Some(idem) => idem.key,
+        None => {
+            let mut bits = [0; 32];
+            getrandom::fill(&mut bits).map_err(|_| Problem::unavailable("the system has no random bits to give"))?;
+            bits
+        }
+    };
+    let id = format!("w_{}", hex(&desk.house.derive("webhook", &seed)[..12]));
+    Ok((id, hex(&desk.house.derive("webhook secret", &seed))))
+}
+
+async fn store(desk: &Desk, row: WebhookRow) -> Result<Response<Body>, Problem> {
+    let ledger = desk.office().ledger();
+    let known = ledger.webhooks().await.map_err(no)?;
+    if let Some(same) = known.iter().find(|known| known.id == row.id) {
+        // The id comes of the idempotency key: this is a retry, or another request under the same key.
+        let is_same = WebhookRow { active: row.active, ..same.clone() } == row;
+        return if is_same { Ok(made(same)) } else { Err(refused(Refusal::Mismatch)) };
+    }
+    if known.len() >= MOST {
+        return Err(Problem::coded(
+            StatusCode::TOO_MANY_REQUESTS,
+            "quota",
+            format!("there are at most {MOST} webhooks"),
+        ));
+    }
+    // A new one hears what happens from now on.
+    for (event, head) in ledger.heads().await.map_err(no)? {
+        if row.event_id.as_ref().is_none_or(|only| *only == event) {
+            ledger.advance_webhook(&row.id, &event, head).await.map_err(no)?;
+        }
+    }
+    ledger.put_webhook(row.clone()).await.map_err(no)?;
+    Ok(made(&row))
+}
+
+fn made(row: &WebhookRow) -> Response<Body> {
+    let mut shown = shown(row);
+    shown["secret"] = json!(row.secret);
+    answer(StatusCode::CREATED, &shown)
+}
+
+fn shown(row: &WebhookRow) -> Value {
+    json!({"webhook_id": row.id, "event": row.event_id, "url": row.url, "active": row.active})
+}
+
+/// Whether a webhook is theirs to see.
+fn sees(desk: &Desk, row: &WebhookRow) -> bool {
+    match &row.event_id {
+        Some(event) => desk.caller.sees_event(&event.0),
+        None => desk.caller.principal.prefixes.is_empty(),
+    }
+}
+
+/// `GET /v1/webhooks`
+pub async fn list(call: Call) -> Result<Response<Body>, Problem> {
+    let desk = Desk::admit(&call, Verb::RunEvent)?;
+    call.query([])?;
+    let rows = desk.office().ledger().webhooks().await.map_err(no)?;
+    let webhooks: Vec<Value> = rows.iter().filter(|row| sees(&desk, row)).map(shown).collect();
+    Ok(answer(StatusCode::OK, &json!({"webhooks": webhooks})))
+}
+
+/// `DELETE /v1/webhooks/{w}`
+pub async fn remove(call: Call) -> Result<Response<Body>, Problem> {
+    let desk = Desk::admit(&call, Verb::RunEvent)?;
+    call.query([])?;
+    let id = call.segment(2)?;
+    let rows = desk.office().ledger().webhooks().await.map_err(no)?;
+    let theirs = rows.iter().any(|row| row.id == id && sees(&desk, row));
+    if !theirs || !desk.office().ledger().remove_webhook(&id).await.map_err(no)? {
+        return Err(Problem::coded(StatusCode::NOT_FOUND, "not_found", "there is no such webhook"));
+    }
+    let mut response = Response::new(Body::empty());
+    *response.status_mut() = StatusCode::NO_CONTENT;
+    Ok(response)
+}

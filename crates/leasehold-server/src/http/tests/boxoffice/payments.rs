@@ -1,0 +1,187 @@
+//! Money: told by a provider, at its own time, in its own order.
+
+use leasehold_boxoffice::provider::{Callback, Outcome, SeatToken};
+
+use super::*;
+
+fn callback(hold: &Hold, id: &str, outcome: Outcome) -> Callback {
+    let token = |seat: &Value| SeatToken {
+        seat: seat["id"].as_str().unwrap().into(),
+        token: seat["token"].as_str().unwrap().into(),
+    };
+    Callback {
+        callback_id: id.into(),
+        payment_ref: format!("pi-{}", hold.id),
+        hold_id: hold.id.clone(),
+        outcome,
+        amount: hold.whole["total"].as_u64().unwrap(),
+        tokens: hold.whole["seats"].as_array().unwrap().iter().map(token).collect(),
+        at: "2027-01-01T00:00:00Z".into(),
+    }
+}
+
+async fn tell(server: &Server, told: &Callback) -> Reply {
+    tell_signed(server, told, PROVIDER).await
+}
+
+async fn tell_signed(server: &Server, told: &Callback, secret: &str) -> Reply {
+    let (body, signature) = told.signed(&Secrets::new(&[secret]).unwrap(), 1).unwrap();
+    let body: Value = serde_json::from_slice(&body).unwrap();
+    // The client writes JSON again: only what comes out the same fits its signature.
+    let signature = if body.to_string().into_bytes() == serde_json::to_vec(told).unwrap() {
+        signature
+    } else {
+        let stamp = leasehold_boxoffice::sign::Stamp { at_ms: 1, seq: None };
+        leasehold_boxoffice::sign::header(&Secrets::new(&[secret]).unwrap(), stamp, body.to_string().as_bytes())
+    };
+    let headers = [("Leasehold-Signature", signature.as_str())];
+    server.client().await.ask("POST", "/v1/payments/callback", &headers, Some(&body)).await
+}
+
+async fn paying(server: &Server, event: &str, seats: &[&str], buyer: &str) -> Hold {
+    let hold = server.hold(event, seats, buyer).await;
+    server.of_hold(&hold, "pay", &json!({"payment_ref": format!("pi-{}", hold.id)})).await.with(200);
+    hold
+}
+
+/// Goal: a capture makes the order, once, however often it is told; a decline gives the hold back; forgeries and
+/// payments that do not fit sell nothing.
+#[tokio::test(flavor = "multi_thread")]
+async fn callbacks_count_once_and_only_if_they_are_right() {
+    let server = Server::start().await;
+    let event = server.event(&hall()).await;
+    let hold = paying(&server, &event, &["A-1", "A-2"], "ada").await;
+    let right = callback(&hold, "cb-1", Outcome::Captured);
+    tell_signed(&server, &right, "somebody else's secret").await.problem(401, "bad_signature");
+    server.post("/v1/payments/callback", &json!({})).await.problem(401, "bad_signature");
+    tell(&server, &Callback { amount: 8999, ..right.clone() }).await.problem(409, "amount_mismatch");
+    assert_eq!(server.show_hold(&hold).await["state"], json!("paying"));
+
+    let told = tell(&server, &right).await.with(200).json();
+    schema::holds(&told, "Settled");
+    assert_eq!(told["outcome"], json!("order"));
+    let again = tell(&server, &right).await.with(200).json();
+    schema::holds(&again, "Settled");
+    let other = tell(&server, &Callback { callback_id: "cb-2".into(), ..right.clone() }).await.with(200).json();
+    schema::holds(&other, "Settled");
+    // Out of order: the decline of an earlier try comes last, and is overtaken by events.
+    let late = tell(&server, &callback(&hold, "cb-0", Outcome::Declined)).await.with(200).json();
+    assert_eq!(late["outcome"], json!("ignored"), "{late}");
+    assert_eq!(server.state_of(&event, "A-1").await, "sold");
+    let confirmed = server.of_hold(&hold, "confirm", &json!({"payment_ref": format!("pi-{}", hold.id)})).await;
+    assert_eq!(confirmed.with(201).json()["order_id"], told["order"]["order_id"]);
+
+    let bob = paying(&server, &event, &["B-1"], "bob").await;
+    let told = tell(&server, &callback(&bob, "cb-3", Outcome::Declined)).await.with(200).json();
+    assert_eq!((&told["outcome"], &told["state"]), (&json!("declined"), &json!("active")));
+    assert_eq!(server.show_hold(&bob).await["state"], json!("active"));
+    // Money for a token that is not the newest buys nothing, and goes back.
+    let cleo = paying(&server, &event, &["B-2"], "cleo").await;
+    let stale = SeatToken { seat: "B-2".into(), token: "1".into() };
+    let told = tell(&server, &Callback { tokens: vec![stale], ..callback(&cleo, "cb-4", Outcome::Captured) }).await;
+    let told = told.with(200).json();
+    assert_eq!((&told["outcome"], &told["resolution"]["state"]), (&json!("late"), &json!("refund_due")), "{told}");
+    let report = server.get(&format!("/v1/events/{event}/report")).await.with(200).json();
+    assert_eq!(report["takings"]["orders"], json!(1));
+    server.lawful(&event).await;
+    server.end().await;
+}
+
+/// Goal: money after the deadline buys the same seats if they are free, else others are offered, else it goes back; every
+/// step is shown to buyer and staff.
+#[tokio::test(flavor = "multi_thread")]
+async fn late_money_takes_the_ladder() {
+    let server = Server::start().await;
+    let event = server.event(&hall_with(json!({"pay_ms": 300}))).await;
+    let ada = paying(&server, &event, &["A-1"], "ada").await;
+    server.until_hold_is(&ada, "lapsed").await;
+    let told = tell(&server, &callback(&ada, "cb-a", Outcome::Captured)).await.with(200).json();
+    schema::holds(&told, "Settled");
+    assert_eq!((&told["outcome"], &told["order"]["late"]), (&json!("order"), &json!(true)), "still free: {told}");
+
+    let bob = paying(&server, &event, &["A-2"], "bob").await;
+    server.until_hold_is(&bob, "lapsed").await;
+    server.buy(&event, &["A-2"], "cleo").await;
+    let told = tell(&server, &callback(&bob, "cb-b", Outcome::Captured)).await.with(200).json();
+    schema::holds(&told, "Settled");
+    assert_eq!((&told["outcome"], &told["resolution"]["state"]), (&json!("late"), &json!("offered")), "{told}");
+    let shown = server.show_hold(&bob).await;
+    assert_eq!(shown["resolution"]["offer"], told["resolution"]["offer"], "{shown}");
+    let confirm = server.of_hold(&bob, "confirm", &json!({"payment_ref": format!("pi-{}", bob.id)})).await;
+    let gone = confirm.problem(410, "expired");
+    assert_eq!(gone["resolution"]["state"], json!("offered"), "{gone}");
+    let report = server.get(&format!("/v1/events/{event}/report")).await.with(200).json();
+    schema::holds(&report, "Report");
+    let late = report["late_payments"].as_array().unwrap();
+    assert!(late.iter().any(|money| money["buyer"] == "bob" && money["state"] == "offered"), "{report}");
+    server.lawful(&event).await;
+    server.end().await;
+}
+
+/// Goal: at a demo every outcome of the bank comes back over HTTP and does what it is called; refunds too.
+#[tokio::test(flavor = "multi_thread")]
+async fn the_bank_of_the_demo_calls_back() {
+    let server = Server::start().await;
+    let event = server.demo().await;
+    let play = async |hold: &Hold, outcome: &str| {
+        let payment = format!("pi-{}", hold.id);
+        server.of_hold(hold, "pay", &json!({"payment_ref": payment})).await.with(200);
+        let body = json!({"hold_id": hold.id, "payment_ref": payment, "outcome": outcome});
+        let taken = server.post("/v1/demo/pay", &body).await.with(202).json();
+        schema::holds(&taken, "Accepted");
+    };
+    let approve = server.hold(&event, &["A-1", "A-2"], "ada").await;
+    play(&approve, "approve").await;
+    let duplicate = server.hold(&event, &["A-3"], "bob").await;
+    play(&duplicate, "duplicate").await;
+    let decline = server.hold(&event, &["A-4"], "cleo").await;
+    play(&decline, "decline").await;
+    let shuffled = server.hold(&event, &["A-5"], "dan").await;
+    play(&shuffled, "out_of_order").await;
+    for hold in [&approve, &duplicate, &shuffled] {
+        let sold = server.until_hold_is(hold, "sold").await;
+        assert!(sold["order_id"].is_string(), "{sold}");
+    }
+    server.until_hold_is(&decline, "active").await;
+    for bad in
+        [json!({"hold_id": "h", "payment_ref": "p", "outcome": "steal"}), json!({"hold_id": "h", "outcome": "approve"})]
+    {
+        server.post("/v1/demo/pay", &bad).await.problem(400, "invalid");
+    }
+    server
+        .post("/v1/demo/pay", &json!({"hold_id": "h", "payment_ref": "p", "outcome": "late"}))
+        .await
+        .problem(404, "not_found");
+    server.lawful(&event).await;
+    server.end().await;
+}
+
+/// Goal: money that must go back does, through the provider, over HTTP, and staff sees each step.
+#[tokio::test(flavor = "multi_thread")]
+async fn money_without_seats_goes_back() {
+    let server = Server::start().await;
+    server.demo().await;
+    let one = json!({"name": "One seat", "on_sale": true, "pay_ms": 300,
+                     "seats": [{"id": "A-1", "section": "S", "row": "A", "number": 1, "price": 100}]});
+    let event = server.event(&one).await;
+    let ada = paying(&server, &event, &["A-1"], "ada").await;
+    server.until_hold_is(&ada, "lapsed").await;
+    server.buy(&event, &["A-1"], "bob").await;
+    let pay = json!({"hold_id": ada.id, "payment_ref": format!("pi-{}", ada.id), "outcome": "approve"});
+    server.post("/v1/demo/pay", &pay).await.with(202);
+    let end = Instant::now() + PATIENCE;
+    loop {
+        let report = server.get(&format!("/v1/events/{event}/report")).await.with(200).json();
+        let late = &report["late_payments"][0];
+        if late["state"] == "refunded" {
+            let states: Vec<&str> =
+                late["steps"].as_array().unwrap().iter().map(|s| s["state"].as_str().unwrap()).collect();
+            assert_eq!(states, ["received", "refund_due", "refunded"]);
+            break;
+        }
+        assert!(Instant::now() < end, "{report}");
+        moment().await;
+    }
+    server.lawful(&event).await;
+    server.end().await;
+}

@@ -1,0 +1,94 @@
+//! `[boxoffice]`: tickets, webhooks and the payment provider.
+
+use std::fmt;
+use std::time::Duration;
+
+use leasehold_boxoffice::sign::SECRET_BYTES;
+use serde::Deserialize;
+
+use super::units::Span;
+
+/// How the box office is run.
+#[derive(Clone, Debug, PartialEq, Eq, Deserialize)]
+#[serde(deny_unknown_fields, default)]
+pub struct BoxOffice {
+    /// What tickets are signed with: one, or two while it is being changed.
+    pub ticket_secrets: Vec<Secret>,
+    /// How long a ticket lives.
+    pub ticket_ttl: Span,
+    /// The event that the buyers' page begins with.
+    pub default_event: Option<String>,
+    /// Where the payment provider is asked for refunds.
+    pub provider_url: Option<String>,
+    /// What the payment provider signs with: one, or two while it is being changed.
+    pub provider_secrets: Vec<Secret>,
+    /// Webhooks and the provider may stand in a private network.
+    pub allow_private_targets: bool,
+}
+
+impl Default for BoxOffice {
+    fn default() -> Self {
+        Self {
+            ticket_secrets: Vec::new(),
+            ticket_ttl: Span::seconds(3600),
+            default_event: None,
+            provider_url: None,
+            provider_secrets: Vec::new(),
+            allow_private_targets: false,
+        }
+    }
+}
+
+impl BoxOffice {
+    /// Who this server is, as the holder of leases of its own.
+    pub fn name(&self) -> String {
+        format!("boxoffice-{}", std::process::id())
+    }
+
+    /// Refuses what cannot work.
+    ///
+    /// # Errors
+    ///
+    /// The sentence.
+    pub fn check(&self) -> Result<(), String> {
+        for (field, secrets) in [("ticket_secrets", &self.ticket_secrets), ("provider_secrets", &self.provider_secrets)]
+        {
+            if secrets.len() > 2 {
+                return Err(format!("boxoffice.{field} is one secret, or two while it is being changed"));
+            }
+            if secrets.iter().any(|secret| secret.0.len() < SECRET_BYTES) {
+                return Err(format!("boxoffice.{field}: a secret is at least {SECRET_BYTES} bytes"));
+            }
+        }
+        let ttl = self.ticket_ttl.0;
+        if ttl < Duration::from_mins(1) || ttl > Duration::from_hours(24) {
+            return Err(format!("boxoffice.ticket_ttl is from 1m to 24h, got {}", self.ticket_ttl));
+        }
+        if self.provider_url.is_some() && self.provider_secrets.is_empty() {
+            return Err("boxoffice.provider_url needs boxoffice.provider_secrets".into());
+        }
+        let guard = leasehold_boxoffice::webhook::guard::Guard { allow_private: self.allow_private_targets };
+        match self.provider_url.as_deref().map(|url| guard.target(url)) {
+            Some(Err(why)) => Err(format!("boxoffice.provider_url: {why}")),
+            _ => Ok(()),
+        }
+    }
+}
+
+/// A text that no log shows.
+#[derive(Clone, PartialEq, Eq, Deserialize)]
+#[serde(transparent)]
+pub struct Secret(String);
+
+impl Secret {
+    /// The text.
+    pub fn expose(&self) -> &str {
+        &self.0
+    }
+}
+
+impl fmt::Debug for Secret {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("Secret(…)")
+    }
+}
