@@ -3,6 +3,7 @@
 import { useEffect, useLayoutEffect, useReducer, useState } from 'preact/hooks';
 import { Text, Ticking, useMedia } from '../shared/bits';
 import { keepFocus } from '../shared/focus';
+import { Problem } from '../shared/http';
 import { span } from '../shared/words';
 import { Api, office as askOffice, type EventLine } from '../office/api';
 import { Glyphs } from '../office/glyphs';
@@ -11,7 +12,7 @@ import { Seating } from './seating';
 import { Shop } from './shop';
 import { fromAddress } from './ticket';
 
-type Stage = { at: 'asking' } | { at: 'none' } | { at: 'events'; events: EventLine[] } | { at: 'shop'; shop: Shop };
+type Stage = { at: 'asking' } | { at: 'none' } | { at: 'closed' } | { at: 'events'; events: EventLine[] } | { at: 'shop'; shop: Shop };
 
 export function App() {
   const [stage, setStage] = useState<Stage>({ at: 'asking' });
@@ -58,6 +59,7 @@ export function App() {
             This server sells no seats. What is held here shows on <a href="/locks">the page of locks</a>.
           </p>
         )}
+        {stage.at === 'closed' && <p>Please come in through the shop that sells the seats: its link brings your ticket.</p>}
         {stage.at === 'events' && <Events events={stage.events} />}
       </main>
     </div>
@@ -69,10 +71,20 @@ async function choose(): Promise<Stage> {
   const office = await askOffice();
   if (office === null) return { at: 'none' };
   const event = said.event ?? office.default_event;
-  if (event === null) return { at: 'events', events: await new Api(() => null).events() };
+  if (event === null) return events();
   const shop = new Shop(office, event);
   void shop.start();
   return { at: 'shop', shop };
+}
+
+/** Nothing is on sale here by itself: what there is, if everybody may see it. */
+async function events(): Promise<Stage> {
+  try {
+    return { at: 'events', events: await new Api(() => null).events() };
+  } catch (error) {
+    if (error instanceof Problem && error.status < 500) return { at: error.status === 401 || error.status === 403 ? 'closed' : 'none' };
+    throw error;
+  }
 }
 
 function Events({ events }: { events: EventLine[] }) {

@@ -7,7 +7,7 @@
 import { now } from '../shared/clock';
 import { Problem, sentence } from '../shared/http';
 import { freshId, holdPath, holdsPath, idOf, type Alternative, type Api, type Conflict, type Hold, type HoldState, type Order } from '../office/api';
-import { Vault, type Bought, type Kind, type Pending } from './vault';
+import { Vault, type Bought, type Kept, type Kind, type Pending } from './vault';
 
 export interface Held {
   hold_id: string;
@@ -19,6 +19,8 @@ export interface Held {
   ends: number;
   renewableUntil: number;
   paymentRef: string | null;
+  /** Offered for money that came too late: to be taken or not. */
+  paid: boolean;
 }
 
 export interface Refusal {
@@ -51,6 +53,9 @@ export class Basket {
   private readonly vault: Vault;
   private timer: number | undefined;
   private asked = 0;
+  private lateTimer: number | undefined;
+  /** What became of money that came too late, step by step. */
+  steps: string[] = [];
 
   constructor(
     private readonly api: Api,
@@ -64,6 +69,7 @@ export class Basket {
     this.vault.onOther(() => {
       this.order = this.vault.order;
       void this.refresh();
+      void this.followLate();
     });
     document.addEventListener('visibilitychange', () => !document.hidden && void this.refresh());
     // Back brings a page out of the cache as it was: its clock stood still meanwhile.
@@ -74,6 +80,7 @@ export class Basket {
     const pending = this.vault.pending;
     if (pending !== null) await this.attempt(pending);
     await this.refresh();
+    void this.followLate();
     this.ready = true;
     this.changed();
   }
@@ -84,8 +91,13 @@ export class Basket {
     return this.act('hold', holdsPath(this.event), wish);
   }
 
-  change(add: string[], remove: string[]): Promise<boolean> {
-    return this.act('change', this.path('seats'), { add, remove });
+  change(add: string[], remove: string[], areas: { id: string; qty: number }[] = []): Promise<boolean> {
+    return this.act('change', this.path('seats'), { add, remove, ...(areas.length > 0 && { add_areas: areas }) });
+  }
+
+  /** Takes what is offered for money that came too late. */
+  accept(): Promise<boolean> {
+    return this.act('confirm', this.path('confirm'), { payment_ref: this.vault.hold?.payment_ref });
   }
 
   renew(): Promise<boolean> {
@@ -208,6 +220,7 @@ export class Basket {
       this.vault.hold = { hold_id: hold.hold_id, hold_key: hold.hold_key ?? '' };
       this.vault.order = null;
       this.order = null;
+      this.steps = [];
     }
     if (kind === 'release') this.ended('Your seats are given back.');
     else if (kind === 'confirm') this.sold(said as Order);
@@ -273,7 +286,7 @@ export class Basket {
     if (said.state === 'sold') {
       this.sold({ order_id: said.order_id ?? '', seats: said.seats ?? [], areas: said.areas ?? [], total: said.total ?? 0 });
     } else if (said.state === 'released') this.ended('Your seats are given back.');
-    else if (said.state === 'lapsed') this.ended(lapsedNote(said));
+    else if (said.state === 'lapsed') this.lapsed(said);
     else {
       this.take(said, asked);
       if (before === 'paying' && said.state === 'active') this.note = 'The payment was declined. Your seats are still held for you.';
@@ -291,6 +304,7 @@ export class Basket {
       ends: asked + (said.remaining_ms ?? 0),
       renewableUntil: said.renewable_ms === undefined ? (old?.renewableUntil ?? 0) : asked + said.renewable_ms,
       paymentRef: said.payment?.payment_ref ?? this.vault.hold?.payment_ref ?? null,
+      paid: this.vault.hold?.paid ?? false,
     };
     this.lookLater();
   }
@@ -303,6 +317,52 @@ export class Basket {
     this.vault.hold = null;
     this.held = null;
     this.note = 'Your seats are bought.';
+  }
+
+  // --- money that comes too late
+
+  private lapsed(said: Hold): void {
+    const kept = this.vault.hold;
+    const paid = said.payment?.payment_ref;
+    if (kept === null || paid === undefined) {
+      this.ended('Your time is over. The seats are free again.');
+      return;
+    }
+    this.vault.late = { ...kept, payment_ref: paid };
+    this.ended('The time to pay is over. If your money still comes, this page says what becomes of it.');
+    void this.followLate();
+  }
+
+  /** Looks what became of the money, until it is decided. */
+  private async followLate(): Promise<void> {
+    window.clearTimeout(this.lateTimer);
+    const late = this.vault.late;
+    if (late === null) return;
+    const asked = now();
+    const said = (await this.api.get(holdPath(late.hold_id), { 'Leasehold-Hold-Key': late.hold_key }).catch(() => null)) as Hold | null;
+    if (this.vault.late?.hold_id !== late.hold_id) return;
+    if (said === null || !this.resolved(late, said, asked)) this.lateTimer = window.setTimeout(() => void this.followLate(), eager);
+    this.changed();
+  }
+
+  private resolved(late: Kept, said: Hold, asked: number): boolean {
+    const found = said.resolution;
+    this.steps = (found?.steps ?? []).map(({ state, note }) => note || state.replaceAll('_', ' '));
+    if (said.state === 'sold' || found?.state === 'sold') {
+      this.sold({ order_id: said.order_id ?? '', seats: said.seats ?? [], areas: said.areas ?? [], total: said.total ?? 0 });
+      this.note = 'Your money came late, and the seats were still free: they are yours.';
+    } else if (found?.state === 'offered' && found.offer !== undefined && this.vault.hold === null) {
+      this.vault.hold = { ...late, hold_id: found.offer, paid: true };
+      this.take({ hold_id: found.offer, state: 'active', seats: (found.seats ?? []).map((id) => ({ id, token: '' })), remaining_ms: 0 }, asked);
+      this.note = 'Your money came too late for your seats. These are as good, and held for you.';
+      void this.refresh();
+    } else if (found?.state === 'refund_due' || found?.state === 'refunded') {
+      this.note = 'Your money came too late and the seats are gone. It goes back to you.';
+    } else {
+      return false;
+    }
+    this.vault.late = null;
+    return true;
   }
 
   private ended(note: string): void {
@@ -319,13 +379,3 @@ const notes: Partial<Record<Kind, string>> = {
   pay: 'Your seats are safe while you pay.',
   demo: 'The test provider has the payment.',
 };
-
-/** Money that came too late took one of three ways; the server says which. */
-function lapsedNote(said: Hold): string {
-  const ways: Record<string, string> = {
-    refund: 'The time to pay was over and the seats are gone. Your money goes back to you.',
-    refunded: 'The time to pay was over and the seats are gone. Your money goes back to you.',
-    offered: 'The time to pay was over and the seats are gone. Equal seats are offered to you instead.',
-  };
-  return ways[said.resolution ?? ''] ?? 'Your time is over. The seats are free again.';
-}

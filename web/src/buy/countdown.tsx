@@ -23,6 +23,7 @@ export function Countdown({ basket, held }: { basket: Basket; held: Held }) {
     });
   }, []);
   const paying = held.state === 'paying';
+  const fixed = paying || held.paid;
   // Renewing helps while the end can still move.
   const room = held.renewableUntil - held.ends > 1000;
   return (
@@ -33,7 +34,7 @@ export function Countdown({ basket, held }: { basket: Basket; held: Held }) {
       <p class="quiet">
         <Ticking text={(moment) => under(held, moment, paying)} />
       </p>
-      {!paying && (
+      {!fixed && (
         <div class="actions">
           <button type="button" aria-disabled={!room || basket.busy !== null} onClick={() => room && void basket.renew()}>
             {basket.busy === 'renew' ? 'Asking…' : 'More time'}

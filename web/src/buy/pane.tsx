@@ -23,10 +23,22 @@ export function BasketPane({ shop }: { shop: Shop }) {
         {shop.gone !== null && <p class="note warned">{shop.gone}</p>}
       </div>
       <Trouble shop={shop} />
+      {basket.steps.length > 0 && (
+        <details class="steps">
+          <summary>What became of your money</summary>
+          <ol>
+            {basket.steps.map((step) => (
+              <li>
+                <Text of={step} />
+              </li>
+            ))}
+          </ol>
+        </details>
+      )}
       {held !== null && <Countdown key={held.hold_id} basket={basket} held={held} />}
       {held !== null && <Things shop={shop} seats={held.seats} areas={held.areas} total={held.total} />}
       {held === null && order !== null && <Bought shop={shop} />}
-      {held?.state === 'paying' ? <Paying shop={shop} held={held} /> : <Picking shop={shop} />}
+      {held?.state === 'paying' ? <Paying shop={shop} held={held} /> : held?.paid ? <Offered shop={shop} /> : <Picking shop={shop} />}
     </>
   );
 }
@@ -60,6 +72,21 @@ function Things({ shop, seats, areas, total }: { shop: Shop; seats: string[]; ar
         <span>Total</span> <span>{price(total, shop.currency)}</span>
       </p>
     </>
+  );
+}
+
+/** Seats for money that came too late: there is nothing to pay any more, only a yes or a no. */
+function Offered({ shop }: { shop: Shop }) {
+  const { basket } = shop;
+  return (
+    <div class="actions">
+      <button type="button" class="primary large" aria-disabled={basket.busy !== null} onClick={() => void basket.accept()}>
+        Take these seats
+      </button>
+      <button type="button" aria-disabled={basket.busy !== null} onClick={() => void basket.release()}>
+        No, my money back
+      </button>
+    </div>
   );
 }
 

@@ -105,7 +105,7 @@ function Best({ shop, hall }: { shop: Shop; hall: Hall }) {
 
 /** Places without a number, as many as one wants. */
 function Areas({ shop }: { shop: Shop }) {
-  const fixed = shop.basket.held !== null || !shop.selling;
+  const fixed = shop.basket.held?.state === 'paying' || shop.basket.held?.paid === true || !shop.selling;
   return (
     <section class="areas" aria-labelledby="areas-title">
       <h2 id="areas-title">Places without a number</h2>

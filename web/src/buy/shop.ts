@@ -148,7 +148,7 @@ export class Shop {
     const leaving = [...this.leaving];
     const all = held !== null && seats.length === 0 && held.areas.length === 0 && leaving.length === held.seats.length;
     const wish = { ...(seats.length > 0 && { seats }), ...(areas.length > 0 && { areas }) };
-    const done = held === null ? this.basket.hold(wish) : all ? this.basket.release() : this.basket.change(seats, leaving);
+    const done = held === null ? this.basket.hold(wish) : all ? this.basket.release() : this.basket.change(seats, leaving, areas);
     if (await done) this.clear();
     else if (this.basket.refusal !== null) this.unpick(this.basket.refusal.conflicts.map(({ seat }) => seat ?? ''));
   }

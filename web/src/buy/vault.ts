@@ -8,6 +8,8 @@ export interface Kept {
   hold_id: string;
   hold_key: string;
   payment_ref?: string;
+  /** It is paid already: seats that are offered for money that came too late. */
+  paid?: boolean;
 }
 
 /** A call that was begun. Kept before it is sent: told again with the same key, it is done once. */
@@ -27,7 +29,7 @@ export interface Bought {
   total: number;
 }
 
-type Slot = 'hold' | 'pending' | 'order';
+type Slot = 'hold' | 'pending' | 'order' | 'late';
 
 export class Vault {
   private readonly channel = typeof BroadcastChannel === 'undefined' ? null : new BroadcastChannel('leasehold');
@@ -63,6 +65,14 @@ export class Vault {
   }
   set pending(value: Pending | null) {
     this.write('pending', value);
+  }
+
+  /** A hold whose time to pay is over, while money may still come for it. */
+  get late(): Kept | null {
+    return this.read('late');
+  }
+  set late(value: Kept | null) {
+    this.write('late', value);
   }
 
   get order(): Bought | null {

@@ -99,7 +99,16 @@ export interface Hold {
   total?: number;
   payment?: Payment | null;
   order_id?: string | null;
-  resolution?: string | null;
+  /** Where money that came late is. */
+  resolution?: Resolution | null;
+}
+
+export interface Resolution {
+  state: 'received' | 'sold' | 'offered' | 'refund_due' | 'refunded';
+  /** The hold on seats that are offered instead: opened by the same key, to be confirmed with the same payment. */
+  offer?: string;
+  seats?: string[];
+  steps?: { state: string; note: string }[];
 }
 
 export interface Order {

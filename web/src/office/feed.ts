@@ -117,6 +117,8 @@ export class Feed {
   }
 
   private message({ event, data }: Message): void {
+    // The server says why it hangs up. The next attempt tells whether it is for good.
+    if (event === 'end') return;
     const said = event === 'reset' ? null : parsed(data);
     const changed = said === null ? null : this.seats.hear(said);
     if (said === null) this.afresh();

@@ -36,8 +36,11 @@ export function Actions({ desk }: { desk: Desk }) {
       <button type="button" class={frozen ? '' : 'danger'} onClick={() => setAsking(frozen ? 'unfreeze' : 'freeze')}>
         {frozen ? 'Go on selling…' : 'Stop sales…'}
       </button>
-      <button type="button" onClick={() => void download(desk)}>
-        CSV of everything
+      <button type="button" onClick={() => void download(desk, 'report')}>
+        Orders as CSV
+      </button>
+      <button type="button" onClick={() => void download(desk, 'audit')}>
+        Everything as CSV
       </button>
       {asking === 'block' && (
         <Reason
@@ -71,12 +74,12 @@ export function Actions({ desk }: { desk: Desk }) {
 }
 
 /** Asked with the key in a header, so not by a plain link; handed to the browser as a file. */
-async function download(desk: Desk): Promise<void> {
-  const text = await desk.csv();
+async function download(desk: Desk, of: 'report' | 'audit'): Promise<void> {
+  const text = await desk.csv(of);
   if (text === null) return;
   const link = document.createElement('a');
   link.href = URL.createObjectURL(new Blob([text], { type: 'text/csv' }));
-  link.download = `${desk.settings?.event_id ?? 'event'}.csv`;
+  link.download = `${desk.settings?.event_id ?? 'event'}-${of === 'report' ? 'orders' : 'audit'}.csv`;
   link.click();
   window.setTimeout(() => URL.revokeObjectURL(link.href), 10_000);
 }

@@ -25,6 +25,8 @@ export interface Checks {
 
 const calm = 4000;
 const eager = 400;
+/** More happened to no seat, unless somebody plays with it. */
+const mostEntries = 10_000;
 
 export class Desk {
   needKey: string | null | false = false;
@@ -157,9 +159,22 @@ export class Desk {
     const seat = this.open;
     if (seat === null) return;
     await this.attempt(async () => {
-      const said = await this.api.get(this.path(`audit?seat=${encodeURIComponent(seat)}`));
-      if (this.open === seat) this.history = entries(said);
+      const all = await this.audit(seat);
+      if (this.open === seat) this.history = all;
     });
+  }
+
+  /** All of it, the newest first. */
+  private async audit(seat: string): Promise<Fields[]> {
+    const all: Fields[] = [];
+    let since: string | number | null = 0;
+    while (since !== null && all.length < mostEntries) {
+      const query = new URLSearchParams({ seat, since: String(since), limit: '1000' });
+      const said = (await this.api.get(this.path(`audit?${query}`))) as { entries?: Fields[]; next?: number | null };
+      all.push(...(said.entries ?? []));
+      since = said.next ?? null;
+    }
+    return all.reverse();
   }
 
   async readChecks(): Promise<void> {
@@ -168,8 +183,8 @@ export class Desk {
     });
   }
 
-  async csv(): Promise<string | null> {
-    return this.attempt(() => this.api.text(this.path('report?format=csv')));
+  async csv(of: 'report' | 'audit'): Promise<string | null> {
+    return this.attempt(() => this.api.text(this.path(`${of}?format=csv`)));
   }
 
   // --- doing. Each throws what the server refused, so that the question stays open.
@@ -251,11 +266,4 @@ export class Desk {
       for (const listener of this.listeners) listener();
     }, 50);
   }
-}
-
-/** The list in an answer, whatever the answer calls it. */
-export function entries(said: unknown): Fields[] {
-  if (Array.isArray(said)) return said as Fields[];
-  const lists = Object.values((said ?? {}) as Fields).filter(Array.isArray);
-  return (lists[0] ?? []) as Fields[];
 }

@@ -24,6 +24,7 @@ export function Value({ name, of, currency }: { name: string; of: unknown; curre
 function text(of: unknown): string {
   if (typeof of === 'string') return of;
   if (typeof of === 'object' && of !== null && 'id' in of && typeof of.id === 'string') return of.id;
+  if (typeof of === 'object' && of !== null && 'state' in of) return [of.state, 'note' in of ? of.note : ''].filter(Boolean).join(': ');
   return typeof of === 'object' ? JSON.stringify(of) : String(of);
 }
 
