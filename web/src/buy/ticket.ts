@@ -23,7 +23,10 @@ function kept(event: string): Kept | null {
 
 export const ticketOf = (event: string): string | null => kept(event)?.ticket ?? null;
 
-/** Under --demo. The buyer stays the same: the cap and the holds are the buyer's. */
+/** Was it minted by this page, and not by a shop? Then it can be minted again. */
+export const isOurs = (event: string): boolean => (kept(event)?.buyer ?? null) !== null;
+
+/** Under --demo, and where a server asks for no keys. The buyer stays the same: cap and holds are the buyer's. */
 export async function mint(event: string): Promise<void> {
   const buyer = kept(event)?.buyer;
   const body = JSON.stringify(buyer ? { event, buyer } : { event });
