@@ -253,6 +253,32 @@ onEvent('a wall clock set to next year changes nothing', {}, async ({ page }) =>
   assert.ok(left > 200 && left <= 300, `${left} s left`);
 });
 
+// Goal: where keys are asked for, a shop's link brings the ticket, which does not stay in the address; without one the
+// page says what to do.
+onEvent('a ticket comes by link', { demo: false, roles: ['admin', 'boxoffice'] }, async ({ server, page, event }) => {
+  await page.getByText('Please come in again through the shop').waitFor();
+  const { ticket } = await server.ask('POST', '/v1/tickets', { event, buyer: 'b-17' });
+  await page.goto(`${server.url}/docs`);
+  await page.goto(`${server.url}/#event=${event}&ticket=${encodeURIComponent(ticket)}`);
+  await live(page);
+  assert.ok(!page.url().includes('ticket'));
+  await hold(page, 'A-1');
+  const { seats } = await server.ask('GET', `/v1/events/${event}/availability?detail=1`);
+  assert.equal(seats.find(({ id }) => id === 'A-1').buyer, 'b-17');
+});
+
+// Goal: whoever opens the demo has a hall of 400 seats before them, on sale.
+onEvent('the demo opens on its hall', {}, async ({ server, page }) => {
+  await page.goto(`${server.url}/docs`);
+  await page.goto(`${server.url}/`);
+  await live(page);
+  await page.getByText('400 seats available').waitFor();
+  assert.equal(await page.locator('.hall .seat').count(), 400);
+  assert.equal(await page.locator('.hall .seat[tabindex="0"]').count(), 1, 'one stop for Tab');
+  await shot(page, 'buy-demo');
+  await hold(page, 'F-10', 'F-11');
+});
+
 // Goal: places without a number, and the cap of one buyer over everything.
 onEvent('places and the cap of a buyer', { event: { per_buyer: 3 } }, async ({ page }) => {
   await live(page);

@@ -146,7 +146,9 @@ function Sale({ shop }: { shop: Shop }) {
           {shop.failed === null && !(shop.hall !== null && feed.seats.begun) && <p class="quiet">Opening the hall…</p>}
         </main>
         <aside class="basket" aria-labelledby="basket-title">
-          <BasketPane shop={shop} />
+          <div>
+            <BasketPane shop={shop} />
+          </div>
         </aside>
       </div>
     </div>

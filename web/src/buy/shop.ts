@@ -150,7 +150,11 @@ export class Shop {
     const wish = { ...(seats.length > 0 && { seats }), ...(areas.length > 0 && { areas }) };
     const done = held === null ? this.basket.hold(wish) : all ? this.basket.release() : this.basket.change(seats, leaving, areas);
     if (await done) this.clear();
-    else if (this.basket.refusal !== null) this.unpick(this.basket.refusal.conflicts.map(({ seat }) => seat ?? ''));
+    else if (this.basket.refusal !== null) {
+      // Whoever was refused looks at something old.
+      void this.feed.whole();
+      this.unpick(this.basket.refusal.conflicts.map(({ seat }) => seat ?? ''));
+    }
   }
 
   private unpick(ids: string[]): void {

@@ -30,7 +30,7 @@ export function SeatList(props: Look) {
       </div>
       {sections.map(({ id, name, rows }) => (
         <section key={id} aria-label={`Section ${name}`}>
-          <h3>Section {name}</h3>
+          <h2>Section {name}</h2>
           {rows.map((row) => (
             <Row key={row.id} look={props} name={row.id} seats={row.seats.filter(listed)} />
           ))}
@@ -58,7 +58,7 @@ function Row({ look, name, seats }: { look: Look; name: string; seats: Placed[] 
   };
   return (
     <div class="row-line">
-      <h4>Row {name}</h4>
+      <h3>Row {name}</h3>
       <div class="row-seats" role="group" aria-label={`Row ${name}`} ref={line} onKeyDown={pressed}>
         {seats.map((seat) => (
           <SeatButton

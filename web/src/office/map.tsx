@@ -13,6 +13,7 @@ export interface Look {
   /** undefined: not to be picked. */
   pressed: (id: string) => boolean | undefined;
   marked?: (id: string) => boolean;
+  inside?: (id: string) => string | undefined;
   onPick: (id: string, event: MouseEvent | KeyboardEvent) => void;
 }
 
@@ -86,6 +87,7 @@ export function SeatMap(props: Look) {
                       word={props.word(seat.id)}
                       pressed={props.pressed(seat.id)}
                       marked={props.marked?.(seat.id) ?? false}
+                      inside={props.inside?.(seat.id)}
                       reached={seat.id === reached}
                       onPick={(id, event) => {
                         setAt(id);

@@ -17,6 +17,8 @@ export interface SeatProps {
   pressed: boolean | undefined;
   /** Staff: marked for what is done next. */
   marked?: boolean;
+  /** Staff: shown in the map instead of the number, such as the age of a hold. */
+  inside?: string | undefined;
   /** In the list, with its price beside it. */
   wide?: boolean;
   onPick: (id: string, event: MouseEvent) => void;
@@ -25,11 +27,11 @@ export interface SeatProps {
 /** A class, for `shouldComponentUpdate`: news of one seat must not draw four hundred. */
 export class SeatButton extends Component<SeatProps> {
   override shouldComponentUpdate(next: SeatProps): boolean {
-    const keys = ['seat', 'shown', 'word', 'currency', 'reached', 'pressed', 'marked', 'wide'] as const;
+    const keys = ['seat', 'shown', 'word', 'currency', 'reached', 'pressed', 'marked', 'inside', 'wide'] as const;
     return keys.some((key) => next[key] !== this.props[key]);
   }
 
-  render({ seat, shown, word, currency, reached, pressed, marked, wide }: SeatProps) {
+  render({ seat, shown, word, currency, reached, pressed, marked, inside, wide }: SeatProps) {
     const where = wide ? {} : { style: { '--x': String(seat.x), '--y': String(seat.y) } };
     const label = full(seat, currency, word) + (marked ? ', marked' : '');
     return (
@@ -48,12 +50,14 @@ export class SeatButton extends Component<SeatProps> {
         {...where}
       >
         <Glyph of={shown} />
-        <span class="number" aria-hidden="true">
-          {seat.number}
-        </span>
-        {wide && (
-          <span class="rest" aria-hidden="true">
-            {amount(seat.price, currency)}, {word}
+        {wide ? (
+          // Word for word the end of the label: who speaks to the computer says what is seen.
+          <span class="rest">
+            <b>seat {seat.number}</b>, {amount(seat.price, currency)}, {word}
+          </span>
+        ) : (
+          <span class="number" aria-hidden="true">
+            {inside ?? seat.number}
           </span>
         )}
       </button>

@@ -79,28 +79,41 @@ export function SeatPane({ desk, hall, feed, id }: { desk: Desk; hall: Hall; fee
   );
 }
 
-const first = ['kind', 'at', 'seq', 'reason', 'actor', 'buyer'];
+/** What stands in the first line, or is the same in every entry. */
+const said = ['kind', 'at', 'reason', 'event_id'];
 
 function History({ entries, currency }: { entries: Fields[] | null; currency: string }) {
   if (entries === null) return <p class="quiet">Asking the server…</p>;
   if (entries.length === 0) return <p class="quiet">Nothing yet.</p>;
   return (
     <ol class="history">
-      {entries.map((entry) => {
-        const names = [...first.filter((name) => name in entry), ...Object.keys(entry).filter((name) => !first.includes(name))];
-        return (
-          <li>
-            <b>{String(entry['kind'] ?? 'event')}</b>{' '}
-            {names
-              .filter((name) => name !== 'kind' && entry[name] !== null && entry[name] !== '')
+      {entries.map((entry) => (
+        <li key={String(entry['seq'])}>
+          <p>
+            <b>{String(entry['kind'] ?? 'event').replaceAll('_', ' ')}</b>{' '}
+            <span class="quiet">{String(entry['at'] ?? '').replace('T', ' ')}</span>
+          </p>
+          {typeof entry['reason'] === 'string' && entry['reason'] !== '' && (
+            <p class="why">
+              <Text of={entry['reason']} />
+            </p>
+          )}
+          <dl class="facts-of">
+            {Object.keys(entry)
+              .filter((name) => !said.includes(name) && !empty(entry[name]))
               .map((name) => (
-                <span class="pair">
-                  <span class="quiet">{title(name)}</span> <Value name={name} of={entry[name]} currency={currency} />
-                </span>
+                <div>
+                  <dt>{title(name)}</dt>
+                  <dd>
+                    <Value name={name} of={entry[name]} currency={currency} />
+                  </dd>
+                </div>
               ))}
-          </li>
-        );
-      })}
+          </dl>
+        </li>
+      ))}
     </ol>
   );
 }
+
+const empty = (value: unknown): boolean => value === null || value === '' || (Array.isArray(value) && value.length === 0);

@@ -22,6 +22,7 @@ export function HallView({ desk, hall, feed }: { desk: Desk; hall: Hall; feed: F
     word: (id) => word(feed, id),
     pressed: (id) => (marking ? desk.marked.has(id) : desk.open === id),
     marked: (id) => desk.marked.has(id),
+    inside: (id) => age(feed, id),
     onPick: (id, event) => {
       if (event instanceof KeyboardEvent) desk.mark([id], true);
       else if (marking || event.shiftKey) desk.mark([id], !desk.marked.has(id));
@@ -44,6 +45,12 @@ export function HallView({ desk, hall, feed }: { desk: Desk; hall: Hall; feed: F
       <Legend states={states} words={staffWords} />
     </>
   );
+}
+
+/** The age of a hold in minutes, in the place of the seat's number: old ones are seen from afar. */
+function age(feed: Feed, id: string): string | undefined {
+  const ms = feed.seats.line(id)?.age_ms;
+  return ms === undefined ? undefined : `${Math.floor(ms / 60_000)}m`;
 }
 
 /** `held by b-17 for 2 min, 1 renewal`. In whole minutes: a label that changes every second is drawn every second. */
