@@ -14,7 +14,7 @@ export default defineConfig({
     assetsInlineLimit: 0,
     modulePreload: { polyfill: false },
     reportCompressedSize: true,
-    rollupOptions: { input: { locks: 'locks.html' } },
+    rollupOptions: { input: { locks: 'locks.html', buy: 'buy.html', staff: 'staff.html' } },
   },
   server: {
     // `LEASEHOLD_HTTP=http://127.0.0.1:7400 npx vite` edits the page against a running server.

@@ -2,8 +2,9 @@
 // Debian's Chromium. Nothing is shared between tests but the browser.
 
 import { spawn, execFile } from 'node:child_process';
-import { rmSync } from 'node:fs';
+import { readFileSync, rmSync } from 'node:fs';
 import { mkdir, mkdtemp, rm } from 'node:fs/promises';
+import { createRequire } from 'node:module';
 import { createServer } from 'node:net';
 import { tmpdir } from 'node:os';
 import { join } from 'node:path';
@@ -48,8 +49,9 @@ export class Server {
   #key = null;
 
   /** With roles, a key for each is made before the start, and `keys[role]` holds it. */
-  static async start({ roles = [] } = {}) {
+  static async start({ roles = [], args = [] } = {}) {
     const server = new Server();
+    server.args = args;
     server.data = await mkdtemp(join(tmpdir(), 'leasehold-web-'));
     server.port = await freePort();
     server.resp = await freePort();
@@ -82,7 +84,7 @@ export class Server {
 
   async up() {
     const where = ['--http', `127.0.0.1:${this.port}`, '--resp', `127.0.0.1:${this.resp}`];
-    this.#child = spawn(binary, ['serve', '--data', this.data, ...where], {
+    this.#child = spawn(binary, ['serve', '--data', this.data, ...where, ...this.args], {
       stdio: ['ignore', 'ignore', 'pipe'],
     });
     const child = this.#child;
@@ -114,8 +116,8 @@ export class Server {
     rmSync(this.data, { recursive: true, force: true });
   }
 
-  async ask(method, path, body, key = this.#key) {
-    const headers = { 'Content-Type': 'application/json' };
+  async ask(method, path, body, key = this.#key, more = {}) {
+    const headers = { 'Content-Type': 'application/json', ...more };
     if (key !== null) headers.Authorization = `Bearer ${key}`;
     const answer = await fetch(this.url + path, { method, headers, body: JSON.stringify(body) });
     if (!answer.ok) throw new Error(`${method} ${path}: ${answer.status} ${await answer.text()}`);
@@ -163,7 +165,7 @@ export async function openBrowser() {
 }
 
 /** The page, in a context of its own. Anything the browser complains of is a failure, unless `down` is expected. */
-export async function openPage(browser, server, { hash = '', ...options } = {}) {
+export async function openPage(browser, server, { path = '/locks', roles, args, ...options } = {}) {
   const context = await browser.newContext({ viewport: { width: 1280, height: 800 }, ...options });
   const page = await context.newPage();
   page.complaints = [];
@@ -178,9 +180,20 @@ export async function openPage(browser, server, { hash = '', ...options } = {}) 
     const session = await context.newCDPSession(page);
     await session.send('Emulation.setCPUThrottlingRate', { rate: slow });
   }
-  await page.goto(`${server.url}/locks${hash}`);
+  await page.goto(server.url + path);
   return page;
 }
+
+/** The barriers that axe finds: contrast, names, roles. */
+const axe = readFileSync(createRequire(import.meta.url).resolve('axe-core/axe.min.js'), 'utf8');
+export async function findings(page) {
+  const { violations } = await page.evaluate(`${axe}; axe.run(document, { resultTypes: ['violations'] })`);
+  return violations.map(({ id, impact, nodes }) => `${impact} ${id}: ${nodes.map((node) => node.html.slice(0, 120)).join(' | ')}`);
+}
+
+/** How far the page could be scrolled sideways. */
+export const sideways = (page) =>
+  page.evaluate(() => document.documentElement.scrollWidth - document.documentElement.clientWidth);
 
 /** The names in the list, in order. */
 export const names = (page) => page.locator('.row .cell.name').evaluateAll((cells) => cells.map((c) => c.textContent));

@@ -2,10 +2,8 @@
 
 import assert from 'node:assert/strict';
 import { execFileSync } from 'node:child_process';
-import { readFileSync } from 'node:fs';
-import { createRequire } from 'node:module';
 import { after, before, test } from 'node:test';
-import { focusOn, lostFocus, names, openBrowser, openPage, rowOf, Server, shot, state, until, watchFocus } from './harness.mjs';
+import { findings, focusOn, lostFocus, names, openBrowser, openPage, rowOf, Server, shot, sideways, state, until, watchFocus } from './harness.mjs';
 
 let browser;
 before(async () => {
@@ -44,8 +42,6 @@ const seconds = (text) => {
   assert.ok(found, `a remaining time, not ${JSON.stringify(text)}`);
   return Number(found[1] ?? 0) * 60 + Number(found[2] ?? 0);
 };
-const sideways = (page) =>
-  page.evaluate(() => document.documentElement.scrollWidth - document.documentElement.clientWidth);
 
 // Goal: a newcomer is told how to take a first lock, and sees it without reloading; it goes when it is released.
 // Method: the very command the page shows for curl is run by a shell.
@@ -422,11 +418,6 @@ for (const width of [320, 360]) {
 }
 
 // Goal: nobody is kept out by contrast, missing names or roles, in light and in dark, in any state of the page.
-const axe = readFileSync(createRequire(import.meta.url).resolve('axe-core/axe.min.js'), 'utf8');
-async function findings(page) {
-  const { violations } = await page.evaluate(`${axe}; axe.run(document, { resultTypes: ['violations'] })`);
-  return violations.map(({ id, impact, nodes }) => `${impact} ${id}: ${nodes.map((node) => node.html.slice(0, 120)).join(' | ')}`);
-}
 for (const colorScheme of ['light', 'dark']) {
   onPage(`no barriers, ${colorScheme}`, { colorScheme }, async ({ server, page }) => {
     await live(page);

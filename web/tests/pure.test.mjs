@@ -5,11 +5,11 @@ import { test } from 'node:test';
 import { fileURLToPath } from 'node:url';
 import { runnerImport } from 'vite';
 
-const load = async (name) => (await runnerImport(fileURLToPath(new URL(`../src/locks/${name}.ts`, import.meta.url)))).module;
-const words = await load('words');
-const { compareNames } = await load('order');
-const { Cutter } = await load('cutter');
-const { Listing, contains } = await load('listing');
+const load = async (name) => (await runnerImport(fileURLToPath(new URL(`../src/${name}.ts`, import.meta.url)))).module;
+const words = await load('shared/words');
+const { compareNames } = await load('locks/order');
+const { Cutter } = await load('shared/cutter');
+const { Listing, contains } = await load('locks/listing');
 
 const row = (name, token = '1', ends = 1000) => ({
   name,

@@ -1,7 +1,7 @@
-// What the server says, and how it is asked. The key is kept for this tab only (sessionStorage) and travels in
-// a header, never in an address.
+// What the server says of leases, and how it is asked.
 
-import { now } from './clock';
+import { now } from '../shared/clock';
+import { ask, Problem } from '../shared/http';
 
 export type Mode = 'exclusive' | 'shared' | 'permits';
 
@@ -70,54 +70,6 @@ export interface Status {
   recent: Ending[];
   auth: 'none' | 'required';
   role: string[];
-}
-
-/** The server's considered answer that it will not, by its stable code. */
-export class Problem extends Error {
-  constructor(
-    readonly status: number,
-    readonly code: string,
-    detail: string,
-  ) {
-    super(detail);
-  }
-}
-
-const keyItem = 'leasehold.key';
-
-export const key = {
-  get: (): string | null => sessionStorage.getItem(keyItem),
-  set: (value: string) => sessionStorage.setItem(keyItem, value),
-  forget: () => sessionStorage.removeItem(keyItem),
-  /** A header cannot carry everything that can be pasted into a field. */
-  usable: (value: string) => /^[\x21-\x7e]+$/.test(value),
-};
-
-export function headers(more: Record<string, string> = {}): Record<string, string> {
-  const held = key.get();
-  return held === null ? more : { ...more, Authorization: `Bearer ${held}` };
-}
-
-/** An answer that takes longer than this is no answer: the page says so instead of waiting in silence. */
-const patience = 20_000;
-
-async function ask(path: string, init: RequestInit = {}): Promise<unknown> {
-  const answer = await fetch(path, {
-    cache: 'no-store',
-    credentials: 'omit',
-    redirect: 'error',
-    signal: AbortSignal.timeout(patience),
-    ...init,
-    headers: headers(init.headers as Record<string, string> | undefined),
-  });
-  if (!answer.ok) throw await problem(answer);
-  return answer.json();
-}
-
-export async function problem(answer: Response): Promise<Problem> {
-  const said = (await answer.json().catch(() => ({}))) as { code?: string; detail?: string; title?: string };
-  const sentence = said.detail ?? said.title ?? `The server answered ${answer.status}.`;
-  return new Problem(answer.status, said.code ?? 'unknown', sentence);
 }
 
 function received(wire: WireResource, at: number): Resource {

@@ -2,21 +2,21 @@
 
 import { useEffect, useLayoutEffect, useMemo, useReducer, useRef, useState } from 'preact/hooks';
 import type { Resource } from './api';
-import { Ticking, useMedia } from './bits';
-import { stamp } from './clock';
+import { Ticking, useMedia } from '../shared/bits';
+import { stamp } from '../shared/clock';
 import { DetailPane } from './detail';
 import { Empty } from './empty';
-import { Gate } from './gate';
+import { Gate } from '../shared/gate';
 import { Head } from './head';
 import { Help } from './help';
-import { keepFocus } from './focus';
+import { keepFocus } from '../shared/focus';
 import { useKeys } from './keys';
 import { List, type ListHandle } from './list';
 import type { Live } from './live';
 import { Recent } from './recent';
 import { Revoke } from './revoke';
 import { shown as rowsFor } from './shown';
-import { exact } from './words';
+import { exact } from '../shared/words';
 
 const lettersItem = 'leasehold.letters';
 const typingPause = 250;
@@ -25,7 +25,7 @@ export function App({ live }: { live: Live }) {
   const [, redraw] = useReducer((n: number) => n + 1, 0);
   useEffect(() => live.onChange(() => redraw(undefined)), [live]);
 
-  useLayoutEffect(() => keepFocus(document.body), []);
+  useLayoutEffect(() => keepFocus(document.body, ['#detail-title', '#key', '#list', '#main']), []);
 
   const narrow = useMedia('(max-width: 719px)');
   const single = useMedia('(max-width: 1079px)');
@@ -96,7 +96,10 @@ export function App({ live }: { live: Live }) {
       </a>
       <Head live={live} narrow={narrow} onHelp={() => setHelp(true)} />
       {live.link === 'key' ? (
-        <Gate live={live} />
+        <Gate wrong={live.error} action="Show locks" onKey={(key) => live.useKey(key)}>
+          A key with the role <b>read</b> shows what is held; with <b>admin</b> it can also revoke. An operator makes
+          one with <code>leasehold key create --role read</code>.
+        </Gate>
       ) : (
         <div class={`columns tab-${tab}`}>
           <main id="main" class="main" tabIndex={-1} inert={covered}>

@@ -2,11 +2,11 @@
 
 import { useLayoutEffect, useRef, useState } from 'preact/hooks';
 import type { Resource } from './api';
-import { Text, Ticking } from './bits';
-import { stamp } from './clock';
+import { Text, Ticking } from '../shared/bits';
+import { stamp } from '../shared/clock';
 import type { Detail, Live } from './live';
 import { Mode } from './row';
-import { ago, count, counted, exact, span } from './words';
+import { ago, count, counted, exact, span } from '../shared/words';
 
 interface Props {
   live: Live;

@@ -1,6 +1,6 @@
 // Nothing is held: how to take the first lock, three ways.
 
-import { Copyable } from './bits';
+import { Copyable } from '../shared/bits';
 import type { Live } from './live';
 
 export function Empty({ live }: { live: Live }) {

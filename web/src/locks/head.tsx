@@ -1,9 +1,10 @@
 // The head of the page: is it live, how busy is the server, what does its engine promise?
 
-import { key, promiseNames, type PromiseName, type Status } from './api';
-import { Ticking } from './bits';
+import { promiseNames, type PromiseName, type Status } from './api';
+import { Ticking } from '../shared/bits';
+import { key } from '../shared/http';
 import type { Link, Live } from './live';
-import { count, rate, span } from './words';
+import { count, rate, span } from '../shared/words';
 
 export const promises: Record<PromiseName, { word: string; means: string }> = {
   durable: { word: 'durable', means: 'what was answered survives a crash' },

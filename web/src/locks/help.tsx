@@ -1,7 +1,7 @@
 // The shortcuts, and what the words on the page mean.
 
 import { promiseNames } from './api';
-import { Dialog } from './bits';
+import { Dialog } from '../shared/bits';
 import { promises } from './head';
 
 const shortcuts: [string[], string][] = [

@@ -6,12 +6,13 @@
 // What is out of view is not asked for: the cost of an open page does not grow with the number of leases.
 
 import * as api from './api';
-import { Problem, type Resource, type Status } from './api';
-import { now } from './clock';
-import type { Message } from './cutter';
+import type { Resource, Status } from './api';
+import { now } from '../shared/clock';
+import type { Message } from '../shared/cutter';
 import { Listing, mostRows, type LeaseEvent } from './listing';
 import { compareNames } from './order';
-import { Stream } from './sse';
+import { key, Problem, sentence } from '../shared/http';
+import { Stream } from '../shared/sse';
 
 /** connecting: nothing shown yet · live · reconnecting: what is shown is old · key: waits for a key. */
 export type Link = 'connecting' | 'live' | 'reconnecting' | 'key';
@@ -52,7 +53,7 @@ export class Live {
   version = 0;
 
   private readonly listeners = new Set<() => void>();
-  private readonly stream = new Stream('/v1/watch', {
+  private readonly stream = new Stream('/v1/watch', key.get, {
     opened: () => this.opened(),
     heard: () => this.heard(),
     messages: (batch) => this.messages(batch),
@@ -102,12 +103,12 @@ export class Live {
   }
 
   useKey(value: string): void {
-    api.key.set(value);
+    key.set(value);
     this.start();
   }
 
   forgetKey(): void {
-    api.key.forget();
+    key.forget();
     this.close();
     this.start();
   }
@@ -366,7 +367,7 @@ export class Live {
 
   private failed(error: unknown): void {
     if (error instanceof Problem && error.status === 401) {
-      this.needKey(api.key.get() === null ? null : 'The server does not accept this key.');
+      this.needKey(key.get() === null ? null : 'The server does not accept this key.');
       return;
     }
     // A call that did not reach the server: the stream notices too, and says so.
@@ -378,7 +379,7 @@ export class Live {
     this.era += 1;
     this.stream.stop();
     // A key that is refused is of no use here, and a secret is not kept without use.
-    api.key.forget();
+    key.forget();
     this.link = 'key';
     this.error = why;
     this.all = new Listing('');
@@ -435,6 +436,3 @@ function parsed(data: string): Said | null {
 
 const isKind = (event: string): event is LeaseEvent['kind'] =>
   event === 'granted' || event === 'released' || event === 'lapsed' || event === 'revoked';
-
-export const sentence = (error: unknown): string =>
-  error instanceof Problem ? error.message : 'The server does not answer. Nothing is known of what became of it.';

@@ -1,9 +1,9 @@
 // What ended without its owner: by time, or by an operator.
 
-import { Text, Ticking } from './bits';
-import { stamp } from './clock';
+import { Text, Ticking } from '../shared/bits';
+import { stamp } from '../shared/clock';
 import type { Live } from './live';
-import { ago } from './words';
+import { ago } from '../shared/words';
 
 export function Recent({ live, onOpen }: { live: Live; onOpen: (name: string) => void }) {
   const recent = live.status?.recent ?? [];

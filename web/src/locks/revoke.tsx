@@ -2,9 +2,10 @@
 
 import { useState } from 'preact/hooks';
 import { addressable, type Resource } from './api';
-import { Dialog, Text } from './bits';
-import { sentence, type Live } from './live';
-import { counted } from './words';
+import { Dialog, Text } from '../shared/bits';
+import { sentence } from '../shared/http';
+import type { Live } from './live';
+import { counted } from '../shared/words';
 
 /** The server's limit, in bytes of UTF-8. */
 const longest = 256;

@@ -1,10 +1,10 @@
 // One resource in the list: its first holder, and how many more there are.
 
 import type { Resource } from './api';
-import { Text, Ticking } from './bits';
-import { stamp } from './clock';
+import { Text, Ticking } from '../shared/bits';
+import { stamp } from '../shared/clock';
 import { remaining } from './detail';
-import { ago, count, exact } from './words';
+import { ago, count, exact } from '../shared/words';
 
 export const columns = ['Resource', 'Mode', 'Holder', 'Token', 'Since', 'Remaining', 'Waiting, in order'] as const;
 

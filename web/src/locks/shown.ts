@@ -6,7 +6,7 @@
 import type { Resource } from './api';
 import { contains, type Listing } from './listing';
 import type { Live } from './live';
-import { count, counted } from './words';
+import { count, counted } from '../shared/words';
 
 interface Span {
   listing: Listing;

@@ -1,4 +1,5 @@
-//! Pages: the built files of `/locks`, and the docs page, all in the binary. They hold no data and need no key.
+//! Pages: the built files of `/`, `/admin` and `/locks`, and the docs page, all in the binary. They hold no data and need
+//! no key.
 
 use axum::body::Body;
 use hyper::header::{self, HeaderValue};
@@ -21,12 +22,14 @@ struct Docs;
 const FOR_EVER: &str = "public, max-age=31536000, immutable";
 const ASK_AGAIN: &str = "no-cache";
 
-/// `GET /`
-pub async fn home(_call: Call) -> Result<Response<Body>, Problem> {
-    let mut response = Response::new(Body::empty());
-    *response.status_mut() = StatusCode::TEMPORARY_REDIRECT;
-    response.headers_mut().insert(header::LOCATION, HeaderValue::from_static("/locks"));
-    Ok(response)
+/// `GET /`: the page for buyers. Where nothing is sold, it leads to the locks.
+pub async fn buy(call: Call) -> Result<Response<Body>, Problem> {
+    file(&call, Dist::get("buy.html"), "buy.html", ASK_AGAIN)
+}
+
+/// `GET /admin`: the page for staff of the box office.
+pub async fn staff(call: Call) -> Result<Response<Body>, Problem> {
+    file(&call, Dist::get("staff.html"), "staff.html", ASK_AGAIN)
 }
 
 /// `GET /locks`

@@ -87,7 +87,8 @@ pub static ROUTES: &[Route] = &[
     route!(GET "/openapi.json", None, openapi::json),
     route!(GET "/docs", None, pages::docs),
     route!(GET "/docs/{*file}", None, pages::docs_file),
-    route!(GET "/", None, pages::home),
+    route!(GET "/", None, pages::buy),
+    route!(GET "/admin", None, pages::staff),
     route!(GET "/locks", None, pages::locks),
     route!(GET "/assets/{*file}", None, pages::asset),
 ];

@@ -1,10 +1,18 @@
 // Asks for an API key. It stays in this tab (sessionStorage) and is sent as a header, never in an address.
 
+import type { ComponentChildren } from 'preact';
 import { useLayoutEffect, useRef, useState } from 'preact/hooks';
-import { key } from './api';
-import type { Live } from './live';
+import { key } from './http';
 
-export function Gate({ live }: { live: Live }) {
+interface Props {
+  /** Why the last key was refused. */
+  wrong: string | null;
+  action: string;
+  onKey: (key: string) => void;
+  children: ComponentChildren;
+}
+
+export function Gate(props: Props) {
   const field = useRef<HTMLInputElement>(null);
   // Not by `autofocus`, which browsers heed once: the gate also comes back, after a key that was refused.
   useLayoutEffect(() => field.current?.focus(), []);
@@ -13,18 +21,15 @@ export function Gate({ live }: { live: Live }) {
   const submit = (event: Event) => {
     event.preventDefault();
     const trimmed = value.trim();
-    if (key.usable(trimmed)) live.useKey(trimmed);
+    if (key.usable(trimmed)) props.onKey(trimmed);
     else setWrong(trimmed === '' ? 'Please paste a key.' : 'A key has no spaces and only plain characters.');
   };
-  const message = wrong ?? live.error;
+  const message = wrong ?? props.wrong;
   return (
     <main id="main" class="gate" tabIndex={-1}>
       <form onSubmit={submit} autoComplete="off">
         <h2>This server asks for a key</h2>
-        <p>
-          A key with the role <b>read</b> shows what is held; with <b>admin</b> it can also revoke. An operator makes
-          one with <code>leasehold key create --role read</code>.
-        </p>
+        <p>{props.children}</p>
         <label for="key">API key</label>
         <div class="field">
           <input
@@ -42,7 +47,7 @@ export function Gate({ live }: { live: Live }) {
             }}
           />
           <button type="submit" class="primary">
-            Show locks
+            {props.action}
           </button>
         </div>
         {message !== null && (

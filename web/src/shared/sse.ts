@@ -3,8 +3,8 @@
 // Laws: an event is handed on once, in order; a reconnect says which event was the last (Last-Event-ID); a
 // silent line is a dead line (the server sends a comment every 15 s).
 
-import { headers, problem, type Problem } from './api';
 import { Cutter, type Message } from './cutter';
+import { bearer, problem, type Problem } from './http';
 
 export interface Listener {
   opened(): void;
@@ -31,6 +31,8 @@ export class Stream {
 
   constructor(
     private readonly path: string,
+    /** Asked at each attempt: a ticket may have been renewed. */
+    private readonly secret: () => string | null,
     private readonly listener: Listener,
   ) {
     // A network that came back, or a lid that was opened: do not wait out the pause.
@@ -38,10 +40,11 @@ export class Stream {
     document.addEventListener('visibilitychange', () => !document.hidden && this.hurry());
   }
 
-  start(): void {
+  /** `from` is the last event that is known already. */
+  start(from: string | null = null): void {
     this.stop();
     this.stopped = false;
-    this.lastId = null;
+    this.lastId = from;
     this.pause = firstPause;
     void this.connect();
   }
@@ -88,7 +91,7 @@ export class Stream {
       credentials: 'omit',
       redirect: 'error',
       signal: abort.signal,
-      headers: headers({ Accept: 'text/event-stream', ...resume }),
+      headers: { ...bearer(this.secret()), Accept: 'text/event-stream', ...resume },
     });
     if (answer.status === 401 || answer.status === 403) {
       const why = await problem(answer);

@@ -4,10 +4,8 @@
 // Law: when what had the focus leaves the document, the nearest thing that stays takes it, before the next key.
 // Changes of the document are told in the microtask after they were made, and keys come as tasks.
 
-/** Where the focus goes, the nearest first. */
-const refuges = ['dialog[open] button', '#detail-title', '#key', '#list', '#main'];
-
-export function keepFocus(root: HTMLElement): () => void {
+/** `refuges` are where the focus may go, the nearest first. An open dialog is nearer than all. */
+export function keepFocus(root: HTMLElement, refuges: string[]): () => void {
   let last: EventTarget | null = null;
   const focused = (event: FocusEvent) => (last = event.target);
   // Who clicks beside everything wants the focus nowhere.
@@ -15,7 +13,7 @@ export function keepFocus(root: HTMLElement): () => void {
   const changed = () => {
     if (document.activeElement !== document.body || !(last instanceof Element) || last.isConnected) return;
     last = null;
-    for (const refuge of refuges) {
+    for (const refuge of ['dialog[open] button', ...refuges]) {
       const element = root.querySelector<HTMLElement>(refuge);
       element?.focus();
       if (element !== null && document.activeElement === element) return;

@@ -1,0 +1,342 @@
+// The buyers' page in a real browser, against a real server with a demo's test provider.
+
+import assert from 'node:assert/strict';
+import { after, before } from 'node:test';
+import { findings, focusOn, lostFocus, openPage, shot, sideways, state, until, watchFocus } from './harness.mjs';
+import { clock, onEvent, opened, rival, seat, seatState, shows, theBrowser } from './office.mjs';
+
+before(opened);
+after(() => theBrowser()?.close());
+
+const heading = (page, name) => page.getByRole('heading', { name, exact: true }).waitFor();
+const press = (page, name) => page.getByRole('button', { name, exact: true }).click();
+const live = (page) => until('the page is live', async () => (await state(page)) === 'Live');
+const pick = async (page, ...ids) => {
+  for (const id of ids) {
+    await seat(page, id).click();
+    await shows(page, id, 'picked by you');
+  }
+};
+const hold = async (page, ...ids) => {
+  await pick(page, ...ids);
+  await press(page, `Hold ${ids.length} seat${ids.length === 1 ? '' : 's'}`);
+  await heading(page, 'Held for you');
+};
+
+// Goal: from click to sale, with a large countdown between; another window sees each step without a reload.
+onEvent('two seats are picked, held, paid and sold', {}, async ({ server, page, event }) => {
+  const other = await openPage(theBrowser(), server, { path: `/#event=${event}` });
+  try {
+    await live(page);
+    assert.equal(await seat(page, 'C-2').getAttribute('aria-label'), 'Row C, seat 2, 45.00, available');
+    await shot(page, 'buy-map');
+    await hold(page, 'C-2', 'C-3');
+    const left = await clock(page);
+    assert.ok(left > 200 && left <= 300, `${left} s left`);
+    await shows(other, 'C-2', 'held by somebody else');
+    await shows(page, 'C-2', 'held for you');
+    await page.locator('.total').getByText('90.00 EUR').waitFor();
+    await shot(page, 'buy-held');
+    await press(page, 'Pay 90.00 EUR');
+    await heading(page, 'Pay for your seats');
+    await shows(other, 'C-2', 'being paid by somebody else');
+    await shot(page, 'buy-paying');
+    await press(page, 'Approve');
+    await heading(page, 'Bought');
+    await page.getByText('Your seats are bought.').waitFor();
+    await shows(other, 'C-3', 'sold');
+    await shot(page, 'buy-bought');
+    const { ok } = await server.ask('GET', `/v1/events/${event}/invariants`);
+    assert.equal(ok, true);
+  } finally {
+    await other.context().close();
+  }
+});
+
+// Goal: all of it by keyboard alone, and the focus is somewhere at every moment.
+onEvent('by keyboard alone: find a seat, hold, more time, pay', {}, async ({ page }) => {
+  await live(page);
+  await seat(page, 'A-1').focus();
+  await watchFocus(page);
+  for (const key of ['ArrowDown', 'ArrowRight', 'ArrowRight', 'End', 'ArrowLeft', 'ArrowDown', 'ArrowUp']) await page.keyboard.press(key);
+  await focusOn(page, 'seat-B-7');
+  await page.keyboard.press('Space');
+  await shows(page, 'B-7', 'picked by you');
+  await page.keyboard.press('ArrowRight');
+  await page.keyboard.press('Enter');
+  await shows(page, 'B-8', 'picked by you');
+  const tabTo = async (name) => {
+    for (let i = 0; i < 40; i++) {
+      const at = await page.evaluate(() => document.activeElement?.getAttribute('aria-label') ?? document.activeElement?.textContent);
+      if (at === name) return;
+      await page.keyboard.press('Tab');
+    }
+    throw new Error(`Tab does not lead to ${name}`);
+  };
+  await tabTo('Hold 2 seats');
+  await page.keyboard.press('Enter');
+  await heading(page, 'Held for you');
+  await focusOn(page, 'basket-title');
+  const before = await clock(page);
+  await until('time has passed', async () => (await clock(page)) < before - 1);
+  const low = await clock(page);
+  await tabTo('More time');
+  await page.keyboard.press('Enter');
+  await until('there is more time', async () => (await clock(page)) > low);
+  await tabTo('Pay 90.00 EUR');
+  await page.keyboard.press('Enter');
+  await heading(page, 'Pay for your seats');
+  await tabTo('Approve');
+  await page.keyboard.press('Enter');
+  await heading(page, 'Bought');
+  await focusOn(page, 'basket-title');
+  assert.deepEqual(await lostFocus(page), [], 'the focus was never nowhere');
+});
+
+// Goal: the list can do what the map can.
+onEvent('the list is equal to the map', {}, async ({ page }) => {
+  await live(page);
+  await press(page, 'List');
+  assert.equal(await seat(page, 'D-1').getAttribute('aria-label'), 'Row D, seat 1, 30.00, available');
+  await hold(page, 'D-1', 'D-2');
+  await page.getByLabel('Only seats I can have').check();
+  await shows(page, 'D-1', 'held for you');
+  await shot(page, 'buy-list');
+  // Giving one back, and taking another, in one step.
+  await seat(page, 'D-1').click();
+  await seat(page, 'D-4').click();
+  await press(page, 'Add 1 seat and give back 1 seat');
+  await shows(page, 'D-4', 'held for you');
+  await shows(page, 'D-1', 'available');
+  await press(page, 'Give back all');
+  await page.getByText('Your seats are given back.').waitFor();
+  await shows(page, 'D-4', 'available');
+});
+
+// Goal: whoever comes too late is told which seat is lost and why, loses nothing else, and is offered another block.
+// Method: the page is kept from hearing that a rival took one of the seats.
+onEvent('a conflict names the seat and offers others', {}, async ({ server, page, event }) => {
+  await page.route('**/stream', (route) => route.abort());
+  await page.reload();
+  await pick(page, 'B-4', 'B-5');
+  await rival(server, event, ['B-5']);
+  await press(page, 'Hold 2 seats');
+  const alert = page.getByRole('alert');
+  await alert.getByText('Nothing was held.').waitFor();
+  await alert.getByText('row B, seat 5 is held by somebody else').waitFor();
+  await shot(page, 'buy-conflict');
+  assert.deepEqual(await findings(page), [], 'conflict');
+  assert.equal(await seatState(server, event, 'B-4'), 'free');
+  await press(page, 'Hold these instead');
+  await heading(page, 'Held for you');
+  assert.equal(await page.locator('.things li').count(), 2);
+});
+
+// Goal: a seat that goes while it is picked is named at once, and the others stay picked.
+onEvent('a picked seat that is taken is named', {}, async ({ server, page, event }) => {
+  await live(page);
+  await pick(page, 'B-4', 'B-5');
+  await rival(server, event, ['B-5']);
+  await page.getByText('Row B, seat 5: just taken by somebody else.').waitFor();
+  await shows(page, 'B-5', 'held by somebody else');
+  await press(page, 'Hold 1 seat');
+  await heading(page, 'Held for you');
+});
+
+// Goal: reload, Back and a second tab are the same buyer with one hold and one clock; what one tab does the other sees.
+onEvent('reload, Back and a second tab keep one hold and one clock', {}, async ({ server, page, event }) => {
+  await live(page);
+  await hold(page, 'A-1', 'A-2');
+  await page.reload();
+  await heading(page, 'Held for you');
+  await page.goto(`${server.url}/docs`);
+  await page.goBack();
+  await heading(page, 'Held for you');
+  const second = await page.context().newPage();
+  await second.goto(page.url());
+  await heading(second, 'Held for you');
+  // Read at the same moment as nearly as can be, until they agree: a busy page writes late.
+  await until('one clock', async () => {
+    const [one, two] = await Promise.all([clock(page), clock(second)]);
+    return Math.abs(one - two) <= 1;
+  });
+  await press(second, 'Give back all');
+  await until('the first tab knows', async () => (await page.getByRole('timer').count()) === 0);
+  assert.equal(await seatState(server, event, 'A-1'), 'free');
+  await hold(page, 'A-3');
+  await heading(second, 'Held for you');
+  const secrets = await page.evaluate(() => JSON.parse(localStorage.getItem(Object.keys(localStorage).find((item) => item.startsWith('leasehold.hold.')))).hold_key);
+  assert.ok(secrets.length > 10 && !page.url().includes(secrets));
+});
+
+// Goal: an answer that never came is called unknown, and asking again holds once.
+// Method: the server is killed as the request leaves; then it is back.
+onEvent('a lost answer is unknown until it is known', {}, async ({ server, page, event }) => {
+  await live(page);
+  await pick(page, 'A-1', 'A-2');
+  // The request reaches the server, its answer never reaches the page.
+  await page.route('**/holds', async (route) => {
+    await route.fetch();
+    await route.abort();
+  });
+  await press(page, 'Hold 2 seats');
+  await page.getByText('Not known:').waitFor();
+  assert.equal(await seatState(server, event, 'A-1'), 'held');
+  await shot(page, 'buy-unknown');
+  await page.unroute('**/holds');
+  await page.reload();
+  await heading(page, 'Held for you');
+  const { totals } = await server.ask('GET', `/v1/events/${event}/availability`);
+  assert.equal(totals.held, 2, 'held once');
+});
+
+// Goal: a server that is away is seen as away; the hold is there when it is back.
+onEvent('a killed server is noticed, and its return too', {}, async ({ server, page }) => {
+  await live(page);
+  await hold(page, 'A-1');
+  await server.kill();
+  await until('reconnecting', async () => (await state(page)) === 'Reconnecting');
+  await page.getByText('The connection is lost.').waitFor();
+  await page.getByRole('timer').waitFor();
+  await server.up();
+  await live(page);
+  await heading(page, 'Held for you');
+  await shows(page, 'A-1', 'held for you');
+});
+
+// Goal: a decline keeps the seats; the next try pays.
+onEvent('a declined payment leaves the seats held', {}, async ({ page }) => {
+  await live(page);
+  await hold(page, 'A-1');
+  await press(page, 'Pay 45.00 EUR');
+  await press(page, 'Decline');
+  await page.getByText('The payment was declined.').waitFor();
+  await press(page, 'Pay 45.00 EUR');
+  await press(page, 'Twice');
+  await heading(page, 'Bought');
+});
+
+// Goal: money that comes too late buys the same seats if they are free, and the buyer is told.
+onEvent('late money buys seats that are still free', { event: { pay_ms: 3000 } }, async ({ page }) => {
+  await live(page);
+  await hold(page, 'A-1');
+  await press(page, 'Pay 45.00 EUR');
+  await press(page, 'Too late');
+  await page.getByText('The time to pay is over.').or(page.getByText('Your money came late')).waitFor();
+  await page.getByText('Your money came late').waitFor();
+  await heading(page, 'Bought');
+});
+
+// Goal: a hold that is left alone frees itself, and the page says so; the clock speaks at its marks and not between.
+onEvent('an abandoned hold ends', { event: { ttl_ms: 33_000, max_hold_ms: 33_000 } }, async ({ server, page, event }) => {
+  await live(page);
+  await hold(page, 'A-1');
+  const spoken = page.locator('.countdown [role=status]');
+  assert.equal(await spoken.textContent(), '');
+  assert.equal(await page.getByRole('button', { name: 'More time' }).getAttribute('aria-disabled'), 'true');
+  await until('half a minute is announced', async () => (await spoken.textContent()) === '30 seconds left to pay for your seats.');
+  await page.getByText('Your time is over.').waitFor({ timeout: 60_000 });
+  await shows(page, 'A-1', 'available');
+  assert.equal(await seatState(server, event, 'A-1'), 'free');
+});
+
+// Goal: the buyer's own wall clock has no part in it.
+onEvent('a wall clock set to next year changes nothing', {}, async ({ page }) => {
+  await page.addInitScript(() => {
+    const { now } = Date;
+    Date.now = () => now() + 365 * 86_400_000;
+  });
+  await page.reload();
+  await live(page);
+  await hold(page, 'A-1');
+  const left = await clock(page);
+  assert.ok(left > 200 && left <= 300, `${left} s left`);
+});
+
+// Goal: where keys are asked for, a shop's link brings the ticket, which does not stay in the address; without one the
+// page says what to do.
+onEvent('a ticket comes by link', { demo: false, roles: ['admin', 'boxoffice'] }, async ({ server, page, event }) => {
+  await page.getByText('Please come in again through the shop').waitFor();
+  const { ticket } = await server.ask('POST', '/v1/tickets', { event, buyer: 'b-17' });
+  await page.goto(`${server.url}/docs`);
+  await page.goto(`${server.url}/#event=${event}&ticket=${encodeURIComponent(ticket)}`);
+  await live(page);
+  assert.ok(!page.url().includes('ticket'));
+  await hold(page, 'A-1');
+  const { seats } = await server.ask('GET', `/v1/events/${event}/availability?detail=1`);
+  assert.equal(seats.find(({ id }) => id === 'A-1').buyer, 'b-17');
+});
+
+// Goal: whoever opens the demo has a hall of 400 seats before them, on sale.
+onEvent('the demo opens on its hall', {}, async ({ server, page }) => {
+  await page.goto(`${server.url}/docs`);
+  await page.goto(`${server.url}/`);
+  await live(page);
+  await page.getByText('400 seats available').waitFor();
+  assert.equal(await page.locator('.hall .seat').count(), 400);
+  assert.equal(await page.locator('.hall .seat[tabindex="0"]').count(), 1, 'one stop for Tab');
+  await shot(page, 'buy-demo');
+  await hold(page, 'F-10', 'F-11');
+});
+
+// Goal: places without a number, and the cap of one buyer over everything.
+onEvent('places and the cap of a buyer', { event: { per_buyer: 3 } }, async ({ page }) => {
+  await live(page);
+  await page.getByLabel('floor').selectOption('2');
+  await press(page, 'Hold 2 seats');
+  await heading(page, 'Held for you');
+  await page.getByText('18 places free').waitFor();
+  await pick(page, 'A-1', 'A-2');
+  await press(page, 'Add 2 seats');
+  await page.getByRole('alert').getByText('more than one buyer may have').first().waitFor();
+  await page.locator('.total').getByText('40.00 EUR').waitFor();
+});
+
+// Goal: on a phone the best seats come first, in few touches, and nothing needs sideways scrolling.
+for (const width of [320, 390]) {
+  onEvent(`a phone ${width} wide`, { viewport: { width, height: 740 } }, async ({ page }) => {
+    await live(page);
+    await heading(page, 'The best seats there are');
+    assert.equal(await sideways(page), 0, 'best');
+    await shot(page, `buy-small-${width}`);
+    await press(page, 'Hold the best 2 seats');
+    await heading(page, 'Held for you');
+    assert.equal(await page.locator('.things li').count(), 2);
+    assert.equal(await sideways(page), 0, 'held');
+    await shot(page, `buy-small-${width}-held`);
+    for (const way of ['Map', 'List']) {
+      await press(page, way);
+      await seat(page, 'A-1').waitFor();
+      assert.equal(await sideways(page), 0, way);
+      await shot(page, `buy-small-${width}-${way.toLowerCase()}`);
+    }
+  });
+}
+
+// Goal: nobody is kept out by contrast, missing names or roles, in light and in dark, in any state of the page.
+for (const colorScheme of ['light', 'dark']) {
+  onEvent(`no barriers for buyers, ${colorScheme}`, { colorScheme, reducedMotion: 'reduce' }, async ({ server, page, event }) => {
+    await rival(server, event, ['C-1', 'C-2']);
+    await server.ask('PUT', `/v1/events/${event}/blocks`, { block: ['A-1'], unblock: [], reason: 'house' });
+    await live(page);
+    await shows(page, 'C-1', 'held by somebody else');
+    await shows(page, 'A-1', 'not for sale');
+    await pick(page, 'B-2', 'B-3');
+    assert.deepEqual(await findings(page), [], 'map');
+    await shot(page, `buy-map-${colorScheme}`);
+    await press(page, 'List');
+    assert.deepEqual(await findings(page), [], 'list');
+    await press(page, 'Best available');
+    assert.deepEqual(await findings(page), [], 'best');
+    await press(page, 'Hold 2 seats');
+    await heading(page, 'Held for you');
+    assert.deepEqual(await findings(page), [], 'held');
+    await press(page, 'Pay 90.00 EUR');
+    await heading(page, 'Pay for your seats');
+    assert.deepEqual(await findings(page), [], 'paying');
+    await press(page, 'Approve');
+    await heading(page, 'Bought');
+    assert.deepEqual(await findings(page), [], 'bought');
+    await shot(page, `buy-bought-${colorScheme}`);
+  });
+}
