@@ -27,7 +27,7 @@ async function freePort() {
 }
 
 /** Waits until `check` gives something true, or says what it waited for. */
-export async function until(what, check, ms = 20_000) {
+export async function until(what, check, ms = 30_000) {
   const end = performance.now() + ms;
   for (;;) {
     const found = await check();
@@ -154,6 +154,9 @@ const flags = [
   '--disable-sync',
 ];
 
+/** SLOW=6 runs the page at a sixth of the speed: what only holds on a fast computer shows there. */
+const slow = Number(process.env.SLOW ?? 1);
+
 export async function openBrowser() {
   await mkdir(artifacts, { recursive: true });
   return chromium.launch({ executablePath: process.env.CHROMIUM ?? '/usr/bin/chromium', args: flags });
@@ -171,6 +174,10 @@ export async function openPage(browser, server, { hash = '', ...options } = {}) 
       page.complaints.push(message.text());
     }
   });
+  if (slow > 1) {
+    const session = await context.newCDPSession(page);
+    await session.send('Emulation.setCPUThrottlingRate', { rate: slow });
+  }
   await page.goto(`${server.url}/locks${hash}`);
   return page;
 }
@@ -181,5 +188,32 @@ export const names = (page) => page.locator('.row .cell.name').evaluateAll((cell
 export const rowOf = (page, name) => page.locator('.row', { has: page.locator(`.cell.name >> text="${name}"`) });
 
 export const state = (page) => page.locator('.state [role=status]').textContent();
+
+/** Waits until the element with this id has the focus, and says which has it if it never comes. */
+export async function focusOn(page, id) {
+  let at;
+  await until(`the focus is on ${id}`, async () => {
+    at = await page.evaluate(() => document.activeElement?.id || document.activeElement?.outerHTML.slice(0, 80));
+    return at === id;
+  }).catch((error) => {
+    throw new Error(`${error.message}; it is on ${at}`);
+  });
+}
+
+/**
+ * Writes down every moment at which the focus is nowhere, from now on: after each change of the document, once the
+ * page has had its say (a task, as a key would be).
+ */
+export const watchFocus = (page) =>
+  page.evaluate(() => {
+    window.lostFocus = [];
+    const { port1, port2 } = new MessageChannel();
+    port1.onmessage = () => {
+      if (document.activeElement === document.body) window.lostFocus.push(document.body.innerText.slice(0, 200));
+    };
+    new MutationObserver(() => port2.postMessage(0)).observe(document.body, { childList: true, subtree: true });
+  });
+
+export const lostFocus = (page) => page.evaluate(() => window.lostFocus);
 
 export const shot = (page, name) => page.screenshot({ path: join(artifacts, `${name}.png`) });

@@ -5,7 +5,7 @@ import { execFileSync } from 'node:child_process';
 import { readFileSync } from 'node:fs';
 import { createRequire } from 'node:module';
 import { after, before, test } from 'node:test';
-import { names, openBrowser, openPage, rowOf, Server, shot, state, until } from './harness.mjs';
+import { focusOn, lostFocus, names, openBrowser, openPage, rowOf, Server, shot, state, until, watchFocus } from './harness.mjs';
 
 let browser;
 before(async () => {
@@ -65,30 +65,37 @@ onPage('the command of the empty page takes a lock that shows at once', {}, asyn
 
 // Goal: remaining time goes down by itself at the pace of time, and up again with a renewal, without a reload.
 onPage('the countdown goes down and follows a renewal', {}, async ({ server, page }) => {
-  const lease = await server.acquire('job', { ttl_ms: 30_000 });
+  const lease = await server.acquire('job', { ttl_ms: 120_000 });
   const cell = rowOf(page, 'job').locator('.remaining');
   await until('a countdown', async () => /s$/.test(await cell.textContent()));
-  const [from, at] = [seconds(await cell.textContent()), performance.now()];
-  await page.waitForTimeout(3000);
-  const [to, passed] = [seconds(await cell.textContent()), (performance.now() - at) / 1000];
-  assert.ok(Math.abs(from - to - passed) <= 1.1, `${from} s became ${to} s in ${passed} s`);
-  await server.renew(lease, 600_000);
-  await until('the renewal shows', async () => seconds(await cell.textContent()) > 500);
+  // Text and moment are read in one go. A busy page writes late, so that it may agree a little later, not never.
+  const look = async () => {
+    const [text, at] = await cell.evaluate((element) => [element.textContent, performance.now()]);
+    return { left: seconds(text), at: at / 1000 };
+  };
+  const from = await look();
+  await until('it has gone down by three seconds and more, at the pace of time', async () => {
+    const to = await look();
+    return to.at - from.at > 3 && Math.abs(from.left - to.left - (to.at - from.at)) <= 1.1;
+  });
+  await server.renew(lease, 3_000_000);
+  await until('the renewal shows', async () => seconds(await cell.textContent()) > 2000);
 });
 
 // Goal: the wall clock has no part in it.
 // Method: the browser's Date jumps by a day; the countdown does not.
 onPage('a wall clock that jumps moves no countdown', {}, async ({ server, page }) => {
-  await server.acquire('job', { ttl_ms: 50_000 });
+  await server.acquire('job', { ttl_ms: 3_000_000 });
   const cell = rowOf(page, 'job').locator('.remaining');
   await until('a countdown', async () => /s$/.test(await cell.textContent()));
   await page.evaluate(() => {
     const { now } = Date;
     Date.now = () => now() + 86_400_000;
   });
-  await page.waitForTimeout(500);
+  const before = await cell.textContent();
+  await until('it goes on', async () => (await cell.textContent()) !== before);
   const left = seconds(await cell.textContent());
-  assert.ok(left > 40 && left <= 50, `${left} s left`);
+  assert.ok(left > 2000 && left <= 3000, `${left} s left`);
 });
 
 // Goal: waiters show in order of arrival, in the list and in the detail, and move up when the holder leaves.
@@ -98,7 +105,7 @@ onPage('waiters are shown in order and move up', {}, async ({ server, page }) =>
   for (const holder of line) await server.queue('seat-14', holder);
   const row = rowOf(page, 'seat-14');
   await until('the queue shows', async () => (await row.locator('.queue-len').textContent()).startsWith('3'));
-  assert.deepEqual(await row.locator('.queue-names .text').allTextContents(), line);
+  await until('in order', async () => JSON.stringify(await row.locator('.queue-names .text').allTextContents()) === JSON.stringify(line));
   await row.click();
   const queue = page.locator('.detail .queue .text');
   await until('the detail shows the line', async () => (await queue.count()) === 3);
@@ -124,7 +131,7 @@ onPage('search finds what is loaded and what is not', {}, async ({ server, page 
   await shows(page, ['n-0042']);
   await search.fill('zeb');
   await shows(page, ['zebra']);
-  assert.match(await page.locator('.summary').textContent(), /^1 begin with it/);
+  await until('the server was asked', async () => /^1 begin with it/.test(await page.locator('.summary').textContent()));
   await search.fill('no such thing');
   await page.getByText('Nothing that is held matches').waitFor();
   await search.fill('');
@@ -145,11 +152,14 @@ onPage('by keyboard alone: key, search, open, revoke', { roles: ['admin'] }, asy
   await server.acquire('invoice-run', { holder: 'cron@host-1', ttl_ms: 600_000 });
   await server.acquire('nightly', { holder: 'cron@host-2', ttl_ms: 600_000 });
   await page.getByRole('heading', { name: 'This server asks for a key' }).waitFor();
+  await focusOn(page, 'key');
+  await watchFocus(page);
   await shot(page, 'gate');
   await page.keyboard.type('wrong-key');
   await page.keyboard.press('Enter');
   await page.getByText('does not accept this key').waitFor();
-  await page.locator('#key').press('Control+a');
+  await focusOn(page, 'key');
+  await page.keyboard.press('Control+a');
   await page.keyboard.type(server.keys.admin);
   await page.keyboard.press('Enter');
   await shows(page, ['invoice-run', 'nightly']);
@@ -162,10 +172,12 @@ onPage('by keyboard alone: key, search, open, revoke', { roles: ['admin'] }, asy
   await page.keyboard.press('j');
   await page.keyboard.press('k');
   await page.keyboard.press('j');
-  assert.equal(await page.locator('.row.active .name').textContent(), 'nightly');
+  await until('the mark is on it', async () => (await page.locator('.row.active .name').textContent()) === 'nightly');
   await shot(page, 'keyboard');
   await page.keyboard.press('Enter');
-  await until('the detail has the focus', () => page.evaluate(() => document.activeElement?.id === 'detail-title'));
+  await focusOn(page, 'detail-title');
+  // Offered once the server has said which role the key has.
+  await page.getByRole('button', { name: 'Revoke…' }).waitFor();
   await page.keyboard.press('r');
   await page.getByRole('dialog').getByText('cron@host-2').waitFor();
   await shot(page, 'revoke');
@@ -174,10 +186,10 @@ onPage('by keyboard alone: key, search, open, revoke', { roles: ['admin'] }, asy
   await page.keyboard.type('host-2 is being replaced');
   await page.keyboard.press('Enter');
   await page.getByText('Revoked 1 lease.').waitFor();
-  assert.equal(await page.evaluate(() => document.activeElement?.id), 'detail-title', 'the focus is not lost');
+  await focusOn(page, 'detail-title');
   await shows(page, ['invoice-run']);
   await page.keyboard.press('Escape');
-  await until('the list has the focus', () => page.evaluate(() => document.activeElement?.id === 'list'));
+  await focusOn(page, 'list');
   const ending = page.locator('.endings li').first();
   await ending.getByText('host-2 is being replaced').waitFor();
   assert.equal(await ending.locator('.kind').textContent(), 'revoked');
@@ -186,7 +198,90 @@ onPage('by keyboard alone: key, search, open, revoke', { roles: ['admin'] }, asy
   assert.equal(await page.evaluate((key) => JSON.stringify({ ...localStorage }).includes(key) || document.cookie, server.keys.admin), '');
   await page.getByRole('button', { name: 'Forget key' }).press('Enter');
   await page.getByRole('heading', { name: 'This server asks for a key' }).waitFor();
+  await focusOn(page, 'key');
   assert.equal(await page.evaluate(() => sessionStorage.length), 0);
+  assert.deepEqual(await lostFocus(page), [], 'the focus was never nowhere');
+});
+
+// Goal: whatever goes while it has the focus, the focus stays in the page, at every moment.
+// Method: dialogs are left in each way, and the button that has the focus goes with the lease, before the dialog it
+// opened closes, after it, and without any dialog.
+onPage('the focus is never lost', {}, async ({ server, page }) => {
+  const open = async (name) => {
+    await rowOf(page, name).waitFor();
+    await page.locator('#list').focus();
+    await page.keyboard.press('Home');
+    await page.keyboard.press('Enter');
+    await focusOn(page, 'detail-title');
+  };
+  const button = page.getByRole('button', { name: 'Revoke…' });
+  const free = () => page.getByText('Nobody holds it').waitFor();
+  await live(page);
+  let lease = await server.acquire('seat', { ttl_ms: 600_000 });
+  await rowOf(page, 'seat').waitFor();
+  await open('seat');
+  await watchFocus(page);
+  for (const leave of ['Keep it', 'Escape']) {
+    await button.press('Enter');
+    await focusOn(page, 'reason');
+    if (leave === 'Escape') await page.keyboard.press('Escape');
+    else await page.getByRole('button', { name: leave }).press('Enter');
+    await until('back on the button', () => button.evaluate((element) => element === document.activeElement));
+  }
+  // The lease ends while the button has the focus.
+  await server.release(lease);
+  await free();
+  await focusOn(page, 'detail-title');
+  // It ends while the question is open, which is then left.
+  lease = await server.acquire('seat', { ttl_ms: 600_000 });
+  await button.press('Enter');
+  await focusOn(page, 'reason');
+  await server.release(lease);
+  await page.getByRole('dialog').getByText('Nobody holds it at the moment').waitFor();
+  await page.keyboard.press('Escape');
+  await focusOn(page, 'detail-title');
+  // It ends by the revoke itself; the news of it may come before the answer or after it.
+  for (let i = 0; i < 5; i++) {
+    await server.acquire('seat', { ttl_ms: 600_000 });
+    await button.press('Enter');
+    await focusOn(page, 'reason');
+    await page.keyboard.type('enough');
+    await page.keyboard.press('Enter');
+    await page.getByText('Revoked 1 lease.').waitFor();
+    await free();
+    await focusOn(page, 'detail-title');
+  }
+  await page.keyboard.press('?');
+  await page.getByRole('dialog').getByRole('button', { name: 'Close' }).press('Enter');
+  await focusOn(page, 'detail-title');
+  await page.keyboard.press('Escape');
+  await until('the list or what stands for it has the focus', () =>
+    page.evaluate(() => ['list', 'main'].includes(document.activeElement?.id)),
+  );
+  assert.deepEqual(await lostFocus(page), [], 'the focus was never nowhere');
+});
+
+// Goal: keys that come faster than the page is drawn all count.
+// Method: ten keys within one task of the page.
+onPage('no key is lost, however fast they come', {}, async ({ server, page }) => {
+  for (let i = 0; i < 12; i++) await server.acquire(`k-${String(i).padStart(2, '0')}`);
+  await until('the list', async () => (await page.locator('.summary').textContent()).startsWith('12 '));
+  await page.getByRole('searchbox').fill('k-1');
+  await shows(page, ['k-10', 'k-11']);
+  await page.evaluate(() => {
+    const type = (key) => document.activeElement.dispatchEvent(new KeyboardEvent('keydown', { key, bubbles: true, cancelable: true }));
+    type('Escape');
+    type('ArrowDown');
+  });
+  await until('all of them', async () => (await page.locator('.row').count()) === 12);
+  await page.evaluate(() => {
+    const type = (key) => document.activeElement.dispatchEvent(new KeyboardEvent('keydown', { key, bubbles: true, cancelable: true }));
+    type('Home');
+    for (let i = 0; i < 10; i++) type('j');
+    type('k');
+    type('Enter');
+  });
+  await until('the tenth is open', async () => (await page.locator('#detail-title').textContent()) === 'k-09');
 });
 
 // Goal: a revoke that did not come about, or may not have, is never taken for done.
@@ -217,7 +312,7 @@ onPage('modes, several holders, and a link to what one sees', {}, async ({ serve
   await shows(page, ['prices', 'slots']);
   const mode = (name) => rowOf(page, name).locator('.mode-cell').textContent();
   await until('the modes', async () => (await mode('prices')) === 'shared' && (await mode('slots')) === '4 of 5 permits');
-  assert.equal(await rowOf(page, 'prices').locator('.holder').textContent(), 'r1+2');
+  await until('all holders', async () => (await rowOf(page, 'prices').locator('.holder').textContent()) === 'r1+2');
   await page.getByRole('searchbox').fill('p');
   await rowOf(page, 'prices').click();
   await page.locator('.detail .people').waitFor();
@@ -236,6 +331,7 @@ onPage('a key that may only read offers no revoke', { roles: ['admin', 'read'] }
   await shows(page, ['nightly']);
   await rowOf(page, 'nightly').click();
   await page.locator('.detail .people').waitFor();
+  await until('the role is known', async () => (await page.locator('.roles').textContent()) === 'read');
   await page.keyboard.press('r');
   await page.waitForTimeout(300);
   assert.equal(await page.getByRole('dialog').count(), 0);
@@ -376,8 +472,11 @@ onPage('rows that come above do not move what is read', { viewport: { width: 128
   const was = (await row.boundingBox()).y;
   for (let i = 0; i < 5; i++) await server.acquire(`a-${i}`);
   await until('they came', async () => (await page.locator('.summary').textContent()).startsWith('65 '));
-  await page.waitForTimeout(200);
-  assert.equal((await row.boundingBox()).y, was);
+  // Looked at over some time: it must not move away later either.
+  for (let i = 0; i < 5; i++) {
+    assert.equal((await row.boundingBox()).y, was);
+    await page.waitForTimeout(50);
+  }
   // Nor does a click: the row under the mouse is the one that opens.
   await row.click();
   await until('it is open', async () => (await page.locator('#detail-title').textContent()) === 'm-35');

@@ -27,6 +27,7 @@ pub mod fact;
 pub mod limits;
 pub mod news;
 pub mod planted;
+mod rows;
 pub mod time;
 pub mod token;
 pub mod wheel;

@@ -12,6 +12,7 @@
 //! 3. A deadline that moved later (a renewal) costs nothing until its old slot comes up: the wheel asks
 //!    for the deadline again and puts the entry where it now belongs.
 
+use crate::rows::Rows;
 use crate::time::Time;
 
 const NIL: u32 = u32::MAX;
@@ -34,7 +35,7 @@ const LOOSE: Node = Node { prev: NIL, next: NIL, list: OUT };
 /// See the module.
 #[derive(Debug)]
 pub struct Wheel {
-    nodes: Vec<Node>,
+    nodes: Rows<Node>,
     heads: Vec<u32>,
     occupied: [u64; LEVELS],
     tick: u64,
@@ -42,7 +43,7 @@ pub struct Wheel {
 
 impl Default for Wheel {
     fn default() -> Self {
-        Self { nodes: Vec::new(), heads: vec![NIL; PENDING as usize + 1], occupied: [0; LEVELS], tick: 0 }
+        Self { nodes: Rows::default(), heads: vec![NIL; PENDING as usize + 1], occupied: [0; LEVELS], tick: 0 }
     }
 }
 
@@ -57,8 +58,8 @@ impl Wheel {
     /// Takes the entry off the wheel; harmless if it is not on it.
     pub fn disarm(&mut self, entry: u32) {
         let at = entry as usize;
-        if at >= self.nodes.len() {
-            self.nodes.resize(at + 1, LOOSE);
+        while at >= self.nodes.len() {
+            self.nodes.push(LOOSE);
         }
         let node = self.nodes[at];
         if node.list == OUT {

@@ -267,7 +267,7 @@ fn connections_leave_descriptors_for_the_journal() {
     command.env("LEASEHOLD_DATA", site.path("data")).stdout(Stdio::null());
     command.stderr(std::fs::File::create(site.path("stderr")).expect("a file"));
     let server = Server::spawn(&site, &mut command);
-    server.wait_for("32 connections");
+    server.wait_for("64 connections");
     let mut client = server.connect();
     let taken: Vec<_> = [server.http, server.resp]
         .iter()

@@ -1,6 +1,6 @@
 // The page as a whole: its parts, the keyboard, and what the address remembers (#q=search&r=resource).
 
-import { useEffect, useMemo, useReducer, useRef, useState } from 'preact/hooks';
+import { useEffect, useLayoutEffect, useMemo, useReducer, useRef, useState } from 'preact/hooks';
 import type { Resource } from './api';
 import { Ticking, useMedia } from './bits';
 import { stamp } from './clock';
@@ -9,6 +9,7 @@ import { Empty } from './empty';
 import { Gate } from './gate';
 import { Head } from './head';
 import { Help } from './help';
+import { keepFocus } from './focus';
 import { useKeys } from './keys';
 import { List, type ListHandle } from './list';
 import type { Live } from './live';
@@ -23,6 +24,8 @@ const typingPause = 250;
 export function App({ live }: { live: Live }) {
   const [, redraw] = useReducer((n: number) => n + 1, 0);
   useEffect(() => live.onChange(() => redraw(undefined)), [live]);
+
+  useLayoutEffect(() => keepFocus(document.body), []);
 
   const narrow = useMedia('(max-width: 719px)');
   const single = useMedia('(max-width: 1079px)');
@@ -42,9 +45,9 @@ export function App({ live }: { live: Live }) {
     if (r !== '') live.open(r);
   }, [live]);
   useEffect(() => toAddress(query, openName), [query, openName]);
-  // Whoever closes a resource is back in the list. Not before it is drawn: a covered list takes no focus.
+  // Whoever closes a resource is back in the list.
   const wasOpen = useRef(false);
-  useEffect(() => {
+  useLayoutEffect(() => {
     if (wasOpen.current && openName === null) list.current?.focus();
     wasOpen.current = openName !== null;
   }, [openName]);

@@ -63,16 +63,31 @@ async function toClipboard(text: string, shown: HTMLElement | null): Promise<boo
   }
 }
 
-/** A modal dialog of the browser's own: it keeps the focus, closes with Esc, and gives the focus back. */
+/**
+ * A modal dialog of the browser's own: it keeps the focus, closes with Esc, and gives the focus back.
+ *
+ * Closed before it leaves the document: while it is open all else is inert and takes no focus, and a dialog that is
+ * merely taken away gives none back.
+ */
 export function Dialog(props: { title: string; onClose: () => void; children: ComponentChildren }) {
   const dialog = useRef<HTMLDialogElement>(null);
-  useEffect(() => {
-    const before = document.activeElement;
-    dialog.current?.showModal();
-    return () => before instanceof HTMLElement && before.isConnected && before.focus();
+  const leaving = useRef(false);
+  useLayoutEffect(() => {
+    const element = dialog.current;
+    element?.showModal();
+    return () => {
+      leaving.current = true;
+      element?.close();
+    };
   }, []);
   return (
-    <dialog ref={dialog} aria-labelledby="dialog-title" onClose={props.onClose}>
+    <dialog
+      ref={dialog}
+      aria-labelledby="dialog-title"
+      onClose={() => {
+        if (!leaving.current) props.onClose();
+      }}
+    >
       <h2 id="dialog-title">{props.title}</h2>
       {props.children}
     </dialog>

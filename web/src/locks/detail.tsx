@@ -1,6 +1,6 @@
 // One resource: everybody who holds it, everybody who waits, in order.
 
-import { useEffect, useRef, useState } from 'preact/hooks';
+import { useLayoutEffect, useRef, useState } from 'preact/hooks';
 import type { Resource } from './api';
 import { Text, Ticking } from './bits';
 import { stamp } from './clock';
@@ -19,8 +19,8 @@ interface Props {
 
 export function DetailPane({ live, detail, note, onRevoke, onClose }: Props) {
   const heading = useRef<HTMLHeadingElement>(null);
-  // Also after a revoke: the button that had the focus may be gone.
-  useEffect(() => heading.current?.focus(), [detail.name, note]);
+  // Also after a revoke: the button that had the focus may be gone. Before it is painted, so that no key is lost.
+  useLayoutEffect(() => heading.current?.focus(), [detail.name, note]);
   const { resource } = detail;
   return (
     <section class={`detail${live.stale ? ' stale' : ''}`} aria-labelledby="detail-title">
@@ -51,7 +51,7 @@ export function DetailPane({ live, detail, note, onRevoke, onClose }: Props) {
       )}
       {live.mayRevoke && resource !== null && resource.holders.length > 0 && (
         <div class="actions">
-          <button type="button" class="danger" onClick={onRevoke} disabled={live.stale}>
+          <button type="button" class="danger" onClick={onRevoke} aria-disabled={live.stale}>
             Revoke…
           </button>
         </div>

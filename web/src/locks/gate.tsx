@@ -1,10 +1,13 @@
 // Asks for an API key. It stays in this tab (sessionStorage) and is sent as a header, never in an address.
 
-import { useState } from 'preact/hooks';
+import { useLayoutEffect, useRef, useState } from 'preact/hooks';
 import { key } from './api';
 import type { Live } from './live';
 
 export function Gate({ live }: { live: Live }) {
+  const field = useRef<HTMLInputElement>(null);
+  // Not by `autofocus`, which browsers heed once: the gate also comes back, after a key that was refused.
+  useLayoutEffect(() => field.current?.focus(), []);
   const [value, setValue] = useState('');
   const [wrong, setWrong] = useState<string | null>(null);
   const submit = (event: Event) => {
@@ -26,10 +29,10 @@ export function Gate({ live }: { live: Live }) {
         <div class="field">
           <input
             id="key"
+            ref={field}
             type="password"
             autoComplete="off"
             spellcheck={false}
-            autoFocus
             value={value}
             aria-describedby="key-note"
             aria-invalid={message !== null}

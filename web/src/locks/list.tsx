@@ -78,8 +78,8 @@ export function List({ live, shown, narrow, openName, onOpen, handle, onActive }
     return () => observer.disconnect();
   }, [height]);
 
-  // Another search begins at its top.
-  useEffect(() => {
+  // Another search begins at its top. Before a key can come: it would move a mark that is about to go.
+  useLayoutEffect(() => {
     anchor.current = null;
     mark.current = null;
     if (grid.current !== null) grid.current.scrollTop = 0;
@@ -108,16 +108,18 @@ export function List({ live, shown, narrow, openName, onOpen, handle, onActive }
     setView({ top: element.scrollTop, height: element.clientHeight });
   };
 
+  // Keys can come faster than the list is drawn: each goes on from the mark that the one before it made.
+  const at = () => indexOf(rows, mark.current);
   useImperativeHandle(handle, () => ({
-    move: (by) => go(active === undefined ? 0 : activeIndex + by),
+    move: (by) => go(at() < 0 ? 0 : at() + by),
     jump: (where) => {
       const page = Math.max(1, Math.floor((view.height - headHeight) / height) - 1);
       if (where === 'first') go(0);
       else if (where === 'last') go(rows.length - 1);
-      else go(Math.max(0, activeIndex) + (where === 'down' ? page : -page));
+      else go(Math.max(0, at()) + (where === 'down' ? page : -page));
     },
     focus: () => grid.current?.focus(),
-    active: () => active,
+    active: () => rows[at()],
   }));
 
   // By the row that was drawn: rows may have moved since, and a click must not open another one.

@@ -103,7 +103,7 @@ impl Book {
     /// Gives up the snapshot under way, if there is one.
     pub fn abandon_snapshot(&mut self) {
         if self.state.copying.take().is_some() {
-            for lease in &mut self.state.leases {
+            for lease in self.state.leases.iter_mut() {
                 lease.copied = false;
             }
         }

@@ -18,6 +18,7 @@ use super::snapshot::Copying;
 use crate::command::Want;
 use crate::fact::{End, Fact, LeaseRecord};
 use crate::planted::{self, Bug};
+use crate::rows::Rows;
 use crate::time::Time;
 use crate::token::{Secret, Token};
 use crate::wheel::Wheel;
@@ -51,9 +52,9 @@ pub struct ClockMark {
 
 #[derive(Debug)]
 pub(super) struct State {
-    pub leases: Vec<Lease>,
+    pub leases: Rows<Lease>,
     free_leases: Vec<u32>,
-    pub resources: Vec<Resource>,
+    pub resources: Rows<Resource>,
     free_resources: Vec<u32>,
     names: Index,
     tokens: Index,
@@ -74,9 +75,9 @@ pub(super) struct State {
 impl State {
     pub fn new(endings: usize, seed: u64) -> Self {
         Self {
-            leases: Vec::new(),
+            leases: Rows::default(),
             free_leases: Vec::new(),
-            resources: Vec::new(),
+            resources: Rows::default(),
             free_resources: Vec::new(),
             names: Index::default(),
             tokens: Index::default(),

@@ -75,7 +75,7 @@ impl Book {
         mut show: impl FnMut(ResourceView),
     ) -> Option<usize> {
         let end = cursor.saturating_add(count).min(self.state.resources.len());
-        for resource in &self.state.resources[cursor.min(end)..end] {
+        for resource in (cursor..end).map(|at| &self.state.resources[at]) {
             if !resource.name.is_empty()
                 && resource.name.starts_with(prefix)
                 && let Some(view) = self.view(resource, SHOWN, now.max(self.now))

@@ -23,10 +23,10 @@ use tower_service::Service as _;
 use super::guard::{self, Arrival};
 use super::io::{Guarded, Pulse, Told};
 use super::routes;
-use super::seats::{Full, Seat, Seats};
 use super::socket::{Socket, Wire};
 use super::{App, Config};
 use crate::service::Peer;
+use crate::service::seats::{Door, Full, Seat};
 
 const WRONG_PORT: &[u8] = b"-ERR this port speaks HTTP, RESP is spoken on another\r\n";
 const FULL: &[u8] =
@@ -46,7 +46,7 @@ const LOOK: Duration = Duration::from_millis(400);
 pub async fn run(listener: TcpListener, app: App) -> io::Result<()> {
     listener.set_nonblocking(true)?;
     let listener = tokio::net::TcpListener::from_std(listener)?;
-    let seats = Seats::new(app.config.connections, app.config.per_ip);
+    let seats = app.config.seats.clone();
     let tls = app.config.tls.as_deref().map(acceptor);
     let router = routes::router(&app);
     let mut open = JoinSet::new();
@@ -65,7 +65,7 @@ pub async fn run(listener: TcpListener, app: App) -> io::Result<()> {
                 continue;
             }
         };
-        match seats.take(peer.ip()) {
+        match seats.take(Door::Http, peer.ip()) {
             Ok(seat) => {
                 let line = Line { app: app.clone(), router: router.clone(), tls: tls.clone(), peer };
                 open.spawn(line.run(stream, seat));

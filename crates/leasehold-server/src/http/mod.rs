@@ -34,7 +34,6 @@ mod pages;
 mod problem;
 mod resources;
 mod routes;
-mod seats;
 pub mod shape;
 mod socket;
 mod status;
@@ -50,6 +49,7 @@ use std::time::Duration;
 use tokio_util::sync::CancellationToken;
 
 use crate::service::Service;
+use crate::service::seats::Seats;
 
 /// How HTTP is served. The defaults are the contract.
 #[derive(Clone, Debug)]
@@ -73,10 +73,8 @@ pub struct Config {
     pub heartbeat: Duration,
     /// What is under way at the end may take this long.
     pub drain: Duration,
-    /// Connections in all.
-    pub connections: usize,
-    /// Connections of one address (IPv6: of one /64).
-    pub per_ip: usize,
+    /// Places for connections.
+    pub seats: Arc<Seats>,
     /// Bytes of the head of a request; at least 8 KiB.
     pub header_bytes: usize,
     /// Bytes of the body of a request.
@@ -95,9 +93,8 @@ impl Default for Config {
             idle: Duration::from_secs(60),
             heartbeat: Duration::from_secs(15),
             drain: Duration::from_secs(10),
-            connections: 20_000,
             // No single address can take the last quarter of the places.
-            per_ip: 15_000,
+            seats: Seats::new(20_000, 15_000),
             header_bytes: 16 * 1024,
             body_bytes: 64 * 1024,
         }

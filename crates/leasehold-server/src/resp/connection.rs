@@ -11,12 +11,14 @@ use std::sync::atomic::Ordering;
 
 use leasehold::clock::Time;
 use leasehold_core::Ticket;
+use rustix::event::epoll::EventFlags;
 use tokio::task::AbortHandle;
 
 use super::ask::Form;
 use super::frame::Sizes;
 use super::reply::Protocol;
 use super::transport::Transport;
+use crate::service::seats::Seat;
 use crate::service::{Caller, Peer};
 
 /// Replies that one client may be owed. A disk that hangs must not gather all that clients can send meanwhile.
@@ -72,6 +74,8 @@ impl Blocked {
 
 /// See the module.
 pub struct Connection {
+    /// Given back when it is over.
+    _seat: Seat,
     /// Unique among all connections of this server.
     pub id: u64,
     pub transport: Transport,
@@ -109,14 +113,22 @@ pub struct Connection {
     pub waiting_since: Option<Time>,
     /// When the client last took bytes, while there are some for it.
     pub stalled_since: Option<Time>,
-    /// What the poll is asked to report.
-    pub asks_write: bool,
-    pub asks_read: bool,
+    /// What the poll is asked to report: see [`Self::needs`].
+    pub asks: EventFlags,
 }
 
 impl Connection {
-    pub fn new(id: u64, transport: Transport, peer: Peer, caller: Option<Caller>, first: u32, now: Time) -> Self {
+    pub fn new(
+        id: u64,
+        transport: Transport,
+        peer: Peer,
+        caller: Option<Caller>,
+        first: u32,
+        now: Time,
+        seat: Seat,
+    ) -> Self {
         Self {
+            _seat: seat,
             id,
             transport,
             peer,
@@ -140,8 +152,7 @@ impl Connection {
             dead: false,
             waiting_since: Some(now),
             stalled_since: None,
-            asks_write: false,
-            asks_read: true,
+            asks: EventFlags::IN,
         }
     }
 
@@ -219,6 +230,13 @@ impl Connection {
         self.watch_number = self.next;
     }
 
+    /// The command was answered with a no: if it asked for a watch, there is none.
+    pub fn no_watch(&mut self, number: u32) {
+        if self.watch_number == number {
+            self.watch = None;
+        }
+    }
+
     /// Something that nobody asked for just now: between replies, never inside one, nor before the answer to the watch.
     pub fn push(&mut self, bytes: &[u8]) {
         match self.owed.get_mut(self.watch_number.wrapping_sub(self.first) as usize) {
@@ -288,8 +306,19 @@ impl Connection {
     }
 
     /// Whether more may be read: not while a lot of it waits to be looked at.
-    pub fn wants_read(&self, most: usize) -> bool {
+    fn wants_read(&self, most: usize) -> bool {
         !self.closing && !self.hung_up && self.input.len() < most && self.unsent() < most
+    }
+
+    /// What the poll has to tell of this client, of whom `most` bytes may wait on either side. Who waits with more than
+    /// that behind is not read from, and must still be missed when it goes.
+    pub fn needs(&self, most: usize) -> EventFlags {
+        let mut needs = EventFlags::empty();
+        let read = self.wants_read(most);
+        needs.set(EventFlags::IN, read);
+        needs.set(EventFlags::OUT, self.wants_write());
+        needs.set(EventFlags::RDHUP, !read && !self.hung_up && self.blocked.as_ref().is_some_and(Blocked::waits));
+        needs
     }
 
     /// How much one command may be: little, from one who has not shown a key that is needed.

@@ -33,16 +33,16 @@ mod tests;
 mod transport;
 pub mod watch;
 
-use std::collections::HashMap;
 use std::io;
-use std::net::{IpAddr, TcpListener};
+use std::net::TcpListener;
 use std::panic::AssertUnwindSafe;
-use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::thread::JoinHandle;
 use std::time::Duration;
 
 use crate::service::Service;
+use crate::service::seats::Seats;
 use frame::Sizes;
 use mail::Bell;
 use pump::Pump;
@@ -52,10 +52,8 @@ use pump::Pump;
 pub struct Config {
     /// Threads that speak with clients. One is enough for most: the disk is shared.
     pub threads: usize,
-    /// Connections in all.
-    pub connections: usize,
-    /// Connections from one address.
-    pub connections_per_ip: usize,
+    /// Places for connections.
+    pub seats: Arc<Seats>,
     /// A command that was begun, and the first one at all, is there by then.
     pub command_within: Duration,
     /// A client that takes no bytes for this long is cut off.
@@ -74,8 +72,7 @@ impl Default for Config {
     fn default() -> Self {
         Self {
             threads: 1,
-            connections: 20_000,
-            connections_per_ip: 20_000,
+            seats: Seats::new(20_000, 20_000),
             command_within: Duration::from_secs(10),
             write_stall: Duration::from_secs(10),
             farewell: Duration::from_secs(2),
@@ -92,37 +89,7 @@ pub(crate) struct Shared {
     config: Config,
     runtime: tokio::runtime::Handle,
     stopping: AtomicBool,
-    connections: AtomicUsize,
-    by_ip: Mutex<HashMap<IpAddr, usize>>,
     next_id: AtomicU64,
-}
-
-impl Shared {
-    /// Room for one more connection from there; `false` if there is none.
-    fn enter(&self, ip: IpAddr) -> bool {
-        let mut by_ip = self.by_ip.lock().unwrap_or_else(PoisonError::into_inner);
-        if self.connections.load(Ordering::Relaxed) >= self.config.connections {
-            return false;
-        }
-        let here = by_ip.entry(ip).or_default();
-        if *here >= self.config.connections_per_ip {
-            return false;
-        }
-        *here += 1;
-        self.connections.fetch_add(1, Ordering::Relaxed);
-        true
-    }
-
-    fn leave(&self, ip: IpAddr) {
-        let mut by_ip = self.by_ip.lock().unwrap_or_else(PoisonError::into_inner);
-        if let Some(here) = by_ip.get_mut(&ip) {
-            *here -= 1;
-            if *here == 0 {
-                by_ip.remove(&ip);
-            }
-        }
-        self.connections.fetch_sub(1, Ordering::Relaxed);
-    }
 }
 
 /// The running server.
@@ -145,15 +112,8 @@ impl Server {
     ) -> io::Result<Self> {
         listener.set_nonblocking(true)?;
         let threads = config.threads.max(1);
-        let shared = Arc::new(Shared {
-            service,
-            config,
-            runtime,
-            stopping: AtomicBool::new(false),
-            connections: AtomicUsize::new(0),
-            by_ip: Mutex::new(HashMap::new()),
-            next_id: AtomicU64::new(1),
-        });
+        let shared =
+            Arc::new(Shared { service, config, runtime, stopping: AtomicBool::new(false), next_id: AtomicU64::new(1) });
         let mut pumps = Vec::new();
         for number in 0..threads {
             let pump = Pump::new(shared.clone(), listener.try_clone()?)?;

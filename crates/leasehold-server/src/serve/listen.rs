@@ -2,18 +2,18 @@
 
 use std::io;
 use std::net::{SocketAddr, TcpListener};
+use std::sync::Arc;
 
 use super::config::Config;
 use super::tls::Tls;
 use crate::cli::exit::{Failure, UNAVAILABLE, USAGE};
+use crate::service::seats::Seats;
 use crate::{http, resp};
 
 /// Connections the kernel may keep for us until we take them.
 const BACKLOG: i32 = 4096;
 /// Descriptors that are not connections: the journal, timers, threads.
 const OTHER_FILES: u64 = 64;
-/// Each of them has its own connections.
-const PORTS: u64 = 2;
 
 /// Where it listens in truth: a port of 0 was chosen by the kernel.
 #[derive(Clone, Copy, Debug)]
@@ -27,11 +27,11 @@ pub struct Ports {
 }
 
 impl Ports {
-    /// Connections on each port: as many as allowed, and no more than there are descriptors for. The last ones are the
+    /// Connections on both ports: as many as allowed, and no more than there are descriptors for. The last ones are the
     /// journal's: if clients could take them, its next segment could not be opened, and that is the end of the engine.
     pub fn room(&self, allowed: usize) -> usize {
         let room = self.files.map_or(usize::MAX, |files| {
-            usize::try_from(files.saturating_sub(OTHER_FILES) / PORTS).unwrap_or(usize::MAX).max(1)
+            usize::try_from(files.saturating_sub(OTHER_FILES)).unwrap_or(usize::MAX).max(1)
         });
         allowed.min(room)
     }
@@ -100,7 +100,7 @@ fn listen(port: &str, address: SocketAddr) -> anyhow::Result<TcpListener> {
 /// A descriptor for every connection, as far as the system allows. Says how many it allows if they are not enough.
 fn make_room(connections: usize) -> Option<u64> {
     use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
-    let wanted = (connections as u64).saturating_mul(PORTS).saturating_add(OTHER_FILES);
+    let wanted = (connections as u64).saturating_add(OTHER_FILES);
     let limit = getrlimit(Resource::Nofile);
     if limit.current.is_none_or(|current| current >= wanted) {
         return None;
@@ -111,7 +111,7 @@ fn make_room(connections: usize) -> Option<u64> {
 }
 
 /// The part of the configuration that HTTP keeps to.
-pub fn http(config: &Config, tls: Option<&Tls>) -> http::Config {
+pub fn http(config: &Config, tls: Option<&Tls>, seats: &Arc<Seats>) -> http::Config {
     let limits = &config.limits;
     http::Config {
         tls: tls.map(|tls| tls.http.clone()),
@@ -121,19 +121,17 @@ pub fn http(config: &Config, tls: Option<&Tls>) -> http::Config {
         body: limits.body.0,
         write_stall: limits.write_stall.0,
         idle: limits.idle.0,
-        connections: limits.connections,
-        per_ip: limits.connections_per_address,
+        seats: seats.clone(),
         body_bytes: limits.body_bytes.0,
         ..http::Config::default()
     }
 }
 
 /// The part of the configuration that RESP keeps to.
-pub fn resp(config: &Config, tls: Option<&Tls>) -> resp::Config {
+pub fn resp(config: &Config, tls: Option<&Tls>, seats: &Arc<Seats>) -> resp::Config {
     let limits = &config.limits;
     let mut resp = resp::Config {
-        connections: limits.connections,
-        connections_per_ip: limits.connections_per_address,
+        seats: seats.clone(),
         command_within: limits.body.0,
         write_stall: limits.write_stall.0,
         tls: tls.map(|tls| tls.resp.clone()),

@@ -44,6 +44,7 @@ use crate::cli::output;
 use crate::cli::signals::{self, Signals};
 use crate::service::audit::Audit;
 use crate::service::keys::KeyRing;
+use crate::service::seats::Seats;
 use crate::service::{Opened, Service};
 use crate::{http, resp};
 use config::{Config, Format, Level};
@@ -217,9 +218,11 @@ impl House {
         let ring = KeyRing::of(&keys);
         let service = Service::new(engine, ring.clone(), Audit, clock.clone());
         let stop = CancellationToken::new();
-        let resp = resp::Server::start(redis, service.clone(), listen::resp(&config, tls.as_deref()), handle)
-            .context("start the RESP port")?;
-        let web = tokio::spawn(http::serve(web, service.clone(), listen::http(&config, tls.as_deref()), stop.clone()));
+        let seats = Seats::new(config.limits.connections, config.limits.connections_per_address);
+        let resp = listen::resp(&config, tls.as_deref(), &seats);
+        let resp = resp::Server::start(redis, service.clone(), resp, handle).context("start the RESP port")?;
+        let http = listen::http(&config, tls.as_deref(), &seats);
+        let web = tokio::spawn(http::serve(web, service.clone(), http, stop.clone()));
         Ok(Self { config, tls, ring, service, clock, notices, signals, ports, resp, web, stop })
     }
 
@@ -257,8 +260,8 @@ impl House {
     fn say_what_is_short(&self) {
         if let Some(files) = self.ports.files {
             tracing::info!(
-                "the system allows {files} open files, fewer than limits.connections on both ports: {} connections on \
-                 each are let in; raise it (LimitNOFILE, ulimit -n), or lower limits.connections",
+                "the system allows {files} open files, fewer than limits.connections: {} connections are let in; raise \
+                 it (LimitNOFILE, ulimit -n), or lower limits.connections",
                 self.config.limits.connections
             );
         }

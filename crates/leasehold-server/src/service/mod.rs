@@ -20,6 +20,7 @@ pub mod keys;
 pub mod metrics;
 pub mod pass;
 pub mod rate;
+pub mod seats;
 pub mod verb;
 pub mod watch;
 

@@ -65,7 +65,7 @@ fn who_hangs_up_leaves_the_line() {
     let server = Server::start(&site, &[]);
     let mut client = dial(&server);
     let (lease, _) = granted(&client.ask(&["LEASE", "ACQUIRE", "600000", "RESOURCES", "a"]));
-    for way in ["close", "half-close", "reset", "full of input"] {
+    for way in ["close", "half-close", "reset", "full of input", "much behind, then half-close"] {
         let mut gone = dial(&server);
         wait_for(&mut gone, "a", &[]);
         wait_until("it stands in line", || queue(&mut client, "a") == 1);
@@ -83,9 +83,15 @@ fn who_hangs_up_leaves_the_line() {
                 rustix::net::sockopt::set_socket_linger(gone.stream.get_ref(), Some(Duration::ZERO))
                     .expect("a socket takes it");
             }
+            // A little more than the server reads while it waits, so that sockets take the rest: the end is behind it.
+            "much behind, then half-close" => {
+                std::io::Write::write_all(gone.stream.get_mut(), &[b'\n'; (1 << 20) + (129 << 10)])
+                    .expect("sockets take it");
+                gone.stream.get_ref().shutdown(Shutdown::Write).expect("a socket");
+            }
             _ => {}
         }
-        let keep = (way == "half-close").then_some(gone);
+        let keep = way.contains("half-close").then_some(gone);
         wait_until("it left the line", || queue(&mut client, "a") == 1);
         drop(next);
         wait_until("so did the next", || queue(&mut client, "a") == 0);

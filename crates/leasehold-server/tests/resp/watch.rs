@@ -157,3 +157,29 @@ fn what_is_not_known_any_more_is_reset() {
     let server = Server::start(&site, &[]);
     assert_eq!(next(&mut watch(&server, &["SINCE", &last])).kind, "reset");
 }
+
+/// Goal: a watch that was refused is none: the next try is not told that the connection watches already.
+/// Method: the rate of requests is used up, and comes back.
+#[test]
+fn a_refused_watch_can_be_asked_for_again() {
+    let site = Site::new();
+    let (slow, _) = super::common::server::key(&site, &["--role", "read", "--rate", "2"]);
+    let server = Server::start(&site, &[]);
+    let mut client = dial(&server);
+    assert_eq!(client.ask(&["AUTH", &slow]), "+OK\r\n");
+    let mut said = Vec::new();
+    // Each goes by the gate, until there is no more; a watch then is refused for that alone.
+    wait_until("the gate says no", || word_of(&client.ask(&["LEASE", "GET", "a"])) == Some("QUOTA"));
+    wait_until("a watch", || {
+        said.push(client.ask(&["LEASE", "WATCH"]));
+        said.last().is_some_and(|reply| reply == "+OK\r\n")
+    });
+    assert!(said.len() > 1, "the first was refused");
+    for reply in &said[..said.len() - 1] {
+        assert_eq!(word(reply), "QUOTA");
+    }
+}
+
+fn word_of(reply: &str) -> Option<&str> {
+    reply.starts_with('-').then(|| word(reply))
+}

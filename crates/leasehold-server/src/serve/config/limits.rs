@@ -37,9 +37,9 @@ pub struct Limits {
     pub leases_per_principal: usize,
     /// Recent endings remembered for retries.
     pub endings: usize,
-    /// Connections on each port.
+    /// Connections on both ports together.
     pub connections: usize,
-    /// Connections from one address, on each port.
+    /// Connections from one address (IPv6: one /64).
     pub connections_per_address: usize,
     /// Bytes of an HTTP body.
     pub body_bytes: Size,

@@ -1,0 +1,104 @@
+//! A vector that never moves what is in it: it grows by blocks.
+//!
+//! A plain vector doubles by copying all it has. At ten million leases that is more than a gigabyte in one go: a book
+//! that stands still for a second, and memory touched twice for every byte that is kept.
+//!
+//! # Not here
+//!
+//! Which row is free, and what is in one: its owner knows.
+
+use core::ops::{Index, IndexMut};
+
+/// Rows of a block. A power of two, so that a place is found with a shift and a mask.
+const BLOCK: usize = 1 << 12;
+
+/// See the module.
+#[derive(Clone, Debug)]
+pub struct Rows<T> {
+    /// All but the last are full.
+    blocks: Vec<Vec<T>>,
+}
+
+impl<T> Default for Rows<T> {
+    fn default() -> Self {
+        Self { blocks: Vec::new() }
+    }
+}
+
+impl<T> Rows<T> {
+    /// How many there are.
+    pub fn len(&self) -> usize {
+        self.blocks.last().map_or(0, |last| (self.blocks.len() - 1) * BLOCK + last.len())
+    }
+
+    /// Adds a row after the last.
+    pub fn push(&mut self, row: T) {
+        match self.blocks.last_mut() {
+            Some(last) if last.len() < BLOCK => last.push(row),
+            // A small book stays small: the first block grows as any vector.
+            None => self.blocks.push(vec![row]),
+            Some(_) => {
+                let mut block = Vec::with_capacity(BLOCK);
+                block.push(row);
+                self.blocks.push(block);
+            }
+        }
+    }
+
+    /// The row, if there are that many.
+    pub fn get_mut(&mut self, at: usize) -> Option<&mut T> {
+        self.blocks.get_mut(at / BLOCK)?.get_mut(at % BLOCK)
+    }
+
+    /// All rows in order.
+    pub fn iter(&self) -> impl Iterator<Item = &T> {
+        self.blocks.iter().flatten()
+    }
+
+    /// All rows in order, to be changed.
+    pub fn iter_mut(&mut self) -> impl Iterator<Item = &mut T> {
+        self.blocks.iter_mut().flatten()
+    }
+}
+
+impl<T> Index<usize> for Rows<T> {
+    type Output = T;
+
+    fn index(&self, at: usize) -> &T {
+        &self.blocks[at / BLOCK][at % BLOCK]
+    }
+}
+
+impl<T> IndexMut<usize> for Rows<T> {
+    fn index_mut(&mut self, at: usize) -> &mut T {
+        &mut self.blocks[at / BLOCK][at % BLOCK]
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Goal: rows are found where they were put, across the edges of blocks, and stay where they are.
+    #[test]
+    fn rows_stay_where_they_are() {
+        let mut rows = Rows::default();
+        assert_eq!(rows.len(), 0);
+        let many = 3 * BLOCK + 7;
+        let mut first_of_second = core::ptr::null();
+        for at in 0..many {
+            assert!(rows.get_mut(at).is_none());
+            rows.push(at);
+            assert_eq!(rows.len(), at + 1);
+            if at == BLOCK {
+                first_of_second = core::ptr::from_ref(&rows[BLOCK]);
+            }
+        }
+        assert!(core::ptr::eq(first_of_second, &rows[BLOCK]), "nothing was moved");
+        assert!(rows.iter().copied().eq(0..many));
+        rows.iter_mut().for_each(|row| *row += 1);
+        rows[BLOCK] = 5;
+        *rows.get_mut(BLOCK - 1).expect("it is there") = 6;
+        assert_eq!((rows[BLOCK - 1], rows[BLOCK], rows[BLOCK + 1], rows[many - 1]), (6, 5, BLOCK + 2, many));
+    }
+}

@@ -1,0 +1,233 @@
+//! What clients sent, decided in turn: at once by the engine in this process, or elsewhere.
+
+use std::sync::Arc;
+
+use leasehold::engine::embedded::{Embedded, Till};
+
+use super::{Pump, TURN, tag};
+use crate::resp::ask::{self, Ask, Call};
+use crate::resp::connection::{Blocked, Connection, Kind};
+use crate::resp::fast::{self, Desk, Step};
+use crate::resp::frame::{Args, Parsed, parse};
+use crate::resp::local;
+use crate::resp::reply::Reply;
+use crate::resp::slow::{self, Errand};
+use crate::resp::watch::{self, Outlet};
+
+impl Pump {
+    /// Decides what has come, all of it under one lock.
+    pub(super) fn run_ready(&mut self) {
+        let engine = self.engine.clone();
+        let mut till = None;
+        for slot in std::mem::take(&mut self.ready) {
+            let place = &mut self.places[slot as usize];
+            place.ready = false;
+            let Some(mut connection) = place.connection.take() else { continue };
+            self.run_commands(slot, &mut connection, engine.as_ref(), &mut till);
+            let asks_more =
+                connection.closing || connection.paused || connection.needs(self.input_limit()) != connection.asks;
+            self.places[slot as usize].connection = Some(connection);
+            if asks_more {
+                self.mark_dirty(slot);
+            }
+        }
+        if let Some(till) = till {
+            till.write();
+        }
+    }
+
+    fn run_commands<'e>(
+        &mut self,
+        slot: u32,
+        connection: &mut Connection,
+        engine: Option<&'e Arc<Embedded>>,
+        till: &mut Option<Till<'e>>,
+    ) {
+        let input = std::mem::take(&mut connection.input);
+        let mut at = std::mem::take(&mut self.at);
+        let mut done = 0;
+        let mut turn = 0;
+        while connection.blocked.is_none() && !connection.closing && !connection.dead {
+            if turn == TURN {
+                self.mark_ready(slot);
+                break;
+            }
+            if connection.is_full(self.shared.config.backlog) {
+                // It goes on when some of that has left: see `flush`.
+                connection.paused = true;
+                break;
+            }
+            turn += 1;
+            match parse(&input[done..], connection.sizes(&self.shared.config.sizes), &mut at) {
+                Parsed::Incomplete => {
+                    connection.closing |= connection.hung_up;
+                    connection.waiting_since =
+                        if done == input.len() { None } else { Some(connection.waiting_since.unwrap_or(self.now)) };
+                    break;
+                }
+                Parsed::Command(len) => {
+                    let args = Args::new(&input[done..done + len], &at);
+                    if args.len() > 0 {
+                        connection.waiting_since = None;
+                        self.run_command(slot, connection, args, engine, till);
+                        if connection.hung_up && connection.blocked.as_ref().is_some_and(Blocked::waits) {
+                            connection.dead = true;
+                            self.dead.push(slot);
+                        }
+                    }
+                    done += len;
+                }
+                Parsed::Wrong(sentence) => {
+                    self.write(connection, |reply| reply.invalid(&format!("protocol error: {sentence}")));
+                    connection.closing = true;
+                    done = input.len();
+                    break;
+                }
+                Parsed::Http => {
+                    tracing::warn!(peer = %connection.peer, "HTTP on the RESP port: cut off");
+                    connection.dead = true;
+                    self.dead.push(slot);
+                    done = input.len();
+                    break;
+                }
+            }
+        }
+        self.at = at;
+        let left = if connection.closing || connection.dead { input.len() } else { done };
+        connection.input = input;
+        connection.consumed(left);
+    }
+
+    /// Writes a reply in its place.
+    fn write(&mut self, connection: &mut Connection, write: impl FnOnce(&mut Reply<'_>)) {
+        let protocol = connection.protocol;
+        if let Some(out) = connection.ready() {
+            write(&mut Reply::new(out, protocol));
+            connection.answered();
+        } else {
+            let mut bytes = Vec::new();
+            write(&mut Reply::new(&mut bytes, protocol));
+            connection.owe_done(bytes);
+        }
+    }
+
+    fn run_command<'e>(
+        &mut self,
+        slot: u32,
+        connection: &mut Connection,
+        args: Args<'_>,
+        engine: Option<&'e Arc<Embedded>>,
+        till: &mut Option<Till<'e>>,
+    ) {
+        let asked = ask::read(args);
+        let may_ask = connection.caller.is_some()
+            || matches!(asked, Ok(Ask::Local(ask::Local::Auth(_) | ask::Local::Hello { .. } | ask::Local::Quit)));
+        if !may_ask {
+            return self.write(connection, |reply| reply.error("NOAUTH", "Authentication required: AUTH key"));
+        }
+        if connection.refused_multi && !matches!(asked, Ok(Ask::Local(_))) {
+            return self.write(connection, |reply| reply.invalid("not done: MULTI was refused (DISCARD ends it)"));
+        }
+        match asked {
+            Err(sentence) if sentence == ask::NO_SCRIPT => {
+                self.write(connection, |reply| reply.error("NOSCRIPT", ask::NO_SCRIPT));
+            }
+            Err(sentence) => self.write(connection, |reply| reply.invalid(&sentence)),
+            Ok(Ask::Local(asked)) => {
+                let mut reply = std::mem::take(&mut self.reply);
+                reply.clear();
+                local::answer(&self.shared.service, &asked, connection, &mut reply);
+                match connection.ready() {
+                    Some(out) => {
+                        out.extend_from_slice(&reply);
+                        connection.answered();
+                    }
+                    None => connection.owe_done(reply.clone()),
+                }
+                self.reply = reply;
+            }
+            Ok(Ask::Call(call)) => match engine {
+                Some(engine) if fast::handles(&call) => self.run_fast(slot, connection, &call, engine, till),
+                _ => self.run_slow(slot, connection, &call),
+            },
+        }
+    }
+
+    fn run_fast<'e>(
+        &mut self,
+        slot: u32,
+        connection: &mut Connection,
+        call: &Call<'_>,
+        engine: &'e Arc<Embedded>,
+        till: &mut Option<Till<'e>>,
+    ) {
+        let Some(caller) = &connection.caller else { return };
+        // Names are collected only for those who may not touch all of them.
+        let names = if caller.principal.prefixes.is_empty() { Vec::new() } else { call.names() };
+        let pass = match self.shared.service.admit(caller, call.verb(), &names) {
+            Ok(pass) => pass,
+            Err(denial) => return self.write(connection, |reply| reply.denial(&denial)),
+        };
+        let mut reply = std::mem::take(&mut self.reply);
+        reply.clear();
+        let mut desk = Desk {
+            service: &self.shared.service,
+            till: till.get_or_insert_with(|| engine.till()),
+            tray: &self.tray,
+            tag: tag(slot, connection.next_number()),
+            now: self.now,
+        };
+        match fast::decide(&mut desk, &pass, call, connection, &mut reply) {
+            Step::Done => match connection.ready() {
+                Some(out) => {
+                    out.extend_from_slice(&reply);
+                    connection.answered();
+                }
+                None => connection.owe_done(reply.clone()),
+            },
+            Step::Later(kind) => {
+                self.at_disk += 1;
+                connection.owe(kind);
+            }
+            Step::InLine(kind, ticket) => {
+                connection.owe(kind);
+                connection.blocked = Some(Blocked::InLine(ticket));
+            }
+        }
+        self.reply = reply;
+    }
+
+    fn run_slow(&mut self, slot: u32, connection: &mut Connection, call: &Call<'_>) {
+        let Some(caller) = connection.caller.clone() else { return };
+        let errand = match Errand::of(call, &connection.holder) {
+            Ok(errand) => errand,
+            Err(sentence) => return self.write(connection, |reply| reply.invalid(&sentence)),
+        };
+        let outlet = Outlet { mailbox: self.mailbox.clone(), bell: self.bell.clone(), slot, id: connection.id };
+        let number = connection.next_number();
+        let service = self.shared.service.clone();
+        let protocol = connection.protocol;
+        let waits = matches!(errand, Errand::Acquire(..) | Errand::Watch(..));
+        let work = match errand {
+            Errand::Watch(..) if connection.watch.is_some() => {
+                return self.write(connection, |reply| reply.invalid("this connection watches already"));
+            }
+            Errand::Watch(prefix, since) => {
+                let work = watch::tell(service, caller, prefix, since, protocol, outlet, number);
+                let work = self.shared.runtime.spawn(work).abort_handle();
+                connection.watches(work.clone());
+                work
+            }
+            errand => self
+                .shared
+                .runtime
+                .spawn(async move {
+                    let bytes = slow::answer(service, caller, errand, protocol).await;
+                    outlet.post(Some(number), bytes, false);
+                })
+                .abort_handle(),
+        };
+        connection.owe(Kind::Mail);
+        connection.blocked = Some(Blocked::Elsewhere { work, waits });
+    }
+}
