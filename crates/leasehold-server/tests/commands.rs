@@ -122,7 +122,7 @@ fn ls_and_inspect_show_what_everybody_may_see() {
     assert_eq!(names, ["seat-1", "seat-2"]);
 
     let seen = &rows[1];
-    assert_eq!(keys(seen), ["holders", "mode", "name", "queue_len", "waiters"]);
+    assert_eq!(keys(seen), ["holders", "holders_total", "mode", "name", "queue_len", "waiters"]);
     assert_eq!(keys(&seen["holders"][0]), ["holder", "remaining_ms", "since_ms", "token"]);
     assert_eq!(seen["holders"][0]["holder"], "ada");
     assert_eq!(seen["holders"][0]["token"], lease["token"]);
@@ -139,7 +139,10 @@ fn ls_and_inspect_show_what_everybody_may_see() {
 fn a_free_resource_is_an_answer() {
     let site = Site::new();
     let free = site.ask(&["inspect", "nobody", "--json"]).with_code(0).json();
-    assert_eq!(free, json!({"name": "nobody", "mode": null, "holders": [], "waiters": [], "queue_len": 0}));
+    assert_eq!(
+        free,
+        json!({"name": "nobody", "mode": null, "holders": [], "holders_total": 0, "waiters": [], "queue_len": 0})
+    );
     assert_eq!(site.ask(&["inspect", "nobody"]).with_code(0).out, "nobody is free\n");
     assert_eq!(site.ask(&["ls", "--json"]).with_code(0).out, "");
     assert_eq!(site.ask(&["ls"]).with_code(0).out, "");

@@ -219,6 +219,32 @@ async fn a_dropped_acquire_on_a_lost_connection_leaves_no_lease() {
     }
 }
 
+/// Goal: the same in a crowd that the server does not show whole: who gave up is not left among those it hides.
+/// Method: more readers than are shown came before; then the reply to one more is cut off, and its caller goes.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_dropped_acquire_in_a_crowd_leaves_no_lease() {
+    let site = Site::new().await;
+    let shared = |holder: &str, wait| Claim {
+        wants: vec![Want { name: "hall".into(), mode: Mode::Shared }],
+        ..claim(holder, wait)
+    };
+    let crowd = 1001;
+    for _ in 0..crowd {
+        site.straight.acquire(shared("reader", Duration::ZERO)).await.expect("there is room");
+    }
+    let total = async || site.seen("hall").await.map_or(0, |seen| seen.holders_total);
+    assert_eq!(total().await, crowd);
+    assert!(site.seen("hall").await.is_some_and(|seen| seen.holders.len() < crowd), "not all are shown");
+    // So that there is a connection that the order is for.
+    site.client.inspect("hall").await.expect("the server answers");
+    site.proxy.order(Fault::Silence(0));
+    let mut acquire = site.client.acquire(shared("ada", Duration::ZERO));
+    assert!(poll_once(acquire.as_mut()).await.is_none(), "it takes a while");
+    until("the server has granted it", async || total().await == crowd + 1).await;
+    drop(acquire);
+    until("it was given back", async || total().await == crowd).await;
+}
+
 /// Goal: with the caller's own request id the lease stays, and a retry finds it.
 /// Method: the same drop; then the same id again, from another client.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]

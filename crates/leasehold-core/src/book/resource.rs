@@ -126,6 +126,11 @@ impl Resource {
         (self.first != NIL).then_some(self.first).into_iter().chain(more.iter().copied())
     }
 
+    pub fn holder_count(&self) -> usize {
+        let more = self.extra.as_ref().map_or(0, |extra| extra.more.len());
+        usize::from(self.first != NIL) + more
+    }
+
     pub fn is_idle(&self) -> bool {
         self.first == NIL && self.queue_len() == 0
     }

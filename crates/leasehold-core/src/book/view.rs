@@ -9,8 +9,12 @@ use crate::command::Mode;
 use crate::time::Time;
 use crate::token::Token;
 
-/// At most this many waiters are shown one by one; the rest are counted.
+/// At most this many waiters are shown one by one, and holders in a listing; the rest are counted.
 const SHOWN: usize = 100;
+
+/// At most this many holders are shown of one resource that was asked for by name. A crowd of a hundred thousand would
+/// make one answer of many megabytes, under the lock that every grant takes.
+const HOLDERS_SHOWN: usize = 1000;
 
 /// One resource in use.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -19,8 +23,10 @@ pub struct ResourceView {
     pub name: String,
     /// How it is held, or wanted by the head of the queue.
     pub mode: Mode,
-    /// Who has it.
+    /// Who has it: the first of a crowd.
     pub holders: Vec<HoldingView>,
+    /// How many have it. Of a crowd that is not shown whole, some may be over and not collected yet.
+    pub holders_total: usize,
     /// The first of those who wait.
     pub waiters: Vec<WaitingView>,
     /// How many wait.
@@ -54,7 +60,7 @@ impl Book {
     #[must_use]
     pub fn inspect(&self, name: &str, now: Time) -> Option<ResourceView> {
         let slot = self.state.find_name(name)?;
-        self.view(&self.state.resources[slot as usize], now.max(self.now))
+        self.view(&self.state.resources[slot as usize], HOLDERS_SHOWN, now.max(self.now))
     }
 
     /// Shows the resources of the next `count` slots from `cursor`, unordered. Says where to go on; `None` at the end.
@@ -72,7 +78,7 @@ impl Book {
         for resource in (cursor..end).map(|at| &self.state.resources[at]) {
             if !resource.name.is_empty()
                 && resource.name.starts_with(prefix)
-                && let Some(view) = self.view(resource, now.max(self.now))
+                && let Some(view) = self.view(resource, SHOWN, now.max(self.now))
             {
                 show(view);
             }
@@ -80,22 +86,21 @@ impl Book {
         (end < self.state.resources.len()).then_some(end)
     }
 
-    fn view(&self, resource: &Resource, now: Time) -> Option<ResourceView> {
+    fn view(&self, resource: &Resource, most: usize, now: Time) -> Option<ResourceView> {
         let leases =
             || resource.holders().map(|slot| &self.state.leases[slot as usize]).filter(|lease| !due(lease, now));
         let queue_len = resource.queue_len();
         if queue_len == 0 && leases().next().is_none() {
             return None;
         }
-        let holders = leases()
-            .filter(|lease| lease.phase == Phase::Live)
-            .map(|lease| HoldingView {
-                holder: lease.holder.as_str().into(),
-                token: lease.token(),
-                since: now.since(lease.granted_at),
-                remaining: lease.expires_at.since(now),
-            })
-            .collect();
+        let mut live = leases().filter(|lease| lease.phase == Phase::Live).map(|lease| HoldingView {
+            holder: lease.holder.as_str().into(),
+            token: lease.token(),
+            since: now.since(lease.granted_at),
+            remaining: lease.expires_at.since(now),
+        });
+        let holders: Vec<HoldingView> = live.by_ref().take(most).collect();
+        let holders_total = if live.next().is_none() { holders.len() } else { resource.holder_count() };
         let waiters = resource
             .line()
             .take(SHOWN)
@@ -110,7 +115,7 @@ impl Book {
             Use::Permits { used } => Mode::Permits { count: used, capacity: resource.capacity() },
             Use::Free => self.head_mode(resource),
         };
-        Some(ResourceView { name: resource.name.as_str().into(), mode, holders, waiters, queue_len })
+        Some(ResourceView { name: resource.name.as_str().into(), mode, holders, holders_total, waiters, queue_len })
     }
 
     fn head_mode(&self, resource: &Resource) -> Mode {
@@ -121,5 +126,46 @@ impl Book {
             .iter()
             .find(|(slot, _)| self.state.resources[*slot as usize].name == *name)
             .map_or(Mode::Exclusive, |(_, mode)| *mode)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::command::{Acquire, Command, Reply, Ticket, Want};
+    use crate::limits::Limits;
+    use crate::token::Secret;
+
+    /// Goal: a crowd on one name makes no huge answer: the first are shown, all are counted.
+    /// Method: more readers than are shown, then all but one of them over by time.
+    #[test]
+    fn a_crowd_is_shown_in_part_and_counted_whole() {
+        let mut book = Book::new(Limits::default(), 3);
+        book.set_ceiling(10_000);
+        let (crowd, start) = (HOLDERS_SHOWN + 500, Time::from_millis(1));
+        for at in 0..crowd {
+            let claim = Acquire {
+                ticket: Ticket(at as u64 + 1),
+                wants: &[Want { name: "hall", mode: Mode::Shared }],
+                ttl_ms: if at == crowd - 1 { 2_000 } else { 1_000 },
+                wait_ms: 0,
+                max_hold_ms: None,
+                delay_ms: 0,
+                holder: "reader",
+                request: None,
+                secret: Secret::new([1; 16]),
+                principal: "",
+                value: None,
+            };
+            assert!(matches!(book.apply(Command::Acquire(claim), start).reply, Reply::Granted(_)));
+        }
+        let seen = book.inspect("hall", start).expect("it is held");
+        assert_eq!((seen.holders.len(), seen.holders_total), (HOLDERS_SHOWN, crowd));
+        let mut listed = Vec::new();
+        book.scan(0, 10, "", start, |view| listed.push((view.holders.len(), view.holders_total)));
+        assert_eq!(listed, [(SHOWN, crowd)]);
+        let late = start.plus_millis(1_000);
+        let seen = book.inspect("hall", late).expect("one is left");
+        assert_eq!((seen.holders.len(), seen.holders_total), (1, 1), "who is over is not counted");
     }
 }

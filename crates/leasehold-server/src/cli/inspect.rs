@@ -48,6 +48,10 @@ fn print(resource: &Resource) -> anyhow::Result<()> {
         let (since, left) = (duration::brief(holding.since), duration::brief(holding.remaining));
         output::line(format!("  held by {}{token}, for {since}, {left} left", output::plain(&holding.holder)))?;
     }
+    let hidden = resource.holders_total.saturating_sub(resource.holders.len());
+    if hidden > 0 {
+        output::line(format!("  and by {hidden} more"))?;
+    }
     for waiting in &resource.waiters {
         let waited = duration::brief(waiting.waiting);
         output::line(format!("  awaited by {}, for {waited}", output::plain(&waiting.holder)))?;

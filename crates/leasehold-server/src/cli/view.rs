@@ -5,7 +5,7 @@ use leasehold::engine::{Holding, Resource};
 use super::duration::brief;
 use crate::http::shape::mode;
 
-/// The rows of a listing for people: one for each holder, so that nothing is summed up and hidden.
+/// The rows of a listing for people: one for each holder that is shown, and one for the rest of a crowd.
 pub fn rows(resource: &Resource) -> Vec<Vec<String>> {
     let waiting = resource.queue_len.to_string();
     let mode = mode(resource.mode).to_owned();
@@ -19,7 +19,9 @@ pub fn rows(resource: &Resource) -> Vec<Vec<String>> {
         let token = h.token.map_or_else(|| "-".to_owned(), |token| token.to_string());
         row(h.holder.clone(), token, brief(h.since), brief(h.remaining))
     };
-    resource.holders.iter().map(holding).collect()
+    let hidden = resource.holders_total.saturating_sub(resource.holders.len());
+    let more = (hidden > 0).then(|| row(format!("and {hidden} more"), "-".into(), "-".into(), "-".into()));
+    resource.holders.iter().map(holding).chain(more).collect()
 }
 
 /// The headings above [`rows`].

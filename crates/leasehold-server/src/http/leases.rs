@@ -43,11 +43,20 @@ async fn granted(app: App, caller: Caller, claim: Claim) -> Result<Answer, Probl
         let answer = tokio::select! {
             biased;
             answer = app.service.acquire(&caller, claim) => Ok(answer),
-            () = tell.closed() => return,
+            () = tell.closed() => {
+                app.service.metrics.refused(Outcome::Left);
+                return;
+            }
             // What does not wait is answered in a moment, also at the end.
             () = app.stop.cancelled(), if waits => {
-                app.service.metrics.refused(Outcome::Unavailable);
-                Err(Problem::shutting_down())
+                // Granted at this very moment it stays for whoever comes again with the id; without one it is ended.
+                let (outcome, problem) = if returns {
+                    (Outcome::Unknown, Problem::left_in_line())
+                } else {
+                    (Outcome::Unavailable, Problem::shutting_down())
+                };
+                app.service.metrics.refused(outcome);
+                Err(problem)
             }
         };
         let Err(Ok(Ok(grant))) = tell.send(answer) else { return };

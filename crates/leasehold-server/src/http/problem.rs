@@ -79,6 +79,12 @@ impl Problem {
             .with(header::RETRY_AFTER, HeaderValue::from_static("1"))
     }
 
+    /// The server ends, and a claim with a request id that waited may have been granted at that moment.
+    pub fn left_in_line() -> Self {
+        Self::unknown("shutting down: it may have been granted, repeat it with the same Idempotency-Key to know")
+            .with(header::RETRY_AFTER, HeaderValue::from_static("1"))
+    }
+
     /// It cannot be known what came of it.
     pub fn unknown(detail: impl Into<String>) -> Self {
         Self::new(StatusCode::GATEWAY_TIMEOUT, "unknown_outcome", detail)

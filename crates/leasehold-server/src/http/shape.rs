@@ -79,6 +79,8 @@ pub struct Seen {
     #[serde(skip_serializing_if = "Option::is_none")]
     capacity: Option<u32>,
     holders: Vec<SeenHolder>,
+    /// All of them: of a crowd only the first are shown.
+    holders_total: usize,
     waiters: Vec<SeenWaiter>,
     queue_len: usize,
 }
@@ -110,6 +112,7 @@ impl From<Resource> for Seen {
             mode: Some(mode(resource.mode)),
             permits_used: permits.map(|(used, _)| used),
             capacity: permits.map(|(_, capacity)| capacity),
+            holders_total: resource.holders_total,
             holders: resource.holders.into_iter().map(SeenHolder::from).collect(),
             waiters: resource.waiters.into_iter().map(SeenWaiter::from).collect(),
             queue_len: resource.queue_len,
@@ -121,7 +124,8 @@ impl Seen {
     /// A resource nobody holds or awaits.
     pub fn free(name: String) -> Self {
         let (holders, waiters) = (Vec::new(), Vec::new());
-        Self { name, mode: None, permits_used: None, capacity: None, holders, waiters, queue_len: 0 }
+        let (permits_used, capacity) = (None, None);
+        Self { name, mode: None, permits_used, capacity, holders, holders_total: 0, waiters, queue_len: 0 }
     }
 }
 

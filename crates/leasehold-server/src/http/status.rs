@@ -37,12 +37,12 @@ pub async fn status(call: Call) -> Result<Response<Body>, Problem> {
         "leases": status.leases,
         "waiters": status.waiters,
         "uptime_ms": shape::millis(status.uptime),
-        "rates": {
-            "acquire_per_s": status.rates.acquire,
-            "release_per_s": status.rates.release,
-            "lapse_per_s": status.rates.lapse,
-            "refused_per_s": status.rates.refused,
-        },
+        "rates": status.rates.map(|rates| json!({
+            "acquire_per_s": rates.acquire,
+            "release_per_s": rates.release,
+            "lapse_per_s": rates.lapse,
+            "refused_per_s": rates.refused,
+        })),
         "recent": recent,
         "auth": if status.keys_needed { "required" } else { "none" },
         "role": role,

@@ -190,7 +190,7 @@ fn resource(reply: &mut Reply<'_>, found: &Resource) {
         Mode::Shared => ("shared", None),
         Mode::Permits { count, capacity } => ("permits", Some((count, capacity))),
     };
-    reply.map(if permits.is_some() { 7 } else { 5 });
+    reply.map(if permits.is_some() { 8 } else { 6 });
     reply.text("name");
     reply.text(&found.name);
     reply.text("mode");
@@ -217,6 +217,8 @@ fn resource(reply: &mut Reply<'_>, found: &Resource) {
         reply.text("remaining_ms");
         reply.integer(millis(holding.remaining));
     }
+    reply.text("holders_total");
+    reply.integer(found.holders_total as i64);
     reply.text("waiters");
     reply.array(found.waiters.len());
     for waiting in &found.waiters {

@@ -33,10 +33,12 @@ pub enum Outcome {
     Unavailable,
     /// It may have happened.
     Unknown,
+    /// Whoever asked went away before there was an answer, or lost its key.
+    Left,
 }
 
 impl Outcome {
-    const ALL: [(Self, &'static str); 8] = [
+    const ALL: [(Self, &'static str); 9] = [
         (Self::Granted, "granted"),
         (Self::Held, "held"),
         (Self::QueueFull, "queue_full"),
@@ -45,6 +47,7 @@ impl Outcome {
         (Self::Invalid, "invalid"),
         (Self::Unavailable, "unavailable"),
         (Self::Unknown, "unknown"),
+        (Self::Left, "left"),
     ];
 
     /// The outcome that an error means.
@@ -155,7 +158,8 @@ impl Metrics {
 
     pub(super) fn sample(&self, tally: Option<Tally>) {
         let granted = self.acquired[0].load(Ordering::Relaxed);
-        let refused = self.acquired[1..].iter().map(|counter| counter.load(Ordering::Relaxed)).sum();
+        let refused =
+            self.acquired[1..Outcome::Left as usize].iter().map(|counter| counter.load(Ordering::Relaxed)).sum();
         let (released, lapsed) = tally.map_or((0, 0), |tally| (tally.released, tally.lapsed));
         let now = [granted, released, lapsed, refused];
         let mut sampled = self.rates.lock().unwrap_or_else(std::sync::PoisonError::into_inner);

@@ -39,7 +39,7 @@ use audit::Audit;
 pub use denial::Denial;
 use keys::KeyRing;
 pub use keys::{Principal, Role, Roles};
-use metrics::{Metrics, Rates};
+use metrics::{Metrics, Outcome, Rates};
 pub use pass::{Caller, Pass, Peer};
 use rate::Strangers;
 pub use verb::Verb;
@@ -70,14 +70,14 @@ pub struct Service {
 pub struct Status {
     /// What the engine swears to.
     pub promises: Promises,
-    /// Leases that are somebody's; none if the engine does not say.
+    /// Leases that are somebody's; none if the engine does not say, or the caller may not see all of them.
     pub leases: Option<usize>,
-    /// Claims in line.
+    /// Claims in line; none likewise.
     pub waiters: Option<usize>,
     /// How long the server has run.
     pub uptime: Duration,
-    /// How much happens per second.
-    pub rates: Rates,
+    /// How much happens per second; none for a caller who may not see all of it.
+    pub rates: Option<Rates>,
     /// Leases that lapsed or were revoked, newest first: those the caller may see.
     pub recent: Vec<leasehold::engine::Event>,
     /// Whether a key is needed.
@@ -273,7 +273,10 @@ impl Service {
             biased;
             answer = self.engine(&pass).acquire(claim).instrument(pass.span(caller)) => answer,
             // It leaves the queue with the dropped future: a revoked key is not handed a lease later.
-            () = caller.principal.gone() => return Err(Denial::Unauthorized),
+            () = caller.principal.gone() => {
+                self.metrics.refused(Outcome::Left);
+                return Err(Denial::Unauthorized);
+            }
         };
         self.metrics.acquired(&answer, self.clock.now().since(began));
         answer.map_err(Denial::Engine)
@@ -387,7 +390,9 @@ impl Service {
     pub fn status(&self, caller: &Caller) -> Result<Status, Denial> {
         let _pass = self.admit(caller, Verb::Status, &[])?;
         let embedded = self.embedded.as_ref();
-        let counts = embedded.map(|engine| engine.tally().2);
+        // How busy others are is not theirs to see who see only some of the names.
+        let sees_all = caller.principal.prefixes.is_empty();
+        let counts = embedded.filter(|_| sees_all).map(|engine| engine.tally().2);
         let sees = |name: &str| caller.principal.sees(name);
         let mut recent = embedded.map_or_else(Vec::new, |engine| engine.recent_losses(100, sees));
         // A lease over several resources is told of with those that may be seen.
@@ -397,7 +402,7 @@ impl Service {
             leases: counts.map(|counts| counts.leases),
             waiters: counts.map(|counts| counts.waiters),
             uptime: self.clock.now().since(self.started),
-            rates: self.metrics.rates(),
+            rates: sees_all.then(|| self.metrics.rates()),
             recent,
             keys_needed: self.keys.are_needed(),
             roles: caller.principal.roles,

@@ -203,13 +203,13 @@ fn grants_and_refusals_have_their_fields() {
     );
     client.ask(&["HELLO", "3"]);
     let seen = client.ask(&["LEASE", "GET", "p"]);
-    let begins = "%7\r\n$4\r\nname\r\n$1\r\np\r\n$4\r\nmode\r\n$7\r\npermits\r\n$12\r\npermits_used\r\n:2\r\n\
+    let begins = "%8\r\n$4\r\nname\r\n$1\r\np\r\n$4\r\nmode\r\n$7\r\npermits\r\n$12\r\npermits_used\r\n:2\r\n\
                   $8\r\ncapacity\r\n:5\r\n$7\r\nholders\r\n*1\r\n%4\r\n$6\r\nholder\r\n$8\r\na\"b\\c é\r\n$5\r\ntoken\r\n";
     assert!(seen.starts_with(begins), "{seen}");
     assert!(seen.ends_with("$7\r\nwaiters\r\n*0\r\n$9\r\nqueue_len\r\n:0\r\n"), "{seen}");
     assert!(!seen.contains(&lease), "never a lease id");
     let listed = client.ask(&["LEASE", "LIST"]);
-    assert!(listed.starts_with("*3\r\n%7\r\n$4\r\nname\r\n$1\r\np\r\n"), "in order of name: {listed}");
+    assert!(listed.starts_with("*3\r\n%8\r\n$4\r\nname\r\n$1\r\np\r\n"), "in order of name: {listed}");
     let renewed = client.ask(&["LEASE", "RENEW", &lease, "80000", "FULL"]);
     assert!(renewed.starts_with("*2\r\n:80000\r\n:"), "{renewed}");
     assert_eq!(client.ask(&["LEASE", "REVOKE", "s", "REASON", "over"]), ":1\r\n");

@@ -98,6 +98,8 @@ fn who_hangs_up_leaves_the_line() {
         drop(keep);
     }
     comes_to_rest(server.pid());
+    let (_, metrics) = server.ask("GET", "/metrics", None, "");
+    assert!(metrics.contains("leasehold_acquire_total{outcome=\"left\"} 10\n"), "two for each way: {metrics}");
     assert_eq!(client.ask(&["LEASE", "RELEASE", &lease]), ":1\r\n");
     granted(&client.ask(&["LEASE", "ACQUIRE", "1000", "RESOURCES", "a"]));
 }

@@ -65,6 +65,7 @@ pub(crate) fn resource(view: ResourceView) -> Resource {
         mode: view.mode,
         holders: view.holders.into_iter().map(holding).collect(),
         waiters: view.waiters.into_iter().map(|w| Waiting { holder: w.holder, waiting: w.waiting }).collect(),
+        holders_total: view.holders_total,
         queue_len: view.queue_len,
     }
 }

@@ -166,8 +166,10 @@ pub struct Resource {
     pub name: String,
     /// How it is held, or wanted by the head of its queue.
     pub mode: Mode,
-    /// Who has it.
+    /// Who has it: the first of a crowd.
     pub holders: Vec<Holding>,
+    /// How many have it, shown or not.
+    pub holders_total: usize,
     /// The first of those who wait, in order.
     pub waiters: Vec<Waiting>,
     /// How many wait.

@@ -129,6 +129,7 @@ impl Mini {
                 name: want.name.clone(),
                 mode: Mode::Exclusive,
                 holders: vec![holding.clone()],
+                holders_total: 1,
                 waiters: Vec::new(),
                 queue_len: 0,
             }));

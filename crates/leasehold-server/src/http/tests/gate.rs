@@ -166,7 +166,7 @@ fn role_alone(role: Role) -> (&'static [Role], &'static [&'static str]) {
     (&EACH[at], &[])
 }
 
-/// Goal: a key with a prefix neither touches nor sees anything outside it: not in listings, losses or a watch.
+/// Goal: a key with a prefix neither touches nor sees anything outside it: not in listings, losses, counts or a watch.
 #[tokio::test(flavor = "multi_thread")]
 async fn a_prefix_hides_everything_else() {
     let keys = Keys::of(&[(&[Role::Lease], &["mine/"]), (&[Role::Admin], &[])]);
@@ -190,6 +190,13 @@ async fn a_prefix_hides_everything_else() {
         json!(["mine/2"]),
         "of a loss over several, those that are theirs"
     );
+    // How busy others are is not theirs either.
+    schema::holds(&status.json(), "Status");
+    for field in ["leases", "waiters", "rates"] {
+        assert_eq!(status.json()[field], Value::Null, "{field}");
+    }
+    let whole = as_key(&server, admin, "GET", "/v1/status", None).await.with(200).json();
+    assert!(whole["leases"].is_u64() && whole["rates"].is_object(), "{whole}");
     let mut watch = server.client().await;
     watch.send("GET", "/v1/watch", &[("Authorization", mine)], None).await;
     watch.head().await;

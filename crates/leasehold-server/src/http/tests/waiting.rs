@@ -67,6 +67,12 @@ async fn a_hang_up_leaves_the_queue() {
         drop(bob);
         server.until_queued("seat", 0).await;
     }
+    // Whoever was let in has an outcome, also who did not stay for it.
+    let end = Instant::now() + PATIENCE;
+    while !server.get("/metrics").await.text().contains("leasehold_acquire_total{outcome=\"left\"} 5\n") {
+        assert!(Instant::now() < end, "who left is not counted");
+        moment().await;
+    }
     server.post("/v1/leases/release", &json!({"lease_id": ada["lease_id"]})).await.with(204);
     assert_eq!(server.get("/v1/resources/seat").await.json()["holders"], json!([]), "no ghost took it");
     server.end().await;
@@ -112,6 +118,10 @@ async fn waiters_are_told_when_the_server_ends() {
     let mut bob = server.client().await;
     bob.send("POST", "/v1/leases", &[], Some(&patient("seat", "bob"))).await;
     server.until_queued("seat", 1).await;
+    // A retry could find what was granted to this one at the last moment: nobody can say that nothing was changed.
+    let mut cy = server.client().await;
+    cy.send("POST", "/v1/leases", &[("Idempotency-Key", "order-9")], Some(&patient("seat", "cy"))).await;
+    server.until_queued("seat", 2).await;
     let mut idle = server.client().await;
     idle.ask("GET", "/healthz", &[], None).await.with(200);
     let silent = server.client().await;
@@ -121,6 +131,10 @@ async fn waiters_are_told_when_the_server_ends() {
     assert_eq!((reply.header("retry-after"), reply.header("connection")), ("1", "close"));
     let problem = reply.problem(503, "unavailable");
     assert!(problem["detail"].as_str().unwrap().contains("shutting down"), "{problem}");
+    let reply = cy.reply(false).await;
+    assert_eq!((reply.header("retry-after"), reply.header("connection")), ("1", "close"));
+    let problem = reply.problem(504, "unknown_outcome");
+    assert!(problem["detail"].as_str().unwrap().contains("same Idempotency-Key"), "{problem}");
     assert_eq!(idle.until_closed().await, "");
     assert_eq!(silent.until_closed().await, "");
     assert!(tokio::net::TcpStream::connect(at).await.is_err(), "the port is free");

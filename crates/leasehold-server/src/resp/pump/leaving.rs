@@ -10,6 +10,7 @@ use super::{Pump, tag};
 use crate::resp::connection::Blocked;
 use crate::resp::reply::Reply;
 use crate::service::Denial;
+use crate::service::metrics::Outcome;
 
 impl Pump {
     /// Closes what is to be closed: the line is left, and grants that nobody heard of are ended.
@@ -34,6 +35,7 @@ impl Pump {
                 && till.get_or_insert_with(|| engine.till()).cancel(ticket)
             {
                 // It left the line, and no answer will come.
+                self.shared.service.metrics.refused(Outcome::Left);
                 self.orphans.remove(&tag(slot, connection.next_number().wrapping_sub(1)));
             }
         }

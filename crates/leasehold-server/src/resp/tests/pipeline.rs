@@ -121,11 +121,13 @@ async fn a_client_that_does_not_read_costs_nothing_and_loses_nothing() {
         let mut writer = client.stream.get_ref().try_clone().unwrap();
         let (sent, all) = (command(&["ECHO", &text]), count);
         let sender = std::thread::spawn(move || (0..all).for_each(|_| writer.write_all(&sent).unwrap()));
-        pause(1000);
-        let before = pump_time();
-        pause(1000);
-        let used = pump_time() - before;
-        assert!(used < 300, "{used} ms of a second that had nothing to do");
+        // Until it has taken what it takes; and beside others in this process, until they are done.
+        let rests = (0..30).any(|_| {
+            let before = pump_time();
+            pause(1000);
+            pump_time() - before < 300
+        });
+        assert!(rests, "not a second in thirty that had nothing to do");
         let mut client = client;
         for index in 0..count {
             assert_eq!(client.reply().len(), text.len() + 10, "answer {index}");

@@ -222,10 +222,14 @@ fn read_resource(mut value: Value) -> Option<Resource> {
     let waiting = |mut value: Value| {
         Some(Waiting { holder: value.take("holder")?.into_text()?, waiting: value.take("waiting_ms")?.span()? })
     };
+    let holders: Vec<Holding> = value.take("holders")?.into_list()?.into_iter().map(holding).collect::<Option<_>>()?;
+    // A server from before there was such a count shows them all.
+    let total = value.take("holders_total").and_then(|total| usize::try_from(total.number()?).ok());
     Some(Resource {
         name: value.take("name")?.into_text()?,
         mode,
-        holders: value.take("holders")?.into_list()?.into_iter().map(holding).collect::<Option<_>>()?,
+        holders_total: total.unwrap_or(holders.len()),
+        holders,
         waiters: value.take("waiters")?.into_list()?.into_iter().map(waiting).collect::<Option<_>>()?,
         queue_len: usize::try_from(value.take("queue_len")?.number()?).ok()?,
     })

@@ -200,20 +200,19 @@ mod tests {
         let said = |claim: &Claim| words(&acquire(claim, claim.wait, "r").unwrap());
         let permits = Mode::Permits { count: 2, capacity: 5 };
         let (x, s) = (Mode::Exclusive, Mode::Shared);
-        assert_eq!(said(&claim(&[("a", x), ("b", x)])), "LEASE ACQUIRE 1 HOLDER ada REQUEST r RESOURCES a b");
-        assert_eq!(said(&claim(&[("a", s)])), "LEASE ACQUIRE 1 SHARED HOLDER ada REQUEST r RESOURCES a");
+        assert_eq!(said(&claim(&[("a", x), ("b", x)])), "LEASE ACQUIRE 1 HOLDER ada REQUEST r FULL RESOURCES a b");
+        assert_eq!(said(&claim(&[("a", s)])), "LEASE ACQUIRE 1 SHARED HOLDER ada REQUEST r FULL RESOURCES a");
         let full = Claim {
             wait: Duration::from_secs(2),
             max_hold: Some(Duration::from_secs(3)),
             delay: Duration::from_secs(4),
             ..claim(&[("a", permits)])
         };
-        let expected =
-            "LEASE ACQUIRE 1 WAIT 2000 PERMITS 2 CAPACITY 5 MAXHOLD 3000 DELAY 4000 HOLDER ada REQUEST r RESOURCES a";
+        let expected = "LEASE ACQUIRE 1 WAIT 2000 PERMITS 2 CAPACITY 5 MAXHOLD 3000 DELAY 4000 HOLDER ada REQUEST r FULL RESOURCES a";
         assert_eq!(said(&full), expected);
         let mixed = claim(&[("a", x), ("b", s), ("c", permits)]);
-        assert_eq!(said(&mixed), "LEASE ACQUIRE 1 HOLDER ada REQUEST r EACH a X b S c 2/5");
-        assert_eq!(said(&claim(&[])), "LEASE ACQUIRE 1 HOLDER ada REQUEST r RESOURCES");
+        assert_eq!(said(&mixed), "LEASE ACQUIRE 1 HOLDER ada REQUEST r FULL EACH a X b S c 2/5");
+        assert_eq!(said(&claim(&[])), "LEASE ACQUIRE 1 HOLDER ada REQUEST r FULL RESOURCES");
     }
 
     /// Goal: nothing is sent that makes the server cut a connection others use too.

@@ -26,7 +26,7 @@ use tokio::sync::oneshot;
 use super::hub::{CLOSED, Hub, INSIST, Nature, OUTAGE, Tried, random};
 use super::link::REPLY;
 use super::{answer, command, indeterminate, unavailable};
-use crate::engine::{Claim, Grant};
+use crate::engine::{Claim, Grant, Resource};
 use crate::error::{BoxError, Error};
 
 type Answer = Result<Grant, Error>;
@@ -240,14 +240,14 @@ impl Errand {
     /// Ends the grant that may have been decided while we went away.
     ///
     /// Only a repeat can learn its lease_id, and a repeat could also be granted anew. So first a look: if nobody with
-    /// our label holds the resource, there is nothing to take back.
+    /// our label can hold the resource, there is nothing to take back.
     async fn take_back(&self) {
         self.hub.doubt();
         let Some(first) = self.claim.wants.first() else { return };
         let Ok(look) = command::get(&first.name) else { return };
         let looked = self.hub.insist(&|| self.attempt(), look, Nature::Reading).await;
         let seen = looked.ok().and_then(|value| answer::resource(value).ok()).flatten();
-        if !seen.is_some_and(|seen| seen.holders.iter().any(|holding| holding.holder == self.claim.holder)) {
+        if !seen.is_some_and(|seen| self.may_be_among(&seen)) {
             return;
         }
         let Ok(bytes) = command::acquire(&self.claim, Duration::ZERO, &self.request) else { return };
@@ -270,6 +270,12 @@ impl Errand {
                 Tried::NoEffect(_) | Tried::Unknown(_) => self.hub.pause(round).await,
             }
         }
+    }
+
+    /// Whether somebody with our label holds it, or is hidden in a crowd that is not shown whole.
+    fn may_be_among(&self, seen: &Resource) -> bool {
+        seen.holders_total > seen.holders.len()
+            || seen.holders.iter().any(|holding| holding.holder == self.claim.holder)
     }
 
     fn in_vain(&self, maybe: bool, source: BoxError) -> Error {
