@@ -124,11 +124,11 @@ impl Office {
 
     async fn change_now(&self, call: Call, hold: &HoldId, access: Access, change: Change) -> Result<HoldView, Error> {
         let (row, now) = self.opened(hold, &access).await?;
-        if let Some(idem) = &call.idem {
-            if let Some(answer) = self.0.ledger.recall(idem).await? {
-                let row = serde_json::from_value(answer).map_err(|_| Error::Refused(Refusal::Mismatch))?;
-                return Ok(HoldView { replayed: true, ..view(row, now) });
-            }
+        if let Some(idem) = &call.idem
+            && let Some(answer) = self.0.ledger.recall(idem).await?
+        {
+            let row = serde_json::from_value(answer).map_err(|_| Error::Refused(Refusal::Mismatch))?;
+            return Ok(HoldView { replayed: true, ..view(row, now) });
         }
         if !row.is_live(now) {
             return Err(Refusal::Ended(row.state_at(now)).into());

@@ -201,10 +201,10 @@ impl Office {
         moves: Vec<(String, String)>,
         reason: String,
     ) -> Result<Amended, Error> {
-        if let Some(idem) = &call.idem {
-            if let Some(answer) = self.0.ledger.recall(idem).await? {
-                return serde_json::from_value(answer).map_err(|_| Refusal::Mismatch.into());
-            }
+        if let Some(idem) = &call.idem
+            && let Some(answer) = self.0.ledger.recall(idem).await?
+        {
+            return serde_json::from_value(answer).map_err(|_| Refusal::Mismatch.into());
         }
         let order = self.order(&order_id).await?;
         let known = self.learn(&order.event_id).await?;
