@@ -31,6 +31,8 @@ pub(super) struct Known {
 struct Picture {
     seq: u64,
     seats: HashMap<String, SeatState>,
+    /// The same, one bit a seat, to pick from.
+    free: Free,
     /// When it was last known to be current.
     at: Time,
 }
@@ -72,26 +74,29 @@ impl Known {
     /// Notes what this office did itself, ahead of the entries.
     pub(super) fn note<'a>(&self, seats: impl Iterator<Item = &'a str>, state: SeatState) {
         let mut picture = lock(&self.picture);
-        for seat in seats {
-            picture.seats.insert(seat.into(), state);
-        }
+        seats.for_each(|seat| picture.set(&self.hall, seat, state));
     }
 
     /// What seems to be free.
     pub(super) fn free(&self) -> Free {
-        let mut free = Free::new(&self.hall, true);
-        let picture = lock(&self.picture);
-        for (seat, state) in &picture.seats {
-            if let Some(place) = self.hall.place(seat).filter(|_| *state != SeatState::Free) {
-                free.set(place, false);
-            }
-        }
-        free
+        lock(&self.picture).free.clone()
     }
 
     fn is_fresh(&self, now: Time) -> bool {
         let at = lock(&self.picture).at;
         at > Time::ZERO && now.since(at) <= FRESH
+    }
+}
+
+impl Picture {
+    fn set(&mut self, hall: &Hall, seat: &str, state: SeatState) {
+        if let Some(place) = hall.place(seat) {
+            self.free.set(place, state == SeatState::Free);
+        }
+        match state {
+            SeatState::Free => self.seats.remove(seat),
+            state => self.seats.insert(seat.into(), state),
+        };
     }
 }
 
@@ -143,7 +148,8 @@ impl Office {
         let snapshot = self.0.ledger.snapshot(id).await?.ok_or_else(none)?;
         let hall = Hall::new(&layout);
         let prices = layout.seats.iter().map(|seat| (seat.id.clone(), seat.price)).collect();
-        let picture = Mutex::new(Picture { seq: 0, seats: HashMap::new(), at: Time::ZERO });
+        let free = Free::new(&hall, true);
+        let picture = Mutex::new(Picture { seq: 0, seats: HashMap::new(), free, at: Time::ZERO });
         let event = EventRow { layout_version: version, ..snapshot.event.clone() };
         let known = Arc::new(Known { event, layout: Arc::new(layout), hall, prices, picture });
         self.paint(&known, &snapshot);
@@ -153,7 +159,8 @@ impl Office {
 
     fn paint(&self, known: &Known, snapshot: &Snapshot) {
         let mut picture = lock(&known.picture);
-        picture.seats = snapshot.seats.iter().map(|seat| (seat.id.clone(), seat.state)).collect();
+        (picture.seats, picture.free) = (HashMap::new(), Free::new(&known.hall, true));
+        snapshot.seats.iter().for_each(|seat| picture.set(&known.hall, &seat.id, seat.state));
         picture.seq = snapshot.seq;
     }
 
@@ -198,15 +205,10 @@ impl Office {
             }
             let mut picture = lock(&known.picture);
             for entry in entries {
-                if matches!(entry.kind, Kind::EventChanged | Kind::LayoutChanged | Kind::Frozen | Kind::Unfrozen) {
+                if matches!(entry.kind, Kind::EventChanged | Kind::LayoutChanged) {
                     self.0.memory.forget(id);
                 }
-                for change in entry.seats {
-                    match change.state {
-                        SeatState::Free => picture.seats.remove(&change.id),
-                        state => picture.seats.insert(change.id, state),
-                    };
-                }
+                entry.seats.iter().for_each(|change| picture.set(&known.hall, &change.id, change.state));
                 picture.seq = entry.seq;
             }
         }
