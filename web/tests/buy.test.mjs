@@ -217,7 +217,7 @@ onEvent('a declined payment leaves the seats held', {}, async ({ page }) => {
 });
 
 // Goal: money that comes too late buys the same seats if they are free, and the buyer is told.
-onEvent('late money buys seats that are still free', { event: { pay_ms: 3000 } }, async ({ page }) => {
+onEvent('late money buys seats that are still free', { event: { pay_ms: 8000 } }, async ({ page }) => {
   await live(page);
   await hold(page, 'A-1');
   await press(page, 'Pay 45.00 EUR');
@@ -228,7 +228,7 @@ onEvent('late money buys seats that are still free', { event: { pay_ms: 3000 } }
 });
 
 // Goal: a hold that is left alone frees itself, and the page says so; the clock speaks at its marks and not between.
-onEvent('an abandoned hold ends', { event: { ttl_ms: 33_000, max_hold_ms: 33_000 } }, async ({ server, page, event }) => {
+onEvent('an abandoned hold ends', { event: { ttl_ms: 40_000, max_hold_ms: 40_000 } }, async ({ server, page, event }) => {
   await live(page);
   await hold(page, 'A-1');
   const spoken = page.locator('.countdown [role=status]');
