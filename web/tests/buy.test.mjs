@@ -1,8 +1,8 @@
 // The buyers' page in a real browser, against a real server with a demo's test provider.
 
 import assert from 'node:assert/strict';
-import { after, before } from 'node:test';
-import { findings, focusOn, lostFocus, openPage, shot, sideways, state, until, watchFocus } from './harness.mjs';
+import { after, before, test } from 'node:test';
+import { findings, focusOn, lostFocus, openPage, Server, shot, sideways, state, until, watchFocus } from './harness.mjs';
 import { clock, onEvent, opened, rival, seat, seatState, shows, theBrowser } from './office.mjs';
 
 before(opened);
@@ -340,3 +340,19 @@ for (const colorScheme of ['light', 'dark']) {
     await shot(page, `buy-bought-${colorScheme}`);
   });
 }
+
+// Goal: a server that sells nothing says so, and leads on to what it does.
+test('where nothing is sold, the page leads on', async () => {
+  const server = await Server.start();
+  const page = await openPage(theBrowser(), server, { path: '/' });
+  try {
+    await page.getByText('Nothing is on sale.').waitFor();
+    assert.deepEqual(await findings(page), []);
+    await page.getByRole('link', { name: 'what is held' }).click();
+    await page.getByRole('heading', { name: 'Nothing is held' }).waitFor();
+    assert.deepEqual(page.complaints, []);
+  } finally {
+    await page.context().close();
+    await server.stop();
+  }
+});
