@@ -1,8 +1,8 @@
 // The buyers' page in a real browser, against a real server with a demo's test provider.
 
 import assert from 'node:assert/strict';
-import { after, before } from 'node:test';
-import { findings, focusOn, lostFocus, openPage, shot, sideways, state, until, watchFocus } from './harness.mjs';
+import { after, before, test } from 'node:test';
+import { findings, focusOn, lostFocus, openPage, Server, shot, sideways, state, until, watchFocus } from './harness.mjs';
 import { clock, onEvent, opened, rival, seat, seatState, shows, theBrowser } from './office.mjs';
 
 before(opened);
@@ -217,7 +217,7 @@ onEvent('a declined payment leaves the seats held', {}, async ({ page }) => {
 });
 
 // Goal: money that comes too late buys the same seats if they are free, and the buyer is told.
-onEvent('late money buys seats that are still free', { event: { pay_ms: 3000 } }, async ({ page }) => {
+onEvent('late money buys seats that are still free', { event: { pay_ms: 8000 } }, async ({ page }) => {
   await live(page);
   await hold(page, 'A-1');
   await press(page, 'Pay 45.00 EUR');
@@ -228,7 +228,7 @@ onEvent('late money buys seats that are still free', { event: { pay_ms: 3000 } }
 });
 
 // Goal: a hold that is left alone frees itself, and the page says so; the clock speaks at its marks and not between.
-onEvent('an abandoned hold ends', { event: { ttl_ms: 33_000, max_hold_ms: 33_000 } }, async ({ server, page, event }) => {
+onEvent('an abandoned hold ends', { event: { ttl_ms: 40_000, max_hold_ms: 40_000 } }, async ({ server, page, event }) => {
   await live(page);
   await hold(page, 'A-1');
   const spoken = page.locator('.countdown [role=status]');
@@ -340,3 +340,19 @@ for (const colorScheme of ['light', 'dark']) {
     await shot(page, `buy-bought-${colorScheme}`);
   });
 }
+
+// Goal: a server that sells nothing says so, and leads on to what it does.
+test('where nothing is sold, the page leads on', async () => {
+  const server = await Server.start();
+  const page = await openPage(theBrowser(), server, { path: '/' });
+  try {
+    await page.getByText('Nothing is on sale.').waitFor();
+    assert.deepEqual(await findings(page), []);
+    await page.getByRole('link', { name: 'what is held' }).click();
+    await page.getByRole('heading', { name: 'Nothing is held' }).waitFor();
+    assert.deepEqual(page.complaints, []);
+  } finally {
+    await page.context().close();
+    await server.stop();
+  }
+});

@@ -71,7 +71,7 @@ onEvent('sales are frozen and go on', { staff: true }, async ({ server, page, ev
   await give(page, 'prices are right', 'Go on');
   await page.getByRole('button', { name: 'Stop sales…' }).waitFor();
   await rival(server, event, ['A-1']);
-  await shows(page, 'A-1', 'held by rival for under a minute');
+  await shows(page, 'A-1', 'held by rival for 0m');
 });
 
 // Goal: the figures, the proof and the files.
@@ -97,7 +97,7 @@ onEvent('payments that wait are listed', { staff: true }, async ({ server, page,
   await live(page);
   const held = await rival(server, event, ['A-1'], 'b-9');
   await server.ask('POST', `/v1/holds/${held.hold_id}/pay`, { payment_ref: 'pi_9' }, undefined, { 'Leasehold-Hold-Key': held.hold_key });
-  await shows(page, 'A-1', 'paying by b-9 for under a minute');
+  await shows(page, 'A-1', 'paying by b-9 for 0m');
   await press(page, 'Payments');
   await page.getByRole('heading', { name: 'Stuck payments' }).waitFor();
   await page.getByText('pi_9').waitFor();

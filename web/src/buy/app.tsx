@@ -54,13 +54,14 @@ export function App() {
             {wrong}
           </p>
         )}
-        {stage.at === 'none' && (
-          <p>
-            This server sells no seats. What is held here shows on <a href="/locks">the page of locks</a>.
-          </p>
-        )}
+        {stage.at === 'none' && <p>This server sells no seats.</p>}
         {stage.at === 'closed' && <p>Please come in through the shop that sells the seats: its link brings your ticket.</p>}
         {stage.at === 'events' && <Events events={stage.events} />}
+        {stage.at !== 'asking' && (
+          <p class="quiet others">
+            For operators: <a href="/locks">what is held</a>, <a href="/admin">the box office</a>, <a href="/docs">the API</a>.
+          </p>
+        )}
       </main>
     </div>
   );

@@ -6,33 +6,11 @@
 
 import { now } from '../shared/clock';
 import { Problem, sentence } from '../shared/http';
-import { freshId, holdPath, holdsPath, idOf, type Alternative, type Api, type Conflict, type Hold, type HoldState, type Order } from '../office/api';
+import { freshId, holdPath, holdsPath, idOf, type Alternative, type Api, type Conflict, type Hold, type Order } from '../office/api';
+import { Calls } from './calls';
+import type { Held, Refusal, Wish } from './held';
 import { Vault, type Bought, type Kept, type Kind, type Pending } from './vault';
 
-export interface Held {
-  hold_id: string;
-  state: HoldState;
-  seats: string[];
-  areas: { id: string; qty: number }[];
-  total: number;
-  /** Moments of the page's clock. */
-  ends: number;
-  renewableUntil: number;
-  paymentRef: string | null;
-  /** Offered for money that came too late: to be taken or not. */
-  paid: boolean;
-}
-
-export interface Refusal {
-  conflicts: Conflict[];
-  alternative: Alternative | null;
-  /** The hold that it was about stands as before. */
-  kept: boolean;
-}
-
-export type Wish = { seats?: string[]; areas?: { id: string; qty: number }[]; best?: { qty: number; section?: string; adjacent?: boolean } };
-
-const pauses = [500, 1500, 4000];
 const calm = 20_000;
 const eager = 1500;
 
@@ -51,6 +29,7 @@ export class Basket {
   ready = false;
 
   private readonly vault: Vault;
+  private readonly calls: Calls;
   private timer: number | undefined;
   private asked = 0;
   private lateTimer: number | undefined;
@@ -65,6 +44,7 @@ export class Basket {
     private readonly renewTicket: () => Promise<boolean>,
   ) {
     this.vault = new Vault(event);
+    this.calls = new Calls(api);
     this.order = this.vault.order;
     this.vault.onOther(() => {
       this.order = this.vault.order;
@@ -172,47 +152,23 @@ export class Basket {
     this.busy = pending.kind;
     this.unknown = null;
     this.changed();
-    let done = false;
-    try {
-      done = await this.insist(pending);
-    } finally {
-      this.busy = null;
-      this.changed();
-      this.vault.tell();
-    }
-    return done;
+    const { said, asked, problem } = await this.calls.insist(pending, this.proof(), this.renewTicket);
+    if (problem === null) this.answered(pending, said, asked);
+    else if (problem === 'unknown') this.unknown = pending;
+    else this.refused(pending, problem);
+    if (problem !== 'unknown') this.vault.pending = null;
+    this.busy = null;
+    this.changed();
+    this.vault.tell();
+    return problem === null;
   }
 
-  private async insist(pending: Pending): Promise<boolean> {
-    let tickets = 0;
-    for (let i = 0; ; i++) {
-      const asked = now();
-      try {
-        const said = await this.api.write('POST', pending.path, pending.body, pending.idem, this.proof());
-        this.vault.pending = null;
-        this.answered(pending, said, asked);
-        return true;
-      } catch (error) {
-        if (error instanceof Problem && error.status === 401 && tickets++ === 0 && (await this.renewTicket())) continue;
-        if (error instanceof Problem && error.status < 500 && error.status !== 429) {
-          this.vault.pending = null;
-          this.refused(pending, error);
-          return false;
-        }
-        const pause = pauses[i];
-        if (pause === undefined) {
-          this.unknown = pending;
-          return false;
-        }
-        await new Promise((next) => window.setTimeout(next, pause));
-      }
-    }
-  }
-
+  /** What opens the hold. */
   private proof(): Record<string, string> {
     const kept = this.vault.hold;
     return kept === null ? {} : { 'Leasehold-Hold-Key': kept.hold_key };
   }
+
 
   private answered({ kind }: Pending, said: unknown, asked: number): void {
     const hold = (said ?? {}) as Hold;

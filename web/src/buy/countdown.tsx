@@ -4,7 +4,8 @@ import { useEffect, useRef, useState } from 'preact/hooks';
 import { Ticking } from '../shared/bits';
 import { everyTick } from '../shared/clock';
 import { span } from '../shared/words';
-import type { Basket, Held } from './basket';
+import type { Basket } from './basket';
+import type { Held } from './held';
 import { clockFace, passed } from './marks';
 
 export function Countdown({ basket, held }: { basket: Basket; held: Held }) {

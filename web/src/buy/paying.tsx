@@ -1,6 +1,6 @@
 // Paying. A demo server brings a test provider, which can be told how it shall behave.
 
-import type { Held } from './basket';
+import type { Held } from './held';
 import type { Shop } from './shop';
 
 const outcomes: [name: string, words: string, means: string][] = [

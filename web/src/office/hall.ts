@@ -25,10 +25,11 @@ export interface Hall {
   rows: Placed[][];
   width: number;
   height: number;
-  labels: { text: string; x: number; y: number }[];
+  /** The names of the sections, with their one price, or the lowest and the highest. */
+  labels: { text: string; prices: number[]; x: number; y: number }[];
 }
 
-const heading = 1.2;
+const heading = 0.9;
 
 export function hall(plan: Plan): Hall {
   const drawn = plan.sections.every(({ rows }) => rows.every(({ seats }) => seats.every((s) => s.x !== undefined && s.y !== undefined)));
@@ -40,7 +41,9 @@ export function hall(plan: Plan): Hall {
     if (seats.length === 0) return [];
     const left = Math.min(...seats.map((seat) => seat.x));
     const right = Math.max(...seats.map((seat) => seat.x));
-    return [{ text: section.name, x: (left + right + 1) / 2, y: Math.min(...seats.map((seat) => seat.y)) - heading }];
+    const prices = seats.map((seat) => seat.price).sort((a, b) => a - b);
+    const ends = new Set([prices[0] ?? 0, prices.at(-1) ?? 0]);
+    return [{ text: section.name, prices: [...ends], x: (left + right + 1) / 2, y: Math.min(...seats.map((seat) => seat.y)) - heading }];
   });
   return {
     sections,

@@ -3,6 +3,7 @@
 import { useRef, useState } from 'preact/hooks';
 import { beside, type Hall } from './hall';
 import type { Shown } from './labels';
+import { amount } from './money';
 import { SeatButton } from './seat';
 
 export interface Look {
@@ -60,9 +61,9 @@ export function SeatMap(props: Look) {
           <div class="stage" aria-hidden="true">
             Stage
           </div>
-          {hall.labels.map(({ text, x, y }) => (
+          {hall.labels.map(({ text, prices, x, y }) => (
             <span class="section-name" aria-hidden="true" style={{ '--x': String(x), '--y': String(y) }}>
-              {text}
+              {text} · {prices.map((price) => amount(price, props.currency)).join(' to ')}
             </span>
           ))}
           {hall.sections.map((section) => (

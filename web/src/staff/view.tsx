@@ -1,7 +1,6 @@
 // The live hall. A click opens a seat; with Mark on (or Shift held) it marks seats for what is done next.
 
 import { useState } from 'preact/hooks';
-import { span } from '../shared/words';
 import { Legend } from '../office/glyphs';
 import type { Feed } from '../office/feed';
 import type { Hall } from '../office/hall';
@@ -53,13 +52,12 @@ function age(feed: Feed, id: string): string | undefined {
   return ms === undefined ? undefined : `${Math.floor(ms / 60_000)}m`;
 }
 
-/** `held by b-17 for 2 min, 1 renewal`. In whole minutes: a label that changes every second is drawn every second. */
+/** `held by b-17 for 2m, renewed once`. In whole minutes: a label that changes every second is drawn every second. */
 function word(feed: Feed, id: string): string {
   const state = staffWords[feed.seats.state(id)];
   const line = feed.seats.line(id);
   if (line?.buyer === undefined) return line?.reason === undefined ? state : `${state}: ${line.reason}`;
-  const minutes = Math.floor((line.age_ms ?? 0) / 60_000);
-  const age = minutes < 1 ? 'under a minute' : span(minutes * 60_000, false);
   const renewals = line.renewals ?? 0;
-  return `${state} by ${line.buyer} for ${age}${renewals === 0 ? '' : `, renewed ${renewals} times`}`;
+  const often = renewals === 0 ? '' : renewals === 1 ? ', renewed once' : `, renewed ${renewals} times`;
+  return `${state} by ${line.buyer} for ${age(feed, id) ?? '?'}${often}`;
 }
