@@ -1,0 +1,156 @@
+//! The ledger: the box office's database, and what decides who has a seat.
+//!
+//! # Laws every ledger keeps (`suite` checks them)
+//!
+//! 1. Each method is one transaction: loads what [`decide`](crate::model::decide) needs under locks, asks for the
+//!    decision, applies its writes, and answers after COMMIT. A refusal leaves no trace.
+//! 2. `sold_seats` has `UNIQUE (event_id, seat_id)`, whatever the code above it does.
+//! 3. Seats of one request go in one statement, in order of id, never one by one.
+//! 4. The buyer's row and the rows of areas are locked before they are counted: no cap and no capacity is exceeded, not
+//!    for a moment.
+//! 5. With an idempotency key the outcome is stored in the same transaction, and returned to every retry, also after a
+//!    restart; another body is refused; refusals are not stored.
+//! 6. Time is the ledger's own: it never goes back, and nothing lapses early.
+//! 7. Entries are written with the change and numbered afterwards, per event, from 1, without a gap.
+//! 8. A COMMIT whose answer is lost is [`Error::Indeterminate`].
+//!
+//! # Not here
+//!
+//! Leases (`office`), decisions (`model`).
+
+use std::future::Future;
+use std::pin::Pin;
+
+use crate::error::Error;
+use crate::layout::Layout;
+use crate::model::check::Dump;
+use crate::model::*;
+
+pub mod sqlite;
+#[cfg(any(test, feature = "testkit"))]
+pub mod suite;
+#[cfg(any(test, feature = "testkit"))]
+pub mod testkit;
+
+pub use sqlite::Sqlite;
+
+/// The answer to come. Dropping it does not undo what was asked.
+pub type Answer<'a, T> = Pin<Box<dyn Future<Output = Result<T, Error>> + Send + 'a>>;
+
+/// What keeps events, holds and orders. See the module for its laws.
+pub trait Ledger: Send + Sync + 'static {
+    /// Short name, as in error messages.
+    fn name(&self) -> &'static str;
+
+    /// The moment it is, by the clock that decides.
+    fn now(&self) -> Answer<'_, Moment>;
+
+    // Events.
+
+    /// Makes an event with its layout.
+    fn create_event(&self, call: Call, command: NewEvent) -> Answer<'_, Done<EventRow>>;
+    /// Changes the rules.
+    fn configure(&self, call: Call, command: Configure) -> Answer<'_, Done<EventRow>>;
+    /// Changes the layout.
+    fn replace_layout(&self, call: Call, command: ReplaceLayout) -> Answer<'_, Done<EventRow>>;
+    /// Stops or resumes sales.
+    fn freeze(&self, call: Call, command: Freeze) -> Answer<'_, Done<EventRow>>;
+
+    // Holds.
+
+    /// Writes a hold.
+    fn open_hold(&self, call: Call, command: OpenHold) -> Answer<'_, Done<Opened>>;
+    /// Pushes the end of a hold.
+    fn renew(&self, call: Call, command: Renew) -> Answer<'_, Done<HoldRow>>;
+    /// Adds and removes seats.
+    fn change_seats(&self, call: Call, command: ChangeSeats) -> Answer<'_, Done<HoldRow>>;
+    /// Puts seats under another lease.
+    fn relet(&self, call: Call, command: Relet) -> Answer<'_, Done<HoldRow>>;
+    /// Money is on its way.
+    fn begin_pay(&self, call: Call, command: BeginPay) -> Answer<'_, Done<HoldRow>>;
+    /// It is not.
+    fn decline(&self, call: Call, command: Decline) -> Answer<'_, Done<HoldRow>>;
+    /// The sale.
+    fn confirm(&self, call: Call, command: Confirm) -> Answer<'_, Done<Confirmed>>;
+    /// The sale for money that came late.
+    fn sell_late(&self, call: Call, command: SellLate) -> Answer<'_, Done<OrderRow>>;
+    /// Gives a hold up. Answers the row as it is left, with its leases.
+    fn release(&self, call: Call, command: Release) -> Answer<'_, Done<HoldRow>>;
+    /// Ends holds that are over by time, oldest first.
+    fn lapse_due(&self, limit: usize) -> Answer<'_, Swept>;
+
+    // Staff.
+
+    /// Blocks and unblocks.
+    fn set_blocks(&self, call: Call, command: SetBlocks) -> Answer<'_, Done<Blocks>>;
+    /// Ends the hold on a seat. Answers the row as it is left, with its leases.
+    fn force_release(&self, call: Call, command: ForceRelease) -> Answer<'_, Done<HoldRow>>;
+    /// Takes an order back.
+    fn void(&self, call: Call, command: Void) -> Answer<'_, Done<Amended>>;
+    /// Moves sold seats.
+    fn move_order(&self, call: Call, command: MoveOrder) -> Answer<'_, Done<Amended>>;
+
+    // Money that has no order.
+
+    /// One step on the ladder.
+    fn money_step(&self, call: Call, command: MoneyStep) -> Answer<'_, Done<MoneyRow>>;
+    /// Money of a payment.
+    fn money<'a>(&'a self, payment_ref: &'a str) -> Answer<'a, Option<MoneyRow>>;
+    /// Money that stands in one of these states, oldest first; of one event or of all.
+    fn money_in<'a>(&'a self, event: Option<&'a EventId>, states: &'a [MoneyState]) -> Answer<'a, Vec<MoneyRow>>;
+
+    // Reads: each is one consistent picture.
+
+    /// One event.
+    fn event<'a>(&'a self, id: &'a EventId) -> Answer<'a, Option<EventRow>>;
+    /// All events, in the order they were made.
+    fn events(&self) -> Answer<'_, Vec<EventRow>>;
+    /// The layout, and the version it is.
+    fn layout<'a>(&'a self, id: &'a EventId) -> Answer<'a, Option<(u64, Layout)>>;
+    /// One hold, also after its end, and the moment it was looked at.
+    fn hold<'a>(&'a self, id: &'a HoldId) -> Answer<'a, (Option<HoldRow>, Moment)>;
+    /// One order.
+    fn order<'a>(&'a self, id: &'a OrderId) -> Answer<'a, Option<OrderRow>>;
+    /// Orders of an event after one of them, in order of id.
+    fn orders<'a>(&'a self, id: &'a EventId, after: Option<&'a OrderId>, limit: usize) -> Answer<'a, Vec<OrderRow>>;
+    /// The whole event in one moment.
+    fn snapshot<'a>(&'a self, id: &'a EventId) -> Answer<'a, Option<Snapshot>>;
+    /// Money and counts.
+    fn takings<'a>(&'a self, id: &'a EventId) -> Answer<'a, Takings>;
+    /// Every row of an event as it lies in the tables, for [`check`](crate::model::check).
+    fn dump<'a>(&'a self, id: &'a EventId) -> Answer<'a, Option<Dump>>;
+    /// Which of these tokens stand in a live hold of this event.
+    fn known_tokens<'a>(&'a self, id: &'a EventId, tokens: &'a [u64]) -> Answer<'a, Vec<u64>>;
+
+    /// The stored answer of an idempotency key, as JSON; refused if it was another request.
+    fn recall<'a>(&'a self, idem: &'a Idem) -> Answer<'a, Option<serde_json::Value>>;
+
+    // What is told.
+
+    /// Numbers entries that have none, at most so many, and answers them.
+    fn sequence(&self, limit: usize) -> Answer<'_, Numbered>;
+    /// The last number of each event.
+    fn heads(&self) -> Answer<'_, Vec<(EventId, u64)>>;
+    /// Numbered entries, in order.
+    fn audit<'a>(&'a self, id: &'a EventId, query: AuditQuery) -> Answer<'a, Vec<Entry>>;
+
+    // Webhooks.
+
+    /// Stores one, new or changed.
+    fn put_webhook(&self, webhook: WebhookRow) -> Answer<'_, ()>;
+    /// Forgets one. `false`: there was none.
+    fn remove_webhook<'a>(&'a self, id: &'a str) -> Answer<'a, bool>;
+    /// All of them.
+    fn webhooks(&self) -> Answer<'_, Vec<WebhookRow>>;
+    /// How far one was served in an event.
+    fn webhook_cursor<'a>(&'a self, id: &'a str, event: &'a EventId) -> Answer<'a, u64>;
+    /// It was served up to here; never back.
+    fn advance_webhook<'a>(&'a self, id: &'a str, event: &'a EventId, seq: u64) -> Answer<'a, ()>;
+
+    // Keeping house.
+
+    /// Forgets stored answers and ended holds (but for those with money) older than this many milliseconds.
+    fn forget_older_than(&self, age_ms: u64) -> Answer<'_, u64>;
+    /// Finishes what is under way and lets go. Later calls are Unavailable.
+    fn close(&self) -> Answer<'_, ()>;
+}

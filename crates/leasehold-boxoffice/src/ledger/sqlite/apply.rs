@@ -1,0 +1,154 @@
+//! Writes, applied as they stand: one statement for all seats of a write, and each says how many rows it must touch.
+
+use rusqlite::{Connection, params};
+
+use super::load::{Loaded, Trouble, json};
+use crate::layout::Layout;
+use crate::model::decide::LAPSE_WINDOW_MS;
+use crate::model::write::{Lapses, Write};
+use crate::model::{Entry, EventId, HoldRow};
+
+/// Applies all of them, in order; what is told comes last, when everything else is as it will be.
+pub(super) fn all(db: &Connection, writes: &[Write]) -> Loaded<()> {
+    for write in writes {
+        one(db, write)?;
+    }
+    let told = writes.iter().filter_map(|write| match write {
+        Write::Tell(entry) => Some(entry),
+        _ => None,
+    });
+    told.into_iter().try_for_each(|entry| tell(db, entry))
+}
+
+fn one(db: &Connection, write: &Write) -> Loaded<()> {
+    match write {
+        Write::Event(row) => {
+            let sql = "INSERT INTO events VALUES (?1, ?2) ON CONFLICT (event_id) DO UPDATE SET body = excluded.body";
+            exactly(db, sql, params![row.event_id.as_str(), json(row)?], 1)
+        }
+        Write::Layout(event, new) => layout(db, event, new),
+        Write::OpenHold(row) => open_hold(db, row),
+        Write::UpdateHold(row) => {
+            let sql = "UPDATE holds SET live = ?2, expires_at = ?3, body = ?4 
+                       WHERE hold_id = ?1 AND (live = 1 OR ?2 = 0)";
+            exactly(db, sql, params![row.hold_id.as_str(), row.state.has_seats(), row.expires_at.0, json(row)?], 1)
+        }
+        Write::TakeSeats { event_id, hold_id, seats } => {
+            let sql = "INSERT INTO hold_seats SELECT ?1, j.value ->> 0, ?2, j.value ->> 1 FROM json_each(?3) j";
+            exactly(db, sql, params![event_id.as_str(), hold_id.as_str(), json(seats)?], seats.len())
+        }
+        Write::FreeSeats { event_id, hold_id, seats } => {
+            let sql = "DELETE FROM hold_seats WHERE event_id = ?1 AND hold_id = ?2
+                       AND seat_id IN (SELECT value FROM json_each(?3))";
+            exactly(db, sql, params![event_id.as_str(), hold_id.as_str(), json(seats)?], seats.len())
+        }
+        Write::Area { event_id, area, held, sold, blocked } => {
+            let sql = "UPDATE areas SET held = held + ?3, sold = sold + ?4, blocked = blocked + ?5
+                       WHERE event_id = ?1 AND area_id = ?2";
+            exactly(db, sql, params![event_id.as_str(), area, held, sold, blocked], 1)
+        }
+        Write::Buyer { .. } => buyer(db, write),
+        Write::Order(row) => {
+            let sql = "INSERT INTO orders VALUES (?1, ?2, ?3) ON CONFLICT (order_id) DO UPDATE SET body = excluded.body";
+            exactly(db, sql, params![row.order_id.as_str(), row.event_id.as_str(), json(row)?], 1)
+        }
+        Write::Sell { event_id, order_id, seats } => {
+            let rows: Vec<(&str, u64, u64)> = seats.iter().map(|seat| (&*seat.id, seat.token, seat.price)).collect();
+            let sql = "INSERT INTO sold_seats (event_id, seat_id, order_id, token, price)
+                       SELECT ?1, j.value ->> 0, ?2, j.value ->> 1, j.value ->> 2 FROM json_each(?3) j";
+            exactly(db, sql, params![event_id.as_str(), order_id.as_str(), json(&rows)?], seats.len())
+        }
+        Write::Unsell { event_id, order_id, seats } => {
+            let sql = "DELETE FROM sold_seats WHERE event_id = ?1 AND order_id = ?2
+                       AND seat_id IN (SELECT value FROM json_each(?3))";
+            exactly(db, sql, params![event_id.as_str(), order_id.as_str(), json(seats)?], seats.len())
+        }
+        Write::Block { event_id, seats, reason } => {
+            let sql = "INSERT INTO blocks SELECT ?1, value, ?2 FROM json_each(?3)";
+            exactly(db, sql, params![event_id.as_str(), reason, json(seats)?], seats.len())
+        }
+        Write::Unblock { event_id, seats } => {
+            let sql = "DELETE FROM blocks WHERE event_id = ?1 AND seat_id IN (SELECT value FROM json_each(?2))";
+            exactly(db, sql, params![event_id.as_str(), json(seats)?], seats.len())
+        }
+        Write::Money(row) => {
+            let state = json(&row.state)?;
+            let sql = "INSERT INTO money VALUES (?1, ?2, ?3, ?4, ?5)
+                       ON CONFLICT (payment_ref) DO UPDATE SET state = excluded.state, body = excluded.body";
+            let event = row.event_id.as_str();
+            exactly(db, sql, params![row.payment_ref, event, state.trim_matches('"'), row.received_at.0, json(row)?], 1)
+        }
+        Write::Callback(id) => exactly(db, "INSERT INTO callbacks VALUES (?1)", [id], 1),
+        Write::Tell(_) => Ok(()),
+    }
+}
+
+/// Runs a statement that must touch so many rows: otherwise what was decided and what is stored do not agree.
+fn exactly(db: &Connection, sql: &str, params: impl rusqlite::Params, rows: usize) -> Loaded<()> {
+    let touched = db.prepare_cached(sql)?.execute(params)?;
+    if touched == rows {
+        return Ok(());
+    }
+    let law = "what is decided is what is stored".into();
+    Err(Trouble::Broken { law, at: format!("{touched} rows instead of {rows}: {sql}") })
+}
+
+fn open_hold(db: &Connection, row: &HoldRow) -> Loaded<()> {
+    let sql = "INSERT INTO holds VALUES (?1, ?2, 1, ?3, ?4)";
+    exactly(db, sql, params![row.hold_id.as_str(), row.event_id.as_str(), row.expires_at.0, json(row)?], 1)
+}
+
+fn buyer(db: &Connection, write: &Write) -> Loaded<()> {
+    let Write::Buyer { event_id, buyer, held, sold, lapses } = write else { return Ok(()) };
+    // An insert would be checked before its conflict is seen, so a new row begins at nothing and is then changed.
+    let (event, buyer) = (event_id.as_str(), buyer.as_str());
+    let sql = "UPDATE buyers SET held = held + ?3, sold = sold + ?4 WHERE event_id = ?1 AND buyer = ?2";
+    if db.prepare_cached(sql)?.execute(params![event, buyer, held, sold])? == 0 {
+        let sql = "INSERT INTO buyers (event_id, buyer, held, sold) VALUES (?1, ?2, ?3, ?4)";
+        exactly(db, sql, params![event, buyer, held, sold], 1)?;
+    }
+    match lapses {
+        Lapses::Keep => Ok(()),
+        Lapses::Forget => {
+            let sql = "UPDATE buyers SET lapses = 0 WHERE event_id = ?1 AND buyer = ?2";
+            exactly(db, sql, [event, buyer], 1)
+        }
+        Lapses::More(now) => {
+            let sql = "UPDATE buyers SET lapses = CASE WHEN ?3 - lapsed_at > ?4 THEN 1 ELSE lapses + 1 END, lapsed_at = ?3
+                       WHERE event_id = ?1 AND buyer = ?2";
+            exactly(db, sql, params![event, buyer, now.0, LAPSE_WINDOW_MS], 1)
+        }
+    }
+}
+
+fn layout(db: &Connection, event: &EventId, layout: &Layout) -> Loaded<()> {
+    db.prepare_cached("DELETE FROM seats WHERE event_id = ?1")?.execute([event.as_str()])?;
+    let sql = "INSERT INTO seats SELECT ?1, value ->> 'id', key, value ->> 'section', value ->> 'row', value ->> 'number',
+               value ->> 'price' FROM json_each(?2)";
+    exactly(db, sql, params![event.as_str(), json(&layout.seats)?], layout.seats.len())?;
+    let sql = "DELETE FROM areas WHERE event_id = ?1 AND area_id NOT IN (SELECT value ->> 'id' FROM json_each(?2))";
+    db.prepare_cached(sql)?.execute(params![event.as_str(), json(&layout.areas)?])?;
+    let sql = "INSERT INTO areas (event_id, area_id, pos, capacity, price)
+               SELECT ?1, value ->> 'id', key, value ->> 'capacity', value ->> 'price' FROM json_each(?2) WHERE true
+               ON CONFLICT (event_id, area_id)
+               DO UPDATE SET pos = excluded.pos, capacity = excluded.capacity, price = excluded.price";
+    exactly(db, sql, params![event.as_str(), json(&layout.areas)?], layout.areas.len())
+}
+
+fn tell(db: &Connection, entry: &Entry) -> Loaded<()> {
+    let mut entry = entry.clone();
+    entry.wall_ms = wall_ms();
+    let sql = "SELECT capacity - held - sold - blocked FROM areas WHERE event_id = ?1 AND area_id = ?2";
+    for area in &mut entry.areas {
+        area.free = db.prepare_cached(sql)?.query_row([entry.event_id.as_str(), &area.id], |row| row.get(0))?;
+    }
+    let sql = "INSERT INTO outbox (event_id, body) VALUES (?1, ?2)";
+    exactly(db, sql, params![entry.event_id.as_str(), json(&entry)?], 1)
+}
+
+/// The wall clock, for people who read the audit log.
+#[expect(clippy::disallowed_methods, reason = "people read it, and nothing is decided by it")]
+fn wall_ms() -> u64 {
+    let since = std::time::SystemTime::now().duration_since(std::time::UNIX_EPOCH).unwrap_or_default();
+    u64::try_from(since.as_millis()).unwrap_or(u64::MAX)
+}

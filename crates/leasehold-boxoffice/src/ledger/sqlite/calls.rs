@@ -1,0 +1,217 @@
+//! The contract, method by method: each names its need and its decision, or its read.
+
+use rusqlite::params;
+
+use super::load;
+use super::read;
+use super::{Failure, Sqlite, json};
+use crate::layout::Layout;
+use crate::ledger::{Answer, Ledger};
+use crate::model::check::Dump;
+use crate::model::decide;
+use crate::model::*;
+
+/// A transaction that one pair of functions in `decide` describes.
+macro_rules! transaction {
+    ($(#[$doc:meta])* $name:ident, $need:ident, $command:ty => $outcome:ty, $attempt:literal) => {
+        fn $name(&self, call: Call, command: $command) -> Answer<'_, Done<$outcome>> {
+            let need = decide::$need(&command);
+            self.transact($attempt, call, need, move |facts, actor, now| decide::$name(&command, facts, actor, now))
+        }
+    };
+}
+
+impl Ledger for Sqlite {
+    fn name(&self) -> &'static str {
+        super::PART
+    }
+
+    fn now(&self) -> Answer<'_, Moment> {
+        let now = self.time.now();
+        Box::pin(async move { Ok(now) })
+    }
+
+    transaction!(create_event, need_create_event, NewEvent => EventRow, "making an event");
+    transaction!(configure, need_configure, Configure => EventRow, "changing an event");
+    transaction!(replace_layout, need_replace_layout, ReplaceLayout => EventRow, "changing a layout");
+    transaction!(freeze, need_freeze, Freeze => EventRow, "freezing an event");
+    transaction!(open_hold, need_open_hold, OpenHold => Opened, "opening a hold");
+    transaction!(renew, need_renew, Renew => HoldRow, "renewing a hold");
+    transaction!(change_seats, need_change_seats, ChangeSeats => HoldRow, "changing a hold");
+    transaction!(relet, need_relet, Relet => HoldRow, "putting a hold under another lease");
+    transaction!(begin_pay, need_begin_pay, BeginPay => HoldRow, "beginning to pay");
+    transaction!(decline, need_decline, Decline => HoldRow, "declining a payment");
+    transaction!(confirm, need_confirm, Confirm => Confirmed, "selling a hold");
+    transaction!(sell_late, need_sell_late, SellLate => OrderRow, "selling for late money");
+    transaction!(release, need_release, Release => HoldRow, "releasing a hold");
+    transaction!(set_blocks, need_set_blocks, SetBlocks => Blocks, "blocking seats");
+    transaction!(force_release, need_force_release, ForceRelease => HoldRow, "forcing a release");
+    transaction!(void, need_void, Void => Amended, "voiding an order");
+    transaction!(move_order, need_move_order, MoveOrder => Amended, "moving an order");
+    transaction!(money_step, need_money_step, MoneyStep => MoneyRow, "a step of late money");
+
+    fn lapse_due(&self, limit: usize) -> Answer<'_, Swept> {
+        self.write("lapsing what is due", move |db, time| {
+            let now = time.now();
+            let facts = load::facts(db, &decide::need_lapse_due(limit), now)?;
+            let (writes, swept) = decide::lapse_due(limit, &facts, now)?;
+            super::store(db, &writes, None, &(), now)?;
+            Ok(swept)
+        })
+    }
+
+    fn money<'a>(&'a self, payment_ref: &'a str) -> Answer<'a, Option<MoneyRow>> {
+        let reference = payment_ref.to_owned();
+        self.read("reading late money", move |db, _| load::money(db, &reference))
+    }
+
+    fn money_in<'a>(&'a self, event: Option<&'a EventId>, states: &'a [MoneyState]) -> Answer<'a, Vec<MoneyRow>> {
+        let (event, states) = (event.cloned(), states.to_vec());
+        self.read("reading late money", move |db, _| read::money_in(db, event.as_ref(), &states))
+    }
+
+    fn event<'a>(&'a self, id: &'a EventId) -> Answer<'a, Option<EventRow>> {
+        let id = id.clone();
+        self.read("reading an event", move |db, _| load::event(db, &id))
+    }
+
+    fn events(&self) -> Answer<'_, Vec<EventRow>> {
+        self.read("reading events", |db, _| load::list(db, "SELECT body FROM events ORDER BY rowid", [], "events"))
+    }
+
+    fn layout<'a>(&'a self, id: &'a EventId) -> Answer<'a, Option<(u64, Layout)>> {
+        let id = id.clone();
+        self.read("reading a layout", move |db, _| read::layout(db, &id))
+    }
+
+    fn hold<'a>(&'a self, id: &'a HoldId) -> Answer<'a, (Option<HoldRow>, Moment)> {
+        let id = id.clone();
+        self.read("reading a hold", move |db, now| Ok((load::hold(db, &id)?, now)))
+    }
+
+    fn order<'a>(&'a self, id: &'a OrderId) -> Answer<'a, Option<OrderRow>> {
+        let id = id.clone();
+        self.read("reading an order", move |db, _| load::order(db, &id))
+    }
+
+    fn orders<'a>(&'a self, id: &'a EventId, after: Option<&'a OrderId>, limit: usize) -> Answer<'a, Vec<OrderRow>> {
+        let (id, after) = (id.clone(), after.map_or_else(String::new, |after| after.0.clone()));
+        self.read("reading orders", move |db, _| read::orders(db, &id, &after, limit))
+    }
+
+    fn snapshot<'a>(&'a self, id: &'a EventId) -> Answer<'a, Option<Snapshot>> {
+        let id = id.clone();
+        self.read("reading an event", move |db, now| read::snapshot(db, &id, now))
+    }
+
+    fn takings<'a>(&'a self, id: &'a EventId) -> Answer<'a, Takings> {
+        let id = id.clone();
+        self.read("reading takings", move |db, _| read::takings(db, &id))
+    }
+
+    fn dump<'a>(&'a self, id: &'a EventId) -> Answer<'a, Option<Dump>> {
+        let id = id.clone();
+        self.read("reading every row of an event", move |db, now| read::dump(db, &id, now))
+    }
+
+    fn known_tokens<'a>(&'a self, id: &'a EventId, tokens: &'a [u64]) -> Answer<'a, Vec<u64>> {
+        let (id, tokens) = (id.clone(), tokens.to_vec());
+        self.read("reading tokens", move |db, _| read::known_tokens(db, &id, &tokens))
+    }
+
+    fn recall<'a>(&'a self, idem: &'a Idem) -> Answer<'a, Option<serde_json::Value>> {
+        let idem = idem.clone();
+        // A refusal is no trouble of the file, so it travels as a value.
+        let found = self.read("reading a stored answer", move |db, _| match super::replay(db, Some(&idem)) {
+            Ok(value) => Ok(Ok(value)),
+            Err(Failure::Refused(refusal)) => Ok(Err(refusal)),
+            Err(Failure::Trouble(trouble)) => Err(trouble),
+        });
+        Box::pin(async move { found.await?.map_err(Into::into) })
+    }
+
+    fn sequence(&self, limit: usize) -> Answer<'_, Numbered> {
+        self.write("numbering entries", move |db, _| {
+            db.prepare_cached("SAVEPOINT request")?.execute([])?;
+            let numbered = read::sequence(db, limit);
+            if numbered.is_err() && !db.is_autocommit() {
+                db.prepare_cached("ROLLBACK TO request")?.execute([])?;
+            }
+            if !db.is_autocommit() {
+                db.prepare_cached("RELEASE request")?.execute([])?;
+            }
+            numbered.map_err(Failure::from)
+        })
+    }
+
+    fn heads(&self) -> Answer<'_, Vec<(EventId, u64)>> {
+        self.read("reading the last numbers", |db, _| read::heads(db))
+    }
+
+    fn audit<'a>(&'a self, id: &'a EventId, query: AuditQuery) -> Answer<'a, Vec<Entry>> {
+        let id = id.clone();
+        self.read("reading the audit log", move |db, _| read::audit(db, &id, &query))
+    }
+
+    fn put_webhook(&self, webhook: WebhookRow) -> Answer<'_, ()> {
+        self.write("storing a webhook", move |db, _| {
+            let sql = "INSERT OR REPLACE INTO webhooks VALUES (?1, ?2)";
+            db.prepare_cached(sql)?.execute(params![webhook.id, json(&webhook)?])?;
+            Ok(())
+        })
+    }
+
+    fn remove_webhook<'a>(&'a self, id: &'a str) -> Answer<'a, bool> {
+        let id = id.to_owned();
+        self.write("removing a webhook", move |db, _| {
+            db.prepare_cached("DELETE FROM webhook_cursors WHERE webhook_id = ?1")?.execute([&id])?;
+            Ok(db.prepare_cached("DELETE FROM webhooks WHERE id = ?1")?.execute([&id])? > 0)
+        })
+    }
+
+    fn webhooks(&self) -> Answer<'_, Vec<WebhookRow>> {
+        self.read("reading webhooks", |db, _| load::list(db, "SELECT body FROM webhooks ORDER BY id", [], "webhooks"))
+    }
+
+    fn webhook_cursor<'a>(&'a self, id: &'a str, event: &'a EventId) -> Answer<'a, u64> {
+        let (id, event) = (id.to_owned(), event.clone());
+        self.read("reading how far a webhook is", move |db, _| {
+            let sql = "SELECT coalesce(max(seq), 0) FROM webhook_cursors WHERE webhook_id = ?1 AND event_id = ?2";
+            Ok(db.prepare_cached(sql)?.query_row([&id, &event.0], |row| row.get(0))?)
+        })
+    }
+
+    fn advance_webhook<'a>(&'a self, id: &'a str, event: &'a EventId, seq: u64) -> Answer<'a, ()> {
+        let (id, event) = (id.to_owned(), event.clone());
+        self.write("storing how far a webhook is", move |db, _| {
+            let sql = "INSERT INTO webhook_cursors VALUES (?1, ?2, ?3)
+                       ON CONFLICT (webhook_id, event_id) DO UPDATE SET seq = max(seq, excluded.seq)";
+            db.prepare_cached(sql)?.execute(params![id, event.as_str(), seq])?;
+            Ok(())
+        })
+    }
+
+    fn forget_older_than(&self, age_ms: u64) -> Answer<'_, u64> {
+        self.write("forgetting what is old", move |db, time| {
+            let until = time.now().0.saturating_sub(age_ms);
+            let answers = db.prepare_cached("DELETE FROM answers WHERE at < ?1")?.execute([until])?;
+            // Money may still come for what was once paid for: such holds stay.
+            let sql = "DELETE FROM holds WHERE live = 0 AND expires_at < ?1 AND body ->> 'payment_ref' IS NULL";
+            let holds = db.prepare_cached(sql)?.execute([until])?;
+            Ok((answers + holds) as u64)
+        })
+    }
+
+    fn close(&self) -> Answer<'_, ()> {
+        let thread = self.writer.stop();
+        self.readers.lock().unwrap_or_else(std::sync::PoisonError::into_inner).clear();
+        Box::pin(async move {
+            let Some(thread) = thread else { return Ok(()) };
+            let joined = tokio::task::spawn_blocking(move || thread.join()).await;
+            match joined {
+                Ok(Ok(())) => Ok(()),
+                _ => Err(super::unavailable("closing the ledger", "the writer ended badly".into())),
+            }
+        })
+    }
+}

@@ -1,0 +1,261 @@
+//! The default ledger: SQLite in the process, one file, one writer thread, readers beside it.
+//!
+//! # Promises
+//!
+//! All laws of [`super`]. An answer is on disk (WAL, `synchronous=FULL`) before it is given; many requests share one
+//! commit. One process at a time: the file is locked.
+//!
+//! # Clock
+//!
+//! Its own, BOOTTIME based and kept in the file: see [`time`]. The wall clock may step as it likes.
+//!
+//! # Secrets
+//!
+//! The file holds lease ids (hold keys only as digests): it is made readable by its owner alone.
+
+mod apply;
+mod calls;
+mod load;
+mod read;
+mod schema;
+mod time;
+mod writer;
+
+#[cfg(test)]
+mod tests;
+
+use std::fs::OpenOptions;
+use std::os::unix::fs::OpenOptionsExt as _;
+use std::path::{Path, PathBuf};
+use std::sync::{Arc, Mutex, PoisonError};
+use std::time::Duration;
+
+use leasehold::clock::Clock;
+use rusqlite::{Connection, OpenFlags, OptionalExtension as _, params};
+use serde::Serialize;
+use serde::de::DeserializeOwned;
+use tokio::sync::oneshot;
+
+use super::Answer;
+use crate::error::Error;
+use crate::model::decide::Decision;
+use crate::model::facts::{Facts, Need};
+use crate::model::write::Write;
+use crate::model::{Call, Done, Idem, Moment, Refusal};
+use load::{Loaded, Trouble, json, parse};
+use time::Time;
+use writer::{Fate, Reply, Writer};
+
+const PART: &str = "sqlite";
+/// Prepared statements kept on each connection: all there are.
+const STATEMENTS: usize = 128;
+/// Idle connections kept for readers.
+const READERS: usize = 8;
+
+/// A ledger in a file. See the module.
+pub struct Sqlite {
+    path: PathBuf,
+    time: Arc<Time>,
+    writer: Writer,
+    readers: Mutex<Vec<Connection>>,
+}
+
+impl Sqlite {
+    /// Opens the file, makes it if there is none, and brings it to this version's schema.
+    ///
+    /// # Errors
+    ///
+    /// [`Error::Unavailable`]: it cannot be opened, or another process has it. [`Error::Corrupt`]: it is damaged.
+    pub async fn open(path: impl AsRef<Path>, clock: Arc<dyn Clock>) -> Result<Arc<Self>, Error> {
+        let path = path.as_ref().to_owned();
+        let opened = tokio::task::spawn_blocking(move || Self::open_now(&path, clock)).await;
+        opened.map_err(|source| unavailable("opening the ledger", source.to_string()))?.map(Arc::new)
+    }
+
+    fn open_now(path: &Path, clock: Arc<dyn Clock>) -> Result<Self, Error> {
+        let attempt = || format!("opening the ledger {}", path.display());
+        let fail = |source: String| unavailable(&attempt(), source);
+        OpenOptions::new()
+            .create(true)
+            .append(true)
+            .mode(0o600)
+            .open(path)
+            .map_err(|error| fail(error.to_string()))?;
+        let mut connection = connect(path, false).map_err(|error| sql_error(&attempt(), &error))?;
+        // One process at a time: the lock of a write transaction is kept for good.
+        let one_owner = "PRAGMA journal_mode = WAL; PRAGMA synchronous = FULL;";
+        connection.execute_batch(one_owner).map_err(|error| sql_error(&attempt(), &error))?;
+        schema::migrate(&mut connection).map_err(fail)?;
+        let time = Arc::new(Time::open(&connection, clock).map_err(|error| sql_error(&attempt(), &error))?);
+        let writer = Writer::start(connection, time.clone()).map_err(|error| fail(error.to_string()))?;
+        Ok(Self { path: path.to_owned(), time, writer, readers: Mutex::default() })
+    }
+
+    /// One transaction: load, decide, apply, commit, answer.
+    fn transact<'a, T, D>(&'a self, attempt: &'static str, call: Call, need: Need, decide: D) -> Answer<'a, Done<T>>
+    where
+        T: Serialize + DeserializeOwned + Send + 'static,
+        D: FnOnce(&Facts, &str, Moment) -> Decision<T> + Send + 'static,
+    {
+        self.write(attempt, move |db, time| {
+            let now = time.now();
+            if let Some(value) = replay(db, call.idem.as_ref())? {
+                return Ok(Done { value, now, replayed: true });
+            }
+            let facts = load::facts(db, &need, now)?;
+            let (writes, value) = decide(&facts, &call.actor, now)?;
+            if writes.is_empty() && call.idem.is_none() {
+                return Ok(Done { value, now, replayed: false });
+            }
+            store(db, &writes, call.idem.as_ref(), &value, now)?;
+            Ok(Done { value, now, replayed: false })
+        })
+    }
+
+    /// Hands work to the writer and waits for its commit.
+    fn write<'a, T, F>(&'a self, attempt: &'static str, work: F) -> Answer<'a, T>
+    where
+        T: Send + 'static,
+        F: FnOnce(&Connection, &Time) -> Result<T, Failure> + Send + 'static,
+    {
+        let (sender, receiver) = oneshot::channel();
+        let job = move |db: Option<&Connection>, time: &Time| -> Reply {
+            let outcome = db.map(|db| work(db, time).map_err(|failure| failure.into_error(attempt)));
+            Box::new(move |fate| {
+                let _ = sender.send(match (outcome, fate) {
+                    (Some(outcome), Fate::Durable) => outcome,
+                    (_, Fate::Unknown(why)) => Err(indeterminate(attempt, why.clone())),
+                    (_, Fate::Undone(why)) => Err(unavailable(attempt, why.clone())),
+                    (None, Fate::Durable) => Err(unavailable(attempt, "it was not run".into())),
+                });
+            })
+        };
+        // Sent at once, not when first polled: who asks in order is served in order.
+        let sent = self.writer.send(Box::new(job));
+        Box::pin(async move {
+            if !sent {
+                return Err(unavailable(attempt, "the ledger is closed, or has failed".into()));
+            }
+            receiver.await.unwrap_or_else(|_| Err(indeterminate(attempt, "the writer ended meanwhile".into())))
+        })
+    }
+
+    /// Reads on a connection of its own, in one transaction: one consistent picture.
+    fn read<'a, T, F>(&'a self, attempt: &'static str, work: F) -> Answer<'a, T>
+    where
+        T: Send + 'static,
+        F: FnOnce(&Connection, Moment) -> Loaded<T> + Send + 'static,
+    {
+        let kept = self.readers.lock().unwrap_or_else(PoisonError::into_inner).pop();
+        let (path, time) = (self.path.clone(), self.time.clone());
+        Box::pin(async move {
+            let worked = tokio::task::spawn_blocking(move || {
+                let db = match kept {
+                    Some(db) => db,
+                    None => connect(&path, true)?,
+                };
+                db.execute_batch("BEGIN")?;
+                // The moment is taken before the picture: what is in it was decided by then, or a little later.
+                let outcome = work(&db, time.now());
+                db.execute_batch("COMMIT")?;
+                outcome.map(|value| (value, db))
+            });
+            let worked = worked.await.map_err(|error| unavailable(attempt, error.to_string()))?;
+            let (value, db) = worked.map_err(|trouble| Failure::Trouble(trouble).into_error(attempt))?;
+            let mut readers = self.readers.lock().unwrap_or_else(PoisonError::into_inner);
+            if readers.len() < READERS {
+                readers.push(db);
+            }
+            Ok(value)
+        })
+    }
+}
+
+fn connect(path: &Path, reader: bool) -> rusqlite::Result<Connection> {
+    let access = if reader { OpenFlags::SQLITE_OPEN_READ_ONLY } else { OpenFlags::SQLITE_OPEN_READ_WRITE };
+    let db = Connection::open_with_flags(path, access | OpenFlags::SQLITE_OPEN_NO_MUTEX)?;
+    db.busy_timeout(Duration::from_secs(5))?;
+    db.set_prepared_statement_cache_capacity(STATEMENTS);
+    // Pages in memory: 64 MiB for the writer, 8 for each reader.
+    db.execute_batch(if reader { "PRAGMA cache_size = -8192" } else { "PRAGMA cache_size = -65536" })?;
+    Ok(db)
+}
+
+/// The stored answer of an idempotency key.
+fn replay<T: DeserializeOwned>(db: &Connection, idem: Option<&Idem>) -> Result<Option<T>, Failure> {
+    let Some(idem) = idem else { return Ok(None) };
+    let mut statement = db.prepare_cached("SELECT asked, answer FROM answers WHERE key = ?1")?;
+    let found: Option<(Vec<u8>, String)> =
+        statement.query_row([&idem.key[..]], |row| Ok((row.get(0)?, row.get(1)?))).optional()?;
+    let Some((asked, answer)) = found else { return Ok(None) };
+    if asked != idem.body {
+        return Err(Refusal::Mismatch.into());
+    }
+    // Another kind of answer under this key was another request: the body names the path too, so this is a law.
+    Ok(Some(parse(&answer, "answers")?))
+}
+
+/// Applies writes and stores the answer, all or nothing.
+fn store<T: Serialize>(db: &Connection, writes: &[Write], idem: Option<&Idem>, value: &T, now: Moment) -> Loaded<()> {
+    db.prepare_cached("SAVEPOINT request")?.execute([])?;
+    let stored = apply::all(db, writes).and_then(|()| {
+        let Some(idem) = idem else { return Ok(()) };
+        let mut statement = db.prepare_cached("INSERT INTO answers VALUES (?1, ?2, ?3, ?4)")?;
+        statement.execute(params![&idem.key[..], &idem.body[..], json(value)?, now.0])?;
+        Ok(())
+    });
+    // After a full disk there may be no transaction left to go back in: the writer sees that.
+    if stored.is_err() && !db.is_autocommit() {
+        db.prepare_cached("ROLLBACK TO request")?.execute([])?;
+    }
+    if !db.is_autocommit() {
+        db.prepare_cached("RELEASE request")?.execute([])?;
+    }
+    stored
+}
+
+/// Why a request has no outcome.
+enum Failure {
+    Refused(Refusal),
+    Trouble(Trouble),
+}
+
+impl From<Refusal> for Failure {
+    fn from(refusal: Refusal) -> Self {
+        Self::Refused(refusal)
+    }
+}
+
+impl<E: Into<Trouble>> From<E> for Failure {
+    fn from(error: E) -> Self {
+        Self::Trouble(error.into())
+    }
+}
+
+impl Failure {
+    fn into_error(self, attempt: &str) -> Error {
+        match self {
+            Self::Refused(refusal) => Error::Refused(refusal),
+            Self::Trouble(Trouble::Broken { law, at }) => Error::Corrupt { part: PART, law, at },
+            Self::Trouble(Trouble::Sql(error)) => sql_error(attempt, &error),
+        }
+    }
+}
+
+fn sql_error(attempt: &str, error: &rusqlite::Error) -> Error {
+    use rusqlite::ErrorCode::{ConstraintViolation, DatabaseCorrupt, NotADatabase};
+    let corrupt = |law: &str| Error::Corrupt { part: PART, law: law.into(), at: format!("{attempt}: {error}") };
+    match error.sqlite_error_code() {
+        Some(ConstraintViolation) => corrupt("no decision goes against a constraint"),
+        Some(DatabaseCorrupt | NotADatabase) => corrupt("the file is a database"),
+        _ => unavailable(attempt, error.to_string()),
+    }
+}
+
+fn unavailable(attempt: &str, why: String) -> Error {
+    Error::Unavailable { part: PART, attempt: attempt.into(), source: why.into() }
+}
+
+fn indeterminate(attempt: &str, why: String) -> Error {
+    Error::Indeterminate { part: PART, attempt: attempt.into(), source: why.into() }
+}

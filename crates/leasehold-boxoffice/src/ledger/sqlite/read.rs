@@ -1,0 +1,222 @@
+//! Pictures of one moment.
+
+use std::collections::{BTreeMap, HashMap};
+
+use rusqlite::{Connection, OptionalExtension as _, params};
+
+use super::load::{self, Loaded, list};
+use crate::layout::{Area, Layout, Seat};
+use crate::model::check::Dump;
+use crate::model::*;
+
+pub(super) fn layout(db: &Connection, id: &EventId) -> Loaded<Option<(u64, Layout)>> {
+    let Some(event) = load::event(db, id)? else { return Ok(None) };
+    let sql = "SELECT seat_id, section, row, number, price FROM seats WHERE event_id = ?1 ORDER BY pos";
+    let mut statement = db.prepare_cached(sql)?;
+    let seats = statement.query_map([id.as_str()], |row| {
+        Ok(Seat { id: row.get(0)?, section: row.get(1)?, row: row.get(2)?, number: row.get(3)?, price: row.get(4)? })
+    })?;
+    let seats = seats.collect::<Result<_, _>>()?;
+    let sql = "SELECT area_id, capacity, price FROM areas WHERE event_id = ?1 ORDER BY pos";
+    let mut statement = db.prepare_cached(sql)?;
+    let areas = statement.query_map([id.as_str()], |row| {
+        Ok(Area { id: row.get(0)?, capacity: row.get(1)?, price: row.get(2)? })
+    })?;
+    let areas = areas.collect::<Result<_, _>>()?;
+    Ok(Some((event.layout_version, Layout { seats, areas })))
+}
+
+fn holds(db: &Connection, id: &EventId) -> Loaded<Vec<HoldRow>> {
+    list(db, "SELECT body FROM holds WHERE live = 1 AND event_id = ?1 ORDER BY hold_id", [id.as_str()], "holds")
+}
+
+fn head(db: &Connection, id: &EventId) -> Loaded<u64> {
+    let mut statement = db.prepare_cached("SELECT seq FROM heads WHERE event_id = ?1")?;
+    Ok(statement.query_row([id.as_str()], |row| row.get(0)).optional()?.unwrap_or(0))
+}
+
+pub(super) fn snapshot(db: &Connection, id: &EventId, now: Moment) -> Loaded<Option<Snapshot>> {
+    let Some(event) = load::event(db, id)? else { return Ok(None) };
+    let mut holds = holds(db, id)?;
+    holds.retain(|hold| hold.is_live(now));
+    let mut seats: BTreeMap<String, SeatNow> = BTreeMap::new();
+    let bare = |id: &str, state| SeatNow { id: id.into(), state, hold_id: None, order_id: None, token: None, reason: None };
+    for hold in &holds {
+        let state = if hold.state == HoldState::Paying { SeatState::Paying } else { SeatState::Held };
+        for seat in &hold.seats {
+            let (hold_id, token) = (Some(hold.hold_id.clone()), Some(seat.token));
+            seats.insert(seat.id.clone(), SeatNow { hold_id, token, ..bare(&seat.id, state) });
+        }
+    }
+    for (seat, order, token) in sold(db, id)? {
+        let row = SeatNow { order_id: Some(order), token: Some(token), ..bare(&seat, SeatState::Sold) };
+        seats.insert(seat, row);
+    }
+    let mut statement = db.prepare_cached("SELECT seat_id, reason FROM blocks WHERE event_id = ?1")?;
+    let mut rows = statement.query([id.as_str()])?;
+    while let Some(row) = rows.next()? {
+        let (seat, reason): (String, String) = (row.get(0)?, row.get(1)?);
+        let blocked = SeatNow { reason: Some(reason), ..bare(&seat, SeatState::Blocked) };
+        seats.insert(seat, blocked);
+    }
+    let areas = areas_now(db, id, &holds)?;
+    let seats = seats.into_values().collect();
+    Ok(Some(Snapshot { now, seq: head(db, id)?, event, seats, areas, holds }))
+}
+
+fn areas_now(db: &Connection, id: &EventId, live: &[HoldRow]) -> Loaded<Vec<AreaNow>> {
+    let mut places: HashMap<&str, (u32, u32)> = HashMap::new();
+    for hold in live {
+        for area in &hold.areas {
+            let (held, paying) = places.entry(&area.id).or_default();
+            *(if hold.state == HoldState::Paying { paying } else { held }) += area.qty;
+        }
+    }
+    let areas = load::all_areas(db, id)?.into_iter().map(|area| {
+        let (held, paying) = places.get(area.id.as_str()).copied().unwrap_or_default();
+        AreaNow { id: area.id, capacity: area.capacity, held, paying, sold: area.sold, blocked: area.blocked }
+    });
+    Ok(areas.collect())
+}
+
+fn sold(db: &Connection, id: &EventId) -> Loaded<Vec<(String, OrderId, u64)>> {
+    let mut statement = db.prepare_cached("SELECT seat_id, order_id, token FROM sold_seats WHERE event_id = ?1")?;
+    let rows = statement.query_map([id.as_str()], |row| Ok((row.get(0)?, OrderId(row.get(1)?), row.get(2)?)))?;
+    Ok(rows.collect::<Result<_, _>>()?)
+}
+
+fn column(db: &Connection, sql: &str, id: &EventId) -> Loaded<Vec<String>> {
+    let mut statement = db.prepare_cached(sql)?;
+    let rows = statement.query_map([id.as_str()], |row| row.get(0))?;
+    Ok(rows.collect::<Result<_, _>>()?)
+}
+
+fn orders_of(db: &Connection, id: &EventId) -> Loaded<Vec<OrderRow>> {
+    list(db, "SELECT body FROM orders WHERE event_id = ?1 ORDER BY order_id", [id.as_str()], "orders")
+}
+
+pub(super) fn dump(db: &Connection, id: &EventId, now: Moment) -> Loaded<Option<Dump>> {
+    let Some(event) = load::event(db, id)? else { return Ok(None) };
+    let mut statement = db.prepare_cached("SELECT seat_id, hold_id, token FROM hold_seats WHERE event_id = ?1")?;
+    let held = statement.query_map([id.as_str()], |row| Ok((row.get(0)?, HoldId(row.get(1)?), row.get(2)?)))?;
+    let held = held.collect::<Result<_, _>>()?;
+    let mut statement = db.prepare_cached("SELECT buyer, held, sold FROM buyers WHERE event_id = ?1")?;
+    let buyers = statement.query_map([id.as_str()], |row| Ok((Buyer(row.get(0)?), row.get(1)?, row.get(2)?)))?;
+    let buyers = buyers.collect::<Result<_, _>>()?;
+    let mut statement = db.prepare_cached("SELECT count(*), coalesce(max(seq), 0) FROM feed WHERE event_id = ?1")?;
+    let numbered = statement.query_row([id.as_str()], |row| Ok((row.get(0)?, row.get(1)?)))?;
+    Ok(Some(Dump {
+        now,
+        event,
+        seats: column(db, "SELECT seat_id FROM seats WHERE event_id = ?1", id)?,
+        areas: load::all_areas(db, id)?,
+        held,
+        sold: sold(db, id)?,
+        blocked: column(db, "SELECT seat_id FROM blocks WHERE event_id = ?1", id)?,
+        holds: holds(db, id)?,
+        orders: orders_of(db, id)?,
+        buyers,
+        numbered,
+    }))
+}
+
+pub(super) fn takings(db: &Connection, id: &EventId) -> Loaded<Takings> {
+    let mut takings = Takings::default();
+    for order in orders_of(db, id)? {
+        if order.state == OrderState::Voided {
+            takings.voided += 1;
+            continue;
+        }
+        takings.orders += 1;
+        takings.late += u64::from(order.late);
+        takings.seats += order.seats.len() as u64;
+        takings.places += order.areas.iter().map(|area| u64::from(area.qty)).sum::<u64>();
+        takings.revenue += order.total;
+    }
+    for money in money_in(db, Some(id), &[MoneyState::RefundDue])? {
+        takings.refunds_due += money.amount;
+    }
+    let sql = "SELECT count(*) FROM outbox WHERE event_id = ?1 AND body ->> 'kind' = 'lapsed'";
+    takings.lapsed = db.prepare_cached(sql)?.query_row([id.as_str()], |row| row.get(0))?;
+    Ok(takings)
+}
+
+pub(super) fn money_in(db: &Connection, id: Option<&EventId>, states: &[MoneyState]) -> Loaded<Vec<MoneyRow>> {
+    let sql = "SELECT body FROM money WHERE (?1 IS NULL OR event_id = ?1)
+               AND state IN (SELECT value FROM json_each(?2)) ORDER BY received_at, payment_ref";
+    list(db, sql, params![id.map(EventId::as_str), load::json(states)?], "money")
+}
+
+pub(super) fn orders(db: &Connection, id: &EventId, after: &str, limit: usize) -> Loaded<Vec<OrderRow>> {
+    let limit = i64::try_from(limit).unwrap_or(i64::MAX);
+    let sql = "SELECT body FROM orders WHERE event_id = ?1 AND order_id > ?2 ORDER BY order_id LIMIT ?3";
+    list(db, sql, params![id.as_str(), after, limit], "orders")
+}
+
+pub(super) fn known_tokens(db: &Connection, id: &EventId, tokens: &[u64]) -> Loaded<Vec<u64>> {
+    // Places of areas have no rows of their own: what stands under a token is in the body.
+    let wanted: std::collections::HashSet<u64> = tokens.iter().copied().collect();
+    let mut known = Vec::new();
+    for hold in holds(db, id)? {
+        known.extend(hold.leases.iter().map(|lease| lease.token).filter(|token| wanted.contains(token)));
+    }
+    Ok(known)
+}
+
+pub(super) fn heads(db: &Connection) -> Loaded<Vec<(EventId, u64)>> {
+    let mut statement = db.prepare_cached("SELECT event_id, seq FROM heads")?;
+    let rows = statement.query_map([], |row| Ok((EventId(row.get(0)?), row.get(1)?)))?;
+    Ok(rows.collect::<Result<_, _>>()?)
+}
+
+pub(super) fn audit(db: &Connection, id: &EventId, query: &AuditQuery) -> Loaded<Vec<Entry>> {
+    let limit = if query.limit == 0 { 1000 } else { query.limit };
+    let limit = i64::try_from(limit).unwrap_or(i64::MAX);
+    let mut statement = db.prepare_cached(
+        "SELECT f.seq, o.body FROM feed f JOIN outbox o ON o.id = f.outbox_id
+         WHERE f.event_id = ?1 AND f.seq > ?2
+         AND (?3 IS NULL OR EXISTS (SELECT 1 FROM json_each(o.body, '$.seats') s WHERE s.value ->> 'id' = ?3))
+         ORDER BY f.seq LIMIT ?4",
+    )?;
+    let mut rows = statement.query(params![id.as_str(), query.since, query.seat, limit])?;
+    let mut found = Vec::new();
+    while let Some(row) = rows.next()? {
+        let body: String = row.get(1)?;
+        found.push(Entry { seq: row.get(0)?, ..load::parse(&body, "outbox")? });
+    }
+    Ok(found)
+}
+
+/// Numbers what has none: entries lie in the order of their commits, since one writer wrote them.
+pub(super) fn sequence(db: &Connection, limit: usize) -> Loaded<Vec<Entry>> {
+    let limit = i64::try_from(limit).unwrap_or(i64::MAX);
+    let mut statement = db.prepare_cached(
+        "SELECT o.id, o.event_id, o.body FROM outbox o WHERE o.id > (SELECT outbox_id FROM sequenced) ORDER BY o.id LIMIT ?1",
+    )?;
+    let mut rows = statement.query([limit])?;
+    let (mut found, mut last) = (Vec::new(), None);
+    let mut heads: HashMap<EventId, u64> = HashMap::new();
+    let mut feed: Vec<(String, u64, i64)> = Vec::new();
+    while let Some(row) = rows.next()? {
+        let (outbox, event, body): (i64, String, String) = (row.get(0)?, row.get(1)?, row.get(2)?);
+        let event = EventId(event);
+        let before = match heads.get(&event) {
+            Some(seq) => *seq,
+            None => head(db, &event)?,
+        };
+        let seq = before + 1;
+        heads.insert(event.clone(), seq);
+        feed.push((event.0, seq, outbox));
+        found.push(Entry { seq, ..load::parse(&body, "outbox")? });
+        last = Some(outbox);
+    }
+    let Some(last) = last else { return Ok(found) };
+    let sql = "INSERT INTO feed SELECT value ->> 0, value ->> 1, value ->> 2 FROM json_each(?1)";
+    db.prepare_cached(sql)?.execute([load::json(&feed)?])?;
+    for (event, seq) in &heads {
+        let sql = "INSERT INTO heads VALUES (?1, ?2) ON CONFLICT (event_id) DO UPDATE SET seq = excluded.seq";
+        db.prepare_cached(sql)?.execute(params![event.as_str(), seq])?;
+    }
+    db.prepare_cached("UPDATE sequenced SET outbox_id = ?1")?.execute([last])?;
+    Ok(found)
+}

@@ -1,0 +1,134 @@
+//! The tables, and how an older file becomes a newer one.
+//!
+//! Rows that are only read and written whole keep most of themselves as JSON in `body`; what is looked for, counted or
+//! constrained has a column. The constraints are the last line of defence: code above them that is wrong gets an error,
+//! and no seat is sold twice.
+
+use rusqlite::{Connection, OptionalExtension as _};
+
+/// One step for each version, in order. A step that was released is never changed: add another.
+const STEPS: [&str; 1] = ["
+CREATE TABLE clock (
+    id INTEGER PRIMARY KEY CHECK (id = 1),
+    boot BLOB NOT NULL,
+    boottime INTEGER NOT NULL,
+    moment INTEGER NOT NULL
+);
+CREATE TABLE events (event_id TEXT PRIMARY KEY, body TEXT NOT NULL);
+CREATE TABLE seats (
+    event_id TEXT NOT NULL,
+    seat_id TEXT NOT NULL,
+    pos INTEGER NOT NULL,
+    section TEXT NOT NULL,
+    row TEXT NOT NULL,
+    number INTEGER NOT NULL,
+    price INTEGER NOT NULL,
+    PRIMARY KEY (event_id, seat_id)
+) WITHOUT ROWID;
+CREATE TABLE areas (
+    event_id TEXT NOT NULL,
+    area_id TEXT NOT NULL,
+    pos INTEGER NOT NULL,
+    capacity INTEGER NOT NULL,
+    price INTEGER NOT NULL,
+    held INTEGER NOT NULL DEFAULT 0 CHECK (held >= 0),
+    sold INTEGER NOT NULL DEFAULT 0 CHECK (sold >= 0),
+    blocked INTEGER NOT NULL DEFAULT 0 CHECK (blocked >= 0),
+    PRIMARY KEY (event_id, area_id),
+    CONSTRAINT never_oversold CHECK (held + sold + blocked <= capacity)
+) WITHOUT ROWID;
+CREATE TABLE holds (
+    hold_id TEXT PRIMARY KEY,
+    event_id TEXT NOT NULL,
+    live INTEGER NOT NULL,
+    expires_at INTEGER NOT NULL,
+    body TEXT NOT NULL
+) WITHOUT ROWID;
+CREATE INDEX holds_due ON holds (expires_at) WHERE live = 1;
+CREATE TABLE hold_seats (
+    event_id TEXT NOT NULL,
+    seat_id TEXT NOT NULL,
+    hold_id TEXT NOT NULL,
+    token INTEGER NOT NULL,
+    PRIMARY KEY (event_id, seat_id)
+) WITHOUT ROWID;
+CREATE TABLE sold_seats (
+    event_id TEXT NOT NULL,
+    seat_id TEXT NOT NULL,
+    order_id TEXT NOT NULL,
+    token INTEGER NOT NULL CHECK (token > 0),
+    price INTEGER NOT NULL,
+    UNIQUE (event_id, seat_id)
+);
+CREATE TABLE blocks (
+    event_id TEXT NOT NULL,
+    seat_id TEXT NOT NULL,
+    reason TEXT NOT NULL,
+    PRIMARY KEY (event_id, seat_id)
+) WITHOUT ROWID;
+CREATE TABLE orders (order_id TEXT PRIMARY KEY, event_id TEXT NOT NULL, body TEXT NOT NULL) WITHOUT ROWID;
+CREATE INDEX orders_of_event ON orders (event_id, order_id);
+CREATE TABLE buyers (
+    event_id TEXT NOT NULL,
+    buyer TEXT NOT NULL,
+    held INTEGER NOT NULL CHECK (held >= 0),
+    sold INTEGER NOT NULL CHECK (sold >= 0),
+    lapses INTEGER NOT NULL DEFAULT 0,
+    lapsed_at INTEGER NOT NULL DEFAULT 0,
+    PRIMARY KEY (event_id, buyer)
+) WITHOUT ROWID;
+CREATE TABLE money (
+    payment_ref TEXT PRIMARY KEY,
+    event_id TEXT NOT NULL,
+    state TEXT NOT NULL,
+    received_at INTEGER NOT NULL,
+    body TEXT NOT NULL
+) WITHOUT ROWID;
+CREATE TABLE callbacks (id TEXT PRIMARY KEY) WITHOUT ROWID;
+CREATE TABLE answers (
+    key BLOB PRIMARY KEY,
+    asked BLOB NOT NULL,
+    answer TEXT NOT NULL,
+    at INTEGER NOT NULL
+) WITHOUT ROWID;
+CREATE TABLE outbox (id INTEGER PRIMARY KEY, event_id TEXT NOT NULL, body TEXT NOT NULL);
+CREATE TABLE feed (
+    event_id TEXT NOT NULL,
+    seq INTEGER NOT NULL,
+    outbox_id INTEGER NOT NULL,
+    PRIMARY KEY (event_id, seq)
+) WITHOUT ROWID;
+CREATE TABLE heads (event_id TEXT PRIMARY KEY, seq INTEGER NOT NULL) WITHOUT ROWID;
+CREATE TABLE sequenced (id INTEGER PRIMARY KEY CHECK (id = 1), outbox_id INTEGER NOT NULL);
+INSERT INTO sequenced VALUES (1, 0);
+CREATE TABLE webhooks (id TEXT PRIMARY KEY, body TEXT NOT NULL) WITHOUT ROWID;
+CREATE TABLE webhook_cursors (
+    webhook_id TEXT NOT NULL,
+    event_id TEXT NOT NULL,
+    seq INTEGER NOT NULL,
+    PRIMARY KEY (webhook_id, event_id)
+) WITHOUT ROWID;
+"];
+
+/// Makes the file what this version wants, in one transaction. Says which version it is now, or what is wrong.
+pub(super) fn migrate(connection: &mut Connection) -> Result<usize, String> {
+    let say = |error: rusqlite::Error| error.to_string();
+    let tx = connection.transaction_with_behavior(rusqlite::TransactionBehavior::Exclusive).map_err(say)?;
+    tx.execute_batch("CREATE TABLE IF NOT EXISTS schema_version (id INTEGER PRIMARY KEY CHECK (id = 1), version INTEGER NOT NULL)")
+        .map_err(say)?;
+    let found: Option<usize> =
+        tx.query_row("SELECT version FROM schema_version", [], |row| row.get(0)).optional().map_err(say)?;
+    let found = found.unwrap_or(0);
+    if found > STEPS.len() {
+        return Err(format!(
+            "the file was written by a newer version of Leasehold (schema {found}, this one knows {})",
+            STEPS.len()
+        ));
+    }
+    for step in &STEPS[found..] {
+        tx.execute_batch(step).map_err(say)?;
+    }
+    tx.execute("INSERT OR REPLACE INTO schema_version VALUES (1, ?1)", [STEPS.len()]).map_err(say)?;
+    tx.commit().map_err(say)?;
+    Ok(STEPS.len())
+}

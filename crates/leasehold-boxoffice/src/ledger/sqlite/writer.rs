@@ -1,0 +1,124 @@
+//! The one writer: a thread that owns the connection and commits many requests in one transaction.
+//!
+//! # Laws
+//!
+//! 1. Nothing is answered before the transaction that holds it is committed, synced: refusals too, since what they rest
+//!    on may be in the same batch.
+//! 2. A request that fails leaves no trace, and does not touch the others of its batch.
+//! 3. A COMMIT that fails is final: its batch learns Indeterminate, later requests Unavailable. It is not tried again.
+
+use std::sync::Arc;
+use std::sync::mpsc::{Receiver, Sender, channel};
+use std::thread::JoinHandle;
+
+use rusqlite::Connection;
+
+use super::time::Time;
+
+/// The most requests in one transaction: bounds how long the first of them waits.
+const BATCH: usize = 512;
+
+/// What became of the transaction a request was in.
+#[derive(Clone, Debug)]
+pub(super) enum Fate {
+    /// Committed and synced.
+    Durable,
+    /// Rolled back as a whole before COMMIT: nothing took effect.
+    Undone(String),
+    /// COMMIT failed: it may have taken effect.
+    Unknown(String),
+}
+
+/// Tells who asked, once the fate of the batch is known.
+pub(super) type Reply = Box<dyn FnOnce(&Fate) + Send>;
+
+/// A request: changes what it changes, and leaves its answer for later. Without a connection it is not run at all.
+pub(super) type Job = Box<dyn FnOnce(Option<&Connection>, &Time) -> Reply + Send>;
+
+/// The way to the thread.
+pub(super) struct Writer {
+    jobs: std::sync::Mutex<Option<Sender<Job>>>,
+    thread: std::sync::Mutex<Option<JoinHandle<()>>>,
+}
+
+impl Writer {
+    pub(super) fn start(connection: Connection, time: Arc<Time>) -> std::io::Result<Self> {
+        let (sender, receiver) = channel();
+        let thread =
+            std::thread::Builder::new().name("boxoffice-ledger".into()).spawn(move || work(&connection, &time, &receiver))?;
+        Ok(Self { jobs: Some(sender).into(), thread: Some(thread).into() })
+    }
+
+    /// Hands a request over. `false`: the ledger is closed, or has failed.
+    pub(super) fn send(&self, job: Job) -> bool {
+        let jobs = self.jobs.lock().unwrap_or_else(std::sync::PoisonError::into_inner);
+        jobs.as_ref().is_some_and(|jobs| jobs.send(job).is_ok())
+    }
+
+    /// Takes no more, and gives the thread to whoever waits for the rest.
+    pub(super) fn stop(&self) -> Option<JoinHandle<()>> {
+        self.jobs.lock().unwrap_or_else(std::sync::PoisonError::into_inner).take();
+        self.thread.lock().unwrap_or_else(std::sync::PoisonError::into_inner).take()
+    }
+}
+
+fn work(connection: &Connection, time: &Time, jobs: &Receiver<Job>) {
+    while let Ok(first) = jobs.recv() {
+        let fate = batch(connection, time, first, jobs);
+        if let Fate::Unknown(_) = fate {
+            // Those that wait were not run; dropping the receiver makes later ones Unavailable.
+            let stopped = Fate::Undone("the ledger stopped after a failed commit".into());
+            while let Ok(job) = jobs.try_recv() {
+                job(None, time)(&stopped);
+            }
+            return;
+        }
+    }
+    // A tidy file for the next start; nothing depends on it.
+    let _ = connection.execute_batch("PRAGMA wal_checkpoint(TRUNCATE)");
+}
+
+fn batch(connection: &Connection, time: &Time, first: Job, jobs: &Receiver<Job>) -> Fate {
+    let mut replies: Vec<Reply> = Vec::new();
+    let fate = match connection.execute_batch("BEGIN IMMEDIATE") {
+        Ok(()) => {
+            let before = connection.total_changes();
+            replies.push(first(Some(connection), time));
+            while replies.len() < BATCH && !connection.is_autocommit() {
+                let Ok(job) = jobs.try_recv() else { break };
+                replies.push(job(Some(connection), time));
+            }
+            commit(connection, time, connection.total_changes() != before)
+        }
+        Err(error) => {
+            replies.push(first(None, time));
+            Fate::Undone(error.to_string())
+        }
+    };
+    for reply in replies {
+        reply(&fate);
+    }
+    fate
+}
+
+fn commit(connection: &Connection, time: &Time, changed: bool) -> Fate {
+    // A full disk or a failed read can end the transaction from within a statement: then all of it is undone.
+    if connection.is_autocommit() {
+        return Fate::Undone("SQLite rolled the transaction back".into());
+    }
+    // Refusals alone: all that they rest on is durable already, and nothing needs the disk.
+    if !changed && connection.execute_batch("ROLLBACK").is_ok() {
+        return Fate::Durable;
+    }
+    if let Err(error) = time.keep(connection) {
+        let _ = connection.execute_batch("ROLLBACK");
+        return Fate::Undone(error.to_string());
+    }
+    match connection.execute_batch("COMMIT") {
+        Ok(()) => Fate::Durable,
+        Err(error) => {
+            let _ = connection.execute_batch("ROLLBACK");
+            Fate::Unknown(error.to_string())
+        }
+    }
+}

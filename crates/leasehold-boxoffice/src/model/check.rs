@@ -1,0 +1,258 @@
+//! The invariants of an event, proven from its rows as they lie in the tables, and from its entries.
+//!
+//! Nothing here trusts a constraint, a counter or a decision: what the tables say is counted again.
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use serde::{Deserialize, Serialize};
+
+use super::event::EventRow;
+use super::facts::AreaFact;
+use super::hold::{HoldRow, HoldState};
+use super::ids::{Buyer, HoldId, Moment, OrderId};
+use super::order::OrderRow;
+
+/// Every row of an event, read in one moment.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Dump {
+    /// The moment.
+    pub now: Moment,
+    /// The event.
+    pub event: EventRow,
+    /// Ids of all seats.
+    pub seats: Vec<String>,
+    /// Areas with their counters.
+    pub areas: Vec<AreaFact>,
+    /// Seats under holds: seat, hold, token.
+    pub held: Vec<(String, HoldId, u64)>,
+    /// Sold seats: seat, order, token.
+    pub sold: Vec<(String, OrderId, u64)>,
+    /// Blocked seats.
+    pub blocked: Vec<String>,
+    /// Holds that are not ended, due ones too.
+    pub holds: Vec<HoldRow>,
+    /// All orders.
+    pub orders: Vec<OrderRow>,
+    /// Buyers with their counters: held, sold.
+    pub buyers: Vec<(Buyer, u32, u32)>,
+    /// How many entries are numbered, and the highest number.
+    pub numbered: (u64, u64),
+}
+
+/// One invariant, looked at.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Check {
+    /// Which.
+    pub name: String,
+    /// Whether it holds.
+    pub ok: bool,
+    /// What was counted, or what is wrong.
+    pub detail: String,
+}
+
+/// Looks at every invariant.
+#[must_use]
+pub fn invariants(dump: &Dump) -> Vec<Check> {
+    vec![
+        no_seat_sold_twice(dump),
+        each_seat_in_one_state(dump),
+        seats_sum_to_capacity(dump),
+        areas_sum_to_capacity(dump),
+        no_hold_beyond_its_cap(dump),
+        no_buyer_beyond_the_limit(dump),
+        no_sale_without_its_token(dump),
+        holds_and_seats_agree(dump),
+        orders_and_sales_agree(dump),
+        sequence_without_gap(dump),
+    ]
+}
+
+/// Makes a check of its faults: none, and it holds.
+fn check(name: &str, faults: &[String], fine: String) -> Check {
+    let shown = faults.iter().take(5).cloned().collect::<Vec<_>>().join("; ");
+    let more = if faults.len() > 5 { format!("; and {} more", faults.len() - 5) } else { String::new() };
+    let ok = faults.is_empty();
+    Check { name: name.into(), ok, detail: if ok { fine } else { format!("{shown}{more}") } }
+}
+
+fn no_seat_sold_twice(dump: &Dump) -> Check {
+    let mut owners: BTreeMap<&str, Vec<&OrderId>> = BTreeMap::new();
+    dump.sold.iter().for_each(|(seat, order, _)| owners.entry(seat).or_default().push(order));
+    // The orders are a second witness: a seat that two orders claim was sold twice, whatever the table says.
+    for order in &dump.orders {
+        for seat in &order.seats {
+            let known = owners.entry(&seat.id).or_default();
+            if !known.contains(&&order.order_id) {
+                known.push(&order.order_id);
+            }
+        }
+    }
+    let twice = owners.iter().filter(|(_, orders)| orders.len() > 1);
+    let faults: Vec<String> = twice.map(|(seat, orders)| format!("{seat} is in {} orders", orders.len())).collect();
+    check("no_seat_sold_twice", &faults, format!("{} sold seats, each in one order", owners.len()))
+}
+
+/// Seats under live holds. What is due counts as free.
+fn live<'a>(dump: &'a Dump) -> impl Iterator<Item = (&'a str, &'a HoldRow)> {
+    let rows: BTreeMap<&HoldId, &HoldRow> = dump.holds.iter().map(|hold| (&hold.hold_id, hold)).collect();
+    let seats = dump.held.iter().filter_map(move |(seat, hold, _)| Some((seat.as_str(), *rows.get(hold)?)));
+    seats.filter(|(_, hold)| hold.is_live(dump.now))
+}
+
+fn each_seat_in_one_state(dump: &Dump) -> Check {
+    let mut states: BTreeMap<&str, Vec<&str>> = dump.seats.iter().map(|seat| (seat.as_str(), Vec::new())).collect();
+    let mut faults = Vec::new();
+    let held = live(dump).map(|(seat, _)| (seat, "held"));
+    let sold = dump.sold.iter().map(|(seat, ..)| (seat.as_str(), "sold"));
+    let blocked = dump.blocked.iter().map(|seat| (seat.as_str(), "blocked"));
+    for (seat, state) in held.chain(sold).chain(blocked) {
+        match states.get_mut(seat) {
+            Some(known) => known.push(state),
+            None => faults.push(format!("{seat} is {state} and not in the layout")),
+        }
+    }
+    let several = states.iter().filter(|(_, states)| states.len() > 1);
+    faults.extend(several.map(|(seat, states)| format!("{seat} is {}", states.join(" and "))));
+    check("each_seat_in_one_state", &faults, format!("{} seats, each in one state", states.len()))
+}
+
+fn seats_sum_to_capacity(dump: &Dump) -> Check {
+    let used: BTreeSet<&str> = live(dump)
+        .map(|(seat, _)| seat)
+        .chain(dump.sold.iter().map(|(seat, ..)| seat.as_str()))
+        .chain(dump.blocked.iter().map(String::as_str))
+        .collect();
+    let paying = live(dump).filter(|(_, hold)| hold.state == HoldState::Paying).count();
+    let held = live(dump).count() - paying;
+    let all = dump.seats.len();
+    let free = dump.seats.iter().filter(|seat| !used.contains(seat.as_str())).count();
+    let sum = free + held + paying + dump.sold.len() + dump.blocked.len();
+    let parts = format!(
+        "free {free} + held {held} + paying {paying} + sold {} + blocked {} = {sum}, of {all}",
+        dump.sold.len(),
+        dump.blocked.len()
+    );
+    let known = usize::try_from(dump.event.seats).unwrap_or(usize::MAX);
+    let wrong = sum != all || known != all;
+    check("seats_sum_to_capacity", &if wrong { vec![parts.clone()] } else { vec![] }, parts)
+}
+
+fn areas_sum_to_capacity(dump: &Dump) -> Check {
+    let mut faults = Vec::new();
+    for area in &dump.areas {
+        let of_hold =
+            |hold: &HoldRow| hold.areas.iter().filter(|held| held.id == area.id).map(|held| held.qty).sum::<u32>();
+        let rows: u32 = dump.holds.iter().map(of_hold).sum();
+        let sold: u32 = dump
+            .orders
+            .iter()
+            .flat_map(|order| &order.areas)
+            .filter(|sold| sold.id == area.id)
+            .map(|sold| sold.qty)
+            .sum();
+        let live: u32 = dump.holds.iter().filter(|hold| hold.is_live(dump.now)).map(of_hold).sum();
+        if (area.held, area.sold) != (rows, sold) {
+            faults
+                .push(format!("{}: counters say {} held, {} sold; rows {rows}, {sold}", area.id, area.held, area.sold));
+        }
+        if live + sold + area.blocked > area.capacity {
+            faults
+                .push(format!("{}: {live} held + {sold} sold + {} blocked > {}", area.id, area.blocked, area.capacity));
+        }
+    }
+    check("areas_sum_to_capacity", &faults, format!("{} areas, none oversold", dump.areas.len()))
+}
+
+fn no_hold_beyond_its_cap(dump: &Dump) -> Check {
+    let mut faults = Vec::new();
+    for hold in dump.holds.iter().filter(|hold| hold.is_live(dump.now)) {
+        if hold.active_until > hold.cap_at {
+            faults.push(format!("{} runs past its cap", hold.hold_id));
+        }
+        if hold.state == HoldState::Active && hold.expires_at > hold.cap_at {
+            faults.push(format!("{} is active past its cap", hold.hold_id));
+        }
+    }
+    check("no_hold_beyond_its_cap", &faults, format!("{} live holds within their caps", live_count(dump)))
+}
+
+fn live_count(dump: &Dump) -> usize {
+    dump.holds.iter().filter(|hold| hold.is_live(dump.now)).count()
+}
+
+fn no_buyer_beyond_the_limit(dump: &Dump) -> Check {
+    let mut have: BTreeMap<&Buyer, (u32, u32, u32)> = BTreeMap::new();
+    for hold in &dump.holds {
+        let entry = have.entry(&hold.buyer).or_default();
+        entry.0 += hold.count();
+        entry.1 += if hold.is_live(dump.now) { hold.count() } else { 0 };
+    }
+    for order in &dump.orders {
+        let places: u32 = order.areas.iter().map(|area| area.qty).sum();
+        have.entry(&order.buyer).or_default().2 += u32::try_from(order.seats.len()).unwrap_or(u32::MAX) + places;
+    }
+    let limit = dump.event.settings.per_buyer;
+    let mut faults: Vec<String> = Vec::new();
+    for (buyer, (_, live, sold)) in &have {
+        if live + sold > limit {
+            faults.push(format!("{buyer} has {live} held and {sold} sold, of {limit}"));
+        }
+    }
+    for (buyer, held, sold) in &dump.buyers {
+        let rows = have.get(buyer).copied().unwrap_or_default();
+        if (*held, *sold) != (rows.0, rows.2) {
+            faults.push(format!("{buyer}: counters say {held} held, {sold} sold; rows {}, {}", rows.0, rows.2));
+        }
+    }
+    check("no_buyer_beyond_the_limit", &faults, format!("{} buyers within {limit}", have.len()))
+}
+
+fn no_sale_without_its_token(dump: &Dump) -> Check {
+    let tokens: BTreeMap<(&OrderId, &str), u64> = dump
+        .orders
+        .iter()
+        .flat_map(|order| order.seats.iter().map(|seat| ((&order.order_id, seat.id.as_str()), seat.token)))
+        .collect();
+    let mut faults = Vec::new();
+    for (seat, order, token) in &dump.sold {
+        match tokens.get(&(order, seat.as_str())) {
+            Some(known) if known == token && *token > 0 => {}
+            Some(known) => faults.push(format!("{seat} was sold with token {token}, its order says {known}")),
+            None => faults.push(format!("{seat} was sold in {order}, which does not have it")),
+        }
+    }
+    check("no_sale_without_its_token", &faults, format!("{} sales carry their token", dump.sold.len()))
+}
+
+fn holds_and_seats_agree(dump: &Dump) -> Check {
+    let says: BTreeSet<(&str, &HoldId, u64)> = dump
+        .holds
+        .iter()
+        .flat_map(|hold| hold.seats.iter().map(|seat| (seat.id.as_str(), &hold.hold_id, seat.token)))
+        .collect();
+    let lies: BTreeSet<(&str, &HoldId, u64)> =
+        dump.held.iter().map(|(seat, hold, token)| (seat.as_str(), hold, *token)).collect();
+    let differ = says.symmetric_difference(&lies);
+    let faults: Vec<String> = differ.map(|(seat, hold, token)| format!("{seat} under {hold}, token {token}")).collect();
+    check("holds_and_seats_agree", &faults, format!("{} seats under {} holds", lies.len(), dump.holds.len()))
+}
+
+fn orders_and_sales_agree(dump: &Dump) -> Check {
+    let says: BTreeSet<(&str, &OrderId)> = dump
+        .orders
+        .iter()
+        .flat_map(|order| order.seats.iter().map(|seat| (seat.id.as_str(), &order.order_id)))
+        .collect();
+    let lies: BTreeSet<(&str, &OrderId)> = dump.sold.iter().map(|(seat, order, _)| (seat.as_str(), order)).collect();
+    let mut faults: Vec<String> =
+        says.symmetric_difference(&lies).map(|(seat, order)| format!("{seat} in {order}")).collect();
+    let wrong = dump.orders.iter().filter(|order| order.total != order.sum());
+    faults.extend(wrong.map(|order| format!("{} says {} and sums to {}", order.order_id, order.total, order.sum())));
+    check("orders_and_sales_agree", &faults, format!("{} orders have what was sold", dump.orders.len()))
+}
+
+fn sequence_without_gap(dump: &Dump) -> Check {
+    let (count, highest) = dump.numbered;
+    let faults = if count == highest { vec![] } else { vec![format!("{count} entries, the highest is {highest}")] };
+    check("sequence_without_gap", &faults, format!("{count} entries, 1 to {highest}"))
+}

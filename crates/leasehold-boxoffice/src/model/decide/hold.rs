@@ -1,0 +1,335 @@
+//! Opening, renewing, changing and ending holds.
+
+use super::*;
+use crate::model::command::{ChangeSeats, OpenHold, Opened, Release, Relet, Renew, Swept};
+use crate::model::hold::{HeldArea, HeldSeat};
+
+/// What [`open_hold`] must know.
+#[must_use]
+pub fn need_open_hold(command: &OpenHold) -> Need {
+    let asked = asked_by(command);
+    Need {
+        event: Some(command.event_id.clone()),
+        seats: command.seats.iter().map(|seat| seat.id.clone()).collect(),
+        areas: command.areas.iter().map(|area| area.id.clone()).collect(),
+        areas_more: command.areas.iter().map(|area| (area.id.clone(), area.qty)).collect(),
+        buyer: Some(command.buyer.clone()),
+        buyer_more: asked.count(),
+        ..Need::default()
+    }
+}
+
+fn asked_by(command: &OpenHold) -> Asked<'_> {
+    Asked {
+        event: &command.event_id,
+        seats: command.seats.iter().map(|seat| seat.id.as_str()).collect(),
+        areas: command.areas.iter().map(|area| (area.id.as_str(), area.qty)).collect(),
+        token: command.lease.token,
+        buyer: Some(&command.buyer),
+        except: None,
+    }
+}
+
+/// A hold on free seats and places, within the buyer's limit.
+///
+/// # Errors
+///
+/// What is lost, each seat and area by itself; or that the event is not there, or the layout another.
+pub fn open_hold(command: &OpenHold, facts: &Facts, actor: &str, now: Moment) -> Decision<Opened> {
+    let event = the_event(facts, &command.event_id)?;
+    let asked = asked_by(command);
+    // An offer for late money is no new sale: the buyer has paid, and a freeze must not cost them their seats.
+    if command.payment_ref.is_none() && (event.frozen || !event.settings.on_sale) {
+        return Err(asked.all_lost(Reason::NotOnSale));
+    }
+    if event.layout_version != command.layout_version {
+        return Err(Refusal::LayoutChanged);
+    }
+    let room = Room::find(&asked, facts, actor, now).or_conflict()?;
+    if beyond_limit(&event, room.buyer, asked.count()) {
+        return Err(asked.all_lost(Reason::BuyerLimit));
+    }
+    let ttl_ms = ttl_for(event.settings.ttl_ms, room.buyer.lapses, room.buyer.lapsed_at, now);
+    let hold = new_hold(command, &event, ttl_ms, now);
+    let mut writes = room.writes;
+    writes.push(Write::OpenHold(Box::new(hold.clone())));
+    writes.extend(take(&hold, &hold.seats, &hold.areas));
+    let (kind, state) = match hold.state {
+        HoldState::Paying => (Kind::Offered, SeatState::Paying),
+        _ => (Kind::Held, SeatState::Held),
+    };
+    writes.push(tell(about(&hold, kind, state, actor, now)));
+    Ok((writes, Opened { hold, sealed_key: command.sealed_key.clone() }))
+}
+
+fn new_hold(command: &OpenHold, event: &EventRow, ttl_ms: u64, now: Moment) -> HoldRow {
+    let token = command.lease.token;
+    let active_until = now.plus(ttl_ms);
+    let paying = command.payment_ref.is_some();
+    HoldRow {
+        hold_id: command.hold_id.clone(),
+        event_id: command.event_id.clone(),
+        buyer: command.buyer.clone(),
+        key_hash: command.key_hash.clone(),
+        state: if paying { HoldState::Paying } else { HoldState::Active },
+        seats: command.seats.iter().map(|seat| HeldSeat { id: seat.id.clone(), token, price: seat.price }).collect(),
+        areas: command.areas.iter().map(|area| held_area(area, token)).collect(),
+        leases: vec![command.lease.clone()],
+        opened_at: now,
+        expires_at: if paying { now.plus(event.settings.pay_ms) } else { active_until },
+        active_until,
+        cap_at: now.plus(event.settings.max_hold_ms),
+        ttl_ms,
+        renewals: 0,
+        payment_ref: command.payment_ref.clone(),
+        ended_at: None,
+        ended_why: None,
+    }
+}
+
+fn held_area(area: &crate::model::PricedArea, token: u64) -> HeldArea {
+    HeldArea { id: area.id.clone(), qty: area.qty, token, price: area.price }
+}
+
+/// Writes that put seats and places under a hold.
+fn take(hold: &HoldRow, seats: &[HeldSeat], areas: &[HeldArea]) -> Vec<Write> {
+    let mut writes = Vec::new();
+    if !seats.is_empty() {
+        let seats = seats.iter().map(|seat| (seat.id.clone(), seat.token)).collect();
+        writes.push(Write::TakeSeats { event_id: hold.event_id.clone(), hold_id: hold.hold_id.clone(), seats });
+    }
+    writes.extend(areas.iter().map(|area| area_delta(&hold.event_id, &area.id, i64::from(area.qty), 0, 0)));
+    let count = seats.len() as i64 + areas.iter().map(|area| i64::from(area.qty)).sum::<i64>();
+    writes.push(Write::Buyer {
+        event_id: hold.event_id.clone(),
+        buyer: hold.buyer.clone(),
+        held: count,
+        sold: 0,
+        lapses: Lapses::Keep,
+    });
+    writes
+}
+
+/// What [`renew`] must know.
+#[must_use]
+pub fn need_renew(command: &Renew) -> Need {
+    need_hold(&command.hold_id)
+}
+
+/// Pushes the end of an active hold to now + ttl, within its cap. While money is on its way it changes nothing.
+///
+/// # Errors
+///
+/// The hold is over, or its tokens are not the newest.
+pub fn renew(command: &Renew, facts: &Facts, actor: &str, now: Moment) -> Decision<HoldRow> {
+    let hold = the_hold(facts, &command.hold_id, &command.access)?;
+    live(&hold, now)?;
+    if hold.state == HoldState::Paying {
+        return Ok((Vec::new(), hold));
+    }
+    same_leases(&hold, &command.tokens)?;
+    newest(&hold, facts)?;
+    let asked = now.plus(hold.ttl_ms);
+    let until = if planted::on(Bug::RenewPastCap) { asked } else { asked.min(hold.cap_at) };
+    let row = HoldRow { expires_at: until, active_until: until, renewals: hold.renewals.saturating_add(1), ..hold };
+    let told = tell(about(&row, Kind::Renewed, SeatState::Held, actor, now));
+    Ok((vec![Write::UpdateHold(Box::new(row.clone())), told], row))
+}
+
+/// What [`change_seats`] must know.
+#[must_use]
+pub fn need_change_seats(command: &ChangeSeats) -> Need {
+    let more: u32 = command.add_areas.iter().map(|area| area.qty).sum();
+    Need {
+        seats: command.add.iter().map(|seat| seat.id.clone()).collect(),
+        areas: command.add_areas.iter().map(|area| area.id.clone()).collect(),
+        areas_more: command.add_areas.iter().map(|area| (area.id.clone(), area.qty)).collect(),
+        buyer_more: more.saturating_add(u32::try_from(command.add.len()).unwrap_or(u32::MAX)),
+        ..need_hold(&command.hold_id)
+    }
+}
+
+/// Adds and removes seats and places of an active hold; its end stays.
+///
+/// # Errors
+///
+/// Something that was to be added is lost, or the hold is over, paying, or would be empty.
+pub fn change_seats(command: &ChangeSeats, facts: &Facts, actor: &str, now: Moment) -> Decision<HoldRow> {
+    let hold = the_hold(facts, &command.hold_id, &command.access)?;
+    live(&hold, now)?;
+    if hold.state == HoldState::Paying {
+        return Err(Refusal::Paying);
+    }
+    newest(&hold, facts)?;
+    let event = the_event(facts, &hold.event_id)?;
+    for id in command.remove.iter().filter(|id| !hold.seats.iter().any(|seat| seat.id == **id)) {
+        return Err(Refusal::NoSeat(id.clone()));
+    }
+    for id in command.remove_areas.iter().filter(|id| !hold.areas.iter().any(|area| area.id == **id)) {
+        return Err(Refusal::NoSeat(id.clone()));
+    }
+    let asked = Asked {
+        event: &hold.event_id,
+        seats: command.add.iter().map(|seat| seat.id.as_str()).collect(),
+        areas: command.add_areas.iter().map(|area| (area.id.as_str(), area.qty)).collect(),
+        token: command.lease.as_ref().map_or(0, |lease| lease.token),
+        buyer: Some(&hold.buyer),
+        except: Some(&hold.hold_id),
+    };
+    let adds = asked.count() > 0;
+    if adds && (event.frozen || !event.settings.on_sale) {
+        return Err(asked.all_lost(Reason::NotOnSale));
+    }
+    if adds && event.layout_version != command.layout_version {
+        return Err(Refusal::LayoutChanged);
+    }
+    let room = Room::find(&asked, facts, actor, now).or_conflict()?;
+    let (given_seats, kept_seats): (Vec<_>, Vec<_>) =
+        hold.seats.iter().cloned().partition(|seat| command.remove.contains(&seat.id));
+    let (given_areas, kept_areas): (Vec<_>, Vec<_>) =
+        hold.areas.iter().cloned().partition(|area| command.remove_areas.contains(&area.id));
+    let given = HoldRow { seats: given_seats, areas: given_areas, ..hold.clone() };
+    let mut buyer = room.buyer;
+    buyer.held = buyer.held.saturating_sub(given.count());
+    if beyond_limit(&event, buyer, asked.count()) {
+        return Err(asked.all_lost(Reason::BuyerLimit));
+    }
+
+    let added = added(&hold, command);
+    let mut row = HoldRow { seats: kept_seats, areas: kept_areas, ..hold };
+    row.seats.extend(added.seats.iter().cloned());
+    row.areas.extend(added.areas.iter().cloned());
+    row.seats.sort_by(|a, b| a.id.cmp(&b.id));
+    row.areas.sort_by(|a, b| a.id.cmp(&b.id));
+    if row.count() == 0 {
+        return Err(Refusal::Empty);
+    }
+    row.leases.extend(command.lease.clone());
+    // A lease with nothing under it any more is let go by the caller.
+    let used: Vec<u64> = row.seats.iter().map(|seat| seat.token).chain(row.areas.iter().map(|area| area.token)).collect();
+    row.leases.retain(|lease| used.contains(&lease.token));
+
+    let mut writes = room.writes;
+    writes.extend(give_up(&given));
+    writes.push(Write::UpdateHold(Box::new(row.clone())));
+    if added.count() > 0 {
+        writes.extend(take(&row, &added.seats, &added.areas));
+    }
+    let mut told = about(&added, Kind::Changed, SeatState::Held, actor, now);
+    let freed = about(&given, Kind::Changed, SeatState::Free, actor, now);
+    told.seats.extend(freed.seats);
+    told.areas.extend(freed.areas);
+    writes.push(tell(told));
+    Ok((writes, row))
+}
+
+/// What a change adds, in the shape of a hold.
+fn added(hold: &HoldRow, command: &ChangeSeats) -> HoldRow {
+    let token = command.lease.as_ref().map_or(0, |lease| lease.token);
+    let seats = command.add.iter().map(|seat| HeldSeat { id: seat.id.clone(), token, price: seat.price });
+    HoldRow {
+        seats: seats.collect(),
+        areas: command.add_areas.iter().map(|area| held_area(area, token)).collect(),
+        ..hold.clone()
+    }
+}
+
+/// Writes that take seats and places from under a hold that goes on.
+fn give_up(given: &HoldRow) -> Vec<Write> {
+    if given.count() == 0 {
+        return Vec::new();
+    }
+    let (writes, _) = end(given, HoldState::Released, None, given.opened_at);
+    // The row itself is written by who goes on with it.
+    writes.into_iter().filter(|write| !matches!(write, Write::UpdateHold(_))).collect()
+}
+
+/// What [`relet`] must know.
+#[must_use]
+pub fn need_relet(command: &Relet) -> Need {
+    need_hold(&command.hold_id)
+}
+
+/// Seats of a hold that stood under one lease stand under another.
+///
+/// # Errors
+///
+/// The hold is over, or nothing of it stands under that token any more.
+pub fn relet(command: &Relet, facts: &Facts, _actor: &str, now: Moment) -> Decision<HoldRow> {
+    let hold = the_hold(facts, &command.hold_id, &crate::model::Access::Staff)?;
+    live(&hold, now)?;
+    newest(&hold, facts)?;
+    let mut row = hold.clone();
+    let mut seats = Vec::new();
+    for seat in row.seats.iter_mut().filter(|seat| seat.token == command.old) {
+        seat.token = command.lease.token;
+        seats.push(seat.clone());
+    }
+    let mut places = 0;
+    for area in row.areas.iter_mut().filter(|area| area.token == command.old) {
+        area.token = command.lease.token;
+        places += 1;
+    }
+    if (seats.is_empty() && places == 0) || command.lease.token <= command.old {
+        return Err(Refusal::StaleToken);
+    }
+    row.leases.retain(|lease| lease.token != command.old);
+    row.leases.push(command.lease.clone());
+    let mut writes = vec![Write::UpdateHold(Box::new(row.clone()))];
+    if !seats.is_empty() {
+        let (event_id, hold_id) = (row.event_id.clone(), row.hold_id.clone());
+        let ids = seats.iter().map(|seat| seat.id.clone()).collect();
+        let taken = seats.iter().map(|seat| (seat.id.clone(), seat.token)).collect();
+        writes.push(Write::FreeSeats { event_id: event_id.clone(), hold_id: hold_id.clone(), seats: ids });
+        writes.push(Write::TakeSeats { event_id, hold_id, seats: taken });
+    }
+    Ok((writes, row))
+}
+
+/// What [`release`] must know.
+#[must_use]
+pub fn need_release(command: &Release) -> Need {
+    Need { hold: Some(command.hold_id.clone()), ..Need::default() }
+}
+
+/// Gives a hold up. Again and again is the same.
+///
+/// # Errors
+///
+/// Money is on its way, or the hold is over otherwise.
+pub fn release(command: &Release, facts: &Facts, actor: &str, now: Moment) -> Decision<HoldRow> {
+    let hold = the_hold(facts, &command.hold_id, &command.access)?;
+    if hold.state == HoldState::Released {
+        return Ok((Vec::new(), hold));
+    }
+    live(&hold, now)?;
+    if hold.state == HoldState::Paying {
+        return Err(Refusal::Paying);
+    }
+    let (mut writes, row) = end(&hold, HoldState::Released, None, now);
+    writes.push(tell(about(&row, Kind::Released, SeatState::Free, actor, now)));
+    Ok((writes, row))
+}
+
+/// What [`lapse_due`] must know.
+#[must_use]
+pub fn need_lapse_due(limit: usize) -> Need {
+    Need { due: limit, ..Need::default() }
+}
+
+/// Ends every hold among the facts that is over by time.
+///
+/// # Errors
+///
+/// Never.
+pub fn lapse_due(limit: usize, facts: &Facts, now: Moment) -> Decision<Swept> {
+    let mut swept = Swept { more: facts.holds.len() >= limit, ..Swept::default() };
+    let mut writes = Vec::new();
+    for hold in facts.holds.iter().filter(|hold| hold.is_due(now)) {
+        swept.lag_ms = swept.lag_ms.max(now.since(hold.expires_at));
+        let (more, row) = lapse(hold, "sweeper", now);
+        writes.extend(more);
+        swept.holds.push(row);
+    }
+    Ok((writes, swept))
+}

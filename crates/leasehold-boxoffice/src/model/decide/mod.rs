@@ -1,0 +1,264 @@
+//! The machine: from a command, the facts and the moment to what is written, or to a refusal.
+//!
+//! For each transaction there are two functions: `need_…` says what must be loaded and locked, and the other decides.
+//!
+//! ```text
+//!   seat: free ─▶ held(token, until) ─▶ paying(token, deadline) ─▶ sold(order, token) ─▶ free      free ◀─▶ blocked
+//! ```
+
+mod hold;
+mod sale;
+mod staff;
+
+pub use hold::*;
+pub use sale::*;
+pub use staff::*;
+
+use super::entry::{AreaFree, Entry, Kind, SeatChange, SeatState};
+use super::event::EventRow;
+use super::facts::{Facts, Need, SeatFact};
+use super::hold::{HoldRow, HoldState};
+use super::ids::{EventId, HoldId, Moment};
+use super::planted::{self, Bug};
+use super::refusal::{Conflict, Reason, Refusal};
+use super::write::{Lapses, Write};
+
+/// What to store and what to answer, or a considered no.
+pub type Decision<T> = Result<(Vec<Write>, T), Refusal>;
+
+/// Lapses further apart than this are forgiven.
+pub const LAPSE_WINDOW_MS: u64 = 3_600_000;
+/// So many lapses cost nothing.
+pub const FREE_LAPSES: u32 = 2;
+/// However often somebody let holds lapse, they have this long (or the event's ttl, if it is shorter).
+pub const LEAST_TTL_MS: u64 = 30_000;
+
+/// What a new hold gets of the event's ttl: half as much with every lapse too many.
+#[must_use]
+pub fn ttl_for(ttl_ms: u64, lapses: u32, lapsed_at: Moment, now: Moment) -> u64 {
+    let recent = if now.since(lapsed_at) > LAPSE_WINDOW_MS { 0 } else { lapses };
+    let halvings = recent.saturating_sub(FREE_LAPSES).min(16);
+    (ttl_ms >> halvings).max(LEAST_TTL_MS.min(ttl_ms))
+}
+
+/// The beginnings of an entry.
+fn entry(event_id: &EventId, kind: Kind, actor: &str, now: Moment) -> Entry {
+    Entry {
+        seq: 0,
+        event_id: event_id.clone(),
+        at: now,
+        wall_ms: 0,
+        kind,
+        actor: actor.into(),
+        buyer: None,
+        hold_id: None,
+        order_id: None,
+        seats: Vec::new(),
+        areas: Vec::new(),
+        reason: None,
+        payment_ref: None,
+        amount: None,
+    }
+}
+
+/// An entry about a hold whose seats came to a state.
+fn about(hold: &HoldRow, kind: Kind, state: SeatState, actor: &str, now: Moment) -> Entry {
+    let token = |token: u64| (state != SeatState::Free).then_some(token);
+    Entry {
+        buyer: Some(hold.buyer.clone()),
+        hold_id: Some(hold.hold_id.clone()),
+        seats: hold.seats.iter().map(|seat| SeatChange { id: seat.id.clone(), state, token: token(seat.token) }).collect(),
+        areas: hold.areas.iter().map(|area| AreaFree { id: area.id.clone(), free: 0 }).collect(),
+        payment_ref: hold.payment_ref.clone(),
+        ..entry(&hold.event_id, kind, actor, now)
+    }
+}
+
+fn tell(entry: Entry) -> Write {
+    Write::Tell(Box::new(entry))
+}
+
+/// Ends a hold without a sale: its seats and places are free, and it keeps the memory of them.
+fn end(hold: &HoldRow, state: HoldState, why: Option<&str>, now: Moment) -> (Vec<Write>, HoldRow) {
+    let row = HoldRow { state, ended_at: Some(now), ended_why: why.map(Into::into), ..hold.clone() };
+    let mut writes = vec![Write::UpdateHold(Box::new(row.clone()))];
+    let keeps = state == HoldState::Lapsed && planted::on(Bug::LapseKeepsSeats);
+    if !hold.seats.is_empty() && !keeps {
+        let seats = hold.seats.iter().map(|seat| seat.id.clone()).collect();
+        writes.push(Write::FreeSeats { event_id: hold.event_id.clone(), hold_id: hold.hold_id.clone(), seats });
+    }
+    for area in &hold.areas {
+        writes.push(area_delta(&hold.event_id, &area.id, -i64::from(area.qty), 0, 0));
+    }
+    // Who was paying has not toyed with seats: only a hold that was never paid counts against the buyer.
+    let counts = state == HoldState::Lapsed && hold.state == HoldState::Active;
+    writes.push(Write::Buyer {
+        event_id: hold.event_id.clone(),
+        buyer: hold.buyer.clone(),
+        held: -i64::from(hold.count()),
+        sold: 0,
+        lapses: if counts { Lapses::More(now) } else { Lapses::Keep },
+    });
+    (writes, row)
+}
+
+/// Ends a hold that is over by time.
+fn lapse(hold: &HoldRow, actor: &str, now: Moment) -> (Vec<Write>, HoldRow) {
+    let (mut writes, row) = end(hold, HoldState::Lapsed, None, now);
+    writes.push(tell(about(&row, Kind::Lapsed, SeatState::Free, actor, now)));
+    (writes, row)
+}
+
+fn area_delta(event_id: &EventId, area: &str, held: i64, sold: i64, blocked: i64) -> Write {
+    Write::Area { event_id: event_id.clone(), area: area.into(), held, sold, blocked }
+}
+
+fn the_event(facts: &Facts, id: &EventId) -> Result<EventRow, Refusal> {
+    facts.event.clone().ok_or_else(|| Refusal::NoEvent(id.clone()))
+}
+
+/// The hold, if what was shown opens it.
+fn the_hold(facts: &Facts, id: &HoldId, access: &super::Access) -> Result<HoldRow, Refusal> {
+    let hold = facts.hold.as_ref().filter(|hold| access.opens(&hold.key_hash));
+    hold.cloned().ok_or_else(|| Refusal::NoHold(id.clone()))
+}
+
+/// The hold, live: otherwise how it ended.
+fn live(hold: &HoldRow, now: Moment) -> Result<(), Refusal> {
+    if hold.is_live(now) { Ok(()) } else { Err(Refusal::Ended(hold.state_at(now))) }
+}
+
+/// Every seat of the hold must be under it, with its token: otherwise somebody with a newer one was there.
+fn newest(hold: &HoldRow, facts: &Facts) -> Result<(), Refusal> {
+    let mine = |seat: &super::HeldSeat| {
+        let fact = facts.seat(&seat.id);
+        let held = fact.and_then(|fact| fact.held.as_ref());
+        held.is_some_and(|(under, token)| *under == hold.hold_id && *token == seat.token)
+            && fact.is_some_and(|fact| fact.sold.is_none())
+    };
+    if hold.seats.iter().all(mine) { Ok(()) } else { Err(Refusal::StaleToken) }
+}
+
+/// The leases that were renewed must be all that the hold has.
+fn same_leases(hold: &HoldRow, tokens: &[u64]) -> Result<(), Refusal> {
+    let covered = hold.leases.iter().all(|lease| tokens.contains(&lease.token));
+    if covered && !hold.leases.is_empty() { Ok(()) } else { Err(Refusal::StaleToken) }
+}
+
+/// What is in the way of taking seats and places under a token: lapses to write first, and what is lost.
+///
+/// Holds that are over are ended on the way, whatever they have: a counter that still counts them would refuse what is
+/// free, and a seat row that is still there would refuse what has lapsed.
+struct Room {
+    writes: Vec<Write>,
+    conflicts: Vec<Conflict>,
+    /// What the buyer has when the lapses are written.
+    buyer: super::facts::BuyerFact,
+}
+
+impl Room {
+    /// Looks for room for these in the facts. `except`: a hold whose own seats are no conflict.
+    fn find(asked: &Asked<'_>, facts: &Facts, actor: &str, now: Moment) -> Self {
+        let mut room = Self { writes: Vec::new(), conflicts: Vec::new(), buyer: facts.buyer };
+        let due = facts.holds.iter().filter(|hold| over(hold, now) && Some(&hold.hold_id) != asked.except);
+        let due: Vec<&HoldRow> = due.collect();
+        for hold in &due {
+            room.writes.extend(lapse(hold, actor, now).0);
+            if Some(&hold.buyer) == asked.buyer {
+                room.buyer.held = room.buyer.held.saturating_sub(hold.count());
+                if hold.state == HoldState::Active {
+                    let recent = now.since(room.buyer.lapsed_at) <= LAPSE_WINDOW_MS;
+                    room.buyer.lapses = if recent { room.buyer.lapses.saturating_add(1) } else { 1 };
+                    room.buyer.lapsed_at = now;
+                }
+            }
+        }
+        for id in &asked.seats {
+            let lost = facts.seat(id).and_then(|seat| seat_lost(seat, asked, facts, now));
+            room.conflicts.extend(lost.map(|reason| Conflict::seat(id, reason)));
+        }
+        for (id, qty) in &asked.areas {
+            let freed = |hold: &&&HoldRow| hold.event_id == *asked.event;
+            let places = due.iter().filter(freed).flat_map(|hold| &hold.areas).filter(|area| area.id == *id);
+            let freed: u32 = places.map(|area| area.qty).sum();
+            let lost = area_lost(facts, id, *qty, freed);
+            room.conflicts.extend(lost.map(|reason| Conflict::area(id, reason)));
+        }
+        room
+    }
+
+    fn or_conflict(self) -> Result<Self, Refusal> {
+        if self.conflicts.is_empty() {
+            return Ok(self);
+        }
+        Err(Refusal::Conflict { conflicts: self.conflicts, alternative: None })
+    }
+}
+
+/// What is asked for, of whatever command.
+struct Asked<'a> {
+    event: &'a EventId,
+    seats: Vec<&'a str>,
+    areas: Vec<(&'a str, u32)>,
+    token: u64,
+    buyer: Option<&'a super::Buyer>,
+    except: Option<&'a HoldId>,
+}
+
+impl Asked<'_> {
+    fn count(&self) -> u32 {
+        let places: u32 = self.areas.iter().map(|(_, qty)| *qty).fold(0, u32::saturating_add);
+        u32::try_from(self.seats.len()).unwrap_or(u32::MAX).saturating_add(places)
+    }
+
+    /// Everything lost for one reason.
+    fn all_lost(&self, reason: Reason) -> Refusal {
+        let seats = self.seats.iter().map(|id| Conflict::seat(id, reason));
+        let areas = self.areas.iter().map(|(id, _)| Conflict::area(id, reason));
+        Refusal::Conflict { conflicts: seats.chain(areas).collect(), alternative: None }
+    }
+}
+
+fn over(hold: &HoldRow, now: Moment) -> bool {
+    hold.is_due(now) || (planted::on(Bug::DisplaceLive) && hold.state.has_seats())
+}
+
+fn seat_lost(seat: &SeatFact, asked: &Asked<'_>, facts: &Facts, now: Moment) -> Option<Reason> {
+    if seat.sold.is_some() {
+        return Some(Reason::Sold);
+    }
+    if seat.blocked.is_some() {
+        return Some(Reason::Blocked);
+    }
+    let (under, token) = seat.held.as_ref()?;
+    // Only a newer token displaces, and only what is over. A row without its hold breaks a law: nobody displaces it.
+    let gone = facts.row(under).is_some_and(|hold| over(hold, now)) && *token < asked.token;
+    (!gone).then_some(Reason::Taken)
+}
+
+fn area_lost(facts: &Facts, id: &str, qty: u32, freed: u32) -> Option<Reason> {
+    let Some(area) = facts.area(id) else { return Some(Reason::NoBlock) };
+    if planted::on(Bug::Oversell) {
+        return None;
+    }
+    let without_holds = area.capacity.saturating_sub(area.sold).saturating_sub(area.blocked);
+    if qty > without_holds {
+        return Some(Reason::Sold);
+    }
+    let free = without_holds.saturating_sub(area.held.saturating_sub(freed));
+    (qty > free).then_some(Reason::Taken)
+}
+
+/// Whether so many more are too many for the buyer.
+fn beyond_limit(event: &EventRow, buyer: super::facts::BuyerFact, more: u32) -> bool {
+    if planted::on(Bug::NoCap) {
+        return false;
+    }
+    let sold = if planted::on(Bug::CapHeldOnly) { 0 } else { buyer.sold };
+    buyer.held.saturating_add(sold).saturating_add(more) > event.settings.per_buyer
+}
+
+/// The need of a command about one hold and all that it has.
+fn need_hold(hold_id: &HoldId) -> Need {
+    Need { hold: Some(hold_id.clone()), all_of_hold: true, ..Need::default() }
+}

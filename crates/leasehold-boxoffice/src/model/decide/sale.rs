@@ -1,0 +1,367 @@
+//! Paying and selling, and the ladder for money that came late.
+
+use super::*;
+use crate::model::command::{BeginPay, Confirm, Confirmed, Decline, MoneyStep, SellLate};
+use crate::model::ids::OrderId;
+use crate::model::order::{MoneyRow, MoneyState, OrderRow, OrderState, SoldArea, SoldSeat, Step};
+
+/// What [`begin_pay`] must know.
+#[must_use]
+pub fn need_begin_pay(command: &BeginPay) -> Need {
+    need_hold(&command.hold_id)
+}
+
+/// Money is on its way: the hold is the buyer's until the pay deadline. Again with the same payment changes nothing.
+///
+/// # Errors
+///
+/// The hold is over, its tokens are not the newest, or another payment is on its way.
+pub fn begin_pay(command: &BeginPay, facts: &Facts, actor: &str, now: Moment) -> Decision<HoldRow> {
+    let hold = the_hold(facts, &command.hold_id, &command.access)?;
+    live(&hold, now)?;
+    if hold.state == HoldState::Paying {
+        let same = hold.payment_ref.as_deref() == Some(&command.payment_ref);
+        return if same { Ok((Vec::new(), hold)) } else { Err(Refusal::PaymentMismatch) };
+    }
+    same_leases(&hold, &command.tokens)?;
+    newest(&hold, facts)?;
+    let event = the_event(facts, &hold.event_id)?;
+    let row = HoldRow {
+        state: HoldState::Paying,
+        active_until: hold.expires_at,
+        expires_at: now.plus(event.settings.pay_ms),
+        payment_ref: Some(command.payment_ref.clone()),
+        ..hold
+    };
+    let told = tell(about(&row, Kind::Paying, SeatState::Paying, actor, now));
+    Ok((vec![Write::UpdateHold(Box::new(row.clone())), told], row))
+}
+
+/// What [`decline`] must know.
+#[must_use]
+pub fn need_decline(command: &Decline) -> Need {
+    Need { callback: command.callback.clone(), ..need_hold(&command.hold_id) }
+}
+
+/// The payment was declined: back to active if time is left, else the hold has lapsed.
+///
+/// A message of the provider that is overtaken by events changes nothing and is no error.
+///
+/// # Errors
+///
+/// No payment, or another one, is on its way.
+pub fn decline(command: &Decline, facts: &Facts, actor: &str, now: Moment) -> Decision<HoldRow> {
+    let hold = the_hold(facts, &command.hold_id, &command.access)?;
+    let heard = command.callback.clone().map(Write::Callback);
+    if facts.callback_seen {
+        return Ok((Vec::new(), hold));
+    }
+    let same = hold.payment_ref.as_deref() == Some(&command.payment_ref);
+    if hold.state != HoldState::Paying || !same {
+        return match (heard, hold.state) {
+            (Some(heard), _) => Ok((vec![heard], hold)),
+            (None, HoldState::Paying) => Err(Refusal::PaymentMismatch),
+            (None, HoldState::Active) => Err(Refusal::NotPaying),
+            (None, ended) => Err(Refusal::Ended(ended)),
+        };
+    }
+    let in_time = hold.is_live(now) && now < hold.active_until;
+    let (mut writes, row) = if in_time {
+        let row = HoldRow { state: HoldState::Active, expires_at: hold.active_until, ..hold };
+        let told = tell(about(&row, Kind::Declined, SeatState::Held, actor, now));
+        (vec![Write::UpdateHold(Box::new(row.clone())), told], row)
+    } else {
+        lapse(&hold, actor, now)
+    };
+    writes.extend(heard);
+    Ok((writes, row))
+}
+
+/// What [`confirm`] must know.
+#[must_use]
+pub fn need_confirm(command: &Confirm) -> Need {
+    Need {
+        order: Some(OrderId::of(&command.hold_id)),
+        money: Some(command.payment_ref.clone()),
+        callback: command.callback.clone(),
+        ..need_hold(&command.hold_id)
+    }
+}
+
+/// The sale: from the buyer's own live hold, with the newest token on every seat. Again with the same payment gives the
+/// same order. Money for a hold that was paying and is over is written down, and takes the ladder.
+///
+/// # Errors
+///
+/// The hold is over and was never paid, its tokens are not the newest, or another payment is on its way.
+pub fn confirm(command: &Confirm, facts: &Facts, actor: &str, now: Moment) -> Decision<Confirmed> {
+    let hold = the_hold(facts, &command.hold_id, &command.access)?;
+    if facts.callback_seen {
+        return Ok((Vec::new(), Confirmed::Duplicate));
+    }
+    let heard = command.callback.clone().map(Write::Callback);
+    let money = facts.money.as_ref();
+    if money.is_some_and(|money| money.hold_id != hold.hold_id && money.offer.as_ref() != Some(&hold.hold_id)) {
+        return Err(Refusal::PaymentMismatch);
+    }
+    if let Some(order) = &facts.order {
+        if order.payment_ref == command.payment_ref {
+            return Ok((heard.into_iter().collect(), Confirmed::Order { order: order.clone(), leases: Vec::new() }));
+        }
+        return paid_twice(command, &hold, facts, actor, now);
+    }
+    let other = hold.state == HoldState::Paying && hold.payment_ref.as_deref() != Some(&command.payment_ref);
+    if hold.is_live(now) && other {
+        return paid_twice(command, &hold, facts, actor, now);
+    }
+    if hold.is_live(now) && !paid_for(&hold, &command.tokens) {
+        // The hold was changed since: the money is for seats it has no more, or had not yet.
+        return paid_twice(command, &hold, facts, actor, now).map_err(|_| Refusal::StaleToken);
+    }
+    if hold.is_live(now) || (planted::on(Bug::SellDead) && hold.is_due(now)) {
+        newest(&hold, facts)?;
+        let (mut writes, order) = sell(&hold, &command.payment_ref, actor, now);
+        if let Some(money) = money {
+            writes.push(step(money, MoneyState::Sold, None, "the seats that were offered were taken", now));
+        }
+        writes.extend(heard);
+        return Ok((writes, Confirmed::Order { order, leases: hold.leases }));
+    }
+    late(command, &hold, facts, actor, now)
+}
+
+/// Whether this is what was paid for, token by token.
+fn paid_for(hold: &HoldRow, tokens: &[(String, u64)]) -> bool {
+    let seats = hold.seats.iter().map(|seat| (&seat.id, seat.token));
+    let mut has = seats.chain(hold.areas.iter().map(|area| (&area.id, area.token)));
+    let count = hold.seats.len() + hold.areas.len();
+    tokens.is_empty() || (tokens.len() == count && has.all(|(id, token)| tokens.iter().any(|(paid, of)| paid == id && *of == token)))
+}
+
+/// The writes of a sale, and the order.
+fn sell(hold: &HoldRow, payment_ref: &str, actor: &str, now: Moment) -> (Vec<Write>, OrderRow) {
+    let order = order_of(hold, payment_ref, false, now);
+    let row = HoldRow {
+        state: HoldState::Sold,
+        ended_at: Some(now),
+        payment_ref: Some(payment_ref.into()),
+        ..hold.clone()
+    };
+    let mut writes = vec![Write::UpdateHold(Box::new(row))];
+    if !hold.seats.is_empty() {
+        let seats = hold.seats.iter().map(|seat| seat.id.clone()).collect();
+        let (event_id, hold_id) = (hold.event_id.clone(), hold.hold_id.clone());
+        writes.push(Write::FreeSeats { event_id, hold_id, seats });
+    }
+    for area in &hold.areas {
+        writes.push(area_delta(&hold.event_id, &area.id, -i64::from(area.qty), i64::from(area.qty), 0));
+    }
+    writes.push(buyer_bought(&order, -i64::from(hold.count()), i64::from(hold.count())));
+    writes.extend(make(&order, Kind::Sold, actor, now));
+    (writes, order)
+}
+
+fn buyer_bought(order: &OrderRow, held: i64, sold: i64) -> Write {
+    let (event_id, buyer) = (order.event_id.clone(), order.buyer.clone());
+    Write::Buyer { event_id, buyer, held, sold, lapses: Lapses::Forget }
+}
+
+fn order_of(hold: &HoldRow, payment_ref: &str, late: bool, now: Moment) -> OrderRow {
+    let seat = |seat: &crate::model::HeldSeat| SoldSeat { id: seat.id.clone(), token: seat.token, price: seat.price };
+    let area = |area: &crate::model::HeldArea| SoldArea {
+        id: area.id.clone(),
+        qty: area.qty,
+        token: area.token,
+        price: area.price,
+    };
+    OrderRow {
+        order_id: OrderId::of(&hold.hold_id),
+        hold_id: hold.hold_id.clone(),
+        event_id: hold.event_id.clone(),
+        buyer: hold.buyer.clone(),
+        payment_ref: payment_ref.into(),
+        seats: hold.seats.iter().map(seat).collect(),
+        areas: hold.areas.iter().map(area).collect(),
+        total: hold.total(),
+        state: OrderState::Sold,
+        late,
+        sold_at: now,
+    }
+}
+
+/// The order, its sold seats, and what is told of it.
+fn make(order: &OrderRow, kind: Kind, actor: &str, now: Moment) -> Vec<Write> {
+    let mut writes = vec![Write::Order(Box::new(order.clone()))];
+    if !order.seats.is_empty() {
+        let (event_id, order_id) = (order.event_id.clone(), order.order_id.clone());
+        writes.push(Write::Sell { event_id, order_id, seats: order.seats.clone() });
+    }
+    let sold = |seat: &SoldSeat| SeatChange { id: seat.id.clone(), state: SeatState::Sold, token: Some(seat.token) };
+    writes.push(tell(Entry {
+        buyer: Some(order.buyer.clone()),
+        hold_id: Some(order.hold_id.clone()),
+        order_id: Some(order.order_id.clone()),
+        seats: order.seats.iter().map(sold).collect(),
+        areas: order.areas.iter().map(|area| AreaFree { id: area.id.clone(), free: 0 }).collect(),
+        payment_ref: Some(order.payment_ref.clone()),
+        amount: Some(order.total),
+        ..entry(&order.event_id, kind, actor, now)
+    }));
+    writes
+}
+
+/// Money for a hold that is over.
+fn late(command: &Confirm, hold: &HoldRow, facts: &Facts, actor: &str, now: Moment) -> Decision<Confirmed> {
+    let heard = command.callback.clone().map(Write::Callback);
+    if let Some(money) = &facts.money {
+        return Ok((heard.into_iter().collect(), Confirmed::Late { hold: hold.clone(), money: money.clone() }));
+    }
+    let was_paying = hold.payment_ref.as_deref() == Some(&command.payment_ref);
+    // What a provider says is money that came, whatever we were told before; what a buyer says is not.
+    if !was_paying && heard.is_none() {
+        return Err(Refusal::Ended(hold.state_at(now)));
+    }
+    let (mut writes, hold) = if hold.is_due(now) { lapse(hold, actor, now) } else { (Vec::new(), hold.clone()) };
+    let (state, note) = match hold.state {
+        HoldState::Released => (MoneyState::RefundDue, "the hold had been released"),
+        _ => (MoneyState::Received, "the money came after the pay deadline"),
+    };
+    let money = received(&hold, &command.payment_ref, state, note, now);
+    writes.extend(money_told(&money, actor, now));
+    writes.extend(heard);
+    Ok((writes, Confirmed::Late { hold, money }))
+}
+
+/// A second payment for what another payment bought, or is about to.
+fn paid_twice(command: &Confirm, hold: &HoldRow, facts: &Facts, actor: &str, now: Moment) -> Decision<Confirmed> {
+    let Some(heard) = command.callback.clone().map(Write::Callback) else { return Err(Refusal::PaymentMismatch) };
+    if let Some(money) = &facts.money {
+        return Ok((vec![heard], Confirmed::Late { hold: hold.clone(), money: money.clone() }));
+    }
+    let note = "another payment bought these seats or is about to, or the seats paid for are no longer in the hold";
+    let money = received(hold, &command.payment_ref, MoneyState::RefundDue, note, now);
+    let mut writes = money_told(&money, actor, now);
+    writes.push(heard);
+    Ok((writes, Confirmed::Late { hold: hold.clone(), money }))
+}
+
+fn received(hold: &HoldRow, payment_ref: &str, state: MoneyState, note: &str, now: Moment) -> MoneyRow {
+    MoneyRow {
+        payment_ref: payment_ref.into(),
+        hold_id: hold.hold_id.clone(),
+        event_id: hold.event_id.clone(),
+        buyer: hold.buyer.clone(),
+        amount: hold.total(),
+        state,
+        offer: None,
+        received_at: now,
+        steps: vec![Step { at: now, state, note: note.into() }],
+    }
+}
+
+/// The row of the money and what is told of it.
+fn money_told(money: &MoneyRow, actor: &str, now: Moment) -> Vec<Write> {
+    let kind = match money.state {
+        MoneyState::Received => Kind::LateMoney,
+        MoneyState::Sold => Kind::SoldLate,
+        MoneyState::Offered => Kind::Offered,
+        MoneyState::RefundDue => Kind::RefundDue,
+        MoneyState::Refunded => Kind::Refunded,
+    };
+    let told = tell(Entry {
+        buyer: Some(money.buyer.clone()),
+        hold_id: Some(money.hold_id.clone()),
+        payment_ref: Some(money.payment_ref.clone()),
+        amount: Some(money.amount),
+        reason: money.steps.last().map(|step| step.note.clone()),
+        ..entry(&money.event_id, kind, actor, now)
+    });
+    vec![Write::Money(Box::new(money.clone())), told]
+}
+
+fn stepped(money: &MoneyRow, state: MoneyState, offer: Option<HoldId>, note: &str, now: Moment) -> MoneyRow {
+    let mut row = money.clone();
+    row.state = state;
+    row.offer = offer.or(row.offer);
+    row.steps.push(Step { at: now, state, note: note.into() });
+    row
+}
+
+fn step(money: &MoneyRow, state: MoneyState, offer: Option<HoldId>, note: &str, now: Moment) -> Write {
+    Write::Money(Box::new(stepped(money, state, offer, note, now)))
+}
+
+/// What [`sell_late`] must know.
+#[must_use]
+pub fn need_sell_late(command: &SellLate) -> Need {
+    Need {
+        order: Some(OrderId::of(&command.hold_id)),
+        money: Some(command.payment_ref.clone()),
+        again: true,
+        ..need_hold(&command.hold_id)
+    }
+}
+
+/// Late money buys the same seats, if they are still free and the buyer may have them, under the token of a fresh lease.
+///
+/// # Errors
+///
+/// Something is lost, or the money is no longer waiting for this.
+pub fn sell_late(command: &SellLate, facts: &Facts, actor: &str, now: Moment) -> Decision<OrderRow> {
+    let hold = the_hold(facts, &command.hold_id, &crate::model::Access::Staff)?;
+    if let Some(order) = &facts.order {
+        let same = order.payment_ref == command.payment_ref;
+        return if same { Ok((Vec::new(), order.clone())) } else { Err(Refusal::PaymentMismatch) };
+    }
+    let waiting = facts.money.as_ref().filter(|money| money.state == MoneyState::Received);
+    let Some(money) = waiting.filter(|money| money.hold_id == hold.hold_id) else {
+        return Err(Refusal::PaymentMismatch);
+    };
+    let event = the_event(facts, &hold.event_id)?;
+    let asked = Asked {
+        event: &hold.event_id,
+        seats: hold.seats.iter().map(|seat| seat.id.as_str()).collect(),
+        areas: hold.areas.iter().map(|area| (area.id.as_str(), area.qty)).collect(),
+        token: command.token,
+        buyer: Some(&hold.buyer),
+        except: None,
+    };
+    if hold.state != HoldState::Lapsed {
+        return Err(Refusal::Ended(hold.state_at(now)));
+    }
+    let room = Room::find(&asked, facts, actor, now).or_conflict()?;
+    if beyond_limit(&event, room.buyer, asked.count()) {
+        return Err(asked.all_lost(Reason::BuyerLimit));
+    }
+    let mut row = HoldRow { state: HoldState::Sold, ended_at: Some(now), ..hold.clone() };
+    row.seats.iter_mut().for_each(|seat| seat.token = command.token);
+    row.areas.iter_mut().for_each(|area| area.token = command.token);
+    let order = order_of(&row, &command.payment_ref, true, now);
+    let mut writes = room.writes;
+    writes.push(Write::UpdateHold(Box::new(row.clone())));
+    for area in &row.areas {
+        writes.push(area_delta(&row.event_id, &area.id, 0, i64::from(area.qty), 0));
+    }
+    writes.push(buyer_bought(&order, 0, i64::from(row.count())));
+    writes.extend(make(&order, Kind::SoldLate, actor, now));
+    writes.push(step(money, MoneyState::Sold, None, "the same seats were still free", now));
+    Ok((writes, order))
+}
+
+/// What [`money_step`] must know.
+#[must_use]
+pub fn need_money_step(command: &MoneyStep) -> Need {
+    Need { money: Some(command.payment_ref.clone()), ..Need::default() }
+}
+
+/// One step on the ladder, from where the caller saw it: two who climb at once take each step once.
+///
+/// # Errors
+///
+/// There is no such money, or it stands elsewhere by now.
+pub fn money_step(command: &MoneyStep, facts: &Facts, actor: &str, now: Moment) -> Decision<MoneyRow> {
+    let at = facts.money.as_ref().filter(|money| money.state == command.from);
+    let Some(money) = at else { return Err(Refusal::PaymentMismatch) };
+    let row = stepped(money, command.to, command.offer.clone(), &command.note, now);
+    Ok((money_told(&row, actor, now), row))
+}

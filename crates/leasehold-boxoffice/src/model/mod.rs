@@ -1,0 +1,43 @@
+//! The state machine of a seat, in plain data: no I/O, no clock, no randomness.
+//!
+//! ```text
+//!   command + facts (what the ledger has, under its locks) + now ──▶ decide ──▶ writes + outcome, or a refusal
+//! ```
+//!
+//! # Laws
+//!
+//! 1. A seat is in exactly one of free, held, paying, sold, blocked; only [`decide`] says what changes.
+//! 2. Expiry is a predicate: a hold is live while `now < expires_at`, whether or not anybody has tidied up.
+//! 3. A refusal writes nothing.
+//! 4. Every change of a seat compares the token the seat was taken with; a higher token displaces a hold that is
+//!    over, never one that is active or paying, and never a sale.
+//!
+//! # In reading order
+//!
+//! `ids` and `event` (the words), `hold` and `order` (rows), `entry` (what is told afterwards), `refusal` (the noes),
+//! `command` (what can be asked), `facts` and `write` (what a ledger loads and stores), `decide` (the machine),
+//! `check` (the invariants, proven from a dump of the data).
+
+pub mod check;
+pub mod command;
+pub mod decide;
+pub mod entry;
+pub mod event;
+pub mod facts;
+pub mod hold;
+pub mod ids;
+pub mod order;
+pub mod planted;
+pub mod refusal;
+pub mod write;
+
+#[cfg(test)]
+mod tests;
+
+pub use command::*;
+pub use entry::{AreaFree, Entry, Kind, SeatChange, SeatState};
+pub use event::{EventRow, EventSettings};
+pub use hold::{HeldArea, HeldSeat, HoldRow, HoldState, LeaseRef};
+pub use ids::{Buyer, EventId, HoldId, Moment, OrderId};
+pub use order::{MoneyRow, MoneyState, OrderRow, OrderState, SoldArea, SoldSeat, Step};
+pub use refusal::{Conflict, Reason, Refusal, Resolution};

@@ -1,0 +1,62 @@
+//! Bugs planted on purpose, to prove that the checkers catch them.
+//!
+//! Built only with `--cfg planted`; otherwise [`on`] is `false` at compile time and every planted line disappears.
+
+/// A bug somebody shipped once, ready to be switched on.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+#[repr(u8)]
+pub enum Bug {
+    /// None of them.
+    None = 0,
+    /// A sale does not look whether the hold is still live.
+    SellDead,
+    /// A hold displaces one that is still live.
+    DisplaceLive,
+    /// The cap of a buyer counts only what is held, not what is sold.
+    CapHeldOnly,
+    /// A hold opens whatever the buyer has.
+    NoCap,
+    /// An area is not counted before it is held.
+    Oversell,
+    /// A renewal goes past the cap of the hold.
+    RenewPastCap,
+    /// A lapse leaves its seats behind.
+    LapseKeepsSeats,
+}
+
+impl Bug {
+    /// Every bug that can be planted.
+    pub const ALL: [Self; 7] = [
+        Self::SellDead,
+        Self::DisplaceLive,
+        Self::CapHeldOnly,
+        Self::NoCap,
+        Self::Oversell,
+        Self::RenewPastCap,
+        Self::LapseKeepsSeats,
+    ];
+}
+
+#[cfg(planted)]
+static SWITCH: core::sync::atomic::AtomicU8 = core::sync::atomic::AtomicU8::new(0);
+
+/// Switches one bug on (and the others off).
+#[cfg(planted)]
+pub fn plant(bug: Bug) {
+    SWITCH.store(bug as u8, core::sync::atomic::Ordering::SeqCst);
+}
+
+/// Whether this bug is switched on.
+#[cfg(planted)]
+#[must_use]
+pub fn on(bug: Bug) -> bool {
+    SWITCH.load(core::sync::atomic::Ordering::Relaxed) == bug as u8
+}
+
+/// Whether this bug is switched on: never, in a build without `--cfg planted`.
+#[cfg(not(planted))]
+#[must_use]
+#[inline(always)]
+pub const fn on(_: Bug) -> bool {
+    false
+}

@@ -1,0 +1,308 @@
+//! A hold's life: looked at, renewed, changed, paid for, released.
+
+use std::sync::atomic::Ordering::Relaxed;
+use std::time::Duration;
+
+use super::lease::{MARGIN, Span, Taken};
+use super::memory::Known;
+use super::take::{Basket, basket};
+use super::view::{Change, HoldView};
+use super::{Office, view};
+use crate::error::Error;
+use crate::model::*;
+
+/// A lease that is handed over waits this long in line at most: only strangers who will be refused stand before it.
+const HAND_OVER: Duration = Duration::from_secs(5);
+
+impl Office {
+    /// A hold as its buyer sees it, also after its end.
+    ///
+    /// # Errors
+    ///
+    /// There is none, or what was shown does not open it.
+    pub async fn hold_view(&self, hold: &HoldId, access: Access) -> Result<HoldView, Error> {
+        let (row, now) = self.opened(hold, &access).await?;
+        let money = match &row.payment_ref {
+            Some(reference) if !row.is_live(now) => self.0.ledger.money(reference).await?,
+            _ => None,
+        };
+        let resolution = match money.filter(|money| money.hold_id == *hold) {
+            Some(money) => Some(self.resolution(&money).await?),
+            None => None,
+        };
+        Ok(HoldView { resolution, ..view(row, now) })
+    }
+
+    /// The row, if what was shown opens it.
+    async fn opened(&self, hold: &HoldId, access: &Access) -> Result<(HoldRow, Moment), Error> {
+        let (row, now) = self.0.ledger.hold(hold).await?;
+        let row = row.filter(|row| access.opens(&row.key_hash)).ok_or_else(|| Refusal::NoHold(hold.clone()))?;
+        Ok((row, now))
+    }
+
+    /// Pushes the end of a hold to now + ttl, within its cap.
+    ///
+    /// # Errors
+    ///
+    /// [`Refusal::Ended`], or [`Refusal::NotRenewable`] if the lease under it is gone and somebody else has it.
+    pub async fn renew(&self, call: Call, hold: &HoldId, access: Access) -> Result<HoldView, Error> {
+        let (office, hold) = (self.clone(), hold.clone());
+        let renewed = self.detached(async move { office.renew_now(call, &hold, access).await }).await;
+        if renewed.is_err() {
+            self.0.counts.renew_failures.fetch_add(1, Relaxed);
+        }
+        renewed
+    }
+
+    async fn renew_now(&self, call: Call, hold: &HoldId, access: Access) -> Result<HoldView, Error> {
+        let (row, now) = self.opened(hold, &access).await?;
+        if !row.is_live(now) {
+            return Err(Refusal::Ended(row.state_at(now)).into());
+        }
+        let tokens = if row.state == HoldState::Active {
+            let ttl = row.ttl_ms.min(row.cap_at.since(now));
+            self.keep(&row, Duration::from_millis(ttl), now).await?
+        } else {
+            Vec::new()
+        };
+        let command = Renew { hold_id: hold.clone(), access, tokens };
+        let done = self.0.ledger.renew(call, command).await?;
+        Ok(HoldView { replayed: done.replayed, ..view(done.value, done.now) })
+    }
+
+    /// Pushes the leases of a hold, so that its row may live so long. A lease that is gone is taken again, if it can be.
+    async fn keep(&self, row: &HoldRow, ttl: Duration, now: Moment) -> Result<Vec<u64>, Error> {
+        let kept = self.extend(row, ttl + MARGIN).await?;
+        let mut tokens: Vec<u64> = kept.iter().flatten().copied().collect();
+        let gone = row.leases.iter().zip(&kept).filter(|(_, kept)| kept.is_none());
+        for (lease, _) in gone {
+            let known = self.known(&row.event_id).await?;
+            let part = under(row, lease.token);
+            let fresh = self.relet(&known, row, &part, lease.token, ttl, now, Duration::ZERO).await?;
+            tokens.push(fresh.ok_or(Error::Refused(Refusal::NotRenewable))?);
+        }
+        Ok(tokens)
+    }
+
+    /// Takes a new lease on a part of a hold and writes its token down. `None`: somebody else has it.
+    #[allow(clippy::too_many_arguments, reason = "all of it is needed, and only here")]
+    async fn relet(
+        &self,
+        known: &Known,
+        row: &HoldRow,
+        part: &Basket,
+        old: u64,
+        ttl: Duration,
+        now: Moment,
+        wait: Duration,
+    ) -> Result<Option<u64>, Error> {
+        let left = row.cap_at.since(now).saturating_add(known.event.settings.pay_ms);
+        let max_hold = Some(Duration::from_millis(left) + MARGIN + wait);
+        let span = Span { ttl: ttl + MARGIN, max_hold, wait };
+        let Taken::Granted(lease) = self.lease(part.resources(known), span, row.hold_id.as_str()).await? else {
+            return Ok(None);
+        };
+        let command = Relet { hold_id: row.hold_id.clone(), old, lease: lease.clone() };
+        match self.0.ledger.relet(Call::by("office"), command).await {
+            Ok(_) => Ok(Some(lease.token)),
+            Err(error) => {
+                self.let_go(&lease).await;
+                Err(error)
+            }
+        }
+    }
+
+    /// Adds and removes seats and places.
+    ///
+    /// # Errors
+    ///
+    /// As for a hold; and a hold must keep something.
+    pub async fn change(&self, call: Call, hold: &HoldId, access: Access, change: Change) -> Result<HoldView, Error> {
+        let (office, hold) = (self.clone(), hold.clone());
+        self.detached(async move { office.change_now(call, &hold, access, change).await }).await
+    }
+
+    async fn change_now(&self, call: Call, hold: &HoldId, access: Access, change: Change) -> Result<HoldView, Error> {
+        let (row, now) = self.opened(hold, &access).await?;
+        if let Some(idem) = &call.idem {
+            if let Some(answer) = self.0.ledger.recall(idem).await? {
+                let row = serde_json::from_value(answer).map_err(|_| Error::Refused(Refusal::Mismatch))?;
+                return Ok(HoldView { replayed: true, ..view(row, now) });
+            }
+        }
+        if !row.is_live(now) {
+            return Err(Refusal::Ended(row.state_at(now)).into());
+        }
+        let known = self.learn(&row.event_id).await?;
+        let adds = !change.add.is_empty() || !change.add_areas.is_empty();
+        if !adds && change.remove.is_empty() && change.remove_areas.is_empty() {
+            return Err(Error::Invalid("name at least one seat or area to add or to remove".into()));
+        }
+        let added = match adds {
+            true => basket(&known, &change.add, &change.add_areas)?,
+            false => Basket { seats: Vec::new(), areas: Vec::new() },
+        };
+        if let Some(again) = added.areas.iter().find(|area| row.areas.iter().any(|held| held.id == area.id)) {
+            return Err(Error::Invalid(format!("{} is in the hold already: remove it in another change first", again.id)));
+        }
+        let lease = match adds {
+            true => Some(self.lease_more(&known, &row, &added, now).await?),
+            false => None,
+        };
+        let command = ChangeSeats {
+            hold_id: hold.clone(),
+            access,
+            layout_version: known.event.layout_version,
+            add: added.seats,
+            add_areas: added.areas,
+            lease: lease.clone(),
+            remove: change.remove,
+            remove_areas: change.remove_areas,
+        };
+        let done = self.0.ledger.change_seats(call, command).await;
+        let done = match (done, &lease) {
+            (Ok(done), _) => done,
+            (Err(error), Some(lease)) => {
+                if !matches!(error, Error::Indeterminate { .. }) {
+                    self.let_go(lease).await;
+                }
+                return Err(error);
+            }
+            (Err(error), None) => return Err(error),
+        };
+        let row = self.hand_over(&known, &row, done.value.clone(), done.now).await;
+        Ok(HoldView { replayed: done.replayed, ..view(row, done.now) })
+    }
+
+    /// The lease on what is added lives as long as those that are there.
+    async fn lease_more(&self, known: &Known, row: &HoldRow, added: &Basket, now: Moment) -> Result<LeaseRef, Error> {
+        let ttl = Duration::from_millis(row.expires_at.since(now)) + MARGIN;
+        let left = row.cap_at.since(now).saturating_add(known.event.settings.pay_ms);
+        let max_hold = Some(Duration::from_millis(left) + MARGIN);
+        let span = Span { ttl, max_hold, wait: Duration::ZERO };
+        match self.lease(added.resources(known), span, row.hold_id.as_str()).await? {
+            Taken::Granted(lease) => Ok(lease),
+            Taken::Held(resource) => {
+                let lost = match super::lease::what(&row.event_id, &resource) {
+                    Some((true, seat)) => Conflict::seat(&seat, Reason::Taken),
+                    Some((false, area)) => Conflict::area(&area, Reason::Taken),
+                    None => Conflict { seat: None, area: None, reason: Reason::Taken },
+                };
+                self.0.counts.lost(std::slice::from_ref(&lost));
+                Err(Refusal::Conflict { conflicts: vec![lost], alternative: None }.into())
+            }
+        }
+    }
+
+    /// Seats that were given up are under a lease with seats that stay: another lease on those that stay waits in line
+    /// behind it, and then the old one is released. Nobody can come between.
+    async fn hand_over(&self, known: &Known, before: &HoldRow, after: HoldRow, now: Moment) -> HoldRow {
+        for lease in &before.leases {
+            let (had, has) = (under(before, lease.token), under(&after, lease.token));
+            if had.seats.len() == has.seats.len() && had.areas.len() == has.areas.len() {
+                continue;
+            }
+            if has.seats.is_empty() && has.areas.is_empty() {
+                self.let_go(lease).await;
+                continue;
+            }
+            let ttl = Duration::from_millis(after.expires_at.since(now));
+            let next = self.relet(known, &after, &has, lease.token, ttl, now, HAND_OVER);
+            let old = async {
+                // The claim is in line once it was polled: an engine far away may hear them the other way round, and
+                // then a stranger may come between, whom the row refuses.
+                tokio::task::yield_now().await;
+                self.let_go(lease).await;
+            };
+            // Whatever comes of it, the row has decided; a hold without a lease finds one at its next renewal.
+            let _ = tokio::join!(biased; next, old);
+        }
+        let current = self.0.ledger.hold(&after.hold_id).await;
+        current.ok().and_then(|(row, _)| row).unwrap_or(after)
+    }
+
+    /// Money is on its way: the leases first, then the row.
+    ///
+    /// # Errors
+    ///
+    /// The hold is over, or another payment is on its way.
+    pub async fn pay(&self, call: Call, hold: &HoldId, access: Access, payment_ref: &str) -> Result<HoldView, Error> {
+        if !ids::well_formed(payment_ref) {
+            return Err(Error::Invalid("payment_ref must be 1 to 128 bytes, without control characters".into()));
+        }
+        let (office, hold, payment_ref) = (self.clone(), hold.clone(), payment_ref.to_owned());
+        self.detached(async move { office.pay_now(call, &hold, access, payment_ref).await }).await
+    }
+
+    async fn pay_now(&self, call: Call, hold: &HoldId, access: Access, payment_ref: String) -> Result<HoldView, Error> {
+        let (row, now) = self.opened(hold, &access).await?;
+        let tokens = if row.is_live(now) && row.state == HoldState::Active {
+            let known = self.known(&row.event_id).await?;
+            let event = self.0.ledger.event(&row.event_id).await?.unwrap_or_else(|| known.event.clone());
+            self.keep(&row, Duration::from_millis(event.settings.pay_ms), now).await?
+        } else {
+            Vec::new()
+        };
+        let command = BeginPay { hold_id: hold.clone(), access, payment_ref, tokens };
+        match self.0.ledger.begin_pay(call, command).await {
+            Ok(done) => Ok(HoldView { replayed: done.replayed, ..view(done.value, done.now) }),
+            Err(error) => {
+                // It ended meanwhile, and its leases were pushed: nobody should wait for them.
+                if matches!(error, Error::Refused(Refusal::Ended(_))) {
+                    self.let_go_all(&row.leases).await;
+                }
+                Err(error)
+            }
+        }
+    }
+
+    /// The payment was declined: back to active, if time is left.
+    ///
+    /// # Errors
+    ///
+    /// No such payment is on its way.
+    pub async fn decline(&self, call: Call, hold: &HoldId, access: Access, payment_ref: &str) -> Result<HoldView, Error> {
+        let command = Decline { hold_id: hold.clone(), access, payment_ref: payment_ref.into(), callback: None };
+        let office = self.clone();
+        self.detached(async move { office.decline_now(call, command).await }).await
+    }
+
+    pub(super) async fn decline_now(&self, call: Call, command: Decline) -> Result<HoldView, Error> {
+        let done = self.0.ledger.decline(call, command).await?;
+        let (row, now) = (&done.value, done.now);
+        if row.is_live(now) && row.state == HoldState::Active {
+            // The leases reach to the pay deadline: back with them, or nobody could have the seats when the row ends.
+            let left = Duration::from_millis(row.expires_at.since(now));
+            let _ = self.extend(row, left + MARGIN).await;
+        } else if row.state == HoldState::Lapsed {
+            self.let_go_all(&row.leases).await;
+        }
+        Ok(HoldView { replayed: done.replayed, ..view(done.value, done.now) })
+    }
+
+    /// Gives a hold up.
+    ///
+    /// # Errors
+    ///
+    /// Money is on its way, or the hold is over otherwise.
+    pub async fn release(&self, call: Call, hold: &HoldId, access: Access) -> Result<HoldView, Error> {
+        let command = Release { hold_id: hold.clone(), access };
+        let office = self.clone();
+        let work = async move {
+            let done = office.0.ledger.release(call, command).await?;
+            office.let_go_all(&done.value.leases).await;
+            Ok(HoldView { replayed: done.replayed, ..view(done.value, done.now) })
+        };
+        self.detached(work).await
+    }
+}
+
+/// What of a hold stands under the lease of a token.
+fn under(row: &HoldRow, token: u64) -> Basket {
+    let seats = row.seats.iter().filter(|seat| seat.token == token);
+    let areas = row.areas.iter().filter(|area| area.token == token);
+    Basket {
+        seats: seats.map(|seat| Priced { id: seat.id.clone(), price: seat.price }).collect(),
+        areas: areas.map(|area| PricedArea { id: area.id.clone(), qty: area.qty, price: area.price }).collect(),
+    }
+}

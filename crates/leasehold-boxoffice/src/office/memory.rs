@@ -1,0 +1,214 @@
+//! What an office remembers: layouts, and the state of every seat as it was told. It may refuse early, and never grants.
+//!
+//! The picture of an event is made from one snapshot and kept up by entries in order. It is believed only while the
+//! follower keeps looking: an office whose follower stands still asks the ledger.
+
+use std::collections::HashMap;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
+
+use leasehold::Time;
+use tokio::sync::watch;
+
+use super::Office;
+use crate::error::Error;
+use crate::layout::Layout;
+use crate::model::*;
+use crate::pick::{Free, Hall};
+
+/// How old a picture may be that refuses.
+const FRESH: Duration = Duration::from_secs(2);
+
+/// An event as this office knows it.
+pub(super) struct Known {
+    pub(super) event: EventRow,
+    pub(super) layout: Arc<Layout>,
+    pub(super) hall: Hall,
+    prices: HashMap<String, u64>,
+    picture: Mutex<Picture>,
+}
+
+struct Picture {
+    seq: u64,
+    seats: HashMap<String, SeatState>,
+    /// When it was last known to be current.
+    at: Time,
+}
+
+/// All events that this office knows.
+#[derive(Default)]
+pub(super) struct Memory {
+    events: Mutex<HashMap<EventId, Arc<Known>>>,
+    heads: Mutex<HashMap<EventId, watch::Sender<u64>>>,
+}
+
+fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+    mutex.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+impl Known {
+    /// What a seat costs; none if there is no such seat.
+    pub(super) fn price(&self, seat: &str) -> Option<u64> {
+        self.prices.get(seat).copied()
+    }
+
+    /// An area of the layout.
+    pub(super) fn area(&self, id: &str) -> Option<&crate::layout::Area> {
+        self.layout.areas.iter().find(|area| area.id == id)
+    }
+
+    /// How many places an area has.
+    pub(super) fn capacity(&self, id: &str) -> u32 {
+        self.area(id).map_or(0, |area| area.capacity)
+    }
+
+    /// The state of a seat by the picture, if the picture is fresh.
+    pub(super) fn state(&self, seat: &str, now: Time) -> Option<SeatState> {
+        let picture = lock(&self.picture);
+        let fresh = now.since(picture.at) <= FRESH && picture.at > Time::ZERO;
+        fresh.then(|| picture.seats.get(seat).copied().unwrap_or(SeatState::Free))
+    }
+
+    /// Notes what this office did itself, ahead of the entries.
+    pub(super) fn note<'a>(&self, seats: impl Iterator<Item = &'a str>, state: SeatState) {
+        let mut picture = lock(&self.picture);
+        for seat in seats {
+            picture.seats.insert(seat.into(), state);
+        }
+    }
+
+    /// What seems to be free.
+    pub(super) fn free(&self) -> Free {
+        let mut free = Free::new(&self.hall, true);
+        let picture = lock(&self.picture);
+        for (seat, state) in &picture.seats {
+            if let Some(place) = self.hall.place(seat).filter(|_| *state != SeatState::Free) {
+                free.set(place, false);
+            }
+        }
+        free
+    }
+
+    fn is_fresh(&self, now: Time) -> bool {
+        let at = lock(&self.picture).at;
+        at > Time::ZERO && now.since(at) <= FRESH
+    }
+}
+
+impl Memory {
+    pub(super) fn subscribe(&self, event: &EventId) -> watch::Receiver<u64> {
+        let mut heads = lock(&self.heads);
+        heads.entry(event.clone()).or_insert_with(|| watch::Sender::new(0)).subscribe()
+    }
+
+    /// Wakes those who follow an event.
+    pub(super) fn head(&self, event: &EventId, seq: u64) {
+        let mut heads = lock(&self.heads);
+        let sender = heads.entry(event.clone()).or_insert_with(|| watch::Sender::new(0));
+        sender.send_if_modified(|head| {
+            let moved = *head < seq;
+            *head = (*head).max(seq);
+            moved
+        });
+    }
+
+    pub(super) fn get(&self, event: &EventId) -> Option<Arc<Known>> {
+        lock(&self.events).get(event).cloned()
+    }
+
+    pub(super) fn forget(&self, event: &EventId) {
+        lock(&self.events).remove(event);
+    }
+
+    pub(super) fn all(&self) -> Vec<Arc<Known>> {
+        lock(&self.events).values().cloned().collect()
+    }
+}
+
+impl Office {
+    /// An event with its layout, from memory or from the ledger. Whether it is still current the ledger says in every
+    /// transaction.
+    pub(super) async fn known(&self, event: &EventId) -> Result<Arc<Known>, Error> {
+        match self.0.memory.get(event) {
+            Some(known) => Ok(known),
+            None => self.learn(event).await,
+        }
+    }
+
+    /// Learns an event anew.
+    pub(super) async fn learn(&self, id: &EventId) -> Result<Arc<Known>, Error> {
+        let none = || Error::Refused(Refusal::NoEvent(id.clone()));
+        // The layout first: if it changes before the event is read, the version says so in the first transaction.
+        let (version, layout) = self.0.ledger.layout(id).await?.ok_or_else(none)?;
+        let snapshot = self.0.ledger.snapshot(id).await?.ok_or_else(none)?;
+        let hall = Hall::new(&layout);
+        let prices = layout.seats.iter().map(|seat| (seat.id.clone(), seat.price)).collect();
+        let picture = Mutex::new(Picture { seq: 0, seats: HashMap::new(), at: Time::ZERO });
+        let event = EventRow { layout_version: version, ..snapshot.event.clone() };
+        let known = Arc::new(Known { event, layout: Arc::new(layout), hall, prices, picture });
+        self.paint(&known, &snapshot);
+        lock(&self.0.memory.events).insert(id.clone(), known.clone());
+        Ok(known)
+    }
+
+    fn paint(&self, known: &Known, snapshot: &Snapshot) {
+        let mut picture = lock(&known.picture);
+        picture.seats = snapshot.seats.iter().map(|seat| (seat.id.clone(), seat.state)).collect();
+        picture.seq = snapshot.seq;
+    }
+
+    /// A picture to pick from: fresh if somebody follows, else asked for now.
+    pub(super) async fn look(&self, known: &Known) -> Result<Free, Error> {
+        if !known.is_fresh(self.clock().now()) {
+            let id = &known.event.event_id;
+            let none = || Error::Refused(Refusal::NoEvent(id.clone()));
+            let snapshot = self.0.ledger.snapshot(id).await?.ok_or_else(none)?;
+            self.paint(known, &snapshot);
+        }
+        Ok(known.free())
+    }
+
+    /// Brings every picture up to date with what was numbered, and wakes those who follow.
+    pub(super) async fn follow(&self) -> Result<(), Error> {
+        let began = self.clock().now();
+        let heads: HashMap<EventId, u64> = self.0.ledger.heads().await?.into_iter().collect();
+        for known in self.0.memory.all() {
+            let id = &known.event.event_id;
+            let head = heads.get(id).copied().unwrap_or(0);
+            self.catch_up(&known, head).await?;
+            let mut picture = lock(&known.picture);
+            picture.at = began.max(Time::from_nanos(1));
+        }
+        for (event, head) in &heads {
+            self.0.memory.head(event, *head);
+        }
+        Ok(())
+    }
+
+    async fn catch_up(&self, known: &Known, head: u64) -> Result<(), Error> {
+        let id = &known.event.event_id;
+        loop {
+            let since = lock(&known.picture).seq;
+            if since >= head {
+                return Ok(());
+            }
+            let entries = self.0.ledger.audit(id, AuditQuery { since, seat: None, limit: 1000 }).await?;
+            if entries.is_empty() {
+                return Ok(());
+            }
+            let mut picture = lock(&known.picture);
+            for entry in entries {
+                if matches!(entry.kind, Kind::EventChanged | Kind::LayoutChanged | Kind::Frozen | Kind::Unfrozen) {
+                    self.0.memory.forget(id);
+                }
+                for change in entry.seats {
+                    match change.state {
+                        SeatState::Free => picture.seats.remove(&change.id),
+                        state => picture.seats.insert(change.id, state),
+                    };
+                }
+                picture.seq = entry.seq;
+            }
+        }
+    }
+}

@@ -1,0 +1,169 @@
+//! The office: what a box office does, over an engine that takes the stampede and a ledger that decides.
+//!
+//! ```text
+//!   hold ──▶ lease on all seats (engine) ──▶ row (ledger) ──▶ answer       refused: the lease is released
+//!   sale ──▶ one transaction (ledger) ──▶ lease released ──▶ answer
+//! ```
+//!
+//! # Laws
+//!
+//! 1. First the lease, then the row: the row decides, and its end never exceeds the lease's.
+//! 2. Nothing in memory decides: any number of offices over one engine and one ledger are one box office. What is
+//!    remembered here (`memory`) may refuse early, and never grants.
+//! 3. A refusal by the engine is answered at once: losers never touch the ledger.
+//! 4. Whatever takes a lease or sells runs detached from who asked: a hang-up strands no half of it.
+//!
+//! # In reading order
+//!
+//! `view` (words), `secret`, `lease` (the engine's side), `memory` (layouts, and what is sold), `take` (a hold is
+//! made), `life` (renewed, changed, paid, released), `sale` (sold, and the ladder for late money), `staff`, `tasks`
+//! (sweeper, sequencer, follower), `metrics`.
+//!
+//! # Not here
+//!
+//! Who may (the server), bytes (the server), decisions (`model`), rows (`ledger`).
+
+use std::future::Future;
+use std::sync::Arc;
+use std::time::Duration;
+
+use leasehold::clock::{Clock, SystemClock};
+use leasehold::engine::Engine;
+
+use crate::error::Error;
+use crate::ledger::Ledger;
+use crate::model::*;
+
+mod lease;
+mod life;
+mod memory;
+mod metrics;
+mod sale;
+pub mod secret;
+mod staff;
+mod take;
+mod tasks;
+#[cfg(test)]
+mod tests;
+pub mod view;
+
+pub use secret::HoldKey;
+pub use view::*;
+
+/// How an office is opened.
+#[derive(Clone)]
+pub struct Options {
+    /// What intervals of the office's own tasks and the age of its memory are counted by.
+    pub clock: Arc<dyn Clock>,
+    /// How often holds that are over are tidied up.
+    pub sweep_every: Duration,
+    /// How often entries are numbered, and what happened elsewhere is looked for.
+    pub sequence_every: Duration,
+    /// A lease without a row is revoked at this age.
+    pub orphan_lease_after: Duration,
+    /// How long stored answers and ended holds are kept.
+    pub retention: Duration,
+    /// Who this server is, as the holder of its own leases.
+    pub name: String,
+}
+
+impl Default for Options {
+    fn default() -> Self {
+        Self {
+            clock: SystemClock::shared(),
+            sweep_every: Duration::from_secs(1),
+            sequence_every: Duration::from_millis(20),
+            orphan_lease_after: Duration::from_secs(10),
+            retention: Duration::from_secs(24 * 3600),
+            name: "office".into(),
+        }
+    }
+}
+
+/// A box office. Cheap to clone; clones are the same office.
+#[derive(Clone)]
+pub struct Office(Arc<Inner>);
+
+struct Inner {
+    engine: Arc<dyn Engine>,
+    ledger: Arc<dyn Ledger>,
+    options: Options,
+    memory: memory::Memory,
+    counts: metrics::Counts,
+}
+
+impl std::fmt::Debug for Office {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Office").field("ledger", &self.0.ledger.name()).finish_non_exhaustive()
+    }
+}
+
+impl Office {
+    /// An office over an engine that promises fencing, and a ledger.
+    ///
+    /// # Errors
+    ///
+    /// [`Error::Invalid`] if the engine promises no fencing.
+    pub fn new(engine: Arc<dyn Engine>, ledger: Arc<dyn Ledger>, options: Options) -> Result<Self, Error> {
+        let promises = engine.promises();
+        if !promises.fencing {
+            return Err(Error::Invalid(format!(
+                "the {} engine promises no fencing, so seats would have no token: use another engine",
+                promises.engine
+            )));
+        }
+        let (memory, counts) = Default::default();
+        Ok(Self(Arc::new(Inner { engine, ledger, options, memory, counts })))
+    }
+
+    /// The ledger, for reads that need no office.
+    #[must_use]
+    pub fn ledger(&self) -> &Arc<dyn Ledger> {
+        &self.0.ledger
+    }
+
+    /// What was counted.
+    #[must_use]
+    pub fn metrics(&self) -> Metrics {
+        self.0.counts.read()
+    }
+
+    /// Wakes when entries of this event got numbers: then read [`Office::audit`] since the last one seen.
+    #[must_use]
+    pub fn changes(&self, event: &EventId) -> tokio::sync::watch::Receiver<u64> {
+        self.0.memory.subscribe(event)
+    }
+
+    fn clock(&self) -> &dyn Clock {
+        &*self.0.options.clock
+    }
+
+    /// Runs to its end even if the caller goes away.
+    async fn detached<T: Send + 'static>(
+        &self,
+        work: impl Future<Output = Result<T, Error>> + Send + 'static,
+    ) -> Result<T, Error> {
+        let done = tokio::spawn(work).await;
+        done.unwrap_or_else(|error| {
+            let attempt = "a request to the box office".into();
+            Err(Error::Indeterminate { part: "office", attempt, source: error.to_string().into() })
+        })
+    }
+}
+
+/// A row as its buyer sees it at this moment.
+fn view(hold: HoldRow, now: Moment) -> HoldView {
+    let mut hold = hold;
+    hold.state = hold.state_at(now);
+    let live = hold.state.has_seats();
+    HoldView {
+        key: None,
+        remaining_ms: if live { hold.expires_at.since(now) } else { 0 },
+        renewable_ms: if live { hold.cap_at.since(now) } else { 0 },
+        total: hold.total(),
+        order_id: (hold.state == HoldState::Sold).then(|| OrderId::of(&hold.hold_id)),
+        resolution: None,
+        replayed: false,
+        hold,
+    }
+}

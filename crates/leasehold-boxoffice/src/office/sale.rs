@@ -1,0 +1,266 @@
+//! The sale, and the ladder for money that came late: the same seats, else others as good, else back.
+//!
+//! Every step is written down before the next is taken, so whoever comes after a crash goes on where it stands.
+
+use std::sync::atomic::Ordering::Relaxed;
+use std::time::Duration;
+
+use super::Office;
+use super::lease::{Span, Taken};
+use super::secret::name;
+use super::take::{Basket, For, basket, instead};
+use super::view::{PaymentMessage, PaymentOutcome};
+use crate::error::Error;
+use crate::model::*;
+
+/// How often seats as good are looked for when somebody was quicker.
+const OFFERS: usize = 3;
+/// A lease for the moment of a sale.
+const MOMENT: Duration = Duration::from_secs(30);
+
+/// Where money stands.
+enum Standing {
+    Sold(OrderRow),
+    Open(Resolution),
+}
+
+impl Office {
+    /// Sells a hold. The same confirm again gives the same order.
+    ///
+    /// # Errors
+    ///
+    /// [`Refusal::Ended`] for a hold that lapsed and was never paid; [`Refusal::Late`] with what became of the money.
+    pub async fn confirm(&self, call: Call, hold: &HoldId, access: Access, payment_ref: &str) -> Result<OrderRow, Error> {
+        if !ids::well_formed(payment_ref) {
+            return Err(Error::Invalid("payment_ref must be 1 to 128 bytes, without control characters".into()));
+        }
+        let (hold_id, payment_ref) = (hold.clone(), payment_ref.into());
+        let command = Confirm { hold_id, access, payment_ref, tokens: Vec::new(), callback: None };
+        let office = self.clone();
+        let sold = self.detached(async move { office.confirm_now(call, command).await }).await;
+        let order = match sold {
+            Ok(Some(Standing::Sold(order))) => Ok(order),
+            Ok(Some(Standing::Open(resolution))) => Err(Refusal::Late(resolution).into()),
+            Ok(None) => Err(Refusal::PaymentMismatch.into()),
+            Err(error) => Err(error),
+        };
+        if let Err(error) = &order {
+            self.0.counts.sale_refused(error);
+        }
+        order
+    }
+
+    /// A message of the provider, already proven to be its own: any order, any number of times.
+    ///
+    /// # Errors
+    ///
+    /// There is no such hold, or it could not be asked.
+    pub async fn payment(&self, message: PaymentMessage) -> Result<PaymentOutcome, Error> {
+        if !ids::well_formed(&message.id) || !ids::well_formed(&message.payment_ref) {
+            return Err(Error::Invalid("id and payment_ref must be 1 to 128 bytes, without control characters".into()));
+        }
+        let office = self.clone();
+        self.detached(async move { office.payment_now(message).await }).await
+    }
+
+    async fn payment_now(&self, message: PaymentMessage) -> Result<PaymentOutcome, Error> {
+        let PaymentMessage { id, payment_ref, hold_id, succeeded, tokens } = message;
+        let (call, access, callback) = (Call::by("provider"), Access::Staff, Some(id));
+        if !succeeded {
+            let command = Decline { hold_id, access, payment_ref, callback };
+            let view = self.decline_now(call, command).await?;
+            return Ok(PaymentOutcome::Declined(view.hold.state));
+        }
+        let command = Confirm { hold_id, access, payment_ref, tokens, callback };
+        Ok(match self.confirm_now(call, command).await? {
+            Some(Standing::Sold(order)) => PaymentOutcome::Order(order),
+            Some(Standing::Open(resolution)) => PaymentOutcome::Late(resolution),
+            None => PaymentOutcome::Ignored,
+        })
+    }
+
+    /// `None`: this message was acted upon before.
+    async fn confirm_now(&self, call: Call, command: Confirm) -> Result<Option<Standing>, Error> {
+        match self.0.ledger.confirm(call, command).await?.value {
+            Confirmed::Order { order, leases } => {
+                if !leases.is_empty() {
+                    self.0.counts.sales.fetch_add(1, Relaxed);
+                    self.note_sold(&order);
+                    self.let_go_all(&leases).await;
+                }
+                Ok(Some(Standing::Sold(order)))
+            }
+            Confirmed::Late { hold, money } => {
+                self.let_go_all(&hold.leases).await;
+                self.climb(&money.payment_ref).await.map(Some)
+            }
+            Confirmed::Duplicate => Ok(None),
+        }
+    }
+
+    fn note_sold(&self, order: &OrderRow) {
+        if let Some(known) = self.0.memory.get(&order.event_id) {
+            known.note(order.seats.iter().map(|seat| seat.id.as_str()), SeatState::Sold);
+        }
+    }
+
+    /// Takes money up the ladder until nothing more can be done now.
+    async fn climb(&self, payment_ref: &str) -> Result<Standing, Error> {
+        // Each turn takes a step or stands still; another office may take steps too.
+        for _ in 0..4 {
+            let Some(money) = self.0.ledger.money(payment_ref).await? else { break };
+            match money.state {
+                MoneyState::Received => self.first_rungs(&money).await?,
+                MoneyState::Offered => {
+                    if !self.offer_failed(&money).await? {
+                        return Ok(Standing::Open(self.resolution(&money).await?));
+                    }
+                }
+                MoneyState::Sold => {
+                    let hold = money.offer.as_ref().unwrap_or(&money.hold_id);
+                    let bought = self.0.ledger.order(&OrderId::of(hold)).await?;
+                    let first = self.0.ledger.order(&OrderId::of(&money.hold_id)).await?;
+                    if let Some(order) = first.or(bought) {
+                        return Ok(Standing::Sold(order));
+                    }
+                    break;
+                }
+                MoneyState::RefundDue | MoneyState::Refunded => {
+                    return Ok(Standing::Open(self.resolution(&money).await?));
+                }
+            }
+        }
+        let law = "money that came late is written down, and so is what it bought".into();
+        Err(Error::Corrupt { part: self.0.ledger.name(), law, at: payment_ref.into() })
+    }
+
+    /// From money that just came: the same seats, else an offer, else back.
+    async fn first_rungs(&self, money: &MoneyRow) -> Result<(), Error> {
+        let (hold, _) = self.0.ledger.hold(&money.hold_id).await?;
+        let hold = hold.ok_or_else(|| Refusal::NoHold(money.hold_id.clone()))?;
+        if self.same_seats(&hold, money).await? {
+            return Ok(());
+        }
+        if let Some(offer) = self.offer(&hold, money).await? {
+            let note = "other seats as good are held: confirm them with the same payment";
+            if !self.step(money, MoneyState::Offered, Some(offer.hold_id.clone()), note).await? {
+                self.withdraw(&offer).await;
+            }
+            return Ok(());
+        }
+        self.step(money, MoneyState::RefundDue, None, "the seats are gone, and there are no others as good").await?;
+        Ok(())
+    }
+
+    /// Whether late money bought the same seats.
+    async fn same_seats(&self, hold: &HoldRow, money: &MoneyRow) -> Result<bool, Error> {
+        let known = self.known(&hold.event_id).await?;
+        let seats = hold.seats.iter().map(|seat| Priced { id: seat.id.clone(), price: seat.price });
+        let areas = hold.areas.iter().map(|area| PricedArea { id: area.id.clone(), qty: area.qty, price: area.price });
+        let basket = Basket { seats: seats.collect(), areas: areas.collect() };
+        let span = Span { ttl: MOMENT, max_hold: None, wait: Duration::ZERO };
+        let taken = self.lease(basket.resources(&known), span, hold.hold_id.as_str()).await?;
+        let Taken::Granted(lease) = taken else { return Ok(false) };
+        let (hold_id, payment_ref) = (hold.hold_id.clone(), money.payment_ref.clone());
+        let command = SellLate { hold_id, payment_ref, token: lease.token };
+        let sold = self.0.ledger.sell_late(Call::by("office"), command).await;
+        self.let_go(&lease).await;
+        match sold {
+            Ok(done) => {
+                self.0.counts.sales.fetch_add(1, Relaxed);
+                self.note_sold(&done.value);
+                Ok(true)
+            }
+            Err(Error::Refused(Refusal::Conflict { .. })) => Ok(false),
+            // Somebody else climbs, and was quicker: look again where it stands.
+            Err(Error::Refused(_)) => Ok(true),
+            Err(error) => Err(error),
+        }
+    }
+
+    /// Holds other seats as good for who has paid. Their hold opens with the key of the old one.
+    async fn offer(&self, hold: &HoldRow, money: &MoneyRow) -> Result<Option<HoldRow>, Error> {
+        let known = self.learn(&hold.event_id).await?;
+        let mut free = self.look(&known).await?;
+        for _ in 0..OFFERS {
+            let Some(seats) = instead(&known, &free, hold) else { return Ok(None) };
+            let basket = basket(&known, &seats, &[])?;
+            let who = For {
+                buyer: &hold.buyer,
+                hold_id: HoldId(name("h_", self.clock().now())?),
+                key_hash: hold.key_hash.clone(),
+                sealed_key: String::new(),
+                payment_ref: Some(money.payment_ref.clone()),
+            };
+            match self.take_for(&Call::by("office"), &known, &basket, who).await {
+                Ok(done) => return Ok(Some(done.value.hold)),
+                Err(Error::Refused(Refusal::Conflict { conflicts, .. })) => {
+                    if conflicts.iter().any(|lost| lost.reason == Reason::BuyerLimit) {
+                        return Ok(None);
+                    }
+                    for lost in conflicts.iter().filter_map(|lost| known.hall.place(lost.seat.as_deref()?)) {
+                        free.set(lost, false);
+                    }
+                }
+                Err(Error::Refused(_)) => return Ok(None),
+                Err(error) => return Err(error),
+            }
+        }
+        Ok(None)
+    }
+
+    /// Ends an offer that nobody was told of.
+    async fn withdraw(&self, offer: &HoldRow) {
+        let Some(seat) = offer.seats.first() else { return };
+        let (event_id, seat) = (offer.event_id.clone(), seat.id.clone());
+        let command = ForceRelease { event_id, seat, reason: "the money found other seats".into() };
+        let _ = self.0.ledger.force_release(Call::by("office"), command).await;
+        self.let_go_all(&offer.leases).await;
+    }
+
+    /// Whether an offer ended without a sale; then the money goes back.
+    async fn offer_failed(&self, money: &MoneyRow) -> Result<bool, Error> {
+        let Some(offer) = &money.offer else { return Ok(false) };
+        let (row, now) = self.0.ledger.hold(offer).await?;
+        if row.is_some_and(|row| row.is_live(now) || row.state == HoldState::Sold) {
+            return Ok(false);
+        }
+        self.step(money, MoneyState::RefundDue, None, "the seats that were offered were not taken in time").await?;
+        Ok(true)
+    }
+
+    /// One step, from where the money was seen. `false`: somebody else took one meanwhile.
+    async fn step(&self, money: &MoneyRow, to: MoneyState, offer: Option<HoldId>, note: &str) -> Result<bool, Error> {
+        let (payment_ref, from) = (money.payment_ref.clone(), money.state);
+        let command = MoneyStep { payment_ref, from, to, offer, note: note.into() };
+        match self.0.ledger.money_step(Call::by("office"), command).await {
+            Ok(_) => Ok(true),
+            Err(Error::Refused(_)) => Ok(false),
+            Err(error) => Err(error),
+        }
+    }
+
+    /// What became of money, for buyer and staff.
+    pub(super) async fn resolution(&self, money: &MoneyRow) -> Result<Resolution, Error> {
+        let offered = match &money.offer {
+            Some(offer) => self.0.ledger.hold(offer).await?.0,
+            None => None,
+        };
+        let seats = offered.map(|offer| offer.seats.into_iter().map(|seat| seat.id).collect()).unwrap_or_default();
+        Ok(Resolution { state: money.state, offer: money.offer.clone(), seats, steps: money.steps.clone() })
+    }
+
+    /// Goes on with money that somebody left standing, and with offers that ran out.
+    pub(super) async fn climb_all(&self) -> Result<(), Error> {
+        let open = self.0.ledger.money_in(None, &[MoneyState::Received, MoneyState::Offered]).await?;
+        let now = self.0.ledger.now().await?;
+        for money in open {
+            // Whoever received it is probably still at it.
+            let fresh = money.state == MoneyState::Received && now.since(money.received_at) < 10_000;
+            if !fresh {
+                self.climb(&money.payment_ref).await?;
+            }
+        }
+        Ok(())
+    }
+}

@@ -1,0 +1,395 @@
+//! Events and what staff does: blocks, forced releases, voids, moves, reports.
+
+use std::collections::{BTreeMap, HashMap, HashSet};
+use std::sync::Arc;
+use std::time::Duration;
+
+use super::lease::{Span, Taken, seat_name};
+use super::secret::name;
+use super::take::basket;
+use super::view::{Availability, HoldView, Report, StaffHold, Totals};
+use super::{Office, view};
+use crate::error::Error;
+use crate::layout::Layout;
+use crate::model::check::{Check, invariants};
+use crate::model::*;
+
+/// The most seats and areas of an event.
+const MOST_SEATS: usize = 200_000;
+/// The highest price: any sum of a hold stays far from overflow.
+const MOST_MONEY: u64 = 1 << 40;
+
+/// What is wrong with a layout, in a sentence; none if nothing is.
+fn problem(layout: &Layout) -> Option<String> {
+    if layout.seats.len() + layout.areas.len() > MOST_SEATS {
+        return Some(format!("at most {MOST_SEATS} seats and areas in one event"));
+    }
+    let seats = layout.seats.iter().map(|seat| (&seat.id, seat.price));
+    let mut ids = HashSet::new();
+    for (id, price) in seats.chain(layout.areas.iter().map(|area| (&area.id, area.price))) {
+        if !ids::well_formed(id) {
+            return Some("ids of seats and areas must be 1 to 128 bytes, without control characters".into());
+        }
+        if price > MOST_MONEY {
+            return Some(format!("the price of {id} is more than {MOST_MONEY}"));
+        }
+        if !ids.insert(id.as_str()) {
+            return Some(format!("{id} is there twice"));
+        }
+    }
+    layout.areas.iter().find(|area| area.capacity == 0).map(|area| format!("{} has no places", area.id))
+}
+
+fn reasoned(reason: &str) -> Result<String, Error> {
+    let trimmed = reason.trim();
+    if trimmed.is_empty() || trimmed.len() > 1000 {
+        return Err(Error::Invalid("reason must be 1 to 1,000 bytes".into()));
+    }
+    Ok(trimmed.into())
+}
+
+impl Office {
+    /// Makes an event with its layout.
+    ///
+    /// # Errors
+    ///
+    /// [`Error::Invalid`] with what is wrong about rules or layout.
+    pub async fn create_event(&self, call: Call, settings: EventSettings, layout: Layout) -> Result<EventRow, Error> {
+        if let Some(problem) = settings.problem().or_else(|| problem(&layout)) {
+            return Err(Error::Invalid(problem));
+        }
+        let event_id = EventId(name("ev_", self.clock().now())?);
+        Ok(self.0.ledger.create_event(call, NewEvent { event_id, settings, layout }).await?.value)
+    }
+
+    /// Changes the rules of an event, from now on.
+    ///
+    /// # Errors
+    ///
+    /// As for a new one.
+    pub async fn configure(&self, call: Call, event: &EventId, settings: EventSettings) -> Result<EventRow, Error> {
+        if let Some(problem) = settings.problem() {
+            return Err(Error::Invalid(problem));
+        }
+        let done = self.0.ledger.configure(call, Configure { event_id: event.clone(), settings }).await?;
+        self.0.memory.forget(event);
+        Ok(done.value)
+    }
+
+    /// Changes the layout of an event. What is held, sold or blocked must be in it.
+    ///
+    /// # Errors
+    ///
+    /// As for a new one, or a conflict that names what is in use.
+    pub async fn replace_layout(&self, call: Call, event: &EventId, layout: Layout) -> Result<EventRow, Error> {
+        if let Some(problem) = problem(&layout) {
+            return Err(Error::Invalid(problem));
+        }
+        let done = self.0.ledger.replace_layout(call, ReplaceLayout { event_id: event.clone(), layout }).await?;
+        self.0.memory.forget(event);
+        Ok(done.value)
+    }
+
+    /// Stops or resumes sales: no new holds, while what is held may still be paid.
+    ///
+    /// # Errors
+    ///
+    /// There is no such event.
+    pub async fn freeze(&self, call: Call, event: &EventId, frozen: bool, reason: &str) -> Result<EventRow, Error> {
+        let reason = reasoned(reason)?;
+        let done = self.0.ledger.freeze(call, Freeze { event_id: event.clone(), frozen, reason }).await?;
+        self.0.memory.forget(event);
+        Ok(done.value)
+    }
+
+    /// All events.
+    ///
+    /// # Errors
+    ///
+    /// The ledger could not be asked.
+    pub async fn events(&self) -> Result<Vec<EventRow>, Error> {
+        self.0.ledger.events().await
+    }
+
+    /// One event.
+    ///
+    /// # Errors
+    ///
+    /// There is none.
+    pub async fn event(&self, event: &EventId) -> Result<EventRow, Error> {
+        self.0.ledger.event(event).await?.ok_or_else(|| Refusal::NoEvent(event.clone()).into())
+    }
+
+    /// The layout and its version (for the ETag).
+    ///
+    /// # Errors
+    ///
+    /// There is no such event.
+    pub async fn layout(&self, event: &EventId) -> Result<(u64, Arc<Layout>), Error> {
+        let current = self.event(event).await?.layout_version;
+        let mut known = self.known(event).await?;
+        if known.event.layout_version != current {
+            known = self.learn(event).await?;
+        }
+        Ok((known.event.layout_version, known.layout.clone()))
+    }
+
+    async fn snapshot(&self, event: &EventId) -> Result<Snapshot, Error> {
+        self.0.ledger.snapshot(event).await?.ok_or_else(|| Refusal::NoEvent(event.clone()).into())
+    }
+
+    /// What is free and what is not, in one moment.
+    ///
+    /// # Errors
+    ///
+    /// There is no such event.
+    pub async fn availability(&self, event: &EventId) -> Result<Availability, Error> {
+        let snapshot = self.snapshot(event).await?;
+        let totals = totals(snapshot.event.seats, snapshot.seats.iter().map(|seat| seat.state));
+        Ok(Availability { seq: snapshot.seq, seats: snapshot.seats, areas: snapshot.areas, totals })
+    }
+
+    /// One order.
+    ///
+    /// # Errors
+    ///
+    /// There is none.
+    pub async fn order(&self, order: &OrderId) -> Result<OrderRow, Error> {
+        self.0.ledger.order(order).await?.ok_or_else(|| Refusal::NoOrder(order.clone()).into())
+    }
+
+    /// Takes an order back, or some of its seats. Money is not moved by it: the answer says what is owed.
+    ///
+    /// # Errors
+    ///
+    /// There is no such order, or it does not have these seats.
+    pub async fn void(
+        &self,
+        call: Call,
+        order: &OrderId,
+        seats: Option<Vec<String>>,
+        reason: &str,
+    ) -> Result<Amended, Error> {
+        let command = Void { order_id: order.clone(), seats, reason: reasoned(reason)? };
+        let amended = self.0.ledger.void(call, command).await?.value;
+        // Until the entry comes by, memory would refuse what is free again.
+        self.0.memory.forget(&amended.order.event_id);
+        Ok(amended)
+    }
+
+    /// Moves sold seats of an order to free ones: (from, to).
+    ///
+    /// # Errors
+    ///
+    /// A conflict for a new seat that is not free.
+    pub async fn move_order(
+        &self,
+        call: Call,
+        order: &OrderId,
+        moves: Vec<(String, String)>,
+        reason: &str,
+    ) -> Result<Amended, Error> {
+        let reason = reasoned(reason)?;
+        let (office, order) = (self.clone(), order.clone());
+        self.detached(async move { office.move_now(call, order, moves, reason).await }).await
+    }
+
+    async fn move_now(
+        &self,
+        call: Call,
+        order_id: OrderId,
+        moves: Vec<(String, String)>,
+        reason: String,
+    ) -> Result<Amended, Error> {
+        if let Some(idem) = &call.idem {
+            if let Some(answer) = self.0.ledger.recall(idem).await? {
+                return serde_json::from_value(answer).map_err(|_| Refusal::Mismatch.into());
+            }
+        }
+        let order = self.order(&order_id).await?;
+        let known = self.learn(&order.event_id).await?;
+        let targets: Vec<String> = moves.iter().map(|(_, to)| to.clone()).collect();
+        let from: HashSet<&String> = moves.iter().map(|(from, _)| from).collect();
+        if from.len() != moves.len() {
+            return Err(Error::Invalid("a seat can be moved only once".into()));
+        }
+        let basket = basket(&known, &targets, &[])?;
+        let span = Span { ttl: Duration::from_secs(30), max_hold: None, wait: Duration::ZERO };
+        let lease = match self.lease(basket.resources(&known), span, order_id.as_str()).await? {
+            Taken::Granted(lease) => lease,
+            Taken::Held(resource) => {
+                let lost = targets.iter().find(|seat| seat_name(&order.event_id, seat) == resource);
+                let conflicts = lost.map(|seat| Conflict::seat(seat, Reason::Taken)).into_iter().collect();
+                return Err(Refusal::Conflict { conflicts, alternative: None }.into());
+            }
+        };
+        let priced: HashMap<&str, &Priced> = basket.seats.iter().map(|seat| (seat.id.as_str(), seat)).collect();
+        let moves = moves.iter().map(|(from, to)| (from.clone(), priced[to.as_str()].clone())).collect();
+        let layout_version = known.event.layout_version;
+        let command = MoveOrder { order_id, moves, layout_version, token: lease.token, reason };
+        let moved = self.0.ledger.move_order(call, command).await;
+        self.let_go(&lease).await;
+        self.0.memory.forget(&order.event_id);
+        Ok(moved?.value)
+    }
+
+    /// Blocks and unblocks seats, and sets how many places of areas are kept back.
+    ///
+    /// # Errors
+    ///
+    /// A conflict for a seat that is held or sold.
+    pub async fn set_blocks(&self, call: Call, mut command: SetBlocks) -> Result<Blocks, Error> {
+        command.reason = reasoned(&command.reason)?;
+        let known = self.known(&command.event_id).await?;
+        let unknown = |id: &&String| known.price(id).is_none();
+        if let Some(id) = command.block.iter().chain(&command.unblock).find(unknown) {
+            return Err(Refusal::NoSeat(id.clone()).into());
+        }
+        let event = command.event_id.clone();
+        let blocks = self.0.ledger.set_blocks(call, command).await?.value;
+        self.0.memory.forget(&event);
+        Ok(blocks)
+    }
+
+    /// Ends the hold on a seat, paying or not, with all that it has.
+    ///
+    /// # Errors
+    ///
+    /// Nobody holds it.
+    pub async fn force_release(&self, call: Call, event: &EventId, seat: &str, reason: &str) -> Result<HoldView, Error> {
+        let command = ForceRelease { event_id: event.clone(), seat: seat.into(), reason: reasoned(reason)? };
+        let office = self.clone();
+        let work = async move {
+            let done = office.0.ledger.force_release(call, command).await?;
+            office.let_go_all(&done.value.leases).await;
+            Ok(view(done.value, done.now))
+        };
+        self.detached(work).await
+    }
+
+    /// Every live hold, oldest first.
+    ///
+    /// # Errors
+    ///
+    /// There is no such event.
+    pub async fn holds(&self, event: &EventId) -> Result<Vec<StaffHold>, Error> {
+        let Snapshot { now, mut holds, .. } = self.snapshot(event).await?;
+        holds.sort_by_key(|hold| hold.opened_at);
+        let seen = |hold: HoldRow| StaffHold {
+            age_ms: now.since(hold.opened_at),
+            remaining_ms: hold.expires_at.since(now),
+            hold,
+        };
+        Ok(holds.into_iter().map(seen).collect())
+    }
+
+    /// Payments under way, nearest to their deadline first: stuck ones are at the top.
+    ///
+    /// # Errors
+    ///
+    /// There is no such event.
+    pub async fn paying(&self, event: &EventId) -> Result<Vec<StaffHold>, Error> {
+        let mut holds = self.holds(event).await?;
+        holds.retain(|hold| hold.hold.state == HoldState::Paying);
+        holds.sort_by_key(|hold| hold.remaining_ms);
+        Ok(holds)
+    }
+
+    /// Money that came late, in every state.
+    ///
+    /// # Errors
+    ///
+    /// The ledger could not be asked.
+    pub async fn late_money(&self, event: &EventId) -> Result<Vec<MoneyRow>, Error> {
+        use MoneyState::{Offered, Received, RefundDue, Refunded, Sold};
+        self.0.ledger.money_in(Some(event), &[Received, Sold, Offered, RefundDue, Refunded]).await
+    }
+
+    /// Money that must go back, of all events: for whoever asks the provider to.
+    ///
+    /// # Errors
+    ///
+    /// The ledger could not be asked.
+    pub async fn refunds_due(&self) -> Result<Vec<MoneyRow>, Error> {
+        self.0.ledger.money_in(None, &[MoneyState::RefundDue]).await
+    }
+
+    /// It went back.
+    ///
+    /// # Errors
+    ///
+    /// It was not due.
+    pub async fn refunded(&self, call: Call, payment_ref: &str, note: &str) -> Result<MoneyRow, Error> {
+        let command = MoneyStep {
+            payment_ref: payment_ref.into(),
+            from: MoneyState::RefundDue,
+            to: MoneyState::Refunded,
+            offer: None,
+            note: note.into(),
+        };
+        Ok(self.0.ledger.money_step(call, command).await?.value)
+    }
+
+    /// Seats and money of an event, by section too.
+    ///
+    /// # Errors
+    ///
+    /// There is no such event.
+    pub async fn report(&self, event: &EventId) -> Result<Report, Error> {
+        let snapshot = self.snapshot(event).await?;
+        let (_, layout) = self.layout(event).await?;
+        let states: HashMap<&str, SeatState> = snapshot.seats.iter().map(|seat| (seat.id.as_str(), seat.state)).collect();
+        let mut sections: BTreeMap<String, Vec<SeatState>> = BTreeMap::new();
+        for seat in &layout.seats {
+            let state = states.get(seat.id.as_str()).copied().unwrap_or(SeatState::Free);
+            sections.entry(seat.section.clone()).or_default().push(state);
+        }
+        let of_section = |(name, states): (String, Vec<SeatState>)| (name, totals(states.len() as u64, states.into_iter()));
+        Ok(Report {
+            totals: totals(snapshot.event.seats, snapshot.seats.iter().map(|seat| seat.state)),
+            sections: sections.into_iter().map(of_section).collect(),
+            areas: snapshot.areas,
+            takings: self.0.ledger.takings(event).await?,
+            currency: snapshot.event.settings.currency,
+        })
+    }
+
+    /// What happened, numbered without a gap.
+    ///
+    /// # Errors
+    ///
+    /// There is no such event.
+    pub async fn audit(&self, event: &EventId, query: AuditQuery) -> Result<Vec<Entry>, Error> {
+        let entries = self.0.ledger.audit(event, query).await?;
+        if entries.is_empty() {
+            self.event(event).await?;
+        }
+        Ok(entries)
+    }
+
+    /// Every invariant, proven from the rows themselves.
+    ///
+    /// # Errors
+    ///
+    /// There is no such event.
+    pub async fn invariants(&self, event: &EventId) -> Result<Vec<Check>, Error> {
+        let dump = self.0.ledger.dump(event).await?.ok_or_else(|| Refusal::NoEvent(event.clone()))?;
+        Ok(invariants(&dump))
+    }
+}
+
+/// How many seats are what: all that are not named are free.
+fn totals(seats: u64, states: impl Iterator<Item = SeatState>) -> Totals {
+    let mut totals = Totals { seats, ..Totals::default() };
+    for state in states {
+        match state {
+            SeatState::Free => {}
+            SeatState::Held => totals.held += 1,
+            SeatState::Paying => totals.paying += 1,
+            SeatState::Sold => totals.sold += 1,
+            SeatState::Blocked => totals.blocked += 1,
+        }
+    }
+    totals.free = seats - totals.held - totals.paying - totals.sold - totals.blocked;
+    totals
+}

@@ -1,0 +1,382 @@
+//! A hold is made: which seats, the lease on all of them, then the row.
+
+use std::collections::BTreeSet;
+use std::sync::Arc;
+use std::sync::atomic::Ordering::Relaxed;
+use std::time::Duration;
+
+use super::lease::{self, MARGIN, Span, Taken};
+use super::memory::Known;
+use super::secret::{HoldKey, name};
+use super::view::{HoldView, Want};
+use super::{Office, view};
+use crate::error::Error;
+use crate::model::*;
+use crate::pick;
+
+/// The most seats and areas in one hold: the most resources of one claim.
+pub const MOST: usize = 64;
+/// How often a pick is tried again when somebody was quicker.
+const PICKS: usize = 8;
+/// A retry that finds its own first try under way waits this long for it.
+const JOIN: Duration = Duration::from_millis(100);
+
+/// What one hold shall have.
+#[derive(Clone, Debug)]
+pub(super) struct Basket {
+    pub(super) seats: Vec<Priced>,
+    pub(super) areas: Vec<PricedArea>,
+}
+
+/// For whom a hold is made, and under which names.
+pub(super) struct For<'a> {
+    pub(super) buyer: &'a Buyer,
+    pub(super) hold_id: HoldId,
+    pub(super) key_hash: String,
+    pub(super) sealed_key: String,
+    pub(super) payment_ref: Option<String>,
+}
+
+impl Office {
+    /// Holds seats and places for a buyer, all or nothing.
+    ///
+    /// # Errors
+    ///
+    /// [`Refusal::Conflict`] names each seat lost and why, with an alternative where there is one.
+    pub async fn hold(&self, call: Call, event: &EventId, buyer: Buyer, want: Want) -> Result<HoldView, Error> {
+        let (office, event) = (self.clone(), event.clone());
+        let held = self.detached(async move { office.hold_now(call, &event, &buyer, want).await }).await;
+        match &held {
+            Ok(_) => drop(self.0.counts.holds.fetch_add(1, Relaxed)),
+            Err(Error::Refused(Refusal::Conflict { conflicts, .. })) => self.0.counts.lost(conflicts),
+            Err(_) => {}
+        }
+        held
+    }
+
+    async fn hold_now(&self, call: Call, event: &EventId, buyer: &Buyer, want: Want) -> Result<HoldView, Error> {
+        if !buyer.is_well_formed() {
+            return Err(Error::Invalid("buyer must be 1 to 128 bytes, without control characters".into()));
+        }
+        if let Some(stored) = self.stored(&call).await? {
+            return Ok(stored);
+        }
+        let mut known = self.known(event).await?;
+        for _ in 0..3 {
+            let held = match &want {
+                Want::These { seats, areas } => self.hold_these(&call, &known, buyer, seats, areas).await,
+                Want::Best { qty, section, adjacent } => {
+                    let ask = pick::Ask {
+                        qty: usize::try_from(*qty).unwrap_or(usize::MAX),
+                        section: section.as_deref(),
+                        adjacent: *adjacent,
+                        no_orphans: known.event.settings.orphan_rule,
+                    };
+                    self.hold_best(&call, &known, buyer, &ask).await
+                }
+            };
+            match held {
+                Err(Error::Refused(Refusal::LayoutChanged)) => known = self.learn(event).await?,
+                other => return other,
+            }
+        }
+        Err(Refusal::LayoutChanged.into())
+    }
+
+    /// The answer that is stored under the call's key.
+    async fn stored(&self, call: &Call) -> Result<Option<HoldView>, Error> {
+        let Some(idem) = &call.idem else { return Ok(None) };
+        let Some(answer) = self.0.ledger.recall(idem).await? else { return Ok(None) };
+        let opened: Opened = serde_json::from_value(answer).map_err(|_| Error::Refused(Refusal::Mismatch))?;
+        let (now_row, now) = self.0.ledger.hold(&opened.hold.hold_id).await?;
+        // The answer as it was; time and state as they are.
+        let row = now_row.unwrap_or(opened.hold);
+        let key = Some(HoldKey::unsealed(&opened.sealed_key, &idem.pad));
+        Ok(Some(HoldView { key, replayed: true, ..view(row, now) }))
+    }
+
+    async fn hold_these(
+        &self,
+        call: &Call,
+        known: &Arc<Known>,
+        buyer: &Buyer,
+        seats: &[String],
+        areas: &[(String, u32)],
+    ) -> Result<HoldView, Error> {
+        let basket = basket(known, seats, areas)?;
+        if let Some(refusal) = self.early(known, &basket).await? {
+            return Err(refusal.into());
+        }
+        let held = self.take(call, known, buyer, &basket).await;
+        match held {
+            Err(Error::Refused(Refusal::Conflict { conflicts, .. })) => {
+                let alternative = self.alternative(known, &basket, &conflicts).await;
+                Err(Refusal::Conflict { conflicts, alternative }.into())
+            }
+            other => other,
+        }
+    }
+
+    /// What memory can refuse: seats that were told to be sold or blocked, and choices that leave an orphan.
+    async fn early(&self, known: &Arc<Known>, basket: &Basket) -> Result<Option<Refusal>, Error> {
+        let now = self.clock().now();
+        let lost = |seat: &Priced| match known.state(&seat.id, now) {
+            Some(SeatState::Sold) => Some(Conflict::seat(&seat.id, Reason::Sold)),
+            Some(SeatState::Blocked) => Some(Conflict::seat(&seat.id, Reason::Blocked)),
+            _ => None,
+        };
+        let conflicts: Vec<Conflict> = basket.seats.iter().filter_map(lost).collect();
+        if !conflicts.is_empty() {
+            let alternative = self.alternative(known, basket, &conflicts).await;
+            return Ok(Some(Refusal::Conflict { conflicts, alternative }));
+        }
+        if !known.event.settings.orphan_rule || basket.seats.is_empty() {
+            return Ok(None);
+        }
+        let free = self.look(known).await?;
+        let places = places(known, basket);
+        // A seat of the choice that is not free is somebody's: the conflict will say so.
+        if places.iter().any(|place| !free.is_free(*place)) {
+            return Ok(None);
+        }
+        let Some(instead) = pick::instead_of_orphan(&known.hall, &free, &places) else { return Ok(None) };
+        let conflicts = basket.seats.iter().map(|seat| Conflict::seat(&seat.id, Reason::Orphan)).collect();
+        Ok(Some(Refusal::Conflict { conflicts, alternative: Some(names(known, &instead)) }))
+    }
+
+    /// Seats as good for who lost some. Only what the rest of a refusal allows: a limit is not helped by other seats.
+    async fn alternative(&self, known: &Known, basket: &Basket, conflicts: &[Conflict]) -> Option<Vec<String>> {
+        let other_seats_help = |lost: &Conflict| matches!(lost.reason, Reason::Taken | Reason::Sold | Reason::Blocked);
+        if basket.seats.is_empty() || !basket.areas.is_empty() || !conflicts.iter().all(other_seats_help) {
+            return None;
+        }
+        let mut free = self.look(known).await.ok()?;
+        for lost in conflicts.iter().filter_map(|lost| known.hall.place(lost.seat.as_deref()?)) {
+            free.set(lost, false);
+        }
+        let no_orphans = known.event.settings.orphan_rule;
+        let found = pick::alternative(&known.hall, &free, &places(known, basket), no_orphans)?;
+        Some(names(known, &found))
+    }
+
+    async fn hold_best(
+        &self,
+        call: &Call,
+        known: &Arc<Known>,
+        buyer: &Buyer,
+        ask: &pick::Ask<'_>,
+    ) -> Result<HoldView, Error> {
+        if ask.qty == 0 || ask.qty > MOST {
+            return Err(Error::Invalid(format!("best.qty must be 1 to {MOST}, not {}", ask.qty)));
+        }
+        let no_block = || Refusal::Conflict {
+            conflicts: vec![Conflict { seat: None, area: None, reason: Reason::NoBlock }],
+            alternative: None,
+        };
+        let mut lost: BTreeSet<pick::Place> = BTreeSet::new();
+        for _ in 0..PICKS {
+            let mut free = self.look(known).await?;
+            lost.iter().for_each(|place| free.set(*place, false));
+            let Some(places) = pick::best(&known.hall, &free, ask) else { return Err(no_block().into()) };
+            let basket = basket(known, &names(known, &places), &[])?;
+            match self.take(call, known, buyer, &basket).await {
+                Err(Error::Refused(Refusal::Conflict { conflicts, alternative })) => {
+                    let before = lost.len();
+                    let quicker = |lost: &Conflict| matches!(lost.reason, Reason::Taken | Reason::Sold | Reason::Blocked);
+                    let seats = conflicts.iter().filter(|lost| quicker(lost));
+                    lost.extend(seats.filter_map(|lost| known.hall.place(lost.seat.as_deref()?)));
+                    if lost.len() == before {
+                        return Err(Refusal::Conflict { conflicts, alternative }.into());
+                    }
+                }
+                other => return other,
+            }
+        }
+        Err(no_block().into())
+    }
+
+    /// The lease, then the row.
+    async fn take(&self, call: &Call, known: &Known, buyer: &Buyer, basket: &Basket) -> Result<HoldView, Error> {
+        let key = HoldKey::draw()?;
+        let pad = call.idem.as_ref().map(|idem| idem.pad);
+        let who = For {
+            buyer,
+            hold_id: HoldId(name("h_", self.clock().now())?),
+            key_hash: key.digest(),
+            sealed_key: pad.map_or_else(String::new, |pad| key.sealed(&pad)),
+            payment_ref: None,
+        };
+        match self.take_for(call, known, basket, who).await {
+            Ok(done) => {
+                let own = if done.replayed { None } else { Some(key) };
+                let unsealed = || Some(HoldKey::unsealed(&done.value.sealed_key, &pad?));
+                let key = own.or_else(unsealed);
+                Ok(HoldView { key, replayed: done.replayed, ..view(done.value.hold, done.now) })
+            }
+            // Perhaps it is our own first try that has the seats.
+            Err(Error::Refused(Refusal::Conflict { conflicts, alternative })) if call.idem.is_some() => {
+                let wait = self.clock().now().plus(JOIN);
+                self.clock().sleep_until(wait).await;
+                let stored = self.stored(call).await?;
+                stored.ok_or_else(|| Refusal::Conflict { conflicts, alternative }.into())
+            }
+            Err(error) => Err(error),
+        }
+    }
+
+    /// The lease, then the row, under given names.
+    pub(super) async fn take_for(
+        &self,
+        call: &Call,
+        known: &Known,
+        basket: &Basket,
+        who: For<'_>,
+    ) -> Result<Done<Opened>, Error> {
+        let settings = &known.event.settings;
+        let event = &known.event.event_id;
+        let (max_hold, pay) = (Duration::from_millis(settings.max_hold_ms), Duration::from_millis(settings.pay_ms));
+        let ttl = match who.payment_ref {
+            Some(_) => pay,
+            None => Duration::from_millis(settings.ttl_ms),
+        };
+        let span = Span { ttl: ttl + MARGIN, max_hold: Some(max_hold + pay + MARGIN), wait: Duration::ZERO };
+        let began = self.clock().now();
+        let lease = match self.lease(basket.resources(known), span, who.hold_id.as_str()).await? {
+            Taken::Granted(lease) => lease,
+            Taken::Held(resource) => return Err(self.taken(known, basket, &resource).into()),
+        };
+        let command = OpenHold {
+            event_id: event.clone(),
+            layout_version: known.event.layout_version,
+            hold_id: who.hold_id,
+            buyer: who.buyer.clone(),
+            key_hash: who.key_hash,
+            sealed_key: who.sealed_key,
+            seats: basket.seats.clone(),
+            areas: basket.areas.clone(),
+            lease: lease.clone(),
+            payment_ref: who.payment_ref,
+        };
+        let opened = self.0.ledger.open_hold(call.clone(), command).await;
+        match &opened {
+            Ok(done) if done.replayed => self.let_go(&lease).await,
+            Ok(done) => self.outlast(&done.value.hold, ttl, began).await?,
+            // The row may be there: then the lease is its own. If it is not, the lease lapses, or the sweeper ends it.
+            Err(Error::Indeterminate { .. }) => {}
+            Err(Error::Refused(Refusal::Conflict { conflicts, .. })) => {
+                self.learn_losses(known, conflicts);
+                self.let_go(&lease).await;
+            }
+            Err(_) => self.let_go(&lease).await,
+        }
+        opened
+    }
+
+    /// The row was slow: its end may be after the lease's. Push the lease, or give the row up.
+    async fn outlast(&self, hold: &HoldRow, ttl: Duration, began: leasehold::Time) -> Result<(), Error> {
+        if self.clock().now().since(began) < MARGIN {
+            return Ok(());
+        }
+        if self.extend(hold, ttl + MARGIN).await?.iter().all(Option::is_some) {
+            return Ok(());
+        }
+        let release = Release { hold_id: hold.hold_id.clone(), access: Access::Staff };
+        let _ = self.0.ledger.release(Call::by("office"), release).await;
+        Err(Error::Unavailable {
+            part: self.0.ledger.name(),
+            attempt: "opening a hold".into(),
+            source: "the ledger answered only after the lease on the seats had ended".into(),
+        })
+    }
+
+    /// Who lost by the engine's word: the resource it named, and whatever else is known not to be free.
+    fn taken(&self, known: &Known, basket: &Basket, resource: &str) -> Refusal {
+        let named = lease::what(&known.event.event_id, resource);
+        let now = self.clock().now();
+        let mut conflicts = Vec::new();
+        for seat in &basket.seats {
+            let reason = match known.state(&seat.id, now) {
+                _ if named.as_ref().is_some_and(|(is_seat, id)| *is_seat && *id == seat.id) => Reason::Taken,
+                Some(SeatState::Held | SeatState::Paying) => Reason::Taken,
+                Some(SeatState::Sold) => Reason::Sold,
+                Some(SeatState::Blocked) => Reason::Blocked,
+                Some(SeatState::Free) | None => continue,
+            };
+            conflicts.push(Conflict::seat(&seat.id, reason));
+        }
+        if let Some((false, area)) = named {
+            conflicts.push(Conflict::area(&area, Reason::Taken));
+        }
+        Refusal::Conflict { conflicts, alternative: None }
+    }
+
+    fn learn_losses(&self, known: &Known, conflicts: &[Conflict]) {
+        for lost in conflicts {
+            let state = match lost.reason {
+                Reason::Sold => SeatState::Sold,
+                Reason::Blocked => SeatState::Blocked,
+                _ => continue,
+            };
+            known.note(lost.seat.as_deref().into_iter(), state);
+        }
+    }
+}
+
+impl Basket {
+    pub(super) fn resources(&self, known: &Known) -> Vec<leasehold::engine::Want> {
+        let seats = self.seats.iter().map(|seat| seat.id.as_str());
+        lease::resources(&known.event.event_id, seats, &self.areas, |id| known.capacity(id))
+    }
+}
+
+/// What was asked for, with prices: sorted, each once, each in the layout.
+pub(super) fn basket(known: &Known, seats: &[String], areas: &[(String, u32)]) -> Result<Basket, Error> {
+    if seats.is_empty() && areas.is_empty() {
+        return Err(Error::Invalid("name at least one seat or area".into()));
+    }
+    if seats.len() + areas.len() > MOST {
+        return Err(Error::Invalid(format!("at most {MOST} seats and areas in one hold")));
+    }
+    let mut basket = Basket { seats: Vec::new(), areas: Vec::new() };
+    for id in seats {
+        let price = known.price(id).ok_or_else(|| Refusal::NoSeat(id.clone()))?;
+        basket.seats.push(Priced { id: id.clone(), price });
+    }
+    for (id, qty) in areas {
+        let area = known.area(id).ok_or_else(|| Refusal::NoSeat(id.clone()))?;
+        if *qty == 0 {
+            return Err(Error::Invalid(format!("qty of {id} must be at least 1")));
+        }
+        if *qty > area.capacity {
+            let conflicts = vec![Conflict::area(id, Reason::NoBlock)];
+            return Err(Refusal::Conflict { conflicts, alternative: None }.into());
+        }
+        basket.areas.push(PricedArea { id: id.clone(), qty: *qty, price: area.price });
+    }
+    basket.seats.sort_by(|a, b| a.id.cmp(&b.id));
+    basket.areas.sort_by(|a, b| a.id.cmp(&b.id));
+    let twice = basket.seats.windows(2).find(|pair| pair[0].id == pair[1].id).map(|pair| &pair[0].id);
+    let twice = twice.or_else(|| basket.areas.windows(2).find(|pair| pair[0].id == pair[1].id).map(|pair| &pair[0].id));
+    match twice {
+        Some(id) => Err(Error::Invalid(format!("{id} is named twice"))),
+        None => Ok(basket),
+    }
+}
+
+fn places(known: &Known, basket: &Basket) -> Vec<pick::Place> {
+    basket.seats.iter().filter_map(|seat| known.hall.place(&seat.id)).collect()
+}
+
+fn names(known: &Known, places: &[pick::Place]) -> Vec<String> {
+    places.iter().map(|place| known.hall.seat(*place).id.clone()).collect()
+}
+
+/// Seats as good as those of a hold, for late money.
+pub(super) fn instead(known: &Known, free: &pick::Free, hold: &HoldRow) -> Option<Vec<String>> {
+    let places: Vec<_> = hold.seats.iter().filter_map(|seat| known.hall.place(&seat.id)).collect();
+    if !hold.areas.is_empty() || places.len() != hold.seats.len() {
+        return None;
+    }
+    let found = pick::alternative(&known.hall, free, &places, known.event.settings.orphan_rule)?;
+    Some(names(known, &found))
+}

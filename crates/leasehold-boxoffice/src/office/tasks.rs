@@ -1,0 +1,190 @@
+//! What runs beside the requests: the sweeper and the sequencer, each under a lease of its own so that one of many
+//! offices does it, and the follower, in every office.
+//!
+//! Correctness depends on none of them: expiry is a predicate, and a number that is given late is late, not wrong.
+
+use std::collections::{HashMap, HashSet};
+use std::sync::atomic::Ordering::Relaxed;
+use std::time::Duration;
+
+use leasehold::Leasehold;
+use leasehold::engine::Resource;
+
+use super::Office;
+use super::lease::PREFIX;
+use crate::error::Error;
+use crate::model::{EventId, HoldState};
+
+/// Life of the leases of sweeper and sequencer: how long their work rests when a server dies.
+const LEASE: Duration = Duration::from_secs(5);
+/// How long to stand in line for one.
+const IN_LINE: Duration = Duration::from_secs(60);
+/// The most that is done in one transaction.
+const PORTION: usize = 500;
+/// How many sweeps until leases without rows are looked for, and until what is old is forgotten.
+const LOOK_EVERY: u64 = 5;
+const FORGET_EVERY: u64 = 3600;
+
+impl Office {
+    /// Runs sweeper, sequencer and follower until the future is dropped.
+    pub async fn run(&self) {
+        let sweeper = self.under_lease("sweeper", |office, turn| async move { office.sweep(turn).await });
+        let sequencer = self.under_lease("sequencer", |office, _| async move { office.sequence().await });
+        tokio::join!(sweeper, sequencer, self.run_follower());
+    }
+
+    async fn run_follower(&self) {
+        loop {
+            // What cannot be read now is read at the next turn; meanwhile the pictures grow old and are not believed.
+            let _ = self.follow().await;
+            self.pause(self.0.options.sequence_every).await;
+        }
+    }
+
+    async fn pause(&self, span: Duration) {
+        let at = self.clock().now().plus(span);
+        self.clock().sleep_until(at).await;
+    }
+
+    /// Does a piece of work again and again while a lease of this name is ours.
+    async fn under_lease<F, W>(&self, task: &str, work: W)
+    where
+        W: Fn(Office, u64) -> F,
+        F: Future<Output = Result<(), Error>>,
+    {
+        let client = Leasehold::with_engine(self.0.engine.clone(), self.0.options.clock.clone());
+        let every = if task == "sweeper" { self.0.options.sweep_every } else { self.0.options.sequence_every };
+        loop {
+            let ask = client.acquire(format!("boxoffice-{task}")).ttl(LEASE).wait(IN_LINE);
+            let Ok(lease) = ask.holder(self.0.options.name.clone()).await else {
+                self.pause(every.max(Duration::from_millis(100))).await;
+                continue;
+            };
+            let mut turn = 0;
+            loop {
+                turn += 1;
+                let piece = async {
+                    let _ = work(self.clone(), turn).await;
+                    self.pause(every).await;
+                };
+                tokio::select! {
+                    biased;
+                    _ = lease.lost() => break,
+                    () = piece => {}
+                }
+            }
+        }
+    }
+
+    /// Numbers what has no number yet, and tells those who follow here.
+    ///
+    /// # Errors
+    ///
+    /// The ledger could not be asked.
+    pub async fn sequence(&self) -> Result<(), Error> {
+        loop {
+            let numbered = self.0.ledger.sequence(PORTION).await?;
+            if numbered.is_empty() {
+                return Ok(());
+            }
+            let full = numbered.len() == PORTION;
+            self.follow().await?;
+            if !full {
+                return Ok(());
+            }
+        }
+    }
+
+    /// One sweep: ends what is over, lets its leases go, goes on with late money, looks for leases without a row.
+    ///
+    /// # Errors
+    ///
+    /// Engine or ledger could not be asked; the next sweep goes on.
+    pub async fn sweep(&self, turn: u64) -> Result<(), Error> {
+        let mut lag = 0;
+        loop {
+            let swept = self.0.ledger.lapse_due(PORTION).await?;
+            lag = lag.max(swept.lag_ms);
+            self.0.counts.expired.fetch_add(swept.holds.len() as u64, Relaxed);
+            for hold in &swept.holds {
+                self.let_go_all(&hold.leases).await;
+            }
+            if !swept.more {
+                break;
+            }
+        }
+        self.0.counts.lag_ms.store(lag, Relaxed);
+        self.climb_all().await?;
+        if turn % LOOK_EVERY == 1 {
+            self.count_holds().await?;
+            self.revoke_orphans().await?;
+        }
+        if turn % FORGET_EVERY == 0 {
+            let age = u64::try_from(self.0.options.retention.as_millis()).unwrap_or(u64::MAX);
+            self.0.ledger.forget_older_than(age).await?;
+        }
+        Ok(())
+    }
+
+    async fn count_holds(&self) -> Result<(), Error> {
+        let (mut active, mut paying) = (0, 0);
+        for event in self.0.ledger.events().await? {
+            let Some(snapshot) = self.0.ledger.snapshot(&event.event_id).await? else { continue };
+            let is_paying = |state: HoldState| state == HoldState::Paying;
+            paying += snapshot.holds.iter().filter(|hold| is_paying(hold.state)).count() as u64;
+            active += snapshot.holds.iter().filter(|hold| !is_paying(hold.state)).count() as u64;
+        }
+        self.0.counts.active.store(active, Relaxed);
+        self.0.counts.paying.store(paying, Relaxed);
+        Ok(())
+    }
+
+    /// Ends leases that have no row after some time: whoever took them is gone.
+    ///
+    /// # Errors
+    ///
+    /// Engine or ledger could not be asked.
+    pub async fn revoke_orphans(&self) -> Result<(), Error> {
+        let client = Leasehold::with_engine(self.0.engine.clone(), self.0.options.clock.clone());
+        let resources = client.list(PREFIX).await.map_err(Error::engine)?;
+        let mut by_event: HashMap<EventId, Vec<Resource>> = HashMap::new();
+        for resource in resources {
+            let event = resource.name[PREFIX.len()..].split('/').next().unwrap_or_default();
+            by_event.entry(EventId(event.into())).or_default().push(resource);
+        }
+        let age = self.0.options.orphan_lease_after;
+        for (event, resources) in by_event {
+            let old: Vec<Resource> = resources.into_iter().filter(|r| r.holders.iter().any(|h| h.since >= age)).collect();
+            let tokens: Vec<u64> = old.iter().flat_map(tokens_of).collect();
+            if tokens.is_empty() {
+                continue;
+            }
+            let known: HashSet<u64> = self.0.ledger.known_tokens(&event, &tokens).await?.into_iter().collect();
+            // A revoke ends every lease on a resource: only where none of them has a row.
+            let orphans = old.iter().filter(|resource| {
+                resource.holders.iter().all(|held| held.since >= age)
+                    && tokens_of(resource).all(|token| !known.contains(&token))
+            });
+            for orphan in orphans {
+                self.revoke_orphan(&client, orphan).await?;
+            }
+        }
+        Ok(())
+    }
+
+    async fn revoke_orphan(&self, client: &Leasehold, orphan: &Resource) -> Result<(), Error> {
+        // Looked at once more: if it passed to somebody else meanwhile, it is no orphan.
+        let current = client.inspect(&orphan.name).await.map_err(Error::engine)?;
+        let same = current.is_some_and(|current| tokens_of(&current).eq(tokens_of(orphan)));
+        if same {
+            let ended = client.revoke(&orphan.name, "a lease of the box office without a hold").await;
+            let ended = ended.map_err(Error::engine)?;
+            self.0.counts.orphan_leases.fetch_add(ended as u64, Relaxed);
+        }
+        Ok(())
+    }
+}
+
+fn tokens_of(resource: &Resource) -> impl Iterator<Item = u64> + '_ {
+    resource.holders.iter().filter_map(|held| Some(held.token?.get()))
+}

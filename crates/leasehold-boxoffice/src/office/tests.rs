@@ -1,0 +1,112 @@
+//! An office over a real embedded engine and a real SQLite file, under a clock set by hand.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use leasehold::engine::embedded::{self, Embedded};
+use leasehold::testkit::ManualClock;
+
+use super::*;
+use crate::layout::{Area, Layout, Seat};
+use crate::ledger::Sqlite;
+use crate::model::check::Check;
+
+mod crash;
+mod flow;
+mod ladder;
+mod several;
+mod staff;
+
+/// Two rows of ten seats at 45.00 and 30.00, and a floor for five.
+pub(super) fn hall() -> Layout {
+    let row = |row: &'static str, price| {
+        (1..=10).map(move |number| Seat {
+            id: format!("{row}-{number}"),
+            section: "stalls".into(),
+            row: row.into(),
+            number,
+            price,
+        })
+    };
+    let seats = row("A", 4500).chain(row("B", 3000)).collect();
+    Layout { seats, areas: vec![Area { id: "floor".into(), capacity: 5, price: 2000 }] }
+}
+
+/// A box office with an event on sale.
+pub(super) struct House {
+    pub(super) clock: ManualClock,
+    pub(super) engine: Arc<dyn Engine>,
+    pub(super) ledger: Arc<dyn Ledger>,
+    pub(super) office: Office,
+    pub(super) event: EventId,
+    _dir: tempfile::TempDir,
+}
+
+impl House {
+    pub(super) async fn open() -> Self {
+        Self::with(|_| {}).await
+    }
+
+    pub(super) async fn with(change: impl FnOnce(&mut EventSettings)) -> Self {
+        let (clock, dir) = (ManualClock::new(), tempfile::tempdir().unwrap());
+        clock.advance(Duration::from_secs(1000));
+        let options = embedded::Options { clock: clock.shared(), ..Default::default() };
+        let engine: Arc<dyn Engine> = Embedded::open(dir.path().join("engine"), options).await.unwrap();
+        let ledger: Arc<dyn Ledger> = Sqlite::open(dir.path().join("ledger.db"), clock.shared()).await.unwrap();
+        let office = office(&engine, &ledger, &clock);
+        let mut settings = EventSettings::named("Gala");
+        change(&mut settings);
+        let event = office.create_event(Call::by("staff"), settings, hall()).await.unwrap().event_id;
+        Self { clock, engine, ledger, office, event, _dir: dir }
+    }
+
+    /// Another office over the same engine and ledger.
+    pub(super) fn another(&self) -> Office {
+        office(&self.engine, &self.ledger, &self.clock)
+    }
+
+    pub(super) async fn hold(&self, buyer: &str, seats: &[&str]) -> Result<HoldView, Error> {
+        let seats = seats.iter().map(|seat| (*seat).into()).collect();
+        self.office.hold(Call::by(buyer), &self.event, buyer.into(), Want::These { seats, areas: vec![] }).await
+    }
+
+    pub(super) async fn check(&self) {
+        self.office.sequence().await.unwrap();
+        let broken: Vec<Check> =
+            self.office.invariants(&self.event).await.unwrap().into_iter().filter(|check| !check.ok).collect();
+        assert!(broken.is_empty(), "{broken:#?}");
+    }
+
+    /// How many leases the engine has on the event's seats.
+    pub(super) async fn leases(&self) -> usize {
+        let query = leasehold::engine::Query { prefix: lease::PREFIX.into(), after: None, limit: 1000 };
+        self.engine.list(query).await.unwrap().len()
+    }
+}
+
+fn office(engine: &Arc<dyn Engine>, ledger: &Arc<dyn Ledger>, clock: &ManualClock) -> Office {
+    let options = Options { clock: clock.shared(), ..Options::default() };
+    Office::new(engine.clone(), ledger.clone(), options).unwrap()
+}
+
+pub(super) fn key(view: &HoldView) -> Access {
+    Access::key(view.key.as_ref().unwrap().expose())
+}
+
+/// The refusal; a panic for anything else.
+pub(super) fn refused<T: std::fmt::Debug>(answer: Result<T, Error>) -> Refusal {
+    match answer {
+        Err(Error::Refused(refusal)) => refusal,
+        other => panic!("{other:?}"),
+    }
+}
+
+/// Seats lost and why.
+pub(super) fn lost<T: std::fmt::Debug>(answer: Result<T, Error>) -> Vec<(String, Reason)> {
+    let Refusal::Conflict { conflicts, .. } = refused(answer) else { panic!("not a conflict") };
+    conflicts.into_iter().map(|lost| (lost.seat.or(lost.area).unwrap_or_default(), lost.reason)).collect()
+}
+
+pub(super) fn seconds(seconds: u64) -> Duration {
+    Duration::from_secs(seconds)
+}

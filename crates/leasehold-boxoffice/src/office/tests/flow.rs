@@ -1,0 +1,274 @@
+//! From click to sale, and what is in the way.
+
+use super::*;
+
+/// Goal: hold, pay, confirm: the seats are the buyer's, and the engine forgets them.
+#[tokio::test]
+async fn a_hold_becomes_an_order() {
+    let house = House::open().await;
+    let held = house.hold("ada", &["A-2", "A-1"]).await.unwrap();
+    assert_eq!((held.remaining_ms, held.renewable_ms, held.total), (300_000, 900_000, 9000));
+    assert_eq!(held.hold.seats.iter().map(|seat| seat.id.as_str()).collect::<Vec<_>>(), ["A-1", "A-2"]);
+    assert_eq!(held.hold.seats[0].token, held.hold.seats[1].token);
+    assert_eq!(house.leases().await, 2);
+
+    let (id, access) = (held.hold.hold_id.clone(), key(&held));
+    let paying = house.office.pay(Call::by("ada"), &id, access.clone(), "pi_1").await.unwrap();
+    assert_eq!((paying.hold.state, paying.remaining_ms), (HoldState::Paying, 600_000));
+    assert_eq!(refused(house.office.release(Call::by("ada"), &id, access.clone()).await), Refusal::Paying);
+    let order = house.office.confirm(Call::by("ada"), &id, access.clone(), "pi_1").await.unwrap();
+    assert_eq!((order.total, order.seats.len(), order.late), (9000, 2, false));
+    assert_eq!(order.seats[0].token, held.hold.seats[0].token, "the token goes from hold to sale");
+    assert_eq!(house.leases().await, 0);
+
+    let again = house.office.confirm(Call::by("ada"), &id, access.clone(), "pi_1").await.unwrap();
+    assert_eq!(again, order);
+    assert_eq!(refused(house.office.confirm(Call::by("ada"), &id, access, "pi_2").await), Refusal::PaymentMismatch);
+    assert_eq!(lost(house.hold("bob", &["A-1", "A-3"]).await), [("A-1".into(), Reason::Sold)]);
+    assert_eq!(house.leases().await, 0, "a refused hold leaves no lease");
+    house.check().await;
+}
+
+/// Goal: a loser is told which seat and why, is offered others, and never gets to the ledger.
+#[tokio::test]
+async fn a_loser_is_told_and_offered_others() {
+    let house = House::open().await;
+    house.hold("ada", &["A-5", "A-6"]).await.unwrap();
+    let Refusal::Conflict { conflicts, alternative } = refused(house.hold("bob", &["A-6", "A-7"]).await) else { panic!() };
+    assert_eq!(conflicts, [Conflict::seat("A-6", Reason::Taken)]);
+    assert_eq!(alternative, Some(vec!["A-7".into(), "A-8".into()]));
+    assert_eq!(house.office.metrics().conflicts_total[0], 1);
+    house.check().await;
+}
+
+/// Goal: expiry is a predicate. Method: nobody sweeps; at the last millisecond the seat is ada's, then bob's.
+#[tokio::test]
+async fn an_abandoned_hold_frees_itself_without_a_sweeper() {
+    let house = House::open().await;
+    let ada = house.hold("ada", &["A-1"]).await.unwrap();
+    house.clock.advance(Duration::from_millis(299_999));
+    assert_eq!(lost(house.hold("bob", &["A-1"]).await), [("A-1".into(), Reason::Taken)]);
+    house.clock.advance(Duration::from_millis(1));
+    let view = house.office.hold_view(&ada.hold.hold_id, key(&ada)).await.unwrap();
+    assert_eq!((view.hold.state, view.remaining_ms), (HoldState::Lapsed, 0));
+    // The lease outlives the row by five seconds, unless somebody sweeps.
+    house.clock.advance(seconds(5));
+    let bob = house.hold("bob", &["A-1"]).await.unwrap();
+    assert!(bob.hold.seats[0].token > ada.hold.seats[0].token);
+    let late = house.office.confirm(Call::by("ada"), &ada.hold.hold_id, key(&ada), "pi_1").await;
+    assert_eq!(refused(late), Refusal::Ended(HoldState::Lapsed));
+    assert_eq!(refused(house.office.renew(Call::by("ada"), &ada.hold.hold_id, key(&ada)).await), Refusal::Ended(HoldState::Lapsed));
+    house.check().await;
+}
+
+/// Goal: the sweeper lets the seat go at once, and its lag is visible.
+#[tokio::test]
+async fn the_sweeper_lets_go_of_leases() {
+    let house = House::open().await;
+    house.hold("ada", &["A-1"]).await.unwrap();
+    house.clock.advance(seconds(302));
+    house.office.sweep(2).await.unwrap();
+    assert_eq!(house.leases().await, 0);
+    let metrics = house.office.metrics();
+    assert_eq!((metrics.expired_total, metrics.sweeper_lag_seconds), (1, 2.0));
+    house.check().await;
+}
+
+/// Goal: renewals keep the token and stop at the cap, counted from the first grab.
+#[tokio::test]
+async fn renewals_stop_at_the_cap() {
+    let house = House::open().await;
+    let ada = house.hold("ada", &["A-1"]).await.unwrap();
+    let mut left = Vec::new();
+    for _ in 0..4 {
+        house.clock.advance(seconds(250));
+        match house.office.renew(Call::by("ada"), &ada.hold.hold_id, key(&ada)).await {
+            Ok(view) => left.push(view.remaining_ms),
+            Err(error) => assert_eq!(error.code(), "expired"),
+        }
+    }
+    assert_eq!(left, [300_000, 300_000, 150_000]);
+    house.check().await;
+}
+
+/// Goal: the row's end never exceeds the lease's, and paying is safe to its deadline.
+#[tokio::test]
+async fn paying_is_safe_until_its_deadline() {
+    let house = House::open().await;
+    let ada = house.hold("ada", &["A-1"]).await.unwrap();
+    house.clock.advance(seconds(299));
+    house.office.pay(Call::by("ada"), &ada.hold.hold_id, key(&ada), "pi_1").await.unwrap();
+    house.clock.advance(seconds(599));
+    house.office.sweep(2).await.unwrap();
+    assert_eq!(lost(house.hold("bob", &["A-1"]).await), [("A-1".into(), Reason::Taken)]);
+    let order = house.office.confirm(Call::by("ada"), &ada.hold.hold_id, key(&ada), "pi_1").await.unwrap();
+    assert!(!order.late);
+    house.check().await;
+}
+
+/// Goal: a decline returns to active while time is left, with the lease cut back; else the hold has lapsed.
+#[tokio::test]
+async fn a_decline_returns_to_active_if_time_is_left() {
+    let house = House::open().await;
+    let ada = house.hold("ada", &["A-1"]).await.unwrap();
+    let (id, access) = (ada.hold.hold_id.clone(), key(&ada));
+    house.office.pay(Call::by("ada"), &id, access.clone(), "pi_1").await.unwrap();
+    house.clock.advance(seconds(100));
+    let view = house.office.decline(Call::by("ada"), &id, access.clone(), "pi_1").await.unwrap();
+    assert_eq!((view.hold.state, view.remaining_ms), (HoldState::Active, 200_000));
+    house.clock.advance(seconds(205));
+    house.hold("bob", &["A-1"]).await.unwrap();
+    let bob = house.hold("bob", &["A-2"]).await.unwrap();
+    house.office.pay(Call::by("bob"), &bob.hold.hold_id, key(&bob), "pi_2").await.unwrap();
+    house.clock.advance(seconds(301));
+    let view = house.office.decline(Call::by("bob"), &bob.hold.hold_id, key(&bob), "pi_2").await.unwrap();
+    assert_eq!(view.hold.state, HoldState::Lapsed);
+    house.hold("cyd", &["A-2"]).await.unwrap();
+    house.check().await;
+}
+
+/// Goal: a wrong key and an unknown hold are the same answer, and change nothing.
+#[tokio::test]
+async fn only_the_key_opens_a_hold() {
+    let house = House::open().await;
+    let ada = house.hold("ada", &["A-1"]).await.unwrap();
+    let (id, wrong) = (ada.hold.hold_id.clone(), Access::key("00000000000000000000000000000000"));
+    let no = Refusal::NoHold(id.clone());
+    assert_eq!(refused(house.office.hold_view(&id, wrong.clone()).await), no);
+    assert_eq!(refused(house.office.renew(Call::by("bob"), &id, wrong.clone()).await), no);
+    assert_eq!(refused(house.office.pay(Call::by("bob"), &id, wrong.clone(), "p").await), no);
+    assert_eq!(refused(house.office.confirm(Call::by("bob"), &id, wrong.clone(), "p").await), no);
+    assert_eq!(refused(house.office.release(Call::by("bob"), &id, wrong).await), no);
+    house.office.release(Call::by("boxoffice"), &id, Access::Staff).await.unwrap();
+    house.check().await;
+}
+
+/// Goal: with an idempotency key a retry gets the same hold and the same key; another body is refused; a refusal is
+/// not stored.
+#[tokio::test]
+async fn a_retried_hold_is_the_same_hold() {
+    let house = House::open().await;
+    let want = |seat: &str| Want::These { seats: vec![seat.into()], areas: vec![] };
+    let call = |body: &[u8]| Call { actor: "ada".into(), idem: Some(Idem::derive("ada", "k-1", body)) };
+    let first = house.office.hold(call(b"A-1"), &house.event, "ada".into(), want("A-1")).await.unwrap();
+    house.clock.advance(seconds(10));
+    let other = house.another();
+    let again = other.hold(call(b"A-1"), &house.event, "ada".into(), want("A-1")).await.unwrap();
+    assert_eq!((again.hold.hold_id.clone(), again.key.clone()), (first.hold.hold_id.clone(), first.key.clone()));
+    assert_eq!((again.replayed, again.remaining_ms), (true, 290_000));
+    let mismatch = house.office.hold(call(b"A-2"), &house.event, "ada".into(), want("A-2")).await;
+    assert_eq!(refused(mismatch), Refusal::Mismatch);
+
+    let call = || Call { actor: "bob".into(), idem: Some(Idem::derive("bob", "k-1", b"A-1")) };
+    let (office, event) = (house.office.clone(), house.event.clone());
+    let refused_first = tokio::spawn(async move { office.hold(call(), &event, "bob".into(), want("A-1")).await });
+    // The office waits a moment for a first try that is under way: by the clock set by hand.
+    while !refused_first.is_finished() {
+        house.clock.advance(Duration::from_millis(50));
+        tokio::task::yield_now().await;
+    }
+    assert_eq!(lost(refused_first.await.unwrap()), [("A-1".into(), Reason::Taken)]);
+    house.office.release(Call::by("ada"), &first.hold.hold_id, key(&first)).await.unwrap();
+    let bob = house.office.hold(call(), &house.event, "bob".into(), want("A-1")).await.unwrap();
+    assert!(!bob.replayed);
+    house.check().await;
+}
+
+/// Goal: the limit of a buyer counts what is held and what is sold, over all requests.
+#[tokio::test]
+async fn the_limit_counts_held_and_sold() {
+    let house = House::with(|settings| settings.per_buyer = 3).await;
+    let first = house.hold("ada", &["A-1", "A-2"]).await.unwrap();
+    house.office.confirm(Call::by("ada"), &first.hold.hold_id, key(&first), "free").await.unwrap();
+    house.hold("ada", &["A-3"]).await.unwrap();
+    assert_eq!(lost(house.hold("ada", &["A-4"]).await), [("A-4".into(), Reason::BuyerLimit)]);
+    // What lapsed no longer counts, although nobody has swept.
+    house.clock.advance(seconds(300));
+    house.hold("ada", &["A-4"]).await.unwrap();
+    house.check().await;
+}
+
+/// Goal: an area is never oversold, and what lapsed is for sale again without a sweeper.
+#[tokio::test]
+async fn an_area_is_never_oversold() {
+    let house = House::open().await;
+    let floor = |qty| Want::These { seats: vec!["B-1".into()], areas: vec![("floor".into(), qty)] };
+    let places = |qty| Want::These { seats: vec![], areas: vec![("floor".into(), qty)] };
+    let ada = house.office.hold(Call::by("ada"), &house.event, "ada".into(), floor(3)).await.unwrap();
+    assert_eq!(ada.total, 3000 + 3 * 2000);
+    let bob = house.office.hold(Call::by("bob"), &house.event, "bob".into(), places(3)).await;
+    assert_eq!(lost(bob), [("floor".into(), Reason::Taken)]);
+    house.office.confirm(Call::by("ada"), &ada.hold.hold_id, key(&ada), "pi").await.unwrap();
+    let bob = house.office.hold(Call::by("bob"), &house.event, "bob".into(), places(3)).await;
+    assert_eq!(lost(bob), [("floor".into(), Reason::Sold)]);
+    house.office.hold(Call::by("bob"), &house.event, "bob".into(), places(2)).await.unwrap();
+    house.clock.advance(seconds(305));
+    house.office.hold(Call::by("cyd"), &house.event, "cyd".into(), places(2)).await.unwrap();
+    house.check().await;
+}
+
+/// Goal: who lets holds lapse again and again gets less time; who buys is forgiven.
+#[tokio::test]
+async fn repeated_lapses_shorten_the_ttl() {
+    let house = House::open().await;
+    let mut given = Vec::new();
+    for _ in 0..7 {
+        let held = house.hold("ada", &["A-1"]).await.unwrap();
+        given.push(held.remaining_ms / 1000);
+        house.clock.advance(seconds(305));
+    }
+    assert_eq!(given, [300, 300, 300, 150, 75, 37, 30]);
+    let held = house.hold("ada", &["A-1"]).await.unwrap();
+    house.office.confirm(Call::by("ada"), &held.hold.hold_id, key(&held), "pi").await.unwrap();
+    assert_eq!(house.hold("ada", &["A-2"]).await.unwrap().remaining_ms, 300_000);
+    house.check().await;
+}
+
+/// Goal: the best available is what is sold; somebody quicker is picked around; none together is said so.
+#[tokio::test]
+async fn best_available_picks_around_the_quicker() {
+    let house = House::open().await;
+    let best = |qty, adjacent| Want::Best { qty, section: None, adjacent };
+    let ada = house.office.hold(Call::by("ada"), &house.event, "ada".into(), best(4, true)).await.unwrap();
+    assert_eq!(ada.hold.seats.len(), 4);
+    // Another office has seen nothing of it, and its picture is from before.
+    let bob = house.another().hold(Call::by("bob"), &house.event, "bob".into(), best(4, true)).await.unwrap();
+    assert_eq!(bob.hold.seats.len(), 4);
+    for buyer in ["cyd", "dan"] {
+        house.office.hold(Call::by(buyer), &house.event, buyer.into(), best(3, true)).await.unwrap();
+    }
+    let eve = house.office.hold(Call::by("eve"), &house.event, "eve".into(), best(8, true)).await;
+    assert_eq!(lost(eve), [(String::new(), Reason::NoBlock)]);
+    house.check().await;
+}
+
+/// Goal: with the orphan rule a choice that leaves one seat alone is refused with a better one, and never costs a sale.
+#[tokio::test]
+async fn the_orphan_rule_offers_a_better_choice() {
+    let house = House::with(|settings| settings.orphan_rule = true).await;
+    let Refusal::Conflict { conflicts, alternative } = refused(house.hold("ada", &["A-2"]).await) else { panic!() };
+    assert_eq!(conflicts, [Conflict::seat("A-2", Reason::Orphan)]);
+    let offered = alternative.unwrap();
+    let offered: Vec<&str> = offered.iter().map(String::as_str).collect();
+    house.hold("ada", &offered).await.unwrap();
+    house.check().await;
+}
+
+/// Goal: bad input gets a clear answer, and nothing is taken.
+#[tokio::test]
+async fn bad_input_is_named() {
+    let house = House::open().await;
+    assert_eq!(refused(house.hold("ada", &["Z-9"]).await), Refusal::NoSeat("Z-9".into()));
+    assert!(matches!(house.hold("ada", &["A-1", "A-1"]).await, Err(Error::Invalid(_))));
+    assert!(matches!(house.hold("ada", &[]).await, Err(Error::Invalid(_))));
+    assert!(matches!(house.hold("", &["A-1"]).await, Err(Error::Invalid(_))));
+    let nowhere = house.office.hold(
+        Call::by("ada"),
+        &"ev_none".into(),
+        "ada".into(),
+        Want::These { seats: vec!["A-1".into()], areas: vec![] },
+    );
+    assert_eq!(refused(nowhere.await), Refusal::NoEvent("ev_none".into()));
+    assert_eq!(house.leases().await, 0);
+    house.check().await;
+}

@@ -1,0 +1,172 @@
+//! What is asked of an office, and what it answers, in the words of REST.
+
+use std::collections::BTreeMap;
+
+use serde::{Deserialize, Serialize};
+
+use super::secret::HoldKey;
+use crate::model::*;
+
+/// What a buyer wants.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Want {
+    /// These seats, and so many places of these areas.
+    These {
+        /// Ids of seats.
+        seats: Vec<String>,
+        /// Areas, and how many places.
+        areas: Vec<(String, u32)>,
+    },
+    /// The best there is.
+    Best {
+        /// How many.
+        qty: u32,
+        /// Only in this section.
+        section: Option<String>,
+        /// Side by side in one row, or not at all.
+        adjacent: bool,
+    },
+}
+
+/// What shall be other about a hold.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Change {
+    /// Seats to take as well.
+    pub add: Vec<String>,
+    /// Seats to give up.
+    pub remove: Vec<String>,
+    /// Places of areas to take as well; an area that is in the hold already must be removed first.
+    pub add_areas: Vec<(String, u32)>,
+    /// Areas to give up, with all their places.
+    pub remove_areas: Vec<String>,
+}
+
+/// A hold as its buyer sees it.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct HoldView {
+    /// The row; its state is the one at this moment.
+    pub hold: HoldRow,
+    /// The buyer's secret: only in the answer that made the hold.
+    pub key: Option<HoldKey>,
+    /// Time left, by the ledger's clock.
+    pub remaining_ms: u64,
+    /// How far renewals can still push the end, from now.
+    pub renewable_ms: u64,
+    /// In minor units.
+    pub total: u64,
+    /// What it became.
+    pub order_id: Option<OrderId>,
+    /// What became of money that came late for it.
+    pub resolution: Option<Resolution>,
+    /// It is the stored answer of an earlier call.
+    pub replayed: bool,
+}
+
+/// A hold as staff sees it.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct StaffHold {
+    /// The row.
+    pub hold: HoldRow,
+    /// How long ago the first grab was.
+    pub age_ms: u64,
+    /// Time left.
+    pub remaining_ms: u64,
+}
+
+/// How many seats are what.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Totals {
+    /// All.
+    pub seats: u64,
+    /// For whoever comes.
+    pub free: u64,
+    /// In holds.
+    pub held: u64,
+    /// In holds, with money on its way.
+    pub paying: u64,
+    /// In orders.
+    pub sold: u64,
+    /// Kept by the house.
+    pub blocked: u64,
+}
+
+/// An event as everybody may see it: only what is not free is listed.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Availability {
+    /// Apply entries after this number, and the picture stays right.
+    pub seq: u64,
+    /// Seats that are not free.
+    pub seats: Vec<SeatNow>,
+    /// Every area.
+    pub areas: Vec<AreaNow>,
+    /// How many are what.
+    pub totals: Totals,
+}
+
+/// What a provider says of a payment.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct PaymentMessage {
+    /// The provider's name for this message: a second one of the same name changes nothing.
+    pub id: String,
+    /// The payment.
+    pub payment_ref: String,
+    /// The hold it is for, from the payment's metadata.
+    pub hold_id: HoldId,
+    /// Whether the money came.
+    pub succeeded: bool,
+    /// What was paid for, with its tokens; empty: whatever the hold has.
+    pub tokens: Vec<(String, u64)>,
+}
+
+/// What a message came to.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum PaymentOutcome {
+    /// An order, new or known.
+    Order(OrderRow),
+    /// The payment was declined, and the hold is this now.
+    Declined(HoldState),
+    /// The money came late.
+    Late(Resolution),
+    /// Nothing is to be done: it was heard before, or it is overtaken by events.
+    Ignored,
+}
+
+/// Money and seats of an event.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Report {
+    /// Seats, in all.
+    pub totals: Totals,
+    /// Seats by section.
+    pub sections: BTreeMap<String, Totals>,
+    /// Every area.
+    pub areas: Vec<AreaNow>,
+    /// Money and counts.
+    pub takings: Takings,
+    /// Of which currency.
+    pub currency: String,
+}
+
+/// What an office counted since it was opened, and what stands now.
+#[derive(Clone, Debug, Default, PartialEq)]
+pub struct Metrics {
+    /// Live holds by state, as of the last sweep: active, paying.
+    pub active: u64,
+    /// See `active`.
+    pub paying: u64,
+    /// Holds that ended by time, seen by this office's sweeper.
+    pub expired_total: u64,
+    /// Refused seats and areas by reason, in the order of [`Reason::ALL`].
+    pub conflicts_total: [u64; 7],
+    /// Confirms that were refused at the last moment, by code: `stale_token`, `expired`.
+    pub sale_conflicts_total: [u64; 2],
+    /// Renewals that did not succeed.
+    pub renew_failures_total: u64,
+    /// How late the last sweep found the oldest hold, in seconds.
+    pub sweeper_lag_seconds: f64,
+    /// Leases without a row that were revoked.
+    pub orphan_leases_total: u64,
+    /// Holds made.
+    pub holds_total: u64,
+    /// Orders made.
+    pub sales_total: u64,
+}

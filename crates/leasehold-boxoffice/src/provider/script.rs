@@ -1,0 +1,122 @@
+//! How the provider of demos and tests behaves: what it tells, how often, when. Pure: somebody else sends it.
+
+use std::time::Duration;
+
+use serde::{Deserialize, Serialize};
+
+use super::{Callback, Outcome, SeatToken};
+
+/// What the buyer's bank does.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Act {
+    /// The money is taken, and told at once.
+    Approve,
+    /// The card is declined.
+    Decline,
+    /// The money is taken, and told after some seconds.
+    Slow,
+    /// It is told three times: twice by the same id, once by another.
+    Duplicate,
+    /// A first try is declined and a second one taken, and the decline arrives last.
+    OutOfOrder,
+    /// It is told when the pay deadline is over.
+    Late,
+}
+
+impl Act {
+    /// Every way there is.
+    pub const ALL: [Self; 6] =
+        [Self::Approve, Self::Decline, Self::Slow, Self::Duplicate, Self::OutOfOrder, Self::Late];
+}
+
+/// What a buyer pays for.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Payment {
+    /// The payment.
+    pub payment_ref: String,
+    /// For which hold.
+    pub hold_id: String,
+    /// In minor units.
+    pub amount: u64,
+    /// The seats and their tokens.
+    pub tokens: Vec<SeatToken>,
+    /// How long the pay deadline is away, in milliseconds.
+    pub remaining_ms: u64,
+}
+
+/// After a moment: no bank answers at once.
+const MOMENT: Duration = Duration::from_millis(250);
+/// Longer than a buyer likes to look at a wheel that turns.
+const SLOW: Duration = Duration::from_secs(6);
+
+/// What is told, each after a pause counted from the payment, in the order in which it is sent.
+#[must_use]
+pub fn plan(payment: &Payment, act: Act) -> Vec<(Duration, Callback)> {
+    let tell = |nth: u32, outcome: Outcome| Callback {
+        callback_id: format!("cb_{}_{nth}", payment.payment_ref),
+        payment_ref: payment.payment_ref.clone(),
+        hold_id: payment.hold_id.clone(),
+        outcome,
+        amount: payment.amount,
+        tokens: payment.tokens.clone(),
+        at: String::new(),
+    };
+    let late = Duration::from_millis(payment.remaining_ms).saturating_add(Duration::from_secs(2));
+    match act {
+        Act::Approve => vec![(MOMENT, tell(1, Outcome::Captured))],
+        Act::Decline => vec![(MOMENT, tell(1, Outcome::Declined))],
+        Act::Slow => vec![(SLOW, tell(1, Outcome::Captured))],
+        Act::Duplicate => vec![
+            (MOMENT, tell(1, Outcome::Captured)),
+            (MOMENT, tell(1, Outcome::Captured)),
+            (MOMENT * 2, tell(2, Outcome::Captured)),
+        ],
+        Act::OutOfOrder => vec![(MOMENT, tell(2, Outcome::Captured)), (MOMENT * 2, tell(1, Outcome::Declined))],
+        Act::Late => vec![(late, tell(1, Outcome::Captured))],
+    }
+}
+
+/// What is told when money went back.
+#[must_use]
+pub fn refunded(payment: &Payment, refund_id: &str, amount: u64) -> Callback {
+    Callback {
+        callback_id: format!("cb_{refund_id}"),
+        payment_ref: payment.payment_ref.clone(),
+        hold_id: payment.hold_id.clone(),
+        outcome: Outcome::Refunded,
+        amount,
+        tokens: payment.tokens.clone(),
+        at: String::new(),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Goal: every way of behaving is what its name says.
+    #[test]
+    fn plans_are_what_they_are_called() {
+        let payment = Payment {
+            payment_ref: "pi_1".into(),
+            hold_id: "h".into(),
+            amount: 5,
+            tokens: Vec::new(),
+            remaining_ms: 60_000,
+        };
+        for act in Act::ALL {
+            let plan = plan(&payment, act);
+            assert!(plan.windows(2).all(|pair| pair[0].0 <= pair[1].0), "{act:?} is sent in order");
+            assert!(plan.iter().all(|(_, told)| told.amount == 5 && told.payment_ref == "pi_1"));
+            let ids: Vec<&str> = plan.iter().map(|(_, told)| told.callback_id.as_str()).collect();
+            match act {
+                Act::Duplicate => assert!(ids.len() == 3 && ids[0] == ids[1] && ids[1] != ids[2]),
+                Act::OutOfOrder => assert!(ids == ["cb_pi_1_2", "cb_pi_1_1"] && plan[1].1.outcome == Outcome::Declined),
+                Act::Late => assert!(plan[0].0 > Duration::from_secs(60)),
+                _ => assert_eq!(ids.len(), 1),
+            }
+        }
+        assert_eq!(serde_json::to_string(&Act::OutOfOrder).unwrap(), "\"out_of_order\"");
+    }
+}
