@@ -24,7 +24,8 @@ pub(super) fn snapshot(found: Found, now: Moment) -> Snapshot {
     let Found { event, mut holds, sold, blocks, areas, seq } = found;
     holds.retain(|hold| hold.is_live(now));
     let mut seats: BTreeMap<String, SeatNow> = BTreeMap::new();
-    let bare = |id: &str, state| SeatNow { id: id.into(), state, hold_id: None, order_id: None, token: None, reason: None };
+    let bare =
+        |id: &str, state| SeatNow { id: id.into(), state, hold_id: None, order_id: None, token: None, reason: None };
     for hold in &holds {
         let state = if hold.state == HoldState::Paying { SeatState::Paying } else { SeatState::Held };
         for seat in &hold.seats {

@@ -69,6 +69,9 @@ pub struct AreaFree {
     pub id: String,
     /// How many are free.
     pub free: u32,
+    /// How many more, or less, are taken by what happened.
+    #[serde(default)]
+    pub delta: i64,
 }
 
 /// One thing that happened. Written in the same transaction as the change; numbered after commit.
@@ -103,6 +106,9 @@ pub struct Entry {
     /// Which areas, and what is left of them.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub areas: Vec<AreaFree>,
+    /// When the hold is over, if it goes on.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub until: Option<Moment>,
     /// Why, in somebody's words.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub reason: Option<String>,

@@ -16,7 +16,7 @@
 //!
 //! `ids` and `event` (the words), `hold` and `order` (rows), `entry` (what is told afterwards), `refusal` (the noes),
 //! `command` (what can be asked), `facts` and `write` (what a ledger loads and stores), `decide` (the machine),
-//! `check` (the invariants, proven from a dump of the data).
+//! `check` (the invariants, proven from a dump of the data), `history` (the same, proven from what was told).
 
 pub mod check;
 pub mod command;
@@ -24,6 +24,7 @@ pub mod decide;
 pub mod entry;
 pub mod event;
 pub mod facts;
+pub mod history;
 pub mod hold;
 pub mod ids;
 pub mod order;

@@ -102,7 +102,7 @@ pub enum Write {
     Money(Box<MoneyRow>),
     /// A message of the provider was acted upon.
     Callback(String),
-    /// Tell it. The ledger fills in the wall clock and, after all other writes, how much of each area is free.
+    /// Tell it. The ledger fills in the wall clock, and how much of each area is free after the writes before this one.
     Tell(Box<Entry>),
 }
 

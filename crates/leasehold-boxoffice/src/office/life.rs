@@ -143,7 +143,10 @@ impl Office {
             false => Basket { seats: Vec::new(), areas: Vec::new() },
         };
         if let Some(again) = added.areas.iter().find(|area| row.areas.iter().any(|held| held.id == area.id)) {
-            return Err(Error::Invalid(format!("{} is in the hold already: remove it in another change first", again.id)));
+            return Err(Error::Invalid(format!(
+                "{} is in the hold already: remove it in another change first",
+                again.id
+            )));
         }
         let lease = match adds {
             true => Some(self.lease_more(&known, &row, &added, now).await?),
@@ -261,7 +264,13 @@ impl Office {
     /// # Errors
     ///
     /// No such payment is on its way.
-    pub async fn decline(&self, call: Call, hold: &HoldId, access: Access, payment_ref: &str) -> Result<HoldView, Error> {
+    pub async fn decline(
+        &self,
+        call: Call,
+        hold: &HoldId,
+        access: Access,
+        payment_ref: &str,
+    ) -> Result<HoldView, Error> {
         let command = Decline { hold_id: hold.clone(), access, payment_ref: payment_ref.into(), callback: None };
         let office = self.clone();
         self.detached(async move { office.decline_now(call, command).await }).await

@@ -30,7 +30,13 @@ impl Office {
     /// # Errors
     ///
     /// [`Refusal::Ended`] for a hold that lapsed and was never paid; [`Refusal::Late`] with what became of the money.
-    pub async fn confirm(&self, call: Call, hold: &HoldId, access: Access, payment_ref: &str) -> Result<OrderRow, Error> {
+    pub async fn confirm(
+        &self,
+        call: Call,
+        hold: &HoldId,
+        access: Access,
+        payment_ref: &str,
+    ) -> Result<OrderRow, Error> {
         if !ids::well_formed(payment_ref) {
             return Err(Error::Invalid("payment_ref must be 1 to 128 bytes, without control characters".into()));
         }

@@ -256,7 +256,13 @@ impl Office {
     /// # Errors
     ///
     /// Nobody holds it.
-    pub async fn force_release(&self, call: Call, event: &EventId, seat: &str, reason: &str) -> Result<HoldView, Error> {
+    pub async fn force_release(
+        &self,
+        call: Call,
+        event: &EventId,
+        seat: &str,
+        reason: &str,
+    ) -> Result<HoldView, Error> {
         let command = ForceRelease { event_id: event.clone(), seat: seat.into(), reason: reasoned(reason)? };
         let office = self.clone();
         let work = async move {
@@ -338,13 +344,15 @@ impl Office {
     pub async fn report(&self, event: &EventId) -> Result<Report, Error> {
         let snapshot = self.snapshot(event).await?;
         let (_, layout) = self.layout(event).await?;
-        let states: HashMap<&str, SeatState> = snapshot.seats.iter().map(|seat| (seat.id.as_str(), seat.state)).collect();
+        let states: HashMap<&str, SeatState> =
+            snapshot.seats.iter().map(|seat| (seat.id.as_str(), seat.state)).collect();
         let mut sections: BTreeMap<String, Vec<SeatState>> = BTreeMap::new();
         for seat in &layout.seats {
             let state = states.get(seat.id.as_str()).copied().unwrap_or(SeatState::Free);
             sections.entry(seat.section.clone()).or_default().push(state);
         }
-        let of_section = |(name, states): (String, Vec<SeatState>)| (name, totals(states.len() as u64, states.into_iter()));
+        let of_section =
+            |(name, states): (String, Vec<SeatState>)| (name, totals(states.len() as u64, states.into_iter()));
         Ok(Report {
             totals: totals(snapshot.event.seats, snapshot.seats.iter().map(|seat| seat.state)),
             sections: sections.into_iter().map(of_section).collect(),

@@ -182,7 +182,8 @@ impl Office {
             match self.take(call, known, buyer, &basket).await {
                 Err(Error::Refused(Refusal::Conflict { conflicts, alternative })) => {
                     let before = lost.len();
-                    let quicker = |lost: &Conflict| matches!(lost.reason, Reason::Taken | Reason::Sold | Reason::Blocked);
+                    let quicker =
+                        |lost: &Conflict| matches!(lost.reason, Reason::Taken | Reason::Sold | Reason::Blocked);
                     let seats = conflicts.iter().filter(|lost| quicker(lost));
                     lost.extend(seats.filter_map(|lost| known.hall.place(lost.seat.as_deref()?)));
                     if lost.len() == before {

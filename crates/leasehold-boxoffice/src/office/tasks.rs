@@ -154,7 +154,8 @@ impl Office {
         }
         let age = self.0.options.orphan_lease_after;
         for (event, resources) in by_event {
-            let old: Vec<Resource> = resources.into_iter().filter(|r| r.holders.iter().any(|h| h.since >= age)).collect();
+            let old: Vec<Resource> =
+                resources.into_iter().filter(|r| r.holders.iter().any(|h| h.since >= age)).collect();
             let tokens: Vec<u64> = old.iter().flat_map(tokens_of).collect();
             if tokens.is_empty() {
                 continue;

@@ -218,8 +218,7 @@ impl Ledger for Postgres {
     fn audit<'a>(&'a self, id: &'a EventId, query: AuditQuery) -> Answer<'a, Vec<Entry>> {
         let most = if query.limit == 0 { 1000 } else { query.limit };
         let since = i64::try_from(query.since).unwrap_or(i64::MAX);
-        let params: Params =
-            vec![Box::new(id.0.clone()), Box::new(since), Box::new(query.seat), Box::new(limit(most))];
+        let params: Params = vec![Box::new(id.0.clone()), Box::new(since), Box::new(query.seat), Box::new(limit(most))];
         self.see("reading the audit log", vec![(read::AUDIT, params)], |rows, _| read::entries(&rows[0]))
     }
 

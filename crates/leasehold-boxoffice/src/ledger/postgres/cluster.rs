@@ -45,7 +45,8 @@ impl Cluster {
             .output()
             .expect("initdb can be run");
         assert!(made.status.success(), "initdb: {}", String::from_utf8_lossy(&made.stderr));
-        let port = TcpListener::bind("127.0.0.1:0").and_then(|listener| listener.local_addr()).expect("a free port").port();
+        let port =
+            TcpListener::bind("127.0.0.1:0").and_then(|listener| listener.local_addr()).expect("a free port").port();
         let settings = settings.iter().map(|setting| format!(" -c {setting}")).collect();
         let cluster = Self { dir, port, settings, shell: Mutex::default(), databases: AtomicU64::new(0) };
         cluster.go();
@@ -66,7 +67,8 @@ impl Cluster {
              pid=$!; read word; kill -QUIT $pid; wait $pid; test -n \"$word\" || rm -rf {dir}",
             server = server.display()
         );
-        let shell = as_postgres(Path::new("/bin/sh")).args(["-c", &script]).current_dir("/").stdin(Stdio::piped()).spawn();
+        let shell =
+            as_postgres(Path::new("/bin/sh")).args(["-c", &script]).current_dir("/").stdin(Stdio::piped()).spawn();
         *self.shell.lock().expect("nobody panics with it") = Some(shell.expect("a shell can be run"));
         let ready = || {
             let status = std::fs::read_to_string(self.dir.join("postmaster.pid")).unwrap_or_default();
@@ -121,6 +123,19 @@ impl Cluster {
         let client = self.client("postgres").await;
         client.batch_execute(&format!("CREATE DATABASE {name}")).await.expect("a database can be made");
         name
+    }
+
+    /// Sets the clock of a ledger by hand: from now on it is this moment there, until another is set.
+    ///
+    /// # Panics
+    ///
+    /// If there is no ledger in this database.
+    pub async fn set_moment(&self, database: &str, millis: u64) {
+        let sql = format!(
+            "CREATE OR REPLACE FUNCTION leasehold_boxoffice.moment() RETURNS bigint LANGUAGE sql VOLATILE
+             AS 'SELECT {millis}::bigint'"
+        );
+        self.client(database).await.batch_execute(&sql).await.expect("the clock can be set");
     }
 
     /// Changes a setting of the server, for all sessions.

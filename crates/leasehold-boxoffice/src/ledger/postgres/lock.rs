@@ -22,8 +22,10 @@ use super::trouble::{Loaded, Trouble};
 use crate::model::facts::{AreaFact, BuyerFact, SeatFact};
 use crate::model::*;
 
-const DUE: &str = "SELECT hold_id FROM holds WHERE live AND expires_at <= (SELECT moment()) ORDER BY expires_at LIMIT $1";
-const DUE_OF: &str = "SELECT hold_id FROM holds WHERE live AND expires_at <= (SELECT moment()) AND event_id = ANY($1::text[])";
+const DUE: &str =
+    "SELECT hold_id FROM holds WHERE live AND expires_at <= (SELECT moment()) ORDER BY expires_at LIMIT $1";
+const DUE_OF: &str =
+    "SELECT hold_id FROM holds WHERE live AND expires_at <= (SELECT moment()) AND event_id = ANY($1::text[])";
 const HOLDS: &str = "SELECT body FROM holds WHERE hold_id = ANY($1::text[]) ORDER BY hold_id FOR UPDATE";
 const ORDERS: &str = "SELECT body FROM orders WHERE order_id = ANY($1::text[]) ORDER BY order_id FOR UPDATE";
 const MONEY: &str = "SELECT body FROM money WHERE payment_ref = ANY($1::text[]) ORDER BY payment_ref FOR UPDATE";
@@ -236,7 +238,10 @@ fn seat_row(row: &Row, shelf: &mut Shelf) -> Loaded<()> {
     let sold: Option<String> = row.try_get(4)?;
     let sold = sold.map(|order| Loaded::Ok((OrderId(order), number(row, 5)?))).transpose()?;
     let body: Option<&str> = row.try_get(7)?;
-    if let Some((hold, _)) = &held && !shelf.locked.contains(hold) && let Some(body) = body {
+    if let Some((hold, _)) = &held
+        && !shelf.locked.contains(hold)
+        && let Some(body) = body
+    {
         shelf.holds.insert(hold.clone(), parse(body, "holds")?);
     }
     let fact = SeatFact { id: id.clone(), held, sold, blocked: row.try_get(6)? };

@@ -226,7 +226,11 @@ impl Postgres {
     }
 
     /// One consistent picture: all statements see the same moment, and the clock was read just before it.
-    async fn picture(&self, attempt: &str, statements: Vec<(&'static str, Params)>) -> Result<(Moment, Vec<Vec<Row>>), Error> {
+    async fn picture(
+        &self,
+        attempt: &str,
+        statements: Vec<(&'static str, Params)>,
+    ) -> Result<(Moment, Vec<Vec<Row>>), Error> {
         if self.jobs.lock().unwrap_or_else(PoisonError::into_inner).is_none() {
             return Err(closed(attempt));
         }

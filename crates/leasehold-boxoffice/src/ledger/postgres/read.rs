@@ -16,7 +16,8 @@ pub(super) const ORDER: &str = "SELECT body FROM orders WHERE order_id = $1";
 pub(super) const MONEY: &str = "SELECT body FROM money WHERE payment_ref = $1";
 pub(super) const MONEY_IN: &str = "SELECT body FROM money WHERE ($1::text IS NULL OR event_id = $1)
     AND state = ANY($2::text[]) ORDER BY received_at, payment_ref";
-pub(super) const ORDERS: &str = "SELECT body FROM orders WHERE event_id = $1 AND order_id > $2 ORDER BY order_id LIMIT $3";
+pub(super) const ORDERS: &str =
+    "SELECT body FROM orders WHERE event_id = $1 AND order_id > $2 ORDER BY order_id LIMIT $3";
 pub(super) const ORDERS_OF: &str = "SELECT body FROM orders WHERE event_id = $1 ORDER BY order_id";
 pub(super) const LIVE: &str = "SELECT body FROM holds WHERE live AND event_id = $1 ORDER BY hold_id";
 pub(super) const SEATS: &str =
@@ -64,7 +65,8 @@ pub(super) const WEBHOOKS: &str = "SELECT body FROM webhooks ORDER BY id";
 pub(super) const CURSOR: &str = "SELECT seq FROM webhook_cursors WHERE webhook_id = $1 AND event_id = $2";
 pub(super) const ADVANCE: &str = "INSERT INTO webhook_cursors (webhook_id, event_id, seq) VALUES ($1, $2, $3)
     ON CONFLICT (webhook_id, event_id) DO UPDATE SET seq = greatest(webhook_cursors.seq, excluded.seq)";
-pub(super) const FORGET_ANSWERS: &str = "WITH gone AS (DELETE FROM answers WHERE at < (SELECT moment() - $1) RETURNING 1)
+pub(super) const FORGET_ANSWERS: &str =
+    "WITH gone AS (DELETE FROM answers WHERE at < (SELECT moment() - $1) RETURNING 1)
     SELECT count(*) FROM gone";
 // Money may still come for what was once paid for: such holds stay.
 pub(super) const FORGET_HOLDS: &str = "WITH gone AS (DELETE FROM holds WHERE NOT live

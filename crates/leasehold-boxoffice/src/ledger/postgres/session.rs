@@ -152,7 +152,9 @@ pub(super) struct Session {
 impl Drop for Session {
     fn drop(&mut self) {
         // Left in the middle: by an error, or because nobody waits for it any more.
-        if !self.idle && let Some(client) = self.client.take() {
+        if !self.idle
+            && let Some(client) = self.client.take()
+        {
             drop(Object::take(client));
         }
     }

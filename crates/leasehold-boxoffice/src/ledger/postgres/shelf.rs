@@ -122,14 +122,16 @@ impl Shelf {
         }
         let Some(decided) = job.decide(&facts, self.now) else { return Ok(hints) };
         for write in &decided.writes {
-            if let Write::UpdateHold(row) = write && !self.locked.contains(&row.hold_id) {
+            if let Write::UpdateHold(row) = write
+                && !self.locked.contains(&row.hold_id)
+            {
                 hints.holds.insert(row.hold_id.clone());
             }
         }
         if !hints.is_empty() {
             return Ok(hints);
         }
-        self.apply(decided.writes)?;
+        decided.writes.into_iter().try_for_each(|write| self.one(write))?;
         if let (Some(idem), Some(answer)) = (idem, decided.answer) {
             let answer = answer.map_err(|error| Trouble::broken("rows can be written", error.to_string()))?;
             self.answers.insert(idem.key, (idem.body.to_vec(), answer.clone()));
@@ -139,24 +141,15 @@ impl Shelf {
         Ok(hints)
     }
 
-    /// Applies the writes of one request; what is told comes last, when everything else is as it will be.
-    fn apply(&mut self, writes: Vec<Write>) -> Loaded<()> {
-        let mut told = Vec::new();
-        for write in writes {
-            match write {
-                Write::Tell(entry) => told.push(*entry),
-                other => self.one(other)?,
-            }
+    fn tell(&mut self, mut entry: Entry) -> Loaded<()> {
+        entry.wall_ms = crate::ledger::wall_ms();
+        for told in &mut entry.areas {
+            let area = self.areas.get(&(entry.event_id.clone(), told.id.clone()));
+            let area = area.ok_or_else(|| missing("area", &told.id))?;
+            let taken = area.held.saturating_add(area.sold).saturating_add(area.blocked);
+            told.free = area.capacity.saturating_sub(taken);
         }
-        for mut entry in told {
-            entry.wall_ms = crate::ledger::wall_ms();
-            for area in &mut entry.areas {
-                let fact = self.areas.get(&(entry.event_id.clone(), area.id.clone())).ok_or_else(|| missing("area", &area.id))?;
-                let used = fact.held.saturating_add(fact.sold).saturating_add(fact.blocked);
-                area.free = fact.capacity.saturating_sub(used);
-            }
-            self.changes.told.push(entry);
-        }
+        self.changes.told.push(entry);
         Ok(())
     }
 
@@ -192,8 +185,12 @@ impl Shelf {
                     free(&mut self.changes.held, (event_id.clone(), seat), (hold_id.clone(), 0));
                 }
             }
-            Write::Area { event_id, area, held, sold, blocked } => self.area_delta((event_id, area), held, sold, blocked)?,
-            Write::Buyer { event_id, buyer, held, sold, lapses } => self.buyer_delta((event_id, buyer), held, sold, lapses)?,
+            Write::Area { event_id, area, held, sold, blocked } => {
+                self.area_delta((event_id, area), held, sold, blocked)?
+            }
+            Write::Buyer { event_id, buyer, held, sold, lapses } => {
+                self.buyer_delta((event_id, buyer), held, sold, lapses)?
+            }
             Write::Order(row) => {
                 if self.orders.insert(row.order_id.clone(), (*row).clone()).is_none() {
                     self.changes.new_orders.insert(row.order_id.clone());
@@ -205,7 +202,11 @@ impl Shelf {
                     if let Some(fact) = self.seats.get_mut(&(event_id.clone(), seat.id.clone())) {
                         fact.sold = Some((order_id.clone(), seat.token));
                     }
-                    take(&mut self.changes.sold, (event_id.clone(), seat.id), (order_id.clone(), seat.token, seat.price))?;
+                    take(
+                        &mut self.changes.sold,
+                        (event_id.clone(), seat.id),
+                        (order_id.clone(), seat.token, seat.price),
+                    )?;
                 }
             }
             Write::Unsell { event_id, order_id, seats } => {
@@ -240,7 +241,7 @@ impl Shelf {
                 self.callbacks.insert(id.clone());
                 self.changes.callbacks.insert(id);
             }
-            Write::Tell(_) => {}
+            Write::Tell(entry) => self.tell(*entry)?,
         }
         Ok(())
     }

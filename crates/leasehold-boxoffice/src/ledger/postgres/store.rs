@@ -45,7 +45,8 @@ const UNSELL: &str = "WITH touched AS (DELETE FROM sold_seats s
     SELECT exactly((SELECT count(*) FROM touched), $4, 'sold_seats')";
 const SELL: &str = "INSERT INTO sold_seats (event_id, seat_id, order_id, token, price)
     SELECT * FROM unnest($1::text[], $2::text[], $3::text[], $4::bigint[], $5::bigint[])";
-const UNBLOCK: &str = "WITH touched AS (DELETE FROM blocks b USING unnest($1::text[], $2::text[]) AS u (event_id, seat_id)
+const UNBLOCK: &str =
+    "WITH touched AS (DELETE FROM blocks b USING unnest($1::text[], $2::text[]) AS u (event_id, seat_id)
     WHERE b.event_id = u.event_id AND b.seat_id = u.seat_id RETURNING 1)
     SELECT exactly((SELECT count(*) FROM touched), $3, 'blocks')";
 const BLOCK: &str = "INSERT INTO blocks (event_id, seat_id, reason)

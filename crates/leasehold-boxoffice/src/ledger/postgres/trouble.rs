@@ -74,7 +74,8 @@ impl Trouble {
     /// Others were in the way, and the same again may well succeed: a deadlock, a serialization failure, or somebody
     /// who wrote the row that we found missing (an idempotency key, a message, money, an event).
     pub(super) fn may_succeed_again(&self) -> bool {
-        let again = [&SqlState::T_R_SERIALIZATION_FAILURE, &SqlState::T_R_DEADLOCK_DETECTED, &SqlState::UNIQUE_VIOLATION];
+        let again =
+            [&SqlState::T_R_SERIALIZATION_FAILURE, &SqlState::T_R_DEADLOCK_DETECTED, &SqlState::UNIQUE_VIOLATION];
         self.state().is_some_and(|state| again.contains(&state))
     }
 

@@ -8,16 +8,9 @@ use crate::model::decide::LAPSE_WINDOW_MS;
 use crate::model::write::{Lapses, Write};
 use crate::model::{Entry, EventId, HoldRow};
 
-/// Applies all of them, in order; what is told comes last, when everything else is as it will be.
+/// Applies all of them, in order.
 pub(super) fn all(db: &Connection, writes: &[Write]) -> Loaded<()> {
-    for write in writes {
-        one(db, write)?;
-    }
-    let told = writes.iter().filter_map(|write| match write {
-        Write::Tell(entry) => Some(entry),
-        _ => None,
-    });
-    told.into_iter().try_for_each(|entry| tell(db, entry))
+    writes.iter().try_for_each(|write| one(db, write))
 }
 
 fn one(db: &Connection, write: &Write) -> Loaded<()> {
@@ -49,7 +42,8 @@ fn one(db: &Connection, write: &Write) -> Loaded<()> {
         }
         Write::Buyer { .. } => buyer(db, write),
         Write::Order(row) => {
-            let sql = "INSERT INTO orders VALUES (?1, ?2, ?3) ON CONFLICT (order_id) DO UPDATE SET body = excluded.body";
+            let sql =
+                "INSERT INTO orders VALUES (?1, ?2, ?3) ON CONFLICT (order_id) DO UPDATE SET body = excluded.body";
             exactly(db, sql, params![row.order_id.as_str(), row.event_id.as_str(), json(row)?], 1)
         }
         Write::Sell { event_id, order_id, seats } => {
@@ -79,7 +73,7 @@ fn one(db: &Connection, write: &Write) -> Loaded<()> {
             exactly(db, sql, params![row.payment_ref, event, state.trim_matches('"'), row.received_at.0, json(row)?], 1)
         }
         Write::Callback(id) => exactly(db, "INSERT INTO callbacks VALUES (?1)", [id], 1),
-        Write::Tell(_) => Ok(()),
+        Write::Tell(entry) => tell(db, entry),
     }
 }
 
@@ -114,7 +108,8 @@ fn buyer(db: &Connection, write: &Write) -> Loaded<()> {
             exactly(db, sql, [event, buyer], 1)
         }
         Lapses::More(now) => {
-            let sql = "UPDATE buyers SET lapses = CASE WHEN ?3 - lapsed_at > ?4 THEN 1 ELSE lapses + 1 END, lapsed_at = ?3
+            let sql =
+                "UPDATE buyers SET lapses = CASE WHEN ?3 - lapsed_at > ?4 THEN 1 ELSE lapses + 1 END, lapsed_at = ?3
                        WHERE event_id = ?1 AND buyer = ?2";
             exactly(db, sql, params![event, buyer, now.0, LAPSE_WINDOW_MS], 1)
         }
@@ -123,7 +118,8 @@ fn buyer(db: &Connection, write: &Write) -> Loaded<()> {
 
 fn layout(db: &Connection, event: &EventId, layout: &Layout) -> Loaded<()> {
     db.prepare_cached("DELETE FROM seats WHERE event_id = ?1")?.execute([event.as_str()])?;
-    let sql = "INSERT INTO seats SELECT ?1, value ->> 'id', key, value ->> 'section', value ->> 'row', value ->> 'number',
+    let sql =
+        "INSERT INTO seats SELECT ?1, value ->> 'id', key, value ->> 'section', value ->> 'row', value ->> 'number',
                value ->> 'price' FROM json_each(?2)";
     exactly(db, sql, params![event.as_str(), json(&layout.seats)?], layout.seats.len())?;
     let sql = "DELETE FROM areas WHERE event_id = ?1 AND area_id NOT IN (SELECT value ->> 'id' FROM json_each(?2))";

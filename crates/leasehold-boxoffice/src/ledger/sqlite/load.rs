@@ -145,13 +145,7 @@ pub(super) fn money(db: &Connection, reference: &str) -> Loaded<Option<MoneyRow>
 }
 
 fn area_row(row: &rusqlite::Row<'_>) -> rusqlite::Result<AreaFact> {
-    Ok(AreaFact {
-        id: row.get(0)?,
-        capacity: row.get(1)?,
-        held: row.get(2)?,
-        sold: row.get(3)?,
-        blocked: row.get(4)?,
-    })
+    Ok(AreaFact { id: row.get(0)?, capacity: row.get(1)?, held: row.get(2)?, sold: row.get(3)?, blocked: row.get(4)? })
 }
 
 fn area(db: &Connection, event: &EventId, id: &str) -> Loaded<Option<AreaFact>> {
@@ -169,8 +163,8 @@ pub(super) fn all_areas(db: &Connection, event: &EventId) -> Loaded<Vec<AreaFact
 }
 
 fn buyer_fact(db: &Connection, event: &EventId, buyer: &str) -> Loaded<BuyerFact> {
-    let mut statement = db
-        .prepare_cached("SELECT held, sold, lapses, lapsed_at FROM buyers WHERE event_id = ?1 AND buyer = ?2")?;
+    let mut statement =
+        db.prepare_cached("SELECT held, sold, lapses, lapsed_at FROM buyers WHERE event_id = ?1 AND buyer = ?2")?;
     let found = statement.query_row([event.as_str(), buyer], |row| {
         Ok(BuyerFact { held: row.get(0)?, sold: row.get(1)?, lapses: row.get(2)?, lapsed_at: Moment(row.get(3)?) })
     });

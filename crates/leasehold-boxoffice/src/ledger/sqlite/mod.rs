@@ -76,12 +76,7 @@ impl Sqlite {
     fn open_now(path: &Path, clock: Arc<dyn Clock>) -> Result<Self, Error> {
         let attempt = || format!("opening the ledger {}", path.display());
         let fail = |source: String| unavailable(&attempt(), source);
-        OpenOptions::new()
-            .create(true)
-            .append(true)
-            .mode(0o600)
-            .open(path)
-            .map_err(|error| fail(error.to_string()))?;
+        OpenOptions::new().create(true).append(true).mode(0o600).open(path).map_err(|error| fail(error.to_string()))?;
         let mut connection = connect(path, false).map_err(|error| sql_error(&attempt(), &error))?;
         // One process at a time: the lock of a write transaction is kept for good.
         let one_owner = "PRAGMA journal_mode = WAL; PRAGMA synchronous = FULL;";
@@ -90,6 +85,12 @@ impl Sqlite {
         let time = Arc::new(Time::open(&connection, clock).map_err(|error| sql_error(&attempt(), &error))?);
         let writer = Writer::start(connection, time.clone()).map_err(|error| fail(error.to_string()))?;
         Ok(Self { path: path.to_owned(), time, writer, readers: Mutex::default() })
+    }
+
+    /// How many transactions were committed since it was opened; each may hold many requests.
+    #[must_use]
+    pub fn commits(&self) -> u64 {
+        self.writer.commits.load(std::sync::atomic::Ordering::Relaxed)
     }
 
     /// One transaction: load, decide, apply, commit, answer.

@@ -20,9 +20,8 @@ pub(super) fn layout(db: &Connection, id: &EventId) -> Loaded<Option<(u64, Layou
     let seats = seats.collect::<Result<_, _>>()?;
     let sql = "SELECT area_id, capacity, price FROM areas WHERE event_id = ?1 ORDER BY pos";
     let mut statement = db.prepare_cached(sql)?;
-    let areas = statement.query_map([id.as_str()], |row| {
-        Ok(Area { id: row.get(0)?, capacity: row.get(1)?, price: row.get(2)? })
-    })?;
+    let areas = statement
+        .query_map([id.as_str()], |row| Ok(Area { id: row.get(0)?, capacity: row.get(1)?, price: row.get(2)? }))?;
     let areas = areas.collect::<Result<_, _>>()?;
     Ok(Some((event.layout_version, Layout { seats, areas })))
 }

@@ -114,8 +114,10 @@ CREATE TABLE webhook_cursors (
 pub(super) fn migrate(connection: &mut Connection) -> Result<usize, String> {
     let say = |error: rusqlite::Error| error.to_string();
     let tx = connection.transaction_with_behavior(rusqlite::TransactionBehavior::Exclusive).map_err(say)?;
-    tx.execute_batch("CREATE TABLE IF NOT EXISTS schema_version (id INTEGER PRIMARY KEY CHECK (id = 1), version INTEGER NOT NULL)")
-        .map_err(say)?;
+    tx.execute_batch(
+        "CREATE TABLE IF NOT EXISTS schema_version (id INTEGER PRIMARY KEY CHECK (id = 1), version INTEGER NOT NULL)",
+    )
+    .map_err(say)?;
     let found: Option<usize> =
         tx.query_row("SELECT version FROM schema_version", [], |row| row.get(0)).optional().map_err(say)?;
     let found = found.unwrap_or(0);

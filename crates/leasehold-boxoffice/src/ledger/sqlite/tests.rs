@@ -1,1 +1,207 @@
+//! The suite, and what only this ledger promises.
 
+use std::path::PathBuf;
+use std::sync::{Arc, Mutex};
+use std::time::Duration;
+
+use leasehold::clock::Time as BootTime;
+use leasehold::testkit::ManualClock;
+
+use super::Sqlite;
+use crate::error::Error;
+use crate::ledger::Ledger;
+use crate::ledger::suite::{Soon, Subject};
+use crate::model::{Call, EventId, EventSettings, NewEvent};
+
+/// SQLite in a directory of its own, under a clock set by hand.
+struct InFile {
+    clock: ManualClock,
+    dirs: Mutex<Vec<tempfile::TempDir>>,
+}
+
+impl InFile {
+    fn new() -> Self {
+        Self { clock: ManualClock::new(), dirs: Mutex::default() }
+    }
+
+    fn path(&self) -> PathBuf {
+        self.dirs.lock().unwrap().last().unwrap().path().join("ledger.db")
+    }
+
+    async fn open(&self) -> Arc<dyn Ledger> {
+        Sqlite::open(self.path(), self.clock.shared()).await.unwrap()
+    }
+}
+
+impl Subject for InFile {
+    fn fresh(&self) -> Soon<'_, Arc<dyn Ledger>> {
+        self.dirs.lock().unwrap().push(tempfile::tempdir().unwrap());
+        Box::pin(self.open())
+    }
+
+    fn pass(&self, millis: u64) -> Soon<'_, ()> {
+        self.clock.advance(Duration::from_millis(millis));
+        Box::pin(async {})
+    }
+
+    fn unit_ms(&self) -> u64 {
+        1000
+    }
+
+    fn reopen(&self) -> Soon<'_, Arc<dyn Ledger>> {
+        Box::pin(self.open())
+    }
+}
+
+mod suite {
+    crate::ledger_tests!(super::InFile::new());
+}
+
+fn event(id: &str) -> NewEvent {
+    NewEvent { event_id: id.into(), settings: EventSettings::named(id), layout: Default::default() }
+}
+
+/// Goal: after another boot time goes on where it was written down, however the new boot's clock stands.
+#[tokio::test]
+async fn another_boot_loses_no_time_that_was_proven_and_adds_none() {
+    let subject = InFile::new();
+    let ledger = subject.fresh().await;
+    subject.pass(50_000).await;
+    let kept = ledger.create_event(Call::by("staff"), event("ev")).await.unwrap().now;
+    subject.pass(20_000).await;
+    ledger.close().await.unwrap();
+    subject.clock.set_boot([9; 16]);
+    subject.clock.set(BootTime::from_millis(5_000));
+    let ledger = subject.reopen().await;
+    assert_eq!(ledger.now().await.unwrap(), kept, "the twenty seconds cannot be proven");
+    subject.pass(1_000).await;
+    assert_eq!(ledger.now().await.unwrap(), kept.plus(1_000));
+    // The same boot id with a lower clock is another boot too.
+    ledger.create_event(Call::by("staff"), event("ev2")).await.unwrap();
+    ledger.close().await.unwrap();
+    subject.clock.set(BootTime::from_millis(1));
+    assert_eq!(subject.reopen().await.now().await.unwrap(), kept.plus(1_000));
+}
+
+/// Goal: the unique constraint stands whatever the code above it does.
+/// Method: the rows of a double sale are written by hand, past every decision.
+#[tokio::test]
+async fn the_table_itself_refuses_a_double_sale() {
+    let subject = InFile::new();
+    let ledger = subject.fresh().await;
+    ledger.create_event(Call::by("staff"), event("ev")).await.unwrap();
+    let db = rusqlite::Connection::open(subject.path()).unwrap();
+    let sell = |order: &str| {
+        let sql = "INSERT INTO sold_seats (event_id, seat_id, order_id, token, price) VALUES ('ev', 'A-1', ?1, 1, 1)";
+        db.execute(sql, [order])
+    };
+    sell("o_1").unwrap();
+    let twice = sell("o_2").unwrap_err().to_string();
+    assert!(twice.contains("UNIQUE constraint failed: sold_seats.event_id, sold_seats.seat_id"), "{twice}");
+}
+
+/// Goal: a file of a newer version, and a file that is none, are refused with a sentence.
+#[tokio::test]
+async fn a_file_that_cannot_be_ours_is_refused() {
+    let subject = InFile::new();
+    subject.fresh().await.close().await.unwrap();
+    let db = rusqlite::Connection::open(subject.path()).unwrap();
+    db.execute_batch("UPDATE schema_version SET version = 99").unwrap();
+    drop(db);
+    let newer = Sqlite::open(subject.path(), subject.clock.shared()).await.err().unwrap();
+    assert!(
+        matches!(&newer, Error::Unavailable { source, .. } if source.to_string().contains("newer version")),
+        "{newer:?}"
+    );
+    std::fs::write(subject.path(), vec![7; 8192]).unwrap();
+    let noise = Sqlite::open(subject.path(), subject.clock.shared()).await.err().unwrap();
+    assert!(matches!(noise, Error::Corrupt { .. }), "{noise:?}");
+}
+
+/// Goal: the file, which holds lease ids, is for its owner alone.
+#[tokio::test]
+async fn the_file_is_private() {
+    use std::os::unix::fs::PermissionsExt as _;
+    let subject = InFile::new();
+    let ledger = subject.fresh().await;
+    ledger.create_event(Call::by("staff"), event("ev")).await.unwrap();
+    for entry in std::fs::read_dir(subject.path().parent().unwrap()).unwrap() {
+        let entry = entry.unwrap();
+        let mode = entry.metadata().unwrap().permissions().mode() & 0o777;
+        assert_eq!(mode, 0o600, "{:?}", entry.file_name());
+    }
+}
+
+/// Goal: many requests share one commit.
+/// Method: a crowd of writes that arrive while the writer is busy; far fewer commits than writes.
+#[tokio::test(flavor = "multi_thread")]
+async fn many_requests_share_a_commit() {
+    let subject = InFile::new();
+    subject.fresh().await.close().await.unwrap();
+    let ledger = Sqlite::open(subject.path(), subject.clock.shared()).await.unwrap();
+    let answers: Vec<_> = (0..200).map(|n| ledger.create_event(Call::by("staff"), event(&format!("ev{n}")))).collect();
+    for answer in answers {
+        answer.await.unwrap();
+    }
+    assert_eq!(ledger.events().await.unwrap().len(), 200);
+    assert!(ledger.commits() < 150, "{} commits for 200 requests", ledger.commits());
+    assert_eq!(ledger.event(&EventId::from("ev199")).await.unwrap().unwrap().settings.name, "ev199");
+}
+
+/// Goal: a figure, not a verdict: two-seat holds and releases of 64 buyers on a 20,000-seat event, by the machine's
+/// clock. Run it by hand, in release: `cargo test --release -p leasehold-boxoffice -- --ignored --nocapture figure`.
+#[tokio::test(flavor = "multi_thread", worker_threads = 1)]
+#[ignore = "a measurement, for a quiet machine"]
+async fn figure_of_transactions_per_second() {
+    use crate::layout::{Layout, Seat};
+    use crate::model::{Access, LeaseRef, OpenHold, Priced, Release};
+    use leasehold::clock::{Clock, SystemClock};
+    let dir = tempfile::tempdir().unwrap();
+    let ledger = Sqlite::open(dir.path().join("ledger.db"), SystemClock::shared()).await.unwrap();
+    let seat = |n: u32| Seat {
+        id: format!("S-{n:05}"),
+        section: "s".into(),
+        row: format!("{}", n / 100),
+        number: n % 100,
+        price: 100,
+    };
+    let layout = Layout { seats: (0..20_000).map(seat).collect(), areas: vec![] };
+    let settings = EventSettings::named("bench");
+    ledger.create_event(Call::by("staff"), NewEvent { event_id: "ev".into(), settings, layout }).await.unwrap();
+    let until = SystemClock.now().plus(Duration::from_secs(5));
+    let mut tasks = tokio::task::JoinSet::new();
+    for buyer in 0..64u64 {
+        let ledger = ledger.clone();
+        tasks.spawn(async move {
+            let mut done = 0u64;
+            while SystemClock.now() < until {
+                let token = 1 + buyer + 64 * done;
+                let first = (buyer * 300 + done * 2) % 20_000;
+                let priced = |n: u64| Priced { id: format!("S-{:05}", n % 20_000), price: 100 };
+                let hold_id = crate::model::HoldId(format!("h_{done:08}-{buyer}"));
+                let command = OpenHold {
+                    event_id: "ev".into(),
+                    layout_version: 1,
+                    hold_id: hold_id.clone(),
+                    buyer: format!("b{buyer}").as_str().into(),
+                    key_hash: String::new(),
+                    sealed_key: String::new(),
+                    seats: vec![priced(first), priced(first + 1)],
+                    areas: vec![],
+                    lease: LeaseRef { token, id: "lease".into() },
+                    payment_ref: None,
+                };
+                if ledger.open_hold(Call::by("b"), command).await.is_ok() {
+                    ledger.release(Call::by("b"), Release { hold_id, access: Access::Staff }).await.unwrap();
+                    done += 1;
+                }
+            }
+            done
+        });
+    }
+    let mut pairs = 0;
+    while let Some(done) = tasks.join_next().await {
+        pairs += done.unwrap();
+    }
+    println!("{} transactions per second, {} commits per second", pairs * 2 / 5, ledger.commits() / 5);
+}

@@ -8,6 +8,7 @@
 //! 3. A COMMIT that fails is final: its batch learns Indeterminate, later requests Unavailable. It is not tried again.
 
 use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::mpsc::{Receiver, Sender, channel};
 use std::thread::JoinHandle;
 
@@ -37,6 +38,8 @@ pub(super) type Job = Box<dyn FnOnce(Option<&Connection>, &Time) -> Reply + Send
 
 /// The way to the thread.
 pub(super) struct Writer {
+    /// Transactions that were committed.
+    pub(super) commits: Arc<AtomicU64>,
     jobs: std::sync::Mutex<Option<Sender<Job>>>,
     thread: std::sync::Mutex<Option<JoinHandle<()>>>,
 }
@@ -44,9 +47,11 @@ pub(super) struct Writer {
 impl Writer {
     pub(super) fn start(connection: Connection, time: Arc<Time>) -> std::io::Result<Self> {
         let (sender, receiver) = channel();
-        let thread =
-            std::thread::Builder::new().name("boxoffice-ledger".into()).spawn(move || work(&connection, &time, &receiver))?;
-        Ok(Self { jobs: Some(sender).into(), thread: Some(thread).into() })
+        let commits = Arc::new(AtomicU64::new(0));
+        let counter = commits.clone();
+        let run = move || work(&connection, &time, &receiver, &counter);
+        let thread = std::thread::Builder::new().name("boxoffice-ledger".into()).spawn(run)?;
+        Ok(Self { commits, jobs: Some(sender).into(), thread: Some(thread).into() })
     }
 
     /// Hands a request over. `false`: the ledger is closed, or has failed.
@@ -62,9 +67,9 @@ impl Writer {
     }
 }
 
-fn work(connection: &Connection, time: &Time, jobs: &Receiver<Job>) {
+fn work(connection: &Connection, time: &Time, jobs: &Receiver<Job>, commits: &AtomicU64) {
     while let Ok(first) = jobs.recv() {
-        let fate = batch(connection, time, first, jobs);
+        let fate = batch(connection, time, first, jobs, commits);
         if let Fate::Unknown(_) = fate {
             // Those that wait were not run; dropping the receiver makes later ones Unavailable.
             let stopped = Fate::Undone("the ledger stopped after a failed commit".into());
@@ -78,7 +83,7 @@ fn work(connection: &Connection, time: &Time, jobs: &Receiver<Job>) {
     let _ = connection.execute_batch("PRAGMA wal_checkpoint(TRUNCATE)");
 }
 
-fn batch(connection: &Connection, time: &Time, first: Job, jobs: &Receiver<Job>) -> Fate {
+fn batch(connection: &Connection, time: &Time, first: Job, jobs: &Receiver<Job>, commits: &AtomicU64) -> Fate {
     let mut replies: Vec<Reply> = Vec::new();
     let fate = match connection.execute_batch("BEGIN IMMEDIATE") {
         Ok(()) => {
@@ -88,7 +93,9 @@ fn batch(connection: &Connection, time: &Time, first: Job, jobs: &Receiver<Job>)
                 let Ok(job) = jobs.try_recv() else { break };
                 replies.push(job(Some(connection), time));
             }
-            commit(connection, time, connection.total_changes() != before)
+            let changed = connection.total_changes() != before;
+            commits.fetch_add(u64::from(changed), Ordering::Relaxed);
+            commit(connection, time, changed)
         }
         Err(error) => {
             replies.push(first(None, time));

@@ -206,7 +206,8 @@ pub fn change_seats(command: &ChangeSeats, facts: &Facts, actor: &str, now: Mome
     }
     row.leases.extend(command.lease.clone());
     // A lease with nothing under it any more is let go by the caller.
-    let used: Vec<u64> = row.seats.iter().map(|seat| seat.token).chain(row.areas.iter().map(|area| area.token)).collect();
+    let used: Vec<u64> =
+        row.seats.iter().map(|seat| seat.token).chain(row.areas.iter().map(|area| area.token)).collect();
     row.leases.retain(|lease| used.contains(&lease.token));
 
     let mut writes = room.writes;
@@ -216,9 +217,9 @@ pub fn change_seats(command: &ChangeSeats, facts: &Facts, actor: &str, now: Mome
         writes.extend(take(&row, &added.seats, &added.areas));
     }
     let mut told = about(&added, Kind::Changed, SeatState::Held, actor, now);
-    let freed = about(&given, Kind::Changed, SeatState::Free, actor, now);
-    told.seats.extend(freed.seats);
-    told.areas.extend(freed.areas);
+    told.areas.iter_mut().zip(&added.areas).for_each(|(told, area)| told.delta = i64::from(area.qty));
+    told.seats.extend(about(&given, Kind::Changed, SeatState::Free, actor, now).seats);
+    told.areas.extend(given.areas.iter().map(|area| area_free(&area.id, -i64::from(area.qty))));
     writes.push(tell(told));
     Ok((writes, row))
 }
@@ -255,10 +256,11 @@ pub fn need_relet(command: &Relet) -> Need {
 /// # Errors
 ///
 /// The hold is over, or nothing of it stands under that token any more.
-pub fn relet(command: &Relet, facts: &Facts, _actor: &str, now: Moment) -> Decision<HoldRow> {
+pub fn relet(command: &Relet, facts: &Facts, actor: &str, now: Moment) -> Decision<HoldRow> {
     let hold = the_hold(facts, &command.hold_id, &crate::model::Access::Staff)?;
     live(&hold, now)?;
     newest(&hold, facts)?;
+    let held_state = if hold.state == HoldState::Paying { SeatState::Paying } else { SeatState::Held };
     let mut row = hold.clone();
     let mut seats = Vec::new();
     for seat in row.seats.iter_mut().filter(|seat| seat.token == command.old) {
@@ -283,6 +285,7 @@ pub fn relet(command: &Relet, facts: &Facts, _actor: &str, now: Moment) -> Decis
         writes.push(Write::FreeSeats { event_id: event_id.clone(), hold_id: hold_id.clone(), seats: ids });
         writes.push(Write::TakeSeats { event_id, hold_id, seats: taken });
     }
+    writes.push(tell(about(&HoldRow { seats, ..row.clone() }, Kind::Changed, held_state, actor, now)));
     Ok((writes, row))
 }
 

@@ -55,6 +55,7 @@ fn entry(event_id: &EventId, kind: Kind, actor: &str, now: Moment) -> Entry {
         order_id: None,
         seats: Vec::new(),
         areas: Vec::new(),
+        until: None,
         reason: None,
         payment_ref: None,
         amount: None,
@@ -64,14 +65,29 @@ fn entry(event_id: &EventId, kind: Kind, actor: &str, now: Moment) -> Entry {
 /// An entry about a hold whose seats came to a state.
 fn about(hold: &HoldRow, kind: Kind, state: SeatState, actor: &str, now: Moment) -> Entry {
     let token = |token: u64| (state != SeatState::Free).then_some(token);
+    let sign = match kind {
+        Kind::Held | Kind::Offered => 1,
+        Kind::Released | Kind::ForceReleased | Kind::Lapsed => -1,
+        _ => 0,
+    };
     Entry {
         buyer: Some(hold.buyer.clone()),
         hold_id: Some(hold.hold_id.clone()),
-        seats: hold.seats.iter().map(|seat| SeatChange { id: seat.id.clone(), state, token: token(seat.token) }).collect(),
-        areas: hold.areas.iter().map(|area| AreaFree { id: area.id.clone(), free: 0 }).collect(),
+        seats: hold
+            .seats
+            .iter()
+            .map(|seat| SeatChange { id: seat.id.clone(), state, token: token(seat.token) })
+            .collect(),
+        areas: hold.areas.iter().map(|area| area_free(&area.id, sign * i64::from(area.qty))).collect(),
+        until: hold.state.has_seats().then_some(hold.expires_at),
         payment_ref: hold.payment_ref.clone(),
         ..entry(&hold.event_id, kind, actor, now)
     }
+}
+
+/// An area in an entry; how much of it is free the ledger fills in.
+fn area_free(id: &str, delta: i64) -> AreaFree {
+    AreaFree { id: id.into(), free: 0, delta }
 }
 
 fn tell(entry: Entry) -> Write {

@@ -135,18 +135,15 @@ fn paid_for(hold: &HoldRow, tokens: &[(String, u64)]) -> bool {
     let seats = hold.seats.iter().map(|seat| (&seat.id, seat.token));
     let mut has = seats.chain(hold.areas.iter().map(|area| (&area.id, area.token)));
     let count = hold.seats.len() + hold.areas.len();
-    tokens.is_empty() || (tokens.len() == count && has.all(|(id, token)| tokens.iter().any(|(paid, of)| paid == id && *of == token)))
+    tokens.is_empty()
+        || (tokens.len() == count && has.all(|(id, token)| tokens.iter().any(|(paid, of)| paid == id && *of == token)))
 }
 
 /// The writes of a sale, and the order.
 fn sell(hold: &HoldRow, payment_ref: &str, actor: &str, now: Moment) -> (Vec<Write>, OrderRow) {
     let order = order_of(hold, payment_ref, false, now);
-    let row = HoldRow {
-        state: HoldState::Sold,
-        ended_at: Some(now),
-        payment_ref: Some(payment_ref.into()),
-        ..hold.clone()
-    };
+    let row =
+        HoldRow { state: HoldState::Sold, ended_at: Some(now), payment_ref: Some(payment_ref.into()), ..hold.clone() };
     let mut writes = vec![Write::UpdateHold(Box::new(row))];
     if !hold.seats.is_empty() {
         let seats = hold.seats.iter().map(|seat| seat.id.clone()).collect();
@@ -196,13 +193,15 @@ fn make(order: &OrderRow, kind: Kind, actor: &str, now: Moment) -> Vec<Write> {
         let (event_id, order_id) = (order.event_id.clone(), order.order_id.clone());
         writes.push(Write::Sell { event_id, order_id, seats: order.seats.clone() });
     }
+    // What was held is sold: the area is as full as before. Late money takes places anew.
+    let more = i64::from(kind == Kind::SoldLate);
     let sold = |seat: &SoldSeat| SeatChange { id: seat.id.clone(), state: SeatState::Sold, token: Some(seat.token) };
     writes.push(tell(Entry {
         buyer: Some(order.buyer.clone()),
         hold_id: Some(order.hold_id.clone()),
         order_id: Some(order.order_id.clone()),
         seats: order.seats.iter().map(sold).collect(),
-        areas: order.areas.iter().map(|area| AreaFree { id: area.id.clone(), free: 0 }).collect(),
+        areas: order.areas.iter().map(|area| area_free(&area.id, more * i64::from(area.qty))).collect(),
         payment_ref: Some(order.payment_ref.clone()),
         amount: Some(order.total),
         ..entry(&order.event_id, kind, actor, now)

@@ -179,7 +179,7 @@ pub fn set_blocks(command: &SetBlocks, facts: &Facts, actor: &str, now: Moment) 
     }
     for (id, delta) in areas.iter().filter(|(_, delta)| *delta != 0) {
         writes.push(area_delta(event_id, id, 0, 0, *delta));
-        block.areas.push(AreaFree { id: (*id).into(), free: 0 });
+        block.areas.push(area_free(id, *delta));
     }
     if !block.seats.is_empty() || !block.areas.is_empty() {
         writes.push(tell(block));
@@ -262,7 +262,7 @@ pub fn void(command: &Void, facts: &Facts, actor: &str, now: Moment) -> Decision
     let free = |seat: &SoldSeat| SeatChange { id: seat.id.clone(), state: SeatState::Free, token: None };
     writes.push(tell(Entry {
         seats: going.iter().map(free).collect(),
-        areas: areas.iter().map(|area| AreaFree { id: area.id.clone(), free: 0 }).collect(),
+        areas: areas.iter().map(|area| area_free(&area.id, -i64::from(area.qty))).collect(),
         amount: Some(order.total - row.total),
         ..about_order(&order, Kind::Voided, &command.reason, actor, now)
     }));
@@ -319,7 +319,8 @@ pub fn move_order(command: &MoveOrder, facts: &Facts, actor: &str, now: Moment) 
         except: None,
     };
     let room = Room::find(&asked, facts, actor, now).or_conflict()?;
-    let to: BTreeMap<&str, &crate::model::Priced> = command.moves.iter().map(|(from, to)| (from.as_str(), to)).collect();
+    let to: BTreeMap<&str, &crate::model::Priced> =
+        command.moves.iter().map(|(from, to)| (from.as_str(), to)).collect();
     let mut row = order.clone();
     let mut sold = Vec::new();
     for from in to.keys() {
@@ -337,11 +338,8 @@ pub fn move_order(command: &MoveOrder, facts: &Facts, actor: &str, now: Moment) 
     writes.push(Write::Sell { event_id, order_id, seats: sold.clone() });
     writes.push(Write::Order(Box::new(row.clone())));
     let free = to.keys().map(|id| SeatChange { id: (*id).into(), state: SeatState::Free, token: None });
-    let taken = sold.iter().map(|seat| SeatChange {
-        id: seat.id.clone(),
-        state: SeatState::Sold,
-        token: Some(seat.token),
-    });
+    let taken =
+        sold.iter().map(|seat| SeatChange { id: seat.id.clone(), state: SeatState::Sold, token: Some(seat.token) });
     writes.push(tell(Entry {
         seats: free.chain(taken).collect(),
         amount: Some(row.total),

@@ -1,1 +1,165 @@
+//! Somebody dies between lease and row, between row and answer, between commit and release.
+//!
+//! A server that dies is a ledger whose answer never comes to its office; another office over the same engine and
+//! ledger goes on.
 
+use super::*;
+use crate::ledger::testkit::{Fault, Flaky};
+
+/// An office whose ledger fails on order, beside the house's own.
+fn doomed(house: &House) -> (Office, Arc<Flaky>) {
+    let flaky = Flaky::new(house.ledger.clone());
+    let ledger: Arc<dyn Ledger> = flaky.clone();
+    (office(&house.engine, &ledger, &house.clock), flaky)
+}
+
+fn want(seat: &str) -> Want {
+    Want::These { seats: vec![seat.into()], areas: vec![] }
+}
+
+/// Starts a hold that never comes back, and waits until it has got as far as the fault.
+async fn dies(house: &House, fault: Fault) {
+    let (office, flaky) = doomed(house);
+    flaky.spoil("open_hold", fault);
+    let event = house.event.clone();
+    let asked = tokio::spawn(async move { office.hold(Call::by("ada"), &event, "ada".into(), want("A-1")).await });
+    while house.leases().await == 0 {
+        tokio::task::yield_now().await;
+    }
+    if fault == Fault::DiesAfter {
+        while house.office.holds(&house.event).await.unwrap().is_empty() {
+            tokio::task::yield_now().await;
+        }
+    }
+    asked.abort();
+}
+
+/// Goal: a lease without a row is revoked after ten seconds, not before, and the seat is free long before its ttl.
+#[tokio::test]
+async fn death_between_lease_and_row_costs_ten_seconds() {
+    let house = House::open().await;
+    dies(&house, Fault::DiesBefore).await;
+    house.clock.advance(seconds(9));
+    house.office.revoke_orphans().await.unwrap();
+    assert_eq!(lost(house.hold("bob", &["A-1"]).await), [("A-1".into(), Reason::Taken)]);
+    house.clock.advance(seconds(1));
+    house.office.revoke_orphans().await.unwrap();
+    house.hold("bob", &["A-1"]).await.unwrap();
+    assert_eq!(house.office.metrics().orphan_leases_total, 1);
+    house.clock.advance(seconds(60));
+    house.office.revoke_orphans().await.unwrap();
+    assert_eq!(house.leases().await, 1, "a lease with a row stays");
+    house.check().await;
+}
+
+/// Goal: without any sweeper such a lease lapses by itself.
+#[tokio::test]
+async fn a_lease_without_a_row_lapses_by_itself() {
+    let house = House::open().await;
+    dies(&house, Fault::DiesBefore).await;
+    house.clock.advance(seconds(305));
+    house.hold("bob", &["A-1"]).await.unwrap();
+    house.check().await;
+}
+
+/// Goal: a row whose answer was never given is a hold like any other: nobody knows its key, and it lapses.
+#[tokio::test]
+async fn death_between_row_and_answer_leaves_a_hold_that_lapses() {
+    let house = House::open().await;
+    dies(&house, Fault::DiesAfter).await;
+    house.office.revoke_orphans().await.unwrap();
+    assert_eq!(lost(house.hold("bob", &["A-1"]).await), [("A-1".into(), Reason::Taken)]);
+    house.clock.advance(seconds(300));
+    house.office.sweep(2).await.unwrap();
+    house.hold("bob", &["A-1"]).await.unwrap();
+    house.check().await;
+}
+
+/// Goal: a buyer who retries with the same idempotency key gets the hold whose answer was lost, key and all.
+#[tokio::test]
+async fn a_lost_answer_is_had_again_by_its_idempotency_key() {
+    let house = House::open().await;
+    let (office, flaky) = doomed(&house);
+    flaky.spoil("open_hold", Fault::Indeterminate);
+    let call = || Call { actor: "ada".into(), idem: Some(Idem::derive("ada", "k", b"A-1")) };
+    let lost = office.hold(call(), &house.event, "ada".into(), want("A-1")).await.unwrap_err();
+    assert_eq!(lost.code(), "unknown_outcome");
+    let again = house.office.hold(call(), &house.event, "ada".into(), want("A-1")).await.unwrap();
+    house.office.confirm(Call::by("ada"), &again.hold.hold_id, key(&again), "pi").await.unwrap();
+    house.check().await;
+}
+
+/// Goal: a transaction that fails for certain gives the lease back.
+#[tokio::test]
+async fn a_failed_row_releases_the_lease() {
+    let house = House::open().await;
+    let (office, flaky) = doomed(&house);
+    flaky.spoil("open_hold", Fault::Unavailable);
+    let failed = office.hold(Call::by("ada"), &house.event, "ada".into(), want("A-1")).await.unwrap_err();
+    assert_eq!((failed.code(), house.leases().await), ("unavailable", 0));
+    house.check().await;
+}
+
+/// Goal: after the commit of a sale the lease is of no importance: the seat stays sold, the order is found again.
+#[tokio::test]
+async fn death_between_commit_and_release_costs_nothing() {
+    let house = House::open().await;
+    let ada = house.hold("ada", &["A-1"]).await.unwrap();
+    let (office, flaky) = doomed(&house);
+    flaky.spoil("confirm", Fault::DiesAfter);
+    let (id, access) = (ada.hold.hold_id.clone(), key(&ada));
+    let asked = tokio::spawn(async move { office.confirm(Call::by("ada"), &id, access, "pi").await });
+    while house.ledger.order(&OrderId::of(&ada.hold.hold_id)).await.unwrap().is_none() {
+        tokio::task::yield_now().await;
+    }
+    asked.abort();
+    assert_eq!(house.leases().await, 1, "nobody released it");
+    assert_eq!(lost(house.hold("bob", &["A-1"]).await), [("A-1".into(), Reason::Taken)]);
+    let again = house.office.confirm(Call::by("ada"), &ada.hold.hold_id, key(&ada), "pi").await.unwrap();
+    assert_eq!(again.seats.len(), 1);
+    house.clock.advance(seconds(11));
+    house.office.revoke_orphans().await.unwrap();
+    assert_eq!(lost(house.hold("bob", &["A-1"]).await), [("A-1".into(), Reason::Sold)]);
+    house.check().await;
+}
+
+/// Goal: money whose server died on the ladder is taken further by the sweeper of another.
+#[tokio::test]
+async fn death_on_the_ladder_is_taken_up_by_the_sweeper() {
+    let house = House::open().await;
+    let ada = house.hold("ada", &["A-1"]).await.unwrap();
+    house.office.pay(Call::by("ada"), &ada.hold.hold_id, key(&ada), "pi").await.unwrap();
+    house.clock.advance(seconds(606));
+    let (office, flaky) = doomed(&house);
+    flaky.spoil("sell_late", Fault::DiesBefore);
+    let (id, access) = (ada.hold.hold_id.clone(), key(&ada));
+    let asked = tokio::spawn(async move { office.confirm(Call::by("ada"), &id, access, "pi").await });
+    while house.leases().await == 0 {
+        tokio::task::yield_now().await;
+    }
+    asked.abort();
+    house.clock.advance(seconds(31));
+    house.office.sweep(2).await.unwrap();
+    let order = house.office.order(&OrderId::of(&ada.hold.hold_id)).await.unwrap();
+    assert!(order.late);
+    house.check().await;
+}
+
+/// Goal: a caller who hangs up strands nothing: the request runs to its end.
+#[tokio::test]
+async fn a_hang_up_does_not_cancel() {
+    let house = House::open().await;
+    let (office, event) = (house.office.clone(), house.event.clone());
+    let mut asked = Box::pin(async move { office.hold(Call::by("ada"), &event, "ada".into(), want("A-1")).await });
+    // Polled once, so that it has begun; then dropped.
+    std::future::poll_fn(|cx| {
+        let _ = asked.as_mut().poll(cx);
+        std::task::Poll::Ready(())
+    })
+    .await;
+    drop(asked);
+    while house.office.holds(&house.event).await.unwrap().is_empty() {
+        tokio::task::yield_now().await;
+    }
+    house.check().await;
+}

@@ -34,7 +34,9 @@ async fn a_hold_becomes_an_order() {
 async fn a_loser_is_told_and_offered_others() {
     let house = House::open().await;
     house.hold("ada", &["A-5", "A-6"]).await.unwrap();
-    let Refusal::Conflict { conflicts, alternative } = refused(house.hold("bob", &["A-6", "A-7"]).await) else { panic!() };
+    let Refusal::Conflict { conflicts, alternative } = refused(house.hold("bob", &["A-6", "A-7"]).await) else {
+        panic!()
+    };
     assert_eq!(conflicts, [Conflict::seat("A-6", Reason::Taken)]);
     assert_eq!(alternative, Some(vec!["A-7".into(), "A-8".into()]));
     assert_eq!(house.office.metrics().conflicts_total[0], 1);
@@ -57,7 +59,10 @@ async fn an_abandoned_hold_frees_itself_without_a_sweeper() {
     assert!(bob.hold.seats[0].token > ada.hold.seats[0].token);
     let late = house.office.confirm(Call::by("ada"), &ada.hold.hold_id, key(&ada), "pi_1").await;
     assert_eq!(refused(late), Refusal::Ended(HoldState::Lapsed));
-    assert_eq!(refused(house.office.renew(Call::by("ada"), &ada.hold.hold_id, key(&ada)).await), Refusal::Ended(HoldState::Lapsed));
+    assert_eq!(
+        refused(house.office.renew(Call::by("ada"), &ada.hold.hold_id, key(&ada)).await),
+        Refusal::Ended(HoldState::Lapsed)
+    );
     house.check().await;
 }
 
@@ -262,13 +267,9 @@ async fn bad_input_is_named() {
     assert!(matches!(house.hold("ada", &["A-1", "A-1"]).await, Err(Error::Invalid(_))));
     assert!(matches!(house.hold("ada", &[]).await, Err(Error::Invalid(_))));
     assert!(matches!(house.hold("", &["A-1"]).await, Err(Error::Invalid(_))));
-    let nowhere = house.office.hold(
-        Call::by("ada"),
-        &"ev_none".into(),
-        "ada".into(),
-        Want::These { seats: vec!["A-1".into()], areas: vec![] },
-    );
-    assert_eq!(refused(nowhere.await), Refusal::NoEvent("ev_none".into()));
+    let (nowhere, want) = (EventId::from("ev_none"), Want::These { seats: vec!["A-1".into()], areas: vec![] });
+    let nowhere = house.office.hold(Call::by("ada"), &nowhere, "ada".into(), want).await;
+    assert_eq!(refused(nowhere), Refusal::NoEvent("ev_none".into()));
     assert_eq!(house.leases().await, 0);
     house.check().await;
 }

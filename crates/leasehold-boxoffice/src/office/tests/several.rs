@@ -1,1 +1,267 @@
+//! Several offices over one engine and one ledger are one box office.
 
+use super::*;
+use crate::model::history;
+
+/// A small generator: the same seed, the same choices.
+struct Dice(u64);
+
+impl Dice {
+    fn roll(&mut self, sides: u64) -> u64 {
+        self.0 = self.0.wrapping_add(0x9e37_79b9_7f4a_7c15);
+        let mut mixed = self.0;
+        mixed = (mixed ^ (mixed >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
+        mixed = (mixed ^ (mixed >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
+        (mixed ^ (mixed >> 31)) % sides
+    }
+
+    fn seat(&mut self) -> String {
+        let row = if self.roll(2) == 0 { "A" } else { "B" };
+        format!("{row}-{}", self.roll(10) + 1)
+    }
+}
+
+/// What a buyer remembers of a hold.
+#[derive(Clone)]
+struct Mine {
+    hold: HoldId,
+    access: Access,
+    payment_ref: String,
+}
+
+/// What a step of the crowd asks for.
+enum Act {
+    Hold(Buyer, Want),
+    Renew(Mine),
+    Pay(Mine),
+    Decline(Mine),
+    Confirm(Mine),
+    Message(Mine, u64, bool),
+    Release(Mine),
+    Change(Mine, Change),
+    Force(String),
+    Block(String, bool),
+    Void(Mine),
+    Sweep,
+    Orphans,
+}
+
+fn choose(dice: &mut Dice, mine: &[Mine]) -> Act {
+    let die = dice.roll(100);
+    let some = (!mine.is_empty()).then(|| {
+        let recent = mine.len().saturating_sub(1 + usize::try_from(dice.roll(8)).unwrap());
+        let mut mine = mine[recent].clone();
+        if dice.roll(20) == 0 {
+            mine.access = Access::key("guessed");
+        }
+        mine
+    });
+    match (die, some) {
+        (0..40, _) | (_, None) => {
+            let buyer = Buyer(format!("b{}", dice.roll(8)));
+            let places = u32::try_from(dice.roll(3)).unwrap();
+            let areas = if places > 0 { vec![("floor".into(), places)] } else { vec![] };
+            let seats: Vec<String> = (0..dice.roll(4)).map(|_| dice.seat()).collect();
+            let best = Want::Best { qty: 2, section: None, adjacent: dice.roll(2) == 0 };
+            Act::Hold(buyer, if seats.is_empty() { best } else { Want::These { seats, areas } })
+        }
+        (40..48, Some(mine)) => Act::Renew(mine),
+        (48..58, Some(mine)) => Act::Pay(mine),
+        (58..62, Some(mine)) => Act::Decline(mine),
+        (62..70, Some(mine)) => Act::Confirm(mine),
+        (70..78, Some(mine)) => Act::Message(mine, dice.roll(200), dice.roll(4) > 0),
+        (78..84, Some(mine)) => Act::Release(mine),
+        (84..90, Some(mine)) => {
+            let change = Change { add: vec![dice.seat()], remove: vec![dice.seat()], ..Change::default() };
+            Act::Change(mine, if dice.roll(2) == 0 { change } else { Change { remove: vec![], ..change } })
+        }
+        (90..92, _) => Act::Force(dice.seat()),
+        (92..94, _) => Act::Block(dice.seat(), dice.roll(2) == 0),
+        (94..96, Some(mine)) => Act::Void(mine),
+        (96..99, _) => Act::Sweep,
+        _ => Act::Orphans,
+    }
+}
+
+/// Does one act; a refusal is an answer, anything else is not.
+async fn act(office: Office, event: EventId, act: Act) -> Option<Mine> {
+    let call = || Call::by("crowd");
+    let answer: Result<Option<HoldView>, Error> = match act {
+        Act::Hold(buyer, want) => office.hold(call(), &event, buyer, want).await.map(Some),
+        Act::Renew(mine) => office.renew(call(), &mine.hold, mine.access).await.map(|_| None),
+        Act::Pay(mine) => office.pay(call(), &mine.hold, mine.access, &mine.payment_ref).await.map(|_| None),
+        Act::Decline(mine) => office.decline(call(), &mine.hold, mine.access, &mine.payment_ref).await.map(|_| None),
+        Act::Confirm(mine) => office.confirm(call(), &mine.hold, mine.access, &mine.payment_ref).await.map(|_| None),
+        Act::Message(mine, id, succeeded) => {
+            let (hold_id, payment_ref) = (mine.hold, mine.payment_ref);
+            let message = PaymentMessage { id: format!("m{id}"), payment_ref, hold_id, succeeded, tokens: vec![] };
+            office.payment(message).await.map(|_| None)
+        }
+        Act::Release(mine) => office.release(call(), &mine.hold, mine.access).await.map(|_| None),
+        Act::Change(mine, change) => office.change(call(), &mine.hold, mine.access, change).await.map(|_| None),
+        Act::Force(seat) => office.force_release(call(), &event, &seat, "staff").await.map(|_| None),
+        Act::Block(seat, block) => {
+            let (block, unblock) = if block { (vec![seat], vec![]) } else { (vec![], vec![seat]) };
+            let blocks = SetBlocks { event_id: event, block, unblock, areas: vec![], reason: "house".into() };
+            office.set_blocks(call(), blocks).await.map(|_| None)
+        }
+        Act::Void(mine) => office.void(call(), &OrderId::of(&mine.hold), None, "void").await.map(|_| None),
+        Act::Sweep => office.sweep(2).await.map(|()| None),
+        Act::Orphans => office.revoke_orphans().await.map(|()| None),
+    };
+    match answer {
+        Ok(None) => None,
+        Ok(Some(held)) => {
+            let payment_ref = format!("pi-{}", held.hold.hold_id);
+            Some(Mine { hold: held.hold.hold_id.clone(), access: key(&held), payment_ref })
+        }
+        Err(Error::Refused(_) | Error::Invalid(_)) => None,
+        Err(error) => panic!("{error:?}"),
+    }
+}
+
+/// A crowd of buyers over two offices, some of it at the same moment; every snapshot conserves, and at the end the
+/// history is played.
+async fn crowd(seed: u64, rounds: usize) -> usize {
+    let house = House::with(|settings| settings.per_buyer = 4).await;
+    let offices = [house.office.clone(), house.another()];
+    let (mut dice, mut mine) = (Dice(seed), Vec::new());
+    for round in 0..rounds {
+        let mut at_once = tokio::task::JoinSet::new();
+        for _ in 0..=dice.roll(4) {
+            let office = offices[usize::try_from(dice.roll(2)).unwrap()].clone();
+            at_once.spawn(act(office, house.event.clone(), choose(&mut dice, &mine)));
+        }
+        while let Some(answer) = at_once.join_next().await {
+            mine.extend(answer.unwrap());
+        }
+        if dice.roll(3) == 0 {
+            house.clock.advance(Duration::from_millis(dice.roll(200_000)));
+        }
+        if dice.roll(4) == 0 {
+            offices[usize::try_from(dice.roll(2)).unwrap()].sequence().await.unwrap();
+        }
+        let seen = house.office.availability(&house.event).await.unwrap();
+        let Totals { seats, free, held, paying, sold, blocked } = seen.totals;
+        assert_eq!(free + held + paying + sold + blocked, seats, "seed {seed}, round {round}");
+        assert!(seen.areas[0].held + seen.areas[0].paying + seen.areas[0].sold <= 5, "seed {seed}, round {round}");
+        let broken: Vec<Check> = house.office.invariants(&house.event).await.unwrap();
+        let broken: Vec<&Check> = broken.iter().filter(|check| !check.ok).collect();
+        assert!(broken.is_empty(), "seed {seed}, round {round}: {broken:#?}");
+    }
+    house.check().await;
+    let entries =
+        house.office.audit(&house.event, AuditQuery { limit: 1_000_000, ..AuditQuery::default() }).await.unwrap();
+    let settings = house.office.event(&house.event).await.unwrap().settings;
+    let faults = history::faults(&settings, &hall(), &entries);
+    assert!(faults.is_empty(), "seed {seed}: {faults:#?}");
+    tampered(&settings, &entries);
+    // Everything ends by itself: at last no lease is left that a sweeper must not take.
+    house.clock.advance(seconds(3600));
+    house.office.sweep(2).await.unwrap();
+    assert_eq!(house.leases().await, 0, "seed {seed}");
+    house.check().await;
+    entries.iter().filter(|entry| entry.kind == Kind::Sold).count()
+}
+
+/// The checker sees: a history with one lie in it is found out.
+fn tampered(settings: &EventSettings, entries: &[Entry]) {
+    let lies: [fn(&mut Entry); 4] = [
+        |entry| entry.at = entry.at.plus(100_000_000),
+        |entry| entry.buyer = Some("somebody else".into()),
+        |entry| entry.seats.iter_mut().for_each(|seat| seat.token = seat.token.map(|token| token + 1)),
+        |entry| entry.hold_id = Some("h_another".into()),
+    ];
+    let Some(sale) = entries.iter().position(|entry| entry.kind == Kind::Sold && !entry.seats.is_empty()) else {
+        return;
+    };
+    for lie in lies {
+        let mut told = entries[..=sale].to_vec();
+        lie(&mut told[sale]);
+        assert!(!history::faults(settings, &hall(), &told).is_empty());
+    }
+    let mut twice = entries[..=sale].to_vec();
+    twice.push(Entry { seq: twice.len() as u64 + 1, ..twice[sale].clone() });
+    assert!(history::faults(settings, &hall(), &twice).iter().any(|fault| fault.contains("sold twice")));
+}
+
+/// Goal: invariants 8 to 11 hold over whatever a crowd asks of two offices, under a clock that jumps.
+#[tokio::test]
+async fn two_offices_are_one_box_office() {
+    let mut sold = 0;
+    for seed in 0..8 {
+        sold += crowd(seed, 120).await;
+    }
+    assert!(sold > 20, "the crowd buys: {sold}");
+}
+
+/// Goal: a flash crowd over two offices sells every seat once, and answers everybody.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_flash_crowd_sells_every_seat_once() {
+    let house = House::open().await;
+    let offices = [house.office.clone(), house.another()];
+    let mut crowd = tokio::task::JoinSet::new();
+    for buyer in 0..200u64 {
+        let (office, event) = (offices[usize::try_from(buyer % 2).unwrap()].clone(), house.event.clone());
+        crowd.spawn(async move {
+            let (name, mut dice) = (format!("b{buyer}"), Dice(buyer));
+            for _ in 0..40 {
+                let want = Want::These { seats: vec![dice.seat()], areas: vec![] };
+                match office.hold(Call::by(&name), &event, name.as_str().into(), want).await {
+                    Ok(held) => {
+                        office.confirm(Call::by(&name), &held.hold.hold_id, key(&held), "pi").await.unwrap();
+                        return 1;
+                    }
+                    Err(error) => assert!(error.refusal().is_some(), "{error:?}"),
+                }
+            }
+            0
+        });
+    }
+    let mut sold = 0;
+    while let Some(answer) = crowd.join_next().await {
+        sold += answer.unwrap();
+    }
+    let seen = house.office.availability(&house.event).await.unwrap();
+    assert_eq!((sold, seen.totals.sold), (20, 20));
+    assert_eq!(house.leases().await, 0);
+    house.check().await;
+}
+
+/// Goal: sweeper, sequencer and follower run under leases of their own: of two offices one does each, and when it is
+/// gone the other does.
+#[tokio::test]
+async fn one_of_two_offices_sweeps_and_numbers() {
+    let house = House::open().await;
+    let (first, second) = (house.office.clone(), house.another());
+    let mut changes = second.changes(&house.event);
+    let one = tokio::spawn(async move { first.run().await });
+    let two = tokio::spawn(async move { second.run().await });
+    house.hold("ada", &["A-1"]).await.unwrap();
+    until(&house, async || *changes.borrow_and_update() >= 2).await;
+    one.abort();
+    let _ = one.await;
+    house.hold("bob", &["A-2"]).await.unwrap();
+    // The hold lapses, is swept and told by whoever is left.
+    until(&house, async || {
+        let told = house.office.audit(&house.event, AuditQuery::default()).await.unwrap();
+        told.iter().filter(|entry| entry.kind == Kind::Lapsed).count() == 2
+    })
+    .await;
+    assert_eq!(house.leases().await, 0);
+    two.abort();
+}
+
+/// Moves the clock in small steps until something is so.
+async fn until(house: &House, mut so: impl AsyncFnMut() -> bool) {
+    for _ in 0..100_000 {
+        if so().await {
+            return;
+        }
+        house.clock.advance(Duration::from_millis(200));
+        for _ in 0..5 {
+            tokio::task::yield_now().await;
+        }
+    }
+    panic!("it never came to be");
+}

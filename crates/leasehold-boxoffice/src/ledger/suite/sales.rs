@@ -1,0 +1,194 @@
+//! Paid, sold, declined, late.
+
+use super::Subject;
+use super::case::{Case, lost, refused};
+use crate::model::*;
+
+pub(super) async fn a_sale_carries_its_token(subject: &dyn Subject) {
+    let case = Case::open(subject).await;
+    let hold = case.try_hold(case.opening("ada", &["A-1", "A-2"], 2)).await.unwrap();
+    let order = case.sell(&hold, "pi").await;
+    assert_eq!((order.total, order.hold_id.clone(), order.late), (220, hold.hold_id.clone(), false));
+    let sold = case.ledger.dump(&case.event).await.unwrap().unwrap().sold;
+    assert!(
+        sold.iter().all(|(_, of, token)| *of == order.order_id && *token == hold.seats[0].token) && sold.len() == 2
+    );
+    assert_eq!(lost(case.try_hold(case.opening("bob", &["A-2"], 0)).await), [("A-2".into(), Reason::Sold)]);
+    assert_eq!(lost(case.try_hold(case.opening("bob", &[], 4)).await), [("floor".into(), Reason::Sold)]);
+    let limit = lost(case.try_hold(case.opening("ada", &["A-3"], 0)).await);
+    assert_eq!(limit, [("A-3".into(), Reason::BuyerLimit)], "held and sold are counted together");
+    let takings = case.ledger.takings(&case.event).await.unwrap();
+    assert_eq!((takings.orders, takings.seats, takings.places, takings.revenue), (1, 2, 2, 220));
+    case.done().await;
+}
+
+pub(super) async fn a_confirm_repeats(subject: &dyn Subject) {
+    let case = Case::open(subject).await;
+    let hold = case.hold("ada", &["A-1"]).await;
+    let order = case.sell(&hold, "pi").await;
+    assert_eq!(case.sell(&hold, "pi").await, order);
+    case.pass(60).await;
+    assert_eq!(case.sell(&hold, "pi").await, order, "also when the hold would be long over");
+    assert_eq!(refused(case.confirm(&hold, "other").await), Refusal::PaymentMismatch);
+    case.done().await;
+}
+
+pub(super) async fn a_lapsed_hold_is_not_sold(subject: &dyn Subject) {
+    let case = Case::open(subject).await;
+    let hold = case.hold("ada", &["A-1"]).await;
+    case.pass(10).await;
+    assert_eq!(refused(case.confirm(&hold, "pi").await), Refusal::Ended(HoldState::Lapsed));
+    assert_eq!(refused(case.pay(&hold, "pi").await), Refusal::Ended(HoldState::Lapsed));
+    case.ledger.lapse_due(10).await.unwrap();
+    assert_eq!(refused(case.confirm(&hold, "pi").await), Refusal::Ended(HoldState::Lapsed));
+    case.done().await;
+}
+
+pub(super) async fn paying_lasts_to_its_deadline(subject: &dyn Subject) {
+    let case = Case::open(subject).await;
+    let hold = case.hold("ada", &["A-1"]).await;
+    case.pass(8).await;
+    let paying = case.pay(&hold, "pi").await.unwrap();
+    assert_eq!((paying.state, paying.seats.clone()), (HoldState::Paying, hold.seats.clone()));
+    assert_eq!(case.state("A-1").await, SeatState::Paying);
+    case.pass(16).await;
+    assert!(case.ledger.lapse_due(10).await.unwrap().holds.is_empty());
+    assert_eq!(lost(case.try_hold(case.opening("bob", &["A-1"], 0)).await), [("A-1".into(), Reason::Taken)]);
+    assert_eq!(refused(case.release(&hold).await), Refusal::Paying);
+    assert_eq!(case.pay(&hold, "pi").await.unwrap().expires_at, paying.expires_at, "again is the same");
+    case.sell(&hold, "pi").await;
+    case.done().await;
+}
+
+pub(super) async fn a_decline_returns(subject: &dyn Subject) {
+    let case = Case::open(subject).await;
+    let hold = case.hold("ada", &["A-1"]).await;
+    assert_eq!(refused(case.decline(&hold, "pi").await), Refusal::NotPaying);
+    case.pay(&hold, "pi").await.unwrap();
+    let back = case.decline(&hold, "pi").await.unwrap();
+    assert_eq!((back.state, back.expires_at), (HoldState::Active, hold.expires_at));
+    case.pay(&hold, "pi_2").await.unwrap();
+    case.pass(11).await;
+    assert_eq!(case.decline(&hold, "pi_2").await.unwrap().state, HoldState::Lapsed, "no time was left");
+    case.hold("bob", &["A-1"]).await;
+    case.done().await;
+}
+
+pub(super) async fn another_payment_is_refused(subject: &dyn Subject) {
+    let case = Case::open(subject).await;
+    let hold = case.hold("ada", &["A-1"]).await;
+    case.pay(&hold, "pi").await.unwrap();
+    assert_eq!(refused(case.pay(&hold, "pi_2").await), Refusal::PaymentMismatch);
+    assert_eq!(refused(case.confirm(&hold, "pi_2").await), Refusal::PaymentMismatch);
+    assert_eq!(refused(case.decline(&hold, "pi_2").await), Refusal::PaymentMismatch);
+    case.done().await;
+}
+
+/// A hold that was paying, and whose deadline has passed.
+async fn late(case: &Case<'_>, buyer: &str, seats: &[&str], payment_ref: &str) -> (HoldRow, MoneyRow) {
+    let hold = case.hold(buyer, seats).await;
+    case.pay(&hold, payment_ref).await.unwrap();
+    case.pass(20).await;
+    match case.confirm(&hold, payment_ref).await.unwrap() {
+        Confirmed::Late { hold, money } => (hold, money),
+        other => panic!("{other:?}"),
+    }
+}
+
+fn again(case: &Case<'_>, hold: &HoldRow, payment_ref: &str) -> SellLate {
+    SellLate { hold_id: hold.hold_id.clone(), payment_ref: payment_ref.into(), token: case.token() }
+}
+
+pub(super) async fn late_money_is_written_down(subject: &dyn Subject) {
+    let case = Case::open(subject).await;
+    let (hold, money) = late(&case, "ada", &["A-1"], "pi").await;
+    assert_eq!((money.state, money.amount, money.steps.len()), (MoneyState::Received, 100, 1));
+    assert_eq!(hold.state, HoldState::Lapsed);
+    let Confirmed::Late { money: same, .. } = case.confirm(&hold, "pi").await.unwrap() else { panic!() };
+    assert_eq!(same, money, "again is the same");
+    assert_eq!(case.ledger.money_in(Some(&case.event), &[MoneyState::Received]).await.unwrap(), [money]);
+    case.done().await;
+}
+
+pub(super) async fn late_money_buys_the_same_seats(subject: &dyn Subject) {
+    let case = Case::open(subject).await;
+    let (hold, _) = late(&case, "ada", &["A-1", "A-2"], "pi").await;
+    let command = again(&case, &hold, "pi");
+    let order = case.ledger.sell_late(Call::by("office"), command.clone()).await.unwrap().value;
+    assert_eq!((order.late, order.seats[0].token), (true, command.token));
+    assert_eq!(case.ledger.money("pi").await.unwrap().unwrap().state, MoneyState::Sold);
+    assert_eq!(case.ledger.sell_late(Call::by("office"), command).await.unwrap().value, order);
+    assert_eq!(case.sell(&hold, "pi").await, order, "the buyer's own confirm finds it");
+    case.done().await;
+}
+
+pub(super) async fn late_money_yields_to_others(subject: &dyn Subject) {
+    let case = Case::open(subject).await;
+    let (hold, _) = late(&case, "ada", &["A-1", "A-2"], "pi").await;
+    case.hold("bob", &["A-2"]).await;
+    let sold = case.ledger.sell_late(Call::by("office"), again(&case, &hold, "pi")).await;
+    assert_eq!(lost(sold), [("A-2".into(), Reason::Taken)]);
+    // An offer: other seats, paying from the start, which the same money buys.
+    let offer = OpenHold { payment_ref: Some("pi".into()), ..case.opening("ada", &["A-5", "A-6"], 0) };
+    let offer = case.try_hold(offer).await.unwrap();
+    assert_eq!(offer.state, HoldState::Paying);
+    let (payment_ref, from, to) = ("pi".into(), MoneyState::Received, MoneyState::Offered);
+    let step = MoneyStep { payment_ref, from, to, offer: Some(offer.hold_id.clone()), note: "offered".into() };
+    case.ledger.money_step(Call::by("office"), step).await.unwrap();
+    let order = case.sell(&offer, "pi").await;
+    assert_eq!(order.seats[0].id, "A-5");
+    let money = case.ledger.money("pi").await.unwrap().unwrap();
+    assert_eq!((money.state, money.steps.len()), (MoneyState::Sold, 3));
+    case.done().await;
+}
+
+pub(super) async fn a_message_counts_once(subject: &dyn Subject) {
+    let case = Case::open(subject).await;
+    let hold = case.hold("ada", &["A-1"]).await;
+    case.pay(&hold, "pi").await.unwrap();
+    let message = Confirm { callback: Some("m-1".into()), access: Access::Staff, ..case.confirming(&hold, "pi") };
+    let first = case.ledger.confirm(Call::by("provider"), message.clone()).await.unwrap().value;
+    assert!(matches!(first, Confirmed::Order { .. }));
+    assert_eq!(case.ledger.confirm(Call::by("provider"), message).await.unwrap().value, Confirmed::Duplicate);
+    // Out of order: a decline that was overtaken changes nothing, and is no error.
+    let (hold_id, payment_ref, callback) = (hold.hold_id.clone(), "pi".into(), Some("m-0".into()));
+    let decline = Decline { hold_id, access: Access::Staff, payment_ref, callback };
+    assert_eq!(case.ledger.decline(Call::by("provider"), decline).await.unwrap().value.state, HoldState::Sold);
+    assert_eq!(case.state("A-1").await, SeatState::Sold);
+    case.done().await;
+}
+
+pub(super) async fn money_for_other_seats_goes_back(subject: &dyn Subject) {
+    let case = Case::open(subject).await;
+    let hold = case.hold("ada", &["A-1"]).await;
+    let message = |id: &str, reference: &str, tokens: Vec<(String, u64)>| Confirm {
+        callback: Some(id.into()),
+        access: Access::Staff,
+        tokens,
+        ..case.confirming(&hold, reference)
+    };
+    let stale = message("m-1", "pi", vec![("A-1".into(), hold.seats[0].token + 7)]);
+    let Confirmed::Late { money, .. } = case.ledger.confirm(Call::by("p"), stale).await.unwrap().value else {
+        panic!()
+    };
+    assert_eq!(money.state, MoneyState::RefundDue);
+    let right = message("m-2", "pi_2", vec![("A-1".into(), hold.seats[0].token)]);
+    assert!(matches!(case.ledger.confirm(Call::by("p"), right).await.unwrap().value, Confirmed::Order { .. }));
+    let twice = message("m-3", "pi_3", vec![]);
+    let Confirmed::Late { money, .. } = case.ledger.confirm(Call::by("p"), twice).await.unwrap().value else {
+        panic!()
+    };
+    assert_eq!(money.state, MoneyState::RefundDue, "a second payment goes back");
+    assert_eq!(case.ledger.takings(&case.event).await.unwrap().refunds_due, 200);
+    case.done().await;
+}
+
+pub(super) async fn money_steps_once(subject: &dyn Subject) {
+    let case = Case::open(subject).await;
+    late(&case, "ada", &["A-1"], "pi").await;
+    let (from, to) = (MoneyState::Received, MoneyState::RefundDue);
+    let step = MoneyStep { payment_ref: "pi".into(), from, to, offer: None, note: "gone".into() };
+    case.ledger.money_step(Call::by("a"), step.clone()).await.unwrap();
+    assert_eq!(refused(case.ledger.money_step(Call::by("b"), step).await), Refusal::PaymentMismatch);
+    case.done().await;
+}

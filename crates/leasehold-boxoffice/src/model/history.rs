@@ -1,0 +1,288 @@
+//! The invariants of an event, proven from what was told, in the order of its numbers.
+//!
+//! Where `check` looks at one moment, this looks at every moment: the entries are played on a plain picture of the
+//! hall, and each must be a legal step from the one before.
+//!
+//! # Laws (8 to 11 of the project's list)
+//!
+//! 8. No seat is sold twice.
+//! 9. A sale comes from the buyer's own live hold, with the token of that hold on every seat.
+//! 10. No hold beyond its cap, and no buyer beyond the limit, not for one entry.
+//! 11. A seat is in one state, and an area never has more taken than places.
+//!
+//! And none lapses early, and numbers have no gap. Rules that were changed on the way are not known here: after such
+//! an entry the cap and the limit are not looked at any more.
+
+use std::collections::{BTreeMap, HashMap};
+
+use super::entry::{Entry, Kind, SeatState};
+use super::event::EventSettings;
+use super::ids::{Buyer, HoldId, Moment};
+use crate::layout::Layout;
+
+#[derive(Clone, Debug)]
+struct Place {
+    state: SeatState,
+    buyer: Option<Buyer>,
+    hold: Option<HoldId>,
+    token: Option<u64>,
+}
+
+#[derive(Clone, Debug)]
+struct Open {
+    buyer: Option<Buyer>,
+    opened: Moment,
+    until: Moment,
+}
+
+/// Plays entries and finds what is wrong with them.
+#[derive(Debug)]
+pub struct Player {
+    settings: EventSettings,
+    rules_known: bool,
+    seats: HashMap<String, Place>,
+    areas: HashMap<String, (i64, i64)>,
+    holds: HashMap<HoldId, Open>,
+    buyers: BTreeMap<Buyer, i64>,
+    last: u64,
+    at: Moment,
+    faults: Vec<String>,
+}
+
+/// Everything that is wrong with a history, from its first entry on.
+#[must_use]
+pub fn faults(settings: &EventSettings, layout: &Layout, entries: &[Entry]) -> Vec<String> {
+    let mut player = Player::new(settings, layout);
+    entries.iter().for_each(|entry| player.play(entry));
+    player.faults
+}
+
+impl Player {
+    /// An empty hall.
+    #[must_use]
+    pub fn new(settings: &EventSettings, layout: &Layout) -> Self {
+        let free = || Place { state: SeatState::Free, buyer: None, hold: None, token: None };
+        Self {
+            settings: settings.clone(),
+            rules_known: true,
+            seats: layout.seats.iter().map(|seat| (seat.id.clone(), free())).collect(),
+            areas: layout.areas.iter().map(|area| (area.id.clone(), (0, i64::from(area.capacity)))).collect(),
+            holds: HashMap::new(),
+            buyers: BTreeMap::new(),
+            last: 0,
+            at: Moment::default(),
+            faults: Vec::new(),
+        }
+    }
+
+    /// What was found so far.
+    #[must_use]
+    pub fn faults(&self) -> &[String] {
+        &self.faults
+    }
+
+    /// Plays the next entry.
+    pub fn play(&mut self, entry: &Entry) {
+        if entry.seq != self.last + 1 {
+            self.fault(entry, "a gap in the numbers");
+        }
+        if entry.at < self.at {
+            self.fault(entry, "time went back");
+        }
+        (self.last, self.at) = (entry.seq, entry.at);
+        self.rules_known &= !matches!(entry.kind, Kind::EventChanged | Kind::LayoutChanged);
+        match entry.kind {
+            Kind::Held | Kind::Offered if !entry.seats.is_empty() || !entry.areas.is_empty() => self.open(entry),
+            Kind::Renewed | Kind::Paying | Kind::Declined => self.go_on(entry),
+            Kind::Changed => self.change(entry),
+            Kind::Sold => self.sell(entry),
+            Kind::SoldLate => self.take(entry, SeatState::Sold),
+            Kind::Released | Kind::ForceReleased | Kind::Lapsed => self.end(entry),
+            Kind::Blocked => self.take(entry, SeatState::Blocked),
+            Kind::Unblocked => self.give(entry, SeatState::Blocked),
+            Kind::Voided => self.give(entry, SeatState::Sold),
+            Kind::Moved => self.moved(entry),
+            _ => {}
+        }
+        self.count(entry);
+    }
+
+    fn fault(&mut self, entry: &Entry, what: &str) {
+        self.faults.push(format!("{} ({:?} by {}): {what}", entry.seq, entry.kind, entry.actor));
+    }
+
+    fn open(&mut self, entry: &Entry) {
+        let (Some(hold), Some(until)) = (entry.hold_id.clone(), entry.until) else {
+            return self.fault(entry, "a hold without a name or an end");
+        };
+        let state = if entry.kind == Kind::Offered { SeatState::Paying } else { SeatState::Held };
+        self.holds.insert(hold, Open { buyer: entry.buyer.clone(), opened: entry.at, until });
+        self.take(entry, state);
+        self.within_cap(entry, until);
+    }
+
+    fn within_cap(&mut self, entry: &Entry, until: Moment) {
+        let Some(open) = entry.hold_id.as_ref().and_then(|hold| self.holds.get(hold)) else { return };
+        let paying = matches!(entry.kind, Kind::Paying | Kind::Offered);
+        let cap = open.opened.plus(self.settings.max_hold_ms).plus(if paying { self.settings.pay_ms } else { 0 });
+        if self.rules_known && until > cap {
+            self.fault(entry, "a hold beyond its cap");
+        }
+    }
+
+    /// A free seat comes to a state.
+    fn take(&mut self, entry: &Entry, state: SeatState) {
+        for change in entry.seats.iter().filter(|change| change.state == state) {
+            let place = Place { state, buyer: entry.buyer.clone(), hold: entry.hold_id.clone(), token: change.token };
+            match self.seats.insert(change.id.clone(), place) {
+                None => self.fault(entry, &format!("{} is not in the layout", change.id)),
+                Some(was) if was.state == SeatState::Sold && state == SeatState::Sold => {
+                    self.fault(entry, &format!("{} is sold twice", change.id));
+                }
+                Some(was) if was.state != SeatState::Free => {
+                    self.fault(entry, &format!("{} was {:?} and is {state:?}", change.id, was.state));
+                }
+                Some(_) => {}
+            }
+        }
+    }
+
+    /// A seat in a state is free again.
+    fn give(&mut self, entry: &Entry, from: SeatState) {
+        for change in entry.seats.iter().filter(|change| change.state == SeatState::Free) {
+            let free = Place { state: SeatState::Free, buyer: None, hold: None, token: None };
+            let was = self.seats.insert(change.id.clone(), free);
+            if was.is_none_or(|was| was.state != from) {
+                self.fault(entry, &format!("{} was not {from:?}", change.id));
+            }
+        }
+    }
+
+    /// The hold of an entry, which must be live; `None` was found to be a fault.
+    fn live(&mut self, entry: &Entry) -> Option<Open> {
+        let open = entry.hold_id.as_ref().and_then(|hold| self.holds.get(hold)).cloned();
+        match open {
+            None => self.fault(entry, "no such hold is open"),
+            Some(ref open) if entry.at >= open.until => self.fault(entry, "the hold was over"),
+            Some(ref open) if open.buyer != entry.buyer => self.fault(entry, "the hold is another buyer's"),
+            Some(_) => {}
+        }
+        open
+    }
+
+    fn go_on(&mut self, entry: &Entry) {
+        self.live(entry);
+        let Some(until) = entry.until else { return self.fault(entry, "a hold that goes on without an end") };
+        if let Some(open) = entry.hold_id.as_ref().and_then(|hold| self.holds.get_mut(hold)) {
+            open.until = until;
+        }
+        for change in &entry.seats {
+            if let Some(place) = self.own(entry, &change.id, change.token) {
+                place.state = change.state;
+            }
+        }
+        self.within_cap(entry, until);
+    }
+
+    /// A seat that must be under the hold of the entry, with this token.
+    fn own(&mut self, entry: &Entry, seat: &str, token: Option<u64>) -> Option<&mut Place> {
+        let place = self.seats.get(seat)?;
+        let held = matches!(place.state, SeatState::Held | SeatState::Paying);
+        if !held || place.hold != entry.hold_id || place.token != token {
+            self.fault(entry, &format!("{seat} is not under this hold and token"));
+        }
+        self.seats.get_mut(seat)
+    }
+
+    fn change(&mut self, entry: &Entry) {
+        self.live(entry);
+        self.give_held(entry);
+        let fresh = |player: &Self, id: &str| player.seats.get(id).is_some_and(|place| place.hold != entry.hold_id);
+        for change in entry.seats.iter().filter(|change| change.state != SeatState::Free) {
+            if fresh(self, &change.id) {
+                let one = Entry { seats: vec![change.clone()], ..entry.clone() };
+                self.take(&one, change.state);
+            } else if let Some(place) = self.seats.get_mut(&change.id) {
+                // The same hold, under another lease.
+                place.token = change.token;
+            }
+        }
+    }
+
+    fn give_held(&mut self, entry: &Entry) {
+        for change in entry.seats.iter().filter(|change| change.state == SeatState::Free) {
+            let free = Place { state: SeatState::Free, buyer: None, hold: None, token: None };
+            let was = self.seats.insert(change.id.clone(), free);
+            let held = |was: &Place| matches!(was.state, SeatState::Held | SeatState::Paying);
+            if was.is_none_or(|was| !held(&was) || was.hold != entry.hold_id) {
+                self.fault(entry, &format!("{} was not under this hold", change.id));
+            }
+        }
+    }
+
+    fn sell(&mut self, entry: &Entry) {
+        self.live(entry);
+        let sold = |player: &Self, id: &str| player.seats.get(id).is_some_and(|place| place.state == SeatState::Sold);
+        for change in &entry.seats {
+            if sold(self, &change.id) {
+                self.fault(entry, &format!("{} is sold twice", change.id));
+            } else if let Some(place) = self.own(entry, &change.id, change.token) {
+                place.state = SeatState::Sold;
+            }
+        }
+        let under = |place: &&Place| place.hold == entry.hold_id && place.state != SeatState::Sold;
+        if self.seats.values().any(|place| under(&place)) {
+            self.fault(entry, "a sale of less than the hold had");
+        }
+        entry.hold_id.as_ref().and_then(|hold| self.holds.remove(hold));
+    }
+
+    fn end(&mut self, entry: &Entry) {
+        let open = entry.hold_id.as_ref().and_then(|hold| self.holds.remove(hold));
+        match open {
+            None => self.fault(entry, "no such hold is open"),
+            Some(open) if entry.kind == Kind::Lapsed && entry.at < open.until => self.early(entry, &open),
+            Some(_) => {}
+        }
+        self.give_held(entry);
+    }
+
+    /// A decline may end a hold before its pay deadline: its own time was over. Anything else is early.
+    fn early(&mut self, entry: &Entry, open: &Open) {
+        let paying = entry.seats.first().and_then(|change| self.seats.get(&change.id));
+        let declined = paying.is_some_and(|place| place.state == SeatState::Paying);
+        if !declined || entry.at < open.opened.plus(self.settings.ttl_ms.min(super::decide::LEAST_TTL_MS)) {
+            self.fault(entry, "a hold lapsed early");
+        }
+    }
+
+    fn moved(&mut self, entry: &Entry) {
+        self.give(entry, SeatState::Sold);
+        self.take(entry, SeatState::Sold);
+    }
+
+    /// Counts what every buyer has and what is taken of areas, after every entry.
+    fn count(&mut self, entry: &Entry) {
+        for area in &entry.areas {
+            let Some((taken, capacity)) = self.areas.get_mut(&area.id) else { continue };
+            *taken += area.delta;
+            let (taken, capacity) = (*taken, *capacity);
+            if taken > capacity && self.rules_known {
+                self.fault(entry, &format!("{} of {capacity} places of {} are taken", taken, area.id));
+            }
+            if taken != capacity - i64::from(area.free) && self.rules_known {
+                self.fault(entry, &format!("{} places of {} are taken, {} said to be free", taken, area.id, area.free));
+            }
+            if let Some(buyer) = entry.buyer.clone() {
+                *self.buyers.entry(buyer).or_default() += area.delta;
+            }
+        }
+        let Some(buyer) = &entry.buyer else { return };
+        let seats = self.seats.values().filter(|place| place.buyer.as_ref() == Some(buyer)).count();
+        let places = self.buyers.get(buyer).copied().unwrap_or(0);
+        let have = i64::try_from(seats).unwrap_or(i64::MAX).saturating_add(places);
+        if self.rules_known && have > i64::from(self.settings.per_buyer) {
+            self.fault(entry, &format!("{buyer} has {have}, of {}", self.settings.per_buyer));
+        }
+    }
+}

@@ -1,0 +1,154 @@
+//! A ledger that is nothing but maps: it loads facts and applies writes, and refuses nothing itself, so that what is
+//! wrong is found by the checkers.
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use crate::layout::Layout;
+use crate::model::check::Dump;
+use crate::model::facts::{AreaFact, BuyerFact, Facts, Need, SeatFact};
+use crate::model::write::{Lapses, Write};
+use crate::model::*;
+
+#[derive(Default)]
+pub(super) struct Shelf {
+    pub(super) event: Option<EventRow>,
+    pub(super) layout: Layout,
+    pub(super) holds: BTreeMap<HoldId, HoldRow>,
+    held: BTreeMap<String, (HoldId, u64)>,
+    sold: Vec<(String, OrderId, u64)>,
+    blocked: BTreeMap<String, String>,
+    areas: BTreeMap<String, AreaFact>,
+    buyers: BTreeMap<Buyer, BuyerFact>,
+    pub(super) orders: BTreeMap<OrderId, OrderRow>,
+    pub(super) money: BTreeMap<String, MoneyRow>,
+    callbacks: BTreeSet<String>,
+    pub(super) entries: Vec<Entry>,
+}
+
+impl Shelf {
+    /// One transaction.
+    pub(super) fn transact<T>(
+        &mut self,
+        need: &Need,
+        now: Moment,
+        decide: impl FnOnce(&Facts) -> decide::Decision<T>,
+    ) -> Result<T, Refusal> {
+        let facts = self.load(need, now);
+        let (writes, value) = decide(&facts)?;
+        writes.iter().for_each(|write| self.apply(write));
+        Ok(value)
+    }
+
+    fn tell(&mut self, entry: &Entry) {
+        let mut entry = entry.clone();
+        entry.seq = self.entries.len() as u64 + 1;
+        for told in &mut entry.areas {
+            let area = &self.areas[&told.id];
+            let taken = area.held + area.sold + area.blocked;
+            told.free = area.capacity.saturating_sub(taken);
+        }
+        self.entries.push(entry);
+    }
+
+    fn load(&self, need: &Need, now: Moment) -> Facts {
+        let mut facts = Facts { event: self.event.clone(), ..Facts::default() };
+        let mut seats: BTreeSet<String> = need.seats.iter().cloned().collect();
+        let mut areas: BTreeSet<String> = need.areas.iter().cloned().collect();
+        let mut buyer = need.buyer.clone();
+        facts.hold = need.hold.as_ref().and_then(|id| self.holds.get(id)).cloned();
+        if let Some(hold) = facts.hold.as_ref().filter(|_| need.all_of_hold) {
+            buyer.get_or_insert_with(|| hold.buyer.clone());
+            seats.extend(hold.seats.iter().map(|seat| seat.id.clone()));
+            areas.extend(hold.areas.iter().map(|area| area.id.clone()));
+        }
+        facts.order = need.order.as_ref().and_then(|id| self.orders.get(id)).cloned();
+        facts.money = need.money.as_ref().and_then(|id| self.money.get(id)).cloned();
+        facts.callback_seen = need.callback.as_ref().is_some_and(|id| self.callbacks.contains(id));
+        facts.seats = seats.iter().map(|id| self.seat(id)).collect();
+        facts.areas = areas.iter().filter_map(|id| self.areas.get(id)).cloned().collect();
+        facts.buyer = buyer.and_then(|buyer| self.buyers.get(&buyer).copied()).unwrap_or_default();
+        let under: BTreeSet<&HoldId> = facts.seats.iter().filter_map(|seat| Some(&seat.held.as_ref()?.0)).collect();
+        // All that is due is in the facts, whether it stands in the way or not: no decision may depend on which.
+        let wanted = |hold: &&HoldRow| {
+            under.contains(&hold.hold_id) || (need.due + need.areas_more.len() > 0 && hold.is_due(now))
+        };
+        let more = need.buyer_more > 0;
+        facts.holds = self.holds.values().filter(|hold| wanted(hold) || (more && hold.is_due(now))).cloned().collect();
+        facts
+    }
+
+    fn seat(&self, id: &str) -> SeatFact {
+        let sold = self.sold.iter().find(|(seat, ..)| seat == id).map(|(_, order, token)| (order.clone(), *token));
+        SeatFact { id: id.into(), held: self.held.get(id).cloned(), sold, blocked: self.blocked.get(id).cloned() }
+    }
+
+    fn apply(&mut self, write: &Write) {
+        match write.clone() {
+            Write::Event(row) => self.event = Some(*row),
+            Write::Layout(_, layout) => {
+                for area in &layout.areas {
+                    let fact = AreaFact { id: area.id.clone(), capacity: area.capacity, ..AreaFact::default() };
+                    self.areas.insert(area.id.clone(), fact);
+                }
+                self.layout = *layout;
+            }
+            Write::OpenHold(row) | Write::UpdateHold(row) => drop(self.holds.insert(row.hold_id.clone(), *row)),
+            Write::TakeSeats { hold_id, seats, .. } => {
+                self.held.extend(seats.into_iter().map(|(seat, token)| (seat, (hold_id.clone(), token))));
+            }
+            Write::FreeSeats { hold_id, seats, .. } => {
+                self.held.retain(|seat, (under, _)| *under != hold_id || !seats.contains(seat));
+            }
+            Write::Area { area, held, sold, blocked, .. } => {
+                let fact = self.areas.get_mut(&area).unwrap();
+                let add = |count: &mut u32, more: i64| *count = u32::try_from(i64::from(*count) + more).unwrap();
+                add(&mut fact.held, held);
+                add(&mut fact.sold, sold);
+                add(&mut fact.blocked, blocked);
+            }
+            Write::Buyer { buyer, held, sold, lapses, .. } => {
+                let fact = self.buyers.entry(buyer).or_default();
+                fact.held = u32::try_from(i64::from(fact.held) + held).unwrap();
+                fact.sold = u32::try_from(i64::from(fact.sold) + sold).unwrap();
+                match lapses {
+                    Lapses::Keep => {}
+                    Lapses::Forget => fact.lapses = 0,
+                    Lapses::More(now) => {
+                        let recent = now.since(fact.lapsed_at) <= decide::LAPSE_WINDOW_MS;
+                        (fact.lapses, fact.lapsed_at) = (if recent { fact.lapses + 1 } else { 1 }, now);
+                    }
+                }
+            }
+            Write::Order(row) => drop(self.orders.insert(row.order_id.clone(), *row)),
+            Write::Sell { order_id, seats, .. } => {
+                self.sold.extend(seats.into_iter().map(|seat| (seat.id, order_id.clone(), seat.token)));
+            }
+            Write::Unsell { order_id, seats, .. } => {
+                self.sold.retain(|(seat, order, _)| *order != order_id || !seats.contains(seat));
+            }
+            Write::Block { seats, reason, .. } => {
+                self.blocked.extend(seats.into_iter().map(|seat| (seat, reason.clone())));
+            }
+            Write::Unblock { seats, .. } => self.blocked.retain(|seat, _| !seats.contains(seat)),
+            Write::Money(row) => drop(self.money.insert(row.payment_ref.clone(), *row)),
+            Write::Callback(id) => drop(self.callbacks.insert(id)),
+            Write::Tell(entry) => self.tell(&entry),
+        }
+    }
+
+    pub(super) fn dump(&self, now: Moment) -> Dump {
+        Dump {
+            now,
+            event: self.event.clone().unwrap(),
+            seats: self.layout.seats.iter().map(|seat| seat.id.clone()).collect(),
+            areas: self.areas.values().cloned().collect(),
+            held: self.held.iter().map(|(seat, (hold, token))| (seat.clone(), hold.clone(), *token)).collect(),
+            sold: self.sold.clone(),
+            blocked: self.blocked.keys().cloned().collect(),
+            holds: self.holds.values().filter(|hold| hold.state.has_seats()).cloned().collect(),
+            orders: self.orders.values().cloned().collect(),
+            buyers: self.buyers.iter().map(|(buyer, fact)| (buyer.clone(), fact.held, fact.sold)).collect(),
+            numbered: (self.entries.len() as u64, self.entries.len() as u64),
+        }
+    }
+}
