@@ -26,12 +26,18 @@ use crate::layout::Layout;
 use crate::model::check::Dump;
 use crate::model::*;
 
+mod gather;
+mod picture;
+#[cfg(feature = "postgres")]
+pub mod postgres;
 pub mod sqlite;
 #[cfg(any(test, feature = "testkit"))]
 pub mod suite;
 #[cfg(any(test, feature = "testkit"))]
 pub mod testkit;
 
+#[cfg(feature = "postgres")]
+pub use postgres::Postgres;
 pub use sqlite::Sqlite;
 
 /// The answer to come. Dropping it does not undo what was asked.
@@ -153,4 +159,11 @@ pub trait Ledger: Send + Sync + 'static {
     fn forget_older_than(&self, age_ms: u64) -> Answer<'_, u64>;
     /// Finishes what is under way and lets go. Later calls are Unavailable.
     fn close(&self) -> Answer<'_, ()>;
+}
+
+/// The wall clock, for people who read the audit log.
+#[expect(clippy::disallowed_methods, reason = "people read it, and nothing is decided by it")]
+fn wall_ms() -> u64 {
+    let since = std::time::SystemTime::now().duration_since(std::time::UNIX_EPOCH).unwrap_or_default();
+    u64::try_from(since.as_millis()).unwrap_or(u64::MAX)
 }

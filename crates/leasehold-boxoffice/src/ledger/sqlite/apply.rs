@@ -133,18 +133,11 @@ fn layout(db: &Connection, event: &EventId, layout: &Layout) -> Loaded<()> {
 
 fn tell(db: &Connection, entry: &Entry) -> Loaded<()> {
     let mut entry = entry.clone();
-    entry.wall_ms = wall_ms();
+    entry.wall_ms = crate::ledger::wall_ms();
     let sql = "SELECT capacity - held - sold - blocked FROM areas WHERE event_id = ?1 AND area_id = ?2";
     for area in &mut entry.areas {
         area.free = db.prepare_cached(sql)?.query_row([entry.event_id.as_str(), &area.id], |row| row.get(0))?;
     }
     let sql = "INSERT INTO outbox (event_id, body) VALUES (?1, ?2)";
     exactly(db, sql, params![entry.event_id.as_str(), json(&entry)?], 1)
-}
-
-/// The wall clock, for people who read the audit log.
-#[expect(clippy::disallowed_methods, reason = "people read it, and nothing is decided by it")]
-fn wall_ms() -> u64 {
-    let since = std::time::SystemTime::now().duration_since(std::time::UNIX_EPOCH).unwrap_or_default();
-    u64::try_from(since.as_millis()).unwrap_or(u64::MAX)
 }

@@ -6,6 +6,7 @@ use super::load;
 use super::read;
 use super::{Failure, Sqlite, json};
 use crate::layout::Layout;
+use crate::ledger::gather::gather;
 use crate::ledger::{Answer, Ledger};
 use crate::model::check::Dump;
 use crate::model::decide;
@@ -53,7 +54,7 @@ impl Ledger for Sqlite {
     fn lapse_due(&self, limit: usize) -> Answer<'_, Swept> {
         self.write("lapsing what is due", move |db, time| {
             let now = time.now();
-            let facts = load::facts(db, &decide::need_lapse_due(limit), now)?;
+            let facts = gather(db, &decide::need_lapse_due(limit), now)?;
             let (writes, swept) = decide::lapse_due(limit, &facts, now)?;
             super::store(db, &writes, None, &(), now)?;
             Ok(swept)

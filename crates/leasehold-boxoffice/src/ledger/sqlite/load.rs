@@ -1,16 +1,17 @@
-//! From a [`Need`] to [`Facts`]: one statement for all seats of a request.
+//! The rows a decision is made from: one statement for all seats of a request.
 
 use std::collections::BTreeSet;
 
 use rusqlite::{Connection, OptionalExtension as _, params};
 use serde::de::DeserializeOwned;
 
-use crate::model::facts::{AreaFact, BuyerFact, Facts, Need, SeatFact};
-use crate::model::{EventId, EventRow, HoldId, HoldRow, Moment, MoneyRow, OrderId, OrderRow};
+use crate::ledger::gather::Rows;
+use crate::model::facts::{AreaFact, BuyerFact, SeatFact};
+use crate::model::{Buyer, EventId, EventRow, HoldId, HoldRow, Moment, MoneyRow, OrderId, OrderRow};
 
 /// Why rows could not be read.
 #[derive(Debug, thiserror::Error)]
-pub(super) enum Trouble {
+pub(in crate::ledger) enum Trouble {
     #[error(transparent)]
     Sql(#[from] rusqlite::Error),
     /// A row that cannot be what we wrote.
@@ -18,7 +19,7 @@ pub(super) enum Trouble {
     Broken { law: String, at: String },
 }
 
-pub(super) type Loaded<T> = Result<T, Trouble>;
+pub(in crate::ledger) type Loaded<T> = Result<T, Trouble>;
 
 /// Reads a row that was stored as JSON.
 pub(super) fn parse<T: DeserializeOwned>(body: &str, table: &str) -> Loaded<T> {
@@ -31,80 +32,64 @@ pub(super) fn json<T: serde::Serialize + ?Sized>(value: &T) -> Loaded<String> {
         .map_err(|error| Trouble::Broken { law: "rows can be written".into(), at: error.to_string() })
 }
 
-/// Loads what a decision needs. The writer's transaction is the lock on all of it.
-pub(super) fn facts(db: &Connection, need: &Need, now: Moment) -> Loaded<Facts> {
-    let mut facts = Facts::default();
-    let (mut seats, mut areas): (BTreeSet<String>, BTreeSet<String>) = Default::default();
-    seats.extend(need.seats.iter().cloned());
-    areas.extend(need.areas.iter().cloned());
-    let (mut event, mut buyer) = (need.event.clone(), need.buyer.clone());
-    let (mut buyer_more, mut areas_more) = (need.buyer_more, need.areas_more.clone());
-    if let Some(id) = &need.hold {
-        facts.hold = hold(db, id)?;
-    }
-    if let Some(hold) = facts.hold.as_ref() {
-        event.get_or_insert_with(|| hold.event_id.clone());
-        if need.all_of_hold {
-            buyer.get_or_insert_with(|| hold.buyer.clone());
-            seats.extend(hold.seats.iter().map(|seat| seat.id.clone()));
-            areas.extend(hold.areas.iter().map(|area| area.id.clone()));
-        }
-        if need.again {
-            buyer_more = buyer_more.saturating_add(hold.count());
-            areas_more.extend(hold.areas.iter().map(|area| (area.id.clone(), area.qty)));
-        }
-    }
-    if let Some(id) = &need.order {
-        facts.order = order(db, id)?;
-        event = event.or_else(|| facts.order.as_ref().map(|order| order.event_id.clone()));
-    }
-    if let Some(reference) = &need.money {
-        facts.money = money(db, reference)?;
-    }
-    if let Some(id) = &need.callback {
-        let mut statement = db.prepare_cached("SELECT 1 FROM callbacks WHERE id = ?1")?;
-        facts.callback_seen = statement.exists([id])?;
-    }
-    if need.due > 0 {
-        facts.holds = due(db, None, now, need.due)?;
-    }
-    let Some(event) = event else { return Ok(facts) };
-    facts.event = self::event(db, &event)?;
-    if need.layout {
-        facts.in_use = in_use(db, &event)?;
-        facts.areas = all_areas(db, &event)?;
-    }
-    if !seats.is_empty() {
-        facts.seats = seat_facts(db, &event, &seats)?;
-        facts.holds = holds_of(db, &facts.seats)?;
-    }
-    for id in &areas {
-        facts.areas.extend(area(db, &event, id)?);
-    }
-    if let Some(buyer) = &buyer {
-        facts.buyer = buyer_fact(db, &event, buyer.as_str())?;
-    }
-    if in_the_way(&facts, buyer_more, &areas_more) {
-        for hold in due(db, Some(&event), now, usize::MAX)? {
-            if facts.row(&hold.hold_id).is_none() {
-                facts.holds.push(hold);
-            }
-        }
-    }
-    Ok(facts)
-}
+/// The writer's transaction is the lock on all of it.
+impl Rows for Connection {
+    type Trouble = Trouble;
 
-/// Whether a counter, which still counts holds that are over, would refuse.
-fn in_the_way(facts: &Facts, buyer_more: u32, areas_more: &[(String, u32)]) -> bool {
-    let limit = facts.event.as_ref().map_or(u32::MAX, |event| event.settings.per_buyer);
-    let buyer = facts.buyer.held.saturating_add(facts.buyer.sold).saturating_add(buyer_more);
-    let full = |id: &str, more: u32| {
-        facts.area(id).is_some_and(|area| {
-            let used = area.held.saturating_add(area.sold).saturating_add(area.blocked);
-            used.saturating_add(more) > area.capacity
-        })
-    };
-    (buyer_more > 0 && buyer > limit) || areas_more.iter().any(|(id, more)| full(id, *more))
+    fn hold(&self, id: &HoldId) -> Loaded<Option<HoldRow>> {
+        hold(self, id)
+    }
+
+    fn holds(&self, ids: &BTreeSet<&HoldId>) -> Loaded<Vec<HoldRow>> {
+        if ids.is_empty() {
+            return Ok(Vec::new());
+        }
+        let sql = "SELECT h.body FROM json_each(?1) j JOIN holds h ON h.hold_id = j.value";
+        list(self, sql, [json(ids)?], "holds")
+    }
+
+    fn due(&self, event: Option<&EventId>, now: Moment, limit: usize) -> Loaded<Vec<HoldRow>> {
+        let limit = i64::try_from(limit).unwrap_or(i64::MAX);
+        let sql = "SELECT body FROM holds WHERE live = 1 AND expires_at <= ?1 AND (?2 IS NULL OR event_id = ?2)
+                   ORDER BY expires_at LIMIT ?3";
+        list(self, sql, params![now.0, event.map(EventId::as_str), limit], "holds")
+    }
+
+    fn order(&self, id: &OrderId) -> Loaded<Option<OrderRow>> {
+        order(self, id)
+    }
+
+    fn money(&self, reference: &str) -> Loaded<Option<MoneyRow>> {
+        money(self, reference)
+    }
+
+    fn callback_seen(&self, id: &str) -> Loaded<bool> {
+        Ok(self.prepare_cached("SELECT 1 FROM callbacks WHERE id = ?1")?.exists([id])?)
+    }
+
+    fn event(&self, id: &EventId) -> Loaded<Option<EventRow>> {
+        event(self, id)
+    }
+
+    fn seats(&self, event: &EventId, ids: &BTreeSet<String>) -> Loaded<Vec<SeatFact>> {
+        seat_facts(self, event, ids)
+    }
+
+    fn area(&self, event: &EventId, id: &str) -> Loaded<Option<AreaFact>> {
+        area(self, event, id)
+    }
+
+    fn all_areas(&self, event: &EventId) -> Loaded<Vec<AreaFact>> {
+        all_areas(self, event)
+    }
+
+    fn buyer(&self, event: &EventId, buyer: &Buyer) -> Loaded<BuyerFact> {
+        buyer_fact(self, event, buyer.as_str())
+    }
+
+    fn in_use(&self, event: &EventId) -> Loaded<Vec<String>> {
+        in_use(self, event)
+    }
 }
 
 fn seat_facts(db: &Connection, event: &EventId, ids: &BTreeSet<String>) -> Loaded<Vec<SeatFact>> {
@@ -122,25 +107,6 @@ fn seat_facts(db: &Connection, event: &EventId, ids: &BTreeSet<String>) -> Loade
         Ok(SeatFact { id: row.get(0)?, held, sold, blocked: row.get(5)? })
     })?;
     Ok(rows.collect::<Result<_, _>>()?)
-}
-
-fn holds_of(db: &Connection, seats: &[SeatFact]) -> Loaded<Vec<HoldRow>> {
-    let ids: BTreeSet<&str> = seats.iter().filter_map(|seat| Some(seat.held.as_ref()?.0.as_str())).collect();
-    if ids.is_empty() {
-        return Ok(Vec::new());
-    }
-    let mut statement = db.prepare_cached("SELECT h.body FROM json_each(?1) j JOIN holds h ON h.hold_id = j.value")?;
-    bodies(&mut statement, [json(&ids)?], "holds")
-}
-
-/// Holds that are over by time and not ended yet, oldest first.
-pub(super) fn due(db: &Connection, event: Option<&EventId>, now: Moment, limit: usize) -> Loaded<Vec<HoldRow>> {
-    let limit = i64::try_from(limit).unwrap_or(i64::MAX);
-    let mut statement = db.prepare_cached(
-        "SELECT body FROM holds WHERE live = 1 AND expires_at <= ?1 AND (?2 IS NULL OR event_id = ?2)
-         ORDER BY expires_at LIMIT ?3",
-    )?;
-    bodies(&mut statement, params![now.0, event.map(EventId::as_str), limit], "holds")
 }
 
 fn bodies<T: DeserializeOwned>(

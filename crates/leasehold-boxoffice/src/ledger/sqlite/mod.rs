@@ -37,6 +37,7 @@ use serde::de::DeserializeOwned;
 use tokio::sync::oneshot;
 
 use super::Answer;
+use super::gather::gather;
 use crate::error::Error;
 use crate::model::decide::Decision;
 use crate::model::facts::{Facts, Need};
@@ -109,7 +110,7 @@ impl Sqlite {
             if let Some(value) = replay(db, call.idem.as_ref())? {
                 return Ok(Done { value, now, replayed: true });
             }
-            let facts = load::facts(db, &need, now)?;
+            let facts = gather(db, &need, now)?;
             let (writes, value) = decide(&facts, &call.actor, now)?;
             if writes.is_empty() && call.idem.is_none() {
                 return Ok(Done { value, now, replayed: false });

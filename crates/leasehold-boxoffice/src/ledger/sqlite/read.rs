@@ -1,11 +1,12 @@
 //! Pictures of one moment.
 
-use std::collections::{BTreeMap, HashMap};
+use std::collections::HashMap;
 
 use rusqlite::{Connection, OptionalExtension as _, params};
 
 use super::load::{self, Loaded, list};
 use crate::layout::{Area, Layout, Seat};
+use crate::ledger::picture::{self, Found};
 use crate::model::check::Dump;
 use crate::model::*;
 
@@ -39,47 +40,11 @@ fn head(db: &Connection, id: &EventId) -> Loaded<u64> {
 
 pub(super) fn snapshot(db: &Connection, id: &EventId, now: Moment) -> Loaded<Option<Snapshot>> {
     let Some(event) = load::event(db, id)? else { return Ok(None) };
-    let mut holds = holds(db, id)?;
-    holds.retain(|hold| hold.is_live(now));
-    let mut seats: BTreeMap<String, SeatNow> = BTreeMap::new();
-    let bare =
-        |id: &str, state| SeatNow { id: id.into(), state, hold_id: None, order_id: None, token: None, reason: None };
-    for hold in &holds {
-        let state = if hold.state == HoldState::Paying { SeatState::Paying } else { SeatState::Held };
-        for seat in &hold.seats {
-            let (hold_id, token) = (Some(hold.hold_id.clone()), Some(seat.token));
-            seats.insert(seat.id.clone(), SeatNow { hold_id, token, ..bare(&seat.id, state) });
-        }
-    }
-    for (seat, order, token) in sold(db, id)? {
-        let row = SeatNow { order_id: Some(order), token: Some(token), ..bare(&seat, SeatState::Sold) };
-        seats.insert(seat, row);
-    }
     let mut statement = db.prepare_cached("SELECT seat_id, reason FROM blocks WHERE event_id = ?1")?;
-    let mut rows = statement.query([id.as_str()])?;
-    while let Some(row) = rows.next()? {
-        let (seat, reason): (String, String) = (row.get(0)?, row.get(1)?);
-        let blocked = SeatNow { reason: Some(reason), ..bare(&seat, SeatState::Blocked) };
-        seats.insert(seat, blocked);
-    }
-    let areas = areas_now(db, id, &holds)?;
-    let seats = seats.into_values().collect();
-    Ok(Some(Snapshot { now, seq: head(db, id)?, event, seats, areas, holds }))
-}
-
-fn areas_now(db: &Connection, id: &EventId, live: &[HoldRow]) -> Loaded<Vec<AreaNow>> {
-    let mut places: HashMap<&str, (u32, u32)> = HashMap::new();
-    for hold in live {
-        for area in &hold.areas {
-            let (held, paying) = places.entry(&area.id).or_default();
-            *(if hold.state == HoldState::Paying { paying } else { held }) += area.qty;
-        }
-    }
-    let areas = load::all_areas(db, id)?.into_iter().map(|area| {
-        let (held, paying) = places.get(area.id.as_str()).copied().unwrap_or_default();
-        AreaNow { id: area.id, capacity: area.capacity, held, paying, sold: area.sold, blocked: area.blocked }
-    });
-    Ok(areas.collect())
+    let blocks = statement.query_map([id.as_str()], |row| Ok((row.get(0)?, row.get(1)?)))?;
+    let blocks = blocks.collect::<Result<_, _>>()?;
+    let (holds, sold, areas) = (holds(db, id)?, sold(db, id)?, load::all_areas(db, id)?);
+    Ok(Some(picture::snapshot(Found { event, holds, sold, blocks, areas, seq: head(db, id)? }, now)))
 }
 
 fn sold(db: &Connection, id: &EventId) -> Loaded<Vec<(String, OrderId, u64)>> {
@@ -124,24 +89,10 @@ pub(super) fn dump(db: &Connection, id: &EventId, now: Moment) -> Loaded<Option<
 }
 
 pub(super) fn takings(db: &Connection, id: &EventId) -> Loaded<Takings> {
-    let mut takings = Takings::default();
-    for order in orders_of(db, id)? {
-        if order.state == OrderState::Voided {
-            takings.voided += 1;
-            continue;
-        }
-        takings.orders += 1;
-        takings.late += u64::from(order.late);
-        takings.seats += order.seats.len() as u64;
-        takings.places += order.areas.iter().map(|area| u64::from(area.qty)).sum::<u64>();
-        takings.revenue += order.total;
-    }
-    for money in money_in(db, Some(id), &[MoneyState::RefundDue])? {
-        takings.refunds_due += money.amount;
-    }
+    let refunds = money_in(db, Some(id), &[MoneyState::RefundDue])?;
     let sql = "SELECT count(*) FROM outbox WHERE event_id = ?1 AND body ->> 'kind' = 'lapsed'";
-    takings.lapsed = db.prepare_cached(sql)?.query_row([id.as_str()], |row| row.get(0))?;
-    Ok(takings)
+    let lapsed = db.prepare_cached(sql)?.query_row([id.as_str()], |row| row.get(0))?;
+    Ok(picture::takings(&orders_of(db, id)?, &refunds, lapsed))
 }
 
 pub(super) fn money_in(db: &Connection, id: Option<&EventId>, states: &[MoneyState]) -> Loaded<Vec<MoneyRow>> {
@@ -157,13 +108,7 @@ pub(super) fn orders(db: &Connection, id: &EventId, after: &str, limit: usize) -
 }
 
 pub(super) fn known_tokens(db: &Connection, id: &EventId, tokens: &[u64]) -> Loaded<Vec<u64>> {
-    // Places of areas have no rows of their own: what stands under a token is in the body.
-    let wanted: std::collections::HashSet<u64> = tokens.iter().copied().collect();
-    let mut known = Vec::new();
-    for hold in holds(db, id)? {
-        known.extend(hold.leases.iter().map(|lease| lease.token).filter(|token| wanted.contains(token)));
-    }
-    Ok(known)
+    Ok(picture::known_tokens(&holds(db, id)?, tokens))
 }
 
 pub(super) fn heads(db: &Connection) -> Loaded<Vec<(EventId, u64)>> {

@@ -1,0 +1,118 @@
+//! Batches: requests that wait together share one transaction.
+//!
+//! # Laws
+//!
+//! 1. Nothing is answered before the transaction that holds it is committed: refusals too, since what they rest on may
+//!    be in the same batch.
+//! 2. A request that others are in the way of (a deadlock, a lock that takes too long, a law it would break) takes
+//!    nobody down with it: each of its batch is tried again, alone.
+//! 3. What is tried again is tried a bounded number of times. A COMMIT whose answer is lost is not tried again.
+
+use std::sync::Arc;
+
+use tokio::sync::{Mutex, mpsc};
+use tokio::task::JoinSet;
+
+use super::job::{Fate, Job};
+use super::session::Sessions;
+use super::shelf::Hints;
+use super::trouble::Trouble;
+use super::{lock, store};
+
+/// The most requests in one transaction: bounds how long the first of them waits.
+const BATCH: usize = 128;
+/// How often a request is tried alone.
+pub(super) const TRIES: usize = 10;
+
+/// Requests that nobody has taken yet.
+pub(super) type Queue = Arc<Mutex<mpsc::UnboundedReceiver<Box<dyn Job>>>>;
+
+/// Takes what waits, again and again, until nobody can ask any more.
+pub(super) async fn work(sessions: Arc<Sessions>, queue: Queue) {
+    let mut later = JoinSet::new();
+    loop {
+        let mut jobs = Vec::new();
+        if queue.lock().await.recv_many(&mut jobs, BATCH).await == 0 {
+            break;
+        }
+        for (job, hints) in together(&sessions, jobs).await {
+            later.spawn(alone(sessions.clone(), job, hints));
+        }
+        while later.try_join_next().is_some() {}
+    }
+    later.join_all().await;
+}
+
+/// One transaction for all of them. Answers those that are to be tried alone, with their hints.
+async fn together(sessions: &Sessions, mut jobs: Vec<Box<dyn Job>>) -> Vec<(Box<dyn Job>, Hints)> {
+    let (fate, aside) = round(sessions, &mut jobs, &Hints::default()).await;
+    let again = match &fate {
+        // One of many may be the cause.
+        Fate::Undone(trouble) => trouble.is_answer() || matches!(trouble, Trouble::Broken { .. }),
+        _ => false,
+    };
+    let mut aside = aside.into_iter().peekable();
+    let mut later = Vec::new();
+    for (at, job) in jobs.into_iter().enumerate() {
+        let hints = aside.next_if(|(which, _)| *which == at).map(|(_, hints)| hints);
+        match hints {
+            Some(hints) => later.push((job, hints)),
+            None if again => later.push((job, Hints::default())),
+            None => job.answer(&fate),
+        }
+    }
+    later
+}
+
+/// One request, again and again while others are in the way.
+pub(super) async fn alone(sessions: Arc<Sessions>, job: Box<dyn Job>, mut hints: Hints) {
+    let mut jobs = vec![job];
+    let mut last = Fate::Undone(Trouble::Crowded(TRIES));
+    for _ in 0..TRIES {
+        let (fate, aside) = round(&sessions, &mut jobs, &hints).await;
+        if let Some((_, more)) = aside.into_iter().next() {
+            hints.extend(more);
+            continue;
+        }
+        last = fate;
+        match &last {
+            Fate::Undone(trouble) if trouble.may_succeed_again() => {}
+            _ => break,
+        }
+    }
+    for job in jobs {
+        job.answer(&last);
+    }
+}
+
+/// Locks, loads, decides, stores, commits. Says what became of it, and who was set aside with which hints.
+async fn round(sessions: &Sessions, jobs: &mut [Box<dyn Job>], hints: &Hints) -> (Fate, Vec<(usize, Hints)>) {
+    let mut session = match sessions.session().await {
+        Ok(session) => session,
+        Err(trouble) => return (Fate::Undone(trouble), vec![]),
+    };
+    let mut shelf = match lock::load(&mut session, jobs, hints).await {
+        Ok(shelf) => shelf,
+        Err(trouble) => {
+            session.roll_back(Some(&trouble)).await;
+            return (Fate::Undone(trouble), vec![]);
+        }
+    };
+    let mut aside = Vec::new();
+    for (at, job) in jobs.iter_mut().enumerate() {
+        match shelf.serve(&mut **job) {
+            Ok(hints) if hints.is_empty() => {}
+            Ok(hints) => aside.push((at, hints)),
+            Err(trouble) => {
+                session.roll_back(Some(&trouble)).await;
+                return (Fate::Undone(trouble), vec![]);
+            }
+        }
+    }
+    if !shelf.changes.any {
+        // Refusals and stored answers rest on what was committed before.
+        session.roll_back(None).await;
+        return (Fate::Durable, aside);
+    }
+    (store::commit(&mut session, shelf.changes, shelf.now).await, aside)
+}

@@ -1,0 +1,178 @@
+//! A PostgreSQL of its own for a test: made in a directory of its own, on a free port, gone with the test.
+//!
+//! It ends with the process that started it, however that ends: a shell beside it waits for the end of a pipe. A
+//! machine without PostgreSQL fails the test, loudly.
+
+use std::io::Write as _;
+use std::net::TcpListener;
+use std::os::unix::fs::MetadataExt as _;
+use std::path::{Path, PathBuf};
+use std::process::{Child, Command, Stdio};
+use std::sync::Mutex;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::time::Duration;
+
+use tokio_postgres::{Client, NoTls};
+
+/// How long anything here may take.
+const DEADLINE: Duration = Duration::from_secs(60);
+const STEP: Duration = Duration::from_millis(20);
+
+/// A running server. See the module.
+pub struct Cluster {
+    dir: PathBuf,
+    port: u16,
+    settings: String,
+    shell: Mutex<Option<Child>>,
+    databases: AtomicU64,
+}
+
+impl Cluster {
+    /// Makes a server with default settings, and these.
+    ///
+    /// # Panics
+    ///
+    /// If there is no PostgreSQL, or it does not start.
+    #[must_use]
+    pub fn start(settings: &[&str]) -> Self {
+        let mut random = [0; 8];
+        getrandom::fill(&mut random).expect("the operating system has random bytes");
+        let dir = std::env::temp_dir().join(format!("leasehold-pg-{:016x}", u64::from_be_bytes(random)));
+        let made = as_postgres(&program("initdb"))
+            .args(["-A", "trust", "-U", "postgres", "-E", "UTF8", "--locale=C", "--no-sync", "-D"])
+            .arg(&dir)
+            .current_dir("/")
+            .output()
+            .expect("initdb can be run");
+        assert!(made.status.success(), "initdb: {}", String::from_utf8_lossy(&made.stderr));
+        let port =
+            TcpListener::bind("127.0.0.1:0").and_then(|listener| listener.local_addr()).expect("a free port").port();
+        let settings = settings.iter().map(|setting| format!(" -c {setting}")).collect();
+        let cluster = Self { dir, port, settings, shell: Mutex::default(), databases: AtomicU64::new(0) };
+        cluster.go();
+        cluster
+    }
+
+    /// Starts the server, after [`Cluster::crash`].
+    ///
+    /// # Panics
+    ///
+    /// If it does not start.
+    pub fn go(&self) {
+        let (dir, port, settings) = (self.dir.display(), self.port, &self.settings);
+        let server = program("postgres");
+        // The pipe says "stop", or ends because we did: then nobody else tidies up.
+        let script = format!(
+            "{server} -D {dir} -p {port} -k {dir} -c listen_addresses=127.0.0.1{settings} > {dir}/log 2>&1 < /dev/null &
+             pid=$!; read word; kill -QUIT $pid; wait $pid; test -n \"$word\" || rm -rf {dir}",
+            server = server.display()
+        );
+        let shell =
+            as_postgres(Path::new("/bin/sh")).args(["-c", &script]).current_dir("/").stdin(Stdio::piped()).spawn();
+        *self.shell.lock().expect("nobody panics with it") = Some(shell.expect("a shell can be run"));
+        let ready = || {
+            let status = std::fs::read_to_string(self.dir.join("postmaster.pid")).unwrap_or_default();
+            status.lines().nth(7).is_some_and(|line| line.trim() == "ready")
+        };
+        self.wait("start", ready);
+    }
+
+    /// Ends the server at once, as `pg_ctl -m immediate` does: nothing is written any more, and it must recover.
+    pub fn crash(&self) {
+        let Some(mut shell) = self.shell.lock().expect("nobody panics with it").take() else { return };
+        let _ = shell.stdin.take().map(|mut pipe| pipe.write_all(b"stop\n"));
+        let _ = shell.wait();
+    }
+
+    fn wait(&self, what: &str, done: impl Fn() -> bool) {
+        for _ in 0..DEADLINE.as_millis() / STEP.as_millis() {
+            if done() {
+                return;
+            }
+            #[expect(clippy::disallowed_methods, reason = "another process cannot be waited for under virtual time")]
+            std::thread::sleep(STEP);
+        }
+        let log = std::fs::read_to_string(self.dir.join("log")).unwrap_or_default();
+        panic!("PostgreSQL did not {what}: {log}");
+    }
+
+    /// The address of a database.
+    #[must_use]
+    pub fn url(&self, database: &str) -> String {
+        format!("postgres://postgres@127.0.0.1:{}/{database}", self.port)
+    }
+
+    /// A connection to a database, for what a test does behind the ledger's back.
+    ///
+    /// # Panics
+    ///
+    /// If there is none to be had.
+    pub async fn client(&self, database: &str) -> Client {
+        let (client, connection) = tokio_postgres::connect(&self.url(database), NoTls).await.expect("a connection");
+        tokio::spawn(async move { drop(connection.await) });
+        client
+    }
+
+    /// Makes an empty database, and says its name.
+    ///
+    /// # Panics
+    ///
+    /// If it cannot be made.
+    pub async fn database(&self) -> String {
+        let name = format!("t{}", self.databases.fetch_add(1, Ordering::SeqCst));
+        let client = self.client("postgres").await;
+        client.batch_execute(&format!("CREATE DATABASE {name}")).await.expect("a database can be made");
+        name
+    }
+
+    /// Sets the clock of a ledger by hand: from now on it is this moment there, until another is set.
+    ///
+    /// # Panics
+    ///
+    /// If there is no ledger in this database.
+    pub async fn set_moment(&self, database: &str, millis: u64) {
+        let sql = format!(
+            "CREATE OR REPLACE FUNCTION leasehold_boxoffice.moment() RETURNS bigint LANGUAGE sql VOLATILE
+             AS 'SELECT {millis}::bigint'"
+        );
+        self.client(database).await.batch_execute(&sql).await.expect("the clock can be set");
+    }
+
+    /// Changes a setting of the server, for all sessions.
+    ///
+    /// # Panics
+    ///
+    /// If it cannot be changed.
+    pub async fn set(&self, setting: &str) {
+        let client = self.client("postgres").await;
+        client.batch_execute(&format!("ALTER SYSTEM SET {setting}")).await.expect("a setting can be changed");
+        client.batch_execute("SELECT pg_reload_conf()").await.expect("settings can be read again");
+    }
+}
+
+impl Drop for Cluster {
+    fn drop(&mut self) {
+        self.crash();
+        let _ = std::fs::remove_dir_all(&self.dir);
+    }
+}
+
+/// A program of the newest PostgreSQL there is.
+fn program(name: &str) -> PathBuf {
+    let versions = std::fs::read_dir("/usr/lib/postgresql").into_iter().flatten().flatten();
+    let mut found: Vec<PathBuf> = versions.map(|version| version.path().join("bin").join(name)).collect();
+    found.retain(|path| path.exists());
+    found.sort();
+    found.pop().expect("PostgreSQL is not installed, and these tests need it: apt-get install postgresql-15")
+}
+
+/// The server refuses to run as root, and so it is run by its own user.
+fn as_postgres(program: &Path) -> Command {
+    let root = std::fs::metadata("/proc/self").is_ok_and(|me| me.uid() == 0);
+    if !root {
+        return Command::new(program);
+    }
+    let mut command = Command::new("runuser");
+    command.args(["-u", "postgres", "--"]).arg(program);
+    command
+}

@@ -1,0 +1,115 @@
+//! One request on its way through a batch: what it needs, what was decided for it, and who waits for it.
+
+use serde::Serialize;
+use serde::de::DeserializeOwned;
+use tokio::sync::oneshot;
+
+use super::trouble::Trouble;
+use crate::error::Error;
+use crate::model::decide::Decision;
+use crate::model::facts::{Facts, Need};
+use crate::model::write::Write;
+use crate::model::{Call, Done, Idem, Moment, Refusal};
+
+/// A request, whatever its answer is. It can be decided again: what was decided last counts.
+pub(super) trait Job: Send {
+    fn need(&self) -> &Need;
+    fn idem(&self) -> Option<&Idem>;
+    /// Whether it changes the rules or the layout of its event: it is alone with the event then.
+    fn is_exclusive(&self) -> bool;
+    /// Its answer was stored before.
+    fn replay(&mut self, asked: &[u8], answer: &str, now: Moment);
+    /// Decides. None: there is nothing to store.
+    fn decide(&mut self, facts: &Facts, now: Moment) -> Option<Decided>;
+    /// Tells who asked.
+    fn answer(self: Box<Self>, fate: &Fate);
+}
+
+/// What is to be stored.
+pub(super) struct Decided {
+    pub(super) writes: Vec<Write>,
+    /// The answer for retries: JSON.
+    pub(super) answer: Option<Result<String, serde_json::Error>>,
+}
+
+/// What became of the transaction a request was in.
+pub(super) enum Fate {
+    /// Committed, durable.
+    Durable,
+    /// Rolled back: nothing took effect.
+    Undone(Trouble),
+    /// COMMIT was sent, and its answer is lost.
+    Unknown(Trouble),
+}
+
+type Decide<T> = Box<dyn Fn(&Facts, &str, Moment) -> Decision<T> + Send>;
+
+/// A request for a `T`.
+pub(super) struct Request<T> {
+    pub(super) attempt: &'static str,
+    pub(super) call: Call,
+    pub(super) need: Need,
+    pub(super) exclusive: bool,
+    pub(super) decide: Decide<T>,
+    pub(super) outcome: Option<Result<Done<T>, Error>>,
+    /// Something is stored for it.
+    pub(super) effect: bool,
+    pub(super) reply: oneshot::Sender<Result<Done<T>, Error>>,
+}
+
+impl<T: Serialize + DeserializeOwned + Send> Job for Request<T> {
+    fn need(&self) -> &Need {
+        &self.need
+    }
+
+    fn idem(&self) -> Option<&Idem> {
+        self.call.idem.as_ref()
+    }
+
+    fn is_exclusive(&self) -> bool {
+        self.exclusive
+    }
+
+    fn replay(&mut self, asked: &[u8], answer: &str, now: Moment) {
+        self.effect = false;
+        let same = self.call.idem.as_ref().is_some_and(|idem| asked == idem.body);
+        self.outcome = Some(if same {
+            let stored = serde_json::from_str(answer).map(|value| Done { value, now, replayed: true });
+            stored.map_err(|error| unreadable("answers", &error).undone(self.attempt))
+        } else {
+            Err(Refusal::Mismatch.into())
+        });
+    }
+
+    fn decide(&mut self, facts: &Facts, now: Moment) -> Option<Decided> {
+        let decided = (self.decide)(facts, &self.call.actor, now);
+        let (writes, value) = match decided {
+            Ok(decided) => decided,
+            Err(refusal) => {
+                (self.outcome, self.effect) = (Some(Err(refusal.into())), false);
+                return None;
+            }
+        };
+        let answer = self.call.idem.as_ref().map(|_| serde_json::to_string(&value));
+        self.outcome = Some(Ok(Done { value, now, replayed: false }));
+        self.effect = !writes.is_empty() || answer.is_some();
+        self.effect.then_some(Decided { writes, answer })
+    }
+
+    fn answer(self: Box<Self>, fate: &Fate) {
+        let told = match (fate, self.outcome) {
+            (Fate::Durable, Some(outcome)) => outcome,
+            (Fate::Durable, None) => Err(super::unavailable(self.attempt, "it was not run".into())),
+            (Fate::Undone(trouble), _) => Err(trouble.undone(self.attempt)),
+            (Fate::Unknown(trouble), _) if self.effect => Err(trouble.unknown(self.attempt)),
+            // Nothing was stored for it, but what it rests on may have been in the same batch.
+            (Fate::Unknown(trouble), _) => Err(trouble.undone(self.attempt)),
+        };
+        // Nobody waits any more: what was done stays done.
+        let _ = self.reply.send(told);
+    }
+}
+
+pub(super) fn unreadable(table: &str, error: &serde_json::Error) -> Trouble {
+    Trouble::broken("stored rows can be read", format!("{table}: {error}"))
+}

@@ -1,0 +1,145 @@
+//! What is read: statements, and what their rows say.
+
+use tokio_postgres::Row;
+
+use super::lock::{area_row, bodies, count, number, parse};
+use super::trouble::Loaded;
+use crate::layout::{Area, Layout, Seat};
+use crate::ledger::picture::{self, Found};
+use crate::model::check::Dump;
+use crate::model::*;
+
+pub(super) const EVENT: &str = "SELECT body FROM events WHERE event_id = $1";
+pub(super) const EVENTS: &str = "SELECT body FROM events ORDER BY pos";
+pub(super) const HOLD: &str = "SELECT body FROM holds WHERE hold_id = $1";
+pub(super) const ORDER: &str = "SELECT body FROM orders WHERE order_id = $1";
+pub(super) const MONEY: &str = "SELECT body FROM money WHERE payment_ref = $1";
+pub(super) const MONEY_IN: &str = "SELECT body FROM money WHERE ($1::text IS NULL OR event_id = $1)
+    AND state = ANY($2::text[]) ORDER BY received_at, payment_ref";
+pub(super) const ORDERS: &str =
+    "SELECT body FROM orders WHERE event_id = $1 AND order_id > $2 ORDER BY order_id LIMIT $3";
+pub(super) const ORDERS_OF: &str = "SELECT body FROM orders WHERE event_id = $1 ORDER BY order_id";
+pub(super) const LIVE: &str = "SELECT body FROM holds WHERE live AND event_id = $1 ORDER BY hold_id";
+pub(super) const SEATS: &str =
+    r#"SELECT seat_id, section, "row", number, price FROM seats WHERE event_id = $1 ORDER BY pos"#;
+pub(super) const LAYOUT_AREAS: &str = "SELECT area_id, capacity, price FROM areas WHERE event_id = $1 ORDER BY pos";
+pub(super) const AREAS: &str =
+    "SELECT event_id, area_id, capacity, held, sold, blocked FROM areas WHERE event_id = $1 ORDER BY pos";
+pub(super) const SOLD: &str = "SELECT seat_id, order_id, token FROM sold_seats WHERE event_id = $1";
+pub(super) const BLOCKS: &str = "SELECT seat_id, reason FROM blocks WHERE event_id = $1";
+pub(super) const HEAD: &str = "SELECT seq FROM heads WHERE event_id = $1";
+pub(super) const HEADS: &str = "SELECT event_id, seq FROM heads ORDER BY event_id";
+pub(super) const HELD: &str = "SELECT seat_id, hold_id, token FROM hold_seats WHERE event_id = $1";
+pub(super) const BUYERS: &str = "SELECT buyer, held, sold FROM buyers WHERE event_id = $1";
+pub(super) const NUMBERED: &str = "SELECT count(*), coalesce(max(seq), 0) FROM feed WHERE event_id = $1";
+pub(super) const LAPSED: &str = "SELECT (SELECT count(*) FROM feed WHERE event_id = $1 AND kind = 'lapsed')
+    + (SELECT count(*) FROM outbox WHERE event_id = $1 AND kind = 'lapsed')";
+pub(super) const ANSWER: &str = "SELECT asked, answer FROM answers WHERE key = $1";
+pub(super) const AUDIT: &str = "SELECT event_id, seq, body FROM feed WHERE event_id = $1 AND seq > $2
+    AND ($3::text IS NULL OR body::jsonb -> 'seats' @> jsonb_build_array(jsonb_build_object('id', $3::text)))
+    ORDER BY seq LIMIT $4";
+
+/// Those who number take turns.
+pub(super) const NUMBERING: &str = "SELECT pg_advisory_xact_lock(19529, 0)";
+/// Entries become visible when their transactions commit, and what came after another has a higher id: the ids of one
+/// look are an order of what happened.
+pub(super) const NUMBER: &str = "WITH taken AS (
+        DELETE FROM outbox WHERE id IN (SELECT id FROM outbox ORDER BY id LIMIT $1) RETURNING id, event_id, kind, body
+    ), numbered AS (
+        SELECT t.id, t.event_id, t.kind, t.body,
+            coalesce(h.seq, 0) + row_number() OVER (PARTITION BY t.event_id ORDER BY t.id) AS seq
+        FROM taken t LEFT JOIN heads h ON h.event_id = t.event_id
+    ), fed AS (
+        INSERT INTO feed (event_id, seq, kind, body) SELECT event_id, seq, kind, body FROM numbered
+    ), headed AS (
+        INSERT INTO heads (event_id, seq) SELECT event_id, max(seq) FROM numbered GROUP BY event_id ORDER BY event_id
+        ON CONFLICT (event_id) DO UPDATE SET seq = excluded.seq
+    )
+    SELECT event_id, seq, body FROM numbered ORDER BY id";
+
+pub(super) const PUT_WEBHOOK: &str =
+    "INSERT INTO webhooks (id, body) VALUES ($1, $2) ON CONFLICT (id) DO UPDATE SET body = excluded.body";
+pub(super) const REMOVE_CURSORS: &str = "DELETE FROM webhook_cursors WHERE webhook_id = $1";
+pub(super) const REMOVE_WEBHOOK: &str = "DELETE FROM webhooks WHERE id = $1 RETURNING id";
+pub(super) const WEBHOOKS: &str = "SELECT body FROM webhooks ORDER BY id";
+pub(super) const CURSOR: &str = "SELECT seq FROM webhook_cursors WHERE webhook_id = $1 AND event_id = $2";
+pub(super) const ADVANCE: &str = "INSERT INTO webhook_cursors (webhook_id, event_id, seq) VALUES ($1, $2, $3)
+    ON CONFLICT (webhook_id, event_id) DO UPDATE SET seq = greatest(webhook_cursors.seq, excluded.seq)";
+pub(super) const FORGET_ANSWERS: &str =
+    "WITH gone AS (DELETE FROM answers WHERE at < (SELECT moment() - $1) RETURNING 1)
+    SELECT count(*) FROM gone";
+// Money may still come for what was once paid for: such holds stay.
+pub(super) const FORGET_HOLDS: &str = "WITH gone AS (DELETE FROM holds WHERE NOT live
+    AND expires_at < (SELECT moment() - $1) AND body::jsonb ->> 'payment_ref' IS NULL RETURNING 1)
+    SELECT count(*) FROM gone";
+
+/// The first row, stored as JSON.
+pub(super) fn first<T: serde::de::DeserializeOwned>(rows: &[Row], table: &str) -> Loaded<Option<T>> {
+    rows.first().map(|row| parse(row.try_get(0)?, table)).transpose()
+}
+
+/// The number in the first row; zero if there is none.
+pub(super) fn only(rows: &[Row]) -> Loaded<u64> {
+    rows.first().map_or(Ok(0), |row| number(row, 0))
+}
+
+/// From [`EVENT`], [`SEATS`], [`LAYOUT_AREAS`].
+pub(super) fn layout(rows: &[Vec<Row>]) -> Loaded<Option<(u64, Layout)>> {
+    let Some(event) = first::<EventRow>(&rows[0], "events")? else { return Ok(None) };
+    let seat = |row: &Row| -> Loaded<Seat> {
+        let (id, section, line) = (row.try_get(0)?, row.try_get(1)?, row.try_get(2)?);
+        Ok(Seat { id, section, row: line, number: count(row, 3)?, price: number(row, 4)? })
+    };
+    let area = |row: &Row| -> Loaded<Area> {
+        Ok(Area { id: row.try_get(0)?, capacity: count(row, 1)?, price: number(row, 2)? })
+    };
+    let seats = rows[1].iter().map(seat).collect::<Loaded<_>>()?;
+    let areas = rows[2].iter().map(area).collect::<Loaded<_>>()?;
+    Ok(Some((event.layout_version, Layout { seats, areas })))
+}
+
+fn sold(rows: &[Row]) -> Loaded<Vec<(String, OrderId, u64)>> {
+    rows.iter().map(|row| Ok((row.try_get(0)?, OrderId(row.try_get(1)?), number(row, 2)?))).collect()
+}
+
+/// From [`EVENT`], [`LIVE`], [`SOLD`], [`BLOCKS`], [`AREAS`], [`HEAD`].
+pub(super) fn snapshot(rows: &[Vec<Row>], now: Moment) -> Loaded<Option<Snapshot>> {
+    let Some(event) = first(&rows[0], "events")? else { return Ok(None) };
+    let blocks = rows[3].iter().map(|row| Ok((row.try_get(0)?, row.try_get(1)?))).collect::<Loaded<_>>()?;
+    let areas = rows[4].iter().map(|row| Ok(area_row(row)?.1)).collect::<Loaded<_>>()?;
+    let (holds, sold, seq) = (bodies(&rows[1], "holds")?, sold(&rows[2])?, only(&rows[5])?);
+    Ok(Some(picture::snapshot(Found { event, holds, sold, blocks, areas, seq }, now)))
+}
+
+/// From [`EVENT`], [`SEATS`], [`AREAS`], [`HELD`], [`SOLD`], [`BLOCKS`], [`LIVE`], [`ORDERS_OF`], [`BUYERS`],
+/// [`NUMBERED`].
+pub(super) fn dump(rows: &[Vec<Row>], now: Moment) -> Loaded<Option<Dump>> {
+    let Some(event) = first(&rows[0], "events")? else { return Ok(None) };
+    let ids = |at: usize| rows[at].iter().map(|row| Ok(row.try_get(0)?)).collect::<Loaded<Vec<String>>>();
+    let held = |row: &Row| Ok((row.try_get(0)?, HoldId(row.try_get(1)?), number(row, 2)?));
+    let buyer = |row: &Row| Ok((Buyer(row.try_get(0)?), count(row, 1)?, count(row, 2)?));
+    let numbered = rows[9].first().map_or(Ok((0, 0)), |row| Loaded::Ok((number(row, 0)?, number(row, 1)?)))?;
+    Ok(Some(Dump {
+        now,
+        event,
+        seats: ids(1)?,
+        areas: rows[2].iter().map(|row| Ok(area_row(row)?.1)).collect::<Loaded<_>>()?,
+        held: rows[3].iter().map(held).collect::<Loaded<_>>()?,
+        sold: sold(&rows[4])?,
+        blocked: ids(5)?,
+        holds: bodies(&rows[6], "holds")?,
+        orders: bodies(&rows[7], "orders")?,
+        buyers: rows[8].iter().map(buyer).collect::<Loaded<_>>()?,
+        numbered,
+    }))
+}
+
+/// Numbered entries: event, number, body.
+pub(super) fn entries(rows: &[Row]) -> Loaded<Vec<Entry>> {
+    let entry = |row: &Row| Ok(Entry { seq: number(row, 1)?, ..parse(row.try_get(2)?, "feed")? });
+    rows.iter().map(entry).collect()
+}
+
+pub(super) fn heads(rows: &[Row]) -> Loaded<Vec<(EventId, u64)>> {
+    rows.iter().map(|row| Ok((EventId(row.try_get(0)?), number(row, 1)?))).collect()
+}

@@ -1,0 +1,176 @@
+//! The tables, and how an older database becomes a newer one.
+//!
+//! The same tables as on SQLite, in a schema of their own, so that they can live beside a shop's. What differs: there
+//! is no clock (the server's is asked, by `moment()`), and `outbox` is a queue: entries of transactions that commit
+//! out of order are numbered as they become visible, and move to `feed` with their number.
+//!
+//! Ids sort by their bytes (`COLLATE "C"`): locks are taken in one order everywhere.
+
+use tokio_postgres::Client;
+
+use super::trouble::Trouble;
+
+/// Where the tables are.
+pub(super) const SCHEMA: &str = "leasehold_boxoffice";
+
+/// Two servers that start at once take turns under this advisory lock.
+const MIGRATING: i64 = 0x1ea5_e401_d5ea_7001;
+
+/// One step for each version, in order. A step that was released is never changed: add another.
+const STEPS: [&str; 1] = [r#"
+CREATE FUNCTION moment() RETURNS bigint LANGUAGE sql VOLATILE
+    AS $$ SELECT floor(extract(epoch FROM clock_timestamp()) * 1000)::bigint $$;
+-- Writes and COMMIT travel together: a count that is not as decided must end the transaction on the server.
+CREATE FUNCTION exactly(touched bigint, wanted bigint, what text) RETURNS boolean LANGUAGE plpgsql AS $$
+BEGIN
+    IF touched <> wanted THEN
+        RAISE EXCEPTION '% rows instead of % of %', touched, wanted, what USING ERRCODE = 'LH001';
+    END IF;
+    RETURN true;
+END $$;
+CREATE TABLE events (
+    event_id TEXT COLLATE "C" PRIMARY KEY,
+    pos BIGINT GENERATED ALWAYS AS IDENTITY,
+    body TEXT NOT NULL
+);
+CREATE TABLE seats (
+    event_id TEXT COLLATE "C" NOT NULL,
+    seat_id TEXT COLLATE "C" NOT NULL,
+    pos BIGINT NOT NULL,
+    section TEXT NOT NULL,
+    "row" TEXT NOT NULL,
+    number BIGINT NOT NULL,
+    price BIGINT NOT NULL,
+    PRIMARY KEY (event_id, seat_id)
+);
+CREATE TABLE areas (
+    event_id TEXT COLLATE "C" NOT NULL,
+    area_id TEXT COLLATE "C" NOT NULL,
+    pos BIGINT NOT NULL,
+    capacity BIGINT NOT NULL,
+    price BIGINT NOT NULL,
+    held BIGINT NOT NULL DEFAULT 0 CHECK (held >= 0),
+    sold BIGINT NOT NULL DEFAULT 0 CHECK (sold >= 0),
+    blocked BIGINT NOT NULL DEFAULT 0 CHECK (blocked >= 0),
+    PRIMARY KEY (event_id, area_id),
+    CONSTRAINT never_oversold CHECK (held + sold + blocked <= capacity)
+) WITH (fillfactor = 50);
+CREATE TABLE holds (
+    hold_id TEXT COLLATE "C" PRIMARY KEY,
+    event_id TEXT COLLATE "C" NOT NULL,
+    live BOOLEAN NOT NULL,
+    expires_at BIGINT NOT NULL,
+    body TEXT NOT NULL
+);
+CREATE INDEX holds_due ON holds (expires_at) WHERE live;
+CREATE INDEX holds_ended ON holds (expires_at) WHERE NOT live;
+CREATE INDEX holds_live ON holds (event_id, hold_id) WHERE live;
+CREATE TABLE hold_seats (
+    event_id TEXT COLLATE "C" NOT NULL,
+    seat_id TEXT COLLATE "C" NOT NULL,
+    hold_id TEXT COLLATE "C" NOT NULL,
+    token BIGINT NOT NULL,
+    PRIMARY KEY (event_id, seat_id)
+);
+CREATE TABLE sold_seats (
+    event_id TEXT COLLATE "C" NOT NULL,
+    seat_id TEXT COLLATE "C" NOT NULL,
+    order_id TEXT COLLATE "C" NOT NULL,
+    token BIGINT NOT NULL CHECK (token > 0),
+    price BIGINT NOT NULL,
+    UNIQUE (event_id, seat_id)
+);
+CREATE TABLE blocks (
+    event_id TEXT COLLATE "C" NOT NULL,
+    seat_id TEXT COLLATE "C" NOT NULL,
+    reason TEXT NOT NULL,
+    PRIMARY KEY (event_id, seat_id)
+);
+CREATE TABLE orders (
+    order_id TEXT COLLATE "C" PRIMARY KEY,
+    event_id TEXT COLLATE "C" NOT NULL,
+    body TEXT NOT NULL
+);
+CREATE INDEX orders_of_event ON orders (event_id, order_id);
+CREATE TABLE buyers (
+    event_id TEXT COLLATE "C" NOT NULL,
+    buyer TEXT COLLATE "C" NOT NULL,
+    held BIGINT NOT NULL CHECK (held >= 0),
+    sold BIGINT NOT NULL CHECK (sold >= 0),
+    lapses BIGINT NOT NULL DEFAULT 0,
+    lapsed_at BIGINT NOT NULL DEFAULT 0,
+    PRIMARY KEY (event_id, buyer)
+) WITH (fillfactor = 80);
+CREATE TABLE money (
+    payment_ref TEXT COLLATE "C" PRIMARY KEY,
+    event_id TEXT COLLATE "C" NOT NULL,
+    state TEXT NOT NULL,
+    received_at BIGINT NOT NULL,
+    body TEXT NOT NULL
+);
+CREATE INDEX money_of_state ON money (state, received_at);
+CREATE TABLE callbacks (id TEXT COLLATE "C" PRIMARY KEY);
+CREATE TABLE answers (
+    key BYTEA PRIMARY KEY,
+    asked BYTEA NOT NULL,
+    answer TEXT NOT NULL,
+    at BIGINT NOT NULL
+);
+CREATE INDEX answers_by_age ON answers (at);
+CREATE TABLE outbox (
+    id BIGINT GENERATED ALWAYS AS IDENTITY PRIMARY KEY,
+    event_id TEXT COLLATE "C" NOT NULL,
+    kind TEXT NOT NULL,
+    body TEXT NOT NULL
+);
+CREATE TABLE feed (
+    event_id TEXT COLLATE "C" NOT NULL,
+    seq BIGINT NOT NULL,
+    kind TEXT NOT NULL,
+    body TEXT NOT NULL,
+    PRIMARY KEY (event_id, seq)
+);
+CREATE TABLE heads (event_id TEXT COLLATE "C" PRIMARY KEY, seq BIGINT NOT NULL);
+CREATE TABLE webhooks (id TEXT COLLATE "C" PRIMARY KEY, body TEXT NOT NULL);
+CREATE TABLE webhook_cursors (
+    webhook_id TEXT COLLATE "C" NOT NULL,
+    event_id TEXT COLLATE "C" NOT NULL,
+    seq BIGINT NOT NULL,
+    PRIMARY KEY (webhook_id, event_id)
+);
+"#];
+
+/// Makes the database what this version wants, in one transaction. Says which version it is now.
+pub(super) async fn migrate(client: &mut Client) -> Result<usize, Trouble> {
+    let tx = client.transaction().await?;
+    tx.execute("SELECT pg_advisory_xact_lock($1)", &[&MIGRATING]).await?;
+    // Asked first: who may use the schema need not be allowed to make one.
+    let there: bool = tx.query_one("SELECT to_regnamespace($1) IS NOT NULL", &[&SCHEMA]).await?.get(0);
+    if !there {
+        tx.batch_execute(&format!("CREATE SCHEMA {SCHEMA}")).await?;
+    }
+    tx.batch_execute(&format!("SET LOCAL search_path TO {SCHEMA}")).await?;
+    let there: bool = tx.query_one("SELECT to_regclass('schema_version') IS NOT NULL", &[]).await?.get(0);
+    if !there {
+        let sql = "CREATE TABLE schema_version (id INTEGER PRIMARY KEY CHECK (id = 1), version BIGINT NOT NULL)";
+        tx.batch_execute(sql).await?;
+    }
+    let found: Option<i64> = tx.query_opt("SELECT version FROM schema_version", &[]).await?.map(|row| row.get(0));
+    let found = usize::try_from(found.unwrap_or(0)).unwrap_or(usize::MAX);
+    if found > STEPS.len() {
+        return Err(Trouble::NoConnection(format!(
+            "the tables were made by a newer version of Leasehold (schema {found}, this one knows {})",
+            STEPS.len()
+        )));
+    }
+    for step in &STEPS[found..] {
+        tx.batch_execute(step).await?;
+    }
+    if found < STEPS.len() {
+        let version = STEPS.len() as i64;
+        let sql = "INSERT INTO schema_version VALUES (1, $1) ON CONFLICT (id) DO UPDATE SET version = excluded.version";
+        tx.execute(sql, &[&version]).await?;
+    }
+    tx.commit().await?;
+    Ok(STEPS.len())
+}

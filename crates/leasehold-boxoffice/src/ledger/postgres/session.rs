@@ -1,0 +1,257 @@
+//! Connections: how they are made, checked, shared and dropped, and how statements travel together.
+//!
+//! # Laws
+//!
+//! 1. Every connection is checked when it is made, not only the first: what it commits is durable, and it is the
+//!    primary.
+//! 2. A connection goes back to the pool only between transactions; one that was left in the middle is closed.
+//! 3. Nothing waits for ever: not for a connection, not for a lock, not for an answer.
+
+use std::future::Future;
+use std::pin::Pin;
+use std::str::FromStr as _;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::task::Poll;
+use std::time::Duration;
+
+use deadpool_postgres::{Hook, HookError, Manager, ManagerConfig, Object, Pool, PoolError, RecyclingMethod, Runtime};
+use tokio_postgres::config::SslMode;
+use tokio_postgres::types::ToSql;
+use tokio_postgres::{Client, Config, NoTls, Row, Statement};
+
+use super::Options;
+use super::schema::SCHEMA;
+use super::trouble::{Loaded, Trouble};
+
+/// What a statement is given.
+pub(super) type Params = Vec<Box<dyn ToSql + Sync + Send>>;
+
+/// The settings that make a COMMIT durable, and what they must be.
+const DURABLE: [(&str, &[&str]); 3] =
+    [("synchronous_commit", &["on", "remote_apply"]), ("fsync", &["on"]), ("full_page_writes", &["on"])];
+
+/// Reads the address. The text may hold a password, and is in no error.
+pub(super) fn config(url: &str, options: &Options) -> Result<Config, String> {
+    let mut config = Config::from_str(url).map_err(|error| format!("this is no address of PostgreSQL: {error}"))?;
+    if config.get_ssl_mode() == SslMode::Require {
+        return Err("this build speaks to PostgreSQL without TLS, and sslmode=require asks for it".into());
+    }
+    if config.get_application_name().is_none() {
+        config.application_name("leasehold boxoffice");
+    }
+    // Also where nobody answers, and where somebody stops answering.
+    config.connect_timeout(options.connect_timeout);
+    config.tcp_user_timeout(options.patience());
+    config.keepalives_idle(Duration::from_secs(30));
+    Ok(config)
+}
+
+/// A connection outside of any pool, for the schema.
+pub(super) async fn connect(config: &Config) -> Loaded<Client> {
+    let (client, connection) = config.connect(NoTls).await?;
+    // It ends with its client; what goes wrong on it is the error of whoever waits for an answer.
+    tokio::spawn(async move { drop(connection.await) });
+    Ok(client)
+}
+
+/// Refuses a server that would forget what it acknowledged. Says in a sentence what to change.
+pub(super) async fn check(client: &Client) -> Loaded<()> {
+    let sql = "SELECT current_setting('synchronous_commit'), current_setting('fsync'),
+               current_setting('full_page_writes'), pg_is_in_recovery()";
+    let row = client.query_one(sql, &[]).await?;
+    if row.try_get(3)? {
+        return Err(refuse("it is a standby, and the ledger must be the primary: name the primary in the address"));
+    }
+    for (at, (name, good)) in DURABLE.iter().enumerate() {
+        let found: String = row.try_get(at)?;
+        if !good.contains(&found.as_str()) {
+            return Err(refuse(&format!(
+                "{name} is {found}, so a sale that was acknowledged could be lost: set {name} = {} for this user, \
+                 database or server",
+                good[0]
+            )));
+        }
+    }
+    Ok(())
+}
+
+fn refuse(why: &str) -> Trouble {
+    Trouble::NoConnection(format!("this PostgreSQL cannot be the ledger: {why}"))
+}
+
+/// What every session sets for itself, so that a later change of the server's settings does not weaken it. All our
+/// statements find rows by key: plans must not depend on what the statistics said when a table was empty.
+fn settings(options: &Options) -> String {
+    let (statement, lock) = (options.statement_timeout.as_millis(), options.lock_timeout.as_millis());
+    let idle = options.patience().as_millis();
+    format!(
+        "SET search_path TO {SCHEMA}; SET synchronous_commit TO on; SET statement_timeout TO {statement};
+         SET lock_timeout TO {lock}; SET idle_in_transaction_session_timeout TO {idle};
+         SET default_transaction_isolation TO 'read committed'; SET jit TO off; SET enable_seqscan TO off"
+    )
+}
+
+/// Connections that are shared.
+pub(super) struct Sessions {
+    pool: Pool,
+    patience: Duration,
+    /// Round trips so far.
+    pub(super) trips: Arc<AtomicU64>,
+}
+
+impl Sessions {
+    /// At most so many connections, none of them made yet.
+    pub(super) fn new(config: &Config, options: &Options, size: usize, trips: Arc<AtomicU64>) -> Result<Self, String> {
+        let recycling = ManagerConfig { recycling_method: RecyclingMethod::Fast };
+        let set = Arc::<str>::from(settings(options));
+        let prepare = Hook::async_fn(move |client: &mut deadpool_postgres::ClientWrapper, _| {
+            let set = set.clone();
+            Box::pin(async move {
+                check(client).await.map_err(|trouble| HookError::message(trouble.to_string()))?;
+                client.batch_execute(&set).await.map_err(HookError::Backend)
+            })
+        });
+        let patience = Some(options.connect_timeout);
+        let pool = Pool::builder(Manager::from_config(config.clone(), NoTls, recycling))
+            .max_size(size)
+            .wait_timeout(patience)
+            .create_timeout(patience)
+            .recycle_timeout(patience)
+            .runtime(Runtime::Tokio1)
+            .post_create(prepare)
+            .build()
+            .map_err(|error| error.to_string())?;
+        Ok(Self { pool, patience: options.patience(), trips })
+    }
+
+    /// A connection between transactions.
+    pub(super) async fn session(&self) -> Loaded<Session> {
+        let client = self.pool.get().await.map_err(|error| match error {
+            PoolError::Backend(error) => Trouble::Sql(error),
+            other => Trouble::NoConnection(other.to_string()),
+        })?;
+        Ok(Session { client: Some(client), idle: true, patience: self.patience, trips: self.trips.clone() })
+    }
+
+    /// No more of them.
+    pub(super) fn close(&self) {
+        self.pool.close();
+    }
+}
+
+/// A connection that is ours for now.
+pub(super) struct Session {
+    client: Option<Object>,
+    /// Whether it is between transactions.
+    idle: bool,
+    patience: Duration,
+    trips: Arc<AtomicU64>,
+}
+
+impl Drop for Session {
+    fn drop(&mut self) {
+        // Left in the middle: by an error, or because nobody waits for it any more.
+        if !self.idle
+            && let Some(client) = self.client.take()
+        {
+            drop(Object::take(client));
+        }
+    }
+}
+
+/// Statements on their way together, in order.
+#[derive(Default)]
+pub(super) struct Flight(Vec<Option<(&'static str, Params)>>);
+
+impl Flight {
+    /// One more. Says the place of its answer.
+    pub(super) fn add(&mut self, sql: &'static str, params: Params) -> usize {
+        self.0.push(Some((sql, params)));
+        self.0.len() - 1
+    }
+
+    /// One more if it is of any use; otherwise its answer is no rows.
+    pub(super) fn add_if(&mut self, useful: bool, sql: &'static str, params: impl FnOnce() -> Params) -> usize {
+        self.0.push(useful.then(|| (sql, params())));
+        self.0.len() - 1
+    }
+}
+
+/// The answers to a flight, in order.
+pub(super) type Landed = Vec<Result<Vec<Row>, Trouble>>;
+
+impl Session {
+    fn client(&self) -> Loaded<&Object> {
+        self.client.as_ref().ok_or_else(|| Trouble::NoConnection("the connection was given up".into()))
+    }
+
+    /// Sends all of them at once and collects their answers: one round trip.
+    async fn fly(&mut self, flight: Flight) -> Loaded<Landed> {
+        self.idle = false;
+        let (patience, trips) = (self.patience, self.trips.clone());
+        let client = self.client()?;
+        let work = async {
+            let mut statements: Vec<Option<(Statement, &Params)>> = Vec::with_capacity(flight.0.len());
+            for call in &flight.0 {
+                statements.push(match call {
+                    // Once for each connection: afterwards this asks nobody.
+                    Some((sql, params)) => Some((client.prepare_cached(sql).await?, params)),
+                    None => None,
+                });
+            }
+            trips.fetch_add(1, Ordering::Relaxed);
+            let calls = statements.iter().map(|call| {
+                Box::pin(async move {
+                    let Some((statement, params)) = call else { return Ok(Vec::new()) };
+                    let params: Vec<&(dyn ToSql + Sync)> = params.iter().map(|param| &**param as _).collect();
+                    Ok(client.query(statement, &params).await?)
+                }) as Call<'_>
+            });
+            Ok(together(calls.collect()).await)
+        };
+        tokio::time::timeout(patience, work).await.unwrap_or(Err(Trouble::Silence))
+    }
+
+    /// A round trip within a transaction that goes on, or the first thing that went wrong.
+    pub(super) async fn ask(&mut self, flight: Flight) -> Loaded<Vec<Vec<Row>>> {
+        self.fly(flight).await?.into_iter().collect()
+    }
+
+    /// A round trip that ends the transaction, or that needs none.
+    pub(super) async fn finish(&mut self, flight: Flight) -> Loaded<Landed> {
+        let landed = self.fly(flight).await?;
+        self.idle = landed.iter().all(|answer| answer.as_ref().err().is_none_or(Trouble::is_answer));
+        Ok(landed)
+    }
+
+    /// Ends a transaction without a trace. A connection on which that fails is closed, as is one that fell silent.
+    pub(super) async fn roll_back(&mut self, after: Option<&Trouble>) {
+        if matches!(after, Some(Trouble::Silence)) {
+            return;
+        }
+        let mut flight = Flight::default();
+        flight.add("ROLLBACK", vec![]);
+        let _ = self.finish(flight).await;
+    }
+}
+
+type Call<'a> = Pin<Box<dyn Future<Output = Loaded<Vec<Row>>> + Send + 'a>>;
+
+/// Polls all of them in order, which sends them in order, until all are answered.
+async fn together(calls: Vec<Call<'_>>) -> Landed {
+    let mut waiting: Vec<(Option<Call<'_>>, Option<Loaded<Vec<Row>>>)> =
+        calls.into_iter().map(|call| (Some(call), None)).collect();
+    std::future::poll_fn(move |context| {
+        for (call, answer) in &mut waiting {
+            if let Some(Poll::Ready(landed)) = call.as_mut().map(|call| call.as_mut().poll(context)) {
+                (*call, *answer) = (None, Some(landed));
+            }
+        }
+        if waiting.iter().any(|(call, _)| call.is_some()) {
+            return Poll::Pending;
+        }
+        Poll::Ready(waiting.iter_mut().filter_map(|(_, answer)| answer.take()).collect())
+    })
+    .await
+}

@@ -1,0 +1,365 @@
+//! The shelf: rows of one batch, as they stand under its locks and then as its decisions leave them.
+//!
+//! ```text
+//!   locked rows ──▶ shelf ──▶ facts of request 1 ──▶ its writes, back on the shelf ──▶ facts of request 2 ──▶ …
+//!                                                     └──▶ changes, in one statement per table
+//! ```
+//!
+//! # Laws
+//!
+//! 1. Each request sees what those before it in the batch decided, as if it had come after their COMMIT.
+//! 2. A hold that is not locked is changed by nobody: who wants to is set aside, and comes again with the lock.
+//! 3. What is written is the difference between what was loaded and what is left.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::convert::Infallible;
+use std::sync::atomic::{AtomicBool, Ordering};
+
+use super::job::Job;
+use super::trouble::{Loaded, Trouble};
+use crate::layout::Layout;
+use crate::ledger::gather::{Rows, gather};
+use crate::model::decide::LAPSE_WINDOW_MS;
+use crate::model::facts::{AreaFact, BuyerFact, SeatFact};
+use crate::model::write::{Lapses, Write};
+use crate::model::*;
+
+/// A seat, an area or a buyer of an event.
+pub(super) type Of<T> = (EventId, T);
+
+/// What a request that was set aside wants to have locked when it comes again.
+#[derive(Clone, Debug, Default)]
+pub(super) struct Hints {
+    /// These holds.
+    pub(super) holds: BTreeSet<HoldId>,
+    /// Holds of these events that are over by time: they stand in the way.
+    pub(super) due_of: BTreeSet<EventId>,
+}
+
+impl Hints {
+    pub(super) fn is_empty(&self) -> bool {
+        self.holds.is_empty() && self.due_of.is_empty()
+    }
+
+    pub(super) fn extend(&mut self, more: Self) {
+        self.holds.extend(more.holds);
+        self.due_of.extend(more.due_of);
+    }
+}
+
+/// A row that comes and goes: what the table has, and what it shall have.
+#[derive(Clone, Debug)]
+pub(super) struct Net<T> {
+    pub(super) before: Option<T>,
+    pub(super) after: Option<T>,
+}
+
+/// See the module.
+#[derive(Default)]
+pub(super) struct Shelf {
+    pub(super) now: Moment,
+    /// Events of which all holds that are due were looked for.
+    pub(super) due_of: BTreeSet<EventId>,
+    pub(super) events: BTreeMap<EventId, EventRow>,
+    pub(super) holds: BTreeMap<HoldId, HoldRow>,
+    /// Holds that nobody else can change before we are done.
+    pub(super) locked: BTreeSet<HoldId>,
+    pub(super) orders: BTreeMap<OrderId, OrderRow>,
+    pub(super) money: BTreeMap<String, MoneyRow>,
+    pub(super) callbacks: BTreeSet<String>,
+    pub(super) answers: BTreeMap<[u8; 32], (Vec<u8>, String)>,
+    pub(super) seats: BTreeMap<Of<String>, SeatFact>,
+    pub(super) areas: BTreeMap<Of<String>, AreaFact>,
+    pub(super) buyers: BTreeMap<Of<Buyer>, BuyerFact>,
+    /// Areas of one event in the order of its layout, and its seats in use; only where a layout is changed.
+    pub(super) layout: (Vec<AreaFact>, Vec<String>),
+    /// Somebody asked for due holds of an event that were not looked for.
+    missed: AtomicBool,
+    pub(super) changes: Changes,
+}
+
+/// What the decisions of a batch come to.
+#[derive(Default)]
+pub(super) struct Changes {
+    pub(super) new_events: Vec<EventRow>,
+    pub(super) events: BTreeMap<EventId, EventRow>,
+    pub(super) layouts: Vec<(EventId, Layout)>,
+    pub(super) new_holds: BTreeSet<HoldId>,
+    pub(super) holds: BTreeMap<HoldId, HoldRow>,
+    pub(super) held: BTreeMap<Of<String>, Net<(HoldId, u64)>>,
+    pub(super) sold: BTreeMap<Of<String>, Net<(OrderId, u64, u64)>>,
+    pub(super) blocked: BTreeMap<Of<String>, Net<String>>,
+    /// Held, sold, blocked: more or less of each.
+    pub(super) areas: BTreeMap<Of<String>, (i64, i64, i64)>,
+    /// Held, sold: more or less of each; lapses and their moment as they shall be.
+    pub(super) buyers: BTreeMap<Of<Buyer>, (i64, i64, u32, Moment)>,
+    pub(super) new_orders: BTreeSet<OrderId>,
+    pub(super) orders: BTreeMap<OrderId, OrderRow>,
+    pub(super) new_money: BTreeSet<String>,
+    pub(super) money: BTreeMap<String, MoneyRow>,
+    pub(super) callbacks: BTreeSet<String>,
+    /// Key, digest of what was asked, answer.
+    pub(super) answers: Vec<([u8; 32], [u8; 32], String)>,
+    pub(super) told: Vec<Entry>,
+    /// Anything at all.
+    pub(super) any: bool,
+}
+
+impl Shelf {
+    /// Decides one request. With hints: it was set aside, and nothing was decided.
+    pub(super) fn serve(&mut self, job: &mut dyn Job) -> Loaded<Hints> {
+        let mut hints = Hints::default();
+        let idem = job.idem().cloned();
+        if let Some((asked, answer)) = idem.as_ref().and_then(|idem| self.answers.get(&idem.key)) {
+            job.replay(asked, answer, self.now);
+            return Ok(hints);
+        }
+        self.missed.store(false, Ordering::Relaxed);
+        let facts = gather(self, job.need(), self.now)?;
+        if self.missed.load(Ordering::Relaxed) {
+            hints.due_of.extend(facts.event.map(|event| event.event_id));
+            return Ok(hints);
+        }
+        let Some(decided) = job.decide(&facts, self.now) else { return Ok(hints) };
+        for write in &decided.writes {
+            if let Write::UpdateHold(row) = write
+                && !self.locked.contains(&row.hold_id)
+            {
+                hints.holds.insert(row.hold_id.clone());
+            }
+        }
+        if !hints.is_empty() {
+            return Ok(hints);
+        }
+        decided.writes.into_iter().try_for_each(|write| self.one(write))?;
+        if let (Some(idem), Some(answer)) = (idem, decided.answer) {
+            let answer = answer.map_err(|error| Trouble::broken("rows can be written", error.to_string()))?;
+            self.answers.insert(idem.key, (idem.body.to_vec(), answer.clone()));
+            self.changes.answers.push((idem.key, idem.body, answer));
+        }
+        self.changes.any = true;
+        Ok(hints)
+    }
+
+    fn tell(&mut self, mut entry: Entry) -> Loaded<()> {
+        entry.wall_ms = crate::ledger::wall_ms();
+        for told in &mut entry.areas {
+            let area = self.areas.get(&(entry.event_id.clone(), told.id.clone()));
+            let area = area.ok_or_else(|| missing("area", &told.id))?;
+            let taken = area.held.saturating_add(area.sold).saturating_add(area.blocked);
+            told.free = area.capacity.saturating_sub(taken);
+        }
+        self.changes.told.push(entry);
+        Ok(())
+    }
+
+    fn one(&mut self, write: Write) -> Loaded<()> {
+        match write {
+            Write::Event(row) => {
+                let known = self.events.insert(row.event_id.clone(), (*row).clone()).is_some();
+                if known {
+                    self.changes.events.insert(row.event_id.clone(), *row);
+                } else {
+                    self.changes.new_events.push(*row);
+                }
+            }
+            Write::Layout(event, layout) => self.changes.layouts.push((event, *layout)),
+            Write::OpenHold(row) => {
+                self.changes.new_holds.insert(row.hold_id.clone());
+                self.locked.insert(row.hold_id.clone());
+                self.keep(*row);
+            }
+            Write::UpdateHold(row) => self.keep(*row),
+            Write::TakeSeats { event_id, hold_id, seats } => {
+                for (seat, token) in seats {
+                    let fact = self.seats.get_mut(&(event_id.clone(), seat.clone()));
+                    fact.ok_or_else(|| missing("seat", &seat))?.held = Some((hold_id.clone(), token));
+                    take(&mut self.changes.held, (event_id.clone(), seat), (hold_id.clone(), token))?;
+                }
+            }
+            Write::FreeSeats { event_id, hold_id, seats } => {
+                for seat in seats {
+                    if let Some(fact) = self.seats.get_mut(&(event_id.clone(), seat.clone())) {
+                        fact.held = None;
+                    }
+                    free(&mut self.changes.held, (event_id.clone(), seat), (hold_id.clone(), 0));
+                }
+            }
+            Write::Area { event_id, area, held, sold, blocked } => {
+                self.area_delta((event_id, area), held, sold, blocked)?
+            }
+            Write::Buyer { event_id, buyer, held, sold, lapses } => {
+                self.buyer_delta((event_id, buyer), held, sold, lapses)?
+            }
+            Write::Order(row) => {
+                if self.orders.insert(row.order_id.clone(), (*row).clone()).is_none() {
+                    self.changes.new_orders.insert(row.order_id.clone());
+                }
+                self.changes.orders.insert(row.order_id.clone(), *row);
+            }
+            Write::Sell { event_id, order_id, seats } => {
+                for seat in seats {
+                    if let Some(fact) = self.seats.get_mut(&(event_id.clone(), seat.id.clone())) {
+                        fact.sold = Some((order_id.clone(), seat.token));
+                    }
+                    take(
+                        &mut self.changes.sold,
+                        (event_id.clone(), seat.id),
+                        (order_id.clone(), seat.token, seat.price),
+                    )?;
+                }
+            }
+            Write::Unsell { event_id, order_id, seats } => {
+                for seat in seats {
+                    if let Some(fact) = self.seats.get_mut(&(event_id.clone(), seat.clone())) {
+                        fact.sold = None;
+                    }
+                    free(&mut self.changes.sold, (event_id.clone(), seat), (order_id.clone(), 0, 0));
+                }
+            }
+            Write::Block { event_id, seats, reason } => {
+                for seat in seats {
+                    let fact = self.seats.get_mut(&(event_id.clone(), seat.clone()));
+                    fact.ok_or_else(|| missing("seat", &seat))?.blocked = Some(reason.clone());
+                    take(&mut self.changes.blocked, (event_id.clone(), seat), reason.clone())?;
+                }
+            }
+            Write::Unblock { event_id, seats } => {
+                for seat in seats {
+                    let fact = self.seats.get_mut(&(event_id.clone(), seat.clone()));
+                    fact.ok_or_else(|| missing("seat", &seat))?.blocked = None;
+                    free(&mut self.changes.blocked, (event_id.clone(), seat), String::new());
+                }
+            }
+            Write::Money(row) => {
+                if self.money.insert(row.payment_ref.clone(), (*row).clone()).is_none() {
+                    self.changes.new_money.insert(row.payment_ref.clone());
+                }
+                self.changes.money.insert(row.payment_ref.clone(), *row);
+            }
+            Write::Callback(id) => {
+                self.callbacks.insert(id.clone());
+                self.changes.callbacks.insert(id);
+            }
+            Write::Tell(entry) => self.tell(*entry)?,
+        }
+        Ok(())
+    }
+
+    fn keep(&mut self, row: HoldRow) {
+        self.holds.insert(row.hold_id.clone(), row.clone());
+        self.changes.holds.insert(row.hold_id.clone(), row);
+    }
+
+    fn area_delta(&mut self, key: Of<String>, held: i64, sold: i64, blocked: i64) -> Loaded<()> {
+        let fact = self.areas.get_mut(&key).ok_or_else(|| missing("area", &key.1))?;
+        (fact.held, fact.sold) = (sum(fact.held, held)?, sum(fact.sold, sold)?);
+        fact.blocked = sum(fact.blocked, blocked)?;
+        let delta = self.changes.areas.entry(key).or_default();
+        *delta = (delta.0 + held, delta.1 + sold, delta.2 + blocked);
+        Ok(())
+    }
+
+    fn buyer_delta(&mut self, key: Of<Buyer>, held: i64, sold: i64, lapses: Lapses) -> Loaded<()> {
+        let fact = self.buyers.get_mut(&key).ok_or_else(|| missing("buyer", key.1.as_str()))?;
+        (fact.held, fact.sold) = (sum(fact.held, held)?, sum(fact.sold, sold)?);
+        match lapses {
+            Lapses::Keep => {}
+            Lapses::Forget => fact.lapses = 0,
+            Lapses::More(now) => {
+                let recent = now.since(fact.lapsed_at) <= LAPSE_WINDOW_MS;
+                fact.lapses = if recent { fact.lapses.saturating_add(1) } else { 1 };
+                fact.lapsed_at = now;
+            }
+        }
+        let (lapses, lapsed_at) = (fact.lapses, fact.lapsed_at);
+        let delta = self.changes.buyers.entry(key).or_default();
+        *delta = (delta.0 + held, delta.1 + sold, lapses, lapsed_at);
+        Ok(())
+    }
+}
+
+fn missing(what: &str, id: &str) -> Trouble {
+    Trouble::broken("a decision changes what was locked for it", format!("{what} {id}"))
+}
+
+fn sum(count: u32, delta: i64) -> Loaded<u32> {
+    let sum = u32::try_from(i64::from(count) + delta);
+    sum.map_err(|_| Trouble::broken("counters count rows", format!("{count} and {delta} more")))
+}
+
+/// The row shall be there: it must not be.
+fn take<T>(rows: &mut BTreeMap<Of<String>, Net<T>>, key: Of<String>, row: T) -> Loaded<()> {
+    let seat = key.1.clone();
+    let net = rows.entry(key).or_insert(Net { before: None, after: None });
+    match net.after.replace(row) {
+        None => Ok(()),
+        Some(_) => Err(Trouble::broken("a seat is taken by one", seat)),
+    }
+}
+
+/// The row shall go: unless it came in this batch, it is in the table.
+fn free<T>(rows: &mut BTreeMap<Of<String>, Net<T>>, key: Of<String>, row: T) {
+    rows.entry(key).or_insert(Net { before: Some(row), after: None }).after = None;
+}
+
+impl Rows for Shelf {
+    type Trouble = Infallible;
+
+    fn hold(&self, id: &HoldId) -> Result<Option<HoldRow>, Infallible> {
+        Ok(self.holds.get(id).cloned())
+    }
+
+    fn holds(&self, ids: &BTreeSet<&HoldId>) -> Result<Vec<HoldRow>, Infallible> {
+        Ok(ids.iter().filter_map(|id| self.holds.get(*id).cloned()).collect())
+    }
+
+    fn due(&self, event: Option<&EventId>, now: Moment, limit: usize) -> Result<Vec<HoldRow>, Infallible> {
+        if event.is_some_and(|event| !self.due_of.contains(event)) {
+            self.missed.store(true, Ordering::Relaxed);
+        }
+        let wanted = |hold: &&HoldRow| hold.is_due(now) && event.is_none_or(|event| hold.event_id == *event);
+        let mut due: Vec<HoldRow> = self.holds.values().filter(wanted).cloned().collect();
+        due.sort_by_key(|hold| hold.expires_at);
+        due.truncate(limit);
+        Ok(due)
+    }
+
+    fn order(&self, id: &OrderId) -> Result<Option<OrderRow>, Infallible> {
+        Ok(self.orders.get(id).cloned())
+    }
+
+    fn money(&self, reference: &str) -> Result<Option<MoneyRow>, Infallible> {
+        Ok(self.money.get(reference).cloned())
+    }
+
+    fn callback_seen(&self, id: &str) -> Result<bool, Infallible> {
+        Ok(self.callbacks.contains(id))
+    }
+
+    fn event(&self, id: &EventId) -> Result<Option<EventRow>, Infallible> {
+        Ok(self.events.get(id).cloned())
+    }
+
+    fn seats(&self, event: &EventId, ids: &BTreeSet<String>) -> Result<Vec<SeatFact>, Infallible> {
+        let fact = |id: &String| self.seats.get(&(event.clone(), id.clone())).cloned();
+        let bare = |id: &String| SeatFact { id: id.clone(), ..SeatFact::default() };
+        Ok(ids.iter().map(|id| fact(id).unwrap_or_else(|| bare(id))).collect())
+    }
+
+    fn area(&self, event: &EventId, id: &str) -> Result<Option<AreaFact>, Infallible> {
+        Ok(self.areas.get(&(event.clone(), id.into())).cloned())
+    }
+
+    fn all_areas(&self, _: &EventId) -> Result<Vec<AreaFact>, Infallible> {
+        Ok(self.layout.0.clone())
+    }
+
+    fn buyer(&self, event: &EventId, buyer: &Buyer) -> Result<BuyerFact, Infallible> {
+        Ok(self.buyers.get(&(event.clone(), buyer.clone())).copied().unwrap_or_default())
+    }
+
+    fn in_use(&self, _: &EventId) -> Result<Vec<String>, Infallible> {
+        Ok(self.layout.1.clone())
+    }
+}

@@ -1,0 +1,337 @@
+//! The changes of a batch, one statement for each table, and COMMIT: all in one round trip.
+//!
+//! Updates and deletes say how many rows they must touch. The server itself counts (`exactly`), since COMMIT is on its
+//! way already when the first answer arrives.
+
+use serde::Serialize;
+use tokio_postgres::types::ToSql;
+
+use super::job::Fate;
+use super::session::{Flight, Landed, Params, Session};
+use super::shelf::{Changes, Net, Of};
+use super::trouble::{Loaded, Trouble};
+use crate::layout::Layout;
+use crate::model::*;
+
+const NEW_EVENTS: &str = "INSERT INTO events (event_id, body) SELECT * FROM unnest($1::text[], $2::text[])";
+const EVENTS: &str = "WITH touched AS (UPDATE events e SET body = u.body
+    FROM unnest($1::text[], $2::text[]) AS u (event_id, body) WHERE e.event_id = u.event_id RETURNING 1)
+    SELECT exactly((SELECT count(*) FROM touched), $3, 'events')";
+const NO_SEATS: &str = "DELETE FROM seats WHERE event_id = $1";
+const LAYOUT_SEATS: &str = "INSERT INTO seats SELECT $1, u.seat_id, u.pos - 1, u.section, u.row, u.number, u.price
+    FROM unnest($2::text[], $3::text[], $4::text[], $5::bigint[], $6::bigint[])
+    WITH ORDINALITY AS u (seat_id, section, row, number, price, pos)";
+const OTHER_AREAS: &str = "DELETE FROM areas WHERE event_id = $1 AND NOT area_id = ANY($2::text[])";
+const LAYOUT_AREAS: &str = "INSERT INTO areas (event_id, area_id, pos, capacity, price)
+    SELECT $1, u.area_id, u.pos - 1, u.capacity, u.price
+    FROM unnest($2::text[], $3::bigint[], $4::bigint[]) WITH ORDINALITY AS u (area_id, capacity, price, pos)
+    ON CONFLICT (event_id, area_id)
+    DO UPDATE SET pos = excluded.pos, capacity = excluded.capacity, price = excluded.price";
+const NEW_HOLDS: &str = "INSERT INTO holds (hold_id, event_id, live, expires_at, body)
+    SELECT * FROM unnest($1::text[], $2::text[], $3::boolean[], $4::bigint[], $5::text[])";
+const HOLDS: &str = "WITH touched AS (UPDATE holds h SET live = u.live, expires_at = u.expires_at, body = u.body
+    FROM unnest($1::text[], $2::boolean[], $3::bigint[], $4::text[]) AS u (hold_id, live, expires_at, body)
+    WHERE h.hold_id = u.hold_id AND (h.live OR NOT u.live) RETURNING 1)
+    SELECT exactly((SELECT count(*) FROM touched), $5, 'holds')";
+const FREE_SEATS: &str = "WITH touched AS (DELETE FROM hold_seats h
+    USING unnest($1::text[], $2::text[], $3::text[]) AS u (event_id, seat_id, hold_id)
+    WHERE h.event_id = u.event_id AND h.seat_id = u.seat_id AND h.hold_id = u.hold_id RETURNING 1)
+    SELECT exactly((SELECT count(*) FROM touched), $4, 'hold_seats')";
+const TAKE_SEATS: &str = "INSERT INTO hold_seats (event_id, seat_id, hold_id, token)
+    SELECT * FROM unnest($1::text[], $2::text[], $3::text[], $4::bigint[])";
+const UNSELL: &str = "WITH touched AS (DELETE FROM sold_seats s
+    USING unnest($1::text[], $2::text[], $3::text[]) AS u (event_id, seat_id, order_id)
+    WHERE s.event_id = u.event_id AND s.seat_id = u.seat_id AND s.order_id = u.order_id RETURNING 1)
+    SELECT exactly((SELECT count(*) FROM touched), $4, 'sold_seats')";
+const SELL: &str = "INSERT INTO sold_seats (event_id, seat_id, order_id, token, price)
+    SELECT * FROM unnest($1::text[], $2::text[], $3::text[], $4::bigint[], $5::bigint[])";
+const UNBLOCK: &str =
+    "WITH touched AS (DELETE FROM blocks b USING unnest($1::text[], $2::text[]) AS u (event_id, seat_id)
+    WHERE b.event_id = u.event_id AND b.seat_id = u.seat_id RETURNING 1)
+    SELECT exactly((SELECT count(*) FROM touched), $3, 'blocks')";
+const BLOCK: &str = "INSERT INTO blocks (event_id, seat_id, reason)
+    SELECT * FROM unnest($1::text[], $2::text[], $3::text[])";
+const AREAS: &str = "WITH touched AS (UPDATE areas a
+    SET held = a.held + u.held, sold = a.sold + u.sold, blocked = a.blocked + u.blocked
+    FROM unnest($1::text[], $2::text[], $3::bigint[], $4::bigint[], $5::bigint[])
+    AS u (event_id, area_id, held, sold, blocked)
+    WHERE a.event_id = u.event_id AND a.area_id = u.area_id RETURNING 1)
+    SELECT exactly((SELECT count(*) FROM touched), $6, 'areas')";
+const BUYERS: &str = "WITH touched AS (UPDATE buyers b
+    SET held = b.held + u.held, sold = b.sold + u.sold, lapses = u.lapses, lapsed_at = u.lapsed_at
+    FROM unnest($1::text[], $2::text[], $3::bigint[], $4::bigint[], $5::bigint[], $6::bigint[])
+    AS u (event_id, buyer, held, sold, lapses, lapsed_at)
+    WHERE b.event_id = u.event_id AND b.buyer = u.buyer RETURNING 1)
+    SELECT exactly((SELECT count(*) FROM touched), $7, 'buyers')";
+const NEW_ORDERS: &str = "INSERT INTO orders (order_id, event_id, body)
+    SELECT * FROM unnest($1::text[], $2::text[], $3::text[])";
+const ORDERS: &str = "WITH touched AS (UPDATE orders o SET body = u.body
+    FROM unnest($1::text[], $2::text[]) AS u (order_id, body) WHERE o.order_id = u.order_id RETURNING 1)
+    SELECT exactly((SELECT count(*) FROM touched), $3, 'orders')";
+const NEW_MONEY: &str = "INSERT INTO money (payment_ref, event_id, state, received_at, body)
+    SELECT * FROM unnest($1::text[], $2::text[], $3::text[], $4::bigint[], $5::text[])";
+const MONEY: &str = "WITH touched AS (UPDATE money m SET state = u.state, body = u.body
+    FROM unnest($1::text[], $2::text[], $3::text[]) AS u (payment_ref, state, body)
+    WHERE m.payment_ref = u.payment_ref RETURNING 1)
+    SELECT exactly((SELECT count(*) FROM touched), $4, 'money')";
+const CALLBACKS: &str = "INSERT INTO callbacks (id) SELECT * FROM unnest($1::text[])";
+const ANSWERS: &str = "INSERT INTO answers (key, asked, answer, at)
+    SELECT u.key, u.asked, u.answer, $4 FROM unnest($1::bytea[], $2::bytea[], $3::text[]) AS u (key, asked, answer)
+    ORDER BY u.key";
+const TELL: &str = "INSERT INTO outbox (event_id, kind, body) SELECT u.event_id, u.kind, u.body
+    FROM unnest($1::text[], $2::text[], $3::text[]) WITH ORDINALITY AS u (event_id, kind, body, at) ORDER BY u.at";
+
+/// Columns of rows that are written together.
+struct Columns(Params);
+
+impl Columns {
+    fn new() -> Self {
+        Self(Vec::new())
+    }
+
+    fn with<T>(mut self, values: impl IntoIterator<Item = T>) -> Self
+    where
+        Vec<T>: ToSql + Sync + Send + 'static,
+    {
+        self.0.push(Box::new(values.into_iter().collect::<Vec<T>>()));
+        self
+    }
+
+    fn also(mut self, value: impl ToSql + Sync + Send + 'static) -> Self {
+        self.0.push(Box::new(value));
+        self
+    }
+
+    /// How many rows there must be.
+    fn exactly(self, rows: usize) -> Self {
+        self.also(i64::try_from(rows).unwrap_or(i64::MAX))
+    }
+}
+
+/// Stores it all and commits.
+pub(super) async fn commit(session: &mut Session, changes: Changes, now: Moment) -> Fate {
+    let flight = match flight(&changes, now) {
+        Ok(flight) => flight,
+        Err(trouble) => {
+            session.roll_back(None).await;
+            return Fate::Undone(trouble);
+        }
+    };
+    match session.finish(flight).await {
+        Ok(landed) => fate(landed),
+        // COMMIT may have been sent, and may be acted upon.
+        Err(trouble) => Fate::Unknown(trouble),
+    }
+}
+
+/// What the answers say. The server works in order: if it ends with a word of farewell at a statement before COMMIT, it
+/// never came to COMMIT. Without any word, nobody knows.
+fn fate(mut landed: Landed) -> Fate {
+    let commit = landed.pop();
+    for answer in landed {
+        match answer {
+            Ok(_) => {}
+            Err(trouble) if trouble.is_answer() || trouble.is_farewell() => return Fate::Undone(trouble),
+            Err(trouble) => return Fate::Unknown(trouble),
+        }
+    }
+    match commit {
+        Some(Ok(_)) => Fate::Durable,
+        Some(Err(trouble)) if trouble.is_answer() => Fate::Undone(trouble),
+        Some(Err(trouble)) => Fate::Unknown(trouble),
+        None => Fate::Unknown(Trouble::NoConnection("no answer to COMMIT".into())),
+    }
+}
+
+fn flight(changes: &Changes, now: Moment) -> Loaded<Flight> {
+    let mut flight = Flight::default();
+    events(&mut flight, changes)?;
+    holds(&mut flight, changes)?;
+    seats(&mut flight, changes)?;
+    counters(&mut flight, changes);
+    orders(&mut flight, changes)?;
+    let Changes { callbacks, answers, told, .. } = changes;
+    if !callbacks.is_empty() {
+        flight.add(CALLBACKS, Columns::new().with(callbacks.iter().cloned()).0);
+    }
+    if !answers.is_empty() {
+        let columns = Columns::new().with(answers.iter().map(|row| row.0.to_vec()));
+        let columns = columns.with(answers.iter().map(|row| row.1.to_vec()));
+        flight.add(ANSWERS, columns.with(answers.iter().map(|row| row.2.clone())).also(big(now.0)?).0);
+    }
+    if !told.is_empty() {
+        let columns = Columns::new().with(told.iter().map(|entry| entry.event_id.0.clone()));
+        let columns = columns.with(words(told.iter().map(|entry| &entry.kind))?);
+        flight.add(TELL, columns.with(jsons(told)?).0);
+    }
+    flight.add("COMMIT", vec![]);
+    Ok(flight)
+}
+
+fn events(flight: &mut Flight, changes: &Changes) -> Loaded<()> {
+    let Changes { new_events, events, layouts, .. } = changes;
+    if !new_events.is_empty() {
+        let ids = new_events.iter().map(|row| row.event_id.0.clone());
+        flight.add(NEW_EVENTS, Columns::new().with(ids).with(jsons(new_events)?).0);
+    }
+    if !events.is_empty() {
+        let columns = Columns::new().with(events.keys().map(|id| id.0.clone()));
+        flight.add(EVENTS, columns.with(jsons(events.values())?).exactly(events.len()).0);
+    }
+    layouts.iter().try_for_each(|(event, new)| layout(flight, event, new))
+}
+
+fn layout(flight: &mut Flight, event: &EventId, layout: &Layout) -> Loaded<()> {
+    let Layout { seats, areas } = layout;
+    flight.add(NO_SEATS, Columns::new().also(event.0.clone()).0);
+    let columns = Columns::new().also(event.0.clone()).with(seats.iter().map(|seat| seat.id.clone()));
+    let columns = columns.with(seats.iter().map(|seat| seat.section.clone()));
+    let columns = columns.with(seats.iter().map(|seat| seat.row.clone()));
+    let columns = columns.with(seats.iter().map(|seat| i64::from(seat.number)));
+    flight.add(LAYOUT_SEATS, columns.with(bigs(seats.iter().map(|seat| seat.price))?).0);
+    let ids = || areas.iter().map(|area| area.id.clone());
+    flight.add(OTHER_AREAS, Columns::new().also(event.0.clone()).with(ids()).0);
+    let columns = Columns::new().also(event.0.clone()).with(ids());
+    let columns = columns.with(areas.iter().map(|area| i64::from(area.capacity)));
+    flight.add(LAYOUT_AREAS, columns.with(bigs(areas.iter().map(|area| area.price))?).0);
+    Ok(())
+}
+
+fn holds(flight: &mut Flight, changes: &Changes) -> Loaded<()> {
+    let (new, known): (Vec<&HoldRow>, Vec<&HoldRow>) =
+        changes.holds.values().partition(|row| changes.new_holds.contains(&row.hold_id));
+    let ids = |rows: &[&HoldRow]| rows.iter().map(|row| row.hold_id.0.clone()).collect::<Vec<_>>();
+    let rest = |columns: Columns, rows: &[&HoldRow]| -> Loaded<Columns> {
+        let columns = columns.with(rows.iter().map(|row| row.state.has_seats()));
+        Ok(columns.with(bigs(rows.iter().map(|row| row.expires_at.0))?).with(jsons(rows)?))
+    };
+    if !new.is_empty() {
+        let columns = Columns::new().with(ids(&new)).with(new.iter().map(|row| row.event_id.0.clone()));
+        flight.add(NEW_HOLDS, rest(columns, &new)?.0);
+    }
+    if !known.is_empty() {
+        let columns = rest(Columns::new().with(ids(&known)), &known)?;
+        flight.add(HOLDS, columns.exactly(known.len()).0);
+    }
+    Ok(())
+}
+
+/// Rows that go: in the table, and no more afterwards or another.
+fn gone<T>((key, net): (&Of<String>, &Net<T>)) -> Option<(Of<String>, T)>
+where
+    T: Clone,
+{
+    Some((key.clone(), net.before.clone()?))
+}
+
+/// Rows that come.
+fn come<T>((key, net): (&Of<String>, &Net<T>)) -> Option<(Of<String>, T)>
+where
+    T: Clone,
+{
+    Some((key.clone(), net.after.clone()?))
+}
+
+fn keys<T>(rows: &[(Of<String>, T)]) -> Columns {
+    let columns = Columns::new().with(rows.iter().map(|(key, _)| key.0.0.clone()));
+    columns.with(rows.iter().map(|(key, _)| key.1.clone()))
+}
+
+fn seats(flight: &mut Flight, changes: &Changes) -> Loaded<()> {
+    let freed: Vec<_> = changes.held.iter().filter_map(gone).collect();
+    if !freed.is_empty() {
+        let columns = keys(&freed).with(freed.iter().map(|(_, row)| row.0.0.clone()));
+        flight.add(FREE_SEATS, columns.exactly(freed.len()).0);
+    }
+    let taken: Vec<_> = changes.held.iter().filter_map(come).collect();
+    if !taken.is_empty() {
+        let columns = keys(&taken).with(taken.iter().map(|(_, row)| row.0.0.clone()));
+        flight.add(TAKE_SEATS, columns.with(bigs(taken.iter().map(|(_, row)| row.1))?).0);
+    }
+    let unsold: Vec<_> = changes.sold.iter().filter_map(gone).collect();
+    if !unsold.is_empty() {
+        let columns = keys(&unsold).with(unsold.iter().map(|(_, row)| row.0.0.clone()));
+        flight.add(UNSELL, columns.exactly(unsold.len()).0);
+    }
+    let sold: Vec<_> = changes.sold.iter().filter_map(come).collect();
+    if !sold.is_empty() {
+        let columns = keys(&sold).with(sold.iter().map(|(_, row)| row.0.0.clone()));
+        let columns = columns.with(bigs(sold.iter().map(|(_, row)| row.1))?);
+        flight.add(SELL, columns.with(bigs(sold.iter().map(|(_, row)| row.2))?).0);
+    }
+    let unblocked: Vec<_> = changes.blocked.iter().filter_map(gone).collect();
+    if !unblocked.is_empty() {
+        flight.add(UNBLOCK, keys(&unblocked).exactly(unblocked.len()).0);
+    }
+    let blocked: Vec<_> = changes.blocked.iter().filter_map(come).collect();
+    if !blocked.is_empty() {
+        flight.add(BLOCK, keys(&blocked).with(blocked.iter().map(|(_, reason)| reason.clone())).0);
+    }
+    Ok(())
+}
+
+fn counters(flight: &mut Flight, changes: &Changes) {
+    let areas: Vec<_> = changes.areas.iter().map(|(key, delta)| (key.clone(), *delta)).collect();
+    if !areas.is_empty() {
+        let columns = keys(&areas).with(areas.iter().map(|(_, delta)| delta.0));
+        let columns = columns.with(areas.iter().map(|(_, delta)| delta.1)).with(areas.iter().map(|(_, delta)| delta.2));
+        flight.add(AREAS, columns.exactly(areas.len()).0);
+    }
+    let buyers = &changes.buyers;
+    if !buyers.is_empty() {
+        let columns = Columns::new().with(buyers.keys().map(|key| key.0.0.clone()));
+        let columns = columns.with(buyers.keys().map(|key| key.1.0.clone()));
+        let columns = columns.with(buyers.values().map(|row| row.0)).with(buyers.values().map(|row| row.1));
+        let columns = columns.with(buyers.values().map(|row| i64::from(row.2)));
+        let columns = columns.with(buyers.values().map(|row| i64::try_from(row.3.0).unwrap_or(i64::MAX)));
+        flight.add(BUYERS, columns.exactly(buyers.len()).0);
+    }
+}
+
+fn orders(flight: &mut Flight, changes: &Changes) -> Loaded<()> {
+    let (new, known): (Vec<&OrderRow>, Vec<&OrderRow>) =
+        changes.orders.values().partition(|row| changes.new_orders.contains(&row.order_id));
+    let ids = |rows: &[&OrderRow]| rows.iter().map(|row| row.order_id.0.clone()).collect::<Vec<_>>();
+    if !new.is_empty() {
+        let columns = Columns::new().with(ids(&new)).with(new.iter().map(|row| row.event_id.0.clone()));
+        flight.add(NEW_ORDERS, columns.with(jsons(&new)?).0);
+    }
+    if !known.is_empty() {
+        flight.add(ORDERS, Columns::new().with(ids(&known)).with(jsons(&known)?).exactly(known.len()).0);
+    }
+    let (new, known): (Vec<&MoneyRow>, Vec<&MoneyRow>) =
+        changes.money.values().partition(|row| changes.new_money.contains(&row.payment_ref));
+    let ids = |rows: &[&MoneyRow]| rows.iter().map(|row| row.payment_ref.clone()).collect::<Vec<_>>();
+    if !new.is_empty() {
+        let columns = Columns::new().with(ids(&new)).with(new.iter().map(|row| row.event_id.0.clone()));
+        let columns = columns.with(words(new.iter().map(|row| &row.state))?);
+        flight.add(NEW_MONEY, columns.with(bigs(new.iter().map(|row| row.received_at.0))?).with(jsons(&new)?).0);
+    }
+    if !known.is_empty() {
+        let columns = Columns::new().with(ids(&known)).with(words(known.iter().map(|row| &row.state))?);
+        flight.add(MONEY, columns.with(jsons(&known)?).exactly(known.len()).0);
+    }
+    Ok(())
+}
+
+pub(super) fn json<T: Serialize>(row: &T) -> Loaded<String> {
+    serde_json::to_string(row).map_err(|error| Trouble::broken("rows can be written", error.to_string()))
+}
+
+fn jsons<T: Serialize>(rows: impl IntoIterator<Item = T>) -> Loaded<Vec<String>> {
+    rows.into_iter().map(|row| json(&row)).collect()
+}
+
+/// Names of states and kinds, as in JSON and without its quotes.
+pub(super) fn words<'a, T: Serialize + 'a>(values: impl Iterator<Item = &'a T>) -> Loaded<Vec<String>> {
+    values.map(|value| Ok(json(value)?.trim_matches('"').to_owned())).collect()
+}
+
+/// Numbers that PostgreSQL can keep: tokens, prices and moments up to 2^63.
+fn big(value: u64) -> Loaded<i64> {
+    i64::try_from(value).map_err(|_| Trouble::broken("tokens, prices and moments are below 2^63", value.to_string()))
+}
+
+fn bigs(values: impl Iterator<Item = u64>) -> Loaded<Vec<i64>> {
+    values.map(big).collect()
+}

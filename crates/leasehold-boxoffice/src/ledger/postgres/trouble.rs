@@ -1,0 +1,112 @@
+//! What goes wrong between us and the server, and what it means for who asked.
+
+use tokio_postgres::error::{Severity, SqlState};
+
+use super::PART;
+use crate::error::Error;
+
+/// Raised by our own function `exactly` when a statement touches another number of rows than was decided.
+pub(super) const NOT_AS_DECIDED: &str = "LH001";
+
+/// Why there is no outcome.
+#[derive(Debug, thiserror::Error)]
+pub(super) enum Trouble {
+    /// The server said no, or the connection broke.
+    #[error("{}", causes(.0))]
+    Sql(tokio_postgres::Error),
+    /// There is no connection to be had.
+    #[error("{0}")]
+    NoConnection(String),
+    /// No answer within the time that any answer takes.
+    #[error("PostgreSQL did not answer in time")]
+    Silence,
+    /// A row that cannot be what we wrote.
+    #[error("{law} at {at}")]
+    Broken { law: String, at: String },
+    /// It would have to be tried once more, and was tried often enough.
+    #[error("others were in the way {0} times")]
+    Crowded(usize),
+}
+
+pub(super) type Loaded<T> = Result<T, Trouble>;
+
+/// An error with what is behind it: by itself it says only where it happened.
+fn causes(error: &dyn std::error::Error) -> String {
+    error.source().map_or_else(|| error.to_string(), |cause| format!("{error}: {}", causes(cause)))
+}
+
+impl From<tokio_postgres::Error> for Trouble {
+    fn from(error: tokio_postgres::Error) -> Self {
+        Self::Sql(error)
+    }
+}
+
+impl From<std::convert::Infallible> for Trouble {
+    fn from(never: std::convert::Infallible) -> Self {
+        match never {}
+    }
+}
+
+impl Trouble {
+    pub(super) fn broken(law: &str, at: impl Into<String>) -> Self {
+        Self::Broken { law: law.into(), at: at.into() }
+    }
+
+    fn state(&self) -> Option<&SqlState> {
+        match self {
+            Self::Sql(error) => error.code(),
+            _ => None,
+        }
+    }
+
+    /// The server answered, and the session goes on: whatever was under way is rolled back for certain.
+    pub(super) fn is_answer(&self) -> bool {
+        let Self::Sql(error) = self else { return false };
+        let severity = error.as_db_error().and_then(|answer| answer.parsed_severity());
+        severity == Some(Severity::Error)
+    }
+
+    /// The server said why it ends the session, in the middle of a statement.
+    pub(super) fn is_farewell(&self) -> bool {
+        matches!(self, Self::Sql(error) if error.as_db_error().is_some()) && !self.is_answer()
+    }
+
+    /// Others were in the way, and the same again may well succeed: a deadlock, a serialization failure, or somebody
+    /// who wrote the row that we found missing (an idempotency key, a message, money, an event).
+    pub(super) fn may_succeed_again(&self) -> bool {
+        let again =
+            [&SqlState::T_R_SERIALIZATION_FAILURE, &SqlState::T_R_DEADLOCK_DETECTED, &SqlState::UNIQUE_VIOLATION];
+        self.state().is_some_and(|state| again.contains(&state))
+    }
+
+    /// Stored state breaks a law, or we would have broken one.
+    fn law(&self) -> Option<&'static str> {
+        let state = self.state()?.code();
+        match state {
+            NOT_AS_DECIDED => Some("what is decided is what is stored"),
+            "XX001" | "XX002" => Some("the database is sound"),
+            _ if state.starts_with("23") => Some("no decision goes against a constraint"),
+            _ => None,
+        }
+    }
+
+    /// For who asked: nothing took effect.
+    pub(super) fn undone(&self, attempt: &str) -> Error {
+        if let Self::Broken { law, at } = self {
+            return Error::Corrupt { part: PART, law: law.clone(), at: at.clone() };
+        }
+        if let Some(law) = self.law() {
+            return Error::Corrupt { part: PART, law: law.into(), at: format!("{attempt}: {self}") };
+        }
+        unavailable(attempt, self.to_string())
+    }
+
+    /// For who asked: it may have taken effect.
+    pub(super) fn unknown(&self, attempt: &str) -> Error {
+        Error::Indeterminate { part: PART, attempt: attempt.into(), source: self.to_string().into() }
+    }
+}
+
+pub(super) fn unavailable(attempt: &str, why: String) -> Error {
+    Error::Unavailable { part: PART, attempt: attempt.into(), source: why.into() }
+}
