@@ -3,6 +3,7 @@
 //! Any number of servers may do this at once: a refund has an id of its own, and a payment is settled once.
 
 use std::collections::HashMap;
+use std::collections::hash_map::Entry;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -31,12 +32,23 @@ pub async fn run(house: Arc<BoxOffice>, clock: Arc<dyn Clock>) {
         asked.retain(|_, at| clock.now().since(*at) < AGAIN);
         if let Ok(due) = house.office().refunds_due().await {
             for money in due {
-                if asked.insert(money.payment_ref.clone(), clock.now()).is_none() {
+                if first(&mut asked, money.payment_ref.clone(), clock.now()) {
                     give_back(&house, &money).await;
                 }
             }
         }
         ask_after(&house, &clock, &mut asked).await;
+    }
+}
+
+/// Whether it was not asked for lately. The time of the first asking stays: else it would never be asked for again.
+fn first(asked: &mut HashMap<String, Time>, key: String, now: Time) -> bool {
+    match asked.entry(key) {
+        Entry::Vacant(place) => {
+            place.insert(now);
+            true
+        }
+        Entry::Occupied(_) => false,
     }
 }
 
@@ -65,7 +77,7 @@ async fn ask_after(house: &BoxOffice, clock: &Arc<dyn Clock>, asked: &mut HashMa
     let Some(provider) = house.provider() else { return };
     for (hold, payment_ref) in stuck(house).await {
         let key = format!("status {payment_ref}");
-        if asked.insert(key, clock.now()).is_some() {
+        if !first(asked, key, clock.now()) {
             continue;
         }
         let succeeded = match provider.status(payment_ref.clone()).await {
@@ -85,8 +97,14 @@ async fn stuck(house: &BoxOffice) -> Vec<(StaffHold, String)> {
     let mut found = Vec::new();
     for event in house.office().events().await.unwrap_or_default() {
         let paying = house.office().paying(&event.event_id).await.unwrap_or_default();
-        let old = paying.into_iter().filter(|hold| waited(hold, event.settings.pay_ms) >= STUCK_MS);
-        found.extend(old.filter_map(|hold| hold.hold.payment_ref.clone().map(|payment| (hold, payment))));
+        for hold in paying.into_iter().filter(|hold| waited(hold, event.settings.pay_ms) >= STUCK_MS) {
+            let Some(payment) = hold.hold.payment_ref.clone() else { continue };
+            // Seats offered for money that came late wait for the buyer's word, not for the provider's.
+            let Ok(money) = house.office().ledger().money(&payment).await else { continue };
+            if money.is_none_or(|money| money.offer.as_ref() != Some(&hold.hold.hold_id)) {
+                found.push((hold, payment));
+            }
+        }
     }
     found
 }

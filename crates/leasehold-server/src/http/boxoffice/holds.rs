@@ -4,7 +4,7 @@ use axum::body::Body;
 use hyper::header::{self, HeaderValue};
 use hyper::{Response, StatusCode};
 use leasehold_boxoffice::Error;
-use leasehold_boxoffice::model::{Access, Buyer, EventId, HoldId, Refusal};
+use leasehold_boxoffice::model::{Access, Buyer, EventId, HoldId, HoldState, Refusal};
 use leasehold_boxoffice::office::{Change, HoldView, Want};
 use serde_json::{Value, json};
 
@@ -237,6 +237,9 @@ pub async fn confirm(mut call: Call) -> Result<Response<Body>, Problem> {
     let body = call.bytes(call.app.config.body_bytes, &["application/json"]).await?;
     let payment = payment_ref(Fields::parse(&body)?)?;
     let (hold, access) = opened(&desk, shown(&call)?).await?;
+    if desk.caller.ticket.is_some() {
+        paid_for(&desk, &hold, access.clone(), &payment).await?;
+    }
     let made = desk.call(&call, &body)?;
     let work = async move { desk.office().confirm(made, &hold, access, &payment).await };
     let order = detached(work).await?.map_err(no)?;
@@ -245,6 +248,21 @@ pub async fn confirm(mut call: Call) -> Result<Response<Body>, Problem> {
         response.headers_mut().insert(header::LOCATION, place);
     }
     Ok(response)
+}
+
+/// A buyer's word is no money: with a ticket only that is confirmed which costs nothing, is sold already, or has money
+/// that the provider told of. Else a ticket would be all it takes to have seats for nothing.
+async fn paid_for(desk: &Desk, hold: &HoldId, access: Access, payment: &str) -> Result<(), Problem> {
+    let row = desk.office().hold_view(hold, access).await.map_err(no)?.hold;
+    if row.total() == 0 || row.state == HoldState::Sold {
+        return Ok(());
+    }
+    let money = desk.office().ledger().money(payment).await.map_err(no)?;
+    if money.is_some_and(|money| money.hold_id == *hold || money.offer.as_ref() == Some(hold)) {
+        return Ok(());
+    }
+    let detail = "no payment has come for this hold: its seats are sold when the payment provider says so";
+    Err(Problem::coded(StatusCode::FORBIDDEN, "not_paid", detail))
 }
 
 fn payment_ref(mut fields: Fields) -> Result<String, Problem> {

@@ -40,7 +40,7 @@ pub async fn stream(call: Call) -> Result<Response<Body>, Problem> {
     let feed = desk.house.feed(&event);
     let (head, app) = (feed.watch(), call.app.clone());
     let quiet_until = Instant::now() + app.config.heartbeat;
-    let teller = Teller { app, desk, event, feed, head, seen: since, quiet_until };
+    let teller = Teller { app, desk, event, feed, head, seen: since, quiet_until, look_again: Instant::now() };
     let events = stream::unfold(State::Begin(Box::new(teller)), |state| async {
         let (text, next) = state.next().await?;
         Some((Ok::<_, Infallible>(text), next))
@@ -68,6 +68,7 @@ struct Teller {
     /// The last number told; none before the whole was.
     seen: Option<u64>,
     quiet_until: Instant,
+    look_again: Instant,
 }
 
 impl State {
@@ -96,6 +97,11 @@ impl Teller {
 
     async fn tell(&mut self) -> Result<String, Problem> {
         loop {
+            // Also where so much happens that it is never quiet.
+            if Instant::now() >= self.look_again {
+                self.look_again = Instant::now() + LOOK;
+                self.still_welcome()?;
+            }
             let Some(seen) = self.seen else { return self.reset().await };
             self.head.borrow_and_update();
             let told = self.feed.after(seen).await.map_err(no)?;

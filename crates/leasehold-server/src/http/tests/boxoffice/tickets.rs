@@ -55,7 +55,13 @@ async fn a_ticket_acts_for_its_buyer_alone() {
     with(&bob, "GET", &path, None).await.problem(404, "not_found");
     let pay = json!({"payment_ref": "pi"});
     with(&bob, "POST", &format!("{path}/confirm"), Some(&pay)).await.problem(404, "not_found");
-    let order = with(&ada, "POST", &format!("{path}/confirm"), Some(&pay)).await.with(201).json();
+    // Nor is a ticket money: before and after `pay` it takes somebody else's word that it came.
+    with(&ada, "POST", &format!("{path}/confirm"), Some(&pay)).await.problem(403, "not_paid");
+    with(&ada, "POST", &format!("{path}/pay"), Some(&pay)).await.with(200);
+    with(&ada, "POST", &format!("{path}/confirm"), Some(&pay)).await.problem(403, "not_paid");
+    let order = with(staff, "POST", &format!("{path}/confirm"), Some(&pay)).await.with(201).json();
+    let again = with(&ada, "POST", &format!("{path}/confirm"), Some(&pay)).await.with(201).json();
+    assert_eq!(again, order, "what is sold can be asked for");
     let order = format!("/v1/orders/{}", order["order_id"].as_str().unwrap());
     as_ada("GET", &order, None).await.with(200);
     as_key(&server, &bob, "GET", &order, None).await.problem(404, "not_found");
