@@ -30,6 +30,9 @@ pub struct EventSettings {
     /// Whether a choice that leaves a single seat alone is refused, where a better one can be offered.
     #[serde(default)]
     pub orphan_rule: bool,
+    /// Whether it is only played: simulated buyers come to no other event.
+    #[serde(default)]
+    pub rehearsal: bool,
 }
 
 fn euro() -> String {
@@ -68,6 +71,7 @@ impl EventSettings {
             per_buyer: eight(),
             on_sale: true,
             orphan_rule: false,
+            rehearsal: false,
         }
     }
 

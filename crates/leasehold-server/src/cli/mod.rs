@@ -17,6 +17,7 @@ mod key;
 mod ls;
 pub mod moment;
 pub mod output;
+mod rehearse;
 mod release;
 mod renew;
 mod revoke;
@@ -78,6 +79,7 @@ enum Command {
     Revoke(revoke::Revoke),
     Engines(engines::Engines),
     Bench(bench::Bench),
+    Rehearse(rehearse::Rehearse),
     Watch(watch::Watch),
     /// Not for people: the process that `run` leaves behind to outlive it.
     #[command(name = run::guard::COMMAND, hide = true)]
@@ -108,6 +110,9 @@ fn dispatch(cli: Cli) -> anyhow::Result<u8> {
         Command::Serve(_) | Command::Key(_) if !cli.url.is_empty() => {
             Err(Failure::usage("this command works on a directory: give --data DIR, not --url"))
         }
+        Command::Rehearse(_) if !cli.url.is_empty() => {
+            Err(Failure::usage("a rehearsal speaks HTTP: give --http URL, not --url"))
+        }
         Command::Serve(command) => command.execute(),
         Command::Key(command) => command.execute(),
         Command::Acquire(command) => here(command.execute(&target()?)),
@@ -119,6 +124,7 @@ fn dispatch(cli: Cli) -> anyhow::Result<u8> {
         Command::Revoke(command) => here(command.execute(&target()?)),
         Command::Engines(command) => command.execute(),
         Command::Bench(command) => command.execute(&cli.url),
+        Command::Rehearse(command) => command.execute(),
         Command::Watch(command) => here(command.execute(&target()?)),
         Command::Guard => run::guard::stand(),
     }

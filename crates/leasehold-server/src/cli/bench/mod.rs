@@ -20,17 +20,17 @@ mod disk;
 mod embedded;
 mod held;
 mod lapse;
-mod load;
+pub(super) mod load;
 mod many;
 mod mode;
 mod peers;
 mod place;
-mod plot;
-mod progress;
-mod report;
+pub(super) mod plot;
+pub(super) mod progress;
+pub(super) mod report;
 mod server;
-mod stats;
-mod stop;
+pub(super) mod stats;
+pub(super) mod stop;
 
 use std::path::PathBuf;
 use std::time::Duration;
@@ -68,7 +68,7 @@ Servers: leasehold://, and redis://, etcd://, zk:// and postgres:// in a build w
 The key of a leasehold:// server is taken from its URL or from LEASEHOLD_API_KEY.";
 
 /// The exit code of a bench that was interrupted, as shells count it.
-const INTERRUPTED: u8 = 130;
+pub(super) const INTERRUPTED: u8 = 130;
 
 /// Measures pairs of acquire and release, beside the pace of the disk.
 #[derive(Debug, Args)]
@@ -122,7 +122,7 @@ impl Bench {
     }
 
     async fn measure(&self, mode: Mode) -> anyhow::Result<u8> {
-        let stop = Stop::listen()?;
+        let stop = Stop::listen("the bench")?;
         match mode {
             Mode::Pairs(aims) => self.pairs(&aims, &stop).await?,
             Mode::Held(count, aims) => {
@@ -220,7 +220,7 @@ impl Bench {
                 [line("acquire", &measured.acquire), line("acquire + release", &measured.pair)]
             })
             .collect();
-        std::fs::write(path, plot::svg(&lines)).with_context(|| format!("write the plot to {}", path.display()))
+        std::fs::write(path, plot::svg("leasehold bench: latency by percentile", &lines)).with_context(|| format!("write the plot to {}", path.display()))
     }
 }
 

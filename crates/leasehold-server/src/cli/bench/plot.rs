@@ -27,8 +27,8 @@ pub struct Line<'a> {
     pub stats: &'a Stats,
 }
 
-/// The picture.
-pub fn svg(lines: &[Line<'_>]) -> String {
+/// The picture, under a title.
+pub fn svg(title: &str, lines: &[Line<'_>]) -> String {
     let highest = lines.iter().map(|line| line.stats.max()).fold(10.0, f64::max);
     let lowest = lines.iter().map(|line| line.stats.at(0.0)).fold(highest, f64::min).max(0.1);
     let scale = Scale { low: lowest.log10().floor(), high: highest.log10().ceil() };
@@ -38,7 +38,8 @@ pub fn svg(lines: &[Line<'_>]) -> String {
         out,
         "<svg xmlns=\"http://www.w3.org/2000/svg\" viewBox=\"0 0 {WIDTH} {HEIGHT}\" font-family=\"sans-serif\" \
          font-size=\"12\">\n<rect width=\"100%\" height=\"100%\" fill=\"white\"/>\n\
-         <text x=\"{LEFT}\" y=\"24\" font-size=\"15\">leasehold bench: latency by percentile</text>\n"
+         <text x=\"{LEFT}\" y=\"24\" font-size=\"15\">{}</text>\n",
+        escape(title)
     );
     axes(&mut out, &scale);
     for (number, line) in lines.iter().enumerate() {
@@ -145,7 +146,7 @@ mod tests {
         let mut stats = Stats::new().unwrap();
         (1..=10_000).for_each(|us| stats.record(Duration::from_micros(us)));
         let label = |text: &str| Line { label: text.into(), stats: &stats };
-        let picture = svg(&[label("acquire <b>&"), label("pair")]);
+        let picture = svg("a title", &[label("acquire <b>&"), label("pair")]);
         assert_eq!(picture.matches("<polyline").count(), 2);
         assert!(picture.contains("acquire &lt;b&gt;&amp;"), "{picture}");
         assert!(picture.starts_with("<svg") && picture.ends_with("</svg>\n"));
@@ -155,7 +156,7 @@ mod tests {
     #[test]
     fn nothing_measured_is_still_a_picture() {
         let stats = Stats::new().unwrap();
-        let picture = svg(&[Line { label: "none".into(), stats: &stats }]);
+        let picture = svg("a title", &[Line { label: "none".into(), stats: &stats }]);
         assert!(!picture.contains("NaN") && !picture.contains("inf"), "{picture}");
     }
 

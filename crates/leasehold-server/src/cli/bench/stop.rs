@@ -1,4 +1,4 @@
-//! Ctrl-C, TERM or HUP: ends the bench early, with its results so far and its directory cleaned up.
+//! Ctrl-C, TERM or HUP: ends a bench or a rehearsal early, with its results so far and cleaned up.
 
 use std::time::Duration;
 
@@ -7,19 +7,19 @@ use tokio::sync::watch;
 use crate::cli::output;
 use crate::cli::signals::Signals;
 
-/// Whether the bench was asked to stop.
+/// Whether somebody asked to stop.
 #[derive(Clone, Debug)]
 pub struct Stop(watch::Receiver<bool>);
 
 impl Stop {
-    /// Starts listening. Needs a runtime.
-    pub fn listen() -> anyhow::Result<Self> {
+    /// Starts listening, for something of this name. Needs a runtime.
+    pub fn listen(what: &'static str) -> anyhow::Result<Self> {
         let mut signals = Signals::listen()?;
         let (ask, asked) = watch::channel(false);
         tokio::spawn(async move {
             signals.next().await;
             let _ = ask.send(true);
-            output::say("ending the bench; once more to leave at once, without cleaning up");
+            output::say(format!("ending {what}; once more to leave at once, without cleaning up"));
             signals.next().await;
             // What hangs (a disk, an engine) would keep us for ever.
             std::process::exit(i32::from(super::INTERRUPTED));

@@ -18,8 +18,8 @@ use crate::http::shape::json as answer;
 use crate::service::Verb;
 
 /// The fields of an event beside its layout.
-const SETTINGS: [&str; 8] =
-    ["name", "currency", "ttl_ms", "max_hold_ms", "pay_ms", "per_buyer", "on_sale", "orphan_rule"];
+const SETTINGS: [&str; 9] =
+    ["name", "currency", "ttl_ms", "max_hold_ms", "pay_ms", "per_buyer", "on_sale", "orphan_rule", "rehearsal"];
 /// Entries between two looks of a page; with more, the whole is sent.
 const MOST_CHANGES: usize = 2000;
 
@@ -95,6 +95,9 @@ fn settings(mut fields: Fields, known: Option<EventSettings>) -> Result<EventSet
     }
     if let Some(rule) = fields.flag("orphan_rule")? {
         settings.orphan_rule = rule;
+    }
+    if let Some(rehearsal) = fields.flag("rehearsal")? {
+        settings.rehearsal = rehearsal;
     }
     fields.done()?;
     settings.problem().map_or(Ok(settings), |problem| Err(Problem::invalid(problem)))

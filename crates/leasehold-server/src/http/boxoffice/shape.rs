@@ -26,6 +26,7 @@ pub fn event(row: &EventRow) -> Value {
         "per_buyer": settings.per_buyer,
         "on_sale": settings.on_sale,
         "orphan_rule": settings.orphan_rule,
+        "rehearsal": settings.rehearsal,
         "frozen": row.frozen,
         "layout_version": row.layout_version,
         "seats": row.seats,

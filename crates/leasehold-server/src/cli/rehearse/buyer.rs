@@ -1,0 +1,226 @@
+//! The life of one buyer: comes, looks for seats, thinks, and pays, or not.
+//!
+//! ```text
+//!   arrive ──▶ seek ──▶ think ──▶ abandon: release, or just leave
+//!                │                 └▶ pay ──▶ approve ──▶ confirm
+//!                └▶ go without            ├─▶ decline ──▶ another card, or leave
+//!                                         ├─▶ late: confirm after the deadline ──▶ the ladder
+//!                                         └─▶ never
+//! ```
+//!
+//! Every choice is the dice's, so that a seed is a crowd. What is asked and understood is in `steps`.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use super::desk::{Counter, Desk};
+use super::diary::{Diary, Hold};
+use super::dice::Dice;
+use super::plan::Plan;
+use super::steps::Sale;
+use super::venue::Venue;
+use crate::cli::moment;
+
+/// What a buyer wants.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Wish {
+    /// These seats.
+    Seats(Vec<String>),
+    /// So many places of an area.
+    Places(String, u32),
+}
+
+/// What the buyer's bank does.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Payment {
+    Approve,
+    Decline,
+    Late,
+    Never,
+}
+
+/// One buyer.
+pub struct Buyer {
+    pub(super) name: String,
+    pub(super) plan: Arc<Plan>,
+    pub(super) venue: Arc<Venue>,
+    pub(super) counter: Counter,
+    pub(super) desk: Desk,
+    pub(super) dice: Dice,
+    pub(super) diary: Diary,
+    /// How many requests were made: each has an Idempotency-Key of its own.
+    pub(super) asked: u32,
+}
+
+impl Buyer {
+    /// The buyer of this number.
+    pub fn new(number: usize, plan: &Arc<Plan>, venue: &Arc<Venue>, counter: &Counter) -> Self {
+        Self {
+            name: format!("{}-{number}", plan.run),
+            plan: plan.clone(),
+            venue: venue.clone(),
+            counter: counter.clone(),
+            desk: Desk::new(counter.clone()),
+            dice: Dice::new(plan.seed, number as u64),
+            diary: Diary::default(),
+            asked: 0,
+        }
+    }
+
+    /// Stands at the door.
+    pub async fn connect(&mut self) {
+        // Whoever finds nobody there tries again with the first request.
+        let _ = self.desk.connect().await;
+    }
+
+    /// From arrival to the end.
+    pub async fn live(mut self) -> Diary {
+        let late = self.plan.over.mul_f64(self.dice.share());
+        self.counter.stop.within(late).await;
+        if self.counter.stop.is_asked() {
+            return self.diary;
+        }
+        self.counter.tally.change(|tally| tally.arrived += 1);
+        match self.seek().await {
+            Some(hold) => self.decide(hold).await,
+            None => self.counter.tally.change(|tally| tally.went_without += 1),
+        }
+        self.diary
+    }
+
+    /// Thinks for a while. Says whether to go on.
+    async fn think(&mut self, mean: Duration) -> bool {
+        let span = self.dice.span(mean);
+        self.counter.stop.within(span).await;
+        !self.counter.stop.is_asked()
+    }
+
+    /// Tries until something is held, or it is enough.
+    async fn seek(&mut self) -> Option<Hold> {
+        let mut wish = self.wish();
+        let mut hopeless = 0;
+        for _ in 0..self.plan.tries {
+            let refused = match self.take(&wish).await {
+                Ok(hold) => return Some(hold),
+                Err(Some(refused)) => refused,
+                Err(None) => return None,
+            };
+            // Nothing as good was free, twice: it looks sold out.
+            hopeless += u32::from(refused.is_none());
+            if hopeless > 1 || !self.think(self.plan.think / 4).await {
+                return None;
+            }
+            wish = match refused {
+                Some(seats) if self.dice.is(0.5) => Wish::Seats(seats),
+                _ => self.wish(),
+            };
+        }
+        None
+    }
+
+    /// What the dice say is wanted: neighbours, often in front where everybody wants to sit; or places on the floor.
+    pub(super) fn wish(&mut self) -> Wish {
+        let most = self.plan.party.min(self.venue.per_buyer).max(1);
+        let many = 1 + self.dice.below(most);
+        let seats = self.venue.seats.len();
+        if !self.venue.areas.is_empty() && (seats == 0 || self.dice.is(0.2)) {
+            let area = &self.venue.areas[self.dice.below(self.venue.areas.len())];
+            return Wish::Places(area.id.clone(), u32::try_from(many).unwrap_or(1));
+        }
+        let many = many.min(seats);
+        let front = (seats / 10).max(many);
+        let room = if self.dice.is(self.plan.hot) { front } else { seats };
+        let first = self.dice.below(room - many + 1);
+        Wish::Seats(self.venue.seats[first..first + many].to_vec())
+    }
+
+    async fn decide(&mut self, mut hold: Hold) {
+        if !self.think(self.plan.think).await {
+            return self.leave(hold);
+        }
+        if self.dice.is(0.1) && !self.renew(&mut hold).await {
+            return;
+        }
+        if self.dice.is(self.plan.abandon) {
+            if self.dice.is(0.5) {
+                self.release(&hold).await;
+            } else {
+                self.counter.tally.change(|tally| tally.walked_away += 1);
+                self.leave(hold);
+            }
+            return;
+        }
+        let payment = self.payment();
+        let Some(paid) = self.pay(&mut hold).await else { return };
+        match payment {
+            Payment::Never => {
+                self.counter.tally.change(|tally| tally.never_paid += 1);
+                self.leave(hold);
+            }
+            Payment::Decline => self.declined(hold, &paid).await,
+            Payment::Late => self.come_late(hold, &paid).await,
+            Payment::Approve => {
+                if !self.think(self.plan.think / 2).await {
+                    return self.leave(hold);
+                }
+                self.buy(&hold, &paid).await;
+            }
+        }
+    }
+
+    fn payment(&mut self) -> Payment {
+        let (decline, late, never) = (self.plan.decline, self.plan.late, self.plan.never);
+        let drawn = self.dice.share();
+        if drawn < decline {
+            Payment::Decline
+        } else if drawn < decline + late {
+            Payment::Late
+        } else if drawn < decline + late + never {
+            Payment::Never
+        } else {
+            Payment::Approve
+        }
+    }
+
+    /// The card was declined. Where a provider can say so, half of them try another one.
+    async fn declined(&mut self, mut hold: Hold, paid: &str) {
+        self.counter.tally.change(|tally| tally.declined += 1);
+        if !self.tell_declined(&mut hold, paid).await {
+            return self.leave(hold);
+        }
+        if self.dice.is(0.5) {
+            return self.release(&hold).await;
+        }
+        if let Some(paid) = self.pay(&mut hold).await {
+            self.buy(&hold, &paid).await;
+        }
+    }
+
+    /// The money comes when the deadline is over.
+    async fn come_late(&mut self, hold: Hold, paid: &str) {
+        let now = moment::stopwatch();
+        let until = hold.over_at + Duration::from_millis(200);
+        self.counter.stop.within(until.saturating_duration_since(now)).await;
+        if self.counter.stop.is_asked() {
+            return self.leave(hold);
+        }
+        self.buy(&hold, paid).await;
+    }
+
+    /// Confirms, and takes what is offered instead.
+    async fn buy(&mut self, hold: &Hold, paid: &str) {
+        if self.plan.provider.is_some() && self.dice.is(0.3) {
+            // The provider is quicker than the page: the confirm finds the order made.
+            self.tell_captured(hold, paid).await;
+        }
+        if let Sale::Offer(other) = self.confirm(hold, &hold.id, paid).await {
+            self.confirm(hold, &other, paid).await;
+        }
+    }
+
+    /// Goes away without a word: the hold is over when its time is.
+    pub(super) fn leave(&mut self, hold: Hold) {
+        self.diary.spans.extend(hold.spans(hold.live_until));
+        self.diary.left.push((hold.id, hold.over_at));
+    }
+}

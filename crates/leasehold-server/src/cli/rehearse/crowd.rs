@@ -1,0 +1,121 @@
+//! Many buyers at once, on one thread.
+
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use anyhow::Context;
+use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
+use tokio::task::JoinSet;
+
+use super::buyer::Buyer;
+use super::desk::{Ask, Counter, Desk};
+use super::diary::{Diary, Open, Told};
+use super::plan::{Mode, Plan};
+use super::said::Sold;
+use super::venue::{Venue, escape};
+use crate::cli::bench::{load, progress};
+use crate::cli::exit::Failure;
+use crate::cli::moment;
+
+/// Files this process has open besides.
+const SPARE_FILES: u64 = 64;
+
+/// Lets this process have a connection for each buyer.
+///
+/// # Errors
+///
+/// Bad usage: the system does not allow so many.
+pub fn allow_files(buyers: usize) -> anyhow::Result<()> {
+    let wanted = u64::try_from(buyers).unwrap_or(u64::MAX).saturating_add(SPARE_FILES);
+    let Rlimit { current, maximum } = getrlimit(Resource::Nofile);
+    if current.is_none_or(|current| current >= wanted) {
+        return Ok(());
+    }
+    setrlimit(Resource::Nofile, Rlimit { current: Some(wanted), maximum }).map_err(|_| {
+        Failure::usage(format!("{buyers} buyers need {wanted} open files, more than this process may have: see ulimit -n"))
+    })
+}
+
+/// A rehearsal under way.
+pub struct Begun {
+    at: Instant,
+    cpu: Duration,
+}
+
+/// How long it took, and what of this machine.
+#[derive(Clone, Copy, Debug)]
+pub struct Measured {
+    pub elapsed: Duration,
+    pub cpu: Duration,
+}
+
+/// From now on it is measured.
+pub fn begin() -> Begun {
+    Begun { at: moment::stopwatch(), cpu: load::cpu_time() }
+}
+
+impl Begun {
+    /// Until now. Loads say themselves from when on they count.
+    pub fn end(self, plan: &Plan, counter: &Counter) -> Measured {
+        let now = moment::stopwatch();
+        let cpu = load::cpu_time().saturating_sub(self.cpu);
+        let counted = counter.tally.change(|tally| tally.counted);
+        let elapsed = match plan.mode {
+            Mode::Holds | Mode::Losers => counted,
+            Mode::Sale | Mode::Flash => now.saturating_duration_since(self.at),
+        };
+        Measured { elapsed, cpu }
+    }
+}
+
+/// Lets all buyers come, live and go; then asks what became of what is unknown.
+///
+/// # Errors
+///
+/// A buyer broke down.
+pub async fn run(plan: &Arc<Plan>, venue: &Arc<Venue>, counter: &Counter) -> anyhow::Result<Diary> {
+    let bar = progress::count(plan.buyers as u64, "buyers");
+    let mut buyers: Vec<Buyer> = (0..plan.buyers).map(|number| Buyer::new(number, plan, venue, counter)).collect();
+    if plan.mode == Mode::Flash {
+        // The crowd stands at the door, and then it opens.
+        bar.set_message("buyers at the door");
+        for buyer in &mut buyers {
+            buyer.connect().await;
+        }
+        bar.set_message("buyers");
+    }
+    let mut tasks = JoinSet::new();
+    buyers.into_iter().for_each(|buyer| drop(tasks.spawn(buyer.live())));
+    let mut diary = Diary::default();
+    while let Some(done) = tasks.join_next().await {
+        diary.add(done.context("run a buyer")?);
+        bar.inc(1);
+    }
+    bar.finish_and_clear();
+    resolve(counter, &mut diary).await;
+    Ok(diary)
+}
+
+/// Asks once more what became of confirms without an answer. Who asked to stop still wants to know.
+async fn resolve(counter: &Counter, diary: &mut Diary) {
+    let mut desk = Desk::new(counter.clone());
+    for open in std::mem::take(&mut diary.open) {
+        let Open { buyer, hold_id, hold_key, payment_ref, idem } = &open;
+        let path = format!("/v1/holds/{}/confirm", escape(hold_id));
+        let body = serde_json::json!({"payment_ref": payment_ref}).to_string();
+        let (idem, hold_key) = (Some(idem.as_str()), Some(hold_key.as_str()));
+        let ask = Ask { method: "POST", path: &path, idem, hold_key, body: &body, ..Ask::default() };
+        let Ok(answer) = desk.ask(ask).await else {
+            diary.open.push(open);
+            continue;
+        };
+        counter.tally.change(|tally| tally.unknown = tally.unknown.saturating_sub(1));
+        if answer.status == 201
+            && let Ok(sold) = serde_json::from_slice::<Sold>(&answer.body)
+        {
+            counter.tally.change(|tally| tally.sold += 1);
+            let Sold { order_id, seats, areas, .. } = sold;
+            diary.orders.push(Told { order_id, buyer: buyer.clone(), seats, areas });
+        }
+    }
+}

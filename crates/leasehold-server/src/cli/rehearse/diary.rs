@@ -1,0 +1,121 @@
+//! What buyers were told, kept to be compared with what the event says of itself.
+
+use std::time::{Duration, Instant};
+
+use super::desk::Answer;
+use super::said::{Held, Piece};
+
+/// What a buyer was told of an order.
+#[derive(Clone, Debug)]
+pub struct Told {
+    pub order_id: String,
+    pub buyer: String,
+    pub seats: Vec<Piece>,
+    pub areas: Vec<Piece>,
+}
+
+/// A seat was somebody's for sure from one moment to another: from when the grant was heard to its end counted from when
+/// it was asked for, or to when it was given up.
+#[derive(Clone, Debug)]
+pub struct Span {
+    pub seat: String,
+    pub token: u64,
+    pub hold_id: String,
+    /// Before this moment it was not granted.
+    pub asked: Instant,
+    pub from: Instant,
+    pub until: Instant,
+}
+
+/// A confirm without an answer.
+#[derive(Clone, Debug)]
+pub struct Open {
+    pub buyer: String,
+    pub hold_id: String,
+    pub hold_key: String,
+    pub payment_ref: String,
+    pub idem: String,
+}
+
+/// All of it.
+#[derive(Debug, Default)]
+pub struct Diary {
+    pub orders: Vec<Told>,
+    pub spans: Vec<Span>,
+    pub open: Vec<Open>,
+    /// Holds that were refused as over while they were live for sure, and orders that are not what was held.
+    pub wrongs: Vec<String>,
+    /// Holds that nobody came back to, and when each is over for sure.
+    pub left: Vec<(String, Instant)>,
+    /// When what nobody knows of is over for sure.
+    pub dark_until: Option<Instant>,
+}
+
+impl Diary {
+    /// Adds another one.
+    pub fn add(&mut self, other: Self) {
+        self.orders.extend(other.orders);
+        self.spans.extend(other.spans);
+        self.open.extend(other.open);
+        self.wrongs.extend(other.wrongs);
+        self.left.extend(other.left);
+        self.dark_until = self.dark_until.max(other.dark_until);
+    }
+}
+
+/// A hold as its buyer knows it.
+#[derive(Clone, Debug)]
+pub struct Hold {
+    pub id: String,
+    pub key: String,
+    pub seats: Vec<Piece>,
+    pub areas: Vec<Piece>,
+    pub total: u64,
+    /// When it was asked for, and when it was heard to be granted.
+    pub asked: Instant,
+    pub heard: Instant,
+    /// It is live before this moment for sure, and over after the other.
+    pub live_until: Instant,
+    pub over_at: Instant,
+}
+
+impl Hold {
+    /// From the answer to a hold.
+    pub fn new(held: Held, answer: &Answer) -> Self {
+        let mut hold = Self {
+            id: held.hold_id,
+            key: held.hold_key,
+            seats: held.seats,
+            areas: held.areas,
+            total: held.total,
+            asked: answer.asked,
+            heard: answer.heard,
+            live_until: answer.asked,
+            over_at: answer.heard,
+        };
+        hold.lasts(held.remaining_ms, answer);
+        hold
+    }
+
+    /// An answer said how long it lasts.
+    pub fn lasts(&mut self, remaining_ms: u64, answer: &Answer) {
+        let left = Duration::from_millis(remaining_ms);
+        self.live_until = answer.asked + left;
+        // A millisecond is what rounding may hide.
+        self.over_at = answer.heard + left + Duration::from_millis(1);
+    }
+
+    /// What it proves, if it was given up at this moment.
+    pub fn spans(&self, given_up: Instant) -> Vec<Span> {
+        let until = self.live_until.min(given_up);
+        let span = |seat: &Piece| Span {
+            seat: seat.id.clone(),
+            token: seat.token,
+            hold_id: self.id.clone(),
+            asked: self.asked,
+            from: self.heard,
+            until,
+        };
+        self.seats.iter().map(span).collect()
+    }
+}

@@ -1,0 +1,221 @@
+//! The judgement: what buyers were told against what the event says of itself. Pure: no clock, no network.
+//!
+//! # Laws
+//!
+//! 1. No seat is in two orders: of the report, of what buyers were told, of the audit replayed from its beginning.
+//! 2. Every order that a buyer was told of is there, with its seats and tokens; and none is there that its buyer was not
+//!    told of, unless the answer was lost.
+//! 3. The audit has no gap, and comes to what the report says.
+//! 4. No two holds on one seat were live at once, and later ones have higher tokens.
+
+use std::collections::{BTreeMap, BTreeSet, HashMap, HashSet};
+
+use serde::Serialize;
+
+use super::diary::{Diary, Span, Told};
+use super::evidence::{Evidence, Line};
+use super::said::Entry;
+
+/// One thing that was looked at.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+pub struct Check {
+    pub name: String,
+    pub ok: bool,
+    pub detail: String,
+}
+
+/// How many faults are shown of one kind.
+const SHOWN: usize = 5;
+
+impl Check {
+    /// It holds if there are no faults.
+    pub fn new(name: &str, faults: &[String], fine: String) -> Self {
+        let shown = faults.iter().take(SHOWN).cloned().collect::<Vec<_>>().join("; ");
+        let more = if faults.len() > SHOWN { format!("; and {} more", faults.len() - SHOWN) } else { String::new() };
+        let ok = faults.is_empty();
+        Self { name: name.into(), ok, detail: if ok { fine } else { format!("{shown}{more}") } }
+    }
+}
+
+/// Looks at everything. `run` is how names of our buyers begin; `areas` are what is not a seat, and how many places each has.
+pub fn judge(run: &str, areas: &HashMap<&str, u32>, told: &Diary, found: &Evidence) -> Vec<Check> {
+    let mut checks = vec![
+        sold_once(areas, told, found),
+        areas_not_oversold(areas, told, found),
+        confirmed_is_there(told, found),
+        nothing_untold(run, told, found),
+        audit_agrees(areas, found),
+        one_hold_at_a_time(&told.spans),
+        Check::new("no_buyer_was_wronged", &told.wrongs, "every hold lasted as long as was said, and sold as held".into()),
+    ];
+    checks.push(server(found));
+    checks
+}
+
+/// Law 1, by the report and by what buyers were told.
+fn sold_once(areas: &HashMap<&str, u32>, told: &Diary, found: &Evidence) -> Check {
+    let mut owners: BTreeMap<&str, BTreeSet<&str>> = BTreeMap::new();
+    let mut faults = Vec::new();
+    let mut lines = HashSet::new();
+    for line in found.lines.iter().filter(|line| !areas.contains_key(line.piece.as_str())) {
+        owners.entry(&line.piece).or_default().insert(&line.order_id);
+        if !lines.insert((&line.order_id, &line.piece)) {
+            faults.push(format!("{} is twice in {}", line.piece, line.order_id));
+        }
+    }
+    for order in &told.orders {
+        for seat in &order.seats {
+            owners.entry(&seat.id).or_default().insert(&order.order_id);
+        }
+    }
+    for (seat, orders) in owners.iter().filter(|(_, orders)| orders.len() > 1) {
+        let orders: Vec<&str> = orders.iter().copied().collect();
+        faults.push(format!("{seat} was sold {} times: {}", orders.len(), orders.join(", ")));
+    }
+    Check::new("no_seat_sold_twice", &faults, format!("{} sold seats, each in one order", owners.len()))
+}
+
+/// Places are counted, by the report and by what buyers were told.
+fn areas_not_oversold(areas: &HashMap<&str, u32>, told: &Diary, found: &Evidence) -> Check {
+    let mut faults = Vec::new();
+    let mut sum = 0;
+    for (area, capacity) in areas {
+        let lines = found.lines.iter().filter(|line| line.piece == *area).map(|line| u64::from(line.qty)).sum::<u64>();
+        let pieces = told.orders.iter().flat_map(|order| &order.areas).filter(|piece| piece.id == *area);
+        let places = lines.max(pieces.map(|piece| u64::from(piece.qty)).sum());
+        sum += places;
+        if places > u64::from(*capacity) {
+            faults.push(format!("{area}: {places} places were sold, of {capacity}"));
+        }
+    }
+    Check::new("no_area_oversold", &faults, format!("{sum} places of {} areas", areas.len()))
+}
+
+/// Law 2, one way.
+fn confirmed_is_there(told: &Diary, found: &Evidence) -> Check {
+    let lines: HashMap<(&str, &str), &Line> =
+        found.lines.iter().map(|line| ((line.order_id.as_str(), line.piece.as_str()), line)).collect();
+    let mut faults = Vec::new();
+    for Told { order_id, buyer, seats, areas } in &told.orders {
+        for piece in seats.iter().chain(areas) {
+            match lines.get(&(order_id.as_str(), piece.id.as_str())) {
+                None => faults.push(format!("{} of {order_id} was confirmed to {buyer}, and is not there", piece.id)),
+                Some(line) if line.buyer != *buyer => {
+                    faults.push(format!("{} of {order_id} was confirmed to {buyer}, and is {}'s", piece.id, line.buyer));
+                }
+                Some(line) if line.token != piece.token || line.qty != piece.qty.max(1) => faults.push(format!(
+                    "{} of {order_id} was confirmed with token {}, and has {}",
+                    piece.id, piece.token, line.token
+                )),
+                Some(_) => {}
+            }
+        }
+    }
+    Check::new("every_confirmed_order_is_there", &faults, format!("{} confirmed orders, all there", told.orders.len()))
+}
+
+/// Law 2, the other way.
+fn nothing_untold(run: &str, told: &Diary, found: &Evidence) -> Check {
+    let known: HashSet<&str> = told.orders.iter().map(|order| order.order_id.as_str()).collect();
+    let open: HashSet<&str> = told.open.iter().map(|open| open.buyer.as_str()).collect();
+    let ours = format!("{run}-");
+    let untold = |line: &&Line| line.buyer.starts_with(&ours) && !known.contains(line.order_id.as_str());
+    let unexplained = found.lines.iter().filter(untold).filter(|line| !open.contains(line.buyer.as_str()));
+    let faults: BTreeSet<String> =
+        unexplained.map(|line| format!("{} was sold to {}, who was not told so", line.order_id, line.buyer)).collect();
+    let faults: Vec<String> = faults.into_iter().collect();
+    Check::new("no_order_without_its_buyer", &faults, "every order was told to its buyer".into())
+}
+
+/// Laws 1 and 3, by the audit.
+fn audit_agrees(areas: &HashMap<&str, u32>, found: &Evidence) -> Check {
+    let mut faults = Vec::new();
+    let mut owners: BTreeMap<&str, &str> = BTreeMap::new();
+    let mut newest: HashMap<&str, u64> = HashMap::new();
+    for (place, entry) in found.entries.iter().enumerate() {
+        if entry.seq != place as u64 + 1 {
+            faults.push(format!("entry {} stands in place {}", entry.seq, place + 1));
+            break;
+        }
+        replay(entry, &mut owners, &mut newest, &mut faults);
+    }
+    let says: BTreeSet<(&str, &str)> = owners.into_iter().collect();
+    let seats = found.lines.iter().filter(|line| !areas.contains_key(line.piece.as_str()));
+    let report: BTreeSet<(&str, &str)> = seats.map(|line| (line.piece.as_str(), line.order_id.as_str())).collect();
+    for (seat, order) in says.symmetric_difference(&report) {
+        let whose = if says.contains(&(*seat, *order)) { "the audit alone" } else { "the report alone" };
+        faults.push(format!("{seat} is in {order} by {whose}"));
+    }
+    Check::new("audit_and_report_agree", &faults, format!("{} entries without a gap", found.entries.len()))
+}
+
+fn replay<'a>(
+    entry: &'a Entry,
+    owners: &mut BTreeMap<&'a str, &'a str>,
+    newest: &mut HashMap<&'a str, u64>,
+    faults: &mut Vec<String>,
+) {
+    let undoes = matches!(entry.kind.as_str(), "voided" | "moved" | "layout_changed");
+    for seat in &entry.seats {
+        let owner = owners.get(seat.id.as_str()).copied();
+        let (seq, id, state) = (entry.seq, &seat.id, &seat.state);
+        if let Some(token) = seat.token {
+            let seen = newest.entry(id).or_default();
+            if token < *seen && matches!(state.as_str(), "held" | "paying" | "sold") {
+                faults.push(format!("entry {seq}: {id} became {state} with token {token}, after {seen}"));
+            }
+            *seen = token.max(*seen);
+        }
+        match (state.as_str(), owner, entry.order_id.as_deref()) {
+            ("sold", Some(owner), Some(order)) if owner != order => {
+                faults.push(format!("entry {seq}: {id} was sold to {order}, and was {owner}'s"));
+            }
+            ("sold", _, Some(order)) => drop(owners.insert(id, order)),
+            ("sold", _, None) => faults.push(format!("entry {seq}: {id} was sold in no order")),
+            (_, Some(_), _) if undoes => drop(owners.remove(id.as_str())),
+            (_, Some(owner), _) => faults.push(format!("entry {seq}: {id} became {state}, and was {owner}'s")),
+            _ => {}
+        }
+    }
+}
+
+/// Law 4.
+fn one_hold_at_a_time(spans: &[Span]) -> Check {
+    let mut seats: BTreeMap<&str, Vec<&Span>> = BTreeMap::new();
+    spans.iter().for_each(|span| seats.entry(&span.seat).or_default().push(span));
+    let mut faults = Vec::new();
+    for (seat, spans) in &mut seats {
+        spans.sort_by_key(|span| span.from);
+        // The one that lasts longest of all so far: whoever begins before its end is beside it.
+        let mut longest: Option<&Span> = None;
+        for span in spans.iter().filter(|span| span.until > span.from) {
+            if let Some(before) = longest.filter(|before| before.hold_id != span.hold_id && before.until > span.from) {
+                faults.push(format!("{seat} was held by {} and {} at once", before.hold_id, span.hold_id));
+            }
+            longest = longest.filter(|before| before.until > span.until).or(Some(span));
+        }
+        spans.sort_by_key(|span| span.token);
+        for pair in spans.windows(2).filter(|pair| pair[0].hold_id != pair[1].hold_id) {
+            // The higher token was heard of before the lower one was even asked for; or they are the same.
+            if pair[1].from < pair[0].asked || pair[0].token == pair[1].token {
+                let (low, high) = (pair[0], pair[1]);
+                faults.push(format!("{seat}: token {} was granted after {}", low.token, high.token));
+            }
+        }
+    }
+    Check::new("one_hold_at_a_time", &faults, format!("{} holds of {} seats", spans.len(), seats.len()))
+}
+
+/// The server's own word.
+fn server(found: &Evidence) -> Check {
+    let bad = found.invariants.iter().filter(|check| !check.ok);
+    let mut faults: Vec<String> = bad.map(|check| format!("{}: {}", check.name, check.detail)).collect();
+    if found.invariants.is_empty() {
+        faults.push("the server looked at no invariant".into());
+    }
+    Check::new("invariants_of_the_server", &faults, format!("{} looked at, all hold", found.invariants.len()))
+}
+
+#[cfg(test)]
+#[path = "judge_tests.rs"]
+mod tests;

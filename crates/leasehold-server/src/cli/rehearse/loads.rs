@@ -1,0 +1,236 @@
+//! Loads for figures: holds with their release, and refusals, as fast as the server answers.
+//!
+//! Closed loops: each buyer waits for its answer before it asks again. What counts was asked after the warm-up and
+//! answered before the end.
+
+use std::fmt::Write as _;
+use std::sync::Arc;
+use std::time::Instant;
+
+use anyhow::{Context, bail};
+use serde_json::json;
+use tokio::task::JoinSet;
+
+use super::desk::{Answer, Ask, Counter, Desk};
+use super::diary::Diary;
+use super::dice::Dice;
+use super::plan::Plan;
+use super::said::{Handle, Held, No};
+use super::venue::{Venue, escape, reach};
+use crate::cli::bench::{load, progress};
+use crate::cli::moment;
+
+/// How often the bar moves.
+const TICK: std::time::Duration = std::time::Duration::from_millis(100);
+/// Seats that somebody has before losers come, and in one hold of those.
+const OWNED: usize = 2_000;
+const BLOCK: usize = 50;
+
+/// Everything one of them needs.
+struct One {
+    name: String,
+    desk: Desk,
+    dice: Dice,
+    plan: Arc<Plan>,
+    counter: Counter,
+    seats: Arc<Vec<String>>,
+    path: String,
+    end: Instant,
+    asked: u64,
+    body: String,
+    wrongs: Vec<String>,
+}
+
+/// Holds of two neighbours, released at once.
+///
+/// # Errors
+///
+/// A task broke down.
+pub async fn holds(plan: &Arc<Plan>, venue: &Arc<Venue>, counter: &Counter) -> anyhow::Result<Diary> {
+    let seats = Arc::new(venue.seats.clone());
+    run(plan, venue, counter, seats, "holds of two seats", |one| one.hold_and_release()).await
+}
+
+/// Requests for what others have.
+///
+/// # Errors
+///
+/// Nothing could be taken to be lost, or a task broke down.
+pub async fn losers(plan: &Arc<Plan>, venue: &Arc<Venue>, counter: &Counter) -> anyhow::Result<Diary> {
+    let mut owner = Desk::new(counter.clone());
+    let many = OWNED.min(venue.seats.len() / 2).max(2);
+    let owned = Arc::new(venue.seats[..many].to_vec());
+    let mut held = Vec::new();
+    for (number, block) in owned.chunks(BLOCK).enumerate() {
+        let hold = own(&mut owner, plan, venue, block, number).await?;
+        // Every other block is sold, the rest stays held.
+        if number % 2 == 0 {
+            let path = format!("/v1/holds/{}/confirm", escape(&hold.hold_id));
+            let body = json!({"payment_ref": format!("pi_{}_{number}", plan.run)}).to_string();
+            let hold_key = Some(hold.hold_key.as_str());
+            let ask = Ask { method: "POST", path: &path, hold_key, body: &body, ..Ask::default() };
+            reach(&mut owner, ask, "sell what others shall lose").await?;
+        } else {
+            held.push(hold);
+        }
+    }
+    let diary = run(plan, venue, counter, owned, "refusals", |one| one.lose()).await;
+    for hold in held {
+        let path = format!("/v1/holds/{}/release", escape(&hold.hold_id));
+        let hold_key = Some(hold.hold_key.as_str());
+        let ask = Ask { method: "POST", path: &path, hold_key, body: "{}", ..Ask::default() };
+        reach(&mut owner, ask, "release what was held").await?;
+    }
+    diary
+}
+
+async fn own(desk: &mut Desk, plan: &Plan, venue: &Venue, seats: &[String], number: usize) -> anyhow::Result<Held> {
+    let body = json!({"seats": seats, "buyer": format!("{}-owner", plan.run)}).to_string();
+    let idem = format!("{}-own-{number}", plan.run);
+    let path = venue.path("/holds");
+    let ask = Ask { method: "POST", path: &path, idem: Some(&idem), body: &body, ..Ask::default() };
+    let answer = reach(desk, ask, "hold what others shall lose").await?;
+    serde_json::from_slice(&answer.body).context("read the answer to a hold")
+}
+
+async fn run<F>(
+    plan: &Arc<Plan>,
+    venue: &Arc<Venue>,
+    counter: &Counter,
+    seats: Arc<Vec<String>>,
+    what: &str,
+    work: impl Fn(One) -> F,
+) -> anyhow::Result<Diary>
+where
+    F: Future<Output = anyhow::Result<Vec<String>>> + Send + 'static,
+{
+    let from = moment::stopwatch() + load::WARM_UP;
+    let end = from + plan.time;
+    counter.tally.change(|tally| tally.counting_from = Some(from));
+    let mut tasks = JoinSet::new();
+    for number in 0..plan.buyers {
+        let one = One {
+            name: format!("{}-{number}", plan.run),
+            desk: Desk::new(counter.clone()),
+            dice: Dice::new(plan.seed, number as u64),
+            plan: plan.clone(),
+            counter: counter.clone(),
+            seats: seats.clone(),
+            path: venue.path("/holds"),
+            end,
+            asked: 0,
+            body: String::new(),
+            wrongs: Vec::new(),
+        };
+        tasks.spawn(work(one));
+    }
+    let bar = progress::time(plan.time, what);
+    loop {
+        let now = moment::stopwatch();
+        bar.set_position(u64::try_from(now.saturating_duration_since(from).as_millis()).unwrap_or(u64::MAX));
+        if now >= end || counter.stop.is_asked() {
+            counter.tally.change(|tally| tally.counted = now.min(end).saturating_duration_since(from));
+            break;
+        }
+        counter.stop.within(TICK.min(end - now)).await;
+    }
+    let mut diary = Diary::default();
+    while let Some(done) = tasks.join_next().await {
+        diary.wrongs.extend(done.context("run a buyer")??);
+    }
+    bar.finish_and_clear();
+    Ok(diary)
+}
+
+impl One {
+    fn goes_on(&self) -> bool {
+        moment::stopwatch() < self.end && !self.counter.stop.is_asked()
+    }
+
+    /// Two neighbours, written as the body of a request.
+    fn wish(&mut self) {
+        let first = self.dice.below(self.seats.len() / 2) * 2;
+        self.body.clear();
+        let (one, two, name) = (&self.seats[first], &self.seats[first + 1], &self.name);
+        // Writing to a String cannot fail; ids of our own hall need no escapes.
+        let _ = write!(self.body, "{{\"seats\":[\"{one}\",\"{two}\"],\"buyer\":\"{name}\"}}");
+    }
+
+    async fn take(&mut self) -> anyhow::Result<Answer> {
+        self.wish();
+        self.asked += 1;
+        let key = self.plan.keyed.then(|| format!("{}-{}", self.name, self.asked));
+        let ask =
+            Ask { method: "POST", path: &self.path, idem: key.as_deref(), body: &self.body, ..Ask::default() };
+        match self.desk.ask(ask).await {
+            Ok(answer) => Ok(answer),
+            Err(_) => bail!("the server does not answer any more"),
+        }
+    }
+
+    fn odd(&self, answer: &Answer) {
+        let no: No = serde_json::from_slice(&answer.body).unwrap_or_default();
+        self.counter.tally.change(|tally| tally.error(answer.status, &no.code));
+    }
+
+    async fn hold_and_release(mut self) -> anyhow::Result<Vec<String>> {
+        while self.goes_on() {
+            let answer = self.take().await?;
+            let took = answer.heard.saturating_duration_since(answer.asked);
+            let (granted, in_time) = (answer.status == 201, answer.heard <= self.end);
+            self.counter.tally.change(|tally| {
+                if tally.counts(answer.asked) && in_time {
+                    match answer.status {
+                        201 => tally.hold.record(took),
+                        409 => tally.refusal.record(took),
+                        _ => {}
+                    }
+                }
+            });
+            if granted {
+                self.release(&answer).await?;
+            } else if answer.status != 409 {
+                self.odd(&answer);
+            }
+        }
+        Ok(self.wrongs)
+    }
+
+    async fn release(&mut self, answer: &Answer) -> anyhow::Result<()> {
+        let handle: Handle<'_> = serde_json::from_slice(&answer.body).context("read the answer to a hold")?;
+        let path = format!("/v1/holds/{}/release", handle.hold_id);
+        let key = self.plan.keyed.then(|| format!("{}-{}r", self.name, self.asked));
+        let hold_key = Some(handle.hold_key);
+        let ask = Ask { method: "POST", path: &path, idem: key.as_deref(), hold_key, body: "{}", ..Ask::default() };
+        let Ok(answer) = self.desk.ask(ask).await else { bail!("the server does not answer any more") };
+        if answer.status != 200 {
+            self.odd(&answer);
+        }
+        let took = answer.heard.saturating_duration_since(answer.asked);
+        self.counter.tally.change(|tally| {
+            if tally.counts(answer.asked) {
+                tally.released += 1;
+                tally.release.record(took);
+            }
+        });
+        Ok(())
+    }
+
+    async fn lose(mut self) -> anyhow::Result<Vec<String>> {
+        while self.goes_on() {
+            let answer = self.take().await?;
+            let took = answer.heard.saturating_duration_since(answer.asked);
+            let in_time = answer.heard <= self.end;
+            match answer.status {
+                409 => self.counter.tally.change(|tally| {
+                    if tally.counts(answer.asked) && in_time {
+                        tally.refusal.record(took);
+                    }
+                }),
+                201 => self.wrongs.push(format!("seats of somebody else were granted: {}", self.body)),
+                _ => self.odd(&answer),
+            }
+        }
+        Ok(self.wrongs)
+    }
+}

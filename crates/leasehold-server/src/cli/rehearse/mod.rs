@@ -1,0 +1,217 @@
+//! `leasehold rehearse`: an on-sale with simulated buyers at a running deployment, and the proof that nothing was sold
+//! twice.
+//!
+//! ```text
+//!   options ──▶ Plan ──▶ Venue (an event of its own) ──▶ crowd: many Buyers ──▶ Diary (what they were told)
+//!                                                   └▶ loads (--holds, --losers)      │
+//!              evidence (report, audit, invariants of the event itself) ──▶ proof ◀───┘ ──▶ report, plot, exit code
+//! ```
+//!
+//! # Laws
+//!
+//! 1. It makes an event of its own, marked as a rehearsal, and takes it off sale at the end. It touches no other, unless
+//!    one is named that is marked so too, or really meant.
+//! 2. What buyers were told is compared with what the event says of itself; the server's own word that all is well is
+//!    only one of the checks.
+//! 3. An answer that did not come is asked for again with the same key; what stays unknown is said to be unknown.
+//!
+//! # Not here
+//!
+//! What is measured of leases alone (`bench`).
+
+mod buyer;
+mod crowd;
+mod desk;
+mod diary;
+mod dice;
+mod evidence;
+mod judge;
+mod loads;
+mod place;
+mod plan;
+mod proof;
+mod report;
+mod said;
+mod steps;
+mod tally;
+mod venue;
+mod wire;
+
+use std::path::PathBuf;
+use std::sync::Arc;
+use std::time::Duration;
+
+use anyhow::Context;
+use clap::Args;
+
+use self::desk::{Counter, Desk};
+use self::place::Place;
+use self::plan::{Mode, Plan};
+use self::proof::Proof;
+use self::report::Report;
+use self::tally::Tally;
+use self::venue::Venue;
+use super::bench::{INTERRUPTED, plot, stop::Stop};
+use super::{duration, exit, output};
+
+const EXAMPLE: &str = "\
+Example:
+  leasehold rehearse
+  leasehold rehearse --http https://tickets.example --buyers 2000 --over 60s --plot sale.svg
+  leasehold rehearse --seed 42 --json
+  leasehold rehearse --flash
+  leasehold rehearse --holds --for 30s
+  leasehold rehearse --losers --for 10s
+
+It makes an event of its own, marked as a rehearsal, and takes it off sale at the end; it touches no other.
+The key of a box office is taken from LEASEHOLD_API_KEY. With LEASEHOLD_PROVIDER_SECRET, declines and captures
+are told as a payment provider tells them, signed; without it, who is declined goes away while paying.
+Exit code 8: what the buyers were told and what the event says of itself do not agree, or break a law.";
+
+/// Rehearses an on-sale with simulated buyers, and proves that no seat was sold twice.
+#[derive(Debug, Args)]
+#[command(after_help = EXAMPLE)]
+pub struct Rehearse {
+    /// The deployment, http://HOST:PORT or https://HOST.
+    #[arg(long, value_name = "URL", default_value = "http://127.0.0.1:7400")]
+    http: String,
+    /// Rehearse at this event, which must be marked as a rehearsal, instead of making one.
+    #[arg(long, value_name = "ID")]
+    event: Option<String>,
+    /// With --event: also at an event that is not marked. Its seats are sold.
+    #[arg(long)]
+    really: bool,
+    /// How many buyers come [default: 200; --flash: 5000; --holds, --losers: 64].
+    #[arg(long, value_name = "N", value_parser = clap::builder::RangedU64ValueParser::<usize>::new().range(1..=15_000))]
+    buyers: Option<usize>,
+    /// Seats of the event it makes [default: 500; --holds, --losers: 20000].
+    #[arg(long, value_name = "N", value_parser = clap::builder::RangedU64ValueParser::<usize>::new().range(10..=100_000))]
+    seats: Option<usize>,
+    /// The buyers arrive within this time.
+    #[arg(long, value_name = "D", default_value = "10s", value_parser = duration::parse, allow_hyphen_values = true)]
+    over: Duration,
+    /// How long a buyer thinks, on average.
+    #[arg(long, value_name = "D", default_value = "500ms", value_parser = duration::parse, allow_hyphen_values = true)]
+    think: Duration,
+    /// The share of buyers who hold seats and go away: half give them back, half just leave.
+    #[arg(long, value_name = "SHARE", default_value_t = 0.2, allow_hyphen_values = true)]
+    abandon: f64,
+    /// The share of payments that are declined.
+    #[arg(long, value_name = "SHARE", default_value_t = 0.1, allow_hyphen_values = true)]
+    decline: f64,
+    /// The share of payments that come after the deadline.
+    #[arg(long, value_name = "SHARE", default_value_t = 0.05, allow_hyphen_values = true)]
+    late: f64,
+    /// The share of payments that never come.
+    #[arg(long, value_name = "SHARE", default_value_t = 0.05, allow_hyphen_values = true)]
+    never: f64,
+    /// The share of wishes for the front tenth of the hall.
+    #[arg(long, value_name = "SHARE", default_value_t = 0.5, allow_hyphen_values = true)]
+    hot: f64,
+    /// Seats that one buyer wants, at most.
+    #[arg(long, value_name = "N", default_value_t = 4, value_parser = clap::builder::RangedU64ValueParser::<usize>::new().range(1..=8))]
+    party: usize,
+    /// How often a buyer who was refused tries other seats.
+    #[arg(long, value_name = "N", default_value_t = 8, value_parser = clap::value_parser!(u32).range(1..=1_000))]
+    tries: u32,
+    /// How long a hold lives, at the event it makes.
+    #[arg(long, value_name = "D", default_value = "5s", value_parser = duration::parse, allow_hyphen_values = true)]
+    ttl: Duration,
+    /// How long paying may take, at the event it makes.
+    #[arg(long, value_name = "D", default_value = "3s", value_parser = duration::parse, allow_hyphen_values = true)]
+    pay: Duration,
+    /// Chance: the same number, the same buyers [default: another one each time].
+    #[arg(long, value_name = "N")]
+    seed: Option<u64>,
+    /// How long to ask again for an answer that does not come.
+    #[arg(long, value_name = "D", default_value = "30s", value_parser = duration::parse, allow_hyphen_values = true)]
+    patience: Duration,
+    /// Instead: hold two seats and release them, again and again, and say how many holds that is in a second.
+    #[arg(long)]
+    holds: bool,
+    /// Instead: ask for seats that are held or sold, and say how many refusals that is in a second.
+    #[arg(long)]
+    losers: bool,
+    /// Instead: a crowd at once, each for one seat, and everybody pays.
+    #[arg(long)]
+    flash: bool,
+    /// With --holds and --losers: how long to measure, after a warm-up of half a second [default: 30s].
+    #[arg(long = "for", value_name = "D", value_parser = duration::parse, allow_hyphen_values = true)]
+    time: Option<Duration>,
+    /// With --holds and --losers: send an Idempotency-Key with every request.
+    #[arg(long)]
+    keyed: bool,
+    /// Print one JSON object.
+    #[arg(long)]
+    json: bool,
+    /// Draw the distribution of latencies.
+    #[arg(long, value_name = "FILE.svg")]
+    plot: Option<PathBuf>,
+}
+
+impl Rehearse {
+    /// Rehearses, tells, and answers the exit code.
+    pub fn execute(self) -> anyhow::Result<u8> {
+        let plan = Arc::new(Plan::of(&self)?);
+        let place = Place::parse(&self.http)?;
+        crowd::allow_files(plan.buyers)?;
+        // One thread: the load shares its cores with the server, and one does for thousands of buyers.
+        let runtime =
+            tokio::runtime::Builder::new_current_thread().enable_all().build().context("start the runtime")?;
+        runtime.block_on(self.run(plan, place))
+    }
+
+    async fn run(&self, plan: Arc<Plan>, place: Place) -> anyhow::Result<u8> {
+        let stop = Stop::listen("the rehearsal")?;
+        let place = place.settle().await?;
+        let counter = Counter { place, tally: Tally::new()?, stop: stop.clone(), patience: self.patience };
+        let mut desk = Desk::new(counter.clone());
+        let venue = match &self.event {
+            Some(id) => Venue::open(&mut desk, id, self.really).await?,
+            None => Venue::make(&mut desk, &plan.build, &plan.run).await?,
+        };
+        let venue = Arc::new(venue);
+        let done = self.rehearse(&plan, &venue, &counter).await;
+        // Asked by somebody who is not told to stop: the event goes off sale also after Ctrl-C.
+        venue.close(&mut desk).await;
+        let (report, proof) = done?;
+        if self.json { output::json(&report)? } else { report.print()? }
+        self.draw(&counter.tally)?;
+        Ok(match proof.verdict() {
+            exit::DONE if report.failed() => exit::UNEXPECTED,
+            exit::DONE if stop.is_asked() => INTERRUPTED,
+            code => code,
+        })
+    }
+
+    async fn rehearse(&self, plan: &Arc<Plan>, venue: &Arc<Venue>, counter: &Counter) -> anyhow::Result<(Report, Proof)> {
+        let began = crowd::begin();
+        let diary = match plan.mode {
+            Mode::Sale | Mode::Flash => crowd::run(plan, venue, counter).await?,
+            Mode::Holds => loads::holds(plan, venue, counter).await?,
+            Mode::Losers => loads::losers(plan, venue, counter).await?,
+        };
+        let measured = began.end(plan, counter);
+        let proof = proof::prove(plan, venue, counter, diary).await?;
+        Ok((Report::new(plan, venue, counter, &measured, &proof), proof))
+    }
+
+    fn draw(&self, tally: &Tally) -> anyhow::Result<()> {
+        let Some(path) = &self.plot else { return Ok(()) };
+        let picture = tally.change(|tally| {
+            let all = [
+                ("hold", &tally.hold),
+                ("refusal", &tally.refusal),
+                ("confirm", &tally.confirm),
+                ("release", &tally.release),
+            ];
+            let lines: Vec<plot::Line<'_>> = all
+                .into_iter()
+                .filter(|(_, stats)| stats.count() > 0)
+                .map(|(what, stats)| plot::Line { label: format!("{what} ({})", stats.count()), stats })
+                .collect();
+            plot::svg("leasehold rehearse: latency by percentile", &lines)
+        });
+        std::fs::write(path, picture).with_context(|| format!("write the plot to {}", path.display()))
+    }
+}

@@ -1,0 +1,170 @@
+//! Where the deployment is: `--http URL`, made ready to be connected to many times.
+
+use std::fmt;
+use std::io;
+use std::sync::Arc;
+
+use anyhow::Context;
+use rustls::pki_types::ServerName;
+use tokio::net::TcpStream;
+use tokio_rustls::TlsConnector;
+
+use super::wire::Stream;
+use crate::cli::exit::{Failure, UNAVAILABLE};
+
+/// Where the key comes from.
+const KEY: &str = "LEASEHOLD_API_KEY";
+
+/// A deployment.
+pub struct Place {
+    /// The URL, for people.
+    pub shown: String,
+    /// What stands before every path.
+    pub prefix: String,
+    /// Host and Authorization, as every request has them.
+    pub head: String,
+    host: String,
+    port: u16,
+    tls: Option<TlsConnector>,
+}
+
+impl fmt::Debug for Place {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(&self.shown)
+    }
+}
+
+impl Place {
+    /// Reads a URL, and the key from the environment.
+    ///
+    /// # Errors
+    ///
+    /// Bad usage, in one sentence that does not repeat the URL: it may carry what should not be shown.
+    pub fn parse(url: &str) -> anyhow::Result<Self> {
+        let key = std::env::var(KEY).ok().filter(|key| !key.is_empty());
+        Self::new(url, key.as_deref())
+    }
+
+    fn new(url: &str, key: Option<&str>) -> anyhow::Result<Self> {
+        let wrong = |why: &str| Failure::usage(format!("--http: {why}: say e.g. --http http://127.0.0.1:7400"));
+        let (secure, rest) = match (url.strip_prefix("http://"), url.strip_prefix("https://")) {
+            (Some(rest), _) => (false, rest),
+            (_, Some(rest)) => (true, rest),
+            _ => return Err(wrong("a URL begins with http:// or https://")),
+        };
+        let (authority, path) = rest.split_at(rest.find('/').unwrap_or(rest.len()));
+        if authority.contains('@') {
+            return Err(wrong("the key comes in LEASEHOLD_API_KEY, not in the URL"));
+        }
+        let odd = |c: char| c.is_whitespace() || c.is_control() || matches!(c, '?' | '#');
+        if path.contains(odd) || authority.contains(odd) {
+            return Err(wrong("a query, a fragment or a space has no place here"));
+        }
+        let (host, port) = split(authority).ok_or_else(|| wrong("that is no host and port"))?;
+        let port = port.unwrap_or(if secure { 443 } else { 80 });
+        let auth = match key {
+            Some(key) if key.contains(|c: char| c.is_control() || c == ' ' || !c.is_ascii()) => {
+                return Err(Failure::usage(format!("{KEY} is no key")));
+            }
+            Some(key) => format!("Authorization: Bearer {key}\r\n"),
+            None => String::new(),
+        };
+        Ok(Self {
+            shown: url.trim_end_matches('/').to_owned(),
+            prefix: path.trim_end_matches('/').to_owned(),
+            head: format!("Host: {authority}\r\n{auth}"),
+            host,
+            port,
+            tls: if secure { Some(connector()?) } else { None },
+        })
+    }
+
+    /// A new connection.
+    ///
+    /// # Errors
+    ///
+    /// Nobody is there, or TLS was not agreed upon.
+    pub async fn connect(&self) -> io::Result<Stream> {
+        let stream = TcpStream::connect((self.host.as_str(), self.port)).await?;
+        stream.set_nodelay(true)?;
+        let Some(tls) = &self.tls else { return Ok(Stream::Plain(stream)) };
+        let name = ServerName::try_from(self.host.clone()).map_err(io::Error::other)?;
+        Ok(Stream::Tls(Box::new(tls.connect(name, stream).await?)))
+    }
+
+    /// Looks the name up once, so that thousands of connections do not.
+    ///
+    /// # Errors
+    ///
+    /// Unavailable: the name has no address, or nobody listens there.
+    pub async fn settle(mut self) -> anyhow::Result<Arc<Self>> {
+        let silent = |cause: io::Error| Failure::coded(UNAVAILABLE, format!("no answer from {}: {cause}", self.shown));
+        let address = match self.connect().await.map_err(silent)? {
+            Stream::Plain(stream) => stream.peer_addr().ok(),
+            // The name is needed again: it is what the certificate is for.
+            Stream::Tls(_) => None,
+        };
+        if let Some(address) = address {
+            self.host = address.ip().to_string();
+        }
+        Ok(Arc::new(self))
+    }
+}
+
+/// Host and port of an authority; an address of IPv6 stands in brackets.
+fn split(authority: &str) -> Option<(String, Option<u16>)> {
+    let (host, port) = match authority.strip_prefix('[') {
+        Some(rest) => {
+            let (host, after) = rest.split_once(']')?;
+            (host, if after.is_empty() { None } else { Some(after.strip_prefix(':')?) })
+        }
+        None => match authority.split_once(':') {
+            Some((host, port)) => (host, Some(port)),
+            None => (authority, None),
+        },
+    };
+    let port = port.map(|port| port.parse::<u16>().ok().filter(|port| *port > 0));
+    match port {
+        Some(None) => None,
+        port => (!host.is_empty()).then(|| (host.to_owned(), port.flatten())),
+    }
+}
+
+fn connector() -> anyhow::Result<TlsConnector> {
+    let mut roots = rustls::RootCertStore::empty();
+    let _ = roots.add_parsable_certificates(rustls_native_certs::load_native_certs().certs);
+    let provider = Arc::new(rustls::crypto::ring::default_provider());
+    let config = rustls::ClientConfig::builder_with_provider(provider)
+        .with_safe_default_protocol_versions()
+        .context("set up TLS")?
+        .with_root_certificates(roots)
+        .with_no_client_auth();
+    Ok(TlsConnector::from(Arc::new(config)))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Goal: what people type is understood, and what cannot work is refused without being repeated.
+    #[test]
+    fn urls() {
+        let place = |url: &str| Place::new(url, Some("k_1")).unwrap();
+        let one = place("http://127.0.0.1:7400/");
+        assert_eq!((one.host.as_str(), one.port, one.prefix.as_str()), ("127.0.0.1", 7400, ""));
+        assert_eq!(one.head, "Host: 127.0.0.1:7400\r\nAuthorization: Bearer k_1\r\n");
+        let two = place("https://tickets.example/office");
+        assert_eq!((two.port, two.prefix.as_str(), two.tls.is_some()), (443, "/office", true));
+        let six = place("http://[::1]:80");
+        assert_eq!((six.host.as_str(), six.port), ("::1", 80));
+        let bad = [
+            "", "127.0.0.1:7400", "ftp://x", "http://", "http://h:0", "http://h:99999", "http://u:hunter2@h",
+            "http://h/?key=hunter2", "http://[::1", "http://h:80:90", "http://h x",
+        ];
+        for bad in bad {
+            let sentence = Place::new(bad, None).unwrap_err().to_string();
+            assert!(sentence.starts_with("--http: ") && !sentence.contains("hunter2"), "{bad}: {sentence}");
+        }
+        assert!(Place::new("http://h", Some("two words\r\n")).is_err());
+    }
+}

@@ -1,0 +1,223 @@
+//! What a rehearsal says at the end, for people and as JSON.
+
+use std::collections::BTreeMap;
+use std::time::Duration;
+
+use serde::Serialize;
+
+use super::crowd::Measured;
+use super::desk::Counter;
+use super::judge::Check;
+use super::plan::{Mode, Plan};
+use super::proof::Proof;
+use super::venue::Venue;
+use crate::cli::bench::report::micros;
+use crate::cli::bench::stats::{Stats, Summary};
+use crate::cli::output::{self, Table};
+
+/// All of it. Latencies in microseconds.
+#[derive(Debug, Serialize)]
+pub struct Report {
+    url: String,
+    event_id: String,
+    mode: Mode,
+    seed: u64,
+    buyers: usize,
+    seats: usize,
+    seconds: f64,
+    /// Holds granted, and in each second.
+    holds: u64,
+    holds_per_s: f64,
+    /// Holds refused because somebody else has the seats, and in each second.
+    refusals: u64,
+    refusals_per_s: f64,
+    conflict_rate: f64,
+    reasons: BTreeMap<String, u64>,
+    hold_us: Summary,
+    refusal_us: Summary,
+    confirm_us: Summary,
+    release_us: Summary,
+    arrived: u64,
+    sold: u64,
+    sold_seats: u64,
+    sold_late: u64,
+    sold_other_seats: u64,
+    abandoned: u64,
+    released: u64,
+    declined: u64,
+    never_paid: u64,
+    refunded: u64,
+    expired: u64,
+    went_without: u64,
+    longest_wait_ms: u64,
+    longest_wait_first_try_ms: u64,
+    /// Answers that did not come at first, and "not now" of the server.
+    lost_answers: u64,
+    not_now: BTreeMap<u16, u64>,
+    unknown: usize,
+    /// Answers that nobody expects.
+    errors: BTreeMap<String, u64>,
+    /// CPU time of this process for each request, in microseconds.
+    cpu_us_per_request: f64,
+    proof: Proven,
+}
+
+#[derive(Debug, Serialize)]
+struct Proven {
+    ok: bool,
+    audit_entries: usize,
+    confirmed_orders: usize,
+    checks: Vec<Check>,
+}
+
+#[allow(clippy::cast_precision_loss, reason = "counts are far below 2^53")]
+fn per(count: u64, time: Duration) -> f64 {
+    if time.is_zero() { 0.0 } else { (count as f64 / time.as_secs_f64() * 10.0).round() / 10.0 }
+}
+
+impl Report {
+    /// From everything.
+    #[allow(clippy::cast_precision_loss, reason = "counts are far below 2^53")]
+    pub fn new(plan: &Plan, venue: &Venue, counter: &Counter, measured: &Measured, proof: &Proof) -> Self {
+        counter.tally.change(|sums| {
+            let (holds, refusals) = (sums.hold.count(), sums.refusal.count());
+            let requests = holds + refusals + sums.confirm.count() + sums.release.count();
+            let millis = |span: Duration| u64::try_from(span.as_millis()).unwrap_or(u64::MAX);
+            Self {
+                url: counter.place.shown.clone(),
+                event_id: venue.event_id.clone(),
+                mode: plan.mode,
+                seed: plan.seed,
+                buyers: plan.buyers,
+                seats: venue.seats.len(),
+                seconds: (measured.elapsed.as_secs_f64() * 1000.0).round() / 1000.0,
+                holds,
+                holds_per_s: per(holds, measured.elapsed),
+                refusals,
+                refusals_per_s: per(refusals, measured.elapsed),
+                conflict_rate: sums.conflict_rate(),
+                reasons: sums.reasons.clone(),
+                hold_us: summary(&sums.hold),
+                refusal_us: summary(&sums.refusal),
+                confirm_us: summary(&sums.confirm),
+                release_us: summary(&sums.release),
+                arrived: sums.arrived,
+                sold: sums.sold,
+                sold_seats: sums.sold_seats,
+                sold_late: sums.sold_late,
+                sold_other_seats: sums.sold_other_seats,
+                abandoned: sums.walked_away,
+                released: sums.released,
+                declined: sums.declined,
+                never_paid: sums.never_paid,
+                refunded: sums.refunded,
+                expired: sums.expired,
+                went_without: sums.went_without,
+                longest_wait_ms: millis(sums.longest_wait),
+                longest_wait_first_try_ms: millis(sums.longest_wait_first_try),
+                lost_answers: sums.lost,
+                not_now: sums.not_now.clone(),
+                unknown: proof.unknown,
+                errors: sums.errors.clone(),
+                cpu_us_per_request: (measured.cpu.as_micros() as f64 / (requests.max(1) as f64) * 10.0).round() / 10.0,
+                proof: Proven {
+                    ok: proof.checks.iter().all(|check| check.ok),
+                    audit_entries: proof.entries,
+                    confirmed_orders: proof.told,
+                    checks: proof.checks.clone(),
+                },
+            }
+        })
+    }
+
+    /// Whether something came that nobody expects, or nothing at all: an empty run proves nothing.
+    pub fn failed(&self) -> bool {
+        !self.errors.is_empty() || self.holds + self.refusals == 0
+    }
+
+    /// For people.
+    pub fn print(&self) -> anyhow::Result<()> {
+        self.latencies()?;
+        self.people()?;
+        self.troubles()?;
+        let mut table = Table::new(&["PROOF", "", ""]);
+        for check in &self.proof.checks {
+            table.row([check.name.clone(), if check.ok { "holds" } else { "BROKEN" }.into(), check.detail.clone()]);
+        }
+        table.print()?;
+        let verdict = if self.proof.ok { "nothing was sold twice" } else { "BROKEN: see above" };
+        output::line(format!("{verdict} (event {}, seed {})", output::plain(&self.event_id), self.seed))
+    }
+
+    fn latencies(&self) -> anyhow::Result<()> {
+        let mut table = Table::new(&["", "COUNT", "PER S", "P50", "P99", "MAX"]);
+        let per_s = |count: u64| format!("{:.0}", per(count, Duration::from_secs_f64(self.seconds.max(0.0))));
+        let rows = [
+            ("hold", self.holds, self.hold_us),
+            ("refusal", self.refusals, self.refusal_us),
+            ("confirm", self.sold, self.confirm_us),
+            ("release", self.released, self.release_us),
+        ];
+        for (what, count, summary) in rows.into_iter().filter(|(_, count, _)| *count > 0) {
+            let Summary { p50, p99, max } = summary;
+            table.row([what.into(), count.to_string(), per_s(count), micros(p50), micros(p99), micros(max)]);
+        }
+        table.print()?;
+        let reasons: Vec<String> = self.reasons.iter().map(|(reason, count)| format!("{count} {reason}")).collect();
+        let reasons = if reasons.is_empty() { String::new() } else { format!(" ({})", reasons.join(", ")) };
+        output::line(format!(
+            "conflict rate {:.1} %{}; longest wait for an answer {} ms; {:.0} us of CPU per request for the load itself",
+            self.conflict_rate * 100.0,
+            output::plain(&reasons),
+            self.longest_wait_ms,
+            self.cpu_us_per_request,
+        ))
+    }
+
+    fn people(&self) -> anyhow::Result<()> {
+        if matches!(self.mode, Mode::Holds | Mode::Losers) {
+            return Ok(());
+        }
+        output::line(format!(
+            "{} buyers in {:.1} s: {} orders sold ({} seats and places; {} late, {} other seats), {} abandoned, {} released, \
+             {} declined, {} never paid, {} refunded, {} too late, {} went without",
+            self.arrived,
+            self.seconds,
+            self.sold,
+            self.sold_seats,
+            self.sold_late,
+            self.sold_other_seats,
+            self.abandoned,
+            self.released,
+            self.declined,
+            self.never_paid,
+            self.refunded,
+            self.expired,
+            self.went_without,
+        ))
+    }
+
+    fn troubles(&self) -> anyhow::Result<()> {
+        if self.lost_answers > 0 || !self.not_now.is_empty() {
+            let not_now: Vec<String> = self.not_now.iter().map(|(status, count)| format!("{count} x {status}")).collect();
+            output::line(format!(
+                "{} answers were lost and asked for again{}{}; {} outcomes are unknown",
+                self.lost_answers,
+                if not_now.is_empty() { "" } else { ", not now: " },
+                not_now.join(", "),
+                self.unknown,
+            ))?;
+        }
+        for (what, count) in &self.errors {
+            output::line(format!("{count} x unexpected: {}", output::plain(what)))?;
+        }
+        if self.holds + self.refusals == 0 {
+            output::line("nobody asked for anything: nothing is proven")?;
+        }
+        Ok(())
+    }
+}
+
+fn summary(stats: &Stats) -> Summary {
+    stats.summary()
+}

@@ -1,0 +1,200 @@
+//! What the server says, as far as a rehearsal listens.
+
+use serde::{Deserialize, Deserializer, de::Error as _};
+
+/// A seat or an area under a token.
+#[derive(Clone, Debug, PartialEq, Eq, Deserialize)]
+pub struct Piece {
+    /// Which.
+    pub id: String,
+    /// With which token.
+    #[serde(deserialize_with = "decimal")]
+    pub token: u64,
+    /// How many places; one seat has none.
+    #[serde(default)]
+    pub qty: u32,
+}
+
+/// A hold.
+#[derive(Debug, Deserialize)]
+pub struct Held {
+    pub hold_id: String,
+    #[serde(default)]
+    pub hold_key: String,
+    #[serde(default)]
+    pub state: String,
+    #[serde(default)]
+    pub seats: Vec<Piece>,
+    #[serde(default)]
+    pub areas: Vec<Piece>,
+    pub remaining_ms: u64,
+    #[serde(default)]
+    pub total: u64,
+}
+
+/// As little of a hold as it takes to release it: for loads that have no time.
+#[derive(Debug, Deserialize)]
+pub struct Handle<'a> {
+    pub hold_id: &'a str,
+    pub hold_key: &'a str,
+}
+
+/// An order.
+#[derive(Debug, Deserialize)]
+pub struct Sold {
+    pub order_id: String,
+    #[serde(default)]
+    pub seats: Vec<Piece>,
+    #[serde(default)]
+    pub areas: Vec<Piece>,
+    #[serde(default)]
+    pub late: bool,
+}
+
+/// A no.
+#[derive(Debug, Default, Deserialize)]
+#[serde(default)]
+pub struct No {
+    pub code: String,
+    pub detail: String,
+    pub conflicts: Vec<Lost>,
+    pub alternative: Option<Alternative>,
+    pub resolution: Option<Resolution>,
+}
+
+/// A seat or area that was not to be had.
+#[derive(Debug, Deserialize)]
+pub struct Lost {
+    pub reason: String,
+}
+
+/// Seats instead.
+#[derive(Debug, Deserialize)]
+pub struct Alternative {
+    pub seats: Vec<String>,
+}
+
+/// What became of late money.
+#[derive(Debug, Deserialize)]
+pub struct Resolution {
+    pub state: String,
+    #[serde(default)]
+    pub offer: Option<String>,
+}
+
+/// An event.
+#[derive(Debug, Deserialize)]
+pub struct Event {
+    pub event_id: String,
+    #[serde(default)]
+    pub name: String,
+    #[serde(default)]
+    pub rehearsal: bool,
+    #[serde(default)]
+    pub on_sale: bool,
+    pub ttl_ms: u64,
+    pub pay_ms: u64,
+    pub per_buyer: u32,
+}
+
+/// The hall.
+#[derive(Debug, Deserialize)]
+pub struct Map {
+    pub sections: Vec<Section>,
+    #[serde(default)]
+    pub areas: Vec<Area>,
+}
+
+/// Part of a hall.
+#[derive(Debug, Deserialize)]
+pub struct Section {
+    pub rows: Vec<Row>,
+}
+
+/// Part of a section.
+#[derive(Debug, Deserialize)]
+pub struct Row {
+    pub seats: Vec<Seat>,
+}
+
+/// A seat.
+#[derive(Debug, Deserialize)]
+pub struct Seat {
+    pub id: String,
+}
+
+/// An area.
+#[derive(Clone, Debug, Deserialize)]
+pub struct Area {
+    pub id: String,
+    pub capacity: u32,
+}
+
+/// Every seat as it is now.
+#[derive(Debug, Deserialize)]
+pub struct Availability {
+    pub seats: Vec<Now>,
+}
+
+/// A seat as it is now.
+#[derive(Debug, Deserialize)]
+pub struct Now {
+    pub id: String,
+    pub state: String,
+    #[serde(default)]
+    pub hold_id: Option<String>,
+}
+
+/// A page of the audit.
+#[derive(Debug, Deserialize)]
+pub struct Page {
+    pub entries: Vec<Entry>,
+    pub next: Option<u64>,
+}
+
+/// An entry of the audit.
+#[derive(Clone, Debug, Deserialize)]
+pub struct Entry {
+    pub seq: u64,
+    pub kind: String,
+    #[serde(default)]
+    pub order_id: Option<String>,
+    #[serde(default)]
+    pub seats: Vec<Change>,
+}
+
+/// What a seat came to.
+#[derive(Clone, Debug, Deserialize)]
+pub struct Change {
+    pub id: String,
+    pub state: String,
+    #[serde(default, deserialize_with = "decimal_or_none")]
+    pub token: Option<u64>,
+}
+
+/// What the server says of its own invariants.
+#[derive(Debug, Deserialize)]
+pub struct Invariants {
+    pub ok: bool,
+    pub checks: Vec<Check>,
+}
+
+/// One of them.
+#[derive(Clone, Debug, Deserialize)]
+pub struct Check {
+    pub name: String,
+    pub ok: bool,
+    #[serde(default)]
+    pub detail: String,
+}
+
+/// Tokens are decimal texts.
+fn decimal<'de, D: Deserializer<'de>>(from: D) -> Result<u64, D::Error> {
+    let text = String::deserialize(from)?;
+    text.parse().map_err(|_| D::Error::custom("a token is a decimal text"))
+}
+
+fn decimal_or_none<'de, D: Deserializer<'de>>(from: D) -> Result<Option<u64>, D::Error> {
+    let text = Option::<String>::deserialize(from)?;
+    text.map(|text| text.parse().map_err(|_| D::Error::custom("a token is a decimal text"))).transpose()
+}

@@ -1,0 +1,124 @@
+//! What happened to the buyers, added up while it happens.
+
+use std::collections::BTreeMap;
+use std::sync::{Arc, Mutex, PoisonError};
+use std::time::{Duration, Instant};
+
+use crate::cli::bench::stats::Stats;
+
+/// Shared by all buyers.
+#[derive(Clone)]
+pub struct Tally(Arc<Mutex<Sums>>);
+
+/// The sums.
+pub struct Sums {
+    /// Latencies of holds that were granted, of refusals, of confirms that sold, of releases.
+    pub hold: Stats,
+    pub refusal: Stats,
+    pub confirm: Stats,
+    pub release: Stats,
+    /// Seats and areas refused, by reason.
+    pub reasons: BTreeMap<String, u64>,
+    /// Whom the buyers were, and what became of them.
+    pub arrived: u64,
+    pub went_without: u64,
+    pub released: u64,
+    pub walked_away: u64,
+    pub declined: u64,
+    pub never_paid: u64,
+    pub sold: u64,
+    pub sold_seats: u64,
+    pub sold_late: u64,
+    pub sold_other_seats: u64,
+    pub refunded: u64,
+    pub expired: u64,
+    /// Answers nobody expects, by status and code.
+    pub errors: BTreeMap<String, u64>,
+    /// Connections that broke before the answer.
+    pub lost: u64,
+    /// "Not now" of the server, by status.
+    pub not_now: BTreeMap<u16, u64>,
+    /// The longest anybody waited for an answer; the longest of those who did not have to ask twice.
+    pub longest_wait: Duration,
+    pub longest_wait_first_try: Duration,
+    /// What is still open at the end.
+    pub unknown: u64,
+    /// From when on the latencies of a load count, and how long they did.
+    pub counting_from: Option<Instant>,
+    pub counted: Duration,
+}
+
+impl Tally {
+    /// Nothing yet.
+    ///
+    /// # Errors
+    ///
+    /// A histogram cannot be made.
+    pub fn new() -> anyhow::Result<Self> {
+        Ok(Self(Arc::new(Mutex::new(Sums {
+            hold: Stats::new()?,
+            refusal: Stats::new()?,
+            confirm: Stats::new()?,
+            release: Stats::new()?,
+            reasons: BTreeMap::new(),
+            arrived: 0,
+            went_without: 0,
+            released: 0,
+            walked_away: 0,
+            declined: 0,
+            never_paid: 0,
+            sold: 0,
+            sold_seats: 0,
+            sold_late: 0,
+            sold_other_seats: 0,
+            refunded: 0,
+            expired: 0,
+            errors: BTreeMap::new(),
+            lost: 0,
+            not_now: BTreeMap::new(),
+            longest_wait: Duration::ZERO,
+            longest_wait_first_try: Duration::ZERO,
+            unknown: 0,
+            counting_from: None,
+            counted: Duration::ZERO,
+        }))))
+    }
+
+    /// Changes or reads the sums.
+    pub fn change<T>(&self, with: impl FnOnce(&mut Sums) -> T) -> T {
+        with(&mut self.0.lock().unwrap_or_else(PoisonError::into_inner))
+    }
+}
+
+impl Sums {
+    /// Somebody got an answer after this long.
+    pub fn answered(&mut self, waited: Duration, retried: bool) {
+        self.longest_wait = self.longest_wait.max(waited);
+        if !retried {
+            self.longest_wait_first_try = self.longest_wait_first_try.max(waited);
+        }
+    }
+
+    /// The server said: not now.
+    pub fn again(&mut self, status: u16) {
+        *self.not_now.entry(status).or_default() += 1;
+    }
+
+    /// Something nobody expects.
+    pub fn error(&mut self, status: u16, code: &str) {
+        let code = if code.is_empty() { "no code" } else { code };
+        *self.errors.entry(format!("{status} {code}")).or_default() += 1;
+    }
+
+    /// Whether what was asked at this moment counts.
+    pub fn counts(&self, asked: Instant) -> bool {
+        self.counting_from.is_some_and(|from| asked >= from)
+    }
+
+    /// The share of requests for seats that were refused.
+    #[allow(clippy::cast_precision_loss, reason = "counts are far below 2^53")]
+    pub fn conflict_rate(&self) -> f64 {
+        let (granted, refused) = (self.hold.count() as f64, self.refusal.count() as f64);
+        if granted + refused > 0.0 { (refused / (granted + refused) * 10_000.0).round() / 10_000.0 } else { 0.0 }
+    }
+}
