@@ -23,9 +23,8 @@ fn command(site: &Site, server: &Server, arguments: &[&str]) -> Command {
 }
 
 /// Buyers who are done soon: holds and payments end within a second.
-const QUICK: [&str; 13] = [
-    "--buyers", "40", "--seats", "60", "--over", "1s", "--think", "50ms", "--ttl", "1s", "--pay", "700ms", "--json",
-];
+const QUICK: [&str; 13] =
+    ["--buyers", "40", "--seats", "60", "--over", "1s", "--think", "50ms", "--ttl", "1s", "--pay", "700ms", "--json"];
 
 fn count(report: &Value, field: &str) -> u64 {
     report.pointer(field).and_then(Value::as_u64).unwrap_or_else(|| panic!("{field} in {report}"))
@@ -72,7 +71,10 @@ fn a_small_rehearsal_is_proven() {
     assert_eq!(count(&report, "/proof/confirmed_orders"), count(&report, "/sold"));
     assert_eq!((count(&report, "/unknown"), &report["errors"]), (0, &json!({})), "{report}");
     for figure in ["/hold_us/p50", "/hold_us/p99", "/confirm_us/p50", "/confirm_us/p99", "/conflict_rate"] {
-        assert!(report.pointer(figure).and_then(Value::as_f64).is_some_and(|figure| figure > 0.0), "{figure}: {report}");
+        assert!(
+            report.pointer(figure).and_then(Value::as_f64).is_some_and(|figure| figure > 0.0),
+            "{figure}: {report}"
+        );
     }
     let picture = std::fs::read_to_string(site.path("sale.svg")).expect("it was drawn");
     assert!(picture.contains("leasehold rehearse") && picture.matches("<polyline").count() >= 3, "{picture}");
@@ -170,7 +172,8 @@ fn a_planted_double_sale_is_found() {
     let checks = report["proof"]["checks"].as_array().expect("a list of checks");
     let twice = checks.iter().find(|check| check["name"] == "no_seat_sold_twice").expect("it is looked at");
     assert!(twice["ok"] == false && text(twice, "detail").contains("o_planted"), "{twice}");
-    let said = rehearse(&site, &server, &few.map(|word| if word == "--json" { "--hot=0.5" } else { word })).with_code(8);
+    let said =
+        rehearse(&site, &server, &few.map(|word| if word == "--json" { "--hot=0.5" } else { word })).with_code(8);
     assert!(said.out.contains("BROKEN") && said.out.contains("o_planted"), "{said:?}");
 }
 

@@ -86,8 +86,8 @@ impl<'a> Phoenix<'a> {
 fn rehearsal(site: &Site, url: &str, seed: u64) -> Child {
     let seed = seed.to_string();
     let mut command = site.command(&[
-        "rehearse", "--http", url, "--buyers", BUYERS, "--seats", "400", "--over", OVER, "--think", "300ms", "--ttl", "3s",
-        "--pay", "2s", "--late", "0.1", "--seed", &seed, "--json",
+        "rehearse", "--http", url, "--buyers", BUYERS, "--seats", "400", "--over", OVER, "--think", "300ms", "--ttl",
+        "3s", "--pay", "2s", "--late", "0.1", "--seed", &seed, "--json",
     ]);
     command.env_remove("LEASEHOLD_API_KEY").env_remove("LEASEHOLD_PROVIDER_SECRET");
     site.start(&mut command)

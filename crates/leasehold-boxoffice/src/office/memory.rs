@@ -42,6 +42,8 @@ struct Picture {
 pub(super) struct Memory {
     events: Mutex<HashMap<EventId, Arc<Known>>>,
     heads: Mutex<HashMap<EventId, watch::Sender<u64>>>,
+    /// Held while an event is learned: a crowd at the door would read the same hall as many times as it has heads.
+    learning: tokio::sync::Mutex<()>,
 }
 
 fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
@@ -134,6 +136,10 @@ impl Office {
     /// An event with its layout, from memory or from the ledger. Whether it is still current the ledger says in every
     /// transaction.
     pub(super) async fn known(&self, event: &EventId) -> Result<Arc<Known>, Error> {
+        if let Some(known) = self.0.memory.get(event) {
+            return Ok(known);
+        }
+        let _turn = self.0.memory.learning.lock().await;
         match self.0.memory.get(event) {
             Some(known) => Ok(known),
             None => self.learn(event).await,

@@ -220,7 +220,8 @@ impl Bench {
                 [line("acquire", &measured.acquire), line("acquire + release", &measured.pair)]
             })
             .collect();
-        std::fs::write(path, plot::svg("leasehold bench: latency by percentile", &lines)).with_context(|| format!("write the plot to {}", path.display()))
+        std::fs::write(path, plot::svg("leasehold bench: latency by percentile", &lines))
+            .with_context(|| format!("write the plot to {}", path.display()))
     }
 }
 

@@ -32,7 +32,9 @@ pub fn allow_files(buyers: usize) -> anyhow::Result<()> {
         return Ok(());
     }
     setrlimit(Resource::Nofile, Rlimit { current: Some(wanted), maximum }).map_err(|_| {
-        Failure::usage(format!("{buyers} buyers need {wanted} open files, more than this process may have: see ulimit -n"))
+        Failure::usage(format!(
+            "{buyers} buyers need {wanted} open files, more than this process may have: see ulimit -n"
+        ))
     })
 }
 

@@ -152,8 +152,11 @@ impl Desk {
         out.clear();
         // Writing to a String cannot fail.
         let _ = write!(out, "{} {prefix}{} HTTP/1.1\r\n{head}", ask.method, ask.path);
-        let headers =
-            [("Idempotency-Key", ask.idem), ("Leasehold-Hold-Key", ask.hold_key), ("Leasehold-Signature", ask.signature)];
+        let headers = [
+            ("Idempotency-Key", ask.idem),
+            ("Leasehold-Hold-Key", ask.hold_key),
+            ("Leasehold-Signature", ask.signature),
+        ];
         for (name, value) in headers {
             if let Some(value) = value {
                 let _ = write!(out, "{name}: {value}\r\n");
@@ -162,12 +165,8 @@ impl Desk {
         if ask.method == "GET" {
             out.push_str("\r\n");
         } else {
-            let _ = write!(
-                out,
-                "Content-Type: application/json\r\nContent-Length: {}\r\n\r\n{}",
-                ask.body.len(),
-                ask.body
-            );
+            let _ =
+                write!(out, "Content-Type: application/json\r\nContent-Length: {}\r\n\r\n{}", ask.body.len(), ask.body);
         }
     }
 }

@@ -55,7 +55,8 @@ impl Evidence {
 
     /// Whether the audit knows of every order that buyers were told of, and of every one in the report.
     fn has_all(&self, diary: &Diary) -> bool {
-        let known: std::collections::HashSet<&str> = self.entries.iter().filter_map(|e| e.order_id.as_deref()).collect();
+        let known: std::collections::HashSet<&str> =
+            self.entries.iter().filter_map(|e| e.order_id.as_deref()).collect();
         diary.orders.iter().all(|told| known.contains(told.order_id.as_str()))
             && self.lines.iter().all(|line| known.contains(line.order_id.as_str()))
     }

@@ -46,7 +46,11 @@ pub fn judge(run: &str, areas: &HashMap<&str, u32>, told: &Diary, found: &Eviden
         nothing_untold(run, told, found),
         audit_agrees(areas, found),
         one_hold_at_a_time(&told.spans),
-        Check::new("no_buyer_was_wronged", &told.wrongs, "every hold lasted as long as was said, and sold as held".into()),
+        Check::new(
+            "no_buyer_was_wronged",
+            &told.wrongs,
+            "every hold lasted as long as was said, and sold as held".into(),
+        ),
     ];
     checks.push(server(found));
     checks
@@ -101,7 +105,8 @@ fn confirmed_is_there(told: &Diary, found: &Evidence) -> Check {
             match lines.get(&(order_id.as_str(), piece.id.as_str())) {
                 None => faults.push(format!("{} of {order_id} was confirmed to {buyer}, and is not there", piece.id)),
                 Some(line) if line.buyer != *buyer => {
-                    faults.push(format!("{} of {order_id} was confirmed to {buyer}, and is {}'s", piece.id, line.buyer));
+                    faults
+                        .push(format!("{} of {order_id} was confirmed to {buyer}, and is {}'s", piece.id, line.buyer));
                 }
                 Some(line) if line.token != piece.token || line.qty != piece.qty.max(1) => faults.push(format!(
                     "{} of {order_id} was confirmed with token {}, and has {}",

@@ -53,11 +53,7 @@ fn fine() -> Case {
                 told("o_1", "r-0", vec![piece("A-1", 3, 0)], vec![piece("floor", 3, 2)]),
                 told("o_2", "r-1", vec![piece("A-2", 4, 0)], vec![]),
             ],
-            spans: vec![
-                span("A-1", 3, "h_1", 0, 100),
-                span("A-2", 2, "h_0", 0, 50),
-                span("A-2", 4, "h_2", 50, 100),
-            ],
+            spans: vec![span("A-1", 3, "h_1", 0, 100), span("A-2", 2, "h_0", 0, 50), span("A-2", 4, "h_2", 50, 100)],
             ..Diary::default()
         },
         found: Evidence {

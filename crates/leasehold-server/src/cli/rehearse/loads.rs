@@ -12,10 +12,10 @@ use serde_json::json;
 use tokio::task::JoinSet;
 
 use super::desk::{Answer, Ask, Counter, Desk};
-use super::diary::Diary;
+use super::diary::{Diary, Told};
 use super::dice::Dice;
 use super::plan::Plan;
-use super::said::{Handle, Held, No};
+use super::said::{Handle, Held, No, Sold};
 use super::venue::{Venue, escape, reach};
 use crate::cli::bench::{load, progress};
 use crate::cli::moment;
@@ -47,6 +47,10 @@ struct One {
 ///
 /// A task broke down.
 pub async fn holds(plan: &Arc<Plan>, venue: &Arc<Venue>, counter: &Counter) -> anyhow::Result<Diary> {
+    // The first request at a new event makes the server read all of its hall: that is not what is measured.
+    let mut first = Desk::new(counter.clone());
+    let hold = own(&mut first, plan, venue, &venue.seats[..1], 0).await?;
+    give_back(&mut first, &hold).await?;
     let seats = Arc::new(venue.seats.clone());
     run(plan, venue, counter, seats, "holds of two seats", |one| one.hold_and_release()).await
 }
@@ -60,7 +64,7 @@ pub async fn losers(plan: &Arc<Plan>, venue: &Arc<Venue>, counter: &Counter) -> 
     let mut owner = Desk::new(counter.clone());
     let many = OWNED.min(venue.seats.len() / 2).max(2);
     let owned = Arc::new(venue.seats[..many].to_vec());
-    let mut held = Vec::new();
+    let (mut held, mut told) = (Vec::new(), Vec::new());
     for (number, block) in owned.chunks(BLOCK).enumerate() {
         let hold = own(&mut owner, plan, venue, block, number).await?;
         // Every other block is sold, the rest stays held.
@@ -69,23 +73,36 @@ pub async fn losers(plan: &Arc<Plan>, venue: &Arc<Venue>, counter: &Counter) -> 
             let body = json!({"payment_ref": format!("pi_{}_{number}", plan.run)}).to_string();
             let hold_key = Some(hold.hold_key.as_str());
             let ask = Ask { method: "POST", path: &path, hold_key, body: &body, ..Ask::default() };
-            reach(&mut owner, ask, "sell what others shall lose").await?;
+            let answer = reach(&mut owner, ask, "sell what others shall lose").await?;
+            let sold: Sold = serde_json::from_slice(&answer.body).context("read the answer to a confirm")?;
+            let Sold { order_id, seats, areas, .. } = sold;
+            told.push(Told { order_id, buyer: owner_of(plan), seats, areas });
         } else {
             held.push(hold);
         }
     }
     let diary = run(plan, venue, counter, owned, "refusals", |one| one.lose()).await;
     for hold in held {
-        let path = format!("/v1/holds/{}/release", escape(&hold.hold_id));
-        let hold_key = Some(hold.hold_key.as_str());
-        let ask = Ask { method: "POST", path: &path, hold_key, body: "{}", ..Ask::default() };
-        reach(&mut owner, ask, "release what was held").await?;
+        give_back(&mut owner, &hold).await?;
     }
-    diary
+    let mut diary = diary?;
+    diary.orders.extend(told);
+    Ok(diary)
+}
+
+async fn give_back(desk: &mut Desk, hold: &Held) -> anyhow::Result<()> {
+    let path = format!("/v1/holds/{}/release", escape(&hold.hold_id));
+    let hold_key = Some(hold.hold_key.as_str());
+    let ask = Ask { method: "POST", path: &path, hold_key, body: "{}", ..Ask::default() };
+    reach(desk, ask, "release what was held").await.map(drop)
+}
+
+fn owner_of(plan: &Plan) -> String {
+    format!("{}-owner", plan.run)
 }
 
 async fn own(desk: &mut Desk, plan: &Plan, venue: &Venue, seats: &[String], number: usize) -> anyhow::Result<Held> {
-    let body = json!({"seats": seats, "buyer": format!("{}-owner", plan.run)}).to_string();
+    let body = json!({"seats": seats, "buyer": owner_of(plan)}).to_string();
     let idem = format!("{}-own-{number}", plan.run);
     let path = venue.path("/holds");
     let ask = Ask { method: "POST", path: &path, idem: Some(&idem), body: &body, ..Ask::default() };
@@ -160,8 +177,7 @@ impl One {
         self.wish();
         self.asked += 1;
         let key = self.plan.keyed.then(|| format!("{}-{}", self.name, self.asked));
-        let ask =
-            Ask { method: "POST", path: &self.path, idem: key.as_deref(), body: &self.body, ..Ask::default() };
+        let ask = Ask { method: "POST", path: &self.path, idem: key.as_deref(), body: &self.body, ..Ask::default() };
         match self.desk.ask(ask).await {
             Ok(answer) => Ok(answer),
             Err(_) => bail!("the server does not answer any more"),

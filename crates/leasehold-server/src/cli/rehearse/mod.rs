@@ -175,7 +175,11 @@ impl Rehearse {
         // Asked by somebody who is not told to stop: the event goes off sale also after Ctrl-C.
         venue.close(&mut desk).await;
         let (report, proof) = done?;
-        if self.json { output::json(&report)? } else { report.print()? }
+        if self.json {
+            output::json(&report)?
+        } else {
+            report.print()?
+        }
         self.draw(&counter.tally)?;
         Ok(match proof.verdict() {
             exit::DONE if report.failed() => exit::UNEXPECTED,
@@ -184,7 +188,12 @@ impl Rehearse {
         })
     }
 
-    async fn rehearse(&self, plan: &Arc<Plan>, venue: &Arc<Venue>, counter: &Counter) -> anyhow::Result<(Report, Proof)> {
+    async fn rehearse(
+        &self,
+        plan: &Arc<Plan>,
+        venue: &Arc<Venue>,
+        counter: &Counter,
+    ) -> anyhow::Result<(Report, Proof)> {
         let began = crowd::begin();
         let diary = match plan.mode {
             Mode::Sale | Mode::Flash => crowd::run(plan, venue, counter).await?,

@@ -158,8 +158,17 @@ mod tests {
         let six = place("http://[::1]:80");
         assert_eq!((six.host.as_str(), six.port), ("::1", 80));
         let bad = [
-            "", "127.0.0.1:7400", "ftp://x", "http://", "http://h:0", "http://h:99999", "http://u:hunter2@h",
-            "http://h/?key=hunter2", "http://[::1", "http://h:80:90", "http://h x",
+            "",
+            "127.0.0.1:7400",
+            "ftp://x",
+            "http://",
+            "http://h:0",
+            "http://h:99999",
+            "http://u:hunter2@h",
+            "http://h/?key=hunter2",
+            "http://[::1",
+            "http://h:80:90",
+            "http://h x",
         ];
         for bad in bad {
             let sentence = Place::new(bad, None).unwrap_err().to_string();

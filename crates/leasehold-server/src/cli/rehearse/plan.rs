@@ -125,7 +125,9 @@ fn refuse_odd(asked: &Rehearse, mode: Mode) -> anyhow::Result<()> {
     let load = matches!(mode, Mode::Holds | Mode::Losers);
     let no = |sentence: &str| Err(Failure::usage(sentence));
     if !load && (asked.time.is_some() || asked.keyed) {
-        return no("--for and --keyed belong to --holds and --losers: buyers come --over a time, and are done when they are");
+        return no(
+            "--for and --keyed belong to --holds and --losers: buyers come --over a time, and are done when they are",
+        );
     }
     if asked.time.is_some_and(|time| time.is_zero()) {
         return no("--for is not zero: say e.g. --for 30s");
@@ -139,8 +141,13 @@ fn refuse_odd(asked: &Rehearse, mode: Mode) -> anyhow::Result<()> {
     if asked.really && asked.event.is_none() {
         return no("--really is about a real event: give it with --event ID");
     }
-    let shares =
-        [("--abandon", asked.abandon), ("--decline", asked.decline), ("--late", asked.late), ("--never", asked.never), ("--hot", asked.hot)];
+    let shares = [
+        ("--abandon", asked.abandon),
+        ("--decline", asked.decline),
+        ("--late", asked.late),
+        ("--never", asked.never),
+        ("--hot", asked.hot),
+    ];
     for (name, share) in shares {
         if !(0.0..=1.0).contains(&share) {
             return no(&format!("{name} is a share from 0 to 1, for example 0.2"));

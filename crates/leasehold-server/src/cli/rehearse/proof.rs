@@ -112,7 +112,9 @@ async fn look(
         for seat in live {
             let hold = seat.hold_id.as_deref().unwrap_or_default();
             match ends.get(hold) {
-                Some(over) if *over < asked => late.push(format!("{} is {} by {hold}, which is over", seat.id, seat.state)),
+                Some(over) if *over < asked => {
+                    late.push(format!("{} is {} by {hold}, which is over", seat.id, seat.state))
+                }
                 _ if asked > patience => late.push(format!("{} is still {} by {hold}", seat.id, seat.state)),
                 _ => unknown = true,
             }

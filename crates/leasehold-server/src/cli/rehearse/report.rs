@@ -199,7 +199,8 @@ impl Report {
 
     fn troubles(&self) -> anyhow::Result<()> {
         if self.lost_answers > 0 || !self.not_now.is_empty() {
-            let not_now: Vec<String> = self.not_now.iter().map(|(status, count)| format!("{count} x {status}")).collect();
+            let not_now: Vec<String> =
+                self.not_now.iter().map(|(status, count)| format!("{count} x {status}")).collect();
             output::line(format!(
                 "{} answers were lost and asked for again{}{}; {} outcomes are unknown",
                 self.lost_answers,

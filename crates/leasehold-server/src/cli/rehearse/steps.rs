@@ -93,7 +93,8 @@ impl Buyer {
                         tally.error(409, &no.code);
                     }
                 });
-                let limit = no.conflicts.iter().any(|lost| matches!(lost.reason.as_str(), "buyer_limit" | "not_on_sale"));
+                let limit =
+                    no.conflicts.iter().any(|lost| matches!(lost.reason.as_str(), "buyer_limit" | "not_on_sale"));
                 Err(if limit { None } else { Some(no.alternative.map(|found| found.seats)) })
             }
             _ => {
@@ -269,7 +270,9 @@ impl Buyer {
         let path = format!("/v1/holds/{}", escape(&hold.id));
         let ask = Ask { method: "GET", path: &path, hold_key: Some(&hold.key), ..Ask::default() };
         let Ok(seen) = self.desk.ask(ask).await else { return false };
-        let Some(held) = read::<Held>(&seen).filter(|_| answer.status == 200 && seen.status == 200) else { return false };
+        let Some(held) = read::<Held>(&seen).filter(|_| answer.status == 200 && seen.status == 200) else {
+            return false;
+        };
         self.diary.spans.extend(hold.spans(answer.asked));
         hold.asked = seen.asked;
         hold.heard = seen.heard;

@@ -54,9 +54,7 @@ impl Venue {
             })
             .collect();
         let id = |(section, row, number): &(String, String, usize)| format!("{section}-{row}-{number}");
-        let seat = |place: &(String, String, usize)| {
-            json!({"id": id(place), "section": place.0, "row": place.1, "number": place.2, "price": 4500})
-        };
+        let seat = |place: &(String, String, usize)| json!({"id": id(place), "section": place.0, "row": place.1, "number": place.2, "price": 4500});
         let floor = (build.floor > 0).then(|| json!({"id": "floor", "capacity": build.floor, "price": 3000}));
         let body = json!({
             "name": build.name,
@@ -74,7 +72,8 @@ impl Venue {
         let event: Event = fetch(desk, ask, "make an event for the rehearsal").await?;
         let mut venue = Self::of(event, true);
         venue.seats = ids.iter().map(id).collect();
-        venue.areas = (build.floor > 0).then(|| Area { id: "floor".into(), capacity: build.floor }).into_iter().collect();
+        venue.areas =
+            (build.floor > 0).then(|| Area { id: "floor".into(), capacity: build.floor }).into_iter().collect();
         Ok(venue)
     }
 

@@ -140,7 +140,8 @@ fn head(bytes: &[u8]) -> io::Result<Option<Head>> {
     let first = lines.next().unwrap_or_default();
     let version = first.split(' ').next().unwrap_or_default();
     let status = first.split(' ').nth(1).and_then(|status| status.parse::<u16>().ok());
-    let status = status.filter(|_| version.starts_with("HTTP/1.")).ok_or_else(|| broken("the server does not speak HTTP"))?;
+    let status =
+        status.filter(|_| version.starts_with("HTTP/1.")).ok_or_else(|| broken("the server does not speak HTTP"))?;
     let mut keep = version == "HTTP/1.1";
     let mut body = None;
     for (name, value) in lines.filter_map(|line| line.split_once(':')) {
@@ -169,7 +170,8 @@ fn unchunk(mut bytes: &[u8]) -> io::Result<Option<Vec<u8>>> {
         let Some(end) = memchr::memmem::find(bytes, b"\r\n") else { return Ok(None) };
         let size = str::from_utf8(&bytes[..end]).ok().and_then(|line| line.split(';').next());
         let size = size.and_then(|size| usize::from_str_radix(size.trim(), 16).ok());
-        let size = size.filter(|size| *size <= LONGEST_BODY).ok_or_else(|| broken("an answer is cut into odd chunks"))?;
+        let size =
+            size.filter(|size| *size <= LONGEST_BODY).ok_or_else(|| broken("an answer is cut into odd chunks"))?;
         let rest = &bytes[end + 2..];
         if size == 0 {
             // Trailers are not expected, and what follows is the empty line.
