@@ -49,10 +49,14 @@ pub struct Begun {
 pub struct Measured {
     pub elapsed: Duration,
     pub cpu: Duration,
+    /// The longest that a buyer waited for an answer; the longest of those who did not have to ask twice.
+    pub longest_wait: Duration,
+    pub longest_wait_first_try: Duration,
 }
 
-/// From now on it is measured.
-pub fn begin() -> Begun {
+/// From now on it is measured. Making the event was not.
+pub fn begin(counter: &Counter) -> Begun {
+    counter.tally.change(|tally| (tally.longest_wait, tally.longest_wait_first_try) = Default::default());
     Begun { at: moment::stopwatch(), cpu: load::cpu_time() }
 }
 
@@ -61,12 +65,13 @@ impl Begun {
     pub fn end(self, plan: &Plan, counter: &Counter) -> Measured {
         let now = moment::stopwatch();
         let cpu = load::cpu_time().saturating_sub(self.cpu);
-        let counted = counter.tally.change(|tally| tally.counted);
+        let (counted, longest_wait, longest_wait_first_try) =
+            counter.tally.change(|tally| (tally.counted, tally.longest_wait, tally.longest_wait_first_try));
         let elapsed = match plan.mode {
             Mode::Holds | Mode::Losers => counted,
             Mode::Sale | Mode::Flash => now.saturating_duration_since(self.at),
         };
-        Measured { elapsed, cpu }
+        Measured { elapsed, cpu, longest_wait, longest_wait_first_try }
     }
 }
 
@@ -115,7 +120,11 @@ async fn resolve(counter: &Counter, diary: &mut Diary) {
         if answer.status == 201
             && let Ok(sold) = serde_json::from_slice::<Sold>(&answer.body)
         {
-            counter.tally.change(|tally| tally.sold += 1);
+            let places = sold.areas.iter().map(|area| u64::from(area.qty)).sum::<u64>();
+            counter.tally.change(|tally| {
+                tally.sold += 1;
+                tally.sold_seats += sold.seats.len() as u64 + places;
+            });
             let Sold { order_id, seats, areas, .. } = sold;
             diary.orders.push(Told { order_id, buyer: buyer.clone(), seats, areas });
         }

@@ -182,8 +182,8 @@ impl Rehearse {
         }
         self.draw(&counter.tally)?;
         Ok(match proof.verdict() {
-            exit::DONE if report.failed() => exit::UNEXPECTED,
             exit::DONE if stop.is_asked() => INTERRUPTED,
+            exit::DONE if report.failed() => exit::UNEXPECTED,
             code => code,
         })
     }
@@ -194,7 +194,7 @@ impl Rehearse {
         venue: &Arc<Venue>,
         counter: &Counter,
     ) -> anyhow::Result<(Report, Proof)> {
-        let began = crowd::begin();
+        let began = crowd::begin(counter);
         let diary = match plan.mode {
             Mode::Sale | Mode::Flash => crowd::run(plan, venue, counter).await?,
             Mode::Holds => loads::holds(plan, venue, counter).await?,
