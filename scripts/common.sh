@@ -61,6 +61,7 @@ need_test_tools() {
     command -v redis-server >/dev/null 2>&1 || missing+=(redis-server)
     command -v strace >/dev/null 2>&1 || missing+=(strace)
     command -v faketime >/dev/null 2>&1 || missing+=(faketime)
+    [ -x /usr/lib/postgresql/15/bin/initdb ] || missing+=(postgresql-15)
     [ "${#missing[@]}" -eq 0 ] || get "${missing[@]}"
 }
 
