@@ -10,6 +10,7 @@ use leasehold::clock::Clock;
 use leasehold::engine::Engine;
 use leasehold_boxoffice::Office;
 use leasehold_boxoffice::ledger::Ledger;
+use leasehold_boxoffice::ledger::postgres::{Options as PostgresOptions, Postgres};
 use leasehold_boxoffice::ledger::sqlite::Sqlite;
 use leasehold_boxoffice::office::Options;
 use leasehold_boxoffice::provider::PaymentProvider;
@@ -20,7 +21,7 @@ use super::outbound::Outbound;
 use super::provider::HttpProvider;
 use super::{BoxOffice, Settings};
 use crate::cli::exit::{CORRUPT, Failure, UNAVAILABLE};
-use crate::serve::config::{self, Config};
+use crate::serve::config::{self, Config, Secret};
 
 /// The ledger's file in the data directory.
 const LEDGER: &str = "boxoffice.sqlite";
@@ -34,6 +35,8 @@ pub enum Place {
     None,
     /// In a file.
     Sqlite(PathBuf),
+    /// In a database that several servers share.
+    Postgres(Secret),
 }
 
 /// What a URL means.
@@ -45,9 +48,12 @@ pub fn place(url: &str, data: &Path) -> Result<Place, String> {
     match url {
         "none" => Ok(Place::None),
         "sqlite" => Ok(Place::Sqlite(data.join(LEDGER))),
+        url if url.starts_with("postgres://") || url.starts_with("postgresql://") => {
+            Ok(Place::Postgres(Secret::new(url)))
+        }
         url => match url.strip_prefix("sqlite:") {
             Some(path) if !path.is_empty() => Ok(Place::Sqlite(path.trim_start_matches("//").into())),
-            _ => Err("a ledger is sqlite (in the data directory), sqlite:FILE, or none".into()),
+            _ => Err("a ledger is sqlite (in the data directory), sqlite:FILE, postgres://…, or none".into()),
         },
     }
 }
@@ -62,12 +68,13 @@ pub async fn open(
     engine: Arc<dyn Engine>,
     clock: Arc<dyn Clock>,
 ) -> anyhow::Result<Option<Arc<BoxOffice>>> {
-    let path = match place(&config.ledger, &config.data).map_err(Failure::usage)? {
-        Place::None => return Ok(None),
-        Place::Sqlite(path) => path,
-    };
+    let place = place(&config.ledger, &config.data).map_err(Failure::usage)?;
     fs::create_dir_all(&config.data).map_err(|error| unreadable(&config.data, &error))?;
-    let ledger: Arc<dyn Ledger> = Sqlite::open(&path, clock.clone()).await.map_err(failure)?;
+    let ledger: Arc<dyn Ledger> = match place {
+        Place::None => return Ok(None),
+        Place::Sqlite(path) => Sqlite::open(&path, clock.clone()).await.map_err(failure)?,
+        Place::Postgres(url) => Postgres::open(url.expose(), PostgresOptions::default()).await.map_err(failure)?,
+    };
     let options = Options { clock: clock.clone(), name: config.boxoffice.name(), ..Options::default() };
     let office = Office::new(engine, ledger, options).map_err(failure)?;
     let of = &config.boxoffice;
@@ -146,6 +153,8 @@ mod tests {
         assert_eq!(place("none", data), Ok(Place::None));
         assert_eq!(place("sqlite", data), Ok(Place::Sqlite("/d/boxoffice.sqlite".into())));
         assert_eq!(place("sqlite:/x/y.db", data), Ok(Place::Sqlite("/x/y.db".into())));
+        let with_password = place("postgres://u:hunter2@h/d", data).unwrap();
+        assert!(matches!(with_password, Place::Postgres(_)) && !format!("{with_password:?}").contains("hunter2"));
         for bad in ["", "sqlite:", "mysql://u:hunter2@h/d", "oracle"] {
             let sentence = place(bad, data).unwrap_err();
             assert!(!sentence.contains("hunter2"), "{sentence}");

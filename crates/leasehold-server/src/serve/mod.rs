@@ -93,7 +93,7 @@ pub struct Flags {
     // Hidden in help: the URL of an engine may carry a password.
     #[arg(long, value_name = "URL", env = "LEASEHOLD_ENGINE", hide_env_values = true)]
     pub engine: Option<String>,
-    /// Where the box office keeps its books: sqlite, sqlite:FILE, or none [default: sqlite, in the data directory]
+    /// Where the box office keeps its books: sqlite, sqlite:FILE, postgres://…, or none [default: sqlite, in the data directory]
     #[arg(long, value_name = "URL", env = "LEASEHOLD_LEDGER", hide_env_values = true)]
     pub ledger: Option<String>,
     /// Where HTTP listens [default: 127.0.0.1:7400]

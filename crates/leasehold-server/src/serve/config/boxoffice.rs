@@ -81,6 +81,11 @@ impl BoxOffice {
 pub struct Secret(String);
 
 impl Secret {
+    /// Hides a text.
+    pub fn new(text: &str) -> Self {
+        Self(text.into())
+    }
+
     /// The text.
     pub fn expose(&self) -> &str {
         &self.0
