@@ -17,7 +17,7 @@ use super::desk::{Counter, Desk};
 use super::diary::{Diary, Hold};
 use super::dice::Dice;
 use super::plan::Plan;
-use super::steps::Sale;
+use super::steps::{Sale, Try};
 use super::venue::Venue;
 use crate::cli::moment;
 
@@ -100,17 +100,17 @@ impl Buyer {
         let mut wish = self.wish();
         let mut hopeless = 0;
         for _ in 0..self.plan.tries {
-            let refused = match self.take(&wish).await {
-                Ok(hold) => return Some(hold),
-                Err(Some(refused)) => refused,
-                Err(None) => return None,
+            let instead = match self.take(&wish).await {
+                Try::Held(hold) => return Some(hold),
+                Try::Lost(instead) => instead,
+                Try::Over => return None,
             };
             // Nothing as good was free, twice: it looks sold out.
-            hopeless += u32::from(refused.is_none());
+            hopeless += u32::from(instead.is_none());
             if hopeless > 1 || !self.think(self.plan.think / 4).await {
                 return None;
             }
-            wish = match refused {
+            wish = match instead {
                 Some(seats) if self.dice.is(0.5) => Wish::Seats(seats),
                 _ => self.wish(),
             };

@@ -222,5 +222,4 @@ fn server(found: &Evidence) -> Check {
 }
 
 #[cfg(test)]
-#[path = "judge_tests.rs"]
 mod tests;

@@ -19,6 +19,17 @@ use super::said::{Held, No, Piece, Sold};
 use super::venue::escape;
 use crate::cli::moment;
 
+/// What a wish came to.
+#[derive(Debug)]
+pub enum Try {
+    /// It is held.
+    Held(Hold),
+    /// Somebody else has it; seats as good, where there are some.
+    Lost(Option<Vec<String>>),
+    /// There is nothing more to try.
+    Over,
+}
+
 /// What a confirm came to.
 #[derive(Debug, PartialEq, Eq)]
 pub enum Sale {
@@ -52,8 +63,8 @@ impl Buyer {
         self.counter.tally.change(|tally| tally.unknown += 1);
     }
 
-    /// Asks to hold. A refusal may name seats as good; none: there was no answer to go on with.
-    pub(super) async fn take(&mut self, wish: &Wish) -> Result<Hold, Option<Option<Vec<String>>>> {
+    /// Asks to hold.
+    pub(super) async fn take(&mut self, wish: &Wish) -> Try {
         let body = match wish {
             Wish::Seats(seats) => json!({"seats": seats, "buyer": self.name}),
             Wish::Places(area, qty) => json!({"areas": [{"id": area, "qty": qty}], "buyer": self.name}),
@@ -62,46 +73,52 @@ impl Buyer {
         let ask = Ask { method: "POST", path: &path, idem: Some(&idem), body: &body, ..Ask::default() };
         let Ok(answer) = self.desk.ask(ask).await else {
             self.dark();
-            return Err(None);
+            return Try::Over;
         };
-        let took = answer.heard.saturating_duration_since(answer.asked);
         match answer.status {
-            201 => {
-                self.counter.tally.change(|tally| tally.hold.record(took));
-                let Some(held) = read::<Held>(&answer) else {
-                    self.odd(&answer);
-                    return Err(None);
-                };
-                // A retry may come when the hold that was granted first is over already.
-                let over = !matches!(held.state.as_str(), "active" | "");
-                let hold = Hold::new(held, &answer);
-                if over {
-                    self.counter.tally.change(|tally| tally.expired += 1);
-                    return Err(None);
-                }
-                self.check_wish(wish, &hold);
-                Ok(hold)
-            }
-            409 => {
-                let no: No = read(&answer).unwrap_or_default();
-                self.counter.tally.change(|tally| {
-                    tally.refusal.record(took);
-                    for lost in &no.conflicts {
-                        *tally.reasons.entry(lost.reason.clone()).or_default() += 1;
-                    }
-                    if no.code != "conflict" {
-                        tally.error(409, &no.code);
-                    }
-                });
-                let limit =
-                    no.conflicts.iter().any(|lost| matches!(lost.reason.as_str(), "buyer_limit" | "not_on_sale"));
-                Err(if limit { None } else { Some(no.alternative.map(|found| found.seats)) })
-            }
+            201 => self.granted(wish, &answer),
+            409 => self.lost(&answer),
             _ => {
                 self.odd(&answer);
-                Err(None)
+                Try::Over
             }
         }
+    }
+
+    fn granted(&mut self, wish: &Wish, answer: &Answer) -> Try {
+        let took = answer.heard.saturating_duration_since(answer.asked);
+        self.counter.tally.change(|tally| tally.hold.record(took));
+        let Some(held) = read::<Held>(answer) else {
+            self.odd(answer);
+            return Try::Over;
+        };
+        // A retry may come when the hold that was granted first is over already.
+        if !matches!(held.state.as_str(), "active" | "") {
+            self.counter.tally.change(|tally| tally.expired += 1);
+            return Try::Over;
+        }
+        let hold = Hold::new(held, answer);
+        self.check_wish(wish, &hold);
+        Try::Held(hold)
+    }
+
+    fn lost(&self, answer: &Answer) -> Try {
+        let no: No = read(answer).unwrap_or_default();
+        let took = answer.heard.saturating_duration_since(answer.asked);
+        self.counter.tally.change(|tally| {
+            tally.refusal.record(took);
+            for lost in &no.conflicts {
+                *tally.reasons.entry(lost.reason.clone()).or_default() += 1;
+            }
+            if no.code != "conflict" {
+                tally.error(409, &no.code);
+            }
+        });
+        let hopeless = |reason: &str| matches!(reason, "buyer_limit" | "not_on_sale");
+        if no.conflicts.iter().any(|lost| hopeless(&lost.reason)) {
+            return Try::Over;
+        }
+        Try::Lost(no.alternative.map(|found| found.seats))
     }
 
     /// All or nothing: what is held is what was asked for.
