@@ -34,7 +34,8 @@ fn count(report: &Value, field: &str) -> u64 {
 fn proven(report: &Value) {
     assert_eq!(report["proof"]["ok"], true, "{report}");
     let checks = report["proof"]["checks"].as_array().expect("a list of checks");
-    assert!(checks.len() >= 9, "{report}");
+    // At an event of somebody else, what is free is not tried.
+    assert!(checks.len() >= 8, "{report}");
 }
 
 fn body(answer: &str) -> Value {

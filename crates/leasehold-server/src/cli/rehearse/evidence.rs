@@ -9,9 +9,10 @@ use super::diary::Diary;
 use super::said::{Availability, Entry, Invariants, Now, Page};
 use super::venue::{Venue, get, reach};
 
-/// Numbers are given after commit: so often is looked, and so long in all, until the audit has what was sold.
+/// Numbers are given after commit: so often is looked until the audit has what was sold, and so many times without any
+/// news, which is longer than the numbering rests when a server dies.
 const LOOK: Duration = Duration::from_millis(200);
-const LOOKS: usize = 150;
+const LOOKS: usize = 60;
 
 /// A line of the report: something that was sold.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -40,9 +41,12 @@ impl Evidence {
     /// The server does not show it.
     pub async fn read(desk: &mut Desk, venue: &Venue, diary: &Diary) -> anyhow::Result<Self> {
         let mut found = Self { lines: lines(desk, venue).await?, ..Self::default() };
-        for _ in 0..LOOKS {
+        let mut in_vain = 0;
+        while in_vain < LOOKS {
             let since = found.entries.last().map_or(0, |entry| entry.seq);
-            found.entries.extend(entries(desk, venue, since).await?);
+            let news = entries(desk, venue, since).await?;
+            in_vain = if news.is_empty() { in_vain + 1 } else { 0 };
+            found.entries.extend(news);
             if found.has_all(diary) {
                 break;
             }
