@@ -20,6 +20,8 @@ pub(super) trait Rows {
     fn due(&self, event: Option<&EventId>, now: Moment, limit: usize) -> Result<Vec<HoldRow>, Self::Trouble>;
     fn order(&self, id: &OrderId) -> Result<Option<OrderRow>, Self::Trouble>;
     fn money(&self, reference: &str) -> Result<Option<MoneyRow>, Self::Trouble>;
+    /// Which hold a payment is for.
+    fn payment(&self, reference: &str) -> Result<Option<HoldId>, Self::Trouble>;
     fn callback_seen(&self, id: &str) -> Result<bool, Self::Trouble>;
     fn event(&self, id: &EventId) -> Result<Option<EventRow>, Self::Trouble>;
     /// In order of id, each once, also those of which there is nothing to say.
@@ -60,6 +62,9 @@ pub(super) fn gather<R: Rows>(rows: &R, need: &Need, now: Moment) -> Result<Fact
     }
     if let Some(reference) = &need.money {
         facts.money = rows.money(reference)?;
+    }
+    if let Some(reference) = &need.payment {
+        facts.payment = rows.payment(reference)?;
     }
     if let Some(id) = &need.callback {
         facts.callback_seen = rows.callback_seen(id)?;

@@ -20,24 +20,32 @@ pub enum Fault {
     DiesBefore,
     /// It takes effect, and no answer ever comes: whoever asked has died.
     DiesAfter,
+    /// Something else happens before it takes effect: see [`Flaky::meanwhile`].
+    Slow,
 }
 
 /// Passes every call on, except transactions it was told to spoil, by their name in the trait.
 pub struct Flaky {
     inner: Arc<dyn Ledger>,
     faults: Mutex<VecDeque<(&'static str, Fault)>>,
+    meanwhile: Mutex<Option<Box<dyn Fn() + Send + Sync>>>,
 }
 
 impl Flaky {
     /// Around this one.
     #[must_use]
     pub fn new(inner: Arc<dyn Ledger>) -> Arc<Self> {
-        Arc::new(Self { inner, faults: Mutex::default() })
+        Arc::new(Self { inner, faults: Mutex::default(), meanwhile: Mutex::default() })
     }
 
     /// The next transaction of this name goes wrong so.
     pub fn spoil(&self, transaction: &'static str, fault: Fault) {
         self.faults.lock().unwrap_or_else(PoisonError::into_inner).push_back((transaction, fault));
+    }
+
+    /// What happens while a transaction that is [`Fault::Slow`] is on its way.
+    pub fn meanwhile(&self, happens: impl Fn() + Send + Sync + 'static) {
+        *self.meanwhile.lock().unwrap_or_else(PoisonError::into_inner) = Some(Box::new(happens));
     }
 
     fn take(&self, transaction: &str) -> Option<Fault> {
@@ -61,6 +69,12 @@ impl Flaky {
             Some(Fault::Indeterminate) => Box::pin(async move {
                 let _ = call(&*self.inner).await;
                 Err(Error::Indeterminate { part: "flaky", attempt: name.into(), source: why() })
+            }),
+            Some(Fault::Slow) => Box::pin(async move {
+                if let Some(happens) = &*self.meanwhile.lock().unwrap_or_else(PoisonError::into_inner) {
+                    happens();
+                }
+                call(&*self.inner).await
             }),
             Some(Fault::DiesAfter) => Box::pin(async move {
                 let _ = call(&*self.inner).await;

@@ -191,7 +191,8 @@ fn no_buyer_beyond_the_limit(dump: &Dump) -> Check {
         let places: u32 = order.areas.iter().map(|area| area.qty).sum();
         have.entry(&order.buyer).or_default().2 += u32::try_from(order.seats.len()).unwrap_or(u32::MAX) + places;
     }
-    let limit = dump.event.settings.per_buyer;
+    // Rules that are stricter than they were take nothing away from anybody.
+    let limit = dump.event.settings.per_buyer.max(dump.event.most_per_buyer);
     let mut faults: Vec<String> = Vec::new();
     for (buyer, (_, live, sold)) in &have {
         if live + sold > limit {

@@ -231,6 +231,8 @@ pub struct Confirm {
     pub payment_ref: String,
     /// What was paid for: seats and areas with their tokens, from the payment's metadata. Empty: whatever the hold has.
     pub tokens: Vec<(String, u64)>,
+    /// How much came, in minor units, if the provider said so.
+    pub amount: Option<u64>,
     /// The provider's name for the message that said so; known ones change nothing.
     pub callback: Option<String>,
 }
@@ -321,7 +323,7 @@ pub struct Blocks {
 pub struct ForceRelease {
     /// Of which event.
     pub event_id: EventId,
-    /// The seat.
+    /// The seat; or the hold itself, by its id: a hold may have places only.
     pub seat: String,
     /// Why.
     pub reason: String,

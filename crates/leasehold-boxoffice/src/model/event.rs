@@ -114,4 +114,7 @@ pub struct EventRow {
     pub created_at: Moment,
     /// How many numbered seats it has.
     pub seats: u64,
+    /// The most that one buyer was ever allowed: who bought by older rules keeps it.
+    #[serde(default)]
+    pub most_per_buyer: u32,
 }

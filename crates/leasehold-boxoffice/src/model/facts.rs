@@ -30,6 +30,8 @@ pub struct Need {
     pub areas_more: Vec<(String, u32)>,
     /// This money.
     pub money: Option<String>,
+    /// Which hold this payment is for.
+    pub payment: Option<String>,
     /// Whether this message of the provider was acted upon.
     pub callback: Option<String>,
     /// The layout as it is stored: ids of all seats, and all areas.
@@ -49,6 +51,8 @@ pub struct SeatFact {
     pub sold: Option<(OrderId, u64)>,
     /// Why it is blocked.
     pub blocked: Option<String>,
+    /// The layout does not have it (any more).
+    pub missing: bool,
 }
 
 /// An area in the ledger. Counters count rows: what is due but not tidied is still in `held`.
@@ -98,6 +102,8 @@ pub struct Facts {
     pub buyer: BuyerFact,
     /// The money.
     pub money: Option<MoneyRow>,
+    /// The hold that the payment is for, if it was heard of before.
+    pub payment: Option<HoldId>,
     /// The message was acted upon before.
     pub callback_seen: bool,
     /// Ids of all seats of the event that are held, sold or blocked, if the layout was asked for.

@@ -101,6 +101,9 @@ pub struct HoldRow {
     pub renewals: u32,
     /// The last payment that was begun for it. It stays: money may come late.
     pub payment_ref: Option<String>,
+    /// It was opened for money that had come already, in place of what that money was for.
+    #[serde(default)]
+    pub offered: bool,
     /// When it was sold, released or lapsed.
     pub ended_at: Option<Moment>,
     /// Staff's or the system's words for why it ended.

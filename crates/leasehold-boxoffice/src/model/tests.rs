@@ -1,5 +1,6 @@
 //! The machine by itself: a walk of many buyers over a ledger that is nothing but maps, from one seed.
 
+mod money;
 mod shelf;
 mod walk;
 

@@ -100,6 +100,13 @@ pub enum Write {
     },
     /// Money as it stands from now on.
     Money(Box<MoneyRow>),
+    /// A payment is for this hold from now on, and for no other. It must be for none yet.
+    Payment {
+        /// The provider's name for it.
+        payment_ref: String,
+        /// For which hold.
+        hold_id: HoldId,
+    },
     /// A message of the provider was acted upon.
     Callback(String),
     /// Tell it. The ledger fills in the wall clock, and how much of each area is free after the writes before this one.

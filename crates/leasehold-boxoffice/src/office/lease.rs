@@ -19,8 +19,8 @@ pub(super) const PREFIX: &str = "box/";
 pub(super) enum Taken {
     /// All of it is ours.
     Granted(LeaseRef),
-    /// This resource is not free.
-    Held(String),
+    /// This resource is not free, and who has it, if the engine says so.
+    Held(String, Option<String>),
 }
 
 /// The resource that stands for a seat.
@@ -88,9 +88,10 @@ impl Office {
                 };
                 Ok(Taken::Granted(LeaseRef { token: token.get(), id: grant.lease_id.expose().into() }))
             }
-            Err(EngineError::Refused(EngineRefusal::Held { resource, .. } | EngineRefusal::QueueFull { resource })) => {
-                Ok(Taken::Held(resource))
+            Err(EngineError::Refused(EngineRefusal::Held { resource, holder, .. })) => {
+                Ok(Taken::Held(resource, holder))
             }
+            Err(EngineError::Refused(EngineRefusal::QueueFull { resource })) => Ok(Taken::Held(resource, None)),
             Err(error) => Err(Error::engine(error)),
         }
     }

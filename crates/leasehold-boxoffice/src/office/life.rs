@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use super::lease::{MARGIN, Span, Taken};
 use super::memory::Known;
-use super::take::{Basket, basket};
+use super::take::{Basket, MOST, basket};
 use super::view::{Change, HoldView};
 use super::{Office, view};
 use crate::error::Error;
@@ -59,6 +59,7 @@ impl Office {
         if !row.is_live(now) {
             return Err(Refusal::Ended(row.state_at(now)).into());
         }
+        let began = self.clock().now();
         let tokens = if row.state == HoldState::Active {
             let ttl = row.ttl_ms.min(row.cap_at.since(now));
             self.keep(&row, Duration::from_millis(ttl), now).await?
@@ -67,6 +68,7 @@ impl Office {
         };
         let command = Renew { hold_id: hold.clone(), access, tokens };
         let done = self.0.ledger.renew(call, command).await?;
+        self.reach(&done, began).await;
         Ok(HoldView { replayed: done.replayed, ..view(done.value, done.now) })
     }
 
@@ -105,11 +107,24 @@ impl Office {
         let command = Relet { hold_id: row.hold_id.clone(), old, lease: lease.clone() };
         match self.0.ledger.relet(Call::by("office"), command).await {
             Ok(_) => Ok(Some(lease.token)),
+            // The row may be under it: then it is the row's. If it is not, it lapses, or the sweeper ends it.
+            Err(error @ Error::Indeterminate { .. }) => Err(error),
             Err(error) => {
                 self.let_go(&lease).await;
                 Err(error)
             }
         }
+    }
+
+    /// The row was slow: its end may be after that of its leases. Pushes them once more, or takes them again. If that
+    /// cannot be done now, the row decides, and the next renewal looks again.
+    async fn reach(&self, done: &Done<HoldRow>, began: leasehold::Time) {
+        let (row, now) = (&done.value, done.now);
+        if done.replayed || !row.is_live(now) || self.clock().now().since(began) < MARGIN {
+            return;
+        }
+        let left = Duration::from_millis(row.expires_at.since(now));
+        let _ = self.keep(row, left, now).await;
     }
 
     /// Adds and removes seats and places.
@@ -156,6 +171,12 @@ impl Office {
                 again.id
             )));
         }
+        let left = |ids: usize, going: usize| ids.saturating_sub(going);
+        let seats = left(row.seats.len(), change.remove.len()) + added.seats.len();
+        let areas = left(row.areas.len(), change.remove_areas.len()) + added.areas.len();
+        if adds && seats + areas > MOST {
+            return Err(Error::Invalid(format!("at most {MOST} seats and areas in one hold")));
+        }
         let lease = match adds {
             true => Some(self.lease_more(&known, &row, &added, now).await?),
             false => None,
@@ -196,7 +217,7 @@ impl Office {
         let span = Span { ttl, max_hold, wait: Duration::ZERO };
         match self.lease(added.resources(known), span, row.hold_id.as_str()).await? {
             Taken::Granted(lease) => Ok(lease),
-            Taken::Held(resource) => {
+            Taken::Held(resource, _) => {
                 let lost = match super::lease::what(&row.event_id, &resource) {
                     Some((true, seat)) => Conflict::seat(&seat, Reason::Taken),
                     Some((false, area)) => Conflict::area(&area, Reason::Taken),
@@ -250,6 +271,7 @@ impl Office {
 
     async fn pay_now(&self, call: Call, hold: &HoldId, access: Access, payment_ref: String) -> Result<HoldView, Error> {
         let (row, now) = self.opened(hold, &access).await?;
+        let began = self.clock().now();
         let tokens = if row.is_live(now) && row.state == HoldState::Active {
             let known = self.known(&row.event_id).await?;
             let event = self.0.ledger.event(&row.event_id).await?.unwrap_or_else(|| known.event.clone());
@@ -259,7 +281,10 @@ impl Office {
         };
         let command = BeginPay { hold_id: hold.clone(), access, payment_ref, tokens };
         match self.0.ledger.begin_pay(call, command).await {
-            Ok(done) => Ok(HoldView { replayed: done.replayed, ..view(done.value, done.now) }),
+            Ok(done) => {
+                self.reach(&done, began).await;
+                Ok(HoldView { replayed: done.replayed, ..view(done.value, done.now) })
+            }
             Err(error) => {
                 // It ended meanwhile, and its leases were pushed: nobody should wait for them.
                 if matches!(error, Error::Refused(Refusal::Ended(_))) {

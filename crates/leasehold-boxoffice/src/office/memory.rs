@@ -35,6 +35,9 @@ struct Picture {
     free: Free,
     /// When it was last known to be current.
     at: Time,
+    /// What this office did or heard itself, ahead of the entries, and when. It is believed no longer than a picture is:
+    /// a note that came after the entry that undid it must not stand for ever.
+    notes: HashMap<String, (SeatState, Time)>,
 }
 
 /// All events that this office knows.
@@ -70,18 +73,27 @@ impl Known {
     pub(super) fn state(&self, seat: &str, now: Time) -> Option<SeatState> {
         let picture = lock(&self.picture);
         let fresh = now.since(picture.at) <= FRESH && picture.at > Time::ZERO;
-        fresh.then(|| picture.seats.get(seat).copied().unwrap_or(SeatState::Free))
+        let noted = picture.notes.get(seat).filter(|(_, at)| now.since(*at) <= FRESH).map(|(state, _)| *state);
+        fresh.then(|| noted.or_else(|| picture.seats.get(seat).copied()).unwrap_or(SeatState::Free))
     }
 
     /// Notes what this office did itself, ahead of the entries.
-    pub(super) fn note<'a>(&self, seats: impl Iterator<Item = &'a str>, state: SeatState) {
+    pub(super) fn note<'a>(&self, seats: impl Iterator<Item = &'a str>, state: SeatState, now: Time) {
         let mut picture = lock(&self.picture);
-        seats.for_each(|seat| picture.set(&self.hall, seat, state));
+        picture.notes.retain(|_, (_, at)| now.since(*at) <= FRESH);
+        picture.notes.extend(seats.map(|seat| (seat.into(), (state, now))));
     }
 
     /// What seems to be free.
-    pub(super) fn free(&self) -> Free {
-        lock(&self.picture).free.clone()
+    pub(super) fn free(&self, now: Time) -> Free {
+        let picture = lock(&self.picture);
+        let mut free = picture.free.clone();
+        for (seat, (state, _)) in picture.notes.iter().filter(|(_, (_, at))| now.since(*at) <= FRESH) {
+            if let Some(place) = self.hall.place(seat) {
+                free.set(place, *state == SeatState::Free);
+            }
+        }
+        free
     }
 
     fn is_fresh(&self, now: Time) -> bool {
@@ -92,6 +104,7 @@ impl Known {
 
 impl Picture {
     fn set(&mut self, hall: &Hall, seat: &str, state: SeatState) {
+        self.notes.remove(seat);
         if let Some(place) = hall.place(seat) {
             self.free.set(place, state == SeatState::Free);
         }
@@ -155,7 +168,8 @@ impl Office {
         let hall = Hall::new(&layout);
         let prices = layout.seats.iter().map(|seat| (seat.id.clone(), seat.price)).collect();
         let free = Free::new(&hall, true);
-        let picture = Mutex::new(Picture { seq: 0, seats: HashMap::new(), free, at: Time::ZERO });
+        let picture =
+            Mutex::new(Picture { seq: 0, seats: HashMap::new(), free, at: Time::ZERO, notes: HashMap::new() });
         let event = EventRow { layout_version: version, ..snapshot.event.clone() };
         let known = Arc::new(Known { event, layout: Arc::new(layout), hall, prices, picture });
         self.paint(&known, &snapshot);
@@ -166,6 +180,7 @@ impl Office {
     fn paint(&self, known: &Known, snapshot: &Snapshot) {
         let mut picture = lock(&known.picture);
         (picture.seats, picture.free) = (HashMap::new(), Free::new(&known.hall, true));
+        picture.notes.clear();
         snapshot.seats.iter().for_each(|seat| picture.set(&known.hall, &seat.id, seat.state));
         picture.seq = snapshot.seq;
     }
@@ -178,7 +193,7 @@ impl Office {
             let snapshot = self.0.ledger.snapshot(id).await?.ok_or_else(none)?;
             self.paint(known, &snapshot);
         }
-        Ok(known.free())
+        Ok(known.free(self.clock().now()))
     }
 
     /// Brings every picture up to date with what was numbered, and wakes those who follow.

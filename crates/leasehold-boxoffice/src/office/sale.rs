@@ -8,7 +8,7 @@ use std::time::Duration;
 use super::Office;
 use super::lease::{Span, Taken};
 use super::secret::name;
-use super::take::{Basket, For, basket, instead};
+use super::take::{Basket, For, MOST, basket, instead};
 use super::view::{PaymentMessage, PaymentOutcome};
 use crate::error::Error;
 use crate::model::*;
@@ -41,7 +41,7 @@ impl Office {
             return Err(Error::Invalid("payment_ref must be 1 to 128 bytes, without control characters".into()));
         }
         let (hold_id, payment_ref) = (hold.clone(), payment_ref.into());
-        let command = Confirm { hold_id, access, payment_ref, tokens: Vec::new(), callback: None };
+        let command = Confirm { hold_id, access, payment_ref, tokens: Vec::new(), amount: None, callback: None };
         let office = self.clone();
         let sold = self.detached(async move { office.confirm_now(call, command).await }).await;
         let order = match sold {
@@ -70,14 +70,14 @@ impl Office {
     }
 
     async fn payment_now(&self, message: PaymentMessage) -> Result<PaymentOutcome, Error> {
-        let PaymentMessage { id, payment_ref, hold_id, succeeded, tokens } = message;
+        let PaymentMessage { id, payment_ref, hold_id, succeeded, tokens, amount } = message;
         let (call, access, callback) = (Call::by("provider"), Access::Staff, Some(id));
         if !succeeded {
             let command = Decline { hold_id, access, payment_ref, callback };
             let view = self.decline_now(call, command).await?;
             return Ok(PaymentOutcome::Declined(view.hold.state));
         }
-        let command = Confirm { hold_id, access, payment_ref, tokens, callback };
+        let command = Confirm { hold_id, access, payment_ref, tokens, amount, callback };
         Ok(match self.confirm_now(call, command).await? {
             Some(Standing::Sold(order)) => PaymentOutcome::Order(order),
             Some(Standing::Open(resolution)) => PaymentOutcome::Late(resolution),
@@ -87,17 +87,22 @@ impl Office {
 
     /// `None`: this message was acted upon before.
     async fn confirm_now(&self, call: Call, command: Confirm) -> Result<Option<Standing>, Error> {
-        match self.0.ledger.confirm(call, command).await?.value {
+        let done = self.0.ledger.confirm(call, command).await?;
+        match done.value {
             Confirmed::Order { order, leases } => {
-                if !leases.is_empty() {
+                // A stored answer is old: what it sold may be free again by now.
+                if !leases.is_empty() && !done.replayed {
                     self.0.counts.sales.fetch_add(1, Relaxed);
                     self.note_sold(&order);
-                    self.let_go_all(&leases).await;
                 }
+                self.let_go_all(&leases).await;
                 Ok(Some(Standing::Sold(order)))
             }
             Confirmed::Late { hold, money } => {
-                self.let_go_all(&hold.leases).await;
+                // A second payment, or one for other seats, leaves the hold as it is. So does an old answer.
+                if !done.replayed && !hold.is_live(done.now) {
+                    self.let_go_all(&hold.leases).await;
+                }
                 self.climb(&money.payment_ref).await.map(Some)
             }
             Confirmed::Duplicate => Ok(None),
@@ -106,7 +111,7 @@ impl Office {
 
     fn note_sold(&self, order: &OrderRow) {
         if let Some(known) = self.0.memory.get(&order.event_id) {
-            known.note(order.seats.iter().map(|seat| seat.id.as_str()), SeatState::Sold);
+            known.note(order.seats.iter().map(|seat| seat.id.as_str()), SeatState::Sold, self.clock().now());
         }
     }
 
@@ -126,7 +131,8 @@ impl Office {
                     let hold = money.offer.as_ref().unwrap_or(&money.hold_id);
                     let bought = self.0.ledger.order(&OrderId::of(hold)).await?;
                     let first = self.0.ledger.order(&OrderId::of(&money.hold_id)).await?;
-                    if let Some(order) = first.or(bought) {
+                    let its_own = |order: &OrderRow| order.payment_ref == money.payment_ref;
+                    if let Some(order) = first.filter(its_own).or(bought) {
                         return Ok(Standing::Sold(order));
                     }
                     break;
@@ -144,6 +150,11 @@ impl Office {
     async fn first_rungs(&self, money: &MoneyRow) -> Result<(), Error> {
         let (hold, _) = self.0.ledger.hold(&money.hold_id).await?;
         let hold = hold.ok_or_else(|| Refusal::NoHold(money.hold_id.clone()))?;
+        let order = self.0.ledger.order(&OrderId::of(&money.hold_id)).await?;
+        if order.is_some_and(|order| order.payment_ref != money.payment_ref) {
+            self.step(money, MoneyState::RefundDue, None, "another payment bought these seats").await?;
+            return Ok(());
+        }
         if self.same_seats(&hold, money).await? {
             return Ok(());
         }
@@ -160,7 +171,14 @@ impl Office {
 
     /// Whether late money bought the same seats.
     async fn same_seats(&self, hold: &HoldRow, money: &MoneyRow) -> Result<bool, Error> {
-        let known = self.known(&hold.event_id).await?;
+        let known = self.learn(&hold.event_id).await?;
+        // The layout may have changed since: what is no more in it cannot be had.
+        let all_there = hold.seats.iter().all(|seat| known.price(&seat.id).is_some())
+            && hold.areas.iter().all(|area| area.qty <= known.capacity(&area.id))
+            && hold.seats.len() + hold.areas.len() <= MOST;
+        if !all_there {
+            return Ok(false);
+        }
         let seats = hold.seats.iter().map(|seat| Priced { id: seat.id.clone(), price: seat.price });
         let areas = hold.areas.iter().map(|area| PricedArea { id: area.id.clone(), qty: area.qty, price: area.price });
         let basket = Basket { seats: seats.collect(), areas: areas.collect() };
@@ -177,9 +195,9 @@ impl Office {
                 self.note_sold(&done.value);
                 Ok(true)
             }
-            Err(Error::Refused(Refusal::Conflict { .. })) => Ok(false),
             // Somebody else climbs, and was quicker: look again where it stands.
-            Err(Error::Refused(_)) => Ok(true),
+            Err(Error::Refused(Refusal::PaymentMismatch)) => Ok(true),
+            Err(Error::Refused(_)) => Ok(false),
             Err(error) => Err(error),
         }
     }
@@ -256,17 +274,19 @@ impl Office {
         Ok(Resolution { state: money.state, offer: money.offer.clone(), seats, steps: money.steps.clone() })
     }
 
-    /// Goes on with money that somebody left standing, and with offers that ran out.
+    /// Goes on with money that somebody left standing, and with offers that ran out. What one piece of money fails at
+    /// does not keep the others waiting: the first error is told when all were looked at.
     pub(super) async fn climb_all(&self) -> Result<(), Error> {
         let open = self.0.ledger.money_in(None, &[MoneyState::Received, MoneyState::Offered]).await?;
         let now = self.0.ledger.now().await?;
+        let mut climbed = Ok(());
         for money in open {
             // Whoever received it is probably still at it.
             let fresh = money.state == MoneyState::Received && now.since(money.received_at) < 10_000;
-            if !fresh {
-                self.climb(&money.payment_ref).await?;
+            if !fresh && let Err(error) = self.climb(&money.payment_ref).await {
+                climbed = climbed.and(Err(error));
             }
         }
-        Ok(())
+        climbed
     }
 }

@@ -219,7 +219,7 @@ impl Office {
         let span = Span { ttl: Duration::from_secs(30), max_hold: None, wait: Duration::ZERO };
         let lease = match self.lease(basket.resources(&known), span, order_id.as_str()).await? {
             Taken::Granted(lease) => lease,
-            Taken::Held(resource) => {
+            Taken::Held(resource, _) => {
                 let lost = targets.iter().find(|seat| seat_name(&order.event_id, seat) == resource);
                 let conflicts = lost.map(|seat| Conflict::seat(seat, Reason::Taken)).into_iter().collect();
                 return Err(Refusal::Conflict { conflicts, alternative: None }.into());
@@ -250,6 +250,10 @@ impl Office {
         if let Some(id) = command.block.iter().chain(&command.unblock).find(unknown) {
             return Err(Refusal::NoSeat(id.clone()).into());
         }
+        let mut named = HashSet::new();
+        if let Some((id, _)) = command.areas.iter().find(|(id, _)| !named.insert(id.as_str())) {
+            return Err(Error::Invalid(format!("{id} is named twice")));
+        }
         let event = command.event_id.clone();
         let blocks = self.0.ledger.set_blocks(call, command).await?.value;
         self.note(&event, &blocks.blocked, SeatState::Blocked);
@@ -260,11 +264,12 @@ impl Office {
     /// Notes what was done here, ahead of its entry.
     fn note(&self, event: &EventId, seats: &[String], state: SeatState) {
         if let Some(known) = self.0.memory.get(event) {
-            known.note(seats.iter().map(String::as_str), state);
+            known.note(seats.iter().map(String::as_str), state, self.clock().now());
         }
     }
 
-    /// Ends the hold on a seat, paying or not, with all that it has.
+    /// Ends the hold on a seat, paying or not, with all that it has. In place of a seat the hold itself can be named: a
+    /// hold may have places only.
     ///
     /// # Errors
     ///
@@ -411,6 +416,7 @@ fn totals(seats: u64, states: impl Iterator<Item = SeatState>) -> Totals {
             SeatState::Blocked => totals.blocked += 1,
         }
     }
-    totals.free = seats - totals.held - totals.paying - totals.sold - totals.blocked;
+    // A report must not fail because rows disagree: the invariants say that they do.
+    totals.free = seats.saturating_sub(totals.held + totals.paying + totals.sold + totals.blocked);
     totals
 }

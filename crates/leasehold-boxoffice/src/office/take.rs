@@ -214,15 +214,18 @@ impl Office {
                 let key = own.or_else(unsealed);
                 Ok(HoldView { key, replayed: done.replayed, ..view(done.value.hold, done.now) })
             }
-            // Perhaps it is our own first try that has the seats.
-            Err(Error::Refused(Refusal::Conflict { conflicts, alternative })) if call.idem.is_some() => {
-                let wait = self.clock().now().plus(JOIN);
-                self.clock().sleep_until(wait).await;
-                let stored = self.stored(call).await?;
-                stored.ok_or_else(|| Refusal::Conflict { conflicts, alternative }.into())
-            }
             Err(error) => Err(error),
         }
+    }
+
+    /// The stored answer of a first try that is, or was, under way.
+    async fn joined(&self, call: &Call) -> Result<Option<Done<Opened>>, Error> {
+        let Some(idem) = &call.idem else { return Ok(None) };
+        let wait = self.clock().now().plus(JOIN);
+        self.clock().sleep_until(wait).await;
+        let Some(answer) = self.0.ledger.recall(idem).await? else { return Ok(None) };
+        let value: Opened = serde_json::from_value(answer).map_err(|_| Error::Refused(Refusal::Mismatch))?;
+        Ok(Some(Done { value, now: self.0.ledger.now().await?, replayed: true }))
     }
 
     /// The lease, then the row, under given names.
@@ -242,9 +245,18 @@ impl Office {
         };
         let span = Span { ttl: ttl + MARGIN, max_hold: Some(max_hold + pay + MARGIN), wait: Duration::ZERO };
         let began = self.clock().now();
-        let lease = match self.lease(basket.resources(known), span, who.hold_id.as_str()).await? {
+        let tag = call.idem.as_ref().map(tag);
+        let holder = format!("{}{}", who.hold_id, tag.as_deref().unwrap_or_default());
+        let lease = match self.lease(basket.resources(known), span, &holder).await? {
             Taken::Granted(lease) => lease,
-            Taken::Held(resource) => return Err(self.taken(known, basket, &resource).into()),
+            Taken::Held(resource, holder) => {
+                // Our own first try has the seats: what it comes to is the answer.
+                let own = tag.is_some_and(|tag| holder.is_none_or(|holder| holder.ends_with(&tag)));
+                return match if own { self.joined(call).await? } else { None } {
+                    Some(done) => Ok(done),
+                    None => Err(self.taken(known, basket, &resource).into()),
+                };
+            }
         };
         let command = OpenHold {
             event_id: event.clone(),
@@ -278,15 +290,18 @@ impl Office {
         if self.clock().now().since(began) < MARGIN {
             return Ok(());
         }
-        if self.extend(hold, ttl + MARGIN).await?.iter().all(Option::is_some) {
+        // An engine that cannot be asked is as bad as a lease that is gone: the row is there, and must not stay.
+        if self.extend(hold, ttl + MARGIN).await.is_ok_and(|kept| kept.iter().all(Option::is_some)) {
             return Ok(());
         }
         let release = Release { hold_id: hold.hold_id.clone(), access: Access::Staff };
-        let _ = self.0.ledger.release(Call::by("office"), release).await;
-        Err(Error::Unavailable {
-            part: self.0.ledger.name(),
-            attempt: "opening a hold".into(),
-            source: "the ledger answered only after the lease on the seats had ended".into(),
+        let released = self.0.ledger.release(Call::by("office"), release).await;
+        self.let_go_all(&hold.leases).await;
+        let (part, attempt) = (self.0.ledger.name(), "opening a hold".into());
+        let source = "the ledger answered only after the lease on the seats had ended".into();
+        Err(match released {
+            Ok(_) => Error::Unavailable { part, attempt, source },
+            Err(_) => Error::Indeterminate { part, attempt, source },
         })
     }
 
@@ -318,9 +333,15 @@ impl Office {
                 Reason::Blocked => SeatState::Blocked,
                 _ => continue,
             };
-            known.note(lost.seat.as_deref().into_iter(), state);
+            known.note(lost.seat.as_deref().into_iter(), state, self.clock().now());
         }
     }
+}
+
+/// Marks the leases of one idempotency key, so that a retry knows those of its first try.
+fn tag(idem: &Idem) -> String {
+    let hex = idem.key.iter().take(8).map(|byte| format!("{byte:02x}"));
+    hex.fold(" ".into(), |tag, byte| tag + &byte)
 }
 
 impl Basket {

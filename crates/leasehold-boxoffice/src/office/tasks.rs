@@ -114,7 +114,7 @@ impl Office {
             }
         }
         self.0.counts.lag_ms.store(lag, Relaxed);
-        self.climb_all().await?;
+        let climbed = self.climb_all().await;
         if turn % LOOK_EVERY == 1 {
             self.count_holds().await?;
             self.revoke_orphans().await?;
@@ -123,7 +123,7 @@ impl Office {
             let age = u64::try_from(self.0.options.retention.as_millis()).unwrap_or(u64::MAX);
             self.0.ledger.forget_older_than(age).await?;
         }
-        Ok(())
+        climbed
     }
 
     async fn count_holds(&self) -> Result<(), Error> {

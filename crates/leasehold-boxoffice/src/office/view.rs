@@ -116,6 +116,8 @@ pub struct PaymentMessage {
     pub succeeded: bool,
     /// What was paid for, with its tokens; empty: whatever the hold has.
     pub tokens: Vec<(String, u64)>,
+    /// How much came, in minor units; none: what the hold costs.
+    pub amount: Option<u64>,
 }
 
 /// What a message came to.

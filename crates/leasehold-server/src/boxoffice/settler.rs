@@ -86,7 +86,8 @@ async fn ask_after(house: &BoxOffice, clock: &Arc<dyn Clock>, asked: &mut HashMa
             _ => continue,
         };
         let id = format!("status_{payment_ref}_{succeeded}");
-        let message = PaymentMessage { id, payment_ref, hold_id: hold.hold.hold_id, succeeded, tokens: Vec::new() };
+        let message =
+            PaymentMessage { id, payment_ref, hold_id: hold.hold.hold_id, succeeded, tokens: Vec::new(), amount: None };
         if let Err(error) = house.office().payment(message).await {
             tracing::warn!(%error, "a payment whose callback never came could not be settled");
         }

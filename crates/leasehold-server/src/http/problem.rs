@@ -22,7 +22,7 @@ pub struct Problem {
 }
 
 /// What each code is called. The OpenAPI text lists the same.
-pub const TITLES: [(&str, &str); 28] = [
+pub const TITLES: [(&str, &str); 27] = [
     ("held", "Held by another"),
     ("stale", "The lease has ended"),
     ("not_held", "No such lease"),
@@ -45,7 +45,6 @@ pub const TITLES: [(&str, &str); 28] = [
     ("paying", "A payment is on its way"),
     ("not_paying", "No payment is on its way"),
     ("payment_mismatch", "Another payment is meant"),
-    ("amount_mismatch", "The payment is too small"),
     ("layout_changed", "The layout has changed"),
     ("empty_hold", "Nothing would be left"),
     ("not_renewable", "The hold cannot be renewed"),

@@ -45,15 +45,18 @@ const IN_USE: &str = "SELECT seat_id FROM hold_seats WHERE event_id = $1 UNION S
 const LOCK_SEATS: &str = "SELECT 1 FROM seats s
     JOIN unnest($1::text[], $2::text[]) AS asked (event_id, seat_id) USING (event_id, seat_id)
     ORDER BY s.event_id, s.seat_id FOR NO KEY UPDATE OF s";
-const SEATS: &str = "SELECT asked.event_id, asked.seat_id, h.hold_id, h.token, s.order_id, s.token, b.reason, d.body
+const SEATS: &str = "SELECT asked.event_id, asked.seat_id, h.hold_id, h.token, s.order_id, s.token, b.reason, d.body,
+    l.seat_id IS NULL
     FROM unnest($1::text[], $2::text[]) AS asked (event_id, seat_id)
     LEFT JOIN hold_seats h ON h.event_id = asked.event_id AND h.seat_id = asked.seat_id
     LEFT JOIN sold_seats s ON s.event_id = asked.event_id AND s.seat_id = asked.seat_id
     LEFT JOIN blocks b ON b.event_id = asked.event_id AND b.seat_id = asked.seat_id
-    LEFT JOIN holds d ON d.hold_id = h.hold_id";
+    LEFT JOIN holds d ON d.hold_id = h.hold_id
+    LEFT JOIN seats l ON l.event_id = asked.event_id AND l.seat_id = asked.seat_id";
 const BUYERS: &str = "SELECT b.event_id, b.buyer, b.held, b.sold, b.lapses, b.lapsed_at
     FROM buyers b JOIN unnest($1::text[], $2::text[]) AS asked (event_id, buyer) USING (event_id, buyer)";
 const EVENTS: &str = "SELECT body FROM events WHERE event_id = ANY($1::text[])";
+const PAYMENTS: &str = "SELECT payment_ref, hold_id FROM payments WHERE payment_ref = ANY($1::text[])";
 const CALLBACKS: &str = "SELECT id FROM callbacks WHERE id = ANY($1::text[])";
 const ANSWERS: &str = "SELECT key, asked, answer FROM answers WHERE key = ANY($1::bytea[])";
 pub(super) const MOMENT: &str = "SELECT moment()";
@@ -64,6 +67,7 @@ struct Wants {
     holds: BTreeSet<HoldId>,
     orders: BTreeSet<OrderId>,
     money: BTreeSet<String>,
+    payments: BTreeSet<String>,
     events: BTreeSet<EventId>,
     buyers: BTreeSet<Of<Buyer>>,
     areas: BTreeSet<Of<String>>,
@@ -85,6 +89,7 @@ impl Wants {
             wants.holds.extend(need.hold.clone());
             wants.orders.extend(need.order.clone());
             wants.money.extend(need.money.clone());
+            wants.payments.extend(need.payment.clone());
             wants.callbacks.extend(need.callback.clone());
             wants.answers.extend(job.idem().map(|idem| idem.key));
             wants.exclusive |= job.is_exclusive();
@@ -187,6 +192,8 @@ async fn second_trip(session: &mut Session, mut flight: Flight, wants: &Wants, s
     let seats = flight.add_if(some_seats, SEATS, seats);
     let buyers = flight.add_if(some_buyers, BUYERS, buyers);
     let events = flight.add(EVENTS, vec![Box::new(texts(&wants.events, EventId::as_str))]);
+    let payments = || -> Params { vec![Box::new(texts(&wants.payments, String::as_str))] };
+    let payments = flight.add_if(!wants.payments.is_empty(), PAYMENTS, payments);
     let callbacks = || -> Params { vec![Box::new(texts(&wants.callbacks, String::as_str))] };
     let callbacks = flight.add_if(!wants.callbacks.is_empty(), CALLBACKS, callbacks);
     let answers = || -> Params { vec![Box::new(wants.answers.iter().map(|key| key.to_vec()).collect::<Vec<_>>())] };
@@ -213,6 +220,9 @@ async fn second_trip(session: &mut Session, mut flight: Flight, wants: &Wants, s
     }
     for event in bodies::<EventRow>(&landed[events], "events")? {
         shelf.events.insert(event.event_id.clone(), event);
+    }
+    for row in &landed[payments] {
+        shelf.payments.insert(row.try_get(0)?, HoldId(row.try_get(1)?));
     }
     for row in &landed[callbacks] {
         shelf.callbacks.insert(row.try_get(0)?);
@@ -244,7 +254,7 @@ fn seat_row(row: &Row, shelf: &mut Shelf) -> Loaded<()> {
     {
         shelf.holds.insert(hold.clone(), parse(body, "holds")?);
     }
-    let fact = SeatFact { id: id.clone(), held, sold, blocked: row.try_get(6)? };
+    let fact = SeatFact { id: id.clone(), held, sold, blocked: row.try_get(6)?, missing: row.try_get(8)? };
     shelf.seats.insert((event, id), fact);
     Ok(())
 }

@@ -68,9 +68,10 @@ pub(super) const ADVANCE: &str = "INSERT INTO webhook_cursors (webhook_id, event
 pub(super) const FORGET_ANSWERS: &str =
     "WITH gone AS (DELETE FROM answers WHERE at < (SELECT moment() - $1) RETURNING 1)
     SELECT count(*) FROM gone";
-// Money may still come for what was once paid for: such holds stay.
+// Money may still come for what was once paid for, or has come: such holds stay.
 pub(super) const FORGET_HOLDS: &str = "WITH gone AS (DELETE FROM holds WHERE NOT live
-    AND expires_at < (SELECT moment() - $1) AND body::jsonb ->> 'payment_ref' IS NULL RETURNING 1)
+    AND expires_at < (SELECT moment() - $1) AND body::jsonb ->> 'payment_ref' IS NULL
+    AND NOT EXISTS (SELECT 1 FROM payments p WHERE p.hold_id = holds.hold_id) RETURNING 1)
     SELECT count(*) FROM gone";
 
 /// The first row, stored as JSON.

@@ -109,6 +109,8 @@ CREATE TABLE money (
     body TEXT NOT NULL
 );
 CREATE INDEX money_of_state ON money (state, received_at);
+CREATE TABLE payments (payment_ref TEXT COLLATE "C" PRIMARY KEY, hold_id TEXT COLLATE "C" NOT NULL);
+CREATE INDEX payments_of_hold ON payments (hold_id);
 CREATE TABLE callbacks (id TEXT COLLATE "C" PRIMARY KEY);
 CREATE TABLE answers (
     key BYTEA PRIMARY KEY,
@@ -130,6 +132,7 @@ CREATE TABLE feed (
     body TEXT NOT NULL,
     PRIMARY KEY (event_id, seq)
 );
+CREATE INDEX feed_lapsed ON feed (event_id) WHERE kind = 'lapsed';
 CREATE TABLE heads (event_id TEXT COLLATE "C" PRIMARY KEY, seq BIGINT NOT NULL);
 CREATE TABLE webhooks (id TEXT COLLATE "C" PRIMARY KEY, body TEXT NOT NULL);
 CREATE TABLE webhook_cursors (

@@ -66,6 +66,8 @@ pub(super) struct Shelf {
     pub(super) locked: BTreeSet<HoldId>,
     pub(super) orders: BTreeMap<OrderId, OrderRow>,
     pub(super) money: BTreeMap<String, MoneyRow>,
+    /// Which hold a payment is for.
+    pub(super) payments: BTreeMap<String, HoldId>,
     pub(super) callbacks: BTreeSet<String>,
     pub(super) answers: BTreeMap<[u8; 32], (Vec<u8>, String)>,
     pub(super) seats: BTreeMap<Of<String>, SeatFact>,
@@ -97,6 +99,7 @@ pub(super) struct Changes {
     pub(super) orders: BTreeMap<OrderId, OrderRow>,
     pub(super) new_money: BTreeSet<String>,
     pub(super) money: BTreeMap<String, MoneyRow>,
+    pub(super) payments: BTreeMap<String, HoldId>,
     pub(super) callbacks: BTreeSet<String>,
     /// Key, digest of what was asked, answer.
     pub(super) answers: Vec<([u8; 32], [u8; 32], String)>,
@@ -237,6 +240,10 @@ impl Shelf {
                 }
                 self.changes.money.insert(row.payment_ref.clone(), *row);
             }
+            Write::Payment { payment_ref, hold_id } => {
+                self.payments.insert(payment_ref.clone(), hold_id.clone());
+                self.changes.payments.insert(payment_ref, hold_id);
+            }
             Write::Callback(id) => {
                 self.callbacks.insert(id.clone());
                 self.changes.callbacks.insert(id);
@@ -331,6 +338,10 @@ impl Rows for Shelf {
 
     fn money(&self, reference: &str) -> Result<Option<MoneyRow>, Infallible> {
         Ok(self.money.get(reference).cloned())
+    }
+
+    fn payment(&self, reference: &str) -> Result<Option<HoldId>, Infallible> {
+        Ok(self.payments.get(reference).cloned())
     }
 
     fn callback_seen(&self, id: &str) -> Result<bool, Infallible> {

@@ -74,6 +74,7 @@ const MONEY: &str = "WITH touched AS (UPDATE money m SET state = u.state, body =
     FROM unnest($1::text[], $2::text[], $3::text[]) AS u (payment_ref, state, body)
     WHERE m.payment_ref = u.payment_ref RETURNING 1)
     SELECT exactly((SELECT count(*) FROM touched), $4, 'money')";
+const PAYMENTS: &str = "INSERT INTO payments (payment_ref, hold_id) SELECT * FROM unnest($1::text[], $2::text[])";
 const CALLBACKS: &str = "INSERT INTO callbacks (id) SELECT * FROM unnest($1::text[])";
 const ANSWERS: &str = "INSERT INTO answers (key, asked, answer, at)
     SELECT u.key, u.asked, u.answer, $4 FROM unnest($1::bytea[], $2::bytea[], $3::text[]) AS u (key, asked, answer)
@@ -150,7 +151,11 @@ fn flight(changes: &Changes, now: Moment) -> Loaded<Flight> {
     seats(&mut flight, changes)?;
     counters(&mut flight, changes);
     orders(&mut flight, changes)?;
-    let Changes { callbacks, answers, told, .. } = changes;
+    let Changes { payments, callbacks, answers, told, .. } = changes;
+    if !payments.is_empty() {
+        let columns = Columns::new().with(payments.keys().cloned());
+        flight.add(PAYMENTS, columns.with(payments.values().map(|hold| hold.0.clone())).0);
+    }
     if !callbacks.is_empty() {
         flight.add(CALLBACKS, Columns::new().with(callbacks.iter().cloned()).0);
     }

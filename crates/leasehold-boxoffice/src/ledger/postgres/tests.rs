@@ -128,7 +128,14 @@ pub(super) fn call(key: &str) -> Call {
 }
 
 pub(super) fn confirming(hold: &str) -> Confirm {
-    Confirm { hold_id: hold.into(), access: Access::Staff, payment_ref: "pi".into(), tokens: vec![], callback: None }
+    Confirm {
+        hold_id: hold.into(),
+        access: Access::Staff,
+        payment_ref: "pi".into(),
+        tokens: vec![],
+        amount: None,
+        callback: None,
+    }
 }
 
 pub(super) fn releasing(hold: &str) -> Release {

@@ -72,6 +72,9 @@ fn one(db: &Connection, write: &Write) -> Loaded<()> {
             let event = row.event_id.as_str();
             exactly(db, sql, params![row.payment_ref, event, state.trim_matches('"'), row.received_at.0, json(row)?], 1)
         }
+        Write::Payment { payment_ref, hold_id } => {
+            exactly(db, "INSERT INTO payments VALUES (?1, ?2)", [payment_ref, &hold_id.0], 1)
+        }
         Write::Callback(id) => exactly(db, "INSERT INTO callbacks VALUES (?1)", [id], 1),
         Write::Tell(entry) => tell(db, entry),
     }
@@ -138,6 +141,7 @@ fn tell(db: &Connection, entry: &Entry) -> Loaded<()> {
     for area in &mut entry.areas {
         area.free = db.prepare_cached(sql)?.query_row([entry.event_id.as_str(), &area.id], |row| row.get(0))?;
     }
-    let sql = "INSERT INTO outbox (event_id, body) VALUES (?1, ?2)";
-    exactly(db, sql, params![entry.event_id.as_str(), json(&entry)?], 1)
+    let kind = json(&entry.kind)?;
+    let sql = "INSERT INTO outbox (event_id, kind, body) VALUES (?1, ?2, ?3)";
+    exactly(db, sql, params![entry.event_id.as_str(), kind.trim_matches('"'), json(&entry)?], 1)
 }

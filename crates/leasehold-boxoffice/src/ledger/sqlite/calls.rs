@@ -2,6 +2,7 @@
 
 use rusqlite::params;
 
+use super::forget;
 use super::load;
 use super::read;
 use super::{Failure, Sqlite, json};
@@ -11,6 +12,8 @@ use crate::ledger::{Answer, Ledger};
 use crate::model::check::Dump;
 use crate::model::decide;
 use crate::model::*;
+
+const FORGETTING: &str = "forgetting what is old";
 
 /// A transaction that one pair of functions in `decide` describes.
 macro_rules! transaction {
@@ -133,15 +136,7 @@ impl Ledger for Sqlite {
 
     fn sequence(&self, limit: usize) -> Answer<'_, Numbered> {
         self.write("numbering entries", move |db, _| {
-            db.prepare_cached("SAVEPOINT request")?.execute([])?;
-            let numbered = read::sequence(db, limit);
-            if numbered.is_err() && !db.is_autocommit() {
-                db.prepare_cached("ROLLBACK TO request")?.execute([])?;
-            }
-            if !db.is_autocommit() {
-                db.prepare_cached("RELEASE request")?.execute([])?;
-            }
-            numbered.map_err(Failure::from)
+            super::whole(db, || read::sequence(db, limit)).map_err(Failure::from)
         })
     }
 
@@ -165,8 +160,11 @@ impl Ledger for Sqlite {
     fn remove_webhook<'a>(&'a self, id: &'a str) -> Answer<'a, bool> {
         let id = id.to_owned();
         self.write("removing a webhook", move |db, _| {
-            db.prepare_cached("DELETE FROM webhook_cursors WHERE webhook_id = ?1")?.execute([&id])?;
-            Ok(db.prepare_cached("DELETE FROM webhooks WHERE id = ?1")?.execute([&id])? > 0)
+            super::whole(db, || {
+                db.prepare_cached("DELETE FROM webhook_cursors WHERE webhook_id = ?1")?.execute([&id])?;
+                Ok(db.prepare_cached("DELETE FROM webhooks WHERE id = ?1")?.execute([&id])? > 0)
+            })
+            .map_err(Failure::from)
         })
     }
 
@@ -193,13 +191,23 @@ impl Ledger for Sqlite {
     }
 
     fn forget_older_than(&self, age_ms: u64) -> Answer<'_, u64> {
-        self.write("forgetting what is old", move |db, time| {
-            let until = time.now().0.saturating_sub(age_ms);
-            let answers = db.prepare_cached("DELETE FROM answers WHERE at < ?1")?.execute([until])?;
-            // Money may still come for what was once paid for: such holds stay.
-            let sql = "DELETE FROM holds WHERE live = 0 AND expires_at < ?1 AND body ->> 'payment_ref' IS NULL";
-            let holds = db.prepare_cached(sql)?.execute([until])?;
-            Ok((answers + holds) as u64)
+        Box::pin(async move {
+            let until = self.time.now().0.saturating_sub(age_ms);
+            let (mut gone, mut from) = (0, Some(0));
+            // In portions, each a job of its own: those who buy meanwhile are served in between.
+            loop {
+                let answers = self.write(FORGETTING, move |db, _| Ok(forget::answers(db, until)?)).await?;
+                gone += answers;
+                if answers == 0 {
+                    break;
+                }
+            }
+            while let Some(begin) = from {
+                let (holds, next) = self.write(FORGETTING, move |db, _| Ok(forget::holds(db, begin, until)?)).await?;
+                gone += holds;
+                from = next;
+            }
+            Ok(gone)
         })
     }
 

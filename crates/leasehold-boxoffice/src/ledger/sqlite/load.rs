@@ -63,6 +63,11 @@ impl Rows for Connection {
         money(self, reference)
     }
 
+    fn payment(&self, reference: &str) -> Loaded<Option<HoldId>> {
+        let mut statement = self.prepare_cached("SELECT hold_id FROM payments WHERE payment_ref = ?1")?;
+        Ok(statement.query_row([reference], |row| row.get(0).map(HoldId)).optional()?)
+    }
+
     fn callback_seen(&self, id: &str) -> Loaded<bool> {
         Ok(self.prepare_cached("SELECT 1 FROM callbacks WHERE id = ?1")?.exists([id])?)
     }
@@ -94,17 +99,19 @@ impl Rows for Connection {
 
 fn seat_facts(db: &Connection, event: &EventId, ids: &BTreeSet<String>) -> Loaded<Vec<SeatFact>> {
     let mut statement = db.prepare_cached(
-        "SELECT j.value, h.hold_id, h.token, s.order_id, s.token, b.reason FROM json_each(?2) j
+        "SELECT j.value, h.hold_id, h.token, s.order_id, s.token, b.reason, l.seat_id IS NULL
+         FROM json_each(?2) j
          LEFT JOIN hold_seats h ON h.event_id = ?1 AND h.seat_id = j.value
          LEFT JOIN sold_seats s ON s.event_id = ?1 AND s.seat_id = j.value
-         LEFT JOIN blocks b ON b.event_id = ?1 AND b.seat_id = j.value",
+         LEFT JOIN blocks b ON b.event_id = ?1 AND b.seat_id = j.value
+         LEFT JOIN seats l ON l.event_id = ?1 AND l.seat_id = j.value",
     )?;
     let rows = statement.query_map(params![event.as_str(), json(ids)?], |row| {
         let held: Option<String> = row.get(1)?;
         let sold: Option<String> = row.get(3)?;
         let held = held.map(|id| Ok::<_, rusqlite::Error>((HoldId(id), row.get(2)?))).transpose()?;
         let sold = sold.map(|id| Ok::<_, rusqlite::Error>((OrderId(id), row.get(4)?))).transpose()?;
-        Ok(SeatFact { id: row.get(0)?, held, sold, blocked: row.get(5)? })
+        Ok(SeatFact { id: row.get(0)?, held, sold, blocked: row.get(5)?, missing: row.get(6)? })
     })?;
     Ok(rows.collect::<Result<_, _>>()?)
 }

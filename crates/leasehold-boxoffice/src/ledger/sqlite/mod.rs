@@ -15,6 +15,7 @@
 
 mod apply;
 mod calls;
+mod forget;
 mod load;
 mod read;
 mod schema;
@@ -34,7 +35,7 @@ use leasehold::clock::Clock;
 use rusqlite::{Connection, OpenFlags, OptionalExtension as _, params};
 use serde::Serialize;
 use serde::de::DeserializeOwned;
-use tokio::sync::oneshot;
+use tokio::sync::{Semaphore, oneshot};
 
 use super::Answer;
 use super::gather::gather;
@@ -50,7 +51,7 @@ use writer::{Fate, Reply, Writer};
 const PART: &str = "sqlite";
 /// Prepared statements kept on each connection: all there are.
 const STATEMENTS: usize = 128;
-/// Idle connections kept for readers.
+/// The most connections for readers: who comes when all are busy waits.
 const READERS: usize = 8;
 
 /// A ledger in a file. See the module.
@@ -59,6 +60,7 @@ pub struct Sqlite {
     time: Arc<Time>,
     writer: Writer,
     readers: Mutex<Vec<Connection>>,
+    reading: Semaphore,
     /// Locked as long as the file is ours: the clock and the order of commits are one process's.
     lock: Mutex<Option<File>>,
 }
@@ -90,7 +92,8 @@ impl Sqlite {
         schema::migrate(&mut connection).map_err(fail)?;
         let time = Arc::new(Time::open(&connection, clock).map_err(|error| sql_error(&attempt(), &error))?);
         let writer = Writer::start(connection, time.clone()).map_err(|error| fail(error.to_string()))?;
-        Ok(Self { path: path.to_owned(), time, writer, readers: Mutex::default(), lock: Mutex::new(Some(lock)) })
+        let (path, readers, reading) = (path.to_owned(), Mutex::default(), Semaphore::new(READERS));
+        Ok(Self { path, time, writer, readers, reading, lock: Mutex::new(Some(lock)) })
     }
 
     /// How many transactions were committed since it was opened; each may hold many requests.
@@ -154,9 +157,10 @@ impl Sqlite {
         T: Send + 'static,
         F: FnOnce(&Connection, Moment) -> Loaded<T> + Send + 'static,
     {
-        let kept = self.readers.lock().unwrap_or_else(PoisonError::into_inner).pop();
         let (path, time) = (self.path.clone(), self.time.clone());
         Box::pin(async move {
+            let _turn = self.reading.acquire().await.map_err(|error| unavailable(attempt, error.to_string()))?;
+            let kept = self.readers.lock().unwrap_or_else(PoisonError::into_inner).pop();
             let worked = tokio::task::spawn_blocking(move || {
                 let db = match kept {
                     Some(db) => db,
@@ -205,21 +209,27 @@ fn replay<T: DeserializeOwned>(db: &Connection, idem: Option<&Idem>) -> Result<O
 
 /// Applies writes and stores the answer, all or nothing.
 fn store<T: Serialize>(db: &Connection, writes: &[Write], idem: Option<&Idem>, value: &T, now: Moment) -> Loaded<()> {
-    db.prepare_cached("SAVEPOINT request")?.execute([])?;
-    let stored = apply::all(db, writes).and_then(|()| {
+    whole(db, || {
+        apply::all(db, writes)?;
         let Some(idem) = idem else { return Ok(()) };
         let mut statement = db.prepare_cached("INSERT INTO answers VALUES (?1, ?2, ?3, ?4)")?;
         statement.execute(params![&idem.key[..], &idem.body[..], json(value)?, now.0])?;
         Ok(())
-    });
+    })
+}
+
+/// Statements of one request: all of them, or none. The batch they are in goes on either way.
+fn whole<T>(db: &Connection, work: impl FnOnce() -> Loaded<T>) -> Loaded<T> {
+    db.prepare_cached("SAVEPOINT request")?.execute([])?;
+    let done = work();
     // After a full disk there may be no transaction left to go back in: the writer sees that.
-    if stored.is_err() && !db.is_autocommit() {
+    if done.is_err() && !db.is_autocommit() {
         db.prepare_cached("ROLLBACK TO request")?.execute([])?;
     }
     if !db.is_autocommit() {
         db.prepare_cached("RELEASE request")?.execute([])?;
     }
-    stored
+    done
 }
 
 /// Why a request has no outcome.

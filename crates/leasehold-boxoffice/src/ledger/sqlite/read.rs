@@ -90,7 +90,7 @@ pub(super) fn dump(db: &Connection, id: &EventId, now: Moment) -> Loaded<Option<
 
 pub(super) fn takings(db: &Connection, id: &EventId) -> Loaded<Takings> {
     let refunds = money_in(db, Some(id), &[MoneyState::RefundDue])?;
-    let sql = "SELECT count(*) FROM outbox WHERE event_id = ?1 AND body ->> 'kind' = 'lapsed'";
+    let sql = "SELECT count(*) FROM outbox WHERE event_id = ?1 AND kind = 'lapsed'";
     let lapsed = db.prepare_cached(sql)?.query_row([id.as_str()], |row| row.get(0))?;
     Ok(picture::takings(&orders_of(db, id)?, &refunds, lapsed))
 }

@@ -45,6 +45,7 @@ CREATE TABLE holds (
     body TEXT NOT NULL
 ) WITHOUT ROWID;
 CREATE INDEX holds_due ON holds (expires_at) WHERE live = 1;
+CREATE INDEX holds_ended ON holds (expires_at) WHERE live = 0;
 CREATE TABLE hold_seats (
     event_id TEXT NOT NULL,
     seat_id TEXT NOT NULL,
@@ -84,6 +85,8 @@ CREATE TABLE money (
     received_at INTEGER NOT NULL,
     body TEXT NOT NULL
 ) WITHOUT ROWID;
+CREATE TABLE payments (payment_ref TEXT PRIMARY KEY, hold_id TEXT NOT NULL) WITHOUT ROWID;
+CREATE INDEX payments_of_hold ON payments (hold_id);
 CREATE TABLE callbacks (id TEXT PRIMARY KEY) WITHOUT ROWID;
 CREATE TABLE answers (
     key BLOB PRIMARY KEY,
@@ -91,7 +94,9 @@ CREATE TABLE answers (
     answer TEXT NOT NULL,
     at INTEGER NOT NULL
 ) WITHOUT ROWID;
-CREATE TABLE outbox (id INTEGER PRIMARY KEY, event_id TEXT NOT NULL, body TEXT NOT NULL);
+CREATE INDEX answers_by_age ON answers (at);
+CREATE TABLE outbox (id INTEGER PRIMARY KEY, event_id TEXT NOT NULL, kind TEXT NOT NULL, body TEXT NOT NULL);
+CREATE INDEX outbox_lapsed ON outbox (event_id) WHERE kind = 'lapsed';
 CREATE TABLE feed (
     event_id TEXT NOT NULL,
     seq INTEGER NOT NULL,

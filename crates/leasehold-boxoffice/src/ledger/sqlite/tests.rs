@@ -216,3 +216,69 @@ async fn figure_of_transactions_per_second() {
     }
     println!("{} transactions per second, {} commits per second", pairs * 2 / 5, ledger.commits() / 5);
 }
+
+/// A clock that goes on by a second whenever it is read.
+struct Restless(std::sync::atomic::AtomicU64);
+
+impl leasehold::clock::Clock for Restless {
+    fn now(&self) -> BootTime {
+        BootTime::from_millis(self.0.fetch_add(1000, std::sync::atomic::Ordering::SeqCst))
+    }
+
+    fn boot(&self) -> [u8; 16] {
+        [1; 16]
+    }
+
+    fn sleep_until(&self, _: BootTime) -> std::pin::Pin<Box<dyn Future<Output = ()> + Send>> {
+        Box::pin(std::future::ready(()))
+    }
+
+    fn on_step(&self, _: Box<dyn Fn() + Send + Sync>) {}
+}
+
+/// Goal: time that passes while the clock is written down is not counted twice.
+#[tokio::test]
+async fn the_clock_is_kept_from_one_reading() {
+    let db = rusqlite::Connection::open_in_memory().unwrap();
+    db.execute_batch("CREATE TABLE clock (id INTEGER PRIMARY KEY, boot BLOB, boottime INTEGER, moment INTEGER)")
+        .unwrap();
+    let time = super::time::Time::open(&db, Arc::new(Restless(50_000.into()))).unwrap();
+    time.keep(&db).unwrap();
+    let kept: (u64, u64) =
+        db.query_row("SELECT boottime, moment FROM clock", [], |row| Ok((row.get(0)?, row.get(1)?))).unwrap();
+    assert_eq!(kept, (51_000, 1_000));
+}
+
+/// Goal: a request that panics undoes what was batched with it, and the ledger goes on.
+#[tokio::test]
+async fn a_panic_does_not_end_the_ledger() {
+    let subject = InFile::new();
+    subject.fresh().await.close().await.unwrap();
+    let ledger = Sqlite::open(subject.path(), subject.clock.shared()).await.unwrap();
+    let fell: Result<(), Error> = ledger
+        .write("falling", |db, _| {
+            db.execute("INSERT INTO callbacks VALUES ('half done')", [])?;
+            panic!("on purpose")
+        })
+        .await;
+    assert!(matches!(fell, Err(Error::Indeterminate { .. })), "{fell:?}");
+    ledger.create_event(Call::by("staff"), event("ev")).await.unwrap();
+    let db = rusqlite::Connection::open(subject.path()).unwrap();
+    let left: u64 = db.query_row("SELECT count(*) FROM callbacks", [], |row| row.get(0)).unwrap();
+    assert_eq!(left, 0);
+}
+
+/// Goal: a webhook is removed with all that is known of it, or not at all. Method: the table refuses the second half.
+#[tokio::test]
+async fn a_webhook_is_removed_whole() {
+    let subject = InFile::new();
+    let ledger = subject.fresh().await;
+    let url = "https://example.com/".into();
+    let webhook = crate::model::WebhookRow { id: "w".into(), event_id: None, url, secret: "s".into(), active: true };
+    ledger.put_webhook(webhook).await.unwrap();
+    ledger.advance_webhook("w", &"ev".into(), 7).await.unwrap();
+    let db = rusqlite::Connection::open(subject.path()).unwrap();
+    db.execute_batch("CREATE TRIGGER no BEFORE DELETE ON webhooks BEGIN SELECT RAISE(FAIL, 'no'); END").unwrap();
+    ledger.remove_webhook("w").await.unwrap_err();
+    assert_eq!(ledger.webhook_cursor("w", &"ev".into()).await.unwrap(), 7);
+}

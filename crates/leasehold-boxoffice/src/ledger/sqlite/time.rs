@@ -51,8 +51,10 @@ impl Time {
     /// Writes down where it stands, in the transaction of whatever was decided by it.
     pub(super) fn keep(&self, connection: &Connection) -> rusqlite::Result<()> {
         let mut statement = connection.prepare_cached("INSERT OR REPLACE INTO clock VALUES (1, ?1, ?2, ?3)")?;
+        // One reading for both: with a pause between two, the moment would be ahead of its boottime from then on.
         let boottime = boottime(&*self.clock);
-        statement.execute((&self.clock.boot()[..], boottime, self.now().0))?;
+        let moment = self.moment.saturating_add(boottime.saturating_sub(self.boottime));
+        statement.execute((&self.clock.boot()[..], boottime, moment))?;
         Ok(())
     }
 }

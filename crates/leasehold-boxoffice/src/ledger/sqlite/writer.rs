@@ -5,8 +5,10 @@
 //! 1. Nothing is answered before the transaction that holds it is committed, synced: refusals too, since what they rest
 //!    on may be in the same batch.
 //! 2. A request that fails leaves no trace, and does not touch the others of its batch.
-//! 3. A COMMIT that fails is final: its batch learns Indeterminate, later requests Unavailable. It is not tried again.
+//! 3. A request that panics undoes its batch, and the next batch is served.
+//! 4. A COMMIT that fails is final: its batch learns Indeterminate, later requests Unavailable. It is not tried again.
 
+use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::mpsc::{Receiver, Sender, channel};
@@ -88,10 +90,13 @@ fn batch(connection: &Connection, time: &Time, first: Job, jobs: &Receiver<Job>,
     let fate = match connection.execute_batch("BEGIN IMMEDIATE") {
         Ok(()) => {
             let before = connection.total_changes();
-            replies.push(first(Some(connection), time));
-            while replies.len() < BATCH && !connection.is_autocommit() {
+            let mut fell = run(first, connection, time, &mut replies);
+            while fell.is_none() && replies.len() < BATCH && !connection.is_autocommit() {
                 let Ok(job) = jobs.try_recv() else { break };
-                replies.push(job(Some(connection), time));
+                fell = run(job, connection, time, &mut replies);
+            }
+            if let Some(why) = fell {
+                return undo(connection, replies, why);
             }
             let changed = connection.total_changes() != before;
             commits.fetch_add(u64::from(changed), Ordering::Relaxed);
@@ -105,6 +110,30 @@ fn batch(connection: &Connection, time: &Time, first: Job, jobs: &Receiver<Job>,
     for reply in replies {
         reply(&fate);
     }
+    fate
+}
+
+/// Runs a request. A panic in it is an error of ours, and not the end of the ledger: what it left half done is known to
+/// nobody, so the whole batch is undone. Who asked for it hears that the writer ended meanwhile.
+fn run(job: Job, connection: &Connection, time: &Time, replies: &mut Vec<Reply>) -> Option<String> {
+    match catch_unwind(AssertUnwindSafe(|| job(Some(connection), time))) {
+        Ok(reply) => {
+            replies.push(reply);
+            None
+        }
+        Err(panic) => {
+            let text = panic.downcast_ref::<String>().map(String::as_str);
+            let text = text.or_else(|| panic.downcast_ref::<&str>().copied());
+            Some(format!("a request of the same batch panicked: {}", text.unwrap_or("without a word")))
+        }
+    }
+}
+
+/// Rolls the batch back and tells all of it. A transaction that cannot be rolled back ends the ledger.
+fn undo(connection: &Connection, replies: Vec<Reply>, why: String) -> Fate {
+    let rolled_back = connection.is_autocommit() || connection.execute_batch("ROLLBACK").is_ok();
+    let fate = if rolled_back { Fate::Undone(why) } else { Fate::Unknown(why) };
+    replies.into_iter().for_each(|reply| reply(&fate));
     fate
 }
 

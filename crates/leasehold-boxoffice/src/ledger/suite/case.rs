@@ -112,6 +112,7 @@ impl<'a> Case<'a> {
             access: own(hold),
             payment_ref: payment_ref.into(),
             tokens: vec![],
+            amount: None,
             callback: None,
         }
     }

@@ -2,6 +2,7 @@
 
 use super::Subject;
 use super::case::{Case, lost, refused};
+use crate::error::Error;
 use crate::model::*;
 
 pub(super) async fn a_sale_carries_its_token(subject: &dyn Subject) {
@@ -190,5 +191,34 @@ pub(super) async fn money_steps_once(subject: &dyn Subject) {
     let step = MoneyStep { payment_ref: "pi".into(), from, to, offer: None, note: "gone".into() };
     case.ledger.money_step(Call::by("a"), step.clone()).await.unwrap();
     assert_eq!(refused(case.ledger.money_step(Call::by("b"), step).await), Refusal::PaymentMismatch);
+    case.done().await;
+}
+
+pub(super) async fn a_payment_is_for_one_hold(subject: &dyn Subject) {
+    let case = Case::open(subject).await;
+    let first = case.hold("ada", &["A-1"]).await;
+    case.pay(&first, "pi").await.unwrap();
+    let second = case.hold("bob", &["A-2"]).await;
+    assert_eq!(refused(case.pay(&second, "pi").await), Refusal::PaymentMismatch);
+    case.sell(&first, "pi").await;
+    assert_eq!(refused(case.confirm(&second, "pi").await), Refusal::PaymentMismatch);
+    // At once: one of them is first, and the other is told.
+    let (third, both) = (case.hold("cyd", &["A-3"]).await, "pi_2");
+    let (one, two) = tokio::join!(case.confirm(&second, both), case.confirm(&third, both));
+    let sold = |answer: &Result<Confirmed, Error>| matches!(answer, Ok(Confirmed::Order { .. }));
+    assert!(sold(&one) != sold(&two), "{one:?} {two:?}");
+    assert_eq!(refused(if sold(&one) { two } else { one }), Refusal::PaymentMismatch);
+    case.done().await;
+}
+
+pub(super) async fn a_seat_that_left_the_layout_is_not_sold(subject: &dyn Subject) {
+    let case = Case::open(subject).await;
+    let (hold, _) = late(&case, "ada", &["A-9"], "pi").await;
+    let mut layout = super::case::hall();
+    layout.seats.retain(|seat| seat.id != "A-9");
+    let command = ReplaceLayout { event_id: case.event.clone(), layout };
+    case.ledger.replace_layout(Call::by("staff"), command).await.unwrap();
+    let sold = case.ledger.sell_late(Call::by("office"), again(&case, &hold, "pi")).await;
+    assert_eq!(lost(sold), [("A-9".into(), Reason::NoBlock)]);
     case.done().await;
 }

@@ -158,3 +158,19 @@ pub(super) async fn events_are_listed(subject: &dyn Subject) {
     assert_eq!(case.ledger.event(&"none".into()).await.unwrap(), None);
     case.done().await;
 }
+
+pub(super) async fn a_hold_of_places_is_released_by_its_id(subject: &dyn Subject) {
+    let case = Case::open(subject).await;
+    let hold = case.try_hold(case.opening("ada", &[], 3)).await.unwrap();
+    let command = |event: &str| ForceRelease {
+        event_id: event.into(),
+        seat: hold.hold_id.0.clone(),
+        reason: "lost in the queue".into(),
+    };
+    case.ledger.force_release(Call::by("staff"), command("other")).await.unwrap_err();
+    let row = case.ledger.force_release(Call::by("staff"), command("ev")).await.unwrap().value;
+    assert_eq!(row.state, HoldState::Released);
+    let free = case.ledger.snapshot(&case.event).await.unwrap().unwrap().areas[0].free();
+    assert_eq!(free, 5);
+    case.done().await;
+}

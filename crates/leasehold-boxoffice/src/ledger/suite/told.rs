@@ -144,12 +144,19 @@ pub(super) async fn what_is_old_is_forgotten(subject: &dyn Subject) {
     case.release(&hold).await.unwrap();
     let paid = case.hold("bob", &["A-2"]).await;
     case.pay(&paid, "pi").await.unwrap();
+    // Money that was never begun here came for a hold that was given up.
+    let given_up = case.hold("cyd", &["A-3"]).await;
+    case.release(&given_up).await.unwrap();
+    let (access, callback) = (Access::Staff, Some("m".into()));
+    let came = Confirm { access, callback, ..case.confirming(&given_up, "pi_2") };
+    case.ledger.confirm(Call::by("provider"), came).await.unwrap();
     case.pass(40).await;
     case.ledger.lapse_due(10).await.unwrap();
     assert_eq!(case.ledger.forget_older_than(1000 * case.unit).await.unwrap(), 0);
     assert_eq!(case.ledger.forget_older_than(case.unit).await.unwrap(), 2);
     assert_eq!(case.ledger.hold(&hold.hold_id).await.unwrap().0, None);
     assert!(case.ledger.hold(&paid.hold_id).await.unwrap().0.is_some(), "money may still come for it");
+    assert!(case.ledger.hold(&given_up.hold_id).await.unwrap().0.is_some(), "money has come for it");
     case.done().await;
 }
 

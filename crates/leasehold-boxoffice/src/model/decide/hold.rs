@@ -82,6 +82,7 @@ fn new_hold(command: &OpenHold, event: &EventRow, ttl_ms: u64, now: Moment) -> H
         ttl_ms,
         renewals: 0,
         payment_ref: command.payment_ref.clone(),
+        offered: paying,
         ended_at: None,
         ended_why: None,
     }
@@ -239,7 +240,7 @@ fn give_up(given: &HoldRow) -> Vec<Write> {
     if given.count() == 0 {
         return Vec::new();
     }
-    let (writes, _) = end(given, HoldState::Released, None, given.opened_at);
+    let (writes, _) = end(given, HoldState::Released, None, Lapses::Keep, given.opened_at);
     // The row itself is written by who goes on with it.
     writes.into_iter().filter(|write| !matches!(write, Write::UpdateHold(_))).collect()
 }
@@ -308,7 +309,7 @@ pub fn release(command: &Release, facts: &Facts, actor: &str, now: Moment) -> De
     if hold.state == HoldState::Paying {
         return Err(Refusal::Paying);
     }
-    let (mut writes, row) = end(&hold, HoldState::Released, None, now);
+    let (mut writes, row) = end(&hold, HoldState::Released, None, Lapses::Keep, now);
     writes.push(tell(about(&row, Kind::Released, SeatState::Free, actor, now)));
     Ok((writes, row))
 }

@@ -95,7 +95,7 @@ fn tell(entry: Entry) -> Write {
 }
 
 /// Ends a hold without a sale: its seats and places are free, and it keeps the memory of them.
-fn end(hold: &HoldRow, state: HoldState, why: Option<&str>, now: Moment) -> (Vec<Write>, HoldRow) {
+fn end(hold: &HoldRow, state: HoldState, why: Option<&str>, lapses: Lapses, now: Moment) -> (Vec<Write>, HoldRow) {
     let row = HoldRow { state, ended_at: Some(now), ended_why: why.map(Into::into), ..hold.clone() };
     let mut writes = vec![Write::UpdateHold(Box::new(row.clone()))];
     let keeps = state == HoldState::Lapsed && planted::on(Bug::LapseKeepsSeats);
@@ -106,21 +106,29 @@ fn end(hold: &HoldRow, state: HoldState, why: Option<&str>, now: Moment) -> (Vec
     for area in &hold.areas {
         writes.push(area_delta(&hold.event_id, &area.id, -i64::from(area.qty), 0, 0));
     }
-    // Who was paying has not toyed with seats: only a hold that was never paid counts against the buyer.
-    let counts = state == HoldState::Lapsed && hold.state == HoldState::Active;
     writes.push(Write::Buyer {
         event_id: hold.event_id.clone(),
         buyer: hold.buyer.clone(),
         held: -i64::from(hold.count()),
         sold: 0,
-        lapses: if counts { Lapses::More(now) } else { Lapses::Keep },
+        lapses,
     });
     (writes, row)
 }
 
+/// Whether a lapse counts against the buyer. Naming a payment is not paying: only money that came excuses, and for an
+/// offer it did.
+const fn counts(hold: &HoldRow) -> bool {
+    !hold.offered
+}
+
 /// Ends a hold that is over by time.
 fn lapse(hold: &HoldRow, actor: &str, now: Moment) -> (Vec<Write>, HoldRow) {
-    let (mut writes, row) = end(hold, HoldState::Lapsed, None, now);
+    lapse_with(hold, if counts(hold) { Lapses::More(now) } else { Lapses::Keep }, actor, now)
+}
+
+fn lapse_with(hold: &HoldRow, lapses: Lapses, actor: &str, now: Moment) -> (Vec<Write>, HoldRow) {
+    let (mut writes, row) = end(hold, HoldState::Lapsed, None, lapses, now);
     writes.push(tell(about(&row, Kind::Lapsed, SeatState::Free, actor, now)));
     (writes, row)
 }
@@ -182,7 +190,7 @@ impl Room {
             room.writes.extend(lapse(hold, actor, now).0);
             if Some(&hold.buyer) == asked.buyer {
                 room.buyer.held = room.buyer.held.saturating_sub(hold.count());
-                if hold.state == HoldState::Active {
+                if counts(hold) {
                     let recent = now.since(room.buyer.lapsed_at) <= LAPSE_WINDOW_MS;
                     room.buyer.lapses = if recent { room.buyer.lapses.saturating_add(1) } else { 1 };
                     room.buyer.lapsed_at = now;
@@ -242,6 +250,9 @@ fn over(hold: &HoldRow, now: Moment) -> bool {
 fn seat_lost(seat: &SeatFact, asked: &Asked<'_>, facts: &Facts, now: Moment) -> Option<Reason> {
     if seat.sold.is_some() {
         return Some(Reason::Sold);
+    }
+    if seat.missing {
+        return Some(Reason::NoBlock);
     }
     if seat.blocked.is_some() {
         return Some(Reason::Blocked);

@@ -8,20 +8,47 @@ use crate::model::order::{MoneyRow, MoneyState, OrderRow, OrderState, SoldArea, 
 /// What [`begin_pay`] must know.
 #[must_use]
 pub fn need_begin_pay(command: &BeginPay) -> Need {
-    need_hold(&command.hold_id)
+    Need {
+        money: Some(command.payment_ref.clone()),
+        payment: Some(command.payment_ref.clone()),
+        ..need_hold(&command.hold_id)
+    }
+}
+
+/// One payment is for one hold: only what was offered for its money may be bought with it instead.
+fn bound(facts: &Facts, hold: &HoldRow) -> Result<(), Refusal> {
+    let own = facts.payment.as_ref().is_none_or(|of| *of == hold.hold_id);
+    let offered = facts.money.as_ref().is_some_and(|money| money.offer.as_ref() == Some(&hold.hold_id));
+    if own || offered { Ok(()) } else { Err(Refusal::PaymentMismatch) }
+}
+
+/// Binds a payment to its hold, if it is not bound yet.
+fn bind(facts: &Facts, payment_ref: &str, hold: &HoldRow) -> Option<Write> {
+    let (payment_ref, hold_id) = (payment_ref.into(), hold.hold_id.clone());
+    facts.payment.is_none().then_some(Write::Payment { payment_ref, hold_id })
+}
+
+/// Whether the money, if any is written down, waits for just this hold.
+fn open_to(facts: &Facts, hold: &HoldRow) -> bool {
+    let waits = |money: &MoneyRow| money.state == MoneyState::Offered && money.offer.as_ref() == Some(&hold.hold_id);
+    facts.money.as_ref().is_none_or(waits)
 }
 
 /// Money is on its way: the hold is the buyer's until the pay deadline. Again with the same payment changes nothing.
 ///
 /// # Errors
 ///
-/// The hold is over, its tokens are not the newest, or another payment is on its way.
+/// The hold is over, its tokens are not the newest, another payment is on its way, or this one is for another hold.
 pub fn begin_pay(command: &BeginPay, facts: &Facts, actor: &str, now: Moment) -> Decision<HoldRow> {
     let hold = the_hold(facts, &command.hold_id, &command.access)?;
     live(&hold, now)?;
     if hold.state == HoldState::Paying {
         let same = hold.payment_ref.as_deref() == Some(&command.payment_ref);
         return if same { Ok((Vec::new(), hold)) } else { Err(Refusal::PaymentMismatch) };
+    }
+    bound(facts, &hold)?;
+    if !open_to(facts, &hold) {
+        return Err(Refusal::PaymentMismatch);
     }
     same_leases(&hold, &command.tokens)?;
     newest(&hold, facts)?;
@@ -34,7 +61,9 @@ pub fn begin_pay(command: &BeginPay, facts: &Facts, actor: &str, now: Moment) ->
         ..hold
     };
     let told = tell(about(&row, Kind::Paying, SeatState::Paying, actor, now));
-    Ok((vec![Write::UpdateHold(Box::new(row.clone())), told], row))
+    let mut writes = vec![Write::UpdateHold(Box::new(row.clone())), told];
+    writes.extend(bind(facts, &command.payment_ref, &row));
+    Ok((writes, row))
 }
 
 /// What [`decline`] must know.
@@ -83,51 +112,64 @@ pub fn need_confirm(command: &Confirm) -> Need {
     Need {
         order: Some(OrderId::of(&command.hold_id)),
         money: Some(command.payment_ref.clone()),
+        payment: Some(command.payment_ref.clone()),
         callback: command.callback.clone(),
         ..need_hold(&command.hold_id)
     }
 }
 
 /// The sale: from the buyer's own live hold, with the newest token on every seat. Again with the same payment gives the
-/// same order. Money for a hold that was paying and is over is written down, and takes the ladder.
+/// same order. Money for a hold that was paying and is over is written down, and takes the ladder; money that is on the
+/// ladder buys what it was offered, and nothing else.
 ///
 /// # Errors
 ///
-/// The hold is over and was never paid, its tokens are not the newest, or another payment is on its way.
+/// The hold is over and was never paid, its tokens are not the newest, another payment is on its way, or this payment is
+/// for another hold.
 pub fn confirm(command: &Confirm, facts: &Facts, actor: &str, now: Moment) -> Decision<Confirmed> {
     let hold = the_hold(facts, &command.hold_id, &command.access)?;
     if facts.callback_seen {
         return Ok((Vec::new(), Confirmed::Duplicate));
     }
     let heard = command.callback.clone().map(Write::Callback);
-    let money = facts.money.as_ref();
-    if money.is_some_and(|money| money.hold_id != hold.hold_id && money.offer.as_ref() != Some(&hold.hold_id)) {
-        return Err(Refusal::PaymentMismatch);
-    }
+    bound(facts, &hold)?;
     if let Some(order) = &facts.order {
         if order.payment_ref == command.payment_ref {
             return Ok((heard.into_iter().collect(), Confirmed::Order { order: order.clone(), leases: Vec::new() }));
         }
-        return paid_twice(command, &hold, facts, actor, now);
+        return goes_back(command, &hold, facts, TWICE, actor, now);
+    }
+    if let Some(money) = facts.money.clone().filter(|_| !open_to(facts, &hold)) {
+        return Ok((heard.into_iter().collect(), Confirmed::Late { hold, money }));
     }
     let other = hold.state == HoldState::Paying && hold.payment_ref.as_deref() != Some(&command.payment_ref);
     if hold.is_live(now) && other {
-        return paid_twice(command, &hold, facts, actor, now);
+        return goes_back(command, &hold, facts, TWICE, actor, now);
     }
-    if hold.is_live(now) && !paid_for(&hold, &command.tokens) {
-        // The hold was changed since: the money is for seats it has no more, or had not yet.
-        return paid_twice(command, &hold, facts, actor, now).map_err(|_| Refusal::StaleToken);
+    if let Some(why) = unfit(command, &hold).filter(|_| hold.is_live(now)) {
+        return goes_back(command, &hold, facts, why, actor, now).map_err(|_| Refusal::StaleToken);
     }
     if hold.is_live(now) || (planted::on(Bug::SellDead) && hold.is_due(now)) {
         newest(&hold, facts)?;
         let (mut writes, order) = sell(&hold, &command.payment_ref, actor, now);
-        if let Some(money) = money {
+        writes.extend(bind(facts, &command.payment_ref, &hold));
+        if let Some(money) = &facts.money {
             writes.push(step(money, MoneyState::Sold, None, "the seats that were offered were taken", now));
         }
         writes.extend(heard);
         return Ok((writes, Confirmed::Order { order, leases: hold.leases }));
     }
     late(command, &hold, facts, actor, now)
+}
+
+const TWICE: &str = "another payment bought these seats, or is about to";
+
+/// Why money cannot buy what the hold has: it is for other seats, or too little.
+fn unfit(command: &Confirm, hold: &HoldRow) -> Option<&'static str> {
+    if !paid_for(hold, &command.tokens) {
+        return Some("the seats that were paid for are not those of the hold");
+    }
+    command.amount.is_some_and(|amount| amount < hold.total()).then_some("it is less than the hold costs")
 }
 
 /// Whether this is what was paid for, token by token.
@@ -220,37 +262,49 @@ fn late(command: &Confirm, hold: &HoldRow, facts: &Facts, actor: &str, now: Mome
     if !was_paying && heard.is_none() {
         return Err(Refusal::Ended(hold.state_at(now)));
     }
-    let (mut writes, hold) = if hold.is_due(now) { lapse(hold, actor, now) } else { (Vec::new(), hold.clone()) };
-    let (state, note) = match hold.state {
-        HoldState::Released => (MoneyState::RefundDue, "the hold had been released"),
+    // Money came: this lapse does not count against the buyer.
+    let lapsed = || lapse_with(hold, Lapses::Keep, actor, now);
+    let (mut writes, hold) = if hold.is_due(now) { lapsed() } else { (Vec::new(), hold.clone()) };
+    let (state, note) = match (hold.state, unfit(command, &hold)) {
+        (HoldState::Released, _) => (MoneyState::RefundDue, "the hold had been released"),
+        (_, Some(why)) => (MoneyState::RefundDue, why),
         _ => (MoneyState::Received, "the money came after the pay deadline"),
     };
-    let money = received(&hold, &command.payment_ref, state, note, now);
+    let money = received(command, &hold, state, note, now);
+    writes.extend(bind(facts, &command.payment_ref, &hold));
     writes.extend(money_told(&money, actor, now));
     writes.extend(heard);
     Ok((writes, Confirmed::Late { hold, money }))
 }
 
-/// A second payment for what another payment bought, or is about to.
-fn paid_twice(command: &Confirm, hold: &HoldRow, facts: &Facts, actor: &str, now: Moment) -> Decision<Confirmed> {
+/// Money that cannot buy this hold, and never will: it is written down, and is given back.
+fn goes_back(
+    command: &Confirm,
+    hold: &HoldRow,
+    facts: &Facts,
+    why: &str,
+    actor: &str,
+    now: Moment,
+) -> Decision<Confirmed> {
     let Some(heard) = command.callback.clone().map(Write::Callback) else { return Err(Refusal::PaymentMismatch) };
     if let Some(money) = &facts.money {
         return Ok((vec![heard], Confirmed::Late { hold: hold.clone(), money: money.clone() }));
     }
-    let note = "another payment bought these seats or is about to, or the seats paid for are no longer in the hold";
-    let money = received(hold, &command.payment_ref, MoneyState::RefundDue, note, now);
+    let money = received(command, hold, MoneyState::RefundDue, why, now);
     let mut writes = money_told(&money, actor, now);
+    writes.extend(bind(facts, &command.payment_ref, hold));
     writes.push(heard);
     Ok((writes, Confirmed::Late { hold: hold.clone(), money }))
 }
 
-fn received(hold: &HoldRow, payment_ref: &str, state: MoneyState, note: &str, now: Moment) -> MoneyRow {
+fn received(command: &Confirm, hold: &HoldRow, state: MoneyState, note: &str, now: Moment) -> MoneyRow {
     MoneyRow {
-        payment_ref: payment_ref.into(),
+        payment_ref: command.payment_ref.clone(),
         hold_id: hold.hold_id.clone(),
         event_id: hold.event_id.clone(),
         buyer: hold.buyer.clone(),
-        amount: hold.total(),
+        // What came, if we were told: it may be more or less than the hold costs by now.
+        amount: command.amount.unwrap_or_else(|| hold.total()),
         state,
         offer: None,
         received_at: now,

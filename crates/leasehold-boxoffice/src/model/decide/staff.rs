@@ -30,6 +30,7 @@ pub fn create_event(command: &NewEvent, facts: &Facts, actor: &str, now: Moment)
         layout_version: 1,
         created_at: now,
         seats: command.layout.seats.len() as u64,
+        most_per_buyer: command.settings.per_buyer,
     };
     let writes = vec![
         Write::Event(Box::new(row.clone())),
@@ -53,7 +54,9 @@ pub fn need_configure(command: &Configure) -> Need {
 pub fn configure(command: &Configure, facts: &Facts, actor: &str, now: Moment) -> Decision<EventRow> {
     let event = the_event(facts, &command.event_id)?;
     // Whoever took a lease by the old rules is sent back for one that is long enough.
-    let row = EventRow { settings: command.settings.clone(), layout_version: event.layout_version + 1, ..event };
+    let most_per_buyer = event.most_per_buyer.max(event.settings.per_buyer).max(command.settings.per_buyer);
+    let layout_version = event.layout_version + 1;
+    let row = EventRow { settings: command.settings.clone(), layout_version, most_per_buyer, ..event };
     let told = tell(entry(&row.event_id, Kind::EventChanged, actor, now));
     Ok((vec![Write::Event(Box::new(row.clone())), told], row))
 }
@@ -148,6 +151,9 @@ pub fn set_blocks(command: &SetBlocks, facts: &Facts, actor: &str, now: Moment) 
     }
     let mut areas: Vec<(&str, i64)> = Vec::new();
     for (id, qty) in &command.areas {
+        if areas.iter().any(|(named, _)| *named == id.as_str()) {
+            return Err(Refusal::Exists(format!("{id} in this request")));
+        }
         let area = facts.area(id).ok_or_else(|| Refusal::NoSeat(id.clone()))?;
         areas.push((id, i64::from(*qty) - i64::from(area.blocked)));
     }
@@ -194,10 +200,11 @@ pub fn set_blocks(command: &SetBlocks, facts: &Facts, actor: &str, now: Moment) 
 /// What [`force_release`] must know.
 #[must_use]
 pub fn need_force_release(command: &ForceRelease) -> Need {
-    Need { event: Some(command.event_id.clone()), seats: vec![command.seat.clone()], ..Need::default() }
+    let (event, hold) = (Some(command.event_id.clone()), Some(HoldId(command.seat.clone())));
+    Need { event, hold, seats: vec![command.seat.clone()], ..Need::default() }
 }
 
-/// Ends the hold on a seat, paying or not, with all that it has.
+/// Ends the hold on a seat, or the hold of this id, paying or not, with all that it has.
 ///
 /// # Errors
 ///
@@ -205,10 +212,12 @@ pub fn need_force_release(command: &ForceRelease) -> Need {
 pub fn force_release(command: &ForceRelease, facts: &Facts, actor: &str, now: Moment) -> Decision<HoldRow> {
     the_event(facts, &command.event_id)?;
     let held = facts.seat(&command.seat).and_then(|seat| seat.held.as_ref());
-    let Some(hold) = held.and_then(|(under, _)| facts.row(under)).filter(|hold| hold.is_live(now)) else {
+    let named = facts.hold.as_ref().filter(|hold| hold.event_id == command.event_id);
+    let held = held.and_then(|(under, _)| facts.row(under)).or(named);
+    let Some(hold) = held.filter(|hold| hold.is_live(now)) else {
         return Err(Refusal::NotHeld(command.seat.clone()));
     };
-    let (mut writes, row) = end(hold, HoldState::Released, Some(&command.reason), now);
+    let (mut writes, row) = end(hold, HoldState::Released, Some(&command.reason), Lapses::Keep, now);
     let told = about(&row, Kind::ForceReleased, SeatState::Free, actor, now);
     writes.push(tell(Entry { reason: Some(command.reason.clone()), ..told }));
     Ok((writes, row))

@@ -18,9 +18,10 @@ pub(super) struct Shelf {
     sold: Vec<(String, OrderId, u64)>,
     blocked: BTreeMap<String, String>,
     areas: BTreeMap<String, AreaFact>,
-    buyers: BTreeMap<Buyer, BuyerFact>,
+    pub(super) buyers: BTreeMap<Buyer, BuyerFact>,
     pub(super) orders: BTreeMap<OrderId, OrderRow>,
     pub(super) money: BTreeMap<String, MoneyRow>,
+    pub(super) payments: BTreeMap<String, HoldId>,
     callbacks: BTreeSet<String>,
     pub(super) entries: Vec<Entry>,
 }
@@ -63,6 +64,7 @@ impl Shelf {
         }
         facts.order = need.order.as_ref().and_then(|id| self.orders.get(id)).cloned();
         facts.money = need.money.as_ref().and_then(|id| self.money.get(id)).cloned();
+        facts.payment = need.payment.as_ref().and_then(|id| self.payments.get(id)).cloned();
         facts.callback_seen = need.callback.as_ref().is_some_and(|id| self.callbacks.contains(id));
         facts.seats = seats.iter().map(|id| self.seat(id)).collect();
         facts.areas = areas.iter().filter_map(|id| self.areas.get(id)).cloned().collect();
@@ -79,7 +81,14 @@ impl Shelf {
 
     fn seat(&self, id: &str) -> SeatFact {
         let sold = self.sold.iter().find(|(seat, ..)| seat == id).map(|(_, order, token)| (order.clone(), *token));
-        SeatFact { id: id.into(), held: self.held.get(id).cloned(), sold, blocked: self.blocked.get(id).cloned() }
+        let missing = !self.layout.seats.iter().any(|seat| seat.id == id);
+        SeatFact {
+            id: id.into(),
+            held: self.held.get(id).cloned(),
+            sold,
+            blocked: self.blocked.get(id).cloned(),
+            missing,
+        }
     }
 
     fn apply(&mut self, write: &Write) {
@@ -131,6 +140,9 @@ impl Shelf {
             }
             Write::Unblock { seats, .. } => self.blocked.retain(|seat, _| !seats.contains(seat)),
             Write::Money(row) => drop(self.money.insert(row.payment_ref.clone(), *row)),
+            Write::Payment { payment_ref, hold_id } => {
+                assert!(self.payments.insert(payment_ref, hold_id).is_none(), "a payment is bound once");
+            }
             Write::Callback(id) => drop(self.callbacks.insert(id)),
             Write::Tell(entry) => self.tell(&entry),
         }

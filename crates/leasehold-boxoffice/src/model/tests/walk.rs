@@ -25,7 +25,7 @@ impl Dice {
     }
 }
 
-fn hall() -> Layout {
+pub(super) fn hall() -> Layout {
     let seat =
         |number: u32| Seat { id: format!("A-{number}"), section: "A".into(), row: "A".into(), number, price: 100 };
     Layout { seats: (1..=6).map(seat).collect(), areas: vec![Area { id: "floor".into(), capacity: 4, price: 10 }] }
@@ -117,7 +117,7 @@ impl Walk {
                 self.ask(&command, decide::need_decline, decide::decline);
             }
             58..70 => {
-                let command = Confirm { hold_id, access, payment_ref, tokens: vec![], callback };
+                let command = Confirm { hold_id, access, payment_ref, tokens: vec![], amount: None, callback };
                 self.ask(&command, decide::need_confirm, decide::confirm);
             }
             70..76 => drop(self.ask(&Release { hold_id, access }, decide::need_release, decide::release)),

@@ -163,3 +163,41 @@ async fn a_hang_up_does_not_cancel() {
     }
     house.check().await;
 }
+
+/// Goal: a row that was written slowly does not outlive its lease: the lease is pushed once more.
+#[tokio::test]
+async fn a_slow_row_does_not_outlive_its_lease() {
+    let house = House::open().await;
+    let (office, flaky) = doomed(&house);
+    let ada = house.hold("ada", &["A-1"]).await.unwrap();
+    let slow = house.clock.clone();
+    flaky.meanwhile(move || slow.advance(seconds(60)));
+    for transaction in ["renew", "begin_pay"] {
+        flaky.spoil(transaction, Fault::Slow);
+        let (id, access) = (&ada.hold.hold_id, key(&ada));
+        let view = match transaction {
+            "renew" => office.renew(Call::by("ada"), id, access).await.unwrap(),
+            _ => office.pay(Call::by("ada"), id, access, "pi").await.unwrap(),
+        };
+        let query = leasehold::engine::Query { prefix: lease::PREFIX.into(), after: None, limit: 10 };
+        let left = house.engine.list(query).await.unwrap()[0].holders[0].remaining;
+        let now = house.ledger.now().await.unwrap();
+        let row = Duration::from_millis(view.hold.expires_at.since(now));
+        assert!(left >= row, "{transaction}: the lease has {left:?}, the row {row:?}");
+    }
+    house.check().await;
+}
+
+/// Goal: a lease that a row may stand under is not let go.
+#[tokio::test]
+async fn a_lease_under_a_row_that_may_be_there_stays() {
+    let house = House::open().await;
+    let (office, flaky) = doomed(&house);
+    let ada = house.hold("ada", &["A-1"]).await.unwrap();
+    // The lease is gone, so a renewal takes another; whether the row is under it nobody knows.
+    house.office.let_go_all(&ada.hold.leases).await;
+    flaky.spoil("relet", Fault::Indeterminate);
+    let failed = office.renew(Call::by("ada"), &ada.hold.hold_id, key(&ada)).await.unwrap_err();
+    assert_eq!((failed.code(), house.leases().await), ("unknown_outcome", 1));
+    house.check().await;
+}

@@ -10,6 +10,7 @@ fn paid(hold: &HoldView, id: &str, payment_ref: &str, succeeded: bool) -> Paymen
         hold_id: hold.hold.hold_id.clone(),
         succeeded,
         tokens,
+        amount: Some(hold.hold.total()),
     }
 }
 
@@ -106,5 +107,53 @@ async fn messages_come_in_any_order() {
     assert_eq!(declined, PaymentOutcome::Declined(HoldState::Sold));
     let twice = house.office.payment(paid(&ada, "m-3", "pi_2", true)).await.unwrap();
     assert!(matches!(twice, PaymentOutcome::Late(Resolution { state: MoneyState::RefundDue, .. })));
+    house.check().await;
+}
+
+/// Goal: a second payment for a live hold leaves the leases under it.
+#[tokio::test]
+async fn a_second_payment_leaves_the_hold_its_lease() {
+    let house = House::open().await;
+    let ada = house.hold("ada", &["A-1"]).await.unwrap();
+    house.office.pay(Call::by("ada"), &ada.hold.hold_id, key(&ada), "pi_1").await.unwrap();
+    let twice = house.office.payment(paid(&ada, "m-1", "pi_2", true)).await.unwrap();
+    assert!(matches!(twice, PaymentOutcome::Late(Resolution { state: MoneyState::RefundDue, .. })));
+    assert_eq!(house.leases().await, 1);
+    house.check().await;
+}
+
+/// Goal: two late payments for one hold: one buys it, the other goes back, and nobody behind them waits.
+#[tokio::test]
+async fn the_ladder_goes_on_for_everybody() {
+    let house = House::open().await;
+    let ada = overdue(&house, &["A-1"]).await;
+    let (hold_id, access) = (ada.hold.hold_id.clone(), Access::Staff);
+    for payment_ref in ["pi_1", "pi_2"] {
+        let (hold_id, payment_ref) = (hold_id.clone(), payment_ref.to_owned());
+        let callback = Some(format!("m {payment_ref}"));
+        let command = Confirm { hold_id, access: access.clone(), payment_ref, tokens: vec![], amount: None, callback };
+        house.ledger.confirm(Call::by("provider"), command).await.unwrap();
+    }
+    house.clock.advance(seconds(11));
+    house.office.sweep(2).await.unwrap();
+    let money = house.office.late_money(&house.event).await.unwrap();
+    let states: Vec<MoneyState> = money.iter().map(|money| money.state).collect();
+    assert_eq!(states, [MoneyState::Sold, MoneyState::RefundDue]);
+    house.check().await;
+}
+
+/// Goal: money for places of an area that is gone goes back.
+#[tokio::test]
+async fn money_for_an_area_that_is_gone_goes_back() {
+    let house = House::open().await;
+    let want = Want::These { seats: vec![], areas: vec![("floor".into(), 2)] };
+    let ada = house.office.hold(Call::by("ada"), &house.event, "ada".into(), want).await.unwrap();
+    house.office.pay(Call::by("ada"), &ada.hold.hold_id, key(&ada), "pi_1").await.unwrap();
+    house.clock.advance(seconds(606));
+    house.office.sweep(2).await.unwrap();
+    let layout = Layout { areas: vec![], ..hall() };
+    house.office.replace_layout(Call::by("staff"), &house.event, layout).await.unwrap();
+    let late = refused(house.office.confirm(Call::by("ada"), &ada.hold.hold_id, key(&ada), "pi_1").await);
+    assert!(matches!(late, Refusal::Late(Resolution { state: MoneyState::RefundDue, .. })), "{late:?}");
     house.check().await;
 }

@@ -94,7 +94,8 @@ async fn act(office: Office, event: EventId, act: Act) -> Option<Mine> {
         Act::Confirm(mine) => office.confirm(call(), &mine.hold, mine.access, &mine.payment_ref).await.map(|_| None),
         Act::Message(mine, id, succeeded) => {
             let (hold_id, payment_ref) = (mine.hold, mine.payment_ref);
-            let message = PaymentMessage { id: format!("m{id}"), payment_ref, hold_id, succeeded, tokens: vec![] };
+            let message =
+                PaymentMessage { id: format!("m{id}"), payment_ref, hold_id, succeeded, tokens: vec![], amount: None };
             office.payment(message).await.map(|_| None)
         }
         Act::Release(mine) => office.release(call(), &mine.hold, mine.access).await.map(|_| None),
@@ -209,7 +210,10 @@ async fn a_flash_crowd_sells_every_seat_once() {
                 let want = Want::These { seats: vec![dice.seat()], areas: vec![] };
                 match office.hold(Call::by(&name), &event, name.as_str().into(), want).await {
                     Ok(held) => {
-                        office.confirm(Call::by(&name), &held.hold.hold_id, key(&held), "pi").await.unwrap();
+                        office
+                            .confirm(Call::by(&name), &held.hold.hold_id, key(&held), &format!("pi {name}"))
+                            .await
+                            .unwrap();
                         return 1;
                     }
                     Err(error) => assert!(error.refusal().is_some(), "{error:?}"),

@@ -134,8 +134,51 @@ async fn memory_refuses_early_and_never_grants() {
     let free = other.hold(Call::by("bob"), &house.event, "bob".into(), want("A-1")).await;
     assert_eq!(free.unwrap_err().code(), "unavailable");
     // A picture that nobody keeps up is not believed.
-    other.known(&house.event).await.unwrap().note(["A-3"].into_iter(), SeatState::Sold);
+    other.known(&house.event).await.unwrap().note(["A-3"].into_iter(), SeatState::Sold, other.clock().now());
     house.clock.advance(seconds(3));
     let old = other.hold(Call::by("bob"), &house.event, "bob".into(), want("A-3")).await;
     assert_eq!(old.unwrap_err().code(), "unavailable");
+}
+
+/// Goal: the stored answer of a confirm says nothing of seats that were voided since.
+#[tokio::test]
+async fn a_replayed_sale_does_not_block_what_is_free_again() {
+    let house = House::open().await;
+    let ada = house.hold("ada", &["A-1"]).await.unwrap();
+    let call = || Call { actor: "ada".into(), idem: Some(Idem::derive("ada", "k", b"confirm")) };
+    let order = house.office.confirm(call(), &ada.hold.hold_id, key(&ada), "pi").await.unwrap();
+    house.office.void(Call::by("staff"), &order.order_id, None, "ill").await.unwrap();
+    house.office.sequence().await.unwrap();
+    house.office.confirm(call(), &ada.hold.hold_id, key(&ada), "pi").await.unwrap();
+    assert_eq!(house.office.metrics().sales_total, 1);
+    house.office.follow().await.unwrap();
+    house.hold("bob", &["A-1"]).await.unwrap();
+    house.check().await;
+}
+
+/// Goal: an area that is named twice is refused, and a hold does not grow past what one claim can have.
+#[tokio::test]
+async fn what_is_too_much_is_named() {
+    let house = House::with(|settings| settings.per_buyer = 1000).await;
+    let areas = vec![("floor".into(), 2), ("floor".into(), 2)];
+    let (event_id, reason) = (house.event.clone(), "house".into());
+    let blocks = SetBlocks { event_id, block: vec![], unblock: vec![], areas, reason };
+    let twice = house.office.set_blocks(Call::by("staff"), blocks).await.unwrap_err();
+    assert_eq!(twice.code(), "invalid");
+
+    let seat = |number: u32| Seat { id: format!("C-{number}"), section: "C".into(), row: "C".into(), number, price: 1 };
+    let layout = Layout { seats: (1..=70).map(seat).collect(), areas: vec![] };
+    house.office.replace_layout(Call::by("staff"), &house.event, layout).await.unwrap();
+    let all: Vec<String> = (1..=66).map(|number| format!("C-{number}")).collect();
+    let most: Vec<&str> = all[..64].iter().map(String::as_str).collect();
+    let ada = house.hold("ada", &most).await.unwrap();
+    let more = |remove: &[&str]| Change {
+        add: all[64..].to_vec(),
+        remove: remove.iter().map(|id| (*id).into()).collect(),
+        ..Change::default()
+    };
+    let change = |change| house.office.change(Call::by("ada"), &ada.hold.hold_id, key(&ada), change);
+    assert_eq!(change(more(&["C-1"])).await.unwrap_err().code(), "invalid");
+    change(more(&["C-1", "C-2"])).await.unwrap();
+    house.check().await;
 }

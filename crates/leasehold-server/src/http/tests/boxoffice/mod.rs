@@ -122,7 +122,7 @@ impl Server {
     /// Buys at once, without a payment under way.
     async fn buy(&self, event: &str, seats: &[&str], buyer: &str) -> Value {
         let hold = self.hold_again(event, seats, buyer).await;
-        let order = self.of_hold(&hold, "confirm", &json!({"payment_ref": format!("pi-{buyer}")})).await;
+        let order = self.of_hold(&hold, "confirm", &json!({"payment_ref": format!("pi-{}", hold.id)})).await;
         order.with(201).json()
     }
 
