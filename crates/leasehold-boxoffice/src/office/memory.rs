@@ -3,7 +3,7 @@
 //! The picture of an event is made from one snapshot and kept up by entries in order. It is believed only while the
 //! follower keeps looking: an office whose follower stands still asks the ledger.
 
-use std::collections::HashMap;
+use std::collections::{HashMap, HashSet};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
@@ -14,7 +14,7 @@ use super::Office;
 use crate::error::Error;
 use crate::layout::Layout;
 use crate::model::*;
-use crate::pick::{Free, Hall};
+use crate::pick::{Free, Hall, Place};
 
 /// How old a picture may be that refuses.
 const FRESH: Duration = Duration::from_secs(2);
@@ -26,6 +26,8 @@ pub(super) struct Known {
     pub(super) hall: Hall,
     prices: HashMap<String, u64>,
     picture: Mutex<Picture>,
+    /// Picked by requests of this office that are under way: the next picks others. It decides nothing.
+    intents: Mutex<HashSet<Place>>,
 }
 
 struct Picture {
@@ -96,9 +98,40 @@ impl Known {
         free
     }
 
+    /// Picks from what seems to be free and nobody here is about to take. What was picked is kept from others until the
+    /// intent is dropped.
+    pub(super) fn intend(
+        self: &Arc<Self>,
+        free: &Free,
+        pick: impl Fn(&Hall, &Free) -> Option<Vec<Place>>,
+    ) -> Option<Intent> {
+        let mut intents = lock(&self.intents);
+        let mut left = free.clone();
+        intents.iter().for_each(|place| left.set(*place, false));
+        // If only what others are about to take is left: not all of them will get it.
+        let places = pick(&self.hall, &left).or_else(|| pick(&self.hall, free))?;
+        intents.extend(&places);
+        Some(Intent { known: self.clone(), places })
+    }
+
     fn is_fresh(&self, now: Time) -> bool {
         let at = lock(&self.picture).at;
         at > Time::ZERO && now.since(at) <= FRESH
+    }
+}
+
+/// Seats that a request under way is about to take.
+pub(super) struct Intent {
+    known: Arc<Known>,
+    pub(super) places: Vec<Place>,
+}
+
+impl Drop for Intent {
+    fn drop(&mut self) {
+        let mut intents = lock(&self.known.intents);
+        for place in &self.places {
+            intents.remove(place);
+        }
     }
 }
 
@@ -171,7 +204,8 @@ impl Office {
         let picture =
             Mutex::new(Picture { seq: 0, seats: HashMap::new(), free, at: Time::ZERO, notes: HashMap::new() });
         let event = EventRow { layout_version: version, ..snapshot.event.clone() };
-        let known = Arc::new(Known { event, layout: Arc::new(layout), hall, prices, picture });
+        let known =
+            Arc::new(Known { event, layout: Arc::new(layout), hall, prices, picture, intents: Mutex::default() });
         self.paint(&known, &snapshot);
         lock(&self.0.memory.events).insert(id.clone(), known.clone());
         Ok(known)

@@ -280,6 +280,7 @@ impl Office {
         let open = self.0.ledger.money_in(None, &[MoneyState::Received, MoneyState::Offered]).await?;
         let now = self.0.ledger.now().await?;
         let mut climbed = Ok(());
+        // One that cannot go on now does not keep the others waiting.
         for money in open {
             // Whoever received it is probably still at it.
             let fresh = money.state == MoneyState::Received && now.since(money.received_at) < 10_000;

@@ -39,6 +39,7 @@ pub const TITLES: [(&str, &str); 27] = [
     ("exists", "It is there already"),
     ("conflict", "Not all of it can be had"),
     ("stale_token", "The token is not the newest"),
+    ("not_paid", "No payment has come"),
     ("released", "The hold was released"),
     ("sold", "The hold became an order"),
     ("expired", "The hold has expired"),
