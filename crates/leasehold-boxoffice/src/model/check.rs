@@ -93,7 +93,7 @@ fn no_seat_sold_twice(dump: &Dump) -> Check {
 }
 
 /// Seats under live holds. What is due counts as free.
-fn live<'a>(dump: &'a Dump) -> impl Iterator<Item = (&'a str, &'a HoldRow)> {
+fn live(dump: &Dump) -> impl Iterator<Item = (&str, &HoldRow)> {
     let rows: BTreeMap<&HoldId, &HoldRow> = dump.holds.iter().map(|hold| (&hold.hold_id, hold)).collect();
     let seats = dump.held.iter().filter_map(move |(seat, hold, _)| Some((seat.as_str(), *rows.get(hold)?)));
     seats.filter(|(_, hold)| hold.is_live(dump.now))

@@ -237,6 +237,7 @@ pub struct Confirm {
 
 /// What a confirm came to.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[allow(clippy::large_enum_variant, reason = "one at a time, and gone at once")]
 pub enum Confirmed {
     /// An order, new or as it was made before.
     Order {

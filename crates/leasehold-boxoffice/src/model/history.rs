@@ -33,6 +33,8 @@ struct Open {
     buyer: Option<Buyer>,
     opened: Moment,
     until: Moment,
+    /// Where `until` returns to when the payment is declined; the same as `until` while none is on its way.
+    active: Moment,
 }
 
 /// Plays entries and finds what is wrong with them.
@@ -116,7 +118,9 @@ impl Player {
             return self.fault(entry, "a hold without a name or an end");
         };
         let state = if entry.kind == Kind::Offered { SeatState::Paying } else { SeatState::Held };
-        self.holds.insert(hold, Open { buyer: entry.buyer.clone(), opened: entry.at, until });
+        // An offer has been paid for: whenever that money turns out to be none, it may end.
+        let active = if entry.kind == Kind::Offered { entry.at } else { until };
+        self.holds.insert(hold, Open { buyer: entry.buyer.clone(), opened: entry.at, until, active });
         self.take(entry, state);
         self.within_cap(entry, until);
     }
@@ -175,6 +179,7 @@ impl Player {
         let Some(until) = entry.until else { return self.fault(entry, "a hold that goes on without an end") };
         if let Some(open) = entry.hold_id.as_ref().and_then(|hold| self.holds.get_mut(hold)) {
             open.until = until;
+            open.active = if entry.kind == Kind::Paying { open.active } else { until };
         }
         for change in &entry.seats {
             if let Some(place) = self.own(entry, &change.id, change.token) {
@@ -241,19 +246,13 @@ impl Player {
         let open = entry.hold_id.as_ref().and_then(|hold| self.holds.remove(hold));
         match open {
             None => self.fault(entry, "no such hold is open"),
-            Some(open) if entry.kind == Kind::Lapsed && entry.at < open.until => self.early(entry, &open),
+            // A decline ends a hold before its pay deadline when its own time is over; nothing else does.
+            Some(open) if entry.kind == Kind::Lapsed && entry.at < open.until.min(open.active) => {
+                self.fault(entry, "a hold lapsed early");
+            }
             Some(_) => {}
         }
         self.give_held(entry);
-    }
-
-    /// A decline may end a hold before its pay deadline: its own time was over. Anything else is early.
-    fn early(&mut self, entry: &Entry, open: &Open) {
-        let paying = entry.seats.first().and_then(|change| self.seats.get(&change.id));
-        let declined = paying.is_some_and(|place| place.state == SeatState::Paying);
-        if !declined || entry.at < open.opened.plus(self.settings.ttl_ms.min(super::decide::LEAST_TTL_MS)) {
-            self.fault(entry, "a hold lapsed early");
-        }
     }
 
     fn moved(&mut self, entry: &Entry) {

@@ -119,21 +119,29 @@ impl Office {
     /// As for a hold; and a hold must keep something.
     pub async fn change(&self, call: Call, hold: &HoldId, access: Access, change: Change) -> Result<HoldView, Error> {
         let (office, hold) = (self.clone(), hold.clone());
-        self.detached(async move { office.change_now(call, &hold, access, change).await }).await
+        let work = async move {
+            let first = office.change_now(call.clone(), &hold, access.clone(), change.clone()).await;
+            // The layout that was remembered is an old one. It was forgotten on the way: look again.
+            match first {
+                Err(Error::Refused(Refusal::LayoutChanged)) => office.change_now(call, &hold, access, change).await,
+                other => other,
+            }
+        };
+        self.detached(work).await
     }
 
     async fn change_now(&self, call: Call, hold: &HoldId, access: Access, change: Change) -> Result<HoldView, Error> {
         let (row, now) = self.opened(hold, &access).await?;
-        if let Some(idem) = &call.idem {
-            if let Some(answer) = self.0.ledger.recall(idem).await? {
-                let row = serde_json::from_value(answer).map_err(|_| Error::Refused(Refusal::Mismatch))?;
-                return Ok(HoldView { replayed: true, ..view(row, now) });
-            }
+        if let Some(idem) = &call.idem
+            && let Some(answer) = self.0.ledger.recall(idem).await?
+        {
+            let row = serde_json::from_value(answer).map_err(|_| Error::Refused(Refusal::Mismatch))?;
+            return Ok(HoldView { replayed: true, ..view(row, now) });
         }
         if !row.is_live(now) {
             return Err(Refusal::Ended(row.state_at(now)).into());
         }
-        let known = self.learn(&row.event_id).await?;
+        let known = self.known(&row.event_id).await?;
         let adds = !change.add.is_empty() || !change.add_areas.is_empty();
         if !adds && change.remove.is_empty() && change.remove_areas.is_empty() {
             return Err(Error::Invalid("name at least one seat or area to add or to remove".into()));
@@ -168,6 +176,9 @@ impl Office {
             (Err(error), Some(lease)) => {
                 if !matches!(error, Error::Indeterminate { .. }) {
                     self.let_go(lease).await;
+                }
+                if matches!(error, Error::Refused(Refusal::LayoutChanged)) {
+                    self.0.memory.forget(&row.event_id);
                 }
                 return Err(error);
             }

@@ -3,7 +3,7 @@
 //! The picture of an event is made from one snapshot and kept up by entries in order. It is believed only while the
 //! follower keeps looking: an office whose follower stands still asks the ledger.
 
-use std::collections::HashMap;
+use std::collections::{HashMap, HashSet};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
@@ -14,7 +14,7 @@ use super::Office;
 use crate::error::Error;
 use crate::layout::Layout;
 use crate::model::*;
-use crate::pick::{Free, Hall};
+use crate::pick::{Free, Hall, Place};
 
 /// How old a picture may be that refuses.
 const FRESH: Duration = Duration::from_secs(2);
@@ -26,11 +26,15 @@ pub(super) struct Known {
     pub(super) hall: Hall,
     prices: HashMap<String, u64>,
     picture: Mutex<Picture>,
+    /// Picked by requests of this office that are under way: the next picks others. It decides nothing.
+    intents: Mutex<HashSet<Place>>,
 }
 
 struct Picture {
     seq: u64,
     seats: HashMap<String, SeatState>,
+    /// The same, one bit a seat, to pick from.
+    free: Free,
     /// When it was last known to be current.
     at: Time,
 }
@@ -72,26 +76,60 @@ impl Known {
     /// Notes what this office did itself, ahead of the entries.
     pub(super) fn note<'a>(&self, seats: impl Iterator<Item = &'a str>, state: SeatState) {
         let mut picture = lock(&self.picture);
-        for seat in seats {
-            picture.seats.insert(seat.into(), state);
-        }
+        seats.for_each(|seat| picture.set(&self.hall, seat, state));
     }
 
     /// What seems to be free.
     pub(super) fn free(&self) -> Free {
-        let mut free = Free::new(&self.hall, true);
-        let picture = lock(&self.picture);
-        for (seat, state) in &picture.seats {
-            if let Some(place) = self.hall.place(seat).filter(|_| *state != SeatState::Free) {
-                free.set(place, false);
-            }
-        }
-        free
+        lock(&self.picture).free.clone()
+    }
+
+    /// Picks from what seems to be free and nobody here is about to take. What was picked is kept from others until the
+    /// intent is dropped.
+    pub(super) fn intend(
+        self: &Arc<Self>,
+        free: &Free,
+        pick: impl Fn(&Hall, &Free) -> Option<Vec<Place>>,
+    ) -> Option<Intent> {
+        let mut intents = lock(&self.intents);
+        let mut left = free.clone();
+        intents.iter().for_each(|place| left.set(*place, false));
+        // If only what others are about to take is left: not all of them will get it.
+        let places = pick(&self.hall, &left).or_else(|| pick(&self.hall, free))?;
+        intents.extend(&places);
+        Some(Intent { known: self.clone(), places })
     }
 
     fn is_fresh(&self, now: Time) -> bool {
         let at = lock(&self.picture).at;
         at > Time::ZERO && now.since(at) <= FRESH
+    }
+}
+
+/// Seats that a request under way is about to take.
+pub(super) struct Intent {
+    known: Arc<Known>,
+    pub(super) places: Vec<Place>,
+}
+
+impl Drop for Intent {
+    fn drop(&mut self) {
+        let mut intents = lock(&self.known.intents);
+        for place in &self.places {
+            intents.remove(place);
+        }
+    }
+}
+
+impl Picture {
+    fn set(&mut self, hall: &Hall, seat: &str, state: SeatState) {
+        if let Some(place) = hall.place(seat) {
+            self.free.set(place, state == SeatState::Free);
+        }
+        match state {
+            SeatState::Free => self.seats.remove(seat),
+            state => self.seats.insert(seat.into(), state),
+        };
     }
 }
 
@@ -143,9 +181,11 @@ impl Office {
         let snapshot = self.0.ledger.snapshot(id).await?.ok_or_else(none)?;
         let hall = Hall::new(&layout);
         let prices = layout.seats.iter().map(|seat| (seat.id.clone(), seat.price)).collect();
-        let picture = Mutex::new(Picture { seq: 0, seats: HashMap::new(), at: Time::ZERO });
+        let free = Free::new(&hall, true);
+        let picture = Mutex::new(Picture { seq: 0, seats: HashMap::new(), free, at: Time::ZERO });
         let event = EventRow { layout_version: version, ..snapshot.event.clone() };
-        let known = Arc::new(Known { event, layout: Arc::new(layout), hall, prices, picture });
+        let known =
+            Arc::new(Known { event, layout: Arc::new(layout), hall, prices, picture, intents: Mutex::default() });
         self.paint(&known, &snapshot);
         lock(&self.0.memory.events).insert(id.clone(), known.clone());
         Ok(known)
@@ -153,7 +193,8 @@ impl Office {
 
     fn paint(&self, known: &Known, snapshot: &Snapshot) {
         let mut picture = lock(&known.picture);
-        picture.seats = snapshot.seats.iter().map(|seat| (seat.id.clone(), seat.state)).collect();
+        (picture.seats, picture.free) = (HashMap::new(), Free::new(&known.hall, true));
+        snapshot.seats.iter().for_each(|seat| picture.set(&known.hall, &seat.id, seat.state));
         picture.seq = snapshot.seq;
     }
 
@@ -198,15 +239,10 @@ impl Office {
             }
             let mut picture = lock(&known.picture);
             for entry in entries {
-                if matches!(entry.kind, Kind::EventChanged | Kind::LayoutChanged | Kind::Frozen | Kind::Unfrozen) {
+                if matches!(entry.kind, Kind::EventChanged | Kind::LayoutChanged) {
                     self.0.memory.forget(id);
                 }
-                for change in entry.seats {
-                    match change.state {
-                        SeatState::Free => picture.seats.remove(&change.id),
-                        state => picture.seats.insert(change.id, state),
-                    };
-                }
+                entry.seats.iter().for_each(|change| picture.set(&known.hall, &change.id, change.state));
                 picture.seq = entry.seq;
             }
         }

@@ -87,9 +87,10 @@ impl Office {
 
     /// `None`: this message was acted upon before.
     async fn confirm_now(&self, call: Call, command: Confirm) -> Result<Option<Standing>, Error> {
-        match self.0.ledger.confirm(call, command).await?.value {
+        let done = self.0.ledger.confirm(call, command).await?;
+        match done.value {
             Confirmed::Order { order, leases } => {
-                if !leases.is_empty() {
+                if !leases.is_empty() && !done.replayed {
                     self.0.counts.sales.fetch_add(1, Relaxed);
                     self.note_sold(&order);
                     self.let_go_all(&leases).await;
@@ -260,13 +261,15 @@ impl Office {
     pub(super) async fn climb_all(&self) -> Result<(), Error> {
         let open = self.0.ledger.money_in(None, &[MoneyState::Received, MoneyState::Offered]).await?;
         let now = self.0.ledger.now().await?;
+        let mut outcome = Ok(());
         for money in open {
             // Whoever received it is probably still at it.
             let fresh = money.state == MoneyState::Received && now.since(money.received_at) < 10_000;
             if !fresh {
-                self.climb(&money.payment_ref).await?;
+                // One that cannot go on now does not keep the others waiting.
+                outcome = self.climb(&money.payment_ref).await.map(drop).and(outcome);
             }
         }
-        Ok(())
+        outcome
     }
 }

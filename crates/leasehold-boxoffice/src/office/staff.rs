@@ -98,7 +98,6 @@ impl Office {
     pub async fn freeze(&self, call: Call, event: &EventId, frozen: bool, reason: &str) -> Result<EventRow, Error> {
         let reason = reasoned(reason)?;
         let done = self.0.ledger.freeze(call, Freeze { event_id: event.clone(), frozen, reason }).await?;
-        self.0.memory.forget(event);
         Ok(done.value)
     }
 
@@ -170,10 +169,13 @@ impl Office {
         seats: Option<Vec<String>>,
         reason: &str,
     ) -> Result<Amended, Error> {
+        let before = self.order(order).await?;
         let command = Void { order_id: order.clone(), seats, reason: reasoned(reason)? };
         let amended = self.0.ledger.void(call, command).await?.value;
         // Until the entry comes by, memory would refuse what is free again.
-        self.0.memory.forget(&amended.order.event_id);
+        let stays = |seat: &&SoldSeat| amended.order.seats.iter().any(|now| now.id == seat.id);
+        let gone: Vec<String> = before.seats.iter().filter(|seat| !stays(seat)).map(|seat| seat.id.clone()).collect();
+        self.note(&before.event_id, &gone, SeatState::Free);
         Ok(amended)
     }
 
@@ -201,10 +203,10 @@ impl Office {
         moves: Vec<(String, String)>,
         reason: String,
     ) -> Result<Amended, Error> {
-        if let Some(idem) = &call.idem {
-            if let Some(answer) = self.0.ledger.recall(idem).await? {
-                return serde_json::from_value(answer).map_err(|_| Refusal::Mismatch.into());
-            }
+        if let Some(idem) = &call.idem
+            && let Some(answer) = self.0.ledger.recall(idem).await?
+        {
+            return serde_json::from_value(answer).map_err(|_| Refusal::Mismatch.into());
         }
         let order = self.order(&order_id).await?;
         let known = self.learn(&order.event_id).await?;
@@ -224,13 +226,16 @@ impl Office {
             }
         };
         let priced: HashMap<&str, &Priced> = basket.seats.iter().map(|seat| (seat.id.as_str(), seat)).collect();
+        let left: Vec<String> = moves.iter().map(|(from, _)| from.clone()).collect();
         let moves = moves.iter().map(|(from, to)| (from.clone(), priced[to.as_str()].clone())).collect();
         let layout_version = known.event.layout_version;
         let command = MoveOrder { order_id, moves, layout_version, token: lease.token, reason };
         let moved = self.0.ledger.move_order(call, command).await;
         self.let_go(&lease).await;
-        self.0.memory.forget(&order.event_id);
-        Ok(moved?.value)
+        let moved = moved?.value;
+        self.note(&order.event_id, &left, SeatState::Free);
+        self.note(&order.event_id, &targets, SeatState::Sold);
+        Ok(moved)
     }
 
     /// Blocks and unblocks seats, and sets how many places of areas are kept back.
@@ -247,8 +252,16 @@ impl Office {
         }
         let event = command.event_id.clone();
         let blocks = self.0.ledger.set_blocks(call, command).await?.value;
-        self.0.memory.forget(&event);
+        self.note(&event, &blocks.blocked, SeatState::Blocked);
+        self.note(&event, &blocks.unblocked, SeatState::Free);
         Ok(blocks)
+    }
+
+    /// Notes what was done here, ahead of its entry.
+    fn note(&self, event: &EventId, seats: &[String], state: SeatState) {
+        if let Some(known) = self.0.memory.get(event) {
+            known.note(seats.iter().map(String::as_str), state);
+        }
     }
 
     /// Ends the hold on a seat, paying or not, with all that it has.

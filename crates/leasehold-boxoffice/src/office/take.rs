@@ -17,7 +17,7 @@ use crate::pick;
 /// The most seats and areas in one hold: the most resources of one claim.
 pub const MOST: usize = 64;
 /// How often a pick is tried again when somebody was quicker.
-const PICKS: usize = 8;
+const PICKS: usize = 16;
 /// A retry that finds its own first try under way waits this long for it.
 const JOIN: Duration = Duration::from_millis(100);
 
@@ -177,8 +177,9 @@ impl Office {
         for _ in 0..PICKS {
             let mut free = self.look(known).await?;
             lost.iter().for_each(|place| free.set(*place, false));
-            let Some(places) = pick::best(&known.hall, &free, ask) else { return Err(no_block().into()) };
-            let basket = basket(known, &names(known, &places), &[])?;
+            let picked = known.intend(&free, |hall, free| pick::best(hall, free, ask));
+            let Some(intent) = picked else { return Err(no_block().into()) };
+            let basket = basket(known, &names(known, &intent.places), &[])?;
             match self.take(call, known, buyer, &basket).await {
                 Err(Error::Refused(Refusal::Conflict { conflicts, alternative })) => {
                     let before = lost.len();
@@ -261,7 +262,10 @@ impl Office {
         let opened = self.0.ledger.open_hold(call.clone(), command).await;
         match &opened {
             Ok(done) if done.replayed => self.let_go(&lease).await,
-            Ok(done) => self.outlast(&done.value.hold, ttl, began).await?,
+            Ok(done) => {
+                known.note(basket.seats.iter().map(|seat| seat.id.as_str()), SeatState::Held);
+                self.outlast(&done.value.hold, ttl, began).await?;
+            }
             // The row may be there: then the lease is its own. If it is not, the lease lapses, or the sweeper ends it.
             Err(Error::Indeterminate { .. }) => {}
             Err(Error::Refused(Refusal::Conflict { conflicts, .. })) => {

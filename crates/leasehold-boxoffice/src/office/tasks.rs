@@ -119,7 +119,7 @@ impl Office {
             self.count_holds().await?;
             self.revoke_orphans().await?;
         }
-        if turn % FORGET_EVERY == 0 {
+        if turn.is_multiple_of(FORGET_EVERY) {
             let age = u64::try_from(self.0.options.retention.as_millis()).unwrap_or(u64::MAX);
             self.0.ledger.forget_older_than(age).await?;
         }

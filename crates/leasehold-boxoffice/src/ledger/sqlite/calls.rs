@@ -209,6 +209,7 @@ impl Ledger for Sqlite {
         Box::pin(async move {
             let Some(thread) = thread else { return Ok(()) };
             let joined = tokio::task::spawn_blocking(move || thread.join()).await;
+            self.lock.lock().unwrap_or_else(std::sync::PoisonError::into_inner).take();
             match joined {
                 Ok(Ok(())) => Ok(()),
                 _ => Err(super::unavailable("closing the ledger", "the writer ended badly".into())),

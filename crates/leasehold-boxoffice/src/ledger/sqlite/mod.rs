@@ -24,7 +24,7 @@ mod writer;
 #[cfg(test)]
 mod tests;
 
-use std::fs::OpenOptions;
+use std::fs::{File, OpenOptions};
 use std::os::unix::fs::OpenOptionsExt as _;
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex, PoisonError};
@@ -59,6 +59,8 @@ pub struct Sqlite {
     time: Arc<Time>,
     writer: Writer,
     readers: Mutex<Vec<Connection>>,
+    /// Locked as long as the file is ours: the clock and the order of commits are one process's.
+    lock: Mutex<Option<File>>,
 }
 
 impl Sqlite {
@@ -76,15 +78,19 @@ impl Sqlite {
     fn open_now(path: &Path, clock: Arc<dyn Clock>) -> Result<Self, Error> {
         let attempt = || format!("opening the ledger {}", path.display());
         let fail = |source: String| unavailable(&attempt(), source);
-        OpenOptions::new().create(true).append(true).mode(0o600).open(path).map_err(|error| fail(error.to_string()))?;
+        let private = |path: &Path| OpenOptions::new().create(true).append(true).mode(0o600).open(path);
+        let mut beside = path.as_os_str().to_owned();
+        beside.push(".lock");
+        let lock = private(Path::new(&beside)).map_err(|error| fail(error.to_string()))?;
+        lock.try_lock().map_err(|_| fail("another process has it".into()))?;
+        private(path).map_err(|error| fail(error.to_string()))?;
         let mut connection = connect(path, false).map_err(|error| sql_error(&attempt(), &error))?;
-        // One process at a time: the lock of a write transaction is kept for good.
-        let one_owner = "PRAGMA journal_mode = WAL; PRAGMA synchronous = FULL;";
-        connection.execute_batch(one_owner).map_err(|error| sql_error(&attempt(), &error))?;
+        let durable = "PRAGMA journal_mode = WAL; PRAGMA synchronous = FULL;";
+        connection.execute_batch(durable).map_err(|error| sql_error(&attempt(), &error))?;
         schema::migrate(&mut connection).map_err(fail)?;
         let time = Arc::new(Time::open(&connection, clock).map_err(|error| sql_error(&attempt(), &error))?);
         let writer = Writer::start(connection, time.clone()).map_err(|error| fail(error.to_string()))?;
-        Ok(Self { path: path.to_owned(), time, writer, readers: Mutex::default() })
+        Ok(Self { path: path.to_owned(), time, writer, readers: Mutex::default(), lock: Mutex::new(Some(lock)) })
     }
 
     /// How many transactions were committed since it was opened; each may hold many requests.

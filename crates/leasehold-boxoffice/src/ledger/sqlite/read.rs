@@ -27,7 +27,10 @@ pub(super) fn layout(db: &Connection, id: &EventId) -> Loaded<Option<(u64, Layou
 }
 
 fn holds(db: &Connection, id: &EventId) -> Loaded<Vec<HoldRow>> {
-    list(db, "SELECT body FROM holds WHERE live = 1 AND event_id = ?1 ORDER BY hold_id", [id.as_str()], "holds")
+    // By the index of those that are not ended: however many ended ones are remembered, they are not looked at.
+    let sql = "SELECT body FROM holds INDEXED BY holds_due WHERE live = 1 AND expires_at >= 0 AND event_id = ?1
+               ORDER BY hold_id";
+    list(db, sql, [id.as_str()], "holds")
 }
 
 fn head(db: &Connection, id: &EventId) -> Loaded<u64> {

@@ -118,6 +118,17 @@ async fn a_file_that_cannot_be_ours_is_refused() {
     assert!(matches!(noise, Error::Corrupt { .. }), "{noise:?}");
 }
 
+/// Goal: one process at a time.
+#[tokio::test]
+async fn a_ledger_in_use_is_refused() {
+    let subject = InFile::new();
+    let ledger = subject.fresh().await;
+    let second = Sqlite::open(subject.path(), subject.clock.shared()).await.err().unwrap();
+    assert!(matches!(&second, Error::Unavailable { source, .. } if source.to_string().contains("another process")));
+    ledger.close().await.unwrap();
+    subject.reopen().await;
+}
+
 /// Goal: the file, which holds lease ids, is for its owner alone.
 #[tokio::test]
 async fn the_file_is_private() {

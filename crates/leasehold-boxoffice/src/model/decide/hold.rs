@@ -162,10 +162,9 @@ pub fn change_seats(command: &ChangeSeats, facts: &Facts, actor: &str, now: Mome
     }
     newest(&hold, facts)?;
     let event = the_event(facts, &hold.event_id)?;
-    for id in command.remove.iter().filter(|id| !hold.seats.iter().any(|seat| seat.id == **id)) {
-        return Err(Refusal::NoSeat(id.clone()));
-    }
-    for id in command.remove_areas.iter().filter(|id| !hold.areas.iter().any(|area| area.id == **id)) {
+    let no_seat = command.remove.iter().find(|id| !hold.seats.iter().any(|seat| seat.id == **id));
+    let no_area = command.remove_areas.iter().find(|id| !hold.areas.iter().any(|area| area.id == **id));
+    if let Some(id) = no_seat.or(no_area) {
         return Err(Refusal::NoSeat(id.clone()));
     }
     let asked = Asked {
