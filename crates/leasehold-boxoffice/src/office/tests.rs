@@ -39,6 +39,11 @@ pub(super) struct House {
     pub(super) ledger: Arc<dyn Ledger>,
     pub(super) office: Office,
     pub(super) event: EventId,
+    /// The ledger as another server has it: where several processes can have one, opened by itself.
+    other: Arc<dyn Ledger>,
+    /// The database whose clock is set by hand too.
+    #[cfg(feature = "postgres")]
+    database: Option<(crate::ledger::postgres::cluster::Cluster, String)>,
     _dir: tempfile::TempDir,
 }
 
@@ -50,19 +55,63 @@ impl House {
     pub(super) async fn with(change: impl FnOnce(&mut EventSettings)) -> Self {
         let (clock, dir) = (ManualClock::new(), tempfile::tempdir().unwrap());
         clock.advance(Duration::from_secs(1000));
+        let ledger: Arc<dyn Ledger> = Sqlite::open(dir.path().join("ledger.db"), clock.shared()).await.unwrap();
+        Self::over(clock, dir, [ledger.clone(), ledger], change).await
+    }
+
+    /// Over a PostgreSQL of its own, which two servers have opened.
+    #[cfg(feature = "postgres")]
+    pub(super) async fn on_postgres(change: impl FnOnce(&mut EventSettings)) -> Self {
+        use crate::ledger::postgres::{self, Postgres, cluster::Cluster};
+        let cluster = Cluster::start(&[]);
+        let database = cluster.database().await;
+        let open = async || Postgres::open(&cluster.url(&database), postgres::Options::default()).await.unwrap();
+        let ledgers: [Arc<dyn Ledger>; 2] = [open().await, open().await];
+        cluster.set_moment(&database, 1_000_000).await;
+        let (clock, dir) = (ManualClock::new(), tempfile::tempdir().unwrap());
+        clock.advance(Duration::from_secs(1000));
+        let house = Self::over(clock, dir, ledgers, change).await;
+        Self { database: Some((cluster, database)), ..house }
+    }
+
+    async fn over(
+        clock: ManualClock,
+        dir: tempfile::TempDir,
+        [ledger, other]: [Arc<dyn Ledger>; 2],
+        change: impl FnOnce(&mut EventSettings),
+    ) -> Self {
         let options = embedded::Options { clock: clock.shared(), ..Default::default() };
         let engine: Arc<dyn Engine> = Embedded::open(dir.path().join("engine"), options).await.unwrap();
-        let ledger: Arc<dyn Ledger> = Sqlite::open(dir.path().join("ledger.db"), clock.shared()).await.unwrap();
         let office = office(&engine, &ledger, &clock);
         let mut settings = EventSettings::named("Gala");
         change(&mut settings);
         let event = office.create_event(Call::by("staff"), settings, hall()).await.unwrap().event_id;
-        Self { clock, engine, ledger, office, event, _dir: dir }
+        Self {
+            clock,
+            engine,
+            ledger,
+            office,
+            event,
+            other,
+            #[cfg(feature = "postgres")]
+            database: None,
+            _dir: dir,
+        }
     }
 
     /// Another office over the same engine and ledger.
     pub(super) fn another(&self) -> Office {
-        office(&self.engine, &self.ledger, &self.clock)
+        office(&self.engine, &self.other, &self.clock)
+    }
+
+    /// Lets time pass, for the engine and for the ledger.
+    pub(super) async fn pass(&self, span: Duration) {
+        self.clock.advance(span);
+        #[cfg(feature = "postgres")]
+        if let Some((cluster, database)) = &self.database {
+            use leasehold::clock::Clock as _;
+            cluster.set_moment(database, self.clock.now().as_nanos() / 1_000_000).await;
+        }
     }
 
     pub(super) async fn hold(&self, buyer: &str, seats: &[&str]) -> Result<HoldView, Error> {

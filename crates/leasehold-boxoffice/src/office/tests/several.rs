@@ -123,8 +123,7 @@ async fn act(office: Office, event: EventId, act: Act) -> Option<Mine> {
 
 /// A crowd of buyers over two offices, some of it at the same moment; every snapshot conserves, and at the end the
 /// history is played.
-async fn crowd(seed: u64, rounds: usize) -> usize {
-    let house = House::with(|settings| settings.per_buyer = 4).await;
+async fn crowd(house: House, seed: u64, rounds: usize) -> usize {
     let offices = [house.office.clone(), house.another()];
     let (mut dice, mut mine) = (Dice(seed), Vec::new());
     for round in 0..rounds {
@@ -137,7 +136,7 @@ async fn crowd(seed: u64, rounds: usize) -> usize {
             mine.extend(answer.unwrap());
         }
         if dice.roll(3) == 0 {
-            house.clock.advance(Duration::from_millis(dice.roll(200_000)));
+            house.pass(Duration::from_millis(dice.roll(200_000))).await;
         }
         if dice.roll(4) == 0 {
             offices[usize::try_from(dice.roll(2)).unwrap()].sequence().await.unwrap();
@@ -158,7 +157,7 @@ async fn crowd(seed: u64, rounds: usize) -> usize {
     assert!(faults.is_empty(), "seed {seed}: {faults:#?}");
     tampered(&settings, &entries);
     // Everything ends by itself: at last no lease is left that a sweeper must not take.
-    house.clock.advance(seconds(3600));
+    house.pass(seconds(3600)).await;
     house.office.sweep(2).await.unwrap();
     assert_eq!(house.leases().await, 0, "seed {seed}");
     house.check().await;
@@ -191,15 +190,38 @@ fn tampered(settings: &EventSettings, entries: &[Entry]) {
 async fn two_offices_are_one_box_office() {
     let mut sold = 0;
     for seed in 0..8 {
-        sold += crowd(seed, 120).await;
+        let house = House::with(|settings| settings.per_buyer = 4).await;
+        sold += crowd(house, seed, 120).await;
     }
     assert!(sold > 20, "the crowd buys: {sold}");
+}
+
+/// Goal: the same over PostgreSQL, where each office has a ledger of its own on one database, as two servers have.
+#[cfg(feature = "postgres")]
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn two_offices_on_postgres_are_one_box_office() {
+    let mut sold = 0;
+    for seed in 0..3 {
+        let house = House::on_postgres(|settings| settings.per_buyer = 4).await;
+        sold += crowd(house, seed, 120).await;
+    }
+    assert!(sold > 6, "the crowd buys: {sold}");
 }
 
 /// Goal: a flash crowd over two offices sells every seat once, and answers everybody.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_flash_crowd_sells_every_seat_once() {
-    let house = House::open().await;
+    flash_crowd(House::open().await).await;
+}
+
+/// Goal: the same over PostgreSQL, with two ledgers on one database.
+#[cfg(feature = "postgres")]
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_flash_crowd_on_postgres_sells_every_seat_once() {
+    flash_crowd(House::on_postgres(|_| {}).await).await;
+}
+
+async fn flash_crowd(house: House) {
     let offices = [house.office.clone(), house.another()];
     let mut crowd = tokio::task::JoinSet::new();
     for buyer in 0..200u64 {
