@@ -275,7 +275,7 @@ impl Office {
         match &opened {
             Ok(done) if done.replayed => self.let_go(&lease).await,
             Ok(done) => {
-                known.note(basket.seats.iter().map(|seat| seat.id.as_str()), SeatState::Held);
+                known.note(basket.seats.iter().map(|seat| seat.id.as_str()), SeatState::Held, self.clock().now());
                 self.outlast(&done.value.hold, ttl, began).await?;
             }
             // The row may be there: then the lease is its own. If it is not, the lease lapses, or the sweeper ends it.

@@ -22,7 +22,7 @@ pub struct Problem {
 }
 
 /// What each code is called. The OpenAPI text lists the same.
-pub const TITLES: [(&str, &str); 27] = [
+pub const TITLES: [(&str, &str); 28] = [
     ("held", "Held by another"),
     ("stale", "The lease has ended"),
     ("not_held", "No such lease"),
