@@ -131,7 +131,7 @@ pub(super) fn confirming(hold: &str) -> Confirm {
     Confirm {
         hold_id: hold.into(),
         access: Access::Staff,
-        payment_ref: "pi".into(),
+        payment_ref: format!("pi {hold}"),
         tokens: vec![],
         amount: None,
         callback: None,
