@@ -42,7 +42,8 @@ pub(super) enum Fate {
     Unknown(Trouble),
 }
 
-type Decide<T> = Box<dyn Fn(&Facts, &str, Moment) -> Decision<T> + Send>;
+/// What decides.
+pub(super) type Decide<T> = Box<dyn Fn(&Facts, &str, Moment) -> Decision<T> + Send>;
 
 /// A request for a `T`.
 pub(super) struct Request<T> {

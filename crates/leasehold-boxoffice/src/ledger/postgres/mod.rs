@@ -62,7 +62,7 @@ use crate::error::Error;
 use crate::model::decide::Decision;
 use crate::model::facts::{Facts, Need};
 use crate::model::{Call, Done, Moment};
-use job::{Job, Request};
+use job::{Decide, Job, Request};
 use session::{Flight, Params, Sessions};
 use shelf::Hints;
 use trouble::{Loaded, Trouble, unavailable};
@@ -169,7 +169,7 @@ impl Postgres {
         call: Call,
         need: Need,
         exclusive: bool,
-        decide: Box<dyn Fn(&Facts, &str, Moment) -> Decision<T> + Send>,
+        decide: Decide<T>,
     ) -> Answer<'a, Done<T>>
     where
         T: Serialize + DeserializeOwned + Send + 'static,
