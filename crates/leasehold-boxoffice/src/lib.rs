@@ -8,7 +8,7 @@
 //!
 //! - [`layout`]: what is for sale: sections, seats, areas, and their prices.
 //! - [`model`]: the state machine, pure: commands, facts, decisions, writes, refusals, and the invariants.
-//! - [`ledger`]: the database behind a trait, one method per transaction; SQLite.
+//! - [`ledger`]: the database behind a trait, one method per transaction; SQLite, and PostgreSQL (feature `postgres`).
 //! - [`office`]: leases and ledger put together; the sweeper, the sequencer, the ladder for late money.
 //! - [`mod@error`]: why it was not done, one variant per thing to do next.
 //! - [`import`]: how a file becomes a layout, or a list of what is wrong with it, line by line.

@@ -42,6 +42,7 @@ pub(super) enum Fate {
     Unknown(Trouble),
 }
 
+/// What decides.
 pub(super) type Decide<T> = Box<dyn Fn(&Facts, &str, Moment) -> Decision<T> + Send>;
 
 /// A request for a `T`.

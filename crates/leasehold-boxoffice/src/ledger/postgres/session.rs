@@ -179,7 +179,10 @@ impl Flight {
 }
 
 /// The answers to a flight, in order.
-pub(super) type Landed = Vec<Result<Vec<Row>, Trouble>>;
+pub(super) type Landed = Vec<Answered>;
+
+/// The answer to one statement.
+type Answered = Loaded<Vec<Row>>;
 
 impl Session {
     fn client(&self) -> Loaded<&Object> {
@@ -236,14 +239,12 @@ impl Session {
     }
 }
 
-type Call<'a> = Pin<Box<dyn Future<Output = Loaded<Vec<Row>>> + Send + 'a>>;
-
-/// A call, until there is its answer.
-type Waiting<'a> = (Option<Call<'a>>, Option<Loaded<Vec<Row>>>);
+type Call<'a> = Pin<Box<dyn Future<Output = Answered> + Send + 'a>>;
 
 /// Polls all of them in order, which sends them in order, until all are answered.
 async fn together(calls: Vec<Call<'_>>) -> Landed {
-    let mut waiting: Vec<Waiting<'_>> = calls.into_iter().map(|call| (Some(call), None)).collect();
+    let mut waiting: Vec<(Option<Call<'_>>, Option<Answered>)> =
+        calls.into_iter().map(|call| (Some(call), None)).collect();
     std::future::poll_fn(move |context| {
         for (call, answer) in &mut waiting {
             if let Some(Poll::Ready(landed)) = call.as_mut().map(|call| call.as_mut().poll(context)) {
