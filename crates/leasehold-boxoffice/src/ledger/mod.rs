@@ -2,7 +2,7 @@
 //!
 //! # Laws every ledger keeps (`suite` checks them)
 //!
-//! 1. Each method is one transaction: loads what [`decide`](crate::model::decide) needs under locks, asks for the
+//! 1. Each method is one transaction: loads what [`decide`] needs under locks, asks for the
 //!    decision, applies its writes, and answers after COMMIT. A refusal leaves no trace.
 //! 2. `sold_seats` has `UNIQUE (event_id, seat_id)`, whatever the code above it does.
 //! 3. Seats of one request go in one statement, in order of id, never one by one.
@@ -123,7 +123,7 @@ pub trait Ledger: Send + Sync + 'static {
     fn snapshot<'a>(&'a self, id: &'a EventId) -> Answer<'a, Option<Snapshot>>;
     /// Money and counts.
     fn takings<'a>(&'a self, id: &'a EventId) -> Answer<'a, Takings>;
-    /// Every row of an event as it lies in the tables, for [`check`](crate::model::check).
+    /// Every row of an event as it lies in the tables, for [`check`].
     fn dump<'a>(&'a self, id: &'a EventId) -> Answer<'a, Option<Dump>>;
     /// Which of these tokens stand in a live hold of this event.
     fn known_tokens<'a>(&'a self, id: &'a EventId, tokens: &'a [u64]) -> Answer<'a, Vec<u64>>;

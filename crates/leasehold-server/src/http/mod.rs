@@ -11,7 +11,7 @@
 //! - [`boxoffice`]: the routes of the box office.
 //! - [`fields`], [`text`], [`shape`], [`problem`]: JSON and names in, JSON and problems out.
 //! - [`guard`]: who may ask from where: Host, Origin, and the headers that keep browsers in line.
-//! - [`accept`], [`seats`], [`io`], [`socket`]: connections, how many, how long they may dawdle, and whether they are cut.
+//! - [`accept`], [`io`], [`socket`]: connections, how long they may dawdle, and whether they are cut. How many: `service::seats`.
 //! - [`openapi`], [`pages`]: the description of all this, and the pages.
 //!
 //! # Laws

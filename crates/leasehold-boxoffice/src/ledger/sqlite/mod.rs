@@ -7,7 +7,7 @@
 //!
 //! # Clock
 //!
-//! Its own, BOOTTIME based and kept in the file: see [`time`]. The wall clock may step as it likes.
+//! Its own, BOOTTIME based and kept in the file: see `time.rs`. The wall clock may step as it likes.
 //!
 //! # Secrets
 //!
