@@ -85,8 +85,9 @@ export class Desk {
       this.hall = hall(plan);
       this.feed = new Feed(this.api, event, true, {
         changed: () => this.changed(),
-        news: (_, seats) => {
-          if (this.open !== null && seats.includes(this.open)) void this.readHistory();
+        // Also where the seat was seen to change before: the whole may be ahead of its news, and of the history.
+        news: (said) => {
+          if (said.seats?.some(({ id }) => id === this.open) === true) void this.readHistory();
           this.lookIn(eager);
         },
         refused: (problem) => this.failed(problem),
@@ -139,6 +140,8 @@ export class Desk {
         this.report = report;
         this.settings = { ...this.settings, ...settings };
       });
+      // News that were missed had entries too.
+      if (this.event === event) await this.readHistory();
     }
     // A server that takes long is asked less often.
     if (this.event === event) this.lookIn(Math.max(calm, (performance.now() - asked) * 10));
