@@ -47,11 +47,14 @@ impl Office {
     /// [`Refusal::Ended`], or [`Refusal::NotRenewable`] if the lease under it is gone and somebody else has it.
     pub async fn renew(&self, call: Call, hold: &HoldId, access: Access) -> Result<HoldView, Error> {
         let (office, hold) = (self.clone(), hold.clone());
-        let renewed = self.detached(async move { office.renew_now(call, &hold, access).await }).await;
-        if renewed.is_err() {
-            self.0.counts.renew_failures.fetch_add(1, Relaxed);
-        }
-        renewed
+        let work = async move {
+            let renewed = office.renew_now(call, &hold, access).await;
+            if renewed.is_err() {
+                office.0.counts.renew_failures.fetch_add(1, Relaxed);
+            }
+            renewed
+        };
+        self.detached(work).await
     }
 
     async fn renew_now(&self, call: Call, hold: &HoldId, access: Access) -> Result<HoldView, Error> {

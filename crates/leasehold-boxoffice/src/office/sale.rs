@@ -43,17 +43,19 @@ impl Office {
         let (hold_id, payment_ref) = (hold.clone(), payment_ref.into());
         let command = Confirm { hold_id, access, payment_ref, tokens: Vec::new(), amount: None, callback: None };
         let office = self.clone();
-        let sold = self.detached(async move { office.confirm_now(call, command).await }).await;
-        let order = match sold {
-            Ok(Some(Standing::Sold(order))) => Ok(order),
-            Ok(Some(Standing::Open(resolution))) => Err(Refusal::Late(resolution).into()),
-            Ok(None) => Err(Refusal::PaymentMismatch.into()),
-            Err(error) => Err(error),
+        let work = async move {
+            let order = match office.confirm_now(call, command).await {
+                Ok(Some(Standing::Sold(order))) => Ok(order),
+                Ok(Some(Standing::Open(resolution))) => Err(Refusal::Late(resolution).into()),
+                Ok(None) => Err(Refusal::PaymentMismatch.into()),
+                Err(error) => Err(error),
+            };
+            if let Err(error) = &order {
+                office.0.counts.sale_refused(error);
+            }
+            order
         };
-        if let Err(error) = &order {
-            self.0.counts.sale_refused(error);
-        }
-        order
+        self.detached(work).await
     }
 
     /// A message of the provider, already proven to be its own: any order, any number of times.

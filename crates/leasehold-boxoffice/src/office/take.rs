@@ -45,13 +45,16 @@ impl Office {
     /// [`Refusal::Conflict`] names each seat lost and why, with an alternative where there is one.
     pub async fn hold(&self, call: Call, event: &EventId, buyer: Buyer, want: Want) -> Result<HoldView, Error> {
         let (office, event) = (self.clone(), event.clone());
-        let held = self.detached(async move { office.hold_now(call, &event, &buyer, want).await }).await;
-        match &held {
-            Ok(_) => drop(self.0.counts.holds.fetch_add(1, Relaxed)),
-            Err(Error::Refused(Refusal::Conflict { conflicts, .. })) => self.0.counts.lost(conflicts),
-            Err(_) => {}
-        }
-        held
+        let work = async move {
+            let held = office.hold_now(call, &event, &buyer, want).await;
+            match &held {
+                Ok(_) => drop(office.0.counts.holds.fetch_add(1, Relaxed)),
+                Err(Error::Refused(Refusal::Conflict { conflicts, .. })) => office.0.counts.lost(conflicts),
+                Err(_) => {}
+            }
+            held
+        };
+        self.detached(work).await
     }
 
     async fn hold_now(&self, call: Call, event: &EventId, buyer: &Buyer, want: Want) -> Result<HoldView, Error> {

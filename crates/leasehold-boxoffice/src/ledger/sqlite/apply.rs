@@ -2,7 +2,7 @@
 
 use rusqlite::{Connection, params};
 
-use super::load::{Loaded, Trouble, json};
+use super::load::{Loaded, Trouble, array, json};
 use crate::layout::Layout;
 use crate::model::decide::LAPSE_WINDOW_MS;
 use crate::model::write::{Lapses, Write};
@@ -27,13 +27,16 @@ fn one(db: &Connection, write: &Write) -> Loaded<()> {
             exactly(db, sql, params![row.hold_id.as_str(), row.state.has_seats(), row.expires_at.0, json(row)?], 1)
         }
         Write::TakeSeats { event_id, hold_id, seats } => {
-            let sql = "INSERT INTO hold_seats SELECT ?1, j.value ->> 0, ?2, j.value ->> 1 FROM json_each(?3) j";
-            exactly(db, sql, params![event_id.as_str(), hold_id.as_str(), json(seats)?], seats.len())
+            // One statement for all seats of a lease: they have its token.
+            seats.chunk_by(|one, next| one.1 == next.1).try_for_each(|seats| {
+                let (token, ids) = (seats.first().map_or(0, |seat| seat.1), array(seats.iter().map(|seat| &seat.0)));
+                let sql = "INSERT INTO hold_seats SELECT ?1, value, ?2, ?3 FROM rarray(?4)";
+                exactly(db, sql, params![event_id.as_str(), hold_id.as_str(), token, ids], seats.len())
+            })
         }
         Write::FreeSeats { event_id, hold_id, seats } => {
-            let sql = "DELETE FROM hold_seats WHERE event_id = ?1 AND hold_id = ?2
-                       AND seat_id IN (SELECT value FROM json_each(?3))";
-            exactly(db, sql, params![event_id.as_str(), hold_id.as_str(), json(seats)?], seats.len())
+            let sql = "DELETE FROM hold_seats WHERE event_id = ?1 AND seat_id IN rarray(?3) AND hold_id = ?2";
+            exactly(db, sql, params![event_id.as_str(), hold_id.as_str(), array(seats)], seats.len())
         }
         Write::Area { event_id, area, held, sold, blocked } => {
             let sql = "UPDATE areas SET held = held + ?3, sold = sold + ?4, blocked = blocked + ?5

@@ -135,9 +135,7 @@ impl Ledger for Sqlite {
     }
 
     fn sequence(&self, limit: usize) -> Answer<'_, Numbered> {
-        self.write("numbering entries", move |db, _| {
-            super::whole(db, || read::sequence(db, limit)).map_err(Failure::from)
-        })
+        self.write("numbering entries", move |db, _| Ok(read::sequence(db, limit)?))
     }
 
     fn heads(&self) -> Answer<'_, Vec<(EventId, u64)>> {
@@ -160,11 +158,8 @@ impl Ledger for Sqlite {
     fn remove_webhook<'a>(&'a self, id: &'a str) -> Answer<'a, bool> {
         let id = id.to_owned();
         self.write("removing a webhook", move |db, _| {
-            super::whole(db, || {
-                db.prepare_cached("DELETE FROM webhook_cursors WHERE webhook_id = ?1")?.execute([&id])?;
-                Ok(db.prepare_cached("DELETE FROM webhooks WHERE id = ?1")?.execute([&id])? > 0)
-            })
-            .map_err(Failure::from)
+            db.prepare_cached("DELETE FROM webhook_cursors WHERE webhook_id = ?1")?.execute([&id])?;
+            Ok(db.prepare_cached("DELETE FROM webhooks WHERE id = ?1")?.execute([&id])? > 0)
         })
     }
 

@@ -1,7 +1,10 @@
 //! The rows a decision is made from: one statement for all seats of a request.
 
 use std::collections::BTreeSet;
+use std::rc::Rc;
 
+use rusqlite::types::Value;
+use rusqlite::vtab::array::Array;
 use rusqlite::{Connection, OptionalExtension as _, params};
 use serde::de::DeserializeOwned;
 
@@ -30,6 +33,11 @@ pub(super) fn parse<T: DeserializeOwned>(body: &str, table: &str) -> Loaded<T> {
 pub(super) fn json<T: serde::Serialize + ?Sized>(value: &T) -> Loaded<String> {
     serde_json::to_string(value)
         .map_err(|error| Trouble::Broken { law: "rows can be written".into(), at: error.to_string() })
+}
+
+/// Texts as one parameter, for `rarray`.
+pub(super) fn array<T: AsRef<str>>(texts: impl IntoIterator<Item = T>) -> Array {
+    Rc::new(texts.into_iter().map(|text| Value::Text(text.as_ref().to_owned())).collect())
 }
 
 /// The writer's transaction is the lock on all of it.
@@ -100,13 +108,13 @@ impl Rows for Connection {
 fn seat_facts(db: &Connection, event: &EventId, ids: &BTreeSet<String>) -> Loaded<Vec<SeatFact>> {
     let mut statement = db.prepare_cached(
         "SELECT j.value, h.hold_id, h.token, s.order_id, s.token, b.reason, l.seat_id IS NULL
-         FROM json_each(?2) j
+         FROM rarray(?2) j
          LEFT JOIN hold_seats h ON h.event_id = ?1 AND h.seat_id = j.value
          LEFT JOIN sold_seats s ON s.event_id = ?1 AND s.seat_id = j.value
          LEFT JOIN blocks b ON b.event_id = ?1 AND b.seat_id = j.value
          LEFT JOIN seats l ON l.event_id = ?1 AND l.seat_id = j.value",
     )?;
-    let rows = statement.query_map(params![event.as_str(), json(ids)?], |row| {
+    let rows = statement.query_map(params![event.as_str(), array(ids)], |row| {
         let held: Option<String> = row.get(1)?;
         let sold: Option<String> = row.get(3)?;
         let held = held.map(|id| Ok::<_, rusqlite::Error>((HoldId(id), row.get(2)?))).transpose()?;

@@ -2,8 +2,9 @@
 //!
 //! # Promises
 //!
-//! All laws of [`super`]. An answer is on disk (WAL, `synchronous=FULL`) before it is given; many requests share one
-//! commit. One process at a time: the file is locked.
+//! All laws of [`super`]. An answer is on disk before it is given, and so is what a reader was shown; many requests share
+//! one commit. SQLite itself syncs at checkpoints only (WAL, `synchronous=NORMAL`): the WAL is synced by `writer.rs` after
+//! each commit, beside the next one. One process at a time: the file is locked.
 //!
 //! # Clock
 //!
@@ -24,6 +25,8 @@ mod writer;
 
 #[cfg(test)]
 mod tests;
+#[cfg(test)]
+mod writer_tests;
 
 use std::fs::{File, OpenOptions};
 use std::os::unix::fs::OpenOptionsExt as _;
@@ -46,11 +49,14 @@ use crate::model::write::Write;
 use crate::model::{Call, Done, Idem, Moment, Refusal};
 use load::{Loaded, Trouble, json, parse};
 use time::Time;
-use writer::{Fate, Reply, Writer};
+use writer::{Fate, Job, Ran, Writer};
 
 const PART: &str = "sqlite";
 /// Prepared statements kept on each connection: all there are.
 const STATEMENTS: usize = 128;
+/// Pages in the WAL until they are brought to their places, which the writer does itself and others wait for: the more at
+/// once, the fewer are written twice.
+const CHECKPOINT_PAGES: u32 = 4000;
 /// The most connections for readers: who comes when all are busy waits.
 const READERS: usize = 8;
 
@@ -87,11 +93,19 @@ impl Sqlite {
         lock.try_lock().map_err(|_| fail("another process has it".into()))?;
         private(path).map_err(|error| fail(error.to_string()))?;
         let mut connection = connect(path, false).map_err(|error| sql_error(&attempt(), &error))?;
+        // Until the tables are there, everything is synced by SQLite.
         let durable = "PRAGMA journal_mode = WAL; PRAGMA synchronous = FULL;";
         connection.execute_batch(durable).map_err(|error| sql_error(&attempt(), &error))?;
         schema::migrate(&mut connection).map_err(fail)?;
         let time = Arc::new(Time::open(&connection, clock).map_err(|error| sql_error(&attempt(), &error))?);
-        let writer = Writer::start(connection, time.clone()).map_err(|error| fail(error.to_string()))?;
+        let ours = format!("PRAGMA synchronous = NORMAL; PRAGMA wal_autocheckpoint = {CHECKPOINT_PAGES};");
+        connection.execute_batch(&ours).map_err(|error| sql_error(&attempt(), &error))?;
+        let mut beside = path.as_os_str().to_owned();
+        beside.push("-wal");
+        let wal = OpenOptions::new().write(true).open(Path::new(&beside)).map_err(|error| fail(error.to_string()))?;
+        // What an earlier process committed and did not sync is visible now: it must not be lost once it was read.
+        wal.sync_data().map_err(|error| fail(error.to_string()))?;
+        let writer = Writer::start(connection, wal, time.clone()).map_err(|error| fail(error.to_string()))?;
         let (path, readers, reading) = (path.to_owned(), Mutex::default(), Semaphore::new(READERS));
         Ok(Self { path, time, writer, readers, reading, lock: Mutex::new(Some(lock)) })
     }
@@ -99,14 +113,14 @@ impl Sqlite {
     /// How many transactions were committed since it was opened; each may hold many requests.
     #[must_use]
     pub fn commits(&self) -> u64 {
-        self.writer.commits.load(std::sync::atomic::Ordering::Relaxed)
+        self.writer.progress.commits()
     }
 
     /// One transaction: load, decide, apply, commit, answer.
     fn transact<'a, T, D>(&'a self, attempt: &'static str, call: Call, need: Need, decide: D) -> Answer<'a, Done<T>>
     where
         T: Serialize + DeserializeOwned + Send + 'static,
-        D: FnOnce(&Facts, &str, Moment) -> Decision<T> + Send + 'static,
+        D: Fn(&Facts, &str, Moment) -> Decision<T> + Send + 'static,
     {
         self.write(attempt, move |db, time| {
             let now = time.now();
@@ -127,22 +141,11 @@ impl Sqlite {
     fn write<'a, T, F>(&'a self, attempt: &'static str, work: F) -> Answer<'a, T>
     where
         T: Send + 'static,
-        F: FnOnce(&Connection, &Time) -> Result<T, Failure> + Send + 'static,
+        F: FnMut(&Connection, &Time) -> Result<T, Failure> + Send + 'static,
     {
         let (sender, receiver) = oneshot::channel();
-        let job = move |db: Option<&Connection>, time: &Time| -> Reply {
-            let outcome = db.map(|db| work(db, time).map_err(|failure| failure.into_error(attempt)));
-            Box::new(move |fate| {
-                let _ = sender.send(match (outcome, fate) {
-                    (Some(outcome), Fate::Durable) => outcome,
-                    (_, Fate::Unknown(why)) => Err(indeterminate(attempt, why.clone())),
-                    (_, Fate::Undone(why)) => Err(unavailable(attempt, why.clone())),
-                    (None, Fate::Durable) => Err(unavailable(attempt, "it was not run".into())),
-                });
-            })
-        };
         // Sent at once, not when first polled: who asks in order is served in order.
-        let sent = self.writer.send(Box::new(job));
+        let sent = self.writer.send(Box::new(Request { attempt, work, outcome: None, sender }));
         Box::pin(async move {
             if !sent {
                 return Err(unavailable(attempt, "the ledger is closed, or has failed".into()));
@@ -174,9 +177,15 @@ impl Sqlite {
             });
             let worked = worked.await.map_err(|error| unavailable(attempt, error.to_string()))?;
             let (value, db) = worked.map_err(|trouble| Failure::Trouble(trouble).into_error(attempt))?;
-            let mut readers = self.readers.lock().unwrap_or_else(PoisonError::into_inner);
-            if readers.len() < READERS {
-                readers.push(db);
+            {
+                let mut readers = self.readers.lock().unwrap_or_else(PoisonError::into_inner);
+                if readers.len() < READERS {
+                    readers.push(db);
+                }
+            }
+            // What was seen may be committed and not yet on disk: it is not shown before.
+            if !self.writer.progress.durable().await {
+                return Err(unavailable(attempt, "what was read is not known to be on disk".into()));
             }
             Ok(value)
         })
@@ -188,8 +197,13 @@ fn connect(path: &Path, reader: bool) -> rusqlite::Result<Connection> {
     let db = Connection::open_with_flags(path, access | OpenFlags::SQLITE_OPEN_NO_MUTEX)?;
     db.busy_timeout(Duration::from_secs(5))?;
     db.set_prepared_statement_cache_capacity(STATEMENTS);
-    // Pages in memory: 64 MiB for the writer, 8 for each reader.
-    db.execute_batch(if reader { "PRAGMA cache_size = -8192" } else { "PRAGMA cache_size = -65536" })?;
+    rusqlite::vtab::array::load_module(&db)?;
+    // The plan is made once, not for each value that is bound: otherwise statements that a partial index could serve are
+    // prepared again at every call.
+    db.set_db_config(rusqlite::config::DbConfig::SQLITE_DBCONFIG_ENABLE_QPSG, true)?;
+    // Pages in memory: 16 MiB for the writer, 8 for each reader. Not more: when a tree was rebalanced, SQLite walks all pages
+    // that it has in memory at the next commit.
+    db.execute_batch(if reader { "PRAGMA cache_size = -8192" } else { "PRAGMA cache_size = -16384" })?;
     Ok(db)
 }
 
@@ -207,29 +221,44 @@ fn replay<T: DeserializeOwned>(db: &Connection, idem: Option<&Idem>) -> Result<O
     Ok(Some(parse(&answer, "answers")?))
 }
 
-/// Applies writes and stores the answer, all or nothing.
+/// Applies writes and stores the answer. Whoever fails in between is undone by the writer.
 fn store<T: Serialize>(db: &Connection, writes: &[Write], idem: Option<&Idem>, value: &T, now: Moment) -> Loaded<()> {
-    whole(db, || {
-        apply::all(db, writes)?;
-        let Some(idem) = idem else { return Ok(()) };
-        let mut statement = db.prepare_cached("INSERT INTO answers VALUES (?1, ?2, ?3, ?4)")?;
-        statement.execute(params![&idem.key[..], &idem.body[..], json(value)?, now.0])?;
-        Ok(())
-    })
+    apply::all(db, writes)?;
+    let Some(idem) = idem else { return Ok(()) };
+    let mut statement = db.prepare_cached("INSERT INTO answers VALUES (?1, ?2, ?3, ?4)")?;
+    statement.execute(params![&idem.key[..], &idem.body[..], json(value)?, now.0])?;
+    Ok(())
 }
 
-/// Statements of one request: all of them, or none. The batch they are in goes on either way.
-fn whole<T>(db: &Connection, work: impl FnOnce() -> Loaded<T>) -> Loaded<T> {
-    db.prepare_cached("SAVEPOINT request")?.execute([])?;
-    let done = work();
-    // After a full disk there may be no transaction left to go back in: the writer sees that.
-    if done.is_err() && !db.is_autocommit() {
-        db.prepare_cached("ROLLBACK TO request")?.execute([])?;
+/// Work for the writer, and who waits for it.
+struct Request<T, F> {
+    attempt: &'static str,
+    work: F,
+    outcome: Option<Result<T, Error>>,
+    sender: oneshot::Sender<Result<T, Error>>,
+}
+
+impl<T, F> Job for Request<T, F>
+where
+    T: Send,
+    F: FnMut(&Connection, &Time) -> Result<T, Failure> + Send,
+{
+    fn run(&mut self, db: &Connection, time: &Time) -> Ran {
+        let done = (self.work)(db, time);
+        // A refusal was decided before anything was written.
+        let ran = if matches!(done, Err(Failure::Trouble(_))) { Ran::Half } else { Ran::Whole };
+        self.outcome = Some(done.map_err(|failure| failure.into_error(self.attempt)));
+        ran
     }
-    if !db.is_autocommit() {
-        db.prepare_cached("RELEASE request")?.execute([])?;
+
+    fn tell(self: Box<Self>, fate: &Fate) {
+        let _ = self.sender.send(match (self.outcome, fate) {
+            (Some(outcome), Fate::Durable) => outcome,
+            (_, Fate::Unknown(why)) => Err(indeterminate(self.attempt, why.clone())),
+            (_, Fate::Undone(why)) => Err(unavailable(self.attempt, why.clone())),
+            (None, Fate::Durable) => Err(unavailable(self.attempt, "it was not run".into())),
+        });
     }
-    done
 }
 
 /// Why a request has no outcome.

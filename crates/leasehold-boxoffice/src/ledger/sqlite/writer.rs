@@ -1,20 +1,34 @@
-//! The one writer: a thread that owns the connection and commits many requests in one transaction.
+//! The one writer: a thread that owns the connection and commits many requests in one transaction, and a thread beside it
+//! that brings what was committed to the disk.
+//!
+//! ```text
+//!   requests ──▶ writer: BEGIN, run, run, … COMMIT ──▶ syncer: fdatasync of the WAL, answers
+//!                  ▲                                      │
+//!                  └──────────── the disk is idle ◀───────┘
+//! ```
+//!
+//! While one batch is on its way to the disk the next one is run; it is committed when the disk is idle. So neither waits
+//! for the other, and a batch is as large as the disk is slow.
 //!
 //! # Laws
 //!
-//! 1. Nothing is answered before the transaction that holds it is committed, synced: refusals too, since what they rest
-//!    on may be in the same batch.
-//! 2. A request that fails leaves no trace, and does not touch the others of its batch.
+//! 1. Nothing is answered before the transaction that holds it is on disk, refusals and reads neither: what they rest on
+//!    may be in a batch that is not.
+//! 2. A request that fails leaves no trace, and does not touch the others of its batch: the batch is undone, and each of
+//!    its requests is run again alone.
 //! 3. A request that panics undoes its batch, and the next batch is served.
-//! 4. A COMMIT that fails is final: its batch learns Indeterminate, later requests Unavailable. It is not tried again.
+//! 4. A COMMIT or a sync that fails is final: those in it learn Indeterminate, later requests Unavailable. It is not
+//!    tried again.
 
+use std::fs::File;
 use std::panic::{AssertUnwindSafe, catch_unwind};
-use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
-use std::sync::mpsc::{Receiver, Sender, channel};
+use std::sync::mpsc::{Receiver, Sender, TryRecvError, channel};
+use std::sync::{Arc, Mutex, PoisonError};
 use std::thread::JoinHandle;
 
 use rusqlite::Connection;
+use tokio::sync::watch;
 
 use super::time::Time;
 
@@ -24,137 +38,322 @@ const BATCH: usize = 512;
 /// What became of the transaction a request was in.
 #[derive(Clone, Debug)]
 pub(super) enum Fate {
-    /// Committed and synced.
+    /// What the request came to stands, and all that it rests on is on disk.
     Durable,
     /// Rolled back as a whole before COMMIT: nothing took effect.
     Undone(String),
-    /// COMMIT failed: it may have taken effect.
+    /// COMMIT or the sync failed: it may have taken effect.
     Unknown(String),
 }
 
-/// Tells who asked, once the fate of the batch is known.
-pub(super) type Reply = Box<dyn FnOnce(&Fate) + Send>;
+/// How a request was run.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Ran {
+    /// It did what it does, or nothing.
+    Whole,
+    /// It failed, and may have left something half done.
+    Half,
+}
 
-/// A request: changes what it changes, and leaves its answer for later. Without a connection it is not run at all.
-pub(super) type Job = Box<dyn FnOnce(Option<&Connection>, &Time) -> Reply + Send>;
+/// A request: changes what it changes, and keeps its answer for later.
+pub(super) trait Job: Send {
+    /// Runs it. It may be run again, after all that it did was undone.
+    fn run(&mut self, db: &Connection, time: &Time) -> Ran;
+    /// Tells who asked, once the fate of the batch is known. It may never have been run.
+    fn tell(self: Box<Self>, fate: &Fate);
+}
+
+type Jobs = Vec<Box<dyn Job>>;
+
+enum Message {
+    Job(Box<dyn Job>),
+    /// What was handed to the disk is there.
+    Synced,
+    Stop,
+}
+
+/// What the syncer gets: requests to be told, and whether the disk must be waited for.
+struct Committed {
+    jobs: Jobs,
+    fate: Fate,
+    /// The number of the transaction; none: it changed nothing.
+    number: Option<u64>,
+}
+
+/// How far transactions have come, for those who read beside the writer.
+#[derive(Debug)]
+pub(super) struct Progress {
+    /// The number of the last transaction that may be visible.
+    begun: AtomicU64,
+    /// The number of the last one that is on disk.
+    synced: watch::Receiver<u64>,
+}
+
+impl Progress {
+    /// Comes to its end when all that can have been visible until now is on disk. `false`: it never will be.
+    pub(super) async fn durable(&self) -> bool {
+        let seen = self.begun.load(Ordering::SeqCst);
+        self.synced.clone().wait_for(|synced| *synced >= seen).await.is_ok()
+    }
+
+    /// How many transactions were committed that changed something.
+    pub(super) fn commits(&self) -> u64 {
+        self.begun.load(Ordering::Relaxed)
+    }
+}
 
 /// The way to the thread.
 pub(super) struct Writer {
-    /// Transactions that were committed.
-    pub(super) commits: Arc<AtomicU64>,
-    jobs: std::sync::Mutex<Option<Sender<Job>>>,
-    thread: std::sync::Mutex<Option<JoinHandle<()>>>,
+    pub(super) progress: Arc<Progress>,
+    messages: Mutex<Option<Sender<Message>>>,
+    thread: Mutex<Option<JoinHandle<()>>>,
 }
 
 impl Writer {
-    pub(super) fn start(connection: Connection, time: Arc<Time>) -> std::io::Result<Self> {
-        let (sender, receiver) = channel();
-        let commits = Arc::new(AtomicU64::new(0));
-        let counter = commits.clone();
-        let run = move || work(&connection, &time, &receiver, &counter);
-        let thread = std::thread::Builder::new().name("boxoffice-ledger".into()).spawn(run)?;
-        Ok(Self { commits, jobs: Some(sender).into(), thread: Some(thread).into() })
+    /// Starts both threads. `wal` is the file that commits are written to.
+    pub(super) fn start(connection: Connection, wal: File, time: Arc<Time>) -> std::io::Result<Self> {
+        let (messages, incoming) = channel();
+        let (committed, to_sync) = channel();
+        let (synced, watched) = watch::channel(0);
+        let progress = Arc::new(Progress { begun: AtomicU64::new(0), synced: watched });
+        let idle = messages.clone();
+        let disk = std::thread::Builder::new().name("boxoffice-disk".into());
+        let disk = disk.spawn(move || sync(&wal, &to_sync, &synced, &idle))?;
+        let desk = Desk { connection, time, incoming, committed, progress: progress.clone(), syncing: false };
+        let work = move || {
+            let tidy = desk.work();
+            let joined = disk.join();
+            if let (Some(connection), Ok(())) = (tidy, joined) {
+                // A tidy file for the next start; nothing depends on it.
+                let _ = connection.execute_batch("PRAGMA wal_checkpoint(TRUNCATE)");
+            }
+        };
+        let thread = std::thread::Builder::new().name("boxoffice-ledger".into()).spawn(work)?;
+        Ok(Self { progress, messages: Some(messages).into(), thread: Some(thread).into() })
     }
 
     /// Hands a request over. `false`: the ledger is closed, or has failed.
-    pub(super) fn send(&self, job: Job) -> bool {
-        let jobs = self.jobs.lock().unwrap_or_else(std::sync::PoisonError::into_inner);
-        jobs.as_ref().is_some_and(|jobs| jobs.send(job).is_ok())
+    pub(super) fn send(&self, job: Box<dyn Job>) -> bool {
+        let messages = self.messages.lock().unwrap_or_else(PoisonError::into_inner);
+        messages.as_ref().is_some_and(|messages| messages.send(Message::Job(job)).is_ok())
     }
 
     /// Takes no more, and gives the thread to whoever waits for the rest.
     pub(super) fn stop(&self) -> Option<JoinHandle<()>> {
-        self.jobs.lock().unwrap_or_else(std::sync::PoisonError::into_inner).take();
-        self.thread.lock().unwrap_or_else(std::sync::PoisonError::into_inner).take()
+        if let Some(messages) = self.messages.lock().unwrap_or_else(PoisonError::into_inner).take() {
+            let _ = messages.send(Message::Stop);
+        }
+        self.thread.lock().unwrap_or_else(PoisonError::into_inner).take()
     }
 }
 
-fn work(connection: &Connection, time: &Time, jobs: &Receiver<Job>, commits: &AtomicU64) {
-    while let Ok(first) = jobs.recv() {
-        let fate = batch(connection, time, first, jobs, commits);
-        if let Fate::Unknown(_) = fate {
-            // Those that wait were not run; dropping the receiver makes later ones Unavailable.
-            let stopped = Fate::Undone("the ledger stopped after a failed commit".into());
-            while let Ok(job) = jobs.try_recv() {
-                job(None, time)(&stopped);
-            }
-            return;
-        }
-    }
-    // A tidy file for the next start; nothing depends on it.
-    let _ = connection.execute_batch("PRAGMA wal_checkpoint(TRUNCATE)");
+/// The ledger has failed for good: law 4.
+struct Over;
+
+/// What became of requests that were run in one transaction, which is still open.
+enum Together {
+    /// All of them were run.
+    Ran,
+    /// One failed: none of it may stay.
+    Half,
+    /// One panicked, and is gone: none of it may stay.
+    Fell(String),
 }
 
-fn batch(connection: &Connection, time: &Time, first: Job, jobs: &Receiver<Job>, commits: &AtomicU64) -> Fate {
-    let mut replies: Vec<Reply> = Vec::new();
-    let fate = match connection.execute_batch("BEGIN IMMEDIATE") {
-        Ok(()) => {
-            let before = connection.total_changes();
-            let mut fell = run(first, connection, time, &mut replies);
-            while fell.is_none() && replies.len() < BATCH && !connection.is_autocommit() {
-                let Ok(job) = jobs.try_recv() else { break };
-                fell = run(job, connection, time, &mut replies);
-            }
-            if let Some(why) = fell {
-                return undo(connection, replies, why);
-            }
-            let changed = connection.total_changes() != before;
-            commits.fetch_add(u64::from(changed), Ordering::Relaxed);
-            commit(connection, time, changed)
-        }
-        Err(error) => {
-            replies.push(first(None, time));
-            Fate::Undone(error.to_string())
-        }
-    };
-    for reply in replies {
-        reply(&fate);
-    }
-    fate
+/// The writer's side.
+struct Desk {
+    connection: Connection,
+    time: Arc<Time>,
+    incoming: Receiver<Message>,
+    committed: Sender<Committed>,
+    progress: Arc<Progress>,
+    /// The disk is at work.
+    syncing: bool,
 }
 
-/// Runs a request. A panic in it is an error of ours, and not the end of the ledger: what it left half done is known to
-/// nobody, so the whole batch is undone. Who asked for it hears that the writer ended meanwhile.
-fn run(job: Job, connection: &Connection, time: &Time, replies: &mut Vec<Reply>) -> Option<String> {
-    match catch_unwind(AssertUnwindSafe(|| job(Some(connection), time))) {
-        Ok(reply) => {
-            replies.push(reply);
-            None
+impl Desk {
+    /// Serves until it is stopped, and then gives the connection back; or until it fails.
+    fn work(mut self) -> Option<Connection> {
+        let mut stopped = false;
+        while !stopped {
+            match self.incoming.recv() {
+                Ok(Message::Job(first)) => match self.batch(first) {
+                    Ok(stop) => stopped = stop,
+                    Err(Over) => {
+                        // Those that wait were not run; later ones find nobody.
+                        let over = Fate::Undone("the ledger stopped after a failed commit".into());
+                        while let Ok(message) = self.incoming.try_recv() {
+                            if let Message::Job(job) = message {
+                                job.tell(&over);
+                            }
+                        }
+                        return None;
+                    }
+                },
+                Ok(Message::Synced) => self.syncing = false,
+                Ok(Message::Stop) | Err(_) => stopped = true,
+            }
         }
+        Some(self.connection)
+    }
+
+    /// One transaction, from its first request on. Says whether to stop after it.
+    fn batch(&mut self, first: Box<dyn Job>) -> Result<bool, Over> {
+        let mut jobs = vec![first];
+        if let Err(error) = self.connection.execute_batch("BEGIN IMMEDIATE") {
+            self.hand_over(jobs, Fate::Undone(error.to_string()), None)?;
+            return Ok(false);
+        }
+        let before = self.connection.total_changes();
+        let mut stop = false;
+        loop {
+            let ran = run_last(&mut jobs, &self.connection, &self.time);
+            match ran {
+                Together::Ran => {}
+                Together::Half => {
+                    self.roll_back(&mut jobs)?;
+                    jobs.into_iter().try_for_each(|job| self.alone(job))?;
+                    return Ok(stop);
+                }
+                Together::Fell(why) => {
+                    self.roll_back(&mut jobs)?;
+                    self.hand_over(jobs, Fate::Undone(why), None)?;
+                    return Ok(stop);
+                }
+            }
+            match self.next(jobs.len(), self.connection.total_changes() != before, &mut stop) {
+                Some(job) => jobs.push(job),
+                None => break,
+            }
+        }
+        self.finish(jobs, before)?;
+        Ok(stop)
+    }
+
+    /// The next request of a batch that has so many; none: the batch ends here.
+    fn next(&mut self, so_far: usize, changed: bool, stop: &mut bool) -> Option<Box<dyn Job>> {
+        while so_far < BATCH && !*stop {
+            let message = match self.incoming.try_recv() {
+                Ok(message) => message,
+                // The disk has the last batch still: until it is idle, others may join this one.
+                Err(TryRecvError::Empty) if self.syncing && changed => self.incoming.recv().ok()?,
+                Err(_) => return None,
+            };
+            match message {
+                Message::Job(job) => return Some(job),
+                Message::Synced => self.syncing = false,
+                Message::Stop => *stop = true,
+            }
+        }
+        None
+    }
+
+    /// A request of an undone batch, in a transaction of its own: what it fails with is its own affair.
+    fn alone(&mut self, job: Box<dyn Job>) -> Result<(), Over> {
+        let mut jobs = vec![job];
+        if let Err(error) = self.connection.execute_batch("BEGIN IMMEDIATE") {
+            return self.hand_over(jobs, Fate::Undone(error.to_string()), None);
+        }
+        let before = self.connection.total_changes();
+        match run_last(&mut jobs, &self.connection, &self.time) {
+            Together::Ran => self.finish(jobs, before),
+            Together::Half => {
+                self.roll_back(&mut jobs)?;
+                self.hand_over(jobs, Fate::Durable, None)
+            }
+            Together::Fell(_) => self.roll_back(&mut jobs),
+        }
+    }
+
+    /// Ends a transaction in which all went well.
+    fn finish(&mut self, mut jobs: Jobs, before: u64) -> Result<(), Over> {
+        // Refusals and repeated answers alone: nothing needs the disk but what went before.
+        if self.connection.total_changes() == before {
+            self.roll_back(&mut jobs)?;
+            return self.hand_over(jobs, Fate::Durable, None);
+        }
+        if let Err(error) = self.time.keep(&self.connection) {
+            self.roll_back(&mut jobs)?;
+            return self.hand_over(jobs, Fate::Undone(error.to_string()), None);
+        }
+        // Counted first: whoever sees the transaction sees the number.
+        let number = self.progress.begun.fetch_add(1, Ordering::SeqCst) + 1;
+        match self.connection.execute_batch("COMMIT") {
+            Ok(()) => self.hand_over(jobs, Fate::Durable, Some(number)),
+            Err(error) => {
+                let _ = self.connection.execute_batch("ROLLBACK");
+                let _ = self.hand_over(jobs, Fate::Unknown(error.to_string()), None);
+                Err(Over)
+            }
+        }
+    }
+
+    /// Undoes the transaction. One that cannot be undone ends the ledger.
+    fn roll_back(&mut self, jobs: &mut Jobs) -> Result<(), Over> {
+        // A full disk or a failed read can have ended it from within a statement.
+        if self.connection.is_autocommit() {
+            return Ok(());
+        }
+        let Err(error) = self.connection.execute_batch("ROLLBACK") else { return Ok(()) };
+        let _ = self.hand_over(std::mem::take(jobs), Fate::Unknown(error.to_string()), None);
+        Err(Over)
+    }
+
+    /// To the syncer, in order: what was decided later is never told earlier.
+    fn hand_over(&mut self, jobs: Jobs, fate: Fate, number: Option<u64>) -> Result<(), Over> {
+        self.syncing |= number.is_some();
+        match self.committed.send(Committed { jobs, fate, number }) {
+            Ok(()) => Ok(()),
+            // A sync has failed: what is in this one may have come to the disk all the same.
+            Err(unsent) => {
+                let unknown = Fate::Unknown("an earlier sync failed".into());
+                unsent.0.jobs.into_iter().for_each(|job| job.tell(&unknown));
+                Err(Over)
+            }
+        }
+    }
+}
+
+/// Runs the last of them. A panic in it is an error of ours, and not the end of the ledger: what it left half done is
+/// known to nobody. Who asked for it hears that the writer ended meanwhile.
+fn run_last(jobs: &mut Jobs, connection: &Connection, time: &Time) -> Together {
+    let Some(job) = jobs.last_mut() else { return Together::Ran };
+    match catch_unwind(AssertUnwindSafe(|| job.run(connection, time))) {
+        Ok(Ran::Whole) if connection.is_autocommit() => Together::Half,
+        Ok(Ran::Whole) => Together::Ran,
+        Ok(Ran::Half) => Together::Half,
         Err(panic) => {
+            jobs.pop();
             let text = panic.downcast_ref::<String>().map(String::as_str);
             let text = text.or_else(|| panic.downcast_ref::<&str>().copied());
-            Some(format!("a request of the same batch panicked: {}", text.unwrap_or("without a word")))
+            Together::Fell(format!("a request of the same batch panicked: {}", text.unwrap_or("without a word")))
         }
     }
 }
 
-/// Rolls the batch back and tells all of it. A transaction that cannot be rolled back ends the ledger.
-fn undo(connection: &Connection, replies: Vec<Reply>, why: String) -> Fate {
-    let rolled_back = connection.is_autocommit() || connection.execute_batch("ROLLBACK").is_ok();
-    let fate = if rolled_back { Fate::Undone(why) } else { Fate::Unknown(why) };
-    replies.into_iter().for_each(|reply| reply(&fate));
-    fate
-}
-
-fn commit(connection: &Connection, time: &Time, changed: bool) -> Fate {
-    // A full disk or a failed read can end the transaction from within a statement: then all of it is undone.
-    if connection.is_autocommit() {
-        return Fate::Undone("SQLite rolled the transaction back".into());
-    }
-    // Refusals alone: all that they rest on is durable already, and nothing needs the disk.
-    if !changed && connection.execute_batch("ROLLBACK").is_ok() {
-        return Fate::Durable;
-    }
-    if let Err(error) = time.keep(connection) {
-        let _ = connection.execute_batch("ROLLBACK");
-        return Fate::Undone(error.to_string());
-    }
-    match connection.execute_batch("COMMIT") {
-        Ok(()) => Fate::Durable,
-        Err(error) => {
-            let _ = connection.execute_batch("ROLLBACK");
-            Fate::Unknown(error.to_string())
+/// The syncer's side: brings to the disk all that was committed until now, then tells those who asked.
+fn sync(wal: &File, committed: &Receiver<Committed>, synced: &watch::Sender<u64>, idle: &Sender<Message>) {
+    while let Ok(first) = committed.recv() {
+        let mut batches = vec![first];
+        batches.extend(committed.try_iter());
+        let last = batches.iter().filter_map(|batch| batch.number).max();
+        let failed = last.and_then(|_| wal.sync_data().err());
+        if let Some(last) = last {
+            if failed.is_none() {
+                synced.send_replace(last);
+            }
+            // Also after a failure: who waits for the disk shall find that there is none.
+            let _ = idle.send(Message::Synced);
+        }
+        let unknown = failed.map(|error| Fate::Unknown(error.to_string()));
+        let tell = |batch: Committed, fate: Option<&Fate>| {
+            batch.jobs.into_iter().for_each(|job| job.tell(fate.unwrap_or(&batch.fate)));
+        };
+        batches.into_iter().for_each(|batch| tell(batch, unknown.as_ref()));
+        if let Some(fate) = unknown {
+            // What the writer hands over before it finds nobody here.
+            committed.try_iter().for_each(|batch| tell(batch, Some(&fate)));
+            return;
         }
     }
 }
