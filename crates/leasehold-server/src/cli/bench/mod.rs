@@ -89,6 +89,9 @@ pub struct Bench {
     /// Beside a server: measure the disk of this directory [default: the current one].
     #[arg(long, value_name = "DIR")]
     dir: Option<PathBuf>,
+    /// With postgres://: hold two seats of a hall and release them, as `rehearse --holds` does, on a bare table.
+    #[arg(long)]
+    seats: bool,
     /// Instead: take N leases, and say what they cost in memory and at a restart.
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u64).range(1..=10_000_000))]
     held: Option<u64>,

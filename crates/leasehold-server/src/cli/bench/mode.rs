@@ -4,6 +4,7 @@
 
 use super::Bench;
 use super::aim::Aim;
+use super::peers::{Kind, Peer};
 use super::server::Address;
 use crate::cli::exit::Failure;
 
@@ -56,7 +57,10 @@ impl Mode {
         if bench.pid.is_some() && bench.idle.is_none() {
             return Err(Failure::usage("--pid names the server whose memory --idle weighs: give it with --idle"));
         }
-        let aims = urls.iter().map(|url| Aim::parse(url)).collect::<anyhow::Result<Vec<_>>>()?;
+        let mut aims = urls.iter().map(|url| Aim::parse(url)).collect::<anyhow::Result<Vec<_>>>()?;
+        if bench.seats {
+            aims = seats(aims)?;
+        }
         let mode = Self::chosen(bench, aims)?;
         if bench.dir.is_some() && !mode.takes_dir() {
             return Err(Failure::usage(
@@ -102,6 +106,20 @@ impl Mode {
             Self::Held(..) | Self::Lapse(..) | Self::Book(_) | Self::Idle(..) => false,
         }
     }
+}
+
+/// Targets that can hold seats without us.
+fn seats(aims: Vec<Aim>) -> anyhow::Result<Vec<Aim>> {
+    let seats = |aim| match aim {
+        Aim::Peer(Peer { kind: Kind::Postgres, url, shown }) => Some(Aim::Peer(Peer { kind: Kind::Seats, url, shown })),
+        Aim::Embedded(_) | Aim::Server(_) | Aim::Peer(_) => None,
+    };
+    let found: Option<Vec<Aim>> = aims.into_iter().map(seats).collect();
+    found.filter(|aims| !aims.is_empty()).ok_or_else(|| {
+        let how =
+            "say e.g. --url postgres://127.0.0.1/postgres; a box office of ours is measured by leasehold rehearse";
+        Failure::usage(format!("--seats is measured on PostgreSQL: {how}"))
+    })
 }
 
 fn embedded(aims: Vec<Aim>, option: &str) -> anyhow::Result<Vec<Aim>> {

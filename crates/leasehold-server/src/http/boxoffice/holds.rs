@@ -11,7 +11,7 @@ use serde_json::{Value, json};
 use super::{Desk, hold_id, no, refused, shape};
 use crate::http::fields::{Fields, missing};
 use crate::http::problem::Problem;
-use crate::http::routes::{Call, detached};
+use crate::http::routes::Call;
 use crate::http::shape::json as answer;
 use crate::service::Verb;
 
@@ -29,9 +29,7 @@ pub async fn take(mut call: Call) -> Result<Response<Body>, Problem> {
     let want = want(&mut fields)?;
     fields.done()?;
     let made = desk.call(&call, &body)?;
-    let (office, of) = (desk.office().clone(), event.clone());
-    let held = detached(async move { office.hold(made, &of, buyer, want).await }).await?;
-    let view = match held {
+    let view = match desk.office().hold(made, &event, buyer, want).await {
         Ok(view) => view,
         Err(error) => return Err(with_alternative(&desk, &event, error).await),
     };
@@ -166,7 +164,7 @@ pub async fn renew(mut call: Call) -> Result<Response<Body>, Problem> {
     Fields::parse(&body)?.done()?;
     let (hold, access) = opened(&desk, shown(&call)?).await?;
     let made = desk.call(&call, &body)?;
-    let view = detached(async move { desk.office().renew(made, &hold, access).await }).await?.map_err(no)?;
+    let view = desk.office().renew(made, &hold, access).await.map_err(no)?;
     Ok(answer(StatusCode::OK, &shape::hold(&view)))
 }
 
@@ -178,7 +176,7 @@ pub async fn release(mut call: Call) -> Result<Response<Body>, Problem> {
     Fields::parse(&body)?.done()?;
     let (hold, access) = opened(&desk, shown(&call)?).await?;
     let made = desk.call(&call, &body)?;
-    let view = detached(async move { desk.office().release(made, &hold, access).await }).await?.map_err(no)?;
+    let view = desk.office().release(made, &hold, access).await.map_err(no)?;
     Ok(answer(StatusCode::OK, &shape::hold(&view)))
 }
 
@@ -198,9 +196,7 @@ pub async fn change(mut call: Call) -> Result<Response<Body>, Problem> {
     within(change.add.len() + change.remove.len() + change.add_areas.len() + change.remove_areas.len())?;
     let (hold, access) = opened(&desk, shown(&call)?).await?;
     let made = desk.call(&call, &body)?;
-    let (office, of, with) = (desk.office().clone(), hold.clone(), access.clone());
-    let changed = detached(async move { office.change(made, &of, with, change).await }).await?;
-    match changed {
+    match desk.office().change(made, &hold, access.clone(), change).await {
         // What was stored is the hold before its leases were put together: show it as it stands.
         Ok(view) if view.replayed => {
             let view = desk.office().hold_view(&hold, access).await.map_err(no)?;
@@ -225,8 +221,7 @@ pub async fn pay(mut call: Call) -> Result<Response<Body>, Problem> {
     let payment = payment_ref(Fields::parse(&body)?)?;
     let (hold, access) = opened(&desk, shown(&call)?).await?;
     let made = desk.call(&call, &body)?;
-    let work = async move { desk.office().pay(made, &hold, access, &payment).await };
-    let view = detached(work).await?.map_err(no)?;
+    let view = desk.office().pay(made, &hold, access, &payment).await.map_err(no)?;
     Ok(answer(StatusCode::OK, &shape::hold(&view)))
 }
 
@@ -241,8 +236,7 @@ pub async fn confirm(mut call: Call) -> Result<Response<Body>, Problem> {
         paid_for(&desk, &hold, access.clone(), &payment).await?;
     }
     let made = desk.call(&call, &body)?;
-    let work = async move { desk.office().confirm(made, &hold, access, &payment).await };
-    let order = detached(work).await?.map_err(no)?;
+    let order = desk.office().confirm(made, &hold, access, &payment).await.map_err(no)?;
     let mut response = answer(StatusCode::CREATED, &shape::order(&order));
     if let Ok(place) = HeaderValue::from_str(&format!("/v1/orders/{}", order.order_id)) {
         response.headers_mut().insert(header::LOCATION, place);

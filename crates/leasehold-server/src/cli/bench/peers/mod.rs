@@ -18,6 +18,8 @@ mod postgres;
 #[cfg(feature = "peers")]
 mod redis;
 #[cfg(feature = "peers")]
+mod seats;
+#[cfg(feature = "peers")]
 mod zookeeper;
 
 use std::fmt;
@@ -40,6 +42,8 @@ pub enum Kind {
     ZooKeeper,
     /// `postgres://`
     Postgres,
+    /// `postgres://` with `--seats`
+    Seats,
 }
 
 impl Kind {
@@ -104,6 +108,15 @@ pub async fn run(
                 Err(error) => Err(error),
             };
             table.remove().await?;
+            measured
+        }
+        Kind::Seats => {
+            let hall = seats::Hall::make(peer).await?;
+            let measured = match hall.connect(peer, clients).await {
+                Ok(buyers) => load::run(buyers, time, stop, bar).await,
+                Err(error) => Err(error),
+            };
+            hall.remove().await?;
             measured
         }
     }

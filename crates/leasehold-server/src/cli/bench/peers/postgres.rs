@@ -63,7 +63,7 @@ impl Table {
     }
 }
 
-async fn reach(peer: &Peer) -> anyhow::Result<tokio_postgres::Client> {
+pub async fn reach(peer: &Peer) -> anyhow::Result<tokio_postgres::Client> {
     let (client, connection) =
         tokio_postgres::connect(&peer.url, NoTls).await.map_err(|cause| silent(peer, &causes(&cause)))?;
     // It ends with its client; what goes wrong on it is the error of whoever waits for an answer.
