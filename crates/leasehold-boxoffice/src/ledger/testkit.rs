@@ -1,6 +1,8 @@
 //! A ledger around a ledger, that fails on order.
 
 use std::collections::VecDeque;
+use std::sync::atomic::AtomicU64;
+use std::sync::atomic::Ordering::Relaxed;
 use std::sync::{Arc, Mutex, PoisonError};
 
 use super::{Answer, Ledger};
@@ -29,13 +31,14 @@ pub struct Flaky {
     inner: Arc<dyn Ledger>,
     faults: Mutex<VecDeque<(&'static str, Fault)>>,
     meanwhile: Mutex<Option<Box<dyn Fn() + Send + Sync>>>,
+    snapshots: AtomicU64,
 }
 
 impl Flaky {
     /// Around this one.
     #[must_use]
     pub fn new(inner: Arc<dyn Ledger>) -> Arc<Self> {
-        Arc::new(Self { inner, faults: Mutex::default(), meanwhile: Mutex::default() })
+        Arc::new(Self { inner, faults: Mutex::default(), meanwhile: Mutex::default(), snapshots: AtomicU64::new(0) })
     }
 
     /// The next transaction of this name goes wrong so.
@@ -46,6 +49,12 @@ impl Flaky {
     /// What happens while a transaction that is [`Fault::Slow`] is on its way.
     pub fn meanwhile(&self, happens: impl Fn() + Send + Sync + 'static) {
         *self.meanwhile.lock().unwrap_or_else(PoisonError::into_inner) = Some(Box::new(happens));
+    }
+
+    /// How many snapshots were asked for.
+    #[must_use]
+    pub fn snapshots(&self) -> u64 {
+        self.snapshots.load(Relaxed)
     }
 
     fn take(&self, transaction: &str) -> Option<Fault> {
@@ -149,6 +158,7 @@ impl Ledger for Flaky {
         self.inner.orders(id, after, limit)
     }
     fn snapshot<'a>(&'a self, id: &'a EventId) -> Answer<'a, Option<Snapshot>> {
+        self.snapshots.fetch_add(1, Relaxed);
         self.inner.snapshot(id)
     }
     fn takings<'a>(&'a self, id: &'a EventId) -> Answer<'a, Takings> {

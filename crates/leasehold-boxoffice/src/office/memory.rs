@@ -4,6 +4,8 @@
 //! follower keeps looking: an office whose follower stands still asks the ledger.
 
 use std::collections::{HashMap, HashSet};
+use std::sync::atomic::AtomicU64;
+use std::sync::atomic::Ordering::Relaxed;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
@@ -26,6 +28,10 @@ pub(super) struct Known {
     pub(super) hall: Hall,
     prices: HashMap<String, u64>,
     picture: Mutex<Picture>,
+    /// Snapshots that were begun to be read for those who pick, and (held while one is read) the last that was read: a
+    /// crowd that loses at once would read the same hall as many times as it has heads.
+    looks: AtomicU64,
+    looked: tokio::sync::Mutex<u64>,
     /// Picked by requests of this office that are under way: the next picks others. It decides nothing.
     intents: Mutex<HashSet<Place>>,
 }
@@ -204,8 +210,16 @@ impl Office {
         let picture =
             Mutex::new(Picture { seq: 0, seats: HashMap::new(), free, at: Time::ZERO, notes: HashMap::new() });
         let event = EventRow { layout_version: version, ..snapshot.event.clone() };
-        let known =
-            Arc::new(Known { event, layout: Arc::new(layout), hall, prices, picture, intents: Mutex::default() });
+        let known = Arc::new(Known {
+            event,
+            layout: Arc::new(layout),
+            hall,
+            prices,
+            picture,
+            looks: AtomicU64::new(0),
+            looked: tokio::sync::Mutex::default(),
+            intents: Mutex::default(),
+        });
         self.paint(&known, &snapshot);
         lock(&self.0.memory.events).insert(id.clone(), known.clone());
         Ok(known)
@@ -219,13 +233,20 @@ impl Office {
         picture.seq = snapshot.seq;
     }
 
-    /// A picture to pick from: fresh if somebody follows, else asked for now.
+    /// A picture to pick from: fresh if somebody follows, else read now, by one for all who ask meanwhile.
     pub(super) async fn look(&self, known: &Known) -> Result<Free, Error> {
+        // One that is under way may have begun before what we know already: the next one serves.
+        let wanted = known.looks.load(Relaxed) + 1;
         if !known.is_fresh(self.clock().now()) {
-            let id = &known.event.event_id;
-            let none = || Error::Refused(Refusal::NoEvent(id.clone()));
-            let snapshot = self.0.ledger.snapshot(id).await?.ok_or_else(none)?;
-            self.paint(known, &snapshot);
+            let mut looked = known.looked.lock().await;
+            if *looked < wanted && !known.is_fresh(self.clock().now()) {
+                let number = known.looks.fetch_add(1, Relaxed) + 1;
+                let id = &known.event.event_id;
+                let none = || Error::Refused(Refusal::NoEvent(id.clone()));
+                let snapshot = self.0.ledger.snapshot(id).await?.ok_or_else(none)?;
+                self.paint(known, &snapshot);
+                *looked = number;
+            }
         }
         Ok(known.free(self.clock().now()))
     }

@@ -201,3 +201,25 @@ async fn a_lease_under_a_row_that_may_be_there_stays() {
     assert_eq!((failed.code(), house.leases().await), ("unknown_outcome", 1));
     house.check().await;
 }
+
+/// Goal: a crowd that loses at once, in an office whose follower does not get to run, reads the hall a few times and not
+/// once for each of them: otherwise nobody is answered for seconds, and the follower never gets its turn.
+#[tokio::test]
+async fn a_crowd_of_losers_looks_once_together() {
+    let house = House::open().await;
+    house.hold("ada", &["A-5", "A-6"]).await.unwrap();
+    let (office, flaky) = doomed(&house);
+    let loser = |number: u32| {
+        let (office, event) = (office.clone(), house.event.clone());
+        let want = Want::These { seats: vec!["A-5".into(), "A-6".into()], areas: vec![] };
+        let buyer = format!("loser-{number}");
+        tokio::spawn(async move { office.hold(Call::by(&buyer), &event, buyer.as_str().into(), want).await })
+    };
+    let losers: Vec<_> = (0..400).map(loser).collect();
+    for lost in losers {
+        let Refusal::Conflict { alternative, .. } = refused(lost.await.unwrap()) else { panic!() };
+        assert!(alternative.is_some_and(|seats| seats.len() == 2 && !seats.contains(&"A-5".into())));
+    }
+    let snapshots = flaky.snapshots();
+    assert!((1..100).contains(&snapshots), "{snapshots} snapshots for 400 losers");
+}
