@@ -41,7 +41,7 @@ async fn turn(house: &BoxOffice, clock: &Arc<dyn Clock>, asked: &mut HashMap<Str
     asked.retain(|_, at| clock.now().since(*at) < AGAIN);
     if let Ok(due) = house.office().refunds_due().await {
         for money in due {
-            if first(asked, money.payment_ref.clone(), clock.now()) {
+            if first(asked, money.key(), clock.now()) {
                 give_back(house, &money).await;
             }
         }
@@ -63,7 +63,7 @@ fn first(asked: &mut HashMap<String, Time>, key: String, now: Time) -> bool {
 async fn give_back(house: &BoxOffice, money: &MoneyRow) {
     let Some(provider) = house.provider() else { return };
     let refund = Refund {
-        refund_id: format!("rf_{}", money.payment_ref),
+        refund_id: money.refund_id(),
         payment_ref: money.payment_ref.clone(),
         hold_id: money.hold_id.0.clone(),
         amount: money.amount,
@@ -72,7 +72,7 @@ async fn give_back(house: &BoxOffice, money: &MoneyRow) {
     match provider.refund(refund).await {
         Ok(Progress::Done(Outcome::Refunded)) => {
             let note = "the provider gave it back";
-            let _ = house.office().refunded(Call::by("settler"), &money.payment_ref, note).await;
+            let _ = house.office().refunded(Call::by("settler"), &money.key(), note).await;
         }
         // It will call back.
         Ok(_) => {}
