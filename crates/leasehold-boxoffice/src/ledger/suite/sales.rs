@@ -277,11 +277,11 @@ pub(super) async fn money_for_another_hold_is_kept(subject: &dyn Subject) {
     let again = case.ledger.confirm(Call::by("provider"), told("cb-1")).await.unwrap().value;
     assert_eq!(again, Confirmed::Duplicate);
     // Once, however often it is told; it sold nothing, and the payment buys what it is for.
-    let kept = (second.hold_id.0.clone(), 90, MoneyState::Stuck);
-    assert_eq!(parts(&case, "pi").await, [kept.clone()]);
+    let kept = [(second.hold_id.0.clone(), 90, MoneyState::Stuck)];
+    assert_eq!(parts(&case, "pi").await, kept);
     assert_eq!(case.state("A-2").await, SeatState::Held);
     case.sell(&first, "pi").await;
-    assert_eq!(parts(&case, "pi").await, [kept]);
+    assert_eq!(parts(&case, "pi").await, kept);
     assert_eq!(refused(case.confirm(&second, "pi").await), Refusal::PaymentMismatch, "a buyer's word is no money");
     case.done().await;
 }

@@ -40,7 +40,11 @@ async fn settle(desk: &Desk, told: Callback) -> Result<Value, Problem> {
     if told.outcome == Outcome::Refunded {
         let made = model::Call::by("provider");
         let refund = told.refund_id.as_deref();
-        let row = desk.office().refund_told(made, &told.payment_ref, refund, told.amount).await.map_err(no)?;
+        let row = desk.office().refund_told(made, &told.payment_ref, refund, told.amount).await;
+        if let Err(Error::Refused(_)) = &row {
+            tracing::error!(payment = told.payment_ref, "money went back that was not to: ask the payment provider");
+        }
+        let row = row.map_err(no)?;
         return Ok(json!({"outcome": "refunded", "money": row.state}));
     }
     let tokens = tokens(&told);
