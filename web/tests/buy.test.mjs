@@ -227,6 +227,69 @@ onEvent('late money buys seats that are still free', { event: { pay_ms: 8000 } }
   await heading(page, 'Bought');
 });
 
+/** The page's hold runs out while it pays, somebody else takes its seats, and only then the test provider pays. */
+const payTooLate = async ({ server, page, event }, ids, lost) => {
+  await hold(page, ...ids);
+  await page.getByRole('button', { name: /^Pay / }).click();
+  await heading(page, 'Pay for your seats');
+  const kept = await page.evaluate((of) => JSON.parse(localStorage.getItem(`leasehold.hold.${of}`)), event);
+  await page.getByText('The time to pay is over.').waitFor({ timeout: 60_000 });
+  await until('somebody else has them', () => rival(server, event, lost, 'quick').catch(() => null));
+  const order = { hold_id: kept.hold_id, payment_ref: kept.payment_ref, outcome: 'approve' };
+  await server.ask('POST', '/v1/demo/pay', order, undefined, { 'Leasehold-Hold-Key': kept.hold_key });
+};
+
+// Goal: money that comes too late for its seats is offered others as good; the buyer takes them, with nothing to pay.
+onEvent('late money is offered other seats, and they are taken', { event: { pay_ms: 8000 } }, async ({ server, page, event }) => {
+  await live(page);
+  await payTooLate({ server, page, event }, ['A-1'], ['A-1']);
+  await page.getByText('These are as good, and held for you.').waitFor();
+  await heading(page, 'Held for you');
+  assert.equal(await page.getByRole('heading', { name: 'Pay with the test provider' }).count(), 0);
+  await page.locator('.steps summary').click();
+  await page.getByText('other seats as good are held').waitFor();
+  await page.getByText('to take them; after that your money goes back').waitFor();
+  assert.equal(await sideways(page), 0);
+  await shot(page, 'buy-offered');
+  assert.deepEqual(await findings(page), []);
+  await press(page, 'Take these seats');
+  await heading(page, 'Bought');
+  const { orders } = await server.ask('GET', `/v1/events/${event}/report`);
+  assert.equal(orders.filter(({ seats }) => seats[0].id !== 'A-1').length, 1);
+});
+
+// Goal: whoever does not want the seats that are offered has the money back.
+onEvent('an offer is declined, and the money goes back', { event: { pay_ms: 8000 } }, async ({ server, page, event }) => {
+  await live(page);
+  await payTooLate({ server, page, event }, ['A-1'], ['A-1']);
+  await press(page, 'No, my money back');
+  await page.getByText('Your money goes back to you.').waitFor();
+  const money = async () => (await server.ask('GET', `/v1/events/${event}/report`)).late_payments[0];
+  await until('it went back', async () => (await money()).state === 'refunded');
+  assert.deepEqual((await money()).steps.map(({ state }) => state), ['received', 'offered', 'refund_due', 'refunded']);
+});
+
+// Goal: where nothing as good is left the money goes back by itself, and the buyer reads it, step by step.
+const twoSeats = [1, 2].map((number) => ({ id: `A-${number}`, section: 'Stalls', row: 'A', number, price: 4500 }));
+onEvent('late money without seats goes back', { event: { pay_ms: 8000, seats: twoSeats, areas: [] } }, async ({ server, page, event }) => {
+  await live(page);
+  await payTooLate({ server, page, event }, ['A-1'], ['A-1', 'A-2']);
+  await page.getByText('It goes back to you.').waitFor();
+  await page.locator('.steps summary').click();
+  await page.getByText('there are no others as good').waitFor();
+  await shot(page, 'buy-refund');
+  await until('it went back', async () => (await server.ask('GET', `/v1/events/${event}/report`)).late_payments[0].state === 'refunded');
+});
+
+// Goal: a bank that tells of a first try that failed after the second one that did not changes nothing.
+onEvent('callbacks out of order', {}, async ({ page }) => {
+  await live(page);
+  await hold(page, 'A-1');
+  await press(page, 'Pay 45.00 EUR');
+  await press(page, 'Out of order');
+  await heading(page, 'Bought');
+});
+
 // Goal: a hold that is left alone frees itself, and the page says so; the clock speaks at its marks and not between.
 onEvent('an abandoned hold ends', { event: { ttl_ms: 40_000, max_hold_ms: 40_000 } }, async ({ server, page, event }) => {
   await live(page);

@@ -92,6 +92,102 @@ onEvent('figures, proof and CSV', { staff: true }, async ({ server, page, event 
   }
 });
 
+/** Sells seats at the door. */
+const sell = async (server, event, seats, buyer, payment_ref) => {
+  const held = await rival(server, event, seats, buyer);
+  return server.ask('POST', `/v1/holds/${held.hold_id}/confirm`, { payment_ref }, undefined, { 'Leasehold-Hold-Key': held.hold_key });
+};
+const lawful = async (server, event) => assert.equal((await server.ask('GET', `/v1/events/${event}/invariants`)).ok, true);
+
+// Goal: what was sold is taken back with a reason, a seat or the whole order, by keyboard; the seats are free, and the money
+// goes back through the provider, which staff can follow.
+onEvent('an order is voided, and its money goes back', { staff: true }, async ({ server, page, event }) => {
+  await live(page);
+  await sell(server, event, ['A-1', 'A-2', 'A-3'], 'b-5', 'pi_5');
+  await until('sold', async () => (await figure(page, 'sold')) === '3');
+  await seat(page, 'A-1').click();
+  await page.getByRole('heading', { name: 'Row A, seat 1: sold' }).waitFor();
+  const open = page.getByRole('button', { name: 'Void…' });
+  await open.focus();
+  await page.keyboard.press('Enter');
+  await page.getByRole('dialog').waitFor();
+  assert.equal(await page.getByLabel('Only this seat').isChecked(), true);
+  assert.equal(await page.evaluate(() => document.activeElement?.getAttribute('name')), 'void-what');
+  assert.deepEqual(await findings(page), [], 'void');
+  await shot(page, 'staff-void');
+  await page.getByLabel('Reason, for the record').focus();
+  await page.keyboard.press('Enter');
+  await page.getByText('Please give a reason.').waitFor();
+  await page.keyboard.type('broke a leg');
+  await page.keyboard.press('Enter');
+  await page.getByText('Voided. 45.00 EUR go back to the buyer.').waitFor();
+  await page.getByRole('heading', { name: 'Row A, seat 1: free' }).waitFor();
+  await page.locator('.history').getByText('broke a leg').first().waitFor();
+  assert.equal(await seatState(server, event, 'A-2'), 'sold');
+  await seat(page, 'A-2').click();
+  await page.getByRole('heading', { name: 'Row A, seat 2: sold' }).waitFor();
+  await press(page, 'Void…');
+  await page.getByLabel('The whole order').check();
+  await give(page, 'the whole school is ill', 'Void now');
+  await page.getByText('Voided. 90.00 EUR go back to the buyer.').waitFor();
+  assert.equal(await seatState(server, event, 'A-3'), 'free');
+  await press(page, 'Payments');
+  await until('both went back', async () => (await page.getByRole('cell', { name: 'refunded', exact: true }).count()) === 2);
+  await shot(page, 'staff-refunds');
+  await lawful(server, event);
+});
+
+// Goal: a sold seat is moved with a reason; what is not to be had is refused in words, and the money is settled both ways.
+onEvent('a sold seat is moved', { staff: true }, async ({ server, page, event }) => {
+  await live(page);
+  const order = await sell(server, event, ['A-1'], 'b-6', 'pi_6');
+  await rival(server, event, ['D-1'], 'b-7');
+  await until('sold', async () => (await figure(page, 'sold')) === '1');
+  await seat(page, 'A-1').click();
+  const move = async (to, reason) => {
+    await press(page, 'Move…');
+    await page.getByLabel('To the seat').fill(to);
+    await page.getByLabel('Reason, for the record').fill(reason);
+    await page.getByRole('dialog').getByRole('button', { name: 'Move now' }).click();
+  };
+  await move('Z-9', 'a pillar');
+  await page.getByText('There is no seat Z-9 in this hall.').waitFor();
+  await page.getByLabel('To the seat').fill('D-1');
+  await page.getByRole('dialog').getByRole('button', { name: 'Move now' }).click();
+  await page.getByRole('dialog').getByText('D-1: taken').waitFor();
+  await page.getByLabel('To the seat').fill('D-2');
+  assert.deepEqual(await findings(page), [], 'move');
+  await shot(page, 'staff-move');
+  await page.getByRole('dialog').getByRole('button', { name: 'Move now' }).click();
+  await page.getByText('Moved to D-2. 15.00 EUR go back to the buyer.').waitFor();
+  assert.equal(await seatState(server, event, 'A-1'), 'free');
+  await seat(page, 'D-2').click();
+  await page.getByRole('heading', { name: 'Row D, seat 2: sold' }).waitFor();
+  await move('B-1', 'wants to see');
+  await page.getByText('Moved to B-1. The buyer owes 15.00 EUR.').waitFor();
+  const { seats, total, paid, refunded, owed } = await server.ask('GET', `/v1/orders/${order.order_id}`);
+  assert.deepEqual([seats[0].id, total, paid, refunded, owed], ['B-1', 4500, 4500, 1500, -1500]);
+  await lawful(server, event);
+});
+
+// Goal: money that the provider does not have, as cash at the door, is settled by hand, with a reason, and stays listed.
+onEvent('what is owed is settled by hand', { staff: true, demo: false }, async ({ server, page, event }) => {
+  await live(page);
+  const { order_id } = await sell(server, event, ['A-1'], 'b-8', 'cash-8');
+  await server.ask('POST', `/v1/orders/${order_id}/void`, { reason: 'ill' });
+  await press(page, 'Payments');
+  await page.getByRole('cell', { name: 'refund_due', exact: true }).waitFor();
+  assert.equal(await page.getByRole('button', { name: 'Give back cash-8' }).count(), 0, 'it is due already');
+  await press(page, 'Settled by hand cash-8');
+  assert.deepEqual(await findings(page), []);
+  await give(page, 'paid out at the desk', 'It is settled');
+  await page.getByRole('cell', { name: 'closed', exact: true }).waitFor();
+  await page.getByText('paid out at the desk').waitFor();
+  await until('nobody waits for it', async () => (await figure(page, 'late payments')) === '0');
+  await shot(page, 'staff-closed');
+  await lawful(server, event);
+});
+
 // Goal: money without an answer is on a list.
 onEvent('payments that wait are listed', { staff: true }, async ({ server, page, event }) => {
   await live(page);

@@ -178,7 +178,7 @@ export class Basket {
       this.order = null;
       this.steps = [];
     }
-    if (kind === 'release') this.ended('Your seats are given back.');
+    if (kind === 'release') this.ended(this.held?.paid ? 'The seats are given back. Your money goes back to you.' : 'Your seats are given back.');
     else if (kind === 'confirm') this.sold(said as Order);
     else {
       const state = hold.state ?? (kind === 'pay' ? 'paying' : (this.held?.state ?? 'active'));

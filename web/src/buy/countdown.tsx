@@ -23,7 +23,7 @@ export function Countdown({ basket, held }: { basket: Basket; held: Held }) {
       before = left;
     });
   }, []);
-  const paying = held.state === 'paying';
+  const paying = held.state === 'paying' && !held.paid;
   const fixed = paying || held.paid;
   // Renewing helps while the end can still move.
   const room = held.renewableUntil - held.ends > 1000;
@@ -54,5 +54,6 @@ export function Countdown({ basket, held }: { basket: Basket; held: Held }) {
 
 function under(held: Held, moment: number, paying: boolean): string {
   if (held.ends <= moment) return 'Asking the server whether the time is over.';
+  if (held.paid) return 'to take them; after that your money goes back';
   return paying ? 'to pay; the seats cannot lapse before that' : 'until the seats are free for others';
 }

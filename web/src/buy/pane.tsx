@@ -12,7 +12,7 @@ import type { Shop } from './shop';
 export function BasketPane({ shop }: { shop: Shop }) {
   const { basket } = shop;
   const { held, order } = basket;
-  const title = held !== null ? (held.state === 'paying' ? 'Pay for your seats' : 'Held for you') : order !== null ? 'Bought' : 'Your seats';
+  const title = held !== null ? (held.state === 'paying' && !held.paid ? 'Pay for your seats' : 'Held for you') : order !== null ? 'Bought' : 'Your seats';
   return (
     <>
       <h2 id="basket-title" tabIndex={-1}>
@@ -38,7 +38,7 @@ export function BasketPane({ shop }: { shop: Shop }) {
       {held !== null && <Countdown key={held.hold_id} basket={basket} held={held} />}
       {held !== null && <Things shop={shop} seats={held.seats} areas={held.areas} total={held.total} />}
       {held === null && order !== null && <Bought shop={shop} />}
-      {held?.state === 'paying' ? <Paying shop={shop} held={held} /> : held?.paid ? <Offered shop={shop} /> : <Picking shop={shop} />}
+      {held?.paid ? <Offered shop={shop} /> : held?.state === 'paying' ? <Paying shop={shop} held={held} /> : <Picking shop={shop} />}
     </>
   );
 }

@@ -8,6 +8,7 @@ const outcomes: [name: string, words: string, means: string][] = [
   ['decline', 'Decline', 'refuses the card; the seats stay held'],
   ['slow', 'Slow', 'pays after some seconds'],
   ['duplicate', 'Twice', 'tells of the same payment twice'],
+  ['out_of_order', 'Out of order', 'pays at the second try, and tells of the first one last'],
   ['late', 'Too late', 'pays when the time is over'],
 ];
 

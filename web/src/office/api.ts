@@ -60,6 +60,7 @@ export interface SeatLine {
   renewals?: number;
   remaining_ms?: number;
   reason?: string;
+  order_id?: string;
 }
 
 export interface Availability {
@@ -104,7 +105,7 @@ export interface Hold {
 }
 
 export interface Resolution {
-  state: 'received' | 'sold' | 'offered' | 'refund_due' | 'refunded';
+  state: 'received' | 'sold' | 'offered' | 'refund_due' | 'refunded' | 'stuck' | 'closed';
   /** The hold on seats that are offered instead: opened by the same key, to be confirmed with the same payment. */
   offer?: string;
   seats?: string[];
@@ -117,6 +118,8 @@ export interface Order {
   areas?: { id: string; qty: number }[];
   total: number;
   late?: boolean;
+  /** What the buyer is owed; negative: what they owe. */
+  owed?: number;
 }
 
 export interface Conflict {

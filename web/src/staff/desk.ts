@@ -1,9 +1,10 @@
 // What staff know of one event, and what they can do about it. Asked with an operator's key, where the server wants one.
 
 import { key, Problem, sentence } from '../shared/http';
-import { Api, freshId, type EventLine, type EventSettings, type Plan } from '../office/api';
+import { Api, freshId, type EventLine, type EventSettings, type Order, type Plan } from '../office/api';
 import { Feed } from '../office/feed';
 import { hall, type Hall } from '../office/hall';
+import { price } from '../office/money';
 
 /** Fields that the server may add are shown as they come. */
 export type Fields = Record<string, unknown>;
@@ -208,6 +209,33 @@ export class Desk {
     await this.api.write('POST', this.path(`seats/${encodeURIComponent(seat)}/release`), { reason }, freshId());
     this.done('Released.');
     void this.readHistory();
+  }
+
+  /** null: all of it. */
+  async voidOrder(order: string, seats: string[] | null, reason: string): Promise<void> {
+    const body = seats === null ? { reason } : { seats, reason };
+    const said = (await this.api.write('POST', `/v1/orders/${encodeURIComponent(order)}/void`, body, freshId())) as Order;
+    this.done(`Voided. ${this.owed(said)}`);
+    void this.readHistory();
+  }
+
+  async moveOrder(order: string, from: string, to: string, reason: string): Promise<void> {
+    const body = { moves: [{ from, to }], reason };
+    const said = (await this.api.write('POST', `/v1/orders/${encodeURIComponent(order)}/move`, body, freshId())) as Order;
+    this.done(`Moved to ${to}. ${this.owed(said)}`);
+    void this.readHistory();
+  }
+
+  private owed({ owed = 0 }: Order): string {
+    const currency = this.settings?.currency ?? '';
+    if (owed > 0) return `${price(owed, currency)} go back to the buyer.`;
+    return owed < 0 ? `The buyer owes ${price(-owed, currency)}.` : 'No money is owed.';
+  }
+
+  /** Money that waits for somebody: given back, or settled by hand. */
+  async settle(refund: string, how: 'refund' | 'close', reason: string): Promise<void> {
+    await this.api.write('POST', this.path(`payments/${encodeURIComponent(refund)}/${how}`), { reason }, freshId());
+    this.done(how === 'refund' ? 'It goes back.' : 'Settled by hand.');
   }
 
   async freeze(on: boolean, reason: string): Promise<void> {

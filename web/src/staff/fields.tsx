@@ -1,5 +1,6 @@
 // Records of the server, field by field. What this page does not know by name is shown as it came.
 
+import type { ComponentChildren } from 'preact';
 import { Text } from '../shared/bits';
 import { span } from '../shared/words';
 import { price } from '../office/money';
@@ -28,7 +29,16 @@ function text(of: unknown): string {
   return typeof of === 'object' ? JSON.stringify(of) : String(of);
 }
 
-export function Records({ records, first, currency, label }: { records: Fields[]; first: string[]; currency: string; label: string }) {
+interface Props {
+  records: Fields[];
+  first: string[];
+  currency: string;
+  label: string;
+  /** What can be done about a record. */
+  acts?: (record: Fields) => ComponentChildren;
+}
+
+export function Records({ records, first, currency, label, acts }: Props) {
   const columns = columnsOf(records, first);
   return (
     <div class="scroll" tabIndex={0} role="region" aria-label={label}>
@@ -38,6 +48,7 @@ export function Records({ records, first, currency, label }: { records: Fields[]
             {columns.map((name) => (
               <th scope="col">{title(name)}</th>
             ))}
+            {acts !== undefined && <th scope="col">to do</th>}
           </tr>
         </thead>
         <tbody>
@@ -48,6 +59,7 @@ export function Records({ records, first, currency, label }: { records: Fields[]
                   <Value name={name} of={record[name]} currency={currency} />
                 </td>
               ))}
+              {acts !== undefined && <td>{acts(record)}</td>}
             </tr>
           ))}
         </tbody>

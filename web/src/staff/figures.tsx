@@ -7,6 +7,7 @@ export function Figures({ desk }: { desk: Desk }) {
   const totals = desk.feed === null || desk.hall === null ? null : desk.feed.seats.count(desk.hall.seats.keys());
   const { report } = desk;
   const lag = report?.sweeper_lag_ms;
+  const late = report?.late_payments?.filter(({ state }) => !over.includes(String(state))).length ?? 0;
   const figures: [string, string | undefined, boolean][] = [
     ['seats', totals === null ? undefined : count(totals.seats), false],
     ['free', totals === null ? undefined : count(totals.free), false],
@@ -16,7 +17,7 @@ export function Figures({ desk }: { desk: Desk }) {
     ['blocked', totals === null ? undefined : count(totals.blocked), false],
     ['conflict rate', rate(report?.conflict_rate), false],
     ['sweeper lag', lag === undefined || lag === null ? undefined : span(lag), (lag ?? 0) > 60_000],
-    ['late payments', report?.late_payments && count(report.late_payments.length), (report?.late_payments?.length ?? 0) > 0],
+    ['late payments', report?.late_payments && count(late), late > 0],
     ['stuck payments', report?.stuck_payments && count(report.stuck_payments.length), (report?.stuck_payments?.length ?? 0) > 0],
   ];
   return (
@@ -30,6 +31,9 @@ export function Figures({ desk }: { desk: Desk }) {
     </dl>
   );
 }
+
+/** Nobody waits for money in these states. */
+const over = ['sold', 'refunded', 'closed'];
 
 /** A share of all attempts to hold. */
 const rate = (share: number | undefined): string | undefined =>

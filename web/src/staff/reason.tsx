@@ -1,5 +1,6 @@
 // Asks for a reason before something is done that others will ask about.
 
+import type { ComponentChildren } from 'preact';
 import { useState } from 'preact/hooks';
 import { Dialog } from '../shared/bits';
 import { sentence } from '../shared/http';
@@ -11,17 +12,22 @@ interface Props {
   onClose: () => void;
   /** Throws what the server refused. */
   onDo: (reason: string) => Promise<void>;
+  /** What else is asked, before the reason. */
+  children?: ComponentChildren;
+  /** What is still missing of that, in a sentence. */
+  missing?: () => string | null;
 }
 
-export function Reason({ title, says, action, onClose, onDo }: Props) {
+export function Reason({ title, says, action, onClose, onDo, children, missing }: Props) {
   const [reason, setReason] = useState('');
   const [wrong, setWrong] = useState<string | null>(null);
   const [busy, setBusy] = useState(false);
   const submit = async (event: Event) => {
     event.preventDefault();
     if (busy) return;
-    if (reason.trim() === '') {
-      setWrong('Please give a reason.');
+    const lacks = missing?.() ?? (reason.trim() === '' ? 'Please give a reason.' : null);
+    if (lacks !== null) {
+      setWrong(lacks);
       return;
     }
     setBusy(true);
@@ -37,11 +43,12 @@ export function Reason({ title, says, action, onClose, onDo }: Props) {
     <Dialog title={title} onClose={onClose}>
       <form onSubmit={submit}>
         <p>{says}</p>
+        {children}
         <label for="reason">Reason, for the record</label>
         <input
           id="reason"
           type="text"
-          autoFocus
+          autoFocus={children === undefined}
           autoComplete="off"
           maxLength={200}
           value={reason}

@@ -9,6 +9,7 @@ import { place, staffWords } from '../office/labels';
 import { price } from '../office/money';
 import type { Desk, Fields } from './desk';
 import { title, Value } from './fields';
+import { OrderActs } from './orderacts';
 import { Reason } from './reason';
 
 export function SeatPane({ desk, hall, feed, id }: { desk: Desk; hall: Hall; feed: Feed; id: string }) {
@@ -27,6 +28,7 @@ export function SeatPane({ desk, hall, feed, id }: { desk: Desk; hall: Hall; fee
     ['age', line?.age_ms === undefined ? undefined : span(line.age_ms, false)],
     ['renewals', line?.renewals === undefined ? undefined : String(line.renewals)],
     ['left', line?.remaining_ms === undefined ? undefined : span(line.remaining_ms, false)],
+    ['order', line?.order_id],
     ['reason', line?.reason],
   ];
   const close = () => {
@@ -64,6 +66,7 @@ export function SeatPane({ desk, hall, feed, id }: { desk: Desk; hall: Hall; fee
           </button>
         </div>
       )}
+      {state === 'sold' && line?.order_id !== undefined && <OrderActs desk={desk} hall={hall} feed={feed} order={line.order_id} id={id} />}
       <h3>What happened to it</h3>
       <History entries={desk.history} currency={currency} />
       {asking && (

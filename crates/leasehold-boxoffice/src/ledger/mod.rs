@@ -100,8 +100,10 @@ pub trait Ledger: Send + Sync + 'static {
 
     /// One step on the ladder.
     fn money_step(&self, call: Call, command: MoneyStep) -> Answer<'_, Done<MoneyRow>>;
-    /// Money of a payment.
+    /// Money, by its key: a payment, or a part of one.
     fn money<'a>(&'a self, payment_ref: &'a str) -> Answer<'a, Option<MoneyRow>>;
+    /// All of a payment: the whole, and every part of it that is written down.
+    fn money_of<'a>(&'a self, payment_ref: &'a str) -> Answer<'a, Vec<MoneyRow>>;
     /// Money that stands in one of these states, oldest first; of one event or of all.
     fn money_in<'a>(&'a self, event: Option<&'a EventId>, states: &'a [MoneyState]) -> Answer<'a, Vec<MoneyRow>>;
 

@@ -136,6 +136,9 @@ impl Ledger for Flaky {
     fn money<'a>(&'a self, payment_ref: &'a str) -> Answer<'a, Option<MoneyRow>> {
         self.inner.money(payment_ref)
     }
+    fn money_of<'a>(&'a self, payment_ref: &'a str) -> Answer<'a, Vec<MoneyRow>> {
+        self.inner.money_of(payment_ref)
+    }
     fn money_in<'a>(&'a self, event: Option<&'a EventId>, states: &'a [MoneyState]) -> Answer<'a, Vec<MoneyRow>> {
         self.inner.money_in(event, states)
     }

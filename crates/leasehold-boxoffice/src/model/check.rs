@@ -10,7 +10,7 @@ use super::event::EventRow;
 use super::facts::AreaFact;
 use super::hold::{HoldRow, HoldState};
 use super::ids::{Buyer, HoldId, Moment, OrderId};
-use super::order::OrderRow;
+use super::order::{MoneyRow, OrderRow};
 
 /// Every row of an event, read in one moment.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -35,6 +35,8 @@ pub struct Dump {
     pub orders: Vec<OrderRow>,
     /// Buyers with their counters: held, sold.
     pub buyers: Vec<(Buyer, u32, u32)>,
+    /// Money that has no order, or was too much for one.
+    pub money: Vec<MoneyRow>,
     /// How many entries are numbered, and the highest number.
     pub numbered: (u64, u64),
 }
@@ -63,6 +65,7 @@ pub fn invariants(dump: &Dump) -> Vec<Check> {
         no_sale_without_its_token(dump),
         holds_and_seats_agree(dump),
         orders_and_sales_agree(dump),
+        money_is_accounted_for(dump),
         sequence_without_gap(dump),
     ]
 }
@@ -250,6 +253,30 @@ fn orders_and_sales_agree(dump: &Dump) -> Check {
     let wrong = dump.orders.iter().filter(|order| order.total != order.sum());
     faults.extend(wrong.map(|order| format!("{} says {} and sums to {}", order.order_id, order.total, order.sum())));
     check("orders_and_sales_agree", &faults, format!("{} orders have what was sold", dump.orders.len()))
+}
+
+fn money_is_accounted_for(dump: &Dump) -> Check {
+    let mut parts: BTreeMap<&OrderId, (u32, u64)> = BTreeMap::new();
+    for (order, amount) in dump.money.iter().filter_map(|row| Some((row.order_id.as_ref()?, row.amount))) {
+        let known = parts.entry(order).or_default();
+        *known = (known.0 + 1, known.1.saturating_add(amount));
+    }
+    let mut faults = Vec::new();
+    for order in &dump.orders {
+        let (many, sum) = parts.remove(&order.order_id).unwrap_or_default();
+        if (order.refunds, order.back) != (many, sum) {
+            let (refunds, back) = (order.refunds, order.back);
+            faults.push(format!("{}: {back} go back in {refunds} parts; rows say {sum} in {many}", order.order_id));
+        }
+        if order.owed() > 0 {
+            faults.push(format!("{}: {} are kept beyond its price", order.order_id, order.owed()));
+        }
+        if order.back > order.came() {
+            faults.push(format!("{}: {} go back of {} that came", order.order_id, order.back, order.came()));
+        }
+    }
+    faults.extend(parts.keys().map(|order| format!("money goes back for {order}, which there is not")));
+    check("money_is_accounted_for", &faults, format!("{} orders, and what goes back of them", dump.orders.len()))
 }
 
 fn sequence_without_gap(dump: &Dump) -> Check {

@@ -75,6 +75,8 @@ pub struct Configure {
     pub event_id: EventId,
     /// All its rules from now on.
     pub settings: EventSettings,
+    /// The version they were made from: nothing is changed if it is not that any more. None: whatever it is.
+    pub seen: Option<u64>,
 }
 
 /// Another layout. What is held, sold or blocked must be in it, and areas may not shrink below what is taken.
@@ -273,7 +275,7 @@ pub struct SellLate {
 /// A step of money on the ladder.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct MoneyStep {
-    /// Which payment.
+    /// Which money: see [`MoneyRow::key`].
     pub payment_ref: String,
     /// It must stand here still: two who take the ladder at once take each step once.
     pub from: MoneyState,

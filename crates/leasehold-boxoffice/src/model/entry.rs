@@ -48,6 +48,8 @@ pub enum Kind {
     Offered,
     RefundDue,
     Refunded,
+    StuckMoney,
+    MoneyClosed,
 }
 
 /// A seat and the state it came to.

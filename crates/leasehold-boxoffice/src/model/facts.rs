@@ -102,6 +102,8 @@ pub struct Facts {
     pub buyer: BuyerFact,
     /// The money.
     pub money: Option<MoneyRow>,
+    /// What came in the name of the hold, if the payment is for another.
+    pub stray: Option<MoneyRow>,
     /// The hold that the payment is for, if it was heard of before.
     pub payment: Option<HoldId>,
     /// The message was acted upon before.

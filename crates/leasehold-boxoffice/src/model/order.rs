@@ -64,6 +64,15 @@ pub struct OrderRow {
     pub late: bool,
     /// When.
     pub sold_at: Moment,
+    /// What came for it, in minor units: as the provider told, else what it cost. None: nobody kept it then.
+    #[serde(default)]
+    pub paid: Option<u64>,
+    /// What of it goes back, or went.
+    #[serde(default)]
+    pub back: u64,
+    /// In how many parts.
+    #[serde(default)]
+    pub refunds: u32,
 }
 
 impl OrderRow {
@@ -73,6 +82,19 @@ impl OrderRow {
         let seats = self.seats.iter().map(|seat| seat.price);
         let areas = self.areas.iter().map(|area| area.price.saturating_mul(u64::from(area.qty)));
         seats.chain(areas).fold(0, u64::saturating_add)
+    }
+
+    /// What came for it.
+    #[must_use]
+    pub fn came(&self) -> u64 {
+        self.paid.unwrap_or_else(|| self.total.saturating_add(self.back))
+    }
+
+    /// What the buyer is owed, beside what goes back already; negative: what they owe.
+    #[must_use]
+    pub fn owed(&self) -> i64 {
+        let signed = |amount: u64| i64::try_from(amount).unwrap_or(i64::MAX);
+        signed(self.came()).saturating_sub(signed(self.back)).saturating_sub(signed(self.total))
     }
 }
 
@@ -90,6 +112,10 @@ pub enum MoneyState {
     RefundDue,
     /// It went back.
     Refunded,
+    /// Nobody can say what it is for: staff decides.
+    Stuck,
+    /// Staff settled it by hand.
+    Closed,
 }
 
 /// One step on the ladder, for buyer and staff.
@@ -108,6 +134,13 @@ pub struct Step {
 pub struct MoneyRow {
     /// The provider's name for the payment.
     pub payment_ref: String,
+    /// Which part of it. Empty: all of it. A number: what an order left over. A hold: what came in its name, though the
+    /// payment is for another.
+    #[serde(default)]
+    pub part: String,
+    /// The order that left it over.
+    #[serde(default)]
+    pub order_id: Option<OrderId>,
     /// For which hold.
     pub hold_id: HoldId,
     /// Of which event.
@@ -124,4 +157,47 @@ pub struct MoneyRow {
     pub received_at: Moment,
     /// Every step, first to last.
     pub steps: Vec<Step>,
+}
+
+impl MoneyRow {
+    /// What it is stored under.
+    #[must_use]
+    pub fn key(&self) -> String {
+        Self::key_of(&self.payment_ref, &self.part)
+    }
+
+    /// What a part of a payment is stored under: neither of them has control characters.
+    #[must_use]
+    pub fn key_of(payment_ref: &str, part: &str) -> String {
+        if part.is_empty() { payment_ref.into() } else { format!("{payment_ref}{PART}{part}") }
+    }
+
+    /// What it is stored under, from the id of its refund.
+    #[must_use]
+    pub fn key_of_refund(refund_id: &str) -> Option<String> {
+        if let Some(whole) = refund_id.strip_prefix("rf_") {
+            return Some(whole.into());
+        }
+        let (part, payment_ref) = refund_id.strip_prefix("rp_")?.split_once(':')?;
+        Some(Self::key_of(payment_ref, part))
+    }
+
+    /// What every refund of it is asked for with, and staff calls it by.
+    #[must_use]
+    pub fn refund_id(&self) -> String {
+        if self.part.is_empty() {
+            return format!("rf_{}", self.payment_ref);
+        }
+        // The part has no colon: whatever a payment is called, two parts are never one refund.
+        format!("rp_{}:{}", self.part, self.payment_ref)
+    }
+}
+
+/// Between a payment and the name of its part: a unit separator.
+const PART: char = '\u{1f}';
+
+/// All parts of a payment are stored from the first of these to before the second; the whole under its own name.
+#[must_use]
+pub fn parts_of(payment_ref: &str) -> (String, String) {
+    (format!("{payment_ref}{PART}"), format!("{payment_ref}\u{20}"))
 }

@@ -125,6 +125,8 @@ pub enum Refusal {
     PaymentMismatch,
     /// The layout changed since the hold was priced. Do: look again.
     LayoutChanged,
+    /// The event was changed by somebody else meanwhile. Do: look again.
+    Changed,
     /// The idempotency key was used before, with another body.
     Mismatch,
     /// A hold must keep at least one seat or place: release it instead.
@@ -151,6 +153,7 @@ impl Refusal {
             Self::NotPaying => "not_paying",
             Self::PaymentMismatch => "payment_mismatch",
             Self::LayoutChanged => "layout_changed",
+            Self::Changed => "changed",
             Self::Mismatch => "idempotency_mismatch",
             Self::Empty => "empty_hold",
             Self::NotHeld(_) => "not_held",
@@ -164,6 +167,7 @@ impl Refusal {
         match self {
             Self::NoEvent(_) | Self::NoHold(_) | Self::NoOrder(_) | Self::NoSeat(_) => 404,
             Self::Ended(_) | Self::Late(_) => 410,
+            Self::Changed => 412,
             Self::Mismatch => 422,
             Self::Empty => 400,
             _ => 409,
@@ -196,6 +200,7 @@ impl fmt::Display for Refusal {
             Self::NotPaying => f.write_str("no payment is on its way for this hold"),
             Self::PaymentMismatch => f.write_str("another payment is on its way for this hold, or bought it"),
             Self::LayoutChanged => f.write_str("the layout of the event has changed: look again"),
+            Self::Changed => f.write_str("somebody else changed the event meanwhile: look again"),
             Self::Mismatch => f.write_str("this idempotency key was used before, with another body"),
             Self::Empty => f.write_str("a hold keeps at least one seat or place: release it instead"),
             Self::NotHeld(seat) => write!(f, "nobody holds {seat}"),

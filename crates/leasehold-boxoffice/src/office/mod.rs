@@ -16,8 +16,8 @@
 //! # In reading order
 //!
 //! `view` (words), `secret`, `lease` (the engine's side), `memory` (layouts, and what is sold), `take` (a hold is
-//! made), `life` (renewed, changed, paid, released), `sale` (sold, and the ladder for late money), `staff`, `tasks`
-//! (sweeper, sequencer, follower), `metrics`.
+//! made), `life` (renewed, changed, paid, released), `sale` (sold, and the ladder for late money), `staff`, `money`
+//! (what goes back), `tasks` (sweeper, sequencer, follower), `metrics`.
 //!
 //! # Not here
 //!
@@ -38,6 +38,7 @@ mod lease;
 mod life;
 mod memory;
 mod metrics;
+mod money;
 mod sale;
 pub mod secret;
 mod staff;
@@ -47,6 +48,7 @@ mod tasks;
 mod tests;
 pub mod view;
 
+pub use money::Settled;
 pub use secret::HoldKey;
 pub use view::*;
 

@@ -105,7 +105,7 @@ impl Office {
                 if !done.replayed && !hold.is_live(done.now) {
                     self.let_go_all(&hold.leases).await;
                 }
-                self.climb(&money.payment_ref).await.map(Some)
+                self.climb(&money.key()).await.map(Some)
             }
             Confirmed::Duplicate => Ok(None),
         }
@@ -118,10 +118,10 @@ impl Office {
     }
 
     /// Takes money up the ladder until nothing more can be done now.
-    async fn climb(&self, payment_ref: &str) -> Result<Standing, Error> {
+    async fn climb(&self, key: &str) -> Result<Standing, Error> {
         // Each turn takes a step or stands still; another office may take steps too.
         for _ in 0..4 {
-            let Some(money) = self.0.ledger.money(payment_ref).await? else { break };
+            let Some(money) = self.0.ledger.money(key).await? else { break };
             match money.state {
                 MoneyState::Received => self.first_rungs(&money).await?,
                 MoneyState::Offered => {
@@ -139,13 +139,13 @@ impl Office {
                     }
                     break;
                 }
-                MoneyState::RefundDue | MoneyState::Refunded => {
+                MoneyState::RefundDue | MoneyState::Refunded | MoneyState::Stuck | MoneyState::Closed => {
                     return Ok(Standing::Open(self.resolution(&money).await?));
                 }
             }
         }
         let law = "money that came late is written down, and so is what it bought".into();
-        Err(Error::Corrupt { part: self.0.ledger.name(), law, at: payment_ref.into() })
+        Err(Error::Corrupt { part: self.0.ledger.name(), law, at: key.into() })
     }
 
     /// From money that just came: the same seats, else an offer, else back.
@@ -248,10 +248,16 @@ impl Office {
     async fn offer_failed(&self, money: &MoneyRow) -> Result<bool, Error> {
         let Some(offer) = &money.offer else { return Ok(false) };
         let (row, now) = self.0.ledger.hold(offer).await?;
-        if row.is_some_and(|row| row.is_live(now) || row.state == HoldState::Sold) {
+        if row.as_ref().is_some_and(|row| row.is_live(now) || row.state == HoldState::Sold) {
             return Ok(false);
         }
-        self.step(money, MoneyState::RefundDue, None, "the seats that were offered were not taken in time").await?;
+        let declined = row.is_some_and(|row| row.state == HoldState::Released);
+        let note = if declined {
+            "the seats that were offered were not wanted"
+        } else {
+            "the seats that were offered were not taken in time"
+        };
+        self.step(money, MoneyState::RefundDue, None, note).await?;
         Ok(true)
     }
 

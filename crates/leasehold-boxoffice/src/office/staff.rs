@@ -40,7 +40,7 @@ fn problem(layout: &Layout) -> Option<String> {
     layout.areas.iter().find(|area| area.capacity == 0).map(|area| format!("{} has no places", area.id))
 }
 
-fn reasoned(reason: &str) -> Result<String, Error> {
+pub(super) fn reasoned(reason: &str) -> Result<String, Error> {
     let trimmed = reason.trim();
     if trimmed.is_empty() || trimmed.len() > 1000 {
         return Err(Error::Invalid("reason must be 1 to 1,000 bytes".into()));
@@ -62,16 +62,22 @@ impl Office {
         Ok(self.0.ledger.create_event(call, NewEvent { event_id, settings, layout }).await?.value)
     }
 
-    /// Changes the rules of an event, from now on.
+    /// Changes the rules of an event, from now on; if `seen` is given, only while the event is at that version.
     ///
     /// # Errors
     ///
-    /// As for a new one.
-    pub async fn configure(&self, call: Call, event: &EventId, settings: EventSettings) -> Result<EventRow, Error> {
+    /// As for a new one, or [`Refusal::Changed`].
+    pub async fn configure(
+        &self,
+        call: Call,
+        event: &EventId,
+        settings: EventSettings,
+        seen: Option<u64>,
+    ) -> Result<EventRow, Error> {
         if let Some(problem) = settings.problem() {
             return Err(Error::Invalid(problem));
         }
-        let done = self.0.ledger.configure(call, Configure { event_id: event.clone(), settings }).await?;
+        let done = self.0.ledger.configure(call, Configure { event_id: event.clone(), settings, seen }).await?;
         self.0.memory.forget(event);
         Ok(done.value)
     }
@@ -157,7 +163,7 @@ impl Office {
         self.0.ledger.order(order).await?.ok_or_else(|| Refusal::NoOrder(order.clone()).into())
     }
 
-    /// Takes an order back, or some of its seats. Money is not moved by it: the answer says what is owed.
+    /// Takes an order back, or some of its seats. The answer says what is owed; it is due to go back by itself.
     ///
     /// # Errors
     ///
@@ -179,7 +185,8 @@ impl Office {
         Ok(amended)
     }
 
-    /// Moves sold seats of an order to free ones: (from, to).
+    /// Moves sold seats of an order to free ones: (from, to). What they cost less is due to go back; what they cost more
+    /// is said, and owed by the buyer.
     ///
     /// # Errors
     ///
@@ -317,41 +324,6 @@ impl Office {
         holds.retain(|hold| hold.hold.state == HoldState::Paying);
         holds.sort_by_key(|hold| hold.remaining_ms);
         Ok(holds)
-    }
-
-    /// Money that came late, in every state.
-    ///
-    /// # Errors
-    ///
-    /// The ledger could not be asked.
-    pub async fn late_money(&self, event: &EventId) -> Result<Vec<MoneyRow>, Error> {
-        use MoneyState::{Offered, Received, RefundDue, Refunded, Sold};
-        self.0.ledger.money_in(Some(event), &[Received, Sold, Offered, RefundDue, Refunded]).await
-    }
-
-    /// Money that must go back, of all events: for whoever asks the provider to.
-    ///
-    /// # Errors
-    ///
-    /// The ledger could not be asked.
-    pub async fn refunds_due(&self) -> Result<Vec<MoneyRow>, Error> {
-        self.0.ledger.money_in(None, &[MoneyState::RefundDue]).await
-    }
-
-    /// It went back.
-    ///
-    /// # Errors
-    ///
-    /// It was not due.
-    pub async fn refunded(&self, call: Call, payment_ref: &str, note: &str) -> Result<MoneyRow, Error> {
-        let command = MoneyStep {
-            payment_ref: payment_ref.into(),
-            from: MoneyState::RefundDue,
-            to: MoneyState::Refunded,
-            offer: None,
-            note: note.into(),
-        };
-        Ok(self.0.ledger.money_step(call, command).await?.value)
     }
 
     /// Seats and money of an event, by section too.

@@ -67,6 +67,9 @@ pub struct Callback {
     /// When, by the provider's clock: for people. It decides nothing.
     #[serde(default)]
     pub at: String,
+    /// Of a refund: the id with which it was asked for. Of one payment several may be due.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub refund_id: Option<String>,
 }
 
 /// Why a callback does not count.
@@ -193,6 +196,7 @@ mod tests {
             amount: 9000,
             tokens: vec![SeatToken { seat: "A-1".into(), token: "41".into() }],
             at: "2026-11-16T01:00:00Z".into(),
+            refund_id: None,
         }
     }
 

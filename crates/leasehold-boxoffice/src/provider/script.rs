@@ -61,6 +61,7 @@ pub fn plan(payment: &Payment, act: Act) -> Vec<(Duration, Callback)> {
         amount: payment.amount,
         tokens: payment.tokens.clone(),
         at: String::new(),
+        refund_id: None,
     };
     let late = Duration::from_millis(payment.remaining_ms).saturating_add(Duration::from_secs(2));
     match act {
@@ -88,6 +89,7 @@ pub fn refunded(payment: &Payment, refund_id: &str, amount: u64) -> Callback {
         amount,
         tokens: payment.tokens.clone(),
         at: String::new(),
+        refund_id: Some(refund_id.into()),
     }
 }
 

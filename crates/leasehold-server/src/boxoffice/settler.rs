@@ -14,6 +14,9 @@ use leasehold_boxoffice::provider::{Outcome, Progress, Refund};
 
 use super::BoxOffice;
 
+#[cfg(test)]
+mod tests;
+
 /// How often it is looked for.
 const EVERY: Duration = Duration::from_secs(2);
 /// A refund that was asked for is asked for again after this, if no callback came.
@@ -23,22 +26,27 @@ const STUCK_MS: u64 = 30_000;
 
 /// Works until it is dropped.
 pub async fn run(house: Arc<BoxOffice>, clock: Arc<dyn Clock>) {
-    let mut asked: HashMap<String, Time> = HashMap::new();
+    let mut asked = HashMap::new();
     loop {
         clock.sleep_until(clock.now().plus(EVERY)).await;
-        if house.provider().is_none() {
-            continue;
-        }
-        asked.retain(|_, at| clock.now().since(*at) < AGAIN);
-        if let Ok(due) = house.office().refunds_due().await {
-            for money in due {
-                if first(&mut asked, money.payment_ref.clone(), clock.now()) {
-                    give_back(&house, &money).await;
-                }
+        turn(&house, &clock, &mut asked).await;
+    }
+}
+
+/// Looks once for what waits, and asks for what was not asked for lately.
+async fn turn(house: &BoxOffice, clock: &Arc<dyn Clock>, asked: &mut HashMap<String, Time>) {
+    if house.provider().is_none() {
+        return;
+    }
+    asked.retain(|_, at| clock.now().since(*at) < AGAIN);
+    if let Ok(due) = house.office().refunds_due().await {
+        for money in due {
+            if first(asked, money.key(), clock.now()) {
+                give_back(house, &money).await;
             }
         }
-        ask_after(&house, &clock, &mut asked).await;
     }
+    ask_after(house, clock, asked).await;
 }
 
 /// Whether it was not asked for lately. The time of the first asking stays: else it would never be asked for again.
@@ -55,7 +63,7 @@ fn first(asked: &mut HashMap<String, Time>, key: String, now: Time) -> bool {
 async fn give_back(house: &BoxOffice, money: &MoneyRow) {
     let Some(provider) = house.provider() else { return };
     let refund = Refund {
-        refund_id: format!("rf_{}", money.payment_ref),
+        refund_id: money.refund_id(),
         payment_ref: money.payment_ref.clone(),
         hold_id: money.hold_id.0.clone(),
         amount: money.amount,
@@ -64,7 +72,7 @@ async fn give_back(house: &BoxOffice, money: &MoneyRow) {
     match provider.refund(refund).await {
         Ok(Progress::Done(Outcome::Refunded)) => {
             let note = "the provider gave it back";
-            let _ = house.office().refunded(Call::by("settler"), &money.payment_ref, note).await;
+            let _ = house.office().refunded(Call::by("settler"), &money.key(), note).await;
         }
         // It will call back.
         Ok(_) => {}

@@ -22,7 +22,7 @@ pub struct Problem {
 }
 
 /// What each code is called. The OpenAPI text lists the same.
-pub const TITLES: [(&str, &str); 28] = [
+pub const TITLES: [(&str, &str); 29] = [
     ("held", "Held by another"),
     ("stale", "The lease has ended"),
     ("not_held", "No such lease"),
@@ -47,6 +47,7 @@ pub const TITLES: [(&str, &str); 28] = [
     ("not_paying", "No payment is on its way"),
     ("payment_mismatch", "Another payment is meant"),
     ("layout_changed", "The layout has changed"),
+    ("changed", "Somebody else changed it meanwhile"),
     ("empty_hold", "Nothing would be left"),
     ("not_renewable", "The hold cannot be renewed"),
     ("bad_layout", "The layout has problems"),

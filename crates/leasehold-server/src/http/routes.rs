@@ -64,6 +64,8 @@ pub static ROUTES: &[Route] = &[
     route!(POST "/v1/events/{e}/holds", Some(Verb::Buy), holds::take),
     route!(PUT "/v1/events/{e}/blocks", Some(Verb::RunEvent), staff::blocks),
     route!(POST "/v1/events/{e}/seats/{s}/release", Some(Verb::RunEvent), staff::force_release),
+    route!(POST "/v1/events/{e}/payments/{r}/refund", Some(Verb::RunEvent), staff::refund),
+    route!(POST "/v1/events/{e}/payments/{r}/close", Some(Verb::RunEvent), staff::close),
     route!(GET "/v1/events/{e}/audit", Some(Verb::OverseeEvent), staff::audit),
     route!(GET "/v1/events/{e}/report", Some(Verb::OverseeEvent), staff::report),
     route!(GET "/v1/events/{e}/invariants", Some(Verb::OverseeEvent), staff::invariants),

@@ -112,6 +112,12 @@ impl Ledger for Postgres {
         self.look("reading late money", payment_ref, &[read::MONEY], |rows, _| read::first(&rows[0], "money"))
     }
 
+    fn money_of<'a>(&'a self, payment_ref: &'a str) -> Answer<'a, Vec<MoneyRow>> {
+        let (from, until) = order::parts_of(payment_ref);
+        let params: Params = vec![Box::new(payment_ref.to_owned()), Box::new(from), Box::new(until)];
+        self.see("reading money", vec![(read::MONEY_OF, params)], |rows, _| bodies(&rows[0], "money"))
+    }
+
     fn money_in<'a>(&'a self, event: Option<&'a EventId>, states: &'a [MoneyState]) -> Answer<'a, Vec<MoneyRow>> {
         Box::pin(async move {
             let attempt = "reading late money";
@@ -175,6 +181,7 @@ impl Ledger for Postgres {
             read::ORDERS_OF,
             read::BUYERS,
             read::NUMBERED,
+            read::MONEY_OF_EVENT,
         ];
         self.look("reading every row of an event", id.as_str(), ROWS, read::dump)
     }

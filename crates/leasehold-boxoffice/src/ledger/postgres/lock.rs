@@ -89,6 +89,9 @@ impl Wants {
             wants.holds.extend(need.hold.clone());
             wants.orders.extend(need.order.clone());
             wants.money.extend(need.money.clone());
+            if let (Some(payment), Some(hold), true) = (&need.payment, &need.hold, need.callback.is_some()) {
+                wants.money.insert(MoneyRow::key_of(payment, hold.as_str()));
+            }
             wants.payments.extend(need.payment.clone());
             wants.callbacks.extend(need.callback.clone());
             wants.answers.extend(job.idem().map(|idem| idem.key));
@@ -174,7 +177,7 @@ async fn first_trip(session: &mut Session, mut flight: Flight, wants: &Wants, sh
         shelf.orders.insert(order.order_id.clone(), order);
     }
     for money in bodies::<MoneyRow>(&landed[money], "money")? {
-        shelf.money.insert(money.payment_ref.clone(), money);
+        shelf.money.insert(money.key(), money);
     }
     Ok(())
 }

@@ -14,6 +14,9 @@ pub(super) const EVENTS: &str = "SELECT body FROM events ORDER BY pos";
 pub(super) const HOLD: &str = "SELECT body FROM holds WHERE hold_id = $1";
 pub(super) const ORDER: &str = "SELECT body FROM orders WHERE order_id = $1";
 pub(super) const MONEY: &str = "SELECT body FROM money WHERE payment_ref = $1";
+pub(super) const MONEY_OF: &str = "SELECT body FROM money WHERE payment_ref = $1
+    OR (payment_ref >= $2 AND payment_ref < $3) ORDER BY payment_ref";
+pub(super) const MONEY_OF_EVENT: &str = "SELECT body FROM money WHERE event_id = $1";
 pub(super) const MONEY_IN: &str = "SELECT body FROM money WHERE ($1::text IS NULL OR event_id = $1)
     AND state = ANY($2::text[]) ORDER BY received_at, payment_ref";
 pub(super) const ORDERS: &str =
@@ -113,7 +116,7 @@ pub(super) fn snapshot(rows: &[Vec<Row>], now: Moment) -> Loaded<Option<Snapshot
 }
 
 /// From [`EVENT`], [`SEATS`], [`AREAS`], [`HELD`], [`SOLD`], [`BLOCKS`], [`LIVE`], [`ORDERS_OF`], [`BUYERS`],
-/// [`NUMBERED`].
+/// [`NUMBERED`], [`MONEY_OF_EVENT`].
 pub(super) fn dump(rows: &[Vec<Row>], now: Moment) -> Loaded<Option<Dump>> {
     let Some(event) = first(&rows[0], "events")? else { return Ok(None) };
     let ids = |at: usize| rows[at].iter().map(|row| Ok(row.try_get(0)?)).collect::<Loaded<Vec<String>>>();
@@ -131,6 +134,7 @@ pub(super) fn dump(rows: &[Vec<Row>], now: Moment) -> Loaded<Option<Dump>> {
         holds: bodies(&rows[6], "holds")?,
         orders: bodies(&rows[7], "orders")?,
         buyers: rows[8].iter().map(buyer).collect::<Loaded<_>>()?,
+        money: bodies(&rows[10], "money")?,
         numbered,
     }))
 }

@@ -235,10 +235,10 @@ impl Shelf {
                 }
             }
             Write::Money(row) => {
-                if self.money.insert(row.payment_ref.clone(), (*row).clone()).is_none() {
-                    self.changes.new_money.insert(row.payment_ref.clone());
+                if self.money.insert(row.key(), (*row).clone()).is_none() {
+                    self.changes.new_money.insert(row.key());
                 }
-                self.changes.money.insert(row.payment_ref.clone(), *row);
+                self.changes.money.insert(row.key(), *row);
             }
             Write::Payment { payment_ref, hold_id } => {
                 self.payments.insert(payment_ref.clone(), hold_id.clone());

@@ -305,8 +305,8 @@ fn orders(flight: &mut Flight, changes: &Changes) -> Loaded<()> {
         flight.add(ORDERS, Columns::new().with(ids(&known)).with(jsons(&known)?).exactly(known.len()).0);
     }
     let (new, known): (Vec<&MoneyRow>, Vec<&MoneyRow>) =
-        changes.money.values().partition(|row| changes.new_money.contains(&row.payment_ref));
-    let ids = |rows: &[&MoneyRow]| rows.iter().map(|row| row.payment_ref.clone()).collect::<Vec<_>>();
+        changes.money.values().partition(|row| changes.new_money.contains(&row.key()));
+    let ids = |rows: &[&MoneyRow]| rows.iter().map(|row| row.key()).collect::<Vec<_>>();
     if !new.is_empty() {
         let columns = Columns::new().with(ids(&new)).with(new.iter().map(|row| row.event_id.0.clone()));
         let columns = columns.with(words(new.iter().map(|row| &row.state))?);

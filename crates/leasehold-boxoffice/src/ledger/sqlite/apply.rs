@@ -73,7 +73,7 @@ fn one(db: &Connection, write: &Write) -> Loaded<()> {
             let sql = "INSERT INTO money VALUES (?1, ?2, ?3, ?4, ?5)
                        ON CONFLICT (payment_ref) DO UPDATE SET state = excluded.state, body = excluded.body";
             let event = row.event_id.as_str();
-            exactly(db, sql, params![row.payment_ref, event, state.trim_matches('"'), row.received_at.0, json(row)?], 1)
+            exactly(db, sql, params![row.key(), event, state.trim_matches('"'), row.received_at.0, json(row)?], 1)
         }
         Write::Payment { payment_ref, hold_id } => {
             exactly(db, "INSERT INTO payments VALUES (?1, ?2)", [payment_ref, &hold_id.0], 1)

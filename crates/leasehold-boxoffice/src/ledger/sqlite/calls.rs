@@ -69,6 +69,11 @@ impl Ledger for Sqlite {
         self.read("reading late money", move |db, _| load::money(db, &reference))
     }
 
+    fn money_of<'a>(&'a self, payment_ref: &'a str) -> Answer<'a, Vec<MoneyRow>> {
+        let reference = payment_ref.to_owned();
+        self.read("reading money", move |db, _| read::money_of(db, &reference))
+    }
+
     fn money_in<'a>(&'a self, event: Option<&'a EventId>, states: &'a [MoneyState]) -> Answer<'a, Vec<MoneyRow>> {
         let (event, states) = (event.cloned(), states.to_vec());
         self.read("reading late money", move |db, _| read::money_in(db, event.as_ref(), &states))

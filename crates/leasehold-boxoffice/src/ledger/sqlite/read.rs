@@ -84,6 +84,7 @@ pub(super) fn dump(db: &Connection, id: &EventId, now: Moment) -> Loaded<Option<
         holds: holds(db, id)?,
         orders: orders_of(db, id)?,
         buyers,
+        money: list(db, "SELECT body FROM money WHERE event_id = ?1", [id.as_str()], "money")?,
         numbered,
     }))
 }
@@ -99,6 +100,14 @@ pub(super) fn money_in(db: &Connection, id: Option<&EventId>, states: &[MoneySta
     let sql = "SELECT body FROM money WHERE (?1 IS NULL OR event_id = ?1)
                AND state IN (SELECT value FROM json_each(?2)) ORDER BY received_at, payment_ref";
     list(db, sql, params![id.map(EventId::as_str), load::json(states)?], "money")
+}
+
+/// All of a payment: the whole, and every part that is written down.
+pub(super) fn money_of(db: &Connection, payment_ref: &str) -> Loaded<Vec<MoneyRow>> {
+    let (from, until) = order::parts_of(payment_ref);
+    let sql = "SELECT body FROM money WHERE payment_ref = ?1 OR (payment_ref >= ?2 AND payment_ref < ?3)
+               ORDER BY payment_ref";
+    list(db, sql, [payment_ref, &from, &until], "money")
 }
 
 pub(super) fn orders(db: &Connection, id: &EventId, after: &str, limit: usize) -> Loaded<Vec<OrderRow>> {

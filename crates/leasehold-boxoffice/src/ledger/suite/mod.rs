@@ -77,9 +77,11 @@ macro_rules! __for_each_ledger_law {
             sales: a_sale_carries_its_token, a_confirm_repeats, a_lapsed_hold_is_not_sold, paying_lasts_to_its_deadline,
                 a_decline_returns, another_payment_is_refused, late_money_is_written_down, late_money_buys_the_same_seats,
                 late_money_yields_to_others, a_message_counts_once, money_for_other_seats_goes_back, money_steps_once,
-                a_payment_is_for_one_hold, a_seat_that_left_the_layout_is_not_sold;
+                a_payment_is_for_one_hold, too_much_money_goes_back,
+                money_for_another_hold_is_kept, a_seat_that_left_the_layout_is_not_sold;
             staff: what_is_frozen_is_not_held, blocks_keep_seats_back, a_forced_release_ends_the_hold,
-                a_void_frees, a_void_of_some_seats, a_move_keeps_the_order, a_layout_keeps_what_is_in_use,
+                a_void_frees, a_void_of_some_seats, a_void_gives_back, a_move_keeps_the_order,
+                a_move_settles_the_difference, rules_are_changed_by_one_at_a_time, a_layout_keeps_what_is_in_use,
                 events_are_listed, a_hold_of_places_is_released_by_its_id;
             crowds: one_seat_has_one_winner, a_buyer_never_exceeds_the_limit, an_area_is_never_oversold,
                 one_hold_is_sold_once, snapshots_conserve_seats;

@@ -222,3 +222,66 @@ pub(super) async fn a_seat_that_left_the_layout_is_not_sold(subject: &dyn Subjec
     assert_eq!(lost(sold), [("A-9".into(), Reason::NoBlock)]);
     case.done().await;
 }
+
+/// What is written down of a payment: part, amount, state.
+pub(super) async fn parts(case: &Case<'_>, payment_ref: &str) -> Vec<(String, u64, MoneyState)> {
+    let rows = case.ledger.money_of(payment_ref).await.unwrap();
+    rows.into_iter().map(|row| (row.part, row.amount, row.state)).collect()
+}
+
+pub(super) async fn too_much_money_goes_back(subject: &dyn Subject) {
+    let case = Case::open(subject).await;
+    let hold = case.hold("ada", &["A-1"]).await;
+    let told =
+        |id: &str, amount| Confirm { amount: Some(amount), callback: Some(id.into()), ..case.confirming(&hold, "pi") };
+    let due = MoneyState::RefundDue;
+    let tell =
+        async |id: &str, amount| match case.ledger.confirm(Call::by("provider"), told(id, amount)).await.unwrap().value
+        {
+            Confirmed::Order { order, .. } => order,
+            other => panic!("{other:?}"),
+        };
+    let order = tell("cb-1", 150).await;
+    assert_eq!((order.total, order.paid, order.back), (100, Some(150), 50));
+    assert_eq!(parts(&case, "pi").await, [("1".into(), 50, due)]);
+    tell("cb-2", 150).await;
+    assert_eq!(tell("cb-3", 170).await.back, 70, "more came than was known");
+    assert_eq!(parts(&case, "pi").await, [("1".into(), 50, due), ("2".into(), 20, due)]);
+    assert_eq!(case.ledger.takings(&case.event).await.unwrap().refunds_due, 70);
+    // Money that came late is counted the same way.
+    let (late, _) = late(&case, "bob", &["A-2"], "pi_2").await;
+    let command = Confirm { amount: Some(130), callback: Some("cb-4".into()), ..case.confirming(&late, "pi_3") };
+    case.ledger.confirm(Call::by("provider"), command).await.unwrap();
+    let sold = case.ledger.sell_late(Call::by("office"), again(&case, &late, "pi_3")).await.unwrap().value;
+    assert_eq!((sold.paid, sold.back, sold.late), (Some(130), 30, true));
+    assert_eq!(parts(&case, "pi_3").await, [("".into(), 130, MoneyState::Sold), ("1".into(), 30, due)]);
+    // It is told, once for each part.
+    while !case.ledger.sequence(100).await.unwrap().is_empty() {}
+    let told = case.ledger.audit(&case.event, AuditQuery::default()).await.unwrap();
+    let told = told.iter().filter(|entry| entry.kind == Kind::RefundDue && entry.order_id.is_some());
+    assert_eq!(told.map(|entry| entry.amount.unwrap()).collect::<Vec<_>>(), [50, 20, 30]);
+    case.done().await;
+}
+
+pub(super) async fn money_for_another_hold_is_kept(subject: &dyn Subject) {
+    let case = Case::open(subject).await;
+    let (first, second) = (case.hold("ada", &["A-1"]).await, case.hold("bob", &["A-2"]).await);
+    case.pay(&first, "pi").await.unwrap();
+    let told = |id: &str| Confirm { amount: Some(90), callback: Some(id.into()), ..case.confirming(&second, "pi") };
+    for id in ["cb-1", "cb-2"] {
+        let answer = case.ledger.confirm(Call::by("provider"), told(id)).await.unwrap().value;
+        let Confirmed::Late { hold, money } = answer else { panic!("{answer:?}") };
+        assert_eq!((hold.hold_id.clone(), money.hold_id, money.amount), (second.hold_id.clone(), hold.hold_id, 90));
+        assert!(money.steps[0].note.contains(first.hold_id.as_str()), "{:?}", money.steps);
+    }
+    let again = case.ledger.confirm(Call::by("provider"), told("cb-1")).await.unwrap().value;
+    assert_eq!(again, Confirmed::Duplicate);
+    // Once, however often it is told; it sold nothing, and the payment buys what it is for.
+    let kept = [(second.hold_id.0.clone(), 90, MoneyState::Stuck)];
+    assert_eq!(parts(&case, "pi").await, kept);
+    assert_eq!(case.state("A-2").await, SeatState::Held);
+    case.sell(&first, "pi").await;
+    assert_eq!(parts(&case, "pi").await, kept);
+    assert_eq!(refused(case.confirm(&second, "pi").await), Refusal::PaymentMismatch, "a buyer's word is no money");
+    case.done().await;
+}

@@ -2,6 +2,7 @@
 
 use super::Subject;
 use super::case::{Case, hall, lost, refused};
+use super::sales::parts;
 use crate::model::*;
 
 pub(super) async fn what_is_frozen_is_not_held(subject: &dyn Subject) {
@@ -145,9 +146,10 @@ pub(super) async fn events_are_listed(subject: &dyn Subject) {
     let names: Vec<String> = case.ledger.events().await.unwrap().into_iter().map(|row| row.event_id.0).collect();
     assert_eq!(names, ["ev", "aa"], "in the order they were made");
     let settings = EventSettings { on_sale: false, ..EventSettings::named("later") };
-    let row = case
-        .ledger
-        .configure(Call::by("staff"), Configure { event_id: case.event.clone(), settings: settings.clone() });
+    let row = case.ledger.configure(
+        Call::by("staff"),
+        Configure { event_id: case.event.clone(), settings: settings.clone(), seen: None },
+    );
     assert_eq!(row.await.unwrap().value.settings, settings);
     let held = OpenHold { layout_version: 2, ..case.opening("ada", &["A-1"], 0) };
     assert_eq!(lost(case.try_hold(held).await), [("A-1".into(), Reason::NotOnSale)]);
@@ -172,5 +174,76 @@ pub(super) async fn a_hold_of_places_is_released_by_its_id(subject: &dyn Subject
     assert_eq!(row.state, HoldState::Released);
     let free = case.ledger.snapshot(&case.event).await.unwrap().unwrap().areas[0].free();
     assert_eq!(free, 5);
+    case.done().await;
+}
+
+pub(super) async fn a_void_gives_back(subject: &dyn Subject) {
+    let case = Case::open(subject).await;
+    let hold = case.try_hold(case.opening("ada", &["A-1", "A-2"], 1)).await.unwrap();
+    let order = case.sell(&hold, "pi").await;
+    let void = |seats: Option<&str>| Void {
+        order_id: order.order_id.clone(),
+        seats: seats.map(|seat| vec![seat.into()]),
+        reason: "ill".into(),
+    };
+    let amended = case.ledger.void(Call::by("staff"), void(Some("A-2"))).await.unwrap().value;
+    assert_eq!((amended.owed, amended.order.owed()), (100, 0), "it is on its way");
+    let amended = case.ledger.void(Call::by("staff"), void(None)).await.unwrap().value;
+    assert_eq!((amended.owed, amended.order.back), (110, 210));
+    let due = MoneyState::RefundDue;
+    assert_eq!(parts(&case, "pi").await, [("1".into(), 100, due), ("2".into(), 110, due)]);
+    let rows = case.ledger.money_of("pi").await.unwrap();
+    assert_eq!(rows[0].steps[0].note, "ill");
+    assert_ne!(rows[0].refund_id(), rows[1].refund_id());
+    // A free ticket owes nothing.
+    let free = OpenHold { seats: vec![Priced { id: "A-5".into(), price: 0 }], ..case.opening("bob", &[], 0) };
+    let free = case.sell(&case.try_hold(free).await.unwrap(), "free").await;
+    let void = Void { order_id: free.order_id, seats: None, reason: "ill".into() };
+    assert_eq!(case.ledger.void(Call::by("staff"), void).await.unwrap().value.owed, 0);
+    assert_eq!(parts(&case, "free").await, []);
+    case.done().await;
+}
+
+pub(super) async fn a_move_settles_the_difference(subject: &dyn Subject) {
+    let case = Case::open(subject).await;
+    let order = case.sell(&case.hold("ada", &["A-1"]).await, "pi").await;
+    let moved = async |from: &str, to: &str, price| {
+        let moves = vec![(from.into(), Priced { id: to.into(), price })];
+        let (order_id, token, reason) = (order.order_id.clone(), case.token(), "broken seat".into());
+        let command = MoveOrder { order_id, moves, layout_version: 1, token, reason };
+        case.ledger.move_order(Call::by("staff"), command).await.unwrap().value
+    };
+    let dearer = moved("A-1", "A-2", 150).await;
+    assert_eq!((dearer.owed, dearer.order.owed()), (-50, -50), "the buyer owes it, and goes on owing it");
+    assert_eq!(moved("A-2", "A-3", 100).await.owed, 0, "what never came does not go back");
+    assert_eq!(parts(&case, "pi").await, []);
+    let cheaper = moved("A-3", "A-4", 40).await;
+    assert_eq!((cheaper.owed, cheaper.order.owed()), (60, 0));
+    assert_eq!(parts(&case, "pi").await, [("1".into(), 60, MoneyState::RefundDue)]);
+    let void = Void { order_id: order.order_id.clone(), seats: None, reason: "ill".into() };
+    assert_eq!(case.ledger.void(Call::by("staff"), void).await.unwrap().value.owed, 40, "never more than came");
+    case.done().await;
+}
+
+pub(super) async fn rules_are_changed_by_one_at_a_time(subject: &dyn Subject) {
+    let case = Case::open(subject).await;
+    let event = case.ledger.event(&case.event).await.unwrap().unwrap();
+    let change = |name: &str, seen| Configure {
+        event_id: case.event.clone(),
+        settings: EventSettings { name: name.into(), ..event.settings.clone() },
+        seen,
+    };
+    let seen = Some(event.layout_version);
+    let (one, two) = tokio::join!(
+        case.ledger.configure(Call::by("eve"), change("Eve's", seen)),
+        case.ledger.configure(Call::by("max"), change("Max's", seen))
+    );
+    assert!(one.is_ok() != two.is_ok(), "{one:?} {two:?}");
+    let (won, lost) = if one.is_ok() { (one, two) } else { (two, one) };
+    assert_eq!(refused(lost), Refusal::Changed);
+    let now = case.ledger.event(&case.event).await.unwrap().unwrap();
+    assert_eq!(now, won.unwrap().value, "what was refused left no trace");
+    case.ledger.configure(Call::by("max"), change("Max's", Some(now.layout_version))).await.unwrap();
+    case.ledger.configure(Call::by("max"), change("Anybody's", None)).await.unwrap();
     case.done().await;
 }

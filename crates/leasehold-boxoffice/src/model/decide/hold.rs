@@ -306,7 +306,8 @@ pub fn release(command: &Release, facts: &Facts, actor: &str, now: Moment) -> De
         return Ok((Vec::new(), hold));
     }
     live(&hold, now)?;
-    if hold.state == HoldState::Paying {
+    // For an offer the money has come, and none is on its way: who does not want the seats has it back.
+    if hold.state == HoldState::Paying && !hold.offered {
         return Err(Refusal::Paying);
     }
     let (mut writes, row) = end(&hold, HoldState::Released, None, Lapses::Keep, now);

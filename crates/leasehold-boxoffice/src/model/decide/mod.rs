@@ -7,10 +7,13 @@
 //! ```
 
 mod hold;
+mod money;
 mod sale;
 mod staff;
 
 pub use hold::*;
+use money::{left_over, money_told, received, step, stray};
+pub use money::{money_step, need_money_step};
 pub use sale::*;
 pub use staff::*;
 

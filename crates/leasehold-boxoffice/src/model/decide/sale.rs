@@ -1,9 +1,9 @@
-//! Paying and selling, and the ladder for money that came late.
+//! Paying and selling, also for money that came late.
 
 use super::*;
-use crate::model::command::{BeginPay, Confirm, Confirmed, Decline, MoneyStep, SellLate};
+use crate::model::command::{BeginPay, Confirm, Confirmed, Decline, SellLate};
 use crate::model::ids::OrderId;
-use crate::model::order::{MoneyRow, MoneyState, OrderRow, OrderState, SoldArea, SoldSeat, Step};
+use crate::model::order::{MoneyRow, MoneyState, OrderRow, OrderState, SoldArea, SoldSeat};
 
 /// What [`begin_pay`] must know.
 #[must_use]
@@ -132,10 +132,14 @@ pub fn confirm(command: &Confirm, facts: &Facts, actor: &str, now: Moment) -> De
         return Ok((Vec::new(), Confirmed::Duplicate));
     }
     let heard = command.callback.clone().map(Write::Callback);
-    bound(facts, &hold)?;
+    if let Err(refusal) = bound(facts, &hold) {
+        return heard.map_or(Err(refusal), |heard| Ok(stray(command, hold, facts, heard, actor, now)));
+    }
     if let Some(order) = &facts.order {
         if order.payment_ref == command.payment_ref {
-            return Ok((heard.into_iter().collect(), Confirmed::Order { order: order.clone(), leases: Vec::new() }));
+            let (mut writes, order) = told_again(command, order.clone(), actor, now);
+            writes.extend(heard);
+            return Ok((writes, Confirmed::Order { order, leases: Vec::new() }));
         }
         return goes_back(command, &hold, facts, TWICE, actor, now);
     }
@@ -151,7 +155,8 @@ pub fn confirm(command: &Confirm, facts: &Facts, actor: &str, now: Moment) -> De
     }
     if hold.is_live(now) || (planted::on(Bug::SellDead) && hold.is_due(now)) {
         newest(&hold, facts)?;
-        let (mut writes, order) = sell(&hold, &command.payment_ref, actor, now);
+        let came = facts.money.as_ref().map(|money| money.amount).or(command.amount);
+        let (mut writes, order) = sell(&hold, &command.payment_ref, came, actor, now);
         writes.extend(bind(facts, &command.payment_ref, &hold));
         if let Some(money) = &facts.money {
             writes.push(step(money, MoneyState::Sold, None, "the seats that were offered were taken", now));
@@ -162,6 +167,7 @@ pub fn confirm(command: &Confirm, facts: &Facts, actor: &str, now: Moment) -> De
     late(command, &hold, facts, actor, now)
 }
 
+const TOO_MUCH: &str = "it is more than the order costs";
 const TWICE: &str = "another payment bought these seats, or is about to";
 
 /// Why money cannot buy what the hold has: it is for other seats, or too little.
@@ -181,9 +187,23 @@ fn paid_for(hold: &HoldRow, tokens: &[(String, u64)]) -> bool {
         || (tokens.len() == count && has.all(|(id, token)| tokens.iter().any(|(paid, of)| paid == id && *of == token)))
 }
 
-/// The writes of a sale, and the order.
-fn sell(hold: &HoldRow, payment_ref: &str, actor: &str, now: Moment) -> (Vec<Write>, OrderRow) {
-    let order = order_of(hold, payment_ref, false, now);
+/// The same payment, told once more. More may have come than was known: what is too much goes back.
+fn told_again(command: &Confirm, order: OrderRow, actor: &str, now: Moment) -> (Vec<Write>, OrderRow) {
+    let mut order = order;
+    match (command.amount, order.paid) {
+        (Some(came), Some(known)) if came > known => order.paid = Some(came),
+        _ => return (Vec::new(), order),
+    }
+    let back = left_over(&mut order, TOO_MUCH, actor, now);
+    let mut writes = vec![Write::Order(Box::new(order.clone()))];
+    writes.extend(back);
+    (writes, order)
+}
+
+/// The writes of a sale, and the order. `came`: how much money, if the provider said so.
+fn sell(hold: &HoldRow, payment_ref: &str, came: Option<u64>, actor: &str, now: Moment) -> (Vec<Write>, OrderRow) {
+    let mut order = order_of(hold, payment_ref, came, now);
+    let back = left_over(&mut order, TOO_MUCH, actor, now);
     let row =
         HoldRow { state: HoldState::Sold, ended_at: Some(now), payment_ref: Some(payment_ref.into()), ..hold.clone() };
     let mut writes = vec![Write::UpdateHold(Box::new(row))];
@@ -197,6 +217,7 @@ fn sell(hold: &HoldRow, payment_ref: &str, actor: &str, now: Moment) -> (Vec<Wri
     }
     writes.push(buyer_bought(&order, -i64::from(hold.count()), i64::from(hold.count())));
     writes.extend(make(&order, Kind::Sold, actor, now));
+    writes.extend(back);
     (writes, order)
 }
 
@@ -205,7 +226,7 @@ fn buyer_bought(order: &OrderRow, held: i64, sold: i64) -> Write {
     Write::Buyer { event_id, buyer, held, sold, lapses: Lapses::Forget }
 }
 
-fn order_of(hold: &HoldRow, payment_ref: &str, late: bool, now: Moment) -> OrderRow {
+fn order_of(hold: &HoldRow, payment_ref: &str, came: Option<u64>, now: Moment) -> OrderRow {
     let seat = |seat: &crate::model::HeldSeat| SoldSeat { id: seat.id.clone(), token: seat.token, price: seat.price };
     let area = |area: &crate::model::HeldArea| SoldArea {
         id: area.id.clone(),
@@ -223,8 +244,11 @@ fn order_of(hold: &HoldRow, payment_ref: &str, late: bool, now: Moment) -> Order
         areas: hold.areas.iter().map(area).collect(),
         total: hold.total(),
         state: OrderState::Sold,
-        late,
+        late: false,
         sold_at: now,
+        paid: Some(came.unwrap_or_else(|| hold.total())),
+        back: 0,
+        refunds: 0,
     }
 }
 
@@ -297,53 +321,6 @@ fn goes_back(
     Ok((writes, Confirmed::Late { hold: hold.clone(), money }))
 }
 
-fn received(command: &Confirm, hold: &HoldRow, state: MoneyState, note: &str, now: Moment) -> MoneyRow {
-    MoneyRow {
-        payment_ref: command.payment_ref.clone(),
-        hold_id: hold.hold_id.clone(),
-        event_id: hold.event_id.clone(),
-        buyer: hold.buyer.clone(),
-        // What came, if we were told: it may be more or less than the hold costs by now.
-        amount: command.amount.unwrap_or_else(|| hold.total()),
-        state,
-        offer: None,
-        received_at: now,
-        steps: vec![Step { at: now, state, note: note.into() }],
-    }
-}
-
-/// The row of the money and what is told of it.
-fn money_told(money: &MoneyRow, actor: &str, now: Moment) -> Vec<Write> {
-    let kind = match money.state {
-        MoneyState::Received => Kind::LateMoney,
-        MoneyState::Sold => Kind::SoldLate,
-        MoneyState::Offered => Kind::Offered,
-        MoneyState::RefundDue => Kind::RefundDue,
-        MoneyState::Refunded => Kind::Refunded,
-    };
-    let told = tell(Entry {
-        buyer: Some(money.buyer.clone()),
-        hold_id: Some(money.hold_id.clone()),
-        payment_ref: Some(money.payment_ref.clone()),
-        amount: Some(money.amount),
-        reason: money.steps.last().map(|step| step.note.clone()),
-        ..entry(&money.event_id, kind, actor, now)
-    });
-    vec![Write::Money(Box::new(money.clone())), told]
-}
-
-fn stepped(money: &MoneyRow, state: MoneyState, offer: Option<HoldId>, note: &str, now: Moment) -> MoneyRow {
-    let mut row = money.clone();
-    row.state = state;
-    row.offer = offer.or(row.offer);
-    row.steps.push(Step { at: now, state, note: note.into() });
-    row
-}
-
-fn step(money: &MoneyRow, state: MoneyState, offer: Option<HoldId>, note: &str, now: Moment) -> Write {
-    Write::Money(Box::new(stepped(money, state, offer, note, now)))
-}
-
 /// What [`sell_late`] must know.
 #[must_use]
 pub fn need_sell_late(command: &SellLate) -> Need {
@@ -389,7 +366,8 @@ pub fn sell_late(command: &SellLate, facts: &Facts, actor: &str, now: Moment) ->
     let mut row = HoldRow { state: HoldState::Sold, ended_at: Some(now), ..hold.clone() };
     row.seats.iter_mut().for_each(|seat| seat.token = command.token);
     row.areas.iter_mut().for_each(|area| area.token = command.token);
-    let order = order_of(&row, &command.payment_ref, true, now);
+    let mut order = OrderRow { late: true, ..order_of(&row, &command.payment_ref, Some(money.amount), now) };
+    let back = left_over(&mut order, TOO_MUCH, actor, now);
     let mut writes = room.writes;
     writes.push(Write::UpdateHold(Box::new(row.clone())));
     for area in &row.areas {
@@ -397,24 +375,7 @@ pub fn sell_late(command: &SellLate, facts: &Facts, actor: &str, now: Moment) ->
     }
     writes.push(buyer_bought(&order, 0, i64::from(row.count())));
     writes.extend(make(&order, Kind::SoldLate, actor, now));
+    writes.extend(back);
     writes.push(step(money, MoneyState::Sold, None, "the same seats were still free", now));
     Ok((writes, order))
-}
-
-/// What [`money_step`] must know.
-#[must_use]
-pub fn need_money_step(command: &MoneyStep) -> Need {
-    Need { money: Some(command.payment_ref.clone()), ..Need::default() }
-}
-
-/// One step on the ladder, from where the caller saw it: two who climb at once take each step once.
-///
-/// # Errors
-///
-/// There is no such money, or it stands elsewhere by now.
-pub fn money_step(command: &MoneyStep, facts: &Facts, actor: &str, now: Moment) -> Decision<MoneyRow> {
-    let at = facts.money.as_ref().filter(|money| money.state == command.from);
-    let Some(money) = at else { return Err(Refusal::PaymentMismatch) };
-    let row = stepped(money, command.to, command.offer.clone(), &command.note, now);
-    Ok((money_told(&row, actor, now), row))
 }

@@ -50,9 +50,12 @@ pub fn need_configure(command: &Configure) -> Need {
 ///
 /// # Errors
 ///
-/// There is no such event.
+/// There is no such event, or somebody else changed it since it was seen.
 pub fn configure(command: &Configure, facts: &Facts, actor: &str, now: Moment) -> Decision<EventRow> {
     let event = the_event(facts, &command.event_id)?;
+    if command.seen.is_some_and(|seen| seen != event.layout_version) {
+        return Err(Refusal::Changed);
+    }
     // Whoever took a lease by the old rules is sent back for one that is long enough.
     let most_per_buyer = event.most_per_buyer.max(event.settings.per_buyer).max(command.settings.per_buyer);
     let layout_version = event.layout_version + 1;
@@ -229,7 +232,7 @@ pub fn need_void(command: &Void) -> Need {
     Need { order: Some(command.order_id.clone()), ..Need::default() }
 }
 
-/// Takes an order back, or some of its seats: they are free again.
+/// Takes an order back, or some of its seats: they are free again, and what was paid for them is due.
 ///
 /// # Errors
 ///
@@ -260,6 +263,7 @@ pub fn void(command: &Void, facts: &Facts, actor: &str, now: Moment) -> Decision
     if row.seats.is_empty() && row.areas.is_empty() {
         row.state = OrderState::Voided;
     }
+    let (owed, back) = settle(&mut row, &order, &command.reason, actor, now);
     let mut writes = vec![Write::Order(Box::new(row.clone()))];
     writes.extend(unsell(&order, going.iter().map(|seat| seat.id.clone()).collect()));
     writes.extend(areas.iter().map(|area| area_delta(&order.event_id, &area.id, 0, -i64::from(area.qty), 0)));
@@ -267,7 +271,6 @@ pub fn void(command: &Void, facts: &Facts, actor: &str, now: Moment) -> Decision
     let (event_id, buyer) = (order.event_id.clone(), order.buyer.clone());
     let sold = -(going.len() as i64) - places;
     writes.push(Write::Buyer { event_id, buyer, held: 0, sold, lapses: Lapses::Keep });
-    let owed = i64::try_from(order.total - row.total).unwrap_or(i64::MAX);
     let free = |seat: &SoldSeat| SeatChange { id: seat.id.clone(), state: SeatState::Free, token: None };
     writes.push(tell(Entry {
         seats: going.iter().map(free).collect(),
@@ -275,7 +278,15 @@ pub fn void(command: &Void, facts: &Facts, actor: &str, now: Moment) -> Decision
         amount: Some(order.total - row.total),
         ..about_order(&order, Kind::Voided, &command.reason, actor, now)
     }));
+    writes.extend(back);
     Ok((writes, Amended { order: row, owed }))
+}
+
+/// What an order that was changed owes: said, and written down to go back.
+fn settle(row: &mut OrderRow, before: &OrderRow, reason: &str, actor: &str, now: Moment) -> (i64, Vec<Write>) {
+    row.paid = Some(before.came());
+    let owed = row.owed();
+    (owed, left_over(row, reason, actor, now))
 }
 
 fn the_order(facts: &Facts, id: &crate::model::OrderId) -> Result<OrderRow, Refusal> {
@@ -308,7 +319,8 @@ pub fn need_move_order(command: &MoveOrder) -> Need {
     Need { order: Some(command.order_id.clone()), seats, ..Need::default() }
 }
 
-/// Moves sold seats of an order to free ones, each with the token of the lease that was taken on them.
+/// Moves sold seats of an order to free ones, each with the token of the lease that was taken on them. What they cost
+/// less is due; what they cost more is said, and stays owed by the buyer.
 ///
 /// # Errors
 ///
@@ -341,6 +353,7 @@ pub fn move_order(command: &MoveOrder, facts: &Facts, actor: &str, now: Moment) 
     sold.sort_by(|a, b| a.id.cmp(&b.id));
     row.seats.sort_by(|a, b| a.id.cmp(&b.id));
     row.total = row.sum();
+    let (owed, back) = settle(&mut row, &order, &command.reason, actor, now);
     let mut writes = room.writes;
     writes.extend(unsell(&order, to.keys().map(|from| (*from).into()).collect()));
     let (event_id, order_id) = (order.event_id.clone(), order.order_id.clone());
@@ -354,6 +367,6 @@ pub fn move_order(command: &MoveOrder, facts: &Facts, actor: &str, now: Moment) 
         amount: Some(row.total),
         ..about_order(&order, Kind::Moved, &command.reason, actor, now)
     }));
-    let owed = i64::try_from(order.total).unwrap_or(i64::MAX) - i64::try_from(row.total).unwrap_or(i64::MAX);
+    writes.extend(back);
     Ok((writes, Amended { order: row, owed }))
 }

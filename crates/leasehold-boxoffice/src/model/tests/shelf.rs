@@ -65,6 +65,9 @@ impl Shelf {
         facts.order = need.order.as_ref().and_then(|id| self.orders.get(id)).cloned();
         facts.money = need.money.as_ref().and_then(|id| self.money.get(id)).cloned();
         facts.payment = need.payment.as_ref().and_then(|id| self.payments.get(id)).cloned();
+        let stray = facts.payment.as_ref().zip(need.hold.as_ref()).filter(|(of, hold)| of != hold);
+        let stray = stray.map(|(_, hold)| MoneyRow::key_of(need.payment.as_deref().unwrap_or_default(), hold.as_str()));
+        facts.stray = stray.and_then(|key| self.money.get(&key)).cloned();
         facts.callback_seen = need.callback.as_ref().is_some_and(|id| self.callbacks.contains(id));
         facts.seats = seats.iter().map(|id| self.seat(id)).collect();
         facts.areas = areas.iter().filter_map(|id| self.areas.get(id)).cloned().collect();
@@ -139,7 +142,7 @@ impl Shelf {
                 self.blocked.extend(seats.into_iter().map(|seat| (seat, reason.clone())));
             }
             Write::Unblock { seats, .. } => self.blocked.retain(|seat, _| !seats.contains(seat)),
-            Write::Money(row) => drop(self.money.insert(row.payment_ref.clone(), *row)),
+            Write::Money(row) => drop(self.money.insert(row.key(), *row)),
             Write::Payment { payment_ref, hold_id } => {
                 assert!(self.payments.insert(payment_ref, hold_id).is_none(), "a payment is bound once");
             }
@@ -160,6 +163,7 @@ impl Shelf {
             holds: self.holds.values().filter(|hold| hold.state.has_seats()).cloned().collect(),
             orders: self.orders.values().cloned().collect(),
             buyers: self.buyers.iter().map(|(buyer, fact)| (buyer.clone(), fact.held, fact.sold)).collect(),
+            money: self.money.values().cloned().collect(),
             numbered: (self.entries.len() as u64, self.entries.len() as u64),
         }
     }

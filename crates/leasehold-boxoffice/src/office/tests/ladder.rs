@@ -157,3 +157,80 @@ async fn money_for_an_area_that_is_gone_goes_back() {
     assert!(matches!(late, Refusal::Late(Resolution { state: MoneyState::RefundDue, .. })), "{late:?}");
     house.check().await;
 }
+
+/// Goal: seats that are offered may cost less, and then the difference goes back when they are taken.
+#[tokio::test]
+async fn what_an_offer_costs_less_goes_back() {
+    let house = House::with(|settings| settings.per_buyer = 20).await;
+    let ada = overdue(&house, &["A-5"]).await;
+    let row: Vec<String> = hall().seats.into_iter().map(|seat| seat.id).filter(|id| id.starts_with("A-")).collect();
+    house.hold("bob", &row.iter().map(String::as_str).collect::<Vec<_>>()).await.unwrap();
+    let told = house.office.payment(paid(&ada, "m-1", "pi_1", true)).await.unwrap();
+    let PaymentOutcome::Late(Resolution { offer: Some(offer), .. }) = told else { panic!("{told:?}") };
+    let order = house.office.confirm(Call::by("ada"), &offer, key(&ada), "pi_1").await.unwrap();
+    assert_eq!((order.total, order.paid, order.back), (3000, Some(4500), 1500));
+    let due = house.office.refunds_due().await.unwrap();
+    assert_eq!((due.len(), due[0].amount, due[0].order_id.as_ref()), (1, 1500, Some(&order.order_id)));
+    house.check().await;
+}
+
+/// Goal: money that came in the name of another hold waits for staff, who give it back or settle it by hand; a refund that
+/// the provider tells of is the one that was meant, also when several of one payment are due.
+#[tokio::test]
+async fn staff_settles_what_nobody_can_place() {
+    let house = House::open().await;
+    let ada = house.hold("ada", &["A-1", "A-2"]).await.unwrap();
+    house.office.pay(Call::by("ada"), &ada.hold.hold_id, key(&ada), "pi_1").await.unwrap();
+    let bob = house.hold("bob", &["A-3"]).await.unwrap();
+    let told = house.office.payment(paid(&bob, "m-1", "pi_1", true)).await.unwrap();
+    assert!(matches!(told, PaymentOutcome::Late(Resolution { state: MoneyState::Stuck, .. })), "{told:?}");
+    assert_eq!(house.leases().await, 3, "bob keeps what he holds");
+    let stuck = house.office.late_money(&house.event).await.unwrap().remove(0);
+    let (id, event) = (stuck.refund_id(), house.event.clone());
+    let settle = async |id: &str, to| house.office.settle(Call::by("eve"), &event, id, to, "asked them").await;
+    assert!(house.office.refunds_due().await.unwrap().is_empty(), "it does not go back by itself");
+    assert!(matches!(refused(settle("rf_none", Settled::GoesBack).await), Refusal::NoSeat(_)));
+    assert_eq!(settle(&id, Settled::GoesBack).await.unwrap().state, MoneyState::RefundDue);
+    assert_eq!(refused(settle(&id, Settled::GoesBack).await), Refusal::PaymentMismatch, "once");
+
+    let sold = house.office.payment(paid(&ada, "m-2", "pi_1", true)).await.unwrap();
+    let PaymentOutcome::Order(order) = sold else { panic!("{sold:?}") };
+    for seat in ["A-1", "A-2"] {
+        house.office.void(Call::by("eve"), &order.order_id, Some(vec![seat.into()]), "ill").await.unwrap();
+    }
+    let due = house.office.refunds_due().await.unwrap();
+    assert_eq!(due.iter().map(|row| row.amount).collect::<Vec<_>>(), [4500, 4500, 4500]);
+    let tell = async |id: &str| house.office.refund_told(Call::by("provider"), "pi_1", Some(id), 4500).await;
+    for row in &due[..2] {
+        let back = tell(&row.refund_id()).await.unwrap();
+        assert_eq!((back.key(), back.state), (row.key(), MoneyState::Refunded));
+        assert_eq!(tell(&row.refund_id()).await.unwrap(), back, "told twice");
+    }
+    assert_eq!(refused(tell("rf_other").await), Refusal::PaymentMismatch);
+    // The provider does not know this one: it was cash.
+    let closed = settle(&due[2].refund_id(), Settled::ByHand).await.unwrap();
+    assert_eq!((closed.state, closed.steps.last().unwrap().note.as_str()), (MoneyState::Closed, "asked them"));
+    assert!(house.office.refunds_due().await.unwrap().is_empty());
+    house.check().await;
+}
+
+/// Goal: who does not want the seats that are offered gives them back, and has the money back without waiting for the
+/// deadline; a payment that is on its way still keeps its hold.
+#[tokio::test]
+async fn an_offer_can_be_declined() {
+    let house = House::open().await;
+    let ada = overdue(&house, &["A-5"]).await;
+    let bob = house.hold("bob", &["A-5"]).await.unwrap();
+    let told = house.office.payment(paid(&ada, "m-1", "pi_1", true)).await.unwrap();
+    let PaymentOutcome::Late(Resolution { offer: Some(offer), .. }) = told else { panic!("{told:?}") };
+    house.office.pay(Call::by("bob"), &bob.hold.hold_id, key(&bob), "pi_2").await.unwrap();
+    let kept = house.office.release(Call::by("bob"), &bob.hold.hold_id, key(&bob)).await;
+    assert_eq!(refused(kept), Refusal::Paying);
+    house.office.release(Call::by("ada"), &offer, key(&ada)).await.unwrap();
+    assert_eq!(house.leases().await, 1, "only bob's");
+    house.office.sweep(2).await.unwrap();
+    let due = house.office.refunds_due().await.unwrap();
+    assert_eq!((due.len(), due[0].amount), (1, 4500));
+    assert!(due[0].steps.last().unwrap().note.ends_with("were not wanted"), "{:?}", due[0].steps);
+    house.check().await;
+}

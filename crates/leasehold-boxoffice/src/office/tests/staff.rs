@@ -88,7 +88,7 @@ async fn rules_change_under_an_office_that_knew_others() {
     assert_eq!(lost(frozen), [("A-3".into(), Reason::NotOnSale)]);
     house.office.freeze(Call::by("eve"), &house.event, false, "over").await.unwrap();
     let settings = EventSettings { ttl_ms: 800_000, ..EventSettings::named("Gala") };
-    house.office.configure(Call::by("eve"), &house.event, settings).await.unwrap();
+    house.office.configure(Call::by("eve"), &house.event, settings, None).await.unwrap();
     let longer = other.hold(Call::by("bob"), &house.event, "bob".into(), want("A-3")).await.unwrap();
     assert_eq!(longer.remaining_ms, 800_000);
     // The lease is as long: at the end of the row nobody else has had the seat.

@@ -318,6 +318,7 @@ impl Buyer {
             amount: hold.total,
             tokens: hold.seats.iter().chain(&hold.areas).map(piece).collect(),
             at: String::new(),
+            refund_id: None,
         };
         let (body, signature) = told.signed(secrets, moment::wall_ms()).ok()?;
         let body = String::from_utf8(body).ok()?;

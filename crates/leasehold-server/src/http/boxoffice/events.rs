@@ -5,9 +5,10 @@ use std::collections::BTreeSet;
 use axum::body::Body;
 use hyper::header::{self, HeaderValue};
 use hyper::{Response, StatusCode};
+use leasehold_boxoffice::Error;
 use leasehold_boxoffice::import;
 use leasehold_boxoffice::layout::Layout;
-use leasehold_boxoffice::model::{AuditQuery, EventRow, EventSettings};
+use leasehold_boxoffice::model::{AuditQuery, EventRow, EventSettings, Refusal};
 use serde_json::{Map, Value, json};
 
 use super::{Desk, flag, no, number, shape};
@@ -20,6 +21,8 @@ use crate::service::Verb;
 /// The fields of an event beside its layout.
 const SETTINGS: [&str; 9] =
     ["name", "currency", "ttl_ms", "max_hold_ms", "pay_ms", "per_buyer", "on_sale", "orphan_rule", "rehearsal"];
+/// How often a change is made anew when somebody else was quicker.
+const MOST_RACES: usize = 16;
 /// Entries between two looks of a page; with more, the whole is sent.
 const MOST_CHANGES: usize = 2000;
 
@@ -41,7 +44,7 @@ pub async fn create(mut call: Call) -> Result<Response<Body>, Problem> {
         row
     };
     let row = detached(work).await?.map_err(no)?;
-    let mut response = answer(StatusCode::CREATED, &shape::event(&row));
+    let mut response = tagged(answer(StatusCode::CREATED, &shape::event(&row)), &row);
     if let Ok(place) = HeaderValue::from_str(&format!("/v1/events/{}", row.event_id)) {
         response.headers_mut().insert(header::LOCATION, place);
     }
@@ -54,12 +57,52 @@ pub async fn configure(mut call: Call) -> Result<Response<Body>, Problem> {
     call.query([])?;
     let event = desk.event(&call)?;
     let body = call.bytes(call.app.config.body_bytes, &["application/json"]).await?;
-    let fields = Fields::parse(&body)?;
-    let known = desk.office().event(&event).await.map_err(no)?;
-    let settings = settings(fields, Some(known.settings))?;
+    let wanted = wanted(&call)?;
     let made = desk.call(&call, &body)?;
-    let row = detached(async move { desk.office().configure(made, &event, settings).await }).await?.map_err(no)?;
-    Ok(answer(StatusCode::OK, &shape::event(&row)))
+    let work = async move {
+        for _ in 0..MOST_RACES {
+            let known = desk.office().event(&event).await.map_err(no)?;
+            let settings = settings(Fields::parse(&body)?, Some(known.settings))?;
+            // What is not given stays as it was seen: so it must be as it was seen when it is written.
+            let seen = match &wanted {
+                Some(versions) if !versions.contains(&known.layout_version) => versions.first().copied().unwrap_or(0),
+                _ => known.layout_version,
+            };
+            match desk.office().configure(made.clone(), &event, settings, Some(seen)).await {
+                Err(Error::Refused(Refusal::Changed)) if wanted.is_none() => {}
+                done => return done.map_err(no),
+            }
+        }
+        Err(Problem::unavailable("others change this event at the same time: nothing was changed"))
+    };
+    let row = detached(work).await??;
+    Ok(tagged(answer(StatusCode::OK, &shape::event(&row)), &row))
+}
+
+/// The versions that the caller would have changed, by `If-Match`; none: whatever it is.
+fn wanted(call: &Call) -> Result<Option<Vec<u64>>, Problem> {
+    let mut versions = Vec::new();
+    let mut any = None;
+    for value in call.parts.headers.get_all(header::IF_MATCH) {
+        let text = value.to_str().map_err(|_| Problem::invalid("If-Match is a list of ETags, or *"))?;
+        for tag in text.split(',').map(str::trim).filter(|tag| !tag.is_empty()) {
+            if tag == "*" {
+                return Ok(None);
+            }
+            any = Some(());
+            // What is none of our tags fits no version; nor does a weak one.
+            versions.extend(tag.strip_prefix('"').and_then(|tag| tag.strip_suffix('"')?.parse::<u64>().ok()));
+        }
+    }
+    Ok(any.map(|()| versions))
+}
+
+/// With the version of the event's rules and layout as its ETag.
+fn tagged(mut response: Response<Body>, row: &EventRow) -> Response<Body> {
+    if let Ok(tag) = HeaderValue::from_str(&format!("\"{}\"", row.layout_version)) {
+        response.headers_mut().insert(header::ETAG, tag);
+    }
+    response
 }
 
 fn settings(mut fields: Fields, known: Option<EventSettings>) -> Result<EventSettings, Problem> {
@@ -171,7 +214,7 @@ pub async fn show(call: Call) -> Result<Response<Body>, Problem> {
     call.query([])?;
     let event = desk.event(&call)?;
     let row = desk.office().event(&event).await.map_err(no)?;
-    Ok(answer(StatusCode::OK, &with_totals(&desk, &row).await?))
+    Ok(tagged(answer(StatusCode::OK, &with_totals(&desk, &row).await?), &row))
 }
 
 async fn with_totals(desk: &Desk, row: &EventRow) -> Result<Value, Problem> {

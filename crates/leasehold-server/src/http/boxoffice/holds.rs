@@ -126,13 +126,18 @@ async fn with_alternative(desk: &Desk, event: &EventId, error: Error) -> Problem
 
 /// The hold that the path names, and what opens it.
 fn shown(call: &Call) -> Result<(HoldId, Access), Problem> {
+    Ok((hold_id(call)?, key_shown(call)?))
+}
+
+/// What opens a hold.
+pub(super) fn key_shown(call: &Call) -> Result<Access, Problem> {
     let key = super::header(call, "leasehold-hold-key", "Leasehold-Hold-Key")?;
     let missing = || Problem::forbidden("every call on a hold shows its key, in the header Leasehold-Hold-Key");
-    Ok((hold_id(call)?, Access::key(key.ok_or_else(missing)?)))
+    Ok(Access::key(key.ok_or_else(missing)?))
 }
 
 /// Whether it is theirs, beside the key: a ticket and a key with prefixes open only some.
-async fn opened(desk: &Desk, (hold, access): (HoldId, Access)) -> Result<(HoldId, Access), Problem> {
+pub(super) async fn opened(desk: &Desk, (hold, access): (HoldId, Access)) -> Result<(HoldId, Access), Problem> {
     if desk.caller.ticket.is_some() || !desk.caller.principal.prefixes.is_empty() {
         let view = desk.office().hold_view(&hold, access.clone()).await.map_err(no)?;
         check(desk, &view)?;

@@ -2,6 +2,7 @@
 
 use axum::body::Body;
 use hyper::{Response, StatusCode};
+use leasehold_boxoffice::Error;
 use leasehold_boxoffice::model::{self, HoldId, HoldState};
 use leasehold_boxoffice::office::{PaymentMessage, PaymentOutcome};
 use leasehold_boxoffice::provider::script::{Act, Payment};
@@ -9,7 +10,7 @@ use leasehold_boxoffice::provider::{Callback, Outcome, SeatToken, Unbelieved};
 use leasehold_boxoffice::sign;
 use serde_json::{Value, json};
 
-use super::{Desk, no, shape};
+use super::{Desk, holds, no, shape};
 use crate::boxoffice::bank::Order;
 use crate::http::fields::{Fields, missing};
 use crate::http::problem::Problem;
@@ -38,7 +39,12 @@ async fn settle(desk: &Desk, told: Callback) -> Result<Value, Problem> {
     let hold_id = HoldId(told.hold_id.clone());
     if told.outcome == Outcome::Refunded {
         let made = model::Call::by("provider");
-        let row = desk.office().refunded(made, &told.payment_ref, "the provider gave it back").await.map_err(no)?;
+        let refund = told.refund_id.as_deref();
+        let row = desk.office().refund_told(made, &told.payment_ref, refund, told.amount).await;
+        if let Err(Error::Refused(_)) = &row {
+            tracing::error!(payment = told.payment_ref, "money went back that was not to: ask the payment provider");
+        }
+        let row = row.map_err(no)?;
         return Ok(json!({"outcome": "refunded", "money": row.state}));
     }
     let tokens = tokens(&told);
@@ -50,7 +56,13 @@ async fn settle(desk: &Desk, told: Callback) -> Result<Value, Problem> {
         succeeded: told.outcome == Outcome::Captured,
         amount: Some(told.amount),
     };
-    let outcome = desk.office().payment(message).await.map_err(no)?;
+    let (payment, succeeded) = (message.payment_ref.clone(), message.succeeded);
+    let outcome = desk.office().payment(message).await;
+    if let (Err(Error::Refused(refusal)), true) = (&outcome, succeeded) {
+        // There is no hold, and so no event, to write it down under.
+        tracing::error!(%refusal, payment, "money came that nothing is known of: ask the payment provider");
+    }
+    let outcome = outcome.map_err(no)?;
     Ok(match outcome {
         PaymentOutcome::Order(order) => json!({"outcome": "order", "order": shape::order(&order)}),
         // Overtaken by events.
@@ -82,8 +94,10 @@ pub async fn play(mut call: Call) -> Result<Response<Body>, Problem> {
     let caller = call.visitor()?;
     let desk = Desk::of(&call, caller, Verb::Buy)?;
     let demo = desk.house.demo().ok_or_else(nothing)?;
-    let (row, now) = desk.office().ledger().hold(&hold).await.map_err(no)?;
-    let row = row.ok_or_else(|| super::refused(model::Refusal::NoHold(hold)))?;
+    // Who knows the public id alone shall not end, or buy, what somebody else holds.
+    let (hold, access) = holds::opened(&desk, (hold, holds::key_shown(&call)?)).await?;
+    let view = desk.office().hold_view(&hold, access).await.map_err(no)?;
+    let row = view.hold;
     let seats = row.seats.iter().map(|seat| (seat.id.clone(), seat.token));
     let areas = row.areas.iter().map(|area| (area.id.clone(), area.token));
     let tokens = seats.chain(areas).map(|(seat, token)| SeatToken { seat, token: token.to_string() }).collect();
@@ -92,7 +106,7 @@ pub async fn play(mut call: Call) -> Result<Response<Body>, Problem> {
         hold_id: row.hold_id.0.clone(),
         amount: row.total(),
         tokens,
-        remaining_ms: row.expires_at.since(now),
+        remaining_ms: view.remaining_ms,
     };
     let taken = demo.pay(&Order { payment, act }).await;
     match taken {

@@ -219,11 +219,13 @@ pub fn staff_hold(hold: &StaffHold, waited_ms: u64) -> Value {
     })
 }
 
-/// Money that came late, in lists of staff.
+/// Money that came late, was too much or is due, in lists of staff.
 pub fn money(row: &MoneyRow) -> Value {
     json!({
+        "refund_id": row.refund_id(),
         "payment_ref": row.payment_ref,
         "hold_id": row.hold_id,
+        "order_id": row.order_id,
         "buyer": row.buyer,
         "amount": row.amount,
         "state": row.state,
@@ -248,6 +250,9 @@ pub fn order(row: &OrderRow) -> Value {
         "total": row.total,
         "state": row.state,
         "late": row.late,
+        "paid": row.came(),
+        "refunded": row.back,
+        "owed": row.owed(),
     })
 }
 

@@ -4,6 +4,7 @@ use axum::body::Body;
 use hyper::header::{self, HeaderValue};
 use hyper::{Response, StatusCode};
 use leasehold_boxoffice::model::{AuditQuery, Entry, OrderRow, Reason, SetBlocks};
+use leasehold_boxoffice::office::Settled;
 use serde_json::{Value, json};
 
 use super::{Desk, no, number, shape};
@@ -79,6 +80,30 @@ pub async fn force_release(mut call: Call) -> Result<Response<Body>, Problem> {
     let work = async move { desk.office().force_release(made, &event, &seat, &reason).await };
     let view = detached(work).await?.map_err(no)?;
     Ok(answer(StatusCode::OK, &shape::hold(&view)))
+}
+
+/// `POST /v1/events/{e}/payments/{r}/refund`: money that is stuck shall go back.
+pub async fn refund(call: Call) -> Result<Response<Body>, Problem> {
+    settle(call, Settled::GoesBack).await
+}
+
+/// `POST /v1/events/{e}/payments/{r}/close`: money that is stuck, or due, was settled by hand.
+pub async fn close(call: Call) -> Result<Response<Body>, Problem> {
+    settle(call, Settled::ByHand).await
+}
+
+async fn settle(mut call: Call, to: Settled) -> Result<Response<Body>, Problem> {
+    let desk = Desk::admit(&call, Verb::RunEvent)?;
+    call.query([])?;
+    let event = desk.event(&call)?;
+    let refund = call.segment(4)?;
+    let body = call.bytes(call.app.config.body_bytes, &["application/json"]).await?;
+    let mut fields = Fields::parse(&body)?;
+    let reason = fields.reason()?;
+    fields.done()?;
+    let made = desk.call(&call, &body)?;
+    let work = async move { desk.office().settle(made, &event, &refund, to, &reason).await };
+    Ok(answer(StatusCode::OK, &shape::money(&detached(work).await?.map_err(no)?)))
 }
 
 /// `GET /v1/events/{e}/audit`

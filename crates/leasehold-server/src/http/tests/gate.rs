@@ -21,7 +21,10 @@ async fn call(server: &Server, route: &Route, headers: &[(&str, &str)]) -> u16 {
         "/v1/events/{e}/import" => Some(json!({"areas": [{"id": "floor", "capacity": 5, "price": 1}]})),
         "/v1/events/{e}/holds" => Some(json!({"seats": ["A-1"], "buyer": "b"})),
         "/v1/events/{e}/blocks" => Some(json!({"block": ["A-1"], "reason": "test"})),
-        "/v1/events/{e}/seats/{s}/release" | "/v1/orders/{o}/void" => Some(json!({"reason": "test"})),
+        "/v1/events/{e}/seats/{s}/release"
+        | "/v1/events/{e}/payments/{r}/refund"
+        | "/v1/events/{e}/payments/{r}/close"
+        | "/v1/orders/{o}/void" => Some(json!({"reason": "test"})),
         "/v1/orders/{o}/move" => Some(json!({"moves": [{"from": "A-1", "to": "A-2"}], "reason": "test"})),
         "/v1/holds/{h}/seats" => Some(json!({"add": ["A-1"]})),
         "/v1/holds/{h}/pay" | "/v1/holds/{h}/confirm" => Some(json!({"payment_ref": "pi_1"})),

@@ -70,6 +70,7 @@ async fn a_session_that_ends_in_commit_has_an_unknown_outcome() {
             Configure {
                 event_id: "ev".into(),
                 settings: EventSettings { per_buyer: 2000, ..EventSettings::named("Gala") },
+                seen: None,
             },
         )
         .await

@@ -147,3 +147,43 @@ impl Server {
         }
     }
 }
+
+/// Goal: two who change an event at once lose nothing of each other's; who says what they saw is told when it is not so any
+/// more, and has changed nothing; a retry has its answer.
+#[tokio::test(flavor = "multi_thread")]
+async fn changes_of_an_event_are_not_lost() {
+    let server = Server::start().await;
+    let event = server.event(&hall()).await;
+    let path = format!("/v1/events/{event}");
+    let put = async |headers: &[(&'static str, &str)], body: Value| {
+        server.client().await.ask("PUT", &path, headers, Some(&body)).await
+    };
+    for round in 1..=20_u64 {
+        let (one, two, three) = tokio::join!(
+            put(&[], json!({"ttl_ms": 60_000 + round})),
+            put(&[], json!({"pay_ms": 70_000 + round})),
+            put(&[], json!({"per_buyer": round}))
+        );
+        for done in [one, two, three] {
+            done.with(200);
+        }
+        let now = server.get(&path).await.with(200).json();
+        let found = (&now["ttl_ms"], &now["pay_ms"], &now["per_buyer"]);
+        assert_eq!(found, (&json!(60_000 + round), &json!(70_000 + round), &json!(round)), "round {round}");
+    }
+    let seen = server.get(&path).await.with(200).header("etag").to_owned();
+    let mine = [("If-Match", seen.as_str()), ("Idempotency-Key", "once")];
+    let changed = put(&mine, json!({"name": "Eve's"})).await.with(200);
+    assert_ne!(changed.header("etag"), seen);
+    put(&[("If-Match", &seen)], json!({"name": "Max's"})).await.problem(412, "changed");
+    let again = put(&mine, json!({"name": "Eve's"})).await.with(200);
+    assert_eq!(again.json(), changed.json(), "a retry is the same request");
+    for stale in ["\"0\"", "W/\"1\"", "\"of somebody else\""] {
+        put(&[("If-Match", stale)], json!({"name": "Max's"})).await.problem(412, "changed");
+    }
+    assert_eq!(server.get(&path).await.with(200).json()["name"], json!("Eve's"));
+    let both = format!("\"0\", {}", changed.header("etag"));
+    put(&[("If-Match", &both)], json!({"name": "Max's"})).await.with(200);
+    put(&[("If-Match", "*")], json!({"name": "Anybody's"})).await.with(200);
+    server.end().await;
+}

@@ -1,0 +1,114 @@
+//! Money that is not in an order: listed, given back, settled by staff.
+
+use super::Office;
+use crate::error::Error;
+use crate::model::*;
+
+impl Office {
+    /// Money that came late, was too much, or is due for what was taken back: in every state.
+    ///
+    /// # Errors
+    ///
+    /// The ledger could not be asked.
+    pub async fn late_money(&self, event: &EventId) -> Result<Vec<MoneyRow>, Error> {
+        use MoneyState::{Closed, Offered, Received, RefundDue, Refunded, Sold, Stuck};
+        self.0.ledger.money_in(Some(event), &[Received, Sold, Offered, RefundDue, Refunded, Stuck, Closed]).await
+    }
+
+    /// Money that must go back, of all events: for whoever asks the provider to.
+    ///
+    /// # Errors
+    ///
+    /// The ledger could not be asked.
+    pub async fn refunds_due(&self) -> Result<Vec<MoneyRow>, Error> {
+        self.0.ledger.money_in(None, &[MoneyState::RefundDue]).await
+    }
+
+    /// It went back. By its key: see [`MoneyRow::key`]. What went back already stays so.
+    ///
+    /// # Errors
+    ///
+    /// It was not due.
+    pub async fn refunded(&self, call: Call, key: &str, note: &str) -> Result<MoneyRow, Error> {
+        let command = MoneyStep {
+            payment_ref: key.into(),
+            from: MoneyState::RefundDue,
+            to: MoneyState::Refunded,
+            offer: None,
+            note: note.into(),
+        };
+        match self.0.ledger.money_step(call, command).await {
+            Ok(done) => Ok(done.value),
+            // Asked and told at once: both are right.
+            Err(error @ Error::Refused(_)) => match self.0.ledger.money(key).await? {
+                Some(row) if matches!(row.state, MoneyState::Refunded | MoneyState::Closed) => Ok(row),
+                _ => Err(error),
+            },
+            Err(error) => Err(error),
+        }
+    }
+
+    /// The provider says that so much of a payment went back, and perhaps under which id it was asked to.
+    ///
+    /// # Errors
+    ///
+    /// Nothing of this payment was to go back.
+    pub async fn refund_told(
+        &self,
+        call: Call,
+        payment_ref: &str,
+        refund_id: Option<&str>,
+        amount: u64,
+    ) -> Result<MoneyRow, Error> {
+        let rows = self.0.ledger.money_of(payment_ref).await?;
+        let meant = |row: &&MoneyRow| match refund_id {
+            Some(id) => row.refund_id() == id,
+            None => row.amount == amount,
+        };
+        let due = |row: &&MoneyRow| row.state == MoneyState::RefundDue;
+        let mut open = rows.iter().filter(due);
+        let only = open.next().filter(|_| open.next().is_none() && refund_id.is_none());
+        let found = rows.iter().filter(due).find(meant).or_else(|| rows.iter().find(meant)).or(only);
+        let row = found.ok_or(Refusal::PaymentMismatch)?;
+        self.refunded(call, &row.key(), "the provider gave it back").await
+    }
+
+    /// Staff decides about money, by the id of its refund: it shall go back, or it is settled by hand.
+    ///
+    /// # Errors
+    ///
+    /// There is none of this event, or it does not wait for anybody.
+    pub async fn settle(
+        &self,
+        call: Call,
+        event: &EventId,
+        refund_id: &str,
+        to: Settled,
+        reason: &str,
+    ) -> Result<MoneyRow, Error> {
+        let note = super::staff::reasoned(reason)?;
+        let unknown = || Refusal::NoSeat(format!("payment {refund_id}"));
+        let key = MoneyRow::key_of_refund(refund_id).ok_or_else(unknown)?;
+        let row = self.0.ledger.money(&key).await?.filter(|row| row.event_id == *event).ok_or_else(unknown)?;
+        let to = match to {
+            Settled::GoesBack => MoneyState::RefundDue,
+            Settled::ByHand => MoneyState::Closed,
+        };
+        let from = match row.state {
+            MoneyState::RefundDue if to == MoneyState::Closed => MoneyState::RefundDue,
+            // Whatever it is by now, it must be stuck for this: the ledger says so, or gives the stored answer.
+            _ => MoneyState::Stuck,
+        };
+        let command = MoneyStep { payment_ref: key, from, to, offer: None, note };
+        Ok(self.0.ledger.money_step(call, command).await?.value)
+    }
+}
+
+/// What staff decides about money.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Settled {
+    /// The provider shall give it back.
+    GoesBack,
+    /// It is settled by hand.
+    ByHand,
+}

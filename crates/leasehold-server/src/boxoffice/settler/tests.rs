@@ -1,0 +1,200 @@
+//! The settler over a real engine, a real SQLite file and a provider that answers over HTTP, under a clock set by hand.
+
+use std::convert::Infallible;
+use std::sync::Mutex;
+
+use axum::body::Body;
+use http_body_util::BodyExt as _;
+use hyper::body::Incoming;
+use hyper::service::service_fn;
+use hyper::{Request, Response};
+use hyper_util::rt::TokioIo;
+use leasehold::engine::embedded::{self, Embedded};
+use leasehold::testkit::ManualClock;
+use leasehold_boxoffice::Office;
+use leasehold_boxoffice::layout::{Layout, Seat};
+use leasehold_boxoffice::ledger::sqlite::Sqlite;
+use leasehold_boxoffice::model::{Access, EventId, EventSettings, HoldState, MoneyState};
+use leasehold_boxoffice::office::{HoldView, Options, PaymentOutcome, Want};
+use leasehold_boxoffice::sign::Secrets;
+use leasehold_boxoffice::webhook::guard::Guard;
+use tokio::net::TcpListener;
+
+use super::*;
+use crate::boxoffice::Settings;
+use crate::boxoffice::outbound::Outbound;
+use crate::boxoffice::provider::HttpProvider;
+
+/// What a provider was asked, in order: method and path, and the body.
+type Asked = Arc<Mutex<Vec<(String, String)>>>;
+
+/// A provider that answers with these statuses and bodies, one after the other, and with the last one from then on.
+async fn provider(answers: &[(u16, &str)]) -> (String, Asked) {
+    let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+    let url = format!("http://{}", listener.local_addr().unwrap());
+    let answers: Arc<Vec<(u16, String)>> = Arc::new(answers.iter().map(|(s, b)| (*s, (*b).to_owned())).collect());
+    let asked = Asked::default();
+    let heard = asked.clone();
+    tokio::spawn(async move {
+        while let Ok((stream, _)) = listener.accept().await {
+            let (answers, heard) = (answers.clone(), heard.clone());
+            let answer = service_fn(move |request: Request<Incoming>| {
+                let (answers, heard) = (answers.clone(), heard.clone());
+                async move {
+                    let what = format!("{} {}", request.method(), request.uri().path());
+                    let body = request.into_body().collect().await.unwrap().to_bytes();
+                    let mut heard = heard.lock().unwrap();
+                    let (status, said) = answers[heard.len().min(answers.len() - 1)].clone();
+                    heard.push((what, String::from_utf8_lossy(&body).into_owned()));
+                    let response = Response::builder().status(status).body(Body::from(said)).unwrap();
+                    Ok::<_, Infallible>(response)
+                }
+            });
+            tokio::spawn(async move {
+                let _ = hyper::server::conn::http1::Builder::new().serve_connection(TokioIo::new(stream), answer).await;
+            });
+        }
+    });
+    (url, asked)
+}
+
+/// A box office that sells two seats, and whose provider is at this URL.
+struct Case {
+    clock: ManualClock,
+    shared: Arc<dyn Clock>,
+    house: Arc<BoxOffice>,
+    event: EventId,
+    asked: HashMap<String, Time>,
+    _home: tempfile::TempDir,
+}
+
+impl Case {
+    async fn open(provider: &str) -> Self {
+        let (clock, home) = (ManualClock::new(), tempfile::tempdir().unwrap());
+        clock.advance(Duration::from_secs(1000));
+        let options = embedded::Options { clock: clock.shared(), ..embedded::Options::default() };
+        let engine = Embedded::open(home.path().join("engine"), options).await.unwrap();
+        let ledger = Sqlite::open(home.path().join("ledger"), clock.shared()).await.unwrap();
+        let options = Options { clock: clock.shared(), ..Options::default() };
+        let office = Office::new(engine, ledger, options).unwrap();
+        let secrets = Secrets::new(&["what provider and server know"]).unwrap();
+        let outbound = Outbound::new(Guard { allow_private: true }).unwrap();
+        let settings = Settings {
+            tickets: Secrets::new(&["what tickets are signed with"]).unwrap(),
+            ticket_ttl: Duration::from_secs(600),
+            provider_secrets: Some(secrets.clone()),
+            provider: Some(Arc::new(HttpProvider::new(provider, secrets, outbound.clone()))),
+            default_event: None,
+        };
+        let seat = |number| {
+            let id = format!("A-{number}");
+            Seat { id, section: "S".into(), row: "A".into(), number, price: 100 }
+        };
+        let layout = Layout { seats: vec![seat(1), seat(2)], areas: vec![] };
+        let rules = EventSettings { pay_ms: 60_000, ..EventSettings::named("Two seats") };
+        let event = office.create_event(Call::by("staff"), rules, layout).await.unwrap().event_id;
+        let house = BoxOffice::new(office, clock.shared(), settings, outbound).await.unwrap();
+        Self { shared: clock.shared(), clock, house, event, asked: HashMap::new(), _home: home }
+    }
+
+    /// The settler looks once.
+    async fn turn(&mut self) {
+        turn(&self.house, &self.shared, &mut self.asked).await;
+    }
+
+    /// The settler looks as often as it does, for so many seconds.
+    async fn turns(&mut self, seconds: u64) {
+        for _ in 0..seconds / EVERY.as_secs() {
+            self.clock.advance(EVERY);
+            self.turn().await;
+        }
+    }
+
+    async fn hold(&self, buyer: &str, seat: &str) -> HoldView {
+        let want = Want::These { seats: vec![seat.into()], areas: vec![] };
+        self.house.office().hold(Call::by(buyer), &self.event, buyer.into(), want).await.unwrap()
+    }
+
+    async fn paying(&self, buyer: &str, seat: &str, payment_ref: &str) -> HoldView {
+        let hold = self.hold(buyer, seat).await;
+        let (call, access) = (Call::by(buyer), Access::Staff);
+        self.house.office().pay(call, &hold.hold.hold_id, access, payment_ref).await.unwrap();
+        hold
+    }
+
+    async fn captured(&self, hold: &HoldView, payment_ref: &str, amount: u64) -> PaymentOutcome {
+        let message = PaymentMessage {
+            id: format!("cb {payment_ref}"),
+            payment_ref: payment_ref.into(),
+            hold_id: hold.hold.hold_id.clone(),
+            succeeded: true,
+            tokens: Vec::new(),
+            amount: Some(amount),
+        };
+        self.house.office().payment(message).await.unwrap()
+    }
+
+    async fn money(&self, payment_ref: &str) -> MoneyRow {
+        self.house.office().ledger().money(payment_ref).await.unwrap().unwrap()
+    }
+}
+
+/// Goal: a refund that the provider failed at is asked for again, and again, under one id, until it is made; and between
+/// two tries the provider has its peace.
+/// Method: the settler looks every two seconds, as it does. One that pushes its pause with every look never asks twice.
+#[tokio::test]
+async fn refunds_that_failed_are_asked_for_again() {
+    let done = r#"{"done":"refunded"}"#;
+    let (url, asked) = provider(&[(500, ""), (503, ""), (200, "\"pending\""), (200, done)]).await;
+    let mut case = Case::open(&url).await;
+    let hold = case.hold("ada", "A-1").await;
+    // Too little buys nothing.
+    case.captured(&hold, "pi_1", 99).await;
+    assert_eq!(case.money("pi_1").await.state, MoneyState::RefundDue);
+    for tries in 1..=4 {
+        case.turn().await;
+        assert_eq!(asked.lock().unwrap().len(), tries);
+        if tries < 4 {
+            assert_eq!(case.money("pi_1").await.state, MoneyState::RefundDue, "after {tries}");
+            case.turns(AGAIN.as_secs() - EVERY.as_secs()).await;
+            assert_eq!(asked.lock().unwrap().len(), tries, "not before its time");
+            case.clock.advance(EVERY);
+        }
+    }
+    assert_eq!(case.money("pi_1").await.state, MoneyState::Refunded);
+    case.turns(2 * AGAIN.as_secs()).await;
+    let asked = asked.lock().unwrap();
+    assert_eq!(asked.len(), 4, "what went back is not asked for: {asked:?}");
+    for (what, body) in asked.iter() {
+        let body: serde_json::Value = serde_json::from_str(body).unwrap();
+        assert_eq!((what.as_str(), &body["refund_id"]), ("POST /refunds", &"rf_pi_1".into()));
+        assert_eq!((&body["payment_ref"], &body["amount"]), (&"pi_1".into(), &99.into()));
+    }
+}
+
+/// Goal: seats that are offered for late money wait for their buyer: the settler does not take them in the buyer's name,
+/// though the provider would say that the money is there. Control: a payment that nobody told of is asked after and sold.
+#[tokio::test]
+async fn an_offer_waits_for_its_buyer() {
+    let (url, asked) = provider(&[(200, r#"{"done":"captured"}"#)]).await;
+    let mut case = Case::open(&url).await;
+    let ada = case.paying("ada", "A-1", "pi_1").await;
+    case.clock.advance(Duration::from_secs(66));
+    let bob = case.paying("bob", "A-1", "pi_2").await;
+    let told = case.captured(&ada, "pi_1", 100).await;
+    let PaymentOutcome::Late(found) = told else { panic!("{told:?}") };
+    let offer = found.offer.unwrap();
+    case.turns(STUCK_MS / 1000 + 10).await;
+
+    let sold = case.house.office().ledger().hold(&bob.hold.hold_id).await.unwrap().0.unwrap();
+    assert_eq!(sold.state, HoldState::Sold, "the settler works: bob's payment was asked after");
+    let paths: Vec<String> = asked.lock().unwrap().iter().map(|(what, _)| what.clone()).collect();
+    assert_eq!(paths, ["GET /payments/pi%5F2"]);
+    let row = case.house.office().ledger().hold(&offer).await.unwrap().0.unwrap();
+    assert_eq!((row.state, case.money("pi_1").await.state), (HoldState::Paying, MoneyState::Offered));
+    // The buyer takes it.
+    let key = ada.key.as_ref().unwrap();
+    let access = Access::key(key.expose());
+    case.house.office().confirm(Call::by("ada"), &offer, access, "pi_1").await.unwrap();
+    assert_eq!(case.money("pi_1").await.state, MoneyState::Sold);
+}
