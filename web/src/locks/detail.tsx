@@ -49,7 +49,7 @@ export function DetailPane({ live, detail, note, onRevoke, onClose }: Props) {
           <Waiters resource={resource} />
         </>
       )}
-      {live.mayRevoke && resource !== null && resource.holders.length > 0 && (
+      {live.mayRevoke && resource !== null && resource.holdersTotal > 0 && (
         <div class="actions">
           <button type="button" class="danger" onClick={onRevoke} aria-disabled={live.stale}>
             Revoke…
@@ -63,14 +63,15 @@ export function DetailPane({ live, detail, note, onRevoke, onClose }: Props) {
 function Facts({ resource }: { resource: Resource }) {
   return (
     <p class="facts">
-      <Mode of={resource} /> · {counted(resource.holders.length, 'holder')} ·{' '}
+      <Mode of={resource} /> · {counted(resource.holdersTotal, 'holder')} ·{' '}
       {resource.queueLen === 0 ? 'nobody waits' : `${count(resource.queueLen)} waiting`}
     </p>
   );
 }
 
 function Holders({ resource, stale }: { resource: Resource; stale: boolean }) {
-  if (resource.holders.length === 0) return <p class="quiet">Nobody holds it. The first in line is next.</p>;
+  if (resource.holdersTotal === 0) return <p class="quiet">Nobody holds it. The first in line is next.</p>;
+  const unlisted = resource.holdersTotal - resource.holders.length;
   return (
     <>
       <h3>Held by</h3>
@@ -103,6 +104,7 @@ function Holders({ resource, stale }: { resource: Resource; stale: boolean }) {
           </li>
         ))}
       </ul>
+      {unlisted > 0 && <p class="quiet">and {count(unlisted)} more</p>}
     </>
   );
 }
