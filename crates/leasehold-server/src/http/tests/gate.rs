@@ -195,6 +195,7 @@ async fn a_prefix_hides_everything_else() {
     for field in ["leases", "waiters", "rates"] {
         assert_eq!(status.json()[field], Value::Null, "{field}");
     }
+    as_key(&server, mine, "GET", "/metrics", None).await.problem(403, "forbidden");
     let whole = as_key(&server, admin, "GET", "/v1/status", None).await.with(200).json();
     assert!(whole["leases"].is_u64() && whole["rates"].is_object(), "{whole}");
     let mut watch = server.client().await;
@@ -209,6 +210,33 @@ async fn a_prefix_hides_everything_else() {
         assert!(!text.contains("other/"), "{text}");
     }
     drop(watch);
+    server.end().await;
+}
+
+/// Goal: metrics count everything, so no role reads them with a key that may see only some of it; and no role needs more
+/// than that there is no prefix.
+#[tokio::test(flavor = "multi_thread")]
+async fn metrics_take_a_key_without_prefixes() {
+    let roles = Role::ALL.map(|role| role_alone(role).0);
+    let rights: Vec<(&[Role], &[&str])> =
+        roles.iter().flat_map(|role| [(*role, &[][..]), (*role, &["mine/"])]).collect();
+    let keys = Keys::of(&rights);
+    let server = keys.server().await;
+    for ((role, prefixes), key) in rights.iter().zip(&keys.shown) {
+        let admitted = server.service.metrics.admitted_so_far(crate::service::Verb::Metrics);
+        let reply = as_key(&server, key, "GET", "/metrics", None).await;
+        let may = prefixes.is_empty();
+        if may {
+            assert!(reply.with(200).text().contains("leasehold_leases"), "{role:?}");
+        } else {
+            let problem = reply.problem(403, "forbidden");
+            assert!(!problem.to_string().contains("leasehold_"), "{role:?}: {problem}");
+        }
+        let now = server.service.metrics.admitted_so_far(crate::service::Verb::Metrics);
+        assert_eq!(now - admitted, u64::from(may), "{role:?}");
+        // What is filtered by name they may all see.
+        as_key(&server, key, "GET", "/v1/status", None).await.with(200);
+    }
     server.end().await;
 }
 
