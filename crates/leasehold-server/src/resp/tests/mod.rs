@@ -5,6 +5,7 @@ mod client;
 mod disk;
 mod gate;
 mod leaving;
+mod limits;
 mod pipeline;
 
 use std::net::TcpListener;
