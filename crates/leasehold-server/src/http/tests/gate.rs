@@ -29,7 +29,7 @@ async fn call(server: &Server, route: &Route, headers: &[(&str, &str)]) -> u16 {
         "/v1/demo/pay" => Some(json!({"hold_id": "h", "payment_ref": "p", "outcome": "approve"})),
         path if path.ends_with("freeze") => Some(json!({"reason": "test"})),
         "/v1/events/{e}" if route.method == hyper::Method::PUT => Some(json!({"on_sale": true})),
-        "/v1/leases" => Some(json!({"resources": ["a"], "ttl_ms": 1000})),
+        "/v1/leases" => Some(json!({"resources": ["a"], "ttl_ms": 3_600_000})),
         "/v1/leases/renew" | "/v1/leases/release" => Some(json!({"lease_id": "none"})),
         "/v1/webhooks/{w}" => None,
         _ => (route.method == hyper::Method::DELETE).then(|| json!({"reason": "test"})),
@@ -104,8 +104,10 @@ async fn every_route_asks_for_its_role() {
     let admin = &keys.shown[3];
     let held = async || {
         let seen = as_key(&server, admin, "GET", "/v1/resources", None).await.with(200).json();
-        let names = seen["resources"].as_array().unwrap().iter().map(|resource| resource["name"].to_string());
-        names.collect::<Vec<String>>()
+        let names =
+            seen["resources"].as_array().unwrap().iter().map(|resource| resource["name"].as_str().unwrap().into());
+        // What the box office does by itself begins when there is an event, whenever that is.
+        names.filter(|name: &String| !name.starts_with("boxoffice-")).collect::<Vec<String>>()
     };
     let wrong = format!("{}x", keys.shown[3]);
     for route in ROUTES.iter().filter(|route| route.path != CALLBACK) {
@@ -114,7 +116,7 @@ async fn every_route_asks_for_its_role() {
             assert!(!matches!(status, 401 | 403), "{} needs no key: {status}", route.path);
             continue;
         };
-        let seat = json!({"resources": ["seat"], "ttl_ms": 60_000});
+        let seat = json!({"resources": ["seat"], "ttl_ms": 3_600_000});
         as_key(&server, admin, "POST", "/v1/leases", Some(&seat)).await;
         let before = held().await;
         for shown in [
