@@ -335,7 +335,10 @@ onPage('a crowd of holders is counted whole', {}, async ({ server, page }) => {
   await until('the row counts all', async () => (await row.locator('.more').textContent()) === '+1,029');
   await row.click();
   await page.locator('.facts').getByText('1,030 holders').waitFor();
-  await page.getByText('and 30 more', { exact: true }).waitFor();
+  await page.getByText('and 930 more hold it').waitFor();
+  await page.getByRole('button', { name: 'Show 100 more holders' }).click();
+  await page.getByText('and 830 more hold it').waitFor();
+  assert.equal(await page.locator('.people li').count(), 200);
   await page.getByRole('button', { name: 'Revoke…' }).click();
   await page.getByText('All 1,030 leases on it end at once').waitFor();
   await page.getByRole('textbox').fill('the report is wrong');
