@@ -319,6 +319,34 @@ onPage('modes, several holders, and a link to what one sees', {}, async ({ serve
   assert.equal(await page.getByRole('searchbox').inputValue(), 'p');
 });
 
+// Goal: whoever looks at a crowd, or is about to revoke it, is told of all of them, not only of those who are listed.
+// Method: more holders of one resource than the server shows of it (1,000), and than it lists in a row (100).
+onPage('a crowd of holders is counted whole', {}, async ({ server, page }) => {
+  const crowd = 1030;
+  // The page has enough to do with what it shows: it need not see them come one by one.
+  const address = page.url();
+  await page.goto('about:blank');
+  for (let made = 0; made < crowd; made += 103) {
+    const some = Array.from({ length: 103 }, (_, n) => ({ holder: `reader-${made + n}` }));
+    await Promise.all(some.map((one) => server.acquire({ name: 'report', mode: 'shared' }, one)));
+  }
+  await page.goto(address);
+  const row = rowOf(page, 'report');
+  await until('the row counts all', async () => (await row.locator('.more').textContent()) === '+1,029');
+  await row.click();
+  await page.locator('.facts').getByText('1,030 holders').waitFor();
+  await page.getByText('and 930 more hold it').waitFor();
+  await page.getByRole('button', { name: 'Show 100 more holders' }).click();
+  await page.getByText('and 830 more hold it').waitFor();
+  assert.equal(await page.locator('.people li').count(), 200);
+  await page.getByRole('button', { name: 'Revoke…' }).click();
+  await page.getByText('All 1,030 leases on it end at once').waitFor();
+  await page.getByRole('textbox').fill('the report is wrong');
+  await page.getByRole('button', { name: 'Revoke now' }).click();
+  await page.getByText('Revoked 1,030 leases.').waitFor();
+  await page.getByText('Nobody holds it').waitFor();
+});
+
 // Goal: whoever may only read sees everything and is offered no revoke, by button or by key.
 onPage('a key that may only read offers no revoke', { roles: ['admin', 'read'] }, async ({ server, page }) => {
   await server.acquire('nightly', { holder: 'cron' });

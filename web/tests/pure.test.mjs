@@ -17,6 +17,7 @@ const row = (name, token = '1', ends = 1000) => ({
   used: null,
   capacity: null,
   holders: [{ holder: `h-${name}`, token, since: 0, ends }],
+  holdersTotal: 1,
   waiters: [],
   queueLen: 0,
 });
@@ -143,6 +144,24 @@ test('a grant takes the first of that name out of the line', () => {
   const now = listing.get('a');
   assert.deepEqual(now.waiters.map((waiter) => waiter.holder), ['y', 'x']);
   assert.deepEqual([now.queueLen, now.holders.map((holder) => holder.token)], [2, ['2']]);
+});
+
+// Goal: of a crowd all are counted, also those whom the server does not list, and the row stays while there is one.
+test('events count holders who are not listed', () => {
+  const listing = new Listing('');
+  const total = () => listing.get('a')?.holdersTotal;
+  listing.splice(null, { resources: [{ ...row('a'), holdersTotal: 3 }], more: false }, listing.mark());
+  listing.apply(event('granted', 'a', '9', 'late'), 0);
+  assert.equal(total(), 4);
+  listing.apply(event('granted', 'a', '9', 'late'), 0);
+  assert.equal(total(), 4, 'told twice, counted once');
+  for (const [token, left] of [['9', 3], ['1', 2], ['7', 1]]) {
+    listing.apply(event('released', 'a', token), 0);
+    assert.equal(total(), left);
+  }
+  assert.deepEqual(listing.get('a').holders, [], 'who is left is not listed');
+  listing.apply(event('lapsed', 'a', '8'), 0);
+  assert.equal(total(), undefined, 'nobody is left');
 });
 
 // Goal: a countdown keeps its pace through the jitter of answers, and follows a renewal.

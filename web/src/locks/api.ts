@@ -11,6 +11,7 @@ interface WireResource {
   permits_used?: number;
   capacity?: number;
   holders: { holder: string; token: string | null; since_ms: number; remaining_ms: number | null }[];
+  holders_total: number;
   waiters: { holder: string; waiting_ms: number }[];
   queue_len: number;
 }
@@ -35,7 +36,9 @@ export interface Resource {
   mode: Mode | null;
   used: number | null;
   capacity: number | null;
+  /** The first of those who hold it; `holdersTotal` counts all. */
   holders: Holder[];
+  holdersTotal: number;
   /** The first of those who wait, in order; `queueLen` counts all. */
   waiters: Waiter[];
   queueLen: number;
@@ -84,6 +87,7 @@ function received(wire: WireResource, at: number): Resource {
       since: at - since_ms,
       ends: remaining_ms === null ? null : at + remaining_ms,
     })),
+    holdersTotal: wire.holders_total,
     waiters: wire.waiters.map(({ holder, waiting_ms }) => ({ holder, since: at - waiting_ms })),
     queueLen: wire.queue_len,
   };
@@ -111,7 +115,7 @@ export async function inspect(name: string): Promise<Resource | null> {
   }
   try {
     const wire = (await ask(addressOf(name))) as WireResource;
-    return wire.holders.length === 0 && wire.queue_len === 0 ? null : received(wire, now());
+    return wire.holders_total === 0 && wire.queue_len === 0 ? null : received(wire, now());
   } catch (error) {
     if (error instanceof Problem && error.status === 404) return null;
     throw error;

@@ -49,7 +49,7 @@ export function DetailPane({ live, detail, note, onRevoke, onClose }: Props) {
           <Waiters resource={resource} />
         </>
       )}
-      {live.mayRevoke && resource !== null && resource.holders.length > 0 && (
+      {live.mayRevoke && resource !== null && resource.holdersTotal > 0 && (
         <div class="actions">
           <button type="button" class="danger" onClick={onRevoke} aria-disabled={live.stale}>
             Revoke…
@@ -63,19 +63,25 @@ export function DetailPane({ live, detail, note, onRevoke, onClose }: Props) {
 function Facts({ resource }: { resource: Resource }) {
   return (
     <p class="facts">
-      <Mode of={resource} /> · {counted(resource.holders.length, 'holder')} ·{' '}
+      <Mode of={resource} /> · {counted(resource.holdersTotal, 'holder')} ·{' '}
       {resource.queueLen === 0 ? 'nobody waits' : `${count(resource.queueLen)} waiting`}
     </p>
   );
 }
 
+/** A page of holders or of the queue: the server lists up to a thousand, and each ticks. */
+const shownAtFirst = 100;
+
 function Holders({ resource, stale }: { resource: Resource; stale: boolean }) {
-  if (resource.holders.length === 0) return <p class="quiet">Nobody holds it. The first in line is next.</p>;
+  const [shown, setShown] = useState(shownAtFirst);
+  if (resource.holdersTotal === 0) return <p class="quiet">Nobody holds it. The first in line is next.</p>;
+  const further = Math.max(0, resource.holders.length - shown);
+  const unlisted = resource.holdersTotal - resource.holders.length;
   return (
     <>
       <h3>Held by</h3>
       <ul class="people">
-        {resource.holders.map((held) => (
+        {resource.holders.slice(0, shown).map((held) => (
           <li key={`${held.token}/${held.holder}`}>
             <div class="person">
               <Text of={held.holder} titled={false} />
@@ -103,6 +109,12 @@ function Holders({ resource, stale }: { resource: Resource; stale: boolean }) {
           </li>
         ))}
       </ul>
+      {further > 0 && (
+        <button type="button" onClick={() => setShown(shown + shownAtFirst)}>
+          Show {count(Math.min(further, shownAtFirst))} more holders
+        </button>
+      )}
+      {further + unlisted > 0 && <p class="quiet">and {count(further + unlisted)} more hold it</p>}
     </>
   );
 }
@@ -127,9 +139,6 @@ export function remaining(ends: number | null, now: number, stale: boolean): str
   if (ends > now) return span(ends - now);
   return stale ? 'not known' : 'ending';
 }
-
-/** A page of the queue; the server itself lists no more than the first hundred. */
-const shownAtFirst = 100;
 
 function Waiters({ resource }: { resource: Resource }) {
   const [shown, setShown] = useState(shownAtFirst);

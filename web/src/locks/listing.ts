@@ -132,12 +132,13 @@ export class Listing {
     const holder: Holder = { holder: event.holder, token: event.token, since: at, ends: null };
     const row = this.byName.get(name);
     if (row === undefined) {
-      this.insert({ name, mode: null, used: null, capacity: null, holders: [holder], waiters: [], queueLen: 0 });
+      this.insert({ name, mode: null, used: null, capacity: null, holders: [holder], holdersTotal: 1, waiters: [], queueLen: 0 });
     } else if (!row.holders.some((held) => same(held, event))) {
       const place = row.waiters.findIndex((waiter) => waiter.holder === event.holder);
       const waiters = place < 0 ? row.waiters : row.waiters.toSpliced(place, 1);
       const queueLen = place < 0 ? row.queueLen : Math.max(0, row.queueLen - 1);
-      this.replace({ ...row, holders: [...row.holders, holder], waiters, queueLen });
+      const holdersTotal = row.holdersTotal + 1;
+      this.replace({ ...row, holders: [...row.holders, holder], holdersTotal, waiters, queueLen });
     }
   }
 
@@ -145,8 +146,10 @@ export class Listing {
     const row = this.byName.get(name);
     if (row === undefined) return;
     const holders = row.holders.filter((held) => !same(held, event));
-    if (holders.length === 0 && row.queueLen === 0) this.remove(name);
-    else this.replace({ ...row, holders });
+    // Also one of those who are not shown: of a crowd the server lists the first only.
+    const holdersTotal = Math.max(holders.length, row.holdersTotal - 1);
+    if (holdersTotal === 0 && row.queueLen === 0) this.remove(name);
+    else this.replace({ ...row, holders, holdersTotal });
   }
 
   /** Keeps the pace of a countdown that only differs by the time an answer took. */

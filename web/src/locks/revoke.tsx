@@ -83,20 +83,20 @@ function lack(name: string, reason: string): string | null {
 }
 
 function Consequences({ resource }: { resource: Resource | null }) {
-  const holders = resource?.holders ?? [];
-  const first = holders[0];
+  const first = resource?.holders[0];
+  const total = resource?.holdersTotal ?? 0;
   const next = resource?.waiters[0];
   return (
     <ul class="consequences">
       <li>
-        {first === undefined && 'Nobody holds it at the moment.'}
-        {first !== undefined && holders.length === 1 && (
+        {total === 0 && 'Nobody holds it at the moment.'}
+        {first !== undefined && total === 1 && (
           <>
             The lease of <Text of={first.holder} />
             {first.token !== null && <> (token {first.token})</>} ends at once, on every resource it covers.
           </>
         )}
-        {holders.length > 1 && <>All {counted(holders.length, 'lease')} on it end at once, on every resource they cover.</>}
+        {total > 1 && <>All {counted(total, 'lease')} on it end at once, on every resource they cover.</>}
       </li>
       <li>
         The holder is not stopped: it learns of it at its next renewal. Only a resource that checks tokens refuses what

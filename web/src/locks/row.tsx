@@ -44,8 +44,8 @@ export function Row({ row, index, top, active, open, stale, onPick }: Props) {
         <Mode of={row} />
       </div>
       <div role="gridcell" class="cell holder">
-        {first === undefined ? <span class="none">nobody</span> : <Text of={first.holder} />}
-        {row.holders.length > 1 && <span class="more">+{count(row.holders.length - 1)}</span>}
+        {first === undefined ? <span class="none">{row.holdersTotal === 0 ? 'nobody' : '…'}</span> : <Text of={first.holder} />}
+        {row.holdersTotal > 1 && <span class="more">+{count(row.holdersTotal - 1)}</span>}
       </div>
       <div role="gridcell" class="cell token">
         {first === undefined ? '' : (first.token ?? <span class="none">none</span>)}

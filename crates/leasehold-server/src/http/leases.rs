@@ -6,6 +6,7 @@ use hyper::{Response, StatusCode};
 use leasehold::engine::{Claim, LeaseId, Mode, Want};
 use serde_json::Value;
 use std::time::Duration;
+use tokio::runtime::Handle;
 use tokio::sync::oneshot;
 
 use super::App;
@@ -59,13 +60,35 @@ async fn granted(app: App, caller: Caller, claim: Claim) -> Result<Answer, Probl
                 Err(problem)
             }
         };
-        let Err(Ok(Ok(grant))) = tell.send(answer) else { return };
-        // Nobody will see this grant, and without a request id nobody can come again for it.
-        if !returns {
-            let _ = app.service.release(&caller, &grant.lease_id).await;
-        }
+        let lease = answer.as_ref().ok().and_then(|answer| answer.as_ref().ok()).map(|grant| grant.lease_id.clone());
+        // With a request id somebody can come again for it.
+        let unheard = Unheard { app, caller, lease: lease.filter(|_| !returns) };
+        let _ = tell.send((answer, unheard));
     });
-    told.await.unwrap_or_else(|_| Err(Problem::unknown("the server gave up on this request: it may have happened")))
+    match told.await {
+        Ok((answer, mut unheard)) => {
+            unheard.lease = None;
+            answer
+        }
+        Err(_) => Err(Problem::unknown("the server gave up on this request: it may have happened")),
+    }
+}
+
+/// A grant on its way to the handler. Whoever hangs up meanwhile takes the handler with it, and nobody would know of the
+/// lease: so it is ended wherever it is dropped.
+struct Unheard {
+    app: App,
+    caller: Caller,
+    lease: Option<LeaseId>,
+}
+
+impl Drop for Unheard {
+    fn drop(&mut self) {
+        if let (Some(lease), Ok(runtime)) = (self.lease.take(), Handle::try_current()) {
+            let (service, caller) = (self.app.service.clone(), self.caller.clone());
+            runtime.spawn(async move { service.release(&caller, &lease).await });
+        }
+    }
 }
 
 fn idempotency_key(headers: &HeaderMap) -> Result<Option<String>, Problem> {

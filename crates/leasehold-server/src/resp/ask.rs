@@ -135,6 +135,21 @@ impl<'a> Call<'a> {
         }
     }
 
+    /// Whether this is true of one of the resources it touches by name.
+    pub fn any_name(&self, is: impl Fn(&str) -> bool) -> bool {
+        match self {
+            Self::Acquire(asked) => asked.wants.iter().any(|(name, _)| is(name)),
+            Self::Inspect { name } | Self::Revoke { name, .. } => is(name),
+            Self::Set { key, .. } | Self::Get { key } | Self::Ttl { key, .. } => is(key),
+            Self::SetAll { keys, .. } | Self::Exists { keys } | Self::Free { keys, .. } | Self::Extend { keys, .. } => {
+                keys.iter().any(|key| is(key))
+            }
+            Self::Renew { .. } | Self::Release { .. } | Self::List { .. } | Self::Watch { .. } | Self::Promises => {
+                false
+            }
+        }
+    }
+
     /// What it takes to be let through.
     pub const fn verb(&self) -> Verb {
         match self {

@@ -109,6 +109,8 @@ pub struct Connection {
     pub paused: bool,
     /// Nobody is there to take replies.
     pub dead: bool,
+    /// It has not sent a single byte.
+    pub silent: bool,
     /// When it was opened, or the first byte of an unfinished command came.
     pub waiting_since: Option<Time>,
     /// When the client last took bytes, while there are some for it.
@@ -150,6 +152,7 @@ impl Connection {
             closing: false,
             paused: false,
             dead: false,
+            silent: true,
             waiting_since: Some(now),
             stalled_since: None,
             asks: EventFlags::IN,

@@ -54,7 +54,9 @@ pub struct Config {
     pub threads: usize,
     /// Places for connections.
     pub seats: Arc<Seats>,
-    /// A command that was begun, and the first one at all, is there by then.
+    /// From connect to the first byte, under TLS the first that is ours to read.
+    pub first_byte: Duration,
+    /// A command that was begun is there by then.
     pub command_within: Duration,
     /// A client that takes no bytes for this long is cut off.
     pub write_stall: Duration,
@@ -73,6 +75,7 @@ impl Default for Config {
         Self {
             threads: 1,
             seats: Seats::new(20_000, 20_000),
+            first_byte: Duration::from_secs(5),
             command_within: Duration::from_secs(10),
             write_stall: Duration::from_secs(10),
             farewell: Duration::from_secs(2),

@@ -9,6 +9,7 @@ use leasehold::engine::{Claim, EventId, LeaseId, Mode, Push, Query, Resource, Wa
 use super::ask::{Call, Form};
 use super::fast::{MARKER, redis_ttl};
 use super::reply::{Life, Protocol, Reply, millis};
+use crate::service::metrics::Outcome;
 use crate::service::{Caller, Denial, Service};
 
 /// A call that owns what it was asked with, to be answered away from its connection.
@@ -90,13 +91,26 @@ fn claim(keys: &[&str], ttl_ms: u64, holder: &str) -> Claim {
     }
 }
 
+/// Counts an acquire whose client went away: then its work is dropped before there is an answer.
+struct Unanswered(Option<Arc<Service>>);
+
+impl Drop for Unanswered {
+    fn drop(&mut self) {
+        if let Some(service) = &self.0 {
+            service.metrics.refused(Outcome::Left);
+        }
+    }
+}
+
 /// Runs the errand and writes its reply.
 pub async fn answer(service: Arc<Service>, caller: Caller, errand: Errand, protocol: Protocol) -> Vec<u8> {
+    let mut unanswered = Unanswered(matches!(errand, Errand::Acquire(..)).then(|| service.clone()));
     let mut out = Vec::new();
     let mut reply = Reply::new(&mut out, protocol);
     if let Err(denial) = attempt(&service, &caller, errand, &mut reply).await {
         reply.denial(&denial);
     }
+    unanswered.0 = None;
     out
 }
 

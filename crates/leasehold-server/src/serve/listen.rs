@@ -132,6 +132,7 @@ pub fn resp(config: &Config, tls: Option<&Tls>, seats: &Arc<Seats>) -> resp::Con
     let limits = &config.limits;
     let mut resp = resp::Config {
         seats: seats.clone(),
+        first_byte: limits.first_byte.0,
         command_within: limits.body.0,
         write_stall: limits.write_stall.0,
         tls: tls.map(|tls| tls.resp.clone()),

@@ -178,19 +178,36 @@ impl Service {
         Caller::new(Arc::new(principal), NOWHERE)
     }
 
-    /// The one gate: may this caller do this, to these resources, now?
+    /// The one gate: may this caller do this, to these resources, now? Who may touch every name need only show those
+    /// that [`Self::is_reserved`].
     ///
     /// # Errors
     ///
     /// Why not.
     pub fn admit(&self, caller: &Caller, verb: Verb, names: &[&str]) -> Result<Pass, Denial> {
-        let denied = self.keys.check(&caller.principal, verb, names).or_else(|| self.slow_down(caller));
+        let denied = self.keys.check(&caller.principal, verb, names);
+        let denied = denied.or_else(|| self.reserved(verb, names)).or_else(|| self.slow_down(caller));
         if let Some(denial) = denied {
             self.metrics.denied();
             return Err(denial);
         }
         self.metrics.admitted(verb);
         Ok(Pass::new(verb))
+    }
+
+    /// Whether a lease of this name could be one of the box office's: see [`Self::admit`].
+    pub fn is_reserved(name: &str) -> bool {
+        RESERVED.iter().any(|prefix| name.starts_with(prefix))
+    }
+
+    /// The box office takes its leases without asking here. From anybody else they would be seats that nobody can buy,
+    /// or a sweeper that never sweeps.
+    fn reserved(&self, verb: Verb, names: &[&str]) -> Option<Denial> {
+        let reserved = verb.takes_by_name() && names.iter().any(|name| Self::is_reserved(name));
+        let [seats, chores] = RESERVED;
+        (reserved && self.boxoffice.get().is_some()).then(|| {
+            Denial::Forbidden(format!("names that begin with {seats} or {chores} are taken by the box office alone"))
+        })
     }
 
     fn slow_down(&self, caller: &Caller) -> Option<Denial> {
@@ -512,6 +529,9 @@ impl Service {
         &self.clock
     }
 }
+
+/// What the names of the box office's own leases begin with: seats and areas, and what it does by itself.
+const RESERVED: [&str; 2] = ["box/", "boxoffice-"];
 
 /// Where we ourselves come from.
 const NOWHERE: Peer = Peer(std::net::SocketAddr::new(std::net::IpAddr::V4(std::net::Ipv4Addr::UNSPECIFIED), 0));

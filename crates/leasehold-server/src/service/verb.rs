@@ -85,6 +85,12 @@ impl Verb {
         }
     }
 
+    /// Whether it takes, keeps or frees what it names, without a lease id that proves anything. An operator's order is
+    /// none of these.
+    pub const fn takes_by_name(self) -> bool {
+        matches!(self, Self::Acquire | Self::SetKey | Self::FreeKey | Self::ExtendKey)
+    }
+
     /// The word for it, in logs and metrics.
     pub const fn word(self) -> &'static str {
         match self {

@@ -125,14 +125,29 @@ fn no_files_left_costs_no_time() {
     wait_until("there is room again", || answers(&server));
 }
 
+/// Goal: who says nothing at all is cut off by the limit for the first byte, and by no other.
+/// Method: every other limit is an hour. When it is exact: `src/resp/tests/limits.rs`.
+#[test]
+fn who_says_nothing_is_cut_off() {
+    let site = Site::new();
+    let server = configured(&site, "[limits]\nfirst_byte = \"500ms\"\nbody = \"1h\"\n");
+    let (mut idle, mut half) = (dial(&server), raw(&server));
+    assert_eq!(idle.ask(&["PING"]), "+PONG\r\n");
+    half.write_all(b"PIN").expect("it reads");
+    assert_eq!(rest(&raw(&server)), b"");
+    assert_eq!(idle.ask(&["PING"]), "+PONG\r\n");
+    half.write_all(b"G\r\n").expect("it reads");
+    half.read_exact(&mut [0; 7]).expect("who had begun goes on");
+}
+
 /// Goal: who begins a command and does not end it is cut off in time, who is merely idle is not.
 #[test]
 fn half_a_command_is_cut_off() {
     let site = Site::new();
-    let server = configured(&site, "[limits]\nbody = \"500ms\"\n");
+    let server = configured(&site, "[limits]\nfirst_byte = \"1h\"\nbody = \"500ms\"\n");
     let mut idle = dial(&server);
     assert_eq!(idle.ask(&["PING"]), "+PONG\r\n");
-    for bytes in [&b""[..], b"*2\r\n$4\r\nECHO\r\n", b"PIN", b"*1\r\n$4\r\nPING\r\n*1\r\n$4"] {
+    for bytes in [&b"*2\r\n$4\r\nECHO\r\n"[..], b"PIN", b"*1\r\n$4\r\nPING\r\n*1\r\n$4"] {
         let mut stream = raw(&server);
         stream.write_all(bytes).expect("it reads");
         let told = rest(&stream);

@@ -94,3 +94,85 @@ fn a_stranger_may_send_little() {
     assert_eq!(client.reply(), b"+OK\r\n");
     assert_eq!(client.reply().len(), long.len() + 10);
 }
+
+/// What a lock client would do to a name, over RESP.
+const TAKES: [&[&str]; 8] = [
+    &["LEASE", "ACQUIRE", "60000", "RESOURCES", "NAME"],
+    &["LEASE", "ACQUIRE", "60000", "WAIT", "60000", "RESOURCES", "mine", "NAME"],
+    &["SET", "NAME", "v", "NX", "PX", "60000"],
+    &["DEL", "NAME"],
+    &["PEXPIRE", "NAME", "60000"],
+    &["EVALSHA", "c3f8721cbb97f72bc19e972846bd7aaf91901658", "1", "NAME", "v"],
+    &["LEASE", "ACQUIRE", "60000", "SHARED", "RESOURCES", "NAME"],
+    &["LEASE", "ACQUIRE", "60000", "PERMITS", "1", "CAPACITY", "5", "RESOURCES", "NAME"],
+];
+
+fn with_name<'a>(words: &[&'a str], name: &'a str) -> Vec<&'a str> {
+    words.iter().map(|word| if *word == "NAME" { name } else { word }).collect()
+}
+
+/// Goal: what the box office holds by its own names nobody else takes, pushes or frees, whatever their role, by either
+/// port; all may look, and an admin may revoke. On a server without a box office these are names like any other.
+/// Method: the names of a real hold, and of what the office does by itself, listed by the engine.
+#[test]
+fn the_names_of_the_box_office_are_its_own() {
+    let site = Site::new();
+    let (admin, _) = key(&site, &["--role", "admin"]);
+    let (lease, _) = key(&site, &["--role", "lease"]);
+    let server = Server::start(&site, &[]);
+    let ask = |method: &str, path: &str, key: &str, body: &str| server.ask(method, path, Some(key), body);
+    let hall = r#"{"name":"Gala","currency":"EUR","on_sale":true,"seats":[{"id":"A-1","section":"A","row":"A","number":1,
+        "price":1}],"areas":[{"id":"floor","capacity":5,"price":1}]}"#;
+    let (status, made) = ask("POST", "/v1/events", &admin, hall);
+    assert_eq!(status, 201, "{made}");
+    let event = made.split("\"event_id\":\"").nth(1).and_then(|rest| rest.split('"').next()).expect("an id").to_owned();
+    let hold = r#"{"seats":["A-1"],"areas":[{"id":"floor","qty":1}],"buyer":"b"}"#;
+    let (status, held) = ask("POST", &format!("/v1/events/{event}/holds"), &admin, hold);
+    assert_eq!(status, 201, "{held}");
+    let (mut all, mut some) = (dial(&server), dial(&server));
+    assert_eq!(all.ask(&["AUTH", &admin]), "+OK\r\n");
+    assert_eq!(some.ask(&["AUTH", &lease]), "+OK\r\n");
+    let mut names: Vec<String> = Vec::new();
+    wait_until("the office has taken what it takes", || {
+        let (_, listed) = ask("GET", "/v1/resources", &admin, "");
+        names =
+            listed.split("\"name\":\"").skip(1).map(|rest| rest.split('"').next().expect("a name").into()).collect();
+        names.len() >= 4
+    });
+    names.push(format!("box/{event}/seat/A-2"));
+    for name in &names {
+        for words in TAKES {
+            for client in [&mut all, &mut some] {
+                let told = client.ask(&with_name(words, name));
+                assert_eq!(word(&told), "FORBIDDEN", "{words:?} {name}: {told}");
+            }
+        }
+        for key in [&admin, &lease] {
+            let body = format!(r#"{{"resources":["mine","{name}"],"ttl_ms":1000}}"#);
+            let (status, told) = ask("POST", "/v1/leases", key, &body);
+            assert!(status == 403 && told.contains("\"code\":\"forbidden\""), "{name}: {told}");
+        }
+        assert!(!some.ask(&["LEASE", "GET", name]).starts_with('-'), "{name} may be looked at");
+    }
+    assert_eq!(some.ask(&["EXISTS", "mine"]), ":0\r\n", "nothing was changed");
+    assert_eq!(some.ask(&["SET", "boxes/1", "v", "NX", "PX", "60000"]), "+OK\r\n", "its own names, and no more");
+    let seat = format!("box/{event}/seat/A-1");
+    assert_eq!(word(&some.ask(&["LEASE", "REVOKE", &seat, "REASON", "mine"])), "FORBIDDEN");
+    assert_eq!(all.ask(&["LEASE", "REVOKE", &seat, "REASON", "an operator may"]), ":1\r\n");
+}
+
+/// Goal: see above, without a ledger.
+#[test]
+fn without_a_box_office_no_name_is_reserved() {
+    let site = Site::new();
+    let server = Server::start(&site, &["--ledger", "none"]);
+    let mut client = dial(&server);
+    for (index, name) in ["box/e/seat/A-1", "boxoffice-sweeper"].into_iter().enumerate() {
+        let (lease, _) = granted(&client.ask(&["LEASE", "ACQUIRE", "60000", "RESOURCES", name]));
+        assert_eq!(client.ask(&["LEASE", "RELEASE", &lease]), ":1\r\n");
+        assert_eq!(client.ask(&["SET", name, "v", "NX", "PX", "60000"]), "+OK\r\n");
+        assert_eq!(client.ask(&["DEL", name]), ":1\r\n");
+        let body = format!(r#"{{"resources":["{name}"],"ttl_ms":1000,"holder":"{index}"}}"#);
+        assert_eq!(server.ask("POST", "/v1/leases", None, &body).0, 201);
+    }
+}

@@ -72,7 +72,7 @@ pub(super) async fn inspect_shows_nothing_of_the_free(subject: &dyn Subject) {
 /// Method: names in no order, one of them outside the prefix, two of them in one claim.
 pub(super) async fn list_is_in_order_of_names(subject: &dyn Subject) {
     let case = Case::new(subject).await;
-    for name in ["row/9", "row/10", "rows", "box/1"] {
+    for name in ["row/9", "row/10", "rows", "bin/1"] {
         case.granted(case.claim("ada", name)).await;
     }
     let both = vec![exclusive("row/é"), exclusive("row/B")];

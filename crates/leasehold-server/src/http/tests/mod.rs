@@ -5,6 +5,7 @@ mod client;
 mod description;
 mod gate;
 mod hostile;
+mod leaving;
 mod refusals;
 mod routes;
 mod schema;
@@ -60,8 +61,9 @@ impl Server {
     }
 
     async fn on(home: Arc<TempDir>, at: SocketAddr, config: Config, options: Options, keys: Arc<KeyRing>) -> Self {
+        let clock = options.clock.clone();
         let engine = Embedded::open(home.path(), options).await.unwrap();
-        let service = Service::new(Opened::Embedded(engine), keys, Audit, SystemClock::shared());
+        let service = Service::new(Opened::Embedded(engine), keys, Audit, clock);
         let listener = std::net::TcpListener::bind(at).unwrap();
         let at = listener.local_addr().unwrap();
         let stop = CancellationToken::new();

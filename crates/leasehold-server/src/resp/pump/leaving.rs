@@ -51,7 +51,8 @@ impl Pump {
         for (slot, place) in self.places.iter_mut().enumerate() {
             let Some(connection) = &mut place.connection else { continue };
             let over = |since: Option<Time>, most: Duration| since.is_some_and(|since| self.now.since(since) > most);
-            if over(connection.waiting_since, config.command_within) && connection.blocked.is_none()
+            let within = if connection.silent { config.first_byte } else { config.command_within };
+            if over(connection.waiting_since, within) && connection.blocked.is_none()
                 || over(connection.stalled_since, config.write_stall)
                 // Who waits in the name of a key that was revoked leaves the line: it must not be handed a lease later.
                 || connection.blocked.is_some() && connection.is_revoked()

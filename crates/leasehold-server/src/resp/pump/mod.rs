@@ -229,6 +229,9 @@ impl Pump {
                     break;
                 }
                 Ok(count) => {
+                    if std::mem::take(&mut connection.silent) {
+                        connection.waiting_since = Some(self.now);
+                    }
                     connection.input.extend_from_slice(&self.scratch[..count]);
                     // TLS may keep more than one read gives; a plain socket is asked again by the next poll.
                     if matches!(connection.transport, Transport::Plain(_)) || connection.input.len() >= GULP {

@@ -13,6 +13,7 @@ use crate::resp::local;
 use crate::resp::reply::Reply;
 use crate::resp::slow::{self, Errand};
 use crate::resp::watch::{self, Outlet};
+use crate::service::Service;
 
 impl Pump {
     /// Decides what has come, all of it under one lock.
@@ -162,8 +163,9 @@ impl Pump {
         till: &mut Option<Till<'e>>,
     ) {
         let Some(caller) = &connection.caller else { return };
-        // Names are collected only for those who may not touch all of them.
-        let names = if caller.principal.prefixes.is_empty() { Vec::new() } else { call.names() };
+        // Names are collected only where one of them may be out of bounds.
+        let free = caller.principal.prefixes.is_empty() && !call.any_name(Service::is_reserved);
+        let names = if free { Vec::new() } else { call.names() };
         let pass = match self.shared.service.admit(caller, call.verb(), &names) {
             Ok(pass) => pass,
             Err(denial) => return self.write(connection, |reply| reply.denial(&denial)),

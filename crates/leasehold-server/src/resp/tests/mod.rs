@@ -1,20 +1,30 @@
-//! The RESP port in this process: what needs to see the service's own counters. The rest is in `tests/resp_*.rs`.
+//! The RESP port in this process: what needs to see the service's own counters, to set the clock by hand, or to hold the
+//! disk. The rest is in `tests/resp/`.
 
 mod client;
+mod disk;
 mod gate;
+mod leaving;
+mod limits;
 mod pipeline;
 
 use std::net::TcpListener;
 use std::sync::Arc;
+use std::time::Duration;
 
-use leasehold::clock::SystemClock;
+use leasehold::clock::{Clock, SystemClock};
 use leasehold::engine::embedded::{Embedded, Options};
+use leasehold::testkit::ManualClock;
 
 use super::{Config, Server};
 use crate::service::audit::Audit;
 use crate::service::keys::KeyRing;
 use crate::service::{Opened, Service};
 use client::Client;
+use disk::{Gate, Gated};
+
+/// Longer than anything here should take, also on a busy machine.
+const PATIENCE: Duration = Duration::from_secs(30);
 
 /// A server on a free port over an engine of its own.
 struct House {
@@ -28,7 +38,18 @@ impl House {
     async fn open(ring: Arc<KeyRing>, config: Config) -> Self {
         let home = tempfile::tempdir().unwrap();
         let engine = Embedded::open(home.path().join("data"), Options::default()).await.unwrap();
-        let service = Service::new(Opened::Embedded(engine), ring, Audit, SystemClock::shared());
+        Self::over(home, Opened::Embedded(engine), SystemClock::shared(), ring, config)
+    }
+
+    /// A server over an engine that is open; both by the same clock.
+    fn over(
+        home: tempfile::TempDir,
+        engine: Opened,
+        clock: Arc<dyn Clock>,
+        ring: Arc<KeyRing>,
+        config: Config,
+    ) -> Self {
+        let service = Service::new(engine, ring, Audit, clock);
         let listener = TcpListener::bind("127.0.0.1:0").unwrap();
         let address = listener.local_addr().unwrap();
         let server = Server::start(listener, service.clone(), config, tokio::runtime::Handle::current()).unwrap();
@@ -43,4 +64,43 @@ impl House {
         tokio::task::block_in_place(|| self.server.stop());
         self.service.close().await.unwrap();
     }
+}
+
+/// A server that counts by this clock, and writes to a disk with a gate.
+struct Timed {
+    house: House,
+    clock: ManualClock,
+    gate: Arc<Gate>,
+}
+
+impl Timed {
+    /// `till`: whether the engine is asked by the pump itself, or as any other engine would be, on tokio.
+    async fn open(sync_takes: Duration, till: bool) -> Self {
+        let home = tempfile::tempdir().unwrap();
+        let clock = ManualClock::new();
+        let gate = Gate::new(clock.clone(), sync_takes);
+        let disk = Gated::new(&home.path().join("data"), gate.clone());
+        let options = Options { clock: clock.shared(), ..Options::default() };
+        let engine = Embedded::open_on(disk, options).await.unwrap();
+        let engine = if till { Opened::Embedded(engine) } else { Opened::Other(engine) };
+        let house = House::over(home, engine, clock.shared(), KeyRing::open(), Config::default());
+        Self { house, clock, gate }
+    }
+}
+
+/// Waits for a condition, and fails with its name if it never comes. By the machine's own clock: a server whose clock
+/// stands still is waited for all the same.
+#[track_caller]
+fn wait_until(what: &str, mut condition: impl FnMut() -> bool) {
+    let clock = SystemClock::shared();
+    let end = clock.now().plus(PATIENCE);
+    while !condition() {
+        assert!(clock.now() < end, "waited in vain until {what}");
+        pause(Duration::from_millis(2));
+    }
+}
+
+#[expect(clippy::disallowed_methods, reason = "a real socket in real time")]
+fn pause(time: Duration) {
+    std::thread::sleep(time);
 }

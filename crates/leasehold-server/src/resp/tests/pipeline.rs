@@ -9,10 +9,10 @@ use super::client::command;
 use crate::service::keys::KeyRing;
 
 /// A stream of numbers that is the same every time.
-struct Dice(u64);
+pub struct Dice(pub u64);
 
 impl Dice {
-    fn roll(&mut self, sides: usize) -> usize {
+    pub fn roll(&mut self, sides: usize) -> usize {
         self.0 = self.0.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
         (self.0 >> 33) as usize % sides
     }
@@ -124,7 +124,7 @@ async fn a_client_that_does_not_read_costs_nothing_and_loses_nothing() {
         // Until it has taken what it takes; and beside others in this process, until they are done.
         let rests = (0..30).any(|_| {
             let before = pump_time();
-            pause(1000);
+            super::pause(std::time::Duration::from_secs(1));
             pump_time() - before < 300
         });
         assert!(rests, "not a second in thirty that had nothing to do");
@@ -135,11 +135,6 @@ async fn a_client_that_does_not_read_costs_nothing_and_loses_nothing() {
         sender.join().unwrap();
     });
     house.end().await;
-}
-
-#[expect(clippy::disallowed_methods, reason = "a real socket in real time")]
-fn pause(ms: u64) {
-    std::thread::sleep(std::time::Duration::from_millis(ms));
 }
 
 /// Milliseconds of processor time of this process. Tests run one to a process under nextest.

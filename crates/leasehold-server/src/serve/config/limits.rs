@@ -47,11 +47,11 @@ pub struct Limits {
     pub arguments: usize,
     /// Bytes of one RESP argument.
     pub bulk_bytes: Size,
-    /// From connect to the first byte.
+    /// From connect to the first byte, on both ports.
     pub first_byte: Span,
     /// For the head of an HTTP request.
     pub header: Span,
-    /// For its body.
+    /// For its body; for a RESP command.
     pub body: Span,
     /// How long a client may take nothing of what we send.
     pub write_stall: Span,

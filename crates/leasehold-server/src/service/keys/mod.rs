@@ -151,6 +151,10 @@ impl KeyRing {
             let sentence = format!("{} takes a key with the role {}", verb.word(), role.word());
             return Some(Denial::Forbidden(sentence));
         }
+        // How busy others are is not theirs to see who see only some of the names.
+        if verb == Verb::Metrics && !principal.prefixes.is_empty() {
+            return Some(Denial::Forbidden("metrics count every resource: they take a key without prefixes".into()));
+        }
         // One sentence whatever the name: it must not tell whether there is such a resource.
         names
             .iter()
