@@ -74,7 +74,7 @@ fn the_printed_config_starts_a_server() {
     let server = Server::start(&site, &["--config", "c.toml"]);
     assert!(site.path("data").exists() && !site.path("leasehold-data").exists());
     assert!(server.said().contains("redis-cli -h 127.0.0.1 -p "), "{}", server.said());
-    assert!(server.said().contains("/locks"));
+    assert!(server.said().contains("/ (box office)") && server.said().contains("/locks"), "{}", server.said());
     server.stop().with_code(0);
 }
 

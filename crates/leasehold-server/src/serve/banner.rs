@@ -18,9 +18,13 @@ pub fn lines(config: &Config, ports: &Ports, keys: usize) -> Vec<String> {
     let bearer = if keys == 0 { "" } else { " -H \"Authorization: Bearer $LEASEHOLD_API_KEY\"" };
     let auth = if keys == 0 { "" } else { "REDISCLI_AUTH=$LEASEHOLD_API_KEY " };
     let tls = if secure { " --tls" } else { "" };
+    let pages = match config.ledger.as_str() {
+        "none" => format!("  page  {web}/locks"),
+        _ => format!("  pages {web}/ (box office), {web}/admin (its staff), {web}/locks"),
+    };
     vec![
         format!("leasehold {} serves {} ({who})", env!("CARGO_PKG_VERSION"), config.data.display()),
-        format!("  page  {web}/locks"),
+        pages,
         format!("  http  {web}{}", plain(ports.http, secure)),
         format!("  resp  {resp}{}", plain(ports.resp, secure)),
         "Try:".to_owned(),
