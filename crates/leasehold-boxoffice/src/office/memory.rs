@@ -240,15 +240,31 @@ impl Office {
         if !known.is_fresh(self.clock().now()) {
             let mut looked = known.looked.lock().await;
             if *looked < wanted && !known.is_fresh(self.clock().now()) {
-                let number = known.looks.fetch_add(1, Relaxed) + 1;
-                let id = &known.event.event_id;
-                let none = || Error::Refused(Refusal::NoEvent(id.clone()));
-                let snapshot = self.0.ledger.snapshot(id).await?.ok_or_else(none)?;
-                self.paint(known, &snapshot);
-                *looked = number;
+                *looked = self.look_again(known).await?;
             }
         }
         Ok(known.free(self.clock().now()))
+    }
+
+    /// A picture to make an offer from, which decides nothing: while somebody looks, the one there is will do. A crowd of
+    /// thousands that loses at once must not stand in line for a better one.
+    pub(super) async fn glance(&self, known: &Known) -> Result<Free, Error> {
+        if !known.is_fresh(self.clock().now())
+            && let Ok(mut looked) = known.looked.try_lock()
+        {
+            *looked = self.look_again(known).await?;
+        }
+        Ok(known.free(self.clock().now()))
+    }
+
+    /// Reads a snapshot. Its number.
+    async fn look_again(&self, known: &Known) -> Result<u64, Error> {
+        let number = known.looks.fetch_add(1, Relaxed) + 1;
+        let id = &known.event.event_id;
+        let none = || Error::Refused(Refusal::NoEvent(id.clone()));
+        let snapshot = self.0.ledger.snapshot(id).await?.ok_or_else(none)?;
+        self.paint(known, &snapshot);
+        Ok(number)
     }
 
     /// Brings every picture up to date with what was numbered, and wakes those who follow.

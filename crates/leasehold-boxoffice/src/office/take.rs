@@ -153,13 +153,20 @@ impl Office {
         if basket.seats.is_empty() || !basket.areas.is_empty() || !conflicts.iter().all(other_seats_help) {
             return None;
         }
-        let mut free = self.look(known).await.ok()?;
+        let mut free = self.glance(known).await.ok()?;
         for lost in conflicts.iter().filter_map(|lost| known.hall.place(lost.seat.as_deref()?)) {
             free.set(lost, false);
         }
         let no_orphans = known.event.settings.orphan_rule;
         let found = pick::alternative(&known.hall, &free, &places(known, basket), no_orphans)?;
         Some(names(known, &found))
+    }
+
+    /// What these seats cost together, by the layout as this office remembers it: it asks nobody. None: it remembers none.
+    #[must_use]
+    pub fn total(&self, event: &EventId, seats: &[String]) -> Option<u64> {
+        let known = self.0.memory.get(event)?;
+        Some(seats.iter().filter_map(|seat| known.price(seat)).fold(0, u64::saturating_add))
     }
 
     async fn hold_best(

@@ -84,14 +84,6 @@ pub struct Hall {
     pub etag: String,
     /// The map as it is sent.
     pub map: axum::body::Bytes,
-    prices: HashMap<String, u64>,
-}
-
-impl Hall {
-    /// What these seats cost together.
-    pub fn total(&self, seats: &[String]) -> u64 {
-        seats.iter().filter_map(|seat| self.prices.get(seat)).fold(0, |sum, price| sum.saturating_add(*price))
-    }
 }
 
 /// What everybody may know.
@@ -264,8 +256,7 @@ impl BoxOffice {
             return Ok(known.clone());
         }
         let map = crate::http::boxoffice::shape::map(row, &layout).to_string().into();
-        let prices = layout.seats.iter().map(|seat| (seat.id.clone(), seat.price)).collect();
-        let hall = Arc::new(Hall { etag, map, prices });
+        let hall = Arc::new(Hall { etag, map });
         halls().insert(row.event_id.clone(), hall.clone());
         Ok(hall)
     }

@@ -236,7 +236,7 @@ impl House {
         let boxoffice = boxoffice::open::open(&config, engine.clone(), clock.clone()).await?;
         let mut tasks = Tasks { running: tokio::task::JoinSet::new(), end: CancellationToken::new() };
         if let Some(house) = &boxoffice {
-            tasks.start_boxoffice(house, engine);
+            tasks.start_boxoffice(house, engine)?;
             let _ = service.open_boxoffice(house.clone());
         }
         let seats = Seats::new(config.limits.connections, config.limits.connections_per_address);
@@ -357,16 +357,18 @@ impl House {
 }
 
 impl Tasks {
-    /// What a box office does by itself: sweeps and numbers, sends, settles.
-    fn start_boxoffice(&mut self, house: &Arc<BoxOffice>, engine: Arc<dyn Engine>) {
-        self.start(house.clone().run(engine));
-    }
-
-    fn start(&mut self, work: impl Future<Output = ()> + Send + 'static) {
-        let end = self.end.clone();
-        self.running.spawn(async move {
-            let _ = end.run_until_cancelled_owned(work).await;
+    /// What a box office does by itself: sweeps and numbers, sends, settles. On a thread of its own: in a crowd of
+    /// thousands each step would wait behind all of their requests, and what memory knows of the seats would grow too
+    /// old to refuse anybody with.
+    fn start_boxoffice(&mut self, house: &Arc<BoxOffice>, engine: Arc<dyn Engine>) -> anyhow::Result<()> {
+        let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build();
+        let runtime = runtime.context("start the runtime of the box office")?;
+        let (end, work) = (self.end.clone(), house.clone().run(engine));
+        self.running.spawn_blocking(move || {
+            let _ = runtime.block_on(end.run_until_cancelled_owned(work));
+            runtime.shutdown_background();
         });
+        Ok(())
     }
 
     async fn end(mut self) {

@@ -85,12 +85,12 @@ impl Ledger for Sqlite {
     }
 
     fn events(&self) -> Answer<'_, Vec<EventRow>> {
-        self.read("reading events", |db, _| load::list(db, "SELECT body FROM events ORDER BY rowid", [], "events"))
+        self.watch("reading events", |db, _| load::list(db, "SELECT body FROM events ORDER BY rowid", [], "events"))
     }
 
     fn layout<'a>(&'a self, id: &'a EventId) -> Answer<'a, Option<(u64, Layout)>> {
         let id = id.clone();
-        self.read("reading a layout", move |db, _| read::layout(db, &id))
+        self.watch("reading a layout", move |db, _| read::layout(db, &id))
     }
 
     fn hold<'a>(&'a self, id: &'a HoldId) -> Answer<'a, (Option<HoldRow>, Moment)> {
@@ -110,22 +110,22 @@ impl Ledger for Sqlite {
 
     fn snapshot<'a>(&'a self, id: &'a EventId) -> Answer<'a, Option<Snapshot>> {
         let id = id.clone();
-        self.read("reading an event", move |db, now| read::snapshot(db, &id, now))
+        self.watch("reading an event", move |db, now| read::snapshot(db, &id, now))
     }
 
     fn takings<'a>(&'a self, id: &'a EventId) -> Answer<'a, Takings> {
         let id = id.clone();
-        self.read("reading takings", move |db, _| read::takings(db, &id))
+        self.watch("reading takings", move |db, _| read::takings(db, &id))
     }
 
     fn dump<'a>(&'a self, id: &'a EventId) -> Answer<'a, Option<Dump>> {
         let id = id.clone();
-        self.read("reading every row of an event", move |db, now| read::dump(db, &id, now))
+        self.watch("reading every row of an event", move |db, now| read::dump(db, &id, now))
     }
 
     fn known_tokens<'a>(&'a self, id: &'a EventId, tokens: &'a [u64]) -> Answer<'a, Vec<u64>> {
         let (id, tokens) = (id.clone(), tokens.to_vec());
-        self.read("reading tokens", move |db, _| read::known_tokens(db, &id, &tokens))
+        self.watch("reading tokens", move |db, _| read::known_tokens(db, &id, &tokens))
     }
 
     fn recall<'a>(&'a self, idem: &'a Idem) -> Answer<'a, Option<serde_json::Value>> {
@@ -144,12 +144,12 @@ impl Ledger for Sqlite {
     }
 
     fn heads(&self) -> Answer<'_, Vec<(EventId, u64)>> {
-        self.read("reading the last numbers", |db, _| read::heads(db))
+        self.watch("reading the last numbers", |db, _| read::heads(db))
     }
 
     fn audit<'a>(&'a self, id: &'a EventId, query: AuditQuery) -> Answer<'a, Vec<Entry>> {
         let id = id.clone();
-        self.read("reading the audit log", move |db, _| read::audit(db, &id, &query))
+        self.watch("reading the audit log", move |db, _| read::audit(db, &id, &query))
     }
 
     fn put_webhook(&self, webhook: WebhookRow) -> Answer<'_, ()> {

@@ -57,8 +57,11 @@ const STATEMENTS: usize = 128;
 /// Pages in the WAL until they are brought to their places, which the writer does itself and others wait for: the more at
 /// once, the fewer are written twice.
 const CHECKPOINT_PAGES: u32 = 4000;
-/// The most connections for readers: who comes when all are busy waits.
+/// The most reads of single rows at once: who comes when all are busy waits.
 const READERS: usize = 8;
+/// The most pictures of an event that are read at once. Apart from the others: those who follow an event must not wait
+/// behind a crowd that asks for single rows, or what they know would be too old to spare that crowd the ledger.
+const WATCHERS: usize = 2;
 
 /// A ledger in a file. See the module.
 pub struct Sqlite {
@@ -67,6 +70,7 @@ pub struct Sqlite {
     writer: Writer,
     readers: Mutex<Vec<Connection>>,
     reading: Semaphore,
+    watching: Semaphore,
     /// Locked as long as the file is ours: the clock and the order of commits are one process's.
     lock: Mutex<Option<File>>,
 }
@@ -106,8 +110,9 @@ impl Sqlite {
         // What an earlier process committed and did not sync is visible now: it must not be lost once it was read.
         wal.sync_data().map_err(|error| fail(error.to_string()))?;
         let writer = Writer::start(connection, wal, time.clone()).map_err(|error| fail(error.to_string()))?;
-        let (path, readers, reading) = (path.to_owned(), Mutex::default(), Semaphore::new(READERS));
-        Ok(Self { path, time, writer, readers, reading, lock: Mutex::new(Some(lock)) })
+        let (path, readers, lock) = (path.to_owned(), Mutex::default(), Mutex::new(Some(lock)));
+        let (reading, watching) = (Semaphore::new(READERS), Semaphore::new(WATCHERS));
+        Ok(Self { path, time, writer, readers, reading, watching, lock })
     }
 
     /// How many transactions were committed since it was opened; each may hold many requests.
@@ -154,15 +159,33 @@ impl Sqlite {
         })
     }
 
-    /// Reads on a connection of its own, in one transaction: one consistent picture.
+    /// Reads single rows.
     fn read<'a, T, F>(&'a self, attempt: &'static str, work: F) -> Answer<'a, T>
+    where
+        T: Send + 'static,
+        F: FnOnce(&Connection, Moment) -> Loaded<T> + Send + 'static,
+    {
+        self.read_in_turn(&self.reading, attempt, work)
+    }
+
+    /// Reads what is known of a whole event.
+    fn watch<'a, T, F>(&'a self, attempt: &'static str, work: F) -> Answer<'a, T>
+    where
+        T: Send + 'static,
+        F: FnOnce(&Connection, Moment) -> Loaded<T> + Send + 'static,
+    {
+        self.read_in_turn(&self.watching, attempt, work)
+    }
+
+    /// Reads on a connection of its own, in one transaction: one consistent picture.
+    fn read_in_turn<'a, T, F>(&'a self, turns: &'a Semaphore, attempt: &'static str, work: F) -> Answer<'a, T>
     where
         T: Send + 'static,
         F: FnOnce(&Connection, Moment) -> Loaded<T> + Send + 'static,
     {
         let (path, time) = (self.path.clone(), self.time.clone());
         Box::pin(async move {
-            let _turn = self.reading.acquire().await.map_err(|error| unavailable(attempt, error.to_string()))?;
+            let _turn = turns.acquire().await.map_err(|error| unavailable(attempt, error.to_string()))?;
             let kept = self.readers.lock().unwrap_or_else(PoisonError::into_inner).pop();
             let worked = tokio::task::spawn_blocking(move || {
                 let db = match kept {
@@ -179,7 +202,7 @@ impl Sqlite {
             let (value, db) = worked.map_err(|trouble| Failure::Trouble(trouble).into_error(attempt))?;
             {
                 let mut readers = self.readers.lock().unwrap_or_else(PoisonError::into_inner);
-                if readers.len() < READERS {
+                if readers.len() < READERS + WATCHERS {
                     readers.push(db);
                 }
             }

@@ -31,7 +31,7 @@ pub async fn take(mut call: Call) -> Result<Response<Body>, Problem> {
     let made = desk.call(&call, &body)?;
     let view = match desk.office().hold(made, &event, buyer, want).await {
         Ok(view) => view,
-        Err(error) => return Err(with_alternative(&desk, &event, error).await),
+        Err(error) => return Err(with_alternative(&desk, &event, error)),
     };
     let mut response = answer(StatusCode::CREATED, &shape::hold(&view));
     if let Ok(place) = HeaderValue::from_str(&format!("/v1/holds/{}", view.hold.hold_id)) {
@@ -112,15 +112,14 @@ fn areas(fields: &mut Fields, name: &'static str) -> Result<Option<Vec<(String, 
     areas.into_iter().map(one).collect::<Result<_, _>>().map(Some)
 }
 
-/// A conflict names each seat lost, and what could be had instead with its price.
-async fn with_alternative(desk: &Desk, event: &EventId, error: Error) -> Problem {
+/// A conflict names each seat lost, and what could be had instead with its price. From memory: who loses never gets to the
+/// ledger, or a crowd of losers would keep everybody from it.
+fn with_alternative(desk: &Desk, event: &EventId, error: Error) -> Problem {
     let seats = match error.refusal() {
         Some(Refusal::Conflict { alternative: Some(seats), .. }) => seats.clone(),
         _ => return no(error),
     };
-    let Ok(row) = desk.office().event(event).await else { return no(error) };
-    let Ok(hall) = desk.house.hall(&row).await else { return no(error) };
-    let total = hall.total(&seats);
+    let Some(total) = desk.office().total(event, &seats) else { return no(error) };
     no(error).and("alternative", json!({"seats": seats, "total": total}))
 }
 
@@ -211,7 +210,7 @@ pub async fn change(mut call: Call) -> Result<Response<Body>, Problem> {
         Err(error) => {
             let known = desk.office().hold_view(&hold, access).await;
             match known {
-                Ok(view) => Err(with_alternative(&desk, &view.hold.event_id, error).await),
+                Ok(view) => Err(with_alternative(&desk, &view.hold.event_id, error)),
                 Err(_) => Err(no(error)),
             }
         }
