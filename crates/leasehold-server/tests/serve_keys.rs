@@ -61,7 +61,9 @@ fn a_damaged_list_keeps_the_old_keys_and_refuses_a_start() {
     let (text, _) = key(&site, &["--role", "lease"]);
     let server = Server::start(&site, &[]);
     let good = std::fs::read(site.path(KEYS)).expect("the list");
-    std::fs::write(site.path(KEYS), "[[key]]\nid = \"x\"\n").expect("it is ours to damage");
+    // Put in place at once: a list that is written over is empty for a moment, and an empty list takes all keys away.
+    std::fs::write(site.path("damaged"), "[[key]]\nid = \"x\"\n").expect("written");
+    std::fs::rename(site.path("damaged"), site.path(KEYS)).expect("it is ours to damage");
     server.wait_for("the keys stay as they were");
     let mut client = server.connect();
     assert_eq!(client.ask(&["AUTH", &text]), "OK");

@@ -147,6 +147,13 @@ impl Writer {
     }
 }
 
+/// Whoever forgets to close it leaves no thread behind that has the file.
+impl Drop for Writer {
+    fn drop(&mut self) {
+        drop(self.stop());
+    }
+}
+
 /// The ledger has failed for good: law 4.
 struct Over;
 

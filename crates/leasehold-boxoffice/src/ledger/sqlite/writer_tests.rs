@@ -58,6 +58,7 @@ struct Bench {
     writer: Writer,
     told: mpsc::Receiver<Told>,
     tell: mpsc::Sender<Told>,
+    time: Arc<Time>,
     dir: tempfile::TempDir,
 }
 
@@ -73,9 +74,9 @@ impl Bench {
         .unwrap();
         let wal = wal.unwrap_or_else(|| OpenOptions::new().write(true).open(dir.path().join("x.db-wal")).unwrap());
         let time = Arc::new(Time::open(&db, ManualClock::new().shared()).unwrap());
-        let writer = Writer::start(db, wal, time).unwrap();
+        let writer = Writer::start(db, wal, time.clone()).unwrap();
         let (tell, told) = mpsc::channel();
-        Self { writer, told, tell, dir }
+        Self { writer, told, tell, time, dir }
     }
 
     fn send(&self, name: &'static str, sql: &'static str, gate: Option<mpsc::Receiver<()>>) -> bool {
@@ -151,4 +152,22 @@ fn stopping_serves_what_was_sent() {
     let told: Vec<Told> = bench.told.try_iter().filter(|(name, _)| *name != "late").collect();
     assert_eq!(told, [("first", Ok(())), ("second", Ok(()))]);
     assert_eq!(bench.count(), 2);
+}
+
+/// Goal: a writer that is dropped without a word serves what was sent, and its threads end: they have the file.
+#[test]
+fn a_dropped_writer_ends() {
+    let Bench { writer, told, tell, time, dir: _dir } = Bench::new(None);
+    writer.send(Box::new(Sql { name: "last", sql: "INSERT INTO t VALUES (1)", told: Some(tell), gate: None }));
+    drop(writer);
+    assert_eq!(told.recv().unwrap(), ("last", Ok(())));
+    // The writer's thread has the other handle, and lets it go when it ends.
+    let ended = (0..3000).any(|_| {
+        let ended = Arc::strong_count(&time) == 1;
+        if !ended {
+            std::thread::park_timeout(std::time::Duration::from_millis(10));
+        }
+        ended
+    });
+    assert!(ended, "the thread goes on without anybody who could ask it");
 }
