@@ -85,7 +85,7 @@ impl Ledger for Sqlite {
     }
 
     fn events(&self) -> Answer<'_, Vec<EventRow>> {
-        self.watch("reading events", |db, _| load::list(db, "SELECT body FROM events ORDER BY rowid", [], "events"))
+        self.read("reading events", |db, _| load::list(db, "SELECT body FROM events ORDER BY rowid", [], "events"))
     }
 
     fn layout<'a>(&'a self, id: &'a EventId) -> Answer<'a, Option<(u64, Layout)>> {
@@ -110,22 +110,22 @@ impl Ledger for Sqlite {
 
     fn snapshot<'a>(&'a self, id: &'a EventId) -> Answer<'a, Option<Snapshot>> {
         let id = id.clone();
-        self.watch("reading an event", move |db, now| read::snapshot(db, &id, now))
+        self.read("reading an event", move |db, now| read::snapshot(db, &id, now))
     }
 
     fn takings<'a>(&'a self, id: &'a EventId) -> Answer<'a, Takings> {
         let id = id.clone();
-        self.watch("reading takings", move |db, _| read::takings(db, &id))
+        self.read("reading takings", move |db, _| read::takings(db, &id))
     }
 
     fn dump<'a>(&'a self, id: &'a EventId) -> Answer<'a, Option<Dump>> {
         let id = id.clone();
-        self.watch("reading every row of an event", move |db, now| read::dump(db, &id, now))
+        self.read("reading every row of an event", move |db, now| read::dump(db, &id, now))
     }
 
     fn known_tokens<'a>(&'a self, id: &'a EventId, tokens: &'a [u64]) -> Answer<'a, Vec<u64>> {
         let (id, tokens) = (id.clone(), tokens.to_vec());
-        self.watch("reading tokens", move |db, _| read::known_tokens(db, &id, &tokens))
+        self.read("reading tokens", move |db, _| read::known_tokens(db, &id, &tokens))
     }
 
     fn recall<'a>(&'a self, idem: &'a Idem) -> Answer<'a, Option<serde_json::Value>> {

@@ -57,10 +57,10 @@ const STATEMENTS: usize = 128;
 /// Pages in the WAL until they are brought to their places, which the writer does itself and others wait for: the more at
 /// once, the fewer are written twice.
 const CHECKPOINT_PAGES: u32 = 4000;
-/// The most reads of single rows at once: who comes when all are busy waits.
+/// The most reads at once that a crowd can ask for: who comes when all are busy waits.
 const READERS: usize = 8;
-/// The most pictures of an event that are read at once. Apart from the others: those who follow an event must not wait
-/// behind a crowd that asks for single rows, or what they know would be too old to spare that crowd the ledger.
+/// The most reads at once for those who follow events and learn their layouts. Apart from the others: behind a crowd they
+/// would be late, and what they know too old to spare that crowd the ledger. Nothing that each buyer asks for goes here.
 const WATCHERS: usize = 2;
 
 /// A ledger in a file. See the module.
@@ -159,7 +159,7 @@ impl Sqlite {
         })
     }
 
-    /// Reads single rows.
+    /// Reads in turn with everybody.
     fn read<'a, T, F>(&'a self, attempt: &'static str, work: F) -> Answer<'a, T>
     where
         T: Send + 'static,
@@ -168,7 +168,7 @@ impl Sqlite {
         self.read_in_turn(&self.reading, attempt, work)
     }
 
-    /// Reads what is known of a whole event.
+    /// Reads for those who follow, in turn with each other.
     fn watch<'a, T, F>(&'a self, attempt: &'static str, work: F) -> Answer<'a, T>
     where
         T: Send + 'static,

@@ -282,3 +282,40 @@ async fn a_webhook_is_removed_whole() {
     ledger.remove_webhook("w").await.unwrap_err();
     assert_eq!(ledger.webhook_cursor("w", &"ev".into()).await.unwrap(), 7);
 }
+
+/// Goal: who follows events does not wait behind a crowd that reads. Method: all turns of the crowd are taken, and not
+/// given back before the follower was answered.
+#[tokio::test(flavor = "multi_thread")]
+async fn who_follows_does_not_wait_behind_a_crowd() {
+    let subject = InFile::new();
+    subject.fresh().await.close().await.unwrap();
+    let ledger = Sqlite::open(subject.path(), subject.clock.shared()).await.unwrap();
+    ledger.create_event(Call::by("staff"), event("ev")).await.unwrap();
+    let (open, gate) = std::sync::mpsc::channel::<()>();
+    let gate = Arc::new(Mutex::new(gate));
+    let reader = |_| {
+        let (ledger, gate) = (ledger.clone(), gate.clone());
+        tokio::spawn(async move {
+            let wait = move |_: &rusqlite::Connection, _| {
+                let _ = gate.lock().unwrap().recv();
+                Ok(())
+            };
+            ledger.read("waiting", wait).await
+        })
+    };
+    let crowd: Vec<_> = (0..2 * super::READERS).map(reader).collect();
+    while ledger.reading.available_permits() > 0 {
+        tokio::task::yield_now().await;
+    }
+    let id: EventId = "ev".into();
+    let follow = async {
+        assert!(ledger.heads().await.unwrap().is_empty(), "nothing is numbered yet");
+        assert!(ledger.audit(&id, crate::model::AuditQuery::default()).await.unwrap().is_empty());
+        assert!(ledger.layout(&id).await.unwrap().is_some());
+    };
+    tokio::time::timeout(Duration::from_secs(30), follow).await.expect("it waits behind the crowd");
+    drop(open);
+    for read in crowd {
+        read.await.unwrap().unwrap();
+    }
+}
