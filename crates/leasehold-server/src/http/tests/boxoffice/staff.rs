@@ -65,7 +65,7 @@ async fn staff_acts_and_it_is_written_down() {
     assert_eq!(csv.text().lines().count(), 2, "{}", csv.text());
     server.get(&path("report?format=pdf")).await.problem(400, "invalid");
 
-    server.until_audit(&event, "voided").await;
+    server.until_audit(&event, "voided", 1).await;
     let audit = server.get(&path("audit")).await.with(200).json();
     schema::holds(&audit, "AuditPage");
     let entries = audit["entries"].as_array().unwrap();
@@ -135,14 +135,17 @@ async fn readiness_asks_the_ledger() {
 }
 
 impl Server {
-    async fn until_audit(&self, event: &str, kind: &str) {
+    /// The audit, once it has this many of a kind. Entries are numbered, and shown, a moment after what they tell of, and in
+    /// its order: what came before the one that was waited for is there too.
+    pub(super) async fn until_audit(&self, event: &str, kind: &str, many: usize) -> Vec<Value> {
         let end = Instant::now() + PATIENCE;
         loop {
             let audit = self.get(&format!("/v1/events/{event}/audit?limit=1000")).await.with(200).json();
-            if audit["entries"].as_array().unwrap().iter().any(|entry| entry["kind"] == kind) {
-                return;
+            let entries = audit["entries"].as_array().unwrap();
+            if entries.iter().filter(|entry| entry["kind"] == kind).count() >= many {
+                return entries.clone();
             }
-            assert!(Instant::now() < end, "never {kind}: {audit}");
+            assert!(Instant::now() < end, "never {many} of {kind}: {audit}");
             moment().await;
         }
     }
