@@ -13,7 +13,7 @@ use leasehold::clock::{Clock, SystemClock};
 use leasehold::engine::remote::{Options, Remote};
 use leasehold::engine::{Claim, Engine, Event, Grant, Kind, Mode, Query, Resource, Seen, Want, Watch};
 use leasehold::{Error, Refusal};
-use proxy::{Fault, Proxy};
+use proxy::{Door, Fault, Proxy};
 use served::Server;
 
 /// Longer than anybody looks: what is free again before this was given back.
@@ -134,7 +134,7 @@ async fn what_cannot_be_known_is_indeterminate() {
         tried.push(tokio::spawn(async move {
             let site = Site::new().await;
             site.proxy.order(fault);
-            site.proxy.open(false);
+            site.proxy.door(Door::Closed);
             let answer = site.client.acquire(claim("ada", Duration::ZERO)).await;
             match (&answer, site.seen("seat").await) {
                 (Err(Error::Indeterminate { .. }), _) | (Err(Error::Unavailable { .. }), None) => {}
@@ -215,6 +215,33 @@ async fn a_dropped_acquire_on_a_lost_connection_leaves_no_lease() {
         assert!(poll_once(acquire.as_mut()).await.is_none(), "it takes a while");
         until("the server has granted it", async || site.seen("seat").await.is_some()).await;
         drop(acquire);
+        until("it was given back", async || site.seen("seat").await.is_none()).await;
+    }
+}
+
+/// Goal: the same when the caller goes while the acquire comes back to ask again, or when the server cannot be reached at
+/// that moment.
+/// Method: the first reply is cut off, and the door is held or closed before the acquire comes again; its caller goes, and
+/// the door opens.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_dropped_acquire_that_was_about_to_ask_again_leaves_no_lease() {
+    let site = Site::new().await;
+    for (door, wait) in [Door::Held, Door::Closed].into_iter().flat_map(|door| [(door, Duration::ZERO), (door, HOUR)]) {
+        let warm = site.client.acquire(claim("ada", HOUR)).await.expect("it is free");
+        site.client.release(&warm.lease_id).await.expect("the server answers");
+        site.proxy.order(Fault::CutAnswered(0));
+        site.proxy.door(door);
+        let came = site.proxy.came();
+        let mut acquire = site.client.acquire(claim("ada", wait));
+        assert!(poll_once(acquire.as_mut()).await.is_none(), "it takes a while");
+        until("the server has granted it", async || site.seen("seat").await.is_some()).await;
+        until("it comes again", async || site.proxy.came() > came).await;
+        drop(acquire);
+        if door == Door::Closed {
+            let before = site.proxy.came();
+            until("it was turned away", async || site.proxy.came() > before).await;
+        }
+        site.proxy.door(Door::Open);
         until("it was given back", async || site.seen("seat").await.is_none()).await;
     }
 }

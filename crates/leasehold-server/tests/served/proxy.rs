@@ -26,10 +26,22 @@ pub enum Fault {
 /// it is given; later ones are sound.
 type Order = (usize, Fault);
 
+/// What becomes of new connections.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Door {
+    /// They are let through.
+    Open,
+    /// They are turned away at once.
+    Closed,
+    /// They wait, connected, until the door is open.
+    Held,
+}
+
 pub struct Proxy {
     at: SocketAddr,
     orders: watch::Sender<Order>,
-    open: Arc<watch::Sender<bool>>,
+    door: Arc<watch::Sender<Door>>,
+    came: Arc<AtomicUsize>,
     accepted: Arc<AtomicUsize>,
     cut: Arc<watch::Sender<usize>>,
     given: Mutex<usize>,
@@ -41,17 +53,19 @@ impl Proxy {
         let listener = TcpListener::bind("127.0.0.1:0").await.expect("a free port");
         let at = listener.local_addr().expect("it is bound");
         let (orders, _) = watch::channel((0, Fault::None));
-        let open = Arc::new(watch::channel(true).0);
-        let accepted = Arc::new(AtomicUsize::new(0));
+        let door = Arc::new(watch::channel(Door::Open).0);
+        let (came, accepted) = (Arc::new(AtomicUsize::new(0)), Arc::new(AtomicUsize::new(0)));
         let cut = Arc::new(watch::channel(0).0);
-        let proxy = Self { at, orders, open, accepted, cut, given: Mutex::new(0) };
-        let (orders, open) = (proxy.orders.clone(), proxy.open.clone());
-        let (accepted, cut) = (proxy.accepted.clone(), proxy.cut.clone());
+        let proxy = Self { at, orders, door, came, accepted, cut, given: Mutex::new(0) };
+        let (orders, mut door) = (proxy.orders.clone(), proxy.door.subscribe());
+        let (came, accepted, cut) = (proxy.came.clone(), proxy.accepted.clone(), proxy.cut.clone());
         tokio::spawn(async move {
             while let Ok((client, _)) = listener.accept().await {
-                // A closed door: those who come are turned away at once.
-                if !*open.borrow() {
-                    continue;
+                came.fetch_add(1, Ordering::SeqCst);
+                match door.wait_for(|door| *door != Door::Held).await.map(|door| *door) {
+                    Ok(Door::Open) => {}
+                    Ok(_) => continue,
+                    Err(_) => return,
                 }
                 accepted.fetch_add(1, Ordering::SeqCst);
                 let Ok(upstream) = TcpStream::connect(server).await else { continue };
@@ -77,9 +91,14 @@ impl Proxy {
         self.cut.send_modify(|count| *count += 1);
     }
 
-    /// Whether new connections are let through.
-    pub fn open(&self, open: bool) {
-        self.open.send_replace(open);
+    /// What becomes of new connections from now on.
+    pub fn door(&self, door: Door) {
+        self.door.send_replace(door);
+    }
+
+    /// How many connections came, whatever became of them.
+    pub fn came(&self) -> usize {
+        self.came.load(Ordering::SeqCst)
     }
 
     /// How many connections were let through.

@@ -91,6 +91,13 @@ impl Errand {
         for round in 0_u32.. {
             let tried = match self.try_once(round, patience, to).await {
                 Ok(tried) => tried,
+                // That this try did nothing says nothing of those before it.
+                Err((left, Tried::NoEffect(source))) if maybe => {
+                    return self.clean_up(left, Tried::Unknown(source)).await;
+                }
+                Err((left, Tried::No(error))) if maybe && Tried::is_of_the_gate(&error) => {
+                    return self.clean_up(left, Tried::Unknown(Box::new(error))).await;
+                }
                 Err((left, tried)) => return self.clean_up(left, tried).await,
             };
             let now = self.hub.clock.now();
@@ -245,7 +252,7 @@ impl Errand {
         self.hub.doubt();
         let Some(first) = self.claim.wants.first() else { return };
         let Ok(look) = command::get(&first.name) else { return };
-        let looked = self.hub.insist(&|| self.attempt(), look, Nature::Reading).await;
+        let looked = self.hub.insist(&|| self.attempt(), look, Nature::Owed).await;
         let seen = looked.ok().and_then(|value| answer::resource(value).ok()).flatten();
         if !seen.is_some_and(|seen| self.may_be_among(&seen)) {
             return;

@@ -48,6 +48,8 @@ pub(super) enum Nature {
     Repeatable,
     /// Twice is not once.
     Once,
+    /// Twice is once, and nobody else will see to it: also a server that is not there is pressed.
+    Owed,
 }
 
 /// Says what was tried, for the error message.
@@ -224,7 +226,7 @@ impl Hub {
                 // says so, is not pressed, unless there is something to learn.
                 Tried::NoEffect(source) => {
                     let broke = connected && source.is::<Arc<std::io::Error>>();
-                    (source, maybe || broke)
+                    (source, maybe || broke || nature == Nature::Owed)
                 }
             };
             self.doubt();
@@ -240,7 +242,7 @@ impl Hub {
     /// Ends a lease that nobody will use. If that fails, its ttl does it.
     pub async fn give_back(&self, lease: &LeaseId) {
         if let Ok(bytes) = command::release(lease) {
-            let _ = self.insist(&|| "give back a lease".into(), bytes, Nature::Repeatable).await;
+            let _ = self.insist(&|| "give back a lease".into(), bytes, Nature::Owed).await;
         }
     }
 
