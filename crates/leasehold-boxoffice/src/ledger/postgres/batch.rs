@@ -6,11 +6,13 @@
 //!    be in the same batch.
 //! 2. A request that others are in the way of (a deadlock, a lock that takes too long, a law it would break) takes
 //!    nobody down with it: each of its batch is tried again, alone.
-//! 3. What is tried again is tried a bounded number of times. A COMMIT whose answer is lost is not tried again.
+//! 3. One batch at a time is on its way to COMMIT, and the next begins when it has been sent: those who come meanwhile
+//!    share one transaction instead of making many small ones, and the disk is never waited for idly.
+//! 4. What is tried again is tried a bounded number of times. A COMMIT whose answer is lost is not tried again.
 
 use std::sync::Arc;
 
-use tokio::sync::{Mutex, mpsc};
+use tokio::sync::{Mutex, OwnedMutexGuard, mpsc};
 use tokio::task::JoinSet;
 
 use super::job::{Fate, Job};
@@ -27,15 +29,19 @@ pub(super) const TRIES: usize = 10;
 /// Requests that nobody has taken yet.
 pub(super) type Queue = Arc<Mutex<mpsc::UnboundedReceiver<Box<dyn Job>>>>;
 
+/// Who has it may take requests: law 3.
+pub(super) type Turn = OwnedMutexGuard<mpsc::UnboundedReceiver<Box<dyn Job>>>;
+
 /// Takes what waits, again and again, until nobody can ask any more.
 pub(super) async fn work(sessions: Arc<Sessions>, queue: Queue) {
     let mut later = JoinSet::new();
     loop {
         let mut jobs = Vec::new();
-        if queue.lock().await.recv_many(&mut jobs, BATCH).await == 0 {
+        let mut turn = queue.clone().lock_owned().await;
+        if turn.recv_many(&mut jobs, BATCH).await == 0 {
             break;
         }
-        for (job, hints) in together(&sessions, jobs).await {
+        for (job, hints) in together(&sessions, jobs, turn).await {
             later.spawn(alone(sessions.clone(), job, hints));
         }
         while later.try_join_next().is_some() {}
@@ -44,8 +50,8 @@ pub(super) async fn work(sessions: Arc<Sessions>, queue: Queue) {
 }
 
 /// One transaction for all of them. Answers those that are to be tried alone, with their hints.
-async fn together(sessions: &Sessions, mut jobs: Vec<Box<dyn Job>>) -> Vec<(Box<dyn Job>, Hints)> {
-    let (fate, aside) = round(sessions, &mut jobs, &Hints::default()).await;
+async fn together(sessions: &Sessions, mut jobs: Vec<Box<dyn Job>>, turn: Turn) -> Vec<(Box<dyn Job>, Hints)> {
+    let (fate, aside) = round(sessions, &mut jobs, &Hints::default(), Some(turn)).await;
     let again = match &fate {
         // One of many may be the cause.
         Fate::Undone(trouble) => trouble.is_answer() || matches!(trouble, Trouble::Broken { .. }),
@@ -69,7 +75,7 @@ pub(super) async fn alone(sessions: Arc<Sessions>, job: Box<dyn Job>, mut hints:
     let mut jobs = vec![job];
     let mut last = Fate::Undone(Trouble::Crowded(TRIES));
     for _ in 0..TRIES {
-        let (fate, aside) = round(&sessions, &mut jobs, &hints).await;
+        let (fate, aside) = round(&sessions, &mut jobs, &hints, None).await;
         if let Some((_, more)) = aside.into_iter().next() {
             hints.extend(more);
             continue;
@@ -86,7 +92,12 @@ pub(super) async fn alone(sessions: Arc<Sessions>, job: Box<dyn Job>, mut hints:
 }
 
 /// Locks, loads, decides, stores, commits. Says what became of it, and who was set aside with which hints.
-async fn round(sessions: &Sessions, jobs: &mut [Box<dyn Job>], hints: &Hints) -> (Fate, Vec<(usize, Hints)>) {
+async fn round(
+    sessions: &Sessions,
+    jobs: &mut [Box<dyn Job>],
+    hints: &Hints,
+    turn: Option<Turn>,
+) -> (Fate, Vec<(usize, Hints)>) {
     let mut session = match sessions.session().await {
         Ok(session) => session,
         Err(trouble) => return (Fate::Undone(trouble), vec![]),
@@ -114,5 +125,5 @@ async fn round(sessions: &Sessions, jobs: &mut [Box<dyn Job>], hints: &Hints) ->
         session.roll_back(None).await;
         return (Fate::Durable, aside);
     }
-    (store::commit(&mut session, shelf.changes, shelf.now).await, aside)
+    (store::commit(&mut session, shelf.changes, shelf.now, turn).await, aside)
 }

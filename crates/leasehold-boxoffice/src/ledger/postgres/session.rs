@@ -88,7 +88,8 @@ fn settings(options: &Options) -> String {
     format!(
         "SET search_path TO {SCHEMA}; SET synchronous_commit TO on; SET statement_timeout TO {statement};
          SET lock_timeout TO {lock}; SET idle_in_transaction_session_timeout TO {idle};
-         SET default_transaction_isolation TO 'read committed'; SET jit TO off; SET enable_seqscan TO off"
+         SET default_transaction_isolation TO 'read committed'; SET jit TO off; SET enable_seqscan TO off;
+         SET plan_cache_mode TO force_generic_plan"
     )
 }
 

@@ -6,6 +6,7 @@
 use serde::Serialize;
 use tokio_postgres::types::ToSql;
 
+use super::batch::Turn;
 use super::job::Fate;
 use super::session::{Flight, Landed, Params, Session};
 use super::shelf::{Changes, Net, Of};
@@ -110,7 +111,7 @@ impl Columns {
 }
 
 /// Stores it all and commits.
-pub(super) async fn commit(session: &mut Session, changes: Changes, now: Moment) -> Fate {
+pub(super) async fn commit(session: &mut Session, changes: Changes, now: Moment, turn: Option<Turn>) -> Fate {
     let flight = match flight(&changes, now) {
         Ok(flight) => flight,
         Err(trouble) => {
@@ -118,6 +119,7 @@ pub(super) async fn commit(session: &mut Session, changes: Changes, now: Moment)
             return Fate::Undone(trouble);
         }
     };
+    drop(turn);
     match session.finish(flight).await {
         Ok(landed) => fate(landed),
         // COMMIT may have been sent, and may be acted upon.
