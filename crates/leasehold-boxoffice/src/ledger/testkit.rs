@@ -32,13 +32,15 @@ pub struct Flaky {
     faults: Mutex<VecDeque<(&'static str, Fault)>>,
     meanwhile: Mutex<Option<Box<dyn Fn() + Send + Sync>>>,
     snapshots: AtomicU64,
+    audits: AtomicU64,
 }
 
 impl Flaky {
     /// Around this one.
     #[must_use]
     pub fn new(inner: Arc<dyn Ledger>) -> Arc<Self> {
-        Arc::new(Self { inner, faults: Mutex::default(), meanwhile: Mutex::default(), snapshots: AtomicU64::new(0) })
+        let (snapshots, audits) = (AtomicU64::new(0), AtomicU64::new(0));
+        Arc::new(Self { inner, faults: Mutex::default(), meanwhile: Mutex::default(), snapshots, audits })
     }
 
     /// The next transaction of this name goes wrong so.
@@ -55,6 +57,12 @@ impl Flaky {
     #[must_use]
     pub fn snapshots(&self) -> u64 {
         self.snapshots.load(Relaxed)
+    }
+
+    /// How often entries were read.
+    #[must_use]
+    pub fn audits(&self) -> u64 {
+        self.audits.load(Relaxed)
     }
 
     fn take(&self, transaction: &str) -> Option<Fault> {
@@ -183,6 +191,7 @@ impl Ledger for Flaky {
         self.inner.heads()
     }
     fn audit<'a>(&'a self, id: &'a EventId, query: AuditQuery) -> Answer<'a, Vec<Entry>> {
+        self.audits.fetch_add(1, Relaxed);
         self.inner.audit(id, query)
     }
     fn put_webhook(&self, webhook: WebhookRow) -> Answer<'_, ()> {

@@ -55,6 +55,8 @@ pub(super) struct Memory {
     heads: Mutex<HashMap<EventId, watch::Sender<u64>>>,
     /// Held while an event is learned: a crowd at the door would read the same hall as many times as it has heads.
     learning: tokio::sync::Mutex<()>,
+    /// Held while pictures are brought up to date: two who did so at once would read the same entries.
+    following: tokio::sync::Mutex<()>,
 }
 
 fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
@@ -269,6 +271,7 @@ impl Office {
 
     /// Brings every picture up to date with what was numbered, and wakes those who follow.
     pub(super) async fn follow(&self) -> Result<(), Error> {
+        let _turn = self.0.memory.following.lock().await;
         let began = self.clock().now();
         let heads: HashMap<EventId, u64> = self.0.ledger.heads().await?.into_iter().collect();
         for known in self.0.memory.all() {
@@ -284,6 +287,29 @@ impl Office {
         Ok(())
     }
 
+    /// Brings pictures up to date with entries that were just numbered here: they need not be read again.
+    pub(super) async fn told(&self, numbered: &[Entry]) {
+        let _turn = self.0.memory.following.lock().await;
+        for entry in numbered {
+            if let Some(known) = self.0.memory.get(&entry.event_id) {
+                self.apply(&known, entry);
+            }
+        }
+    }
+
+    /// What an entry says, if it is the next one. What was numbered elsewhere before it is read by who follows.
+    fn apply(&self, known: &Known, entry: &Entry) {
+        let mut picture = lock(&known.picture);
+        if entry.seq != picture.seq + 1 {
+            return;
+        }
+        if matches!(entry.kind, Kind::EventChanged | Kind::LayoutChanged) {
+            self.0.memory.forget(&entry.event_id);
+        }
+        entry.seats.iter().for_each(|change| picture.set(&known.hall, &change.id, change.state));
+        picture.seq = entry.seq;
+    }
+
     async fn catch_up(&self, known: &Known, head: u64) -> Result<(), Error> {
         let id = &known.event.event_id;
         loop {
@@ -295,14 +321,7 @@ impl Office {
             if entries.is_empty() {
                 return Ok(());
             }
-            let mut picture = lock(&known.picture);
-            for entry in entries {
-                if matches!(entry.kind, Kind::EventChanged | Kind::LayoutChanged) {
-                    self.0.memory.forget(id);
-                }
-                entry.seats.iter().for_each(|change| picture.set(&known.hall, &change.id, change.state));
-                picture.seq = entry.seq;
-            }
+            entries.iter().for_each(|entry| self.apply(known, entry));
         }
     }
 }

@@ -88,6 +88,7 @@ impl Office {
                 return Ok(());
             }
             let full = numbered.len() == PORTION;
+            self.told(&numbered).await;
             self.follow().await?;
             if !full {
                 return Ok(());

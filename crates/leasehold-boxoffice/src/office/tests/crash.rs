@@ -223,3 +223,23 @@ async fn a_crowd_of_losers_looks_once_together() {
     let snapshots = flaky.snapshots();
     assert!((1..100).contains(&snapshots), "{snapshots} snapshots for 400 losers");
 }
+
+/// Goal: an office that numbers entries itself need not read them, and one that missed some reads what it missed.
+#[tokio::test]
+async fn what_was_numbered_here_is_not_read_again() {
+    let house = House::open().await;
+    let (office, flaky) = doomed(&house);
+    let known = office.known(&house.event).await.unwrap();
+    let seen = |seat: &str| known.state(seat, office.clock().now());
+    house.hold("ada", &["A-1", "A-2"]).await.unwrap();
+    office.sequence().await.unwrap();
+    assert_eq!((seen("A-2"), flaky.audits()), (Some(SeatState::Held), 0));
+    // This one is numbered by another office.
+    let bob = house.hold("bob", &["B-1"]).await.unwrap();
+    house.office.sequence().await.unwrap();
+    assert_eq!(seen("B-1"), Some(SeatState::Free));
+    house.office.release(Call::by("bob"), &bob.hold.hold_id, key(&bob)).await.unwrap();
+    house.hold("cyd", &["B-2"]).await.unwrap();
+    office.sequence().await.unwrap();
+    assert_eq!((seen("B-1"), seen("B-2"), flaky.audits()), (Some(SeatState::Free), Some(SeatState::Held), 1));
+}
