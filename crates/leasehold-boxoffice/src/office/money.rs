@@ -30,22 +30,37 @@ impl Office {
     ///
     /// It was not due.
     pub async fn refunded(&self, call: Call, key: &str, note: &str) -> Result<MoneyRow, Error> {
-        let command = MoneyStep {
+        let went = |from: MoneyState| MoneyStep {
             payment_ref: key.into(),
-            from: MoneyState::RefundDue,
+            from,
             to: MoneyState::Refunded,
             offer: None,
             note: note.into(),
         };
-        match self.0.ledger.money_step(call, command).await {
+        match self.0.ledger.money_step(call.clone(), went(MoneyState::RefundDue)).await {
             Ok(done) => Ok(done.value),
-            // Asked and told at once: both are right.
             Err(error @ Error::Refused(_)) => match self.0.ledger.money(key).await? {
+                // Asked and told at once: both are right.
                 Some(row) if matches!(row.state, MoneyState::Refunded | MoneyState::Closed) => Ok(row),
+                // The provider changed its mind before staff decided.
+                Some(row) if row.state == MoneyState::Stuck => {
+                    Ok(self.0.ledger.money_step(call, went(MoneyState::Stuck)).await?.value)
+                }
                 _ => Err(error),
             },
             Err(error) => Err(error),
         }
+    }
+
+    /// The provider will not give it back: staff decides.
+    ///
+    /// # Errors
+    ///
+    /// It is not due any more, or the ledger could not be asked.
+    pub async fn refund_refused(&self, call: Call, key: &str, why: &str) -> Result<MoneyRow, Error> {
+        let (from, to) = (MoneyState::RefundDue, MoneyState::Stuck);
+        let command = MoneyStep { payment_ref: key.into(), from, to, offer: None, note: why.into() };
+        Ok(self.0.ledger.money_step(call, command).await?.value)
     }
 
     /// The provider says that so much of a payment went back, and perhaps under which id it was asked to.

@@ -18,6 +18,23 @@ const OFFERS: usize = 3;
 /// A lease for the moment of a sale.
 const MOMENT: Duration = Duration::from_secs(30);
 
+/// The steps of money as its buyer sees them: what providers and staff say of it once it is stuck is between them, and
+/// may name somebody else's hold.
+fn told_to_buyer(steps: &[Step]) -> Vec<Step> {
+    let mut inside = false;
+    let told = |step: &Step| {
+        inside |= matches!(step.state, MoneyState::Stuck | MoneyState::Closed);
+        let note = match step.state {
+            MoneyState::Stuck => "staff sees to it",
+            MoneyState::Closed => "staff settled it",
+            MoneyState::RefundDue if inside => "it goes back",
+            _ => &step.note,
+        };
+        Step { note: note.into(), ..step.clone() }
+    };
+    steps.iter().map(told).collect()
+}
+
 /// Where money stands.
 enum Standing {
     Sold(OrderRow),
@@ -279,7 +296,7 @@ impl Office {
             None => None,
         };
         let seats = offered.map(|offer| offer.seats.into_iter().map(|seat| seat.id).collect()).unwrap_or_default();
-        Ok(Resolution { state: money.state, offer: money.offer.clone(), seats, steps: money.steps.clone() })
+        Ok(Resolution { state: money.state, offer: money.offer.clone(), seats, steps: told_to_buyer(&money.steps) })
     }
 
     /// Goes on with money that somebody left standing, and with offers that ran out. What one piece of money fails at

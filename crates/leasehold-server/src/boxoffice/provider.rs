@@ -14,6 +14,9 @@ use percent_encoding::{NON_ALPHANUMERIC, utf8_percent_encode};
 use super::outbound::{self, Outbound};
 use crate::cli::moment::wall_ms;
 
+/// Characters of a refusal that staff is shown.
+const MOST_WORDS: usize = 200;
+
 /// See the module.
 pub struct HttpProvider {
     url: String,
@@ -53,9 +56,19 @@ fn progress(answer: Result<outbound::Answer, outbound::Failed>) -> Result<Progre
         200..=299 => serde_json::from_slice(&answer.body)
             .map_err(|_| ProviderError::Unavailable("its answer cannot be understood".into())),
         404 => Ok(Progress::Unknown),
-        status @ (400..=407 | 409..=428) => Err(ProviderError::Refused(format!("status {status}"))),
+        // Not about this payment: our signature, our pace.
+        status @ (401 | 403 | 407 | 408 | 425 | 429) => Err(ProviderError::Unavailable(format!("status {status}"))),
+        status @ 400..=499 => Err(ProviderError::Refused(reason(status, &answer.body))),
         status => Err(ProviderError::Unavailable(format!("status {status}"))),
     }
+}
+
+/// Why it was refused, for staff: the provider's words, as far as they are words.
+fn reason(status: u16, body: &[u8]) -> String {
+    let words = String::from_utf8_lossy(body);
+    let words: String = words.chars().map(|c| if c.is_control() { ' ' } else { c }).take(MOST_WORDS).collect();
+    let words = words.trim();
+    if words.is_empty() { format!("status {status}") } else { format!("status {status}: {words}") }
 }
 
 impl PaymentProvider for HttpProvider {

@@ -10,7 +10,7 @@ use std::time::Duration;
 use leasehold::clock::{Clock, Time};
 use leasehold_boxoffice::model::{Call, MoneyRow};
 use leasehold_boxoffice::office::{PaymentMessage, StaffHold};
-use leasehold_boxoffice::provider::{Outcome, Progress, Refund};
+use leasehold_boxoffice::provider::{Outcome, Progress, ProviderError, Refund};
 
 use super::BoxOffice;
 
@@ -41,8 +41,9 @@ async fn turn(house: &BoxOffice, clock: &Arc<dyn Clock>, asked: &mut HashMap<Str
     asked.retain(|_, at| clock.now().since(*at) < AGAIN);
     if let Ok(due) = house.office().refunds_due().await {
         for money in due {
-            if first(asked, money.key(), clock.now()) {
-                give_back(house, &money).await;
+            if first(asked, money.key(), clock.now()) && !give_back(house, &money).await {
+                // Staff may send it again, and shall not wait for that.
+                asked.remove(&money.key());
             }
         }
     }
@@ -60,8 +61,9 @@ fn first(asked: &mut HashMap<String, Time>, key: String, now: Time) -> bool {
     }
 }
 
-async fn give_back(house: &BoxOffice, money: &MoneyRow) {
-    let Some(provider) = house.provider() else { return };
+/// Whether it is on its way, or to be asked for again. What the provider refuses for good is for staff to decide.
+async fn give_back(house: &BoxOffice, money: &MoneyRow) -> bool {
+    let Some(provider) = house.provider() else { return true };
     let refund = Refund {
         refund_id: money.refund_id(),
         payment_ref: money.payment_ref.clone(),
@@ -69,15 +71,24 @@ async fn give_back(house: &BoxOffice, money: &MoneyRow) {
         amount: money.amount,
         reason: money.steps.last().map(|step| step.note.clone()).unwrap_or_default(),
     };
-    match provider.refund(refund).await {
+    let refused = match provider.refund(refund).await {
         Ok(Progress::Done(Outcome::Refunded)) => {
             let note = "the provider gave it back";
             let _ = house.office().refunded(Call::by("settler"), &money.key(), note).await;
+            return true;
         }
         // It will call back.
-        Ok(_) => {}
-        Err(error) => tracing::warn!(%error, payment = money.payment_ref, "a refund is owed and could not be made"),
-    }
+        Ok(Progress::Done(_) | Progress::Pending) => return true,
+        Ok(Progress::Unknown) => "the payment provider does not know of this payment".to_owned(),
+        Err(error @ ProviderError::Refused(_)) => error.to_string(),
+        Err(error) => {
+            tracing::warn!(%error, payment = money.payment_ref, "a refund is owed and could not be made");
+            return true;
+        }
+    };
+    tracing::error!(refused, payment = money.payment_ref, "a refund is owed and was refused: staff must decide");
+    // If that cannot be written, it is asked for again.
+    house.office().refund_refused(Call::by("settler"), &money.key(), &refused).await.is_err()
 }
 
 /// Asks the provider about payments whose callback does not come.

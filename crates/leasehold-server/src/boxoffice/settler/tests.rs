@@ -15,7 +15,7 @@ use leasehold_boxoffice::Office;
 use leasehold_boxoffice::layout::{Layout, Seat};
 use leasehold_boxoffice::ledger::sqlite::Sqlite;
 use leasehold_boxoffice::model::{Access, EventId, EventSettings, HoldState, MoneyState};
-use leasehold_boxoffice::office::{HoldView, Options, PaymentOutcome, Want};
+use leasehold_boxoffice::office::{HoldView, Options, PaymentOutcome, Settled, Want};
 use leasehold_boxoffice::sign::Secrets;
 use leasehold_boxoffice::webhook::guard::Guard;
 use tokio::net::TcpListener;
@@ -170,6 +170,43 @@ async fn refunds_that_failed_are_asked_for_again() {
         assert_eq!((what.as_str(), &body["refund_id"]), ("POST /refunds", &"rf_pi_1".into()));
         assert_eq!((&body["payment_ref"], &body["amount"]), (&"pi_1".into(), &99.into()));
     }
+}
+
+/// Goal: a refund that the provider refuses for good is shown to staff with its words, and not asked for again until staff
+/// says so; then at once. What is not about this refund (a wrong signature, too many requests) is asked for again.
+#[tokio::test]
+async fn refunds_that_are_refused_wait_for_staff() {
+    let words = "the card\nis no more";
+    let (url, asked) = provider(&[(403, ""), (429, ""), (422, words), (404, ""), (400, "")]).await;
+    let mut case = Case::open(&url).await;
+    let hold = case.hold("ada", "A-1").await;
+    case.captured(&hold, "pi_1", 99).await;
+    for tries in 1..=2 {
+        case.turn().await;
+        assert_eq!((asked.lock().unwrap().len(), case.money("pi_1").await.state), (tries, MoneyState::RefundDue));
+        case.clock.advance(AGAIN);
+    }
+    let reasons = [
+        "the payment provider refused: status 422: the card is no more",
+        "the payment provider does not know of this payment",
+        "the payment provider refused: status 400",
+    ];
+    for (tries, reason) in (3..).zip(reasons) {
+        // No time has passed since staff sent it again.
+        case.turn().await;
+        let money = case.money("pi_1").await;
+        assert_eq!((asked.lock().unwrap().len(), money.state), (tries, MoneyState::Stuck), "{reason}");
+        assert_eq!(money.steps.last().unwrap().note, reason);
+        let (office, refund) = (case.house.office(), money.refund_id());
+        let sent = office.settle(Call::by("eve"), &case.event, &refund, Settled::GoesBack, "asked the bank").await;
+        assert_eq!(sent.unwrap().state, MoneyState::RefundDue);
+    }
+    case.turns(4 * AGAIN.as_secs()).await;
+    assert_eq!(asked.lock().unwrap().len(), 6, "what staff has is asked for no more");
+    // The provider changes its mind while staff thinks.
+    assert_eq!(case.money("pi_1").await.state, MoneyState::Stuck);
+    case.house.office().refund_told(Call::by("provider"), "pi_1", None, 99).await.unwrap();
+    assert_eq!(case.money("pi_1").await.state, MoneyState::Refunded);
 }
 
 /// Goal: seats that are offered for late money wait for their buyer: the settler does not take them in the buyer's name,

@@ -289,6 +289,7 @@ async fn money_for_another_hold_waits_for_staff() {
         schema::holds(&told, "Settled");
         let stuck = told["outcome"] == "ignored" || told["resolution"]["state"] == "stuck";
         assert!(stuck, "{told}");
+        assert!(!told["resolution"].to_string().contains(&ada.id), "whose hold it is says nobody: {told}");
     }
     let money = until_money(&server, &event, "stuck", &[4500]).await.remove(0);
     assert_eq!((&money["buyer"], &money["hold_id"]), (&json!("bob"), &json!(bob.id)), "{money}");
