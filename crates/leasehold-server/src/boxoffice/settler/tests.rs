@@ -183,7 +183,8 @@ async fn refunds_that_are_refused_wait_for_staff() {
     case.captured(&hold, "pi_1", 99).await;
     for tries in 1..=2 {
         case.turn().await;
-        assert_eq!((asked.lock().unwrap().len(), case.money("pi_1").await.state), (tries, MoneyState::RefundDue));
+        let state = case.money("pi_1").await.state;
+        assert_eq!((asked.lock().unwrap().len(), state), (tries, MoneyState::RefundDue));
         case.clock.advance(AGAIN);
     }
     let reasons = [
