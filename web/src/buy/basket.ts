@@ -315,7 +315,7 @@ export class Basket {
     } else if (found?.state === 'refund_due' || found?.state === 'refunded') {
       this.note = 'Your money came too late and the seats are gone. It goes back to you.';
     } else if (found?.state === 'stuck' || found?.state === 'closed') {
-      this.note = 'Your money came too late and the seats are gone. Our staff sees to it: please ask at the box office.';
+      this.note = 'Something is not right with your payment. Our staff sees to it: please ask at the box office.';
     } else {
       return false;
     }

@@ -83,7 +83,10 @@ impl Office {
         let due = |row: &&MoneyRow| row.state == MoneyState::RefundDue;
         let mut open = rows.iter().filter(due);
         let only = open.next().filter(|_| open.next().is_none() && refund_id.is_none());
-        let found = rows.iter().filter(due).find(meant).or_else(|| rows.iter().find(meant)).or(only);
+        let over = |row: &&MoneyRow| matches!(row.state, MoneyState::Refunded | MoneyState::Closed);
+        // Told twice is told of what went back already, before it is news of what is stuck.
+        let found = rows.iter().filter(due).find(meant).or_else(|| rows.iter().filter(over).find(meant));
+        let found = found.or_else(|| rows.iter().find(meant)).or(only);
         let row = found.ok_or(Refusal::PaymentMismatch)?;
         self.refunded(call, &row.key(), "the provider gave it back").await
     }

@@ -7,13 +7,17 @@
 //! 2. A request that others are in the way of (a deadlock, a lock that takes too long, a law it would break) takes
 //!    nobody down with it: each of its batch is tried again, alone.
 //! 3. One batch at a time is on its way to COMMIT, and the next begins when it has been sent: those who come meanwhile
-//!    share one transaction instead of making many small ones, and the disk is never waited for idly.
+//!    share one transaction instead of making many small ones, and the disk is never waited for idly. One that is held
+//!    up, by a lock that somebody keeps or a server that does not answer, gives its turn away.
 //! 4. What is tried again is tried a bounded number of times. A COMMIT whose answer is lost is not tried again.
 
+use std::pin::pin;
 use std::sync::Arc;
+use std::time::Duration;
 
 use tokio::sync::{Mutex, OwnedMutexGuard, mpsc};
 use tokio::task::JoinSet;
+use tokio::time::timeout;
 
 use super::job::{Fate, Job};
 use super::session::Sessions;
@@ -23,6 +27,8 @@ use super::{lock, store};
 
 /// The most requests in one transaction: bounds how long the first of them waits.
 const BATCH: usize = 128;
+/// How long a batch may take to get a connection, lock and load before the next one begins.
+const HELD_UP: Duration = Duration::from_millis(20);
 /// How often a request is tried alone.
 pub(super) const TRIES: usize = 10;
 
@@ -96,16 +102,32 @@ async fn round(
     sessions: &Sessions,
     jobs: &mut [Box<dyn Job>],
     hints: &Hints,
-    turn: Option<Turn>,
+    mut turn: Option<Turn>,
 ) -> (Fate, Vec<(usize, Hints)>) {
-    let mut session = match sessions.session().await {
-        Ok(session) => session,
-        Err(trouble) => return (Fate::Undone(trouble), vec![]),
+    let loaded = {
+        let load = async {
+            let mut session = sessions.session().await.map_err(|trouble| (trouble, None))?;
+            match lock::load(&mut session, jobs, hints).await {
+                Ok(shelf) => Ok((session, shelf)),
+                Err(trouble) => Err((trouble, Some(session))),
+            }
+        };
+        let mut load = pin!(load);
+        match timeout(HELD_UP, &mut load).await {
+            Ok(loaded) => loaded,
+            Err(_) => {
+                turn = None;
+                load.await
+            }
+        }
     };
-    let mut shelf = match lock::load(&mut session, jobs, hints).await {
-        Ok(shelf) => shelf,
-        Err(trouble) => {
-            session.roll_back(Some(&trouble)).await;
+    let (mut session, mut shelf) = match loaded {
+        Ok(loaded) => loaded,
+        Err((trouble, session)) => {
+            drop(turn);
+            if let Some(mut session) = session {
+                session.roll_back(Some(&trouble)).await;
+            }
             return (Fate::Undone(trouble), vec![]);
         }
     };
@@ -115,12 +137,14 @@ async fn round(
             Ok(hints) if hints.is_empty() => {}
             Ok(hints) => aside.push((at, hints)),
             Err(trouble) => {
+                drop(turn);
                 session.roll_back(Some(&trouble)).await;
                 return (Fate::Undone(trouble), vec![]);
             }
         }
     }
     if !shelf.changes.any {
+        drop(turn);
         // Refusals and stored answers rest on what was committed before.
         session.roll_back(None).await;
         return (Fate::Durable, aside);

@@ -14,7 +14,7 @@ use leasehold::testkit::ManualClock;
 use leasehold_boxoffice::Office;
 use leasehold_boxoffice::layout::{Layout, Seat};
 use leasehold_boxoffice::ledger::sqlite::Sqlite;
-use leasehold_boxoffice::model::{Access, EventId, EventSettings, HoldState, MoneyState};
+use leasehold_boxoffice::model::{Access, EventId, EventSettings, HoldState, MoneyState, OrderId};
 use leasehold_boxoffice::office::{HoldView, Options, PaymentOutcome, Settled, Want};
 use leasehold_boxoffice::sign::Secrets;
 use leasehold_boxoffice::webhook::guard::Guard;
@@ -111,7 +111,11 @@ impl Case {
     }
 
     async fn hold(&self, buyer: &str, seat: &str) -> HoldView {
-        let want = Want::These { seats: vec![seat.into()], areas: vec![] };
+        self.hold_these(buyer, &[seat]).await
+    }
+
+    async fn hold_these(&self, buyer: &str, seats: &[&str]) -> HoldView {
+        let want = Want::These { seats: seats.iter().map(|seat| (*seat).into()).collect(), areas: vec![] };
         self.house.office().hold(Call::by(buyer), &self.event, buyer.into(), want).await.unwrap()
     }
 
@@ -208,6 +212,28 @@ async fn refunds_that_are_refused_wait_for_staff() {
     assert_eq!(case.money("pi_1").await.state, MoneyState::Stuck);
     case.house.office().refund_told(Call::by("provider"), "pi_1", None, 99).await.unwrap();
     assert_eq!(case.money("pi_1").await.state, MoneyState::Refunded);
+}
+
+/// Goal: what went back already, told again without its id, is not taken for what is stuck with the same amount.
+#[tokio::test]
+async fn what_is_stuck_does_not_end_by_an_echo() {
+    let (url, _) = provider(&[(422, ""), (200, r#"{"done":"refunded"}"#)]).await;
+    let mut case = Case::open(&url).await;
+    let hold = case.hold_these("ada", &["A-1", "A-2"]).await;
+    case.captured(&hold, "pi_1", 200).await;
+    let order = OrderId::of(&hold.hold.hold_id);
+    let office = case.house.office().clone();
+    for seat in ["A-1", "A-2"] {
+        office.void(Call::by("eve"), &order, Some(vec![seat.into()]), "ill").await.unwrap();
+        case.turn().await;
+    }
+    let states =
+        async || office.ledger().money_of("pi_1").await.unwrap().iter().map(|row| row.state).collect::<Vec<_>>();
+    assert_eq!(states().await, [MoneyState::Stuck, MoneyState::Refunded]);
+    office.refund_told(Call::by("provider"), "pi_1", None, 100).await.unwrap();
+    assert_eq!(states().await, [MoneyState::Stuck, MoneyState::Refunded], "an echo of the second");
+    office.refund_told(Call::by("provider"), "pi_1", Some("rp_1:pi_1"), 100).await.unwrap();
+    assert_eq!(states().await, [MoneyState::Refunded, MoneyState::Refunded]);
 }
 
 /// Goal: seats that are offered for late money wait for their buyer: the settler does not take them in the buyer's name,

@@ -300,3 +300,22 @@ async fn a_lock_that_is_kept_stops_only_who_needs_it() {
     tx.rollback().await.unwrap();
     check(&*ledger).await;
 }
+
+/// Goal: a batch that waits for a lock of somebody else's does not keep the next one from its turn.
+#[tokio::test]
+async fn who_waits_for_a_lock_gives_the_turn_away() {
+    let database = cluster().database().await;
+    let ledger = patient(&database).await;
+    make_event(&*ledger, 3).await;
+    let mut blocker = cluster().client(&database).await;
+    let tx = blocker.transaction().await.unwrap();
+    tx.batch_execute("SELECT 1 FROM leasehold_boxoffice.seats WHERE seat_id = 'A-2' FOR UPDATE").await.unwrap();
+    let waits = ledger.open_hold(Call::by("ada"), opening("h_1", 1, "ada", &[2]));
+    session_that(&cluster().client(&database).await, "wait_event_type = 'Lock'").await;
+    // The lock is there until this is answered. Who kept the turn would keep it until its patience with the lock ends.
+    let passes = ledger.open_hold(Call::by("bob"), opening("h_2", 2, "bob", &[3]));
+    tokio::time::timeout(SOON / 2, passes).await.expect("bob has his turn").unwrap();
+    tx.rollback().await.unwrap();
+    waits.await.unwrap();
+    check(&*ledger).await;
+}
