@@ -149,7 +149,7 @@ impl Ledger for Sqlite {
 
     fn audit<'a>(&'a self, id: &'a EventId, query: AuditQuery) -> Answer<'a, Vec<Entry>> {
         let id = id.clone();
-        self.watch("reading the audit log", move |db, _| read::audit(db, &id, &query))
+        self.tell("reading the audit log", move |db, _| read::audit(db, &id, &query))
     }
 
     fn put_webhook(&self, webhook: WebhookRow) -> Answer<'_, ()> {

@@ -62,6 +62,8 @@ const READERS: usize = 8;
 /// The most reads at once for those who follow events and learn their layouts. Apart from the others: behind a crowd they
 /// would be late, and what they know too old to spare that crowd the ledger. Nothing that each buyer asks for goes here.
 const WATCHERS: usize = 2;
+/// The most reads of entries at once: by those who are behind, by pages that were away, by staff.
+const TELLERS: usize = 2;
 
 /// A ledger in a file. See the module.
 pub struct Sqlite {
@@ -71,6 +73,7 @@ pub struct Sqlite {
     readers: Mutex<Vec<Connection>>,
     reading: Semaphore,
     watching: Semaphore,
+    telling: Semaphore,
     /// Locked as long as the file is ours: the clock and the order of commits are one process's.
     lock: Mutex<Option<File>>,
 }
@@ -111,8 +114,8 @@ impl Sqlite {
         wal.sync_data().map_err(|error| fail(error.to_string()))?;
         let writer = Writer::start(connection, wal, time.clone()).map_err(|error| fail(error.to_string()))?;
         let (path, readers, lock) = (path.to_owned(), Mutex::default(), Mutex::new(Some(lock)));
-        let (reading, watching) = (Semaphore::new(READERS), Semaphore::new(WATCHERS));
-        Ok(Self { path, time, writer, readers, reading, watching, lock })
+        let [reading, watching, telling] = [READERS, WATCHERS, TELLERS].map(Semaphore::new);
+        Ok(Self { path, time, writer, readers, reading, watching, telling, lock })
     }
 
     /// How many transactions were committed since it was opened; each may hold many requests.
@@ -177,6 +180,15 @@ impl Sqlite {
         self.read_in_turn(&self.watching, attempt, work)
     }
 
+    /// Reads entries, in turn with others who do.
+    fn tell<'a, T, F>(&'a self, attempt: &'static str, work: F) -> Answer<'a, T>
+    where
+        T: Send + 'static,
+        F: FnOnce(&Connection, Moment) -> Loaded<T> + Send + 'static,
+    {
+        self.read_in_turn(&self.telling, attempt, work)
+    }
+
     /// Reads on a connection of its own, in one transaction: one consistent picture.
     fn read_in_turn<'a, T, F>(&'a self, turns: &'a Semaphore, attempt: &'static str, work: F) -> Answer<'a, T>
     where
@@ -202,7 +214,7 @@ impl Sqlite {
             let (value, db) = worked.map_err(|trouble| Failure::Trouble(trouble).into_error(attempt))?;
             {
                 let mut readers = self.readers.lock().unwrap_or_else(PoisonError::into_inner);
-                if readers.len() < READERS + WATCHERS {
+                if readers.len() < READERS + WATCHERS + TELLERS {
                     readers.push(db);
                 }
             }

@@ -303,7 +303,7 @@ async fn who_follows_does_not_wait_behind_a_crowd() {
             ledger.read("waiting", wait).await
         })
     };
-    let crowd: Vec<_> = (0..2 * super::READERS).map(reader).collect();
+    let mut crowd: Vec<_> = (0..2 * super::READERS).map(reader).collect();
     while ledger.reading.available_permits() > 0 {
         tokio::task::yield_now().await;
     }
@@ -314,6 +314,26 @@ async fn who_follows_does_not_wait_behind_a_crowd() {
         assert!(ledger.layout(&id).await.unwrap().is_some());
     };
     tokio::time::timeout(Duration::from_secs(30), follow).await.expect("it waits behind the crowd");
+    // Nor behind those who read what happened, as every page does that was away.
+    let away = |_| {
+        let (ledger, gate) = (ledger.clone(), gate.clone());
+        tokio::spawn(async move {
+            let wait = move |_: &rusqlite::Connection, _| {
+                let _ = gate.lock().unwrap().recv();
+                Ok(())
+            };
+            ledger.tell("waiting", wait).await
+        })
+    };
+    crowd.extend((0..2 * super::TELLERS).map(away));
+    while ledger.telling.available_permits() > 0 {
+        tokio::task::yield_now().await;
+    }
+    let follow = async {
+        assert!(ledger.heads().await.unwrap().is_empty(), "nothing is numbered yet");
+        assert!(ledger.layout(&id).await.unwrap().is_some());
+    };
+    tokio::time::timeout(Duration::from_secs(30), follow).await.expect("it waits behind the pages");
     drop(open);
     for read in crowd {
         read.await.unwrap().unwrap();
