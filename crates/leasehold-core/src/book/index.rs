@@ -126,6 +126,13 @@ impl Index {
         Some(row_of(self.old.words[word]))
     }
 
+    /// Fetches the line that a look for this tag begins with.
+    pub fn fetch(&self, tag: u32) {
+        if self.table.lines > 0 {
+            core::hint::black_box(self.table.words[self.table.start(self.table.home(tag))]);
+        }
+    }
+
     /// Adds a row that is not there yet.
     pub fn insert(&mut self, tag: u32, row: u32) {
         self.keep_moving();

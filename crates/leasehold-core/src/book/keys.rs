@@ -40,6 +40,12 @@ impl fmt::Debug for KeyView<'_> {
 }
 
 impl Book {
+    /// These names will be asked for soon. Changes nothing: the places where they are looked up come into the cache, and
+    /// whoever says so of several waits for memory once, not once for each.
+    pub fn expect(&self, names: &[&str]) {
+        self.state.expect(names);
+    }
+
     /// The name as a key at `now`; `None` when nobody holds it.
     #[must_use]
     pub fn key(&self, name: &str, now: Time) -> Option<KeyView<'_>> {

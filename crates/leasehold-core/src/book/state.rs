@@ -294,6 +294,20 @@ impl State {
         tag_of_hash(self.hasher.hash_one(name))
     }
 
+    /// See [`super::Book::expect`].
+    pub fn expect(&self, names: &[&str]) {
+        let mut tags = [0; 16];
+        for names in names.chunks(tags.len()) {
+            for (tag, name) in tags.iter_mut().zip(names) {
+                *tag = self.name_tag(name);
+            }
+            // A loop with nothing else in it: the processor then has all of them on their way at once.
+            for tag in &tags[..names.len()] {
+                self.names.fetch(*tag);
+            }
+        }
+    }
+
     pub fn find_name(&self, name: &str) -> Option<u32> {
         self.names.find(self.name_tag(name), |row| self.resources[row as usize].name == name)
     }

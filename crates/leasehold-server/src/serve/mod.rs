@@ -164,6 +164,9 @@ impl Serve {
         // Whatever is made from here on is for its owner alone.
         rustix::process::umask(rustix::fs::Mode::from_raw_mode(0o077));
         let log = log::start(&config)?;
+        // A huge page is cleared whole by whoever touches it first: 4 ms on a virtual machine, while all clients of that
+        // round wait. Memory that comes in small pages costs half as much: docs/internals/server-path.md.
+        let _slower_without = rustix::thread::disable_transparent_huge_pages(true);
         let runtime = tokio::runtime::Builder::new_multi_thread()
             .worker_threads(2)
             .enable_all()

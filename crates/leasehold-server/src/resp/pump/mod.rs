@@ -1,13 +1,14 @@
 //! The pump: one thread that speaks with many clients.
 //!
-//! A round: read from every client that has something to say ([`door`] lets new ones in), decide all of it under one
-//! lock of the engine and write it to the disk ([`turn`]), send the replies that have become durable ([`answers`]),
-//! close what is to be closed ([`leaving`]).
+//! A round: read from every client that has something to say ([`door`] lets new ones in), parse all of it ([`ahead`]),
+//! decide it under one lock of the engine and write it to the disk ([`turn`]), send the replies that have become durable
+//! ([`answers`]), close what is to be closed ([`leaving`]).
 //!
 //! Waking a thread costs as much as ten commands. So the pump writes its batch to the disk itself, while the kernel
 //! gathers what clients send. On a slow disk the engine's writer does it, and the pump does not listen to clients
 //! meanwhile: what they send could not be written sooner anyway, and is read in one go when the disk is done.
 
+mod ahead;
 mod answers;
 mod door;
 mod leaving;
@@ -78,6 +79,7 @@ pub struct Pump {
     orphans: HashSet<u64>,
     scratch: Box<[u8]>,
     at: Vec<(u32, u32)>,
+    ahead: ahead::Ahead,
     reply: Vec<u8>,
     /// Answers that wait for the disk.
     at_disk: usize,
@@ -116,6 +118,7 @@ impl Pump {
             orphans: HashSet::new(),
             scratch: vec![0; GULP].into(),
             at: Vec::new(),
+            ahead: ahead::Ahead::default(),
             reply: Vec::new(),
             at_disk: 0,
             now,

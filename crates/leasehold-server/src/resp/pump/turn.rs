@@ -4,6 +4,7 @@ use std::sync::Arc;
 
 use leasehold::engine::embedded::{Embedded, Till};
 
+use super::ahead::Coming;
 use super::{Pump, TURN, tag};
 use crate::resp::ask::{self, Ask, Call};
 use crate::resp::connection::{Blocked, Connection, Kind};
@@ -18,13 +19,21 @@ use crate::service::Service;
 impl Pump {
     /// Decides what has come, all of it under one lock.
     pub(super) fn run_ready(&mut self) {
+        if self.ready.is_empty() {
+            return;
+        }
         let engine = self.engine.clone();
-        let mut till = None;
-        for slot in std::mem::take(&mut self.ready) {
+        let ready = std::mem::take(&mut self.ready);
+        let mut ahead = std::mem::take(&mut self.ahead);
+        let sizes = &self.shared.config.sizes;
+        let mut till = engine.as_ref().and_then(|engine| ahead.look(&ready, &self.places, sizes, engine));
+        let mut each = ahead.each();
+        for slot in ready {
+            let coming = each.next().unwrap_or_default();
             let place = &mut self.places[slot as usize];
             place.ready = false;
             let Some(mut connection) = place.connection.take() else { continue };
-            self.run_commands(slot, &mut connection, engine.as_ref(), &mut till);
+            self.run_commands(slot, &mut connection, coming, engine.as_ref(), &mut till);
             let asks_more =
                 connection.closing || connection.paused || connection.needs(self.input_limit()) != connection.asks;
             self.places[slot as usize].connection = Some(connection);
@@ -32,6 +41,8 @@ impl Pump {
                 self.mark_dirty(slot);
             }
         }
+        drop(each);
+        self.ahead = ahead;
         if let Some(till) = till {
             till.write();
         }
@@ -41,6 +52,7 @@ impl Pump {
         &mut self,
         slot: u32,
         connection: &mut Connection,
+        mut coming: Coming<'_>,
         engine: Option<&'e Arc<Embedded>>,
         till: &mut Option<Till<'e>>,
     ) {
@@ -59,7 +71,14 @@ impl Pump {
                 break;
             }
             turn += 1;
-            match parse(&input[done..], connection.sizes(&self.shared.config.sizes), &mut at) {
+            let (parsed, arguments) = match coming.next() {
+                Some((bytes, arguments)) => (Parsed::Command(bytes), arguments),
+                None => {
+                    let sizes = connection.sizes(&self.shared.config.sizes);
+                    (parse(&input[done..], sizes, &mut at), at.as_slice())
+                }
+            };
+            match parsed {
                 Parsed::Incomplete => {
                     connection.closing |= connection.hung_up;
                     connection.waiting_since =
@@ -67,7 +86,7 @@ impl Pump {
                     break;
                 }
                 Parsed::Command(len) => {
-                    let args = Args::new(&input[done..done + len], &at);
+                    let args = Args::new(&input[done..done + len], arguments);
                     if args.len() > 0 {
                         connection.waiting_since = None;
                         self.run_command(slot, connection, args, engine, till);

@@ -19,7 +19,8 @@ fn admitted(service: &Service) -> Vec<u64> {
     Verb::ALL.iter().map(|verb| service.metrics.admitted_so_far(*verb)).collect()
 }
 
-fn keys() -> (Vec<NewKey>, KeyFile) {
+/// A key for each role, in the order of all.
+pub fn keys() -> (Vec<NewKey>, KeyFile) {
     let made: Vec<NewKey> = Role::ALL.iter().map(|_| NewKey::random().unwrap()).collect();
     let keys = made.iter().zip(Role::ALL).map(|(key, role)| key.record(&[role], &[]));
     let file = KeyFile { keys: keys.collect() };

@@ -6,7 +6,7 @@ use std::net::Shutdown;
 use super::super::Config;
 use super::House;
 use super::client::command;
-use crate::service::keys::KeyRing;
+use crate::service::keys::{KeyRing, Role};
 
 /// A stream of numbers that is the same every time.
 pub struct Dice(pub u64);
@@ -36,27 +36,38 @@ fn mixed(dice: &mut Dice, own: &str) -> Vec<String> {
     text.split(' ').map(str::to_owned).collect()
 }
 
+/// Commands under names that begin with this letter, the same for every letter.
+fn commands(own: &str, many: usize) -> Vec<Vec<u8>> {
+    let mut dice = Dice(7);
+    (0..many).map(|_| command(&mixed(&mut dice, own).iter().map(String::as_str).collect::<Vec<_>>())).collect()
+}
+
+/// How they are answered one by one.
+fn answers(house: &House, many: usize) -> Vec<String> {
+    let mut one = house.connect();
+    commands("a", many)
+        .iter()
+        .map(|bytes| {
+            one.send(bytes);
+            String::from_utf8(one.reply()).unwrap()
+        })
+        .collect()
+}
+
+/// What an answer is under names of another letter.
+fn renamed(answer: &str, own: &str) -> String {
+    answer.replace("\r\na", &format!("\r\n{own}")).replace("NONSENSE a", &format!("NONSENSE {own}"))
+}
+
 /// Goal: commands sent at once, cut anywhere, are answered in order as if sent one by one.
 /// Method: 10,000 of many kinds, fast and slow; once one by one, once in one go under other names of equal length.
 #[tokio::test(flavor = "multi_thread")]
 async fn ten_thousand_at_once_are_answered_as_one_by_one() {
     let house = House::open(KeyRing::open(), Config::default()).await;
     tokio::task::block_in_place(|| {
-        let commands = |own: &str| {
-            let mut dice = Dice(7);
-            (0..10_000).map(|_| mixed(&mut dice, own)).collect::<Vec<_>>()
-        };
-        let bytes = |words: &Vec<String>| command(&words.iter().map(String::as_str).collect::<Vec<_>>());
-        let mut one = house.connect();
-        let expected: Vec<Vec<u8>> = commands("a")
-            .iter()
-            .map(|words| {
-                one.send(&bytes(words));
-                one.reply()
-            })
-            .collect();
+        let expected = answers(&house, 10_000);
         let mut many = house.connect();
-        let all: Vec<u8> = commands("b").iter().flat_map(bytes).collect();
+        let all = commands("b", expected.len()).concat();
         let mut writer = many.stream.get_ref().try_clone().unwrap();
         let sender = std::thread::spawn(move || {
             let (mut dice, mut rest) = (Dice(11), &all[..]);
@@ -68,12 +79,52 @@ async fn ten_thousand_at_once_are_answered_as_one_by_one() {
             writer.shutdown(Shutdown::Write).unwrap();
         });
         for (index, expected) in expected.iter().enumerate() {
-            let expected =
-                String::from_utf8_lossy(expected).replace("\r\na", "\r\nb").replace("NONSENSE a", "NONSENSE b");
-            assert_eq!(String::from_utf8_lossy(&many.reply()), expected, "command {index}");
+            assert_eq!(String::from_utf8_lossy(&many.reply()), renamed(expected, "b"), "command {index}");
         }
         assert!(many.reply().is_empty(), "it is closed when all is answered");
         sender.join().unwrap();
+    });
+    house.end().await;
+}
+
+/// Goal: of several who send many commands in one round, each is answered as if alone.
+/// Method: more in all than is parsed ahead in a round, from clients with different commands at the same places.
+#[tokio::test(flavor = "multi_thread")]
+async fn several_who_send_at_once_are_each_answered_as_alone() {
+    let house = House::open(KeyRing::open(), Config::default()).await;
+    tokio::task::block_in_place(|| {
+        let expected = answers(&house, 1000);
+        let mut clients: Vec<_> = ["b", "c", "d", "e", "f", "g", "h", "i"].map(|own| (own, house.connect())).into();
+        // Of another length for each, so that no two are at the same place.
+        for round in 0..3 {
+            for (nth, (own, client)) in clients.iter_mut().enumerate() {
+                let many = expected.len() * (nth + 1) / 8;
+                client.send(&commands(own, many * (round + 1) / 3)[many * round / 3..].concat());
+            }
+        }
+        for (nth, (own, client)) in clients.iter_mut().enumerate() {
+            for (index, expected) in expected[..expected.len() * (nth + 1) / 8].iter().enumerate() {
+                assert_eq!(String::from_utf8_lossy(&client.reply()), renamed(expected, own), "{own}, command {index}");
+            }
+        }
+    });
+    house.end().await;
+}
+
+/// Goal: a command that was parsed before a key was shown is decided with the key.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_key_shown_in_the_middle_counts_from_there() {
+    let (made, file) = super::gate::keys();
+    let house = House::open(KeyRing::of(&file), Config::default()).await;
+    tokio::task::block_in_place(|| {
+        let set = |name| command(&["SET", name, "v", "NX", "PX", "60000"]);
+        let lease = Role::ALL.iter().position(|role| *role == Role::Lease).unwrap();
+        let auth = command(&["AUTH", made[lease].expose()]);
+        let mut client = house.connect();
+        client.send(&[set("a"), set("b"), auth, set("a"), set("b")].concat());
+        let replies: Vec<_> = (0..5).map(|_| String::from_utf8(client.reply()).unwrap()).collect();
+        assert!(replies[..2].iter().all(|reply| reply.starts_with("-NOAUTH")), "{replies:?}");
+        assert_eq!(replies[2..], ["+OK\r\n"; 3]);
     });
     house.end().await;
 }

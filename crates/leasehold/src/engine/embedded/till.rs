@@ -150,6 +150,11 @@ impl Till<'_> {
         Ok(self.state().desk.submit(command, || Address::Tray { tray: tray.clone(), tag }, now))
     }
 
+    /// These names will be asked for soon: see [`leasehold_core::Book::expect`].
+    pub fn expect(&mut self, names: &[&str]) {
+        self.state().desk.book.expect(names);
+    }
+
     /// The name as a Redis key, as the book has it now. To be told only when [`Till::settle`] says so.
     pub fn key(&mut self, name: &str) -> Option<KeyView<'_>> {
         let now = self.now;
