@@ -5,7 +5,7 @@
 
 use std::io::Write as _;
 use std::net::TcpListener;
-use std::os::unix::fs::MetadataExt as _;
+use std::os::unix::fs::{MetadataExt as _, PermissionsExt as _};
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
 use std::sync::Mutex;
@@ -100,6 +100,19 @@ impl Cluster {
     #[must_use]
     pub fn url(&self, database: &str) -> String {
         format!("postgres://postgres@127.0.0.1:{}/{database}", self.port)
+    }
+
+    /// Puts a file into the server's directory that the server alone may read.
+    ///
+    /// # Panics
+    ///
+    /// If it cannot be written.
+    pub fn put(&self, name: &str, text: &str) {
+        let path = self.dir.join(name);
+        std::fs::write(&path, text).expect("a file can be written");
+        std::fs::set_permissions(&path, std::fs::Permissions::from_mode(0o600)).expect("it is ours");
+        let owner = std::fs::metadata(&self.dir).expect("the directory is there").uid();
+        std::os::unix::fs::chown(&path, Some(owner), None).expect("it may be given to the server");
     }
 
     /// A connection to a database, for what a test does behind the ledger's back.

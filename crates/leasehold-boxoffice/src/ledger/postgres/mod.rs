@@ -42,6 +42,7 @@ mod schema;
 mod session;
 mod shelf;
 mod store;
+mod tls;
 mod trouble;
 
 #[cfg(test)]
@@ -122,9 +123,9 @@ impl Postgres {
     /// refused; the source says what to change.
     pub async fn open(url: &str, options: Options) -> Result<Arc<Self>, Error> {
         const ATTEMPT: &str = "opening the ledger on PostgreSQL";
-        let config = session::config(url, &options).map_err(Error::Invalid)?;
+        let address = session::address(url, &options).map_err(Error::Invalid)?;
         let prepare = async {
-            let mut client = session::connect(&config).await?;
+            let mut client = session::connect(&address).await?;
             session::check(&client).await?;
             schema::migrate(&mut client).await
         };
@@ -134,7 +135,7 @@ impl Postgres {
         prepared.map_err(|trouble| trouble.undone(ATTEMPT))?;
         let trips = Arc::new(AtomicU64::new(0));
         let sessions = |size: usize| {
-            let made = Sessions::new(&config, &options, size.max(1), trips.clone());
+            let made = Sessions::new(&address, &options, size.max(1), trips.clone());
             made.map(Arc::new).map_err(|why| unavailable(ATTEMPT, why))
         };
         let (writers, readers) = (sessions(options.writers)?, sessions(options.readers)?);

@@ -16,12 +16,12 @@ use std::task::Poll;
 use std::time::Duration;
 
 use deadpool_postgres::{Hook, HookError, Manager, ManagerConfig, Object, Pool, PoolError, RecyclingMethod, Runtime};
-use tokio_postgres::config::SslMode;
 use tokio_postgres::types::ToSql;
-use tokio_postgres::{Client, Config, NoTls, Row, Statement};
+use tokio_postgres::{Client, Config, Row, Statement};
 
 use super::Options;
 use super::schema::SCHEMA;
+use super::tls::{self, Tls};
 use super::trouble::{Loaded, Trouble};
 
 /// What a statement is given.
@@ -31,12 +31,17 @@ pub(super) type Params = Vec<Box<dyn ToSql + Sync + Send>>;
 const DURABLE: [(&str, &[&str]); 3] =
     [("synchronous_commit", &["on", "remote_apply"]), ("fsync", &["on"]), ("full_page_writes", &["on"])];
 
+/// Where the database is, and how it is spoken to.
+pub(super) struct Address {
+    config: Config,
+    tls: Tls,
+}
+
 /// Reads the address. The text may hold a password, and is in no error.
-pub(super) fn config(url: &str, options: &Options) -> Result<Config, String> {
-    let mut config = Config::from_str(url).map_err(|error| format!("this is no address of PostgreSQL: {error}"))?;
-    if config.get_ssl_mode() == SslMode::Require {
-        return Err("this build speaks to PostgreSQL without TLS, and sslmode=require asks for it".into());
-    }
+pub(super) fn address(url: &str, options: &Options) -> Result<Address, String> {
+    let (url, asked) = tls::Asked::take(url);
+    let mut config = Config::from_str(&url).map_err(|error| format!("this is no address of PostgreSQL: {error}"))?;
+    let tls = asked.apply(&mut config)?;
     if config.get_application_name().is_none() {
         config.application_name("leasehold boxoffice");
     }
@@ -44,12 +49,12 @@ pub(super) fn config(url: &str, options: &Options) -> Result<Config, String> {
     config.connect_timeout(options.connect_timeout);
     config.tcp_user_timeout(options.patience());
     config.keepalives_idle(Duration::from_secs(30));
-    Ok(config)
+    Ok(Address { config, tls })
 }
 
 /// A connection outside of any pool, for the schema.
-pub(super) async fn connect(config: &Config) -> Loaded<Client> {
-    let (client, connection) = config.connect(NoTls).await?;
+pub(super) async fn connect(address: &Address) -> Loaded<Client> {
+    let (client, connection) = address.config.connect(address.tls.clone()).await?;
     // It ends with its client; what goes wrong on it is the error of whoever waits for an answer.
     tokio::spawn(async move { drop(connection.await) });
     Ok(client)
@@ -103,7 +108,12 @@ pub(super) struct Sessions {
 
 impl Sessions {
     /// At most so many connections, none of them made yet.
-    pub(super) fn new(config: &Config, options: &Options, size: usize, trips: Arc<AtomicU64>) -> Result<Self, String> {
+    pub(super) fn new(
+        address: &Address,
+        options: &Options,
+        size: usize,
+        trips: Arc<AtomicU64>,
+    ) -> Result<Self, String> {
         let recycling = ManagerConfig { recycling_method: RecyclingMethod::Fast };
         let set = Arc::<str>::from(settings(options));
         let prepare = Hook::async_fn(move |client: &mut deadpool_postgres::ClientWrapper, _| {
@@ -114,7 +124,7 @@ impl Sessions {
             })
         });
         let patience = Some(options.connect_timeout);
-        let pool = Pool::builder(Manager::from_config(config.clone(), NoTls, recycling))
+        let pool = Pool::builder(Manager::from_config(address.config.clone(), address.tls.clone(), recycling))
             .max_size(size)
             .wait_timeout(patience)
             .create_timeout(patience)
