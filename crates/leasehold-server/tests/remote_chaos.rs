@@ -324,6 +324,60 @@ async fn a_waiter_who_goes_leaves_the_line() {
     until("nobody stands in line", async || site.queue("seat").await == 0).await;
 }
 
+/// Goal: a repeat of a claim that waits blocks nobody: not the connection that others share.
+/// Method: the claim in line, its repeat without a wait, and a renewal that must not take as long.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_repeat_of_one_who_waits_keeps_nobody_waiting() {
+    let site = Site::new().await;
+    site.straight.acquire(claim("eve", Duration::ZERO)).await.expect("it is free");
+    let other =
+        Claim { wants: vec![Want { name: "row".into(), mode: Mode::Exclusive }], ..claim("bob", Duration::ZERO) };
+    let other = site.client.acquire(other).await.expect("it is free");
+    let waits = Claim { request: Some("r".into()), ..claim("ada", HOUR) };
+    let first = tokio::spawn({
+        let (client, waits) = (site.client.clone(), waits.clone());
+        async move { client.acquire(waits).await }
+    });
+    until("the claim is in line", async || site.queue("seat").await == 1).await;
+    let repeat = tokio::spawn({
+        let client = site.client.clone();
+        async move { client.acquire(Claim { wait: Duration::ZERO, ..waits }).await }
+    });
+    // It has had the time to be sent, and others go on all the while.
+    for _ in 0..20 {
+        pause(Duration::from_millis(25)).await;
+        let began = SystemClock.now();
+        site.client.renew(&other.lease_id, None).await.expect("it is held");
+        let took = SystemClock.now().since(began);
+        assert!(took < Duration::from_secs(3), "a renewal took {took:?}");
+    }
+    assert!(!first.is_finished() && !repeat.is_finished(), "both are in line");
+    first.abort();
+    repeat.abort();
+}
+
+/// Goal: however many wait through one engine, what is free is had at once, and nobody waits longer than they said.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_crowd_that_waits_keeps_nobody_from_what_is_free() {
+    const CROWD: usize = 512;
+    let site = Site::new().await;
+    site.straight.acquire(claim("eve", Duration::ZERO)).await.expect("it is free");
+    let crowd: Vec<_> = (0..CROWD)
+        .map(|_| {
+            let client = site.client.clone();
+            tokio::spawn(async move { client.acquire(claim("ada", HOUR)).await })
+        })
+        .collect();
+    until("all are in line", async || site.queue("seat").await == CROWD).await;
+    let free = Claim { wants: vec![Want { name: "row".into(), mode: Mode::Exclusive }], ..claim("bob", HOUR) };
+    let granted = tokio::time::timeout(PATIENCE, site.client.acquire(free)).await.expect("nobody waits for the crowd");
+    granted.expect("it is free");
+    let held = site.client.acquire(claim("cyd", Duration::from_millis(200)));
+    let held = tokio::time::timeout(PATIENCE, held).await.expect("as long as was said");
+    assert!(matches!(held, Err(Error::Refused(Refusal::Held { .. }))), "{held:?}");
+    crowd.iter().for_each(tokio::task::JoinHandle::abort);
+}
+
 /// Goal: a watch over a connection that is lost tells everything once, in order, and without a reset.
 /// Method: cut it between grants, and in the middle of a message.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]

@@ -86,6 +86,8 @@ pub struct ReplaceLayout {
     pub event_id: EventId,
     /// All of it.
     pub layout: Layout,
+    /// It is only asked whether it could be.
+    pub dry_run: bool,
 }
 
 /// Stops or resumes sales.
@@ -285,6 +287,8 @@ pub struct MoneyStep {
     pub offer: Option<HoldId>,
     /// Why, for people.
     pub note: String,
+    /// The provider's message that says so: acted upon once.
+    pub callback: Option<String>,
 }
 
 /// Gives a hold up.

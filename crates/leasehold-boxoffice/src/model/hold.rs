@@ -2,6 +2,7 @@
 
 use serde::{Deserialize, Serialize};
 
+use super::event::EventSettings;
 use super::ids::{Buyer, EventId, HoldId, Moment};
 
 /// Where a hold is in its life.
@@ -97,6 +98,9 @@ pub struct HoldRow {
     pub cap_at: Moment,
     /// What a renewal gives it: the event's ttl, shorter for who let holds lapse before.
     pub ttl_ms: u64,
+    /// How long a payment may take: as the event had it at the first grab. Its leases reach no further.
+    #[serde(default)]
+    pub pay_ms: Option<u64>,
     /// How often it was renewed.
     pub renewals: u32,
     /// The last payment that was begun for it. It stays: money may come late.
@@ -122,6 +126,12 @@ impl HoldRow {
     #[must_use]
     pub fn is_due(&self, now: Moment) -> bool {
         self.state.has_seats() && now >= self.expires_at
+    }
+
+    /// How long a payment for it may take.
+    #[must_use]
+    pub fn pay_within(&self, settings: &EventSettings) -> u64 {
+        self.pay_ms.unwrap_or(settings.pay_ms)
     }
 
     /// Its state as everybody should see it now: what is due counts as lapsed.

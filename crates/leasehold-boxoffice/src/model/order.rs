@@ -134,8 +134,8 @@ pub struct Step {
 pub struct MoneyRow {
     /// The provider's name for the payment.
     pub payment_ref: String,
-    /// Which part of it. Empty: all of it. A number: what an order left over. A hold: what came in its name, though the
-    /// payment is for another.
+    /// Which part of it. Empty: all of it that came at first. A number: what an order left over. A hold: what came in its
+    /// name, though the payment is for another. `more-` and how much it then was in all: what came later.
     #[serde(default)]
     pub part: String,
     /// The order that left it over.
@@ -149,6 +149,9 @@ pub struct MoneyRow {
     pub buyer: Buyer,
     /// In minor units.
     pub amount: u64,
+    /// What came of the same payment later, and is written down in parts of its own.
+    #[serde(default, skip_serializing_if = "is_zero")]
+    pub more: u64,
     /// Where it is.
     pub state: MoneyState,
     /// The hold on seats that are offered instead.
@@ -191,6 +194,11 @@ impl MoneyRow {
         // The part has no colon: whatever a payment is called, two parts are never one refund.
         format!("rp_{}:{}", self.part, self.payment_ref)
     }
+}
+
+#[allow(clippy::trivially_copy_pass_by_ref, reason = "serde asks so")]
+const fn is_zero(amount: &u64) -> bool {
+    *amount == 0
 }
 
 /// Between a payment and the name of its part: a unit separator.

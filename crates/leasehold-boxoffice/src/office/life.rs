@@ -23,8 +23,8 @@ impl Office {
     pub async fn hold_view(&self, hold: &HoldId, access: Access) -> Result<HoldView, Error> {
         let (row, now) = self.opened(hold, &access).await?;
         let money = match &row.payment_ref {
-            Some(reference) if !row.is_live(now) => self.0.ledger.money(reference).await?,
-            _ => None,
+            Some(reference) => self.0.ledger.money(reference).await?,
+            None => None,
         };
         let resolution = match money.filter(|money| money.hold_id == *hold) {
             Some(money) => Some(self.resolution(&money).await?),
@@ -38,6 +38,14 @@ impl Office {
         let (row, now) = self.0.ledger.hold(hold).await?;
         let row = row.filter(|row| access.opens(&row.key_hash)).ok_or_else(|| Refusal::NoHold(hold.clone()))?;
         Ok((row, now))
+    }
+
+    /// The hold that is stored as the answer to this call.
+    async fn stored_row(&self, call: &Call, now: Moment) -> Result<Option<HoldView>, Error> {
+        let Some(idem) = &call.idem else { return Ok(None) };
+        let Some(answer) = self.0.ledger.recall(idem).await? else { return Ok(None) };
+        let row = serde_json::from_value(answer).map_err(|_| Error::Refused(Refusal::Mismatch))?;
+        Ok(Some(HoldView { replayed: true, ..view(row, now) }))
     }
 
     /// Pushes the end of a hold to now + ttl, within its cap.
@@ -59,6 +67,9 @@ impl Office {
 
     async fn renew_now(&self, call: Call, hold: &HoldId, access: Access) -> Result<HoldView, Error> {
         let (row, now) = self.opened(hold, &access).await?;
+        if let Some(stored) = self.stored_row(&call, now).await? {
+            return Ok(stored);
+        }
         if !row.is_live(now) {
             return Err(Refusal::Ended(row.state_at(now)).into());
         }
@@ -101,7 +112,7 @@ impl Office {
         now: Moment,
         wait: Duration,
     ) -> Result<Option<u64>, Error> {
-        let left = row.cap_at.since(now).saturating_add(known.event.settings.pay_ms);
+        let left = row.cap_at.since(now).saturating_add(row.pay_within(&known.event.settings));
         let max_hold = Some(Duration::from_millis(left) + MARGIN + wait);
         let span = Span { ttl: ttl + MARGIN, max_hold, wait };
         let Taken::Granted(lease) = self.lease(part.resources(known), span, row.hold_id.as_str()).await? else {
@@ -140,21 +151,22 @@ impl Office {
         let work = async move {
             let first = office.change_now(call.clone(), &hold, access.clone(), change.clone()).await;
             // The layout that was remembered is an old one. It was forgotten on the way: look again.
-            match first {
+            let changed = match first {
                 Err(Error::Refused(Refusal::LayoutChanged)) => office.change_now(call, &hold, access, change).await,
                 other => other,
+            };
+            if let Err(Error::Refused(Refusal::Conflict { conflicts, .. })) = &changed {
+                office.0.counts.lost(conflicts);
             }
+            changed
         };
         self.detached(work).await
     }
 
     async fn change_now(&self, call: Call, hold: &HoldId, access: Access, change: Change) -> Result<HoldView, Error> {
         let (row, now) = self.opened(hold, &access).await?;
-        if let Some(idem) = &call.idem
-            && let Some(answer) = self.0.ledger.recall(idem).await?
-        {
-            let row = serde_json::from_value(answer).map_err(|_| Error::Refused(Refusal::Mismatch))?;
-            return Ok(HoldView { replayed: true, ..view(row, now) });
+        if let Some(stored) = self.stored_row(&call, now).await? {
+            return Ok(stored);
         }
         if !row.is_live(now) {
             return Err(Refusal::Ended(row.state_at(now)).into());
@@ -180,16 +192,16 @@ impl Office {
         if adds && seats + areas > MOST {
             return Err(Error::Invalid(format!("at most {MOST} seats and areas in one hold")));
         }
-        let lease = match adds {
-            true => Some(self.lease_more(&known, &row, &added, now).await?),
-            false => None,
+        let lease = match self.lease_change(&known, &row, &change.remove, &added, now).await {
+            Err(Error::Refused(refusal)) => return Err(self.with_alternative(&known, &added, refusal).await),
+            other => other?,
         };
         let command = ChangeSeats {
             hold_id: hold.clone(),
             access,
             layout_version: known.event.layout_version,
-            add: added.seats,
-            add_areas: added.areas,
+            add: added.seats.clone(),
+            add_areas: added.areas.clone(),
             lease: lease.clone(),
             remove: change.remove,
             remove_areas: change.remove_areas,
@@ -204,7 +216,10 @@ impl Office {
                 if matches!(error, Error::Refused(Refusal::LayoutChanged)) {
                     self.0.memory.forget(&row.event_id);
                 }
-                return Err(error);
+                return Err(match error {
+                    Error::Refused(refusal) => self.with_alternative(&known, &added, refusal).await,
+                    error => error,
+                });
             }
             (Err(error), None) => return Err(error),
         };
@@ -212,23 +227,57 @@ impl Office {
         Ok(HoldView { replayed: done.replayed, ..view(row, done.now) })
     }
 
+    /// A refusal that names seats as good as those that are lost, if there are any.
+    async fn with_alternative(&self, known: &Known, added: &Basket, refusal: Refusal) -> Error {
+        let refusal = match refusal {
+            Refusal::Conflict { conflicts, alternative: None } => {
+                let alternative = self.alternative(known, added, &conflicts).await;
+                Refusal::Conflict { conflicts, alternative }
+            }
+            other => other,
+        };
+        refusal.into()
+    }
+
+    /// Refuses early what a hold would be refused for, and takes the lease on what is added, if anything is.
+    async fn lease_change(
+        &self,
+        known: &Known,
+        row: &HoldRow,
+        remove: &[String],
+        added: &Basket,
+        now: Moment,
+    ) -> Result<Option<LeaseRef>, Error> {
+        if let Some(conflicts) = self.lost_already(known, added) {
+            return Err(Refusal::Conflict { conflicts, alternative: None }.into());
+        }
+        let changed = added.seats.iter().map(|seat| &seat.id).chain(remove);
+        if changed.clone().next().is_some() {
+            let place = |id: &String| known.hall.place(id);
+            let had: Vec<_> = row.seats.iter().filter_map(|seat| place(&seat.id)).collect();
+            let stays = row.seats.iter().map(|seat| &seat.id).filter(|id| !remove.contains(id));
+            let choice: Vec<_> = stays.chain(added.seats.iter().map(|seat| &seat.id)).filter_map(place).collect();
+            if let Some(instead) = self.orphaned(known, &had, &choice).await? {
+                let conflicts = changed.map(|id| Conflict::seat(id, Reason::Orphan)).collect();
+                let alternative = Some(super::take::names(known, &instead));
+                return Err(Refusal::Conflict { conflicts, alternative }.into());
+            }
+        }
+        if added.seats.is_empty() && added.areas.is_empty() {
+            return Ok(None);
+        }
+        self.lease_more(known, row, added, now).await.map(Some)
+    }
+
     /// The lease on what is added lives as long as those that are there.
     async fn lease_more(&self, known: &Known, row: &HoldRow, added: &Basket, now: Moment) -> Result<LeaseRef, Error> {
         let ttl = Duration::from_millis(row.expires_at.since(now)) + MARGIN;
-        let left = row.cap_at.since(now).saturating_add(known.event.settings.pay_ms);
+        let left = row.cap_at.since(now).saturating_add(row.pay_within(&known.event.settings));
         let max_hold = Some(Duration::from_millis(left) + MARGIN);
         let span = Span { ttl, max_hold, wait: Duration::ZERO };
         match self.lease(added.resources(known), span, row.hold_id.as_str()).await? {
             Taken::Granted(lease) => Ok(lease),
-            Taken::Held(resource, _) => {
-                let lost = match super::lease::what(&row.event_id, &resource) {
-                    Some((true, seat)) => Conflict::seat(&seat, Reason::Taken),
-                    Some((false, area)) => Conflict::area(&area, Reason::Taken),
-                    None => Conflict { seat: None, area: None, reason: Reason::Taken },
-                };
-                self.0.counts.lost(std::slice::from_ref(&lost));
-                Err(Refusal::Conflict { conflicts: vec![lost], alternative: None }.into())
-            }
+            Taken::Held(resource, _) => Err(self.taken(known, added, &resource).into()),
         }
     }
 
@@ -278,7 +327,7 @@ impl Office {
         let tokens = if row.is_live(now) && row.state == HoldState::Active {
             let known = self.known(&row.event_id).await?;
             let event = self.0.ledger.event(&row.event_id).await?.unwrap_or_else(|| known.event.clone());
-            self.keep(&row, Duration::from_millis(event.settings.pay_ms), now).await?
+            self.keep(&row, Duration::from_millis(row.pay_within(&event.settings)), now).await?
         } else {
             Vec::new()
         };

@@ -13,6 +13,7 @@ pub(super) struct Counts {
     pub(super) paying: AtomicU64,
     pub(super) expired: AtomicU64,
     conflicts: [AtomicU64; 7],
+    refused: AtomicU64,
     stale_sales: AtomicU64,
     expired_sales: AtomicU64,
     pub(super) renew_failures: AtomicU64,
@@ -23,7 +24,9 @@ pub(super) struct Counts {
 }
 
 impl Counts {
+    /// A request was refused for these.
     pub(super) fn lost(&self, conflicts: &[Conflict]) {
+        self.refused.fetch_add(1, Relaxed);
         for lost in conflicts {
             let at = Reason::ALL.iter().position(|reason| *reason == lost.reason).unwrap_or(0);
             self.conflicts[at].fetch_add(1, Relaxed);
@@ -47,6 +50,7 @@ impl Counts {
             paying: of(&self.paying),
             expired_total: of(&self.expired),
             conflicts_total: std::array::from_fn(|at| of(&self.conflicts[at])),
+            refused_total: of(&self.refused),
             sale_conflicts_total: [of(&self.stale_sales), of(&self.expired_sales)],
             renew_failures_total: of(&self.renew_failures),
             sweeper_lag_seconds: lag,

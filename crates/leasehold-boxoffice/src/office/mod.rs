@@ -48,7 +48,7 @@ mod tasks;
 mod tests;
 pub mod view;
 
-pub use money::Settled;
+pub use money::{RefundMessage, Settled};
 pub use secret::HoldKey;
 pub use view::*;
 

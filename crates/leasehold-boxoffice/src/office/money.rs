@@ -30,21 +30,30 @@ impl Office {
     ///
     /// It was not due.
     pub async fn refunded(&self, call: Call, key: &str, note: &str) -> Result<MoneyRow, Error> {
-        let went = |from: MoneyState| MoneyStep {
+        self.went_back(call, key, note, None).await
+    }
+
+    async fn went_back(&self, call: Call, key: &str, note: &str, callback: Option<&str>) -> Result<MoneyRow, Error> {
+        let step = |from: MoneyState, to: MoneyState| MoneyStep {
             payment_ref: key.into(),
             from,
-            to: MoneyState::Refunded,
+            to,
             offer: None,
             note: note.into(),
+            callback: callback.map(Into::into),
         };
-        match self.0.ledger.money_step(call.clone(), went(MoneyState::RefundDue)).await {
+        let to = MoneyState::Refunded;
+        match self.0.ledger.money_step(call.clone(), step(MoneyState::RefundDue, to)).await {
             Ok(done) => Ok(done.value),
             Err(error @ Error::Refused(_)) => match self.0.ledger.money(key).await? {
-                // Asked and told at once: both are right.
-                Some(row) if matches!(row.state, MoneyState::Refunded | MoneyState::Closed) => Ok(row),
+                // Asked and told at once: both are right. The message is remembered: it must not be news of another part.
+                Some(row) if matches!(row.state, MoneyState::Refunded | MoneyState::Closed) => match callback {
+                    Some(_) => Ok(self.0.ledger.money_step(call, step(row.state, row.state)).await?.value),
+                    None => Ok(row),
+                },
                 // The provider changed its mind before staff decided.
                 Some(row) if row.state == MoneyState::Stuck => {
-                    Ok(self.0.ledger.money_step(call, went(MoneyState::Stuck)).await?.value)
+                    Ok(self.0.ledger.money_step(call, step(MoneyState::Stuck, to)).await?.value)
                 }
                 _ => Err(error),
             },
@@ -59,25 +68,21 @@ impl Office {
     /// It is not due any more, or the ledger could not be asked.
     pub async fn refund_refused(&self, call: Call, key: &str, why: &str) -> Result<MoneyRow, Error> {
         let (from, to) = (MoneyState::RefundDue, MoneyState::Stuck);
-        let command = MoneyStep { payment_ref: key.into(), from, to, offer: None, note: why.into() };
+        let command = MoneyStep { payment_ref: key.into(), from, to, offer: None, note: why.into(), callback: None };
         Ok(self.0.ledger.money_step(call, command).await?.value)
     }
 
-    /// The provider says that so much of a payment went back, and perhaps under which id it was asked to.
+    /// The provider says that money went back. Told again under the same id it changes nothing: the row is as it stands.
     ///
     /// # Errors
     ///
-    /// Nothing of this payment was to go back.
-    pub async fn refund_told(
-        &self,
-        call: Call,
-        payment_ref: &str,
-        refund_id: Option<&str>,
-        amount: u64,
-    ) -> Result<MoneyRow, Error> {
-        let rows = self.0.ledger.money_of(payment_ref).await?;
-        let meant = |row: &&MoneyRow| match refund_id {
-            Some(id) => row.refund_id() == id,
+    /// Nothing of this payment was to go back, or more than that.
+    pub async fn refund_told(&self, told: RefundMessage) -> Result<MoneyRow, Error> {
+        let RefundMessage { id, payment_ref, refund_id, amount } = told;
+        super::sale::named(&id, &payment_ref)?;
+        let rows = self.0.ledger.money_of(&payment_ref).await?;
+        let meant = |row: &&MoneyRow| match &refund_id {
+            Some(id) => row.refund_id() == *id,
             None => row.amount == amount,
         };
         let due = |row: &&MoneyRow| row.state == MoneyState::RefundDue;
@@ -87,8 +92,9 @@ impl Office {
         // Told twice is told of what went back already, before it is news of what is stuck.
         let found = rows.iter().filter(due).find(meant).or_else(|| rows.iter().filter(over).find(meant));
         let found = found.or_else(|| rows.iter().find(meant)).or(only);
-        let row = found.ok_or(Refusal::PaymentMismatch)?;
-        self.refunded(call, &row.key(), "the provider gave it back").await
+        // A part of what is owed does not end it: the rest would be lost to its buyer.
+        let row = found.filter(|row| amount >= row.amount).ok_or(Refusal::PaymentMismatch)?;
+        self.went_back(Call::by("provider"), &row.key(), "the provider gave it back", Some(&id)).await
     }
 
     /// Staff decides about money, by the id of its refund: it shall go back, or it is settled by hand.
@@ -117,9 +123,22 @@ impl Office {
             // Whatever it is by now, it must be stuck for this: the ledger says so, or gives the stored answer.
             _ => MoneyState::Stuck,
         };
-        let command = MoneyStep { payment_ref: key, from, to, offer: None, note };
+        let command = MoneyStep { payment_ref: key, from, to, offer: None, note, callback: None };
         Ok(self.0.ledger.money_step(call, command).await?.value)
     }
+}
+
+/// What a provider says of money that went back, already proven to be its own.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct RefundMessage {
+    /// Its id: told twice, it is acted upon once.
+    pub id: String,
+    /// The payment.
+    pub payment_ref: String,
+    /// Under which id it was asked to give it back, if it says so.
+    pub refund_id: Option<String>,
+    /// How much, in minor units.
+    pub amount: u64,
 }
 
 /// What staff decides about money.

@@ -41,6 +41,14 @@ enum Standing {
     Open(Resolution),
 }
 
+/// Refuses a message whose names cannot be kept.
+pub(super) fn named(id: &str, payment_ref: &str) -> Result<(), Error> {
+    if ids::well_formed(id) && ids::well_formed(payment_ref) {
+        return Ok(());
+    }
+    Err(Error::Invalid("id and payment_ref must be 1 to 128 bytes, without control characters".into()))
+}
+
 impl Office {
     /// Sells a hold. The same confirm again gives the same order.
     ///
@@ -81,9 +89,7 @@ impl Office {
     ///
     /// There is no such hold, or it could not be asked.
     pub async fn payment(&self, message: PaymentMessage) -> Result<PaymentOutcome, Error> {
-        if !ids::well_formed(&message.id) || !ids::well_formed(&message.payment_ref) {
-            return Err(Error::Invalid("id and payment_ref must be 1 to 128 bytes, without control characters".into()));
-        }
+        named(&message.id, &message.payment_ref)?;
         let office = self.clone();
         self.detached(async move { office.payment_now(message).await }).await
     }
@@ -97,9 +103,13 @@ impl Office {
             return Ok(PaymentOutcome::Declined(view.hold.state));
         }
         let command = Confirm { hold_id, access, payment_ref, tokens, amount, callback };
-        Ok(match self.confirm_now(call, command).await? {
+        let confirmed = self.confirm_now(call, command).await.inspect_err(|error| self.0.counts.sale_refused(error))?;
+        Ok(match confirmed {
             Some(Standing::Sold(order)) => PaymentOutcome::Order(order),
-            Some(Standing::Open(resolution)) => PaymentOutcome::Late(resolution),
+            Some(Standing::Open(resolution)) => {
+                self.0.counts.sale_refused(&Refusal::Late(resolution.clone()).into());
+                PaymentOutcome::Late(resolution)
+            }
             None => PaymentOutcome::Ignored,
         })
     }
@@ -281,7 +291,7 @@ impl Office {
     /// One step, from where the money was seen. `false`: somebody else took one meanwhile.
     async fn step(&self, money: &MoneyRow, to: MoneyState, offer: Option<HoldId>, note: &str) -> Result<bool, Error> {
         let (payment_ref, from) = (money.payment_ref.clone(), money.state);
-        let command = MoneyStep { payment_ref, from, to, offer, note: note.into() };
+        let command = MoneyStep { payment_ref, from, to, offer, note: note.into(), callback: None };
         match self.0.ledger.money_step(Call::by("office"), command).await {
             Ok(_) => Ok(true),
             Err(Error::Refused(_)) => Ok(false),

@@ -91,9 +91,23 @@ impl Office {
         if let Some(problem) = problem(&layout) {
             return Err(Error::Invalid(problem));
         }
-        let done = self.0.ledger.replace_layout(call, ReplaceLayout { event_id: event.clone(), layout }).await?;
+        let command = ReplaceLayout { event_id: event.clone(), layout, dry_run: false };
+        let done = self.0.ledger.replace_layout(call, command).await?;
         self.0.memory.forget(event);
         Ok(done.value)
+    }
+
+    /// Whether this layout could replace the present one: everything that is in use is in it.
+    ///
+    /// # Errors
+    ///
+    /// As for [`Office::replace_layout`].
+    pub async fn try_layout(&self, event: &EventId, layout: Layout) -> Result<(), Error> {
+        if let Some(problem) = problem(&layout) {
+            return Err(Error::Invalid(problem));
+        }
+        let command = ReplaceLayout { event_id: event.clone(), layout, dry_run: true };
+        self.0.ledger.replace_layout(Call::by("office"), command).await.map(drop)
     }
 
     /// Stops or resumes sales: no new holds, while what is held may still be paid.
@@ -175,6 +189,11 @@ impl Office {
         seats: Option<Vec<String>>,
         reason: &str,
     ) -> Result<Amended, Error> {
+        if seats.as_ref().is_some_and(Vec::is_empty) {
+            return Err(Error::Invalid(
+                "name at least one seat, or none of them for the whole order: leave seats out".into(),
+            ));
+        }
         let before = self.order(order).await?;
         let command = Void { order_id: order.clone(), seats, reason: reasoned(reason)? };
         let amended = self.0.ledger.void(call, command).await?.value;

@@ -122,33 +122,49 @@ impl Office {
 
     /// What memory can refuse: seats that were told to be sold or blocked, and choices that leave an orphan.
     async fn early(&self, known: &Arc<Known>, basket: &Basket) -> Result<Option<Refusal>, Error> {
-        let now = self.clock().now();
-        let lost = |seat: &Priced| match known.state(&seat.id, now) {
-            Some(SeatState::Sold) => Some(Conflict::seat(&seat.id, Reason::Sold)),
-            Some(SeatState::Blocked) => Some(Conflict::seat(&seat.id, Reason::Blocked)),
-            _ => None,
-        };
-        let conflicts: Vec<Conflict> = basket.seats.iter().filter_map(lost).collect();
-        if !conflicts.is_empty() {
+        if let Some(conflicts) = self.lost_already(known, basket) {
             let alternative = self.alternative(known, basket, &conflicts).await;
             return Ok(Some(Refusal::Conflict { conflicts, alternative }));
         }
-        if !known.event.settings.orphan_rule || basket.seats.is_empty() {
-            return Ok(None);
-        }
-        let free = self.look(known).await?;
-        let places = places(known, basket);
-        // A seat of the choice that is not free is somebody's: the conflict will say so.
-        if places.iter().any(|place| !free.is_free(*place)) {
-            return Ok(None);
-        }
-        let Some(instead) = pick::instead_of_orphan(&known.hall, &free, &places) else { return Ok(None) };
+        let Some(instead) = self.orphaned(known, &[], &places(known, basket)).await? else { return Ok(None) };
         let conflicts = basket.seats.iter().map(|seat| Conflict::seat(&seat.id, Reason::Orphan)).collect();
         Ok(Some(Refusal::Conflict { conflicts, alternative: Some(names(known, &instead)) }))
     }
 
+    /// Everything of a basket that is lost, if anything of it was told to be sold or blocked. What is only held may be free
+    /// again by now, and is no reason to refuse by itself.
+    pub(super) fn lost_already(&self, known: &Known, basket: &Basket) -> Option<Vec<Conflict>> {
+        let lost = self.lost(known, basket, None);
+        lost.iter().any(|lost| matches!(lost.reason, Reason::Sold | Reason::Blocked)).then_some(lost)
+    }
+
+    /// Seats instead of a choice that leaves an orphan, where the rule is on. `had`: seats that the buyer holds already,
+    /// and from which the choice may have some.
+    pub(super) async fn orphaned(
+        &self,
+        known: &Known,
+        had: &[pick::Place],
+        choice: &[pick::Place],
+    ) -> Result<Option<Vec<pick::Place>>, Error> {
+        if !known.event.settings.orphan_rule || choice.is_empty() {
+            return Ok(None);
+        }
+        let mut free = self.look(known).await?;
+        had.iter().for_each(|place| free.set(*place, true));
+        // A seat of the choice that is not free is somebody's: the conflict will say so.
+        if choice.iter().any(|place| !free.is_free(*place)) {
+            return Ok(None);
+        }
+        Ok(pick::instead_of_orphan(&known.hall, &free, choice))
+    }
+
     /// Seats as good for who lost some. Only what the rest of a refusal allows: a limit is not helped by other seats.
-    async fn alternative(&self, known: &Known, basket: &Basket, conflicts: &[Conflict]) -> Option<Vec<String>> {
+    pub(super) async fn alternative(
+        &self,
+        known: &Known,
+        basket: &Basket,
+        conflicts: &[Conflict],
+    ) -> Option<Vec<String>> {
         let other_seats_help = |lost: &Conflict| matches!(lost.reason, Reason::Taken | Reason::Sold | Reason::Blocked);
         if basket.seats.is_empty() || !basket.areas.is_empty() || !conflicts.iter().all(other_seats_help) {
             return None;
@@ -320,8 +336,13 @@ impl Office {
     }
 
     /// Who lost by the engine's word: the resource it named, and whatever else is known not to be free.
-    fn taken(&self, known: &Known, basket: &Basket, resource: &str) -> Refusal {
-        let named = lease::what(&known.event.event_id, resource);
+    pub(super) fn taken(&self, known: &Known, basket: &Basket, resource: &str) -> Refusal {
+        Refusal::Conflict { conflicts: self.lost(known, basket, Some(resource)), alternative: None }
+    }
+
+    /// Seats of a basket that are not free by the picture, and what the engine named.
+    fn lost(&self, known: &Known, basket: &Basket, resource: Option<&str>) -> Vec<Conflict> {
+        let named = resource.and_then(|resource| lease::what(&known.event.event_id, resource));
         let now = self.clock().now();
         let mut conflicts = Vec::new();
         for seat in &basket.seats {
@@ -337,7 +358,7 @@ impl Office {
         if let Some((false, area)) = named {
             conflicts.push(Conflict::area(&area, Reason::Taken));
         }
-        Refusal::Conflict { conflicts, alternative: None }
+        conflicts
     }
 
     fn learn_losses(&self, known: &Known, conflicts: &[Conflict]) {
@@ -403,7 +424,7 @@ fn places(known: &Known, basket: &Basket) -> Vec<pick::Place> {
     basket.seats.iter().filter_map(|seat| known.hall.place(&seat.id)).collect()
 }
 
-fn names(known: &Known, places: &[pick::Place]) -> Vec<String> {
+pub(super) fn names(known: &Known, places: &[pick::Place]) -> Vec<String> {
     places.iter().map(|place| known.hall.seat(*place).id.clone()).collect()
 }
 

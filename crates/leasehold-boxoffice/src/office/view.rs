@@ -159,7 +159,9 @@ pub struct Metrics {
     pub expired_total: u64,
     /// Refused seats and areas by reason, in the order of [`Reason::ALL`].
     pub conflicts_total: [u64; 7],
-    /// Confirms that were refused at the last moment, by code: `stale_token`, `expired`.
+    /// Requests that were refused for them, each once.
+    pub refused_total: u64,
+    /// Sales that were refused at the last moment, by code: `stale_token`, `expired`.
     pub sale_conflicts_total: [u64; 2],
     /// Renewals that did not succeed.
     pub renew_failures_total: u64,

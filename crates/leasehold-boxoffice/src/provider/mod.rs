@@ -179,6 +179,13 @@ pub trait PaymentProvider: Send + Sync + 'static {
 /// What a provider answers, in its own time.
 pub type Answer<'a> = Pin<Box<dyn Future<Output = Result<Progress, ProviderError>> + Send + 'a>>;
 
+/// A name for what has a long one: ids of messages are made from it, and are as long as a payment may be.
+#[must_use]
+pub fn short(name: &str) -> String {
+    use sha2::Digest as _;
+    sha2::Sha256::digest(name.as_bytes()).iter().take(16).map(|byte| format!("{byte:02x}")).collect()
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;

@@ -12,6 +12,7 @@
 use std::collections::HashMap;
 use std::convert::Infallible;
 use std::net::SocketAddr;
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
@@ -51,6 +52,8 @@ pub struct Bank {
     /// Where it calls back.
     callback: String,
     accounts: Mutex<HashMap<String, Account>>,
+    /// How many payments were tried: with the moment, a name for each.
+    attempts: AtomicU64,
     stop: CancellationToken,
 }
 
@@ -80,7 +83,15 @@ impl Bank {
         let listener = TcpListener::bind(SocketAddr::from(([127, 0, 0, 1], 0))).await?;
         let url = format!("http://{}", listener.local_addr()?);
         let accounts = Mutex::new(HashMap::new());
-        let bank = Arc::new(Self { secrets, outbound, clock, callback, accounts, stop: stop.clone() });
+        let bank = Arc::new(Self {
+            secrets,
+            outbound,
+            clock,
+            callback,
+            accounts,
+            attempts: AtomicU64::new(0),
+            stop: stop.clone(),
+        });
         tokio::spawn(stop.run_until_cancelled_owned(async move { bank.accept(listener).await }));
         Ok(url)
     }
@@ -135,7 +146,8 @@ impl Bank {
         let account = Account { payment: order.payment.clone(), outcome: None, refunds: HashMap::new() };
         accounts.entry(order.payment.payment_ref.clone()).or_insert(account);
         drop(accounts);
-        for (after, told) in script::plan(&order.payment, order.act) {
+        let attempt = format!("{:x}.{}", wall_ms(), self.attempts.fetch_add(1, Ordering::Relaxed));
+        for (after, told) in script::plan(&order.payment, order.act, &attempt) {
             self.tell_later(after, told);
         }
         json(StatusCode::ACCEPTED, &Progress::Pending)

@@ -8,9 +8,9 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use leasehold::clock::{Clock, Time};
-use leasehold_boxoffice::model::{Call, MoneyRow};
+use leasehold_boxoffice::model::{Call, EventSettings, MoneyRow};
 use leasehold_boxoffice::office::{PaymentMessage, StaffHold};
-use leasehold_boxoffice::provider::{Outcome, Progress, ProviderError, Refund};
+use leasehold_boxoffice::provider::{Outcome, Progress, ProviderError, Refund, short};
 
 use super::BoxOffice;
 
@@ -104,7 +104,9 @@ async fn ask_after(house: &BoxOffice, clock: &Arc<dyn Clock>, asked: &mut HashMa
             Ok(Progress::Done(Outcome::Declined)) => false,
             _ => continue,
         };
-        let id = format!("status_{payment_ref}_{succeeded}");
+        // Another for each time that it was begun: a card that was declined may be tried again.
+        let began = hold.hold.expires_at.0;
+        let id = format!("status_{}_{began}_{succeeded}", short(&payment_ref));
         let message =
             PaymentMessage { id, payment_ref, hold_id: hold.hold.hold_id, succeeded, tokens: Vec::new(), amount: None };
         if let Err(error) = house.office().payment(message).await {
@@ -117,7 +119,7 @@ async fn stuck(house: &BoxOffice) -> Vec<(StaffHold, String)> {
     let mut found = Vec::new();
     for event in house.office().events().await.unwrap_or_default() {
         let paying = house.office().paying(&event.event_id).await.unwrap_or_default();
-        for hold in paying.into_iter().filter(|hold| waited(hold, event.settings.pay_ms) >= STUCK_MS) {
+        for hold in paying.into_iter().filter(|hold| waited(hold, &event.settings) >= patience(hold, &event.settings)) {
             let Some(payment) = hold.hold.payment_ref.clone() else { continue };
             // Seats offered for money that came late wait for the buyer's word, not for the provider's.
             let Ok(money) = house.office().ledger().money(&payment).await else { continue };
@@ -129,7 +131,12 @@ async fn stuck(house: &BoxOffice) -> Vec<(StaffHold, String)> {
     found
 }
 
+/// How long to wait for a callback before asking: not until it is too late.
+fn patience(hold: &StaffHold, settings: &EventSettings) -> u64 {
+    STUCK_MS.min(hold.hold.pay_within(settings) / 2)
+}
+
 /// How long a payment is under way: the deadline was `pay_ms` away when it began.
-pub fn waited(hold: &StaffHold, pay_ms: u64) -> u64 {
-    pay_ms.saturating_sub(hold.remaining_ms)
+pub fn waited(hold: &StaffHold, settings: &EventSettings) -> u64 {
+    hold.hold.pay_within(settings).saturating_sub(hold.remaining_ms)
 }

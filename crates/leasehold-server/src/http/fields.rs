@@ -208,7 +208,7 @@ fn kind(value: &Value) -> &'static str {
     match value {
         Value::Null => "null",
         Value::Bool(_) => "true or false",
-        Value::Number(number) if number.is_i64() => "a negative number",
+        Value::Number(number) if number.as_i64().is_some_and(i64::is_negative) => "a negative number",
         Value::Number(number) if number.is_f64() => "a number with a fraction, or one too big",
         Value::Number(_) => "a number",
         Value::String(_) => "a text",

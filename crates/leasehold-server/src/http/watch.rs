@@ -132,7 +132,13 @@ impl Teller {
         let query = Query { prefix: self.watcher.prefix().to_owned(), after: None, limit: MOST + 1 };
         let listed = self.app.service.list(&caller, query).await;
         let mut found = listed.map_err(|denial| self.problem(&denial))?;
-        let truncated = found.len() > MOST;
+        let mut truncated = found.len() > MOST;
+        // An engine far away may give no more than so many at once.
+        if let (MOST, Some(last)) = (found.len(), found.last()) {
+            let query = Query { prefix: self.watcher.prefix().to_owned(), after: Some(last.name.clone()), limit: 1 };
+            let more = self.app.service.list(&caller, query).await;
+            truncated = !more.map_err(|denial| self.problem(&denial))?.is_empty();
+        }
         found.truncate(MOST);
         let resources: Vec<Seen> = found.into_iter().map(Seen::from).collect();
         Ok(json!({"id": id.to_string(), "resources": resources, "truncated": truncated}).to_string())

@@ -4,7 +4,7 @@ use super::ask::Local;
 use super::connection::Connection;
 use super::reply::{Protocol, Reply};
 use super::script;
-use crate::service::Service;
+use crate::service::{Denial, Service};
 
 /// The version of the commands of Redis that lock clients may count on.
 const AS_REDIS: &str = "7.0.0";
@@ -20,8 +20,8 @@ pub fn answer(service: &Service, local: &Local<'_>, connection: &mut Connection,
         Local::Ping(Some(text)) | Local::Echo(text) => reply.bulk(text),
         Local::Hello { .. } => unreachable!("answered above"),
         Local::Auth(key) => match auth(service, key, connection) {
-            true => reply.simple("OK"),
-            false => reply.error("WRONGPASS", "invalid API key, or it was revoked"),
+            Ok(()) => reply.simple("OK"),
+            Err(denial) => not_let_in(&mut reply, &denial),
         },
         Local::Select(b"0") => reply.simple("OK"),
         Local::Select(_) => reply.invalid("there is one database, and its number is 0"),
@@ -68,12 +68,21 @@ pub fn answer(service: &Service, local: &Local<'_>, connection: &mut Connection,
     }
 }
 
-fn auth(service: &Service, key: &[u8], connection: &mut Connection) -> bool {
-    let caller = std::str::from_utf8(key).ok().and_then(|key| service.enter(Some(key), connection.peer).ok());
-    let known = caller.is_some();
+fn auth(service: &Service, key: &[u8], connection: &mut Connection) -> Result<(), Denial> {
+    // What is no text is no key, and counts as a wrong one.
+    let entered = service.enter(Some(std::str::from_utf8(key).unwrap_or_default()), connection.peer);
     // A wrong key takes away what an earlier one gave: nobody goes on as somebody else by mistake.
-    connection.caller = caller;
-    known
+    connection.caller = None;
+    connection.caller = Some(entered?);
+    Ok(())
+}
+
+/// Clients know a wrong key by Redis's own word; one too many is said in ours.
+fn not_let_in(reply: &mut Reply<'_>, denial: &Denial) {
+    match denial {
+        Denial::Slow(_) => reply.denial(denial),
+        _ => reply.error("WRONGPASS", "invalid API key, or it was revoked"),
+    }
 }
 
 fn set_name(name: &[u8], connection: &mut Connection) -> Result<(), &'static str> {
@@ -102,9 +111,9 @@ fn hello(
         Some(_) => return Reply::new(out, connection.protocol).error("NOPROTO", "unsupported protocol version"),
     };
     if let Some(key) = key
-        && !auth(service, key, connection)
+        && let Err(denial) = auth(service, key, connection)
     {
-        return Reply::new(out, connection.protocol).error("WRONGPASS", "invalid API key, or it was revoked");
+        return not_let_in(&mut Reply::new(out, connection.protocol), &denial);
     }
     if connection.caller.is_none() {
         return Reply::new(out, connection.protocol)

@@ -32,8 +32,17 @@ pub fn lines(config: &Config, ports: &Ports, keys: usize) -> Vec<String> {
             "  curl{bearer} {web}/v1/leases -H 'Content-Type: application/json' \
              -d '{{\"resources\":[\"seat-14\"],\"ttl_ms\":30000}}'"
         ),
-        format!("  {auth}redis-cli{tls} -h {} -p {} SET seat-15 ada NX PX 30000", resp.ip(), resp.port()),
-        format!("  leasehold --url leasehold://{resp} acquire seat-16 --ttl 30s"),
+        // A door before another server does not speak Redis: the other one does.
+        match config.engine.as_str() {
+            "embedded" => {
+                format!("  {auth}redis-cli{tls} -h {} -p {} SET seat-15 ada NX PX 30000", resp.ip(), resp.port())
+            }
+            _ => format!("  {auth}redis-cli{tls} -h {} -p {} LEASE LIST", resp.ip(), resp.port()),
+        },
+        match secure {
+            true => format!("  leasehold --url 'leaseholds://{resp}?ca=CA.pem' acquire seat-16 --ttl 30s"),
+            false => format!("  leasehold --url leasehold://{resp} acquire seat-16 --ttl 30s"),
+        },
     ]
 }
 

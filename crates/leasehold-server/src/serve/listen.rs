@@ -44,6 +44,12 @@ impl Ports {
 /// Exit code 2, and what to do.
 pub fn permit(config: &Config, has_keys: bool) -> anyhow::Result<()> {
     let (http, resp) = config.addresses().map_err(Failure::usage)?;
+    if !has_keys && config.hosts.iter().any(|host| host == "*") {
+        return Err(Failure::usage(
+            "hosts has \"*\" and there is no API key: any web page that a browser on this machine shows could use this \
+             server. Make a key with `leasehold key create --role admin`, or name the hosts",
+        ));
+    }
     for (port, address) in [("http", http), ("resp", resp)] {
         if address.ip().to_canonical().is_loopback() {
             continue;
@@ -150,6 +156,19 @@ mod tests {
     use super::*;
     use crate::cli::exit;
     use crate::serve::config::TlsFiles;
+
+    /// Goal: a server that answers to any name is served only with keys: else any web page could use it.
+    #[test]
+    fn any_name_needs_a_key() {
+        for (hosts, keys, fine) in
+            [(vec!["*"], false, false), (vec!["*"], true, true), (vec!["a.example"], false, true)]
+        {
+            let config = Config { hosts: hosts.iter().map(|&host| host.into()).collect(), ..Config::default() };
+            let answer = permit(&config, keys);
+            assert_eq!(answer.is_ok(), fine, "{hosts:?} keys={keys}");
+            assert!(answer.err().is_none_or(|error| exit::sentence(&error).contains("key create")));
+        }
+    }
 
     /// Goal: an address that others can reach is served only with keys, and with TLS or the word for doing without.
     #[test]

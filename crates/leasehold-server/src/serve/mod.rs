@@ -230,7 +230,7 @@ impl House {
         };
         let engine = match config.engine.as_str() {
             "embedded" => Opened::Embedded(Embedded::open(&config.data, options).await?),
-            url => Opened::Other(Leasehold::open(url).await?.engine().clone()),
+            url => Opened::Other(Leasehold::open(url).await?.engine().clone(), config.limits.core()),
         };
         let ring = KeyRing::of(&keys);
         let service = Service::new(engine, ring.clone(), Audit, clock.clone());

@@ -28,11 +28,14 @@ use std::sync::{Arc, OnceLock};
 use std::time::Duration;
 
 use crate::boxoffice::BoxOffice;
+use crate::cli::duration::millis;
 use leasehold::Error;
 use leasehold::clock::{Clock, Time};
 use leasehold::engine::embedded::Embedded;
 use leasehold::engine::{Claim, Engine, EventId, Grant, Key, LeaseId, Promises, Push, Query, Renewal, Resource};
 use leasehold_boxoffice::ticket;
+use leasehold_core::{Acquire, Limits, RequestId, Secret, Ticket, Want};
+
 use tracing::Instrument as _;
 
 use audit::Audit;
@@ -50,6 +53,8 @@ pub struct Service {
     engine: Arc<dyn Engine>,
     /// The same engine, if it is the embedded one: its till answers many connections at once.
     embedded: Option<Arc<Embedded>>,
+    /// What may be asked for, where the engine is not ours to tell.
+    limits: Option<Limits>,
     keys: Arc<KeyRing>,
     /// How often wrong keys may be shown.
     strangers: Strangers,
@@ -89,15 +94,16 @@ pub struct Status {
 impl Service {
     /// A service over an engine that is open.
     pub fn new(engine: Opened, keys: Arc<KeyRing>, audit: Audit, clock: Arc<dyn Clock>) -> Arc<Self> {
-        let (engine, embedded) = match engine {
-            Opened::Embedded(engine) => (engine.clone() as Arc<dyn Engine>, Some(engine)),
-            Opened::Other(engine) => (engine, None),
+        let (engine, embedded, limits) = match engine {
+            Opened::Embedded(engine) => (engine.clone() as Arc<dyn Engine>, Some(engine), None),
+            Opened::Other(engine, limits) => (engine, None, Some(limits)),
         };
         let started = clock.now();
         let of = |id: &str, role| Arc::new(Principal::new(id.into(), Roles::of([role]), Vec::new(), None));
         Arc::new(Self {
             engine,
             embedded,
+            limits,
             keys,
             strangers: Strangers::new(1, 10),
             metrics: Metrics::default(),
@@ -285,6 +291,7 @@ impl Service {
         let names: Vec<&str> = claim.wants.iter().map(|want| want.name.as_str()).collect();
         let pass = self.admit(caller, Verb::Acquire, &names)?;
         let claim = Claim { principal: caller.principal.id.clone(), ..claim };
+        self.within_limits(&claim)?;
         let began = self.clock.now();
         let answer = tokio::select! {
             biased;
@@ -299,6 +306,26 @@ impl Service {
         answer.map_err(Denial::Engine)
     }
 
+    /// Refuses a claim that is more than this server gives, where the engine does not see to that.
+    fn within_limits(&self, claim: &Claim) -> Result<(), Denial> {
+        let Some(limits) = &self.limits else { return Ok(()) };
+        let wants: Vec<Want<'_>> = claim.wants.iter().map(|want| Want { name: &want.name, mode: want.mode }).collect();
+        let asked = Acquire {
+            ticket: Ticket(0),
+            wants: &wants,
+            ttl_ms: millis(claim.ttl),
+            wait_ms: millis(claim.wait),
+            max_hold_ms: claim.max_hold.map(millis),
+            delay_ms: millis(claim.delay),
+            holder: &claim.holder,
+            request: claim.request.as_deref().map(|id| RequestId { scope: &claim.principal, id }),
+            secret: Secret::new([0; 16]),
+            principal: &claim.principal,
+            value: None,
+        };
+        limits.check(&asked).map_err(|sentence| Denial::Engine(Error::Invalid(sentence)))
+    }
+
     /// Pushes the end of a lease.
     ///
     /// # Errors
@@ -306,6 +333,9 @@ impl Service {
     /// The gate's no, or the engine's.
     pub async fn renew(&self, caller: &Caller, lease: &LeaseId, ttl: Option<Duration>) -> Result<Renewal, Denial> {
         let pass = self.admit(caller, Verb::Renew, &[])?;
+        if let (Some(limits), Some(ttl)) = (&self.limits, ttl) {
+            limits.check_ttl(millis(ttl)).map_err(|sentence| Denial::Engine(Error::Invalid(sentence)))?;
+        }
         let answer = self.engine(&pass).renew(lease, ttl).instrument(pass.span(caller)).await;
         self.metrics.renewed(&answer);
         self.guessed(caller, &answer)?;
@@ -548,6 +578,6 @@ fn no_boxoffice() -> Denial {
 pub enum Opened {
     /// The embedded one, which has a till.
     Embedded(Arc<Embedded>),
-    /// Any other.
-    Other(Arc<dyn Engine>),
+    /// Any other. What it is asked for is held to these limits here: it has limits of its own, and does not know ours.
+    Other(Arc<dyn Engine>, Limits),
 }

@@ -9,7 +9,7 @@
 use std::future::Future;
 use std::io;
 use std::net::IpAddr;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::pin::Pin;
 use std::sync::Arc;
 use std::task::{Context, Poll};
@@ -127,13 +127,13 @@ fn decoded(text: &str) -> String {
     percent_encoding::percent_decode_str(text).decode_utf8_lossy().into_owned()
 }
 
-fn certificates(file: &PathBuf) -> Result<Vec<CertificateDer<'static>>, String> {
+fn certificates(file: &Path) -> Result<Vec<CertificateDer<'static>>, String> {
     let found: Result<Vec<_>, _> = CertificateDer::pem_file_iter(file).and_then(Iterator::collect);
     let found = found.map_err(|error| unfit(file, &error))?;
     if found.is_empty() { Err(format!("{}: there is no certificate in it", file.display())) } else { Ok(found) }
 }
 
-fn unfit(file: &PathBuf, error: &dyn std::fmt::Display) -> String {
+fn unfit(file: &Path, error: &dyn std::fmt::Display) -> String {
     format!("{}: {error}", file.display())
 }
 

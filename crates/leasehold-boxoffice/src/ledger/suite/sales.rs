@@ -134,7 +134,8 @@ pub(super) async fn late_money_yields_to_others(subject: &dyn Subject) {
     let offer = case.try_hold(offer).await.unwrap();
     assert_eq!(offer.state, HoldState::Paying);
     let (payment_ref, from, to) = ("pi".into(), MoneyState::Received, MoneyState::Offered);
-    let step = MoneyStep { payment_ref, from, to, offer: Some(offer.hold_id.clone()), note: "offered".into() };
+    let step =
+        MoneyStep { payment_ref, from, to, offer: Some(offer.hold_id.clone()), note: "offered".into(), callback: None };
     case.ledger.money_step(Call::by("office"), step).await.unwrap();
     let order = case.sell(&offer, "pi").await;
     assert_eq!(order.seats[0].id, "A-5");
@@ -188,7 +189,7 @@ pub(super) async fn money_steps_once(subject: &dyn Subject) {
     let case = Case::open(subject).await;
     late(&case, "ada", &["A-1"], "pi").await;
     let (from, to) = (MoneyState::Received, MoneyState::RefundDue);
-    let step = MoneyStep { payment_ref: "pi".into(), from, to, offer: None, note: "gone".into() };
+    let step = MoneyStep { payment_ref: "pi".into(), from, to, offer: None, note: "gone".into(), callback: None };
     case.ledger.money_step(Call::by("a"), step.clone()).await.unwrap();
     assert_eq!(refused(case.ledger.money_step(Call::by("b"), step).await), Refusal::PaymentMismatch);
     case.done().await;
@@ -216,7 +217,7 @@ pub(super) async fn a_seat_that_left_the_layout_is_not_sold(subject: &dyn Subjec
     let (hold, _) = late(&case, "ada", &["A-9"], "pi").await;
     let mut layout = super::case::hall();
     layout.seats.retain(|seat| seat.id != "A-9");
-    let command = ReplaceLayout { event_id: case.event.clone(), layout };
+    let command = ReplaceLayout { event_id: case.event.clone(), layout, dry_run: false };
     case.ledger.replace_layout(Call::by("staff"), command).await.unwrap();
     let sold = case.ledger.sell_late(Call::by("office"), again(&case, &hold, "pi")).await;
     assert_eq!(lost(sold), [("A-9".into(), Reason::NoBlock)]);

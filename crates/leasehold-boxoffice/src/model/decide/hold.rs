@@ -80,6 +80,7 @@ fn new_hold(command: &OpenHold, event: &EventRow, ttl_ms: u64, now: Moment) -> H
         active_until,
         cap_at: now.plus(event.settings.max_hold_ms),
         ttl_ms,
+        pay_ms: Some(event.settings.pay_ms),
         renewals: 0,
         payment_ref: command.payment_ref.clone(),
         offered: paying,

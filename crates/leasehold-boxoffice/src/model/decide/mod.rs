@@ -12,7 +12,7 @@ mod sale;
 mod staff;
 
 pub use hold::*;
-use money::{left_over, money_told, received, step, stray};
+use money::{left_over, money_told, received, step, stray, told_more};
 pub use money::{money_step, need_money_step};
 pub use sale::*;
 pub use staff::*;
@@ -271,9 +271,13 @@ fn area_lost(facts: &Facts, id: &str, qty: u32, freed: u32) -> Option<Reason> {
     if planted::on(Bug::Oversell) {
         return None;
     }
-    let without_holds = area.capacity.saturating_sub(area.sold).saturating_sub(area.blocked);
-    if qty > without_holds {
+    let unsold = area.capacity.saturating_sub(area.sold);
+    if qty > unsold {
         return Some(Reason::Sold);
+    }
+    let without_holds = unsold.saturating_sub(area.blocked);
+    if qty > without_holds {
+        return Some(Reason::Blocked);
     }
     let free = without_holds.saturating_sub(area.held.saturating_sub(freed));
     (qty > free).then_some(Reason::Taken)

@@ -26,6 +26,7 @@ pub(super) fn left_over(order: &mut OrderRow, note: &str, actor: &str, now: Mome
         event_id: order.event_id.clone(),
         buyer: order.buyer.clone(),
         amount,
+        more: 0,
         state,
         offer: None,
         received_at: now,
@@ -56,6 +57,40 @@ pub(super) fn stray(
     (writes, Confirmed::Late { hold, money })
 }
 
+/// Money of a payment that is written down already. More may have come than was known then: the rest goes back, as a part
+/// of its own, since the provider may be giving the first back just now.
+pub(super) fn told_more(
+    command: &Confirm,
+    hold: HoldRow,
+    mut money: MoneyRow,
+    actor: &str,
+    now: Moment,
+) -> (Vec<Write>, Confirmed) {
+    let mut writes: Vec<Write> = command.callback.clone().map(Write::Callback).into_iter().collect();
+    let known = money.amount.saturating_add(money.more);
+    // What a buyer says of an amount is not money that came.
+    let came = command.amount.filter(|came| command.callback.is_some() && *came > known);
+    if let Some(came) = came {
+        let (state, amount) = (MoneyState::RefundDue, came - known);
+        money.more += amount;
+        let note = "more came of this payment than was known";
+        let rest = MoneyRow {
+            // Another for each: what came only grows.
+            part: format!("more-{came}"),
+            amount,
+            more: 0,
+            state,
+            offer: None,
+            received_at: now,
+            steps: vec![Step { at: now, state, note: note.into() }],
+            ..money.clone()
+        };
+        writes.push(Write::Money(Box::new(money.clone())));
+        writes.extend(money_told(&rest, actor, now));
+    }
+    (writes, Confirmed::Late { hold, money })
+}
+
 pub(super) fn received(command: &Confirm, hold: &HoldRow, state: MoneyState, note: &str, now: Moment) -> MoneyRow {
     MoneyRow {
         payment_ref: command.payment_ref.clone(),
@@ -66,6 +101,7 @@ pub(super) fn received(command: &Confirm, hold: &HoldRow, state: MoneyState, not
         buyer: hold.buyer.clone(),
         // What came, if we were told: it may be more or less than the hold costs by now.
         amount: command.amount.unwrap_or_else(|| hold.total()),
+        more: 0,
         state,
         offer: None,
         received_at: now,
@@ -111,17 +147,29 @@ pub(super) fn step(money: &MoneyRow, state: MoneyState, offer: Option<HoldId>, n
 /// What [`money_step`] must know.
 #[must_use]
 pub fn need_money_step(command: &MoneyStep) -> Need {
-    Need { money: Some(command.payment_ref.clone()), ..Need::default() }
+    Need { money: Some(command.payment_ref.clone()), callback: command.callback.clone(), ..Need::default() }
 }
 
-/// One step on the ladder, from where the caller saw it: two who climb at once take each step once.
+/// One step on the ladder, from where the caller saw it: two who climb at once take each step once. A message that was
+/// acted upon before changes nothing; neither does a step to where it stands, but its message is remembered.
 ///
 /// # Errors
 ///
 /// There is no such money, or it stands elsewhere by now.
 pub fn money_step(command: &MoneyStep, facts: &Facts, actor: &str, now: Moment) -> Decision<MoneyRow> {
-    let at = facts.money.as_ref().filter(|money| money.state == command.from);
-    let Some(money) = at else { return Err(Refusal::PaymentMismatch) };
+    let Some(money) = &facts.money else { return Err(Refusal::PaymentMismatch) };
+    if facts.callback_seen {
+        return Ok((Vec::new(), money.clone()));
+    }
+    if money.state != command.from {
+        return Err(Refusal::PaymentMismatch);
+    }
+    let heard = command.callback.clone().map(Write::Callback);
+    if command.to == command.from {
+        return Ok((heard.into_iter().collect(), money.clone()));
+    }
     let row = stepped(money, command.to, command.offer.clone(), &command.note, now);
-    Ok((money_told(&row, actor, now), row))
+    let mut writes = money_told(&row, actor, now);
+    writes.extend(heard);
+    Ok((writes, row))
 }

@@ -56,7 +56,7 @@ pub fn begin_pay(command: &BeginPay, facts: &Facts, actor: &str, now: Moment) ->
     let row = HoldRow {
         state: HoldState::Paying,
         active_until: hold.expires_at,
-        expires_at: now.plus(event.settings.pay_ms),
+        expires_at: now.plus(hold.pay_within(&event.settings)),
         payment_ref: Some(command.payment_ref.clone()),
         ..hold
     };
@@ -144,7 +144,7 @@ pub fn confirm(command: &Confirm, facts: &Facts, actor: &str, now: Moment) -> De
         return goes_back(command, &hold, facts, TWICE, actor, now);
     }
     if let Some(money) = facts.money.clone().filter(|_| !open_to(facts, &hold)) {
-        return Ok((heard.into_iter().collect(), Confirmed::Late { hold, money }));
+        return Ok(told_more(command, hold, money, actor, now));
     }
     let other = hold.state == HoldState::Paying && hold.payment_ref.as_deref() != Some(&command.payment_ref);
     if hold.is_live(now) && other {
@@ -279,7 +279,7 @@ fn make(order: &OrderRow, kind: Kind, actor: &str, now: Moment) -> Vec<Write> {
 fn late(command: &Confirm, hold: &HoldRow, facts: &Facts, actor: &str, now: Moment) -> Decision<Confirmed> {
     let heard = command.callback.clone().map(Write::Callback);
     if let Some(money) = &facts.money {
-        return Ok((heard.into_iter().collect(), Confirmed::Late { hold: hold.clone(), money: money.clone() }));
+        return Ok(told_more(command, hold.clone(), money.clone(), actor, now));
     }
     let was_paying = hold.payment_ref.as_deref() == Some(&command.payment_ref);
     // What a provider says is money that came, whatever we were told before; what a buyer says is not.
@@ -312,7 +312,7 @@ fn goes_back(
 ) -> Decision<Confirmed> {
     let Some(heard) = command.callback.clone().map(Write::Callback) else { return Err(Refusal::PaymentMismatch) };
     if let Some(money) = &facts.money {
-        return Ok((vec![heard], Confirmed::Late { hold: hold.clone(), money: money.clone() }));
+        return Ok(told_more(command, hold.clone(), money.clone(), actor, now));
     }
     let money = received(command, hold, MoneyState::RefundDue, why, now);
     let mut writes = money_told(&money, actor, now);

@@ -89,6 +89,9 @@ pub fn replace_layout(command: &ReplaceLayout, facts: &Facts, actor: &str, now: 
     if !conflicts.is_empty() {
         return Err(Refusal::Conflict { conflicts, alternative: None });
     }
+    if command.dry_run {
+        return Ok((Vec::new(), event));
+    }
     let row = EventRow { layout_version: event.layout_version + 1, seats: layout.seats.len() as u64, ..event };
     let writes = vec![
         Write::Event(Box::new(row.clone())),

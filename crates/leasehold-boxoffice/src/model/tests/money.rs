@@ -129,6 +129,7 @@ impl Desk {
             to: MoneyState::Offered,
             offer: Some(hold.hold_id.clone()),
             note: "offered".into(),
+            callback: None,
         };
         self.ask(&command, decide::need_money_step, decide::money_step).unwrap();
     }
@@ -194,6 +195,23 @@ fn too_little_money_goes_back() {
     desk.check();
 }
 
+/// Goal: money that came after the first of its payment is not lost, however often it is told and wherever the first is.
+#[test]
+fn what_comes_later_of_a_payment_goes_back_too() {
+    let mut desk = Desk::open();
+    let hold = desk.hold(&["A-1"]);
+    desk.pay(&hold, "pi").unwrap();
+    desk.late(&hold, "pi", 1);
+    for (came, rows) in [(1, 1), (100, 2), (100, 2), (40, 2), (130, 3), (130, 3)] {
+        desk.late(&hold, "pi", came);
+        assert_eq!(desk.shelf.money.len(), rows, "{came}");
+    }
+    let amounts: Vec<u64> = desk.shelf.money.values().map(|row| row.amount).collect();
+    assert_eq!(amounts.iter().sum::<u64>(), 130, "{amounts:?}");
+    assert!(desk.shelf.money.values().all(|row| row.state == MoneyState::RefundDue));
+    desk.check();
+}
+
 /// Goal: money for a hold that was changed since buys nothing, in time or late, and goes back as it came.
 #[test]
 fn money_for_a_hold_that_was_changed_goes_back() {
@@ -240,7 +258,7 @@ fn a_seat_that_left_the_layout_is_not_sold_late() {
     assert_eq!(desk.late(&hold, "pi", 100).state, MoneyState::Received);
     let mut layout = hall();
     layout.seats.retain(|seat| seat.id != "A-6");
-    let command = ReplaceLayout { event_id: EVENT.into(), layout };
+    let command = ReplaceLayout { event_id: EVENT.into(), layout, dry_run: false };
     desk.ask(&command, decide::need_replace_layout, decide::replace_layout).unwrap();
     let lost = Refusal::Conflict { conflicts: vec![Conflict::seat("A-6", Reason::NoBlock)], alternative: None };
     assert_eq!(desk.sell_late(&hold, "pi"), Err(lost));

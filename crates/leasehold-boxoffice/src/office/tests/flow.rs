@@ -253,6 +253,85 @@ async fn the_orphan_rule_offers_a_better_choice() {
     house.check().await;
 }
 
+/// Goal: the orphan rule is not to be had around: neither by adding seats to a hold nor by giving some back.
+#[tokio::test]
+async fn the_orphan_rule_holds_for_changes() {
+    let house = House::with(|settings| settings.orphan_rule = true).await;
+    let ada = house.hold("ada", &["A-1"]).await.unwrap();
+    let change = async |add: &[&str], remove: &[&str]| {
+        let all = |seats: &[&str]| seats.iter().map(|seat| (*seat).to_owned()).collect();
+        let change = Change { add: all(add), remove: all(remove), ..Change::default() };
+        house.office.change(Call::by("ada"), &ada.hold.hold_id, key(&ada), change).await
+    };
+    assert_eq!(lost(change(&["A-3"], &[]).await), [("A-3".into(), Reason::Orphan)]);
+    change(&["A-2", "A-3"], &[]).await.unwrap();
+    assert_eq!(lost(change(&[], &["A-2"]).await), [("A-2".into(), Reason::Orphan)]);
+    let left = change(&[], &["A-3"]).await.unwrap();
+    assert_eq!(left.hold.seats.len(), 2);
+    house.check().await;
+}
+
+/// Goal: a refusal names each seat that is lost, and seats as good, also when a hold is changed.
+#[tokio::test]
+async fn a_refusal_names_all_that_is_lost() {
+    let house = House::open().await;
+    let (event_id, reason) = (house.event.clone(), "camera".into());
+    let blocks = SetBlocks { event_id, block: vec!["B-1".into()], unblock: vec![], areas: vec![], reason };
+    house.office.set_blocks(Call::by("eve"), blocks).await.unwrap();
+    let bob = house.hold("bob", &["A-1", "A-2"]).await.unwrap();
+    let cyd = house.hold("cyd", &["A-3"]).await.unwrap();
+    house.office.confirm(Call::by("cyd"), &cyd.hold.hold_id, key(&cyd), "pi").await.unwrap();
+    house.office.sequence().await.unwrap();
+    let all = [
+        ("A-1".to_owned(), Reason::Taken),
+        ("A-2".to_owned(), Reason::Taken),
+        ("A-3".to_owned(), Reason::Sold),
+        ("B-1".to_owned(), Reason::Blocked),
+    ];
+    assert_eq!(lost(house.hold("ada", &["A-1", "A-2", "A-3", "A-4", "B-1"]).await), all);
+    let ada = house.hold("ada", &["B-5"]).await.unwrap();
+    let add = |seats: &[&str]| Change { add: seats.iter().map(|seat| (*seat).into()).collect(), ..Change::default() };
+    let change = async |seats: &[&str]| {
+        let refusal = refused(house.office.change(Call::by("ada"), &ada.hold.hold_id, key(&ada), add(seats)).await);
+        let Refusal::Conflict { conflicts, alternative } = refusal else { panic!("{refusal:?}") };
+        let named = conflicts.into_iter().map(|lost| (lost.seat.unwrap_or_default(), lost.reason));
+        (named.collect::<Vec<_>>(), alternative.map(|seats| seats.len()))
+    };
+    assert_eq!(change(&["A-1", "A-2", "A-3", "A-4", "B-1"]).await, (all.to_vec(), Some(5)));
+    assert_eq!(change(&["A-2", "A-1"]).await, (all[..2].to_vec(), Some(2)));
+    house.office.release(Call::by("bob"), &bob.hold.hold_id, key(&bob)).await.unwrap();
+    house.check().await;
+}
+
+/// Goal: a hold is paid under the rules that it was opened with, also when they change meanwhile.
+#[tokio::test]
+async fn an_open_hold_keeps_its_time_to_pay() {
+    let spans = |pay_ms| EventSettings { ttl_ms: 10_000, max_hold_ms: 10_000, pay_ms, ..EventSettings::named("Gala") };
+    let house = House::with(|settings| *settings = spans(5_000)).await;
+    let [ada, bob] = [house.hold("ada", &["A-1"]).await.unwrap(), house.hold("bob", &["A-2"]).await.unwrap()];
+    for (hold, pay_ms) in [(&ada, 600_000), (&bob, 1_000)] {
+        house.office.configure(Call::by("eve"), &house.event, spans(pay_ms), None).await.unwrap();
+        let paying = house.office.pay(Call::by("x"), &hold.hold.hold_id, key(hold), &format!("pi_{pay_ms}")).await;
+        assert_eq!(paying.unwrap().remaining_ms, 5_000, "{pay_ms}");
+    }
+    house.check().await;
+}
+
+/// Goal: a renewal under a key gives its stored answer, also when the hold is over; the same key with another body is
+/// refused.
+#[tokio::test]
+async fn a_renewal_is_answered_again_after_the_end() {
+    let house = House::open().await;
+    let ada = house.hold("ada", &["A-1"]).await.unwrap();
+    let call = |body: &[u8]| Call { actor: "ada".into(), idem: Some(Idem::derive("ada", "k", body)) };
+    let renew = async |body: &[u8]| house.office.renew(call(body), &ada.hold.hold_id, key(&ada)).await;
+    assert!(!renew(b"renew").await.unwrap().replayed);
+    house.office.release(Call::by("ada"), &ada.hold.hold_id, key(&ada)).await.unwrap();
+    assert!(renew(b"renew").await.unwrap().replayed);
+    assert_eq!(refused(renew(b"other").await), Refusal::Mismatch);
+    house.check().await;
+}
+
 /// Goal: bad input gets a clear answer, and nothing is taken.
 #[tokio::test]
 async fn bad_input_is_named() {

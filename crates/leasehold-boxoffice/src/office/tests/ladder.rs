@@ -200,7 +200,7 @@ async fn staff_settles_what_nobody_can_place() {
     }
     let due = house.office.refunds_due().await.unwrap();
     assert_eq!(due.iter().map(|row| row.amount).collect::<Vec<_>>(), [4500, 4500, 4500]);
-    let tell = async |id: &str| house.office.refund_told(Call::by("provider"), "pi_1", Some(id), 4500).await;
+    let tell = async |id: &str| house.office.refund_told(went_back(&format!("cb_{id}"), Some(id), 4500)).await;
     for row in &due[..2] {
         let back = tell(&row.refund_id()).await.unwrap();
         assert_eq!((back.key(), back.state), (row.key(), MoneyState::Refunded));
@@ -211,6 +211,44 @@ async fn staff_settles_what_nobody_can_place() {
     let closed = settle(&due[2].refund_id(), Settled::ByHand).await.unwrap();
     assert_eq!((closed.state, closed.steps.last().unwrap().note.as_str()), (MoneyState::Closed, "asked them"));
     assert!(house.office.refunds_due().await.unwrap().is_empty());
+    house.check().await;
+}
+
+/// The provider says that so much of `pi_1` went back.
+fn went_back(id: &str, refund_id: Option<&str>, amount: u64) -> RefundMessage {
+    let (id, refund_id) = (id.into(), refund_id.map(Into::into));
+    RefundMessage { id, payment_ref: "pi_1".into(), refund_id, amount }
+}
+
+/// Goal: a message of a refund counts once by its id, and less than what is due ends nothing.
+#[tokio::test]
+async fn a_refund_that_is_told_twice_ends_one_refund() {
+    let house = House::open().await;
+    let ada = house.hold("ada", &["A-1", "A-2"]).await.unwrap();
+    house.office.pay(Call::by("ada"), &ada.hold.hold_id, key(&ada), "pi_1").await.unwrap();
+    let sold = house.office.payment(paid(&ada, "m-1", "pi_1", true)).await.unwrap();
+    let PaymentOutcome::Order(order) = sold else { panic!("{sold:?}") };
+    let void = async |seat: &str| {
+        house.office.void(Call::by("eve"), &order.order_id, Some(vec![seat.into()]), "ill").await.unwrap();
+    };
+    let states = async || {
+        let rows = house.office.late_money(&house.event).await.unwrap();
+        rows.iter().map(|row| row.state).collect::<Vec<_>>()
+    };
+    void("A-1").await;
+    let less = house.office.refund_told(went_back("re_0", None, 1)).await;
+    assert_eq!(refused(less), Refusal::PaymentMismatch);
+    assert_eq!(states().await, [MoneyState::RefundDue], "a part of it ends nothing");
+    house.office.refund_told(went_back("re_1", None, 4500)).await.unwrap();
+    // Told under another id, it is of the same; and that is remembered too.
+    house.office.refund_told(went_back("re_2", None, 4500)).await.unwrap();
+    void("A-2").await;
+    for id in ["re_1", "re_2"] {
+        house.office.refund_told(went_back(id, None, 4500)).await.unwrap();
+        assert_eq!(states().await, [MoneyState::Refunded, MoneyState::RefundDue], "{id} is old news");
+    }
+    house.office.refund_told(went_back("re_3", None, 4500)).await.unwrap();
+    assert_eq!(states().await, [MoneyState::Refunded, MoneyState::Refunded]);
     house.check().await;
 }
 

@@ -15,7 +15,7 @@ use leasehold_boxoffice::Office;
 use leasehold_boxoffice::layout::{Layout, Seat};
 use leasehold_boxoffice::ledger::sqlite::Sqlite;
 use leasehold_boxoffice::model::{Access, EventId, EventSettings, HoldState, MoneyState, OrderId};
-use leasehold_boxoffice::office::{HoldView, Options, PaymentOutcome, Settled, Want};
+use leasehold_boxoffice::office::{HoldView, Options, PaymentOutcome, RefundMessage, Settled, Want};
 use leasehold_boxoffice::sign::Secrets;
 use leasehold_boxoffice::webhook::guard::Guard;
 use tokio::net::TcpListener;
@@ -210,8 +210,14 @@ async fn refunds_that_are_refused_wait_for_staff() {
     assert_eq!(asked.lock().unwrap().len(), 6, "what staff has is asked for no more");
     // The provider changes its mind while staff thinks.
     assert_eq!(case.money("pi_1").await.state, MoneyState::Stuck);
-    case.house.office().refund_told(Call::by("provider"), "pi_1", None, 99).await.unwrap();
+    case.house.office().refund_told(went_back("re_1", None, 99)).await.unwrap();
     assert_eq!(case.money("pi_1").await.state, MoneyState::Refunded);
+}
+
+/// The provider says that so much of `pi_1` went back.
+fn went_back(id: &str, refund_id: Option<&str>, amount: u64) -> RefundMessage {
+    let (id, refund_id) = (id.into(), refund_id.map(Into::into));
+    RefundMessage { id, payment_ref: "pi_1".into(), refund_id, amount }
 }
 
 /// Goal: what went back already, told again without its id, is not taken for what is stuck with the same amount.
@@ -230,9 +236,9 @@ async fn what_is_stuck_does_not_end_by_an_echo() {
     let states =
         async || office.ledger().money_of("pi_1").await.unwrap().iter().map(|row| row.state).collect::<Vec<_>>();
     assert_eq!(states().await, [MoneyState::Stuck, MoneyState::Refunded]);
-    office.refund_told(Call::by("provider"), "pi_1", None, 100).await.unwrap();
+    office.refund_told(went_back("re_1", None, 100)).await.unwrap();
     assert_eq!(states().await, [MoneyState::Stuck, MoneyState::Refunded], "an echo of the second");
-    office.refund_told(Call::by("provider"), "pi_1", Some("rp_1:pi_1"), 100).await.unwrap();
+    office.refund_told(went_back("re_2", Some("rp_1:pi_1"), 100)).await.unwrap();
     assert_eq!(states().await, [MoneyState::Refunded, MoneyState::Refunded]);
 }
 

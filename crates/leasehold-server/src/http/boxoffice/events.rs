@@ -170,11 +170,16 @@ pub async fn import(mut call: Call) -> Result<Response<Body>, Problem> {
     let read = tokio::task::spawn_blocking(read).await.map_err(|_| Problem::unavailable("the import broke down"))?;
     if dry_run {
         desk.office().event(&event).await.map_err(no)?;
-        let (layout, problems) = match read {
-            Ok(layout) => (layout, Vec::new()),
-            Err(problems) => (Layout::default(), problems),
+        let shown = match read {
+            Ok(layout) => {
+                let shown = imported(&layout, &[], true);
+                // What is in use and not in it is refused here as it would be there.
+                desk.office().try_layout(&event, layout).await.map_err(no)?;
+                shown
+            }
+            Err(problems) => imported(&Layout::default(), &problems, true),
         };
-        return Ok(answer(StatusCode::OK, &imported(&layout, &problems, true)));
+        return Ok(answer(StatusCode::OK, &shown));
     }
     let layout = read.map_err(bad_layout)?;
     let shown = imported(&layout, &[], false);
@@ -263,11 +268,14 @@ pub async fn availability(call: Call) -> Result<Response<Body>, Problem> {
     } else {
         None
     };
-    let changed = match since {
-        Some(since) => changed_since(&desk, &event, since).await?,
-        None => None,
-    };
     let now = desk.office().availability(&event).await.map_err(no)?;
+    // Read after the picture: what changed in between is named once too often, and told again with the next number. Read
+    // before it, it would be named never.
+    let changed = match since {
+        Some(since) if since <= now.seq => changed_since(&desk, &event, since).await?,
+        // Nobody was told such a number: whoever has it knows another event.
+        _ => None,
+    };
     let (_, layout) = desk.office().layout(&event).await.map_err(no)?;
     Ok(whole(Body::from(shape::availability(&now, &layout, changed.as_deref(), holds.as_deref()))))
 }

@@ -13,7 +13,7 @@ use crate::http::fields::{Fields, missing};
 use crate::http::problem::Problem;
 use crate::http::routes::Call;
 use crate::http::shape::json as answer;
-use crate::service::Verb;
+use crate::service::{Denial, Verb};
 
 /// Seats and areas in one request: what a claim may have.
 const MOST_WANTED: usize = 64;
@@ -138,10 +138,22 @@ pub(super) fn key_shown(call: &Call) -> Result<Access, Problem> {
 /// Whether it is theirs, beside the key: a ticket and a key with prefixes open only some.
 pub(super) async fn opened(desk: &Desk, (hold, access): (HoldId, Access)) -> Result<(HoldId, Access), Problem> {
     if desk.caller.ticket.is_some() || !desk.caller.principal.prefixes.is_empty() {
-        let view = desk.office().hold_view(&hold, access.clone()).await.map_err(no)?;
+        let view = desk.office().hold_view(&hold, access.clone()).await.map_err(closed(desk))?;
         check(desk, &view)?;
     }
     Ok((hold, access))
+}
+
+/// What is said to who did not get to a hold. Whoever shows keys that open nothing, again and again, is guessing.
+pub(super) fn closed(desk: &Desk) -> impl Fn(Error) -> Problem {
+    move |error| {
+        let unknown = matches!(error.refusal(), Some(Refusal::NoHold(_)));
+        if unknown && !desk.service.may_guess(&desk.caller) {
+            let slow = Denial::Slow("too many holds and keys that do not fit: slow down".into());
+            return Problem::told(&slow, &desk.service, &desk.caller);
+        }
+        no(error)
+    }
 }
 
 /// Whoever has the key of a hold but a ticket for somebody else does not get to it.
@@ -156,7 +168,7 @@ pub async fn show(call: Call) -> Result<Response<Body>, Problem> {
     let desk = Desk::admit(&call, Verb::Buy)?;
     call.query([])?;
     let (hold, access) = opened(&desk, shown(&call)?).await?;
-    let view = desk.office().hold_view(&hold, access).await.map_err(no)?;
+    let view = desk.office().hold_view(&hold, access).await.map_err(closed(&desk))?;
     Ok(answer(StatusCode::OK, &shape::hold(&view)))
 }
 
@@ -168,7 +180,7 @@ pub async fn renew(mut call: Call) -> Result<Response<Body>, Problem> {
     Fields::parse(&body)?.done()?;
     let (hold, access) = opened(&desk, shown(&call)?).await?;
     let made = desk.call(&call, &body)?;
-    let view = desk.office().renew(made, &hold, access).await.map_err(no)?;
+    let view = desk.office().renew(made, &hold, access).await.map_err(closed(&desk))?;
     Ok(answer(StatusCode::OK, &shape::hold(&view)))
 }
 
@@ -180,7 +192,7 @@ pub async fn release(mut call: Call) -> Result<Response<Body>, Problem> {
     Fields::parse(&body)?.done()?;
     let (hold, access) = opened(&desk, shown(&call)?).await?;
     let made = desk.call(&call, &body)?;
-    let view = desk.office().release(made, &hold, access).await.map_err(no)?;
+    let view = desk.office().release(made, &hold, access).await.map_err(closed(&desk))?;
     Ok(answer(StatusCode::OK, &shape::hold(&view)))
 }
 
@@ -211,7 +223,7 @@ pub async fn change(mut call: Call) -> Result<Response<Body>, Problem> {
             let known = desk.office().hold_view(&hold, access).await;
             match known {
                 Ok(view) => Err(with_alternative(&desk, &view.hold.event_id, error)),
-                Err(_) => Err(no(error)),
+                Err(_) => Err(closed(&desk)(error)),
             }
         }
     }
@@ -225,7 +237,7 @@ pub async fn pay(mut call: Call) -> Result<Response<Body>, Problem> {
     let payment = payment_ref(Fields::parse(&body)?)?;
     let (hold, access) = opened(&desk, shown(&call)?).await?;
     let made = desk.call(&call, &body)?;
-    let view = desk.office().pay(made, &hold, access, &payment).await.map_err(no)?;
+    let view = desk.office().pay(made, &hold, access, &payment).await.map_err(closed(&desk))?;
     Ok(answer(StatusCode::OK, &shape::hold(&view)))
 }
 
@@ -240,7 +252,7 @@ pub async fn confirm(mut call: Call) -> Result<Response<Body>, Problem> {
         paid_for(&desk, &hold, access.clone(), &payment).await?;
     }
     let made = desk.call(&call, &body)?;
-    let order = desk.office().confirm(made, &hold, access, &payment).await.map_err(no)?;
+    let order = desk.office().confirm(made, &hold, access, &payment).await.map_err(closed(&desk))?;
     let mut response = answer(StatusCode::CREATED, &shape::order(&order));
     if let Ok(place) = HeaderValue::from_str(&format!("/v1/orders/{}", order.order_id)) {
         response.headers_mut().insert(header::LOCATION, place);

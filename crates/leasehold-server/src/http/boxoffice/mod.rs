@@ -38,7 +38,7 @@ use serde_json::json;
 use super::problem::Problem;
 use super::routes::Call;
 use crate::boxoffice::BoxOffice;
-use crate::service::{Caller, Denial, Verb};
+use crate::service::{Caller, Denial, Service, Verb};
 
 /// An idempotency key is no longer than this.
 const MOST_KEY_BYTES: usize = 128;
@@ -47,6 +47,7 @@ const MOST_KEY_BYTES: usize = 128;
 pub(super) struct Desk {
     pub house: Arc<BoxOffice>,
     pub caller: Caller,
+    pub service: Arc<Service>,
 }
 
 impl Desk {
@@ -60,7 +61,7 @@ impl Desk {
         let service = &call.app.service;
         let pass = service.admit(&caller, verb, &[]).map_err(|denial| call.told(&denial, &caller))?;
         let house = service.boxoffice(&pass).map_err(|denial| Problem::of(&denial))?.clone();
-        Ok(Self { house, caller })
+        Ok(Self { house, caller, service: service.clone() })
     }
 
     pub fn office(&self) -> &Office {

@@ -3,8 +3,8 @@
 use axum::body::Body;
 use hyper::{Response, StatusCode};
 use leasehold_boxoffice::Error;
-use leasehold_boxoffice::model::{self, HoldId, HoldState};
-use leasehold_boxoffice::office::{PaymentMessage, PaymentOutcome};
+use leasehold_boxoffice::model::{HoldId, HoldState, MoneyState};
+use leasehold_boxoffice::office::{PaymentMessage, PaymentOutcome, RefundMessage};
 use leasehold_boxoffice::provider::script::{Act, Payment};
 use leasehold_boxoffice::provider::{Callback, Outcome, SeatToken, Unbelieved};
 use leasehold_boxoffice::sign;
@@ -38,14 +38,19 @@ pub async fn callback(mut call: Call) -> Result<Response<Body>, Problem> {
 async fn settle(desk: &Desk, told: Callback) -> Result<Value, Problem> {
     let hold_id = HoldId(told.hold_id.clone());
     if told.outcome == Outcome::Refunded {
-        let made = model::Call::by("provider");
-        let refund = told.refund_id.as_deref();
-        let row = desk.office().refund_told(made, &told.payment_ref, refund, told.amount).await;
+        let Callback { callback_id, payment_ref, refund_id, amount, .. } = told;
+        let message = RefundMessage { id: callback_id, payment_ref: payment_ref.clone(), refund_id, amount };
+        let row = desk.office().refund_told(message).await;
         if let Err(Error::Refused(_)) = &row {
-            tracing::error!(payment = told.payment_ref, "money went back that was not to: ask the payment provider");
+            tracing::error!(
+                payment = payment_ref,
+                amount,
+                "money went back that was not to, or not all of it: ask the payment provider"
+            );
         }
         let row = row.map_err(no)?;
-        return Ok(json!({"outcome": "refunded", "money": row.state}));
+        let ended = matches!(row.state, MoneyState::Refunded | MoneyState::Closed);
+        return Ok(json!({"outcome": if ended { "refunded" } else { "ignored" }, "money": row.state}));
     }
     let tokens = tokens(&told);
     let message = PaymentMessage {
@@ -89,6 +94,9 @@ pub async fn play(mut call: Call) -> Result<Response<Body>, Problem> {
     let payment_ref = fields.text("payment_ref")?.ok_or_else(|| missing("payment_ref"))?;
     let act = fields.take("outcome").ok_or_else(|| missing("outcome"))?;
     fields.done()?;
+    if !leasehold_boxoffice::model::ids::well_formed(&payment_ref) {
+        return Err(Problem::invalid("payment_ref must be 1 to 128 bytes, without control characters"));
+    }
     let act: Act = serde_json::from_value(act)
         .map_err(|_| Problem::invalid("outcome is approve, decline, slow, duplicate, out_of_order or late"))?;
     let caller = call.visitor()?;
@@ -96,7 +104,7 @@ pub async fn play(mut call: Call) -> Result<Response<Body>, Problem> {
     let demo = desk.house.demo().ok_or_else(nothing)?;
     // Who knows the public id alone shall not end, or buy, what somebody else holds.
     let (hold, access) = holds::opened(&desk, (hold, holds::key_shown(&call)?)).await?;
-    let view = desk.office().hold_view(&hold, access).await.map_err(no)?;
+    let view = desk.office().hold_view(&hold, access).await.map_err(holds::closed(&desk))?;
     let row = view.hold;
     let seats = row.seats.iter().map(|seat| (seat.id.clone(), seat.token));
     let areas = row.areas.iter().map(|area| (area.id.clone(), area.token));

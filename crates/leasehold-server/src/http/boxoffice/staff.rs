@@ -195,7 +195,7 @@ pub async fn report(call: Call) -> Result<Response<Body>, Problem> {
     let paying = desk.office().paying(&event).await.map_err(no)?;
     let orders = desk.office().ledger().orders(&event, None, ORDERS).await.map_err(no)?;
     let metrics = desk.office().metrics();
-    let lost: u64 = metrics.conflicts_total.iter().sum();
+    let lost = metrics.refused_total;
     let asked = lost + metrics.holds_total;
     let conflicts: serde_json::Map<String, Value> = Reason::ALL
         .into_iter()
@@ -211,8 +211,7 @@ pub async fn report(call: Call) -> Result<Response<Body>, Problem> {
             shown
         })
         .collect();
-    let stuck: Vec<Value> =
-        paying.iter().map(|hold| shape::staff_hold(hold, waited(hold, row.settings.pay_ms))).collect();
+    let stuck: Vec<Value> = paying.iter().map(|hold| shape::staff_hold(hold, waited(hold, &row.settings))).collect();
     Ok(answer(
         StatusCode::OK,
         &json!({

@@ -3,8 +3,15 @@
 use std::io::ErrorKind;
 use std::time::Duration;
 
-use super::Timed;
+use leasehold::clock::SystemClock;
+use leasehold::engine::embedded::{Embedded, Options};
+use leasehold_core::Limits;
+
+use super::super::Config;
 use super::client::Client;
+use super::{House, Timed};
+use crate::service::Opened;
+use crate::service::keys::KeyRing;
 
 /// Whether the server has not hung up.
 fn is_open(client: &Client) -> bool {
@@ -42,4 +49,30 @@ async fn silence_and_half_a_command_are_cut_off_each_at_its_limit() {
         looks();
     });
     timed.house.end().await;
+}
+
+/// Goal: a door before another engine holds everybody to its own limits, whatever that engine would give.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_door_has_limits_of_its_own() {
+    let home = tempfile::tempdir().unwrap();
+    let engine = Embedded::open(home.path().join("data"), Options::default()).await.unwrap();
+    let limits = Limits { name_bytes: 8, ttl_ms: 10_000, resources_per_claim: 2, ..Limits::default() };
+    let engine = Opened::Other(engine, limits);
+    let house = House::over(home, engine, SystemClock::shared(), KeyRing::open(), Config::default());
+    tokio::task::block_in_place(|| {
+        let mut client = house.connect();
+        for line in [
+            "LEASE ACQUIRE 1000 RESOURCES a-name-too-long",
+            "LEASE ACQUIRE 60000 RESOURCES a",
+            "LEASE ACQUIRE 1000 RESOURCES a b c",
+        ] {
+            let told = client.ask(&line.split(' ').collect::<Vec<_>>());
+            assert!(told.starts_with("-INVALID "), "{line}: {told}");
+        }
+        let granted = client.ask(&["LEASE", "ACQUIRE", "9000", "RESOURCES", "a", "b"]);
+        let lease = granted.lines().nth(2).unwrap().to_owned();
+        let told = client.ask(&["LEASE", "RENEW", &lease, "TTL", "60000"]);
+        assert!(told.starts_with("-INVALID "), "{granted} {told}");
+    });
+    house.end().await;
 }

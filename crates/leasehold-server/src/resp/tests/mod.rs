@@ -22,6 +22,7 @@ use crate::service::keys::KeyRing;
 use crate::service::{Opened, Service};
 use client::Client;
 use disk::{Gate, Gated};
+use leasehold_core::Limits;
 
 /// Longer than anything here should take, also on a busy machine.
 const PATIENCE: Duration = Duration::from_secs(30);
@@ -82,7 +83,7 @@ impl Timed {
         let disk = Gated::new(&home.path().join("data"), gate.clone());
         let options = Options { clock: clock.shared(), ..Options::default() };
         let engine = Embedded::open_on(disk, options).await.unwrap();
-        let engine = if till { Opened::Embedded(engine) } else { Opened::Other(engine) };
+        let engine = if till { Opened::Embedded(engine) } else { Opened::Other(engine, Limits::default()) };
         let house = House::over(home, engine, clock.shared(), KeyRing::open(), Config::default());
         Self { house, clock, gate }
     }

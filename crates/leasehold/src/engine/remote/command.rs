@@ -8,6 +8,7 @@ use crate::error::Error;
 /// What the server reads at most in one command and in one argument of it.
 const MOST_ARGUMENTS: usize = 1024;
 const MOST_BYTES: usize = 64 << 10;
+const MOST_IN_ALL: usize = 1 << 20;
 
 /// A command being put together.
 #[derive(Debug)]
@@ -57,6 +58,9 @@ impl Command {
         }
         let mut bytes = format!("*{}\r\n", self.arguments).into_bytes();
         bytes.extend_from_slice(&self.body);
+        if bytes.len() > MOST_IN_ALL {
+            return Err(Error::Invalid("this is more than a server reads in one command".into()));
+        }
         Ok(bytes)
     }
 }
@@ -223,6 +227,14 @@ mod tests {
         let many: Vec<(String, Mode)> = (0..1100).map(|n| (n.to_string(), Mode::Exclusive)).collect();
         let many: Vec<(&str, Mode)> = many.iter().map(|(name, mode)| (name.as_str(), *mode)).collect();
         assert!(matches!(acquire(&claim(&many), Duration::ZERO, "r"), Err(Error::Invalid(_))));
+        let big = "n".repeat(MOST_BYTES - 20);
+        let sixteen = vec![(big.as_str(), Mode::Exclusive); 16];
+        assert!(acquire(&claim(&sixteen[..15]), Duration::ZERO, "r").is_ok());
+        let id = "r".repeat(200);
+        assert!(
+            matches!(acquire(&claim(&sixteen), Duration::ZERO, &id), Err(Error::Invalid(_))),
+            "each is short enough"
+        );
     }
 
     /// Goal: an id of one principal is never another's.

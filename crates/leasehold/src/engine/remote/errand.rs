@@ -21,13 +21,13 @@ use std::task::{Context, Poll};
 use std::time::Duration;
 
 use leasehold_core::Time;
-use tokio::sync::oneshot;
+use tokio::sync::{SemaphorePermit, oneshot};
 
 use super::hub::{CLOSED, Hub, INSIST, Nature, OUTAGE, Tried, random};
 use super::link::REPLY;
 use super::{answer, command, indeterminate, unavailable};
 use crate::engine::{Claim, Grant, Resource};
-use crate::error::{BoxError, Error};
+use crate::error::{BoxError, Error, Refusal};
 
 type Answer = Result<Grant, Error>;
 
@@ -156,8 +156,46 @@ impl Errand {
     ) -> Result<Tried, (Left, Tried)> {
         // The first try says what was asked for, exactly: its bounds are the server's to check.
         let wait = if round == 0 { self.claim.wait } else { patience.since(self.hub.clock.now()) };
-        // A repeat may join a first try that the server believes to be in line still, and block with it.
-        if wait.is_zero() && round == 0 { self.over_shared(to).await } else { self.over_own(wait, to).await }
+        // A repeat may join a first try that the server believes to be in line still, and block with it. So may what
+        // has the caller's id: nobody here knows whether it is the first.
+        if wait.is_zero() && round == 0 && self.drawn {
+            return self.over_shared(to).await;
+        }
+        let (permit, wait) = match self.hub.waiting.try_acquire() {
+            Ok(permit) => (permit, wait),
+            Err(_) => match self.in_the_crowd(patience, to).await? {
+                Ok(permit) => (permit, patience.since(self.hub.clock.now())),
+                Err(tried) => return Ok(tried),
+            },
+        };
+        let tried = self.over_own(wait, to).await;
+        drop(permit);
+        tried
+    }
+
+    /// More claims wait through this engine than it has connections for: what is free is had at once all the same, and
+    /// nobody waits longer than they said. A place in the server's line is had only with a connection.
+    async fn in_the_crowd(
+        &self,
+        patience: Time,
+        to: &mut oneshot::Sender<Answer>,
+    ) -> Result<Result<SemaphorePermit<'_>, Tried>, (Left, Tried)> {
+        let mut last = Tried::NoEffect("too many claims wait through this engine".into());
+        if self.drawn {
+            match self.over_shared(to).await? {
+                refused @ Tried::No(Error::Refused(Refusal::Held { .. })) => last = refused,
+                other => return Ok(Err(other)),
+            }
+        }
+        tokio::select! {
+            biased;
+            left = self.left(to) => Err((left, not_sent())),
+            permit = self.hub.waiting.acquire() => match permit {
+                Ok(permit) => Ok(Ok(permit)),
+                Err(_) => Ok(Err(last)),
+            },
+            () = self.hub.clock.sleep_until(patience) => Ok(Err(last)),
+        }
     }
 
     async fn over_shared(&self, to: &mut oneshot::Sender<Answer>) -> Result<Tried, (Left, Tried)> {
@@ -192,14 +230,10 @@ impl Errand {
             Ok(bytes) => bytes,
             Err(error) => return Ok(Tried::No(error)),
         };
-        let connected = async {
-            let permit = self.hub.waiting.acquire().await;
-            (permit, self.hub.own().await)
-        };
-        let (_permit, link) = tokio::select! {
+        let link = tokio::select! {
             biased;
             left = self.left(to) => return Err((left, not_sent())),
-            connected = connected => connected,
+            link = self.hub.own() => link,
         };
         let link = match link {
             Ok(link) => link,

@@ -159,6 +159,49 @@ async fn the_map_and_what_changed() {
     server.end().await;
 }
 
+/// Goal: whoever asks again and again for what changed since the last answer has the whole picture in the end.
+/// Method: a hall whose seats are each taken once, by four at a time, while somebody follows.
+#[tokio::test(flavor = "multi_thread")]
+async fn whoever_follows_by_numbers_misses_nothing() {
+    let server = Server::start().await;
+    let seats: Vec<Value> = (1..=400)
+        .map(|number| json!({"id": format!("A-{number}"), "section": "S", "row": "A", "number": number, "price": 1}))
+        .collect();
+    let event = server.event(&json!({"name": "Gala", "currency": "EUR", "on_sale": true, "seats": seats})).await;
+    let buy = async |from: u32| {
+        for number in (from..=400).step_by(4) {
+            server.hold(&event, &[&format!("A-{number}")], &format!("b-{number}")).await;
+        }
+    };
+    let mut picture = std::collections::BTreeMap::new();
+    let mut seq = 0;
+    let mut look = async || {
+        let now = server.get(&format!("/v1/events/{event}/availability?since={seq}")).await.with(200).json();
+        for seat in now["seats"].as_array().unwrap() {
+            picture.insert(seat["id"].as_str().unwrap().to_owned(), seat["state"].clone());
+        }
+        seq = now["seq"].as_u64().unwrap();
+        (seq, picture.values().filter(|state| **state == "held").count())
+    };
+    {
+        let mut all = std::pin::pin!(async { tokio::join!(buy(1), buy(2), buy(3), buy(4)) });
+        while tokio::select! { _ = &mut all => false, _ = look() => true } {}
+    }
+    let end = Instant::now() + PATIENCE;
+    let held = loop {
+        let (seq, held) = look().await;
+        // The event and four hundred holds have a number each.
+        if seq >= 401 {
+            break held;
+        }
+        assert!(Instant::now() < end, "never 401: {seq}");
+    };
+    assert_eq!(held, 400, "seats that the follower knows to be taken");
+    let whole = server.get(&format!("/v1/events/{event}/availability?since=9999999")).await.with(200).json();
+    assert_eq!(whole["seats"].as_array().unwrap().len(), 400, "a number that nobody was told");
+    server.end().await;
+}
+
 impl Server {
     /// Availability, once it has this number.
     pub(super) async fn until_seq(&self, event: &str, seq: u64) -> Value {
