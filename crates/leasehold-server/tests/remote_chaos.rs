@@ -371,7 +371,14 @@ async fn a_crowd_that_waits_keeps_nobody_from_what_is_free() {
     until("all are in line", async || site.queue("seat").await == CROWD).await;
     let free = Claim { wants: vec![Want { name: "row".into(), mode: Mode::Exclusive }], ..claim("bob", HOUR) };
     let granted = tokio::time::timeout(PATIENCE, site.client.acquire(free)).await.expect("nobody waits for the crowd");
-    granted.expect("it is free");
+    let granted = granted.expect("it is free");
+    site.client.release(&granted.lease_id).await.expect("it is held");
+    let named = Claim {
+        wants: vec![Want { name: "row".into(), mode: Mode::Exclusive }],
+        request: Some("r".into()),
+        ..claim("bob", Duration::ZERO)
+    };
+    site.client.acquire(named).await.expect("it is free again");
     let held = site.client.acquire(claim("cyd", Duration::from_millis(200)));
     let held = tokio::time::timeout(PATIENCE, held).await.expect("as long as was said");
     assert!(matches!(held, Err(Error::Refused(Refusal::Held { .. }))), "{held:?}");

@@ -76,7 +76,7 @@ impl Office {
     ///
     /// # Errors
     ///
-    /// Nothing of this payment was to go back, or more than that.
+    /// Nothing of this payment was to go back, or more than went.
     pub async fn refund_told(&self, told: RefundMessage) -> Result<MoneyRow, Error> {
         let RefundMessage { id, payment_ref, refund_id, amount } = told;
         super::sale::named(&id, &payment_ref)?;

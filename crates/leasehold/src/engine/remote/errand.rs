@@ -21,7 +21,7 @@ use std::task::{Context, Poll};
 use std::time::Duration;
 
 use leasehold_core::Time;
-use tokio::sync::{SemaphorePermit, oneshot};
+use tokio::sync::{Semaphore, SemaphorePermit, oneshot};
 
 use super::hub::{CLOSED, Hub, INSIST, Nature, OUTAGE, Tried, random};
 use super::link::REPLY;
@@ -161,9 +161,11 @@ impl Errand {
         if wait.is_zero() && round == 0 && self.drawn {
             return self.over_shared(to).await;
         }
-        let (permit, wait) = match self.hub.waiting.try_acquire() {
+        // Those who do not wait have connections that those who do cannot take.
+        let places = if wait.is_zero() { &self.hub.asking } else { &self.hub.waiting };
+        let (permit, wait) = match places.try_acquire() {
             Ok(permit) => (permit, wait),
-            Err(_) => match self.in_the_crowd(patience, to).await? {
+            Err(_) => match self.in_the_crowd(places, round, patience, to).await? {
                 Ok(permit) => (permit, patience.since(self.hub.clock.now())),
                 Err(tried) => return Ok(tried),
             },
@@ -175,26 +177,31 @@ impl Errand {
 
     /// More claims wait through this engine than it has connections for: what is free is had at once all the same, and
     /// nobody waits longer than they said. A place in the server's line is had only with a connection.
-    async fn in_the_crowd(
+    async fn in_the_crowd<'p>(
         &self,
+        places: &'p Semaphore,
+        round: u32,
         patience: Time,
         to: &mut oneshot::Sender<Answer>,
-    ) -> Result<Result<SemaphorePermit<'_>, Tried>, (Left, Tried)> {
+    ) -> Result<Result<SemaphorePermit<'p>, Tried>, (Left, Tried)> {
         let mut last = Tried::NoEffect("too many claims wait through this engine".into());
-        if self.drawn {
+        if self.drawn && round == 0 {
             match self.over_shared(to).await? {
                 refused @ Tried::No(Error::Refused(Refusal::Held { .. })) => last = refused,
                 other => return Ok(Err(other)),
             }
         }
+        // A place among those who do not wait is free within the time of an answer.
+        let now = self.hub.clock.now();
+        let end = if patience > now { patience } else { now.plus(REPLY) };
         tokio::select! {
             biased;
             left = self.left(to) => Err((left, not_sent())),
-            permit = self.hub.waiting.acquire() => match permit {
+            permit = places.acquire() => match permit {
                 Ok(permit) => Ok(Ok(permit)),
                 Err(_) => Ok(Err(last)),
             },
-            () = self.hub.clock.sleep_until(patience) => Ok(Err(last)),
+            () = self.hub.clock.sleep_until(end) => Ok(Err(last)),
         }
     }
 

@@ -33,6 +33,8 @@ pub(super) const INSIST: Duration = Duration::from_secs(3);
 pub(super) const OUTAGE: Duration = Duration::from_secs(30);
 /// Connections with a blocked request. Each is a file descriptor, of which a process often has 1024.
 const MOST_WAITING: usize = 512;
+/// Connections for claims that do not wait, and might have to for somebody under the same id.
+const MOST_ASKING: usize = 64;
 /// Of these, how many are kept for later.
 const MOST_IDLE: usize = 16;
 /// The first pause before asking again, and the longest.
@@ -104,6 +106,7 @@ pub(super) struct Hub {
     idle: Mutex<Vec<Link>>,
     /// Permits for connections of law 2.
     pub waiting: Semaphore,
+    pub asking: Semaphore,
     /// Cancelled when the engine is closed.
     pub closed: CancellationToken,
     /// What goes on without its caller.
@@ -132,6 +135,7 @@ impl Hub {
             shared: tokio::sync::Mutex::default(),
             idle: Mutex::default(),
             waiting: Semaphore::new(MOST_WAITING),
+            asking: Semaphore::new(MOST_ASKING),
             closed: CancellationToken::new(),
             errands: TaskTracker::new(),
         }
