@@ -269,6 +269,7 @@ impl Story {
                     };
                     assert_eq!(lease.expires_at, expected, "{name} by {push:?}");
                     assert!(whole || lease.expires_at >= end, "{name} was shortened for others that were not named");
+                    assert!(whole || value.is_some(), "{name} was pushed with others, by who named and proved neither");
                 }
             }
             Reply::Invalid(_) => {

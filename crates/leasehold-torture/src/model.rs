@@ -181,7 +181,7 @@ impl Model {
         let Some(owned) = owned else { return Some(0) };
         for lease in owned {
             let shorter = matches!(push, Push::Set(ms) if now + ms * 1_000_000 < lease.expires_at);
-            if shorter && lease.wants.iter().any(|(held, _)| !keys.names.contains(held)) {
+            if (shorter || keys.value.is_none()) && lease.wants.iter().any(|(held, _)| !keys.names.contains(held)) {
                 return None;
             }
         }

@@ -100,8 +100,12 @@ impl Book {
             };
             if let Err(sentence) = self.limits.check_ttl(ttl_ms) {
                 invalid = Some(sentence);
-            } else if now.plus_millis(ttl_ms) < lease.expires_at && !self.all_named(lease, keys.names) {
-                invalid = Some(format!("{name} is held together with other keys: shorten all of them or none"));
+            } else if (keys.value.is_none() || now.plus_millis(ttl_ms) < lease.expires_at)
+                && !self.all_named(lease, keys.names)
+            {
+                // Nobody shortens what they did not name; and who does not show the value does not prolong it either: it
+                // may not be theirs to touch.
+                invalid = Some(format!("{name} is held together with other keys: name all of them or none"));
             }
             if !pushed.iter().any(|(other, _)| *other == slot) {
                 pushed.push((slot, ttl_ms));

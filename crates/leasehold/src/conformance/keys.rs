@@ -127,7 +127,10 @@ pub(super) async fn keys_are_pushed_all_or_none(subject: &dyn Subject) {
     case.assert_about("what was not pushed", left("seat").await, case.units(10));
     assert_eq!(extend(keys, &["seat"], Some(b"v"), twenty).await, 1);
     case.assert_about("what was held with it", left("aisle").await, case.units(20));
-    assert_eq!(extend(keys, &["row", "seat"], None, Push::Add(millis(case.units(5)))).await, 2);
+    let more = Push::Add(millis(case.units(5)));
+    let error = in_time(keys.extend(&["row", "seat"], None, more)).await.expect_err("aisle was not named");
+    assert_invalid("to push without the value what another key needs", &error);
+    assert_eq!(extend(keys, &["row", "seat", "aisle"], None, more).await, 3);
     case.assert_about("what was added to", left("row").await, case.units(15));
     let five = Push::Set(millis(case.units(5)));
     let error = in_time(keys.extend(&["seat"], Some(b"v"), five)).await.expect_err("aisle was not named");
