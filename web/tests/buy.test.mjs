@@ -216,6 +216,24 @@ onEvent('a declined payment leaves the seats held', {}, async ({ page }) => {
   await heading(page, 'Bought');
 });
 
+// Goal: too little money buys nothing; the buyer sees that it goes back, and pays again or gives the seats back.
+onEvent('too little money goes back, and the seats stay held', {}, async ({ server, page, event }) => {
+  await live(page);
+  await hold(page, 'A-1');
+  await press(page, 'Pay 45.00 EUR');
+  await press(page, 'Too little');
+  await page.getByText('What came did not fit what the seats cost').waitFor();
+  await heading(page, 'Held for you');
+  await page.locator('.steps summary').click();
+  await page.getByText('22.50 EUR').waitFor();
+  await page.getByText('it is less than the hold costs').waitFor();
+  assert.deepEqual(await findings(page), []);
+  await until('it went back', async () => (await server.ask('GET', `/v1/events/${event}/report`)).late_payments[0].state === 'refunded');
+  await press(page, 'Pay 45.00 EUR');
+  await press(page, 'Approve');
+  await heading(page, 'Bought');
+});
+
 // Goal: money that comes too late buys the same seats if they are free, and the buyer is told.
 onEvent('late money buys seats that are still free', { event: { pay_ms: 8000 } }, async ({ page }) => {
   await live(page);

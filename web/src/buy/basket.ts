@@ -6,7 +6,7 @@
 
 import { now } from '../shared/clock';
 import { Problem, sentence } from '../shared/http';
-import { freshId, holdPath, holdsPath, idOf, type Alternative, type Api, type Conflict, type Hold, type Order } from '../office/api';
+import { freshId, holdPath, holdsPath, idOf, type Alternative, type Api, type Conflict, type Hold, type Money, type Order } from '../office/api';
 import { Calls } from './calls';
 import type { Held, Refusal, Wish } from './held';
 import { Vault, type Bought, type Kept, type Kind, type Pending } from './vault';
@@ -33,8 +33,8 @@ export class Basket {
   private timer: number | undefined;
   private asked = 0;
   private lateTimer: number | undefined;
-  /** What became of money that came too late, step by step. */
-  steps: string[] = [];
+  /** Money that came too late, too little or twice, and what became of it. */
+  money: Money[] = [];
 
   constructor(
     private readonly api: Api,
@@ -176,7 +176,7 @@ export class Basket {
       this.vault.hold = { hold_id: hold.hold_id, hold_key: hold.hold_key ?? '' };
       this.vault.order = null;
       this.order = null;
-      this.steps = [];
+      this.money = [];
     }
     if (kind === 'release') this.ended(this.held?.paid ? 'The seats are given back. Your money goes back to you.' : 'Your seats are given back.');
     else if (kind === 'confirm') this.sold(said as Order);
@@ -239,13 +239,18 @@ export class Basket {
 
   private settle(said: Hold, asked: number): void {
     const before = this.held?.state;
+    // What is offered for late money has none of its own: that of the first hold stays in sight.
+    if (!this.vault.hold?.paid) this.money = said.money ?? [];
     if (said.state === 'sold') {
       this.sold({ order_id: said.order_id ?? '', seats: said.seats ?? [], areas: said.areas ?? [], total: said.total ?? 0 });
     } else if (said.state === 'released') this.ended('Your seats are given back.');
     else if (said.state === 'lapsed') this.lapsed(said);
     else {
       this.take(said, asked);
-      if (before === 'paying' && said.state === 'active') this.note = 'The payment was declined. Your seats are still held for you.';
+      if (before === 'paying' && said.state === 'active') {
+        const why = this.money.length > 0 ? 'What came did not fit what the seats cost, and goes back to you.' : 'The payment was declined.';
+        this.note = `${why} Your seats are still held for you.`;
+      }
     }
   }
 
@@ -303,7 +308,7 @@ export class Basket {
 
   private resolved(late: Kept, said: Hold, asked: number): boolean {
     const found = said.resolution;
-    this.steps = (found?.steps ?? []).map(({ state, note }) => note || state.replaceAll('_', ' '));
+    this.money = said.money ?? [];
     if (said.state === 'sold' || found?.state === 'sold') {
       this.sold({ order_id: said.order_id ?? '', seats: said.seats ?? [], areas: said.areas ?? [], total: said.total ?? 0 });
       this.note = 'Your money came late, and the seats were still free: they are yours.';

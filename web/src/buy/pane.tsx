@@ -23,16 +23,21 @@ export function BasketPane({ shop }: { shop: Shop }) {
         {shop.gone !== null && <p class="note warned">{shop.gone}</p>}
       </div>
       <Trouble shop={shop} />
-      {basket.steps.length > 0 && (
+      {basket.money.length > 0 && (
         <details class="steps">
           <summary>What became of your money</summary>
-          <ol>
-            {basket.steps.map((step) => (
-              <li>
-                <Text of={step} />
-              </li>
-            ))}
-          </ol>
+          {basket.money.map(({ amount, steps }) => (
+            <>
+              <p>{price(amount, shop.currency)}</p>
+              <ol>
+                {steps?.map(({ state, note }) => (
+                  <li>
+                    <Text of={note || state.replaceAll('_', ' ')} />
+                  </li>
+                ))}
+              </ol>
+            </>
+          ))}
         </details>
       )}
       {held !== null && <Countdown key={held.hold_id} basket={basket} held={held} />}

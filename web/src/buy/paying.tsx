@@ -10,6 +10,7 @@ const outcomes: [name: string, words: string, means: string][] = [
   ['duplicate', 'Twice', 'tells of the same payment twice'],
   ['out_of_order', 'Out of order', 'pays at the second try, and tells of the first one last'],
   ['late', 'Too late', 'pays when the time is over'],
+  ['short', 'Too little', 'pays half of it, which then goes back'],
 ];
 
 export function Paying({ shop, held }: { shop: Shop; held: Held }) {

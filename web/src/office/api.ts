@@ -102,6 +102,14 @@ export interface Hold {
   order_id?: string | null;
   /** Where money that came late is. */
   resolution?: Resolution | null;
+  /** All money that came for it and is not simply its order's. */
+  money?: Money[];
+}
+
+export interface Money {
+  amount: number;
+  state: Resolution['state'];
+  steps?: { state: string; note: string }[];
 }
 
 export interface Resolution {

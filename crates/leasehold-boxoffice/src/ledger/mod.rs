@@ -104,6 +104,8 @@ pub trait Ledger: Send + Sync + 'static {
     fn money<'a>(&'a self, payment_ref: &'a str) -> Answer<'a, Option<MoneyRow>>;
     /// All of a payment: the whole, and every part of it that is written down.
     fn money_of<'a>(&'a self, payment_ref: &'a str) -> Answer<'a, Vec<MoneyRow>>;
+    /// All money that came for a hold and is not simply its order's, oldest first.
+    fn money_of_hold<'a>(&'a self, id: &'a HoldId) -> Answer<'a, Vec<MoneyRow>>;
     /// Money that stands in one of these states, oldest first; of one event or of all.
     fn money_in<'a>(&'a self, event: Option<&'a EventId>, states: &'a [MoneyState]) -> Answer<'a, Vec<MoneyRow>>;
 

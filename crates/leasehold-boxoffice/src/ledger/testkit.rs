@@ -147,6 +147,9 @@ impl Ledger for Flaky {
     fn money_of<'a>(&'a self, payment_ref: &'a str) -> Answer<'a, Vec<MoneyRow>> {
         self.inner.money_of(payment_ref)
     }
+    fn money_of_hold<'a>(&'a self, id: &'a HoldId) -> Answer<'a, Vec<MoneyRow>> {
+        self.inner.money_of_hold(id)
+    }
     fn money_in<'a>(&'a self, event: Option<&'a EventId>, states: &'a [MoneyState]) -> Answer<'a, Vec<MoneyRow>> {
         self.inner.money_in(event, states)
     }

@@ -6,7 +6,7 @@ use std::time::Duration;
 use super::lease::{MARGIN, Span, Taken};
 use super::memory::Known;
 use super::take::{Basket, MOST, basket};
-use super::view::{Change, HoldView};
+use super::view::{BuyersMoney, Change, HoldView};
 use super::{Office, view};
 use crate::error::Error;
 use crate::model::*;
@@ -22,15 +22,18 @@ impl Office {
     /// There is none, or what was shown does not open it.
     pub async fn hold_view(&self, hold: &HoldId, access: Access) -> Result<HoldView, Error> {
         let (row, now) = self.opened(hold, &access).await?;
-        let money = match &row.payment_ref {
-            Some(reference) => self.0.ledger.money(reference).await?,
-            None => None,
-        };
-        let resolution = match money.filter(|money| money.hold_id == *hold) {
-            Some(money) => Some(self.resolution(&money).await?),
-            None => None,
-        };
-        Ok(HoldView { resolution, ..view(row, now) })
+        let mut money = Vec::new();
+        let mut resolution = None;
+        for part in self.0.ledger.money_of_hold(hold).await? {
+            let became = self.resolution(&part).await?;
+            // What the hold was to be bought with speaks for it.
+            if part.part.is_empty() && row.payment_ref.as_ref().is_none_or(|own| *own == part.payment_ref) {
+                resolution.get_or_insert_with(|| became.clone());
+            }
+            let payment_ref = (part.part != hold.as_str()).then_some(part.payment_ref);
+            money.push(BuyersMoney { payment_ref, amount: part.amount, resolution: became });
+        }
+        Ok(HoldView { resolution, money, ..view(row, now) })
     }
 
     /// The row, if what was shown opens it.

@@ -165,6 +165,7 @@ fn view(hold: HoldRow, now: Moment) -> HoldView {
         total: hold.total(),
         order_id: (hold.state == HoldState::Sold).then(|| OrderId::of(&hold.hold_id)),
         resolution: None,
+        money: Vec::new(),
         replayed: false,
         hold,
     }

@@ -58,8 +58,21 @@ pub struct HoldView {
     pub order_id: Option<OrderId>,
     /// What became of money that came late for it.
     pub resolution: Option<Resolution>,
+    /// All money that came for it and is not simply its order's: late, too little, too much, twice. Oldest first.
+    pub money: Vec<BuyersMoney>,
     /// It is the stored answer of an earlier call.
     pub replayed: bool,
+}
+
+/// Money as its buyer sees it.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct BuyersMoney {
+    /// The provider's name for the payment; none if it is somebody else's, and came in the name of this hold.
+    pub payment_ref: Option<String>,
+    /// In minor units.
+    pub amount: u64,
+    /// What became of it.
+    pub resolution: Resolution,
 }
 
 /// A hold as staff sees it.

@@ -22,12 +22,14 @@ pub enum Act {
     OutOfOrder,
     /// It is told when the pay deadline is over.
     Late,
+    /// Half of it is taken.
+    Short,
 }
 
 impl Act {
     /// Every way there is.
-    pub const ALL: [Self; 6] =
-        [Self::Approve, Self::Decline, Self::Slow, Self::Duplicate, Self::OutOfOrder, Self::Late];
+    pub const ALL: [Self; 7] =
+        [Self::Approve, Self::Decline, Self::Slow, Self::Duplicate, Self::OutOfOrder, Self::Late, Self::Short];
 }
 
 /// What a buyer pays for.
@@ -77,6 +79,7 @@ pub fn plan(payment: &Payment, act: Act, attempt: &str) -> Vec<(Duration, Callba
         ],
         Act::OutOfOrder => vec![(MOMENT, tell(2, Outcome::Captured)), (MOMENT * 2, tell(1, Outcome::Declined))],
         Act::Late => vec![(late, tell(1, Outcome::Captured))],
+        Act::Short => vec![(MOMENT, Callback { amount: payment.amount / 2, ..tell(1, Outcome::Captured) })],
     }
 }
 
@@ -112,7 +115,9 @@ mod tests {
         for act in Act::ALL {
             let plan = plan(&payment, act, "1");
             assert!(plan.windows(2).all(|pair| pair[0].0 <= pair[1].0), "{act:?} is sent in order");
-            assert!(plan.iter().all(|(_, told)| told.amount == 5 && told.payment_ref == "pi_1"));
+            assert!(
+                plan.iter().all(|(_, told)| (told.amount == 5) == (act != Act::Short) && told.payment_ref == "pi_1")
+            );
             let ids: Vec<&str> = plan.iter().map(|(_, told)| told.callback_id.as_str()).collect();
             match act {
                 Act::Duplicate => assert!(ids.len() == 3 && ids[0] == ids[1] && ids[1] != ids[2]),

@@ -118,6 +118,10 @@ impl Ledger for Postgres {
         self.see("reading money", vec![(read::MONEY_OF, params)], |rows, _| bodies(&rows[0], "money"))
     }
 
+    fn money_of_hold<'a>(&'a self, id: &'a HoldId) -> Answer<'a, Vec<MoneyRow>> {
+        self.look("reading money", id.as_str(), &[read::MONEY_OF_HOLD], |rows, _| bodies(&rows[0], "money"))
+    }
+
     fn money_in<'a>(&'a self, event: Option<&'a EventId>, states: &'a [MoneyState]) -> Answer<'a, Vec<MoneyRow>> {
         Box::pin(async move {
             let attempt = "reading late money";

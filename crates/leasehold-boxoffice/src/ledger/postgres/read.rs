@@ -16,6 +16,7 @@ pub(super) const ORDER: &str = "SELECT body FROM orders WHERE order_id = $1";
 pub(super) const MONEY: &str = "SELECT body FROM money WHERE payment_ref = $1";
 pub(super) const MONEY_OF: &str = "SELECT body FROM money WHERE payment_ref = $1
     OR (payment_ref >= $2 AND payment_ref < $3) ORDER BY payment_ref";
+pub(super) const MONEY_OF_HOLD: &str = "SELECT body FROM money WHERE hold_id = $1 ORDER BY received_at, payment_ref";
 pub(super) const MONEY_OF_EVENT: &str = "SELECT body FROM money WHERE event_id = $1";
 pub(super) const MONEY_IN: &str = "SELECT body FROM money WHERE ($1::text IS NULL OR event_id = $1)
     AND state = ANY($2::text[]) ORDER BY received_at, payment_ref";

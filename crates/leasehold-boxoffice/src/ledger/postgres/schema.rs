@@ -17,7 +17,8 @@ pub(super) const SCHEMA: &str = "leasehold_boxoffice";
 const MIGRATING: i64 = 0x1ea5_e401_d5ea_7001;
 
 /// One step for each version, in order. A step that was released is never changed: add another.
-const STEPS: [&str; 1] = [r#"
+pub(super) const STEPS: [&str; 2] = [
+    r#"
 CREATE FUNCTION moment() RETURNS bigint LANGUAGE sql VOLATILE
     AS $$ SELECT floor(extract(epoch FROM clock_timestamp()) * 1000)::bigint $$;
 -- Writes and COMMIT travel together: a count that is not as decided must end the transaction on the server.
@@ -141,7 +142,14 @@ CREATE TABLE webhook_cursors (
     seq BIGINT NOT NULL,
     PRIMARY KEY (webhook_id, event_id)
 );
-"#];
+"#,
+    // Whoever held the seats is shown all money that came for them.
+    r#"
+ALTER TABLE money ADD COLUMN hold_id TEXT COLLATE "C" NOT NULL DEFAULT '';
+UPDATE money SET hold_id = body::json->>'hold_id';
+CREATE INDEX money_of_hold ON money (hold_id);
+"#,
+];
 
 /// Makes the database what this version wants, in one transaction. Says which version it is now.
 pub(super) async fn migrate(client: &mut Client) -> Result<usize, Trouble> {

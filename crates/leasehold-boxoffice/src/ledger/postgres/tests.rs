@@ -168,7 +168,28 @@ async fn servers_that_start_at_once_take_turns() {
     }
     let client = cluster().client(&database).await;
     let sql = "SELECT version FROM leasehold_boxoffice.schema_version";
-    assert_eq!(client.query_one(sql, &[]).await.unwrap().get::<_, i64>(0), 1);
+    assert_eq!(client.query_one(sql, &[]).await.unwrap().get::<_, i64>(0), super::schema::STEPS.len() as i64);
+}
+
+/// Goal: a database of an older version becomes one of this, with all that is in it.
+#[tokio::test]
+async fn an_older_database_is_brought_up_to_date() {
+    let database = cluster().database().await;
+    let client = cluster().client(&database).await;
+    let make = "CREATE SCHEMA leasehold_boxoffice; SET search_path TO leasehold_boxoffice";
+    client.batch_execute(make).await.unwrap();
+    client.batch_execute(super::schema::STEPS[0]).await.unwrap();
+    let old = r#"CREATE TABLE schema_version (id INTEGER PRIMARY KEY, version BIGINT NOT NULL);
+        INSERT INTO schema_version VALUES (1, 1);
+        INSERT INTO money VALUES ('pi', 'ev', 'refund_due', 7, '{"payment_ref": "pi", "hold_id": "h_1", "event_id": "ev",
+        "buyer": "ada", "amount": 100, "state": "refund_due", "offer": null, "received_at": 7, "steps": []}')"#;
+    client.batch_execute(old).await.unwrap();
+    let ledger = open(cluster(), &database).await;
+    let amounts = async |hold: &str| {
+        let rows = ledger.money_of_hold(&hold.into()).await.unwrap();
+        rows.iter().map(|row| row.amount).collect::<Vec<_>>()
+    };
+    assert_eq!((amounts("h_1").await, amounts("h_2").await), (vec![100], vec![]));
 }
 
 fn why(opened: Result<Arc<Postgres>, Error>) -> String {

@@ -74,6 +74,11 @@ impl Ledger for Sqlite {
         self.read("reading money", move |db, _| read::money_of(db, &reference))
     }
 
+    fn money_of_hold<'a>(&'a self, id: &'a HoldId) -> Answer<'a, Vec<MoneyRow>> {
+        let id = id.clone();
+        self.read("reading money", move |db, _| read::money_of_hold(db, &id))
+    }
+
     fn money_in<'a>(&'a self, event: Option<&'a EventId>, states: &'a [MoneyState]) -> Answer<'a, Vec<MoneyRow>> {
         let (event, states) = (event.cloned(), states.to_vec());
         self.read("reading late money", move |db, _| read::money_in(db, event.as_ref(), &states))

@@ -110,6 +110,11 @@ pub(super) fn money_of(db: &Connection, payment_ref: &str) -> Loaded<Vec<MoneyRo
     list(db, sql, [payment_ref, &from, &until], "money")
 }
 
+pub(super) fn money_of_hold(db: &Connection, id: &HoldId) -> Loaded<Vec<MoneyRow>> {
+    let sql = "SELECT body FROM money WHERE hold_id = ?1 ORDER BY received_at, payment_ref";
+    list(db, sql, [id.as_str()], "money")
+}
+
 pub(super) fn orders(db: &Connection, id: &EventId, after: &str, limit: usize) -> Loaded<Vec<OrderRow>> {
     let limit = i64::try_from(limit).unwrap_or(i64::MAX);
     let sql = "SELECT body FROM orders WHERE event_id = ?1 AND order_id > ?2 ORDER BY order_id LIMIT ?3";

@@ -7,7 +7,8 @@
 use rusqlite::{Connection, OptionalExtension as _};
 
 /// One step for each version, in order. A step that was released is never changed: add another.
-const STEPS: [&str; 1] = ["
+pub(super) const STEPS: [&str; 2] = [
+    "
 CREATE TABLE clock (
     id INTEGER PRIMARY KEY CHECK (id = 1),
     boot BLOB NOT NULL,
@@ -113,7 +114,14 @@ CREATE TABLE webhook_cursors (
     seq INTEGER NOT NULL,
     PRIMARY KEY (webhook_id, event_id)
 ) WITHOUT ROWID;
-"];
+",
+    // Whoever held the seats is shown all money that came for them.
+    "
+ALTER TABLE money ADD COLUMN hold_id TEXT NOT NULL DEFAULT '';
+UPDATE money SET hold_id = json_extract(body, '$.hold_id');
+CREATE INDEX money_of_hold ON money (hold_id);
+",
+];
 
 /// Makes the file what this version wants, in one transaction. Says which version it is now, or what is wrong.
 pub(super) fn migrate(connection: &mut Connection) -> Result<usize, String> {

@@ -11,7 +11,7 @@ use super::Sqlite;
 use crate::error::Error;
 use crate::ledger::Ledger;
 use crate::ledger::suite::{Soon, Subject};
-use crate::model::{Call, EventId, EventSettings, NewEvent};
+use crate::model::{Call, EventId, EventSettings, Moment, MoneyRow, MoneyState, NewEvent};
 
 /// SQLite in a directory of its own, under a clock set by hand.
 struct InFile {
@@ -98,6 +98,43 @@ async fn the_table_itself_refuses_a_double_sale() {
     sell("o_1").unwrap();
     let twice = sell("o_2").unwrap_err().to_string();
     assert!(twice.contains("UNIQUE constraint failed: sold_seats.event_id, sold_seats.seat_id"), "{twice}");
+}
+
+/// Goal: a file of an older version becomes one of this, with all that is in it.
+#[tokio::test]
+async fn an_older_file_is_brought_up_to_date() {
+    let subject = InFile::new();
+    subject.dirs.lock().unwrap().push(tempfile::tempdir().unwrap());
+    let db = rusqlite::Connection::open(subject.path()).unwrap();
+    db.execute_batch(super::schema::STEPS[0]).unwrap();
+    db.execute_batch("CREATE TABLE schema_version (id INTEGER PRIMARY KEY, version INTEGER NOT NULL)").unwrap();
+    db.execute_batch("INSERT INTO schema_version VALUES (1, 1)").unwrap();
+    let money = money_of("h_1");
+    let body = serde_json::to_string(&money).unwrap();
+    db.execute("INSERT INTO money VALUES ('pi', 'ev', 'refund_due', 7, ?1)", [body]).unwrap();
+    drop(db);
+    let ledger = Sqlite::open(subject.path(), subject.clock.shared()).await.unwrap();
+    assert_eq!(ledger.money_of_hold(&"h_1".into()).await.unwrap(), [money]);
+    assert_eq!(ledger.money_of_hold(&"h_2".into()).await.unwrap(), []);
+    ledger.close().await.unwrap();
+}
+
+/// Money as an older version has written it.
+fn money_of(hold: &str) -> MoneyRow {
+    MoneyRow {
+        payment_ref: "pi".into(),
+        part: String::new(),
+        order_id: None,
+        hold_id: hold.into(),
+        event_id: "ev".into(),
+        buyer: "ada".into(),
+        amount: 100,
+        more: 0,
+        state: MoneyState::RefundDue,
+        offer: None,
+        received_at: Moment(7),
+        steps: vec![],
+    }
 }
 
 /// Goal: a file of a newer version, and a file that is none, are refused with a sentence.

@@ -256,6 +256,9 @@ pub(super) async fn too_much_money_goes_back(subject: &dyn Subject) {
     let sold = case.ledger.sell_late(Call::by("office"), again(&case, &late, "pi_3")).await.unwrap().value;
     assert_eq!((sold.paid, sold.back, sold.late), (Some(130), 30, true));
     assert_eq!(parts(&case, "pi_3").await, [("".into(), 130, MoneyState::Sold), ("1".into(), 30, due)]);
+    let of = async |hold: &HoldRow| case.ledger.money_of_hold(&hold.hold_id).await.unwrap();
+    let amounts = |rows: &[MoneyRow]| rows.iter().map(|row| row.amount).collect::<Vec<_>>();
+    assert_eq!((amounts(&of(&hold).await), amounts(&of(&late).await)), (vec![50, 20], vec![100, 130, 30]));
     // It is told, once for each part.
     while !case.ledger.sequence(100).await.unwrap().is_empty() {}
     let told = case.ledger.audit(&case.event, AuditQuery::default()).await.unwrap();
@@ -283,6 +286,8 @@ pub(super) async fn money_for_another_hold_is_kept(subject: &dyn Subject) {
     assert_eq!(case.state("A-2").await, SeatState::Held);
     case.sell(&first, "pi").await;
     assert_eq!(parts(&case, "pi").await, kept);
+    assert_eq!(case.ledger.money_of_hold(&first.hold_id).await.unwrap(), []);
+    assert_eq!(case.ledger.money_of_hold(&second.hold_id).await.unwrap().len(), 1);
     assert_eq!(refused(case.confirm(&second, "pi").await), Refusal::PaymentMismatch, "a buyer's word is no money");
     case.done().await;
 }

@@ -127,7 +127,12 @@ const fn counts(hold: &HoldRow) -> bool {
 
 /// Ends a hold that is over by time.
 fn lapse(hold: &HoldRow, actor: &str, now: Moment) -> (Vec<Write>, HoldRow) {
-    lapse_with(hold, if counts(hold) { Lapses::More(now) } else { Lapses::Keep }, actor, now)
+    lapse_with(hold, lapses_of(hold, now), actor, now)
+}
+
+/// What a lapse of this hold says of its buyer.
+fn lapses_of(hold: &HoldRow, now: Moment) -> Lapses {
+    if counts(hold) { Lapses::More(now) } else { Lapses::Keep }
 }
 
 fn lapse_with(hold: &HoldRow, lapses: Lapses, actor: &str, now: Moment) -> (Vec<Write>, HoldRow) {

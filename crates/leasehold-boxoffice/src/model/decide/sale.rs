@@ -94,16 +94,19 @@ pub fn decline(command: &Decline, facts: &Facts, actor: &str, now: Moment) -> De
             (None, ended) => Err(Refusal::Ended(ended)),
         };
     }
-    let in_time = hold.is_live(now) && now < hold.active_until;
-    let (mut writes, row) = if in_time {
-        let row = HoldRow { state: HoldState::Active, expires_at: hold.active_until, ..hold };
-        let told = tell(about(&row, Kind::Declined, SeatState::Held, actor, now));
-        (vec![Write::UpdateHold(Box::new(row.clone())), told], row)
-    } else {
-        lapse(&hold, actor, now)
-    };
+    let (mut writes, row) = no_money(&hold, lapses_of(&hold, now), actor, now);
     writes.extend(heard);
     Ok((writes, row))
+}
+
+/// The money of a hold that was paying does not come: back to active if time is left, else it has lapsed.
+fn no_money(hold: &HoldRow, lapses: Lapses, actor: &str, now: Moment) -> (Vec<Write>, HoldRow) {
+    if !hold.is_live(now) || now >= hold.active_until {
+        return lapse_with(hold, lapses, actor, now);
+    }
+    let row = HoldRow { state: HoldState::Active, expires_at: hold.active_until, ..hold.clone() };
+    let told = tell(about(&row, Kind::Declined, SeatState::Held, actor, now));
+    (vec![Write::UpdateHold(Box::new(row.clone())), told], row)
 }
 
 /// What [`confirm`] must know.
@@ -151,7 +154,8 @@ pub fn confirm(command: &Confirm, facts: &Facts, actor: &str, now: Moment) -> De
         return goes_back(command, &hold, facts, TWICE, actor, now);
     }
     if let Some(why) = unfit(command, &hold).filter(|_| hold.is_live(now)) {
-        return goes_back(command, &hold, facts, why, actor, now).map_err(|_| Refusal::StaleToken);
+        let gone = goes_back(command, &hold, facts, why, actor, now).map_err(|_| Refusal::StaleToken)?;
+        return Ok(if facts.money.is_none() { paid_for_nothing(gone, actor, now) } else { gone });
     }
     if hold.is_live(now) || (planted::on(Bug::SellDead) && hold.is_due(now)) {
         newest(&hold, facts)?;
@@ -165,6 +169,18 @@ pub fn confirm(command: &Confirm, facts: &Facts, actor: &str, now: Moment) -> De
         return Ok((writes, Confirmed::Order { order, leases: hold.leases }));
     }
     late(command, &hold, facts, actor, now)
+}
+
+/// The payment that a hold waited for came, and goes back: nothing more comes of it, so the buyer need not wait.
+fn paid_for_nothing(gone: (Vec<Write>, Confirmed), actor: &str, now: Moment) -> (Vec<Write>, Confirmed) {
+    let (mut writes, Confirmed::Late { hold, money }) = gone else { return gone };
+    if hold.state != HoldState::Paying {
+        return (writes, Confirmed::Late { hold, money });
+    }
+    // Money came: a lapse does not count against the buyer.
+    let (freed, hold) = no_money(&hold, Lapses::Keep, actor, now);
+    writes.extend(freed);
+    (writes, Confirmed::Late { hold, money })
 }
 
 const TOO_MUCH: &str = "it is more than the order costs";

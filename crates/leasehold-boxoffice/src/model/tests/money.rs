@@ -195,6 +195,37 @@ fn too_little_money_goes_back() {
     desk.check();
 }
 
+/// Goal: whose payment came short does not wait for the pay deadline: the hold is theirs again for what is left of its time,
+/// to be paid otherwise or released.
+#[test]
+fn a_hold_whose_payment_came_short_is_active_again() {
+    let mut desk = Desk::open();
+    let hold = desk.hold(&["A-1"]);
+    desk.pass(10);
+    let paying = desk.pay(&hold, "pi_1").unwrap();
+    assert_eq!(paying.expires_at, Moment(1210));
+    let Confirmed::Late { hold: again, .. } = desk.captured(&hold, "pi_1", 99).unwrap() else { panic!() };
+    assert_eq!((again.state, again.expires_at), (HoldState::Active, hold.expires_at));
+    assert_eq!(desk.shelf.holds[&hold.hold_id], again);
+    desk.check();
+    desk.pay(&hold, "pi_1").expect_err("its money goes back");
+    desk.pay(&hold, "pi_2").unwrap();
+    assert_eq!(desk.order(&hold, "pi_2").payment_ref, "pi_2");
+    // Without time left it is over, and that is not held against the buyer.
+    let hold = desk.hold(&["A-2"]);
+    desk.pay(&hold, "pi_3").unwrap();
+    desk.pass(150);
+    let Confirmed::Late { hold: over, .. } = desk.captured(&hold, "pi_3", 99).unwrap() else { panic!() };
+    assert_eq!(over.state, HoldState::Lapsed);
+    assert_eq!(desk.shelf.buyers.values().map(|row| row.lapses).sum::<u32>(), 0);
+    // A second payment that is short leaves the first on its way.
+    let hold = desk.hold(&["A-2"]);
+    desk.pay(&hold, "pi_4").unwrap();
+    desk.late(&hold, "pi_5", 99);
+    assert_eq!(desk.shelf.holds[&hold.hold_id].state, HoldState::Paying);
+    desk.check();
+}
+
 /// Goal: money that came after the first of its payment is not lost, however often it is told and wherever the first is.
 #[test]
 fn what_comes_later_of_a_payment_goes_back_too() {

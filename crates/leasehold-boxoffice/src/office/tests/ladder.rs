@@ -38,6 +38,38 @@ async fn late_money_buys_the_same_seats_if_they_are_free() {
     house.check().await;
 }
 
+/// Goal: a buyer sees all money that came for the hold, under whatever name, and only that.
+#[tokio::test]
+async fn a_buyer_sees_all_money_of_the_hold() {
+    let house = House::open().await;
+    let ada = house.hold("ada", &["A-1"]).await.unwrap();
+    let bob = house.hold("bob", &["A-2"]).await.unwrap();
+    house.office.pay(Call::by("ada"), &ada.hold.hold_id, key(&ada), "pi_1").await.unwrap();
+    let see = async |hold: &HoldView| house.office.hold_view(&hold.hold.hold_id, key(hold)).await.unwrap();
+    assert_eq!(see(&ada).await.money, []);
+    // A second payment, the first, and one that is bob's: in ada's name.
+    house.office.payment(paid(&ada, "m-1", "pi_2", true)).await.unwrap();
+    house.office.payment(paid(&bob, "m-2", "pi_3", true)).await.unwrap();
+    let order = house.office.payment(paid(&ada, "m-3", "pi_1", true)).await.unwrap();
+    assert!(matches!(order, PaymentOutcome::Order(_)), "{order:?}");
+    house.office.payment(paid(&ada, "m-4", "pi_3", true)).await.unwrap();
+    let seen = see(&ada).await;
+    let price = ada.hold.total();
+    let shown: Vec<_> =
+        seen.money.iter().map(|money| (money.payment_ref.as_deref(), money.amount, money.resolution.state)).collect();
+    assert_eq!(shown, [(Some("pi_2"), price, MoneyState::RefundDue), (None, price, MoneyState::Stuck)]);
+    assert!(!format!("{:?}", seen.money).contains(bob.hold.hold_id.as_str()), "{:?}", seen.money);
+    assert_eq!((seen.resolution, see(&bob).await.money), (None, vec![]));
+    // Never paid for as far as anybody said, and over: the money speaks for the hold.
+    let eve = house.hold("eve", &["A-4"]).await.unwrap();
+    house.clock.advance(seconds(1000));
+    house.hold("dan", &["A-4"]).await.unwrap();
+    house.office.payment(paid(&eve, "m-5", "pi_9", true)).await.unwrap();
+    let seen = see(&eve).await;
+    assert_eq!((seen.money.len(), seen.resolution), (1, Some(seen.money[0].resolution.clone())));
+    house.check().await;
+}
+
 /// Goal: second rung: the seats are another's, so others as good are held, and the same key and payment buy them.
 #[tokio::test]
 async fn late_money_is_offered_an_equivalent_block() {

@@ -98,7 +98,7 @@ pub async fn play(mut call: Call) -> Result<Response<Body>, Problem> {
         return Err(Problem::invalid("payment_ref must be 1 to 128 bytes, without control characters"));
     }
     let act: Act = serde_json::from_value(act)
-        .map_err(|_| Problem::invalid("outcome is approve, decline, slow, duplicate, out_of_order or late"))?;
+        .map_err(|_| Problem::invalid("outcome is approve, decline, slow, duplicate, out_of_order, late or short"))?;
     let caller = call.visitor()?;
     let desk = Desk::of(&call, caller, Verb::Buy)?;
     let demo = desk.house.demo().ok_or_else(nothing)?;

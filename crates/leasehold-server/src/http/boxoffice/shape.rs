@@ -7,7 +7,7 @@ use leasehold_boxoffice::model::{
     AreaNow, Entry, EventRow, HeldArea, HeldSeat, MoneyRow, OrderRow, Resolution, SeatNow, SeatState, SoldArea,
     SoldSeat, Step,
 };
-use leasehold_boxoffice::office::{Availability, HoldView, StaffHold};
+use leasehold_boxoffice::office::{Availability, BuyersMoney, HoldView, StaffHold};
 use leasehold_boxoffice::pick::Hall;
 use serde_json::{Map, Value, json};
 
@@ -182,6 +182,9 @@ pub fn hold(view: &HoldView) -> Value {
     if let Some(found) = &view.resolution {
         more.insert("resolution".into(), resolution(found));
     }
+    if !view.money.is_empty() {
+        more.insert("money".into(), view.money.iter().map(buyers_money).collect());
+    }
     if let Some(why) = &row.ended_why {
         more.insert("ended_why".into(), json!(why));
     }
@@ -194,6 +197,15 @@ pub fn resolution(found: &Resolution) -> Value {
     let mut shown = json!({"state": found.state, "steps": steps(&found.steps)});
     if let Some(offer) = &found.offer {
         merge(&mut shown, &json!({"offer": offer, "seats": found.seats}));
+    }
+    shown
+}
+
+fn buyers_money(money: &BuyersMoney) -> Value {
+    let mut shown = resolution(&money.resolution);
+    merge(&mut shown, &json!({"amount": money.amount}));
+    if let Some(payment) = &money.payment_ref {
+        merge(&mut shown, &json!({"payment_ref": payment}));
     }
     shown
 }

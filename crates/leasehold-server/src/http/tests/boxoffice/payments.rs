@@ -92,7 +92,15 @@ async fn callbacks_count_once_and_only_if_they_are_right() {
     let short = Callback { amount: 1, ..callback(&dora, "cb-d", Outcome::Captured) };
     let told = tell(&server, &short).await.with(200).json();
     assert_eq!((&told["outcome"], &told["resolution"]["state"]), (&json!("late"), &json!("refund_due")), "{told}");
-    assert_eq!(server.show_hold(&dora).await["state"], json!("paying"));
+    // Its buyer need not wait for more, and sees what became of it.
+    let shown = server.show_hold(&dora).await;
+    let money = &shown["money"][0];
+    assert_eq!(
+        (&shown["state"], &money["amount"], &money["state"]),
+        (&json!("active"), &json!(1), &json!("refund_due"))
+    );
+    assert_eq!((&money["payment_ref"], &shown["money"][1]), (&json!(format!("pi-{}", dora.id)), &json!(null)));
+    server.of_hold(&dora, "release", &json!({})).await.with(200);
 
     let told = tell(&server, &right).await.with(200).json();
     schema::holds(&told, "Settled");
