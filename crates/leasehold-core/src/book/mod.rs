@@ -225,6 +225,12 @@ impl Book {
         }
     }
 
+    /// What it lets in.
+    #[must_use]
+    pub const fn limits(&self) -> &Limits {
+        &self.limits
+    }
+
     /// What happened since this book was opened, added up.
     #[must_use]
     pub const fn tally(&self) -> &Tally {

@@ -189,6 +189,7 @@ impl Book {
             value: None,
         };
         if let Some(granted) = self.grant(&wants, &terms, now) {
+            self.tally.waited += 1;
             self.answer(waiter.tickets, Reply::Granted(granted));
         }
     }

@@ -7,6 +7,8 @@ use std::time::Duration;
 pub struct Tally {
     /// Claims granted.
     pub granted: u64,
+    /// Claims granted that had stood in line for it.
+    pub waited: u64,
     /// Leases ended by their owners.
     pub released: u64,
     /// Leases ended by time.

@@ -13,8 +13,9 @@ use hyper::server::conn::http1;
 use hyper::service::service_fn;
 use hyper::{Request, Response};
 use hyper_util::rt::TokioIo;
-use tokio::io::{AsyncRead, AsyncWrite};
+use tokio::io::{AsyncRead, AsyncReadExt, AsyncWrite, AsyncWriteExt};
 use tokio::net::TcpStream;
+use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 use tokio::task::JoinSet;
 use tokio::time::{Instant, sleep_until, timeout};
 use tokio_rustls::TlsAcceptor;
@@ -22,6 +23,7 @@ use tower_service::Service as _;
 
 use super::guard::{self, Arrival};
 use super::io::{Guarded, Pulse, Told};
+use super::problem::Problem;
 use super::routes;
 use super::socket::{Socket, Wire};
 use super::{App, Config};
@@ -29,10 +31,9 @@ use crate::service::Peer;
 use crate::service::seats::{Door, Full, Seat};
 
 const WRONG_PORT: &[u8] = b"-ERR this port speaks HTTP, RESP is spoken on another\r\n";
-const FULL: &[u8] =
-    b"HTTP/1.1 503 Service Unavailable\r\nRetry-After: 1\r\nContent-Length: 0\r\nConnection: close\r\n\r\n";
-const FULL_FOR_YOU: &[u8] =
-    b"HTTP/1.1 429 Too Many Requests\r\nRetry-After: 1\r\nContent-Length: 0\r\nConnection: close\r\n\r\n";
+/// How many that found no place are told so at a time, and how long they may take to hear it. The others are cut off.
+const FAREWELLS: usize = 16;
+const FAREWELL: Duration = Duration::from_secs(1);
 
 /// How often somebody looks whether the client of a request that is being answered is still there: whoever waits in line
 /// and hangs up leaves it within a second.
@@ -50,6 +51,7 @@ pub async fn run(listener: TcpListener, app: App) -> io::Result<()> {
     let tls = app.config.tls.as_deref().map(acceptor);
     let router = routes::router(&app);
     let mut open = JoinSet::new();
+    let farewells = Arc::new(Semaphore::new(FAREWELLS));
     loop {
         let accepted = tokio::select! {
             accepted = listener.accept() => accepted,
@@ -70,7 +72,12 @@ pub async fn run(listener: TcpListener, app: App) -> io::Result<()> {
                 let line = Line { app: app.clone(), router: router.clone(), tls: tls.clone(), peer };
                 open.spawn(line.run(stream, seat));
             }
-            Err(full) => turn_away(&stream, full, tls.is_some()),
+            Err(full) if tls.is_none() => {
+                if let Ok(place) = farewells.clone().try_acquire_owned() {
+                    open.spawn(turn_away(stream, full, place));
+                }
+            }
+            Err(_) => {}
         }
     }
     drop(listener);
@@ -82,11 +89,23 @@ pub async fn run(listener: TcpListener, app: App) -> io::Result<()> {
     Ok(())
 }
 
-/// Says so if it can be said without waiting.
-fn turn_away(stream: &TcpStream, full: Full, tls: bool) {
-    if !tls {
-        let _ = stream.try_write(if full == Full::All { FULL } else { FULL_FOR_YOU });
-    }
+/// Says that there is no place. What the client says meanwhile is read: closing on unread bytes resets the connection, and
+/// with it the answer.
+async fn turn_away(mut stream: TcpStream, full: Full, _place: OwnedSemaphorePermit) {
+    let body = Problem::crowded(full == Full::One).body();
+    let answer = format!(
+        "HTTP/1.1 429 Too Many Requests\r\nContent-Type: application/problem+json\r\nCache-Control: no-store\r\n\
+         Retry-After: 1\r\nContent-Length: {}\r\nConnection: close\r\n\r\n{body}",
+        body.len()
+    );
+    let told = async {
+        stream.write_all(answer.as_bytes()).await?;
+        stream.shutdown().await?;
+        let mut unheard = [0; 1024];
+        while stream.read(&mut unheard).await? > 0 {}
+        io::Result::Ok(())
+    };
+    let _ = timeout(FAREWELL, told).await;
 }
 
 fn acceptor(config: &rustls::ServerConfig) -> TlsAcceptor {

@@ -8,8 +8,8 @@ use http_body_util::{BodyExt, LengthLimitError, Limited};
 use hyper::StatusCode;
 use hyper::body::Body as _;
 use hyper::header::{self, HeaderMap, HeaderValue};
-use serde::de::{Deserialize, Deserializer, MapAccess, Visitor};
-use serde_json::Value;
+use serde::de::{Deserialize, Deserializer, MapAccess, SeqAccess, Visitor};
+use serde_json::{Map, Value};
 use tokio::time::timeout;
 
 use super::Config;
@@ -88,20 +88,23 @@ impl Fields {
     ///
     /// It is not a JSON object.
     pub fn parse(body: &[u8]) -> Result<Self, Problem> {
-        let object: Object = serde_json::from_slice(body).map_err(|error| {
+        let Once(value) = serde_json::from_slice(body).map_err(|error| {
             // Its own words may show a value; where it is says enough.
             let how = match error.classify() {
                 serde_json::error::Category::Eof => "ends too early",
-                serde_json::error::Category::Data => "is not one JSON object whose fields come once",
+                serde_json::error::Category::Data => "has a field twice in one object",
                 _ => "is not JSON",
             };
             Problem::invalid(format!("the body {how} (line {}, column {})", error.line(), error.column()))
         })?;
-        Ok(Self { what: "the body", left: object.0, known: Vec::new() })
+        match value {
+            Value::Object(object) => Ok(Self::of("the body", object)),
+            other => Err(Problem::invalid(format!("the body is one JSON object, got {}", kind(&other)))),
+        }
     }
 
     /// The fields of an object inside.
-    pub fn of(what: &'static str, object: serde_json::Map<String, Value>) -> Self {
+    pub fn of(what: &'static str, object: Map<String, Value>) -> Self {
         Self { what, left: object.into_iter().collect(), known: Vec::new() }
     }
 
@@ -222,31 +225,67 @@ pub fn missing(name: &str) -> Problem {
     Problem::invalid(format!("{name} is missing"))
 }
 
-/// An object whose fields come once: two readers must not see two things in one body.
-struct Object(Vec<(String, Value)>);
+/// A value in which no object has a field twice, however deep: two readers must not see two things in one body.
+struct Once(Value);
 
-impl<'de> Deserialize<'de> for Object {
+impl<'de> Deserialize<'de> for Once {
     fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
-        struct Once;
-        impl<'de> Visitor<'de> for Once {
-            type Value = Object;
+        deserializer.deserialize_any(Reader).map(Self)
+    }
+}
 
-            fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-                f.write_str("an object")
-            }
+struct Reader;
 
-            fn visit_map<A: MapAccess<'de>>(self, mut map: A) -> Result<Object, A::Error> {
-                let mut fields: Vec<(String, Value)> = Vec::new();
-                while let Some((name, value)) = map.next_entry::<String, Value>()? {
-                    // A handful of fields is known; more than that will be refused anyway.
-                    if fields.len() > 64 || fields.iter().any(|(earlier, _)| *earlier == name) {
-                        return Err(serde::de::Error::custom("a field comes twice"));
-                    }
-                    fields.push((name, value));
-                }
-                Ok(Object(fields))
+impl<'de> Visitor<'de> for Reader {
+    type Value = Value;
+
+    fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("JSON")
+    }
+
+    fn visit_unit<E>(self) -> Result<Value, E> {
+        Ok(Value::Null)
+    }
+
+    fn visit_bool<E>(self, truth: bool) -> Result<Value, E> {
+        Ok(truth.into())
+    }
+
+    fn visit_u64<E>(self, number: u64) -> Result<Value, E> {
+        Ok(number.into())
+    }
+
+    fn visit_i64<E>(self, number: i64) -> Result<Value, E> {
+        Ok(number.into())
+    }
+
+    fn visit_f64<E>(self, number: f64) -> Result<Value, E> {
+        Ok(number.into())
+    }
+
+    fn visit_str<E>(self, text: &str) -> Result<Value, E> {
+        Ok(text.into())
+    }
+
+    fn visit_string<E>(self, text: String) -> Result<Value, E> {
+        Ok(text.into())
+    }
+
+    fn visit_seq<A: SeqAccess<'de>>(self, mut items: A) -> Result<Value, A::Error> {
+        let mut list = Vec::new();
+        while let Some(Once(item)) = items.next_element()? {
+            list.push(item);
+        }
+        Ok(list.into())
+    }
+
+    fn visit_map<A: MapAccess<'de>>(self, mut fields: A) -> Result<Value, A::Error> {
+        let mut object = Map::new();
+        while let Some((name, Once(value))) = fields.next_entry::<String, Once>()? {
+            if object.insert(name, value).is_some() {
+                return Err(serde::de::Error::custom("a field comes twice"));
             }
         }
-        deserializer.deserialize_map(Once)
+        Ok(object.into())
     }
 }

@@ -101,6 +101,16 @@ impl Problem {
         Self::new(status, code, detail)
     }
 
+    /// There are too many connections: in all, or from one address.
+    pub fn crowded(of_one: bool) -> Self {
+        let detail = if of_one {
+            "this address has as many connections as one may have: close some, or come again later"
+        } else {
+            "the server has as many connections as it may have: come again later"
+        };
+        Self::new(StatusCode::TOO_MANY_REQUESTS, "quota", detail)
+    }
+
     /// Adds a field to the answer.
     pub fn and(mut self, name: &str, value: Value) -> Self {
         self.more.insert(name.into(), value);
@@ -159,17 +169,22 @@ impl Problem {
         &self.detail
     }
 
-    /// As HTTP says it.
-    pub fn response(self) -> Response<Body> {
+    /// As JSON.
+    pub fn body(&self) -> String {
         let title = TITLES.iter().find(|(code, _)| *code == self.code).map_or("", |(_, title)| title);
         let mut body = Map::new();
         body.insert("type".into(), format!("/docs#code-{}", self.code).into());
         body.insert("title".into(), title.into());
         body.insert("status".into(), self.status.as_u16().into());
         body.insert("code".into(), self.code.into());
-        body.insert("detail".into(), self.detail.into());
-        body.extend(self.more);
-        let mut response = Response::new(Body::from(Value::Object(body).to_string()));
+        body.insert("detail".into(), self.detail.as_str().into());
+        body.extend(self.more.clone());
+        Value::Object(body).to_string()
+    }
+
+    /// As HTTP says it.
+    pub fn response(self) -> Response<Body> {
+        let mut response = Response::new(Body::from(self.body()));
         *response.status_mut() = self.status;
         let headers = response.headers_mut();
         headers.insert(header::CONTENT_TYPE, HeaderValue::from_static("application/problem+json"));

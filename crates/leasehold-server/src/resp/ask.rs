@@ -3,6 +3,7 @@
 use leasehold::engine::Mode;
 
 use super::frame::Args;
+use super::known::About;
 use super::script::{self, Script};
 use crate::service::Verb;
 
@@ -36,8 +37,8 @@ pub enum Local<'a> {
     ClientId,
     /// What library: noted by nobody.
     SetInfo,
-    /// The list of commands.
-    Commands,
+    /// Which commands there are.
+    Commands(About<'a>),
     /// About the server.
     Info,
     /// Goodbye.
@@ -207,6 +208,10 @@ pub const EVERY: &[(&str, Option<Verb>)] = &[
     ("CLIENT ID", None),
     ("CLIENT SETINFO LIB-NAME x", None),
     ("COMMAND", None),
+    ("COMMAND COUNT", None),
+    ("COMMAND LIST", None),
+    ("COMMAND INFO get x", None),
+    ("COMMAND DOCS get", None),
     ("INFO", None),
     ("SCRIPT EXISTS x", None),
     ("SCRIPT LOAD x", None),
@@ -273,7 +278,7 @@ fn local<'a>(upper: &[u8], rest: Args<'a>, name: &[u8]) -> Understood<'a> {
         b"AUTH" => Local::Auth(rest.get(1).or_else(|| rest.get(0)).ok_or_else(|| wrong("AUTH key"))?),
         b"SELECT" => Local::Select(word("SELECT 0")?),
         b"CLIENT" => return client(rest),
-        b"COMMAND" => Local::Commands,
+        b"COMMAND" => return commands(rest),
         b"INFO" => Local::Info,
         b"QUIT" => Local::Quit,
         b"MULTI" => Local::Multi,
@@ -310,6 +315,19 @@ fn client(rest: Args<'_>) -> Understood<'_> {
         b"SETINFO" => Local::SetInfo,
         _ => return Err(format!("CLIENT {} is not supported", shown(&sub))),
     }))
+}
+
+fn commands(rest: Args<'_>) -> Understood<'_> {
+    let sub = rest.get(0).unwrap_or_default().to_ascii_uppercase();
+    Ok(Ask::Local(Local::Commands(match sub.as_slice() {
+        b"" => About::All,
+        b"COUNT" => About::Count,
+        b"LIST" => About::Names,
+        b"INFO" if rest.len() == 1 => About::All,
+        b"INFO" => About::Of(rest.from(1).iter().collect()),
+        b"DOCS" => About::Docs,
+        _ => return Err(format!("COMMAND {} is not supported", shown(&sub))),
+    })))
 }
 
 fn script_command(rest: Args<'_>) -> Understood<'_> {

@@ -83,6 +83,8 @@ pub struct Connection {
     /// Who it is; none before it showed a key that is needed.
     pub caller: Option<Caller>,
     pub protocol: Protocol,
+    /// What was spoken before, by commands that are owed replies: those before this number, this.
+    former: Vec<(u32, Protocol)>,
     /// What it calls itself.
     pub name: String,
     /// Who holds what it takes, for people.
@@ -136,6 +138,7 @@ impl Connection {
             peer,
             caller,
             protocol: Protocol::Resp2,
+            former: Vec::new(),
             name: String::new(),
             holder: peer.to_string(),
             input: Vec::new(),
@@ -157,6 +160,22 @@ impl Connection {
             stalled_since: None,
             asks: EventFlags::IN,
         }
+    }
+
+    /// From the next reply on it is spoken like this.
+    pub fn speak(&mut self, protocol: Protocol) {
+        let first = self.first;
+        self.former.retain(|(until, _)| is_before(first, *until));
+        if self.owes() && protocol != self.protocol {
+            self.former.push((self.next, self.protocol));
+        }
+        self.protocol = protocol;
+    }
+
+    /// How the command with this number is answered.
+    fn spoken_at(&self, number: u32) -> Protocol {
+        let former = self.former.iter().find(|(until, _)| is_before(number, *until));
+        former.map_or(self.protocol, |(_, protocol)| *protocol)
     }
 
     /// The number that the next command will have.
@@ -189,6 +208,14 @@ impl Connection {
 
     /// The answer to a command has come: `write` makes the reply of it. `false` if it was not owed.
     pub fn settle(&mut self, number: u32, write: impl FnOnce(&Self, Kind, &mut Vec<u8>)) -> bool {
+        let protocol = self.protocol;
+        self.protocol = self.spoken_at(number);
+        let settled = self.settle_now(number, write);
+        self.protocol = protocol;
+        settled
+    }
+
+    fn settle_now(&mut self, number: u32, write: impl FnOnce(&Self, Kind, &mut Vec<u8>)) -> bool {
         let index = number.wrapping_sub(self.first) as usize;
         if index == 0
             && let Some(Slot::Owed(_)) = self.owed.front()
@@ -348,6 +375,11 @@ impl Drop for Connection {
             work.abort();
         }
     }
+}
+
+/// Whether one number was given before the other; they begin anew after the last.
+const fn is_before(one: u32, other: u32) -> bool {
+    other.wrapping_sub(one).cast_signed() > 0
 }
 
 /// A burst must not keep its memory: thousands of connections idle.

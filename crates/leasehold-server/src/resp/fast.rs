@@ -175,6 +175,10 @@ impl Desk<'_, '_> {
     fn look(&mut self, call: &Call<'_>, protocol: Protocol, out: &mut Vec<u8>) -> Step {
         let mut bytes = Vec::new();
         let mut reply = Reply::new(&mut bytes, protocol);
+        if let Some(sentence) = call.names().into_iter().find_map(|name| self.till.check_name(name).err()) {
+            Reply::new(out, protocol).denial(&Denial::Engine(Error::Invalid(sentence)));
+            return Step::Done;
+        }
         match call {
             Call::Get { key } => match self.till.key(key) {
                 Some(key) => reply.bulk(key.value.unwrap_or(MARKER)),

@@ -2,6 +2,7 @@
 
 use super::ask::Local;
 use super::connection::Connection;
+use super::known;
 use super::reply::{Protocol, Reply};
 use super::script;
 use crate::service::{Denial, Service};
@@ -33,7 +34,7 @@ pub fn answer(service: &Service, local: &Local<'_>, connection: &mut Connection,
         Local::GetName => reply.text(&connection.name),
         Local::ClientId => reply.unsigned(connection.id),
         Local::SetInfo => reply.simple("OK"),
-        Local::Commands => reply.array(0),
+        Local::Commands(about) => known::answer(about, &mut reply),
         Local::Info => reply.verbatim(&info()),
         Local::Quit => {
             reply.simple("OK");
@@ -124,7 +125,7 @@ fn hello(
     {
         return Reply::new(out, connection.protocol).invalid(sentence);
     }
-    connection.protocol = protocol;
+    connection.speak(protocol);
     let mut reply = Reply::new(out, protocol);
     reply.map(7);
     reply.text("server");

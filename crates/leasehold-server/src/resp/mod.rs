@@ -22,6 +22,7 @@ pub mod ask;
 mod connection;
 mod fast;
 pub mod frame;
+mod known;
 mod local;
 mod mail;
 mod pump;

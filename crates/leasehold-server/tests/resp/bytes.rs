@@ -20,8 +20,13 @@ fn answers_are_spoken_byte_by_byte() {
         ("client getname", "$3\r\nada\r\n", "$3\r\nada\r\n"),
         ("CLIENT SETNAME", "+OK\r\n", "+OK\r\n"),
         ("CLIENT SETINFO LIB-NAME x", "+OK\r\n", "+OK\r\n"),
-        ("COMMAND", "*0\r\n", "*0\r\n"),
-        ("COMMAND DOCS", "*0\r\n", "*0\r\n"),
+        ("COMMAND COUNT", ":23\r\n", ":23\r\n"),
+        (
+            "COMMAND INFO GET nobody",
+            "*2\r\n*6\r\n$3\r\nget\r\n:2\r\n*0\r\n:1\r\n:1\r\n:1\r\n$-1\r\n",
+            "*2\r\n*6\r\n$3\r\nget\r\n:2\r\n*0\r\n:1\r\n:1\r\n:1\r\n_\r\n",
+        ),
+        ("COMMAND DOCS", "*0\r\n", "%0\r\n"),
         ("SET k v NX PX 60000", "+OK\r\n", "+OK\r\n"),
         ("set k w nx px 60000", "$-1\r\n", "_\r\n"),
         ("SET k w EX 60 NX", "$-1\r\n", "_\r\n"),
@@ -66,6 +71,21 @@ fn answers_are_spoken_byte_by_byte() {
             assert_eq!(client.ask(&words), if three { *three_says } else { *two_says }, "{typed}, version 3: {three}");
         }
         assert_eq!(client.reply(), b"", "it hangs up after QUIT");
+    }
+}
+
+/// Goal: "nobody holds it" is never said of a name that nobody can hold.
+#[test]
+fn a_name_that_cannot_be_is_not_free() {
+    let site = Site::new();
+    let server = Server::start(&site, &[]);
+    let mut client = dial(&server);
+    let long = "n".repeat(513);
+    for name in ["", "a\nb", &long] {
+        for command in [&["GET"][..], &["EXISTS", "fine"], &["PTTL"], &["TTL"], &["LEASE", "GET"], &["DEL"]] {
+            let told = client.ask(&[command, &[name]].concat());
+            assert_eq!(word(&told), "INVALID", "{command:?} {name:?}: {told}");
+        }
     }
 }
 

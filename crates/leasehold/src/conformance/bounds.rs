@@ -51,6 +51,18 @@ pub(super) async fn a_bad_claim_is_invalid_and_takes_nothing(subject: &dyn Subje
     case.granted(wants(&["fine", "seat"])).await;
 }
 
+/// Goal: a name that nothing can have is Invalid to look at, too: "free" would be taken for an answer.
+/// Method: names one over each bound of the public contract.
+pub(super) async fn a_name_that_cannot_be_is_invalid_to_look_at(subject: &dyn Subject) {
+    let case = Case::new(subject).await;
+    let long = "n".repeat(513);
+    for name in ["", &long, "a\nb", "a\0b", "a\u{85}b"] {
+        let answer = in_time(case.engine.inspect(name)).await;
+        assert_invalid(&format!("a look at {name:?}"), &answer.expect_err("nothing can have this name"));
+    }
+    assert_eq!(case.inspect(&long[1..]).await, None);
+}
+
 /// Goal: what is just within bounds is granted.
 /// Method: each limit of the public contract, exactly; all of them in one claim where that goes.
 pub(super) async fn what_is_just_within_bounds_is_granted(subject: &dyn Subject) {

@@ -142,7 +142,7 @@ macro_rules! __for_each_law {
             view: inspect_shows_holders, inspect_shows_the_line, inspect_shows_nothing_of_the_free,
                 list_is_in_order_of_names, list_goes_page_by_page, no_secret_is_ever_shown;
             bounds: a_bad_claim_is_invalid_and_takes_nothing, what_is_just_within_bounds_is_granted,
-                a_bad_renewal_changes_nothing, spans_round_up_to_a_millisecond;
+                a_bad_renewal_changes_nothing, a_name_that_cannot_be_is_invalid_to_look_at, spans_round_up_to_a_millisecond;
             stopping: a_closed_engine_is_unavailable, closing_sends_the_line_home,
                 a_durable_engine_remembers, a_durable_engine_remembers_endings_and_requests,
                 time_goes_on_while_an_engine_is_closed;

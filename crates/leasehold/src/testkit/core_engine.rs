@@ -239,7 +239,9 @@ impl Engine for CoreEngine {
     fn inspect<'a>(&'a self, name: &'a str) -> Answer<'a, Option<Resource>> {
         Box::pin(async move {
             let now = self.0.clock.now();
-            Ok(self.0.open("inspect")?.book.inspect(name, now).map(resource))
+            let book = &self.0.open("inspect")?.book;
+            book.limits().check_name(name).map_err(Error::Invalid)?;
+            Ok(book.inspect(name, now).map(resource))
         })
     }
 

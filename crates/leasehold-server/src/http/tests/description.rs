@@ -55,19 +55,25 @@ async fn prometheus_can_read_the_metrics() {
     let server = Server::start().await;
     let grant = server.take("seat-of-nobody-else", 30_000, "ada").await;
     server.post("/v1/leases", &json!({"resources": ["seat-of-nobody-else"], "ttl_ms": 5})).await.with(409);
+    // One waits in line, and has it after all: it met somebody, too.
+    let waits = json!({"resources": ["seat-of-nobody-else"], "ttl_ms": 30_000, "wait_ms": 20_000});
+    let mut waiter = server.client().await;
+    waiter.send("POST", "/v1/leases", &[], Some(&waits)).await;
+    server.until_queued("seat-of-nobody-else", 1).await;
     let lease = json!({"lease_id": grant["lease_id"]});
     server.post("/v1/leases/release", &lease).await.with(204);
+    waiter.reply(false).await.with(201);
     let reply = server.get("/metrics").await.with(200);
     assert_eq!(reply.header("content-type"), "text/plain; version=0.0.4; charset=utf-8");
     let text = reply.text();
     assert!(!text.contains("seat-of") && !text.contains(grant["lease_id"].as_str().unwrap()));
     let samples = samples(&text);
     let value = |name: &str| samples.iter().find(|(sample, _)| sample == name).map(|(_, value)| *value);
-    assert_eq!(value("leasehold_acquire_total{outcome=\"granted\"}"), Some(1.0));
+    assert_eq!(value("leasehold_acquire_total{outcome=\"granted\"}"), Some(2.0));
     assert_eq!(value("leasehold_acquire_total{outcome=\"held\"}"), Some(1.0));
-    assert_eq!(value("leasehold_contended_total"), Some(1.0));
+    assert_eq!(value("leasehold_contended_total"), Some(2.0));
     assert_eq!(value("leasehold_released_total"), Some(1.0));
-    assert_eq!(value("leasehold_wait_seconds_count"), Some(1.0));
+    assert_eq!(value("leasehold_wait_seconds_count"), Some(2.0));
     assert_eq!(value("leasehold_hold_seconds_count"), Some(1.0));
     for name in [
         "leases",

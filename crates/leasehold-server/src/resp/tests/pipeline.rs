@@ -129,6 +129,25 @@ async fn a_key_shown_in_the_middle_counts_from_there() {
     house.end().await;
 }
 
+/// Goal: a command is answered in the version that was spoken when it was sent, though the disk lets it go later.
+#[tokio::test(flavor = "multi_thread")]
+async fn each_is_answered_in_the_version_it_was_asked_in() {
+    let house = House::open(KeyRing::open(), Config::default()).await;
+    tokio::task::block_in_place(|| {
+        let hello = |version| command(&["HELLO", version]);
+        let set = || command(&["SET", "seat", "v", "NX", "PX", "60000"]);
+        let mut client = house.connect();
+        client
+            .send(&[set(), set(), hello("3"), set(), hello("2"), set(), hello("2"), set(), hello("3"), set()].concat());
+        let replies: Vec<_> = (0..10).map(|_| String::from_utf8(client.reply()).unwrap()).collect();
+        let nils: Vec<&str> = [1, 3, 5, 7, 9].map(|at| replies[at].as_str()).into();
+        assert_eq!((replies[0].as_str(), nils), ("+OK\r\n", vec!["$-1\r\n", "_\r\n", "$-1\r\n", "$-1\r\n", "_\r\n"]));
+        let hellos: String = [2, 4, 6, 8].map(|at| replies[at].chars().next().unwrap()).iter().collect();
+        assert_eq!(hellos, "%**%");
+    });
+    house.end().await;
+}
+
 /// Goal: whoever sends many commands and then half-closes gets every answer, also those not looked at in the first turn.
 #[tokio::test(flavor = "multi_thread")]
 async fn what_was_sent_before_a_half_close_is_answered() {

@@ -397,7 +397,8 @@ impl Engine for Embedded {
     fn inspect<'a>(&'a self, name: &'a str) -> Answer<'a, Option<Resource>> {
         Box::pin(async move {
             let now = self.counter.clock.now();
-            let view = self.settled(&|| format!("inspect {name}"), |book| book.inspect(name, now)).await?;
+            let read = |book: &Book| book.limits().check_name(name).map(|()| book.inspect(name, now));
+            let view = self.settled(&|| format!("inspect {name}"), read).await?.map_err(Error::Invalid)?;
             Ok(view.map(resource))
         })
     }
@@ -462,13 +463,14 @@ impl Keys for Embedded {
         Box::pin(async move {
             let now = self.counter.clock.now();
             let read = |book: &Book| {
-                book.key(name, now).map(|key| Key {
+                book.limits().check_name(name)?;
+                Ok(book.key(name, now).map(|key| Key {
                     value: key.value.map(Into::into),
                     remaining: key.remaining,
                     token: Some(key.token),
-                })
+                }))
             };
-            self.settled(&|| format!("look at {name}"), read).await
+            self.settled(&|| format!("look at {name}"), read).await?.map_err(Error::Invalid)
         })
     }
 

@@ -155,6 +155,15 @@ impl Till<'_> {
         self.state().desk.book.expect(names);
     }
 
+    /// Refuses a name that nothing can have.
+    ///
+    /// # Errors
+    ///
+    /// One sentence that says why.
+    pub fn check_name(&mut self, name: &str) -> Result<(), String> {
+        self.state().desk.book.limits().check_name(name)
+    }
+
     /// The name as a Redis key, as the book has it now. To be told only when [`Till::settle`] says so.
     pub fn key(&mut self, name: &str) -> Option<KeyView<'_>> {
         let now = self.now;

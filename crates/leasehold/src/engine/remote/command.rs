@@ -2,6 +2,8 @@
 
 use std::time::Duration;
 
+use sha2::{Digest, Sha256};
+
 use crate::engine::{Claim, EventId, LeaseId, Mode, Query};
 use crate::error::Error;
 
@@ -9,6 +11,8 @@ use crate::error::Error;
 const MOST_ARGUMENTS: usize = 1024;
 const MOST_BYTES: usize = 64 << 10;
 const MOST_IN_ALL: usize = 1 << 20;
+/// Bytes of a request id.
+const MOST_OF_REQUEST: usize = 128;
 
 /// A command being put together.
 #[derive(Debug)]
@@ -147,14 +151,19 @@ pub(super) fn watch(prefix: &str, since: Option<EventId>) -> Result<Vec<u8>, Err
 }
 
 /// The request id as the server is told it: ours are scoped to `principal`, and the server knows only whose key we
-/// showed. Two pairs never give the same text.
+/// showed. Two pairs never give the same text, and what is short enough for a server stays so.
 pub(super) fn request(principal: &str, id: &str) -> String {
     let plain = principal.is_empty() && !id.starts_with("p=");
     // What is Invalid stays so.
     if plain || id.is_empty() {
         return id.to_owned();
     }
-    format!("p={}={principal}{id}", principal.len())
+    let text = format!("p={}={principal}{id}", principal.len());
+    // One over the limit is told as it is, to be refused as that.
+    if text.len() <= MOST_OF_REQUEST || id.len() > MOST_OF_REQUEST {
+        return text;
+    }
+    Sha256::digest(text).iter().fold(String::from("p=#"), |digest, byte| digest + &format!("{byte:02x}"))
 }
 
 fn lease(verb: &str) -> Command {
@@ -240,9 +249,23 @@ mod tests {
     /// Goal: an id of one principal is never another's.
     #[test]
     fn request_ids_are_scoped() {
-        let pairs = [("", "r"), ("ada", "r"), ("", "p=3=adar"), ("ad", "ar"), ("", "p=0=r"), ("", "p=0=p=0=r")];
+        let long = ["x".repeat(128), "x".repeat(127) + "y", "x".repeat(129)];
+        let pairs = [
+            ("", "r"),
+            ("ada", "r"),
+            ("ada", &*long[0]),
+            ("ada", &long[1]),
+            ("bob", &long[0]),
+            ("", &long[0]),
+            ("", "p=3=adar"),
+            ("ad", "ar"),
+            ("", "p=0=r"),
+            ("", "p=0=p=0=r"),
+        ];
         let texts: std::collections::HashSet<String> = pairs.iter().map(|(who, id)| request(who, id)).collect();
         assert_eq!(texts.len(), pairs.len(), "{texts:?}");
+        assert!(texts.iter().all(|text| text.len() <= MOST_OF_REQUEST), "{texts:?}");
+        assert!(request("ada", &long[2]).len() > MOST_OF_REQUEST, "what is too long stays so");
         assert_eq!((request("", "r"), request("ada", "")), ("r".into(), String::new()));
     }
 }
