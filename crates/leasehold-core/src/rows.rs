@@ -7,22 +7,27 @@
 //!
 //! Which row is free, and what is in one: its owner knows.
 
+use core::mem::MaybeUninit;
 use core::ops::{Index, IndexMut};
 
 /// Rows of a block. A power of two, so that a place is found with a shift and a mask; and many, because an allocator
 /// rounds up: with 4,096 a lease took 257 bytes, so it takes 234. What is not touched yet costs nothing.
 const BLOCK: usize = 1 << 16;
+/// Memory is handed out by pages of at least this many bytes.
+pub(crate) const PAGE: usize = 4096;
 
 /// See the module.
 #[derive(Clone, Debug)]
 pub struct Rows<T> {
     /// All but the last are full.
     blocks: Vec<Vec<T>>,
+    /// The next one, made ready by somebody else.
+    spare: Option<Vec<T>>,
 }
 
 impl<T> Default for Rows<T> {
     fn default() -> Self {
-        Self { blocks: Vec::new() }
+        Self { blocks: Vec::new(), spare: None }
     }
 }
 
@@ -39,11 +44,30 @@ impl<T> Rows<T> {
             // A small book stays small: the first block grows as any vector.
             None => self.blocks.push(vec![row]),
             Some(_) => {
-                let mut block = Vec::with_capacity(BLOCK);
+                let mut block = self.spare.take().unwrap_or_else(|| Vec::with_capacity(BLOCK));
                 block.push(row);
                 self.blocks.push(block);
             }
         }
+    }
+
+    /// Whether another block is wanted soon, and none lies ready.
+    pub fn wants(&self) -> bool {
+        self.spare.is_none() && self.blocks.last().is_some_and(|last| last.len() >= BLOCK / 4 * 3)
+    }
+
+    /// A block whose memory was touched: the system hands out a page when that is done for the first time.
+    pub fn ready_block() -> Vec<T> {
+        let mut block = Vec::with_capacity(BLOCK);
+        let each_page = (PAGE / size_of::<T>().max(1)).max(1);
+        block.spare_capacity_mut().iter_mut().step_by(each_page).for_each(|row| *row = MaybeUninit::zeroed());
+        block
+    }
+
+    /// Takes a block for later.
+    pub fn keep_ready(&mut self, block: Vec<T>) {
+        debug_assert!(block.is_empty());
+        self.spare.get_or_insert(block);
     }
 
     /// The row, if there are that many.
@@ -101,5 +125,21 @@ mod tests {
         rows[BLOCK] = 5;
         *rows.get_mut(BLOCK - 1).expect("it is there") = 6;
         assert_eq!((rows[BLOCK - 1], rows[BLOCK], rows[BLOCK + 1], rows[many - 1]), (6, 5, BLOCK + 2, many));
+    }
+
+    /// Goal: a block that lies ready is the next one, once.
+    #[test]
+    fn a_block_that_lies_ready_is_taken() {
+        let mut rows = Rows::default();
+        assert!(!rows.wants(), "a small book stays small");
+        (0..BLOCK / 4 * 3).for_each(|at| rows.push(at));
+        assert!(rows.wants());
+        let block = Rows::ready_block();
+        let place = block.as_ptr();
+        rows.keep_ready(block);
+        assert!(!rows.wants());
+        (BLOCK / 4 * 3..2 * BLOCK + 1).for_each(|at| rows.push(at));
+        assert!(core::ptr::eq(place, &rows[BLOCK]));
+        assert!(rows.iter().copied().eq(0..=2 * BLOCK));
     }
 }

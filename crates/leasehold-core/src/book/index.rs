@@ -8,9 +8,11 @@
 const WORDS: usize = 8;
 /// Lines moved to the larger table with every insertion and removal.
 const MOVE: usize = 4;
+/// Lines from which on it is worth making the next table ready beforehand.
+const MANY: usize = 1 << 12;
 
 #[derive(Debug, Default)]
-struct Table {
+pub(super) struct Table {
     /// Zeroed memory that the system hands out as it is touched; a vector of aligned lines would be touched at once.
     words: Vec<u64>,
     /// The first word on a cache line.
@@ -26,6 +28,8 @@ pub(super) struct Index {
     /// The smaller table, while its entries are being moved.
     old: Table,
     moved: usize,
+    /// The next larger one, made ready by somebody else.
+    spare: Option<Table>,
 }
 
 impl Table {
@@ -33,6 +37,15 @@ impl Table {
         let words = vec![0; (lines + 1) * WORDS];
         let offset = (words.as_ptr() as usize).wrapping_neg() % 64 / size_of::<u64>();
         Self { words, offset, lines, used: 0 }
+    }
+
+    /// A table whose memory was touched: the system hands out a page when that is done for the first time.
+    pub fn ready(lines: usize) -> Self {
+        let mut table = Self::with_lines(lines);
+        let each_page = crate::rows::PAGE / size_of::<u64>();
+        // Not seen to be zero, as all of it is: it would not be written.
+        table.words.iter_mut().step_by(each_page).for_each(|word| *word = core::hint::black_box(0));
+        table
     }
 
     /// Neighbouring tags share a line: tokens are dense, and the next one finds its line warm. Two of them, not more:
@@ -172,8 +185,21 @@ impl Index {
             self.keep_moving();
         }
         let lines = (self.table.lines * 2).max(4);
-        self.old = std::mem::replace(&mut self.table, Table::with_lines(lines));
+        let larger = self.spare.take().filter(|spare| spare.lines == lines);
+        self.old = std::mem::replace(&mut self.table, larger.unwrap_or_else(|| Table::with_lines(lines)));
         self.moved = 0;
+    }
+
+    /// How many lines the next table will have, if that is soon and none lies ready.
+    pub fn wants(&self) -> Option<usize> {
+        let soon = (self.table.used + self.old.used) * 10 > self.table.lines * 5 * 9;
+        (soon && self.spare.is_none() && self.table.lines >= MANY).then(|| self.table.lines * 2)
+    }
+
+    /// Takes a table for later.
+    pub fn keep_ready(&mut self, table: Table) {
+        debug_assert_eq!(table.used, 0);
+        self.spare.get_or_insert(table);
     }
 
     /// Moves the next few lines of the smaller table.
@@ -214,13 +240,17 @@ mod tests {
     use std::collections::BTreeMap;
 
     proptest! {
-        /// Goal: through growth, full lines and removal the index answers as a plain map does.
-        /// Method: few tags, so that lines fill up; every row is looked for after every step.
+        /// Goal: through growth, full lines and removal the index answers as a plain map does, whoever made its tables.
+        /// Method: few tags, so that lines fill up; every row is looked for after every step; now and then a table of the
+        /// right size or of another is made ready.
         #[test]
         fn the_index_agrees_with_a_map(steps in proptest::collection::vec((any::<bool>(), 0..400u32, 0..40u32), 1..600)) {
             let mut index = Index::default();
             let mut model: BTreeMap<u32, u32> = BTreeMap::new();
             for (add, row, tag) in steps {
+                if row % 16 == 0 {
+                    index.keep_ready(Table::ready((index.table.lines << (row >> 4 & 1)).max(4)));
+                }
                 match (add, model.get(&row).copied()) {
                     (true, None) => {
                         index.insert(tag, row);

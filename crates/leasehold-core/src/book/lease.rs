@@ -133,9 +133,38 @@ pub(super) struct Lease {
 #[derive(Clone, Default)]
 pub(super) struct Besides {
     /// The request that made it.
-    pub request: Option<Request>,
+    pub request: Option<Box<Request>>,
     /// What its keys show, if it was taken as Redis keys.
-    pub value: Option<Box<[u8]>>,
+    pub value: Option<Shown>,
+}
+
+/// Bytes, nearly always few: those are kept where they are, so that a Redis key is one small allocation.
+#[derive(Clone)]
+pub(super) enum Shown {
+    Few(u8, [u8; FEW]),
+    Many(Box<[u8]>),
+}
+
+const FEW: usize = 22;
+
+impl Shown {
+    fn new(bytes: &[u8]) -> Self {
+        let mut few = [0; FEW];
+        match few.get_mut(..bytes.len()) {
+            Some(start) => {
+                start.copy_from_slice(bytes);
+                Self::Few(bytes.len() as u8, few)
+            }
+            None => Self::Many(bytes.into()),
+        }
+    }
+
+    fn bytes(&self) -> &[u8] {
+        match self {
+            Self::Few(len, bytes) => &bytes[..usize::from(*len)],
+            Self::Many(bytes) => bytes,
+        }
+    }
 }
 
 impl fmt::Debug for Besides {
@@ -150,20 +179,19 @@ impl Besides {
         if request.is_none() && value.is_none() {
             return None;
         }
-        let request = request.map(|mark| *Request::from_mark(mark));
-        Some(Box::new(Self { request, value: value.map(Into::into) }))
+        Some(Box::new(Self { request: request.map(Request::from_mark), value: value.map(Shown::new) }))
     }
 }
 
 impl Lease {
     /// The request that made it.
     pub fn request(&self) -> Option<&Request> {
-        self.besides.as_ref()?.request.as_ref()
+        self.besides.as_ref()?.request.as_deref()
     }
 
     /// What its keys show, if it was taken as Redis keys.
     pub fn value(&self) -> Option<&[u8]> {
-        self.besides.as_ref()?.value.as_deref()
+        self.besides.as_ref()?.value.as_ref().map(Shown::bytes)
     }
 
     pub fn token(&self) -> Token {
@@ -172,5 +200,21 @@ impl Lease {
 
     pub fn key(&self) -> LeaseKey {
         LeaseKey { token: self.token(), secret: self.secret }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Goal: what a key shows is what it was given, of any length; and a short one is one allocation of 32 bytes.
+    #[test]
+    fn what_is_shown_is_what_was_given() {
+        for len in [0, 1, FEW - 1, FEW, FEW + 1, 255, 256, 4096] {
+            let bytes: Vec<u8> = (0..len).map(|at| at as u8).collect();
+            assert_eq!(Shown::new(&bytes).bytes(), bytes);
+            assert_eq!(matches!(Shown::new(&bytes), Shown::Few(..)), len <= FEW);
+        }
+        assert_eq!(size_of::<Besides>(), 32);
     }
 }

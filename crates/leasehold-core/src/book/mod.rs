@@ -34,6 +34,7 @@ mod resource;
 mod serve;
 mod snapshot;
 mod state;
+mod supply;
 mod tally;
 mod view;
 
@@ -47,6 +48,7 @@ use crate::wire::{Malformed, Reader};
 
 pub use keys::KeyView;
 pub use state::ClockMark;
+pub use supply::{Order, Supply};
 pub use tally::{Spread, Tally};
 pub use view::{HoldingView, ResourceView, WaitingView};
 

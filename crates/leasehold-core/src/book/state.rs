@@ -10,7 +10,7 @@ use foldhash::fast::FixedState;
 
 use super::Broken;
 use super::endings::{Ending, Endings};
-use super::index::{Index, tag_of_hash, tag_of_token};
+use super::index::{Index, Table, tag_of_hash, tag_of_token};
 use super::lease::{Besides, Lease, Part, Parts, Phase, Request};
 use super::principals::Principals;
 use super::resource::Resource;
@@ -241,7 +241,7 @@ impl State {
         lease.copied = false;
         let token = std::mem::take(&mut lease.token);
         let parts = std::mem::replace(&mut lease.parts, Parts::One(Part::new(0, crate::Mode::Exclusive)));
-        let request = lease.besides.take().and_then(|besides| besides.request).map(Box::new);
+        let request = lease.besides.take().and_then(|besides| besides.request);
         let secret = std::mem::replace(&mut lease.secret, Secret::new([0; 16]));
         lease.holder = Default::default();
         self.principals.leave(lease.principal);
@@ -292,6 +292,21 @@ impl State {
 
     fn name_tag(&self, name: &str) -> u32 {
         tag_of_hash(self.hasher.hash_one(name))
+    }
+
+    /// The next tables of names and tokens, if they are wanted soon: how many lines.
+    pub fn wanted_tables(&self) -> (Option<usize>, Option<usize>) {
+        (self.names.wants(), self.tokens.wants())
+    }
+
+    /// Takes tables for later.
+    pub fn keep_tables(&mut self, names: Option<Table>, tokens: Option<Table>) {
+        if let Some(table) = names {
+            self.names.keep_ready(table);
+        }
+        if let Some(table) = tokens {
+            self.tokens.keep_ready(table);
+        }
     }
 
     /// See [`super::Book::expect`].

@@ -1,13 +1,16 @@
-//! The keeper: prepares segments and writes snapshots beside the writer, off the path of every answer.
+//! The keeper: prepares segments, memory and random bits, and writes snapshots, beside the writer and off the path of every
+//! answer.
 
 use std::io;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, mpsc};
 
+use leasehold_core::book::Order;
+
 use super::Notice;
 use super::journal::snapshot::{Point, Writer as SnapshotWriter};
 use super::journal::{Shared, keep};
-use super::random::random_u64;
+use super::random::{RandomPool, random_u64};
 use super::storage::Storage;
 use super::writer::Counter;
 
@@ -18,6 +21,8 @@ const SNAPSHOT_STEP: usize = 2048;
 pub(super) enum Job {
     Spare,
     Snapshot(Point),
+    /// What the book will need soon, and random bits if they are wanted: see [`leasehold_core::book::Order`].
+    Supply(Option<Order>, bool),
 }
 
 /// Set by the keeper, read by whoever writes.
@@ -25,6 +30,7 @@ pub(super) enum Job {
 pub(super) struct Progress {
     pub spare_asked: AtomicBool,
     pub snapshot_asked: AtomicBool,
+    pub supply_asked: AtomicBool,
     pub snapshot_size: AtomicU64,
 }
 
@@ -50,6 +56,17 @@ impl Keeper {
                     self.counter.lock().desk.book.abandon_snapshot();
                     self.progress.snapshot_asked.store(false, Ordering::Release);
                     result
+                }
+                Job::Supply(order, bits) => {
+                    if bits {
+                        self.counter.random().keep_ready(RandomPool::draw());
+                    }
+                    if let Some(order) = order {
+                        let supply = order.make();
+                        self.counter.lock().desk.book.supply(supply);
+                    }
+                    self.progress.supply_asked.store(false, Ordering::Release);
+                    Ok(())
                 }
             };
             // The writer meets the same disk soon enough, and it is the one who decides what follows.

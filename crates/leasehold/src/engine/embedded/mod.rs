@@ -69,7 +69,7 @@ use journal::Damage;
 use lock::{DirLock, NotMine};
 use newsroom::{Newsroom, Watcher};
 pub use options::{Notice, Options};
-use random::{RandomPool, random_u64};
+use random::random_u64;
 #[doc(hidden)]
 pub use start::{Started, start};
 use storage::{Directory, Storage};
@@ -88,7 +88,6 @@ pub const PROMISES: Promises =
 pub struct Embedded {
     counter: Arc<Counter>,
     writer: Mutex<Option<JoinHandle<()>>>,
-    random: Mutex<RandomPool>,
 }
 
 impl fmt::Debug for Embedded {
@@ -140,7 +139,7 @@ impl Embedded {
         let mut opened = opened.await.unwrap_or_else(|_| Err(no_effect(attempt, "the writer's thread died")))?;
         let Some(counter) = opened.0.take() else { unreachable!("an opened engine is taken once") };
         let writer = Mutex::new(Some(thread));
-        Ok(Arc::new(Self { counter, writer, random: Mutex::new(RandomPool::new()) }))
+        Ok(Arc::new(Self { counter, writer }))
     }
 
     fn take_directory(dir: &Path, options: Options) -> Result<Writer, Error> {
@@ -276,7 +275,7 @@ impl Embedded {
     }
 
     fn secret(&self) -> Secret {
-        Secret::new(self.random.lock().unwrap_or_else(PoisonError::into_inner).take())
+        Secret::new(self.counter.random().take())
     }
 }
 

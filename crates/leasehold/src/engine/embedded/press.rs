@@ -70,6 +70,7 @@ impl Press {
             state.desk.book.begin_snapshot();
         }
         let wants_tokens = self.wants_tokens(&state);
+        let order = if self.progress.supply_asked.load(Ordering::Acquire) { None } else { state.desk.book.order() };
         drop(state);
         let began = counter.clock.machine().now();
         if planted::on(Bug::PressPanics) {
@@ -90,6 +91,11 @@ impl Press {
         if snapshot {
             self.journal.snapshot_begun();
             self.ask(Job::Snapshot(self.journal.point()))?;
+        }
+        // While it is at it, it is not asked again.
+        let bits = counter.random().wants();
+        if (order.is_some() || bits) && !self.progress.supply_asked.swap(true, Ordering::AcqRel) {
+            self.ask(Job::Supply(order, bits))?;
         }
         if !self.journal.wants_spare() {
             self.progress.spare_asked.store(false, Ordering::Release);

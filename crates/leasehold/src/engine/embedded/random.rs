@@ -1,25 +1,53 @@
 //! Randomness from the operating system, and from nowhere else.
 
-/// Random bits from the operating system, fetched many at a time: one system call serves 256 leases.
+/// Random bits from the operating system, fetched many at a time. While the engine is busy the keeper fetches them
+/// beforehand: making 16 bytes takes the system longer than a lookup in the book.
 pub(super) struct RandomPool {
-    bits: [u8; 4096],
+    bits: Vec<u8>,
     used: usize,
+    spare: Option<Vec<u8>>,
 }
+
+/// For 256 leases, where nobody fetched any beforehand; for 4,096, where somebody did.
+const FEW: usize = 4 << 10;
+const MANY: usize = 64 << 10;
 
 impl RandomPool {
     pub const fn new() -> Self {
-        Self { bits: [0; 4096], used: 4096 }
+        Self { bits: Vec::new(), used: 0, spare: None }
     }
 
     pub fn take(&mut self) -> [u8; 16] {
         if self.used == self.bits.len() {
-            fill_random(&mut self.bits);
+            self.bits = self.spare.take().unwrap_or_else(|| drawn(FEW));
             self.used = 0;
         }
         let taken = std::array::from_fn(|i| std::mem::take(&mut self.bits[self.used + i]));
         self.used += 16;
         taken
     }
+
+    /// Whether more are wanted beforehand: only of an engine that has used some.
+    pub const fn wants(&self) -> bool {
+        self.spare.is_none() && self.used > 0
+    }
+
+    /// Takes [`RandomPool::draw`]n bits for later.
+    pub fn keep_ready(&mut self, bits: Vec<u8>) {
+        debug_assert_eq!(bits.len(), MANY);
+        self.spare.get_or_insert(bits);
+    }
+
+    /// Fetches bits for later.
+    pub fn draw() -> Vec<u8> {
+        drawn(MANY)
+    }
+}
+
+fn drawn(many: usize) -> Vec<u8> {
+    let mut bits = vec![0; many];
+    fill_random(&mut bits);
+    bits
 }
 
 fn fill_random(bits: &mut [u8]) {
@@ -31,4 +59,30 @@ pub(super) fn random_u64() -> u64 {
     let mut bits = [0; 8];
     fill_random(&mut bits);
     u64::from_le_bytes(bits)
+}
+
+#[cfg(test)]
+mod tests {
+    use std::collections::HashSet;
+
+    use super::*;
+
+    /// Goal: no secret is given twice, wherever its bits come from.
+    #[test]
+    fn no_bits_come_twice() {
+        let mut pool = RandomPool::new();
+        assert!(!pool.wants(), "an engine that grants nothing needs none");
+        let mut seen = HashSet::new();
+        for round in 0..3 {
+            for _ in 0..MANY / 16 + 100 {
+                assert!(seen.insert(pool.take()));
+            }
+            if round < 2 {
+                assert!(pool.wants());
+                pool.keep_ready(RandomPool::draw());
+                assert!(!pool.wants());
+            }
+        }
+        assert!(!seen.contains(&[0; 16]), "what was used is blotted out, and never given");
+    }
 }

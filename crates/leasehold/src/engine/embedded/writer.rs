@@ -5,7 +5,7 @@
 
 use std::io;
 use std::panic::AssertUnwindSafe;
-use std::sync::{Arc, Condvar, Mutex, MutexGuard, mpsc};
+use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError, mpsc};
 use std::time::Duration;
 
 use leasehold_core::book::Spread;
@@ -20,6 +20,7 @@ use super::keeper::Keeper;
 use super::lock::DirLock;
 use super::newsroom::Newsroom;
 use super::press::{Pace, Press};
+use super::random::RandomPool;
 use super::storage::Storage;
 use super::till::Tray;
 
@@ -109,6 +110,7 @@ pub(super) struct Counter {
     pub press: Mutex<Press>,
     /// More tokens are reserved when fewer than this are left.
     reserve_mark: u64,
+    random: Mutex<RandomPool>,
 }
 
 pub(super) struct State {
@@ -157,7 +159,13 @@ impl Counter {
         };
         let reserve_mark = journal.reserve_mark();
         let press = Mutex::new(Press::new(journal));
-        Self { state: Mutex::new(state), wake: Condvar::new(), clock, newsroom, press, reserve_mark }
+        let random = Mutex::new(RandomPool::new());
+        Self { state: Mutex::new(state), wake: Condvar::new(), clock, newsroom, press, reserve_mark, random }
+    }
+
+    /// Where secrets come from.
+    pub fn random(&self) -> MutexGuard<'_, RandomPool> {
+        self.random.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     /// A panic while the book was being changed leaves it in doubt: then nothing is written any more.
@@ -453,11 +461,10 @@ pub(super) fn release_unseen(state: &mut State, lease: LeaseKey, now: Time) {
 mod tests {
     use leasehold_core::{Acquire, Mode, Ticket, Want};
 
-    use super::super::random::{RandomPool, random_u64};
+    use super::super::random::random_u64;
     use super::super::storage::Directory;
     use super::super::{Embedded, Options, Started, Tray, start};
     use super::*;
-    use std::sync::PoisonError;
 
     /// Goal: a server's thread that writes before the keeper runs leaves it to the writer, and does not stop the engine.
     /// Method: an engine whose writer is started late, and a batch that fills more than half of a segment, so that the
@@ -471,8 +478,7 @@ mod tests {
         let Started { desk, clock, journal } =
             start(&storage, &options, Box::new(random_u64), |_, _| {}).expect("it starts");
         let counter = Arc::new(Counter::new(desk, clock, Newsroom::new(1, 0), journal));
-        let engine =
-            Embedded { counter: counter.clone(), writer: Mutex::new(None), random: Mutex::new(RandomPool::new()) };
+        let engine = Embedded { counter: counter.clone(), writer: Mutex::new(None) };
         let tray = Tray::new(|| {});
         let mut till = engine.till();
         for number in 0..200 {

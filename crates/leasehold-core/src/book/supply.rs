@@ -1,0 +1,122 @@
+//! Memory that a book will need soon, made ready by whoever has time.
+//!
+//! The first touch of memory is dear: the system finds a page and clears it, and in a virtual machine may have to ask the
+//! host for it. A book that grows fast spent an eighth of its time on that. So it says what it will need ([`Book::order`]),
+//! somebody else makes it ([`Order::make`]), and the book takes it when it grows ([`Book::supply`]). A book that nobody
+//! supplies makes all of it by itself, and decides the same.
+
+use super::Book;
+use super::index::Table;
+use super::lease::Lease;
+use super::resource::Resource;
+use crate::rows::Rows;
+
+/// What will be needed.
+#[derive(Debug)]
+pub struct Order {
+    leases: bool,
+    resources: bool,
+    names: Option<usize>,
+    tokens: Option<usize>,
+}
+
+/// What was made.
+#[derive(Debug)]
+pub struct Supply {
+    leases: Option<Vec<Lease>>,
+    resources: Option<Vec<Resource>>,
+    names: Option<Table>,
+    tokens: Option<Table>,
+}
+
+impl Order {
+    /// Makes it: some megabytes are touched.
+    #[must_use]
+    pub fn make(&self) -> Supply {
+        Supply {
+            leases: self.leases.then(Rows::ready_block),
+            resources: self.resources.then(Rows::ready_block),
+            names: self.names.map(Table::ready),
+            tokens: self.tokens.map(Table::ready),
+        }
+    }
+}
+
+impl Book {
+    /// What it will need soon and does not have.
+    #[must_use]
+    pub fn order(&self) -> Option<Order> {
+        let (names, tokens) = self.state.wanted_tables();
+        let (leases, resources) = (self.state.leases.wants(), self.state.resources.wants());
+        let order = Order { leases, resources, names, tokens };
+        (leases || resources || names.is_some() || tokens.is_some()).then_some(order)
+    }
+
+    /// Takes what was made.
+    pub fn supply(&mut self, supply: Supply) {
+        if let Some(block) = supply.leases {
+            self.state.leases.keep_ready(block);
+        }
+        if let Some(block) = supply.resources {
+            self.state.resources.keep_ready(block);
+        }
+        self.state.keep_tables(supply.names, supply.tokens);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::{Acquire, Command, Limits, Mode, Reply, Secret, Ticket, Time, Want};
+
+    /// A book with so many leases; whoever supplies it is asked after each.
+    fn grown(many: u32, mut supplier: impl FnMut(&mut Book)) -> Book {
+        let mut book = Book::new(Limits::default(), 7);
+        book.set_ceiling(u64::MAX);
+        for number in 0..many {
+            let name = format!("seat-{number}");
+            let claim = Acquire {
+                ticket: Ticket(number.into()),
+                wants: &[Want { name: &name, mode: Mode::Exclusive }],
+                ttl_ms: 60_000,
+                wait_ms: 0,
+                max_hold_ms: None,
+                delay_ms: 0,
+                holder: "ada",
+                request: None,
+                secret: Secret::new([7; 16]),
+                principal: "",
+                value: Some(b"v"),
+            };
+            let reply = book.apply(Command::Acquire(claim), Time::default());
+            assert!(matches!(reply.reply, Reply::Granted(_)), "{reply:?}");
+            supplier(&mut book);
+        }
+        book
+    }
+
+    /// Goal: a book that is supplied has what it needs before it needs it, and is the same book.
+    #[test]
+    fn a_supplied_book_is_the_same_book() {
+        const MANY: u32 = 200_000;
+        let mut orders = 0;
+        let supplied = grown(MANY, |book| {
+            if let Some(order) = book.order() {
+                orders += 1;
+                book.supply(order.make());
+                assert!(book.order().is_none(), "it has what it asked for");
+            }
+        });
+        // Blocks of leases and of resources before 65,536 and its multiples, tables from 20,480 on.
+        assert!((4..=24).contains(&orders), "{orders}");
+        let alone = grown(MANY, |_| ());
+        assert!(grown(1000, |_| ()).order().is_none(), "a small book stays small");
+        assert_eq!(supplied.counts(), alone.counts());
+        for number in (0..MANY).step_by(997) {
+            let name = format!("seat-{number}");
+            let seen = |book: &Book| book.inspect(&name, Time::default());
+            assert_eq!(seen(&supplied), seen(&alone));
+            assert!(seen(&supplied).is_some());
+        }
+    }
+}
