@@ -280,7 +280,7 @@ impl Office {
         let span = Span { ttl, max_hold, wait: Duration::ZERO };
         match self.lease(added.resources(known), span, row.hold_id.as_str()).await? {
             Taken::Granted(lease) => Ok(lease),
-            Taken::Held(resource, _) => Err(self.taken(known, added, &resource).into()),
+            Taken::Held(resource, _) => Err(self.taken(known, added, &resource).await.into()),
         }
     }
 

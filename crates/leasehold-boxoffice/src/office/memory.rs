@@ -81,10 +81,14 @@ impl Known {
 
     /// The state of a seat by the picture, if the picture is fresh.
     pub(super) fn state(&self, seat: &str, now: Time) -> Option<SeatState> {
+        self.is_fresh(now).then(|| self.seems(seat, now))
+    }
+
+    /// The state of a seat by the picture there is: for what is told and decides nothing.
+    pub(super) fn seems(&self, seat: &str, now: Time) -> SeatState {
         let picture = lock(&self.picture);
-        let fresh = now.since(picture.at) <= FRESH && picture.at > Time::ZERO;
         let noted = picture.notes.get(seat).filter(|(_, at)| now.since(*at) <= FRESH).map(|(state, _)| *state);
-        fresh.then(|| noted.or_else(|| picture.seats.get(seat).copied()).unwrap_or(SeatState::Free))
+        noted.or_else(|| picture.seats.get(seat).copied()).unwrap_or(SeatState::Free)
     }
 
     /// Notes what this office did itself, ahead of the entries.

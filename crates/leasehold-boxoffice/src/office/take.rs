@@ -281,7 +281,7 @@ impl Office {
                 let own = tag.is_some_and(|tag| holder.is_none_or(|holder| holder.ends_with(&tag)));
                 return match if own { self.joined(call).await? } else { None } {
                     Some(done) => Ok(done),
-                    None => Err(self.taken(known, basket, &resource).into()),
+                    None => Err(self.taken(known, basket, &resource).await.into()),
                 };
             }
         };
@@ -335,8 +335,10 @@ impl Office {
         })
     }
 
-    /// Who lost by the engine's word: the resource it named, and whatever else is known not to be free.
-    pub(super) fn taken(&self, known: &Known, basket: &Basket, resource: &str) -> Refusal {
+    /// Who lost by the engine's word: the resource it named, and whatever else is not free as far as can be seen.
+    pub(super) async fn taken(&self, known: &Known, basket: &Basket, resource: &str) -> Refusal {
+        // One seat more or less in the list decides nothing: if it cannot be looked at, the one that was named is told.
+        let _ = self.glance(known).await;
         Refusal::Conflict { conflicts: self.lost(known, basket, Some(resource)), alternative: None }
     }
 
@@ -346,7 +348,9 @@ impl Office {
         let now = self.clock().now();
         let mut conflicts = Vec::new();
         for seat in &basket.seats {
-            let reason = match known.state(&seat.id, now) {
+            // By the engine's word it is lost already; by memory alone only what is fresh counts.
+            let state = if named.is_some() { Some(known.seems(&seat.id, now)) } else { known.state(&seat.id, now) };
+            let reason = match state {
                 _ if named.as_ref().is_some_and(|(is_seat, id)| *is_seat && *id == seat.id) => Reason::Taken,
                 Some(SeatState::Held | SeatState::Paying) => Reason::Taken,
                 Some(SeatState::Sold) => Reason::Sold,

@@ -131,4 +131,27 @@ mod tests {
         }
         assert_eq!(serde_json::to_string(&Act::OutOfOrder).unwrap(), "\"out_of_order\"");
     }
+
+    /// Goal: what is told of a payment is heard, however long its name; and a second try is not taken for the first.
+    #[test]
+    fn ids_are_short_enough_to_be_heard_and_none_is_used_twice() {
+        let payment = |name: &str| Payment {
+            payment_ref: name.into(),
+            hold_id: "h".into(),
+            amount: 5,
+            tokens: Vec::new(),
+            remaining_ms: 0,
+        };
+        let (long, other) = (payment(&"p".repeat(128)), payment(&("p".repeat(127) + "q")));
+        let attempt = format!("{:x}.{}", u64::MAX, u64::MAX);
+        let mut ids = std::collections::BTreeSet::new();
+        for (payment, attempt) in [(&long, "1"), (&long, "2"), (&other, "1"), (&long, &attempt)] {
+            let told = plan(payment, Act::OutOfOrder, attempt);
+            assert!(told.iter().all(|(_, told)| crate::model::ids::well_formed(&told.callback_id)));
+            ids.extend(told.into_iter().map(|(_, told)| told.callback_id));
+        }
+        assert_eq!(ids.len(), 8, "{ids:?}");
+        let refund = refunded(&long, &format!("rf_{}", long.payment_ref), 5);
+        assert!(crate::model::ids::well_formed(&refund.callback_id), "{}", refund.callback_id);
+    }
 }

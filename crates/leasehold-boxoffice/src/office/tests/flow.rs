@@ -39,7 +39,10 @@ async fn a_loser_is_told_and_offered_others() {
     };
     assert_eq!(conflicts, [Conflict::seat("A-6", Reason::Taken)]);
     assert_eq!(alternative, Some(vec!["A-7".into(), "A-8".into()]));
-    assert_eq!(house.office.metrics().conflicts_total[0], 1);
+    // Seats are counted, and requests: one that loses two seats is refused once.
+    refused(house.hold("bob", &["A-5", "A-6"]).await);
+    let metrics = house.office.metrics();
+    assert_eq!((metrics.conflicts_total[0], metrics.refused_total), (3, 2));
     house.check().await;
 }
 

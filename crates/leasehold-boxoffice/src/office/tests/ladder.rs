@@ -151,6 +151,7 @@ async fn a_second_payment_leaves_the_hold_its_lease() {
     let twice = house.office.payment(paid(&ada, "m-1", "pi_2", true)).await.unwrap();
     assert!(matches!(twice, PaymentOutcome::Late(Resolution { state: MoneyState::RefundDue, .. })));
     assert_eq!(house.leases().await, 1);
+    assert_eq!(house.office.metrics().sale_conflicts_total, [0, 1], "a sale that a callback lost is counted, too");
     house.check().await;
 }
 

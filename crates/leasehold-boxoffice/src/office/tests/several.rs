@@ -3,6 +3,21 @@
 use super::*;
 use crate::model::history;
 
+/// Goal: a refusal names every seat that is lost, also those that another office held a moment ago.
+#[tokio::test]
+async fn a_loser_elsewhere_is_told_of_every_seat() {
+    let house = House::open().await;
+    let other = house.another();
+    let want = |seats: &[&str]| Want::These { seats: seats.iter().map(|seat| (*seat).into()).collect(), areas: vec![] };
+    // It has looked at the event before, and nobody tells it what happens.
+    other.hold(Call::by("eve"), &house.event, "eve".into(), want(&["B-1"])).await.unwrap();
+    house.clock.advance(seconds(10));
+    house.hold("ada", &["A-5", "A-6"]).await.unwrap();
+    let lost = refused(other.hold(Call::by("bob"), &house.event, "bob".into(), want(&["A-4", "A-5", "A-6"])).await);
+    let Refusal::Conflict { conflicts, .. } = lost else { panic!("{lost:?}") };
+    assert_eq!(conflicts, [Conflict::seat("A-5", Reason::Taken), Conflict::seat("A-6", Reason::Taken)]);
+}
+
 /// A small generator: the same seed, the same choices.
 struct Dice(u64);
 

@@ -2,6 +2,7 @@
 
 use serde_json::json;
 
+use super::super::resources::MOST;
 use super::*;
 
 /// A watch that is read event by event.
@@ -50,6 +51,23 @@ impl Events {
         assert_eq!(told.data["id"], told.id);
         told
     }
+}
+
+/// Goal: a picture that is not the whole says so, and one that is does not.
+#[tokio::test(flavor = "multi_thread")]
+async fn the_whole_says_whether_it_is_the_whole() {
+    let server = Server::start().await;
+    for number in 0..MOST {
+        server.take(&format!("row/{number}"), 600_000, "ada").await;
+    }
+    let seen = async || {
+        let reset = Events::open(&server, "/v1/watch?prefix=row%2F", &[]).await.reset().await;
+        (reset.data["resources"].as_array().unwrap().len(), reset.data["truncated"] == true)
+    };
+    assert_eq!(seen().await, (MOST, false));
+    server.take("row/one more", 600_000, "ada").await;
+    assert_eq!(seen().await, (MOST, true));
+    server.end().await;
 }
 
 /// Goal: a watch begins with the whole, then tells each thing under its prefix once, in order, chained by `prev`.

@@ -6,6 +6,7 @@ use super::super::ask::EVERY;
 use super::super::frame::Args;
 use super::super::{Config, ask};
 use super::House;
+use super::client::command;
 use crate::service::keys::file::KeyFile;
 use crate::service::keys::secret::NewKey;
 use crate::service::keys::{KeyRing, Role, Roles};
@@ -62,6 +63,25 @@ async fn every_command_passes_the_gate_once() {
                 assert!(!told.starts_with("-NOAUTH "), "{line} by {}: {told}", role.word());
             }
         }
+    });
+    house.end().await;
+}
+
+/// Goal: keys cannot be guessed at the pace of the server, and whoever has one gets in all the same.
+#[tokio::test(flavor = "multi_thread")]
+async fn guessing_keys_is_slowed_down() {
+    let (made, file) = keys();
+    let house = House::open(KeyRing::of(&file), Config::default()).await;
+    tokio::task::block_in_place(|| {
+        let mut client = house.connect();
+        let mut auth = |key: &str| {
+            client.send(&command(&["AUTH", key]));
+            String::from_utf8(client.reply()).unwrap()
+        };
+        let told: Vec<String> = (0..50).map(|number| auth(&format!("lh_wrong-{number}"))).collect();
+        assert!(told[0].starts_with("-WRONGPASS "), "{}", told[0]);
+        assert!(told[49].starts_with("-QUOTA ") && told[49].contains("slow down"), "{}", told[49]);
+        assert_eq!(auth(made[0].expose()), "+OK\r\n");
     });
     house.end().await;
 }

@@ -216,3 +216,29 @@ impl Server {
         }
     }
 }
+
+/// Goal: keys of holds cannot be guessed at the pace of the server; whoever has the key is not kept out by it.
+#[tokio::test(flavor = "multi_thread")]
+async fn guessing_keys_of_holds_is_slowed_down() {
+    let server = Server::start().await;
+    let event = server.event(&hall()).await;
+    let hold = server.hold(&event, &["A-1"], "ada").await;
+    let path = format!("/v1/holds/{}", hold.id);
+    let mut client = server.client().await;
+    let mut tries = 0;
+    let slowed = loop {
+        tries += 1;
+        assert!(tries < 20_000, "nobody slows down who guesses");
+        let wrong = format!("hk_{tries:032x}");
+        let reply = client.ask("GET", &path, &[("Leasehold-Hold-Key", &wrong)], None).await;
+        if reply.status != 404 {
+            break reply;
+        }
+    };
+    assert!(tries > 100, "{tries}: who mistypes a key is not shut out");
+    assert!(slowed.header("retry-after").parse::<u64>().unwrap() >= 1);
+    slowed.problem(429, "quota");
+    assert_eq!(server.show_hold(&hold).await["state"], json!("active"));
+    drop(client);
+    server.end().await;
+}

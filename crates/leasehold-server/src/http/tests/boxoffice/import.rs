@@ -76,6 +76,9 @@ async fn an_import_loses_no_hold() {
     let hold = server.hold(&event, &["A-1"], "ada").await;
     let reply = import(&server, &event, "", "text/csv", GOOD).await;
     assert_eq!(reply.status, 409, "{}", reply.text());
+    // A dry run says so beforehand.
+    let dry = import(&server, &event, "?dry_run=1", "text/csv", GOOD).await.problem(409, "conflict");
+    assert_eq!(dry["conflicts"][0], json!({"seat": "A-1", "reason": "taken"}));
     assert_eq!(server.show_hold(&hold).await["state"], json!("active"));
     // A hall of some megabytes is no more than a hall.
     let mut big = "id,section,row,number,price\n".to_owned();
