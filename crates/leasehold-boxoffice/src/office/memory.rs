@@ -41,6 +41,8 @@ struct Picture {
     seats: HashMap<String, SeatState>,
     /// The same, one bit a seat, to pick from.
     free: Free,
+    /// How many places are free in each area.
+    areas: HashMap<String, u32>,
     /// When it was last known to be current.
     at: Time,
     /// What this office did or heard itself, ahead of the entries, and when. It is believed no longer than a picture is:
@@ -79,16 +81,16 @@ impl Known {
         self.area(id).map_or(0, |area| area.capacity)
     }
 
-    /// The state of a seat by the picture, if the picture is fresh.
-    pub(super) fn state(&self, seat: &str, now: Time) -> Option<SeatState> {
-        self.is_fresh(now).then(|| self.seems(seat, now))
-    }
-
     /// The state of a seat by the picture there is: for what is told and decides nothing.
     pub(super) fn seems(&self, seat: &str, now: Time) -> SeatState {
         let picture = lock(&self.picture);
         let noted = picture.notes.get(seat).filter(|(_, at)| now.since(*at) <= FRESH).map(|(state, _)| *state);
         noted.or_else(|| picture.seats.get(seat).copied()).unwrap_or(SeatState::Free)
+    }
+
+    /// Whether an area seems to have so many places, by the picture there is: for what is told and decides nothing.
+    pub(super) fn seems_to_have(&self, area: &str, places: u32) -> bool {
+        lock(&self.picture).areas.get(area).is_none_or(|free| *free >= places)
     }
 
     /// Notes what this office did itself, ahead of the entries.
@@ -126,7 +128,8 @@ impl Known {
         Some(Intent { known: self.clone(), places })
     }
 
-    fn is_fresh(&self, now: Time) -> bool {
+    /// Whether the picture was current a moment ago.
+    pub(super) fn is_fresh(&self, now: Time) -> bool {
         let at = lock(&self.picture).at;
         at > Time::ZERO && now.since(at) <= FRESH
     }
@@ -213,8 +216,14 @@ impl Office {
         let hall = Hall::new(&layout);
         let prices = layout.seats.iter().map(|seat| (seat.id.clone(), seat.price)).collect();
         let free = Free::new(&hall, true);
-        let picture =
-            Mutex::new(Picture { seq: 0, seats: HashMap::new(), free, at: Time::ZERO, notes: HashMap::new() });
+        let picture = Mutex::new(Picture {
+            seq: 0,
+            seats: HashMap::new(),
+            free,
+            areas: HashMap::new(),
+            at: Time::ZERO,
+            notes: HashMap::new(),
+        });
         let event = EventRow { layout_version: version, ..snapshot.event.clone() };
         let known = Arc::new(Known {
             event,
@@ -236,6 +245,7 @@ impl Office {
         (picture.seats, picture.free) = (HashMap::new(), Free::new(&known.hall, true));
         picture.notes.clear();
         snapshot.seats.iter().for_each(|seat| picture.set(&known.hall, &seat.id, seat.state));
+        picture.areas = snapshot.areas.iter().map(|area| (area.id.clone(), area.free())).collect();
         picture.seq = snapshot.seq;
     }
 
@@ -311,6 +321,7 @@ impl Office {
             self.0.memory.forget(&entry.event_id);
         }
         entry.seats.iter().for_each(|change| picture.set(&known.hall, &change.id, change.state));
+        picture.areas.extend(entry.areas.iter().map(|area| (area.id.clone(), area.free)));
         picture.seq = entry.seq;
     }
 

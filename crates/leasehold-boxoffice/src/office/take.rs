@@ -346,22 +346,24 @@ impl Office {
     fn lost(&self, known: &Known, basket: &Basket, resource: Option<&str>) -> Vec<Conflict> {
         let named = resource.and_then(|resource| lease::what(&known.event.event_id, resource));
         let now = self.clock().now();
+        let is_named =
+            |seat: bool, id: &str| named.as_ref().is_some_and(|(is_seat, name)| *is_seat == seat && name == id);
+        // By the engine's word it is lost already, whatever else is; by memory alone only what is fresh counts.
+        let seen = named.is_some() || known.is_fresh(now);
         let mut conflicts = Vec::new();
         for seat in &basket.seats {
-            // By the engine's word it is lost already; by memory alone only what is fresh counts.
-            let state = if named.is_some() { Some(known.seems(&seat.id, now)) } else { known.state(&seat.id, now) };
-            let reason = match state {
-                _ if named.as_ref().is_some_and(|(is_seat, id)| *is_seat && *id == seat.id) => Reason::Taken,
-                Some(SeatState::Held | SeatState::Paying) => Reason::Taken,
-                Some(SeatState::Sold) => Reason::Sold,
-                Some(SeatState::Blocked) => Reason::Blocked,
-                Some(SeatState::Free) | None => continue,
+            let reason = match known.seems(&seat.id, now) {
+                _ if is_named(true, &seat.id) => Reason::Taken,
+                SeatState::Held | SeatState::Paying if seen => Reason::Taken,
+                SeatState::Sold if seen => Reason::Sold,
+                SeatState::Blocked if seen => Reason::Blocked,
+                _ => continue,
             };
             conflicts.push(Conflict::seat(&seat.id, reason));
         }
-        if let Some((false, area)) = named {
-            conflicts.push(Conflict::area(&area, Reason::Taken));
-        }
+        let full = |area: &&PricedArea| seen && !known.seems_to_have(&area.id, area.qty);
+        let lost = basket.areas.iter().filter(|area| is_named(false, &area.id) || full(area));
+        conflicts.extend(lost.map(|area| Conflict::area(&area.id, Reason::Taken)));
         conflicts
     }
 

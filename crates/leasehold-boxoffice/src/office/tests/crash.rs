@@ -230,7 +230,8 @@ async fn what_was_numbered_here_is_not_read_again() {
     let house = House::open().await;
     let (office, flaky) = doomed(&house);
     let known = office.known(&house.event).await.unwrap();
-    let seen = |seat: &str| known.state(seat, office.clock().now());
+    let now = || office.clock().now();
+    let seen = |seat: &str| known.is_fresh(now()).then(|| known.seems(seat, now()));
     house.hold("ada", &["A-1", "A-2"]).await.unwrap();
     office.sequence().await.unwrap();
     assert_eq!((seen("A-2"), flaky.audits()), (Some(SeatState::Held), 0));

@@ -16,6 +16,20 @@ async fn a_loser_elsewhere_is_told_of_every_seat() {
     let lost = refused(other.hold(Call::by("bob"), &house.event, "bob".into(), want(&["A-4", "A-5", "A-6"])).await);
     let Refusal::Conflict { conflicts, .. } = lost else { panic!("{lost:?}") };
     assert_eq!(conflicts, [Conflict::seat("A-5", Reason::Taken), Conflict::seat("A-6", Reason::Taken)]);
+    // Of an area that has too few places left, too: three of its five are sold.
+    let floor = |seats: &[&str], qty| match want(seats) {
+        Want::These { seats, .. } => Want::These { seats, areas: vec![("floor".into(), qty)] },
+        other => other,
+    };
+    let sold = house.office.hold(Call::by("dan"), &house.event, "dan".into(), floor(&[], 3)).await.unwrap();
+    house.office.confirm(Call::by("dan"), &sold.hold.hold_id, key(&sold), "pi").await.unwrap();
+    house.clock.advance(seconds(10));
+    for (qty, lost) in [(2, 1), (3, 2)] {
+        let told = refused(other.hold(Call::by("bob"), &house.event, "bob".into(), floor(&["A-5"], qty)).await);
+        let Refusal::Conflict { conflicts, .. } = told else { panic!("{told:?}") };
+        let all = [Conflict::seat("A-5", Reason::Taken), Conflict::area("floor", Reason::Taken)];
+        assert_eq!(conflicts, all[..lost], "{qty} places");
+    }
 }
 
 /// A small generator: the same seed, the same choices.
