@@ -64,10 +64,14 @@ impl<T> Rows<T> {
         block
     }
 
-    /// Takes a block for later.
-    pub fn keep_ready(&mut self, block: Vec<T>) {
+    /// Takes a block for later, or gives it back where one lies ready.
+    pub fn keep_ready(&mut self, block: Vec<T>) -> Option<Vec<T>> {
         debug_assert!(block.is_empty());
-        self.spare.get_or_insert(block);
+        if self.spare.is_some() {
+            return Some(block);
+        }
+        self.spare = Some(block);
+        None
     }
 
     /// The row, if there are that many.
@@ -136,8 +140,8 @@ mod tests {
         assert!(rows.wants());
         let block = Rows::ready_block();
         let place = block.as_ptr();
-        rows.keep_ready(block);
-        assert!(!rows.wants());
+        assert!(rows.keep_ready(block).is_none() && !rows.wants());
+        assert!(rows.keep_ready(Rows::ready_block()).is_some(), "one is enough");
         (BLOCK / 4 * 3..2 * BLOCK + 1).for_each(|at| rows.push(at));
         assert!(core::ptr::eq(place, &rows[BLOCK]));
         assert!(rows.iter().copied().eq(0..=2 * BLOCK));

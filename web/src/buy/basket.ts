@@ -33,8 +33,8 @@ export class Basket {
   private timer: number | undefined;
   private asked = 0;
   private lateTimer: number | undefined;
-  /** Money that came too late, too little or twice, and what became of it. */
-  money: Money[] = [];
+  /** Money that came too late, too little or twice, by the hold it came for. */
+  private came = new Map<string, Money[]>();
 
   constructor(
     private readonly api: Api,
@@ -63,6 +63,11 @@ export class Basket {
     void this.followLate();
     this.ready = true;
     this.changed();
+  }
+
+  /** Money that came too late, too little or twice, and what became of it. */
+  get money(): Money[] {
+    return [...this.came.values()].flat();
   }
 
   // --- what can be done
@@ -176,7 +181,8 @@ export class Basket {
       this.vault.hold = { hold_id: hold.hold_id, hold_key: hold.hold_key ?? '' };
       this.vault.order = null;
       this.order = null;
-      this.money = [];
+      const late = this.vault.late?.hold_id;
+      this.came = new Map([...this.came].filter(([hold]) => hold === late));
     }
     if (kind === 'release') this.ended(this.held?.paid ? 'The seats are given back. Your money goes back to you.' : 'Your seats are given back.');
     else if (kind === 'confirm') this.sold(said as Order);
@@ -239,8 +245,7 @@ export class Basket {
 
   private settle(said: Hold, asked: number): void {
     const before = this.held?.state;
-    // What is offered for late money has none of its own: that of the first hold stays in sight.
-    if (!this.vault.hold?.paid) this.money = said.money ?? [];
+    this.came.set(said.hold_id, said.money ?? []);
     if (said.state === 'sold') {
       this.sold({ order_id: said.order_id ?? '', seats: said.seats ?? [], areas: said.areas ?? [], total: said.total ?? 0 });
     } else if (said.state === 'released') this.ended('Your seats are given back.');
@@ -248,7 +253,8 @@ export class Basket {
     else {
       this.take(said, asked);
       if (before === 'paying' && said.state === 'active') {
-        const why = this.money.length > 0 ? 'What came did not fit what the seats cost, and goes back to you.' : 'The payment was declined.';
+        const unfit = said.money?.some(({ payment_ref }) => payment_ref === said.payment?.payment_ref) ?? false;
+        const why = unfit ? 'What came did not fit what the seats cost, and goes back to you.' : 'The payment was declined.';
         this.note = `${why} Your seats are still held for you.`;
       }
     }
@@ -308,7 +314,7 @@ export class Basket {
 
   private resolved(late: Kept, said: Hold, asked: number): boolean {
     const found = said.resolution;
-    this.money = said.money ?? [];
+    this.came.set(late.hold_id, said.money ?? []);
     if (said.state === 'sold' || found?.state === 'sold') {
       this.sold({ order_id: said.order_id ?? '', seats: said.seats ?? [], areas: said.areas ?? [], total: said.total ?? 0 });
       this.note = 'Your money came late, and the seats were still free: they are yours.';
@@ -318,7 +324,8 @@ export class Basket {
       this.note = 'Your money came too late for your seats. These are as good, and held for you.';
       void this.refresh();
     } else if (found?.state === 'refund_due' || found?.state === 'refunded') {
-      this.note = 'Your money came too late and the seats are gone. It goes back to you.';
+      const tooLate = found.steps?.[0]?.state === 'received';
+      this.note = `${tooLate ? 'Your money came too late and the seats are gone.' : 'Your money did not fit what the seats cost.'} It goes back to you.`;
     } else if (found?.state === 'stuck' || found?.state === 'closed') {
       this.note = 'Something is not right with your payment. Our staff sees to it: please ask at the box office.';
     } else {

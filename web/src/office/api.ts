@@ -107,6 +107,7 @@ export interface Hold {
 }
 
 export interface Money {
+  payment_ref?: string;
   amount: number;
   state: Resolution['state'];
   steps?: { state: string; note: string }[];

@@ -4,6 +4,7 @@ use super::event::EventRow;
 use super::hold::HoldRow;
 use super::ids::{Buyer, EventId, HoldId, Moment, OrderId};
 use super::order::{MoneyRow, OrderRow};
+use super::refusal::Reason;
 
 /// What a ledger must load, and lock, before it asks for a decision.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -68,6 +69,24 @@ pub struct AreaFact {
     pub sold: u32,
     /// Kept by the house.
     pub blocked: u32,
+}
+
+impl AreaFact {
+    /// Why it does not have so many places for whoever comes; none if it has.
+    #[must_use]
+    pub const fn short_of(&self, places: u32) -> Option<Reason> {
+        let unsold = self.capacity.saturating_sub(self.sold);
+        let without_holds = unsold.saturating_sub(self.blocked);
+        if places > unsold {
+            Some(Reason::Sold)
+        } else if places > without_holds {
+            Some(Reason::Blocked)
+        } else if places > without_holds.saturating_sub(self.held) {
+            Some(Reason::Taken)
+        } else {
+            None
+        }
+    }
 }
 
 /// A buyer in the ledger. Counters count rows, as for areas.

@@ -369,7 +369,12 @@ impl Office {
 
     pub(super) async fn decline_now(&self, call: Call, command: Decline) -> Result<HoldView, Error> {
         let done = self.0.ledger.decline(call, command).await?;
-        let (row, now) = (&done.value, done.now);
+        self.unpaid(&done.value, done.now).await;
+        Ok(HoldView { replayed: done.replayed, ..view(done.value, done.now) })
+    }
+
+    /// The leases of a hold whose money does not come: they end with its row.
+    pub(super) async fn unpaid(&self, row: &HoldRow, now: Moment) {
         if row.is_live(now) && row.state == HoldState::Active {
             // The leases reach to the pay deadline: back with them, or nobody could have the seats when the row ends.
             let left = Duration::from_millis(row.expires_at.since(now));
@@ -377,7 +382,6 @@ impl Office {
         } else if row.state == HoldState::Lapsed {
             self.let_go_all(&row.leases).await;
         }
-        Ok(HoldView { replayed: done.replayed, ..view(done.value, done.now) })
     }
 
     /// Gives a hold up.

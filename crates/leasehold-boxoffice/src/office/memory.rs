@@ -15,6 +15,7 @@ use tokio::sync::watch;
 use super::Office;
 use crate::error::Error;
 use crate::layout::Layout;
+use crate::model::facts::AreaFact;
 use crate::model::*;
 use crate::pick::{Free, Hall, Place};
 
@@ -41,8 +42,8 @@ struct Picture {
     seats: HashMap<String, SeatState>,
     /// The same, one bit a seat, to pick from.
     free: Free,
-    /// How many places are free in each area.
-    areas: HashMap<String, u32>,
+    /// Areas, as they were when the whole was last looked at.
+    areas: Vec<AreaNow>,
     /// When it was last known to be current.
     at: Time,
     /// What this office did or heard itself, ahead of the entries, and when. It is believed no longer than a picture is:
@@ -88,9 +89,12 @@ impl Known {
         noted.or_else(|| picture.seats.get(seat).copied()).unwrap_or(SeatState::Free)
     }
 
-    /// Whether an area seems to have so many places, by the picture there is: for what is told and decides nothing.
-    pub(super) fn seems_to_have(&self, area: &str, places: u32) -> bool {
-        lock(&self.picture).areas.get(area).is_none_or(|free| *free >= places)
+    /// Why an area does not seem to have so many places, by the picture there is: for what is told and decides nothing.
+    pub(super) fn seems_short_of(&self, area: &str, places: u32) -> Option<Reason> {
+        let picture = lock(&self.picture);
+        let AreaNow { id, capacity, held, paying, sold, blocked } = picture.areas.iter().find(|now| now.id == area)?;
+        let (id, held) = (id.clone(), held + paying);
+        AreaFact { id, capacity: *capacity, held, sold: *sold, blocked: *blocked }.short_of(places)
     }
 
     /// Notes what this office did itself, ahead of the entries.
@@ -220,7 +224,7 @@ impl Office {
             seq: 0,
             seats: HashMap::new(),
             free,
-            areas: HashMap::new(),
+            areas: Vec::new(),
             at: Time::ZERO,
             notes: HashMap::new(),
         });
@@ -245,7 +249,7 @@ impl Office {
         (picture.seats, picture.free) = (HashMap::new(), Free::new(&known.hall, true));
         picture.notes.clear();
         snapshot.seats.iter().for_each(|seat| picture.set(&known.hall, &seat.id, seat.state));
-        picture.areas = snapshot.areas.iter().map(|area| (area.id.clone(), area.free())).collect();
+        picture.areas.clone_from(&snapshot.areas);
         picture.seq = snapshot.seq;
     }
 
@@ -265,9 +269,12 @@ impl Office {
     /// A picture to make an offer from, which decides nothing: while somebody looks, the one there is will do. A crowd of
     /// thousands that loses at once must not stand in line for a better one.
     pub(super) async fn glance(&self, known: &Known) -> Result<Free, Error> {
-        if !known.is_fresh(self.clock().now())
-            && let Ok(mut looked) = known.looked.try_lock()
-        {
+        self.glance_unless(known, known.is_fresh(self.clock().now())).await
+    }
+
+    /// The same, unless it is good enough.
+    pub(super) async fn glance_unless(&self, known: &Known, good: bool) -> Result<Free, Error> {
+        if !good && let Ok(mut looked) = known.looked.try_lock() {
             *looked = self.look_again(known).await?;
         }
         Ok(known.free(self.clock().now()))
@@ -321,7 +328,6 @@ impl Office {
             self.0.memory.forget(&entry.event_id);
         }
         entry.seats.iter().for_each(|change| picture.set(&known.hall, &change.id, change.state));
-        picture.areas.extend(entry.areas.iter().map(|area| (area.id.clone(), area.free)));
         picture.seq = entry.seq;
     }
 

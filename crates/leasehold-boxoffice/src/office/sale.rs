@@ -19,20 +19,22 @@ const OFFERS: usize = 3;
 const MOMENT: Duration = Duration::from_secs(30);
 
 /// The steps of money as its buyer sees them: what providers and staff say of it once it is stuck is between them, and
-/// may name somebody else's hold.
-fn told_to_buyer(steps: &[Step]) -> Vec<Step> {
+/// may name somebody else's hold. So are the reasons for which staff changes an order.
+fn told_to_buyer(money: &MoneyRow) -> Vec<Step> {
     let mut inside = false;
+    let of_order = money.order_id.is_some();
     let told = |step: &Step| {
         inside |= matches!(step.state, MoneyState::Stuck | MoneyState::Closed);
         let note = match step.state {
             MoneyState::Stuck => "staff sees to it",
             MoneyState::Closed => "staff settled it",
             MoneyState::RefundDue if inside => "it goes back",
+            MoneyState::RefundDue if of_order => "it is more than the order costs",
             _ => &step.note,
         };
         Step { note: note.into(), ..step.clone() }
     };
-    steps.iter().map(told).collect()
+    money.steps.iter().map(told).collect()
 }
 
 /// Where money stands.
@@ -128,9 +130,12 @@ impl Office {
                 Ok(Some(Standing::Sold(order)))
             }
             Confirmed::Late { hold, money } => {
-                // A second payment, or one for other seats, leaves the hold as it is. So does an old answer.
+                // A second payment leaves the hold as it is, and so does an old answer. Its own, if it does not fit, leaves
+                // it as a decline does.
                 if !done.replayed && !hold.is_live(done.now) {
                     self.let_go_all(&hold.leases).await;
+                } else if !done.replayed {
+                    self.unpaid(&hold, done.now).await;
                 }
                 self.climb(&money.key()).await.map(Some)
             }
@@ -306,7 +311,7 @@ impl Office {
             None => None,
         };
         let seats = offered.map(|offer| offer.seats.into_iter().map(|seat| seat.id).collect()).unwrap_or_default();
-        Ok(Resolution { state: money.state, offer: money.offer.clone(), seats, steps: told_to_buyer(&money.steps) })
+        Ok(Resolution { state: money.state, offer: money.offer.clone(), seats, steps: told_to_buyer(money) })
     }
 
     /// Goes on with money that somebody left standing, and with offers that ran out. What one piece of money fails at

@@ -338,7 +338,9 @@ impl Office {
     /// Who lost by the engine's word: the resource it named, and whatever else is not free as far as can be seen.
     pub(super) async fn taken(&self, known: &Known, basket: &Basket, resource: &str) -> Refusal {
         // One seat more or less in the list decides nothing: if it cannot be looked at, the one that was named is told.
-        let _ = self.glance(known).await;
+        // How full areas are is not told by what happens: that is looked at anew.
+        let good = basket.areas.is_empty() && known.is_fresh(self.clock().now());
+        let _ = self.glance_unless(known, good).await;
         Refusal::Conflict { conflicts: self.lost(known, basket, Some(resource)), alternative: None }
     }
 
@@ -361,9 +363,13 @@ impl Office {
             };
             conflicts.push(Conflict::seat(&seat.id, reason));
         }
-        let full = |area: &&PricedArea| seen && !known.seems_to_have(&area.id, area.qty);
-        let lost = basket.areas.iter().filter(|area| is_named(false, &area.id) || full(area));
-        conflicts.extend(lost.map(|area| Conflict::area(&area.id, Reason::Taken)));
+        // Only where it is lost anyway: they may have been looked at long ago.
+        for area in basket.areas.iter().filter(|_| named.is_some()) {
+            let short = known.seems_short_of(&area.id, area.qty);
+            if let Some(reason) = short.or_else(|| is_named(false, &area.id).then_some(Reason::Taken)) {
+                conflicts.push(Conflict::area(&area.id, reason));
+            }
+        }
         conflicts
     }
 

@@ -8,8 +8,10 @@
 const WORDS: usize = 8;
 /// Lines moved to the larger table with every insertion and removal.
 const MOVE: usize = 4;
-/// Lines from which on it is worth making the next table ready beforehand.
+/// Lines from which on, and up to which, it is worth making the next table ready beforehand: what a small one takes is
+/// nothing, and what a large one takes (from 64 MB on, at 2.6 million rows) may never be used.
 const MANY: usize = 1 << 12;
+const MOST: usize = 1 << 18;
 
 #[derive(Debug, Default)]
 pub(super) struct Table {
@@ -185,21 +187,27 @@ impl Index {
             self.keep_moving();
         }
         let lines = (self.table.lines * 2).max(4);
-        let larger = self.spare.take().filter(|spare| spare.lines == lines);
-        self.old = std::mem::replace(&mut self.table, larger.unwrap_or_else(|| Table::with_lines(lines)));
+        let larger = self.spare.take().unwrap_or_else(|| Table::with_lines(lines));
+        debug_assert_eq!(larger.lines, lines);
+        self.old = std::mem::replace(&mut self.table, larger);
         self.moved = 0;
     }
 
     /// How many lines the next table will have, if that is soon and none lies ready.
     pub fn wants(&self) -> Option<usize> {
         let soon = (self.table.used + self.old.used) * 10 > self.table.lines * 5 * 9;
-        (soon && self.spare.is_none() && self.table.lines >= MANY).then(|| self.table.lines * 2)
+        let worth_it = (MANY..=MOST).contains(&self.table.lines);
+        (soon && worth_it && self.spare.is_none()).then(|| self.table.lines * 2)
     }
 
-    /// Takes a table for later.
-    pub fn keep_ready(&mut self, table: Table) {
+    /// Takes a table for later, or gives back what is not the next one: it grew by itself meanwhile.
+    pub fn keep_ready(&mut self, table: Table) -> Option<Table> {
         debug_assert_eq!(table.used, 0);
-        self.spare.get_or_insert(table);
+        if self.spare.is_some() || table.lines != self.table.lines * 2 {
+            return Some(table);
+        }
+        self.spare = Some(table);
+        None
     }
 
     /// Moves the next few lines of the smaller table.
@@ -249,7 +257,9 @@ mod tests {
             let mut model: BTreeMap<u32, u32> = BTreeMap::new();
             for (add, row, tag) in steps {
                 if row % 16 == 0 {
-                    index.keep_ready(Table::ready((index.table.lines << (row >> 4 & 1)).max(4)));
+                    let lines = index.table.lines << (row >> 4 & 1);
+                    let left = index.keep_ready(Table::ready(lines.max(4)));
+                    prop_assert!(left.is_none() || index.spare.is_some() || lines == index.table.lines);
                 }
                 match (add, model.get(&row).copied()) {
                     (true, None) => {

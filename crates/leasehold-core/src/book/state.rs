@@ -299,14 +299,10 @@ impl State {
         (self.names.wants(), self.tokens.wants())
     }
 
-    /// Takes tables for later.
-    pub fn keep_tables(&mut self, names: Option<Table>, tokens: Option<Table>) {
-        if let Some(table) = names {
-            self.names.keep_ready(table);
-        }
-        if let Some(table) = tokens {
-            self.tokens.keep_ready(table);
-        }
+    /// Takes tables for later, and gives back those that are not the next ones.
+    pub fn keep_tables(&mut self, names: Option<Table>, tokens: Option<Table>) -> (Option<Table>, Option<Table>) {
+        let names = names.and_then(|table| self.names.keep_ready(table));
+        (names, tokens.and_then(|table| self.tokens.keep_ready(table)))
     }
 
     /// See [`super::Book::expect`].

@@ -52,15 +52,13 @@ impl Book {
         (leases || resources || names.is_some() || tokens.is_some()).then_some(order)
     }
 
-    /// Takes what was made.
-    pub fn supply(&mut self, supply: Supply) {
-        if let Some(block) = supply.leases {
-            self.state.leases.keep_ready(block);
-        }
-        if let Some(block) = supply.resources {
-            self.state.resources.keep_ready(block);
-        }
-        self.state.keep_tables(supply.names, supply.tokens);
+    /// Takes what was made, and gives back what it has no use for any more: drop that where nobody waits for it.
+    #[must_use = "it may be large: drop it where nobody waits for that"]
+    pub fn supply(&mut self, supply: Supply) -> Supply {
+        let leases = supply.leases.and_then(|block| self.state.leases.keep_ready(block));
+        let resources = supply.resources.and_then(|block| self.state.resources.keep_ready(block));
+        let (names, tokens) = self.state.keep_tables(supply.names, supply.tokens);
+        Supply { leases, resources, names, tokens }
     }
 }
 
@@ -103,7 +101,9 @@ mod tests {
         let supplied = grown(MANY, |book| {
             if let Some(order) = book.order() {
                 orders += 1;
-                book.supply(order.make());
+                let left = book.supply(order.make());
+                assert!(left.leases.is_none() && left.resources.is_none() && left.names.is_none());
+                assert!(left.tokens.is_none(), "all of it is taken");
                 assert!(book.order().is_none(), "it has what it asked for");
             }
         });

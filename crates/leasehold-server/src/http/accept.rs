@@ -31,7 +31,8 @@ use crate::service::Peer;
 use crate::service::seats::{Door, Full, Seat};
 
 const WRONG_PORT: &[u8] = b"-ERR this port speaks HTTP, RESP is spoken on another\r\n";
-/// How many that found no place are told so at a time, and how long they may take to hear it. The others are cut off.
+/// How many that found no place are seen off at a time, and how long they may take to hear it. The others are told, and cut
+/// off.
 const FAREWELLS: usize = 16;
 const FAREWELL: Duration = Duration::from_secs(1);
 
@@ -72,11 +73,10 @@ pub async fn run(listener: TcpListener, app: App) -> io::Result<()> {
                 let line = Line { app: app.clone(), router: router.clone(), tls: tls.clone(), peer };
                 open.spawn(line.run(stream, seat));
             }
-            Err(full) if tls.is_none() => {
-                if let Ok(place) = farewells.clone().try_acquire_owned() {
-                    open.spawn(turn_away(stream, full, place));
-                }
-            }
+            Err(full) if tls.is_none() => match farewells.clone().try_acquire_owned() {
+                Ok(place) => drop(open.spawn(turn_away(stream, full, place))),
+                Err(_) => drop(stream.try_write(&no_place(full))),
+            },
             Err(_) => {}
         }
     }
@@ -92,20 +92,24 @@ pub async fn run(listener: TcpListener, app: App) -> io::Result<()> {
 /// Says that there is no place. What the client says meanwhile is read: closing on unread bytes resets the connection, and
 /// with it the answer.
 async fn turn_away(mut stream: TcpStream, full: Full, _place: OwnedSemaphorePermit) {
-    let body = Problem::crowded(full == Full::One).body();
-    let answer = format!(
-        "HTTP/1.1 429 Too Many Requests\r\nContent-Type: application/problem+json\r\nCache-Control: no-store\r\n\
-         Retry-After: 1\r\nContent-Length: {}\r\nConnection: close\r\n\r\n{body}",
-        body.len()
-    );
     let told = async {
-        stream.write_all(answer.as_bytes()).await?;
+        stream.write_all(&no_place(full)).await?;
         stream.shutdown().await?;
         let mut unheard = [0; 1024];
         while stream.read(&mut unheard).await? > 0 {}
         io::Result::Ok(())
     };
     let _ = timeout(FAREWELL, told).await;
+}
+
+fn no_place(full: Full) -> Vec<u8> {
+    let body = Problem::crowded(full == Full::One).body();
+    let answer = format!(
+        "HTTP/1.1 429 Too Many Requests\r\nContent-Type: application/problem+json\r\nCache-Control: no-store\r\n\
+         Retry-After: 1\r\nContent-Length: {}\r\nConnection: close\r\n\r\n{body}",
+        body.len()
+    );
+    answer.into_bytes()
 }
 
 fn acceptor(config: &rustls::ServerConfig) -> TlsAcceptor {

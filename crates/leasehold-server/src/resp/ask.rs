@@ -321,8 +321,8 @@ fn commands(rest: Args<'_>) -> Understood<'_> {
     let sub = rest.get(0).unwrap_or_default().to_ascii_uppercase();
     Ok(Ask::Local(Local::Commands(match sub.as_slice() {
         b"" => About::All,
-        b"COUNT" => About::Count,
-        b"LIST" => About::Names,
+        b"COUNT" if rest.len() == 1 => About::Count,
+        b"LIST" if rest.len() == 1 => About::Names,
         b"INFO" if rest.len() == 1 => About::All,
         b"INFO" => About::Of(rest.from(1).iter().collect()),
         b"DOCS" => About::Docs,

@@ -212,6 +212,9 @@ impl Connection {
         self.protocol = self.spoken_at(number);
         let settled = self.settle_now(number, write);
         self.protocol = protocol;
+        if !self.owes() {
+            self.former.clear();
+        }
         settled
     }
 

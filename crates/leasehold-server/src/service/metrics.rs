@@ -190,7 +190,11 @@ impl Metrics {
         }
         // Refused by somebody else's lease, or granted once that had ended.
         let met = load(&self.contended) + engine.as_ref().map_or(0, |(tally, ..)| tally.waited);
-        page.counter("leasehold_contended_total", "Acquires that met somebody else.", met);
+        page.counter(
+            "leasehold_contended_total",
+            "Acquires that met somebody else: refused, or granted after a wait.",
+            met,
+        );
         page.family("leasehold_renew_failures_total", "counter", "Renewals that failed, by reason.");
         let reasons = [("stale", &self.renew_stale), ("not_held", &self.renew_not_held), ("other", &self.renew_other)];
         for (reason, counter) in reasons {

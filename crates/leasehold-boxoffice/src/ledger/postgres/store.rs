@@ -69,8 +69,8 @@ const NEW_ORDERS: &str = "INSERT INTO orders (order_id, event_id, body)
 const ORDERS: &str = "WITH touched AS (UPDATE orders o SET body = u.body
     FROM unnest($1::text[], $2::text[]) AS u (order_id, body) WHERE o.order_id = u.order_id RETURNING 1)
     SELECT exactly((SELECT count(*) FROM touched), $3, 'orders')";
-const NEW_MONEY: &str = "INSERT INTO money (payment_ref, event_id, hold_id, state, received_at, body)
-    SELECT * FROM unnest($1::text[], $2::text[], $3::text[], $4::text[], $5::bigint[], $6::text[])";
+const NEW_MONEY: &str = "INSERT INTO money (payment_ref, event_id, state, received_at, body)
+    SELECT * FROM unnest($1::text[], $2::text[], $3::text[], $4::bigint[], $5::text[])";
 const MONEY: &str = "WITH touched AS (UPDATE money m SET state = u.state, body = u.body
     FROM unnest($1::text[], $2::text[], $3::text[]) AS u (payment_ref, state, body)
     WHERE m.payment_ref = u.payment_ref RETURNING 1)
@@ -311,7 +311,6 @@ fn orders(flight: &mut Flight, changes: &Changes) -> Loaded<()> {
     let ids = |rows: &[&MoneyRow]| rows.iter().map(|row| row.key()).collect::<Vec<_>>();
     if !new.is_empty() {
         let columns = Columns::new().with(ids(&new)).with(new.iter().map(|row| row.event_id.0.clone()));
-        let columns = columns.with(new.iter().map(|row| row.hold_id.0.clone()));
         let columns = columns.with(words(new.iter().map(|row| &row.state))?);
         flight.add(NEW_MONEY, columns.with(bigs(new.iter().map(|row| row.received_at.0))?).with(jsons(&new)?).0);
     }

@@ -70,11 +70,10 @@ fn one(db: &Connection, write: &Write) -> Loaded<()> {
         }
         Write::Money(row) => {
             let state = json(&row.state)?;
-            let sql = "INSERT INTO money (payment_ref, event_id, hold_id, state, received_at, body)
-                       VALUES (?1, ?2, ?3, ?4, ?5, ?6)
+            let sql = "INSERT INTO money VALUES (?1, ?2, ?3, ?4, ?5)
                        ON CONFLICT (payment_ref) DO UPDATE SET state = excluded.state, body = excluded.body";
-            let (event, hold, state) = (row.event_id.as_str(), row.hold_id.as_str(), state.trim_matches('"'));
-            exactly(db, sql, params![row.key(), event, hold, state, row.received_at.0, json(row)?], 1)
+            let event = row.event_id.as_str();
+            exactly(db, sql, params![row.key(), event, state.trim_matches('"'), row.received_at.0, json(row)?], 1)
         }
         Write::Payment { payment_ref, hold_id } => {
             exactly(db, "INSERT INTO payments VALUES (?1, ?2)", [payment_ref, &hold_id.0], 1)

@@ -117,8 +117,7 @@ CREATE TABLE webhook_cursors (
 ",
     // Whoever held the seats is shown all money that came for them.
     "
-ALTER TABLE money ADD COLUMN hold_id TEXT NOT NULL DEFAULT '';
-UPDATE money SET hold_id = json_extract(body, '$.hold_id');
+ALTER TABLE money ADD COLUMN hold_id TEXT GENERATED ALWAYS AS (json_extract(body, '$.hold_id')) VIRTUAL;
 CREATE INDEX money_of_hold ON money (hold_id);
 ",
 ];

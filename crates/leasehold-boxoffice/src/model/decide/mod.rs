@@ -276,16 +276,7 @@ fn area_lost(facts: &Facts, id: &str, qty: u32, freed: u32) -> Option<Reason> {
     if planted::on(Bug::Oversell) {
         return None;
     }
-    let unsold = area.capacity.saturating_sub(area.sold);
-    if qty > unsold {
-        return Some(Reason::Sold);
-    }
-    let without_holds = unsold.saturating_sub(area.blocked);
-    if qty > without_holds {
-        return Some(Reason::Blocked);
-    }
-    let free = without_holds.saturating_sub(area.held.saturating_sub(freed));
-    (qty > free).then_some(Reason::Taken)
+    super::facts::AreaFact { held: area.held.saturating_sub(freed), ..area.clone() }.short_of(qty)
 }
 
 /// Whether so many more are too many for the buyer.

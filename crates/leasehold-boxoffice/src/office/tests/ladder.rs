@@ -70,6 +70,40 @@ async fn a_buyer_sees_all_money_of_the_hold() {
     house.check().await;
 }
 
+/// Goal: a payment that came short leaves the hold its time and no more: when that is over, others can have the seats
+/// without a sweeper.
+#[tokio::test]
+async fn a_short_payment_takes_the_leases_back_with_it() {
+    let house = House::open().await;
+    let ada = house.hold("ada", &["A-1"]).await.unwrap();
+    house.clock.advance(seconds(290));
+    house.office.pay(Call::by("ada"), &ada.hold.hold_id, key(&ada), "pi_1").await.unwrap();
+    let short = PaymentMessage { amount: Some(1), ..paid(&ada, "m-1", "pi_1", true) };
+    let told = house.office.payment(short).await.unwrap();
+    assert!(matches!(told, PaymentOutcome::Late(Resolution { state: MoneyState::RefundDue, .. })), "{told:?}");
+    house.clock.advance(seconds(9));
+    assert_eq!(house.office.hold_view(&ada.hold.hold_id, key(&ada)).await.unwrap().hold.state, HoldState::Active);
+    refused(house.hold("bob", &["A-1"]).await);
+    house.clock.advance(seconds(7));
+    house.hold("bob", &["A-1"]).await.unwrap();
+    house.check().await;
+}
+
+/// Goal: why staff takes an order back is between them; the buyer sees that money goes back.
+#[tokio::test]
+async fn reasons_of_staff_are_not_told_to_buyers() {
+    let house = House::open().await;
+    let ada = house.hold("ada", &["A-1"]).await.unwrap();
+    let order = house.office.confirm(Call::by("ada"), &ada.hold.hold_id, key(&ada), "pi_1").await.unwrap();
+    house.office.void(Call::by("staff"), &order.order_id, None, "stolen card").await.unwrap();
+    let seen = house.office.hold_view(&ada.hold.hold_id, key(&ada)).await.unwrap();
+    assert_eq!((seen.money.len(), seen.money[0].resolution.state), (1, MoneyState::RefundDue));
+    assert!(!format!("{seen:?}").contains("stolen"), "{seen:?}");
+    let staff = house.office.late_money(&house.event).await.unwrap();
+    assert_eq!(staff[0].steps[0].note, "stolen card");
+    house.check().await;
+}
+
 /// Goal: second rung: the seats are another's, so others as good are held, and the same key and payment buy them.
 #[tokio::test]
 async fn late_money_is_offered_an_equivalent_block() {

@@ -59,11 +59,15 @@ impl Keeper {
                 }
                 Job::Supply(order, bits) => {
                     if bits {
-                        self.counter.random().keep_ready(RandomPool::draw());
+                        // Before the lock is taken, or everybody who is granted something would wait for it.
+                        let drawn = RandomPool::draw();
+                        self.counter.random().keep_ready(drawn);
                     }
                     if let Some(order) = order {
                         let supply = order.make();
-                        self.counter.lock().desk.book.supply(supply);
+                        // What came too late is dropped after the lock.
+                        let left = self.counter.lock().desk.book.supply(supply);
+                        drop(left);
                     }
                     self.progress.supply_asked.store(false, Ordering::Release);
                     Ok(())
