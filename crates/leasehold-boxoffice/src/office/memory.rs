@@ -21,6 +21,8 @@ use crate::pick::{Free, Hall, Place};
 
 /// How old a picture may be that refuses.
 const FRESH: Duration = Duration::from_secs(2);
+/// A picture that was read so lately need not be read again for what decides nothing.
+const GLANCE: Duration = Duration::from_millis(50);
 
 /// An event as this office knows it.
 pub(super) struct Known {
@@ -46,6 +48,8 @@ struct Picture {
     areas: Vec<AreaNow>,
     /// When it was last known to be current.
     at: Time,
+    /// When it was last read as a whole.
+    painted: Time,
     /// What this office did or heard itself, ahead of the entries, and when. It is believed no longer than a picture is:
     /// a note that came after the entry that undid it must not stand for ever.
     notes: HashMap<String, (SeatState, Time)>,
@@ -130,6 +134,12 @@ impl Known {
         let places = pick(&self.hall, &left).or_else(|| pick(&self.hall, free))?;
         intents.extend(&places);
         Some(Intent { known: self.clone(), places })
+    }
+
+    /// Whether the picture is good enough for what decides nothing: somebody who looks for one who lost looks for all.
+    pub(super) fn will_do(&self, now: Time) -> bool {
+        let painted = lock(&self.picture).painted;
+        self.is_fresh(now) || (painted > Time::ZERO && now.since(painted) <= GLANCE)
     }
 
     /// Whether the picture was current a moment ago.
@@ -226,6 +236,7 @@ impl Office {
             free,
             areas: Vec::new(),
             at: Time::ZERO,
+            painted: Time::ZERO,
             notes: HashMap::new(),
         });
         let event = EventRow { layout_version: version, ..snapshot.event.clone() };
@@ -250,6 +261,7 @@ impl Office {
         picture.notes.clear();
         snapshot.seats.iter().for_each(|seat| picture.set(&known.hall, &seat.id, seat.state));
         picture.areas.clone_from(&snapshot.areas);
+        picture.painted = self.clock().now();
         picture.seq = snapshot.seq;
     }
 
@@ -269,7 +281,7 @@ impl Office {
     /// A picture to make an offer from, which decides nothing: while somebody looks, the one there is will do. A crowd of
     /// thousands that loses at once must not stand in line for a better one.
     pub(super) async fn glance(&self, known: &Known) -> Result<Free, Error> {
-        self.glance_unless(known, known.is_fresh(self.clock().now())).await
+        self.glance_unless(known, known.will_do(self.clock().now())).await
     }
 
     /// The same, unless it is good enough.

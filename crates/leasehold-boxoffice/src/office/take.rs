@@ -339,7 +339,7 @@ impl Office {
     pub(super) async fn taken(&self, known: &Known, basket: &Basket, resource: &str) -> Refusal {
         // One seat more or less in the list decides nothing: if it cannot be looked at, the one that was named is told.
         // How full areas are is not told by what happens: that is looked at anew.
-        let good = basket.areas.is_empty() && known.is_fresh(self.clock().now());
+        let good = basket.areas.is_empty() && known.will_do(self.clock().now());
         let _ = self.glance_unless(known, good).await;
         Refusal::Conflict { conflicts: self.lost(known, basket, Some(resource)), alternative: None }
     }
