@@ -134,7 +134,7 @@ impl Office {
                 // it as a decline does.
                 if !done.replayed && !hold.is_live(done.now) {
                     self.let_go_all(&hold.leases).await;
-                } else if !done.replayed {
+                } else if !done.replayed && hold.payment_ref.as_ref() == Some(&money.payment_ref) {
                     self.unpaid(&hold, done.now).await;
                 }
                 self.climb(&money.key()).await.map(Some)

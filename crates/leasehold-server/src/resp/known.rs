@@ -98,7 +98,7 @@ mod tests {
     use std::collections::BTreeSet;
 
     use super::*;
-    use crate::resp::ask::EVERY;
+    use crate::resp::tests::every::EVERY;
 
     /// Goal: what is listed is what is understood.
     #[test]

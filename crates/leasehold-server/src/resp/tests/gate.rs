@@ -2,11 +2,11 @@
 
 use std::collections::BTreeSet;
 
-use super::super::ask::EVERY;
 use super::super::frame::Args;
 use super::super::{Config, ask};
 use super::House;
 use super::client::command;
+use super::every::EVERY;
 use crate::service::keys::file::KeyFile;
 use crate::service::keys::secret::NewKey;
 use crate::service::keys::{KeyRing, Role, Roles};

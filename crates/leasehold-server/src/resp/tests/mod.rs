@@ -3,6 +3,7 @@
 
 mod client;
 mod disk;
+pub mod every;
 mod gate;
 mod leaving;
 mod limits;
