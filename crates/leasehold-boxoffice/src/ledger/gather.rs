@@ -65,10 +65,8 @@ pub(super) fn gather<R: Rows>(rows: &R, need: &Need, now: Moment) -> Result<Fact
     }
     if let Some(reference) = &need.payment {
         facts.payment = rows.payment(reference)?;
-        // Money that names another hold than its payment does is written down once.
-        if let (Some(of), Some(hold), true) = (&facts.payment, &need.hold, need.callback.is_some())
-            && of != hold
-        {
+        // Money that came for this hold, and is for another or in another currency, is written down once.
+        if let (Some(hold), true) = (&need.hold, need.callback.is_some()) {
             facts.stray = rows.money(&MoneyRow::key_of(reference, hold.as_str()))?;
         }
     }

@@ -100,6 +100,10 @@ pub trait Ledger: Send + Sync + 'static {
 
     /// One step on the ladder.
     fn money_step(&self, call: Call, command: MoneyStep) -> Answer<'_, Done<MoneyRow>>;
+    /// An authorised payment was captured, or will not be.
+    fn capture_step(&self, call: Call, command: CaptureStep) -> Answer<'_, Done<OrderRow>>;
+    /// Orders whose payment is to be captured.
+    fn captures_due(&self) -> Answer<'_, Vec<OrderRow>>;
     /// Money, by its key: a payment, or a part of one.
     fn money<'a>(&'a self, payment_ref: &'a str) -> Answer<'a, Option<MoneyRow>>;
     /// All of a payment: the whole, and every part of it that is written down.
@@ -129,11 +133,24 @@ pub trait Ledger: Send + Sync + 'static {
     fn takings<'a>(&'a self, id: &'a EventId) -> Answer<'a, Takings>;
     /// Every row of an event as it lies in the tables, for [`check`].
     fn dump<'a>(&'a self, id: &'a EventId) -> Answer<'a, Option<Dump>>;
+    /// Holds that have seats, of all events, counted.
+    fn live(&self) -> Answer<'_, Live>;
+    /// Live holds with money on its way, of all events, and the moment they were looked at.
+    fn paying(&self) -> Answer<'_, (Vec<HoldRow>, Moment)>;
     /// Which of these tokens stand in a live hold of this event.
     fn known_tokens<'a>(&'a self, id: &'a EventId, tokens: &'a [u64]) -> Answer<'a, Vec<u64>>;
 
     /// The stored answer of an idempotency key, as JSON; refused if it was another request.
     fn recall<'a>(&'a self, idem: &'a Idem) -> Answer<'a, Option<serde_json::Value>>;
+
+    // The engine that tokens come from.
+
+    /// Whether other servers may use it at the same time.
+    fn is_shared(&self) -> bool;
+    /// Which engine it was last, and the highest token that any row has.
+    fn engine(&self) -> Answer<'_, EngineSeen>;
+    /// From now on it is this engine, if it was `seen` until now. `false`: it was another.
+    fn put_engine(&self, identity: Option<String>, seen: Option<String>) -> Answer<'_, bool>;
 
     // What is told.
 

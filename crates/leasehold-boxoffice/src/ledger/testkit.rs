@@ -133,6 +133,7 @@ impl Ledger for Flaky {
         void: Void => Amended;
         move_order: MoveOrder => Amended;
         money_step: MoneyStep => MoneyRow;
+        capture_step: CaptureStep => OrderRow;
     }
 
     fn now(&self) -> Answer<'_, Moment> {
@@ -152,6 +153,24 @@ impl Ledger for Flaky {
     }
     fn money_in<'a>(&'a self, event: Option<&'a EventId>, states: &'a [MoneyState]) -> Answer<'a, Vec<MoneyRow>> {
         self.inner.money_in(event, states)
+    }
+    fn captures_due(&self) -> Answer<'_, Vec<OrderRow>> {
+        self.inner.captures_due()
+    }
+    fn live(&self) -> Answer<'_, Live> {
+        self.inner.live()
+    }
+    fn paying(&self) -> Answer<'_, (Vec<HoldRow>, Moment)> {
+        self.inner.paying()
+    }
+    fn is_shared(&self) -> bool {
+        self.inner.is_shared()
+    }
+    fn engine(&self) -> Answer<'_, EngineSeen> {
+        self.inner.engine()
+    }
+    fn put_engine(&self, identity: Option<String>, seen: Option<String>) -> Answer<'_, bool> {
+        self.inner.put_engine(identity, seen)
     }
     fn event<'a>(&'a self, id: &'a EventId) -> Answer<'a, Option<EventRow>> {
         self.inner.event(id)

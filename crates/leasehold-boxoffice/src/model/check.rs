@@ -10,7 +10,7 @@ use super::event::EventRow;
 use super::facts::AreaFact;
 use super::hold::{HoldRow, HoldState};
 use super::ids::{Buyer, HoldId, Moment, OrderId};
-use super::order::{MoneyRow, OrderRow};
+use super::order::{MoneyRow, OrderRow, Source};
 
 /// Every row of an event, read in one moment.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -39,6 +39,21 @@ pub struct Dump {
     pub money: Vec<MoneyRow>,
     /// How many entries are numbered, and the highest number.
     pub numbered: (u64, u64),
+    /// Entries in which a seat has a lower token than in the one before, or the same under another hold.
+    pub tokens_back: Vec<TokenBack>,
+}
+
+/// A seat whose token did not rise.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct TokenBack {
+    /// Which.
+    pub seat: String,
+    /// The number of the entry.
+    pub seq: u64,
+    /// The token it had.
+    pub before: u64,
+    /// The token it came to.
+    pub after: u64,
 }
 
 /// One invariant, looked at.
@@ -66,6 +81,8 @@ pub fn invariants(dump: &Dump) -> Vec<Check> {
         holds_and_seats_agree(dump),
         orders_and_sales_agree(dump),
         money_is_accounted_for(dump),
+        every_cent_has_a_source(dump),
+        tokens_of_a_seat_rise(dump),
         sequence_without_gap(dump),
     ]
 }
@@ -277,6 +294,56 @@ fn money_is_accounted_for(dump: &Dump) -> Check {
     }
     faults.extend(parts.keys().map(|order| format!("money goes back for {order}, which there is not")));
     check("money_is_accounted_for", &faults, format!("{} orders, and what goes back of them", dump.orders.len()))
+}
+
+/// What a source says counts for an order when it is for its own hold, or for one whose late money was offered this.
+fn is_for(source: &Source, order: &OrderRow, dump: &Dump) -> bool {
+    let offered = |money: &MoneyRow| {
+        money.offer.as_ref() == Some(&order.hold_id)
+            && money.payment_ref == source.payment_ref
+            && money.hold_id == source.hold_id
+    };
+    source.payment_ref == order.payment_ref && (source.hold_id == order.hold_id || dump.money.iter().any(offered))
+}
+
+/// Every order was sold for money that a provider or a key said had come: for this very order, and not less than it cost.
+fn every_cent_has_a_source(dump: &Dump) -> Check {
+    let mut faults = Vec::new();
+    let mut payments: BTreeMap<&str, &OrderId> = BTreeMap::new();
+    // Orders of a version that did not record sources say nothing of them.
+    let known = dump.orders.iter().filter_map(|order| Some((order, order.sold_for?)));
+    let mut sum: u64 = 0;
+    for (order, cost) in known {
+        let id = &order.order_id;
+        for stranger in order.sources.iter().filter(|source| !is_for(source, order, dump)) {
+            faults.push(format!("{id} was bought with money for {}", stranger.hold_id));
+        }
+        // Each time it is said, it is said of all that came.
+        let came = order.sources.iter().filter(|source| is_for(source, order, dump)).map(|source| source.amount).max();
+        let came = came.unwrap_or(0);
+        if came < cost {
+            faults.push(format!("{id} was sold for {cost}, and {came} came by anybody's word"));
+        }
+        if order.paid.is_some_and(|paid| paid > came) {
+            faults.push(format!("{id} counts {} as paid, of which {came} have a source", order.came()));
+        }
+        if came > 0
+            && let Some(other) = payments.insert(&order.payment_ref, id)
+        {
+            faults.push(format!("one payment bought {other} and {id}"));
+        }
+        sum = sum.saturating_add(came);
+    }
+    check("every_cent_has_a_source", &faults, format!("{sum} came, by the word of a provider or a key"))
+}
+
+fn tokens_of_a_seat_rise(dump: &Dump) -> Check {
+    let back = |step: &TokenBack| {
+        let TokenBack { seat, seq, before, after } = step;
+        format!("entry {seq}: {seat} came to token {after}, after {before}")
+    };
+    let faults: Vec<String> = dump.tokens_back.iter().map(back).collect();
+    check("tokens_of_a_seat_rise", &faults, "no seat went back to an older token".into())
 }
 
 fn sequence_without_gap(dump: &Dump) -> Check {

@@ -6,7 +6,7 @@ use super::entry::{Entry, SeatState};
 use super::event::EventSettings;
 use super::hold::{HoldRow, LeaseRef};
 use super::ids::{Buyer, EventId, HoldId, Moment, OrderId};
-use super::order::{MoneyRow, MoneyState, OrderRow};
+use super::order::{CaptureState, MoneyRow, MoneyState, OrderRow};
 use crate::layout::Layout;
 
 /// Who asks, and under which idempotency key.
@@ -205,8 +205,12 @@ pub struct BeginPay {
     pub hold_id: HoldId,
     /// By whom.
     pub access: Access,
-    /// The provider's name for the payment.
+    /// The name of the payment.
     pub payment_ref: String,
+    /// Where the buyer pays, if the provider has a page.
+    pub pay_url: Option<String>,
+    /// What the payment was made for: refused if the hold costs something else by now. None: nothing was agreed yet.
+    pub total: Option<u64>,
     /// The tokens of the leases that were renewed to the deadline.
     pub tokens: Vec<u64>,
 }
@@ -235,10 +239,57 @@ pub struct Confirm {
     pub payment_ref: String,
     /// What was paid for: seats and areas with their tokens, from the payment's metadata. Empty: whatever the hold has.
     pub tokens: Vec<(String, u64)>,
-    /// How much came, in minor units, if the provider said so.
-    pub amount: Option<u64>,
+    /// Who says that it is paid.
+    pub proof: Proof,
     /// The provider's name for the message that said so; known ones change nothing.
     pub callback: Option<String>,
+}
+
+/// Who says that a hold is paid, and how much. It travels in the command, so that it is compared with the price inside
+/// the transaction that sells.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Proof {
+    /// Nobody but the buyer. That sells what costs nothing, and what has money that a provider told of before.
+    Buyer,
+    /// Somebody with a key, who has the money. None: all that the hold costs.
+    Key {
+        /// In minor units.
+        amount: Option<u64>,
+    },
+    /// The payment provider.
+    Provider(ProviderWord),
+}
+
+impl Proof {
+    /// The provider captured so much for this hold.
+    #[must_use]
+    pub fn captured(hold: &HoldId, amount: u64) -> Self {
+        Self::Provider(ProviderWord { amount, currency: None, hold_id: hold.clone(), authorised: false })
+    }
+}
+
+/// What a payment provider says of a payment.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct ProviderWord {
+    /// In minor units.
+    pub amount: u64,
+    /// Of which currency, if it says so. Another than the event's is never a sale.
+    pub currency: Option<String>,
+    /// For which hold, by its own records. Another than the one that is to be sold is never a sale.
+    pub hold_id: HoldId,
+    /// It is authorised, and not captured yet: captured after the sale, cancelled if there is none.
+    pub authorised: bool,
+}
+
+/// A step of the capture of an authorised payment, after its sale.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct CaptureStep {
+    /// Of which order.
+    pub order_id: OrderId,
+    /// Where to, from [`CaptureState::Due`] or [`CaptureState::Failed`].
+    pub to: CaptureState,
+    /// Why, for people.
+    pub note: String,
 }
 
 /// What a confirm came to.
@@ -379,6 +430,26 @@ pub struct Swept {
     pub lag_ms: u64,
     /// There are more.
     pub more: bool,
+}
+
+/// The engine whose tokens a ledger has.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct EngineSeen {
+    /// Its identity; none: nobody wrote it down yet, or the engine has none.
+    pub identity: Option<String>,
+    /// The highest token that any row has.
+    pub highest: u64,
+}
+
+/// Holds that have seats, of all events.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Live {
+    /// Live and not paying.
+    pub active: u64,
+    /// Live, with money on its way.
+    pub paying: u64,
+    /// How long ago the oldest that is over, and that no sweep has ended, should have ended.
+    pub overdue_ms: u64,
 }
 
 /// A seat as it stands in one moment.

@@ -3,6 +3,7 @@
 use serde::{Deserialize, Serialize};
 
 use super::ids::{Buyer, EventId, HoldId, Moment, OrderId};
+use super::order::Teller;
 
 /// The state of a seat.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
@@ -50,6 +51,10 @@ pub enum Kind {
     Refunded,
     StuckMoney,
     MoneyClosed,
+    CancelDue,
+    Cancelled,
+    Captured,
+    CaptureFailed,
 }
 
 /// A seat and the state it came to.
@@ -120,4 +125,10 @@ pub struct Entry {
     /// Minor units that this is about.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub amount: Option<u64>,
+    /// Of a sale: what a provider or a key said that came for it, in minor units.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub paid: Option<u64>,
+    /// Of a sale: who said so. None where it costs nothing.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub source: Option<Teller>,
 }

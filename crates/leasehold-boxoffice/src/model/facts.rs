@@ -54,6 +54,8 @@ pub struct SeatFact {
     pub blocked: Option<String>,
     /// The layout does not have it (any more).
     pub missing: bool,
+    /// The highest token that it was ever held or sold with; zero: none. It stays when the seat is free again.
+    pub token: u64,
 }
 
 /// An area in the ledger. Counters count rows: what is due but not tidied is still in `held`.

@@ -3,12 +3,15 @@
 //! Where `check` looks at one moment, this looks at every moment: the entries are played on a plain picture of the
 //! hall, and each must be a legal step from the one before.
 //!
-//! # Laws (8 to 11 of the project's list)
+//! # Laws (8 to 13 of the project's list)
 //!
 //! 8. No seat is sold twice.
 //! 9. A sale comes from the buyer's own live hold, with the token of that hold on every seat.
 //! 10. No hold beyond its cap, and no buyer beyond the limit, not for one entry.
 //! 11. A seat is in one state, and an area never has more taken than places.
+//! 12. Every cent of a sale has a source: a provider or a key said that it came, of a payment that was begun for this
+//!     hold, or for the one whose late money was offered this.
+//! 13. The tokens of a seat rise: from one hold to the next, whatever happened in between.
 //!
 //! And none lapses early, and numbers have no gap. Rules that were changed on the way are not known here: after such
 //! an entry the cap and the limit are not looked at any more.
@@ -46,6 +49,10 @@ pub struct Player {
     areas: HashMap<String, (i64, i64)>,
     holds: HashMap<HoldId, Open>,
     buyers: BTreeMap<Buyer, i64>,
+    /// The last token of each seat, and the hold that had it.
+    tokens: HashMap<String, (u64, Option<HoldId>)>,
+    /// Which hold each payment was begun for.
+    payments: HashMap<String, HoldId>,
     last: u64,
     at: Moment,
     faults: Vec<String>,
@@ -71,6 +78,8 @@ impl Player {
             areas: layout.areas.iter().map(|area| (area.id.clone(), (0, i64::from(area.capacity)))).collect(),
             holds: HashMap::new(),
             buyers: BTreeMap::new(),
+            tokens: HashMap::new(),
+            payments: HashMap::new(),
             last: 0,
             at: Moment::default(),
             faults: Vec::new(),
@@ -106,7 +115,43 @@ impl Player {
             Kind::Moved => self.moved(entry),
             _ => {}
         }
+        self.money(entry);
+        self.tokens(entry);
         self.count(entry);
+    }
+
+    /// Law 12.
+    fn money(&mut self, entry: &Entry) {
+        let (Some(payment), Some(hold)) = (&entry.payment_ref, &entry.hold_id) else { return };
+        match entry.kind {
+            Kind::Paying => drop(self.payments.entry(payment.clone()).or_insert_with(|| hold.clone())),
+            // Its money was begun for the hold that lapsed.
+            Kind::Offered if !entry.seats.is_empty() || !entry.areas.is_empty() => {
+                self.payments.insert(payment.clone(), hold.clone());
+            }
+            Kind::Sold | Kind::SoldLate if entry.order_id.is_some() => {
+                let (total, paid) = (entry.amount.unwrap_or(0), entry.paid.unwrap_or(0));
+                if paid < total || (total > 0 && entry.source.is_none()) {
+                    self.fault(entry, &format!("sold for {total}, and {paid} came by anybody's word"));
+                }
+                if self.payments.get(payment).is_some_and(|of| of != hold) {
+                    self.fault(entry, "sold with a payment for another hold");
+                }
+            }
+            _ => {}
+        }
+    }
+
+    /// Law 13.
+    fn tokens(&mut self, entry: &Entry) {
+        for change in &entry.seats {
+            let Some(token) = change.token else { continue };
+            let before = self.tokens.insert(change.id.clone(), (token, entry.hold_id.clone()));
+            let Some((last, hold)) = before else { continue };
+            if token < last || (token == last && hold != entry.hold_id) {
+                self.fault(entry, &format!("{} came to token {token}, after {last}", change.id));
+            }
+        }
     }
 
     fn fault(&mut self, entry: &Entry, what: &str) {

@@ -105,6 +105,12 @@ pub struct HoldRow {
     pub renewals: u32,
     /// The last payment that was begun for it. It stays: money may come late.
     pub payment_ref: Option<String>,
+    /// Where the buyer pays, of the last payment that was begun, if the provider has a page.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub pay_url: Option<String>,
+    /// How many payments were begun for it.
+    #[serde(default, skip_serializing_if = "is_none_yet")]
+    pub payments: u32,
     /// It was opened for money that had come already, in place of what that money was for.
     #[serde(default)]
     pub offered: bool,
@@ -113,6 +119,11 @@ pub struct HoldRow {
     /// Staff's or the system's words for why it ended.
     #[serde(default)]
     pub ended_why: Option<String>,
+}
+
+#[allow(clippy::trivially_copy_pass_by_ref, reason = "serde asks so")]
+const fn is_none_yet(count: &u32) -> bool {
+    *count == 0
 }
 
 impl HoldRow {

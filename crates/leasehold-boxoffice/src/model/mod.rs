@@ -40,5 +40,7 @@ pub use entry::{AreaFree, Entry, Kind, SeatChange, SeatState};
 pub use event::{EventRow, EventSettings};
 pub use hold::{HeldArea, HeldSeat, HoldRow, HoldState, LeaseRef};
 pub use ids::{Buyer, EventId, HoldId, Moment, OrderId};
-pub use order::{MoneyRow, MoneyState, OrderRow, OrderState, SoldArea, SoldSeat, Step};
+pub use order::{
+    Capture, CaptureState, MoneyRow, MoneyState, OrderRow, OrderState, SoldArea, SoldSeat, Source, Step, Teller,
+};
 pub use refusal::{Conflict, Reason, Refusal, Resolution};

@@ -64,7 +64,8 @@ pub struct OrderRow {
     pub late: bool,
     /// When.
     pub sold_at: Moment,
-    /// What came for it, in minor units: as the provider told, else what it cost. None: nobody kept it then.
+    /// What came for it, in minor units: as a provider or a key said, never what the price implies. None: an order of a
+    /// version that did not record it.
     #[serde(default)]
     pub paid: Option<u64>,
     /// What of it goes back, or went.
@@ -73,6 +74,70 @@ pub struct OrderRow {
     /// In how many parts.
     #[serde(default)]
     pub refunds: u32,
+    /// What it cost when it was sold. Staff changes `total` later, never this. None: see `paid`.
+    #[serde(default)]
+    pub sold_for: Option<u64>,
+    /// Who said that money came for it, first to last.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub sources: Vec<Source>,
+    /// The payment was only authorised before the sale: whether it has been captured since.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub capture: Option<Capture>,
+    /// The least that was said to have come, if that is less than `paid`: staff was told of it.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub doubted: Option<u64>,
+}
+
+/// Who said that money is there.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Teller {
+    /// The payment provider, in a signed callback or when it was asked.
+    Provider,
+    /// Somebody with a key: cash at a counter, or a shop that takes the money itself.
+    Key,
+}
+
+/// One statement that money is there: of whom, how much, for what.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Source {
+    /// Who said it.
+    pub by: Teller,
+    /// The key, or `provider`.
+    pub actor: String,
+    /// Of which payment.
+    pub payment_ref: String,
+    /// For which hold.
+    pub hold_id: HoldId,
+    /// How much, in minor units.
+    pub amount: u64,
+    /// When.
+    pub at: Moment,
+}
+
+/// Where the capture of an authorised payment is.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum CaptureState {
+    /// The provider has to be asked, or has not answered yet.
+    Due,
+    /// The money is there.
+    Captured,
+    /// The provider refuses: staff decides.
+    Failed,
+    /// It is not wanted any more: the order was voided before the capture.
+    Cancelled,
+}
+
+/// The capture of a payment that was authorised before the sale.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Capture {
+    /// Where it is.
+    pub state: CaptureState,
+    /// How much is to be captured, in minor units.
+    pub amount: u64,
+    /// When it came to this state.
+    pub since: Moment,
 }
 
 impl OrderRow {
@@ -116,6 +181,10 @@ pub enum MoneyState {
     Stuck,
     /// Staff settled it by hand.
     Closed,
+    /// It was authorised and bought nothing: the provider has to be asked to cancel it.
+    CancelDue,
+    /// It was cancelled: no money moved.
+    Cancelled,
 }
 
 /// One step on the ladder, for buyer and staff.
@@ -160,6 +229,9 @@ pub struct MoneyRow {
     pub received_at: Moment,
     /// Every step, first to last.
     pub steps: Vec<Step>,
+    /// Who said that it came. None: what an order left over, or a row of a version that did not record it.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub source: Option<Source>,
 }
 
 impl MoneyRow {

@@ -23,11 +23,19 @@ pub enum Bug {
     RenewPastCap,
     /// A lapse leaves its seats behind.
     LapseKeepsSeats,
+    /// A buyer's own confirm sells whatever the hold costs.
+    SellUnpaid,
+    /// A payment buys a hold that it is not for, whatever came of it.
+    AnyPaymentBuys,
+    /// An offer for late money goes back to active when a payment is declined, and is bought with the old money.
+    OfferGrows,
+    /// A seat is taken with a token that is not above the last one.
+    TokensGoBack,
 }
 
 impl Bug {
     /// Every bug that can be planted.
-    pub const ALL: [Self; 7] = [
+    pub const ALL: [Self; 11] = [
         Self::SellDead,
         Self::DisplaceLive,
         Self::CapHeldOnly,
@@ -35,6 +43,10 @@ impl Bug {
         Self::Oversell,
         Self::RenewPastCap,
         Self::LapseKeepsSeats,
+        Self::SellUnpaid,
+        Self::AnyPaymentBuys,
+        Self::OfferGrows,
+        Self::TokensGoBack,
     ];
 }
 

@@ -123,6 +123,10 @@ pub enum Refusal {
     NotPaying,
     /// Another payment is on its way for this hold, or bought it.
     PaymentMismatch,
+    /// No money has come for this hold that covers its price, by the word of a provider or a key.
+    NotPaid,
+    /// The seats are held for money that has come already: they can be bought with it, or given up.
+    OfferStands,
     /// The layout changed since the hold was priced. Do: look again.
     LayoutChanged,
     /// The event was changed by somebody else meanwhile. Do: look again.
@@ -152,6 +156,8 @@ impl Refusal {
             Self::Paying => "paying",
             Self::NotPaying => "not_paying",
             Self::PaymentMismatch => "payment_mismatch",
+            Self::NotPaid => "not_paid",
+            Self::OfferStands => "offer_stands",
             Self::LayoutChanged => "layout_changed",
             Self::Changed => "changed",
             Self::Mismatch => "idempotency_mismatch",
@@ -167,6 +173,7 @@ impl Refusal {
         match self {
             Self::NoEvent(_) | Self::NoHold(_) | Self::NoOrder(_) | Self::NoSeat(_) => 404,
             Self::Ended(_) | Self::Late(_) => 410,
+            Self::NotPaid => 403,
             Self::Changed => 412,
             Self::Mismatch => 422,
             Self::Empty => 400,
@@ -199,6 +206,12 @@ impl fmt::Display for Refusal {
             Self::Paying => f.write_str("a payment is on its way for this hold"),
             Self::NotPaying => f.write_str("no payment is on its way for this hold"),
             Self::PaymentMismatch => f.write_str("another payment is on its way for this hold, or bought it"),
+            Self::NotPaid => f.write_str(
+                "no payment has come that covers this hold: its seats are sold when the payment provider says so",
+            ),
+            Self::OfferStands => f.write_str(
+                "these seats are held for money that has come already: confirm them with it, or release them to have it back",
+            ),
             Self::LayoutChanged => f.write_str("the layout of the event has changed: look again"),
             Self::Changed => f.write_str("somebody else changed the event meanwhile: look again"),
             Self::Mismatch => f.write_str("this idempotency key was used before, with another body"),

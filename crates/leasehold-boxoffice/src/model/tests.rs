@@ -14,7 +14,7 @@ use walk::walk;
 fn a_random_walk_keeps_every_invariant() {
     plant(Bug::None);
     let mut sold = 0;
-    for seed in 0..60 {
+    for seed in 0..80 {
         let walked = walk(seed, 400);
         assert!(walked.faults.is_empty(), "seed {seed}: {:#?}", walked.faults);
         sold += walked.sold;
@@ -27,7 +27,7 @@ fn a_random_walk_keeps_every_invariant() {
 fn every_planted_bug_is_caught() {
     for bug in Bug::ALL {
         plant(bug);
-        let caught = (0..60).any(|seed| !walk(seed, 400).faults.is_empty());
+        let caught = (0..400).any(|seed| !walk(seed, 400).faults.is_empty());
         plant(Bug::None);
         assert!(caught, "{bug:?} was not caught");
     }

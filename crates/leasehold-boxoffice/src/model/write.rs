@@ -18,7 +18,7 @@ pub enum Write {
     OpenHold(Box<HoldRow>),
     /// A hold as it is from now on.
     UpdateHold(Box<HoldRow>),
-    /// Seats under a hold, with their tokens. Each must be under none.
+    /// Seats under a hold, with their tokens. Each must be under none, and its token above all that the seat had before.
     TakeSeats {
         /// Of which event.
         event_id: EventId,
@@ -27,7 +27,7 @@ pub enum Write {
         /// Sorted by id.
         seats: Vec<(String, u64)>,
     },
-    /// Seats no longer under this hold.
+    /// Seats no longer under this hold. Their tokens are remembered.
     FreeSeats {
         /// Of which event.
         event_id: EventId,

@@ -6,7 +6,7 @@ use std::time::Duration;
 use super::lease::{MARGIN, Span, Taken};
 use super::memory::Known;
 use super::take::{Basket, MOST, basket};
-use super::view::{BuyersMoney, Change, HoldView};
+use super::view::{BuyersMoney, Change, HoldView, NewPayment};
 use super::{Office, view};
 use crate::error::Error;
 use crate::model::*;
@@ -311,21 +311,48 @@ impl Office {
         current.ok().and_then(|(row, _)| row).unwrap_or(after)
     }
 
+    /// Money is on its way under this name.
+    ///
+    /// # Errors
+    ///
+    /// As of [`Office::pay_with`].
+    pub async fn pay(&self, call: Call, hold: &HoldId, access: Access, payment_ref: &str) -> Result<HoldView, Error> {
+        let payment = NewPayment { payment_ref: payment_ref.into(), pay_url: None, total: None };
+        self.pay_with(call, hold, access, payment).await
+    }
+
     /// Money is on its way: the leases first, then the row.
     ///
     /// # Errors
     ///
-    /// The hold is over, or another payment is on its way.
-    pub async fn pay(&self, call: Call, hold: &HoldId, access: Access, payment_ref: &str) -> Result<HoldView, Error> {
-        if !ids::well_formed(payment_ref) {
+    /// The hold is over, costs something else than the payment was made for, or another payment is on its way.
+    pub async fn pay_with(
+        &self,
+        call: Call,
+        hold: &HoldId,
+        access: Access,
+        payment: NewPayment,
+    ) -> Result<HoldView, Error> {
+        if !ids::well_formed(&payment.payment_ref) {
             return Err(Error::Invalid("payment_ref must be 1 to 128 bytes, without control characters".into()));
         }
-        let (office, hold, payment_ref) = (self.clone(), hold.clone(), payment_ref.to_owned());
-        self.detached(async move { office.pay_now(call, &hold, access, payment_ref).await }).await
+        let (office, hold) = (self.clone(), hold.clone());
+        self.detached(async move { office.pay_now(call, &hold, access, payment).await }).await
     }
 
-    async fn pay_now(&self, call: Call, hold: &HoldId, access: Access, payment_ref: String) -> Result<HoldView, Error> {
+    /// The stored answer to a `pay` with this idempotency key; none if it is the first.
+    ///
+    /// # Errors
+    ///
+    /// There is no such hold, or the key was used with another body.
+    pub async fn pay_stored(&self, call: &Call, hold: &HoldId, access: &Access) -> Result<Option<HoldView>, Error> {
+        let (_, now) = self.opened(hold, access).await?;
+        self.stored_row(call, now).await
+    }
+
+    async fn pay_now(&self, call: Call, hold: &HoldId, access: Access, payment: NewPayment) -> Result<HoldView, Error> {
         let (row, now) = self.opened(hold, &access).await?;
+        let NewPayment { payment_ref, pay_url, total } = payment;
         let began = self.clock().now();
         let tokens = if row.is_live(now) && row.state == HoldState::Active {
             let known = self.known(&row.event_id).await?;
@@ -334,7 +361,7 @@ impl Office {
         } else {
             Vec::new()
         };
-        let command = BeginPay { hold_id: hold.clone(), access, payment_ref, tokens };
+        let command = BeginPay { hold_id: hold.clone(), access, payment_ref, pay_url, total, tokens };
         match self.0.ledger.begin_pay(call, command).await {
             Ok(done) => {
                 self.reach(&done, began).await;

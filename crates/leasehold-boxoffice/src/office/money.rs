@@ -11,8 +11,60 @@ impl Office {
     ///
     /// The ledger could not be asked.
     pub async fn late_money(&self, event: &EventId) -> Result<Vec<MoneyRow>, Error> {
-        use MoneyState::{Closed, Offered, Received, RefundDue, Refunded, Sold, Stuck};
-        self.0.ledger.money_in(Some(event), &[Received, Sold, Offered, RefundDue, Refunded, Stuck, Closed]).await
+        use MoneyState::{CancelDue, Cancelled, Closed, Offered, Received, RefundDue, Refunded, Sold, Stuck};
+        let all = [Received, Sold, Offered, RefundDue, Refunded, Stuck, Closed, CancelDue, Cancelled];
+        self.0.ledger.money_in(Some(event), &all).await
+    }
+
+    /// Authorised payments that bought nothing, of all events: for whoever asks the provider to cancel them.
+    ///
+    /// # Errors
+    ///
+    /// The ledger could not be asked.
+    pub async fn cancels_due(&self) -> Result<Vec<MoneyRow>, Error> {
+        self.0.ledger.money_in(None, &[MoneyState::CancelDue]).await
+    }
+
+    /// The provider says what became of an authorised payment that was to be cancelled: no money moved; or it was
+    /// captured meanwhile, and goes back.
+    ///
+    /// # Errors
+    ///
+    /// It does not wait for this any more, or the ledger could not be asked.
+    pub async fn cancel_told(&self, call: Call, key: &str, captured: bool) -> Result<MoneyRow, Error> {
+        let (to, note) = if captured {
+            (MoneyState::RefundDue, "it was captured before it could be cancelled")
+        } else {
+            (MoneyState::Cancelled, "the provider cancelled it: no money moved")
+        };
+        let from = MoneyState::CancelDue;
+        let command = MoneyStep { payment_ref: key.into(), from, to, offer: None, note: note.into(), callback: None };
+        Ok(self.0.ledger.money_step(call, command).await?.value)
+    }
+
+    /// Orders whose payment was authorised, and is to be captured now.
+    ///
+    /// # Errors
+    ///
+    /// The ledger could not be asked.
+    pub async fn captures_due(&self) -> Result<Vec<OrderRow>, Error> {
+        self.0.ledger.captures_due().await
+    }
+
+    /// The provider captured the payment of an order, or refuses to: then staff decides.
+    ///
+    /// # Errors
+    ///
+    /// Nothing of it is to be captured, or the ledger could not be asked.
+    pub async fn capture_told(
+        &self,
+        call: Call,
+        order: &OrderId,
+        to: CaptureState,
+        note: &str,
+    ) -> Result<OrderRow, Error> {
+        let command = CaptureStep { order_id: order.clone(), to, note: note.into() };
+        Ok(self.0.ledger.capture_step(call, command).await?.value)
     }
 
     /// Money that must go back, of all events: for whoever asks the provider to.

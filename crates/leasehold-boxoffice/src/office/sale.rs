@@ -12,6 +12,7 @@ use super::take::{Basket, For, MOST, basket, instead};
 use super::view::{PaymentMessage, PaymentOutcome};
 use crate::error::Error;
 use crate::model::*;
+use crate::provider::Outcome;
 
 /// How often seats as good are looked for when somebody was quicker.
 const OFFERS: usize = 3;
@@ -52,11 +53,11 @@ pub(super) fn named(id: &str, payment_ref: &str) -> Result<(), Error> {
 }
 
 impl Office {
-    /// Sells a hold. The same confirm again gives the same order.
+    /// Sells a hold whose money the caller has: all that it costs. The same confirm again gives the same order.
     ///
     /// # Errors
     ///
-    /// [`Refusal::Ended`] for a hold that lapsed and was never paid; [`Refusal::Late`] with what became of the money.
+    /// As of [`Office::confirm_with`].
     pub async fn confirm(
         &self,
         call: Call,
@@ -64,11 +65,29 @@ impl Office {
         access: Access,
         payment_ref: &str,
     ) -> Result<OrderRow, Error> {
+        self.confirm_with(call, hold, access, payment_ref, Proof::Key { amount: None }).await
+    }
+
+    /// Sells a hold, by the word of whoever `proof` says. What is said is compared with the price inside the sale's
+    /// transaction.
+    ///
+    /// # Errors
+    ///
+    /// [`Refusal::NotPaid`]; [`Refusal::Ended`] for a hold that lapsed and was never paid; [`Refusal::Late`] with what
+    /// became of the money.
+    pub async fn confirm_with(
+        &self,
+        call: Call,
+        hold: &HoldId,
+        access: Access,
+        payment_ref: &str,
+        proof: Proof,
+    ) -> Result<OrderRow, Error> {
         if !ids::well_formed(payment_ref) {
             return Err(Error::Invalid("payment_ref must be 1 to 128 bytes, without control characters".into()));
         }
         let (hold_id, payment_ref) = (hold.clone(), payment_ref.into());
-        let command = Confirm { hold_id, access, payment_ref, tokens: Vec::new(), amount: None, callback: None };
+        let command = Confirm { hold_id, access, payment_ref, tokens: Vec::new(), proof, callback: None };
         let office = self.clone();
         let work = async move {
             let order = match office.confirm_now(call, command).await {
@@ -97,14 +116,17 @@ impl Office {
     }
 
     async fn payment_now(&self, message: PaymentMessage) -> Result<PaymentOutcome, Error> {
-        let PaymentMessage { id, payment_ref, hold_id, succeeded, tokens, amount } = message;
+        let PaymentMessage { id, payment_ref, hold_id, outcome, tokens, amount, currency, paid_for } = message;
         let (call, access, callback) = (Call::by("provider"), Access::Staff, Some(id));
-        if !succeeded {
-            let command = Decline { hold_id, access, payment_ref, callback };
-            let view = self.decline_now(call, command).await?;
-            return Ok(PaymentOutcome::Declined(view.hold.state));
-        }
-        let command = Confirm { hold_id, access, payment_ref, tokens, amount, callback };
+        let authorised = match outcome {
+            Outcome::Captured => false,
+            Outcome::Authorised => true,
+            Outcome::Declined | Outcome::Cancelled | Outcome::Refunded => {
+                return self.no_payment(call, Decline { hold_id, access, payment_ref, callback }).await;
+            }
+        };
+        let proof = Proof::Provider(ProviderWord { amount, currency, hold_id: paid_for, authorised });
+        let command = Confirm { hold_id, access, payment_ref, tokens, proof, callback };
         let confirmed = self.confirm_now(call, command).await.inspect_err(|error| self.0.counts.sale_refused(error))?;
         Ok(match confirmed {
             Some(Standing::Sold(order)) => PaymentOutcome::Order(order),
@@ -114,6 +136,11 @@ impl Office {
             }
             None => PaymentOutcome::Ignored,
         })
+    }
+
+    async fn no_payment(&self, call: Call, command: Decline) -> Result<PaymentOutcome, Error> {
+        let view = self.decline_now(call, command).await?;
+        Ok(PaymentOutcome::Declined(view.hold.state))
     }
 
     /// `None`: this message was acted upon before.
@@ -171,7 +198,12 @@ impl Office {
                     }
                     break;
                 }
-                MoneyState::RefundDue | MoneyState::Refunded | MoneyState::Stuck | MoneyState::Closed => {
+                MoneyState::RefundDue
+                | MoneyState::Refunded
+                | MoneyState::Stuck
+                | MoneyState::Closed
+                | MoneyState::CancelDue
+                | MoneyState::Cancelled => {
                     return Ok(Standing::Open(self.resolution(&money).await?));
                 }
             }

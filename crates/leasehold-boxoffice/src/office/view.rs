@@ -6,6 +6,7 @@ use serde::{Deserialize, Serialize};
 
 use super::secret::HoldKey;
 use crate::model::*;
+use crate::provider::Outcome;
 
 /// What a buyer wants.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -123,14 +124,29 @@ pub struct PaymentMessage {
     pub id: String,
     /// The payment.
     pub payment_ref: String,
-    /// The hold it is for, from the payment's metadata.
+    /// The hold that it is about.
     pub hold_id: HoldId,
-    /// Whether the money came.
-    pub succeeded: bool,
+    /// What came of it.
+    pub outcome: Outcome,
     /// What was paid for, with its tokens; empty: whatever the hold has.
     pub tokens: Vec<(String, u64)>,
-    /// How much came, in minor units; none: what the hold costs.
-    pub amount: Option<u64>,
+    /// How much came, in minor units.
+    pub amount: u64,
+    /// Of which currency, if the provider says so.
+    pub currency: Option<String>,
+    /// The hold that the provider's own records say it is for. If it is another than `hold_id`, nothing is sold.
+    pub paid_for: HoldId,
+}
+
+/// A payment as it is begun.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct NewPayment {
+    /// Its name.
+    pub payment_ref: String,
+    /// Where the buyer pays, if the provider has a page.
+    pub pay_url: Option<String>,
+    /// What it was made for, if it was made for an amount.
+    pub total: Option<u64>,
 }
 
 /// What a message came to.

@@ -32,8 +32,12 @@ use crate::sign::{self, Forged, Secrets, Stamp};
 pub enum Outcome {
     /// The money is there.
     Captured,
+    /// The money is the buyer's still, and kept for us: captured after the sale, or cancelled.
+    Authorised,
     /// There will be none.
     Declined,
+    /// There will be none: we asked for it, or the time was over.
+    Cancelled,
     /// It went back.
     Refunded,
 }

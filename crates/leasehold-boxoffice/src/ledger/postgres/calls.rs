@@ -94,6 +94,7 @@ impl Ledger for Postgres {
     transaction!(void, need_void, Void => Amended, "voiding an order");
     transaction!(move_order, need_move_order, MoveOrder => Amended, "moving an order");
     transaction!(money_step, need_money_step, MoneyStep => MoneyRow, "a step of late money");
+    transaction!(capture_step, need_capture_step, CaptureStep => OrderRow, "a step of a capture");
 
     fn lapse_due(&self, limit: usize) -> Answer<'_, Swept> {
         let need = decide::need_lapse_due(limit);
@@ -128,6 +129,36 @@ impl Ledger for Postgres {
             let states = words(states.iter()).map_err(|trouble| trouble.undone(attempt))?;
             let params: Params = vec![Box::new(event.map(|event| event.0.clone())), Box::new(states)];
             self.see(attempt, vec![(read::MONEY_IN, params)], |rows, _| bodies(&rows[0], "money")).await
+        })
+    }
+
+    fn captures_due(&self) -> Answer<'_, Vec<OrderRow>> {
+        let statements = vec![(read::CAPTURES_DUE, vec![])];
+        self.see("reading what is to be captured", statements, |rows, _| bodies(&rows[0], "orders"))
+    }
+
+    fn live(&self) -> Answer<'_, Live> {
+        self.see("counting holds", vec![(read::COUNT_LIVE, vec![])], |rows, _| read::live(&rows[0]))
+    }
+
+    fn paying(&self) -> Answer<'_, (Vec<HoldRow>, Moment)> {
+        let statements = vec![(read::PAYING, vec![])];
+        self.see("reading payments under way", statements, |rows, now| Ok((bodies(&rows[0], "holds")?, now)))
+    }
+
+    fn is_shared(&self) -> bool {
+        true
+    }
+
+    fn engine(&self) -> Answer<'_, EngineSeen> {
+        self.see("reading which engine it is", vec![(read::ENGINE, vec![])], |rows, _| read::engine(&rows[0]))
+    }
+
+    fn put_engine(&self, identity: Option<String>, seen: Option<String>) -> Answer<'_, bool> {
+        Box::pin(async move {
+            let params: Params = vec![Box::new(identity), Box::new(seen)];
+            let rows = self.write("storing which engine it is", vec![(read::PUT_ENGINE, params)]).await?;
+            Ok(!rows[0].is_empty())
         })
     }
 
@@ -186,6 +217,7 @@ impl Ledger for Postgres {
             read::BUYERS,
             read::NUMBERED,
             read::MONEY_OF_EVENT,
+            read::TOKENS_BACK,
         ];
         self.look("reading every row of an event", id.as_str(), ROWS, read::dump)
     }

@@ -40,12 +40,13 @@ const AREAS: &str = "SELECT a.event_id, a.area_id, a.capacity, a.held, a.sold, a
     ORDER BY a.event_id, a.area_id FOR UPDATE OF a";
 const ALL_AREAS: &str = "SELECT event_id, area_id, capacity, held, sold, blocked FROM areas
     WHERE event_id = $1 ORDER BY pos";
-const IN_USE: &str = "SELECT seat_id FROM hold_seats WHERE event_id = $1 UNION SELECT seat_id FROM sold_seats
-    WHERE event_id = $1 UNION SELECT seat_id FROM blocks WHERE event_id = $1";
+const IN_USE: &str = "SELECT seat_id FROM hold_seats WHERE event_id = $1 AND hold_id IS NOT NULL
+    UNION SELECT seat_id FROM sold_seats WHERE event_id = $1 UNION SELECT seat_id FROM blocks WHERE event_id = $1";
 const LOCK_SEATS: &str = "SELECT 1 FROM seats s
     JOIN unnest($1::text[], $2::text[]) AS asked (event_id, seat_id) USING (event_id, seat_id)
     ORDER BY s.event_id, s.seat_id FOR NO KEY UPDATE OF s";
-const SEATS: &str = "SELECT asked.event_id, asked.seat_id, h.hold_id, h.token, s.order_id, s.token, b.reason, d.body,
+const SEATS: &str =
+    "SELECT asked.event_id, asked.seat_id, h.hold_id, coalesce(h.token, 0), s.order_id, s.token, b.reason, d.body,
     l.seat_id IS NULL
     FROM unnest($1::text[], $2::text[]) AS asked (event_id, seat_id)
     LEFT JOIN hold_seats h ON h.event_id = asked.event_id AND h.seat_id = asked.seat_id
@@ -257,7 +258,8 @@ fn seat_row(row: &Row, shelf: &mut Shelf) -> Loaded<()> {
     {
         shelf.holds.insert(hold.clone(), parse(body, "holds")?);
     }
-    let fact = SeatFact { id: id.clone(), held, sold, blocked: row.try_get(6)?, missing: row.try_get(8)? };
+    let (blocked, missing, token) = (row.try_get(6)?, row.try_get(8)?, number(row, 3)?);
+    let fact = SeatFact { id: id.clone(), held, sold, blocked, missing, token };
     shelf.seats.insert((event, id), fact);
     Ok(())
 }

@@ -6,7 +6,7 @@ use super::lock::{area_row, bodies, count, number, parse};
 use super::trouble::Loaded;
 use crate::layout::{Area, Layout, Seat};
 use crate::ledger::picture::{self, Found};
-use crate::model::check::Dump;
+use crate::model::check::{Dump, TokenBack};
 use crate::model::*;
 
 pub(super) const EVENT: &str = "SELECT body FROM events WHERE event_id = $1";
@@ -33,7 +33,31 @@ pub(super) const SOLD: &str = "SELECT seat_id, order_id, token FROM sold_seats W
 pub(super) const BLOCKS: &str = "SELECT seat_id, reason FROM blocks WHERE event_id = $1";
 pub(super) const HEAD: &str = "SELECT seq FROM heads WHERE event_id = $1";
 pub(super) const HEADS: &str = "SELECT event_id, seq FROM heads ORDER BY event_id";
-pub(super) const HELD: &str = "SELECT seat_id, hold_id, token FROM hold_seats WHERE event_id = $1";
+pub(super) const HELD: &str =
+    "SELECT seat_id, hold_id, token FROM hold_seats WHERE event_id = $1 AND hold_id IS NOT NULL";
+/// From the entries alone, whatever the tables remember.
+pub(super) const TOKENS_BACK: &str = "SELECT seat, seq, before, token FROM (
+        SELECT s ->> 'id' AS seat, f.seq, (s ->> 'token')::bigint AS token, f.body ->> 'hold_id' AS hold,
+            lag((s ->> 'token')::bigint) OVER seats AS before, lag(f.body ->> 'hold_id') OVER seats AS held
+        FROM (SELECT seq, body::jsonb AS body FROM feed WHERE event_id = $1) f,
+            jsonb_array_elements(coalesce(f.body -> 'seats', '[]')) s
+        WHERE s ->> 'token' IS NOT NULL
+        WINDOW seats AS (PARTITION BY s ->> 'id' ORDER BY f.seq)
+    ) steps WHERE token < before OR (token = before AND hold IS DISTINCT FROM held) LIMIT 100";
+pub(super) const CAPTURES_DUE: &str =
+    r#"SELECT body FROM orders WHERE body LIKE '%"capture":{"state":"due"%' ORDER BY order_id"#;
+pub(super) const COUNT_LIVE: &str = r#"SELECT
+    count(*) FILTER (WHERE expires_at > m.now AND body LIKE '%"state":"active"%'),
+    count(*) FILTER (WHERE expires_at > m.now AND body LIKE '%"state":"paying"%'),
+    greatest(coalesce(max(m.now) - min(expires_at), 0), 0)
+    FROM holds, (SELECT moment() AS now) m WHERE live"#;
+pub(super) const PAYING: &str = r#"SELECT body FROM holds WHERE live AND expires_at > (SELECT moment())
+    AND body LIKE '%"state":"paying"%' ORDER BY expires_at"#;
+pub(super) const ENGINE: &str = "SELECT identity, greatest(coalesce((SELECT max(token) FROM hold_seats), 0),
+    coalesce((SELECT max((l ->> 'token')::bigint) FROM holds h, jsonb_array_elements(h.body::jsonb -> 'leases') l
+        WHERE h.live), 0)) FROM engine";
+pub(super) const PUT_ENGINE: &str =
+    "UPDATE engine SET identity = $1 WHERE identity IS NOT DISTINCT FROM $2 RETURNING id";
 pub(super) const BUYERS: &str = "SELECT buyer, held, sold FROM buyers WHERE event_id = $1";
 pub(super) const NUMBERED: &str = "SELECT count(*), coalesce(max(seq), 0) FROM feed WHERE event_id = $1";
 pub(super) const LAPSED: &str = "SELECT (SELECT count(*) FROM feed WHERE event_id = $1 AND kind = 'lapsed')
@@ -117,12 +141,16 @@ pub(super) fn snapshot(rows: &[Vec<Row>], now: Moment) -> Loaded<Option<Snapshot
 }
 
 /// From [`EVENT`], [`SEATS`], [`AREAS`], [`HELD`], [`SOLD`], [`BLOCKS`], [`LIVE`], [`ORDERS_OF`], [`BUYERS`],
-/// [`NUMBERED`], [`MONEY_OF_EVENT`].
+/// [`NUMBERED`], [`MONEY_OF_EVENT`], [`TOKENS_BACK`].
 pub(super) fn dump(rows: &[Vec<Row>], now: Moment) -> Loaded<Option<Dump>> {
     let Some(event) = first(&rows[0], "events")? else { return Ok(None) };
     let ids = |at: usize| rows[at].iter().map(|row| Ok(row.try_get(0)?)).collect::<Loaded<Vec<String>>>();
     let held = |row: &Row| Ok((row.try_get(0)?, HoldId(row.try_get(1)?), number(row, 2)?));
     let buyer = |row: &Row| Ok((Buyer(row.try_get(0)?), count(row, 1)?, count(row, 2)?));
+    let back = |row: &Row| {
+        let (seat, seq) = (row.try_get(0)?, number(row, 1)?);
+        Ok(TokenBack { seat, seq, before: number(row, 2)?, after: number(row, 3)? })
+    };
     let numbered = rows[9].first().map_or(Ok((0, 0)), |row| Loaded::Ok((number(row, 0)?, number(row, 1)?)))?;
     Ok(Some(Dump {
         now,
@@ -137,7 +165,20 @@ pub(super) fn dump(rows: &[Vec<Row>], now: Moment) -> Loaded<Option<Dump>> {
         buyers: rows[8].iter().map(buyer).collect::<Loaded<_>>()?,
         money: bodies(&rows[10], "money")?,
         numbered,
+        tokens_back: rows[11].iter().map(back).collect::<Loaded<_>>()?,
     }))
+}
+
+/// From [`COUNT_LIVE`].
+pub(super) fn live(rows: &[Row]) -> Loaded<Live> {
+    let Some(row) = rows.first() else { return Ok(Live::default()) };
+    Ok(Live { active: number(row, 0)?, paying: number(row, 1)?, overdue_ms: number(row, 2)? })
+}
+
+/// From [`ENGINE`].
+pub(super) fn engine(rows: &[Row]) -> Loaded<EngineSeen> {
+    let Some(row) = rows.first() else { return Ok(EngineSeen::default()) };
+    Ok(EngineSeen { identity: row.try_get(0)?, highest: number(row, 1)? })
 }
 
 /// Numbered entries: event, number, body.

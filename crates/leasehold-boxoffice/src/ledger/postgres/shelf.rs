@@ -54,6 +54,19 @@ pub(super) struct Net<T> {
     pub(super) after: Option<T>,
 }
 
+/// The row of a seat that was ever held: it stays, and remembers its token.
+#[derive(Clone, Debug)]
+pub(super) struct HeldNet {
+    /// Whether the table has it.
+    pub(super) there: bool,
+    /// The hold that the table must have in it.
+    pub(super) before: Option<HoldId>,
+    /// The hold that it shall have.
+    pub(super) after: Option<HoldId>,
+    /// The token that it shall have; none: as it is.
+    pub(super) token: Option<u64>,
+}
+
 /// See the module.
 #[derive(Default)]
 pub(super) struct Shelf {
@@ -88,7 +101,7 @@ pub(super) struct Changes {
     pub(super) layouts: Vec<(EventId, Layout)>,
     pub(super) new_holds: BTreeSet<HoldId>,
     pub(super) holds: BTreeMap<HoldId, HoldRow>,
-    pub(super) held: BTreeMap<Of<String>, Net<(HoldId, u64)>>,
+    pub(super) held: BTreeMap<Of<String>, HeldNet>,
     pub(super) sold: BTreeMap<Of<String>, Net<(OrderId, u64, u64)>>,
     pub(super) blocked: BTreeMap<Of<String>, Net<String>>,
     /// Held, sold, blocked: more or less of each.
@@ -176,8 +189,14 @@ impl Shelf {
             Write::TakeSeats { event_id, hold_id, seats } => {
                 for (seat, token) in seats {
                     let fact = self.seats.get_mut(&(event_id.clone(), seat.clone()));
-                    fact.ok_or_else(|| missing("seat", &seat))?.held = Some((hold_id.clone(), token));
-                    take(&mut self.changes.held, (event_id.clone(), seat), (hold_id.clone(), token))?;
+                    let fact = fact.ok_or_else(|| missing("seat", &seat))?;
+                    let fresh = HeldNet { there: fact.token > 0, before: None, after: None, token: None };
+                    let net = self.changes.held.entry((event_id.clone(), seat.clone())).or_insert(fresh);
+                    if net.after.replace(hold_id.clone()).is_some() || fact.token >= token {
+                        return Err(Trouble::broken("a seat is taken by one, and its token rises", seat));
+                    }
+                    net.token = Some(token);
+                    (fact.held, fact.token) = (Some((hold_id.clone(), token)), token);
                 }
             }
             Write::FreeSeats { event_id, hold_id, seats } => {
@@ -185,7 +204,8 @@ impl Shelf {
                     if let Some(fact) = self.seats.get_mut(&(event_id.clone(), seat.clone())) {
                         fact.held = None;
                     }
-                    free(&mut self.changes.held, (event_id.clone(), seat), (hold_id.clone(), 0));
+                    let held = HeldNet { there: true, before: Some(hold_id.clone()), after: None, token: None };
+                    self.changes.held.entry((event_id.clone(), seat)).or_insert(held).after = None;
                 }
             }
             Write::Area { event_id, area, held, sold, blocked } => {

@@ -9,7 +9,7 @@ use tokio_postgres::types::ToSql;
 use super::batch::Turn;
 use super::job::Fate;
 use super::session::{Flight, Landed, Params, Session};
-use super::shelf::{Changes, Net, Of};
+use super::shelf::{Changes, HeldNet, Net, Of};
 use super::trouble::{Loaded, Trouble};
 use crate::layout::Layout;
 use crate::model::*;
@@ -34,10 +34,14 @@ const HOLDS: &str = "WITH touched AS (UPDATE holds h SET live = u.live, expires_
     FROM unnest($1::text[], $2::boolean[], $3::bigint[], $4::text[]) AS u (hold_id, live, expires_at, body)
     WHERE h.hold_id = u.hold_id AND (h.live OR NOT u.live) RETURNING 1)
     SELECT exactly((SELECT count(*) FROM touched), $5, 'holds')";
-const FREE_SEATS: &str = "WITH touched AS (DELETE FROM hold_seats h
-    USING unnest($1::text[], $2::text[], $3::text[]) AS u (event_id, seat_id, hold_id)
-    WHERE h.event_id = u.event_id AND h.seat_id = u.seat_id AND h.hold_id = u.hold_id RETURNING 1)
-    SELECT exactly((SELECT count(*) FROM touched), $4, 'hold_seats')";
+// The condition is the last line of defence: a seat is taken from nobody, and its token rises.
+const HELD_SEATS: &str = "WITH touched AS (UPDATE hold_seats h
+    SET hold_id = u.after, token = coalesce(u.token, h.token)
+    FROM unnest($1::text[], $2::text[], $3::text[], $4::text[], $5::bigint[])
+    AS u (event_id, seat_id, before, after, token)
+    WHERE h.event_id = u.event_id AND h.seat_id = u.seat_id AND h.hold_id IS NOT DISTINCT FROM u.before
+    AND (u.token IS NULL OR u.token > h.token) RETURNING 1)
+    SELECT exactly((SELECT count(*) FROM touched), $6, 'hold_seats')";
 const TAKE_SEATS: &str = "INSERT INTO hold_seats (event_id, seat_id, hold_id, token)
     SELECT * FROM unnest($1::text[], $2::text[], $3::text[], $4::bigint[])";
 const UNSELL: &str = "WITH touched AS (DELETE FROM sold_seats s
@@ -245,15 +249,20 @@ fn keys<T>(rows: &[(Of<String>, T)]) -> Columns {
 }
 
 fn seats(flight: &mut Flight, changes: &Changes) -> Loaded<()> {
-    let freed: Vec<_> = changes.held.iter().filter_map(gone).collect();
-    if !freed.is_empty() {
-        let columns = keys(&freed).with(freed.iter().map(|(_, row)| row.0.0.clone()));
-        flight.add(FREE_SEATS, columns.exactly(freed.len()).0);
+    let (known, new): (Vec<_>, Vec<_>) =
+        changes.held.iter().map(|(key, net)| (key.clone(), net.clone())).partition(|(_, net)| net.there);
+    let hold = |hold: &Option<HoldId>| hold.as_ref().map(|hold| hold.0.clone());
+    let token = |net: &HeldNet| net.token.map(big).transpose();
+    if !known.is_empty() {
+        let columns = keys(&known).with(known.iter().map(|(_, net)| hold(&net.before)));
+        let columns = columns.with(known.iter().map(|(_, net)| hold(&net.after)));
+        let tokens = known.iter().map(|(_, net)| token(net)).collect::<Loaded<Vec<_>>>()?;
+        flight.add(HELD_SEATS, columns.with(tokens).exactly(known.len()).0);
     }
-    let taken: Vec<_> = changes.held.iter().filter_map(come).collect();
-    if !taken.is_empty() {
-        let columns = keys(&taken).with(taken.iter().map(|(_, row)| row.0.0.clone()));
-        flight.add(TAKE_SEATS, columns.with(bigs(taken.iter().map(|(_, row)| row.1))?).0);
+    if !new.is_empty() {
+        let columns = keys(&new).with(new.iter().map(|(_, net)| hold(&net.after)));
+        let tokens = new.iter().map(|(_, net)| token(net)).collect::<Loaded<Vec<_>>>()?;
+        flight.add(TAKE_SEATS, columns.with(tokens).0);
     }
     let unsold: Vec<_> = changes.sold.iter().filter_map(gone).collect();
     if !unsold.is_empty() {

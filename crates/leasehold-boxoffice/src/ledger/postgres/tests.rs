@@ -134,7 +134,7 @@ pub(super) fn confirming(hold: &str) -> Confirm {
         access: Access::Staff,
         payment_ref: format!("pi {hold}"),
         tokens: vec![],
-        amount: None,
+        proof: Proof::Key { amount: None },
         callback: None,
     }
 }

@@ -6,7 +6,7 @@ use super::PART;
 use crate::error::Error;
 
 /// Raised by our own function `exactly` when a statement touches another number of rows than was decided.
-pub(super) const NOT_AS_DECIDED: &str = "LH001";
+pub(super) const NOT_AS_DECIDED: &str = "LH201";
 
 /// Why there is no outcome.
 #[derive(Debug, thiserror::Error)]

@@ -53,6 +53,7 @@ impl Ledger for Sqlite {
     transaction!(void, need_void, Void => Amended, "voiding an order");
     transaction!(move_order, need_move_order, MoveOrder => Amended, "moving an order");
     transaction!(money_step, need_money_step, MoneyStep => MoneyRow, "a step of late money");
+    transaction!(capture_step, need_capture_step, CaptureStep => OrderRow, "a step of a capture");
 
     fn lapse_due(&self, limit: usize) -> Answer<'_, Swept> {
         self.write("lapsing what is due", move |db, time| {
@@ -82,6 +83,33 @@ impl Ledger for Sqlite {
     fn money_in<'a>(&'a self, event: Option<&'a EventId>, states: &'a [MoneyState]) -> Answer<'a, Vec<MoneyRow>> {
         let (event, states) = (event.cloned(), states.to_vec());
         self.read("reading late money", move |db, _| read::money_in(db, event.as_ref(), &states))
+    }
+
+    fn captures_due(&self) -> Answer<'_, Vec<OrderRow>> {
+        self.read("reading what is to be captured", |db, _| read::captures_due(db))
+    }
+
+    fn live(&self) -> Answer<'_, Live> {
+        self.watch("counting holds", read::live)
+    }
+
+    fn paying(&self) -> Answer<'_, (Vec<HoldRow>, Moment)> {
+        self.watch("reading payments under way", |db, now| Ok((read::paying(db, now)?, now)))
+    }
+
+    fn is_shared(&self) -> bool {
+        false
+    }
+
+    fn engine(&self) -> Answer<'_, EngineSeen> {
+        self.read("reading which engine it is", |db, _| read::engine(db))
+    }
+
+    fn put_engine(&self, identity: Option<String>, seen: Option<String>) -> Answer<'_, bool> {
+        self.write("storing which engine it is", move |db, _| {
+            let sql = "UPDATE engine SET identity = ?1 WHERE identity IS ?2";
+            Ok(db.prepare_cached(sql)?.execute(params![identity, seen])? > 0)
+        })
     }
 
     fn event<'a>(&'a self, id: &'a EventId) -> Answer<'a, Option<EventRow>> {

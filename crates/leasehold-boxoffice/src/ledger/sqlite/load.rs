@@ -107,7 +107,7 @@ impl Rows for Connection {
 
 fn seat_facts(db: &Connection, event: &EventId, ids: &BTreeSet<String>) -> Loaded<Vec<SeatFact>> {
     let mut statement = db.prepare_cached(
-        "SELECT j.value, h.hold_id, h.token, s.order_id, s.token, b.reason, l.seat_id IS NULL
+        "SELECT j.value, h.hold_id, coalesce(h.token, 0), s.order_id, s.token, b.reason, l.seat_id IS NULL
          FROM rarray(?2) j
          LEFT JOIN hold_seats h ON h.event_id = ?1 AND h.seat_id = j.value
          LEFT JOIN sold_seats s ON s.event_id = ?1 AND s.seat_id = j.value
@@ -119,7 +119,8 @@ fn seat_facts(db: &Connection, event: &EventId, ids: &BTreeSet<String>) -> Loade
         let sold: Option<String> = row.get(3)?;
         let held = held.map(|id| Ok::<_, rusqlite::Error>((HoldId(id), row.get(2)?))).transpose()?;
         let sold = sold.map(|id| Ok::<_, rusqlite::Error>((OrderId(id), row.get(4)?))).transpose()?;
-        Ok(SeatFact { id: row.get(0)?, held, sold, blocked: row.get(5)?, missing: row.get(6)? })
+        let (blocked, missing, token) = (row.get(5)?, row.get(6)?, row.get(2)?);
+        Ok(SeatFact { id: row.get(0)?, held, sold, blocked, missing, token })
     })?;
     Ok(rows.collect::<Result<_, _>>()?)
 }
@@ -188,7 +189,8 @@ fn buyer_fact(db: &Connection, event: &EventId, buyer: &str) -> Loaded<BuyerFact
 
 fn in_use(db: &Connection, event: &EventId) -> Loaded<Vec<String>> {
     let mut statement = db.prepare_cached(
-        "SELECT seat_id FROM hold_seats WHERE event_id = ?1 UNION SELECT seat_id FROM sold_seats WHERE event_id = ?1
+        "SELECT seat_id FROM hold_seats WHERE event_id = ?1 AND hold_id IS NOT NULL
+         UNION SELECT seat_id FROM sold_seats WHERE event_id = ?1
          UNION SELECT seat_id FROM blocks WHERE event_id = ?1",
     )?;
     let rows = statement.query_map([event.as_str()], |row| row.get(0))?;

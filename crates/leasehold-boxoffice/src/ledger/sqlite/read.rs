@@ -7,7 +7,7 @@ use rusqlite::{Connection, OptionalExtension as _, params};
 use super::load::{self, Loaded, list};
 use crate::layout::{Area, Layout, Seat};
 use crate::ledger::picture::{self, Found};
-use crate::model::check::Dump;
+use crate::model::check::{Dump, TokenBack};
 use crate::model::*;
 
 pub(super) fn layout(db: &Connection, id: &EventId) -> Loaded<Option<(u64, Layout)>> {
@@ -65,7 +65,8 @@ fn orders_of(db: &Connection, id: &EventId) -> Loaded<Vec<OrderRow>> {
 
 pub(super) fn dump(db: &Connection, id: &EventId, now: Moment) -> Loaded<Option<Dump>> {
     let Some(event) = load::event(db, id)? else { return Ok(None) };
-    let mut statement = db.prepare_cached("SELECT seat_id, hold_id, token FROM hold_seats WHERE event_id = ?1")?;
+    let mut statement = db
+        .prepare_cached("SELECT seat_id, hold_id, token FROM hold_seats WHERE event_id = ?1 AND hold_id IS NOT NULL")?;
     let held = statement.query_map([id.as_str()], |row| Ok((row.get(0)?, HoldId(row.get(1)?), row.get(2)?)))?;
     let held = held.collect::<Result<_, _>>()?;
     let mut statement = db.prepare_cached("SELECT buyer, held, sold FROM buyers WHERE event_id = ?1")?;
@@ -86,7 +87,58 @@ pub(super) fn dump(db: &Connection, id: &EventId, now: Moment) -> Loaded<Option<
         buyers,
         money: list(db, "SELECT body FROM money WHERE event_id = ?1", [id.as_str()], "money")?,
         numbered,
+        tokens_back: tokens_back(db, id)?,
     }))
+}
+
+/// From the entries alone, whatever the tables remember.
+fn tokens_back(db: &Connection, id: &EventId) -> Loaded<Vec<TokenBack>> {
+    let mut statement = db.prepare_cached(
+        "SELECT seat, seq, before, token FROM (
+             SELECT s.value ->> 'id' AS seat, f.seq AS seq, s.value ->> 'token' AS token, o.body ->> 'hold_id' AS hold,
+                 lag(s.value ->> 'token') OVER seats AS before, lag(o.body ->> 'hold_id') OVER seats AS held
+             FROM feed f JOIN outbox o ON o.id = f.outbox_id, json_each(o.body, '$.seats') s
+             WHERE f.event_id = ?1 AND s.value ->> 'token' IS NOT NULL
+             WINDOW seats AS (PARTITION BY s.value ->> 'id' ORDER BY f.seq))
+         WHERE token < before OR (token = before AND hold IS NOT held) LIMIT 100",
+    )?;
+    let rows = statement.query_map([id.as_str()], |row| {
+        Ok(TokenBack { seat: row.get(0)?, seq: row.get(1)?, before: row.get(2)?, after: row.get(3)? })
+    })?;
+    Ok(rows.collect::<Result<_, _>>()?)
+}
+
+/// Who grants tokens, and the highest that any row has.
+pub(super) fn engine(db: &Connection) -> Loaded<EngineSeen> {
+    let mut statement = db.prepare_cached(
+        "SELECT identity, max(coalesce((SELECT max(token) FROM hold_seats), 0),
+             coalesce((SELECT max(l.value ->> 'token') FROM holds h, json_each(h.body, '$.leases') l WHERE h.live = 1), 0))
+         FROM engine",
+    )?;
+    Ok(statement.query_row([], |row| Ok(EngineSeen { identity: row.get(0)?, highest: row.get(1)? }))?)
+}
+
+pub(super) fn captures_due(db: &Connection) -> Loaded<Vec<OrderRow>> {
+    let sql = "SELECT body FROM orders WHERE json_extract(body, '$.capture.state') = 'due' ORDER BY order_id";
+    list(db, sql, [], "orders")
+}
+
+/// Holds that have seats, of all events: how many are what, and how late the oldest that is due is.
+pub(super) fn live(db: &Connection, now: Moment) -> Loaded<Live> {
+    let mut statement = db.prepare_cached(
+        "SELECT count(*) FILTER (WHERE expires_at > ?1 AND body ->> 'state' = 'active'),
+             count(*) FILTER (WHERE expires_at > ?1 AND body ->> 'state' = 'paying'), coalesce(min(expires_at), ?1)
+         FROM holds WHERE live = 1",
+    )?;
+    let found = statement.query_row([now.0], |row| Ok((row.get(0)?, row.get(1)?, row.get::<_, u64>(2)?)))?;
+    Ok(Live { active: found.0, paying: found.1, overdue_ms: now.0.saturating_sub(found.2) })
+}
+
+/// Holds with money on its way, of all events.
+pub(super) fn paying(db: &Connection, now: Moment) -> Loaded<Vec<HoldRow>> {
+    let sql = "SELECT body FROM holds WHERE live = 1 AND expires_at > ?1 AND body ->> 'state' = 'paying'
+               ORDER BY expires_at";
+    list(db, sql, [now.0], "holds")
 }
 
 pub(super) fn takings(db: &Connection, id: &EventId) -> Loaded<Takings> {

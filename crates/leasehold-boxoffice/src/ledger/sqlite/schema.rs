@@ -7,7 +7,7 @@
 use rusqlite::{Connection, OptionalExtension as _};
 
 /// One step for each version, in order. A step that was released is never changed: add another.
-pub(super) const STEPS: [&str; 2] = [
+pub(super) const STEPS: [&str; 3] = [
     "
 CREATE TABLE clock (
     id INTEGER PRIMARY KEY CHECK (id = 1),
@@ -119,6 +119,25 @@ CREATE TABLE webhook_cursors (
     "
 ALTER TABLE money ADD COLUMN hold_id TEXT GENERATED ALWAYS AS (json_extract(body, '$.hold_id')) VIRTUAL;
 CREATE INDEX money_of_hold ON money (hold_id);
+",
+    // A seat remembers its last token when it is free again: `hold_id` is null then. The engine that tokens come from is
+    // known by its identity. Orders whose payment is to be captured are found by themselves.
+    "
+CREATE TABLE hold_seats_3 (
+    event_id TEXT NOT NULL,
+    seat_id TEXT NOT NULL,
+    hold_id TEXT,
+    token INTEGER NOT NULL,
+    PRIMARY KEY (event_id, seat_id)
+) WITHOUT ROWID;
+INSERT INTO hold_seats_3 SELECT event_id, seat_id, hold_id, token FROM hold_seats;
+INSERT INTO hold_seats_3 SELECT event_id, seat_id, NULL, token FROM sold_seats WHERE true
+    ON CONFLICT (event_id, seat_id) DO UPDATE SET token = max(token, excluded.token);
+DROP TABLE hold_seats;
+ALTER TABLE hold_seats_3 RENAME TO hold_seats;
+CREATE TABLE engine (id INTEGER PRIMARY KEY CHECK (id = 1), identity TEXT);
+INSERT INTO engine VALUES (1, NULL);
+CREATE INDEX orders_to_capture ON orders (order_id) WHERE json_extract(body, '$.capture.state') = 'due';
 ",
 ];
 

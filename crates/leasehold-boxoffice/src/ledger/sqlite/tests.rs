@@ -134,6 +134,7 @@ fn money_of(hold: &str) -> MoneyRow {
         offer: None,
         received_at: Moment(7),
         steps: vec![],
+        source: None,
     }
 }
 

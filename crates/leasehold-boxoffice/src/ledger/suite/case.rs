@@ -96,7 +96,7 @@ impl<'a> Case<'a> {
     pub(super) async fn pay(&self, hold: &HoldRow, payment_ref: &str) -> Result<HoldRow, Error> {
         let tokens = hold.leases.iter().map(|lease| lease.token).collect();
         let (hold_id, payment_ref) = (hold.hold_id.clone(), payment_ref.into());
-        let command = BeginPay { hold_id, access: own(hold), payment_ref, tokens };
+        let command = BeginPay { hold_id, access: own(hold), payment_ref, pay_url: None, total: None, tokens };
         Ok(self.ledger.begin_pay(Call::by("ada"), command).await?.value)
     }
 
@@ -112,8 +112,18 @@ impl<'a> Case<'a> {
             access: own(hold),
             payment_ref: payment_ref.into(),
             tokens: vec![],
-            amount: None,
+            proof: Proof::Key { amount: None },
             callback: None,
+        }
+    }
+
+    /// What the provider says: so much came.
+    pub(super) fn told(&self, hold: &HoldRow, payment_ref: &str, id: &str, amount: u64) -> Confirm {
+        Confirm {
+            proof: Proof::captured(&hold.hold_id, amount),
+            callback: Some(id.into()),
+            access: Access::Staff,
+            ..self.confirming(hold, payment_ref)
         }
     }
 

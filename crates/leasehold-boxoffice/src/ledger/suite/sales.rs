@@ -148,7 +148,7 @@ pub(super) async fn a_message_counts_once(subject: &dyn Subject) {
     let case = Case::open(subject).await;
     let hold = case.hold("ada", &["A-1"]).await;
     case.pay(&hold, "pi").await.unwrap();
-    let message = Confirm { callback: Some("m-1".into()), access: Access::Staff, ..case.confirming(&hold, "pi") };
+    let message = case.told(&hold, "pi", "m-1", hold.total());
     let first = case.ledger.confirm(Call::by("provider"), message.clone()).await.unwrap().value;
     assert!(matches!(first, Confirmed::Order { .. }));
     assert_eq!(case.ledger.confirm(Call::by("provider"), message).await.unwrap().value, Confirmed::Duplicate);
@@ -164,10 +164,8 @@ pub(super) async fn money_for_other_seats_goes_back(subject: &dyn Subject) {
     let case = Case::open(subject).await;
     let hold = case.hold("ada", &["A-1"]).await;
     let message = |id: &str, reference: &str, tokens: Vec<(String, u64)>| Confirm {
-        callback: Some(id.into()),
-        access: Access::Staff,
         tokens,
-        ..case.confirming(&hold, reference)
+        ..case.told(&hold, reference, id, hold.total())
     };
     let stale = message("m-1", "pi", vec![("A-1".into(), hold.seats[0].token + 7)]);
     let Confirmed::Late { money, .. } = case.ledger.confirm(Call::by("p"), stale).await.unwrap().value else {
@@ -233,8 +231,7 @@ pub(super) async fn parts(case: &Case<'_>, payment_ref: &str) -> Vec<(String, u6
 pub(super) async fn too_much_money_goes_back(subject: &dyn Subject) {
     let case = Case::open(subject).await;
     let hold = case.hold("ada", &["A-1"]).await;
-    let told =
-        |id: &str, amount| Confirm { amount: Some(amount), callback: Some(id.into()), ..case.confirming(&hold, "pi") };
+    let told = |id: &str, amount| case.told(&hold, "pi", id, amount);
     let due = MoneyState::RefundDue;
     let tell =
         async |id: &str, amount| match case.ledger.confirm(Call::by("provider"), told(id, amount)).await.unwrap().value
@@ -251,7 +248,7 @@ pub(super) async fn too_much_money_goes_back(subject: &dyn Subject) {
     assert_eq!(case.ledger.takings(&case.event).await.unwrap().refunds_due, 70);
     // Money that came late is counted the same way.
     let (late, _) = late(&case, "bob", &["A-2"], "pi_2").await;
-    let command = Confirm { amount: Some(130), callback: Some("cb-4".into()), ..case.confirming(&late, "pi_3") };
+    let command = case.told(&late, "pi_3", "cb-4", 130);
     case.ledger.confirm(Call::by("provider"), command).await.unwrap();
     let sold = case.ledger.sell_late(Call::by("office"), again(&case, &late, "pi_3")).await.unwrap().value;
     assert_eq!((sold.paid, sold.back, sold.late), (Some(130), 30, true));
@@ -271,7 +268,7 @@ pub(super) async fn money_for_another_hold_is_kept(subject: &dyn Subject) {
     let case = Case::open(subject).await;
     let (first, second) = (case.hold("ada", &["A-1"]).await, case.hold("bob", &["A-2"]).await);
     case.pay(&first, "pi").await.unwrap();
-    let told = |id: &str| Confirm { amount: Some(90), callback: Some(id.into()), ..case.confirming(&second, "pi") };
+    let told = |id: &str| case.told(&second, "pi", id, 90);
     for id in ["cb-1", "cb-2"] {
         let answer = case.ledger.confirm(Call::by("provider"), told(id)).await.unwrap().value;
         let Confirmed::Late { hold, money } = answer else { panic!("{answer:?}") };

@@ -83,6 +83,8 @@ fn new_hold(command: &OpenHold, event: &EventRow, ttl_ms: u64, now: Moment) -> H
         pay_ms: Some(event.settings.pay_ms),
         renewals: 0,
         payment_ref: command.payment_ref.clone(),
+        pay_url: None,
+        payments: 0,
         offered: paying,
         ended_at: None,
         ended_why: None,

@@ -12,8 +12,8 @@ mod sale;
 mod staff;
 
 pub use hold::*;
+pub use money::{capture_step, money_step, need_capture_step, need_money_step};
 use money::{left_over, money_told, received, step, stray, told_more};
-pub use money::{money_step, need_money_step};
 pub use sale::*;
 pub use staff::*;
 
@@ -62,6 +62,8 @@ fn entry(event_id: &EventId, kind: Kind, actor: &str, now: Moment) -> Entry {
         reason: None,
         payment_ref: None,
         amount: None,
+        paid: None,
+        source: None,
     }
 }
 
@@ -184,6 +186,8 @@ fn same_leases(hold: &HoldRow, tokens: &[u64]) -> Result<(), Refusal> {
 struct Room {
     writes: Vec<Write>,
     conflicts: Vec<Conflict>,
+    /// A free seat was held with a newer token before: whoever asks was overtaken, and wakes up too late.
+    stale: bool,
     /// What the buyer has when the lapses are written.
     buyer: super::facts::BuyerFact,
 }
@@ -191,7 +195,7 @@ struct Room {
 impl Room {
     /// Looks for room for these in the facts. `except`: a hold whose own seats are no conflict.
     fn find(asked: &Asked<'_>, facts: &Facts, actor: &str, now: Moment) -> Self {
-        let mut room = Self { writes: Vec::new(), conflicts: Vec::new(), buyer: facts.buyer };
+        let mut room = Self { writes: Vec::new(), conflicts: Vec::new(), stale: false, buyer: facts.buyer };
         let due = facts.holds.iter().filter(|hold| over(hold, now) && Some(&hold.hold_id) != asked.except);
         let due: Vec<&HoldRow> = due.collect();
         for hold in &due {
@@ -208,6 +212,8 @@ impl Room {
         for id in &asked.seats {
             let lost = facts.seat(id).and_then(|seat| seat_lost(seat, asked, facts, now));
             room.conflicts.extend(lost.map(|reason| Conflict::seat(id, reason)));
+            let newer = facts.seat(id).is_some_and(|seat| seat.token >= asked.token);
+            room.stale |= newer && !planted::on(Bug::TokensGoBack);
         }
         for (id, qty) in &asked.areas {
             let freed = |hold: &&&HoldRow| hold.event_id == *asked.event;
@@ -221,10 +227,21 @@ impl Room {
 
     fn or_conflict(self) -> Result<Self, Refusal> {
         if self.conflicts.is_empty() {
-            return Ok(self);
+            return if self.stale { Err(Refusal::StaleToken) } else { Ok(self) };
         }
         Err(Refusal::Conflict { conflicts: self.conflicts, alternative: None })
     }
+}
+
+/// Writes by which seats that are sold without a hold of this moment remember the token they are sold with.
+fn note_tokens(event_id: &EventId, hold_id: &HoldId, seats: Vec<(String, u64)>) -> Vec<Write> {
+    if seats.is_empty() {
+        return Vec::new();
+    }
+    let ids = seats.iter().map(|(id, _)| id.clone()).collect();
+    let (event, hold) = (event_id.clone(), hold_id.clone());
+    let (event_id, hold_id) = (event_id.clone(), hold_id.clone());
+    vec![Write::TakeSeats { event_id: event, hold_id: hold, seats }, Write::FreeSeats { event_id, hold_id, seats: ids }]
 }
 
 /// What is asked for, of whatever command.

@@ -4,20 +4,59 @@
 //!
 //! 1. Money that a provider told of is in an order, or in a row here: none is lost, whatever it was meant for.
 //! 2. What came for an order is what it costs and what goes back; only what a buyer owes after a move is missing.
+//! 3. Every amount has a source: a provider or a key said it. A price is never taken for money.
+//! 4. Who says less than was recorded is not believed, and not ignored: staff decides.
 
+use super::sale::TOO_MUCH;
 use super::*;
-use crate::model::command::{Confirm, Confirmed, MoneyStep};
-use crate::model::order::{MoneyRow, MoneyState, OrderRow, Step};
+use crate::model::command::{CaptureStep, Confirm, Confirmed, MoneyStep, Proof};
+use crate::model::order::{Capture, CaptureState, MoneyRow, MoneyState, OrderRow, OrderState, Source, Step, Teller};
 
-/// What an order has beyond its price: written down as a part of its payment, and due to go back.
+/// Who says that the hold is paid, and how much. None: nobody who could know.
+pub(super) fn proven(command: &Confirm, hold: &HoldRow, actor: &str, now: Moment) -> Option<Source> {
+    let source = |by, amount, of: &HoldId| Source {
+        by,
+        actor: actor.into(),
+        payment_ref: command.payment_ref.clone(),
+        hold_id: of.clone(),
+        amount,
+        at: now,
+    };
+    match &command.proof {
+        Proof::Buyer => None,
+        Proof::Key { amount } => Some(source(Teller::Key, amount.unwrap_or_else(|| hold.total()), &hold.hold_id)),
+        Proof::Provider(word) => Some(source(Teller::Provider, word.amount, &word.hold_id)),
+    }
+}
+
+/// Who said that this money came.
+pub(super) fn source_of(money: &MoneyRow) -> Source {
+    // A row of a version that did not record it: only providers and keys could make one.
+    money.source.clone().unwrap_or_else(|| Source {
+        by: Teller::Provider,
+        actor: "provider".into(),
+        payment_ref: money.payment_ref.clone(),
+        hold_id: money.hold_id.clone(),
+        amount: money.amount,
+        at: money.received_at,
+    })
+}
+
+/// What an order has beyond its price: written down as a part of its payment, and due to go back. What was never captured
+/// does not go back: it is cancelled.
 pub(super) fn left_over(order: &mut OrderRow, note: &str, actor: &str, now: Moment) -> Vec<Write> {
     let amount = match u64::try_from(order.owed()) {
         Err(_) | Ok(0) => return Vec::new(),
         Ok(amount) => amount,
     };
+    let uncaptured = order.capture.as_ref().filter(|capture| capture.state != CaptureState::Captured);
+    let cancels = order.state == OrderState::Voided && uncaptured.is_some();
+    if let Some(capture) = order.capture.as_mut().filter(|_| cancels) {
+        *capture = Capture { state: CaptureState::Cancelled, since: now, ..capture.clone() };
+    }
     order.refunds += 1;
-    order.back += amount;
-    let state = MoneyState::RefundDue;
+    order.back = order.back.saturating_add(amount);
+    let state = if cancels { MoneyState::CancelDue } else { MoneyState::RefundDue };
     let money = MoneyRow {
         payment_ref: order.payment_ref.clone(),
         part: order.refunds.to_string(),
@@ -31,16 +70,19 @@ pub(super) fn left_over(order: &mut OrderRow, note: &str, actor: &str, now: Mome
         offer: None,
         received_at: now,
         steps: vec![Step { at: now, state, note: note.into() }],
+        source: None,
     };
     money_told(&money, actor, now)
 }
 
-/// Money that came in the name of a hold, though its payment is for another. What it really bought nobody knows here,
-/// so it neither sells nor goes back by itself: staff sees it, and decides. However often it is told, it is one.
+/// Money that came in the name of a hold, though it is for another, or in another currency. What it really bought nobody
+/// knows here, so it neither sells nor goes back by itself: staff sees it, and decides. However often it is told, it is
+/// one.
 pub(super) fn stray(
     command: &Confirm,
     hold: HoldRow,
     facts: &Facts,
+    why: &str,
     heard: Write,
     actor: &str,
     now: Moment,
@@ -48,17 +90,75 @@ pub(super) fn stray(
     if let Some(money) = facts.stray.clone() {
         return (vec![heard], Confirmed::Late { hold, money });
     }
-    let other = facts.payment.as_ref().map(HoldId::as_str).unwrap_or_default();
-    let note = format!("it came for this hold, but its payment is for hold {other}");
     let part = hold.hold_id.0.clone();
-    let money = MoneyRow { part, ..received(command, &hold, MoneyState::Stuck, &note, now) };
+    let money = MoneyRow { part, ..received(command, &hold, Unsold::Stuck, why, actor, now) };
     let mut writes = money_told(&money, actor, now);
     writes.push(heard);
     (writes, Confirmed::Late { hold, money })
 }
 
+/// The payment of an order, told once more. More may have come than was known: what is too much goes back. Less may have
+/// come: staff decides. A payment that was only authorised may be captured now.
+pub(super) fn told_again(command: &Confirm, order: OrderRow, actor: &str, now: Moment) -> (Vec<Write>, OrderRow) {
+    let mut order = order;
+    let word = match &command.proof {
+        Proof::Provider(word) if !word.authorised => word,
+        _ => return (Vec::new(), order),
+    };
+    let captured = match &mut order.capture {
+        Some(capture) if matches!(capture.state, CaptureState::Due | CaptureState::Failed) => {
+            *capture = Capture { state: CaptureState::Captured, since: now, ..capture.clone() };
+            true
+        }
+        _ => false,
+    };
+    let known = order.paid.unwrap_or(word.amount);
+    let mut after = Vec::new();
+    if word.amount > known {
+        order.paid = Some(word.amount);
+        let (payment_ref, hold_id) = (command.payment_ref.clone(), word.hold_id.clone());
+        let (by, actor) = (Teller::Provider, actor.to_owned());
+        order.sources.push(Source { by, actor, payment_ref, hold_id, amount: word.amount, at: now });
+    } else if word.amount < known && order.doubted.is_none_or(|least| word.amount < least) {
+        order.doubted = Some(word.amount);
+        after = money_told(&less(&order, known, word.amount, now), actor, now);
+    } else if !captured {
+        return (Vec::new(), order);
+    }
+    if captured {
+        after.push(tell(about_capture(&order, Kind::Captured, "the provider captured the payment", actor, now)));
+    }
+    let back = left_over(&mut order, TOO_MUCH, actor, now);
+    let mut writes = vec![Write::Order(Box::new(order.clone()))];
+    writes.extend(back);
+    writes.extend(after);
+    (writes, order)
+}
+
+/// What staff is shown when a provider says that less came than an order counts.
+fn less(order: &OrderRow, known: u64, came: u64, now: Moment) -> MoneyRow {
+    let state = MoneyState::Stuck;
+    let note = format!("the provider says that {came} came of this payment, and the order counts {known}");
+    MoneyRow {
+        payment_ref: order.payment_ref.clone(),
+        part: format!("less-{came}"),
+        order_id: None,
+        hold_id: order.hold_id.clone(),
+        event_id: order.event_id.clone(),
+        buyer: order.buyer.clone(),
+        amount: came,
+        more: 0,
+        state,
+        offer: None,
+        received_at: now,
+        steps: vec![Step { at: now, state, note }],
+        source: None,
+    }
+}
+
 /// Money of a payment that is written down already. More may have come than was known then: the rest goes back, as a part
-/// of its own, since the provider may be giving the first back just now.
+/// of its own, since the provider may be giving the first back just now. Less may have come: staff decides, before more
+/// goes back than came.
 pub(super) fn told_more(
     command: &Confirm,
     hold: HoldRow,
@@ -67,16 +167,24 @@ pub(super) fn told_more(
     now: Moment,
 ) -> (Vec<Write>, Confirmed) {
     let mut writes: Vec<Write> = command.callback.clone().map(Write::Callback).into_iter().collect();
+    // What a buyer or a key says once more is not money that came.
+    let word = match &command.proof {
+        Proof::Provider(word) if command.callback.is_some() && !word.authorised => word,
+        _ => return (writes, Confirmed::Late { hold, money }),
+    };
     let known = money.amount.saturating_add(money.more);
-    // What a buyer says of an amount is not money that came.
-    let came = command.amount.filter(|came| command.callback.is_some() && *came > known);
-    if let Some(came) = came {
-        let (state, amount) = (MoneyState::RefundDue, came - known);
-        money.more += amount;
+    let state = MoneyState::RefundDue;
+    if matches!(money.state, MoneyState::CancelDue | MoneyState::Cancelled) {
+        // It was to be cancelled, and was captured all the same.
+        money = MoneyRow { amount: word.amount, ..stepped(&money, state, None, "it was captured after all", now) };
+        writes.extend(money_told(&money, actor, now));
+    } else if word.amount > known {
+        let amount = word.amount - known;
+        money.more = money.more.saturating_add(amount);
         let note = "more came of this payment than was known";
         let rest = MoneyRow {
             // Another for each: what came only grows.
-            part: format!("more-{came}"),
+            part: format!("more-{}", word.amount),
             amount,
             more: 0,
             state,
@@ -87,11 +195,44 @@ pub(super) fn told_more(
         };
         writes.push(Write::Money(Box::new(money.clone())));
         writes.extend(money_told(&rest, actor, now));
+    } else if word.amount < known
+        && matches!(money.state, MoneyState::Received | MoneyState::Offered | MoneyState::RefundDue)
+    {
+        let note = format!("the provider says that {} came of this payment, and {known} were recorded", word.amount);
+        money = stepped(&money, MoneyState::Stuck, None, &note, now);
+        writes.extend(money_told(&money, actor, now));
     }
     (writes, Confirmed::Late { hold, money })
 }
 
-pub(super) fn received(command: &Confirm, hold: &HoldRow, state: MoneyState, note: &str, now: Moment) -> MoneyRow {
+/// What becomes of money that sells nothing.
+#[derive(Clone, Copy, PartialEq, Eq)]
+pub(super) enum Unsold {
+    /// It takes the ladder: the same seats, else others, else back.
+    Late,
+    /// It goes back.
+    GoesBack,
+    /// Staff decides.
+    Stuck,
+}
+
+/// The row of money that sold nothing. What is only authorised is cancelled: nobody's money moved.
+pub(super) fn received(
+    command: &Confirm,
+    hold: &HoldRow,
+    unsold: Unsold,
+    note: &str,
+    actor: &str,
+    now: Moment,
+) -> MoneyRow {
+    let authorised = matches!(&command.proof, Proof::Provider(word) if word.authorised);
+    let state = match unsold {
+        Unsold::Stuck => MoneyState::Stuck,
+        _ if authorised => MoneyState::CancelDue,
+        Unsold::Late => MoneyState::Received,
+        Unsold::GoesBack => MoneyState::RefundDue,
+    };
+    let source = proven(command, hold, actor, now);
     MoneyRow {
         payment_ref: command.payment_ref.clone(),
         part: String::new(),
@@ -99,14 +240,54 @@ pub(super) fn received(command: &Confirm, hold: &HoldRow, state: MoneyState, not
         hold_id: hold.hold_id.clone(),
         event_id: hold.event_id.clone(),
         buyer: hold.buyer.clone(),
-        // What came, if we were told: it may be more or less than the hold costs by now.
-        amount: command.amount.unwrap_or_else(|| hold.total()),
+        // What was said: it may be more or less than the hold costs by now.
+        amount: source.as_ref().map_or(0, |source| source.amount),
         more: 0,
         state,
         offer: None,
         received_at: now,
         steps: vec![Step { at: now, state, note: note.into() }],
+        source,
     }
+}
+
+fn about_capture(order: &OrderRow, kind: Kind, note: &str, actor: &str, now: Moment) -> Entry {
+    Entry {
+        buyer: Some(order.buyer.clone()),
+        hold_id: Some(order.hold_id.clone()),
+        order_id: Some(order.order_id.clone()),
+        payment_ref: Some(order.payment_ref.clone()),
+        amount: order.capture.as_ref().map(|capture| capture.amount),
+        reason: Some(note.into()),
+        ..entry(&order.event_id, kind, actor, now)
+    }
+}
+
+/// What [`capture_step`] must know.
+#[must_use]
+pub fn need_capture_step(command: &CaptureStep) -> Need {
+    Need { order: Some(command.order_id.clone()), ..Need::default() }
+}
+
+/// The provider captured an authorised payment, or refuses to. To where it stands changes nothing.
+///
+/// # Errors
+///
+/// There is no such order, or nothing of it is to be captured.
+pub fn capture_step(command: &CaptureStep, facts: &Facts, actor: &str, now: Moment) -> Decision<OrderRow> {
+    let order = facts.order.clone().ok_or_else(|| Refusal::NoOrder(command.order_id.clone()))?;
+    let Some(capture) = order.capture.clone() else { return Err(Refusal::PaymentMismatch) };
+    if capture.state == command.to {
+        return Ok((Vec::new(), order));
+    }
+    if !matches!(capture.state, CaptureState::Due | CaptureState::Failed) {
+        return Err(Refusal::PaymentMismatch);
+    }
+    let order = OrderRow { capture: Some(Capture { state: command.to, since: now, ..capture }), ..order };
+    let failed = command.to == CaptureState::Failed;
+    let kind = if failed { Kind::CaptureFailed } else { Kind::Captured };
+    let told = tell(about_capture(&order, kind, &command.note, actor, now));
+    Ok((vec![Write::Order(Box::new(order.clone())), told], order))
 }
 
 /// The row of the money and what is told of it.
@@ -119,6 +300,8 @@ pub(super) fn money_told(money: &MoneyRow, actor: &str, now: Moment) -> Vec<Writ
         MoneyState::Refunded => Kind::Refunded,
         MoneyState::Stuck => Kind::StuckMoney,
         MoneyState::Closed => Kind::MoneyClosed,
+        MoneyState::CancelDue => Kind::CancelDue,
+        MoneyState::Cancelled => Kind::Cancelled,
     };
     let told = tell(Entry {
         buyer: Some(money.buyer.clone()),

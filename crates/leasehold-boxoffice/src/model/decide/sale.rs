@@ -1,9 +1,12 @@
 //! Paying and selling, also for money that came late.
 
+use super::money::{Unsold, proven, source_of, told_again};
 use super::*;
-use crate::model::command::{BeginPay, Confirm, Confirmed, Decline, SellLate};
+use crate::model::command::{BeginPay, Confirm, Confirmed, Decline, Proof, SellLate};
 use crate::model::ids::OrderId;
-use crate::model::order::{MoneyRow, MoneyState, OrderRow, OrderState, SoldArea, SoldSeat};
+use crate::model::order::{
+    Capture, CaptureState, MoneyRow, MoneyState, OrderRow, OrderState, SoldArea, SoldSeat, Source,
+};
 
 /// What [`begin_pay`] must know.
 #[must_use]
@@ -50,6 +53,9 @@ pub fn begin_pay(command: &BeginPay, facts: &Facts, actor: &str, now: Moment) ->
     if !open_to(facts, &hold) {
         return Err(Refusal::PaymentMismatch);
     }
+    if command.total.is_some_and(|total| total != hold.total()) {
+        return Err(Refusal::Changed);
+    }
     same_leases(&hold, &command.tokens)?;
     newest(&hold, facts)?;
     let event = the_event(facts, &hold.event_id)?;
@@ -58,6 +64,8 @@ pub fn begin_pay(command: &BeginPay, facts: &Facts, actor: &str, now: Moment) ->
         active_until: hold.expires_at,
         expires_at: now.plus(hold.pay_within(&event.settings)),
         payment_ref: Some(command.payment_ref.clone()),
+        pay_url: command.pay_url.clone(),
+        payments: hold.payments.saturating_add(1),
         ..hold
     };
     let told = tell(about(&row, Kind::Paying, SeatState::Paying, actor, now));
@@ -74,11 +82,12 @@ pub fn need_decline(command: &Decline) -> Need {
 
 /// The payment was declined: back to active if time is left, else the hold has lapsed.
 ///
-/// A message of the provider that is overtaken by events changes nothing and is no error.
+/// A message of the provider that is overtaken by events changes nothing and is no error. An offer stands whatever is
+/// declined: its money has come, and only a sale, a release or a lapse ends it.
 ///
 /// # Errors
 ///
-/// No payment, or another one, is on its way.
+/// No payment, or another one, is on its way; or the hold is an offer.
 pub fn decline(command: &Decline, facts: &Facts, actor: &str, now: Moment) -> Decision<HoldRow> {
     let hold = the_hold(facts, &command.hold_id, &command.access)?;
     let heard = command.callback.clone().map(Write::Callback);
@@ -86,8 +95,10 @@ pub fn decline(command: &Decline, facts: &Facts, actor: &str, now: Moment) -> De
         return Ok((Vec::new(), hold));
     }
     let same = hold.payment_ref.as_deref() == Some(&command.payment_ref);
-    if hold.state != HoldState::Paying || !same {
+    let stands = hold.offered && !planted::on(Bug::OfferGrows);
+    if hold.state != HoldState::Paying || !same || stands {
         return match (heard, hold.state) {
+            (None, HoldState::Paying) if stands => Err(Refusal::OfferStands),
             (Some(heard), _) => Ok((vec![heard], hold)),
             (None, HoldState::Paying) => Err(Refusal::PaymentMismatch),
             (None, HoldState::Active) => Err(Refusal::NotPaying),
@@ -121,22 +132,24 @@ pub fn need_confirm(command: &Confirm) -> Need {
     }
 }
 
-/// The sale: from the buyer's own live hold, with the newest token on every seat. Again with the same payment gives the
-/// same order. Money for a hold that was paying and is over is written down, and takes the ladder; money that is on the
-/// ladder buys what it was offered, and nothing else.
+/// The sale: from the buyer's own live hold, with the newest token on every seat, and with money that covers its price.
+/// Again with the same payment gives the same order. Money for a hold that was paying and is over is written down, and
+/// takes the ladder; money that is on the ladder buys what it was offered, and nothing else. What a provider says of
+/// another hold or another currency sells nothing: staff decides.
 ///
 /// # Errors
 ///
-/// The hold is over and was never paid, its tokens are not the newest, another payment is on its way, or this payment is
-/// for another hold.
+/// The hold is over and was never paid, its tokens are not the newest, another payment is on its way, this payment is
+/// for another hold, or nobody who could know says that it is paid.
 pub fn confirm(command: &Confirm, facts: &Facts, actor: &str, now: Moment) -> Decision<Confirmed> {
     let hold = the_hold(facts, &command.hold_id, &command.access)?;
     if facts.callback_seen {
         return Ok((Vec::new(), Confirmed::Duplicate));
     }
     let heard = command.callback.clone().map(Write::Callback);
-    if let Err(refusal) = bound(facts, &hold) {
-        return heard.map_or(Err(refusal), |heard| Ok(stray(command, hold, facts, heard, actor, now)));
+    if let Some(why) = foreign(command, &hold, facts) {
+        let Some(heard) = heard else { return Err(Refusal::PaymentMismatch) };
+        return Ok(stray(command, hold, facts, &why, heard, actor, now));
     }
     if let Some(order) = &facts.order {
         if order.payment_ref == command.payment_ref {
@@ -154,13 +167,18 @@ pub fn confirm(command: &Confirm, facts: &Facts, actor: &str, now: Moment) -> De
         return goes_back(command, &hold, facts, TWICE, actor, now);
     }
     if let Some(why) = unfit(command, &hold).filter(|_| hold.is_live(now)) {
-        let gone = goes_back(command, &hold, facts, why, actor, now).map_err(|_| Refusal::StaleToken)?;
+        let gone = goes_back(command, &hold, facts, why, actor, now).map_err(|refusal| match refusal {
+            Refusal::PaymentMismatch if !paid_for(&hold, &command.tokens) => Refusal::StaleToken,
+            Refusal::PaymentMismatch => Refusal::NotPaid,
+            other => other,
+        })?;
         return Ok(if facts.money.is_none() { paid_for_nothing(gone, actor, now) } else { gone });
     }
     if hold.is_live(now) || (planted::on(Bug::SellDead) && hold.is_due(now)) {
         newest(&hold, facts)?;
-        let came = facts.money.as_ref().map(|money| money.amount).or(command.amount);
-        let (mut writes, order) = sell(&hold, &command.payment_ref, came, actor, now);
+        let source = paid_by(command, &hold, facts, actor, now)?;
+        let authorised = matches!(&command.proof, Proof::Provider(word) if word.authorised) && facts.money.is_none();
+        let (mut writes, order) = sell(&hold, &command.payment_ref, source, authorised, actor, now);
         writes.extend(bind(facts, &command.payment_ref, &hold));
         if let Some(money) = &facts.money {
             writes.push(step(money, MoneyState::Sold, None, "the seats that were offered were taken", now));
@@ -183,15 +201,57 @@ fn paid_for_nothing(gone: (Vec<Write>, Confirmed), actor: &str, now: Moment) -> 
     (writes, Confirmed::Late { hold, money })
 }
 
-const TOO_MUCH: &str = "it is more than the order costs";
+pub(super) const TOO_MUCH: &str = "it is more than the order costs";
 const TWICE: &str = "another payment bought these seats, or is about to";
+
+/// Why what is said of the payment is about something else: another hold, or another currency.
+fn foreign(command: &Confirm, hold: &HoldRow, facts: &Facts) -> Option<String> {
+    if planted::on(Bug::AnyPaymentBuys) {
+        return None;
+    }
+    if bound(facts, hold).is_err() {
+        let other = facts.payment.as_ref().map(HoldId::as_str).unwrap_or_default();
+        return Some(format!("it came for this hold, but its payment is for hold {other}"));
+    }
+    let Proof::Provider(word) = &command.proof else { return None };
+    let offered = facts.money.as_ref().is_some_and(|money| money.hold_id == word.hold_id);
+    if word.hold_id != hold.hold_id && !offered {
+        return Some(format!("this hold named it, but the provider says that it is for hold {}", word.hold_id));
+    }
+    let wanted = facts.event.as_ref().map(|event| event.settings.currency.as_str())?;
+    let came = word.currency.as_deref()?;
+    (!came.eq_ignore_ascii_case(wanted)).then(|| format!("it came in {came}, and the hold costs {wanted}"))
+}
+
+/// Who says that the hold is paid: the money that was offered it, else who confirms it. None: it costs nothing.
+fn paid_by(
+    command: &Confirm,
+    hold: &HoldRow,
+    facts: &Facts,
+    actor: &str,
+    now: Moment,
+) -> Result<Option<Source>, Refusal> {
+    let source = match &facts.money {
+        Some(money) => Some(source_of(money)),
+        None => proven(command, hold, actor, now),
+    };
+    let covered = source.as_ref().map_or(0, |source| source.amount) >= hold.total();
+    let bug = planted::on(Bug::SellUnpaid) || (planted::on(Bug::OfferGrows) && facts.money.is_some());
+    if covered || bug { Ok(source) } else { Err(Refusal::NotPaid) }
+}
 
 /// Why money cannot buy what the hold has: it is for other seats, or too little.
 fn unfit(command: &Confirm, hold: &HoldRow) -> Option<&'static str> {
     if !paid_for(hold, &command.tokens) {
         return Some("the seats that were paid for are not those of the hold");
     }
-    command.amount.is_some_and(|amount| amount < hold.total()).then_some("it is less than the hold costs")
+    let amount = match &command.proof {
+        Proof::Buyer | Proof::Key { amount: None } => return None,
+        Proof::Key { amount: Some(amount) } => *amount,
+        Proof::Provider(word) => word.amount,
+    };
+    let short = amount < hold.total() && !planted::on(Bug::AnyPaymentBuys);
+    short.then_some("it is less than the hold costs")
 }
 
 /// Whether this is what was paid for, token by token.
@@ -203,22 +263,20 @@ fn paid_for(hold: &HoldRow, tokens: &[(String, u64)]) -> bool {
         || (tokens.len() == count && has.all(|(id, token)| tokens.iter().any(|(paid, of)| paid == id && *of == token)))
 }
 
-/// The same payment, told once more. More may have come than was known: what is too much goes back.
-fn told_again(command: &Confirm, order: OrderRow, actor: &str, now: Moment) -> (Vec<Write>, OrderRow) {
-    let mut order = order;
-    match (command.amount, order.paid) {
-        (Some(came), Some(known)) if came > known => order.paid = Some(came),
-        _ => return (Vec::new(), order),
+/// The writes of a sale, and the order. Of a payment that is only authorised no more is captured than the price.
+fn sell(
+    hold: &HoldRow,
+    payment_ref: &str,
+    source: Option<Source>,
+    authorised: bool,
+    actor: &str,
+    now: Moment,
+) -> (Vec<Write>, OrderRow) {
+    let mut order = order_of(hold, payment_ref, source, now);
+    if authorised {
+        order.paid = Some(order.total);
+        order.capture = Some(Capture { state: CaptureState::Due, amount: order.total, since: now });
     }
-    let back = left_over(&mut order, TOO_MUCH, actor, now);
-    let mut writes = vec![Write::Order(Box::new(order.clone()))];
-    writes.extend(back);
-    (writes, order)
-}
-
-/// The writes of a sale, and the order. `came`: how much money, if the provider said so.
-fn sell(hold: &HoldRow, payment_ref: &str, came: Option<u64>, actor: &str, now: Moment) -> (Vec<Write>, OrderRow) {
-    let mut order = order_of(hold, payment_ref, came, now);
     let back = left_over(&mut order, TOO_MUCH, actor, now);
     let row =
         HoldRow { state: HoldState::Sold, ended_at: Some(now), payment_ref: Some(payment_ref.into()), ..hold.clone() };
@@ -242,7 +300,7 @@ fn buyer_bought(order: &OrderRow, held: i64, sold: i64) -> Write {
     Write::Buyer { event_id, buyer, held, sold, lapses: Lapses::Forget }
 }
 
-fn order_of(hold: &HoldRow, payment_ref: &str, came: Option<u64>, now: Moment) -> OrderRow {
+fn order_of(hold: &HoldRow, payment_ref: &str, source: Option<Source>, now: Moment) -> OrderRow {
     let seat = |seat: &crate::model::HeldSeat| SoldSeat { id: seat.id.clone(), token: seat.token, price: seat.price };
     let area = |area: &crate::model::HeldArea| SoldArea {
         id: area.id.clone(),
@@ -262,9 +320,13 @@ fn order_of(hold: &HoldRow, payment_ref: &str, came: Option<u64>, now: Moment) -
         state: OrderState::Sold,
         late: false,
         sold_at: now,
-        paid: Some(came.unwrap_or_else(|| hold.total())),
+        paid: Some(source.as_ref().map_or(0, |source| source.amount)),
         back: 0,
         refunds: 0,
+        sold_for: Some(hold.total()),
+        sources: source.into_iter().collect(),
+        capture: None,
+        doubted: None,
     }
 }
 
@@ -286,6 +348,8 @@ fn make(order: &OrderRow, kind: Kind, actor: &str, now: Moment) -> Vec<Write> {
         areas: order.areas.iter().map(|area| area_free(&area.id, more * i64::from(area.qty))).collect(),
         payment_ref: Some(order.payment_ref.clone()),
         amount: Some(order.total),
+        paid: order.paid,
+        source: order.sources.first().map(|source| source.by),
         ..entry(&order.event_id, kind, actor, now)
     }));
     writes
@@ -298,19 +362,21 @@ fn late(command: &Confirm, hold: &HoldRow, facts: &Facts, actor: &str, now: Mome
         return Ok(told_more(command, hold.clone(), money.clone(), actor, now));
     }
     let was_paying = hold.payment_ref.as_deref() == Some(&command.payment_ref);
-    // What a provider says is money that came, whatever we were told before; what a buyer says is not.
-    if !was_paying && heard.is_none() {
+    // What a provider says is money that came, whatever we were told before. A key must have begun the payment, and what
+    // a buyer says is no money.
+    let bare = matches!(command.proof, Proof::Buyer) && !planted::on(Bug::SellUnpaid);
+    if bare || (!was_paying && heard.is_none()) {
         return Err(Refusal::Ended(hold.state_at(now)));
     }
     // Money came: this lapse does not count against the buyer.
     let lapsed = || lapse_with(hold, Lapses::Keep, actor, now);
     let (mut writes, hold) = if hold.is_due(now) { lapsed() } else { (Vec::new(), hold.clone()) };
-    let (state, note) = match (hold.state, unfit(command, &hold)) {
-        (HoldState::Released, _) => (MoneyState::RefundDue, "the hold had been released"),
-        (_, Some(why)) => (MoneyState::RefundDue, why),
-        _ => (MoneyState::Received, "the money came after the pay deadline"),
+    let (unsold, note) = match (hold.state, unfit(command, &hold)) {
+        (HoldState::Released, _) => (Unsold::GoesBack, "the hold had been released"),
+        (_, Some(why)) => (Unsold::GoesBack, why),
+        _ => (Unsold::Late, "the money came after the pay deadline"),
     };
-    let money = received(command, &hold, state, note, now);
+    let money = received(command, &hold, unsold, note, actor, now);
     writes.extend(bind(facts, &command.payment_ref, &hold));
     writes.extend(money_told(&money, actor, now));
     writes.extend(heard);
@@ -330,7 +396,7 @@ fn goes_back(
     if let Some(money) = &facts.money {
         return Ok(told_more(command, hold.clone(), money.clone(), actor, now));
     }
-    let money = received(command, hold, MoneyState::RefundDue, why, now);
+    let money = received(command, hold, Unsold::GoesBack, why, actor, now);
     let mut writes = money_told(&money, actor, now);
     writes.extend(bind(facts, &command.payment_ref, hold));
     writes.push(heard);
@@ -379,13 +445,18 @@ pub fn sell_late(command: &SellLate, facts: &Facts, actor: &str, now: Moment) ->
     if beyond_limit(&event, room.buyer, asked.count()) {
         return Err(asked.all_lost(Reason::BuyerLimit));
     }
+    if money.amount < hold.total() {
+        return Err(Refusal::NotPaid);
+    }
     let mut row = HoldRow { state: HoldState::Sold, ended_at: Some(now), ..hold.clone() };
     row.seats.iter_mut().for_each(|seat| seat.token = command.token);
     row.areas.iter_mut().for_each(|area| area.token = command.token);
-    let mut order = OrderRow { late: true, ..order_of(&row, &command.payment_ref, Some(money.amount), now) };
+    let mut order = OrderRow { late: true, ..order_of(&row, &command.payment_ref, Some(source_of(money)), now) };
     let back = left_over(&mut order, TOO_MUCH, actor, now);
     let mut writes = room.writes;
     writes.push(Write::UpdateHold(Box::new(row.clone())));
+    let seats = row.seats.iter().map(|seat| (seat.id.clone(), seat.token)).collect();
+    writes.extend(note_tokens(&row.event_id, &row.hold_id, seats));
     for area in &row.areas {
         writes.push(area_delta(&row.event_id, &area.id, 0, i64::from(area.qty), 0));
     }

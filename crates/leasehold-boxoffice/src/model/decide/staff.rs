@@ -358,6 +358,8 @@ pub fn move_order(command: &MoveOrder, facts: &Facts, actor: &str, now: Moment) 
     row.total = row.sum();
     let (owed, back) = settle(&mut row, &order, &command.reason, actor, now);
     let mut writes = room.writes;
+    let tokens = sold.iter().map(|seat| (seat.id.clone(), seat.token)).collect();
+    writes.extend(note_tokens(&order.event_id, &order.hold_id, tokens));
     writes.extend(unsell(&order, to.keys().map(|from| (*from).into()).collect()));
     let (event_id, order_id) = (order.event_id.clone(), order.order_id.clone());
     writes.push(Write::Sell { event_id, order_id, seats: sold.clone() });

@@ -4,7 +4,7 @@
 use std::collections::{BTreeMap, BTreeSet};
 
 use crate::layout::Layout;
-use crate::model::check::Dump;
+use crate::model::check::{Dump, TokenBack};
 use crate::model::facts::{AreaFact, BuyerFact, Facts, Need, SeatFact};
 use crate::model::write::{Lapses, Write};
 use crate::model::*;
@@ -15,6 +15,7 @@ pub(super) struct Shelf {
     pub(super) layout: Layout,
     pub(super) holds: BTreeMap<HoldId, HoldRow>,
     held: BTreeMap<String, (HoldId, u64)>,
+    tokens: BTreeMap<String, u64>,
     sold: Vec<(String, OrderId, u64)>,
     blocked: BTreeMap<String, String>,
     areas: BTreeMap<String, AreaFact>,
@@ -65,8 +66,8 @@ impl Shelf {
         facts.order = need.order.as_ref().and_then(|id| self.orders.get(id)).cloned();
         facts.money = need.money.as_ref().and_then(|id| self.money.get(id)).cloned();
         facts.payment = need.payment.as_ref().and_then(|id| self.payments.get(id)).cloned();
-        let stray = facts.payment.as_ref().zip(need.hold.as_ref()).filter(|(of, hold)| of != hold);
-        let stray = stray.map(|(_, hold)| MoneyRow::key_of(need.payment.as_deref().unwrap_or_default(), hold.as_str()));
+        let stray = need.payment.as_ref().zip(need.hold.as_ref());
+        let stray = stray.map(|(payment, hold)| MoneyRow::key_of(payment, hold.as_str()));
         facts.stray = stray.and_then(|key| self.money.get(&key)).cloned();
         facts.callback_seen = need.callback.as_ref().is_some_and(|id| self.callbacks.contains(id));
         facts.seats = seats.iter().map(|id| self.seat(id)).collect();
@@ -91,6 +92,7 @@ impl Shelf {
             sold,
             blocked: self.blocked.get(id).cloned(),
             missing,
+            token: self.tokens.get(id).copied().unwrap_or(0),
         }
     }
 
@@ -106,6 +108,7 @@ impl Shelf {
             }
             Write::OpenHold(row) | Write::UpdateHold(row) => drop(self.holds.insert(row.hold_id.clone(), *row)),
             Write::TakeSeats { hold_id, seats, .. } => {
+                self.tokens.extend(seats.iter().cloned());
                 self.held.extend(seats.into_iter().map(|(seat, token)| (seat, (hold_id.clone(), token))));
             }
             Write::FreeSeats { hold_id, seats, .. } => {
@@ -165,6 +168,24 @@ impl Shelf {
             buyers: self.buyers.iter().map(|(buyer, fact)| (buyer.clone(), fact.held, fact.sold)).collect(),
             money: self.money.values().cloned().collect(),
             numbered: (self.entries.len() as u64, self.entries.len() as u64),
+            tokens_back: self.tokens_back(),
         }
+    }
+
+    fn tokens_back(&self) -> Vec<TokenBack> {
+        let mut last: BTreeMap<&str, (u64, &Option<HoldId>)> = BTreeMap::new();
+        let mut found = Vec::new();
+        for entry in &self.entries {
+            for (seat, after) in entry.seats.iter().filter_map(|seat| Some((seat.id.as_str(), seat.token?))) {
+                let before = last.insert(seat, (after, &entry.hold_id));
+                let back = |(before, hold): &(u64, &Option<HoldId>)| {
+                    after < *before || (after == *before && *hold != &entry.hold_id)
+                };
+                if let Some((before, _)) = before.filter(back) {
+                    found.push(TokenBack { seat: seat.into(), seq: entry.seq, before, after });
+                }
+            }
+        }
+        found
     }
 }

@@ -96,20 +96,19 @@ impl Walk {
         self.token += 1;
         let die = self.dice.roll(100);
         if die < 30 {
-            self.open();
-            return;
+            return if die < 3 { self.offer() } else { self.open() };
         }
         let Some(hold) = self.some_hold() else { return };
         let (hold_id, access) = (hold.hold_id.clone(), Access::Key(hold.key_hash.clone()));
         let thief = self.dice.roll(20) == 0;
         let access = if thief { Access::Key("stolen".into()) } else { access };
         let tokens: Vec<u64> = hold.leases.iter().map(|lease| lease.token).collect();
-        let payment_ref = format!("pi {hold_id} {}", self.dice.roll(5) / 4);
+        let payment_ref = self.payment_for(&hold);
         let callback = (self.dice.roll(3) == 0).then(|| format!("m {}", self.dice.roll(400)));
         match die {
             30..40 => drop(self.ask(&Renew { hold_id, access, tokens }, decide::need_renew, decide::renew)),
             40..52 => {
-                let command = BeginPay { hold_id, access, payment_ref, tokens };
+                let command = BeginPay { hold_id, access, payment_ref, pay_url: None, total: None, tokens };
                 self.ask(&command, decide::need_begin_pay, decide::begin_pay);
             }
             52..58 => {
@@ -117,7 +116,8 @@ impl Walk {
                 self.ask(&command, decide::need_decline, decide::decline);
             }
             58..70 => {
-                let command = Confirm { hold_id, access, payment_ref, tokens: vec![], amount: None, callback };
+                let proof = self.proof(&hold, callback.is_some());
+                let command = Confirm { hold_id, access, payment_ref, tokens: vec![], proof, callback };
                 self.ask(&command, decide::need_confirm, decide::confirm);
             }
             70..76 => drop(self.ask(&Release { hold_id, access }, decide::need_release, decide::release)),
@@ -147,6 +147,72 @@ impl Walk {
         }
     }
 
+    /// Mostly the payment that was begun for it; sometimes a second one, or somebody else's.
+    fn payment_for(&mut self, hold: &HoldRow) -> String {
+        let other = match self.dice.roll(12) {
+            0 => self.some_hold(),
+            _ => None,
+        };
+        match (&hold.payment_ref, self.dice.roll(4)) {
+            (Some(begun), 1..) => begun.clone(),
+            _ => format!("pi {} {}", other.as_ref().unwrap_or(hold).hold_id, self.dice.roll(5) / 4),
+        }
+    }
+
+    /// Other seats for money that came late: their hold is opened, and the money says so.
+    fn offer(&mut self) {
+        let Some(money) = self.shelf.money.values().find(|row| row.state == MoneyState::Received).cloned() else {
+            return;
+        };
+        let hold_id = HoldId(format!("h_{:06}", self.token));
+        let command = OpenHold {
+            hold_id: hold_id.clone(),
+            buyer: money.buyer.clone(),
+            payment_ref: Some(money.payment_ref.clone()),
+            ..self.opening(vec![self.free_seat()], 0, self.token)
+        };
+        if self.ask(&command, decide::need_open_hold, decide::open_hold).is_some() {
+            let (from, to, offer) = (money.state, MoneyState::Offered, Some(hold_id));
+            let command = MoneyStep { payment_ref: money.key(), from, to, offer, note: "offer".into(), callback: None };
+            self.ask(&command, decide::need_money_step, decide::money_step);
+        }
+    }
+
+    fn free_seat(&self) -> String {
+        let held: Vec<&str> = self
+            .shelf
+            .holds
+            .values()
+            .filter(|hold| hold.is_live(self.now))
+            .flat_map(|hold| &hold.seats)
+            .map(|seat| seat.id.as_str())
+            .collect();
+        (1..=6).map(|n| format!("A-{n}")).find(|seat| !held.contains(&seat.as_str())).unwrap_or_else(|| "A-1".into())
+    }
+
+    /// Who says that it is paid: mostly whoever may, and rightly; sometimes somebody who is mistaken, or lies.
+    fn proof(&mut self, hold: &HoldRow, told: bool) -> Proof {
+        let amount = match self.dice.roll(12) {
+            0 => hold.total() / 2,
+            1 => hold.total() + 50,
+            _ => hold.total(),
+        };
+        if !told {
+            return match self.dice.roll(3) {
+                0 => Proof::Buyer,
+                1 => Proof::Key { amount: None },
+                _ => Proof::Key { amount: Some(amount) },
+            };
+        }
+        let other = self.some_hold().filter(|_| self.dice.roll(8) == 0);
+        Proof::Provider(ProviderWord {
+            amount,
+            currency: (self.dice.roll(10) == 0).then(|| "USD".into()),
+            hold_id: other.map_or_else(|| hold.hold_id.clone(), |other| other.hold_id),
+            authorised: self.dice.roll(3) == 0,
+        })
+    }
+
     fn seat(&mut self) -> String {
         format!("A-{}", self.dice.roll(6) + 1)
     }
@@ -162,19 +228,23 @@ impl Walk {
         let buyer = format!("b{}", self.dice.roll(4));
         // Now and then a server that was stalled comes with an old token.
         let token = if self.dice.roll(10) == 0 { self.token.saturating_sub(20).max(1) } else { self.token };
-        let command = OpenHold {
+        let command = OpenHold { buyer: buyer.as_str().into(), ..self.opening(seats, qty, token) };
+        self.ask(&command, decide::need_open_hold, decide::open_hold);
+    }
+
+    fn opening(&self, seats: Vec<String>, qty: u32, token: u64) -> OpenHold {
+        OpenHold {
             event_id: self.event.clone(),
             layout_version: 1,
             hold_id: HoldId(format!("h_{:06}", self.token)),
             key_hash: format!("key {}", self.token),
-            buyer: buyer.as_str().into(),
+            buyer: "b0".into(),
             sealed_key: String::new(),
             seats: seats.into_iter().map(|id| Priced { id, price: 100 }).collect(),
             areas: if qty > 0 { vec![PricedArea { id: "floor".into(), qty, price: 10 }] } else { vec![] },
             lease: LeaseRef { token, id: format!("lease {token}") },
             payment_ref: None,
-        };
-        self.ask(&command, decide::need_open_hold, decide::open_hold);
+        }
     }
 
     fn change(&mut self, hold_id: HoldId, access: Access) {

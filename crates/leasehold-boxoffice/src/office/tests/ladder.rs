@@ -1,6 +1,7 @@
 //! Money that comes late, twice, or out of order.
 
 use super::*;
+use crate::provider::Outcome;
 
 fn paid(hold: &HoldView, id: &str, payment_ref: &str, succeeded: bool) -> PaymentMessage {
     let tokens = hold.hold.seats.iter().map(|seat| (seat.id.clone(), seat.token)).collect();
@@ -8,9 +9,11 @@ fn paid(hold: &HoldView, id: &str, payment_ref: &str, succeeded: bool) -> Paymen
         id: id.into(),
         payment_ref: payment_ref.into(),
         hold_id: hold.hold.hold_id.clone(),
-        succeeded,
+        outcome: if succeeded { Outcome::Captured } else { Outcome::Declined },
         tokens,
-        amount: Some(hold.hold.total()),
+        amount: hold.hold.total(),
+        currency: None,
+        paid_for: hold.hold.hold_id.clone(),
     }
 }
 
@@ -78,7 +81,7 @@ async fn a_short_payment_takes_the_leases_back_with_it() {
     let ada = house.hold("ada", &["A-1"]).await.unwrap();
     house.clock.advance(seconds(290));
     house.office.pay(Call::by("ada"), &ada.hold.hold_id, key(&ada), "pi_1").await.unwrap();
-    let short = PaymentMessage { amount: Some(1), ..paid(&ada, "m-1", "pi_1", true) };
+    let short = PaymentMessage { amount: 1, ..paid(&ada, "m-1", "pi_1", true) };
     let told = house.office.payment(short).await.unwrap();
     assert!(matches!(told, PaymentOutcome::Late(Resolution { state: MoneyState::RefundDue, .. })), "{told:?}");
     house.clock.advance(seconds(9));
@@ -198,7 +201,8 @@ async fn the_ladder_goes_on_for_everybody() {
     for payment_ref in ["pi_1", "pi_2"] {
         let (hold_id, payment_ref) = (hold_id.clone(), payment_ref.to_owned());
         let callback = Some(format!("m {payment_ref}"));
-        let command = Confirm { hold_id, access: access.clone(), payment_ref, tokens: vec![], amount: None, callback };
+        let proof = Proof::captured(&hold_id, ada.hold.total());
+        let command = Confirm { hold_id, access: access.clone(), payment_ref, tokens: vec![], proof, callback };
         house.ledger.confirm(Call::by("provider"), command).await.unwrap();
     }
     house.clock.advance(seconds(11));

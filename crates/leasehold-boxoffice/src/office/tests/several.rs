@@ -2,6 +2,7 @@
 
 use super::*;
 use crate::model::history;
+use crate::provider::Outcome;
 
 /// Goal: a refusal names every seat that is lost, also those that another office held a moment ago.
 #[tokio::test]
@@ -126,8 +127,17 @@ async fn act(office: Office, event: EventId, act: Act) -> Option<Mine> {
         Act::Confirm(mine) => office.confirm(call(), &mine.hold, mine.access, &mine.payment_ref).await.map(|_| None),
         Act::Message(mine, id, succeeded) => {
             let (hold_id, payment_ref) = (mine.hold, mine.payment_ref);
-            let message =
-                PaymentMessage { id: format!("m{id}"), payment_ref, hold_id, succeeded, tokens: vec![], amount: None };
+            let row = office.ledger().hold(&hold_id).await.ok().and_then(|(row, _)| row);
+            let message = PaymentMessage {
+                id: format!("m{id}"),
+                payment_ref,
+                paid_for: hold_id.clone(),
+                hold_id,
+                outcome: if succeeded { Outcome::Captured } else { Outcome::Declined },
+                tokens: vec![],
+                amount: row.map_or(0, |row| row.total()),
+                currency: None,
+            };
             office.payment(message).await.map(|_| None)
         }
         Act::Release(mine) => office.release(call(), &mine.hold, mine.access).await.map(|_| None),

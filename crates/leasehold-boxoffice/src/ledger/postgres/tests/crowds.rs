@@ -105,6 +105,7 @@ async fn one_payment_is_written_down_once() {
         let confirm = |half: u64| Confirm {
             payment_ref: payment.clone(),
             callback: Some(format!("m_{n}_{half}")),
+            proof: Proof::captured(&format!("h_{n}_{half}").as_str().into(), 100),
             ..confirming(&format!("h_{n}_{half}"))
         };
         let (one, two) = tokio::join!(
