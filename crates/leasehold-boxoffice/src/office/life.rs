@@ -340,6 +340,17 @@ impl Office {
         self.detached(async move { office.pay_now(call, &hold, access, payment).await }).await
     }
 
+    /// The name that we give the next payment of a hold. The same for the same hold, seats and price, so that asking a
+    /// provider again makes no second payment; another for each payment that is begun.
+    #[must_use]
+    pub fn payment_id(hold: &HoldRow) -> String {
+        let seats = hold.seats.iter().map(|seat| (&seat.id, 1, seat.token, seat.price));
+        let areas = hold.areas.iter().map(|area| (&area.id, area.qty, area.token, area.price));
+        let what: Vec<_> = seats.chain(areas).collect();
+        let name = format!("{} {} {what:?}", hold.hold_id, hold.payments);
+        format!("pay_{}", crate::provider::short(&name))
+    }
+
     /// The stored answer to a `pay` with this idempotency key; none if it is the first.
     ///
     /// # Errors

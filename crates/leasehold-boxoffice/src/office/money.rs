@@ -119,7 +119,20 @@ impl Office {
     ///
     /// It is not due any more, or the ledger could not be asked.
     pub async fn refund_refused(&self, call: Call, key: &str, why: &str) -> Result<MoneyRow, Error> {
-        let (from, to) = (MoneyState::RefundDue, MoneyState::Stuck);
+        self.refused(call, key, MoneyState::RefundDue, why).await
+    }
+
+    /// The provider will not cancel it: staff decides.
+    ///
+    /// # Errors
+    ///
+    /// It does not wait for that any more, or the ledger could not be asked.
+    pub async fn cancel_refused(&self, call: Call, key: &str, why: &str) -> Result<MoneyRow, Error> {
+        self.refused(call, key, MoneyState::CancelDue, why).await
+    }
+
+    async fn refused(&self, call: Call, key: &str, from: MoneyState, why: &str) -> Result<MoneyRow, Error> {
+        let to = MoneyState::Stuck;
         let command = MoneyStep { payment_ref: key.into(), from, to, offer: None, note: why.into(), callback: None };
         Ok(self.0.ledger.money_step(call, command).await?.value)
     }

@@ -1,8 +1,9 @@
 //! Those who take the money: what we ask of them, and how we believe what they tell.
 //!
 //! ```text
-//!   buyer ──pays──▶ provider ──POST /v1/payments/callback, signed──▶ the office
-//!   the office ──refund, status──▶ provider
+//!   the office ──create──▶ provider ◀──pays── buyer
+//!   provider ──POST /v1/payments/callback, signed──▶ the office ──sale──▶ ledger
+//!   the office ──capture, cancel, refund, status──▶ provider
 //! ```
 //!
 //! # Laws
@@ -11,7 +12,9 @@
 //! 2. A callback counts once, by its `callback_id`; it may come twice, late, and in any order.
 //! 3. A callback says for which seats with which tokens the money was taken. What is not the newest token any more is
 //!    late money, and never moves a seat by itself.
-//! 4. A refund is asked for with an id: asking again is the same refund.
+//! 4. Whatever is asked for has an id: asking again is the same payment, the same capture, the same refund.
+//! 5. A status says outcome, amount, currency and hold. One that says less is no status: it settles nothing.
+//! 6. A payment that is only authorised is captured after the sale committed, and cancelled where there was none.
 //!
 //! # Not here
 //!
@@ -65,6 +68,9 @@ pub struct Callback {
     pub outcome: Outcome,
     /// In minor units.
     pub amount: u64,
+    /// Of which currency, as ISO 4217 has it.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub currency: Option<String>,
     /// What was paid for, as the payment's metadata has it.
     #[serde(default)]
     pub tokens: Vec<SeatToken>,
@@ -91,6 +97,8 @@ pub enum Unbelieved {
 const MOST_BYTES: usize = 128;
 /// Seats in a callback.
 const MOST_TOKENS: usize = 1000;
+/// The highest amount of money that is believed, in minor units: JSON numbers are exact up to it.
+pub const MAX_AMOUNT: u64 = (1 << 53) - 1;
 
 impl Callback {
     /// Reads a callback, after its signature was found right.
@@ -116,6 +124,9 @@ impl Callback {
         }
         if self.tokens.len() > MOST_TOKENS || self.at.len() > MOST_BYTES {
             return Err("it is too long".into());
+        }
+        if self.amount > MAX_AMOUNT {
+            return Err(format!("amount is at most {MAX_AMOUNT}"));
         }
         let digits = |token: &SeatToken| token.token.parse::<u64>().is_ok();
         self.tokens.iter().all(digits).then_some(()).ok_or_else(|| "a token is a decimal text".into())
@@ -148,7 +159,98 @@ pub struct Refund {
     pub reason: String,
 }
 
-/// How far a payment or a refund is.
+/// When a provider takes the money.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Mode {
+    /// Kept for us at first, taken after the sale. Nobody's money moves for seats that are gone.
+    Authorise,
+    /// Taken at once.
+    Capture,
+}
+
+/// What is paid for, for the provider's page and receipt.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Line {
+    /// The seat, or the area.
+    pub id: String,
+    /// How many.
+    pub qty: u32,
+    /// Of one, in minor units.
+    pub price: u64,
+}
+
+/// A payment that a provider is asked to make.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct PaymentRequest {
+    /// Ours: asking again with the same id is the same payment.
+    pub payment_id: String,
+    /// For which hold. It comes back in callbacks and statuses.
+    pub hold_id: String,
+    /// In minor units.
+    pub amount: u64,
+    /// Of which currency.
+    pub currency: String,
+    /// What is paid for.
+    pub lines: Vec<Line>,
+    /// The seats and their tokens. They come back in callbacks.
+    pub tokens: Vec<SeatToken>,
+    /// Where the buyer goes afterwards.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub return_url: Option<String>,
+    /// How long the seats wait for the money, from now, in milliseconds.
+    pub deadline_ms: u64,
+    /// When the money shall be taken. A method that cannot authorise takes it at once.
+    pub mode: Mode,
+}
+
+/// A payment that a provider made.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Created {
+    /// The provider's name for it.
+    pub payment_ref: String,
+    /// Where the buyer pays, if the provider has a page.
+    #[serde(default)]
+    pub pay_url: Option<String>,
+    /// When the money is taken.
+    pub mode: Mode,
+}
+
+/// Where a payment is.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Standing {
+    /// Nothing came of it yet.
+    Pending,
+    /// See [`Outcome::Authorised`].
+    Authorised,
+    /// See [`Outcome::Captured`].
+    Captured,
+    /// See [`Outcome::Declined`].
+    Declined,
+    /// See [`Outcome::Cancelled`].
+    Cancelled,
+    /// See [`Outcome::Refunded`].
+    Refunded,
+}
+
+/// What a provider says of a payment when it is asked. All of it is needed: a bare "captured" settles nothing.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct PaymentStatus {
+    /// Where it is.
+    pub outcome: Standing,
+    /// How much was authorised or captured, in minor units; of a payment that is pending, how much it is for.
+    pub amount: u64,
+    /// Of which currency.
+    pub currency: String,
+    /// For which hold, by the provider's own records.
+    pub hold_id: String,
+    /// The id that it was made with, if we made it.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub payment_id: Option<String>,
+}
+
+/// How far a refund is.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Progress {
@@ -158,6 +260,14 @@ pub enum Progress {
     Done(Outcome),
     /// The provider knows of no such payment.
     Unknown,
+}
+
+impl PaymentStatus {
+    /// Whether what is said can be kept.
+    #[must_use]
+    pub fn is_sound(&self) -> bool {
+        self.amount <= MAX_AMOUNT && crate::model::ids::well_formed(&self.hold_id) && self.currency.len() == 3
+    }
 }
 
 /// Why a provider could not be asked, or would not.
@@ -173,15 +283,39 @@ pub enum ProviderError {
 
 /// What is asked of whoever takes the money.
 pub trait PaymentProvider: Send + Sync + 'static {
-    /// Gives money back. Asking again with the same `refund_id` gives it back once.
-    fn refund(&self, refund: Refund) -> Answer<'_>;
+    /// When payments that we ask it to make are to be captured. None: it makes none, and payments begin with the shop.
+    fn makes_payments(&self) -> Option<Mode>;
 
-    /// What became of a payment: for those whose callback never came.
-    fn status(&self, payment_ref: String) -> Answer<'_>;
+    /// Makes a payment. Asking again with the same `payment_id` is the same payment.
+    fn create(&self, request: PaymentRequest) -> Answer<'_, Created>;
+
+    /// What became of a payment: for those whose callback never came. None: it knows of no such payment.
+    fn status(&self, payment_ref: String) -> Answer<'_, Option<PaymentStatus>>;
+
+    /// Takes money that was authorised. Asking again takes it once. None: it knows of no such payment.
+    fn capture(&self, payment_ref: String, amount: u64) -> Answer<'_, Option<PaymentStatus>>;
+
+    /// Ends a payment that is pending or authorised. Answers where it is then: one that is captured stays so. None: it
+    /// knows of no such payment.
+    fn cancel(&self, payment_ref: String) -> Answer<'_, Option<PaymentStatus>>;
+
+    /// Gives money back. Asking again with the same `refund_id` gives it back once.
+    fn refund(&self, refund: Refund) -> Answer<'_, Progress>;
 }
 
 /// What a provider answers, in its own time.
-pub type Answer<'a> = Pin<Box<dyn Future<Output = Result<Progress, ProviderError>> + Send + 'a>>;
+pub type Answer<'a, T> = Pin<Box<dyn Future<Output = Result<T, ProviderError>> + Send + 'a>>;
+
+/// Whether a buyer may be sent there: a page, without a password in its address.
+#[must_use]
+pub fn is_page(url: &str) -> bool {
+    url::Url::parse(url).is_ok_and(|url| {
+        matches!(url.scheme(), "https" | "http")
+            && url.has_host()
+            && url.username().is_empty()
+            && url.password().is_none()
+    })
+}
 
 /// A name for what has a long one: ids of messages are made from it, and are as long as a payment may be.
 #[must_use]
@@ -205,6 +339,7 @@ mod tests {
             hold_id: "h_1".into(),
             outcome: Outcome::Captured,
             amount: 9000,
+            currency: None,
             tokens: vec![SeatToken { seat: "A-1".into(), token: "41".into() }],
             at: "2026-11-16T01:00:00Z".into(),
             refund_id: None,
@@ -241,6 +376,7 @@ mod tests {
             whole.replace("captured", "stolen-secret"),
             whole.replace(":1,", ":-1,"),
             whole.replace(":1,", ":1.5,"),
+            whole.replace(":1,", ":9007199254740992,"),
             whole.replace(r#""c""#, r#""""#),
             whole.replace(r#""p""#, &format!("\"{long}\"")),
             whole.replace(r#""h""#, r#""a\u0000b""#),

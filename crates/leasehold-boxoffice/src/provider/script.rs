@@ -24,12 +24,25 @@ pub enum Act {
     Late,
     /// Half of it is taken.
     Short,
+    /// The money is kept, and taken when it is asked for after the sale.
+    Authorise,
+    /// The money is kept, and then refused when it is asked for.
+    CaptureFails,
 }
 
 impl Act {
     /// Every way there is.
-    pub const ALL: [Self; 7] =
-        [Self::Approve, Self::Decline, Self::Slow, Self::Duplicate, Self::OutOfOrder, Self::Late, Self::Short];
+    pub const ALL: [Self; 9] = [
+        Self::Approve,
+        Self::Decline,
+        Self::Slow,
+        Self::Duplicate,
+        Self::OutOfOrder,
+        Self::Late,
+        Self::Short,
+        Self::Authorise,
+        Self::CaptureFails,
+    ];
 }
 
 /// What a buyer pays for.
@@ -41,6 +54,8 @@ pub struct Payment {
     pub hold_id: String,
     /// In minor units.
     pub amount: u64,
+    /// Of which currency.
+    pub currency: String,
     /// The seats and their tokens.
     pub tokens: Vec<SeatToken>,
     /// How long the pay deadline is away, in milliseconds.
@@ -63,6 +78,7 @@ pub fn plan(payment: &Payment, act: Act, attempt: &str) -> Vec<(Duration, Callba
         hold_id: payment.hold_id.clone(),
         outcome,
         amount: payment.amount,
+        currency: Some(payment.currency.clone()),
         tokens: payment.tokens.clone(),
         at: String::new(),
         refund_id: None,
@@ -79,7 +95,19 @@ pub fn plan(payment: &Payment, act: Act, attempt: &str) -> Vec<(Duration, Callba
         ],
         Act::OutOfOrder => vec![(MOMENT, tell(2, Outcome::Captured)), (MOMENT * 2, tell(1, Outcome::Declined))],
         Act::Late => vec![(late, tell(1, Outcome::Captured))],
+        Act::Authorise | Act::CaptureFails => vec![(MOMENT, tell(1, Outcome::Authorised))],
         Act::Short => vec![(MOMENT, Callback { amount: payment.amount / 2, ..tell(1, Outcome::Captured) })],
+    }
+}
+
+/// What is told when money that was kept is taken.
+#[must_use]
+pub fn captured(payment: &Payment, amount: u64) -> Callback {
+    Callback {
+        callback_id: format!("cb_{}_capture", short(&payment.payment_ref)),
+        outcome: Outcome::Captured,
+        refund_id: None,
+        ..refunded(payment, "", amount)
     }
 }
 
@@ -92,6 +120,7 @@ pub fn refunded(payment: &Payment, refund_id: &str, amount: u64) -> Callback {
         hold_id: payment.hold_id.clone(),
         outcome: Outcome::Refunded,
         amount,
+        currency: Some(payment.currency.clone()),
         tokens: payment.tokens.clone(),
         at: String::new(),
         refund_id: Some(refund_id.into()),
@@ -109,6 +138,7 @@ mod tests {
             payment_ref: "pi_1".into(),
             hold_id: "h".into(),
             amount: 5,
+            currency: "EUR".into(),
             tokens: Vec::new(),
             remaining_ms: 60_000,
         };
@@ -139,6 +169,7 @@ mod tests {
             payment_ref: name.into(),
             hold_id: "h".into(),
             amount: 5,
+            currency: "EUR".into(),
             tokens: Vec::new(),
             remaining_ms: 0,
         };

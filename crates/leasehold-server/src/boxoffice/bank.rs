@@ -1,39 +1,49 @@
 //! The payment provider of demos and tests: a small HTTP server of its own, which calls back over HTTP like a real one.
 //!
 //! ```text
-//!   POST /payments        a buyer pays, and the bank does what the script says   202
-//!   POST /refunds         money goes back, once for each refund_id               200, and a callback
-//!   GET  /payments/{ref}  what became of it                                      200 | 404
+//!   POST /payments                a payment is made, once for each payment_id       201 {payment_ref, pay_url, mode}
+//!   GET  /payments/{ref}          what became of it                                 200 | 404
+//!   POST /payments/{ref}/capture  money that was kept is taken                      200 | 404 | 422
+//!   POST /payments/{ref}/cancel   what was not taken is let go                      200 | 404
+//!   POST /refunds                 money goes back, once for each refund_id          200, and a callback
+//!   POST /play                    a buyer pays, and the bank does what the script says   202
+//!   GET  /pay/{ref}               the page where a buyer pays; its buttons POST to it
 //!   ──▶ POST <callback url>, signed; again and again until it is taken
 //! ```
 //!
-//! It listens on loopback alone, believes only what is signed, and keeps everything in memory.
+//! It listens on loopback alone, believes only what is signed (but for its page), and keeps everything in memory.
 
 use std::collections::HashMap;
 use std::convert::Infallible;
 use std::net::SocketAddr;
 use std::sync::atomic::{AtomicU64, Ordering};
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 use axum::body::Body;
 use http_body_util::{BodyExt, Limited};
 use hyper::body::Incoming;
+use hyper::header::{self, HeaderValue};
 use hyper::server::conn::http1;
 use hyper::service::service_fn;
 use hyper::{Method, Request, Response, StatusCode};
 use hyper_util::rt::{TokioIo, TokioTimer};
 use leasehold::clock::Clock;
 use leasehold_boxoffice::provider::script::{self, Act, Payment};
-use leasehold_boxoffice::provider::{Callback, Outcome, Progress, Refund};
+use leasehold_boxoffice::provider::{
+    Callback, Created, Outcome, PaymentRequest, PaymentStatus, Progress, Refund, Standing, is_page,
+};
 use leasehold_boxoffice::sign::{self, Secrets};
 use leasehold_boxoffice::webhook;
+use percent_encoding::{NON_ALPHANUMERIC, utf8_percent_encode};
 use serde::{Deserialize, Serialize};
 use tokio::net::TcpListener;
 use tokio_util::sync::CancellationToken;
 
 use super::outbound::Outbound;
 use crate::cli::moment::{rfc3339_at, wall_ms};
+
+mod page;
 
 /// What a buyer does.
 #[derive(Clone, Debug, Serialize, Deserialize)]
@@ -49,6 +59,8 @@ pub struct Bank {
     secrets: Secrets,
     outbound: Arc<Outbound>,
     clock: Arc<dyn Clock>,
+    /// Where it is.
+    url: String,
     /// Where it calls back.
     callback: String,
     accounts: Mutex<HashMap<String, Account>>,
@@ -59,8 +71,38 @@ pub struct Bank {
 
 struct Account {
     payment: Payment,
+    /// Of a payment that it was asked to make.
+    made: Option<PaymentRequest>,
     outcome: Option<Outcome>,
+    /// What was authorised or captured.
+    amount: u64,
+    /// It refuses to take what it kept.
+    capture_fails: bool,
     refunds: HashMap<String, u64>,
+}
+
+impl Account {
+    fn new(payment: Payment) -> Self {
+        let (made, outcome, refunds) = (None, None, HashMap::new());
+        Self { amount: payment.amount, payment, made, outcome, capture_fails: false, refunds }
+    }
+
+    fn status(&self) -> PaymentStatus {
+        PaymentStatus {
+            outcome: match self.outcome {
+                None => Standing::Pending,
+                Some(Outcome::Authorised) => Standing::Authorised,
+                Some(Outcome::Captured) => Standing::Captured,
+                Some(Outcome::Declined) => Standing::Declined,
+                Some(Outcome::Cancelled) => Standing::Cancelled,
+                Some(Outcome::Refunded) => Standing::Refunded,
+            },
+            amount: self.amount,
+            currency: self.payment.currency.clone(),
+            hold_id: self.payment.hold_id.clone(),
+            payment_id: self.made.as_ref().map(|made| made.payment_id.clone()),
+        }
+    }
 }
 
 const MOST_BYTES: usize = 64 * 1024;
@@ -87,6 +129,7 @@ impl Bank {
             secrets,
             outbound,
             clock,
+            url: url.clone(),
             callback,
             accounts,
             attempts: AtomicU64::new(0),
@@ -98,7 +141,11 @@ impl Bank {
 
     async fn accept(self: Arc<Self>, listener: TcpListener) {
         loop {
-            let Ok((stream, _)) = listener.accept().await else { continue };
+            let Ok((stream, _)) = listener.accept().await else {
+                // Out of descriptors, most likely: asking at once would only spin.
+                self.clock.sleep_until(self.clock.now().plus(Duration::from_millis(100))).await;
+                continue;
+            };
             let bank = self.clone();
             let serve = async move {
                 let answer = service_fn(|request| {
@@ -120,53 +167,112 @@ impl Bank {
             return status(StatusCode::PAYLOAD_TOO_LARGE);
         };
         let body = body.to_bytes();
+        if let Some(payment) = path.strip_prefix("/pay/") {
+            return self.page(&head.method, &decoded(payment), &body);
+        }
         let signed = if head.method == Method::GET { path.as_bytes() } else { &body };
         let header = head.headers.get(sign::HEADER).and_then(|value| value.to_str().ok()).unwrap_or_default();
         let window = Duration::from_mins(5).as_millis() as u64;
         if sign::verify(&self.secrets, header, signed, Some((wall_ms(), window))).is_err() {
             return status(StatusCode::UNAUTHORIZED);
         }
-        match (&head.method, path.as_str()) {
-            (&Method::POST, "/payments") => self.pay(&body),
-            (&Method::POST, "/refunds") => self.refund(&body),
-            (&Method::GET, path) => match path.strip_prefix("/payments/") {
-                Some(payment) => self.look(payment),
-                None => status(StatusCode::NOT_FOUND),
-            },
+        let of_payment = path.strip_prefix("/payments/").map(|rest| rest.split_once('/').unwrap_or((rest, "")));
+        match (&head.method, path.as_str(), of_payment) {
+            (&Method::POST, "/payments", _) => self.make(&body),
+            (&Method::POST, "/play", _) => self.play(&body),
+            (&Method::POST, "/refunds", _) => self.refund(&body),
+            (&Method::GET, _, Some((payment, ""))) => self.look(&decoded(payment)),
+            (&Method::POST, _, Some((payment, "capture"))) => self.capture(&decoded(payment), &body),
+            (&Method::POST, _, Some((payment, "cancel"))) => self.cancel(&decoded(payment)),
             _ => status(StatusCode::NOT_FOUND),
         }
     }
 
-    fn pay(self: &Arc<Self>, body: &[u8]) -> Response<Body> {
-        let Ok(order) = serde_json::from_slice::<Order>(body) else { return status(StatusCode::BAD_REQUEST) };
+    fn accounts(&self) -> MutexGuard<'_, HashMap<String, Account>> {
         let mut accounts = self.accounts.lock().unwrap_or_else(PoisonError::into_inner);
         if accounts.len() >= MOST_ACCOUNTS {
             accounts.clear();
         }
-        let account = Account { payment: order.payment.clone(), outcome: None, refunds: HashMap::new() };
-        accounts.entry(order.payment.payment_ref.clone()).or_insert(account);
-        drop(accounts);
+        accounts
+    }
+
+    /// Makes a payment. The same payment_id again is the same payment.
+    fn make(&self, body: &[u8]) -> Response<Body> {
+        let Ok(request) = serde_json::from_slice::<PaymentRequest>(body) else {
+            return status(StatusCode::BAD_REQUEST);
+        };
+        let payment_ref = format!("bank_{}", request.payment_id);
+        let mode = request.mode;
+        let payment = Payment {
+            payment_ref: payment_ref.clone(),
+            hold_id: request.hold_id.clone(),
+            amount: request.amount,
+            currency: request.currency.clone(),
+            tokens: request.tokens.clone(),
+            remaining_ms: request.deadline_ms,
+        };
+        let fresh = || Account { made: Some(request), ..Account::new(payment) };
+        self.accounts().entry(payment_ref.clone()).or_insert_with(fresh);
+        let pay_url = Some(format!("{}/pay/{}", self.url, utf8_percent_encode(&payment_ref, NON_ALPHANUMERIC)));
+        json(StatusCode::CREATED, &Created { payment_ref, pay_url, mode })
+    }
+
+    fn play(self: &Arc<Self>, body: &[u8]) -> Response<Body> {
+        let Ok(order) = serde_json::from_slice::<Order>(body) else { return status(StatusCode::BAD_REQUEST) };
+        let name = order.payment.payment_ref.clone();
+        self.accounts().entry(name).or_insert_with(|| Account::new(order.payment.clone()));
+        self.act(&order.payment, order.act);
+        json(StatusCode::ACCEPTED, &Progress::Pending)
+    }
+
+    fn act(self: &Arc<Self>, payment: &Payment, act: Act) {
+        if let Some(account) = self.accounts().get_mut(&payment.payment_ref) {
+            account.capture_fails = act == Act::CaptureFails;
+        }
         let attempt = format!("{:x}.{}", wall_ms(), self.attempts.fetch_add(1, Ordering::Relaxed));
-        for (after, told) in script::plan(&order.payment, order.act, &attempt) {
+        for (after, told) in script::plan(payment, act, &attempt) {
             self.tell_later(after, told);
         }
-        json(StatusCode::ACCEPTED, &Progress::Pending)
+    }
+
+    fn capture(self: &Arc<Self>, payment: &str, body: &[u8]) -> Response<Body> {
+        let amount = serde_json::from_slice::<serde_json::Value>(body).ok().and_then(|body| body["amount"].as_u64());
+        let Some(amount) = amount else { return status(StatusCode::BAD_REQUEST) };
+        let mut accounts = self.accounts();
+        let Some(account) = accounts.get_mut(payment) else { return status(StatusCode::NOT_FOUND) };
+        match account.outcome {
+            Some(Outcome::Captured) => {}
+            Some(Outcome::Authorised) if amount <= account.amount && !account.capture_fails => {
+                (account.outcome, account.amount) = (Some(Outcome::Captured), amount);
+                self.tell_later(Duration::from_millis(500), script::captured(&account.payment, amount));
+            }
+            _ => return said(StatusCode::UNPROCESSABLE_ENTITY, "nothing is kept for this payment"),
+        }
+        json(StatusCode::OK, &account.status())
+    }
+
+    fn cancel(&self, payment: &str) -> Response<Body> {
+        let mut accounts = self.accounts();
+        let Some(account) = accounts.get_mut(payment) else { return status(StatusCode::NOT_FOUND) };
+        if matches!(account.outcome, None | Some(Outcome::Authorised | Outcome::Declined)) {
+            account.outcome = Some(Outcome::Cancelled);
+        }
+        json(StatusCode::OK, &account.status())
     }
 
     fn refund(self: &Arc<Self>, body: &[u8]) -> Response<Body> {
         let Ok(refund) = serde_json::from_slice::<Refund>(body) else { return status(StatusCode::BAD_REQUEST) };
-        let mut accounts = self.accounts.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut accounts = self.accounts();
         // Money that this bank never saw (it forgets with its process) goes back all the same: it is play.
-        let account = accounts.entry(refund.payment_ref.clone()).or_insert_with(|| Account {
-            payment: Payment {
+        let account = accounts.entry(refund.payment_ref.clone()).or_insert_with(|| {
+            Account::new(Payment {
                 payment_ref: refund.payment_ref.clone(),
                 hold_id: refund.hold_id.clone(),
                 amount: refund.amount,
+                currency: String::from("EUR"),
                 tokens: Vec::new(),
                 remaining_ms: 0,
-            },
-            outcome: None,
-            refunds: HashMap::new(),
+            })
         });
         let fresh = account.refunds.insert(refund.refund_id.clone(), refund.amount).is_none();
         account.outcome = Some(Outcome::Refunded);
@@ -179,12 +285,34 @@ impl Bank {
     }
 
     fn look(&self, payment: &str) -> Response<Body> {
-        let name = percent_encoding::percent_decode_str(payment).decode_utf8_lossy();
-        let accounts = self.accounts.lock().unwrap_or_else(PoisonError::into_inner);
-        match accounts.get(name.as_ref()).map(|account| account.outcome) {
+        match self.accounts().get(payment) {
             None => status(StatusCode::NOT_FOUND),
-            Some(None) => json(StatusCode::OK, &Progress::Pending),
-            Some(Some(outcome)) => json(StatusCode::OK, &Progress::Done(outcome)),
+            Some(account) => json(StatusCode::OK, &account.status()),
+        }
+    }
+
+    /// Where a buyer pays: one button for each thing that a bank can do, and then back to the shop.
+    fn page(self: &Arc<Self>, method: &Method, payment: &str, body: &[u8]) -> Response<Body> {
+        let found = self.accounts().get(payment).map(|account| (account.payment.clone(), account.made.clone()));
+        let Some((payment, Some(made))) = found else { return status(StatusCode::NOT_FOUND) };
+        if *method == Method::GET {
+            return html(&page::render(&payment));
+        }
+        let asked = std::str::from_utf8(body).unwrap_or_default().strip_prefix("act=").unwrap_or_default();
+        let act: Result<Act, _> = serde_json::from_value(asked.into());
+        match act {
+            Ok(act) => self.act(&payment, act),
+            Err(_) if asked == "back" => drop(self.cancel(&payment.payment_ref)),
+            Err(_) => return status(StatusCode::BAD_REQUEST),
+        }
+        let back = made.return_url.filter(|url| is_page(url));
+        match back.and_then(|url| HeaderValue::from_str(&url).ok()) {
+            Some(url) => {
+                let mut response = status(StatusCode::SEE_OTHER);
+                response.headers_mut().insert(header::LOCATION, url);
+                response
+            }
+            None => html(&page::done()),
         }
     }
 
@@ -201,10 +329,14 @@ impl Bank {
     async fn tell(&self, mut told: Callback) {
         told.at = rfc3339_at(wall_ms());
         if told.outcome != Outcome::Refunded {
-            let mut accounts = self.accounts.lock().unwrap_or_else(PoisonError::into_inner);
+            let mut accounts = self.accounts();
             if let Some(account) = accounts.get_mut(&told.payment_ref) {
+                if account.outcome == Some(Outcome::Cancelled) {
+                    return;
+                }
                 // What was captured stays so, whatever arrives after it.
                 account.outcome = account.outcome.filter(|known| *known != Outcome::Declined).or(Some(told.outcome));
+                account.amount = told.amount;
             }
         }
         for failed in 1..8 {
@@ -218,6 +350,22 @@ impl Bank {
             self.clock.sleep_until(self.clock.now().plus(pause)).await;
         }
     }
+}
+
+fn decoded(name: &str) -> String {
+    percent_encoding::percent_decode_str(name).decode_utf8_lossy().into_owned()
+}
+
+fn html(text: &str) -> Response<Body> {
+    let mut response = said(StatusCode::OK, text);
+    response.headers_mut().insert(header::CONTENT_TYPE, HeaderValue::from_static("text/html; charset=utf-8"));
+    response
+}
+
+fn said(status: StatusCode, text: &str) -> Response<Body> {
+    let mut response = Response::new(Body::from(text.to_owned()));
+    *response.status_mut() = status;
+    response
 }
 
 fn status(status: StatusCode) -> Response<Body> {

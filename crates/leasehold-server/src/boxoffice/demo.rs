@@ -6,7 +6,7 @@ use std::sync::Arc;
 use leasehold::clock::Clock;
 use leasehold_boxoffice::layout::{Area, Layout, Seat};
 use leasehold_boxoffice::model::{Call, EventId, EventSettings};
-use leasehold_boxoffice::provider::PaymentProvider;
+use leasehold_boxoffice::provider::{Mode, PaymentProvider};
 use leasehold_boxoffice::sign::{self, Secrets, Stamp};
 use leasehold_boxoffice::webhook::guard::Guard;
 use tokio_util::sync::CancellationToken;
@@ -41,7 +41,7 @@ impl Demo {
     pub async fn pay(&self, order: &Order) -> Result<bool, Failed> {
         let body = serde_json::to_vec(order).map_err(|error| Failed::Broken(error.to_string()))?;
         let signature = sign::header(&self.secrets, Stamp { at_ms: wall_ms(), seq: None }, &body);
-        let url = format!("{}/payments", self.bank);
+        let url = format!("{}/play", self.bank);
         Ok(self.outbound.post(&url, &[(sign::HEADER, &signature)], body).await?.is_fine())
     }
 }
@@ -71,7 +71,7 @@ pub async fn open(
     let outbound = Outbound::new(Guard { allow_private: true })?;
     let callback = format!("http://{}/v1/payments/callback", reachable(http));
     let bank = Bank::start(secrets.clone(), callback, outbound.clone(), clock.clone(), stop.clone()).await?;
-    let provider = Arc::new(HttpProvider::new(&bank, secrets.clone(), outbound.clone()));
+    let provider = Arc::new(HttpProvider::new(&bank, Some(Mode::Capture), secrets.clone(), outbound.clone()));
     let demo = Demo { event: event.event_id, secrets, provider, outbound, bank };
     let _ = house.demo.set(demo);
     Ok(())

@@ -22,6 +22,7 @@ pub mod demo;
 pub mod feed;
 pub mod open;
 pub mod outbound;
+pub mod payment;
 pub mod provider;
 pub mod sender;
 pub mod settler;

@@ -88,7 +88,8 @@ pub async fn open(
         given => Some(secrets("boxoffice.provider_secrets", given)?),
     };
     let provider = of.provider_url.as_ref().zip(provider_secrets.as_ref()).map(|(url, secrets)| {
-        Arc::new(HttpProvider::new(url, secrets.clone(), outbound.clone())) as Arc<dyn PaymentProvider>
+        let provider = HttpProvider::new(url, of.provider_payments, secrets.clone(), outbound.clone());
+        Arc::new(provider) as Arc<dyn PaymentProvider>
     });
     let settings = Settings {
         tickets,

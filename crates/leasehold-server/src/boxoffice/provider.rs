@@ -1,65 +1,124 @@
 //! A payment provider that is asked over HTTP. Requests are signed as callbacks are.
 //!
 //! ```text
-//!   POST <url>/refunds          {refund_id, payment_ref, hold_id, amount, reason}   200 progress
-//!   GET  <url>/payments/{ref}                                                       200 progress | 404
+//!   POST <url>/payments                {payment_id, hold_id, amount, currency, lines, tokens, return_url, deadline_ms, mode}
+//!                                      201 {payment_ref, pay_url, mode}
+//!   GET  <url>/payments/{ref}          200 {outcome, amount, currency, hold_id, payment_id?} | 404
+//!   POST <url>/payments/{ref}/capture  {payment_ref, amount}                            200 as GET | 404
+//!   POST <url>/payments/{ref}/cancel   {payment_ref}                                    200 as GET | 404
+//!   POST <url>/refunds                 {refund_id, payment_ref, hold_id, amount, reason} 200 progress | 404
 //! ```
 
 use std::sync::Arc;
 
-use leasehold_boxoffice::provider::{Answer, PaymentProvider, Progress, ProviderError, Refund};
+use leasehold_boxoffice::model::ids::well_formed;
+use leasehold_boxoffice::provider::{
+    Answer, Created, Mode, PaymentProvider, PaymentRequest, PaymentStatus, Progress, ProviderError, Refund, is_page,
+};
 use leasehold_boxoffice::sign::{self, Secrets, Stamp};
 use percent_encoding::{NON_ALPHANUMERIC, utf8_percent_encode};
+use serde::Serialize;
+use serde::de::DeserializeOwned;
+use serde_json::json;
 
 use super::outbound::{self, Outbound};
 use crate::cli::moment::wall_ms;
 
 /// Characters of a refusal that staff is shown.
 const MOST_WORDS: usize = 200;
+/// The longest URL of a page that buyers are sent to.
+const MOST_URL_BYTES: usize = 2048;
 
 /// See the module.
 pub struct HttpProvider {
     url: String,
+    mode: Option<Mode>,
     secrets: Secrets,
     outbound: Arc<Outbound>,
 }
 
 impl HttpProvider {
-    /// At this URL.
-    pub fn new(url: &str, secrets: Secrets, outbound: Arc<Outbound>) -> Self {
-        Self { url: url.trim_end_matches('/').to_owned(), secrets, outbound }
+    /// At this URL. `mode`: whether it makes payments.
+    pub fn new(url: &str, mode: Option<Mode>, secrets: Secrets, outbound: Arc<Outbound>) -> Self {
+        Self { url: url.trim_end_matches('/').to_owned(), mode, secrets, outbound }
     }
 
     fn signature(&self, what: &[u8]) -> String {
         sign::header(&self.secrets, Stamp { at_ms: wall_ms(), seq: None }, what)
     }
 
-    async fn ask_refund(&self, refund: Refund) -> Result<Progress, ProviderError> {
-        let body = serde_json::to_vec(&refund).map_err(|_| ProviderError::Refused("it cannot be written".into()))?;
+    /// Posts, and reads the answer. None: 404.
+    async fn post<T: DeserializeOwned>(&self, path: &str, body: &impl Serialize) -> Result<Option<T>, ProviderError> {
+        let body = serde_json::to_vec(body).map_err(|_| ProviderError::Refused("it cannot be written".into()))?;
         let signature = self.signature(&body);
-        let url = format!("{}/refunds", self.url);
-        let answer = self.outbound.post(&url, &[(sign::HEADER, &signature)], body).await;
-        progress(answer)
+        let url = format!("{}{path}", self.url);
+        read(self.outbound.post(&url, &[(sign::HEADER, &signature)], body).await)
     }
 
-    async fn ask_status(&self, payment_ref: String) -> Result<Progress, ProviderError> {
-        let path = format!("/payments/{}", utf8_percent_encode(&payment_ref, NON_ALPHANUMERIC));
+    async fn ask_create(&self, request: PaymentRequest) -> Result<Created, ProviderError> {
+        let created: Option<Created> = self.post("/payments", &request).await?;
+        let created = created.ok_or_else(|| ProviderError::Unavailable("it makes no payments: status 404".into()))?;
+        let fits = |url: &String| url.len() <= MOST_URL_BYTES && is_page(url);
+        if !well_formed(&created.payment_ref) || !created.pay_url.as_ref().is_none_or(fits) {
+            return Err(ProviderError::Unavailable("its payment_ref or pay_url cannot be used".into()));
+        }
+        Ok(created)
+    }
+
+    async fn ask_status(&self, payment_ref: String) -> Result<Option<PaymentStatus>, ProviderError> {
+        let path = path_of(&payment_ref);
         let signature = self.signature(path.as_bytes());
         let answer = self.outbound.get(&format!("{}{path}", self.url), &[(sign::HEADER, &signature)]).await;
-        progress(answer)
+        sound(read(answer)?)
+    }
+
+    async fn ask_capture(&self, payment_ref: String, amount: u64) -> Result<Option<PaymentStatus>, ProviderError> {
+        let path = format!("{}/capture", path_of(&payment_ref));
+        sound(self.post(&path, &json!({"payment_ref": payment_ref, "amount": amount})).await?)
+    }
+
+    async fn ask_cancel(&self, payment_ref: String) -> Result<Option<PaymentStatus>, ProviderError> {
+        let path = format!("{}/cancel", path_of(&payment_ref));
+        sound(self.post(&path, &json!({"payment_ref": payment_ref})).await?)
+    }
+
+    async fn ask_refund(&self, refund: Refund) -> Result<Progress, ProviderError> {
+        Ok(self.post("/refunds", &refund).await?.unwrap_or(Progress::Unknown))
     }
 }
 
-fn progress(answer: Result<outbound::Answer, outbound::Failed>) -> Result<Progress, ProviderError> {
+fn path_of(payment_ref: &str) -> String {
+    format!("/payments/{}", utf8_percent_encode(payment_ref, NON_ALPHANUMERIC))
+}
+
+fn sound(status: Option<PaymentStatus>) -> Result<Option<PaymentStatus>, ProviderError> {
+    match status {
+        Some(status) if !status.is_sound() => Err(ProviderError::Unavailable("its status cannot be used".into())),
+        status => Ok(status),
+    }
+}
+
+fn read<T: DeserializeOwned>(answer: Result<outbound::Answer, outbound::Failed>) -> Result<Option<T>, ProviderError> {
     let answer = answer.map_err(|failed| ProviderError::Unavailable(failed.to_string()))?;
     match answer.status {
         200..=299 => serde_json::from_slice(&answer.body)
-            .map_err(|_| ProviderError::Unavailable("its answer cannot be understood".into())),
-        404 => Ok(Progress::Unknown),
+            .map(Some)
+            .map_err(|error| ProviderError::Unavailable(format!("its answer cannot be understood: {}", brief(&error)))),
+        404 => Ok(None),
         // Not about this payment: our signature, our pace.
         status @ (401 | 403 | 407 | 408 | 425 | 429) => Err(ProviderError::Unavailable(format!("status {status}"))),
         status @ 400..=499 => Err(ProviderError::Refused(reason(status, &answer.body))),
         status => Err(ProviderError::Unavailable(format!("status {status}"))),
+    }
+}
+
+/// What is wrong with an answer, without what is in it.
+fn brief(error: &serde_json::Error) -> String {
+    let text = error.to_string();
+    // A field that is missing is named by us, and is what an integrator must know.
+    match text.split_once(" at line") {
+        Some((missing, _)) if missing.starts_with("missing field") => missing.to_owned(),
+        _ => format!("line {}, column {}", error.line(), error.column()),
     }
 }
 
@@ -72,11 +131,27 @@ fn reason(status: u16, body: &[u8]) -> String {
 }
 
 impl PaymentProvider for HttpProvider {
-    fn refund(&self, refund: Refund) -> Answer<'_> {
-        Box::pin(self.ask_refund(refund))
+    fn makes_payments(&self) -> Option<Mode> {
+        self.mode
     }
 
-    fn status(&self, payment_ref: String) -> Answer<'_> {
+    fn create(&self, request: PaymentRequest) -> Answer<'_, Created> {
+        Box::pin(self.ask_create(request))
+    }
+
+    fn status(&self, payment_ref: String) -> Answer<'_, Option<PaymentStatus>> {
         Box::pin(self.ask_status(payment_ref))
+    }
+
+    fn capture(&self, payment_ref: String, amount: u64) -> Answer<'_, Option<PaymentStatus>> {
+        Box::pin(self.ask_capture(payment_ref, amount))
+    }
+
+    fn cancel(&self, payment_ref: String) -> Answer<'_, Option<PaymentStatus>> {
+        Box::pin(self.ask_cancel(payment_ref))
+    }
+
+    fn refund(&self, refund: Refund) -> Answer<'_, Progress> {
+        Box::pin(self.ask_refund(refund))
     }
 }

@@ -1,6 +1,7 @@
-//! Money that waits for us: refunds that are owed, and payments that nobody told us of.
+//! Money that waits for us: authorised payments to capture or cancel, refunds that are owed, and payments that nobody told
+//! us of.
 //!
-//! Any number of servers may do this at once: a refund has an id of its own, and a payment is settled once.
+//! Any number of servers may do this at once: whatever is asked for has an id, and a payment is settled once.
 
 use std::collections::HashMap;
 use std::collections::hash_map::Entry;
@@ -8,9 +9,11 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use leasehold::clock::{Clock, Time};
-use leasehold_boxoffice::model::{Call, EventSettings, MoneyRow};
+use leasehold_boxoffice::model::{Call, CaptureState, EventSettings, HoldId, HoldRow, MoneyRow, OrderRow};
 use leasehold_boxoffice::office::{PaymentMessage, StaffHold};
-use leasehold_boxoffice::provider::{Outcome, Progress, ProviderError, Refund, short};
+use leasehold_boxoffice::provider::{
+    Outcome, PaymentProvider, PaymentStatus, Progress, ProviderError, Refund, Standing, short,
+};
 
 use super::BoxOffice;
 
@@ -35,19 +38,36 @@ pub async fn run(house: Arc<BoxOffice>, clock: Arc<dyn Clock>) {
 
 /// Looks once for what waits, and asks for what was not asked for lately.
 async fn turn(house: &BoxOffice, clock: &Arc<dyn Clock>, asked: &mut HashMap<String, Time>) {
-    if house.provider().is_none() {
-        return;
-    }
+    let Some(provider) = house.provider() else { return };
     asked.retain(|_, at| clock.now().since(*at) < AGAIN);
-    if let Ok(due) = house.office().refunds_due().await {
-        for money in due {
-            if first(asked, money.key(), clock.now()) && !give_back(house, &money).await {
-                // Staff may send it again, and shall not wait for that.
-                asked.remove(&money.key());
-            }
+    let now = clock.now();
+    let captures = house.office().captures_due().await.unwrap_or_default();
+    for order in &captures {
+        if first(asked, format!("capture {}", order.order_id), now) {
+            capture(house, &*provider, order).await;
         }
     }
-    ask_after(house, clock, asked).await;
+    for money in house.office().cancels_due().await.unwrap_or_default() {
+        if first(asked, format!("cancel {}", money.key()), now) {
+            cancel(house, &*provider, &money).await;
+        }
+    }
+    // What is not captured yet cannot go back: the capture comes first.
+    let uncaptured = |money: &MoneyRow| captures.iter().any(|order| Some(&order.order_id) == money.order_id.as_ref());
+    for money in house.office().refunds_due().await.unwrap_or_default() {
+        if uncaptured(&money) {
+            continue;
+        }
+        if first(asked, money.key(), now) && !give_back(house, &money).await {
+            // Staff may send it again, and shall not wait for that.
+            asked.remove(&money.key());
+        }
+    }
+    for (hold, payment_ref) in overdue(house).await {
+        if first(asked, format!("status {payment_ref}"), now) {
+            ask_after(house, &*provider, &hold, &payment_ref).await;
+        }
+    }
 }
 
 /// Whether it was not asked for lately. The time of the first asking stays: else it would never be asked for again.
@@ -91,49 +111,103 @@ async fn give_back(house: &BoxOffice, money: &MoneyRow) -> bool {
     house.office().refund_refused(Call::by("settler"), &money.key(), &refused).await.is_err()
 }
 
+/// Asks for money that was authorised and has bought something by now. A refusal is for staff.
+async fn capture(house: &BoxOffice, provider: &dyn PaymentProvider, order: &OrderRow) {
+    let Some(capture) = &order.capture else { return };
+    let (to, note) = match provider.capture(order.payment_ref.clone(), capture.amount).await {
+        Ok(Some(status)) if status.outcome == Standing::Captured && status.amount >= capture.amount => {
+            (CaptureState::Captured, "the provider captured the payment".to_owned())
+        }
+        Ok(Some(status)) if status.outcome == Standing::Pending || status.outcome == Standing::Authorised => return,
+        Ok(Some(PaymentStatus { outcome, amount, .. })) => {
+            (CaptureState::Failed, format!("the payment provider says {outcome:?}, of {amount}"))
+        }
+        Ok(None) => (CaptureState::Failed, "the payment provider does not know of this payment".to_owned()),
+        Err(error @ ProviderError::Refused(_)) => (CaptureState::Failed, error.to_string()),
+        Err(error) => {
+            tracing::warn!(%error, payment = order.payment_ref, "a payment is to be captured and could not be");
+            return;
+        }
+    };
+    if to == CaptureState::Failed {
+        tracing::error!(note, payment = order.payment_ref, "an order was sold and its payment is not captured");
+    }
+    let _ = house.office().capture_told(Call::by("settler"), &order.order_id, to, &note).await;
+}
+
+/// Cancels what was authorised and bought nothing. What was captured all the same goes back.
+async fn cancel(house: &BoxOffice, provider: &dyn PaymentProvider, money: &MoneyRow) {
+    let captured = match provider.cancel(money.payment_ref.clone()).await {
+        Ok(None) => false,
+        Ok(Some(status)) => match status.outcome {
+            Standing::Cancelled | Standing::Declined | Standing::Refunded => false,
+            Standing::Captured => true,
+            Standing::Pending | Standing::Authorised => return,
+        },
+        Err(error @ ProviderError::Refused(_)) => {
+            let why = error.to_string();
+            tracing::error!(why, payment = money.payment_ref, "a payment is not cancelled: staff must decide");
+            let _ = house.office().cancel_refused(Call::by("settler"), &money.key(), &why).await;
+            return;
+        }
+        Err(error) => {
+            tracing::warn!(%error, payment = money.payment_ref, "a payment is to be cancelled and could not be");
+            return;
+        }
+    };
+    let _ = house.office().cancel_told(Call::by("settler"), &money.key(), captured).await;
+}
+
 /// Asks the provider about payments whose callback does not come.
-async fn ask_after(house: &BoxOffice, clock: &Arc<dyn Clock>, asked: &mut HashMap<String, Time>) {
-    let Some(provider) = house.provider() else { return };
-    for (hold, payment_ref) in stuck(house).await {
-        let key = format!("status {payment_ref}");
-        if !first(asked, key, clock.now()) {
-            continue;
+async fn ask_after(house: &BoxOffice, provider: &dyn PaymentProvider, hold: &HoldRow, payment_ref: &str) {
+    let status = match provider.status(payment_ref.to_owned()).await {
+        Ok(Some(status)) => status,
+        Ok(None) => return,
+        Err(error) => {
+            tracing::warn!(%error, payment = payment_ref, "a payment was asked after, and its status cannot be used");
+            return;
         }
-        let succeeded = match provider.status(payment_ref.clone()).await {
-            Ok(Progress::Done(Outcome::Captured)) => true,
-            Ok(Progress::Done(Outcome::Declined)) => false,
-            _ => continue,
-        };
-        // Another for each time that it was begun: a card that was declined may be tried again.
-        let began = hold.hold.expires_at.0;
-        let id = format!("status_{}_{began}_{succeeded}", short(&payment_ref));
-        let message =
-            PaymentMessage { id, payment_ref, hold_id: hold.hold.hold_id, succeeded, tokens: Vec::new(), amount: None };
-        if let Err(error) = house.office().payment(message).await {
-            tracing::warn!(%error, "a payment whose callback never came could not be settled");
-        }
+    };
+    let outcome = match status.outcome {
+        Standing::Authorised => Outcome::Authorised,
+        Standing::Captured => Outcome::Captured,
+        Standing::Declined => Outcome::Declined,
+        Standing::Cancelled => Outcome::Cancelled,
+        Standing::Pending | Standing::Refunded => return,
+    };
+    // Another for each time that it was begun: a card that was declined may be tried again.
+    let began = hold.expires_at.0;
+    let id = format!("status_{}_{began}_{outcome:?}", short(payment_ref)).to_lowercase();
+    let message = PaymentMessage {
+        id,
+        payment_ref: payment_ref.into(),
+        hold_id: hold.hold_id.clone(),
+        outcome,
+        // A status does not say which seats were paid for: what it says of hold and amount is compared.
+        tokens: Vec::new(),
+        amount: status.amount,
+        currency: Some(status.currency),
+        paid_for: HoldId(status.hold_id),
+    };
+    if let Err(error) = house.office().payment(message).await {
+        tracing::warn!(%error, "a payment whose callback never came could not be settled");
     }
 }
 
-async fn stuck(house: &BoxOffice) -> Vec<(StaffHold, String)> {
+/// Holds whose payment takes long, and whose money has not come.
+async fn overdue(house: &BoxOffice) -> Vec<(HoldRow, String)> {
     let mut found = Vec::new();
-    for event in house.office().events().await.unwrap_or_default() {
-        let paying = house.office().paying(&event.event_id).await.unwrap_or_default();
-        for hold in paying.into_iter().filter(|hold| waited(hold, &event.settings) >= patience(hold, &event.settings)) {
-            let Some(payment) = hold.hold.payment_ref.clone() else { continue };
-            // Seats offered for money that came late wait for the buyer's word, not for the provider's.
-            let Ok(money) = house.office().ledger().money(&payment).await else { continue };
-            if money.is_none_or(|money| money.offer.as_ref() != Some(&hold.hold.hold_id)) {
-                found.push((hold, payment));
-            }
+    let Ok((paying, now)) = house.office().ledger().paying().await else { return found };
+    for hold in paying {
+        let pay_ms = hold.pay_ms.unwrap_or(STUCK_MS * 2);
+        let waited = pay_ms.saturating_sub(hold.expires_at.since(now));
+        let Some(payment) = hold.payment_ref.clone().filter(|_| waited >= STUCK_MS.min(pay_ms / 2)) else { continue };
+        // Seats offered for money that came late wait for the buyer's word, not for the provider's.
+        if !hold.offered {
+            found.push((hold, payment));
         }
     }
     found
-}
-
-/// How long to wait for a callback before asking: not until it is too late.
-fn patience(hold: &StaffHold, settings: &EventSettings) -> u64 {
-    STUCK_MS.min(hold.hold.pay_within(settings) / 2)
 }
 
 /// How long a payment is under way: the deadline was `pay_ms` away when it began.

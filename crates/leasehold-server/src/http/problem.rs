@@ -22,7 +22,7 @@ pub struct Problem {
 }
 
 /// What each code is called. The OpenAPI text lists the same.
-pub const TITLES: [(&str, &str); 29] = [
+pub const TITLES: [(&str, &str); 31] = [
     ("held", "Held by another"),
     ("stale", "The lease has ended"),
     ("not_held", "No such lease"),
@@ -46,6 +46,8 @@ pub const TITLES: [(&str, &str); 29] = [
     ("paying", "A payment is on its way"),
     ("not_paying", "No payment is on its way"),
     ("payment_mismatch", "Another payment is meant"),
+    ("already_paid", "The payment is paid"),
+    ("offer_stands", "The seats are held for money that came already"),
     ("layout_changed", "The layout has changed"),
     ("changed", "Somebody else changed it meanwhile"),
     ("empty_hold", "Nothing would be left"),

@@ -73,6 +73,7 @@ pub static ROUTES: &[Route] = &[
     route!(POST "/v1/holds/{h}/renew", Some(Verb::Buy), holds::renew),
     route!(POST "/v1/holds/{h}/seats", Some(Verb::Buy), holds::change),
     route!(POST "/v1/holds/{h}/pay", Some(Verb::Buy), holds::pay),
+    route!(POST "/v1/holds/{h}/pay/cancel", Some(Verb::Buy), holds::cancel_payment),
     route!(POST "/v1/holds/{h}/confirm", Some(Verb::Buy), holds::confirm),
     route!(POST "/v1/holds/{h}/release", Some(Verb::Buy), holds::release),
     route!(GET "/v1/orders/{o}", Some(Verb::Buy), orders::show),

@@ -7,6 +7,9 @@
 //!    told of, unless the answer was lost.
 //! 3. The audit has no gap, and comes to what the report says.
 //! 4. No two holds on one seat were live at once, and later ones have higher tokens.
+//! 5. Every cent of every order has a source: a provider or a key said that it came, not less than the price, and no
+//!    payment bought two orders.
+//! 6. The tokens of a seat rise, from one hold to the next, over the whole audit.
 
 use std::collections::{BTreeMap, BTreeSet, HashMap, HashSet};
 
@@ -46,6 +49,8 @@ pub fn judge(run: &str, areas: &HashMap<&str, u32>, told: &Diary, found: &Eviden
         nothing_untold(run, told, found),
         audit_agrees(areas, found),
         one_hold_at_a_time(&told.spans),
+        every_cent_has_a_source(found),
+        tokens_of_a_seat_rise(found),
         Check::new(
             "no_buyer_was_wronged",
             &told.wrongs,
@@ -136,13 +141,12 @@ fn nothing_untold(run: &str, told: &Diary, found: &Evidence) -> Check {
 fn audit_agrees(areas: &HashMap<&str, u32>, found: &Evidence) -> Check {
     let mut faults = Vec::new();
     let mut owners: BTreeMap<&str, &str> = BTreeMap::new();
-    let mut newest: HashMap<&str, u64> = HashMap::new();
     for (place, entry) in found.entries.iter().enumerate() {
         if entry.seq != place as u64 + 1 {
             faults.push(format!("entry {} stands in place {}", entry.seq, place + 1));
             break;
         }
-        replay(entry, &mut owners, &mut newest, &mut faults);
+        replay(entry, &mut owners, &mut faults);
     }
     let says: BTreeSet<(&str, &str)> = owners.into_iter().collect();
     let seats = found.lines.iter().filter(|line| !areas.contains_key(line.piece.as_str()));
@@ -154,23 +158,11 @@ fn audit_agrees(areas: &HashMap<&str, u32>, found: &Evidence) -> Check {
     Check::new("audit_and_report_agree", &faults, format!("{} entries without a gap", found.entries.len()))
 }
 
-fn replay<'a>(
-    entry: &'a Entry,
-    owners: &mut BTreeMap<&'a str, &'a str>,
-    newest: &mut HashMap<&'a str, u64>,
-    faults: &mut Vec<String>,
-) {
+fn replay<'a>(entry: &'a Entry, owners: &mut BTreeMap<&'a str, &'a str>, faults: &mut Vec<String>) {
     let undoes = matches!(entry.kind.as_str(), "voided" | "moved" | "layout_changed");
     for seat in &entry.seats {
         let owner = owners.get(seat.id.as_str()).copied();
         let (seq, id, state) = (entry.seq, &seat.id, &seat.state);
-        if let Some(token) = seat.token {
-            let seen = newest.entry(id).or_default();
-            if token < *seen && matches!(state.as_str(), "held" | "paying" | "sold") {
-                faults.push(format!("entry {seq}: {id} became {state} with token {token}, after {seen}"));
-            }
-            *seen = token.max(*seen);
-        }
         match (state.as_str(), owner, entry.order_id.as_deref()) {
             ("sold", Some(owner), Some(order)) if owner != order => {
                 faults.push(format!("entry {seq}: {id} was sold to {order}, and was {owner}'s"));
@@ -182,6 +174,42 @@ fn replay<'a>(
             _ => {}
         }
     }
+}
+
+/// Law 5.
+fn every_cent_has_a_source(found: &Evidence) -> Check {
+    let mut faults = Vec::new();
+    let mut bought: HashMap<&str, &str> = HashMap::new();
+    let mut sum: u64 = 0;
+    for entry in found.entries.iter().filter(|entry| matches!(entry.kind.as_str(), "sold" | "sold_late")) {
+        let Some(order) = entry.order_id.as_deref() else { continue };
+        let (price, paid) = (entry.amount.unwrap_or(0), entry.paid.unwrap_or(0));
+        sum = sum.saturating_add(paid);
+        if paid < price || (price > 0 && entry.source.is_none()) {
+            faults.push(format!("{order} was sold for {price}, and {paid} came by anybody's word"));
+        }
+        let payment = entry.payment_ref.as_deref().filter(|_| price > 0);
+        if let Some(other) = payment.and_then(|payment| bought.insert(payment, order)).filter(|other| *other != order) {
+            faults.push(format!("one payment bought {other} and {order}"));
+        }
+    }
+    Check::new("every_cent_has_a_source", &faults, format!("{sum} came, by the word of a provider or a key"))
+}
+
+/// Law 6.
+fn tokens_of_a_seat_rise(found: &Evidence) -> Check {
+    let mut faults = Vec::new();
+    let mut newest: HashMap<&str, (u64, Option<&str>)> = HashMap::new();
+    for entry in &found.entries {
+        let hold = entry.hold_id.as_deref();
+        for (seat, token) in entry.seats.iter().filter_map(|seat| Some((seat.id.as_str(), seat.token?))) {
+            let Some((before, held)) = newest.insert(seat, (token, hold)) else { continue };
+            if token < before || (token == before && hold != held) {
+                faults.push(format!("entry {}: {seat} came to token {token}, after {before}", entry.seq));
+            }
+        }
+    }
+    Check::new("tokens_of_a_seat_rise", &faults, format!("{} seats, none went back to an older token", newest.len()))
 }
 
 /// Law 4.

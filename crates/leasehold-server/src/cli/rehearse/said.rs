@@ -158,9 +158,21 @@ pub struct Entry {
     pub seq: u64,
     pub kind: String,
     #[serde(default)]
+    pub hold_id: Option<String>,
+    #[serde(default)]
     pub order_id: Option<String>,
     #[serde(default)]
+    pub payment_ref: Option<String>,
+    #[serde(default)]
     pub seats: Vec<Change>,
+    /// Of a sale: its price.
+    #[serde(default)]
+    pub amount: Option<u64>,
+    /// Of a sale: what came for it, and who said so.
+    #[serde(default)]
+    pub paid: Option<u64>,
+    #[serde(default)]
+    pub source: Option<String>,
 }
 
 /// What a seat came to.

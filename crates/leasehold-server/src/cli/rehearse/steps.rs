@@ -316,6 +316,7 @@ impl Buyer {
             hold_id: hold.id.clone(),
             outcome,
             amount: hold.total,
+            currency: None,
             tokens: hold.seats.iter().chain(&hold.areas).map(piece).collect(),
             at: String::new(),
             refund_id: None,

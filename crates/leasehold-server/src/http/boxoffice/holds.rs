@@ -4,19 +4,24 @@ use axum::body::Body;
 use hyper::header::{self, HeaderValue};
 use hyper::{Response, StatusCode};
 use leasehold_boxoffice::Error;
-use leasehold_boxoffice::model::{Access, Buyer, EventId, HoldId, HoldState, Refusal};
+use leasehold_boxoffice::model::{Access, Buyer, EventId, HoldId, HoldState, Proof, Refusal};
 use leasehold_boxoffice::office::{Change, HoldView, Want};
+use leasehold_boxoffice::provider::{MAX_AMOUNT, is_page};
 use serde_json::{Value, json};
 
 use super::{Desk, hold_id, no, refused, shape};
+use crate::boxoffice::payment::{Begin, NotDone};
 use crate::http::fields::{Fields, missing};
 use crate::http::problem::Problem;
-use crate::http::routes::Call;
+use crate::http::routes::{Call, detached};
 use crate::http::shape::json as answer;
 use crate::service::{Denial, Verb};
 
 /// Seats and areas in one request: what a claim may have.
 const MOST_WANTED: usize = 64;
+
+/// The longest URL that a buyer comes back to after paying.
+const MAX_RETURN_URL_BYTES: usize = 1024;
 
 /// `POST /v1/events/{e}/holds`
 pub async fn take(mut call: Call) -> Result<Response<Body>, Problem> {
@@ -234,10 +239,66 @@ pub async fn pay(mut call: Call) -> Result<Response<Body>, Problem> {
     let desk = Desk::admit(&call, Verb::Buy)?;
     call.query([])?;
     let body = call.bytes(call.app.config.body_bytes, &["application/json"]).await?;
-    let payment = payment_ref(Fields::parse(&body)?)?;
+    let mut fields = Fields::parse(&body)?;
+    let named = optional_payment_ref(&mut fields)?;
+    let return_url = return_url(&mut fields)?;
+    fields.done()?;
+    let (hold, access) = opened(&desk, shown(&call)?).await?;
+    let begin = begin(&desk, &hold, &access, named, return_url).await?;
+    let made = desk.call(&call, &body)?;
+    let house = desk.house.clone();
+    // A hang-up must not strand a payment that the provider has made.
+    let begun = detached(async move { house.begin_payment(made, &hold, access, begin).await }).await?;
+    let view = begun.map_err(|why| not_done(&desk, why))?;
+    Ok(answer(StatusCode::OK, &shape::hold(&view)))
+}
+
+/// Who names the payment. A ticket names none: it could be somebody else's, or become it. What its own hold has already is
+/// no new name.
+async fn begin(
+    desk: &Desk,
+    hold: &HoldId,
+    access: &Access,
+    named: Option<String>,
+    return_url: Option<String>,
+) -> Result<Begin, Problem> {
+    let Some(payment_ref) = named else { return Ok(Begin::Drawn { return_url }) };
+    if desk.caller.ticket.is_some() {
+        let view = desk.office().hold_view(hold, access.clone()).await.map_err(closed(desk))?;
+        let its_own = view.hold.state == HoldState::Paying && view.hold.payment_ref.as_ref() == Some(&payment_ref);
+        if !its_own {
+            return Err(Problem::forbidden("a ticket names no payment: leave payment_ref out, and the answer has one"));
+        }
+        return Ok(Begin::Drawn { return_url });
+    }
+    Ok(Begin::Named(payment_ref))
+}
+
+fn not_done(desk: &Desk, why: NotDone) -> Problem {
+    match why {
+        NotDone::Office(error) => closed(desk)(error),
+        NotDone::Paid => {
+            let detail = "the provider says that this payment is paid: the hold is sold, or its money comes back";
+            Problem::coded(StatusCode::CONFLICT, "already_paid", detail)
+        }
+        NotDone::Provider(error) => {
+            tracing::warn!(%error, "the payment provider was asked in vain");
+            Problem::unavailable("the payment provider does not answer, or refused: nothing was changed, try again")
+        }
+    }
+}
+
+/// `POST /v1/holds/{h}/pay/cancel`
+pub async fn cancel_payment(mut call: Call) -> Result<Response<Body>, Problem> {
+    let desk = Desk::admit(&call, Verb::Buy)?;
+    call.query([])?;
+    let body = call.bytes_or_none().await?;
+    Fields::parse(&body)?.done()?;
     let (hold, access) = opened(&desk, shown(&call)?).await?;
     let made = desk.call(&call, &body)?;
-    let view = desk.office().pay(made, &hold, access, &payment).await.map_err(closed(&desk))?;
+    let house = desk.house.clone();
+    let ended = detached(async move { house.cancel_payment(made, &hold, access).await }).await?;
+    let view = ended.map_err(|why| not_done(&desk, why))?;
     Ok(answer(StatusCode::OK, &shape::hold(&view)))
 }
 
@@ -246,13 +307,22 @@ pub async fn confirm(mut call: Call) -> Result<Response<Body>, Problem> {
     let desk = Desk::admit(&call, Verb::Buy)?;
     call.query([])?;
     let body = call.bytes(call.app.config.body_bytes, &["application/json"]).await?;
-    let payment = payment_ref(Fields::parse(&body)?)?;
+    let mut fields = Fields::parse(&body)?;
+    let payment = optional_payment_ref(&mut fields)?.ok_or_else(|| missing("payment_ref"))?;
+    let amount = fields.number("amount", "")?;
+    fields.done()?;
+    // A buyer's word is no money: what it may sell is decided where it is sold.
+    let proof = match (&desk.caller.ticket, amount) {
+        (Some(_), Some(_)) => return Err(Problem::forbidden("a ticket says no amount: the payment provider does")),
+        (Some(_), None) => Proof::Buyer,
+        (None, Some(amount)) if amount > MAX_AMOUNT => {
+            return Err(Problem::invalid(format!("amount is at most {MAX_AMOUNT}")));
+        }
+        (None, amount) => Proof::Key { amount },
+    };
     let (hold, access) = opened(&desk, shown(&call)?).await?;
-    if desk.caller.ticket.is_some() {
-        paid_for(&desk, &hold, access.clone(), &payment).await?;
-    }
     let made = desk.call(&call, &body)?;
-    let order = desk.office().confirm(made, &hold, access, &payment).await.map_err(closed(&desk))?;
+    let order = desk.office().confirm_with(made, &hold, access, &payment, proof).await.map_err(closed(&desk))?;
     let mut response = answer(StatusCode::CREATED, &shape::order(&order));
     if let Ok(place) = HeaderValue::from_str(&format!("/v1/orders/{}", order.order_id)) {
         response.headers_mut().insert(header::LOCATION, place);
@@ -260,26 +330,21 @@ pub async fn confirm(mut call: Call) -> Result<Response<Body>, Problem> {
     Ok(response)
 }
 
-/// A buyer's word is no money: with a ticket only that is confirmed which costs nothing, is sold already, or has money
-/// that the provider told of. Else a ticket would be all it takes to have seats for nothing.
-async fn paid_for(desk: &Desk, hold: &HoldId, access: Access, payment: &str) -> Result<(), Problem> {
-    let row = desk.office().hold_view(hold, access).await.map_err(no)?.hold;
-    if row.total() == 0 || row.state == HoldState::Sold {
-        return Ok(());
-    }
-    let money = desk.office().ledger().money(payment).await.map_err(no)?;
-    if money.is_some_and(|money| money.hold_id == *hold || money.offer.as_ref() == Some(hold)) {
-        return Ok(());
-    }
-    let detail = "no payment has come for this hold: its seats are sold when the payment provider says so";
-    Err(Problem::coded(StatusCode::FORBIDDEN, "not_paid", detail))
-}
-
-fn payment_ref(mut fields: Fields) -> Result<String, Problem> {
-    let payment = fields.text("payment_ref")?.ok_or_else(|| missing("payment_ref"))?;
-    fields.done()?;
-    if !leasehold_boxoffice::model::ids::well_formed(&payment) {
+fn optional_payment_ref(fields: &mut Fields) -> Result<Option<String>, Problem> {
+    let payment = fields.text("payment_ref")?;
+    if payment.as_ref().is_some_and(|payment| !leasehold_boxoffice::model::ids::well_formed(payment)) {
         return Err(Problem::invalid("payment_ref is 1 to 128 bytes without control characters"));
     }
     Ok(payment)
+}
+
+fn return_url(fields: &mut Fields) -> Result<Option<String>, Problem> {
+    let url = fields.text("return_url")?;
+    let fits = |url: &String| url.len() <= MAX_RETURN_URL_BYTES && is_page(url);
+    if url.as_ref().is_none_or(fits) {
+        return Ok(url);
+    }
+    Err(Problem::invalid(format!(
+        "return_url is an http or https URL of at most {MAX_RETURN_URL_BYTES} bytes, without a password"
+    )))
 }

@@ -3,15 +3,16 @@
 use axum::body::Body;
 use hyper::{Response, StatusCode};
 use leasehold_boxoffice::Error;
-use leasehold_boxoffice::model::{HoldId, HoldState, MoneyState};
+use leasehold_boxoffice::model::{HoldId, HoldState, MoneyState, Refusal};
 use leasehold_boxoffice::office::{PaymentMessage, PaymentOutcome, RefundMessage};
 use leasehold_boxoffice::provider::script::{Act, Payment};
-use leasehold_boxoffice::provider::{Callback, Outcome, SeatToken, Unbelieved};
+use leasehold_boxoffice::provider::{Callback, Outcome, Unbelieved};
 use leasehold_boxoffice::sign;
 use serde_json::{Value, json};
 
 use super::{Desk, holds, no, shape};
 use crate::boxoffice::bank::Order;
+use crate::boxoffice::payment::tokens as tokens_of;
 use crate::http::fields::{Fields, missing};
 use crate::http::problem::Problem;
 use crate::http::routes::{Call, detached};
@@ -57,11 +58,14 @@ async fn settle(desk: &Desk, told: Callback) -> Result<Value, Problem> {
         tokens,
         id: told.callback_id,
         payment_ref: told.payment_ref,
+        paid_for: hold_id.clone(),
         hold_id,
-        succeeded: told.outcome == Outcome::Captured,
-        amount: Some(told.amount),
+        outcome: told.outcome,
+        amount: told.amount,
+        currency: told.currency,
     };
-    let (payment, succeeded) = (message.payment_ref.clone(), message.succeeded);
+    let payment = message.payment_ref.clone();
+    let succeeded = matches!(message.outcome, Outcome::Captured | Outcome::Authorised);
     let outcome = desk.office().payment(message).await;
     if let (Err(Error::Refused(refusal)), true) = (&outcome, succeeded) {
         // There is no hold, and so no event, to write it down under.
@@ -97,8 +101,10 @@ pub async fn play(mut call: Call) -> Result<Response<Body>, Problem> {
     if !leasehold_boxoffice::model::ids::well_formed(&payment_ref) {
         return Err(Problem::invalid("payment_ref must be 1 to 128 bytes, without control characters"));
     }
-    let act: Act = serde_json::from_value(act)
-        .map_err(|_| Problem::invalid("outcome is approve, decline, slow, duplicate, out_of_order, late or short"))?;
+    let act: Act = serde_json::from_value(act).map_err(|_| {
+        let acts = "approve, decline, slow, duplicate, out_of_order, late, short, authorise or capture_fails";
+        Problem::invalid(format!("outcome is {acts}"))
+    })?;
     let caller = call.visitor()?;
     let desk = Desk::of(&call, caller, Verb::Buy)?;
     let demo = desk.house.demo().ok_or_else(nothing)?;
@@ -106,14 +112,17 @@ pub async fn play(mut call: Call) -> Result<Response<Body>, Problem> {
     let (hold, access) = holds::opened(&desk, (hold, holds::key_shown(&call)?)).await?;
     let view = desk.office().hold_view(&hold, access).await.map_err(holds::closed(&desk))?;
     let row = view.hold;
-    let seats = row.seats.iter().map(|seat| (seat.id.clone(), seat.token));
-    let areas = row.areas.iter().map(|area| (area.id.clone(), area.token));
-    let tokens = seats.chain(areas).map(|(seat, token)| SeatToken { seat, token: token.to_string() }).collect();
+    // A payment is played for the hold that it was begun for, and for no other.
+    if row.payment_ref.as_ref() != Some(&payment_ref) {
+        return Err(no(Error::Refused(Refusal::PaymentMismatch)));
+    }
+    let event = desk.office().event(&row.event_id).await.map_err(no)?;
     let payment = Payment {
         payment_ref,
         hold_id: row.hold_id.0.clone(),
         amount: row.total(),
-        tokens,
+        currency: event.settings.currency,
+        tokens: tokens_of(&row),
         remaining_ms: view.remaining_ms,
     };
     let taken = demo.pay(&Order { payment, act }).await;

@@ -4,8 +4,8 @@ use std::collections::HashMap;
 
 use leasehold_boxoffice::layout::Layout;
 use leasehold_boxoffice::model::{
-    AreaNow, Entry, EventRow, HeldArea, HeldSeat, MoneyRow, OrderRow, Resolution, SeatNow, SeatState, SoldArea,
-    SoldSeat, Step,
+    AreaNow, Entry, EventRow, HeldArea, HeldSeat, HoldState, MoneyRow, OrderRow, Resolution, SeatNow, SeatState,
+    SoldArea, SoldSeat, Step,
 };
 use leasehold_boxoffice::office::{Availability, BuyersMoney, HoldView, StaffHold};
 use leasehold_boxoffice::pick::Hall;
@@ -175,6 +175,12 @@ pub fn hold(view: &HoldView) -> Value {
     }
     if let Some(payment) = &row.payment_ref {
         more.insert("payment".into(), json!({"payment_ref": payment}));
+        if row.state == HoldState::Paying {
+            more.insert("payment_ref".into(), json!(payment));
+        }
+    }
+    if let Some(url) = row.pay_url.as_ref().filter(|_| row.state == HoldState::Paying) {
+        more.insert("pay_url".into(), json!(url));
     }
     if let Some(order) = &view.order_id {
         more.insert("order_id".into(), json!(order));
@@ -265,6 +271,9 @@ pub fn order(row: &OrderRow) -> Value {
         "paid": row.came(),
         "refunded": row.back,
         "owed": row.owed(),
+        "sold_for": row.sold_for,
+        "source": row.sources.first().map(|source| source.by),
+        "capture": row.capture.as_ref().map(|capture| json!({"state": capture.state, "amount": capture.amount})),
     })
 }
 
@@ -312,6 +321,8 @@ pub fn told(entry: &Entry) -> Value {
         ("reason", json!(entry.reason)),
         ("payment_ref", json!(entry.payment_ref)),
         ("amount", json!(entry.amount)),
+        ("paid", json!(entry.paid)),
+        ("source", json!(entry.source)),
     ];
     for (name, value) in more.into_iter().filter(|(_, value)| !value.is_null()) {
         merge(&mut shown, &json!({name: value}));

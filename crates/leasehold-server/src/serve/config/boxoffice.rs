@@ -3,6 +3,7 @@
 use std::fmt;
 use std::time::Duration;
 
+use leasehold_boxoffice::provider::Mode;
 use leasehold_boxoffice::sign::SECRET_BYTES;
 use serde::Deserialize;
 
@@ -20,6 +21,8 @@ pub struct BoxOffice {
     pub default_event: Option<String>,
     /// Where the payment provider is asked for refunds.
     pub provider_url: Option<String>,
+    /// Whether the provider is asked to make payments, and when it takes the money. None: payments begin with the shop.
+    pub provider_payments: Option<Mode>,
     /// What the payment provider signs with: one, or two while it is being changed.
     pub provider_secrets: Vec<Secret>,
     /// Webhooks and the provider may stand in a private network.
@@ -33,6 +36,7 @@ impl Default for BoxOffice {
             ticket_ttl: Span::seconds(3600),
             default_event: None,
             provider_url: None,
+            provider_payments: None,
             provider_secrets: Vec::new(),
             allow_private_targets: false,
         }
@@ -66,6 +70,9 @@ impl BoxOffice {
         }
         if self.provider_url.is_some() && self.provider_secrets.is_empty() {
             return Err("boxoffice.provider_url needs boxoffice.provider_secrets".into());
+        }
+        if self.provider_payments.is_some() && self.provider_url.is_none() {
+            return Err("boxoffice.provider_payments needs boxoffice.provider_url".into());
         }
         let guard = leasehold_boxoffice::webhook::guard::Guard { allow_private: self.allow_private_targets };
         match self.provider_url.as_deref().map(|url| guard.target(url)) {

@@ -22,7 +22,18 @@ fn change(id: &str, state: &str, token: u64) -> Change {
 }
 
 fn entry(seq: u64, kind: &str, order: Option<&str>, seats: Vec<Change>) -> Entry {
-    Entry { seq, kind: kind.into(), order_id: order.map(Into::into), seats }
+    let sale = kind == "sold";
+    Entry {
+        seq,
+        kind: kind.into(),
+        hold_id: seats.first().and_then(|seat| seat.token).map(|token| format!("h_{token}")),
+        order_id: order.map(Into::into),
+        payment_ref: order.map(|order| format!("pi {order}")),
+        seats,
+        amount: sale.then_some(100),
+        paid: sale.then_some(100),
+        source: sale.then(|| "provider".into()),
+    }
 }
 
 fn line(order: &str, buyer: &str, piece: &str, qty: u32, token: u64) -> Line {
@@ -94,7 +105,7 @@ fn what_is_fine_is_found_fine() {
 #[test]
 fn each_law_is_seen_broken() {
     type Break = fn(&mut Case);
-    let table: [(&str, &str, Break); 19] = [
+    let table: [(&str, &str, Break); 23] = [
         ("a seat in two orders of the report", "no_seat_sold_twice", |case| {
             case.found.lines.push(line("o_8", "x", "A-1", 1, 9));
         }),
@@ -128,8 +139,16 @@ fn each_law_is_seen_broken() {
         ("a sale that the report does not know", "audit_and_report_agree", |case| {
             case.found.entries.push(entry(8, "sold", Some("o_7"), vec![change("C-1", "sold", 9)]));
         }),
-        ("an older token sold", "audit_and_report_agree", |case| {
+        ("an older token sold", "tokens_of_a_seat_rise", |case| {
             case.found.entries[6].seats[0].token = Some(2);
+        }),
+        ("one token, two holds", "tokens_of_a_seat_rise", |case| {
+            case.found.entries[6].hold_id = Some("h_other".into());
+        }),
+        ("sold for less than it cost", "every_cent_has_a_source", |case| case.found.entries[5].paid = Some(99)),
+        ("sold by nobody's word", "every_cent_has_a_source", |case| case.found.entries[5].source = None),
+        ("one payment for two orders", "every_cent_has_a_source", |case| {
+            case.found.entries[6].payment_ref = case.found.entries[5].payment_ref.clone();
         }),
         ("two holds at once", "one_hold_at_a_time", |case| {
             case.told.spans[1].until = case.zero + Duration::from_millis(90);

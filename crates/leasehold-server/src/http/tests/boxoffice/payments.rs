@@ -15,6 +15,7 @@ fn callback(hold: &Hold, id: &str, outcome: Outcome) -> Callback {
         hold_id: hold.id.clone(),
         outcome,
         amount: hold.whole["total"].as_u64().unwrap(),
+        currency: None,
         tokens: hold.whole["seats"].as_array().unwrap().iter().map(token).collect(),
         at: "2027-01-01T00:00:00Z".into(),
         refund_id: None,
@@ -321,6 +322,213 @@ async fn money_for_another_hold_waits_for_staff() {
     server.post(&format!("{path}/close"), &json!({"reason": "x"})).await.problem(409, "payment_mismatch");
     let audit = server.until_audit(&event, "refunded", 1).await;
     assert_eq!(audit.iter().filter(|entry| entry["kind"] == "stuck_money").count(), 1, "{audit:?}");
+    server.lawful(&event).await;
+    server.end().await;
+}
+
+/// Asks something of a hold with a ticket and the hold's key.
+async fn with_ticket(server: &Server, ticket: &str, hold: &Hold, verb: &str, body: &Value) -> Reply {
+    let headers = [("Authorization", ticket), ("Leasehold-Hold-Key", hold.key.as_str())];
+    server.client().await.ask("POST", &format!("/v1/holds/{}/{verb}", hold.id), &headers, Some(body)).await
+}
+
+async fn demo_ticket(server: &Server, event: &str, buyer: &str) -> String {
+    let made = server.post("/v1/tickets", &json!({"event": event, "buyer": buyer})).await.with(201).json();
+    format!("Bearer {}", made["ticket"].as_str().unwrap())
+}
+
+async fn held_by(server: &Server, ticket: &str, event: &str, seats: &[&str]) -> Hold {
+    let headers = [("Authorization", ticket)];
+    let path = format!("/v1/events/{event}/holds");
+    let made = server.client().await.ask("POST", &path, &headers, Some(&json!({"seats": seats}))).await;
+    Hold::of(&made.with(201).json())
+}
+
+/// Goal: a buyer names no payment, so nobody's reference can be taken or spent; the server's is the same however often it
+/// is asked for, and the way back from a payment is open while no money came.
+#[tokio::test(flavor = "multi_thread")]
+async fn the_server_draws_the_reference() {
+    let server = Server::start().await;
+    let event = server.demo().await;
+    let (ada, mallory) = (demo_ticket(&server, &event, "ada").await, demo_ticket(&server, &event, "mallory").await);
+    let hold = held_by(&server, &ada, &event, &["A-1", "A-2"]).await;
+    for named in ["pi_victim", "bank_pay_0"] {
+        let refused = with_ticket(&server, &ada, &hold, "pay", &json!({"payment_ref": named})).await;
+        refused.problem(403, "forbidden");
+    }
+    for bad in ["javascript:alert(1)", "https://user:secret@shop.example/", "/back", &"h".repeat(2000)] {
+        with_ticket(&server, &ada, &hold, "pay", &json!({"return_url": bad})).await.problem(400, "invalid");
+    }
+    let body = json!({"return_url": "https://shop.example/thanks"});
+    let paying = with_ticket(&server, &ada, &hold, "pay", &body).await.with(200).json();
+    schema::holds(&paying, "Hold");
+    let payment = paying["payment_ref"].as_str().unwrap().to_owned();
+    assert_eq!((&paying["state"], &paying["payment"]["payment_ref"]), (&json!("paying"), &json!(payment)));
+    assert!(paying["pay_url"].as_str().unwrap().contains("/pay/bank"), "{paying}");
+    let again = with_ticket(&server, &ada, &hold, "pay", &json!({})).await.with(200).json();
+    let own = with_ticket(&server, &ada, &hold, "pay", &json!({"payment_ref": payment})).await.with(200).json();
+    assert_eq!((&again["payment_ref"], &own["payment_ref"]), (&json!(payment), &json!(payment)));
+    assert_eq!(server.show_hold(&hold).await["pay_url"], paying["pay_url"], "also after a reload");
+    // Nobody else gets to it, by its name either.
+    let other = held_by(&server, &mallory, &event, &["A-3"]).await;
+    with_ticket(&server, &mallory, &other, "pay", &json!({"payment_ref": payment})).await.problem(403, "forbidden");
+    let body = json!({"hold_id": other.id, "payment_ref": payment, "outcome": "approve"});
+    play_bank(&server, &other.key, &body).await.problem(409, "payment_mismatch");
+
+    // Back from it: the hold is active again, and the next payment is another one.
+    let back = with_ticket(&server, &ada, &hold, "pay/cancel", &json!({})).await.with(200).json();
+    schema::holds(&back, "Hold");
+    assert_eq!((&back["state"], &back["pay_url"]), (&json!("active"), &json!(null)));
+    with_ticket(&server, &ada, &hold, "pay/cancel", &json!({})).await.with(200);
+    let next = with_ticket(&server, &ada, &hold, "pay", &json!({})).await.with(200).json();
+    assert_ne!(next["payment_ref"], json!(payment));
+    // Once it is paid there is no way back.
+    let body = json!({"hold_id": hold.id, "payment_ref": next["payment_ref"], "outcome": "approve"});
+    play_bank(&server, &hold.key, &body).await.with(202);
+    server.until_hold_is(&hold, "sold").await;
+    with_ticket(&server, &ada, &hold, "pay/cancel", &json!({})).await.problem(410, "sold");
+    server.lawful(&event).await;
+    server.end().await;
+}
+
+/// Goal: at a demo, what a ticket holder pays for one hold buys no other (the attack with the demo's own provider).
+/// Method: the cheap hold is paid for; the dear one waits longer than the settler does before it asks.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_cheap_payment_buys_no_dear_hold() {
+    let server = Server::start().await;
+    let event = server.demo().await;
+    let ticket = demo_ticket(&server, &event, "mallory").await;
+    let cheap = held_by(&server, &ticket, &event, &["M-1"]).await;
+    let dear = held_by(&server, &ticket, &event, &["A-1", "A-2", "A-3"]).await;
+    let paid = with_ticket(&server, &ticket, &cheap, "pay", &json!({})).await.with(200).json();
+    let unpaid = with_ticket(&server, &ticket, &dear, "pay", &json!({})).await.with(200).json();
+    assert_ne!(paid["payment_ref"], unpaid["payment_ref"]);
+    let body = json!({"hold_id": cheap.id, "payment_ref": paid["payment_ref"], "outcome": "approve"});
+    play_bank(&server, &cheap.key, &body).await.with(202);
+    server.until_hold_is(&cheap, "sold").await;
+    let confirm = json!({"payment_ref": paid["payment_ref"]});
+    with_ticket(&server, &ticket, &dear, "confirm", &confirm).await.problem(409, "payment_mismatch");
+    let confirm = json!({"payment_ref": unpaid["payment_ref"]});
+    with_ticket(&server, &ticket, &dear, "confirm", &confirm).await.problem(403, "not_paid");
+    with_ticket(&server, &ticket, &dear, "confirm", &json!({"payment_ref": "x", "amount": 1_000_000}))
+        .await
+        .problem(403, "forbidden");
+    let order = server.show_hold(&cheap).await["order_id"].as_str().unwrap().to_owned();
+    let order = server.get(&format!("/v1/orders/{order}")).await.with(200).json();
+    schema::holds(&order, "Order");
+    assert_eq!((&order["paid"], &order["source"]), (&json!(3000), &json!("provider")), "{order}");
+    server.lawful(&event).await;
+    server.end().await;
+}
+
+/// Goal: seats that cost nothing are no door to those that do. A ticket confirms, while seats are added to its hold.
+/// Method: many tries at once, each a race of two connections; whatever wins, no order has more than its money.
+#[tokio::test(flavor = "multi_thread")]
+async fn free_seats_are_no_door_to_priced_ones() {
+    let keys = super::super::gate::Keys::of(&[(&[crate::service::Role::Boxoffice], &[])]);
+    let server = keys.server().await;
+    let staff = &keys.shown[0];
+    let seat = |id: String, price: u32, number: u32| json!({"id": id, "section": "S", "row": if price == 0 { "F" } else { "V" }, "number": number, "price": price});
+    const TRIES: u32 = 60;
+    let seats: Vec<Value> =
+        (1..=TRIES).flat_map(|n| [seat(format!("free-{n}"), 0, n), seat(format!("VIP-{n}"), 50_000, n)]).collect();
+    let event = json!({"name": "Companions", "on_sale": true, "per_buyer": 500, "seats": seats});
+    let made = super::super::gate::as_key(&server, staff, "POST", "/v1/events", Some(&event)).await.with(201).json();
+    let event = made["event_id"].as_str().unwrap().to_owned();
+    let ticket = json!({"event": event, "buyer": "mallory"});
+    let made = super::super::gate::as_key(&server, staff, "POST", "/v1/tickets", Some(&ticket)).await.with(201).json();
+    let ticket = format!("Bearer {}", made["ticket"].as_str().unwrap());
+    let mut sold_free = 0;
+    for n in 1..=TRIES {
+        let hold = held_by(&server, &ticket, &event, &[&format!("free-{n}")]).await;
+        let (confirm, add) = (json!({"payment_ref": format!("x-{n}")}), json!({"add": [format!("VIP-{n}")]}));
+        let (confirmed, _) = tokio::join!(
+            with_ticket(&server, &ticket, &hold, "confirm", &confirm),
+            with_ticket(&server, &ticket, &hold, "seats", &add)
+        );
+        if confirmed.status == 201 {
+            assert_eq!(confirmed.json()["total"], json!(0), "a buyer's word bought seats: {}", confirmed.text());
+            sold_free += 1;
+        } else {
+            confirmed.problem(403, "not_paid");
+        }
+    }
+    assert!(sold_free > 0, "what costs nothing is sold");
+    let laws = super::super::gate::as_key(&server, staff, "GET", &format!("/v1/events/{event}/invariants"), None).await;
+    assert_eq!(laws.with(200).json()["ok"], json!(true));
+    server.end().await;
+}
+
+/// Goal: an offer for late money is not made larger and bought with the old money: a decline that names it is overtaken.
+#[tokio::test(flavor = "multi_thread")]
+async fn an_offer_is_not_enlarged() {
+    let server = Server::start().await;
+    let event = server.event(&hall_with(json!({"pay_ms": 300}))).await;
+    let bob = paying(&server, &event, &["A-2"], "bob").await;
+    server.until_hold_is(&bob, "lapsed").await;
+    server.buy(&event, &["A-2"], "cleo").await;
+    let pay_longer = json!({"pay_ms": 60_000});
+    let path = format!("/v1/events/{event}");
+    server.client().await.ask("PUT", &path, &[], Some(&pay_longer)).await.with(200);
+    let told = tell(&server, &callback(&bob, "cb-b", Outcome::Captured)).await.with(200).json();
+    let offer = told["resolution"]["offer"].as_str().unwrap_or_else(|| panic!("{told}")).to_owned();
+    let declined = Callback { hold_id: offer.clone(), tokens: vec![], ..callback(&bob, "cb-no", Outcome::Declined) };
+    tell(&server, &declined).await.with(200);
+    let offer = Hold { id: offer, key: bob.key.clone(), whole: json!({}) };
+    assert_eq!(server.show_hold(&offer).await["state"], json!("paying"), "it stands");
+    server.of_hold(&offer, "pay/cancel", &json!({})).await.problem(409, "offer_stands");
+    server.of_hold(&offer, "seats", &json!({"add": ["B-4"]})).await.problem(409, "paying");
+    let order = server.of_hold(&offer, "confirm", &json!({"payment_ref": format!("pi-{}", bob.id)})).await;
+    let order = order.with(201).json();
+    assert_eq!((&order["total"], &order["paid"], &order["owed"]), (&json!(4500), &json!(4500), &json!(0)));
+    server.lawful(&event).await;
+    server.end().await;
+}
+
+/// Goal: short payment is noticed when it is told later, too: the order stands, and staff sees what does not fit.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_later_callback_that_tells_less_is_stuck() {
+    let server = Server::start().await;
+    let event = server.event(&hall()).await;
+    let hold = paying(&server, &event, &["A-1"], "ada").await;
+    server.of_hold(&hold, "confirm", &json!({"payment_ref": format!("pi-{}", hold.id)})).await.with(201);
+    let short = Callback { amount: 1, ..callback(&hold, "cb-1", Outcome::Captured) };
+    assert_eq!(tell(&server, &short).await.with(200).json()["outcome"], json!("order"));
+    let stuck = until_money(&server, &event, "stuck", &[1]).await;
+    assert!(stuck[0]["steps"][0]["note"].as_str().unwrap().contains("the order counts 4500"), "{stuck:?}");
+    // A key says what it took; less than the price sells nothing.
+    let bob = server.hold(&event, &["A-2"], "bob").await;
+    let cash = |amount: u64| json!({"payment_ref": "cash", "amount": amount});
+    server.of_hold(&bob, "confirm", &cash(4499)).await.problem(403, "not_paid");
+    let order = server.of_hold(&bob, "confirm", &cash(5000)).await.with(201).json();
+    assert_eq!((&order["paid"], &order["refunded"], &order["source"]), (&json!(5000), &json!(500), &json!("key")));
+    server.lawful(&event).await;
+    server.end().await;
+}
+
+/// Goal: the bank of the demo plays authorise, sell, capture; and a capture that it refuses is staff's.
+#[tokio::test(flavor = "multi_thread")]
+async fn the_bank_authorises_and_captures() {
+    let server = Server::start().await;
+    let event = server.demo().await;
+    for (seat, act, state) in [("A-1", "authorise", "captured"), ("A-2", "capture_fails", "failed")] {
+        let hold = server.hold(&event, &[seat], "ada").await;
+        let paying = server.of_hold(&hold, "pay", &json!({})).await.with(200).json();
+        let body = json!({"hold_id": hold.id, "payment_ref": paying["payment_ref"], "outcome": act});
+        play_bank(&server, &hold.key, &body).await.with(202);
+        let sold = server.until_hold_is(&hold, "sold").await;
+        let order = format!("/v1/orders/{}", sold["order_id"].as_str().unwrap());
+        let end = Instant::now() + PATIENCE;
+        loop {
+            let shown = server.get(&order).await.with(200).json();
+            schema::holds(&shown, "Order");
+            if shown["capture"]["state"] == state {
+                break;
+            }
+            assert!(Instant::now() < end, "never {state}: {shown}");
+            moment().await;
+        }
+    }
     server.lawful(&event).await;
     server.end().await;
 }
