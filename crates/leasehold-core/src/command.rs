@@ -145,6 +145,12 @@ pub enum Command<'a> {
         /// How far, in milliseconds.
         push: Push,
     },
+    /// Say below what no token will come any more; with a token, first let no token at or below it come. The raise is in
+    /// force when the shell has made it durable: see [`crate::Book::take_floor`].
+    Floor {
+        /// How far to raise it; none only asks.
+        raise: Option<Token>,
+    },
     /// The caller of a waiting acquire went away.
     Cancel {
         /// Its ticket.
@@ -192,6 +198,8 @@ pub enum Reply {
     Freed(usize),
     /// How many keys had their end pushed: all that were named, or none.
     Extended(usize),
+    /// No token below this one will come any more.
+    Floor(Token),
     /// Whether the ticket was still waiting.
     Cancelled(bool),
     /// Something due was collected; `true`: there is more.

@@ -67,11 +67,13 @@ pub enum Bug {
     PrincipalNotCounted,
     /// A thread that writes its own batch panics on the way.
     PressPanics,
+    /// A raised floor is in memory only until the next grant.
+    FloorNotReserved,
 }
 
 impl Bug {
     /// Every bug that can be planted.
-    pub const ALL: [Self; 29] = [
+    pub const ALL: [Self; 30] = [
         Self::TokensRestart,
         Self::LapseEarly,
         Self::ReviveDue,
@@ -101,6 +103,7 @@ impl Bug {
         Self::NewsBeforeSync,
         Self::PrincipalNotCounted,
         Self::PressPanics,
+        Self::FloorNotReserved,
     ];
 }
 

@@ -13,12 +13,28 @@ use subtle::ConstantTimeEq;
 pub struct Token(NonZeroU64);
 
 impl Token {
-    /// The token with this number; zero is no token.
+    /// The first token there can be.
+    pub const MIN: Self = Self(NonZeroU64::MIN);
+
+    /// The last token there can be: it still fits a SQL `bigint` and a RESP integer.
+    pub const MAX: Self = match NonZeroU64::new(i64::MAX as u64) {
+        Some(number) => Self(number),
+        None => unreachable!(),
+    };
+
+    /// The highest floor that an engine takes. Every start of an engine may skip a few million tokens, so a floor close
+    /// to [`Token::MAX`] would leave an engine that soon cannot grant anything.
+    pub const MAX_FLOOR: Self = match NonZeroU64::new(i64::MAX as u64 - (1 << 32)) {
+        Some(number) => Self(number),
+        None => unreachable!(),
+    };
+
+    /// The token with this number. Zero is no token, and neither is anything above [`Token::MAX`].
     #[must_use]
     pub const fn new(number: u64) -> Option<Self> {
         match NonZeroU64::new(number) {
-            Some(number) => Some(Self(number)),
-            None => None,
+            Some(number) if number.get() <= Self::MAX.get() => Some(Self(number)),
+            _ => None,
         }
     }
 
@@ -130,13 +146,22 @@ mod tests {
 
     #[test]
     fn a_lease_key_survives_its_text_form() {
-        for number in [1, 15, 16, 42, 255, 256, u64::from(u32::MAX), u64::MAX] {
+        for number in [1, 15, 16, 42, 255, 256, u64::from(u32::MAX), Token::MAX.get()] {
             let key = LeaseKey { token: Token::new(number).unwrap(), secret: Secret::new([0x0f; 16]) };
             let text = key.expose();
             assert_eq!(text, format!("{number:x}-{}", "0f".repeat(16)));
             let back: LeaseKey = text.parse().unwrap();
             assert_eq!(back.token, key.token);
             assert!(back.secret.matches(&key.secret));
+        }
+    }
+
+    #[test]
+    fn a_token_fits_a_signed_number() {
+        assert_eq!(Token::new(1), Some(Token::MIN));
+        assert_eq!(Token::new((1 << 63) - 1), Some(Token::MAX));
+        for number in [0, 1 << 63, u64::MAX] {
+            assert_eq!(Token::new(number), None, "{number}");
         }
     }
 
@@ -150,6 +175,7 @@ mod tests {
             format!("+2a-{secret}"),
             format!("2A-{secret}"),
             format!("11112222333344445-{secret}"),
+            format!("8000000000000000-{secret}"),
             format!("2a-{secret}0"),
             format!("2a-+{}", &secret[1..]),
         ] {

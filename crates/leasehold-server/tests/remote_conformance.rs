@@ -52,6 +52,11 @@ impl Subject for OverTheWire {
         SLACK
     }
 
+    fn beside(&self) -> Soon<'_, Option<Arc<dyn Engine>>> {
+        let opened = self.open();
+        Box::pin(async move { Some(opened.await) })
+    }
+
     fn reopen(&self) -> Soon<'_, Option<Arc<dyn Engine>>> {
         if let Some(server) = self.server.lock().expect("nobody panicked").as_mut() {
             server.kill();

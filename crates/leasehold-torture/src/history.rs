@@ -65,6 +65,11 @@ pub enum Kind {
         /// How many facts were durable when it was asked.
         durable: usize,
     },
+    /// Ask for the floor of tokens, and raise it if a token is given.
+    Floor {
+        /// How far.
+        raise: Option<Token>,
+    },
     /// Give up waiting.
     Cancel {
         /// The acquire that waits.
@@ -145,6 +150,8 @@ pub enum Outcome {
         /// How many facts were durable then.
         durable: usize,
     },
+    /// No token below this one will come any more.
+    Floor(Token),
     /// The principal, or everybody, has their share.
     Quota,
     /// Whether it still waited.
@@ -374,12 +381,14 @@ pub struct Counts {
     pub late_reads: u64,
     /// Pieces of news told.
     pub news: u64,
+    /// Floors told or raised.
+    pub floors: u64,
 }
 
 impl Counts {
     /// Adds another run's.
     pub fn add(&mut self, other: &Self) {
-        let mine: [&mut u64; 21] = [
+        let mine: [&mut u64; 22] = [
             &mut self.commands,
             &mut self.grants,
             &mut self.lapses,
@@ -401,6 +410,7 @@ impl Counts {
             &mut self.reads,
             &mut self.late_reads,
             &mut self.news,
+            &mut self.floors,
         ];
         let theirs = [
             other.commands,
@@ -424,6 +434,7 @@ impl Counts {
             other.reads,
             other.late_reads,
             other.news,
+            other.floors,
         ];
         for (mine, theirs) in mine.into_iter().zip(theirs) {
             *mine += theirs;

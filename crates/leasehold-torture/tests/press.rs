@@ -411,6 +411,6 @@ fn a_failed_journal_is_left_alone() {
     disk.set_faults(Faults { fail_sync: true, ..Faults::default() });
     assert!(journal.commit(Kind::Facts, &[], now).is_err());
     let done = disk.operations();
-    assert!(journal.prove().is_err() && journal.reserve_tokens().is_err() && journal.close(1, now).is_err());
+    assert!(journal.prove().is_err() && journal.reserve_tokens(0).is_err() && journal.close(1, now).is_err());
     assert_eq!(disk.operations(), done, "something was done to a disk that had failed");
 }

@@ -42,6 +42,7 @@ fn no_seed_breaks_a_law() {
         ("reads", total.reads, 20),
         ("late reads", total.late_reads, 5),
         ("news", total.news, 100),
+        ("floors", total.floors, 5),
     ];
     for (what, count, per_seed) in least {
         assert!(count >= per_seed * seeds, "only {count} {what} in {seeds} seeds");

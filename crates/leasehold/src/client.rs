@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use crate::acquire::Acquire;
 use crate::clock::Clock;
-use crate::engine::{Engine, LeaseId, Mode, Promises, Query, Renewal, Resource, Want};
+use crate::engine::{Engine, LeaseId, Mode, Promises, Query, Renewal, Resource, Token, Want};
 use crate::error::Error;
 
 /// Engines of later versions, so that their URLs get an answer that helps.
@@ -171,6 +171,43 @@ impl Leasehold {
     /// What the engine says when it cannot be asked.
     pub async fn revoke(&self, name: &str, reason: &str) -> Result<usize, Error> {
         self.engine.revoke(name, reason).await
+    }
+
+    /// Says below which token none will come any more; with `Some(floor)`, first makes every later token higher than it.
+    ///
+    /// A fence refuses tokens below the highest one it has seen. Raise the floor to that one when the engine is new and
+    /// the fence is not: after a move to another engine, or when the engine was restored from an old copy.
+    ///
+    /// ```
+    /// # #[tokio::main(flavor = "current_thread")]
+    /// # async fn main() -> Result<(), Box<dyn std::error::Error>> {
+    /// # let dir = tempfile::tempdir()?;
+    /// # let leasehold = leasehold::Leasehold::open(&format!("embedded:{}", dir.path().display())).await?;
+    /// let seen_by_the_fence = leasehold::Token::new(4711);
+    /// leasehold.raise_floor(seen_by_the_fence).await?;
+    ///
+    /// let lease = leasehold.acquire("seat-14").fenced().await?;
+    /// assert!(Some(lease.token()) > seen_by_the_fence);
+    /// # lease.release().await?;
+    /// # Ok(())
+    /// # }
+    /// ```
+    ///
+    /// # Errors
+    ///
+    /// [`Error::Invalid`] above [`Token::MAX_FLOOR`], from an engine without tokens, and from a server that is too old;
+    /// otherwise what the engine says when it cannot be asked.
+    pub async fn raise_floor(&self, floor: Option<Token>) -> Result<Token, Error> {
+        self.engine.raise_floor(floor).await
+    }
+
+    /// Public text that names the engine, the same for every process that uses it; `None` where the engine has none.
+    ///
+    /// # Errors
+    ///
+    /// [`Error::Invalid`] from a server that is too old; otherwise what the engine says when it cannot be asked.
+    pub async fn identity(&self) -> Result<Option<String>, Error> {
+        self.engine.identity().await
     }
 
     /// Renews by the bare id, for those who keep no guard. Count `remaining` from before the call.

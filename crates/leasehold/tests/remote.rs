@@ -9,7 +9,7 @@ use std::time::Duration;
 
 use leasehold::engine::remote::{Options, Remote};
 use leasehold::engine::{Claim, Engine, LeaseId, Mode, Query, Want};
-use leasehold::{Error, Leasehold, Refusal};
+use leasehold::{Error, Leasehold, Refusal, Token};
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::{TcpListener, TcpStream};
 
@@ -276,4 +276,37 @@ async fn sizes_are_not_believed() {
         let client = Stub::new([say(lie), say(lie), say("_\r\n")]).await.client().await;
         assert_eq!(client.inspect("seat").await.expect("it is well"), None, "{lie:?}");
     }
+}
+
+/// Goal: a server of an earlier version, which does not know a command, is told from one that refuses it.
+/// Method: the words with which a server answers to a LEASE command that it does not know.
+#[tokio::test]
+async fn a_server_that_is_too_old_is_said_to_be() {
+    let unknown = |verb: &str| say(&format!("-INVALID LEASE {verb} is not known: ACQUIRE, RENEW, RELEASE\r\n"));
+    let stub = Stub::new([unknown("FLOOR"), unknown("FLOOR"), unknown("ENGINE")]).await;
+    let client = stub.client().await;
+    for answer in [client.raise_floor(None).await, client.raise_floor(Token::new(7)).await] {
+        assert!(matches!(&answer, Err(Error::Invalid(sentence)) if sentence.contains("too old")), "{answer:?}");
+    }
+    let answer = client.identity().await;
+    assert!(matches!(&answer, Err(Error::Invalid(sentence)) if sentence.contains("too old")), "{answer:?}");
+    let said: Vec<String> = stub.heard().iter().map(|words| words.join(" ")).collect();
+    assert_eq!(said, ["LEASE FLOOR", "LEASE FLOOR 7", "LEASE ENGINE"]);
+}
+
+/// Goal: what is no floor and no identity is an error and no panic; a raise is asked again when its answer is lost.
+#[tokio::test]
+async fn odd_floors_and_identities_are_errors() {
+    let script =
+        [say(":0\r\n"), say("+x\r\n"), say("%0\r\n"), say("%1\r\n+identity\r\n*0\r\n"), Line::Hang, say(":9\r\n")];
+    let client = Stub::new(script).await.client().await;
+    let answer = client.raise_floor(None).await;
+    assert!(matches!(answer, Err(Error::Unavailable { .. })), "{answer:?}");
+    let answer = client.raise_floor(Token::new(7)).await;
+    assert!(matches!(answer, Err(Error::Indeterminate { .. })), "{answer:?}");
+    for _ in 0..2 {
+        let answer = client.identity().await;
+        assert!(matches!(answer, Err(Error::Unavailable { .. })), "{answer:?}");
+    }
+    assert_eq!(client.raise_floor(Token::new(8)).await.expect("it is asked again"), Token::new(9).expect("a token"));
 }

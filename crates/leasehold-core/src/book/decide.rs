@@ -212,6 +212,16 @@ impl Book {
         })
     }
 
+    /// No fact comes of it: the ceiling is what makes a floor durable.
+    pub(super) fn ask_floor(&mut self, raise: Option<Token>) -> Reply {
+        if raise > Some(Token::MAX_FLOOR) {
+            return Reply::Invalid(format!("a floor is at most {}: too few tokens would be left", Token::MAX_FLOOR));
+        }
+        self.floor = self.floor.max(raise.map_or(0, Token::get));
+        // Before the first grant there is no token at or below which none will come: then it is the first one.
+        Reply::Floor(Token::new(self.floor.max(self.state.last_token)).unwrap_or(Token::MIN))
+    }
+
     pub(super) fn renew(&mut self, key: LeaseKey, ttl_ms: Option<u64>, now: Time) -> Reply {
         if let Some(ttl_ms) = ttl_ms
             && let Err(sentence) = self.limits.check_ttl(ttl_ms)

@@ -76,6 +76,8 @@ pub struct Book {
     now: Time,
     /// The highest token that may be given out: reserved on disk by the shell.
     ceiling: u64,
+    /// A floor that was asked for and was not taken by the shell yet; 0 if there is none.
+    floor: u64,
     tape: Vec<u8>,
     /// What watchers are told, encoded beside the tape; none if nobody ever watches.
     news: Option<Notes>,
@@ -115,6 +117,7 @@ impl Book {
             limits,
             now: Time::ZERO,
             ceiling: 0,
+            floor: 0,
             tape: Vec::new(),
             news: None,
             tally: Tally::default(),
@@ -134,6 +137,7 @@ impl Book {
             Command::Revoke { name, reason } => self.revoke(name, reason, now),
             Command::Free(keys) => self.free(keys, now),
             Command::Extend { keys, push } => self.extend(keys, push, now),
+            Command::Floor { raise } => self.ask_floor(raise),
             Command::Cancel { ticket } => self.cancel(ticket, now),
             Command::Tick { budget } => self.tick(budget, now),
         };
@@ -189,6 +193,12 @@ impl Book {
         self.ceiling = ceiling;
     }
 
+    /// The highest token that may be given out.
+    #[must_use]
+    pub const fn ceiling(&self) -> u64 {
+        self.ceiling
+    }
+
     /// How many tokens are left below the ceiling.
     #[must_use]
     pub const fn tokens_left(&self) -> u64 {
@@ -199,6 +209,18 @@ impl Book {
     #[must_use]
     pub const fn last_token(&self) -> u64 {
         self.state.last_token
+    }
+
+    /// Whether a raised floor waits to be taken.
+    #[must_use]
+    pub const fn has_floor(&self) -> bool {
+        self.floor > self.state.last_token
+    }
+
+    /// Takes the floor that was asked for; 0 if there is none. The shell makes a ceiling above it durable, and only then
+    /// calls [`Book::skip_tokens_to`]: skipping first would leave no token to grant until the ceiling is there.
+    pub const fn take_floor(&mut self) -> u64 {
+        std::mem::replace(&mut self.floor, 0)
     }
 
     /// Never gives out a token at or below this one again.

@@ -1,6 +1,6 @@
 //! What a command asks for: bytes become words that the service knows.
 
-use leasehold::engine::Mode;
+use leasehold::engine::{Mode, Token};
 
 use super::frame::Args;
 use super::known::About;
@@ -83,6 +83,10 @@ pub enum Call<'a> {
     Watch { prefix: &'a str, since: Option<&'a str> },
     /// What the engine swears to.
     Promises,
+    /// Below which token none will come any more; with a token, raise that floor.
+    Floor { raise: Option<Token> },
+    /// Which engine it is, and what is known of it.
+    Engine,
     /// Take one key.
     Set { key: &'a str, value: &'a [u8], ttl_ms: u64 },
     /// Take several keys, all or none.
@@ -130,9 +134,13 @@ impl<'a> Call<'a> {
             Self::SetAll { keys, .. } | Self::Exists { keys } | Self::Free { keys, .. } | Self::Extend { keys, .. } => {
                 keys.clone()
             }
-            Self::Renew { .. } | Self::Release { .. } | Self::List { .. } | Self::Watch { .. } | Self::Promises => {
-                Vec::new()
-            }
+            Self::Renew { .. }
+            | Self::Release { .. }
+            | Self::List { .. }
+            | Self::Watch { .. }
+            | Self::Promises
+            | Self::Floor { .. }
+            | Self::Engine => Vec::new(),
         }
     }
 
@@ -145,9 +153,13 @@ impl<'a> Call<'a> {
             Self::SetAll { keys, .. } | Self::Exists { keys } | Self::Free { keys, .. } | Self::Extend { keys, .. } => {
                 keys.iter().any(|key| is(key))
             }
-            Self::Renew { .. } | Self::Release { .. } | Self::List { .. } | Self::Watch { .. } | Self::Promises => {
-                false
-            }
+            Self::Renew { .. }
+            | Self::Release { .. }
+            | Self::List { .. }
+            | Self::Watch { .. }
+            | Self::Promises
+            | Self::Floor { .. }
+            | Self::Engine => false,
         }
     }
 
@@ -161,7 +173,9 @@ impl<'a> Call<'a> {
             Self::List { .. } => Verb::List,
             Self::Revoke { .. } => Verb::Revoke,
             Self::Watch { .. } => Verb::Watch,
-            Self::Promises => Verb::Status,
+            Self::Promises | Self::Engine => Verb::Status,
+            Self::Floor { raise: None } => Verb::Floor,
+            Self::Floor { raise: Some(_) } => Verb::RaiseFloor,
             Self::Set { .. } | Self::SetAll { .. } => Verb::SetKey,
             Self::Get { .. } | Self::Exists { .. } | Self::Ttl { .. } => Verb::GetKey,
             Self::Free { .. } => Verb::FreeKey,
@@ -412,10 +426,14 @@ fn lease(rest: Args<'_>) -> Understood<'_> {
         b"WATCH" => watch(rest)?,
         b"PROMISES" if rest.len() > 0 => return Err(wrong("LEASE PROMISES")),
         b"PROMISES" => Call::Promises,
+        b"FLOOR" if rest.len() > 1 => return Err(wrong("LEASE FLOOR [token]")),
+        b"FLOOR" => Call::Floor { raise: rest.get(0).map(token).transpose()? },
+        b"ENGINE" if rest.len() > 0 => return Err(wrong("LEASE ENGINE")),
+        b"ENGINE" => Call::Engine,
         other => {
             let shown = shown(other);
             return Err(format!(
-                "LEASE {shown} is not known: ACQUIRE, RENEW, RELEASE, GET, LIST, REVOKE, WATCH, PROMISES"
+                "LEASE {shown} is not known: ACQUIRE, RENEW, RELEASE, GET, LIST, REVOKE, WATCH, PROMISES, FLOOR, ENGINE"
             ));
         }
     }))
@@ -546,6 +564,11 @@ fn number(bytes: &[u8], what: &str) -> Result<u64, String> {
         return Err(format!("{what} is a whole number"));
     }
     std::str::from_utf8(bytes).ok().and_then(|text| text.parse().ok()).ok_or_else(|| format!("{what} is too large"))
+}
+
+fn token(bytes: &[u8]) -> Result<Token, String> {
+    let number = number(bytes, "a token")?;
+    Token::new(number).ok_or_else(|| format!("a token is from 1 to {}", Token::MAX))
 }
 
 fn small(bytes: &[u8], what: &str) -> Result<u32, String> {

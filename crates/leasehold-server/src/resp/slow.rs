@@ -4,13 +4,13 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use leasehold::engine::{Claim, EventId, LeaseId, Mode, Push, Query, Resource, Want};
+use leasehold::engine::{Claim, EventId, LeaseId, Mode, Promises, Push, Query, Resource, Token, Want};
 
 use super::ask::{Call, Form};
 use super::fast::{MARKER, redis_ttl};
 use super::reply::{Life, Protocol, Reply, millis};
 use crate::service::metrics::Outcome;
-use crate::service::{Caller, Denial, Service};
+use crate::service::{Caller, Denial, EngineInfo, Service};
 
 /// A call that owns what it was asked with, to be answered away from its connection.
 pub enum Errand {
@@ -21,6 +21,8 @@ pub enum Errand {
     List(Query),
     Revoke(String, String),
     Promises,
+    Floor(Option<Token>),
+    Engine,
     Set(Claim, Vec<u8>, bool),
     Get(String),
     Exists(Vec<String>),
@@ -60,6 +62,8 @@ impl Errand {
             }
             Call::Revoke { name, reason } => Self::Revoke((*name).into(), (*reason).into()),
             Call::Promises => Self::Promises,
+            Call::Floor { raise } => Self::Floor(*raise),
+            Call::Engine => Self::Engine,
             Call::Set { key, value, ttl_ms } => Self::Set(claim(&[key], *ttl_ms, holder), value.to_vec(), false),
             Call::SetAll { keys, value, ttl_ms } => Self::Set(claim(keys, *ttl_ms, holder), value.to_vec(), true),
             Call::Get { key } => Self::Get((*key).into()),
@@ -147,17 +151,10 @@ async fn attempt(service: &Service, caller: &Caller, errand: Errand, reply: &mut
             reply.map(6);
             reply.text("engine");
             reply.text(promises.engine);
-            for (name, kept) in [
-                ("durable", promises.durable),
-                ("fencing", promises.fencing),
-                ("fair", promises.fair),
-                ("never_early", promises.never_early),
-                ("outlives_process", promises.outlives_process),
-            ] {
-                reply.text(name);
-                reply.boolean(kept);
-            }
+            each_promise(reply, &promises);
         }
+        Errand::Floor(raise) => reply.unsigned(service.raise_floor(caller, raise).await?.get()),
+        Errand::Engine => engine(reply, &service.engine_info(caller).await?),
         Errand::Set(claim, value, counts) => {
             let count = claim.wants.len();
             match service.set_key(caller, claim, &value).await {
@@ -195,6 +192,43 @@ async fn attempt(service: &Service, caller: &Caller, errand: Errand, reply: &mut
         Errand::Watch(..) => unreachable!("a watch is no errand of one answer"),
     }
     Ok(())
+}
+
+/// The five promises: a name and a boolean each.
+fn each_promise(reply: &mut Reply<'_>, promises: &Promises) {
+    for (name, kept) in [
+        ("durable", promises.durable),
+        ("fencing", promises.fencing),
+        ("fair", promises.fair),
+        ("never_early", promises.never_early),
+        ("outlives_process", promises.outlives_process),
+    ] {
+        reply.text(name);
+        reply.boolean(kept);
+    }
+}
+
+/// What is known of the engine.
+fn engine(reply: &mut Reply<'_>, info: &EngineInfo) {
+    reply.map(5);
+    reply.text("engine");
+    reply.text(info.promises.engine);
+    reply.text("identity");
+    match &info.identity {
+        Some(identity) => reply.text(identity),
+        None => reply.nil(),
+    }
+    reply.text("promises");
+    reply.map(5);
+    each_promise(reply, &info.promises);
+    // No engine can be examined yet.
+    reply.text("findings");
+    reply.array(0);
+    reply.text("http");
+    match info.http_port {
+        Some(port) => reply.integer(port.into()),
+        None => reply.nil(),
+    }
 }
 
 /// A resource as everybody may see it.

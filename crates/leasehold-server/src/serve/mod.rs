@@ -245,6 +245,7 @@ impl House {
         let seats = Seats::new(config.limits.connections, config.limits.connections_per_address);
         let resp = listen::resp(&config, tls.as_deref(), &seats);
         let resp = resp::Server::start(redis, service.clone(), resp, handle).context("start the RESP port")?;
+        service.listens_for_http(ports.http.port());
         let http = listen::http(&config, tls.as_deref(), &seats);
         let web = tokio::spawn(http::serve(web, service.clone(), http, stop.clone()));
         Ok(Self { config, tls, ring, service, clock, notices, signals, ports, resp, web, stop, boxoffice, tasks })

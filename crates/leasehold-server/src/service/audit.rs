@@ -3,7 +3,7 @@
 //! Lines under the target `leasehold::audit`, at the level info, whatever the level of the rest. Keys are named by
 //! their public ids. No secret comes here: no key, no lease id, no value.
 
-use leasehold::Error;
+use leasehold::{Error, Token};
 
 use super::keys::Change;
 use super::pass::{Caller, Peer};
@@ -19,6 +19,19 @@ impl Audit {
     /// An operator ended leases.
     pub fn revoked(&self, caller: &Caller, name: &str, reason: &str, answer: &Result<usize, Error>) {
         self.note("revoke", caller, &[name], reason, answer);
+    }
+
+    /// An operator raised the floor of tokens.
+    pub fn raised(&self, caller: &Caller, floor: Token, answer: &Result<Token, Error>) {
+        let outcome = answer.as_ref().map_or_else(ToString::to_string, |_| "done".to_owned());
+        tracing::info!(
+            target: "leasehold::audit",
+            what = "raise floor",
+            key = %caller.principal.id,
+            peer = %caller.peer,
+            floor = floor.get(),
+            outcome = cut(&outcome),
+        );
     }
 
     /// Somebody freed keys without showing their value.

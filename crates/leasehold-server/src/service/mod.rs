@@ -32,7 +32,7 @@ use crate::cli::duration::millis;
 use leasehold::Error;
 use leasehold::clock::{Clock, Time};
 use leasehold::engine::embedded::Embedded;
-use leasehold::engine::{Claim, Engine, EventId, Grant, Key, LeaseId, Promises, Push, Query, Renewal, Resource};
+use leasehold::engine::{Claim, Engine, EventId, Grant, Key, LeaseId, Promises, Push, Query, Renewal, Resource, Token};
 use leasehold_boxoffice::ticket;
 use leasehold_core::{Acquire, Limits, RequestId, Secret, Ticket, Want};
 
@@ -62,6 +62,8 @@ pub struct Service {
     audit: Audit,
     clock: Arc<dyn Clock>,
     started: Time,
+    /// Where HTTP listens, once it does.
+    http_port: OnceLock<u16>,
     /// Opened after the engine, if it is opened at all.
     boxoffice: OnceLock<Arc<BoxOffice>>,
     /// Whoever shows a buyer's ticket.
@@ -91,6 +93,17 @@ pub struct Status {
     pub roles: Roles,
 }
 
+/// What the server says of its engine.
+#[derive(Clone, Debug)]
+pub struct EngineInfo {
+    /// What the engine swears to, and its short name.
+    pub promises: Promises,
+    /// The engine's own: a server before another says what that one says.
+    pub identity: Option<String>,
+    /// The port of this server's HTTP listener; none if it has none.
+    pub http_port: Option<u16>,
+}
+
 impl Service {
     /// A service over an engine that is open.
     pub fn new(engine: Opened, keys: Arc<KeyRing>, audit: Audit, clock: Arc<dyn Clock>) -> Arc<Self> {
@@ -110,6 +123,7 @@ impl Service {
             audit,
             clock,
             started,
+            http_port: OnceLock::new(),
             boxoffice: OnceLock::new(),
             buyers: of("buyers", Role::Buyer),
             provider: Caller::new(of("provider", Role::Provider), NOWHERE),
@@ -260,6 +274,11 @@ impl Service {
         self.boxoffice.get().and_then(|house| house.provider_secrets())
     }
 
+    /// HTTP listens on this port. Once: a second one is not taken.
+    pub fn listens_for_http(&self, port: u16) {
+        let _ = self.http_port.set(port);
+    }
+
     /// What the engine swears to. Everybody may know.
     pub fn promises(&self) -> Promises {
         self.engine.promises()
@@ -382,6 +401,31 @@ impl Service {
         let answer = self.engine(&pass).revoke(name, reason).instrument(pass.span(caller)).await;
         self.audit.revoked(caller, name, reason, &answer);
         answer.map_err(Denial::Engine)
+    }
+
+    /// Below which token none will come any more; with a token, raises that floor to it by an operator's order.
+    ///
+    /// # Errors
+    ///
+    /// The gate's no, or the engine's.
+    pub async fn raise_floor(&self, caller: &Caller, floor: Option<Token>) -> Result<Token, Denial> {
+        let pass = self.admit(caller, if floor.is_some() { Verb::RaiseFloor } else { Verb::Floor }, &[])?;
+        let answer = self.engine(&pass).raise_floor(floor).instrument(pass.span(caller)).await;
+        if let Some(floor) = floor {
+            self.audit.raised(caller, floor, &answer);
+        }
+        answer.map_err(Denial::Engine)
+    }
+
+    /// What the server says of its engine.
+    ///
+    /// # Errors
+    ///
+    /// The gate's no, or the engine's.
+    pub async fn engine_info(&self, caller: &Caller) -> Result<EngineInfo, Denial> {
+        let pass = self.admit(caller, Verb::Status, &[])?;
+        let identity = self.engine(&pass).identity().instrument(pass.span(caller)).await.map_err(Denial::Engine)?;
+        Ok(EngineInfo { promises: self.engine.promises(), identity, http_port: self.http_port.get().copied() })
     }
 
     /// What is known of one resource.

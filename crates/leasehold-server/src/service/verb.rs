@@ -28,6 +28,10 @@ pub enum Verb {
     FreeKey,
     /// Push the end of Redis keys.
     ExtendKey,
+    /// Ask below which token none will come any more.
+    Floor,
+    /// Raise that floor.
+    RaiseFloor,
     /// Look at the server.
     Status,
     /// Read its metrics.
@@ -46,7 +50,7 @@ pub enum Verb {
 
 impl Verb {
     /// Every verb there is.
-    pub const ALL: [Self; 18] = [
+    pub const ALL: [Self; 20] = [
         Self::Acquire,
         Self::Renew,
         Self::Release,
@@ -58,6 +62,8 @@ impl Verb {
         Self::GetKey,
         Self::FreeKey,
         Self::ExtendKey,
+        Self::Floor,
+        Self::RaiseFloor,
         Self::Status,
         Self::Metrics,
         Self::SeeEvent,
@@ -77,8 +83,8 @@ impl Verb {
             | Self::GetKey
             | Self::FreeKey
             | Self::ExtendKey => Role::Lease,
-            Self::Inspect | Self::List | Self::Watch | Self::Status | Self::Metrics => Role::Read,
-            Self::Revoke => Role::Admin,
+            Self::Inspect | Self::List | Self::Watch | Self::Floor | Self::Status | Self::Metrics => Role::Read,
+            Self::Revoke | Self::RaiseFloor => Role::Admin,
             Self::SeeEvent | Self::Buy => Role::Buyer,
             Self::RunEvent | Self::OverseeEvent => Role::Boxoffice,
             Self::Settle => Role::Provider,
@@ -105,6 +111,8 @@ impl Verb {
             Self::GetKey => "get_key",
             Self::FreeKey => "free_key",
             Self::ExtendKey => "extend_key",
+            Self::Floor => "floor",
+            Self::RaiseFloor => "raise_floor",
             Self::Status => "status",
             Self::Metrics => "metrics",
             Self::SeeEvent => "see_event",

@@ -7,6 +7,7 @@ mod bytes;
 #[path = "../../src/resp/tests/client.rs"]
 mod client;
 mod crash;
+mod engine;
 mod hostile;
 mod keys;
 mod limits;

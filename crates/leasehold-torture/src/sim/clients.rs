@@ -42,6 +42,10 @@ impl Sim {
             Reply::Renewed(renewed) => Outcome::Renewed { remaining: renewed.remaining },
             Reply::Released(first) => Outcome::Released(first),
             Reply::Revoked(count) => Outcome::Revoked(count),
+            Reply::Floor(floor) => {
+                self.history.counts.floors += 1;
+                Outcome::Floor(floor)
+            }
             Reply::Cancelled(waiting) => Outcome::Cancelled(waiting),
             Reply::Refused(Refusal::Held(_)) => {
                 self.history.counts.conflicts += 1;
@@ -240,6 +244,19 @@ impl Sim {
         let name = format!("r{}", self.rng.below(self.swarm.names));
         let op = self.invoke(Kind::Revoke { name: name.clone() });
         self.submit(op, Command::Revoke { name: &name, reason: "drill" });
+    }
+
+    /// Asks for the floor, or raises it: below what is reserved, beyond it, or not at all because it is lower already.
+    pub(super) fn floor(&mut self) {
+        let Some(machine) = &self.machine else { return };
+        let last = machine.desk.book.last_token();
+        let raise = match self.rng.below(4) {
+            0 => None,
+            1 => Token::new(1 + self.rng.below(last + 1)),
+            _ => Token::new(last + 1 + self.rng.below(1_000)),
+        };
+        let op = self.invoke(Kind::Floor { raise });
+        self.submit(op, Command::Floor { raise });
     }
 
     pub(super) fn submit(&mut self, op: OpId, command: Command<'_>) {

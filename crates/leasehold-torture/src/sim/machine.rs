@@ -140,10 +140,10 @@ impl Sim {
     fn commit(&mut self) {
         let Some(machine) = &mut self.machine else { return };
         let Some(batch) = machine.in_flight.take() else { return };
-        let wants_tokens = machine.desk.book.tokens_left() < machine.journal.reserve_mark();
-        let mut result = if wants_tokens { machine.journal.reserve_tokens() } else { Ok(()) };
+        let wanted = machine.desk.tokens_wanted(machine.journal.reserve_mark());
+        let mut result = wanted.map_or(Ok(()), |above| machine.journal.reserve_tokens(above));
         let mut durable = Vec::new();
-        if result.is_ok() && (wants_tokens || !batch.facts.is_empty()) {
+        if result.is_ok() && (wanted.is_some() || !batch.facts.is_empty()) {
             let sequence = machine.journal.point().sequence + 1;
             self.written = sequence;
             let recorded = decode(&batch.facts);
@@ -157,8 +157,7 @@ impl Sim {
             return;
         }
         self.acked = machine.journal.point().sequence;
-        machine.desk.book.set_ceiling(machine.journal.token_ceiling());
-        machine.desk.settle(batch.facts);
+        machine.desk.settle(batch.facts, machine.journal.token_ceiling());
         if machine.snapshot_at == u64::MAX {
             let point = machine.journal.point();
             machine.journal.snapshot_begun();
@@ -388,8 +387,9 @@ impl Sim {
         };
         let random = Box::new(move || source.fetch_add(0x9e37_79b9, Ordering::Relaxed));
         match start::<OpId>(&storage, &options, random, |_, _| {}) {
-            Ok(Started { mut desk, clock, journal }) => {
+            Ok(Started { mut desk, clock, journal, identity }) => {
                 desk.book.keep_news();
+                self.check_identity(identity);
                 if !self.frozen {
                     self.disk.set_faults(Faults::default());
                 }
@@ -430,6 +430,14 @@ impl Sim {
                 }
             }
             Err(damage) => self.observe("nothing_lost", format!("cannot start after an honest crash: {damage}")),
+        }
+    }
+
+    /// Once an engine was started, its identity is that of every later life.
+    fn check_identity(&mut self, identity: String) {
+        let first = self.identity.get_or_insert_with(|| identity.clone()).clone();
+        if identity != first {
+            self.observe("nothing_lost", format!("the identity was {first}, and is {identity} after a restart"));
         }
     }
 

@@ -45,6 +45,7 @@ struct Swarm {
     retry: u64,
     hostile: u64,
     revoke: u64,
+    floor: u64,
     cancel: u64,
     write: u64,
     advance: u64,
@@ -78,6 +79,7 @@ impl Swarm {
             retry: often(6),
             hostile: 6.max(often(8)),
             revoke: often(2),
+            floor: 2.max(often(4)),
             cancel: often(4),
             write: often(6),
             advance: 25.max(often(25)),
@@ -144,6 +146,8 @@ pub struct Sim {
     durable_facts: usize,
     /// What a watcher of this life of the engine has been told: who has what.
     told: watch::Told,
+    /// The identity that the first engine was started with.
+    identity: Option<String>,
     /// Stops at the first crash, and leaves the disk as the crash found it.
     frozen: bool,
 }
@@ -225,6 +229,7 @@ impl Sim {
             durable: Model::default(),
             durable_facts: 0,
             told: watch::Told::default(),
+            identity: None,
             frozen: false,
         }
     }
@@ -242,7 +247,7 @@ impl Sim {
         }
         let s = self.swarm.clone();
         type Step = fn(&mut Sim);
-        let menu: [(u64, Step); 18] = [
+        let menu: [(u64, Step); 19] = [
             (s.set, Self::set),
             (s.free, Self::free),
             (s.extend, Self::extend),
@@ -253,6 +258,7 @@ impl Sim {
             (s.retry, Self::retry),
             (s.hostile, Self::hostile),
             (s.revoke, Self::revoke),
+            (s.floor, Self::floor),
             (s.cancel, Self::cancel),
             (s.write, Self::guarded_write),
             (s.advance, Self::advance),

@@ -26,6 +26,7 @@
 //! - `ending`: release, lapse and revoke, and what is left of a lease afterwards.
 //! - `time`: when a lease ends, and what renewing does.
 //! - `tokens`: they rise, and they stay.
+//! - `floor`: raising the floor of tokens, and which engine it is.
 //! - `several`: claims on more than one resource.
 //! - `line`: who waits, in which order, and who goes away.
 //! - `request`: retries have one effect.
@@ -45,6 +46,7 @@ mod bounds;
 mod case;
 mod ending;
 mod exclusion;
+mod floor;
 mod keys;
 mod line;
 mod manual;
@@ -93,6 +95,12 @@ pub trait Subject: Send + Sync {
     /// Opens once more what the last [`Subject::fresh`] engine left behind when it was closed. `None`
     /// where that means nothing; a law about it then passes.
     fn reopen(&self) -> Soon<'_, Option<Arc<dyn Engine>>>;
+
+    /// Another client of the last [`Subject::fresh`] engine, while the first one is open. `None` where there is one
+    /// client at a time; a law about two then passes.
+    fn beside(&self) -> Soon<'_, Option<Arc<dyn Engine>>> {
+        Box::pin(async { None })
+    }
 }
 
 /// One law: a test that panics when an engine breaks it.
@@ -130,6 +138,8 @@ macro_rules! __for_each_law {
                 renewing_never_revives;
             tokens: tokens_rise_over_every_ending, tokens_stay_through_renewals,
                 one_token_for_several_resources, no_token_without_the_promise;
+            floor: a_raised_floor_holds_for_every_later_grant, a_floor_never_goes_down, a_floor_is_read_without_raising,
+                a_floor_without_room_is_invalid, a_floor_outlives_the_engine, an_identity_is_one_for_all;
             several: several_are_all_or_nothing, several_are_released_together,
                 a_waiting_claim_holds_nothing, opposite_orders_do_not_deadlock;
             line: a_waiter_is_served_on_release, a_waiter_is_served_on_lapse, the_line_is_served_in_order,

@@ -12,6 +12,7 @@ use crate::error::Refusal;
 pub(super) async fn a_closed_engine_is_unavailable(subject: &dyn Subject) {
     let case = Case::new(subject).await;
     let ada = case.granted(case.claim("ada", "seat")).await;
+    let has_identity = in_time(case.engine.identity()).await.expect("an identity or none").is_some();
     in_time(case.engine.close()).await.expect("close finishes");
     assert_unavailable("acquire", in_time(case.engine.acquire(case.claim("bob", "other seat"))).await);
     assert_unavailable("acquire", in_time(case.engine.acquire(case.patient("bob", "seat"))).await);
@@ -21,6 +22,12 @@ pub(super) async fn a_closed_engine_is_unavailable(subject: &dyn Subject) {
     assert_unavailable("inspect", in_time(case.engine.inspect("seat")).await);
     let query = Query { prefix: String::new(), after: None, limit: 10 };
     assert_unavailable("list", in_time(case.engine.list(query)).await);
+    if case.promises.fencing {
+        assert_unavailable("raise_floor", in_time(case.engine.raise_floor(None)).await);
+    }
+    if has_identity {
+        assert_unavailable("identity", in_time(case.engine.identity()).await);
+    }
 }
 
 /// Goal: whoever waits when the engine closes learns that nothing happened, and can come again.
@@ -37,7 +44,7 @@ pub(super) async fn closing_sends_the_line_home(subject: &dyn Subject) {
 }
 
 /// Closes the engine and opens what it left behind. `None` where nothing is promised or the subject cannot.
-async fn reopened<'s>(case: Case<'s>, meanwhile: Duration) -> Option<Case<'s>> {
+pub(super) async fn reopened<'s>(case: Case<'s>, meanwhile: Duration) -> Option<Case<'s>> {
     if !case.promises.durable {
         return None;
     }

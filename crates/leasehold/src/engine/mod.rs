@@ -62,6 +62,18 @@ pub trait Engine: Send + Sync + 'static {
     /// Resources in use, in order of name.
     fn list(&self, query: Query) -> Answer<'_, Vec<Resource>>;
 
+    /// Says below which token none will come any more; with `Some(floor)`, first makes every later token higher than it.
+    ///
+    /// A raised floor is as durable as a token: in force before the answer, after a crash and after a restart. It never
+    /// goes down. The answer is never below a floor that was raised or a token that was granted before the call. A grant
+    /// that is decided while the call is under way may still have a lower token. Invalid above [`Token::MAX_FLOOR`],
+    /// and from an engine without tokens.
+    fn raise_floor(&self, floor: Option<Token>) -> Answer<'_, Token>;
+
+    /// Public text that names this engine: the same for every process that asks it and over its restarts, and not that
+    /// of any other engine. None from an engine that has nothing of the kind.
+    fn identity(&self) -> Answer<'_, Option<String>>;
+
     /// Tells what happens from here on, or from after `since`. See [`Watching`].
     fn watch(&self, since: Option<EventId>) -> Answer<'_, Watch>;
 

@@ -22,6 +22,7 @@
 
 use std::collections::{BTreeMap, HashMap};
 use std::fmt;
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
 use std::time::Duration;
 
@@ -31,10 +32,15 @@ use tokio::sync::{oneshot, watch};
 use super::ManualClock;
 use crate::clock::Clock;
 use crate::engine::from_book::{self, acquire, grant, key, millis, resource, wants};
-use crate::engine::{Answer, Claim, Engine, EventId, Grant, Keys, LeaseId, Promises, Query, Renewal, Resource, Watch};
+use crate::engine::{
+    Answer, Claim, Engine, EventId, Grant, Keys, LeaseId, Promises, Query, Renewal, Resource, Token, Watch,
+};
 use crate::error::Error;
 
 const ENGINE: &str = "core";
+
+/// How many were made: no two have the same identity.
+static MADE: AtomicU64 = AtomicU64::new(1);
 
 /// When the book hears that time has passed. Answers must not depend on it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -54,6 +60,8 @@ struct Shared {
     state: Mutex<State>,
     /// Counts the steps of the clock, so that those who wait look at the book ([`Pace::Late`]).
     steps: watch::Sender<u64>,
+    /// Which of the engines in this process it is.
+    identity: String,
 }
 
 struct State {
@@ -76,7 +84,12 @@ impl CoreEngine {
         let mut book = Book::new(limits, 0);
         book.set_ceiling(u64::MAX);
         let state = State { book, waiting: HashMap::new(), tickets: 0, closed: false };
-        let shared = Arc::new(Shared { clock: clock.clone(), state: Mutex::new(state), steps: watch::Sender::new(0) });
+        let shared = Arc::new(Shared {
+            clock: clock.clone(),
+            state: Mutex::new(state),
+            steps: watch::Sender::new(0),
+            identity: format!("core-{}", MADE.fetch_add(1, Ordering::Relaxed)),
+        });
         let weak: Weak<Shared> = Arc::downgrade(&shared);
         clock.on_step(Box::new(move || {
             if let Some(shared) = weak.upgrade() {
@@ -132,8 +145,10 @@ impl Shared {
 impl State {
     fn apply(&mut self, command: Command<'_>, now: leasehold_core::Time) -> Reply {
         let outcome = self.book.apply(command, now);
-        // There is no journal: the facts go nowhere.
+        // There is no journal: the facts go nowhere, and a floor is in force at once.
         drop(self.book.take_tape(Vec::new()));
+        let floor = self.book.take_floor();
+        self.book.skip_tokens_to(floor);
         for Effect { ticket, reply } in outcome.effects {
             if let Some(to) = self.waiting.remove(&ticket) {
                 // Whoever waits leaves under the same lock, so somebody is there to hear it.
@@ -258,6 +273,22 @@ impl Engine for CoreEngine {
             }
             let after = |name: &String| query.after.as_ref().is_none_or(|after| name > after);
             Ok(found.into_iter().filter(|(name, _)| after(name)).map(|(_, r)| r).take(query.limit).collect())
+        })
+    }
+
+    fn raise_floor(&self, floor: Option<Token>) -> Answer<'_, Token> {
+        Box::pin(async move {
+            match self.0.ask("raise the floor", Command::Floor { raise: floor })? {
+                Reply::Floor(floor) => Ok(floor),
+                other => Err(refused(other)),
+            }
+        })
+    }
+
+    fn identity(&self) -> Answer<'_, Option<String>> {
+        Box::pin(async move {
+            let _open = self.0.open("read the identity")?;
+            Ok(Some(self.0.identity.clone()))
         })
     }
 

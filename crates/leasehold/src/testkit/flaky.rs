@@ -6,7 +6,9 @@ use std::time::Duration;
 
 use tokio::sync::watch;
 
-use crate::engine::{Answer, Claim, Engine, EventId, Grant, Keys, LeaseId, Promises, Query, Renewal, Resource, Watch};
+use crate::engine::{
+    Answer, Claim, Engine, EventId, Grant, Keys, LeaseId, Promises, Query, Renewal, Resource, Token, Watch,
+};
 use crate::error::Error;
 
 /// What can be asked of an engine.
@@ -24,6 +26,10 @@ pub enum Verb {
     Inspect,
     /// [`Engine::list`].
     List,
+    /// [`Engine::raise_floor`].
+    RaiseFloor,
+    /// [`Engine::identity`].
+    Identity,
     /// [`Engine::close`].
     Close,
 }
@@ -183,6 +189,14 @@ impl Engine for Flaky {
 
     fn list(&self, query: Query) -> Answer<'_, Vec<Resource>> {
         self.pass(Verb::List, |inner| inner.list(query))
+    }
+
+    fn raise_floor(&self, floor: Option<Token>) -> Answer<'_, Token> {
+        self.pass(Verb::RaiseFloor, move |inner| inner.raise_floor(floor))
+    }
+
+    fn identity(&self) -> Answer<'_, Option<String>> {
+        self.pass(Verb::Identity, |inner| inner.identity())
     }
 
     fn watch(&self, since: Option<EventId>) -> Answer<'_, Watch> {

@@ -20,6 +20,7 @@ pub(super) struct Mini {
     clock: ManualClock,
     promises: Promises,
     rows: Mutex<BTreeMap<u64, Row>>,
+    floor: Mutex<u64>,
     freed: Notify,
 }
 
@@ -55,7 +56,7 @@ impl Mini {
             never_early: true,
             outlives_process: false,
         };
-        Self { clock, promises, rows: Mutex::default(), freed: Notify::new() }
+        Self { clock, promises, rows: Mutex::default(), floor: Mutex::default(), freed: Notify::new() }
     }
 
     pub(super) fn unfenced(clock: ManualClock) -> Self {
@@ -89,7 +90,8 @@ impl Mini {
                 queue_len: 0,
             });
         }
-        let number = rows.len() as u64 + 1;
+        let last = rows.last_key_value().map_or(0, |(number, _)| *number);
+        let number = last.max(*self.floor.lock().unwrap()) + 1;
         let row = Row { claim: claim.clone(), granted_at: now, expires_at: now, released: false, revoked: false };
         let row = Row { expires_at: now.plus(claim.ttl).min(row.cap()), ..row };
         let grant = self.grant(number, &row, now);
@@ -207,6 +209,19 @@ impl Engine for Mini {
             let found = self.names().into_iter();
             Ok(found.filter(|r| r.name.starts_with(&query.prefix) && after(&r.name)).take(2).collect())
         })
+    }
+
+    fn raise_floor(&self, floor: Option<Token>) -> Answer<'_, Token> {
+        Box::pin(async move {
+            let last = self.rows.lock().unwrap().last_key_value().map_or(1, |(number, _)| *number);
+            let mut kept = self.floor.lock().unwrap();
+            *kept = floor.map_or(0, Token::get).max(*kept);
+            Ok(Token::new(last.max(*kept)).unwrap())
+        })
+    }
+
+    fn identity(&self) -> Answer<'_, Option<String>> {
+        Box::pin(async { Ok(None) })
     }
 
     fn watch(&self, _since: Option<EventId>) -> Answer<'_, Watch> {

@@ -155,6 +155,12 @@ impl KeyRing {
         if verb == Verb::Metrics && !principal.prefixes.is_empty() {
             return Some(Denial::Forbidden("metrics count every resource: they take a key without prefixes".into()));
         }
+        // There is one counter of tokens for all names.
+        if verb == Verb::RaiseFloor && !principal.prefixes.is_empty() {
+            return Some(Denial::Forbidden(
+                "the floor is that of every resource: it takes a key without prefixes".into(),
+            ));
+        }
         // One sentence whatever the name: it must not tell whether there is such a resource.
         names
             .iter()

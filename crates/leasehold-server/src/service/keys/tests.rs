@@ -30,7 +30,7 @@ const NO: bool = false;
 #[test]
 fn every_cell_of_the_matrix() {
     #[rustfmt::skip]
-    let matrix: [(Verb, [bool; 7]); 18] = [
+    let matrix: [(Verb, [bool; 7]); 20] = [
         //                 nobody read lease boxoffice admin buyer provider
         (Verb::Acquire,   [NO,    NO,  YES,  NO,       YES,  NO,   NO ]),
         (Verb::Renew,     [NO,    NO,  YES,  NO,       YES,  NO,   NO ]),
@@ -43,6 +43,8 @@ fn every_cell_of_the_matrix() {
         (Verb::GetKey,    [NO,    NO,  YES,  NO,       YES,  NO,   NO ]),
         (Verb::FreeKey,   [NO,    NO,  YES,  NO,       YES,  NO,   NO ]),
         (Verb::ExtendKey, [NO,    NO,  YES,  NO,       YES,  NO,   NO ]),
+        (Verb::Floor,     [NO,    YES, YES,  YES,      YES,  NO,   NO ]),
+        (Verb::RaiseFloor, [NO,   NO,  NO,   NO,       YES,  NO,   NO ]),
         (Verb::Status,    [NO,    YES, YES,  YES,      YES,  NO,   NO ]),
         (Verb::Metrics,   [NO,    YES, YES,  YES,      YES,  NO,   NO ]),
         (Verb::SeeEvent,  [NO,    NO,  NO,   YES,      YES,  YES,  NO ]),
@@ -60,8 +62,9 @@ fn every_cell_of_the_matrix() {
             let principal = Principal::new("k".into(), Roles::of(roles.iter().copied()), vec!["a/".into()], None);
             let at = format!("{} by {roles:?}", verb.word());
             let answer = |names: &[&str]| ring.check(&principal, verb, names);
-            // Metrics count everything: a key that sees only a part of it reads none.
-            assert_eq!(answer(&["a/1"]).is_none(), allowed && verb != Verb::Metrics, "{at}");
+            // Metrics and the floor are of everything: they are not for a key that sees only a part of it.
+            let whole_only = matches!(verb, Verb::Metrics | Verb::RaiseFloor);
+            assert_eq!(answer(&["a/1"]).is_none(), allowed && !whole_only, "{at}");
             let whole = Principal::new("w".into(), Roles::of(roles.iter().copied()), Vec::new(), None);
             assert_eq!(ring.check(&whole, verb, &["a/1"]).is_none(), allowed, "{at}, without a prefix");
             assert!(matches!(answer(&["a/1", "b/1"]), Some(Denial::Forbidden(_))), "{at}, outside its prefix");

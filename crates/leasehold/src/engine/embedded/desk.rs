@@ -11,11 +11,12 @@
 //! 1. No answer leaves before every fact the book had recorded when it was decided is durable. That goes for
 //!    refusals and reads too: a "no" because of a grant that a crash then forgets would be a lie.
 //! 2. Sealed batches are settled in order, one at a time.
+//! 3. A raised floor is in force before its answer leaves, and a ceiling above it is durable before that.
 
 use std::collections::HashMap;
 
 use leasehold_core::planted::{self, Bug};
-use leasehold_core::{Book, Command, Effect, Reply, Ticket, Time};
+use leasehold_core::{Book, Command, Effect, Reply, Ticket, Time, Token};
 
 /// A batch on its way to the disk.
 #[derive(Debug)]
@@ -38,6 +39,8 @@ pub struct Desk<A> {
     next_ticket: u64,
     /// A sealed batch is not settled yet.
     in_flight: bool,
+    /// The floor that the sealed batch raises; 0 if it raises none.
+    floor: u64,
     /// Buffers to write the next facts and answers into.
     idle_facts: Vec<u8>,
     idle_answers: Vec<(A, Reply)>,
@@ -52,6 +55,7 @@ impl<A> Desk<A> {
             answers: Vec::new(),
             next_ticket: 0,
             in_flight: false,
+            floor: 0,
             idle_facts: Vec::new(),
             idle_answers: Vec::new(),
         }
@@ -98,7 +102,16 @@ impl<A> Desk<A> {
 
     /// Whether all that the book knows is durable.
     pub fn is_settled(&self) -> bool {
-        !self.in_flight && !self.book.has_tape()
+        !self.in_flight && !self.book.has_tape() && !self.book.has_floor()
+    }
+
+    /// Above which token more must be reserved before the sealed batch is settled, if more must be: fewer than `mark`
+    /// are left, or its floor takes them. None when every token there can be is reserved.
+    pub fn tokens_wanted(&self, mark: u64) -> Option<u64> {
+        let floor = if planted::on(Bug::FloorNotReserved) { 0 } else { self.floor };
+        let above = floor.max(self.book.last_token());
+        let ceiling = self.book.ceiling();
+        (ceiling.saturating_sub(above) < mark && ceiling < Token::MAX.get()).then_some(above)
     }
 
     /// Collects what is due by time; nobody waits for this answer.
@@ -139,6 +152,7 @@ impl<A> Desk<A> {
     pub fn seal(&mut self) -> Batch<A> {
         assert!(!self.in_flight, "one batch is under way at a time");
         self.in_flight = true;
+        self.floor = self.book.take_floor();
         let empty = std::mem::take(&mut self.idle_facts);
         let answers = std::mem::take(&mut self.idle_answers);
         Batch {
@@ -148,9 +162,11 @@ impl<A> Desk<A> {
         }
     }
 
-    /// The batch is durable: its answers may leave. Takes back the buffer of its facts.
-    pub fn settle(&mut self, mut facts: Vec<u8>) {
+    /// The batch is durable, and so is `ceiling`: its answers may leave. Takes back the buffer of its facts.
+    pub fn settle(&mut self, mut facts: Vec<u8>, ceiling: u64) {
         self.in_flight = false;
+        self.book.set_ceiling(ceiling);
+        self.book.skip_tokens_to(std::mem::take(&mut self.floor));
         facts.clear();
         // A burst must not keep its memory for ever.
         if facts.capacity() <= 4 << 20 {

@@ -19,7 +19,8 @@
 //! # Token
 //!
 //! A counter below a ceiling that is durable in the journal and in a second file before any token under it
-//! is given out. After a crash the counter goes on above the ceiling; an orderly close hands back the rest.
+//! is given out. After a crash the counter goes on above the ceiling; an orderly close hands back the rest. A raised
+//! floor needs no record of its own: it is answered when it is below such a ceiling, and close writes the counter.
 //!
 //! # On lost connection
 //!
@@ -60,7 +61,8 @@ use tokio::sync::oneshot;
 
 use super::from_book::{acquire, grant, key, millis, refused, resource, wants};
 use super::{
-    Answer, Claim, Engine, Event, EventId, Grant, Key, Keys, LeaseId, Promises, Push, Query, Renewal, Resource, Watch,
+    Answer, Claim, Engine, Event, EventId, Grant, Key, Keys, LeaseId, Promises, Push, Query, Renewal, Resource, Token,
+    Watch,
 };
 use crate::error::Error;
 #[doc(hidden)]
@@ -170,13 +172,13 @@ impl Embedded {
                 Error::Corrupt { engine: ENGINE, law: law.into(), at: format!("{file} offset {offset}") }
             }
         };
-        let Started { mut desk, clock, journal } =
+        let Started { mut desk, clock, journal, identity } =
             start(&storage, &options, Box::new(random_u64), |_, _| {}).map_err(damaged)?;
         let newsroom = Newsroom::new(random_u64(), options.news_bytes);
         if newsroom.is_open() {
             desk.book.keep_news();
         }
-        let counter = Arc::new(Counter::new(desk, clock, newsroom, journal));
+        let counter = Arc::new(Counter::new(desk, clock, newsroom, journal, identity));
         let weak = Arc::downgrade(&counter);
         options.clock.on_step(Box::new(move || {
             if let Some(counter) = weak.upgrade() {
@@ -425,6 +427,26 @@ impl Engine for Embedded {
                     .await?;
             }
             Ok(first.into_values().map(resource).collect())
+        })
+    }
+
+    fn raise_floor(&self, floor: Option<Token>) -> Answer<'_, Token> {
+        Box::pin(async move {
+            let attempt =
+                || floor.map_or_else(|| "read the floor".into(), |floor| format!("raise the floor to {floor}"));
+            match self.submit(true, |_| Command::Floor { raise: floor }).answer(&attempt).await? {
+                Reply::Floor(floor) => Ok(floor),
+                other => Err(refused(other, ENGINE, attempt)),
+            }
+        })
+    }
+
+    fn identity(&self) -> Answer<'_, Option<String>> {
+        Box::pin(async move {
+            match &self.counter.lock().stopped {
+                Some(sentence) => Err(no_effect("read the identity".into(), sentence)),
+                None => Ok(Some(self.counter.identity.clone())),
+            }
         })
     }
 

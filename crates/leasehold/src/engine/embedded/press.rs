@@ -52,8 +52,9 @@ impl Press {
         Self { journal, jobs: None, progress: Arc::default() }
     }
 
-    pub fn wants_tokens(&self, state: &State) -> bool {
-        state.desk.book.tokens_left() < self.journal.reserve_mark()
+    /// Above which token more are to be reserved, if more are.
+    pub fn tokens_wanted(&self, state: &State) -> Option<u64> {
+        state.desk.tokens_wanted(self.journal.reserve_mark())
     }
 
     /// Writes all that has gathered, and lets its answers go.
@@ -69,7 +70,7 @@ impl Press {
         if snapshot {
             state.desk.book.begin_snapshot();
         }
-        let wants_tokens = self.wants_tokens(&state);
+        let tokens_wanted = self.tokens_wanted(&state);
         let order = if self.progress.supply_asked.load(Ordering::Acquire) { None } else { state.desk.book.order() };
         drop(state);
         let began = counter.clock.machine().now();
@@ -79,7 +80,7 @@ impl Press {
         if planted::on(Bug::NewsBeforeSync) {
             counter.newsroom.publish(&batch.0.news.0, batch.0.news.1);
         }
-        let result = self.commit(counter, &batch.0, wants_tokens);
+        let result = self.commit(counter, &batch.0, tokens_wanted);
         let took = counter.clock.machine().now().since(began);
         if let Err(error) = result {
             // In this order: whoever learns of it and asks again must be told that the engine has stopped.
@@ -115,11 +116,11 @@ impl Press {
         if sent { Ok(()) } else { Err(io::Error::other("the keeper of the journal died")) }
     }
 
-    fn commit(&mut self, counter: &Counter, batch: &Batch<Address>, wants_tokens: bool) -> io::Result<()> {
-        if wants_tokens {
-            self.journal.reserve_tokens()?;
+    fn commit(&mut self, counter: &Counter, batch: &Batch<Address>, tokens_wanted: Option<u64>) -> io::Result<()> {
+        if let Some(above) = tokens_wanted {
+            self.journal.reserve_tokens(above)?;
         }
-        if batch.facts.is_empty() && !wants_tokens {
+        if batch.facts.is_empty() && tokens_wanted.is_none() {
             return Ok(());
         }
         self.journal.commit(Kind::Facts, &batch.facts, counter.clock.now())?;
@@ -137,8 +138,7 @@ impl Press {
                 state.commits.answers.add_value(answers, answers);
                 state.proof_at = Some(counter.clock.now().plus(PROOF_AFTER));
             }
-            state.desk.book.set_ceiling(self.journal.token_ceiling());
-            state.desk.settle(std::mem::take(&mut batch.facts));
+            state.desk.settle(std::mem::take(&mut batch.facts), self.journal.token_ceiling());
         }
         // Watchers first: whoever has an answer and then looks at what happened must find it there.
         if !planted::on(Bug::NewsBeforeSync) {

@@ -18,8 +18,8 @@ use crate::clock::SystemClock;
 fn counter(dir: &std::path::Path, sizes: Sizes) -> (Arc<Counter>, Arc<dyn Storage>) {
     let storage: Arc<dyn Storage> = Arc::new(Directory::open(dir).unwrap());
     let options = Options { sizes, clock: SystemClock::shared(), ..Options::default() };
-    let Started { desk, clock, journal } = start(&storage, &options, Box::new(|| 7), |_, _| {}).unwrap();
-    (Arc::new(Counter::new(desk, clock, Newsroom::new(1, 0), journal)), storage)
+    let Started { desk, clock, journal, identity } = start(&storage, &options, Box::new(|| 7), |_, _| {}).unwrap();
+    (Arc::new(Counter::new(desk, clock, Newsroom::new(1, 0), journal, identity)), storage)
 }
 
 fn take(counter: &Counter, tray: &Arc<Tray>, name: &str) {

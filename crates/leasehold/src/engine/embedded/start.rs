@@ -7,6 +7,7 @@ use leasehold_core::{Book, Fact};
 use super::boot::BookClock;
 use super::desk::Desk;
 use super::journal::frame::Kind;
+use super::journal::identity;
 use super::journal::recover::recover;
 use super::journal::{Damage, Journal};
 use super::storage::Storage;
@@ -20,6 +21,8 @@ pub struct Started<A> {
     pub clock: BookClock,
     /// Ready to be written to.
     pub journal: Journal,
+    /// The identity of the directory.
+    pub identity: String,
 }
 
 /// Recovers a directory, takes it up on this machine's clock, and reserves the first tokens: all durable.
@@ -38,14 +41,20 @@ pub fn start<A>(
         let what = what.to_owned();
         move |error| Damage::Io(what, error)
     };
+    let bits = [random(), random()];
     let mut journal =
         Journal::start(storage.clone(), options.sizes, &found, random).map_err(io("make the journal ready"))?;
+    // After the journal's start: it has synced the directory, so an identity that was found has its name for good.
+    let identity = match found.identity {
+        Some(identity) => identity,
+        None => identity::make(storage.as_ref(), bits).map_err(io("write the identity"))?,
+    };
     book.skip_tokens_to(found.ceiling);
     let (clock, fresh) = BookClock::take_up(options.clock.clone(), book.clock(), book.now());
     book.resume(clock.mark(), fresh);
-    journal.reserve_tokens().map_err(io("write the token ceiling"))?;
+    journal.reserve_tokens(0).map_err(io("write the token ceiling"))?;
     let facts = book.take_tape(Vec::new());
     journal.commit(Kind::Facts, &facts, clock.now()).map_err(io("write the journal"))?;
     book.set_ceiling(journal.token_ceiling());
-    Ok(Started { desk: Desk::new(book), clock, journal })
+    Ok(Started { desk: Desk::new(book), clock, journal, identity })
 }

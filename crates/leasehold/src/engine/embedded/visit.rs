@@ -8,7 +8,9 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use super::{ENGINE, Embedded, Options, PROMISES};
-use crate::engine::{Answer, Claim, Engine, EventId, Grant, Keys, LeaseId, Promises, Query, Renewal, Resource, Watch};
+use crate::engine::{
+    Answer, Claim, Engine, EventId, Grant, Keys, LeaseId, Promises, Query, Renewal, Resource, Token, Watch,
+};
 use crate::error::{Error, Refusal};
 
 /// How long to wait for another process's moment.
@@ -113,6 +115,14 @@ impl Engine for Visitor {
 
     fn list(&self, query: Query) -> Answer<'_, Vec<Resource>> {
         Box::pin(self.during(async move |engine: &Embedded| engine.list(query).await))
+    }
+
+    fn raise_floor(&self, floor: Option<Token>) -> Answer<'_, Token> {
+        Box::pin(self.during(async move |engine: &Embedded| engine.raise_floor(floor).await))
+    }
+
+    fn identity(&self) -> Answer<'_, Option<String>> {
+        Box::pin(self.during(async |engine: &Embedded| engine.identity().await))
     }
 
     fn watch(&self, _since: Option<EventId>) -> Answer<'_, Watch> {

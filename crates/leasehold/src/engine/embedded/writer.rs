@@ -111,6 +111,8 @@ pub(super) struct Counter {
     /// More tokens are reserved when fewer than this are left.
     reserve_mark: u64,
     random: Mutex<RandomPool>,
+    /// The identity of the directory.
+    pub identity: String,
 }
 
 pub(super) struct State {
@@ -144,7 +146,7 @@ pub struct Commits {
 }
 
 impl Counter {
-    pub fn new(desk: Desk<Address>, clock: BookClock, newsroom: Newsroom, journal: Journal) -> Self {
+    pub fn new(desk: Desk<Address>, clock: BookClock, newsroom: Newsroom, journal: Journal, identity: String) -> Self {
         let state = State {
             desk,
             stopped: None,
@@ -160,7 +162,7 @@ impl Counter {
         let reserve_mark = journal.reserve_mark();
         let press = Mutex::new(Press::new(journal));
         let random = Mutex::new(RandomPool::new());
-        Self { state: Mutex::new(state), wake: Condvar::new(), clock, newsroom, press, reserve_mark, random }
+        Self { state: Mutex::new(state), wake: Condvar::new(), clock, newsroom, press, reserve_mark, random, identity }
     }
 
     /// Where secrets come from.
@@ -373,7 +375,7 @@ impl Writer {
                     let mut press = self.press();
                     let state = self.counter.lock();
                     // Somebody else may have written it meanwhile, or have found the disk broken.
-                    let wanted = state.desk.has_work() || press.wants_tokens(&state);
+                    let wanted = state.desk.has_work() || press.tokens_wanted(&state).is_some();
                     if wanted && state.failed.is_none() && !state.in_doubt {
                         self.counter.write_with(&mut press, state)?;
                     }
@@ -397,7 +399,7 @@ impl Writer {
             if state.desk.book.next_expiry().is_some_and(|next| next <= now) {
                 state.desk.tick(TICK, now);
             }
-            if state.desk.has_work() || state.desk.book.tokens_left() < self.counter.reserve_mark {
+            if state.desk.has_work() || state.desk.tokens_wanted(self.counter.reserve_mark).is_some() {
                 // Those who were just answered are about to come again: on a slow disk one sync for all of
                 // them is worth waiting a quarter of a sync.
                 let Pace { crowd, sync } = state.pace;
@@ -475,9 +477,9 @@ mod tests {
         let storage: Arc<dyn Storage> = Arc::new(Directory::open(dir.path()).expect("it opens"));
         let mut options = Options::default();
         options.sizes.segment = 64 << 10;
-        let Started { desk, clock, journal } =
+        let Started { desk, clock, journal, identity } =
             start(&storage, &options, Box::new(random_u64), |_, _| {}).expect("it starts");
-        let counter = Arc::new(Counter::new(desk, clock, Newsroom::new(1, 0), journal));
+        let counter = Arc::new(Counter::new(desk, clock, Newsroom::new(1, 0), journal, identity));
         let engine = Embedded { counter: counter.clone(), writer: Mutex::new(None) };
         let tray = Tray::new(|| {});
         let mut till = engine.till();

@@ -251,6 +251,31 @@ pub(super) fn promises(mut value: Value) -> Result<Promises, Unexpected> {
     read().ok_or(Unexpected("list of promises"))
 }
 
+pub(super) fn floor(value: &Value) -> Result<Token, Unexpected> {
+    value.token().ok_or(Unexpected("token"))
+}
+
+/// The identity in what the server says of its engine.
+pub(super) fn identity(mut value: Value) -> Result<Option<String>, Unexpected> {
+    match value.take("identity") {
+        Some(Value::Null) => Ok(None),
+        Some(text) => text.into_text().map(Some).ok_or(Unexpected("identity")),
+        None => Err(Unexpected("identity")),
+    }
+}
+
+/// The error for a command that came with a later version of the server than the first: a server that does not know it
+/// says only which commands it knows.
+pub(super) fn too_old(error: Error, command: &str) -> Error {
+    let unknown = format!("{command} is not known");
+    match error {
+        Error::Invalid(sentence) if sentence.contains(&unknown) => {
+            Error::Invalid(format!("the server is too old: it does not know {command}"))
+        }
+        other => other,
+    }
+}
+
 /// One message of a watch.
 #[derive(Debug, PartialEq, Eq)]
 pub(super) enum Message {
@@ -373,6 +398,7 @@ mod tests {
         #[test]
         fn any_value_is_survived(value in any_value(), text in ".{0,40}") {
             let _ = (grant(value.clone()), renewal(value.clone()), count(&value), resource(value.clone()));
+            let _ = (floor(&value), identity(value.clone()));
             let _ = (resources(value.clone()), promises(value.clone()), said(&text), said(&format!("HELD {text}")));
             if let Value::Push(parts) | Value::List(parts) = value {
                 let _ = message(parts);

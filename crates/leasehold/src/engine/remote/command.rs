@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use sha2::{Digest, Sha256};
 
-use crate::engine::{Claim, EventId, LeaseId, Mode, Query};
+use crate::engine::{Claim, EventId, LeaseId, Mode, Query, Token};
 use crate::error::Error;
 
 /// What the server reads at most in one command and in one argument of it.
@@ -137,6 +137,18 @@ pub(super) fn list(query: &Query) -> Result<Vec<u8>, Error> {
 
 pub(super) fn promises() -> Result<Vec<u8>, Error> {
     lease("PROMISES").bytes()
+}
+
+pub(super) fn floor(raise: Option<Token>) -> Result<Vec<u8>, Error> {
+    let command = lease("FLOOR");
+    match raise {
+        Some(floor) => command.number(floor.get()).bytes(),
+        None => command.bytes(),
+    }
+}
+
+pub(super) fn engine() -> Result<Vec<u8>, Error> {
+    lease("ENGINE").bytes()
 }
 
 pub(super) fn watch(prefix: &str, since: Option<EventId>) -> Result<Vec<u8>, Error> {

@@ -51,7 +51,7 @@ use std::time::Duration;
 
 use tokio::runtime::Handle;
 
-use super::{Answer, Claim, Engine, EventId, Grant, Keys, LeaseId, Promises, Query, Renewal, Resource, Watch};
+use super::{Answer, Claim, Engine, EventId, Grant, Keys, LeaseId, Promises, Query, Renewal, Resource, Token, Watch};
 use crate::clock::{Clock, SystemClock};
 use crate::error::{BoxError, Error};
 use crate::renew::until;
@@ -175,6 +175,27 @@ impl Engine for Remote {
                 return Ok(Vec::new());
             }
             self.read(&|| format!("list {}", query.prefix), command::list(&query)?, answer::resources).await
+        })
+    }
+
+    fn raise_floor(&self, floor: Option<Token>) -> Answer<'_, Token> {
+        Box::pin(async move {
+            let bytes = command::floor(floor)?;
+            let answer = match floor {
+                None => self.read(&|| "read the floor".into(), bytes, |value| answer::floor(&value)).await,
+                Some(floor) => {
+                    let attempt = || format!("raise the floor to {floor}");
+                    self.change(&attempt, bytes, Nature::Repeatable, |value| answer::floor(&value)).await
+                }
+            };
+            answer.map_err(|error| answer::too_old(error, "LEASE FLOOR"))
+        })
+    }
+
+    fn identity(&self) -> Answer<'_, Option<String>> {
+        Box::pin(async move {
+            let answer = self.read(&|| "read the identity".into(), command::engine()?, answer::identity).await;
+            answer.map_err(|error| answer::too_old(error, "LEASE ENGINE"))
         })
     }
 

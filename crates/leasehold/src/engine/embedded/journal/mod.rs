@@ -13,6 +13,7 @@
 
 pub mod ceiling;
 pub mod frame;
+pub mod identity;
 pub mod recover;
 pub mod segment;
 pub mod snapshot;
@@ -21,8 +22,8 @@ use std::collections::VecDeque;
 use std::io;
 use std::sync::{Arc, Mutex, PoisonError};
 
-use leasehold_core::Time;
 use leasehold_core::planted::{self, Bug};
+use leasehold_core::{Time, Token};
 
 use super::storage::Storage;
 use ceiling::{Ceiling, CeilingFile};
@@ -251,10 +252,11 @@ impl Journal {
         Ok(())
     }
 
-    /// Reserves more tokens in the second home; the next frame carries the ceiling in the first.
-    /// They may be given out when that frame is durable.
-    pub fn reserve_tokens(&mut self) -> io::Result<()> {
-        let tokens = self.point.ceiling.saturating_add(self.reserve);
+    /// Reserves more tokens in the second home, above this one at least; the next frame carries the ceiling in the
+    /// first. They may be given out when that frame is durable.
+    pub fn reserve_tokens(&mut self, above: u64) -> io::Result<()> {
+        let last = self.point.ceiling.max(above);
+        let tokens = last.saturating_add(self.reserve).min(Token::MAX.get()).max(last);
         self.reserve = (self.reserve * 2).min(self.sizes.tokens * 32);
         self.put_ceiling(tokens)
     }

@@ -19,6 +19,7 @@ use leasehold_core::{Book, Fact, Time};
 use super::Damage;
 use super::ceiling::{CeilingFile, Peek};
 use super::frame::{self, Kind, UNIT};
+use super::identity;
 use super::segment;
 use super::snapshot::{self, Point};
 use crate::engine::embedded::storage::{File, Storage};
@@ -68,6 +69,8 @@ pub struct Recovered {
     pub cut: Option<Cut>,
     /// The record ends with an orderly close.
     pub closed: bool,
+    /// The identity of the directory; none if it was never opened, or last by a version that made none.
+    pub identity: Option<String>,
 }
 
 /// Reads everything. `seen` is shown each fact, with the sequence of its frame.
@@ -93,6 +96,7 @@ pub fn recover(
         proven: 0,
         cut: None,
         closed: false,
+        identity: identity::read(storage)?,
     };
     let mut ceiling_known = second.is_some();
     if let Some(sequence) = names.iter().filter_map(|name| snapshot::sequence_of(name)).max() {

@@ -1,0 +1,124 @@
+//! LEASE FLOOR and LEASE ENGINE: the floor of tokens, and which engine it is.
+
+use rustix::process::Signal;
+
+use super::client::Client;
+use super::common::Site;
+use super::common::server::{Server, key};
+use super::{dial, granted, lines, word};
+
+fn floor(client: &mut Client, raise: &[&str]) -> u64 {
+    let reply = client.ask(&[&["LEASE", "FLOOR"], raise].concat());
+    reply.trim_end().strip_prefix(':').and_then(|number| number.parse().ok()).unwrap_or_else(|| panic!("{reply}"))
+}
+
+fn take(client: &mut Client, name: &str) -> u64 {
+    granted(&client.ask(&["LEASE", "ACQUIRE", "600000", "RESOURCES", name])).1
+}
+
+/// The identity in what LEASE ENGINE says.
+fn identity(client: &mut Client) -> String {
+    let reply = client.ask(&["LEASE", "ENGINE"]);
+    let lines = lines(&reply);
+    let at = lines.iter().position(|line| *line == "identity").unwrap_or_else(|| panic!("{reply}"));
+    let identity = lines[at + 2].to_owned();
+    assert!(identity.len() == 32 && identity.bytes().all(|byte| byte.is_ascii_hexdigit()), "{reply}");
+    identity
+}
+
+/// Goal: a floor that was answered holds for every later grant, over a kill and over an orderly end, and never goes down.
+/// The identity stays.
+#[test]
+fn a_floor_survives_a_kill() {
+    let site = Site::new();
+    let server = Server::start(&site, &[]);
+    let mut client = dial(&server);
+    assert_eq!(floor(&mut client, &[]), 1, "nothing was granted");
+    assert_eq!(take(&mut client, "a"), 1);
+    assert_eq!(floor(&mut client, &["5000000000"]), 5_000_000_000);
+    let first = identity(&mut client);
+    server.signal(Signal::KILL);
+    drop(server);
+    let server = Server::start(&site, &[]);
+    let mut client = dial(&server);
+    assert!(floor(&mut client, &[]) >= 5_000_000_000);
+    let token = take(&mut client, "b");
+    assert!(token > 5_000_000_000, "{token}");
+    assert_eq!(floor(&mut client, &["7"]), token, "a lower one changes nothing");
+    assert_eq!(floor(&mut client, &["9000000000"]), 9_000_000_000);
+    server.stop().with_code(0);
+    let server = Server::start(&site, &[]);
+    let mut client = dial(&server);
+    assert_eq!(take(&mut client, "c"), 9_000_000_001, "an orderly end hands back what was only reserved");
+    assert_eq!(identity(&mut client), first);
+}
+
+/// Goal: everybody who may read may ask; only an operator of everything may raise, and that is written down.
+#[test]
+fn raising_the_floor_takes_an_operator() {
+    let site = Site::new();
+    let (reader, _) = key(&site, &["--role", "read"]);
+    let (lessee, _) = key(&site, &["--role", "lease"]);
+    let (part, _) = key(&site, &["--role", "admin", "--prefix", "a/"]);
+    let (admin, id) = key(&site, &["--role", "admin"]);
+    let server = Server::start(&site, &[]);
+    for key in [&reader, &lessee, &part, &admin] {
+        let mut client = dial(&server);
+        assert_eq!(client.ask(&["AUTH", key]), "+OK\r\n");
+        floor(&mut client, &[]);
+        identity(&mut client);
+        if key != &admin {
+            assert_eq!(word(&client.ask(&["LEASE", "FLOOR", "4711"])), "FORBIDDEN");
+        }
+    }
+    let mut client = dial(&server);
+    client.ask(&["AUTH", &admin]);
+    assert_eq!(floor(&mut client, &[]), 1, "nobody raised it");
+    assert_eq!(floor(&mut client, &["4711"]), 4711);
+    server.wait_for("raise floor");
+    let said = server.said();
+    let lines: Vec<&str> = said.lines().filter(|line| line.contains("raise floor")).collect();
+    assert!(lines.len() == 1 && lines[0].contains("4711") && lines[0].contains(&id), "{lines:?}");
+}
+
+/// Goal: a server before another passes both on, and says the identity of the one behind it.
+#[test]
+fn a_front_server_passes_both_on() {
+    let (site, front_site) = (Site::new(), Site::new());
+    let server = Server::start(&site, &[]);
+    let url = format!("leasehold://{}", server.resp);
+    let front = Server::start(&front_site, &["--engine", &url]);
+    let (mut behind, mut before) = (dial(&server), dial(&front));
+    assert_eq!(identity(&mut before), identity(&mut behind));
+    assert_eq!(floor(&mut before, &["4711"]), 4711);
+    assert_eq!(floor(&mut behind, &[]), 4711);
+    assert_eq!(take(&mut before, "a"), 4712);
+    let told = before.ask(&["LEASE", "FLOOR", "9223372036854775807"]);
+    assert!(word(&told) == "INVALID" && told.contains("a floor is at most"), "{told}");
+    // The port is that of the server which was asked.
+    let ends = |port: u16| format!("$4\r\nhttp\r\n:{port}\r\n");
+    assert!(before.ask(&["LEASE", "ENGINE"]).ends_with(&ends(front.http.port())));
+    assert!(behind.ask(&["LEASE", "ENGINE"]).ends_with(&ends(server.http.port())));
+}
+
+/// Goal: the map has the fields of the contract, in both versions.
+#[test]
+fn an_engine_is_described_in_both_versions() {
+    let site = Site::new();
+    let server = Server::start(&site, &[]);
+    let mut client = dial(&server);
+    let id = identity(&mut client);
+    let (port, two) = (server.http.port(), client.ask(&["lease", "engine"]));
+    let names = ["durable", "fencing", "fair", "never_early", "outlives_process"];
+    let promises = |yes: &str| names.map(|name| format!("${}\r\n{name}\r\n{yes}\r\n", name.len())).concat();
+    let rest = |map: &str, yes: &str| {
+        let promises = promises(yes);
+        format!(
+            "$6\r\nengine\r\n$8\r\nembedded\r\n$8\r\nidentity\r\n$32\r\n{id}\r\n$8\r\npromises\r\n{map}\r\n{promises}\
+             $8\r\nfindings\r\n*0\r\n$4\r\nhttp\r\n:{port}\r\n"
+        )
+    };
+    assert_eq!(two, format!("*10\r\n{}", rest("*10", ":1")));
+    client.ask(&["HELLO", "3"]);
+    assert_eq!(client.ask(&["LEASE", "ENGINE"]), format!("%5\r\n{}", rest("%5", "#t")));
+}
