@@ -147,8 +147,10 @@ pub trait Ledger: Send + Sync + 'static {
 
     /// Whether other servers may use it at the same time.
     fn is_shared(&self) -> bool;
-    /// Which engine it was last, and the highest token that any row has.
-    fn engine(&self) -> Answer<'_, EngineSeen>;
+    /// The identity of the engine that was last admitted; none: none was, or it has no identity.
+    fn engine(&self) -> Answer<'_, Option<String>>;
+    /// The highest token that any row has; zero: none has any.
+    fn highest_token(&self) -> Answer<'_, u64>;
     /// From now on it is this engine, if it was `seen` until now. `false`: it was another.
     fn put_engine(&self, identity: Option<String>, seen: Option<String>) -> Answer<'_, bool>;
 

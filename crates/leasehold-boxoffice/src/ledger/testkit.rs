@@ -166,8 +166,11 @@ impl Ledger for Flaky {
     fn is_shared(&self) -> bool {
         self.inner.is_shared()
     }
-    fn engine(&self) -> Answer<'_, EngineSeen> {
+    fn engine(&self) -> Answer<'_, Option<String>> {
         self.inner.engine()
+    }
+    fn highest_token(&self) -> Answer<'_, u64> {
+        self.inner.highest_token()
     }
     fn put_engine(&self, identity: Option<String>, seen: Option<String>) -> Answer<'_, bool> {
         self.inner.put_engine(identity, seen)

@@ -432,15 +432,6 @@ pub struct Swept {
     pub more: bool,
 }
 
-/// The engine whose tokens a ledger has.
-#[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct EngineSeen {
-    /// Its identity; none: nobody wrote it down yet, or the engine has none.
-    pub identity: Option<String>,
-    /// The highest token that any row has.
-    pub highest: u64,
-}
-
 /// Holds that have seats, of all events.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Live {

@@ -60,7 +60,8 @@ impl Office {
         let (office, hold) = (self.clone(), hold.clone());
         let work = async move {
             let renewed = office.renew_now(call, &hold, access).await;
-            if renewed.is_err() {
+            // Who comes too late has not failed to renew: the hold is over.
+            if renewed.as_ref().is_err_and(|error| !matches!(error.refusal(), Some(Refusal::Ended(_)))) {
                 office.0.counts.renew_failures.fetch_add(1, Relaxed);
             }
             renewed

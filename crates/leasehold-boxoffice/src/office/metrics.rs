@@ -1,29 +1,50 @@
 //! What is counted.
 
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
+use std::sync::{Mutex, PoisonError};
+use std::time::Duration;
 
-use super::view::Metrics;
+use leasehold::engine::embedded::Spread;
+
+use super::pulse::Task;
+use super::view::{LateOutcome, Metrics};
 use crate::error::Error;
 use crate::model::{Conflict, Reason, Refusal};
 
 /// Counters of one office.
 #[derive(Debug, Default)]
 pub(super) struct Counts {
-    pub(super) active: AtomicU64,
-    pub(super) paying: AtomicU64,
+    hold_requests: Mutex<Spread>,
+    sale_times: Mutex<Spread>,
+    late_money: [AtomicU64; LateOutcome::ALL.len()],
     pub(super) expired: AtomicU64,
     conflicts: [AtomicU64; 7],
     refused: AtomicU64,
     stale_sales: AtomicU64,
     expired_sales: AtomicU64,
     pub(super) renew_failures: AtomicU64,
-    pub(super) lag_ms: AtomicU64,
     pub(super) orphan_leases: AtomicU64,
     pub(super) holds: AtomicU64,
     pub(super) sales: AtomicU64,
 }
 
 impl Counts {
+    /// A request for seats was answered after this long.
+    pub(super) fn hold_answered(&self, took: Duration) {
+        self.hold_requests.lock().unwrap_or_else(PoisonError::into_inner).add(took);
+    }
+
+    /// An order was made in this time.
+    pub(super) fn sold_in(&self, took: Duration) {
+        self.sales.fetch_add(1, Relaxed);
+        self.sale_times.lock().unwrap_or_else(PoisonError::into_inner).add(took);
+    }
+
+    /// Late money came to this.
+    pub(super) fn late(&self, outcome: LateOutcome) {
+        self.late_money[outcome as usize].fetch_add(1, Relaxed);
+    }
+
     /// A request was refused for these.
     pub(super) fn lost(&self, conflicts: &[Conflict]) {
         self.refused.fetch_add(1, Relaxed);
@@ -43,17 +64,18 @@ impl Counts {
 
     pub(super) fn read(&self) -> Metrics {
         let of = |counter: &AtomicU64| counter.load(Relaxed);
-        #[expect(clippy::cast_precision_loss, reason = "seconds for a gauge")]
-        let lag = of(&self.lag_ms) as f64 / 1000.0;
+        let spread = |spread: &Mutex<Spread>| *spread.lock().unwrap_or_else(PoisonError::into_inner);
         Metrics {
-            active: of(&self.active),
-            paying: of(&self.paying),
+            stands: None,
+            idle_seconds: [0.0; Task::ALL.len()],
+            hold_requests: spread(&self.hold_requests),
+            sale_times: spread(&self.sale_times),
+            late_money_total: std::array::from_fn(|at| of(&self.late_money[at])),
             expired_total: of(&self.expired),
             conflicts_total: std::array::from_fn(|at| of(&self.conflicts[at])),
             refused_total: of(&self.refused),
             sale_conflicts_total: [of(&self.stale_sales), of(&self.expired_sales)],
             renew_failures_total: of(&self.renew_failures),
-            sweeper_lag_seconds: lag,
             orphan_leases_total: of(&self.orphan_leases),
             holds_total: of(&self.holds),
             sales_total: of(&self.sales),

@@ -15,9 +15,9 @@
 //!
 //! # In reading order
 //!
-//! `view` (words), `secret`, `lease` (the engine's side), `memory` (layouts, and what is sold), `take` (a hold is
+//! `view` (words), `secret`, `engine` (which engine it is), `lease` (the engine's side), `memory` (layouts, and what is sold), `take` (a hold is
 //! made), `life` (renewed, changed, paid, released), `sale` (sold, and the ladder for late money), `staff`, `money`
-//! (what goes back), `tasks` (sweeper, sequencer, follower), `metrics`.
+//! (what goes back), `tasks` (sweeper, sequencer, follower), `pulse` (whether they are alive), `metrics`.
 //!
 //! # Not here
 //!
@@ -34,11 +34,13 @@ use crate::error::Error;
 use crate::ledger::Ledger;
 use crate::model::*;
 
+pub mod engine;
 mod lease;
 mod life;
 mod memory;
 mod metrics;
 mod money;
+mod pulse;
 mod sale;
 pub mod secret;
 mod staff;
@@ -48,7 +50,9 @@ mod tasks;
 mod tests;
 pub mod view;
 
+pub use engine::Admitted;
 pub use money::{RefundMessage, Settled};
+pub use pulse::Task;
 pub use secret::HoldKey;
 pub use view::*;
 
@@ -92,6 +96,9 @@ struct Inner {
     options: Options,
     memory: memory::Memory,
     counts: metrics::Counts,
+    pulse: pulse::Pulse,
+    /// Of the engine that was admitted.
+    identity: std::sync::Mutex<Option<String>>,
 }
 
 impl std::fmt::Debug for Office {
@@ -114,8 +121,32 @@ impl Office {
                 promises.engine
             )));
         }
-        let (memory, counts) = Default::default();
-        Ok(Self(Arc::new(Inner { engine, ledger, options, memory, counts })))
+        let (memory, counts, identity) = Default::default();
+        let pulse = pulse::Pulse::new(options.clock.now());
+        Ok(Self(Arc::new(Inner { engine, ledger, options, memory, counts, pulse, identity })))
+    }
+
+    /// Whether holds can be taken and tended: the engine is the one that was admitted, and the office's own tasks can have
+    /// their leases, here or elsewhere.
+    ///
+    /// # Errors
+    ///
+    /// Why not.
+    pub async fn ready(&self) -> Result<(), Error> {
+        self.check_engine().await?;
+        let barred = [Task::Sweeper, Task::Sequencer].into_iter().find_map(|task| self.0.pulse.why(task));
+        match barred {
+            None => Ok(()),
+            Some(why) => {
+                let (part, attempt) = ("office", "taking the leases of the box office's own tasks".into());
+                Err(Error::Unavailable { part, attempt, source: why.into() })
+            }
+        }
+    }
+
+    /// A task of the server's finished a round.
+    pub fn beat(&self, task: Task) {
+        self.0.pulse.beat(task, self.clock().now());
     }
 
     /// The ledger, for reads that need no office.
@@ -124,10 +155,27 @@ impl Office {
         &self.0.ledger
     }
 
-    /// What was counted.
-    #[must_use]
-    pub fn metrics(&self) -> Metrics {
-        self.0.counts.read()
+    /// What was counted, and how it stands now. What the ledger does not say is not in it.
+    pub async fn metrics(&self) -> Metrics {
+        let stands = self.stands().await.ok();
+        Metrics { stands, idle_seconds: self.0.pulse.idle(self.clock().now()), ..self.0.counts.read() }
+    }
+
+    async fn stands(&self) -> Result<Stands, Error> {
+        use MoneyState::{CancelDue, RefundDue, Stuck};
+        let live = self.0.ledger.live().await?;
+        let money = self.0.ledger.money_in(None, &[RefundDue, CancelDue, Stuck]).await?;
+        let now = self.0.ledger.now().await?;
+        let due = || money.iter().filter(|row| row.state != Stuck);
+        let oldest = due().filter_map(|row| Some(now.since(row.steps.last()?.at))).max();
+        Ok(Stands {
+            active: live.active,
+            paying: live.paying,
+            sweeper_lag_seconds: seconds(live.overdue_ms),
+            refunds_due: due().count() as u64,
+            refund_due_seconds: seconds(oldest.unwrap_or(0)),
+            stuck_payments: money.iter().filter(|row| row.state == Stuck).count() as u64,
+        })
     }
 
     /// Wakes when entries of this event got numbers: then read [`Office::audit`] since the last one seen.
@@ -151,6 +199,11 @@ impl Office {
             Err(Error::Indeterminate { part: "office", attempt, source: error.to_string().into() })
         })
     }
+}
+
+#[expect(clippy::cast_precision_loss, reason = "seconds for a gauge")]
+fn seconds(millis: u64) -> f64 {
+    millis as f64 / 1000.0
 }
 
 /// A row as its buyer sees it at this moment.

@@ -2,14 +2,13 @@
 //!
 //! Every step is written down before the next is taken, so whoever comes after a crash goes on where it stands.
 
-use std::sync::atomic::Ordering::Relaxed;
 use std::time::Duration;
 
 use super::Office;
 use super::lease::{Span, Taken};
 use super::secret::name;
 use super::take::{Basket, For, MOST, basket, instead};
-use super::view::{PaymentMessage, PaymentOutcome};
+use super::view::{LateOutcome, PaymentMessage, PaymentOutcome};
 use crate::error::Error;
 use crate::model::*;
 use crate::provider::Outcome;
@@ -145,12 +144,16 @@ impl Office {
 
     /// `None`: this message was acted upon before.
     async fn confirm_now(&self, call: Call, command: Confirm) -> Result<Option<Standing>, Error> {
+        let began = self.clock().now();
         let done = self.0.ledger.confirm(call, command).await?;
         match done.value {
             Confirmed::Order { order, leases } => {
                 // A stored answer is old: what it sold may be free again by now.
                 if !leases.is_empty() && !done.replayed {
-                    self.0.counts.sales.fetch_add(1, Relaxed);
+                    self.0.counts.sold_in(self.clock().now().since(began));
+                    if order.sources.first().is_some_and(|source| source.hold_id != order.hold_id) {
+                        self.0.counts.late(LateOutcome::OfferTaken);
+                    }
                     self.note_sold(&order);
                 }
                 self.let_go_all(&leases).await;
@@ -164,10 +167,24 @@ impl Office {
                 } else if !done.replayed && hold.payment_ref.as_ref() == Some(&money.payment_ref) {
                     self.unpaid(&hold, done.now).await;
                 }
+                if !done.replayed && money.steps.len() == 1 {
+                    self.count_late(money.state);
+                }
                 self.climb(&money.key()).await.map(Some)
             }
             Confirmed::Duplicate => Ok(None),
         }
+    }
+
+    fn count_late(&self, state: MoneyState) {
+        let outcome = match state {
+            MoneyState::Offered => LateOutcome::Offered,
+            MoneyState::RefundDue => LateOutcome::GoesBack,
+            MoneyState::Stuck => LateOutcome::Stuck,
+            MoneyState::CancelDue => LateOutcome::Cancelled,
+            _ => return,
+        };
+        self.0.counts.late(outcome);
     }
 
     fn note_sold(&self, order: &OrderRow) {
@@ -253,11 +270,13 @@ impl Office {
         let Taken::Granted(lease) = taken else { return Ok(false) };
         let (hold_id, payment_ref) = (hold.hold_id.clone(), money.payment_ref.clone());
         let command = SellLate { hold_id, payment_ref, token: lease.token };
+        let began = self.clock().now();
         let sold = self.0.ledger.sell_late(Call::by("office"), command).await;
         self.let_go(&lease).await;
         match sold {
             Ok(done) => {
-                self.0.counts.sales.fetch_add(1, Relaxed);
+                self.0.counts.sold_in(self.clock().now().since(began));
+                self.0.counts.late(LateOutcome::SameSeats);
                 self.note_sold(&done.value);
                 Ok(true)
             }
@@ -330,7 +349,10 @@ impl Office {
         let (payment_ref, from) = (money.payment_ref.clone(), money.state);
         let command = MoneyStep { payment_ref, from, to, offer, note: note.into(), callback: None };
         match self.0.ledger.money_step(Call::by("office"), command).await {
-            Ok(_) => Ok(true),
+            Ok(_) => {
+                self.count_late(to);
+                Ok(true)
+            }
             Err(Error::Refused(_)) => Ok(false),
             Err(error) => Err(error),
         }

@@ -46,7 +46,9 @@ impl Office {
     pub async fn hold(&self, call: Call, event: &EventId, buyer: Buyer, want: Want) -> Result<HoldView, Error> {
         let (office, event) = (self.clone(), event.clone());
         let work = async move {
+            let began = office.clock().now();
             let held = office.hold_now(call, &event, &buyer, want).await;
+            office.0.counts.hold_answered(office.clock().now().since(began));
             match &held {
                 Ok(_) => drop(office.0.counts.holds.fetch_add(1, Relaxed)),
                 Err(Error::Refused(Refusal::Conflict { conflicts, .. })) => office.0.counts.lost(conflicts),
@@ -309,6 +311,11 @@ impl Office {
             Err(Error::Refused(Refusal::Conflict { conflicts, .. })) => {
                 self.learn_losses(known, conflicts);
                 self.let_go(&lease).await;
+            }
+            Err(Error::Refused(Refusal::StaleToken)) => {
+                // A fresh lease with an old token: the engine was put back meanwhile. What comes next is above it.
+                self.let_go(&lease).await;
+                self.lift_floor().await?;
             }
             Err(_) => self.let_go(&lease).await,
         }

@@ -11,9 +11,11 @@ use leasehold::Leasehold;
 use leasehold::engine::Resource;
 
 use super::Office;
+use super::engine::OWN;
 use super::lease::PREFIX;
+use super::pulse::Task;
 use crate::error::Error;
-use crate::model::{EventId, HoldState};
+use crate::model::EventId;
 
 /// Life of the leases of sweeper and sequencer: how long their work rests when a server dies.
 const LEASE: Duration = Duration::from_secs(5);
@@ -28,15 +30,17 @@ const FORGET_EVERY: u64 = 3600;
 impl Office {
     /// Runs sweeper, sequencer and follower until the future is dropped.
     pub async fn run(&self) {
-        let sweeper = self.under_lease("sweeper", |office, turn| async move { office.sweep(turn).await });
-        let sequencer = self.under_lease("sequencer", |office, _| async move { office.sequence().await });
+        let sweeper = self.under_lease(Task::Sweeper, |office, turn| async move { office.sweep(turn).await });
+        let sequencer = self.under_lease(Task::Sequencer, |office, _| async move { office.sequence().await });
         tokio::join!(sweeper, sequencer, self.run_follower());
     }
 
     async fn run_follower(&self) {
         loop {
             // What cannot be read now is read at the next turn; meanwhile the pictures grow old and are not believed.
-            let _ = self.follow().await;
+            if self.follow().await.is_ok() {
+                self.beat(Task::Follower);
+            }
             self.pause(self.0.options.sequence_every).await;
         }
     }
@@ -47,24 +51,34 @@ impl Office {
     }
 
     /// Does a piece of work again and again while a lease of this name is ours.
-    async fn under_lease<F, W>(&self, task: &str, work: W)
+    async fn under_lease<F, W>(&self, task: Task, work: W)
     where
         W: Fn(Office, u64) -> F,
         F: Future<Output = Result<(), Error>>,
     {
         let client = Leasehold::with_engine(self.0.engine.clone(), self.0.options.clock.clone());
-        let every = if task == "sweeper" { self.0.options.sweep_every } else { self.0.options.sequence_every };
+        let every = if task == Task::Sweeper { self.0.options.sweep_every } else { self.0.options.sequence_every };
         loop {
-            let ask = client.acquire(format!("boxoffice-{task}")).ttl(LEASE).wait(IN_LINE);
-            let Ok(lease) = ask.holder(self.0.options.name.clone()).await else {
-                self.pause(every.max(Duration::from_millis(100))).await;
-                continue;
+            let ask = client.acquire(format!("{OWN}{}", task.as_str())).ttl(LEASE).wait(IN_LINE);
+            let lease = match ask.holder(self.0.options.name.clone()).await {
+                Ok(lease) => lease,
+                Err(error) => {
+                    match error {
+                        // Another server has it, and does the work.
+                        leasehold::Error::Refused(leasehold::Refusal::Held { .. }) => self.beat(task),
+                        other => self.0.pulse.barred(task, causes(&other)),
+                    }
+                    self.pause(every.max(Duration::from_millis(100))).await;
+                    continue;
+                }
             };
             let mut turn = 0;
             loop {
                 turn += 1;
                 let piece = async {
-                    let _ = work(self.clone(), turn).await;
+                    if work(self.clone(), turn).await.is_ok() {
+                        self.beat(task);
+                    }
                     self.pause(every).await;
                 };
                 tokio::select! {
@@ -102,10 +116,8 @@ impl Office {
     ///
     /// Engine or ledger could not be asked; the next sweep goes on.
     pub async fn sweep(&self, turn: u64) -> Result<(), Error> {
-        let mut lag = 0;
         loop {
             let swept = self.0.ledger.lapse_due(PORTION).await?;
-            lag = lag.max(swept.lag_ms);
             self.0.counts.expired.fetch_add(swept.holds.len() as u64, Relaxed);
             for hold in &swept.holds {
                 self.let_go_all(&hold.leases).await;
@@ -114,10 +126,8 @@ impl Office {
                 break;
             }
         }
-        self.0.counts.lag_ms.store(lag, Relaxed);
         let climbed = self.climb_all().await;
         if turn % LOOK_EVERY == 1 {
-            self.count_holds().await?;
             self.revoke_orphans().await?;
         }
         if turn.is_multiple_of(FORGET_EVERY) {
@@ -125,19 +135,6 @@ impl Office {
             self.0.ledger.forget_older_than(age).await?;
         }
         climbed
-    }
-
-    async fn count_holds(&self) -> Result<(), Error> {
-        let (mut active, mut paying) = (0, 0);
-        for event in self.0.ledger.events().await? {
-            let Some(snapshot) = self.0.ledger.snapshot(&event.event_id).await? else { continue };
-            let is_paying = |state: HoldState| state == HoldState::Paying;
-            paying += snapshot.holds.iter().filter(|hold| is_paying(hold.state)).count() as u64;
-            active += snapshot.holds.iter().filter(|hold| !is_paying(hold.state)).count() as u64;
-        }
-        self.0.counts.active.store(active, Relaxed);
-        self.0.counts.paying.store(paying, Relaxed);
-        Ok(())
     }
 
     /// Ends leases that have no row after some time: whoever took them is gone.
@@ -185,6 +182,11 @@ impl Office {
         }
         Ok(())
     }
+}
+
+/// An error with what is behind it.
+fn causes(error: &dyn std::error::Error) -> String {
+    error.source().map_or_else(|| error.to_string(), |cause| format!("{error}: {}", causes(cause)))
 }
 
 fn tokens_of(resource: &Resource) -> impl Iterator<Item = u64> + '_ {

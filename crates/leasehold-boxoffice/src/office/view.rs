@@ -2,6 +2,7 @@
 
 use std::collections::BTreeMap;
 
+use leasehold::engine::embedded::Spread;
 use serde::{Deserialize, Serialize};
 
 use super::secret::HoldKey;
@@ -177,13 +178,65 @@ pub struct Report {
     pub currency: String,
 }
 
+/// What became of late money at one of its steps.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum LateOutcome {
+    /// It bought the same seats.
+    SameSeats,
+    /// Others as good were offered.
+    Offered,
+    /// The offer was taken.
+    OfferTaken,
+    /// It goes back.
+    GoesBack,
+    /// Staff decides.
+    Stuck,
+    /// It was only authorised, and is cancelled.
+    Cancelled,
+}
+
+impl LateOutcome {
+    /// All of them, with their names in metrics.
+    pub const ALL: [(Self, &'static str); 6] = [
+        (Self::SameSeats, "same_seats"),
+        (Self::Offered, "offered"),
+        (Self::OfferTaken, "offer_taken"),
+        (Self::GoesBack, "goes_back"),
+        (Self::Stuck, "stuck"),
+        (Self::Cancelled, "cancelled"),
+    ];
+}
+
+/// How the box office stands in one moment, by its ledger: the same from every server.
+#[derive(Clone, Copy, Debug, Default, PartialEq)]
+pub struct Stands {
+    /// Live holds without a payment under way.
+    pub active: u64,
+    /// Live holds with one.
+    pub paying: u64,
+    /// How long ago the oldest hold that is over, and that no sweep has ended, should have ended.
+    pub sweeper_lag_seconds: f64,
+    /// Money that is to go back, or to be cancelled: how many rows.
+    pub refunds_due: u64,
+    /// For how long the oldest of them waits.
+    pub refund_due_seconds: f64,
+    /// Money that waits for staff.
+    pub stuck_payments: u64,
+}
+
 /// What an office counted since it was opened, and what stands now.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct Metrics {
-    /// Live holds by state, as of the last sweep: active, paying.
-    pub active: u64,
-    /// See `active`.
-    pub paying: u64,
+    /// How it stands now; none: the ledger does not say.
+    pub stands: Option<Stands>,
+    /// Seconds since the last round of each task, in the order of [`super::Task::ALL`].
+    pub idle_seconds: [f64; 5],
+    /// From a request for seats to its answer, granted or refused.
+    pub hold_requests: Spread,
+    /// From a confirm, or a provider's word, to the order.
+    pub sale_times: Spread,
+    /// What became of late money, in the order of [`LateOutcome::ALL`].
+    pub late_money_total: [u64; 6],
     /// Holds that ended by time, seen by this office's sweeper.
     pub expired_total: u64,
     /// Refused seats and areas by reason, in the order of [`Reason::ALL`].
@@ -194,8 +247,6 @@ pub struct Metrics {
     pub sale_conflicts_total: [u64; 2],
     /// Renewals that did not succeed.
     pub renew_failures_total: u64,
-    /// How late the last sweep found the oldest hold, in seconds.
-    pub sweeper_lag_seconds: f64,
     /// Leases without a row that were revoked.
     pub orphan_leases_total: u64,
     /// Holds made.

@@ -42,6 +42,7 @@ use leasehold_boxoffice::{Error, Office};
 use sha2::{Digest as _, Sha256};
 use tokio::sync::Notify;
 
+use crate::cli::moment::wall_ms;
 use feed::Feed;
 use outbound::Outbound;
 
@@ -63,6 +64,8 @@ pub struct BoxOffice {
     made: Notify,
     /// Filled in by `serve --demo`.
     demo: OnceLock<demo::Demo>,
+    /// Filled in once the box office is in use.
+    sender: OnceLock<Arc<sender::Sender>>,
 }
 
 /// What a box office is run with.
@@ -85,6 +88,14 @@ pub struct Hall {
     pub etag: String,
     /// The map as it is sent.
     pub map: axum::body::Bytes,
+}
+
+/// What a box office counts, for Prometheus.
+pub struct Metrics {
+    /// By the office.
+    pub office: leasehold_boxoffice::office::Metrics,
+    /// How old the oldest message is that a webhook did not take, as far as this server sends them.
+    pub webhook_lag: Duration,
 }
 
 /// What everybody may know.
@@ -117,8 +128,8 @@ impl BoxOffice {
         let now = office.ledger().now().await?;
         let seen = Mutex::new((now.0, clock.now()));
         let feeds = Mutex::new(HashMap::new());
-        let (halls, made, demo) = (Mutex::default(), Notify::new(), OnceLock::new());
-        Ok(Arc::new(Self { office, clock, settings, outbound, seen, feeds, halls, made, demo }))
+        let (halls, made, demo, sender) = (Mutex::default(), Notify::new(), OnceLock::new(), OnceLock::new());
+        Ok(Arc::new(Self { office, clock, settings, outbound, seen, feeds, halls, made, demo, sender }))
     }
 
     /// What decides.
@@ -155,17 +166,28 @@ impl BoxOffice {
         }
     }
 
-    /// Whether the ledger answers.
+    /// Whether the ledger answers, and the office can take leases.
     ///
     /// # Errors
     ///
-    /// It does not.
+    /// Why not.
     pub async fn ready(&self) -> Result<(), Error> {
+        self.ask_time().await?;
+        self.office.ready().await
+    }
+
+    async fn ask_time(&self) -> Result<(), Error> {
         // Through the writer, without writing: what cannot be written any more is not ready.
         self.office.ledger().sequence(0).await?;
         let now = self.office.ledger().now().await?;
         *self.seen.lock().unwrap_or_else(PoisonError::into_inner) = (now.0, self.clock.now());
         Ok(())
+    }
+
+    /// What is counted, and how it stands.
+    pub async fn metrics(&self) -> Metrics {
+        let webhook_lag = self.sender.get().map_or(0, |sender| sender.lag_ms(wall_ms()));
+        Metrics { office: self.office.metrics().await, webhook_lag: Duration::from_millis(webhook_lag) }
     }
 
     /// What the ledger's clock says by now, as near as makes no difference to a ticket.
@@ -180,7 +202,7 @@ impl BoxOffice {
         loop {
             self.clock.sleep_until(self.clock.now().plus(CLOCK_EVERY)).await;
             // A ledger that does not answer is said by `/readyz`, and the last answer serves meanwhile.
-            let _ = self.ready().await;
+            let _ = self.ask_time().await;
         }
     }
 
@@ -210,6 +232,7 @@ impl BoxOffice {
         let work = async {
             self.in_use().await;
             let sender = sender::Sender::new(self.clone(), engine, self.clock.clone());
+            let _ = self.sender.set(sender.clone());
             let settler = settler::run(self.clone(), self.clock.clone());
             tokio::join!(self.office.run(), sender.run(), settler)
         };

@@ -12,7 +12,7 @@ use leasehold_boxoffice::Office;
 use leasehold_boxoffice::ledger::Ledger;
 use leasehold_boxoffice::ledger::postgres::{Options as PostgresOptions, Postgres};
 use leasehold_boxoffice::ledger::sqlite::Sqlite;
-use leasehold_boxoffice::office::Options;
+use leasehold_boxoffice::office::{Admitted, Options};
 use leasehold_boxoffice::provider::PaymentProvider;
 use leasehold_boxoffice::sign::Secrets;
 use leasehold_boxoffice::webhook::guard::Guard;
@@ -77,6 +77,13 @@ pub async fn open(
     };
     let options = Options { clock: clock.clone(), name: config.boxoffice.name(), ..Options::default() };
     let office = Office::new(engine, ledger, options).map_err(failure)?;
+    match office.admit_engine(config.replace_engine).await.map_err(failure)? {
+        Admitted::Known => {}
+        Admitted::Replaces(before) => tracing::warn!(
+            before,
+            "the ledger was of another engine: this one takes its place, and its tokens go on above the ledger's"
+        ),
+    }
     let of = &config.boxoffice;
     let tickets = match of.ticket_secrets.as_slice() {
         [] => own_secret(&config.data)?,

@@ -13,6 +13,7 @@ use std::time::Duration;
 use leasehold::clock::{Clock, Time};
 use leasehold::engine::{Claim, Engine, Grant, Mode, Want};
 use leasehold_boxoffice::model::{AuditQuery, EventId, WebhookRow};
+use leasehold_boxoffice::office::Task;
 use leasehold_boxoffice::sign::{HEADER, Secrets};
 use leasehold_boxoffice::webhook;
 
@@ -37,6 +38,8 @@ struct Progress {
     failed: u32,
     /// Not before.
     next: Option<Time>,
+    /// When the message that was not taken happened, by the wall clock.
+    behind: Option<u64>,
 }
 
 /// See the module.
@@ -62,22 +65,31 @@ impl Sender {
             self.clock.sleep_until(self.clock.now().plus(EVERY)).await;
             // No webhook, no lease.
             if lease.is_none() && self.webhooks().await.is_ok_and(|webhooks| webhooks.is_empty()) {
+                self.house.office().beat(Task::Webhooks);
                 continue;
             }
             if lease.is_none() || self.clock.now().since(renewed) > TTL / 3 {
                 lease = self.keep(lease.take()).await;
                 renewed = self.clock.now();
                 if lease.is_none() {
+                    self.house.office().beat(Task::Webhooks);
                     // Whoever has it may have moved lines on meanwhile.
                     self.lines.lock().unwrap_or_else(PoisonError::into_inner).clear();
                     self.clock.sleep_until(self.clock.now().plus(TTL / 3)).await;
                     continue;
                 }
             }
-            if let Err(error) = self.look().await {
-                tracing::warn!(%error, "webhooks wait for the ledger");
+            match self.look().await {
+                Ok(()) => self.house.office().beat(Task::Webhooks),
+                Err(error) => tracing::warn!(%error, "webhooks wait for the ledger"),
             }
         }
+    }
+
+    /// How long ago the oldest message happened that a receiver did not take.
+    pub fn lag_ms(&self, now_ms: u64) -> u64 {
+        let lines = self.lines.lock().unwrap_or_else(PoisonError::into_inner);
+        lines.values().filter_map(|line| line.behind).map(|at| now_ms.saturating_sub(at)).max().unwrap_or(0)
     }
 
     async fn keep(&self, lease: Option<Grant>) -> Option<Grant> {
@@ -166,12 +178,13 @@ impl Sender {
                 Err(failed) => Some(failed.to_string()),
             };
             if let Some(why) = why {
+                known.behind = Some(entry.wall_ms);
                 return self.failed(row, known, &why).await;
             }
             if ledger.advance_webhook(&row.id, event, entry.seq).await.is_err() {
                 return self.failed(row, known, "the ledger does not answer").await;
             }
-            known = Progress { cursor: Some(entry.seq), failed: 0, next: None };
+            known = Progress { cursor: Some(entry.seq), failed: 0, next: None, behind: None };
         }
         known
     }
@@ -182,7 +195,7 @@ impl Sender {
         let Some(pause) = webhook::pause(failed, chance) else {
             tracing::warn!(webhook = row.id, why, "a webhook took nothing for days, and is switched off");
             let _ = self.house.office().ledger().put_webhook(WebhookRow { active: false, ..row.clone() }).await;
-            return Progress { failed: 0, ..known };
+            return Progress { failed: 0, behind: None, ..known };
         };
         tracing::info!(webhook = row.id, failed, why, "a webhook was not taken, and will be sent again");
         Progress { failed, next: Some(self.clock.now().plus(pause)), ..known }

@@ -10,7 +10,7 @@ use std::time::Duration;
 
 use leasehold::clock::{Clock, Time};
 use leasehold_boxoffice::model::{Call, CaptureState, EventSettings, HoldId, HoldRow, MoneyRow, OrderRow};
-use leasehold_boxoffice::office::{PaymentMessage, StaffHold};
+use leasehold_boxoffice::office::{PaymentMessage, StaffHold, Task};
 use leasehold_boxoffice::provider::{
     Outcome, PaymentProvider, PaymentStatus, Progress, ProviderError, Refund, Standing, short,
 };
@@ -33,6 +33,7 @@ pub async fn run(house: Arc<BoxOffice>, clock: Arc<dyn Clock>) {
     loop {
         clock.sleep_until(clock.now().plus(EVERY)).await;
         turn(&house, &clock, &mut asked).await;
+        house.office().beat(Task::Settler);
     }
 }
 

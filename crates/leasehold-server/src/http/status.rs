@@ -55,7 +55,7 @@ pub async fn health(_call: Call) -> Result<Response<Body>, Problem> {
     Ok(shape::json(StatusCode::OK, &json!({"status": "up"})))
 }
 
-/// `GET /readyz`: engine and ledger answer. Why it does not is for the log: anybody may ask.
+/// `GET /readyz`: engine and ledger answer, and the box office can take its leases.
 pub async fn ready(call: Call) -> Result<Response<Body>, Problem> {
     if call.app.stop.is_cancelled() {
         return Err(Problem::shutting_down());
@@ -64,17 +64,29 @@ pub async fn ready(call: Call) -> Result<Response<Body>, Problem> {
         Ok(Ok(())) => Ok(shape::json(StatusCode::OK, &json!({"status": "ready"}))),
         Ok(Err(denial)) => {
             tracing::warn!(target: "leasehold::http", error = denial.sentence(), "not ready");
-            let who = if matches!(denial, Denial::Office(_)) { "the ledger does" } else { "the engine does" };
-            Err(Problem::unavailable(format!("{who} not answer")))
+            Err(Problem::unavailable(not_ready(&denial)))
         }
         Err(_) => Err(Problem::unavailable("the engine or the ledger does not answer in time")),
+    }
+}
+
+/// Why a server is not ready, for anybody who asks. What the office says of itself is meant to be read; what a database
+/// or a server says may have names in it that are not for everybody, and is in the log.
+fn not_ready(denial: &Denial) -> String {
+    match denial {
+        Denial::Office(error @ leasehold_boxoffice::Error::Unavailable { part: "office", attempt, .. }) => {
+            let cause = std::error::Error::source(error).map(ToString::to_string).unwrap_or_default();
+            format!("the box office cannot work: {attempt}: {cause}")
+        }
+        Denial::Office(_) => "the ledger does not answer".into(),
+        _ => "the engine does not answer".into(),
     }
 }
 
 /// `GET /metrics`
 pub async fn metrics(call: Call) -> Result<Response<Body>, Problem> {
     let caller = call.enter()?;
-    let text = call.app.service.metrics(&caller).map_err(|denial| call.told(&denial, &caller))?;
+    let text = call.app.service.metrics(&caller).await.map_err(|denial| call.told(&denial, &caller))?;
     let mut response = Response::new(Body::from(text));
     let kind = HeaderValue::from_static("text/plain; version=0.0.4; charset=utf-8");
     response.headers_mut().insert(header::CONTENT_TYPE, kind);

@@ -96,6 +96,9 @@ pub struct Flags {
     /// Where the box office keeps its books: sqlite, sqlite:FILE, postgres://…, or none [default: sqlite, in the data directory]
     #[arg(long, value_name = "URL", env = "LEASEHOLD_LEDGER", hide_env_values = true)]
     pub ledger: Option<String>,
+    /// This engine takes the place of the one that the ledger knows, which is lost for good
+    #[arg(long)]
+    pub replace_engine: bool,
     /// Where HTTP listens [default: 127.0.0.1:7400]
     #[arg(long, value_name = "ADDR", env = "LEASEHOLD_HTTP")]
     pub http: Option<String>,

@@ -9,9 +9,10 @@ use leasehold::engine::{Grant, Renewal};
 use leasehold::{Error, Refusal};
 
 use leasehold_boxoffice::model::Reason;
-use leasehold_boxoffice::office;
+use leasehold_boxoffice::office::{self, LateOutcome, Task};
 
 use super::Verb;
+use crate::boxoffice;
 
 /// How an acquire went.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -177,7 +178,11 @@ impl Metrics {
     }
 
     /// Every metric, as Prometheus reads it.
-    pub(super) fn render(&self, engine: Option<(Tally, Commits, Counts)>, office: Option<&office::Metrics>) -> String {
+    pub(super) fn render(
+        &self,
+        engine: Option<(Tally, Commits, Counts)>,
+        office: Option<&boxoffice::Metrics>,
+    ) -> String {
         let mut page = Page::default();
         let load = |counter: &AtomicU64| counter.load(Ordering::Relaxed);
         page.family("leasehold_acquire_total", "counter", "Acquires by outcome.");
@@ -220,8 +225,15 @@ impl Metrics {
             page.spans("leasehold_commit_seconds", "Time to write and sync one batch.", &commits.seconds);
             page.counts("leasehold_commit_batch", "Answers let go by one batch.", &commits.answers);
         }
-        if let Some(office) = office {
+        if let Some(boxoffice::Metrics { office, webhook_lag }) = office {
             page.office(office);
+            page.money(office);
+            page.family(
+                "leasehold_webhook_lag_seconds",
+                "gauge",
+                "Age of the oldest message that a webhook did not take.",
+            );
+            page.line("leasehold_webhook_lag_seconds", "", webhook_lag.as_secs_f64());
         }
         page.text
     }
@@ -253,9 +265,28 @@ impl Page {
 
     /// What the box office counts.
     fn office(&mut self, office: &office::Metrics) {
-        self.family("leasehold_holds", "gauge", "Live holds by state, as of the last sweep.");
-        self.line("leasehold_holds", "{state=\"active\"}", office.active);
-        self.line("leasehold_holds", "{state=\"paying\"}", office.paying);
+        // Without the ledger nobody knows: no sample is better than an old one.
+        if let Some(stands) = &office.stands {
+            self.family("leasehold_holds", "gauge", "Live holds by state.");
+            self.line("leasehold_holds", "{state=\"active\"}", stands.active);
+            self.line("leasehold_holds", "{state=\"paying\"}", stands.paying);
+            self.family(
+                "leasehold_sweeper_lag_seconds",
+                "gauge",
+                "How overdue the oldest hold is that no sweep has ended.",
+            );
+            self.line("leasehold_sweeper_lag_seconds", "", stands.sweeper_lag_seconds);
+        }
+        self.family("leasehold_task_idle_seconds", "gauge", "Time since the last round of a task of the box office.");
+        for (task, idle) in Task::ALL.into_iter().zip(office.idle_seconds) {
+            self.line("leasehold_task_idle_seconds", &format!("{{task=\"{}\"}}", task.as_str()), idle);
+        }
+        self.spans(
+            "leasehold_hold_request_seconds",
+            "Time from a request for seats to its answer.",
+            &office.hold_requests,
+        );
+        self.spans("leasehold_sale_seconds", "Time from a confirm or a callback to the order.", &office.sale_times);
         self.counter("leasehold_holds_expired_total", "Holds that ended by time.", office.expired_total);
         self.family("leasehold_sale_conflicts_total", "counter", "Sales refused at the last moment, by reason.");
         for (reason, count) in ["stale_token", "expired"].into_iter().zip(office.sale_conflicts_total) {
@@ -277,8 +308,28 @@ impl Page {
             "Leases without a hold that were revoked.",
             office.orphan_leases_total,
         );
-        self.family("leasehold_sweeper_lag_seconds", "gauge", "How late the last sweep found the oldest hold.");
-        self.line("leasehold_sweeper_lag_seconds", "", office.sweeper_lag_seconds);
+    }
+
+    /// Money that is not simply an order's.
+    fn money(&mut self, office: &office::Metrics) {
+        self.family(
+            "leasehold_late_money_total",
+            "counter",
+            "Money that did not buy at once what it was for, by what came of it.",
+        );
+        for ((_, outcome), count) in LateOutcome::ALL.into_iter().zip(office.late_money_total) {
+            self.line("leasehold_late_money_total", &format!("{{outcome=\"{outcome}\"}}"), count);
+        }
+        if let Some(stands) = &office.stands {
+            self.gauge(
+                "leasehold_refunds_due",
+                "Refunds and cancellations that the provider has not made yet.",
+                stands.refunds_due,
+            );
+            self.family("leasehold_refund_due_seconds", "gauge", "Age of the oldest of them.");
+            self.line("leasehold_refund_due_seconds", "", stands.refund_due_seconds);
+            self.gauge("leasehold_stuck_payments", "Payments that wait for staff.", stands.stuck_payments);
+        }
     }
 
     /// A histogram of spans, in seconds.

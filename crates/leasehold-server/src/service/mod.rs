@@ -505,9 +505,12 @@ impl Service {
     /// # Errors
     ///
     /// The gate's no.
-    pub fn metrics(&self, caller: &Caller) -> Result<String, Denial> {
+    pub async fn metrics(&self, caller: &Caller) -> Result<String, Denial> {
         let _pass = self.admit(caller, Verb::Metrics, &[])?;
-        let office = self.boxoffice.get().map(|house| house.office().metrics());
+        let office = match self.boxoffice.get() {
+            Some(house) => Some(house.metrics().await),
+            None => None,
+        };
         Ok(self.metrics.render(self.embedded.as_ref().map(|engine| engine.tally()), office.as_ref()))
     }
 

@@ -150,8 +150,12 @@ impl Ledger for Postgres {
         true
     }
 
-    fn engine(&self) -> Answer<'_, EngineSeen> {
+    fn engine(&self) -> Answer<'_, Option<String>> {
         self.see("reading which engine it is", vec![(read::ENGINE, vec![])], |rows, _| read::engine(&rows[0]))
+    }
+
+    fn highest_token(&self) -> Answer<'_, u64> {
+        self.see("reading the highest token", vec![(read::HIGHEST_TOKEN, vec![])], |rows, _| read::only(&rows[0]))
     }
 
     fn put_engine(&self, identity: Option<String>, seen: Option<String>) -> Answer<'_, bool> {

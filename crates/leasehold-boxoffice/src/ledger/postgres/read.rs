@@ -53,9 +53,11 @@ pub(super) const COUNT_LIVE: &str = r#"SELECT
     FROM holds, (SELECT moment() AS now) m WHERE live"#;
 pub(super) const PAYING: &str = r#"SELECT body FROM holds WHERE live AND expires_at > (SELECT moment())
     AND body LIKE '%"state":"paying"%' ORDER BY expires_at"#;
-pub(super) const ENGINE: &str = "SELECT identity, greatest(coalesce((SELECT max(token) FROM hold_seats), 0),
+pub(super) const ENGINE: &str = "SELECT identity FROM engine";
+/// Seats remember their tokens; places of areas have those of the leases of live holds.
+pub(super) const HIGHEST_TOKEN: &str = "SELECT greatest(coalesce((SELECT max(token) FROM hold_seats), 0),
     coalesce((SELECT max((l ->> 'token')::bigint) FROM holds h, jsonb_array_elements(h.body::jsonb -> 'leases') l
-        WHERE h.live), 0)) FROM engine";
+        WHERE h.live), 0))";
 pub(super) const PUT_ENGINE: &str =
     "UPDATE engine SET identity = $1 WHERE identity IS NOT DISTINCT FROM $2 RETURNING id";
 pub(super) const BUYERS: &str = "SELECT buyer, held, sold FROM buyers WHERE event_id = $1";
@@ -176,9 +178,8 @@ pub(super) fn live(rows: &[Row]) -> Loaded<Live> {
 }
 
 /// From [`ENGINE`].
-pub(super) fn engine(rows: &[Row]) -> Loaded<EngineSeen> {
-    let Some(row) = rows.first() else { return Ok(EngineSeen::default()) };
-    Ok(EngineSeen { identity: row.try_get(0)?, highest: number(row, 1)? })
+pub(super) fn engine(rows: &[Row]) -> Loaded<Option<String>> {
+    Ok(rows.first().map(|row| row.try_get(0)).transpose()?.flatten())
 }
 
 /// Numbered entries: event, number, body.

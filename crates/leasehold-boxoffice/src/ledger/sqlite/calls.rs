@@ -101,8 +101,14 @@ impl Ledger for Sqlite {
         false
     }
 
-    fn engine(&self) -> Answer<'_, EngineSeen> {
-        self.read("reading which engine it is", |db, _| read::engine(db))
+    fn engine(&self) -> Answer<'_, Option<String>> {
+        self.watch("reading which engine it is", |db, _| {
+            Ok(db.prepare_cached("SELECT identity FROM engine")?.query_row([], |row| row.get(0))?)
+        })
+    }
+
+    fn highest_token(&self) -> Answer<'_, u64> {
+        self.watch("reading the highest token", |db, _| read::highest_token(db))
     }
 
     fn put_engine(&self, identity: Option<String>, seen: Option<String>) -> Answer<'_, bool> {

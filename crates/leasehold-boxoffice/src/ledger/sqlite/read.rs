@@ -108,14 +108,13 @@ fn tokens_back(db: &Connection, id: &EventId) -> Loaded<Vec<TokenBack>> {
     Ok(rows.collect::<Result<_, _>>()?)
 }
 
-/// Who grants tokens, and the highest that any row has.
-pub(super) fn engine(db: &Connection) -> Loaded<EngineSeen> {
+/// Seats remember their tokens; places of areas have those of the leases of live holds.
+pub(super) fn highest_token(db: &Connection) -> Loaded<u64> {
     let mut statement = db.prepare_cached(
-        "SELECT identity, max(coalesce((SELECT max(token) FROM hold_seats), 0),
-             coalesce((SELECT max(l.value ->> 'token') FROM holds h, json_each(h.body, '$.leases') l WHERE h.live = 1), 0))
-         FROM engine",
+        "SELECT max(coalesce((SELECT max(token) FROM hold_seats), 0),
+             coalesce((SELECT max(l.value ->> 'token') FROM holds h, json_each(h.body, '$.leases') l WHERE h.live = 1), 0))",
     )?;
-    Ok(statement.query_row([], |row| Ok(EngineSeen { identity: row.get(0)?, highest: row.get(1)? }))?)
+    Ok(statement.query_row([], |row| row.get(0))?)
 }
 
 pub(super) fn captures_due(db: &Connection) -> Loaded<Vec<OrderRow>> {

@@ -160,7 +160,7 @@ async fn late_money_goes_back_when_the_house_is_full() {
     house.hold("bob", &all).await.unwrap();
     let late = refused(house.office.confirm(Call::by("ada"), &ada.hold.hold_id, key(&ada), "pi_1").await);
     assert!(matches!(late, Refusal::Late(Resolution { state: MoneyState::RefundDue, .. })), "{late:?}");
-    assert_eq!(house.office.metrics().sale_conflicts_total, [0, 1]);
+    assert_eq!(house.office.metrics().await.sale_conflicts_total, [0, 1]);
     house.check().await;
 }
 
@@ -188,7 +188,11 @@ async fn a_second_payment_leaves_the_hold_its_lease() {
     let twice = house.office.payment(paid(&ada, "m-1", "pi_2", true)).await.unwrap();
     assert!(matches!(twice, PaymentOutcome::Late(Resolution { state: MoneyState::RefundDue, .. })));
     assert_eq!(house.leases().await, 1);
-    assert_eq!(house.office.metrics().sale_conflicts_total, [0, 1], "a sale that a callback lost is counted, too");
+    assert_eq!(
+        house.office.metrics().await.sale_conflicts_total,
+        [0, 1],
+        "a sale that a callback lost is counted, too"
+    );
     house.check().await;
 }
 

@@ -150,7 +150,7 @@ async fn a_replayed_sale_does_not_block_what_is_free_again() {
     house.office.void(Call::by("staff"), &order.order_id, None, "ill").await.unwrap();
     house.office.sequence().await.unwrap();
     house.office.confirm(call(), &ada.hold.hold_id, key(&ada), "pi").await.unwrap();
-    assert_eq!(house.office.metrics().sales_total, 1);
+    assert_eq!(house.office.metrics().await.sales_total, 1);
     house.office.follow().await.unwrap();
     house.hold("bob", &["A-1"]).await.unwrap();
     house.check().await;

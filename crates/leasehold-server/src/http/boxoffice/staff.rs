@@ -194,7 +194,8 @@ pub async fn report(call: Call) -> Result<Response<Body>, Problem> {
     let late = desk.office().late_money(&event).await.map_err(no)?;
     let paying = desk.office().paying(&event).await.map_err(no)?;
     let orders = desk.office().ledger().orders(&event, None, ORDERS).await.map_err(no)?;
-    let metrics = desk.office().metrics();
+    let metrics = desk.office().metrics().await;
+    let lag = metrics.stands.map_or(0.0, |stands| stands.sweeper_lag_seconds);
     let lost = metrics.refused_total;
     let asked = lost + metrics.holds_total;
     let conflicts: serde_json::Map<String, Value> = Reason::ALL
@@ -226,7 +227,7 @@ pub async fn report(call: Call) -> Result<Response<Body>, Problem> {
             // Of this server, since it was started.
             "conflict_rate": if asked == 0 { 0.0 } else { lost as f64 / asked as f64 },
             "conflicts": conflicts,
-            "sweeper_lag_ms": (metrics.sweeper_lag_seconds * 1000.0).round() as u64,
+            "sweeper_lag_ms": (lag * 1000.0).round() as u64,
             "orders": orders.iter().map(shape::order).collect::<Vec<_>>(),
         }),
     ))

@@ -37,6 +37,9 @@ pub struct Config {
     pub engine: String,
     /// Where the box office keeps its books.
     pub ledger: String,
+    /// This engine takes the place of the one that the ledger knows. Typed, never configured: it is meant once.
+    #[serde(skip)]
+    pub replace_engine: bool,
     /// How the box office is run.
     pub boxoffice: BoxOffice,
     /// Where HTTP listens.
@@ -155,6 +158,7 @@ impl Default for Config {
             data: "./leasehold-data".into(),
             engine: "embedded".into(),
             ledger: "sqlite".into(),
+            replace_engine: false,
             boxoffice: BoxOffice::default(),
             http: "127.0.0.1:7400".into(),
             resp: "127.0.0.1:7401".into(),
@@ -215,6 +219,7 @@ impl Config {
         set(&mut self.data, &flags.data);
         set(&mut self.engine, &flags.engine);
         set(&mut self.ledger, &flags.ledger);
+        self.replace_engine = flags.replace_engine;
         set(&mut self.http, &flags.http);
         set(&mut self.resp, &flags.resp);
         set(&mut self.log.format, &flags.log_format);

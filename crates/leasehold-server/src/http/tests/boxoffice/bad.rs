@@ -106,8 +106,12 @@ async fn bodies_are_read_strictly() {
     client.reply(false).await.problem(415, "invalid");
     let hold = server.hold(&event, &["A-1"], "ada").await;
     for (verb, body) in [
-        ("pay", json!({})),
         ("pay", json!({"payment_ref": ""})),
+        ("pay", json!({"return_url": "not a page"})),
+        ("pay/cancel", json!({"why": "x"})),
+        ("confirm", json!({})),
+        ("confirm", json!({"payment_ref": "pi", "amount": -1})),
+        ("confirm", json!({"payment_ref": "pi", "amount": 9_007_199_254_740_992_u64})),
         ("confirm", json!({"payment_ref": 5})),
         ("seats", json!({})),
         ("renew", json!({"ttl_ms": 5})),
