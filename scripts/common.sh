@@ -49,16 +49,12 @@ need_rust() {
     command -v cc >/dev/null 2>&1 || get gcc libc6-dev
 }
 
-# What the build uses besides Rust with all features: etcd's messages are made by protoc.
-need_protoc() {
-    command -v protoc >/dev/null 2>&1 || get protobuf-compiler
-}
-
 # What the tests use besides Rust: strace makes system calls fail, faketime moves the wall clock, and the bench
-# drives a Redis.
+# drives a Redis and an etcd.
 need_test_tools() {
     local missing=()
     command -v redis-server >/dev/null 2>&1 || missing+=(redis-server)
+    command -v etcd >/dev/null 2>&1 || missing+=(etcd-server)
     command -v strace >/dev/null 2>&1 || missing+=(strace)
     command -v faketime >/dev/null 2>&1 || missing+=(faketime)
     [ -x /usr/lib/postgresql/15/bin/initdb ] || missing+=(postgresql-15)
