@@ -19,6 +19,32 @@ case $target_dir in
 esac
 
 step() { printf '\n== %s\n' "$*"; }
+# time_steps: from here on, steps are measured (timed), and a table of them is printed at the end of the script, even
+# where a step failed.
+time_steps() {
+    step_names=() step_seconds=() step_began=
+    trap print_times EXIT
+}
+# timed WHAT COMMAND...
+timed() {
+    step "$1"
+    step_names+=("$1") step_began=$SECONDS
+    "${@:2}"
+    step_seconds+=("$((SECONDS - step_began))")
+}
+print_times() {
+    local i
+    [ "${#step_names[@]}" -gt 0 ] || return 0
+    printf '\n%8s  %s\n' seconds step
+    for i in "${!step_names[@]}"; do
+        if [ "$i" -lt "${#step_seconds[@]}" ]; then
+            printf '%8s  %s\n' "${step_seconds[i]}" "${step_names[i]}"
+        else
+            printf '%8s  %s: NOT FINISHED\n' "$((SECONDS - step_began))" "${step_names[i]}"
+        fi
+    done
+    printf '%8s  %s\n' "$SECONDS" 'in all'
+}
 die() { printf '%s: %s\n' "${0##*/}" "$*" >&2; exit 1; }
 
 # get PACKAGE...: from the distribution, as root or by sudo.
@@ -49,16 +75,12 @@ need_rust() {
     command -v cc >/dev/null 2>&1 || get gcc libc6-dev
 }
 
-# What the build uses besides Rust with all features: etcd's messages are made by protoc.
-need_protoc() {
-    command -v protoc >/dev/null 2>&1 || get protobuf-compiler
-}
-
 # What the tests use besides Rust: strace makes system calls fail, faketime moves the wall clock, and the bench
-# drives a Redis.
+# drives a Redis and an etcd.
 need_test_tools() {
     local missing=()
     command -v redis-server >/dev/null 2>&1 || missing+=(redis-server)
+    command -v etcd >/dev/null 2>&1 || missing+=(etcd-server)
     command -v strace >/dev/null 2>&1 || missing+=(strace)
     command -v faketime >/dev/null 2>&1 || missing+=(faketime)
     [ -x /usr/lib/postgresql/15/bin/initdb ] || missing+=(postgresql-15)

@@ -95,7 +95,7 @@ fn engines_of_other_versions_say_what_to_type() {
             let err = String::from_utf8_lossy(&output.stderr);
             assert_eq!(output.status.code(), Some(code), "{url} {command:?}: {err}");
             assert!(err.starts_with("leasehold: ") && err.lines().count() == 1, "{err}");
-            assert!(err.contains("embedded:./leasehold-data"), "{err}");
+            assert!(err.contains("embedded:./my-leases"), "{err}");
             assert!(!err.contains("hunter2"), "a password is not repeated: {err}");
         }
     }

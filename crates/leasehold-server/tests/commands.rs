@@ -36,6 +36,16 @@ fn acquire_prints_for_people_too() {
     assert_eq!(answer.err, "");
 }
 
+/// Goal: `--id-only` prints a lease_id that renew and release take, and nothing else.
+#[test]
+fn acquire_prints_only_the_id_for_scripts() {
+    let site = Site::new();
+    let answer = site.ask(&["acquire", "seat-14", "--id-only"]).with_code(0);
+    assert_eq!(answer.out.lines().count(), 1, "{answer:?}");
+    assert_eq!(site.ask_with(&["release", "-"], &answer.out).with_code(0).out, "released\n");
+    site.ask(&["acquire", "seat-14", "--id-only", "--json"]).with_code(2);
+}
+
 /// Goal: a no is exit code 3 and says who, for how long; after the release the token rises.
 #[test]
 fn a_held_resource_is_refused_until_it_is_released() {

@@ -157,3 +157,66 @@ fn clients_need_certificates_and_keys() {
         }
     }
 }
+
+const PAGE: &str = include_str!("../../../docs/operating/tls.md");
+
+/// Makes the certificate that the page shows, by the page's own command: cert.pem and key.pem.
+fn certificate_of_the_page(site: &Site) {
+    let mut blocks = PAGE.split("```").skip(1).step_by(2).filter_map(|block| block.strip_prefix("bash\n"));
+    let command = blocks.find(|block| block.contains("openssl req")).expect("the page makes a certificate");
+    let made = Command::new("bash").current_dir(site.path(".")).arg("-c").arg(command).output().expect("bash runs");
+    assert!(made.status.success(), "{made:?}");
+}
+
+/// Goal: the certificate of the page is taken by our own client, by name and by address, named in the URL or known to
+/// the system.
+#[test]
+fn the_certificate_of_the_page_works_with_our_own_client() {
+    let site = Site::new();
+    certificate_of_the_page(&site);
+    let server = Server::start(&site, &["--tls-cert", "cert.pem", "--tls-key", "key.pem"]);
+    let port = server.resp.port();
+    for (host, name) in [("localhost", "seat-14"), ("127.0.0.1", "seat-15")] {
+        let url = format!("leaseholds://{host}:{port}?ca=cert.pem");
+        site.ask(&["--url", &url, "acquire", name]).with_code(0);
+    }
+    let url = format!("leaseholds://localhost:{port}");
+    let mut known = site.command(&["--url", &url, "acquire", "seat-16"]);
+    let known = known.env("SSL_CERT_FILE", site.path("cert.pem")).output().expect("the binary starts");
+    assert!(known.status.success(), "{known:?}");
+    server.stop().with_code(0);
+}
+
+/// Goal: a server that is there, but not for us, is not "start one": the sentence says what is wrong with TLS.
+#[test]
+fn what_is_wrong_with_tls_is_said() {
+    let site = Site::new();
+    certificate_of_the_page(&site);
+    let authority = Authority::new();
+    let [other_ca, ..] = authority.write(&site, "other");
+    let other_key = site.path("authority.key");
+    std::fs::write(&other_key, authority.0.key().serialize_pem()).expect("written");
+    let sites = [Site::new(), Site::new(), Site::new()];
+    let ours = Server::start(
+        &sites[0],
+        &["--tls-cert", text(&site.path("cert.pem")), "--tls-key", text(&site.path("key.pem"))],
+    );
+    let plain = Server::start(&sites[1], &[]);
+    // An authority's certificate as the server's own: what openssl makes without the constraint of the page.
+    let wrong_kind = Server::start(&sites[2], &["--tls-cert", text(&other_ca), "--tls-key", text(&other_key)]);
+    let (port, plain_port, wrong_port) = (ours.resp.port(), plain.resp.port(), wrong_kind.resp.port());
+    let free = std::net::TcpListener::bind("127.0.0.1:0").expect("a port").local_addr().expect("bound").port();
+    for (url, sentence) in [
+        (format!("leaseholds://localhost:{port}?ca={}", text(&other_ca)), "is not trusted: invalid peer certificate"),
+        (format!("leaseholds://localhost:{wrong_port}?ca={}", text(&other_ca)), "basicConstraints=critical,CA:FALSE"),
+        (format!("leasehold://127.0.0.1:{port}"), "speaks TLS: use leaseholds://"),
+        (format!("leaseholds://localhost:{plain_port}?ca=cert.pem"), "does not speak TLS: use leasehold://"),
+        (format!("leaseholds://localhost:{free}?ca=cert.pem"), "start one with `leasehold serve`"),
+    ] {
+        let answer = site.ask(&["--url", &url, "acquire", "seat-14"]).with_code(4);
+        answer.says_one_sentence();
+        assert!(answer.err.contains(sentence), "{url}: {answer:?}");
+        let starts = answer.err.contains("start one");
+        assert_eq!(starts, sentence.contains("start one"), "{url}: {answer:?}");
+    }
+}

@@ -1,6 +1,6 @@
 //! The suite has teeth: every bug that can be planted in the book breaks a law or a scenario.
 //!
-//! `RUSTFLAGS="--cfg planted" cargo test -p leasehold --test planted` in a target directory of its own.
+//! Only in the planted build: `scripts/test` and docs/internals/torture.md say how to run it.
 #![cfg(planted)]
 
 use std::path::Path;

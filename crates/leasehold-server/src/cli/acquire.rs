@@ -16,7 +16,7 @@ Example:
   leasehold acquire seat-14 --ttl 10m --wait 5s
   leasehold acquire --shared catalogue
   leasehold acquire --permits 1 --capacity 4 render-slots
-  LEASE_ID=$(leasehold acquire seat-14 --json | jq -r .lease_id)
+  LEASE_ID=$(leasehold acquire seat-14 --id-only) || exit
 
 The lease_id is a secret: it proves that the lease is yours.";
 
@@ -54,6 +54,9 @@ pub struct Acquire {
     /// Makes a retry harmless: the same id gives the same lease.
     #[arg(long, value_name = "ID")]
     request_id: Option<String>,
+    /// Print only the lease_id, for a shell variable.
+    #[arg(long, conflicts_with = "json")]
+    id_only: bool,
     /// Print one JSON object.
     #[arg(long)]
     json: bool,
@@ -116,6 +119,9 @@ impl Acquire {
     fn print(&self, grant: &Grant) -> anyhow::Result<()> {
         if self.json {
             return output::json(&Granted::new(grant, &self.names));
+        }
+        if self.id_only {
+            return output::line(grant.lease_id.expose());
         }
         output::line(format!("lease_id   {}", grant.lease_id.expose()))?;
         if let Some(token) = grant.token {

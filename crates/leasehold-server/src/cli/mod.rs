@@ -41,7 +41,7 @@ use target::{DEFAULT_URL, Target};
 
 const EXAMPLE: &str = "\
 Thirty seconds:
-  leasehold serve &                                or: export LEASEHOLD_URL=embedded:./leasehold-data
+  leasehold serve &                                or: export LEASEHOLD_URL=embedded:./my-leases
   leasehold run nightly-report -- ./report.sh      one at a time, killed before the lease can pass on
   leasehold acquire seat-14 --ttl 10m --json       a lease by hand: keep the lease_id, show the token
   leasehold ls                                     what is held, and by whom

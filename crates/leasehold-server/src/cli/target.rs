@@ -22,7 +22,8 @@ const KEY: &str = "LEASEHOLD_API_KEY";
 const LATER: [&str; 7] = ["redis", "rediss", "redlock", "etcd", "zk", "postgres", "postgresql"];
 
 /// What to type instead.
-const HINT: &str = "this version has servers and directories, so say e.g. --url leasehold://127.0.0.1:7401 or embedded:./leasehold-data";
+const HINT: &str =
+    "this version has servers and directories, so say e.g. --url leasehold://127.0.0.1:7401 or embedded:./my-leases";
 
 /// An engine that was named and that we have.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -97,14 +98,27 @@ impl Target {
         let at = options.at();
         match Remote::open(options).await {
             Err(Error::Unavailable { source, .. }) => {
+                let hint = hint(source.downcast_ref::<remote::Away>());
                 let source = exit::sentence(&anyhow::Error::from_boxed(source));
-                let hint = "start one with `leasehold serve`, or name another by --url";
                 // The cause names the address itself, unless it is about something else.
                 let about = if source.contains(&at) { String::new() } else { format!("the server at {at}: ") };
-                Err(Failure::coded(exit::UNAVAILABLE, format!("{about}{source}; {hint}")))
+                Err(Failure::coded(exit::UNAVAILABLE, format!("{about}{source}{hint}")))
             }
             opened => Ok(opened?),
         }
+    }
+}
+
+/// What to do about a server that was not reached, where the cause does not say it.
+fn hint(away: Option<&remote::Away>) -> &'static str {
+    match away {
+        // What openssl makes without being told otherwise: rustls takes such a certificate as an authority only.
+        Some(remote::Away::Untrusted { source, .. }) if source.to_string().contains("CaUsedAsEndEntity") => {
+            "; it is the certificate of an authority, so give the server one with basicConstraints=critical,CA:FALSE"
+        }
+        Some(remote::Away::Untrusted { .. }) => "; name who signed it by ?ca=FILE in the url",
+        Some(remote::Away::Handshake { .. } | remote::Away::SpeaksTls { .. } | remote::Away::SpeaksNoTls { .. }) => "",
+        _ => "; start one with `leasehold serve`, or name another by --url",
     }
 }
 
@@ -162,7 +176,7 @@ mod tests {
             let error = Target::parse(url).expect_err(url);
             assert_eq!(exit::code(&error), 2, "{url}");
             let sentence = exit::sentence(&error);
-            assert!(sentence.contains("embedded:./leasehold-data"), "{url}: {sentence}");
+            assert!(sentence.contains("embedded:./my-leases"), "{url}: {sentence}");
             assert!(!sentence.contains("secret"), "{sentence}");
         }
     }

@@ -31,7 +31,7 @@ pub struct Answer {
 }
 
 impl Answer {
-    fn of(output: &Output) -> Self {
+    pub fn of(output: &Output) -> Self {
         Self {
             // A process that died by a signal has no code of its own.
             code: output.status.code().unwrap_or(-1),

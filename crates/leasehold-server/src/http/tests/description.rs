@@ -49,6 +49,29 @@ async fn the_description_is_whole() {
     server.end().await;
 }
 
+/// Goal: a generated client can read both kinds of 400 that a layout gets: with a list of problems, and without.
+/// Method: each answer against the schema of its own operation, since the list is required in one kind only.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_refused_layout_is_what_its_operation_describes() {
+    let server = Server::start().await;
+    let seat = json!({"id": "A", "section": "S", "row": "R", "number": 1, "price": 1});
+    let seats = json!([seat, seat]);
+    let made = server.post("/v1/events", &json!({"name": "Gala"})).await.with(201).json();
+    let import = format!("/v1/events/{}/import", made["event_id"].as_str().unwrap());
+    for (path, operation, twice, query) in [
+        ("/v1/events", "POST /v1/events", json!({"name": "Gala", "seats": seats}), ""),
+        (&import, "POST /v1/events/{e}/import", json!({"seats": seats}), "?dry_run=perhaps"),
+    ] {
+        let layout = server.post(path, &twice).await.problem(400, "bad_layout");
+        assert_eq!(layout["problems"][0]["code"], "duplicate_id");
+        schema::answers(&layout, operation, 400);
+        let other = server.post(&format!("{path}{query}"), &json!({"name": ""})).await.problem(400, "invalid");
+        assert!(other.get("problems").is_none(), "{other}");
+        schema::answers(&other, operation, 400);
+    }
+    server.end().await;
+}
+
 /// Goal: the metrics are in the text format, with every name of the contract, and no resource is a label.
 #[tokio::test(flavor = "multi_thread")]
 async fn prometheus_can_read_the_metrics() {

@@ -18,6 +18,20 @@ pub fn holds(value: &Value, name: &str) {
     }
 }
 
+/// Fails unless the value is what this response of an operation is described as.
+#[track_caller]
+pub fn answers(value: &Value, operation: &str, status: u16) {
+    let api = description();
+    let (method, path) = operation.split_once(' ').unwrap();
+    let response = &api["paths"][path][method.to_lowercase()]["responses"][status.to_string()];
+    let kind = if status < 400 { "application/json" } else { "application/problem+json" };
+    let schema = &response["content"][kind]["schema"];
+    assert!(schema.is_object(), "{operation} has no {status} with {kind}");
+    if let Err(why) = check(&api, schema, value) {
+        panic!("{operation} {status}: {why} in {value}");
+    }
+}
+
 fn check(api: &Value, schema: &Value, value: &Value) -> Result<(), String> {
     if let Some(reference) = schema["$ref"].as_str() {
         return check(api, api.pointer(&reference[1..]).ok_or(format!("no {reference}"))?, value);

@@ -22,6 +22,9 @@ const CONNECT: Duration = Duration::from_secs(2);
 /// A connection on which nothing is heard for long is asked whether it is still there.
 const KEEPALIVE: Duration = Duration::from_secs(15);
 
+/// The first byte of a TLS alert: what a TLS server answers to plain RESP. No reply of RESP begins with it.
+const TLS_ALERT: u8 = 0x15;
+
 /// Why there is no connection.
 #[derive(Debug)]
 pub(super) enum NoConnection {
@@ -31,12 +34,46 @@ pub(super) enum NoConnection {
     Never(Error),
 }
 
-/// Nobody answers there.
+/// Why a server was not reached: the source of [`Error::Unavailable`].
 #[derive(Clone, Debug, thiserror::Error)]
-#[error("no server answers at {at}")]
-pub(super) struct Away {
-    at: String,
-    source: Arc<io::Error>,
+#[non_exhaustive]
+pub enum Away {
+    /// Nobody answers at this address. Do: start a server, or name another address.
+    #[error("no server answers at {at}")]
+    Silent {
+        /// `host:port`.
+        at: String,
+        /// What the network said.
+        source: Arc<io::Error>,
+    },
+    /// A server answers over TLS, but not with a certificate that we trust. Do: name who signed it, as `?ca=FILE`.
+    #[error("the certificate of {at} is not trusted")]
+    Untrusted {
+        /// `host:port`.
+        at: String,
+        /// What is wrong with the certificate.
+        source: Arc<io::Error>,
+    },
+    /// A server answers, but the two sides do not agree on TLS. Do: read the cause.
+    #[error("the TLS handshake with {at} failed")]
+    Handshake {
+        /// `host:port`.
+        at: String,
+        /// Why not.
+        source: Arc<io::Error>,
+    },
+    /// We did not speak TLS, and the server does.
+    #[error("{at} speaks TLS: use leaseholds:// in the url")]
+    SpeaksTls {
+        /// `host:port`.
+        at: String,
+    },
+    /// We spoke TLS, and the server does not.
+    #[error("{at} does not speak TLS: use leasehold:// in the url")]
+    SpeaksNoTls {
+        /// `host:port`.
+        at: String,
+    },
 }
 
 impl NoConnection {
@@ -79,6 +116,7 @@ impl Connector {
     pub async fn connect(&self, clock: &Arc<dyn Clock>) -> Result<(Wire, Reader), NoConnection> {
         let at = clock.now().plus(CONNECT);
         let away = |error| NoConnection::Away(self.away(error));
+        let speaks_tls = || NoConnection::Away(Away::SpeaksTls { at: self.options.at() });
         let late = || io::Error::from(io::ErrorKind::TimedOut);
         let wire = until(&**clock, at, self.dial()).await;
         let mut wire = wire.ok_or_else(|| away(late()))?.map_err(away)?;
@@ -92,13 +130,25 @@ impl Connector {
             }),
             Ok(_) => Err(away(io::Error::other(answer::Unexpected("greeting")))),
             Err(Hello::Lost(error)) => Err(away(error)),
+            Err(Hello::SpeaksTls) => Err(speaks_tls()),
             Err(Hello::Bad(error)) => Err(NoConnection::Never(error)),
         }
     }
 
-    /// Nobody answers there, for this reason.
+    /// Why there is no server, from why there is no connection.
     pub fn away(&self, why: io::Error) -> Away {
-        Away { at: self.options.at(), source: Arc::new(why) }
+        let at = self.options.at();
+        #[cfg(feature = "tls")]
+        if self.tls.is_some() {
+            use super::tls::Trouble;
+            match Trouble::of(&why) {
+                Some(Trouble::Certificate) => return Away::Untrusted { at, source: Arc::new(why) },
+                Some(Trouble::NoTls) => return Away::SpeaksNoTls { at },
+                Some(Trouble::Other) => return Away::Handshake { at, source: Arc::new(why) },
+                None => {}
+            }
+        }
+        Away::Silent { at, source: Arc::new(why) }
     }
 
     async fn dial(&self) -> io::Result<Wire> {
@@ -126,6 +176,9 @@ impl Connector {
                 let closed = io::Error::new(io::ErrorKind::UnexpectedEof, "it closed the connection at once");
                 return Err(Hello::Lost(closed));
             }
+            if self.options.tls.is_none() && reader.peek() == Some(TLS_ALERT) {
+                return Err(Hello::SpeaksTls);
+            }
             let value = reader.next().map_err(|error| Hello::Lost(io::Error::other(error)))?;
             if let Some(value) = value {
                 return Ok((value, reader));
@@ -137,5 +190,6 @@ impl Connector {
 /// Why nobody said hello.
 enum Hello {
     Lost(io::Error),
+    SpeaksTls,
     Bad(Error),
 }

@@ -1,4 +1,4 @@
-//! The remote engine: a Leasehold server, asked over RESP. `leasehold://host:port`, with TLS `leaseholds://…?ca=FILE`.
+//! The remote engine: a Leasehold server, asked over RESP. `leasehold://host:port`, with TLS `leaseholds://…`.
 //!
 //! # Promises
 //!
@@ -56,6 +56,7 @@ use crate::clock::{Clock, SystemClock};
 use crate::error::{BoxError, Error};
 use crate::renew::until;
 use answer::Unexpected;
+pub use connect::Away;
 use connect::Connector;
 use errand::Errand;
 use hub::{CLOSED, Hub, Nature};

@@ -27,10 +27,10 @@ pub struct Options {
 }
 
 /// The files of TLS, as PEM.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Tls {
-    /// Who signed the server's certificate. No other authority is believed: none are built in.
-    pub ca: PathBuf,
+    /// Who signed the server's certificate, and nobody else then. Without it: the authorities that the system trusts.
+    pub ca: Option<PathBuf>,
     /// Our own certificate and its key, for servers that want one.
     pub client: Option<(PathBuf, PathBuf)>,
 }
@@ -43,7 +43,7 @@ impl fmt::Debug for Options {
 }
 
 impl Options {
-    /// Reads `leasehold://[:KEY@]host[:port]`, or `leaseholds://…?ca=FILE[&cert=FILE&key=FILE]` for TLS.
+    /// Reads `leasehold://[:KEY@]host[:port]`, or `leaseholds://…[?ca=FILE][&cert=FILE&key=FILE]` for TLS.
     ///
     /// # Errors
     ///
@@ -69,14 +69,11 @@ impl Options {
         // The last @: a key may hold one.
         let (user, place) = place.rsplit_once('@').map_or((None, place), |(user, place)| (Some(user), place));
         let (host, port) = host_and_port(place)?;
-        let tls = tls(query)?;
-        match (with_tls, &tls) {
-            (true, None) => {
-                return Err(invalid("leaseholds:// wants to know who signed the server's certificate: add ?ca=FILE"));
-            }
-            (false, Some(_)) => return Err(invalid("?ca=, cert= and key= are for leaseholds://")),
-            _ => {}
+        let files = tls(query)?;
+        if !with_tls && files != Tls::default() {
+            return Err(invalid("?ca=, cert= and key= are for leaseholds://"));
         }
+        let tls = with_tls.then_some(files);
         Ok(Self { host, port, key: user.map(key).transpose()?.flatten(), tls })
     }
 
@@ -130,7 +127,7 @@ fn key(user: &str) -> Result<Option<String>, Error> {
     Ok(Some(key).filter(|key| !key.is_empty()))
 }
 
-fn tls(query: &str) -> Result<Option<Tls>, Error> {
+fn tls(query: &str) -> Result<Tls, Error> {
     let (mut ca, mut cert, mut private) = (None, None, None);
     for option in query.split('&').filter(|option| !option.is_empty()) {
         let (name, value) = option.split_once('=').unwrap_or((option, ""));
@@ -148,11 +145,7 @@ fn tls(query: &str) -> Result<Option<Tls>, Error> {
         (None, None) => None,
         _ => return Err(invalid("cert= and key= belong together")),
     };
-    match (ca, client) {
-        (Some(ca), client) => Ok(Some(Tls { ca, client })),
-        (None, Some(_)) => Err(invalid("with cert= and key= comes ?ca=FILE")),
-        (None, None) => Ok(None),
-    }
+    Ok(Tls { ca, client })
 }
 
 /// Percent signs taken away; none where they stand for nothing.
@@ -194,8 +187,10 @@ mod tests {
             assert_eq!((options.at().as_str(), options.key.as_deref(), &options.tls), (at, key, &None), "{url}");
         }
         let options = Options::from_url("leaseholds://:k@h?ca=/a%20b&cert=c&key=d").expect("a url");
-        let tls = Tls { ca: "/a b".into(), client: Some(("c".into(), "d".into())) };
+        let tls = Tls { ca: Some("/a b".into()), client: Some(("c".into(), "d".into())) };
         assert_eq!(options.tls, Some(tls));
+        let options = Options::from_url("leaseholds://h").expect("a url");
+        assert_eq!(options.tls, Some(Tls::default()), "the authorities of the system");
     }
 
     /// Goal: a bad URL gets a sentence, and no sentence holds a key.
@@ -218,10 +213,9 @@ mod tests {
             "leasehold://:hunter2@a b",
             "leasehold://:hunter2@h?ca=f",
             "leasehold://:hunter2@h?hunter2",
-            "leaseholds://:hunter2@h",
             "leaseholds://:hunter2@h?ca=",
             "leaseholds://:hunter2@h?ca=f&cert=c",
-            "leaseholds://:hunter2@h?cert=c&key=d",
+            "leasehold://:hunter2@h?cert=c&key=d",
             "leaseholds://:hunter2@h?ca=f&hunter2=x",
             "redis://:hunter2@h",
         ] {

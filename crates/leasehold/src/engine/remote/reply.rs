@@ -61,6 +61,11 @@ impl Reader {
         &mut self.bytes
     }
 
+    /// The first byte of the next reply, if it has come.
+    pub fn peek(&self) -> Option<u8> {
+        self.bytes.get(self.start).copied()
+    }
+
     /// The next value, if it is there as a whole.
     pub fn next(&mut self) -> Result<Option<Value>, Malformed> {
         if !self.whole()? {

@@ -1,4 +1,4 @@
-//! TLS by rustls: who signed the server is said by the caller, and nobody else is believed.
+//! TLS by rustls. If the caller names who signed the server, nobody else is believed; else the system's authorities are.
 
 use std::fmt;
 use std::io;
@@ -7,7 +7,7 @@ use std::sync::Arc;
 
 use rustls::pki_types::pem::PemObject;
 use rustls::pki_types::{CertificateDer, PrivateKeyDer, ServerName};
-use rustls::{ClientConfig, RootCertStore};
+use rustls::{ClientConfig, InvalidMessage, RootCertStore};
 use tokio::net::TcpStream;
 use tokio_rustls::TlsConnector;
 
@@ -34,10 +34,10 @@ impl Tls {
     ///
     /// Invalid, with the file that is not what it should be.
     pub fn read(files: &options::Tls, host: &str) -> Result<Self, Error> {
-        let mut roots = RootCertStore::empty();
-        for certificate in certificates(&files.ca)? {
-            roots.add(certificate).map_err(|error| unfit(&files.ca, &error))?;
-        }
+        let roots = match &files.ca {
+            Some(file) => named_roots(file)?,
+            None => system_roots()?,
+        };
         let provider = Arc::new(rustls::crypto::ring::default_provider());
         let config = ClientConfig::builder_with_provider(provider)
             .with_safe_default_protocol_versions()
@@ -59,6 +59,46 @@ impl Tls {
         let stream = self.connector.connect(self.name.clone(), stream).await?;
         Ok(Box::new(stream))
     }
+}
+
+/// What a failed TLS connection fails of.
+pub(super) enum Trouble {
+    /// We do not trust the server's certificate.
+    Certificate,
+    /// What the server sent is not TLS.
+    NoTls,
+    /// No common version, a client certificate that is missing or refused, and whatever else an alert says.
+    Other,
+}
+
+impl Trouble {
+    /// None if it did not fail of TLS.
+    pub fn of(error: &io::Error) -> Option<Self> {
+        match error.get_ref()?.downcast_ref::<rustls::Error>()? {
+            rustls::Error::InvalidCertificate(_) => Some(Self::Certificate),
+            rustls::Error::InvalidMessage(InvalidMessage::InvalidContentType) => Some(Self::NoTls),
+            _ => Some(Self::Other),
+        }
+    }
+}
+
+fn named_roots(file: &Path) -> Result<RootCertStore, Error> {
+    let mut roots = RootCertStore::empty();
+    for certificate in certificates(file)? {
+        roots.add(certificate).map_err(|error| unfit(file, &error))?;
+    }
+    Ok(roots)
+}
+
+fn system_roots() -> Result<RootCertStore, Error> {
+    let mut roots = RootCertStore::empty();
+    // A certificate that cannot be read is one authority less, as it is for every other program here.
+    roots.add_parsable_certificates(rustls_native_certs::load_native_certs().certs);
+    if roots.is_empty() {
+        let sentence = "this system has no certificates of authorities: name who signed the server by ?ca=FILE";
+        return Err(Error::Invalid(sentence.into()));
+    }
+    Ok(roots)
 }
 
 fn certificates(file: &Path) -> Result<Vec<CertificateDer<'static>>, Error> {

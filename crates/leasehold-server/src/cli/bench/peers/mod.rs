@@ -83,7 +83,7 @@ pub fn require_built(kind: Kind) -> anyhow::Result<()> {
     }
     Err(Failure::usage(format!(
         "this build cannot drive {kind:?}: build one that can with \
-         cargo build --release --package leasehold-server --features peers (it needs protoc)"
+         cargo build --release --package leasehold-server --features peers"
     )))
 }
 

@@ -1,0 +1,76 @@
+//! etcd: one `Txn` that puts the key under the client's lease if it is not there, and one that deletes it.
+
+mod rpc;
+
+use anyhow::{Context, ensure};
+
+use self::rpc::{Compare, Connection, LeaseGrantRequest, LeaseRevokeRequest, RequestOp, TxnRequest};
+use super::{Peer, owner, silent};
+use crate::cli::bench::load;
+
+/// Longer than the bench: the lease is granted once, before the load, and not kept alive.
+const LEASE_SECONDS: i64 = 24 * 3600;
+
+/// One connection, with its lease.
+pub struct Client {
+    connection: Connection,
+    lease: i64,
+    owner: String,
+    /// Name and revision of what is held.
+    held: (String, i64),
+}
+
+/// Connects the clients, each with a channel and a lease of its own.
+pub async fn connect(peer: &Peer, count: usize) -> anyhow::Result<Vec<Client>> {
+    let place = peer.shown.strip_prefix("etcd://").unwrap_or(&peer.shown).trim_end_matches('/');
+    let endpoints: Vec<String> = place.split(',').map(|place| format!("http://{place}")).collect();
+    let mut clients = Vec::with_capacity(count);
+    for number in 0..count {
+        let (connection, lease) = open(&endpoints, user(&peer.url)).await.map_err(|cause| silent(peer, &cause))?;
+        clients.push(Client { connection, lease, owner: owner(number), held: Default::default() });
+    }
+    Ok(clients)
+}
+
+/// A channel, logged in where there is a user, and a lease granted through it.
+async fn open(endpoints: &[String], user: Option<(&str, &str)>) -> anyhow::Result<(Connection, i64)> {
+    let mut connection = Connection::new(endpoints)?;
+    if let Some((name, password)) = user {
+        connection.authenticate(name, password).await?;
+    }
+    let lease = connection.call(LeaseGrantRequest { ttl: LEASE_SECONDS }).await?.id;
+    Ok((connection, lease))
+}
+
+/// The user of the URL and their password, where it has both.
+fn user(url: &str) -> Option<(&str, &str)> {
+    let (userinfo, _) = url.strip_prefix("etcd://")?.rsplit_once('@')?;
+    userinfo.split_once(':')
+}
+
+impl load::Client for Client {
+    async fn acquire(&mut self, name: &str) -> anyhow::Result<()> {
+        let free = Compare::created_at(name, 0);
+        let put = RequestOp::put(name, &self.owner, self.lease);
+        let txn = TxnRequest { compare: vec![free], success: vec![put] };
+        let done = self.connection.call(txn).await.context("acquire by Txn")?;
+        ensure!(done.succeeded, "somebody else holds a name of the bench");
+        let revision = done.header.map(|header| header.revision).context("an answer has a revision")?;
+        self.held = (name.to_owned(), revision);
+        Ok(())
+    }
+
+    async fn release(&mut self) -> anyhow::Result<()> {
+        let (name, revision) = std::mem::take(&mut self.held);
+        let ours = Compare::created_at(&name, revision);
+        let txn = TxnRequest { compare: vec![ours], success: vec![RequestOp::delete(&name)] };
+        let done = self.connection.call(txn).await.context("release by Txn")?;
+        ensure!(done.succeeded, "a lock of the bench was lost");
+        Ok(())
+    }
+
+    async fn leave(mut self) -> anyhow::Result<()> {
+        self.connection.call(LeaseRevokeRequest { id: self.lease }).await.context("revoke the lease of the bench")?;
+        Ok(())
+    }
+}
