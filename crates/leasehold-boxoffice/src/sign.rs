@@ -74,6 +74,12 @@ impl Secrets {
         over(&self.keys[0], parts).finalize().into_bytes().into()
     }
 
+    /// Signs with each secret, the first one first.
+    #[must_use]
+    pub fn sign_by_each(&self, parts: &[&[u8]]) -> Vec<[u8; 32]> {
+        self.keys.iter().map(|key| over(key, parts).finalize().into_bytes().into()).collect()
+    }
+
     /// Whether one of the secrets signed this. In constant time.
     #[must_use]
     pub fn verify(&self, parts: &[&[u8]], signature: &[u8]) -> bool {

@@ -33,8 +33,10 @@ pub struct Idem {
     pub key: [u8; 32],
     /// Of what they ask: method, path and body.
     pub body: [u8; 32],
-    /// Hides the hold key in the stored answer. Derived from the key that was given, and never stored.
+    /// Hides the hold key in the stored answer, and is never stored: see [`Idem::with_secrets`].
     pub pad: [u8; 16],
+    /// Pads of secrets before this one: answers that are stored may be under them.
+    pub old_pads: Vec<[u8; 16]>,
 }
 
 /// What came of a transaction.

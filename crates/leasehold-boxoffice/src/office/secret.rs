@@ -76,7 +76,32 @@ impl Idem {
         };
         let mut pad = [0; 16];
         pad.copy_from_slice(&of("pad")[..16]);
-        Self { key: of("key").into(), body: Sha256::digest(body).into(), pad }
+        Self { key: of("key").into(), body: Sha256::digest(body).into(), pad, old_pads: Vec::new() }
+    }
+
+    /// Hides hold keys under secrets of the server's, newest first. Who asks and the key that they gave can be guessed, and
+    /// whoever reads the tables could otherwise have the hold key by such a guess.
+    #[must_use]
+    pub fn with_secrets(mut self, digests: impl IntoIterator<Item = [u8; 32]>) -> Self {
+        let cut = |digest: [u8; 32]| {
+            let mut pad = [0; 16];
+            pad.copy_from_slice(&digest[..16]);
+            pad
+        };
+        let mut pads = digests.into_iter().map(cut);
+        if let Some(newest) = pads.next() {
+            let bare = std::mem::replace(&mut self.pad, newest);
+            self.old_pads = pads.chain([bare]).collect();
+        }
+        self
+    }
+
+    /// The hold key that is sealed in a stored answer, by what is kept of it.
+    pub(crate) fn unseal(&self, sealed: &str, key_hash: &str) -> HoldKey {
+        let pads = std::iter::once(&self.pad).chain(&self.old_pads);
+        let mut keys = pads.map(|pad| HoldKey::unsealed(sealed, pad));
+        let newest = keys.next().unwrap_or_else(|| HoldKey(String::new()));
+        if newest.digest() == key_hash { newest } else { keys.find(|key| key.digest() == key_hash).unwrap_or(newest) }
     }
 }
 
@@ -128,6 +153,22 @@ mod tests {
         assert_ne!((mine.key, mine.pad), (other.key, other.pad), "keys are scoped to who asks");
         assert_eq!(Idem::derive("ada", "k-1", b"{ }").key, mine.key);
         assert_ne!(Idem::derive("ada", "k-1", b"{ }").body, mine.body);
+    }
+
+    /// Goal: who and which key can be guessed do not open it, a secret does, also after it was changed.
+    #[test]
+    fn a_sealed_key_needs_the_servers_secret() {
+        let key = HoldKey::draw().unwrap();
+        let guessed = Idem::derive("ada", "order-1002", b"{}");
+        let (old, new) = ([1; 32], [2; 32]);
+        let first = guessed.clone().with_secrets([old]);
+        let sealed = key.sealed(&first.pad);
+        assert_ne!(HoldKey::unsealed(&sealed, &guessed.pad), key, "a guess is not enough");
+        assert_eq!(first.unseal(&sealed, &key.digest()), key);
+        assert_eq!(guessed.clone().with_secrets([new, old]).unseal(&sealed, &key.digest()), key);
+        // What a version before sealed without any secret is found, too.
+        assert_eq!(first.unseal(&key.sealed(&guessed.pad), &key.digest()), key);
+        assert_eq!(first.key, guessed.key, "the stored answer is found by the same key");
     }
 
     #[test]

@@ -252,6 +252,11 @@ impl BoxOffice {
         self.settings.tickets.sign(&[b"leasehold derive 1\0", purpose.as_bytes(), b"\0", text])
     }
 
+    /// The same by each secret that is in use, newest first.
+    pub fn derive_all(&self, purpose: &str, text: &[u8]) -> Vec<[u8; 32]> {
+        self.settings.tickets.sign_by_each(&[b"leasehold derive 1\0", purpose.as_bytes(), b"\0", text])
+    }
+
     /// Whom a ticket names.
     ///
     /// # Errors

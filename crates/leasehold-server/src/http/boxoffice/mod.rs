@@ -98,7 +98,9 @@ impl Desk {
         asked.extend(header(call, "leasehold-hold-key", "Leasehold-Hold-Key")?.unwrap_or_default().bytes());
         asked.push(0);
         asked.extend(body);
-        Ok(Some(Idem::derive(&self.caller.actor(), key, &asked)))
+        let actor = self.caller.actor();
+        let secrets = self.house.derive_all("hold key", format!("{actor}\0{key}").as_bytes());
+        Ok(Some(Idem::derive(&actor, key, &asked).with_secrets(secrets)))
     }
 }
 

@@ -282,7 +282,12 @@ fn csv_line<T: AsRef<str>>(fields: &[T]) -> String {
         let text = text.as_ref();
         let formula = text.starts_with(['=', '+', '-', '@', '\t', '\r']);
         let text = if formula { format!("'{text}") } else { text.to_owned() };
-        if text.contains([',', '"', '\n', '\r']) { format!("\"{}\"", text.replace('"', "\"\"")) } else { text }
+        // Spreadsheets of some countries divide fields by semicolons, and others by tabs.
+        if text.contains([',', ';', '\t', '"', '\n', '\r']) {
+            format!("\"{}\"", text.replace('"', "\"\""))
+        } else {
+            text
+        }
     };
     let fields: Vec<String> = fields.iter().map(field).collect();
     format!("{}\r\n", fields.join(","))
@@ -304,5 +309,6 @@ mod tests {
     fn csv_is_safe_to_open() {
         assert_eq!(csv_line(&["a", "b,c", "say \"x\"", "l1\nl2"]), "a,\"b,c\",\"say \"\"x\"\"\",\"l1\nl2\"\r\n");
         assert_eq!(csv_line(&["=1+1", "+4", "-5", "@x", "5"]), "'=1+1,'+4,'-5,'@x,5\r\n");
+        assert_eq!(csv_line(&["x;=cmd|'/C calc'!A0;", "a\tb"]), "\"x;=cmd|'/C calc'!A0;\",\"a\tb\"\r\n");
     }
 }

@@ -152,6 +152,8 @@ async fn a_prefix_hides_other_events() {
     let limited = &keys.shown[1];
     let listed = as_key(&server, limited, "GET", "/v1/events", None).await.with(200).json();
     assert_eq!(listed["events"], json!([]));
+    // Nor does it make what it could not see.
+    as_key(&server, limited, "POST", "/v1/events", Some(&hall())).await.problem(403, "forbidden");
     for path in ["map", "availability", "audit", "report", "invariants", "stream"] {
         as_key(&server, limited, "GET", &format!("/v1/events/{event}/{path}"), None).await.problem(404, "not_found");
     }
