@@ -181,6 +181,8 @@ async fn an_older_database_is_brought_up_to_date() {
     client.batch_execute(super::schema::STEPS[0]).await.unwrap();
     let old = r#"CREATE TABLE schema_version (id INTEGER PRIMARY KEY, version BIGINT NOT NULL);
         INSERT INTO schema_version VALUES (1, 1);
+        INSERT INTO hold_seats VALUES ('ev', 'A-1', 'h_1', 41);
+        INSERT INTO sold_seats VALUES ('ev', 'A-2', 'o_1', 43, 100);
         INSERT INTO money VALUES ('pi', 'ev', 'refund_due', 7, 'BODY')"#;
     // A name that looks like a field is none, and a zero in a note is in nobody's way.
     let body = r#"{"payment_ref":"\"hold_id\":\"h_9\"","hold_id":"h_1","event_id":"ev","buyer":"ada","amount":100,
@@ -194,6 +196,10 @@ async fn an_older_database_is_brought_up_to_date() {
         rows.iter().map(|row| row.amount).collect::<Vec<_>>()
     };
     assert_eq!((amounts("h_1").await, amounts("h_9").await), (vec![100, 100], vec![]));
+    assert_eq!(ledger.highest_token().await.unwrap(), 43, "what is sold is remembered with its token");
+    // The fence has LH001; what is not as decided is LH201 from now on.
+    let wrong = client.query_one("SELECT exactly(1, 2, 'holds')", &[]).await.unwrap_err();
+    assert_eq!(wrong.code().unwrap().code(), super::trouble::NOT_AS_DECIDED);
 }
 
 fn why(opened: Result<Arc<Postgres>, Error>) -> String {

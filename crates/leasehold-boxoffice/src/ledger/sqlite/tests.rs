@@ -112,8 +112,14 @@ async fn an_older_file_is_brought_up_to_date() {
     let money = money_of("h_1");
     let body = serde_json::to_string(&money).unwrap();
     db.execute("INSERT INTO money VALUES ('pi', 'ev', 'refund_due', 7, ?1)", [body]).unwrap();
+    db.execute("INSERT INTO hold_seats VALUES ('ev', 'A-1', 'h_1', 41)", []).unwrap();
+    db.execute("INSERT INTO sold_seats VALUES ('ev', 'A-2', 'o_1', 43, 100)", []).unwrap();
     drop(db);
     let ledger = Sqlite::open(subject.path(), subject.clock.shared()).await.unwrap();
+    assert_eq!(ledger.highest_token().await.unwrap(), 43, "what is sold is remembered with its token");
+    let db = rusqlite::Connection::open(subject.path()).unwrap();
+    let held = "SELECT count(*) FROM hold_seats WHERE hold_id = 'h_1' AND token = 41";
+    assert_eq!(db.query_row(held, [], |row| row.get::<_, u64>(0)).unwrap(), 1);
     assert_eq!(ledger.money_of_hold(&"h_1".into()).await.unwrap(), [money]);
     assert_eq!(ledger.money_of_hold(&"h_2".into()).await.unwrap(), []);
     ledger.close().await.unwrap();

@@ -217,3 +217,47 @@ pub(super) async fn the_sweeper_tidies_up(subject: &dyn Subject) {
     assert_eq!(case.state("A-4").await, SeatState::Held);
     case.done().await;
 }
+
+pub(super) async fn a_free_seat_remembers_its_token(subject: &dyn Subject) {
+    let case = Case::open(subject).await;
+    let first = case.hold("ada", &["A-1"]).await;
+    let stalled = case.opening("bob", &["A-1"], 0);
+    let second = case.hold("ada", &["A-2"]).await;
+    case.release(&first).await.unwrap();
+    let third = case.hold("cleo", &["A-1"]).await;
+    assert_eq!(case.ledger.highest_token().await.unwrap(), third.seats[0].token);
+    case.release(&third).await.unwrap();
+    // Whoever was overtaken between its lease and its row comes too late, though the seat is free.
+    assert_eq!(refused(case.try_hold(stalled).await), Refusal::StaleToken);
+    assert_eq!(case.ledger.highest_token().await.unwrap(), third.seats[0].token, "it is remembered");
+    // A sale and its void leave it, too.
+    case.sell(&second, "pi").await;
+    let void = Void { order_id: OrderId::of(&second.hold_id), seats: None, reason: "ill".into() };
+    case.ledger.void(Call::by("eve"), void).await.unwrap();
+    let old = case.opening_with("bob", &["A-2"], 0, second.seats[0].token);
+    assert_eq!(refused(case.try_hold(old).await), Refusal::StaleToken);
+    let fresh = case.hold("dan", &["A-1", "A-2"]).await;
+    assert!(fresh.seats.iter().all(|seat| seat.token > third.seats[0].token));
+    case.done().await;
+}
+
+pub(super) async fn live_holds_are_counted(subject: &dyn Subject) {
+    let case = Case::open(subject).await;
+    assert_eq!(case.ledger.live().await.unwrap(), Live::default());
+    let (ada, bob) = (case.hold("ada", &["A-1"]).await, case.hold("bob", &["A-2"]).await);
+    case.release(&case.hold("cleo", &["A-3"]).await).await.unwrap();
+    case.pay(&bob, "pi").await.unwrap();
+    let live = case.ledger.live().await.unwrap();
+    assert_eq!((live.active, live.paying, live.overdue_ms), (1, 1, 0));
+    let (paying, now) = case.ledger.paying().await.unwrap();
+    assert_eq!(paying.iter().map(|hold| &hold.hold_id).collect::<Vec<_>>(), [&bob.hold_id]);
+    assert!(now < paying[0].expires_at);
+    // What is over is overdue until somebody ends it.
+    case.pass(12).await;
+    let live = case.ledger.live().await.unwrap();
+    assert_eq!((live.active, live.paying), (0, 1));
+    assert!(live.overdue_ms > 0, "{} is over", ada.hold_id);
+    case.ledger.lapse_due(10).await.unwrap();
+    assert_eq!(case.ledger.live().await.unwrap().overdue_ms, 0);
+    case.done().await;
+}

@@ -73,12 +73,14 @@ macro_rules! __for_each_ledger_law {
                 an_older_token_displaces_nothing, a_displaced_hold_loses_all_its_seats, a_renewal_stops_at_the_cap,
                 a_renewal_compares_tokens, only_the_key_opens, seats_are_added_and_removed, a_hold_keeps_something,
                 a_relet_moves_the_token, a_release_frees_and_repeats, a_layout_that_changed_sends_back,
-                lapses_shorten_the_ttl, the_sweeper_tidies_up;
+                lapses_shorten_the_ttl, the_sweeper_tidies_up, a_free_seat_remembers_its_token,
+                live_holds_are_counted;
             sales: a_sale_carries_its_token, a_confirm_repeats, a_lapsed_hold_is_not_sold, paying_lasts_to_its_deadline,
                 a_decline_returns, another_payment_is_refused, late_money_is_written_down, late_money_buys_the_same_seats,
                 late_money_yields_to_others, a_message_counts_once, money_for_other_seats_goes_back, money_steps_once,
                 a_payment_is_for_one_hold, too_much_money_goes_back,
-                money_for_another_hold_is_kept, a_seat_that_left_the_layout_is_not_sold;
+                money_for_another_hold_is_kept, a_seat_that_left_the_layout_is_not_sold,
+                nobodys_word_sells_nothing, what_does_not_fit_is_stuck, what_is_authorised_is_captured_later;
             staff: what_is_frozen_is_not_held, blocks_keep_seats_back, a_forced_release_ends_the_hold,
                 a_void_frees, a_void_of_some_seats, a_void_gives_back, a_move_keeps_the_order,
                 a_move_settles_the_difference, rules_are_changed_by_one_at_a_time, a_layout_keeps_what_is_in_use,
@@ -88,7 +90,7 @@ macro_rules! __for_each_ledger_law {
             told: a_retry_gets_the_stored_answer, another_body_is_refused, a_refusal_is_not_stored,
                 numbers_have_no_gap, the_audit_knows_a_seat, webhooks_go_on_where_they_were,
                 all_of_it_survives_a_restart, time_never_goes_back, what_is_old_is_forgotten,
-                a_closed_ledger_is_unavailable;
+                a_closed_ledger_is_unavailable, the_engine_is_remembered;
         }
     };
 }

@@ -288,3 +288,74 @@ pub(super) async fn money_for_another_hold_is_kept(subject: &dyn Subject) {
     assert_eq!(refused(case.confirm(&second, "pi").await), Refusal::PaymentMismatch, "a buyer's word is no money");
     case.done().await;
 }
+
+pub(super) async fn nobodys_word_sells_nothing(subject: &dyn Subject) {
+    let case = Case::open(subject).await;
+    let hold = case.hold("ada", &["A-1"]).await;
+    let buyer = Confirm { proof: Proof::Buyer, ..case.confirming(&hold, "pi") };
+    let short = Confirm { proof: Proof::Key { amount: Some(99) }, ..case.confirming(&hold, "pi") };
+    for command in [buyer, short] {
+        assert_eq!(refused(case.ledger.confirm(Call::by("ada"), command).await), Refusal::NotPaid);
+    }
+    let order = case.sell(&hold, "pi").await;
+    assert_eq!((order.paid, order.sold_for), (Some(100), Some(100)));
+    assert_eq!((order.sources[0].by, order.sources[0].amount), (Teller::Key, 100));
+    // What costs nothing needs nobody's word.
+    let free = OpenHold { seats: vec![Priced { id: "A-2".into(), price: 0 }], ..case.opening("bob", &[], 0) };
+    let free = case.try_hold(free).await.unwrap();
+    let buyer = Confirm { proof: Proof::Buyer, ..case.confirming(&free, "free") };
+    let sold = case.ledger.confirm(Call::by("bob"), buyer).await.unwrap().value;
+    assert!(matches!(sold, Confirmed::Order { order, .. } if order.paid == Some(0)));
+    case.done().await;
+}
+
+pub(super) async fn what_does_not_fit_is_stuck(subject: &dyn Subject) {
+    let case = Case::open(subject).await;
+    let (cheap, dear) = (case.hold("ada", &["A-1"]).await, case.hold("bob", &["A-2", "A-3"]).await);
+    case.pay(&dear, "pi").await.unwrap();
+    let word = |hold: &HoldRow, currency: Option<&str>| {
+        let (hold_id, currency) = (hold.hold_id.clone(), currency.map(Into::into));
+        Proof::Provider(ProviderWord { amount: 200, currency, hold_id, authorised: false })
+    };
+    for (id, proof) in [("cb-1", word(&cheap, None)), ("cb-2", word(&dear, Some("USD")))] {
+        let command = Confirm { proof, ..case.told(&dear, "pi", id, 200) };
+        let told = case.ledger.confirm(Call::by("provider"), command).await.unwrap().value;
+        let Confirmed::Late { money, .. } = told else { panic!("{told:?}") };
+        assert_eq!((money.state, money.amount), (MoneyState::Stuck, 200));
+    }
+    assert_eq!(parts(&case, "pi").await, [(dear.hold_id.0.clone(), 200, MoneyState::Stuck)], "once");
+    assert_eq!(case.state("A-2").await, SeatState::Paying);
+    case.ledger.confirm(Call::by("provider"), case.told(&dear, "pi", "cb-3", 200)).await.unwrap();
+    assert_eq!(case.state("A-2").await, SeatState::Sold);
+    // Less than was recorded is stuck, too.
+    case.ledger.confirm(Call::by("provider"), case.told(&dear, "pi", "cb-4", 1)).await.unwrap();
+    assert_eq!(parts(&case, "pi").await[1], ("less-1".into(), 1, MoneyState::Stuck));
+    case.done().await;
+}
+
+pub(super) async fn what_is_authorised_is_captured_later(subject: &dyn Subject) {
+    let case = Case::open(subject).await;
+    let authorised = |hold: &HoldRow, id: &str, amount| {
+        let (hold_id, currency) = (hold.hold_id.clone(), None);
+        let proof = Proof::Provider(ProviderWord { amount, currency, hold_id, authorised: true });
+        Confirm { proof, ..case.told(hold, id, id, amount) }
+    };
+    let (ada, bob) = (case.hold("ada", &["A-1"]).await, case.hold("bob", &["A-2"]).await);
+    for hold in [&ada, &bob] {
+        let command = authorised(hold, &format!("pi {}", hold.hold_id), 100);
+        case.ledger.confirm(Call::by("provider"), command).await.unwrap();
+    }
+    let due = case.ledger.captures_due().await.unwrap();
+    assert_eq!(due.iter().map(|order| &order.hold_id).collect::<Vec<_>>(), [&ada.hold_id, &bob.hold_id]);
+    let step = |order: &OrderRow, to| CaptureStep { order_id: order.order_id.clone(), to, note: "said".into() };
+    for (order, to) in [(&due[0], CaptureState::Captured), (&due[1], CaptureState::Failed)] {
+        let done = case.ledger.capture_step(Call::by("settler"), step(order, to)).await.unwrap().value;
+        assert_eq!(done.capture.unwrap().state, to);
+    }
+    assert_eq!(case.ledger.captures_due().await.unwrap(), []);
+    // Too late: cancelled, and nobody's money moved.
+    let (late, _) = late(&case, "cleo", &["A-3"], "pi_9").await;
+    case.ledger.confirm(Call::by("provider"), authorised(&late, "pi_10", 100)).await.unwrap();
+    assert_eq!(parts(&case, "pi_10").await, [("".into(), 100, MoneyState::CancelDue)]);
+    case.done().await;
+}

@@ -168,3 +168,24 @@ pub(super) async fn a_closed_ledger_is_unavailable(subject: &dyn Subject) {
     let ledger: &dyn Ledger = &*case.ledger;
     ledger.close().await.unwrap();
 }
+
+pub(super) async fn the_engine_is_remembered(subject: &dyn Subject) {
+    let case = Case::open(subject).await;
+    let ledger = &case.ledger;
+    assert_eq!((ledger.engine().await.unwrap(), ledger.highest_token().await.unwrap()), (None, 0));
+    assert!(ledger.put_engine(Some("one".into()), None).await.unwrap());
+    // Only from what was seen: of two who come at once, one is told to look again.
+    assert!(!ledger.put_engine(Some("two".into()), None).await.unwrap());
+    assert_eq!(ledger.engine().await.unwrap().as_deref(), Some("one"));
+    // Places have no row of their own: the leases of live holds are counted.
+    let places = case.opening("ada", &[], 2);
+    let token = places.lease.token;
+    case.try_hold(places).await.unwrap();
+    assert_eq!(ledger.highest_token().await.unwrap(), token);
+    ledger.close().await.unwrap();
+    let again = subject.reopen().await;
+    assert_eq!(again.engine().await.unwrap().as_deref(), Some("one"));
+    assert!(again.put_engine(Some("two".into()), Some("one".into())).await.unwrap());
+    assert_eq!(again.engine().await.unwrap().as_deref(), Some("two"));
+    again.close().await.unwrap();
+}

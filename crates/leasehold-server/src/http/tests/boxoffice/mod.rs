@@ -4,6 +4,7 @@ mod bad;
 mod holds;
 mod idempotency;
 mod import;
+mod metrics;
 mod payments;
 mod staff;
 mod stream;
@@ -12,6 +13,7 @@ mod webhooks;
 
 use leasehold_boxoffice::Office;
 use leasehold_boxoffice::ledger::sqlite::Sqlite;
+use leasehold_boxoffice::provider::Callback;
 use leasehold_boxoffice::sign::Secrets;
 use leasehold_boxoffice::webhook::guard::Guard;
 use tokio::task::JoinSet;

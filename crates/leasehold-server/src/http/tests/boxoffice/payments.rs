@@ -1,10 +1,10 @@
 //! Money: told by a provider, at its own time, in its own order.
 
-use leasehold_boxoffice::provider::{Callback, Outcome, SeatToken};
+use leasehold_boxoffice::provider::{Outcome, SeatToken};
 
 use super::*;
 
-fn callback(hold: &Hold, id: &str, outcome: Outcome) -> Callback {
+pub(super) fn callback(hold: &Hold, id: &str, outcome: Outcome) -> Callback {
     let token = |seat: &Value| SeatToken {
         seat: seat["id"].as_str().unwrap().into(),
         token: seat["token"].as_str().unwrap().into(),
@@ -22,7 +22,7 @@ fn callback(hold: &Hold, id: &str, outcome: Outcome) -> Callback {
     }
 }
 
-async fn tell(server: &Server, told: &Callback) -> Reply {
+pub(super) async fn tell(server: &Server, told: &Callback) -> Reply {
     tell_signed(server, told, PROVIDER).await
 }
 
@@ -72,7 +72,7 @@ async fn until_money(server: &Server, event: &str, state: &str, amounts: &[u64])
     }
 }
 
-async fn paying(server: &Server, event: &str, seats: &[&str], buyer: &str) -> Hold {
+pub(super) async fn paying(server: &Server, event: &str, seats: &[&str], buyer: &str) -> Hold {
     let hold = server.hold(event, seats, buyer).await;
     server.of_hold(&hold, "pay", &json!({"payment_ref": format!("pi-{}", hold.id)})).await.with(200);
     hold
