@@ -96,6 +96,7 @@ async fn each_figure_moves_when_its_event_happens() {
     assert_eq!(at("webhook_lag_seconds").await, 0.0);
     let nobody = std::net::TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap();
     server.post("/v1/webhooks", &json!({"url": format!("http://{nobody}/"), "event": event})).await.with(201);
+    server.hold(&event, &["B-4"], "hal").await;
     server.until_sample("webhook_lag_seconds", |lag| lag > 0.0).await;
     server.end().await;
 }
