@@ -340,6 +340,8 @@ onEvent('a provider with a page', { provider: 'authorise', viewport: { width: 39
   assert.equal(await sideways(page), 0);
   assert.equal(await page.locator('.basket > div').evaluate((pane) => pane.scrollWidth - pane.clientWidth), 0, 'the pane');
   assert.equal(await page.getByRole('heading', { name: 'Pay with the test provider' }).count(), 0);
+  const { y, height } = await page.getByRole('button', { name: giveUp }).boundingBox();
+  assert.ok(y + height <= 740, 'the way back is in sight too');
   assert.deepEqual(await findings(page), []);
   await shot(page, 'buy-pay-page');
   await page.setViewportSize({ width: 1280, height: 800 });

@@ -16,49 +16,35 @@ const outcomes: [name: string, words: string, means: string][] = [
 ];
 
 export function Paying({ shop, held }: { shop: Shop; held: Held }) {
-  const { basket } = shop;
+  const { basket, office } = shop;
   const page = held.payUrl !== null && /^https?:\/\//i.test(held.payUrl) ? held.payUrl : null;
   return (
     <>
-      {shop.office.demo ? <TestProvider shop={shop} page={page} /> : <Provider held={held} page={page} />}
+      {office.demo ? <TestProvider shop={shop} page={page} /> : <p>{page === null ? elsewhere : there}</p>}
       <div class="actions">
+        {!office.demo && page !== null && (
+          <a class="button primary large" href={page} rel="noreferrer">
+            Go to the payment page
+          </a>
+        )}
         <button type="button" aria-disabled={basket.busy !== null} onClick={() => void basket.cancelPayment()}>
           {basket.busy === 'cancel' ? 'Cancelling…' : 'Cancel the payment and go back'}
         </button>
       </div>
+      {held.paymentRef !== null && (
+        <p class="quiet reference">
+          Reference <bdi>{held.paymentRef}</bdi>
+        </p>
+      )}
     </>
   );
 }
 
-function Provider({ held, page }: { held: Held; page: string | null }) {
-  const reference = held.paymentRef !== null && (
-    <p class="quiet reference">
-      Reference <bdi>{held.paymentRef}</bdi>
-    </p>
-  );
-  if (page === null) {
-    return (
-      <>
-        <p>Please finish the payment with your payment provider. This page notices by itself.</p>
-        {reference}
-      </>
-    );
-  }
-  return (
-    <>
-      <p>You pay on the page of the payment provider, and come back here.</p>
-      <div class="actions">
-        <a class="button primary large" href={page} rel="noreferrer">
-          Go to the payment page
-        </a>
-      </div>
-      {reference}
-    </>
-  );
-}
+const there = 'You pay on the page of the payment provider, and come back here.';
+const elsewhere = 'Please finish the payment with your payment provider. This page notices by itself.';
 
 function TestProvider({ shop, page }: { shop: Shop; page: string | null }) {
-  const { busy, held } = shop.basket;
+  const { busy } = shop.basket;
   return (
     <section class="provider" aria-labelledby="provider-title">
       <h3 id="provider-title">Pay with the test provider</h3>
@@ -84,11 +70,6 @@ function TestProvider({ shop, page }: { shop: Shop; page: string | null }) {
       {page !== null && (
         <p>
           Or go to <a href={page} rel="noreferrer">its payment page</a>, which only this computer can open.
-        </p>
-      )}
-      {held !== null && held.paymentRef !== null && (
-        <p class="quiet reference">
-          Reference <bdi>{held.paymentRef}</bdi>
         </p>
       )}
     </section>
