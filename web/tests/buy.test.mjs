@@ -10,6 +10,15 @@ after(() => theBrowser()?.close());
 
 const heading = (page, name) => page.getByRole('heading', { name, exact: true }).waitFor();
 const press = (page, name) => page.getByRole('button', { name, exact: true }).click();
+/** The hold of this browser, as the page keeps it, and as the server shows it. */
+const kept = (page, event) => page.evaluate((of) => JSON.parse(localStorage.getItem(`leasehold.hold.${of}`)), event);
+const holdOf = async (server, page, event) => {
+  const { hold_id, hold_key } = await kept(page, event);
+  return server.ask('GET', `/v1/holds/${hold_id}`, undefined, undefined, { 'Leasehold-Hold-Key': hold_key });
+};
+const reference = (page) => page.locator('.reference bdi').textContent();
+const giveUp = 'Cancel the payment and go back';
+
 const live = (page) => until('the page is live', async () => (await state(page)) === 'Live');
 const pick = async (page, ...ids) => {
   for (const id of ids) {
@@ -83,6 +92,12 @@ onEvent('by keyboard alone: find a seat, hold, more time, pay', {}, async ({ pag
   await tabTo('More time');
   await page.keyboard.press('Enter');
   await until('there is more time', async () => (await clock(page)) > low);
+  await tabTo('Pay 90.00 EUR');
+  await page.keyboard.press('Enter');
+  await heading(page, 'Pay for your seats');
+  await tabTo(giveUp);
+  await page.keyboard.press('Enter');
+  await heading(page, 'Held for you');
   await tabTo('Pay 90.00 EUR');
   await page.keyboard.press('Enter');
   await heading(page, 'Pay for your seats');
@@ -210,10 +225,192 @@ onEvent('a declined payment leaves the seats held', {}, async ({ page }) => {
   await hold(page, 'A-1');
   await press(page, 'Pay 45.00 EUR');
   await press(page, 'Decline');
-  await page.getByText('The payment was declined.').waitFor();
+  await page.getByText('The payment was declined or cancelled.').waitFor();
   await press(page, 'Pay 45.00 EUR');
   await press(page, 'Twice');
   await heading(page, 'Bought');
+});
+
+// Goal: the page names no payment. The reference comes from the server, and reload and a second tab show the same one.
+onEvent('the server names the payment', {}, async ({ server, page, event }) => {
+  await live(page);
+  await hold(page, 'A-1');
+  const { hold_key } = await kept(page, event);
+  const asked = page.waitForRequest('**/pay');
+  await press(page, 'Pay 45.00 EUR');
+  const body = (await asked).postDataJSON();
+  assert.deepEqual(Object.keys(body), ['return_url']);
+  assert.ok(body.return_url.startsWith(`${server.url}/#event=`), body.return_url);
+  assert.ok(!body.return_url.includes(hold_key) && !body.return_url.includes('ticket'), body.return_url);
+  await heading(page, 'Pay for your seats');
+  const { payment_ref } = await holdOf(server, page, event);
+  assert.equal(await reference(page), payment_ref);
+  await page.reload();
+  await heading(page, 'Pay for your seats');
+  assert.equal(await reference(page), payment_ref);
+  const second = await page.context().newPage();
+  await second.goto(page.url());
+  await heading(second, 'Pay for your seats');
+  assert.equal(await reference(second), payment_ref);
+  await press(second, 'Authorise');
+  await heading(page, 'Bought');
+  await heading(second, 'Bought');
+});
+
+// Goal: a payment can be given up. The seats are held as before, every tab says so, and the next payment is another one.
+onEvent('a payment is cancelled, and the next one is another', {}, async ({ server, page, event }) => {
+  await live(page);
+  await hold(page, 'A-1');
+  await press(page, 'Pay 45.00 EUR');
+  await heading(page, 'Pay for your seats');
+  const first = await reference(page);
+  const second = await page.context().newPage();
+  await second.goto(page.url());
+  await heading(second, 'Pay for your seats');
+  await press(page, giveUp);
+  for (const tab of [page, second]) {
+    await tab.locator('.note-place').getByText('The payment is cancelled. Your seats are still held for you.').waitFor();
+    await heading(tab, 'Held for you');
+  }
+  assert.equal((await holdOf(server, page, event)).state, 'active');
+  assert.deepEqual(await findings(page), []);
+  await shot(page, 'buy-cancelled');
+  await press(page, 'Pay 45.00 EUR');
+  await heading(page, 'Pay for your seats');
+  assert.notEqual(await reference(page), first);
+  await press(page, 'Approve');
+  await heading(page, 'Bought');
+  assert.equal((await server.ask('GET', `/v1/events/${event}/invariants`)).ok, true);
+});
+
+// Goal: a lost answer to the cancelling is unknown, and asking again cancels once.
+onEvent('a lost answer to a cancel is unknown', {}, async ({ server, page, event }) => {
+  await live(page);
+  await hold(page, 'A-1');
+  await press(page, 'Pay 45.00 EUR');
+  await heading(page, 'Pay for your seats');
+  await page.route('**/pay/cancel', async (route) => {
+    await route.fetch();
+    await route.abort();
+  });
+  await press(page, giveUp);
+  await page.getByText('whether it has cancelled the payment').waitFor();
+  assert.equal((await holdOf(server, page, event)).state, 'active');
+  await page.unroute('**/pay/cancel');
+  await press(page, 'Ask again');
+  await page.getByText('The payment is cancelled.').waitFor();
+  await heading(page, 'Held for you');
+});
+
+// Goal: the buyer goes to the page of the test provider, looks back, pays there, and comes back to seats that are sold.
+onEvent('paying on the page of the test provider', {}, async ({ server, page, event }) => {
+  await live(page);
+  await hold(page, 'A-1');
+  await press(page, 'Pay 45.00 EUR');
+  const link = page.getByRole('link', { name: 'its payment page' });
+  assert.equal(await link.getAttribute('href'), (await holdOf(server, page, event)).pay_url);
+  await link.click();
+  await heading(page, 'Test payment provider');
+  await page.goBack();
+  await heading(page, 'Pay for your seats');
+  await link.click();
+  await press(page, 'Cancel and go back');
+  await page.getByText('You are back from the payment page.').waitFor();
+  assert.ok(page.url().endsWith(`#event=${event}`), page.url());
+  await press(page, giveUp);
+  await heading(page, 'Held for you');
+  await press(page, 'Pay 45.00 EUR');
+  await link.click();
+  await press(page, 'Pay now');
+  await heading(page, 'Bought');
+  await page.getByText('Your seats are bought.').waitFor();
+  assert.equal(await seatState(server, event, 'A-1'), 'sold');
+});
+
+// Goal: with a real provider the way to its page comes first. Names as long as they may be do not widen the page.
+// Money that is only authorised sells, and is captured after the sale.
+onEvent('a provider with a page', { provider: 'authorise', viewport: { width: 390, height: 740 } }, async ({ server, page, event, provider }) => {
+  await live(page);
+  await press(page, 'Hold the best 2 seats');
+  await heading(page, 'Held for you');
+  await page.getByRole('button', { name: /^Pay / }).click();
+  const link = page.getByRole('link', { name: 'Go to the payment page' });
+  await link.waitFor();
+  assert.equal((await reference(page)).length, 128);
+  assert.equal(await sideways(page), 0);
+  assert.equal(await page.locator('.basket > div').evaluate((pane) => pane.scrollWidth - pane.clientWidth), 0, 'the pane');
+  assert.equal(await page.getByRole('heading', { name: 'Pay with the test provider' }).count(), 0);
+  const { y, height } = await page.getByRole('button', { name: giveUp }).boundingBox();
+  assert.ok(y + height <= 740, 'the way back is in sight too');
+  assert.deepEqual(await findings(page), []);
+  await shot(page, 'buy-pay-page');
+  await page.setViewportSize({ width: 1280, height: 800 });
+  assert.equal(await page.locator('.basket > div').evaluate((pane) => pane.scrollWidth - pane.clientWidth), 0, 'the wide pane');
+  await shot(page, 'buy-pay-page-wide');
+  await link.click();
+  await heading(page, 'Pay here');
+  await provider.tell(server, provider.last, 'authorised');
+  await page.getByRole('link', { name: 'Back to the shop' }).click();
+  await heading(page, 'Bought');
+  await until('it is captured', async () => (await server.ask('GET', `/v1/events/${event}/report`)).orders[0].capture.state === 'captured');
+  assert.deepEqual(provider.captures, [provider.last.payment_ref]);
+});
+
+// Goal: money that was quicker than the cancel is the sale. The server's sentence is shown, and then the seats.
+onEvent('a cancel that comes too late', { provider: 'capture' }, async ({ server, page, event, provider }) => {
+  await live(page);
+  await hold(page, 'A-1');
+  await press(page, 'Pay 45.00 EUR');
+  await heading(page, 'Pay for your seats');
+  provider.last.outcome = 'captured';
+  await press(page, giveUp);
+  await page.getByRole('alert').getByText('the provider says that this payment is paid').waitFor();
+  assert.equal((await holdOf(server, page, event)).state, 'paying');
+  assert.deepEqual(await findings(page), []);
+  await provider.tell(server, provider.last, 'captured');
+  await heading(page, 'Bought');
+});
+
+// Goal: a payment that was sold while the answer to the cancel was on its way is shown as the sale that it is.
+onEvent('a cancel after the sale shows the sale', { provider: 'capture' }, async ({ server, page, provider }) => {
+  await live(page);
+  await hold(page, 'A-1');
+  await press(page, 'Pay 45.00 EUR');
+  await heading(page, 'Pay for your seats');
+  await page.route('**/pay/cancel', async (route) => {
+    await provider.tell(server, provider.last, 'captured');
+    await route.continue();
+  });
+  await press(page, giveUp);
+  await heading(page, 'Bought');
+  await page.getByText('Your seats are bought.').waitFor();
+});
+
+// Goal: an authorised payment that buys nothing is cancelled, and the buyer reads that no money was taken.
+onEvent('no money was taken: authorised too little', { provider: 'authorise' }, async ({ server, page, event, provider }) => {
+  await live(page);
+  await hold(page, 'A-1');
+  await press(page, 'Pay 45.00 EUR');
+  await heading(page, 'Pay for your seats');
+  await provider.tell(server, provider.last, 'authorised', 2000);
+  await page.getByText('The payment is cancelled: no money was taken. Your seats are still held for you.').waitFor();
+  await until('it is cancelled', async () => (await server.ask('GET', `/v1/events/${event}/report`)).late_payments[0].state === 'cancelled');
+  await page.reload();
+  await heading(page, 'Held for you');
+  await page.locator('.steps summary').click();
+  await page.getByText('20.00 EUR: cancelled, no money was taken').waitFor();
+  assert.deepEqual(await findings(page), []);
+  await shot(page, 'buy-no-money');
+});
+
+onEvent('no money was taken: authorised too late', { provider: 'authorise', event: { pay_ms: 8000 } }, async ({ server, page, provider }) => {
+  await live(page);
+  await hold(page, 'A-1');
+  await press(page, 'Pay 45.00 EUR');
+  await page.getByText('The time to pay is over.').waitFor({ timeout: 60_000 });
+  await provider.tell(server, provider.last, 'authorised');
+  await page.getByText('Your payment did not buy your seats. The payment is cancelled: no money was taken.').waitFor();
+  await until('the provider is asked to', async () => provider.cancels.length > 0);
 });
 
 // Goal: too little money buys nothing; the buyer sees that it goes back, and pays again or gives the seats back.
@@ -250,11 +447,12 @@ const payTooLate = async ({ server, page, event }, ids, lost) => {
   await hold(page, ...ids);
   await page.getByRole('button', { name: /^Pay / }).click();
   await heading(page, 'Pay for your seats');
-  const kept = await page.evaluate((of) => JSON.parse(localStorage.getItem(`leasehold.hold.${of}`)), event);
+  const { hold_id, hold_key } = await kept(page, event);
+  const { payment_ref } = await holdOf(server, page, event);
   await page.getByText('The time to pay is over.').waitFor({ timeout: 60_000 });
   await until('somebody else has them', () => rival(server, event, lost, 'quick').catch(() => null));
-  const order = { hold_id: kept.hold_id, payment_ref: kept.payment_ref, outcome: 'approve' };
-  await server.ask('POST', '/v1/demo/pay', order, undefined, { 'Leasehold-Hold-Key': kept.hold_key });
+  const order = { hold_id, payment_ref, outcome: 'approve' };
+  await server.ask('POST', '/v1/demo/pay', order, undefined, { 'Leasehold-Hold-Key': hold_key });
 };
 
 // Goal: money that comes too late for its seats is offered others as good; the buyer takes them, with nothing to pay.

@@ -3,6 +3,7 @@
 import { test } from 'node:test';
 import assert from 'node:assert/strict';
 import { openBrowser, openPage, Server, shot, until } from './harness.mjs';
+import { Provider } from './provider.mjs';
 
 /** A hall of its own: two sections, so many rows of so many seats, and a place to stand. */
 export function hallOf(rows, seats) {
@@ -54,23 +55,27 @@ let browser;
 export const opened = async () => (browser = await openBrowser());
 export const theBrowser = () => browser;
 
-/** A test with a server, an event and a page of its own, all ended whatever happens. */
+/** A test with a server, an event and a page of its own, all ended whatever happens. With `provider`, a payment provider too. */
 export function onEvent(title, options, body) {
   test(title, async () => {
-    const server = await Server.start({ args: options.demo === false ? [] : ['--demo'], roles: options.roles ?? [] });
+    const provider = options.provider === undefined ? null : await Provider.start(options.provider);
+    const args = provider !== null ? ['--config', provider.config] : options.demo === false ? [] : ['--demo'];
+    let server;
     let page;
     try {
+      server = await Server.start({ args, roles: options.roles ?? [] });
       const event = await makeEvent(server, options.event);
-      const { event: _, demo: __, staff = false, ...more } = options;
+      const { event: _, demo: __, provider: ___, staff = false, ...more } = options;
       page = await openPage(browser, server, { ...more, path: `${staff ? '/admin' : '/'}#event=${event}` });
-      await body({ server, page, event });
+      await body({ server, page, event, provider });
       assert.deepEqual(page.complaints, [], 'the browser has nothing to complain of');
     } catch (error) {
       if (page !== undefined) await shot(page, `failed-${title.replaceAll(/\W+/g, '-')}`).catch(() => {});
       throw error;
     } finally {
       await page?.context().close();
-      await server.stop();
+      await server?.stop();
+      await provider?.stop();
     }
   });
 }

@@ -132,7 +132,7 @@ onEvent('an order is voided, and its money goes back', { staff: true }, async ({
   await page.getByText('Voided. 90.00 EUR go back to the buyer.').waitFor();
   assert.equal(await seatState(server, event, 'A-3'), 'free');
   await press(page, 'Payments');
-  await until('both went back', async () => (await page.getByRole('cell', { name: 'refunded', exact: true }).count()) === 2);
+  await until('both went back', async () => (await page.getByRole('cell', { name: 'went back', exact: true }).count()) === 2);
   await shot(page, 'staff-refunds');
   await lawful(server, event);
 });
@@ -176,16 +176,70 @@ onEvent('what is owed is settled by hand', { staff: true, demo: false }, async (
   const { order_id } = await sell(server, event, ['A-1'], 'b-8', 'cash-8');
   await server.ask('POST', `/v1/orders/${order_id}/void`, { reason: 'ill' });
   await press(page, 'Payments');
-  await page.getByRole('cell', { name: 'refund_due', exact: true }).waitFor();
+  await page.getByRole('cell', { name: 'must go back', exact: true }).waitFor();
   assert.equal(await page.getByRole('button', { name: 'Give back cash-8' }).count(), 0, 'it is due already');
   await press(page, 'Settled by hand cash-8');
   assert.deepEqual(await findings(page), []);
   await give(page, 'paid out at the desk', 'It is settled');
-  await page.getByRole('cell', { name: 'closed', exact: true }).waitFor();
+  await page.getByRole('cell', { name: 'settled by hand', exact: true }).waitFor();
   await page.getByText('paid out at the desk').waitFor();
   await until('nobody waits for it', async () => (await figure(page, 'late payments')) === '0');
   await shot(page, 'staff-closed');
   await lawful(server, event);
+});
+
+/** Holds seats and begins their payment, which the provider makes. */
+const beginPaying = async (server, event, seats, buyer) => {
+  const held = await rival(server, event, seats, buyer);
+  await server.ask('POST', `/v1/holds/${held.hold_id}/pay`, {}, undefined, { 'Leasehold-Hold-Key': held.hold_key });
+};
+
+// Goal: staff read who said that an order is paid, and whether its money is taken. What the provider refuses is on a list
+// until the order is voided; then no money moved.
+onEvent('a capture that is refused', { staff: true, provider: 'authorise' }, async ({ server, page, event, provider }) => {
+  await live(page);
+  await beginPaying(server, event, ['A-1'], 'b-10');
+  await provider.tell(server, provider.last, 'authorised');
+  await beginPaying(server, event, ['A-3'], 'b-11');
+  const refused = Object.assign(provider.last, { refusesCapture: true });
+  await provider.tell(server, refused, 'authorised');
+  await until('one capture failed', async () => (await page.getByText('failed captures').count()) === 1 && (await figure(page, 'failed captures')) === '1');
+  const fact = (name) => page.locator('section > .facts-of > div', { has: page.getByText(name, { exact: true }) }).locator('dd');
+  await seat(page, 'A-1').click();
+  await until('it is captured', async () => (await fact('capture').textContent()) === 'captured, 45.00 EUR');
+  assert.equal(await fact('said by').textContent(), 'the payment provider');
+  await page.locator('.history').getByText('the payment provider').first().waitFor();
+  await press(page, 'Payments');
+  const list = page.getByRole('region', { name: 'Sold and not captured' });
+  await list.getByRole('cell', { name: 'refused by the provider: staff decides, 45.00 EUR' }).waitFor();
+  assert.equal(await list.getByRole('row').count(), 2, 'its heading, and the one that failed');
+  assert.deepEqual(await findings(page), []);
+  await shot(page, 'staff-capture');
+  await press(page, 'Hall');
+  await seat(page, 'A-3').click();
+  await page.getByRole('heading', { name: 'Row A, seat 3: sold' }).waitFor();
+  await press(page, 'Void…');
+  await give(page, 'the card is closed', 'Void now');
+  await press(page, 'Payments');
+  await page.getByRole('cell', { name: 'cancelled, no money moved', exact: true }).waitFor();
+  await until('nobody waits for it', async () => (await page.getByText('failed captures').count()) === 0);
+  assert.deepEqual(provider.cancels, [refused.payment_ref]);
+  await lawful(server, event);
+});
+
+// Goal: of a sale at the door staff read that somebody with a key said it was paid.
+onEvent('a sale at the door has a source', { staff: true }, async ({ server, page, event }) => {
+  await live(page);
+  await sell(server, event, ['A-1'], 'b-12', 'cash-12');
+  await until('sold', async () => (await figure(page, 'sold')) === '1');
+  await seat(page, 'A-1').click();
+  const fact = (name) => page.locator('section > .facts-of > div', { has: page.getByText(name, { exact: true }) }).locator('dd');
+  await until('the source shows', async () => (await fact('said by').count()) === 1 && (await fact('said by').textContent()) === 'somebody with a key');
+  assert.equal(await fact('paid').textContent(), '45.00 EUR');
+  assert.equal(await fact('capture').count(), 0);
+  await press(page, 'Proof');
+  await page.getByText('every cent has a source').waitFor();
+  await page.getByText('tokens of a seat rise').waitFor();
 });
 
 // Goal: money without an answer is on a list.

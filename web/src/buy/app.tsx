@@ -73,7 +73,7 @@ async function choose(): Promise<Stage> {
   if (office === null) return { at: 'none' };
   const event = said.event ?? office.default_event;
   if (event === null) return events();
-  const shop = new Shop(office, event);
+  const shop = new Shop(office, event, said.back);
   void shop.start();
   return { at: 'shop', shop };
 }

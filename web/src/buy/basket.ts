@@ -6,9 +6,10 @@
 
 import { now } from '../shared/clock';
 import { Problem, sentence } from '../shared/http';
-import { freshId, holdPath, holdsPath, idOf, type Alternative, type Api, type Conflict, type Hold, type Money, type Order } from '../office/api';
+import { freshId, holdPath, holdsPath, idOf, type Alternative, type Api, type Conflict, type Hold, type Money, type MoneyState, type Order } from '../office/api';
 import { Calls } from './calls';
 import type { Held, Refusal, Wish } from './held';
+import { returnUrl } from './ticket';
 import { Vault, type Bought, type Kept, type Kind, type Pending } from './vault';
 
 const calm = 20_000;
@@ -33,6 +34,8 @@ export class Basket {
   private timer: number | undefined;
   private asked = 0;
   private lateTimer: number | undefined;
+  /** The buyer comes back from a payment page, and was not told yet that the payment is asked after. */
+  private back = false;
   /** Money that came too late, too little or twice, by the hold it came for. */
   private came = new Map<string, Money[]>();
 
@@ -56,7 +59,8 @@ export class Basket {
     window.addEventListener('pageshow', (event) => event.persisted && void this.refresh());
   }
 
-  async start(): Promise<void> {
+  async start(back = false): Promise<void> {
+    this.back = back;
     const pending = this.vault.pending;
     if (pending !== null) await this.attempt(pending);
     await this.refresh();
@@ -82,7 +86,7 @@ export class Basket {
 
   /** Takes what is offered for money that came too late. */
   accept(): Promise<boolean> {
-    return this.act('confirm', this.path('confirm'), { payment_ref: this.vault.hold?.payment_ref });
+    return this.act('confirm', this.path('confirm'), { payment_ref: this.held?.paymentRef ?? this.vault.hold?.payment_ref });
   }
 
   renew(): Promise<boolean> {
@@ -93,19 +97,19 @@ export class Basket {
     return this.act('release', this.path('release'), {});
   }
 
+  /** The server names the payment: the answer has its reference and, where the provider has one, its page. */
   pay(): Promise<boolean> {
-    const kept = this.vault.hold;
-    if (kept === null) return Promise.resolve(false);
-    // The same payment keeps its reference through retries; after a decline it is another payment.
-    const payment_ref = `web_${freshId()}`;
-    this.vault.hold = { ...kept, payment_ref };
-    return this.act('pay', this.path('pay'), { payment_ref });
+    return this.act('pay', this.path('pay'), { return_url: returnUrl(this.event) });
+  }
+
+  /** Gives the payment up. The server asks the provider first: money that was quicker is the sale. */
+  cancelPayment(): Promise<boolean> {
+    return this.act('cancel', this.path('pay/cancel'), {});
   }
 
   /** The test provider of a demo server: decides, and calls the server back as a real one would. */
   demoPay(outcome: string): Promise<boolean> {
-    const kept = this.vault.hold;
-    return this.act('demo', '/v1/demo/pay', { hold_id: kept?.hold_id, payment_ref: this.held?.paymentRef ?? kept?.payment_ref, outcome });
+    return this.act('demo', '/v1/demo/pay', { hold_id: this.held?.hold_id, payment_ref: this.held?.paymentRef, outcome });
   }
 
   tryAgain(): void {
@@ -186,6 +190,7 @@ export class Basket {
     }
     if (kind === 'release') this.ended(this.held?.paid ? 'The seats are given back. Your money goes back to you.' : 'Your seats are given back.');
     else if (kind === 'confirm') this.sold(said as Order);
+    else if (kind === 'cancel') this.cancelled(hold, asked);
     else {
       const state = hold.state ?? (kind === 'pay' ? 'paying' : (this.held?.state ?? 'active'));
       if (hold.remaining_ms !== undefined) this.take({ ...hold, state }, asked);
@@ -194,11 +199,24 @@ export class Basket {
     }
   }
 
+  /** The payment is given up. The seats are the buyer's again for what is left of their time. */
+  private cancelled(hold: Hold, asked: number): void {
+    const kept = this.vault.hold;
+    const ref = hold.payment?.payment_ref ?? this.held?.paymentRef ?? null;
+    if (kept !== null && ref !== null) this.vault.hold = { ...kept, cancelled: ref };
+    this.settle(hold, asked);
+    if (this.held !== null) this.note = `${givenUp} Your seats are still held for you.`;
+    void this.refresh();
+  }
+
   private refused({ kind }: Pending, problem: Problem): void {
     const conflicts = problem.body['conflicts'] as Conflict[] | undefined;
     if (problem.status === 409 && conflicts !== undefined) {
       const alternative = (problem.body['alternative'] as Alternative | null | undefined) ?? null;
       this.refusal = { conflicts, alternative, kept: this.held !== null };
+    } else if (problem.status === 410 && (kind === 'cancel' || problem.code === 'sold')) {
+      // It was sold, or ran out, meanwhile: the refresh says which, and what became of the money.
+      this.note = '';
     } else if ((problem.status === 410 || problem.status === 404) && kind !== 'hold' && kind !== 'demo') {
       this.ended(`Your hold has ended: ${problem.message}`);
     } else {
@@ -252,12 +270,19 @@ export class Basket {
     else if (said.state === 'lapsed') this.lapsed(said);
     else {
       this.take(said, asked);
+      if (this.back && said.state === 'paying') this.note = 'You are back from the payment page. We are asking what became of your payment.';
+      this.back = false;
       if (before === 'paying' && said.state === 'active') {
-        const unfit = said.money?.some(({ payment_ref }) => payment_ref === said.payment?.payment_ref) ?? false;
-        const why = unfit ? 'What came did not fit what the seats cost, and goes back to you.' : 'The payment was declined.';
-        this.note = `${why} Your seats are still held for you.`;
+        this.note = `${this.whyUnpaid(said)} Your seats are still held for you.`;
       }
     }
+  }
+
+  private whyUnpaid(said: Hold): string {
+    const paid = said.payment?.payment_ref;
+    const unfit = said.money?.find(({ payment_ref }) => payment_ref === paid);
+    if (unfit !== undefined) return `What came did not fit what the seats cost. ${untaken(unfit.state) ? noMoney : 'It goes back to you.'}`;
+    return this.vault.hold?.cancelled === paid ? givenUp : 'The payment was declined or cancelled.';
   }
 
   private take(said: Hold, asked: number): void {
@@ -271,6 +296,7 @@ export class Basket {
       ends: asked + (said.remaining_ms ?? 0),
       renewableUntil: said.renewable_ms === undefined ? (old?.renewableUntil ?? 0) : asked + said.renewable_ms,
       paymentRef: said.payment?.payment_ref ?? this.vault.hold?.payment_ref ?? null,
+      payUrl: said.pay_url ?? null,
       paid: this.vault.hold?.paid ?? false,
     };
     this.lookLater();
@@ -291,8 +317,8 @@ export class Basket {
   private lapsed(said: Hold): void {
     const kept = this.vault.hold;
     const paid = said.payment?.payment_ref;
-    if (kept === null || paid === undefined) {
-      this.ended('Your time is over. The seats are free again.');
+    if (kept === null || paid === undefined || paid === kept.cancelled) {
+      this.ended(`${paid === undefined ? '' : `${givenUp} `}Your time is over. The seats are free again.`);
       return;
     }
     this.vault.late = { ...kept, payment_ref: paid };
@@ -326,6 +352,8 @@ export class Basket {
     } else if (found?.state === 'refund_due' || found?.state === 'refunded') {
       const tooLate = found.steps?.[0]?.state === 'received';
       this.note = `${tooLate ? 'Your money came too late and the seats are gone.' : 'Your money did not fit what the seats cost.'} It goes back to you.`;
+    } else if (found !== undefined && found !== null && untaken(found.state)) {
+      this.note = `Your payment did not buy your seats. ${noMoney}`;
     } else if (found?.state === 'stuck' || found?.state === 'closed') {
       this.note = 'Something is not right with your payment. Our staff sees to it: please ask at the box office.';
     } else {
@@ -341,6 +369,11 @@ export class Basket {
     this.note = note;
   }
 }
+
+/** Authorised and never captured: the money is the buyer's, and was so all the time. */
+const untaken = (state: MoneyState): boolean => state === 'cancel_due' || state === 'cancelled';
+const noMoney = 'The payment is cancelled: no money was taken.';
+const givenUp = 'The payment is cancelled.';
 
 const notes: Partial<Record<Kind, string>> = {
   hold: 'The seats are held for you.',

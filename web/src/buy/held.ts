@@ -12,6 +12,8 @@ export interface Held {
   ends: number;
   renewableUntil: number;
   paymentRef: string | null;
+  /** The provider's page, where it has one. */
+  payUrl: string | null;
   /** Offered for money that came too late: to be taken or not. */
   paid: boolean;
 }

@@ -2,7 +2,7 @@
 
 import { Text } from '../shared/bits';
 import { counted } from '../shared/words';
-import { idOf } from '../office/api';
+import { idOf, type MoneyState } from '../office/api';
 import { list, place, places, why } from '../office/labels';
 import { price } from '../office/money';
 import { Countdown } from './countdown';
@@ -26,9 +26,11 @@ export function BasketPane({ shop }: { shop: Shop }) {
       {basket.money.length > 0 && (
         <details class="steps">
           <summary>What became of your money</summary>
-          {basket.money.map(({ amount, steps }) => (
+          {basket.money.map(({ amount, state, steps }) => (
             <>
-              <p>{price(amount, shop.currency)}</p>
+              <p>
+                {price(amount, shop.currency)}: {moneyWords[state] ?? String(state).replaceAll('_', ' ')}
+              </p>
               <ol>
                 {steps?.map(({ state, note }) => (
                   <li>
@@ -47,6 +49,19 @@ export function BasketPane({ shop }: { shop: Shop }) {
     </>
   );
 }
+
+/** Where money is, for whoever paid it. */
+const moneyWords: Record<MoneyState, string> = {
+  received: 'came, and nothing is decided yet',
+  sold: 'bought your seats',
+  offered: 'other seats are held for it',
+  refund_due: 'goes back to you',
+  refunded: 'went back to you',
+  stuck: 'our staff sees to it',
+  closed: 'our staff settled it',
+  cancel_due: 'is being cancelled, no money was taken',
+  cancelled: 'cancelled, no money was taken',
+};
 
 function Things({ shop, seats, areas, total }: { shop: Shop; seats: string[]; areas: { id: string; qty: number }[]; total: number }) {
   return (
@@ -208,6 +223,7 @@ const unknownWords = {
   renew: 'renewed your hold',
   release: 'has taken your seats back',
   pay: 'has begun the payment',
+  cancel: 'has cancelled the payment',
   confirm: 'has sold you the seats',
   demo: 'has the payment',
 };

@@ -30,6 +30,8 @@ export class Shop {
   constructor(
     readonly office: Office,
     readonly event: string,
+    /** The buyer comes back from a payment page. */
+    private readonly back = false,
   ) {
     this.api = new Api(() => ticketOf(event));
     this.basket = new Basket(this.api, event, () => this.changed(), () => this.renewTicket());
@@ -51,7 +53,7 @@ export class Shop {
       });
       this.failed = null;
       this.feed.start();
-      await this.basket.start();
+      await this.basket.start(this.back);
     } catch (error) {
       this.failed = this.explain(error);
       if (!(error instanceof Problem) || error.status >= 500) window.setTimeout(() => void this.start(), 3000);

@@ -45,14 +45,18 @@ export async function needTicket(event: string): Promise<void> {
   else await navigator.locks.request(item(event), once);
 }
 
-/** What the address says: `/#event=ID&ticket=…`. The ticket does not stay there. */
-export function fromAddress(): { event: string | null } {
+/** Where a payment page sends the buyer when it is done. Nothing in it is secret: ticket and hold are kept here. */
+export const returnUrl = (event: string): string => `${location.origin}${location.pathname}#event=${encodeURIComponent(event)}&back=1`;
+
+/** What the address says: `/#event=ID&ticket=…`, or `/#event=ID&back=1`. Only the event stays there. */
+export function fromAddress(): { event: string | null; back: boolean } {
   const said = new URLSearchParams(location.hash.slice(1));
   const event = said.get('event');
   const ticket = said.get('ticket');
   if (event !== null && ticket !== null) {
     localStorage.setItem(item(event), JSON.stringify({ ticket, buyer: null }));
-    history.replaceState(null, '', `#event=${encodeURIComponent(event)}`);
   }
-  return { event };
+  const back = said.get('back') !== null;
+  if (event !== null && (ticket !== null || back)) history.replaceState(null, '', `#event=${encodeURIComponent(event)}`);
+  return { event, back };
 }

@@ -7,7 +7,10 @@
 export interface Kept {
   hold_id: string;
   hold_key: string;
+  /** Of money that came too late: what the offered seats are confirmed with. */
   payment_ref?: string;
+  /** The payment that the buyer cancelled, so that every tab says so. */
+  cancelled?: string;
   /** It is paid already: seats that are offered for money that came too late. */
   paid?: boolean;
 }
@@ -20,7 +23,7 @@ export interface Pending {
   idem: string;
 }
 
-export type Kind = 'hold' | 'change' | 'renew' | 'release' | 'pay' | 'confirm' | 'demo';
+export type Kind = 'hold' | 'change' | 'renew' | 'release' | 'pay' | 'cancel' | 'confirm' | 'demo';
 
 export interface Bought {
   order_id: string | null;

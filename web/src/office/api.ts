@@ -99,6 +99,8 @@ export interface Hold {
   renewable_ms?: number;
   total?: number;
   payment?: Payment | null;
+  /** Where to pay, while it is being paid for: the provider's own page. */
+  pay_url?: string;
   order_id?: string | null;
   /** Where money that came late is. */
   resolution?: Resolution | null;
@@ -106,15 +108,17 @@ export interface Hold {
   money?: Money[];
 }
 
+export type MoneyState = 'received' | 'sold' | 'offered' | 'refund_due' | 'refunded' | 'stuck' | 'closed' | 'cancel_due' | 'cancelled';
+
 export interface Money {
   payment_ref?: string;
   amount: number;
-  state: Resolution['state'];
+  state: MoneyState;
   steps?: { state: string; note: string }[];
 }
 
 export interface Resolution {
-  state: 'received' | 'sold' | 'offered' | 'refund_due' | 'refunded' | 'stuck' | 'closed';
+  state: MoneyState;
   /** The hold on seats that are offered instead: opened by the same key, to be confirmed with the same payment. */
   offer?: string;
   seats?: string[];
@@ -129,6 +133,20 @@ export interface Order {
   late?: boolean;
   /** What the buyer is owed; negative: what they owe. */
   owed?: number;
+  paid?: number;
+  /** What it cost when it was sold. null: an order of a version that did not record it. */
+  sold_for?: number | null;
+  payment_ref?: string;
+  buyer?: string;
+  /** Who said that the money came. null: it cost nothing. */
+  source?: 'provider' | 'key' | null;
+  /** Of a payment that was only authorised before the sale. */
+  capture?: Capture | null;
+}
+
+export interface Capture {
+  state: 'due' | 'captured' | 'failed' | 'cancelled';
+  amount: number;
 }
 
 export interface Conflict {

@@ -16,7 +16,8 @@ export interface Report {
   stuck_payments?: Fields[];
   conflict_rate?: number;
   sweeper_lag_ms?: number | null;
-  orders?: number | Fields[];
+  /** The first 1,000. */
+  orders?: Order[];
 }
 
 export interface Checks {
@@ -44,6 +45,8 @@ export class Desk {
   /** The seat whose history is open. */
   open: string | null = null;
   history: Fields[] | null = null;
+  /** The order that the open seat is in. */
+  order: Order | null = null;
   note = '';
 
   private readonly api = new Api();
@@ -155,6 +158,7 @@ export class Desk {
   show(seat: string | null): void {
     this.open = seat;
     this.history = null;
+    this.order = null;
     this.changed();
     if (seat !== null) void this.readHistory();
   }
@@ -163,8 +167,14 @@ export class Desk {
     const seat = this.open;
     if (seat === null) return;
     await this.attempt(async () => {
-      const all = await this.audit(seat);
-      if (this.open === seat) this.history = all;
+      const id = this.feed?.seats.line(seat)?.order_id;
+      const [all, order] = await Promise.all([
+        this.audit(seat),
+        id === undefined ? null : (this.api.get(`/v1/orders/${encodeURIComponent(id)}`) as Promise<Order>),
+      ]);
+      if (this.open !== seat) return;
+      this.history = all;
+      this.order = order;
     });
   }
 

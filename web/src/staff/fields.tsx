@@ -5,6 +5,7 @@ import { Text } from '../shared/bits';
 import { span } from '../shared/words';
 import { price } from '../office/money';
 import type { Fields } from './desk';
+import { sourceOf } from './moneywords';
 
 /** The columns of records, in the order of their first appearance; those that are wanted first, first. */
 export function columnsOf(records: Fields[], first: string[]): string[] {
@@ -14,10 +15,14 @@ export function columnsOf(records: Fields[], first: string[]): string[] {
 
 export const title = (name: string): string => name.replace(/_ms$/, '').replaceAll('_', ' ');
 
+/** Fields that are money, in minor units. */
+const money = ['total', 'amount', 'paid', 'sold_for', 'owed'];
+
 export function Value({ name, of, currency }: { name: string; of: unknown; currency: string }) {
   if (of === undefined || of === null) return <>–</>;
   if (typeof of === 'number' && name.endsWith('_ms') && !/(^|_)at_ms$/.test(name)) return <>{span(of, false)}</>;
-  if (typeof of === 'number' && (name === 'total' || name === 'amount')) return <>{price(of, currency)}</>;
+  if (typeof of === 'number' && money.includes(name)) return <>{price(of, currency)}</>;
+  if (typeof of === 'string' && name === 'source') return <>{sourceOf(of)}</>;
   if (Array.isArray(of)) return <Text of={of.map((one) => text(one)).join(', ')} />;
   return <Text of={text(of)} />;
 }

@@ -2,12 +2,14 @@
 
 import { count, span } from '../shared/words';
 import type { Desk } from './desk';
+import { uncaptured } from './moneywords';
 
 export function Figures({ desk }: { desk: Desk }) {
   const totals = desk.feed === null || desk.hall === null ? null : desk.feed.seats.count(desk.hall.seats.keys());
   const { report } = desk;
   const lag = report?.sweeper_lag_ms;
   const late = report?.late_payments?.filter(({ state }) => !over.includes(String(state))).length ?? 0;
+  const failed = (Array.isArray(report?.orders) ? report.orders : []).filter((order) => uncaptured(order) && order.capture?.state === 'failed').length;
   const figures: [string, string | undefined, boolean][] = [
     ['seats', totals === null ? undefined : count(totals.seats), false],
     ['free', totals === null ? undefined : count(totals.free), false],
@@ -20,6 +22,8 @@ export function Figures({ desk }: { desk: Desk }) {
     ['late payments', report?.late_payments && count(late), late > 0],
     ['stuck payments', report?.stuck_payments && count(report.stuck_payments.length), (report?.stuck_payments?.length ?? 0) > 0],
   ];
+  // Rare, and then staff must act.
+  if (failed > 0) figures.push(['failed captures', count(failed), true]);
   return (
     <dl class="numbers">
       {figures.map(([name, value, bad]) => (
@@ -33,7 +37,7 @@ export function Figures({ desk }: { desk: Desk }) {
 }
 
 /** Nobody waits for money in these states. */
-const over = ['sold', 'refunded', 'closed'];
+const over = ['sold', 'refunded', 'closed', 'cancelled'];
 
 /** A share of all attempts to hold. */
 const rate = (share: number | undefined): string | undefined =>

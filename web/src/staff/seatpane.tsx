@@ -4,11 +4,13 @@ import { useLayoutEffect, useRef, useState } from 'preact/hooks';
 import { Text } from '../shared/bits';
 import { span } from '../shared/words';
 import type { Feed } from '../office/feed';
+import type { Order } from '../office/api';
 import type { Hall } from '../office/hall';
 import { place, staffWords } from '../office/labels';
 import { price } from '../office/money';
 import type { Desk, Fields } from './desk';
 import { title, Value } from './fields';
+import { captureOf, kindOf, sourceOf } from './moneywords';
 import { OrderActs } from './orderacts';
 import { Reason } from './reason';
 
@@ -29,6 +31,7 @@ export function SeatPane({ desk, hall, feed, id }: { desk: Desk; hall: Hall; fee
     ['renewals', line?.renewals === undefined ? undefined : String(line.renewals)],
     ['left', line?.remaining_ms === undefined ? undefined : span(line.remaining_ms, false)],
     ['order', line?.order_id],
+    ...paidFor(state === 'sold' ? desk.order : null, currency),
     ['reason', line?.reason],
   ];
   const close = () => {
@@ -82,6 +85,16 @@ export function SeatPane({ desk, hall, feed, id }: { desk: Desk; hall: Hall; fee
   );
 }
 
+/** How the seat's order was paid, who said so, and whether the money is taken. */
+function paidFor(order: Order | null, currency: string): [string, string | undefined][] {
+  if (order === null) return [];
+  return [
+    ['paid', order.paid === undefined ? undefined : price(order.paid, currency)],
+    ['said by', order.source ? sourceOf(order.source) : order.sold_for === 0 ? 'nobody: it cost nothing' : undefined],
+    ['capture', order.capture ? captureOf(order.capture, currency) : undefined],
+  ];
+}
+
 /** What stands in the first line, or is the same in every entry. */
 const said = ['kind', 'at', 'reason', 'event_id'];
 
@@ -93,7 +106,7 @@ function History({ entries, currency }: { entries: Fields[] | null; currency: st
       {entries.map((entry) => (
         <li key={String(entry['seq'])}>
           <p>
-            <b>{String(entry['kind'] ?? 'event').replaceAll('_', ' ')}</b>{' '}
+            <b>{kindOf(String(entry['kind'] ?? 'event'))}</b>{' '}
             <span class="quiet">{String(entry['at'] ?? '').replace('T', ' ')}</span>
           </p>
           {typeof entry['reason'] === 'string' && entry['reason'] !== '' && (
