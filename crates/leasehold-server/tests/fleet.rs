@@ -155,6 +155,26 @@ fn lawful(server: &Server, event: &str) {
     }
 }
 
+/// What a server says that refuses to start, with exit code 2.
+#[track_caller]
+fn refused_start(site: &Site, arguments: &[&str]) -> String {
+    let mut child = common::server::serve(site, arguments).spawn().expect("the binary starts");
+    let end = now() + PATIENCE;
+    let code = loop {
+        if let Some(status) = child.try_wait().expect("it is ours") {
+            break status.code();
+        }
+        if now() > end {
+            let _ = child.kill();
+            panic!("it started: {}", std::fs::read_to_string(site.path("stderr")).unwrap_or_default());
+        }
+        pause(Duration::from_millis(20));
+    };
+    let said = std::fs::read_to_string(site.path("stderr")).expect("its stderr");
+    assert_eq!(code, Some(2), "{said}");
+    said
+}
+
 /// Goal: the page's commands make one box office: what is held through one server is renewed, paid and sold through the
 /// other, also when either of them was killed in between; and a dead engine is said by `/readyz`.
 #[test]
@@ -199,9 +219,7 @@ fn another_engine_is_refused() {
     let one = Server::start(&first, &["--ledger", &ledger]);
     let event = make_event(&one);
     let held = hold(&one, &event, "A-1");
-    let refused = common::server::serve(&second, &["--ledger", &ledger]).status().expect("it ends");
-    let said = std::fs::read_to_string(second.path("stderr")).expect("its stderr");
-    assert_eq!(refused.code(), Some(2), "{said}");
+    let said = refused_start(&second, &["--ledger", &ledger]);
     assert!(said.contains("the ledger belongs to engine") && said.contains("--replace-engine"), "{said}");
     assert_eq!(one.ask("GET", "/readyz", None, "").0, 200);
 
@@ -225,9 +243,7 @@ fn an_engine_with_a_box_office_of_its_own_is_refused() {
     let (engine, front) = (Site::new(), Site::new());
     let engine = Server::start(&engine, &[]);
     let url = format!("leasehold://{}", engine.resp);
-    let refused = common::server::serve(&front, &["--engine", &url, "--ledger", &ledger]).status().expect("it ends");
-    let said = std::fs::read_to_string(front.path("stderr")).expect("its stderr");
-    assert_eq!(refused.code(), Some(2), "{said}");
+    let said = refused_start(&front, &["--engine", &url, "--ledger", &ledger]);
     assert!(said.contains("--ledger none"), "{said}");
 }
 

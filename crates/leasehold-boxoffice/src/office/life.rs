@@ -352,12 +352,12 @@ impl Office {
         format!("pay_{}", crate::provider::short(&name))
     }
 
-    /// The stored answer to a `pay` with this idempotency key; none if it is the first.
+    /// The stored answer to a call on this hold with this idempotency key; none if it is the first.
     ///
     /// # Errors
     ///
     /// There is no such hold, or the key was used with another body.
-    pub async fn pay_stored(&self, call: &Call, hold: &HoldId, access: &Access) -> Result<Option<HoldView>, Error> {
+    pub async fn stored_hold(&self, call: &Call, hold: &HoldId, access: &Access) -> Result<Option<HoldView>, Error> {
         let (_, now) = self.opened(hold, access).await?;
         self.stored_row(call, now).await
     }

@@ -38,6 +38,7 @@ fn told_to_buyer(money: &MoneyRow) -> Vec<Step> {
 }
 
 /// Where money stands.
+#[allow(clippy::large_enum_variant, reason = "one at a time, and gone at once")]
 enum Standing {
     Sold(OrderRow),
     Open(Resolution),

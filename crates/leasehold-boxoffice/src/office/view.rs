@@ -152,6 +152,7 @@ pub struct NewPayment {
 
 /// What a message came to.
 #[derive(Clone, Debug, PartialEq, Eq)]
+#[allow(clippy::large_enum_variant, reason = "one at a time, and gone at once")]
 pub enum PaymentOutcome {
     /// An order, new or known.
     Order(OrderRow),

@@ -111,6 +111,17 @@ pub fn captured(payment: &Payment, amount: u64) -> Callback {
     }
 }
 
+/// What is told when a buyer went back from the payment.
+#[must_use]
+pub fn cancelled(payment: &Payment) -> Callback {
+    Callback {
+        callback_id: format!("cb_{}_cancel", short(&payment.payment_ref)),
+        outcome: Outcome::Cancelled,
+        refund_id: None,
+        ..refunded(payment, "", payment.amount)
+    }
+}
+
 /// What is told when money went back.
 #[must_use]
 pub fn refunded(payment: &Payment, refund_id: &str, amount: u64) -> Callback {

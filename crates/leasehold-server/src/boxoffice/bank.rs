@@ -302,7 +302,11 @@ impl Bank {
         let act: Result<Act, _> = serde_json::from_value(asked.into());
         match act {
             Ok(act) => self.act(&payment, act),
-            Err(_) if asked == "back" => drop(self.cancel(&payment.payment_ref)),
+            Err(_) if asked == "back" => {
+                drop(self.cancel(&payment.payment_ref));
+                // Nobody asked for it by the provider's contract, so nobody knows unless it is told.
+                self.tell_later(Duration::ZERO, script::cancelled(&payment));
+            }
             Err(_) => return status(StatusCode::BAD_REQUEST),
         }
         let back = made.return_url.filter(|url| is_page(url));
@@ -331,7 +335,7 @@ impl Bank {
         if told.outcome != Outcome::Refunded {
             let mut accounts = self.accounts();
             if let Some(account) = accounts.get_mut(&told.payment_ref) {
-                if account.outcome == Some(Outcome::Cancelled) {
+                if account.outcome == Some(Outcome::Cancelled) && told.outcome != Outcome::Cancelled {
                     return;
                 }
                 // What was captured stays so, whatever arrives after it.

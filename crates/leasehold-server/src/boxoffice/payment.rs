@@ -57,7 +57,7 @@ impl BoxOffice {
             Begin::Named(payment_ref) => return Ok(self.office().pay(call, hold, access, &payment_ref).await?),
             Begin::Drawn { return_url } => return_url,
         };
-        if let Some(stored) = self.office().pay_stored(&call, hold, &access).await? {
+        if let Some(stored) = self.office().stored_hold(&call, hold, &access).await? {
             return Ok(stored);
         }
         let view = self.office().hold_view(hold, access.clone()).await?;
@@ -115,6 +115,10 @@ impl BoxOffice {
     ///
     /// Why it was not.
     pub async fn cancel_payment(&self, call: Call, hold: &HoldId, access: Access) -> Result<HoldView, NotDone> {
+        // A repeat of an earlier call is not about the payment that is under way now.
+        if let Some(stored) = self.office().stored_hold(&call, hold, &access).await? {
+            return Ok(stored);
+        }
         let row = self.office().hold_view(hold, access.clone()).await?.hold;
         let payment_ref = match (row.state, row.payment_ref) {
             (HoldState::Paying, _) if row.offered => return Err(Error::from(Refusal::OfferStands).into()),
@@ -134,7 +138,10 @@ impl BoxOffice {
         match provider.cancel(payment_ref.to_owned()).await {
             Ok(Some(status)) => match status.outcome {
                 Standing::Authorised | Standing::Captured => Err(NotDone::Paid),
-                Standing::Pending | Standing::Declined | Standing::Cancelled | Standing::Refunded => Ok(()),
+                Standing::Declined | Standing::Cancelled | Standing::Refunded => Ok(()),
+                Standing::Pending => {
+                    Err(NotDone::Provider(ProviderError::Unavailable("it has not cancelled the payment yet".into())))
+                }
             },
             // It was named by a key, and nobody paid yet; or the provider cancels nothing.
             Ok(None) | Err(ProviderError::Refused(_)) => Ok(()),

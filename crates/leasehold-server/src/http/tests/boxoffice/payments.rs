@@ -382,6 +382,16 @@ async fn the_server_draws_the_reference() {
     with_ticket(&server, &ada, &hold, "pay/cancel", &json!({})).await.with(200);
     let next = with_ticket(&server, &ada, &hold, "pay", &json!({})).await.with(200).json();
     assert_ne!(next["payment_ref"], json!(payment));
+    // The first cancel, told once more, is not about the new payment.
+    let keyed = async |verb: &str, idem: &str| {
+        let headers = [("Authorization", ada.as_str()), ("Leasehold-Hold-Key", &hold.key), ("Idempotency-Key", idem)];
+        let path = format!("/v1/holds/{}/{verb}", hold.id);
+        server.client().await.ask("POST", &path, &headers, Some(&json!({}))).await.with(200).json()
+    };
+    keyed("pay/cancel", "k-1").await;
+    let next = keyed("pay", "k-2").await;
+    assert_eq!(keyed("pay/cancel", "k-1").await["state"], json!("active"), "the stored answer");
+    assert_eq!(server.show_hold(&hold).await["payment_ref"], next["payment_ref"], "and nothing else happened");
     // Once it is paid there is no way back.
     let body = json!({"hold_id": hold.id, "payment_ref": next["payment_ref"], "outcome": "approve"});
     play_bank(&server, &hold.key, &body).await.with(202);
