@@ -81,15 +81,19 @@ impl Fleet {
             .to_vec();
         let commands: Vec<&str> = PAGE.lines().filter(|line| line.starts_with("leasehold serve ")).collect();
         assert_eq!(commands.len(), 3, "the page has an engine and two front servers");
+        let here = |line: &str| line.replace("/var/lib/leasehold", home.path("fleet").to_str().expect("UTF-8"));
         let command = |line: &str| -> Vec<String> {
-            let mut line = line.replace("postgres://leasehold@127.0.0.1/leasehold", &ledger);
-            line = line.replace("/var/lib/leasehold", home.path("fleet").to_str().expect("UTF-8"));
+            let mut line = here(&line.replace("postgres://leasehold@127.0.0.1/leasehold", &ledger));
             for (shown, real) in &ports {
                 line = line.replace(shown, real);
             }
             line.split(' ').skip(1).map(str::to_owned).collect()
         };
         std::fs::create_dir(home.path("fleet")).expect("a directory");
+        for line in PAGE.lines().filter(|line| line.starts_with("printf ") || line.starts_with("chmod ")) {
+            let made = std::process::Command::new("sh").args(["-c", &here(line)]).status().expect("a shell");
+            assert!(made.success(), "{line}");
+        }
         // The engine first: a front server needs it to start.
         let members = commands.into_iter().map(|line| Member::new(command(line))).collect();
         Self { members, _home: home, _cluster: cluster }

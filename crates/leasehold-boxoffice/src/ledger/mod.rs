@@ -102,8 +102,8 @@ pub trait Ledger: Send + Sync + 'static {
     fn money_step(&self, call: Call, command: MoneyStep) -> Answer<'_, Done<MoneyRow>>;
     /// An authorised payment was captured, or will not be.
     fn capture_step(&self, call: Call, command: CaptureStep) -> Answer<'_, Done<OrderRow>>;
-    /// Orders whose payment is to be captured.
-    fn captures_due(&self) -> Answer<'_, Vec<OrderRow>>;
+    /// Orders whose payment is to be captured, or will not be: due, or failed.
+    fn captures_open(&self) -> Answer<'_, Vec<OrderRow>>;
     /// Money, by its key: a payment, or a part of one.
     fn money<'a>(&'a self, payment_ref: &'a str) -> Answer<'a, Option<MoneyRow>>;
     /// All of a payment: the whole, and every part of it that is written down.

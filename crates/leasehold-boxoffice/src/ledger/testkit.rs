@@ -154,8 +154,8 @@ impl Ledger for Flaky {
     fn money_in<'a>(&'a self, event: Option<&'a EventId>, states: &'a [MoneyState]) -> Answer<'a, Vec<MoneyRow>> {
         self.inner.money_in(event, states)
     }
-    fn captures_due(&self) -> Answer<'_, Vec<OrderRow>> {
-        self.inner.captures_due()
+    fn captures_open(&self) -> Answer<'_, Vec<OrderRow>> {
+        self.inner.captures_open()
     }
     fn live(&self) -> Answer<'_, Live> {
         self.inner.live()

@@ -213,6 +213,9 @@ pub struct BeginPay {
     pub pay_url: Option<String>,
     /// What the payment was made for: refused if the hold costs something else by now. None: nothing was agreed yet.
     pub total: Option<u64>,
+    /// The seats and areas that the payment was made for, with their tokens: refused if they are others by now. Empty:
+    /// nothing was agreed yet.
+    pub paid_for: Vec<(String, u64)>,
     /// The tokens of the leases that were renewed to the deadline.
     pub tokens: Vec<u64>,
 }
@@ -226,6 +229,8 @@ pub struct Decline {
     pub access: Access,
     /// Which payment.
     pub payment_ref: String,
+    /// It was given up, and not only declined: the same payment cannot be tried again.
+    pub given_up: bool,
     /// The provider's name for the message that said so; known ones change nothing.
     pub callback: Option<String>,
 }

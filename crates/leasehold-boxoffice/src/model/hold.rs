@@ -4,6 +4,7 @@ use serde::{Deserialize, Serialize};
 
 use super::event::EventSettings;
 use super::ids::{Buyer, EventId, HoldId, Moment};
+use super::order::MAX_AMOUNT;
 
 /// Where a hold is in its life.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
@@ -108,6 +109,9 @@ pub struct HoldRow {
     /// Where the buyer pays, of the last payment that was begun, if the provider has a page.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub pay_url: Option<String>,
+    /// Payments that were given up, by their names. What is authorised under one of them later sells nothing.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub given_up: Vec<String>,
     /// How many payments were begun for it.
     #[serde(default, skip_serializing_if = "is_none_yet")]
     pub payments: u32,
@@ -161,8 +165,16 @@ impl HoldRow {
     /// What it costs, in minor units.
     #[must_use]
     pub fn total(&self) -> u64 {
-        let seats = self.seats.iter().map(|seat| seat.price);
-        let areas = self.areas.iter().map(|area| area.price.saturating_mul(u64::from(area.qty)));
-        seats.chain(areas).fold(0, u64::saturating_add)
+        // No hold is opened or changed to cost more: see `checked_total`.
+        self.checked_total().unwrap_or(MAX_AMOUNT)
+    }
+
+    /// What it costs; none: more than any amount of money.
+    #[must_use]
+    pub fn checked_total(&self) -> Option<u64> {
+        let seats = self.seats.iter().map(|seat| Some(seat.price));
+        let areas = self.areas.iter().map(|area| area.price.checked_mul(u64::from(area.qty)));
+        let sum = seats.chain(areas).try_fold(0_u64, |sum, price| sum.checked_add(price?));
+        sum.filter(|sum| *sum <= MAX_AMOUNT)
     }
 }

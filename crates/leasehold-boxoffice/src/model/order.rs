@@ -4,6 +4,9 @@ use serde::{Deserialize, Serialize};
 
 use super::ids::{Buyer, EventId, HoldId, Moment, OrderId};
 
+/// The highest amount of money there is, in minor units: JSON numbers are exact up to it, and sums of many fit 64 bits.
+pub const MAX_AMOUNT: u64 = (1 << 53) - 1;
+
 /// Whether an order still stands.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]

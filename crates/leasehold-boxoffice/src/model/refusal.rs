@@ -129,12 +129,14 @@ pub enum Refusal {
     OfferStands,
     /// The layout changed since the hold was priced. Do: look again.
     LayoutChanged,
-    /// The event was changed by somebody else meanwhile. Do: look again.
+    /// The event, or the hold, was changed meanwhile. Do: look again.
     Changed,
     /// The idempotency key was used before, with another body.
     Mismatch,
     /// A hold must keep at least one seat or place: release it instead.
     Empty,
+    /// It would cost more than any amount of money.
+    TooDear,
     /// Nobody holds this seat.
     NotHeld(String),
     /// The lease under the hold is gone, so its end cannot be pushed; it stays the buyer's until its present end.
@@ -162,6 +164,7 @@ impl Refusal {
             Self::Changed => "changed",
             Self::Mismatch => "idempotency_mismatch",
             Self::Empty => "empty_hold",
+            Self::TooDear => "too_dear",
             Self::NotHeld(_) => "not_held",
             Self::NotRenewable => "not_renewable",
         }
@@ -176,7 +179,7 @@ impl Refusal {
             Self::NotPaid => 403,
             Self::Changed => 412,
             Self::Mismatch => 422,
-            Self::Empty => 400,
+            Self::Empty | Self::TooDear => 400,
             _ => 409,
         }
     }
@@ -213,9 +216,10 @@ impl fmt::Display for Refusal {
                 "these seats are held for money that has come already: confirm them with it, or release them to have it back",
             ),
             Self::LayoutChanged => f.write_str("the layout of the event has changed: look again"),
-            Self::Changed => f.write_str("somebody else changed the event meanwhile: look again"),
+            Self::Changed => f.write_str("it was changed meanwhile: look again"),
             Self::Mismatch => f.write_str("this idempotency key was used before, with another body"),
             Self::Empty => f.write_str("a hold keeps at least one seat or place: release it instead"),
+            Self::TooDear => f.write_str("all of it together costs more than can be paid: hold less of it"),
             Self::NotHeld(seat) => write!(f, "nobody holds {seat}"),
             Self::NotRenewable => f.write_str("the hold cannot be renewed any more; it stays until its present end"),
         }

@@ -77,8 +77,10 @@ impl Office {
             Err(error @ (EngineError::Unavailable { .. } | EngineError::Indeterminate { .. })) => {
                 Err(Error::engine(error))
             }
+            // Where the engine stands just at what the ledger has seen, its next token is above it.
+            Err(_) if floor == token => Ok(()),
             Err(error) => Err(Error::Invalid(format!(
-                "the ledger has seen token {highest}, and the engine would grant {floor} next: its floor must be raised \
+                "the ledger has seen token {highest}, and the engine's tokens stand at {floor}: its floor must be raised \
                  above that, which it refuses ({error}); show it a key with role admin and without prefixes, or raise it \
                  by LEASE FLOOR {highest}"
             ))),

@@ -98,7 +98,14 @@ impl Office {
         for (lease, _) in gone {
             let known = self.known(&row.event_id).await?;
             let part = under(row, lease.token);
-            let fresh = self.relet(&known, row, &part, lease.token, ttl, now, Duration::ZERO).await?;
+            let fresh = match self.relet(&known, row, &part, lease.token, ttl, now, Duration::ZERO).await {
+                // A fresh lease with an old token: the engine was put back meanwhile.
+                Err(Error::Refused(Refusal::StaleToken)) => {
+                    self.lift_floor().await?;
+                    self.relet(&known, row, &part, lease.token, ttl, now, Duration::ZERO).await?
+                }
+                other => other?,
+            };
             tokens.push(fresh.ok_or(Error::Refused(Refusal::NotRenewable))?);
         }
         Ok(tokens)
@@ -318,7 +325,7 @@ impl Office {
     ///
     /// As of [`Office::pay_with`].
     pub async fn pay(&self, call: Call, hold: &HoldId, access: Access, payment_ref: &str) -> Result<HoldView, Error> {
-        let payment = NewPayment { payment_ref: payment_ref.into(), pay_url: None, total: None };
+        let payment = NewPayment { payment_ref: payment_ref.into(), pay_url: None, total: None, paid_for: Vec::new() };
         self.pay_with(call, hold, access, payment).await
     }
 
@@ -339,6 +346,21 @@ impl Office {
         }
         let (office, hold) = (self.clone(), hold.clone());
         self.detached(async move { office.pay_now(call, &hold, access, payment).await }).await
+    }
+
+    /// Makes an active hold ready for a payment of a provider's: its leases reach to the pay deadline, and a lease that is
+    /// gone is taken again. So the tokens that the provider is told stay those of the hold.
+    ///
+    /// # Errors
+    ///
+    /// There is no such hold, or its seats cannot be kept.
+    pub async fn prepare_pay(&self, hold: &HoldId, access: Access) -> Result<HoldView, Error> {
+        let (row, now) = self.opened(hold, &access).await?;
+        if row.is_live(now) && row.state == HoldState::Active {
+            let event = self.event(&row.event_id).await?;
+            self.keep(&row, Duration::from_millis(row.pay_within(&event.settings)), now).await?;
+        }
+        self.hold_view(hold, access).await
     }
 
     /// The name that we give the next payment of a hold. The same for the same hold, seats and price, so that asking a
@@ -364,7 +386,7 @@ impl Office {
 
     async fn pay_now(&self, call: Call, hold: &HoldId, access: Access, payment: NewPayment) -> Result<HoldView, Error> {
         let (row, now) = self.opened(hold, &access).await?;
-        let NewPayment { payment_ref, pay_url, total } = payment;
+        let NewPayment { payment_ref, pay_url, total, paid_for } = payment;
         let began = self.clock().now();
         let tokens = if row.is_live(now) && row.state == HoldState::Active {
             let known = self.known(&row.event_id).await?;
@@ -373,7 +395,7 @@ impl Office {
         } else {
             Vec::new()
         };
-        let command = BeginPay { hold_id: hold.clone(), access, payment_ref, pay_url, total, tokens };
+        let command = BeginPay { hold_id: hold.clone(), access, payment_ref, pay_url, total, paid_for, tokens };
         match self.0.ledger.begin_pay(call, command).await {
             Ok(done) => {
                 self.reach(&done, began).await;
@@ -401,7 +423,34 @@ impl Office {
         access: Access,
         payment_ref: &str,
     ) -> Result<HoldView, Error> {
-        let command = Decline { hold_id: hold.clone(), access, payment_ref: payment_ref.into(), callback: None };
+        self.unpay(call, hold, access, payment_ref, false).await
+    }
+
+    /// The payment was given up: back to active, if time is left. What is authorised under its name later is cancelled.
+    ///
+    /// # Errors
+    ///
+    /// No such payment is on its way.
+    pub async fn give_up(
+        &self,
+        call: Call,
+        hold: &HoldId,
+        access: Access,
+        payment_ref: &str,
+    ) -> Result<HoldView, Error> {
+        self.unpay(call, hold, access, payment_ref, true).await
+    }
+
+    async fn unpay(
+        &self,
+        call: Call,
+        hold: &HoldId,
+        access: Access,
+        payment_ref: &str,
+        given_up: bool,
+    ) -> Result<HoldView, Error> {
+        let (hold_id, payment_ref) = (hold.clone(), payment_ref.into());
+        let command = Decline { hold_id, access, payment_ref, given_up, callback: None };
         let office = self.clone();
         self.detached(async move { office.decline_now(call, command).await }).await
     }

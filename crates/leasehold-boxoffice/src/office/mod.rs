@@ -157,14 +157,22 @@ impl Office {
 
     /// What was counted, and how it stands now. What the ledger does not say is not in it.
     pub async fn metrics(&self) -> Metrics {
-        let stands = self.stands().await.ok();
-        Metrics { stands, idle_seconds: self.0.pulse.idle(self.clock().now()), ..self.0.counts.read() }
+        Metrics { stands: self.stands().await.ok(), ..self.counted() }
+    }
+
+    /// What was counted. It asks nobody.
+    #[must_use]
+    pub fn counted(&self) -> Metrics {
+        Metrics { idle_seconds: self.0.pulse.idle(self.clock().now()), ..self.0.counts.read() }
     }
 
     async fn stands(&self) -> Result<Stands, Error> {
         use MoneyState::{CancelDue, RefundDue, Stuck};
         let live = self.0.ledger.live().await?;
         let money = self.0.ledger.money_in(None, &[RefundDue, CancelDue, Stuck]).await?;
+        let captures = self.0.ledger.captures_open().await?;
+        let failed =
+            |order: &&OrderRow| order.capture.as_ref().is_some_and(|capture| capture.state == CaptureState::Failed);
         let now = self.0.ledger.now().await?;
         let due = || money.iter().filter(|row| row.state != Stuck);
         let oldest = due().filter_map(|row| Some(now.since(row.steps.last()?.at))).max();
@@ -174,7 +182,8 @@ impl Office {
             sweeper_lag_seconds: seconds(live.overdue_ms),
             refunds_due: due().count() as u64,
             refund_due_seconds: seconds(oldest.unwrap_or(0)),
-            stuck_payments: money.iter().filter(|row| row.state == Stuck).count() as u64,
+            stuck_payments: (money.iter().filter(|row| row.state == Stuck).count()
+                + captures.iter().filter(failed).count()) as u64,
         })
     }
 

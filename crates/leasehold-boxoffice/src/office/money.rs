@@ -48,7 +48,8 @@ impl Office {
     ///
     /// The ledger could not be asked.
     pub async fn captures_due(&self) -> Result<Vec<OrderRow>, Error> {
-        self.0.ledger.captures_due().await
+        let due = |order: &OrderRow| order.capture.as_ref().is_some_and(|capture| capture.state == CaptureState::Due);
+        Ok(self.0.ledger.captures_open().await?.into_iter().filter(due).collect())
     }
 
     /// The provider captured the payment of an order, or refuses to: then staff decides.
@@ -179,6 +180,11 @@ impl Office {
         let unknown = || Refusal::NoSeat(format!("payment {refund_id}"));
         let key = MoneyRow::key_of_refund(refund_id).ok_or_else(unknown)?;
         let row = self.0.ledger.money(&key).await?.filter(|row| row.event_id == *event).ok_or_else(unknown)?;
+        // Money of an order that stands: sent back from here, the order would keep its seats for nothing.
+        if to == Settled::GoesBack && (row.part.starts_with("less-") || row.part == "captured") {
+            let sentence = "this is money of an order: void the order to give it back, or close this";
+            return Err(Error::Invalid(sentence.into()));
+        }
         let to = match to {
             Settled::GoesBack => MoneyState::RefundDue,
             Settled::ByHand => MoneyState::Closed,

@@ -122,7 +122,8 @@ impl Office {
             Outcome::Captured => false,
             Outcome::Authorised => true,
             Outcome::Declined | Outcome::Cancelled | Outcome::Refunded => {
-                return self.no_payment(call, Decline { hold_id, access, payment_ref, callback }).await;
+                let given_up = outcome == Outcome::Cancelled;
+                return self.no_payment(call, Decline { hold_id, access, payment_ref, given_up, callback }).await;
             }
         };
         let proof = Proof::Provider(ProviderWord { amount, currency, hold_id: paid_for, authorised });
@@ -168,7 +169,7 @@ impl Office {
                 } else if !done.replayed && hold.payment_ref.as_ref() == Some(&money.payment_ref) {
                     self.unpaid(&hold, done.now).await;
                 }
-                if !done.replayed && money.steps.len() == 1 {
+                if !done.replayed && money.steps.len() == 1 && money.received_at == done.now {
                     self.count_late(money.state);
                 }
                 self.climb(&money.key()).await.map(Some)
@@ -295,6 +296,10 @@ impl Office {
         for _ in 0..OFFERS {
             let Some(seats) = instead(&known, &free, hold) else { return Ok(None) };
             let basket = basket(&known, &seats, &[])?;
+            // Prices may have risen since: what its money does not buy is no offer.
+            if basket.seats.iter().map(|seat| seat.price).sum::<u64>() > money.amount {
+                return Ok(None);
+            }
             let who = For {
                 buyer: &hold.buyer,
                 hold_id: HoldId(name("h_", self.clock().now())?),

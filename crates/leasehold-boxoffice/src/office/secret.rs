@@ -96,12 +96,10 @@ impl Idem {
         self
     }
 
-    /// The hold key that is sealed in a stored answer, by what is kept of it.
-    pub(crate) fn unseal(&self, sealed: &str, key_hash: &str) -> HoldKey {
+    /// The hold key that is sealed in a stored answer. None: it was sealed under a secret that is not known here.
+    pub(crate) fn unseal(&self, sealed: &str, key_hash: &str) -> Option<HoldKey> {
         let pads = std::iter::once(&self.pad).chain(&self.old_pads);
-        let mut keys = pads.map(|pad| HoldKey::unsealed(sealed, pad));
-        let newest = keys.next().unwrap_or_else(|| HoldKey(String::new()));
-        if newest.digest() == key_hash { newest } else { keys.find(|key| key.digest() == key_hash).unwrap_or(newest) }
+        pads.map(|pad| HoldKey::unsealed(sealed, pad)).find(|key| key.digest() == key_hash)
     }
 }
 
@@ -164,10 +162,11 @@ mod tests {
         let first = guessed.clone().with_secrets([old]);
         let sealed = key.sealed(&first.pad);
         assert_ne!(HoldKey::unsealed(&sealed, &guessed.pad), key, "a guess is not enough");
-        assert_eq!(first.unseal(&sealed, &key.digest()), key);
-        assert_eq!(guessed.clone().with_secrets([new, old]).unseal(&sealed, &key.digest()), key);
+        assert_eq!(first.unseal(&sealed, &key.digest()), Some(key.clone()));
+        assert_eq!(guessed.clone().with_secrets([new]).unseal(&sealed, &key.digest()), None, "never a wrong one");
+        assert_eq!(guessed.clone().with_secrets([new, old]).unseal(&sealed, &key.digest()), Some(key.clone()));
         // What a version before sealed without any secret is found, too.
-        assert_eq!(first.unseal(&key.sealed(&guessed.pad), &key.digest()), key);
+        assert_eq!(first.unseal(&key.sealed(&guessed.pad), &key.digest()), Some(key));
         assert_eq!(first.key, guessed.key, "the stored answer is found by the same key");
     }
 

@@ -96,7 +96,7 @@ impl Office {
         let (now_row, now) = self.0.ledger.hold(&opened.hold.hold_id).await?;
         // The answer as it was; time and state as they are.
         let row = now_row.unwrap_or(opened.hold);
-        let key = Some(idem.unseal(&opened.sealed_key, &row.key_hash));
+        let key = idem.unseal(&opened.sealed_key, &row.key_hash);
         Ok(Some(HoldView { key, replayed: true, ..view(row, now) }))
     }
 
@@ -239,7 +239,7 @@ impl Office {
         match self.take_for(call, known, basket, who).await {
             Ok(done) => {
                 let own = if done.replayed { None } else { Some(key) };
-                let unsealed = || Some(call.idem.as_ref()?.unseal(&done.value.sealed_key, &done.value.hold.key_hash));
+                let unsealed = || call.idem.as_ref()?.unseal(&done.value.sealed_key, &done.value.hold.key_hash);
                 let key = own.or_else(unsealed);
                 Ok(HoldView { key, replayed: done.replayed, ..view(done.value.hold, done.now) })
             }
@@ -315,7 +315,7 @@ impl Office {
             Err(Error::Refused(Refusal::StaleToken)) => {
                 // A fresh lease with an old token: the engine was put back meanwhile. What comes next is above it.
                 self.let_go(&lease).await;
-                self.lift_floor().await?;
+                let _ = self.lift_floor().await;
             }
             Err(_) => self.let_go(&lease).await,
         }

@@ -59,14 +59,23 @@ impl Office {
         let client = Leasehold::with_engine(self.0.engine.clone(), self.0.options.clock.clone());
         let every = if task == Task::Sweeper { self.0.options.sweep_every } else { self.0.options.sequence_every };
         loop {
-            let ask = client.acquire(format!("{OWN}{}", task.as_str())).ttl(LEASE).wait(IN_LINE);
-            let lease = match ask.holder(self.0.options.name.clone()).await {
+            let name = format!("{OWN}{}", task.as_str());
+            let ask = |wait| client.acquire(&name).ttl(LEASE).wait(wait).holder(self.0.options.name.clone());
+            let held =
+                |error: &leasehold::Error| matches!(error, leasehold::Error::Refused(leasehold::Refusal::Held { .. }));
+            let mut asked = ask(Duration::ZERO).await;
+            // Another server has it, and does the work: said at once, and only then stood in line.
+            if asked.as_ref().is_err_and(held) {
+                self.beat(task);
+                asked = ask(IN_LINE).await;
+            }
+            let lease = match asked {
                 Ok(lease) => lease,
                 Err(error) => {
-                    match error {
-                        // Another server has it, and does the work.
-                        leasehold::Error::Refused(leasehold::Refusal::Held { .. }) => self.beat(task),
-                        other => self.0.pulse.barred(task, causes(&other)),
+                    if held(&error) {
+                        self.beat(task);
+                    } else {
+                        self.0.pulse.barred(task, told_to_anybody(&error));
                     }
                     self.pause(every.max(Duration::from_millis(100))).await;
                     continue;
@@ -184,9 +193,13 @@ impl Office {
     }
 }
 
-/// An error with what is behind it.
-fn causes(error: &dyn std::error::Error) -> String {
-    error.source().map_or_else(|| error.to_string(), |cause| format!("{error}: {}", causes(cause)))
+/// Why a lease cannot be had, for anybody who asks whether the server is ready: no address, no name of a machine.
+fn told_to_anybody(error: &leasehold::Error) -> String {
+    match error {
+        leasehold::Error::Invalid(why) => why.clone(),
+        leasehold::Error::Refused(refusal) => refusal.to_string(),
+        _ => "the engine does not answer".into(),
+    }
 }
 
 fn tokens_of(resource: &Resource) -> impl Iterator<Item = u64> + '_ {

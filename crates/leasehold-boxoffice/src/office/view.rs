@@ -148,6 +148,8 @@ pub struct NewPayment {
     pub pay_url: Option<String>,
     /// What it was made for, if it was made for an amount.
     pub total: Option<u64>,
+    /// The seats and areas that it was made for, with their tokens; empty: none in particular.
+    pub paid_for: Vec<(String, u64)>,
 }
 
 /// What a message came to.
@@ -221,7 +223,7 @@ pub struct Stands {
     pub refunds_due: u64,
     /// For how long the oldest of them waits.
     pub refund_due_seconds: f64,
-    /// Money that waits for staff.
+    /// Money that waits for staff, and orders whose payment the provider will not capture.
     pub stuck_payments: u64,
 }
 

@@ -27,6 +27,7 @@ use std::pin::Pin;
 
 use serde::{Deserialize, Serialize};
 
+pub use crate::model::order::MAX_AMOUNT;
 use crate::sign::{self, Forged, Secrets, Stamp};
 
 /// What came of a payment.
@@ -97,8 +98,6 @@ pub enum Unbelieved {
 const MOST_BYTES: usize = 128;
 /// Seats in a callback.
 const MOST_TOKENS: usize = 1000;
-/// The highest amount of money that is believed, in minor units: JSON numbers are exact up to it.
-pub const MAX_AMOUNT: u64 = (1 << 53) - 1;
 
 impl Callback {
     /// Reads a callback, after its signature was found right.

@@ -46,6 +46,8 @@ use crate::cli::moment::wall_ms;
 use feed::Feed;
 use outbound::Outbound;
 
+/// How long the ledger may take to say how the box office stands, for `/metrics`.
+const STANDS_WITHIN: Duration = Duration::from_secs(2);
 /// How often the ledger is asked what time it is.
 const CLOCK_EVERY: Duration = Duration::from_secs(10);
 
@@ -187,7 +189,10 @@ impl BoxOffice {
     /// What is counted, and how it stands.
     pub async fn metrics(&self) -> Metrics {
         let webhook_lag = self.sender.get().map_or(0, |sender| sender.lag_ms(wall_ms()));
-        Metrics { office: self.office.metrics().await, webhook_lag: Duration::from_millis(webhook_lag) }
+        // A ledger that does not answer must not keep Prometheus from what is known without it.
+        let office = tokio::time::timeout(STANDS_WITHIN, self.office.metrics()).await;
+        let office = office.unwrap_or_else(|_| self.office.counted());
+        Metrics { office, webhook_lag: Duration::from_millis(webhook_lag) }
     }
 
     /// What the ledger's clock says by now, as near as makes no difference to a ticket.

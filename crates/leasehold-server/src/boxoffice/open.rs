@@ -77,16 +77,30 @@ pub async fn open(
     };
     let options = Options { clock: clock.clone(), name: config.boxoffice.name(), ..Options::default() };
     let office = Office::new(engine, ledger, options).map_err(failure)?;
-    match office.admit_engine(config.replace_engine).await.map_err(failure)? {
-        Admitted::Known => {}
-        Admitted::Replaces(before) => tracing::warn!(
+    match office.admit_engine(config.replace_engine).await {
+        // A front server for locks alone: nobody asked for a box office here.
+        Err(leasehold_boxoffice::Error::Invalid(why)) if config.engine != "embedded" && config.ledger == "sqlite" => {
+            tracing::warn!(why, "there is no box office on this server: say --ledger none, or where its ledger is");
+            return Ok(None);
+        }
+        Err(error) => return Err(failure(error)),
+        Ok(Admitted::Known) => {}
+        Ok(Admitted::Replaces(before)) => tracing::warn!(
             before,
             "the ledger was of another engine: this one takes its place, and its tokens go on above the ledger's"
         ),
     }
     let of = &config.boxoffice;
     let tickets = match of.ticket_secrets.as_slice() {
-        [] => own_secret(&config.data)?,
+        [] => {
+            if office.ledger().is_shared() {
+                tracing::warn!(
+                    "boxoffice.ticket_secrets is not set: other servers on this ledger cannot read the tickets and \
+                     stored answers of this one"
+                );
+            }
+            own_secret(&config.data)?
+        }
         given => secrets("boxoffice.ticket_secrets", given)?,
     };
     let outbound = Outbound::new(Guard { allow_private: of.allow_private_targets })?;

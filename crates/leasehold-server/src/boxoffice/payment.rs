@@ -4,14 +4,17 @@
 //!
 //! 1. A buyer names no payment: the provider does, or we do. Only a key names one.
 //! 2. The provider's payment is made before the hold says that it is paying. If the hold refuses it, it is cancelled.
-//! 3. A payment is given up when the provider says that no money came of it, and not before.
+//! 3. A payment is given up in the ledger before the provider is asked to end it: what is authorised under its name
+//!    afterwards is cancelled, and what was captured buys the hold or goes back.
 
 use leasehold_boxoffice::Error;
 use leasehold_boxoffice::model::{Access, Call, HoldId, HoldRow, HoldState, Refusal};
-use leasehold_boxoffice::office::{HoldView, NewPayment, Office};
-use leasehold_boxoffice::provider::{Line, Mode, PaymentProvider, PaymentRequest, ProviderError, SeatToken, Standing};
+use leasehold_boxoffice::office::{HoldView, NewPayment, Office, PaymentOutcome};
+use leasehold_boxoffice::provider::{
+    Line, Mode, Outcome, PaymentRequest, PaymentStatus, ProviderError, SeatToken, Standing,
+};
 
-use super::BoxOffice;
+use super::{BoxOffice, settler};
 
 /// How a payment is begun.
 pub enum Begin {
@@ -60,7 +63,7 @@ impl BoxOffice {
         if let Some(stored) = self.office().stored_hold(&call, hold, &access).await? {
             return Ok(stored);
         }
-        let view = self.office().hold_view(hold, access.clone()).await?;
+        let view = self.office().prepare_pay(hold, access.clone()).await?;
         match view.hold.state {
             // A second click, or a page that was loaded again.
             HoldState::Paying => return Ok(view),
@@ -73,6 +76,7 @@ impl BoxOffice {
                 payment_ref: Office::payment_id(&view.hold),
                 pay_url: None,
                 total: Some(view.hold.total()),
+                paid_for: Vec::new(),
             };
             return Ok(self.office().pay_with(call, hold, access, payment).await?);
         };
@@ -80,12 +84,18 @@ impl BoxOffice {
         let total = request.amount;
         let created = provider.create(request).await.map_err(NotDone::Provider)?;
         let (payment_ref, pay_url) = (created.payment_ref, created.pay_url);
-        let payment = NewPayment { payment_ref: payment_ref.clone(), pay_url, total: Some(total) };
+        let paid_for = tokens_of(&view.hold);
+        let payment = NewPayment { payment_ref: payment_ref.clone(), pay_url, total: Some(total), paid_for };
         match self.office().pay_with(call, hold, access, payment).await {
             Ok(view) => Ok(view),
             Err(error) => {
-                // Ours, and for nothing: the hold ended, or was changed meanwhile.
-                if matches!(error.refusal(), Some(Refusal::Ended(_) | Refusal::Changed | Refusal::StaleToken)) {
+                // Ours, and for nothing: the hold ended, or was changed meanwhile. Another call may have begun the same
+                // payment, and even sold by it: then it is not for nothing.
+                let (row, _) = self.office().ledger().hold(hold).await?;
+                let begun = row.is_some_and(|row| row.payment_ref.as_ref() == Some(&payment_ref));
+                let refused =
+                    matches!(error.refusal(), Some(Refusal::Ended(_) | Refusal::Changed | Refusal::StaleToken));
+                if refused && !begun {
                     let _ = provider.cancel(payment_ref).await;
                 }
                 Err(error.into())
@@ -108,8 +118,8 @@ impl BoxOffice {
         })
     }
 
-    /// Gives a payment under way up: the hold is active again, if time is left. The provider is asked first, where it can
-    /// be: money that came stays for what it came for.
+    /// Gives a payment under way up: the hold is active again, if time is left. The ledger first: whatever the provider
+    /// says of the payment from then on, an authorisation is cancelled, and money that came buys the hold or goes back.
     ///
     /// # Errors
     ///
@@ -120,41 +130,49 @@ impl BoxOffice {
             return Ok(stored);
         }
         let row = self.office().hold_view(hold, access.clone()).await?.hold;
-        let payment_ref = match (row.state, row.payment_ref) {
+        let payment_ref = match (row.state, &row.payment_ref) {
             (HoldState::Paying, _) if row.offered => return Err(Error::from(Refusal::OfferStands).into()),
-            (HoldState::Paying, Some(payment_ref)) => payment_ref,
+            (HoldState::Paying, Some(payment_ref)) => payment_ref.clone(),
             // Told twice, it is done once: what is active is what was asked for.
             (HoldState::Active, _) => return Ok(self.office().hold_view(hold, access).await?),
             (state, _) => return Err(Error::from(Refusal::Ended(state)).into()),
         };
-        if let Some(provider) = self.provider() {
-            self.cancelled(&*provider, &payment_ref).await?;
+        let view = self.office().give_up(call, hold, access, &payment_ref).await?;
+        let Some(status) = self.ended_at_provider(&payment_ref).await else { return Ok(view) };
+        if status.outcome != Standing::Captured {
+            return Ok(view);
         }
-        Ok(self.office().decline(call, hold, access, &payment_ref).await?)
+        // It was paid: the callback may be lost, so what the provider says now is told.
+        let message = settler::message(&row, &payment_ref, Outcome::Captured, status);
+        match self.office().payment(message).await? {
+            PaymentOutcome::Order(_) => Err(NotDone::Paid),
+            _ => Ok(view),
+        }
     }
 
-    /// Whether no money comes of it, by the provider's word.
-    async fn cancelled(&self, provider: &dyn PaymentProvider, payment_ref: &str) -> Result<(), NotDone> {
+    /// Asks the provider to end a payment. Where it is then; none: nobody knows, and nothing depends on it.
+    async fn ended_at_provider(&self, payment_ref: &str) -> Option<PaymentStatus> {
+        let provider = self.provider()?;
         match provider.cancel(payment_ref.to_owned()).await {
-            Ok(Some(status)) => match status.outcome {
-                Standing::Authorised | Standing::Captured => Err(NotDone::Paid),
-                Standing::Declined | Standing::Cancelled | Standing::Refunded => Ok(()),
-                Standing::Pending => {
-                    Err(NotDone::Provider(ProviderError::Unavailable("it has not cancelled the payment yet".into())))
-                }
-            },
-            // It was named by a key, and nobody paid yet; or the provider cancels nothing.
-            Ok(None) | Err(ProviderError::Refused(_)) => Ok(()),
-            Err(error) => Err(NotDone::Provider(error)),
+            Ok(status) => status,
+            // Providers refuse to cancel what is captured: then it says so when it is asked.
+            Err(ProviderError::Refused(_)) => provider.status(payment_ref.to_owned()).await.ok().flatten(),
+            Err(error) => {
+                tracing::warn!(%error, payment = payment_ref, "a payment was given up, and the provider does not know yet");
+                None
+            }
         }
     }
 }
 
+fn tokens_of(hold: &HoldRow) -> Vec<(String, u64)> {
+    let seats = hold.seats.iter().map(|seat| (seat.id.clone(), seat.token));
+    seats.chain(hold.areas.iter().map(|area| (area.id.clone(), area.token))).collect()
+}
+
 /// What a hold has, with its tokens: what a payment is for.
 pub fn tokens(hold: &HoldRow) -> Vec<SeatToken> {
-    let seats = hold.seats.iter().map(|seat| (&seat.id, seat.token));
-    let areas = hold.areas.iter().map(|area| (&area.id, area.token));
-    seats.chain(areas).map(|(id, token)| SeatToken { seat: id.clone(), token: token.to_string() }).collect()
+    tokens_of(hold).into_iter().map(|(seat, token)| SeatToken { seat, token: token.to_string() }).collect()
 }
 
 fn lines(hold: &HoldRow) -> Vec<Line> {

@@ -12,6 +12,7 @@ use std::time::Duration;
 
 use leasehold::clock::{Clock, Time};
 use leasehold::engine::{Claim, Engine, Grant, Mode, Want};
+use leasehold::{Error, Refusal};
 use leasehold_boxoffice::model::{AuditQuery, EventId, WebhookRow};
 use leasehold_boxoffice::office::Task;
 use leasehold_boxoffice::sign::{HEADER, Secrets};
@@ -69,10 +70,17 @@ impl Sender {
                 continue;
             }
             if lease.is_none() || self.clock.now().since(renewed) > TTL / 3 {
-                lease = self.keep(lease.take()).await;
+                lease = match self.keep(lease.take()).await {
+                    Ok(lease) => Some(lease),
+                    // Another server sends.
+                    Err(Error::Refused(Refusal::Held { .. })) => {
+                        self.house.office().beat(Task::Webhooks);
+                        None
+                    }
+                    Err(_) => None,
+                };
                 renewed = self.clock.now();
                 if lease.is_none() {
-                    self.house.office().beat(Task::Webhooks);
                     // Whoever has it may have moved lines on meanwhile.
                     self.lines.lock().unwrap_or_else(PoisonError::into_inner).clear();
                     self.clock.sleep_until(self.clock.now().plus(TTL / 3)).await;
@@ -92,9 +100,9 @@ impl Sender {
         lines.values().filter_map(|line| line.behind).map(|at| now_ms.saturating_sub(at)).max().unwrap_or(0)
     }
 
-    async fn keep(&self, lease: Option<Grant>) -> Option<Grant> {
+    async fn keep(&self, lease: Option<Grant>) -> Result<Grant, Error> {
         if let Some(lease) = lease {
-            return self.engine.renew(&lease.lease_id, Some(TTL)).await.is_ok().then_some(lease);
+            return self.engine.renew(&lease.lease_id, Some(TTL)).await.map(|_| lease);
         }
         let claim = Claim {
             wants: vec![Want { name: RESOURCE.into(), mode: Mode::Exclusive }],
@@ -106,7 +114,7 @@ impl Sender {
             request: None,
             principal: String::new(),
         };
-        self.engine.acquire(claim).await.ok()
+        self.engine.acquire(claim).await
     }
 
     async fn webhooks(&self) -> Result<Vec<WebhookRow>, leasehold_boxoffice::Error> {
@@ -121,6 +129,9 @@ impl Sender {
             return Ok(());
         }
         let heads = ledger.heads().await?;
+        // What was deleted or switched off is behind nobody.
+        let known = |line: &Line| webhooks.iter().any(|row| row.id == line.0);
+        self.lines.lock().unwrap_or_else(PoisonError::into_inner).retain(|line, _| known(line));
         for row in webhooks {
             for (event, head) in &heads {
                 if row.event_id.as_ref().is_none_or(|only| only == event) {

@@ -32,30 +32,35 @@ pub async fn run(house: Arc<BoxOffice>, clock: Arc<dyn Clock>) {
     let mut asked = HashMap::new();
     loop {
         clock.sleep_until(clock.now().plus(EVERY)).await;
-        turn(&house, &clock, &mut asked).await;
-        house.office().beat(Task::Settler);
+        if turn(&house, &clock, &mut asked).await.is_ok() {
+            house.office().beat(Task::Settler);
+        }
     }
 }
 
 /// Looks once for what waits, and asks for what was not asked for lately.
-async fn turn(house: &BoxOffice, clock: &Arc<dyn Clock>, asked: &mut HashMap<String, Time>) {
-    let Some(provider) = house.provider() else { return };
+async fn turn(
+    house: &BoxOffice,
+    clock: &Arc<dyn Clock>,
+    asked: &mut HashMap<String, Time>,
+) -> Result<(), leasehold_boxoffice::Error> {
+    let Some(provider) = house.provider() else { return Ok(()) };
     asked.retain(|_, at| clock.now().since(*at) < AGAIN);
     let now = clock.now();
-    let captures = house.office().captures_due().await.unwrap_or_default();
+    let captures = house.office().captures_due().await?;
     for order in &captures {
         if first(asked, format!("capture {}", order.order_id), now) {
             capture(house, &*provider, order).await;
         }
     }
-    for money in house.office().cancels_due().await.unwrap_or_default() {
+    for money in house.office().cancels_due().await? {
         if first(asked, format!("cancel {}", money.key()), now) {
             cancel(house, &*provider, &money).await;
         }
     }
     // What is not captured yet cannot go back: the capture comes first.
     let uncaptured = |money: &MoneyRow| captures.iter().any(|order| Some(&order.order_id) == money.order_id.as_ref());
-    for money in house.office().refunds_due().await.unwrap_or_default() {
+    for money in house.office().refunds_due().await? {
         if uncaptured(&money) {
             continue;
         }
@@ -64,11 +69,12 @@ async fn turn(house: &BoxOffice, clock: &Arc<dyn Clock>, asked: &mut HashMap<Str
             asked.remove(&money.key());
         }
     }
-    for (hold, payment_ref) in overdue(house).await {
+    for (hold, payment_ref) in overdue(house).await? {
         if first(asked, format!("status {payment_ref}"), now) {
             ask_after(house, &*provider, &hold, &payment_ref).await;
         }
     }
+    Ok(())
 }
 
 /// Whether it was not asked for lately. The time of the first asking stays: else it would never be asked for again.
@@ -116,8 +122,22 @@ async fn give_back(house: &BoxOffice, money: &MoneyRow) -> bool {
 async fn capture(house: &BoxOffice, provider: &dyn PaymentProvider, order: &OrderRow) {
     let Some(capture) = &order.capture else { return };
     let (to, note) = match provider.capture(order.payment_ref.clone(), capture.amount).await {
-        Ok(Some(status)) if status.outcome == Standing::Captured && status.amount >= capture.amount => {
-            (CaptureState::Captured, "the provider captured the payment".to_owned())
+        // As a callback says it: what was captured beyond the price goes back.
+        Ok(Some(status)) if status.outcome == Standing::Captured => {
+            let message = PaymentMessage {
+                id: format!("captured_{}", short(&order.payment_ref)),
+                payment_ref: order.payment_ref.clone(),
+                hold_id: order.hold_id.clone(),
+                outcome: Outcome::Captured,
+                tokens: Vec::new(),
+                amount: status.amount,
+                currency: Some(status.currency),
+                paid_for: HoldId(status.hold_id),
+            };
+            if let Err(error) = house.office().payment(message).await {
+                tracing::warn!(%error, payment = order.payment_ref, "a capture could not be written down");
+            }
+            return;
         }
         Ok(Some(status)) if status.outcome == Standing::Pending || status.outcome == Standing::Authorised => return,
         Ok(Some(PaymentStatus { outcome, amount, .. })) => {
@@ -176,11 +196,17 @@ async fn ask_after(house: &BoxOffice, provider: &dyn PaymentProvider, hold: &Hol
         Standing::Cancelled => Outcome::Cancelled,
         Standing::Pending | Standing::Refunded => return,
     };
+    if let Err(error) = house.office().payment(message(hold, payment_ref, outcome, status)).await {
+        tracing::warn!(%error, "a payment whose callback never came could not be settled");
+    }
+}
+
+/// What a provider says when it is asked, as a message like a callback.
+pub fn message(hold: &HoldRow, payment_ref: &str, outcome: Outcome, status: PaymentStatus) -> PaymentMessage {
     // Another for each time that it was begun: a card that was declined may be tried again.
     let began = hold.expires_at.0;
-    let id = format!("status_{}_{began}_{outcome:?}", short(payment_ref)).to_lowercase();
-    let message = PaymentMessage {
-        id,
+    PaymentMessage {
+        id: format!("status_{}_{began}_{outcome:?}", short(payment_ref)).to_lowercase(),
         payment_ref: payment_ref.into(),
         hold_id: hold.hold_id.clone(),
         outcome,
@@ -189,16 +215,13 @@ async fn ask_after(house: &BoxOffice, provider: &dyn PaymentProvider, hold: &Hol
         amount: status.amount,
         currency: Some(status.currency),
         paid_for: HoldId(status.hold_id),
-    };
-    if let Err(error) = house.office().payment(message).await {
-        tracing::warn!(%error, "a payment whose callback never came could not be settled");
     }
 }
 
 /// Holds whose payment takes long, and whose money has not come.
-async fn overdue(house: &BoxOffice) -> Vec<(HoldRow, String)> {
+async fn overdue(house: &BoxOffice) -> Result<Vec<(HoldRow, String)>, leasehold_boxoffice::Error> {
     let mut found = Vec::new();
-    let Ok((paying, now)) = house.office().ledger().paying().await else { return found };
+    let (paying, now) = house.office().ledger().paying().await?;
     for hold in paying {
         let pay_ms = hold.pay_ms.unwrap_or(STUCK_MS * 2);
         let waited = pay_ms.saturating_sub(hold.expires_at.since(now));
@@ -208,7 +231,7 @@ async fn overdue(house: &BoxOffice) -> Vec<(HoldRow, String)> {
             found.push((hold, payment));
         }
     }
-    found
+    Ok(found)
 }
 
 /// How long a payment is under way: the deadline was `pay_ms` away when it began.

@@ -22,7 +22,7 @@ pub struct Problem {
 }
 
 /// What each code is called. The OpenAPI text lists the same.
-pub const TITLES: [(&str, &str); 31] = [
+pub const TITLES: [(&str, &str); 32] = [
     ("held", "Held by another"),
     ("stale", "The lease has ended"),
     ("not_held", "No such lease"),
@@ -51,6 +51,7 @@ pub const TITLES: [(&str, &str); 31] = [
     ("layout_changed", "The layout has changed"),
     ("changed", "Somebody else changed it meanwhile"),
     ("empty_hold", "Nothing would be left"),
+    ("too_dear", "It costs more than can be paid"),
     ("not_renewable", "The hold cannot be renewed"),
     ("bad_layout", "The layout has problems"),
     ("bad_signature", "The signature does not fit"),

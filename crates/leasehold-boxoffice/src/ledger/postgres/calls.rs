@@ -132,8 +132,8 @@ impl Ledger for Postgres {
         })
     }
 
-    fn captures_due(&self) -> Answer<'_, Vec<OrderRow>> {
-        let statements = vec![(read::CAPTURES_DUE, vec![])];
+    fn captures_open(&self) -> Answer<'_, Vec<OrderRow>> {
+        let statements = vec![(read::CAPTURES_OPEN, vec![])];
         self.see("reading what is to be captured", statements, |rows, _| bodies(&rows[0], "orders"))
     }
 

@@ -44,8 +44,8 @@ pub(super) const TOKENS_BACK: &str = "SELECT seat, seq, before, token FROM (
         WHERE s ->> 'token' IS NOT NULL
         WINDOW seats AS (PARTITION BY s ->> 'id' ORDER BY f.seq)
     ) steps WHERE token < before OR (token = before AND hold IS DISTINCT FROM held) LIMIT 100";
-pub(super) const CAPTURES_DUE: &str =
-    r#"SELECT body FROM orders WHERE body LIKE '%"capture":{"state":"due"%' ORDER BY order_id"#;
+pub(super) const CAPTURES_OPEN: &str = r#"SELECT body FROM orders
+    WHERE body LIKE '%"capture":{"state":"due"%' OR body LIKE '%"capture":{"state":"failed"%' ORDER BY order_id"#;
 pub(super) const COUNT_LIVE: &str = r#"SELECT
     count(*) FILTER (WHERE expires_at > m.now AND body LIKE '%"state":"active"%'),
     count(*) FILTER (WHERE expires_at > m.now AND body LIKE '%"state":"paying"%'),

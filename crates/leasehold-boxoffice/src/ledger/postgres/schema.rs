@@ -152,7 +152,8 @@ CREATE INDEX money_of_hold ON money (hold_id);
 "#,
     // A seat remembers its last token when it is free again: `hold_id` is null then, and taking and freeing a seat update
     // one row in place. The engine that tokens come from is known by its identity. Orders whose payment is to be captured
-    // are found by the letters of their body: no text in it has a quote without a backslash. LH001 is the fence's.
+    // are found by the letters of their body: no text in it has a quote without a backslash. The code becomes LH201: the
+    // fence for PostgreSQL tables uses LH001.
     r#"
 CREATE OR REPLACE FUNCTION exactly(touched bigint, wanted bigint, what text) RETURNS boolean LANGUAGE plpgsql AS $$
 BEGIN
@@ -167,7 +168,8 @@ INSERT INTO hold_seats (event_id, seat_id, hold_id, token) SELECT event_id, seat
     ON CONFLICT (event_id, seat_id) DO UPDATE SET token = greatest(hold_seats.token, excluded.token);
 CREATE TABLE engine (id INTEGER PRIMARY KEY CHECK (id = 1), identity TEXT);
 INSERT INTO engine VALUES (1, NULL);
-CREATE INDEX orders_to_capture ON orders (order_id) WHERE body LIKE '%"capture":{"state":"due"%';
+CREATE INDEX orders_to_capture ON orders (order_id)
+    WHERE body LIKE '%"capture":{"state":"due"%' OR body LIKE '%"capture":{"state":"failed"%';
 "#,
 ];
 

@@ -85,8 +85,8 @@ impl Ledger for Sqlite {
         self.read("reading late money", move |db, _| read::money_in(db, event.as_ref(), &states))
     }
 
-    fn captures_due(&self) -> Answer<'_, Vec<OrderRow>> {
-        self.read("reading what is to be captured", |db, _| read::captures_due(db))
+    fn captures_open(&self) -> Answer<'_, Vec<OrderRow>> {
+        self.read("reading what is to be captured", |db, _| read::captures_open(db))
     }
 
     fn live(&self) -> Answer<'_, Live> {

@@ -117,8 +117,9 @@ pub(super) fn highest_token(db: &Connection) -> Loaded<u64> {
     Ok(statement.query_row([], |row| row.get(0))?)
 }
 
-pub(super) fn captures_due(db: &Connection) -> Loaded<Vec<OrderRow>> {
-    let sql = "SELECT body FROM orders WHERE json_extract(body, '$.capture.state') = 'due' ORDER BY order_id";
+pub(super) fn captures_open(db: &Connection) -> Loaded<Vec<OrderRow>> {
+    let sql =
+        "SELECT body FROM orders WHERE json_extract(body, '$.capture.state') IN ('due', 'failed') ORDER BY order_id";
     list(db, sql, [], "orders")
 }
 

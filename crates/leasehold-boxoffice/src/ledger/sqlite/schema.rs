@@ -137,7 +137,7 @@ DROP TABLE hold_seats;
 ALTER TABLE hold_seats_3 RENAME TO hold_seats;
 CREATE TABLE engine (id INTEGER PRIMARY KEY CHECK (id = 1), identity TEXT);
 INSERT INTO engine VALUES (1, NULL);
-CREATE INDEX orders_to_capture ON orders (order_id) WHERE json_extract(body, '$.capture.state') = 'due';
+CREATE INDEX orders_to_capture ON orders (order_id) WHERE json_extract(body, '$.capture.state') IN ('due', 'failed');
 ",
 ];
 

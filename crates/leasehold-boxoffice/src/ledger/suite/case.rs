@@ -96,13 +96,14 @@ impl<'a> Case<'a> {
     pub(super) async fn pay(&self, hold: &HoldRow, payment_ref: &str) -> Result<HoldRow, Error> {
         let tokens = hold.leases.iter().map(|lease| lease.token).collect();
         let (hold_id, payment_ref) = (hold.hold_id.clone(), payment_ref.into());
-        let command = BeginPay { hold_id, access: own(hold), payment_ref, pay_url: None, total: None, tokens };
+        let command =
+            BeginPay { hold_id, access: own(hold), payment_ref, pay_url: None, total: None, paid_for: vec![], tokens };
         Ok(self.ledger.begin_pay(Call::by("ada"), command).await?.value)
     }
 
     pub(super) async fn decline(&self, hold: &HoldRow, payment_ref: &str) -> Result<HoldRow, Error> {
         let (hold_id, payment_ref) = (hold.hold_id.clone(), payment_ref.into());
-        let command = Decline { hold_id, access: own(hold), payment_ref, callback: None };
+        let command = Decline { hold_id, access: own(hold), payment_ref, given_up: false, callback: None };
         Ok(self.ledger.decline(Call::by("ada"), command).await?.value)
     }
 

@@ -51,6 +51,9 @@ pub fn open_hold(command: &OpenHold, facts: &Facts, actor: &str, now: Moment) ->
     }
     let ttl_ms = ttl_for(event.settings.ttl_ms, room.buyer.lapses, room.buyer.lapsed_at, now);
     let hold = new_hold(command, &event, ttl_ms, now);
+    if hold.checked_total().is_none() {
+        return Err(Refusal::TooDear);
+    }
     let mut writes = room.writes;
     writes.push(Write::OpenHold(Box::new(hold.clone())));
     writes.extend(take(&hold, &hold.seats, &hold.areas));
@@ -84,6 +87,7 @@ fn new_hold(command: &OpenHold, event: &EventRow, ttl_ms: u64, now: Moment) -> H
         renewals: 0,
         payment_ref: command.payment_ref.clone(),
         pay_url: None,
+        given_up: Vec::new(),
         payments: 0,
         offered: paying,
         ended_at: None,
@@ -206,6 +210,9 @@ pub fn change_seats(command: &ChangeSeats, facts: &Facts, actor: &str, now: Mome
     row.areas.sort_by(|a, b| a.id.cmp(&b.id));
     if row.count() == 0 {
         return Err(Refusal::Empty);
+    }
+    if row.checked_total().is_none() {
+        return Err(Refusal::TooDear);
     }
     row.leases.extend(command.lease.clone());
     // A lease with nothing under it any more is let go by the caller.

@@ -3,7 +3,7 @@
 //! # Laws
 //!
 //! 1. Money that a provider told of is in an order, or in a row here: none is lost, whatever it was meant for.
-//! 2. What came for an order is what it costs and what goes back; only what a buyer owes after a move is missing.
+//! 2. What came for an order equals its price and what goes back. The exception: what a buyer owes after a move.
 //! 3. Every amount has a source: a provider or a key said it. A price is never taken for money.
 //! 4. Who says less than was recorded is not believed, and not ignored: staff decides.
 
@@ -49,10 +49,18 @@ pub(super) fn left_over(order: &mut OrderRow, note: &str, actor: &str, now: Mome
         Err(_) | Ok(0) => return Vec::new(),
         Ok(amount) => amount,
     };
-    let uncaptured = order.capture.as_ref().filter(|capture| capture.state != CaptureState::Captured);
-    let cancels = order.state == OrderState::Voided && uncaptured.is_some();
-    if let Some(capture) = order.capture.as_mut().filter(|_| cancels) {
+    let open = |capture: &&mut Capture| matches!(capture.state, CaptureState::Due | CaptureState::Failed);
+    let voided = order.state == OrderState::Voided;
+    let mut cancels = false;
+    if let Some(capture) = order.capture.as_mut().filter(open) {
+        if !voided {
+            // What was not captured yet need not go back: less is captured.
+            capture.amount = capture.amount.saturating_sub(amount);
+            order.paid = order.paid.map(|paid| paid.saturating_sub(amount));
+            return Vec::new();
+        }
         *capture = Capture { state: CaptureState::Cancelled, since: now, ..capture.clone() };
+        cancels = true;
     }
     order.refunds += 1;
     order.back = order.back.saturating_add(amount);
@@ -76,8 +84,8 @@ pub(super) fn left_over(order: &mut OrderRow, note: &str, actor: &str, now: Mome
 }
 
 /// Money that came in the name of a hold, though it is for another, or in another currency. What it really bought nobody
-/// knows here, so it neither sells nor goes back by itself: staff sees it, and decides. However often it is told, it is
-/// one.
+/// knows here, so it neither sells nor goes back by itself: staff sees it, and decides. It is written down once, however
+/// often it is told.
 pub(super) fn stray(
     command: &Confirm,
     hold: HoldRow,
@@ -105,15 +113,19 @@ pub(super) fn told_again(command: &Confirm, order: OrderRow, actor: &str, now: M
         Proof::Provider(word) if !word.authorised => word,
         _ => return (Vec::new(), order),
     };
-    let captured = match &mut order.capture {
-        Some(capture) if matches!(capture.state, CaptureState::Due | CaptureState::Failed) => {
-            *capture = Capture { state: CaptureState::Captured, since: now, ..capture.clone() };
-            true
-        }
-        _ => false,
-    };
+    let before = order.capture.as_ref().map(|capture| capture.state);
+    let captured = before.is_some_and(|state| state != CaptureState::Captured);
+    if let Some(capture) = order.capture.as_mut().filter(|_| captured) {
+        *capture = Capture { state: CaptureState::Captured, since: now, ..capture.clone() };
+    }
     let known = order.paid.unwrap_or(word.amount);
     let mut after = Vec::new();
+    if before == Some(CaptureState::Cancelled) {
+        // It was voided, and the provider was asked to cancel: whether that gives it back, staff must see.
+        let note = "it was captured after its order was voided: see whether the cancellation gave it back".to_owned();
+        let stuck = in_doubt(&order, "captured", word.amount, note, now);
+        after.extend(money_told(&stuck, actor, now));
+    }
     if word.amount > known {
         order.paid = Some(word.amount);
         let (payment_ref, hold_id) = (command.payment_ref.clone(), word.hold_id.clone());
@@ -121,7 +133,9 @@ pub(super) fn told_again(command: &Confirm, order: OrderRow, actor: &str, now: M
         order.sources.push(Source { by, actor, payment_ref, hold_id, amount: word.amount, at: now });
     } else if word.amount < known && order.doubted.is_none_or(|least| word.amount < least) {
         order.doubted = Some(word.amount);
-        after = money_told(&less(&order, known, word.amount, now), actor, now);
+        let note = format!("the provider says that {} came of this payment, and the order counts {known}", word.amount);
+        let stuck = in_doubt(&order, &format!("less-{}", word.amount), word.amount, note, now);
+        after.extend(money_told(&stuck, actor, now));
     } else if !captured {
         return (Vec::new(), order);
     }
@@ -135,18 +149,17 @@ pub(super) fn told_again(command: &Confirm, order: OrderRow, actor: &str, now: M
     (writes, order)
 }
 
-/// What staff is shown when a provider says that less came than an order counts.
-fn less(order: &OrderRow, known: u64, came: u64, now: Moment) -> MoneyRow {
+/// What staff is shown when a provider says something of the payment of an order that does not fit.
+fn in_doubt(order: &OrderRow, part: &str, amount: u64, note: String, now: Moment) -> MoneyRow {
     let state = MoneyState::Stuck;
-    let note = format!("the provider says that {came} came of this payment, and the order counts {known}");
     MoneyRow {
         payment_ref: order.payment_ref.clone(),
-        part: format!("less-{came}"),
+        part: part.into(),
         order_id: None,
         hold_id: order.hold_id.clone(),
         event_id: order.event_id.clone(),
         buyer: order.buyer.clone(),
-        amount: came,
+        amount,
         more: 0,
         state,
         offer: None,

@@ -25,7 +25,7 @@ fn bound(facts: &Facts, hold: &HoldRow) -> Result<(), Refusal> {
     if own || offered { Ok(()) } else { Err(Refusal::PaymentMismatch) }
 }
 
-/// Binds a payment to its hold, if it is not bound yet.
+/// Binds a payment to its hold, if it is not bound yet. Never by a buyer's word: the name could be somebody else's.
 fn bind(facts: &Facts, payment_ref: &str, hold: &HoldRow) -> Option<Write> {
     let (payment_ref, hold_id) = (payment_ref.into(), hold.hold_id.clone());
     facts.payment.is_none().then_some(Write::Payment { payment_ref, hold_id })
@@ -53,7 +53,7 @@ pub fn begin_pay(command: &BeginPay, facts: &Facts, actor: &str, now: Moment) ->
     if !open_to(facts, &hold) {
         return Err(Refusal::PaymentMismatch);
     }
-    if command.total.is_some_and(|total| total != hold.total()) {
+    if command.total.is_some_and(|total| total != hold.total()) || !paid_for(&hold, &command.paid_for) {
         return Err(Refusal::Changed);
     }
     same_leases(&hold, &command.tokens)?;
@@ -104,6 +104,10 @@ pub fn decline(command: &Decline, facts: &Facts, actor: &str, now: Moment) -> De
             (None, HoldState::Active) => Err(Refusal::NotPaying),
             (None, ended) => Err(Refusal::Ended(ended)),
         };
+    }
+    let mut hold = hold;
+    if command.given_up && !hold.given_up.contains(&command.payment_ref) {
+        hold.given_up.push(command.payment_ref.clone());
     }
     let (mut writes, row) = no_money(&hold, lapses_of(&hold, now), actor, now);
     writes.extend(heard);
@@ -166,6 +170,10 @@ pub fn confirm(command: &Confirm, facts: &Facts, actor: &str, now: Moment) -> De
     if hold.is_live(now) && other {
         return goes_back(command, &hold, facts, TWICE, actor, now);
     }
+    let given_up = hold.given_up.contains(&command.payment_ref);
+    if given_up && matches!(&command.proof, Proof::Provider(word) if word.authorised) {
+        return goes_back(command, &hold, facts, "the payment had been given up", actor, now);
+    }
     if let Some(why) = unfit(command, &hold).filter(|_| hold.is_live(now)) {
         let gone = goes_back(command, &hold, facts, why, actor, now).map_err(|refusal| match refusal {
             Refusal::PaymentMismatch if !paid_for(&hold, &command.tokens) => Refusal::StaleToken,
@@ -179,7 +187,9 @@ pub fn confirm(command: &Confirm, facts: &Facts, actor: &str, now: Moment) -> De
         let source = paid_by(command, &hold, facts, actor, now)?;
         let authorised = matches!(&command.proof, Proof::Provider(word) if word.authorised) && facts.money.is_none();
         let (mut writes, order) = sell(&hold, &command.payment_ref, source, authorised, actor, now);
-        writes.extend(bind(facts, &command.payment_ref, &hold));
+        if command.proof != Proof::Buyer {
+            writes.extend(bind(facts, &command.payment_ref, &hold));
+        }
         if let Some(money) = &facts.money {
             writes.push(step(money, MoneyState::Sold, None, "the seats that were offered were taken", now));
         }

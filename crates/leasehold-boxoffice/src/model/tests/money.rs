@@ -79,13 +79,21 @@ impl Desk {
     fn pay(&mut self, hold: &HoldRow, payment_ref: &str) -> Result<HoldRow, Refusal> {
         let tokens = hold.leases.iter().map(|lease| lease.token).collect();
         let (hold_id, payment_ref) = (hold.hold_id.clone(), payment_ref.into());
-        let command = BeginPay { hold_id, access: Access::Staff, payment_ref, pay_url: None, total: None, tokens };
+        let command = BeginPay {
+            hold_id,
+            access: Access::Staff,
+            payment_ref,
+            pay_url: None,
+            total: None,
+            paid_for: vec![],
+            tokens,
+        };
         self.ask(&command, decide::need_begin_pay, decide::begin_pay)
     }
 
     fn declined(&mut self, hold: &HoldRow, payment_ref: &str) -> HoldRow {
         let (hold_id, payment_ref) = (hold.hold_id.clone(), payment_ref.into());
-        let command = Decline { hold_id, access: Access::Staff, payment_ref, callback: None };
+        let command = Decline { hold_id, access: Access::Staff, payment_ref, given_up: false, callback: None };
         self.ask(&command, decide::need_decline, decide::decline).unwrap()
     }
 
@@ -200,6 +208,7 @@ fn an_offer_stands_whatever_is_declined() {
         hold_id: offer.hold_id.clone(),
         access: Access::Staff,
         payment_ref: "pi".into(),
+        given_up: true,
         callback: callback.map(Into::into),
     };
     let refused = desk.ask(&decline(None), decide::need_decline, decide::decline);
@@ -343,6 +352,12 @@ fn an_authorised_payment_is_captured_after_the_sale_or_cancelled() {
     let voided = desk.ask(&void, decide::need_void, decide::void).unwrap();
     assert_eq!(capture(&voided.order), Some((CaptureState::Cancelled, 100)));
     assert!(desk.shelf.money.values().any(|row| row.payment_ref == "pi_4" && row.state == MoneyState::CancelDue));
+    // Captured all the same, however often that is told: staff sees it once.
+    for _ in 0..2 {
+        desk.captured(&hold, "pi_4", 100).unwrap();
+    }
+    let stuck = desk.shelf.money.values().filter(|row| row.payment_ref == "pi_4" && row.state == MoneyState::Stuck);
+    assert_eq!(stuck.count(), 1);
     desk.check();
 }
 
@@ -554,4 +569,94 @@ fn an_order_that_does_not_know_what_came_owes_its_price() {
     }
     let back: Vec<u64> = desk.shelf.money.values().map(|money| money.amount).collect();
     assert_eq!(back, [100, 100]);
+}
+
+/// Goal: sums of money are checked: what would cost more than there is cannot be held, and nothing saturates.
+#[test]
+fn what_no_money_can_pay_is_not_held() {
+    let mut desk = Desk::open();
+    let priced = |desk: &Desk, price: u64, seats: &[&str]| {
+        let mut command = desk.opening(None, seats, "h_dear");
+        command.seats.iter_mut().for_each(|seat| seat.price = price);
+        command
+    };
+    desk.token += 1;
+    for (price, seats) in [(u64::MAX, &["A-1", "A-2"][..]), (order::MAX_AMOUNT, &["A-1", "A-2"]), (u64::MAX, &["A-1"])]
+    {
+        let dear = priced(&desk, price, seats);
+        assert_eq!(desk.ask(&dear, decide::need_open_hold, decide::open_hold), Err(Refusal::TooDear), "{price}");
+    }
+    let most = priced(&desk, order::MAX_AMOUNT, &["A-1"]);
+    let held = desk.ask(&most, decide::need_open_hold, decide::open_hold).unwrap().hold;
+    assert_eq!(held.total(), order::MAX_AMOUNT);
+    let more = ChangeSeats {
+        hold_id: held.hold_id.clone(),
+        access: Access::Staff,
+        layout_version: 1,
+        add: vec![Priced { id: "A-2".into(), price: 1 }],
+        add_areas: vec![],
+        lease: Some(LeaseRef { token: desk.token + 1, id: "more".into() }),
+        remove: vec![],
+        remove_areas: vec![],
+    };
+    assert_eq!(desk.ask(&more, decide::need_change_seats, decide::change_seats), Err(Refusal::TooDear));
+    desk.check();
+}
+
+/// Goal: a payment that was given up is not captured later: what is authorised under its name is cancelled. Money that was
+/// captured buys the hold all the same, if it still fits.
+#[test]
+fn what_was_given_up_is_cancelled() {
+    let mut desk = Desk::open();
+    let hold = desk.hold(&["A-1"]);
+    desk.pay(&hold, "pi").unwrap();
+    let (hold_id, access, payment_ref) = (hold.hold_id.clone(), Access::Staff, "pi".into());
+    let command = Decline { hold_id, access, payment_ref, given_up: true, callback: None };
+    let back = desk.ask(&command, decide::need_decline, decide::decline).unwrap();
+    assert_eq!((back.state, &back.given_up[..]), (HoldState::Active, &["pi".to_owned()][..]));
+    let word = ProviderWord { amount: 100, currency: None, hold_id: hold.hold_id.clone(), authorised: true };
+    let late = desk.confirming(&hold, "pi", Proof::Provider(word));
+    let told = desk.ask(&late, decide::need_confirm, decide::confirm).unwrap();
+    let Confirmed::Late { money, hold: row } = told else { panic!("{told:?}") };
+    assert_eq!((money.state, row.state), (MoneyState::CancelDue, HoldState::Active));
+    // Another payment buys it.
+    desk.pay(&hold, "pi_2").unwrap();
+    assert_eq!(desk.order(&hold, "pi_2").payment_ref, "pi_2");
+    desk.check();
+}
+
+/// Goal: a buyer's confirm of what costs nothing takes nobody's payment: the name stays free for whom it belongs to.
+#[test]
+fn a_free_confirm_binds_no_name() {
+    let mut desk = Desk::open();
+    let mut free = desk.hold(&["A-1"]);
+    free.seats.iter_mut().for_each(|seat| seat.price = 0);
+    desk.shelf.holds.insert(free.hold_id.clone(), free.clone());
+    let confirm = desk.confirming(&free, "ORD-1002", Proof::Buyer);
+    desk.ask(&confirm, decide::need_confirm, decide::confirm).unwrap();
+    let victim = desk.hold(&["A-2"]);
+    desk.pay(&victim, "ORD-1002").unwrap();
+    assert_eq!(desk.order(&victim, "ORD-1002").paid, Some(100));
+    desk.check();
+}
+
+/// Goal: what is taken back of an order before its capture is not captured, instead of going back.
+#[test]
+fn a_void_in_part_before_the_capture_captures_less() {
+    let mut desk = Desk::open();
+    let hold = desk.hold(&["A-1", "A-2"]);
+    let word = ProviderWord { amount: 200, currency: None, hold_id: hold.hold_id.clone(), authorised: true };
+    let confirm = desk.confirming(&hold, "pi", Proof::Provider(word));
+    desk.ask(&confirm, decide::need_confirm, decide::confirm).unwrap();
+    let order_id = OrderId::of(&hold.hold_id);
+    let void = |seats: Option<Vec<String>>| Void { order_id: order_id.clone(), seats, reason: "ill".into() };
+    let part = desk.ask(&void(Some(vec!["A-1".into()])), decide::need_void, decide::void).unwrap().order;
+    assert_eq!((part.paid, part.capture.as_ref().unwrap().amount, part.owed()), (Some(100), 100, 0));
+    assert!(desk.shelf.money.is_empty(), "nothing came, so nothing goes back");
+    desk.check();
+    // More was captured than was asked for by then: the rest goes back.
+    desk.captured(&hold, "pi", 200).unwrap();
+    let order = desk.shelf.orders[&order_id].clone();
+    assert_eq!((order.paid, order.back, order.capture.unwrap().state), (Some(200), 100, CaptureState::Captured));
+    desk.check();
 }

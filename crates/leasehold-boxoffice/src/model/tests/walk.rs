@@ -108,11 +108,12 @@ impl Walk {
         match die {
             30..40 => drop(self.ask(&Renew { hold_id, access, tokens }, decide::need_renew, decide::renew)),
             40..52 => {
-                let command = BeginPay { hold_id, access, payment_ref, pay_url: None, total: None, tokens };
+                let command =
+                    BeginPay { hold_id, access, payment_ref, pay_url: None, total: None, paid_for: vec![], tokens };
                 self.ask(&command, decide::need_begin_pay, decide::begin_pay);
             }
             52..58 => {
-                let command = Decline { hold_id, access, payment_ref, callback };
+                let command = Decline { hold_id, access, payment_ref, given_up: false, callback };
                 self.ask(&command, decide::need_decline, decide::decline);
             }
             58..70 => {

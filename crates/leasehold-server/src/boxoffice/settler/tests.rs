@@ -115,7 +115,7 @@ impl Case {
 
     /// The settler looks once.
     async fn turn(&mut self) {
-        turn(&self.house, &self.shared, &mut self.asked).await;
+        turn(&self.house, &self.shared, &mut self.asked).await.unwrap();
     }
 
     /// The settler looks as often as it does, for so many seconds.
