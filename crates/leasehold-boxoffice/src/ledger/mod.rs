@@ -137,6 +137,9 @@ pub trait Ledger: Send + Sync + 'static {
     fn live(&self) -> Answer<'_, Live>;
     /// Live holds with money on its way, of all events, and the moment they were looked at.
     fn paying(&self) -> Answer<'_, (Vec<HoldRow>, Moment)>;
+    /// Holds that ended unsold in the last so many milliseconds, whose last payment has no money written down; and the
+    /// moment they were looked at. At most a thousand, the last ones first.
+    fn unheard(&self, within_ms: u64) -> Answer<'_, (Vec<HoldRow>, Moment)>;
     /// Which of these tokens stand in a live hold of this event.
     fn known_tokens<'a>(&'a self, id: &'a EventId, tokens: &'a [u64]) -> Answer<'a, Vec<u64>>;
 

@@ -163,6 +163,9 @@ impl Ledger for Flaky {
     fn paying(&self) -> Answer<'_, (Vec<HoldRow>, Moment)> {
         self.inner.paying()
     }
+    fn unheard(&self, within_ms: u64) -> Answer<'_, (Vec<HoldRow>, Moment)> {
+        self.inner.unheard(within_ms)
+    }
     fn is_shared(&self) -> bool {
         self.inner.is_shared()
     }

@@ -151,14 +151,14 @@ impl BoxOffice {
     }
 
     /// Asks the provider to end a payment. Where it is then; none: nobody knows, and nothing depends on it.
-    async fn ended_at_provider(&self, payment_ref: &str) -> Option<PaymentStatus> {
+    pub(super) async fn ended_at_provider(&self, payment_ref: &str) -> Option<PaymentStatus> {
         let provider = self.provider()?;
         match provider.cancel(payment_ref.to_owned()).await {
             Ok(status) => status,
             // Providers refuse to cancel what is captured: then it says so when it is asked.
             Err(ProviderError::Refused(_)) => provider.status(payment_ref.to_owned()).await.ok().flatten(),
             Err(error) => {
-                tracing::warn!(%error, payment = payment_ref, "a payment was given up, and the provider does not know yet");
+                tracing::warn!(%error, payment = payment_ref, "a payment is to be cancelled, and the provider could not be asked");
                 None
             }
         }

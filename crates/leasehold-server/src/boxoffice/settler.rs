@@ -1,5 +1,5 @@
 //! Money that waits for us: authorised payments to capture or cancel, refunds that are owed, and payments that nobody told
-//! us of.
+//! us of, also after the end of their holds.
 //!
 //! Any number of servers may do this at once: whatever is asked for has an id, and a payment is settled once.
 
@@ -26,6 +26,12 @@ const EVERY: Duration = Duration::from_secs(2);
 const AGAIN: Duration = Duration::from_secs(30);
 /// A payment that takes longer is asked after.
 const STUCK_MS: u64 = 30_000;
+/// So long after the end of a hold its payment is asked after, if no word of it came.
+const UNHEARD_MS: u64 = 900_000;
+/// So many of them are asked after at a time: captures and refunds wait meanwhile.
+const UNHEARD_AT_ONCE: usize = 100;
+/// So long after the end of a hold a payment that we asked for is cancelled, if nothing came of it.
+const CANCEL_AFTER_MS: u64 = 60_000;
 
 /// Works until it is dropped.
 pub async fn run(house: Arc<BoxOffice>, clock: Arc<dyn Clock>) {
@@ -45,8 +51,8 @@ async fn turn(
     asked: &mut HashMap<String, Time>,
 ) -> Result<(), leasehold_boxoffice::Error> {
     let Some(provider) = house.provider() else { return Ok(()) };
-    asked.retain(|_, at| clock.now().since(*at) < AGAIN);
     let now = clock.now();
+    asked.retain(|_, again| *again > now);
     let captures = house.office().captures_due().await?;
     for order in &captures {
         if first(asked, format!("capture {}", order.order_id), now) {
@@ -74,6 +80,47 @@ async fn turn(
             ask_after(house, &*provider, &hold, &payment_ref).await;
         }
     }
+    // As often as a single payment is asked after: there may be many.
+    if first(asked, "unheard".to_owned(), now) {
+        unheard(house, &*provider, asked, now).await?;
+    }
+    Ok(())
+}
+
+/// Asks after payments of holds that ended without a word of the money: it may have come in the last moment, and the
+/// callback been lost. What we asked for and nobody paid is cancelled.
+async fn unheard(
+    house: &BoxOffice,
+    provider: &dyn PaymentProvider,
+    asked: &mut HashMap<String, Time>,
+    now: Time,
+) -> Result<(), leasehold_boxoffice::Error> {
+    let (holds, moment) = house.office().ledger().unheard(UNHEARD_MS).await?;
+    let mut left = UNHEARD_AT_ONCE;
+    for hold in holds {
+        let Some(payment_ref) = hold.payment_ref.clone() else { continue };
+        let over = moment.since(hold.ended_at.unwrap_or(hold.expires_at));
+        // Each time as long again as it is over by now: a payment that was left alone is asked after a few times in all.
+        let pause = AGAIN.max(Duration::from_millis(over));
+        let Entry::Vacant(place) = asked.entry(format!("status {payment_ref}")) else { continue };
+        if left == 0 {
+            break;
+        }
+        left -= 1;
+        let place = place.insert(now.plus(pause));
+        let ours = provider.makes_payments().is_some() && over >= CANCEL_AFTER_MS;
+        let is_over = if ours {
+            match house.ended_at_provider(&payment_ref).await {
+                Some(status) => told(house, &hold, &payment_ref, status).await,
+                None => false,
+            }
+        } else {
+            ask_after(house, provider, &hold, &payment_ref).await
+        };
+        if is_over {
+            *place = now.plus(Duration::from_millis(UNHEARD_MS));
+        }
+    }
     Ok(())
 }
 
@@ -81,7 +128,7 @@ async fn turn(
 fn first(asked: &mut HashMap<String, Time>, key: String, now: Time) -> bool {
     match asked.entry(key) {
         Entry::Vacant(place) => {
-            place.insert(now);
+            place.insert(now.plus(AGAIN));
             true
         }
         Entry::Occupied(_) => false,
@@ -179,26 +226,34 @@ async fn cancel(house: &BoxOffice, provider: &dyn PaymentProvider, money: &Money
     let _ = house.office().cancel_told(Call::by("settler"), &money.key(), captured).await;
 }
 
-/// Asks the provider about payments whose callback does not come.
-async fn ask_after(house: &BoxOffice, provider: &dyn PaymentProvider, hold: &HoldRow, payment_ref: &str) {
-    let status = match provider.status(payment_ref.to_owned()).await {
-        Ok(Some(status)) => status,
-        Ok(None) => return,
+/// Asks the provider about a payment whose callback does not come. Whether nothing more can come of it.
+async fn ask_after(house: &BoxOffice, provider: &dyn PaymentProvider, hold: &HoldRow, payment_ref: &str) -> bool {
+    match provider.status(payment_ref.to_owned()).await {
+        Ok(Some(status)) => told(house, hold, payment_ref, status).await,
+        Ok(None) => false,
         Err(error) => {
             tracing::warn!(%error, payment = payment_ref, "a payment was asked after, and its status cannot be used");
-            return;
+            false
         }
-    };
+    }
+}
+
+/// The provider was asked, and this is its word. Whether nothing more can come of the payment.
+async fn told(house: &BoxOffice, hold: &HoldRow, payment_ref: &str, status: PaymentStatus) -> bool {
     let outcome = match status.outcome {
         Standing::Authorised => Outcome::Authorised,
         Standing::Captured => Outcome::Captured,
         Standing::Declined => Outcome::Declined,
         Standing::Cancelled => Outcome::Cancelled,
-        Standing::Pending | Standing::Refunded => return,
+        Standing::Pending => return false,
+        Standing::Refunded => return true,
     };
-    if let Err(error) = house.office().payment(message(hold, payment_ref, outcome, status)).await {
+    let settled = house.office().payment(message(hold, payment_ref, outcome, status)).await;
+    if let Err(error) = &settled {
         tracing::warn!(%error, "a payment whose callback never came could not be settled");
     }
+    // A card that was declined may be tried again, on the provider's page.
+    settled.is_ok() && outcome != Outcome::Declined
 }
 
 /// What a provider says when it is asked, as a message like a callback.

@@ -146,6 +146,12 @@ impl Ledger for Postgres {
         self.see("reading payments under way", statements, |rows, now| Ok((bodies(&rows[0], "holds")?, now)))
     }
 
+    fn unheard(&self, within_ms: u64) -> Answer<'_, (Vec<HoldRow>, Moment)> {
+        let params: Params = vec![Box::new(i64::try_from(within_ms).unwrap_or(i64::MAX))];
+        let statements = vec![(read::UNHEARD, params)];
+        self.see("reading payments nobody told of", statements, |rows, now| Ok((bodies(&rows[0], "holds")?, now)))
+    }
+
     fn is_shared(&self) -> bool {
         true
     }

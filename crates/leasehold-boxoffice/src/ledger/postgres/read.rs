@@ -53,6 +53,11 @@ pub(super) const COUNT_LIVE: &str = r#"SELECT
     FROM holds, (SELECT moment() AS now) m WHERE live"#;
 pub(super) const PAYING: &str = r#"SELECT body FROM holds WHERE live AND expires_at > (SELECT moment())
     AND body LIKE '%"state":"paying"%' ORDER BY expires_at"#;
+/// See [`Ledger::unheard`](crate::ledger::Ledger::unheard). By letters first: most holds that ended are none of it.
+pub(super) const UNHEARD: &str = r#"SELECT body FROM holds WHERE NOT live AND expires_at > (SELECT moment()) - $1::bigint
+    AND body LIKE '%"payment_ref":"%' AND body NOT LIKE '%"state":"sold"%'
+    AND NOT EXISTS (SELECT 1 FROM money m WHERE m.payment_ref = holds.body::json ->> 'payment_ref')
+    ORDER BY expires_at DESC LIMIT 1000"#;
 pub(super) const ENGINE: &str = "SELECT identity FROM engine";
 /// Seats remember their tokens; places of areas have those of the leases of live holds.
 pub(super) const HIGHEST_TOKEN: &str = "SELECT greatest(coalesce((SELECT max(token) FROM hold_seats), 0),

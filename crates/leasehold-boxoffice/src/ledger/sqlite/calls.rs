@@ -97,6 +97,10 @@ impl Ledger for Sqlite {
         self.watch("reading payments under way", |db, now| Ok((read::paying(db, now)?, now)))
     }
 
+    fn unheard(&self, within_ms: u64) -> Answer<'_, (Vec<HoldRow>, Moment)> {
+        self.watch("reading payments nobody told of", move |db, now| Ok((read::unheard(db, now, within_ms)?, now)))
+    }
+
     fn is_shared(&self) -> bool {
         false
     }

@@ -141,6 +141,15 @@ pub(super) fn paying(db: &Connection, now: Moment) -> Loaded<Vec<HoldRow>> {
     list(db, sql, [now.0], "holds")
 }
 
+/// See [`Ledger::unheard`](crate::ledger::Ledger::unheard).
+pub(super) fn unheard(db: &Connection, now: Moment, within_ms: u64) -> Loaded<Vec<HoldRow>> {
+    let sql = "SELECT body FROM holds WHERE live = 0 AND expires_at > ?1 AND body ->> 'payment_ref' IS NOT NULL
+               AND body ->> 'state' <> 'sold'
+               AND NOT EXISTS (SELECT 1 FROM money WHERE payment_ref = holds.body ->> 'payment_ref')
+               ORDER BY expires_at DESC LIMIT 1000";
+    list(db, sql, [now.0.saturating_sub(within_ms)], "holds")
+}
+
 pub(super) fn takings(db: &Connection, id: &EventId) -> Loaded<Takings> {
     let refunds = money_in(db, Some(id), &[MoneyState::RefundDue])?;
     let sql = "SELECT count(*) FROM outbox WHERE event_id = ?1 AND kind = 'lapsed'";

@@ -261,3 +261,28 @@ pub(super) async fn live_holds_are_counted(subject: &dyn Subject) {
     assert_eq!(case.ledger.live().await.unwrap().overdue_ms, 0);
     case.done().await;
 }
+
+/// A payment whose hold ended without a word of the money is found, for a while; one that was told of, is not.
+pub(super) async fn payments_nobody_told_of_are_found(subject: &dyn Subject) {
+    const HOUR: u64 = 3_600_000;
+    let case = Case::open(subject).await;
+    let [ada, bob] = [case.hold("ada", &["A-1"]).await, case.hold("bob", &["A-2"]).await];
+    let cleo = case.hold("cleo", &["A-3"]).await;
+    case.pay(&ada, "pi \"1\"").await.unwrap();
+    case.pay(&bob, "pi_2").await.unwrap();
+    case.sell(&bob, "pi_2").await;
+    case.release(&cleo).await.unwrap();
+    let found = async |within_ms| {
+        let (rows, _) = case.ledger.unheard(within_ms).await.unwrap();
+        rows.into_iter().map(|hold| hold.hold_id).collect::<Vec<_>>()
+    };
+    assert_eq!(found(HOUR).await, [], "what is live, sold or was never paid for is none");
+    case.pass(20).await;
+    case.ledger.lapse_due(10).await.unwrap();
+    assert_eq!(found(HOUR).await, [ada.hold_id.clone()]);
+    case.pass(1).await;
+    assert_eq!(found(1).await, [], "too long ago");
+    assert!(matches!(case.confirm(&ada, "pi \"1\"").await, Ok(Confirmed::Late { .. })));
+    assert_eq!(found(HOUR).await, [], "its money is written down");
+    case.done().await;
+}

@@ -74,7 +74,8 @@ macro_rules! __for_each_ledger_law {
                 a_renewal_compares_tokens, only_the_key_opens, seats_are_added_and_removed, a_hold_keeps_something,
                 a_relet_moves_the_token, a_release_frees_and_repeats, a_layout_that_changed_sends_back,
                 lapses_shorten_the_ttl, the_sweeper_tidies_up, a_free_seat_remembers_its_token,
-                live_holds_are_counted;
+                live_holds_are_counted,
+                payments_nobody_told_of_are_found;
             sales: a_sale_carries_its_token, a_confirm_repeats, a_lapsed_hold_is_not_sold, paying_lasts_to_its_deadline,
                 a_decline_returns, another_payment_is_refused, late_money_is_written_down, late_money_buys_the_same_seats,
                 late_money_yields_to_others, a_message_counts_once, money_for_other_seats_goes_back, money_steps_once,

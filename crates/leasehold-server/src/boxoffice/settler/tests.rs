@@ -16,6 +16,7 @@ use leasehold_boxoffice::layout::{Layout, Seat};
 use leasehold_boxoffice::ledger::sqlite::Sqlite;
 use leasehold_boxoffice::model::{Access, EventId, EventSettings, HoldState, MoneyState, OrderId};
 use leasehold_boxoffice::office::{HoldView, Options, PaymentOutcome, RefundMessage, Settled, Want};
+use leasehold_boxoffice::provider::Mode;
 use leasehold_boxoffice::sign::Secrets;
 use leasehold_boxoffice::webhook::guard::Guard;
 use tokio::net::TcpListener;
@@ -86,6 +87,11 @@ struct Case {
 
 impl Case {
     async fn open(provider: &str) -> Self {
+        Self::open_with(provider, None).await
+    }
+
+    /// `mode`: the provider makes payments.
+    async fn open_with(provider: &str, mode: Option<Mode>) -> Self {
         let (clock, home) = (ManualClock::new(), tempfile::tempdir().unwrap());
         clock.advance(Duration::from_secs(1000));
         let options = embedded::Options { clock: clock.shared(), ..embedded::Options::default() };
@@ -99,7 +105,7 @@ impl Case {
             tickets: Secrets::new(&["what tickets are signed with"]).unwrap(),
             ticket_ttl: Duration::from_secs(600),
             provider_secrets: Some(secrets.clone()),
-            provider: Some(Arc::new(HttpProvider::new(provider, None, secrets, outbound.clone()))),
+            provider: Some(Arc::new(HttpProvider::new(provider, mode, secrets, outbound.clone()))),
             default_event: None,
         };
         let seat = |number| {
@@ -385,4 +391,66 @@ async fn what_was_authorised_is_captured_or_cancelled() {
     assert_eq!(rows.iter().map(|row| row.state).collect::<Vec<_>>(), [MoneyState::Cancelled]);
     let checks = case.house.office().invariants(&case.event).await.unwrap();
     assert!(checks.iter().all(|check| check.ok), "{checks:?}");
+}
+
+/// Goal: money that came in the last moment before the deadline, and whose callback was lost, is found after the end of
+/// its hold, and buys the seats as late money does.
+#[tokio::test]
+async fn money_of_the_last_moment_is_found_after_the_end() {
+    let (url, asked, says) = provider_that(&[]).await;
+    let mut case = Case::open(&url).await;
+    let ada = case.paying("ada", "A-1", "pi_1").await;
+    says.lock().unwrap().push((200, status("pending", 100, "EUR", &ada)));
+    case.turns(58).await;
+    let before = asked.lock().unwrap().len();
+    assert!(before > 0, "it was asked after while the hold was live");
+    says.lock().unwrap()[0] = (200, status("captured", 100, "EUR", &ada));
+    case.clock.advance(Duration::from_secs(3));
+    case.house.office().ledger().lapse_due(10).await.unwrap();
+    let row = async |case: &Case| case.house.office().ledger().hold(&ada.hold.hold_id).await.unwrap().0.unwrap();
+    assert_eq!(row(&case).await.state, HoldState::Lapsed);
+    case.turns(2 * AGAIN.as_secs()).await;
+    let order = case.house.office().ledger().order(&OrderId::of(&ada.hold.hold_id)).await.unwrap();
+    assert_eq!(order.map(|order| order.payment_ref).as_deref(), Some("pi_1"));
+    let heard = asked.lock().unwrap().len();
+    case.turns(UNHEARD_MS / 1000).await;
+    assert_eq!(asked.lock().unwrap().len(), heard, "what is settled is not asked after");
+    assert!(
+        asked.lock().unwrap().iter().all(|(what, _)| what == "GET /payments/pi%5F1"),
+        "a shop's own is not cancelled"
+    );
+}
+
+/// Goal: a payment that nobody made is cancelled some time after the end of its hold, if it is ours; a shop's own is asked
+/// after a few times, and then left alone.
+#[tokio::test]
+async fn a_payment_that_was_left_alone_is_ended() {
+    for mode in [None, Some(Mode::Authorise)] {
+        let (url, asked, says) = provider_that(&[]).await;
+        let mut case = Case::open_with(&url, mode).await;
+        let ada = case.paying("ada", "A-1", "pi_1").await;
+        says.lock().unwrap().push((200, status("pending", 100, "EUR", &ada)));
+        case.clock.advance(Duration::from_secs(62));
+        case.house.office().ledger().lapse_due(10).await.unwrap();
+        case.turns(CANCEL_AFTER_MS / 1000 - 4).await;
+        let early = asked.lock().unwrap().clone();
+        assert!(!early.is_empty() && early.iter().all(|(what, _)| what == "GET /payments/pi%5F1"), "{early:?}");
+        says.lock().unwrap()[0] = (200, status(if mode.is_some() { "cancelled" } else { "pending" }, 100, "EUR", &ada));
+        case.turns(UNHEARD_MS / 1000).await;
+        let later = asked.lock().unwrap()[early.len()..].to_vec();
+        if mode.is_some() {
+            assert_eq!(
+                later.iter().map(|(what, _)| what.as_str()).collect::<Vec<_>>(),
+                ["POST /payments/pi%5F1/cancel"]
+            );
+        } else {
+            assert!(
+                (2..=6).contains(&later.len()) && later.iter().all(|(what, _)| what.starts_with("GET")),
+                "{later:?}"
+            );
+        }
+        assert!(case.house.office().ledger().money_of("pi_1").await.unwrap().is_empty());
+        case.turns(600).await;
+        assert_eq!(asked.lock().unwrap().len(), early.len() + later.len(), "it is left alone");
+    }
 }
