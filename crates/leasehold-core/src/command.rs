@@ -34,7 +34,7 @@ pub struct Want<'a> {
 
 /// The caller's handle on an acquire that may have to wait. Chosen by the shell, unique among waiters.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Hash, PartialOrd, Ord)]
-pub struct Ticket(pub u64);
+pub struct WaiterId(pub u64);
 
 /// A request id, scoped to who asks.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -49,7 +49,7 @@ pub struct RequestId<'a> {
 #[derive(Clone, Copy)]
 pub struct Acquire<'a> {
     /// Who to answer if this waits.
-    pub ticket: Ticket,
+    pub waiter_id: WaiterId,
     /// What is wanted.
     pub wants: &'a [Want<'a>],
     /// Asked life.
@@ -75,7 +75,7 @@ pub struct Acquire<'a> {
 impl fmt::Debug for Acquire<'_> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("Acquire")
-            .field("ticket", &self.ticket)
+            .field("waiter_id", &self.waiter_id)
             .field("wants", &self.wants)
             .field("ttl_ms", &self.ttl_ms)
             .field("wait_ms", &self.wait_ms)
@@ -153,8 +153,8 @@ pub enum Command<'a> {
     },
     /// The caller of a waiting acquire went away.
     Cancel {
-        /// Its ticket.
-        ticket: Ticket,
+        /// Its waiter_id.
+        waiter_id: WaiterId,
     },
     /// Time has passed: collect what is due, at most `budget` of it.
     Tick {
@@ -176,7 +176,7 @@ pub struct Outcome {
 #[derive(Debug, PartialEq)]
 pub struct Effect {
     /// Who waited.
-    pub ticket: Ticket,
+    pub waiter_id: WaiterId,
     /// The answer: granted or refused.
     pub reply: Reply,
 }
@@ -200,7 +200,7 @@ pub enum Reply {
     Extended(usize),
     /// No token below this one will come any more.
     Floor(Token),
-    /// Whether the ticket was still waiting.
+    /// Whether the waiter_id was still waiting.
     Cancelled(bool),
     /// Something due was collected; `true`: there is more.
     Ticked(bool),
@@ -286,7 +286,7 @@ mod tests {
     fn debug_hides_values_and_secrets() {
         let (value, secret) = (Some(&b"hunter2"[..]), Secret::new([0xab; 16]));
         let acquire = Acquire {
-            ticket: Ticket(1),
+            waiter_id: WaiterId(1),
             wants: &[],
             ttl_ms: 1,
             wait_ms: 0,

@@ -35,7 +35,7 @@ pub mod wire;
 
 pub use book::Book;
 pub use command::{
-    Acquire, Command, Effect, Granted, Held, Keys, Mode, Outcome, Push, Refusal, Renewed, Reply, RequestId, Ticket,
+    Acquire, Command, Effect, Granted, Held, Keys, Mode, Outcome, Push, Refusal, Renewed, Reply, RequestId, WaiterId,
     Want,
 };
 pub use fact::{End, Fact};

@@ -181,12 +181,12 @@ fn human(ms: u64) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::command::{RequestId, Ticket, Want};
+    use crate::command::{RequestId, WaiterId, Want};
     use crate::token::Secret;
 
     fn claim<'a>(wants: &'a [Want<'a>]) -> Acquire<'a> {
         Acquire {
-            ticket: Ticket(0),
+            waiter_id: WaiterId(0),
             wants,
             ttl_ms: 1000,
             wait_ms: 0,

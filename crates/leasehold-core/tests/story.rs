@@ -6,7 +6,7 @@ use leasehold_core::fact::End;
 use leasehold_core::news::{Kind, News};
 use leasehold_core::wire::Reader;
 use leasehold_core::{
-    Acquire, Book, Command, Fact, Keys, Limits, Mode, Push, Refusal, Reply, Secret, Ticket, Time, Want,
+    Acquire, Book, Command, Fact, Keys, Limits, Mode, Push, Refusal, Reply, Secret, Time, WaiterId, Want,
 };
 use proptest::prelude::*;
 
@@ -133,7 +133,7 @@ struct Story {
     book: Book,
     model: Model,
     now: Time,
-    tickets: u64,
+    waiter_ids: u64,
     waiting: BTreeMap<u64, String>,
 }
 
@@ -154,13 +154,19 @@ fn picked(names: u8) -> Vec<&'static str> {
 
 impl Story {
     fn new() -> Self {
-        Self { book: open(), model: Model::default(), now: Time::from_millis(10), tickets: 0, waiting: BTreeMap::new() }
+        Self {
+            book: open(),
+            model: Model::default(),
+            now: Time::from_millis(10),
+            waiter_ids: 0,
+            waiting: BTreeMap::new(),
+        }
     }
 
     fn apply(&mut self, command: Command<'_>) -> Reply {
         let outcome = self.book.apply(command, self.now);
         for effect in &outcome.effects {
-            assert!(self.waiting.remove(&effect.ticket.0).is_some(), "an answer comes once, to who waits");
+            assert!(self.waiting.remove(&effect.waiter_id.0).is_some(), "an answer comes once, to who waits");
         }
         let tape = self.book.take_tape(Vec::new());
         let mut reader = Reader::new(&tape);
@@ -207,11 +213,11 @@ impl Story {
 
     fn acquire(&mut self, wants: &[Want<'_>], act: &Do) {
         let Do::Acquire { wait, ttl, delay, principal, value, .. } = act else { unreachable!() };
-        self.tickets += 1;
+        self.waiter_ids += 1;
         let mut secret = [0; 16];
-        secret[..8].copy_from_slice(&self.tickets.to_le_bytes());
+        secret[..8].copy_from_slice(&self.waiter_ids.to_le_bytes());
         let claim = Acquire {
-            ticket: Ticket(self.tickets),
+            waiter_id: WaiterId(self.waiter_ids),
             wants,
             ttl_ms: *ttl,
             wait_ms: if *wait && value.is_none() { 300 } else { 0 },
@@ -225,7 +231,7 @@ impl Story {
         };
         let reply = self.apply(Command::Acquire(claim));
         if reply == Reply::Waiting {
-            self.waiting.insert(self.tickets, PRINCIPALS[*principal].into());
+            self.waiting.insert(self.waiter_ids, PRINCIPALS[*principal].into());
         }
         if let Reply::Refused(Refusal::Quota(_)) = reply {
             let line = self.waiting.values().filter(|who| *who == PRINCIPALS[*principal]).count();
@@ -300,7 +306,7 @@ impl Story {
                 let name = format!("unused {room}");
                 let wants = [Want { name: &name, mode: Mode::Exclusive }];
                 let claim = Acquire {
-                    ticket: Ticket(1_000_000),
+                    waiter_id: WaiterId(1_000_000),
                     wants: &wants,
                     ttl_ms: 1_000,
                     wait_ms: 0,
@@ -344,9 +350,9 @@ impl Story {
                 self.extend(&picked(*names), value.map(|at| VALUES[at]), push);
             }
             Do::Revoke(at) => drop(self.apply(Command::Revoke { name: NAMES[*at], reason: "drill" })),
-            Do::Cancel(ticket) => {
-                self.waiting.remove(ticket);
-                self.apply(Command::Cancel { ticket: Ticket(*ticket) });
+            Do::Cancel(waiter_id) => {
+                self.waiting.remove(waiter_id);
+                self.apply(Command::Cancel { waiter_id: WaiterId(*waiter_id) });
             }
             Do::Pass(ms) => self.now = self.now.plus_millis(*ms),
             Do::Tick(budget) => drop(self.apply(Command::Tick { budget: *budget })),

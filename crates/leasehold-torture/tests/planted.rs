@@ -8,10 +8,10 @@ use std::time::Duration;
 
 use leasehold::clock::SystemClock;
 use leasehold::engine::embedded::storage::Storage;
-use leasehold::engine::embedded::{Embedded, Options, Stopped, Tray};
+use leasehold::engine::embedded::{CompletionQueue, Embedded, Options, Stopped};
 use leasehold::engine::{Engine, Seen};
 use leasehold_core::planted::{Bug, plant};
-use leasehold_core::{Acquire, Mode, Reply, Ticket, Want};
+use leasehold_core::{Acquire, Mode, Reply, WaiterId, Want};
 use leasehold_torture::disk::{Faults, SimDisk};
 use leasehold_torture::images::{Tally, at_rest};
 use leasehold_torture::invariant;
@@ -41,7 +41,7 @@ fn flipped(seed: u64) -> Option<String> {
         .find_map(|(name, bits)| (0..bits).step_by(997).find_map(|bit| rest.flip(&name, bit, &mut tally).err()))
 }
 
-/// What only the real engine shows: a till writes on a disk that works, and then on one that does not.
+/// What only the real engine shows: a locked writes on a disk that works, and then on one that does not.
 fn pressed() -> Option<String> {
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().expect("a runtime starts");
     runtime.block_on(async {
@@ -69,34 +69,34 @@ fn pressed() -> Option<String> {
     })
 }
 
-/// One acquire by a till that writes its own batch; the answer must be there when that returns, or soon.
+/// One acquire by a locked that writes its own batch; the answer must be there when that returns, or soon.
 async fn take(engine: &Embedded, name: &str) -> Result<Reply, Stopped> {
-    let tray = Tray::new(|| {});
-    let mut till = engine.till();
+    let completions = CompletionQueue::new(|| {});
+    let mut locked = engine.lock_for_batch();
     let wants = [Want { name, mode: Mode::Exclusive }];
     let claim = Acquire {
-        ticket: Ticket(0),
+        waiter_id: WaiterId(0),
         wants: &wants,
         ttl_ms: 60_000,
         wait_ms: 0,
         max_hold_ms: None,
         delay_ms: 0,
-        holder: "till",
+        holder: "locked",
         request: None,
-        secret: till.secret(),
+        secret: locked.secret(),
         principal: "",
         value: None,
     };
-    if let Some(reply) = till.acquire(claim, &tray, 1)?.0 {
+    if let Some(reply) = locked.acquire(claim, &completions, 1)?.0 {
         return Ok(reply);
     }
-    till.write();
+    locked.write();
     let clock = SystemClock::shared();
     let until = clock.now().plus(Duration::from_secs(20));
     let mut answers = Vec::new();
     while answers.is_empty() {
         assert!(clock.now() < until, "no answer comes");
-        tray.take(&mut answers);
+        completions.take(&mut answers);
         tokio::task::yield_now().await;
     }
     answers.remove(0).1

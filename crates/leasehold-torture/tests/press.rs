@@ -8,19 +8,19 @@ use std::time::Duration;
 use leasehold::clock::SystemClock;
 use leasehold::engine::embedded::journal::frame::Kind;
 use leasehold::engine::embedded::storage::Storage;
-use leasehold::engine::embedded::{Embedded, Notice, Options, Stopped, Tray, start};
+use leasehold::engine::embedded::{CompletionQueue, Embedded, Notice, Options, Stopped, start};
 use leasehold::engine::{Claim, Engine, LeaseId, Query, Want as EngineWant};
-use leasehold_core::{Acquire, Command, LeaseKey, Mode, Reply, Ticket, Want};
+use leasehold_core::{Acquire, Command, LeaseKey, Mode, Reply, WaiterId, Want};
 use leasehold_torture::disk::{Faults, SimDisk};
 use leasehold_torture::rng::Rng;
 
 /// How long anything may take before it counts as lost: machines pause.
 const PATIENCE: Duration = Duration::from_secs(30);
 
-/// A thread that speaks for many: its tray, and a bell that rings when something was put there.
+/// A thread that speaks for many: its completions, and a bell that rings when something was put there.
 struct Teller {
     engine: Arc<Embedded>,
-    tray: Arc<Tray>,
+    completions: Arc<CompletionQueue>,
     bell: Arc<(Mutex<bool>, Condvar)>,
     next_tag: u64,
 }
@@ -29,11 +29,11 @@ impl Teller {
     fn new(engine: &Arc<Embedded>) -> Self {
         let bell = Arc::new((Mutex::new(false), Condvar::new()));
         let ring = bell.clone();
-        let tray = Tray::new(move || {
+        let completions = CompletionQueue::new(move || {
             *ring.0.lock().expect("nobody panics with the bell") = true;
             ring.1.notify_all();
         });
-        Self { engine: engine.clone(), tray, bell, next_tag: 0 }
+        Self { engine: engine.clone(), completions, bell, next_tag: 0 }
     }
 
     /// Decides these, writes or leaves it to the writer, and waits until each has its answer, once.
@@ -41,15 +41,15 @@ impl Teller {
         let first = self.next_tag;
         self.next_tag += commands.len() as u64;
         let mut answers: BTreeMap<u64, Result<Reply, Stopped>> = BTreeMap::new();
-        let mut till = self.engine.till();
+        let mut locked = self.engine.lock_for_batch();
         for (tag, job) in (first..).zip(commands) {
             let answer = match job {
                 Job::Take { name, wait_ms } => {
                     let wants = [Want { name, mode: Mode::Exclusive }];
-                    let claim = claim(&wants, *wait_ms, till.secret());
-                    till.acquire(claim, &self.tray, tag).map(|(reply, _)| reply)
+                    let claim = claim(&wants, *wait_ms, locked.secret());
+                    locked.acquire(claim, &self.completions, tag).map(|(reply, _)| reply)
                 }
-                Job::End(lease) => till.submit(Command::Release { lease: *lease }, &self.tray, tag),
+                Job::End(lease) => locked.submit(Command::Release { lease: *lease }, &self.completions, tag),
             };
             match answer {
                 Ok(Some(reply)) => drop(answers.insert(tag, Ok(reply))),
@@ -58,9 +58,9 @@ impl Teller {
             }
         }
         if write {
-            till.write();
+            locked.write();
         } else {
-            drop(till);
+            drop(locked);
         }
         self.collect(&mut answers, first, commands.len());
         answers.into_values().collect()
@@ -69,7 +69,7 @@ impl Teller {
     fn collect(&self, answers: &mut BTreeMap<u64, Result<Reply, Stopped>>, first: u64, count: usize) {
         let mut taken = Vec::new();
         loop {
-            self.tray.take(&mut taken);
+            self.completions.take(&mut taken);
             for (tag, answer) in taken.drain(..) {
                 assert!(
                     (first..first + count as u64).contains(&tag),
@@ -96,7 +96,7 @@ enum Job {
 
 fn claim<'a>(wants: &'a [Want<'a>], wait_ms: u64, secret: leasehold_core::Secret) -> Acquire<'a> {
     Acquire {
-        ticket: Ticket(0),
+        waiter_id: WaiterId(0),
         wants,
         ttl_ms: 3_600_000,
         wait_ms,
@@ -300,7 +300,7 @@ fn failed(notices: &mpsc::Receiver<Notice>) -> bool {
     std::iter::from_fn(|| notices.recv_timeout(PATIENCE).ok()).any(|notice| matches!(notice, Notice::Failed(_)))
 }
 
-/// Goal: a disk that fails under a till's own write stops the engine: that batch is unknown, what comes later has no
+/// Goal: a disk that fails under a locked's own write stops the engine: that batch is unknown, what comes later has no
 /// effect, who waits in line had none, the operator is told, and nothing is written afterwards.
 #[tokio::test]
 async fn a_disk_that_fails_under_a_till_stops_the_engine() {
@@ -375,7 +375,7 @@ async fn a_disk_that_fails_under_a_crowd_loses_nothing_answered() {
     assert!(failures >= 20, "the disk failed in the middle of it in {failures} rounds only");
 }
 
-/// Goal: an idle engine whose last batch was written by a till still writes its proof within 50 ms.
+/// Goal: an idle engine whose last batch was written by a locked still writes its proof within 50 ms.
 /// Method: one batch after a rest; two more operations (a write and a sync) reach the disk by themselves. Machines
 /// pause, so the best of some rounds counts; none may take longer than the writer's longest nap.
 #[tokio::test]

@@ -4,7 +4,7 @@ use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 use std::sync::{Mutex, PoisonError};
 use std::time::Duration;
 
-use leasehold::engine::embedded::Spread;
+use leasehold::engine::embedded::Histogram;
 
 use super::pulse::Task;
 use super::view::{LateOutcome, Metrics};
@@ -14,8 +14,8 @@ use crate::model::{Conflict, Reason, Refusal};
 /// Counters of one office.
 #[derive(Debug, Default)]
 pub(super) struct Counts {
-    hold_requests: Mutex<Spread>,
-    sale_times: Mutex<Spread>,
+    hold_requests: Mutex<Histogram>,
+    sale_times: Mutex<Histogram>,
     late_money: [AtomicU64; LateOutcome::ALL.len()],
     pub(super) expired: AtomicU64,
     conflicts: [AtomicU64; 7],
@@ -64,7 +64,7 @@ impl Counts {
 
     pub(super) fn read(&self) -> Metrics {
         let of = |counter: &AtomicU64| counter.load(Relaxed);
-        let spread = |spread: &Mutex<Spread>| *spread.lock().unwrap_or_else(PoisonError::into_inner);
+        let spread = |spread: &Mutex<Histogram>| *spread.lock().unwrap_or_else(PoisonError::into_inner);
         Metrics {
             stands: None,
             idle_seconds: [0.0; Task::ALL.len()],

@@ -2,7 +2,7 @@
 
 use std::collections::BTreeMap;
 
-use leasehold::engine::embedded::Spread;
+use leasehold::engine::embedded::Histogram;
 use serde::{Deserialize, Serialize};
 
 use super::secret::HoldKey;
@@ -235,9 +235,9 @@ pub struct Metrics {
     /// Seconds since the last round of each task, in the order of [`super::Task::ALL`].
     pub idle_seconds: [f64; 5],
     /// From a request for seats to its answer, granted or refused.
-    pub hold_requests: Spread,
+    pub hold_requests: Histogram,
     /// From a confirm, or a provider's word, to the order.
-    pub sale_times: Spread,
+    pub sale_times: Histogram,
     /// What became of late money, in the order of [`LateOutcome::ALL`].
     pub late_money_total: [u64; 6],
     /// Holds that ended by time, seen by this office's sweeper.

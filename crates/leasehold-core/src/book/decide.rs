@@ -97,10 +97,10 @@ impl Book {
                 if waiter.request.as_ref().is_some_and(|r| r.fingerprint != mark.fingerprint) {
                     return Some(Reply::Refused(Refusal::Mismatch));
                 }
-                if waiter.tickets.len() >= JOINED || self.line.find_ticket(claim.ticket).is_some() {
+                if waiter.waiter_ids.len() >= JOINED || self.line.find_ticket(claim.waiter_id).is_some() {
                     return Some(Reply::Refused(Refusal::QueueFull(claim.wants[0].name.into())));
                 }
-                self.line.join(slot, claim.ticket, now.plus_millis(claim.wait_ms));
+                self.line.join(slot, claim.waiter_id, now.plus_millis(claim.wait_ms));
                 return Some(Reply::Waiting);
             }
             let parts = self.dismiss(slot, now);

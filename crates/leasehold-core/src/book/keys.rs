@@ -42,8 +42,8 @@ impl fmt::Debug for KeyView<'_> {
 impl Book {
     /// These names will be asked for soon. Changes nothing: the places where they are looked up come into the cache, and
     /// whoever says so of several waits for memory once, not once for each.
-    pub fn expect(&self, names: &[&str]) {
-        self.state.expect(names);
+    pub fn prefetch(&self, names: &[&str]) {
+        self.state.prefetch(names);
     }
 
     /// The name as a key at `now`; `None` when nobody holds it.

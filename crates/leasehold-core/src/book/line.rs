@@ -7,7 +7,7 @@ use foldhash::fast::FixedState;
 
 use super::index::Index;
 use super::lease::Request;
-use crate::command::{Mode, Ticket};
+use crate::command::{Mode, WaiterId};
 use crate::time::Time;
 use crate::token::Secret;
 use crate::wheel::Wheel;
@@ -15,10 +15,10 @@ use crate::wheel::Wheel;
 /// A claim that stands in line.
 #[derive(Debug)]
 pub(super) struct Waiter {
-    /// Order of arrival, over all resources.
+    /// PreallocRequest of arrival, over all resources.
     pub arrival: u64,
     /// Who to answer: more than one when a retried request joined.
-    pub tickets: Vec<Ticket>,
+    pub waiter_ids: Vec<WaiterId>,
     pub parts: Vec<(u32, Mode)>,
     pub ttl_ms: u64,
     pub max_hold_ms: Option<u64>,
@@ -36,7 +36,7 @@ pub(super) struct Waiter {
 pub(super) struct Line {
     waiters: Vec<Option<Waiter>>,
     free: Vec<u32>,
-    tickets: HashMap<Ticket, u32, FixedState>,
+    waiter_ids: HashMap<WaiterId, u32, FixedState>,
     /// How many of whom wait.
     principals: HashMap<CompactString, usize, FixedState>,
     requests: Index,
@@ -49,7 +49,7 @@ impl Line {
         Self {
             waiters: Vec::new(),
             free: Vec::new(),
-            tickets: HashMap::with_hasher(FixedState::with_seed(seed)),
+            waiter_ids: HashMap::with_hasher(FixedState::with_seed(seed)),
             principals: HashMap::with_hasher(FixedState::with_seed(seed)),
             requests: Index::default(),
             wheel: Wheel::default(),
@@ -79,8 +79,8 @@ impl Line {
             self.waiters.push(None);
             self.waiters.len() as u32 - 1
         });
-        for ticket in &waiter.tickets {
-            self.tickets.insert(*ticket, slot);
+        for waiter_id in &waiter.waiter_ids {
+            self.waiter_ids.insert(*waiter_id, slot);
         }
         *self.principals.entry(waiter.principal.clone()).or_default() += 1;
         self.wheel.arm(slot, waiter.until);
@@ -93,8 +93,8 @@ impl Line {
 
     pub fn take(&mut self, slot: u32, tag: impl Fn(&Request) -> u32) -> Waiter {
         let waiter = self.waiters[slot as usize].take().expect("a waiter leaves once");
-        for ticket in &waiter.tickets {
-            self.tickets.remove(ticket);
+        for waiter_id in &waiter.waiter_ids {
+            self.waiter_ids.remove(waiter_id);
         }
         if let Some(request) = &waiter.request {
             self.requests.remove(tag(request), slot);
@@ -114,8 +114,8 @@ impl Line {
         self.principals.get(principal).copied().unwrap_or(0)
     }
 
-    pub fn find_ticket(&self, ticket: Ticket) -> Option<u32> {
-        self.tickets.get(&ticket).copied()
+    pub fn find_ticket(&self, waiter_id: WaiterId) -> Option<u32> {
+        self.waiter_ids.get(&waiter_id).copied()
     }
 
     pub fn find_request(&self, tag: u32, scope: &str, id: &str) -> Option<u32> {
@@ -125,21 +125,21 @@ impl Line {
     }
 
     /// A retried request joins the place it already has; the longer patience counts.
-    pub fn join(&mut self, slot: u32, ticket: Ticket, until: Time) {
+    pub fn join(&mut self, slot: u32, waiter_id: WaiterId, until: Time) {
         let waiter = self.waiters[slot as usize].as_mut().expect("a joined waiter is there");
-        waiter.tickets.push(ticket);
+        waiter.waiter_ids.push(waiter_id);
         waiter.until = waiter.until.max(until);
-        self.tickets.insert(ticket, slot);
+        self.waiter_ids.insert(waiter_id, slot);
     }
 
     /// One of those who wait for the same answer went away. `true` when it was the last.
-    pub fn leave(&mut self, slot: u32, ticket: Ticket) -> bool {
+    pub fn leave(&mut self, slot: u32, waiter_id: WaiterId) -> bool {
         let waiter = self.waiters[slot as usize].as_mut().expect("a leaving waiter is there");
-        if waiter.tickets.len() == 1 {
+        if waiter.waiter_ids.len() == 1 {
             return true;
         }
-        waiter.tickets.retain(|other| *other != ticket);
-        self.tickets.remove(&ticket);
+        waiter.waiter_ids.retain(|other| *other != waiter_id);
+        self.waiter_ids.remove(&waiter_id);
         false
     }
 

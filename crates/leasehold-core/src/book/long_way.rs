@@ -5,7 +5,7 @@ use std::cell::Cell;
 use proptest::prelude::*;
 
 use super::Book;
-use crate::command::{Acquire, Command, Mode, Reply, RequestId, Ticket, Want};
+use crate::command::{Acquire, Command, Mode, Reply, RequestId, WaiterId, Want};
 use crate::limits::Limits;
 use crate::time::Time;
 use crate::token::Secret;
@@ -43,7 +43,7 @@ fn play(claims: &[Claim], long: bool) -> (Vec<Reply>, Vec<u8>, u64) {
         let id = request.map(|request| format!("q{request}"));
         let principal = format!("p{principal}");
         let claim = Acquire {
-            ticket: Ticket(at as u64 + 1),
+            waiter_id: WaiterId(at as u64 + 1),
             wants: &wants,
             ttl_ms: *ttl_ms,
             wait_ms: if *wait { 50 } else { 0 },
@@ -86,9 +86,9 @@ fn the_two_ways_are_two() {
         LONG.set(long);
         let mut book = Book::new(Limits::default(), 3);
         book.set_ceiling(40);
-        let mut ask = |ticket: u64, name: &str, now: u64| {
+        let mut ask = |waiter_id: u64, name: &str, now: u64| {
             let claim = Acquire {
-                ticket: Ticket(ticket),
+                waiter_id: WaiterId(waiter_id),
                 wants: &[Want { name, mode: Mode::Exclusive }],
                 ttl_ms: 1_000,
                 wait_ms: 5,
@@ -102,7 +102,7 @@ fn the_two_ways_are_two() {
             };
             book.apply(Command::Acquire(claim), Time::from_millis(now)).effects.len()
         };
-        let count = [(1, "a", 1), (2, "a", 2), (3, "b", 100)].map(|(ticket, name, now)| ask(ticket, name, now));
+        let count = [(1, "a", 1), (2, "a", 2), (3, "b", 100)].map(|(waiter_id, name, now)| ask(waiter_id, name, now));
         LONG.set(false);
         count
     };

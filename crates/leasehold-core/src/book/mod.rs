@@ -48,8 +48,8 @@ use crate::wire::{Malformed, Reader};
 
 pub use keys::KeyView;
 pub use state::ClockMark;
-pub use supply::{Order, Supply};
-pub use tally::{Spread, Tally};
+pub use supply::{Prealloc, PreallocRequest};
+pub use tally::{Counters, Histogram};
 pub use view::{HoldingView, ResourceView, WaitingView};
 
 use lease::{Lease, Phase};
@@ -59,9 +59,9 @@ use state::{Row, State};
 /// A record that breaks a law: it is damaged, or not ours.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, thiserror::Error)]
 #[error("{0}")]
-pub struct Broken(pub &'static str);
+pub struct InvariantViolation(pub &'static str);
 
-impl From<Malformed> for Broken {
+impl From<Malformed> for InvariantViolation {
     fn from(_: Malformed) -> Self {
         Self("every record parses")
     }
@@ -81,7 +81,7 @@ pub struct Book {
     tape: Vec<u8>,
     /// What watchers are told, encoded beside the tape; none if nobody ever watches.
     news: Option<Notes>,
-    tally: Tally,
+    tally: Counters,
     effects: Vec<Effect>,
     /// Resources whose queue is to be looked at.
     todo: Vec<u32>,
@@ -120,7 +120,7 @@ impl Book {
             floor: 0,
             tape: Vec::new(),
             news: None,
-            tally: Tally::default(),
+            tally: Counters::default(),
             effects: Vec::new(),
             todo: Vec::new(),
         }
@@ -138,7 +138,7 @@ impl Book {
             Command::Free(keys) => self.free(keys, now),
             Command::Extend { keys, push } => self.extend(keys, push, now),
             Command::Floor { raise } => self.ask_floor(raise),
-            Command::Cancel { ticket } => self.cancel(ticket, now),
+            Command::Cancel { waiter_id } => self.cancel(waiter_id, now),
             Command::Tick { budget } => self.tick(budget, now),
         };
         Outcome { reply, effects: std::mem::take(&mut self.effects) }
@@ -172,8 +172,8 @@ impl Book {
     ///
     /// # Errors
     ///
-    /// [`Broken`] if a fact does not parse or breaks a law.
-    pub fn replay(&mut self, tape: &[u8], mut seen: impl FnMut(&Fact<'_>)) -> Result<(), Broken> {
+    /// [`InvariantViolation`] if a fact does not parse or breaks a law.
+    pub fn replay(&mut self, tape: &[u8], mut seen: impl FnMut(&Fact<'_>)) -> Result<(), InvariantViolation> {
         let mut reader = Reader::new(tape);
         while reader.left() > 0 {
             let fact = Fact::decode(&mut reader)?;
@@ -257,7 +257,7 @@ impl Book {
 
     /// What happened since this book was opened, added up.
     #[must_use]
-    pub const fn tally(&self) -> &Tally {
+    pub const fn tally(&self) -> &Counters {
         &self.tally
     }
 
@@ -335,7 +335,7 @@ impl Book {
         self.count(fact);
         self.report(fact);
         // In this order: what breaks a law must not reach the journal, also when somebody survives the panic.
-        if let Err(Broken(law)) = self.state.evolve(fact) {
+        if let Err(InvariantViolation(law)) = self.state.evolve(fact) {
             panic!("decided a fact that breaks a law ({law}): {fact:?}");
         }
         fact.encode(&mut self.tape);

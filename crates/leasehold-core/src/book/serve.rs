@@ -17,7 +17,7 @@ use super::decide::Terms;
 use super::lease::Request;
 use super::line::Waiter;
 use super::resource::{Demand, Place, Use};
-use crate::command::{Acquire, Effect, Mode, Refusal, Reply, Ticket, Want};
+use crate::command::{Acquire, Effect, Mode, Refusal, Reply, WaiterId, Want};
 use crate::fact::RequestMark;
 use crate::planted::{self, Bug};
 use crate::time::Time;
@@ -38,8 +38,8 @@ impl Book {
             let most = self.limits.waiters_per_principal;
             return Reply::Refused(Refusal::Quota(format!("{most} waiters of one key")));
         }
-        if self.line.find_ticket(claim.ticket).is_some() {
-            return Reply::Invalid("a ticket is used once".into());
+        if self.line.find_ticket(claim.waiter_id).is_some() {
+            return Reply::Invalid("a waiter_id is used once".into());
         }
         let arrival = self.line.take_arrival();
         let parts: Vec<(u32, Mode)> =
@@ -48,7 +48,7 @@ impl Book {
         let waiter = self.line.add(
             Waiter {
                 arrival,
-                tickets: vec![claim.ticket],
+                waiter_ids: vec![claim.waiter_id],
                 parts: parts.clone(),
                 ttl_ms: claim.ttl_ms,
                 max_hold_ms: claim.max_hold_ms,
@@ -68,12 +68,12 @@ impl Book {
         Reply::Waiting
     }
 
-    pub(super) fn cancel(&mut self, ticket: Ticket, now: Time) -> Reply {
-        let Some(slot) = self.line.find_ticket(ticket) else { return Reply::Cancelled(false) };
+    pub(super) fn cancel(&mut self, waiter_id: WaiterId, now: Time) -> Reply {
+        let Some(slot) = self.line.find_ticket(waiter_id) else { return Reply::Cancelled(false) };
         if planted::on(Bug::GhostGrant) {
             return Reply::Cancelled(true);
         }
-        if self.line.leave(slot, ticket) {
+        if self.line.leave(slot, waiter_id) {
             let parts = self.leave_line(slot).parts;
             let freed = parts.into_iter().map(|(resource, _)| resource).collect();
             if planted::on(Bug::LoseBaton) {
@@ -168,11 +168,11 @@ impl Book {
         if self.state.live + self.state.closing >= self.limits.leases {
             todo.extend(waiter.parts.iter().map(|(resource, _)| *resource));
             let refusal = Refusal::Quota(format!("{} leases", self.limits.leases));
-            return self.answer(waiter.tickets, Reply::Refused(refusal));
+            return self.answer(waiter.waiter_ids, Reply::Refused(refusal));
         }
         if let Some(refusal) = self.over_share(&waiter.principal) {
             todo.extend(waiter.parts.iter().map(|(resource, _)| *resource));
-            return self.answer(waiter.tickets, Reply::Refused(refusal));
+            return self.answer(waiter.waiter_ids, Reply::Refused(refusal));
         }
         let names: Vec<CompactString> =
             waiter.parts.iter().map(|(slot, _)| self.state.resources[*slot as usize].name.clone()).collect();
@@ -190,7 +190,7 @@ impl Book {
         };
         if let Some(granted) = self.grant(&wants, &terms, now) {
             self.tally.waited += 1;
-            self.answer(waiter.tickets, Reply::Granted(granted));
+            self.answer(waiter.waiter_ids, Reply::Granted(granted));
         }
     }
 
@@ -205,7 +205,7 @@ impl Book {
         let blocked = blocked.unwrap_or(&waiter.parts[0]).0;
         let waiter = self.leave_line(slot);
         let refusal = self.held(blocked, now);
-        self.answer(waiter.tickets, Reply::Refused(refusal));
+        self.answer(waiter.waiter_ids, Reply::Refused(refusal));
         waiter.parts.into_iter().map(|(resource, _)| resource).collect()
     }
 
@@ -219,17 +219,17 @@ impl Book {
         waiter
     }
 
-    fn answer(&mut self, tickets: Vec<Ticket>, reply: Reply) {
-        let mut tickets = tickets.into_iter();
-        let Some(first) = tickets.next() else { return };
-        for ticket in tickets {
+    fn answer(&mut self, waiter_ids: Vec<WaiterId>, reply: Reply) {
+        let mut waiter_ids = waiter_ids.into_iter();
+        let Some(first) = waiter_ids.next() else { return };
+        for waiter_id in waiter_ids {
             let reply = match &reply {
                 Reply::Granted(granted) => Reply::Granted(*granted),
                 Reply::Refused(refusal) => Reply::Refused(refusal.clone()),
                 _ => unreachable!("a waiter is granted or refused"),
             };
-            self.effects.push(Effect { ticket, reply });
+            self.effects.push(Effect { waiter_id, reply });
         }
-        self.effects.push(Effect { ticket: first, reply });
+        self.effects.push(Effect { waiter_id: first, reply });
     }
 }

@@ -7,7 +7,7 @@
 use super::endings::Ending;
 use super::lease::{Phase, Request};
 use super::state::{ClockMark, State};
-use super::{Book, Broken};
+use super::{Book, InvariantViolation};
 use crate::fact::{End, LeaseRecord, decode_mark, encode_mark, flag, time, token};
 use crate::planted::{self, Bug};
 use crate::time::Time;
@@ -113,8 +113,8 @@ impl Book {
     ///
     /// # Errors
     ///
-    /// [`Broken`] if the bytes are no snapshot, or break a law.
-    pub fn restore(&mut self, bytes: &[u8]) -> Result<(), Broken> {
+    /// [`InvariantViolation`] if the bytes are no snapshot, or break a law.
+    pub fn restore(&mut self, bytes: &[u8]) -> Result<(), InvariantViolation> {
         let mut reader = Reader::new(bytes);
         while reader.left() > 0 {
             self.restore_one(&mut reader)?;
@@ -122,7 +122,7 @@ impl Book {
         Ok(())
     }
 
-    fn restore_one(&mut self, reader: &mut Reader<'_>) -> Result<(), Broken> {
+    fn restore_one(&mut self, reader: &mut Reader<'_>) -> Result<(), InvariantViolation> {
         match reader.byte()? {
             CLOCK => {
                 self.state.last_token = reader.u64()?;
@@ -137,7 +137,7 @@ impl Book {
                     request: decode_mark(reader)?.map(Request::from_mark),
                 };
                 if self.state.find_token(ending.token).is_some() {
-                    return Err(Broken("a token comes once"));
+                    return Err(InvariantViolation("a token comes once"));
                 }
                 self.state.remember(ending, None);
             }
@@ -145,7 +145,7 @@ impl Book {
                 let closing = flag(reader)?;
                 let record = LeaseRecord::decode(reader)?;
                 if record.token.get() > self.state.last_token {
-                    return Err(Broken("tokens rise"));
+                    return Err(InvariantViolation("tokens rise"));
                 }
                 self.state.restore_lease(&record, closing)?;
             }

@@ -8,7 +8,7 @@ use std::hash::BuildHasher;
 
 use foldhash::fast::FixedState;
 
-use super::Broken;
+use super::InvariantViolation;
 use super::endings::{Ending, Endings};
 use super::index::{Index, Table, tag_of_hash, tag_of_token};
 use super::lease::{Besides, Lease, Part, Parts, Phase, Request};
@@ -94,11 +94,11 @@ impl State {
         }
     }
 
-    pub fn evolve(&mut self, fact: &Fact<'_>) -> Result<(), Broken> {
+    pub fn evolve(&mut self, fact: &Fact<'_>) -> Result<(), InvariantViolation> {
         match fact {
             Fact::Granted(record) => {
                 if record.token.get() <= self.last_token {
-                    return Err(Broken("tokens rise"));
+                    return Err(InvariantViolation("tokens rise"));
                 }
                 self.last_token = record.token.get();
                 self.add_lease(record, Phase::Live)
@@ -135,7 +135,9 @@ impl State {
                 let slot = self.live_slot(*token)?;
                 self.keep_copy(slot);
                 let part = self.find_name(name).and_then(|at| self.leases[slot as usize].parts.remove(at));
-                let Some(part) = part else { return Err(Broken("a lease frees what it has, and keeps something")) };
+                let Some(part) = part else {
+                    return Err(InvariantViolation("a lease frees what it has, and keeps something"));
+                };
                 if !planted::on(Bug::FreedKeepsResource) {
                     self.leave(slot, part);
                 }
@@ -148,7 +150,7 @@ impl State {
                     self.drop_lease(slot, End::Lapsed);
                     Ok(())
                 }
-                _ => Err(Broken("only a closing lease reopens")),
+                _ => Err(InvariantViolation("only a closing lease reopens")),
             },
             Fact::Resumed { at, boot, boottime, fresh } => {
                 self.clock = ClockMark { at: *at, boot: *boot, boottime: *boottime };
@@ -178,14 +180,14 @@ impl State {
     }
 
     /// Puts back a lease from a snapshot.
-    pub fn restore_lease(&mut self, record: &LeaseRecord<'_>, closing: bool) -> Result<(), Broken> {
+    pub fn restore_lease(&mut self, record: &LeaseRecord<'_>, closing: bool) -> Result<(), InvariantViolation> {
         self.add_lease(record, if closing { Phase::Closing } else { Phase::Live })
     }
 
-    fn add_lease(&mut self, record: &LeaseRecord<'_>, phase: Phase) -> Result<(), Broken> {
+    fn add_lease(&mut self, record: &LeaseRecord<'_>, phase: Phase) -> Result<(), InvariantViolation> {
         let token = record.token.get();
         if self.find_token(token).is_some() {
-            return Err(Broken("a token comes once"));
+            return Err(InvariantViolation("a token comes once"));
         }
         let slot = self.free_leases.pop().unwrap_or(self.leases.len() as u32);
         let wants: &[Want<'_>] = if planted::on(Bug::HalfClaim) { &record.wants[..1] } else { &record.wants };
@@ -224,11 +226,11 @@ impl State {
         Ok(())
     }
 
-    fn enter(&mut self, lease: u32, want: Want<'_>) -> Result<Part, Broken> {
+    fn enter(&mut self, lease: u32, want: Want<'_>) -> Result<Part, InvariantViolation> {
         let resource = self.open_resource(want.name);
         let place = &mut self.resources[resource as usize];
         if !place.admits(want.mode) {
-            return Err(Broken("a resource admits those who hold it"));
+            return Err(InvariantViolation("a resource admits those who hold it"));
         }
         place.enter(lease, want.mode);
         Ok(Part::new(resource, want.mode))
@@ -305,8 +307,8 @@ impl State {
         (names, tokens.and_then(|table| self.tokens.keep_ready(table)))
     }
 
-    /// See [`super::Book::expect`].
-    pub fn expect(&self, names: &[&str]) {
+    /// See [`super::Book::prefetch`].
+    pub fn prefetch(&self, names: &[&str]) {
         let mut tags = [0; 16];
         for names in names.chunks(tags.len()) {
             for (tag, name) in tags.iter_mut().zip(names) {
@@ -368,10 +370,10 @@ impl State {
         Some(Row::unpack(row))
     }
 
-    fn live_slot(&self, token: Token) -> Result<u32, Broken> {
+    fn live_slot(&self, token: Token) -> Result<u32, InvariantViolation> {
         match self.find_token(token.get()) {
             Some(Row::Lease(slot)) if self.leases[slot as usize].phase == Phase::Live => Ok(slot),
-            _ => Err(Broken("only a live lease changes")),
+            _ => Err(InvariantViolation("only a live lease changes")),
         }
     }
 

@@ -2,7 +2,7 @@
 //!
 //! The first touch of memory is dear: the system finds a page and clears it, and in a virtual machine may have to ask the
 //! host for it. A book that grows fast spent an eighth of its time on that. So it says what it will need ([`Book::order`]),
-//! somebody else makes it ([`Order::make`]), and the book takes it when it grows ([`Book::supply`]). A book that nobody
+//! somebody else makes it ([`PreallocRequest::make`]), and the book takes it when it grows ([`Book::supply`]). A book that nobody
 //! supplies makes all of it by itself, and decides the same.
 
 use super::Book;
@@ -13,7 +13,7 @@ use crate::rows::Rows;
 
 /// What will be needed.
 #[derive(Debug)]
-pub struct Order {
+pub struct PreallocRequest {
     leases: bool,
     resources: bool,
     names: Option<usize>,
@@ -22,18 +22,18 @@ pub struct Order {
 
 /// What was made.
 #[derive(Debug)]
-pub struct Supply {
+pub struct Prealloc {
     leases: Option<Vec<Lease>>,
     resources: Option<Vec<Resource>>,
     names: Option<Table>,
     tokens: Option<Table>,
 }
 
-impl Order {
+impl PreallocRequest {
     /// Makes it: some megabytes are touched.
     #[must_use]
-    pub fn make(&self) -> Supply {
-        Supply {
+    pub fn make(&self) -> Prealloc {
+        Prealloc {
             leases: self.leases.then(Rows::ready_block),
             resources: self.resources.then(Rows::ready_block),
             names: self.names.map(Table::ready),
@@ -45,27 +45,27 @@ impl Order {
 impl Book {
     /// What it will need soon and does not have.
     #[must_use]
-    pub fn order(&self) -> Option<Order> {
+    pub fn order(&self) -> Option<PreallocRequest> {
         let (names, tokens) = self.state.wanted_tables();
         let (leases, resources) = (self.state.leases.wants(), self.state.resources.wants());
-        let order = Order { leases, resources, names, tokens };
+        let order = PreallocRequest { leases, resources, names, tokens };
         (leases || resources || names.is_some() || tokens.is_some()).then_some(order)
     }
 
     /// Takes what was made, and gives back what it has no use for any more: drop that where nobody waits for it.
     #[must_use = "it may be large: drop it where nobody waits for that"]
-    pub fn supply(&mut self, supply: Supply) -> Supply {
+    pub fn supply(&mut self, supply: Prealloc) -> Prealloc {
         let leases = supply.leases.and_then(|block| self.state.leases.keep_ready(block));
         let resources = supply.resources.and_then(|block| self.state.resources.keep_ready(block));
         let (names, tokens) = self.state.keep_tables(supply.names, supply.tokens);
-        Supply { leases, resources, names, tokens }
+        Prealloc { leases, resources, names, tokens }
     }
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::{Acquire, Command, Limits, Mode, Reply, Secret, Ticket, Time, Want};
+    use crate::{Acquire, Command, Limits, Mode, Reply, Secret, Time, WaiterId, Want};
 
     /// A book with so many leases; whoever supplies it is asked after each.
     fn grown(many: u32, mut supplier: impl FnMut(&mut Book)) -> Book {
@@ -74,7 +74,7 @@ mod tests {
         for number in 0..many {
             let name = format!("seat-{number}");
             let claim = Acquire {
-                ticket: Ticket(number.into()),
+                waiter_id: WaiterId(number.into()),
                 wants: &[Want { name: &name, mode: Mode::Exclusive }],
                 ttl_ms: 60_000,
                 wait_ms: 0,

@@ -4,7 +4,7 @@ use std::time::Duration;
 
 /// How often what happened.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct Tally {
+pub struct Counters {
     /// Claims granted.
     pub granted: u64,
     /// Claims granted that had stood in line for it.
@@ -16,25 +16,25 @@ pub struct Tally {
     /// Leases ended by an operator.
     pub revoked: u64,
     /// How long leases were held.
-    pub held: Spread,
+    pub held: Histogram,
 }
 
 /// How many spans were how long, by powers of two of a microsecond: enough to see where they lie.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Spread {
+pub struct Histogram {
     /// Spans up to 2^n microseconds and longer than the bucket before; the last one has the rest.
     pub buckets: [u64; Self::BUCKETS],
     /// All of them together, in nanoseconds.
     pub sum_nanos: u64,
 }
 
-impl Default for Spread {
+impl Default for Histogram {
     fn default() -> Self {
         Self { buckets: [0; Self::BUCKETS], sum_nanos: 0 }
     }
 }
 
-impl Spread {
+impl Histogram {
     /// Up to 2^37 microseconds, a day and a half: longer than any ttl.
     pub const BUCKETS: usize = 38;
 
@@ -66,7 +66,7 @@ mod tests {
     #[test]
     fn spans_fall_into_the_bucket_that_bounds_them() {
         let bucket = |span| {
-            let mut spread = Spread::default();
+            let mut spread = Histogram::default();
             spread.add(span);
             spread.buckets.iter().position(|count| *count == 1).unwrap()
         };
@@ -75,6 +75,6 @@ mod tests {
         assert_eq!(bucket(Duration::from_nanos(1001)), 1);
         assert_eq!(bucket(Duration::from_micros(1024)), 10);
         assert_eq!(bucket(Duration::from_nanos(1_024_001)), 11);
-        assert_eq!(bucket(Duration::MAX), Spread::BUCKETS - 1);
+        assert_eq!(bucket(Duration::MAX), Histogram::BUCKETS - 1);
     }
 }

@@ -132,7 +132,7 @@ impl Book {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::command::{Acquire, Command, Reply, Ticket, Want};
+    use crate::command::{Acquire, Command, Reply, WaiterId, Want};
     use crate::limits::Limits;
     use crate::token::Secret;
 
@@ -145,7 +145,7 @@ mod tests {
         let (crowd, start) = (HOLDERS_SHOWN + 500, Time::from_millis(1));
         for at in 0..crowd {
             let claim = Acquire {
-                ticket: Ticket(at as u64 + 1),
+                waiter_id: WaiterId(at as u64 + 1),
                 wants: &[Want { name: "hall", mode: Mode::Shared }],
                 ttl_ms: if at == crowd - 1 { 2_000 } else { 1_000 },
                 wait_ms: 0,

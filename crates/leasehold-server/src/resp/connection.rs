@@ -10,7 +10,7 @@ use std::io;
 use std::sync::atomic::Ordering;
 
 use leasehold::clock::Time;
-use leasehold_core::Ticket;
+use leasehold_core::WaiterId;
 use rustix::event::epoll::EventFlags;
 use tokio::task::AbortHandle;
 
@@ -55,7 +55,7 @@ enum Slot {
 #[derive(Debug)]
 pub enum Blocked {
     /// The claim stands in line.
-    InLine(Ticket),
+    InLine(WaiterId),
     /// The answer is made elsewhere.
     Elsewhere {
         work: AbortHandle,

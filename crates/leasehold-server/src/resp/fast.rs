@@ -3,8 +3,8 @@
 use std::sync::Arc;
 
 use leasehold::engine::Mode;
-use leasehold::engine::embedded::{Stopped, Till, Tray, refusal};
-use leasehold_core::{Acquire as Claim, Command, Keys, Push, Refusal, Reply as Decided, Ticket, Want};
+use leasehold::engine::embedded::{CompletionQueue, LockedEngine, Stopped, refusal};
+use leasehold_core::{Acquire as Claim, Command, Keys, Push, Refusal, Reply as Decided, WaiterId, Want};
 
 use super::ask::{Acquire, Call, Form};
 use super::connection::{Connection, Kind};
@@ -24,7 +24,7 @@ pub enum Step {
     /// The reply comes with its batch.
     Later(Kind),
     /// The claim stands in line.
-    InLine(Kind, Ticket),
+    InLine(Kind, WaiterId),
 }
 
 /// Whether a call is for this path. Without the value nobody proved to own a key: the slow path writes that down.
@@ -46,8 +46,8 @@ pub const fn handles(call: &Call<'_>) -> bool {
 /// What a call needs besides itself.
 pub struct Desk<'a, 't> {
     pub service: &'a Service,
-    pub till: &'a mut Till<'t>,
-    pub tray: &'a Arc<Tray>,
+    pub locked: &'a mut LockedEngine<'t>,
+    pub completions: &'a Arc<CompletionQueue>,
     /// Under which the answer comes.
     pub tag: u64,
     pub now: Time,
@@ -129,7 +129,7 @@ impl Desk<'_, '_> {
     /// A claim on nothing by whoever is at the other end.
     fn claim<'c>(&self, from: &'c Connection) -> Claim<'c> {
         Claim {
-            ticket: Ticket(0),
+            waiter_id: WaiterId(0),
             wants: &[],
             ttl_ms: 0,
             wait_ms: 0,
@@ -137,7 +137,7 @@ impl Desk<'_, '_> {
             delay_ms: 0,
             holder: &from.holder,
             request: None,
-            secret: self.till.secret(),
+            secret: self.locked.secret(),
             principal: from.caller.as_ref().map_or("", |caller| &caller.principal.id),
             value: None,
         }
@@ -146,16 +146,16 @@ impl Desk<'_, '_> {
     fn take(&mut self, claim: Claim<'_>, kind: Kind, from: &Connection, out: &mut Vec<u8>) -> Step {
         // Also without patience of its own: a repeat joins the first, and that may wait.
         let waits = claim.wait_ms > 0 || claim.request.is_some();
-        match self.till.acquire(claim, self.tray, self.tag) {
+        match self.locked.acquire(claim, self.completions, self.tag) {
             Ok((Some(reply), _)) => self.done(kind, Ok(reply), from, out),
-            Ok((None, ticket)) if waits && self.till.is_waiting(ticket) => Step::InLine(kind, ticket),
+            Ok((None, waiter_id)) if waits && self.locked.is_waiting(waiter_id) => Step::InLine(kind, waiter_id),
             Ok((None, _)) => Step::Later(kind),
             Err(stopped) => self.done(kind, Err(stopped), from, out),
         }
     }
 
     fn submit(&mut self, command: Command<'_>, kind: Kind, from: &Connection, out: &mut Vec<u8>) -> Step {
-        match self.till.submit(command, self.tray, self.tag) {
+        match self.locked.submit(command, self.completions, self.tag) {
             Ok(Some(reply)) => self.done(kind, Ok(reply), from, out),
             Ok(None) => Step::Later(kind),
             Err(stopped) => self.done(kind, Err(stopped), from, out),
@@ -175,25 +175,25 @@ impl Desk<'_, '_> {
     fn look(&mut self, call: &Call<'_>, protocol: Protocol, out: &mut Vec<u8>) -> Step {
         let mut bytes = Vec::new();
         let mut reply = Reply::new(&mut bytes, protocol);
-        if let Some(sentence) = call.names().into_iter().find_map(|name| self.till.check_name(name).err()) {
+        if let Some(sentence) = call.names().into_iter().find_map(|name| self.locked.check_name(name).err()) {
             Reply::new(out, protocol).denial(&Denial::Engine(Error::Invalid(sentence)));
             return Step::Done;
         }
         match call {
-            Call::Get { key } => match self.till.key(key) {
+            Call::Get { key } => match self.locked.key(key) {
                 Some(key) => reply.bulk(key.value.unwrap_or(MARKER)),
                 None => reply.nil(),
             },
             Call::Exists { keys } => {
-                reply.integer(keys.iter().filter(|key| self.till.key(key).is_some()).count() as i64);
+                reply.integer(keys.iter().filter(|key| self.locked.key(key).is_some()).count() as i64);
             }
-            Call::Ttl { key, seconds } => reply.integer(match self.till.key(key) {
+            Call::Ttl { key, seconds } => reply.integer(match self.locked.key(key) {
                 None => -2,
                 Some(key) => redis_ttl(key.remaining, *seconds),
             }),
             _ => unreachable!("only keys are looked at"),
         }
-        match self.till.settle(self.tray, self.tag) {
+        match self.locked.settle(self.completions, self.tag) {
             Ok(true) => {
                 out.extend_from_slice(&bytes);
                 Step::Done

@@ -1,7 +1,7 @@
 //! RESP on port 7401: what Redis clients speak, on threads of its own.
 //!
 //! ```text
-//!   sockets ──▶ pump: read all, decide all under one lock ──▶ engine ──▶ tray ──▶ pump: write all
+//!   sockets ──▶ pump: read all, decide all under one lock ──▶ engine ──▶ completions ──▶ pump: write all
 //!                 └─ what is rare ──▶ tokio: the service's methods ──▶ mailbox ──┘
 //! ```
 //!

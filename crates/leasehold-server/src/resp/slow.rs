@@ -1,5 +1,5 @@
 //! Calls that any engine answers, through the service's own methods: what is rare, and every call on an engine
-//! without a till.
+//! without a locked.
 
 use std::sync::Arc;
 use std::time::Duration;

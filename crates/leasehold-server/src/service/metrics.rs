@@ -4,7 +4,7 @@ use std::sync::Mutex;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
-use leasehold::engine::embedded::{Commits, Counts, Spread, Tally};
+use leasehold::engine::embedded::{Commits, Counters, Counts, Histogram};
 use leasehold::engine::{Grant, Renewal};
 use leasehold::{Error, Refusal};
 
@@ -75,7 +75,7 @@ pub struct Metrics {
     renew_not_held: AtomicU64,
     renew_other: AtomicU64,
     contended: AtomicU64,
-    waits: Mutex<Spread>,
+    waits: Mutex<Histogram>,
     rates: Mutex<Sampled>,
 }
 
@@ -157,7 +157,7 @@ impl Metrics {
         self.rates.lock().unwrap_or_else(std::sync::PoisonError::into_inner).rates
     }
 
-    pub(super) fn sample(&self, tally: Option<Tally>) {
+    pub(super) fn sample(&self, tally: Option<Counters>) {
         let granted = self.acquired[0].load(Ordering::Relaxed);
         let refused =
             self.acquired[1..Outcome::Left as usize].iter().map(|counter| counter.load(Ordering::Relaxed)).sum();
@@ -180,7 +180,7 @@ impl Metrics {
     /// Every metric, as Prometheus reads it.
     pub(super) fn render(
         &self,
-        engine: Option<(Tally, Commits, Counts)>,
+        engine: Option<(Counters, Commits, Counts)>,
         office: Option<&boxoffice::Metrics>,
     ) -> String {
         let mut page = Page::default();
@@ -333,19 +333,19 @@ impl Page {
     }
 
     /// A histogram of spans, in seconds.
-    fn spans(&mut self, name: &str, help: &str, spread: &Spread) {
+    fn spans(&mut self, name: &str, help: &str, spread: &Histogram) {
         self.histogram(name, help, spread, |bound| bound / 1e6, spread.sum_nanos as f64 / 1e9);
     }
 
     /// A histogram of plain numbers.
-    fn counts(&mut self, name: &str, help: &str, spread: &Spread) {
+    fn counts(&mut self, name: &str, help: &str, spread: &Histogram) {
         self.histogram(name, help, spread, |bound| bound, spread.sum_nanos as f64);
     }
 
-    fn histogram(&mut self, name: &str, help: &str, spread: &Spread, unit: impl Fn(f64) -> f64, sum: f64) {
+    fn histogram(&mut self, name: &str, help: &str, spread: &Histogram, unit: impl Fn(f64) -> f64, sum: f64) {
         self.family(name, "histogram", help);
         let mut so_far = 0;
-        for (power, count) in spread.buckets.iter().enumerate().take(Spread::BUCKETS - 1) {
+        for (power, count) in spread.buckets.iter().enumerate().take(Histogram::BUCKETS - 1) {
             so_far += count;
             let bound = unit((1u64 << power) as f64);
             self.line(&format!("{name}_bucket"), &format!("{{le=\"{bound}\"}}"), so_far);

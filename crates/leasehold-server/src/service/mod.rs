@@ -34,7 +34,7 @@ use leasehold::clock::{Clock, Time};
 use leasehold::engine::embedded::Embedded;
 use leasehold::engine::{Claim, Engine, EventId, Grant, Key, LeaseId, Promises, Push, Query, Renewal, Resource, Token};
 use leasehold_boxoffice::ticket;
-use leasehold_core::{Acquire, Limits, RequestId, Secret, Ticket, Want};
+use leasehold_core::{Acquire, Limits, RequestId, Secret, WaiterId, Want};
 
 use tracing::Instrument as _;
 
@@ -330,7 +330,7 @@ impl Service {
         let Some(limits) = &self.limits else { return Ok(()) };
         let wants: Vec<Want<'_>> = claim.wants.iter().map(|want| Want { name: &want.name, mode: want.mode }).collect();
         let asked = Acquire {
-            ticket: Ticket(0),
+            waiter_id: WaiterId(0),
             wants: &wants,
             ttl_ms: millis(claim.ttl),
             wait_ms: millis(claim.wait),

@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use leasehold_core::{
-    Acquire, Command, Granted, LeaseKey, Mode, Refusal, Reply, RequestId, Secret, Ticket, Token, Want,
+    Acquire, Command, Granted, LeaseKey, Mode, Refusal, Reply, RequestId, Secret, Token, WaiterId, Want,
 };
 
 use super::Sim;
@@ -121,7 +121,7 @@ impl Sim {
         let before = machine.desk.book.counts().waiters;
         let now = machine.clock.now();
         let claim = Acquire {
-            ticket: Ticket(op as u64 + 1),
+            waiter_id: WaiterId(op as u64 + 1),
             wants: &wants,
             ttl_ms: ask.ttl.as_millis() as u64,
             wait_ms: ask.wait.as_millis() as u64,
@@ -135,7 +135,7 @@ impl Sim {
         };
         let reply = machine.desk.submit(Command::Acquire(claim), || op, now);
         let after = machine.desk.book.counts().waiters;
-        let is_waiting = machine.desk.is_waiting(Ticket(op as u64 + 1));
+        let is_waiting = machine.desk.is_waiting(WaiterId(op as u64 + 1));
         self.follow();
         self.history.ops[op].full = is_waiting || self.is_full(&ask.principal);
         if is_waiting {
@@ -278,7 +278,7 @@ impl Sim {
         let op = self.invoke(Kind::Cancel { op: waiting });
         let Some(machine) = &mut self.machine else { return };
         let now = machine.clock.now();
-        let was_waiting = machine.desk.cancel(Ticket(waiting as u64 + 1), now);
+        let was_waiting = machine.desk.cancel(WaiterId(waiting as u64 + 1), now);
         if was_waiting {
             self.answer(waiting, Outcome::Failed);
             // Somebody may have joined the same request and wait on.
@@ -292,14 +292,14 @@ impl Sim {
     }
 
     /// Tickets of other operations under the same request id.
-    pub(super) fn joined(&self, waiting: OpId) -> impl Iterator<Item = Ticket> + '_ {
+    pub(super) fn joined(&self, waiting: OpId) -> impl Iterator<Item = WaiterId> + '_ {
         let request = match &self.history.ops[waiting].kind {
             Kind::Acquire(ask) => ask.request.clone(),
             _ => None,
         };
         self.history.ops.iter().enumerate().filter_map(move |(op, record)| match &record.kind {
             Kind::Acquire(ask) if request.is_some() && ask.request == request && op != waiting => {
-                Some(Ticket(op as u64 + 1))
+                Some(WaiterId(op as u64 + 1))
             }
             _ => None,
         })

@@ -124,9 +124,10 @@ impl Sim {
             let label = format!("op{op}");
             new.iter().any(|fact| matches!(fact, Recorded::Granted { holder, .. } if *holder == label))
         };
-        let ticket = |op: OpId| leasehold_core::Ticket(op as u64 + 1);
+        let waiter_id = |op: OpId| leasehold_core::WaiterId(op as u64 + 1);
         let waits = |op: OpId| {
-            machine.desk.is_waiting(ticket(op)) || self.joined(op).any(|ticket| machine.desk.is_waiting(ticket))
+            machine.desk.is_waiting(waiter_id(op))
+                || self.joined(op).any(|waiter_id| machine.desk.is_waiting(waiter_id))
         };
         let gone: Vec<OpId> =
             self.model.waiters.iter().map(|waiter| waiter.op).filter(|op| !waits(*op) && !granted(*op)).collect();

@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use leasehold_core::book::{HoldingView, ResourceView};
 use leasehold_core::{
-    Acquire, Granted, LeaseKey, Refusal as CoreRefusal, Reply, RequestId, Secret, Ticket, Want as CoreWant,
+    Acquire, Granted, LeaseKey, Refusal as CoreRefusal, Reply, RequestId, Secret, WaiterId, Want as CoreWant,
 };
 
 use super::{Claim, Grant, Holding, LeaseId, Resource, Waiting};
@@ -30,11 +30,11 @@ pub(crate) fn acquire<'a>(
     claim: &'a Claim,
     wants: &'a [CoreWant<'a>],
     value: Option<&'a [u8]>,
-    ticket: Ticket,
+    waiter_id: WaiterId,
     secret: Secret,
 ) -> Acquire<'a> {
     Acquire {
-        ticket,
+        waiter_id,
         wants,
         ttl_ms: millis(claim.ttl),
         wait_ms: millis(claim.wait),

@@ -26,7 +26,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
 use std::time::Duration;
 
-use leasehold_core::{Book, Command, Effect, Limits, Reply, Secret, Ticket};
+use leasehold_core::{Book, Command, Effect, Limits, Reply, Secret, WaiterId};
 use tokio::sync::{oneshot, watch};
 
 use super::ManualClock;
@@ -66,8 +66,8 @@ struct Shared {
 
 struct State {
     book: Book,
-    waiting: HashMap<Ticket, oneshot::Sender<Reply>>,
-    tickets: u64,
+    waiting: HashMap<WaiterId, oneshot::Sender<Reply>>,
+    waiter_ids: u64,
     closed: bool,
 }
 
@@ -83,7 +83,7 @@ impl CoreEngine {
     pub fn new(clock: &ManualClock, limits: Limits, pace: Pace) -> Arc<Self> {
         let mut book = Book::new(limits, 0);
         book.set_ceiling(u64::MAX);
-        let state = State { book, waiting: HashMap::new(), tickets: 0, closed: false };
+        let state = State { book, waiting: HashMap::new(), waiter_ids: 0, closed: false };
         let shared = Arc::new(Shared {
             clock: clock.clone(),
             state: Mutex::new(state),
@@ -129,16 +129,16 @@ impl Shared {
         let now = self.clock.now();
         let wants = wants(claim);
         let mut state = self.open(attempt)?;
-        state.tickets += 1;
-        let ticket = Ticket(state.tickets);
-        let claimed = acquire(claim, &wants, None, ticket, secret(ticket.0));
+        state.waiter_ids += 1;
+        let waiter_id = WaiterId(state.waiter_ids);
+        let claimed = acquire(claim, &wants, None, waiter_id, secret(waiter_id.0));
         let reply = state.apply(Command::Acquire(claimed), now);
         if reply != Reply::Waiting {
             return Ok(Submitted::Answered(reply));
         }
         let (to, from) = oneshot::channel();
-        state.waiting.insert(ticket, to);
-        Ok(Submitted::InLine(InLine { shared: self, ticket, from, retried: claim.request.is_some(), done: false }))
+        state.waiting.insert(waiter_id, to);
+        Ok(Submitted::InLine(InLine { shared: self, waiter_id, from, retried: claim.request.is_some(), done: false }))
     }
 }
 
@@ -149,8 +149,8 @@ impl State {
         drop(self.book.take_tape(Vec::new()));
         let floor = self.book.take_floor();
         self.book.skip_tokens_to(floor);
-        for Effect { ticket, reply } in outcome.effects {
-            if let Some(to) = self.waiting.remove(&ticket) {
+        for Effect { waiter_id, reply } in outcome.effects {
+            if let Some(to) = self.waiting.remove(&waiter_id) {
                 // Whoever waits leaves under the same lock, so somebody is there to hear it.
                 let _ = to.send(reply);
             }
@@ -167,7 +167,7 @@ enum Submitted<'a> {
 /// A place in line. Dropping it leaves the line, or ends the grant that nobody will see.
 struct InLine<'a> {
     shared: &'a Shared,
-    ticket: Ticket,
+    waiter_id: WaiterId,
     from: oneshot::Receiver<Reply>,
     retried: bool,
     done: bool,
@@ -180,8 +180,8 @@ impl Drop for InLine<'_> {
         }
         let now = self.shared.clock.now();
         let mut state = self.shared.lock();
-        if state.waiting.remove(&self.ticket).is_some() {
-            state.apply(Command::Cancel { ticket: self.ticket }, now);
+        if state.waiting.remove(&self.waiter_id).is_some() {
+            state.apply(Command::Cancel { waiter_id: self.waiter_id }, now);
         } else if let Ok(Reply::Granted(granted)) = self.from.try_recv()
             && !self.retried
         {

@@ -1,7 +1,7 @@
 //! `bench --book`: what a decision costs in the book alone, with few and with many leases in it. No disk, no thread.
 
 use hdrhistogram::Histogram;
-use leasehold_core::{Acquire, Book, Command, LeaseKey, Limits, Mode, Reply, Secret, Ticket, Time, Want};
+use leasehold_core::{Acquire, Book, Command, LeaseKey, Limits, Mode, Reply, Secret, Time, WaiterId, Want};
 use serde::Serialize;
 
 use super::progress;
@@ -44,7 +44,7 @@ fn acquire(book: &mut Book, name: &str, numbers: &mut Numbers, now: Time) -> any
     let wants = [Want { name, mode: Mode::Exclusive }];
     let secret = Secret::new((u128::from(numbers.next()) << 64 | u128::from(numbers.next())).to_le_bytes());
     let claim = Acquire {
-        ticket: Ticket(0),
+        waiter_id: WaiterId(0),
         wants: &wants,
         ttl_ms: 3_600_000,
         wait_ms: 0,

@@ -3,7 +3,7 @@
 //! A name among a million stands where no cache has it, and looking up one after the other waits for memory each time.
 //! Told of several names at once, the book has them all on their way together.
 
-use leasehold::engine::embedded::{Embedded, Till};
+use leasehold::engine::embedded::{Embedded, LockedEngine};
 
 use super::{Place, TURN};
 use crate::resp::frame::{Parsed, Sizes, parse};
@@ -30,18 +30,18 @@ struct Command {
 }
 
 impl Ahead {
-    /// Parses what is there, and tells the book of the names. The till is opened if there are several.
+    /// Parses what is there, and tells the book of the names. The locked is opened if there are several.
     pub fn look<'e>(
         &mut self,
         ready: &[u32],
         places: &[Place],
         sizes: &Sizes,
         engine: &'e Embedded,
-    ) -> Option<Till<'e>> {
+    ) -> Option<LockedEngine<'e>> {
         self.commands.clear();
         self.arguments.clear();
         self.each.clear();
-        let mut till = None;
+        let mut locked = None;
         let mut names = [""; NAMES];
         let mut many = 0;
         let mut at = Vec::new();
@@ -60,7 +60,7 @@ impl Ahead {
                     names[many] = name;
                     many += 1;
                     if many == NAMES {
-                        till.get_or_insert_with(|| engine.till()).expect(&names);
+                        locked.get_or_insert_with(|| engine.lock_for_batch()).prefetch(&names);
                         many = 0;
                     }
                 }
@@ -69,9 +69,9 @@ impl Ahead {
             self.each.push(self.commands.len() - before);
         }
         if many > 1 {
-            till.get_or_insert_with(|| engine.till()).expect(&names[..many]);
+            locked.get_or_insert_with(|| engine.lock_for_batch()).prefetch(&names[..many]);
         }
-        till
+        locked
     }
 
     /// What was parsed, client by client.

@@ -13,7 +13,7 @@ impl Pump {
     /// Writes the replies of a batch that is durable.
     pub(super) fn take_answers(&mut self) {
         let mut answers = std::mem::take(&mut self.answers);
-        self.tray.take(&mut answers);
+        self.completions.take(&mut answers);
         let mut unheard = Vec::new();
         // All of a batch come at once. Those who had waited in line are not counted, and may be among them.
         self.at_disk = self.at_disk.saturating_sub(answers.len());
@@ -74,9 +74,9 @@ impl Pump {
         if !unheard.is_empty()
             && let Some(engine) = &self.engine
         {
-            let mut till = engine.till();
+            let mut locked = engine.lock_for_batch();
             for lease in unheard {
-                till.release_unseen(lease);
+                locked.release_unseen(lease);
             }
         }
     }

@@ -20,7 +20,7 @@ impl Pump {
             return;
         }
         let engine = self.engine.clone();
-        let mut till = None;
+        let mut locked = None;
         for slot in dead {
             let place = &mut self.places[slot as usize];
             let Some(connection) = place.connection.take() else { continue };
@@ -30,9 +30,9 @@ impl Pump {
             for number in connection.unheard() {
                 self.orphans.insert(tag(slot, number));
             }
-            if let Some(Blocked::InLine(ticket)) = connection.blocked
+            if let Some(Blocked::InLine(waiter_id)) = connection.blocked
                 && let Some(engine) = &engine
-                && till.get_or_insert_with(|| engine.till()).cancel(ticket)
+                && locked.get_or_insert_with(|| engine.lock_for_batch()).cancel(waiter_id)
             {
                 // It left the line, and no answer will come.
                 self.shared.service.metrics.refused(Outcome::Left);
@@ -87,7 +87,7 @@ impl Pump {
             let _ = epoll::delete(&self.poll, &listener);
         }
         let engine = self.engine.clone();
-        let mut till = None;
+        let mut locked = None;
         for slot in 0..self.places.len() as u32 {
             let place = &mut self.places[slot as usize];
             let Some(connection) = place.connection.as_deref_mut() else { continue };
@@ -104,9 +104,9 @@ impl Pump {
                     false
                 }
                 // A claim that was granted at this moment has its answer on the way.
-                Some(Blocked::InLine(ticket)) => {
-                    engine.as_ref().is_some_and(|engine| till.get_or_insert_with(|| engine.till()).cancel(ticket))
-                }
+                Some(Blocked::InLine(waiter_id)) => engine
+                    .as_ref()
+                    .is_some_and(|engine| locked.get_or_insert_with(|| engine.lock_for_batch()).cancel(waiter_id)),
             };
             if told {
                 let number = connection.next_number().wrapping_sub(1);
@@ -115,7 +115,7 @@ impl Pump {
             }
             self.mark_dirty(slot);
         }
-        drop(till);
+        drop(locked);
         self.flush();
         self.reap();
     }

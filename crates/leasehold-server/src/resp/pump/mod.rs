@@ -23,7 +23,7 @@ use std::sync::atomic::Ordering;
 use std::time::Duration;
 
 use leasehold::clock::Time;
-use leasehold::engine::embedded::{Embedded, Stopped, Tray};
+use leasehold::engine::embedded::{CompletionQueue, Embedded, Stopped};
 use leasehold_core::Reply as Decided;
 use rustix::event::Timespec;
 use rustix::event::epoll::{self, EventData, EventFlags};
@@ -64,7 +64,7 @@ pub struct Pump {
     listener: Option<TcpListener>,
     bell: Arc<Bell>,
     mailbox: Arc<Mailbox>,
-    tray: Arc<Tray>,
+    completions: Arc<CompletionQueue>,
     answers: Vec<(u64, Result<Decided, Stopped>)>,
     places: Vec<Place>,
     free: Vec<u32>,
@@ -107,7 +107,7 @@ impl Pump {
             listener: Some(listener),
             bell,
             mailbox: Arc::new(Mailbox::default()),
-            tray: Tray::new(move || ring.ring()),
+            completions: CompletionQueue::new(move || ring.ring()),
             answers: Vec::new(),
             places: Vec::new(),
             free: Vec::new(),
@@ -170,7 +170,7 @@ impl Pump {
             return;
         }
         self.bell.arm();
-        if self.tray.is_empty() && self.mailbox.is_empty() {
+        if self.completions.is_empty() && self.mailbox.is_empty() {
             self.bell.listen(DEAF);
         }
         self.bell.disarm();
@@ -180,7 +180,7 @@ impl Pump {
         events.clear();
         self.bell.arm();
         // What came before the bell was armed did not ring it.
-        let busy = !self.ready.is_empty() || !self.tray.is_empty() || !self.mailbox.is_empty();
+        let busy = !self.ready.is_empty() || !self.completions.is_empty() || !self.mailbox.is_empty();
         let wait = if busy { Duration::ZERO } else { self.next_look.since(self.now).min(LOOK) };
         let timeout = Timespec { tv_sec: 0, tv_nsec: wait.subsec_nanos().into() };
         match epoll::wait(&self.poll, rustix::buffer::spare_capacity(events), Some(&timeout)) {

@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use leasehold::engine::embedded::{Embedded, Till};
+use leasehold::engine::embedded::{Embedded, LockedEngine};
 
 use super::ahead::Coming;
 use super::{Pump, TURN, tag};
@@ -26,14 +26,14 @@ impl Pump {
         let ready = std::mem::take(&mut self.ready);
         let mut ahead = std::mem::take(&mut self.ahead);
         let sizes = &self.shared.config.sizes;
-        let mut till = engine.as_ref().and_then(|engine| ahead.look(&ready, &self.places, sizes, engine));
+        let mut locked = engine.as_ref().and_then(|engine| ahead.look(&ready, &self.places, sizes, engine));
         let mut each = ahead.each();
         for slot in ready {
             let coming = each.next().unwrap_or_default();
             let place = &mut self.places[slot as usize];
             place.ready = false;
             let Some(mut connection) = place.connection.take() else { continue };
-            self.run_commands(slot, &mut connection, coming, engine.as_ref(), &mut till);
+            self.run_commands(slot, &mut connection, coming, engine.as_ref(), &mut locked);
             let asks_more =
                 connection.closing || connection.paused || connection.needs(self.input_limit()) != connection.asks;
             self.places[slot as usize].connection = Some(connection);
@@ -43,8 +43,8 @@ impl Pump {
         }
         drop(each);
         self.ahead = ahead;
-        if let Some(till) = till {
-            till.write();
+        if let Some(locked) = locked {
+            locked.write();
         }
     }
 
@@ -54,7 +54,7 @@ impl Pump {
         connection: &mut Connection,
         mut coming: Coming<'_>,
         engine: Option<&'e Arc<Embedded>>,
-        till: &mut Option<Till<'e>>,
+        locked: &mut Option<LockedEngine<'e>>,
     ) {
         let input = std::mem::take(&mut connection.input);
         let mut at = std::mem::take(&mut self.at);
@@ -89,7 +89,7 @@ impl Pump {
                     let args = Args::new(&input[done..done + len], arguments);
                     if args.len() > 0 {
                         connection.waiting_since = None;
-                        self.run_command(slot, connection, args, engine, till);
+                        self.run_command(slot, connection, args, engine, locked);
                         if connection.hung_up && connection.blocked.as_ref().is_some_and(Blocked::waits) {
                             connection.dead = true;
                             self.dead.push(slot);
@@ -137,7 +137,7 @@ impl Pump {
         connection: &mut Connection,
         args: Args<'_>,
         engine: Option<&'e Arc<Embedded>>,
-        till: &mut Option<Till<'e>>,
+        locked: &mut Option<LockedEngine<'e>>,
     ) {
         let asked = ask::read(args);
         let may_ask = connection.caller.is_some()
@@ -167,7 +167,7 @@ impl Pump {
                 self.reply = reply;
             }
             Ok(Ask::Call(call)) => match engine {
-                Some(engine) if fast::handles(&call) => self.run_fast(slot, connection, &call, engine, till),
+                Some(engine) if fast::handles(&call) => self.run_fast(slot, connection, &call, engine, locked),
                 _ => self.run_slow(slot, connection, &call),
             },
         }
@@ -179,7 +179,7 @@ impl Pump {
         connection: &mut Connection,
         call: &Call<'_>,
         engine: &'e Arc<Embedded>,
-        till: &mut Option<Till<'e>>,
+        locked: &mut Option<LockedEngine<'e>>,
     ) {
         let Some(caller) = &connection.caller else { return };
         // Names are collected only where one of them may be out of bounds.
@@ -193,8 +193,8 @@ impl Pump {
         reply.clear();
         let mut desk = Desk {
             service: &self.shared.service,
-            till: till.get_or_insert_with(|| engine.till()),
-            tray: &self.tray,
+            locked: locked.get_or_insert_with(|| engine.lock_for_batch()),
+            completions: &self.completions,
             tag: tag(slot, connection.next_number()),
             now: self.now,
         };
@@ -210,9 +210,9 @@ impl Pump {
                 self.at_disk += 1;
                 connection.owe(kind);
             }
-            Step::InLine(kind, ticket) => {
+            Step::InLine(kind, waiter_id) => {
                 connection.owe(kind);
-                connection.blocked = Some(Blocked::InLine(ticket));
+                connection.blocked = Some(Blocked::InLine(waiter_id));
             }
         }
         self.reply = reply;

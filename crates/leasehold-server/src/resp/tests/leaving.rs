@@ -88,8 +88,8 @@ const WAYS: [&str; 5] = ["close", "reset", "half-close", "full of input, then re
 /// Method: all would wait for an hour. The clock moves on by less than a second after each farewell, and never else.
 #[tokio::test(flavor = "multi_thread")]
 async fn who_hangs_up_leaves_the_line_within_a_second() {
-    for till in [true, false] {
-        let timed = Timed::open(Duration::ZERO, till).await;
+    for locked in [true, false] {
+        let timed = Timed::open(Duration::ZERO, locked).await;
         tokio::task::block_in_place(|| {
             let mut client = timed.house.connect();
             take(&mut client, "a", LONG);
@@ -113,8 +113,8 @@ async fn who_hangs_up_leaves_the_line_within_a_second() {
 /// holder lets go: the very next token goes to the one who stayed, and the one after it is the next grant of all.
 #[tokio::test(flavor = "multi_thread")]
 async fn who_left_is_granted_nothing() {
-    for till in [true, false] {
-        let timed = Timed::open(Duration::ZERO, till).await;
+    for locked in [true, false] {
+        let timed = Timed::open(Duration::ZERO, locked).await;
         tokio::task::block_in_place(|| {
             let mut client = timed.house.connect();
             let (lease, token) = take(&mut client, "a", LONG);

@@ -76,15 +76,15 @@ struct Timed {
 }
 
 impl Timed {
-    /// `till`: whether the engine is asked by the pump itself, or as any other engine would be, on tokio.
-    async fn open(sync_takes: Duration, till: bool) -> Self {
+    /// `locked`: whether the engine is asked by the pump itself, or as any other engine would be, on tokio.
+    async fn open(sync_takes: Duration, locked: bool) -> Self {
         let home = tempfile::tempdir().unwrap();
         let clock = ManualClock::new();
         let gate = Gate::new(clock.clone(), sync_takes);
         let disk = Gated::new(&home.path().join("data"), gate.clone());
         let options = Options { clock: clock.shared(), ..Options::default() };
         let engine = Embedded::open_on(disk, options).await.unwrap();
-        let engine = if till { Opened::Embedded(engine) } else { Opened::Other(engine, Limits::default()) };
+        let engine = if locked { Opened::Embedded(engine) } else { Opened::Other(engine, Limits::default()) };
         let house = House::over(home, engine, clock.shared(), KeyRing::open(), Config::default());
         Self { house, clock, gate }
     }

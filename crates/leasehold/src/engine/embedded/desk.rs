@@ -16,7 +16,7 @@
 use std::collections::HashMap;
 
 use leasehold_core::planted::{self, Bug};
-use leasehold_core::{Book, Command, Effect, Reply, Ticket, Time, Token};
+use leasehold_core::{Book, Command, Effect, Reply, Time, Token, WaiterId};
 
 /// A batch on its way to the disk.
 #[derive(Debug)]
@@ -34,9 +34,9 @@ pub struct Batch<A> {
 pub struct Desk<A> {
     /// The book. Change it through [`Desk::submit`] only.
     pub book: Book,
-    waiting: HashMap<Ticket, A>,
+    waiting: HashMap<WaiterId, A>,
     answers: Vec<(A, Reply)>,
-    next_ticket: u64,
+    next_waiter_id: u64,
     /// A sealed batch is not settled yet.
     in_flight: bool,
     /// The floor that the sealed batch raises; 0 if it raises none.
@@ -53,7 +53,7 @@ impl<A> Desk<A> {
             book,
             waiting: HashMap::new(),
             answers: Vec::new(),
-            next_ticket: 0,
+            next_waiter_id: 0,
             in_flight: false,
             floor: 0,
             idle_facts: Vec::new(),
@@ -61,24 +61,24 @@ impl<A> Desk<A> {
         }
     }
 
-    /// A ticket that was never used.
-    pub const fn ticket(&mut self) -> Ticket {
-        self.next_ticket += 1;
-        Ticket(self.next_ticket)
+    /// A waiter_id that was never used.
+    pub const fn waiter_id(&mut self) -> WaiterId {
+        self.next_waiter_id += 1;
+        WaiterId(self.next_waiter_id)
     }
 
     /// Decides a command. The answer comes back at once if nothing it rests on is still on its way to the
     /// disk; otherwise it goes to `to`, later.
     pub fn submit(&mut self, command: Command<'_>, to: impl FnOnce() -> A, now: Time) -> Option<Reply> {
-        let ticket = match &command {
-            Command::Acquire(claim) => Some(claim.ticket),
+        let waiter_id = match &command {
+            Command::Acquire(claim) => Some(claim.waiter_id),
             _ => None,
         };
         let outcome = self.book.apply(command, now);
         self.post(outcome.effects);
-        match (outcome.reply, ticket) {
-            (Reply::Waiting, Some(ticket)) => {
-                self.waiting.insert(ticket, to());
+        match (outcome.reply, waiter_id) {
+            (Reply::Waiting, Some(waiter_id)) => {
+                self.waiting.insert(waiter_id, to());
                 None
             }
             (reply, _) => self.answer(reply, to),
@@ -95,9 +95,9 @@ impl<A> Desk<A> {
         None
     }
 
-    /// Whether somebody waits under this ticket.
-    pub fn is_waiting(&self, ticket: Ticket) -> bool {
-        self.waiting.contains_key(&ticket)
+    /// Whether somebody waits under this waiter_id.
+    pub fn is_waiting(&self, waiter_id: WaiterId) -> bool {
+        self.waiting.contains_key(&waiter_id)
     }
 
     /// Whether all that the book knows is durable.
@@ -121,18 +121,18 @@ impl<A> Desk<A> {
     }
 
     /// The caller of a waiting acquire went away. `false`: it is not waiting any more.
-    pub fn cancel(&mut self, ticket: Ticket, now: Time) -> bool {
-        if self.waiting.remove(&ticket).is_none() {
+    pub fn cancel(&mut self, waiter_id: WaiterId, now: Time) -> bool {
+        if self.waiting.remove(&waiter_id).is_none() {
             return false;
         }
-        let outcome = self.book.apply(Command::Cancel { ticket }, now);
+        let outcome = self.book.apply(Command::Cancel { waiter_id }, now);
         self.post(outcome.effects);
         true
     }
 
     fn post(&mut self, effects: Vec<Effect>) {
-        for Effect { ticket, reply } in effects {
-            if let Some(to) = self.waiting.remove(&ticket) {
+        for Effect { waiter_id, reply } in effects {
+            if let Some(to) = self.waiting.remove(&waiter_id) {
                 self.answers.push((to, reply));
             }
         }

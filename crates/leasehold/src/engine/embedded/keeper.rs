@@ -5,7 +5,7 @@ use std::io;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, mpsc};
 
-use leasehold_core::book::Order;
+use leasehold_core::book::PreallocRequest;
 
 use super::Notice;
 use super::journal::snapshot::{Point, Writer as SnapshotWriter};
@@ -21,8 +21,8 @@ const SNAPSHOT_STEP: usize = 2048;
 pub(super) enum Job {
     Spare,
     Snapshot(Point),
-    /// What the book will need soon, and random bits if they are wanted: see [`leasehold_core::book::Order`].
-    Supply(Option<Order>, bool),
+    /// What the book will need soon, and random bits if they are wanted: see [`leasehold_core::book::PreallocRequest`].
+    Supply(Option<PreallocRequest>, bool),
 }
 
 /// Set by the keeper, read by whoever writes.

@@ -8,7 +8,7 @@
 //!
 //! # Does not promise
 //!
-//! To survive the loss of the disk: there is one copy. Order among waiting *processes* ([`Visitor`]).
+//! To survive the loss of the disk: there is one copy. PreallocRequest among waiting *processes* ([`Visitor`]).
 //! The queue: a restart forgets who waited, and their callers learn Unavailable.
 //!
 //! # Clock
@@ -55,8 +55,8 @@ use std::thread::JoinHandle;
 use std::time::Duration;
 
 use leasehold_core::book::ResourceView;
-pub use leasehold_core::book::{Counts, Spread, Tally};
-use leasehold_core::{Book, Command, Keys as CoreKeys, Reply, Secret, Ticket};
+pub use leasehold_core::book::{Counters, Counts, Histogram};
+use leasehold_core::{Book, Command, Keys as CoreKeys, Reply, Secret, WaiterId};
 use tokio::sync::oneshot;
 
 use super::from_book::{acquire, grant, key, millis, refused, resource, wants};
@@ -75,10 +75,10 @@ use random::random_u64;
 #[doc(hidden)]
 pub use start::{Started, start};
 use storage::{Directory, Storage};
-pub use till::{Till, Tray, refusal};
+pub use till::{CompletionQueue, LockedEngine, refusal};
 pub use visit::Visitor;
-use writer::{Address, Counter, Writer};
 pub use writer::{Commits, Stopped};
+use writer::{Counter, ReplyTo, Writer};
 
 const ENGINE: &str = "embedded";
 
@@ -190,25 +190,25 @@ impl Embedded {
     }
 
     /// Submits a command; `retried` if its caller may come again for the answer.
-    fn submit<'c>(&self, retried: bool, build: impl FnOnce(Ticket) -> Command<'c>) -> Submitted<'_> {
+    fn submit<'c>(&self, retried: bool, build: impl FnOnce(WaiterId) -> Command<'c>) -> Submitted<'_> {
         let now = self.counter.clock.now();
         let mut state = self.counter.lock();
         if let Some(sentence) = &state.stopped {
             return Submitted::Stopped(sentence.clone());
         }
-        let ticket = state.desk.ticket();
+        let waiter_id = state.desk.waiter_id();
         let mut receiver = None;
         let to = || {
             let (to, from) = oneshot::channel();
             receiver = Some(from);
-            Address::Caller { to, retried }
+            ReplyTo::Caller { to, retried }
         };
-        let reply = state.desk.submit(build(ticket), to, now);
+        let reply = state.desk.submit(build(waiter_id), to, now);
         self.counter.nudge(state);
         match (reply, receiver) {
             (Some(reply), _) => Submitted::Answered(reply),
             (None, Some(from)) => {
-                Submitted::Pending(Pending { counter: &self.counter, ticket, from, retried, done: false })
+                Submitted::Pending(Pending { counter: &self.counter, waiter_id, from, retried, done: false })
             }
             (None, None) => unreachable!("an answer comes now or later"),
         }
@@ -226,7 +226,7 @@ impl Embedded {
             state.desk.answer(Reply::Ticked(false), || {
                 let (to, from) = oneshot::channel();
                 receiver = Some(from);
-                Address::Caller { to, retried: true }
+                ReplyTo::Caller { to, retried: true }
             });
             self.counter.nudge(state);
             (value, receiver)
@@ -254,7 +254,7 @@ impl Embedded {
     }
 
     /// What happened since the engine was opened, added up, and how its commits went. Never waits for the disk.
-    pub fn tally(&self) -> (Tally, Commits, Counts) {
+    pub fn tally(&self) -> (Counters, Commits, Counts) {
         let state = self.counter.lock();
         (*state.desk.book.tally(), state.commits, state.desk.book.counts())
     }
@@ -268,7 +268,7 @@ impl Embedded {
     async fn take(&self, claim: Claim, value: Option<&[u8]>) -> Result<Grant, Error> {
         let wants = wants(&claim);
         let secret = self.secret();
-        let build = |ticket| Command::Acquire(acquire(&claim, &wants, value, ticket, secret));
+        let build = |waiter_id| Command::Acquire(acquire(&claim, &wants, value, waiter_id, secret));
         let attempt = || format!("acquire {}", claim.wants.first().map_or("", |want| &want.name));
         match self.submit(claim.request.is_some(), build).answer(&attempt).await? {
             Reply::Granted(granted) => Ok(grant(&granted)),
@@ -326,7 +326,7 @@ impl Submitted<'_> {
 /// An answer that is awaited. Dropping it leaves the queue, or ends the grant that nobody will see.
 struct Pending<'a> {
     counter: &'a Counter,
-    ticket: Ticket,
+    waiter_id: WaiterId,
     from: oneshot::Receiver<Result<Reply, Stopped>>,
     retried: bool,
     done: bool,
@@ -339,7 +339,7 @@ impl Drop for Pending<'_> {
         }
         let mut state = self.counter.lock();
         let now = self.counter.clock.now();
-        if !state.desk.cancel(self.ticket, now) {
+        if !state.desk.cancel(self.waiter_id, now) {
             // Decided already. If the answer is not here yet, the writer finds nobody to give it to.
             self.from.close();
             if let Ok(Ok(Reply::Granted(granted))) = self.from.try_recv()

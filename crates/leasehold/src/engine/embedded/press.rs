@@ -19,7 +19,7 @@ use super::desk::Batch;
 use super::journal::Journal;
 use super::journal::frame::Kind;
 use super::keeper::{Job, Progress};
-use super::writer::{Address, BUG, Counter, State, Stopped, Trays, release_unseen};
+use super::writer::{BUG, CompletionBatcher, Counter, ReplyTo, State, Stopped, release_unseen};
 
 /// An idle engine proves its last batch within 50 ms.
 const PROOF_AFTER: Duration = Duration::from_millis(30);
@@ -116,7 +116,7 @@ impl Press {
         if sent { Ok(()) } else { Err(io::Error::other("the keeper of the journal died")) }
     }
 
-    fn commit(&mut self, counter: &Counter, batch: &Batch<Address>, tokens_wanted: Option<u64>) -> io::Result<()> {
+    fn commit(&mut self, counter: &Counter, batch: &Batch<ReplyTo>, tokens_wanted: Option<u64>) -> io::Result<()> {
         if let Some(above) = tokens_wanted {
             self.journal.reserve_tokens(above)?;
         }
@@ -128,7 +128,7 @@ impl Press {
     }
 
     /// Lets the answers go. A grant whose caller is gone is ended: nobody knows of it.
-    fn deliver(&self, counter: &Counter, batch: &mut Batch<Address>, took: Duration) {
+    fn deliver(&self, counter: &Counter, batch: &mut Batch<ReplyTo>, took: Duration) {
         {
             let mut state = counter.lock();
             state.pace.note(batch.answers.len(), took);
@@ -145,11 +145,11 @@ impl Press {
             counter.newsroom.publish(&batch.news.0, batch.news.1);
         }
         let mut ghosts = Vec::new();
-        let mut trays = Trays::default();
+        let mut batcher = CompletionBatcher::default();
         for (address, reply) in batch.answers.drain(..) {
-            ghosts.extend(address.send(Ok(reply), &mut trays));
+            ghosts.extend(address.send(Ok(reply), &mut batcher));
         }
-        drop(trays);
+        drop(batcher);
         let mut state = counter.lock();
         for lease in ghosts {
             release_unseen(&mut state, lease, counter.clock.now());
@@ -160,14 +160,14 @@ impl Press {
 
 /// A batch on its way. Whoever still waits for it when it is dropped learns that nobody knows what became of it: a panic
 /// must not leave a thread waiting that speaks for many.
-struct Underway(Batch<Address>);
+struct Underway(Batch<ReplyTo>);
 
 impl Underway {
     fn give_up(&mut self, sentence: &str) {
         let sentence: Arc<str> = sentence.into();
-        let mut trays = Trays::default();
+        let mut batcher = CompletionBatcher::default();
         for (address, _) in self.0.answers.drain(..) {
-            address.send(Err(Stopped::Unknown(sentence.clone())), &mut trays);
+            address.send(Err(Stopped::Unknown(sentence.clone())), &mut batcher);
         }
     }
 }

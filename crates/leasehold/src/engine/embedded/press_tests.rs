@@ -1,4 +1,4 @@
-//! Moments between the writer and a till that no outsider can bring about at will.
+//! Moments between the writer and a locked that no outsider can bring about at will.
 
 use std::io;
 use std::sync::{Arc, Mutex};
@@ -9,8 +9,8 @@ use leasehold_core::{Acquire, Command, Mode, Reply, Secret, Want};
 use super::journal::Sizes;
 use super::newsroom::Newsroom;
 use super::storage::{Directory, Storage};
-use super::till::Tray;
-use super::writer::{Address, Counter, Writer};
+use super::till::CompletionQueue;
+use super::writer::{Counter, ReplyTo, Writer};
 use super::{Notice, Options, Started, start};
 use crate::clock::SystemClock;
 
@@ -22,23 +22,23 @@ fn counter(dir: &std::path::Path, sizes: Sizes) -> (Arc<Counter>, Arc<dyn Storag
     (Arc::new(Counter::new(desk, clock, Newsroom::new(1, 0), journal, identity)), storage)
 }
 
-fn take(counter: &Counter, tray: &Arc<Tray>, name: &str) {
+fn take(counter: &Counter, completions: &Arc<CompletionQueue>, name: &str) {
     let mut state = counter.lock();
-    let ticket = state.desk.ticket();
+    let waiter_id = state.desk.waiter_id();
     let claim = Acquire {
-        ticket,
+        waiter_id,
         wants: &[Want { name, mode: Mode::Exclusive }],
         ttl_ms: 60_000,
         wait_ms: 0,
         max_hold_ms: None,
         delay_ms: 0,
-        holder: "till",
+        holder: "locked",
         request: None,
         secret: Secret::new([1; 16]),
         principal: "",
         value: None,
     };
-    let to = || Address::Tray { tray: tray.clone(), tag: 1 };
+    let to = || ReplyTo::CompletionQueue { completions: completions.clone(), tag: 1 };
     let reply = state.desk.submit(Command::Acquire(claim), to, counter.clock.now());
     assert!(reply.is_none(), "a grant waits for the disk");
 }
@@ -51,27 +51,27 @@ fn run(counter: &Arc<Counter>, storage: Arc<dyn Storage>) -> (std::thread::JoinH
     (std::thread::spawn(move || writer.run()), heard)
 }
 
-/// Goal: a till that comes before the writer has begun leaves its batch to it: it could not ask the keeper for the
+/// Goal: a locked that comes before the writer has begun leaves its batch to it: it could not ask the keeper for the
 /// next segment, and would stop a sound engine.
 /// Method: a first segment that is more than half full after one batch; write before anybody runs; then let it run.
 #[test]
 fn a_till_before_the_writer_leaves_it_to_the_writer() {
     let dir = tempfile::tempdir().unwrap();
     let (counter, storage) = counter(dir.path(), Sizes { segment: 256, ..Sizes::default() });
-    let tray = Tray::new(|| {});
-    take(&counter, &tray, "seat");
+    let completions = CompletionQueue::new(|| {});
+    take(&counter, &completions, "seat");
     assert!(!counter.write_here());
     let (writer, heard) = run(&counter, storage);
     counter.stop();
     writer.join().unwrap();
     let mut answers = Vec::new();
-    tray.take(&mut answers);
+    completions.take(&mut answers);
     assert!(matches!(answers[..], [(1, Ok(Reply::Granted(_)))]), "{answers:?}");
     assert_eq!(*heard.lock().unwrap(), []);
 }
 
-/// Goal: after a till has found the disk broken, a writer that is about to close writes no closing frame over it.
-/// Method: hold the press as that till does while the engine is asked to close, then fail.
+/// Goal: after a locked has found the disk broken, a writer that is about to close writes no closing frame over it.
+/// Method: hold the press as that locked does while the engine is asked to close, then fail.
 #[test]
 fn a_close_after_a_till_failed_is_no_close() {
     let dir = tempfile::tempdir().unwrap();

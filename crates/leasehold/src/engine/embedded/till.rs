@@ -1,7 +1,7 @@
-//! The till: many commands under one lock, for a thread that speaks for many connections.
+//! The locked: many commands under one lock, for a thread that speaks for many connections.
 //!
 //! ```text
-//!   server thread ──▶ Till: submit, submit, … ──▶ desk ──▶ journal ──▶ Tray: answers, one wake-up for a batch
+//!   server thread ──▶ LockedEngine: submit, submit, … ──▶ desk ──▶ journal ──▶ CompletionQueue: answers, one wake-up for a batch
 //! ```
 //!
 //! Nothing here is decided differently from [`super::Embedded`]'s own methods: the same desk, the same law that no answer
@@ -11,26 +11,26 @@ use std::fmt;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use leasehold_core::book::KeyView;
-use leasehold_core::{Acquire, Command, LeaseKey, Reply, Secret, Ticket, Time};
+use leasehold_core::{Acquire, Command, LeaseKey, Reply, Secret, Time, WaiterId};
 
-use super::writer::{Address, State, Stopped, release_unseen};
+use super::writer::{ReplyTo, State, Stopped, release_unseen};
 use super::{ENGINE, Embedded, no_effect, refused, unknown};
 use crate::error::Error;
 
 /// Where answers are put for a thread that speaks for many.
-pub struct Tray {
+pub struct CompletionQueue {
     answers: Mutex<Vec<(u64, Result<Reply, Stopped>)>>,
     wake: Box<dyn Fn() + Send + Sync>,
 }
 
-impl fmt::Debug for Tray {
+impl fmt::Debug for CompletionQueue {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Tray").finish_non_exhaustive()
+        f.debug_struct("CompletionQueue").finish_non_exhaustive()
     }
 }
 
-impl Tray {
-    /// An empty tray. `wake` is called when something was put into it, from another thread; it must not block.
+impl CompletionQueue {
+    /// An empty completions. `wake` is called when something was put into it, from another thread; it must not block.
     #[must_use]
     pub fn new(wake: impl Fn() + Send + Sync + 'static) -> Arc<Self> {
         Arc::new(Self { answers: Mutex::new(Vec::new()), wake: Box::new(wake) })
@@ -72,30 +72,30 @@ impl Stopped {
 }
 
 /// The desk, held for a number of commands. Let go of it soon: nobody else decides anything meanwhile.
-pub struct Till<'a> {
+pub struct LockedEngine<'a> {
     engine: &'a Embedded,
     state: Option<MutexGuard<'a, State>>,
     now: Time,
 }
 
-impl fmt::Debug for Till<'_> {
+impl fmt::Debug for LockedEngine<'_> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Till").field("now", &self.now).finish_non_exhaustive()
+        f.debug_struct("LockedEngine").field("now", &self.now).finish_non_exhaustive()
     }
 }
 
 impl Embedded {
-    /// Opens the till.
-    pub fn till(&self) -> Till<'_> {
+    /// Opens the locked.
+    pub fn lock_for_batch(&self) -> LockedEngine<'_> {
         let state = self.counter.lock();
         // Read under the lock: the book's time never goes back from one command to the next.
         let now = self.counter.clock.now();
-        Till { engine: self, state: Some(state), now }
+        LockedEngine { engine: self, state: Some(state), now }
     }
 }
 
-impl Till<'_> {
-    /// Closes the till and writes what has gathered, on this very thread: its answers are in the tray when this
+impl LockedEngine<'_> {
+    /// Closes the locked and writes what has gathered, on this very thread: its answers are in the completions when this
     /// returns. Nobody is woken for it. On a slow disk, or while another thread writes, the writer does it later.
     pub fn write(mut self) {
         let engine = self.engine;
@@ -108,7 +108,7 @@ impl Till<'_> {
     }
 
     fn state(&mut self) -> &mut State {
-        self.state.as_mut().expect("the guard leaves with the till")
+        self.state.as_mut().expect("the guard leaves with the locked")
     }
 
     /// Why the engine does not answer any more, if it does not.
@@ -121,7 +121,7 @@ impl Till<'_> {
         self.engine.secret()
     }
 
-    /// Decides an acquire. The ticket is for [`Till::cancel`], should it wait.
+    /// Decides an acquire. The waiter_id is for [`LockedEngine::cancel`], should it wait.
     ///
     /// # Errors
     ///
@@ -129,30 +129,39 @@ impl Till<'_> {
     pub fn acquire(
         &mut self,
         claim: Acquire<'_>,
-        tray: &Arc<Tray>,
+        completions: &Arc<CompletionQueue>,
         tag: u64,
-    ) -> Result<(Option<Reply>, Ticket), Stopped> {
-        let ticket = self.state().desk.ticket();
-        let reply = self.submit(Command::Acquire(Acquire { ticket, ..claim }), tray, tag)?;
-        Ok((reply, ticket))
+    ) -> Result<(Option<Reply>, WaiterId), Stopped> {
+        let waiter_id = self.state().desk.waiter_id();
+        let reply = self.submit(Command::Acquire(Acquire { waiter_id, ..claim }), completions, tag)?;
+        Ok((reply, waiter_id))
     }
 
-    /// Decides a command. Without a reply the answer comes to the tray, under this tag.
+    /// Decides a command. Without a reply the answer comes to the completions, under this tag.
     ///
     /// # Errors
     ///
     /// [`Stopped`] if the engine does not answer any more.
-    pub fn submit(&mut self, command: Command<'_>, tray: &Arc<Tray>, tag: u64) -> Result<Option<Reply>, Stopped> {
+    pub fn submit(
+        &mut self,
+        command: Command<'_>,
+        completions: &Arc<CompletionQueue>,
+        tag: u64,
+    ) -> Result<Option<Reply>, Stopped> {
         if let Some(stopped) = self.stopped() {
             return Err(stopped);
         }
         let now = self.now;
-        Ok(self.state().desk.submit(command, || Address::Tray { tray: tray.clone(), tag }, now))
+        Ok(self.state().desk.submit(
+            command,
+            || ReplyTo::CompletionQueue { completions: completions.clone(), tag },
+            now,
+        ))
     }
 
-    /// These names will be asked for soon: see [`leasehold_core::Book::expect`].
-    pub fn expect(&mut self, names: &[&str]) {
-        self.state().desk.book.expect(names);
+    /// These names will be asked for soon: see [`leasehold_core::Book::prefetch`].
+    pub fn prefetch(&mut self, names: &[&str]) {
+        self.state().desk.book.prefetch(names);
     }
 
     /// Refuses a name that nothing can have.
@@ -164,34 +173,37 @@ impl Till<'_> {
         self.state().desk.book.limits().check_name(name)
     }
 
-    /// The name as a Redis key, as the book has it now. To be told only when [`Till::settle`] says so.
+    /// The name as a Redis key, as the book has it now. To be told only when [`LockedEngine::settle`] says so.
     pub fn key(&mut self, name: &str) -> Option<KeyView<'_>> {
         let now = self.now;
         self.state().desk.book.key(name, now)
     }
 
-    /// Whether all that was read so far is durable; if not, a `Ticked` comes to the tray when it is.
+    /// Whether all that was read so far is durable; if not, a `Ticked` comes to the completions when it is.
     ///
     /// # Errors
     ///
     /// [`Stopped`] if the engine does not answer any more.
-    pub fn settle(&mut self, tray: &Arc<Tray>, tag: u64) -> Result<bool, Stopped> {
+    pub fn settle(&mut self, completions: &Arc<CompletionQueue>, tag: u64) -> Result<bool, Stopped> {
         if let Some(stopped) = self.stopped() {
             return Err(stopped);
         }
-        let settled = self.state().desk.answer(Reply::Ticked(false), || Address::Tray { tray: tray.clone(), tag });
+        let settled = self
+            .state()
+            .desk
+            .answer(Reply::Ticked(false), || ReplyTo::CompletionQueue { completions: completions.clone(), tag });
         Ok(settled.is_some())
     }
 
-    /// Whether this ticket stands in line.
-    pub fn is_waiting(&mut self, ticket: Ticket) -> bool {
-        self.state().desk.is_waiting(ticket)
+    /// Whether this waiter_id stands in line.
+    pub fn is_waiting(&mut self, waiter_id: WaiterId) -> bool {
+        self.state().desk.is_waiting(waiter_id)
     }
 
     /// The caller of a waiting acquire went away. `false`: it was answered already.
-    pub fn cancel(&mut self, ticket: Ticket) -> bool {
+    pub fn cancel(&mut self, waiter_id: WaiterId) -> bool {
         let now = self.now;
-        self.state().desk.cancel(ticket, now)
+        self.state().desk.cancel(waiter_id, now)
     }
 
     /// Ends a lease whose caller went away before it could be told.
@@ -201,7 +213,7 @@ impl Till<'_> {
     }
 }
 
-impl Drop for Till<'_> {
+impl Drop for LockedEngine<'_> {
     fn drop(&mut self) {
         if let Some(state) = self.state.take() {
             self.engine.counter.nudge(state);

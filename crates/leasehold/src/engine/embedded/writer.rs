@@ -8,7 +8,7 @@ use std::panic::AssertUnwindSafe;
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError, mpsc};
 use std::time::Duration;
 
-use leasehold_core::book::Spread;
+use leasehold_core::book::Histogram;
 use leasehold_core::{Command, LeaseKey, Reply, Time};
 use tokio::sync::oneshot;
 
@@ -22,7 +22,7 @@ use super::newsroom::Newsroom;
 use super::press::{Pace, Press};
 use super::random::RandomPool;
 use super::storage::Storage;
-use super::till::Tray;
+use super::till::CompletionQueue;
 
 /// How many due leases are collected before others get their turn.
 const TICK: u32 = 2048;
@@ -39,7 +39,7 @@ pub enum Stopped {
 }
 
 /// Where an answer goes.
-pub(super) enum Address {
+pub(super) enum ReplyTo {
     /// To one caller who waits for nothing else.
     Caller {
         to: oneshot::Sender<Result<Reply, Stopped>>,
@@ -47,54 +47,54 @@ pub(super) enum Address {
         retried: bool,
     },
     /// To a thread that speaks for many.
-    Tray { tray: Arc<Tray>, tag: u64 },
+    CompletionQueue { completions: Arc<CompletionQueue>, tag: u64 },
 }
 
-impl Address {
+impl ReplyTo {
     /// For an answer that nobody waits for.
     pub fn nowhere() -> Self {
         Self::Caller { to: oneshot::channel().0, retried: true }
     }
 
     /// The lease of a grant that nobody waits for any more and nobody will come again for.
-    pub fn send(self, answer: Result<Reply, Stopped>, trays: &mut Trays) -> Option<LeaseKey> {
+    pub fn send(self, answer: Result<Reply, Stopped>, batcher: &mut CompletionBatcher) -> Option<LeaseKey> {
         match self {
             Self::Caller { to, retried } => match to.send(answer) {
                 Err(Ok(Reply::Granted(granted))) if !retried && !granted.repeated => Some(granted.lease),
                 _ => None,
             },
-            Self::Tray { tray, tag } => {
-                trays.add(tray, tag, answer);
+            Self::CompletionQueue { completions, tag } => {
+                batcher.add(completions, tag, answer);
                 None
             }
         }
     }
 }
 
-/// Answers on their way to trays, gathered so that each tray is filled at once.
+/// Answers on their way to batcher, gathered so that each completions is filled at once.
 #[derive(Default)]
-pub(super) struct Trays {
-    tray: Option<Arc<Tray>>,
+pub(super) struct CompletionBatcher {
+    completions: Option<Arc<CompletionQueue>>,
     answers: Vec<(u64, Result<Reply, Stopped>)>,
 }
 
-impl Trays {
-    fn add(&mut self, tray: Arc<Tray>, tag: u64, answer: Result<Reply, Stopped>) {
-        if self.tray.as_ref().is_none_or(|other| !Arc::ptr_eq(other, &tray)) {
+impl CompletionBatcher {
+    fn add(&mut self, completions: Arc<CompletionQueue>, tag: u64, answer: Result<Reply, Stopped>) {
+        if self.completions.as_ref().is_none_or(|other| !Arc::ptr_eq(other, &completions)) {
             self.put();
-            self.tray = Some(tray);
+            self.completions = Some(completions);
         }
         self.answers.push((tag, answer));
     }
 
     fn put(&mut self) {
-        if let Some(tray) = self.tray.take() {
-            tray.put(&mut self.answers);
+        if let Some(completions) = self.completions.take() {
+            completions.put(&mut self.answers);
         }
     }
 }
 
-impl Drop for Trays {
+impl Drop for CompletionBatcher {
     fn drop(&mut self) {
         self.put();
     }
@@ -116,7 +116,7 @@ pub(super) struct Counter {
 }
 
 pub(super) struct State {
-    pub desk: Desk<Address>,
+    pub desk: Desk<ReplyTo>,
     /// The sentence that callers are told, once the engine has stopped.
     pub stopped: Option<Arc<str>>,
     stopping: bool,
@@ -140,13 +140,13 @@ pub(super) struct State {
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Commits {
     /// From the write to the end of the sync.
-    pub seconds: Spread,
+    pub seconds: Histogram,
     /// Answers that left together.
-    pub answers: Spread,
+    pub answers: Histogram,
 }
 
 impl Counter {
-    pub fn new(desk: Desk<Address>, clock: BookClock, newsroom: Newsroom, journal: Journal, identity: String) -> Self {
+    pub fn new(desk: Desk<ReplyTo>, clock: BookClock, newsroom: Newsroom, journal: Journal, identity: String) -> Self {
         let state = State {
             desk,
             stopped: None,
@@ -322,14 +322,14 @@ impl Writer {
         let (in_line, unsettled) = state.desk.give_up();
         drop(state);
         drop(press);
-        let mut trays = Trays::default();
+        let mut batcher = CompletionBatcher::default();
         for address in in_line {
-            address.send(Err(Stopped::NoEffect(sentence.clone())), &mut trays);
+            address.send(Err(Stopped::NoEffect(sentence.clone())), &mut batcher);
         }
         for address in unsettled {
-            address.send(Err(Stopped::Unknown(sentence.clone())), &mut trays);
+            address.send(Err(Stopped::Unknown(sentence.clone())), &mut batcher);
         }
-        drop(trays);
+        drop(batcher);
         self.counter.newsroom.stop();
         if let Err(error) = finished {
             (self.notices)(Notice::Failed(error.to_string()));
@@ -456,16 +456,16 @@ const SLOW_SYNC: Duration = Duration::from_millis(1);
 
 /// Ends a lease that nobody waits for; the answer goes nowhere.
 pub(super) fn release_unseen(state: &mut State, lease: LeaseKey, now: Time) {
-    state.desk.submit(Command::Release { lease }, Address::nowhere, now);
+    state.desk.submit(Command::Release { lease }, ReplyTo::nowhere, now);
 }
 
 #[cfg(test)]
 mod tests {
-    use leasehold_core::{Acquire, Mode, Ticket, Want};
+    use leasehold_core::{Acquire, Mode, WaiterId, Want};
 
     use super::super::random::random_u64;
     use super::super::storage::Directory;
-    use super::super::{Embedded, Options, Started, Tray, start};
+    use super::super::{CompletionQueue, Embedded, Options, Started, start};
     use super::*;
 
     /// Goal: a server's thread that writes before the keeper runs leaves it to the writer, and does not stop the engine.
@@ -481,12 +481,12 @@ mod tests {
             start(&storage, &options, Box::new(random_u64), |_, _| {}).expect("it starts");
         let counter = Arc::new(Counter::new(desk, clock, Newsroom::new(1, 0), journal, identity));
         let engine = Embedded { counter: counter.clone(), writer: Mutex::new(None) };
-        let tray = Tray::new(|| {});
-        let mut till = engine.till();
+        let completions = CompletionQueue::new(|| {});
+        let mut locked = engine.lock_for_batch();
         for number in 0..200 {
             let name = format!("{number}-{}", "n".repeat(200));
             let claim = Acquire {
-                ticket: Ticket(0),
+                waiter_id: WaiterId(0),
                 wants: &[Want { name: &name, mode: Mode::Exclusive }],
                 ttl_ms: 60_000,
                 wait_ms: 0,
@@ -494,14 +494,14 @@ mod tests {
                 delay_ms: 0,
                 holder: "ada",
                 request: None,
-                secret: till.secret(),
+                secret: locked.secret(),
                 principal: "",
                 value: None,
             };
-            till.acquire(claim, &tray, number).expect("it runs");
+            locked.acquire(claim, &completions, number).expect("it runs");
         }
-        till.write();
-        assert!(counter.lock().failed.is_none() && tray.is_empty(), "nothing was written, nothing failed");
+        locked.write();
+        assert!(counter.lock().failed.is_none() && completions.is_empty(), "nothing was written, nothing failed");
         let segment = options.sizes.segment;
         let notices = options.notices.clone();
         let writer = Writer { counter: counter.clone(), storage, segment, notices, lock: None };
@@ -509,7 +509,7 @@ mod tests {
         *engine.writer.lock().unwrap_or_else(PoisonError::into_inner) = Some(thread);
         drop(engine); // finishes what there is
         let mut answers = Vec::new();
-        tray.take(&mut answers);
+        completions.take(&mut answers);
         assert_eq!(answers.iter().filter(|(_, answer)| matches!(answer, Ok(Reply::Granted(_)))).count(), 200);
     }
 }

@@ -115,7 +115,7 @@ impl Writer {
 pub fn read(
     storage: &dyn Storage,
     sequence: u64,
-    mut each: impl FnMut(&[u8]) -> Result<(), leasehold_core::book::Broken>,
+    mut each: impl FnMut(&[u8]) -> Result<(), leasehold_core::book::InvariantViolation>,
 ) -> Result<(Point, u64), Damage> {
     let name = name(sequence);
     let file = storage.open(&name).map_err(|error| Damage::Io(format!("open {name}"), error))?;
