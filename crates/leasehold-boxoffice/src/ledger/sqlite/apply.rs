@@ -30,17 +30,21 @@ fn one(db: &Connection, write: &Write) -> Loaded<()> {
             // One statement for all seats of a lease: they have its token.
             seats.chunk_by(|one, next| one.1 == next.1).try_for_each(|seats| {
                 let (token, ids) = (seats.first().map_or(0, |seat| seat.1), array(seats.iter().map(|seat| &seat.0)));
-                // The condition is the last line of defence: a seat is taken from nobody, and its token rises.
-                let sql = "INSERT INTO hold_seats SELECT ?1, value, ?2, ?3 FROM rarray(?4) WHERE true
-                           ON CONFLICT (event_id, seat_id) DO UPDATE SET hold_id = excluded.hold_id, token = excluded.token
-                           WHERE hold_seats.hold_id IS NULL AND hold_seats.token < excluded.token";
-                exactly(db, sql, params![event_id.as_str(), hold_id.as_str(), token, ids], seats.len())
+                // The last line of defence: a seat is taken from nobody, and its token rises.
+                let sql = "INSERT INTO hold_seats SELECT ?1, value, ?2, ?3 FROM rarray(?4) ids
+                           WHERE NOT EXISTS (SELECT 1 FROM freed_seats f
+                                             WHERE f.event_id = ?1 AND f.seat_id = ids.value AND f.token >= ?3)";
+                exactly(db, sql, params![event_id.as_str(), hold_id.as_str(), token, ids], seats.len())?;
+                exactly(db, "UPDATE tokens SET highest = max(highest, ?1)", [token], 1)
             })
         }
         Write::FreeSeats { event_id, hold_id, seats } => {
-            let sql = "UPDATE hold_seats SET hold_id = NULL
-                       WHERE event_id = ?1 AND seat_id IN rarray(?3) AND hold_id = ?2";
-            exactly(db, sql, params![event_id.as_str(), hold_id.as_str(), array(seats)], seats.len())
+            let (event, ids) = (event_id.as_str(), array(seats));
+            let sql = "INSERT OR REPLACE INTO freed_seats
+                       SELECT event_id, seat_id, token FROM hold_seats WHERE event_id = ?1 AND seat_id IN rarray(?2)";
+            exactly(db, sql, params![event, ids], seats.len())?;
+            let sql = "DELETE FROM hold_seats WHERE event_id = ?1 AND seat_id IN rarray(?3) AND hold_id = ?2";
+            exactly(db, sql, params![event, hold_id.as_str(), ids], seats.len())
         }
         Write::Area { event_id, area, held, sold, blocked } => {
             let sql = "UPDATE areas SET held = held + ?3, sold = sold + ?4, blocked = blocked + ?5

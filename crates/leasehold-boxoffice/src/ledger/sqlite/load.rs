@@ -107,9 +107,10 @@ impl Rows for Connection {
 
 fn seat_facts(db: &Connection, event: &EventId, ids: &BTreeSet<String>) -> Loaded<Vec<SeatFact>> {
     let mut statement = db.prepare_cached(
-        "SELECT j.value, h.hold_id, coalesce(h.token, 0), s.order_id, s.token, b.reason, l.seat_id IS NULL
+        "SELECT j.value, h.hold_id, coalesce(h.token, f.token, 0), s.order_id, s.token, b.reason, l.seat_id IS NULL
          FROM rarray(?2) j
          LEFT JOIN hold_seats h ON h.event_id = ?1 AND h.seat_id = j.value
+         LEFT JOIN freed_seats f ON f.event_id = ?1 AND f.seat_id = j.value
          LEFT JOIN sold_seats s ON s.event_id = ?1 AND s.seat_id = j.value
          LEFT JOIN blocks b ON b.event_id = ?1 AND b.seat_id = j.value
          LEFT JOIN seats l ON l.event_id = ?1 AND l.seat_id = j.value",
@@ -189,7 +190,7 @@ fn buyer_fact(db: &Connection, event: &EventId, buyer: &str) -> Loaded<BuyerFact
 
 fn in_use(db: &Connection, event: &EventId) -> Loaded<Vec<String>> {
     let mut statement = db.prepare_cached(
-        "SELECT seat_id FROM hold_seats WHERE event_id = ?1 AND hold_id IS NOT NULL
+        "SELECT seat_id FROM hold_seats WHERE event_id = ?1
          UNION SELECT seat_id FROM sold_seats WHERE event_id = ?1
          UNION SELECT seat_id FROM blocks WHERE event_id = ?1",
     )?;

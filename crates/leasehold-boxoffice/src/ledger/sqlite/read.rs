@@ -65,8 +65,7 @@ fn orders_of(db: &Connection, id: &EventId) -> Loaded<Vec<OrderRow>> {
 
 pub(super) fn dump(db: &Connection, id: &EventId, now: Moment) -> Loaded<Option<Dump>> {
     let Some(event) = load::event(db, id)? else { return Ok(None) };
-    let mut statement = db
-        .prepare_cached("SELECT seat_id, hold_id, token FROM hold_seats WHERE event_id = ?1 AND hold_id IS NOT NULL")?;
+    let mut statement = db.prepare_cached("SELECT seat_id, hold_id, token FROM hold_seats WHERE event_id = ?1")?;
     let held = statement.query_map([id.as_str()], |row| Ok((row.get(0)?, HoldId(row.get(1)?), row.get(2)?)))?;
     let held = held.collect::<Result<_, _>>()?;
     let mut statement = db.prepare_cached("SELECT buyer, held, sold FROM buyers WHERE event_id = ?1")?;
@@ -108,10 +107,10 @@ fn tokens_back(db: &Connection, id: &EventId) -> Loaded<Vec<TokenBack>> {
     Ok(rows.collect::<Result<_, _>>()?)
 }
 
-/// Seats remember their tokens; places of areas have those of the leases of live holds.
+/// The highest token of any seat is kept; places of areas have those of the leases of live holds.
 pub(super) fn highest_token(db: &Connection) -> Loaded<u64> {
     let mut statement = db.prepare_cached(
-        "SELECT max(coalesce((SELECT max(token) FROM hold_seats), 0),
+        "SELECT max((SELECT highest FROM tokens),
              coalesce((SELECT max(l.value ->> 'token') FROM holds h, json_each(h.body, '$.leases') l WHERE h.live = 1), 0))",
     )?;
     Ok(statement.query_row([], |row| row.get(0))?)

@@ -7,7 +7,7 @@
 use rusqlite::{Connection, OptionalExtension as _};
 
 /// One step for each version, in order. A step that was released is never changed: add another.
-pub(super) const STEPS: [&str; 3] = [
+pub(super) const STEPS: [&str; 4] = [
     "
 CREATE TABLE clock (
     id INTEGER PRIMARY KEY CHECK (id = 1),
@@ -139,7 +139,36 @@ CREATE TABLE engine (id INTEGER PRIMARY KEY CHECK (id = 1), identity TEXT);
 INSERT INTO engine VALUES (1, NULL);
 CREATE INDEX orders_to_capture ON orders (order_id) WHERE json_extract(body, '$.capture.state') IN ('due', 'failed');
 ",
+    // The tokens of free seats are in a temporary table now: see [`TEMPORARY`]. Only the highest one outlives the process.
+    "
+CREATE TABLE tokens (id INTEGER PRIMARY KEY CHECK (id = 1), highest INTEGER NOT NULL);
+INSERT INTO tokens SELECT 1, coalesce(max(token), 0) FROM hold_seats;
+CREATE TABLE hold_seats_4 (
+    event_id TEXT NOT NULL,
+    seat_id TEXT NOT NULL,
+    hold_id TEXT NOT NULL,
+    token INTEGER NOT NULL,
+    PRIMARY KEY (event_id, seat_id)
+) WITHOUT ROWID;
+INSERT INTO hold_seats_4 SELECT event_id, seat_id, hold_id, token FROM hold_seats WHERE hold_id IS NOT NULL;
+DROP TABLE hold_seats;
+ALTER TABLE hold_seats_4 RENAME TO hold_seats;
+",
 ];
+
+/// What the writer's connection keeps in memory: the last token of each seat that was freed since the file was opened. A
+/// request that was overtaken between its lease and its row is refused by it, and no such request outlives this process:
+/// no other one can open the file. In a table on disk it would dirty a page for almost every seat: a hold wrote 22.9 kB
+/// to the WAL instead of 12.9 kB.
+pub(super) const TEMPORARY: &str = "
+PRAGMA temp_store = MEMORY;
+CREATE TEMPORARY TABLE freed_seats (
+    event_id TEXT NOT NULL,
+    seat_id TEXT NOT NULL,
+    token INTEGER NOT NULL,
+    PRIMARY KEY (event_id, seat_id)
+) WITHOUT ROWID;
+";
 
 /// Makes the file what this version wants, in one transaction. Says which version it is now, or what is wrong.
 pub(super) fn migrate(connection: &mut Connection) -> Result<usize, String> {
