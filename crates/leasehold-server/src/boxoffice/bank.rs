@@ -41,7 +41,7 @@ use tokio::net::TcpListener;
 use tokio_util::sync::CancellationToken;
 
 use super::outbound::Outbound;
-use crate::cli::moment::{rfc3339_at, wall_ms};
+use leasehold_support::time::{rfc3339_at, wall_ms};
 
 mod page;
 

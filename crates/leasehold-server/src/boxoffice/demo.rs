@@ -15,7 +15,7 @@ use super::BoxOffice;
 use super::bank::{Bank, Order};
 use super::outbound::{Failed, Outbound};
 use super::provider::HttpProvider;
-use crate::cli::moment::wall_ms;
+use leasehold_support::time::wall_ms;
 
 /// By its name the event is found again after a restart.
 const NAME: &str = "An evening at the Leasehold";

@@ -42,8 +42,8 @@ use leasehold_boxoffice::{Error, Office};
 use sha2::{Digest as _, Sha256};
 use tokio::sync::Notify;
 
-use crate::cli::moment::wall_ms;
 use feed::Feed;
+use leasehold_support::time::wall_ms;
 use outbound::Outbound;
 
 /// How long the ledger may take to say how the box office stands, for `/metrics`.

@@ -20,8 +20,8 @@ use leasehold_boxoffice::webhook::guard::Guard;
 use super::outbound::Outbound;
 use super::provider::HttpProvider;
 use super::{BoxOffice, Settings};
-use crate::cli::exit::{CORRUPT, Failure, UNAVAILABLE};
 use crate::serve::config::{self, Config, Secret};
+use leasehold_support::exit::{CORRUPT, Failure, UNAVAILABLE};
 
 /// The ledger's file in the data directory.
 const LEDGER: &str = "boxoffice.sqlite";
@@ -157,7 +157,7 @@ fn unreadable(path: &Path, error: &std::io::Error) -> anyhow::Error {
 fn failure(error: leasehold_boxoffice::Error) -> anyhow::Error {
     let code = match &error {
         leasehold_boxoffice::Error::Corrupt { .. } => CORRUPT,
-        leasehold_boxoffice::Error::Invalid(_) => crate::cli::exit::USAGE,
+        leasehold_boxoffice::Error::Invalid(_) => leasehold_support::exit::USAGE,
         _ => UNAVAILABLE,
     };
     let cause = std::error::Error::source(&error).map(|cause| format!(": {cause}")).unwrap_or_default();

@@ -22,7 +22,7 @@ use serde::de::DeserializeOwned;
 use serde_json::json;
 
 use super::outbound::{self, Outbound};
-use crate::cli::moment::wall_ms;
+use leasehold_support::time::wall_ms;
 
 /// Characters of a refusal that staff is shown.
 const MOST_WORDS: usize = 200;

@@ -19,8 +19,8 @@ use leasehold_boxoffice::sign::{HEADER, Secrets};
 use leasehold_boxoffice::webhook;
 
 use super::BoxOffice;
-use crate::cli::moment::wall_ms;
 use crate::http::boxoffice::shape;
+use leasehold_support::time::wall_ms;
 
 /// What whoever sends holds.
 const RESOURCE: &str = "boxoffice-webhooks";

@@ -6,10 +6,10 @@ use clap::Args;
 use leasehold::Leasehold;
 use leasehold::engine::Grant;
 
-use super::exit::Failure;
 use super::target::Target;
-use super::{duration, exit, output, signals};
 use crate::http::shape::Granted;
+use leasehold_support::exit::Failure;
+use leasehold_support::{duration, exit, output, signals};
 
 const EXAMPLE: &str = "\
 Example:

@@ -4,8 +4,8 @@ use clap::Args;
 use leasehold::engine::{Promises, embedded};
 use serde::Serialize;
 
-use super::output::Table;
-use super::{exit, output};
+use leasehold_support::output::Table;
+use leasehold_support::{exit, output};
 
 const EXAMPLE: &str = "\
 Example:

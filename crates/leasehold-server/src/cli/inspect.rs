@@ -4,8 +4,8 @@ use clap::Args;
 use leasehold::engine::Resource;
 
 use super::target::Target;
-use super::{duration, exit, output};
 use crate::http::shape::{self, Seen};
+use leasehold_support::{duration, exit, output};
 
 const EXAMPLE: &str = "\
 Example:

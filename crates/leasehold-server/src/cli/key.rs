@@ -8,14 +8,14 @@ use anyhow::Context;
 use clap::{Args, Subcommand};
 use serde::Serialize;
 
-use super::exit::{self, CORRUPT, Failure, UNAVAILABLE};
-use super::output::Table;
-use super::{moment, output};
 use crate::serve::Flags;
 use crate::serve::config::Config;
 use crate::service::Role;
 use crate::service::keys::file::{Bad, KeyFile, Record};
 use crate::service::keys::secret::{self, NewKey};
+use leasehold_support::exit::{self, CORRUPT, Failure, UNAVAILABLE};
+use leasehold_support::output::Table;
+use leasehold_support::{output, time};
 
 const EXAMPLE: &str = "\
 Example:
@@ -148,7 +148,7 @@ impl Create {
             prefixes: self.prefixes,
             rate: self.rate,
             note: self.note,
-            created: moment::rfc3339_in(std::time::Duration::ZERO),
+            created: time::rfc3339_in(std::time::Duration::ZERO),
         };
         record.check().map_err(Failure::usage)?;
         let dir = self.place.dir()?;

@@ -2,10 +2,11 @@
 
 use clap::Args;
 
-use super::output::Table;
 use super::target::Target;
-use super::{exit, output, view};
+use super::view;
 use crate::http::shape::Seen;
+use leasehold_support::output::Table;
+use leasehold_support::{exit, output};
 
 const EXAMPLE: &str = "\
 Example:

@@ -9,21 +9,16 @@
 
 mod acquire;
 pub mod bench;
-pub mod duration;
 mod engines;
-pub mod exit;
 mod inspect;
 mod key;
 mod ls;
-pub mod moment;
-pub mod output;
 mod rehearse;
 mod release;
 mod renew;
 mod revoke;
 pub mod run;
 mod secret;
-pub mod signals;
 mod target;
 mod view;
 mod watch;
@@ -36,7 +31,8 @@ use anyhow::Context;
 use clap::error::{ContextKind, ContextValue, ErrorKind};
 use clap::{Parser, Subcommand};
 
-use exit::Failure;
+use leasehold_support::exit::{self, Failure};
+use leasehold_support::output;
 use target::{DEFAULT_URL, Target};
 
 const EXAMPLE: &str = "\

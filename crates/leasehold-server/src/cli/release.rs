@@ -2,8 +2,9 @@
 
 use clap::Args;
 
+use super::secret;
 use super::target::Target;
-use super::{exit, output, secret};
+use leasehold_support::{exit, output};
 
 const EXAMPLE: &str = "\
 Example:

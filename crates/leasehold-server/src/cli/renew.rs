@@ -4,9 +4,10 @@ use std::time::Duration;
 
 use clap::Args;
 
+use super::secret;
 use super::target::Target;
-use super::{duration, exit, output, secret};
 use crate::http::shape::Renewed;
+use leasehold_support::{duration, exit, output};
 
 const EXAMPLE: &str = "\
 Example:

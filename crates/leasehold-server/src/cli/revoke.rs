@@ -2,9 +2,9 @@
 
 use clap::Args;
 
-use super::exit::Failure;
 use super::target::Target;
-use super::{exit, output};
+use leasehold_support::exit::Failure;
+use leasehold_support::{exit, output};
 
 const EXAMPLE: &str = "\
 Example:

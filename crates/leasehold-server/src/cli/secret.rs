@@ -5,7 +5,7 @@ use std::io::Read;
 use anyhow::Context;
 use leasehold::engine::LeaseId;
 
-use super::exit::Failure;
+use leasehold_support::exit::Failure;
 
 /// More than any lease_id is long: enough to see that something else was piped in.
 const MOST_BYTES: u64 = 1024;

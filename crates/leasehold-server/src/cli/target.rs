@@ -9,8 +9,8 @@ use leasehold::engine::remote::Remote;
 use leasehold::engine::{embedded, remote};
 use leasehold::{Error, Leasehold};
 
-use super::exit::{self, Failure};
-use super::output;
+use leasehold_support::exit::{self, Failure};
+use leasehold_support::output;
 
 /// What `--url` names when nobody names anything: the server on this machine.
 pub const DEFAULT_URL: &str = "leasehold://127.0.0.1:7401";

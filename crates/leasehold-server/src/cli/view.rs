@@ -2,8 +2,8 @@
 
 use leasehold::engine::{Holding, Resource};
 
-use super::duration::brief;
 use crate::http::shape::mode;
+use leasehold_support::duration::brief;
 
 /// The rows of a listing for people: one for each holder that is shown, and one for the rest of a crowd.
 pub fn rows(resource: &Resource) -> Vec<Vec<String>> {

@@ -4,9 +4,9 @@ use clap::Args;
 use leasehold::engine::{Event, EventId, Kind, Seen, Watch as Stream};
 use serde::Serialize;
 
-use super::signals::Signals;
 use super::target::Target;
-use super::{exit, moment, output};
+use leasehold_support::signals::Signals;
+use leasehold_support::{exit, output, time};
 
 const EXAMPLE: &str = "\
 Example:
@@ -75,7 +75,7 @@ impl Watch {
     }
 
     fn print(&self, event: &Event) -> anyhow::Result<()> {
-        let at = moment::rfc3339_ago(event.ago);
+        let at = time::rfc3339_ago(event.ago);
         if self.json {
             return output::json(&Line {
                 id: event.id.to_string(),
@@ -103,7 +103,7 @@ impl Watch {
             let (token, holder, at) = (None, None, None);
             return output::json(&Line { id: id.to_string(), kind: "reset", token, holder, reason, resources, at });
         }
-        let at = moment::rfc3339_ago(std::time::Duration::ZERO);
+        let at = time::rfc3339_ago(std::time::Duration::ZERO);
         output::line(format!("{at}  reset     there is a gap before this line: see leasehold ls"))
     }
 }

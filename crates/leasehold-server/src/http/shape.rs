@@ -7,9 +7,9 @@ use hyper::{Response, StatusCode};
 use leasehold::engine::{Event, EventId, Grant, Holding, Mode, Renewal, Resource, Waiting};
 use serde::Serialize;
 
-use crate::cli::moment;
+use leasehold_support::time;
 
-pub use crate::cli::duration::millis;
+pub use leasehold_support::duration::millis;
 
 /// An answer in JSON.
 pub fn json(status: StatusCode, value: &impl Serialize) -> Response<Body> {
@@ -42,7 +42,7 @@ impl<'a> Granted<'a> {
             token: grant.token.map(|token| token.to_string()),
             resources,
             remaining_ms: millis(grant.remaining),
-            expires_at: moment::rfc3339_in(grant.remaining),
+            expires_at: time::rfc3339_in(grant.remaining),
             renewable_ms: grant.renewable.map(millis),
         }
     }
@@ -62,7 +62,7 @@ impl Renewed {
     pub fn new(renewal: &Renewal) -> Self {
         Self {
             remaining_ms: millis(renewal.remaining),
-            expires_at: moment::rfc3339_in(renewal.remaining),
+            expires_at: time::rfc3339_in(renewal.remaining),
             renewable_ms: renewal.renewable.map(millis),
         }
     }

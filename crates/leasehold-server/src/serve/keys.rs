@@ -6,10 +6,10 @@ use std::time::Duration;
 
 use leasehold::clock::Clock;
 
-use crate::cli::exit::{CORRUPT, Failure, UNAVAILABLE};
 use crate::service::audit::Audit;
 use crate::service::keys::KeyRing;
 use crate::service::keys::file::{Bad, KeyFile, Stamp};
+use leasehold_support::exit::{CORRUPT, Failure, UNAVAILABLE};
 
 /// How often somebody looks: twice within the second that a revoke may take.
 const LOOK_EVERY: Duration = Duration::from_millis(400);

@@ -6,9 +6,9 @@ use std::sync::Arc;
 
 use super::config::Config;
 use super::tls::Tls;
-use crate::cli::exit::{Failure, UNAVAILABLE, USAGE};
 use crate::service::seats::Seats;
 use crate::{http, resp};
+use leasehold_support::exit::{Failure, UNAVAILABLE, USAGE};
 
 /// Connections the kernel may keep for us until we take them.
 const BACKLOG: i32 = 4096;
@@ -154,8 +154,8 @@ pub fn resp(config: &Config, tls: Option<&Tls>, seats: &Arc<Seats>) -> resp::Con
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::cli::exit;
     use crate::serve::config::TlsFiles;
+    use leasehold_support::exit;
 
     /// Goal: a server that answers to any name is served only with keys: else any web page could use it.
     #[test]

@@ -41,15 +41,15 @@ use tokio::sync::mpsc;
 use tokio_util::sync::CancellationToken;
 
 use crate::boxoffice::{self, BoxOffice};
-use crate::cli::exit::{self, Failure};
-use crate::cli::output;
-use crate::cli::signals::{self, Signals};
 use crate::service::audit::Audit;
 use crate::service::keys::KeyRing;
 use crate::service::seats::Seats;
 use crate::service::{Denial, Opened, Service};
 use crate::{http, resp};
 use config::{Config, Format, Level};
+use leasehold_support::exit::{self, Failure};
+use leasehold_support::output;
+use leasehold_support::signals::{self, Signals};
 use log::Log;
 use tls::Tls;
 

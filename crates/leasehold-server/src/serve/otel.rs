@@ -15,7 +15,7 @@ use tracing_subscriber::filter::Targets;
 use tracing_subscriber::registry::LookupSpan;
 
 use super::config::Config;
-use crate::cli::exit::Failure;
+use leasehold_support::exit::Failure;
 
 static PROVIDER: OnceLock<SdkTracerProvider> = OnceLock::new();
 

@@ -28,13 +28,13 @@ use std::sync::{Arc, OnceLock};
 use std::time::Duration;
 
 use crate::boxoffice::BoxOffice;
-use crate::cli::duration::millis;
 use leasehold::Error;
 use leasehold::clock::{Clock, Time};
 use leasehold::engine::embedded::Embedded;
 use leasehold::engine::{Claim, Engine, EventId, Grant, Key, LeaseId, Promises, Push, Query, Renewal, Resource, Token};
 use leasehold_boxoffice::ticket;
 use leasehold_core::{Acquire, Limits, RequestId, Secret, WaiterId, Want};
+use leasehold_support::duration::millis;
 
 use tracing::Instrument as _;
 

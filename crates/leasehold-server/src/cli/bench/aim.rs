@@ -14,7 +14,7 @@ use std::path::PathBuf;
 
 use super::peers::{self, Kind, Peer};
 use super::server::Address;
-use crate::cli::exit::Failure;
+use leasehold_support::exit::Failure;
 
 /// Where our servers listen when the URL does not say.
 const PORT: u16 = 7401;
@@ -115,7 +115,7 @@ impl Parts {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::cli::exit;
+    use leasehold_support::exit;
 
     fn address(url: &str) -> (String, u16, Option<String>, String) {
         match Aim::parse(url) {

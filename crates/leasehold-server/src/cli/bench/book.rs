@@ -5,8 +5,8 @@ use leasehold_core::{Acquire, Book, Command, LeaseKey, Limits, Mode, Reply, Secr
 use serde::Serialize;
 
 use super::progress;
-use crate::cli::moment::stopwatch;
-use crate::cli::output::{self, Table};
+use leasehold_support::output::{self, Table};
+use leasehold_support::time::stopwatch;
 
 /// Pairs measured at each size.
 const ROUNDS: u64 = 200_000;

@@ -10,8 +10,8 @@ use anyhow::Context;
 use serde::Serialize;
 
 use super::stats::Stats;
-use crate::cli::exit::Failure;
-use crate::cli::{moment, output};
+use leasehold_support::exit::Failure;
+use leasehold_support::{output, time};
 
 /// The size of the file that is synced, zero-filled beforehand: an allocated block whose size does not
 /// change needs no metadata on disk, which is what the journal relies on.
@@ -115,13 +115,13 @@ impl Probe {
     /// Measures one half: write 512 bytes, then time the fdatasync. Once before the load and once after,
     /// so that a disk which changes its pace meanwhile is seen from both sides.
     pub fn measure(&mut self) -> anyhow::Result<()> {
-        let end = moment::stopwatch() + HALF_TIME;
+        let end = time::stopwatch() + HALF_TIME;
         let mut half = Stats::new()?;
         for _ in 0..HALF_SAMPLES {
             self.file.write_all_at(&[0xa5; WRITE_BYTES], self.at).context("write to the probe file")?;
-            let before = moment::stopwatch();
+            let before = time::stopwatch();
             rustix::fs::fdatasync(&self.file).context("sync the probe file")?;
-            let after = moment::stopwatch();
+            let after = time::stopwatch();
             half.record(after.duration_since(before));
             self.at = (self.at + WRITE_BYTES as u64) % PROBE_BYTES;
             if after >= end {

@@ -11,7 +11,7 @@ use super::place::Place;
 use super::progress;
 use super::stats::ratio;
 use super::stop::Stop;
-use crate::cli::{moment, output};
+use leasehold_support::{output, time};
 
 /// Long enough that none ends while we count.
 const TTL: Duration = Duration::from_secs(3600);
@@ -41,18 +41,18 @@ pub async fn run(place: &Place, count: u64, stop: &Stop) -> anyhow::Result<Repor
     client.release(&first.lease_id).await?;
     let bar = progress::count(count, "leases taken");
     let before = resident_bytes()?;
-    let began = moment::stopwatch();
+    let began = time::stopwatch();
     let taken = many::take(&client, count, || Some(TTL), stop, &bar).await?;
     let seconds = began.elapsed().as_secs_f64();
     let grown = resident_bytes()?.saturating_sub(before);
     bar.finish_and_clear();
 
-    let closing = moment::stopwatch();
+    let closing = time::stopwatch();
     client.close().await?;
     drop(client);
     let closed = closing.elapsed();
 
-    let opening = moment::stopwatch();
+    let opening = time::stopwatch();
     let client = Leasehold::open(&place.url()).await?;
     let probe = client.acquire("bench-after-restart").grant().await?;
     let restart = opening.elapsed();

@@ -14,7 +14,7 @@ use super::report::micros;
 use super::stats::{Summary, ratio};
 use super::stop::Stop;
 use super::{embedded, load, many, progress};
-use crate::cli::{moment, output};
+use leasehold_support::{output, time};
 
 /// How long a load of pairs tells us how fast leases can be taken here.
 const TRIAL: Duration = Duration::from_secs(1);
@@ -54,15 +54,15 @@ pub async fn run(place: &Place, count: u64, stop: &Stop) -> anyhow::Result<Repor
     spinner.finish_and_clear();
     // A pair is two operations and a lease only one, so this is about twice the time they should need.
     let needed = Duration::from_secs_f64(2.0 + as_f64(count) / trial.pairs_per_s().max(1.0));
-    let end = moment::stopwatch() + needed;
+    let end = time::stopwatch() + needed;
 
     let bar = progress::count(count, "leases taken");
-    let left = move || end.checked_duration_since(moment::stopwatch()).filter(|left| !left.is_zero());
+    let left = move || end.checked_duration_since(time::stopwatch()).filter(|left| !left.is_zero());
     let taken = many::take(&client, count, left, stop, &bar).await?;
     bar.finish_and_clear();
-    ensure!(moment::stopwatch() < end, many::TOO_LATE);
+    ensure!(time::stopwatch() < end, many::TOO_LATE);
     let spinner = progress::spinner("waiting for their common end");
-    stop.within(end.saturating_duration_since(moment::stopwatch()).saturating_sub(HEAD_START)).await;
+    stop.within(end.saturating_duration_since(time::stopwatch()).saturating_sub(HEAD_START)).await;
 
     // The others begin before the end comes, so that they are in full swing when it does.
     let watching = tokio::spawn(collected(engine, end, stop.clone()));
@@ -82,7 +82,7 @@ pub async fn run(place: &Place, count: u64, stop: &Stop) -> anyhow::Result<Repor
 
 /// Waits for the end and then for the engine to have collected every lease. Says how long after the end.
 async fn collected(engine: Arc<Embedded>, end: Instant, stop: Stop) -> anyhow::Result<Duration> {
-    stop.within(end.saturating_duration_since(moment::stopwatch())).await;
+    stop.within(end.saturating_duration_since(time::stopwatch())).await;
     loop {
         // The leases of the others come and go, at most one each.
         if engine.counts().await?.leases <= OTHERS {

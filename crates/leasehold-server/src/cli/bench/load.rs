@@ -14,7 +14,7 @@ use tokio::task::{JoinHandle, JoinSet};
 
 use super::stats::Stats;
 use super::stop::Stop;
-use crate::cli::moment;
+use leasehold_support::time;
 
 /// How long pairs are done before they count.
 pub const WARM_UP: Duration = Duration::from_millis(500);
@@ -98,7 +98,7 @@ impl Crowd {
     /// From now on it counts: the moment, and the CPU time at it.
     fn count(&self) -> (Instant, Duration) {
         self.shared.counting.store(true, Ordering::Relaxed);
-        (moment::stopwatch(), cpu_time())
+        (time::stopwatch(), cpu_time())
     }
 
     /// Ends the work and adds up what was measured since.
@@ -180,11 +180,11 @@ async fn pairs(shared: Arc<Shared>, mut client: impl Client, number: usize) -> a
         turn += 1;
         let counts = shared.counting.load(Ordering::Relaxed);
         let name = format!("{}/{number}/{turn}", shared.prefix);
-        let before = moment::stopwatch();
+        let before = time::stopwatch();
         client.acquire(&name).await?;
-        let granted = moment::stopwatch();
+        let granted = time::stopwatch();
         client.release().await?;
-        let released = moment::stopwatch();
+        let released = time::stopwatch();
         if counts {
             acquires.record(granted.duration_since(before));
             both.record(released.duration_since(before));

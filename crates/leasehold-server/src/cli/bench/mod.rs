@@ -48,8 +48,8 @@ use self::place::{Disk, Place};
 use self::report::Report;
 use self::server::{Address, handoff, idle};
 use self::stop::Stop;
-use super::exit;
-use super::{duration, output};
+use leasehold_support::exit;
+use leasehold_support::{duration, output};
 
 const EXAMPLE: &str = "\
 Example:

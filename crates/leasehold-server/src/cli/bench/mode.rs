@@ -6,7 +6,7 @@ use super::Bench;
 use super::aim::Aim;
 use super::peers::{Kind, Peer};
 use super::server::Address;
-use crate::cli::exit::Failure;
+use leasehold_support::exit::Failure;
 
 /// Where to aim when a server is wanted and none was named.
 const SERVER: &str = "say e.g. --url leasehold://127.0.0.1:7401";

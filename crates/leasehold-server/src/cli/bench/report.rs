@@ -5,7 +5,7 @@ use serde::Serialize;
 use super::disk::Found;
 use super::load::Measured;
 use super::stats::{Summary, ratio};
-use crate::cli::output::{self, Table};
+use leasehold_support::output::{self, Table};
 
 /// One target's figures: the object of the contract, and beside it what the figures are measured by.
 #[derive(Debug, Serialize)]

@@ -4,8 +4,8 @@ use std::time::Duration;
 
 use tokio::sync::watch;
 
-use crate::cli::output;
-use crate::cli::signals::Signals;
+use leasehold_support::output;
+use leasehold_support::signals::Signals;
 
 /// Whether somebody asked to stop.
 #[derive(Clone, Debug)]

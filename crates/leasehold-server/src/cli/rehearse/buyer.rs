@@ -19,7 +19,7 @@ use super::dice::Dice;
 use super::plan::Plan;
 use super::steps::{Sale, Try};
 use super::venue::Venue;
-use crate::cli::moment;
+use leasehold_support::time;
 
 /// What a buyer wants.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -198,7 +198,7 @@ impl Buyer {
 
     /// The money comes when the deadline is over.
     async fn come_late(&mut self, hold: Hold, paid: &str) {
-        let now = moment::stopwatch();
+        let now = time::stopwatch();
         let until = hold.over_at + Duration::from_millis(200);
         self.counter.stop.within(until.saturating_duration_since(now)).await;
         if self.counter.stop.is_asked() {

@@ -14,8 +14,8 @@ use super::plan::{Mode, Plan};
 use super::said::Sold;
 use super::venue::{Venue, escape};
 use crate::cli::bench::{load, progress};
-use crate::cli::exit::Failure;
-use crate::cli::moment;
+use leasehold_support::exit::Failure;
+use leasehold_support::time;
 
 /// Files this process has open besides.
 const SPARE_FILES: u64 = 64;
@@ -57,13 +57,13 @@ pub struct Measured {
 /// From now on it is measured. Making the event was not.
 pub fn begin(counter: &Counter) -> Begun {
     counter.tally.change(|tally| (tally.longest_wait, tally.longest_wait_first_try) = Default::default());
-    Begun { at: moment::stopwatch(), cpu: load::cpu_time() }
+    Begun { at: time::stopwatch(), cpu: load::cpu_time() }
 }
 
 impl Begun {
     /// Until now. Loads say themselves from when on they count.
     pub fn end(self, plan: &Plan, counter: &Counter) -> Measured {
-        let now = moment::stopwatch();
+        let now = time::stopwatch();
         let cpu = load::cpu_time().saturating_sub(self.cpu);
         let (counted, longest_wait, longest_wait_first_try) =
             counter.tally.change(|tally| (tally.counted, tally.longest_wait, tally.longest_wait_first_try));

@@ -17,7 +17,7 @@ use super::place::Place;
 use super::tally::Tally;
 use super::wire::Wire;
 use crate::cli::bench::stop::Stop;
-use crate::cli::moment;
+use leasehold_support::time;
 
 /// A connection that says nothing for so long is given up.
 const SILENCE: Duration = Duration::from_secs(10);
@@ -95,12 +95,12 @@ impl Desk {
 
     /// Asks until there is an answer, or patience ends.
     pub async fn ask(&mut self, ask: Ask<'_>) -> Result<Answer, Unknown> {
-        let began = moment::stopwatch();
+        let began = time::stopwatch();
         let mut pause = FIRST_PAUSE;
         let mut retried = false;
         loop {
             let once = self.once(ask).await;
-            let waited = moment::stopwatch().saturating_duration_since(began);
+            let waited = time::stopwatch().saturating_duration_since(began);
             match once {
                 // It did not take effect (503, 429), or nobody knows (504): either way the same is asked again.
                 Ok(answer) if !matches!(answer.status, 429 | 503 | 504) => {
@@ -125,9 +125,9 @@ impl Desk {
         let talk = async {
             self.connect().await?;
             let wire = self.wire.as_mut().ok_or(std::io::ErrorKind::NotConnected)?;
-            let asked = moment::stopwatch();
+            let asked = time::stopwatch();
             let (status, range, keep) = wire.exchange(self.out.as_bytes()).await?;
-            let heard = moment::stopwatch();
+            let heard = time::stopwatch();
             let body = wire.body(range).to_vec();
             Ok((Answer { status, body, asked, heard }, keep))
         };

@@ -18,7 +18,7 @@ use super::plan::Plan;
 use super::said::{Handle, Held, No, Sold};
 use super::venue::{Venue, escape, reach};
 use crate::cli::bench::{load, progress};
-use crate::cli::moment;
+use leasehold_support::time;
 
 /// How often the bar moves.
 const TICK: std::time::Duration = std::time::Duration::from_millis(100);
@@ -121,7 +121,7 @@ async fn run<F>(
 where
     F: Future<Output = anyhow::Result<Vec<String>>> + Send + 'static,
 {
-    let from = moment::stopwatch() + load::WARM_UP;
+    let from = time::stopwatch() + load::WARM_UP;
     let end = from + plan.time;
     counter.tally.change(|tally| tally.counting_from = Some(from));
     let mut tasks = JoinSet::new();
@@ -143,7 +143,7 @@ where
     }
     let bar = progress::time(plan.time, what);
     loop {
-        let now = moment::stopwatch();
+        let now = time::stopwatch();
         bar.set_position(u64::try_from(now.saturating_duration_since(from).as_millis()).unwrap_or(u64::MAX));
         if now >= end || counter.stop.is_asked() {
             counter.tally.change(|tally| tally.counted = now.min(end).saturating_duration_since(from));
@@ -161,7 +161,7 @@ where
 
 impl One {
     fn goes_on(&self) -> bool {
-        moment::stopwatch() < self.end && !self.counter.stop.is_asked()
+        time::stopwatch() < self.end && !self.counter.stop.is_asked()
     }
 
     /// Two neighbours, written as the body of a request.

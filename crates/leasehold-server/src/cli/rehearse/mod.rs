@@ -52,7 +52,7 @@ use self::report::Report;
 use self::tally::Tally;
 use self::venue::Venue;
 use super::bench::{INTERRUPTED, plot, stop::Stop};
-use super::{duration, exit, output};
+use leasehold_support::{duration, exit, output};
 
 const EXAMPLE: &str = "\
 Example:

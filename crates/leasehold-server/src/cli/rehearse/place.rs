@@ -10,7 +10,7 @@ use tokio::net::TcpStream;
 use tokio_rustls::TlsConnector;
 
 use super::wire::Stream;
-use crate::cli::exit::{Failure, UNAVAILABLE};
+use leasehold_support::exit::{Failure, UNAVAILABLE};
 
 /// Where the key comes from.
 const KEY: &str = "LEASEHOLD_API_KEY";

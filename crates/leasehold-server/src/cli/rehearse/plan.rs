@@ -9,8 +9,8 @@ use serde::Serialize;
 
 use super::Rehearse;
 use super::venue::Build;
-use crate::cli::exit::Failure;
-use crate::cli::moment;
+use leasehold_support::exit::Failure;
+use leasehold_support::time;
 
 /// Where the secret of the payment provider comes from.
 const PROVIDER: &str = "LEASEHOLD_PROVIDER_SECRET";
@@ -66,8 +66,8 @@ impl Plan {
     pub fn of(asked: &Rehearse) -> anyhow::Result<Self> {
         let mode = mode(asked)?;
         refuse_odd(asked, mode)?;
-        let seed = asked.seed.unwrap_or_else(|| moment::wall_ms() % 1_000_000);
-        let run = format!("r{:x}{:x}", moment::wall_ms(), std::process::id());
+        let seed = asked.seed.unwrap_or_else(|| time::wall_ms() % 1_000_000);
+        let run = format!("r{:x}{:x}", time::wall_ms(), std::process::id());
         let (buyers, seats) = match mode {
             Mode::Sale => (200, 500),
             Mode::Flash => (5_000, 500),

@@ -13,7 +13,7 @@ use super::plan::Plan;
 use super::said::Held;
 use super::venue::{Venue, escape};
 use crate::cli::bench::progress;
-use crate::cli::{exit, moment, output};
+use leasehold_support::{exit, output, time};
 
 /// Holds that last longer than this are not waited for.
 const LONGEST_WAIT: Duration = Duration::from_mins(2);
@@ -74,7 +74,7 @@ async fn freed(
     counter: &Counter,
     diary: &Diary,
 ) -> anyhow::Result<Vec<Check>> {
-    let now = moment::stopwatch();
+    let now = time::stopwatch();
     let last = diary.left.iter().map(|(_, over)| *over).chain(diary.dark_until).max().unwrap_or(now);
     if last.saturating_duration_since(now) > LONGEST_WAIT {
         output::say("what was abandoned lasts too long to wait for it: whether it becomes free was not looked at");
@@ -102,9 +102,9 @@ async fn look(
     diary: &Diary,
 ) -> anyhow::Result<(Vec<String>, Vec<String>)> {
     let ends: HashMap<&str, Instant> = diary.left.iter().map(|(hold, over)| (hold.as_str(), *over)).collect();
-    let patience = moment::stopwatch() + venue.ttl + venue.pay + Duration::from_secs(1);
+    let patience = time::stopwatch() + venue.ttl + venue.pay + Duration::from_secs(1);
     loop {
-        let asked = moment::stopwatch();
+        let asked = time::stopwatch();
         let seats = evidence::seats(desk, venue).await?;
         let live = seats.iter().filter(|seat| matches!(seat.state.as_str(), "held" | "paying"));
         let mut unknown = false;
@@ -137,7 +137,7 @@ async fn probe(
     seats: &[String],
     number: usize,
 ) -> Option<String> {
-    let until = moment::stopwatch() + PROBE_PATIENCE;
+    let until = time::stopwatch() + PROBE_PATIENCE;
     let (path, body) = (venue.path("/holds"), json!({"seats": seats, "buyer": format!("{}-probe-{number}", plan.run)}));
     let body = body.to_string();
     for nth in 0.. {
@@ -151,7 +151,7 @@ async fn probe(
             // It is there, or will be over by itself.
             Err(_) => return None,
             Ok(_) if counter.stop.is_asked() => return None,
-            Ok(answer) if answer.status != 409 || moment::stopwatch() > until => {
+            Ok(answer) if answer.status != 409 || time::stopwatch() > until => {
                 return Some(format!("{} are free and cannot be held: {}", seats.join(" "), answer.status));
             }
             Ok(_) => counter.stop.within(Duration::from_millis(250)).await,

@@ -13,7 +13,7 @@ use super::proof::Proof;
 use super::venue::Venue;
 use crate::cli::bench::report::micros;
 use crate::cli::bench::stats::{Stats, Summary};
-use crate::cli::output::{self, Table};
+use leasehold_support::output::{self, Table};
 
 /// All of it. Latencies in microseconds.
 #[derive(Debug, Serialize)]

@@ -17,7 +17,7 @@ use super::desk::{Answer, Ask, Unknown};
 use super::diary::{Hold, Open, Told};
 use super::said::{Held, No, Piece, Sold};
 use super::venue::escape;
-use crate::cli::moment;
+use leasehold_support::time;
 
 /// What a wish came to.
 #[derive(Debug)]
@@ -58,7 +58,7 @@ impl Buyer {
 
     /// Nobody knows what came of it: seats may be held that this buyer does not know of.
     fn dark(&mut self) {
-        let until = moment::stopwatch() + self.venue.ttl + self.venue.pay + Duration::from_secs(1);
+        let until = time::stopwatch() + self.venue.ttl + self.venue.pay + Duration::from_secs(1);
         self.diary.dark_until = self.diary.dark_until.max(Some(until));
         self.counter.tally.change(|tally| tally.unknown += 1);
     }
@@ -180,7 +180,7 @@ impl Buyer {
 
     pub(super) async fn release(&mut self, hold: &Hold) {
         let idem = self.key();
-        self.diary.spans.extend(hold.spans(moment::stopwatch()));
+        self.diary.spans.extend(hold.spans(time::stopwatch()));
         match self.on_hold(hold, &hold.id, "release", &idem, "{}").await {
             Err(Unknown) => {
                 self.dark();
@@ -219,7 +219,7 @@ impl Buyer {
         let body = json!({"payment_ref": payment}).to_string();
         let is_own = id == hold.id;
         if is_own {
-            self.diary.spans.extend(hold.spans(moment::stopwatch()));
+            self.diary.spans.extend(hold.spans(time::stopwatch()));
         }
         let Ok(answer) = self.on_hold(hold, id, "confirm", &idem, &body).await else {
             self.dark();
@@ -321,7 +321,7 @@ impl Buyer {
             at: String::new(),
             refund_id: None,
         };
-        let (body, signature) = told.signed(secrets, moment::wall_ms()).ok()?;
+        let (body, signature) = told.signed(secrets, time::wall_ms()).ok()?;
         let body = String::from_utf8(body).ok()?;
         let ask = Ask {
             method: "POST",

@@ -8,8 +8,8 @@ use serde_json::{Value, json};
 
 use super::desk::{Answer, Ask, Desk};
 use super::said::{Area, Event, Map, No};
-use crate::cli::exit::{Failure, UNAVAILABLE, UNEXPECTED, UNKNOWN, USAGE};
-use crate::cli::{duration, output};
+use leasehold_support::exit::{Failure, UNAVAILABLE, UNEXPECTED, UNKNOWN, USAGE};
+use leasehold_support::{duration, output};
 
 /// Seats in a row, and rows in a section, of a hall of our own.
 const ROW: usize = 25;

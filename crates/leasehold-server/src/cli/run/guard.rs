@@ -32,7 +32,7 @@ use rustix::time::{
 };
 
 use super::group::Group;
-use crate::cli::{exit, output};
+use leasehold_support::{exit, output};
 
 /// The hidden command that the binary starts itself with.
 pub const COMMAND: &str = "guard-of-run";

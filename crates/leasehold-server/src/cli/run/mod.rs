@@ -35,10 +35,10 @@ use self::guard::Guard;
 use self::plan::Plan;
 use self::supervise::{Ending, Supervisor};
 use self::terminal::Terminal;
-use super::exit::{self, Failure};
-use super::signals::{self, Signals};
 use super::target::{self, Target};
-use super::{duration, output};
+use leasehold_support::exit::{self, Failure};
+use leasehold_support::signals::{self, Signals};
+use leasehold_support::{duration, output};
 
 const EXAMPLE: &str = "\
 Example:

@@ -16,7 +16,7 @@ use std::time::Duration;
 
 use leasehold::Time;
 
-use crate::cli::duration::human;
+use leasehold_support::duration::human;
 
 /// The longest margin: a signal and a wake-up need some time, also on a busy machine.
 const LONGEST_MARGIN: Duration = Duration::from_millis(250);

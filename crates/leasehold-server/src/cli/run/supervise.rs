@@ -22,8 +22,8 @@ use tokio::signal::unix::{SignalKind, signal};
 use super::group::Group;
 use super::guard::Guard;
 use super::plan::Plan;
-use crate::cli::signals::Signals;
-use crate::cli::{duration, output};
+use leasehold_support::signals::Signals;
+use leasehold_support::{duration, output};
 
 /// How often to look whether what the command left behind is gone.
 const LOOK_EVERY: Duration = Duration::from_millis(10);

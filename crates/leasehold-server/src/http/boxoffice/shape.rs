@@ -11,7 +11,7 @@ use leasehold_boxoffice::office::{Availability, BuyersMoney, HoldView, StaffHold
 use leasehold_boxoffice::pick::Hall;
 use serde_json::{Map, Value, json};
 
-use crate::cli::moment::rfc3339_at;
+use leasehold_support::time::rfc3339_at;
 
 /// An event as everybody who may see it sees it.
 pub fn event(row: &EventRow) -> Value {

@@ -22,7 +22,7 @@ pub use limits::Limits;
 pub use units::Size;
 
 use super::Flags;
-use crate::cli::exit::Failure;
+use leasehold_support::exit::Failure;
 
 /// Every field with its default and what it is for, as `serve --print-config` prints it.
 pub const EXAMPLE: &str = include_str!("example.toml");

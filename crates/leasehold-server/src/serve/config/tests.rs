@@ -3,7 +3,7 @@
 use clap::Parser;
 
 use super::*;
-use crate::cli::exit;
+use leasehold_support::exit;
 
 #[derive(Parser)]
 struct Line {

@@ -6,7 +6,7 @@ use std::time::Duration;
 use serde::de::{Error, Visitor};
 use serde::{Deserialize, Deserializer};
 
-use crate::cli::duration;
+use leasehold_support::duration;
 
 /// A duration: `500ms`, `30s`, `5m`, `1h30m`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]

@@ -29,7 +29,7 @@ use indicatif::ProgressBar;
 
 use super::load::Measured;
 use super::stop::Stop;
-use crate::cli::exit::Failure;
+use leasehold_support::exit::Failure;
 
 /// What somebody else's server is.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -138,7 +138,7 @@ pub async fn run(
 /// Nobody could be asked.
 #[cfg(feature = "peers")]
 fn silent(peer: &Peer, cause: &impl fmt::Display) -> anyhow::Error {
-    Failure::coded(crate::cli::exit::UNAVAILABLE, format!("no answer from {}: {cause}", peer.shown))
+    Failure::coded(leasehold_support::exit::UNAVAILABLE, format!("no answer from {}: {cause}", peer.shown))
 }
 
 /// Text that no other client has: what tells owners apart.

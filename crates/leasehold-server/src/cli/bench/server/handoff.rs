@@ -17,11 +17,12 @@ use super::wire::Answer;
 use crate::cli::bench::disk::{Found, Probe};
 use crate::cli::bench::load;
 use crate::cli::bench::place::Disk;
+use crate::cli::bench::progress;
 use crate::cli::bench::report::micros;
 use crate::cli::bench::stats::{Stats, Summary, ratio};
 use crate::cli::bench::stop::Stop;
-use crate::cli::output::{self, Table};
-use crate::cli::{bench::progress, moment};
+use leasehold_support::output::{self, Table};
+use leasehold_support::time;
 
 /// The ttl of each lease, and the patience of each in line: longer than it can take.
 const TTL_MS: &str = "30000";
@@ -87,12 +88,12 @@ fn measure(probe: &mut Probe, address: &Address, trips: &mut Stats) -> anyhow::R
     // Connected only now: a server may cut off those who say nothing at first.
     let mut crowd = Crowd::connect(address, 1)?;
     for _ in 0..TRIPS {
-        let sent = moment::stopwatch();
+        let sent = time::stopwatch();
         crowd.send(0, &["PING"])?;
         ensure!(crowd.look(PATIENCE)? > 0, "the server did not answer PING for ten seconds");
         crowd.receive(0)?;
         match crowd.answer(0)? {
-            Some(Answer::Simple("PONG")) => trips.record(moment::stopwatch().duration_since(sent)),
+            Some(Answer::Simple("PONG")) => trips.record(time::stopwatch().duration_since(sent)),
             _ => bail!("the server answered PING with something else than PONG"),
         }
     }
@@ -154,7 +155,7 @@ impl Line {
             for place in 0..found {
                 self.hear(self.crowd.found(place))?;
             }
-            let now = moment::stopwatch();
+            let now = time::stopwatch();
             if began.is_none() && self.granted >= warm {
                 (self.handoffs, began) = (Stats::new()?, Some(now));
             }
@@ -171,7 +172,7 @@ impl Line {
     fn hear(&mut self, caller: usize) -> anyhow::Result<()> {
         self.crowd.receive(caller)?;
         let Some(answer) = self.crowd.answer(caller)? else { return Ok(()) };
-        let now = moment::stopwatch();
+        let now = time::stopwatch();
         match answer {
             Answer::Array(lease_id) => {
                 self.lease_id.clear();
@@ -182,7 +183,7 @@ impl Line {
                 }
                 self.granted += 1;
                 self.releasing[caller] = true;
-                self.released = Some(moment::stopwatch());
+                self.released = Some(time::stopwatch());
                 self.crowd.send(caller, &["LEASE", "RELEASE", &self.lease_id])
             }
             // Back to the end of the line, so that it never gets shorter. At the end nobody is left in it, and nobody

@@ -14,8 +14,8 @@ use crate::cli::bench::progress;
 use crate::cli::bench::report::micros;
 use crate::cli::bench::stats::{Summary, ratio};
 use crate::cli::bench::stop::Stop;
-use crate::cli::exit::Failure;
-use crate::cli::output::{self, Table};
+use leasehold_support::exit::Failure;
+use leasehold_support::output::{self, Table};
 
 /// How many others acquire and release, before and beside the idle ones.
 const OTHERS: usize = 8;

@@ -23,7 +23,7 @@ use std::time::Duration;
 use anyhow::bail;
 
 use self::wire::Answer;
-use crate::cli::exit::{Failure, UNAVAILABLE};
+use leasehold_support::exit::{Failure, UNAVAILABLE};
 
 /// How long connecting may take, and the first answer.
 const PATIENCE: Duration = Duration::from_secs(5);

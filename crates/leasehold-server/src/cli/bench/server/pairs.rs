@@ -12,7 +12,7 @@ use super::wire::Answer;
 use crate::cli::bench::load::{self, Measured};
 use crate::cli::bench::stats::Stats;
 use crate::cli::bench::stop::Stop;
-use crate::cli::moment;
+use leasehold_support::time;
 
 /// The ttl of each lease, in milliseconds.
 const TTL_MS: &str = "30000";
@@ -63,7 +63,7 @@ struct Load {
 impl Load {
     fn start(crowd: Crowd) -> anyhow::Result<Self> {
         let clients = crowd.len();
-        let now = moment::stopwatch();
+        let now = time::stopwatch();
         let mut load = Self {
             crowd,
             stages: vec![Stage::Done; clients],
@@ -83,7 +83,7 @@ impl Load {
 
     fn run(mut self, time: Duration, stop: &Stop, bar: &ProgressBar) -> anyhow::Result<Measured> {
         let end = self.began + time;
-        let mut tick = moment::stopwatch();
+        let mut tick = time::stopwatch();
         let mut silent = 0;
         let (mut elapsed, mut cpu) = (Duration::ZERO, Duration::ZERO);
         let mut cpu_before = None;
@@ -93,7 +93,7 @@ impl Load {
             if silent >= SILENT_TICKS {
                 bail!("the server left {} clients without an answer for ten seconds", self.at_work);
             }
-            let now = moment::stopwatch();
+            let now = time::stopwatch();
             if now >= tick {
                 tick = now + TICK;
                 bar.set_position(u64::try_from(now.saturating_duration_since(self.began).as_millis())?);
@@ -118,7 +118,7 @@ impl Load {
         self.turns[client] += 1;
         self.name.clear();
         write!(self.name, "{}/{client}/{}", self.prefix, self.turns[client])?;
-        self.stages[client] = Stage::Acquiring { since: moment::stopwatch() };
+        self.stages[client] = Stage::Acquiring { since: time::stopwatch() };
         self.crowd.send(client, &["LEASE", "ACQUIRE", TTL_MS, "RESOURCES", &self.name])
     }
 
@@ -126,7 +126,7 @@ impl Load {
     fn hear(&mut self, client: usize) -> anyhow::Result<()> {
         self.crowd.receive(client)?;
         let Some(answer) = self.crowd.answer(client)? else { return Ok(()) };
-        let now = moment::stopwatch();
+        let now = time::stopwatch();
         match (self.stages[client], answer) {
             (Stage::Acquiring { since }, Answer::Array(lease_id)) => {
                 self.lease_id.clear();

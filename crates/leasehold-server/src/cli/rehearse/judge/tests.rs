@@ -5,7 +5,7 @@ use std::time::{Duration, Instant};
 use super::super::diary::Open;
 use super::super::said::{Change, Check as Server, Piece};
 use super::*;
-use crate::cli::moment;
+use leasehold_support::time;
 
 struct Case {
     told: Diary,
@@ -42,7 +42,7 @@ fn line(order: &str, buyer: &str, piece: &str, qty: u32, token: u64) -> Line {
 
 /// Two buyers: one has A-1 and two places on the floor, the other A-2, which somebody held before.
 fn fine() -> Case {
-    let zero = moment::stopwatch();
+    let zero = time::stopwatch();
     let at = |ms: u64| zero + Duration::from_millis(ms);
     let span = |seat: &str, token: u64, hold: &str, asked: u64, until: u64| Span {
         seat: seat.into(),

@@ -6,7 +6,7 @@ use tokio::net::TcpListener;
 use tokio::sync::mpsc;
 
 use super::*;
-use crate::cli::moment::wall_ms;
+use leasehold_support::time::wall_ms;
 
 /// What a receiver got: the signature and the body.
 type Got = (String, Vec<u8>);

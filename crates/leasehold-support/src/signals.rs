@@ -9,7 +9,7 @@ use anyhow::Context;
 use rustix::process::Signal;
 use tokio::signal::unix::{self, SignalKind};
 
-use super::exit::Failure;
+use crate::exit::Failure;
 
 /// The signals that ask us to end, as a stream.
 pub struct Signals {

@@ -1,0 +1,13 @@
+//! What the server, the command line and the load generators share. A leaf: it knows no protocol and no command.
+//!
+//! - [`exit`]: which exit code says what, and [`exit::Failure`].
+//! - [`output`]: the only place that writes to the terminal.
+//! - [`duration`]: `30s` and `1h30m`, read and written.
+//! - [`time`]: wall-clock times for people, and a stopwatch.
+//! - [`signals`]: TERM, INT and HUP as a stream.
+
+pub mod duration;
+pub mod exit;
+pub mod output;
+pub mod signals;
+pub mod time;
