@@ -8,12 +8,10 @@
 //! its child is tied to the thread that started it, and the others need no more.
 
 mod acquire;
-pub mod bench;
 mod engines;
 mod inspect;
 mod key;
 mod ls;
-mod rehearse;
 mod release;
 mod renew;
 mod revoke;
@@ -74,8 +72,10 @@ enum Command {
     Inspect(inspect::Inspect),
     Revoke(revoke::Revoke),
     Engines(engines::Engines),
-    Bench(bench::Bench),
-    Rehearse(rehearse::Rehearse),
+    #[cfg(feature = "load")]
+    Bench(leasehold_load::bench::Bench),
+    #[cfg(feature = "load")]
+    Rehearse(leasehold_load::rehearse::Rehearse),
     Watch(watch::Watch),
     /// Not for people: the process that `run` leaves behind to outlive it.
     #[command(name = run::guard::COMMAND, hide = true)]
@@ -106,6 +106,7 @@ fn dispatch(cli: Cli) -> anyhow::Result<u8> {
         Command::Serve(_) | Command::Key(_) if !cli.url.is_empty() => {
             Err(Failure::usage("this command works on a directory: give --data DIR, not --url"))
         }
+        #[cfg(feature = "load")]
         Command::Rehearse(_) if !cli.url.is_empty() => {
             Err(Failure::usage("a rehearsal speaks HTTP: give --http URL, not --url"))
         }
@@ -119,7 +120,9 @@ fn dispatch(cli: Cli) -> anyhow::Result<u8> {
         Command::Inspect(command) => here(command.execute(&target()?)),
         Command::Revoke(command) => here(command.execute(&target()?)),
         Command::Engines(command) => command.execute(),
+        #[cfg(feature = "load")]
         Command::Bench(command) => command.execute(&cli.url),
+        #[cfg(feature = "load")]
         Command::Rehearse(command) => command.execute(),
         Command::Watch(command) => here(command.execute(&target()?)),
         Command::Guard => run::guard::stand(),

@@ -9,11 +9,11 @@ use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
 use serde::Serialize;
 
 use super::{Address, pairs};
-use crate::cli::bench::load::Measured;
-use crate::cli::bench::progress;
-use crate::cli::bench::report::micros;
-use crate::cli::bench::stats::{Summary, ratio};
-use crate::cli::bench::stop::Stop;
+use crate::bench::load::Measured;
+use crate::bench::progress;
+use crate::bench::report::micros;
+use crate::bench::stats::{Summary, ratio};
+use crate::bench::stop::Stop;
 use leasehold_support::exit::Failure;
 use leasehold_support::output::{self, Table};
 

@@ -11,8 +11,8 @@ use super::judge::Check;
 use super::plan::{Mode, Plan};
 use super::proof::Proof;
 use super::venue::Venue;
-use crate::cli::bench::report::micros;
-use crate::cli::bench::stats::{Stats, Summary};
+use crate::bench::report::micros;
+use crate::bench::stats::{Stats, Summary};
 use leasehold_support::output::{self, Table};
 
 /// All of it. Latencies in microseconds.

@@ -10,7 +10,7 @@ use tokio_postgres::Statement;
 
 use super::postgres::reach;
 use super::{Peer, owner};
-use crate::cli::bench::load::{self, TTL};
+use crate::bench::load::{self, TTL};
 
 /// Seats of the hall: as many as `rehearse --holds` makes.
 const SEATS: u64 = 20_000;

@@ -12,7 +12,7 @@ use super::judge::{Check, judge};
 use super::plan::Plan;
 use super::said::Held;
 use super::venue::{Venue, escape};
-use crate::cli::bench::progress;
+use crate::bench::progress;
 use leasehold_support::{exit, output, time};
 
 /// Holds that last longer than this are not waited for.

@@ -4,7 +4,7 @@ use anyhow::{Context, ensure};
 use tokio_postgres::{NoTls, Statement};
 
 use super::{Peer, owner, silent};
-use crate::cli::bench::load::{self, TTL};
+use crate::bench::load::{self, TTL};
 
 /// The table of this run, and the connection that makes and drops it.
 pub struct Table {

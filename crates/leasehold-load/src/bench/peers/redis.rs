@@ -7,7 +7,7 @@ use redis::aio::MultiplexedConnection;
 use redis::{AsyncConnectionConfig, Script};
 
 use super::{Peer, owner, silent};
-use crate::cli::bench::load::{self, TTL};
+use crate::bench::load::{self, TTL};
 
 /// The default of 500 ms would end the bench at the first slow sync.
 const PATIENCE: Duration = Duration::from_secs(30);

@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
-use crate::cli::bench::stats::Stats;
+use crate::bench::stats::Stats;
 
 /// Shared by all buyers.
 #[derive(Clone)]

@@ -17,7 +17,7 @@ use super::dice::Dice;
 use super::plan::Plan;
 use super::said::{Handle, Held, No, Sold};
 use super::venue::{Venue, escape, reach};
-use crate::cli::bench::{load, progress};
+use crate::bench::{load, progress};
 use leasehold_support::time;
 
 /// How often the bar moves.

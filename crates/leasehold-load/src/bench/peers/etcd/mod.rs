@@ -6,7 +6,7 @@ use anyhow::{Context, ensure};
 
 use self::rpc::{Compare, Connection, LeaseGrantRequest, LeaseRevokeRequest, RequestOp, TxnRequest};
 use super::{Peer, owner, silent};
-use crate::cli::bench::load;
+use crate::bench::load;
 
 /// Longer than the bench: the lease is granted once, before the load, and not kept alive.
 const LEASE_SECONDS: i64 = 24 * 3600;

@@ -13,7 +13,7 @@ use super::diary::{Diary, Open, Told};
 use super::plan::{Mode, Plan};
 use super::said::Sold;
 use super::venue::{Venue, escape};
-use crate::cli::bench::{load, progress};
+use crate::bench::{load, progress};
 use leasehold_support::exit::Failure;
 use leasehold_support::time;
 

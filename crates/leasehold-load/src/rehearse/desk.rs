@@ -16,7 +16,7 @@ use tokio::time::timeout;
 use super::place::Place;
 use super::tally::Tally;
 use super::wire::Wire;
-use crate::cli::bench::stop::Stop;
+use crate::bench::stop::Stop;
 use leasehold_support::time;
 
 /// A connection that says nothing for so long is given up.

@@ -10,7 +10,7 @@ use anyhow::{Context, ensure};
 use zookeeper_client::{Acls, CreateMode, CreateOptions};
 
 use super::{Peer, silent};
-use crate::cli::bench::load;
+use crate::bench::load;
 
 const SESSION: Duration = Duration::from_secs(30);
 

@@ -9,9 +9,9 @@ use indicatif::ProgressBar;
 use super::Address;
 use super::crowd::Crowd;
 use super::wire::Answer;
-use crate::cli::bench::load::{self, Measured};
-use crate::cli::bench::stats::Stats;
-use crate::cli::bench::stop::Stop;
+use crate::bench::load::{self, Measured};
+use crate::bench::stats::Stats;
+use crate::bench::stop::Stop;
 use leasehold_support::time;
 
 /// The ttl of each lease, in milliseconds.
