@@ -2,6 +2,7 @@
 
 use rusqlite::{Connection, params};
 
+use super::freed;
 use super::load::{Loaded, Trouble, array, json};
 use crate::layout::Layout;
 use crate::model::decide::LAPSE_WINDOW_MS;
@@ -30,21 +31,27 @@ fn one(db: &Connection, write: &Write) -> Loaded<()> {
             // One statement for all seats of a lease: they have its token.
             seats.chunk_by(|one, next| one.1 == next.1).try_for_each(|seats| {
                 let (token, ids) = (seats.first().map_or(0, |seat| seat.1), array(seats.iter().map(|seat| &seat.0)));
-                // The last line of defence: a seat is taken from nobody, and its token rises.
-                let sql = "INSERT INTO hold_seats SELECT ?1, value, ?2, ?3 FROM rarray(?4) ids
-                           WHERE NOT EXISTS (SELECT 1 FROM freed_seats f
-                                             WHERE f.event_id = ?1 AND f.seat_id = ids.value AND f.token >= ?3)";
+                if let Some((seat, _)) = seats.iter().find(|(seat, token)| freed::last_token(event_id, seat) >= *token)
+                {
+                    let law = "the tokens of a seat rise".into();
+                    return Err(Trouble::Broken { law, at: format!("seat {seat}, token {token}") });
+                }
+                let sql = "INSERT INTO hold_seats SELECT ?1, value, ?2, ?3 FROM rarray(?4)";
                 exactly(db, sql, params![event_id.as_str(), hold_id.as_str(), token, ids], seats.len())?;
                 exactly(db, "UPDATE tokens SET highest = max(highest, ?1)", [token], 1)
             })
         }
         Write::FreeSeats { event_id, hold_id, seats } => {
-            let (event, ids) = (event_id.as_str(), array(seats));
-            let sql = "INSERT OR REPLACE INTO freed_seats
-                       SELECT event_id, seat_id, token FROM hold_seats WHERE event_id = ?1 AND seat_id IN rarray(?2)";
-            exactly(db, sql, params![event, ids], seats.len())?;
-            let sql = "DELETE FROM hold_seats WHERE event_id = ?1 AND seat_id IN rarray(?3) AND hold_id = ?2";
-            exactly(db, sql, params![event, hold_id.as_str(), ids], seats.len())
+            let sql = "DELETE FROM hold_seats WHERE event_id = ?1 AND seat_id IN rarray(?3) AND hold_id = ?2
+                       RETURNING seat_id, token";
+            let mut statement = db.prepare_cached(sql)?;
+            let mut rows = statement.query(params![event_id.as_str(), hold_id.as_str(), array(seats)])?;
+            let mut touched = 0;
+            while let Some(row) = rows.next()? {
+                freed::remember(event_id, row.get_ref(0)?.as_str().map_err(rusqlite::Error::from)?, row.get(1)?);
+                touched += 1;
+            }
+            as_decided(touched, seats.len(), sql)
         }
         Write::Area { event_id, area, held, sold, blocked } => {
             let sql = "UPDATE areas SET held = held + ?3, sold = sold + ?4, blocked = blocked + ?5
@@ -93,7 +100,10 @@ fn one(db: &Connection, write: &Write) -> Loaded<()> {
 
 /// Runs a statement that must touch so many rows: otherwise what was decided and what is stored do not agree.
 fn exactly(db: &Connection, sql: &str, params: impl rusqlite::Params, rows: usize) -> Loaded<()> {
-    let touched = db.prepare_cached(sql)?.execute(params)?;
+    as_decided(db.prepare_cached(sql)?.execute(params)?, rows, sql)
+}
+
+fn as_decided(touched: usize, rows: usize, sql: &str) -> Loaded<()> {
     if touched == rows {
         return Ok(());
     }

@@ -8,6 +8,7 @@ use rusqlite::vtab::array::Array;
 use rusqlite::{Connection, OptionalExtension as _, params};
 use serde::de::DeserializeOwned;
 
+use super::freed;
 use crate::ledger::gather::Rows;
 use crate::model::facts::{AreaFact, BuyerFact, SeatFact};
 use crate::model::{Buyer, EventId, EventRow, HoldId, HoldRow, Moment, MoneyRow, OrderId, OrderRow};
@@ -107,10 +108,9 @@ impl Rows for Connection {
 
 fn seat_facts(db: &Connection, event: &EventId, ids: &BTreeSet<String>) -> Loaded<Vec<SeatFact>> {
     let mut statement = db.prepare_cached(
-        "SELECT j.value, h.hold_id, coalesce(h.token, f.token, 0), s.order_id, s.token, b.reason, l.seat_id IS NULL
+        "SELECT j.value, h.hold_id, h.token, s.order_id, s.token, b.reason, l.seat_id IS NULL
          FROM rarray(?2) j
          LEFT JOIN hold_seats h ON h.event_id = ?1 AND h.seat_id = j.value
-         LEFT JOIN freed_seats f ON f.event_id = ?1 AND f.seat_id = j.value
          LEFT JOIN sold_seats s ON s.event_id = ?1 AND s.seat_id = j.value
          LEFT JOIN blocks b ON b.event_id = ?1 AND b.seat_id = j.value
          LEFT JOIN seats l ON l.event_id = ?1 AND l.seat_id = j.value",
@@ -120,8 +120,9 @@ fn seat_facts(db: &Connection, event: &EventId, ids: &BTreeSet<String>) -> Loade
         let sold: Option<String> = row.get(3)?;
         let held = held.map(|id| Ok::<_, rusqlite::Error>((HoldId(id), row.get(2)?))).transpose()?;
         let sold = sold.map(|id| Ok::<_, rusqlite::Error>((OrderId(id), row.get(4)?))).transpose()?;
-        let (blocked, missing, token) = (row.get(5)?, row.get(6)?, row.get(2)?);
-        Ok(SeatFact { id: row.get(0)?, held, sold, blocked, missing, token })
+        let (id, blocked, missing): (String, _, _) = (row.get(0)?, row.get(5)?, row.get(6)?);
+        let token = row.get::<_, Option<u64>>(2)?.unwrap_or_else(|| freed::last_token(event, &id));
+        Ok(SeatFact { id, held, sold, blocked, missing, token })
     })?;
     Ok(rows.collect::<Result<_, _>>()?)
 }

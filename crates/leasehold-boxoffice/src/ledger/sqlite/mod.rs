@@ -17,6 +17,7 @@
 mod apply;
 mod calls;
 mod forget;
+mod freed;
 mod load;
 mod read;
 mod schema;
@@ -104,7 +105,6 @@ impl Sqlite {
         let durable = "PRAGMA journal_mode = WAL; PRAGMA synchronous = FULL;";
         connection.execute_batch(durable).map_err(|error| sql_error(&attempt(), &error))?;
         schema::migrate(&mut connection).map_err(fail)?;
-        connection.execute_batch(schema::TEMPORARY).map_err(|error| sql_error(&attempt(), &error))?;
         let time = Arc::new(Time::open(&connection, clock).map_err(|error| sql_error(&attempt(), &error))?);
         let ours = format!("PRAGMA synchronous = NORMAL; PRAGMA wal_autocheckpoint = {CHECKPOINT_PAGES};");
         connection.execute_batch(&ours).map_err(|error| sql_error(&attempt(), &error))?;

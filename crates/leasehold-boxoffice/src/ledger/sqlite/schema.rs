@@ -139,7 +139,7 @@ CREATE TABLE engine (id INTEGER PRIMARY KEY CHECK (id = 1), identity TEXT);
 INSERT INTO engine VALUES (1, NULL);
 CREATE INDEX orders_to_capture ON orders (order_id) WHERE json_extract(body, '$.capture.state') IN ('due', 'failed');
 ",
-    // The tokens of free seats are in a temporary table now: see [`TEMPORARY`]. Only the highest one outlives the process.
+    // The tokens of free seats are kept in memory now: see `freed.rs`. Only the highest one outlives the process.
     "
 CREATE TABLE tokens (id INTEGER PRIMARY KEY CHECK (id = 1), highest INTEGER NOT NULL);
 INSERT INTO tokens SELECT 1, coalesce(max(token), 0) FROM hold_seats;
@@ -155,20 +155,6 @@ DROP TABLE hold_seats;
 ALTER TABLE hold_seats_4 RENAME TO hold_seats;
 ",
 ];
-
-/// What the writer's connection keeps in memory: the last token of each seat that was freed since the file was opened. A
-/// request that was overtaken between its lease and its row is refused by it, and no such request outlives this process:
-/// no other one can open the file. In a table on disk it would dirty a page for almost every seat: a hold wrote 22.9 kB
-/// to the WAL instead of 12.9 kB.
-pub(super) const TEMPORARY: &str = "
-PRAGMA temp_store = MEMORY;
-CREATE TEMPORARY TABLE freed_seats (
-    event_id TEXT NOT NULL,
-    seat_id TEXT NOT NULL,
-    token INTEGER NOT NULL,
-    PRIMARY KEY (event_id, seat_id)
-) WITHOUT ROWID;
-";
 
 /// Makes the file what this version wants, in one transaction. Says which version it is now, or what is wrong.
 pub(super) fn migrate(connection: &mut Connection) -> Result<usize, String> {
