@@ -15,8 +15,10 @@
 //!
 //! Decisions about leases (the `leasehold` library and its engines).
 
+mod api;
 mod boxoffice;
 mod cli;
+mod config;
 mod http;
 mod resp;
 mod serve;

@@ -14,7 +14,7 @@ use leasehold_boxoffice::{Error, Office};
 use tokio::sync::watch;
 use tokio::time::{Instant, sleep_until};
 
-use crate::http::boxoffice::shape;
+use crate::api::boxoffice as json_of;
 
 /// So many recent entries are at hand.
 const KEPT: usize = 4096;
@@ -84,7 +84,7 @@ impl Feed {
     async fn read(&self, since: u64) -> Result<Vec<Told>, Error> {
         let query = AuditQuery { since, seat: None, limit: BATCH };
         let entries = self.office.audit(&self.event, query).await?;
-        let told = |entry| Told { seq: shape::seq(&entry), data: shape::happened(&entry).to_string().into() };
+        let told = |entry| Told { seq: json_of::seq(&entry), data: json_of::happened(&entry).to_string().into() };
         Ok(entries.into_iter().map(told).collect())
     }
 

@@ -289,7 +289,7 @@ impl BoxOffice {
         if let Some(known) = halls().get(&row.event_id).filter(|known| known.etag == etag) {
             return Ok(known.clone());
         }
-        let map = crate::http::boxoffice::shape::map(row, &layout).to_string().into();
+        let map = crate::api::boxoffice::map(row, &layout).to_string().into();
         let hall = Arc::new(Hall { etag, map });
         halls().insert(row.event_id.clone(), hall.clone());
         Ok(hall)

@@ -3,7 +3,7 @@
 use std::fs;
 use std::io::Write as _;
 use std::os::unix::fs::OpenOptionsExt as _;
-use std::path::{Path, PathBuf};
+use std::path::Path;
 use std::sync::Arc;
 
 use leasehold::clock::Clock;
@@ -20,43 +20,11 @@ use leasehold_boxoffice::webhook::guard::Guard;
 use super::outbound::Outbound;
 use super::provider::HttpProvider;
 use super::{BoxOffice, Settings};
-use crate::serve::config::{self, Config, Secret};
+use crate::config::{self, Config, LedgerUrl};
 use leasehold_support::exit::{CORRUPT, Failure, UNAVAILABLE};
 
-/// The ledger's file in the data directory.
-const LEDGER: &str = "boxoffice.sqlite";
 /// The secret of tickets in the data directory.
 const SECRET: &str = "boxoffice.key";
-
-/// Where the ledger is.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub enum Place {
-    /// There is no box office.
-    None,
-    /// In a file.
-    Sqlite(PathBuf),
-    /// In a database that several servers share.
-    Postgres(Secret),
-}
-
-/// What a URL means.
-///
-/// # Errors
-///
-/// A sentence. It does not repeat the URL: that may carry a password.
-pub fn place(url: &str, data: &Path) -> Result<Place, String> {
-    match url {
-        "none" => Ok(Place::None),
-        "sqlite" => Ok(Place::Sqlite(data.join(LEDGER))),
-        url if url.starts_with("postgres://") || url.starts_with("postgresql://") => {
-            Ok(Place::Postgres(Secret::new(url)))
-        }
-        url => match url.strip_prefix("sqlite:") {
-            Some(path) if !path.is_empty() => Ok(Place::Sqlite(path.trim_start_matches("//").into())),
-            _ => Err("a ledger is sqlite (in the data directory), sqlite:FILE, postgres://…, or none".into()),
-        },
-    }
-}
 
 /// Opens what the configuration says; none for a server without a box office.
 ///
@@ -68,12 +36,12 @@ pub async fn open(
     engine: Arc<dyn Engine>,
     clock: Arc<dyn Clock>,
 ) -> anyhow::Result<Option<Arc<BoxOffice>>> {
-    let place = place(&config.ledger, &config.data).map_err(Failure::usage)?;
+    let url = LedgerUrl::parse(&config.ledger, &config.data).map_err(Failure::usage)?;
     fs::create_dir_all(&config.data).map_err(|error| unreadable(&config.data, &error))?;
-    let ledger: Arc<dyn Ledger> = match place {
-        Place::None => return Ok(None),
-        Place::Sqlite(path) => Sqlite::open(&path, clock.clone()).await.map_err(failure)?,
-        Place::Postgres(url) => Postgres::open(url.expose(), PostgresOptions::default()).await.map_err(failure)?,
+    let ledger: Arc<dyn Ledger> = match url {
+        LedgerUrl::None => return Ok(None),
+        LedgerUrl::Sqlite(path) => Sqlite::open(&path, clock.clone()).await.map_err(failure)?,
+        LedgerUrl::Postgres(url) => Postgres::open(url.expose(), PostgresOptions::default()).await.map_err(failure)?,
     };
     let options = Options { clock: clock.clone(), name: config.boxoffice.name(), ..Options::default() };
     let office = Office::new(engine, ledger, options).map_err(failure)?;
@@ -169,20 +137,6 @@ mod tests {
     use super::*;
 
     /// Goal: a ledger's URL means what the docs say, and a refusal shows no password.
-    #[test]
-    fn urls_of_ledgers() {
-        let data = Path::new("/d");
-        assert_eq!(place("none", data), Ok(Place::None));
-        assert_eq!(place("sqlite", data), Ok(Place::Sqlite("/d/boxoffice.sqlite".into())));
-        assert_eq!(place("sqlite:/x/y.db", data), Ok(Place::Sqlite("/x/y.db".into())));
-        let with_password = place("postgres://u:hunter2@h/d", data).unwrap();
-        assert!(matches!(with_password, Place::Postgres(_)) && !format!("{with_password:?}").contains("hunter2"));
-        for bad in ["", "sqlite:", "mysql://u:hunter2@h/d", "oracle"] {
-            let sentence = place(bad, data).unwrap_err();
-            assert!(!sentence.contains("hunter2"), "{sentence}");
-        }
-    }
-
     /// Goal: tickets outlive a restart, and the secret is for its owner alone.
     #[test]
     fn the_secret_stays() {

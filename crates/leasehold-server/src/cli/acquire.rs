@@ -7,7 +7,7 @@ use leasehold::Leasehold;
 use leasehold::engine::Grant;
 
 use super::target::Target;
-use crate::http::shape::Granted;
+use crate::api::leases::GrantJson;
 use leasehold_support::exit::Failure;
 use leasehold_support::{duration, exit, output, signals};
 
@@ -118,7 +118,7 @@ impl Acquire {
 
     fn print(&self, grant: &Grant) -> anyhow::Result<()> {
         if self.json {
-            return output::json(&Granted::new(grant, &self.names));
+            return output::json(&GrantJson::new(grant, &self.names));
         }
         if self.id_only {
             return output::line(grant.lease_id.expose());

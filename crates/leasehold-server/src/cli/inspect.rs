@@ -4,7 +4,7 @@ use clap::Args;
 use leasehold::engine::Resource;
 
 use super::target::Target;
-use crate::http::shape::{self, Seen};
+use crate::api::leases::{self, ResourceJson};
 use leasehold_support::{duration, exit, output};
 
 const EXAMPLE: &str = "\
@@ -31,8 +31,8 @@ impl Inspect {
         let found = client.inspect(&self.name).await?;
         client.close().await?;
         match found {
-            Some(resource) if self.json => output::json(&Seen::from(resource))?,
-            None if self.json => output::json(&Seen::free(self.name))?,
+            Some(resource) if self.json => output::json(&ResourceJson::from(resource))?,
+            None if self.json => output::json(&ResourceJson::free(self.name))?,
             Some(resource) => print(&resource)?,
             None => output::line(format!("{} is free", output::plain(&self.name)))?,
         }
@@ -42,7 +42,7 @@ impl Inspect {
 
 fn print(resource: &Resource) -> anyhow::Result<()> {
     let name = output::plain(&resource.name);
-    output::line(format!("{name}: {}, {} waiting", shape::mode(resource.mode), resource.queue_len))?;
+    output::line(format!("{name}: {}, {} waiting", leases::mode_word(resource.mode), resource.queue_len))?;
     for holding in &resource.holders {
         let token = holding.token.map_or_else(String::new, |token| format!(", token {token}"));
         let (since, left) = (duration::brief(holding.since), duration::brief(holding.remaining));

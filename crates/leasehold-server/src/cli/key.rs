@@ -8,8 +8,8 @@ use anyhow::Context;
 use clap::{Args, Subcommand};
 use serde::Serialize;
 
-use crate::serve::Flags;
-use crate::serve::config::Config;
+use crate::config::Config;
+use crate::config::Flags;
 use crate::service::Role;
 use crate::service::keys::file::{Bad, KeyFile, Record};
 use crate::service::keys::secret::{self, NewKey};

@@ -4,7 +4,7 @@ use clap::Args;
 
 use super::target::Target;
 use super::view;
-use crate::http::shape::Seen;
+use crate::api::leases::ResourceJson;
 use leasehold_support::output::Table;
 use leasehold_support::{exit, output};
 
@@ -32,7 +32,7 @@ impl Ls {
         let resources = client.list(&self.prefix).await?;
         client.close().await?;
         if self.json {
-            resources.into_iter().try_for_each(|resource| output::json(&Seen::from(resource)))?;
+            resources.into_iter().try_for_each(|resource| output::json(&ResourceJson::from(resource)))?;
         } else if resources.is_empty() {
             output::say("nothing is held");
         } else {

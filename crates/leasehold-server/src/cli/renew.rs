@@ -6,7 +6,7 @@ use clap::Args;
 
 use super::secret;
 use super::target::Target;
-use crate::http::shape::Renewed;
+use crate::api::leases::RenewalJson;
 use leasehold_support::{duration, exit, output};
 
 const EXAMPLE: &str = "\
@@ -38,7 +38,7 @@ impl Renew {
         let renewal = client.renew(&lease_id, self.ttl).await?;
         client.close().await?;
         if self.json {
-            output::json(&Renewed::new(&renewal))?;
+            output::json(&RenewalJson::new(&renewal))?;
         } else {
             output::line(format!("remaining  {}", duration::human(renewal.remaining)))?;
         }

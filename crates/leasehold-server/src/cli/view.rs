@@ -1,14 +1,14 @@
-//! What people see of a resource on a terminal. What programs see is [`crate::http::shape`]: the same JSON everywhere.
+//! What people see of a resource on a terminal. What programs see is [`crate::api::leases`]: the same JSON everywhere.
 
 use leasehold::engine::{Holding, Resource};
 
-use crate::http::shape::mode;
+use crate::api::leases::mode_word;
 use leasehold_support::duration::brief;
 
 /// The rows of a listing for people: one for each holder that is shown, and one for the rest of a crowd.
 pub fn rows(resource: &Resource) -> Vec<Vec<String>> {
     let waiting = resource.queue_len.to_string();
-    let mode = mode(resource.mode).to_owned();
+    let mode = mode_word(resource.mode).to_owned();
     let row = |holder: String, token: String, since: String, left: String| {
         vec![resource.name.clone(), mode.clone(), holder, token, since, left, waiting.clone()]
     };

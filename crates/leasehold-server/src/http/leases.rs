@@ -12,8 +12,9 @@ use tokio::sync::oneshot;
 use super::App;
 use super::fields::{Fields, missing};
 use super::problem::Problem;
+use super::respond;
 use super::routes::{Call, detached};
-use super::shape;
+use crate::api::leases::{GrantJson, RenewalJson};
 use crate::service::metrics::Outcome;
 use crate::service::{Caller, Denial};
 
@@ -29,7 +30,7 @@ pub async fn acquire(mut call: Call) -> Result<Response<Body>, Problem> {
     let resources: Vec<String> = claim.wants.iter().map(|want| want.name.clone()).collect();
     let grant =
         granted(call.app.clone(), caller.clone(), claim).await?.map_err(|denial| call.told(&denial, &caller))?;
-    Ok(shape::json(StatusCode::CREATED, &shape::Granted::new(&grant, &resources)))
+    Ok(respond::json(StatusCode::CREATED, &GrantJson::new(&grant, &resources)))
 }
 
 type Answer = Result<leasehold::engine::Grant, Denial>;
@@ -156,7 +157,7 @@ pub async fn renew(mut call: Call) -> Result<Response<Body>, Problem> {
     let (service, who) = (call.app.service.clone(), caller.clone());
     let renewal = detached(async move { service.renew(&who, &lease, ttl).await }).await?;
     let renewal = renewal.map_err(|denial| call.told(&denial, &caller))?;
-    Ok(shape::json(StatusCode::OK, &shape::Renewed::new(&renewal)))
+    Ok(respond::json(StatusCode::OK, &RenewalJson::new(&renewal)))
 }
 
 /// `POST /v1/leases/release`

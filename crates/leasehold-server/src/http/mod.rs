@@ -35,8 +35,8 @@ mod openapi;
 mod pages;
 mod problem;
 mod resources;
+mod respond;
 mod routes;
-pub mod shape;
 mod socket;
 mod status;
 #[cfg(test)]

@@ -8,7 +8,6 @@ use hyper::{Response, StatusCode};
 use leasehold::{Error, Refusal};
 use serde_json::{Map, Value, json};
 
-use super::shape;
 use crate::service::{Caller, Denial, Service};
 
 /// One no.
@@ -129,7 +128,7 @@ impl Problem {
             Denial::Engine(Error::Refused(Refusal::Held { resource, holder, remaining, queue_len })) => {
                 problem.more.insert("resource".into(), json!(resource));
                 problem.more.insert("holder".into(), json!(holder));
-                problem.more.insert("remaining_ms".into(), json!(remaining.map(shape::millis)));
+                problem.more.insert("remaining_ms".into(), json!(remaining.map(leasehold_support::duration::millis)));
                 problem.more.insert("queue_len".into(), json!(queue_len));
             }
             Denial::Unauthorized | Denial::Ticket(_) => {

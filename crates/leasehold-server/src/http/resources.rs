@@ -7,8 +7,9 @@ use serde_json::json;
 
 use super::fields::missing;
 use super::problem::Problem;
+use super::respond;
 use super::routes::{Call, detached};
-use super::shape::{self, Seen};
+use crate::api::leases::ResourceJson;
 
 /// On a page, if nobody says otherwise.
 const PAGE: usize = 100;
@@ -21,8 +22,8 @@ pub async fn inspect(call: Call) -> Result<Response<Body>, Problem> {
     call.query([])?;
     let name = call.name()?;
     let found = call.app.service.inspect(&caller, &name).await.map_err(|denial| call.told(&denial, &caller))?;
-    let seen = found.map_or_else(|| Seen::free(name), Seen::from);
-    Ok(shape::json(StatusCode::OK, &seen))
+    let seen = found.map_or_else(|| ResourceJson::free(name), ResourceJson::from);
+    Ok(respond::json(StatusCode::OK, &seen))
 }
 
 /// `GET /v1/resources`
@@ -41,8 +42,8 @@ pub async fn list(call: Call) -> Result<Response<Body>, Problem> {
     let more = found.len() > limit || (service.embedded().is_none() && !found.is_empty());
     found.truncate(limit);
     let next = found.last().filter(|_| more).map(|last| last.name.clone());
-    let resources: Vec<Seen> = found.into_iter().map(Seen::from).collect();
-    Ok(shape::json(StatusCode::OK, &json!({"resources": resources, "next": next})))
+    let resources: Vec<ResourceJson> = found.into_iter().map(ResourceJson::from).collect();
+    Ok(respond::json(StatusCode::OK, &json!({"resources": resources, "next": next})))
 }
 
 /// `DELETE /v1/resources/{name}`
@@ -56,5 +57,5 @@ pub async fn revoke(mut call: Call) -> Result<Response<Body>, Problem> {
     let (service, who) = (call.app.service.clone(), caller.clone());
     let revoked = detached(async move { service.revoke(&who, &name, &reason).await }).await?;
     let revoked = revoked.map_err(|denial| call.told(&denial, &caller))?;
-    Ok(shape::json(StatusCode::OK, &json!({"revoked": revoked})))
+    Ok(respond::json(StatusCode::OK, &json!({"revoked": revoked})))
 }

@@ -1,4 +1,4 @@
-//! What the server says of itself: status, health, readiness, metrics.
+//! LeaseEventJson the server says of itself: status, health, readiness, metrics.
 
 use std::time::Duration;
 
@@ -9,8 +9,9 @@ use serde_json::json;
 use tokio::time::timeout;
 
 use super::problem::Problem;
+use super::respond;
 use super::routes::Call;
-use super::shape::{self, What};
+use crate::api::leases::LeaseEventJson;
 use crate::service::Denial;
 
 /// An engine that takes longer is not ready.
@@ -22,7 +23,7 @@ pub async fn status(call: Call) -> Result<Response<Body>, Problem> {
     call.query([])?;
     let status = call.app.service.status(&caller).map_err(|denial| call.told(&denial, &caller))?;
     let promises = status.promises;
-    let recent: Vec<What> = status.recent.into_iter().map(What::from).collect();
+    let recent: Vec<LeaseEventJson> = status.recent.into_iter().map(LeaseEventJson::from).collect();
     let role: Vec<&str> = status.roles.iter().map(|role| role.word()).collect();
     let body = json!({
         "version": env!("CARGO_PKG_VERSION"),
@@ -36,7 +37,7 @@ pub async fn status(call: Call) -> Result<Response<Body>, Problem> {
         },
         "leases": status.leases,
         "waiters": status.waiters,
-        "uptime_ms": shape::millis(status.uptime),
+        "uptime_ms": leasehold_support::duration::millis(status.uptime),
         "rates": status.rates.map(|rates| json!({
             "acquire_per_s": rates.acquire,
             "release_per_s": rates.release,
@@ -47,12 +48,12 @@ pub async fn status(call: Call) -> Result<Response<Body>, Problem> {
         "auth": if status.keys_needed { "required" } else { "none" },
         "role": role,
     });
-    Ok(shape::json(StatusCode::OK, &body))
+    Ok(respond::json(StatusCode::OK, &body))
 }
 
 /// `GET /healthz`: the process is up.
 pub async fn health(_call: Call) -> Result<Response<Body>, Problem> {
-    Ok(shape::json(StatusCode::OK, &json!({"status": "up"})))
+    Ok(respond::json(StatusCode::OK, &json!({"status": "up"})))
 }
 
 /// `GET /readyz`: engine and ledger answer, and the box office can take its leases.
@@ -61,7 +62,7 @@ pub async fn ready(call: Call) -> Result<Response<Body>, Problem> {
         return Err(Problem::shutting_down());
     }
     match timeout(READY_WITHIN, call.app.service.ready()).await {
-        Ok(Ok(())) => Ok(shape::json(StatusCode::OK, &json!({"status": "ready"}))),
+        Ok(Ok(())) => Ok(respond::json(StatusCode::OK, &json!({"status": "ready"}))),
         Ok(Err(denial)) => {
             tracing::warn!(target: "leasehold::http", error = denial.sentence(), "not ready");
             Err(Problem::unavailable(not_ready(&denial)))
@@ -70,7 +71,7 @@ pub async fn ready(call: Call) -> Result<Response<Body>, Problem> {
     }
 }
 
-/// Why a server is not ready, for anybody who asks. What the office says of itself is meant to be read; what a database
+/// Why a server is not ready, for anybody who asks. LeaseEventJson the office says of itself is meant to be read; what a database
 /// or a server says may have names in it that are not for everybody, and is in the log.
 fn not_ready(denial: &Denial) -> String {
     match denial {

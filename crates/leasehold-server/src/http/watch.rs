@@ -19,7 +19,7 @@ use super::App;
 use super::problem::Problem;
 use super::resources::MOST;
 use super::routes::Call;
-use super::shape::{Happened, Seen};
+use crate::api::leases::{EventJson, ResourceJson};
 use crate::service::watch::{Told, Watcher};
 use crate::service::{Caller, Denial};
 
@@ -117,7 +117,7 @@ impl Teller {
             match told {
                 Told::Event(event, prev) => {
                     let (id, kind) = (event.id, event.kind.word());
-                    let data = Happened::new(event, prev).to_json();
+                    let data = EventJson::new(event, prev).to_json();
                     push(&mut text, Some(id), kind, &data);
                 }
                 Told::Reset(id) => push(&mut text, Some(id), "reset", &self.whole(id).await?),
@@ -140,7 +140,7 @@ impl Teller {
             truncated = !more.map_err(|denial| self.problem(&denial))?.is_empty();
         }
         found.truncate(MOST);
-        let resources: Vec<Seen> = found.into_iter().map(Seen::from).collect();
+        let resources: Vec<ResourceJson> = found.into_iter().map(ResourceJson::from).collect();
         Ok(json!({"id": id.to_string(), "resources": resources, "truncated": truncated}).to_string())
     }
 

@@ -7,7 +7,7 @@ use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 
 use super::mail::{Bell, Letter, Mailbox};
 use super::reply::{Protocol, Reply};
-use crate::http::shape::Happened;
+use crate::api::leases::EventJson;
 use crate::service::watch::Told;
 use crate::service::{Caller, Denial, Service};
 
@@ -126,7 +126,7 @@ fn push3(told: &Told, reply: &mut Reply<'_>) {
 fn json(told: &Told) -> String {
     match told {
         Told::Reset(id) => serde_json::json!({"kind": "reset", "id": id.to_string()}).to_string(),
-        Told::Event(event, prev) => Happened::new(event.clone(), *prev).to_json(),
+        Told::Event(event, prev) => EventJson::new(event.clone(), *prev).to_json(),
     }
 }
 

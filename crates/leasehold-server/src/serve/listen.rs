@@ -154,7 +154,7 @@ pub fn resp(config: &Config, tls: Option<&Tls>, seats: &Arc<Seats>) -> resp::Con
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::serve::config::TlsFiles;
+    use crate::config::TlsFiles;
     use leasehold_support::exit;
 
     /// Goal: a server that answers to any name is served only with keys: else any web page could use it.

@@ -11,11 +11,12 @@ use leasehold_boxoffice::layout::Layout;
 use leasehold_boxoffice::model::{AuditQuery, EventRow, EventSettings, Refusal};
 use serde_json::{Map, Value, json};
 
-use super::{Desk, flag, no, number, shape};
+use super::{Desk, flag, no, number};
+use crate::api::boxoffice as json_of;
 use crate::http::fields::{Fields, missing};
 use crate::http::problem::Problem;
+use crate::http::respond::json as answer;
 use crate::http::routes::{Call, detached};
-use crate::http::shape::json as answer;
 use crate::service::Verb;
 
 /// The fields of an event beside its layout.
@@ -48,7 +49,7 @@ pub async fn create(mut call: Call) -> Result<Response<Body>, Problem> {
         row
     };
     let row = detached(work).await?.map_err(no)?;
-    let mut response = tagged(answer(StatusCode::CREATED, &shape::event(&row)), &row);
+    let mut response = tagged(answer(StatusCode::CREATED, &json_of::event(&row)), &row);
     if let Ok(place) = HeaderValue::from_str(&format!("/v1/events/{}", row.event_id)) {
         response.headers_mut().insert(header::LOCATION, place);
     }
@@ -80,7 +81,7 @@ pub async fn configure(mut call: Call) -> Result<Response<Body>, Problem> {
         Err(Problem::unavailable("others change this event at the same time: nothing was changed"))
     };
     let row = detached(work).await??;
-    Ok(tagged(answer(StatusCode::OK, &shape::event(&row)), &row))
+    Ok(tagged(answer(StatusCode::OK, &json_of::event(&row)), &row))
 }
 
 /// The versions that the caller would have changed, by `If-Match`; none: whatever it is.
@@ -228,7 +229,7 @@ pub async fn show(call: Call) -> Result<Response<Body>, Problem> {
 
 async fn with_totals(desk: &Desk, row: &EventRow) -> Result<Value, Problem> {
     let now = desk.office().availability(&row.event_id).await.map_err(no)?;
-    let mut shown = shape::event(row);
+    let mut shown = json_of::event(row);
     shown["totals"] = json!(now.totals);
     Ok(shown)
 }
@@ -281,7 +282,7 @@ pub async fn availability(call: Call) -> Result<Response<Body>, Problem> {
         _ => None,
     };
     let (_, layout) = desk.office().layout(&event).await.map_err(no)?;
-    Ok(whole(Body::from(shape::availability(&now, &layout, changed.as_deref(), holds.as_deref()))))
+    Ok(whole(Body::from(json_of::availability(&now, &layout, changed.as_deref(), holds.as_deref()))))
 }
 
 /// An answer that is JSON already.
@@ -331,5 +332,5 @@ async fn set_frozen(mut call: Call, frozen: bool) -> Result<Response<Body>, Prob
     let made = desk.call(&call, &body)?;
     let work = async move { desk.office().freeze(made, &event, frozen, &reason).await };
     let row = detached(work).await?.map_err(no)?;
-    Ok(answer(StatusCode::OK, &shape::event(&row)))
+    Ok(answer(StatusCode::OK, &json_of::event(&row)))
 }

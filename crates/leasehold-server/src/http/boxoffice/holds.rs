@@ -9,12 +9,13 @@ use leasehold_boxoffice::office::{Change, HoldView, Want};
 use leasehold_boxoffice::provider::{MAX_AMOUNT, is_page};
 use serde_json::{Value, json};
 
-use super::{Desk, hold_id, no, refused, shape};
+use super::{Desk, hold_id, no, refused};
+use crate::api::boxoffice as json_of;
 use crate::boxoffice::payment::{Begin, NotDone};
 use crate::http::fields::{Fields, missing};
 use crate::http::problem::Problem;
+use crate::http::respond::json as answer;
 use crate::http::routes::{Call, detached};
-use crate::http::shape::json as answer;
 use crate::service::{Denial, Verb};
 
 /// Seats and areas in one request: what a claim may have.
@@ -38,7 +39,7 @@ pub async fn take(mut call: Call) -> Result<Response<Body>, Problem> {
         Ok(view) => view,
         Err(error) => return Err(with_alternative(&desk, &event, error)),
     };
-    let mut response = answer(StatusCode::CREATED, &shape::hold(&view));
+    let mut response = answer(StatusCode::CREATED, &json_of::hold(&view));
     if let Ok(place) = HeaderValue::from_str(&format!("/v1/holds/{}", view.hold.hold_id)) {
         response.headers_mut().insert(header::LOCATION, place);
     }
@@ -174,7 +175,7 @@ pub async fn show(call: Call) -> Result<Response<Body>, Problem> {
     call.query([])?;
     let (hold, access) = opened(&desk, shown(&call)?).await?;
     let view = desk.office().hold_view(&hold, access).await.map_err(closed(&desk))?;
-    Ok(answer(StatusCode::OK, &shape::hold(&view)))
+    Ok(answer(StatusCode::OK, &json_of::hold(&view)))
 }
 
 /// `POST /v1/holds/{h}/renew`
@@ -186,7 +187,7 @@ pub async fn renew(mut call: Call) -> Result<Response<Body>, Problem> {
     let (hold, access) = opened(&desk, shown(&call)?).await?;
     let made = desk.call(&call, &body)?;
     let view = desk.office().renew(made, &hold, access).await.map_err(closed(&desk))?;
-    Ok(answer(StatusCode::OK, &shape::hold(&view)))
+    Ok(answer(StatusCode::OK, &json_of::hold(&view)))
 }
 
 /// `POST /v1/holds/{h}/release`
@@ -198,7 +199,7 @@ pub async fn release(mut call: Call) -> Result<Response<Body>, Problem> {
     let (hold, access) = opened(&desk, shown(&call)?).await?;
     let made = desk.call(&call, &body)?;
     let view = desk.office().release(made, &hold, access).await.map_err(closed(&desk))?;
-    Ok(answer(StatusCode::OK, &shape::hold(&view)))
+    Ok(answer(StatusCode::OK, &json_of::hold(&view)))
 }
 
 /// `POST /v1/holds/{h}/seats`
@@ -221,9 +222,9 @@ pub async fn change(mut call: Call) -> Result<Response<Body>, Problem> {
         // What was stored is the hold before its leases were put together: show it as it stands.
         Ok(view) if view.replayed => {
             let view = desk.office().hold_view(&hold, access).await.map_err(no)?;
-            Ok(answer(StatusCode::OK, &shape::hold(&view)))
+            Ok(answer(StatusCode::OK, &json_of::hold(&view)))
         }
-        Ok(view) => Ok(answer(StatusCode::OK, &shape::hold(&view))),
+        Ok(view) => Ok(answer(StatusCode::OK, &json_of::hold(&view))),
         Err(error) => {
             let known = desk.office().hold_view(&hold, access).await;
             match known {
@@ -250,7 +251,7 @@ pub async fn pay(mut call: Call) -> Result<Response<Body>, Problem> {
     // A hang-up must not strand a payment that the provider has made.
     let begun = detached(async move { house.begin_payment(made, &hold, access, begin).await }).await?;
     let view = begun.map_err(|why| not_done(&desk, why))?;
-    Ok(answer(StatusCode::OK, &shape::hold(&view)))
+    Ok(answer(StatusCode::OK, &json_of::hold(&view)))
 }
 
 /// Who names the payment. A ticket names none: it could be somebody else's, or become it. What its own hold has already is
@@ -299,7 +300,7 @@ pub async fn cancel_payment(mut call: Call) -> Result<Response<Body>, Problem> {
     let house = desk.house.clone();
     let ended = detached(async move { house.cancel_payment(made, &hold, access).await }).await?;
     let view = ended.map_err(|why| not_done(&desk, why))?;
-    Ok(answer(StatusCode::OK, &shape::hold(&view)))
+    Ok(answer(StatusCode::OK, &json_of::hold(&view)))
 }
 
 /// `POST /v1/holds/{h}/confirm`
@@ -323,7 +324,7 @@ pub async fn confirm(mut call: Call) -> Result<Response<Body>, Problem> {
     let (hold, access) = opened(&desk, shown(&call)?).await?;
     let made = desk.call(&call, &body)?;
     let order = desk.office().confirm_with(made, &hold, access, &payment, proof).await.map_err(closed(&desk))?;
-    let mut response = answer(StatusCode::CREATED, &shape::order(&order));
+    let mut response = answer(StatusCode::CREATED, &json_of::order(&order));
     if let Ok(place) = HeaderValue::from_str(&format!("/v1/orders/{}", order.order_id)) {
         response.headers_mut().insert(header::LOCATION, place);
     }

@@ -22,7 +22,6 @@ pub mod events;
 pub mod holds;
 pub mod orders;
 pub mod payments;
-pub mod shape;
 pub mod staff;
 pub mod stream;
 pub mod tickets;
@@ -123,7 +122,7 @@ pub(super) fn no(error: Error) -> Problem {
         Some(Refusal::Conflict { conflicts, .. }) => {
             vec![("conflicts", json!(conflicts)), ("alternative", json!(null))]
         }
-        Some(Refusal::Late(resolution)) => vec![("resolution", shape::resolution(resolution))],
+        Some(Refusal::Late(resolution)) => vec![("resolution", crate::api::boxoffice::resolution(resolution))],
         _ => Vec::new(),
     };
     more.into_iter().fold(Problem::of(&Denial::Office(error)), |problem, (name, value)| problem.and(name, value))

@@ -5,11 +5,12 @@ use hyper::{Response, StatusCode};
 use leasehold_boxoffice::model::{OrderId, OrderRow, Refusal};
 use serde_json::{Value, json};
 
-use super::{Desk, no, order_id, refused, shape};
+use super::{Desk, no, order_id, refused};
+use crate::api::boxoffice as json_of;
 use crate::http::fields::{Fields, missing};
 use crate::http::problem::Problem;
+use crate::http::respond::json as answer;
 use crate::http::routes::{Call, detached};
-use crate::http::shape::json as answer;
 use crate::service::Verb;
 
 async fn find(desk: &Desk, order: OrderId) -> Result<OrderRow, Problem> {
@@ -23,7 +24,7 @@ pub async fn show(call: Call) -> Result<Response<Body>, Problem> {
     let desk = Desk::admit(&call, Verb::Buy)?;
     call.query([])?;
     let row = find(&desk, order_id(&call)?).await?;
-    Ok(answer(StatusCode::OK, &shape::order(&row)))
+    Ok(answer(StatusCode::OK, &json_of::order(&row)))
 }
 
 /// `POST /v1/orders/{o}/void`
@@ -78,7 +79,7 @@ fn moves(value: Value) -> Result<Vec<(String, String)>, Problem> {
 }
 
 fn with_owed(row: &OrderRow, owed: i64) -> Value {
-    let mut shown = shape::order(row);
+    let mut shown = json_of::order(row);
     shown["owed"] = json!(owed);
     shown
 }

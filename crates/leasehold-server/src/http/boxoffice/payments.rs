@@ -10,13 +10,14 @@ use leasehold_boxoffice::provider::{Callback, Outcome, Unbelieved};
 use leasehold_boxoffice::sign;
 use serde_json::{Value, json};
 
-use super::{Desk, holds, no, shape};
+use super::{Desk, holds, no};
+use crate::api::boxoffice as json_of;
 use crate::boxoffice::bank::Order;
 use crate::boxoffice::payment::tokens as tokens_of;
 use crate::http::fields::{Fields, missing};
 use crate::http::problem::Problem;
+use crate::http::respond::json as answer;
 use crate::http::routes::{Call, detached};
-use crate::http::shape::json as answer;
 use crate::service::Verb;
 
 /// `POST /v1/payments/callback`
@@ -73,11 +74,11 @@ async fn settle(desk: &Desk, told: Callback) -> Result<Value, Problem> {
     }
     let outcome = outcome.map_err(no)?;
     Ok(match outcome {
-        PaymentOutcome::Order(order) => json!({"outcome": "order", "order": shape::order(&order)}),
+        PaymentOutcome::Order(order) => json!({"outcome": "order", "order": json_of::order(&order)}),
         // Overtaken by events.
         PaymentOutcome::Declined(HoldState::Sold) => json!({"outcome": "ignored"}),
         PaymentOutcome::Declined(state) => json!({"outcome": "declined", "state": state}),
-        PaymentOutcome::Late(found) => json!({"outcome": "late", "resolution": shape::resolution(&found)}),
+        PaymentOutcome::Late(found) => json!({"outcome": "late", "resolution": json_of::resolution(&found)}),
         PaymentOutcome::Ignored => json!({"outcome": "ignored"}),
     })
 }

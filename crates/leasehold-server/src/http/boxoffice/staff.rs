@@ -7,12 +7,13 @@ use leasehold_boxoffice::model::{AuditQuery, Entry, OrderRow, Reason, SetBlocks}
 use leasehold_boxoffice::office::Settled;
 use serde_json::{Value, json};
 
-use super::{Desk, no, number, shape};
+use super::{Desk, no, number};
+use crate::api::boxoffice as json_of;
 use crate::boxoffice::settler::waited;
 use crate::http::fields::Fields;
 use crate::http::problem::Problem;
+use crate::http::respond::json as answer;
 use crate::http::routes::{Call, detached};
-use crate::http::shape::json as answer;
 use crate::service::Verb;
 
 /// Entries on a page, and at most.
@@ -79,7 +80,7 @@ pub async fn force_release(mut call: Call) -> Result<Response<Body>, Problem> {
     let made = desk.call(&call, &body)?;
     let work = async move { desk.office().force_release(made, &event, &seat, &reason).await };
     let view = detached(work).await?.map_err(no)?;
-    Ok(answer(StatusCode::OK, &shape::hold(&view)))
+    Ok(answer(StatusCode::OK, &json_of::hold(&view)))
 }
 
 /// `POST /v1/events/{e}/payments/{r}/refund`: money that is stuck shall go back.
@@ -103,7 +104,7 @@ async fn settle(mut call: Call, to: Settled) -> Result<Response<Body>, Problem> 
     fields.done()?;
     let made = desk.call(&call, &body)?;
     let work = async move { desk.office().settle(made, &event, &refund, to, &reason).await };
-    Ok(answer(StatusCode::OK, &shape::money(&detached(work).await?.map_err(no)?)))
+    Ok(answer(StatusCode::OK, &json_of::money(&detached(work).await?.map_err(no)?)))
 }
 
 /// `GET /v1/events/{e}/audit`
@@ -124,7 +125,7 @@ pub async fn audit(call: Call) -> Result<Response<Body>, Problem> {
     let query = AuditQuery { since, seat, limit };
     let entries = desk.office().audit(&event, query).await.map_err(no)?;
     let next = (entries.len() == limit).then(|| entries.last().map(|entry| entry.seq)).flatten();
-    let entries: Vec<Value> = entries.iter().map(shape::told).collect();
+    let entries: Vec<Value> = entries.iter().map(json_of::told).collect();
     Ok(answer(StatusCode::OK, &json!({"entries": entries, "next": next})))
 }
 
@@ -158,7 +159,7 @@ async fn audit_csv(
 }
 
 fn audit_line(entry: &Entry) -> String {
-    let told = shape::told(entry);
+    let told = json_of::told(entry);
     let field = |name: &str| match &told[name] {
         Value::Null => String::new(),
         Value::String(text) => text.clone(),
@@ -212,7 +213,7 @@ pub async fn report(call: Call) -> Result<Response<Body>, Problem> {
             shown
         })
         .collect();
-    let stuck: Vec<Value> = paying.iter().map(|hold| shape::staff_hold(hold, waited(hold, &row.settings))).collect();
+    let stuck: Vec<Value> = paying.iter().map(|hold| json_of::staff_hold(hold, waited(hold, &row.settings))).collect();
     Ok(answer(
         StatusCode::OK,
         &json!({
@@ -222,13 +223,13 @@ pub async fn report(call: Call) -> Result<Response<Body>, Problem> {
             "by_section": by_section,
             "areas": report.areas,
             "takings": report.takings,
-            "late_payments": late.iter().map(shape::money).collect::<Vec<_>>(),
+            "late_payments": late.iter().map(json_of::money).collect::<Vec<_>>(),
             "stuck_payments": stuck,
             // Of this server, since it was started.
             "conflict_rate": if asked == 0 { 0.0 } else { lost as f64 / asked as f64 },
             "conflicts": conflicts,
             "sweeper_lag_ms": (lag * 1000.0).round() as u64,
-            "orders": orders.iter().map(shape::order).collect::<Vec<_>>(),
+            "orders": orders.iter().map(json_of::order).collect::<Vec<_>>(),
         }),
     ))
 }

@@ -17,7 +17,8 @@ use serde_json::json;
 use tokio::sync::watch;
 use tokio::time::{Instant, timeout_at};
 
-use super::{Desk, no, number, shape};
+use super::{Desk, no, number};
+use crate::api::boxoffice as json_of;
 use crate::boxoffice::feed::Feed;
 use crate::http::App;
 use crate::http::problem::Problem;
@@ -152,7 +153,7 @@ impl Teller {
         let office = self.desk.office();
         let now = office.availability(&self.event).await.map_err(no)?;
         let (_, layout) = office.layout(&self.event).await.map_err(no)?;
-        Ok((now.seq, shape::availability(&now, &layout, None, None)))
+        Ok((now.seq, json_of::availability(&now, &layout, None, None)))
     }
 
     async fn reset(&mut self) -> Result<String, Problem> {

@@ -8,9 +8,10 @@ use serde_json::json;
 use super::{Desk, no};
 use crate::http::fields::{Fields, missing};
 use crate::http::problem::Problem;
+use crate::http::respond::json as answer;
 use crate::http::routes::Call;
-use crate::http::shape::{json as answer, millis};
 use crate::service::Verb;
+use leasehold_support::duration::millis;
 
 /// `GET /v1/boxoffice`
 pub async fn front(call: Call) -> Result<Response<Body>, Problem> {

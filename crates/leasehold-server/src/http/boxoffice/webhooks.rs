@@ -9,8 +9,8 @@ use serde_json::{Value, json};
 use super::{Desk, no, refused};
 use crate::http::fields::{Fields, missing};
 use crate::http::problem::Problem;
+use crate::http::respond::json as answer;
 use crate::http::routes::{Call, detached};
-use crate::http::shape::json as answer;
 use crate::service::Verb;
 
 /// More than anybody needs, and few enough to be looked at four times a second.

@@ -21,7 +21,7 @@ use serde::{Deserialize, Serialize};
 
 use super::Role;
 use super::secret::{Digest, is_id};
-use crate::serve::config::toml_sentence;
+use crate::config::toml_sentence;
 
 /// Its name in the data directory.
 pub const NAME: &str = "keys.toml";

@@ -59,7 +59,7 @@ fn the_example_says_the_defaults() {
 /// Goal: no field is without a word in the example and in the reference.
 #[test]
 fn every_field_is_documented() {
-    let reference = include_str!("../../../../../docs/reference/config.md");
+    let reference = include_str!("../../../../docs/reference/config.md");
     let example = uncommented();
     let fields = every_field();
     assert!(fields.len() > 35, "{fields:?}");

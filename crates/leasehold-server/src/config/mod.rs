@@ -7,6 +7,8 @@
 //! 3. `example.toml` and `docs/reference/config.md` name every field; tests compare them with the struct.
 
 mod boxoffice;
+mod flags;
+mod ledger;
 mod limits;
 mod units;
 
@@ -18,10 +20,11 @@ use std::path::{Path, PathBuf};
 use serde::Deserialize;
 
 pub use boxoffice::{BoxOffice, Secret};
+pub use flags::Flags;
+pub use ledger::LedgerUrl;
 pub use limits::Limits;
 pub use units::Size;
 
-use super::Flags;
 use leasehold_support::exit::Failure;
 
 /// Every field with its default and what it is for, as `serve --print-config` prints it.
@@ -257,7 +260,7 @@ impl Config {
                         engine = \"embedded\" or engine = \"leasehold://host:port\", or leave it out"
                 .into());
         }
-        crate::boxoffice::open::place(&self.ledger, &self.data)?;
+        LedgerUrl::parse(&self.ledger, &self.data)?;
         self.boxoffice.check()?;
         self.limits.check()?;
         if self.news_bytes.0 > 4 << 30 {

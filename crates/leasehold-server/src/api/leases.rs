@@ -1,28 +1,16 @@
-//! The JSON shapes of the contract: of HTTP, and of what the command line prints with `--json`. No secret is in any of
-//! them but the answer to an acquire.
+//! The JSON of leases and resources: HTTP and RESP send it, and the command line prints it with `--json`. The answer to an
+//! acquire is the only one with a secret in it.
 
-use axum::body::Body;
-use hyper::header::{self, HeaderValue};
-use hyper::{Response, StatusCode};
 use leasehold::engine::{Event, EventId, Grant, Holding, Mode, Renewal, Resource, Waiting};
 use serde::Serialize;
 
 use leasehold_support::time;
 
-pub use leasehold_support::duration::millis;
-
-/// An answer in JSON.
-pub fn json(status: StatusCode, value: &impl Serialize) -> Response<Body> {
-    let text = serde_json::to_vec(value).expect("shapes have text for keys and nothing that can fail");
-    let mut response = Response::new(Body::from(text));
-    *response.status_mut() = status;
-    response.headers_mut().insert(header::CONTENT_TYPE, HeaderValue::from_static("application/json"));
-    response
-}
+use leasehold_support::duration::millis;
 
 /// 201 of an acquire, and `acquire --json`.
 #[derive(Debug, Serialize)]
-pub struct Granted<'a> {
+pub struct GrantJson<'a> {
     lease_id: &'a str,
     /// Decimal text: JSON numbers end at 2^53, tokens do not.
     token: Option<String>,
@@ -34,7 +22,7 @@ pub struct Granted<'a> {
     renewable_ms: Option<u64>,
 }
 
-impl<'a> Granted<'a> {
+impl<'a> GrantJson<'a> {
     /// The shape of a grant on these resources.
     pub fn new(grant: &'a Grant, resources: &'a [String]) -> Self {
         Self {
@@ -50,14 +38,14 @@ impl<'a> Granted<'a> {
 
 /// 200 of a renewal, and `renew --json`.
 #[derive(Debug, Serialize)]
-pub struct Renewed {
+pub struct RenewalJson {
     remaining_ms: u64,
     expires_at: String,
     #[serde(skip_serializing_if = "Option::is_none")]
     renewable_ms: Option<u64>,
 }
 
-impl Renewed {
+impl RenewalJson {
     /// The shape of a renewal.
     pub fn new(renewal: &Renewal) -> Self {
         Self {
@@ -70,7 +58,7 @@ impl Renewed {
 
 /// One resource, also of `ls --json` and `inspect --json`.
 #[derive(Debug, Serialize)]
-pub struct Seen {
+pub struct ResourceJson {
     name: String,
     /// `null` when nobody holds or awaits it.
     mode: Option<&'static str>,
@@ -78,15 +66,15 @@ pub struct Seen {
     permits_used: Option<u32>,
     #[serde(skip_serializing_if = "Option::is_none")]
     capacity: Option<u32>,
-    holders: Vec<SeenHolder>,
+    holders: Vec<HolderJson>,
     /// All of them: of a crowd only the first are shown.
     holders_total: usize,
-    waiters: Vec<SeenWaiter>,
+    waiters: Vec<WaiterJson>,
     queue_len: usize,
 }
 
 #[derive(Debug, Serialize)]
-struct SeenHolder {
+struct HolderJson {
     holder: String,
     token: Option<String>,
     since_ms: u64,
@@ -94,12 +82,12 @@ struct SeenHolder {
 }
 
 #[derive(Debug, Serialize)]
-struct SeenWaiter {
+struct WaiterJson {
     holder: String,
     waiting_ms: u64,
 }
 
-impl From<Resource> for Seen {
+impl From<Resource> for ResourceJson {
     fn from(resource: Resource) -> Self {
         let permits = match resource.mode {
             Mode::Exclusive | Mode::Shared => None,
@@ -109,18 +97,18 @@ impl From<Resource> for Seen {
         };
         Self {
             name: resource.name,
-            mode: Some(mode(resource.mode)),
+            mode: Some(mode_word(resource.mode)),
             permits_used: permits.map(|(used, _)| used),
             capacity: permits.map(|(_, capacity)| capacity),
             holders_total: resource.holders_total,
-            holders: resource.holders.into_iter().map(SeenHolder::from).collect(),
-            waiters: resource.waiters.into_iter().map(SeenWaiter::from).collect(),
+            holders: resource.holders.into_iter().map(HolderJson::from).collect(),
+            waiters: resource.waiters.into_iter().map(WaiterJson::from).collect(),
             queue_len: resource.queue_len,
         }
     }
 }
 
-impl Seen {
+impl ResourceJson {
     /// A resource nobody holds or awaits.
     pub fn free(name: String) -> Self {
         let (holders, waiters) = (Vec::new(), Vec::new());
@@ -130,7 +118,7 @@ impl Seen {
 }
 
 /// The word for a mode, as in the contract.
-pub fn mode(mode: Mode) -> &'static str {
+pub fn mode_word(mode: Mode) -> &'static str {
     match mode {
         Mode::Exclusive => "exclusive",
         Mode::Shared => "shared",
@@ -138,7 +126,7 @@ pub fn mode(mode: Mode) -> &'static str {
     }
 }
 
-impl From<Holding> for SeenHolder {
+impl From<Holding> for HolderJson {
     fn from(holding: Holding) -> Self {
         Self {
             holder: holding.holder,
@@ -149,7 +137,7 @@ impl From<Holding> for SeenHolder {
     }
 }
 
-impl From<Waiting> for SeenWaiter {
+impl From<Waiting> for WaiterJson {
     fn from(waiting: Waiting) -> Self {
         Self { holder: waiting.holder, waiting_ms: millis(waiting.waiting) }
     }
@@ -157,16 +145,16 @@ impl From<Waiting> for SeenWaiter {
 
 /// One thing that happened, as a watch tells it.
 #[derive(Debug, Serialize)]
-pub struct Happened {
+pub struct EventJson {
     id: String,
     prev: String,
     #[serde(flatten)]
-    what: What,
+    what: LeaseEventJson,
 }
 
-/// What happened, as the status lists it.
+/// LeaseEventJson happened, as the status lists it.
 #[derive(Debug, Serialize)]
-pub struct What {
+pub struct LeaseEventJson {
     kind: &'static str,
     token: Option<String>,
     resources: Vec<String>,
@@ -176,7 +164,7 @@ pub struct What {
     ago_ms: u64,
 }
 
-impl Happened {
+impl EventJson {
     /// With the id before it.
     pub fn new(event: Event, prev: EventId) -> Self {
         Self { id: event.id.to_string(), prev: prev.to_string(), what: event.into() }
@@ -188,7 +176,7 @@ impl Happened {
     }
 }
 
-impl From<Event> for What {
+impl From<Event> for LeaseEventJson {
     fn from(event: Event) -> Self {
         Self {
             kind: event.kind.word(),

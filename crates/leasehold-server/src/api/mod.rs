@@ -1,0 +1,7 @@
+//! The JSON of the contract, as typed values and builders. A leaf: HTTP, RESP, webhooks and the command line use it.
+//!
+//! - [`leases`]: grants, renewals, resources, lease events.
+//! - [`boxoffice`]: events, holds, orders, money, entries of the feed.
+
+pub mod boxoffice;
+pub mod leases;
