@@ -24,6 +24,8 @@ pub fn answers(value: &Value, operation: &str, status: u16) {
     let api = description();
     let (method, path) = operation.split_once(' ').unwrap();
     let response = &api["paths"][path][method.to_lowercase()]["responses"][status.to_string()];
+    let shared = response["$ref"].as_str().and_then(|reference| api.pointer(&reference[1..]));
+    let response = shared.unwrap_or(response);
     let kind = if status < 400 { "application/json" } else { "application/problem+json" };
     let schema = &response["content"][kind]["schema"];
     assert!(schema.is_object(), "{operation} has no {status} with {kind}");
