@@ -13,6 +13,8 @@
 //! 6. Time is the ledger's own: it never goes back, and nothing lapses early.
 //! 7. Entries are written with the change and numbered afterwards, per event, from 1, without a gap.
 //! 8. A COMMIT whose answer is lost is [`Error::Indeterminate`].
+//! 9. Webhooks are added, switched off and removed each in one transaction: no limit is exceeded, no webhook overwrites
+//!    another, and what was removed stays removed.
 //!
 //! # Not here
 //!
@@ -168,15 +170,18 @@ pub trait Ledger: Send + Sync + 'static {
 
     // Webhooks.
 
-    /// Stores one, new or changed.
-    fn put_webhook(&self, webhook: WebhookRow) -> Answer<'_, ()>;
-    /// Forgets one. `false`: there was none.
-    fn remove_webhook<'a>(&'a self, id: &'a str) -> Answer<'a, bool>;
+    /// Adds one, unless its id is taken or there are `max` already. It is served from the entries that follow the last
+    /// number of each event.
+    fn add_webhook(&self, webhook: WebhookRow, max: usize) -> Answer<'_, WebhookAdded>;
+    /// Switches one off. `false`: there is none of this id. It never brings back one that was removed.
+    fn deactivate_webhook<'a>(&'a self, id: &'a str) -> Answer<'a, bool>;
+    /// Removes one with its cursors, if it is still for the same event as the caller saw. `false`: it is not there.
+    fn remove_webhook<'a>(&'a self, seen: &'a WebhookRow) -> Answer<'a, bool>;
     /// All of them.
     fn webhooks(&self) -> Answer<'_, Vec<WebhookRow>>;
     /// How far one was served in an event.
     fn webhook_cursor<'a>(&'a self, id: &'a str, event: &'a EventId) -> Answer<'a, u64>;
-    /// It was served up to here; never back.
+    /// It was served up to here; never back. Of a webhook that was removed nothing is stored.
     fn advance_webhook<'a>(&'a self, id: &'a str, event: &'a EventId, seq: u64) -> Answer<'a, ()>;
 
     // Keeping house.

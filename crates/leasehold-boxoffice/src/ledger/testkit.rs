@@ -222,11 +222,14 @@ impl Ledger for Flaky {
         self.audits.fetch_add(1, Relaxed);
         self.inner.audit(id, query)
     }
-    fn put_webhook(&self, webhook: WebhookRow) -> Answer<'_, ()> {
-        self.inner.put_webhook(webhook)
+    fn add_webhook(&self, webhook: WebhookRow, max: usize) -> Answer<'_, WebhookAdded> {
+        self.inner.add_webhook(webhook, max)
     }
-    fn remove_webhook<'a>(&'a self, id: &'a str) -> Answer<'a, bool> {
-        self.inner.remove_webhook(id)
+    fn deactivate_webhook<'a>(&'a self, id: &'a str) -> Answer<'a, bool> {
+        self.inner.deactivate_webhook(id)
+    }
+    fn remove_webhook<'a>(&'a self, seen: &'a WebhookRow) -> Answer<'a, bool> {
+        self.inner.remove_webhook(seen)
     }
     fn webhooks(&self) -> Answer<'_, Vec<WebhookRow>> {
         self.inner.webhooks()

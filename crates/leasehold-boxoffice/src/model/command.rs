@@ -568,5 +568,16 @@ impl std::fmt::Debug for WebhookRow {
     }
 }
 
+/// What adding a webhook came to.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum WebhookAdded {
+    /// It is stored, and hears what happens from now on.
+    Added,
+    /// A webhook of this id is there already, as this. Nothing was changed.
+    Exists(WebhookRow),
+    /// There are as many as there may be. Nothing was changed.
+    TooMany,
+}
+
 /// A batch of entries that just got their numbers.
 pub type Numbered = Vec<Entry>;

@@ -17,7 +17,7 @@
 //!
 //! `view` (words), `secret`, `engine` (which engine it is), `lease` (the engine's side), `memory` (layouts, and what is sold), `take` (a hold is
 //! made), `life` (renewed, changed, paid, released), `sale` (sold, and the ladder for late money), `staff`, `money`
-//! (what goes back), `tasks` (sweeper, sequencer, follower), `pulse` (whether they are alive), `metrics`.
+//! (what goes back), `webhooks`, `tasks` (sweeper, sequencer, follower), `pulse` (whether they are alive), `metrics`.
 //!
 //! # Not here
 //!
@@ -49,12 +49,14 @@ mod tasks;
 #[cfg(test)]
 mod tests;
 pub mod view;
+mod webhooks;
 
 pub use engine::Admitted;
 pub use money::{RefundMessage, Settled};
 pub use pulse::Task;
 pub use secret::HoldKey;
 pub use view::*;
+pub use webhooks::MAX_WEBHOOKS;
 
 /// How an office is opened.
 #[derive(Clone)]
@@ -149,10 +151,44 @@ impl Office {
         self.0.pulse.beat(task, self.clock().now());
     }
 
-    /// The ledger, for reads that need no office.
+    /// The ledger itself, for tests. Handlers and tasks use a method of the office for each purpose.
+    #[cfg(any(test, feature = "testkit"))]
     #[must_use]
     pub fn ledger(&self) -> &Arc<dyn Ledger> {
         &self.0.ledger
+    }
+
+    /// Whether other servers may use the same ledger at the same time.
+    #[must_use]
+    pub fn shares_ledger(&self) -> bool {
+        self.0.ledger.is_shared()
+    }
+
+    /// The moment it is, by the ledger's clock.
+    ///
+    /// # Errors
+    ///
+    /// The ledger could not be asked.
+    pub async fn ledger_now(&self) -> Result<Moment, Error> {
+        self.0.ledger.now().await
+    }
+
+    /// Whether the ledger can still write: goes through its writer without writing anything.
+    ///
+    /// # Errors
+    ///
+    /// Why it cannot.
+    pub async fn check_ledger_writer(&self) -> Result<(), Error> {
+        self.0.ledger.sequence(0).await.map(drop)
+    }
+
+    /// Finishes the transactions under way and closes the ledger. Later calls are [`Error::Unavailable`].
+    ///
+    /// # Errors
+    ///
+    /// The ledger could not finish.
+    pub async fn close(&self) -> Result<(), Error> {
+        self.0.ledger.close().await
     }
 
     /// What was counted, and how it stands now. What the ledger does not say is not in it.

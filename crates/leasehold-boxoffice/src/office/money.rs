@@ -16,6 +16,25 @@ impl Office {
         self.0.ledger.money_in(Some(event), &all).await
     }
 
+    /// Live holds of all events with a payment under way, and the moment they were read.
+    ///
+    /// # Errors
+    ///
+    /// The ledger could not be asked.
+    pub async fn payments_under_way(&self) -> Result<(Vec<HoldRow>, Moment), Error> {
+        self.0.ledger.paying().await
+    }
+
+    /// Holds that ended unsold in the last so many milliseconds, whose last payment has no money written down; and the
+    /// moment they were read. At most a thousand, the last ones first.
+    ///
+    /// # Errors
+    ///
+    /// The ledger could not be asked.
+    pub async fn payments_without_word(&self, within_ms: u64) -> Result<(Vec<HoldRow>, Moment), Error> {
+        self.0.ledger.unheard(within_ms).await
+    }
+
     /// Authorised payments that bought nothing, of all events: for whoever asks the provider to cancel them.
     ///
     /// # Errors

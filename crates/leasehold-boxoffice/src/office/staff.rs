@@ -177,6 +177,20 @@ impl Office {
         self.0.ledger.order(order).await?.ok_or_else(|| Refusal::NoOrder(order.clone()).into())
     }
 
+    /// Orders of an event after one of them, in order of id, at most so many.
+    ///
+    /// # Errors
+    ///
+    /// The ledger could not be asked.
+    pub async fn orders(
+        &self,
+        event: &EventId,
+        after: Option<&OrderId>,
+        limit: usize,
+    ) -> Result<Vec<OrderRow>, Error> {
+        self.0.ledger.orders(event, after, limit).await
+    }
+
     /// Takes an order back, or some of its seats. The answer says what is owed; it is due to go back by itself.
     ///
     /// # Errors

@@ -93,7 +93,7 @@ pub async fn open(
     let of = &config.boxoffice;
     let tickets = match of.ticket_secrets.as_slice() {
         [] => {
-            if office.ledger().is_shared() {
+            if office.shares_ledger() {
                 tracing::warn!(
                     "boxoffice.ticket_secrets is not set: other servers on this ledger cannot read the tickets and \
                      stored answers of this one"

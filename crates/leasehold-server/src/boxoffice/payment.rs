@@ -91,7 +91,7 @@ impl BoxOffice {
             Err(error) => {
                 // Ours, and for nothing: the hold ended, or was changed meanwhile. Another call may have begun the same
                 // payment, and even sold by it: then it is not for nothing.
-                let (row, _) = self.office().ledger().hold(hold).await?;
+                let row = self.office().hold_row(hold).await?;
                 let begun = row.is_some_and(|row| row.payment_ref.as_ref() == Some(&payment_ref));
                 let refused =
                     matches!(error.refusal(), Some(Refusal::Ended(_) | Refusal::Changed | Refusal::StaleToken));

@@ -95,7 +95,7 @@ async fn unheard(
     asked: &mut HashMap<String, Time>,
     now: Time,
 ) -> Result<(), leasehold_boxoffice::Error> {
-    let (holds, moment) = house.office().ledger().unheard(UNHEARD_MS).await?;
+    let (holds, moment) = house.office().payments_without_word(UNHEARD_MS).await?;
     let mut left = UNHEARD_AT_ONCE;
     for hold in holds {
         let Some(payment_ref) = hold.payment_ref.clone() else { continue };
@@ -276,7 +276,7 @@ pub fn message(hold: &HoldRow, payment_ref: &str, outcome: Outcome, status: Paym
 /// Holds whose payment takes long, and whose money has not come.
 async fn overdue(house: &BoxOffice) -> Result<Vec<(HoldRow, String)>, leasehold_boxoffice::Error> {
     let mut found = Vec::new();
-    let (paying, now) = house.office().ledger().paying().await?;
+    let (paying, now) = house.office().payments_under_way().await?;
     for hold in paying {
         let pay_ms = hold.pay_ms.unwrap_or(STUCK_MS * 2);
         let waited = pay_ms.saturating_sub(hold.expires_at.since(now));

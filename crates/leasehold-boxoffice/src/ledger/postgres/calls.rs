@@ -275,18 +275,36 @@ impl Ledger for Postgres {
         self.see("reading the audit log", vec![(read::AUDIT, params)], |rows, _| read::entries(&rows[0]))
     }
 
-    fn put_webhook(&self, webhook: WebhookRow) -> Answer<'_, ()> {
+    fn add_webhook(&self, webhook: WebhookRow, max: usize) -> Answer<'_, WebhookAdded> {
         Box::pin(async move {
-            let attempt = "storing a webhook";
+            let attempt = "adding a webhook";
             let body = json(&webhook).map_err(|trouble| trouble.undone(attempt))?;
-            let params: Params = vec![Box::new(webhook.id), Box::new(body)];
-            self.write(attempt, vec![(read::PUT_WEBHOOK, params)]).await.map(drop)
+            let only = webhook.event_id.map(|event| event.0);
+            let add: Params =
+                vec![Box::new(webhook.id.clone()), Box::new(body), Box::new(limit(max)), Box::new(only)];
+            let statements =
+                vec![(read::LOCK_WEBHOOKS, vec![]), (read::ADD_WEBHOOK, add), (read::WEBHOOK, text(&webhook.id))];
+            let rows = self.write(attempt, statements).await?;
+            if !rows[1].is_empty() {
+                return Ok(WebhookAdded::Added);
+            }
+            let found = read::first(&rows[2], "webhooks").map_err(|trouble| trouble.undone(attempt))?;
+            Ok(found.map_or(WebhookAdded::TooMany, WebhookAdded::Exists))
         })
     }
 
-    fn remove_webhook<'a>(&'a self, id: &'a str) -> Answer<'a, bool> {
+    fn deactivate_webhook<'a>(&'a self, id: &'a str) -> Answer<'a, bool> {
         Box::pin(async move {
-            let statements = vec![(read::REMOVE_CURSORS, text(id)), (read::REMOVE_WEBHOOK, text(id))];
+            let rows = self.write("switching a webhook off", vec![(read::DEACTIVATE_WEBHOOK, text(id))]).await?;
+            Ok(!rows[0].is_empty())
+        })
+    }
+
+    fn remove_webhook<'a>(&'a self, seen: &'a WebhookRow) -> Answer<'a, bool> {
+        Box::pin(async move {
+            let event = seen.event_id.as_ref().map(|event| event.0.clone());
+            let remove: Params = vec![Box::new(seen.id.clone()), Box::new(event)];
+            let statements = vec![(read::LOCK_WEBHOOKS, vec![]), (read::REMOVE_WEBHOOK, remove)];
             let rows = self.write("removing a webhook", statements).await?;
             Ok(!rows[1].is_empty())
         })
@@ -305,7 +323,8 @@ impl Ledger for Postgres {
         Box::pin(async move {
             let seq = i64::try_from(seq).unwrap_or(i64::MAX);
             let params: Params = vec![Box::new(id.to_owned()), Box::new(event.0.clone()), Box::new(seq)];
-            self.write("storing how far a webhook is", vec![(read::ADVANCE, params)]).await.map(drop)
+            let statements = vec![(read::LOCK_WEBHOOKS_SHARED, vec![]), (read::ADVANCE, params)];
+            self.write("storing how far a webhook is", statements).await.map(drop)
         })
     }
 

@@ -96,13 +96,31 @@ pub(super) const NUMBER: &str = "WITH taken AS (
     )
     SELECT event_id, seq, body FROM numbered ORDER BY id";
 
-pub(super) const PUT_WEBHOOK: &str =
-    "INSERT INTO webhooks (id, body) VALUES ($1, $2) ON CONFLICT (id) DO UPDATE SET body = excluded.body";
-pub(super) const REMOVE_CURSORS: &str = "DELETE FROM webhook_cursors WHERE webhook_id = $1";
-pub(super) const REMOVE_WEBHOOK: &str = "DELETE FROM webhooks WHERE id = $1 RETURNING id";
+/// Adding and removing webhooks take turns: the limit counts rows that are committed.
+pub(super) const LOCK_WEBHOOKS: &str = "SELECT pg_advisory_xact_lock(19530, 0)";
+/// Cursors are moved by many at once, but not beside an addition or a removal.
+pub(super) const LOCK_WEBHOOKS_SHARED: &str = "SELECT pg_advisory_xact_lock_shared(19530, 0)";
+pub(super) const ADD_WEBHOOK: &str = "WITH added AS (
+        INSERT INTO webhooks (id, body) SELECT $1::text, $2::text WHERE (SELECT count(*) FROM webhooks) < $3
+        ON CONFLICT (id) DO NOTHING RETURNING id
+    ), begun AS (
+        INSERT INTO webhook_cursors (webhook_id, event_id, seq)
+        SELECT a.id, h.event_id, h.seq FROM added a, heads h WHERE $4::text IS NULL OR h.event_id = $4
+        ON CONFLICT (webhook_id, event_id) DO UPDATE SET seq = greatest(webhook_cursors.seq, excluded.seq)
+    )
+    SELECT id FROM added";
+pub(super) const WEBHOOK: &str = "SELECT body FROM webhooks WHERE id = $1";
+// By its letters: no text in a body has a quote without a backslash.
+pub(super) const DEACTIVATE_WEBHOOK: &str =
+    r#"UPDATE webhooks SET body = replace(body, '"active":true', '"active":false') WHERE id = $1 RETURNING id"#;
+pub(super) const REMOVE_WEBHOOK: &str = "WITH removed AS (
+        DELETE FROM webhooks WHERE id = $1 AND body::json ->> 'event_id' IS NOT DISTINCT FROM $2::text RETURNING id
+    ), cursors AS (DELETE FROM webhook_cursors c USING removed r WHERE c.webhook_id = r.id)
+    SELECT id FROM removed";
 pub(super) const WEBHOOKS: &str = "SELECT body FROM webhooks ORDER BY id";
 pub(super) const CURSOR: &str = "SELECT seq FROM webhook_cursors WHERE webhook_id = $1 AND event_id = $2";
-pub(super) const ADVANCE: &str = "INSERT INTO webhook_cursors (webhook_id, event_id, seq) VALUES ($1, $2, $3)
+pub(super) const ADVANCE: &str = "INSERT INTO webhook_cursors (webhook_id, event_id, seq)
+    SELECT $1::text, $2::text, $3::bigint WHERE EXISTS (SELECT 1 FROM webhooks WHERE id = $1)
     ON CONFLICT (webhook_id, event_id) DO UPDATE SET seq = greatest(webhook_cursors.seq, excluded.seq)";
 pub(super) const FORGET_ANSWERS: &str =
     "WITH gone AS (DELETE FROM answers WHERE at < (SELECT moment() - $1) RETURNING 1)

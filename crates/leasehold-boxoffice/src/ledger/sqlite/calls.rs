@@ -5,7 +5,8 @@ use rusqlite::params;
 use super::forget;
 use super::load;
 use super::read;
-use super::{Failure, Sqlite, json};
+use super::webhooks;
+use super::{Failure, Sqlite};
 use crate::layout::Layout;
 use crate::ledger::gather::gather;
 use crate::ledger::{Answer, Ledger};
@@ -195,42 +196,32 @@ impl Ledger for Sqlite {
         self.tell("reading the audit log", move |db, _| read::audit(db, &id, &query))
     }
 
-    fn put_webhook(&self, webhook: WebhookRow) -> Answer<'_, ()> {
-        self.write("storing a webhook", move |db, _| {
-            let sql = "INSERT OR REPLACE INTO webhooks VALUES (?1, ?2)";
-            db.prepare_cached(sql)?.execute(params![webhook.id, json(&webhook)?])?;
-            Ok(())
-        })
+    fn add_webhook(&self, webhook: WebhookRow, max: usize) -> Answer<'_, WebhookAdded> {
+        self.write("adding a webhook", move |db, _| Ok(webhooks::add(db, &webhook, max)?))
     }
 
-    fn remove_webhook<'a>(&'a self, id: &'a str) -> Answer<'a, bool> {
+    fn deactivate_webhook<'a>(&'a self, id: &'a str) -> Answer<'a, bool> {
         let id = id.to_owned();
-        self.write("removing a webhook", move |db, _| {
-            db.prepare_cached("DELETE FROM webhook_cursors WHERE webhook_id = ?1")?.execute([&id])?;
-            Ok(db.prepare_cached("DELETE FROM webhooks WHERE id = ?1")?.execute([&id])? > 0)
-        })
+        self.write("switching a webhook off", move |db, _| Ok(webhooks::deactivate(db, &id)?))
+    }
+
+    fn remove_webhook<'a>(&'a self, seen: &'a WebhookRow) -> Answer<'a, bool> {
+        let seen = seen.clone();
+        self.write("removing a webhook", move |db, _| Ok(webhooks::remove(db, &seen)?))
     }
 
     fn webhooks(&self) -> Answer<'_, Vec<WebhookRow>> {
-        self.read("reading webhooks", |db, _| load::list(db, "SELECT body FROM webhooks ORDER BY id", [], "webhooks"))
+        self.read("reading webhooks", |db, _| webhooks::all(db))
     }
 
     fn webhook_cursor<'a>(&'a self, id: &'a str, event: &'a EventId) -> Answer<'a, u64> {
         let (id, event) = (id.to_owned(), event.clone());
-        self.read("reading how far a webhook is", move |db, _| {
-            let sql = "SELECT coalesce(max(seq), 0) FROM webhook_cursors WHERE webhook_id = ?1 AND event_id = ?2";
-            Ok(db.prepare_cached(sql)?.query_row([&id, &event.0], |row| row.get(0))?)
-        })
+        self.read("reading how far a webhook is", move |db, _| webhooks::cursor(db, &id, &event))
     }
 
     fn advance_webhook<'a>(&'a self, id: &'a str, event: &'a EventId, seq: u64) -> Answer<'a, ()> {
         let (id, event) = (id.to_owned(), event.clone());
-        self.write("storing how far a webhook is", move |db, _| {
-            let sql = "INSERT INTO webhook_cursors VALUES (?1, ?2, ?3)
-                       ON CONFLICT (webhook_id, event_id) DO UPDATE SET seq = max(seq, excluded.seq)";
-            db.prepare_cached(sql)?.execute(params![id, event.as_str(), seq])?;
-            Ok(())
-        })
+        self.write("storing how far a webhook is", move |db, _| Ok(webhooks::advance(db, &id, &event, seq)?))
     }
 
     fn forget_older_than(&self, age_ms: u64) -> Answer<'_, u64> {

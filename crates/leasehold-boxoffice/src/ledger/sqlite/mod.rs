@@ -21,6 +21,7 @@ mod load;
 mod read;
 mod schema;
 mod time;
+mod webhooks;
 mod writer;
 
 #[cfg(test)]

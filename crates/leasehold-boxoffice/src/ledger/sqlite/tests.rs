@@ -319,11 +319,11 @@ async fn a_webhook_is_removed_whole() {
     let ledger = subject.fresh().await;
     let url = "https://example.com/".into();
     let webhook = crate::model::WebhookRow { id: "w".into(), event_id: None, url, secret: "s".into(), active: true };
-    ledger.put_webhook(webhook).await.unwrap();
+    ledger.add_webhook(webhook.clone(), 1).await.unwrap();
     ledger.advance_webhook("w", &"ev".into(), 7).await.unwrap();
     let db = rusqlite::Connection::open(subject.path()).unwrap();
     db.execute_batch("CREATE TRIGGER no BEFORE DELETE ON webhooks BEGIN SELECT RAISE(FAIL, 'no'); END").unwrap();
-    ledger.remove_webhook("w").await.unwrap_err();
+    ledger.remove_webhook(&webhook).await.unwrap_err();
     assert_eq!(ledger.webhook_cursor("w", &"ev".into()).await.unwrap(), 7);
 }
 

@@ -93,3 +93,27 @@ pub(super) async fn snapshots_conserve_seats(subject: &dyn Subject) {
     assert!(reader.await.unwrap() > 0);
     case.done().await;
 }
+
+pub(super) async fn webhooks_never_exceed_the_limit(subject: &dyn Subject) {
+    let case = Case::open(subject).await;
+    let mut tasks = tokio::task::JoinSet::new();
+    // Sixteen requests for eight webhooks, each of them asked for twice with another secret: three fit.
+    for number in 0..16 {
+        let (ledger, id, url) = (case.ledger.clone(), format!("w{}", number % 8), "https://example.org/".into());
+        let hook = WebhookRow { id, event_id: None, url, secret: format!("s{number}"), active: true };
+        tasks.spawn(async move { (hook.clone(), ledger.add_webhook(hook, 3).await.unwrap()) });
+    }
+    let (mut added, mut existing) = (Vec::new(), Vec::new());
+    while let Some(answer) = tasks.join_next().await {
+        match answer.unwrap() {
+            (hook, WebhookAdded::Added) => added.push(hook),
+            (_, WebhookAdded::Exists(hook)) => existing.push(hook),
+            (_, WebhookAdded::TooMany) => {}
+        }
+    }
+    added.sort_by(|a, b| a.id.cmp(&b.id));
+    assert_eq!(added.len(), 3);
+    assert_eq!(case.ledger.webhooks().await.unwrap(), added, "nobody overwrites another");
+    assert!(existing.iter().all(|hook| added.contains(hook)));
+    case.done().await;
+}

@@ -87,9 +87,10 @@ macro_rules! __for_each_ledger_law {
                 a_move_settles_the_difference, rules_are_changed_by_one_at_a_time, a_layout_keeps_what_is_in_use,
                 events_are_listed, a_hold_of_places_is_released_by_its_id;
             crowds: one_seat_has_one_winner, a_buyer_never_exceeds_the_limit, an_area_is_never_oversold,
-                one_hold_is_sold_once, snapshots_conserve_seats;
+                one_hold_is_sold_once, snapshots_conserve_seats, webhooks_never_exceed_the_limit;
             told: a_retry_gets_the_stored_answer, another_body_is_refused, a_refusal_is_not_stored,
                 numbers_have_no_gap, the_audit_knows_a_seat, webhooks_go_on_where_they_were,
+                a_new_webhook_hears_what_comes, a_removed_webhook_stays_removed,
                 all_of_it_survives_a_restart, time_never_goes_back, what_is_old_is_forgotten,
                 a_closed_ledger_is_unavailable, the_engine_is_remembered;
         }

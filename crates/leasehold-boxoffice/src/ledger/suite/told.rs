@@ -88,18 +88,58 @@ pub(super) async fn the_audit_knows_a_seat(subject: &dyn Subject) {
     case.done().await;
 }
 
+fn webhook(id: &str, event: Option<&EventId>) -> WebhookRow {
+    let (url, secret) = ("https://example.org/hook".into(), "s".into());
+    WebhookRow { id: id.into(), event_id: event.cloned(), url, secret, active: true }
+}
+
 pub(super) async fn webhooks_go_on_where_they_were(subject: &dyn Subject) {
     let case = Case::open(subject).await;
-    let (url, secret) = ("https://example.org/hook".into(), "s".into());
-    let hook = WebhookRow { id: "w1".into(), event_id: None, url, secret, active: true };
-    case.ledger.put_webhook(hook.clone()).await.unwrap();
-    assert_eq!(case.ledger.webhooks().await.unwrap(), [hook]);
+    let hook = webhook("w1", None);
+    assert_eq!(case.ledger.add_webhook(hook.clone(), 9).await.unwrap(), WebhookAdded::Added);
+    assert_eq!(case.ledger.webhooks().await.unwrap(), std::slice::from_ref(&hook));
     assert_eq!(case.ledger.webhook_cursor("w1", &case.event).await.unwrap(), 0);
     case.ledger.advance_webhook("w1", &case.event, 5).await.unwrap();
     case.ledger.advance_webhook("w1", &case.event, 3).await.unwrap();
     assert_eq!(case.ledger.webhook_cursor("w1", &case.event).await.unwrap(), 5, "never back");
-    assert!(case.ledger.remove_webhook("w1").await.unwrap());
-    assert!(!case.ledger.remove_webhook("w1").await.unwrap());
+    // Another under the same id changes nothing: neither the row nor the cursor.
+    let other = WebhookRow { url: "https://example.com/".into(), ..hook.clone() };
+    assert_eq!(case.ledger.add_webhook(other, 9).await.unwrap(), WebhookAdded::Exists(hook.clone()));
+    assert_eq!(case.ledger.webhooks().await.unwrap(), std::slice::from_ref(&hook));
+    assert_eq!(case.ledger.webhook_cursor("w1", &case.event).await.unwrap(), 5);
+    assert!(case.ledger.remove_webhook(&hook).await.unwrap());
+    assert!(!case.ledger.remove_webhook(&hook).await.unwrap());
+    case.done().await;
+}
+
+pub(super) async fn a_new_webhook_hears_what_comes(subject: &dyn Subject) {
+    let case = Case::open(subject).await;
+    case.hold("ada", &["A-1"]).await;
+    while !case.ledger.sequence(7).await.unwrap().is_empty() {}
+    let other = EventId::from("elsewhere");
+    for hook in [webhook("all", None), webhook("own", Some(&case.event)), webhook("other", Some(&other))] {
+        assert_eq!(case.ledger.add_webhook(hook, 9).await.unwrap(), WebhookAdded::Added);
+    }
+    let cursor = async |id: &str| case.ledger.webhook_cursor(id, &case.event).await.unwrap();
+    assert_eq!((cursor("all").await, cursor("own").await, cursor("other").await), (2, 2, 0));
+    case.done().await;
+}
+
+pub(super) async fn a_removed_webhook_stays_removed(subject: &dyn Subject) {
+    let case = Case::open(subject).await;
+    let hook = webhook("w1", Some(&case.event));
+    case.ledger.add_webhook(hook.clone(), 9).await.unwrap();
+    assert!(case.ledger.deactivate_webhook("w1").await.unwrap());
+    let off = WebhookRow { active: false, ..hook.clone() };
+    assert_eq!(case.ledger.webhooks().await.unwrap(), std::slice::from_ref(&off));
+    // Who saw one of another event does not remove this one.
+    assert!(!case.ledger.remove_webhook(&webhook("w1", None)).await.unwrap());
+    assert!(case.ledger.remove_webhook(&hook).await.unwrap());
+    // What was on its way when it was removed leaves nothing behind.
+    assert!(!case.ledger.deactivate_webhook("w1").await.unwrap());
+    case.ledger.advance_webhook("w1", &case.event, 5).await.unwrap();
+    assert_eq!(case.ledger.webhooks().await.unwrap(), []);
+    assert_eq!(case.ledger.webhook_cursor("w1", &case.event).await.unwrap(), 0);
     case.done().await;
 }
 

@@ -193,7 +193,7 @@ pub async fn report(call: Call) -> Result<Response<Body>, Problem> {
     let report = desk.office().report(&event).await.map_err(no)?;
     let late = desk.office().late_money(&event).await.map_err(no)?;
     let paying = desk.office().paying(&event).await.map_err(no)?;
-    let orders = desk.office().ledger().orders(&event, None, ORDERS).await.map_err(no)?;
+    let orders = desk.office().orders(&event, None, ORDERS).await.map_err(no)?;
     let metrics = desk.office().metrics().await;
     let lag = metrics.stands.map_or(0.0, |stands| stands.sweeper_lag_seconds);
     let lost = metrics.refused_total;
@@ -237,7 +237,7 @@ async fn orders_csv(desk: &Desk, event: &leasehold_boxoffice::model::EventId) ->
     let mut text = csv_line(&["order_id", "buyer", "state", "late", "payment_ref", "seat", "qty", "token", "price"]);
     let mut after = None;
     loop {
-        let orders = desk.office().ledger().orders(event, after.as_ref(), MOST).await.map_err(no)?;
+        let orders = desk.office().orders(event, after.as_ref(), MOST).await.map_err(no)?;
         let Some(last) = orders.last() else { return Ok(csv(text)) };
         after = Some(last.order_id.clone());
         orders.iter().for_each(|order| order_lines(order, &mut text));
