@@ -11,14 +11,14 @@ use crate::layout::Layout;
 
 /// Who asks, and under which idempotency key.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct Call {
+pub struct LedgerCall {
     /// For the audit: a buyer, a member of staff, `sweeper`.
     pub actor: String,
     /// Makes a retry have one effect, and the same answer.
     pub idem: Option<Idem>,
 }
 
-impl Call {
+impl LedgerCall {
     /// Nobody's retry: by this actor, without a key.
     #[must_use]
     pub fn by(actor: &str) -> Self {
@@ -150,7 +150,7 @@ pub struct OpenHold {
 
 /// What [`OpenHold`] answers, also later under the same idempotency key.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
-pub struct Opened {
+pub struct OpenedHold {
     /// The row.
     pub hold: HoldRow,
     /// The secret under the pad.
@@ -159,7 +159,7 @@ pub struct Opened {
 
 /// Pushes the end of an active hold to now + ttl, within its cap.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Renew {
+pub struct RenewHold {
     /// Which.
     pub hold_id: HoldId,
     /// By whom.
@@ -191,7 +191,7 @@ pub struct ChangeSeats {
 
 /// Puts seats of a hold that stood under one lease under another, which was handed over without a gap.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Relet {
+pub struct ReplaceLease {
     /// Which.
     pub hold_id: HoldId,
     /// The token they had.
@@ -247,7 +247,7 @@ pub struct Confirm {
     /// What was paid for: seats and areas with their tokens, from the payment's metadata. Empty: whatever the hold has.
     pub tokens: Vec<(String, u64)>,
     /// Who says that it is paid.
-    pub proof: Proof,
+    pub proof: PaymentProof,
     /// The provider's name for the message that said so; known ones change nothing.
     pub callback: Option<String>,
 }
@@ -255,7 +255,7 @@ pub struct Confirm {
 /// Who says that a hold is paid, and how much. It travels in the command, so that it is compared with the price inside
 /// the transaction that sells.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub enum Proof {
+pub enum PaymentProof {
     /// Nobody but the buyer. That sells what costs nothing, and what has money that a provider told of before.
     Buyer,
     /// Somebody with a key, who has the money. None: all that the hold costs.
@@ -267,7 +267,7 @@ pub enum Proof {
     Provider(ProviderWord),
 }
 
-impl Proof {
+impl PaymentProof {
     /// The provider captured so much for this hold.
     #[must_use]
     pub fn captured(hold: &HoldId, amount: u64) -> Self {
@@ -351,7 +351,7 @@ pub struct MoneyStep {
 
 /// Gives a hold up.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Release {
+pub struct ReleaseHold {
     /// Which.
     pub hold_id: HoldId,
     /// By whom.
@@ -441,7 +441,7 @@ pub struct Swept {
 
 /// Holds that have seats, of all events.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct Live {
+pub struct LiveCounts {
     /// Live and not paying.
     pub active: u64,
     /// Live, with money on its way.

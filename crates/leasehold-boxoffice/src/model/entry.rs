@@ -3,7 +3,7 @@
 use serde::{Deserialize, Serialize};
 
 use super::ids::{Buyer, EventId, HoldId, Moment, OrderId};
-use super::order::Teller;
+use super::order::PaymentWitness;
 
 /// The state of a seat.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
@@ -25,7 +25,7 @@ pub enum SeatState {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 #[allow(missing_docs, reason = "each name is its sentence")]
-pub enum Kind {
+pub enum EntryKind {
     EventCreated,
     EventChanged,
     LayoutChanged,
@@ -95,7 +95,7 @@ pub struct Entry {
     #[serde(default)]
     pub wall_ms: u64,
     /// What happened.
-    pub kind: Kind,
+    pub kind: EntryKind,
     /// Who did it: a buyer, a member of staff, the sweeper.
     pub actor: String,
     /// Whose hold or order.
@@ -130,5 +130,5 @@ pub struct Entry {
     pub paid: Option<u64>,
     /// Of a sale: who said so. None where it costs nothing.
     #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub source: Option<Teller>,
+    pub source: Option<PaymentWitness>,
 }

@@ -36,11 +36,12 @@ pub mod write;
 mod tests;
 
 pub use command::*;
-pub use entry::{AreaFree, Entry, Kind, SeatChange, SeatState};
+pub use entry::{AreaFree, Entry, EntryKind, SeatChange, SeatState};
 pub use event::{EventRow, EventSettings};
 pub use hold::{HeldArea, HeldSeat, HoldRow, HoldState, LeaseRef};
 pub use ids::{Buyer, EventId, HoldId, Moment, OrderId};
 pub use order::{
-    Capture, CaptureState, MoneyRow, MoneyState, OrderRow, OrderState, SoldArea, SoldSeat, Source, Step, Teller,
+    Capture, CaptureState, MoneyRow, MoneyState, OrderRow, OrderState, PaymentSource, PaymentWitness, RecordedStep,
+    SoldArea, SoldSeat,
 };
 pub use refusal::{Conflict, Reason, Refusal, Resolution};

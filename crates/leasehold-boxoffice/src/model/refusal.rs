@@ -6,7 +6,7 @@ use serde::{Deserialize, Serialize};
 
 use super::hold::HoldState;
 use super::ids::{EventId, HoldId, OrderId};
-use super::order::{MoneyState, Step};
+use super::order::{MoneyState, RecordedStep};
 
 /// Why a seat or an area cannot be had.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
@@ -87,7 +87,7 @@ pub struct Resolution {
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub seats: Vec<String>,
     /// Every step so far.
-    pub steps: Vec<Step>,
+    pub steps: Vec<RecordedStep>,
 }
 
 /// The ledger's, or the office's, considered no. It changed nothing.

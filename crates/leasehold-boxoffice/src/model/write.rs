@@ -9,7 +9,7 @@ use crate::layout::Layout;
 
 /// One thing to store.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub enum Write {
+pub enum LedgerWrite {
     /// A new event, or an event with other rules.
     Event(Box<EventRow>),
     /// The whole layout of an event, replacing what was there; counters of areas that stay are kept.

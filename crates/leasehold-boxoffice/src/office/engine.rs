@@ -28,7 +28,7 @@ pub enum Admitted {
 /// The life of the lease that is taken to see whether it can be.
 const PROBE_TTL: Duration = Duration::from_secs(5);
 /// How often it is looked again when another office admits an engine at the same moment.
-const TRIES: usize = 3;
+const MAX_ADMIT_ATTEMPTS: usize = 3;
 
 impl Office {
     /// Admits the engine: compares it with the one that the ledger knows, and raises its floor above every token that the
@@ -40,19 +40,19 @@ impl Office {
     /// or it refuses the names of the box office. Otherwise engine or ledger could not be asked.
     pub async fn admit_engine(&self, replace: bool) -> Result<Admitted, Error> {
         let identity = self.0.engine.identity().await.map_err(Error::engine)?;
-        self.probe().await?;
+        self.probe_engine().await?;
         let mut admitted = Admitted::Known;
-        for _ in 0..TRIES {
+        for _ in 0..MAX_ADMIT_ATTEMPTS {
             let known = self.0.ledger.engine().await?;
             if let (Some(known), Some(own)) = (&known, &identity)
                 && known != own
             {
                 if self.0.ledger.is_shared() && !replace {
-                    return Err(Error::Invalid(another(known, own)));
+                    return Err(Error::Invalid(other_engine_sentence(known, own)));
                 }
                 admitted = Admitted::Replaces(known.clone());
             }
-            self.lift_floor().await?;
+            self.raise_engine_floor().await?;
             // An engine without an identity leaves what is known: tokens are all that can be compared.
             if identity.is_none() || known == identity || self.0.ledger.put_engine(identity.clone(), known).await? {
                 *self.0.identity.lock().unwrap_or_else(std::sync::PoisonError::into_inner) = identity;
@@ -65,7 +65,7 @@ impl Office {
 
     /// Raises the floor of the engine above every token that the ledger has seen, if it is not there already: a key that
     /// may not do so is enough as long as it need not.
-    pub(super) async fn lift_floor(&self) -> Result<(), Error> {
+    pub(super) async fn raise_engine_floor(&self) -> Result<(), Error> {
         let highest = self.0.ledger.highest_token().await?;
         let Some(token) = Token::new(highest) else { return Ok(()) };
         let floor = self.0.engine.raise_floor(None).await.map_err(Error::engine)?;
@@ -88,12 +88,12 @@ impl Office {
     }
 
     /// Takes a lease of the office's own, and lets it go: what refuses this refuses every hold.
-    async fn probe(&self) -> Result<(), Error> {
-        if self.0.engine.promises().engine == EMBEDDED {
+    async fn probe_engine(&self) -> Result<(), Error> {
+        if self.0.engine.promises().engine == EMBEDDED_ENGINE {
             return Ok(());
         }
         let claim = Claim {
-            wants: vec![Resource { name: format!("{OWN}probe"), mode: Mode::Shared }],
+            wants: vec![Resource { name: format!("{TASK_LEASE_PREFIX}probe"), mode: Mode::Shared }],
             ttl: PROBE_TTL,
             wait: Duration::ZERO,
             max_hold: None,
@@ -110,7 +110,7 @@ impl Office {
             Err(EngineError::Refused(EngineRefusal::Held { .. })) => Ok(()),
             Err(error @ (EngineError::Invalid(_) | EngineError::Refused(_))) => Err(Error::Invalid(format!(
                 "the engine refuses the names of the box office ({error}): run its server with --ledger none, and show \
-                 it a key that may take {OWN}… and box/…"
+                 it a key that may take {TASK_LEASE_PREFIX}… and box/…"
             ))),
             Err(error) => Err(Error::engine(error)),
         }
@@ -135,11 +135,11 @@ impl Office {
 }
 
 /// The engine in this process asks nobody's leave.
-const EMBEDDED: &str = "embedded";
+const EMBEDDED_ENGINE: &str = "embedded";
 /// Leases of the office's own tasks begin so.
-pub(super) const OWN: &str = "boxoffice-";
+pub(super) const TASK_LEASE_PREFIX: &str = "boxoffice-";
 
-fn another(known: &str, own: &str) -> String {
+fn other_engine_sentence(known: &str, own: &str) -> String {
     format!(
         "the ledger belongs to engine {known}, and this is engine {own}: servers that share a ledger share one engine \
          (--engine leasehold://HOST:PORT for each); if engine {known} is lost for good, stop all servers and start one \

@@ -35,16 +35,16 @@ use crate::ledger::Ledger;
 use crate::model::*;
 
 pub mod engine;
+mod event_cache;
+mod hold_lifecycle;
 mod lease;
-mod life;
-mod memory;
 mod metrics;
 mod money;
-mod pulse;
+mod open_hold;
 mod sale;
 pub mod secret;
 mod staff;
-mod take;
+mod task_health;
 mod tasks;
 #[cfg(test)]
 mod tests;
@@ -52,15 +52,15 @@ pub mod view;
 mod webhooks;
 
 pub use engine::Admitted;
-pub use money::{RefundMessage, Settled};
-pub use pulse::Task;
+pub use money::{MoneyDecision, RefundMessage};
 pub use secret::HoldKey;
+pub use task_health::OfficeTask;
 pub use view::*;
 pub use webhooks::MAX_WEBHOOKS;
 
 /// How an office is opened.
 #[derive(Clone)]
-pub struct Options {
+pub struct OfficeOptions {
     /// What intervals of the office's own tasks and the age of its memory are counted by.
     pub clock: Arc<dyn Clock>,
     /// How often holds that are over are tidied up.
@@ -75,7 +75,7 @@ pub struct Options {
     pub name: String,
 }
 
-impl Default for Options {
+impl Default for OfficeOptions {
     fn default() -> Self {
         Self {
             clock: SystemClock::shared(),
@@ -90,15 +90,15 @@ impl Default for Options {
 
 /// A box office. Cheap to clone; clones are the same office.
 #[derive(Clone)]
-pub struct Office(Arc<Inner>);
+pub struct Office(Arc<OfficeInner>);
 
-struct Inner {
+struct OfficeInner {
     engine: Arc<dyn Engine>,
     ledger: Arc<dyn Ledger>,
-    options: Options,
-    memory: memory::Memory,
-    counts: metrics::Counts,
-    pulse: pulse::Pulse,
+    options: OfficeOptions,
+    cache: event_cache::EventCache,
+    counts: metrics::OfficeCounters,
+    health: task_health::TaskHealth,
     /// Of the engine that was admitted.
     identity: std::sync::Mutex<Option<String>>,
 }
@@ -115,7 +115,7 @@ impl Office {
     /// # Errors
     ///
     /// [`Error::Invalid`] if the engine promises no fencing.
-    pub fn new(engine: Arc<dyn Engine>, ledger: Arc<dyn Ledger>, options: Options) -> Result<Self, Error> {
+    pub fn new(engine: Arc<dyn Engine>, ledger: Arc<dyn Ledger>, options: OfficeOptions) -> Result<Self, Error> {
         let promises = engine.promises();
         if !promises.fencing {
             return Err(Error::Invalid(format!(
@@ -123,9 +123,9 @@ impl Office {
                 promises.engine
             )));
         }
-        let (memory, counts, identity) = Default::default();
-        let pulse = pulse::Pulse::new(options.clock.now());
-        Ok(Self(Arc::new(Inner { engine, ledger, options, memory, counts, pulse, identity })))
+        let (cache, counts, identity) = Default::default();
+        let health = task_health::TaskHealth::new(options.clock.now());
+        Ok(Self(Arc::new(OfficeInner { engine, ledger, options, cache, counts, health, identity })))
     }
 
     /// Whether holds can be taken and tended: the engine is the one that was admitted, and the office's own tasks can have
@@ -136,7 +136,9 @@ impl Office {
     /// Why not.
     pub async fn ready(&self) -> Result<(), Error> {
         self.check_engine().await?;
-        let barred = [Task::Sweeper, Task::Sequencer].into_iter().find_map(|task| self.0.pulse.why(task));
+        let barred = [OfficeTask::Sweeper, OfficeTask::Sequencer]
+            .into_iter()
+            .find_map(|task| self.0.health.blocked_reason(task));
         match barred {
             None => Ok(()),
             Some(why) => {
@@ -147,8 +149,8 @@ impl Office {
     }
 
     /// A task of the server's finished a round.
-    pub fn beat(&self, task: Task) {
-        self.0.pulse.beat(task, self.clock().now());
+    pub fn record_task_round(&self, task: OfficeTask) {
+        self.0.health.record_round(task, self.clock().now());
     }
 
     /// The ledger itself, for tests. Handlers and tasks use a method of the office for each purpose.
@@ -192,27 +194,27 @@ impl Office {
     }
 
     /// What was counted, and how it stands now. What the ledger does not say is not in it.
-    pub async fn metrics(&self) -> Metrics {
-        Metrics { stands: self.stands().await.ok(), ..self.counted() }
+    pub async fn metrics(&self) -> OfficeMetrics {
+        OfficeMetrics { stands: self.stands().await.ok(), ..self.counted() }
     }
 
     /// What was counted. It asks nobody.
     #[must_use]
-    pub fn counted(&self) -> Metrics {
-        Metrics { idle_seconds: self.0.pulse.idle(self.clock().now()), ..self.0.counts.read() }
+    pub fn counted(&self) -> OfficeMetrics {
+        OfficeMetrics { idle_seconds: self.0.health.idle_seconds(self.clock().now()), ..self.0.counts.to_metrics() }
     }
 
-    async fn stands(&self) -> Result<Stands, Error> {
+    async fn stands(&self) -> Result<LedgerGauges, Error> {
         use MoneyState::{CancelDue, RefundDue, Stuck};
-        let live = self.0.ledger.live().await?;
-        let money = self.0.ledger.money_in(None, &[RefundDue, CancelDue, Stuck]).await?;
+        let live = self.0.ledger.count_live().await?;
+        let money = self.0.ledger.money_in_states(None, &[RefundDue, CancelDue, Stuck]).await?;
         let captures = self.0.ledger.captures_open().await?;
         let failed =
             |order: &&OrderRow| order.capture.as_ref().is_some_and(|capture| capture.state == CaptureState::Failed);
         let now = self.0.ledger.now().await?;
         let due = || money.iter().filter(|row| row.state != Stuck);
         let oldest = due().filter_map(|row| Some(now.since(row.steps.last()?.at))).max();
-        Ok(Stands {
+        Ok(LedgerGauges {
             active: live.active,
             paying: live.paying,
             sweeper_lag_seconds: seconds(live.overdue_ms),
@@ -226,7 +228,7 @@ impl Office {
     /// Wakes when entries of this event got numbers: then read [`Office::audit`] since the last one seen.
     #[must_use]
     pub fn changes(&self, event: &EventId) -> tokio::sync::watch::Receiver<u64> {
-        self.0.memory.subscribe(event)
+        self.0.cache.subscribe(event)
     }
 
     fn clock(&self) -> &dyn Clock {
@@ -252,7 +254,7 @@ fn seconds(millis: u64) -> f64 {
 }
 
 /// A row as its buyer sees it at this moment.
-fn view(hold: HoldRow, now: Moment) -> HoldView {
+fn to_hold_view(hold: HoldRow, now: Moment) -> HoldView {
     let mut hold = hold;
     hold.state = hold.state_at(now);
     let live = hold.state.has_seats();
@@ -261,7 +263,7 @@ fn view(hold: HoldRow, now: Moment) -> HoldView {
         remaining_ms: if live { hold.expires_at.since(now) } else { 0 },
         renewable_ms: if live { hold.cap_at.since(now) } else { 0 },
         total: hold.total(),
-        order_id: (hold.state == HoldState::Sold).then(|| OrderId::of(&hold.hold_id)),
+        order_id: (hold.state == HoldState::Sold).then(|| OrderId::for_hold(&hold.hold_id)),
         resolution: None,
         money: Vec::new(),
         replayed: false,

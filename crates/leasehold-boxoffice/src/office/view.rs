@@ -7,11 +7,11 @@ use serde::{Deserialize, Serialize};
 
 use super::secret::HoldKey;
 use crate::model::*;
-use crate::provider::Outcome;
+use crate::provider::CallbackOutcome;
 
 /// What a buyer wants.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub enum Want {
+pub enum HoldRequest {
     /// These seats, and so many places of these areas.
     These {
         /// Ids of seats.
@@ -32,7 +32,7 @@ pub enum Want {
 
 /// What shall be other about a hold.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct Change {
+pub struct HoldChange {
     /// Seats to take as well.
     pub add: Vec<String>,
     /// Seats to give up.
@@ -128,7 +128,7 @@ pub struct PaymentMessage {
     /// The hold that it is about.
     pub hold_id: HoldId,
     /// What came of it.
-    pub outcome: Outcome,
+    pub outcome: CallbackOutcome,
     /// What was paid for, with its tokens; empty: whatever the hold has.
     pub tokens: Vec<(String, u64)>,
     /// How much came, in minor units.
@@ -168,7 +168,7 @@ pub enum PaymentOutcome {
 
 /// Money and seats of an event.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
-pub struct Report {
+pub struct EventReport {
     /// Seats, in all.
     pub totals: Totals,
     /// Seats by section.
@@ -212,7 +212,7 @@ impl LateOutcome {
 
 /// How the box office stands in one moment, by its ledger: the same from every server.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
-pub struct Stands {
+pub struct LedgerGauges {
     /// Live holds without a payment under way.
     pub active: u64,
     /// Live holds with one.
@@ -229,10 +229,10 @@ pub struct Stands {
 
 /// What an office counted since it was opened, and what stands now.
 #[derive(Clone, Debug, Default, PartialEq)]
-pub struct Metrics {
+pub struct OfficeMetrics {
     /// How it stands now; none: the ledger does not say.
-    pub stands: Option<Stands>,
-    /// Seconds since the last round of each task, in the order of [`super::Task::ALL`].
+    pub stands: Option<LedgerGauges>,
+    /// Seconds since the last round of each task, in the order of [`super::OfficeTask::ALL`].
     pub idle_seconds: [f64; 5],
     /// From a request for seats to its answer, granted or refused.
     pub hold_requests: Histogram,

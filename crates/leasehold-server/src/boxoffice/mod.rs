@@ -95,7 +95,7 @@ pub struct Hall {
 /// What a box office counts, for Prometheus.
 pub struct Metrics {
     /// By the office.
-    pub office: leasehold_boxoffice::office::Metrics,
+    pub office: leasehold_boxoffice::office::OfficeMetrics,
     /// How old the oldest message is that a webhook did not take, as far as this server sends them.
     pub webhook_lag: Duration,
 }

@@ -14,7 +14,7 @@ use leasehold::clock::{Clock, Time};
 use leasehold::engine::{Claim, Engine, Grant, Mode, Want};
 use leasehold::{Error, Refusal};
 use leasehold_boxoffice::model::{AuditQuery, EventId, WebhookRow};
-use leasehold_boxoffice::office::Task;
+use leasehold_boxoffice::office::OfficeTask;
 use leasehold_boxoffice::sign::{HEADER, Secrets};
 use leasehold_boxoffice::webhook;
 
@@ -66,7 +66,7 @@ impl Sender {
             self.clock.sleep_until(self.clock.now().plus(EVERY)).await;
             // No webhook, no lease.
             if lease.is_none() && self.webhooks().await.is_ok_and(|webhooks| webhooks.is_empty()) {
-                self.house.office().beat(Task::Webhooks);
+                self.house.office().record_task_round(OfficeTask::Webhooks);
                 continue;
             }
             if lease.is_none() || self.clock.now().since(renewed) > TTL / 3 {
@@ -74,7 +74,7 @@ impl Sender {
                     Ok(lease) => Some(lease),
                     // Another server sends.
                     Err(Error::Refused(Refusal::Held { .. })) => {
-                        self.house.office().beat(Task::Webhooks);
+                        self.house.office().record_task_round(OfficeTask::Webhooks);
                         None
                     }
                     Err(_) => None,
@@ -88,7 +88,7 @@ impl Sender {
                 }
             }
             match self.look().await {
-                Ok(()) => self.house.office().beat(Task::Webhooks),
+                Ok(()) => self.house.office().record_task_round(OfficeTask::Webhooks),
                 Err(error) => tracing::warn!(%error, "webhooks wait for the ledger"),
             }
         }

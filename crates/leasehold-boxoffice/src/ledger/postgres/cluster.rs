@@ -15,8 +15,8 @@ use std::time::Duration;
 use tokio_postgres::{Client, NoTls};
 
 /// How long anything here may take.
-const DEADLINE: Duration = Duration::from_secs(60);
-const STEP: Duration = Duration::from_millis(20);
+const START_DEADLINE: Duration = Duration::from_secs(60);
+const POLL_EVERY: Duration = Duration::from_millis(20);
 
 /// A running server. See the module.
 pub struct Cluster {
@@ -85,12 +85,12 @@ impl Cluster {
     }
 
     fn wait(&self, what: &str, done: impl Fn() -> bool) {
-        for _ in 0..DEADLINE.as_millis() / STEP.as_millis() {
+        for _ in 0..START_DEADLINE.as_millis() / POLL_EVERY.as_millis() {
             if done() {
                 return;
             }
             #[expect(clippy::disallowed_methods, reason = "another process cannot be waited for under virtual time")]
-            std::thread::sleep(STEP);
+            std::thread::sleep(POLL_EVERY);
         }
         let log = std::fs::read_to_string(self.dir.join("log")).unwrap_or_default();
         panic!("PostgreSQL did not {what}: {log}");

@@ -2,10 +2,10 @@
 
 use tokio_postgres::Row;
 
+use super::error::PostgresResult;
 use super::lock::{area_row, bodies, count, number, parse};
-use super::trouble::Loaded;
 use crate::layout::{Area, Layout, Seat};
-use crate::ledger::picture::{self, Found};
+use crate::ledger::snapshot::{self, EventRows};
 use crate::model::check::{Dump, TokenBack};
 use crate::model::*;
 
@@ -132,89 +132,89 @@ pub(super) const FORGET_HOLDS: &str = "WITH gone AS (DELETE FROM holds WHERE NOT
     SELECT count(*) FROM gone";
 
 /// The first row, stored as JSON.
-pub(super) fn first<T: serde::de::DeserializeOwned>(rows: &[Row], table: &str) -> Loaded<Option<T>> {
+pub(super) fn first_body<T: serde::de::DeserializeOwned>(rows: &[Row], table: &str) -> PostgresResult<Option<T>> {
     rows.first().map(|row| parse(row.try_get(0)?, table)).transpose()
 }
 
 /// The number in the first row; zero if there is none.
-pub(super) fn only(rows: &[Row]) -> Loaded<u64> {
+pub(super) fn first_number(rows: &[Row]) -> PostgresResult<u64> {
     rows.first().map_or(Ok(0), |row| number(row, 0))
 }
 
 /// From [`EVENT`], [`SEATS`], [`LAYOUT_AREAS`].
-pub(super) fn layout(rows: &[Vec<Row>]) -> Loaded<Option<(u64, Layout)>> {
-    let Some(event) = first::<EventRow>(&rows[0], "events")? else { return Ok(None) };
-    let seat = |row: &Row| -> Loaded<Seat> {
+pub(super) fn layout(rows: &[Vec<Row>]) -> PostgresResult<Option<(u64, Layout)>> {
+    let Some(event) = first_body::<EventRow>(&rows[0], "events")? else { return Ok(None) };
+    let seat = |row: &Row| -> PostgresResult<Seat> {
         let (id, section, line) = (row.try_get(0)?, row.try_get(1)?, row.try_get(2)?);
         Ok(Seat { id, section, row: line, number: count(row, 3)?, price: number(row, 4)? })
     };
-    let area = |row: &Row| -> Loaded<Area> {
+    let area = |row: &Row| -> PostgresResult<Area> {
         Ok(Area { id: row.try_get(0)?, capacity: count(row, 1)?, price: number(row, 2)? })
     };
-    let seats = rows[1].iter().map(seat).collect::<Loaded<_>>()?;
-    let areas = rows[2].iter().map(area).collect::<Loaded<_>>()?;
+    let seats = rows[1].iter().map(seat).collect::<PostgresResult<_>>()?;
+    let areas = rows[2].iter().map(area).collect::<PostgresResult<_>>()?;
     Ok(Some((event.layout_version, Layout { seats, areas })))
 }
 
-fn sold(rows: &[Row]) -> Loaded<Vec<(String, OrderId, u64)>> {
+fn sold(rows: &[Row]) -> PostgresResult<Vec<(String, OrderId, u64)>> {
     rows.iter().map(|row| Ok((row.try_get(0)?, OrderId(row.try_get(1)?), number(row, 2)?))).collect()
 }
 
 /// From [`EVENT`], [`LIVE`], [`SOLD`], [`BLOCKS`], [`AREAS`], [`HEAD`].
-pub(super) fn snapshot(rows: &[Vec<Row>], now: Moment) -> Loaded<Option<Snapshot>> {
-    let Some(event) = first(&rows[0], "events")? else { return Ok(None) };
-    let blocks = rows[3].iter().map(|row| Ok((row.try_get(0)?, row.try_get(1)?))).collect::<Loaded<_>>()?;
-    let areas = rows[4].iter().map(|row| Ok(area_row(row)?.1)).collect::<Loaded<_>>()?;
-    let (holds, sold, seq) = (bodies(&rows[1], "holds")?, sold(&rows[2])?, only(&rows[5])?);
-    Ok(Some(picture::snapshot(Found { event, holds, sold, blocks, areas, seq }, now)))
+pub(super) fn snapshot(rows: &[Vec<Row>], now: Moment) -> PostgresResult<Option<Snapshot>> {
+    let Some(event) = first_body(&rows[0], "events")? else { return Ok(None) };
+    let blocks = rows[3].iter().map(|row| Ok((row.try_get(0)?, row.try_get(1)?))).collect::<PostgresResult<_>>()?;
+    let areas = rows[4].iter().map(|row| Ok(area_row(row)?.1)).collect::<PostgresResult<_>>()?;
+    let (holds, sold, seq) = (bodies(&rows[1], "holds")?, sold(&rows[2])?, first_number(&rows[5])?);
+    Ok(Some(snapshot::snapshot(EventRows { event, holds, sold, blocks, areas, seq }, now)))
 }
 
 /// From [`EVENT`], [`SEATS`], [`AREAS`], [`HELD`], [`SOLD`], [`BLOCKS`], [`LIVE`], [`ORDERS_OF`], [`BUYERS`],
 /// [`NUMBERED`], [`MONEY_OF_EVENT`], [`TOKENS_BACK`].
-pub(super) fn dump(rows: &[Vec<Row>], now: Moment) -> Loaded<Option<Dump>> {
-    let Some(event) = first(&rows[0], "events")? else { return Ok(None) };
-    let ids = |at: usize| rows[at].iter().map(|row| Ok(row.try_get(0)?)).collect::<Loaded<Vec<String>>>();
+pub(super) fn dump(rows: &[Vec<Row>], now: Moment) -> PostgresResult<Option<Dump>> {
+    let Some(event) = first_body(&rows[0], "events")? else { return Ok(None) };
+    let ids = |at: usize| rows[at].iter().map(|row| Ok(row.try_get(0)?)).collect::<PostgresResult<Vec<String>>>();
     let held = |row: &Row| Ok((row.try_get(0)?, HoldId(row.try_get(1)?), number(row, 2)?));
     let buyer = |row: &Row| Ok((Buyer(row.try_get(0)?), count(row, 1)?, count(row, 2)?));
     let back = |row: &Row| {
         let (seat, seq) = (row.try_get(0)?, number(row, 1)?);
         Ok(TokenBack { seat, seq, before: number(row, 2)?, after: number(row, 3)? })
     };
-    let numbered = rows[9].first().map_or(Ok((0, 0)), |row| Loaded::Ok((number(row, 0)?, number(row, 1)?)))?;
+    let numbered = rows[9].first().map_or(Ok((0, 0)), |row| PostgresResult::Ok((number(row, 0)?, number(row, 1)?)))?;
     Ok(Some(Dump {
         now,
         event,
         seats: ids(1)?,
-        areas: rows[2].iter().map(|row| Ok(area_row(row)?.1)).collect::<Loaded<_>>()?,
-        held: rows[3].iter().map(held).collect::<Loaded<_>>()?,
+        areas: rows[2].iter().map(|row| Ok(area_row(row)?.1)).collect::<PostgresResult<_>>()?,
+        held: rows[3].iter().map(held).collect::<PostgresResult<_>>()?,
         sold: sold(&rows[4])?,
         blocked: ids(5)?,
         holds: bodies(&rows[6], "holds")?,
         orders: bodies(&rows[7], "orders")?,
-        buyers: rows[8].iter().map(buyer).collect::<Loaded<_>>()?,
+        buyers: rows[8].iter().map(buyer).collect::<PostgresResult<_>>()?,
         money: bodies(&rows[10], "money")?,
         numbered,
-        tokens_back: rows[11].iter().map(back).collect::<Loaded<_>>()?,
+        tokens_back: rows[11].iter().map(back).collect::<PostgresResult<_>>()?,
     }))
 }
 
 /// From [`COUNT_LIVE`].
-pub(super) fn live(rows: &[Row]) -> Loaded<Live> {
-    let Some(row) = rows.first() else { return Ok(Live::default()) };
-    Ok(Live { active: number(row, 0)?, paying: number(row, 1)?, overdue_ms: number(row, 2)? })
+pub(super) fn live(rows: &[Row]) -> PostgresResult<LiveCounts> {
+    let Some(row) = rows.first() else { return Ok(LiveCounts::default()) };
+    Ok(LiveCounts { active: number(row, 0)?, paying: number(row, 1)?, overdue_ms: number(row, 2)? })
 }
 
 /// From [`ENGINE`].
-pub(super) fn engine(rows: &[Row]) -> Loaded<Option<String>> {
+pub(super) fn engine(rows: &[Row]) -> PostgresResult<Option<String>> {
     Ok(rows.first().map(|row| row.try_get(0)).transpose()?.flatten())
 }
 
 /// Numbered entries: event, number, body.
-pub(super) fn entries(rows: &[Row]) -> Loaded<Vec<Entry>> {
+pub(super) fn entries(rows: &[Row]) -> PostgresResult<Vec<Entry>> {
     let entry = |row: &Row| Ok(Entry { seq: number(row, 1)?, ..parse(row.try_get(2)?, "feed")? });
     rows.iter().map(entry).collect()
 }
 
-pub(super) fn heads(rows: &[Row]) -> Loaded<Vec<(EventId, u64)>> {
+pub(super) fn heads(rows: &[Row]) -> PostgresResult<Vec<(EventId, u64)>> {
     rows.iter().map(|row| Ok((EventId(row.try_get(0)?), number(row, 1)?))).collect()
 }

@@ -25,16 +25,16 @@ use tokio_rustls::TlsConnector;
 
 /// What an address says of TLS, in the words of libpq.
 #[derive(Debug, Default, PartialEq, Eq)]
-pub(super) struct Asked {
+pub(super) struct TlsRequest {
     mode: Option<String>,
     roots: Option<PathBuf>,
     certificate: Option<PathBuf>,
     key: Option<PathBuf>,
 }
 
-impl Asked {
+impl TlsRequest {
     /// Takes what is ours out of the address: the rest is for the client library, which knows less of it.
-    pub fn take(url: &str) -> (String, Self) {
+    pub fn split_from_url(url: &str) -> (String, Self) {
         let mut asked = Self::default();
         let Some((place, query)) = url.split_once('?') else { return (url.into(), asked) };
         let mut rest = Vec::new();
@@ -54,7 +54,7 @@ impl Asked {
     }
 
     /// Sets the mode of the connection, and says how hands are shaken.
-    pub fn apply(self, config: &mut Config) -> Result<Tls, String> {
+    pub fn apply(self, config: &mut Config) -> Result<PostgresTls, String> {
         let files = self.roots.is_some() || self.certificate.is_some() || self.key.is_some();
         let wanted = match self.mode.as_deref() {
             Some("disable") if files => {
@@ -73,10 +73,10 @@ impl Asked {
         };
         if !wanted {
             config.ssl_mode(SslMode::Disable);
-            return Ok(Tls(None));
+            return Ok(PostgresTls(None));
         }
         config.ssl_mode(SslMode::Require);
-        self.connector().map(|connector| Tls(Some(connector)))
+        self.connector().map(|connector| PostgresTls(Some(connector)))
     }
 
     fn connector(self) -> Result<TlsConnector, String> {
@@ -139,16 +139,16 @@ fn unfit(file: &Path, error: &dyn std::fmt::Display) -> String {
 
 /// How hands are shaken; none where it is not asked for.
 #[derive(Clone)]
-pub(super) struct Tls(Option<TlsConnector>);
+pub(super) struct PostgresTls(Option<TlsConnector>);
 
 /// The same, with one host. Made for every connection, also where nobody will ask for it.
 pub(super) struct Handshake(Option<(TlsConnector, ServerName<'static>)>);
 
 /// A connection after it.
-pub(super) struct Stream<S>(tokio_rustls::client::TlsStream<S>);
+pub(super) struct PostgresTlsStream<S>(tokio_rustls::client::TlsStream<S>);
 
-impl<S: AsyncRead + AsyncWrite + Unpin + Send + 'static> MakeTlsConnect<S> for Tls {
-    type Stream = Stream<S>;
+impl<S: AsyncRead + AsyncWrite + Unpin + Send + 'static> MakeTlsConnect<S> for PostgresTls {
+    type Stream = PostgresTlsStream<S>;
     type TlsConnect = Handshake;
     type Error = io::Error;
 
@@ -161,31 +161,31 @@ impl<S: AsyncRead + AsyncWrite + Unpin + Send + 'static> MakeTlsConnect<S> for T
 }
 
 impl<S: AsyncRead + AsyncWrite + Unpin + Send + 'static> TlsConnect<S> for Handshake {
-    type Stream = Stream<S>;
+    type Stream = PostgresTlsStream<S>;
     type Error = io::Error;
-    type Future = Pin<Box<dyn Future<Output = io::Result<Stream<S>>> + Send>>;
+    type Future = Pin<Box<dyn Future<Output = io::Result<PostgresTlsStream<S>>> + Send>>;
 
     fn connect(self, stream: S) -> Self::Future {
         Box::pin(async move {
             let (connector, name) = self.0.ok_or_else(|| io::Error::other("TLS was not asked for"))?;
-            connector.connect(name, stream).await.map(Stream)
+            connector.connect(name, stream).await.map(PostgresTlsStream)
         })
     }
 }
 
-impl<S: AsyncRead + AsyncWrite + Unpin> TlsStream for Stream<S> {
+impl<S: AsyncRead + AsyncWrite + Unpin> TlsStream for PostgresTlsStream<S> {
     fn channel_binding(&self) -> ChannelBinding {
         ChannelBinding::none()
     }
 }
 
-impl<S: AsyncRead + AsyncWrite + Unpin> AsyncRead for Stream<S> {
+impl<S: AsyncRead + AsyncWrite + Unpin> AsyncRead for PostgresTlsStream<S> {
     fn poll_read(mut self: Pin<&mut Self>, context: &mut Context<'_>, into: &mut ReadBuf<'_>) -> Poll<io::Result<()>> {
         Pin::new(&mut self.0).poll_read(context, into)
     }
 }
 
-impl<S: AsyncRead + AsyncWrite + Unpin> AsyncWrite for Stream<S> {
+impl<S: AsyncRead + AsyncWrite + Unpin> AsyncWrite for PostgresTlsStream<S> {
     fn poll_write(mut self: Pin<&mut Self>, context: &mut Context<'_>, bytes: &[u8]) -> Poll<io::Result<usize>> {
         Pin::new(&mut self.0).poll_write(context, bytes)
     }
@@ -204,7 +204,7 @@ mod tests {
     use super::*;
 
     fn mode(url: &str) -> Result<bool, String> {
-        let (url, asked) = Asked::take(url);
+        let (url, asked) = TlsRequest::split_from_url(url);
         let mut config: Config = url.parse().map_err(|error: tokio_postgres::Error| error.to_string())?;
         asked.apply(&mut config)?;
         Ok(config.get_ssl_mode() == SslMode::Require)

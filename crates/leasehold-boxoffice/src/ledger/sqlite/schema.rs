@@ -7,7 +7,7 @@
 use rusqlite::{Connection, OptionalExtension as _};
 
 /// One step for each version, in order. A step that was released is never changed: add another.
-pub(super) const STEPS: [&str; 3] = [
+pub(super) const MIGRATIONS: [&str; 3] = [
     "
 CREATE TABLE clock (
     id INTEGER PRIMARY KEY CHECK (id = 1),
@@ -152,16 +152,16 @@ pub(super) fn migrate(connection: &mut Connection) -> Result<usize, String> {
     let found: Option<usize> =
         tx.query_row("SELECT version FROM schema_version", [], |row| row.get(0)).optional().map_err(say)?;
     let found = found.unwrap_or(0);
-    if found > STEPS.len() {
+    if found > MIGRATIONS.len() {
         return Err(format!(
             "the file was written by a newer version of Leasehold (schema {found}, this one knows {})",
-            STEPS.len()
+            MIGRATIONS.len()
         ));
     }
-    for step in &STEPS[found..] {
+    for step in &MIGRATIONS[found..] {
         tx.execute_batch(step).map_err(say)?;
     }
-    tx.execute("INSERT OR REPLACE INTO schema_version VALUES (1, ?1)", [STEPS.len()]).map_err(say)?;
+    tx.execute("INSERT OR REPLACE INTO schema_version VALUES (1, ?1)", [MIGRATIONS.len()]).map_err(say)?;
     tx.commit().map_err(say)?;
-    Ok(STEPS.len())
+    Ok(MIGRATIONS.len())
 }

@@ -2,19 +2,19 @@
 
 use rusqlite::{Connection, params};
 
-use super::load::{self, Loaded, json};
+use super::load::{self, SqliteResult, json};
 use crate::model::{EventId, WebhookAdded, WebhookRow};
 
-pub(super) fn all(db: &Connection) -> Loaded<Vec<WebhookRow>> {
-    load::list(db, "SELECT body FROM webhooks ORDER BY id", [], "webhooks")
+pub(super) fn all(db: &Connection) -> SqliteResult<Vec<WebhookRow>> {
+    load::load_list(db, "SELECT body FROM webhooks ORDER BY id", [], "webhooks")
 }
 
-fn find(db: &Connection, id: &str) -> Loaded<Option<WebhookRow>> {
-    Ok(load::list(db, "SELECT body FROM webhooks WHERE id = ?1", [id], "webhooks")?.pop())
+fn find(db: &Connection, id: &str) -> SqliteResult<Option<WebhookRow>> {
+    Ok(load::load_list(db, "SELECT body FROM webhooks WHERE id = ?1", [id], "webhooks")?.pop())
 }
 
 /// Inserts a webhook and its cursors: it hears what gets a number after this transaction.
-pub(super) fn add(db: &Connection, webhook: &WebhookRow, max: usize) -> Loaded<WebhookAdded> {
+pub(super) fn add(db: &Connection, webhook: &WebhookRow, max: usize) -> SqliteResult<WebhookAdded> {
     if let Some(found) = find(db, &webhook.id)? {
         return Ok(WebhookAdded::Exists(found));
     }
@@ -29,13 +29,13 @@ pub(super) fn add(db: &Connection, webhook: &WebhookRow, max: usize) -> Loaded<W
     Ok(WebhookAdded::Added)
 }
 
-pub(super) fn deactivate(db: &Connection, id: &str) -> Loaded<bool> {
+pub(super) fn deactivate(db: &Connection, id: &str) -> SqliteResult<bool> {
     let Some(found) = find(db, id)? else { return Ok(false) };
     let body = json(&WebhookRow { active: false, ..found })?;
     Ok(db.prepare_cached("UPDATE webhooks SET body = ?2 WHERE id = ?1")?.execute([id, &body])? > 0)
 }
 
-pub(super) fn remove(db: &Connection, seen: &WebhookRow) -> Loaded<bool> {
+pub(super) fn remove(db: &Connection, seen: &WebhookRow) -> SqliteResult<bool> {
     if find(db, &seen.id)?.is_none_or(|found| found.event_id != seen.event_id) {
         return Ok(false);
     }
@@ -43,13 +43,13 @@ pub(super) fn remove(db: &Connection, seen: &WebhookRow) -> Loaded<bool> {
     Ok(db.prepare_cached("DELETE FROM webhooks WHERE id = ?1")?.execute([&seen.id])? > 0)
 }
 
-pub(super) fn cursor(db: &Connection, id: &str, event: &EventId) -> Loaded<u64> {
+pub(super) fn cursor(db: &Connection, id: &str, event: &EventId) -> SqliteResult<u64> {
     let sql = "SELECT coalesce(max(seq), 0) FROM webhook_cursors WHERE webhook_id = ?1 AND event_id = ?2";
     Ok(db.prepare_cached(sql)?.query_row([id, event.as_str()], |row| row.get(0))?)
 }
 
 /// Moves a cursor forward. A webhook that was removed gets none: a message may be on its way while it is removed.
-pub(super) fn advance(db: &Connection, id: &str, event: &EventId, seq: u64) -> Loaded<()> {
+pub(super) fn advance(db: &Connection, id: &str, event: &EventId, seq: u64) -> SqliteResult<()> {
     let sql = "INSERT INTO webhook_cursors SELECT ?1, ?2, ?3 WHERE EXISTS (SELECT 1 FROM webhooks WHERE id = ?1)
                ON CONFLICT (webhook_id, event_id) DO UPDATE SET seq = max(seq, excluded.seq)";
     db.prepare_cached(sql)?.execute(params![id, event.as_str(), seq])?;

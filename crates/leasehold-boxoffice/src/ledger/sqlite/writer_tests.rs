@@ -7,39 +7,39 @@ use std::sync::mpsc;
 use leasehold::testkit::ManualClock;
 use rusqlite::Connection;
 
-use super::time::Time;
-use super::writer::{Fate, Job, Ran, Writer};
+use super::clock::LedgerClock;
+use super::writer::{CommitOutcome, JobRun, WriterHandle, WriterJob};
 
-type Told = (&'static str, Result<(), String>);
+type JobReport = (&'static str, Result<(), String>);
 
 /// A request of a test: runs SQL, and says what became of it.
-struct Sql {
+struct SqlJob {
     name: &'static str,
     sql: &'static str,
-    told: Option<mpsc::Sender<Told>>,
+    told: Option<mpsc::Sender<JobReport>>,
     /// Held up here while it runs, if somebody wants it to be.
     gate: Option<mpsc::Receiver<()>>,
 }
 
-impl Job for Sql {
-    fn run(&mut self, db: &Connection, _: &Time) -> Ran {
+impl WriterJob for SqlJob {
+    fn run(&mut self, db: &Connection, _: &LedgerClock) -> JobRun {
         if let Some(gate) = self.gate.take() {
             let _ = gate.recv();
         }
-        if db.execute_batch(self.sql).is_ok() { Ran::Whole } else { Ran::Half }
+        if db.execute_batch(self.sql).is_ok() { JobRun::Complete } else { JobRun::PartiallyApplied }
     }
 
-    fn tell(mut self: Box<Self>, fate: &Fate) {
+    fn complete(mut self: Box<Self>, fate: &CommitOutcome) {
         let fate = match fate {
-            Fate::Durable => Ok(()),
-            Fate::Undone(why) => Err(format!("undone: {why}")),
-            Fate::Unknown(why) => Err(format!("unknown: {why}")),
+            CommitOutcome::Durable => Ok(()),
+            CommitOutcome::RolledBack(why) => Err(format!("undone: {why}")),
+            CommitOutcome::Unknown(why) => Err(format!("unknown: {why}")),
         };
         self.say(fate);
     }
 }
 
-impl Sql {
+impl SqlJob {
     fn say(&mut self, fate: Result<(), String>) {
         if let Some(told) = self.told.take() {
             let _ = told.send((self.name, fate));
@@ -48,21 +48,21 @@ impl Sql {
 }
 
 /// Who waits for a request that is dropped hears that nobody knows.
-impl Drop for Sql {
+impl Drop for SqlJob {
     fn drop(&mut self) {
         self.say(Err("unknown: it was dropped".into()));
     }
 }
 
-struct Bench {
-    writer: Writer,
-    told: mpsc::Receiver<Told>,
-    tell: mpsc::Sender<Told>,
-    time: Arc<Time>,
+struct WriterFixture {
+    writer: WriterHandle,
+    told: mpsc::Receiver<JobReport>,
+    tell: mpsc::Sender<JobReport>,
+    time: Arc<LedgerClock>,
     dir: tempfile::TempDir,
 }
 
-impl Bench {
+impl WriterFixture {
     /// A writer over a fresh file. What it is given for its WAL may be another file, or none that can be synced.
     fn new(wal: Option<File>) -> Self {
         let dir = tempfile::tempdir().unwrap();
@@ -73,14 +73,14 @@ impl Bench {
         )
         .unwrap();
         let wal = wal.unwrap_or_else(|| OpenOptions::new().write(true).open(dir.path().join("x.db-wal")).unwrap());
-        let time = Arc::new(Time::open(&db, ManualClock::new().shared()).unwrap());
-        let writer = Writer::start(db, wal, time.clone()).unwrap();
+        let time = Arc::new(LedgerClock::open(&db, ManualClock::new().shared()).unwrap());
+        let writer = WriterHandle::start(db, wal, time.clone()).unwrap();
         let (tell, told) = mpsc::channel();
         Self { writer, told, tell, time, dir }
     }
 
     fn send(&self, name: &'static str, sql: &'static str, gate: Option<mpsc::Receiver<()>>) -> bool {
-        self.writer.send(Box::new(Sql { name, sql, told: Some(self.tell.clone()), gate }))
+        self.writer.send(Box::new(SqlJob { name, sql, told: Some(self.tell.clone()), gate }))
     }
 
     fn count(&self) -> u64 {
@@ -93,13 +93,13 @@ impl Bench {
 /// Method: the first is held up until the others wait, so that all of them are one batch.
 #[test]
 fn a_request_that_fails_is_alone_with_it() {
-    let bench = Bench::new(None);
+    let bench = WriterFixture::new(None);
     let (open, gate) = mpsc::channel();
     assert!(bench.send("first", "INSERT INTO t VALUES (1)", Some(gate)));
     assert!(bench.send("half", "INSERT INTO t VALUES (2); INSERT INTO t VALUES (1)", None));
     assert!(bench.send("last", "INSERT INTO t VALUES (3)", None));
     open.send(()).unwrap();
-    let told: Vec<Told> = bench.told.iter().take(3).collect();
+    let told: Vec<JobReport> = bench.told.iter().take(3).collect();
     assert_eq!(told, [("first", Ok(())), ("half", Ok(())), ("last", Ok(()))], "each has its own outcome, in order");
     assert_eq!(bench.count(), 2, "the half one left nothing, the others are there");
     assert_eq!(bench.writer.progress.commits(), 2, "each that changed something was committed alone");
@@ -108,7 +108,7 @@ fn a_request_that_fails_is_alone_with_it() {
 /// Goal: requests that wait for one another share a commit.
 #[test]
 fn requests_that_wait_share_a_commit() {
-    let bench = Bench::new(None);
+    let bench = WriterFixture::new(None);
     let (open, gate) = mpsc::channel();
     bench.send("first", "INSERT INTO t VALUES (1)", Some(gate));
     bench.send("second", "INSERT INTO t VALUES (2)", None);
@@ -122,7 +122,7 @@ fn requests_that_wait_share_a_commit() {
 /// read meanwhile is not answered (laws 1 and 4). Method: a WAL that cannot be synced.
 #[tokio::test]
 async fn a_sync_that_fails_is_final() {
-    let bench = Bench::new(Some(File::open("/dev/null").unwrap()));
+    let bench = WriterFixture::new(Some(File::open("/dev/null").unwrap()));
     let progress = bench.writer.progress.clone();
     assert!(progress.durable().await, "nothing is under way yet");
     bench.send("first", "INSERT INTO t VALUES (1)", None);
@@ -141,7 +141,7 @@ async fn a_sync_that_fails_is_final() {
 /// Goal: what was sent before the end is served before the end.
 #[test]
 fn stopping_serves_what_was_sent() {
-    let bench = Bench::new(None);
+    let bench = WriterFixture::new(None);
     let (open, gate) = mpsc::channel();
     bench.send("first", "INSERT INTO t VALUES (1)", Some(gate));
     bench.send("second", "INSERT INTO t VALUES (2)", None);
@@ -149,7 +149,7 @@ fn stopping_serves_what_was_sent() {
     assert!(!bench.send("late", "INSERT INTO t VALUES (3)", None), "it is closed");
     open.send(()).unwrap();
     thread.join().unwrap();
-    let told: Vec<Told> = bench.told.try_iter().filter(|(name, _)| *name != "late").collect();
+    let told: Vec<JobReport> = bench.told.try_iter().filter(|(name, _)| *name != "late").collect();
     assert_eq!(told, [("first", Ok(())), ("second", Ok(()))]);
     assert_eq!(bench.count(), 2);
 }
@@ -157,8 +157,8 @@ fn stopping_serves_what_was_sent() {
 /// Goal: a writer that is dropped without a word serves what was sent, and its threads end: they have the file.
 #[test]
 fn a_dropped_writer_ends() {
-    let Bench { writer, told, tell, time, dir: _dir } = Bench::new(None);
-    writer.send(Box::new(Sql { name: "last", sql: "INSERT INTO t VALUES (1)", told: Some(tell), gate: None }));
+    let WriterFixture { writer, told, tell, time, dir: _dir } = WriterFixture::new(None);
+    writer.send(Box::new(SqlJob { name: "last", sql: "INSERT INTO t VALUES (1)", told: Some(tell), gate: None }));
     drop(writer);
     assert_eq!(told.recv().unwrap(), ("last", Ok(())));
     // The writer's thread has the other handle, and lets it go when it ends.

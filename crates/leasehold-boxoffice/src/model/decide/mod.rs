@@ -13,39 +13,39 @@ mod staff;
 
 pub use hold::*;
 pub use money::{capture_step, money_step, need_capture_step, need_money_step};
-use money::{left_over, money_told, received, step, stray, told_more};
+use money::{known_payment_again, money_writes, overpaid_writes, step_write, stray_payment, unsold_money};
 pub use sale::*;
 pub use staff::*;
 
-use super::entry::{AreaFree, Entry, Kind, SeatChange, SeatState};
+use super::entry::{AreaFree, Entry, EntryKind, SeatChange, SeatState};
 use super::event::EventRow;
 use super::facts::{Facts, Need, SeatFact};
 use super::hold::{HoldRow, HoldState};
 use super::ids::{EventId, HoldId, Moment};
 use super::planted::{self, Bug};
 use super::refusal::{Conflict, Reason, Refusal};
-use super::write::{Lapses, Write};
+use super::write::{Lapses, LedgerWrite};
 
 /// What to store and what to answer, or a considered no.
-pub type Decision<T> = Result<(Vec<Write>, T), Refusal>;
+pub type Decision<T> = Result<(Vec<LedgerWrite>, T), Refusal>;
 
 /// Lapses further apart than this are forgiven.
 pub const LAPSE_WINDOW_MS: u64 = 3_600_000;
 /// So many lapses cost nothing.
 pub const FREE_LAPSES: u32 = 2;
 /// However often somebody let holds lapse, they have this long (or the event's ttl, if it is shorter).
-pub const LEAST_TTL_MS: u64 = 30_000;
+pub const MIN_TTL_MS: u64 = 30_000;
 
 /// What a new hold gets of the event's ttl: half as much with every lapse too many.
 #[must_use]
 pub fn ttl_for(ttl_ms: u64, lapses: u32, lapsed_at: Moment, now: Moment) -> u64 {
     let recent = if now.since(lapsed_at) > LAPSE_WINDOW_MS { 0 } else { lapses };
     let halvings = recent.saturating_sub(FREE_LAPSES).min(16);
-    (ttl_ms >> halvings).max(LEAST_TTL_MS.min(ttl_ms))
+    (ttl_ms >> halvings).max(MIN_TTL_MS.min(ttl_ms))
 }
 
 /// The beginnings of an entry.
-fn entry(event_id: &EventId, kind: Kind, actor: &str, now: Moment) -> Entry {
+fn new_entry(event_id: &EventId, kind: EntryKind, actor: &str, now: Moment) -> Entry {
     Entry {
         seq: 0,
         event_id: event_id.clone(),
@@ -68,11 +68,11 @@ fn entry(event_id: &EventId, kind: Kind, actor: &str, now: Moment) -> Entry {
 }
 
 /// An entry about a hold whose seats came to a state.
-fn about(hold: &HoldRow, kind: Kind, state: SeatState, actor: &str, now: Moment) -> Entry {
+fn hold_entry(hold: &HoldRow, kind: EntryKind, state: SeatState, actor: &str, now: Moment) -> Entry {
     let token = |token: u64| (state != SeatState::Free).then_some(token);
     let sign = match kind {
-        Kind::Held | Kind::Offered => 1,
-        Kind::Released | Kind::ForceReleased | Kind::Lapsed => -1,
+        EntryKind::Held | EntryKind::Offered => 1,
+        EntryKind::Released | EntryKind::ForceReleased | EntryKind::Lapsed => -1,
         _ => 0,
     };
     Entry {
@@ -86,7 +86,7 @@ fn about(hold: &HoldRow, kind: Kind, state: SeatState, actor: &str, now: Moment)
         areas: hold.areas.iter().map(|area| area_free(&area.id, sign * i64::from(area.qty))).collect(),
         until: hold.state.has_seats().then_some(hold.expires_at),
         payment_ref: hold.payment_ref.clone(),
-        ..entry(&hold.event_id, kind, actor, now)
+        ..new_entry(&hold.event_id, kind, actor, now)
     }
 }
 
@@ -95,23 +95,29 @@ fn area_free(id: &str, delta: i64) -> AreaFree {
     AreaFree { id: id.into(), free: 0, delta }
 }
 
-fn tell(entry: Entry) -> Write {
-    Write::Tell(Box::new(entry))
+fn tell_entry(entry: Entry) -> LedgerWrite {
+    LedgerWrite::Tell(Box::new(entry))
 }
 
 /// Ends a hold without a sale: its seats and places are free, and it keeps the memory of them.
-fn end(hold: &HoldRow, state: HoldState, why: Option<&str>, lapses: Lapses, now: Moment) -> (Vec<Write>, HoldRow) {
+fn end_hold(
+    hold: &HoldRow,
+    state: HoldState,
+    why: Option<&str>,
+    lapses: Lapses,
+    now: Moment,
+) -> (Vec<LedgerWrite>, HoldRow) {
     let row = HoldRow { state, ended_at: Some(now), ended_why: why.map(Into::into), ..hold.clone() };
-    let mut writes = vec![Write::UpdateHold(Box::new(row.clone()))];
+    let mut writes = vec![LedgerWrite::UpdateHold(Box::new(row.clone()))];
     let keeps = state == HoldState::Lapsed && planted::on(Bug::LapseKeepsSeats);
     if !hold.seats.is_empty() && !keeps {
         let seats = hold.seats.iter().map(|seat| seat.id.clone()).collect();
-        writes.push(Write::FreeSeats { event_id: hold.event_id.clone(), hold_id: hold.hold_id.clone(), seats });
+        writes.push(LedgerWrite::FreeSeats { event_id: hold.event_id.clone(), hold_id: hold.hold_id.clone(), seats });
     }
     for area in &hold.areas {
         writes.push(area_delta(&hold.event_id, &area.id, -i64::from(area.qty), 0, 0));
     }
-    writes.push(Write::Buyer {
+    writes.push(LedgerWrite::Buyer {
         event_id: hold.event_id.clone(),
         buyer: hold.buyer.clone(),
         held: -i64::from(hold.count()),
@@ -123,47 +129,47 @@ fn end(hold: &HoldRow, state: HoldState, why: Option<&str>, lapses: Lapses, now:
 
 /// Whether a lapse counts against the buyer. Naming a payment is not paying: only money that came excuses, and for an
 /// offer it did.
-const fn counts(hold: &HoldRow) -> bool {
+const fn lapse_counts(hold: &HoldRow) -> bool {
     !hold.offered
 }
 
 /// Ends a hold that is over by time.
-fn lapse(hold: &HoldRow, actor: &str, now: Moment) -> (Vec<Write>, HoldRow) {
+fn lapse_hold(hold: &HoldRow, actor: &str, now: Moment) -> (Vec<LedgerWrite>, HoldRow) {
     lapse_with(hold, lapses_of(hold, now), actor, now)
 }
 
 /// What a lapse of this hold says of its buyer.
 fn lapses_of(hold: &HoldRow, now: Moment) -> Lapses {
-    if counts(hold) { Lapses::More(now) } else { Lapses::Keep }
+    if lapse_counts(hold) { Lapses::More(now) } else { Lapses::Keep }
 }
 
-fn lapse_with(hold: &HoldRow, lapses: Lapses, actor: &str, now: Moment) -> (Vec<Write>, HoldRow) {
-    let (mut writes, row) = end(hold, HoldState::Lapsed, None, lapses, now);
-    writes.push(tell(about(&row, Kind::Lapsed, SeatState::Free, actor, now)));
+fn lapse_with(hold: &HoldRow, lapses: Lapses, actor: &str, now: Moment) -> (Vec<LedgerWrite>, HoldRow) {
+    let (mut writes, row) = end_hold(hold, HoldState::Lapsed, None, lapses, now);
+    writes.push(tell_entry(hold_entry(&row, EntryKind::Lapsed, SeatState::Free, actor, now)));
     (writes, row)
 }
 
-fn area_delta(event_id: &EventId, area: &str, held: i64, sold: i64, blocked: i64) -> Write {
-    Write::Area { event_id: event_id.clone(), area: area.into(), held, sold, blocked }
+fn area_delta(event_id: &EventId, area: &str, held: i64, sold: i64, blocked: i64) -> LedgerWrite {
+    LedgerWrite::Area { event_id: event_id.clone(), area: area.into(), held, sold, blocked }
 }
 
-fn the_event(facts: &Facts, id: &EventId) -> Result<EventRow, Refusal> {
+fn require_event(facts: &Facts, id: &EventId) -> Result<EventRow, Refusal> {
     facts.event.clone().ok_or_else(|| Refusal::NoEvent(id.clone()))
 }
 
 /// The hold, if what was shown opens it.
-fn the_hold(facts: &Facts, id: &HoldId, access: &super::Access) -> Result<HoldRow, Refusal> {
+fn require_hold(facts: &Facts, id: &HoldId, access: &super::Access) -> Result<HoldRow, Refusal> {
     let hold = facts.hold.as_ref().filter(|hold| access.opens(&hold.key_hash));
     hold.cloned().ok_or_else(|| Refusal::NoHold(id.clone()))
 }
 
 /// The hold, live: otherwise how it ended.
-fn live(hold: &HoldRow, now: Moment) -> Result<(), Refusal> {
+fn check_live(hold: &HoldRow, now: Moment) -> Result<(), Refusal> {
     if hold.is_live(now) { Ok(()) } else { Err(Refusal::Ended(hold.state_at(now))) }
 }
 
 /// Every seat of the hold must be under it, with its token: otherwise somebody with a newer one was there.
-fn newest(hold: &HoldRow, facts: &Facts) -> Result<(), Refusal> {
+fn check_tokens(hold: &HoldRow, facts: &Facts) -> Result<(), Refusal> {
     let mine = |seat: &super::HeldSeat| {
         let fact = facts.seat(&seat.id);
         let held = fact.and_then(|fact| fact.held.as_ref());
@@ -174,7 +180,7 @@ fn newest(hold: &HoldRow, facts: &Facts) -> Result<(), Refusal> {
 }
 
 /// The leases that were renewed must be all that the hold has.
-fn same_leases(hold: &HoldRow, tokens: &[u64]) -> Result<(), Refusal> {
+fn check_leases(hold: &HoldRow, tokens: &[u64]) -> Result<(), Refusal> {
     let covered = hold.leases.iter().all(|lease| tokens.contains(&lease.token));
     if covered && !hold.leases.is_empty() { Ok(()) } else { Err(Refusal::StaleToken) }
 }
@@ -183,8 +189,8 @@ fn same_leases(hold: &HoldRow, tokens: &[u64]) -> Result<(), Refusal> {
 ///
 /// Holds that are over are ended on the way, whatever they have: a counter that still counts them would refuse what is
 /// free, and a seat row that is still there would refuse what has lapsed.
-struct Room {
-    writes: Vec<Write>,
+struct RoomCheck {
+    writes: Vec<LedgerWrite>,
     conflicts: Vec<Conflict>,
     /// A free seat was held with a newer token before: whoever asks was overtaken, and wakes up too late.
     stale: bool,
@@ -192,17 +198,17 @@ struct Room {
     buyer: super::facts::BuyerFact,
 }
 
-impl Room {
+impl RoomCheck {
     /// Looks for room for these in the facts. `except`: a hold whose own seats are no conflict.
-    fn find(asked: &Asked<'_>, facts: &Facts, actor: &str, now: Moment) -> Self {
+    fn check(asked: &RequestedItems<'_>, facts: &Facts, actor: &str, now: Moment) -> Self {
         let mut room = Self { writes: Vec::new(), conflicts: Vec::new(), stale: false, buyer: facts.buyer };
-        let due = facts.holds.iter().filter(|hold| over(hold, now) && Some(&hold.hold_id) != asked.except);
+        let due = facts.holds.iter().filter(|hold| may_be_displaced(hold, now) && Some(&hold.hold_id) != asked.except);
         let due: Vec<&HoldRow> = due.collect();
         for hold in &due {
-            room.writes.extend(lapse(hold, actor, now).0);
+            room.writes.extend(lapse_hold(hold, actor, now).0);
             if Some(&hold.buyer) == asked.buyer {
                 room.buyer.held = room.buyer.held.saturating_sub(hold.count());
-                if counts(hold) {
+                if lapse_counts(hold) {
                     let recent = now.since(room.buyer.lapsed_at) <= LAPSE_WINDOW_MS;
                     room.buyer.lapses = if recent { room.buyer.lapses.saturating_add(1) } else { 1 };
                     room.buyer.lapsed_at = now;
@@ -234,18 +240,21 @@ impl Room {
 }
 
 /// Writes by which seats that are sold without a hold of this moment remember the token they are sold with.
-fn note_tokens(event_id: &EventId, hold_id: &HoldId, seats: Vec<(String, u64)>) -> Vec<Write> {
+fn remember_tokens(event_id: &EventId, hold_id: &HoldId, seats: Vec<(String, u64)>) -> Vec<LedgerWrite> {
     if seats.is_empty() {
         return Vec::new();
     }
     let ids = seats.iter().map(|(id, _)| id.clone()).collect();
     let (event, hold) = (event_id.clone(), hold_id.clone());
     let (event_id, hold_id) = (event_id.clone(), hold_id.clone());
-    vec![Write::TakeSeats { event_id: event, hold_id: hold, seats }, Write::FreeSeats { event_id, hold_id, seats: ids }]
+    vec![
+        LedgerWrite::TakeSeats { event_id: event, hold_id: hold, seats },
+        LedgerWrite::FreeSeats { event_id, hold_id, seats: ids },
+    ]
 }
 
 /// What is asked for, of whatever command.
-struct Asked<'a> {
+struct RequestedItems<'a> {
     event: &'a EventId,
     seats: Vec<&'a str>,
     areas: Vec<(&'a str, u32)>,
@@ -254,7 +263,7 @@ struct Asked<'a> {
     except: Option<&'a HoldId>,
 }
 
-impl Asked<'_> {
+impl RequestedItems<'_> {
     fn count(&self) -> u32 {
         let places: u32 = self.areas.iter().map(|(_, qty)| *qty).fold(0, u32::saturating_add);
         u32::try_from(self.seats.len()).unwrap_or(u32::MAX).saturating_add(places)
@@ -268,11 +277,11 @@ impl Asked<'_> {
     }
 }
 
-fn over(hold: &HoldRow, now: Moment) -> bool {
+fn may_be_displaced(hold: &HoldRow, now: Moment) -> bool {
     hold.is_due(now) || (planted::on(Bug::DisplaceLive) && hold.state.has_seats())
 }
 
-fn seat_lost(seat: &SeatFact, asked: &Asked<'_>, facts: &Facts, now: Moment) -> Option<Reason> {
+fn seat_lost(seat: &SeatFact, asked: &RequestedItems<'_>, facts: &Facts, now: Moment) -> Option<Reason> {
     if seat.sold.is_some() {
         return Some(Reason::Sold);
     }
@@ -284,7 +293,7 @@ fn seat_lost(seat: &SeatFact, asked: &Asked<'_>, facts: &Facts, now: Moment) -> 
     }
     let (under, token) = seat.held.as_ref()?;
     // Only a newer token displaces, and only what is over. A row without its hold breaks a law: nobody displaces it.
-    let gone = facts.row(under).is_some_and(|hold| over(hold, now)) && *token < asked.token;
+    let gone = facts.row(under).is_some_and(|hold| may_be_displaced(hold, now)) && *token < asked.token;
     (!gone).then_some(Reason::Taken)
 }
 

@@ -4,7 +4,7 @@ use axum::body::Body;
 use hyper::header::{self, HeaderValue};
 use hyper::{Response, StatusCode};
 use leasehold_boxoffice::model::{AuditQuery, Entry, OrderRow, Reason, SetBlocks};
-use leasehold_boxoffice::office::Settled;
+use leasehold_boxoffice::office::MoneyDecision;
 use serde_json::{Value, json};
 
 use super::{Desk, no, number, shape};
@@ -84,15 +84,15 @@ pub async fn force_release(mut call: Call) -> Result<Response<Body>, Problem> {
 
 /// `POST /v1/events/{e}/payments/{r}/refund`: money that is stuck shall go back.
 pub async fn refund(call: Call) -> Result<Response<Body>, Problem> {
-    settle(call, Settled::GoesBack).await
+    settle(call, MoneyDecision::GoesBack).await
 }
 
 /// `POST /v1/events/{e}/payments/{r}/close`: money that is stuck, or due, was settled by hand.
 pub async fn close(call: Call) -> Result<Response<Body>, Problem> {
-    settle(call, Settled::ByHand).await
+    settle(call, MoneyDecision::ByHand).await
 }
 
-async fn settle(mut call: Call, to: Settled) -> Result<Response<Body>, Problem> {
+async fn settle(mut call: Call, to: MoneyDecision) -> Result<Response<Body>, Problem> {
     let desk = Desk::admit(&call, Verb::RunEvent)?;
     call.query([])?;
     let event = desk.event(&call)?;

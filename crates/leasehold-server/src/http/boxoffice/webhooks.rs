@@ -4,7 +4,7 @@ use axum::body::Body;
 use hyper::{Response, StatusCode};
 use leasehold_boxoffice::model::{EventId, Refusal, WebhookAdded, WebhookRow};
 use leasehold_boxoffice::office::MAX_WEBHOOKS;
-use leasehold_boxoffice::sign::{SECRET_BYTES, hex};
+use leasehold_boxoffice::sign::{MIN_SECRET_BYTES, hex};
 use serde_json::{Value, json};
 
 use super::{Desk, no, refused};
@@ -31,8 +31,8 @@ pub async fn create(mut call: Call) -> Result<Response<Body>, Problem> {
     } else if !desk.caller.principal.prefixes.is_empty() {
         return Err(Problem::forbidden("this key sees some events only: name one"));
     }
-    if secret.as_ref().is_some_and(|secret| !(SECRET_BYTES..=256).contains(&secret.len())) {
-        return Err(Problem::invalid(format!("secret is {SECRET_BYTES} to 256 bytes")));
+    if secret.as_ref().is_some_and(|secret| !(MIN_SECRET_BYTES..=256).contains(&secret.len())) {
+        return Err(Problem::invalid(format!("secret is {MIN_SECRET_BYTES} to 256 bytes")));
     }
     let (id, drawn) = names(&desk, &call, &body)?;
     let row = WebhookRow { id, event_id, url, secret: secret.unwrap_or(drawn), active: true };

@@ -146,11 +146,11 @@ async fn webhooks_made_at_once_keep_the_limit() {
 #[tokio::test(flavor = "multi_thread")]
 async fn by_default_nothing_goes_inside() {
     let (url, mut got) = receiver(0).await;
-    let guarded = Outbound::new(Guard::default()).unwrap();
+    let guarded = Outbound::new(TargetGuard::default()).unwrap();
     assert!(guarded.post(&url, &[], b"{}".to_vec()).await.unwrap_err().to_string().contains("private"));
     let by_name = url.replace("127.0.0.1", "localhost");
     assert!(guarded.post(&by_name, &[], b"{}".to_vec()).await.is_err());
-    let open = Outbound::new(Guard { allow_private: true }).unwrap();
+    let open = Outbound::new(TargetGuard { allow_private: true }).unwrap();
     let answer = open.post(&by_name, &[("Leasehold-Signature", "x")], b"{}".to_vec()).await.unwrap();
     assert_eq!(answer.status, 204);
     assert_eq!(got.recv().await.unwrap().1, b"{}");

@@ -1,7 +1,7 @@
 //! Money that comes late, twice, or out of order.
 
 use super::*;
-use crate::provider::Outcome;
+use crate::provider::CallbackOutcome;
 
 fn paid(hold: &HoldView, id: &str, payment_ref: &str, succeeded: bool) -> PaymentMessage {
     let tokens = hold.hold.seats.iter().map(|seat| (seat.id.clone(), seat.token)).collect();
@@ -9,7 +9,7 @@ fn paid(hold: &HoldView, id: &str, payment_ref: &str, succeeded: bool) -> Paymen
         id: id.into(),
         payment_ref: payment_ref.into(),
         hold_id: hold.hold.hold_id.clone(),
-        outcome: if succeeded { Outcome::Captured } else { Outcome::Declined },
+        outcome: if succeeded { CallbackOutcome::Captured } else { CallbackOutcome::Declined },
         tokens,
         amount: hold.hold.total(),
         currency: None,
@@ -18,9 +18,9 @@ fn paid(hold: &HoldView, id: &str, payment_ref: &str, succeeded: bool) -> Paymen
 }
 
 /// A hold of ada's that was paying when its deadline passed.
-async fn overdue(house: &House, seats: &[&str]) -> HoldView {
+async fn overdue(house: &TestOffice, seats: &[&str]) -> HoldView {
     let ada = house.hold("ada", seats).await.unwrap();
-    house.office.pay(Call::by("ada"), &ada.hold.hold_id, key(&ada), "pi_1").await.unwrap();
+    house.office.pay(LedgerCall::by("ada"), &ada.hold.hold_id, key(&ada), "pi_1").await.unwrap();
     house.clock.advance(seconds(606));
     ada
 }
@@ -28,13 +28,13 @@ async fn overdue(house: &House, seats: &[&str]) -> HoldView {
 /// Goal: first rung: the same seats, still free, with a newer token; buyer and provider hear the same order.
 #[tokio::test]
 async fn late_money_buys_the_same_seats_if_they_are_free() {
-    let house = House::open().await;
+    let house = TestOffice::open().await;
     let ada = overdue(&house, &["A-1", "A-2"]).await;
     let PaymentOutcome::Order(order) = house.office.payment(paid(&ada, "m-1", "pi_1", true)).await.unwrap() else {
         panic!()
     };
     assert!(order.late && order.seats[0].token > ada.hold.seats[0].token);
-    let again = house.office.confirm(Call::by("ada"), &ada.hold.hold_id, key(&ada), "pi_1").await.unwrap();
+    let again = house.office.confirm(LedgerCall::by("ada"), &ada.hold.hold_id, key(&ada), "pi_1").await.unwrap();
     assert_eq!(again, order);
     assert_eq!(house.office.payment(paid(&ada, "m-1", "pi_1", true)).await.unwrap(), PaymentOutcome::Ignored);
     assert_eq!(house.leases().await, 0);
@@ -44,10 +44,10 @@ async fn late_money_buys_the_same_seats_if_they_are_free() {
 /// Goal: a buyer sees all money that came for the hold, under whatever name, and only that.
 #[tokio::test]
 async fn a_buyer_sees_all_money_of_the_hold() {
-    let house = House::open().await;
+    let house = TestOffice::open().await;
     let ada = house.hold("ada", &["A-1"]).await.unwrap();
     let bob = house.hold("bob", &["A-2"]).await.unwrap();
-    house.office.pay(Call::by("ada"), &ada.hold.hold_id, key(&ada), "pi_1").await.unwrap();
+    house.office.pay(LedgerCall::by("ada"), &ada.hold.hold_id, key(&ada), "pi_1").await.unwrap();
     let see = async |hold: &HoldView| house.office.hold_view(&hold.hold.hold_id, key(hold)).await.unwrap();
     assert_eq!(see(&ada).await.money, []);
     // A second payment, the first, and one that is bob's: in ada's name.
@@ -77,10 +77,10 @@ async fn a_buyer_sees_all_money_of_the_hold() {
 /// without a sweeper.
 #[tokio::test]
 async fn a_short_payment_takes_the_leases_back_with_it() {
-    let house = House::open().await;
+    let house = TestOffice::open().await;
     let ada = house.hold("ada", &["A-1"]).await.unwrap();
     house.clock.advance(seconds(290));
-    house.office.pay(Call::by("ada"), &ada.hold.hold_id, key(&ada), "pi_1").await.unwrap();
+    house.office.pay(LedgerCall::by("ada"), &ada.hold.hold_id, key(&ada), "pi_1").await.unwrap();
     let short = PaymentMessage { amount: 1, ..paid(&ada, "m-1", "pi_1", true) };
     let told = house.office.payment(short).await.unwrap();
     assert!(matches!(told, PaymentOutcome::Late(Resolution { state: MoneyState::RefundDue, .. })), "{told:?}");
@@ -95,10 +95,10 @@ async fn a_short_payment_takes_the_leases_back_with_it() {
 /// Goal: why staff takes an order back is between them; the buyer sees that money goes back.
 #[tokio::test]
 async fn reasons_of_staff_are_not_told_to_buyers() {
-    let house = House::open().await;
+    let house = TestOffice::open().await;
     let ada = house.hold("ada", &["A-1"]).await.unwrap();
-    let order = house.office.confirm(Call::by("ada"), &ada.hold.hold_id, key(&ada), "pi_1").await.unwrap();
-    house.office.void(Call::by("staff"), &order.order_id, None, "stolen card").await.unwrap();
+    let order = house.office.confirm(LedgerCall::by("ada"), &ada.hold.hold_id, key(&ada), "pi_1").await.unwrap();
+    house.office.void(LedgerCall::by("staff"), &order.order_id, None, "stolen card").await.unwrap();
     let seen = house.office.hold_view(&ada.hold.hold_id, key(&ada)).await.unwrap();
     assert_eq!((seen.money.len(), seen.money[0].resolution.state), (1, MoneyState::RefundDue));
     assert!(!format!("{seen:?}").contains("stolen"), "{seen:?}");
@@ -110,10 +110,10 @@ async fn reasons_of_staff_are_not_told_to_buyers() {
 /// Goal: second rung: the seats are another's, so others as good are held, and the same key and payment buy them.
 #[tokio::test]
 async fn late_money_is_offered_an_equivalent_block() {
-    let house = House::open().await;
+    let house = TestOffice::open().await;
     let ada = overdue(&house, &["A-5", "A-6"]).await;
     house.hold("bob", &["A-6"]).await.unwrap();
-    let late = refused(house.office.confirm(Call::by("ada"), &ada.hold.hold_id, key(&ada), "pi_1").await);
+    let late = refused(house.office.confirm(LedgerCall::by("ada"), &ada.hold.hold_id, key(&ada), "pi_1").await);
     let Refusal::Late(resolution) = late else { panic!("{late:?}") };
     assert_eq!((resolution.state, resolution.seats.len()), (MoneyState::Offered, 2));
     let offer = resolution.offer.unwrap();
@@ -121,12 +121,12 @@ async fn late_money_is_offered_an_equivalent_block() {
     assert_eq!((seen.state, seen.offer.as_ref()), (MoneyState::Offered, Some(&offer)));
     assert_eq!(house.office.hold_view(&offer, key(&ada)).await.unwrap().hold.state, HoldState::Paying);
 
-    let order = house.office.confirm(Call::by("ada"), &offer, key(&ada), "pi_1").await.unwrap();
+    let order = house.office.confirm(LedgerCall::by("ada"), &offer, key(&ada), "pi_1").await.unwrap();
     assert_eq!(order.seats.iter().map(|seat| seat.id.clone()).collect::<Vec<_>>(), resolution.seats);
     let money = house.office.late_money(&house.event).await.unwrap();
     assert_eq!((money.len(), money[0].state, money[0].steps.len()), (1, MoneyState::Sold, 3));
     // The old hold finds what its money bought.
-    let again = house.office.confirm(Call::by("ada"), &ada.hold.hold_id, key(&ada), "pi_1").await.unwrap();
+    let again = house.office.confirm(LedgerCall::by("ada"), &ada.hold.hold_id, key(&ada), "pi_1").await.unwrap();
     assert_eq!(again, order);
     house.check().await;
 }
@@ -134,7 +134,7 @@ async fn late_money_is_offered_an_equivalent_block() {
 /// Goal: an offer that is not taken in time ends, and the money goes back: each step is written down.
 #[tokio::test]
 async fn an_offer_that_is_not_taken_becomes_a_refund() {
-    let house = House::open().await;
+    let house = TestOffice::open().await;
     let ada = overdue(&house, &["A-5"]).await;
     house.hold("bob", &["A-5"]).await.unwrap();
     let outcome = house.office.payment(paid(&ada, "m-1", "pi_1", true)).await.unwrap();
@@ -143,7 +143,7 @@ async fn an_offer_that_is_not_taken_becomes_a_refund() {
     house.office.sweep(2).await.unwrap();
     let due = house.office.refunds_due().await.unwrap();
     assert_eq!((due.len(), due[0].amount), (1, 4500));
-    let back = house.office.refunded(Call::by("provider"), "pi_1", "re_1").await.unwrap();
+    let back = house.office.record_refunded(LedgerCall::by("provider"), "pi_1", "re_1").await.unwrap();
     let states: Vec<MoneyState> = back.steps.iter().map(|step| step.state).collect();
     assert_eq!(states, [MoneyState::Received, MoneyState::Offered, MoneyState::RefundDue, MoneyState::Refunded]);
     assert!(house.office.refunds_due().await.unwrap().is_empty());
@@ -153,12 +153,12 @@ async fn an_offer_that_is_not_taken_becomes_a_refund() {
 /// Goal: third rung: nothing as good is left.
 #[tokio::test]
 async fn late_money_goes_back_when_the_house_is_full() {
-    let house = House::with(|settings| settings.per_buyer = 20).await;
+    let house = TestOffice::with(|settings| settings.per_buyer = 20).await;
     let ada = overdue(&house, &["B-1", "B-2"]).await;
     let all: Vec<String> = hall().seats.into_iter().map(|seat| seat.id).collect();
     let all: Vec<&str> = all.iter().map(String::as_str).collect();
     house.hold("bob", &all).await.unwrap();
-    let late = refused(house.office.confirm(Call::by("ada"), &ada.hold.hold_id, key(&ada), "pi_1").await);
+    let late = refused(house.office.confirm(LedgerCall::by("ada"), &ada.hold.hold_id, key(&ada), "pi_1").await);
     assert!(matches!(late, Refusal::Late(Resolution { state: MoneyState::RefundDue, .. })), "{late:?}");
     assert_eq!(house.office.metrics().await.sale_conflicts_total, [0, 1]);
     house.check().await;
@@ -167,9 +167,9 @@ async fn late_money_goes_back_when_the_house_is_full() {
 /// Goal: a decline that arrives after the success changes nothing; a second payment goes back.
 #[tokio::test]
 async fn messages_come_in_any_order() {
-    let house = House::open().await;
+    let house = TestOffice::open().await;
     let ada = house.hold("ada", &["A-1"]).await.unwrap();
-    house.office.pay(Call::by("ada"), &ada.hold.hold_id, key(&ada), "pi_1").await.unwrap();
+    house.office.pay(LedgerCall::by("ada"), &ada.hold.hold_id, key(&ada), "pi_1").await.unwrap();
     let sold = house.office.payment(paid(&ada, "m-2", "pi_1", true)).await.unwrap();
     assert!(matches!(sold, PaymentOutcome::Order(_)));
     let declined = house.office.payment(paid(&ada, "m-1", "pi_1", false)).await.unwrap();
@@ -182,9 +182,9 @@ async fn messages_come_in_any_order() {
 /// Goal: a second payment for a live hold leaves the leases under it.
 #[tokio::test]
 async fn a_second_payment_leaves_the_hold_its_lease() {
-    let house = House::open().await;
+    let house = TestOffice::open().await;
     let ada = house.hold("ada", &["A-1"]).await.unwrap();
-    house.office.pay(Call::by("ada"), &ada.hold.hold_id, key(&ada), "pi_1").await.unwrap();
+    house.office.pay(LedgerCall::by("ada"), &ada.hold.hold_id, key(&ada), "pi_1").await.unwrap();
     let twice = house.office.payment(paid(&ada, "m-1", "pi_2", true)).await.unwrap();
     assert!(matches!(twice, PaymentOutcome::Late(Resolution { state: MoneyState::RefundDue, .. })));
     assert_eq!(house.leases().await, 1);
@@ -199,15 +199,15 @@ async fn a_second_payment_leaves_the_hold_its_lease() {
 /// Goal: two late payments for one hold: one buys it, the other goes back, and nobody behind them waits.
 #[tokio::test]
 async fn the_ladder_goes_on_for_everybody() {
-    let house = House::open().await;
+    let house = TestOffice::open().await;
     let ada = overdue(&house, &["A-1"]).await;
     let (hold_id, access) = (ada.hold.hold_id.clone(), Access::Staff);
     for payment_ref in ["pi_1", "pi_2"] {
         let (hold_id, payment_ref) = (hold_id.clone(), payment_ref.to_owned());
         let callback = Some(format!("m {payment_ref}"));
-        let proof = Proof::captured(&hold_id, ada.hold.total());
+        let proof = PaymentProof::captured(&hold_id, ada.hold.total());
         let command = Confirm { hold_id, access: access.clone(), payment_ref, tokens: vec![], proof, callback };
-        house.ledger.confirm(Call::by("provider"), command).await.unwrap();
+        house.ledger.confirm(LedgerCall::by("provider"), command).await.unwrap();
     }
     house.clock.advance(seconds(11));
     house.office.sweep(2).await.unwrap();
@@ -220,15 +220,15 @@ async fn the_ladder_goes_on_for_everybody() {
 /// Goal: money for places of an area that is gone goes back.
 #[tokio::test]
 async fn money_for_an_area_that_is_gone_goes_back() {
-    let house = House::open().await;
-    let want = Want::These { seats: vec![], areas: vec![("floor".into(), 2)] };
-    let ada = house.office.hold(Call::by("ada"), &house.event, "ada".into(), want).await.unwrap();
-    house.office.pay(Call::by("ada"), &ada.hold.hold_id, key(&ada), "pi_1").await.unwrap();
+    let house = TestOffice::open().await;
+    let want = HoldRequest::These { seats: vec![], areas: vec![("floor".into(), 2)] };
+    let ada = house.office.hold(LedgerCall::by("ada"), &house.event, "ada".into(), want).await.unwrap();
+    house.office.pay(LedgerCall::by("ada"), &ada.hold.hold_id, key(&ada), "pi_1").await.unwrap();
     house.clock.advance(seconds(606));
     house.office.sweep(2).await.unwrap();
     let layout = Layout { areas: vec![], ..hall() };
-    house.office.replace_layout(Call::by("staff"), &house.event, layout).await.unwrap();
-    let late = refused(house.office.confirm(Call::by("ada"), &ada.hold.hold_id, key(&ada), "pi_1").await);
+    house.office.replace_layout(LedgerCall::by("staff"), &house.event, layout).await.unwrap();
+    let late = refused(house.office.confirm(LedgerCall::by("ada"), &ada.hold.hold_id, key(&ada), "pi_1").await);
     assert!(matches!(late, Refusal::Late(Resolution { state: MoneyState::RefundDue, .. })), "{late:?}");
     house.check().await;
 }
@@ -236,13 +236,13 @@ async fn money_for_an_area_that_is_gone_goes_back() {
 /// Goal: seats that are offered may cost less, and then the difference goes back when they are taken.
 #[tokio::test]
 async fn what_an_offer_costs_less_goes_back() {
-    let house = House::with(|settings| settings.per_buyer = 20).await;
+    let house = TestOffice::with(|settings| settings.per_buyer = 20).await;
     let ada = overdue(&house, &["A-5"]).await;
     let row: Vec<String> = hall().seats.into_iter().map(|seat| seat.id).filter(|id| id.starts_with("A-")).collect();
     house.hold("bob", &row.iter().map(String::as_str).collect::<Vec<_>>()).await.unwrap();
     let told = house.office.payment(paid(&ada, "m-1", "pi_1", true)).await.unwrap();
     let PaymentOutcome::Late(Resolution { offer: Some(offer), .. }) = told else { panic!("{told:?}") };
-    let order = house.office.confirm(Call::by("ada"), &offer, key(&ada), "pi_1").await.unwrap();
+    let order = house.office.confirm(LedgerCall::by("ada"), &offer, key(&ada), "pi_1").await.unwrap();
     assert_eq!((order.total, order.paid, order.back), (3000, Some(4500), 1500));
     let due = house.office.refunds_due().await.unwrap();
     assert_eq!((due.len(), due[0].amount, due[0].order_id.as_ref()), (1, 1500, Some(&order.order_id)));
@@ -253,29 +253,30 @@ async fn what_an_offer_costs_less_goes_back() {
 /// the provider tells of is the one that was meant, also when several of one payment are due.
 #[tokio::test]
 async fn staff_settles_what_nobody_can_place() {
-    let house = House::open().await;
+    let house = TestOffice::open().await;
     let ada = house.hold("ada", &["A-1", "A-2"]).await.unwrap();
-    house.office.pay(Call::by("ada"), &ada.hold.hold_id, key(&ada), "pi_1").await.unwrap();
+    house.office.pay(LedgerCall::by("ada"), &ada.hold.hold_id, key(&ada), "pi_1").await.unwrap();
     let bob = house.hold("bob", &["A-3"]).await.unwrap();
     let told = house.office.payment(paid(&bob, "m-1", "pi_1", true)).await.unwrap();
     assert!(matches!(told, PaymentOutcome::Late(Resolution { state: MoneyState::Stuck, .. })), "{told:?}");
     assert_eq!(house.leases().await, 3, "bob keeps what he holds");
     let stuck = house.office.late_money(&house.event).await.unwrap().remove(0);
     let (id, event) = (stuck.refund_id(), house.event.clone());
-    let settle = async |id: &str, to| house.office.settle(Call::by("eve"), &event, id, to, "asked them").await;
+    let settle = async |id: &str, to| house.office.settle(LedgerCall::by("eve"), &event, id, to, "asked them").await;
     assert!(house.office.refunds_due().await.unwrap().is_empty(), "it does not go back by itself");
-    assert!(matches!(refused(settle("rf_none", Settled::GoesBack).await), Refusal::NoSeat(_)));
-    assert_eq!(settle(&id, Settled::GoesBack).await.unwrap().state, MoneyState::RefundDue);
-    assert_eq!(refused(settle(&id, Settled::GoesBack).await), Refusal::PaymentMismatch, "once");
+    assert!(matches!(refused(settle("rf_none", MoneyDecision::GoesBack).await), Refusal::NoSeat(_)));
+    assert_eq!(settle(&id, MoneyDecision::GoesBack).await.unwrap().state, MoneyState::RefundDue);
+    assert_eq!(refused(settle(&id, MoneyDecision::GoesBack).await), Refusal::PaymentMismatch, "once");
 
     let sold = house.office.payment(paid(&ada, "m-2", "pi_1", true)).await.unwrap();
     let PaymentOutcome::Order(order) = sold else { panic!("{sold:?}") };
     for seat in ["A-1", "A-2"] {
-        house.office.void(Call::by("eve"), &order.order_id, Some(vec![seat.into()]), "ill").await.unwrap();
+        house.office.void(LedgerCall::by("eve"), &order.order_id, Some(vec![seat.into()]), "ill").await.unwrap();
     }
     let due = house.office.refunds_due().await.unwrap();
     assert_eq!(due.iter().map(|row| row.amount).collect::<Vec<_>>(), [4500, 4500, 4500]);
-    let tell = async |id: &str| house.office.refund_told(went_back(&format!("cb_{id}"), Some(id), 4500)).await;
+    let tell =
+        async |id: &str| house.office.record_refund_message(went_back(&format!("cb_{id}"), Some(id), 4500)).await;
     for row in &due[..2] {
         let back = tell(&row.refund_id()).await.unwrap();
         assert_eq!((back.key(), back.state), (row.key(), MoneyState::Refunded));
@@ -283,7 +284,7 @@ async fn staff_settles_what_nobody_can_place() {
     }
     assert_eq!(refused(tell("rf_other").await), Refusal::PaymentMismatch);
     // The provider does not know this one: it was cash.
-    let closed = settle(&due[2].refund_id(), Settled::ByHand).await.unwrap();
+    let closed = settle(&due[2].refund_id(), MoneyDecision::ByHand).await.unwrap();
     assert_eq!((closed.state, closed.steps.last().unwrap().note.as_str()), (MoneyState::Closed, "asked them"));
     assert!(house.office.refunds_due().await.unwrap().is_empty());
     house.check().await;
@@ -298,31 +299,31 @@ fn went_back(id: &str, refund_id: Option<&str>, amount: u64) -> RefundMessage {
 /// Goal: a message of a refund counts once by its id, and less than what is due ends nothing.
 #[tokio::test]
 async fn a_refund_that_is_told_twice_ends_one_refund() {
-    let house = House::open().await;
+    let house = TestOffice::open().await;
     let ada = house.hold("ada", &["A-1", "A-2"]).await.unwrap();
-    house.office.pay(Call::by("ada"), &ada.hold.hold_id, key(&ada), "pi_1").await.unwrap();
+    house.office.pay(LedgerCall::by("ada"), &ada.hold.hold_id, key(&ada), "pi_1").await.unwrap();
     let sold = house.office.payment(paid(&ada, "m-1", "pi_1", true)).await.unwrap();
     let PaymentOutcome::Order(order) = sold else { panic!("{sold:?}") };
     let void = async |seat: &str| {
-        house.office.void(Call::by("eve"), &order.order_id, Some(vec![seat.into()]), "ill").await.unwrap();
+        house.office.void(LedgerCall::by("eve"), &order.order_id, Some(vec![seat.into()]), "ill").await.unwrap();
     };
     let states = async || {
         let rows = house.office.late_money(&house.event).await.unwrap();
         rows.iter().map(|row| row.state).collect::<Vec<_>>()
     };
     void("A-1").await;
-    let less = house.office.refund_told(went_back("re_0", None, 1)).await;
+    let less = house.office.record_refund_message(went_back("re_0", None, 1)).await;
     assert_eq!(refused(less), Refusal::PaymentMismatch);
     assert_eq!(states().await, [MoneyState::RefundDue], "a part of it ends nothing");
-    house.office.refund_told(went_back("re_1", None, 4500)).await.unwrap();
+    house.office.record_refund_message(went_back("re_1", None, 4500)).await.unwrap();
     // Told under another id, it is of the same; and that is remembered too.
-    house.office.refund_told(went_back("re_2", None, 4500)).await.unwrap();
+    house.office.record_refund_message(went_back("re_2", None, 4500)).await.unwrap();
     void("A-2").await;
     for id in ["re_1", "re_2"] {
-        house.office.refund_told(went_back(id, None, 4500)).await.unwrap();
+        house.office.record_refund_message(went_back(id, None, 4500)).await.unwrap();
         assert_eq!(states().await, [MoneyState::Refunded, MoneyState::RefundDue], "{id} is old news");
     }
-    house.office.refund_told(went_back("re_3", None, 4500)).await.unwrap();
+    house.office.record_refund_message(went_back("re_3", None, 4500)).await.unwrap();
     assert_eq!(states().await, [MoneyState::Refunded, MoneyState::Refunded]);
     house.check().await;
 }
@@ -331,15 +332,15 @@ async fn a_refund_that_is_told_twice_ends_one_refund() {
 /// deadline; a payment that is on its way still keeps its hold.
 #[tokio::test]
 async fn an_offer_can_be_declined() {
-    let house = House::open().await;
+    let house = TestOffice::open().await;
     let ada = overdue(&house, &["A-5"]).await;
     let bob = house.hold("bob", &["A-5"]).await.unwrap();
     let told = house.office.payment(paid(&ada, "m-1", "pi_1", true)).await.unwrap();
     let PaymentOutcome::Late(Resolution { offer: Some(offer), .. }) = told else { panic!("{told:?}") };
-    house.office.pay(Call::by("bob"), &bob.hold.hold_id, key(&bob), "pi_2").await.unwrap();
-    let kept = house.office.release(Call::by("bob"), &bob.hold.hold_id, key(&bob)).await;
+    house.office.pay(LedgerCall::by("bob"), &bob.hold.hold_id, key(&bob), "pi_2").await.unwrap();
+    let kept = house.office.release(LedgerCall::by("bob"), &bob.hold.hold_id, key(&bob)).await;
     assert_eq!(refused(kept), Refusal::Paying);
-    house.office.release(Call::by("ada"), &offer, key(&ada)).await.unwrap();
+    house.office.release(LedgerCall::by("ada"), &offer, key(&ada)).await.unwrap();
     assert_eq!(house.leases().await, 1, "only bob's");
     house.office.sweep(2).await.unwrap();
     let due = house.office.refunds_due().await.unwrap();

@@ -2,28 +2,29 @@
 
 use rusqlite::{Connection, params};
 
-use super::load::Loaded;
+use super::load::SqliteResult;
 
 /// The most rows that one job looks at.
-const PORTION: u64 = 1000;
+const ROWS_PER_JOB: u64 = 1000;
 
 /// Forgets some of the answers stored before this moment. How many; none: there are no more.
-pub(super) fn answers(db: &Connection, until: u64) -> Loaded<u64> {
+pub(super) fn forget_answers(db: &Connection, until: u64) -> SqliteResult<u64> {
     let sql = "DELETE FROM answers WHERE key IN (SELECT key FROM answers WHERE at < ?1 LIMIT ?2)";
-    Ok(db.prepare_cached(sql)?.execute([until, PORTION])? as u64)
+    Ok(db.prepare_cached(sql)?.execute([until, ROWS_PER_JOB])? as u64)
 }
 
 /// Forgets some of the holds that ended between these moments. How many, and where to go on.
 ///
 /// Money may still come for what was once paid for, or has come: such holds stay, and are passed by.
-pub(super) fn holds(db: &Connection, from: u64, until: u64) -> Loaded<(u64, Option<u64>)> {
+pub(super) fn forget_holds(db: &Connection, from: u64, until: u64) -> SqliteResult<(u64, Option<u64>)> {
     let sql = "SELECT count(*), max(expires_at) FROM (SELECT expires_at FROM holds
                WHERE live = 0 AND expires_at >= ?1 AND expires_at < ?2 ORDER BY expires_at LIMIT ?3)";
-    let looked_at = db.prepare_cached(sql)?.query_row([from, until, PORTION], |row| Ok((row.get(0)?, row.get(1)?)))?;
+    let looked_at =
+        db.prepare_cached(sql)?.query_row([from, until, ROWS_PER_JOB], |row| Ok((row.get(0)?, row.get(1)?)))?;
     let (count, Some(last)): (u64, Option<u64>) = looked_at else { return Ok((0, None)) };
     let sql = "DELETE FROM holds WHERE live = 0 AND expires_at >= ?1 AND expires_at <= ?2
                AND NOT EXISTS (SELECT 1 FROM payments p WHERE p.hold_id = holds.hold_id)
                AND body ->> 'payment_ref' IS NULL";
     let gone = db.prepare_cached(sql)?.execute(params![from, last])?;
-    Ok((gone as u64, (count == PORTION).then_some(last + 1)))
+    Ok((gone as u64, (count == ROWS_PER_JOB).then_some(last + 1)))
 }

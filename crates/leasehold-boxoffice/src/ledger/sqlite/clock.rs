@@ -16,7 +16,7 @@ use rusqlite::{Connection, OptionalExtension as _};
 use crate::model::Moment;
 
 /// See the module.
-pub(super) struct Time {
+pub(super) struct LedgerClock {
     clock: Arc<dyn Clock>,
     /// Boottime that stands for `moment`.
     boottime: u64,
@@ -25,7 +25,7 @@ pub(super) struct Time {
     latest: AtomicU64,
 }
 
-impl Time {
+impl LedgerClock {
     /// Goes on where the file says.
     pub(super) fn open(connection: &Connection, clock: Arc<dyn Clock>) -> rusqlite::Result<Self> {
         let query = "SELECT boot, boottime, moment FROM clock";
@@ -49,7 +49,7 @@ impl Time {
     }
 
     /// Writes down where it stands, in the transaction of whatever was decided by it.
-    pub(super) fn keep(&self, connection: &Connection) -> rusqlite::Result<()> {
+    pub(super) fn persist(&self, connection: &Connection) -> rusqlite::Result<()> {
         let mut statement = connection.prepare_cached("INSERT OR REPLACE INTO clock VALUES (1, ?1, ?2, ?3)")?;
         // One reading for both: with a pause between two, the moment would be ahead of its boottime from then on.
         let boottime = boottime(&*self.clock);

@@ -5,31 +5,31 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering::Relaxed;
 use std::time::Duration;
 
-use super::lease::{self, MARGIN, Span, Taken};
-use super::memory::Known;
+use super::event_cache::CachedEvent;
+use super::lease::{self, LEASE_MARGIN, LeaseOutcome, LeaseTerms};
 use super::secret::{HoldKey, name};
-use super::view::{HoldView, Want};
-use super::{Office, view};
+use super::view::{HoldRequest, HoldView};
+use super::{Office, to_hold_view};
 use crate::error::Error;
 use crate::model::*;
 use crate::pick;
 
 /// The most seats and areas in one hold: the most resources of one claim.
-pub const MOST: usize = 64;
+pub const MAX_SEATS_PER_HOLD: usize = 64;
 /// How often a pick is tried again when somebody was quicker.
-const PICKS: usize = 16;
+const MAX_PICK_ATTEMPTS: usize = 16;
 /// A retry that finds its own first try under way waits this long for it.
-const JOIN: Duration = Duration::from_millis(100);
+const JOIN_FIRST_TRY_WAIT: Duration = Duration::from_millis(100);
 
 /// What one hold shall have.
 #[derive(Clone, Debug)]
-pub(super) struct Basket {
+pub(super) struct HoldItems {
     pub(super) seats: Vec<Priced>,
     pub(super) areas: Vec<PricedArea>,
 }
 
 /// For whom a hold is made, and under which names.
-pub(super) struct For<'a> {
+pub(super) struct HoldOwner<'a> {
     pub(super) buyer: &'a Buyer,
     pub(super) hold_id: HoldId,
     pub(super) key_hash: String,
@@ -43,15 +43,21 @@ impl Office {
     /// # Errors
     ///
     /// [`Refusal::Conflict`] names each seat lost and why, with an alternative where there is one.
-    pub async fn hold(&self, call: Call, event: &EventId, buyer: Buyer, want: Want) -> Result<HoldView, Error> {
+    pub async fn hold(
+        &self,
+        call: LedgerCall,
+        event: &EventId,
+        buyer: Buyer,
+        want: HoldRequest,
+    ) -> Result<HoldView, Error> {
         let (office, event) = (self.clone(), event.clone());
         let work = async move {
             let began = office.clock().now();
             let held = office.hold_now(call, &event, &buyer, want).await;
-            office.0.counts.hold_answered(office.clock().now().since(began));
+            office.0.counts.record_hold_request(office.clock().now().since(began));
             match &held {
                 Ok(_) => drop(office.0.counts.holds.fetch_add(1, Relaxed)),
-                Err(Error::Refused(Refusal::Conflict { conflicts, .. })) => office.0.counts.lost(conflicts),
+                Err(Error::Refused(Refusal::Conflict { conflicts, .. })) => office.0.counts.count_conflicts(conflicts),
                 Err(_) => {}
             }
             held
@@ -59,29 +65,35 @@ impl Office {
         self.detached(work).await
     }
 
-    async fn hold_now(&self, call: Call, event: &EventId, buyer: &Buyer, want: Want) -> Result<HoldView, Error> {
+    async fn hold_now(
+        &self,
+        call: LedgerCall,
+        event: &EventId,
+        buyer: &Buyer,
+        want: HoldRequest,
+    ) -> Result<HoldView, Error> {
         if !buyer.is_well_formed() {
             return Err(Error::Invalid("buyer must be 1 to 128 bytes, without control characters".into()));
         }
-        if let Some(stored) = self.stored(&call).await? {
+        if let Some(stored) = self.stored_hold_view(&call).await? {
             return Ok(stored);
         }
-        let mut known = self.known(event).await?;
+        let mut cached = self.cached_event(event).await?;
         for _ in 0..3 {
             let held = match &want {
-                Want::These { seats, areas } => self.hold_these(&call, &known, buyer, seats, areas).await,
-                Want::Best { qty, section, adjacent } => {
-                    let ask = pick::Ask {
+                HoldRequest::These { seats, areas } => self.hold_these(&call, &cached, buyer, seats, areas).await,
+                HoldRequest::Best { qty, section, adjacent } => {
+                    let ask = pick::PickRequest {
                         qty: usize::try_from(*qty).unwrap_or(usize::MAX),
                         section: section.as_deref(),
                         adjacent: *adjacent,
-                        no_orphans: known.event.settings.orphan_rule,
+                        no_orphans: cached.event.settings.orphan_rule,
                     };
-                    self.hold_best(&call, &known, buyer, &ask).await
+                    self.hold_best(&call, &cached, buyer, &ask).await
                 }
             };
             match held {
-                Err(Error::Refused(Refusal::LayoutChanged)) => known = self.learn(event).await?,
+                Err(Error::Refused(Refusal::LayoutChanged)) => cached = self.load_event(event).await?,
                 other => return other,
             }
         }
@@ -89,33 +101,33 @@ impl Office {
     }
 
     /// The answer that is stored under the call's key.
-    async fn stored(&self, call: &Call) -> Result<Option<HoldView>, Error> {
+    async fn stored_hold_view(&self, call: &LedgerCall) -> Result<Option<HoldView>, Error> {
         let Some(idem) = &call.idem else { return Ok(None) };
-        let Some(answer) = self.0.ledger.recall(idem).await? else { return Ok(None) };
-        let opened: Opened = serde_json::from_value(answer).map_err(|_| Error::Refused(Refusal::Mismatch))?;
+        let Some(answer) = self.0.ledger.stored_answer(idem).await? else { return Ok(None) };
+        let opened: OpenedHold = serde_json::from_value(answer).map_err(|_| Error::Refused(Refusal::Mismatch))?;
         let (now_row, now) = self.0.ledger.hold(&opened.hold.hold_id).await?;
         // The answer as it was; time and state as they are.
         let row = now_row.unwrap_or(opened.hold);
         let key = idem.unseal(&opened.sealed_key, &row.key_hash);
-        Ok(Some(HoldView { key, replayed: true, ..view(row, now) }))
+        Ok(Some(HoldView { key, replayed: true, ..to_hold_view(row, now) }))
     }
 
     async fn hold_these(
         &self,
-        call: &Call,
-        known: &Arc<Known>,
+        call: &LedgerCall,
+        cached: &Arc<CachedEvent>,
         buyer: &Buyer,
         seats: &[String],
         areas: &[(String, u32)],
     ) -> Result<HoldView, Error> {
-        let basket = basket(known, seats, areas)?;
-        if let Some(refusal) = self.early(known, &basket).await? {
+        let items = priced_items(cached, seats, areas)?;
+        if let Some(refusal) = self.refuse_early(cached, &items).await? {
             return Err(refusal.into());
         }
-        let held = self.take(call, known, buyer, &basket).await;
+        let held = self.acquire_and_open(call, cached, buyer, &items).await;
         match held {
             Err(Error::Refused(Refusal::Conflict { conflicts, .. })) => {
-                let alternative = self.alternative(known, &basket, &conflicts).await;
+                let alternative = self.alternative(cached, &items, &conflicts).await;
                 Err(Refusal::Conflict { conflicts, alternative }.into())
             }
             other => other,
@@ -123,98 +135,100 @@ impl Office {
     }
 
     /// What memory can refuse: seats that were told to be sold or blocked, and choices that leave an orphan.
-    async fn early(&self, known: &Arc<Known>, basket: &Basket) -> Result<Option<Refusal>, Error> {
-        if let Some(conflicts) = self.lost_already(known, basket) {
-            let alternative = self.alternative(known, basket, &conflicts).await;
+    async fn refuse_early(&self, cached: &Arc<CachedEvent>, items: &HoldItems) -> Result<Option<Refusal>, Error> {
+        if let Some(conflicts) = self.lost_already(cached, items) {
+            let alternative = self.alternative(cached, items, &conflicts).await;
             return Ok(Some(Refusal::Conflict { conflicts, alternative }));
         }
-        let Some(instead) = self.orphaned(known, &[], &places(known, basket)).await? else { return Ok(None) };
-        let conflicts = basket.seats.iter().map(|seat| Conflict::seat(&seat.id, Reason::Orphan)).collect();
-        Ok(Some(Refusal::Conflict { conflicts, alternative: Some(names(known, &instead)) }))
+        let Some(instead) = self.orphan_alternative(cached, &[], &seat_positions(cached, items)).await? else {
+            return Ok(None);
+        };
+        let conflicts = items.seats.iter().map(|seat| Conflict::seat(&seat.id, Reason::Orphan)).collect();
+        Ok(Some(Refusal::Conflict { conflicts, alternative: Some(names(cached, &instead)) }))
     }
 
     /// Everything of a basket that is lost, if anything of it was told to be sold or blocked. What is only held may be free
     /// again by now, and is no reason to refuse by itself.
-    pub(super) fn lost_already(&self, known: &Known, basket: &Basket) -> Option<Vec<Conflict>> {
-        let lost = self.lost(known, basket, None);
+    pub(super) fn lost_already(&self, cached: &CachedEvent, items: &HoldItems) -> Option<Vec<Conflict>> {
+        let lost = self.lost_items(cached, items, None);
         lost.iter().any(|lost| matches!(lost.reason, Reason::Sold | Reason::Blocked)).then_some(lost)
     }
 
     /// Seats instead of a choice that leaves an orphan, where the rule is on. `had`: seats that the buyer holds already,
     /// and from which the choice may have some.
-    pub(super) async fn orphaned(
+    pub(super) async fn orphan_alternative(
         &self,
-        known: &Known,
-        had: &[pick::Place],
-        choice: &[pick::Place],
-    ) -> Result<Option<Vec<pick::Place>>, Error> {
-        if !known.event.settings.orphan_rule || choice.is_empty() {
+        cached: &CachedEvent,
+        had: &[pick::SeatPosition],
+        choice: &[pick::SeatPosition],
+    ) -> Result<Option<Vec<pick::SeatPosition>>, Error> {
+        if !cached.event.settings.orphan_rule || choice.is_empty() {
             return Ok(None);
         }
-        let mut free = self.look(known).await?;
+        let mut free = self.fresh_map(cached).await?;
         had.iter().for_each(|place| free.set(*place, true));
         // A seat of the choice that is not free is somebody's: the conflict will say so.
         if choice.iter().any(|place| !free.is_free(*place)) {
             return Ok(None);
         }
-        Ok(pick::instead_of_orphan(&known.hall, &free, choice))
+        Ok(pick::avoid_orphan(&cached.index, &free, choice))
     }
 
     /// Seats as good for who lost some. Only what the rest of a refusal allows: a limit is not helped by other seats.
     pub(super) async fn alternative(
         &self,
-        known: &Known,
-        basket: &Basket,
+        cached: &CachedEvent,
+        items: &HoldItems,
         conflicts: &[Conflict],
     ) -> Option<Vec<String>> {
         let other_seats_help = |lost: &Conflict| matches!(lost.reason, Reason::Taken | Reason::Sold | Reason::Blocked);
-        if basket.seats.is_empty() || !basket.areas.is_empty() || !conflicts.iter().all(other_seats_help) {
+        if items.seats.is_empty() || !items.areas.is_empty() || !conflicts.iter().all(other_seats_help) {
             return None;
         }
-        let mut free = self.glance(known).await.ok()?;
-        for lost in conflicts.iter().filter_map(|lost| known.hall.place(lost.seat.as_deref()?)) {
+        let mut free = self.stale_map(cached).await.ok()?;
+        for lost in conflicts.iter().filter_map(|lost| cached.index.position(lost.seat.as_deref()?)) {
             free.set(lost, false);
         }
-        let no_orphans = known.event.settings.orphan_rule;
-        let found = pick::alternative(&known.hall, &free, &places(known, basket), no_orphans)?;
-        Some(names(known, &found))
+        let no_orphans = cached.event.settings.orphan_rule;
+        let found = pick::alternative(&cached.index, &free, &seat_positions(cached, items), no_orphans)?;
+        Some(names(cached, &found))
     }
 
     /// What these seats cost together, by the layout as this office remembers it: it asks nobody. None: it remembers none.
     #[must_use]
     pub fn total(&self, event: &EventId, seats: &[String]) -> Option<u64> {
-        let known = self.0.memory.get(event)?;
-        Some(seats.iter().filter_map(|seat| known.price(seat)).fold(0, u64::saturating_add))
+        let cached = self.0.cache.get(event)?;
+        Some(seats.iter().filter_map(|seat| cached.price(seat)).fold(0, u64::saturating_add))
     }
 
     async fn hold_best(
         &self,
-        call: &Call,
-        known: &Arc<Known>,
+        call: &LedgerCall,
+        cached: &Arc<CachedEvent>,
         buyer: &Buyer,
-        ask: &pick::Ask<'_>,
+        ask: &pick::PickRequest<'_>,
     ) -> Result<HoldView, Error> {
-        if ask.qty == 0 || ask.qty > MOST {
-            return Err(Error::Invalid(format!("best.qty must be 1 to {MOST}, not {}", ask.qty)));
+        if ask.qty == 0 || ask.qty > MAX_SEATS_PER_HOLD {
+            return Err(Error::Invalid(format!("best.qty must be 1 to {MAX_SEATS_PER_HOLD}, not {}", ask.qty)));
         }
         let no_block = || Refusal::Conflict {
             conflicts: vec![Conflict { seat: None, area: None, reason: Reason::NoBlock }],
             alternative: None,
         };
-        let mut lost: BTreeSet<pick::Place> = BTreeSet::new();
-        for _ in 0..PICKS {
-            let mut free = self.look(known).await?;
+        let mut lost: BTreeSet<pick::SeatPosition> = BTreeSet::new();
+        for _ in 0..MAX_PICK_ATTEMPTS {
+            let mut free = self.fresh_map(cached).await?;
             lost.iter().for_each(|place| free.set(*place, false));
-            let picked = known.intend(&free, |hall, free| pick::best(hall, free, ask));
+            let picked = cached.pick_and_mark(&free, |index, free| pick::best(index, free, ask));
             let Some(intent) = picked else { return Err(no_block().into()) };
-            let basket = basket(known, &names(known, &intent.places), &[])?;
-            match self.take(call, known, buyer, &basket).await {
+            let items = priced_items(cached, &names(cached, &intent.places), &[])?;
+            match self.acquire_and_open(call, cached, buyer, &items).await {
                 Err(Error::Refused(Refusal::Conflict { conflicts, alternative })) => {
                     let before = lost.len();
                     let quicker =
                         |lost: &Conflict| matches!(lost.reason, Reason::Taken | Reason::Sold | Reason::Blocked);
                     let seats = conflicts.iter().filter(|lost| quicker(lost));
-                    lost.extend(seats.filter_map(|lost| known.hall.place(lost.seat.as_deref()?)));
+                    lost.extend(seats.filter_map(|lost| cached.index.position(lost.seat.as_deref()?)));
                     if lost.len() == before {
                         return Err(Refusal::Conflict { conflicts, alternative }.into());
                     }
@@ -226,114 +240,121 @@ impl Office {
     }
 
     /// The lease, then the row.
-    async fn take(&self, call: &Call, known: &Known, buyer: &Buyer, basket: &Basket) -> Result<HoldView, Error> {
+    async fn acquire_and_open(
+        &self,
+        call: &LedgerCall,
+        cached: &CachedEvent,
+        buyer: &Buyer,
+        items: &HoldItems,
+    ) -> Result<HoldView, Error> {
         let key = HoldKey::draw()?;
         let pad = call.idem.as_ref().map(|idem| idem.pad);
-        let who = For {
+        let who = HoldOwner {
             buyer,
             hold_id: HoldId(name("h_", self.clock().now())?),
             key_hash: key.digest(),
             sealed_key: pad.map_or_else(String::new, |pad| key.sealed(&pad)),
             payment_ref: None,
         };
-        match self.take_for(call, known, basket, who).await {
+        match self.acquire_and_open_for(call, cached, items, who).await {
             Ok(done) => {
                 let own = if done.replayed { None } else { Some(key) };
                 let unsealed = || call.idem.as_ref()?.unseal(&done.value.sealed_key, &done.value.hold.key_hash);
                 let key = own.or_else(unsealed);
-                Ok(HoldView { key, replayed: done.replayed, ..view(done.value.hold, done.now) })
+                Ok(HoldView { key, replayed: done.replayed, ..to_hold_view(done.value.hold, done.now) })
             }
             Err(error) => Err(error),
         }
     }
 
     /// The stored answer of a first try that is, or was, under way.
-    async fn joined(&self, call: &Call) -> Result<Option<Done<Opened>>, Error> {
+    async fn join_first_try(&self, call: &LedgerCall) -> Result<Option<Done<OpenedHold>>, Error> {
         let Some(idem) = &call.idem else { return Ok(None) };
-        let wait = self.clock().now().plus(JOIN);
+        let wait = self.clock().now().plus(JOIN_FIRST_TRY_WAIT);
         self.clock().sleep_until(wait).await;
-        let Some(answer) = self.0.ledger.recall(idem).await? else { return Ok(None) };
-        let value: Opened = serde_json::from_value(answer).map_err(|_| Error::Refused(Refusal::Mismatch))?;
+        let Some(answer) = self.0.ledger.stored_answer(idem).await? else { return Ok(None) };
+        let value: OpenedHold = serde_json::from_value(answer).map_err(|_| Error::Refused(Refusal::Mismatch))?;
         Ok(Some(Done { value, now: self.0.ledger.now().await?, replayed: true }))
     }
 
     /// The lease, then the row, under given names.
-    pub(super) async fn take_for(
+    pub(super) async fn acquire_and_open_for(
         &self,
-        call: &Call,
-        known: &Known,
-        basket: &Basket,
-        who: For<'_>,
-    ) -> Result<Done<Opened>, Error> {
-        let settings = &known.event.settings;
-        let event = &known.event.event_id;
+        call: &LedgerCall,
+        cached: &CachedEvent,
+        items: &HoldItems,
+        who: HoldOwner<'_>,
+    ) -> Result<Done<OpenedHold>, Error> {
+        let settings = &cached.event.settings;
+        let event = &cached.event.event_id;
         let (max_hold, pay) = (Duration::from_millis(settings.max_hold_ms), Duration::from_millis(settings.pay_ms));
         let ttl = match who.payment_ref {
             Some(_) => pay,
             None => Duration::from_millis(settings.ttl_ms),
         };
-        let span = Span { ttl: ttl + MARGIN, max_hold: Some(max_hold + pay + MARGIN), wait: Duration::ZERO };
+        let terms =
+            LeaseTerms { ttl: ttl + LEASE_MARGIN, max_hold: Some(max_hold + pay + LEASE_MARGIN), wait: Duration::ZERO };
         let began = self.clock().now();
-        let tag = call.idem.as_ref().map(tag);
+        let tag = call.idem.as_ref().map(idempotency_tag);
         let holder = format!("{}{}", who.hold_id, tag.as_deref().unwrap_or_default());
-        let lease = match self.lease(basket.resources(known), span, &holder).await? {
-            Taken::Granted(lease) => lease,
-            Taken::Held(resource, holder) => {
+        let lease = match self.acquire_lease(items.resources(cached), terms, &holder).await? {
+            LeaseOutcome::Granted(lease) => lease,
+            LeaseOutcome::Held(resource, holder) => {
                 // Our own first try has the seats: what it comes to is the answer.
                 let own = tag.is_some_and(|tag| holder.is_none_or(|holder| holder.ends_with(&tag)));
-                return match if own { self.joined(call).await? } else { None } {
+                return match if own { self.join_first_try(call).await? } else { None } {
                     Some(done) => Ok(done),
-                    None => Err(self.taken(known, basket, &resource).await.into()),
+                    None => Err(self.taken_conflict(cached, items, &resource).await.into()),
                 };
             }
         };
         let command = OpenHold {
             event_id: event.clone(),
-            layout_version: known.event.layout_version,
+            layout_version: cached.event.layout_version,
             hold_id: who.hold_id,
             buyer: who.buyer.clone(),
             key_hash: who.key_hash,
             sealed_key: who.sealed_key,
-            seats: basket.seats.clone(),
-            areas: basket.areas.clone(),
+            seats: items.seats.clone(),
+            areas: items.areas.clone(),
             lease: lease.clone(),
             payment_ref: who.payment_ref,
         };
         let opened = self.0.ledger.open_hold(call.clone(), command).await;
         match &opened {
-            Ok(done) if done.replayed => self.let_go(&lease).await,
+            Ok(done) if done.replayed => self.release_lease(&lease).await,
             Ok(done) => {
-                known.note(basket.seats.iter().map(|seat| seat.id.as_str()), SeatState::Held, self.clock().now());
-                self.outlast(&done.value.hold, ttl, began).await?;
+                cached.note(items.seats.iter().map(|seat| seat.id.as_str()), SeatState::Held, self.clock().now());
+                self.ensure_lease_outlives(&done.value.hold, ttl, began).await?;
             }
             // The row may be there: then the lease is its own. If it is not, the lease lapses, or the sweeper ends it.
             Err(Error::Indeterminate { .. }) => {}
             Err(Error::Refused(Refusal::Conflict { conflicts, .. })) => {
-                self.learn_losses(known, conflicts);
-                self.let_go(&lease).await;
+                self.note_losses(cached, conflicts);
+                self.release_lease(&lease).await;
             }
             Err(Error::Refused(Refusal::StaleToken)) => {
                 // A fresh lease with an old token: the engine was put back meanwhile. What comes next is above it.
-                self.let_go(&lease).await;
-                let _ = self.lift_floor().await;
+                self.release_lease(&lease).await;
+                let _ = self.raise_engine_floor().await;
             }
-            Err(_) => self.let_go(&lease).await,
+            Err(_) => self.release_lease(&lease).await,
         }
         opened
     }
 
     /// The row was slow: its end may be after the lease's. Push the lease, or give the row up.
-    async fn outlast(&self, hold: &HoldRow, ttl: Duration, began: leasehold::Time) -> Result<(), Error> {
-        if self.clock().now().since(began) < MARGIN {
+    async fn ensure_lease_outlives(&self, hold: &HoldRow, ttl: Duration, began: leasehold::Time) -> Result<(), Error> {
+        if self.clock().now().since(began) < LEASE_MARGIN {
             return Ok(());
         }
         // An engine that cannot be asked is as bad as a lease that is gone: the row is there, and must not stay.
-        if self.extend(hold, ttl + MARGIN).await.is_ok_and(|kept| kept.iter().all(Option::is_some)) {
+        if self.renew_leases(hold, ttl + LEASE_MARGIN).await.is_ok_and(|kept| kept.iter().all(Option::is_some)) {
             return Ok(());
         }
-        let release = Release { hold_id: hold.hold_id.clone(), access: Access::Staff };
-        let released = self.0.ledger.release(Call::by("office"), release).await;
-        self.let_go_all(&hold.leases).await;
+        let release = ReleaseHold { hold_id: hold.hold_id.clone(), access: Access::Staff };
+        let released = self.0.ledger.release(LedgerCall::by("office"), release).await;
+        self.release_leases(&hold.leases).await;
         let (part, attempt) = (self.0.ledger.name(), "opening a hold".into());
         let source = "the ledger answered only after the lease on the seats had ended".into();
         Err(match released {
@@ -343,25 +364,25 @@ impl Office {
     }
 
     /// Who lost by the engine's word: the resource it named, and whatever else is not free as far as can be seen.
-    pub(super) async fn taken(&self, known: &Known, basket: &Basket, resource: &str) -> Refusal {
+    pub(super) async fn taken_conflict(&self, cached: &CachedEvent, items: &HoldItems, resource: &str) -> Refusal {
         // One seat more or less in the list decides nothing: if it cannot be looked at, the one that was named is told.
         // How full areas are is not told by what happens: that is looked at anew.
-        let good = basket.areas.is_empty() && known.will_do(self.clock().now());
-        let _ = self.glance_unless(known, good).await;
-        Refusal::Conflict { conflicts: self.lost(known, basket, Some(resource)), alternative: None }
+        let good = items.areas.is_empty() && cached.is_recent_enough(self.clock().now());
+        let _ = self.stale_map_unless(cached, good).await;
+        Refusal::Conflict { conflicts: self.lost_items(cached, items, Some(resource)), alternative: None }
     }
 
     /// Seats of a basket that are not free by the picture, and what the engine named.
-    fn lost(&self, known: &Known, basket: &Basket, resource: Option<&str>) -> Vec<Conflict> {
-        let named = resource.and_then(|resource| lease::what(&known.event.event_id, resource));
+    fn lost_items(&self, cached: &CachedEvent, items: &HoldItems, resource: Option<&str>) -> Vec<Conflict> {
+        let named = resource.and_then(|resource| lease::parse_resource_name(&cached.event.event_id, resource));
         let now = self.clock().now();
         let is_named =
             |seat: bool, id: &str| named.as_ref().is_some_and(|(is_seat, name)| *is_seat == seat && name == id);
         // By the engine's word it is lost already, whatever else is; by memory alone only what is fresh counts.
-        let seen = named.is_some() || known.is_fresh(now);
+        let seen = named.is_some() || cached.is_fresh(now);
         let mut conflicts = Vec::new();
-        for seat in &basket.seats {
-            let reason = match known.seems(&seat.id, now) {
+        for seat in &items.seats {
+            let reason = match cached.state_hint(&seat.id, now) {
                 _ if is_named(true, &seat.id) => Reason::Taken,
                 SeatState::Held | SeatState::Paying if seen => Reason::Taken,
                 SeatState::Sold if seen => Reason::Sold,
@@ -371,8 +392,8 @@ impl Office {
             conflicts.push(Conflict::seat(&seat.id, reason));
         }
         // Only where it is lost anyway: they may have been looked at long ago.
-        for area in basket.areas.iter().filter(|_| named.is_some()) {
-            let short = known.seems_short_of(&area.id, area.qty);
+        for area in items.areas.iter().filter(|_| named.is_some()) {
+            let short = cached.area_hint(&area.id, area.qty);
             if let Some(reason) = short.or_else(|| is_named(false, &area.id).then_some(Reason::Taken)) {
                 conflicts.push(Conflict::area(&area.id, reason));
             }
@@ -380,46 +401,50 @@ impl Office {
         conflicts
     }
 
-    fn learn_losses(&self, known: &Known, conflicts: &[Conflict]) {
+    fn note_losses(&self, cached: &CachedEvent, conflicts: &[Conflict]) {
         for lost in conflicts {
             let state = match lost.reason {
                 Reason::Sold => SeatState::Sold,
                 Reason::Blocked => SeatState::Blocked,
                 _ => continue,
             };
-            known.note(lost.seat.as_deref().into_iter(), state, self.clock().now());
+            cached.note(lost.seat.as_deref().into_iter(), state, self.clock().now());
         }
     }
 }
 
 /// Marks the leases of one idempotency key, so that a retry knows those of its first try.
-fn tag(idem: &Idem) -> String {
+fn idempotency_tag(idem: &Idem) -> String {
     let hex = idem.key.iter().take(8).map(|byte| format!("{byte:02x}"));
     hex.fold(" ".into(), |tag, byte| tag + &byte)
 }
 
-impl Basket {
-    pub(super) fn resources(&self, known: &Known) -> Vec<leasehold::engine::Want> {
+impl HoldItems {
+    pub(super) fn resources(&self, cached: &CachedEvent) -> Vec<leasehold::engine::Want> {
         let seats = self.seats.iter().map(|seat| seat.id.as_str());
-        lease::resources(&known.event.event_id, seats, &self.areas, |id| known.capacity(id))
+        lease::resources(&cached.event.event_id, seats, &self.areas, |id| cached.capacity(id))
     }
 }
 
 /// What was asked for, with prices: sorted, each once, each in the layout.
-pub(super) fn basket(known: &Known, seats: &[String], areas: &[(String, u32)]) -> Result<Basket, Error> {
+pub(super) fn priced_items(
+    cached: &CachedEvent,
+    seats: &[String],
+    areas: &[(String, u32)],
+) -> Result<HoldItems, Error> {
     if seats.is_empty() && areas.is_empty() {
         return Err(Error::Invalid("name at least one seat or area".into()));
     }
-    if seats.len() + areas.len() > MOST {
-        return Err(Error::Invalid(format!("at most {MOST} seats and areas in one hold")));
+    if seats.len() + areas.len() > MAX_SEATS_PER_HOLD {
+        return Err(Error::Invalid(format!("at most {MAX_SEATS_PER_HOLD} seats and areas in one hold")));
     }
-    let mut basket = Basket { seats: Vec::new(), areas: Vec::new() };
+    let mut items = HoldItems { seats: Vec::new(), areas: Vec::new() };
     for id in seats {
-        let price = known.price(id).ok_or_else(|| Refusal::NoSeat(id.clone()))?;
-        basket.seats.push(Priced { id: id.clone(), price });
+        let price = cached.price(id).ok_or_else(|| Refusal::NoSeat(id.clone()))?;
+        items.seats.push(Priced { id: id.clone(), price });
     }
     for (id, qty) in areas {
-        let area = known.area(id).ok_or_else(|| Refusal::NoSeat(id.clone()))?;
+        let area = cached.area(id).ok_or_else(|| Refusal::NoSeat(id.clone()))?;
         if *qty == 0 {
             return Err(Error::Invalid(format!("qty of {id} must be at least 1")));
         }
@@ -427,32 +452,32 @@ pub(super) fn basket(known: &Known, seats: &[String], areas: &[(String, u32)]) -
             let conflicts = vec![Conflict::area(id, Reason::NoBlock)];
             return Err(Refusal::Conflict { conflicts, alternative: None }.into());
         }
-        basket.areas.push(PricedArea { id: id.clone(), qty: *qty, price: area.price });
+        items.areas.push(PricedArea { id: id.clone(), qty: *qty, price: area.price });
     }
-    basket.seats.sort_by(|a, b| a.id.cmp(&b.id));
-    basket.areas.sort_by(|a, b| a.id.cmp(&b.id));
-    let twice = basket.seats.windows(2).find(|pair| pair[0].id == pair[1].id).map(|pair| &pair[0].id);
-    let twice = twice.or_else(|| basket.areas.windows(2).find(|pair| pair[0].id == pair[1].id).map(|pair| &pair[0].id));
+    items.seats.sort_by(|a, b| a.id.cmp(&b.id));
+    items.areas.sort_by(|a, b| a.id.cmp(&b.id));
+    let twice = items.seats.windows(2).find(|pair| pair[0].id == pair[1].id).map(|pair| &pair[0].id);
+    let twice = twice.or_else(|| items.areas.windows(2).find(|pair| pair[0].id == pair[1].id).map(|pair| &pair[0].id));
     match twice {
         Some(id) => Err(Error::Invalid(format!("{id} is named twice"))),
-        None => Ok(basket),
+        None => Ok(items),
     }
 }
 
-fn places(known: &Known, basket: &Basket) -> Vec<pick::Place> {
-    basket.seats.iter().filter_map(|seat| known.hall.place(&seat.id)).collect()
+fn seat_positions(cached: &CachedEvent, items: &HoldItems) -> Vec<pick::SeatPosition> {
+    items.seats.iter().filter_map(|seat| cached.index.position(&seat.id)).collect()
 }
 
-pub(super) fn names(known: &Known, places: &[pick::Place]) -> Vec<String> {
-    places.iter().map(|place| known.hall.seat(*place).id.clone()).collect()
+pub(super) fn names(cached: &CachedEvent, places: &[pick::SeatPosition]) -> Vec<String> {
+    places.iter().map(|place| cached.index.seat(*place).id.clone()).collect()
 }
 
 /// Seats as good as those of a hold, for late money.
-pub(super) fn instead(known: &Known, free: &pick::Free, hold: &HoldRow) -> Option<Vec<String>> {
-    let places: Vec<_> = hold.seats.iter().filter_map(|seat| known.hall.place(&seat.id)).collect();
+pub(super) fn similar_seats(cached: &CachedEvent, free: &pick::FreeSet, hold: &HoldRow) -> Option<Vec<String>> {
+    let places: Vec<_> = hold.seats.iter().filter_map(|seat| cached.index.position(&seat.id)).collect();
     if !hold.areas.is_empty() || places.len() != hold.seats.len() {
         return None;
     }
-    let found = pick::alternative(&known.hall, free, &places, known.event.settings.orphan_rule)?;
-    Some(names(known, &found))
+    let found = pick::alternative(&cached.index, free, &places, cached.event.settings.orphan_rule)?;
+    Some(names(cached, &found))
 }

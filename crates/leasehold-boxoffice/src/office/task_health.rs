@@ -6,7 +6,7 @@ use leasehold::Time;
 
 /// What runs beside the requests.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-pub enum Task {
+pub enum OfficeTask {
     /// Ends holds that are over, goes on with late money.
     Sweeper,
     /// Numbers entries.
@@ -19,7 +19,7 @@ pub enum Task {
     Webhooks,
 }
 
-impl Task {
+impl OfficeTask {
     /// Every task there is.
     pub const ALL: [Self; 5] = [Self::Sweeper, Self::Sequencer, Self::Follower, Self::Settler, Self::Webhooks];
 
@@ -38,44 +38,44 @@ impl Task {
 
 /// See the module.
 #[derive(Debug)]
-pub(super) struct Pulse {
-    rounds: [Mutex<Round>; Task::ALL.len()],
+pub(super) struct TaskHealth {
+    rounds: [Mutex<TaskRound>; OfficeTask::ALL.len()],
 }
 
 #[derive(Clone, Debug)]
-struct Round {
+struct TaskRound {
     /// When it finished its last one, or another server was seen to do the work; or the office was opened.
     last: Time,
     /// Why it cannot take its lease.
-    barred: Option<String>,
+    blocked: Option<String>,
 }
 
-impl Pulse {
+impl TaskHealth {
     pub(super) fn new(now: Time) -> Self {
-        Self { rounds: std::array::from_fn(|_| Mutex::new(Round { last: now, barred: None })) }
+        Self { rounds: std::array::from_fn(|_| Mutex::new(TaskRound { last: now, blocked: None })) }
     }
 
-    fn with<T>(&self, task: Task, look: impl FnOnce(&mut Round) -> T) -> T {
-        look(&mut self.rounds[task as usize].lock().unwrap_or_else(PoisonError::into_inner))
+    fn with_round<T>(&self, task: OfficeTask, update: impl FnOnce(&mut TaskRound) -> T) -> T {
+        update(&mut self.rounds[task as usize].lock().unwrap_or_else(PoisonError::into_inner))
     }
 
     /// A round is done.
-    pub(super) fn beat(&self, task: Task, now: Time) {
-        self.with(task, |round| *round = Round { last: now, barred: None });
+    pub(super) fn record_round(&self, task: OfficeTask, now: Time) {
+        self.with_round(task, |round| *round = TaskRound { last: now, blocked: None });
     }
 
     /// It cannot take its lease, and it is not because somebody else has it.
-    pub(super) fn barred(&self, task: Task, why: String) {
-        self.with(task, |round| round.barred = Some(why));
+    pub(super) fn record_blocked(&self, task: OfficeTask, why: String) {
+        self.with_round(task, |round| round.blocked = Some(why));
     }
 
     /// Why a task cannot take its lease.
-    pub(super) fn why(&self, task: Task) -> Option<String> {
-        self.with(task, |round| round.barred.clone())
+    pub(super) fn blocked_reason(&self, task: OfficeTask) -> Option<String> {
+        self.with_round(task, |round| round.blocked.clone())
     }
 
     /// Seconds since the last round of each task.
-    pub(super) fn idle(&self, now: Time) -> [f64; Task::ALL.len()] {
-        Task::ALL.map(|task| self.with(task, |round| now.since(round.last).as_secs_f64()))
+    pub(super) fn idle_seconds(&self, now: Time) -> [f64; OfficeTask::ALL.len()] {
+        OfficeTask::ALL.map(|task| self.with_round(task, |round| now.since(round.last).as_secs_f64()))
     }
 }

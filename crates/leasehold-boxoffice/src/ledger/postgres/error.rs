@@ -2,7 +2,7 @@
 
 use tokio_postgres::error::{Severity, SqlState};
 
-use super::PART;
+use super::LEDGER_NAME;
 use crate::error::Error;
 
 /// Raised by our own function `exactly` when a statement touches another number of rows than was decided.
@@ -10,7 +10,7 @@ pub(super) const NOT_AS_DECIDED: &str = "LH201";
 
 /// Why there is no outcome.
 #[derive(Debug, thiserror::Error)]
-pub(super) enum Trouble {
+pub(super) enum PostgresError {
     /// The server said no, or the connection broke.
     #[error("{}", causes(.0))]
     Sql(tokio_postgres::Error),
@@ -19,37 +19,37 @@ pub(super) enum Trouble {
     NoConnection(String),
     /// No answer within the time that any answer takes.
     #[error("PostgreSQL did not answer in time")]
-    Silence,
+    TimedOut,
     /// A row that cannot be what we wrote.
     #[error("{law} at {at}")]
-    Broken { law: String, at: String },
+    Corrupt { law: String, at: String },
     /// It would have to be tried once more, and was tried often enough.
     #[error("others were in the way {0} times")]
-    Crowded(usize),
+    TooManyRetries(usize),
 }
 
-pub(super) type Loaded<T> = Result<T, Trouble>;
+pub(super) type PostgresResult<T> = Result<T, PostgresError>;
 
 /// An error with what is behind it: by itself it says only where it happened.
 fn causes(error: &dyn std::error::Error) -> String {
     error.source().map_or_else(|| error.to_string(), |cause| format!("{error}: {}", causes(cause)))
 }
 
-impl From<tokio_postgres::Error> for Trouble {
+impl From<tokio_postgres::Error> for PostgresError {
     fn from(error: tokio_postgres::Error) -> Self {
         Self::Sql(error)
     }
 }
 
-impl From<std::convert::Infallible> for Trouble {
+impl From<std::convert::Infallible> for PostgresError {
     fn from(never: std::convert::Infallible) -> Self {
         match never {}
     }
 }
 
-impl Trouble {
-    pub(super) fn broken(law: &str, at: impl Into<String>) -> Self {
-        Self::Broken { law: law.into(), at: at.into() }
+impl PostgresError {
+    pub(super) fn corrupt(law: &str, at: impl Into<String>) -> Self {
+        Self::Corrupt { law: law.into(), at: at.into() }
     }
 
     fn state(&self) -> Option<&SqlState> {
@@ -60,20 +60,20 @@ impl Trouble {
     }
 
     /// The server answered, and the session goes on: whatever was under way is rolled back for certain.
-    pub(super) fn is_answer(&self) -> bool {
+    pub(super) fn is_server_error(&self) -> bool {
         let Self::Sql(error) = self else { return false };
         let severity = error.as_db_error().and_then(|answer| answer.parsed_severity());
         severity == Some(Severity::Error)
     }
 
     /// The server said why it ends the session, in the middle of a statement.
-    pub(super) fn is_farewell(&self) -> bool {
-        matches!(self, Self::Sql(error) if error.as_db_error().is_some()) && !self.is_answer()
+    pub(super) fn is_session_end(&self) -> bool {
+        matches!(self, Self::Sql(error) if error.as_db_error().is_some()) && !self.is_server_error()
     }
 
     /// Others were in the way, and the same again may well succeed: a deadlock, a serialization failure, or somebody
     /// who wrote the row that we found missing (an idempotency key, a message, money, an event).
-    pub(super) fn may_succeed_again(&self) -> bool {
+    pub(super) fn is_retryable(&self) -> bool {
         let again =
             [&SqlState::T_R_SERIALIZATION_FAILURE, &SqlState::T_R_DEADLOCK_DETECTED, &SqlState::UNIQUE_VIOLATION];
         self.state().is_some_and(|state| again.contains(&state))
@@ -91,22 +91,22 @@ impl Trouble {
     }
 
     /// For who asked: nothing took effect.
-    pub(super) fn undone(&self, attempt: &str) -> Error {
-        if let Self::Broken { law, at } = self {
-            return Error::Corrupt { part: PART, law: law.clone(), at: at.clone() };
+    pub(super) fn not_applied(&self, attempt: &str) -> Error {
+        if let Self::Corrupt { law, at } = self {
+            return Error::Corrupt { part: LEDGER_NAME, law: law.clone(), at: at.clone() };
         }
         if let Some(law) = self.law() {
-            return Error::Corrupt { part: PART, law: law.into(), at: format!("{attempt}: {self}") };
+            return Error::Corrupt { part: LEDGER_NAME, law: law.into(), at: format!("{attempt}: {self}") };
         }
         unavailable(attempt, self.to_string())
     }
 
     /// For who asked: it may have taken effect.
-    pub(super) fn unknown(&self, attempt: &str) -> Error {
-        Error::Indeterminate { part: PART, attempt: attempt.into(), source: self.to_string().into() }
+    pub(super) fn indeterminate(&self, attempt: &str) -> Error {
+        Error::Indeterminate { part: LEDGER_NAME, attempt: attempt.into(), source: self.to_string().into() }
     }
 }
 
 pub(super) fn unavailable(attempt: &str, why: String) -> Error {
-    Error::Unavailable { part: PART, attempt: attempt.into(), source: why.into() }
+    Error::Unavailable { part: LEDGER_NAME, attempt: attempt.into(), source: why.into() }
 }

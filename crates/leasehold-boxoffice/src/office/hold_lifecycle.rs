@@ -3,16 +3,16 @@
 use std::sync::atomic::Ordering::Relaxed;
 use std::time::Duration;
 
-use super::lease::{MARGIN, Span, Taken};
-use super::memory::Known;
-use super::take::{Basket, MOST, basket};
-use super::view::{BuyersMoney, Change, HoldView, NewPayment};
-use super::{Office, view};
+use super::event_cache::CachedEvent;
+use super::lease::{LEASE_MARGIN, LeaseOutcome, LeaseTerms};
+use super::open_hold::{HoldItems, MAX_SEATS_PER_HOLD, priced_items};
+use super::view::{BuyersMoney, HoldChange, HoldView, NewPayment};
+use super::{Office, to_hold_view};
 use crate::error::Error;
 use crate::model::*;
 
 /// A lease that is handed over waits this long in line at most: only strangers who will be refused stand before it.
-const HAND_OVER: Duration = Duration::from_secs(5);
+const HAND_OVER_WAIT: Duration = Duration::from_secs(5);
 
 impl Office {
     /// A hold as its buyer sees it, also after its end.
@@ -21,7 +21,7 @@ impl Office {
     ///
     /// There is none, or what was shown does not open it.
     pub async fn hold_view(&self, hold: &HoldId, access: Access) -> Result<HoldView, Error> {
-        let (row, now) = self.opened(hold, &access).await?;
+        let (row, now) = self.authorized_hold(hold, &access).await?;
         let mut money = Vec::new();
         let mut resolution = None;
         for part in self.0.ledger.money_of_hold(hold).await? {
@@ -33,7 +33,7 @@ impl Office {
             let payment_ref = (part.part != hold.as_str()).then_some(part.payment_ref);
             money.push(BuyersMoney { payment_ref, amount: part.amount, resolution: became });
         }
-        Ok(HoldView { resolution, money, ..view(row, now) })
+        Ok(HoldView { resolution, money, ..to_hold_view(row, now) })
     }
 
     /// The row of a hold, also after its end. Whoever asks was let in already: no key is compared.
@@ -46,18 +46,18 @@ impl Office {
     }
 
     /// The row, if what was shown opens it.
-    async fn opened(&self, hold: &HoldId, access: &Access) -> Result<(HoldRow, Moment), Error> {
+    async fn authorized_hold(&self, hold: &HoldId, access: &Access) -> Result<(HoldRow, Moment), Error> {
         let (row, now) = self.0.ledger.hold(hold).await?;
         let row = row.filter(|row| access.opens(&row.key_hash)).ok_or_else(|| Refusal::NoHold(hold.clone()))?;
         Ok((row, now))
     }
 
     /// The hold that is stored as the answer to this call.
-    async fn stored_row(&self, call: &Call, now: Moment) -> Result<Option<HoldView>, Error> {
+    async fn stored_row(&self, call: &LedgerCall, now: Moment) -> Result<Option<HoldView>, Error> {
         let Some(idem) = &call.idem else { return Ok(None) };
-        let Some(answer) = self.0.ledger.recall(idem).await? else { return Ok(None) };
+        let Some(answer) = self.0.ledger.stored_answer(idem).await? else { return Ok(None) };
         let row = serde_json::from_value(answer).map_err(|_| Error::Refused(Refusal::Mismatch))?;
-        Ok(Some(HoldView { replayed: true, ..view(row, now) }))
+        Ok(Some(HoldView { replayed: true, ..to_hold_view(row, now) }))
     }
 
     /// Pushes the end of a hold to now + ttl, within its cap.
@@ -65,7 +65,7 @@ impl Office {
     /// # Errors
     ///
     /// [`Refusal::Ended`], or [`Refusal::NotRenewable`] if the lease under it is gone and somebody else has it.
-    pub async fn renew(&self, call: Call, hold: &HoldId, access: Access) -> Result<HoldView, Error> {
+    pub async fn renew(&self, call: LedgerCall, hold: &HoldId, access: Access) -> Result<HoldView, Error> {
         let (office, hold) = (self.clone(), hold.clone());
         let work = async move {
             let renewed = office.renew_now(call, &hold, access).await;
@@ -78,8 +78,8 @@ impl Office {
         self.detached(work).await
     }
 
-    async fn renew_now(&self, call: Call, hold: &HoldId, access: Access) -> Result<HoldView, Error> {
-        let (row, now) = self.opened(hold, &access).await?;
+    async fn renew_now(&self, call: LedgerCall, hold: &HoldId, access: Access) -> Result<HoldView, Error> {
+        let (row, now) = self.authorized_hold(hold, &access).await?;
         if let Some(stored) = self.stored_row(&call, now).await? {
             return Ok(stored);
         }
@@ -89,29 +89,29 @@ impl Office {
         let began = self.clock().now();
         let tokens = if row.state == HoldState::Active {
             let ttl = row.ttl_ms.min(row.cap_at.since(now));
-            self.keep(&row, Duration::from_millis(ttl), now).await?
+            self.renew_or_replace_leases(&row, Duration::from_millis(ttl), now).await?
         } else {
             Vec::new()
         };
-        let command = Renew { hold_id: hold.clone(), access, tokens };
+        let command = RenewHold { hold_id: hold.clone(), access, tokens };
         let done = self.0.ledger.renew(call, command).await?;
-        self.reach(&done, began).await;
-        Ok(HoldView { replayed: done.replayed, ..view(done.value, done.now) })
+        self.renew_leases_if_slow(&done, began).await;
+        Ok(HoldView { replayed: done.replayed, ..to_hold_view(done.value, done.now) })
     }
 
     /// Pushes the leases of a hold, so that its row may live so long. A lease that is gone is taken again, if it can be.
-    async fn keep(&self, row: &HoldRow, ttl: Duration, now: Moment) -> Result<Vec<u64>, Error> {
-        let kept = self.extend(row, ttl + MARGIN).await?;
+    async fn renew_or_replace_leases(&self, row: &HoldRow, ttl: Duration, now: Moment) -> Result<Vec<u64>, Error> {
+        let kept = self.renew_leases(row, ttl + LEASE_MARGIN).await?;
         let mut tokens: Vec<u64> = kept.iter().flatten().copied().collect();
         let gone = row.leases.iter().zip(&kept).filter(|(_, kept)| kept.is_none());
         for (lease, _) in gone {
-            let known = self.known(&row.event_id).await?;
-            let part = under(row, lease.token);
-            let fresh = match self.relet(&known, row, &part, lease.token, ttl, now, Duration::ZERO).await {
+            let cached = self.cached_event(&row.event_id).await?;
+            let part = items_under_token(row, lease.token);
+            let fresh = match self.replace_lease(&cached, row, &part, lease.token, ttl, now, Duration::ZERO).await {
                 // A fresh lease with an old token: the engine was put back meanwhile.
                 Err(Error::Refused(Refusal::StaleToken)) => {
-                    self.lift_floor().await?;
-                    self.relet(&known, row, &part, lease.token, ttl, now, Duration::ZERO).await?
+                    self.raise_engine_floor().await?;
+                    self.replace_lease(&cached, row, &part, lease.token, ttl, now, Duration::ZERO).await?
                 }
                 other => other?,
             };
@@ -122,29 +122,31 @@ impl Office {
 
     /// Takes a new lease on a part of a hold and writes its token down. `None`: somebody else has it.
     #[allow(clippy::too_many_arguments, reason = "all of it is needed, and only here")]
-    async fn relet(
+    async fn replace_lease(
         &self,
-        known: &Known,
+        cached: &CachedEvent,
         row: &HoldRow,
-        part: &Basket,
+        part: &HoldItems,
         old: u64,
         ttl: Duration,
         now: Moment,
         wait: Duration,
     ) -> Result<Option<u64>, Error> {
-        let left = row.cap_at.since(now).saturating_add(row.pay_within(&known.event.settings));
-        let max_hold = Some(Duration::from_millis(left) + MARGIN + wait);
-        let span = Span { ttl: ttl + MARGIN, max_hold, wait };
-        let Taken::Granted(lease) = self.lease(part.resources(known), span, row.hold_id.as_str()).await? else {
+        let left = row.cap_at.since(now).saturating_add(row.pay_within(&cached.event.settings));
+        let max_hold = Some(Duration::from_millis(left) + LEASE_MARGIN + wait);
+        let terms = LeaseTerms { ttl: ttl + LEASE_MARGIN, max_hold, wait };
+        let LeaseOutcome::Granted(lease) =
+            self.acquire_lease(part.resources(cached), terms, row.hold_id.as_str()).await?
+        else {
             return Ok(None);
         };
-        let command = Relet { hold_id: row.hold_id.clone(), old, lease: lease.clone() };
-        match self.0.ledger.relet(Call::by("office"), command).await {
+        let command = ReplaceLease { hold_id: row.hold_id.clone(), old, lease: lease.clone() };
+        match self.0.ledger.replace_lease(LedgerCall::by("office"), command).await {
             Ok(_) => Ok(Some(lease.token)),
             // The row may be under it: then it is the row's. If it is not, it lapses, or the sweeper ends it.
             Err(error @ Error::Indeterminate { .. }) => Err(error),
             Err(error) => {
-                self.let_go(&lease).await;
+                self.release_lease(&lease).await;
                 Err(error)
             }
         }
@@ -152,13 +154,13 @@ impl Office {
 
     /// The row was slow: its end may be after that of its leases. Pushes them once more, or takes them again. If that
     /// cannot be done now, the row decides, and the next renewal looks again.
-    async fn reach(&self, done: &Done<HoldRow>, began: leasehold::Time) {
+    async fn renew_leases_if_slow(&self, done: &Done<HoldRow>, began: leasehold::Time) {
         let (row, now) = (&done.value, done.now);
-        if done.replayed || !row.is_live(now) || self.clock().now().since(began) < MARGIN {
+        if done.replayed || !row.is_live(now) || self.clock().now().since(began) < LEASE_MARGIN {
             return;
         }
         let left = Duration::from_millis(row.expires_at.since(now));
-        let _ = self.keep(row, left, now).await;
+        let _ = self.renew_or_replace_leases(row, left, now).await;
     }
 
     /// Adds and removes seats and places.
@@ -166,7 +168,13 @@ impl Office {
     /// # Errors
     ///
     /// As for a hold; and a hold must keep something.
-    pub async fn change(&self, call: Call, hold: &HoldId, access: Access, change: Change) -> Result<HoldView, Error> {
+    pub async fn change(
+        &self,
+        call: LedgerCall,
+        hold: &HoldId,
+        access: Access,
+        change: HoldChange,
+    ) -> Result<HoldView, Error> {
         let (office, hold) = (self.clone(), hold.clone());
         let work = async move {
             let first = office.change_now(call.clone(), &hold, access.clone(), change.clone()).await;
@@ -176,29 +184,35 @@ impl Office {
                 other => other,
             };
             if let Err(Error::Refused(Refusal::Conflict { conflicts, .. })) = &changed {
-                office.0.counts.lost(conflicts);
+                office.0.counts.count_conflicts(conflicts);
             }
             changed
         };
         self.detached(work).await
     }
 
-    async fn change_now(&self, call: Call, hold: &HoldId, access: Access, change: Change) -> Result<HoldView, Error> {
-        let (row, now) = self.opened(hold, &access).await?;
+    async fn change_now(
+        &self,
+        call: LedgerCall,
+        hold: &HoldId,
+        access: Access,
+        change: HoldChange,
+    ) -> Result<HoldView, Error> {
+        let (row, now) = self.authorized_hold(hold, &access).await?;
         if let Some(stored) = self.stored_row(&call, now).await? {
             return Ok(stored);
         }
         if !row.is_live(now) {
             return Err(Refusal::Ended(row.state_at(now)).into());
         }
-        let known = self.known(&row.event_id).await?;
+        let cached = self.cached_event(&row.event_id).await?;
         let adds = !change.add.is_empty() || !change.add_areas.is_empty();
         if !adds && change.remove.is_empty() && change.remove_areas.is_empty() {
             return Err(Error::Invalid("name at least one seat or area to add or to remove".into()));
         }
         let added = match adds {
-            true => basket(&known, &change.add, &change.add_areas)?,
-            false => Basket { seats: Vec::new(), areas: Vec::new() },
+            true => priced_items(&cached, &change.add, &change.add_areas)?,
+            false => HoldItems { seats: Vec::new(), areas: Vec::new() },
         };
         if let Some(again) = added.areas.iter().find(|area| row.areas.iter().any(|held| held.id == area.id)) {
             return Err(Error::Invalid(format!(
@@ -209,17 +223,17 @@ impl Office {
         let left = |ids: usize, going: usize| ids.saturating_sub(going);
         let seats = left(row.seats.len(), change.remove.len()) + added.seats.len();
         let areas = left(row.areas.len(), change.remove_areas.len()) + added.areas.len();
-        if adds && seats + areas > MOST {
-            return Err(Error::Invalid(format!("at most {MOST} seats and areas in one hold")));
+        if adds && seats + areas > MAX_SEATS_PER_HOLD {
+            return Err(Error::Invalid(format!("at most {MAX_SEATS_PER_HOLD} seats and areas in one hold")));
         }
-        let lease = match self.lease_change(&known, &row, &change.remove, &added, now).await {
-            Err(Error::Refused(refusal)) => return Err(self.with_alternative(&known, &added, refusal).await),
+        let lease = match self.lease_change(&cached, &row, &change.remove, &added, now).await {
+            Err(Error::Refused(refusal)) => return Err(self.with_alternative(&cached, &added, refusal).await),
             other => other?,
         };
         let command = ChangeSeats {
             hold_id: hold.clone(),
             access,
-            layout_version: known.event.layout_version,
+            layout_version: cached.event.layout_version,
             add: added.seats.clone(),
             add_areas: added.areas.clone(),
             lease: lease.clone(),
@@ -231,27 +245,27 @@ impl Office {
             (Ok(done), _) => done,
             (Err(error), Some(lease)) => {
                 if !matches!(error, Error::Indeterminate { .. }) {
-                    self.let_go(lease).await;
+                    self.release_lease(lease).await;
                 }
                 if matches!(error, Error::Refused(Refusal::LayoutChanged)) {
-                    self.0.memory.forget(&row.event_id);
+                    self.0.cache.forget(&row.event_id);
                 }
                 return Err(match error {
-                    Error::Refused(refusal) => self.with_alternative(&known, &added, refusal).await,
+                    Error::Refused(refusal) => self.with_alternative(&cached, &added, refusal).await,
                     error => error,
                 });
             }
             (Err(error), None) => return Err(error),
         };
-        let row = self.hand_over(&known, &row, done.value.clone(), done.now).await;
-        Ok(HoldView { replayed: done.replayed, ..view(row, done.now) })
+        let row = self.hand_over(&cached, &row, done.value.clone(), done.now).await;
+        Ok(HoldView { replayed: done.replayed, ..to_hold_view(row, done.now) })
     }
 
     /// A refusal that names seats as good as those that are lost, if there are any.
-    async fn with_alternative(&self, known: &Known, added: &Basket, refusal: Refusal) -> Error {
+    async fn with_alternative(&self, cached: &CachedEvent, added: &HoldItems, refusal: Refusal) -> Error {
         let refusal = match refusal {
             Refusal::Conflict { conflicts, alternative: None } => {
-                let alternative = self.alternative(known, added, &conflicts).await;
+                let alternative = self.alternative(cached, added, &conflicts).await;
                 Refusal::Conflict { conflicts, alternative }
             }
             other => other,
@@ -262,64 +276,70 @@ impl Office {
     /// Refuses early what a hold would be refused for, and takes the lease on what is added, if anything is.
     async fn lease_change(
         &self,
-        known: &Known,
+        cached: &CachedEvent,
         row: &HoldRow,
         remove: &[String],
-        added: &Basket,
+        added: &HoldItems,
         now: Moment,
     ) -> Result<Option<LeaseRef>, Error> {
-        if let Some(conflicts) = self.lost_already(known, added) {
+        if let Some(conflicts) = self.lost_already(cached, added) {
             return Err(Refusal::Conflict { conflicts, alternative: None }.into());
         }
         let changed = added.seats.iter().map(|seat| &seat.id).chain(remove);
         if changed.clone().next().is_some() {
-            let place = |id: &String| known.hall.place(id);
+            let place = |id: &String| cached.index.position(id);
             let had: Vec<_> = row.seats.iter().filter_map(|seat| place(&seat.id)).collect();
             let stays = row.seats.iter().map(|seat| &seat.id).filter(|id| !remove.contains(id));
             let choice: Vec<_> = stays.chain(added.seats.iter().map(|seat| &seat.id)).filter_map(place).collect();
-            if let Some(instead) = self.orphaned(known, &had, &choice).await? {
+            if let Some(instead) = self.orphan_alternative(cached, &had, &choice).await? {
                 let conflicts = changed.map(|id| Conflict::seat(id, Reason::Orphan)).collect();
-                let alternative = Some(super::take::names(known, &instead));
+                let alternative = Some(super::open_hold::names(cached, &instead));
                 return Err(Refusal::Conflict { conflicts, alternative }.into());
             }
         }
         if added.seats.is_empty() && added.areas.is_empty() {
             return Ok(None);
         }
-        self.lease_more(known, row, added, now).await.map(Some)
+        self.lease_added(cached, row, added, now).await.map(Some)
     }
 
     /// The lease on what is added lives as long as those that are there.
-    async fn lease_more(&self, known: &Known, row: &HoldRow, added: &Basket, now: Moment) -> Result<LeaseRef, Error> {
-        let ttl = Duration::from_millis(row.expires_at.since(now)) + MARGIN;
-        let left = row.cap_at.since(now).saturating_add(row.pay_within(&known.event.settings));
-        let max_hold = Some(Duration::from_millis(left) + MARGIN);
-        let span = Span { ttl, max_hold, wait: Duration::ZERO };
-        match self.lease(added.resources(known), span, row.hold_id.as_str()).await? {
-            Taken::Granted(lease) => Ok(lease),
-            Taken::Held(resource, _) => Err(self.taken(known, added, &resource).await.into()),
+    async fn lease_added(
+        &self,
+        cached: &CachedEvent,
+        row: &HoldRow,
+        added: &HoldItems,
+        now: Moment,
+    ) -> Result<LeaseRef, Error> {
+        let ttl = Duration::from_millis(row.expires_at.since(now)) + LEASE_MARGIN;
+        let left = row.cap_at.since(now).saturating_add(row.pay_within(&cached.event.settings));
+        let max_hold = Some(Duration::from_millis(left) + LEASE_MARGIN);
+        let terms = LeaseTerms { ttl, max_hold, wait: Duration::ZERO };
+        match self.acquire_lease(added.resources(cached), terms, row.hold_id.as_str()).await? {
+            LeaseOutcome::Granted(lease) => Ok(lease),
+            LeaseOutcome::Held(resource, _) => Err(self.taken_conflict(cached, added, &resource).await.into()),
         }
     }
 
     /// Seats that were given up are under a lease with seats that stay: another lease on those that stay waits in line
     /// behind it, and then the old one is released. Nobody can come between.
-    async fn hand_over(&self, known: &Known, before: &HoldRow, after: HoldRow, now: Moment) -> HoldRow {
+    async fn hand_over(&self, cached: &CachedEvent, before: &HoldRow, after: HoldRow, now: Moment) -> HoldRow {
         for lease in &before.leases {
-            let (had, has) = (under(before, lease.token), under(&after, lease.token));
+            let (had, has) = (items_under_token(before, lease.token), items_under_token(&after, lease.token));
             if had.seats.len() == has.seats.len() && had.areas.len() == has.areas.len() {
                 continue;
             }
             if has.seats.is_empty() && has.areas.is_empty() {
-                self.let_go(lease).await;
+                self.release_lease(lease).await;
                 continue;
             }
             let ttl = Duration::from_millis(after.expires_at.since(now));
-            let next = self.relet(known, &after, &has, lease.token, ttl, now, HAND_OVER);
+            let next = self.replace_lease(cached, &after, &has, lease.token, ttl, now, HAND_OVER_WAIT);
             let old = async {
                 // The claim is in line once it was polled: an engine far away may hear them the other way round, and
                 // then a stranger may come between, whom the row refuses.
                 tokio::task::yield_now().await;
-                self.let_go(lease).await;
+                self.release_lease(lease).await;
             };
             // Whatever comes of it, the row has decided; a hold without a lease finds one at its next renewal.
             let _ = tokio::join!(biased; next, old);
@@ -333,7 +353,13 @@ impl Office {
     /// # Errors
     ///
     /// As of [`Office::pay_with`].
-    pub async fn pay(&self, call: Call, hold: &HoldId, access: Access, payment_ref: &str) -> Result<HoldView, Error> {
+    pub async fn pay(
+        &self,
+        call: LedgerCall,
+        hold: &HoldId,
+        access: Access,
+        payment_ref: &str,
+    ) -> Result<HoldView, Error> {
         let payment = NewPayment { payment_ref: payment_ref.into(), pay_url: None, total: None, paid_for: Vec::new() };
         self.pay_with(call, hold, access, payment).await
     }
@@ -345,7 +371,7 @@ impl Office {
     /// The hold is over, costs something else than the payment was made for, or another payment is on its way.
     pub async fn pay_with(
         &self,
-        call: Call,
+        call: LedgerCall,
         hold: &HoldId,
         access: Access,
         payment: NewPayment,
@@ -364,10 +390,10 @@ impl Office {
     ///
     /// There is no such hold, or its seats cannot be kept.
     pub async fn prepare_pay(&self, hold: &HoldId, access: Access) -> Result<HoldView, Error> {
-        let (row, now) = self.opened(hold, &access).await?;
+        let (row, now) = self.authorized_hold(hold, &access).await?;
         if row.is_live(now) && row.state == HoldState::Active {
             let event = self.event(&row.event_id).await?;
-            self.keep(&row, Duration::from_millis(row.pay_within(&event.settings)), now).await?;
+            self.renew_or_replace_leases(&row, Duration::from_millis(row.pay_within(&event.settings)), now).await?;
         }
         self.hold_view(hold, access).await
     }
@@ -388,32 +414,43 @@ impl Office {
     /// # Errors
     ///
     /// There is no such hold, or the key was used with another body.
-    pub async fn stored_hold(&self, call: &Call, hold: &HoldId, access: &Access) -> Result<Option<HoldView>, Error> {
-        let (_, now) = self.opened(hold, access).await?;
+    pub async fn stored_hold(
+        &self,
+        call: &LedgerCall,
+        hold: &HoldId,
+        access: &Access,
+    ) -> Result<Option<HoldView>, Error> {
+        let (_, now) = self.authorized_hold(hold, access).await?;
         self.stored_row(call, now).await
     }
 
-    async fn pay_now(&self, call: Call, hold: &HoldId, access: Access, payment: NewPayment) -> Result<HoldView, Error> {
-        let (row, now) = self.opened(hold, &access).await?;
+    async fn pay_now(
+        &self,
+        call: LedgerCall,
+        hold: &HoldId,
+        access: Access,
+        payment: NewPayment,
+    ) -> Result<HoldView, Error> {
+        let (row, now) = self.authorized_hold(hold, &access).await?;
         let NewPayment { payment_ref, pay_url, total, paid_for } = payment;
         let began = self.clock().now();
         let tokens = if row.is_live(now) && row.state == HoldState::Active {
-            let known = self.known(&row.event_id).await?;
-            let event = self.0.ledger.event(&row.event_id).await?.unwrap_or_else(|| known.event.clone());
-            self.keep(&row, Duration::from_millis(row.pay_within(&event.settings)), now).await?
+            let cached = self.cached_event(&row.event_id).await?;
+            let event = self.0.ledger.event(&row.event_id).await?.unwrap_or_else(|| cached.event.clone());
+            self.renew_or_replace_leases(&row, Duration::from_millis(row.pay_within(&event.settings)), now).await?
         } else {
             Vec::new()
         };
         let command = BeginPay { hold_id: hold.clone(), access, payment_ref, pay_url, total, paid_for, tokens };
         match self.0.ledger.begin_pay(call, command).await {
             Ok(done) => {
-                self.reach(&done, began).await;
-                Ok(HoldView { replayed: done.replayed, ..view(done.value, done.now) })
+                self.renew_leases_if_slow(&done, began).await;
+                Ok(HoldView { replayed: done.replayed, ..to_hold_view(done.value, done.now) })
             }
             Err(error) => {
                 // It ended meanwhile, and its leases were pushed: nobody should wait for them.
                 if matches!(error, Error::Refused(Refusal::Ended(_))) {
-                    self.let_go_all(&row.leases).await;
+                    self.release_leases(&row.leases).await;
                 }
                 Err(error)
             }
@@ -427,7 +464,7 @@ impl Office {
     /// No such payment is on its way.
     pub async fn decline(
         &self,
-        call: Call,
+        call: LedgerCall,
         hold: &HoldId,
         access: Access,
         payment_ref: &str,
@@ -442,7 +479,7 @@ impl Office {
     /// No such payment is on its way.
     pub async fn give_up(
         &self,
-        call: Call,
+        call: LedgerCall,
         hold: &HoldId,
         access: Access,
         payment_ref: &str,
@@ -452,7 +489,7 @@ impl Office {
 
     async fn unpay(
         &self,
-        call: Call,
+        call: LedgerCall,
         hold: &HoldId,
         access: Access,
         payment_ref: &str,
@@ -464,20 +501,20 @@ impl Office {
         self.detached(async move { office.decline_now(call, command).await }).await
     }
 
-    pub(super) async fn decline_now(&self, call: Call, command: Decline) -> Result<HoldView, Error> {
+    pub(super) async fn decline_now(&self, call: LedgerCall, command: Decline) -> Result<HoldView, Error> {
         let done = self.0.ledger.decline(call, command).await?;
-        self.unpaid(&done.value, done.now).await;
-        Ok(HoldView { replayed: done.replayed, ..view(done.value, done.now) })
+        self.end_leases_unpaid(&done.value, done.now).await;
+        Ok(HoldView { replayed: done.replayed, ..to_hold_view(done.value, done.now) })
     }
 
     /// The leases of a hold whose money does not come: they end with its row.
-    pub(super) async fn unpaid(&self, row: &HoldRow, now: Moment) {
+    pub(super) async fn end_leases_unpaid(&self, row: &HoldRow, now: Moment) {
         if row.is_live(now) && row.state == HoldState::Active {
             // The leases reach to the pay deadline: back with them, or nobody could have the seats when the row ends.
             let left = Duration::from_millis(row.expires_at.since(now));
-            let _ = self.extend(row, left + MARGIN).await;
+            let _ = self.renew_leases(row, left + LEASE_MARGIN).await;
         } else if row.state == HoldState::Lapsed {
-            self.let_go_all(&row.leases).await;
+            self.release_leases(&row.leases).await;
         }
     }
 
@@ -486,23 +523,23 @@ impl Office {
     /// # Errors
     ///
     /// Money is on its way, or the hold is over otherwise.
-    pub async fn release(&self, call: Call, hold: &HoldId, access: Access) -> Result<HoldView, Error> {
-        let command = Release { hold_id: hold.clone(), access };
+    pub async fn release(&self, call: LedgerCall, hold: &HoldId, access: Access) -> Result<HoldView, Error> {
+        let command = ReleaseHold { hold_id: hold.clone(), access };
         let office = self.clone();
         let work = async move {
             let done = office.0.ledger.release(call, command).await?;
-            office.let_go_all(&done.value.leases).await;
-            Ok(HoldView { replayed: done.replayed, ..view(done.value, done.now) })
+            office.release_leases(&done.value.leases).await;
+            Ok(HoldView { replayed: done.replayed, ..to_hold_view(done.value, done.now) })
         };
         self.detached(work).await
     }
 }
 
 /// What of a hold stands under the lease of a token.
-fn under(row: &HoldRow, token: u64) -> Basket {
+fn items_under_token(row: &HoldRow, token: u64) -> HoldItems {
     let seats = row.seats.iter().filter(|seat| seat.token == token);
     let areas = row.areas.iter().filter(|area| area.token == token);
-    Basket {
+    HoldItems {
         seats: seats.map(|seat| Priced { id: seat.id.clone(), price: seat.price }).collect(),
         areas: areas.map(|area| PricedArea { id: area.id.clone(), qty: area.qty, price: area.price }).collect(),
     }

@@ -6,7 +6,7 @@ use crate::model::facts::AreaFact;
 use crate::model::*;
 
 /// Rows of an event, as one consistent read found them.
-pub(super) struct Found {
+pub(super) struct EventRows {
     pub(super) event: EventRow,
     /// Holds that are not ended, due ones too.
     pub(super) holds: Vec<HoldRow>,
@@ -20,8 +20,8 @@ pub(super) struct Found {
 }
 
 /// The event as it stands at this moment: what is due counts as free.
-pub(super) fn snapshot(found: Found, now: Moment) -> Snapshot {
-    let Found { event, mut holds, sold, blocks, areas, seq } = found;
+pub(super) fn snapshot(found: EventRows, now: Moment) -> Snapshot {
+    let EventRows { event, mut holds, sold, blocks, areas, seq } = found;
     holds.retain(|hold| hold.is_live(now));
     let mut seats: BTreeMap<String, SeatNow> = BTreeMap::new();
     let bare =

@@ -17,51 +17,51 @@ use crate::error::Error;
 use crate::layout::Layout;
 use crate::model::facts::AreaFact;
 use crate::model::*;
-use crate::pick::{Free, Hall, Place};
+use crate::pick::{FreeSet, SeatIndex, SeatPosition};
 
 /// How old a picture may be that refuses.
-const FRESH: Duration = Duration::from_secs(2);
+const MAX_MAP_AGE: Duration = Duration::from_secs(2);
 /// A picture that was read so lately need not be read again for what decides nothing.
-const GLANCE: Duration = Duration::from_millis(50);
+const MAX_HINT_AGE: Duration = Duration::from_millis(50);
 
 /// An event as this office knows it.
-pub(super) struct Known {
+pub(super) struct CachedEvent {
     pub(super) event: EventRow,
     pub(super) layout: Arc<Layout>,
-    pub(super) hall: Hall,
+    pub(super) index: SeatIndex,
     prices: HashMap<String, u64>,
-    picture: Mutex<Picture>,
+    map: Mutex<SeatMap>,
     /// Snapshots that were begun to be read for those who pick, and (held while one is read) the last that was read: a
     /// crowd that loses at once would read the same hall as many times as it has heads.
-    looks: AtomicU64,
-    looked: tokio::sync::Mutex<u64>,
+    reloads_begun: AtomicU64,
+    last_reload: tokio::sync::Mutex<u64>,
     /// Picked by requests of this office that are under way: the next picks others. It decides nothing.
-    intents: Mutex<HashSet<Place>>,
+    marked: Mutex<HashSet<SeatPosition>>,
 }
 
-struct Picture {
+struct SeatMap {
     seq: u64,
     seats: HashMap<String, SeatState>,
     /// The same, one bit a seat, to pick from.
-    free: Free,
+    free: FreeSet,
     /// Areas, as they were when the whole was last looked at.
     areas: Vec<AreaNow>,
     /// When it was last known to be current.
     at: Time,
     /// When it was last read as a whole.
-    painted: Time,
+    reloaded_at: Time,
     /// What this office did or heard itself, ahead of the entries, and when. It is believed no longer than a picture is:
     /// a note that came after the entry that undid it must not stand for ever.
-    notes: HashMap<String, (SeatState, Time)>,
+    overrides: HashMap<String, (SeatState, Time)>,
 }
 
 /// All events that this office knows.
 #[derive(Default)]
-pub(super) struct Memory {
-    events: Mutex<HashMap<EventId, Arc<Known>>>,
+pub(super) struct EventCache {
+    events: Mutex<HashMap<EventId, Arc<CachedEvent>>>,
     heads: Mutex<HashMap<EventId, watch::Sender<u64>>>,
     /// Held while an event is learned: a crowd at the door would read the same hall as many times as it has heads.
-    learning: tokio::sync::Mutex<()>,
+    loading: tokio::sync::Mutex<()>,
     /// Held while pictures are brought up to date: two who did so at once would read the same entries.
     following: tokio::sync::Mutex<()>,
 }
@@ -70,7 +70,7 @@ fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
     mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
-impl Known {
+impl CachedEvent {
     /// What a seat costs; none if there is no such seat.
     pub(super) fn price(&self, seat: &str) -> Option<u64> {
         self.prices.get(seat).copied()
@@ -87,33 +87,33 @@ impl Known {
     }
 
     /// The state of a seat by the picture there is: for what is told and decides nothing.
-    pub(super) fn seems(&self, seat: &str, now: Time) -> SeatState {
-        let picture = lock(&self.picture);
-        let noted = picture.notes.get(seat).filter(|(_, at)| now.since(*at) <= FRESH).map(|(state, _)| *state);
-        noted.or_else(|| picture.seats.get(seat).copied()).unwrap_or(SeatState::Free)
+    pub(super) fn state_hint(&self, seat: &str, now: Time) -> SeatState {
+        let map = lock(&self.map);
+        let noted = map.overrides.get(seat).filter(|(_, at)| now.since(*at) <= MAX_MAP_AGE).map(|(state, _)| *state);
+        noted.or_else(|| map.seats.get(seat).copied()).unwrap_or(SeatState::Free)
     }
 
     /// Why an area does not seem to have so many places, by the picture there is: for what is told and decides nothing.
-    pub(super) fn seems_short_of(&self, area: &str, places: u32) -> Option<Reason> {
-        let picture = lock(&self.picture);
-        let AreaNow { id, capacity, held, paying, sold, blocked } = picture.areas.iter().find(|now| now.id == area)?;
+    pub(super) fn area_hint(&self, area: &str, places: u32) -> Option<Reason> {
+        let map = lock(&self.map);
+        let AreaNow { id, capacity, held, paying, sold, blocked } = map.areas.iter().find(|now| now.id == area)?;
         let (id, held) = (id.clone(), held + paying);
         AreaFact { id, capacity: *capacity, held, sold: *sold, blocked: *blocked }.short_of(places)
     }
 
     /// Notes what this office did itself, ahead of the entries.
     pub(super) fn note<'a>(&self, seats: impl Iterator<Item = &'a str>, state: SeatState, now: Time) {
-        let mut picture = lock(&self.picture);
-        picture.notes.retain(|_, (_, at)| now.since(*at) <= FRESH);
-        picture.notes.extend(seats.map(|seat| (seat.into(), (state, now))));
+        let mut map = lock(&self.map);
+        map.overrides.retain(|_, (_, at)| now.since(*at) <= MAX_MAP_AGE);
+        map.overrides.extend(seats.map(|seat| (seat.into(), (state, now))));
     }
 
     /// What seems to be free.
-    pub(super) fn free(&self, now: Time) -> Free {
-        let picture = lock(&self.picture);
-        let mut free = picture.free.clone();
-        for (seat, (state, _)) in picture.notes.iter().filter(|(_, (_, at))| now.since(*at) <= FRESH) {
-            if let Some(place) = self.hall.place(seat) {
+    pub(super) fn free(&self, now: Time) -> FreeSet {
+        let map = lock(&self.map);
+        let mut free = map.free.clone();
+        for (seat, (state, _)) in map.overrides.iter().filter(|(_, (_, at))| now.since(*at) <= MAX_MAP_AGE) {
+            if let Some(place) = self.index.position(seat) {
                 free.set(place, *state == SeatState::Free);
             }
         }
@@ -122,52 +122,52 @@ impl Known {
 
     /// Picks from what seems to be free and nobody here is about to take. What was picked is kept from others until the
     /// intent is dropped.
-    pub(super) fn intend(
+    pub(super) fn pick_and_mark(
         self: &Arc<Self>,
-        free: &Free,
-        pick: impl Fn(&Hall, &Free) -> Option<Vec<Place>>,
-    ) -> Option<Intent> {
-        let mut intents = lock(&self.intents);
+        free: &FreeSet,
+        pick: impl Fn(&SeatIndex, &FreeSet) -> Option<Vec<SeatPosition>>,
+    ) -> Option<PickIntent> {
+        let mut marked = lock(&self.marked);
         let mut left = free.clone();
-        intents.iter().for_each(|place| left.set(*place, false));
+        marked.iter().for_each(|place| left.set(*place, false));
         // If only what others are about to take is left: not all of them will get it.
-        let places = pick(&self.hall, &left).or_else(|| pick(&self.hall, free))?;
-        intents.extend(&places);
-        Some(Intent { known: self.clone(), places })
+        let places = pick(&self.index, &left).or_else(|| pick(&self.index, free))?;
+        marked.extend(&places);
+        Some(PickIntent { cached: self.clone(), places })
     }
 
     /// Whether the picture is good enough for what decides nothing: somebody who looks for one who lost looks for all.
-    pub(super) fn will_do(&self, now: Time) -> bool {
-        let painted = lock(&self.picture).painted;
-        self.is_fresh(now) || (painted > Time::ZERO && now.since(painted) <= GLANCE)
+    pub(super) fn is_recent_enough(&self, now: Time) -> bool {
+        let reloaded_at = lock(&self.map).reloaded_at;
+        self.is_fresh(now) || (reloaded_at > Time::ZERO && now.since(reloaded_at) <= MAX_HINT_AGE)
     }
 
     /// Whether the picture was current a moment ago.
     pub(super) fn is_fresh(&self, now: Time) -> bool {
-        let at = lock(&self.picture).at;
-        at > Time::ZERO && now.since(at) <= FRESH
+        let at = lock(&self.map).at;
+        at > Time::ZERO && now.since(at) <= MAX_MAP_AGE
     }
 }
 
 /// Seats that a request under way is about to take.
-pub(super) struct Intent {
-    known: Arc<Known>,
-    pub(super) places: Vec<Place>,
+pub(super) struct PickIntent {
+    cached: Arc<CachedEvent>,
+    pub(super) places: Vec<SeatPosition>,
 }
 
-impl Drop for Intent {
+impl Drop for PickIntent {
     fn drop(&mut self) {
-        let mut intents = lock(&self.known.intents);
+        let mut marked = lock(&self.cached.marked);
         for place in &self.places {
-            intents.remove(place);
+            marked.remove(place);
         }
     }
 }
 
-impl Picture {
-    fn set(&mut self, hall: &Hall, seat: &str, state: SeatState) {
-        self.notes.remove(seat);
-        if let Some(place) = hall.place(seat) {
+impl SeatMap {
+    fn set(&mut self, index: &SeatIndex, seat: &str, state: SeatState) {
+        self.overrides.remove(seat);
+        if let Some(place) = index.position(seat) {
             self.free.set(place, state == SeatState::Free);
         }
         match state {
@@ -177,14 +177,14 @@ impl Picture {
     }
 }
 
-impl Memory {
+impl EventCache {
     pub(super) fn subscribe(&self, event: &EventId) -> watch::Receiver<u64> {
         let mut heads = lock(&self.heads);
         heads.entry(event.clone()).or_insert_with(|| watch::Sender::new(0)).subscribe()
     }
 
     /// Wakes those who follow an event.
-    pub(super) fn head(&self, event: &EventId, seq: u64) {
+    pub(super) fn publish_head(&self, event: &EventId, seq: u64) {
         let mut heads = lock(&self.heads);
         let sender = heads.entry(event.clone()).or_insert_with(|| watch::Sender::new(0));
         sender.send_if_modified(|head| {
@@ -194,7 +194,7 @@ impl Memory {
         });
     }
 
-    pub(super) fn get(&self, event: &EventId) -> Option<Arc<Known>> {
+    pub(super) fn get(&self, event: &EventId) -> Option<Arc<CachedEvent>> {
         lock(&self.events).get(event).cloned()
     }
 
@@ -202,7 +202,7 @@ impl Memory {
         lock(&self.events).remove(event);
     }
 
-    pub(super) fn all(&self) -> Vec<Arc<Known>> {
+    pub(super) fn all(&self) -> Vec<Arc<CachedEvent>> {
         lock(&self.events).values().cloned().collect()
     }
 }
@@ -210,143 +210,143 @@ impl Memory {
 impl Office {
     /// An event with its layout, from memory or from the ledger. Whether it is still current the ledger says in every
     /// transaction.
-    pub(super) async fn known(&self, event: &EventId) -> Result<Arc<Known>, Error> {
-        if let Some(known) = self.0.memory.get(event) {
-            return Ok(known);
+    pub(super) async fn cached_event(&self, event: &EventId) -> Result<Arc<CachedEvent>, Error> {
+        if let Some(cached) = self.0.cache.get(event) {
+            return Ok(cached);
         }
-        let _turn = self.0.memory.learning.lock().await;
-        match self.0.memory.get(event) {
-            Some(known) => Ok(known),
-            None => self.learn(event).await,
+        let _turn = self.0.cache.loading.lock().await;
+        match self.0.cache.get(event) {
+            Some(cached) => Ok(cached),
+            None => self.load_event(event).await,
         }
     }
 
     /// Learns an event anew.
-    pub(super) async fn learn(&self, id: &EventId) -> Result<Arc<Known>, Error> {
+    pub(super) async fn load_event(&self, id: &EventId) -> Result<Arc<CachedEvent>, Error> {
         let none = || Error::Refused(Refusal::NoEvent(id.clone()));
         // The layout first: if it changes before the event is read, the version says so in the first transaction.
         let (version, layout) = self.0.ledger.layout(id).await?.ok_or_else(none)?;
         let snapshot = self.0.ledger.snapshot(id).await?.ok_or_else(none)?;
-        let hall = Hall::new(&layout);
+        let index = SeatIndex::new(&layout);
         let prices = layout.seats.iter().map(|seat| (seat.id.clone(), seat.price)).collect();
-        let free = Free::new(&hall, true);
-        let picture = Mutex::new(Picture {
+        let free = FreeSet::new(&index, true);
+        let map = Mutex::new(SeatMap {
             seq: 0,
             seats: HashMap::new(),
             free,
             areas: Vec::new(),
             at: Time::ZERO,
-            painted: Time::ZERO,
-            notes: HashMap::new(),
+            reloaded_at: Time::ZERO,
+            overrides: HashMap::new(),
         });
         let event = EventRow { layout_version: version, ..snapshot.event.clone() };
-        let known = Arc::new(Known {
+        let cached = Arc::new(CachedEvent {
             event,
             layout: Arc::new(layout),
-            hall,
+            index,
             prices,
-            picture,
-            looks: AtomicU64::new(0),
-            looked: tokio::sync::Mutex::default(),
-            intents: Mutex::default(),
+            map,
+            reloads_begun: AtomicU64::new(0),
+            last_reload: tokio::sync::Mutex::default(),
+            marked: Mutex::default(),
         });
-        self.paint(&known, &snapshot);
-        lock(&self.0.memory.events).insert(id.clone(), known.clone());
-        Ok(known)
+        self.fill_map(&cached, &snapshot);
+        lock(&self.0.cache.events).insert(id.clone(), cached.clone());
+        Ok(cached)
     }
 
-    fn paint(&self, known: &Known, snapshot: &Snapshot) {
-        let mut picture = lock(&known.picture);
-        (picture.seats, picture.free) = (HashMap::new(), Free::new(&known.hall, true));
-        picture.notes.clear();
-        snapshot.seats.iter().for_each(|seat| picture.set(&known.hall, &seat.id, seat.state));
-        picture.areas.clone_from(&snapshot.areas);
-        picture.painted = self.clock().now();
-        picture.seq = snapshot.seq;
+    fn fill_map(&self, cached: &CachedEvent, snapshot: &Snapshot) {
+        let mut map = lock(&cached.map);
+        (map.seats, map.free) = (HashMap::new(), FreeSet::new(&cached.index, true));
+        map.overrides.clear();
+        snapshot.seats.iter().for_each(|seat| map.set(&cached.index, &seat.id, seat.state));
+        map.areas.clone_from(&snapshot.areas);
+        map.reloaded_at = self.clock().now();
+        map.seq = snapshot.seq;
     }
 
     /// A picture to pick from: fresh if somebody follows, else read now, by one for all who ask meanwhile.
-    pub(super) async fn look(&self, known: &Known) -> Result<Free, Error> {
+    pub(super) async fn fresh_map(&self, cached: &CachedEvent) -> Result<FreeSet, Error> {
         // One that is under way may have begun before what we know already: the next one serves.
-        let wanted = known.looks.load(Relaxed) + 1;
-        if !known.is_fresh(self.clock().now()) {
-            let mut looked = known.looked.lock().await;
-            if *looked < wanted && !known.is_fresh(self.clock().now()) {
-                *looked = self.look_again(known).await?;
+        let wanted = cached.reloads_begun.load(Relaxed) + 1;
+        if !cached.is_fresh(self.clock().now()) {
+            let mut last_reload = cached.last_reload.lock().await;
+            if *last_reload < wanted && !cached.is_fresh(self.clock().now()) {
+                *last_reload = self.reload_map(cached).await?;
             }
         }
-        Ok(known.free(self.clock().now()))
+        Ok(cached.free(self.clock().now()))
     }
 
     /// A picture to make an offer from, which decides nothing: while somebody looks, the one there is will do. A crowd of
     /// thousands that loses at once must not stand in line for a better one.
-    pub(super) async fn glance(&self, known: &Known) -> Result<Free, Error> {
-        self.glance_unless(known, known.will_do(self.clock().now())).await
+    pub(super) async fn stale_map(&self, cached: &CachedEvent) -> Result<FreeSet, Error> {
+        self.stale_map_unless(cached, cached.is_recent_enough(self.clock().now())).await
     }
 
     /// The same, unless it is good enough.
-    pub(super) async fn glance_unless(&self, known: &Known, good: bool) -> Result<Free, Error> {
-        if !good && let Ok(mut looked) = known.looked.try_lock() {
-            *looked = self.look_again(known).await?;
+    pub(super) async fn stale_map_unless(&self, cached: &CachedEvent, good: bool) -> Result<FreeSet, Error> {
+        if !good && let Ok(mut last_reload) = cached.last_reload.try_lock() {
+            *last_reload = self.reload_map(cached).await?;
         }
-        Ok(known.free(self.clock().now()))
+        Ok(cached.free(self.clock().now()))
     }
 
     /// Reads a snapshot. Its number.
-    async fn look_again(&self, known: &Known) -> Result<u64, Error> {
-        let number = known.looks.fetch_add(1, Relaxed) + 1;
-        let id = &known.event.event_id;
+    async fn reload_map(&self, cached: &CachedEvent) -> Result<u64, Error> {
+        let number = cached.reloads_begun.fetch_add(1, Relaxed) + 1;
+        let id = &cached.event.event_id;
         let none = || Error::Refused(Refusal::NoEvent(id.clone()));
         let snapshot = self.0.ledger.snapshot(id).await?.ok_or_else(none)?;
-        self.paint(known, &snapshot);
+        self.fill_map(cached, &snapshot);
         Ok(number)
     }
 
     /// Brings every picture up to date with what was numbered, and wakes those who follow.
-    pub(super) async fn follow(&self) -> Result<(), Error> {
-        let _turn = self.0.memory.following.lock().await;
+    pub(super) async fn follow_entries(&self) -> Result<(), Error> {
+        let _turn = self.0.cache.following.lock().await;
         let began = self.clock().now();
         let heads: HashMap<EventId, u64> = self.0.ledger.heads().await?.into_iter().collect();
-        for known in self.0.memory.all() {
-            let id = &known.event.event_id;
+        for cached in self.0.cache.all() {
+            let id = &cached.event.event_id;
             let head = heads.get(id).copied().unwrap_or(0);
-            self.catch_up(&known, head).await?;
-            let mut picture = lock(&known.picture);
-            picture.at = began.max(Time::from_nanos(1));
+            self.catch_up(&cached, head).await?;
+            let mut map = lock(&cached.map);
+            map.at = began.max(Time::from_nanos(1));
         }
         for (event, head) in &heads {
-            self.0.memory.head(event, *head);
+            self.0.cache.publish_head(event, *head);
         }
         Ok(())
     }
 
     /// Brings pictures up to date with entries that were just numbered here: they need not be read again.
-    pub(super) async fn told(&self, numbered: &[Entry]) {
-        let _turn = self.0.memory.following.lock().await;
+    pub(super) async fn apply_numbered(&self, numbered: &[Entry]) {
+        let _turn = self.0.cache.following.lock().await;
         for entry in numbered {
-            if let Some(known) = self.0.memory.get(&entry.event_id) {
-                self.apply(&known, entry);
+            if let Some(cached) = self.0.cache.get(&entry.event_id) {
+                self.apply_entry(&cached, entry);
             }
         }
     }
 
     /// What an entry says, if it is the next one. What was numbered elsewhere before it is read by who follows.
-    fn apply(&self, known: &Known, entry: &Entry) {
-        let mut picture = lock(&known.picture);
-        if entry.seq != picture.seq + 1 {
+    fn apply_entry(&self, cached: &CachedEvent, entry: &Entry) {
+        let mut map = lock(&cached.map);
+        if entry.seq != map.seq + 1 {
             return;
         }
-        if matches!(entry.kind, Kind::EventChanged | Kind::LayoutChanged) {
-            self.0.memory.forget(&entry.event_id);
+        if matches!(entry.kind, EntryKind::EventChanged | EntryKind::LayoutChanged) {
+            self.0.cache.forget(&entry.event_id);
         }
-        entry.seats.iter().for_each(|change| picture.set(&known.hall, &change.id, change.state));
-        picture.seq = entry.seq;
+        entry.seats.iter().for_each(|change| map.set(&cached.index, &change.id, change.state));
+        map.seq = entry.seq;
     }
 
-    async fn catch_up(&self, known: &Known, head: u64) -> Result<(), Error> {
-        let id = &known.event.event_id;
+    async fn catch_up(&self, cached: &CachedEvent, head: u64) -> Result<(), Error> {
+        let id = &cached.event.event_id;
         loop {
-            let since = lock(&known.picture).seq;
+            let since = lock(&cached.map).seq;
             if since >= head {
                 return Ok(());
             }
@@ -354,7 +354,7 @@ impl Office {
             if entries.is_empty() {
                 return Ok(());
             }
-            entries.iter().for_each(|entry| self.apply(known, entry));
+            entries.iter().for_each(|entry| self.apply_entry(cached, entry));
         }
     }
 }
