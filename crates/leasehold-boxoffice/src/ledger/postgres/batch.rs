@@ -1,15 +1,15 @@
-//! Batches: requests that wait together share one transaction.
+//! Batches: requests that are queued together share one transaction.
 //!
 //! # Laws
 //!
-//! 1. Nothing is answered before the transaction that holds it is committed: refusals too, since what they rest on may
-//!    be in the same batch.
-//! 2. A request that others are in the way of (a deadlock, a lock that takes too long, a law it would break) takes
-//!    nobody down with it: each of its batch is tried again, alone.
-//! 3. One batch at a time is on its way to COMMIT, and the next begins when it has been sent: those who come meanwhile
-//!    share one transaction instead of making many small ones, and the disk is never waited for idly. One that is held
-//!    up, by a lock that somebody keeps or a server that does not answer, gives its turn away.
-//! 4. What is tried again is tried a bounded number of times. A COMMIT whose answer is lost is not tried again.
+//! 1. No request is answered before its transaction is committed. This includes refusals: they may depend on writes of
+//!    the same batch.
+//! 2. A request that makes its transaction fail (a deadlock, a lock timeout, a broken law) does not fail the others:
+//!    each request of the batch is retried in a transaction of its own.
+//! 3. One worker at a time holds the queue: it takes a batch, loads and decides it, and releases the queue when COMMIT is
+//!    sent. Requests that arrive meanwhile share the next transaction. A worker that is held up by a lock or a slow
+//!    server for [`MAX_TURN_TIME`] releases the queue early.
+//! 4. Retries are bounded. A COMMIT whose answer is lost is not retried.
 
 use std::pin::pin;
 use std::sync::Arc;
@@ -25,20 +25,20 @@ use super::job::{BatchJob, TransactionOutcome};
 use super::session::SessionPool;
 use super::{lock, store};
 
-/// The most requests in one transaction: bounds how long the first of them waits.
+/// The most requests in one transaction. It bounds how long the first of them waits.
 const MAX_BATCH_REQUESTS: usize = 128;
-/// How long a batch may take to get a connection, lock and load before the next one begins.
+/// How long a worker may hold the queue while it gets a connection, locks and loads.
 const MAX_TURN_TIME: Duration = Duration::from_millis(20);
-/// How often a request is tried alone.
+/// How often a request is tried in a transaction of its own.
 pub(super) const MAX_ATTEMPTS: usize = 10;
 
-/// Requests that nobody has taken yet.
+/// Requests that no worker has taken yet.
 pub(super) type JobQueue = Arc<Mutex<mpsc::UnboundedReceiver<Box<dyn BatchJob>>>>;
 
-/// Who has it may take requests: law 3.
+/// The lock on the queue: see law 3.
 pub(super) type QueueTurn = OwnedMutexGuard<mpsc::UnboundedReceiver<Box<dyn BatchJob>>>;
 
-/// Takes what waits, again and again, until nobody can ask any more.
+/// A worker task: runs batches until the queue is closed and empty.
 pub(super) async fn run_worker(sessions: Arc<SessionPool>, queue: JobQueue) {
     let mut later = JoinSet::new();
     loop {
@@ -55,7 +55,7 @@ pub(super) async fn run_worker(sessions: Arc<SessionPool>, queue: JobQueue) {
     later.join_all().await;
 }
 
-/// One transaction for all of them. Answers those that are to be tried alone, with their hints.
+/// Runs all jobs in one transaction. Returns those that must be retried alone, with their hints.
 async fn run_together(
     sessions: &SessionPool,
     mut jobs: Vec<Box<dyn BatchJob>>,
@@ -63,7 +63,7 @@ async fn run_together(
 ) -> Vec<(Box<dyn BatchJob>, LockHints)> {
     let (outcome, set_aside) = run_transaction(sessions, &mut jobs, &LockHints::default(), Some(turn)).await;
     let again = match &outcome {
-        // One of many may be the cause.
+        // One job may have failed the transaction for all.
         TransactionOutcome::RolledBack(error) => {
             error.is_server_error() || matches!(error, PostgresError::Corrupt { .. })
         }
@@ -82,7 +82,7 @@ async fn run_together(
     later
 }
 
-/// One request, again and again while others are in the way.
+/// Runs one job in a transaction of its own, and retries while others conflict with it.
 pub(super) async fn run_alone(sessions: Arc<SessionPool>, job: Box<dyn BatchJob>, mut hints: LockHints) {
     let mut jobs = vec![job];
     let mut last = TransactionOutcome::RolledBack(PostgresError::TooManyRetries(MAX_ATTEMPTS));
@@ -103,7 +103,8 @@ pub(super) async fn run_alone(sessions: Arc<SessionPool>, job: Box<dyn BatchJob>
     }
 }
 
-/// Locks, loads, decides, stores, commits. Says what became of it, and who was set aside with which hints.
+/// One transaction: lock, load, decide, store, commit. Returns its outcome, and which jobs were set aside with which
+/// hints.
 async fn run_transaction(
     sessions: &SessionPool,
     jobs: &mut [Box<dyn BatchJob>],
@@ -151,7 +152,7 @@ async fn run_transaction(
     }
     if !state.changes.any {
         drop(turn);
-        // Refusals and stored answers rest on what was committed before.
+        // Refusals and stored answers depend only on what was committed before.
         session.roll_back(None).await;
         return (TransactionOutcome::Durable, set_aside);
     }

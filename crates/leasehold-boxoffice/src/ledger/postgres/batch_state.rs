@@ -1,15 +1,15 @@
-//! The shelf: rows of one batch, as they stand under its locks and then as its decisions leave them.
+//! The state of one batch: its rows in memory, first as they were loaded under locks, then as its decisions leave them.
 //!
 //! ```text
-//!   locked rows ──▶ shelf ──▶ facts of request 1 ──▶ its writes, back on the shelf ──▶ facts of request 2 ──▶ …
-//!                                                     └──▶ changes, in one statement per table
+//!   locked rows ──▶ batch state ──▶ facts of job 1 ──▶ its writes, applied to the state ──▶ facts of job 2 ──▶ …
+//!                                                            └──▶ changes, one statement per table
 //! ```
 //!
 //! # Laws
 //!
 //! 1. Each request sees what those before it in the batch decided, as if it had come after their COMMIT.
-//! 2. A hold that is not locked is changed by nobody: who wants to is set aside, and comes again with the lock.
-//! 3. What is written is the difference between what was loaded and what is left.
+//! 2. A hold that is not locked is not changed. A job that would change one is set aside, and retried with the lock.
+//! 3. What is stored is the difference between the loaded rows and the final rows.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::convert::Infallible;
@@ -27,12 +27,12 @@ use crate::model::*;
 /// A seat, an area or a buyer of an event.
 pub(super) type InEvent<T> = (EventId, T);
 
-/// What a request that was set aside wants to have locked when it comes again.
+/// What must be locked when a job that was set aside is retried.
 #[derive(Clone, Debug, Default)]
 pub(super) struct LockHints {
     /// These holds.
     pub(super) holds: BTreeSet<HoldId>,
-    /// Holds of these events that are over by time: they stand in the way.
+    /// All holds of these events that are over by time.
     pub(super) due_of: BTreeSet<EventId>,
 }
 
@@ -47,23 +47,23 @@ impl LockHints {
     }
 }
 
-/// A row that comes and goes: what the table has, and what it shall have.
+/// A row that is inserted or deleted: before and after the batch.
 #[derive(Clone, Debug)]
 pub(super) struct RowChange<T> {
     pub(super) before: Option<T>,
     pub(super) after: Option<T>,
 }
 
-/// The row of a seat that was ever held: it stays, and remembers its token.
+/// A change of a row in `hold_seats`. The row stays when the seat is free again, with its last token.
 #[derive(Clone, Debug)]
 pub(super) struct HeldSeatChange {
-    /// Whether the table has it.
+    /// Whether the row exists.
     pub(super) there: bool,
-    /// The hold that the table must have in it.
+    /// The hold that the row must have now.
     pub(super) before: Option<HoldId>,
-    /// The hold that it shall have.
+    /// The hold to store.
     pub(super) after: Option<HoldId>,
-    /// The token that it shall have; none: as it is.
+    /// The token to store; none: unchanged.
     pub(super) token: Option<u64>,
 }
 
@@ -71,11 +71,11 @@ pub(super) struct HeldSeatChange {
 #[derive(Default)]
 pub(super) struct BatchState {
     pub(super) now: Moment,
-    /// Events of which all holds that are due were looked for.
+    /// Events whose due holds were all loaded and locked.
     pub(super) due_of: BTreeSet<EventId>,
     pub(super) events: BTreeMap<EventId, EventRow>,
     pub(super) holds: BTreeMap<HoldId, HoldRow>,
-    /// Holds that nobody else can change before we are done.
+    /// Holds that are locked in this transaction.
     pub(super) locked: BTreeSet<HoldId>,
     pub(super) orders: BTreeMap<OrderId, OrderRow>,
     pub(super) money: BTreeMap<String, MoneyRow>,
@@ -88,12 +88,12 @@ pub(super) struct BatchState {
     pub(super) buyers: BTreeMap<InEvent<Buyer>, BuyerFact>,
     /// Areas of one event in the order of its layout, and its seats in use; only where a layout is changed.
     pub(super) layout: (Vec<AreaFact>, Vec<String>),
-    /// Somebody asked for due holds of an event that were not looked for.
+    /// A decision asked for due holds of an event that is not in `due_of`.
     missed_due: AtomicBool,
     pub(super) changes: BatchChanges,
 }
 
-/// What the decisions of a batch come to.
+/// All changes of a batch, by table.
 #[derive(Default)]
 pub(super) struct BatchChanges {
     pub(super) new_events: Vec<EventRow>,
@@ -104,9 +104,9 @@ pub(super) struct BatchChanges {
     pub(super) held: BTreeMap<InEvent<String>, HeldSeatChange>,
     pub(super) sold: BTreeMap<InEvent<String>, RowChange<(OrderId, u64, u64)>>,
     pub(super) blocked: BTreeMap<InEvent<String>, RowChange<String>>,
-    /// Held, sold, blocked: more or less of each.
+    /// Deltas of held, sold and blocked.
     pub(super) areas: BTreeMap<InEvent<String>, (i64, i64, i64)>,
-    /// Held, sold: more or less of each; lapses and their moment as they shall be.
+    /// Deltas of held and sold; lapses and their moment as stored afterwards.
     pub(super) buyers: BTreeMap<InEvent<Buyer>, (i64, i64, u32, Moment)>,
     pub(super) new_orders: BTreeSet<OrderId>,
     pub(super) orders: BTreeMap<OrderId, OrderRow>,
@@ -117,12 +117,12 @@ pub(super) struct BatchChanges {
     /// Key, digest of what was asked, answer.
     pub(super) answers: Vec<([u8; 32], [u8; 32], String)>,
     pub(super) entries: Vec<Entry>,
-    /// Anything at all.
+    /// Whether there is any change.
     pub(super) any: bool,
 }
 
 impl BatchState {
-    /// Decides one request. With hints: it was set aside, and nothing was decided.
+    /// Decides one job and applies its writes. With hints: it was set aside, and nothing was decided.
     pub(super) fn decide_job(&mut self, job: &mut dyn BatchJob) -> PostgresResult<LockHints> {
         let mut hints = LockHints::default();
         let idem = job.idem().cloned();
@@ -315,7 +315,7 @@ fn sum(count: u32, delta: i64) -> PostgresResult<u32> {
     sum.map_err(|_| PostgresError::corrupt("counters count rows", format!("{count} and {delta} more")))
 }
 
-/// The row shall be there: it must not be.
+/// Records that a row is inserted. It must not exist.
 fn insert_row<T>(
     rows: &mut BTreeMap<InEvent<String>, RowChange<T>>,
     key: InEvent<String>,
@@ -329,7 +329,7 @@ fn insert_row<T>(
     }
 }
 
-/// The row shall go: unless it came in this batch, it is in the table.
+/// Records that a row is deleted. It is in the table, unless this batch inserted it.
 fn delete_row<T>(rows: &mut BTreeMap<InEvent<String>, RowChange<T>>, key: InEvent<String>, row: T) {
     rows.entry(key).or_insert(RowChange { before: Some(row), after: None }).after = None;
 }

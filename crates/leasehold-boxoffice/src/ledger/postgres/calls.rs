@@ -1,4 +1,4 @@
-//! The contract, method by method: each names its need and its decision, or its read.
+//! [`Ledger`] for PostgreSQL. Each method names the facts it needs and its decision, or its read.
 
 use std::sync::PoisonError;
 
@@ -32,7 +32,7 @@ macro_rules! transaction {
     };
 }
 
-/// A text that a statement is given.
+/// A statement's only parameter: a text.
 fn text(value: &str) -> StatementParams {
     vec![Box::new(value.to_owned())]
 }
@@ -42,7 +42,7 @@ fn limit(value: usize) -> i64 {
 }
 
 impl Postgres {
-    /// A picture that takes some statements about one thing.
+    /// Reads a snapshot by statements that all take the same key.
     fn read_about<'a, T: Send + 'a>(
         &'a self,
         attempt: &'static str,
@@ -360,7 +360,7 @@ impl Ledger for Postgres {
     }
 
     fn close(&self) -> LedgerFuture<'_, ()> {
-        // Those at work finish what was sent, and then find nobody who could send more.
+        // Without the sender the workers finish the queued jobs and end.
         self.jobs.lock().unwrap_or_else(PoisonError::into_inner).take();
         let tasks = std::mem::take(&mut *self.tasks.lock().unwrap_or_else(PoisonError::into_inner));
         Box::pin(async move {

@@ -1,7 +1,7 @@
-//! A PostgreSQL of its own for a test: made in a directory of its own, on a free port, gone with the test.
+//! A PostgreSQL server for a test: in its own directory, on a free port, removed with the test.
 //!
-//! It ends with the process that started it, however that ends: a shell beside it waits for the end of a pipe. A
-//! machine without PostgreSQL fails the test, loudly.
+//! It stops with the process that started it, however that ends: a shell waits for the end of a pipe. Without PostgreSQL
+//! on the machine the test fails.
 
 use std::io::Write as _;
 use std::net::TcpListener;

@@ -1,4 +1,4 @@
-//! What goes wrong between us and the server, and what it means for who asked.
+//! Errors between this process and the PostgreSQL server, and what they mean for the caller.
 
 use tokio_postgres::error::{Severity, SqlState};
 
@@ -8,29 +8,29 @@ use crate::error::Error;
 /// Raised by our own function `exactly` when a statement touches another number of rows than was decided.
 pub(super) const NOT_AS_DECIDED: &str = "LH201";
 
-/// Why there is no outcome.
+/// Why a request to PostgreSQL failed.
 #[derive(Debug, thiserror::Error)]
 pub(super) enum PostgresError {
-    /// The server said no, or the connection broke.
+    /// The server reported an error, or the connection broke.
     #[error("{}", causes(.0))]
     Sql(tokio_postgres::Error),
-    /// There is no connection to be had.
+    /// No connection could be opened.
     #[error("{0}")]
     NoConnection(String),
-    /// No answer within the time that any answer takes.
+    /// No answer within the timeout.
     #[error("PostgreSQL did not answer in time")]
     TimedOut,
-    /// A row that cannot be what we wrote.
+    /// A row that this code cannot have written.
     #[error("{law} at {at}")]
     Corrupt { law: String, at: String },
-    /// It would have to be tried once more, and was tried often enough.
+    /// Conflicts with others on every attempt.
     #[error("others were in the way {0} times")]
     TooManyRetries(usize),
 }
 
 pub(super) type PostgresResult<T> = Result<T, PostgresError>;
 
-/// An error with what is behind it: by itself it says only where it happened.
+/// An error with all its causes: `tokio_postgres::Error` alone does not say what the server said.
 fn causes(error: &dyn std::error::Error) -> String {
     error.source().map_or_else(|| error.to_string(), |cause| format!("{error}: {}", causes(cause)))
 }
@@ -59,27 +59,27 @@ impl PostgresError {
         }
     }
 
-    /// The server answered, and the session goes on: whatever was under way is rolled back for certain.
+    /// The server reported an error and the session goes on: the transaction is rolled back for certain.
     pub(super) fn is_server_error(&self) -> bool {
         let Self::Sql(error) = self else { return false };
         let severity = error.as_db_error().and_then(|answer| answer.parsed_severity());
         severity == Some(Severity::Error)
     }
 
-    /// The server said why it ends the session, in the middle of a statement.
+    /// The server reported that it ends the session, in the middle of a statement.
     pub(super) fn is_session_end(&self) -> bool {
         matches!(self, Self::Sql(error) if error.as_db_error().is_some()) && !self.is_server_error()
     }
 
-    /// Others were in the way, and the same again may well succeed: a deadlock, a serialization failure, or somebody
-    /// who wrote the row that we found missing (an idempotency key, a message, money, an event).
+    /// A conflict with another transaction: a deadlock, a serialization failure, or a row that another transaction
+    /// inserted meanwhile (an idempotency key, a message, money, an event). A retry may succeed.
     pub(super) fn is_retryable(&self) -> bool {
         let again =
             [&SqlState::T_R_SERIALIZATION_FAILURE, &SqlState::T_R_DEADLOCK_DETECTED, &SqlState::UNIQUE_VIOLATION];
         self.state().is_some_and(|state| again.contains(&state))
     }
 
-    /// Stored state breaks a law, or we would have broken one.
+    /// The law that stored rows break, or that the writes would have broken.
     fn law(&self) -> Option<&'static str> {
         let state = self.state()?.code();
         match state {
@@ -90,7 +90,7 @@ impl PostgresError {
         }
     }
 
-    /// For who asked: nothing took effect.
+    /// The error for the caller if nothing took effect.
     pub(super) fn not_applied(&self, attempt: &str) -> Error {
         if let Self::Corrupt { law, at } = self {
             return Error::Corrupt { part: LEDGER_NAME, law: law.clone(), at: at.clone() };
@@ -101,7 +101,7 @@ impl PostgresError {
         unavailable(attempt, self.to_string())
     }
 
-    /// For who asked: it may have taken effect.
+    /// The error for the caller if it may have taken effect.
     pub(super) fn indeterminate(&self, attempt: &str) -> Error {
         Error::Indeterminate { part: LEDGER_NAME, attempt: attempt.into(), source: self.to_string().into() }
     }

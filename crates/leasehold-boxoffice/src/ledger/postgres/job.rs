@@ -1,4 +1,4 @@
-//! One request on its way through a batch: what it needs, what was decided for it, and who waits for it.
+//! One request in a batch: the facts it needs, its decision, and the caller who waits for it.
 
 use serde::Serialize;
 use serde::de::DeserializeOwned;
@@ -11,28 +11,28 @@ use crate::model::facts::{Facts, Need};
 use crate::model::write::LedgerWrite;
 use crate::model::{Done, Idem, LedgerCall, Moment, Refusal};
 
-/// A request, whatever its answer is. It can be decided again: what was decided last counts.
+/// A request of any result type. It may be decided several times: the last decision counts.
 pub(super) trait BatchJob: Send {
     fn need(&self) -> &Need;
     fn idem(&self) -> Option<&Idem>;
-    /// Whether it changes the rules or the layout of its event: it is alone with the event then.
+    /// Whether it locks its event exclusively, to change rules or layout.
     fn is_exclusive(&self) -> bool;
-    /// Its answer was stored before.
+    /// Takes the stored answer of an earlier call as its result.
     fn replay(&mut self, asked: &[u8], answer: &str, now: Moment);
-    /// Decides. None: there is nothing to store.
+    /// Decides. `None`: there is nothing to store.
     fn decide(&mut self, facts: &Facts, now: Moment) -> Option<DecidedWrites>;
-    /// Tells who asked.
+    /// Sends the result to the caller.
     fn complete(self: Box<Self>, outcome: &TransactionOutcome);
 }
 
-/// What is to be stored.
+/// What a decision stores.
 pub(super) struct DecidedWrites {
     pub(super) writes: Vec<LedgerWrite>,
     /// The answer for retries: JSON.
     pub(super) answer: Option<Result<String, serde_json::Error>>,
 }
 
-/// What became of the transaction a request was in.
+/// How the transaction of a request ended.
 pub(super) enum TransactionOutcome {
     /// Committed, durable.
     Durable,
@@ -42,7 +42,7 @@ pub(super) enum TransactionOutcome {
     Unknown(PostgresError),
 }
 
-/// What decides.
+/// The function that decides.
 pub(super) type DecideFn<T> = Box<dyn Fn(&Facts, &str, Moment) -> Decision<T> + Send>;
 
 /// A request for a `T`.
@@ -53,7 +53,7 @@ pub(super) struct PendingTransaction<T> {
     pub(super) exclusive: bool,
     pub(super) decide: DecideFn<T>,
     pub(super) outcome: Option<Result<Done<T>, Error>>,
-    /// Something is stored for it.
+    /// Whether its last decision stores anything.
     pub(super) effect: bool,
     pub(super) reply: oneshot::Sender<Result<Done<T>, Error>>,
 }
@@ -103,10 +103,10 @@ impl<T: Serialize + DeserializeOwned + Send> BatchJob for PendingTransaction<T> 
             (TransactionOutcome::Durable, None) => Err(super::unavailable(self.attempt, "it was not run".into())),
             (TransactionOutcome::RolledBack(error), _) => Err(error.not_applied(self.attempt)),
             (TransactionOutcome::Unknown(error), _) if self.effect => Err(error.indeterminate(self.attempt)),
-            // Nothing was stored for it, but what it rests on may have been in the same batch.
+            // It stores nothing, but it may depend on writes of the same batch.
             (TransactionOutcome::Unknown(error), _) => Err(error.not_applied(self.attempt)),
         };
-        // Nobody waits any more: what was done stays done.
+        // The caller may be gone: the transaction stands all the same.
         let _ = self.reply.send(reply);
     }
 }

@@ -1,13 +1,13 @@
-//! From the needs of a batch to a shelf: rows are locked in one order, and only then read.
+//! Locks and loads the rows that a batch needs. All rows are locked in one global order, and read after the last lock.
 //!
 //! ```text
 //!   holds ─▶ orders ─▶ money ─▶ events ─▶ buyers ─▶ areas ─▶ seats           each sorted by id: no deadlock
-//!   └── trip 1, if somebody names one ──┘  └── trip 2, with all reads ──┘
+//!   └── round trip 1, if a job names one ──┘  └── round trip 2, with all reads ──┘
 //! ```
 //!
-//! Rows are read by statements of their own after the last lock: under READ COMMITTED each sees all that was committed
-//! before it began. Events are locked by advisory locks (shared, but for who changes rules or layout), since every hold
-//! on an event needs one, and locks of rows would make that one row the busiest of all.
+//! Rows are read by separate statements after the last lock: under READ COMMITTED each statement sees all that was
+//! committed before it began. Events are locked by advisory locks: exclusive to change rules or layout, shared otherwise.
+//! A row lock on the event would be contended, since every hold needs it.
 
 use std::collections::BTreeSet;
 
@@ -31,7 +31,7 @@ const ORDERS: &str = "SELECT body FROM orders WHERE order_id = ANY($1::text[]) O
 const MONEY: &str = "SELECT body FROM money WHERE payment_ref = ANY($1::text[]) ORDER BY payment_ref FOR UPDATE";
 const SHARE_EVENTS: &str = "SELECT pg_advisory_xact_lock_shared(19528, key) FROM unnest($1::int4[]) key";
 const LOCK_EVENTS: &str = "SELECT pg_advisory_xact_lock(19528, key) FROM unnest($1::int4[]) key";
-// A condition that never holds: rows that are there are locked and left as they are.
+// The condition is never true: existing rows are locked and not changed.
 const LOCK_BUYERS: &str = "INSERT INTO buyers (event_id, buyer, held, sold)
     SELECT event_id, buyer, 0, 0 FROM unnest($1::text[], $2::text[]) AS asked (event_id, buyer)
     ON CONFLICT (event_id, buyer) DO UPDATE SET held = excluded.held WHERE false";
@@ -62,7 +62,7 @@ const CALLBACKS: &str = "SELECT id FROM callbacks WHERE id = ANY($1::text[])";
 const ANSWERS: &str = "SELECT key, asked, answer FROM answers WHERE key = ANY($1::bytea[])";
 pub(super) const SELECT_MOMENT: &str = "SELECT moment()";
 
-/// What a batch needs, sorted.
+/// Keys of all rows that a batch needs, sorted.
 #[derive(Default)]
 struct RowsToLock {
     holds: BTreeSet<HoldId>,
@@ -82,7 +82,7 @@ struct RowsToLock {
 }
 
 impl RowsToLock {
-    /// What can be said from the requests alone.
+    /// The keys that the jobs name themselves.
     fn from_jobs(jobs: &[Box<dyn BatchJob>], hints: &LockHints) -> Self {
         let mut wants = Self { holds: hints.holds.clone(), ..Self::default() };
         for job in jobs {
@@ -113,9 +113,9 @@ impl RowsToLock {
         self.buyers.extend(need.buyer.iter().map(|buyer| (event.clone(), buyer.clone())));
     }
 
-    /// What the rows say that the requests named.
+    /// Adds the keys that the loaded holds and orders refer to.
     fn add_from_rows(&mut self, jobs: &[Box<dyn BatchJob>], state: &BatchState) {
-        // Whatever becomes of a hold or an order changes the counters of its buyer and its areas.
+        // Any change of a hold or an order changes the counters of its buyer and its areas.
         for hold in state.holds.values() {
             self.events.insert(hold.event_id.clone());
             self.buyers.insert((hold.event_id.clone(), hold.buyer.clone()));
@@ -221,7 +221,7 @@ async fn lock_and_read(
         let all = pipeline.add(ALL_AREAS, vec![Box::new(event.0.clone())]);
         (all, pipeline.add(IN_USE, vec![Box::new(event.0.clone())]))
     });
-    // Last of all: time that was spent waiting for locks has passed.
+    // The clock is read last: the time spent waiting for locks counts.
     let moment = pipeline.add(SELECT_MOMENT, vec![]);
     let results = session.query(pipeline).await?;
     for row in &results[areas] {
@@ -259,7 +259,7 @@ async fn lock_and_read(
     Ok(())
 }
 
-/// A seat, and the hold it is under as far as that is not locked.
+/// Loads a seat, and its hold unless that was loaded under a lock.
 fn seat_row(row: &Row, state: &mut BatchState) -> PostgresResult<()> {
     let (event, id) = (EventId(row.try_get(0)?), row.try_get::<_, String>(1)?);
     let held: Option<String> = row.try_get(2)?;
@@ -284,7 +284,7 @@ pub(super) fn area_row(row: &Row) -> PostgresResult<(EventId, AreaFact)> {
     Ok((EventId(row.try_get(0)?), AreaFact { id: row.try_get(1)?, capacity, held, sold, blocked }))
 }
 
-/// The key of an event's lock. Two events that share one wait for each other now and then, and that is all.
+/// The advisory lock key of an event. Two events with the same key only wait for each other.
 fn lock_key(event: &EventId) -> i32 {
     let digest = Sha256::digest(event.as_str().as_bytes());
     i32::from_be_bytes([digest[0], digest[1], digest[2], digest[3]])

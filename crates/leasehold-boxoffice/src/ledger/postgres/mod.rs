@@ -2,18 +2,18 @@
 //!
 //! # Promises
 //!
-//! All laws of [`super`]. Any number of processes on one database are one box office. An answer is durable before it is
-//! given: `synchronous_commit`, `fsync` and `full_page_writes` are checked on every connection, and a server that has
-//! one of them off is refused.
+//! All laws of [`super`]. Any number of processes may use one database. A transaction is durable before it is answered:
+//! `synchronous_commit`, `fsync` and `full_page_writes` are checked on every connection. A server that has one of them
+//! off is refused.
 //!
 //! # Does not promise
 //!
-//! What a failover to an asynchronous standby loses, it loses: name standbys in `synchronous_standby_names`.
+//! A failover to an asynchronous standby loses transactions: name standbys in `synchronous_standby_names`.
 //!
 //! # Clock
 //!
 //! `clock_timestamp()` of the primary, read after the last lock. A step forward ends holds early by as much, a step
-//! back lets them live longer by as much; no seat is sold twice by either, since tokens and rows decide, not moments.
+//! back lets them live longer by as much. Neither sells a seat twice: tokens and rows decide that, not moments.
 //!
 //! # Token
 //!
@@ -21,15 +21,15 @@
 //!
 //! # On lost connection
 //!
-//! Before COMMIT was sent: Unavailable. After: Indeterminate, unless the server itself said that it never came to it.
-//! Deadlocks and serialization failures are tried again here, a bounded number of times.
+//! Before COMMIT was sent: Unavailable. After: Indeterminate, unless the server said that it failed before COMMIT.
+//! Deadlocks and serialization failures are retried here, a bounded number of times.
 //!
 //! # Round trips
 //!
-//! Requests that arrive while others are under way share a transaction (`batch`). A transaction, for one request or
-//! for a hundred, is two round trips (lock and read; write and COMMIT), and one more before these if a request names
-//! a hold, an order or a payment. A hold that others' lapsed rows stand in the way of is tried a second time. A read is
-//! one round trip.
+//! Requests that arrive while a transaction is under way share the next one (`batch`). A transaction, for one request or
+//! for a hundred, is two round trips (lock and read; write and COMMIT). It is one more if a request names a hold, an
+//! order or a payment. A request that needs locks on lapsed holds of others is run a second time. A read is one round
+//! trip.
 
 mod batch;
 mod batch_state;
@@ -70,19 +70,19 @@ use session::{Pipeline, SessionPool, StatementParams};
 
 const LEDGER_NAME: &str = "postgres";
 
-/// How the database is used.
+/// Sizes and timeouts of the connection pools.
 #[derive(Clone, Debug)]
 pub struct PostgresOptions {
-    /// Transactions under way at once, each on a connection of its own. Few are faster than many: requests that wait
-    /// share the next one.
+    /// Transactions under way at once, each on a connection of its own. Few are faster than many: waiting requests
+    /// share the next transaction.
     pub writers: usize,
     /// Reads under way at once, each on a connection of its own.
     pub readers: usize,
-    /// The longest a connection may take to be had or made.
+    /// The longest wait for a connection from the pool, or for a new one.
     pub connect_timeout: Duration,
     /// The longest a statement may take.
     pub statement_timeout: Duration,
-    /// The longest a statement may wait for somebody else's transaction.
+    /// The longest a statement may wait for a lock.
     pub lock_timeout: Duration,
 }
 
@@ -99,7 +99,7 @@ impl Default for PostgresOptions {
 }
 
 impl PostgresOptions {
-    /// The longest a round trip may take, whatever becomes of the server.
+    /// The longest a round trip may take, even if the server stops answering.
     fn patience(&self) -> Duration {
         self.statement_timeout.saturating_mul(2)
     }
@@ -129,7 +129,7 @@ impl Postgres {
             session::check(&client).await?;
             schema::migrate(&mut client).await
         };
-        // A server that starts beside others waits for their migration, but not for ever.
+        // Another server may be migrating: wait for it, but not for ever.
         let patience = options.connect_timeout + 6 * options.patience();
         let prepared = tokio::time::timeout(patience, prepare).await.unwrap_or(Err(PostgresError::TimedOut));
         prepared.map_err(|error| error.not_applied(ATTEMPT))?;
@@ -154,7 +154,7 @@ impl Postgres {
         self.writers.round_trips.load(std::sync::atomic::Ordering::Relaxed)
     }
 
-    /// One transaction: lock, load, decide, store, commit, answer.
+    /// One transaction: lock and load the rows, decide, store, commit.
     fn transact<'a, T, D>(
         &'a self,
         attempt: &'static str,
@@ -169,7 +169,7 @@ impl Postgres {
         self.send(attempt, call, need, false, Box::new(decide))
     }
 
-    /// Hands a request over at once, not when first polled: dropping the answer does not undo what was asked.
+    /// Queues a request at once, not when first polled: dropping the future does not cancel the request.
     fn send<'a, T>(
         &'a self,
         attempt: &'static str,
@@ -182,7 +182,7 @@ impl Postgres {
         T: Serialize + DeserializeOwned + Send + 'static,
     {
         let (reply, receiver) = oneshot::channel();
-        // What takes long, or wants an event for itself, does not make a batch wait.
+        // A request that takes long, or locks an event exclusively, gets a transaction of its own.
         let apart = exclusive || need.due > 0 || need.layout;
         let job: Box<dyn BatchJob> = Box::new(PendingTransaction {
             attempt,
@@ -216,7 +216,7 @@ impl Postgres {
         })
     }
 
-    /// Statements that need no decision, in a transaction of their own. Answers their rows.
+    /// Runs statements that need no decision, in a transaction of their own. Returns their rows.
     async fn write(
         &self,
         attempt: &str,
@@ -244,7 +244,7 @@ impl Postgres {
         Ok(rows.drain(1..rows.len() - 1).collect())
     }
 
-    /// One consistent picture: all statements see the same moment, and the clock was read just before it.
+    /// Reads one consistent snapshot: all statements see the same commit. The clock is read just before.
     async fn read_consistent(
         &self,
         attempt: &str,

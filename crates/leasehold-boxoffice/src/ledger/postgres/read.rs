@@ -1,4 +1,4 @@
-//! What is read: statements, and what their rows say.
+//! Read statements, and how their rows are parsed.
 
 use tokio_postgres::Row;
 
@@ -35,9 +35,9 @@ pub(super) const HEAD: &str = "SELECT seq FROM heads WHERE event_id = $1";
 pub(super) const HEADS: &str = "SELECT event_id, seq FROM heads ORDER BY event_id";
 pub(super) const HELD: &str =
     "SELECT seat_id, hold_id, token FROM hold_seats WHERE event_id = $1 AND hold_id IS NOT NULL";
-/// From the entries alone, whatever the tables remember.
-/// `OFFSET 0` has each body parsed once, and bytes are compared: 2.7 times as fast, and 300,000 entries fit into the
-/// time that a statement has.
+/// Computed from the entries alone, not from the tables of seats.
+/// `OFFSET 0` makes PostgreSQL parse each body once, and COLLATE "C" compares bytes: 2.7 times as fast. So 300,000 entries
+/// fit into the statement timeout.
 pub(super) const TOKENS_BACK: &str = r#"SELECT seat, seq, before, token FROM (
         SELECT seat, seq, token, hold, lag(token) OVER seats AS before, lag(hold) OVER seats AS held
         FROM (
@@ -57,13 +57,13 @@ pub(super) const COUNT_LIVE: &str = r#"SELECT
     FROM holds, (SELECT moment() AS now) m WHERE live"#;
 pub(super) const PAYING: &str = r#"SELECT body FROM holds WHERE live AND expires_at > (SELECT moment())
     AND body LIKE '%"state":"paying"%' ORDER BY expires_at"#;
-/// See [`Ledger::unheard`](crate::ledger::Ledger::unheard). By letters first: most holds that ended are none of it.
+/// See [`Ledger::unheard`](crate::ledger::Ledger::unheard). The LIKE conditions come first: they exclude most ended holds cheaply.
 pub(super) const UNHEARD: &str = r#"SELECT body FROM holds WHERE NOT live AND expires_at > (SELECT moment()) - $1::bigint
     AND body LIKE '%"payment_ref":"%' AND body NOT LIKE '%"state":"sold"%'
     AND NOT EXISTS (SELECT 1 FROM money m WHERE m.payment_ref = holds.body::json ->> 'payment_ref')
     ORDER BY expires_at DESC LIMIT 1000"#;
 pub(super) const ENGINE: &str = "SELECT identity FROM engine";
-/// Seats remember their tokens; places of areas have those of the leases of live holds.
+/// Seats keep their last token. Places of areas have the tokens of the leases of live holds.
 pub(super) const HIGHEST_TOKEN: &str = "SELECT greatest(coalesce((SELECT max(token) FROM hold_seats), 0),
     coalesce((SELECT max((l ->> 'token')::bigint) FROM holds h, jsonb_array_elements(h.body::jsonb -> 'leases') l
         WHERE h.live), 0))";
@@ -78,10 +78,10 @@ pub(super) const AUDIT: &str = "SELECT event_id, seq, body FROM feed WHERE event
     AND ($3::text IS NULL OR body::jsonb -> 'seats' @> jsonb_build_array(jsonb_build_object('id', $3::text)))
     ORDER BY seq LIMIT $4";
 
-/// Those who number take turns.
+/// One transaction at a time numbers entries.
 pub(super) const NUMBERING: &str = "SELECT pg_advisory_xact_lock(19529, 0)";
-/// Entries become visible when their transactions commit, and what came after another has a higher id: the ids of one
-/// look are an order of what happened.
+/// Entries become visible when their transactions commit, and a later change of the same row has a higher id. So the ids
+/// that one statement sees are a valid order of events.
 pub(super) const NUMBER: &str = "WITH taken AS (
         DELETE FROM outbox WHERE id IN (SELECT id FROM outbox ORDER BY id LIMIT $1) RETURNING id, event_id, kind, body
     ), numbered AS (
@@ -96,9 +96,9 @@ pub(super) const NUMBER: &str = "WITH taken AS (
     )
     SELECT event_id, seq, body FROM numbered ORDER BY id";
 
-/// Adding and removing webhooks take turns: the limit counts rows that are committed.
+/// One transaction at a time adds or removes webhooks: the limit counts committed rows.
 pub(super) const LOCK_WEBHOOKS: &str = "SELECT pg_advisory_xact_lock(19530, 0)";
-/// Cursors are moved by many at once, but not beside an addition or a removal.
+/// Many transactions may advance cursors at once, but not while one adds or removes a webhook.
 pub(super) const LOCK_WEBHOOKS_SHARED: &str = "SELECT pg_advisory_xact_lock_shared(19530, 0)";
 pub(super) const ADD_WEBHOOK: &str = "WITH added AS (
         INSERT INTO webhooks (id, body) SELECT $1::text, $2::text WHERE (SELECT count(*) FROM webhooks) < $3
@@ -110,7 +110,7 @@ pub(super) const ADD_WEBHOOK: &str = "WITH added AS (
     )
     SELECT id FROM added";
 pub(super) const WEBHOOK: &str = "SELECT body FROM webhooks WHERE id = $1";
-// By its letters: no text in a body has a quote without a backslash.
+// A text replacement is safe: inside JSON strings quotes have a backslash before them.
 pub(super) const DEACTIVATE_WEBHOOK: &str =
     r#"UPDATE webhooks SET body = replace(body, '"active":true', '"active":false') WHERE id = $1 RETURNING id"#;
 pub(super) const REMOVE_WEBHOOK: &str = "WITH removed AS (

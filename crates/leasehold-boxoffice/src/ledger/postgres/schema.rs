@@ -173,7 +173,7 @@ CREATE INDEX orders_to_capture ON orders (order_id)
 "#,
 ];
 
-/// Makes the database what this version wants, in one transaction. Says which version it is now.
+/// Migrates the database to this version, in one transaction. Returns the version.
 pub(super) async fn migrate(client: &mut Client) -> Result<usize, PostgresError> {
     let tx = client.transaction().await?;
     tx.execute("SELECT pg_advisory_xact_lock($1)", &[&MIGRATION_LOCK_KEY]).await?;

@@ -1,11 +1,11 @@
-//! Connections: how they are made, checked, shared and dropped, and how statements travel together.
+//! Connections: made, checked, pooled and closed; and pipelines of statements.
 //!
 //! # Laws
 //!
 //! 1. Every connection is checked when it is made, not only the first: what it commits is durable, and it is the
 //!    primary.
-//! 2. A connection goes back to the pool only between transactions; one that was left in the middle is closed.
-//! 3. Nothing waits for ever: not for a connection, not for a lock, not for an answer.
+//! 2. A connection returns to the pool only between transactions. One with an open transaction is closed.
+//! 3. Every wait has a timeout: for a connection, for a lock, for an answer.
 
 use std::future::Future;
 use std::pin::Pin;
@@ -24,14 +24,14 @@ use super::error::{PostgresError, PostgresResult};
 use super::schema::SCHEMA;
 use super::tls::{self, PostgresTls};
 
-/// What a statement is given.
+/// The parameters of a statement.
 pub(super) type StatementParams = Vec<Box<dyn ToSql + Sync + Send>>;
 
 /// The settings that make a COMMIT durable, and what they must be.
 const DURABLE_SETTINGS: [(&str, &[&str]); 3] =
     [("synchronous_commit", &["on", "remote_apply"]), ("fsync", &["on"]), ("full_page_writes", &["on"])];
 
-/// Where the database is, and how it is spoken to.
+/// The address of the database and its TLS settings.
 pub(super) struct DatabaseAddress {
     config: Config,
     tls: PostgresTls,
@@ -45,7 +45,7 @@ pub(super) fn address(url: &str, options: &PostgresOptions) -> Result<DatabaseAd
     if config.get_application_name().is_none() {
         config.application_name("leasehold boxoffice");
     }
-    // Also where nobody answers, and where somebody stops answering.
+    // These also apply while connecting, and to a server that stops answering.
     config.connect_timeout(options.connect_timeout);
     config.tcp_user_timeout(options.patience());
     config.keepalives_idle(Duration::from_secs(30));
@@ -55,12 +55,12 @@ pub(super) fn address(url: &str, options: &PostgresOptions) -> Result<DatabaseAd
 /// A connection outside of any pool, for the schema.
 pub(super) async fn connect(address: &DatabaseAddress) -> PostgresResult<Client> {
     let (client, connection) = address.config.connect(address.tls.clone()).await?;
-    // It ends with its client; what goes wrong on it is the error of whoever waits for an answer.
+    // The task ends with its client. Its errors reach whoever waits for an answer.
     tokio::spawn(async move { drop(connection.await) });
     Ok(client)
 }
 
-/// Refuses a server that would forget what it acknowledged. Says in a sentence what to change.
+/// Refuses a server that may lose acknowledged transactions. The error says what to change.
 pub(super) async fn check(client: &Client) -> PostgresResult<()> {
     let sql = "SELECT current_setting('synchronous_commit'), current_setting('fsync'),
                current_setting('full_page_writes'), pg_is_in_recovery()";
@@ -85,8 +85,8 @@ fn refuse(why: &str) -> PostgresError {
     PostgresError::NoConnection(format!("this PostgreSQL cannot be the ledger: {why}"))
 }
 
-/// What every session sets for itself, so that a later change of the server's settings does not weaken it. All our
-/// statements find rows by key: plans must not depend on what the statistics said when a table was empty.
+/// Settings of every session, so that later changes of the server's settings do not weaken it. All statements find rows
+/// by key: plans must not depend on statistics of an empty table.
 fn settings(options: &PostgresOptions) -> String {
     let (statement, lock) = (options.statement_timeout.as_millis(), options.lock_timeout.as_millis());
     let idle = options.patience().as_millis();
@@ -98,7 +98,7 @@ fn settings(options: &PostgresOptions) -> String {
     )
 }
 
-/// Connections that are shared.
+/// A pool of connections.
 pub(super) struct SessionPool {
     pool: Pool,
     patience: Duration,
@@ -107,7 +107,7 @@ pub(super) struct SessionPool {
 }
 
 impl SessionPool {
-    /// At most so many connections, none of them made yet.
+    /// A pool of at most so many connections. None is opened yet.
     pub(super) fn new(
         address: &DatabaseAddress,
         options: &PostgresOptions,
@@ -136,7 +136,7 @@ impl SessionPool {
         Ok(Self { pool, patience: options.patience(), round_trips })
     }
 
-    /// A connection between transactions.
+    /// Takes a connection that is between transactions.
     pub(super) async fn session(&self) -> PostgresResult<PooledSession> {
         let client = self.pool.get().await.map_err(|error| match error {
             PoolError::Backend(error) => PostgresError::Sql(error),
@@ -150,13 +150,13 @@ impl SessionPool {
         })
     }
 
-    /// No more of them.
+    /// Closes the pool.
     pub(super) fn close(&self) {
         self.pool.close();
     }
 }
 
-/// A connection that is ours for now.
+/// A connection taken from the pool.
 pub(super) struct PooledSession {
     client: Option<Object>,
     /// Whether it is between transactions.
@@ -167,7 +167,7 @@ pub(super) struct PooledSession {
 
 impl Drop for PooledSession {
     fn drop(&mut self) {
-        // Left in the middle: by an error, or because nobody waits for it any more.
+        // A transaction may be open, after an error or a cancelled future: close the connection (law 2).
         if !self.idle
             && let Some(client) = self.client.take()
         {
@@ -176,18 +176,18 @@ impl Drop for PooledSession {
     }
 }
 
-/// Statements on their way together, in order.
+/// Statements that are sent together, in order.
 #[derive(Default)]
 pub(super) struct Pipeline(Vec<Option<(&'static str, StatementParams)>>);
 
 impl Pipeline {
-    /// One more. Says the place of its answer.
+    /// Adds a statement. Returns the index of its result.
     pub(super) fn add(&mut self, sql: &'static str, params: StatementParams) -> usize {
         self.0.push(Some((sql, params)));
         self.0.len() - 1
     }
 
-    /// One more if it is of any use; otherwise its answer is no rows.
+    /// Adds a statement if it is useful. Otherwise its result is no rows.
     pub(super) fn add_if(
         &mut self,
         useful: bool,
@@ -199,10 +199,10 @@ impl Pipeline {
     }
 }
 
-/// The answers to a flight, in order.
+/// The results of a pipeline, in order.
 pub(super) type PipelineResults = Vec<StatementResult>;
 
-/// The answer to one statement.
+/// The result of one statement.
 type StatementResult = PostgresResult<Vec<Row>>;
 
 impl PooledSession {
@@ -210,7 +210,7 @@ impl PooledSession {
         self.client.as_ref().ok_or_else(|| PostgresError::NoConnection("the connection was given up".into()))
     }
 
-    /// Sends all of them at once and collects their answers: one round trip.
+    /// Sends all statements at once and collects their results: one round trip.
     async fn send(&mut self, pipeline: Pipeline) -> PostgresResult<PipelineResults> {
         self.idle = false;
         let (patience, round_trips) = (self.patience, self.round_trips.clone());
@@ -219,7 +219,7 @@ impl PooledSession {
             let mut statements: Vec<Option<(Statement, &StatementParams)>> = Vec::with_capacity(pipeline.0.len());
             for call in &pipeline.0 {
                 statements.push(match call {
-                    // Once for each connection: afterwards this asks nobody.
+                    // Prepared once for each connection; afterwards this is local.
                     Some((sql, params)) => Some((client.prepare_cached(sql).await?, params)),
                     None => None,
                 });
@@ -237,7 +237,7 @@ impl PooledSession {
         tokio::time::timeout(patience, work).await.unwrap_or(Err(PostgresError::TimedOut))
     }
 
-    /// A round trip within a transaction that goes on, or the first thing that went wrong.
+    /// A round trip within an open transaction. The first error of any statement is returned.
     pub(super) async fn query(&mut self, pipeline: Pipeline) -> PostgresResult<Vec<Vec<Row>>> {
         self.send(pipeline).await?.into_iter().collect()
     }
@@ -249,7 +249,7 @@ impl PooledSession {
         Ok(results)
     }
 
-    /// Ends a transaction without a trace. A connection on which that fails is closed, as is one that fell silent.
+    /// Rolls the transaction back. A connection on which that fails, or that timed out, is closed.
     pub(super) async fn roll_back(&mut self, after: Option<&PostgresError>) {
         if matches!(after, Some(PostgresError::TimedOut)) {
             return;
@@ -262,7 +262,7 @@ impl PooledSession {
 
 type PendingStatement<'a> = Pin<Box<dyn Future<Output = StatementResult> + Send + 'a>>;
 
-/// Polls all of them in order, which sends them in order, until all are answered.
+/// Polls all statements in order, which sends them in order, until all have results.
 async fn poll_all(statements_sent: Vec<PendingStatement<'_>>) -> PipelineResults {
     let mut waiting: Vec<(Option<PendingStatement<'_>>, Option<StatementResult>)> =
         statements_sent.into_iter().map(|call| (Some(call), None)).collect();

@@ -1,7 +1,7 @@
-//! The changes of a batch, one statement for each table, and COMMIT: all in one round trip.
+//! Stores the changes of a batch: one statement for each table, and COMMIT, in one round trip.
 //!
-//! Updates and deletes say how many rows they must touch. The server itself counts (`exactly`), since COMMIT is on its
-//! way already when the first answer arrives.
+//! Updates and deletes must touch an exact number of rows. The server counts them (SQL function `exactly`), since COMMIT
+//! was already sent when the first result arrives.
 
 use serde::Serialize;
 use tokio_postgres::types::ToSql;
@@ -87,7 +87,7 @@ const ANSWERS: &str = "INSERT INTO answers (key, asked, answer, at)
 const TELL: &str = "INSERT INTO outbox (event_id, kind, body) SELECT u.event_id, u.kind, u.body
     FROM unnest($1::text[], $2::text[], $3::text[]) WITH ORDINALITY AS u (event_id, kind, body, at) ORDER BY u.at";
 
-/// Columns of rows that are written together.
+/// Array parameters: one for each column of the rows that a statement writes.
 struct ColumnParams(StatementParams);
 
 impl ColumnParams {
@@ -108,13 +108,13 @@ impl ColumnParams {
         self
     }
 
-    /// How many rows there must be.
+    /// Adds how many rows the statement must touch.
     fn exactly(self, rows: usize) -> Self {
         self.also(i64::try_from(rows).unwrap_or(i64::MAX))
     }
 }
 
-/// Stores it all and commits.
+/// Sends all changes and COMMIT. Releases the queue when they are built.
 pub(super) async fn commit(
     session: &mut PooledSession,
     changes: BatchChanges,
@@ -131,13 +131,13 @@ pub(super) async fn commit(
     drop(turn);
     match session.finish(pipeline).await {
         Ok(results) => outcome_of(results),
-        // COMMIT may have been sent, and may be acted upon.
+        // COMMIT may have been sent and executed.
         Err(error) => TransactionOutcome::Unknown(error),
     }
 }
 
-/// What the answers say. The server works in order: if it ends with a word of farewell at a statement before COMMIT, it
-/// never came to COMMIT. Without any word, nobody knows.
+/// The outcome that the results imply. The server executes in order: if it reports the end of the session at a statement
+/// before COMMIT, COMMIT was not executed. If the connection just breaks, the outcome is unknown.
 fn outcome_of(mut results: PipelineResults) -> TransactionOutcome {
     let commit = results.pop();
     for answer in results {
@@ -234,7 +234,7 @@ fn holds(pipeline: &mut Pipeline, changes: &BatchChanges) -> PostgresResult<()> 
     Ok(())
 }
 
-/// Rows that go: in the table, and no more afterwards or another.
+/// A row that the table has, and that is deleted or replaced.
 fn deleted_row<T>((key, net): (&InEvent<String>, &RowChange<T>)) -> Option<(InEvent<String>, T)>
 where
     T: Clone,
@@ -242,7 +242,7 @@ where
     Some((key.clone(), net.before.clone()?))
 }
 
-/// Rows that come.
+/// A row that is inserted.
 fn inserted_row<T>((key, net): (&InEvent<String>, &RowChange<T>)) -> Option<(InEvent<String>, T)>
 where
     T: Clone,

@@ -2,8 +2,8 @@
 //!
 //! # Laws
 //!
-//! 1. Whoever is spoken to over TLS has shown a certificate for the host in the address, signed by somebody we believe.
-//!    There is no TLS with strangers: it would keep nobody out.
+//! 1. With TLS the server's certificate is always verified, for the host in the address. TLS without verification is not
+//!    offered: it protects against nobody.
 //! 2. A password never leaves this machine unencrypted unless the address says so in so many words.
 
 use std::future::Future;
@@ -23,7 +23,7 @@ use tokio_postgres::config::{Host, SslMode};
 use tokio_postgres::tls::{ChannelBinding, MakeTlsConnect, TlsConnect, TlsStream};
 use tokio_rustls::TlsConnector;
 
-/// What an address says of TLS, in the words of libpq.
+/// The TLS parameters of an address, named as in libpq.
 #[derive(Debug, Default, PartialEq, Eq)]
 pub(super) struct TlsRequest {
     mode: Option<String>,
@@ -33,7 +33,7 @@ pub(super) struct TlsRequest {
 }
 
 impl TlsRequest {
-    /// Takes what is ours out of the address: the rest is for the client library, which knows less of it.
+    /// Splits the TLS parameters off the address. The client library does not know them.
     pub fn split_from_url(url: &str) -> (String, Self) {
         let mut asked = Self::default();
         let Some((place, query)) = url.split_once('?') else { return (url.into(), asked) };
@@ -53,7 +53,7 @@ impl TlsRequest {
         (format!("{place}{query}"), asked)
     }
 
-    /// Sets the mode of the connection, and says how hands are shaken.
+    /// Sets the TLS mode of the connection, and returns its connector.
     pub fn apply(self, config: &mut Config) -> Result<PostgresTls, String> {
         let files = self.roots.is_some() || self.certificate.is_some() || self.key.is_some();
         let wanted = match self.mode.as_deref() {
@@ -110,7 +110,7 @@ impl TlsRequest {
     }
 }
 
-/// Whether all of it stays on this machine.
+/// Whether all hosts are this machine.
 fn is_local(config: &Config) -> bool {
     let addresses = config.get_hostaddrs();
     if !addresses.is_empty() {
@@ -122,7 +122,7 @@ fn is_local(config: &Config) -> bool {
     })
 }
 
-/// A value of the address, as it was meant.
+/// A percent-decoded value of the address.
 fn decoded(text: &str) -> String {
     percent_encoding::percent_decode_str(text).decode_utf8_lossy().into_owned()
 }
@@ -137,7 +137,7 @@ fn unfit(file: &Path, error: &dyn std::fmt::Display) -> String {
     format!("{}: {error}", file.display())
 }
 
-/// How hands are shaken; none where it is not asked for.
+/// The TLS connector; none: no TLS.
 #[derive(Clone)]
 pub(super) struct PostgresTls(Option<TlsConnector>);
 

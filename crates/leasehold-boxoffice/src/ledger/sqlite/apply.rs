@@ -1,4 +1,5 @@
-//! Writes, applied as they stand: one statement for all seats of a write, and each says how many rows it must touch.
+//! Applies the writes of a decision: one statement for all seats of a write. Each statement must touch an exact number
+//! of rows.
 
 use rusqlite::{Connection, params};
 
@@ -32,7 +33,7 @@ fn apply_write(db: &Connection, write: &LedgerWrite) -> SqliteResult<()> {
             )
         }
         LedgerWrite::TakeSeats { event_id, hold_id, seats } => {
-            // One statement for all seats of a lease: they have its token.
+            // One statement for all seats of a lease: they have the same token.
             seats.chunk_by(|one, next| one.1 == next.1).try_for_each(|seats| {
                 let (token, ids) = (seats.first().map_or(0, |seat| seat.1), text_array(seats.iter().map(|seat| &seat.0)));
                 // The condition is the last line of defence: a seat is taken from nobody, and its token rises.
@@ -97,7 +98,7 @@ fn apply_write(db: &Connection, write: &LedgerWrite) -> SqliteResult<()> {
     }
 }
 
-/// Runs a statement that must touch so many rows: otherwise what was decided and what is stored do not agree.
+/// Runs a statement that must touch so many rows. Another number means that decision and tables do not agree.
 fn execute_exactly(db: &Connection, sql: &str, params: impl rusqlite::Params, rows: usize) -> SqliteResult<()> {
     let touched = db.prepare_cached(sql)?.execute(params)?;
     if touched == rows {
@@ -114,7 +115,7 @@ fn insert_hold(db: &Connection, row: &HoldRow) -> SqliteResult<()> {
 
 fn update_buyer(db: &Connection, write: &LedgerWrite) -> SqliteResult<()> {
     let LedgerWrite::Buyer { event_id, buyer, held, sold, lapses } = write else { return Ok(()) };
-    // An insert would be checked before its conflict is seen, so a new row begins at nothing and is then changed.
+    // No upsert: SQLite checks the constraints of the inserted row, with negative counts, before it sees the conflict.
     let (event, buyer) = (event_id.as_str(), buyer.as_str());
     let sql = "UPDATE buyers SET held = held + ?3, sold = sold + ?4 WHERE event_id = ?1 AND buyer = ?2";
     if db.prepare_cached(sql)?.execute(params![event, buyer, held, sold])? == 0 {

@@ -1,4 +1,4 @@
-//! The contract, method by method: each names its need and its decision, or its read.
+//! [`Ledger`] for SQLite. Each method names the facts it needs and its decision, or its read.
 
 use rusqlite::params;
 
@@ -185,7 +185,7 @@ impl Ledger for Sqlite {
 
     fn stored_answer<'a>(&'a self, idem: &'a Idem) -> LedgerFuture<'a, Option<serde_json::Value>> {
         let idem = idem.clone();
-        // A refusal is no trouble of the file, so it travels as a value.
+        // A refusal is not an error of the file, so it is returned as a value.
         let found = self.read("reading a stored answer", move |db, _| match super::stored_answer(db, Some(&idem)) {
             Ok(value) => Ok(Ok(value)),
             Err(JobFailure::Refused(refusal)) => Ok(Err(refusal)),
@@ -239,7 +239,7 @@ impl Ledger for Sqlite {
         Box::pin(async move {
             let until = self.time.now().0.saturating_sub(age_ms);
             let (mut gone, mut from) = (0, Some(0));
-            // In portions, each a job of its own: those who buy meanwhile are served in between.
+            // In portions, each a job of its own: jobs of buyers run in between.
             loop {
                 let answers =
                     self.write(FORGET_ATTEMPT, move |db, _| Ok(retention::forget_answers(db, until)?)).await?;

@@ -1,4 +1,4 @@
-//! The rows a decision is made from: one statement for all seats of a request.
+//! Loads the rows a decision is made from: one statement for all seats of a request.
 
 use std::collections::BTreeSet;
 use std::rc::Rc;
@@ -17,7 +17,7 @@ use crate::model::{Buyer, EventId, EventRow, HoldId, HoldRow, Moment, MoneyRow, 
 pub(in crate::ledger) enum SqliteError {
     #[error(transparent)]
     Sql(#[from] rusqlite::Error),
-    /// A row that cannot be what we wrote.
+    /// A row that this code cannot have written.
     #[error("{law} at {at}")]
     Corrupt { law: String, at: String },
 }
@@ -42,7 +42,7 @@ pub(super) fn text_array<T: AsRef<str>>(texts: impl IntoIterator<Item = T>) -> A
     Rc::new(texts.into_iter().map(|text| Value::Text(text.as_ref().to_owned())).collect())
 }
 
-/// The writer's transaction is the lock on all of it.
+/// There is one writer: its open transaction is the lock on all rows.
 impl LockedRows for Connection {
     type ReadError = SqliteError;
 

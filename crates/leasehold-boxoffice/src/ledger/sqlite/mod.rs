@@ -1,14 +1,14 @@
-//! The default ledger: SQLite in the process, one file, one writer thread, readers beside it.
+//! The default ledger: SQLite in the process, with one file, one writer thread, and a pool of reader connections.
 //!
 //! # Promises
 //!
-//! All laws of [`super`]. An answer is on disk before it is given, and so is what a reader was shown; many requests share
-//! one commit. SQLite itself syncs at checkpoints only (WAL, `synchronous=NORMAL`): the WAL is synced by `writer.rs` after
-//! each commit, beside the next one. One process at a time: the file is locked.
+//! All laws of [`super`]. Whatever is answered or read is on disk before. Many requests share one commit. SQLite itself
+//! syncs at checkpoints only (WAL, `synchronous=NORMAL`): the syncer thread in `writer.rs` syncs the WAL after each
+//! commit, while the writer thread runs the next batch. One process at a time: the file is locked.
 //!
 //! # Clock
 //!
-//! Its own, BOOTTIME based and kept in the file: see `time.rs`. The wall clock may step as it likes.
+//! Its own, BOOTTIME based and kept in the file: see `clock.rs`. Steps of the wall clock have no effect.
 //!
 //! # Secrets
 //!
@@ -53,17 +53,17 @@ use load::{SqliteError, SqliteResult, json, parse};
 use writer::{CommitOutcome, JobRun, WriterHandle, WriterJob};
 
 const LEDGER_NAME: &str = "sqlite";
-/// Prepared statements kept on each connection: all there are.
+/// Prepared statements cached on each connection: enough for all of them.
 const CACHED_STATEMENTS: usize = 128;
-/// Pages in the WAL until they are brought to their places, which the writer does itself and others wait for: the more at
-/// once, the fewer are written twice.
+/// WAL pages per checkpoint. The writer thread does the checkpoint and others wait for it. The more pages at once, the
+/// fewer are written twice.
 const CHECKPOINT_PAGES: u32 = 4000;
-/// The most reads at once that a crowd can ask for: who comes when all are busy waits.
+/// The most reads at once for requests of buyers and staff. Further ones wait for a permit.
 const MAX_READS: usize = 8;
-/// The most reads at once for those who follow events and learn their layouts. Apart from the others: behind a crowd they
-/// would be late, and what they know too old to spare that crowd the ledger. Nothing that each buyer asks for goes here.
+/// The most reads at once for the followers and the event cache. Their permits are apart from the others: a cache that
+/// waited behind a crowd would be too old to keep that crowd away from the ledger. No read per buyer belongs here.
 const MAX_FOLLOWER_READS: usize = 2;
-/// The most reads of entries at once: by those who are behind, by pages that were away, by staff.
+/// The most reads of entries at once: for streams that are behind, for pages that reconnect, for staff.
 const MAX_ENTRY_READS: usize = 2;
 
 /// A ledger in a file. See the module.
@@ -75,7 +75,7 @@ pub struct Sqlite {
     read_permits: Semaphore,
     follower_permits: Semaphore,
     entry_permits: Semaphore,
-    /// Locked as long as the file is ours: the clock and the order of commits are one process's.
+    /// The lock file, locked while this process has the ledger open.
     lock: Mutex<Option<File>>,
 }
 
@@ -101,7 +101,7 @@ impl Sqlite {
         lock.try_lock().map_err(|_| fail("another process has it".into()))?;
         private(path).map_err(|error| fail(error.to_string()))?;
         let mut connection = connect(path, false).map_err(|error| sql_error(&attempt(), &error))?;
-        // Until the tables are there, everything is synced by SQLite.
+        // During migration SQLite syncs every commit itself.
         let durable = "PRAGMA journal_mode = WAL; PRAGMA synchronous = FULL;";
         connection.execute_batch(durable).map_err(|error| sql_error(&attempt(), &error))?;
         schema::migrate(&mut connection).map_err(fail)?;
@@ -111,7 +111,7 @@ impl Sqlite {
         let mut beside = path.as_os_str().to_owned();
         beside.push("-wal");
         let wal = OpenOptions::new().write(true).open(Path::new(&beside)).map_err(|error| fail(error.to_string()))?;
-        // What an earlier process committed and did not sync is visible now: it must not be lost once it was read.
+        // Transactions that an earlier process committed and did not sync are visible now: make them durable first.
         wal.sync_data().map_err(|error| fail(error.to_string()))?;
         let writer = WriterHandle::start(connection, wal, time.clone()).map_err(|error| fail(error.to_string()))?;
         let (path, readers, lock) = (path.to_owned(), Mutex::default(), Mutex::new(Some(lock)));
@@ -120,13 +120,13 @@ impl Sqlite {
         Ok(Self { path, time, writer, readers, read_permits, follower_permits, entry_permits, lock })
     }
 
-    /// How many transactions were committed since it was opened; each may hold many requests.
+    /// How many transactions were committed since it was opened; each may contain many requests.
     #[must_use]
     pub fn commits(&self) -> u64 {
         self.writer.progress.commits()
     }
 
-    /// One transaction: load, decide, apply, commit, answer.
+    /// One transaction: load the facts, decide, apply the writes, commit.
     fn transact<'a, T, D>(
         &'a self,
         attempt: &'static str,
@@ -153,14 +153,14 @@ impl Sqlite {
         })
     }
 
-    /// Hands work to the writer and waits for its commit.
+    /// Queues work for the writer thread. The future waits until it is durable.
     fn write<'a, T, F>(&'a self, attempt: &'static str, work: F) -> LedgerFuture<'a, T>
     where
         T: Send + 'static,
         F: FnMut(&Connection, &LedgerClock) -> Result<T, JobFailure> + Send + 'static,
     {
         let (sender, receiver) = oneshot::channel();
-        // Sent at once, not when first polled: who asks in order is served in order.
+        // Queued at once, not when first polled: requests run in the order in which they were made.
         let sent = self.writer.send(Box::new(PendingWrite { attempt, work, outcome: None, sender }));
         Box::pin(async move {
             if !sent {
@@ -170,7 +170,7 @@ impl Sqlite {
         })
     }
 
-    /// Reads in turn with everybody.
+    /// Reads with a permit for requests.
     fn read<'a, T, F>(&'a self, attempt: &'static str, work: F) -> LedgerFuture<'a, T>
     where
         T: Send + 'static,
@@ -179,7 +179,7 @@ impl Sqlite {
         self.read_with_permit(&self.read_permits, attempt, work)
     }
 
-    /// Reads for those who follow, in turn with each other.
+    /// Reads with a permit for followers.
     fn read_for_follower<'a, T, F>(&'a self, attempt: &'static str, work: F) -> LedgerFuture<'a, T>
     where
         T: Send + 'static,
@@ -188,7 +188,7 @@ impl Sqlite {
         self.read_with_permit(&self.follower_permits, attempt, work)
     }
 
-    /// Reads entries, in turn with others who do.
+    /// Reads entries, with a permit of their own.
     fn read_entries<'a, T, F>(&'a self, attempt: &'static str, work: F) -> LedgerFuture<'a, T>
     where
         T: Send + 'static,
@@ -197,7 +197,7 @@ impl Sqlite {
         self.read_with_permit(&self.entry_permits, attempt, work)
     }
 
-    /// Reads on a connection of its own, in one transaction: one consistent picture.
+    /// Reads on a reader connection, in one transaction: one consistent snapshot.
     fn read_with_permit<'a, T, F>(
         &'a self,
         permits: &'a Semaphore,
@@ -218,7 +218,7 @@ impl Sqlite {
                     None => connect(&path, true)?,
                 };
                 db.execute_batch("BEGIN")?;
-                // The moment is taken before the picture: what is in it was decided by then, or a little later.
+                // The moment is read before the snapshot: rows in it were decided by then, or a little later.
                 let outcome = work(&db, time.now());
                 db.execute_batch("COMMIT")?;
                 outcome.map(|value| (value, db))
@@ -231,7 +231,7 @@ impl Sqlite {
                     readers.push(db);
                 }
             }
-            // What was seen may be committed and not yet on disk: it is not shown before.
+            // Rows that were read may be committed and not yet on disk: wait until they are.
             if !self.writer.progress.durable().await {
                 return Err(unavailable(attempt, "what was read is not known to be on disk".into()));
             }
@@ -246,11 +246,11 @@ fn connect(path: &Path, reader: bool) -> rusqlite::Result<Connection> {
     db.busy_timeout(Duration::from_secs(5))?;
     db.set_prepared_statement_cache_capacity(CACHED_STATEMENTS);
     rusqlite::vtab::array::load_module(&db)?;
-    // The plan is made once, not for each value that is bound: otherwise statements that a partial index could serve are
-    // prepared again at every call.
+    // The query planner does not look at bound values. Otherwise SQLite prepares statements again at every call if a
+    // partial index could serve them.
     db.set_db_config(rusqlite::config::DbConfig::SQLITE_DBCONFIG_ENABLE_QPSG, true)?;
-    // Pages in memory: 16 MiB for the writer, 8 for each reader. Not more: when a tree was rebalanced, SQLite walks all pages
-    // that it has in memory at the next commit.
+    // Page cache: 16 MiB for the writer, 8 for each reader. Not more: after a tree was rebalanced, SQLite walks all cached
+    // pages at the next commit.
     db.execute_batch(if reader { "PRAGMA cache_size = -8192" } else { "PRAGMA cache_size = -16384" })?;
     Ok(db)
 }
@@ -265,11 +265,11 @@ fn stored_answer<T: DeserializeOwned>(db: &Connection, idem: Option<&Idem>) -> R
     if asked != idem.body {
         return Err(Refusal::Mismatch.into());
     }
-    // Another kind of answer under this key was another request: the body names the path too, so this is a law.
+    // The digest of the body covers the path too, so the stored answer is of the same type.
     Ok(Some(parse(&answer, "answers")?))
 }
 
-/// Applies writes and stores the answer. Whoever fails in between is undone by the writer.
+/// Applies writes and stores the answer. If it fails in between, the writer thread rolls back.
 fn apply_and_store<T: Serialize>(
     db: &Connection,
     writes: &[LedgerWrite],
@@ -284,7 +284,7 @@ fn apply_and_store<T: Serialize>(
     Ok(())
 }
 
-/// Work for the writer, and who waits for it.
+/// A job of a caller who waits for its result.
 struct PendingWrite<T, F> {
     attempt: &'static str,
     work: F,
@@ -299,7 +299,7 @@ where
 {
     fn run(&mut self, db: &Connection, time: &LedgerClock) -> JobRun {
         let done = (self.work)(db, time);
-        // A refusal was decided before anything was written.
+        // A refusal is decided before anything is written.
         let ran = if matches!(done, Err(JobFailure::Sqlite(_))) { JobRun::PartiallyApplied } else { JobRun::Complete };
         self.outcome = Some(done.map_err(|failure| failure.into_error(self.attempt)));
         ran
@@ -315,7 +315,7 @@ where
     }
 }
 
-/// Why a request has no outcome.
+/// Why a job failed.
 enum JobFailure {
     Refused(Refusal),
     Sqlite(SqliteError),

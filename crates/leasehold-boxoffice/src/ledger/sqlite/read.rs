@@ -1,4 +1,4 @@
-//! Pictures of one moment.
+//! Reads of one consistent snapshot.
 
 use std::collections::HashMap;
 
@@ -27,7 +27,7 @@ pub(super) fn layout(db: &Connection, id: &EventId) -> SqliteResult<Option<(u64,
 }
 
 fn holds(db: &Connection, id: &EventId) -> SqliteResult<Vec<HoldRow>> {
-    // By the index of those that are not ended: however many ended ones are remembered, they are not looked at.
+    // By the index of live holds: ended holds are not scanned, however many there are.
     let sql = "SELECT body FROM holds INDEXED BY holds_due WHERE live = 1 AND expires_at >= 0 AND event_id = ?1
                ORDER BY hold_id";
     load_list(db, sql, [id.as_str()], "holds")
@@ -91,7 +91,7 @@ pub(super) fn dump(db: &Connection, id: &EventId, now: Moment) -> SqliteResult<O
     }))
 }
 
-/// From the entries alone, whatever the tables remember.
+/// Computed from the entries alone, not from the tables of seats.
 fn tokens_back(db: &Connection, id: &EventId) -> SqliteResult<Vec<TokenBack>> {
     let mut statement = db.prepare_cached(
         "SELECT seat, seq, before, token FROM (
@@ -108,7 +108,7 @@ fn tokens_back(db: &Connection, id: &EventId) -> SqliteResult<Vec<TokenBack>> {
     Ok(rows.collect::<Result<_, _>>()?)
 }
 
-/// Seats remember their tokens; places of areas have those of the leases of live holds.
+/// Seats keep their last token. Places of areas have the tokens of the leases of live holds.
 pub(super) fn highest_token(db: &Connection) -> SqliteResult<u64> {
     let mut statement = db.prepare_cached(
         "SELECT max(coalesce((SELECT max(token) FROM hold_seats), 0),
@@ -210,7 +210,7 @@ pub(super) fn audit(db: &Connection, id: &EventId, query: &AuditQuery) -> Sqlite
     Ok(found)
 }
 
-/// Numbers what has none: entries lie in the order of their commits, since one writer wrote them.
+/// Numbers entries that have no number. Their ids are in commit order, since one thread writes them.
 pub(super) fn sequence(db: &Connection, limit: usize) -> SqliteResult<Vec<Entry>> {
     let limit = i64::try_from(limit).unwrap_or(i64::MAX);
     let mut statement = db.prepare_cached(

@@ -1,21 +1,21 @@
-//! What is old is forgotten in portions: the writer has others to serve.
+//! Deletes old answers and holds, in portions: each is a job of its own, so that other jobs run in between.
 
 use rusqlite::{Connection, params};
 
 use super::load::SqliteResult;
 
-/// The most rows that one job looks at.
+/// The most rows that one job scans.
 const ROWS_PER_JOB: u64 = 1000;
 
-/// Forgets some of the answers stored before this moment. How many; none: there are no more.
+/// Deletes some of the answers stored before this moment. Returns how many; zero: there are no more.
 pub(super) fn forget_answers(db: &Connection, until: u64) -> SqliteResult<u64> {
     let sql = "DELETE FROM answers WHERE key IN (SELECT key FROM answers WHERE at < ?1 LIMIT ?2)";
     Ok(db.prepare_cached(sql)?.execute([until, ROWS_PER_JOB])? as u64)
 }
 
-/// Forgets some of the holds that ended between these moments. How many, and where to go on.
+/// Deletes some of the holds that ended between these moments. Returns how many, and where to continue.
 ///
-/// Money may still come for what was once paid for, or has come: such holds stay, and are passed by.
+/// Holds with a payment stay: money may still come for them, or has come.
 pub(super) fn forget_holds(db: &Connection, from: u64, until: u64) -> SqliteResult<(u64, Option<u64>)> {
     let sql = "SELECT count(*), max(expires_at) FROM (SELECT expires_at FROM holds
                WHERE live = 0 AND expires_at >= ?1 AND expires_at < ?2 ORDER BY expires_at LIMIT ?3)";

@@ -1,4 +1,4 @@
-//! The tables, and how an older file becomes a newer one.
+//! The tables, and the migrations from older files.
 //!
 //! Rows that are only read and written whole keep most of themselves as JSON in `body`; what is looked for, counted or
 //! constrained has a column. The constraints are the last line of defence: code above them that is wrong gets an error,
@@ -141,7 +141,7 @@ CREATE INDEX orders_to_capture ON orders (order_id) WHERE json_extract(body, '$.
 ",
 ];
 
-/// Makes the file what this version wants, in one transaction. Says which version it is now, or what is wrong.
+/// Migrates the file to this version, in one transaction. Returns the version, or what is wrong.
 pub(super) fn migrate(connection: &mut Connection) -> Result<usize, String> {
     let say = |error: rusqlite::Error| error.to_string();
     let tx = connection.transaction_with_behavior(rusqlite::TransactionBehavior::Exclusive).map_err(say)?;

@@ -1,4 +1,4 @@
-//! What only the writer promises: when it answers, and what it does when a request, a commit or the disk fails.
+//! Tests of the writer and syncer threads: when jobs are completed, and what happens when a job, a commit or a sync fails.
 
 use std::fs::{File, OpenOptions};
 use std::sync::Arc;
@@ -12,7 +12,7 @@ use super::writer::{CommitOutcome, JobRun, WriterHandle, WriterJob};
 
 type JobReport = (&'static str, Result<(), String>);
 
-/// A request of a test: runs SQL, and says what became of it.
+/// A job of a test: runs SQL, and reports its outcome.
 struct SqlJob {
     name: &'static str,
     sql: &'static str,
@@ -47,7 +47,7 @@ impl SqlJob {
     }
 }
 
-/// Who waits for a request that is dropped hears that nobody knows.
+/// A job that is dropped reports an unknown outcome.
 impl Drop for SqlJob {
     fn drop(&mut self) {
         self.say(Err("unknown: it was dropped".into()));
