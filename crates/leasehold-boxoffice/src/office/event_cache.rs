@@ -1,7 +1,7 @@
-//! What an office remembers: layouts, and the state of every seat as it was told. It may refuse early, and never grants.
+//! The event cache: layouts, and a seat map for each event. It may refuse a request early, and never grants one.
 //!
-//! The picture of an event is made from one snapshot and kept up by entries in order. It is believed only while the
-//! follower keeps looking: an office whose follower stands still asks the ledger.
+//! A seat map is filled from one snapshot of the ledger and updated by entries in order. It is used to refuse only while
+//! the follower task keeps it up to date ([`MAX_MAP_AGE`]). Otherwise the ledger is read.
 
 use std::collections::{HashMap, HashSet};
 use std::sync::atomic::AtomicU64;
@@ -19,50 +19,50 @@ use crate::model::facts::AreaFact;
 use crate::model::*;
 use crate::pick::{FreeSet, SeatIndex, SeatPosition};
 
-/// How old a picture may be that refuses.
+/// How old a seat map may be to refuse a request.
 const MAX_MAP_AGE: Duration = Duration::from_secs(2);
-/// A picture that was read so lately need not be read again for what decides nothing.
+/// How old a seat map may be for hints, which decide nothing.
 const MAX_HINT_AGE: Duration = Duration::from_millis(50);
 
-/// An event as this office knows it.
+/// An event in the cache: its rules, its layout, and its seat map.
 pub(super) struct CachedEvent {
     pub(super) event: EventRow,
     pub(super) layout: Arc<Layout>,
     pub(super) index: SeatIndex,
     prices: HashMap<String, u64>,
     map: Mutex<SeatMap>,
-    /// Snapshots that were begun to be read for those who pick, and (held while one is read) the last that was read: a
-    /// crowd that loses at once would read the same hall as many times as it has heads.
+    /// How many reloads of the seat map were begun. With `last_reload`, which is locked during a reload, many requests
+    /// that need a fresh map share one read of the ledger.
     reloads_begun: AtomicU64,
     last_reload: tokio::sync::Mutex<u64>,
-    /// Picked by requests of this office that are under way: the next picks others. It decides nothing.
+    /// Seats picked by requests of this office that are under way: the next pick avoids them. It decides nothing.
     marked: Mutex<HashSet<SeatPosition>>,
 }
 
 struct SeatMap {
     seq: u64,
     seats: HashMap<String, SeatState>,
-    /// The same, one bit a seat, to pick from.
+    /// The same as one bit a seat, for the picker.
     free: FreeSet,
-    /// Areas, as they were when the whole was last looked at.
+    /// Areas, as of the last reload.
     areas: Vec<AreaNow>,
-    /// When it was last known to be current.
+    /// When the follower last brought it up to date.
     at: Time,
-    /// When it was last read as a whole.
+    /// When it was last filled from a snapshot.
     reloaded_at: Time,
-    /// What this office did or heard itself, ahead of the entries, and when. It is believed no longer than a picture is:
-    /// a note that came after the entry that undid it must not stand for ever.
+    /// States that this office knows before their entries arrive, and since when. They expire like the map itself: an
+    /// override may be set after the entry that undid it.
     overrides: HashMap<String, (SeatState, Time)>,
 }
 
-/// All events that this office knows.
+/// All events that this office has loaded.
 #[derive(Default)]
 pub(super) struct EventCache {
     events: Mutex<HashMap<EventId, Arc<CachedEvent>>>,
     heads: Mutex<HashMap<EventId, watch::Sender<u64>>>,
-    /// Held while an event is learned: a crowd at the door would read the same hall as many times as it has heads.
+    /// Locked while an event is loaded: many requests for a new event share one read of the ledger.
     loading: tokio::sync::Mutex<()>,
-    /// Held while pictures are brought up to date: two who did so at once would read the same entries.
+    /// Locked while seat maps are updated: otherwise two tasks would read the same entries.
     following: tokio::sync::Mutex<()>,
 }
 
@@ -71,7 +71,7 @@ fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
 }
 
 impl CachedEvent {
-    /// What a seat costs; none if there is no such seat.
+    /// The price of a seat; none if there is no such seat.
     pub(super) fn price(&self, seat: &str) -> Option<u64> {
         self.prices.get(seat).copied()
     }
@@ -86,14 +86,14 @@ impl CachedEvent {
         self.area(id).map_or(0, |area| area.capacity)
     }
 
-    /// The state of a seat by the picture there is: for what is told and decides nothing.
+    /// The state of a seat by the cached map, however old: a hint that decides nothing.
     pub(super) fn state_hint(&self, seat: &str, now: Time) -> SeatState {
         let map = lock(&self.map);
         let noted = map.overrides.get(seat).filter(|(_, at)| now.since(*at) <= MAX_MAP_AGE).map(|(state, _)| *state);
         noted.or_else(|| map.seats.get(seat).copied()).unwrap_or(SeatState::Free)
     }
 
-    /// Why an area does not seem to have so many places, by the picture there is: for what is told and decides nothing.
+    /// Why an area has not so many free places, by the cached map: a hint that decides nothing.
     pub(super) fn area_hint(&self, area: &str, places: u32) -> Option<Reason> {
         let map = lock(&self.map);
         let AreaNow { id, capacity, held, paying, sold, blocked } = map.areas.iter().find(|now| now.id == area)?;
@@ -101,14 +101,14 @@ impl CachedEvent {
         AreaFact { id, capacity: *capacity, held, sold: *sold, blocked: *blocked }.short_of(places)
     }
 
-    /// Notes what this office did itself, ahead of the entries.
+    /// Overrides the state of seats that this office changed, until the entries arrive.
     pub(super) fn note<'a>(&self, seats: impl Iterator<Item = &'a str>, state: SeatState, now: Time) {
         let mut map = lock(&self.map);
         map.overrides.retain(|_, (_, at)| now.since(*at) <= MAX_MAP_AGE);
         map.overrides.extend(seats.map(|seat| (seat.into(), (state, now))));
     }
 
-    /// What seems to be free.
+    /// The free seats by the cached map.
     pub(super) fn free(&self, now: Time) -> FreeSet {
         let map = lock(&self.map);
         let mut free = map.free.clone();
@@ -120,8 +120,7 @@ impl CachedEvent {
         free
     }
 
-    /// Picks from what seems to be free and nobody here is about to take. What was picked is kept from others until the
-    /// intent is dropped.
+    /// Picks from free seats that no other request of this office has picked. They are marked until the intent is dropped.
     pub(super) fn pick_and_mark(
         self: &Arc<Self>,
         free: &FreeSet,
@@ -136,20 +135,20 @@ impl CachedEvent {
         Some(PickIntent { cached: self.clone(), places })
     }
 
-    /// Whether the picture is good enough for what decides nothing: somebody who looks for one who lost looks for all.
+    /// Whether the map is good enough for hints: one reload serves many refused requests.
     pub(super) fn is_recent_enough(&self, now: Time) -> bool {
         let reloaded_at = lock(&self.map).reloaded_at;
         self.is_fresh(now) || (reloaded_at > Time::ZERO && now.since(reloaded_at) <= MAX_HINT_AGE)
     }
 
-    /// Whether the picture was current a moment ago.
+    /// Whether the follower brought the map up to date within [`MAX_MAP_AGE`].
     pub(super) fn is_fresh(&self, now: Time) -> bool {
         let at = lock(&self.map).at;
         at > Time::ZERO && now.since(at) <= MAX_MAP_AGE
     }
 }
 
-/// Seats that a request under way is about to take.
+/// Seats that a request under way has picked. Dropping it unmarks them.
 pub(super) struct PickIntent {
     cached: Arc<CachedEvent>,
     pub(super) places: Vec<SeatPosition>,
@@ -183,7 +182,7 @@ impl EventCache {
         heads.entry(event.clone()).or_insert_with(|| watch::Sender::new(0)).subscribe()
     }
 
-    /// Wakes those who follow an event.
+    /// Wakes the subscribers of an event.
     pub(super) fn publish_head(&self, event: &EventId, seq: u64) {
         let mut heads = lock(&self.heads);
         let sender = heads.entry(event.clone()).or_insert_with(|| watch::Sender::new(0));
@@ -208,8 +207,7 @@ impl EventCache {
 }
 
 impl Office {
-    /// An event with its layout, from memory or from the ledger. Whether it is still current the ledger says in every
-    /// transaction.
+    /// An event from the cache, or else from the ledger. Every transaction checks that its layout version is current.
     pub(super) async fn cached_event(&self, event: &EventId) -> Result<Arc<CachedEvent>, Error> {
         if let Some(cached) = self.0.cache.get(event) {
             return Ok(cached);
@@ -221,10 +219,10 @@ impl Office {
         }
     }
 
-    /// Learns an event anew.
+    /// Loads an event from the ledger into the cache.
     pub(super) async fn load_event(&self, id: &EventId) -> Result<Arc<CachedEvent>, Error> {
         let none = || Error::Refused(Refusal::NoEvent(id.clone()));
-        // The layout first: if it changes before the event is read, the version says so in the first transaction.
+        // The layout first: if it changes before the snapshot is read, the first transaction refuses the old version.
         let (version, layout) = self.0.ledger.layout(id).await?.ok_or_else(none)?;
         let snapshot = self.0.ledger.snapshot(id).await?.ok_or_else(none)?;
         let index = SeatIndex::new(&layout);
@@ -265,9 +263,9 @@ impl Office {
         map.seq = snapshot.seq;
     }
 
-    /// A picture to pick from: fresh if somebody follows, else read now, by one for all who ask meanwhile.
+    /// Free seats to pick from: by a fresh map. If it is not fresh, it is reloaded once for all who wait.
     pub(super) async fn fresh_map(&self, cached: &CachedEvent) -> Result<FreeSet, Error> {
-        // One that is under way may have begun before what we know already: the next one serves.
+        // A reload under way may have begun before changes that the caller knows of: only a later one will do.
         let wanted = cached.reloads_begun.load(Relaxed) + 1;
         if !cached.is_fresh(self.clock().now()) {
             let mut last_reload = cached.last_reload.lock().await;
@@ -278,13 +276,13 @@ impl Office {
         Ok(cached.free(self.clock().now()))
     }
 
-    /// A picture to make an offer from, which decides nothing: while somebody looks, the one there is will do. A crowd of
-    /// thousands that loses at once must not stand in line for a better one.
+    /// Free seats for an offer, which decides nothing. While a reload is under way the present map is used: thousands of
+    /// refused requests must not wait for it.
     pub(super) async fn stale_map(&self, cached: &CachedEvent) -> Result<FreeSet, Error> {
         self.stale_map_unless(cached, cached.is_recent_enough(self.clock().now())).await
     }
 
-    /// The same, unless it is good enough.
+    /// The same. `good`: no reload is needed.
     pub(super) async fn stale_map_unless(&self, cached: &CachedEvent, good: bool) -> Result<FreeSet, Error> {
         if !good && let Ok(mut last_reload) = cached.last_reload.try_lock() {
             *last_reload = self.reload_map(cached).await?;
@@ -292,7 +290,7 @@ impl Office {
         Ok(cached.free(self.clock().now()))
     }
 
-    /// Reads a snapshot. Its number.
+    /// Fills the map from a new snapshot. Returns the number of this reload.
     async fn reload_map(&self, cached: &CachedEvent) -> Result<u64, Error> {
         let number = cached.reloads_begun.fetch_add(1, Relaxed) + 1;
         let id = &cached.event.event_id;
@@ -302,7 +300,7 @@ impl Office {
         Ok(number)
     }
 
-    /// Brings every picture up to date with what was numbered, and wakes those who follow.
+    /// Reads new entries into every seat map, and wakes subscribers.
     pub(super) async fn follow_entries(&self) -> Result<(), Error> {
         let _turn = self.0.cache.following.lock().await;
         let began = self.clock().now();
@@ -320,7 +318,7 @@ impl Office {
         Ok(())
     }
 
-    /// Brings pictures up to date with entries that were just numbered here: they need not be read again.
+    /// Applies entries that this office has just numbered to the seat maps, without reading them again.
     pub(super) async fn apply_numbered(&self, numbered: &[Entry]) {
         let _turn = self.0.cache.following.lock().await;
         for entry in numbered {
@@ -330,7 +328,7 @@ impl Office {
         }
     }
 
-    /// What an entry says, if it is the next one. What was numbered elsewhere before it is read by who follows.
+    /// Applies an entry if it is the next one. If entries before it are missing, the follower reads them.
     fn apply_entry(&self, cached: &CachedEvent, entry: &Entry) {
         let mut map = lock(&cached.map);
         if entry.seq != map.seq + 1 {

@@ -1,4 +1,4 @@
-//! A hold's life: looked at, renewed, changed, paid for, released.
+//! Operations on an open hold: view, renew, change, pay, release.
 
 use std::sync::atomic::Ordering::Relaxed;
 use std::time::Duration;
@@ -6,12 +6,12 @@ use std::time::Duration;
 use super::event_cache::CachedEvent;
 use super::lease::{LEASE_MARGIN, LeaseOutcome, LeaseTerms};
 use super::open_hold::{HoldItems, MAX_SEATS_PER_HOLD, priced_items};
-use super::view::{BuyersMoney, HoldChange, HoldView, NewPayment};
+use super::view::{BuyersMoney, HoldChange, HoldView, NewPayment, PaymentEnding};
 use super::{Office, to_hold_view};
 use crate::error::Error;
 use crate::model::*;
 
-/// A lease that is handed over waits this long in line at most: only strangers who will be refused stand before it.
+/// How long a replacement lease waits in the engine's queue. Only requests that will be refused are before it.
 const HAND_OVER_WAIT: Duration = Duration::from_secs(5);
 
 impl Office {
@@ -26,7 +26,7 @@ impl Office {
         let mut resolution = None;
         for part in self.0.ledger.money_of_hold(hold).await? {
             let became = self.resolution(&part).await?;
-            // What the hold was to be bought with speaks for it.
+            // The payment that was begun for the hold decides what the buyer is shown.
             if part.part.is_empty() && row.payment_ref.as_ref().is_none_or(|own| *own == part.payment_ref) {
                 resolution.get_or_insert_with(|| became.clone());
             }
@@ -45,14 +45,14 @@ impl Office {
         Ok(self.0.ledger.hold(hold).await?.0)
     }
 
-    /// The row, if what was shown opens it.
+    /// The row, if the caller's key opens it.
     async fn authorized_hold(&self, hold: &HoldId, access: &Access) -> Result<(HoldRow, Moment), Error> {
         let (row, now) = self.0.ledger.hold(hold).await?;
         let row = row.filter(|row| access.opens(&row.key_hash)).ok_or_else(|| Refusal::NoHold(hold.clone()))?;
         Ok((row, now))
     }
 
-    /// The hold that is stored as the answer to this call.
+    /// The stored answer of the call's idempotency key, as a view.
     async fn stored_row(&self, call: &LedgerCall, now: Moment) -> Result<Option<HoldView>, Error> {
         let Some(idem) = &call.idem else { return Ok(None) };
         let Some(answer) = self.0.ledger.stored_answer(idem).await? else { return Ok(None) };
@@ -69,7 +69,7 @@ impl Office {
         let (office, hold) = (self.clone(), hold.clone());
         let work = async move {
             let renewed = office.renew_now(call, &hold, access).await;
-            // Who comes too late has not failed to renew: the hold is over.
+            // A renewal after the end of the hold is no failure.
             if renewed.as_ref().is_err_and(|error| !matches!(error.refusal(), Some(Refusal::Ended(_)))) {
                 office.0.counts.renew_failures.fetch_add(1, Relaxed);
             }
@@ -99,7 +99,8 @@ impl Office {
         Ok(HoldView { replayed: done.replayed, ..to_hold_view(done.value, done.now) })
     }
 
-    /// Pushes the leases of a hold, so that its row may live so long. A lease that is gone is taken again, if it can be.
+    /// Renews the leases of a hold, so that its row may live so long. A lost lease is replaced if its seats are free.
+    /// Returns the tokens.
     async fn renew_or_replace_leases(&self, row: &HoldRow, ttl: Duration, now: Moment) -> Result<Vec<u64>, Error> {
         let kept = self.renew_leases(row, ttl + LEASE_MARGIN).await?;
         let mut tokens: Vec<u64> = kept.iter().flatten().copied().collect();
@@ -108,7 +109,7 @@ impl Office {
             let cached = self.cached_event(&row.event_id).await?;
             let part = items_under_token(row, lease.token);
             let fresh = match self.replace_lease(&cached, row, &part, lease.token, ttl, now, Duration::ZERO).await {
-                // A fresh lease with an old token: the engine was put back meanwhile.
+                // A new lease with an old token: the engine was restored from a copy.
                 Err(Error::Refused(Refusal::StaleToken)) => {
                     self.raise_engine_floor().await?;
                     self.replace_lease(&cached, row, &part, lease.token, ttl, now, Duration::ZERO).await?
@@ -120,7 +121,7 @@ impl Office {
         Ok(tokens)
     }
 
-    /// Takes a new lease on a part of a hold and writes its token down. `None`: somebody else has it.
+    /// Acquires a new lease on a part of a hold and stores its token. `None`: another holder has the seats.
     #[allow(clippy::too_many_arguments, reason = "all of it is needed, and only here")]
     async fn replace_lease(
         &self,
@@ -143,7 +144,7 @@ impl Office {
         let command = ReplaceLease { hold_id: row.hold_id.clone(), old, lease: lease.clone() };
         match self.0.ledger.replace_lease(LedgerCall::by("office"), command).await {
             Ok(_) => Ok(Some(lease.token)),
-            // The row may be under it: then it is the row's. If it is not, it lapses, or the sweeper ends it.
+            // The row may have it: then the lease is in use. If not, it lapses or the sweeper revokes it.
             Err(error @ Error::Indeterminate { .. }) => Err(error),
             Err(error) => {
                 self.release_lease(&lease).await;
@@ -152,8 +153,8 @@ impl Office {
         }
     }
 
-    /// The row was slow: its end may be after that of its leases. Pushes them once more, or takes them again. If that
-    /// cannot be done now, the row decides, and the next renewal looks again.
+    /// If the ledger was slow, the row may end after its leases: renew them once more, or replace them. If that fails, the
+    /// row decides, and the next renewal tries again.
     async fn renew_leases_if_slow(&self, done: &Done<HoldRow>, began: leasehold::Time) {
         let (row, now) = (&done.value, done.now);
         if done.replayed || !row.is_live(now) || self.clock().now().since(began) < LEASE_MARGIN {
@@ -178,7 +179,7 @@ impl Office {
         let (office, hold) = (self.clone(), hold.clone());
         let work = async move {
             let first = office.change_now(call.clone(), &hold, access.clone(), change.clone()).await;
-            // The layout that was remembered is an old one. It was forgotten on the way: look again.
+            // The cached layout was old and is dropped by now: try once more.
             let changed = match first {
                 Err(Error::Refused(Refusal::LayoutChanged)) => office.change_now(call, &hold, access, change).await,
                 other => other,
@@ -261,7 +262,7 @@ impl Office {
         Ok(HoldView { replayed: done.replayed, ..to_hold_view(row, done.now) })
     }
 
-    /// A refusal that names seats as good as those that are lost, if there are any.
+    /// Adds similar free seats to a refusal, if there are any.
     async fn with_alternative(&self, cached: &CachedEvent, added: &HoldItems, refusal: Refusal) -> Error {
         let refusal = match refusal {
             Refusal::Conflict { conflicts, alternative: None } => {
@@ -273,7 +274,7 @@ impl Office {
         refusal.into()
     }
 
-    /// Refuses early what a hold would be refused for, and takes the lease on what is added, if anything is.
+    /// Refuses early by the event cache, and acquires the lease on what is added, if anything is.
     async fn lease_change(
         &self,
         cached: &CachedEvent,
@@ -303,7 +304,7 @@ impl Office {
         self.lease_added(cached, row, added, now).await.map(Some)
     }
 
-    /// The lease on what is added lives as long as those that are there.
+    /// Acquires the lease on added items. It ends with the other leases of the hold.
     async fn lease_added(
         &self,
         cached: &CachedEvent,
@@ -321,8 +322,8 @@ impl Office {
         }
     }
 
-    /// Seats that were given up are under a lease with seats that stay: another lease on those that stay waits in line
-    /// behind it, and then the old one is released. Nobody can come between.
+    /// After a change, a lease may cover removed and kept seats. A replacement on the kept seats waits in the engine's queue
+    /// while the old lease is released: no other request gets them in between.
     async fn hand_over(&self, cached: &CachedEvent, before: &HoldRow, after: HoldRow, now: Moment) -> HoldRow {
         for lease in &before.leases {
             let (had, has) = (items_under_token(before, lease.token), items_under_token(&after, lease.token));
@@ -336,19 +337,19 @@ impl Office {
             let ttl = Duration::from_millis(after.expires_at.since(now));
             let next = self.replace_lease(cached, &after, &has, lease.token, ttl, now, HAND_OVER_WAIT);
             let old = async {
-                // The claim is in line once it was polled: an engine far away may hear them the other way round, and
-                // then a stranger may come between, whom the row refuses.
+                // The claim is queued once it was polled. A remote engine may receive them in the other order: then another
+                // request may get the seats, and the ledger refuses it.
                 tokio::task::yield_now().await;
                 self.release_lease(lease).await;
             };
-            // Whatever comes of it, the row has decided; a hold without a lease finds one at its next renewal.
+            // The row has decided already. A hold without a lease gets one at its next renewal.
             let _ = tokio::join!(biased; next, old);
         }
         let current = self.0.ledger.hold(&after.hold_id).await;
         current.ok().and_then(|(row, _)| row).unwrap_or(after)
     }
 
-    /// Money is on its way under this name.
+    /// Begins a payment under this name.
     ///
     /// # Errors
     ///
@@ -364,7 +365,7 @@ impl Office {
         self.pay_with(call, hold, access, payment).await
     }
 
-    /// Money is on its way: the leases first, then the row.
+    /// Begins a payment: renews the leases first, then writes the row.
     ///
     /// # Errors
     ///
@@ -383,8 +384,8 @@ impl Office {
         self.detached(async move { office.pay_now(call, &hold, access, payment).await }).await
     }
 
-    /// Makes an active hold ready for a payment of a provider's: its leases reach to the pay deadline, and a lease that is
-    /// gone is taken again. So the tokens that the provider is told stay those of the hold.
+    /// Prepares an active hold for a payment at the provider: its leases are renewed to the pay deadline, and lost ones are
+    /// replaced. So the tokens that the provider gets stay valid.
     ///
     /// # Errors
     ///
@@ -398,8 +399,8 @@ impl Office {
         self.hold_view(hold, access).await
     }
 
-    /// The name that we give the next payment of a hold. The same for the same hold, seats and price, so that asking a
-    /// provider again makes no second payment; another for each payment that is begun.
+    /// The id of the next payment of a hold. It is the same for the same hold, seats and price, so that a repeated request
+    /// makes no second payment. It changes with each payment that is begun.
     #[must_use]
     pub fn payment_id(hold: &HoldRow) -> String {
         let seats = hold.seats.iter().map(|seat| (&seat.id, 1, seat.token, seat.price));
@@ -448,7 +449,7 @@ impl Office {
                 Ok(HoldView { replayed: done.replayed, ..to_hold_view(done.value, done.now) })
             }
             Err(error) => {
-                // It ended meanwhile, and its leases were pushed: nobody should wait for them.
+                // The hold ended meanwhile, after its leases were renewed: release them.
                 if matches!(error, Error::Refused(Refusal::Ended(_))) {
                     self.release_leases(&row.leases).await;
                 }
@@ -457,45 +458,20 @@ impl Office {
         }
     }
 
-    /// The payment was declined: back to active, if time is left.
+    /// Ends a payment that is under way: the hold is active again, if time is left.
     ///
     /// # Errors
     ///
-    /// No such payment is on its way.
-    pub async fn decline(
+    /// No such payment is under way.
+    pub async fn end_payment(
         &self,
         call: LedgerCall,
         hold: &HoldId,
         access: Access,
         payment_ref: &str,
+        ending: PaymentEnding,
     ) -> Result<HoldView, Error> {
-        self.unpay(call, hold, access, payment_ref, false).await
-    }
-
-    /// The payment was given up: back to active, if time is left. What is authorised under its name later is cancelled.
-    ///
-    /// # Errors
-    ///
-    /// No such payment is on its way.
-    pub async fn give_up(
-        &self,
-        call: LedgerCall,
-        hold: &HoldId,
-        access: Access,
-        payment_ref: &str,
-    ) -> Result<HoldView, Error> {
-        self.unpay(call, hold, access, payment_ref, true).await
-    }
-
-    async fn unpay(
-        &self,
-        call: LedgerCall,
-        hold: &HoldId,
-        access: Access,
-        payment_ref: &str,
-        given_up: bool,
-    ) -> Result<HoldView, Error> {
-        let (hold_id, payment_ref) = (hold.clone(), payment_ref.into());
+        let (hold_id, payment_ref, given_up) = (hold.clone(), payment_ref.into(), ending == PaymentEnding::GivenUp);
         let command = Decline { hold_id, access, payment_ref, given_up, callback: None };
         let office = self.clone();
         self.detached(async move { office.decline_now(call, command).await }).await
@@ -507,10 +483,10 @@ impl Office {
         Ok(HoldView { replayed: done.replayed, ..to_hold_view(done.value, done.now) })
     }
 
-    /// The leases of a hold whose money does not come: they end with its row.
+    /// Sets the leases of a hold to end with its row, after its payment ended without money.
     pub(super) async fn end_leases_unpaid(&self, row: &HoldRow, now: Moment) {
         if row.is_live(now) && row.state == HoldState::Active {
-            // The leases reach to the pay deadline: back with them, or nobody could have the seats when the row ends.
+            // The leases reach to the pay deadline: shorten them, or the seats would stay locked after the row ends.
             let left = Duration::from_millis(row.expires_at.since(now));
             let _ = self.renew_leases(row, left + LEASE_MARGIN).await;
         } else if row.state == HoldState::Lapsed {
@@ -518,7 +494,7 @@ impl Office {
         }
     }
 
-    /// Gives a hold up.
+    /// Releases a hold.
     ///
     /// # Errors
     ///
@@ -535,7 +511,7 @@ impl Office {
     }
 }
 
-/// What of a hold stands under the lease of a token.
+/// The items of a hold that are under the lease with this token.
 fn items_under_token(row: &HoldRow, token: u64) -> HoldItems {
     let seats = row.seats.iter().filter(|seat| seat.token == token);
     let areas = row.areas.iter().filter(|area| area.token == token);

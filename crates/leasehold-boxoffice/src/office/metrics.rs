@@ -1,4 +1,4 @@
-//! What is counted.
+//! Counters of one office.
 
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 use std::sync::{Mutex, PoisonError};
@@ -29,23 +29,23 @@ pub(super) struct OfficeCounters {
 }
 
 impl OfficeCounters {
-    /// A request for seats was answered after this long.
+    /// Records how long a request for seats took.
     pub(super) fn record_hold_request(&self, took: Duration) {
         self.hold_requests.lock().unwrap_or_else(PoisonError::into_inner).add(took);
     }
 
-    /// An order was made in this time.
+    /// Counts an order, and how long the sale took.
     pub(super) fn record_sale(&self, took: Duration) {
         self.sales.fetch_add(1, Relaxed);
         self.sale_times.lock().unwrap_or_else(PoisonError::into_inner).add(took);
     }
 
-    /// Late money came to this.
+    /// Counts an outcome of late money.
     pub(super) fn count_late_money(&self, outcome: LateOutcome) {
         self.late_money[outcome as usize].fetch_add(1, Relaxed);
     }
 
-    /// A request was refused for these.
+    /// Counts a request that was refused for these conflicts.
     pub(super) fn count_conflicts(&self, conflicts: &[Conflict]) {
         self.refused.fetch_add(1, Relaxed);
         for lost in conflicts {

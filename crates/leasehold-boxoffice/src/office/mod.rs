@@ -1,27 +1,27 @@
-//! The office: what a box office does, over an engine that takes the stampede and a ledger that decides.
+//! The office: every operation of a box office, over an engine (leases) and a ledger (the database that decides).
 //!
 //! ```text
-//!   hold ──▶ lease on all seats (engine) ──▶ row (ledger) ──▶ answer       refused: the lease is released
-//!   sale ──▶ one transaction (ledger) ──▶ lease released ──▶ answer
+//!   hold ──▶ lease on all seats (engine) ──▶ hold row (ledger) ──▶ answer     if refused, the lease is released
+//!   sale ──▶ one transaction (ledger) ──▶ leases released ──▶ answer
 //! ```
 //!
 //! # Laws
 //!
-//! 1. First the lease, then the row: the row decides, and its end never exceeds the lease's.
-//! 2. Nothing in memory decides: any number of offices over one engine and one ledger are one box office. What is
-//!    remembered here (`memory`) may refuse early, and never grants.
-//! 3. A refusal by the engine is answered at once: losers never touch the ledger.
-//! 4. Whatever takes a lease or sells runs detached from who asked: a hang-up strands no half of it.
+//! 1. First the lease, then the hold row. The row decides, and it ends before the lease.
+//! 2. Nothing in memory decides. Any number of offices may share one engine and one ledger. The event cache may refuse
+//!    early, and never grants.
+//! 3. A refusal by the engine is answered without the ledger.
+//! 4. Whatever takes a lease or sells runs in a task of its own: a caller that disconnects does not interrupt it.
 //!
 //! # In reading order
 //!
-//! `view` (words), `secret`, `engine` (which engine it is), `lease` (the engine's side), `memory` (layouts, and what is sold), `take` (a hold is
-//! made), `life` (renewed, changed, paid, released), `sale` (sold, and the ladder for late money), `staff`, `money`
-//! (what goes back), `webhooks`, `tasks` (sweeper, sequencer, follower), `pulse` (whether they are alive), `metrics`.
+//! `view` (requests and answers), `secret`, `engine` (which engine it is), `lease` (leases on seats), `event_cache` (layouts
+//! and seat maps), `open_hold`, `hold_lifecycle` (renew, change, pay, release), `sale` (sales, and late money), `staff`,
+//! `money` (refunds), `webhooks`, `tasks` (sweeper, sequencer, follower), `task_health`, `metrics`.
 //!
 //! # Not here
 //!
-//! Who may (the server), bytes (the server), decisions (`model`), rows (`ledger`).
+//! Permissions and wire formats (the server), decisions (`model`), rows (`ledger`).
 
 use std::future::Future;
 use std::sync::Arc;
@@ -61,17 +61,17 @@ pub use webhooks::MAX_WEBHOOKS;
 /// How an office is opened.
 #[derive(Clone)]
 pub struct OfficeOptions {
-    /// What intervals of the office's own tasks and the age of its memory are counted by.
+    /// Measures the intervals of the tasks and the age of the event cache.
     pub clock: Arc<dyn Clock>,
-    /// How often holds that are over are tidied up.
+    /// How often the sweeper ends holds that are over.
     pub sweep_every: Duration,
-    /// How often entries are numbered, and what happened elsewhere is looked for.
+    /// How often the sequencer numbers entries, and the follower reads new ones.
     pub sequence_every: Duration,
     /// A lease without a row is revoked at this age.
     pub orphan_lease_after: Duration,
     /// How long stored answers and ended holds are kept.
     pub retention: Duration,
-    /// Who this server is, as the holder of its own leases.
+    /// The holder name of the leases that this office's tasks take.
     pub name: String,
 }
 
@@ -99,7 +99,7 @@ struct OfficeInner {
     cache: event_cache::EventCache,
     counts: metrics::OfficeCounters,
     health: task_health::TaskHealth,
-    /// Of the engine that was admitted.
+    /// The identity of the engine that was admitted.
     identity: std::sync::Mutex<Option<String>>,
 }
 
@@ -128,8 +128,8 @@ impl Office {
         Ok(Self(Arc::new(OfficeInner { engine, ledger, options, cache, counts, health, identity })))
     }
 
-    /// Whether holds can be taken and tended: the engine is the one that was admitted, and the office's own tasks can have
-    /// their leases, here or elsewhere.
+    /// Whether holds can be made: the engine is the one that was admitted, and the office's tasks can take their leases,
+    /// on this server or on another.
     ///
     /// # Errors
     ///
@@ -148,7 +148,7 @@ impl Office {
         }
     }
 
-    /// A task of the server's finished a round.
+    /// Records that a task finished a round.
     pub fn record_task_round(&self, task: OfficeTask) {
         self.0.health.record_round(task, self.clock().now());
     }
@@ -193,12 +193,12 @@ impl Office {
         self.0.ledger.close().await
     }
 
-    /// What was counted, and how it stands now. What the ledger does not say is not in it.
+    /// Counters of this office, and gauges read from the ledger. Without an answer of the ledger there are no gauges.
     pub async fn metrics(&self) -> OfficeMetrics {
         OfficeMetrics { stands: self.stands().await.ok(), ..self.counted() }
     }
 
-    /// What was counted. It asks nobody.
+    /// Counters of this office alone: it reads nothing from the ledger.
     #[must_use]
     pub fn counted(&self) -> OfficeMetrics {
         OfficeMetrics { idle_seconds: self.0.health.idle_seconds(self.clock().now()), ..self.0.counts.to_metrics() }
@@ -225,7 +225,7 @@ impl Office {
         })
     }
 
-    /// Wakes when entries of this event got numbers: then read [`Office::audit`] since the last one seen.
+    /// Wakes when entries of this event got numbers. Then read [`Office::audit`] from the last number seen.
     #[must_use]
     pub fn changes(&self, event: &EventId) -> tokio::sync::watch::Receiver<u64> {
         self.0.cache.subscribe(event)
@@ -235,7 +235,7 @@ impl Office {
         &*self.0.options.clock
     }
 
-    /// Runs to its end even if the caller goes away.
+    /// Runs work in a task of its own: it completes even if the caller is dropped (law 4).
     async fn detached<T: Send + 'static>(
         &self,
         work: impl Future<Output = Result<T, Error>> + Send + 'static,
@@ -253,7 +253,7 @@ fn seconds(millis: u64) -> f64 {
     millis as f64 / 1000.0
 }
 
-/// A row as its buyer sees it at this moment.
+/// The view of a hold row at this moment.
 fn to_hold_view(hold: HoldRow, now: Moment) -> HoldView {
     let mut hold = hold;
     hold.state = hold.state_at(now);

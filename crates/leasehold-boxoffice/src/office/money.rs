@@ -1,4 +1,4 @@
-//! Money that is not in an order: listed, given back, settled by staff.
+//! Money that is not in an order: listed, refunded, or decided by staff.
 
 use super::Office;
 use crate::error::Error;
@@ -124,12 +124,13 @@ impl Office {
         match self.0.ledger.money_step(call.clone(), step(MoneyState::RefundDue, to)).await {
             Ok(done) => Ok(done.value),
             Err(error @ Error::Refused(_)) => match self.0.ledger.money(key).await? {
-                // Asked and told at once: both are right. The message is remembered: it must not be news of another part.
+                // The request and the message crossed: both are right. The message id is stored, so that it cannot count for
+                // another part.
                 Some(row) if matches!(row.state, MoneyState::Refunded | MoneyState::Closed) => match callback {
                     Some(_) => Ok(self.0.ledger.money_step(call, step(row.state, row.state)).await?.value),
                     None => Ok(row),
                 },
-                // The provider changed its mind before staff decided.
+                // The provider refunded it after all, before staff decided.
                 Some(row) if row.state == MoneyState::Stuck => {
                     Ok(self.0.ledger.money_step(call, step(MoneyState::Stuck, to)).await?.value)
                 }
@@ -180,10 +181,10 @@ impl Office {
         let mut open = rows.iter().filter(due);
         let only = open.next().filter(|_| open.next().is_none() && refund_id.is_none());
         let over = |row: &&MoneyRow| matches!(row.state, MoneyState::Refunded | MoneyState::Closed);
-        // Told twice is told of what went back already, before it is news of what is stuck.
+        // A repeated message is about a refund that is done, rather than about stuck money.
         let found = rows.iter().filter(due).find(meant).or_else(|| rows.iter().filter(over).find(meant));
         let found = found.or_else(|| rows.iter().find(meant)).or(only);
-        // A part of what is owed does not end it: the rest would be lost to its buyer.
+        // A partial refund does not end it: the buyer would lose the rest.
         let row = found.filter(|row| amount >= row.amount).ok_or(Refusal::PaymentMismatch)?;
         self.step_to_refunded(LedgerCall::by("provider"), &row.key(), "the provider gave it back", Some(&id)).await
     }
@@ -205,7 +206,7 @@ impl Office {
         let unknown = || Refusal::NoSeat(format!("payment {refund_id}"));
         let key = MoneyRow::key_of_refund(refund_id).ok_or_else(unknown)?;
         let row = self.0.ledger.money(&key).await?.filter(|row| row.event_id == *event).ok_or_else(unknown)?;
-        // Money of an order that stands: sent back from here, the order would keep its seats for nothing.
+        // Money of an order that stands: refunded from here, the order would keep its seats for nothing.
         if to == MoneyDecision::GoesBack && (row.part.starts_with("less-") || row.part == "captured") {
             let sentence = "this is money of an order: void the order to give it back, or close this";
             return Err(Error::Invalid(sentence.into()));
@@ -216,7 +217,7 @@ impl Office {
         };
         let from = match row.state {
             MoneyState::RefundDue if to == MoneyState::Closed => MoneyState::RefundDue,
-            // Whatever it is by now, it must be stuck for this: the ledger says so, or gives the stored answer.
+            // It must be stuck for this: otherwise the ledger refuses, or replays the stored answer.
             _ => MoneyState::Stuck,
         };
         let command = MoneyStep { payment_ref: key, from, to, offer: None, note, callback: None };

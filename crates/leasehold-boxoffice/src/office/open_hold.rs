@@ -1,4 +1,4 @@
-//! A hold is made: which seats, the lease on all of them, then the row.
+//! Opens a hold: picks the seats, acquires one lease on all of them, then writes the hold row.
 
 use std::collections::BTreeSet;
 use std::sync::Arc;
@@ -14,21 +14,21 @@ use crate::error::Error;
 use crate::model::*;
 use crate::pick;
 
-/// The most seats and areas in one hold: the most resources of one claim.
+/// The most seats and areas in one hold, and so the most resources of one claim.
 pub const MAX_SEATS_PER_HOLD: usize = 64;
-/// How often a pick is tried again when somebody was quicker.
+/// How often seats are picked again when another request took them first.
 const MAX_PICK_ATTEMPTS: usize = 16;
-/// A retry that finds its own first try under way waits this long for it.
+/// How long a retry waits for its own first try, which is still under way.
 const JOIN_FIRST_TRY_WAIT: Duration = Duration::from_millis(100);
 
-/// What one hold shall have.
+/// Seats and areas of a hold, with prices.
 #[derive(Clone, Debug)]
 pub(super) struct HoldItems {
     pub(super) seats: Vec<Priced>,
     pub(super) areas: Vec<PricedArea>,
 }
 
-/// For whom a hold is made, and under which names.
+/// Whose hold is opened: buyer, id and key, and the payment of an offer.
 pub(super) struct HoldOwner<'a> {
     pub(super) buyer: &'a Buyer,
     pub(super) hold_id: HoldId,
@@ -100,13 +100,13 @@ impl Office {
         Err(Refusal::LayoutChanged.into())
     }
 
-    /// The answer that is stored under the call's key.
+    /// The stored answer of the call's idempotency key.
     async fn stored_hold_view(&self, call: &LedgerCall) -> Result<Option<HoldView>, Error> {
         let Some(idem) = &call.idem else { return Ok(None) };
         let Some(answer) = self.0.ledger.stored_answer(idem).await? else { return Ok(None) };
         let opened: OpenedHold = serde_json::from_value(answer).map_err(|_| Error::Refused(Refusal::Mismatch))?;
         let (now_row, now) = self.0.ledger.hold(&opened.hold.hold_id).await?;
-        // The answer as it was; time and state as they are.
+        // The stored answer, with the present state and time.
         let row = now_row.unwrap_or(opened.hold);
         let key = idem.unseal(&opened.sealed_key, &row.key_hash);
         Ok(Some(HoldView { key, replayed: true, ..to_hold_view(row, now) }))
@@ -134,7 +134,7 @@ impl Office {
         }
     }
 
-    /// What memory can refuse: seats that were told to be sold or blocked, and choices that leave an orphan.
+    /// Refuses by the event cache: seats that are sold or blocked, and choices that leave an orphan.
     async fn refuse_early(&self, cached: &Arc<CachedEvent>, items: &HoldItems) -> Result<Option<Refusal>, Error> {
         if let Some(conflicts) = self.lost_already(cached, items) {
             let alternative = self.alternative(cached, items, &conflicts).await;
@@ -147,15 +147,15 @@ impl Office {
         Ok(Some(Refusal::Conflict { conflicts, alternative: Some(names(cached, &instead)) }))
     }
 
-    /// Everything of a basket that is lost, if anything of it was told to be sold or blocked. What is only held may be free
-    /// again by now, and is no reason to refuse by itself.
+    /// All conflicts by the event cache, if any seat is sold or blocked. A seat that is only held may be free again by now:
+    /// it is no reason to refuse by itself.
     pub(super) fn lost_already(&self, cached: &CachedEvent, items: &HoldItems) -> Option<Vec<Conflict>> {
         let lost = self.lost_items(cached, items, None);
         lost.iter().any(|lost| matches!(lost.reason, Reason::Sold | Reason::Blocked)).then_some(lost)
     }
 
-    /// Seats instead of a choice that leaves an orphan, where the rule is on. `had`: seats that the buyer holds already,
-    /// and from which the choice may have some.
+    /// Other seats for a choice that leaves an orphan, where the rule is on. `had`: seats that the buyer holds already; the
+    /// choice may contain some of them.
     pub(super) async fn orphan_alternative(
         &self,
         cached: &CachedEvent,
@@ -167,14 +167,14 @@ impl Office {
         }
         let mut free = self.fresh_map(cached).await?;
         had.iter().for_each(|place| free.set(*place, true));
-        // A seat of the choice that is not free is somebody's: the conflict will say so.
+        // A seat that is not free is a conflict, which is reported elsewhere.
         if choice.iter().any(|place| !free.is_free(*place)) {
             return Ok(None);
         }
         Ok(pick::avoid_orphan(&cached.index, &free, choice))
     }
 
-    /// Seats as good for who lost some. Only what the rest of a refusal allows: a limit is not helped by other seats.
+    /// Similar free seats to offer with a refusal. None if other seats would not help, as with a limit.
     pub(super) async fn alternative(
         &self,
         cached: &CachedEvent,
@@ -194,7 +194,7 @@ impl Office {
         Some(names(cached, &found))
     }
 
-    /// What these seats cost together, by the layout as this office remembers it: it asks nobody. None: it remembers none.
+    /// The price of these seats together, by the cached layout. None: the event is not in the cache.
     #[must_use]
     pub fn total(&self, event: &EventId, seats: &[String]) -> Option<u64> {
         let cached = self.0.cache.get(event)?;
@@ -239,7 +239,7 @@ impl Office {
         Err(no_block().into())
     }
 
-    /// The lease, then the row.
+    /// Acquires the lease and writes the row, under a new id and key.
     async fn acquire_and_open(
         &self,
         call: &LedgerCall,
@@ -267,7 +267,7 @@ impl Office {
         }
     }
 
-    /// The stored answer of a first try that is, or was, under way.
+    /// Waits for the first try with the same idempotency key, and returns its stored answer.
     async fn join_first_try(&self, call: &LedgerCall) -> Result<Option<Done<OpenedHold>>, Error> {
         let Some(idem) = &call.idem else { return Ok(None) };
         let wait = self.clock().now().plus(JOIN_FIRST_TRY_WAIT);
@@ -277,7 +277,7 @@ impl Office {
         Ok(Some(Done { value, now: self.0.ledger.now().await?, replayed: true }))
     }
 
-    /// The lease, then the row, under given names.
+    /// Acquires the lease and writes the row, for a given owner.
     pub(super) async fn acquire_and_open_for(
         &self,
         call: &LedgerCall,
@@ -300,7 +300,7 @@ impl Office {
         let lease = match self.acquire_lease(items.resources(cached), terms, &holder).await? {
             LeaseOutcome::Granted(lease) => lease,
             LeaseOutcome::Held(resource, holder) => {
-                // Our own first try has the seats: what it comes to is the answer.
+                // The first try of this call holds the lease: its answer is the answer.
                 let own = tag.is_some_and(|tag| holder.is_none_or(|holder| holder.ends_with(&tag)));
                 return match if own { self.join_first_try(call).await? } else { None } {
                     Some(done) => Ok(done),
@@ -327,14 +327,14 @@ impl Office {
                 cached.note(items.seats.iter().map(|seat| seat.id.as_str()), SeatState::Held, self.clock().now());
                 self.ensure_lease_outlives(&done.value.hold, ttl, began).await?;
             }
-            // The row may be there: then the lease is its own. If it is not, the lease lapses, or the sweeper ends it.
+            // The row may be stored: then the lease belongs to it. If not, the lease lapses or the sweeper revokes it.
             Err(Error::Indeterminate { .. }) => {}
             Err(Error::Refused(Refusal::Conflict { conflicts, .. })) => {
                 self.note_losses(cached, conflicts);
                 self.release_lease(&lease).await;
             }
             Err(Error::Refused(Refusal::StaleToken)) => {
-                // A fresh lease with an old token: the engine was put back meanwhile. What comes next is above it.
+                // A new lease with an old token: the engine was restored from a copy. Raise its floor for the next try.
                 self.release_lease(&lease).await;
                 let _ = self.raise_engine_floor().await;
             }
@@ -343,12 +343,12 @@ impl Office {
         opened
     }
 
-    /// The row was slow: its end may be after the lease's. Push the lease, or give the row up.
+    /// If the ledger was slow, the row may end after the lease: renew the lease, or release the hold.
     async fn ensure_lease_outlives(&self, hold: &HoldRow, ttl: Duration, began: leasehold::Time) -> Result<(), Error> {
         if self.clock().now().since(began) < LEASE_MARGIN {
             return Ok(());
         }
-        // An engine that cannot be asked is as bad as a lease that is gone: the row is there, and must not stay.
+        // If the engine cannot be reached, the lease counts as lost: the hold must not stay without one.
         if self.renew_leases(hold, ttl + LEASE_MARGIN).await.is_ok_and(|kept| kept.iter().all(Option::is_some)) {
             return Ok(());
         }
@@ -363,22 +363,22 @@ impl Office {
         })
     }
 
-    /// Who lost by the engine's word: the resource it named, and whatever else is not free as far as can be seen.
+    /// The refusal after the engine refused a lease: the resource that it named, and whatever else is not free by the map.
     pub(super) async fn taken_conflict(&self, cached: &CachedEvent, items: &HoldItems, resource: &str) -> Refusal {
-        // One seat more or less in the list decides nothing: if it cannot be looked at, the one that was named is told.
-        // How full areas are is not told by what happens: that is looked at anew.
+        // The list is a hint: if the map cannot be reloaded, only the named seat is reported. Entries do not carry the
+        // counts of areas, so with areas the map is always reloaded.
         let good = items.areas.is_empty() && cached.is_recent_enough(self.clock().now());
         let _ = self.stale_map_unless(cached, good).await;
         Refusal::Conflict { conflicts: self.lost_items(cached, items, Some(resource)), alternative: None }
     }
 
-    /// Seats of a basket that are not free by the picture, and what the engine named.
+    /// The items that are not free by the seat map, and the one that the engine named.
     fn lost_items(&self, cached: &CachedEvent, items: &HoldItems, resource: Option<&str>) -> Vec<Conflict> {
         let named = resource.and_then(|resource| lease::parse_resource_name(&cached.event.event_id, resource));
         let now = self.clock().now();
         let is_named =
             |seat: bool, id: &str| named.as_ref().is_some_and(|(is_seat, name)| *is_seat == seat && name == id);
-        // By the engine's word it is lost already, whatever else is; by memory alone only what is fresh counts.
+        // If the engine refused, hints of any age may be added. Without the engine only a fresh map counts.
         let seen = named.is_some() || cached.is_fresh(now);
         let mut conflicts = Vec::new();
         for seat in &items.seats {
@@ -391,7 +391,7 @@ impl Office {
             };
             conflicts.push(Conflict::seat(&seat.id, reason));
         }
-        // Only where it is lost anyway: they may have been looked at long ago.
+        // Only if the request is refused anyway: the counts of areas may be old.
         for area in items.areas.iter().filter(|_| named.is_some()) {
             let short = cached.area_hint(&area.id, area.qty);
             if let Some(reason) = short.or_else(|| is_named(false, &area.id).then_some(Reason::Taken)) {
@@ -413,7 +413,7 @@ impl Office {
     }
 }
 
-/// Marks the leases of one idempotency key, so that a retry knows those of its first try.
+/// A suffix of the holder name that marks leases of one idempotency key: a retry recognises those of its first try.
 fn idempotency_tag(idem: &Idem) -> String {
     let hex = idem.key.iter().take(8).map(|byte| format!("{byte:02x}"));
     hex.fold(" ".into(), |tag, byte| tag + &byte)
@@ -426,7 +426,7 @@ impl HoldItems {
     }
 }
 
-/// What was asked for, with prices: sorted, each once, each in the layout.
+/// The requested items with prices: sorted, each once, each in the layout.
 pub(super) fn priced_items(
     cached: &CachedEvent,
     seats: &[String],
@@ -472,7 +472,7 @@ pub(super) fn names(cached: &CachedEvent, places: &[pick::SeatPosition]) -> Vec<
     places.iter().map(|place| cached.index.seat(*place).id.clone()).collect()
 }
 
-/// Seats as good as those of a hold, for late money.
+/// Free seats similar to those of a hold, to offer for late money.
 pub(super) fn similar_seats(cached: &CachedEvent, free: &pick::FreeSet, hold: &HoldRow) -> Option<Vec<String>> {
     let places: Vec<_> = hold.seats.iter().filter_map(|seat| cached.index.position(&seat.id)).collect();
     if !hold.areas.is_empty() || places.len() != hold.seats.len() {

@@ -1,11 +1,11 @@
-//! The sale, and the ladder for money that came late: the same seats, else others as good, else back.
+//! Sales, and money that came late: it buys the same seats, else similar seats are offered, else it is refunded.
 //!
-//! Every step is written down before the next is taken, so whoever comes after a crash goes on where it stands.
+//! Every step of late money is stored before the next one, so that any office continues it after a crash.
 
 use std::time::Duration;
 
 use super::Office;
-use super::lease::{LeaseOutcome, LeaseTerms};
+use super::lease::{LeaseOutcome, LeaseTerms, SALE_LEASE_TTL};
 use super::open_hold::{HoldItems, HoldOwner, MAX_SEATS_PER_HOLD, priced_items, similar_seats};
 use super::secret::name;
 use super::view::{LateOutcome, PaymentMessage, PaymentOutcome};
@@ -13,13 +13,13 @@ use crate::error::Error;
 use crate::model::*;
 use crate::provider::CallbackOutcome;
 
-/// How often seats as good are looked for when somebody was quicker.
+/// How often similar seats are picked for an offer when another request took them first.
 const MAX_OFFER_ATTEMPTS: usize = 3;
-/// A lease for the moment of a sale.
-const SALE_LEASE_TTL: Duration = Duration::from_secs(30);
+/// Received money younger than this is left to the office that received it.
+const LATE_MONEY_GRACE_MS: u64 = 10_000;
 
-/// The steps of money as its buyer sees them: what providers and staff say of it once it is stuck is between them, and
-/// may name somebody else's hold. So are the reasons for which staff changes an order.
+/// The steps of money as its buyer sees them. Notes of providers and staff about stuck money are hidden: they may name
+/// another hold. So are the reasons for which staff changed an order.
 fn buyer_steps(money: &MoneyRow) -> Vec<RecordedStep> {
     let mut inside = false;
     let of_order = money.order_id.is_some();
@@ -37,14 +37,14 @@ fn buyer_steps(money: &MoneyRow) -> Vec<RecordedStep> {
     money.steps.iter().map(told).collect()
 }
 
-/// Where money stands.
+/// What a payment led to.
 #[allow(clippy::large_enum_variant, reason = "one at a time, and gone at once")]
 enum SaleOutcome {
     Sold(OrderRow),
     Open(Resolution),
 }
 
-/// Refuses a message whose names cannot be kept.
+/// Refuses a message whose ids cannot be stored.
 pub(super) fn check_message_names(id: &str, payment_ref: &str) -> Result<(), Error> {
     if ids::well_formed(id) && ids::well_formed(payment_ref) {
         return Ok(());
@@ -68,8 +68,7 @@ impl Office {
         self.confirm_with(call, hold, access, payment_ref, PaymentProof::Key { amount: None }).await
     }
 
-    /// Sells a hold, by the word of whoever `proof` says. What is said is compared with the price inside the sale's
-    /// transaction.
+    /// Sells a hold. `proof` says who confirms the payment; its amount is compared with the price inside the transaction.
     ///
     /// # Errors
     ///
@@ -104,7 +103,7 @@ impl Office {
         self.detached(work).await
     }
 
-    /// A message of the provider, already proven to be its own: any order, any number of times.
+    /// Handles a verified message of the provider. Messages may come in any order and several times.
     ///
     /// # Errors
     ///
@@ -151,7 +150,7 @@ impl Office {
         let done = self.0.ledger.confirm(call, command).await?;
         match done.value {
             Confirmed::Order { order, leases } => {
-                // A stored answer is old: what it sold may be free again by now.
+                // A replayed answer changes nothing: its seats may be free again by now.
                 if !leases.is_empty() && !done.replayed {
                     self.0.counts.record_sale(self.clock().now().since(began));
                     if order.sources.first().is_some_and(|source| source.hold_id != order.hold_id) {
@@ -163,8 +162,8 @@ impl Office {
                 Ok(Some(SaleOutcome::Sold(order)))
             }
             Confirmed::Late { hold, money } => {
-                // A second payment leaves the hold as it is, and so does an old answer. Its own, if it does not fit, leaves
-                // it as a decline does.
+                // A second payment or a replayed answer leaves the hold as it is. The hold's own payment, if it does not
+                // fit, ends like a decline.
                 if !done.replayed && !hold.is_live(done.now) {
                     self.release_leases(&hold.leases).await;
                 } else if !done.replayed && hold.payment_ref.as_ref() == Some(&money.payment_ref) {
@@ -196,9 +195,9 @@ impl Office {
         }
     }
 
-    /// Takes money up the ladder until nothing more can be done now.
+    /// Takes late money through its steps until nothing more can be done now.
     async fn advance_money(&self, key: &str) -> Result<SaleOutcome, Error> {
-        // Each turn takes a step or stands still; another office may take steps too.
+        // Each round takes a step or returns. Another office may take steps at the same time.
         for _ in 0..4 {
             let Some(money) = self.0.ledger.money(key).await? else { break };
             match money.state {
@@ -232,7 +231,7 @@ impl Office {
         Err(Error::Corrupt { part: self.0.ledger.name(), law, at: key.into() })
     }
 
-    /// From money that just came: the same seats, else an offer, else back.
+    /// The first steps of received money: sell the same seats, else offer similar ones, else refund.
     async fn resolve_received(&self, money: &MoneyRow) -> Result<(), Error> {
         let (hold, _) = self.0.ledger.hold(&money.hold_id).await?;
         let hold = hold.ok_or_else(|| Refusal::NoHold(money.hold_id.clone()))?;
@@ -261,10 +260,10 @@ impl Office {
         Ok(())
     }
 
-    /// Whether late money bought the same seats.
+    /// Sells the same seats for late money, if they are free. `true`: sold, or another office took a step.
     async fn sell_same_seats(&self, hold: &HoldRow, money: &MoneyRow) -> Result<bool, Error> {
         let cached = self.load_event(&hold.event_id).await?;
-        // The layout may have changed since: what is no more in it cannot be had.
+        // The layout may have changed since: seats that are not in it any more cannot be sold.
         let all_there = hold.seats.iter().all(|seat| cached.price(&seat.id).is_some())
             && hold.areas.iter().all(|area| area.qty <= cached.capacity(&area.id))
             && hold.seats.len() + hold.areas.len() <= MAX_SEATS_PER_HOLD;
@@ -289,21 +288,21 @@ impl Office {
                 self.note_sold(&done.value);
                 Ok(true)
             }
-            // Somebody else climbs, and was quicker: look again where it stands.
+            // Another office took a step first: read the money again.
             Err(Error::Refused(Refusal::PaymentMismatch)) => Ok(true),
             Err(Error::Refused(_)) => Ok(false),
             Err(error) => Err(error),
         }
     }
 
-    /// Holds other seats as good for who has paid. Their hold opens with the key of the old one.
+    /// Opens a hold on similar seats for a buyer who has paid. It opens with the key of the old hold.
     async fn offer_similar_seats(&self, hold: &HoldRow, money: &MoneyRow) -> Result<Option<HoldRow>, Error> {
         let cached = self.load_event(&hold.event_id).await?;
         let mut free = self.fresh_map(&cached).await?;
         for _ in 0..MAX_OFFER_ATTEMPTS {
             let Some(seats) = similar_seats(&cached, &free, hold) else { return Ok(None) };
             let items = priced_items(&cached, &seats, &[])?;
-            // Prices may have risen since: what its money does not buy is no offer.
+            // Prices may have risen since: seats that cost more than the money are not offered.
             if items.seats.iter().map(|seat| seat.price).sum::<u64>() > money.amount {
                 return Ok(None);
             }
@@ -331,7 +330,7 @@ impl Office {
         Ok(None)
     }
 
-    /// Ends an offer that nobody was told of.
+    /// Ends an offer that was not recorded, since another office took a step first.
     async fn withdraw_offer(&self, offer: &HoldRow) {
         let Some(seat) = offer.seats.first() else { return };
         let (event_id, seat) = (offer.event_id.clone(), seat.id.clone());
@@ -340,7 +339,7 @@ impl Office {
         self.release_leases(&offer.leases).await;
     }
 
-    /// Whether an offer ended without a sale; then the money goes back.
+    /// Makes the money due for refund if its offer ended without a sale. Returns whether it did.
     async fn refund_if_offer_ended(&self, money: &MoneyRow) -> Result<bool, Error> {
         let Some(offer) = &money.offer else { return Ok(false) };
         let (row, now) = self.0.ledger.hold(offer).await?;
@@ -357,7 +356,7 @@ impl Office {
         Ok(true)
     }
 
-    /// One step, from where the money was seen. `false`: somebody else took one meanwhile.
+    /// Stores one step of money, if its state is still the one seen. `false`: another office took a step first.
     async fn record_money_step(
         &self,
         money: &MoneyRow,
@@ -377,7 +376,7 @@ impl Office {
         }
     }
 
-    /// What became of money, for buyer and staff.
+    /// The resolution of money, for buyer and staff.
     pub(super) async fn resolution(&self, money: &MoneyRow) -> Result<Resolution, Error> {
         let offered = match &money.offer {
             Some(offer) => self.0.ledger.hold(offer).await?.0,
@@ -387,20 +386,19 @@ impl Office {
         Ok(Resolution { state: money.state, offer: money.offer.clone(), seats, steps: buyer_steps(money) })
     }
 
-    /// Goes on with money that somebody left standing, and with offers that ran out. What one piece of money fails at
-    /// does not keep the others waiting: the first error is told when all were looked at.
+    /// Continues received money that no office works on, and offers that ended. An error with one does not stop the
+    /// others: the first error is returned at the end.
     pub(super) async fn advance_open_money(&self) -> Result<(), Error> {
         let open = self.0.ledger.money_in_states(None, &[MoneyState::Received, MoneyState::Offered]).await?;
         let now = self.0.ledger.now().await?;
-        let mut climbed = Ok(());
-        // One that cannot go on now does not keep the others waiting.
+        let mut result = Ok(());
         for money in open {
-            // Whoever received it is probably still at it.
-            let fresh = money.state == MoneyState::Received && now.since(money.received_at) < 10_000;
+            // The office that received it is probably still working on it.
+            let fresh = money.state == MoneyState::Received && now.since(money.received_at) < LATE_MONEY_GRACE_MS;
             if !fresh && let Err(error) = self.advance_money(&money.payment_ref).await {
-                climbed = climbed.and(Err(error));
+                result = result.and(Err(error));
             }
         }
-        climbed
+        result
     }
 }

@@ -4,7 +4,7 @@ use std::collections::{BTreeMap, HashMap, HashSet};
 use std::sync::Arc;
 use std::time::Duration;
 
-use super::lease::{LeaseOutcome, LeaseTerms, seat_resource};
+use super::lease::{LeaseOutcome, LeaseTerms, SALE_LEASE_TTL, seat_resource};
 use super::open_hold::priced_items;
 use super::secret::name;
 use super::view::{Availability, EventReport, HoldView, StaffHold, Totals};
@@ -217,7 +217,7 @@ impl Office {
         let before = self.order(order).await?;
         let command = Void { order_id: order.clone(), seats, reason: check_reason(reason)? };
         let amended = self.0.ledger.void(call, command).await?.value;
-        // Until the entry comes by, memory would refuse what is free again.
+        // Until the entry is read, the event cache would refuse seats that are free again.
         let stays = |seat: &&SoldSeat| amended.order.seats.iter().any(|now| now.id == seat.id);
         let gone: Vec<String> = before.seats.iter().filter(|seat| !stays(seat)).map(|seat| seat.id.clone()).collect();
         self.note(&before.event_id, &gone, SeatState::Free);
@@ -262,7 +262,7 @@ impl Office {
             return Err(Error::Invalid("a seat can be moved only once".into()));
         }
         let items = priced_items(&cached, &targets, &[])?;
-        let terms = LeaseTerms { ttl: Duration::from_secs(30), max_hold: None, wait: Duration::ZERO };
+        let terms = LeaseTerms { ttl: SALE_LEASE_TTL, max_hold: None, wait: Duration::ZERO };
         let lease = match self.acquire_lease(items.resources(&cached), terms, order_id.as_str()).await? {
             LeaseOutcome::Granted(lease) => lease,
             LeaseOutcome::Held(resource, _) => {
@@ -307,7 +307,7 @@ impl Office {
         Ok(blocks)
     }
 
-    /// Notes what was done here, ahead of its entry.
+    /// Overrides seat states in the event cache, until the entry is read.
     fn note(&self, event: &EventId, seats: &[String], state: SeatState) {
         if let Some(cached) = self.0.cache.get(event) {
             cached.note(seats.iter().map(String::as_str), state, self.clock().now());

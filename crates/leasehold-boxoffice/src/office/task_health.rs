@@ -1,19 +1,19 @@
-//! Whether the office's own tasks are alive: when each finished its last round, and why it cannot.
+//! The health of background tasks: when each finished its last round, and why it cannot take its lease.
 
 use std::sync::{Mutex, PoisonError};
 
 use leasehold::Time;
 
-/// What runs beside the requests.
+/// The background tasks of a box office.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum OfficeTask {
-    /// Ends holds that are over, goes on with late money.
+    /// Ends holds that are over, continues late money.
     Sweeper,
     /// Numbers entries.
     Sequencer,
-    /// Reads what happened elsewhere.
+    /// Reads new entries into the event cache.
     Follower,
-    /// Asks the payment provider.
+    /// Asks the payment provider: captures, cancellations, refunds, statuses.
     Settler,
     /// Sends webhooks.
     Webhooks,
@@ -44,7 +44,7 @@ pub(super) struct TaskHealth {
 
 #[derive(Clone, Debug)]
 struct TaskRound {
-    /// When it finished its last one, or another server was seen to do the work; or the office was opened.
+    /// When it last finished a round, or another server was seen to run it; at first, when the office was opened.
     last: Time,
     /// Why it cannot take its lease.
     blocked: Option<String>,
@@ -59,12 +59,12 @@ impl TaskHealth {
         update(&mut self.rounds[task as usize].lock().unwrap_or_else(PoisonError::into_inner))
     }
 
-    /// A round is done.
+    /// Records a finished round.
     pub(super) fn record_round(&self, task: OfficeTask, now: Time) {
         self.with_round(task, |round| *round = TaskRound { last: now, blocked: None });
     }
 
-    /// It cannot take its lease, and it is not because somebody else has it.
+    /// Records why a task cannot take its lease, other than that another server has it.
     pub(super) fn record_blocked(&self, task: OfficeTask, why: String) {
         self.with_round(task, |round| round.blocked = Some(why));
     }

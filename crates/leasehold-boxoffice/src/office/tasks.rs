@@ -1,7 +1,7 @@
-//! What runs beside the requests: the sweeper and the sequencer, each under a lease of its own so that one of many
-//! offices does it, and the follower, in every office.
+//! The background tasks: the sweeper and the sequencer, each under a lease so that one of many offices runs it; and the
+//! follower, in every office.
 //!
-//! Correctness depends on none of them: expiry is a predicate, and a number that is given late is late, not wrong.
+//! Correctness depends on none of them: expiry is a predicate, and numbering may be late.
 
 use std::collections::{HashMap, HashSet};
 use std::sync::atomic::Ordering::Relaxed;
@@ -17,13 +17,13 @@ use super::task_health::OfficeTask;
 use crate::error::Error;
 use crate::model::EventId;
 
-/// Life of the leases of sweeper and sequencer: how long their work rests when a server dies.
+/// The ttl of the leases of sweeper and sequencer: how long their work stops when a server dies.
 const TASK_LEASE_TTL: Duration = Duration::from_secs(5);
-/// How long to stand in line for one.
+/// How long to wait in the engine's queue for such a lease.
 const TASK_LEASE_WAIT: Duration = Duration::from_secs(60);
-/// The most that is done in one transaction.
+/// The most holds or entries that one transaction handles.
 const MAX_ROWS_PER_TRANSACTION: usize = 500;
-/// How many sweeps until leases without rows are looked for, and until what is old is forgotten.
+/// Every so many sweeps leases without a hold row are searched for; every so many, old rows are deleted.
 const SWEEPS_PER_ORPHAN_CHECK: u64 = 5;
 const SWEEPS_PER_FORGET: u64 = 3600;
 
@@ -37,7 +37,7 @@ impl Office {
 
     async fn run_follower(&self) {
         loop {
-            // What cannot be read now is read at the next turn; meanwhile the pictures grow old and are not believed.
+            // After an error the next round tries again. Meanwhile the seat maps grow too old to refuse.
             if self.follow_entries().await.is_ok() {
                 self.record_task_round(OfficeTask::Follower);
             }
@@ -50,7 +50,7 @@ impl Office {
         self.clock().sleep_until(at).await;
     }
 
-    /// Does a piece of work again and again while a lease of this name is ours.
+    /// Runs rounds of a task while this office has its lease.
     async fn run_under_lease<F, W>(&self, task: OfficeTask, work: W)
     where
         W: Fn(Office, u64) -> F,
@@ -65,7 +65,7 @@ impl Office {
             let held =
                 |error: &leasehold::Error| matches!(error, leasehold::Error::Refused(leasehold::Refusal::Held { .. }));
             let mut asked = ask(Duration::ZERO).await;
-            // Another server has it, and does the work: said at once, and only then stood in line.
+            // Another server has the lease and does the work: record that at once, then wait in the queue.
             if asked.as_ref().is_err_and(held) {
                 self.record_task_round(task);
                 asked = ask(TASK_LEASE_WAIT).await;
@@ -100,7 +100,7 @@ impl Office {
         }
     }
 
-    /// Numbers what has no number yet, and tells those who follow here.
+    /// Numbers entries that have no number yet, and updates the seat maps of this office.
     ///
     /// # Errors
     ///
@@ -120,7 +120,7 @@ impl Office {
         }
     }
 
-    /// One sweep: ends what is over, lets its leases go, goes on with late money, looks for leases without a row.
+    /// One sweep: ends holds that are over and releases their leases, continues late money, revokes leases without a row.
     ///
     /// # Errors
     ///
@@ -136,7 +136,7 @@ impl Office {
                 break;
             }
         }
-        let climbed = self.advance_open_money().await;
+        let advanced = self.advance_open_money().await;
         if turn % SWEEPS_PER_ORPHAN_CHECK == 1 {
             self.revoke_orphans().await?;
         }
@@ -144,10 +144,10 @@ impl Office {
             let age = u64::try_from(self.0.options.retention.as_millis()).unwrap_or(u64::MAX);
             self.0.ledger.forget_older_than(age).await?;
         }
-        climbed
+        advanced
     }
 
-    /// Ends leases that have no row after some time: whoever took them is gone.
+    /// Revokes leases that have no hold row after some time: the server that acquired them has died.
     ///
     /// # Errors
     ///
@@ -169,7 +169,7 @@ impl Office {
                 continue;
             }
             let known: HashSet<u64> = self.0.ledger.known_tokens(&event, &tokens).await?.into_iter().collect();
-            // A revoke ends every lease on a resource: only where none of them has a row.
+            // A revoke ends every lease on a resource: it is done only if none of them has a row.
             let orphans = old.iter().filter(|resource| {
                 resource.holders.iter().all(|held| held.since >= age)
                     && tokens_of(resource).all(|token| !known.contains(&token))
@@ -182,7 +182,7 @@ impl Office {
     }
 
     async fn revoke_orphan(&self, client: &Leasehold, orphan: &Resource) -> Result<(), Error> {
-        // Looked at once more: if it passed to somebody else meanwhile, it is no orphan.
+        // Read once more: if another holder has it now, it is no orphan.
         let current = client.inspect(&orphan.name).await.map_err(Error::engine)?;
         let same = current.is_some_and(|current| tokens_of(&current).eq(tokens_of(orphan)));
         if same {
@@ -194,7 +194,7 @@ impl Office {
     }
 }
 
-/// Why a lease cannot be had, for anybody who asks whether the server is ready: no address, no name of a machine.
+/// Why a lease cannot be acquired, for `/readyz`: without addresses and host names.
 fn public_reason(error: &leasehold::Error) -> String {
     match error {
         leasehold::Error::Invalid(why) => why.clone(),

@@ -1,4 +1,4 @@
-//! What is asked of an office, and what it answers, in the words of REST.
+//! Requests and answers of the office, close to the REST API.
 
 use std::collections::BTreeMap;
 
@@ -30,7 +30,7 @@ pub enum HoldRequest {
     },
 }
 
-/// What shall be other about a hold.
+/// A change of a hold.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct HoldChange {
     /// Seats to take as well.
@@ -108,7 +108,7 @@ pub struct Totals {
 /// An event as everybody may see it: only what is not free is listed.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Availability {
-    /// Apply entries after this number, and the picture stays right.
+    /// Apply entries after this number to keep it up to date.
     pub seq: u64,
     /// Seats that are not free.
     pub seats: Vec<SeatNow>,
@@ -150,6 +150,15 @@ pub struct NewPayment {
     pub total: Option<u64>,
     /// The seats and areas that it was made for, with their tokens; empty: none in particular.
     pub paid_for: Vec<(String, u64)>,
+}
+
+/// How a payment under way ended without money.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum PaymentEnding {
+    /// It was declined. The same payment may be tried again.
+    Declined,
+    /// It was given up. An authorisation that comes for it later is cancelled.
+    GivenUp,
 }
 
 /// What a message came to.
@@ -210,7 +219,7 @@ impl LateOutcome {
     ];
 }
 
-/// How the box office stands in one moment, by its ledger: the same from every server.
+/// Gauges read from the ledger: the same on every server.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
 pub struct LedgerGauges {
     /// Live holds without a payment under way.
@@ -227,10 +236,10 @@ pub struct LedgerGauges {
     pub stuck_payments: u64,
 }
 
-/// What an office counted since it was opened, and what stands now.
+/// Counters since the office was opened, and gauges of the ledger.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct OfficeMetrics {
-    /// How it stands now; none: the ledger does not say.
+    /// Gauges of the ledger; none: it did not answer.
     pub stands: Option<LedgerGauges>,
     /// Seconds since the last round of each task, in the order of [`super::OfficeTask::ALL`].
     pub idle_seconds: [f64; 5],

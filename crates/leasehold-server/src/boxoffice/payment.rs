@@ -9,7 +9,7 @@
 
 use leasehold_boxoffice::Error;
 use leasehold_boxoffice::model::{Access, HoldId, HoldRow, HoldState, LedgerCall, Refusal};
-use leasehold_boxoffice::office::{HoldView, NewPayment, Office, PaymentOutcome};
+use leasehold_boxoffice::office::{HoldView, NewPayment, Office, PaymentEnding, PaymentOutcome};
 use leasehold_boxoffice::provider::{
     CallbackOutcome, CaptureMode, PaymentLine, PaymentRequest, PaymentState, PaymentStatus, ProviderError, SeatToken,
 };
@@ -142,7 +142,7 @@ impl BoxOffice {
             (HoldState::Active, _) => return Ok(self.office().hold_view(hold, access).await?),
             (state, _) => return Err(Error::from(Refusal::Ended(state)).into()),
         };
-        let view = self.office().give_up(call, hold, access, &payment_ref).await?;
+        let view = self.office().end_payment(call, hold, access, &payment_ref, PaymentEnding::GivenUp).await?;
         let Some(status) = self.ended_at_provider(&payment_ref).await else { return Ok(view) };
         if status.outcome != PaymentState::Captured {
             return Ok(view);

@@ -69,21 +69,9 @@ pub(super) fn overpaid_writes(order: &mut OrderRow, note: &str, actor: &str, now
     order.refunds += 1;
     order.back = order.back.saturating_add(amount);
     let state = if cancels { MoneyState::CancelDue } else { MoneyState::RefundDue };
-    let money = MoneyRow {
-        payment_ref: order.payment_ref.clone(),
-        part: order.refunds.to_string(),
-        order_id: Some(order.order_id.clone()),
-        hold_id: order.hold_id.clone(),
-        event_id: order.event_id.clone(),
-        buyer: order.buyer.clone(),
-        amount,
-        more: 0,
-        state,
-        offer: None,
-        received_at: now,
-        steps: vec![RecordedStep { at: now, state, note: note.into() }],
-        source: None,
-    };
+    let part = order.refunds.to_string();
+    let row = money_of_order(order, &part, amount, state, note, now);
+    let money = MoneyRow { order_id: Some(order.order_id.clone()), ..row };
     money_writes(&money, actor, now)
 }
 
@@ -131,8 +119,8 @@ pub(super) fn order_payment_again(
     let mut after = Vec::new();
     if before == Some(CaptureState::Cancelled) {
         // It was voided, and the provider was asked to cancel: whether that gives it back, staff must see.
-        let note = "it was captured after its order was voided: see whether the cancellation gave it back".to_owned();
-        let stuck = doubtful_money(&order, "captured", word.amount, note, now);
+        let note = "it was captured after its order was voided: see whether the cancellation gave it back";
+        let stuck = money_of_order(&order, "captured", word.amount, MoneyState::Stuck, note, now);
         after.extend(money_writes(&stuck, actor, now));
     }
     if word.amount > known {
@@ -143,7 +131,8 @@ pub(super) fn order_payment_again(
     } else if word.amount < known && order.doubted.is_none_or(|least| word.amount < least) {
         order.doubted = Some(word.amount);
         let note = format!("the provider says that {} came of this payment, and the order counts {known}", word.amount);
-        let stuck = doubtful_money(&order, &format!("less-{}", word.amount), word.amount, note, now);
+        let part = format!("less-{}", word.amount);
+        let stuck = money_of_order(&order, &part, word.amount, MoneyState::Stuck, &note, now);
         after.extend(money_writes(&stuck, actor, now));
     } else if !captured {
         return (Vec::new(), order);
@@ -164,9 +153,8 @@ pub(super) fn order_payment_again(
     (writes, order)
 }
 
-/// What staff is shown when a provider says something of the payment of an order that does not fit.
-fn doubtful_money(order: &OrderRow, part: &str, amount: u64, note: String, now: Moment) -> MoneyRow {
-    let state = MoneyState::Stuck;
+/// A new money row for a part of the payment of an order.
+fn money_of_order(order: &OrderRow, part: &str, amount: u64, state: MoneyState, note: &str, now: Moment) -> MoneyRow {
     MoneyRow {
         payment_ref: order.payment_ref.clone(),
         part: part.into(),
@@ -179,7 +167,7 @@ fn doubtful_money(order: &OrderRow, part: &str, amount: u64, note: String, now: 
         state,
         offer: None,
         received_at: now,
-        steps: vec![RecordedStep { at: now, state, note }],
+        steps: vec![RecordedStep { at: now, state, note: note.into() }],
         source: None,
     }
 }

@@ -125,14 +125,22 @@ async fn a_decline_returns_to_active_if_time_is_left() {
     let (id, access) = (ada.hold.hold_id.clone(), key(&ada));
     house.office.pay(LedgerCall::by("ada"), &id, access.clone(), "pi_1").await.unwrap();
     house.clock.advance(seconds(100));
-    let view = house.office.decline(LedgerCall::by("ada"), &id, access.clone(), "pi_1").await.unwrap();
+    let view = house
+        .office
+        .end_payment(LedgerCall::by("ada"), &id, access.clone(), "pi_1", PaymentEnding::Declined)
+        .await
+        .unwrap();
     assert_eq!((view.hold.state, view.remaining_ms), (HoldState::Active, 200_000));
     house.clock.advance(seconds(205));
     house.hold("bob", &["A-1"]).await.unwrap();
     let bob = house.hold("bob", &["A-2"]).await.unwrap();
     house.office.pay(LedgerCall::by("bob"), &bob.hold.hold_id, key(&bob), "pi_2").await.unwrap();
     house.clock.advance(seconds(301));
-    let view = house.office.decline(LedgerCall::by("bob"), &bob.hold.hold_id, key(&bob), "pi_2").await.unwrap();
+    let view = house
+        .office
+        .end_payment(LedgerCall::by("bob"), &bob.hold.hold_id, key(&bob), "pi_2", PaymentEnding::Declined)
+        .await
+        .unwrap();
     assert_eq!(view.hold.state, HoldState::Lapsed);
     house.hold("cyd", &["A-2"]).await.unwrap();
     house.check().await;

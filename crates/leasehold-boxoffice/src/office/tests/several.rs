@@ -125,9 +125,10 @@ async fn act(office: Office, event: EventId, act: WalkAct) -> Option<WalkHold> {
         WalkAct::Hold(buyer, want) => office.hold(call(), &event, buyer, want).await.map(Some),
         WalkAct::Renew(mine) => office.renew(call(), &mine.hold, mine.access).await.map(|_| None),
         WalkAct::Pay(mine) => office.pay(call(), &mine.hold, mine.access, &mine.payment_ref).await.map(|_| None),
-        WalkAct::Decline(mine) => {
-            office.decline(call(), &mine.hold, mine.access, &mine.payment_ref).await.map(|_| None)
-        }
+        WalkAct::Decline(mine) => office
+            .end_payment(call(), &mine.hold, mine.access, &mine.payment_ref, PaymentEnding::Declined)
+            .await
+            .map(|_| None),
         WalkAct::Confirm(mine) => {
             office.confirm(call(), &mine.hold, mine.access, &mine.payment_ref).await.map(|_| None)
         }
