@@ -1,4 +1,4 @@
-//! Signing by HMAC-SHA256: what was said, by somebody who knows the secret.
+//! Signatures by HMAC-SHA256.
 //!
 //! ```text
 //!   Leasehold-Signature: t=1763258400000,seq=41,v1=5f2c…    the MAC is over "1763258400000.41." and the body
@@ -13,7 +13,7 @@
 //!
 //! # Not here
 //!
-//! What is signed: tickets of buyers (`ticket`), news for receivers (`webhook`), money (`provider`).
+//! What is signed: tickets of buyers (`ticket`), webhooks (`webhook`), callbacks (`provider`).
 
 use std::fmt;
 
@@ -22,9 +22,9 @@ use sha2::Sha256;
 
 /// The header that carries a signature.
 pub const HEADER: &str = "Leasehold-Signature";
-/// Shorter secrets can be guessed.
+/// The shortest secret: shorter ones can be guessed.
 pub const MIN_SECRET_BYTES: usize = 16;
-/// A header with more signatures than this is not looked at.
+/// A header with more signatures than this is rejected.
 const MAX_SIGNATURES: usize = 4;
 
 /// What signs, and what verifies.
@@ -71,25 +71,25 @@ impl Secrets {
     /// Signs with the first secret. Parts are told apart by their lengths, so that none can be moved into another.
     #[must_use]
     pub fn sign(&self, parts: &[&[u8]]) -> [u8; 32] {
-        over(&self.keys[0], parts).finalize().into_bytes().into()
+        mac_over(&self.keys[0], parts).finalize().into_bytes().into()
     }
 
     /// Signs with each secret, the first one first.
     #[must_use]
     pub fn sign_by_each(&self, parts: &[&[u8]]) -> Vec<[u8; 32]> {
-        self.keys.iter().map(|key| over(key, parts).finalize().into_bytes().into()).collect()
+        self.keys.iter().map(|key| mac_over(key, parts).finalize().into_bytes().into()).collect()
     }
 
     /// Whether one of the secrets signed this. In constant time.
     #[must_use]
     pub fn verify(&self, parts: &[&[u8]], signature: &[u8]) -> bool {
         // All are tried: how long it takes does not tell which one it was.
-        let right = self.keys.iter().map(|key| over(key, parts).verify_slice(signature).is_ok());
+        let right = self.keys.iter().map(|key| mac_over(key, parts).verify_slice(signature).is_ok());
         right.fold(false, |any, this| any | this)
     }
 }
 
-fn over(key: &Hmac<Sha256>, parts: &[&[u8]]) -> Hmac<Sha256> {
+fn mac_over(key: &Hmac<Sha256>, parts: &[&[u8]]) -> Hmac<Sha256> {
     let mut mac = key.clone();
     parts.iter().for_each(|part| mac.update(part));
     mac

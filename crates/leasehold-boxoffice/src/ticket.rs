@@ -12,16 +12,16 @@
 //!
 //! # Not here
 //!
-//! Who may mint one (the server's gate), what a buyer may do (the office).
+//! Who may mint one (the server's access rules), what a buyer may do (the office).
 
 use std::fmt;
 
 use crate::sign::{Secrets, hex, unhex};
 
 const TICKET_PREFIX: &str = "lht1_";
-/// What is longer was never ours.
+/// The longest ticket: no longer one was ever minted.
 const MAX_TICKET_BYTES: usize = 2048;
-/// Kept apart from whatever else is signed with the same secret.
+/// Separates tickets from whatever else is signed with the same secret.
 const TICKET_PURPOSE: &[u8] = b"leasehold ticket 1\0";
 
 /// For whom a ticket acts.
@@ -56,7 +56,7 @@ pub enum Invalid {
     Expired,
 }
 
-/// Whether a text is a ticket by its looks: API keys look otherwise.
+/// Whether a text has the prefix of a ticket. API keys have another.
 #[must_use]
 pub fn looks_like(text: &str) -> bool {
     text.starts_with(TICKET_PREFIX)

@@ -3,7 +3,7 @@
 use ::csv::{ReaderBuilder, StringRecord};
 
 use super::draft::{ImportCell, ImportRecord, LayoutDraft};
-use super::{ImportCode, ImportProblem, weigh};
+use super::{ImportCode, ImportProblem, check_size};
 use crate::layout::Layout;
 
 const COLUMNS: [&str; 6] = ["id", "section", "row", "number", "price", "capacity"];
@@ -14,7 +14,7 @@ const COLUMNS: [&str; 6] = ["id", "section", "row", "number", "price", "capacity
 ///
 /// Everything that is wrong with it.
 pub fn csv(bytes: &[u8]) -> Result<Layout, Vec<ImportProblem>> {
-    let text = weigh(bytes)?;
+    let text = check_size(bytes)?;
     let head = text.lines().next().unwrap_or_default();
     // Where the comma is for decimals, spreadsheets write semicolons.
     let delimiter = if head.contains(';') && !head.contains(',') { b';' } else { b',' };
@@ -31,7 +31,7 @@ pub fn csv(bytes: &[u8]) -> Result<Layout, Vec<ImportProblem>> {
     while !draft.is_hopeless() {
         match reader.read_record(&mut line) {
             Ok(false) => break,
-            Ok(true) => one(&line, &columns, &mut draft),
+            Ok(true) => read_line(&line, &columns, &mut draft),
             Err(error) => {
                 broken(&error, &mut draft);
                 break;
@@ -64,7 +64,7 @@ fn columns(head: &StringRecord, draft: &mut LayoutDraft) -> Vec<Option<&'static 
     found
 }
 
-fn one(line: &StringRecord, columns: &[Option<&'static str>], draft: &mut LayoutDraft) {
+fn read_line(line: &StringRecord, columns: &[Option<&'static str>], draft: &mut LayoutDraft) {
     let at = line.position().map_or(0, ::csv::Position::line);
     let mut record = ImportRecord { line: at, ..ImportRecord::default() };
     if line.len() > columns.len() && line.iter().skip(columns.len()).any(|text| !text.is_empty()) {

@@ -5,7 +5,10 @@ use std::collections::hash_map::Entry;
 
 use serde_json::Value;
 
-use super::{ImportCode, ImportProblem, MAX_AREAS, MAX_ID_BYTES, MAX_PLACES, MAX_PRICE, MAX_PROBLEMS, MAX_SEATS};
+use super::{
+    ImportCode, ImportProblem, MAX_AREA_PLACES, MAX_IMPORTED_AREAS, MAX_IMPORTED_PRICE, MAX_IMPORTED_SEATS,
+    MAX_LAYOUT_ID_BYTES, MAX_PROBLEMS,
+};
 use crate::layout::{Area, Layout, Seat};
 use crate::pick::SeatIndex;
 
@@ -49,7 +52,7 @@ impl LayoutDraft {
             self.more = true;
             return;
         }
-        let field = field.map(|field| field.chars().take(MAX_ID_BYTES).collect());
+        let field = field.map(|field| field.chars().take(MAX_LAYOUT_ID_BYTES).collect());
         self.problems.push(ImportProblem { line, field, code, sentence: sentence.into() });
     }
 
@@ -88,8 +91,8 @@ impl LayoutDraft {
             let sentence = format!("another seat has this number in the same row (line {first}): give each its own");
             self.wrong(line, Some("number"), ImportCode::DuplicatePlace, sentence);
         }
-        if self.layout.seats.len() == MAX_SEATS {
-            self.wrong(line, None, ImportCode::TooMuch, format!("an event has at most {MAX_SEATS} seats"));
+        if self.layout.seats.len() == MAX_IMPORTED_SEATS {
+            self.wrong(line, None, ImportCode::TooMuch, format!("an event has at most {MAX_IMPORTED_SEATS} seats"));
             self.more = true;
         } else if fresh {
             self.layout.seats.push(Seat { id, section, row, number, price });
@@ -100,12 +103,12 @@ impl LayoutDraft {
     pub fn area(&mut self, record: ImportRecord) {
         let line = record.line;
         let id = self.name(line, "id", record.id, true);
-        let capacity = self.whole(line, "capacity", record.capacity, 1, MAX_PLACES);
+        let capacity = self.whole(line, "capacity", record.capacity, 1, MAX_AREA_PLACES);
         let price = self.price(line, record.price);
         let (Some(id), Some(capacity), Some(price)) = (id, capacity, price) else { return };
         let fresh = self.fresh(line, &id);
-        if self.layout.areas.len() == MAX_AREAS {
-            self.wrong(line, None, ImportCode::TooMuch, format!("an event has at most {MAX_AREAS} areas"));
+        if self.layout.areas.len() == MAX_IMPORTED_AREAS {
+            self.wrong(line, None, ImportCode::TooMuch, format!("an event has at most {MAX_IMPORTED_AREAS} areas"));
             self.more = true;
         } else if fresh {
             self.layout.areas.push(Area { id, capacity: u32::try_from(capacity).unwrap_or(u32::MAX), price });
@@ -140,8 +143,8 @@ impl LayoutDraft {
                 return None;
             }
         };
-        let problem = if name.is_empty() || name.len() > MAX_ID_BYTES {
-            format!("{field} is 1 to {MAX_ID_BYTES} bytes, this one has {}", name.len())
+        let problem = if name.is_empty() || name.len() > MAX_LAYOUT_ID_BYTES {
+            format!("{field} is 1 to {MAX_LAYOUT_ID_BYTES} bytes, this one has {}", name.len())
         } else if name.chars().any(char::is_control) {
             format!("{field} has a control character in it, perhaps a line break")
         } else if path && name.contains('/') {
@@ -183,10 +186,10 @@ impl LayoutDraft {
             return None;
         };
         match number(&cell) {
-            Some(price) if price <= MAX_PRICE => Some(price),
+            Some(price) if price <= MAX_IMPORTED_PRICE => Some(price),
             _ => {
                 let sentence = format!(
-                    "price is a whole number of minor units up to {MAX_PRICE} (4500 for 45.00), got {}",
+                    "price is a whole number of minor units up to {MAX_IMPORTED_PRICE} (4500 for 45.00), got {}",
                     cell.shown()
                 );
                 self.wrong(line, Some("price"), ImportCode::BadPrice, sentence);

@@ -8,7 +8,7 @@ use serde_json::Value;
 use serde_json::value::RawValue;
 
 use super::draft::{ImportCell, ImportRecord, LayoutDraft};
-use super::{ImportCode, ImportProblem, MAX_SEATS, line_of, weigh};
+use super::{ImportCode, ImportProblem, MAX_IMPORTED_SEATS, check_size, line_of};
 use crate::layout::Layout;
 
 /// Reads a layout from JSON: an object with `seats`, `sections` and `areas`.
@@ -35,7 +35,7 @@ pub type ImportedParts = (Layout, Vec<(String, String)>);
 const LAYOUT: [&str; 3] = ["seats", "sections", "areas"];
 
 fn read(bytes: &[u8], others: &[&str]) -> Result<ImportedParts, Vec<ImportProblem>> {
-    let text = weigh(bytes)?;
+    let text = check_size(bytes)?;
     let mut reader = JsonLayoutReader { text, lines: LineCounter::default(), draft: LayoutDraft::default() };
     let mut left = Vec::new();
     let whole: RawObject<'_> = match serde_json::from_str(text) {
@@ -249,10 +249,10 @@ impl<'a> JsonLayoutReader<'a> {
 
     fn counted(&mut self, line: u64, count: &RawValue, first: Option<&RawValue>, row: &ImportRecord) {
         let number = |value: &RawValue| serde_json::from_str::<u32>(value.get()).ok();
-        let many = number(count).filter(|count| (1..=MAX_SEATS).contains(&(*count as usize)));
+        let many = number(count).filter(|count| (1..=MAX_IMPORTED_SEATS).contains(&(*count as usize)));
         let first = first.map_or(Some(1), number);
         let (Some(many), Some(first)) = (many, first) else {
-            let sentence = format!("count is a whole number from 1 to {MAX_SEATS}, and first one from 0");
+            let sentence = format!("count is a whole number from 1 to {MAX_IMPORTED_SEATS}, and first one from 0");
             self.draft.wrong(line, Some("count"), ImportCode::BadNumber, sentence);
             return;
         };

@@ -1,4 +1,4 @@
-//! How a file becomes a layout, or a list of what is wrong with it, line by line.
+//! Reads a layout from CSV or JSON, or lists what is wrong with it, line by line.
 //!
 //! CSV, one line for each seat or area, in any order of columns:
 //!
@@ -42,15 +42,15 @@ pub use self::json::{ImportedParts, json, parts};
 /// Bytes of a file.
 pub const MAX_FILE_BYTES: usize = 16 << 20;
 /// Seats of an event.
-pub const MAX_SEATS: usize = 100_000;
+pub const MAX_IMPORTED_SEATS: usize = 100_000;
 /// Areas of an event.
-pub const MAX_AREAS: usize = 1000;
+pub const MAX_IMPORTED_AREAS: usize = 1000;
 /// Bytes of an id, and of the name of a section or row.
-pub const MAX_ID_BYTES: usize = 64;
+pub const MAX_LAYOUT_ID_BYTES: usize = 64;
 /// Places of one area.
-pub const MAX_PLACES: u64 = 1_000_000;
+pub const MAX_AREA_PLACES: u64 = 1_000_000;
 /// A price: more than anybody pays, and sums of them still fit.
-pub const MAX_PRICE: u64 = 1_000_000_000_000;
+pub const MAX_IMPORTED_PRICE: u64 = 1_000_000_000_000;
 /// So many problems are told; then it says that there are more.
 pub const MAX_PROBLEMS: usize = 200;
 
@@ -109,8 +109,8 @@ impl ImportProblem {
     }
 }
 
-/// Limits of the file, before anything is read.
-fn weigh(bytes: &[u8]) -> Result<&str, Vec<ImportProblem>> {
+/// Checks size and encoding before the file is parsed.
+fn check_size(bytes: &[u8]) -> Result<&str, Vec<ImportProblem>> {
     if bytes.len() > MAX_FILE_BYTES {
         return Err(vec![ImportProblem::whole(
             ImportCode::TooMuch,

@@ -1,15 +1,15 @@
-//! From a [`Need`] to [`Facts`]: which rows a decision is made from, whatever database they lie in.
+//! Loads [`Facts`] for a [`Need`]: the rows that a decision is made from, for any database.
 //!
 //! # Not here
 //!
-//! How rows are found and locked (each ledger's [`LockedRows`]).
+//! How rows are read and locked (each ledger's [`LockedRows`]).
 
 use std::collections::BTreeSet;
 
 use crate::model::facts::{AreaFact, BuyerFact, Facts, Need, SeatFact};
 use crate::model::{Buyer, EventId, EventRow, HoldId, HoldRow, Moment, MoneyRow, OrderId, OrderRow};
 
-/// Rows as they stand under the locks of one transaction.
+/// Reads rows that are locked in one transaction.
 pub(super) trait LockedRows {
     /// Why they could not be read.
     type ReadError;
@@ -24,7 +24,7 @@ pub(super) trait LockedRows {
     fn payment(&self, reference: &str) -> Result<Option<HoldId>, Self::ReadError>;
     fn callback_seen(&self, id: &str) -> Result<bool, Self::ReadError>;
     fn event(&self, id: &EventId) -> Result<Option<EventRow>, Self::ReadError>;
-    /// In order of id, each once, also those of which there is nothing to say.
+    /// In order of id, each once, even if there is no row about it.
     fn seats(&self, event: &EventId, ids: &BTreeSet<String>) -> Result<Vec<SeatFact>, Self::ReadError>;
     fn area(&self, event: &EventId, id: &str) -> Result<Option<AreaFact>, Self::ReadError>;
     fn all_areas(&self, event: &EventId) -> Result<Vec<AreaFact>, Self::ReadError>;
@@ -33,7 +33,7 @@ pub(super) trait LockedRows {
     fn in_use(&self, event: &EventId) -> Result<Vec<String>, Self::ReadError>;
 }
 
-/// Gathers what a decision needs.
+/// Loads what a decision needs.
 pub(super) fn load_facts<R: LockedRows>(rows: &R, need: &Need, now: Moment) -> Result<Facts, R::ReadError> {
     let mut facts = Facts::default();
     let (mut seats, mut areas): (BTreeSet<String>, BTreeSet<String>) = Default::default();
@@ -65,7 +65,7 @@ pub(super) fn load_facts<R: LockedRows>(rows: &R, need: &Need, now: Moment) -> R
     }
     if let Some(reference) = &need.payment {
         facts.payment = rows.payment(reference)?;
-        // Money that came for this hold, and is for another or in another currency, is written down once.
+        // Money that named this hold, but is for another or in another currency, is stored once.
         if let (Some(hold), true) = (&need.hold, need.callback.is_some()) {
             facts.stray = rows.money(&MoneyRow::key_of(reference, hold.as_str()))?;
         }
@@ -103,7 +103,7 @@ pub(super) fn load_facts<R: LockedRows>(rows: &R, need: &Need, now: Moment) -> R
     Ok(facts)
 }
 
-/// Whether a counter, which still counts holds that are over, would refuse.
+/// Whether the counters alone would refuse. They still count holds that are over: then those are loaded too.
 fn counters_refuse(facts: &Facts, buyer_more: u32, areas_more: &[(String, u32)]) -> bool {
     let limit = facts.event.as_ref().map_or(u32::MAX, |event| event.settings.per_buyer);
     let buyer = facts.buyer.held.saturating_add(facts.buyer.sold).saturating_add(buyer_more);

@@ -1,16 +1,15 @@
-//! The ledger: the box office's database, and what decides who has a seat.
+//! The ledger: the box office's database. It decides who has a seat.
 //!
 //! # Laws every ledger keeps (`suite` checks them)
 //!
-//! 1. Each method is one transaction: loads what [`decide`] needs under locks, asks for the
-//!    decision, applies its writes, and answers after COMMIT. A refusal leaves no trace.
+//! 1. Each method is one transaction: it loads the facts that [`decide`] needs under locks, decides, applies the writes,
+//!    and answers after COMMIT. A refusal leaves no trace.
 //! 2. `sold_seats` has `UNIQUE (event_id, seat_id)`, whatever the code above it does.
-//! 3. Seats of one request go in one statement, in order of id, never one by one.
-//! 4. The buyer's row and the rows of areas are locked before they are counted: no cap and no capacity is exceeded, not
-//!    for a moment.
-//! 5. With an idempotency key the outcome is stored in the same transaction, and returned to every retry, also after a
-//!    restart; another body is refused; refusals are not stored.
-//! 6. Time is the ledger's own: it never goes back, and nothing lapses early.
+//! 3. All seats of a request are written by one statement, in order of id.
+//! 4. The rows of the buyer and of areas are locked before they are counted: no limit and no capacity is ever exceeded.
+//! 5. With an idempotency key the result is stored in the same transaction, and returned to every retry, even after a
+//!    restart. Another body is refused. Refusals are not stored.
+//! 6. The ledger has its own clock: it never goes back, and nothing lapses early.
 //! 7. Entries are written with the change and numbered afterwards, per event, from 1, without a gap.
 //! 8. A COMMIT whose answer is lost is [`Error::Indeterminate`].
 //! 9. Webhooks are added, switched off and removed each in one transaction: no limit is exceeded, no webhook overwrites
@@ -42,20 +41,20 @@ pub mod testkit;
 pub use postgres::Postgres;
 pub use sqlite::Sqlite;
 
-/// The answer to come. Dropping it does not undo what was asked.
+/// The future of a ledger method. Dropping it does not cancel the transaction.
 pub type LedgerFuture<'a, T> = Pin<Box<dyn Future<Output = Result<T, Error>> + Send + 'a>>;
 
-/// What keeps events, holds and orders. See the module for its laws.
+/// A database of events, holds and orders. See the module for its laws.
 pub trait Ledger: Send + Sync + 'static {
     /// Short name, as in error messages.
     fn name(&self) -> &'static str;
 
-    /// The moment it is, by the clock that decides.
+    /// The present moment, by the ledger's clock.
     fn now(&self) -> LedgerFuture<'_, Moment>;
 
     // Events.
 
-    /// Makes an event with its layout.
+    /// Creates an event with its layout.
     fn create_event(&self, call: LedgerCall, command: NewEvent) -> LedgerFuture<'_, Done<EventRow>>;
     /// Changes the rules.
     fn configure(&self, call: LedgerCall, command: Configure) -> LedgerFuture<'_, Done<EventRow>>;
@@ -66,23 +65,23 @@ pub trait Ledger: Send + Sync + 'static {
 
     // Holds.
 
-    /// Writes a hold.
+    /// Opens a hold.
     fn open_hold(&self, call: LedgerCall, command: OpenHold) -> LedgerFuture<'_, Done<OpenedHold>>;
-    /// Pushes the end of a hold.
+    /// Renews a hold.
     fn renew(&self, call: LedgerCall, command: RenewHold) -> LedgerFuture<'_, Done<HoldRow>>;
     /// Adds and removes seats.
     fn change_seats(&self, call: LedgerCall, command: ChangeSeats) -> LedgerFuture<'_, Done<HoldRow>>;
-    /// Puts seats under another lease.
+    /// Stores another lease for seats of a hold.
     fn replace_lease(&self, call: LedgerCall, command: ReplaceLease) -> LedgerFuture<'_, Done<HoldRow>>;
-    /// Money is on its way.
+    /// Begins a payment.
     fn begin_pay(&self, call: LedgerCall, command: BeginPay) -> LedgerFuture<'_, Done<HoldRow>>;
-    /// It is not.
+    /// Ends a payment without money.
     fn decline(&self, call: LedgerCall, command: Decline) -> LedgerFuture<'_, Done<HoldRow>>;
-    /// The sale.
+    /// Sells a hold.
     fn confirm(&self, call: LedgerCall, command: Confirm) -> LedgerFuture<'_, Done<Confirmed>>;
-    /// The sale for money that came late.
+    /// Sells the same seats for money that came late.
     fn sell_late(&self, call: LedgerCall, command: SellLate) -> LedgerFuture<'_, Done<OrderRow>>;
-    /// Gives a hold up. Answers the row as it is left, with its leases.
+    /// Releases a hold. Returns the row with its leases.
     fn release(&self, call: LedgerCall, command: ReleaseHold) -> LedgerFuture<'_, Done<HoldRow>>;
     /// Ends holds that are over by time, oldest first.
     fn lapse_due(&self, limit: usize) -> LedgerFuture<'_, Swept>;
@@ -91,16 +90,16 @@ pub trait Ledger: Send + Sync + 'static {
 
     /// Blocks and unblocks.
     fn set_blocks(&self, call: LedgerCall, command: SetBlocks) -> LedgerFuture<'_, Done<Blocks>>;
-    /// Ends the hold on a seat. Answers the row as it is left, with its leases.
+    /// Ends the hold on a seat. Returns the row with its leases.
     fn force_release(&self, call: LedgerCall, command: ForceRelease) -> LedgerFuture<'_, Done<HoldRow>>;
-    /// Takes an order back.
+    /// Voids an order, or some of its seats.
     fn void(&self, call: LedgerCall, command: Void) -> LedgerFuture<'_, Done<Amended>>;
     /// Moves sold seats.
     fn move_order(&self, call: LedgerCall, command: MoveOrder) -> LedgerFuture<'_, Done<Amended>>;
 
     // Money that has no order.
 
-    /// One step on the ladder.
+    /// One step of money, from one state to the next.
     fn money_step(&self, call: LedgerCall, command: MoneyStep) -> LedgerFuture<'_, Done<MoneyRow>>;
     /// An authorised payment was captured, or will not be.
     fn capture_step(&self, call: LedgerCall, command: CaptureStep) -> LedgerFuture<'_, Done<OrderRow>>;
@@ -112,14 +111,14 @@ pub trait Ledger: Send + Sync + 'static {
     fn money_of_payment<'a>(&'a self, payment_ref: &'a str) -> LedgerFuture<'a, Vec<MoneyRow>>;
     /// All money that came for a hold and is not simply its order's, oldest first.
     fn money_of_hold<'a>(&'a self, id: &'a HoldId) -> LedgerFuture<'a, Vec<MoneyRow>>;
-    /// Money that stands in one of these states, oldest first; of one event or of all.
+    /// Money in one of these states, oldest first; of one event or of all.
     fn money_in_states<'a>(
         &'a self,
         event: Option<&'a EventId>,
         states: &'a [MoneyState],
     ) -> LedgerFuture<'a, Vec<MoneyRow>>;
 
-    // Reads: each is one consistent picture.
+    // Reads: each is one consistent snapshot.
 
     /// One event.
     fn event<'a>(&'a self, id: &'a EventId) -> LedgerFuture<'a, Option<EventRow>>;
@@ -142,7 +141,7 @@ pub trait Ledger: Send + Sync + 'static {
     fn snapshot<'a>(&'a self, id: &'a EventId) -> LedgerFuture<'a, Option<Snapshot>>;
     /// Money and counts.
     fn takings<'a>(&'a self, id: &'a EventId) -> LedgerFuture<'a, Takings>;
-    /// Every row of an event as it lies in the tables, for [`check`].
+    /// Every row of an event as stored, for [`check`].
     fn dump<'a>(&'a self, id: &'a EventId) -> LedgerFuture<'a, Option<Dump>>;
     /// Holds that have seats, of all events, counted.
     fn count_live(&self) -> LedgerFuture<'_, LiveCounts>;
@@ -151,7 +150,7 @@ pub trait Ledger: Send + Sync + 'static {
     /// Holds that ended unsold in the last so many milliseconds, whose last payment has no money written down; and the
     /// moment they were looked at. At most a thousand, the last ones first.
     fn payments_without_word(&self, within_ms: u64) -> LedgerFuture<'_, (Vec<HoldRow>, Moment)>;
-    /// Which of these tokens stand in a live hold of this event.
+    /// Which of these tokens belong to a live hold of this event.
     fn known_tokens<'a>(&'a self, id: &'a EventId, tokens: &'a [u64]) -> LedgerFuture<'a, Vec<u64>>;
 
     /// The stored answer of an idempotency key, as JSON; refused if it was another request.
@@ -168,9 +167,9 @@ pub trait Ledger: Send + Sync + 'static {
     /// From now on it is this engine, if it was `seen` until now. `false`: it was another.
     fn put_engine(&self, identity: Option<String>, seen: Option<String>) -> LedgerFuture<'_, bool>;
 
-    // What is told.
+    // Entries: the audit log.
 
-    /// Numbers entries that have none, at most so many, and answers them.
+    /// Numbers entries that have no number, at most so many, and returns them.
     fn sequence(&self, limit: usize) -> LedgerFuture<'_, Numbered>;
     /// The last number of each event.
     fn heads(&self) -> LedgerFuture<'_, Vec<(EventId, u64)>>;
@@ -193,15 +192,15 @@ pub trait Ledger: Send + Sync + 'static {
     /// It was served up to here; never back. Of a webhook that was removed nothing is stored.
     fn advance_webhook<'a>(&'a self, id: &'a str, event: &'a EventId, seq: u64) -> LedgerFuture<'a, ()>;
 
-    // Keeping house.
+    // Maintenance.
 
-    /// Forgets stored answers and ended holds (but for those with money) older than this many milliseconds.
+    /// Deletes stored answers and ended holds (but for those with money) older than this many milliseconds.
     fn forget_older_than(&self, age_ms: u64) -> LedgerFuture<'_, u64>;
-    /// Finishes what is under way and lets go. Later calls are Unavailable.
+    /// Finishes the transactions under way and closes the database. Later calls are Unavailable.
     fn close(&self) -> LedgerFuture<'_, ()>;
 }
 
-/// The wall clock, for people who read the audit log.
+/// The wall clock, for people who read the audit log. Nothing is decided by it.
 #[expect(clippy::disallowed_methods, reason = "people read it, and nothing is decided by it")]
 fn wall_ms() -> u64 {
     let since = std::time::SystemTime::now().duration_since(std::time::UNIX_EPOCH).unwrap_or_default();

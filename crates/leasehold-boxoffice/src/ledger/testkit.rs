@@ -1,4 +1,4 @@
-//! A ledger around a ledger, that fails on order.
+//! A ledger that wraps another and fails on request.
 
 use std::collections::VecDeque;
 use std::sync::atomic::AtomicU64;
@@ -18,15 +18,15 @@ pub enum LedgerFault {
     Unavailable,
     /// It takes effect, and the answer to COMMIT is lost: Indeterminate.
     Indeterminate,
-    /// It never reaches the ledger, and no answer ever comes: whoever asked has died.
+    /// It never reaches the ledger, and no answer ever comes: the caller has died.
     DiesBefore,
-    /// It takes effect, and no answer ever comes: whoever asked has died.
+    /// It takes effect, and no answer ever comes: the caller has died.
     DiesAfter,
     /// Something else happens before it takes effect: see [`FlakyLedger::meanwhile`].
     Slow,
 }
 
-/// Passes every call on, except transactions it was told to spoil, by their name in the trait.
+/// Forwards every call, except transactions that a test spoils, by their name in the trait.
 pub struct FlakyLedger {
     inner: Arc<dyn Ledger>,
     faults: Mutex<VecDeque<(&'static str, LedgerFault)>>,
@@ -48,7 +48,7 @@ impl FlakyLedger {
         self.faults.lock().unwrap_or_else(PoisonError::into_inner).push_back((transaction, fault));
     }
 
-    /// What happens while a transaction that is [`LedgerFault::Slow`] is on its way.
+    /// What happens before a transaction that is [`LedgerFault::Slow`] takes effect.
     pub fn meanwhile(&self, happens: impl Fn() + Send + Sync + 'static) {
         *self.meanwhile.lock().unwrap_or_else(PoisonError::into_inner) = Some(Box::new(happens));
     }
@@ -65,19 +65,19 @@ impl FlakyLedger {
         self.audits.load(Relaxed)
     }
 
-    fn take(&self, transaction: &str) -> Option<LedgerFault> {
+    fn take_fault(&self, transaction: &str) -> Option<LedgerFault> {
         let mut faults = self.faults.lock().unwrap_or_else(PoisonError::into_inner);
         let at = faults.iter().position(|(name, _)| *name == transaction)?;
         faults.remove(at).map(|(_, fault)| fault)
     }
 
-    fn pass<'a, T: Send + 'a>(
+    fn call_or_fail<'a, T: Send + 'a>(
         &'a self,
         name: &'static str,
         call: impl FnOnce(&'a dyn Ledger) -> LedgerFuture<'a, T> + Send + 'a,
     ) -> LedgerFuture<'a, T> {
         let why = || "a fault that was ordered".into();
-        match self.take(name) {
+        match self.take_fault(name) {
             None => call(&*self.inner),
             Some(LedgerFault::Unavailable) => {
                 Box::pin(async move { Err(Error::Unavailable { part: "flaky", attempt: name.into(), source: why() }) })
@@ -104,7 +104,7 @@ impl FlakyLedger {
 macro_rules! transactions {
     ($($name:ident: $command:ty => $outcome:ty;)+) => {
         $(fn $name(&self, call: LedgerCall, command: $command) -> LedgerFuture<'_, Done<$outcome>> {
-            self.pass(stringify!($name), move |inner| inner.$name(call, command))
+            self.call_or_fail(stringify!($name), move |inner| inner.$name(call, command))
         })+
     };
 }
@@ -140,7 +140,7 @@ impl Ledger for FlakyLedger {
         self.inner.now()
     }
     fn lapse_due(&self, limit: usize) -> LedgerFuture<'_, Swept> {
-        self.pass("lapse_due", move |inner| inner.lapse_due(limit))
+        self.call_or_fail("lapse_due", move |inner| inner.lapse_due(limit))
     }
     fn money<'a>(&'a self, payment_ref: &'a str) -> LedgerFuture<'a, Option<MoneyRow>> {
         self.inner.money(payment_ref)
@@ -222,7 +222,7 @@ impl Ledger for FlakyLedger {
         self.inner.stored_answer(idem)
     }
     fn sequence(&self, limit: usize) -> LedgerFuture<'_, Numbered> {
-        self.pass("sequence", move |inner| inner.sequence(limit))
+        self.call_or_fail("sequence", move |inner| inner.sequence(limit))
     }
     fn heads(&self) -> LedgerFuture<'_, Vec<(EventId, u64)>> {
         self.inner.heads()

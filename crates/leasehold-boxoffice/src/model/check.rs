@@ -1,6 +1,6 @@
-//! The invariants of an event, proven from its rows as they lie in the tables, and from its entries.
+//! Checks the invariants of an event on its rows as stored, and on its entries.
 //!
-//! Nothing here trusts a constraint, a counter or a decision: what the tables say is counted again.
+//! No constraint, counter or decision is trusted: the rows are counted again.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -56,7 +56,7 @@ pub struct TokenBack {
     pub after: u64,
 }
 
-/// One invariant, looked at.
+/// The result of checking one invariant.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct InvariantCheck {
     /// Which.
@@ -67,7 +67,7 @@ pub struct InvariantCheck {
     pub detail: String,
 }
 
-/// Looks at every invariant.
+/// Checks every invariant.
 #[must_use]
 pub fn invariants(dump: &Dump) -> Vec<InvariantCheck> {
     vec![

@@ -1,4 +1,4 @@
-//! What can be asked of the ledger: one struct for each transaction.
+//! Commands to the ledger, one struct for each transaction, and their results.
 
 use serde::{Deserialize, Serialize};
 
@@ -9,7 +9,7 @@ use super::ids::{Buyer, EventId, HoldId, Moment, OrderId};
 use super::order::{CaptureState, MoneyRow, MoneyState, OrderRow};
 use crate::layout::Layout;
 
-/// Who asks, and under which idempotency key.
+/// Who makes a call to the ledger, and under which idempotency key.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct LedgerCall {
     /// For the audit: a buyer, a member of staff, `sweeper`.
@@ -19,7 +19,7 @@ pub struct LedgerCall {
 }
 
 impl LedgerCall {
-    /// Nobody's retry: by this actor, without a key.
+    /// A call by this actor, without an idempotency key.
     #[must_use]
     pub fn by(actor: &str) -> Self {
         Self { actor: actor.into(), idem: None }
@@ -39,7 +39,7 @@ pub struct Idem {
     pub old_pads: Vec<[u8; 16]>,
 }
 
-/// What came of a transaction.
+/// The result of a transaction.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Done<T> {
     /// The outcome.
@@ -144,7 +144,7 @@ pub struct OpenHold {
     pub areas: Vec<PricedArea>,
     /// The lease that was taken on all of it.
     pub lease: LeaseRef,
-    /// Money that is there already: the hold begins as paying. For offers on the ladder.
+    /// Money that came already: the hold begins as paying. For offers for late money.
     pub payment_ref: Option<String>,
 }
 
@@ -157,7 +157,7 @@ pub struct OpenedHold {
     pub sealed_key: String,
 }
 
-/// Pushes the end of an active hold to now + ttl, within its cap.
+/// Renews an active hold: its end is now + ttl, within its cap.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct RenewHold {
     /// Which.
@@ -189,7 +189,7 @@ pub struct ChangeSeats {
     pub remove_areas: Vec<String>,
 }
 
-/// Puts seats of a hold that stood under one lease under another, which was handed over without a gap.
+/// Stores another lease for the seats of a hold that were under one lease.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct ReplaceLease {
     /// Which.
@@ -200,7 +200,7 @@ pub struct ReplaceLease {
     pub lease: LeaseRef,
 }
 
-/// Money is on its way: safe until the pay deadline.
+/// Begins a payment: the hold is safe until the pay deadline.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct BeginPay {
     /// Which.
@@ -310,7 +310,7 @@ pub enum Confirmed {
         /// Leases that are of no more use; none if the order was there already.
         leases: Vec<LeaseRef>,
     },
-    /// Money that came too late, now written down. The ladder begins, or goes on where it stands.
+    /// Money that came too late, now stored. Its next steps follow.
     Late {
         /// The hold it was for.
         hold: HoldRow,
@@ -332,12 +332,12 @@ pub struct SellLate {
     pub token: u64,
 }
 
-/// A step of money on the ladder.
+/// A step of money from one state to another.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct MoneyStep {
     /// Which money: see [`MoneyRow::key`].
     pub payment_ref: String,
-    /// It must stand here still: two who take the ladder at once take each step once.
+    /// It must still be in this state: two offices at once take each step once.
     pub from: MoneyState,
     /// Where to.
     pub to: MoneyState,
@@ -349,7 +349,7 @@ pub struct MoneyStep {
     pub callback: Option<String>,
 }
 
-/// Gives a hold up.
+/// Releases a hold.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct ReleaseHold {
     /// Which.
@@ -502,7 +502,7 @@ pub struct Snapshot {
     /// The moment.
     pub now: Moment,
     /// The last number that was given when it was taken. What was changed after it is in it too: apply entries after
-    /// this number, and the picture comes out the same.
+    /// this number, and the result is the same.
     pub seq: u64,
     /// The event.
     pub event: super::event::EventRow,
@@ -546,7 +546,7 @@ pub struct AuditQuery {
     pub limit: usize,
 }
 
-/// Somebody who wants to be told.
+/// A webhook: a receiver of entries.
 #[derive(Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct WebhookRow {
     /// Which.

@@ -1,4 +1,4 @@
-//! What is told afterwards: one entry for each change, shared by the stream, webhooks and the audit log.
+//! Entries: one for each change, for the stream, webhooks and the audit log.
 
 use serde::{Deserialize, Serialize};
 
@@ -81,7 +81,7 @@ pub struct AreaFree {
     pub delta: i64,
 }
 
-/// One thing that happened. Written in the same transaction as the change; numbered after commit.
+/// One change of an event. Written in the same transaction as the change; numbered after commit.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Entry {
     /// The number: gapless per event, from 1; zero until it is given.

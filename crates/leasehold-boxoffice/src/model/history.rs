@@ -1,7 +1,7 @@
-//! The invariants of an event, proven from what was told, in the order of its numbers.
+//! Checks the invariants of an event on its entries, in the order of their numbers.
 //!
-//! Where `check` looks at one moment, this looks at every moment: the entries are played on a plain picture of the
-//! hall, and each must be a legal step from the one before.
+//! Where `check` looks at one moment, this looks at every moment: the entries are replayed on an empty event, and each
+//! must be a legal step from the one before.
 //!
 //! # Laws (8 to 13 of the project's list)
 //!

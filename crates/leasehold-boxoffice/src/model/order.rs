@@ -1,4 +1,4 @@
-//! What was sold, and the money that came too late.
+//! Orders, and money that is not, or not only, an order's.
 
 use serde::{Deserialize, Serialize};
 
@@ -91,7 +91,7 @@ pub struct OrderRow {
     pub doubted: Option<u64>,
 }
 
-/// Who said that money is there.
+/// Who confirmed that money came.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum PaymentWitness {
@@ -101,7 +101,7 @@ pub enum PaymentWitness {
     Key,
 }
 
-/// One statement that money is there: of whom, how much, for what.
+/// One confirmation that money came: by whom, how much, for what.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct PaymentSource {
     /// Who said it.
@@ -166,11 +166,11 @@ impl OrderRow {
     }
 }
 
-/// Where money that has no order is on the ladder.
+/// The state of money that has no order.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum MoneyState {
-    /// It came; nothing is decided. Whoever finds it so takes the next step.
+    /// It came; nothing is decided yet. Any office takes the next step.
     Received,
     /// It bought the same seats after all.
     Sold,
@@ -190,7 +190,7 @@ pub enum MoneyState {
     Cancelled,
 }
 
-/// One step on the ladder, for buyer and staff.
+/// One step of money, for buyer and staff.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct RecordedStep {
     /// When.

@@ -1,4 +1,4 @@
-//! The considered noes, each with a code that stays.
+//! Refusals, each with a stable code.
 
 use std::fmt;
 
@@ -90,7 +90,7 @@ pub struct Resolution {
     pub steps: Vec<RecordedStep>,
 }
 
-/// The ledger's, or the office's, considered no. It changed nothing.
+/// Why the ledger or the office refused a request. Nothing was changed.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[non_exhaustive]
 pub enum Refusal {
@@ -144,7 +144,7 @@ pub enum Refusal {
 }
 
 impl Refusal {
-    /// The code that stays.
+    /// The stable code.
     #[must_use]
     pub const fn code(&self) -> &'static str {
         match self {

@@ -102,7 +102,7 @@ impl CachedEvent {
     }
 
     /// Overrides the state of seats that this office changed, until the entries arrive.
-    pub(super) fn note<'a>(&self, seats: impl Iterator<Item = &'a str>, state: SeatState, now: Time) {
+    pub(super) fn override_states<'a>(&self, seats: impl Iterator<Item = &'a str>, state: SeatState, now: Time) {
         let mut map = lock(&self.map);
         map.overrides.retain(|_, (_, at)| now.since(*at) <= MAX_MAP_AGE);
         map.overrides.extend(seats.map(|seat| (seat.into(), (state, now))));
@@ -113,8 +113,8 @@ impl CachedEvent {
         let map = lock(&self.map);
         let mut free = map.free.clone();
         for (seat, (state, _)) in map.overrides.iter().filter(|(_, (_, at))| now.since(*at) <= MAX_MAP_AGE) {
-            if let Some(place) = self.index.position(seat) {
-                free.set(place, *state == SeatState::Free);
+            if let Some(position) = self.index.position(seat) {
+                free.set(position, *state == SeatState::Free);
             }
         }
         free
@@ -128,11 +128,11 @@ impl CachedEvent {
     ) -> Option<PickIntent> {
         let mut marked = lock(&self.marked);
         let mut left = free.clone();
-        marked.iter().for_each(|place| left.set(*place, false));
+        marked.iter().for_each(|position| left.set(*position, false));
         // If only what others are about to take is left: not all of them will get it.
-        let places = pick(&self.index, &left).or_else(|| pick(&self.index, free))?;
-        marked.extend(&places);
-        Some(PickIntent { cached: self.clone(), places })
+        let positions = pick(&self.index, &left).or_else(|| pick(&self.index, free))?;
+        marked.extend(&positions);
+        Some(PickIntent { cached: self.clone(), positions })
     }
 
     /// Whether the map is good enough for hints: one reload serves many refused requests.
@@ -151,23 +151,23 @@ impl CachedEvent {
 /// Seats that a request under way has picked. Dropping it unmarks them.
 pub(super) struct PickIntent {
     cached: Arc<CachedEvent>,
-    pub(super) places: Vec<SeatPosition>,
+    pub(super) positions: Vec<SeatPosition>,
 }
 
 impl Drop for PickIntent {
     fn drop(&mut self) {
         let mut marked = lock(&self.cached.marked);
-        for place in &self.places {
-            marked.remove(place);
+        for position in &self.positions {
+            marked.remove(position);
         }
     }
 }
 
 impl SeatMap {
-    fn set(&mut self, index: &SeatIndex, seat: &str, state: SeatState) {
+    fn set_state(&mut self, index: &SeatIndex, seat: &str, state: SeatState) {
         self.overrides.remove(seat);
-        if let Some(place) = index.position(seat) {
-            self.free.set(place, state == SeatState::Free);
+        if let Some(position) = index.position(seat) {
+            self.free.set(position, state == SeatState::Free);
         }
         match state {
             SeatState::Free => self.seats.remove(seat),
@@ -257,7 +257,7 @@ impl Office {
         let mut map = lock(&cached.map);
         (map.seats, map.free) = (HashMap::new(), FreeSet::new(&cached.index, true));
         map.overrides.clear();
-        snapshot.seats.iter().for_each(|seat| map.set(&cached.index, &seat.id, seat.state));
+        snapshot.seats.iter().for_each(|seat| map.set_state(&cached.index, &seat.id, seat.state));
         map.areas.clone_from(&snapshot.areas);
         map.reloaded_at = self.clock().now();
         map.seq = snapshot.seq;
@@ -337,7 +337,7 @@ impl Office {
         if matches!(entry.kind, EntryKind::EventChanged | EntryKind::LayoutChanged) {
             self.0.cache.forget(&entry.event_id);
         }
-        entry.seats.iter().for_each(|change| map.set(&cached.index, &change.id, change.state));
+        entry.seats.iter().for_each(|change| map.set_state(&cached.index, &change.id, change.state));
         map.seq = entry.seq;
     }
 

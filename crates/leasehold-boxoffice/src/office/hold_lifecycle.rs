@@ -288,10 +288,10 @@ impl Office {
         }
         let changed = added.seats.iter().map(|seat| &seat.id).chain(remove);
         if changed.clone().next().is_some() {
-            let place = |id: &String| cached.index.position(id);
-            let had: Vec<_> = row.seats.iter().filter_map(|seat| place(&seat.id)).collect();
+            let position = |id: &String| cached.index.position(id);
+            let had: Vec<_> = row.seats.iter().filter_map(|seat| position(&seat.id)).collect();
             let stays = row.seats.iter().map(|seat| &seat.id).filter(|id| !remove.contains(id));
-            let choice: Vec<_> = stays.chain(added.seats.iter().map(|seat| &seat.id)).filter_map(place).collect();
+            let choice: Vec<_> = stays.chain(added.seats.iter().map(|seat| &seat.id)).filter_map(position).collect();
             if let Some(instead) = self.orphan_alternative(cached, &had, &choice).await? {
                 let conflicts = changed.map(|id| Conflict::seat(id, Reason::Orphan)).collect();
                 let alternative = Some(super::open_hold::names(cached, &instead));
@@ -407,7 +407,7 @@ impl Office {
         let areas = hold.areas.iter().map(|area| (&area.id, area.qty, area.token, area.price));
         let what: Vec<_> = seats.chain(areas).collect();
         let name = format!("{} {} {what:?}", hold.hold_id, hold.payments);
-        format!("pay_{}", crate::provider::short(&name))
+        format!("pay_{}", crate::provider::short_id(&name))
     }
 
     /// The stored answer to a call on this hold with this idempotency key; none if it is the first.

@@ -166,9 +166,9 @@ impl Office {
             return Ok(None);
         }
         let mut free = self.fresh_map(cached).await?;
-        had.iter().for_each(|place| free.set(*place, true));
+        had.iter().for_each(|position| free.set(*position, true));
         // A seat that is not free is a conflict, which is reported elsewhere.
-        if choice.iter().any(|place| !free.is_free(*place)) {
+        if choice.iter().any(|position| !free.is_free(*position)) {
             return Ok(None);
         }
         Ok(pick::avoid_orphan(&cached.index, &free, choice))
@@ -218,10 +218,10 @@ impl Office {
         let mut lost: BTreeSet<pick::SeatPosition> = BTreeSet::new();
         for _ in 0..MAX_PICK_ATTEMPTS {
             let mut free = self.fresh_map(cached).await?;
-            lost.iter().for_each(|place| free.set(*place, false));
+            lost.iter().for_each(|position| free.set(*position, false));
             let picked = cached.pick_and_mark(&free, |index, free| pick::best(index, free, ask));
             let Some(intent) = picked else { return Err(no_block().into()) };
-            let items = priced_items(cached, &names(cached, &intent.places), &[])?;
+            let items = priced_items(cached, &names(cached, &intent.positions), &[])?;
             match self.acquire_and_open(call, cached, buyer, &items).await {
                 Err(Error::Refused(Refusal::Conflict { conflicts, alternative })) => {
                     let before = lost.len();
@@ -324,13 +324,17 @@ impl Office {
         match &opened {
             Ok(done) if done.replayed => self.release_lease(&lease).await,
             Ok(done) => {
-                cached.note(items.seats.iter().map(|seat| seat.id.as_str()), SeatState::Held, self.clock().now());
+                cached.override_states(
+                    items.seats.iter().map(|seat| seat.id.as_str()),
+                    SeatState::Held,
+                    self.clock().now(),
+                );
                 self.ensure_lease_outlives(&done.value.hold, ttl, began).await?;
             }
             // The row may be stored: then the lease belongs to it. If not, the lease lapses or the sweeper revokes it.
             Err(Error::Indeterminate { .. }) => {}
             Err(Error::Refused(Refusal::Conflict { conflicts, .. })) => {
-                self.note_losses(cached, conflicts);
+                self.override_lost(cached, conflicts);
                 self.release_lease(&lease).await;
             }
             Err(Error::Refused(Refusal::StaleToken)) => {
@@ -401,14 +405,14 @@ impl Office {
         conflicts
     }
 
-    fn note_losses(&self, cached: &CachedEvent, conflicts: &[Conflict]) {
+    fn override_lost(&self, cached: &CachedEvent, conflicts: &[Conflict]) {
         for lost in conflicts {
             let state = match lost.reason {
                 Reason::Sold => SeatState::Sold,
                 Reason::Blocked => SeatState::Blocked,
                 _ => continue,
             };
-            cached.note(lost.seat.as_deref().into_iter(), state, self.clock().now());
+            cached.override_states(lost.seat.as_deref().into_iter(), state, self.clock().now());
         }
     }
 }
@@ -468,16 +472,16 @@ fn seat_positions(cached: &CachedEvent, items: &HoldItems) -> Vec<pick::SeatPosi
     items.seats.iter().filter_map(|seat| cached.index.position(&seat.id)).collect()
 }
 
-pub(super) fn names(cached: &CachedEvent, places: &[pick::SeatPosition]) -> Vec<String> {
-    places.iter().map(|place| cached.index.seat(*place).id.clone()).collect()
+pub(super) fn names(cached: &CachedEvent, positions: &[pick::SeatPosition]) -> Vec<String> {
+    positions.iter().map(|position| cached.index.seat(*position).id.clone()).collect()
 }
 
 /// Free seats similar to those of a hold, to offer for late money.
 pub(super) fn similar_seats(cached: &CachedEvent, free: &pick::FreeSet, hold: &HoldRow) -> Option<Vec<String>> {
-    let places: Vec<_> = hold.seats.iter().filter_map(|seat| cached.index.position(&seat.id)).collect();
-    if !hold.areas.is_empty() || places.len() != hold.seats.len() {
+    let positions: Vec<_> = hold.seats.iter().filter_map(|seat| cached.index.position(&seat.id)).collect();
+    if !hold.areas.is_empty() || positions.len() != hold.seats.len() {
         return None;
     }
-    let found = pick::alternative(&cached.index, free, &places, cached.event.settings.orphan_rule)?;
+    let found = pick::alternative(&cached.index, free, &positions, cached.event.settings.orphan_rule)?;
     Some(names(cached, &found))
 }

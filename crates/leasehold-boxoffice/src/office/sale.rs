@@ -156,7 +156,7 @@ impl Office {
                     if order.sources.first().is_some_and(|source| source.hold_id != order.hold_id) {
                         self.0.counts.count_late_money(LateOutcome::OfferTaken);
                     }
-                    self.note_sold(&order);
+                    self.override_sold(&order);
                 }
                 self.release_leases(&leases).await;
                 Ok(Some(SaleOutcome::Sold(order)))
@@ -189,9 +189,13 @@ impl Office {
         self.0.counts.count_late_money(outcome);
     }
 
-    fn note_sold(&self, order: &OrderRow) {
+    fn override_sold(&self, order: &OrderRow) {
         if let Some(cached) = self.0.cache.get(&order.event_id) {
-            cached.note(order.seats.iter().map(|seat| seat.id.as_str()), SeatState::Sold, self.clock().now());
+            cached.override_states(
+                order.seats.iter().map(|seat| seat.id.as_str()),
+                SeatState::Sold,
+                self.clock().now(),
+            );
         }
     }
 
@@ -285,7 +289,7 @@ impl Office {
             Ok(done) => {
                 self.0.counts.record_sale(self.clock().now().since(began));
                 self.0.counts.count_late_money(LateOutcome::SameSeats);
-                self.note_sold(&done.value);
+                self.override_sold(&done.value);
                 Ok(true)
             }
             // Another office took a step first: read the money again.

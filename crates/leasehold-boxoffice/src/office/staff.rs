@@ -220,7 +220,7 @@ impl Office {
         // Until the entry is read, the event cache would refuse seats that are free again.
         let stays = |seat: &&SoldSeat| amended.order.seats.iter().any(|now| now.id == seat.id);
         let gone: Vec<String> = before.seats.iter().filter(|seat| !stays(seat)).map(|seat| seat.id.clone()).collect();
-        self.note(&before.event_id, &gone, SeatState::Free);
+        self.override_states(&before.event_id, &gone, SeatState::Free);
         Ok(amended)
     }
 
@@ -279,8 +279,8 @@ impl Office {
         let moved = self.0.ledger.move_order(call, command).await;
         self.release_lease(&lease).await;
         let moved = moved?.value;
-        self.note(&order.event_id, &left, SeatState::Free);
-        self.note(&order.event_id, &targets, SeatState::Sold);
+        self.override_states(&order.event_id, &left, SeatState::Free);
+        self.override_states(&order.event_id, &targets, SeatState::Sold);
         Ok(moved)
     }
 
@@ -302,15 +302,15 @@ impl Office {
         }
         let event = command.event_id.clone();
         let blocks = self.0.ledger.set_blocks(call, command).await?.value;
-        self.note(&event, &blocks.blocked, SeatState::Blocked);
-        self.note(&event, &blocks.unblocked, SeatState::Free);
+        self.override_states(&event, &blocks.blocked, SeatState::Blocked);
+        self.override_states(&event, &blocks.unblocked, SeatState::Free);
         Ok(blocks)
     }
 
     /// Overrides seat states in the event cache, until the entry is read.
-    fn note(&self, event: &EventId, seats: &[String], state: SeatState) {
+    fn override_states(&self, event: &EventId, seats: &[String], state: SeatState) {
         if let Some(cached) = self.0.cache.get(event) {
-            cached.note(seats.iter().map(String::as_str), state, self.clock().now());
+            cached.override_states(seats.iter().map(String::as_str), state, self.clock().now());
         }
     }
 

@@ -49,10 +49,10 @@ pub(super) struct TestOffice {
 
 impl TestOffice {
     pub(super) async fn open() -> Self {
-        Self::with(|_| {}).await
+        Self::open_with(|_| {}).await
     }
 
-    pub(super) async fn with(change: impl FnOnce(&mut EventSettings)) -> Self {
+    pub(super) async fn open_with(change: impl FnOnce(&mut EventSettings)) -> Self {
         let (clock, dir) = (ManualClock::new(), tempfile::tempdir().unwrap());
         clock.advance(Duration::from_secs(1000));
         let ledger: Arc<dyn Ledger> = Sqlite::open(dir.path().join("ledger.db"), clock.shared()).await.unwrap();
@@ -71,8 +71,8 @@ impl TestOffice {
         cluster.set_moment(&database, 1_000_000).await;
         let (clock, dir) = (ManualClock::new(), tempfile::tempdir().unwrap());
         clock.advance(Duration::from_secs(1000));
-        let house = Self::over(clock, dir, ledgers, change).await;
-        Self { database: Some((cluster, database)), ..house }
+        let case = Self::over(clock, dir, ledgers, change).await;
+        Self { database: Some((cluster, database)), ..case }
     }
 
     async fn over(
@@ -106,7 +106,7 @@ impl TestOffice {
     }
 
     /// Lets time pass, for the engine and for the ledger.
-    pub(super) async fn pass(&self, span: Duration) {
+    pub(super) async fn advance_time(&self, span: Duration) {
         self.clock.advance(span);
         #[cfg(feature = "postgres")]
         if let Some((cluster, database)) = &self.database {

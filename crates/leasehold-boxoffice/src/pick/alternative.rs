@@ -1,4 +1,4 @@
-//! What to offer to whoever cannot have what they chose.
+//! Alternatives: seats to offer to a buyer who cannot have their choice.
 
 use std::ops::Range;
 
@@ -22,7 +22,7 @@ pub fn alternative(
         return clean.or_else(|| near.block(false, false)).map(Iterator::collect);
     }
     let single = near.one_by_one(wanted);
-    let clean = single.as_ref().is_some_and(|places| orphans(index, free, places).is_empty());
+    let clean = single.as_ref().is_some_and(|positions| orphans(index, free, positions).is_empty());
     if no_orphans && !clean {
         return near.block(true, false).map(Iterator::collect).or(single);
     }
@@ -58,7 +58,7 @@ impl<'a> NearestSearch<'a> {
         let first = wanted.iter().copied().min().unwrap_or_default();
         let home = index.row_of(first);
         let section = index.section_of(first);
-        let in_row = wanted.iter().filter(|place| index.row_of(**place) == home).copied().max().unwrap_or(first);
+        let in_row = wanted.iter().filter(|position| index.row_of(**position) == home).copied().max().unwrap_or(first);
         let begin = index.rows[home].seats.start;
         let mut rows: Vec<usize> = (0..index.rows.len()).filter(|row| free.any(&index.rows[*row].seats)).collect();
         rows.sort_by_key(|row| {
@@ -93,17 +93,18 @@ impl<'a> NearestSearch<'a> {
 
     /// What is still free stays; each seat that was lost is replaced by the nearest that is no dearer.
     fn one_by_one(&self, wanted: &[SeatPosition]) -> Option<Vec<SeatPosition>> {
-        let mut taken: Vec<SeatPosition> = wanted.iter().copied().filter(|place| self.free.is_free(*place)).collect();
-        for lost in wanted.iter().filter(|place| !self.free.is_free(**place)) {
+        let mut taken: Vec<SeatPosition> =
+            wanted.iter().copied().filter(|position| self.free.is_free(*position)).collect();
+        for lost in wanted.iter().filter(|position| !self.free.is_free(**position)) {
             let price = self.index.seat(*lost).price;
             let in_row = lost - self.index.rows[self.index.row_of(*lost)].seats.start;
-            let fits = |place: &SeatPosition| {
-                self.free.is_free(*place) && self.index.seat(*place).price <= price && !taken.contains(place)
+            let fits = |position: &SeatPosition| {
+                self.free.is_free(*position) && self.index.seat(*position).price <= price && !taken.contains(position)
             };
             let nearest = self.rows.iter().find_map(|row| {
                 let seats = self.index.rows[*row].seats.clone();
                 let there = seats.start + in_row;
-                seats.filter(fits).min_by_key(|place| (place.abs_diff(there), *place))
+                seats.filter(fits).min_by_key(|position| (position.abs_diff(there), *position))
             })?;
             taken.push(nearest);
         }

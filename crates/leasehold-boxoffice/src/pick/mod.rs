@@ -2,7 +2,7 @@
 //! orphan.
 //!
 //! ```text
-//!   Layout ──▶ Hall (once) ──▶ best / alternative / orphans (Free: one bit a seat) ──▶ places
+//!   Layout ──▶ SeatIndex (once) ──▶ best / alternative / orphans (FreeSet: one bit a seat) ──▶ positions
 //! ```
 //!
 //! # Laws
@@ -20,7 +20,7 @@
 //!
 //! # Not here
 //!
-//! Who decides. A pick is a proposal: seats may be lost between here and the grant, and then it is picked again.
+//! Decisions. A pick is a proposal: seats may be taken before the lease is granted, and then the office picks again.
 
 mod alternative;
 mod seat_index;
@@ -113,8 +113,8 @@ fn scattered(
             continue;
         }
         let centre = row.seats.start + row.seats.end;
-        let mut here: Vec<SeatPosition> = row.seats.clone().filter(|place| free.is_free(*place)).collect();
-        here.sort_by_key(|place| off_centre(&(*place..*place + 1), centre));
+        let mut here: Vec<SeatPosition> = row.seats.clone().filter(|position| free.is_free(*position)).collect();
+        here.sort_by_key(|position| off_centre(&(*position..*position + 1), centre));
         taken.extend(here.into_iter().take(qty - taken.len()));
         if taken.len() == qty {
             taken.sort_unstable();
@@ -173,11 +173,12 @@ fn gives(length: usize, most: usize) -> impl Iterator<Item = usize> {
 #[must_use]
 pub fn orphans(index: &SeatIndex, free: &FreeSet, chosen: &[SeatPosition]) -> Vec<SeatPosition> {
     let mut left = free.clone();
-    chosen.iter().for_each(|place| left.set(*place, false));
+    chosen.iter().for_each(|position| left.set(*position, false));
     let mut alone = Vec::new();
-    for place in chosen {
-        let stretch = index.stretch_of(*place);
-        let beside = [place.checked_sub(1), Some(place + 1)].into_iter().flatten().filter(|at| stretch.contains(at));
+    for position in chosen {
+        let stretch = index.stretch_of(*position);
+        let beside =
+            [position.checked_sub(1), Some(position + 1)].into_iter().flatten().filter(|at| stretch.contains(at));
         for near in beside.filter(|at| left.is_free(*at)) {
             let mut neighbours = [near.checked_sub(1), Some(near + 1)].into_iter().flatten();
             let company = neighbours.any(|at| stretch.contains(&at) && left.is_free(at));

@@ -1,11 +1,11 @@
-//! The index of a hall: where every seat stands, and who is its neighbour.
+//! The seat index of a layout: the position of every seat, and its neighbours.
 
 use std::collections::HashMap;
 use std::ops::Range;
 
 use crate::layout::{Layout, Seat};
 
-/// The place of a seat in the order of the hall: rows best first, numbers rising.
+/// The position of a seat in the index: rows best first, numbers rising.
 pub type SeatPosition = usize;
 
 /// A row, and the stretches of it where each seat has the next one beside it.
@@ -19,7 +19,7 @@ pub(super) struct SeatRow {
     pub stretches: Vec<Range<SeatPosition>>,
 }
 
-/// Where every seat stands. Made once for a layout, and asked for every pick.
+/// The positions of all seats. Built once for a layout, and used by every pick.
 #[derive(Clone, Debug, Default)]
 pub struct SeatIndex {
     seats: Vec<Seat>,
@@ -99,8 +99,8 @@ impl SeatIndex {
     ///
     /// There is no such place: places come from this hall.
     #[must_use]
-    pub fn seat(&self, place: SeatPosition) -> &Seat {
-        &self.seats[place]
+    pub fn seat(&self, position: SeatPosition) -> &Seat {
+        &self.seats[position]
     }
 
     /// Every seat, in the order of the hall.
@@ -112,24 +112,24 @@ impl SeatIndex {
         self.sections.iter().position(|section| section == name)
     }
 
-    pub(super) fn row_of(&self, place: SeatPosition) -> usize {
-        self.row_of[place]
+    pub(super) fn row_of(&self, position: SeatPosition) -> usize {
+        self.row_of[position]
     }
 
-    pub(super) fn section_of(&self, place: SeatPosition) -> usize {
-        self.rows[self.row_of[place]].section
+    pub(super) fn section_of(&self, position: SeatPosition) -> usize {
+        self.rows[self.row_of[position]].section
     }
 
-    pub(super) fn stretch_of(&self, place: SeatPosition) -> Range<SeatPosition> {
-        let row = &self.rows[self.row_of[place]];
-        let stretch = row.stretches.iter().find(|stretch| stretch.contains(&place));
-        stretch.cloned().unwrap_or(place..place + 1)
+    pub(super) fn stretch_of(&self, position: SeatPosition) -> Range<SeatPosition> {
+        let row = &self.rows[self.row_of[position]];
+        let stretch = row.stretches.iter().find(|stretch| stretch.contains(&position));
+        stretch.cloned().unwrap_or(position..position + 1)
     }
 
     /// What these cost together.
     #[must_use]
-    pub fn total(&self, places: &[SeatPosition]) -> u64 {
-        places.iter().fold(0, |sum, place| sum.saturating_add(self.seats[*place].price))
+    pub fn total(&self, positions: &[SeatPosition]) -> u64 {
+        positions.iter().fold(0, |sum, position| sum.saturating_add(self.seats[*position].price))
     }
 }
 
@@ -137,26 +137,26 @@ impl SeatIndex {
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct FreeSet {
     words: Vec<u64>,
-    places: usize,
+    positions: usize,
 }
 
 impl FreeSet {
     /// All of a hall, or none of it.
     #[must_use]
     pub fn new(index: &SeatIndex, free: bool) -> Self {
-        let places = index.len();
-        let mut this = Self { words: vec![0; places.div_ceil(64)], places };
+        let positions = index.len();
+        let mut this = Self { words: vec![0; positions.div_ceil(64)], positions };
         if free {
-            (0..places).for_each(|place| this.set(place, true));
+            (0..positions).for_each(|position| this.set(position, true));
         }
         this
     }
 
     /// Says whether a seat is free.
-    pub fn set(&mut self, place: SeatPosition, free: bool) {
-        debug_assert!(place < self.places, "places come from the hall");
-        let Some(word) = self.words.get_mut(place / 64) else { return };
-        let bit = 1u64 << (place % 64);
+    pub fn set(&mut self, position: SeatPosition, free: bool) {
+        debug_assert!(position < self.positions, "places come from the hall");
+        let Some(word) = self.words.get_mut(position / 64) else { return };
+        let bit = 1u64 << (position % 64);
         if free {
             *word |= bit;
         } else {
@@ -166,8 +166,8 @@ impl FreeSet {
 
     /// Whether a seat is free.
     #[must_use]
-    pub fn is_free(&self, place: SeatPosition) -> bool {
-        self.words.get(place / 64).is_some_and(|word| word >> (place % 64) & 1 == 1)
+    pub fn is_free(&self, position: SeatPosition) -> bool {
+        self.words.get(position / 64).is_some_and(|word| word >> (position % 64) & 1 == 1)
     }
 
     /// How many are.

@@ -30,8 +30,8 @@ fn stage(rows: &[&str]) -> (SeatIndex, FreeSet) {
     (index, free)
 }
 
-fn ids(index: &SeatIndex, places: Option<Vec<SeatPosition>>) -> Vec<String> {
-    places.into_iter().flatten().map(|place| index.seat(place).id.clone()).collect()
+fn ids(index: &SeatIndex, positions: Option<Vec<SeatPosition>>) -> Vec<String> {
+    positions.into_iter().flatten().map(|position| index.seat(position).id.clone()).collect()
 }
 
 const fn ask(qty: usize, adjacent: bool, no_orphans: bool) -> PickRequest<'static> {
@@ -62,9 +62,9 @@ fn an_aisle_parts_neighbours() {
     let (index, free) = stage(&["A:.. .."]);
     assert_eq!(best(&index, &free, &ask(3, true, false)), None);
     assert_eq!(ids(&index, best(&index, &free, &ask(3, false, false))).len(), 3);
-    let places: Vec<SeatPosition> = ["A-0-2", "A-0-4"].map(|id| index.position(id).unwrap()).to_vec();
-    assert!(!are_adjacent(&index, &places));
-    assert_eq!(orphans(&index, &free, &places[..1]), [0]);
+    let positions: Vec<SeatPosition> = ["A-0-2", "A-0-4"].map(|id| index.position(id).unwrap()).to_vec();
+    assert!(!are_adjacent(&index, &positions));
+    assert_eq!(orphans(&index, &free, &positions[..1]), [0]);
 }
 
 /// Goal: a choice that leaves one seat alone is known; one that was alone before is nobody's orphan.
@@ -73,7 +73,7 @@ fn orphans_are_what_the_choice_leaves_alone() {
     let (index, free) = stage(&["A:.....x.x"]);
     let after = |ids: &[u32]| {
         let chosen: Vec<SeatPosition> = ids.iter().map(|id| index.position(&format!("A-0-{id}")).unwrap()).collect();
-        orphans(&index, &free, &chosen).iter().map(|place| index.seat(*place).number).collect::<Vec<_>>()
+        orphans(&index, &free, &chosen).iter().map(|position| index.seat(*position).number).collect::<Vec<_>>()
     };
     assert_eq!(after(&[2]), [1]);
     assert_eq!(after(&[1]), [0u32; 0]);
@@ -99,8 +99,8 @@ fn the_orphan_rule_never_costs_a_pick() {
 #[test]
 fn an_alternative_is_near_and_no_dearer() {
     let (index, free) = stage(&["A:....xx..", "A:........", "B:........"]);
-    let places = |ids: &[&str]| ids.iter().map(|id| index.position(id).unwrap()).collect::<Vec<_>>();
-    let other = |ids: &[&str], rule| self::ids(&index, alternative(&index, &free, &places(ids), rule));
+    let positions = |ids: &[&str]| ids.iter().map(|id| index.position(id).unwrap()).collect::<Vec<_>>();
+    let other = |ids: &[&str], rule| self::ids(&index, alternative(&index, &free, &positions(ids), rule));
     assert_eq!(other(&["A-0-5", "A-0-6"], false), ["A-0-3", "A-0-4"]);
     assert_eq!(other(&["A-0-4", "A-0-5", "A-0-6"], false), ["A-0-2", "A-0-3", "A-0-4"], "the same row");
     assert_eq!(other(&["A-0-4", "A-0-5", "A-0-6"], true), ["A-1-4", "A-1-5", "A-1-6"], "but for the orphan");
@@ -149,7 +149,7 @@ proptest! {
     /// Method: compare with every choice there is.
     #[test]
     fn picks_keep_their_laws((index, free) in small_hall(), qty in 1usize..6, adjacent: bool, no_orphans: bool) {
-        let open: Vec<SeatPosition> = (0..index.len()).filter(|place| free.is_free(*place)).collect();
+        let open: Vec<SeatPosition> = (0..index.len()).filter(|position| free.is_free(*position)).collect();
         let mut all = choices(&open, qty);
         if adjacent {
             all.retain(|choice| are_adjacent(&index, choice));
@@ -175,7 +175,7 @@ proptest! {
         let all: Vec<SeatPosition> = (0..index.len()).collect();
         let wanted = choices(&all, qty);
         let wanted = at.get(&wanted);
-        let open: Vec<SeatPosition> = all.into_iter().filter(|place| free.is_free(*place)).collect();
+        let open: Vec<SeatPosition> = all.into_iter().filter(|position| free.is_free(*position)).collect();
         let together = are_adjacent(&index, wanted);
         let fits = |choice: &Vec<SeatPosition>| {
             index.total(choice) <= index.total(wanted) && (!together || are_adjacent(&index, choice))
@@ -197,7 +197,7 @@ proptest! {
     /// Goal: an orphan is refused only with an offer that keeps law 5.
     #[test]
     fn offers_for_orphans_keep_their_law((index, free) in small_hall(), qty in 1usize..4, at in any::<prop::sample::Index>()) {
-        let open: Vec<SeatPosition> = (0..index.len()).filter(|place| free.is_free(*place)).collect();
+        let open: Vec<SeatPosition> = (0..index.len()).filter(|position| free.is_free(*position)).collect();
         let chosen = choices(&open, qty);
         prop_assume!(!chosen.is_empty());
         let chosen = at.get(&chosen);
@@ -206,7 +206,7 @@ proptest! {
             prop_assert!(orphans(&index, &free, &offer).is_empty());
             prop_assert!(are_adjacent(&index, &offer) && offer.len() == qty && offer.iter().all(|p| free.is_free(*p)));
             prop_assert!(index.total(&offer) <= index.total(chosen));
-            prop_assert!(offer.iter().all(|place| index.section_of(*place) == index.section_of(chosen[0])));
+            prop_assert!(offer.iter().all(|position| index.section_of(*position) == index.section_of(chosen[0])));
         }
     }
 }

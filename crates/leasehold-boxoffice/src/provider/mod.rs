@@ -1,4 +1,4 @@
-//! Those who take the money: what we ask of them, and how we believe what they tell.
+//! Payment providers: the requests to them, and how their callbacks are verified.
 //!
 //! ```text
 //!   the office ──create──▶ provider ◀──pays── buyer
@@ -56,7 +56,7 @@ pub struct SeatToken {
     pub token: String,
 }
 
-/// What a provider tells. Fields that we do not know are let be: providers add some.
+/// A callback of a provider. Unknown fields are ignored: providers add some.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Callback {
     /// The same for each time the same thing is told.
@@ -83,9 +83,9 @@ pub struct Callback {
     pub refund_id: Option<String>,
 }
 
-/// Why a callback does not count.
+/// Why a callback is rejected.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
-pub enum Unbelieved {
+pub enum CallbackError {
     /// It is not by the provider.
     #[error("the callback is not signed by the payment provider")]
     Forged(#[source] Forged),
@@ -94,34 +94,34 @@ pub enum Unbelieved {
     Unreadable(String),
 }
 
-/// Ids in a callback are no longer than this.
-const MAX_ID_BYTES: usize = 128;
-/// Seats in a callback.
-const MAX_TOKENS: usize = 1000;
+/// The longest id in a callback.
+const MAX_CALLBACK_ID_BYTES: usize = 128;
+/// The most seats in a callback.
+const MAX_CALLBACK_TOKENS: usize = 1000;
 
 impl Callback {
-    /// Reads a callback, after its signature was found right.
+    /// Verifies the signature of a callback, then parses it.
     ///
     /// # Errors
     ///
     /// Why it does not count.
-    pub fn believe(secrets: &Secrets, header: &str, body: &[u8]) -> Result<Self, Unbelieved> {
+    pub fn verify(secrets: &Secrets, header: &str, body: &[u8]) -> Result<Self, CallbackError> {
         // No window of time: a callback may be late, and its id keeps it from counting twice.
-        sign::verify(secrets, header, body, None).map_err(Unbelieved::Forged)?;
+        sign::verify(secrets, header, body, None).map_err(CallbackError::Forged)?;
         let callback: Self = serde_json::from_slice(body)
-            .map_err(|error| Unbelieved::Unreadable(format!("line {}, column {}", error.line(), error.column())))?;
-        callback.check().map_err(Unbelieved::Unreadable)?;
+            .map_err(|error| CallbackError::Unreadable(format!("line {}, column {}", error.line(), error.column())))?;
+        callback.check().map_err(CallbackError::Unreadable)?;
         Ok(callback)
     }
 
     fn check(&self) -> Result<(), String> {
         let ids = [("callback_id", &self.callback_id), ("payment_ref", &self.payment_ref), ("hold_id", &self.hold_id)];
         for (field, id) in ids {
-            if id.is_empty() || id.len() > MAX_ID_BYTES || id.chars().any(char::is_control) {
-                return Err(format!("{field} is 1 to {MAX_ID_BYTES} bytes without control characters"));
+            if id.is_empty() || id.len() > MAX_CALLBACK_ID_BYTES || id.chars().any(char::is_control) {
+                return Err(format!("{field} is 1 to {MAX_CALLBACK_ID_BYTES} bytes without control characters"));
             }
         }
-        if self.tokens.len() > MAX_TOKENS || self.at.len() > MAX_ID_BYTES {
+        if self.tokens.len() > MAX_CALLBACK_TOKENS || self.at.len() > MAX_CALLBACK_ID_BYTES {
             return Err("it is too long".into());
         }
         if self.amount > MAX_AMOUNT {
@@ -280,7 +280,7 @@ pub enum ProviderError {
     Refused(String),
 }
 
-/// What is asked of whoever takes the money.
+/// A payment provider.
 pub trait PaymentProvider: Send + Sync + 'static {
     /// When payments that we ask it to make are to be captured. None: it makes none, and payments begin with the shop.
     fn makes_payments(&self) -> Option<CaptureMode>;
@@ -302,7 +302,7 @@ pub trait PaymentProvider: Send + Sync + 'static {
     fn refund(&self, refund: Refund) -> ProviderFuture<'_, RefundProgress>;
 }
 
-/// What a provider answers, in its own time.
+/// The future of a request to a provider.
 pub type ProviderFuture<'a, T> = Pin<Box<dyn Future<Output = Result<T, ProviderError>> + Send + 'a>>;
 
 /// Whether a buyer may be sent there: a page, without a password in its address.
@@ -316,9 +316,9 @@ pub fn is_page(url: &str) -> bool {
     })
 }
 
-/// A name for what has a long one: ids of messages are made from it, and are as long as a payment may be.
+/// A short digest of a name, for ids of messages: a payment's own name may be as long as an id.
 #[must_use]
-pub fn short(name: &str) -> String {
+pub fn short_id(name: &str) -> String {
     use sha2::Digest as _;
     sha2::Sha256::digest(name.as_bytes()).iter().take(16).map(|byte| format!("{byte:02x}")).collect()
 }
@@ -345,9 +345,9 @@ mod tests {
         }
     }
 
-    fn believed(body: &str) -> Result<Callback, Unbelieved> {
+    fn believed(body: &str) -> Result<Callback, CallbackError> {
         let header = sign::header(&secrets(), SignatureStamp { at_ms: 1, seq: None }, body.as_bytes());
-        Callback::believe(&secrets(), &header, body.as_bytes())
+        Callback::verify(&secrets(), &header, body.as_bytes())
     }
 
     /// Goal: the body is the one of the specification, and what is signed comes back whole.
@@ -356,9 +356,9 @@ mod tests {
         let (body, header) = callback().signed(&secrets(), 5).unwrap();
         let text = String::from_utf8(body.clone()).unwrap();
         assert!(text.contains(r#""outcome":"captured""#) && text.contains(r#"{"seat":"A-1","token":"41"}"#), "{text}");
-        assert_eq!(Callback::believe(&secrets(), &header, &body), Ok(callback()));
+        assert_eq!(Callback::verify(&secrets(), &header, &body), Ok(callback()));
         let other = Secrets::new(&["what somebody else knows"]).unwrap();
-        assert_eq!(Callback::believe(&other, &header, &body), Err(Unbelieved::Forged(Forged::Wrong)));
+        assert_eq!(Callback::verify(&other, &header, &body), Err(CallbackError::Forged(Forged::Wrong)));
     }
 
     /// Goal: what is signed and nonsense is named without being shown.
@@ -383,7 +383,7 @@ mod tests {
             whole.replace(r#""later":true"#, r#""tokens":[{"seat":"A","token":41}]"#),
         ] {
             let told = believed(&bad).unwrap_err();
-            assert!(matches!(told, Unbelieved::Unreadable(_)), "{bad}: {told}");
+            assert!(matches!(told, CallbackError::Unreadable(_)), "{bad}: {told}");
             assert!(!told.to_string().contains("secret"), "{told}");
         }
     }

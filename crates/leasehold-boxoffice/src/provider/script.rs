@@ -1,10 +1,10 @@
-//! How the provider of demos and tests behaves: what it tells, how often, when. Pure: somebody else sends it.
+//! The scripted provider of demos and tests: which callbacks it sends, how often, and when. Pure: the server sends them.
 
 use std::time::Duration;
 
 use serde::{Deserialize, Serialize};
 
-use super::{Callback, CallbackOutcome, SeatToken, short};
+use super::{Callback, CallbackOutcome, SeatToken, short_id};
 
 /// What the buyer's bank does.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
@@ -62,16 +62,16 @@ pub struct ScriptedPayment {
     pub remaining_ms: u64,
 }
 
-/// After a moment: no bank answers at once.
+/// The delay of an ordinary callback.
 const CALLBACK_DELAY: Duration = Duration::from_millis(250);
-/// Longer than a buyer likes to look at a wheel that turns.
+/// The delay of [`ScriptedAct::Slow`].
 const SLOW_CALLBACK_DELAY: Duration = Duration::from_secs(6);
 
 /// What is told, each after a pause counted from the payment, in the order in which it is sent. `attempt`: another for
 /// each time that it is tried, since a message is acted upon once.
 #[must_use]
 pub fn plan(payment: &ScriptedPayment, act: ScriptedAct, attempt: &str) -> Vec<(Duration, Callback)> {
-    let name = short(&payment.payment_ref);
+    let name = short_id(&payment.payment_ref);
     let tell = |nth: u32, outcome: CallbackOutcome| Callback {
         callback_id: format!("cb_{name}_{attempt}_{nth}"),
         payment_ref: payment.payment_ref.clone(),
@@ -111,7 +111,7 @@ pub fn plan(payment: &ScriptedPayment, act: ScriptedAct, attempt: &str) -> Vec<(
 #[must_use]
 pub fn captured(payment: &ScriptedPayment, amount: u64) -> Callback {
     Callback {
-        callback_id: format!("cb_{}_capture", short(&payment.payment_ref)),
+        callback_id: format!("cb_{}_capture", short_id(&payment.payment_ref)),
         outcome: CallbackOutcome::Captured,
         refund_id: None,
         ..refunded(payment, "", amount)
@@ -122,7 +122,7 @@ pub fn captured(payment: &ScriptedPayment, amount: u64) -> Callback {
 #[must_use]
 pub fn cancelled(payment: &ScriptedPayment) -> Callback {
     Callback {
-        callback_id: format!("cb_{}_cancel", short(&payment.payment_ref)),
+        callback_id: format!("cb_{}_cancel", short_id(&payment.payment_ref)),
         outcome: CallbackOutcome::Cancelled,
         refund_id: None,
         ..refunded(payment, "", payment.amount)
@@ -133,7 +133,7 @@ pub fn cancelled(payment: &ScriptedPayment) -> Callback {
 #[must_use]
 pub fn refunded(payment: &ScriptedPayment, refund_id: &str, amount: u64) -> Callback {
     Callback {
-        callback_id: format!("cb_{}", short(refund_id)),
+        callback_id: format!("cb_{}", short_id(refund_id)),
         payment_ref: payment.payment_ref.clone(),
         hold_id: payment.hold_id.clone(),
         outcome: CallbackOutcome::Refunded,

@@ -1,4 +1,4 @@
-//! Where a webhook may go. Its URL comes from somebody else, and the request from inside our network.
+//! Where a webhook may be sent. Its URL comes from outside, and the request from inside our network.
 //!
 //! # Laws
 //!

@@ -1,4 +1,4 @@
-//! Webhooks: what happened at an event, told to whoever wants to know, signed and in order.
+//! Webhooks: entries of an event, posted to receivers, signed and in order.
 //!
 //! ```text
 //!   POST <url>
@@ -11,9 +11,9 @@
 //! # Laws
 //!
 //! 1. Every message is signed with the receiver's own secret, over its time, its sequence and its body.
-//! 2. What is not taken with a 2xx is sent again, with growing pauses, until it is or [`MAX_ATTEMPTS`] are over. The sequence
-//!    is the same each time: a receiver that has seen it can put it away.
-//! 3. By default nothing is sent to a machine of the server's own network ([`guard`]): a webhook is a URL by a stranger.
+//! 2. A message without a 2xx answer is sent again, with growing pauses, at most [`MAX_DELIVERY_ATTEMPTS`] times. Its
+//!    sequence stays the same, so that a receiver can drop duplicates.
+//! 3. By default nothing is sent into the server's own network ([`guard`]): the URL comes from outside.
 //!
 //! # Not here
 //!
@@ -25,8 +25,8 @@ use std::time::Duration;
 
 use crate::sign::{self, Forged, Secrets, SignatureStamp};
 
-/// How often a message is tried, over about three days.
-pub const MAX_ATTEMPTS: u32 = 16;
+/// How often a message is sent at most, over about three days.
+pub const MAX_DELIVERY_ATTEMPTS: u32 = 16;
 /// The first pause.
 const FIRST_RETRY_PAUSE: Duration = Duration::from_secs(1);
 /// No pause is longer.
@@ -76,7 +76,7 @@ pub fn verify(secrets: &Secrets, header: &str, body: &[u8], now_ms: u64) -> Resu
 /// up to a quarter, so that receivers that came back are not all called at once.
 #[must_use]
 pub fn pause(failed: u32, chance: u64) -> Option<Duration> {
-    if failed == 0 || failed >= MAX_ATTEMPTS {
+    if failed == 0 || failed >= MAX_DELIVERY_ATTEMPTS {
         return None;
     }
     let grown = FIRST_RETRY_PAUSE.saturating_mul(3u32.saturating_pow(failed - 1)).min(MAX_RETRY_PAUSE);
@@ -93,13 +93,13 @@ mod tests {
     /// Goal: the schedule begins within seconds, grows, ends, and takes some days in all.
     #[test]
     fn pauses_grow_and_end() {
-        let middle: Vec<Duration> = (1..MAX_ATTEMPTS).map(|failed| pause(failed, 512).unwrap()).collect();
+        let middle: Vec<Duration> = (1..MAX_DELIVERY_ATTEMPTS).map(|failed| pause(failed, 512).unwrap()).collect();
         assert_eq!(middle[0], Duration::from_secs(1));
         assert_eq!(middle[1], Duration::from_secs(3));
         assert!(middle.windows(2).all(|pair| pair[0] <= pair[1]));
         let all: Duration = middle.iter().sum();
         assert!(all > Duration::from_hours(48) && all < Duration::from_hours(120), "{all:?}");
-        assert_eq!(pause(MAX_ATTEMPTS, 0), None);
+        assert_eq!(pause(MAX_DELIVERY_ATTEMPTS, 0), None);
         assert_eq!(pause(0, 0), None);
         assert_eq!(pause(u32::MAX, 0), None);
     }
@@ -107,7 +107,7 @@ mod tests {
     proptest! {
         /// Goal: chance moves a pause by a quarter at most, either way.
         #[test]
-        fn chance_moves_a_pause_by_a_quarter(failed in 1..MAX_ATTEMPTS, chance: u64) {
+        fn chance_moves_a_pause_by_a_quarter(failed in 1..MAX_DELIVERY_ATTEMPTS, chance: u64) {
             let middle = FIRST_RETRY_PAUSE.saturating_mul(3u32.saturating_pow(failed - 1)).min(MAX_RETRY_PAUSE);
             let pause = pause(failed, chance).unwrap();
             prop_assert!(pause >= middle - middle / 4 && pause <= middle + middle / 4, "{pause:?} around {middle:?}");

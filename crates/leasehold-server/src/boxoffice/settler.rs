@@ -12,7 +12,7 @@ use leasehold::clock::{Clock, Time};
 use leasehold_boxoffice::model::{CaptureState, EventSettings, HoldId, HoldRow, LedgerCall, MoneyRow, OrderRow};
 use leasehold_boxoffice::office::{OfficeTask, PaymentMessage, StaffHold};
 use leasehold_boxoffice::provider::{
-    CallbackOutcome, PaymentProvider, PaymentState, PaymentStatus, ProviderError, Refund, RefundProgress, short,
+    CallbackOutcome, PaymentProvider, PaymentState, PaymentStatus, ProviderError, Refund, RefundProgress, short_id,
 };
 
 use super::BoxOffice;
@@ -172,7 +172,7 @@ async fn capture(house: &BoxOffice, provider: &dyn PaymentProvider, order: &Orde
         // As a callback says it: what was captured beyond the price goes back.
         Ok(Some(status)) if status.outcome == PaymentState::Captured => {
             let message = PaymentMessage {
-                id: format!("captured_{}", short(&order.payment_ref)),
+                id: format!("captured_{}", short_id(&order.payment_ref)),
                 payment_ref: order.payment_ref.clone(),
                 hold_id: order.hold_id.clone(),
                 outcome: CallbackOutcome::Captured,
@@ -263,7 +263,7 @@ pub fn message(hold: &HoldRow, payment_ref: &str, outcome: CallbackOutcome, stat
     // Another for each time that it was begun: a card that was declined may be tried again.
     let began = hold.expires_at.0;
     PaymentMessage {
-        id: format!("status_{}_{began}_{outcome:?}", short(payment_ref)).to_lowercase(),
+        id: format!("status_{}_{began}_{outcome:?}", short_id(payment_ref)).to_lowercase(),
         payment_ref: payment_ref.into(),
         hold_id: hold.hold_id.clone(),
         outcome,

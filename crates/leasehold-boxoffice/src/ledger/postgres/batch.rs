@@ -30,7 +30,7 @@ const MAX_BATCH_REQUESTS: usize = 128;
 /// How long a worker may hold the queue while it gets a connection, locks and loads.
 const MAX_TURN_TIME: Duration = Duration::from_millis(20);
 /// How often a request is tried in a transaction of its own.
-pub(super) const MAX_ATTEMPTS: usize = 10;
+pub(super) const MAX_TRANSACTION_ATTEMPTS: usize = 10;
 
 /// Requests that no worker has taken yet.
 pub(super) type JobQueue = Arc<Mutex<mpsc::UnboundedReceiver<Box<dyn BatchJob>>>>;
@@ -85,8 +85,8 @@ async fn run_together(
 /// Runs one job in a transaction of its own, and retries while others conflict with it.
 pub(super) async fn run_alone(sessions: Arc<SessionPool>, job: Box<dyn BatchJob>, mut hints: LockHints) {
     let mut jobs = vec![job];
-    let mut last = TransactionOutcome::RolledBack(PostgresError::TooManyRetries(MAX_ATTEMPTS));
-    for _ in 0..MAX_ATTEMPTS {
+    let mut last = TransactionOutcome::RolledBack(PostgresError::TooManyRetries(MAX_TRANSACTION_ATTEMPTS));
+    for _ in 0..MAX_TRANSACTION_ATTEMPTS {
         let (outcome, set_aside) = run_transaction(&sessions, &mut jobs, &hints, None).await;
         if let Some((_, more)) = set_aside.into_iter().next() {
             hints.extend(more);

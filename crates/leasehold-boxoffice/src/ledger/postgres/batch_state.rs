@@ -268,7 +268,7 @@ impl BatchState {
                 self.callbacks.insert(id.clone());
                 self.changes.callbacks.insert(id);
             }
-            LedgerWrite::Tell(entry) => self.append_entry(*entry)?,
+            LedgerWrite::Entry(entry) => self.append_entry(*entry)?,
         }
         Ok(())
     }

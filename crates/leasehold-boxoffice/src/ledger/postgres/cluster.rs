@@ -49,7 +49,7 @@ impl Cluster {
             TcpListener::bind("127.0.0.1:0").and_then(|listener| listener.local_addr()).expect("a free port").port();
         let settings = settings.iter().map(|setting| format!(" -c {setting}")).collect();
         let cluster = Self { dir, port, settings, shell: Mutex::default(), databases: AtomicU64::new(0) };
-        cluster.go();
+        cluster.start_server();
         cluster
     }
 
@@ -58,7 +58,7 @@ impl Cluster {
     /// # Panics
     ///
     /// If it does not start.
-    pub fn go(&self) {
+    pub fn start_server(&self) {
         let (dir, port, settings) = (self.dir.display(), self.port, &self.settings);
         let server = program("postgres");
         // The pipe says "stop", or ends because we did: then nobody else tidies up.
@@ -107,7 +107,7 @@ impl Cluster {
     /// # Panics
     ///
     /// If it cannot be written.
-    pub fn put(&self, name: &str, text: &str) {
+    pub fn put_file(&self, name: &str, text: &str) {
         let path = self.dir.join(name);
         std::fs::write(&path, text).expect("a file can be written");
         std::fs::set_permissions(&path, std::fs::Permissions::from_mode(0o600)).expect("it is ours");
@@ -156,7 +156,7 @@ impl Cluster {
     /// # Panics
     ///
     /// If it cannot be changed.
-    pub async fn set(&self, setting: &str) {
+    pub async fn change_setting(&self, setting: &str) {
         let client = self.client("postgres").await;
         client.batch_execute(&format!("ALTER SYSTEM SET {setting}")).await.expect("a setting can be changed");
         client.batch_execute("SELECT pg_reload_conf()").await.expect("settings can be read again");

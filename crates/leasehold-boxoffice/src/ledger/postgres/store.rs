@@ -95,7 +95,7 @@ impl ColumnParams {
         Self(Vec::new())
     }
 
-    fn with<T>(mut self, values: impl IntoIterator<Item = T>) -> Self
+    fn with_column<T>(mut self, values: impl IntoIterator<Item = T>) -> Self
     where
         Vec<T>: ToSql + Sync + Send + 'static,
     {
@@ -103,14 +103,14 @@ impl ColumnParams {
         self
     }
 
-    fn also(mut self, value: impl ToSql + Sync + Send + 'static) -> Self {
+    fn with_value(mut self, value: impl ToSql + Sync + Send + 'static) -> Self {
         self.0.push(Box::new(value));
         self
     }
 
     /// Adds how many rows the statement must touch.
-    fn exactly(self, rows: usize) -> Self {
-        self.also(i64::try_from(rows).unwrap_or(i64::MAX))
+    fn with_row_count(self, rows: usize) -> Self {
+        self.with_value(i64::try_from(rows).unwrap_or(i64::MAX))
     }
 }
 
@@ -166,21 +166,21 @@ fn build_pipeline(changes: &BatchChanges, now: Moment) -> PostgresResult<Pipelin
     orders(&mut pipeline, changes)?;
     let BatchChanges { payments, callbacks, answers, entries, .. } = changes;
     if !payments.is_empty() {
-        let columns = ColumnParams::new().with(payments.keys().cloned());
-        pipeline.add(PAYMENTS, columns.with(payments.values().map(|hold| hold.0.clone())).0);
+        let columns = ColumnParams::new().with_column(payments.keys().cloned());
+        pipeline.add(PAYMENTS, columns.with_column(payments.values().map(|hold| hold.0.clone())).0);
     }
     if !callbacks.is_empty() {
-        pipeline.add(CALLBACKS, ColumnParams::new().with(callbacks.iter().cloned()).0);
+        pipeline.add(CALLBACKS, ColumnParams::new().with_column(callbacks.iter().cloned()).0);
     }
     if !answers.is_empty() {
-        let columns = ColumnParams::new().with(answers.iter().map(|row| row.0.to_vec()));
-        let columns = columns.with(answers.iter().map(|row| row.1.to_vec()));
-        pipeline.add(ANSWERS, columns.with(answers.iter().map(|row| row.2.clone())).also(big(now.0)?).0);
+        let columns = ColumnParams::new().with_column(answers.iter().map(|row| row.0.to_vec()));
+        let columns = columns.with_column(answers.iter().map(|row| row.1.to_vec()));
+        pipeline.add(ANSWERS, columns.with_column(answers.iter().map(|row| row.2.clone())).with_value(big(now.0)?).0);
     }
     if !entries.is_empty() {
-        let columns = ColumnParams::new().with(entries.iter().map(|entry| entry.event_id.0.clone()));
-        let columns = columns.with(words(entries.iter().map(|entry| &entry.kind))?);
-        pipeline.add(TELL, columns.with(jsons(entries)?).0);
+        let columns = ColumnParams::new().with_column(entries.iter().map(|entry| entry.event_id.0.clone()));
+        let columns = columns.with_column(words(entries.iter().map(|entry| &entry.kind))?);
+        pipeline.add(TELL, columns.with_column(jsons(entries)?).0);
     }
     pipeline.add("COMMIT", vec![]);
     Ok(pipeline)
@@ -190,28 +190,28 @@ fn events(pipeline: &mut Pipeline, changes: &BatchChanges) -> PostgresResult<()>
     let BatchChanges { new_events, events, layouts, .. } = changes;
     if !new_events.is_empty() {
         let ids = new_events.iter().map(|row| row.event_id.0.clone());
-        pipeline.add(NEW_EVENTS, ColumnParams::new().with(ids).with(jsons(new_events)?).0);
+        pipeline.add(NEW_EVENTS, ColumnParams::new().with_column(ids).with_column(jsons(new_events)?).0);
     }
     if !events.is_empty() {
-        let columns = ColumnParams::new().with(events.keys().map(|id| id.0.clone()));
-        pipeline.add(EVENTS, columns.with(jsons(events.values())?).exactly(events.len()).0);
+        let columns = ColumnParams::new().with_column(events.keys().map(|id| id.0.clone()));
+        pipeline.add(EVENTS, columns.with_column(jsons(events.values())?).with_row_count(events.len()).0);
     }
     layouts.iter().try_for_each(|(event, new)| layout(pipeline, event, new))
 }
 
 fn layout(pipeline: &mut Pipeline, event: &EventId, layout: &Layout) -> PostgresResult<()> {
     let Layout { seats, areas } = layout;
-    pipeline.add(NO_SEATS, ColumnParams::new().also(event.0.clone()).0);
-    let columns = ColumnParams::new().also(event.0.clone()).with(seats.iter().map(|seat| seat.id.clone()));
-    let columns = columns.with(seats.iter().map(|seat| seat.section.clone()));
-    let columns = columns.with(seats.iter().map(|seat| seat.row.clone()));
-    let columns = columns.with(seats.iter().map(|seat| i64::from(seat.number)));
-    pipeline.add(LAYOUT_SEATS, columns.with(bigs(seats.iter().map(|seat| seat.price))?).0);
+    pipeline.add(NO_SEATS, ColumnParams::new().with_value(event.0.clone()).0);
+    let columns = ColumnParams::new().with_value(event.0.clone()).with_column(seats.iter().map(|seat| seat.id.clone()));
+    let columns = columns.with_column(seats.iter().map(|seat| seat.section.clone()));
+    let columns = columns.with_column(seats.iter().map(|seat| seat.row.clone()));
+    let columns = columns.with_column(seats.iter().map(|seat| i64::from(seat.number)));
+    pipeline.add(LAYOUT_SEATS, columns.with_column(bigs(seats.iter().map(|seat| seat.price))?).0);
     let ids = || areas.iter().map(|area| area.id.clone());
-    pipeline.add(OTHER_AREAS, ColumnParams::new().also(event.0.clone()).with(ids()).0);
-    let columns = ColumnParams::new().also(event.0.clone()).with(ids());
-    let columns = columns.with(areas.iter().map(|area| i64::from(area.capacity)));
-    pipeline.add(LAYOUT_AREAS, columns.with(bigs(areas.iter().map(|area| area.price))?).0);
+    pipeline.add(OTHER_AREAS, ColumnParams::new().with_value(event.0.clone()).with_column(ids()).0);
+    let columns = ColumnParams::new().with_value(event.0.clone()).with_column(ids());
+    let columns = columns.with_column(areas.iter().map(|area| i64::from(area.capacity)));
+    pipeline.add(LAYOUT_AREAS, columns.with_column(bigs(areas.iter().map(|area| area.price))?).0);
     Ok(())
 }
 
@@ -220,16 +220,17 @@ fn holds(pipeline: &mut Pipeline, changes: &BatchChanges) -> PostgresResult<()> 
         changes.holds.values().partition(|row| changes.new_holds.contains(&row.hold_id));
     let ids = |rows: &[&HoldRow]| rows.iter().map(|row| row.hold_id.0.clone()).collect::<Vec<_>>();
     let rest = |columns: ColumnParams, rows: &[&HoldRow]| -> PostgresResult<ColumnParams> {
-        let columns = columns.with(rows.iter().map(|row| row.state.has_seats()));
-        Ok(columns.with(bigs(rows.iter().map(|row| row.expires_at.0))?).with(jsons(rows)?))
+        let columns = columns.with_column(rows.iter().map(|row| row.state.has_seats()));
+        Ok(columns.with_column(bigs(rows.iter().map(|row| row.expires_at.0))?).with_column(jsons(rows)?))
     };
     if !new.is_empty() {
-        let columns = ColumnParams::new().with(ids(&new)).with(new.iter().map(|row| row.event_id.0.clone()));
+        let columns =
+            ColumnParams::new().with_column(ids(&new)).with_column(new.iter().map(|row| row.event_id.0.clone()));
         pipeline.add(NEW_HOLDS, rest(columns, &new)?.0);
     }
     if !known.is_empty() {
-        let columns = rest(ColumnParams::new().with(ids(&known)), &known)?;
-        pipeline.add(HOLDS, columns.exactly(known.len()).0);
+        let columns = rest(ColumnParams::new().with_column(ids(&known)), &known)?;
+        pipeline.add(HOLDS, columns.with_row_count(known.len()).0);
     }
     Ok(())
 }
@@ -251,8 +252,8 @@ where
 }
 
 fn key_columns<T>(rows: &[(InEvent<String>, T)]) -> ColumnParams {
-    let columns = ColumnParams::new().with(rows.iter().map(|(key, _)| key.0.0.clone()));
-    columns.with(rows.iter().map(|(key, _)| key.1.clone()))
+    let columns = ColumnParams::new().with_column(rows.iter().map(|(key, _)| key.0.0.clone()));
+    columns.with_column(rows.iter().map(|(key, _)| key.1.clone()))
 }
 
 fn seats(pipeline: &mut Pipeline, changes: &BatchChanges) -> PostgresResult<()> {
@@ -261,34 +262,34 @@ fn seats(pipeline: &mut Pipeline, changes: &BatchChanges) -> PostgresResult<()> 
     let hold = |hold: &Option<HoldId>| hold.as_ref().map(|hold| hold.0.clone());
     let token = |net: &HeldSeatChange| net.token.map(big).transpose();
     if !known.is_empty() {
-        let columns = key_columns(&known).with(known.iter().map(|(_, net)| hold(&net.before)));
-        let columns = columns.with(known.iter().map(|(_, net)| hold(&net.after)));
+        let columns = key_columns(&known).with_column(known.iter().map(|(_, net)| hold(&net.before)));
+        let columns = columns.with_column(known.iter().map(|(_, net)| hold(&net.after)));
         let tokens = known.iter().map(|(_, net)| token(net)).collect::<PostgresResult<Vec<_>>>()?;
-        pipeline.add(HELD_SEATS, columns.with(tokens).exactly(known.len()).0);
+        pipeline.add(HELD_SEATS, columns.with_column(tokens).with_row_count(known.len()).0);
     }
     if !new.is_empty() {
-        let columns = key_columns(&new).with(new.iter().map(|(_, net)| hold(&net.after)));
+        let columns = key_columns(&new).with_column(new.iter().map(|(_, net)| hold(&net.after)));
         let tokens = new.iter().map(|(_, net)| token(net)).collect::<PostgresResult<Vec<_>>>()?;
-        pipeline.add(TAKE_SEATS, columns.with(tokens).0);
+        pipeline.add(TAKE_SEATS, columns.with_column(tokens).0);
     }
     let unsold: Vec<_> = changes.sold.iter().filter_map(deleted_row).collect();
     if !unsold.is_empty() {
-        let columns = key_columns(&unsold).with(unsold.iter().map(|(_, row)| row.0.0.clone()));
-        pipeline.add(UNSELL, columns.exactly(unsold.len()).0);
+        let columns = key_columns(&unsold).with_column(unsold.iter().map(|(_, row)| row.0.0.clone()));
+        pipeline.add(UNSELL, columns.with_row_count(unsold.len()).0);
     }
     let sold: Vec<_> = changes.sold.iter().filter_map(inserted_row).collect();
     if !sold.is_empty() {
-        let columns = key_columns(&sold).with(sold.iter().map(|(_, row)| row.0.0.clone()));
-        let columns = columns.with(bigs(sold.iter().map(|(_, row)| row.1))?);
-        pipeline.add(SELL, columns.with(bigs(sold.iter().map(|(_, row)| row.2))?).0);
+        let columns = key_columns(&sold).with_column(sold.iter().map(|(_, row)| row.0.0.clone()));
+        let columns = columns.with_column(bigs(sold.iter().map(|(_, row)| row.1))?);
+        pipeline.add(SELL, columns.with_column(bigs(sold.iter().map(|(_, row)| row.2))?).0);
     }
     let unblocked: Vec<_> = changes.blocked.iter().filter_map(deleted_row).collect();
     if !unblocked.is_empty() {
-        pipeline.add(UNBLOCK, key_columns(&unblocked).exactly(unblocked.len()).0);
+        pipeline.add(UNBLOCK, key_columns(&unblocked).with_row_count(unblocked.len()).0);
     }
     let blocked: Vec<_> = changes.blocked.iter().filter_map(inserted_row).collect();
     if !blocked.is_empty() {
-        pipeline.add(BLOCK, key_columns(&blocked).with(blocked.iter().map(|(_, reason)| reason.clone())).0);
+        pipeline.add(BLOCK, key_columns(&blocked).with_column(blocked.iter().map(|(_, reason)| reason.clone())).0);
     }
     Ok(())
 }
@@ -296,18 +297,21 @@ fn seats(pipeline: &mut Pipeline, changes: &BatchChanges) -> PostgresResult<()> 
 fn counters(pipeline: &mut Pipeline, changes: &BatchChanges) {
     let areas: Vec<_> = changes.areas.iter().map(|(key, delta)| (key.clone(), *delta)).collect();
     if !areas.is_empty() {
-        let columns = key_columns(&areas).with(areas.iter().map(|(_, delta)| delta.0));
-        let columns = columns.with(areas.iter().map(|(_, delta)| delta.1)).with(areas.iter().map(|(_, delta)| delta.2));
-        pipeline.add(AREAS, columns.exactly(areas.len()).0);
+        let columns = key_columns(&areas).with_column(areas.iter().map(|(_, delta)| delta.0));
+        let columns = columns
+            .with_column(areas.iter().map(|(_, delta)| delta.1))
+            .with_column(areas.iter().map(|(_, delta)| delta.2));
+        pipeline.add(AREAS, columns.with_row_count(areas.len()).0);
     }
     let buyers = &changes.buyers;
     if !buyers.is_empty() {
-        let columns = ColumnParams::new().with(buyers.keys().map(|key| key.0.0.clone()));
-        let columns = columns.with(buyers.keys().map(|key| key.1.0.clone()));
-        let columns = columns.with(buyers.values().map(|row| row.0)).with(buyers.values().map(|row| row.1));
-        let columns = columns.with(buyers.values().map(|row| i64::from(row.2)));
-        let columns = columns.with(buyers.values().map(|row| i64::try_from(row.3.0).unwrap_or(i64::MAX)));
-        pipeline.add(BUYERS, columns.exactly(buyers.len()).0);
+        let columns = ColumnParams::new().with_column(buyers.keys().map(|key| key.0.0.clone()));
+        let columns = columns.with_column(buyers.keys().map(|key| key.1.0.clone()));
+        let columns =
+            columns.with_column(buyers.values().map(|row| row.0)).with_column(buyers.values().map(|row| row.1));
+        let columns = columns.with_column(buyers.values().map(|row| i64::from(row.2)));
+        let columns = columns.with_column(buyers.values().map(|row| i64::try_from(row.3.0).unwrap_or(i64::MAX)));
+        pipeline.add(BUYERS, columns.with_row_count(buyers.len()).0);
     }
 }
 
@@ -316,23 +320,32 @@ fn orders(pipeline: &mut Pipeline, changes: &BatchChanges) -> PostgresResult<()>
         changes.orders.values().partition(|row| changes.new_orders.contains(&row.order_id));
     let ids = |rows: &[&OrderRow]| rows.iter().map(|row| row.order_id.0.clone()).collect::<Vec<_>>();
     if !new.is_empty() {
-        let columns = ColumnParams::new().with(ids(&new)).with(new.iter().map(|row| row.event_id.0.clone()));
-        pipeline.add(NEW_ORDERS, columns.with(jsons(&new)?).0);
+        let columns =
+            ColumnParams::new().with_column(ids(&new)).with_column(new.iter().map(|row| row.event_id.0.clone()));
+        pipeline.add(NEW_ORDERS, columns.with_column(jsons(&new)?).0);
     }
     if !known.is_empty() {
-        pipeline.add(ORDERS, ColumnParams::new().with(ids(&known)).with(jsons(&known)?).exactly(known.len()).0);
+        pipeline.add(
+            ORDERS,
+            ColumnParams::new().with_column(ids(&known)).with_column(jsons(&known)?).with_row_count(known.len()).0,
+        );
     }
     let (new, known): (Vec<&MoneyRow>, Vec<&MoneyRow>) =
         changes.money.values().partition(|row| changes.new_money.contains(&row.key()));
     let ids = |rows: &[&MoneyRow]| rows.iter().map(|row| row.key()).collect::<Vec<_>>();
     if !new.is_empty() {
-        let columns = ColumnParams::new().with(ids(&new)).with(new.iter().map(|row| row.event_id.0.clone()));
-        let columns = columns.with(words(new.iter().map(|row| &row.state))?);
-        pipeline.add(NEW_MONEY, columns.with(bigs(new.iter().map(|row| row.received_at.0))?).with(jsons(&new)?).0);
+        let columns =
+            ColumnParams::new().with_column(ids(&new)).with_column(new.iter().map(|row| row.event_id.0.clone()));
+        let columns = columns.with_column(words(new.iter().map(|row| &row.state))?);
+        pipeline.add(
+            NEW_MONEY,
+            columns.with_column(bigs(new.iter().map(|row| row.received_at.0))?).with_column(jsons(&new)?).0,
+        );
     }
     if !known.is_empty() {
-        let columns = ColumnParams::new().with(ids(&known)).with(words(known.iter().map(|row| &row.state))?);
-        pipeline.add(MONEY, columns.with(jsons(&known)?).exactly(known.len()).0);
+        let columns =
+            ColumnParams::new().with_column(ids(&known)).with_column(words(known.iter().map(|row| &row.state))?);
+        pipeline.add(MONEY, columns.with_column(jsons(&known)?).with_row_count(known.len()).0);
     }
     Ok(())
 }

@@ -51,7 +51,7 @@ impl LedgerSubject for InDatabase {
         })
     }
 
-    fn pass(&self, millis: u64) -> SuiteFuture<'_, ()> {
+    fn advance_time(&self, millis: u64) -> SuiteFuture<'_, ()> {
         Box::pin(async move {
             let moment = self.moment.fetch_add(millis, Ordering::SeqCst) + millis;
             let name = self.name.lock().unwrap().clone();
@@ -241,7 +241,7 @@ async fn weakened_settings_are_noticed_by_every_connection() {
     let ledger = open(&cluster, &database).await;
     make_event(&*ledger, 3).await;
     let client = cluster.client(&database).await;
-    cluster.set("synchronous_commit = off").await;
+    cluster.change_setting("synchronous_commit = off").await;
     let sql = "SELECT setting FROM pg_settings WHERE name = 'synchronous_commit'";
     loop {
         let fresh = cluster.client(&database).await;

@@ -94,7 +94,7 @@ fn apply_write(db: &Connection, write: &LedgerWrite) -> SqliteResult<()> {
             execute_exactly(db, "INSERT INTO payments VALUES (?1, ?2)", [payment_ref, &hold_id.0], 1)
         }
         LedgerWrite::Callback(id) => execute_exactly(db, "INSERT INTO callbacks VALUES (?1)", [id], 1),
-        LedgerWrite::Tell(entry) => append_entry(db, entry),
+        LedgerWrite::Entry(entry) => append_entry(db, entry),
     }
 }
 

@@ -222,7 +222,7 @@ impl Ledger for Sqlite {
     }
 
     fn webhooks(&self) -> LedgerFuture<'_, Vec<WebhookRow>> {
-        self.read("reading webhooks", |db, _| webhooks::all(db))
+        self.read("reading webhooks", |db, _| webhooks::list_all(db))
     }
 
     fn webhook_cursor<'a>(&'a self, id: &'a str, event: &'a EventId) -> LedgerFuture<'a, u64> {

@@ -39,7 +39,7 @@ impl LedgerSubject for InFile {
         Box::pin(self.open())
     }
 
-    fn pass(&self, millis: u64) -> SuiteFuture<'_, ()> {
+    fn advance_time(&self, millis: u64) -> SuiteFuture<'_, ()> {
         self.clock.advance(Duration::from_millis(millis));
         Box::pin(async {})
     }
@@ -66,15 +66,15 @@ fn event(id: &str) -> NewEvent {
 async fn another_boot_loses_no_time_that_was_proven_and_adds_none() {
     let subject = InFile::new();
     let ledger = subject.fresh().await;
-    subject.pass(50_000).await;
+    subject.advance_time(50_000).await;
     let kept = ledger.create_event(LedgerCall::by("staff"), event("ev")).await.unwrap().now;
-    subject.pass(20_000).await;
+    subject.advance_time(20_000).await;
     ledger.close().await.unwrap();
     subject.clock.set_boot([9; 16]);
     subject.clock.set(BootTime::from_millis(5_000));
     let ledger = subject.reopen().await;
     assert_eq!(ledger.now().await.unwrap(), kept, "the twenty seconds cannot be proven");
-    subject.pass(1_000).await;
+    subject.advance_time(1_000).await;
     assert_eq!(ledger.now().await.unwrap(), kept.plus(1_000));
     // The same boot id with a lower clock is another boot too.
     ledger.create_event(LedgerCall::by("staff"), event("ev2")).await.unwrap();

@@ -5,17 +5,17 @@ use rusqlite::{Connection, params};
 use super::load::{self, SqliteResult, json};
 use crate::model::{EventId, WebhookAdded, WebhookRow};
 
-pub(super) fn all(db: &Connection) -> SqliteResult<Vec<WebhookRow>> {
+pub(super) fn list_all(db: &Connection) -> SqliteResult<Vec<WebhookRow>> {
     load::load_list(db, "SELECT body FROM webhooks ORDER BY id", [], "webhooks")
 }
 
-fn find(db: &Connection, id: &str) -> SqliteResult<Option<WebhookRow>> {
+fn find_webhook(db: &Connection, id: &str) -> SqliteResult<Option<WebhookRow>> {
     Ok(load::load_list(db, "SELECT body FROM webhooks WHERE id = ?1", [id], "webhooks")?.pop())
 }
 
 /// Inserts a webhook and its cursors: it hears what gets a number after this transaction.
 pub(super) fn add(db: &Connection, webhook: &WebhookRow, max: usize) -> SqliteResult<WebhookAdded> {
-    if let Some(found) = find(db, &webhook.id)? {
+    if let Some(found) = find_webhook(db, &webhook.id)? {
         return Ok(WebhookAdded::Exists(found));
     }
     let count: usize = db.prepare_cached("SELECT count(*) FROM webhooks")?.query_row([], |row| row.get(0))?;
@@ -30,13 +30,13 @@ pub(super) fn add(db: &Connection, webhook: &WebhookRow, max: usize) -> SqliteRe
 }
 
 pub(super) fn deactivate(db: &Connection, id: &str) -> SqliteResult<bool> {
-    let Some(found) = find(db, id)? else { return Ok(false) };
+    let Some(found) = find_webhook(db, id)? else { return Ok(false) };
     let body = json(&WebhookRow { active: false, ..found })?;
     Ok(db.prepare_cached("UPDATE webhooks SET body = ?2 WHERE id = ?1")?.execute([id, &body])? > 0)
 }
 
 pub(super) fn remove(db: &Connection, seen: &WebhookRow) -> SqliteResult<bool> {
-    if find(db, &seen.id)?.is_none_or(|found| found.event_id != seen.event_id) {
+    if find_webhook(db, &seen.id)?.is_none_or(|found| found.event_id != seen.event_id) {
         return Ok(false);
     }
     db.prepare_cached("DELETE FROM webhook_cursors WHERE webhook_id = ?1")?.execute([&seen.id])?;

@@ -32,7 +32,7 @@ use tokio::sync::watch;
 use super::clock::LedgerClock;
 
 /// The most jobs in one transaction. It bounds how long the first of them waits.
-const MAX_BATCH_REQUESTS: usize = 512;
+const MAX_BATCH_JOBS: usize = 512;
 
 /// How the transaction of a job ended.
 #[derive(Clone, Debug)]
@@ -238,7 +238,7 @@ impl WriterThread {
 
     /// The next job of a batch that has so many; none: the batch is complete.
     fn next_job(&mut self, so_far: usize, changed: bool, stop: &mut bool) -> Option<Box<dyn WriterJob>> {
-        while so_far < MAX_BATCH_REQUESTS && !*stop {
+        while so_far < MAX_BATCH_JOBS && !*stop {
             let message = match self.incoming.try_recv() {
                 Ok(message) => message,
                 // The syncer still has the last batch: until it is done, more jobs may join this one.

@@ -1,4 +1,4 @@
-//! A ledger with an event in it, and short words for what is asked of it.
+//! A ledger with one event, and shortcuts for its commands.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -47,8 +47,8 @@ impl<'a> LawCase<'a> {
         self.tokens.fetch_add(1, Ordering::SeqCst)
     }
 
-    pub(super) async fn pass(&self, units: u64) {
-        self.subject.pass(units * self.unit).await;
+    pub(super) async fn advance_time(&self, units: u64) {
+        self.subject.advance_time(units * self.unit).await;
     }
 
     /// The command that opens a hold with a fresh token and a fresh name.
@@ -118,8 +118,8 @@ impl<'a> LawCase<'a> {
         }
     }
 
-    /// What the provider says: so much came.
-    pub(super) fn told(&self, hold: &HoldRow, payment_ref: &str, id: &str, amount: u64) -> Confirm {
+    /// The provider says that so much came.
+    pub(super) fn provider_confirm(&self, hold: &HoldRow, payment_ref: &str, id: &str, amount: u64) -> Confirm {
         Confirm {
             proof: PaymentProof::captured(&hold.hold_id, amount),
             callback: Some(id.into()),

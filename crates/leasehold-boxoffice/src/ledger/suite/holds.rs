@@ -18,7 +18,7 @@ pub(super) async fn a_hold_is_all_or_nothing(subject: &dyn LedgerSubject) {
 pub(super) async fn a_live_hold_is_not_displaced(subject: &dyn LedgerSubject) {
     let case = LawCase::open(subject).await;
     let ada = case.hold("ada", &["A-1"]).await;
-    case.pass(5).await;
+    case.advance_time(5).await;
     let bob = case.try_hold(case.opening_with("bob", &["A-1"], 0, 1000)).await;
     assert_eq!(lost(bob), [("A-1".into(), Reason::Taken)]);
     case.sell(&ada, "pi").await;
@@ -28,7 +28,7 @@ pub(super) async fn a_live_hold_is_not_displaced(subject: &dyn LedgerSubject) {
 pub(super) async fn a_newer_token_displaces_what_lapsed(subject: &dyn LedgerSubject) {
     let case = LawCase::open(subject).await;
     let ada = case.hold("ada", &["A-1"]).await;
-    case.pass(10).await;
+    case.advance_time(10).await;
     let bob = case.hold("bob", &["A-1"]).await;
     assert_eq!(case.ledger.hold(&ada.hold_id).await.unwrap().0.unwrap().state, HoldState::Lapsed);
     assert_eq!(refused(case.confirm(&ada, "pi").await), Refusal::Ended(HoldState::Lapsed));
@@ -39,7 +39,7 @@ pub(super) async fn a_newer_token_displaces_what_lapsed(subject: &dyn LedgerSubj
 pub(super) async fn an_older_token_displaces_nothing(subject: &dyn LedgerSubject) {
     let case = LawCase::open(subject).await;
     case.try_hold(case.opening_with("ada", &["A-1"], 0, 50)).await.unwrap();
-    case.pass(10).await;
+    case.advance_time(10).await;
     let stale = case.try_hold(case.opening_with("bob", &["A-1"], 0, 49)).await;
     assert_eq!(lost(stale), [("A-1".into(), Reason::Taken)]);
     case.try_hold(case.opening_with("cyd", &["A-1"], 0, 51)).await.unwrap();
@@ -49,7 +49,7 @@ pub(super) async fn an_older_token_displaces_nothing(subject: &dyn LedgerSubject
 pub(super) async fn a_displaced_hold_loses_all_its_seats(subject: &dyn LedgerSubject) {
     let case = LawCase::open(subject).await;
     case.try_hold(case.opening("ada", &["A-1", "A-2"], 2)).await.unwrap();
-    case.pass(10).await;
+    case.advance_time(10).await;
     case.hold("bob", &["A-2"]).await;
     // The other seat and the places are free too, and ada's count is what she has: nothing.
     case.hold("cyd", &["A-1"]).await;
@@ -64,14 +64,14 @@ pub(super) async fn a_renewal_stops_at_the_cap(subject: &dyn LedgerSubject) {
     let (opened, cap) = (hold.opened_at, hold.cap_at);
     assert_eq!(cap, opened.plus(30 * case.unit));
     for _ in 0..4 {
-        case.pass(6).await;
+        case.advance_time(6).await;
         let renewed = case.renew(&hold).await.unwrap();
         assert!(renewed.expires_at > hold.expires_at && renewed.expires_at <= cap);
         assert_eq!(renewed.seats, hold.seats, "the token stays");
         hold = renewed;
     }
     assert_eq!((hold.expires_at, hold.renewals), (cap, 4));
-    case.pass(6).await;
+    case.advance_time(6).await;
     assert_eq!(refused(case.renew(&hold).await), Refusal::Ended(HoldState::Lapsed));
     case.done().await;
 }
@@ -195,7 +195,7 @@ pub(super) async fn lapses_shorten_the_ttl(subject: &dyn LedgerSubject) {
     for _ in 0..4 {
         let hold = case.hold("ada", &["A-1"]).await;
         spans.push(hold.ttl_ms);
-        case.pass(10).await;
+        case.advance_time(10).await;
         case.ledger.lapse_due(10).await.unwrap();
     }
     let full = 10 * case.unit;
@@ -210,9 +210,9 @@ pub(super) async fn the_sweeper_tidies_up(subject: &dyn LedgerSubject) {
         case.hold(seat, &[seat]).await;
     }
     assert!(case.ledger.lapse_due(10).await.unwrap().holds.is_empty(), "nothing lapses early");
-    case.pass(9).await;
+    case.advance_time(9).await;
     case.hold("late", &["A-4"]).await;
-    case.pass(2).await;
+    case.advance_time(2).await;
     let first = case.ledger.lapse_due(2).await.unwrap();
     assert_eq!((first.holds.len(), first.more), (2, true));
     assert!(first.lag_ms >= case.unit && first.holds.iter().all(|hold| hold.state == HoldState::Lapsed));
@@ -257,7 +257,7 @@ pub(super) async fn live_holds_are_counted(subject: &dyn LedgerSubject) {
     assert_eq!(paying.iter().map(|hold| &hold.hold_id).collect::<Vec<_>>(), [&bob.hold_id]);
     assert!(now < paying[0].expires_at);
     // What is over is overdue until somebody ends it.
-    case.pass(12).await;
+    case.advance_time(12).await;
     let live = case.ledger.count_live().await.unwrap();
     assert_eq!((live.active, live.paying), (0, 1));
     assert!(live.overdue_ms > 0, "{} is over", ada.hold_id);
@@ -281,10 +281,10 @@ pub(super) async fn payments_nobody_told_of_are_found(subject: &dyn LedgerSubjec
         rows.into_iter().map(|hold| hold.hold_id).collect::<Vec<_>>()
     };
     assert_eq!(found(HOUR).await, [], "what is live, sold or was never paid for is none");
-    case.pass(20).await;
+    case.advance_time(20).await;
     case.ledger.lapse_due(10).await.unwrap();
     assert_eq!(found(HOUR).await, [ada.hold_id.clone()]);
-    case.pass(1).await;
+    case.advance_time(1).await;
     assert_eq!(found(1).await, [], "too long ago");
     assert!(matches!(case.confirm(&ada, "pi \"1\"").await, Ok(Confirmed::Late { .. })));
     assert_eq!(found(HOUR).await, [], "its money is written down");

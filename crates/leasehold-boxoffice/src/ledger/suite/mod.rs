@@ -9,8 +9,8 @@
 //! - `holds`: opened, displaced, renewed, changed, released.
 //! - `sales`: paid, sold, declined, late.
 //! - `staff`: events, blocks, voids, moves.
-//! - `crowds`: many at once: one seat, one buyer, one area.
-//! - `told`: idempotency, numbers, audit, webhooks, and what is known after a restart.
+//! - `concurrency`: many requests at once: one seat, one buyer, one area, one limit.
+//! - `records`: idempotency, numbers, audit, webhooks, and what is stored over a restart.
 
 #![allow(clippy::unwrap_used, reason = "a law that is broken is a panic: this is a test, wherever it is built")]
 
@@ -28,7 +28,7 @@ use std::sync::Arc;
 
 use super::Ledger;
 
-/// Something to come.
+/// A boxed future.
 pub type SuiteFuture<'a, T> = Pin<Box<dyn Future<Output = T> + Send + 'a>>;
 
 /// A ledger under test: what its author supplies.
@@ -37,10 +37,10 @@ pub trait LedgerSubject: Send + Sync {
     fn fresh(&self) -> SuiteFuture<'_, Arc<dyn Ledger>>;
 
     /// Lets so many milliseconds pass for the ledgers it made: moves their clock, or sleeps.
-    fn pass(&self, millis: u64) -> SuiteFuture<'_, ()>;
+    fn advance_time(&self, millis: u64) -> SuiteFuture<'_, ()>;
 
-    /// The yardstick of the laws, in milliseconds: a ttl is ten of these. Short where [`LedgerSubject::pass`] sleeps, but longer
-    /// than a handful of transactions take.
+    /// The unit of time of the laws, in milliseconds: a ttl is ten units. Short where [`LedgerSubject::advance_time`]
+    /// sleeps, but longer than a handful of transactions take.
     fn unit_ms(&self) -> u64;
 
     /// Opens once more what the last [`LedgerSubject::fresh`] ledger left behind, after it was closed.

@@ -1,4 +1,4 @@
-//! Idempotency, numbers, audit, webhooks, and what is known after a restart.
+//! Idempotency, numbers, audit, webhooks, and what is stored over a restart.
 
 use super::LedgerSubject;
 use super::case::{LawCase, refused};
@@ -20,7 +20,7 @@ pub(super) async fn a_retry_gets_the_stored_answer(subject: &dyn LedgerSubject) 
     assert_eq!(serde_json::from_value::<OpenedHold>(recalled).unwrap(), first.value);
     assert_eq!(case.ledger.stored_answer(&call("other", "b").idem.unwrap()).await.unwrap(), None);
     // The stored answer is returned even after the hold is over and the seat is another's.
-    case.pass(10).await;
+    case.advance_time(10).await;
     case.hold("bob", &["A-1"]).await;
     let late = case.ledger.open_hold(call("k", "b"), case.opening("ada", &["A-1"], 0)).await.unwrap();
     assert_eq!(late.value, first.value);
@@ -166,14 +166,14 @@ pub(super) async fn all_of_it_survives_a_restart(subject: &dyn LedgerSubject) {
 pub(super) async fn time_never_goes_back(subject: &dyn LedgerSubject) {
     let mut case = LawCase::open(subject).await;
     let hold = case.hold("ada", &["A-1"]).await;
-    case.pass(3).await;
+    case.advance_time(3).await;
     let before = case.ledger.now().await.unwrap();
     assert!(before >= hold.opened_at.plus(3 * case.unit));
     case.hold("bob", &["A-2"]).await;
     case.ledger.close().await.unwrap();
     case.ledger = subject.reopen().await;
     assert!(case.ledger.now().await.unwrap() >= before);
-    case.pass(7).await;
+    case.advance_time(7).await;
     assert_eq!(refused(case.confirm(&hold, "pi").await), Refusal::Ended(HoldState::Lapsed));
     case.done().await;
 }
@@ -190,7 +190,7 @@ pub(super) async fn what_is_old_is_forgotten(subject: &dyn LedgerSubject) {
     let (access, callback) = (Access::Staff, Some("m".into()));
     let came = Confirm { access, callback, ..case.confirming(&given_up, "pi_2") };
     case.ledger.confirm(LedgerCall::by("provider"), came).await.unwrap();
-    case.pass(40).await;
+    case.advance_time(40).await;
     case.ledger.lapse_due(10).await.unwrap();
     assert_eq!(case.ledger.forget_older_than(1000 * case.unit).await.unwrap(), 0);
     assert_eq!(case.ledger.forget_older_than(case.unit).await.unwrap(), 2);

@@ -28,7 +28,7 @@ pub(super) async fn a_confirm_repeats(subject: &dyn LedgerSubject) {
     let hold = case.hold("ada", &["A-1"]).await;
     let order = case.sell(&hold, "pi").await;
     assert_eq!(case.sell(&hold, "pi").await, order);
-    case.pass(60).await;
+    case.advance_time(60).await;
     assert_eq!(case.sell(&hold, "pi").await, order, "also when the hold would be long over");
     assert_eq!(refused(case.confirm(&hold, "other").await), Refusal::PaymentMismatch);
     case.done().await;
@@ -37,7 +37,7 @@ pub(super) async fn a_confirm_repeats(subject: &dyn LedgerSubject) {
 pub(super) async fn a_lapsed_hold_is_not_sold(subject: &dyn LedgerSubject) {
     let case = LawCase::open(subject).await;
     let hold = case.hold("ada", &["A-1"]).await;
-    case.pass(10).await;
+    case.advance_time(10).await;
     assert_eq!(refused(case.confirm(&hold, "pi").await), Refusal::Ended(HoldState::Lapsed));
     assert_eq!(refused(case.pay(&hold, "pi").await), Refusal::Ended(HoldState::Lapsed));
     case.ledger.lapse_due(10).await.unwrap();
@@ -48,11 +48,11 @@ pub(super) async fn a_lapsed_hold_is_not_sold(subject: &dyn LedgerSubject) {
 pub(super) async fn paying_lasts_to_its_deadline(subject: &dyn LedgerSubject) {
     let case = LawCase::open(subject).await;
     let hold = case.hold("ada", &["A-1"]).await;
-    case.pass(8).await;
+    case.advance_time(8).await;
     let paying = case.pay(&hold, "pi").await.unwrap();
     assert_eq!((paying.state, paying.seats.clone()), (HoldState::Paying, hold.seats.clone()));
     assert_eq!(case.state("A-1").await, SeatState::Paying);
-    case.pass(16).await;
+    case.advance_time(16).await;
     assert!(case.ledger.lapse_due(10).await.unwrap().holds.is_empty());
     assert_eq!(lost(case.try_hold(case.opening("bob", &["A-1"], 0)).await), [("A-1".into(), Reason::Taken)]);
     assert_eq!(refused(case.release(&hold).await), Refusal::Paying);
@@ -69,7 +69,7 @@ pub(super) async fn a_decline_returns(subject: &dyn LedgerSubject) {
     let back = case.decline(&hold, "pi").await.unwrap();
     assert_eq!((back.state, back.expires_at), (HoldState::Active, hold.expires_at));
     case.pay(&hold, "pi_2").await.unwrap();
-    case.pass(11).await;
+    case.advance_time(11).await;
     assert_eq!(case.decline(&hold, "pi_2").await.unwrap().state, HoldState::Lapsed, "no time was left");
     case.hold("bob", &["A-1"]).await;
     case.done().await;
@@ -89,7 +89,7 @@ pub(super) async fn another_payment_is_refused(subject: &dyn LedgerSubject) {
 async fn late(case: &LawCase<'_>, buyer: &str, seats: &[&str], payment_ref: &str) -> (HoldRow, MoneyRow) {
     let hold = case.hold(buyer, seats).await;
     case.pay(&hold, payment_ref).await.unwrap();
-    case.pass(20).await;
+    case.advance_time(20).await;
     match case.confirm(&hold, payment_ref).await.unwrap() {
         Confirmed::Late { hold, money } => (hold, money),
         other => panic!("{other:?}"),
@@ -148,7 +148,7 @@ pub(super) async fn a_message_counts_once(subject: &dyn LedgerSubject) {
     let case = LawCase::open(subject).await;
     let hold = case.hold("ada", &["A-1"]).await;
     case.pay(&hold, "pi").await.unwrap();
-    let message = case.told(&hold, "pi", "m-1", hold.total());
+    let message = case.provider_confirm(&hold, "pi", "m-1", hold.total());
     let first = case.ledger.confirm(LedgerCall::by("provider"), message.clone()).await.unwrap().value;
     assert!(matches!(first, Confirmed::Order { .. }));
     assert_eq!(case.ledger.confirm(LedgerCall::by("provider"), message).await.unwrap().value, Confirmed::Duplicate);
@@ -165,7 +165,7 @@ pub(super) async fn money_for_other_seats_goes_back(subject: &dyn LedgerSubject)
     let hold = case.hold("ada", &["A-1"]).await;
     let message = |id: &str, reference: &str, tokens: Vec<(String, u64)>| Confirm {
         tokens,
-        ..case.told(&hold, reference, id, hold.total())
+        ..case.provider_confirm(&hold, reference, id, hold.total())
     };
     let stale = message("m-1", "pi", vec![("A-1".into(), hold.seats[0].token + 7)]);
     let Confirmed::Late { money, .. } = case.ledger.confirm(LedgerCall::by("p"), stale).await.unwrap().value else {
@@ -231,7 +231,7 @@ pub(super) async fn parts(case: &LawCase<'_>, payment_ref: &str) -> Vec<(String,
 pub(super) async fn too_much_money_goes_back(subject: &dyn LedgerSubject) {
     let case = LawCase::open(subject).await;
     let hold = case.hold("ada", &["A-1"]).await;
-    let told = |id: &str, amount| case.told(&hold, "pi", id, amount);
+    let told = |id: &str, amount| case.provider_confirm(&hold, "pi", id, amount);
     let due = MoneyState::RefundDue;
     let tell = async |id: &str, amount| match case
         .ledger
@@ -252,7 +252,7 @@ pub(super) async fn too_much_money_goes_back(subject: &dyn LedgerSubject) {
     assert_eq!(case.ledger.takings(&case.event).await.unwrap().refunds_due, 70);
     // Money that came late is counted the same way.
     let (late, _) = late(&case, "bob", &["A-2"], "pi_2").await;
-    let command = case.told(&late, "pi_3", "cb-4", 130);
+    let command = case.provider_confirm(&late, "pi_3", "cb-4", 130);
     case.ledger.confirm(LedgerCall::by("provider"), command).await.unwrap();
     let sold = case.ledger.sell_late(LedgerCall::by("office"), again(&case, &late, "pi_3")).await.unwrap().value;
     assert_eq!((sold.paid, sold.back, sold.late), (Some(130), 30, true));
@@ -272,7 +272,7 @@ pub(super) async fn money_for_another_hold_is_kept(subject: &dyn LedgerSubject) 
     let case = LawCase::open(subject).await;
     let (first, second) = (case.hold("ada", &["A-1"]).await, case.hold("bob", &["A-2"]).await);
     case.pay(&first, "pi").await.unwrap();
-    let told = |id: &str| case.told(&second, "pi", id, 90);
+    let told = |id: &str| case.provider_confirm(&second, "pi", id, 90);
     for id in ["cb-1", "cb-2"] {
         let answer = case.ledger.confirm(LedgerCall::by("provider"), told(id)).await.unwrap().value;
         let Confirmed::Late { hold, money } = answer else { panic!("{answer:?}") };
@@ -322,17 +322,17 @@ pub(super) async fn what_does_not_fit_is_stuck(subject: &dyn LedgerSubject) {
         PaymentProof::Provider(ProviderWord { amount: 200, currency, hold_id, authorised: false })
     };
     for (id, proof) in [("cb-1", word(&cheap, None)), ("cb-2", word(&dear, Some("USD")))] {
-        let command = Confirm { proof, ..case.told(&dear, "pi", id, 200) };
+        let command = Confirm { proof, ..case.provider_confirm(&dear, "pi", id, 200) };
         let told = case.ledger.confirm(LedgerCall::by("provider"), command).await.unwrap().value;
         let Confirmed::Late { money, .. } = told else { panic!("{told:?}") };
         assert_eq!((money.state, money.amount), (MoneyState::Stuck, 200));
     }
     assert_eq!(parts(&case, "pi").await, [(dear.hold_id.0.clone(), 200, MoneyState::Stuck)], "once");
     assert_eq!(case.state("A-2").await, SeatState::Paying);
-    case.ledger.confirm(LedgerCall::by("provider"), case.told(&dear, "pi", "cb-3", 200)).await.unwrap();
+    case.ledger.confirm(LedgerCall::by("provider"), case.provider_confirm(&dear, "pi", "cb-3", 200)).await.unwrap();
     assert_eq!(case.state("A-2").await, SeatState::Sold);
     // Less than was recorded is stuck, too.
-    case.ledger.confirm(LedgerCall::by("provider"), case.told(&dear, "pi", "cb-4", 1)).await.unwrap();
+    case.ledger.confirm(LedgerCall::by("provider"), case.provider_confirm(&dear, "pi", "cb-4", 1)).await.unwrap();
     assert_eq!(parts(&case, "pi").await[1], ("less-1".into(), 1, MoneyState::Stuck));
     case.done().await;
 }
@@ -342,7 +342,7 @@ pub(super) async fn what_is_authorised_is_captured_later(subject: &dyn LedgerSub
     let authorised = |hold: &HoldRow, id: &str, amount| {
         let (hold_id, currency) = (hold.hold_id.clone(), None);
         let proof = PaymentProof::Provider(ProviderWord { amount, currency, hold_id, authorised: true });
-        Confirm { proof, ..case.told(hold, id, id, amount) }
+        Confirm { proof, ..case.provider_confirm(hold, id, id, amount) }
     };
     let (ada, bob) = (case.hold("ada", &["A-1"]).await, case.hold("bob", &["A-2"]).await);
     for hold in [&ada, &bob] {

@@ -41,7 +41,7 @@ pub(super) async fn blocks_keep_seats_back(subject: &dyn LedgerSubject) {
     assert_eq!((done.blocked, done.unblocked), (vec![], vec!["A-2".into()]));
     case.try_hold(case.opening("bob", &["A-2"], 2)).await.unwrap();
     // A hold that is over gives way to the house.
-    case.pass(10).await;
+    case.advance_time(10).await;
     set(blocks(&case, &["A-1"], &[], Some(5))).await.unwrap();
     case.done().await;
 }

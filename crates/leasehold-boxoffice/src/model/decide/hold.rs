@@ -38,7 +38,7 @@ fn items_of(command: &OpenHold) -> RequestedItems<'_> {
 pub fn open_hold(command: &OpenHold, facts: &Facts, actor: &str, now: Moment) -> Decision<OpenedHold> {
     let event = require_event(facts, &command.event_id)?;
     let asked = items_of(command);
-    // An offer for late money is no new sale: the buyer has paid, and a freeze must not cost them their seats.
+    // An offer for late money is no new sale: the buyer has paid, so a freeze does not apply.
     if command.payment_ref.is_none() && (event.frozen || !event.settings.on_sale) {
         return Err(asked.all_lost(Reason::NotOnSale));
     }
@@ -61,7 +61,7 @@ pub fn open_hold(command: &OpenHold, facts: &Facts, actor: &str, now: Moment) ->
         HoldState::Paying => (EntryKind::Offered, SeatState::Paying),
         _ => (EntryKind::Held, SeatState::Held),
     };
-    writes.push(tell_entry(hold_entry(&hold, kind, state, actor, now)));
+    writes.push(entry_write(hold_entry(&hold, kind, state, actor, now)));
     Ok((writes, OpenedHold { hold, sealed_key: command.sealed_key.clone() }))
 }
 
@@ -99,7 +99,7 @@ fn held_area(area: &crate::model::PricedArea, token: u64) -> HeldArea {
     HeldArea { id: area.id.clone(), qty: area.qty, token, price: area.price }
 }
 
-/// Writes that put seats and places under a hold.
+/// Writes that give seats and places to a hold.
 fn take_writes(hold: &HoldRow, seats: &[HeldSeat], areas: &[HeldArea]) -> Vec<LedgerWrite> {
     let mut writes = Vec::new();
     if !seats.is_empty() {
@@ -140,8 +140,8 @@ pub fn renew(command: &RenewHold, facts: &Facts, actor: &str, now: Moment) -> De
     let asked = now.plus(hold.ttl_ms);
     let until = if planted::on(Bug::RenewPastCap) { asked } else { asked.min(hold.cap_at) };
     let row = HoldRow { expires_at: until, active_until: until, renewals: hold.renewals.saturating_add(1), ..hold };
-    let told = tell_entry(hold_entry(&row, EntryKind::Renewed, SeatState::Held, actor, now));
-    Ok((vec![LedgerWrite::UpdateHold(Box::new(row.clone())), told], row))
+    let entry = entry_write(hold_entry(&row, EntryKind::Renewed, SeatState::Held, actor, now));
+    Ok((vec![LedgerWrite::UpdateHold(Box::new(row.clone())), entry], row))
 }
 
 /// What [`change_seats`] must know.
@@ -215,7 +215,7 @@ pub fn change_seats(command: &ChangeSeats, facts: &Facts, actor: &str, now: Mome
         return Err(Refusal::TooDear);
     }
     row.leases.extend(command.lease.clone());
-    // A lease with nothing under it any more is let go by the caller.
+    // The caller releases a lease that covers nothing any more.
     let used: Vec<u64> =
         row.seats.iter().map(|seat| seat.token).chain(row.areas.iter().map(|area| area.token)).collect();
     row.leases.retain(|lease| used.contains(&lease.token));
@@ -226,11 +226,11 @@ pub fn change_seats(command: &ChangeSeats, facts: &Facts, actor: &str, now: Mome
     if added.count() > 0 {
         writes.extend(take_writes(&row, &added.seats, &added.areas));
     }
-    let mut told = hold_entry(&added, EntryKind::Changed, SeatState::Held, actor, now);
-    told.areas.iter_mut().zip(&added.areas).for_each(|(told, area)| told.delta = i64::from(area.qty));
-    told.seats.extend(hold_entry(&given, EntryKind::Changed, SeatState::Free, actor, now).seats);
-    told.areas.extend(given.areas.iter().map(|area| area_free(&area.id, -i64::from(area.qty))));
-    writes.push(tell_entry(told));
+    let mut entry = hold_entry(&added, EntryKind::Changed, SeatState::Held, actor, now);
+    entry.areas.iter_mut().zip(&added.areas).for_each(|(entry, area)| entry.delta = i64::from(area.qty));
+    entry.seats.extend(hold_entry(&given, EntryKind::Changed, SeatState::Free, actor, now).seats);
+    entry.areas.extend(given.areas.iter().map(|area| area_free(&area.id, -i64::from(area.qty))));
+    writes.push(entry_write(entry));
     Ok((writes, row))
 }
 
@@ -245,13 +245,13 @@ fn added_items(hold: &HoldRow, command: &ChangeSeats) -> HoldRow {
     }
 }
 
-/// Writes that take seats and places from under a hold that goes on.
+/// Writes that free seats and places of a hold that continues.
 fn free_writes(given: &HoldRow) -> Vec<LedgerWrite> {
     if given.count() == 0 {
         return Vec::new();
     }
     let (writes, _) = end_hold(given, HoldState::Released, None, Lapses::Keep, given.opened_at);
-    // The row itself is written by who goes on with it.
+    // The caller writes the row itself.
     writes.into_iter().filter(|write| !matches!(write, LedgerWrite::UpdateHold(_))).collect()
 }
 
@@ -261,7 +261,7 @@ pub fn need_replace_lease(command: &ReplaceLease) -> Need {
     need_hold(&command.hold_id)
 }
 
-/// Seats of a hold that stood under one lease stand under another.
+/// Stores another lease, with its token, for the seats that were under one lease.
 ///
 /// # Errors
 ///
@@ -295,7 +295,7 @@ pub fn replace_lease(command: &ReplaceLease, facts: &Facts, actor: &str, now: Mo
         writes.push(LedgerWrite::FreeSeats { event_id: event_id.clone(), hold_id: hold_id.clone(), seats: ids });
         writes.push(LedgerWrite::TakeSeats { event_id, hold_id, seats: taken });
     }
-    writes.push(tell_entry(hold_entry(&HoldRow { seats, ..row.clone() }, EntryKind::Changed, held_state, actor, now)));
+    writes.push(entry_write(hold_entry(&HoldRow { seats, ..row.clone() }, EntryKind::Changed, held_state, actor, now)));
     Ok((writes, row))
 }
 
@@ -305,7 +305,7 @@ pub fn need_release(command: &ReleaseHold) -> Need {
     Need { hold: Some(command.hold_id.clone()), ..Need::default() }
 }
 
-/// Gives a hold up. Again and again is the same.
+/// Releases a hold. A repeat changes nothing.
 ///
 /// # Errors
 ///
@@ -316,12 +316,12 @@ pub fn release(command: &ReleaseHold, facts: &Facts, actor: &str, now: Moment) -
         return Ok((Vec::new(), hold));
     }
     check_live(&hold, now)?;
-    // For an offer the money has come, and none is on its way: who does not want the seats has it back.
+    // For an offer the money has come already: a release refunds it.
     if hold.state == HoldState::Paying && !hold.offered {
         return Err(Refusal::Paying);
     }
     let (mut writes, row) = end_hold(&hold, HoldState::Released, None, Lapses::Keep, now);
-    writes.push(tell_entry(hold_entry(&row, EntryKind::Released, SeatState::Free, actor, now)));
+    writes.push(entry_write(hold_entry(&row, EntryKind::Released, SeatState::Free, actor, now)));
     Ok((writes, row))
 }
 

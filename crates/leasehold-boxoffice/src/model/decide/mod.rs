@@ -1,6 +1,6 @@
-//! The machine: from a command, the facts and the moment to what is written, or to a refusal.
+//! Decisions: from a command, facts and the present moment to writes and a result, or to a refusal.
 //!
-//! For each transaction there are two functions: `need_…` says what must be loaded and locked, and the other decides.
+//! For each transaction there are two functions: `need_…` says which rows must be loaded and locked, and the other decides.
 //!
 //! ```text
 //!   seat: free ─▶ held(token, until) ─▶ paying(token, deadline) ─▶ sold(order, token) ─▶ free      free ◀─▶ blocked
@@ -26,17 +26,17 @@ use super::planted::{self, Bug};
 use super::refusal::{Conflict, Reason, Refusal};
 use super::write::{Lapses, LedgerWrite};
 
-/// What to store and what to answer, or a considered no.
+/// Writes and a result, or a refusal.
 pub type Decision<T> = Result<(Vec<LedgerWrite>, T), Refusal>;
 
-/// Lapses further apart than this are forgiven.
+/// A lapse this long after the last one counts as the first.
 pub const LAPSE_WINDOW_MS: u64 = 3_600_000;
-/// So many lapses cost nothing.
+/// So many lapses do not shorten the ttl.
 pub const FREE_LAPSES: u32 = 2;
-/// However often somebody let holds lapse, they have this long (or the event's ttl, if it is shorter).
+/// The shortest ttl for a buyer whose holds lapsed (or the event's ttl, if it is shorter).
 pub const MIN_TTL_MS: u64 = 30_000;
 
-/// What a new hold gets of the event's ttl: half as much with every lapse too many.
+/// The ttl of a new hold: the event's, halved for every lapse beyond [`FREE_LAPSES`].
 #[must_use]
 pub fn ttl_for(ttl_ms: u64, lapses: u32, lapsed_at: Moment, now: Moment) -> u64 {
     let recent = if now.since(lapsed_at) > LAPSE_WINDOW_MS { 0 } else { lapses };
@@ -44,7 +44,7 @@ pub fn ttl_for(ttl_ms: u64, lapses: u32, lapsed_at: Moment, now: Moment) -> u64 
     (ttl_ms >> halvings).max(MIN_TTL_MS.min(ttl_ms))
 }
 
-/// The beginnings of an entry.
+/// A new entry without details.
 fn new_entry(event_id: &EventId, kind: EntryKind, actor: &str, now: Moment) -> Entry {
     Entry {
         seq: 0,
@@ -67,7 +67,7 @@ fn new_entry(event_id: &EventId, kind: EntryKind, actor: &str, now: Moment) -> E
     }
 }
 
-/// An entry about a hold whose seats came to a state.
+/// An entry about a hold: all its seats are in this state now.
 fn hold_entry(hold: &HoldRow, kind: EntryKind, state: SeatState, actor: &str, now: Moment) -> Entry {
     let token = |token: u64| (state != SeatState::Free).then_some(token);
     let sign = match kind {
@@ -95,11 +95,11 @@ fn area_free(id: &str, delta: i64) -> AreaFree {
     AreaFree { id: id.into(), free: 0, delta }
 }
 
-fn tell_entry(entry: Entry) -> LedgerWrite {
-    LedgerWrite::Tell(Box::new(entry))
+fn entry_write(entry: Entry) -> LedgerWrite {
+    LedgerWrite::Entry(Box::new(entry))
 }
 
-/// Ends a hold without a sale: its seats and places are free, and it keeps the memory of them.
+/// Ends a hold without a sale: its seats and places are freed; the row still lists them.
 fn end_hold(
     hold: &HoldRow,
     state: HoldState,
@@ -127,8 +127,8 @@ fn end_hold(
     (writes, row)
 }
 
-/// Whether a lapse counts against the buyer. Naming a payment is not paying: only money that came excuses, and for an
-/// offer it did.
+/// Whether a lapse of this hold counts against the buyer. For an offer the money has come, so it does not. A payment that
+/// was only begun is no excuse.
 const fn lapse_counts(hold: &HoldRow) -> bool {
     !hold.offered
 }
@@ -138,14 +138,14 @@ fn lapse_hold(hold: &HoldRow, actor: &str, now: Moment) -> (Vec<LedgerWrite>, Ho
     lapse_with(hold, lapses_of(hold, now), actor, now)
 }
 
-/// What a lapse of this hold says of its buyer.
+/// How a lapse of this hold changes its buyer's count.
 fn lapses_of(hold: &HoldRow, now: Moment) -> Lapses {
     if lapse_counts(hold) { Lapses::More(now) } else { Lapses::Keep }
 }
 
 fn lapse_with(hold: &HoldRow, lapses: Lapses, actor: &str, now: Moment) -> (Vec<LedgerWrite>, HoldRow) {
     let (mut writes, row) = end_hold(hold, HoldState::Lapsed, None, lapses, now);
-    writes.push(tell_entry(hold_entry(&row, EntryKind::Lapsed, SeatState::Free, actor, now)));
+    writes.push(entry_write(hold_entry(&row, EntryKind::Lapsed, SeatState::Free, actor, now)));
     (writes, row)
 }
 
@@ -157,18 +157,18 @@ fn require_event(facts: &Facts, id: &EventId) -> Result<EventRow, Refusal> {
     facts.event.clone().ok_or_else(|| Refusal::NoEvent(id.clone()))
 }
 
-/// The hold, if what was shown opens it.
+/// The hold, if the caller's key opens it.
 fn require_hold(facts: &Facts, id: &HoldId, access: &super::Access) -> Result<HoldRow, Refusal> {
     let hold = facts.hold.as_ref().filter(|hold| access.opens(&hold.key_hash));
     hold.cloned().ok_or_else(|| Refusal::NoHold(id.clone()))
 }
 
-/// The hold, live: otherwise how it ended.
+/// Refuses a hold that is over.
 fn check_live(hold: &HoldRow, now: Moment) -> Result<(), Refusal> {
     if hold.is_live(now) { Ok(()) } else { Err(Refusal::Ended(hold.state_at(now))) }
 }
 
-/// Every seat of the hold must be under it, with its token: otherwise somebody with a newer one was there.
+/// Refuses a hold whose seats are not all under it with their tokens: a newer token has displaced it.
 fn check_tokens(hold: &HoldRow, facts: &Facts) -> Result<(), Refusal> {
     let mine = |seat: &super::HeldSeat| {
         let fact = facts.seat(&seat.id);
@@ -179,27 +179,26 @@ fn check_tokens(hold: &HoldRow, facts: &Facts) -> Result<(), Refusal> {
     if hold.seats.iter().all(mine) { Ok(()) } else { Err(Refusal::StaleToken) }
 }
 
-/// The leases that were renewed must be all that the hold has.
+/// Refuses unless all leases of the hold were renewed.
 fn check_leases(hold: &HoldRow, tokens: &[u64]) -> Result<(), Refusal> {
     let covered = hold.leases.iter().all(|lease| tokens.contains(&lease.token));
     if covered && !hold.leases.is_empty() { Ok(()) } else { Err(Refusal::StaleToken) }
 }
 
-/// What is in the way of taking seats and places under a token: lapses to write first, and what is lost.
+/// The check for seats and places that a command wants: lapses to write first, and conflicts.
 ///
-/// Holds that are over are ended on the way, whatever they have: a counter that still counts them would refuse what is
-/// free, and a seat row that is still there would refuse what has lapsed.
+/// Holds that are over are ended on the way: otherwise their counters and seat rows would refuse what is free.
 struct RoomCheck {
     writes: Vec<LedgerWrite>,
     conflicts: Vec<Conflict>,
-    /// A free seat was held with a newer token before: whoever asks was overtaken, and wakes up too late.
+    /// A free seat was held with a newer token before: this command is from a server that was stalled.
     stale: bool,
-    /// What the buyer has when the lapses are written.
+    /// The buyer's counters after the lapses.
     buyer: super::facts::BuyerFact,
 }
 
 impl RoomCheck {
-    /// Looks for room for these in the facts. `except`: a hold whose own seats are no conflict.
+    /// Checks the facts. `except`: a hold whose own seats are no conflict.
     fn check(asked: &RequestedItems<'_>, facts: &Facts, actor: &str, now: Moment) -> Self {
         let mut room = Self { writes: Vec::new(), conflicts: Vec::new(), stale: false, buyer: facts.buyer };
         let due = facts.holds.iter().filter(|hold| may_be_displaced(hold, now) && Some(&hold.hold_id) != asked.except);
@@ -239,7 +238,7 @@ impl RoomCheck {
     }
 }
 
-/// Writes by which seats that are sold without a hold of this moment remember the token they are sold with.
+/// Writes that store the token of seats that are sold without a live hold.
 fn remember_tokens(event_id: &EventId, hold_id: &HoldId, seats: Vec<(String, u64)>) -> Vec<LedgerWrite> {
     if seats.is_empty() {
         return Vec::new();
@@ -253,7 +252,7 @@ fn remember_tokens(event_id: &EventId, hold_id: &HoldId, seats: Vec<(String, u64
     ]
 }
 
-/// What is asked for, of whatever command.
+/// The items that a command wants.
 struct RequestedItems<'a> {
     event: &'a EventId,
     seats: Vec<&'a str>,
@@ -292,7 +291,7 @@ fn seat_lost(seat: &SeatFact, asked: &RequestedItems<'_>, facts: &Facts, now: Mo
         return Some(Reason::Blocked);
     }
     let (under, token) = seat.held.as_ref()?;
-    // Only a newer token displaces, and only what is over. A row without its hold breaks a law: nobody displaces it.
+    // Only a newer token displaces a hold, and only one that is over. A seat row without its hold breaks a law: it stays.
     let gone = facts.row(under).is_some_and(|hold| may_be_displaced(hold, now)) && *token < asked.token;
     (!gone).then_some(Reason::Taken)
 }

@@ -1,11 +1,11 @@
-//! Money that has no order, or is too much for one: written down, and taken step by step to where it belongs.
+//! Money that has no order, or is too much for one: stored, and settled step by step.
 //!
 //! # Laws
 //!
-//! 1. Money that a provider told of is in an order, or in a row here: none is lost, whatever it was meant for.
+//! 1. Money that a provider reports is in an order or in a money row: none is lost, whatever it was meant for.
 //! 2. What came for an order equals its price and what goes back. The exception: what a buyer owes after a move.
-//! 3. Every amount has a source: a provider or a key said it. A price is never taken for money.
-//! 4. Who says less than was recorded is not believed, and not ignored: staff decides.
+//! 3. Every amount has a source: a provider or a key confirmed it. It is never derived from a price.
+//! 4. A report of less money than was recorded is neither applied nor ignored: staff decides.
 
 use super::sale::TOO_MUCH;
 use super::*;
@@ -138,7 +138,7 @@ pub(super) fn order_payment_again(
         return (Vec::new(), order);
     }
     if captured {
-        after.push(tell_entry(capture_entry(
+        after.push(entry_write(capture_entry(
             &order,
             EntryKind::Captured,
             "the provider captured the payment",
@@ -224,7 +224,7 @@ pub(super) fn known_payment_again(
 /// What becomes of money that sells nothing.
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub(super) enum UnsoldMoney {
-    /// It takes the ladder: the same seats, else others, else back.
+    /// It came late: it buys the same seats, else others are offered, else it is refunded.
     Late,
     /// It goes back.
     GoesBack,
@@ -302,8 +302,8 @@ pub fn capture_step(command: &CaptureStep, facts: &Facts, actor: &str, now: Mome
     let order = OrderRow { capture: Some(Capture { state: command.to, since: now, ..capture }), ..order };
     let failed = command.to == CaptureState::Failed;
     let kind = if failed { EntryKind::CaptureFailed } else { EntryKind::Captured };
-    let told = tell_entry(capture_entry(&order, kind, &command.note, actor, now));
-    Ok((vec![LedgerWrite::Order(Box::new(order.clone())), told], order))
+    let entry = entry_write(capture_entry(&order, kind, &command.note, actor, now));
+    Ok((vec![LedgerWrite::Order(Box::new(order.clone())), entry], order))
 }
 
 /// The row of the money and what is told of it.
@@ -319,7 +319,7 @@ pub(super) fn money_writes(money: &MoneyRow, actor: &str, now: Moment) -> Vec<Le
         MoneyState::CancelDue => EntryKind::CancelDue,
         MoneyState::Cancelled => EntryKind::Cancelled,
     };
-    let told = tell_entry(Entry {
+    let entry = entry_write(Entry {
         buyer: Some(money.buyer.clone()),
         hold_id: Some(money.hold_id.clone()),
         order_id: money.order_id.clone(),
@@ -328,7 +328,7 @@ pub(super) fn money_writes(money: &MoneyRow, actor: &str, now: Moment) -> Vec<Le
         reason: money.steps.last().map(|step| step.note.clone()),
         ..new_entry(&money.event_id, kind, actor, now)
     });
-    vec![LedgerWrite::Money(Box::new(money.clone())), told]
+    vec![LedgerWrite::Money(Box::new(money.clone())), entry]
 }
 
 fn with_step(money: &MoneyRow, state: MoneyState, offer: Option<HoldId>, note: &str, now: Moment) -> MoneyRow {
@@ -355,8 +355,8 @@ pub fn need_money_step(command: &MoneyStep) -> Need {
     Need { money: Some(command.payment_ref.clone()), callback: command.callback.clone(), ..Need::default() }
 }
 
-/// One step on the ladder, from where the caller saw it: two who climb at once take each step once. A message that was
-/// acted upon before changes nothing; neither does a step to where it stands, but its message is remembered.
+/// One step of money from the state that the caller saw: two offices at once take each step once. A message that was
+/// handled before changes nothing. Neither does a step to the present state, but its message id is stored.
 ///
 /// # Errors
 ///

@@ -1,4 +1,4 @@
-//! Paying and selling, also for money that came late.
+//! Paying and selling, in time or late.
 
 use super::money::{UnsoldMoney, order_payment_again, proven_source, source_of};
 use super::*;
@@ -68,8 +68,8 @@ pub fn begin_pay(command: &BeginPay, facts: &Facts, actor: &str, now: Moment) ->
         payments: hold.payments.saturating_add(1),
         ..hold
     };
-    let told = tell_entry(hold_entry(&row, EntryKind::Paying, SeatState::Paying, actor, now));
-    let mut writes = vec![LedgerWrite::UpdateHold(Box::new(row.clone())), told];
+    let entry = entry_write(hold_entry(&row, EntryKind::Paying, SeatState::Paying, actor, now));
+    let mut writes = vec![LedgerWrite::UpdateHold(Box::new(row.clone())), entry];
     writes.extend(bind_payment(facts, &command.payment_ref, &row));
     Ok((writes, row))
 }
@@ -120,8 +120,8 @@ fn back_to_active(hold: &HoldRow, lapses: Lapses, actor: &str, now: Moment) -> (
         return lapse_with(hold, lapses, actor, now);
     }
     let row = HoldRow { state: HoldState::Active, expires_at: hold.active_until, ..hold.clone() };
-    let told = tell_entry(hold_entry(&row, EntryKind::Declined, SeatState::Held, actor, now));
-    (vec![LedgerWrite::UpdateHold(Box::new(row.clone())), told], row)
+    let entry = entry_write(hold_entry(&row, EntryKind::Declined, SeatState::Held, actor, now));
+    (vec![LedgerWrite::UpdateHold(Box::new(row.clone())), entry], row)
 }
 
 /// What [`confirm`] must know.
@@ -138,7 +138,7 @@ pub fn need_confirm(command: &Confirm) -> Need {
 
 /// The sale: from the buyer's own live hold, with the newest token on every seat, and with money that covers its price.
 /// Again with the same payment gives the same order. Money for a hold that was paying and is over is written down, and
-/// takes the ladder; money that is on the ladder buys what it was offered, and nothing else. What a provider says of
+/// is settled as late money; late money buys what it was offered, and nothing else. What a provider says of
 /// another hold or another currency sells nothing: staff decides.
 ///
 /// # Errors
@@ -351,7 +351,7 @@ fn order_writes(order: &OrderRow, kind: EntryKind, actor: &str, now: Moment) -> 
     // What was held is sold: the area is as full as before. Late money takes places anew.
     let more = i64::from(kind == EntryKind::SoldLate);
     let sold = |seat: &SoldSeat| SeatChange { id: seat.id.clone(), state: SeatState::Sold, token: Some(seat.token) };
-    writes.push(tell_entry(Entry {
+    writes.push(entry_write(Entry {
         buyer: Some(order.buyer.clone()),
         hold_id: Some(order.hold_id.clone()),
         order_id: Some(order.order_id.clone()),

@@ -35,7 +35,7 @@ pub fn create_event(command: &NewEvent, facts: &Facts, actor: &str, now: Moment)
     let writes = vec![
         LedgerWrite::Event(Box::new(row.clone())),
         LedgerWrite::Layout(row.event_id.clone(), Box::new(command.layout.clone())),
-        tell_entry(new_entry(&row.event_id, EntryKind::EventCreated, actor, now)),
+        entry_write(new_entry(&row.event_id, EntryKind::EventCreated, actor, now)),
     ];
     Ok((writes, row))
 }
@@ -60,8 +60,8 @@ pub fn configure(command: &Configure, facts: &Facts, actor: &str, now: Moment) -
     let most_per_buyer = event.most_per_buyer.max(event.settings.per_buyer).max(command.settings.per_buyer);
     let layout_version = event.layout_version + 1;
     let row = EventRow { settings: command.settings.clone(), layout_version, most_per_buyer, ..event };
-    let told = tell_entry(new_entry(&row.event_id, EntryKind::EventChanged, actor, now));
-    Ok((vec![LedgerWrite::Event(Box::new(row.clone())), told], row))
+    let entry = entry_write(new_entry(&row.event_id, EntryKind::EventChanged, actor, now));
+    Ok((vec![LedgerWrite::Event(Box::new(row.clone())), entry], row))
 }
 
 /// What [`replace_layout`] must know.
@@ -96,7 +96,7 @@ pub fn replace_layout(command: &ReplaceLayout, facts: &Facts, actor: &str, now: 
     let writes = vec![
         LedgerWrite::Event(Box::new(row.clone())),
         LedgerWrite::Layout(row.event_id.clone(), Box::new(layout.clone())),
-        tell_entry(new_entry(&row.event_id, EntryKind::LayoutChanged, actor, now)),
+        entry_write(new_entry(&row.event_id, EntryKind::LayoutChanged, actor, now)),
     ];
     Ok((writes, row))
 }
@@ -119,8 +119,8 @@ pub fn freeze(command: &Freeze, facts: &Facts, actor: &str, now: Moment) -> Deci
     }
     let row = EventRow { frozen: command.frozen, ..event };
     let kind = if command.frozen { EntryKind::Frozen } else { EntryKind::Unfrozen };
-    let told = Entry { reason: Some(command.reason.clone()), ..new_entry(&row.event_id, kind, actor, now) };
-    Ok((vec![LedgerWrite::Event(Box::new(row.clone())), tell_entry(told)], row))
+    let entry = Entry { reason: Some(command.reason.clone()), ..new_entry(&row.event_id, kind, actor, now) };
+    Ok((vec![LedgerWrite::Event(Box::new(row.clone())), entry_write(entry)], row))
 }
 
 /// What [`set_blocks`] must know.
@@ -175,7 +175,7 @@ pub fn set_blocks(command: &SetBlocks, facts: &Facts, actor: &str, now: Moment) 
     };
     let room = RoomCheck::check(&asked, facts, actor, now).or_conflict()?;
     let mut writes = room.writes;
-    let told = |kind, seats: &[String], state| {
+    let entry = |kind, seats: &[String], state| {
         let change = |id: &String| SeatChange { id: id.clone(), state, token: None };
         Entry {
             seats: seats.iter().map(change).collect(),
@@ -184,7 +184,7 @@ pub fn set_blocks(command: &SetBlocks, facts: &Facts, actor: &str, now: Moment) 
         }
     };
     let event_id = &event.event_id;
-    let mut block = told(EntryKind::Blocked, &fresh, SeatState::Blocked);
+    let mut block = entry(EntryKind::Blocked, &fresh, SeatState::Blocked);
     if !fresh.is_empty() {
         let (event_id, reason) = (event_id.clone(), command.reason.clone());
         writes.push(LedgerWrite::Block { event_id, seats: fresh.clone(), reason });
@@ -194,11 +194,11 @@ pub fn set_blocks(command: &SetBlocks, facts: &Facts, actor: &str, now: Moment) 
         block.areas.push(area_free(id, *delta));
     }
     if !block.seats.is_empty() || !block.areas.is_empty() {
-        writes.push(tell_entry(block));
+        writes.push(entry_write(block));
     }
     if !freed.is_empty() {
         writes.push(LedgerWrite::Unblock { event_id: event_id.clone(), seats: freed.clone() });
-        writes.push(tell_entry(told(EntryKind::Unblocked, &freed, SeatState::Free)));
+        writes.push(entry_write(entry(EntryKind::Unblocked, &freed, SeatState::Free)));
     }
     Ok((writes, Blocks { blocked: fresh, unblocked: freed }))
 }
@@ -224,8 +224,8 @@ pub fn force_release(command: &ForceRelease, facts: &Facts, actor: &str, now: Mo
         return Err(Refusal::NotHeld(command.seat.clone()));
     };
     let (mut writes, row) = end_hold(hold, HoldState::Released, Some(&command.reason), Lapses::Keep, now);
-    let told = hold_entry(&row, EntryKind::ForceReleased, SeatState::Free, actor, now);
-    writes.push(tell_entry(Entry { reason: Some(command.reason.clone()), ..told }));
+    let entry = hold_entry(&row, EntryKind::ForceReleased, SeatState::Free, actor, now);
+    writes.push(entry_write(Entry { reason: Some(command.reason.clone()), ..entry }));
     Ok((writes, row))
 }
 
@@ -275,7 +275,7 @@ pub fn void(command: &Void, facts: &Facts, actor: &str, now: Moment) -> Decision
     let sold = -(going.len() as i64) - places;
     writes.push(LedgerWrite::Buyer { event_id, buyer, held: 0, sold, lapses: Lapses::Keep });
     let free = |seat: &SoldSeat| SeatChange { id: seat.id.clone(), state: SeatState::Free, token: None };
-    writes.push(tell_entry(Entry {
+    writes.push(entry_write(Entry {
         seats: going.iter().map(free).collect(),
         areas: areas.iter().map(|area| area_free(&area.id, -i64::from(area.qty))).collect(),
         amount: Some(order.total - row.total),
@@ -373,7 +373,7 @@ pub fn move_order(command: &MoveOrder, facts: &Facts, actor: &str, now: Moment) 
     let free = to.keys().map(|id| SeatChange { id: (*id).into(), state: SeatState::Free, token: None });
     let taken =
         sold.iter().map(|seat| SeatChange { id: seat.id.clone(), state: SeatState::Sold, token: Some(seat.token) });
-    writes.push(tell_entry(Entry {
+    writes.push(entry_write(Entry {
         seats: free.chain(taken).collect(),
         amount: Some(row.total),
         ..order_entry(&order, EntryKind::Moved, &command.reason, actor, now)

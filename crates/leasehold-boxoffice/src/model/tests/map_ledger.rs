@@ -1,5 +1,5 @@
-//! A ledger that is nothing but maps: it loads facts and applies writes, and refuses nothing itself, so that what is
-//! wrong is found by the checkers.
+//! A ledger of maps in memory: it loads facts and applies writes without any constraint of its own, so that the checkers
+//! find what is wrong.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -41,7 +41,7 @@ impl MapLedger {
         Ok(value)
     }
 
-    fn tell(&mut self, entry: &Entry) {
+    fn append_entry(&mut self, entry: &Entry) {
         let mut entry = entry.clone();
         entry.seq = self.entries.len() as u64 + 1;
         for told in &mut entry.areas {
@@ -152,7 +152,7 @@ impl MapLedger {
                 assert!(self.payments.insert(payment_ref, hold_id).is_none(), "a payment is bound once");
             }
             LedgerWrite::Callback(id) => drop(self.callbacks.insert(id)),
-            LedgerWrite::Tell(entry) => self.tell(&entry),
+            LedgerWrite::Entry(entry) => self.append_entry(&entry),
         }
     }
 

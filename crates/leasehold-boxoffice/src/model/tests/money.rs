@@ -26,11 +26,11 @@ impl MoneyFixture {
         let settings =
             EventSettings { ttl_ms: 100, max_hold_ms: 300, pay_ms: 200, per_buyer: 4, ..EventSettings::named("Gala") };
         let command = NewEvent { event_id: EVENT.into(), settings, layout: hall() };
-        case.ask(&command, decide::need_create_event, decide::create_event).unwrap();
+        case.decide(&command, decide::need_create_event, decide::create_event).unwrap();
         case
     }
 
-    fn ask<C, T>(
+    fn decide<C, T>(
         &mut self,
         command: &C,
         need: fn(&C) -> facts::Need,
@@ -40,14 +40,14 @@ impl MoneyFixture {
         self.ledger.transact(&need(command), now, |facts| decide(command, facts, "test", now))
     }
 
-    fn pass(&mut self, millis: u64) {
+    fn advance_time(&mut self, millis: u64) {
         self.now = self.now.plus(millis);
     }
 
     fn hold_for(&mut self, payment_ref: Option<&str>, seats: &[&str]) -> HoldRow {
         self.token += 1;
         let command = self.opening(payment_ref, seats, &format!("h_{}", self.token));
-        self.ask(&command, decide::need_open_hold, decide::open_hold).unwrap().hold
+        self.decide(&command, decide::need_open_hold, decide::open_hold).unwrap().hold
     }
 
     fn opening(&self, payment_ref: Option<&str>, seats: &[&str], hold: &str) -> OpenHold {
@@ -94,13 +94,13 @@ impl MoneyFixture {
             paid_for: vec![],
             tokens,
         };
-        self.ask(&command, decide::need_begin_pay, decide::begin_pay)
+        self.decide(&command, decide::need_begin_pay, decide::begin_pay)
     }
 
     fn declined(&mut self, hold: &HoldRow, payment_ref: &str) -> HoldRow {
         let (hold_id, payment_ref) = (hold.hold_id.clone(), payment_ref.into());
         let command = Decline { hold_id, access: Access::Staff, payment_ref, given_up: false, callback: None };
-        self.ask(&command, decide::need_decline, decide::decline).unwrap()
+        self.decide(&command, decide::need_decline, decide::decline).unwrap()
     }
 
     fn change(&mut self, hold: &HoldRow, add: &[&str], remove: &[&str]) -> HoldRow {
@@ -116,13 +116,13 @@ impl MoneyFixture {
             remove: remove.iter().map(|id| (*id).into()).collect(),
             remove_areas: vec![],
         };
-        self.ask(&command, decide::need_change_seats, decide::change_seats).unwrap()
+        self.decide(&command, decide::need_change_seats, decide::change_seats).unwrap()
     }
 
     /// The provider says that so much came for what the hold had when it looked like this.
     fn captured(&mut self, hold: &HoldRow, payment_ref: &str, amount: u64) -> Result<Confirmed, Refusal> {
         let command = self.confirming(hold, payment_ref, PaymentProof::captured(&hold.hold_id, amount));
-        self.ask(&command, decide::need_confirm, decide::confirm)
+        self.decide(&command, decide::need_confirm, decide::confirm)
     }
 
     fn order(&mut self, hold: &HoldRow, payment_ref: &str) -> OrderRow {
@@ -142,7 +142,7 @@ impl MoneyFixture {
     fn sell_late(&mut self, hold: &HoldRow, payment_ref: &str) -> Result<OrderRow, Refusal> {
         self.token += 1;
         let command = SellLate { hold_id: hold.hold_id.clone(), payment_ref: payment_ref.into(), token: self.token };
-        self.ask(&command, decide::need_sell_late, decide::sell_late)
+        self.decide(&command, decide::need_sell_late, decide::sell_late)
     }
 
     fn offer(&mut self, payment_ref: &str, hold: &HoldRow) {
@@ -154,7 +154,7 @@ impl MoneyFixture {
             note: "offered".into(),
             callback: None,
         };
-        self.ask(&command, decide::need_money_step, decide::money_step).unwrap();
+        self.decide(&command, decide::need_money_step, decide::money_step).unwrap();
     }
 
     fn sweep(&mut self) {

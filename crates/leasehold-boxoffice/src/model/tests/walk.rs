@@ -1,4 +1,4 @@
-//! Many buyers, one small hall, and time that jumps.
+//! A random walk: many buyers, a small hall, and time that jumps.
 
 use super::map_ledger::MapLedger;
 use crate::layout::{Area, Layout, Seat};
@@ -62,7 +62,7 @@ pub(super) fn walk(seed: u64, steps: usize) -> WalkResult {
     let (mut played, mut faults) = (0, Vec::new());
     for _ in 0..steps {
         walk.now = walk.now.plus(walk.dice.roll(30_000));
-        walk.step();
+        walk.take_step();
         for entry in &walk.ledger.entries[played..] {
             player.play(entry);
         }
@@ -80,7 +80,7 @@ pub(super) fn walk(seed: u64, steps: usize) -> WalkResult {
 
 impl RandomWalk {
     /// One transaction that a pair of functions in `decide` describes; its refusal is as good as its success.
-    fn ask<C, T>(
+    fn decide<C, T>(
         &mut self,
         command: &C,
         need: fn(&C) -> facts::Need,
@@ -98,7 +98,7 @@ impl RandomWalk {
         self.ledger.holds.values().rev().nth(usize::try_from(back).unwrap()).cloned()
     }
 
-    fn step(&mut self) {
+    fn take_step(&mut self) {
         self.token += 1;
         let die = self.dice.roll(100);
         if die < 30 {
@@ -112,31 +112,31 @@ impl RandomWalk {
         let payment_ref = self.payment_for(&hold);
         let callback = (self.dice.roll(3) == 0).then(|| format!("m {}", self.dice.roll(400)));
         match die {
-            30..40 => drop(self.ask(&RenewHold { hold_id, access, tokens }, decide::need_renew, decide::renew)),
+            30..40 => drop(self.decide(&RenewHold { hold_id, access, tokens }, decide::need_renew, decide::renew)),
             40..52 => {
                 let command =
                     BeginPay { hold_id, access, payment_ref, pay_url: None, total: None, paid_for: vec![], tokens };
-                self.ask(&command, decide::need_begin_pay, decide::begin_pay);
+                self.decide(&command, decide::need_begin_pay, decide::begin_pay);
             }
             52..58 => {
                 let command = Decline { hold_id, access, payment_ref, given_up: false, callback };
-                self.ask(&command, decide::need_decline, decide::decline);
+                self.decide(&command, decide::need_decline, decide::decline);
             }
             58..70 => {
                 let proof = self.proof(&hold, callback.is_some());
                 let command = Confirm { hold_id, access, payment_ref, tokens: vec![], proof, callback };
-                self.ask(&command, decide::need_confirm, decide::confirm);
+                self.decide(&command, decide::need_confirm, decide::confirm);
             }
-            70..76 => drop(self.ask(&ReleaseHold { hold_id, access }, decide::need_release, decide::release)),
+            70..76 => drop(self.decide(&ReleaseHold { hold_id, access }, decide::need_release, decide::release)),
             76..80 => self.change(hold_id, access),
             80..84 => {
                 let command = SellLate { hold_id, payment_ref, token: self.token };
-                self.ask(&command, decide::need_sell_late, decide::sell_late);
+                self.decide(&command, decide::need_sell_late, decide::sell_late);
             }
             84..87 => {
                 let old = tokens.first().copied().unwrap_or(0);
                 let lease = LeaseRef { token: self.token, id: "relet".into() };
-                self.ask(&ReplaceLease { hold_id, old, lease }, decide::need_replace_lease, decide::replace_lease);
+                self.decide(&ReplaceLease { hold_id, old, lease }, decide::need_replace_lease, decide::replace_lease);
             }
             87..90 => {
                 let now = self.now;
@@ -145,11 +145,11 @@ impl RandomWalk {
             90..94 => self.block(),
             94..97 => {
                 let command = ForceRelease { event_id: self.event.clone(), seat: self.seat(), reason: "staff".into() };
-                self.ask(&command, decide::need_force_release, decide::force_release);
+                self.decide(&command, decide::need_force_release, decide::force_release);
             }
             _ => {
                 let (order_id, seats, reason) = (OrderId::for_hold(&hold_id), None, "void".into());
-                self.ask(&Void { order_id, seats, reason }, decide::need_void, decide::void);
+                self.decide(&Void { order_id, seats, reason }, decide::need_void, decide::void);
             }
         }
     }
@@ -178,10 +178,10 @@ impl RandomWalk {
             payment_ref: Some(money.payment_ref.clone()),
             ..self.opening(vec![self.free_seat()], 0, self.token)
         };
-        if self.ask(&command, decide::need_open_hold, decide::open_hold).is_some() {
+        if self.decide(&command, decide::need_open_hold, decide::open_hold).is_some() {
             let (from, to, offer) = (money.state, MoneyState::Offered, Some(hold_id));
             let command = MoneyStep { payment_ref: money.key(), from, to, offer, note: "offer".into(), callback: None };
-            self.ask(&command, decide::need_money_step, decide::money_step);
+            self.decide(&command, decide::need_money_step, decide::money_step);
         }
     }
 
@@ -236,7 +236,7 @@ impl RandomWalk {
         // Now and then a server that was stalled comes with an old token.
         let token = if self.dice.roll(10) == 0 { self.token.saturating_sub(20).max(1) } else { self.token };
         let command = OpenHold { buyer: buyer.as_str().into(), ..self.opening(seats, qty, token) };
-        self.ask(&command, decide::need_open_hold, decide::open_hold);
+        self.decide(&command, decide::need_open_hold, decide::open_hold);
     }
 
     fn opening(&self, seats: Vec<String>, qty: u32, token: u64) -> OpenHold {
@@ -266,7 +266,7 @@ impl RandomWalk {
             remove: if self.dice.roll(2) == 0 { vec![self.seat()] } else { vec![] },
             remove_areas: vec![],
         };
-        self.ask(&command, decide::need_change_seats, decide::change_seats);
+        self.decide(&command, decide::need_change_seats, decide::change_seats);
     }
 
     fn block(&mut self) {
@@ -285,6 +285,6 @@ impl RandomWalk {
             areas: if self.dice.roll(3) == 0 { vec![("floor".into(), places)] } else { vec![] },
             reason: "house".into(),
         };
-        self.ask(&command, decide::need_set_blocks, decide::set_blocks);
+        self.decide(&command, decide::need_set_blocks, decide::set_blocks);
     }
 }

@@ -7,16 +7,16 @@ use crate::provider::CallbackOutcome;
 /// Goal: a refusal names every seat that is lost, also those that another office held a moment ago.
 #[tokio::test]
 async fn a_loser_elsewhere_is_told_of_every_seat() {
-    let house = TestOffice::open().await;
-    let other = house.another();
+    let case = TestOffice::open().await;
+    let other = case.another();
     let want =
         |seats: &[&str]| HoldRequest::These { seats: seats.iter().map(|seat| (*seat).into()).collect(), areas: vec![] };
     // It has looked at the event before, and nobody tells it what happens.
-    other.hold(LedgerCall::by("eve"), &house.event, "eve".into(), want(&["B-1"])).await.unwrap();
-    house.clock.advance(seconds(10));
-    house.hold("ada", &["A-5", "A-6"]).await.unwrap();
+    other.hold(LedgerCall::by("eve"), &case.event, "eve".into(), want(&["B-1"])).await.unwrap();
+    case.clock.advance(seconds(10));
+    case.hold("ada", &["A-5", "A-6"]).await.unwrap();
     let lost =
-        refused(other.hold(LedgerCall::by("bob"), &house.event, "bob".into(), want(&["A-4", "A-5", "A-6"])).await);
+        refused(other.hold(LedgerCall::by("bob"), &case.event, "bob".into(), want(&["A-4", "A-5", "A-6"])).await);
     let Refusal::Conflict { conflicts, .. } = lost else { panic!("{lost:?}") };
     assert_eq!(conflicts, [Conflict::seat("A-5", Reason::Taken), Conflict::seat("A-6", Reason::Taken)]);
     // Of an area that has too few places left, too: three of its five are sold.
@@ -24,17 +24,17 @@ async fn a_loser_elsewhere_is_told_of_every_seat() {
         HoldRequest::These { seats, .. } => HoldRequest::These { seats, areas: vec![("floor".into(), qty)] },
         other => other,
     };
-    let sold = house.office.hold(LedgerCall::by("dan"), &house.event, "dan".into(), floor(&[], 3)).await.unwrap();
-    house.office.confirm(LedgerCall::by("dan"), &sold.hold.hold_id, key(&sold), "pi").await.unwrap();
-    house.clock.advance(seconds(10));
+    let sold = case.office.hold(LedgerCall::by("dan"), &case.event, "dan".into(), floor(&[], 3)).await.unwrap();
+    case.office.confirm(LedgerCall::by("dan"), &sold.hold.hold_id, key(&sold), "pi").await.unwrap();
+    case.clock.advance(seconds(10));
     let lost = async |qty| {
-        let told = refused(other.hold(LedgerCall::by("bob"), &house.event, "bob".into(), floor(&["A-5"], qty)).await);
+        let told = refused(other.hold(LedgerCall::by("bob"), &case.event, "bob".into(), floor(&["A-5"], qty)).await);
         let Refusal::Conflict { conflicts, .. } = told else { panic!("{told:?}") };
         assert_eq!(conflicts[0], Conflict::seat("A-5", Reason::Taken));
         conflicts[1..].iter().map(|lost| (lost.area.clone().unwrap(), lost.reason)).collect::<Vec<_>>()
     };
     assert_eq!((lost(2).await, lost(3).await), (vec![], vec![("floor".into(), Reason::Sold)]));
-    house.office.hold(LedgerCall::by("eve"), &house.event, "eve".into(), floor(&[], 1)).await.unwrap();
+    case.office.hold(LedgerCall::by("eve"), &case.event, "eve".into(), floor(&[], 1)).await.unwrap();
     assert_eq!(lost(2).await, [("floor".into(), Reason::Taken)], "also if it was looked at a moment ago");
 }
 
@@ -172,44 +172,44 @@ async fn act(office: Office, event: EventId, act: WalkAct) -> Option<WalkHold> {
 
 /// A crowd of buyers over two offices, some of it at the same moment; every snapshot conserves, and at the end the
 /// history is played.
-async fn crowd(house: TestOffice, seed: u64, rounds: usize) -> usize {
-    let offices = [house.office.clone(), house.another()];
+async fn crowd(case: TestOffice, seed: u64, rounds: usize) -> usize {
+    let offices = [case.office.clone(), case.another()];
     let (mut dice, mut mine) = (OfficeDice(seed), Vec::new());
     for round in 0..rounds {
         let mut at_once = tokio::task::JoinSet::new();
         for _ in 0..=dice.roll(4) {
             let office = offices[usize::try_from(dice.roll(2)).unwrap()].clone();
-            at_once.spawn(act(office, house.event.clone(), choose(&mut dice, &mine)));
+            at_once.spawn(act(office, case.event.clone(), choose(&mut dice, &mine)));
         }
         while let Some(answer) = at_once.join_next().await {
             mine.extend(answer.unwrap());
         }
         if dice.roll(3) == 0 {
-            house.pass(Duration::from_millis(dice.roll(200_000))).await;
+            case.advance_time(Duration::from_millis(dice.roll(200_000))).await;
         }
         if dice.roll(4) == 0 {
             offices[usize::try_from(dice.roll(2)).unwrap()].sequence().await.unwrap();
         }
-        let seen = house.office.availability(&house.event).await.unwrap();
+        let seen = case.office.availability(&case.event).await.unwrap();
         let Totals { seats, free, held, paying, sold, blocked } = seen.totals;
         assert_eq!(free + held + paying + sold + blocked, seats, "seed {seed}, round {round}");
         assert!(seen.areas[0].held + seen.areas[0].paying + seen.areas[0].sold <= 5, "seed {seed}, round {round}");
-        let broken: Vec<InvariantCheck> = house.office.invariants(&house.event).await.unwrap();
+        let broken: Vec<InvariantCheck> = case.office.invariants(&case.event).await.unwrap();
         let broken: Vec<&InvariantCheck> = broken.iter().filter(|check| !check.ok).collect();
         assert!(broken.is_empty(), "seed {seed}, round {round}: {broken:#?}");
     }
-    house.check().await;
+    case.check().await;
     let entries =
-        house.office.audit(&house.event, AuditQuery { limit: 1_000_000, ..AuditQuery::default() }).await.unwrap();
-    let settings = house.office.event(&house.event).await.unwrap().settings;
+        case.office.audit(&case.event, AuditQuery { limit: 1_000_000, ..AuditQuery::default() }).await.unwrap();
+    let settings = case.office.event(&case.event).await.unwrap().settings;
     let faults = history::faults(&settings, &hall(), &entries);
     assert!(faults.is_empty(), "seed {seed}: {faults:#?}");
     tampered(&settings, &entries);
     // Everything ends by itself: at last no lease is left that a sweeper must not take.
-    house.pass(seconds(3600)).await;
-    house.office.sweep(2).await.unwrap();
-    assert_eq!(house.leases().await, 0, "seed {seed}");
-    house.check().await;
+    case.advance_time(seconds(3600)).await;
+    case.office.sweep(2).await.unwrap();
+    assert_eq!(case.leases().await, 0, "seed {seed}");
+    case.check().await;
     entries.iter().filter(|entry| entry.kind == EntryKind::Sold).count()
 }
 
@@ -239,8 +239,8 @@ fn tampered(settings: &EventSettings, entries: &[Entry]) {
 async fn two_offices_are_one_box_office() {
     let mut sold = 0;
     for seed in 0..8 {
-        let house = TestOffice::with(|settings| settings.per_buyer = 4).await;
-        sold += crowd(house, seed, 120).await;
+        let case = TestOffice::open_with(|settings| settings.per_buyer = 4).await;
+        sold += crowd(case, seed, 120).await;
     }
     assert!(sold > 20, "the crowd buys: {sold}");
 }
@@ -251,8 +251,8 @@ async fn two_offices_are_one_box_office() {
 async fn two_offices_on_postgres_are_one_box_office() {
     let mut sold = 0;
     for seed in 0..3 {
-        let house = TestOffice::on_postgres(|settings| settings.per_buyer = 4).await;
-        sold += crowd(house, seed, 120).await;
+        let case = TestOffice::on_postgres(|settings| settings.per_buyer = 4).await;
+        sold += crowd(case, seed, 120).await;
     }
     assert!(sold > 6, "the crowd buys: {sold}");
 }
@@ -270,11 +270,11 @@ async fn a_flash_crowd_on_postgres_sells_every_seat_once() {
     flash_crowd(TestOffice::on_postgres(|_| {}).await).await;
 }
 
-async fn flash_crowd(house: TestOffice) {
-    let offices = [house.office.clone(), house.another()];
+async fn flash_crowd(case: TestOffice) {
+    let offices = [case.office.clone(), case.another()];
     let mut crowd = tokio::task::JoinSet::new();
     for buyer in 0..200u64 {
-        let (office, event) = (offices[usize::try_from(buyer % 2).unwrap()].clone(), house.event.clone());
+        let (office, event) = (offices[usize::try_from(buyer % 2).unwrap()].clone(), case.event.clone());
         crowd.spawn(async move {
             let (name, mut dice) = (format!("b{buyer}"), OfficeDice(buyer));
             for _ in 0..40 {
@@ -297,44 +297,44 @@ async fn flash_crowd(house: TestOffice) {
     while let Some(answer) = crowd.join_next().await {
         sold += answer.unwrap();
     }
-    let seen = house.office.availability(&house.event).await.unwrap();
+    let seen = case.office.availability(&case.event).await.unwrap();
     assert_eq!((sold, seen.totals.sold), (20, 20));
-    assert_eq!(house.leases().await, 0);
-    house.check().await;
+    assert_eq!(case.leases().await, 0);
+    case.check().await;
 }
 
 /// Goal: sweeper, sequencer and follower run under leases of their own: of two offices one does each, and when it is
 /// gone the other does.
 #[tokio::test]
 async fn one_of_two_offices_sweeps_and_numbers() {
-    let house = TestOffice::open().await;
-    let (first, second) = (house.office.clone(), house.another());
-    let mut changes = second.changes(&house.event);
+    let case = TestOffice::open().await;
+    let (first, second) = (case.office.clone(), case.another());
+    let mut changes = second.changes(&case.event);
     let one = tokio::spawn(async move { first.run().await });
     let two = tokio::spawn(async move { second.run().await });
-    house.hold("ada", &["A-1"]).await.unwrap();
-    until(&house, async || *changes.borrow_and_update() >= 2).await;
+    case.hold("ada", &["A-1"]).await.unwrap();
+    until(&case, async || *changes.borrow_and_update() >= 2).await;
     one.abort();
     let _ = one.await;
-    house.hold("bob", &["A-2"]).await.unwrap();
+    case.hold("bob", &["A-2"]).await.unwrap();
     // The hold lapses, is swept and told by whoever is left.
-    until(&house, async || {
-        let told = house.office.audit(&house.event, AuditQuery::default()).await.unwrap();
+    until(&case, async || {
+        let told = case.office.audit(&case.event, AuditQuery::default()).await.unwrap();
         told.iter().filter(|entry| entry.kind == EntryKind::Lapsed).count() == 2
     })
     .await;
     // A lapse is told before its lease is let go.
-    until(&house, async || house.leases().await == 0).await;
+    until(&case, async || case.leases().await == 0).await;
     two.abort();
 }
 
 /// Moves the clock in small steps until something is so.
-async fn until(house: &TestOffice, mut so: impl AsyncFnMut() -> bool) {
+async fn until(case: &TestOffice, mut so: impl AsyncFnMut() -> bool) {
     for _ in 0..100_000 {
         if so().await {
             return;
         }
-        house.clock.advance(Duration::from_millis(200));
+        case.clock.advance(Duration::from_millis(200));
         for _ in 0..5 {
             tokio::task::yield_now().await;
         }

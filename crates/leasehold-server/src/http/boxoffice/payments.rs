@@ -6,7 +6,7 @@ use leasehold_boxoffice::Error;
 use leasehold_boxoffice::model::{HoldId, HoldState, MoneyState, Refusal};
 use leasehold_boxoffice::office::{PaymentMessage, PaymentOutcome, RefundMessage};
 use leasehold_boxoffice::provider::script::{ScriptedAct, ScriptedPayment};
-use leasehold_boxoffice::provider::{Callback, CallbackOutcome, Unbelieved};
+use leasehold_boxoffice::provider::{Callback, CallbackError, CallbackOutcome};
 use leasehold_boxoffice::sign;
 use serde_json::{Value, json};
 
@@ -27,9 +27,9 @@ pub async fn callback(mut call: Call) -> Result<Response<Body>, Problem> {
     let forged =
         || Problem::coded(StatusCode::UNAUTHORIZED, "bad_signature", "the signature does not fit the callback");
     let secrets = call.app.service.provider_secrets().ok_or_else(forged)?;
-    let told = Callback::believe(secrets, signature, &body).map_err(|why| match why {
-        Unbelieved::Forged(_) => forged(),
-        Unbelieved::Unreadable(_) => Problem::invalid(why.to_string()),
+    let told = Callback::verify(secrets, signature, &body).map_err(|why| match why {
+        CallbackError::Forged(_) => forged(),
+        CallbackError::Unreadable(_) => Problem::invalid(why.to_string()),
     })?;
     let desk = Desk::of(&call, call.app.service.provider().clone(), Verb::Settle)?;
     let answered = detached(async move { settle(&desk, told).await }).await??;

@@ -197,7 +197,7 @@ async fn an_immediate_restart_loses_nothing_that_was_told() {
         let refused = ledger.open_hold(LedgerCall::by("ada"), opening("h_never", 9999, "ada", &[4000])).await;
         assert!(matches!(refused, Err(Error::Unavailable { .. })), "{refused:?}");
         let starting = cluster.clone();
-        tokio::task::spawn_blocking(move || starting.go()).await.unwrap();
+        tokio::task::spawn_blocking(move || starting.start_server()).await.unwrap();
         compare(&ledger, &first).await;
         compare(&ledger, &told).await;
         all.extend(told);

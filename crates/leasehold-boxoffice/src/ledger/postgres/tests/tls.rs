@@ -53,15 +53,15 @@ async fn every_connection_is_encrypted_and_goes_to_the_right_host() {
     assert!(plain.contains("TLS"), "a server without it: {plain}");
 
     let (certificate, key) = authority.sign(&["127.0.0.1"], "a server");
-    cluster.put("server.crt", &certificate);
-    cluster.put("server.key", &key);
-    cluster.put("root.crt", &std::fs::read_to_string(authority.path()).unwrap());
-    cluster.put(
+    cluster.put_file("server.crt", &certificate);
+    cluster.put_file("server.key", &key);
+    cluster.put_file("root.crt", &std::fs::read_to_string(authority.path()).unwrap());
+    cluster.put_file(
         "pg_hba.conf",
         "hostssl all ada 127.0.0.1/32 cert\nhost all ada 127.0.0.1/32 reject\nhost all all 127.0.0.1/32 trust\n",
     );
-    cluster.set("ssl_ca_file = 'root.crt'").await;
-    cluster.set("ssl = on").await;
+    cluster.change_setting("ssl_ca_file = 'root.crt'").await;
+    cluster.change_setting("ssl = on").await;
     let client = cluster.client(&database).await;
     until(&client, "SELECT current_setting('ssl') = 'on'").await;
 

@@ -24,18 +24,18 @@ fn a_buyers_word_is_no_money() {
     let mut case = MoneyFixture::open();
     let hold = case.hold(&["A-1"]);
     let confirm = case.confirming(&hold, "pi", PaymentProof::Buyer);
-    assert_eq!(case.ask(&confirm, decide::need_confirm, decide::confirm), Err(Refusal::NotPaid));
+    assert_eq!(case.decide(&confirm, decide::need_confirm, decide::confirm), Err(Refusal::NotPaid));
     case.pay(&hold, "pi").unwrap();
-    assert_eq!(case.ask(&confirm, decide::need_confirm, decide::confirm), Err(Refusal::NotPaid));
-    case.pass(200);
-    let over = case.ask(&confirm, decide::need_confirm, decide::confirm);
+    assert_eq!(case.decide(&confirm, decide::need_confirm, decide::confirm), Err(Refusal::NotPaid));
+    case.advance_time(200);
+    let over = case.decide(&confirm, decide::need_confirm, decide::confirm);
     assert_eq!(over, Err(Refusal::Ended(HoldState::Lapsed)), "nor does it come late");
     assert!(case.ledger.money.is_empty() && case.ledger.orders.is_empty());
     let mut free = case.hold(&["A-2"]);
     free.seats.iter_mut().for_each(|seat| seat.price = 0);
     case.ledger.holds.insert(free.hold_id.clone(), free.clone());
     let confirm = case.confirming(&free, "free", PaymentProof::Buyer);
-    let sold = case.ask(&confirm, decide::need_confirm, decide::confirm).unwrap();
+    let sold = case.decide(&confirm, decide::need_confirm, decide::confirm).unwrap();
     assert!(matches!(sold, Confirmed::Order { order, .. } if order.paid == Some(0) && order.sources.is_empty()));
     case.check();
 }
@@ -53,14 +53,14 @@ fn what_does_not_fit_is_stuck() {
     let other = case.confirming(&dear, "pi_1", word(200, Some("EUR"), &cheap));
     let dollars = case.confirming(&dear, "pi_1", word(200, Some("USD"), &dear));
     for command in [other, dollars] {
-        let told = case.ask(&command, decide::need_confirm, decide::confirm).unwrap();
+        let told = case.decide(&command, decide::need_confirm, decide::confirm).unwrap();
         let Confirmed::Late { money, .. } = told else { panic!("{told:?}") };
         assert_eq!((money.state, money.amount), (MoneyState::Stuck, 200));
     }
     assert_eq!((case.ledger.money.len(), case.ledger.orders.len()), (1, 0), "one payment, one row");
     let right = case.confirming(&dear, "pi_1", word(200, Some("eur"), &dear));
     assert!(
-        case.ask(&right, decide::need_confirm, decide::confirm)
+        case.decide(&right, decide::need_confirm, decide::confirm)
             .is_ok_and(|sold| matches!(sold, Confirmed::Order { .. }))
     );
     case.check();
@@ -74,7 +74,7 @@ fn a_free_confirm_binds_no_name() {
     free.seats.iter_mut().for_each(|seat| seat.price = 0);
     case.ledger.holds.insert(free.hold_id.clone(), free.clone());
     let confirm = case.confirming(&free, "ORD-1002", PaymentProof::Buyer);
-    case.ask(&confirm, decide::need_confirm, decide::confirm).unwrap();
+    case.decide(&confirm, decide::need_confirm, decide::confirm).unwrap();
     let victim = case.hold(&["A-2"]);
     case.pay(&victim, "ORD-1002").unwrap();
     assert_eq!(case.order(&victim, "ORD-1002").paid, Some(100));

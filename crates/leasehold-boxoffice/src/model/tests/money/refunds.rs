@@ -29,7 +29,7 @@ fn too_little_money_goes_back() {
     assert_eq!((money.state, money.amount), (MoneyState::RefundDue, 199));
     let other = case.hold(&["A-3"]);
     case.pay(&other, "pi_2").unwrap();
-    case.pass(200);
+    case.advance_time(200);
     let money = case.late(&other, "pi_2", 99);
     assert_eq!((money.state, money.amount), (MoneyState::RefundDue, 99));
     assert!(case.ledger.orders.is_empty());
@@ -42,7 +42,7 @@ fn too_little_money_goes_back() {
 fn a_hold_whose_payment_came_short_is_active_again() {
     let mut case = MoneyFixture::open();
     let hold = case.hold(&["A-1"]);
-    case.pass(10);
+    case.advance_time(10);
     let paying = case.pay(&hold, "pi_1").unwrap();
     assert_eq!(paying.expires_at, Moment(1210));
     let Confirmed::Late { hold: again, .. } = case.captured(&hold, "pi_1", 99).unwrap() else { panic!() };
@@ -55,7 +55,7 @@ fn a_hold_whose_payment_came_short_is_active_again() {
     // Without time left it is over, and that is not held against the buyer.
     let hold = case.hold(&["A-2"]);
     case.pay(&hold, "pi_3").unwrap();
-    case.pass(150);
+    case.advance_time(150);
     let Confirmed::Late { hold: over, .. } = case.captured(&hold, "pi_3", 99).unwrap() else { panic!() };
     assert_eq!(over.state, HoldState::Lapsed);
     assert_eq!(case.ledger.buyers.values().map(|row| row.lapses).sum::<u32>(), 0);
@@ -94,7 +94,7 @@ fn money_for_a_hold_that_was_changed_goes_back() {
     case.pay(&paid, "pi_1").unwrap();
     let hold = case.declined(&paid, "pi_1");
     case.change(&hold, &["A-2", "A-3"], &[]);
-    case.pass(200);
+    case.advance_time(200);
     let money = case.late(&paid, "pi_1", 100);
     assert_eq!((money.state, money.amount), (MoneyState::RefundDue, 100), "three seats are not sold for one");
 
@@ -140,7 +140,7 @@ fn an_order_that_does_not_know_what_came_owes_its_price() {
     assert!(case.ledger.money.is_empty(), "nobody knows what came before");
     let void = |seats| Void { order_id: order.order_id.clone(), seats, reason: "ill".into() };
     for (seats, owed) in [(Some(vec!["A-1".into()]), 100), (None, 100), (None, 0)] {
-        let amended = case.ask(&void(seats), decide::need_void, decide::void).unwrap();
+        let amended = case.decide(&void(seats), decide::need_void, decide::void).unwrap();
         assert_eq!(amended.owed, owed);
         case.check();
     }

@@ -9,12 +9,12 @@ fn a_free_seat_remembers_its_last_token() {
     case.hold(&["A-3"]);
     let hold = case.hold(&["A-1"]);
     let release = ReleaseHold { hold_id: hold.hold_id.clone(), access: Access::Staff };
-    case.ask(&release, decide::need_release, decide::release).unwrap();
+    case.decide(&release, decide::need_release, decide::release).unwrap();
     case.token -= 1;
     let late = case.opening(None, &["A-1"], "h_late");
-    assert_eq!(case.ask(&late, decide::need_open_hold, decide::open_hold), Err(Refusal::StaleToken));
+    assert_eq!(case.decide(&late, decide::need_open_hold, decide::open_hold), Err(Refusal::StaleToken));
     let other = case.opening(None, &["A-2"], "h_other");
-    assert!(case.ask(&other, decide::need_open_hold, decide::open_hold).is_ok(), "another seat had no token yet");
+    assert!(case.decide(&other, decide::need_open_hold, decide::open_hold).is_ok(), "another seat had no token yet");
     case.check();
 }
 
@@ -25,7 +25,7 @@ fn an_area_is_blocked_once_in_a_request() {
     let areas = vec![("floor".into(), 2), ("floor".into(), 2)];
     let (event_id, reason) = (EVENT.into(), "house".into());
     let command = SetBlocks { event_id, block: vec![], unblock: vec![], areas, reason };
-    let refused = case.ask(&command, decide::need_set_blocks, decide::set_blocks);
+    let refused = case.decide(&command, decide::need_set_blocks, decide::set_blocks);
     assert!(matches!(refused, Err(Refusal::Exists(_))), "{refused:?}");
     case.check();
 }
@@ -38,7 +38,7 @@ fn a_lowered_limit_is_no_fault() {
     case.order(&hold, "pi");
     let settings = EventSettings { per_buyer: 1, ..case.ledger.event.clone().unwrap().settings };
     let command = Configure { event_id: EVENT.into(), settings, seen: None };
-    case.ask(&command, decide::need_configure, decide::configure).unwrap();
+    case.decide(&command, decide::need_configure, decide::configure).unwrap();
     case.check();
 }
 
@@ -49,18 +49,18 @@ fn a_lapse_without_money_counts() {
     let lapses = |case: &MoneyFixture| case.ledger.buyers[&"ada".into()].lapses;
     let hold = case.hold(&["A-1"]);
     case.pay(&hold, "x").unwrap();
-    case.pass(200);
+    case.advance_time(200);
     case.sweep();
     assert_eq!(lapses(&case), 1);
 
     let hold = case.hold(&["A-1"]);
     case.pay(&hold, "pi").unwrap();
-    case.pass(200);
+    case.advance_time(200);
     case.late(&hold, "pi", 100);
     assert_eq!(lapses(&case), 1, "the money came");
     let offer = case.hold_for(Some("pi"), &["A-2"]);
     case.offer("pi", &offer);
-    case.pass(200);
+    case.advance_time(200);
     case.sweep();
     assert_eq!(lapses(&case), 1, "the money had come before");
     case.check();
@@ -79,10 +79,10 @@ fn what_no_money_can_pay_is_not_held() {
     for (price, seats) in [(u64::MAX, &["A-1", "A-2"][..]), (order::MAX_AMOUNT, &["A-1", "A-2"]), (u64::MAX, &["A-1"])]
     {
         let dear = priced(&case, price, seats);
-        assert_eq!(case.ask(&dear, decide::need_open_hold, decide::open_hold), Err(Refusal::TooDear), "{price}");
+        assert_eq!(case.decide(&dear, decide::need_open_hold, decide::open_hold), Err(Refusal::TooDear), "{price}");
     }
     let most = priced(&case, order::MAX_AMOUNT, &["A-1"]);
-    let held = case.ask(&most, decide::need_open_hold, decide::open_hold).unwrap().hold;
+    let held = case.decide(&most, decide::need_open_hold, decide::open_hold).unwrap().hold;
     assert_eq!(held.total(), order::MAX_AMOUNT);
     let more = ChangeSeats {
         hold_id: held.hold_id.clone(),
@@ -94,6 +94,6 @@ fn what_no_money_can_pay_is_not_held() {
         remove: vec![],
         remove_areas: vec![],
     };
-    assert_eq!(case.ask(&more, decide::need_change_seats, decide::change_seats), Err(Refusal::TooDear));
+    assert_eq!(case.decide(&more, decide::need_change_seats, decide::change_seats), Err(Refusal::TooDear));
     case.check();
 }
