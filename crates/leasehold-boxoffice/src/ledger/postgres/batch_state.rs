@@ -186,6 +186,46 @@ impl BatchState {
                 self.store_hold(*row);
             }
             LedgerWrite::UpdateHold(row) => self.store_hold(*row),
+            LedgerWrite::TakeSeats { .. }
+            | LedgerWrite::FreeSeats { .. }
+            | LedgerWrite::Sell { .. }
+            | LedgerWrite::Unsell { .. }
+            | LedgerWrite::Block { .. }
+            | LedgerWrite::Unblock { .. } => self.apply_seat_write(write)?,
+            LedgerWrite::Area { event_id, area, held, sold, blocked } => {
+                self.area_delta((event_id, area), held, sold, blocked)?
+            }
+            LedgerWrite::Buyer { event_id, buyer, held, sold, lapses } => {
+                self.buyer_delta((event_id, buyer), held, sold, lapses)?
+            }
+            LedgerWrite::Order(row) => {
+                if self.orders.insert(row.order_id.clone(), (*row).clone()).is_none() {
+                    self.changes.new_orders.insert(row.order_id.clone());
+                }
+                self.changes.orders.insert(row.order_id.clone(), *row);
+            }
+            LedgerWrite::Money(row) => {
+                if self.money.insert(row.key(), (*row).clone()).is_none() {
+                    self.changes.new_money.insert(row.key());
+                }
+                self.changes.money.insert(row.key(), *row);
+            }
+            LedgerWrite::Payment { payment_ref, hold_id } => {
+                self.payments.insert(payment_ref.clone(), hold_id.clone());
+                self.changes.payments.insert(payment_ref, hold_id);
+            }
+            LedgerWrite::Callback(id) => {
+                self.callbacks.insert(id.clone());
+                self.changes.callbacks.insert(id);
+            }
+            LedgerWrite::Entry(entry) => self.append_entry(*entry)?,
+        }
+        Ok(())
+    }
+
+    /// Applies a write that changes the state of seats; any other is none of them.
+    fn apply_seat_write(&mut self, write: LedgerWrite) -> PostgresResult<()> {
+        match write {
             LedgerWrite::TakeSeats { event_id, hold_id, seats } => {
                 for (seat, token) in seats {
                     let fact = self.seats.get_mut(&(event_id.clone(), seat.clone()));
@@ -207,18 +247,6 @@ impl BatchState {
                     let held = HeldSeatChange { there: true, before: Some(hold_id.clone()), after: None, token: None };
                     self.changes.held.entry((event_id.clone(), seat)).or_insert(held).after = None;
                 }
-            }
-            LedgerWrite::Area { event_id, area, held, sold, blocked } => {
-                self.area_delta((event_id, area), held, sold, blocked)?
-            }
-            LedgerWrite::Buyer { event_id, buyer, held, sold, lapses } => {
-                self.buyer_delta((event_id, buyer), held, sold, lapses)?
-            }
-            LedgerWrite::Order(row) => {
-                if self.orders.insert(row.order_id.clone(), (*row).clone()).is_none() {
-                    self.changes.new_orders.insert(row.order_id.clone());
-                }
-                self.changes.orders.insert(row.order_id.clone(), *row);
             }
             LedgerWrite::Sell { event_id, order_id, seats } => {
                 for seat in seats {
@@ -254,21 +282,7 @@ impl BatchState {
                     delete_row(&mut self.changes.blocked, (event_id.clone(), seat), String::new());
                 }
             }
-            LedgerWrite::Money(row) => {
-                if self.money.insert(row.key(), (*row).clone()).is_none() {
-                    self.changes.new_money.insert(row.key());
-                }
-                self.changes.money.insert(row.key(), *row);
-            }
-            LedgerWrite::Payment { payment_ref, hold_id } => {
-                self.payments.insert(payment_ref.clone(), hold_id.clone());
-                self.changes.payments.insert(payment_ref, hold_id);
-            }
-            LedgerWrite::Callback(id) => {
-                self.callbacks.insert(id.clone());
-                self.changes.callbacks.insert(id);
-            }
-            LedgerWrite::Entry(entry) => self.append_entry(*entry)?,
+            _ => {}
         }
         Ok(())
     }

@@ -32,6 +32,46 @@ fn apply_write(db: &Connection, write: &LedgerWrite) -> SqliteResult<()> {
                 1,
             )
         }
+        LedgerWrite::TakeSeats { .. }
+        | LedgerWrite::FreeSeats { .. }
+        | LedgerWrite::Sell { .. }
+        | LedgerWrite::Unsell { .. }
+        | LedgerWrite::Block { .. }
+        | LedgerWrite::Unblock { .. } => apply_seat_write(db, write),
+        LedgerWrite::Area { event_id, area, held, sold, blocked } => {
+            let sql = "UPDATE areas SET held = held + ?3, sold = sold + ?4, blocked = blocked + ?5
+                       WHERE event_id = ?1 AND area_id = ?2";
+            execute_exactly(db, sql, params![event_id.as_str(), area, held, sold, blocked], 1)
+        }
+        LedgerWrite::Buyer { .. } => update_buyer(db, write),
+        LedgerWrite::Order(row) => {
+            let sql =
+                "INSERT INTO orders VALUES (?1, ?2, ?3) ON CONFLICT (order_id) DO UPDATE SET body = excluded.body";
+            execute_exactly(db, sql, params![row.order_id.as_str(), row.event_id.as_str(), json(row)?], 1)
+        }
+        LedgerWrite::Money(row) => {
+            let state = json(&row.state)?;
+            let sql = "INSERT INTO money VALUES (?1, ?2, ?3, ?4, ?5)
+                       ON CONFLICT (payment_ref) DO UPDATE SET state = excluded.state, body = excluded.body";
+            let event = row.event_id.as_str();
+            execute_exactly(
+                db,
+                sql,
+                params![row.key(), event, state.trim_matches('"'), row.received_at.0, json(row)?],
+                1,
+            )
+        }
+        LedgerWrite::Payment { payment_ref, hold_id } => {
+            execute_exactly(db, "INSERT INTO payments VALUES (?1, ?2)", [payment_ref, &hold_id.0], 1)
+        }
+        LedgerWrite::Callback(id) => execute_exactly(db, "INSERT INTO callbacks VALUES (?1)", [id], 1),
+        LedgerWrite::Entry(entry) => append_entry(db, entry),
+    }
+}
+
+/// Applies a write that changes the state of seats; any other is none of them.
+fn apply_seat_write(db: &Connection, write: &LedgerWrite) -> SqliteResult<()> {
+    match write {
         LedgerWrite::TakeSeats { event_id, hold_id, seats } => {
             // One statement for all seats of a lease: they have the same token.
             seats.chunk_by(|one, next| one.1 == next.1).try_for_each(|seats| {
@@ -47,17 +87,6 @@ fn apply_write(db: &Connection, write: &LedgerWrite) -> SqliteResult<()> {
             let sql = "UPDATE hold_seats SET hold_id = NULL
                        WHERE event_id = ?1 AND seat_id IN rarray(?3) AND hold_id = ?2";
             execute_exactly(db, sql, params![event_id.as_str(), hold_id.as_str(), text_array(seats)], seats.len())
-        }
-        LedgerWrite::Area { event_id, area, held, sold, blocked } => {
-            let sql = "UPDATE areas SET held = held + ?3, sold = sold + ?4, blocked = blocked + ?5
-                       WHERE event_id = ?1 AND area_id = ?2";
-            execute_exactly(db, sql, params![event_id.as_str(), area, held, sold, blocked], 1)
-        }
-        LedgerWrite::Buyer { .. } => update_buyer(db, write),
-        LedgerWrite::Order(row) => {
-            let sql =
-                "INSERT INTO orders VALUES (?1, ?2, ?3) ON CONFLICT (order_id) DO UPDATE SET body = excluded.body";
-            execute_exactly(db, sql, params![row.order_id.as_str(), row.event_id.as_str(), json(row)?], 1)
         }
         LedgerWrite::Sell { event_id, order_id, seats } => {
             let rows: Vec<(&str, u64, u64)> = seats.iter().map(|seat| (&*seat.id, seat.token, seat.price)).collect();
@@ -78,23 +107,7 @@ fn apply_write(db: &Connection, write: &LedgerWrite) -> SqliteResult<()> {
             let sql = "DELETE FROM blocks WHERE event_id = ?1 AND seat_id IN (SELECT value FROM json_each(?2))";
             execute_exactly(db, sql, params![event_id.as_str(), json(seats)?], seats.len())
         }
-        LedgerWrite::Money(row) => {
-            let state = json(&row.state)?;
-            let sql = "INSERT INTO money VALUES (?1, ?2, ?3, ?4, ?5)
-                       ON CONFLICT (payment_ref) DO UPDATE SET state = excluded.state, body = excluded.body";
-            let event = row.event_id.as_str();
-            execute_exactly(
-                db,
-                sql,
-                params![row.key(), event, state.trim_matches('"'), row.received_at.0, json(row)?],
-                1,
-            )
-        }
-        LedgerWrite::Payment { payment_ref, hold_id } => {
-            execute_exactly(db, "INSERT INTO payments VALUES (?1, ?2)", [payment_ref, &hold_id.0], 1)
-        }
-        LedgerWrite::Callback(id) => execute_exactly(db, "INSERT INTO callbacks VALUES (?1)", [id], 1),
-        LedgerWrite::Entry(entry) => append_entry(db, entry),
+        _ => Ok(()),
     }
 }
 

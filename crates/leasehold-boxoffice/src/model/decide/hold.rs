@@ -226,12 +226,17 @@ pub fn change_seats(command: &ChangeSeats, facts: &Facts, actor: &str, now: Mome
     if added.count() > 0 {
         writes.extend(take_writes(&row, &added.seats, &added.areas));
     }
-    let mut entry = hold_entry(&added, EntryKind::Changed, SeatState::Held, actor, now);
-    entry.areas.iter_mut().zip(&added.areas).for_each(|(entry, area)| entry.delta = i64::from(area.qty));
-    entry.seats.extend(hold_entry(&given, EntryKind::Changed, SeatState::Free, actor, now).seats);
-    entry.areas.extend(given.areas.iter().map(|area| area_free(&area.id, -i64::from(area.qty))));
-    writes.push(entry_write(entry));
+    writes.push(entry_write(change_entry(&added, &given, actor, now)));
     Ok((writes, row))
+}
+
+/// The entry about a change of a hold: what was added, and what was given up.
+fn change_entry(added: &HoldRow, given: &HoldRow, actor: &str, now: Moment) -> Entry {
+    let mut entry = hold_entry(added, EntryKind::Changed, SeatState::Held, actor, now);
+    entry.areas.iter_mut().zip(&added.areas).for_each(|(entry, area)| entry.delta = i64::from(area.qty));
+    entry.seats.extend(hold_entry(given, EntryKind::Changed, SeatState::Free, actor, now).seats);
+    entry.areas.extend(given.areas.iter().map(|area| area_free(&area.id, -i64::from(area.qty))));
+    entry
 }
 
 /// What a change adds, in the shape of a hold.

@@ -194,7 +194,7 @@ async fn a_second_payment_leaves_the_hold_its_lease() {
 
 /// Goal: two late payments for one hold: one buys it, the other goes back, and nobody behind them waits.
 #[tokio::test]
-async fn one_failing_payment_does_not_stop_the_others() {
+async fn of_two_late_payments_one_buys_the_hold() {
     let case = TestOffice::open().await;
     let ada = overdue(&case, &["A-1"]).await;
     let (hold_id, access) = (ada.hold.hold_id.clone(), Access::Staff);
