@@ -35,7 +35,7 @@ impl Office {
         self.0.ledger.payments_without_word(within_ms).await
     }
 
-    /// Authorised payments that bought nothing, of all events: for whoever asks the provider to cancel them.
+    /// Authorised payments that bought nothing, of all events: the settler asks the provider to cancel them.
     ///
     /// # Errors
     ///
@@ -87,7 +87,7 @@ impl Office {
         Ok(self.0.ledger.capture_step(call, command).await?.value)
     }
 
-    /// Money that must go back, of all events: for whoever asks the provider to.
+    /// Money that must go back, of all events: the settler asks the provider to refund it.
     ///
     /// # Errors
     ///
@@ -164,7 +164,7 @@ impl Office {
         Ok(self.0.ledger.money_step(call, command).await?.value)
     }
 
-    /// The provider says that money went back. Told again under the same id it changes nothing: the row is as it stands.
+    /// The provider says that money went back. A repeated message changes nothing and returns the row.
     ///
     /// # Errors
     ///
@@ -228,7 +228,7 @@ impl Office {
 /// What a provider says of money that went back, already proven to be its own.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct RefundMessage {
-    /// Its id: told twice, it is acted upon once.
+    /// Its id: a repeated message is handled once.
     pub id: String,
     /// The payment.
     pub payment_ref: String,

@@ -93,7 +93,7 @@ pub struct StaffHold {
 pub struct Totals {
     /// All.
     pub seats: u64,
-    /// For whoever comes.
+    /// Neither held, sold nor blocked.
     pub free: u64,
     /// In holds.
     pub held: u64,
@@ -171,7 +171,7 @@ pub enum PaymentOutcome {
     Declined(HoldState),
     /// The money came late.
     Late(Resolution),
-    /// Nothing is to be done: it was heard before, or it is overtaken by events.
+    /// Nothing is to be done: the message was handled before, or is out of date.
     Ignored,
 }
 

@@ -1,4 +1,4 @@
-//! Webhooks: who is told of entries, and how far each of them was served.
+//! Webhooks: receivers of entries, and the last entry that each of them took.
 
 use super::Office;
 use crate::error::Error;

@@ -154,7 +154,7 @@ impl Ledger for Postgres {
 
     fn payments_without_word(&self, within_ms: u64) -> LedgerFuture<'_, (Vec<HoldRow>, Moment)> {
         let params: StatementParams = vec![Box::new(i64::try_from(within_ms).unwrap_or(i64::MAX))];
-        let statements = vec![(read::UNHEARD, params)];
+        let statements = vec![(read::PAYMENTS_WITHOUT_WORD, params)];
         self.read_rows("reading payments nobody told of", statements, |rows, now| Ok((bodies(&rows[0], "holds")?, now)))
     }
 

@@ -57,8 +57,9 @@ pub(super) const COUNT_LIVE: &str = r#"SELECT
     FROM holds, (SELECT moment() AS now) m WHERE live"#;
 pub(super) const PAYING: &str = r#"SELECT body FROM holds WHERE live AND expires_at > (SELECT moment())
     AND body LIKE '%"state":"paying"%' ORDER BY expires_at"#;
-/// See [`Ledger::unheard`](crate::ledger::Ledger::unheard). The LIKE conditions come first: they exclude most ended holds cheaply.
-pub(super) const UNHEARD: &str = r#"SELECT body FROM holds WHERE NOT live AND expires_at > (SELECT moment()) - $1::bigint
+/// See [`Ledger::payments_without_word`](crate::ledger::Ledger::payments_without_word). The LIKE conditions come first: they
+/// exclude most ended holds cheaply.
+pub(super) const PAYMENTS_WITHOUT_WORD: &str = r#"SELECT body FROM holds WHERE NOT live AND expires_at > (SELECT moment()) - $1::bigint
     AND body LIKE '%"payment_ref":"%' AND body NOT LIKE '%"state":"sold"%'
     AND NOT EXISTS (SELECT 1 FROM money m WHERE m.payment_ref = holds.body::json ->> 'payment_ref')
     ORDER BY expires_at DESC LIMIT 1000"#;

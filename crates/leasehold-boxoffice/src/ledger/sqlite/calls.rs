@@ -104,7 +104,7 @@ impl Ledger for Sqlite {
 
     fn payments_without_word(&self, within_ms: u64) -> LedgerFuture<'_, (Vec<HoldRow>, Moment)> {
         self.read_for_follower("reading payments nobody told of", move |db, now| {
-            Ok((read::unheard(db, now, within_ms)?, now))
+            Ok((read::payments_without_word(db, now, within_ms)?, now))
         })
     }
 

@@ -141,8 +141,8 @@ pub(super) fn paying(db: &Connection, now: Moment) -> SqliteResult<Vec<HoldRow>>
     load_list(db, sql, [now.0], "holds")
 }
 
-/// See [`Ledger::unheard`](crate::ledger::Ledger::unheard).
-pub(super) fn unheard(db: &Connection, now: Moment, within_ms: u64) -> SqliteResult<Vec<HoldRow>> {
+/// See [`Ledger::payments_without_word`](crate::ledger::Ledger::payments_without_word).
+pub(super) fn payments_without_word(db: &Connection, now: Moment, within_ms: u64) -> SqliteResult<Vec<HoldRow>> {
     let sql = "SELECT body FROM holds WHERE live = 0 AND expires_at > ?1 AND body ->> 'payment_ref' IS NOT NULL
                AND body ->> 'state' <> 'sold'
                AND NOT EXISTS (SELECT 1 FROM money WHERE payment_ref = holds.body ->> 'payment_ref')

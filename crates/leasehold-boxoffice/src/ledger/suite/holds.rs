@@ -146,17 +146,17 @@ pub(super) async fn a_hold_keeps_something(subject: &dyn LedgerSubject) {
     case.done().await;
 }
 
-pub(super) async fn a_relet_moves_the_token(subject: &dyn LedgerSubject) {
+pub(super) async fn a_replaced_lease_moves_the_token(subject: &dyn LedgerSubject) {
     let case = LawCase::open(subject).await;
     let hold = case.try_hold(case.opening("ada", &["A-1", "A-2"], 1)).await.unwrap();
     let (old, token) = (hold.seats[0].token, case.token());
     let lease = LeaseRef { token, id: "next".into() };
-    let relet = ReplaceLease { hold_id: hold.hold_id.clone(), old, lease: lease.clone() };
-    let moved = case.ledger.replace_lease(LedgerCall::by("office"), relet.clone()).await.unwrap().value;
+    let replace = ReplaceLease { hold_id: hold.hold_id.clone(), old, lease: lease.clone() };
+    let moved = case.ledger.replace_lease(LedgerCall::by("office"), replace.clone()).await.unwrap().value;
     assert!(moved.seats.iter().all(|seat| seat.token == token) && moved.areas[0].token == token);
     assert_eq!(moved.leases, [lease]);
     assert_eq!(
-        refused(case.ledger.replace_lease(LedgerCall::by("office"), relet).await),
+        refused(case.ledger.replace_lease(LedgerCall::by("office"), replace).await),
         Refusal::StaleToken,
         "it moved already"
     );
@@ -283,7 +283,7 @@ pub(super) async fn payments_nobody_told_of_are_found(subject: &dyn LedgerSubjec
     assert_eq!(found(HOUR).await, [], "what is live, sold or was never paid for is none");
     case.advance_time(20).await;
     case.ledger.lapse_due(10).await.unwrap();
-    assert_eq!(found(HOUR).await, [ada.hold_id.clone()]);
+    assert_eq!(found(HOUR).await, std::slice::from_ref(&ada.hold_id));
     case.advance_time(1).await;
     assert_eq!(found(1).await, [], "too long ago");
     assert!(matches!(case.confirm(&ada, "pi \"1\"").await, Ok(Confirmed::Late { .. })));

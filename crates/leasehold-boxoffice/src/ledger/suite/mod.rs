@@ -72,7 +72,7 @@ macro_rules! __for_each_ledger_law {
             holds: a_hold_is_all_or_nothing, a_live_hold_is_not_displaced, a_newer_token_displaces_what_lapsed,
                 an_older_token_displaces_nothing, a_displaced_hold_loses_all_its_seats, a_renewal_stops_at_the_cap,
                 a_renewal_compares_tokens, only_the_key_opens, seats_are_added_and_removed, a_hold_keeps_something,
-                a_relet_moves_the_token, a_release_frees_and_repeats, a_layout_that_changed_sends_back,
+                a_replaced_lease_moves_the_token, a_release_frees_and_repeats, a_layout_that_changed_sends_back,
                 lapses_shorten_the_ttl, the_sweeper_tidies_up, a_free_seat_remembers_its_token,
                 live_holds_are_counted,
                 payments_nobody_told_of_are_found;

@@ -260,7 +260,7 @@ fn free_writes(given: &HoldRow) -> Vec<LedgerWrite> {
     writes.into_iter().filter(|write| !matches!(write, LedgerWrite::UpdateHold(_))).collect()
 }
 
-/// What [`relet`] must know.
+/// What [`replace_lease`] must know.
 #[must_use]
 pub fn need_replace_lease(command: &ReplaceLease) -> Need {
     need_hold(&command.hold_id)
@@ -270,7 +270,7 @@ pub fn need_replace_lease(command: &ReplaceLease) -> Need {
 ///
 /// # Errors
 ///
-/// The hold is over, or nothing of it stands under that token any more.
+/// The hold is over, or no seat of it has that token any more.
 pub fn replace_lease(command: &ReplaceLease, facts: &Facts, actor: &str, now: Moment) -> Decision<HoldRow> {
     let hold = require_hold(facts, &command.hold_id, &crate::model::Access::Staff)?;
     check_live(&hold, now)?;

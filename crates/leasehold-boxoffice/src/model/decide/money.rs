@@ -97,7 +97,7 @@ pub(super) fn stray_payment(
     (writes, Confirmed::Late { hold, money })
 }
 
-/// The payment of an order, told once more. More may have come than was known: what is too much goes back. Less may have
+/// A repeated message about the payment of an order. More may have come than was known: what is too much goes back. Less may have
 /// come: staff decides. A payment that was only authorised may be captured now.
 pub(super) fn order_payment_again(
     command: &Confirm,
@@ -285,7 +285,7 @@ pub fn need_capture_step(command: &CaptureStep) -> Need {
     Need { order: Some(command.order_id.clone()), ..Need::default() }
 }
 
-/// The provider captured an authorised payment, or refuses to. To where it stands changes nothing.
+/// The provider captured an authorised payment, or refuses to. A step to the present state changes nothing.
 ///
 /// # Errors
 ///
@@ -306,7 +306,7 @@ pub fn capture_step(command: &CaptureStep, facts: &Facts, actor: &str, now: Mome
     Ok((vec![LedgerWrite::Order(Box::new(order.clone())), entry], order))
 }
 
-/// The row of the money and what is told of it.
+/// The writes of a money row and its entry.
 pub(super) fn money_writes(money: &MoneyRow, actor: &str, now: Moment) -> Vec<LedgerWrite> {
     let kind = match money.state {
         MoneyState::Received => EntryKind::LateMoney,
@@ -360,7 +360,7 @@ pub fn need_money_step(command: &MoneyStep) -> Need {
 ///
 /// # Errors
 ///
-/// There is no such money, or it stands elsewhere by now.
+/// There is no such money, or it is in another state by now.
 pub fn money_step(command: &MoneyStep, facts: &Facts, actor: &str, now: Moment) -> Decision<MoneyRow> {
     let Some(money) = &facts.money else { return Err(Refusal::PaymentMismatch) };
     if facts.callback_seen {

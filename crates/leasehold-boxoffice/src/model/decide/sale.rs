@@ -341,7 +341,7 @@ fn order_from_hold(hold: &HoldRow, payment_ref: &str, source: Option<PaymentSour
     }
 }
 
-/// The order, its sold seats, and what is told of it.
+/// The writes of an order, its sold seats and its entry.
 fn order_writes(order: &OrderRow, kind: EntryKind, actor: &str, now: Moment) -> Vec<LedgerWrite> {
     let mut writes = vec![LedgerWrite::Order(Box::new(order.clone()))];
     if !order.seats.is_empty() {
@@ -373,7 +373,7 @@ fn late_payment(command: &Confirm, hold: &HoldRow, facts: &Facts, actor: &str, n
         return Ok(known_payment_again(command, hold.clone(), money.clone(), actor, now));
     }
     let was_paying = hold.payment_ref.as_deref() == Some(&command.payment_ref);
-    // What a provider says is money that came, whatever we were told before. A key must have begun the payment, and what
+    // What a provider says is money that came, whatever was reported before. A key must have begun the payment, and what
     // a buyer says is no money.
     let bare = matches!(command.proof, PaymentProof::Buyer) && !planted::on(Bug::SellUnpaid);
     if bare || (!was_paying && heard.is_none()) {
