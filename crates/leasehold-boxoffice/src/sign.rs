@@ -1,4 +1,4 @@
-//! Signing by HMAC-SHA256: what was said, by somebody who knows the secret.
+//! Signatures by HMAC-SHA256.
 //!
 //! ```text
 //!   Leasehold-Signature: t=1763258400000,seq=41,v1=5f2c…    the MAC is over "1763258400000.41." and the body
@@ -13,7 +13,7 @@
 //!
 //! # Not here
 //!
-//! What is signed: tickets of buyers (`ticket`), news for receivers (`webhook`), money (`provider`).
+//! What is signed: tickets of buyers (`ticket`), webhooks (`webhook`), callbacks (`provider`).
 
 use std::fmt;
 
@@ -22,10 +22,10 @@ use sha2::Sha256;
 
 /// The header that carries a signature.
 pub const HEADER: &str = "Leasehold-Signature";
-/// Shorter secrets can be guessed.
-pub const SECRET_BYTES: usize = 16;
-/// A header with more signatures than this is not looked at.
-const MOST_SIGNATURES: usize = 4;
+/// The shortest secret: shorter ones can be guessed.
+pub const MIN_SECRET_BYTES: usize = 16;
+/// A header with more signatures than this is rejected.
+const MAX_SIGNATURES: usize = 4;
 
 /// What signs, and what verifies.
 #[derive(Clone)]
@@ -46,7 +46,7 @@ pub enum Unfit {
     #[error("one secret is needed, or two while it is being changed")]
     Number,
     /// One can be guessed.
-    #[error("a secret is at least {SECRET_BYTES} bytes")]
+    #[error("a secret is at least {MIN_SECRET_BYTES} bytes")]
     Short,
 }
 
@@ -62,7 +62,7 @@ impl Secrets {
         }
         let key = |secret: &T| {
             let secret = secret.as_ref();
-            let key = (secret.len() >= SECRET_BYTES).then(|| Hmac::new_from_slice(secret).ok()).flatten();
+            let key = (secret.len() >= MIN_SECRET_BYTES).then(|| Hmac::new_from_slice(secret).ok()).flatten();
             key.ok_or(Unfit::Short)
         };
         Ok(Self { keys: secrets.iter().map(key).collect::<Result<_, _>>()? })
@@ -71,25 +71,25 @@ impl Secrets {
     /// Signs with the first secret. Parts are told apart by their lengths, so that none can be moved into another.
     #[must_use]
     pub fn sign(&self, parts: &[&[u8]]) -> [u8; 32] {
-        over(&self.keys[0], parts).finalize().into_bytes().into()
+        mac_over(&self.keys[0], parts).finalize().into_bytes().into()
     }
 
     /// Signs with each secret, the first one first.
     #[must_use]
     pub fn sign_by_each(&self, parts: &[&[u8]]) -> Vec<[u8; 32]> {
-        self.keys.iter().map(|key| over(key, parts).finalize().into_bytes().into()).collect()
+        self.keys.iter().map(|key| mac_over(key, parts).finalize().into_bytes().into()).collect()
     }
 
     /// Whether one of the secrets signed this. In constant time.
     #[must_use]
     pub fn verify(&self, parts: &[&[u8]], signature: &[u8]) -> bool {
         // All are tried: how long it takes does not tell which one it was.
-        let right = self.keys.iter().map(|key| over(key, parts).verify_slice(signature).is_ok());
+        let right = self.keys.iter().map(|key| mac_over(key, parts).verify_slice(signature).is_ok());
         right.fold(false, |any, this| any | this)
     }
 }
 
-fn over(key: &Hmac<Sha256>, parts: &[&[u8]]) -> Hmac<Sha256> {
+fn mac_over(key: &Hmac<Sha256>, parts: &[&[u8]]) -> Hmac<Sha256> {
     let mut mac = key.clone();
     parts.iter().for_each(|part| mac.update(part));
     mac
@@ -97,7 +97,7 @@ fn over(key: &Hmac<Sha256>, parts: &[&[u8]]) -> Hmac<Sha256> {
 
 /// What a signature header says.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Stamp {
+pub struct SignatureStamp {
     /// When it was sent: milliseconds by the sender's clock.
     pub at_ms: u64,
     /// Which piece of news of its event it is; none for callbacks, which have no order.
@@ -120,14 +120,14 @@ pub enum Forged {
 
 /// The header for a message that goes out.
 #[must_use]
-pub fn header(secrets: &Secrets, stamp: Stamp, body: &[u8]) -> String {
+pub fn header(secrets: &Secrets, stamp: SignatureStamp, body: &[u8]) -> String {
     let mac = secrets.sign(&[prefix(stamp).as_bytes(), body]);
     let seq = stamp.seq.map(|seq| format!("seq={seq},")).unwrap_or_default();
     format!("t={},{seq}v1={}", stamp.at_ms, hex(&mac))
 }
 
 /// What is signed before the body: it has an end, so that no digit can move between it and the body.
-fn prefix(stamp: Stamp) -> String {
+fn prefix(stamp: SignatureStamp) -> String {
     match stamp.seq {
         Some(seq) => format!("{}.{seq}.", stamp.at_ms),
         None => format!("{}.", stamp.at_ms),
@@ -142,7 +142,7 @@ fn prefix(stamp: Stamp) -> String {
 /// # Errors
 ///
 /// Why it is not to be believed.
-pub fn verify(secrets: &Secrets, header: &str, body: &[u8], now: Option<(u64, u64)>) -> Result<Stamp, Forged> {
+pub fn verify(secrets: &Secrets, header: &str, body: &[u8], now: Option<(u64, u64)>) -> Result<SignatureStamp, Forged> {
     let (stamp, signatures) = parse(header).ok_or(Forged::Unreadable)?;
     let prefix = prefix(stamp);
     let right = signatures.iter().map(|signature| secrets.verify(&[prefix.as_bytes(), body], signature));
@@ -155,7 +155,7 @@ pub fn verify(secrets: &Secrets, header: &str, body: &[u8], now: Option<(u64, u6
     Ok(stamp)
 }
 
-fn parse(header: &str) -> Option<(Stamp, Vec<[u8; 32]>)> {
+fn parse(header: &str) -> Option<(SignatureStamp, Vec<[u8; 32]>)> {
     let (mut at, mut seq, mut signatures) = (None, None, Vec::new());
     if header.len() > 1024 {
         return None;
@@ -170,8 +170,8 @@ fn parse(header: &str) -> Option<(Stamp, Vec<[u8; 32]>)> {
             _ => {}
         }
     }
-    let fine = !signatures.is_empty() && signatures.len() <= MOST_SIGNATURES;
-    fine.then_some((Stamp { at_ms: at?, seq }, signatures))
+    let fine = !signatures.is_empty() && signatures.len() <= MAX_SIGNATURES;
+    fine.then_some((SignatureStamp { at_ms: at?, seq }, signatures))
 }
 
 /// Digits alone: what is signed is written again from the number, so there is one way to write it.
@@ -224,7 +224,7 @@ mod tests {
     #[test]
     fn a_header_is_what_the_docs_say() {
         let secrets = Secrets::new(&[OLD]).unwrap();
-        let stamp = Stamp { at_ms: 5, seq: Some(7) };
+        let stamp = SignatureStamp { at_ms: 5, seq: Some(7) };
         let header = header(&secrets, stamp, b"{}");
         assert_eq!(header, format!("t=5,seq=7,v1={}", hex(&secrets.sign(&[b"5.7.{}"]))));
         assert_eq!(verify(&secrets, &header, b"{}", None), Ok(stamp));
@@ -234,7 +234,7 @@ mod tests {
     #[test]
     fn two_secrets_verify_and_the_first_signs() {
         let [before, during, after] = [&[OLD][..], &[NEW, OLD], &[NEW]].map(|secrets| Secrets::new(secrets).unwrap());
-        let stamp = Stamp { at_ms: 1, seq: None };
+        let stamp = SignatureStamp { at_ms: 1, seq: None };
         let (old, new) = (header(&before, stamp, b"x"), header(&during, stamp, b"x"));
         assert_eq!(verify(&during, &old, b"x", None), Ok(stamp));
         assert_eq!(verify(&after, &new, b"x", None), Ok(stamp));
@@ -250,7 +250,7 @@ mod tests {
     #[test]
     fn only_what_is_right_is_believed() {
         let secrets = Secrets::new(&[OLD]).unwrap();
-        let header = header(&secrets, Stamp { at_ms: 100_000, seq: Some(3) }, b"body");
+        let header = header(&secrets, SignatureStamp { at_ms: 100_000, seq: Some(3) }, b"body");
         let check = |header: &str, now| verify(&secrets, header, b"body", Some((now, 1000))).map(|stamp| stamp.seq);
         assert_eq!(check(&header, 101_000), Ok(Some(3)));
         assert_eq!(check(&header, 99_000), Ok(Some(3)));
@@ -284,7 +284,7 @@ mod tests {
         #[test]
         fn a_changed_bit_is_found(body in prop::collection::vec(any::<u8>(), 1..40), at: u64, seq: Option<u64>, bit: prop::sample::Index) {
             let secrets = Secrets::new(&[OLD]).unwrap();
-            let stamp = Stamp { at_ms: at, seq };
+            let stamp = SignatureStamp { at_ms: at, seq };
             let header = header(&secrets, stamp, &body);
             prop_assert_eq!(verify(&secrets, &header, &body, None), Ok(stamp));
             let mut other = body.clone();

@@ -12,17 +12,17 @@
 //!
 //! # Not here
 //!
-//! Who may mint one (the server's gate), what a buyer may do (the office).
+//! Who may mint one (the server's access rules), what a buyer may do (the office).
 
 use std::fmt;
 
 use crate::sign::{Secrets, hex, unhex};
 
-const KIND: &str = "lht1_";
-/// What is longer was never ours.
-const MOST_BYTES: usize = 2048;
-/// Kept apart from whatever else is signed with the same secret.
-const PURPOSE: &[u8] = b"leasehold ticket 1\0";
+const TICKET_PREFIX: &str = "lht1_";
+/// The longest ticket: no longer one was ever minted.
+const MAX_TICKET_BYTES: usize = 2048;
+/// Separates tickets from whatever else is signed with the same secret.
+const TICKET_PURPOSE: &[u8] = b"leasehold ticket 1\0";
 
 /// For whom a ticket acts.
 #[derive(Clone, PartialEq, Eq)]
@@ -56,10 +56,10 @@ pub enum Invalid {
     Expired,
 }
 
-/// Whether a text is a ticket by its looks: API keys look otherwise.
+/// Whether a text has the prefix of a ticket. API keys have another.
 #[must_use]
 pub fn looks_like(text: &str) -> bool {
-    text.starts_with(KIND)
+    text.starts_with(TICKET_PREFIX)
 }
 
 impl Ticket {
@@ -70,8 +70,8 @@ impl Ticket {
             return None;
         }
         let payload = format!("{}\0{}\0{}", self.event, self.buyer, self.expires_ms);
-        let mac = secrets.sign(&[PURPOSE, payload.as_bytes()]);
-        Some(format!("{KIND}{}_{}", hex(payload.as_bytes()), hex(&mac)))
+        let mac = secrets.sign(&[TICKET_PURPOSE, payload.as_bytes()]);
+        Some(format!("{TICKET_PREFIX}{}_{}", hex(payload.as_bytes()), hex(&mac)))
     }
 
     /// The ticket that a text is.
@@ -81,7 +81,7 @@ impl Ticket {
     /// It is none of ours, or not any more.
     pub fn check(text: &str, secrets: &Secrets, now_ms: u64) -> Result<Self, Invalid> {
         let (payload, mac) = parts(text).ok_or(Invalid::Forged)?;
-        if !secrets.verify(&[PURPOSE, &payload], &mac) {
+        if !secrets.verify(&[TICKET_PURPOSE, &payload], &mac) {
             return Err(Invalid::Forged);
         }
         let payload = String::from_utf8(payload).map_err(|_| Invalid::Forged)?;
@@ -100,10 +100,10 @@ impl Ticket {
 }
 
 fn parts(text: &str) -> Option<(Vec<u8>, Vec<u8>)> {
-    if text.len() > MOST_BYTES {
+    if text.len() > MAX_TICKET_BYTES {
         return None;
     }
-    let (payload, mac) = text.strip_prefix(KIND)?.split_once('_')?;
+    let (payload, mac) = text.strip_prefix(TICKET_PREFIX)?.split_once('_')?;
     Some((unhex(payload)?, unhex(mac)?))
 }
 

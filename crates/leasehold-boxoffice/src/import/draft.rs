@@ -5,13 +5,16 @@ use std::collections::hash_map::Entry;
 
 use serde_json::Value;
 
-use super::{Code, MOST_AREAS, MOST_ID_BYTES, MOST_PLACES, MOST_PRICE, MOST_PROBLEMS, MOST_SEATS, Problem};
+use super::{
+    ImportCode, ImportProblem, MAX_AREA_PLACES, MAX_IMPORTED_AREAS, MAX_IMPORTED_PRICE, MAX_IMPORTED_SEATS,
+    MAX_LAYOUT_ID_BYTES, MAX_PROBLEMS,
+};
 use crate::layout::{Area, Layout, Seat};
-use crate::pick::Hall;
+use crate::pick::SeatIndex;
 
 /// What stands in a field.
 #[derive(Clone, Debug)]
-pub(super) enum Cell {
+pub(super) enum ImportCell {
     /// Of CSV: text, whatever it means.
     Text(String),
     /// Of JSON.
@@ -20,21 +23,21 @@ pub(super) enum Cell {
 
 /// What a line or an object says. Missing and empty are the same.
 #[derive(Clone, Debug, Default)]
-pub(super) struct Record {
+pub(super) struct ImportRecord {
     pub line: u64,
-    pub id: Option<Cell>,
-    pub section: Option<Cell>,
-    pub row: Option<Cell>,
-    pub number: Option<Cell>,
-    pub price: Option<Cell>,
-    pub capacity: Option<Cell>,
+    pub id: Option<ImportCell>,
+    pub section: Option<ImportCell>,
+    pub row: Option<ImportCell>,
+    pub number: Option<ImportCell>,
+    pub price: Option<ImportCell>,
+    pub capacity: Option<ImportCell>,
 }
 
 /// See the module.
 #[derive(Debug, Default)]
-pub(super) struct Draft {
+pub(super) struct LayoutDraft {
     layout: Layout,
-    problems: Vec<Problem>,
+    problems: Vec<ImportProblem>,
     /// There are more than are told.
     more: bool,
     /// On which line an id was first.
@@ -42,15 +45,15 @@ pub(super) struct Draft {
     places: HashMap<(String, String, u32), u64>,
 }
 
-impl Draft {
+impl LayoutDraft {
     /// Notes a problem.
-    pub fn wrong(&mut self, line: u64, field: Option<&str>, code: Code, sentence: impl Into<String>) {
-        if self.problems.len() >= MOST_PROBLEMS {
+    pub fn wrong(&mut self, line: u64, field: Option<&str>, code: ImportCode, sentence: impl Into<String>) {
+        if self.problems.len() >= MAX_PROBLEMS {
             self.more = true;
             return;
         }
-        let field = field.map(|field| field.chars().take(MOST_ID_BYTES).collect());
-        self.problems.push(Problem { line, field, code, sentence: sentence.into() });
+        let field = field.map(|field| field.chars().take(MAX_LAYOUT_ID_BYTES).collect());
+        self.problems.push(ImportProblem { line, field, code, sentence: sentence.into() });
     }
 
     /// Whether it is not worth reading on.
@@ -64,7 +67,7 @@ impl Draft {
     }
 
     /// Takes in a seat.
-    pub fn seat(&mut self, record: Record) {
+    pub fn seat(&mut self, record: ImportRecord) {
         let line = record.line;
         let id = self.name(line, "id", record.id, true);
         let section = self.name(line, "section", record.section, false);
@@ -86,10 +89,10 @@ impl Draft {
         };
         if let Some(first) = first {
             let sentence = format!("another seat has this number in the same row (line {first}): give each its own");
-            self.wrong(line, Some("number"), Code::DuplicatePlace, sentence);
+            self.wrong(line, Some("number"), ImportCode::DuplicatePlace, sentence);
         }
-        if self.layout.seats.len() == MOST_SEATS {
-            self.wrong(line, None, Code::TooMuch, format!("an event has at most {MOST_SEATS} seats"));
+        if self.layout.seats.len() == MAX_IMPORTED_SEATS {
+            self.wrong(line, None, ImportCode::TooMuch, format!("an event has at most {MAX_IMPORTED_SEATS} seats"));
             self.more = true;
         } else if fresh {
             self.layout.seats.push(Seat { id, section, row, number, price });
@@ -97,15 +100,15 @@ impl Draft {
     }
 
     /// Takes in an area.
-    pub fn area(&mut self, record: Record) {
+    pub fn area(&mut self, record: ImportRecord) {
         let line = record.line;
         let id = self.name(line, "id", record.id, true);
-        let capacity = self.whole(line, "capacity", record.capacity, 1, MOST_PLACES);
+        let capacity = self.whole(line, "capacity", record.capacity, 1, MAX_AREA_PLACES);
         let price = self.price(line, record.price);
         let (Some(id), Some(capacity), Some(price)) = (id, capacity, price) else { return };
         let fresh = self.fresh(line, &id);
-        if self.layout.areas.len() == MOST_AREAS {
-            self.wrong(line, None, Code::TooMuch, format!("an event has at most {MOST_AREAS} areas"));
+        if self.layout.areas.len() == MAX_IMPORTED_AREAS {
+            self.wrong(line, None, ImportCode::TooMuch, format!("an event has at most {MAX_IMPORTED_AREAS} areas"));
             self.more = true;
         } else if fresh {
             self.layout.areas.push(Area { id, capacity: u32::try_from(capacity).unwrap_or(u32::MAX), price });
@@ -116,7 +119,7 @@ impl Draft {
         let first = self.ids.get(id).copied();
         if let Some(first) = first {
             let sentence = format!("the id {} was there on line {first}: ids are unique", shown(id));
-            self.wrong(line, Some("id"), Code::DuplicateId, sentence);
+            self.wrong(line, Some("id"), ImportCode::DuplicateId, sentence);
             return false;
         }
         self.ids.insert(id.to_owned(), line);
@@ -124,24 +127,24 @@ impl Draft {
     }
 
     fn missing(&mut self, line: u64, field: &str) {
-        self.wrong(line, Some(field), Code::Missing, format!("{field} is missing"));
+        self.wrong(line, Some(field), ImportCode::Missing, format!("{field} is missing"));
     }
 
     /// A name: an id, a section, a row. `path`: it stands in URLs and in names of resources.
-    fn name(&mut self, line: u64, field: &'static str, cell: Option<Cell>, path: bool) -> Option<String> {
+    fn name(&mut self, line: u64, field: &'static str, cell: Option<ImportCell>, path: bool) -> Option<String> {
         let name = match cell {
             None => {
                 self.missing(line, field);
                 return None;
             }
-            Some(Cell::Text(text) | Cell::Json(Value::String(text))) => text,
-            Some(Cell::Json(_)) => {
-                self.wrong(line, Some(field), Code::BadType, format!("{field} is a text: put it in quotes"));
+            Some(ImportCell::Text(text) | ImportCell::Json(Value::String(text))) => text,
+            Some(ImportCell::Json(_)) => {
+                self.wrong(line, Some(field), ImportCode::BadType, format!("{field} is a text: put it in quotes"));
                 return None;
             }
         };
-        let problem = if name.is_empty() || name.len() > MOST_ID_BYTES {
-            format!("{field} is 1 to {MOST_ID_BYTES} bytes, this one has {}", name.len())
+        let problem = if name.is_empty() || name.len() > MAX_LAYOUT_ID_BYTES {
+            format!("{field} is 1 to {MAX_LAYOUT_ID_BYTES} bytes, this one has {}", name.len())
         } else if name.chars().any(char::is_control) {
             format!("{field} has a control character in it, perhaps a line break")
         } else if path && name.contains('/') {
@@ -151,11 +154,18 @@ impl Draft {
         } else {
             return Some(name);
         };
-        self.wrong(line, Some(field), Code::BadId, problem);
+        self.wrong(line, Some(field), ImportCode::BadId, problem);
         None
     }
 
-    fn whole(&mut self, line: u64, field: &'static str, cell: Option<Cell>, least: u64, most: u64) -> Option<u64> {
+    fn whole(
+        &mut self,
+        line: u64,
+        field: &'static str,
+        cell: Option<ImportCell>,
+        least: u64,
+        most: u64,
+    ) -> Option<u64> {
         let Some(cell) = cell else {
             self.missing(line, field);
             return None;
@@ -164,56 +174,57 @@ impl Draft {
             Some(number) if (least..=most).contains(&number) => Some(number),
             _ => {
                 let sentence = format!("{field} is a whole number from {least} to {most}, got {}", cell.shown());
-                self.wrong(line, Some(field), Code::BadNumber, sentence);
+                self.wrong(line, Some(field), ImportCode::BadNumber, sentence);
                 None
             }
         }
     }
 
-    fn price(&mut self, line: u64, cell: Option<Cell>) -> Option<u64> {
+    fn price(&mut self, line: u64, cell: Option<ImportCell>) -> Option<u64> {
         let Some(cell) = cell else {
             self.missing(line, "price");
             return None;
         };
         match number(&cell) {
-            Some(price) if price <= MOST_PRICE => Some(price),
+            Some(price) if price <= MAX_IMPORTED_PRICE => Some(price),
             _ => {
                 let sentence = format!(
-                    "price is a whole number of minor units up to {MOST_PRICE} (4500 for 45.00), got {}",
+                    "price is a whole number of minor units up to {MAX_IMPORTED_PRICE} (4500 for 45.00), got {}",
                     cell.shown()
                 );
-                self.wrong(line, Some("price"), Code::BadPrice, sentence);
+                self.wrong(line, Some("price"), ImportCode::BadPrice, sentence);
                 None
             }
         }
     }
 
     /// The layout, in the order of the hall; or all that is wrong.
-    pub fn done(mut self) -> Result<Layout, Vec<Problem>> {
+    pub fn done(mut self) -> Result<Layout, Vec<ImportProblem>> {
         if self.problems.is_empty() && self.layout.seats.is_empty() && self.layout.areas.is_empty() {
-            self.problems.push(Problem::whole(Code::Empty, "there is no seat and no area in it"));
+            self.problems.push(ImportProblem::whole(ImportCode::Empty, "there is no seat and no area in it"));
         }
-        if self.more && self.problems.last().is_some_and(|last| last.code != Code::TooMuch) {
-            self.problems.push(Problem::whole(Code::MoreProblems, "there are more problems: these are the first"));
+        if self.more && self.problems.last().is_some_and(|last| last.code != ImportCode::TooMuch) {
+            self.problems
+                .push(ImportProblem::whole(ImportCode::MoreProblems, "there are more problems: these are the first"));
         }
         if !self.problems.is_empty() {
             return Err(self.problems);
         }
-        let seats = Hall::new(&self.layout).seats().cloned().collect();
+        let seats = SeatIndex::new(&self.layout).seats().cloned().collect();
         Ok(Layout { seats, areas: self.layout.areas })
     }
 }
 
 /// Digits alone: no sign, no point, no separators, none of which mean the same everywhere.
-fn number(cell: &Cell) -> Option<u64> {
+fn number(cell: &ImportCell) -> Option<u64> {
     match cell {
-        Cell::Text(text) if text.bytes().all(|byte| byte.is_ascii_digit()) => text.parse().ok(),
-        Cell::Text(_) => None,
-        Cell::Json(value) => value.as_u64(),
+        ImportCell::Text(text) if text.bytes().all(|byte| byte.is_ascii_digit()) => text.parse().ok(),
+        ImportCell::Text(_) => None,
+        ImportCell::Json(value) => value.as_u64(),
     }
 }
 
-impl Cell {
+impl ImportCell {
     fn shown(&self) -> String {
         match self {
             Self::Text(text) => shown(text),

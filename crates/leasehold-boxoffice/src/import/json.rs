@@ -7,8 +7,8 @@ use serde::de::{Deserialize, Deserializer, MapAccess, Visitor};
 use serde_json::Value;
 use serde_json::value::RawValue;
 
-use super::draft::{Cell, Draft, Record};
-use super::{Code, MOST_SEATS, Problem, line_of, weigh};
+use super::draft::{ImportCell, ImportRecord, LayoutDraft};
+use super::{ImportCode, ImportProblem, MAX_IMPORTED_SEATS, check_size, line_of};
 use crate::layout::Layout;
 
 /// Reads a layout from JSON: an object with `seats`, `sections` and `areas`.
@@ -16,7 +16,7 @@ use crate::layout::Layout;
 /// # Errors
 ///
 /// Everything that is wrong with it.
-pub fn json(bytes: &[u8]) -> Result<Layout, Vec<Problem>> {
+pub fn json(bytes: &[u8]) -> Result<Layout, Vec<ImportProblem>> {
     read(bytes, &[]).map(|(layout, _)| layout)
 }
 
@@ -25,20 +25,20 @@ pub fn json(bytes: &[u8]) -> Result<Layout, Vec<Problem>> {
 /// # Errors
 ///
 /// Everything that is wrong with it.
-pub fn parts(bytes: &[u8], others: &[&str]) -> Result<Parts, Vec<Problem>> {
+pub fn parts(bytes: &[u8], others: &[&str]) -> Result<ImportedParts, Vec<ImportProblem>> {
     read(bytes, others)
 }
 
 /// A layout, and other fields of its object by name, as they stand.
-pub type Parts = (Layout, Vec<(String, String)>);
+pub type ImportedParts = (Layout, Vec<(String, String)>);
 
 const LAYOUT: [&str; 3] = ["seats", "sections", "areas"];
 
-fn read(bytes: &[u8], others: &[&str]) -> Result<Parts, Vec<Problem>> {
-    let text = weigh(bytes)?;
-    let mut reader = Reader { text, lines: Lines::default(), draft: Draft::default() };
+fn read(bytes: &[u8], others: &[&str]) -> Result<ImportedParts, Vec<ImportProblem>> {
+    let text = check_size(bytes)?;
+    let mut reader = JsonLayoutReader { text, lines: LineCounter::default(), draft: LayoutDraft::default() };
     let mut left = Vec::new();
-    let whole: Object<'_> = match serde_json::from_str(text) {
+    let whole: RawObject<'_> = match serde_json::from_str(text) {
         Ok(whole) => whole,
         Err(error) => {
             let sentence = match error.classify() {
@@ -46,7 +46,7 @@ fn read(bytes: &[u8], others: &[&str]) -> Result<Parts, Vec<Problem>> {
                 serde_json::error::Category::Data => "a layout is one JSON object with seats, sections and areas",
                 _ => "this is not JSON",
             };
-            reader.draft.wrong(error.line() as u64, None, Code::Unreadable, sentence);
+            reader.draft.wrong(error.line() as u64, None, ImportCode::Unreadable, sentence);
             return reader.draft.done().map(|layout| (layout, left));
         }
     };
@@ -55,9 +55,9 @@ fn read(bytes: &[u8], others: &[&str]) -> Result<Parts, Vec<Problem>> {
     let bare = !others.is_empty() && !whole.0.iter().any(|(name, _)| LAYOUT.contains(&name.as_str()));
     for (name, value) in whole.0 {
         match name.as_str() {
-            "seats" => reader.list(value, "seats", Reader::seat),
-            "areas" => reader.list(value, "areas", Reader::area),
-            "sections" => reader.list(value, "sections", Reader::section),
+            "seats" => reader.list(value, "seats", JsonLayoutReader::seat),
+            "areas" => reader.list(value, "areas", JsonLayoutReader::area),
+            "sections" => reader.list(value, "sections", JsonLayoutReader::section),
             other if others.contains(&other) => left.push((name, value.get().to_owned())),
             _ => {
                 let known = [&LAYOUT[..], others].concat();
@@ -73,18 +73,18 @@ fn read(bytes: &[u8], others: &[&str]) -> Result<Parts, Vec<Problem>> {
 
 /// Counts lines only forward: pieces come in the order of the text.
 #[derive(Default)]
-struct Lines {
+struct LineCounter {
     at: usize,
     line: u64,
 }
 
-struct Reader<'a> {
+struct JsonLayoutReader<'a> {
     text: &'a str,
-    lines: Lines,
-    draft: Draft,
+    lines: LineCounter,
+    draft: LayoutDraft,
 }
 
-impl<'a> Reader<'a> {
+impl<'a> JsonLayoutReader<'a> {
     /// The line of a piece: it is a slice of the text, so its address says where it stands.
     fn line(&mut self, piece: &RawValue) -> u64 {
         let at = (piece.get().as_ptr() as usize).saturating_sub(self.text.as_ptr() as usize);
@@ -112,16 +112,16 @@ impl<'a> Reader<'a> {
             }
             Err(_) => {
                 let line = self.line(value);
-                self.draft.wrong(line, Some(field), Code::BadType, format!("{field} is a list"));
+                self.draft.wrong(line, Some(field), ImportCode::BadType, format!("{field} is a list"));
             }
         }
     }
 
-    fn object(&mut self, item: &'a RawValue, what: &str) -> Option<(u64, Object<'a>)> {
+    fn object(&mut self, item: &'a RawValue, what: &str) -> Option<(u64, RawObject<'a>)> {
         let line = self.line(item);
-        let object = serde_json::from_str::<Object<'_>>(item.get()).ok();
+        let object = serde_json::from_str::<RawObject<'_>>(item.get()).ok();
         if object.is_none() {
-            self.draft.wrong(line, None, Code::BadType, format!("{what} is an object"));
+            self.draft.wrong(line, None, ImportCode::BadType, format!("{what} is an object"));
         }
         if let Some(object) = &object {
             self.repeated(object);
@@ -129,12 +129,12 @@ impl<'a> Reader<'a> {
         object.map(|object| (line, object))
     }
 
-    fn repeated(&mut self, object: &Object<'a>) {
+    fn repeated(&mut self, object: &RawObject<'a>) {
         let mut seen = HashSet::new();
         for (name, value) in &object.0 {
             if !seen.insert(name.as_str()) {
                 let line = self.line(value);
-                self.draft.wrong(line, Some(name), Code::RepeatedField, "this field is there twice");
+                self.draft.wrong(line, Some(name), ImportCode::RepeatedField, "this field is there twice");
             }
         }
     }
@@ -142,12 +142,12 @@ impl<'a> Reader<'a> {
     fn unknown(&mut self, value: &RawValue, name: &str, known: &[&str]) {
         let line = self.line(value);
         let sentence = format!("there is no field of this name here: fields are {}", known.join(", "));
-        self.draft.wrong(line, Some(name), Code::UnknownField, sentence);
+        self.draft.wrong(line, Some(name), ImportCode::UnknownField, sentence);
     }
 
     /// The fields of a seat or area, as far as they may be there.
-    fn record(&mut self, line: u64, object: Object<'a>, known: &[&str]) -> Record {
-        let mut record = Record { line, ..Record::default() };
+    fn record(&mut self, line: u64, object: RawObject<'a>, known: &[&str]) -> ImportRecord {
+        let mut record = ImportRecord { line, ..ImportRecord::default() };
         for (name, value) in object.0 {
             let place = match name.as_str() {
                 "id" => &mut record.id,
@@ -194,20 +194,20 @@ impl<'a> Reader<'a> {
             }
         }
         let Some(rows) = rows else {
-            self.draft.wrong(line, Some("rows"), Code::Missing, "rows is missing");
+            self.draft.wrong(line, Some("rows"), ImportCode::Missing, "rows is missing");
             return;
         };
         let Ok(rows) = serde_json::from_str::<Vec<&RawValue>>(rows.get()) else {
-            self.draft.wrong(line, Some("rows"), Code::BadType, "rows is a list");
+            self.draft.wrong(line, Some("rows"), ImportCode::BadType, "rows is a list");
             return;
         };
         for row in rows {
             let Some((line, object)) = self.object(row, "a row") else { continue };
-            self.row(line, object, Within { section: id.clone(), price: price.clone() });
+            self.row(line, object, RowContext { section: id.clone(), price: price.clone() });
         }
     }
 
-    fn row(&mut self, line: u64, object: Object<'a>, within: Within) {
+    fn row(&mut self, line: u64, object: RawObject<'a>, within: RowContext) {
         let (mut id, mut price, mut seats, mut count, mut first) = (None, within.price, None, None, None);
         for (name, value) in object.0 {
             match name.as_str() {
@@ -219,20 +219,21 @@ impl<'a> Reader<'a> {
                 _ => self.unknown(value, &name, &["id", "price", "seats", "count", "first"]),
             }
         }
-        let one = Record { line, id: None, section: within.section, row: id, number: None, price, capacity: None };
+        let one =
+            ImportRecord { line, id: None, section: within.section, row: id, number: None, price, capacity: None };
         match (seats, count) {
             (Some(seats), None) => self.seats_of_row(seats, &one),
             (None, Some(count)) => self.counted(line, count, first, &one),
             _ => {
                 let sentence = "a row has either seats, one by one, or a count of them";
-                self.draft.wrong(line, Some("seats"), Code::Mixed, sentence);
+                self.draft.wrong(line, Some("seats"), ImportCode::Mixed, sentence);
             }
         }
     }
 
-    fn seats_of_row(&mut self, seats: &'a RawValue, row: &Record) {
+    fn seats_of_row(&mut self, seats: &'a RawValue, row: &ImportRecord) {
         let Ok(seats) = serde_json::from_str::<Vec<&RawValue>>(seats.get()) else {
-            self.draft.wrong(row.line, Some("seats"), Code::BadType, "seats is a list");
+            self.draft.wrong(row.line, Some("seats"), ImportCode::BadType, "seats is a list");
             return;
         };
         for seat in seats {
@@ -246,71 +247,71 @@ impl<'a> Reader<'a> {
         }
     }
 
-    fn counted(&mut self, line: u64, count: &RawValue, first: Option<&RawValue>, row: &Record) {
+    fn counted(&mut self, line: u64, count: &RawValue, first: Option<&RawValue>, row: &ImportRecord) {
         let number = |value: &RawValue| serde_json::from_str::<u32>(value.get()).ok();
-        let many = number(count).filter(|count| (1..=MOST_SEATS).contains(&(*count as usize)));
+        let many = number(count).filter(|count| (1..=MAX_IMPORTED_SEATS).contains(&(*count as usize)));
         let first = first.map_or(Some(1), number);
         let (Some(many), Some(first)) = (many, first) else {
-            let sentence = format!("count is a whole number from 1 to {MOST_SEATS}, and first one from 0");
-            self.draft.wrong(line, Some("count"), Code::BadNumber, sentence);
+            let sentence = format!("count is a whole number from 1 to {MAX_IMPORTED_SEATS}, and first one from 0");
+            self.draft.wrong(line, Some("count"), ImportCode::BadNumber, sentence);
             return;
         };
         for number in (u64::from(first)..).take(many as usize) {
             if self.draft.is_hopeless() {
                 return;
             }
-            let mut record = Record { number: Some(Cell::Json(number.into())), ..row.clone() };
+            let mut record = ImportRecord { number: Some(ImportCell::Json(number.into())), ..row.clone() };
             record.id = made_id(&record);
             self.draft.seat(record);
         }
     }
 }
 
-struct Within {
-    section: Option<Cell>,
-    price: Option<Cell>,
+struct RowContext {
+    section: Option<ImportCell>,
+    price: Option<ImportCell>,
 }
 
 /// The id of a seat that has none: section, row and number.
-fn made_id(record: &Record) -> Option<Cell> {
-    let part = |cell: &Option<Cell>| match cell {
-        Some(Cell::Json(Value::String(text))) => Some(text.clone()),
-        Some(Cell::Json(Value::Number(number))) => Some(number.to_string()),
+fn made_id(record: &ImportRecord) -> Option<ImportCell> {
+    let part = |cell: &Option<ImportCell>| match cell {
+        Some(ImportCell::Json(Value::String(text))) => Some(text.clone()),
+        Some(ImportCell::Json(Value::Number(number))) => Some(number.to_string()),
         _ => None,
     };
     let id = format!("{}-{}-{}", part(&record.section)?, part(&record.row)?, part(&record.number)?);
-    Some(Cell::Json(Value::String(id)))
+    Some(ImportCell::Json(Value::String(id)))
 }
 
 fn is_null(value: &RawValue) -> bool {
     value.get() == "null"
 }
 
-fn cell(value: &RawValue) -> Option<Cell> {
-    serde_json::from_str::<Value>(value.get()).ok().filter(|value| !value.is_null()).map(Cell::Json)
+fn cell(value: &RawValue) -> Option<ImportCell> {
+    serde_json::from_str::<Value>(value.get()).ok().filter(|value| !value.is_null()).map(ImportCell::Json)
 }
 
 /// An object as it stands: fields in order, also those that are there twice.
-struct Object<'a>(Vec<(String, &'a RawValue)>);
+struct RawObject<'a>(Vec<(String, &'a RawValue)>);
 
-impl<'de> Deserialize<'de> for Object<'de> {
+impl<'de> Deserialize<'de> for RawObject<'de> {
     fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
-        struct Fields;
-        impl<'de> Visitor<'de> for Fields {
-            type Value = Object<'de>;
+        struct ObjectVisitor;
+        impl<'de> Visitor<'de> for ObjectVisitor {
+            type Value = RawObject<'de>;
 
             fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
                 f.write_str("an object")
             }
 
-            fn visit_map<A: MapAccess<'de>>(self, mut map: A) -> Result<Object<'de>, A::Error> {
+            fn visit_map<A: MapAccess<'de>>(self, mut map: A) -> Result<RawObject<'de>, A::Error> {
                 let mut fields = Vec::new();
                 while let Some(field) = map.next_entry::<String, &RawValue>()? {
                     fields.push(field);
                 }
-                Ok(Object(fields))
+                Ok(RawObject(fields))
             }
         }
-        deserializer.deserialize_map(Fields)
+        deserializer.deserialize_map(ObjectVisitor)
     }
 }

@@ -1,4 +1,4 @@
-//! How a file becomes a layout, or a list of what is wrong with it, line by line.
+//! Reads a layout from CSV or JSON, or lists what is wrong with it, line by line.
 //!
 //! CSV, one line for each seat or area, in any order of columns:
 //!
@@ -19,7 +19,7 @@
 //!
 //! # Laws
 //!
-//! 1. All or nothing: a layout without a single problem, or every problem that was found (up to [`MOST_PROBLEMS`]).
+//! 1. All or nothing: a layout without a single problem, or every problem that was found (up to [`MAX_PROBLEMS`]).
 //! 2. Limits come first: what is too big is not read.
 //! 3. Every problem has a line, a stable code, and a sentence that says what to do. Sections and rows keep the order of
 //!    the file: the first is the best.
@@ -37,33 +37,33 @@ mod tests;
 use serde::Serialize;
 
 pub use self::csv::csv;
-pub use self::json::{Parts, json, parts};
+pub use self::json::{ImportedParts, json, parts};
 
 /// Bytes of a file.
-pub const MOST_BYTES: usize = 16 << 20;
+pub const MAX_FILE_BYTES: usize = 16 << 20;
 /// Seats of an event.
-pub const MOST_SEATS: usize = 100_000;
+pub const MAX_IMPORTED_SEATS: usize = 100_000;
 /// Areas of an event.
-pub const MOST_AREAS: usize = 1000;
+pub const MAX_IMPORTED_AREAS: usize = 1000;
 /// Bytes of an id, and of the name of a section or row.
-pub const MOST_ID_BYTES: usize = 64;
+pub const MAX_LAYOUT_ID_BYTES: usize = 64;
 /// Places of one area.
-pub const MOST_PLACES: u64 = 1_000_000;
+pub const MAX_AREA_PLACES: u64 = 1_000_000;
 /// A price: more than anybody pays, and sums of them still fit.
-pub const MOST_PRICE: u64 = 1_000_000_000_000;
+pub const MAX_IMPORTED_PRICE: u64 = 1_000_000_000_000;
 /// So many problems are told; then it says that there are more.
-pub const MOST_PROBLEMS: usize = 200;
+pub const MAX_PROBLEMS: usize = 200;
 
 /// One thing that is wrong.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
-pub struct Problem {
+pub struct ImportProblem {
     /// Where: lines count from 1. 0 for the file as a whole.
     pub line: u64,
     /// The column or field.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub field: Option<String>,
     /// A stable word for it.
-    pub code: Code,
+    pub code: ImportCode,
     /// What is wrong and what to do, for people.
     pub sentence: String,
 }
@@ -71,7 +71,7 @@ pub struct Problem {
 /// What can be wrong. The words are stable.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize)]
 #[serde(rename_all = "snake_case")]
-pub enum Code {
+pub enum ImportCode {
     /// There is nothing in it.
     Empty,
     /// The file, or what is in it, is more than is taken.
@@ -102,27 +102,33 @@ pub enum Code {
     MoreProblems,
 }
 
-impl Problem {
+impl ImportProblem {
     /// A problem of the file as a whole.
-    fn whole(code: Code, sentence: impl Into<String>) -> Self {
+    fn whole(code: ImportCode, sentence: impl Into<String>) -> Self {
         Self { line: 0, field: None, code, sentence: sentence.into() }
     }
 }
 
-/// Limits of the file, before anything is read.
-fn weigh(bytes: &[u8]) -> Result<&str, Vec<Problem>> {
-    if bytes.len() > MOST_BYTES {
-        return Err(vec![Problem::whole(Code::TooMuch, format!("a layout is at most {} MiB", MOST_BYTES >> 20))]);
+/// Checks size and encoding before the file is parsed.
+fn check_size(bytes: &[u8]) -> Result<&str, Vec<ImportProblem>> {
+    if bytes.len() > MAX_FILE_BYTES {
+        return Err(vec![ImportProblem::whole(
+            ImportCode::TooMuch,
+            format!("a layout is at most {} MiB", MAX_FILE_BYTES >> 20),
+        )]);
     }
     let text = std::str::from_utf8(bytes).map_err(|error| {
         let line = line_of(bytes, error.valid_up_to());
         let sentence = "the file is not UTF-8: save it as UTF-8 and try again".to_owned();
-        vec![Problem { line, field: None, code: Code::Unreadable, sentence }]
+        vec![ImportProblem { line, field: None, code: ImportCode::Unreadable, sentence }]
     })?;
     // Spreadsheets put a mark before the text.
     let text = text.strip_prefix('\u{feff}').unwrap_or(text);
     if text.trim().is_empty() {
-        return Err(vec![Problem::whole(Code::Empty, "the file is empty: it needs at least one seat or area")]);
+        return Err(vec![ImportProblem::whole(
+            ImportCode::Empty,
+            "the file is empty: it needs at least one seat or area",
+        )]);
     }
     Ok(text)
 }

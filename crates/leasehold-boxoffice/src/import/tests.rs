@@ -10,9 +10,9 @@ fn seat(id: &str, section: &str, row: &str, number: u32, price: u64) -> Seat {
 }
 
 /// `line field code` of each problem.
-fn told(problems: Vec<Problem>) -> Vec<String> {
-    let word = |code: Code| serde_json::to_value(code).unwrap().as_str().unwrap().to_owned();
-    let line = |p: &Problem| format!("{} {} {}", p.line, p.field.as_deref().unwrap_or("-"), word(p.code));
+fn sentences(problems: Vec<ImportProblem>) -> Vec<String> {
+    let word = |code: ImportCode| serde_json::to_value(code).unwrap().as_str().unwrap().to_owned();
+    let line = |p: &ImportProblem| format!("{} {} {}", p.line, p.field.as_deref().unwrap_or("-"), word(p.code));
     problems.iter().map(line).collect()
 }
 
@@ -72,13 +72,13 @@ fn bad_csv_is_told_by_line() {
         ("id,section,row,number,price,capacity\nA,S,R,1,1,\nA,,,,1,5\n", vec!["3 id duplicate_id"]),
     ] {
         assert_eq!(
-            csv(text.as_bytes()).map_err(told),
+            csv(text.as_bytes()).map_err(sentences),
             Err(problems.into_iter().map(str::to_owned).collect()),
             "{text}"
         );
     }
     let latin = [b"id,section,row,number,price\nA,S,R,1,1\n".as_slice(), b"B,\xe9,R,2,1\n"].concat();
-    assert_eq!(csv(&latin).map_err(told), Err(vec!["3 - unreadable".into()]));
+    assert_eq!(csv(&latin).map_err(sentences), Err(vec!["3 - unreadable".into()]));
 }
 
 /// Goal: seats one by one, sections of rows and areas are read, and ids are made where there are none.
@@ -163,7 +163,7 @@ fn bad_json_is_told_by_line() {
         ),
     ] {
         assert_eq!(
-            json(text.as_bytes()).map_err(told),
+            json(text.as_bytes()).map_err(sentences),
             Err(problems.into_iter().map(str::to_owned).collect()),
             "{text}"
         );
@@ -173,21 +173,21 @@ fn bad_json_is_told_by_line() {
 /// Goal: limits hold: bytes, seats, and how many problems are told.
 #[test]
 fn limits_hold() {
-    let big = vec![b' '; MOST_BYTES + 1];
-    assert_eq!(csv(&big).map_err(told), Err(vec!["0 - too_much".into()]));
-    assert_eq!(json(&big).map_err(told), Err(vec!["0 - too_much".into()]));
+    let big = vec![b' '; MAX_FILE_BYTES + 1];
+    assert_eq!(csv(&big).map_err(sentences), Err(vec!["0 - too_much".into()]));
+    assert_eq!(json(&big).map_err(sentences), Err(vec!["0 - too_much".into()]));
     let row = |count: usize| {
         format!("{{\"sections\":[{{\"id\":\"S\",\"rows\":[{{\"id\":\"R\",\"price\":1,\"count\":{count}}}]}}]}}")
     };
-    assert_eq!(json(row(MOST_SEATS).as_bytes()).unwrap().seats.len(), MOST_SEATS);
+    assert_eq!(json(row(MAX_IMPORTED_SEATS).as_bytes()).unwrap().seats.len(), MAX_IMPORTED_SEATS);
     let two =
         r#"{"sections":[{"id":"S","rows":[{"id":"R","price":1,"count":100000},{"id":"Q","price":1,"count":1}]}]}"#;
-    assert_eq!(json(two.as_bytes()).map_err(told), Err(vec!["1 - too_much".into()]));
+    assert_eq!(json(two.as_bytes()).map_err(sentences), Err(vec!["1 - too_much".into()]));
     let mut wrong = "id,section,row,number,price\n".to_owned();
     (0..1000).for_each(|at| wrong.push_str(&format!("A{at},S,R,{at},x\n")));
     let problems = csv(wrong.as_bytes()).unwrap_err();
-    assert_eq!(problems.len(), MOST_PROBLEMS + 1);
-    assert_eq!(problems.last().unwrap().code, Code::MoreProblems);
+    assert_eq!(problems.len(), MAX_PROBLEMS + 1);
+    assert_eq!(problems.last().unwrap().code, ImportCode::MoreProblems);
 }
 
 proptest! {

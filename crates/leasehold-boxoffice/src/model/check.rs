@@ -1,6 +1,6 @@
-//! The invariants of an event, proven from its rows as they lie in the tables, and from its entries.
+//! Checks the invariants of an event on its rows as stored, and on its entries.
 //!
-//! Nothing here trusts a constraint, a counter or a decision: what the tables say is counted again.
+//! No constraint, counter or decision is trusted: the rows are counted again.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -10,7 +10,7 @@ use super::event::EventRow;
 use super::facts::AreaFact;
 use super::hold::{HoldRow, HoldState};
 use super::ids::{Buyer, HoldId, Moment, OrderId};
-use super::order::{MoneyRow, OrderRow, Source};
+use super::order::{MoneyRow, OrderRow, PaymentSource};
 
 /// Every row of an event, read in one moment.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -56,9 +56,9 @@ pub struct TokenBack {
     pub after: u64,
 }
 
-/// One invariant, looked at.
+/// The result of checking one invariant.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
-pub struct Check {
+pub struct InvariantCheck {
     /// Which.
     pub name: String,
     /// Whether it holds.
@@ -67,9 +67,9 @@ pub struct Check {
     pub detail: String,
 }
 
-/// Looks at every invariant.
+/// Checks every invariant.
 #[must_use]
-pub fn invariants(dump: &Dump) -> Vec<Check> {
+pub fn invariants(dump: &Dump) -> Vec<InvariantCheck> {
     vec![
         no_seat_sold_twice(dump),
         each_seat_in_one_state(dump),
@@ -88,14 +88,14 @@ pub fn invariants(dump: &Dump) -> Vec<Check> {
 }
 
 /// Makes a check of its faults: none, and it holds.
-fn check(name: &str, faults: &[String], fine: String) -> Check {
+fn make_check(name: &str, faults: &[String], fine: String) -> InvariantCheck {
     let shown = faults.iter().take(5).cloned().collect::<Vec<_>>().join("; ");
     let more = if faults.len() > 5 { format!("; and {} more", faults.len() - 5) } else { String::new() };
     let ok = faults.is_empty();
-    Check { name: name.into(), ok, detail: if ok { fine } else { format!("{shown}{more}") } }
+    InvariantCheck { name: name.into(), ok, detail: if ok { fine } else { format!("{shown}{more}") } }
 }
 
-fn no_seat_sold_twice(dump: &Dump) -> Check {
+fn no_seat_sold_twice(dump: &Dump) -> InvariantCheck {
     let mut owners: BTreeMap<&str, Vec<&OrderId>> = BTreeMap::new();
     dump.sold.iter().for_each(|(seat, order, _)| owners.entry(seat).or_default().push(order));
     // The orders are a second witness: a seat that two orders claim was sold twice, whatever the table says.
@@ -109,20 +109,20 @@ fn no_seat_sold_twice(dump: &Dump) -> Check {
     }
     let twice = owners.iter().filter(|(_, orders)| orders.len() > 1);
     let faults: Vec<String> = twice.map(|(seat, orders)| format!("{seat} is in {} orders", orders.len())).collect();
-    check("no_seat_sold_twice", &faults, format!("{} sold seats, each in one order", owners.len()))
+    make_check("no_seat_sold_twice", &faults, format!("{} sold seats, each in one order", owners.len()))
 }
 
 /// Seats under live holds. What is due counts as free.
-fn live(dump: &Dump) -> impl Iterator<Item = (&str, &HoldRow)> {
+fn live_seats(dump: &Dump) -> impl Iterator<Item = (&str, &HoldRow)> {
     let rows: BTreeMap<&HoldId, &HoldRow> = dump.holds.iter().map(|hold| (&hold.hold_id, hold)).collect();
     let seats = dump.held.iter().filter_map(move |(seat, hold, _)| Some((seat.as_str(), *rows.get(hold)?)));
     seats.filter(|(_, hold)| hold.is_live(dump.now))
 }
 
-fn each_seat_in_one_state(dump: &Dump) -> Check {
+fn each_seat_in_one_state(dump: &Dump) -> InvariantCheck {
     let mut states: BTreeMap<&str, Vec<&str>> = dump.seats.iter().map(|seat| (seat.as_str(), Vec::new())).collect();
     let mut faults = Vec::new();
-    let held = live(dump).map(|(seat, _)| (seat, "held"));
+    let held = live_seats(dump).map(|(seat, _)| (seat, "held"));
     let sold = dump.sold.iter().map(|(seat, ..)| (seat.as_str(), "sold"));
     let blocked = dump.blocked.iter().map(|seat| (seat.as_str(), "blocked"));
     for (seat, state) in held.chain(sold).chain(blocked) {
@@ -133,17 +133,17 @@ fn each_seat_in_one_state(dump: &Dump) -> Check {
     }
     let several = states.iter().filter(|(_, states)| states.len() > 1);
     faults.extend(several.map(|(seat, states)| format!("{seat} is {}", states.join(" and "))));
-    check("each_seat_in_one_state", &faults, format!("{} seats, each in one state", states.len()))
+    make_check("each_seat_in_one_state", &faults, format!("{} seats, each in one state", states.len()))
 }
 
-fn seats_sum_to_capacity(dump: &Dump) -> Check {
-    let used: BTreeSet<&str> = live(dump)
+fn seats_sum_to_capacity(dump: &Dump) -> InvariantCheck {
+    let used: BTreeSet<&str> = live_seats(dump)
         .map(|(seat, _)| seat)
         .chain(dump.sold.iter().map(|(seat, ..)| seat.as_str()))
         .chain(dump.blocked.iter().map(String::as_str))
         .collect();
-    let paying = live(dump).filter(|(_, hold)| hold.state == HoldState::Paying).count();
-    let held = live(dump).count() - paying;
+    let paying = live_seats(dump).filter(|(_, hold)| hold.state == HoldState::Paying).count();
+    let held = live_seats(dump).count() - paying;
     let all = dump.seats.len();
     let free = dump.seats.iter().filter(|seat| !used.contains(seat.as_str())).count();
     let sum = free + held + paying + dump.sold.len() + dump.blocked.len();
@@ -154,10 +154,10 @@ fn seats_sum_to_capacity(dump: &Dump) -> Check {
     );
     let known = usize::try_from(dump.event.seats).unwrap_or(usize::MAX);
     let wrong = sum != all || known != all;
-    check("seats_sum_to_capacity", &if wrong { vec![parts.clone()] } else { vec![] }, parts)
+    make_check("seats_sum_to_capacity", &if wrong { vec![parts.clone()] } else { vec![] }, parts)
 }
 
-fn areas_sum_to_capacity(dump: &Dump) -> Check {
+fn areas_sum_to_capacity(dump: &Dump) -> InvariantCheck {
     let mut faults = Vec::new();
     for area in &dump.areas {
         let of_hold =
@@ -180,10 +180,10 @@ fn areas_sum_to_capacity(dump: &Dump) -> Check {
                 .push(format!("{}: {live} held + {sold} sold + {} blocked > {}", area.id, area.blocked, area.capacity));
         }
     }
-    check("areas_sum_to_capacity", &faults, format!("{} areas, none oversold", dump.areas.len()))
+    make_check("areas_sum_to_capacity", &faults, format!("{} areas, none oversold", dump.areas.len()))
 }
 
-fn no_hold_beyond_its_cap(dump: &Dump) -> Check {
+fn no_hold_beyond_its_cap(dump: &Dump) -> InvariantCheck {
     let mut faults = Vec::new();
     for hold in dump.holds.iter().filter(|hold| hold.is_live(dump.now)) {
         if hold.active_until > hold.cap_at {
@@ -193,14 +193,14 @@ fn no_hold_beyond_its_cap(dump: &Dump) -> Check {
             faults.push(format!("{} is active past its cap", hold.hold_id));
         }
     }
-    check("no_hold_beyond_its_cap", &faults, format!("{} live holds within their caps", live_count(dump)))
+    make_check("no_hold_beyond_its_cap", &faults, format!("{} live holds within their caps", live_count(dump)))
 }
 
 fn live_count(dump: &Dump) -> usize {
     dump.holds.iter().filter(|hold| hold.is_live(dump.now)).count()
 }
 
-fn no_buyer_beyond_the_limit(dump: &Dump) -> Check {
+fn no_buyer_beyond_the_limit(dump: &Dump) -> InvariantCheck {
     let mut have: BTreeMap<&Buyer, (u32, u32, u32)> = BTreeMap::new();
     for hold in &dump.holds {
         let entry = have.entry(&hold.buyer).or_default();
@@ -225,10 +225,10 @@ fn no_buyer_beyond_the_limit(dump: &Dump) -> Check {
             faults.push(format!("{buyer}: counters say {held} held, {sold} sold; rows {}, {}", rows.0, rows.2));
         }
     }
-    check("no_buyer_beyond_the_limit", &faults, format!("{} buyers within {limit}", have.len()))
+    make_check("no_buyer_beyond_the_limit", &faults, format!("{} buyers within {limit}", have.len()))
 }
 
-fn no_sale_without_its_token(dump: &Dump) -> Check {
+fn no_sale_without_its_token(dump: &Dump) -> InvariantCheck {
     let tokens: BTreeMap<(&OrderId, &str), u64> = dump
         .orders
         .iter()
@@ -242,10 +242,10 @@ fn no_sale_without_its_token(dump: &Dump) -> Check {
             None => faults.push(format!("{seat} was sold in {order}, which does not have it")),
         }
     }
-    check("no_sale_without_its_token", &faults, format!("{} sales carry their token", dump.sold.len()))
+    make_check("no_sale_without_its_token", &faults, format!("{} sales carry their token", dump.sold.len()))
 }
 
-fn holds_and_seats_agree(dump: &Dump) -> Check {
+fn holds_and_seats_agree(dump: &Dump) -> InvariantCheck {
     let says: BTreeSet<(&str, &HoldId, u64)> = dump
         .holds
         .iter()
@@ -255,10 +255,10 @@ fn holds_and_seats_agree(dump: &Dump) -> Check {
         dump.held.iter().map(|(seat, hold, token)| (seat.as_str(), hold, *token)).collect();
     let differ = says.symmetric_difference(&lies);
     let faults: Vec<String> = differ.map(|(seat, hold, token)| format!("{seat} under {hold}, token {token}")).collect();
-    check("holds_and_seats_agree", &faults, format!("{} seats under {} holds", lies.len(), dump.holds.len()))
+    make_check("holds_and_seats_agree", &faults, format!("{} seats under {} holds", lies.len(), dump.holds.len()))
 }
 
-fn orders_and_sales_agree(dump: &Dump) -> Check {
+fn orders_and_sales_agree(dump: &Dump) -> InvariantCheck {
     let says: BTreeSet<(&str, &OrderId)> = dump
         .orders
         .iter()
@@ -269,10 +269,10 @@ fn orders_and_sales_agree(dump: &Dump) -> Check {
         says.symmetric_difference(&lies).map(|(seat, order)| format!("{seat} in {order}")).collect();
     let wrong = dump.orders.iter().filter(|order| order.total != order.sum());
     faults.extend(wrong.map(|order| format!("{} says {} and sums to {}", order.order_id, order.total, order.sum())));
-    check("orders_and_sales_agree", &faults, format!("{} orders have what was sold", dump.orders.len()))
+    make_check("orders_and_sales_agree", &faults, format!("{} orders have what was sold", dump.orders.len()))
 }
 
-fn money_is_accounted_for(dump: &Dump) -> Check {
+fn money_is_accounted_for(dump: &Dump) -> InvariantCheck {
     let mut parts: BTreeMap<&OrderId, (u32, u64)> = BTreeMap::new();
     for (order, amount) in dump.money.iter().filter_map(|row| Some((row.order_id.as_ref()?, row.amount))) {
         let known = parts.entry(order).or_default();
@@ -293,11 +293,11 @@ fn money_is_accounted_for(dump: &Dump) -> Check {
         }
     }
     faults.extend(parts.keys().map(|order| format!("money goes back for {order}, which there is not")));
-    check("money_is_accounted_for", &faults, format!("{} orders, and what goes back of them", dump.orders.len()))
+    make_check("money_is_accounted_for", &faults, format!("{} orders, and what goes back of them", dump.orders.len()))
 }
 
 /// What a source says counts for an order when it is for its own hold, or for one whose late money was offered this.
-fn is_for(source: &Source, order: &OrderRow, dump: &Dump) -> bool {
+fn is_for(source: &PaymentSource, order: &OrderRow, dump: &Dump) -> bool {
     let offered = |money: &MoneyRow| {
         money.offer.as_ref() == Some(&order.hold_id)
             && money.payment_ref == source.payment_ref
@@ -307,7 +307,7 @@ fn is_for(source: &Source, order: &OrderRow, dump: &Dump) -> bool {
 }
 
 /// Every order was sold for money that a provider or a key said had come: for this very order, and not less than it cost.
-fn every_cent_has_a_source(dump: &Dump) -> Check {
+fn every_cent_has_a_source(dump: &Dump) -> InvariantCheck {
     let mut faults = Vec::new();
     let mut payments: BTreeMap<&str, &OrderId> = BTreeMap::new();
     // Orders of a version that did not record sources say nothing of them.
@@ -334,20 +334,20 @@ fn every_cent_has_a_source(dump: &Dump) -> Check {
         }
         sum = sum.saturating_add(came);
     }
-    check("every_cent_has_a_source", &faults, format!("{sum} came, by the word of a provider or a key"))
+    make_check("every_cent_has_a_source", &faults, format!("{sum} came, by the word of a provider or a key"))
 }
 
-fn tokens_of_a_seat_rise(dump: &Dump) -> Check {
+fn tokens_of_a_seat_rise(dump: &Dump) -> InvariantCheck {
     let back = |step: &TokenBack| {
         let TokenBack { seat, seq, before, after } = step;
         format!("entry {seq}: {seat} came to token {after}, after {before}")
     };
     let faults: Vec<String> = dump.tokens_back.iter().map(back).collect();
-    check("tokens_of_a_seat_rise", &faults, "no seat went back to an older token".into())
+    make_check("tokens_of_a_seat_rise", &faults, "no seat went back to an older token".into())
 }
 
-fn sequence_without_gap(dump: &Dump) -> Check {
+fn sequence_without_gap(dump: &Dump) -> InvariantCheck {
     let (count, highest) = dump.numbered;
     let faults = if count == highest { vec![] } else { vec![format!("{count} entries, the highest is {highest}")] };
-    check("sequence_without_gap", &faults, format!("{count} entries, 1 to {highest}"))
+    make_check("sequence_without_gap", &faults, format!("{count} entries, 1 to {highest}"))
 }

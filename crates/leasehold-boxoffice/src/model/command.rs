@@ -1,4 +1,4 @@
-//! What can be asked of the ledger: one struct for each transaction.
+//! Commands to the ledger, one struct for each transaction, and their results.
 
 use serde::{Deserialize, Serialize};
 
@@ -9,17 +9,17 @@ use super::ids::{Buyer, EventId, HoldId, Moment, OrderId};
 use super::order::{CaptureState, MoneyRow, MoneyState, OrderRow};
 use crate::layout::Layout;
 
-/// Who asks, and under which idempotency key.
+/// Who makes a call to the ledger, and under which idempotency key.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct Call {
+pub struct LedgerCall {
     /// For the audit: a buyer, a member of staff, `sweeper`.
     pub actor: String,
     /// Makes a retry have one effect, and the same answer.
     pub idem: Option<Idem>,
 }
 
-impl Call {
-    /// Nobody's retry: by this actor, without a key.
+impl LedgerCall {
+    /// A call by this actor, without an idempotency key.
     #[must_use]
     pub fn by(actor: &str) -> Self {
         Self { actor: actor.into(), idem: None }
@@ -39,7 +39,7 @@ pub struct Idem {
     pub old_pads: Vec<[u8; 16]>,
 }
 
-/// What came of a transaction.
+/// The result of a transaction.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Done<T> {
     /// The outcome.
@@ -144,22 +144,22 @@ pub struct OpenHold {
     pub areas: Vec<PricedArea>,
     /// The lease that was taken on all of it.
     pub lease: LeaseRef,
-    /// Money that is there already: the hold begins as paying. For offers on the ladder.
+    /// Money that came already: the hold begins as paying. For offers for late money.
     pub payment_ref: Option<String>,
 }
 
 /// What [`OpenHold`] answers, also later under the same idempotency key.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
-pub struct Opened {
+pub struct OpenedHold {
     /// The row.
     pub hold: HoldRow,
     /// The secret under the pad.
     pub sealed_key: String,
 }
 
-/// Pushes the end of an active hold to now + ttl, within its cap.
+/// Renews an active hold: its end is now + ttl, within its cap.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Renew {
+pub struct RenewHold {
     /// Which.
     pub hold_id: HoldId,
     /// By whom.
@@ -189,9 +189,9 @@ pub struct ChangeSeats {
     pub remove_areas: Vec<String>,
 }
 
-/// Puts seats of a hold that stood under one lease under another, which was handed over without a gap.
+/// Stores another lease for the seats of a hold that were under one lease.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Relet {
+pub struct ReplaceLease {
     /// Which.
     pub hold_id: HoldId,
     /// The token they had.
@@ -200,7 +200,7 @@ pub struct Relet {
     pub lease: LeaseRef,
 }
 
-/// Money is on its way: safe until the pay deadline.
+/// Begins a payment: the hold is safe until the pay deadline.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct BeginPay {
     /// Which.
@@ -247,7 +247,7 @@ pub struct Confirm {
     /// What was paid for: seats and areas with their tokens, from the payment's metadata. Empty: whatever the hold has.
     pub tokens: Vec<(String, u64)>,
     /// Who says that it is paid.
-    pub proof: Proof,
+    pub proof: PaymentProof,
     /// The provider's name for the message that said so; known ones change nothing.
     pub callback: Option<String>,
 }
@@ -255,7 +255,7 @@ pub struct Confirm {
 /// Who says that a hold is paid, and how much. It travels in the command, so that it is compared with the price inside
 /// the transaction that sells.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub enum Proof {
+pub enum PaymentProof {
     /// Nobody but the buyer. That sells what costs nothing, and what has money that a provider told of before.
     Buyer,
     /// Somebody with a key, who has the money. None: all that the hold costs.
@@ -267,7 +267,7 @@ pub enum Proof {
     Provider(ProviderWord),
 }
 
-impl Proof {
+impl PaymentProof {
     /// The provider captured so much for this hold.
     #[must_use]
     pub fn captured(hold: &HoldId, amount: u64) -> Self {
@@ -310,7 +310,7 @@ pub enum Confirmed {
         /// Leases that are of no more use; none if the order was there already.
         leases: Vec<LeaseRef>,
     },
-    /// Money that came too late, now written down. The ladder begins, or goes on where it stands.
+    /// Money that came too late, now stored. Its next steps follow.
     Late {
         /// The hold it was for.
         hold: HoldRow,
@@ -332,12 +332,12 @@ pub struct SellLate {
     pub token: u64,
 }
 
-/// A step of money on the ladder.
+/// A step of money from one state to another.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct MoneyStep {
     /// Which money: see [`MoneyRow::key`].
     pub payment_ref: String,
-    /// It must stand here still: two who take the ladder at once take each step once.
+    /// It must still be in this state: two offices at once take each step once.
     pub from: MoneyState,
     /// Where to.
     pub to: MoneyState,
@@ -349,9 +349,9 @@ pub struct MoneyStep {
     pub callback: Option<String>,
 }
 
-/// Gives a hold up.
+/// Releases a hold.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Release {
+pub struct ReleaseHold {
     /// Which.
     pub hold_id: HoldId,
     /// By whom.
@@ -441,7 +441,7 @@ pub struct Swept {
 
 /// Holds that have seats, of all events.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct Live {
+pub struct LiveCounts {
     /// Live and not paying.
     pub active: u64,
     /// Live, with money on its way.
@@ -502,7 +502,7 @@ pub struct Snapshot {
     /// The moment.
     pub now: Moment,
     /// The last number that was given when it was taken. What was changed after it is in it too: apply entries after
-    /// this number, and the picture comes out the same.
+    /// this number, and the result is the same.
     pub seq: u64,
     /// The event.
     pub event: super::event::EventRow,
@@ -546,7 +546,7 @@ pub struct AuditQuery {
     pub limit: usize,
 }
 
-/// Somebody who wants to be told.
+/// A webhook: a receiver of entries.
 #[derive(Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct WebhookRow {
     /// Which.
@@ -566,6 +566,17 @@ impl std::fmt::Debug for WebhookRow {
         let Self { id, event_id, url, active, .. } = self;
         write!(f, "WebhookRow {{ id: {id}, event_id: {event_id:?}, url: {url}, active: {active} }}")
     }
+}
+
+/// What adding a webhook came to.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum WebhookAdded {
+    /// It is stored, and hears what happens from now on.
+    Added,
+    /// A webhook of this id is there already, as this. Nothing was changed.
+    Exists(WebhookRow),
+    /// There are as many as there may be. Nothing was changed.
+    TooMany,
 }
 
 /// A batch of entries that just got their numbers.

@@ -1,9 +1,9 @@
-//! What is told afterwards: one entry for each change, shared by the stream, webhooks and the audit log.
+//! Entries: one for each change, for the stream, webhooks and the audit log.
 
 use serde::{Deserialize, Serialize};
 
 use super::ids::{Buyer, EventId, HoldId, Moment, OrderId};
-use super::order::Teller;
+use super::order::PaymentWitness;
 
 /// The state of a seat.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
@@ -25,7 +25,7 @@ pub enum SeatState {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 #[allow(missing_docs, reason = "each name is its sentence")]
-pub enum Kind {
+pub enum EntryKind {
     EventCreated,
     EventChanged,
     LayoutChanged,
@@ -81,7 +81,7 @@ pub struct AreaFree {
     pub delta: i64,
 }
 
-/// One thing that happened. Written in the same transaction as the change; numbered after commit.
+/// One change of an event. Written in the same transaction as the change; numbered after commit.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Entry {
     /// The number: gapless per event, from 1; zero until it is given.
@@ -95,7 +95,7 @@ pub struct Entry {
     #[serde(default)]
     pub wall_ms: u64,
     /// What happened.
-    pub kind: Kind,
+    pub kind: EntryKind,
     /// Who did it: a buyer, a member of staff, the sweeper.
     pub actor: String,
     /// Whose hold or order.
@@ -130,5 +130,5 @@ pub struct Entry {
     pub paid: Option<u64>,
     /// Of a sale: who said so. None where it costs nothing.
     #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub source: Option<Teller>,
+    pub source: Option<PaymentWitness>,
 }

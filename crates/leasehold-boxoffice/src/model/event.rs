@@ -56,7 +56,7 @@ fn eight() -> u32 {
 }
 
 /// The longest any of the durations may be: a day, as of every lease.
-pub const LONGEST_MS: u64 = 24 * 3600 * 1000;
+pub const MAX_LEASE_LIFE_MS: u64 = 24 * 3600 * 1000;
 
 impl EventSettings {
     /// An event of this name with every default, and on sale.
@@ -79,8 +79,8 @@ impl EventSettings {
     #[must_use]
     pub fn problem(&self) -> Option<String> {
         let span = |name: &str, value: u64| {
-            let fits = (1..=LONGEST_MS / 3).contains(&value);
-            (!fits).then(|| format!("{name} must be 1 to {} (8 hours), not {value}", LONGEST_MS / 3))
+            let fits = (1..=MAX_LEASE_LIFE_MS / 3).contains(&value);
+            (!fits).then(|| format!("{name} must be 1 to {} (8 hours), not {value}", MAX_LEASE_LIFE_MS / 3))
         };
         if !well_formed(&self.name) {
             return Some("name must be 1 to 128 bytes, without control characters".into());

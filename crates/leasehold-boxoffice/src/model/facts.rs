@@ -1,4 +1,4 @@
-//! What a decision is made from: rows as the ledger has them, under its locks.
+//! Facts: the rows that a decision is made from, read under the ledger's locks.
 
 use super::event::EventRow;
 use super::hold::HoldRow;
@@ -25,9 +25,9 @@ pub struct Need {
     pub areas: Vec<String>,
     /// This buyer.
     pub buyer: Option<Buyer>,
-    /// So many more shall the buyer have: holds that are due are loaded if they stand in the way.
+    /// How many more items the buyer wants: due holds are loaded if the buyer's counter would refuse.
     pub buyer_more: u32,
-    /// So many more places of these areas: holds that are due are loaded if they stand in the way.
+    /// How many more places of these areas are wanted: due holds are loaded if a counter would refuse.
     pub areas_more: Vec<(String, u32)>,
     /// This money.
     pub money: Option<String>,

@@ -1,7 +1,7 @@
-//! The invariants of an event, proven from what was told, in the order of its numbers.
+//! Checks the invariants of an event on its entries, in the order of their numbers.
 //!
-//! Where `check` looks at one moment, this looks at every moment: the entries are played on a plain picture of the
-//! hall, and each must be a legal step from the one before.
+//! Where `check` looks at one moment, this looks at every moment: the entries are replayed on an empty event, and each
+//! must be a legal step from the one before.
 //!
 //! # Laws (8 to 13 of the project's list)
 //!
@@ -18,13 +18,13 @@
 
 use std::collections::{BTreeMap, HashMap};
 
-use super::entry::{Entry, Kind, SeatState};
+use super::entry::{Entry, EntryKind, SeatState};
 use super::event::EventSettings;
 use super::ids::{Buyer, HoldId, Moment};
 use crate::layout::Layout;
 
 #[derive(Clone, Debug)]
-struct Place {
+struct PlayedSeat {
     state: SeatState,
     buyer: Option<Buyer>,
     hold: Option<HoldId>,
@@ -32,7 +32,7 @@ struct Place {
 }
 
 #[derive(Clone, Debug)]
-struct Open {
+struct PlayedHold {
     buyer: Option<Buyer>,
     opened: Moment,
     until: Moment,
@@ -42,12 +42,12 @@ struct Open {
 
 /// Plays entries and finds what is wrong with them.
 #[derive(Debug)]
-pub struct Player {
+pub struct HistoryPlayer {
     settings: EventSettings,
     rules_known: bool,
-    seats: HashMap<String, Place>,
+    seats: HashMap<String, PlayedSeat>,
     areas: HashMap<String, (i64, i64)>,
-    holds: HashMap<HoldId, Open>,
+    holds: HashMap<HoldId, PlayedHold>,
     buyers: BTreeMap<Buyer, i64>,
     /// The last token of each seat, and the hold that had it.
     tokens: HashMap<String, (u64, Option<HoldId>)>,
@@ -61,16 +61,16 @@ pub struct Player {
 /// Everything that is wrong with a history, from its first entry on.
 #[must_use]
 pub fn faults(settings: &EventSettings, layout: &Layout, entries: &[Entry]) -> Vec<String> {
-    let mut player = Player::new(settings, layout);
+    let mut player = HistoryPlayer::new(settings, layout);
     entries.iter().for_each(|entry| player.play(entry));
     player.faults
 }
 
-impl Player {
+impl HistoryPlayer {
     /// An empty hall.
     #[must_use]
     pub fn new(settings: &EventSettings, layout: &Layout) -> Self {
-        let free = || Place { state: SeatState::Free, buyer: None, hold: None, token: None };
+        let free = || PlayedSeat { state: SeatState::Free, buyer: None, hold: None, token: None };
         Self {
             settings: settings.clone(),
             rules_known: true,
@@ -95,47 +95,49 @@ impl Player {
     /// Plays the next entry.
     pub fn play(&mut self, entry: &Entry) {
         if entry.seq != self.last + 1 {
-            self.fault(entry, "a gap in the numbers");
+            self.add_fault(entry, "a gap in the numbers");
         }
         if entry.at < self.at {
-            self.fault(entry, "time went back");
+            self.add_fault(entry, "time went back");
         }
         (self.last, self.at) = (entry.seq, entry.at);
-        self.rules_known &= !matches!(entry.kind, Kind::EventChanged | Kind::LayoutChanged);
+        self.rules_known &= !matches!(entry.kind, EntryKind::EventChanged | EntryKind::LayoutChanged);
         match entry.kind {
-            Kind::Held | Kind::Offered if !entry.seats.is_empty() || !entry.areas.is_empty() => self.open(entry),
-            Kind::Renewed | Kind::Paying | Kind::Declined => self.go_on(entry),
-            Kind::Changed => self.change(entry),
-            Kind::Sold => self.sell(entry),
-            Kind::SoldLate => self.take(entry, SeatState::Sold),
-            Kind::Released | Kind::ForceReleased | Kind::Lapsed => self.end(entry),
-            Kind::Blocked => self.take(entry, SeatState::Blocked),
-            Kind::Unblocked => self.give(entry, SeatState::Blocked),
-            Kind::Voided => self.give(entry, SeatState::Sold),
-            Kind::Moved => self.moved(entry),
+            EntryKind::Held | EntryKind::Offered if !entry.seats.is_empty() || !entry.areas.is_empty() => {
+                self.open_hold(entry)
+            }
+            EntryKind::Renewed | EntryKind::Paying | EntryKind::Declined => self.continue_hold(entry),
+            EntryKind::Changed => self.change_hold(entry),
+            EntryKind::Sold => self.sell_hold(entry),
+            EntryKind::SoldLate => self.take_seats(entry, SeatState::Sold),
+            EntryKind::Released | EntryKind::ForceReleased | EntryKind::Lapsed => self.end_hold(entry),
+            EntryKind::Blocked => self.take_seats(entry, SeatState::Blocked),
+            EntryKind::Unblocked => self.free_seats(entry, SeatState::Blocked),
+            EntryKind::Voided => self.free_seats(entry, SeatState::Sold),
+            EntryKind::Moved => self.move_seats(entry),
             _ => {}
         }
-        self.money(entry);
-        self.tokens(entry);
-        self.count(entry);
+        self.check_money(entry);
+        self.check_tokens(entry);
+        self.count_buyers(entry);
     }
 
     /// Law 12.
-    fn money(&mut self, entry: &Entry) {
+    fn check_money(&mut self, entry: &Entry) {
         let (Some(payment), Some(hold)) = (&entry.payment_ref, &entry.hold_id) else { return };
         match entry.kind {
-            Kind::Paying => drop(self.payments.entry(payment.clone()).or_insert_with(|| hold.clone())),
+            EntryKind::Paying => drop(self.payments.entry(payment.clone()).or_insert_with(|| hold.clone())),
             // Its money was begun for the hold that lapsed.
-            Kind::Offered if !entry.seats.is_empty() || !entry.areas.is_empty() => {
+            EntryKind::Offered if !entry.seats.is_empty() || !entry.areas.is_empty() => {
                 self.payments.insert(payment.clone(), hold.clone());
             }
-            Kind::Sold | Kind::SoldLate if entry.order_id.is_some() => {
+            EntryKind::Sold | EntryKind::SoldLate if entry.order_id.is_some() => {
                 let (total, paid) = (entry.amount.unwrap_or(0), entry.paid.unwrap_or(0));
                 if paid < total || (total > 0 && entry.source.is_none()) {
-                    self.fault(entry, &format!("sold for {total}, and {paid} came by anybody's word"));
+                    self.add_fault(entry, &format!("sold for {total}, and {paid} came by anybody's word"));
                 }
                 if self.payments.get(payment).is_some_and(|of| of != hold) {
-                    self.fault(entry, "sold with a payment for another hold");
+                    self.add_fault(entry, "sold with a payment for another hold");
                 }
             }
             _ => {}
@@ -143,53 +145,54 @@ impl Player {
     }
 
     /// Law 13.
-    fn tokens(&mut self, entry: &Entry) {
+    fn check_tokens(&mut self, entry: &Entry) {
         for change in &entry.seats {
             let Some(token) = change.token else { continue };
             let before = self.tokens.insert(change.id.clone(), (token, entry.hold_id.clone()));
             let Some((last, hold)) = before else { continue };
             if token < last || (token == last && hold != entry.hold_id) {
-                self.fault(entry, &format!("{} came to token {token}, after {last}", change.id));
+                self.add_fault(entry, &format!("{} came to token {token}, after {last}", change.id));
             }
         }
     }
 
-    fn fault(&mut self, entry: &Entry, what: &str) {
+    fn add_fault(&mut self, entry: &Entry, what: &str) {
         self.faults.push(format!("{} ({:?} by {}): {what}", entry.seq, entry.kind, entry.actor));
     }
 
-    fn open(&mut self, entry: &Entry) {
+    fn open_hold(&mut self, entry: &Entry) {
         let (Some(hold), Some(until)) = (entry.hold_id.clone(), entry.until) else {
-            return self.fault(entry, "a hold without a name or an end");
+            return self.add_fault(entry, "a hold without a name or an end");
         };
-        let state = if entry.kind == Kind::Offered { SeatState::Paying } else { SeatState::Held };
+        let state = if entry.kind == EntryKind::Offered { SeatState::Paying } else { SeatState::Held };
         // An offer has been paid for: whenever that money turns out to be none, it may end.
-        let active = if entry.kind == Kind::Offered { entry.at } else { until };
-        self.holds.insert(hold, Open { buyer: entry.buyer.clone(), opened: entry.at, until, active });
-        self.take(entry, state);
+        let active = if entry.kind == EntryKind::Offered { entry.at } else { until };
+        self.holds.insert(hold, PlayedHold { buyer: entry.buyer.clone(), opened: entry.at, until, active });
+        self.take_seats(entry, state);
         self.within_cap(entry, until);
     }
 
     fn within_cap(&mut self, entry: &Entry, until: Moment) {
         let Some(open) = entry.hold_id.as_ref().and_then(|hold| self.holds.get(hold)) else { return };
-        let paying = matches!(entry.kind, Kind::Paying | Kind::Offered);
+        let paying = matches!(entry.kind, EntryKind::Paying | EntryKind::Offered);
         let cap = open.opened.plus(self.settings.max_hold_ms).plus(if paying { self.settings.pay_ms } else { 0 });
         if self.rules_known && until > cap {
-            self.fault(entry, "a hold beyond its cap");
+            self.add_fault(entry, "a hold beyond its cap");
         }
     }
 
     /// A free seat comes to a state.
-    fn take(&mut self, entry: &Entry, state: SeatState) {
+    fn take_seats(&mut self, entry: &Entry, state: SeatState) {
         for change in entry.seats.iter().filter(|change| change.state == state) {
-            let place = Place { state, buyer: entry.buyer.clone(), hold: entry.hold_id.clone(), token: change.token };
+            let place =
+                PlayedSeat { state, buyer: entry.buyer.clone(), hold: entry.hold_id.clone(), token: change.token };
             match self.seats.insert(change.id.clone(), place) {
-                None => self.fault(entry, &format!("{} is not in the layout", change.id)),
+                None => self.add_fault(entry, &format!("{} is not in the layout", change.id)),
                 Some(was) if was.state == SeatState::Sold && state == SeatState::Sold => {
-                    self.fault(entry, &format!("{} is sold twice", change.id));
+                    self.add_fault(entry, &format!("{} is sold twice", change.id));
                 }
                 Some(was) if was.state != SeatState::Free => {
-                    self.fault(entry, &format!("{} was {:?} and is {state:?}", change.id, was.state));
+                    self.add_fault(entry, &format!("{} was {:?} and is {state:?}", change.id, was.state));
                 }
                 Some(_) => {}
             }
@@ -197,37 +200,37 @@ impl Player {
     }
 
     /// A seat in a state is free again.
-    fn give(&mut self, entry: &Entry, from: SeatState) {
+    fn free_seats(&mut self, entry: &Entry, from: SeatState) {
         for change in entry.seats.iter().filter(|change| change.state == SeatState::Free) {
-            let free = Place { state: SeatState::Free, buyer: None, hold: None, token: None };
+            let free = PlayedSeat { state: SeatState::Free, buyer: None, hold: None, token: None };
             let was = self.seats.insert(change.id.clone(), free);
             if was.is_none_or(|was| was.state != from) {
-                self.fault(entry, &format!("{} was not {from:?}", change.id));
+                self.add_fault(entry, &format!("{} was not {from:?}", change.id));
             }
         }
     }
 
     /// The hold of an entry, which must be live; `None` was found to be a fault.
-    fn live(&mut self, entry: &Entry) -> Option<Open> {
+    fn live_hold(&mut self, entry: &Entry) -> Option<PlayedHold> {
         let open = entry.hold_id.as_ref().and_then(|hold| self.holds.get(hold)).cloned();
         match open {
-            None => self.fault(entry, "no such hold is open"),
-            Some(ref open) if entry.at >= open.until => self.fault(entry, "the hold was over"),
-            Some(ref open) if open.buyer != entry.buyer => self.fault(entry, "the hold is another buyer's"),
+            None => self.add_fault(entry, "no such hold is open"),
+            Some(ref open) if entry.at >= open.until => self.add_fault(entry, "the hold was over"),
+            Some(ref open) if open.buyer != entry.buyer => self.add_fault(entry, "the hold is another buyer's"),
             Some(_) => {}
         }
         open
     }
 
-    fn go_on(&mut self, entry: &Entry) {
-        self.live(entry);
-        let Some(until) = entry.until else { return self.fault(entry, "a hold that goes on without an end") };
+    fn continue_hold(&mut self, entry: &Entry) {
+        self.live_hold(entry);
+        let Some(until) = entry.until else { return self.add_fault(entry, "a hold that goes on without an end") };
         if let Some(open) = entry.hold_id.as_ref().and_then(|hold| self.holds.get_mut(hold)) {
             open.until = until;
-            open.active = if entry.kind == Kind::Paying { open.active } else { until };
+            open.active = if entry.kind == EntryKind::Paying { open.active } else { until };
         }
         for change in &entry.seats {
-            if let Some(place) = self.own(entry, &change.id, change.token) {
+            if let Some(place) = self.own_seat(entry, &change.id, change.token) {
                 place.state = change.state;
             }
         }
@@ -235,23 +238,23 @@ impl Player {
     }
 
     /// A seat that must be under the hold of the entry, with this token.
-    fn own(&mut self, entry: &Entry, seat: &str, token: Option<u64>) -> Option<&mut Place> {
+    fn own_seat(&mut self, entry: &Entry, seat: &str, token: Option<u64>) -> Option<&mut PlayedSeat> {
         let place = self.seats.get(seat)?;
         let held = matches!(place.state, SeatState::Held | SeatState::Paying);
         if !held || place.hold != entry.hold_id || place.token != token {
-            self.fault(entry, &format!("{seat} is not under this hold and token"));
+            self.add_fault(entry, &format!("{seat} is not under this hold and token"));
         }
         self.seats.get_mut(seat)
     }
 
-    fn change(&mut self, entry: &Entry) {
-        self.live(entry);
+    fn change_hold(&mut self, entry: &Entry) {
+        self.live_hold(entry);
         self.give_held(entry);
         let fresh = |player: &Self, id: &str| player.seats.get(id).is_some_and(|place| place.hold != entry.hold_id);
         for change in entry.seats.iter().filter(|change| change.state != SeatState::Free) {
             if fresh(self, &change.id) {
                 let one = Entry { seats: vec![change.clone()], ..entry.clone() };
-                self.take(&one, change.state);
+                self.take_seats(&one, change.state);
             } else if let Some(place) = self.seats.get_mut(&change.id) {
                 // The same hold, under another lease.
                 place.token = change.token;
@@ -261,61 +264,64 @@ impl Player {
 
     fn give_held(&mut self, entry: &Entry) {
         for change in entry.seats.iter().filter(|change| change.state == SeatState::Free) {
-            let free = Place { state: SeatState::Free, buyer: None, hold: None, token: None };
+            let free = PlayedSeat { state: SeatState::Free, buyer: None, hold: None, token: None };
             let was = self.seats.insert(change.id.clone(), free);
-            let held = |was: &Place| matches!(was.state, SeatState::Held | SeatState::Paying);
+            let held = |was: &PlayedSeat| matches!(was.state, SeatState::Held | SeatState::Paying);
             if was.is_none_or(|was| !held(&was) || was.hold != entry.hold_id) {
-                self.fault(entry, &format!("{} was not under this hold", change.id));
+                self.add_fault(entry, &format!("{} was not under this hold", change.id));
             }
         }
     }
 
-    fn sell(&mut self, entry: &Entry) {
-        self.live(entry);
+    fn sell_hold(&mut self, entry: &Entry) {
+        self.live_hold(entry);
         let sold = |player: &Self, id: &str| player.seats.get(id).is_some_and(|place| place.state == SeatState::Sold);
         for change in &entry.seats {
             if sold(self, &change.id) {
-                self.fault(entry, &format!("{} is sold twice", change.id));
-            } else if let Some(place) = self.own(entry, &change.id, change.token) {
+                self.add_fault(entry, &format!("{} is sold twice", change.id));
+            } else if let Some(place) = self.own_seat(entry, &change.id, change.token) {
                 place.state = SeatState::Sold;
             }
         }
-        let under = |place: &&Place| place.hold == entry.hold_id && place.state != SeatState::Sold;
+        let under = |place: &&PlayedSeat| place.hold == entry.hold_id && place.state != SeatState::Sold;
         if self.seats.values().any(|place| under(&place)) {
-            self.fault(entry, "a sale of less than the hold had");
+            self.add_fault(entry, "a sale of less than the hold had");
         }
         entry.hold_id.as_ref().and_then(|hold| self.holds.remove(hold));
     }
 
-    fn end(&mut self, entry: &Entry) {
+    fn end_hold(&mut self, entry: &Entry) {
         let open = entry.hold_id.as_ref().and_then(|hold| self.holds.remove(hold));
         match open {
-            None => self.fault(entry, "no such hold is open"),
+            None => self.add_fault(entry, "no such hold is open"),
             // A decline ends a hold before its pay deadline when its own time is over; nothing else does.
-            Some(open) if entry.kind == Kind::Lapsed && entry.at < open.until.min(open.active) => {
-                self.fault(entry, "a hold lapsed early");
+            Some(open) if entry.kind == EntryKind::Lapsed && entry.at < open.until.min(open.active) => {
+                self.add_fault(entry, "a hold lapsed early");
             }
             Some(_) => {}
         }
         self.give_held(entry);
     }
 
-    fn moved(&mut self, entry: &Entry) {
-        self.give(entry, SeatState::Sold);
-        self.take(entry, SeatState::Sold);
+    fn move_seats(&mut self, entry: &Entry) {
+        self.free_seats(entry, SeatState::Sold);
+        self.take_seats(entry, SeatState::Sold);
     }
 
     /// Counts what every buyer has and what is taken of areas, after every entry.
-    fn count(&mut self, entry: &Entry) {
+    fn count_buyers(&mut self, entry: &Entry) {
         for area in &entry.areas {
             let Some((taken, capacity)) = self.areas.get_mut(&area.id) else { continue };
             *taken += area.delta;
             let (taken, capacity) = (*taken, *capacity);
             if taken > capacity && self.rules_known {
-                self.fault(entry, &format!("{} of {capacity} places of {} are taken", taken, area.id));
+                self.add_fault(entry, &format!("{} of {capacity} places of {} are taken", taken, area.id));
             }
             if taken != capacity - i64::from(area.free) && self.rules_known {
-                self.fault(entry, &format!("{} places of {} are taken, {} said to be free", taken, area.id, area.free));
+                self.add_fault(
+                    entry,
+                    &format!("{} places of {} are taken, {} said to be free", taken, area.id, area.free),
+                );
             }
             if let Some(buyer) = entry.buyer.clone() {
                 *self.buyers.entry(buyer).or_default() += area.delta;
@@ -326,7 +332,7 @@ impl Player {
         let places = self.buyers.get(buyer).copied().unwrap_or(0);
         let have = i64::try_from(seats).unwrap_or(i64::MAX).saturating_add(places);
         if self.rules_known && have > i64::from(self.settings.per_buyer) {
-            self.fault(entry, &format!("{buyer} has {have}, of {}", self.settings.per_buyer));
+            self.add_fault(entry, &format!("{buyer} has {have}, of {}", self.settings.per_buyer));
         }
     }
 }

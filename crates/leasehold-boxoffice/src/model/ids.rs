@@ -5,7 +5,7 @@ use std::fmt;
 use serde::{Deserialize, Serialize};
 
 /// The longest name of an event, a hold, an order or a buyer, in bytes.
-pub const LONGEST: usize = 128;
+pub const MAX_NAME_BYTES: usize = 128;
 
 macro_rules! name {
     ($(#[$doc:meta])* $name:ident) => {
@@ -57,7 +57,7 @@ name! {
     HoldId
 }
 name! {
-    /// An order. One hold becomes at most one order, and the name says which: see [`OrderId::of`].
+    /// An order. One hold becomes at most one order, and the name says which: see [`OrderId::for_hold`].
     OrderId
 }
 name! {
@@ -68,7 +68,7 @@ name! {
 impl OrderId {
     /// The order that this hold becomes. A retried confirm therefore cannot make two.
     #[must_use]
-    pub fn of(hold: &HoldId) -> Self {
+    pub fn for_hold(hold: &HoldId) -> Self {
         let bare = hold.0.strip_prefix("h_").unwrap_or(&hold.0);
         Self(format!("o_{bare}"))
     }
@@ -77,7 +77,7 @@ impl OrderId {
 /// Whether a text may be stored as a name.
 #[must_use]
 pub fn well_formed(text: &str) -> bool {
-    !text.is_empty() && text.len() <= LONGEST && !text.chars().any(char::is_control)
+    !text.is_empty() && text.len() <= MAX_NAME_BYTES && !text.chars().any(char::is_control)
 }
 
 /// A moment on the ledger's own clock, in milliseconds. Nobody else's clock is compared with it.

@@ -1,22 +1,22 @@
-//! The state machine of a seat, in plain data: no I/O, no clock, no randomness.
+//! The state machine of seats, holds, orders and money. Pure: no I/O, no clock, no randomness.
 //!
 //! ```text
-//!   command + facts (what the ledger has, under its locks) + now ──▶ decide ──▶ writes + outcome, or a refusal
+//!   command + facts (rows, under the ledger's locks) + now ──▶ decide ──▶ writes + result, or a refusal
 //! ```
 //!
 //! # Laws
 //!
 //! 1. A seat is in exactly one of free, held, paying, sold, blocked; only [`decide`] says what changes.
-//! 2. Expiry is a predicate: a hold is live while `now < expires_at`, whether or not anybody has tidied up.
+//! 2. Expiry is a predicate: a hold is live while `now < expires_at`, whether or not the sweeper has ended it.
 //! 3. A refusal writes nothing.
 //! 4. Every change of a seat compares the token the seat was taken with; a higher token displaces a hold that is
 //!    over, never one that is active or paying, and never a sale.
 //!
 //! # In reading order
 //!
-//! `ids` and `event` (the words), `hold` and `order` (rows), `entry` (what is told afterwards), `refusal` (the noes),
-//! `command` (what can be asked), `facts` and `write` (what a ledger loads and stores), `decide` (the machine),
-//! `check` (the invariants, proven from a dump of the data), `history` (the same, proven from what was told).
+//! `ids` and `event`, `hold` and `order` (rows), `entry` (the audit log), `refusal`, `command` (one struct for each
+//! transaction), `facts` and `write` (what a ledger loads and stores), `decide` (the decisions), `check` (the invariants,
+//! checked on a dump of the rows), `history` (the invariants, checked on the entries).
 
 pub mod check;
 pub mod command;
@@ -36,11 +36,12 @@ pub mod write;
 mod tests;
 
 pub use command::*;
-pub use entry::{AreaFree, Entry, Kind, SeatChange, SeatState};
+pub use entry::{AreaFree, Entry, EntryKind, SeatChange, SeatState};
 pub use event::{EventRow, EventSettings};
 pub use hold::{HeldArea, HeldSeat, HoldRow, HoldState, LeaseRef};
 pub use ids::{Buyer, EventId, HoldId, Moment, OrderId};
 pub use order::{
-    Capture, CaptureState, MoneyRow, MoneyState, OrderRow, OrderState, SoldArea, SoldSeat, Source, Step, Teller,
+    Capture, CaptureState, MoneyRow, MoneyState, OrderRow, OrderState, PaymentSource, PaymentWitness, RecordedStep,
+    SoldArea, SoldSeat,
 };
 pub use refusal::{Conflict, Reason, Refusal, Resolution};

@@ -1,4 +1,4 @@
-//! What was sold, and the money that came too late.
+//! Orders, and money that is not, or not only, an order's.
 
 use serde::{Deserialize, Serialize};
 
@@ -82,7 +82,7 @@ pub struct OrderRow {
     pub sold_for: Option<u64>,
     /// Who said that money came for it, first to last.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
-    pub sources: Vec<Source>,
+    pub sources: Vec<PaymentSource>,
     /// The payment was only authorised before the sale: whether it has been captured since.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub capture: Option<Capture>,
@@ -91,21 +91,21 @@ pub struct OrderRow {
     pub doubted: Option<u64>,
 }
 
-/// Who said that money is there.
+/// Who confirmed that money came.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
-pub enum Teller {
+pub enum PaymentWitness {
     /// The payment provider, in a signed callback or when it was asked.
     Provider,
     /// Somebody with a key: cash at a counter, or a shop that takes the money itself.
     Key,
 }
 
-/// One statement that money is there: of whom, how much, for what.
+/// One confirmation that money came: by whom, how much, for what.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
-pub struct Source {
+pub struct PaymentSource {
     /// Who said it.
-    pub by: Teller,
+    pub by: PaymentWitness,
     /// The key, or `provider`.
     pub actor: String,
     /// Of which payment.
@@ -166,11 +166,11 @@ impl OrderRow {
     }
 }
 
-/// Where money that has no order is on the ladder.
+/// The state of money that has no order.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum MoneyState {
-    /// It came; nothing is decided. Whoever finds it so takes the next step.
+    /// It came; nothing is decided yet. Any office takes the next step.
     Received,
     /// It bought the same seats after all.
     Sold,
@@ -190,9 +190,9 @@ pub enum MoneyState {
     Cancelled,
 }
 
-/// One step on the ladder, for buyer and staff.
+/// One step of money, for buyer and staff.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
-pub struct Step {
+pub struct RecordedStep {
     /// When.
     pub at: Moment,
     /// Where it came to.
@@ -231,10 +231,10 @@ pub struct MoneyRow {
     /// When it came.
     pub received_at: Moment,
     /// Every step, first to last.
-    pub steps: Vec<Step>,
+    pub steps: Vec<RecordedStep>,
     /// Who said that it came. None: what an order left over, or a row of a version that did not record it.
     #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub source: Option<Source>,
+    pub source: Option<PaymentSource>,
 }
 
 impl MoneyRow {
@@ -247,7 +247,7 @@ impl MoneyRow {
     /// What a part of a payment is stored under: neither of them has control characters.
     #[must_use]
     pub fn key_of(payment_ref: &str, part: &str) -> String {
-        if part.is_empty() { payment_ref.into() } else { format!("{payment_ref}{PART}{part}") }
+        if part.is_empty() { payment_ref.into() } else { format!("{payment_ref}{PART_SEPARATOR}{part}") }
     }
 
     /// What it is stored under, from the id of its refund.
@@ -277,10 +277,10 @@ const fn is_zero(amount: &u64) -> bool {
 }
 
 /// Between a payment and the name of its part: a unit separator.
-const PART: char = '\u{1f}';
+const PART_SEPARATOR: char = '\u{1f}';
 
 /// All parts of a payment are stored from the first of these to before the second; the whole under its own name.
 #[must_use]
 pub fn parts_of(payment_ref: &str) -> (String, String) {
-    (format!("{payment_ref}{PART}"), format!("{payment_ref}\u{20}"))
+    (format!("{payment_ref}{PART_SEPARATOR}"), format!("{payment_ref}\u{20}"))
 }

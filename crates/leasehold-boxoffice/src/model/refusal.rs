@@ -1,4 +1,4 @@
-//! The considered noes, each with a code that stays.
+//! Refusals, each with a stable code.
 
 use std::fmt;
 
@@ -6,7 +6,7 @@ use serde::{Deserialize, Serialize};
 
 use super::hold::HoldState;
 use super::ids::{EventId, HoldId, OrderId};
-use super::order::{MoneyState, Step};
+use super::order::{MoneyState, RecordedStep};
 
 /// Why a seat or an area cannot be had.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
@@ -87,10 +87,10 @@ pub struct Resolution {
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub seats: Vec<String>,
     /// Every step so far.
-    pub steps: Vec<Step>,
+    pub steps: Vec<RecordedStep>,
 }
 
-/// The ledger's, or the office's, considered no. It changed nothing.
+/// Why the ledger or the office refused a request. Nothing was changed.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[non_exhaustive]
 pub enum Refusal {
@@ -144,7 +144,7 @@ pub enum Refusal {
 }
 
 impl Refusal {
-    /// The code that stays.
+    /// The stable code.
     #[must_use]
     pub const fn code(&self) -> &'static str {
         match self {

@@ -1,7 +1,7 @@
 //! The machine by itself: a walk of many buyers over a ledger that is nothing but maps, from one seed.
 
+mod map_ledger;
 mod money;
-mod shelf;
 mod walk;
 
 use super::decide::ttl_for;
@@ -78,6 +78,6 @@ fn rules_that_make_no_sense_are_named() {
 
 #[test]
 fn one_hold_becomes_one_order_by_its_name() {
-    assert_eq!(OrderId::of(&"h_12ab".into()), "o_12ab".into());
-    assert_ne!(OrderId::of(&"h_1".into()), OrderId::of(&"h_2".into()));
+    assert_eq!(OrderId::for_hold(&"h_12ab".into()), "o_12ab".into());
+    assert_ne!(OrderId::for_hold(&"h_1".into()), OrderId::for_hold(&"h_2".into()));
 }

@@ -1,4 +1,4 @@
-//! What a decision stores, in order. A ledger applies each as it stands, all in the one transaction.
+//! Writes: what a decision stores. A ledger applies them in order, in one transaction.
 
 use super::entry::Entry;
 use super::event::EventRow;
@@ -9,7 +9,7 @@ use crate::layout::Layout;
 
 /// One thing to store.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub enum Write {
+pub enum LedgerWrite {
     /// A new event, or an event with other rules.
     Event(Box<EventRow>),
     /// The whole layout of an event, replacing what was there; counters of areas that stay are kept.
@@ -109,8 +109,8 @@ pub enum Write {
     },
     /// A message of the provider was acted upon.
     Callback(String),
-    /// Tell it. The ledger fills in the wall clock, and how much of each area is free after the writes before this one.
-    Tell(Box<Entry>),
+    /// A new entry. The ledger fills in the wall clock, and how many places of each area are free after the writes before.
+    Entry(Box<Entry>),
 }
 
 /// What becomes of a buyer's count of lapses.

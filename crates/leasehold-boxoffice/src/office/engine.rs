@@ -1,12 +1,12 @@
-//! Which engine the tokens come from: admitted once at the start, and looked at again.
+//! Which engine the tokens come from: admitted once at the start, and checked again later.
 //!
 //! # Laws
 //!
-//! 1. All offices over one ledger use one engine. Another is refused, unless somebody says that it replaces the first; or
-//!    nobody else can have the ledger, and then it does.
-//! 2. Before the first lease, the engine grants no token that the ledger has seen: its floor is raised above them. So an
-//!    engine that lost its directory, or was put back from a copy, makes no live hold unpayable.
-//! 3. An engine that refuses the names of the box office is said at the start, not to every buyer.
+//! 1. All offices over one ledger use one engine. Another engine is refused, unless the operator replaces the first, or no
+//!    other process can use the ledger.
+//! 2. Before the first lease, the engine's floor is raised above every token in the ledger. So an engine that lost its
+//!    directory, or was restored from a copy, never makes a live hold unpayable.
+//! 3. An engine that refuses the resource names of the box office is reported at the start, not to every buyer.
 
 use std::time::Duration;
 
@@ -16,7 +16,7 @@ use leasehold::{Error as EngineError, Mode, Refusal as EngineRefusal, Token};
 use super::Office;
 use crate::error::Error;
 
-/// How the engine was found to be.
+/// Which engine was admitted.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Admitted {
     /// The one that the ledger knows, or its first.
@@ -25,10 +25,10 @@ pub enum Admitted {
     Replaces(String),
 }
 
-/// The life of the lease that is taken to see whether it can be.
+/// The ttl of the probe lease.
 const PROBE_TTL: Duration = Duration::from_secs(5);
-/// How often it is looked again when another office admits an engine at the same moment.
-const TRIES: usize = 3;
+/// How often admission is tried when other offices admit engines at the same moment.
+const MAX_ADMIT_ATTEMPTS: usize = 3;
 
 impl Office {
     /// Admits the engine: compares it with the one that the ledger knows, and raises its floor above every token that the
@@ -40,20 +40,20 @@ impl Office {
     /// or it refuses the names of the box office. Otherwise engine or ledger could not be asked.
     pub async fn admit_engine(&self, replace: bool) -> Result<Admitted, Error> {
         let identity = self.0.engine.identity().await.map_err(Error::engine)?;
-        self.probe().await?;
+        self.probe_engine().await?;
         let mut admitted = Admitted::Known;
-        for _ in 0..TRIES {
+        for _ in 0..MAX_ADMIT_ATTEMPTS {
             let known = self.0.ledger.engine().await?;
             if let (Some(known), Some(own)) = (&known, &identity)
                 && known != own
             {
                 if self.0.ledger.is_shared() && !replace {
-                    return Err(Error::Invalid(another(known, own)));
+                    return Err(Error::Invalid(other_engine_sentence(known, own)));
                 }
                 admitted = Admitted::Replaces(known.clone());
             }
-            self.lift_floor().await?;
-            // An engine without an identity leaves what is known: tokens are all that can be compared.
+            self.raise_engine_floor().await?;
+            // An engine without an identity does not change the stored one: only tokens can be compared.
             if identity.is_none() || known == identity || self.0.ledger.put_engine(identity.clone(), known).await? {
                 *self.0.identity.lock().unwrap_or_else(std::sync::PoisonError::into_inner) = identity;
                 return Ok(admitted);
@@ -63,9 +63,9 @@ impl Office {
         Err(Error::Unavailable { part, attempt, source: "other servers admit engines at the same moment".into() })
     }
 
-    /// Raises the floor of the engine above every token that the ledger has seen, if it is not there already: a key that
-    /// may not do so is enough as long as it need not.
-    pub(super) async fn lift_floor(&self) -> Result<(), Error> {
+    /// Raises the engine's floor above every token in the ledger, if it is not there already. So a key without the right
+    /// to raise it is enough as long as it need not be raised.
+    pub(super) async fn raise_engine_floor(&self) -> Result<(), Error> {
         let highest = self.0.ledger.highest_token().await?;
         let Some(token) = Token::new(highest) else { return Ok(()) };
         let floor = self.0.engine.raise_floor(None).await.map_err(Error::engine)?;
@@ -77,7 +77,7 @@ impl Office {
             Err(error @ (EngineError::Unavailable { .. } | EngineError::Indeterminate { .. })) => {
                 Err(Error::engine(error))
             }
-            // Where the engine stands just at what the ledger has seen, its next token is above it.
+            // At exactly the highest token of the ledger, the engine's next token is above it.
             Err(_) if floor == token => Ok(()),
             Err(error) => Err(Error::Invalid(format!(
                 "the ledger has seen token {highest}, and the engine's tokens stand at {floor}: its floor must be raised \
@@ -87,13 +87,13 @@ impl Office {
         }
     }
 
-    /// Takes a lease of the office's own, and lets it go: what refuses this refuses every hold.
-    async fn probe(&self) -> Result<(), Error> {
-        if self.0.engine.promises().engine == EMBEDDED {
+    /// Acquires and releases a probe lease: an engine that refuses it refuses every hold.
+    async fn probe_engine(&self) -> Result<(), Error> {
+        if self.0.engine.promises().engine == EMBEDDED_ENGINE {
             return Ok(());
         }
         let claim = Claim {
-            wants: vec![Resource { name: format!("{OWN}probe"), mode: Mode::Shared }],
+            wants: vec![Resource { name: format!("{TASK_LEASE_PREFIX}probe"), mode: Mode::Shared }],
             ttl: PROBE_TTL,
             wait: Duration::ZERO,
             max_hold: None,
@@ -110,13 +110,13 @@ impl Office {
             Err(EngineError::Refused(EngineRefusal::Held { .. })) => Ok(()),
             Err(error @ (EngineError::Invalid(_) | EngineError::Refused(_))) => Err(Error::Invalid(format!(
                 "the engine refuses the names of the box office ({error}): run its server with --ledger none, and show \
-                 it a key that may take {OWN}… and box/…"
+                 it a key that may take {TASK_LEASE_PREFIX}… and box/…"
             ))),
             Err(error) => Err(Error::engine(error)),
         }
     }
 
-    /// Whether the engine and the ledger still belong together. An engine that has other tokens than it had is another.
+    /// Whether the engine is still the one that was admitted, and the one that the ledger knows.
     pub(super) async fn check_engine(&self) -> Result<(), Error> {
         let own = self.0.identity.lock().unwrap_or_else(std::sync::PoisonError::into_inner).clone();
         let Some(own) = own else { return Ok(()) };
@@ -134,12 +134,12 @@ impl Office {
     }
 }
 
-/// The engine in this process asks nobody's leave.
-const EMBEDDED: &str = "embedded";
-/// Leases of the office's own tasks begin so.
-pub(super) const OWN: &str = "boxoffice-";
+/// The engine in this process needs no probe: it has no access rules.
+const EMBEDDED_ENGINE: &str = "embedded";
+/// The prefix of the leases of background tasks.
+pub(super) const TASK_LEASE_PREFIX: &str = "boxoffice-";
 
-fn another(known: &str, own: &str) -> String {
+fn other_engine_sentence(known: &str, own: &str) -> String {
     format!(
         "the ledger belongs to engine {known}, and this is engine {own}: servers that share a ledger share one engine \
          (--engine leasehold://HOST:PORT for each); if engine {known} is lost for good, stop all servers and start one \

@@ -1,4 +1,4 @@
-//! The engine's side: which resources stand for seats and places, and how leases on them are taken and let go.
+//! Leases on seats and areas: their resource names in the engine, and how leases are acquired, renewed and released.
 
 use std::time::Duration;
 
@@ -9,34 +9,36 @@ use super::Office;
 use crate::error::Error;
 use crate::model::{EventId, HoldRow, LeaseRef, PricedArea};
 
-/// A lease outlives its row by this: the row decides, and must end first.
-pub(super) const MARGIN: Duration = Duration::from_secs(5);
+/// A lease ends this much after its hold row: the row decides, and must end first.
+pub(super) const LEASE_MARGIN: Duration = Duration::from_secs(5);
 
-/// All leases of the box office begin so.
-pub(super) const PREFIX: &str = "box/";
+/// The ttl of a lease that is held only during one sale or move.
+pub(super) const SALE_LEASE_TTL: Duration = Duration::from_secs(30);
+/// The prefix of all resources of the box office.
+pub(super) const LEASE_PREFIX: &str = "box/";
 
-/// What becomes of asking for a lease.
-pub(super) enum Taken {
-    /// All of it is ours.
+/// The answer of the engine to a claim.
+pub(super) enum LeaseOutcome {
+    /// All resources were granted.
     Granted(LeaseRef),
-    /// This resource is not free, and who has it, if the engine says so.
+    /// This resource is held, and by whom, if the engine says so.
     Held(String, Option<String>),
 }
 
-/// The resource that stands for a seat.
-pub(super) fn seat_name(event: &EventId, seat: &str) -> String {
-    format!("{PREFIX}{event}/seat/{seat}")
+/// The resource name of a seat.
+pub(super) fn seat_resource(event: &EventId, seat: &str) -> String {
+    format!("{LEASE_PREFIX}{event}/seat/{seat}")
 }
 
-/// The resource that stands for an area. The capacity is part of the name: while a layout changes, leases by the old and
-/// the new one stand side by side, and the ledger counts them together.
-fn area_name(event: &EventId, area: &str, capacity: u32) -> String {
-    format!("{PREFIX}{event}/area/{capacity}/{area}")
+/// The resource name of an area. The capacity is part of the name: while a layout changes, leases by the old and the new
+/// capacity exist side by side, and the ledger counts them together.
+fn area_resource(event: &EventId, area: &str, capacity: u32) -> String {
+    format!("{LEASE_PREFIX}{event}/area/{capacity}/{area}")
 }
 
-/// The seat or area that a resource stands for.
-pub(super) fn what(event: &EventId, resource: &str) -> Option<(bool, String)> {
-    let rest = resource.strip_prefix(PREFIX)?.strip_prefix(event.as_str())?;
+/// The seat (`true`) or area (`false`) that a resource name means.
+pub(super) fn parse_resource_name(event: &EventId, resource: &str) -> Option<(bool, String)> {
+    let rest = resource.strip_prefix(LEASE_PREFIX)?.strip_prefix(event.as_str())?;
     if let Some(seat) = rest.strip_prefix("/seat/") {
         return Some((true, seat.into()));
     }
@@ -51,30 +53,35 @@ pub(super) fn resources<'a>(
     areas: &[PricedArea],
     capacity: impl Fn(&str) -> u32,
 ) -> Vec<Resource> {
-    let seats = seats.map(|id| Resource { name: seat_name(event, id), mode: Mode::Exclusive });
+    let seats = seats.map(|id| Resource { name: seat_resource(event, id), mode: Mode::Exclusive });
     let areas = areas.iter().map(|area| {
         let capacity = capacity(&area.id);
         let mode = Mode::Permits { count: area.qty, capacity };
-        Resource { name: area_name(event, &area.id, capacity), mode }
+        Resource { name: area_resource(event, &area.id, capacity), mode }
     });
     seats.chain(areas).collect()
 }
 
-/// How long a lease is wanted.
-pub(super) struct Span {
+/// The times of a claim.
+pub(super) struct LeaseTerms {
     pub(super) ttl: Duration,
     pub(super) max_hold: Option<Duration>,
     pub(super) wait: Duration,
 }
 
 impl Office {
-    /// Takes a lease on all of these.
-    pub(super) async fn lease(&self, wants: Vec<Resource>, span: Span, holder: &str) -> Result<Taken, Error> {
+    /// Acquires one lease on all of these.
+    pub(super) async fn acquire_lease(
+        &self,
+        wants: Vec<Resource>,
+        terms: LeaseTerms,
+        holder: &str,
+    ) -> Result<LeaseOutcome, Error> {
         let claim = Claim {
             wants,
-            ttl: span.ttl,
-            wait: span.wait,
-            max_hold: span.max_hold,
+            ttl: terms.ttl,
+            wait: terms.wait,
+            max_hold: terms.max_hold,
             delay: Duration::ZERO,
             holder: holder.into(),
             request: None,
@@ -86,35 +93,34 @@ impl Office {
                     let law = "an engine that promises fencing gives a token with every grant".into();
                     return Err(Error::Corrupt { part: self.0.engine.promises().engine, law, at: holder.into() });
                 };
-                Ok(Taken::Granted(LeaseRef { token: token.get(), id: grant.lease_id.expose().into() }))
+                Ok(LeaseOutcome::Granted(LeaseRef { token: token.get(), id: grant.lease_id.expose().into() }))
             }
             Err(EngineError::Refused(EngineRefusal::Held { resource, holder, .. })) => {
-                Ok(Taken::Held(resource, holder))
+                Ok(LeaseOutcome::Held(resource, holder))
             }
-            Err(EngineError::Refused(EngineRefusal::QueueFull { resource })) => Ok(Taken::Held(resource, None)),
+            Err(EngineError::Refused(EngineRefusal::QueueFull { resource })) => Ok(LeaseOutcome::Held(resource, None)),
             Err(error) => Err(Error::engine(error)),
         }
     }
 
-    /// Lets a lease go. What cannot be asked for now happens by itself: the lease lapses, and the row has decided.
-    pub(super) async fn let_go(&self, lease: &LeaseRef) {
+    /// Releases a lease. If the engine cannot be reached, the lease lapses by itself.
+    pub(super) async fn release_lease(&self, lease: &LeaseRef) {
         let _ = self.0.engine.release(&LeaseId::new(lease.id.as_str())).await;
     }
 
-    pub(super) async fn let_go_all(&self, leases: &[LeaseRef]) {
+    pub(super) async fn release_leases(&self, leases: &[LeaseRef]) {
         for lease in leases {
-            self.let_go(lease).await;
+            self.release_lease(lease).await;
         }
     }
 
-    /// Sets the end of every lease of a hold to this long from now. The tokens of those that live; `None` in place of one
-    /// that is gone.
-    pub(super) async fn extend(&self, hold: &HoldRow, ttl: Duration) -> Result<Vec<Option<u64>>, Error> {
+    /// Renews every lease of a hold to end this long from now. Returns the tokens, and `None` for a lease that is lost.
+    pub(super) async fn renew_leases(&self, hold: &HoldRow, ttl: Duration) -> Result<Vec<Option<u64>>, Error> {
         let mut tokens = Vec::with_capacity(hold.leases.len());
         for lease in &hold.leases {
             match self.0.engine.renew(&LeaseId::new(lease.id.as_str()), Some(ttl)).await {
-                // A lease at its cap cannot reach so far: then the row must not either.
-                Ok(renewal) if renewal.remaining < ttl.saturating_sub(MARGIN) => tokens.push(None),
+                // A lease at its cap cannot be renewed so far: it counts as lost, since the row must not outlive it.
+                Ok(renewal) if renewal.remaining < ttl.saturating_sub(LEASE_MARGIN) => tokens.push(None),
                 Ok(_) => tokens.push(Some(lease.token)),
                 Err(EngineError::Refused(_)) => tokens.push(None),
                 Err(error) => return Err(Error::engine(error)),

@@ -1,4 +1,4 @@
-//! What is counted.
+//! Counters of one office.
 
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 use std::sync::{Mutex, PoisonError};
@@ -6,14 +6,14 @@ use std::time::Duration;
 
 use leasehold::engine::embedded::Histogram;
 
-use super::pulse::Task;
-use super::view::{LateOutcome, Metrics};
+use super::task_health::OfficeTask;
+use super::view::{LateOutcome, OfficeMetrics};
 use crate::error::Error;
 use crate::model::{Conflict, Reason, Refusal};
 
 /// Counters of one office.
 #[derive(Debug, Default)]
-pub(super) struct Counts {
+pub(super) struct OfficeCounters {
     hold_requests: Mutex<Histogram>,
     sale_times: Mutex<Histogram>,
     late_money: [AtomicU64; LateOutcome::ALL.len()],
@@ -28,25 +28,25 @@ pub(super) struct Counts {
     pub(super) sales: AtomicU64,
 }
 
-impl Counts {
-    /// A request for seats was answered after this long.
-    pub(super) fn hold_answered(&self, took: Duration) {
+impl OfficeCounters {
+    /// Records how long a request for seats took.
+    pub(super) fn record_hold_request(&self, took: Duration) {
         self.hold_requests.lock().unwrap_or_else(PoisonError::into_inner).add(took);
     }
 
-    /// An order was made in this time.
-    pub(super) fn sold_in(&self, took: Duration) {
+    /// Counts an order, and how long the sale took.
+    pub(super) fn record_sale(&self, took: Duration) {
         self.sales.fetch_add(1, Relaxed);
         self.sale_times.lock().unwrap_or_else(PoisonError::into_inner).add(took);
     }
 
-    /// Late money came to this.
-    pub(super) fn late(&self, outcome: LateOutcome) {
+    /// Counts an outcome of late money.
+    pub(super) fn count_late_money(&self, outcome: LateOutcome) {
         self.late_money[outcome as usize].fetch_add(1, Relaxed);
     }
 
-    /// A request was refused for these.
-    pub(super) fn lost(&self, conflicts: &[Conflict]) {
+    /// Counts a request that was refused for these conflicts.
+    pub(super) fn count_conflicts(&self, conflicts: &[Conflict]) {
         self.refused.fetch_add(1, Relaxed);
         for lost in conflicts {
             let at = Reason::ALL.iter().position(|reason| *reason == lost.reason).unwrap_or(0);
@@ -54,7 +54,7 @@ impl Counts {
         }
     }
 
-    pub(super) fn sale_refused(&self, error: &Error) {
+    pub(super) fn count_sale_refusal(&self, error: &Error) {
         match error {
             Error::Refused(Refusal::StaleToken) => self.stale_sales.fetch_add(1, Relaxed),
             Error::Refused(Refusal::Ended(_) | Refusal::Late(_)) => self.expired_sales.fetch_add(1, Relaxed),
@@ -62,12 +62,12 @@ impl Counts {
         };
     }
 
-    pub(super) fn read(&self) -> Metrics {
+    pub(super) fn to_metrics(&self) -> OfficeMetrics {
         let of = |counter: &AtomicU64| counter.load(Relaxed);
         let spread = |spread: &Mutex<Histogram>| *spread.lock().unwrap_or_else(PoisonError::into_inner);
-        Metrics {
+        OfficeMetrics {
             stands: None,
-            idle_seconds: [0.0; Task::ALL.len()],
+            idle_seconds: [0.0; OfficeTask::ALL.len()],
             hold_requests: spread(&self.hold_requests),
             sale_times: spread(&self.sale_times),
             late_money_total: std::array::from_fn(|at| of(&self.late_money[at])),

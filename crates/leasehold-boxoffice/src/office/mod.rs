@@ -1,27 +1,27 @@
-//! The office: what a box office does, over an engine that takes the stampede and a ledger that decides.
+//! The office: every operation of a box office, over an engine (leases) and a ledger (the database that decides).
 //!
 //! ```text
-//!   hold ──▶ lease on all seats (engine) ──▶ row (ledger) ──▶ answer       refused: the lease is released
-//!   sale ──▶ one transaction (ledger) ──▶ lease released ──▶ answer
+//!   hold ──▶ lease on all seats (engine) ──▶ hold row (ledger) ──▶ answer     if refused, the lease is released
+//!   sale ──▶ one transaction (ledger) ──▶ leases released ──▶ answer
 //! ```
 //!
 //! # Laws
 //!
-//! 1. First the lease, then the row: the row decides, and its end never exceeds the lease's.
-//! 2. Nothing in memory decides: any number of offices over one engine and one ledger are one box office. What is
-//!    remembered here (`memory`) may refuse early, and never grants.
-//! 3. A refusal by the engine is answered at once: losers never touch the ledger.
-//! 4. Whatever takes a lease or sells runs detached from who asked: a hang-up strands no half of it.
+//! 1. First the lease, then the hold row. The row decides, and it ends before the lease.
+//! 2. Nothing in memory decides. Any number of offices may share one engine and one ledger. The event cache may refuse
+//!    early, and never grants.
+//! 3. A refusal by the engine is answered without the ledger.
+//! 4. Whatever takes a lease or sells runs in a task of its own: a caller that disconnects does not interrupt it.
 //!
 //! # In reading order
 //!
-//! `view` (words), `secret`, `engine` (which engine it is), `lease` (the engine's side), `memory` (layouts, and what is sold), `take` (a hold is
-//! made), `life` (renewed, changed, paid, released), `sale` (sold, and the ladder for late money), `staff`, `money`
-//! (what goes back), `tasks` (sweeper, sequencer, follower), `pulse` (whether they are alive), `metrics`.
+//! `view` (requests and answers), `secret`, `engine` (which engine it is), `lease` (leases on seats), `event_cache` (layouts
+//! and seat maps), `open_hold`, `hold_lifecycle` (renew, change, pay, release), `sale` (sales, and late money), `staff`,
+//! `money` (refunds), `webhooks`, `tasks` (sweeper, sequencer, follower), `task_health`, `metrics`.
 //!
 //! # Not here
 //!
-//! Who may (the server), bytes (the server), decisions (`model`), rows (`ledger`).
+//! Permissions and wire formats (the server), decisions (`model`), rows (`ledger`).
 
 use std::future::Future;
 use std::sync::Arc;
@@ -35,45 +35,47 @@ use crate::ledger::Ledger;
 use crate::model::*;
 
 pub mod engine;
+mod event_cache;
+mod hold_lifecycle;
 mod lease;
-mod life;
-mod memory;
 mod metrics;
 mod money;
-mod pulse;
+mod open_hold;
 mod sale;
 pub mod secret;
 mod staff;
-mod take;
+mod task_health;
 mod tasks;
 #[cfg(test)]
 mod tests;
 pub mod view;
+mod webhooks;
 
 pub use engine::Admitted;
-pub use money::{RefundMessage, Settled};
-pub use pulse::Task;
+pub use money::{MoneyDecision, RefundMessage};
 pub use secret::HoldKey;
+pub use task_health::OfficeTask;
 pub use view::*;
+pub use webhooks::MAX_WEBHOOKS;
 
 /// How an office is opened.
 #[derive(Clone)]
-pub struct Options {
-    /// What intervals of the office's own tasks and the age of its memory are counted by.
+pub struct OfficeOptions {
+    /// Measures the intervals of the tasks and the age of the event cache.
     pub clock: Arc<dyn Clock>,
-    /// How often holds that are over are tidied up.
+    /// How often the sweeper ends holds that are over.
     pub sweep_every: Duration,
-    /// How often entries are numbered, and what happened elsewhere is looked for.
+    /// How often the sequencer numbers entries, and the follower reads new ones.
     pub sequence_every: Duration,
     /// A lease without a row is revoked at this age.
     pub orphan_lease_after: Duration,
     /// How long stored answers and ended holds are kept.
     pub retention: Duration,
-    /// Who this server is, as the holder of its own leases.
+    /// The holder name of the leases that this office's tasks take.
     pub name: String,
 }
 
-impl Default for Options {
+impl Default for OfficeOptions {
     fn default() -> Self {
         Self {
             clock: SystemClock::shared(),
@@ -88,16 +90,16 @@ impl Default for Options {
 
 /// A box office. Cheap to clone; clones are the same office.
 #[derive(Clone)]
-pub struct Office(Arc<Inner>);
+pub struct Office(Arc<OfficeInner>);
 
-struct Inner {
+struct OfficeInner {
     engine: Arc<dyn Engine>,
     ledger: Arc<dyn Ledger>,
-    options: Options,
-    memory: memory::Memory,
-    counts: metrics::Counts,
-    pulse: pulse::Pulse,
-    /// Of the engine that was admitted.
+    options: OfficeOptions,
+    cache: event_cache::EventCache,
+    counts: metrics::OfficeCounters,
+    health: task_health::TaskHealth,
+    /// The identity of the engine that was admitted.
     identity: std::sync::Mutex<Option<String>>,
 }
 
@@ -113,7 +115,7 @@ impl Office {
     /// # Errors
     ///
     /// [`Error::Invalid`] if the engine promises no fencing.
-    pub fn new(engine: Arc<dyn Engine>, ledger: Arc<dyn Ledger>, options: Options) -> Result<Self, Error> {
+    pub fn new(engine: Arc<dyn Engine>, ledger: Arc<dyn Ledger>, options: OfficeOptions) -> Result<Self, Error> {
         let promises = engine.promises();
         if !promises.fencing {
             return Err(Error::Invalid(format!(
@@ -121,20 +123,22 @@ impl Office {
                 promises.engine
             )));
         }
-        let (memory, counts, identity) = Default::default();
-        let pulse = pulse::Pulse::new(options.clock.now());
-        Ok(Self(Arc::new(Inner { engine, ledger, options, memory, counts, pulse, identity })))
+        let (cache, counts, identity) = Default::default();
+        let health = task_health::TaskHealth::new(options.clock.now());
+        Ok(Self(Arc::new(OfficeInner { engine, ledger, options, cache, counts, health, identity })))
     }
 
-    /// Whether holds can be taken and tended: the engine is the one that was admitted, and the office's own tasks can have
-    /// their leases, here or elsewhere.
+    /// Whether holds can be made: the engine is the one that was admitted, and the office's tasks can take their leases,
+    /// on this server or on another.
     ///
     /// # Errors
     ///
     /// Why not.
     pub async fn ready(&self) -> Result<(), Error> {
         self.check_engine().await?;
-        let barred = [Task::Sweeper, Task::Sequencer].into_iter().find_map(|task| self.0.pulse.why(task));
+        let barred = [OfficeTask::Sweeper, OfficeTask::Sequencer]
+            .into_iter()
+            .find_map(|task| self.0.health.blocked_reason(task));
         match barred {
             None => Ok(()),
             Some(why) => {
@@ -144,39 +148,73 @@ impl Office {
         }
     }
 
-    /// A task of the server's finished a round.
-    pub fn beat(&self, task: Task) {
-        self.0.pulse.beat(task, self.clock().now());
+    /// Records that a task finished a round.
+    pub fn record_task_round(&self, task: OfficeTask) {
+        self.0.health.record_round(task, self.clock().now());
     }
 
-    /// The ledger, for reads that need no office.
+    /// The ledger itself, for tests. Handlers and tasks use a method of the office for each purpose.
+    #[cfg(any(test, feature = "testkit"))]
     #[must_use]
     pub fn ledger(&self) -> &Arc<dyn Ledger> {
         &self.0.ledger
     }
 
-    /// What was counted, and how it stands now. What the ledger does not say is not in it.
-    pub async fn metrics(&self) -> Metrics {
-        Metrics { stands: self.stands().await.ok(), ..self.counted() }
-    }
-
-    /// What was counted. It asks nobody.
+    /// Whether other servers may use the same ledger at the same time.
     #[must_use]
-    pub fn counted(&self) -> Metrics {
-        Metrics { idle_seconds: self.0.pulse.idle(self.clock().now()), ..self.0.counts.read() }
+    pub fn shares_ledger(&self) -> bool {
+        self.0.ledger.is_shared()
     }
 
-    async fn stands(&self) -> Result<Stands, Error> {
+    /// The moment it is, by the ledger's clock.
+    ///
+    /// # Errors
+    ///
+    /// The ledger could not be asked.
+    pub async fn ledger_now(&self) -> Result<Moment, Error> {
+        self.0.ledger.now().await
+    }
+
+    /// Whether the ledger can still write: goes through its writer without writing anything.
+    ///
+    /// # Errors
+    ///
+    /// Why it cannot.
+    pub async fn check_ledger_writer(&self) -> Result<(), Error> {
+        self.0.ledger.sequence(0).await.map(drop)
+    }
+
+    /// Finishes the transactions under way and closes the ledger. Later calls are [`Error::Unavailable`].
+    ///
+    /// # Errors
+    ///
+    /// The ledger could not finish.
+    pub async fn close(&self) -> Result<(), Error> {
+        self.0.ledger.close().await
+    }
+
+    /// Counters of this office, and gauges read from the ledger. Without an answer of the ledger there are no gauges.
+    pub async fn metrics(&self) -> OfficeMetrics {
+        OfficeMetrics { stands: self.stands().await.ok(), ..self.counted() }
+    }
+
+    /// Counters of this office alone: it reads nothing from the ledger.
+    #[must_use]
+    pub fn counted(&self) -> OfficeMetrics {
+        OfficeMetrics { idle_seconds: self.0.health.idle_seconds(self.clock().now()), ..self.0.counts.to_metrics() }
+    }
+
+    async fn stands(&self) -> Result<LedgerGauges, Error> {
         use MoneyState::{CancelDue, RefundDue, Stuck};
-        let live = self.0.ledger.live().await?;
-        let money = self.0.ledger.money_in(None, &[RefundDue, CancelDue, Stuck]).await?;
+        let live = self.0.ledger.count_live().await?;
+        let money = self.0.ledger.money_in_states(None, &[RefundDue, CancelDue, Stuck]).await?;
         let captures = self.0.ledger.captures_open().await?;
         let failed =
             |order: &&OrderRow| order.capture.as_ref().is_some_and(|capture| capture.state == CaptureState::Failed);
         let now = self.0.ledger.now().await?;
         let due = || money.iter().filter(|row| row.state != Stuck);
         let oldest = due().filter_map(|row| Some(now.since(row.steps.last()?.at))).max();
-        Ok(Stands {
+        Ok(LedgerGauges {
             active: live.active,
             paying: live.paying,
             sweeper_lag_seconds: seconds(live.overdue_ms),
@@ -187,17 +225,17 @@ impl Office {
         })
     }
 
-    /// Wakes when entries of this event got numbers: then read [`Office::audit`] since the last one seen.
+    /// Wakes when entries of this event got numbers. Then read [`Office::audit`] from the last number seen.
     #[must_use]
     pub fn changes(&self, event: &EventId) -> tokio::sync::watch::Receiver<u64> {
-        self.0.memory.subscribe(event)
+        self.0.cache.subscribe(event)
     }
 
     fn clock(&self) -> &dyn Clock {
         &*self.0.options.clock
     }
 
-    /// Runs to its end even if the caller goes away.
+    /// Runs work in a task of its own: it completes even if the caller is dropped (law 4).
     async fn detached<T: Send + 'static>(
         &self,
         work: impl Future<Output = Result<T, Error>> + Send + 'static,
@@ -215,8 +253,8 @@ fn seconds(millis: u64) -> f64 {
     millis as f64 / 1000.0
 }
 
-/// A row as its buyer sees it at this moment.
-fn view(hold: HoldRow, now: Moment) -> HoldView {
+/// The view of a hold row at this moment.
+fn to_hold_view(hold: HoldRow, now: Moment) -> HoldView {
     let mut hold = hold;
     hold.state = hold.state_at(now);
     let live = hold.state.has_seats();
@@ -225,7 +263,7 @@ fn view(hold: HoldRow, now: Moment) -> HoldView {
         remaining_ms: if live { hold.expires_at.since(now) } else { 0 },
         renewable_ms: if live { hold.cap_at.since(now) } else { 0 },
         total: hold.total(),
-        order_id: (hold.state == HoldState::Sold).then(|| OrderId::of(&hold.hold_id)),
+        order_id: (hold.state == HoldState::Sold).then(|| OrderId::for_hold(&hold.hold_id)),
         resolution: None,
         money: Vec::new(),
         replayed: false,

@@ -1,29 +1,29 @@
-//! The sale, and the ladder for money that came late: the same seats, else others as good, else back.
+//! Sales, and money that came late: it buys the same seats, else similar seats are offered, else it is refunded.
 //!
-//! Every step is written down before the next is taken, so whoever comes after a crash goes on where it stands.
+//! Every step of late money is stored before the next one, so that any office continues it after a crash.
 
 use std::time::Duration;
 
 use super::Office;
-use super::lease::{Span, Taken};
+use super::lease::{LeaseOutcome, LeaseTerms, SALE_LEASE_TTL};
+use super::open_hold::{HoldItems, HoldOwner, MAX_SEATS_PER_HOLD, priced_items, similar_seats};
 use super::secret::name;
-use super::take::{Basket, For, MOST, basket, instead};
 use super::view::{LateOutcome, PaymentMessage, PaymentOutcome};
 use crate::error::Error;
 use crate::model::*;
-use crate::provider::Outcome;
+use crate::provider::CallbackOutcome;
 
-/// How often seats as good are looked for when somebody was quicker.
-const OFFERS: usize = 3;
-/// A lease for the moment of a sale.
-const MOMENT: Duration = Duration::from_secs(30);
+/// How often similar seats are picked for an offer when another request took them first.
+const MAX_OFFER_ATTEMPTS: usize = 3;
+/// Received money younger than this is left to the office that received it.
+const LATE_MONEY_GRACE_MS: u64 = 10_000;
 
-/// The steps of money as its buyer sees them: what providers and staff say of it once it is stuck is between them, and
-/// may name somebody else's hold. So are the reasons for which staff changes an order.
-fn told_to_buyer(money: &MoneyRow) -> Vec<Step> {
+/// The steps of money as its buyer sees them. Notes of providers and staff about stuck money are hidden: they may name
+/// another hold. So are the reasons for which staff changed an order.
+fn buyer_steps(money: &MoneyRow) -> Vec<RecordedStep> {
     let mut inside = false;
     let of_order = money.order_id.is_some();
-    let told = |step: &Step| {
+    let told = |step: &RecordedStep| {
         inside |= matches!(step.state, MoneyState::Stuck | MoneyState::Closed);
         let note = match step.state {
             MoneyState::Stuck => "staff sees to it",
@@ -32,20 +32,20 @@ fn told_to_buyer(money: &MoneyRow) -> Vec<Step> {
             MoneyState::RefundDue if of_order => "it is more than the order costs",
             _ => &step.note,
         };
-        Step { note: note.into(), ..step.clone() }
+        RecordedStep { note: note.into(), ..step.clone() }
     };
     money.steps.iter().map(told).collect()
 }
 
-/// Where money stands.
+/// What a payment led to.
 #[allow(clippy::large_enum_variant, reason = "one at a time, and gone at once")]
-enum Standing {
+enum SaleOutcome {
     Sold(OrderRow),
     Open(Resolution),
 }
 
-/// Refuses a message whose names cannot be kept.
-pub(super) fn named(id: &str, payment_ref: &str) -> Result<(), Error> {
+/// Refuses a message whose ids cannot be stored.
+pub(super) fn check_message_names(id: &str, payment_ref: &str) -> Result<(), Error> {
     if ids::well_formed(id) && ids::well_formed(payment_ref) {
         return Ok(());
     }
@@ -60,16 +60,15 @@ impl Office {
     /// As of [`Office::confirm_with`].
     pub async fn confirm(
         &self,
-        call: Call,
+        call: LedgerCall,
         hold: &HoldId,
         access: Access,
         payment_ref: &str,
     ) -> Result<OrderRow, Error> {
-        self.confirm_with(call, hold, access, payment_ref, Proof::Key { amount: None }).await
+        self.confirm_with(call, hold, access, payment_ref, PaymentProof::Key { amount: None }).await
     }
 
-    /// Sells a hold, by the word of whoever `proof` says. What is said is compared with the price inside the sale's
-    /// transaction.
+    /// Sells a hold. `proof` says who confirms the payment; its amount is compared with the price inside the transaction.
     ///
     /// # Errors
     ///
@@ -77,11 +76,11 @@ impl Office {
     /// became of the money.
     pub async fn confirm_with(
         &self,
-        call: Call,
+        call: LedgerCall,
         hold: &HoldId,
         access: Access,
         payment_ref: &str,
-        proof: Proof,
+        proof: PaymentProof,
     ) -> Result<OrderRow, Error> {
         if !ids::well_formed(payment_ref) {
             return Err(Error::Invalid("payment_ref must be 1 to 128 bytes, without control characters".into()));
@@ -91,88 +90,89 @@ impl Office {
         let office = self.clone();
         let work = async move {
             let order = match office.confirm_now(call, command).await {
-                Ok(Some(Standing::Sold(order))) => Ok(order),
-                Ok(Some(Standing::Open(resolution))) => Err(Refusal::Late(resolution).into()),
+                Ok(Some(SaleOutcome::Sold(order))) => Ok(order),
+                Ok(Some(SaleOutcome::Open(resolution))) => Err(Refusal::Late(resolution).into()),
                 Ok(None) => Err(Refusal::PaymentMismatch.into()),
                 Err(error) => Err(error),
             };
             if let Err(error) = &order {
-                office.0.counts.sale_refused(error);
+                office.0.counts.count_sale_refusal(error);
             }
             order
         };
         self.detached(work).await
     }
 
-    /// A message of the provider, already proven to be its own: any order, any number of times.
+    /// Handles a verified message of the provider. Messages may come in any order and several times.
     ///
     /// # Errors
     ///
     /// There is no such hold, or it could not be asked.
     pub async fn payment(&self, message: PaymentMessage) -> Result<PaymentOutcome, Error> {
-        named(&message.id, &message.payment_ref)?;
+        check_message_names(&message.id, &message.payment_ref)?;
         let office = self.clone();
         self.detached(async move { office.payment_now(message).await }).await
     }
 
     async fn payment_now(&self, message: PaymentMessage) -> Result<PaymentOutcome, Error> {
         let PaymentMessage { id, payment_ref, hold_id, outcome, tokens, amount, currency, paid_for } = message;
-        let (call, access, callback) = (Call::by("provider"), Access::Staff, Some(id));
+        let (call, access, callback) = (LedgerCall::by("provider"), Access::Staff, Some(id));
         let authorised = match outcome {
-            Outcome::Captured => false,
-            Outcome::Authorised => true,
-            Outcome::Declined | Outcome::Cancelled | Outcome::Refunded => {
-                let given_up = outcome == Outcome::Cancelled;
-                return self.no_payment(call, Decline { hold_id, access, payment_ref, given_up, callback }).await;
+            CallbackOutcome::Captured => false,
+            CallbackOutcome::Authorised => true,
+            CallbackOutcome::Declined | CallbackOutcome::Cancelled | CallbackOutcome::Refunded => {
+                let given_up = outcome == CallbackOutcome::Cancelled;
+                return self.decline_payment(call, Decline { hold_id, access, payment_ref, given_up, callback }).await;
             }
         };
-        let proof = Proof::Provider(ProviderWord { amount, currency, hold_id: paid_for, authorised });
+        let proof = PaymentProof::Provider(ProviderWord { amount, currency, hold_id: paid_for, authorised });
         let command = Confirm { hold_id, access, payment_ref, tokens, proof, callback };
-        let confirmed = self.confirm_now(call, command).await.inspect_err(|error| self.0.counts.sale_refused(error))?;
+        let confirmed =
+            self.confirm_now(call, command).await.inspect_err(|error| self.0.counts.count_sale_refusal(error))?;
         Ok(match confirmed {
-            Some(Standing::Sold(order)) => PaymentOutcome::Order(order),
-            Some(Standing::Open(resolution)) => {
-                self.0.counts.sale_refused(&Refusal::Late(resolution.clone()).into());
+            Some(SaleOutcome::Sold(order)) => PaymentOutcome::Order(order),
+            Some(SaleOutcome::Open(resolution)) => {
+                self.0.counts.count_sale_refusal(&Refusal::Late(resolution.clone()).into());
                 PaymentOutcome::Late(resolution)
             }
             None => PaymentOutcome::Ignored,
         })
     }
 
-    async fn no_payment(&self, call: Call, command: Decline) -> Result<PaymentOutcome, Error> {
+    async fn decline_payment(&self, call: LedgerCall, command: Decline) -> Result<PaymentOutcome, Error> {
         let view = self.decline_now(call, command).await?;
         Ok(PaymentOutcome::Declined(view.hold.state))
     }
 
     /// `None`: this message was acted upon before.
-    async fn confirm_now(&self, call: Call, command: Confirm) -> Result<Option<Standing>, Error> {
+    async fn confirm_now(&self, call: LedgerCall, command: Confirm) -> Result<Option<SaleOutcome>, Error> {
         let began = self.clock().now();
         let done = self.0.ledger.confirm(call, command).await?;
         match done.value {
             Confirmed::Order { order, leases } => {
-                // A stored answer is old: what it sold may be free again by now.
+                // A replayed answer changes nothing: its seats may be free again by now.
                 if !leases.is_empty() && !done.replayed {
-                    self.0.counts.sold_in(self.clock().now().since(began));
+                    self.0.counts.record_sale(self.clock().now().since(began));
                     if order.sources.first().is_some_and(|source| source.hold_id != order.hold_id) {
-                        self.0.counts.late(LateOutcome::OfferTaken);
+                        self.0.counts.count_late_money(LateOutcome::OfferTaken);
                     }
-                    self.note_sold(&order);
+                    self.override_sold(&order);
                 }
-                self.let_go_all(&leases).await;
-                Ok(Some(Standing::Sold(order)))
+                self.release_leases(&leases).await;
+                Ok(Some(SaleOutcome::Sold(order)))
             }
             Confirmed::Late { hold, money } => {
-                // A second payment leaves the hold as it is, and so does an old answer. Its own, if it does not fit, leaves
-                // it as a decline does.
+                // A second payment or a replayed answer leaves the hold as it is. The hold's own payment, if it does not
+                // fit, ends like a decline.
                 if !done.replayed && !hold.is_live(done.now) {
-                    self.let_go_all(&hold.leases).await;
+                    self.release_leases(&hold.leases).await;
                 } else if !done.replayed && hold.payment_ref.as_ref() == Some(&money.payment_ref) {
-                    self.unpaid(&hold, done.now).await;
+                    self.end_leases_unpaid(&hold, done.now).await;
                 }
                 if !done.replayed && money.steps.len() == 1 && money.received_at == done.now {
                     self.count_late(money.state);
                 }
-                self.climb(&money.key()).await.map(Some)
+                self.advance_money(&money.key()).await.map(Some)
             }
             Confirmed::Duplicate => Ok(None),
         }
@@ -186,34 +186,38 @@ impl Office {
             MoneyState::CancelDue => LateOutcome::Cancelled,
             _ => return,
         };
-        self.0.counts.late(outcome);
+        self.0.counts.count_late_money(outcome);
     }
 
-    fn note_sold(&self, order: &OrderRow) {
-        if let Some(known) = self.0.memory.get(&order.event_id) {
-            known.note(order.seats.iter().map(|seat| seat.id.as_str()), SeatState::Sold, self.clock().now());
+    fn override_sold(&self, order: &OrderRow) {
+        if let Some(cached) = self.0.cache.get(&order.event_id) {
+            cached.override_states(
+                order.seats.iter().map(|seat| seat.id.as_str()),
+                SeatState::Sold,
+                self.clock().now(),
+            );
         }
     }
 
-    /// Takes money up the ladder until nothing more can be done now.
-    async fn climb(&self, key: &str) -> Result<Standing, Error> {
-        // Each turn takes a step or stands still; another office may take steps too.
+    /// Takes late money through its steps until nothing more can be done now.
+    async fn advance_money(&self, key: &str) -> Result<SaleOutcome, Error> {
+        // Each round takes a step or returns. Another office may take steps at the same time.
         for _ in 0..4 {
             let Some(money) = self.0.ledger.money(key).await? else { break };
             match money.state {
-                MoneyState::Received => self.first_rungs(&money).await?,
+                MoneyState::Received => self.resolve_received(&money).await?,
                 MoneyState::Offered => {
-                    if !self.offer_failed(&money).await? {
-                        return Ok(Standing::Open(self.resolution(&money).await?));
+                    if !self.refund_if_offer_ended(&money).await? {
+                        return Ok(SaleOutcome::Open(self.resolution(&money).await?));
                     }
                 }
                 MoneyState::Sold => {
                     let hold = money.offer.as_ref().unwrap_or(&money.hold_id);
-                    let bought = self.0.ledger.order(&OrderId::of(hold)).await?;
-                    let first = self.0.ledger.order(&OrderId::of(&money.hold_id)).await?;
+                    let bought = self.0.ledger.order(&OrderId::for_hold(hold)).await?;
+                    let first = self.0.ledger.order(&OrderId::for_hold(&money.hold_id)).await?;
                     let its_own = |order: &OrderRow| order.payment_ref == money.payment_ref;
                     if let Some(order) = first.filter(its_own).or(bought) {
-                        return Ok(Standing::Sold(order));
+                        return Ok(SaleOutcome::Sold(order));
                     }
                     break;
                 }
@@ -223,7 +227,7 @@ impl Office {
                 | MoneyState::Closed
                 | MoneyState::CancelDue
                 | MoneyState::Cancelled => {
-                    return Ok(Standing::Open(self.resolution(&money).await?));
+                    return Ok(SaleOutcome::Open(self.resolution(&money).await?));
                 }
             }
         }
@@ -231,89 +235,95 @@ impl Office {
         Err(Error::Corrupt { part: self.0.ledger.name(), law, at: key.into() })
     }
 
-    /// From money that just came: the same seats, else an offer, else back.
-    async fn first_rungs(&self, money: &MoneyRow) -> Result<(), Error> {
+    /// The first steps of received money: sell the same seats, else offer similar ones, else refund.
+    async fn resolve_received(&self, money: &MoneyRow) -> Result<(), Error> {
         let (hold, _) = self.0.ledger.hold(&money.hold_id).await?;
         let hold = hold.ok_or_else(|| Refusal::NoHold(money.hold_id.clone()))?;
-        let order = self.0.ledger.order(&OrderId::of(&money.hold_id)).await?;
+        let order = self.0.ledger.order(&OrderId::for_hold(&money.hold_id)).await?;
         if order.is_some_and(|order| order.payment_ref != money.payment_ref) {
-            self.step(money, MoneyState::RefundDue, None, "another payment bought these seats").await?;
+            self.record_money_step(money, MoneyState::RefundDue, None, "another payment bought these seats").await?;
             return Ok(());
         }
-        if self.same_seats(&hold, money).await? {
+        if self.sell_same_seats(&hold, money).await? {
             return Ok(());
         }
-        if let Some(offer) = self.offer(&hold, money).await? {
+        if let Some(offer) = self.offer_similar_seats(&hold, money).await? {
             let note = "other seats as good are held: confirm them with the same payment";
-            if !self.step(money, MoneyState::Offered, Some(offer.hold_id.clone()), note).await? {
-                self.withdraw(&offer).await;
+            if !self.record_money_step(money, MoneyState::Offered, Some(offer.hold_id.clone()), note).await? {
+                self.withdraw_offer(&offer).await;
             }
             return Ok(());
         }
-        self.step(money, MoneyState::RefundDue, None, "the seats are gone, and there are no others as good").await?;
+        self.record_money_step(
+            money,
+            MoneyState::RefundDue,
+            None,
+            "the seats are gone, and there are no others as good",
+        )
+        .await?;
         Ok(())
     }
 
-    /// Whether late money bought the same seats.
-    async fn same_seats(&self, hold: &HoldRow, money: &MoneyRow) -> Result<bool, Error> {
-        let known = self.learn(&hold.event_id).await?;
-        // The layout may have changed since: what is no more in it cannot be had.
-        let all_there = hold.seats.iter().all(|seat| known.price(&seat.id).is_some())
-            && hold.areas.iter().all(|area| area.qty <= known.capacity(&area.id))
-            && hold.seats.len() + hold.areas.len() <= MOST;
+    /// Sells the same seats for late money, if they are free. `true`: sold, or another office took a step.
+    async fn sell_same_seats(&self, hold: &HoldRow, money: &MoneyRow) -> Result<bool, Error> {
+        let cached = self.load_event(&hold.event_id).await?;
+        // The layout may have changed since: seats that are not in it any more cannot be sold.
+        let all_there = hold.seats.iter().all(|seat| cached.price(&seat.id).is_some())
+            && hold.areas.iter().all(|area| area.qty <= cached.capacity(&area.id))
+            && hold.seats.len() + hold.areas.len() <= MAX_SEATS_PER_HOLD;
         if !all_there {
             return Ok(false);
         }
         let seats = hold.seats.iter().map(|seat| Priced { id: seat.id.clone(), price: seat.price });
         let areas = hold.areas.iter().map(|area| PricedArea { id: area.id.clone(), qty: area.qty, price: area.price });
-        let basket = Basket { seats: seats.collect(), areas: areas.collect() };
-        let span = Span { ttl: MOMENT, max_hold: None, wait: Duration::ZERO };
-        let taken = self.lease(basket.resources(&known), span, hold.hold_id.as_str()).await?;
-        let Taken::Granted(lease) = taken else { return Ok(false) };
+        let items = HoldItems { seats: seats.collect(), areas: areas.collect() };
+        let terms = LeaseTerms { ttl: SALE_LEASE_TTL, max_hold: None, wait: Duration::ZERO };
+        let taken = self.acquire_lease(items.resources(&cached), terms, hold.hold_id.as_str()).await?;
+        let LeaseOutcome::Granted(lease) = taken else { return Ok(false) };
         let (hold_id, payment_ref) = (hold.hold_id.clone(), money.payment_ref.clone());
         let command = SellLate { hold_id, payment_ref, token: lease.token };
         let began = self.clock().now();
-        let sold = self.0.ledger.sell_late(Call::by("office"), command).await;
-        self.let_go(&lease).await;
+        let sold = self.0.ledger.sell_late(LedgerCall::by("office"), command).await;
+        self.release_lease(&lease).await;
         match sold {
             Ok(done) => {
-                self.0.counts.sold_in(self.clock().now().since(began));
-                self.0.counts.late(LateOutcome::SameSeats);
-                self.note_sold(&done.value);
+                self.0.counts.record_sale(self.clock().now().since(began));
+                self.0.counts.count_late_money(LateOutcome::SameSeats);
+                self.override_sold(&done.value);
                 Ok(true)
             }
-            // Somebody else climbs, and was quicker: look again where it stands.
+            // Another office took a step first: read the money again.
             Err(Error::Refused(Refusal::PaymentMismatch)) => Ok(true),
             Err(Error::Refused(_)) => Ok(false),
             Err(error) => Err(error),
         }
     }
 
-    /// Holds other seats as good for who has paid. Their hold opens with the key of the old one.
-    async fn offer(&self, hold: &HoldRow, money: &MoneyRow) -> Result<Option<HoldRow>, Error> {
-        let known = self.learn(&hold.event_id).await?;
-        let mut free = self.look(&known).await?;
-        for _ in 0..OFFERS {
-            let Some(seats) = instead(&known, &free, hold) else { return Ok(None) };
-            let basket = basket(&known, &seats, &[])?;
-            // Prices may have risen since: what its money does not buy is no offer.
-            if basket.seats.iter().map(|seat| seat.price).sum::<u64>() > money.amount {
+    /// Opens a hold on similar seats for a buyer who has paid. It opens with the key of the old hold.
+    async fn offer_similar_seats(&self, hold: &HoldRow, money: &MoneyRow) -> Result<Option<HoldRow>, Error> {
+        let cached = self.load_event(&hold.event_id).await?;
+        let mut free = self.fresh_map(&cached).await?;
+        for _ in 0..MAX_OFFER_ATTEMPTS {
+            let Some(seats) = similar_seats(&cached, &free, hold) else { return Ok(None) };
+            let items = priced_items(&cached, &seats, &[])?;
+            // Prices may have risen since: seats that cost more than the money are not offered.
+            if items.seats.iter().map(|seat| seat.price).sum::<u64>() > money.amount {
                 return Ok(None);
             }
-            let who = For {
+            let who = HoldOwner {
                 buyer: &hold.buyer,
                 hold_id: HoldId(name("h_", self.clock().now())?),
                 key_hash: hold.key_hash.clone(),
                 sealed_key: String::new(),
                 payment_ref: Some(money.payment_ref.clone()),
             };
-            match self.take_for(&Call::by("office"), &known, &basket, who).await {
+            match self.acquire_and_open_for(&LedgerCall::by("office"), &cached, &items, who).await {
                 Ok(done) => return Ok(Some(done.value.hold)),
                 Err(Error::Refused(Refusal::Conflict { conflicts, .. })) => {
                     if conflicts.iter().any(|lost| lost.reason == Reason::BuyerLimit) {
                         return Ok(None);
                     }
-                    for lost in conflicts.iter().filter_map(|lost| known.hall.place(lost.seat.as_deref()?)) {
+                    for lost in conflicts.iter().filter_map(|lost| cached.index.position(lost.seat.as_deref()?)) {
                         free.set(lost, false);
                     }
                 }
@@ -324,17 +334,17 @@ impl Office {
         Ok(None)
     }
 
-    /// Ends an offer that nobody was told of.
-    async fn withdraw(&self, offer: &HoldRow) {
+    /// Ends an offer that was not recorded, since another office took a step first.
+    async fn withdraw_offer(&self, offer: &HoldRow) {
         let Some(seat) = offer.seats.first() else { return };
         let (event_id, seat) = (offer.event_id.clone(), seat.id.clone());
         let command = ForceRelease { event_id, seat, reason: "the money found other seats".into() };
-        let _ = self.0.ledger.force_release(Call::by("office"), command).await;
-        self.let_go_all(&offer.leases).await;
+        let _ = self.0.ledger.force_release(LedgerCall::by("office"), command).await;
+        self.release_leases(&offer.leases).await;
     }
 
-    /// Whether an offer ended without a sale; then the money goes back.
-    async fn offer_failed(&self, money: &MoneyRow) -> Result<bool, Error> {
+    /// Makes the money due for refund if its offer ended without a sale. Returns whether it did.
+    async fn refund_if_offer_ended(&self, money: &MoneyRow) -> Result<bool, Error> {
         let Some(offer) = &money.offer else { return Ok(false) };
         let (row, now) = self.0.ledger.hold(offer).await?;
         if row.as_ref().is_some_and(|row| row.is_live(now) || row.state == HoldState::Sold) {
@@ -346,15 +356,21 @@ impl Office {
         } else {
             "the seats that were offered were not taken in time"
         };
-        self.step(money, MoneyState::RefundDue, None, note).await?;
+        self.record_money_step(money, MoneyState::RefundDue, None, note).await?;
         Ok(true)
     }
 
-    /// One step, from where the money was seen. `false`: somebody else took one meanwhile.
-    async fn step(&self, money: &MoneyRow, to: MoneyState, offer: Option<HoldId>, note: &str) -> Result<bool, Error> {
+    /// Stores one step of money, if its state is still the one seen. `false`: another office took a step first.
+    async fn record_money_step(
+        &self,
+        money: &MoneyRow,
+        to: MoneyState,
+        offer: Option<HoldId>,
+        note: &str,
+    ) -> Result<bool, Error> {
         let (payment_ref, from) = (money.payment_ref.clone(), money.state);
         let command = MoneyStep { payment_ref, from, to, offer, note: note.into(), callback: None };
-        match self.0.ledger.money_step(Call::by("office"), command).await {
+        match self.0.ledger.money_step(LedgerCall::by("office"), command).await {
             Ok(_) => {
                 self.count_late(to);
                 Ok(true)
@@ -364,30 +380,29 @@ impl Office {
         }
     }
 
-    /// What became of money, for buyer and staff.
+    /// The resolution of money, for buyer and staff.
     pub(super) async fn resolution(&self, money: &MoneyRow) -> Result<Resolution, Error> {
         let offered = match &money.offer {
             Some(offer) => self.0.ledger.hold(offer).await?.0,
             None => None,
         };
         let seats = offered.map(|offer| offer.seats.into_iter().map(|seat| seat.id).collect()).unwrap_or_default();
-        Ok(Resolution { state: money.state, offer: money.offer.clone(), seats, steps: told_to_buyer(money) })
+        Ok(Resolution { state: money.state, offer: money.offer.clone(), seats, steps: buyer_steps(money) })
     }
 
-    /// Goes on with money that somebody left standing, and with offers that ran out. What one piece of money fails at
-    /// does not keep the others waiting: the first error is told when all were looked at.
-    pub(super) async fn climb_all(&self) -> Result<(), Error> {
-        let open = self.0.ledger.money_in(None, &[MoneyState::Received, MoneyState::Offered]).await?;
+    /// Continues received money that no office works on, and offers that ended. An error with one does not stop the
+    /// others: the first error is returned at the end.
+    pub(super) async fn advance_open_money(&self) -> Result<(), Error> {
+        let open = self.0.ledger.money_in_states(None, &[MoneyState::Received, MoneyState::Offered]).await?;
         let now = self.0.ledger.now().await?;
-        let mut climbed = Ok(());
-        // One that cannot go on now does not keep the others waiting.
+        let mut result = Ok(());
         for money in open {
-            // Whoever received it is probably still at it.
-            let fresh = money.state == MoneyState::Received && now.since(money.received_at) < 10_000;
-            if !fresh && let Err(error) = self.climb(&money.payment_ref).await {
-                climbed = climbed.and(Err(error));
+            // The office that received it is probably still working on it.
+            let fresh = money.state == MoneyState::Received && now.since(money.received_at) < LATE_MONEY_GRACE_MS;
+            if !fresh && let Err(error) = self.advance_money(&money.payment_ref).await {
+                result = result.and(Err(error));
             }
         }
-        climbed
+        result
     }
 }

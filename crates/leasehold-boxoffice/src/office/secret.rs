@@ -1,4 +1,4 @@
-//! Names and secrets: where they come from, and what is kept of them.
+//! Ids and secrets: how they are made, and what is stored of them.
 
 use std::fmt;
 

@@ -4,25 +4,25 @@ use std::collections::{BTreeMap, HashMap, HashSet};
 use std::sync::Arc;
 use std::time::Duration;
 
-use super::lease::{Span, Taken, seat_name};
+use super::lease::{LeaseOutcome, LeaseTerms, SALE_LEASE_TTL, seat_resource};
+use super::open_hold::priced_items;
 use super::secret::name;
-use super::take::basket;
-use super::view::{Availability, HoldView, Report, StaffHold, Totals};
-use super::{Office, view};
+use super::view::{Availability, EventReport, HoldView, StaffHold, Totals};
+use super::{Office, to_hold_view};
 use crate::error::Error;
 use crate::layout::Layout;
-use crate::model::check::{Check, invariants};
+use crate::model::check::{InvariantCheck, invariants};
 use crate::model::*;
 
 /// The most seats and areas of an event.
-const MOST_SEATS: usize = 200_000;
+const MAX_SEATS_PER_EVENT: usize = 200_000;
 /// The highest price: any sum of a hold stays far from overflow.
-const MOST_MONEY: u64 = 1 << 40;
+const MAX_SEAT_PRICE: u64 = 1 << 40;
 
 /// What is wrong with a layout, in a sentence; none if nothing is.
-fn problem(layout: &Layout) -> Option<String> {
-    if layout.seats.len() + layout.areas.len() > MOST_SEATS {
-        return Some(format!("at most {MOST_SEATS} seats and areas in one event"));
+fn layout_problem(layout: &Layout) -> Option<String> {
+    if layout.seats.len() + layout.areas.len() > MAX_SEATS_PER_EVENT {
+        return Some(format!("at most {MAX_SEATS_PER_EVENT} seats and areas in one event"));
     }
     let seats = layout.seats.iter().map(|seat| (&seat.id, seat.price));
     let mut ids = HashSet::new();
@@ -30,8 +30,8 @@ fn problem(layout: &Layout) -> Option<String> {
         if !ids::well_formed(id) {
             return Some("ids of seats and areas must be 1 to 128 bytes, without control characters".into());
         }
-        if price > MOST_MONEY {
-            return Some(format!("the price of {id} is more than {MOST_MONEY}"));
+        if price > MAX_SEAT_PRICE {
+            return Some(format!("the price of {id} is more than {MAX_SEAT_PRICE}"));
         }
         if !ids.insert(id.as_str()) {
             return Some(format!("{id} is there twice"));
@@ -40,7 +40,7 @@ fn problem(layout: &Layout) -> Option<String> {
     layout.areas.iter().find(|area| area.capacity == 0).map(|area| format!("{} has no places", area.id))
 }
 
-pub(super) fn reasoned(reason: &str) -> Result<String, Error> {
+pub(super) fn check_reason(reason: &str) -> Result<String, Error> {
     let trimmed = reason.trim();
     if trimmed.is_empty() || trimmed.len() > 1000 {
         return Err(Error::Invalid("reason must be 1 to 1,000 bytes".into()));
@@ -54,8 +54,13 @@ impl Office {
     /// # Errors
     ///
     /// [`Error::Invalid`] with what is wrong about rules or layout.
-    pub async fn create_event(&self, call: Call, settings: EventSettings, layout: Layout) -> Result<EventRow, Error> {
-        if let Some(problem) = settings.problem().or_else(|| problem(&layout)) {
+    pub async fn create_event(
+        &self,
+        call: LedgerCall,
+        settings: EventSettings,
+        layout: Layout,
+    ) -> Result<EventRow, Error> {
+        if let Some(problem) = settings.problem().or_else(|| layout_problem(&layout)) {
             return Err(Error::Invalid(problem));
         }
         let event_id = EventId(name("ev_", self.clock().now())?);
@@ -69,7 +74,7 @@ impl Office {
     /// As for a new one, or [`Refusal::Changed`].
     pub async fn configure(
         &self,
-        call: Call,
+        call: LedgerCall,
         event: &EventId,
         settings: EventSettings,
         seen: Option<u64>,
@@ -78,7 +83,7 @@ impl Office {
             return Err(Error::Invalid(problem));
         }
         let done = self.0.ledger.configure(call, Configure { event_id: event.clone(), settings, seen }).await?;
-        self.0.memory.forget(event);
+        self.0.cache.forget(event);
         Ok(done.value)
     }
 
@@ -87,13 +92,13 @@ impl Office {
     /// # Errors
     ///
     /// As for a new one, or a conflict that names what is in use.
-    pub async fn replace_layout(&self, call: Call, event: &EventId, layout: Layout) -> Result<EventRow, Error> {
-        if let Some(problem) = problem(&layout) {
+    pub async fn replace_layout(&self, call: LedgerCall, event: &EventId, layout: Layout) -> Result<EventRow, Error> {
+        if let Some(problem) = layout_problem(&layout) {
             return Err(Error::Invalid(problem));
         }
         let command = ReplaceLayout { event_id: event.clone(), layout, dry_run: false };
         let done = self.0.ledger.replace_layout(call, command).await?;
-        self.0.memory.forget(event);
+        self.0.cache.forget(event);
         Ok(done.value)
     }
 
@@ -103,11 +108,11 @@ impl Office {
     ///
     /// As for [`Office::replace_layout`].
     pub async fn try_layout(&self, event: &EventId, layout: Layout) -> Result<(), Error> {
-        if let Some(problem) = problem(&layout) {
+        if let Some(problem) = layout_problem(&layout) {
             return Err(Error::Invalid(problem));
         }
         let command = ReplaceLayout { event_id: event.clone(), layout, dry_run: true };
-        self.0.ledger.replace_layout(Call::by("office"), command).await.map(drop)
+        self.0.ledger.replace_layout(LedgerCall::by("office"), command).await.map(drop)
     }
 
     /// Stops or resumes sales: no new holds, while what is held may still be paid.
@@ -115,8 +120,14 @@ impl Office {
     /// # Errors
     ///
     /// There is no such event.
-    pub async fn freeze(&self, call: Call, event: &EventId, frozen: bool, reason: &str) -> Result<EventRow, Error> {
-        let reason = reasoned(reason)?;
+    pub async fn freeze(
+        &self,
+        call: LedgerCall,
+        event: &EventId,
+        frozen: bool,
+        reason: &str,
+    ) -> Result<EventRow, Error> {
+        let reason = check_reason(reason)?;
         let done = self.0.ledger.freeze(call, Freeze { event_id: event.clone(), frozen, reason }).await?;
         Ok(done.value)
     }
@@ -146,11 +157,11 @@ impl Office {
     /// There is no such event.
     pub async fn layout(&self, event: &EventId) -> Result<(u64, Arc<Layout>), Error> {
         let current = self.event(event).await?.layout_version;
-        let mut known = self.known(event).await?;
-        if known.event.layout_version != current {
-            known = self.learn(event).await?;
+        let mut cached = self.cached_event(event).await?;
+        if cached.event.layout_version != current {
+            cached = self.load_event(event).await?;
         }
-        Ok((known.event.layout_version, known.layout.clone()))
+        Ok((cached.event.layout_version, cached.layout.clone()))
     }
 
     async fn snapshot(&self, event: &EventId) -> Result<Snapshot, Error> {
@@ -177,6 +188,15 @@ impl Office {
         self.0.ledger.order(order).await?.ok_or_else(|| Refusal::NoOrder(order.clone()).into())
     }
 
+    /// Orders of an event after one of them, in order of id, at most so many.
+    ///
+    /// # Errors
+    ///
+    /// The ledger could not be asked.
+    pub async fn orders(&self, event: &EventId, after: Option<&OrderId>, limit: usize) -> Result<Vec<OrderRow>, Error> {
+        self.0.ledger.orders(event, after, limit).await
+    }
+
     /// Takes an order back, or some of its seats. The answer says what is owed; it is due to go back by itself.
     ///
     /// # Errors
@@ -184,7 +204,7 @@ impl Office {
     /// There is no such order, or it does not have these seats.
     pub async fn void(
         &self,
-        call: Call,
+        call: LedgerCall,
         order: &OrderId,
         seats: Option<Vec<String>>,
         reason: &str,
@@ -195,12 +215,12 @@ impl Office {
             ));
         }
         let before = self.order(order).await?;
-        let command = Void { order_id: order.clone(), seats, reason: reasoned(reason)? };
+        let command = Void { order_id: order.clone(), seats, reason: check_reason(reason)? };
         let amended = self.0.ledger.void(call, command).await?.value;
-        // Until the entry comes by, memory would refuse what is free again.
+        // Until the entry is read, the event cache would refuse seats that are free again.
         let stays = |seat: &&SoldSeat| amended.order.seats.iter().any(|now| now.id == seat.id);
         let gone: Vec<String> = before.seats.iter().filter(|seat| !stays(seat)).map(|seat| seat.id.clone()).collect();
-        self.note(&before.event_id, &gone, SeatState::Free);
+        self.override_states(&before.event_id, &gone, SeatState::Free);
         Ok(amended)
     }
 
@@ -212,55 +232,55 @@ impl Office {
     /// A conflict for a new seat that is not free.
     pub async fn move_order(
         &self,
-        call: Call,
+        call: LedgerCall,
         order: &OrderId,
         moves: Vec<(String, String)>,
         reason: &str,
     ) -> Result<Amended, Error> {
-        let reason = reasoned(reason)?;
+        let reason = check_reason(reason)?;
         let (office, order) = (self.clone(), order.clone());
         self.detached(async move { office.move_now(call, order, moves, reason).await }).await
     }
 
     async fn move_now(
         &self,
-        call: Call,
+        call: LedgerCall,
         order_id: OrderId,
         moves: Vec<(String, String)>,
         reason: String,
     ) -> Result<Amended, Error> {
         if let Some(idem) = &call.idem
-            && let Some(answer) = self.0.ledger.recall(idem).await?
+            && let Some(answer) = self.0.ledger.stored_answer(idem).await?
         {
             return serde_json::from_value(answer).map_err(|_| Refusal::Mismatch.into());
         }
         let order = self.order(&order_id).await?;
-        let known = self.learn(&order.event_id).await?;
+        let cached = self.load_event(&order.event_id).await?;
         let targets: Vec<String> = moves.iter().map(|(_, to)| to.clone()).collect();
         let from: HashSet<&String> = moves.iter().map(|(from, _)| from).collect();
         if from.len() != moves.len() {
             return Err(Error::Invalid("a seat can be moved only once".into()));
         }
-        let basket = basket(&known, &targets, &[])?;
-        let span = Span { ttl: Duration::from_secs(30), max_hold: None, wait: Duration::ZERO };
-        let lease = match self.lease(basket.resources(&known), span, order_id.as_str()).await? {
-            Taken::Granted(lease) => lease,
-            Taken::Held(resource, _) => {
-                let lost = targets.iter().find(|seat| seat_name(&order.event_id, seat) == resource);
+        let items = priced_items(&cached, &targets, &[])?;
+        let terms = LeaseTerms { ttl: SALE_LEASE_TTL, max_hold: None, wait: Duration::ZERO };
+        let lease = match self.acquire_lease(items.resources(&cached), terms, order_id.as_str()).await? {
+            LeaseOutcome::Granted(lease) => lease,
+            LeaseOutcome::Held(resource, _) => {
+                let lost = targets.iter().find(|seat| seat_resource(&order.event_id, seat) == resource);
                 let conflicts = lost.map(|seat| Conflict::seat(seat, Reason::Taken)).into_iter().collect();
                 return Err(Refusal::Conflict { conflicts, alternative: None }.into());
             }
         };
-        let priced: HashMap<&str, &Priced> = basket.seats.iter().map(|seat| (seat.id.as_str(), seat)).collect();
+        let priced: HashMap<&str, &Priced> = items.seats.iter().map(|seat| (seat.id.as_str(), seat)).collect();
         let left: Vec<String> = moves.iter().map(|(from, _)| from.clone()).collect();
         let moves = moves.iter().map(|(from, to)| (from.clone(), priced[to.as_str()].clone())).collect();
-        let layout_version = known.event.layout_version;
+        let layout_version = cached.event.layout_version;
         let command = MoveOrder { order_id, moves, layout_version, token: lease.token, reason };
         let moved = self.0.ledger.move_order(call, command).await;
-        self.let_go(&lease).await;
+        self.release_lease(&lease).await;
         let moved = moved?.value;
-        self.note(&order.event_id, &left, SeatState::Free);
-        self.note(&order.event_id, &targets, SeatState::Sold);
+        self.override_states(&order.event_id, &left, SeatState::Free);
+        self.override_states(&order.event_id, &targets, SeatState::Sold);
         Ok(moved)
     }
 
@@ -269,10 +289,10 @@ impl Office {
     /// # Errors
     ///
     /// A conflict for a seat that is held or sold.
-    pub async fn set_blocks(&self, call: Call, mut command: SetBlocks) -> Result<Blocks, Error> {
-        command.reason = reasoned(&command.reason)?;
-        let known = self.known(&command.event_id).await?;
-        let unknown = |id: &&String| known.price(id).is_none();
+    pub async fn set_blocks(&self, call: LedgerCall, mut command: SetBlocks) -> Result<Blocks, Error> {
+        command.reason = check_reason(&command.reason)?;
+        let cached = self.cached_event(&command.event_id).await?;
+        let unknown = |id: &&String| cached.price(id).is_none();
         if let Some(id) = command.block.iter().chain(&command.unblock).find(unknown) {
             return Err(Refusal::NoSeat(id.clone()).into());
         }
@@ -282,15 +302,15 @@ impl Office {
         }
         let event = command.event_id.clone();
         let blocks = self.0.ledger.set_blocks(call, command).await?.value;
-        self.note(&event, &blocks.blocked, SeatState::Blocked);
-        self.note(&event, &blocks.unblocked, SeatState::Free);
+        self.override_states(&event, &blocks.blocked, SeatState::Blocked);
+        self.override_states(&event, &blocks.unblocked, SeatState::Free);
         Ok(blocks)
     }
 
-    /// Notes what was done here, ahead of its entry.
-    fn note(&self, event: &EventId, seats: &[String], state: SeatState) {
-        if let Some(known) = self.0.memory.get(event) {
-            known.note(seats.iter().map(String::as_str), state, self.clock().now());
+    /// Overrides seat states in the event cache, until the entry is read.
+    fn override_states(&self, event: &EventId, seats: &[String], state: SeatState) {
+        if let Some(cached) = self.0.cache.get(event) {
+            cached.override_states(seats.iter().map(String::as_str), state, self.clock().now());
         }
     }
 
@@ -302,17 +322,17 @@ impl Office {
     /// Nobody holds it.
     pub async fn force_release(
         &self,
-        call: Call,
+        call: LedgerCall,
         event: &EventId,
         seat: &str,
         reason: &str,
     ) -> Result<HoldView, Error> {
-        let command = ForceRelease { event_id: event.clone(), seat: seat.into(), reason: reasoned(reason)? };
+        let command = ForceRelease { event_id: event.clone(), seat: seat.into(), reason: check_reason(reason)? };
         let office = self.clone();
         let work = async move {
             let done = office.0.ledger.force_release(call, command).await?;
-            office.let_go_all(&done.value.leases).await;
-            Ok(view(done.value, done.now))
+            office.release_leases(&done.value.leases).await;
+            Ok(to_hold_view(done.value, done.now))
         };
         self.detached(work).await
     }
@@ -350,7 +370,7 @@ impl Office {
     /// # Errors
     ///
     /// There is no such event.
-    pub async fn report(&self, event: &EventId) -> Result<Report, Error> {
+    pub async fn report(&self, event: &EventId) -> Result<EventReport, Error> {
         let snapshot = self.snapshot(event).await?;
         let (_, layout) = self.layout(event).await?;
         let states: HashMap<&str, SeatState> =
@@ -362,7 +382,7 @@ impl Office {
         }
         let of_section =
             |(name, states): (String, Vec<SeatState>)| (name, totals(states.len() as u64, states.into_iter()));
-        Ok(Report {
+        Ok(EventReport {
             totals: totals(snapshot.event.seats, snapshot.seats.iter().map(|seat| seat.state)),
             sections: sections.into_iter().map(of_section).collect(),
             areas: snapshot.areas,
@@ -389,7 +409,7 @@ impl Office {
     /// # Errors
     ///
     /// There is no such event.
-    pub async fn invariants(&self, event: &EventId) -> Result<Vec<Check>, Error> {
+    pub async fn invariants(&self, event: &EventId) -> Result<Vec<InvariantCheck>, Error> {
         let dump = self.0.ledger.dump(event).await?.ok_or_else(|| Refusal::NoEvent(event.clone()))?;
         Ok(invariants(&dump))
     }

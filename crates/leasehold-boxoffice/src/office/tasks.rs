@@ -1,7 +1,7 @@
-//! What runs beside the requests: the sweeper and the sequencer, each under a lease of its own so that one of many
-//! offices does it, and the follower, in every office.
+//! The background tasks: the sweeper and the sequencer, each under a lease so that one of many offices runs it; and the
+//! follower, in every office.
 //!
-//! Correctness depends on none of them: expiry is a predicate, and a number that is given late is late, not wrong.
+//! Correctness depends on none of them: expiry is a predicate, and numbering may be late.
 
 use std::collections::{HashMap, HashSet};
 use std::sync::atomic::Ordering::Relaxed;
@@ -11,73 +11,74 @@ use leasehold::Leasehold;
 use leasehold::engine::Resource;
 
 use super::Office;
-use super::engine::OWN;
-use super::lease::PREFIX;
-use super::pulse::Task;
+use super::engine::TASK_LEASE_PREFIX;
+use super::lease::LEASE_PREFIX;
+use super::task_health::OfficeTask;
 use crate::error::Error;
 use crate::model::EventId;
 
-/// Life of the leases of sweeper and sequencer: how long their work rests when a server dies.
-const LEASE: Duration = Duration::from_secs(5);
-/// How long to stand in line for one.
-const IN_LINE: Duration = Duration::from_secs(60);
-/// The most that is done in one transaction.
-const PORTION: usize = 500;
-/// How many sweeps until leases without rows are looked for, and until what is old is forgotten.
-const LOOK_EVERY: u64 = 5;
-const FORGET_EVERY: u64 = 3600;
+/// The ttl of the leases of sweeper and sequencer: how long their work stops when a server dies.
+const TASK_LEASE_TTL: Duration = Duration::from_secs(5);
+/// How long to wait in the engine's queue for such a lease.
+const TASK_LEASE_WAIT: Duration = Duration::from_secs(60);
+/// The most holds or entries that one transaction handles.
+const MAX_ROWS_PER_TRANSACTION: usize = 500;
+/// Every so many sweeps leases without a hold row are searched for; every so many, old rows are deleted.
+const SWEEPS_PER_ORPHAN_CHECK: u64 = 5;
+const SWEEPS_PER_FORGET: u64 = 3600;
 
 impl Office {
     /// Runs sweeper, sequencer and follower until the future is dropped.
     pub async fn run(&self) {
-        let sweeper = self.under_lease(Task::Sweeper, |office, turn| async move { office.sweep(turn).await });
-        let sequencer = self.under_lease(Task::Sequencer, |office, _| async move { office.sequence().await });
+        let sweeper = self.run_under_lease(OfficeTask::Sweeper, |office, turn| async move { office.sweep(turn).await });
+        let sequencer = self.run_under_lease(OfficeTask::Sequencer, |office, _| async move { office.sequence().await });
         tokio::join!(sweeper, sequencer, self.run_follower());
     }
 
     async fn run_follower(&self) {
         loop {
-            // What cannot be read now is read at the next turn; meanwhile the pictures grow old and are not believed.
-            if self.follow().await.is_ok() {
-                self.beat(Task::Follower);
+            // After an error the next round tries again. Meanwhile the seat maps grow too old to refuse.
+            if self.follow_entries().await.is_ok() {
+                self.record_task_round(OfficeTask::Follower);
             }
-            self.pause(self.0.options.sequence_every).await;
+            self.sleep_for(self.0.options.sequence_every).await;
         }
     }
 
-    async fn pause(&self, span: Duration) {
+    async fn sleep_for(&self, span: Duration) {
         let at = self.clock().now().plus(span);
         self.clock().sleep_until(at).await;
     }
 
-    /// Does a piece of work again and again while a lease of this name is ours.
-    async fn under_lease<F, W>(&self, task: Task, work: W)
+    /// Runs rounds of a task while this office has its lease.
+    async fn run_under_lease<F, W>(&self, task: OfficeTask, work: W)
     where
         W: Fn(Office, u64) -> F,
         F: Future<Output = Result<(), Error>>,
     {
         let client = Leasehold::with_engine(self.0.engine.clone(), self.0.options.clock.clone());
-        let every = if task == Task::Sweeper { self.0.options.sweep_every } else { self.0.options.sequence_every };
+        let every =
+            if task == OfficeTask::Sweeper { self.0.options.sweep_every } else { self.0.options.sequence_every };
         loop {
-            let name = format!("{OWN}{}", task.as_str());
-            let ask = |wait| client.acquire(&name).ttl(LEASE).wait(wait).holder(self.0.options.name.clone());
+            let name = format!("{TASK_LEASE_PREFIX}{}", task.as_str());
+            let ask = |wait| client.acquire(&name).ttl(TASK_LEASE_TTL).wait(wait).holder(self.0.options.name.clone());
             let held =
                 |error: &leasehold::Error| matches!(error, leasehold::Error::Refused(leasehold::Refusal::Held { .. }));
             let mut asked = ask(Duration::ZERO).await;
-            // Another server has it, and does the work: said at once, and only then stood in line.
+            // Another server has the lease and does the work: record that at once, then wait in the queue.
             if asked.as_ref().is_err_and(held) {
-                self.beat(task);
-                asked = ask(IN_LINE).await;
+                self.record_task_round(task);
+                asked = ask(TASK_LEASE_WAIT).await;
             }
             let lease = match asked {
                 Ok(lease) => lease,
                 Err(error) => {
                     if held(&error) {
-                        self.beat(task);
+                        self.record_task_round(task);
                     } else {
-                        self.0.pulse.barred(task, told_to_anybody(&error));
+                        self.0.health.record_blocked(task, public_reason(&error));
                     }
-                    self.pause(every.max(Duration::from_millis(100))).await;
+                    self.sleep_for(every.max(Duration::from_millis(100))).await;
                     continue;
                 }
             };
@@ -86,9 +87,9 @@ impl Office {
                 turn += 1;
                 let piece = async {
                     if work(self.clone(), turn).await.is_ok() {
-                        self.beat(task);
+                        self.record_task_round(task);
                     }
-                    self.pause(every).await;
+                    self.sleep_for(every).await;
                 };
                 tokio::select! {
                     biased;
@@ -99,64 +100,64 @@ impl Office {
         }
     }
 
-    /// Numbers what has no number yet, and tells those who follow here.
+    /// Numbers entries that have no number yet, and updates the seat maps of this office.
     ///
     /// # Errors
     ///
     /// The ledger could not be asked.
     pub async fn sequence(&self) -> Result<(), Error> {
         loop {
-            let numbered = self.0.ledger.sequence(PORTION).await?;
+            let numbered = self.0.ledger.sequence(MAX_ROWS_PER_TRANSACTION).await?;
             if numbered.is_empty() {
                 return Ok(());
             }
-            let full = numbered.len() == PORTION;
-            self.told(&numbered).await;
-            self.follow().await?;
+            let full = numbered.len() == MAX_ROWS_PER_TRANSACTION;
+            self.apply_numbered(&numbered).await;
+            self.follow_entries().await?;
             if !full {
                 return Ok(());
             }
         }
     }
 
-    /// One sweep: ends what is over, lets its leases go, goes on with late money, looks for leases without a row.
+    /// One sweep: ends holds that are over and releases their leases, continues late money, revokes leases without a row.
     ///
     /// # Errors
     ///
     /// Engine or ledger could not be asked; the next sweep goes on.
     pub async fn sweep(&self, turn: u64) -> Result<(), Error> {
         loop {
-            let swept = self.0.ledger.lapse_due(PORTION).await?;
+            let swept = self.0.ledger.lapse_due(MAX_ROWS_PER_TRANSACTION).await?;
             self.0.counts.expired.fetch_add(swept.holds.len() as u64, Relaxed);
             for hold in &swept.holds {
-                self.let_go_all(&hold.leases).await;
+                self.release_leases(&hold.leases).await;
             }
             if !swept.more {
                 break;
             }
         }
-        let climbed = self.climb_all().await;
-        if turn % LOOK_EVERY == 1 {
+        let advanced = self.advance_open_money().await;
+        if turn % SWEEPS_PER_ORPHAN_CHECK == 1 {
             self.revoke_orphans().await?;
         }
-        if turn.is_multiple_of(FORGET_EVERY) {
+        if turn.is_multiple_of(SWEEPS_PER_FORGET) {
             let age = u64::try_from(self.0.options.retention.as_millis()).unwrap_or(u64::MAX);
             self.0.ledger.forget_older_than(age).await?;
         }
-        climbed
+        advanced
     }
 
-    /// Ends leases that have no row after some time: whoever took them is gone.
+    /// Revokes leases that have no hold row after some time: the server that acquired them has died.
     ///
     /// # Errors
     ///
     /// Engine or ledger could not be asked.
     pub async fn revoke_orphans(&self) -> Result<(), Error> {
         let client = Leasehold::with_engine(self.0.engine.clone(), self.0.options.clock.clone());
-        let resources = client.list(PREFIX).await.map_err(Error::engine)?;
+        let resources = client.list(LEASE_PREFIX).await.map_err(Error::engine)?;
         let mut by_event: HashMap<EventId, Vec<Resource>> = HashMap::new();
         for resource in resources {
-            let event = resource.name[PREFIX.len()..].split('/').next().unwrap_or_default();
+            let event = resource.name[LEASE_PREFIX.len()..].split('/').next().unwrap_or_default();
             by_event.entry(EventId(event.into())).or_default().push(resource);
         }
         let age = self.0.options.orphan_lease_after;
@@ -168,7 +169,7 @@ impl Office {
                 continue;
             }
             let known: HashSet<u64> = self.0.ledger.known_tokens(&event, &tokens).await?.into_iter().collect();
-            // A revoke ends every lease on a resource: only where none of them has a row.
+            // A revoke ends every lease on a resource: it is done only if none of them has a row.
             let orphans = old.iter().filter(|resource| {
                 resource.holders.iter().all(|held| held.since >= age)
                     && tokens_of(resource).all(|token| !known.contains(&token))
@@ -181,7 +182,7 @@ impl Office {
     }
 
     async fn revoke_orphan(&self, client: &Leasehold, orphan: &Resource) -> Result<(), Error> {
-        // Looked at once more: if it passed to somebody else meanwhile, it is no orphan.
+        // Read once more: if another holder has it now, it is no orphan.
         let current = client.inspect(&orphan.name).await.map_err(Error::engine)?;
         let same = current.is_some_and(|current| tokens_of(&current).eq(tokens_of(orphan)));
         if same {
@@ -193,8 +194,8 @@ impl Office {
     }
 }
 
-/// Why a lease cannot be had, for anybody who asks whether the server is ready: no address, no name of a machine.
-fn told_to_anybody(error: &leasehold::Error) -> String {
+/// Why a lease cannot be acquired, for `/readyz`: without addresses and host names.
+fn public_reason(error: &leasehold::Error) -> String {
     match error {
         leasehold::Error::Invalid(why) => why.clone(),
         leasehold::Error::Refused(refusal) => refusal.to_string(),

@@ -9,11 +9,11 @@ use leasehold::testkit::ManualClock;
 use super::*;
 use crate::layout::{Area, Layout, Seat};
 use crate::ledger::Sqlite;
-use crate::model::check::Check;
+use crate::model::check::InvariantCheck;
 
 mod crash;
 mod flow;
-mod ladder;
+mod late_money;
 mod several;
 mod staff;
 
@@ -33,7 +33,7 @@ pub(super) fn hall() -> Layout {
 }
 
 /// A box office with an event on sale.
-pub(super) struct House {
+pub(super) struct TestOffice {
     pub(super) clock: ManualClock,
     pub(super) engine: Arc<dyn Engine>,
     pub(super) ledger: Arc<dyn Ledger>,
@@ -47,12 +47,12 @@ pub(super) struct House {
     _dir: tempfile::TempDir,
 }
 
-impl House {
+impl TestOffice {
     pub(super) async fn open() -> Self {
-        Self::with(|_| {}).await
+        Self::open_with(|_| {}).await
     }
 
-    pub(super) async fn with(change: impl FnOnce(&mut EventSettings)) -> Self {
+    pub(super) async fn open_with(change: impl FnOnce(&mut EventSettings)) -> Self {
         let (clock, dir) = (ManualClock::new(), tempfile::tempdir().unwrap());
         clock.advance(Duration::from_secs(1000));
         let ledger: Arc<dyn Ledger> = Sqlite::open(dir.path().join("ledger.db"), clock.shared()).await.unwrap();
@@ -65,13 +65,14 @@ impl House {
         use crate::ledger::postgres::{self, Postgres, cluster::Cluster};
         let cluster = Cluster::start(&[]);
         let database = cluster.database().await;
-        let open = async || Postgres::open(&cluster.url(&database), postgres::Options::default()).await.unwrap();
+        let open =
+            async || Postgres::open(&cluster.url(&database), postgres::PostgresOptions::default()).await.unwrap();
         let ledgers: [Arc<dyn Ledger>; 2] = [open().await, open().await];
         cluster.set_moment(&database, 1_000_000).await;
         let (clock, dir) = (ManualClock::new(), tempfile::tempdir().unwrap());
         clock.advance(Duration::from_secs(1000));
-        let house = Self::over(clock, dir, ledgers, change).await;
-        Self { database: Some((cluster, database)), ..house }
+        let case = Self::over(clock, dir, ledgers, change).await;
+        Self { database: Some((cluster, database)), ..case }
     }
 
     async fn over(
@@ -85,7 +86,7 @@ impl House {
         let office = office(&engine, &ledger, &clock);
         let mut settings = EventSettings::named("Gala");
         change(&mut settings);
-        let event = office.create_event(Call::by("staff"), settings, hall()).await.unwrap().event_id;
+        let event = office.create_event(LedgerCall::by("staff"), settings, hall()).await.unwrap().event_id;
         Self {
             clock,
             engine,
@@ -105,7 +106,7 @@ impl House {
     }
 
     /// Lets time pass, for the engine and for the ledger.
-    pub(super) async fn pass(&self, span: Duration) {
+    pub(super) async fn advance_time(&self, span: Duration) {
         self.clock.advance(span);
         #[cfg(feature = "postgres")]
         if let Some((cluster, database)) = &self.database {
@@ -116,25 +117,27 @@ impl House {
 
     pub(super) async fn hold(&self, buyer: &str, seats: &[&str]) -> Result<HoldView, Error> {
         let seats = seats.iter().map(|seat| (*seat).into()).collect();
-        self.office.hold(Call::by(buyer), &self.event, buyer.into(), Want::These { seats, areas: vec![] }).await
+        self.office
+            .hold(LedgerCall::by(buyer), &self.event, buyer.into(), HoldRequest::These { seats, areas: vec![] })
+            .await
     }
 
     pub(super) async fn check(&self) {
         self.office.sequence().await.unwrap();
-        let broken: Vec<Check> =
+        let broken: Vec<InvariantCheck> =
             self.office.invariants(&self.event).await.unwrap().into_iter().filter(|check| !check.ok).collect();
         assert!(broken.is_empty(), "{broken:#?}");
     }
 
     /// How many leases the engine has on the event's seats.
     pub(super) async fn leases(&self) -> usize {
-        let query = leasehold::engine::Query { prefix: lease::PREFIX.into(), after: None, limit: 1000 };
+        let query = leasehold::engine::Query { prefix: lease::LEASE_PREFIX.into(), after: None, limit: 1000 };
         self.engine.list(query).await.unwrap().len()
     }
 }
 
 fn office(engine: &Arc<dyn Engine>, ledger: &Arc<dyn Ledger>, clock: &ManualClock) -> Office {
-    let options = Options { clock: clock.shared(), ..Options::default() };
+    let options = OfficeOptions { clock: clock.shared(), ..OfficeOptions::default() };
     Office::new(engine.clone(), ledger.clone(), options).unwrap()
 }
 

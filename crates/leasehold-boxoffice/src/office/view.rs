@@ -1,4 +1,4 @@
-//! What is asked of an office, and what it answers, in the words of REST.
+//! Requests and answers of the office, close to the REST API.
 
 use std::collections::BTreeMap;
 
@@ -7,11 +7,11 @@ use serde::{Deserialize, Serialize};
 
 use super::secret::HoldKey;
 use crate::model::*;
-use crate::provider::Outcome;
+use crate::provider::CallbackOutcome;
 
 /// What a buyer wants.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub enum Want {
+pub enum HoldRequest {
     /// These seats, and so many places of these areas.
     These {
         /// Ids of seats.
@@ -30,9 +30,9 @@ pub enum Want {
     },
 }
 
-/// What shall be other about a hold.
+/// A change of a hold.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct Change {
+pub struct HoldChange {
     /// Seats to take as well.
     pub add: Vec<String>,
     /// Seats to give up.
@@ -93,7 +93,7 @@ pub struct StaffHold {
 pub struct Totals {
     /// All.
     pub seats: u64,
-    /// For whoever comes.
+    /// Neither held, sold nor blocked.
     pub free: u64,
     /// In holds.
     pub held: u64,
@@ -108,7 +108,7 @@ pub struct Totals {
 /// An event as everybody may see it: only what is not free is listed.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Availability {
-    /// Apply entries after this number, and the picture stays right.
+    /// Apply entries after this number to keep it up to date.
     pub seq: u64,
     /// Seats that are not free.
     pub seats: Vec<SeatNow>,
@@ -128,7 +128,7 @@ pub struct PaymentMessage {
     /// The hold that it is about.
     pub hold_id: HoldId,
     /// What came of it.
-    pub outcome: Outcome,
+    pub outcome: CallbackOutcome,
     /// What was paid for, with its tokens; empty: whatever the hold has.
     pub tokens: Vec<(String, u64)>,
     /// How much came, in minor units.
@@ -152,6 +152,15 @@ pub struct NewPayment {
     pub paid_for: Vec<(String, u64)>,
 }
 
+/// How a payment under way ended without money.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum PaymentEnding {
+    /// It was declined. The same payment may be tried again.
+    Declined,
+    /// It was given up. An authorisation that comes for it later is cancelled.
+    GivenUp,
+}
+
 /// What a message came to.
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[allow(clippy::large_enum_variant, reason = "one at a time, and gone at once")]
@@ -162,13 +171,13 @@ pub enum PaymentOutcome {
     Declined(HoldState),
     /// The money came late.
     Late(Resolution),
-    /// Nothing is to be done: it was heard before, or it is overtaken by events.
+    /// Nothing is to be done: the message was handled before, or is out of date.
     Ignored,
 }
 
 /// Money and seats of an event.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
-pub struct Report {
+pub struct EventReport {
     /// Seats, in all.
     pub totals: Totals,
     /// Seats by section.
@@ -210,9 +219,9 @@ impl LateOutcome {
     ];
 }
 
-/// How the box office stands in one moment, by its ledger: the same from every server.
+/// Gauges read from the ledger: the same on every server.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
-pub struct Stands {
+pub struct LedgerGauges {
     /// Live holds without a payment under way.
     pub active: u64,
     /// Live holds with one.
@@ -227,12 +236,12 @@ pub struct Stands {
     pub stuck_payments: u64,
 }
 
-/// What an office counted since it was opened, and what stands now.
+/// Counters since the office was opened, and gauges of the ledger.
 #[derive(Clone, Debug, Default, PartialEq)]
-pub struct Metrics {
-    /// How it stands now; none: the ledger does not say.
-    pub stands: Option<Stands>,
-    /// Seconds since the last round of each task, in the order of [`super::Task::ALL`].
+pub struct OfficeMetrics {
+    /// Gauges of the ledger; none: it did not answer.
+    pub stands: Option<LedgerGauges>,
+    /// Seconds since the last round of each task, in the order of [`super::OfficeTask::ALL`].
     pub idle_seconds: [f64; 5],
     /// From a request for seats to its answer, granted or refused.
     pub hold_requests: Histogram,

@@ -1,23 +1,28 @@
-//! What to offer to whoever cannot have what they chose.
+//! Alternatives: seats to offer to a buyer who cannot have their choice.
 
 use std::ops::Range;
 
-use super::{Free, Hall, MOST, Place, are_adjacent, orphans};
+use super::{FreeSet, MAX_SEATS_PER_PICK, SeatIndex, SeatPosition, are_adjacent, orphans};
 
 /// Seats to offer to whoever cannot have these: as many, adjacent if these were, the same section first and as near as
 /// can be, and in all no dearer.
 #[must_use]
-pub fn alternative(hall: &Hall, free: &Free, wanted: &[Place], no_orphans: bool) -> Option<Vec<Place>> {
-    if wanted.is_empty() || wanted.len() > MOST {
+pub fn alternative(
+    index: &SeatIndex,
+    free: &FreeSet,
+    wanted: &[SeatPosition],
+    no_orphans: bool,
+) -> Option<Vec<SeatPosition>> {
+    if wanted.is_empty() || wanted.len() > MAX_SEATS_PER_PICK {
         return None;
     }
-    let near = Near::new(hall, free, wanted);
-    if are_adjacent(hall, wanted) {
+    let near = NearestSearch::new(index, free, wanted);
+    if are_adjacent(index, wanted) {
         let clean = no_orphans.then(|| near.block(true, false)).flatten();
         return clean.or_else(|| near.block(false, false)).map(Iterator::collect);
     }
     let single = near.one_by_one(wanted);
-    let clean = single.as_ref().is_some_and(|places| orphans(hall, free, places).is_empty());
+    let clean = single.as_ref().is_some_and(|positions| orphans(index, free, positions).is_empty());
     if no_orphans && !clean {
         return near.block(true, false).map(Iterator::collect).or(single);
     }
@@ -27,17 +32,17 @@ pub fn alternative(hall: &Hall, free: &Free, wanted: &[Place], no_orphans: bool)
 /// An offer that lets a choice be refused for the orphan it leaves; none if it leaves none, or if a refusal could cost
 /// the sale: then the choice stands. The choice is free.
 #[must_use]
-pub fn instead_of_orphan(hall: &Hall, free: &Free, chosen: &[Place]) -> Option<Vec<Place>> {
-    if chosen.is_empty() || chosen.len() > MOST || orphans(hall, free, chosen).is_empty() {
+pub fn avoid_orphan(index: &SeatIndex, free: &FreeSet, chosen: &[SeatPosition]) -> Option<Vec<SeatPosition>> {
+    if chosen.is_empty() || chosen.len() > MAX_SEATS_PER_PICK || orphans(index, free, chosen).is_empty() {
         return None;
     }
-    Near::new(hall, free, chosen).block(true, true).map(Iterator::collect)
+    NearestSearch::new(index, free, chosen).block(true, true).map(Iterator::collect)
 }
 
 /// A search that begins where a choice was.
-struct Near<'a> {
-    hall: &'a Hall,
-    free: &'a Free,
+struct NearestSearch<'a> {
+    index: &'a SeatIndex,
+    free: &'a FreeSet,
     qty: usize,
     /// In all no dearer than this.
     budget: u64,
@@ -48,28 +53,28 @@ struct Near<'a> {
     middle: usize,
 }
 
-impl<'a> Near<'a> {
-    fn new(hall: &'a Hall, free: &'a Free, wanted: &[Place]) -> Self {
+impl<'a> NearestSearch<'a> {
+    fn new(index: &'a SeatIndex, free: &'a FreeSet, wanted: &[SeatPosition]) -> Self {
         let first = wanted.iter().copied().min().unwrap_or_default();
-        let home = hall.row_of(first);
-        let section = hall.section_of(first);
-        let in_row = wanted.iter().filter(|place| hall.row_of(**place) == home).copied().max().unwrap_or(first);
-        let begin = hall.rows[home].seats.start;
-        let mut rows: Vec<usize> = (0..hall.rows.len()).filter(|row| free.any(&hall.rows[*row].seats)).collect();
+        let home = index.row_of(first);
+        let section = index.section_of(first);
+        let in_row = wanted.iter().filter(|position| index.row_of(**position) == home).copied().max().unwrap_or(first);
+        let begin = index.rows[home].seats.start;
+        let mut rows: Vec<usize> = (0..index.rows.len()).filter(|row| free.any(&index.rows[*row].seats)).collect();
         rows.sort_by_key(|row| {
-            let same = hall.rows[*row].section == section;
+            let same = index.rows[*row].section == section;
             // In other sections nothing is near: best first.
             (!same, if same { row.abs_diff(home) } else { 0 }, *row)
         });
         let middle = first + in_row + 1 - 2 * begin;
-        Self { hall, free, qty: wanted.len(), budget: hall.total(wanted), section, rows, middle }
+        Self { index, free, qty: wanted.len(), budget: index.total(wanted), section, rows, middle }
     }
 
     /// The nearest block. `clean`: one that leaves no orphan. `here`: in the same section only.
-    fn block(&self, clean: bool, here: bool) -> Option<Range<Place>> {
-        let rows = self.rows.iter().filter(|row| !here || self.hall.rows[**row].section == self.section);
+    fn block(&self, clean: bool, here: bool) -> Option<Range<SeatPosition>> {
+        let rows = self.rows.iter().filter(|row| !here || self.index.rows[**row].section == self.section);
         rows.copied().find_map(|row| {
-            let row = &self.hall.rows[row];
+            let row = &self.index.rows[row];
             let middle = 2 * row.seats.start + self.middle;
             let runs = row.stretches.iter().flat_map(|stretch| self.free.runs(stretch.clone()));
             let blocks = runs.flat_map(|run| self.blocks(run, clean));
@@ -77,28 +82,29 @@ impl<'a> Near<'a> {
         })
     }
 
-    fn blocks(&self, run: Range<Place>, clean: bool) -> impl Iterator<Item = Range<Place>> {
+    fn blocks(&self, run: Range<SeatPosition>, clean: bool) -> impl Iterator<Item = Range<SeatPosition>> {
         let ends = (run.start + self.qty)..=run.end;
         let blocks = ends.map(|end| end - self.qty..end);
         blocks.filter(move |block| {
             let orphan = block.start - run.start == 1 || run.end - block.end == 1;
-            !(clean && orphan) && self.hall.total(&block.clone().collect::<Vec<_>>()) <= self.budget
+            !(clean && orphan) && self.index.total(&block.clone().collect::<Vec<_>>()) <= self.budget
         })
     }
 
     /// What is still free stays; each seat that was lost is replaced by the nearest that is no dearer.
-    fn one_by_one(&self, wanted: &[Place]) -> Option<Vec<Place>> {
-        let mut taken: Vec<Place> = wanted.iter().copied().filter(|place| self.free.is_free(*place)).collect();
-        for lost in wanted.iter().filter(|place| !self.free.is_free(**place)) {
-            let price = self.hall.seat(*lost).price;
-            let in_row = lost - self.hall.rows[self.hall.row_of(*lost)].seats.start;
-            let fits = |place: &Place| {
-                self.free.is_free(*place) && self.hall.seat(*place).price <= price && !taken.contains(place)
+    fn one_by_one(&self, wanted: &[SeatPosition]) -> Option<Vec<SeatPosition>> {
+        let mut taken: Vec<SeatPosition> =
+            wanted.iter().copied().filter(|position| self.free.is_free(*position)).collect();
+        for lost in wanted.iter().filter(|position| !self.free.is_free(**position)) {
+            let price = self.index.seat(*lost).price;
+            let in_row = lost - self.index.rows[self.index.row_of(*lost)].seats.start;
+            let fits = |position: &SeatPosition| {
+                self.free.is_free(*position) && self.index.seat(*position).price <= price && !taken.contains(position)
             };
             let nearest = self.rows.iter().find_map(|row| {
-                let seats = self.hall.rows[*row].seats.clone();
+                let seats = self.index.rows[*row].seats.clone();
                 let there = seats.start + in_row;
-                seats.filter(fits).min_by_key(|place| (place.abs_diff(there), *place))
+                seats.filter(fits).min_by_key(|position| (position.abs_diff(there), *position))
             })?;
             taken.push(nearest);
         }

@@ -2,7 +2,7 @@
 //! orphan.
 //!
 //! ```text
-//!   Layout ──▶ Hall (once) ──▶ best / alternative / orphans (Free: one bit a seat) ──▶ places
+//!   Layout ──▶ SeatIndex (once) ──▶ best / alternative / orphans (FreeSet: one bit a seat) ──▶ positions
 //! ```
 //!
 //! # Laws
@@ -20,25 +20,25 @@
 //!
 //! # Not here
 //!
-//! Who decides. A pick is a proposal: seats may be lost between here and the grant, and then it is picked again.
+//! Decisions. A pick is a proposal: seats may be taken before the lease is granted, and then the office picks again.
 
 mod alternative;
-mod hall;
+mod seat_index;
 #[cfg(test)]
 mod tests;
 
 use std::ops::Range;
 
-pub use alternative::{alternative, instead_of_orphan};
-pub use hall::{Free, Hall, Place};
+pub use alternative::{alternative, avoid_orphan};
+pub use seat_index::{FreeSet, SeatIndex, SeatPosition};
 
 /// The most that is picked in one go: more than any hold may have.
-pub const MOST: usize = 120;
+pub const MAX_SEATS_PER_PICK: usize = 120;
 
 /// What is asked for.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Ask<'a> {
-    /// How many, 1 to [`MOST`].
+pub struct PickRequest<'a> {
+    /// How many, 1 to [`MAX_SEATS_PER_PICK`].
     pub qty: usize,
     /// Only in this section.
     pub section: Option<&'a str>,
@@ -50,21 +50,21 @@ pub struct Ask<'a> {
 
 /// The best seats that are free; none if so many are not to be had that way.
 #[must_use]
-pub fn best(hall: &Hall, free: &Free, ask: &Ask<'_>) -> Option<Vec<Place>> {
-    if ask.qty == 0 || ask.qty > MOST {
+pub fn best(index: &SeatIndex, free: &FreeSet, ask: &PickRequest<'_>) -> Option<Vec<SeatPosition>> {
+    if ask.qty == 0 || ask.qty > MAX_SEATS_PER_PICK {
         return None;
     }
     let section = match ask.section {
-        Some(name) => Some(hall.section(name)?),
+        Some(name) => Some(index.section(name)?),
         None => None,
     };
-    let rows = || (0..hall.rows.len()).filter(|row| section.is_none_or(|section| hall.rows[*row].section == section));
-    let block = |clean: bool| rows().find_map(|row| block_in(hall, free, row, ask.qty, clean));
+    let rows = || (0..index.rows.len()).filter(|row| section.is_none_or(|section| index.rows[*row].section == section));
+    let block = |clean: bool| rows().find_map(|row| block_in(index, free, row, ask.qty, clean));
     if ask.no_orphans {
         if let Some(block) = block(true) {
             return Some(block.collect());
         }
-        let pieces = if ask.adjacent { None } else { scattered_clean(hall, free, rows(), ask.qty) };
+        let pieces = if ask.adjacent { None } else { scattered_clean(index, free, rows(), ask.qty) };
         if pieces.is_some() {
             return pieces;
         }
@@ -72,12 +72,12 @@ pub fn best(hall: &Hall, free: &Free, ask: &Ask<'_>) -> Option<Vec<Place>> {
     if let Some(block) = block(false) {
         return Some(block.collect());
     }
-    if ask.adjacent { None } else { scattered(hall, free, rows(), ask.qty) }
+    if ask.adjacent { None } else { scattered(index, free, rows(), ask.qty) }
 }
 
 /// The block of a row that is nearest to its centre. `clean`: one that leaves no orphan.
-fn block_in(hall: &Hall, free: &Free, row: usize, qty: usize, clean: bool) -> Option<Range<Place>> {
-    let row = &hall.rows[row];
+fn block_in(index: &SeatIndex, free: &FreeSet, row: usize, qty: usize, clean: bool) -> Option<Range<SeatPosition>> {
+    let row = &index.rows[row];
     if !free.any(&row.seats) {
         return None;
     }
@@ -87,12 +87,12 @@ fn block_in(hall: &Hall, free: &Free, row: usize, qty: usize, clean: bool) -> Op
     runs.filter_map(|run| block_near(&run, qty, centre, clean)).min_by_key(|block| off_centre(block, centre))
 }
 
-fn off_centre(block: &Range<Place>, centre: usize) -> (usize, Place) {
+fn off_centre(block: &Range<SeatPosition>, centre: usize) -> (usize, SeatPosition) {
     ((block.start + block.end).abs_diff(centre), block.start)
 }
 
 /// The block of a run of free seats that is nearest to a centre (given twice).
-fn block_near(run: &Range<Place>, qty: usize, centre: usize, clean: bool) -> Option<Range<Place>> {
+fn block_near(run: &Range<SeatPosition>, qty: usize, centre: usize, clean: bool) -> Option<Range<SeatPosition>> {
     let room = run.len().checked_sub(qty)?;
     let blocks = (run.start..=run.start + room).map(|begin| begin..begin + qty);
     let fine = blocks.filter(|block| !clean || (block.start - run.start != 1 && run.end - block.end != 1));
@@ -100,16 +100,21 @@ fn block_near(run: &Range<Place>, qty: usize, centre: usize, clean: bool) -> Opt
 }
 
 /// Single seats and pieces, row by row, with no thought of orphans.
-fn scattered(hall: &Hall, free: &Free, rows: impl Iterator<Item = usize>, qty: usize) -> Option<Vec<Place>> {
-    let mut taken: Vec<Place> = Vec::with_capacity(qty);
+fn scattered(
+    index: &SeatIndex,
+    free: &FreeSet,
+    rows: impl Iterator<Item = usize>,
+    qty: usize,
+) -> Option<Vec<SeatPosition>> {
+    let mut taken: Vec<SeatPosition> = Vec::with_capacity(qty);
     for row in rows {
-        let row = &hall.rows[row];
+        let row = &index.rows[row];
         if !free.any(&row.seats) {
             continue;
         }
         let centre = row.seats.start + row.seats.end;
-        let mut here: Vec<Place> = row.seats.clone().filter(|place| free.is_free(*place)).collect();
-        here.sort_by_key(|place| off_centre(&(*place..*place + 1), centre));
+        let mut here: Vec<SeatPosition> = row.seats.clone().filter(|position| free.is_free(*position)).collect();
+        here.sort_by_key(|position| off_centre(&(*position..*position + 1), centre));
         taken.extend(here.into_iter().take(qty - taken.len()));
         if taken.len() == qty {
             taken.sort_unstable();
@@ -123,10 +128,15 @@ fn scattered(hall: &Hall, free: &Free, rows: impl Iterator<Item = usize>, qty: u
 ///
 /// A run of n free seats can give any number but n - 1 (then one would be left), so what remains to be decided is how
 /// many each run gives: sums, in the order of the runs, found from behind.
-fn scattered_clean(hall: &Hall, free: &Free, rows: impl Iterator<Item = usize>, qty: usize) -> Option<Vec<Place>> {
-    let mut runs: Vec<(usize, Range<Place>)> = Vec::new();
-    for row in rows.filter(|row| free.any(&hall.rows[*row].seats)) {
-        let stretches = hall.rows[row].stretches.iter();
+fn scattered_clean(
+    index: &SeatIndex,
+    free: &FreeSet,
+    rows: impl Iterator<Item = usize>,
+    qty: usize,
+) -> Option<Vec<SeatPosition>> {
+    let mut runs: Vec<(usize, Range<SeatPosition>)> = Vec::new();
+    for row in rows.filter(|row| free.any(&index.rows[*row].seats)) {
+        let stretches = index.rows[row].stretches.iter();
         runs.extend(stretches.flat_map(|stretch| free.runs(stretch.clone())).map(|run| (row, run)));
     }
     // Bit n of `sums[i]`: n seats can be had from run i and all after it.
@@ -143,7 +153,7 @@ fn scattered_clean(hall: &Hall, free: &Free, rows: impl Iterator<Item = usize>, 
         }
         let most = gives(run.len(), left).filter(|many| sums[at + 1] >> (left - many) & 1 == 1).max()?;
         if most > 0 {
-            let seats = &hall.rows[*row].seats;
+            let seats = &index.rows[*row].seats;
             taken.extend(block_near(run, most, seats.start + seats.end, true)?);
             left -= most;
         }
@@ -161,13 +171,14 @@ fn gives(length: usize, most: usize) -> impl Iterator<Item = usize> {
 
 /// The seats that this choice would leave alone. The choice itself is free, or will be.
 #[must_use]
-pub fn orphans(hall: &Hall, free: &Free, chosen: &[Place]) -> Vec<Place> {
+pub fn orphans(index: &SeatIndex, free: &FreeSet, chosen: &[SeatPosition]) -> Vec<SeatPosition> {
     let mut left = free.clone();
-    chosen.iter().for_each(|place| left.set(*place, false));
+    chosen.iter().for_each(|position| left.set(*position, false));
     let mut alone = Vec::new();
-    for place in chosen {
-        let stretch = hall.stretch_of(*place);
-        let beside = [place.checked_sub(1), Some(place + 1)].into_iter().flatten().filter(|at| stretch.contains(at));
+    for position in chosen {
+        let stretch = index.stretch_of(*position);
+        let beside =
+            [position.checked_sub(1), Some(position + 1)].into_iter().flatten().filter(|at| stretch.contains(at));
         for near in beside.filter(|at| left.is_free(*at)) {
             let mut neighbours = [near.checked_sub(1), Some(near + 1)].into_iter().flatten();
             let company = neighbours.any(|at| stretch.contains(&at) && left.is_free(at));
@@ -182,9 +193,9 @@ pub fn orphans(hall: &Hall, free: &Free, chosen: &[Place]) -> Vec<Place> {
 
 /// Whether these stand side by side in one row, in any order.
 #[must_use]
-pub fn are_adjacent(hall: &Hall, chosen: &[Place]) -> bool {
+pub fn are_adjacent(index: &SeatIndex, chosen: &[SeatPosition]) -> bool {
     let mut sorted = chosen.to_vec();
     sorted.sort_unstable();
     let Some((first, last)) = sorted.first().zip(sorted.last()) else { return false };
-    last - first + 1 == sorted.len() && hall.stretch_of(*first).contains(last)
+    last - first + 1 == sorted.len() && index.stretch_of(*first).contains(last)
 }

@@ -1,4 +1,4 @@
-//! Those who take the money: what we ask of them, and how we believe what they tell.
+//! Payment providers: the requests to them, and how their callbacks are verified.
 //!
 //! ```text
 //!   the office ──create──▶ provider ◀──pays── buyer
@@ -28,12 +28,12 @@ use std::pin::Pin;
 use serde::{Deserialize, Serialize};
 
 pub use crate::model::order::MAX_AMOUNT;
-use crate::sign::{self, Forged, Secrets, Stamp};
+use crate::sign::{self, Forged, Secrets, SignatureStamp};
 
 /// What came of a payment.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
-pub enum Outcome {
+pub enum CallbackOutcome {
     /// The money is there.
     Captured,
     /// The money is the buyer's still, and kept for us: captured after the sale, or cancelled.
@@ -56,7 +56,7 @@ pub struct SeatToken {
     pub token: String,
 }
 
-/// What a provider tells. Fields that we do not know are let be: providers add some.
+/// A callback of a provider. Unknown fields are ignored: providers add some.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Callback {
     /// The same for each time the same thing is told.
@@ -66,7 +66,7 @@ pub struct Callback {
     /// For which hold.
     pub hold_id: String,
     /// What came of it.
-    pub outcome: Outcome,
+    pub outcome: CallbackOutcome,
     /// In minor units.
     pub amount: u64,
     /// Of which currency, as ISO 4217 has it.
@@ -83,9 +83,9 @@ pub struct Callback {
     pub refund_id: Option<String>,
 }
 
-/// Why a callback does not count.
+/// Why a callback is rejected.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
-pub enum Unbelieved {
+pub enum CallbackError {
     /// It is not by the provider.
     #[error("the callback is not signed by the payment provider")]
     Forged(#[source] Forged),
@@ -94,34 +94,34 @@ pub enum Unbelieved {
     Unreadable(String),
 }
 
-/// Ids in a callback are no longer than this.
-const MOST_BYTES: usize = 128;
-/// Seats in a callback.
-const MOST_TOKENS: usize = 1000;
+/// The longest id in a callback.
+const MAX_CALLBACK_ID_BYTES: usize = 128;
+/// The most seats in a callback.
+const MAX_CALLBACK_TOKENS: usize = 1000;
 
 impl Callback {
-    /// Reads a callback, after its signature was found right.
+    /// Verifies the signature of a callback, then parses it.
     ///
     /// # Errors
     ///
     /// Why it does not count.
-    pub fn believe(secrets: &Secrets, header: &str, body: &[u8]) -> Result<Self, Unbelieved> {
+    pub fn verify(secrets: &Secrets, header: &str, body: &[u8]) -> Result<Self, CallbackError> {
         // No window of time: a callback may be late, and its id keeps it from counting twice.
-        sign::verify(secrets, header, body, None).map_err(Unbelieved::Forged)?;
+        sign::verify(secrets, header, body, None).map_err(CallbackError::Forged)?;
         let callback: Self = serde_json::from_slice(body)
-            .map_err(|error| Unbelieved::Unreadable(format!("line {}, column {}", error.line(), error.column())))?;
-        callback.check().map_err(Unbelieved::Unreadable)?;
+            .map_err(|error| CallbackError::Unreadable(format!("line {}, column {}", error.line(), error.column())))?;
+        callback.check().map_err(CallbackError::Unreadable)?;
         Ok(callback)
     }
 
     fn check(&self) -> Result<(), String> {
         let ids = [("callback_id", &self.callback_id), ("payment_ref", &self.payment_ref), ("hold_id", &self.hold_id)];
         for (field, id) in ids {
-            if id.is_empty() || id.len() > MOST_BYTES || id.chars().any(char::is_control) {
-                return Err(format!("{field} is 1 to {MOST_BYTES} bytes without control characters"));
+            if id.is_empty() || id.len() > MAX_CALLBACK_ID_BYTES || id.chars().any(char::is_control) {
+                return Err(format!("{field} is 1 to {MAX_CALLBACK_ID_BYTES} bytes without control characters"));
             }
         }
-        if self.tokens.len() > MOST_TOKENS || self.at.len() > MOST_BYTES {
+        if self.tokens.len() > MAX_CALLBACK_TOKENS || self.at.len() > MAX_CALLBACK_ID_BYTES {
             return Err("it is too long".into());
         }
         if self.amount > MAX_AMOUNT {
@@ -138,7 +138,7 @@ impl Callback {
     /// It cannot be written as JSON.
     pub fn signed(&self, secrets: &Secrets, now_ms: u64) -> Result<(Vec<u8>, String), serde_json::Error> {
         let body = serde_json::to_vec(self)?;
-        let header = sign::header(secrets, Stamp { at_ms: now_ms, seq: None }, &body);
+        let header = sign::header(secrets, SignatureStamp { at_ms: now_ms, seq: None }, &body);
         Ok((body, header))
     }
 }
@@ -161,7 +161,7 @@ pub struct Refund {
 /// When a provider takes the money.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
-pub enum Mode {
+pub enum CaptureMode {
     /// Kept for us at first, taken after the sale. Nobody's money moves for seats that are gone.
     Authorise,
     /// Taken at once.
@@ -170,7 +170,7 @@ pub enum Mode {
 
 /// What is paid for, for the provider's page and receipt.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
-pub struct Line {
+pub struct PaymentLine {
     /// The seat, or the area.
     pub id: String,
     /// How many.
@@ -191,7 +191,7 @@ pub struct PaymentRequest {
     /// Of which currency.
     pub currency: String,
     /// What is paid for.
-    pub lines: Vec<Line>,
+    pub lines: Vec<PaymentLine>,
     /// The seats and their tokens. They come back in callbacks.
     pub tokens: Vec<SeatToken>,
     /// Where the buyer goes afterwards.
@@ -200,7 +200,7 @@ pub struct PaymentRequest {
     /// How long the seats wait for the money, from now, in milliseconds.
     pub deadline_ms: u64,
     /// When the money shall be taken. A method that cannot authorise takes it at once.
-    pub mode: Mode,
+    pub mode: CaptureMode,
 }
 
 /// A payment that a provider made.
@@ -212,24 +212,24 @@ pub struct Created {
     #[serde(default)]
     pub pay_url: Option<String>,
     /// When the money is taken.
-    pub mode: Mode,
+    pub mode: CaptureMode,
 }
 
 /// Where a payment is.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
-pub enum Standing {
+pub enum PaymentState {
     /// Nothing came of it yet.
     Pending,
-    /// See [`Outcome::Authorised`].
+    /// See [`CallbackOutcome::Authorised`].
     Authorised,
-    /// See [`Outcome::Captured`].
+    /// See [`CallbackOutcome::Captured`].
     Captured,
-    /// See [`Outcome::Declined`].
+    /// See [`CallbackOutcome::Declined`].
     Declined,
-    /// See [`Outcome::Cancelled`].
+    /// See [`CallbackOutcome::Cancelled`].
     Cancelled,
-    /// See [`Outcome::Refunded`].
+    /// See [`CallbackOutcome::Refunded`].
     Refunded,
 }
 
@@ -237,7 +237,7 @@ pub enum Standing {
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct PaymentStatus {
     /// Where it is.
-    pub outcome: Standing,
+    pub outcome: PaymentState,
     /// How much was authorised or captured, in minor units; of a payment that is pending, how much it is for.
     pub amount: u64,
     /// Of which currency.
@@ -252,11 +252,11 @@ pub struct PaymentStatus {
 /// How far a refund is.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
-pub enum Progress {
+pub enum RefundProgress {
     /// The provider is at it, and will call back.
     Pending,
     /// It is done.
-    Done(Outcome),
+    Done(CallbackOutcome),
     /// The provider knows of no such payment.
     Unknown,
 }
@@ -280,30 +280,30 @@ pub enum ProviderError {
     Refused(String),
 }
 
-/// What is asked of whoever takes the money.
+/// A payment provider.
 pub trait PaymentProvider: Send + Sync + 'static {
     /// When payments that we ask it to make are to be captured. None: it makes none, and payments begin with the shop.
-    fn makes_payments(&self) -> Option<Mode>;
+    fn makes_payments(&self) -> Option<CaptureMode>;
 
     /// Makes a payment. Asking again with the same `payment_id` is the same payment.
-    fn create(&self, request: PaymentRequest) -> Answer<'_, Created>;
+    fn create(&self, request: PaymentRequest) -> ProviderFuture<'_, Created>;
 
     /// What became of a payment: for those whose callback never came. None: it knows of no such payment.
-    fn status(&self, payment_ref: String) -> Answer<'_, Option<PaymentStatus>>;
+    fn status(&self, payment_ref: String) -> ProviderFuture<'_, Option<PaymentStatus>>;
 
     /// Takes money that was authorised. Asking again takes it once. None: it knows of no such payment.
-    fn capture(&self, payment_ref: String, amount: u64) -> Answer<'_, Option<PaymentStatus>>;
+    fn capture(&self, payment_ref: String, amount: u64) -> ProviderFuture<'_, Option<PaymentStatus>>;
 
     /// Ends a payment that is pending or authorised. Answers where it is then: one that is captured stays so. None: it
     /// knows of no such payment.
-    fn cancel(&self, payment_ref: String) -> Answer<'_, Option<PaymentStatus>>;
+    fn cancel(&self, payment_ref: String) -> ProviderFuture<'_, Option<PaymentStatus>>;
 
     /// Gives money back. Asking again with the same `refund_id` gives it back once.
-    fn refund(&self, refund: Refund) -> Answer<'_, Progress>;
+    fn refund(&self, refund: Refund) -> ProviderFuture<'_, RefundProgress>;
 }
 
-/// What a provider answers, in its own time.
-pub type Answer<'a, T> = Pin<Box<dyn Future<Output = Result<T, ProviderError>> + Send + 'a>>;
+/// The future of a request to a provider.
+pub type ProviderFuture<'a, T> = Pin<Box<dyn Future<Output = Result<T, ProviderError>> + Send + 'a>>;
 
 /// Whether a buyer may be sent there: a page, without a password in its address.
 #[must_use]
@@ -316,9 +316,9 @@ pub fn is_page(url: &str) -> bool {
     })
 }
 
-/// A name for what has a long one: ids of messages are made from it, and are as long as a payment may be.
+/// A short digest of a name, for ids of messages: a payment's own name may be as long as an id.
 #[must_use]
-pub fn short(name: &str) -> String {
+pub fn short_id(name: &str) -> String {
     use sha2::Digest as _;
     sha2::Sha256::digest(name.as_bytes()).iter().take(16).map(|byte| format!("{byte:02x}")).collect()
 }
@@ -336,7 +336,7 @@ mod tests {
             callback_id: "cb_1".into(),
             payment_ref: "pi_1".into(),
             hold_id: "h_1".into(),
-            outcome: Outcome::Captured,
+            outcome: CallbackOutcome::Captured,
             amount: 9000,
             currency: None,
             tokens: vec![SeatToken { seat: "A-1".into(), token: "41".into() }],
@@ -345,9 +345,9 @@ mod tests {
         }
     }
 
-    fn believed(body: &str) -> Result<Callback, Unbelieved> {
-        let header = sign::header(&secrets(), Stamp { at_ms: 1, seq: None }, body.as_bytes());
-        Callback::believe(&secrets(), &header, body.as_bytes())
+    fn believed(body: &str) -> Result<Callback, CallbackError> {
+        let header = sign::header(&secrets(), SignatureStamp { at_ms: 1, seq: None }, body.as_bytes());
+        Callback::verify(&secrets(), &header, body.as_bytes())
     }
 
     /// Goal: the body is the one of the specification, and what is signed comes back whole.
@@ -356,9 +356,9 @@ mod tests {
         let (body, header) = callback().signed(&secrets(), 5).unwrap();
         let text = String::from_utf8(body.clone()).unwrap();
         assert!(text.contains(r#""outcome":"captured""#) && text.contains(r#"{"seat":"A-1","token":"41"}"#), "{text}");
-        assert_eq!(Callback::believe(&secrets(), &header, &body), Ok(callback()));
+        assert_eq!(Callback::verify(&secrets(), &header, &body), Ok(callback()));
         let other = Secrets::new(&["what somebody else knows"]).unwrap();
-        assert_eq!(Callback::believe(&other, &header, &body), Err(Unbelieved::Forged(Forged::Wrong)));
+        assert_eq!(Callback::verify(&other, &header, &body), Err(CallbackError::Forged(Forged::Wrong)));
     }
 
     /// Goal: what is signed and nonsense is named without being shown.
@@ -383,7 +383,7 @@ mod tests {
             whole.replace(r#""later":true"#, r#""tokens":[{"seat":"A","token":41}]"#),
         ] {
             let told = believed(&bad).unwrap_err();
-            assert!(matches!(told, Unbelieved::Unreadable(_)), "{bad}: {told}");
+            assert!(matches!(told, CallbackError::Unreadable(_)), "{bad}: {told}");
             assert!(!told.to_string().contains("secret"), "{told}");
         }
     }

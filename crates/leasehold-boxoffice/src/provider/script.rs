@@ -1,15 +1,15 @@
-//! How the provider of demos and tests behaves: what it tells, how often, when. Pure: somebody else sends it.
+//! The scripted provider of demos and tests: which callbacks it sends, how often, and when. Pure: the server sends them.
 
 use std::time::Duration;
 
 use serde::{Deserialize, Serialize};
 
-use super::{Callback, Outcome, SeatToken, short};
+use super::{Callback, CallbackOutcome, SeatToken, short_id};
 
 /// What the buyer's bank does.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
-pub enum Act {
+pub enum ScriptedAct {
     /// The money is taken, and told at once.
     Approve,
     /// The card is declined.
@@ -30,7 +30,7 @@ pub enum Act {
     CaptureFails,
 }
 
-impl Act {
+impl ScriptedAct {
     /// Every way there is.
     pub const ALL: [Self; 9] = [
         Self::Approve,
@@ -47,7 +47,7 @@ impl Act {
 
 /// What a buyer pays for.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
-pub struct Payment {
+pub struct ScriptedPayment {
     /// The payment.
     pub payment_ref: String,
     /// For which hold.
@@ -62,17 +62,17 @@ pub struct Payment {
     pub remaining_ms: u64,
 }
 
-/// After a moment: no bank answers at once.
-const MOMENT: Duration = Duration::from_millis(250);
-/// Longer than a buyer likes to look at a wheel that turns.
-const SLOW: Duration = Duration::from_secs(6);
+/// The delay of an ordinary callback.
+const CALLBACK_DELAY: Duration = Duration::from_millis(250);
+/// The delay of [`ScriptedAct::Slow`].
+const SLOW_CALLBACK_DELAY: Duration = Duration::from_secs(6);
 
 /// What is told, each after a pause counted from the payment, in the order in which it is sent. `attempt`: another for
 /// each time that it is tried, since a message is acted upon once.
 #[must_use]
-pub fn plan(payment: &Payment, act: Act, attempt: &str) -> Vec<(Duration, Callback)> {
-    let name = short(&payment.payment_ref);
-    let tell = |nth: u32, outcome: Outcome| Callback {
+pub fn plan(payment: &ScriptedPayment, act: ScriptedAct, attempt: &str) -> Vec<(Duration, Callback)> {
+    let name = short_id(&payment.payment_ref);
+    let tell = |nth: u32, outcome: CallbackOutcome| Callback {
         callback_id: format!("cb_{name}_{attempt}_{nth}"),
         payment_ref: payment.payment_ref.clone(),
         hold_id: payment.hold_id.clone(),
@@ -85,27 +85,34 @@ pub fn plan(payment: &Payment, act: Act, attempt: &str) -> Vec<(Duration, Callba
     };
     let late = Duration::from_millis(payment.remaining_ms).saturating_add(Duration::from_secs(2));
     match act {
-        Act::Approve => vec![(MOMENT, tell(1, Outcome::Captured))],
-        Act::Decline => vec![(MOMENT, tell(1, Outcome::Declined))],
-        Act::Slow => vec![(SLOW, tell(1, Outcome::Captured))],
-        Act::Duplicate => vec![
-            (MOMENT, tell(1, Outcome::Captured)),
-            (MOMENT, tell(1, Outcome::Captured)),
-            (MOMENT * 2, tell(2, Outcome::Captured)),
+        ScriptedAct::Approve => vec![(CALLBACK_DELAY, tell(1, CallbackOutcome::Captured))],
+        ScriptedAct::Decline => vec![(CALLBACK_DELAY, tell(1, CallbackOutcome::Declined))],
+        ScriptedAct::Slow => vec![(SLOW_CALLBACK_DELAY, tell(1, CallbackOutcome::Captured))],
+        ScriptedAct::Duplicate => vec![
+            (CALLBACK_DELAY, tell(1, CallbackOutcome::Captured)),
+            (CALLBACK_DELAY, tell(1, CallbackOutcome::Captured)),
+            (CALLBACK_DELAY * 2, tell(2, CallbackOutcome::Captured)),
         ],
-        Act::OutOfOrder => vec![(MOMENT, tell(2, Outcome::Captured)), (MOMENT * 2, tell(1, Outcome::Declined))],
-        Act::Late => vec![(late, tell(1, Outcome::Captured))],
-        Act::Authorise | Act::CaptureFails => vec![(MOMENT, tell(1, Outcome::Authorised))],
-        Act::Short => vec![(MOMENT, Callback { amount: payment.amount / 2, ..tell(1, Outcome::Captured) })],
+        ScriptedAct::OutOfOrder => vec![
+            (CALLBACK_DELAY, tell(2, CallbackOutcome::Captured)),
+            (CALLBACK_DELAY * 2, tell(1, CallbackOutcome::Declined)),
+        ],
+        ScriptedAct::Late => vec![(late, tell(1, CallbackOutcome::Captured))],
+        ScriptedAct::Authorise | ScriptedAct::CaptureFails => {
+            vec![(CALLBACK_DELAY, tell(1, CallbackOutcome::Authorised))]
+        }
+        ScriptedAct::Short => {
+            vec![(CALLBACK_DELAY, Callback { amount: payment.amount / 2, ..tell(1, CallbackOutcome::Captured) })]
+        }
     }
 }
 
 /// What is told when money that was kept is taken.
 #[must_use]
-pub fn captured(payment: &Payment, amount: u64) -> Callback {
+pub fn captured(payment: &ScriptedPayment, amount: u64) -> Callback {
     Callback {
-        callback_id: format!("cb_{}_capture", short(&payment.payment_ref)),
-        outcome: Outcome::Captured,
+        callback_id: format!("cb_{}_capture", short_id(&payment.payment_ref)),
+        outcome: CallbackOutcome::Captured,
         refund_id: None,
         ..refunded(payment, "", amount)
     }
@@ -113,10 +120,10 @@ pub fn captured(payment: &Payment, amount: u64) -> Callback {
 
 /// What is told when a buyer went back from the payment.
 #[must_use]
-pub fn cancelled(payment: &Payment) -> Callback {
+pub fn cancelled(payment: &ScriptedPayment) -> Callback {
     Callback {
-        callback_id: format!("cb_{}_cancel", short(&payment.payment_ref)),
-        outcome: Outcome::Cancelled,
+        callback_id: format!("cb_{}_cancel", short_id(&payment.payment_ref)),
+        outcome: CallbackOutcome::Cancelled,
         refund_id: None,
         ..refunded(payment, "", payment.amount)
     }
@@ -124,12 +131,12 @@ pub fn cancelled(payment: &Payment) -> Callback {
 
 /// What is told when money went back.
 #[must_use]
-pub fn refunded(payment: &Payment, refund_id: &str, amount: u64) -> Callback {
+pub fn refunded(payment: &ScriptedPayment, refund_id: &str, amount: u64) -> Callback {
     Callback {
-        callback_id: format!("cb_{}", short(refund_id)),
+        callback_id: format!("cb_{}", short_id(refund_id)),
         payment_ref: payment.payment_ref.clone(),
         hold_id: payment.hold_id.clone(),
-        outcome: Outcome::Refunded,
+        outcome: CallbackOutcome::Refunded,
         amount,
         currency: Some(payment.currency.clone()),
         tokens: payment.tokens.clone(),
@@ -145,7 +152,7 @@ mod tests {
     /// Goal: every way of behaving is what its name says.
     #[test]
     fn plans_are_what_they_are_called() {
-        let payment = Payment {
+        let payment = ScriptedPayment {
             payment_ref: "pi_1".into(),
             hold_id: "h".into(),
             amount: 5,
@@ -153,30 +160,31 @@ mod tests {
             tokens: Vec::new(),
             remaining_ms: 60_000,
         };
-        for act in Act::ALL {
+        for act in ScriptedAct::ALL {
             let plan = plan(&payment, act, "1");
             assert!(plan.windows(2).all(|pair| pair[0].0 <= pair[1].0), "{act:?} is sent in order");
             assert!(
-                plan.iter().all(|(_, told)| (told.amount == 5) == (act != Act::Short) && told.payment_ref == "pi_1")
+                plan.iter()
+                    .all(|(_, told)| (told.amount == 5) == (act != ScriptedAct::Short) && told.payment_ref == "pi_1")
             );
             let ids: Vec<&str> = plan.iter().map(|(_, told)| told.callback_id.as_str()).collect();
             match act {
-                Act::Duplicate => assert!(ids.len() == 3 && ids[0] == ids[1] && ids[1] != ids[2]),
-                Act::OutOfOrder => {
+                ScriptedAct::Duplicate => assert!(ids.len() == 3 && ids[0] == ids[1] && ids[1] != ids[2]),
+                ScriptedAct::OutOfOrder => {
                     assert!(ids[0].ends_with("_2") && ids[1].ends_with("_1"), "{ids:?}");
-                    assert_eq!(plan[1].1.outcome, Outcome::Declined);
+                    assert_eq!(plan[1].1.outcome, CallbackOutcome::Declined);
                 }
-                Act::Late => assert!(plan[0].0 > Duration::from_secs(60)),
+                ScriptedAct::Late => assert!(plan[0].0 > Duration::from_secs(60)),
                 _ => assert_eq!(ids.len(), 1),
             }
         }
-        assert_eq!(serde_json::to_string(&Act::OutOfOrder).unwrap(), "\"out_of_order\"");
+        assert_eq!(serde_json::to_string(&ScriptedAct::OutOfOrder).unwrap(), "\"out_of_order\"");
     }
 
     /// Goal: what is told of a payment is heard, however long its name; and a second try is not taken for the first.
     #[test]
     fn ids_are_short_enough_to_be_heard_and_none_is_used_twice() {
-        let payment = |name: &str| Payment {
+        let payment = |name: &str| ScriptedPayment {
             payment_ref: name.into(),
             hold_id: "h".into(),
             amount: 5,
@@ -188,7 +196,7 @@ mod tests {
         let attempt = format!("{:x}.{}", u64::MAX, u64::MAX);
         let mut ids = std::collections::BTreeSet::new();
         for (payment, attempt) in [(&long, "1"), (&long, "2"), (&other, "1"), (&long, &attempt)] {
-            let told = plan(payment, Act::OutOfOrder, attempt);
+            let told = plan(payment, ScriptedAct::OutOfOrder, attempt);
             assert!(told.iter().all(|(_, told)| crate::model::ids::well_formed(&told.callback_id)));
             ids.extend(told.into_iter().map(|(_, told)| told.callback_id));
         }

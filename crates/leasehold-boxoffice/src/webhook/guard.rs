@@ -1,4 +1,4 @@
-//! Where a webhook may go. Its URL comes from somebody else, and the request from inside our network.
+//! Where a webhook may be sent. Its URL comes from outside, and the request from inside our network.
 //!
 //! # Laws
 //!
@@ -13,18 +13,18 @@ use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 
 use url::{Host, Url};
 
-const MOST_BYTES: usize = 2048;
+const MAX_URL_BYTES: usize = 2048;
 
 /// What is allowed.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct Guard {
+pub struct TargetGuard {
     /// Also private networks and this machine: for demos, tests, and receivers beside the server.
     pub allow_private: bool,
 }
 
 /// A URL that may be called.
 #[derive(Clone, PartialEq, Eq)]
-pub struct Target {
+pub struct WebhookTarget {
     /// The whole of it.
     pub url: Url,
     /// By TLS.
@@ -38,7 +38,7 @@ pub struct Target {
 }
 
 /// A path or a query may carry a secret of the receiver's.
-impl fmt::Debug for Target {
+impl fmt::Debug for WebhookTarget {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "Target({}://{}:{}/…)", self.url.scheme(), self.host, self.port)
     }
@@ -46,7 +46,7 @@ impl fmt::Debug for Target {
 
 /// Why a URL is not called.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
-pub enum Refused {
+pub enum TargetRefused {
     /// It is no URL.
     #[error("this is not a URL")]
     Unreadable,
@@ -61,36 +61,36 @@ pub enum Refused {
     Private,
 }
 
-impl Guard {
-    /// Looks at a URL; names are looked up later, see [`Guard::allows`].
+impl TargetGuard {
+    /// Looks at a URL; names are looked up later, see [`TargetGuard::allows`].
     ///
     /// # Errors
     ///
     /// Why it may not be called.
-    pub fn target(self, text: &str) -> Result<Target, Refused> {
-        if text.len() > MOST_BYTES {
-            return Err(Refused::Unreadable);
+    pub fn target(self, text: &str) -> Result<WebhookTarget, TargetRefused> {
+        if text.len() > MAX_URL_BYTES {
+            return Err(TargetRefused::Unreadable);
         }
-        let url = Url::parse(text).map_err(|_| Refused::Unreadable)?;
+        let url = Url::parse(text).map_err(|_| TargetRefused::Unreadable)?;
         let tls = match url.scheme() {
             "http" => false,
             "https" => true,
-            _ => return Err(Refused::Scheme),
+            _ => return Err(TargetRefused::Scheme),
         };
         if !url.username().is_empty() || url.password().is_some() || url.fragment().is_some() {
-            return Err(Refused::Userinfo);
+            return Err(TargetRefused::Userinfo);
         }
-        let (host, fine) = match url.host().ok_or(Refused::Unreadable)? {
+        let (host, fine) = match url.host().ok_or(TargetRefused::Unreadable)? {
             Host::Ipv4(address) => (address.to_string(), self.allows(address.into())),
             Host::Ipv6(address) => (address.to_string(), self.allows(address.into())),
             Host::Domain(name) => (name.to_owned(), self.allow_private || !is_local_name(name)),
         };
         if !fine {
-            return Err(Refused::Private);
+            return Err(TargetRefused::Private);
         }
-        let port = url.port_or_known_default().filter(|port| *port != 0).ok_or(Refused::Unreadable)?;
+        let port = url.port_or_known_default().filter(|port| *port != 0).ok_or(TargetRefused::Unreadable)?;
         let path = url.query().map_or_else(|| url.path().to_owned(), |query| format!("{}?{query}", url.path()));
-        Ok(Target { tls, host, port, path, url })
+        Ok(WebhookTarget { tls, host, port, path, url })
     }
 
     /// Whether an address that a name stands for may be called.
@@ -186,8 +186,8 @@ mod tests {
             "http://intranet/",
             "http://\u{ff11}27.0.0.1/",
         ] {
-            assert_eq!(Guard::default().target(url).err(), Some(Refused::Private), "{url}");
-            let open = Guard { allow_private: true };
+            assert_eq!(TargetGuard::default().target(url).err(), Some(TargetRefused::Private), "{url}");
+            let open = TargetGuard { allow_private: true };
             assert!(open.target(url).is_ok(), "allowed by configuration: {url}");
         }
     }
@@ -195,14 +195,14 @@ mod tests {
     /// Goal: what is public passes, with the parts a request needs.
     #[test]
     fn public_targets_pass() {
-        let target = Guard::default().target("https://Hooks.Example.org/a%20b?key=1").unwrap();
+        let target = TargetGuard::default().target("https://Hooks.Example.org/a%20b?key=1").unwrap();
         assert_eq!((target.tls, target.host.as_str(), target.port), (true, "hooks.example.org", 443));
         assert_eq!(target.path, "/a%20b?key=1");
         assert!(!format!("{target:?}").contains("key"), "{target:?}");
         for url in ["http://93.184.216.34:8080/x", "https://[2606:2800:220:1::1]/", "http://example.org"] {
-            assert!(Guard::default().target(url).is_ok(), "{url}");
+            assert!(TargetGuard::default().target(url).is_ok(), "{url}");
         }
-        assert_eq!(Guard::default().target("https://[2606:2800::1]:444/").unwrap().host, "2606:2800::1");
+        assert_eq!(TargetGuard::default().target("https://[2606:2800::1]:444/").unwrap().host, "2606:2800::1");
     }
 
     /// Goal: other schemes, secrets in the URL and nonsense are refused for what they are.
@@ -210,22 +210,22 @@ mod tests {
     fn nonsense_is_refused_for_what_it_is() {
         let long = format!("http://example.org/{}", "x".repeat(2048));
         for (url, why) in [
-            ("", Refused::Unreadable),
-            ("example.org/hook", Refused::Unreadable),
-            ("http://", Refused::Unreadable),
-            ("http://exa mple.org/", Refused::Unreadable),
-            ("http://example.org:0/", Refused::Unreadable),
-            ("http://example.org:70000/", Refused::Unreadable),
-            (&long, Refused::Unreadable),
-            ("ftp://example.org/", Refused::Scheme),
-            ("file:///etc/passwd", Refused::Scheme),
-            ("gopher://example.org/", Refused::Scheme),
-            ("javascript:alert(1)", Refused::Scheme),
-            ("http://user:pass@example.org/", Refused::Userinfo),
-            ("http://user@example.org/", Refused::Userinfo),
-            ("http://example.org/#top", Refused::Userinfo),
+            ("", TargetRefused::Unreadable),
+            ("example.org/hook", TargetRefused::Unreadable),
+            ("http://", TargetRefused::Unreadable),
+            ("http://exa mple.org/", TargetRefused::Unreadable),
+            ("http://example.org:0/", TargetRefused::Unreadable),
+            ("http://example.org:70000/", TargetRefused::Unreadable),
+            (&long, TargetRefused::Unreadable),
+            ("ftp://example.org/", TargetRefused::Scheme),
+            ("file:///etc/passwd", TargetRefused::Scheme),
+            ("gopher://example.org/", TargetRefused::Scheme),
+            ("javascript:alert(1)", TargetRefused::Scheme),
+            ("http://user:pass@example.org/", TargetRefused::Userinfo),
+            ("http://user@example.org/", TargetRefused::Userinfo),
+            ("http://example.org/#top", TargetRefused::Userinfo),
         ] {
-            assert_eq!(Guard { allow_private: true }.target(url).err(), Some(why), "{url}");
+            assert_eq!(TargetGuard { allow_private: true }.target(url).err(), Some(why), "{url}");
         }
     }
 }

@@ -1,4 +1,4 @@
-//! Webhooks: what happened at an event, told to whoever wants to know, signed and in order.
+//! Webhooks: entries of an event, posted to receivers, signed and in order.
 //!
 //! ```text
 //!   POST <url>
@@ -11,9 +11,9 @@
 //! # Laws
 //!
 //! 1. Every message is signed with the receiver's own secret, over its time, its sequence and its body.
-//! 2. What is not taken with a 2xx is sent again, with growing pauses, until it is or [`ATTEMPTS`] are over. The sequence
-//!    is the same each time: a receiver that has seen it can put it away.
-//! 3. By default nothing is sent to a machine of the server's own network ([`guard`]): a webhook is a URL by a stranger.
+//! 2. A message without a 2xx answer is sent again, with growing pauses, at most [`MAX_DELIVERY_ATTEMPTS`] times. Its
+//!    sequence stays the same, so that a receiver can drop duplicates.
+//! 3. By default nothing is sent into the server's own network ([`guard`]): the URL comes from outside.
 //!
 //! # Not here
 //!
@@ -23,20 +23,20 @@ pub mod guard;
 
 use std::time::Duration;
 
-use crate::sign::{self, Forged, Secrets, Stamp};
+use crate::sign::{self, Forged, Secrets, SignatureStamp};
 
-/// How often a message is tried, over about three days.
-pub const ATTEMPTS: u32 = 16;
+/// How often a message is sent at most, over about three days.
+pub const MAX_DELIVERY_ATTEMPTS: u32 = 16;
 /// The first pause.
-const FIRST: Duration = Duration::from_secs(1);
+const FIRST_RETRY_PAUSE: Duration = Duration::from_secs(1);
 /// No pause is longer.
-const LONGEST: Duration = Duration::from_hours(12);
+const MAX_RETRY_PAUSE: Duration = Duration::from_hours(12);
 /// How far the stamp of a message may be from the receiver's clock.
-pub const TOLERANCE: Duration = Duration::from_mins(5);
+pub const CLOCK_TOLERANCE: Duration = Duration::from_mins(5);
 
 /// What goes out.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Message {
+pub struct SignedMessage {
     /// The value of the header [`sign::HEADER`].
     pub signature: String,
     /// The body, JSON.
@@ -45,9 +45,9 @@ pub struct Message {
 
 /// Signs a message. `now_ms`: when it is sent, each time anew.
 #[must_use]
-pub fn message(secrets: &Secrets, seq: u64, body: Vec<u8>, now_ms: u64) -> Message {
-    let signature = sign::header(secrets, Stamp { at_ms: now_ms, seq: Some(seq) }, &body);
-    Message { signature, body }
+pub fn message(secrets: &Secrets, seq: u64, body: Vec<u8>, now_ms: u64) -> SignedMessage {
+    let signature = sign::header(secrets, SignatureStamp { at_ms: now_ms, seq: Some(seq) }, &body);
+    SignedMessage { signature, body }
 }
 
 /// For receivers: the sequence of a message that is to be believed. `now_ms` is the receiver's wall clock.
@@ -67,7 +67,7 @@ pub fn message(secrets: &Secrets, seq: u64, body: Vec<u8>, now_ms: u64) -> Messa
 /// # Ok::<(), leasehold_boxoffice::sign::Unfit>(())
 /// ```
 pub fn verify(secrets: &Secrets, header: &str, body: &[u8], now_ms: u64) -> Result<u64, Forged> {
-    let within = u64::try_from(TOLERANCE.as_millis()).unwrap_or(u64::MAX);
+    let within = u64::try_from(CLOCK_TOLERANCE.as_millis()).unwrap_or(u64::MAX);
     let stamp = sign::verify(secrets, header, body, Some((now_ms, within)))?;
     stamp.seq.ok_or(Forged::Unreadable)
 }
@@ -76,10 +76,10 @@ pub fn verify(secrets: &Secrets, header: &str, body: &[u8], now_ms: u64) -> Resu
 /// up to a quarter, so that receivers that came back are not all called at once.
 #[must_use]
 pub fn pause(failed: u32, chance: u64) -> Option<Duration> {
-    if failed == 0 || failed >= ATTEMPTS {
+    if failed == 0 || failed >= MAX_DELIVERY_ATTEMPTS {
         return None;
     }
-    let grown = FIRST.saturating_mul(3u32.saturating_pow(failed - 1)).min(LONGEST);
+    let grown = FIRST_RETRY_PAUSE.saturating_mul(3u32.saturating_pow(failed - 1)).min(MAX_RETRY_PAUSE);
     let spread = u32::try_from(chance % 1025).unwrap_or(0);
     Some(grown.saturating_sub(grown / 4).saturating_add((grown / 2).saturating_mul(spread) / 1024))
 }
@@ -93,13 +93,13 @@ mod tests {
     /// Goal: the schedule begins within seconds, grows, ends, and takes some days in all.
     #[test]
     fn pauses_grow_and_end() {
-        let middle: Vec<Duration> = (1..ATTEMPTS).map(|failed| pause(failed, 512).unwrap()).collect();
+        let middle: Vec<Duration> = (1..MAX_DELIVERY_ATTEMPTS).map(|failed| pause(failed, 512).unwrap()).collect();
         assert_eq!(middle[0], Duration::from_secs(1));
         assert_eq!(middle[1], Duration::from_secs(3));
         assert!(middle.windows(2).all(|pair| pair[0] <= pair[1]));
         let all: Duration = middle.iter().sum();
         assert!(all > Duration::from_hours(48) && all < Duration::from_hours(120), "{all:?}");
-        assert_eq!(pause(ATTEMPTS, 0), None);
+        assert_eq!(pause(MAX_DELIVERY_ATTEMPTS, 0), None);
         assert_eq!(pause(0, 0), None);
         assert_eq!(pause(u32::MAX, 0), None);
     }
@@ -107,8 +107,8 @@ mod tests {
     proptest! {
         /// Goal: chance moves a pause by a quarter at most, either way.
         #[test]
-        fn chance_moves_a_pause_by_a_quarter(failed in 1..ATTEMPTS, chance: u64) {
-            let middle = FIRST.saturating_mul(3u32.saturating_pow(failed - 1)).min(LONGEST);
+        fn chance_moves_a_pause_by_a_quarter(failed in 1..MAX_DELIVERY_ATTEMPTS, chance: u64) {
+            let middle = FIRST_RETRY_PAUSE.saturating_mul(3u32.saturating_pow(failed - 1)).min(MAX_RETRY_PAUSE);
             let pause = pause(failed, chance).unwrap();
             prop_assert!(pause >= middle - middle / 4 && pause <= middle + middle / 4, "{pause:?} around {middle:?}");
         }
@@ -122,7 +122,7 @@ mod tests {
         assert_eq!(verify(&secrets, &sent.signature, &sent.body, 1_300_000), Ok(41));
         assert_eq!(verify(&secrets, &sent.signature, &sent.body, 1_300_001), Err(Forged::NotNow));
         assert_eq!(verify(&secrets, &sent.signature, b"{ }", 1_000_000), Err(Forged::Wrong));
-        let without = sign::header(&secrets, Stamp { at_ms: 1_000_000, seq: None }, b"{}");
+        let without = sign::header(&secrets, SignatureStamp { at_ms: 1_000_000, seq: None }, b"{}");
         assert_eq!(verify(&secrets, &without, b"{}", 1_000_000), Err(Forged::Unreadable));
     }
 }

@@ -10,7 +10,7 @@ use std::time::Duration;
 use serde::de::DeserializeOwned;
 use serde_json::json;
 
-use leasehold_boxoffice::provider::{Callback, Outcome, SeatToken};
+use leasehold_boxoffice::provider::{Callback, CallbackOutcome, SeatToken};
 
 use super::buyer::{Buyer, Wish};
 use super::desk::{Answer, Ask, Unknown};
@@ -282,7 +282,7 @@ impl Buyer {
 
     /// The provider says that the card was declined. Says whether it could be told, and the hold is the buyer's again.
     pub(super) async fn tell_declined(&mut self, hold: &mut Hold, payment: &str) -> bool {
-        let Some(answer) = self.call_back(hold, payment, Outcome::Declined).await else { return false };
+        let Some(answer) = self.call_back(hold, payment, CallbackOutcome::Declined).await else { return false };
         // What is left of the first span is not said here.
         let path = format!("/v1/holds/{}", escape(&hold.id));
         let ask = Ask { method: "GET", path: &path, hold_key: Some(&hold.key), ..Ask::default() };
@@ -299,14 +299,14 @@ impl Buyer {
 
     /// The provider says that the money is there.
     pub(super) async fn tell_captured(&mut self, hold: &Hold, payment: &str) {
-        if let Some(answer) = self.call_back(hold, payment, Outcome::Captured).await
+        if let Some(answer) = self.call_back(hold, payment, CallbackOutcome::Captured).await
             && answer.status != 200
         {
             self.odd(&answer);
         }
     }
 
-    async fn call_back(&mut self, hold: &Hold, payment: &str, outcome: Outcome) -> Option<Answer> {
+    async fn call_back(&mut self, hold: &Hold, payment: &str, outcome: CallbackOutcome) -> Option<Answer> {
         let plan = self.plan.clone();
         let secrets = plan.provider.as_ref()?;
         let piece = |piece: &Piece| SeatToken { seat: piece.id.clone(), token: piece.token.to_string() };

@@ -4,11 +4,11 @@ use std::collections::HashMap;
 
 use leasehold_boxoffice::layout::Layout;
 use leasehold_boxoffice::model::{
-    AreaNow, Entry, EventRow, HeldArea, HeldSeat, HoldState, MoneyRow, OrderRow, Resolution, SeatNow, SeatState,
-    SoldArea, SoldSeat, Step,
+    AreaNow, Entry, EventRow, HeldArea, HeldSeat, HoldState, MoneyRow, OrderRow, RecordedStep, Resolution, SeatNow,
+    SeatState, SoldArea, SoldSeat,
 };
 use leasehold_boxoffice::office::{Availability, BuyersMoney, HoldView, StaffHold};
-use leasehold_boxoffice::pick::Hall;
+use leasehold_boxoffice::pick::SeatIndex;
 use serde_json::{Map, Value, json};
 
 use leasehold_support::time::rfc3339_at;
@@ -38,7 +38,7 @@ type Row = (String, Vec<Value>);
 
 /// The hall: sections, rows and seats in their order, and areas.
 pub fn map(row: &EventRow, layout: &Layout) -> Value {
-    let hall = Hall::new(layout);
+    let hall = SeatIndex::new(layout);
     let mut sections: Vec<(String, Vec<Row>)> = Vec::new();
     for seat in hall.seats() {
         if sections.last().is_none_or(|(id, _)| *id != seat.section) {
@@ -216,7 +216,7 @@ fn buyers_money(money: &BuyersMoney) -> Value {
     shown
 }
 
-fn steps(steps: &[Step]) -> Vec<Value> {
+fn steps(steps: &[RecordedStep]) -> Vec<Value> {
     steps.iter().map(|step| json!({"state": step.state, "note": step.note})).collect()
 }
 

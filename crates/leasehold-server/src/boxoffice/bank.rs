@@ -29,9 +29,9 @@ use hyper::service::service_fn;
 use hyper::{Method, Request, Response, StatusCode};
 use hyper_util::rt::{TokioIo, TokioTimer};
 use leasehold::clock::Clock;
-use leasehold_boxoffice::provider::script::{self, Act, Payment};
+use leasehold_boxoffice::provider::script::{self, ScriptedAct, ScriptedPayment};
 use leasehold_boxoffice::provider::{
-    Callback, Created, Outcome, PaymentRequest, PaymentStatus, Progress, Refund, Standing, is_page,
+    Callback, CallbackOutcome, Created, PaymentRequest, PaymentState, PaymentStatus, Refund, RefundProgress, is_page,
 };
 use leasehold_boxoffice::sign::{self, Secrets};
 use leasehold_boxoffice::webhook;
@@ -49,9 +49,9 @@ mod page;
 #[derive(Clone, Debug, Serialize, Deserialize)]
 pub struct Order {
     /// What is paid for.
-    pub payment: Payment,
+    pub payment: ScriptedPayment,
     /// What the bank does.
-    pub act: Act,
+    pub act: ScriptedAct,
 }
 
 /// See the module.
@@ -70,10 +70,10 @@ pub struct Bank {
 }
 
 struct Account {
-    payment: Payment,
+    payment: ScriptedPayment,
     /// Of a payment that it was asked to make.
     made: Option<PaymentRequest>,
-    outcome: Option<Outcome>,
+    outcome: Option<CallbackOutcome>,
     /// What was authorised or captured.
     amount: u64,
     /// It refuses to take what it kept.
@@ -82,7 +82,7 @@ struct Account {
 }
 
 impl Account {
-    fn new(payment: Payment) -> Self {
+    fn new(payment: ScriptedPayment) -> Self {
         let (made, outcome, refunds) = (None, None, HashMap::new());
         Self { amount: payment.amount, payment, made, outcome, capture_fails: false, refunds }
     }
@@ -90,12 +90,12 @@ impl Account {
     fn status(&self) -> PaymentStatus {
         PaymentStatus {
             outcome: match self.outcome {
-                None => Standing::Pending,
-                Some(Outcome::Authorised) => Standing::Authorised,
-                Some(Outcome::Captured) => Standing::Captured,
-                Some(Outcome::Declined) => Standing::Declined,
-                Some(Outcome::Cancelled) => Standing::Cancelled,
-                Some(Outcome::Refunded) => Standing::Refunded,
+                None => PaymentState::Pending,
+                Some(CallbackOutcome::Authorised) => PaymentState::Authorised,
+                Some(CallbackOutcome::Captured) => PaymentState::Captured,
+                Some(CallbackOutcome::Declined) => PaymentState::Declined,
+                Some(CallbackOutcome::Cancelled) => PaymentState::Cancelled,
+                Some(CallbackOutcome::Refunded) => PaymentState::Refunded,
             },
             amount: self.amount,
             currency: self.payment.currency.clone(),
@@ -203,7 +203,7 @@ impl Bank {
         };
         let payment_ref = format!("bank_{}", request.payment_id);
         let mode = request.mode;
-        let payment = Payment {
+        let payment = ScriptedPayment {
             payment_ref: payment_ref.clone(),
             hold_id: request.hold_id.clone(),
             amount: request.amount,
@@ -222,12 +222,12 @@ impl Bank {
         let name = order.payment.payment_ref.clone();
         self.accounts().entry(name).or_insert_with(|| Account::new(order.payment.clone()));
         self.act(&order.payment, order.act);
-        json(StatusCode::ACCEPTED, &Progress::Pending)
+        json(StatusCode::ACCEPTED, &RefundProgress::Pending)
     }
 
-    fn act(self: &Arc<Self>, payment: &Payment, act: Act) {
+    fn act(self: &Arc<Self>, payment: &ScriptedPayment, act: ScriptedAct) {
         if let Some(account) = self.accounts().get_mut(&payment.payment_ref) {
-            account.capture_fails = act == Act::CaptureFails;
+            account.capture_fails = act == ScriptedAct::CaptureFails;
         }
         let attempt = format!("{:x}.{}", wall_ms(), self.attempts.fetch_add(1, Ordering::Relaxed));
         for (after, told) in script::plan(payment, act, &attempt) {
@@ -241,9 +241,9 @@ impl Bank {
         let mut accounts = self.accounts();
         let Some(account) = accounts.get_mut(payment) else { return status(StatusCode::NOT_FOUND) };
         match account.outcome {
-            Some(Outcome::Captured) => {}
-            Some(Outcome::Authorised) if amount <= account.amount && !account.capture_fails => {
-                (account.outcome, account.amount) = (Some(Outcome::Captured), amount);
+            Some(CallbackOutcome::Captured) => {}
+            Some(CallbackOutcome::Authorised) if amount <= account.amount && !account.capture_fails => {
+                (account.outcome, account.amount) = (Some(CallbackOutcome::Captured), amount);
                 self.tell_later(Duration::from_millis(500), script::captured(&account.payment, amount));
             }
             _ => return said(StatusCode::UNPROCESSABLE_ENTITY, "nothing is kept for this payment"),
@@ -254,8 +254,8 @@ impl Bank {
     fn cancel(&self, payment: &str) -> Response<Body> {
         let mut accounts = self.accounts();
         let Some(account) = accounts.get_mut(payment) else { return status(StatusCode::NOT_FOUND) };
-        if matches!(account.outcome, None | Some(Outcome::Authorised | Outcome::Declined)) {
-            account.outcome = Some(Outcome::Cancelled);
+        if matches!(account.outcome, None | Some(CallbackOutcome::Authorised | CallbackOutcome::Declined)) {
+            account.outcome = Some(CallbackOutcome::Cancelled);
         }
         json(StatusCode::OK, &account.status())
     }
@@ -265,7 +265,7 @@ impl Bank {
         let mut accounts = self.accounts();
         // Money that this bank never saw (it forgets with its process) goes back all the same: it is play.
         let account = accounts.entry(refund.payment_ref.clone()).or_insert_with(|| {
-            Account::new(Payment {
+            Account::new(ScriptedPayment {
                 payment_ref: refund.payment_ref.clone(),
                 hold_id: refund.hold_id.clone(),
                 amount: refund.amount,
@@ -275,13 +275,13 @@ impl Bank {
             })
         });
         let fresh = account.refunds.insert(refund.refund_id.clone(), refund.amount).is_none();
-        account.outcome = Some(Outcome::Refunded);
+        account.outcome = Some(CallbackOutcome::Refunded);
         let told = script::refunded(&account.payment, &refund.refund_id, refund.amount);
         drop(accounts);
         if fresh {
             self.tell_later(Duration::from_millis(500), told);
         }
-        json(StatusCode::OK, &Progress::Pending)
+        json(StatusCode::OK, &RefundProgress::Pending)
     }
 
     fn look(&self, payment: &str) -> Response<Body> {
@@ -299,7 +299,7 @@ impl Bank {
             return html(&page::render(&payment));
         }
         let asked = std::str::from_utf8(body).unwrap_or_default().strip_prefix("act=").unwrap_or_default();
-        let act: Result<Act, _> = serde_json::from_value(asked.into());
+        let act: Result<ScriptedAct, _> = serde_json::from_value(asked.into());
         match act {
             Ok(act) => self.act(&payment, act),
             Err(_) if asked == "back" => {
@@ -332,14 +332,15 @@ impl Bank {
     /// Calls back until it is taken, or for good.
     async fn tell(&self, mut told: Callback) {
         told.at = rfc3339_at(wall_ms());
-        if told.outcome != Outcome::Refunded {
+        if told.outcome != CallbackOutcome::Refunded {
             let mut accounts = self.accounts();
             if let Some(account) = accounts.get_mut(&told.payment_ref) {
-                if account.outcome == Some(Outcome::Cancelled) && told.outcome != Outcome::Cancelled {
+                if account.outcome == Some(CallbackOutcome::Cancelled) && told.outcome != CallbackOutcome::Cancelled {
                     return;
                 }
                 // What was captured stays so, whatever arrives after it.
-                account.outcome = account.outcome.filter(|known| *known != Outcome::Declined).or(Some(told.outcome));
+                account.outcome =
+                    account.outcome.filter(|known| *known != CallbackOutcome::Declined).or(Some(told.outcome));
                 account.amount = told.amount;
             }
         }

@@ -5,10 +5,10 @@ use std::sync::Arc;
 
 use leasehold::clock::Clock;
 use leasehold_boxoffice::layout::{Area, Layout, Seat};
-use leasehold_boxoffice::model::{Call, EventId, EventSettings};
-use leasehold_boxoffice::provider::{Mode, PaymentProvider};
-use leasehold_boxoffice::sign::{self, Secrets, Stamp};
-use leasehold_boxoffice::webhook::guard::Guard;
+use leasehold_boxoffice::model::{EventId, EventSettings, LedgerCall};
+use leasehold_boxoffice::provider::{CaptureMode, PaymentProvider};
+use leasehold_boxoffice::sign::{self, Secrets, SignatureStamp};
+use leasehold_boxoffice::webhook::guard::TargetGuard;
 use tokio_util::sync::CancellationToken;
 
 use super::BoxOffice;
@@ -40,7 +40,7 @@ impl Demo {
     /// The bank does not answer.
     pub async fn pay(&self, order: &Order) -> Result<bool, Failed> {
         let body = serde_json::to_vec(order).map_err(|error| Failed::Broken(error.to_string()))?;
-        let signature = sign::header(&self.secrets, Stamp { at_ms: wall_ms(), seq: None }, &body);
+        let signature = sign::header(&self.secrets, SignatureStamp { at_ms: wall_ms(), seq: None }, &body);
         let url = format!("{}/play", self.bank);
         Ok(self.outbound.post(&url, &[(sign::HEADER, &signature)], body).await?.is_fine())
     }
@@ -61,17 +61,17 @@ pub async fn open(
     let known = office.events().await?.into_iter().find(|event| event.settings.name == NAME);
     let event = match known {
         Some(event) => event,
-        None => office.create_event(Call::by("demo"), settings(), hall()).await?,
+        None => office.create_event(LedgerCall::by("demo"), settings(), hall()).await?,
     };
     house.event_made();
     let mut secret = [0; 32];
     getrandom::fill(&mut secret)?;
     let secrets = Secrets::new(&[secret])?;
     // The bank and the server stand on one machine.
-    let outbound = Outbound::new(Guard { allow_private: true })?;
+    let outbound = Outbound::new(TargetGuard { allow_private: true })?;
     let callback = format!("http://{}/v1/payments/callback", reachable(http));
     let bank = Bank::start(secrets.clone(), callback, outbound.clone(), clock.clone(), stop.clone()).await?;
-    let provider = Arc::new(HttpProvider::new(&bank, Some(Mode::Capture), secrets.clone(), outbound.clone()));
+    let provider = Arc::new(HttpProvider::new(&bank, Some(CaptureMode::Capture), secrets.clone(), outbound.clone()));
     let demo = Demo { event: event.event_id, secrets, provider, outbound, bank };
     let _ = house.demo.set(demo);
     Ok(())

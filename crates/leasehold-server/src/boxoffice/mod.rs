@@ -95,7 +95,7 @@ pub struct Hall {
 /// What a box office counts, for Prometheus.
 pub struct Metrics {
     /// By the office.
-    pub office: leasehold_boxoffice::office::Metrics,
+    pub office: leasehold_boxoffice::office::OfficeMetrics,
     /// How old the oldest message is that a webhook did not take, as far as this server sends them.
     pub webhook_lag: Duration,
 }
@@ -127,7 +127,7 @@ impl BoxOffice {
         settings: Settings,
         outbound: Arc<Outbound>,
     ) -> Result<Arc<Self>, Error> {
-        let now = office.ledger().now().await?;
+        let now = office.ledger_now().await?;
         let seen = Mutex::new((now.0, clock.now()));
         let feeds = Mutex::new(HashMap::new());
         let (halls, made, demo, sender) = (Mutex::default(), Notify::new(), OnceLock::new(), OnceLock::new());
@@ -180,8 +180,8 @@ impl BoxOffice {
 
     async fn ask_time(&self) -> Result<(), Error> {
         // Through the writer, without writing: what cannot be written any more is not ready.
-        self.office.ledger().sequence(0).await?;
-        let now = self.office.ledger().now().await?;
+        self.office.check_ledger_writer().await?;
+        let now = self.office.ledger_now().await?;
         *self.seen.lock().unwrap_or_else(PoisonError::into_inner) = (now.0, self.clock.now());
         Ok(())
     }

@@ -10,12 +10,12 @@ use leasehold::clock::Clock;
 use leasehold::engine::Engine;
 use leasehold_boxoffice::Office;
 use leasehold_boxoffice::ledger::Ledger;
-use leasehold_boxoffice::ledger::postgres::{Options as PostgresOptions, Postgres};
+use leasehold_boxoffice::ledger::postgres::{Postgres, PostgresOptions};
 use leasehold_boxoffice::ledger::sqlite::Sqlite;
-use leasehold_boxoffice::office::{Admitted, Options};
+use leasehold_boxoffice::office::{Admitted, OfficeOptions};
 use leasehold_boxoffice::provider::PaymentProvider;
 use leasehold_boxoffice::sign::Secrets;
-use leasehold_boxoffice::webhook::guard::Guard;
+use leasehold_boxoffice::webhook::guard::TargetGuard;
 
 use super::outbound::Outbound;
 use super::provider::HttpProvider;
@@ -43,7 +43,7 @@ pub async fn open(
         LedgerUrl::Sqlite(path) => Sqlite::open(&path, clock.clone()).await.map_err(failure)?,
         LedgerUrl::Postgres(url) => Postgres::open(url.expose(), PostgresOptions::default()).await.map_err(failure)?,
     };
-    let options = Options { clock: clock.clone(), name: config.boxoffice.name(), ..Options::default() };
+    let options = OfficeOptions { clock: clock.clone(), name: config.boxoffice.name(), ..OfficeOptions::default() };
     let office = Office::new(engine, ledger, options).map_err(failure)?;
     match office.admit_engine(config.replace_engine).await {
         // A front server for locks alone: nobody asked for a box office here.
@@ -61,7 +61,7 @@ pub async fn open(
     let of = &config.boxoffice;
     let tickets = match of.ticket_secrets.as_slice() {
         [] => {
-            if office.ledger().is_shared() {
+            if office.shares_ledger() {
                 tracing::warn!(
                     "boxoffice.ticket_secrets is not set: other servers on this ledger cannot read the tickets and \
                      stored answers of this one"
@@ -71,7 +71,7 @@ pub async fn open(
         }
         given => secrets("boxoffice.ticket_secrets", given)?,
     };
-    let outbound = Outbound::new(Guard { allow_private: of.allow_private_targets })?;
+    let outbound = Outbound::new(TargetGuard { allow_private: of.allow_private_targets })?;
     let provider_secrets = match of.provider_secrets.as_slice() {
         [] => None,
         given => Some(secrets("boxoffice.provider_secrets", given)?),

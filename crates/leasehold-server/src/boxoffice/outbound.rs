@@ -17,7 +17,7 @@ use hyper::client::conn::http1;
 use hyper::header::{self, HeaderName, HeaderValue};
 use hyper::{Method, Request};
 use hyper_util::rt::TokioIo;
-use leasehold_boxoffice::webhook::guard::{Guard, Refused, Target};
+use leasehold_boxoffice::webhook::guard::{TargetGuard, TargetRefused, WebhookTarget};
 use rustls::pki_types::ServerName;
 use tokio::io::{AsyncRead, AsyncWrite};
 use tokio::net::TcpStream;
@@ -31,7 +31,7 @@ const MOST_BYTES: usize = 64 * 1024;
 
 /// See the module.
 pub struct Outbound {
-    guard: Guard,
+    guard: TargetGuard,
     tls: TlsConnector,
 }
 
@@ -40,7 +40,7 @@ pub struct Outbound {
 pub enum Failed {
     /// It may not be called.
     #[error("{0}")]
-    Refused(#[source] Refused),
+    Refused(#[source] TargetRefused),
     /// It could not be reached, or broke off.
     #[error("the receiver could not be reached: {0}")]
     Broken(String),
@@ -71,7 +71,7 @@ impl Outbound {
     /// # Errors
     ///
     /// TLS cannot be set up.
-    pub fn new(guard: Guard) -> anyhow::Result<Arc<Self>> {
+    pub fn new(guard: TargetGuard) -> anyhow::Result<Arc<Self>> {
         let mut roots = rustls::RootCertStore::empty();
         // A system without certificates has no https, and says so when it is asked for.
         let _ = roots.add_parsable_certificates(rustls_native_certs::load_native_certs().certs);
@@ -84,7 +84,7 @@ impl Outbound {
     }
 
     /// Where it may go.
-    pub const fn guard(&self) -> Guard {
+    pub const fn guard(&self) -> TargetGuard {
         self.guard
     }
 
@@ -118,7 +118,7 @@ impl Outbound {
         timeout(PATIENCE, self.talk(&target, request)).await.unwrap_or(Err(Failed::Slow))
     }
 
-    async fn talk(&self, target: &Target, request: Request<Body>) -> Result<Answer, Failed> {
+    async fn talk(&self, target: &WebhookTarget, request: Request<Body>) -> Result<Answer, Failed> {
         let stream = self.connect(target).await?;
         let _ = stream.set_nodelay(true);
         if !target.tls {
@@ -129,12 +129,12 @@ impl Outbound {
         exchange(stream, request).await
     }
 
-    async fn connect(&self, target: &Target) -> Result<TcpStream, Failed> {
+    async fn connect(&self, target: &WebhookTarget) -> Result<TcpStream, Failed> {
         let found = tokio::net::lookup_host((target.host.as_str(), target.port)).await.map_err(unreached)?;
         let found: Vec<SocketAddr> = found.collect();
         // One address that is not allowed spoils the name: whoever owns it is trying something.
         if found.iter().any(|address| !self.guard.allows(address.ip())) {
-            return Err(Failed::Refused(Refused::Private));
+            return Err(Failed::Refused(TargetRefused::Private));
         }
         let mut last = broken("its name stands for no address");
         for address in found {
@@ -157,7 +157,7 @@ fn unreached(error: io::Error) -> Failed {
 
 fn request(
     method: Method,
-    target: &Target,
+    target: &WebhookTarget,
     headers: &[(&'static str, &str)],
     body: Vec<u8>,
 ) -> Result<Request<Body>, Failed> {

@@ -8,10 +8,10 @@
 //!    afterwards is cancelled, and what was captured buys the hold or goes back.
 
 use leasehold_boxoffice::Error;
-use leasehold_boxoffice::model::{Access, Call, HoldId, HoldRow, HoldState, Refusal};
-use leasehold_boxoffice::office::{HoldView, NewPayment, Office, PaymentOutcome};
+use leasehold_boxoffice::model::{Access, HoldId, HoldRow, HoldState, LedgerCall, Refusal};
+use leasehold_boxoffice::office::{HoldView, NewPayment, Office, PaymentEnding, PaymentOutcome};
 use leasehold_boxoffice::provider::{
-    Line, Mode, Outcome, PaymentRequest, PaymentStatus, ProviderError, SeatToken, Standing,
+    CallbackOutcome, CaptureMode, PaymentLine, PaymentRequest, PaymentState, PaymentStatus, ProviderError, SeatToken,
 };
 
 use super::{BoxOffice, settler};
@@ -51,7 +51,7 @@ impl BoxOffice {
     /// Why it was not.
     pub async fn begin_payment(
         &self,
-        call: Call,
+        call: LedgerCall,
         hold: &HoldId,
         access: Access,
         begin: Begin,
@@ -91,7 +91,7 @@ impl BoxOffice {
             Err(error) => {
                 // Ours, and for nothing: the hold ended, or was changed meanwhile. Another call may have begun the same
                 // payment, and even sold by it: then it is not for nothing.
-                let (row, _) = self.office().ledger().hold(hold).await?;
+                let row = self.office().hold_row(hold).await?;
                 let begun = row.is_some_and(|row| row.payment_ref.as_ref() == Some(&payment_ref));
                 let refused =
                     matches!(error.refusal(), Some(Refusal::Ended(_) | Refusal::Changed | Refusal::StaleToken));
@@ -103,7 +103,12 @@ impl BoxOffice {
         }
     }
 
-    async fn request(&self, hold: &HoldRow, mode: Mode, return_url: Option<String>) -> Result<PaymentRequest, Error> {
+    async fn request(
+        &self,
+        hold: &HoldRow,
+        mode: CaptureMode,
+        return_url: Option<String>,
+    ) -> Result<PaymentRequest, Error> {
         let event = self.office().event(&hold.event_id).await?;
         Ok(PaymentRequest {
             payment_id: Office::payment_id(hold),
@@ -124,7 +129,7 @@ impl BoxOffice {
     /// # Errors
     ///
     /// Why it was not.
-    pub async fn cancel_payment(&self, call: Call, hold: &HoldId, access: Access) -> Result<HoldView, NotDone> {
+    pub async fn cancel_payment(&self, call: LedgerCall, hold: &HoldId, access: Access) -> Result<HoldView, NotDone> {
         // A repeat of an earlier call is not about the payment that is under way now.
         if let Some(stored) = self.office().stored_hold(&call, hold, &access).await? {
             return Ok(stored);
@@ -137,13 +142,13 @@ impl BoxOffice {
             (HoldState::Active, _) => return Ok(self.office().hold_view(hold, access).await?),
             (state, _) => return Err(Error::from(Refusal::Ended(state)).into()),
         };
-        let view = self.office().give_up(call, hold, access, &payment_ref).await?;
+        let view = self.office().end_payment(call, hold, access, &payment_ref, PaymentEnding::GivenUp).await?;
         let Some(status) = self.ended_at_provider(&payment_ref).await else { return Ok(view) };
-        if status.outcome != Standing::Captured {
+        if status.outcome != PaymentState::Captured {
             return Ok(view);
         }
         // It was paid: the callback may be lost, so what the provider says now is told.
-        let message = settler::message(&row, &payment_ref, Outcome::Captured, status);
+        let message = settler::message(&row, &payment_ref, CallbackOutcome::Captured, status);
         match self.office().payment(message).await? {
             PaymentOutcome::Order(_) => Err(NotDone::Paid),
             _ => Ok(view),
@@ -175,8 +180,8 @@ pub fn tokens(hold: &HoldRow) -> Vec<SeatToken> {
     tokens_of(hold).into_iter().map(|(seat, token)| SeatToken { seat, token: token.to_string() }).collect()
 }
 
-fn lines(hold: &HoldRow) -> Vec<Line> {
-    let seats = hold.seats.iter().map(|seat| Line { id: seat.id.clone(), qty: 1, price: seat.price });
-    let areas = hold.areas.iter().map(|area| Line { id: area.id.clone(), qty: area.qty, price: area.price });
+fn lines(hold: &HoldRow) -> Vec<PaymentLine> {
+    let seats = hold.seats.iter().map(|seat| PaymentLine { id: seat.id.clone(), qty: 1, price: seat.price });
+    let areas = hold.areas.iter().map(|area| PaymentLine { id: area.id.clone(), qty: area.qty, price: area.price });
     seats.chain(areas).collect()
 }

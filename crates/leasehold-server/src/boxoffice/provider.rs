@@ -13,9 +13,10 @@ use std::sync::Arc;
 
 use leasehold_boxoffice::model::ids::well_formed;
 use leasehold_boxoffice::provider::{
-    Answer, Created, Mode, PaymentProvider, PaymentRequest, PaymentStatus, Progress, ProviderError, Refund, is_page,
+    CaptureMode, Created, PaymentProvider, PaymentRequest, PaymentStatus, ProviderError, ProviderFuture, Refund,
+    RefundProgress, is_page,
 };
-use leasehold_boxoffice::sign::{self, Secrets, Stamp};
+use leasehold_boxoffice::sign::{self, Secrets, SignatureStamp};
 use percent_encoding::{NON_ALPHANUMERIC, utf8_percent_encode};
 use serde::Serialize;
 use serde::de::DeserializeOwned;
@@ -32,19 +33,19 @@ const MOST_URL_BYTES: usize = 2048;
 /// See the module.
 pub struct HttpProvider {
     url: String,
-    mode: Option<Mode>,
+    mode: Option<CaptureMode>,
     secrets: Secrets,
     outbound: Arc<Outbound>,
 }
 
 impl HttpProvider {
     /// At this URL. `mode`: whether it makes payments.
-    pub fn new(url: &str, mode: Option<Mode>, secrets: Secrets, outbound: Arc<Outbound>) -> Self {
+    pub fn new(url: &str, mode: Option<CaptureMode>, secrets: Secrets, outbound: Arc<Outbound>) -> Self {
         Self { url: url.trim_end_matches('/').to_owned(), mode, secrets, outbound }
     }
 
     fn signature(&self, what: &[u8]) -> String {
-        sign::header(&self.secrets, Stamp { at_ms: wall_ms(), seq: None }, what)
+        sign::header(&self.secrets, SignatureStamp { at_ms: wall_ms(), seq: None }, what)
     }
 
     /// Posts, and reads the answer. None: 404.
@@ -82,8 +83,8 @@ impl HttpProvider {
         sound(self.post(&path, &json!({"payment_ref": payment_ref})).await?)
     }
 
-    async fn ask_refund(&self, refund: Refund) -> Result<Progress, ProviderError> {
-        Ok(self.post("/refunds", &refund).await?.unwrap_or(Progress::Unknown))
+    async fn ask_refund(&self, refund: Refund) -> Result<RefundProgress, ProviderError> {
+        Ok(self.post("/refunds", &refund).await?.unwrap_or(RefundProgress::Unknown))
     }
 }
 
@@ -131,27 +132,27 @@ fn reason(status: u16, body: &[u8]) -> String {
 }
 
 impl PaymentProvider for HttpProvider {
-    fn makes_payments(&self) -> Option<Mode> {
+    fn makes_payments(&self) -> Option<CaptureMode> {
         self.mode
     }
 
-    fn create(&self, request: PaymentRequest) -> Answer<'_, Created> {
+    fn create(&self, request: PaymentRequest) -> ProviderFuture<'_, Created> {
         Box::pin(self.ask_create(request))
     }
 
-    fn status(&self, payment_ref: String) -> Answer<'_, Option<PaymentStatus>> {
+    fn status(&self, payment_ref: String) -> ProviderFuture<'_, Option<PaymentStatus>> {
         Box::pin(self.ask_status(payment_ref))
     }
 
-    fn capture(&self, payment_ref: String, amount: u64) -> Answer<'_, Option<PaymentStatus>> {
+    fn capture(&self, payment_ref: String, amount: u64) -> ProviderFuture<'_, Option<PaymentStatus>> {
         Box::pin(self.ask_capture(payment_ref, amount))
     }
 
-    fn cancel(&self, payment_ref: String) -> Answer<'_, Option<PaymentStatus>> {
+    fn cancel(&self, payment_ref: String) -> ProviderFuture<'_, Option<PaymentStatus>> {
         Box::pin(self.ask_cancel(payment_ref))
     }
 
-    fn refund(&self, refund: Refund) -> Answer<'_, Progress> {
+    fn refund(&self, refund: Refund) -> ProviderFuture<'_, RefundProgress> {
         Box::pin(self.ask_refund(refund))
     }
 }

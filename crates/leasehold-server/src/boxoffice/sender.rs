@@ -14,7 +14,7 @@ use leasehold::clock::{Clock, Time};
 use leasehold::engine::{Claim, Engine, Grant, Mode, Want};
 use leasehold::{Error, Refusal};
 use leasehold_boxoffice::model::{AuditQuery, EventId, WebhookRow};
-use leasehold_boxoffice::office::Task;
+use leasehold_boxoffice::office::OfficeTask;
 use leasehold_boxoffice::sign::{HEADER, Secrets};
 use leasehold_boxoffice::webhook;
 
@@ -66,7 +66,7 @@ impl Sender {
             self.clock.sleep_until(self.clock.now().plus(EVERY)).await;
             // No webhook, no lease.
             if lease.is_none() && self.webhooks().await.is_ok_and(|webhooks| webhooks.is_empty()) {
-                self.house.office().beat(Task::Webhooks);
+                self.house.office().record_task_round(OfficeTask::Webhooks);
                 continue;
             }
             if lease.is_none() || self.clock.now().since(renewed) > TTL / 3 {
@@ -74,7 +74,7 @@ impl Sender {
                     Ok(lease) => Some(lease),
                     // Another server sends.
                     Err(Error::Refused(Refusal::Held { .. })) => {
-                        self.house.office().beat(Task::Webhooks);
+                        self.house.office().record_task_round(OfficeTask::Webhooks);
                         None
                     }
                     Err(_) => None,
@@ -88,7 +88,7 @@ impl Sender {
                 }
             }
             match self.look().await {
-                Ok(()) => self.house.office().beat(Task::Webhooks),
+                Ok(()) => self.house.office().record_task_round(OfficeTask::Webhooks),
                 Err(error) => tracing::warn!(%error, "webhooks wait for the ledger"),
             }
         }
@@ -118,17 +118,16 @@ impl Sender {
     }
 
     async fn webhooks(&self) -> Result<Vec<WebhookRow>, leasehold_boxoffice::Error> {
-        let rows = self.house.office().ledger().webhooks().await?;
+        let rows = self.house.office().webhooks().await?;
         Ok(rows.into_iter().filter(|row| row.active).collect())
     }
 
     async fn look(self: &Arc<Self>) -> Result<(), leasehold_boxoffice::Error> {
-        let ledger = self.house.office().ledger();
         let webhooks = self.webhooks().await?;
         if webhooks.is_empty() {
             return Ok(());
         }
-        let heads = ledger.heads().await?;
+        let heads = self.house.office().heads().await?;
         // What was deleted or switched off is behind nobody.
         let known = |line: &Line| webhooks.iter().any(|row| row.id == line.0);
         self.lines.lock().unwrap_or_else(PoisonError::into_inner).retain(|line, _| known(line));
@@ -155,7 +154,7 @@ impl Sender {
         }
         let cursor = match known.cursor {
             Some(cursor) => cursor,
-            None => self.house.office().ledger().webhook_cursor(&row.id, event).await?,
+            None => self.house.office().webhook_cursor(&row.id, event).await?,
         };
         if cursor >= head || !self.busy.lock().unwrap_or_else(PoisonError::into_inner).insert(line.clone()) {
             return Ok(());
@@ -174,8 +173,8 @@ impl Sender {
     async fn serve(&self, row: &WebhookRow, event: &EventId, mut known: Progress) -> Progress {
         let since = known.cursor.unwrap_or_default();
         let query = AuditQuery { since, seat: None, limit: BATCH };
-        let ledger = self.house.office().ledger();
-        let (Ok(entries), Ok(secrets)) = (ledger.audit(event, query).await, Secrets::new(&[row.secret.as_bytes()]))
+        let office = self.house.office();
+        let (Ok(entries), Ok(secrets)) = (office.audit(event, query).await, Secrets::new(&[row.secret.as_bytes()]))
         else {
             return self.failed(row, known, "the ledger or the secret cannot be read").await;
         };
@@ -192,7 +191,7 @@ impl Sender {
                 known.behind = Some(entry.wall_ms);
                 return self.failed(row, known, &why).await;
             }
-            if ledger.advance_webhook(&row.id, event, entry.seq).await.is_err() {
+            if office.advance_webhook(&row.id, event, entry.seq).await.is_err() {
                 return self.failed(row, known, "the ledger does not answer").await;
             }
             known = Progress { cursor: Some(entry.seq), failed: 0, next: None, behind: None };
@@ -205,7 +204,7 @@ impl Sender {
         let chance = self.clock.now().as_nanos();
         let Some(pause) = webhook::pause(failed, chance) else {
             tracing::warn!(webhook = row.id, why, "a webhook took nothing for days, and is switched off");
-            let _ = self.house.office().ledger().put_webhook(WebhookRow { active: false, ..row.clone() }).await;
+            let _ = self.house.office().deactivate_webhook(&row.id).await;
             return Progress { failed: 0, behind: None, ..known };
         };
         tracing::info!(webhook = row.id, failed, why, "a webhook was not taken, and will be sent again");

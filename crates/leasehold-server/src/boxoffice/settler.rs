@@ -9,10 +9,10 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use leasehold::clock::{Clock, Time};
-use leasehold_boxoffice::model::{Call, CaptureState, EventSettings, HoldId, HoldRow, MoneyRow, OrderRow};
-use leasehold_boxoffice::office::{PaymentMessage, StaffHold, Task};
+use leasehold_boxoffice::model::{CaptureState, EventSettings, HoldId, HoldRow, LedgerCall, MoneyRow, OrderRow};
+use leasehold_boxoffice::office::{OfficeTask, PaymentMessage, StaffHold};
 use leasehold_boxoffice::provider::{
-    Outcome, PaymentProvider, PaymentStatus, Progress, ProviderError, Refund, Standing, short,
+    CallbackOutcome, PaymentProvider, PaymentState, PaymentStatus, ProviderError, Refund, RefundProgress, short_id,
 };
 
 use super::BoxOffice;
@@ -39,7 +39,7 @@ pub async fn run(house: Arc<BoxOffice>, clock: Arc<dyn Clock>) {
     loop {
         clock.sleep_until(clock.now().plus(EVERY)).await;
         if turn(&house, &clock, &mut asked).await.is_ok() {
-            house.office().beat(Task::Settler);
+            house.office().record_task_round(OfficeTask::Settler);
         }
     }
 }
@@ -95,7 +95,7 @@ async fn unheard(
     asked: &mut HashMap<String, Time>,
     now: Time,
 ) -> Result<(), leasehold_boxoffice::Error> {
-    let (holds, moment) = house.office().ledger().unheard(UNHEARD_MS).await?;
+    let (holds, moment) = house.office().payments_without_word(UNHEARD_MS).await?;
     let mut left = UNHEARD_AT_ONCE;
     for hold in holds {
         let Some(payment_ref) = hold.payment_ref.clone() else { continue };
@@ -146,14 +146,14 @@ async fn give_back(house: &BoxOffice, money: &MoneyRow) -> bool {
         reason: money.steps.last().map(|step| step.note.clone()).unwrap_or_default(),
     };
     let refused = match provider.refund(refund).await {
-        Ok(Progress::Done(Outcome::Refunded)) => {
+        Ok(RefundProgress::Done(CallbackOutcome::Refunded)) => {
             let note = "the provider gave it back";
-            let _ = house.office().refunded(Call::by("settler"), &money.key(), note).await;
+            let _ = house.office().record_refunded(LedgerCall::by("settler"), &money.key(), note).await;
             return true;
         }
         // It will call back.
-        Ok(Progress::Done(_) | Progress::Pending) => return true,
-        Ok(Progress::Unknown) => "the payment provider does not know of this payment".to_owned(),
+        Ok(RefundProgress::Done(_) | RefundProgress::Pending) => return true,
+        Ok(RefundProgress::Unknown) => "the payment provider does not know of this payment".to_owned(),
         Err(error @ ProviderError::Refused(_)) => error.to_string(),
         Err(error) => {
             tracing::warn!(%error, payment = money.payment_ref, "a refund is owed and could not be made");
@@ -162,7 +162,7 @@ async fn give_back(house: &BoxOffice, money: &MoneyRow) -> bool {
     };
     tracing::error!(refused, payment = money.payment_ref, "a refund is owed and was refused: staff must decide");
     // If that cannot be written, it is asked for again.
-    house.office().refund_refused(Call::by("settler"), &money.key(), &refused).await.is_err()
+    house.office().refund_refused(LedgerCall::by("settler"), &money.key(), &refused).await.is_err()
 }
 
 /// Asks for money that was authorised and has bought something by now. A refusal is for staff.
@@ -170,12 +170,12 @@ async fn capture(house: &BoxOffice, provider: &dyn PaymentProvider, order: &Orde
     let Some(capture) = &order.capture else { return };
     let (to, note) = match provider.capture(order.payment_ref.clone(), capture.amount).await {
         // As a callback says it: what was captured beyond the price goes back.
-        Ok(Some(status)) if status.outcome == Standing::Captured => {
+        Ok(Some(status)) if status.outcome == PaymentState::Captured => {
             let message = PaymentMessage {
-                id: format!("captured_{}", short(&order.payment_ref)),
+                id: format!("captured_{}", short_id(&order.payment_ref)),
                 payment_ref: order.payment_ref.clone(),
                 hold_id: order.hold_id.clone(),
-                outcome: Outcome::Captured,
+                outcome: CallbackOutcome::Captured,
                 tokens: Vec::new(),
                 amount: status.amount,
                 currency: Some(status.currency),
@@ -186,7 +186,9 @@ async fn capture(house: &BoxOffice, provider: &dyn PaymentProvider, order: &Orde
             }
             return;
         }
-        Ok(Some(status)) if status.outcome == Standing::Pending || status.outcome == Standing::Authorised => return,
+        Ok(Some(status)) if status.outcome == PaymentState::Pending || status.outcome == PaymentState::Authorised => {
+            return;
+        }
         Ok(Some(PaymentStatus { outcome, amount, .. })) => {
             (CaptureState::Failed, format!("the payment provider says {outcome:?}, of {amount}"))
         }
@@ -200,7 +202,7 @@ async fn capture(house: &BoxOffice, provider: &dyn PaymentProvider, order: &Orde
     if to == CaptureState::Failed {
         tracing::error!(note, payment = order.payment_ref, "an order was sold and its payment is not captured");
     }
-    let _ = house.office().capture_told(Call::by("settler"), &order.order_id, to, &note).await;
+    let _ = house.office().record_capture(LedgerCall::by("settler"), &order.order_id, to, &note).await;
 }
 
 /// Cancels what was authorised and bought nothing. What was captured all the same goes back.
@@ -208,14 +210,14 @@ async fn cancel(house: &BoxOffice, provider: &dyn PaymentProvider, money: &Money
     let captured = match provider.cancel(money.payment_ref.clone()).await {
         Ok(None) => false,
         Ok(Some(status)) => match status.outcome {
-            Standing::Cancelled | Standing::Declined | Standing::Refunded => false,
-            Standing::Captured => true,
-            Standing::Pending | Standing::Authorised => return,
+            PaymentState::Cancelled | PaymentState::Declined | PaymentState::Refunded => false,
+            PaymentState::Captured => true,
+            PaymentState::Pending | PaymentState::Authorised => return,
         },
         Err(error @ ProviderError::Refused(_)) => {
             let why = error.to_string();
             tracing::error!(why, payment = money.payment_ref, "a payment is not cancelled: staff must decide");
-            let _ = house.office().cancel_refused(Call::by("settler"), &money.key(), &why).await;
+            let _ = house.office().cancel_refused(LedgerCall::by("settler"), &money.key(), &why).await;
             return;
         }
         Err(error) => {
@@ -223,7 +225,7 @@ async fn cancel(house: &BoxOffice, provider: &dyn PaymentProvider, money: &Money
             return;
         }
     };
-    let _ = house.office().cancel_told(Call::by("settler"), &money.key(), captured).await;
+    let _ = house.office().record_cancel(LedgerCall::by("settler"), &money.key(), captured).await;
 }
 
 /// Asks the provider about a payment whose callback does not come. Whether nothing more can come of it.
@@ -241,27 +243,27 @@ async fn ask_after(house: &BoxOffice, provider: &dyn PaymentProvider, hold: &Hol
 /// The provider was asked, and this is its word. Whether nothing more can come of the payment.
 async fn told(house: &BoxOffice, hold: &HoldRow, payment_ref: &str, status: PaymentStatus) -> bool {
     let outcome = match status.outcome {
-        Standing::Authorised => Outcome::Authorised,
-        Standing::Captured => Outcome::Captured,
-        Standing::Declined => Outcome::Declined,
-        Standing::Cancelled => Outcome::Cancelled,
-        Standing::Pending => return false,
-        Standing::Refunded => return true,
+        PaymentState::Authorised => CallbackOutcome::Authorised,
+        PaymentState::Captured => CallbackOutcome::Captured,
+        PaymentState::Declined => CallbackOutcome::Declined,
+        PaymentState::Cancelled => CallbackOutcome::Cancelled,
+        PaymentState::Pending => return false,
+        PaymentState::Refunded => return true,
     };
     let settled = house.office().payment(message(hold, payment_ref, outcome, status)).await;
     if let Err(error) = &settled {
         tracing::warn!(%error, "a payment whose callback never came could not be settled");
     }
     // A card that was declined may be tried again, on the provider's page.
-    settled.is_ok() && outcome != Outcome::Declined
+    settled.is_ok() && outcome != CallbackOutcome::Declined
 }
 
 /// What a provider says when it is asked, as a message like a callback.
-pub fn message(hold: &HoldRow, payment_ref: &str, outcome: Outcome, status: PaymentStatus) -> PaymentMessage {
+pub fn message(hold: &HoldRow, payment_ref: &str, outcome: CallbackOutcome, status: PaymentStatus) -> PaymentMessage {
     // Another for each time that it was begun: a card that was declined may be tried again.
     let began = hold.expires_at.0;
     PaymentMessage {
-        id: format!("status_{}_{began}_{outcome:?}", short(payment_ref)).to_lowercase(),
+        id: format!("status_{}_{began}_{outcome:?}", short_id(payment_ref)).to_lowercase(),
         payment_ref: payment_ref.into(),
         hold_id: hold.hold_id.clone(),
         outcome,
@@ -276,7 +278,7 @@ pub fn message(hold: &HoldRow, payment_ref: &str, outcome: Outcome, status: Paym
 /// Holds whose payment takes long, and whose money has not come.
 async fn overdue(house: &BoxOffice) -> Result<Vec<(HoldRow, String)>, leasehold_boxoffice::Error> {
     let mut found = Vec::new();
-    let (paying, now) = house.office().ledger().paying().await?;
+    let (paying, now) = house.office().payments_under_way().await?;
     for hold in paying {
         let pay_ms = hold.pay_ms.unwrap_or(STUCK_MS * 2);
         let waited = pay_ms.saturating_sub(hold.expires_at.since(now));

@@ -3,8 +3,8 @@
 use std::fmt;
 use std::time::Duration;
 
-use leasehold_boxoffice::provider::Mode;
-use leasehold_boxoffice::sign::SECRET_BYTES;
+use leasehold_boxoffice::provider::CaptureMode;
+use leasehold_boxoffice::sign::MIN_SECRET_BYTES;
 use serde::Deserialize;
 
 use super::units::Span;
@@ -22,7 +22,7 @@ pub struct BoxOffice {
     /// Where the payment provider is asked for refunds.
     pub provider_url: Option<String>,
     /// Whether the provider is asked to make payments, and when it takes the money. None: payments begin with the shop.
-    pub provider_payments: Option<Mode>,
+    pub provider_payments: Option<CaptureMode>,
     /// What the payment provider signs with: one, or two while it is being changed.
     pub provider_secrets: Vec<Secret>,
     /// Webhooks and the provider may stand in a private network.
@@ -60,8 +60,8 @@ impl BoxOffice {
             if secrets.len() > 2 {
                 return Err(format!("boxoffice.{field} is one secret, or two while it is being changed"));
             }
-            if secrets.iter().any(|secret| secret.0.len() < SECRET_BYTES) {
-                return Err(format!("boxoffice.{field}: a secret is at least {SECRET_BYTES} bytes"));
+            if secrets.iter().any(|secret| secret.0.len() < MIN_SECRET_BYTES) {
+                return Err(format!("boxoffice.{field}: a secret is at least {MIN_SECRET_BYTES} bytes"));
             }
         }
         let ttl = self.ticket_ttl.0;
@@ -74,7 +74,7 @@ impl BoxOffice {
         if self.provider_payments.is_some() && self.provider_url.is_none() {
             return Err("boxoffice.provider_payments needs boxoffice.provider_url".into());
         }
-        let guard = leasehold_boxoffice::webhook::guard::Guard { allow_private: self.allow_private_targets };
+        let guard = leasehold_boxoffice::webhook::guard::TargetGuard { allow_private: self.allow_private_targets };
         match self.provider_url.as_deref().map(|url| guard.target(url)) {
             Some(Err(why)) => Err(format!("boxoffice.provider_url: {why}")),
             _ => Ok(()),

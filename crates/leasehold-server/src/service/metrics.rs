@@ -9,7 +9,7 @@ use leasehold::engine::{Grant, Renewal};
 use leasehold::{Error, Refusal};
 
 use leasehold_boxoffice::model::Reason;
-use leasehold_boxoffice::office::{self, LateOutcome, Task};
+use leasehold_boxoffice::office::{self, LateOutcome, OfficeTask};
 
 use super::Verb;
 use crate::boxoffice;
@@ -264,7 +264,7 @@ impl Page {
     }
 
     /// What the box office counts.
-    fn office(&mut self, office: &office::Metrics) {
+    fn office(&mut self, office: &office::OfficeMetrics) {
         // Without the ledger nobody knows: no sample is better than an old one.
         if let Some(stands) = &office.stands {
             self.family("leasehold_holds", "gauge", "Live holds by state.");
@@ -278,7 +278,7 @@ impl Page {
             self.line("leasehold_sweeper_lag_seconds", "", stands.sweeper_lag_seconds);
         }
         self.family("leasehold_task_idle_seconds", "gauge", "Time since the last round of a task of the box office.");
-        for (task, idle) in Task::ALL.into_iter().zip(office.idle_seconds) {
+        for (task, idle) in OfficeTask::ALL.into_iter().zip(office.idle_seconds) {
             self.line("leasehold_task_idle_seconds", &format!("{{task=\"{}\"}}", task.as_str()), idle);
         }
         self.spans(
@@ -311,7 +311,7 @@ impl Page {
     }
 
     /// Money that is not simply an order's.
-    fn money(&mut self, office: &office::Metrics) {
+    fn money(&mut self, office: &office::OfficeMetrics) {
         self.family(
             "leasehold_late_money_total",
             "counter",

@@ -590,7 +590,7 @@ impl Service {
     pub async fn close(&self) -> Result<(), Denial> {
         // The ledger first: what it still writes may release leases.
         let ledger = match self.boxoffice.get() {
-            Some(house) => house.office().ledger().close().await.map_err(Denial::Office),
+            Some(house) => house.office().close().await.map_err(Denial::Office),
             None => Ok(()),
         };
         self.engine.close().await.map_err(Denial::Engine).and(ledger)

@@ -1,7 +1,7 @@
-//! A PostgreSQL of its own for a test: made in a directory of its own, on a free port, gone with the test.
+//! A PostgreSQL server for a test: in its own directory, on a free port, removed with the test.
 //!
-//! It ends with the process that started it, however that ends: a shell beside it waits for the end of a pipe. A
-//! machine without PostgreSQL fails the test, loudly.
+//! It stops with the process that started it, however that ends: a shell waits for the end of a pipe. Without PostgreSQL
+//! on the machine the test fails.
 
 use std::io::Write as _;
 use std::net::TcpListener;
@@ -15,8 +15,8 @@ use std::time::Duration;
 use tokio_postgres::{Client, NoTls};
 
 /// How long anything here may take.
-const DEADLINE: Duration = Duration::from_secs(60);
-const STEP: Duration = Duration::from_millis(20);
+const START_DEADLINE: Duration = Duration::from_secs(60);
+const POLL_EVERY: Duration = Duration::from_millis(20);
 
 /// A running server. See the module.
 pub struct Cluster {
@@ -49,7 +49,7 @@ impl Cluster {
             TcpListener::bind("127.0.0.1:0").and_then(|listener| listener.local_addr()).expect("a free port").port();
         let settings = settings.iter().map(|setting| format!(" -c {setting}")).collect();
         let cluster = Self { dir, port, settings, shell: Mutex::default(), databases: AtomicU64::new(0) };
-        cluster.go();
+        cluster.start_server();
         cluster
     }
 
@@ -58,7 +58,7 @@ impl Cluster {
     /// # Panics
     ///
     /// If it does not start.
-    pub fn go(&self) {
+    pub fn start_server(&self) {
         let (dir, port, settings) = (self.dir.display(), self.port, &self.settings);
         let server = program("postgres");
         // The pipe says "stop", or ends because we did: then nobody else tidies up.
@@ -85,12 +85,12 @@ impl Cluster {
     }
 
     fn wait(&self, what: &str, done: impl Fn() -> bool) {
-        for _ in 0..DEADLINE.as_millis() / STEP.as_millis() {
+        for _ in 0..START_DEADLINE.as_millis() / POLL_EVERY.as_millis() {
             if done() {
                 return;
             }
             #[expect(clippy::disallowed_methods, reason = "another process cannot be waited for under virtual time")]
-            std::thread::sleep(STEP);
+            std::thread::sleep(POLL_EVERY);
         }
         let log = std::fs::read_to_string(self.dir.join("log")).unwrap_or_default();
         panic!("PostgreSQL did not {what}: {log}");
@@ -107,7 +107,7 @@ impl Cluster {
     /// # Panics
     ///
     /// If it cannot be written.
-    pub fn put(&self, name: &str, text: &str) {
+    pub fn put_file(&self, name: &str, text: &str) {
         let path = self.dir.join(name);
         std::fs::write(&path, text).expect("a file can be written");
         std::fs::set_permissions(&path, std::fs::Permissions::from_mode(0o600)).expect("it is ours");
@@ -156,7 +156,7 @@ impl Cluster {
     /// # Panics
     ///
     /// If it cannot be changed.
-    pub async fn set(&self, setting: &str) {
+    pub async fn change_setting(&self, setting: &str) {
         let client = self.client("postgres").await;
         client.batch_execute(&format!("ALTER SYSTEM SET {setting}")).await.expect("a setting can be changed");
         client.batch_execute("SELECT pg_reload_conf()").await.expect("settings can be read again");

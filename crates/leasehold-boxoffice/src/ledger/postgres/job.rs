@@ -1,64 +1,64 @@
-//! One request on its way through a batch: what it needs, what was decided for it, and who waits for it.
+//! One request in a batch: the facts it needs, its decision, and the caller who waits for it.
 
 use serde::Serialize;
 use serde::de::DeserializeOwned;
 use tokio::sync::oneshot;
 
-use super::trouble::Trouble;
+use super::error::PostgresError;
 use crate::error::Error;
 use crate::model::decide::Decision;
 use crate::model::facts::{Facts, Need};
-use crate::model::write::Write;
-use crate::model::{Call, Done, Idem, Moment, Refusal};
+use crate::model::write::LedgerWrite;
+use crate::model::{Done, Idem, LedgerCall, Moment, Refusal};
 
-/// A request, whatever its answer is. It can be decided again: what was decided last counts.
-pub(super) trait Job: Send {
+/// A request of any result type. It may be decided several times: the last decision counts.
+pub(super) trait BatchJob: Send {
     fn need(&self) -> &Need;
     fn idem(&self) -> Option<&Idem>;
-    /// Whether it changes the rules or the layout of its event: it is alone with the event then.
+    /// Whether it locks its event exclusively, to change rules or layout.
     fn is_exclusive(&self) -> bool;
-    /// Its answer was stored before.
+    /// Takes the stored answer of an earlier call as its result.
     fn replay(&mut self, asked: &[u8], answer: &str, now: Moment);
-    /// Decides. None: there is nothing to store.
-    fn decide(&mut self, facts: &Facts, now: Moment) -> Option<Decided>;
-    /// Tells who asked.
-    fn answer(self: Box<Self>, fate: &Fate);
+    /// Decides. `None`: there is nothing to store.
+    fn decide(&mut self, facts: &Facts, now: Moment) -> Option<DecidedWrites>;
+    /// Sends the result to the caller.
+    fn complete(self: Box<Self>, outcome: &TransactionOutcome);
 }
 
-/// What is to be stored.
-pub(super) struct Decided {
-    pub(super) writes: Vec<Write>,
+/// What a decision stores.
+pub(super) struct DecidedWrites {
+    pub(super) writes: Vec<LedgerWrite>,
     /// The answer for retries: JSON.
     pub(super) answer: Option<Result<String, serde_json::Error>>,
 }
 
-/// What became of the transaction a request was in.
-pub(super) enum Fate {
+/// How the transaction of a request ended.
+pub(super) enum TransactionOutcome {
     /// Committed, durable.
     Durable,
     /// Rolled back: nothing took effect.
-    Undone(Trouble),
+    RolledBack(PostgresError),
     /// COMMIT was sent, and its answer is lost.
-    Unknown(Trouble),
+    Unknown(PostgresError),
 }
 
-/// What decides.
-pub(super) type Decide<T> = Box<dyn Fn(&Facts, &str, Moment) -> Decision<T> + Send>;
+/// The function that decides.
+pub(super) type DecideFn<T> = Box<dyn Fn(&Facts, &str, Moment) -> Decision<T> + Send>;
 
 /// A request for a `T`.
-pub(super) struct Request<T> {
+pub(super) struct PendingTransaction<T> {
     pub(super) attempt: &'static str,
-    pub(super) call: Call,
+    pub(super) call: LedgerCall,
     pub(super) need: Need,
     pub(super) exclusive: bool,
-    pub(super) decide: Decide<T>,
+    pub(super) decide: DecideFn<T>,
     pub(super) outcome: Option<Result<Done<T>, Error>>,
-    /// Something is stored for it.
+    /// Whether its last decision stores anything.
     pub(super) effect: bool,
     pub(super) reply: oneshot::Sender<Result<Done<T>, Error>>,
 }
 
-impl<T: Serialize + DeserializeOwned + Send> Job for Request<T> {
+impl<T: Serialize + DeserializeOwned + Send> BatchJob for PendingTransaction<T> {
     fn need(&self) -> &Need {
         &self.need
     }
@@ -76,13 +76,13 @@ impl<T: Serialize + DeserializeOwned + Send> Job for Request<T> {
         let same = self.call.idem.as_ref().is_some_and(|idem| asked == idem.body);
         self.outcome = Some(if same {
             let stored = serde_json::from_str(answer).map(|value| Done { value, now, replayed: true });
-            stored.map_err(|error| unreadable("answers", &error).undone(self.attempt))
+            stored.map_err(|error| unreadable("answers", &error).not_applied(self.attempt))
         } else {
             Err(Refusal::Mismatch.into())
         });
     }
 
-    fn decide(&mut self, facts: &Facts, now: Moment) -> Option<Decided> {
+    fn decide(&mut self, facts: &Facts, now: Moment) -> Option<DecidedWrites> {
         let decided = (self.decide)(facts, &self.call.actor, now);
         let (writes, value) = match decided {
             Ok(decided) => decided,
@@ -94,23 +94,23 @@ impl<T: Serialize + DeserializeOwned + Send> Job for Request<T> {
         let answer = self.call.idem.as_ref().map(|_| serde_json::to_string(&value));
         self.outcome = Some(Ok(Done { value, now, replayed: false }));
         self.effect = !writes.is_empty() || answer.is_some();
-        self.effect.then_some(Decided { writes, answer })
+        self.effect.then_some(DecidedWrites { writes, answer })
     }
 
-    fn answer(self: Box<Self>, fate: &Fate) {
-        let told = match (fate, self.outcome) {
-            (Fate::Durable, Some(outcome)) => outcome,
-            (Fate::Durable, None) => Err(super::unavailable(self.attempt, "it was not run".into())),
-            (Fate::Undone(trouble), _) => Err(trouble.undone(self.attempt)),
-            (Fate::Unknown(trouble), _) if self.effect => Err(trouble.unknown(self.attempt)),
-            // Nothing was stored for it, but what it rests on may have been in the same batch.
-            (Fate::Unknown(trouble), _) => Err(trouble.undone(self.attempt)),
+    fn complete(self: Box<Self>, outcome: &TransactionOutcome) {
+        let reply = match (outcome, self.outcome) {
+            (TransactionOutcome::Durable, Some(outcome)) => outcome,
+            (TransactionOutcome::Durable, None) => Err(super::unavailable(self.attempt, "it was not run".into())),
+            (TransactionOutcome::RolledBack(error), _) => Err(error.not_applied(self.attempt)),
+            (TransactionOutcome::Unknown(error), _) if self.effect => Err(error.indeterminate(self.attempt)),
+            // It stores nothing, but it may depend on writes of the same batch.
+            (TransactionOutcome::Unknown(error), _) => Err(error.not_applied(self.attempt)),
         };
-        // Nobody waits any more: what was done stays done.
-        let _ = self.reply.send(told);
+        // The caller may be gone: the transaction stands all the same.
+        let _ = self.reply.send(reply);
     }
 }
 
-pub(super) fn unreadable(table: &str, error: &serde_json::Error) -> Trouble {
-    Trouble::broken("stored rows can be read", format!("{table}: {error}"))
+pub(super) fn unreadable(table: &str, error: &serde_json::Error) -> PostgresError {
+    PostgresError::corrupt("stored rows can be read", format!("{table}: {error}"))
 }

@@ -1,11 +1,11 @@
-//! What is read: statements, and what their rows say.
+//! Read statements, and how their rows are parsed.
 
 use tokio_postgres::Row;
 
+use super::error::PostgresResult;
 use super::lock::{area_row, bodies, count, number, parse};
-use super::trouble::Loaded;
 use crate::layout::{Area, Layout, Seat};
-use crate::ledger::picture::{self, Found};
+use crate::ledger::snapshot::{self, EventRows};
 use crate::model::check::{Dump, TokenBack};
 use crate::model::*;
 
@@ -35,9 +35,9 @@ pub(super) const HEAD: &str = "SELECT seq FROM heads WHERE event_id = $1";
 pub(super) const HEADS: &str = "SELECT event_id, seq FROM heads ORDER BY event_id";
 pub(super) const HELD: &str =
     "SELECT seat_id, hold_id, token FROM hold_seats WHERE event_id = $1 AND hold_id IS NOT NULL";
-/// From the entries alone, whatever the tables remember.
-/// `OFFSET 0` has each body parsed once, and bytes are compared: 2.7 times as fast, and 300,000 entries fit into the
-/// time that a statement has.
+/// Computed from the entries alone, not from the tables of seats.
+/// `OFFSET 0` makes PostgreSQL parse each body once, and COLLATE "C" compares bytes: 2.7 times as fast. So 300,000 entries
+/// fit into the statement timeout.
 pub(super) const TOKENS_BACK: &str = r#"SELECT seat, seq, before, token FROM (
         SELECT seat, seq, token, hold, lag(token) OVER seats AS before, lag(hold) OVER seats AS held
         FROM (
@@ -57,13 +57,14 @@ pub(super) const COUNT_LIVE: &str = r#"SELECT
     FROM holds, (SELECT moment() AS now) m WHERE live"#;
 pub(super) const PAYING: &str = r#"SELECT body FROM holds WHERE live AND expires_at > (SELECT moment())
     AND body LIKE '%"state":"paying"%' ORDER BY expires_at"#;
-/// See [`Ledger::unheard`](crate::ledger::Ledger::unheard). By letters first: most holds that ended are none of it.
-pub(super) const UNHEARD: &str = r#"SELECT body FROM holds WHERE NOT live AND expires_at > (SELECT moment()) - $1::bigint
+/// See [`Ledger::payments_without_word`](crate::ledger::Ledger::payments_without_word). The LIKE conditions come first: they
+/// exclude most ended holds cheaply.
+pub(super) const PAYMENTS_WITHOUT_WORD: &str = r#"SELECT body FROM holds WHERE NOT live AND expires_at > (SELECT moment()) - $1::bigint
     AND body LIKE '%"payment_ref":"%' AND body NOT LIKE '%"state":"sold"%'
     AND NOT EXISTS (SELECT 1 FROM money m WHERE m.payment_ref = holds.body::json ->> 'payment_ref')
     ORDER BY expires_at DESC LIMIT 1000"#;
 pub(super) const ENGINE: &str = "SELECT identity FROM engine";
-/// Seats remember their tokens; places of areas have those of the leases of live holds.
+/// Seats keep their last token. Places of areas have the tokens of the leases of live holds.
 pub(super) const HIGHEST_TOKEN: &str = "SELECT greatest(coalesce((SELECT max(token) FROM hold_seats), 0),
     coalesce((SELECT max((l ->> 'token')::bigint) FROM holds h, jsonb_array_elements(h.body::jsonb -> 'leases') l
         WHERE h.live), 0))";
@@ -78,10 +79,10 @@ pub(super) const AUDIT: &str = "SELECT event_id, seq, body FROM feed WHERE event
     AND ($3::text IS NULL OR body::jsonb -> 'seats' @> jsonb_build_array(jsonb_build_object('id', $3::text)))
     ORDER BY seq LIMIT $4";
 
-/// Those who number take turns.
+/// One transaction at a time numbers entries.
 pub(super) const NUMBERING: &str = "SELECT pg_advisory_xact_lock(19529, 0)";
-/// Entries become visible when their transactions commit, and what came after another has a higher id: the ids of one
-/// look are an order of what happened.
+/// Entries become visible when their transactions commit, and a later change of the same row has a higher id. So the ids
+/// that one statement sees are a valid order of events.
 pub(super) const NUMBER: &str = "WITH taken AS (
         DELETE FROM outbox WHERE id IN (SELECT id FROM outbox ORDER BY id LIMIT $1) RETURNING id, event_id, kind, body
     ), numbered AS (
@@ -96,13 +97,31 @@ pub(super) const NUMBER: &str = "WITH taken AS (
     )
     SELECT event_id, seq, body FROM numbered ORDER BY id";
 
-pub(super) const PUT_WEBHOOK: &str =
-    "INSERT INTO webhooks (id, body) VALUES ($1, $2) ON CONFLICT (id) DO UPDATE SET body = excluded.body";
-pub(super) const REMOVE_CURSORS: &str = "DELETE FROM webhook_cursors WHERE webhook_id = $1";
-pub(super) const REMOVE_WEBHOOK: &str = "DELETE FROM webhooks WHERE id = $1 RETURNING id";
+/// One transaction at a time adds or removes webhooks: the limit counts committed rows.
+pub(super) const LOCK_WEBHOOKS: &str = "SELECT pg_advisory_xact_lock(19530, 0)";
+/// Many transactions may advance cursors at once, but not while one adds or removes a webhook.
+pub(super) const LOCK_WEBHOOKS_SHARED: &str = "SELECT pg_advisory_xact_lock_shared(19530, 0)";
+pub(super) const ADD_WEBHOOK: &str = "WITH added AS (
+        INSERT INTO webhooks (id, body) SELECT $1::text, $2::text WHERE (SELECT count(*) FROM webhooks) < $3
+        ON CONFLICT (id) DO NOTHING RETURNING id
+    ), begun AS (
+        INSERT INTO webhook_cursors (webhook_id, event_id, seq)
+        SELECT a.id, h.event_id, h.seq FROM added a, heads h WHERE $4::text IS NULL OR h.event_id = $4
+        ON CONFLICT (webhook_id, event_id) DO UPDATE SET seq = greatest(webhook_cursors.seq, excluded.seq)
+    )
+    SELECT id FROM added";
+pub(super) const WEBHOOK: &str = "SELECT body FROM webhooks WHERE id = $1";
+// A text replacement is safe: inside JSON strings quotes have a backslash before them.
+pub(super) const DEACTIVATE_WEBHOOK: &str =
+    r#"UPDATE webhooks SET body = replace(body, '"active":true', '"active":false') WHERE id = $1 RETURNING id"#;
+pub(super) const REMOVE_WEBHOOK: &str = "WITH removed AS (
+        DELETE FROM webhooks WHERE id = $1 AND body::json ->> 'event_id' IS NOT DISTINCT FROM $2::text RETURNING id
+    ), cursors AS (DELETE FROM webhook_cursors c USING removed r WHERE c.webhook_id = r.id)
+    SELECT id FROM removed";
 pub(super) const WEBHOOKS: &str = "SELECT body FROM webhooks ORDER BY id";
 pub(super) const CURSOR: &str = "SELECT seq FROM webhook_cursors WHERE webhook_id = $1 AND event_id = $2";
-pub(super) const ADVANCE: &str = "INSERT INTO webhook_cursors (webhook_id, event_id, seq) VALUES ($1, $2, $3)
+pub(super) const ADVANCE: &str = "INSERT INTO webhook_cursors (webhook_id, event_id, seq)
+    SELECT $1::text, $2::text, $3::bigint WHERE EXISTS (SELECT 1 FROM webhooks WHERE id = $1)
     ON CONFLICT (webhook_id, event_id) DO UPDATE SET seq = greatest(webhook_cursors.seq, excluded.seq)";
 pub(super) const FORGET_ANSWERS: &str =
     "WITH gone AS (DELETE FROM answers WHERE at < (SELECT moment() - $1) RETURNING 1)
@@ -114,89 +133,89 @@ pub(super) const FORGET_HOLDS: &str = "WITH gone AS (DELETE FROM holds WHERE NOT
     SELECT count(*) FROM gone";
 
 /// The first row, stored as JSON.
-pub(super) fn first<T: serde::de::DeserializeOwned>(rows: &[Row], table: &str) -> Loaded<Option<T>> {
+pub(super) fn first_body<T: serde::de::DeserializeOwned>(rows: &[Row], table: &str) -> PostgresResult<Option<T>> {
     rows.first().map(|row| parse(row.try_get(0)?, table)).transpose()
 }
 
 /// The number in the first row; zero if there is none.
-pub(super) fn only(rows: &[Row]) -> Loaded<u64> {
+pub(super) fn first_number(rows: &[Row]) -> PostgresResult<u64> {
     rows.first().map_or(Ok(0), |row| number(row, 0))
 }
 
 /// From [`EVENT`], [`SEATS`], [`LAYOUT_AREAS`].
-pub(super) fn layout(rows: &[Vec<Row>]) -> Loaded<Option<(u64, Layout)>> {
-    let Some(event) = first::<EventRow>(&rows[0], "events")? else { return Ok(None) };
-    let seat = |row: &Row| -> Loaded<Seat> {
+pub(super) fn layout(rows: &[Vec<Row>]) -> PostgresResult<Option<(u64, Layout)>> {
+    let Some(event) = first_body::<EventRow>(&rows[0], "events")? else { return Ok(None) };
+    let seat = |row: &Row| -> PostgresResult<Seat> {
         let (id, section, line) = (row.try_get(0)?, row.try_get(1)?, row.try_get(2)?);
         Ok(Seat { id, section, row: line, number: count(row, 3)?, price: number(row, 4)? })
     };
-    let area = |row: &Row| -> Loaded<Area> {
+    let area = |row: &Row| -> PostgresResult<Area> {
         Ok(Area { id: row.try_get(0)?, capacity: count(row, 1)?, price: number(row, 2)? })
     };
-    let seats = rows[1].iter().map(seat).collect::<Loaded<_>>()?;
-    let areas = rows[2].iter().map(area).collect::<Loaded<_>>()?;
+    let seats = rows[1].iter().map(seat).collect::<PostgresResult<_>>()?;
+    let areas = rows[2].iter().map(area).collect::<PostgresResult<_>>()?;
     Ok(Some((event.layout_version, Layout { seats, areas })))
 }
 
-fn sold(rows: &[Row]) -> Loaded<Vec<(String, OrderId, u64)>> {
+fn sold(rows: &[Row]) -> PostgresResult<Vec<(String, OrderId, u64)>> {
     rows.iter().map(|row| Ok((row.try_get(0)?, OrderId(row.try_get(1)?), number(row, 2)?))).collect()
 }
 
 /// From [`EVENT`], [`LIVE`], [`SOLD`], [`BLOCKS`], [`AREAS`], [`HEAD`].
-pub(super) fn snapshot(rows: &[Vec<Row>], now: Moment) -> Loaded<Option<Snapshot>> {
-    let Some(event) = first(&rows[0], "events")? else { return Ok(None) };
-    let blocks = rows[3].iter().map(|row| Ok((row.try_get(0)?, row.try_get(1)?))).collect::<Loaded<_>>()?;
-    let areas = rows[4].iter().map(|row| Ok(area_row(row)?.1)).collect::<Loaded<_>>()?;
-    let (holds, sold, seq) = (bodies(&rows[1], "holds")?, sold(&rows[2])?, only(&rows[5])?);
-    Ok(Some(picture::snapshot(Found { event, holds, sold, blocks, areas, seq }, now)))
+pub(super) fn snapshot(rows: &[Vec<Row>], now: Moment) -> PostgresResult<Option<Snapshot>> {
+    let Some(event) = first_body(&rows[0], "events")? else { return Ok(None) };
+    let blocks = rows[3].iter().map(|row| Ok((row.try_get(0)?, row.try_get(1)?))).collect::<PostgresResult<_>>()?;
+    let areas = rows[4].iter().map(|row| Ok(area_row(row)?.1)).collect::<PostgresResult<_>>()?;
+    let (holds, sold, seq) = (bodies(&rows[1], "holds")?, sold(&rows[2])?, first_number(&rows[5])?);
+    Ok(Some(snapshot::snapshot(EventRows { event, holds, sold, blocks, areas, seq }, now)))
 }
 
 /// From [`EVENT`], [`SEATS`], [`AREAS`], [`HELD`], [`SOLD`], [`BLOCKS`], [`LIVE`], [`ORDERS_OF`], [`BUYERS`],
 /// [`NUMBERED`], [`MONEY_OF_EVENT`], [`TOKENS_BACK`].
-pub(super) fn dump(rows: &[Vec<Row>], now: Moment) -> Loaded<Option<Dump>> {
-    let Some(event) = first(&rows[0], "events")? else { return Ok(None) };
-    let ids = |at: usize| rows[at].iter().map(|row| Ok(row.try_get(0)?)).collect::<Loaded<Vec<String>>>();
+pub(super) fn dump(rows: &[Vec<Row>], now: Moment) -> PostgresResult<Option<Dump>> {
+    let Some(event) = first_body(&rows[0], "events")? else { return Ok(None) };
+    let ids = |at: usize| rows[at].iter().map(|row| Ok(row.try_get(0)?)).collect::<PostgresResult<Vec<String>>>();
     let held = |row: &Row| Ok((row.try_get(0)?, HoldId(row.try_get(1)?), number(row, 2)?));
     let buyer = |row: &Row| Ok((Buyer(row.try_get(0)?), count(row, 1)?, count(row, 2)?));
     let back = |row: &Row| {
         let (seat, seq) = (row.try_get(0)?, number(row, 1)?);
         Ok(TokenBack { seat, seq, before: number(row, 2)?, after: number(row, 3)? })
     };
-    let numbered = rows[9].first().map_or(Ok((0, 0)), |row| Loaded::Ok((number(row, 0)?, number(row, 1)?)))?;
+    let numbered = rows[9].first().map_or(Ok((0, 0)), |row| PostgresResult::Ok((number(row, 0)?, number(row, 1)?)))?;
     Ok(Some(Dump {
         now,
         event,
         seats: ids(1)?,
-        areas: rows[2].iter().map(|row| Ok(area_row(row)?.1)).collect::<Loaded<_>>()?,
-        held: rows[3].iter().map(held).collect::<Loaded<_>>()?,
+        areas: rows[2].iter().map(|row| Ok(area_row(row)?.1)).collect::<PostgresResult<_>>()?,
+        held: rows[3].iter().map(held).collect::<PostgresResult<_>>()?,
         sold: sold(&rows[4])?,
         blocked: ids(5)?,
         holds: bodies(&rows[6], "holds")?,
         orders: bodies(&rows[7], "orders")?,
-        buyers: rows[8].iter().map(buyer).collect::<Loaded<_>>()?,
+        buyers: rows[8].iter().map(buyer).collect::<PostgresResult<_>>()?,
         money: bodies(&rows[10], "money")?,
         numbered,
-        tokens_back: rows[11].iter().map(back).collect::<Loaded<_>>()?,
+        tokens_back: rows[11].iter().map(back).collect::<PostgresResult<_>>()?,
     }))
 }
 
 /// From [`COUNT_LIVE`].
-pub(super) fn live(rows: &[Row]) -> Loaded<Live> {
-    let Some(row) = rows.first() else { return Ok(Live::default()) };
-    Ok(Live { active: number(row, 0)?, paying: number(row, 1)?, overdue_ms: number(row, 2)? })
+pub(super) fn live(rows: &[Row]) -> PostgresResult<LiveCounts> {
+    let Some(row) = rows.first() else { return Ok(LiveCounts::default()) };
+    Ok(LiveCounts { active: number(row, 0)?, paying: number(row, 1)?, overdue_ms: number(row, 2)? })
 }
 
 /// From [`ENGINE`].
-pub(super) fn engine(rows: &[Row]) -> Loaded<Option<String>> {
+pub(super) fn engine(rows: &[Row]) -> PostgresResult<Option<String>> {
     Ok(rows.first().map(|row| row.try_get(0)).transpose()?.flatten())
 }
 
 /// Numbered entries: event, number, body.
-pub(super) fn entries(rows: &[Row]) -> Loaded<Vec<Entry>> {
+pub(super) fn entries(rows: &[Row]) -> PostgresResult<Vec<Entry>> {
     let entry = |row: &Row| Ok(Entry { seq: number(row, 1)?, ..parse(row.try_get(2)?, "feed")? });
     rows.iter().map(entry).collect()
 }
 
-pub(super) fn heads(rows: &[Row]) -> Loaded<Vec<(EventId, u64)>> {
+pub(super) fn heads(rows: &[Row]) -> PostgresResult<Vec<(EventId, u64)>> {
     rows.iter().map(|row| Ok((EventId(row.try_get(0)?), number(row, 1)?))).collect()
 }

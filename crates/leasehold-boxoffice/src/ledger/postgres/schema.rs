@@ -8,16 +8,16 @@
 
 use tokio_postgres::Client;
 
-use super::trouble::Trouble;
+use super::error::PostgresError;
 
 /// Where the tables are.
 pub(super) const SCHEMA: &str = "leasehold_boxoffice";
 
 /// Two servers that start at once take turns under this advisory lock.
-const MIGRATING: i64 = 0x1ea5_e401_d5ea_7001;
+const MIGRATION_LOCK_KEY: i64 = 0x1ea5_e401_d5ea_7001;
 
 /// One step for each version, in order. A step that was released is never changed: add another.
-pub(super) const STEPS: [&str; 3] = [
+pub(super) const MIGRATIONS: [&str; 3] = [
     r#"
 CREATE FUNCTION moment() RETURNS bigint LANGUAGE sql VOLATILE
     AS $$ SELECT floor(extract(epoch FROM clock_timestamp()) * 1000)::bigint $$;
@@ -173,10 +173,10 @@ CREATE INDEX orders_to_capture ON orders (order_id)
 "#,
 ];
 
-/// Makes the database what this version wants, in one transaction. Says which version it is now.
-pub(super) async fn migrate(client: &mut Client) -> Result<usize, Trouble> {
+/// Migrates the database to this version, in one transaction. Returns the version.
+pub(super) async fn migrate(client: &mut Client) -> Result<usize, PostgresError> {
     let tx = client.transaction().await?;
-    tx.execute("SELECT pg_advisory_xact_lock($1)", &[&MIGRATING]).await?;
+    tx.execute("SELECT pg_advisory_xact_lock($1)", &[&MIGRATION_LOCK_KEY]).await?;
     // Asked first: who may use the schema need not be allowed to make one.
     let there: bool = tx.query_one("SELECT to_regnamespace($1) IS NOT NULL", &[&SCHEMA]).await?.get(0);
     if !there {
@@ -190,20 +190,20 @@ pub(super) async fn migrate(client: &mut Client) -> Result<usize, Trouble> {
     }
     let found: Option<i64> = tx.query_opt("SELECT version FROM schema_version", &[]).await?.map(|row| row.get(0));
     let found = usize::try_from(found.unwrap_or(0)).unwrap_or(usize::MAX);
-    if found > STEPS.len() {
-        return Err(Trouble::NoConnection(format!(
+    if found > MIGRATIONS.len() {
+        return Err(PostgresError::NoConnection(format!(
             "the tables were made by a newer version of Leasehold (schema {found}, this one knows {})",
-            STEPS.len()
+            MIGRATIONS.len()
         )));
     }
-    for step in &STEPS[found..] {
+    for step in &MIGRATIONS[found..] {
         tx.batch_execute(step).await?;
     }
-    if found < STEPS.len() {
-        let version = STEPS.len() as i64;
+    if found < MIGRATIONS.len() {
+        let version = MIGRATIONS.len() as i64;
         let sql = "INSERT INTO schema_version VALUES (1, $1) ON CONFLICT (id) DO UPDATE SET version = excluded.version";
         tx.execute(sql, &[&version]).await?;
     }
     tx.commit().await?;
-    Ok(STEPS.len())
+    Ok(MIGRATIONS.len())
 }

@@ -1,11 +1,11 @@
-//! Connections: how they are made, checked, shared and dropped, and how statements travel together.
+//! Connections: made, checked, pooled and closed; and pipelines of statements.
 //!
 //! # Laws
 //!
 //! 1. Every connection is checked when it is made, not only the first: what it commits is durable, and it is the
 //!    primary.
-//! 2. A connection goes back to the pool only between transactions; one that was left in the middle is closed.
-//! 3. Nothing waits for ever: not for a connection, not for a lock, not for an answer.
+//! 2. A connection returns to the pool only between transactions. One with an open transaction is closed.
+//! 3. Every wait has a timeout: for a connection, for a lock, for an answer.
 
 use std::future::Future;
 use std::pin::Pin;
@@ -19,56 +19,56 @@ use deadpool_postgres::{Hook, HookError, Manager, ManagerConfig, Object, Pool, P
 use tokio_postgres::types::ToSql;
 use tokio_postgres::{Client, Config, Row, Statement};
 
-use super::Options;
+use super::PostgresOptions;
+use super::error::{PostgresError, PostgresResult};
 use super::schema::SCHEMA;
-use super::tls::{self, Tls};
-use super::trouble::{Loaded, Trouble};
+use super::tls::{self, PostgresTls};
 
-/// What a statement is given.
-pub(super) type Params = Vec<Box<dyn ToSql + Sync + Send>>;
+/// The parameters of a statement.
+pub(super) type StatementParams = Vec<Box<dyn ToSql + Sync + Send>>;
 
 /// The settings that make a COMMIT durable, and what they must be.
-const DURABLE: [(&str, &[&str]); 3] =
+const DURABLE_SETTINGS: [(&str, &[&str]); 3] =
     [("synchronous_commit", &["on", "remote_apply"]), ("fsync", &["on"]), ("full_page_writes", &["on"])];
 
-/// Where the database is, and how it is spoken to.
-pub(super) struct Address {
+/// The address of the database and its TLS settings.
+pub(super) struct DatabaseAddress {
     config: Config,
-    tls: Tls,
+    tls: PostgresTls,
 }
 
 /// Reads the address. The text may hold a password, and is in no error.
-pub(super) fn address(url: &str, options: &Options) -> Result<Address, String> {
-    let (url, asked) = tls::Asked::take(url);
+pub(super) fn address(url: &str, options: &PostgresOptions) -> Result<DatabaseAddress, String> {
+    let (url, asked) = tls::TlsRequest::split_from_url(url);
     let mut config = Config::from_str(&url).map_err(|error| format!("this is no address of PostgreSQL: {error}"))?;
     let tls = asked.apply(&mut config)?;
     if config.get_application_name().is_none() {
         config.application_name("leasehold boxoffice");
     }
-    // Also where nobody answers, and where somebody stops answering.
+    // These also apply while connecting, and to a server that stops answering.
     config.connect_timeout(options.connect_timeout);
     config.tcp_user_timeout(options.patience());
     config.keepalives_idle(Duration::from_secs(30));
-    Ok(Address { config, tls })
+    Ok(DatabaseAddress { config, tls })
 }
 
 /// A connection outside of any pool, for the schema.
-pub(super) async fn connect(address: &Address) -> Loaded<Client> {
+pub(super) async fn connect(address: &DatabaseAddress) -> PostgresResult<Client> {
     let (client, connection) = address.config.connect(address.tls.clone()).await?;
-    // It ends with its client; what goes wrong on it is the error of whoever waits for an answer.
+    // The task ends with its client. Its errors reach whoever waits for an answer.
     tokio::spawn(async move { drop(connection.await) });
     Ok(client)
 }
 
-/// Refuses a server that would forget what it acknowledged. Says in a sentence what to change.
-pub(super) async fn check(client: &Client) -> Loaded<()> {
+/// Refuses a server that may lose acknowledged transactions. The error says what to change.
+pub(super) async fn check(client: &Client) -> PostgresResult<()> {
     let sql = "SELECT current_setting('synchronous_commit'), current_setting('fsync'),
                current_setting('full_page_writes'), pg_is_in_recovery()";
     let row = client.query_one(sql, &[]).await?;
     if row.try_get(3)? {
         return Err(refuse("it is a standby, and the ledger must be the primary: name the primary in the address"));
     }
-    for (at, (name, good)) in DURABLE.iter().enumerate() {
+    for (at, (name, good)) in DURABLE_SETTINGS.iter().enumerate() {
         let found: String = row.try_get(at)?;
         if !good.contains(&found.as_str()) {
             return Err(refuse(&format!(
@@ -81,13 +81,13 @@ pub(super) async fn check(client: &Client) -> Loaded<()> {
     Ok(())
 }
 
-fn refuse(why: &str) -> Trouble {
-    Trouble::NoConnection(format!("this PostgreSQL cannot be the ledger: {why}"))
+fn refuse(why: &str) -> PostgresError {
+    PostgresError::NoConnection(format!("this PostgreSQL cannot be the ledger: {why}"))
 }
 
-/// What every session sets for itself, so that a later change of the server's settings does not weaken it. All our
-/// statements find rows by key: plans must not depend on what the statistics said when a table was empty.
-fn settings(options: &Options) -> String {
+/// Settings of every session, so that later changes of the server's settings do not weaken it. All statements find rows
+/// by key: plans must not depend on statistics of an empty table.
+fn settings(options: &PostgresOptions) -> String {
     let (statement, lock) = (options.statement_timeout.as_millis(), options.lock_timeout.as_millis());
     let idle = options.patience().as_millis();
     format!(
@@ -98,28 +98,28 @@ fn settings(options: &Options) -> String {
     )
 }
 
-/// Connections that are shared.
-pub(super) struct Sessions {
+/// A pool of connections.
+pub(super) struct SessionPool {
     pool: Pool,
     patience: Duration,
     /// Round trips so far.
-    pub(super) trips: Arc<AtomicU64>,
+    pub(super) round_trips: Arc<AtomicU64>,
 }
 
-impl Sessions {
-    /// At most so many connections, none of them made yet.
+impl SessionPool {
+    /// A pool of at most so many connections. None is opened yet.
     pub(super) fn new(
-        address: &Address,
-        options: &Options,
+        address: &DatabaseAddress,
+        options: &PostgresOptions,
         size: usize,
-        trips: Arc<AtomicU64>,
+        round_trips: Arc<AtomicU64>,
     ) -> Result<Self, String> {
         let recycling = ManagerConfig { recycling_method: RecyclingMethod::Fast };
         let set = Arc::<str>::from(settings(options));
         let prepare = Hook::async_fn(move |client: &mut deadpool_postgres::ClientWrapper, _| {
             let set = set.clone();
             Box::pin(async move {
-                check(client).await.map_err(|trouble| HookError::message(trouble.to_string()))?;
+                check(client).await.map_err(|error| HookError::message(error.to_string()))?;
                 client.batch_execute(&set).await.map_err(HookError::Backend)
             })
         });
@@ -133,36 +133,41 @@ impl Sessions {
             .post_create(prepare)
             .build()
             .map_err(|error| error.to_string())?;
-        Ok(Self { pool, patience: options.patience(), trips })
+        Ok(Self { pool, patience: options.patience(), round_trips })
     }
 
-    /// A connection between transactions.
-    pub(super) async fn session(&self) -> Loaded<Session> {
+    /// Takes a connection that is between transactions.
+    pub(super) async fn session(&self) -> PostgresResult<PooledSession> {
         let client = self.pool.get().await.map_err(|error| match error {
-            PoolError::Backend(error) => Trouble::Sql(error),
-            other => Trouble::NoConnection(other.to_string()),
+            PoolError::Backend(error) => PostgresError::Sql(error),
+            other => PostgresError::NoConnection(other.to_string()),
         })?;
-        Ok(Session { client: Some(client), idle: true, patience: self.patience, trips: self.trips.clone() })
+        Ok(PooledSession {
+            client: Some(client),
+            idle: true,
+            patience: self.patience,
+            round_trips: self.round_trips.clone(),
+        })
     }
 
-    /// No more of them.
+    /// Closes the pool.
     pub(super) fn close(&self) {
         self.pool.close();
     }
 }
 
-/// A connection that is ours for now.
-pub(super) struct Session {
+/// A connection taken from the pool.
+pub(super) struct PooledSession {
     client: Option<Object>,
     /// Whether it is between transactions.
     idle: bool,
     patience: Duration,
-    trips: Arc<AtomicU64>,
+    round_trips: Arc<AtomicU64>,
 }
 
-impl Drop for Session {
+impl Drop for PooledSession {
     fn drop(&mut self) {
-        // Left in the middle: by an error, or because nobody waits for it any more.
+        // A transaction may be open, after an error or a cancelled future: close the connection (law 2).
         if !self.idle
             && let Some(client) = self.client.take()
         {
@@ -171,95 +176,100 @@ impl Drop for Session {
     }
 }
 
-/// Statements on their way together, in order.
+/// Statements that are sent together, in order.
 #[derive(Default)]
-pub(super) struct Flight(Vec<Option<(&'static str, Params)>>);
+pub(super) struct Pipeline(Vec<Option<(&'static str, StatementParams)>>);
 
-impl Flight {
-    /// One more. Says the place of its answer.
-    pub(super) fn add(&mut self, sql: &'static str, params: Params) -> usize {
+impl Pipeline {
+    /// Adds a statement. Returns the index of its result.
+    pub(super) fn add(&mut self, sql: &'static str, params: StatementParams) -> usize {
         self.0.push(Some((sql, params)));
         self.0.len() - 1
     }
 
-    /// One more if it is of any use; otherwise its answer is no rows.
-    pub(super) fn add_if(&mut self, useful: bool, sql: &'static str, params: impl FnOnce() -> Params) -> usize {
+    /// Adds a statement if it is useful. Otherwise its result is no rows.
+    pub(super) fn add_if(
+        &mut self,
+        useful: bool,
+        sql: &'static str,
+        params: impl FnOnce() -> StatementParams,
+    ) -> usize {
         self.0.push(useful.then(|| (sql, params())));
         self.0.len() - 1
     }
 }
 
-/// The answers to a flight, in order.
-pub(super) type Landed = Vec<Answered>;
+/// The results of a pipeline, in order.
+pub(super) type PipelineResults = Vec<StatementResult>;
 
-/// The answer to one statement.
-type Answered = Loaded<Vec<Row>>;
+/// The result of one statement.
+type StatementResult = PostgresResult<Vec<Row>>;
 
-impl Session {
-    fn client(&self) -> Loaded<&Object> {
-        self.client.as_ref().ok_or_else(|| Trouble::NoConnection("the connection was given up".into()))
+impl PooledSession {
+    fn client(&self) -> PostgresResult<&Object> {
+        self.client.as_ref().ok_or_else(|| PostgresError::NoConnection("the connection was given up".into()))
     }
 
-    /// Sends all of them at once and collects their answers: one round trip.
-    async fn fly(&mut self, flight: Flight) -> Loaded<Landed> {
+    /// Sends all statements at once and collects their results: one round trip.
+    async fn send(&mut self, pipeline: Pipeline) -> PostgresResult<PipelineResults> {
         self.idle = false;
-        let (patience, trips) = (self.patience, self.trips.clone());
+        let (patience, round_trips) = (self.patience, self.round_trips.clone());
         let client = self.client()?;
         let work = async {
-            let mut statements: Vec<Option<(Statement, &Params)>> = Vec::with_capacity(flight.0.len());
-            for call in &flight.0 {
+            let mut statements: Vec<Option<(Statement, &StatementParams)>> = Vec::with_capacity(pipeline.0.len());
+            for call in &pipeline.0 {
                 statements.push(match call {
-                    // Once for each connection: afterwards this asks nobody.
+                    // Prepared once for each connection; afterwards this is local.
                     Some((sql, params)) => Some((client.prepare_cached(sql).await?, params)),
                     None => None,
                 });
             }
-            trips.fetch_add(1, Ordering::Relaxed);
-            let calls = statements.iter().map(|call| {
+            round_trips.fetch_add(1, Ordering::Relaxed);
+            let statements_sent = statements.iter().map(|call| {
                 Box::pin(async move {
                     let Some((statement, params)) = call else { return Ok(Vec::new()) };
                     let params: Vec<&(dyn ToSql + Sync)> = params.iter().map(|param| &**param as _).collect();
                     Ok(client.query(statement, &params).await?)
-                }) as Call<'_>
+                }) as PendingStatement<'_>
             });
-            Ok(together(calls.collect()).await)
+            Ok(poll_all(statements_sent.collect()).await)
         };
-        tokio::time::timeout(patience, work).await.unwrap_or(Err(Trouble::Silence))
+        tokio::time::timeout(patience, work).await.unwrap_or(Err(PostgresError::TimedOut))
     }
 
-    /// A round trip within a transaction that goes on, or the first thing that went wrong.
-    pub(super) async fn ask(&mut self, flight: Flight) -> Loaded<Vec<Vec<Row>>> {
-        self.fly(flight).await?.into_iter().collect()
+    /// A round trip within an open transaction. The first error of any statement is returned.
+    pub(super) async fn query(&mut self, pipeline: Pipeline) -> PostgresResult<Vec<Vec<Row>>> {
+        self.send(pipeline).await?.into_iter().collect()
     }
 
     /// A round trip that ends the transaction, or that needs none.
-    pub(super) async fn finish(&mut self, flight: Flight) -> Loaded<Landed> {
-        let landed = self.fly(flight).await?;
-        self.idle = landed.iter().all(|answer| answer.as_ref().err().is_none_or(Trouble::is_answer));
-        Ok(landed)
+    pub(super) async fn finish(&mut self, pipeline: Pipeline) -> PostgresResult<PipelineResults> {
+        let results = self.send(pipeline).await?;
+        self.idle = results.iter().all(|answer| answer.as_ref().err().is_none_or(PostgresError::is_server_error));
+        Ok(results)
     }
 
-    /// Ends a transaction without a trace. A connection on which that fails is closed, as is one that fell silent.
-    pub(super) async fn roll_back(&mut self, after: Option<&Trouble>) {
-        if matches!(after, Some(Trouble::Silence)) {
+    /// Rolls the transaction back. A connection on which that fails, or that timed out, is closed.
+    pub(super) async fn roll_back(&mut self, after: Option<&PostgresError>) {
+        if matches!(after, Some(PostgresError::TimedOut)) {
             return;
         }
-        let mut flight = Flight::default();
-        flight.add("ROLLBACK", vec![]);
-        let _ = self.finish(flight).await;
+        let mut pipeline = Pipeline::default();
+        pipeline.add("ROLLBACK", vec![]);
+        let _ = self.finish(pipeline).await;
     }
 }
 
-type Call<'a> = Pin<Box<dyn Future<Output = Answered> + Send + 'a>>;
+type PendingStatement<'a> = Pin<Box<dyn Future<Output = StatementResult> + Send + 'a>>;
 
-/// Polls all of them in order, which sends them in order, until all are answered.
-async fn together(calls: Vec<Call<'_>>) -> Landed {
-    let mut waiting: Vec<(Option<Call<'_>>, Option<Answered>)> =
-        calls.into_iter().map(|call| (Some(call), None)).collect();
+/// Polls all statements in order, which sends them in order, until all have results.
+async fn poll_all(statements_sent: Vec<PendingStatement<'_>>) -> PipelineResults {
+    let mut waiting: Vec<(Option<PendingStatement<'_>>, Option<StatementResult>)> =
+        statements_sent.into_iter().map(|call| (Some(call), None)).collect();
     std::future::poll_fn(move |context| {
         for (call, answer) in &mut waiting {
-            if let Some(Poll::Ready(landed)) = call.as_mut().map(|call| call.as_mut().poll(context)) {
-                (*call, *answer) = (None, Some(landed));
+            if let Some(Poll::Ready(results)) = call.as_mut().map(|call| call.as_mut().poll(context)) {
+                (*call, *answer) = (None, Some(results));
             }
         }
         if waiting.iter().any(|(call, _)| call.is_some()) {

@@ -1,16 +1,16 @@
-//! The changes of a batch, one statement for each table, and COMMIT: all in one round trip.
+//! Stores the changes of a batch: one statement for each table, and COMMIT, in one round trip.
 //!
-//! Updates and deletes say how many rows they must touch. The server itself counts (`exactly`), since COMMIT is on its
-//! way already when the first answer arrives.
+//! Updates and deletes must touch an exact number of rows. The server counts them (SQL function `exactly`), since COMMIT
+//! was already sent when the first result arrives.
 
 use serde::Serialize;
 use tokio_postgres::types::ToSql;
 
-use super::batch::Turn;
-use super::job::Fate;
-use super::session::{Flight, Landed, Params, Session};
-use super::shelf::{Changes, HeldNet, Net, Of};
-use super::trouble::{Loaded, Trouble};
+use super::batch::QueueTurn;
+use super::batch_state::{BatchChanges, HeldSeatChange, InEvent, RowChange};
+use super::error::{PostgresError, PostgresResult};
+use super::job::TransactionOutcome;
+use super::session::{Pipeline, PipelineResults, PooledSession, StatementParams};
 use crate::layout::Layout;
 use crate::model::*;
 
@@ -87,15 +87,15 @@ const ANSWERS: &str = "INSERT INTO answers (key, asked, answer, at)
 const TELL: &str = "INSERT INTO outbox (event_id, kind, body) SELECT u.event_id, u.kind, u.body
     FROM unnest($1::text[], $2::text[], $3::text[]) WITH ORDINALITY AS u (event_id, kind, body, at) ORDER BY u.at";
 
-/// Columns of rows that are written together.
-struct Columns(Params);
+/// Array parameters: one for each column of the rows that a statement writes.
+struct ColumnParams(StatementParams);
 
-impl Columns {
+impl ColumnParams {
     fn new() -> Self {
         Self(Vec::new())
     }
 
-    fn with<T>(mut self, values: impl IntoIterator<Item = T>) -> Self
+    fn with_column<T>(mut self, values: impl IntoIterator<Item = T>) -> Self
     where
         Vec<T>: ToSql + Sync + Send + 'static,
     {
@@ -103,251 +103,272 @@ impl Columns {
         self
     }
 
-    fn also(mut self, value: impl ToSql + Sync + Send + 'static) -> Self {
+    fn with_value(mut self, value: impl ToSql + Sync + Send + 'static) -> Self {
         self.0.push(Box::new(value));
         self
     }
 
-    /// How many rows there must be.
-    fn exactly(self, rows: usize) -> Self {
-        self.also(i64::try_from(rows).unwrap_or(i64::MAX))
+    /// Adds how many rows the statement must touch.
+    fn with_row_count(self, rows: usize) -> Self {
+        self.with_value(i64::try_from(rows).unwrap_or(i64::MAX))
     }
 }
 
-/// Stores it all and commits.
-pub(super) async fn commit(session: &mut Session, changes: Changes, now: Moment, turn: Option<Turn>) -> Fate {
-    let flight = match flight(&changes, now) {
-        Ok(flight) => flight,
-        Err(trouble) => {
+/// Sends all changes and COMMIT. Releases the queue when they are built.
+pub(super) async fn commit(
+    session: &mut PooledSession,
+    changes: BatchChanges,
+    now: Moment,
+    turn: Option<QueueTurn>,
+) -> TransactionOutcome {
+    let pipeline = match build_pipeline(&changes, now) {
+        Ok(pipeline) => pipeline,
+        Err(error) => {
             session.roll_back(None).await;
-            return Fate::Undone(trouble);
+            return TransactionOutcome::RolledBack(error);
         }
     };
     drop(turn);
-    match session.finish(flight).await {
-        Ok(landed) => fate(landed),
-        // COMMIT may have been sent, and may be acted upon.
-        Err(trouble) => Fate::Unknown(trouble),
+    match session.finish(pipeline).await {
+        Ok(results) => outcome_of(results),
+        // COMMIT may have been sent and executed.
+        Err(error) => TransactionOutcome::Unknown(error),
     }
 }
 
-/// What the answers say. The server works in order: if it ends with a word of farewell at a statement before COMMIT, it
-/// never came to COMMIT. Without any word, nobody knows.
-fn fate(mut landed: Landed) -> Fate {
-    let commit = landed.pop();
-    for answer in landed {
+/// The outcome that the results imply. The server executes in order: if it reports the end of the session at a statement
+/// before COMMIT, COMMIT was not executed. If the connection just breaks, the outcome is unknown.
+fn outcome_of(mut results: PipelineResults) -> TransactionOutcome {
+    let commit = results.pop();
+    for answer in results {
         match answer {
             Ok(_) => {}
-            Err(trouble) if trouble.is_answer() || trouble.is_farewell() => return Fate::Undone(trouble),
-            Err(trouble) => return Fate::Unknown(trouble),
+            Err(error) if error.is_server_error() || error.is_session_end() => {
+                return TransactionOutcome::RolledBack(error);
+            }
+            Err(error) => return TransactionOutcome::Unknown(error),
         }
     }
     match commit {
-        Some(Ok(_)) => Fate::Durable,
-        Some(Err(trouble)) if trouble.is_answer() => Fate::Undone(trouble),
-        Some(Err(trouble)) => Fate::Unknown(trouble),
-        None => Fate::Unknown(Trouble::NoConnection("no answer to COMMIT".into())),
+        Some(Ok(_)) => TransactionOutcome::Durable,
+        Some(Err(error)) if error.is_server_error() => TransactionOutcome::RolledBack(error),
+        Some(Err(error)) => TransactionOutcome::Unknown(error),
+        None => TransactionOutcome::Unknown(PostgresError::NoConnection("no answer to COMMIT".into())),
     }
 }
 
-fn flight(changes: &Changes, now: Moment) -> Loaded<Flight> {
-    let mut flight = Flight::default();
-    events(&mut flight, changes)?;
-    holds(&mut flight, changes)?;
-    seats(&mut flight, changes)?;
-    counters(&mut flight, changes);
-    orders(&mut flight, changes)?;
-    let Changes { payments, callbacks, answers, told, .. } = changes;
+fn build_pipeline(changes: &BatchChanges, now: Moment) -> PostgresResult<Pipeline> {
+    let mut pipeline = Pipeline::default();
+    events(&mut pipeline, changes)?;
+    holds(&mut pipeline, changes)?;
+    seats(&mut pipeline, changes)?;
+    counters(&mut pipeline, changes);
+    orders(&mut pipeline, changes)?;
+    let BatchChanges { payments, callbacks, answers, entries, .. } = changes;
     if !payments.is_empty() {
-        let columns = Columns::new().with(payments.keys().cloned());
-        flight.add(PAYMENTS, columns.with(payments.values().map(|hold| hold.0.clone())).0);
+        let columns = ColumnParams::new().with_column(payments.keys().cloned());
+        pipeline.add(PAYMENTS, columns.with_column(payments.values().map(|hold| hold.0.clone())).0);
     }
     if !callbacks.is_empty() {
-        flight.add(CALLBACKS, Columns::new().with(callbacks.iter().cloned()).0);
+        pipeline.add(CALLBACKS, ColumnParams::new().with_column(callbacks.iter().cloned()).0);
     }
     if !answers.is_empty() {
-        let columns = Columns::new().with(answers.iter().map(|row| row.0.to_vec()));
-        let columns = columns.with(answers.iter().map(|row| row.1.to_vec()));
-        flight.add(ANSWERS, columns.with(answers.iter().map(|row| row.2.clone())).also(big(now.0)?).0);
+        let columns = ColumnParams::new().with_column(answers.iter().map(|row| row.0.to_vec()));
+        let columns = columns.with_column(answers.iter().map(|row| row.1.to_vec()));
+        pipeline.add(ANSWERS, columns.with_column(answers.iter().map(|row| row.2.clone())).with_value(big(now.0)?).0);
     }
-    if !told.is_empty() {
-        let columns = Columns::new().with(told.iter().map(|entry| entry.event_id.0.clone()));
-        let columns = columns.with(words(told.iter().map(|entry| &entry.kind))?);
-        flight.add(TELL, columns.with(jsons(told)?).0);
+    if !entries.is_empty() {
+        let columns = ColumnParams::new().with_column(entries.iter().map(|entry| entry.event_id.0.clone()));
+        let columns = columns.with_column(words(entries.iter().map(|entry| &entry.kind))?);
+        pipeline.add(TELL, columns.with_column(jsons(entries)?).0);
     }
-    flight.add("COMMIT", vec![]);
-    Ok(flight)
+    pipeline.add("COMMIT", vec![]);
+    Ok(pipeline)
 }
 
-fn events(flight: &mut Flight, changes: &Changes) -> Loaded<()> {
-    let Changes { new_events, events, layouts, .. } = changes;
+fn events(pipeline: &mut Pipeline, changes: &BatchChanges) -> PostgresResult<()> {
+    let BatchChanges { new_events, events, layouts, .. } = changes;
     if !new_events.is_empty() {
         let ids = new_events.iter().map(|row| row.event_id.0.clone());
-        flight.add(NEW_EVENTS, Columns::new().with(ids).with(jsons(new_events)?).0);
+        pipeline.add(NEW_EVENTS, ColumnParams::new().with_column(ids).with_column(jsons(new_events)?).0);
     }
     if !events.is_empty() {
-        let columns = Columns::new().with(events.keys().map(|id| id.0.clone()));
-        flight.add(EVENTS, columns.with(jsons(events.values())?).exactly(events.len()).0);
+        let columns = ColumnParams::new().with_column(events.keys().map(|id| id.0.clone()));
+        pipeline.add(EVENTS, columns.with_column(jsons(events.values())?).with_row_count(events.len()).0);
     }
-    layouts.iter().try_for_each(|(event, new)| layout(flight, event, new))
+    layouts.iter().try_for_each(|(event, new)| layout(pipeline, event, new))
 }
 
-fn layout(flight: &mut Flight, event: &EventId, layout: &Layout) -> Loaded<()> {
+fn layout(pipeline: &mut Pipeline, event: &EventId, layout: &Layout) -> PostgresResult<()> {
     let Layout { seats, areas } = layout;
-    flight.add(NO_SEATS, Columns::new().also(event.0.clone()).0);
-    let columns = Columns::new().also(event.0.clone()).with(seats.iter().map(|seat| seat.id.clone()));
-    let columns = columns.with(seats.iter().map(|seat| seat.section.clone()));
-    let columns = columns.with(seats.iter().map(|seat| seat.row.clone()));
-    let columns = columns.with(seats.iter().map(|seat| i64::from(seat.number)));
-    flight.add(LAYOUT_SEATS, columns.with(bigs(seats.iter().map(|seat| seat.price))?).0);
+    pipeline.add(NO_SEATS, ColumnParams::new().with_value(event.0.clone()).0);
+    let columns = ColumnParams::new().with_value(event.0.clone()).with_column(seats.iter().map(|seat| seat.id.clone()));
+    let columns = columns.with_column(seats.iter().map(|seat| seat.section.clone()));
+    let columns = columns.with_column(seats.iter().map(|seat| seat.row.clone()));
+    let columns = columns.with_column(seats.iter().map(|seat| i64::from(seat.number)));
+    pipeline.add(LAYOUT_SEATS, columns.with_column(bigs(seats.iter().map(|seat| seat.price))?).0);
     let ids = || areas.iter().map(|area| area.id.clone());
-    flight.add(OTHER_AREAS, Columns::new().also(event.0.clone()).with(ids()).0);
-    let columns = Columns::new().also(event.0.clone()).with(ids());
-    let columns = columns.with(areas.iter().map(|area| i64::from(area.capacity)));
-    flight.add(LAYOUT_AREAS, columns.with(bigs(areas.iter().map(|area| area.price))?).0);
+    pipeline.add(OTHER_AREAS, ColumnParams::new().with_value(event.0.clone()).with_column(ids()).0);
+    let columns = ColumnParams::new().with_value(event.0.clone()).with_column(ids());
+    let columns = columns.with_column(areas.iter().map(|area| i64::from(area.capacity)));
+    pipeline.add(LAYOUT_AREAS, columns.with_column(bigs(areas.iter().map(|area| area.price))?).0);
     Ok(())
 }
 
-fn holds(flight: &mut Flight, changes: &Changes) -> Loaded<()> {
+fn holds(pipeline: &mut Pipeline, changes: &BatchChanges) -> PostgresResult<()> {
     let (new, known): (Vec<&HoldRow>, Vec<&HoldRow>) =
         changes.holds.values().partition(|row| changes.new_holds.contains(&row.hold_id));
     let ids = |rows: &[&HoldRow]| rows.iter().map(|row| row.hold_id.0.clone()).collect::<Vec<_>>();
-    let rest = |columns: Columns, rows: &[&HoldRow]| -> Loaded<Columns> {
-        let columns = columns.with(rows.iter().map(|row| row.state.has_seats()));
-        Ok(columns.with(bigs(rows.iter().map(|row| row.expires_at.0))?).with(jsons(rows)?))
+    let rest = |columns: ColumnParams, rows: &[&HoldRow]| -> PostgresResult<ColumnParams> {
+        let columns = columns.with_column(rows.iter().map(|row| row.state.has_seats()));
+        Ok(columns.with_column(bigs(rows.iter().map(|row| row.expires_at.0))?).with_column(jsons(rows)?))
     };
     if !new.is_empty() {
-        let columns = Columns::new().with(ids(&new)).with(new.iter().map(|row| row.event_id.0.clone()));
-        flight.add(NEW_HOLDS, rest(columns, &new)?.0);
+        let columns =
+            ColumnParams::new().with_column(ids(&new)).with_column(new.iter().map(|row| row.event_id.0.clone()));
+        pipeline.add(NEW_HOLDS, rest(columns, &new)?.0);
     }
     if !known.is_empty() {
-        let columns = rest(Columns::new().with(ids(&known)), &known)?;
-        flight.add(HOLDS, columns.exactly(known.len()).0);
+        let columns = rest(ColumnParams::new().with_column(ids(&known)), &known)?;
+        pipeline.add(HOLDS, columns.with_row_count(known.len()).0);
     }
     Ok(())
 }
 
-/// Rows that go: in the table, and no more afterwards or another.
-fn gone<T>((key, net): (&Of<String>, &Net<T>)) -> Option<(Of<String>, T)>
+/// A row that the table has, and that is deleted or replaced.
+fn deleted_row<T>((key, net): (&InEvent<String>, &RowChange<T>)) -> Option<(InEvent<String>, T)>
 where
     T: Clone,
 {
     Some((key.clone(), net.before.clone()?))
 }
 
-/// Rows that come.
-fn come<T>((key, net): (&Of<String>, &Net<T>)) -> Option<(Of<String>, T)>
+/// A row that is inserted.
+fn inserted_row<T>((key, net): (&InEvent<String>, &RowChange<T>)) -> Option<(InEvent<String>, T)>
 where
     T: Clone,
 {
     Some((key.clone(), net.after.clone()?))
 }
 
-fn keys<T>(rows: &[(Of<String>, T)]) -> Columns {
-    let columns = Columns::new().with(rows.iter().map(|(key, _)| key.0.0.clone()));
-    columns.with(rows.iter().map(|(key, _)| key.1.clone()))
+fn key_columns<T>(rows: &[(InEvent<String>, T)]) -> ColumnParams {
+    let columns = ColumnParams::new().with_column(rows.iter().map(|(key, _)| key.0.0.clone()));
+    columns.with_column(rows.iter().map(|(key, _)| key.1.clone()))
 }
 
-fn seats(flight: &mut Flight, changes: &Changes) -> Loaded<()> {
+fn seats(pipeline: &mut Pipeline, changes: &BatchChanges) -> PostgresResult<()> {
     let (known, new): (Vec<_>, Vec<_>) =
         changes.held.iter().map(|(key, net)| (key.clone(), net.clone())).partition(|(_, net)| net.there);
     let hold = |hold: &Option<HoldId>| hold.as_ref().map(|hold| hold.0.clone());
-    let token = |net: &HeldNet| net.token.map(big).transpose();
+    let token = |net: &HeldSeatChange| net.token.map(big).transpose();
     if !known.is_empty() {
-        let columns = keys(&known).with(known.iter().map(|(_, net)| hold(&net.before)));
-        let columns = columns.with(known.iter().map(|(_, net)| hold(&net.after)));
-        let tokens = known.iter().map(|(_, net)| token(net)).collect::<Loaded<Vec<_>>>()?;
-        flight.add(HELD_SEATS, columns.with(tokens).exactly(known.len()).0);
+        let columns = key_columns(&known).with_column(known.iter().map(|(_, net)| hold(&net.before)));
+        let columns = columns.with_column(known.iter().map(|(_, net)| hold(&net.after)));
+        let tokens = known.iter().map(|(_, net)| token(net)).collect::<PostgresResult<Vec<_>>>()?;
+        pipeline.add(HELD_SEATS, columns.with_column(tokens).with_row_count(known.len()).0);
     }
     if !new.is_empty() {
-        let columns = keys(&new).with(new.iter().map(|(_, net)| hold(&net.after)));
-        let tokens = new.iter().map(|(_, net)| token(net)).collect::<Loaded<Vec<_>>>()?;
-        flight.add(TAKE_SEATS, columns.with(tokens).0);
+        let columns = key_columns(&new).with_column(new.iter().map(|(_, net)| hold(&net.after)));
+        let tokens = new.iter().map(|(_, net)| token(net)).collect::<PostgresResult<Vec<_>>>()?;
+        pipeline.add(TAKE_SEATS, columns.with_column(tokens).0);
     }
-    let unsold: Vec<_> = changes.sold.iter().filter_map(gone).collect();
+    let unsold: Vec<_> = changes.sold.iter().filter_map(deleted_row).collect();
     if !unsold.is_empty() {
-        let columns = keys(&unsold).with(unsold.iter().map(|(_, row)| row.0.0.clone()));
-        flight.add(UNSELL, columns.exactly(unsold.len()).0);
+        let columns = key_columns(&unsold).with_column(unsold.iter().map(|(_, row)| row.0.0.clone()));
+        pipeline.add(UNSELL, columns.with_row_count(unsold.len()).0);
     }
-    let sold: Vec<_> = changes.sold.iter().filter_map(come).collect();
+    let sold: Vec<_> = changes.sold.iter().filter_map(inserted_row).collect();
     if !sold.is_empty() {
-        let columns = keys(&sold).with(sold.iter().map(|(_, row)| row.0.0.clone()));
-        let columns = columns.with(bigs(sold.iter().map(|(_, row)| row.1))?);
-        flight.add(SELL, columns.with(bigs(sold.iter().map(|(_, row)| row.2))?).0);
+        let columns = key_columns(&sold).with_column(sold.iter().map(|(_, row)| row.0.0.clone()));
+        let columns = columns.with_column(bigs(sold.iter().map(|(_, row)| row.1))?);
+        pipeline.add(SELL, columns.with_column(bigs(sold.iter().map(|(_, row)| row.2))?).0);
     }
-    let unblocked: Vec<_> = changes.blocked.iter().filter_map(gone).collect();
+    let unblocked: Vec<_> = changes.blocked.iter().filter_map(deleted_row).collect();
     if !unblocked.is_empty() {
-        flight.add(UNBLOCK, keys(&unblocked).exactly(unblocked.len()).0);
+        pipeline.add(UNBLOCK, key_columns(&unblocked).with_row_count(unblocked.len()).0);
     }
-    let blocked: Vec<_> = changes.blocked.iter().filter_map(come).collect();
+    let blocked: Vec<_> = changes.blocked.iter().filter_map(inserted_row).collect();
     if !blocked.is_empty() {
-        flight.add(BLOCK, keys(&blocked).with(blocked.iter().map(|(_, reason)| reason.clone())).0);
+        pipeline.add(BLOCK, key_columns(&blocked).with_column(blocked.iter().map(|(_, reason)| reason.clone())).0);
     }
     Ok(())
 }
 
-fn counters(flight: &mut Flight, changes: &Changes) {
+fn counters(pipeline: &mut Pipeline, changes: &BatchChanges) {
     let areas: Vec<_> = changes.areas.iter().map(|(key, delta)| (key.clone(), *delta)).collect();
     if !areas.is_empty() {
-        let columns = keys(&areas).with(areas.iter().map(|(_, delta)| delta.0));
-        let columns = columns.with(areas.iter().map(|(_, delta)| delta.1)).with(areas.iter().map(|(_, delta)| delta.2));
-        flight.add(AREAS, columns.exactly(areas.len()).0);
+        let columns = key_columns(&areas).with_column(areas.iter().map(|(_, delta)| delta.0));
+        let columns = columns
+            .with_column(areas.iter().map(|(_, delta)| delta.1))
+            .with_column(areas.iter().map(|(_, delta)| delta.2));
+        pipeline.add(AREAS, columns.with_row_count(areas.len()).0);
     }
     let buyers = &changes.buyers;
     if !buyers.is_empty() {
-        let columns = Columns::new().with(buyers.keys().map(|key| key.0.0.clone()));
-        let columns = columns.with(buyers.keys().map(|key| key.1.0.clone()));
-        let columns = columns.with(buyers.values().map(|row| row.0)).with(buyers.values().map(|row| row.1));
-        let columns = columns.with(buyers.values().map(|row| i64::from(row.2)));
-        let columns = columns.with(buyers.values().map(|row| i64::try_from(row.3.0).unwrap_or(i64::MAX)));
-        flight.add(BUYERS, columns.exactly(buyers.len()).0);
+        let columns = ColumnParams::new().with_column(buyers.keys().map(|key| key.0.0.clone()));
+        let columns = columns.with_column(buyers.keys().map(|key| key.1.0.clone()));
+        let columns =
+            columns.with_column(buyers.values().map(|row| row.0)).with_column(buyers.values().map(|row| row.1));
+        let columns = columns.with_column(buyers.values().map(|row| i64::from(row.2)));
+        let columns = columns.with_column(buyers.values().map(|row| i64::try_from(row.3.0).unwrap_or(i64::MAX)));
+        pipeline.add(BUYERS, columns.with_row_count(buyers.len()).0);
     }
 }
 
-fn orders(flight: &mut Flight, changes: &Changes) -> Loaded<()> {
+fn orders(pipeline: &mut Pipeline, changes: &BatchChanges) -> PostgresResult<()> {
     let (new, known): (Vec<&OrderRow>, Vec<&OrderRow>) =
         changes.orders.values().partition(|row| changes.new_orders.contains(&row.order_id));
     let ids = |rows: &[&OrderRow]| rows.iter().map(|row| row.order_id.0.clone()).collect::<Vec<_>>();
     if !new.is_empty() {
-        let columns = Columns::new().with(ids(&new)).with(new.iter().map(|row| row.event_id.0.clone()));
-        flight.add(NEW_ORDERS, columns.with(jsons(&new)?).0);
+        let columns =
+            ColumnParams::new().with_column(ids(&new)).with_column(new.iter().map(|row| row.event_id.0.clone()));
+        pipeline.add(NEW_ORDERS, columns.with_column(jsons(&new)?).0);
     }
     if !known.is_empty() {
-        flight.add(ORDERS, Columns::new().with(ids(&known)).with(jsons(&known)?).exactly(known.len()).0);
+        pipeline.add(
+            ORDERS,
+            ColumnParams::new().with_column(ids(&known)).with_column(jsons(&known)?).with_row_count(known.len()).0,
+        );
     }
     let (new, known): (Vec<&MoneyRow>, Vec<&MoneyRow>) =
         changes.money.values().partition(|row| changes.new_money.contains(&row.key()));
     let ids = |rows: &[&MoneyRow]| rows.iter().map(|row| row.key()).collect::<Vec<_>>();
     if !new.is_empty() {
-        let columns = Columns::new().with(ids(&new)).with(new.iter().map(|row| row.event_id.0.clone()));
-        let columns = columns.with(words(new.iter().map(|row| &row.state))?);
-        flight.add(NEW_MONEY, columns.with(bigs(new.iter().map(|row| row.received_at.0))?).with(jsons(&new)?).0);
+        let columns =
+            ColumnParams::new().with_column(ids(&new)).with_column(new.iter().map(|row| row.event_id.0.clone()));
+        let columns = columns.with_column(words(new.iter().map(|row| &row.state))?);
+        pipeline.add(
+            NEW_MONEY,
+            columns.with_column(bigs(new.iter().map(|row| row.received_at.0))?).with_column(jsons(&new)?).0,
+        );
     }
     if !known.is_empty() {
-        let columns = Columns::new().with(ids(&known)).with(words(known.iter().map(|row| &row.state))?);
-        flight.add(MONEY, columns.with(jsons(&known)?).exactly(known.len()).0);
+        let columns =
+            ColumnParams::new().with_column(ids(&known)).with_column(words(known.iter().map(|row| &row.state))?);
+        pipeline.add(MONEY, columns.with_column(jsons(&known)?).with_row_count(known.len()).0);
     }
     Ok(())
 }
 
-pub(super) fn json<T: Serialize>(row: &T) -> Loaded<String> {
-    serde_json::to_string(row).map_err(|error| Trouble::broken("rows can be written", error.to_string()))
+pub(super) fn json<T: Serialize>(row: &T) -> PostgresResult<String> {
+    serde_json::to_string(row).map_err(|error| PostgresError::corrupt("rows can be written", error.to_string()))
 }
 
-fn jsons<T: Serialize>(rows: impl IntoIterator<Item = T>) -> Loaded<Vec<String>> {
+fn jsons<T: Serialize>(rows: impl IntoIterator<Item = T>) -> PostgresResult<Vec<String>> {
     rows.into_iter().map(|row| json(&row)).collect()
 }
 
 /// Names of states and kinds, as in JSON and without its quotes.
-pub(super) fn words<'a, T: Serialize + 'a>(values: impl Iterator<Item = &'a T>) -> Loaded<Vec<String>> {
+pub(super) fn words<'a, T: Serialize + 'a>(values: impl Iterator<Item = &'a T>) -> PostgresResult<Vec<String>> {
     values.map(|value| Ok(json(value)?.trim_matches('"').to_owned())).collect()
 }
 
 /// Numbers that PostgreSQL can keep: tokens, prices and moments up to 2^63.
-fn big(value: u64) -> Loaded<i64> {
-    i64::try_from(value).map_err(|_| Trouble::broken("tokens, prices and moments are below 2^63", value.to_string()))
+fn big(value: u64) -> PostgresResult<i64> {
+    i64::try_from(value)
+        .map_err(|_| PostgresError::corrupt("tokens, prices and moments are below 2^63", value.to_string()))
 }
 
-fn bigs(values: impl Iterator<Item = u64>) -> Loaded<Vec<i64>> {
+fn bigs(values: impl Iterator<Item = u64>) -> PostgresResult<Vec<i64>> {
     values.map(big).collect()
 }

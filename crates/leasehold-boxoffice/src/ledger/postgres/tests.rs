@@ -9,11 +9,11 @@ use std::sync::{Arc, Mutex, OnceLock};
 use std::time::Duration;
 
 use super::cluster::Cluster;
-use super::{Options, Postgres};
+use super::{Postgres, PostgresOptions};
 use crate::error::Error;
 use crate::layout::{Layout, Seat};
 use crate::ledger::Ledger;
-use crate::ledger::suite::{LAWS, Soon, Subject, run_alone};
+use crate::ledger::suite::{LAWS, LedgerSubject, SuiteFuture, run_alone};
 use crate::model::check::invariants;
 use crate::model::*;
 
@@ -24,7 +24,7 @@ pub(super) fn cluster() -> &'static Cluster {
 }
 
 pub(super) async fn open(cluster: &Cluster, database: &str) -> Arc<Postgres> {
-    Postgres::open(&cluster.url(database), Options::default()).await.unwrap()
+    Postgres::open(&cluster.url(database), PostgresOptions::default()).await.unwrap()
 }
 
 /// A database of its own for each ledger, under a clock set by hand.
@@ -42,8 +42,8 @@ impl InDatabase {
     }
 }
 
-impl Subject for InDatabase {
-    fn fresh(&self) -> Soon<'_, Arc<dyn Ledger>> {
+impl LedgerSubject for InDatabase {
+    fn fresh(&self) -> SuiteFuture<'_, Arc<dyn Ledger>> {
         Box::pin(async {
             let name = cluster().database().await;
             *self.name.lock().unwrap() = name;
@@ -51,7 +51,7 @@ impl Subject for InDatabase {
         })
     }
 
-    fn pass(&self, millis: u64) -> Soon<'_, ()> {
+    fn advance_time(&self, millis: u64) -> SuiteFuture<'_, ()> {
         Box::pin(async move {
             let moment = self.moment.fetch_add(millis, Ordering::SeqCst) + millis;
             let name = self.name.lock().unwrap().clone();
@@ -63,7 +63,7 @@ impl Subject for InDatabase {
         1000
     }
 
-    fn reopen(&self) -> Soon<'_, Arc<dyn Ledger>> {
+    fn reopen(&self) -> SuiteFuture<'_, Arc<dyn Ledger>> {
         Box::pin(self.open())
     }
 }
@@ -102,7 +102,7 @@ pub(super) async fn make_event(ledger: &dyn Ledger, seats: u32) -> EventId {
     let layout = Layout { seats: (1..=seats).map(seat).collect(), areas: vec![] };
     let settings = EventSettings { per_buyer: 20, ..EventSettings::named("Gala") };
     let command = NewEvent { event_id: "ev".into(), settings, layout };
-    ledger.create_event(Call::by("staff"), command).await.unwrap().value.event_id
+    ledger.create_event(LedgerCall::by("staff"), command).await.unwrap().value.event_id
 }
 
 /// A hold of this name and token.
@@ -124,8 +124,8 @@ pub(super) fn opening(name: &str, token: u64, buyer: &str, seats: &[u64]) -> Ope
     }
 }
 
-pub(super) fn call(key: &str) -> Call {
-    Call { actor: "ada".into(), idem: Some(Idem::derive("ada", key, b"body")) }
+pub(super) fn call(key: &str) -> LedgerCall {
+    LedgerCall { actor: "ada".into(), idem: Some(Idem::derive("ada", key, b"body")) }
 }
 
 pub(super) fn confirming(hold: &str) -> Confirm {
@@ -134,13 +134,13 @@ pub(super) fn confirming(hold: &str) -> Confirm {
         access: Access::Staff,
         payment_ref: format!("pi {hold}"),
         tokens: vec![],
-        proof: Proof::Key { amount: None },
+        proof: PaymentProof::Key { amount: None },
         callback: None,
     }
 }
 
-pub(super) fn releasing(hold: &str) -> Release {
-    Release { hold_id: hold.into(), access: Access::Staff }
+pub(super) fn releasing(hold: &str) -> ReleaseHold {
+    ReleaseHold { hold_id: hold.into(), access: Access::Staff }
 }
 
 /// Numbers everything, and looks at every invariant.
@@ -158,7 +158,7 @@ async fn servers_that_start_at_once_take_turns() {
     let mut starts = tokio::task::JoinSet::new();
     for _ in 0..6 {
         let url = cluster().url(&database);
-        starts.spawn(async move { Postgres::open(&url, Options::default()).await });
+        starts.spawn(async move { Postgres::open(&url, PostgresOptions::default()).await });
     }
     let ledgers = starts.join_all().await;
     let ledgers: Vec<_> = ledgers.into_iter().map(|started| started.unwrap()).collect();
@@ -168,7 +168,7 @@ async fn servers_that_start_at_once_take_turns() {
     }
     let client = cluster().client(&database).await;
     let sql = "SELECT version FROM leasehold_boxoffice.schema_version";
-    assert_eq!(client.query_one(sql, &[]).await.unwrap().get::<_, i64>(0), super::schema::STEPS.len() as i64);
+    assert_eq!(client.query_one(sql, &[]).await.unwrap().get::<_, i64>(0), super::schema::MIGRATIONS.len() as i64);
 }
 
 /// Goal: a database of an older version becomes one of this, with all that is in it.
@@ -178,7 +178,7 @@ async fn an_older_database_is_brought_up_to_date() {
     let client = cluster().client(&database).await;
     let make = "CREATE SCHEMA leasehold_boxoffice; SET search_path TO leasehold_boxoffice";
     client.batch_execute(make).await.unwrap();
-    client.batch_execute(super::schema::STEPS[0]).await.unwrap();
+    client.batch_execute(super::schema::MIGRATIONS[0]).await.unwrap();
     let old = r#"CREATE TABLE schema_version (id INTEGER PRIMARY KEY, version BIGINT NOT NULL);
         INSERT INTO schema_version VALUES (1, 1);
         INSERT INTO hold_seats VALUES ('ev', 'A-1', 'h_1', 41);
@@ -199,7 +199,7 @@ async fn an_older_database_is_brought_up_to_date() {
     assert_eq!(ledger.highest_token().await.unwrap(), 43, "what is sold is remembered with its token");
     // The fence has LH001; what is not as decided is LH201 from now on.
     let wrong = client.query_one("SELECT exactly(1, 2, 'holds')", &[]).await.unwrap_err();
-    assert_eq!(wrong.code().unwrap().code(), super::trouble::NOT_AS_DECIDED);
+    assert_eq!(wrong.code().unwrap().code(), super::error::NOT_AS_DECIDED);
 }
 
 fn why(opened: Result<Arc<Postgres>, Error>) -> String {
@@ -214,7 +214,7 @@ fn why(opened: Result<Arc<Postgres>, Error>) -> String {
 #[tokio::test]
 async fn what_cannot_be_a_ledger_is_refused() {
     let database = cluster().database().await;
-    let (url, options) = (cluster().url(&database), Options::default());
+    let (url, options) = (cluster().url(&database), PostgresOptions::default());
     for (setting, value) in [("synchronous_commit", "off"), ("synchronous_commit", "local")] {
         let client = cluster().client(&database).await;
         client.batch_execute(&format!("ALTER DATABASE {database} SET {setting} = {value}")).await.unwrap();
@@ -241,7 +241,7 @@ async fn weakened_settings_are_noticed_by_every_connection() {
     let ledger = open(&cluster, &database).await;
     make_event(&*ledger, 3).await;
     let client = cluster.client(&database).await;
-    cluster.set("synchronous_commit = off").await;
+    cluster.change_setting("synchronous_commit = off").await;
     let sql = "SELECT setting FROM pg_settings WHERE name = 'synchronous_commit'";
     loop {
         let fresh = cluster.client(&database).await;
@@ -250,12 +250,12 @@ async fn weakened_settings_are_noticed_by_every_connection() {
         }
     }
     // The session there is goes on.
-    ledger.open_hold(Call::by("ada"), opening("h_1", 1, "ada", &[1])).await.unwrap();
+    ledger.open_hold(LedgerCall::by("ada"), opening("h_1", 1, "ada", &[1])).await.unwrap();
     let kill = "SELECT pg_terminate_backend(pid, 30000) FROM pg_stat_activity WHERE application_name LIKE 'leasehold%'";
     client.query(kill, &[]).await.unwrap();
     let refused = loop {
         // The first may still meet a session that has just ended.
-        match ledger.open_hold(Call::by("ada"), opening("h_2", 2, "ada", &[2])).await {
+        match ledger.open_hold(LedgerCall::by("ada"), opening("h_2", 2, "ada", &[2])).await {
             Err(Error::Unavailable { source, .. }) if source.to_string().contains("synchronous_commit") => {
                 break source;
             }
@@ -273,24 +273,24 @@ async fn the_table_itself_refuses_a_double_sale() {
     let database = cluster().database().await;
     let ledger = open(cluster(), &database).await;
     make_event(&*ledger, 3).await;
-    ledger.open_hold(Call::by("ada"), opening("h_1", 1, "ada", &[1])).await.unwrap();
-    ledger.confirm(Call::by("ada"), confirming("h_1")).await.unwrap();
+    ledger.open_hold(LedgerCall::by("ada"), opening("h_1", 1, "ada", &[1])).await.unwrap();
+    ledger.confirm(LedgerCall::by("ada"), confirming("h_1")).await.unwrap();
     let client = cluster().client(&database).await;
     let sql = "INSERT INTO leasehold_boxoffice.sold_seats VALUES ('ev', 'A-1', 'o_2', 2, 1)";
     let twice = client.execute(sql, &[]).await.unwrap_err();
     assert_eq!(twice.code(), Some(&tokio_postgres::error::SqlState::UNIQUE_VIOLATION));
     // A seat that was sold behind our back, while it is held: the constraint ends the sale, and we say so.
-    ledger.open_hold(Call::by("bob"), opening("h_2", 2, "bob", &[2, 3])).await.unwrap();
+    ledger.open_hold(LedgerCall::by("bob"), opening("h_2", 2, "bob", &[2, 3])).await.unwrap();
     let trigger = "CREATE FUNCTION leasehold_boxoffice.sneak() RETURNS trigger LANGUAGE plpgsql AS $$
             BEGIN INSERT INTO leasehold_boxoffice.sold_seats VALUES ('ev', 'A-2', 'o_x', 9, 1); RETURN NULL; END $$;
         CREATE TRIGGER sneak AFTER INSERT ON leasehold_boxoffice.sold_seats FOR EACH ROW
             WHEN (NEW.seat_id = 'A-3') EXECUTE FUNCTION leasehold_boxoffice.sneak()";
     client.batch_execute(trigger).await.unwrap();
-    let refused = ledger.confirm(Call::by("bob"), confirming("h_2")).await;
+    let refused = ledger.confirm(LedgerCall::by("bob"), confirming("h_2")).await;
     assert!(matches!(&refused, Err(Error::Corrupt { law, .. }) if law.contains("constraint")), "{refused:?}");
     assert_eq!(ledger.orders(&"ev".into(), None, 10).await.unwrap().len(), 1, "nothing of it was stored");
     client.batch_execute("DROP TRIGGER sneak ON leasehold_boxoffice.sold_seats").await.unwrap();
-    ledger.confirm(Call::by("bob"), confirming("h_2")).await.unwrap();
+    ledger.confirm(LedgerCall::by("bob"), confirming("h_2")).await.unwrap();
     check(&*ledger).await;
 }
 
@@ -306,21 +306,21 @@ async fn the_clock_is_the_servers() {
     let now = ledger.now().await.unwrap();
     let after: i64 = client.query_one(sql, &[]).await.unwrap().get(0);
     assert!((before - 1..=after).contains(&i64::try_from(now.0).unwrap()), "{before} {now:?} {after}");
-    let ada = ledger.open_hold(Call::by("ada"), opening("h_1", 1, "ada", &[1])).await.unwrap();
+    let ada = ledger.open_hold(LedgerCall::by("ada"), opening("h_1", 1, "ada", &[1])).await.unwrap();
     assert!(ada.now >= now && ada.value.hold.opened_at == ada.now);
     let step = async |to: Moment| cluster().set_moment(&database, to.0).await;
     // A step forward: over early, by as much.
     step(ada.value.hold.expires_at).await;
-    ledger.open_hold(Call::by("bob"), opening("h_2", 2, "bob", &[1])).await.unwrap();
-    let refused = ledger.confirm(Call::by("ada"), confirming("h_1")).await;
+    ledger.open_hold(LedgerCall::by("bob"), opening("h_2", 2, "bob", &[1])).await.unwrap();
+    let refused = ledger.confirm(LedgerCall::by("ada"), confirming("h_1")).await;
     assert_eq!(refused.unwrap_err().refusal(), Some(&Refusal::Ended(HoldState::Lapsed)));
     // And back: what ended stays ended, and bob's hold lives longer, by as much.
     step(ada.now).await;
-    let refused = ledger.confirm(Call::by("ada"), confirming("h_1")).await;
+    let refused = ledger.confirm(LedgerCall::by("ada"), confirming("h_1")).await;
     assert_eq!(refused.unwrap_err().refusal(), Some(&Refusal::Ended(HoldState::Lapsed)));
     let (bob, seen) = ledger.hold(&"h_2".into()).await.unwrap();
     assert!(bob.unwrap().expires_at.since(seen) > 300_000);
-    ledger.confirm(Call::by("bob"), confirming("h_2")).await.unwrap();
+    ledger.confirm(LedgerCall::by("bob"), confirming("h_2")).await.unwrap();
     check(&*ledger).await;
 }
 
@@ -338,25 +338,25 @@ async fn round_trips_are_few() {
     };
     ledger.open_hold(call("k"), opening("h_1", 1, "ada", &[1, 2, 3, 4, 5])).await.unwrap();
     assert_eq!(took(), 2, "opening a hold");
-    let renew = Renew { hold_id: "h_1".into(), access: Access::Staff, tokens: vec![1] };
-    ledger.renew(Call::by("ada"), renew).await.unwrap();
+    let renew = RenewHold { hold_id: "h_1".into(), access: Access::Staff, tokens: vec![1] };
+    ledger.renew(LedgerCall::by("ada"), renew).await.unwrap();
     assert_eq!(took(), 3, "renewing");
-    ledger.confirm(Call::by("ada"), confirming("h_1")).await.unwrap();
+    ledger.confirm(LedgerCall::by("ada"), confirming("h_1")).await.unwrap();
     assert_eq!(took(), 3, "selling");
     ledger.snapshot(&"ev".into()).await.unwrap();
     assert_eq!(took(), 1, "a picture");
-    ledger.open_hold(Call::by("bob"), opening("h_2", 2, "bob", &[1])).await.unwrap_err();
+    ledger.open_hold(LedgerCall::by("bob"), opening("h_2", 2, "bob", &[1])).await.unwrap_err();
     assert_eq!(took(), 2, "a refusal");
     let crowd: Vec<_> = (11..=110)
-        .map(|n| ledger.open_hold(Call::by("crowd"), opening(&format!("h_{n}"), n, &format!("b{n}"), &[n])))
+        .map(|n| ledger.open_hold(LedgerCall::by("crowd"), opening(&format!("h_{n}"), n, &format!("b{n}"), &[n])))
         .collect();
     for answer in crowd {
         answer.await.unwrap();
     }
-    let trips = took();
-    assert!(trips < 100, "a hundred holds took {trips} round trips");
+    let round_trips = took();
+    assert!(round_trips < 100, "a hundred holds took {round_trips} round trips");
     check(&*ledger).await;
 }
 
 /// How long a test waits for what must come.
-pub(super) const SOON: Duration = Duration::from_secs(30);
+pub(super) const TEST_TIMEOUT: Duration = Duration::from_secs(30);

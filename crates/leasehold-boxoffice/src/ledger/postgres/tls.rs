@@ -2,8 +2,8 @@
 //!
 //! # Laws
 //!
-//! 1. Whoever is spoken to over TLS has shown a certificate for the host in the address, signed by somebody we believe.
-//!    There is no TLS with strangers: it would keep nobody out.
+//! 1. With TLS the server's certificate is always verified, for the host in the address. TLS without verification is not
+//!    offered: it protects against nobody.
 //! 2. A password never leaves this machine unencrypted unless the address says so in so many words.
 
 use std::future::Future;
@@ -23,18 +23,18 @@ use tokio_postgres::config::{Host, SslMode};
 use tokio_postgres::tls::{ChannelBinding, MakeTlsConnect, TlsConnect, TlsStream};
 use tokio_rustls::TlsConnector;
 
-/// What an address says of TLS, in the words of libpq.
+/// The TLS parameters of an address, named as in libpq.
 #[derive(Debug, Default, PartialEq, Eq)]
-pub(super) struct Asked {
+pub(super) struct TlsRequest {
     mode: Option<String>,
     roots: Option<PathBuf>,
     certificate: Option<PathBuf>,
     key: Option<PathBuf>,
 }
 
-impl Asked {
-    /// Takes what is ours out of the address: the rest is for the client library, which knows less of it.
-    pub fn take(url: &str) -> (String, Self) {
+impl TlsRequest {
+    /// Splits the TLS parameters off the address. The client library does not know them.
+    pub fn split_from_url(url: &str) -> (String, Self) {
         let mut asked = Self::default();
         let Some((place, query)) = url.split_once('?') else { return (url.into(), asked) };
         let mut rest = Vec::new();
@@ -53,8 +53,8 @@ impl Asked {
         (format!("{place}{query}"), asked)
     }
 
-    /// Sets the mode of the connection, and says how hands are shaken.
-    pub fn apply(self, config: &mut Config) -> Result<Tls, String> {
+    /// Sets the TLS mode of the connection, and returns its connector.
+    pub fn apply(self, config: &mut Config) -> Result<PostgresTls, String> {
         let files = self.roots.is_some() || self.certificate.is_some() || self.key.is_some();
         let wanted = match self.mode.as_deref() {
             Some("disable") if files => {
@@ -73,10 +73,10 @@ impl Asked {
         };
         if !wanted {
             config.ssl_mode(SslMode::Disable);
-            return Ok(Tls(None));
+            return Ok(PostgresTls(None));
         }
         config.ssl_mode(SslMode::Require);
-        self.connector().map(|connector| Tls(Some(connector)))
+        self.connector().map(|connector| PostgresTls(Some(connector)))
     }
 
     fn connector(self) -> Result<TlsConnector, String> {
@@ -110,7 +110,7 @@ impl Asked {
     }
 }
 
-/// Whether all of it stays on this machine.
+/// Whether all hosts are this machine.
 fn is_local(config: &Config) -> bool {
     let addresses = config.get_hostaddrs();
     if !addresses.is_empty() {
@@ -122,7 +122,7 @@ fn is_local(config: &Config) -> bool {
     })
 }
 
-/// A value of the address, as it was meant.
+/// A percent-decoded value of the address.
 fn decoded(text: &str) -> String {
     percent_encoding::percent_decode_str(text).decode_utf8_lossy().into_owned()
 }
@@ -137,18 +137,18 @@ fn unfit(file: &Path, error: &dyn std::fmt::Display) -> String {
     format!("{}: {error}", file.display())
 }
 
-/// How hands are shaken; none where it is not asked for.
+/// The TLS connector; none: no TLS.
 #[derive(Clone)]
-pub(super) struct Tls(Option<TlsConnector>);
+pub(super) struct PostgresTls(Option<TlsConnector>);
 
 /// The same, with one host. Made for every connection, also where nobody will ask for it.
 pub(super) struct Handshake(Option<(TlsConnector, ServerName<'static>)>);
 
 /// A connection after it.
-pub(super) struct Stream<S>(tokio_rustls::client::TlsStream<S>);
+pub(super) struct PostgresTlsStream<S>(tokio_rustls::client::TlsStream<S>);
 
-impl<S: AsyncRead + AsyncWrite + Unpin + Send + 'static> MakeTlsConnect<S> for Tls {
-    type Stream = Stream<S>;
+impl<S: AsyncRead + AsyncWrite + Unpin + Send + 'static> MakeTlsConnect<S> for PostgresTls {
+    type Stream = PostgresTlsStream<S>;
     type TlsConnect = Handshake;
     type Error = io::Error;
 
@@ -161,31 +161,31 @@ impl<S: AsyncRead + AsyncWrite + Unpin + Send + 'static> MakeTlsConnect<S> for T
 }
 
 impl<S: AsyncRead + AsyncWrite + Unpin + Send + 'static> TlsConnect<S> for Handshake {
-    type Stream = Stream<S>;
+    type Stream = PostgresTlsStream<S>;
     type Error = io::Error;
-    type Future = Pin<Box<dyn Future<Output = io::Result<Stream<S>>> + Send>>;
+    type Future = Pin<Box<dyn Future<Output = io::Result<PostgresTlsStream<S>>> + Send>>;
 
     fn connect(self, stream: S) -> Self::Future {
         Box::pin(async move {
             let (connector, name) = self.0.ok_or_else(|| io::Error::other("TLS was not asked for"))?;
-            connector.connect(name, stream).await.map(Stream)
+            connector.connect(name, stream).await.map(PostgresTlsStream)
         })
     }
 }
 
-impl<S: AsyncRead + AsyncWrite + Unpin> TlsStream for Stream<S> {
+impl<S: AsyncRead + AsyncWrite + Unpin> TlsStream for PostgresTlsStream<S> {
     fn channel_binding(&self) -> ChannelBinding {
         ChannelBinding::none()
     }
 }
 
-impl<S: AsyncRead + AsyncWrite + Unpin> AsyncRead for Stream<S> {
+impl<S: AsyncRead + AsyncWrite + Unpin> AsyncRead for PostgresTlsStream<S> {
     fn poll_read(mut self: Pin<&mut Self>, context: &mut Context<'_>, into: &mut ReadBuf<'_>) -> Poll<io::Result<()>> {
         Pin::new(&mut self.0).poll_read(context, into)
     }
 }
 
-impl<S: AsyncRead + AsyncWrite + Unpin> AsyncWrite for Stream<S> {
+impl<S: AsyncRead + AsyncWrite + Unpin> AsyncWrite for PostgresTlsStream<S> {
     fn poll_write(mut self: Pin<&mut Self>, context: &mut Context<'_>, bytes: &[u8]) -> Poll<io::Result<usize>> {
         Pin::new(&mut self.0).poll_write(context, bytes)
     }
@@ -204,7 +204,7 @@ mod tests {
     use super::*;
 
     fn mode(url: &str) -> Result<bool, String> {
-        let (url, asked) = Asked::take(url);
+        let (url, asked) = TlsRequest::split_from_url(url);
         let mut config: Config = url.parse().map_err(|error: tokio_postgres::Error| error.to_string())?;
         asked.apply(&mut config)?;
         Ok(config.get_ssl_mode() == SslMode::Require)

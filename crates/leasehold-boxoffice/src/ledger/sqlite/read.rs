@@ -1,16 +1,16 @@
-//! Pictures of one moment.
+//! Reads of one consistent snapshot.
 
 use std::collections::HashMap;
 
 use rusqlite::{Connection, OptionalExtension as _, params};
 
-use super::load::{self, Loaded, list};
+use super::load::{self, SqliteResult, load_list};
 use crate::layout::{Area, Layout, Seat};
-use crate::ledger::picture::{self, Found};
+use crate::ledger::snapshot::{self, EventRows};
 use crate::model::check::{Dump, TokenBack};
 use crate::model::*;
 
-pub(super) fn layout(db: &Connection, id: &EventId) -> Loaded<Option<(u64, Layout)>> {
+pub(super) fn layout(db: &Connection, id: &EventId) -> SqliteResult<Option<(u64, Layout)>> {
     let Some(event) = load::event(db, id)? else { return Ok(None) };
     let sql = "SELECT seat_id, section, row, number, price FROM seats WHERE event_id = ?1 ORDER BY pos";
     let mut statement = db.prepare_cached(sql)?;
@@ -26,44 +26,44 @@ pub(super) fn layout(db: &Connection, id: &EventId) -> Loaded<Option<(u64, Layou
     Ok(Some((event.layout_version, Layout { seats, areas })))
 }
 
-fn holds(db: &Connection, id: &EventId) -> Loaded<Vec<HoldRow>> {
-    // By the index of those that are not ended: however many ended ones are remembered, they are not looked at.
+fn holds(db: &Connection, id: &EventId) -> SqliteResult<Vec<HoldRow>> {
+    // By the index of live holds: ended holds are not scanned, however many there are.
     let sql = "SELECT body FROM holds INDEXED BY holds_due WHERE live = 1 AND expires_at >= 0 AND event_id = ?1
                ORDER BY hold_id";
-    list(db, sql, [id.as_str()], "holds")
+    load_list(db, sql, [id.as_str()], "holds")
 }
 
-fn head(db: &Connection, id: &EventId) -> Loaded<u64> {
+fn head(db: &Connection, id: &EventId) -> SqliteResult<u64> {
     let mut statement = db.prepare_cached("SELECT seq FROM heads WHERE event_id = ?1")?;
     Ok(statement.query_row([id.as_str()], |row| row.get(0)).optional()?.unwrap_or(0))
 }
 
-pub(super) fn snapshot(db: &Connection, id: &EventId, now: Moment) -> Loaded<Option<Snapshot>> {
+pub(super) fn snapshot(db: &Connection, id: &EventId, now: Moment) -> SqliteResult<Option<Snapshot>> {
     let Some(event) = load::event(db, id)? else { return Ok(None) };
     let mut statement = db.prepare_cached("SELECT seat_id, reason FROM blocks WHERE event_id = ?1")?;
     let blocks = statement.query_map([id.as_str()], |row| Ok((row.get(0)?, row.get(1)?)))?;
     let blocks = blocks.collect::<Result<_, _>>()?;
     let (holds, sold, areas) = (holds(db, id)?, sold(db, id)?, load::all_areas(db, id)?);
-    Ok(Some(picture::snapshot(Found { event, holds, sold, blocks, areas, seq: head(db, id)? }, now)))
+    Ok(Some(snapshot::snapshot(EventRows { event, holds, sold, blocks, areas, seq: head(db, id)? }, now)))
 }
 
-fn sold(db: &Connection, id: &EventId) -> Loaded<Vec<(String, OrderId, u64)>> {
+fn sold(db: &Connection, id: &EventId) -> SqliteResult<Vec<(String, OrderId, u64)>> {
     let mut statement = db.prepare_cached("SELECT seat_id, order_id, token FROM sold_seats WHERE event_id = ?1")?;
     let rows = statement.query_map([id.as_str()], |row| Ok((row.get(0)?, OrderId(row.get(1)?), row.get(2)?)))?;
     Ok(rows.collect::<Result<_, _>>()?)
 }
 
-fn column(db: &Connection, sql: &str, id: &EventId) -> Loaded<Vec<String>> {
+fn column(db: &Connection, sql: &str, id: &EventId) -> SqliteResult<Vec<String>> {
     let mut statement = db.prepare_cached(sql)?;
     let rows = statement.query_map([id.as_str()], |row| row.get(0))?;
     Ok(rows.collect::<Result<_, _>>()?)
 }
 
-fn orders_of(db: &Connection, id: &EventId) -> Loaded<Vec<OrderRow>> {
-    list(db, "SELECT body FROM orders WHERE event_id = ?1 ORDER BY order_id", [id.as_str()], "orders")
+fn orders_of(db: &Connection, id: &EventId) -> SqliteResult<Vec<OrderRow>> {
+    load_list(db, "SELECT body FROM orders WHERE event_id = ?1 ORDER BY order_id", [id.as_str()], "orders")
 }
 
-pub(super) fn dump(db: &Connection, id: &EventId, now: Moment) -> Loaded<Option<Dump>> {
+pub(super) fn dump(db: &Connection, id: &EventId, now: Moment) -> SqliteResult<Option<Dump>> {
     let Some(event) = load::event(db, id)? else { return Ok(None) };
     let mut statement = db.prepare_cached("SELECT seat_id, hold_id, token FROM hold_seats WHERE event_id = ?1")?;
     let held = statement.query_map([id.as_str()], |row| Ok((row.get(0)?, HoldId(row.get(1)?), row.get(2)?)))?;
@@ -84,14 +84,14 @@ pub(super) fn dump(db: &Connection, id: &EventId, now: Moment) -> Loaded<Option<
         holds: holds(db, id)?,
         orders: orders_of(db, id)?,
         buyers,
-        money: list(db, "SELECT body FROM money WHERE event_id = ?1", [id.as_str()], "money")?,
+        money: load_list(db, "SELECT body FROM money WHERE event_id = ?1", [id.as_str()], "money")?,
         numbered,
         tokens_back: tokens_back(db, id)?,
     }))
 }
 
-/// From the entries alone, whatever the tables remember.
-fn tokens_back(db: &Connection, id: &EventId) -> Loaded<Vec<TokenBack>> {
+/// Computed from the entries alone, not from the tables of seats.
+fn tokens_back(db: &Connection, id: &EventId) -> SqliteResult<Vec<TokenBack>> {
     let mut statement = db.prepare_cached(
         "SELECT seat, seq, before, token FROM (
              SELECT s.value ->> 'id' AS seat, f.seq AS seq, s.value ->> 'token' AS token, o.body ->> 'hold_id' AS hold,
@@ -107,8 +107,8 @@ fn tokens_back(db: &Connection, id: &EventId) -> Loaded<Vec<TokenBack>> {
     Ok(rows.collect::<Result<_, _>>()?)
 }
 
-/// The highest token of any seat is kept; places of areas have those of the leases of live holds.
-pub(super) fn highest_token(db: &Connection) -> Loaded<u64> {
+/// The highest token of any seat is stored. Places of areas have the tokens of the leases of live holds.
+pub(super) fn highest_token(db: &Connection) -> SqliteResult<u64> {
     let mut statement = db.prepare_cached(
         "SELECT max((SELECT highest FROM tokens),
              coalesce((SELECT max(l.value ->> 'token') FROM holds h, json_each(h.body, '$.leases') l WHERE h.live = 1), 0))",
@@ -116,82 +116,82 @@ pub(super) fn highest_token(db: &Connection) -> Loaded<u64> {
     Ok(statement.query_row([], |row| row.get(0))?)
 }
 
-pub(super) fn captures_open(db: &Connection) -> Loaded<Vec<OrderRow>> {
+pub(super) fn captures_open(db: &Connection) -> SqliteResult<Vec<OrderRow>> {
     let sql =
         "SELECT body FROM orders WHERE json_extract(body, '$.capture.state') IN ('due', 'failed') ORDER BY order_id";
-    list(db, sql, [], "orders")
+    load_list(db, sql, [], "orders")
 }
 
 /// Holds that have seats, of all events: how many are what, and how late the oldest that is due is.
-pub(super) fn live(db: &Connection, now: Moment) -> Loaded<Live> {
+pub(super) fn live(db: &Connection, now: Moment) -> SqliteResult<LiveCounts> {
     let mut statement = db.prepare_cached(
         "SELECT count(*) FILTER (WHERE expires_at > ?1 AND body ->> 'state' = 'active'),
              count(*) FILTER (WHERE expires_at > ?1 AND body ->> 'state' = 'paying'), coalesce(min(expires_at), ?1)
          FROM holds WHERE live = 1",
     )?;
     let found = statement.query_row([now.0], |row| Ok((row.get(0)?, row.get(1)?, row.get::<_, u64>(2)?)))?;
-    Ok(Live { active: found.0, paying: found.1, overdue_ms: now.0.saturating_sub(found.2) })
+    Ok(LiveCounts { active: found.0, paying: found.1, overdue_ms: now.0.saturating_sub(found.2) })
 }
 
 /// Holds with money on its way, of all events.
-pub(super) fn paying(db: &Connection, now: Moment) -> Loaded<Vec<HoldRow>> {
+pub(super) fn paying(db: &Connection, now: Moment) -> SqliteResult<Vec<HoldRow>> {
     let sql = "SELECT body FROM holds WHERE live = 1 AND expires_at > ?1 AND body ->> 'state' = 'paying'
                ORDER BY expires_at";
-    list(db, sql, [now.0], "holds")
+    load_list(db, sql, [now.0], "holds")
 }
 
-/// See [`Ledger::unheard`](crate::ledger::Ledger::unheard).
-pub(super) fn unheard(db: &Connection, now: Moment, within_ms: u64) -> Loaded<Vec<HoldRow>> {
+/// See [`Ledger::payments_without_word`](crate::ledger::Ledger::payments_without_word).
+pub(super) fn payments_without_word(db: &Connection, now: Moment, within_ms: u64) -> SqliteResult<Vec<HoldRow>> {
     let sql = "SELECT body FROM holds WHERE live = 0 AND expires_at > ?1 AND body ->> 'payment_ref' IS NOT NULL
                AND body ->> 'state' <> 'sold'
                AND NOT EXISTS (SELECT 1 FROM money WHERE payment_ref = holds.body ->> 'payment_ref')
                ORDER BY expires_at DESC LIMIT 1000";
-    list(db, sql, [now.0.saturating_sub(within_ms)], "holds")
+    load_list(db, sql, [now.0.saturating_sub(within_ms)], "holds")
 }
 
-pub(super) fn takings(db: &Connection, id: &EventId) -> Loaded<Takings> {
+pub(super) fn takings(db: &Connection, id: &EventId) -> SqliteResult<Takings> {
     let refunds = money_in(db, Some(id), &[MoneyState::RefundDue])?;
     let sql = "SELECT count(*) FROM outbox WHERE event_id = ?1 AND kind = 'lapsed'";
     let lapsed = db.prepare_cached(sql)?.query_row([id.as_str()], |row| row.get(0))?;
-    Ok(picture::takings(&orders_of(db, id)?, &refunds, lapsed))
+    Ok(snapshot::takings(&orders_of(db, id)?, &refunds, lapsed))
 }
 
-pub(super) fn money_in(db: &Connection, id: Option<&EventId>, states: &[MoneyState]) -> Loaded<Vec<MoneyRow>> {
+pub(super) fn money_in(db: &Connection, id: Option<&EventId>, states: &[MoneyState]) -> SqliteResult<Vec<MoneyRow>> {
     let sql = "SELECT body FROM money WHERE (?1 IS NULL OR event_id = ?1)
                AND state IN (SELECT value FROM json_each(?2)) ORDER BY received_at, payment_ref";
-    list(db, sql, params![id.map(EventId::as_str), load::json(states)?], "money")
+    load_list(db, sql, params![id.map(EventId::as_str), load::json(states)?], "money")
 }
 
 /// All of a payment: the whole, and every part that is written down.
-pub(super) fn money_of(db: &Connection, payment_ref: &str) -> Loaded<Vec<MoneyRow>> {
+pub(super) fn money_of(db: &Connection, payment_ref: &str) -> SqliteResult<Vec<MoneyRow>> {
     let (from, until) = order::parts_of(payment_ref);
     let sql = "SELECT body FROM money WHERE payment_ref = ?1 OR (payment_ref >= ?2 AND payment_ref < ?3)
                ORDER BY payment_ref";
-    list(db, sql, [payment_ref, &from, &until], "money")
+    load_list(db, sql, [payment_ref, &from, &until], "money")
 }
 
-pub(super) fn money_of_hold(db: &Connection, id: &HoldId) -> Loaded<Vec<MoneyRow>> {
+pub(super) fn money_of_hold(db: &Connection, id: &HoldId) -> SqliteResult<Vec<MoneyRow>> {
     let sql = "SELECT body FROM money WHERE hold_id = ?1 ORDER BY received_at, payment_ref";
-    list(db, sql, [id.as_str()], "money")
+    load_list(db, sql, [id.as_str()], "money")
 }
 
-pub(super) fn orders(db: &Connection, id: &EventId, after: &str, limit: usize) -> Loaded<Vec<OrderRow>> {
+pub(super) fn orders(db: &Connection, id: &EventId, after: &str, limit: usize) -> SqliteResult<Vec<OrderRow>> {
     let limit = i64::try_from(limit).unwrap_or(i64::MAX);
     let sql = "SELECT body FROM orders WHERE event_id = ?1 AND order_id > ?2 ORDER BY order_id LIMIT ?3";
-    list(db, sql, params![id.as_str(), after, limit], "orders")
+    load_list(db, sql, params![id.as_str(), after, limit], "orders")
 }
 
-pub(super) fn known_tokens(db: &Connection, id: &EventId, tokens: &[u64]) -> Loaded<Vec<u64>> {
-    Ok(picture::known_tokens(&holds(db, id)?, tokens))
+pub(super) fn known_tokens(db: &Connection, id: &EventId, tokens: &[u64]) -> SqliteResult<Vec<u64>> {
+    Ok(snapshot::known_tokens(&holds(db, id)?, tokens))
 }
 
-pub(super) fn heads(db: &Connection) -> Loaded<Vec<(EventId, u64)>> {
+pub(super) fn heads(db: &Connection) -> SqliteResult<Vec<(EventId, u64)>> {
     let mut statement = db.prepare_cached("SELECT event_id, seq FROM heads")?;
     let rows = statement.query_map([], |row| Ok((EventId(row.get(0)?), row.get(1)?)))?;
     Ok(rows.collect::<Result<_, _>>()?)
 }
 
-pub(super) fn audit(db: &Connection, id: &EventId, query: &AuditQuery) -> Loaded<Vec<Entry>> {
+pub(super) fn audit(db: &Connection, id: &EventId, query: &AuditQuery) -> SqliteResult<Vec<Entry>> {
     let limit = if query.limit == 0 { 1000 } else { query.limit };
     let limit = i64::try_from(limit).unwrap_or(i64::MAX);
     let mut statement = db.prepare_cached(
@@ -209,8 +209,8 @@ pub(super) fn audit(db: &Connection, id: &EventId, query: &AuditQuery) -> Loaded
     Ok(found)
 }
 
-/// Numbers what has none: entries lie in the order of their commits, since one writer wrote them.
-pub(super) fn sequence(db: &Connection, limit: usize) -> Loaded<Vec<Entry>> {
+/// Numbers entries that have no number. Their ids are in commit order, since one thread writes them.
+pub(super) fn sequence(db: &Connection, limit: usize) -> SqliteResult<Vec<Entry>> {
     let limit = i64::try_from(limit).unwrap_or(i64::MAX);
     let mut statement = db.prepare_cached(
         "SELECT o.id, o.event_id, o.body FROM outbox o WHERE o.id > (SELECT outbox_id FROM sequenced) ORDER BY o.id LIMIT ?1",

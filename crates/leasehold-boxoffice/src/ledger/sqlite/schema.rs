@@ -1,4 +1,4 @@
-//! The tables, and how an older file becomes a newer one.
+//! The tables, and the migrations from older files.
 //!
 //! Rows that are only read and written whole keep most of themselves as JSON in `body`; what is looked for, counted or
 //! constrained has a column. The constraints are the last line of defence: code above them that is wrong gets an error,
@@ -7,7 +7,7 @@
 use rusqlite::{Connection, OptionalExtension as _};
 
 /// One step for each version, in order. A step that was released is never changed: add another.
-pub(super) const STEPS: [&str; 4] = [
+pub(super) const MIGRATIONS: [&str; 4] = [
     "
 CREATE TABLE clock (
     id INTEGER PRIMARY KEY CHECK (id = 1),
@@ -156,7 +156,7 @@ ALTER TABLE hold_seats_4 RENAME TO hold_seats;
 ",
 ];
 
-/// Makes the file what this version wants, in one transaction. Says which version it is now, or what is wrong.
+/// Migrates the file to this version, in one transaction. Returns the version, or what is wrong.
 pub(super) fn migrate(connection: &mut Connection) -> Result<usize, String> {
     let say = |error: rusqlite::Error| error.to_string();
     let tx = connection.transaction_with_behavior(rusqlite::TransactionBehavior::Exclusive).map_err(say)?;
@@ -167,16 +167,16 @@ pub(super) fn migrate(connection: &mut Connection) -> Result<usize, String> {
     let found: Option<usize> =
         tx.query_row("SELECT version FROM schema_version", [], |row| row.get(0)).optional().map_err(say)?;
     let found = found.unwrap_or(0);
-    if found > STEPS.len() {
+    if found > MIGRATIONS.len() {
         return Err(format!(
             "the file was written by a newer version of Leasehold (schema {found}, this one knows {})",
-            STEPS.len()
+            MIGRATIONS.len()
         ));
     }
-    for step in &STEPS[found..] {
+    for step in &MIGRATIONS[found..] {
         tx.execute_batch(step).map_err(say)?;
     }
-    tx.execute("INSERT OR REPLACE INTO schema_version VALUES (1, ?1)", [STEPS.len()]).map_err(say)?;
+    tx.execute("INSERT OR REPLACE INTO schema_version VALUES (1, ?1)", [MIGRATIONS.len()]).map_err(say)?;
     tx.commit().map_err(say)?;
-    Ok(STEPS.len())
+    Ok(MIGRATIONS.len())
 }

@@ -10,8 +10,8 @@ use leasehold::testkit::ManualClock;
 use super::Sqlite;
 use crate::error::Error;
 use crate::ledger::Ledger;
-use crate::ledger::suite::{Soon, Subject};
-use crate::model::{Call, EventId, EventSettings, Moment, MoneyRow, MoneyState, NewEvent};
+use crate::ledger::suite::{LedgerSubject, SuiteFuture};
+use crate::model::{EventId, EventSettings, LedgerCall, Moment, MoneyRow, MoneyState, NewEvent};
 
 /// SQLite in a directory of its own, under a clock set by hand.
 struct InFile {
@@ -33,13 +33,13 @@ impl InFile {
     }
 }
 
-impl Subject for InFile {
-    fn fresh(&self) -> Soon<'_, Arc<dyn Ledger>> {
+impl LedgerSubject for InFile {
+    fn fresh(&self) -> SuiteFuture<'_, Arc<dyn Ledger>> {
         self.dirs.lock().unwrap().push(tempfile::tempdir().unwrap());
         Box::pin(self.open())
     }
 
-    fn pass(&self, millis: u64) -> Soon<'_, ()> {
+    fn advance_time(&self, millis: u64) -> SuiteFuture<'_, ()> {
         self.clock.advance(Duration::from_millis(millis));
         Box::pin(async {})
     }
@@ -48,7 +48,7 @@ impl Subject for InFile {
         1000
     }
 
-    fn reopen(&self) -> Soon<'_, Arc<dyn Ledger>> {
+    fn reopen(&self) -> SuiteFuture<'_, Arc<dyn Ledger>> {
         Box::pin(self.open())
     }
 }
@@ -66,18 +66,18 @@ fn event(id: &str) -> NewEvent {
 async fn another_boot_loses_no_time_that_was_proven_and_adds_none() {
     let subject = InFile::new();
     let ledger = subject.fresh().await;
-    subject.pass(50_000).await;
-    let kept = ledger.create_event(Call::by("staff"), event("ev")).await.unwrap().now;
-    subject.pass(20_000).await;
+    subject.advance_time(50_000).await;
+    let kept = ledger.create_event(LedgerCall::by("staff"), event("ev")).await.unwrap().now;
+    subject.advance_time(20_000).await;
     ledger.close().await.unwrap();
     subject.clock.set_boot([9; 16]);
     subject.clock.set(BootTime::from_millis(5_000));
     let ledger = subject.reopen().await;
     assert_eq!(ledger.now().await.unwrap(), kept, "the twenty seconds cannot be proven");
-    subject.pass(1_000).await;
+    subject.advance_time(1_000).await;
     assert_eq!(ledger.now().await.unwrap(), kept.plus(1_000));
     // The same boot id with a lower clock is another boot too.
-    ledger.create_event(Call::by("staff"), event("ev2")).await.unwrap();
+    ledger.create_event(LedgerCall::by("staff"), event("ev2")).await.unwrap();
     ledger.close().await.unwrap();
     subject.clock.set(BootTime::from_millis(1));
     assert_eq!(subject.reopen().await.now().await.unwrap(), kept.plus(1_000));
@@ -89,7 +89,7 @@ async fn another_boot_loses_no_time_that_was_proven_and_adds_none() {
 async fn the_table_itself_refuses_a_double_sale() {
     let subject = InFile::new();
     let ledger = subject.fresh().await;
-    ledger.create_event(Call::by("staff"), event("ev")).await.unwrap();
+    ledger.create_event(LedgerCall::by("staff"), event("ev")).await.unwrap();
     let db = rusqlite::Connection::open(subject.path()).unwrap();
     let sell = |order: &str| {
         let sql = "INSERT INTO sold_seats (event_id, seat_id, order_id, token, price) VALUES ('ev', 'A-1', ?1, 1, 1)";
@@ -106,7 +106,7 @@ async fn an_older_file_is_brought_up_to_date() {
     let subject = InFile::new();
     subject.dirs.lock().unwrap().push(tempfile::tempdir().unwrap());
     let db = rusqlite::Connection::open(subject.path()).unwrap();
-    db.execute_batch(super::schema::STEPS[0]).unwrap();
+    db.execute_batch(super::schema::MIGRATIONS[0]).unwrap();
     db.execute_batch("CREATE TABLE schema_version (id INTEGER PRIMARY KEY, version INTEGER NOT NULL)").unwrap();
     db.execute_batch("INSERT INTO schema_version VALUES (1, 1)").unwrap();
     let money = money_of("h_1");
@@ -179,7 +179,7 @@ async fn the_file_is_private() {
     use std::os::unix::fs::PermissionsExt as _;
     let subject = InFile::new();
     let ledger = subject.fresh().await;
-    ledger.create_event(Call::by("staff"), event("ev")).await.unwrap();
+    ledger.create_event(LedgerCall::by("staff"), event("ev")).await.unwrap();
     for entry in std::fs::read_dir(subject.path().parent().unwrap()).unwrap() {
         let entry = entry.unwrap();
         let mode = entry.metadata().unwrap().permissions().mode() & 0o777;
@@ -194,7 +194,8 @@ async fn many_requests_share_a_commit() {
     let subject = InFile::new();
     subject.fresh().await.close().await.unwrap();
     let ledger = Sqlite::open(subject.path(), subject.clock.shared()).await.unwrap();
-    let answers: Vec<_> = (0..200).map(|n| ledger.create_event(Call::by("staff"), event(&format!("ev{n}")))).collect();
+    let answers: Vec<_> =
+        (0..200).map(|n| ledger.create_event(LedgerCall::by("staff"), event(&format!("ev{n}")))).collect();
     for answer in answers {
         answer.await.unwrap();
     }
@@ -209,7 +210,7 @@ async fn many_requests_share_a_commit() {
 #[ignore = "a measurement, for a quiet machine"]
 async fn figure_of_transactions_per_second() {
     use crate::layout::{Layout, Seat};
-    use crate::model::{Access, LeaseRef, OpenHold, Priced, Release};
+    use crate::model::{Access, LeaseRef, OpenHold, Priced, ReleaseHold};
     use leasehold::clock::{Clock, SystemClock};
     let dir = tempfile::tempdir().unwrap();
     let ledger = Sqlite::open(dir.path().join("ledger.db"), SystemClock::shared()).await.unwrap();
@@ -222,7 +223,7 @@ async fn figure_of_transactions_per_second() {
     };
     let layout = Layout { seats: (0..20_000).map(seat).collect(), areas: vec![] };
     let settings = EventSettings::named("bench");
-    ledger.create_event(Call::by("staff"), NewEvent { event_id: "ev".into(), settings, layout }).await.unwrap();
+    ledger.create_event(LedgerCall::by("staff"), NewEvent { event_id: "ev".into(), settings, layout }).await.unwrap();
     let until = SystemClock.now().plus(Duration::from_secs(5));
     let mut tasks = tokio::task::JoinSet::new();
     for buyer in 0..64u64 {
@@ -246,8 +247,8 @@ async fn figure_of_transactions_per_second() {
                     lease: LeaseRef { token, id: "lease".into() },
                     payment_ref: None,
                 };
-                if ledger.open_hold(Call::by("b"), command).await.is_ok() {
-                    ledger.release(Call::by("b"), Release { hold_id, access: Access::Staff }).await.unwrap();
+                if ledger.open_hold(LedgerCall::by("b"), command).await.is_ok() {
+                    ledger.release(LedgerCall::by("b"), ReleaseHold { hold_id, access: Access::Staff }).await.unwrap();
                     done += 1;
                 }
             }
@@ -262,9 +263,9 @@ async fn figure_of_transactions_per_second() {
 }
 
 /// A clock that goes on by a second whenever it is read.
-struct Restless(std::sync::atomic::AtomicU64);
+struct RestlessClock(std::sync::atomic::AtomicU64);
 
-impl leasehold::clock::Clock for Restless {
+impl leasehold::clock::Clock for RestlessClock {
     fn now(&self) -> BootTime {
         BootTime::from_millis(self.0.fetch_add(1000, std::sync::atomic::Ordering::SeqCst))
     }
@@ -286,8 +287,8 @@ async fn the_clock_is_kept_from_one_reading() {
     let db = rusqlite::Connection::open_in_memory().unwrap();
     db.execute_batch("CREATE TABLE clock (id INTEGER PRIMARY KEY, boot BLOB, boottime INTEGER, moment INTEGER)")
         .unwrap();
-    let time = super::time::Time::open(&db, Arc::new(Restless(50_000.into()))).unwrap();
-    time.keep(&db).unwrap();
+    let time = super::clock::LedgerClock::open(&db, Arc::new(RestlessClock(50_000.into()))).unwrap();
+    time.persist(&db).unwrap();
     let kept: (u64, u64) =
         db.query_row("SELECT boottime, moment FROM clock", [], |row| Ok((row.get(0)?, row.get(1)?))).unwrap();
     assert_eq!(kept, (51_000, 1_000));
@@ -306,7 +307,7 @@ async fn a_panic_does_not_end_the_ledger() {
         })
         .await;
     assert!(matches!(fell, Err(Error::Indeterminate { .. })), "{fell:?}");
-    ledger.create_event(Call::by("staff"), event("ev")).await.unwrap();
+    ledger.create_event(LedgerCall::by("staff"), event("ev")).await.unwrap();
     let db = rusqlite::Connection::open(subject.path()).unwrap();
     let left: u64 = db.query_row("SELECT count(*) FROM callbacks", [], |row| row.get(0)).unwrap();
     assert_eq!(left, 0);
@@ -319,11 +320,11 @@ async fn a_webhook_is_removed_whole() {
     let ledger = subject.fresh().await;
     let url = "https://example.com/".into();
     let webhook = crate::model::WebhookRow { id: "w".into(), event_id: None, url, secret: "s".into(), active: true };
-    ledger.put_webhook(webhook).await.unwrap();
+    ledger.add_webhook(webhook.clone(), 1).await.unwrap();
     ledger.advance_webhook("w", &"ev".into(), 7).await.unwrap();
     let db = rusqlite::Connection::open(subject.path()).unwrap();
     db.execute_batch("CREATE TRIGGER no BEFORE DELETE ON webhooks BEGIN SELECT RAISE(FAIL, 'no'); END").unwrap();
-    ledger.remove_webhook("w").await.unwrap_err();
+    ledger.remove_webhook(&webhook).await.unwrap_err();
     assert_eq!(ledger.webhook_cursor("w", &"ev".into()).await.unwrap(), 7);
 }
 
@@ -334,7 +335,7 @@ async fn who_follows_does_not_wait_behind_a_crowd() {
     let subject = InFile::new();
     subject.fresh().await.close().await.unwrap();
     let ledger = Sqlite::open(subject.path(), subject.clock.shared()).await.unwrap();
-    ledger.create_event(Call::by("staff"), event("ev")).await.unwrap();
+    ledger.create_event(LedgerCall::by("staff"), event("ev")).await.unwrap();
     let (open, gate) = std::sync::mpsc::channel::<()>();
     let gate = Arc::new(Mutex::new(gate));
     let reader = |_| {
@@ -347,8 +348,8 @@ async fn who_follows_does_not_wait_behind_a_crowd() {
             ledger.read("waiting", wait).await
         })
     };
-    let mut crowd: Vec<_> = (0..2 * super::READERS).map(reader).collect();
-    while ledger.reading.available_permits() > 0 {
+    let mut crowd: Vec<_> = (0..2 * super::MAX_READS).map(reader).collect();
+    while ledger.read_permits.available_permits() > 0 {
         tokio::task::yield_now().await;
     }
     let id: EventId = "ev".into();
@@ -366,11 +367,11 @@ async fn who_follows_does_not_wait_behind_a_crowd() {
                 let _ = gate.lock().unwrap().recv();
                 Ok(())
             };
-            ledger.tell("waiting", wait).await
+            ledger.read_entries("waiting", wait).await
         })
     };
-    crowd.extend((0..2 * super::TELLERS).map(away));
-    while ledger.telling.available_permits() > 0 {
+    crowd.extend((0..2 * super::MAX_ENTRY_READS).map(away));
+    while ledger.entry_permits.available_permits() > 0 {
         tokio::task::yield_now().await;
     }
     let follow = async {

@@ -1,24 +1,23 @@
-//! The one writer: a thread that owns the connection and commits many requests in one transaction, and a thread beside it
-//! that brings what was committed to the disk.
+//! The two threads that write the SQLite file: the writer thread owns the connection and runs many jobs in one
+//! transaction; the syncer thread makes committed transactions durable and completes their jobs.
 //!
 //! ```text
-//!   requests ──▶ writer: BEGIN, run, run, … COMMIT ──▶ syncer: fdatasync of the WAL, answers
-//!                  ▲                                      │
-//!                  └──────────── the disk is idle ◀───────┘
+//!   jobs ──▶ writer thread: BEGIN, run, run, … COMMIT ──▶ syncer thread: fdatasync of the WAL, complete the jobs
+//!                  ▲                                            │
+//!                  └────────────────── Synced ◀────────────────┘
 //! ```
 //!
-//! While one batch is on its way to the disk the next one is run; it is committed when the disk is idle. So neither waits
-//! for the other, and a batch is as large as the disk is slow.
+//! While the syncer syncs one batch, the writer runs the next one. The writer commits it when the sync is done. So the
+//! slower the disk, the larger the batches.
 //!
 //! # Laws
 //!
-//! 1. Nothing is answered before the transaction that holds it is on disk, refusals and reads neither: what they rest on
-//!    may be in a batch that is not.
-//! 2. A request that fails leaves no trace, and does not touch the others of its batch: the batch is undone, and each of
-//!    its requests is run again alone.
-//! 3. A request that panics undoes its batch, and the next batch is served.
-//! 4. A COMMIT or a sync that fails is final: those in it learn Indeterminate, later requests Unavailable. It is not
-//!    tried again.
+//! 1. No job is completed before its transaction is on disk. This includes refusals and reads: they may depend on rows
+//!    of a batch that is not yet durable.
+//! 2. A job that fails leaves no trace and does not affect the others of its batch: the batch is rolled back, and each
+//!    job is run again in a transaction of its own.
+//! 3. A job that panics rolls its batch back. The writer thread goes on with the next batch.
+//! 4. A COMMIT or a sync that fails is final: its jobs get Indeterminate, later jobs Unavailable. It is not retried.
 
 use std::fs::File;
 use std::panic::{AssertUnwindSafe, catch_unwind};
@@ -30,67 +29,67 @@ use std::thread::JoinHandle;
 use rusqlite::Connection;
 use tokio::sync::watch;
 
-use super::time::Time;
+use super::clock::LedgerClock;
 
-/// The most requests in one transaction: bounds how long the first of them waits.
-const BATCH: usize = 512;
+/// The most jobs in one transaction. It bounds how long the first of them waits.
+const MAX_BATCH_JOBS: usize = 512;
 
-/// What became of the transaction a request was in.
+/// How the transaction of a job ended.
 #[derive(Clone, Debug)]
-pub(super) enum Fate {
-    /// What the request came to stands, and all that it rests on is on disk.
+pub(super) enum CommitOutcome {
+    /// The result of the job is final, and everything it depends on is on disk.
     Durable,
-    /// Rolled back as a whole before COMMIT: nothing took effect.
-    Undone(String),
+    /// Rolled back before COMMIT: nothing took effect.
+    RolledBack(String),
     /// COMMIT or the sync failed: it may have taken effect.
     Unknown(String),
 }
 
-/// How a request was run.
+/// How one run of a job ended.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Ran {
-    /// It did what it does, or nothing.
-    Whole,
-    /// It failed, and may have left something half done.
-    Half,
+pub(super) enum JobRun {
+    /// All of its statements were applied, or none.
+    Complete,
+    /// It failed, and some of its statements may be applied.
+    PartiallyApplied,
 }
 
-/// A request: changes what it changes, and keeps its answer for later.
-pub(super) trait Job: Send {
-    /// Runs it. It may be run again, after all that it did was undone.
-    fn run(&mut self, db: &Connection, time: &Time) -> Ran;
-    /// Tells who asked, once the fate of the batch is known. It may never have been run.
-    fn tell(self: Box<Self>, fate: &Fate);
+/// Work for the writer thread. It keeps its result until the transaction is durable.
+pub(super) trait WriterJob: Send {
+    /// Runs it inside an open transaction. It may be run again after that transaction was rolled back.
+    fn run(&mut self, db: &Connection, time: &LedgerClock) -> JobRun;
+    /// Sends the result to the caller, once the outcome of the transaction is known. It may never have been run.
+    fn complete(self: Box<Self>, outcome: &CommitOutcome);
 }
 
-type Jobs = Vec<Box<dyn Job>>;
+type WriterJobs = Vec<Box<dyn WriterJob>>;
 
-enum Message {
-    Job(Box<dyn Job>),
-    /// What was handed to the disk is there.
+enum WriterMessage {
+    Job(Box<dyn WriterJob>),
+    /// The syncer made the last committed batch durable, or failed.
     Synced,
     Stop,
 }
 
-/// What the syncer gets: requests to be told, and whether the disk must be waited for.
-struct Committed {
-    jobs: Jobs,
-    fate: Fate,
-    /// The number of the transaction; none: it changed nothing.
+/// What the writer sends to the syncer: jobs to complete, and whether a sync is needed first.
+struct CommittedBatch {
+    jobs: WriterJobs,
+    outcome: CommitOutcome,
+    /// The number of the transaction; none: it changed nothing and needs no sync.
     number: Option<u64>,
 }
 
-/// How far transactions have come, for those who read beside the writer.
+/// Which transactions are visible and which are durable, for the reader connections.
 #[derive(Debug)]
-pub(super) struct Progress {
+pub(super) struct CommitProgress {
     /// The number of the last transaction that may be visible.
     begun: AtomicU64,
-    /// The number of the last one that is on disk.
+    /// The number of the last transaction that is on disk.
     synced: watch::Receiver<u64>,
 }
 
-impl Progress {
-    /// Comes to its end when all that can have been visible until now is on disk. `false`: it never will be.
+impl CommitProgress {
+    /// Waits until every transaction that may be visible now is on disk. `false`: the sync failed, and it never will be.
     pub(super) async fn durable(&self) -> bool {
         let seen = self.begun.load(Ordering::SeqCst);
         self.synced.clone().wait_for(|synced| *synced >= seen).await.is_ok()
@@ -102,29 +101,29 @@ impl Progress {
     }
 }
 
-/// The way to the thread.
-pub(super) struct Writer {
-    pub(super) progress: Arc<Progress>,
-    messages: Mutex<Option<Sender<Message>>>,
+/// Sends jobs to the writer thread, and stops it.
+pub(super) struct WriterHandle {
+    pub(super) progress: Arc<CommitProgress>,
+    messages: Mutex<Option<Sender<WriterMessage>>>,
     thread: Mutex<Option<JoinHandle<()>>>,
 }
 
-impl Writer {
+impl WriterHandle {
     /// Starts both threads. `wal` is the file that commits are written to.
-    pub(super) fn start(connection: Connection, wal: File, time: Arc<Time>) -> std::io::Result<Self> {
+    pub(super) fn start(connection: Connection, wal: File, time: Arc<LedgerClock>) -> std::io::Result<Self> {
         let (messages, incoming) = channel();
         let (committed, to_sync) = channel();
         let (synced, watched) = watch::channel(0);
-        let progress = Arc::new(Progress { begun: AtomicU64::new(0), synced: watched });
+        let progress = Arc::new(CommitProgress { begun: AtomicU64::new(0), synced: watched });
         let idle = messages.clone();
-        let disk = std::thread::Builder::new().name("boxoffice-disk".into());
-        let disk = disk.spawn(move || sync(&wal, &to_sync, &synced, &idle))?;
-        let desk = Desk { connection, time, incoming, committed, progress: progress.clone(), syncing: false };
+        let syncer = std::thread::Builder::new().name("boxoffice-disk".into());
+        let syncer = syncer.spawn(move || run_syncer(&wal, &to_sync, &synced, &idle))?;
+        let writer = WriterThread { connection, time, incoming, committed, progress: progress.clone(), syncing: false };
         let work = move || {
-            let tidy = desk.work();
-            let joined = disk.join();
+            let tidy = writer.run();
+            let joined = syncer.join();
             if let (Some(connection), Ok(())) = (tidy, joined) {
-                // A tidy file for the next start; nothing depends on it.
+                // Leaves a short WAL for the next start; nothing depends on it.
                 let _ = connection.execute_batch("PRAGMA wal_checkpoint(TRUNCATE)");
             }
         };
@@ -132,83 +131,83 @@ impl Writer {
         Ok(Self { progress, messages: Some(messages).into(), thread: Some(thread).into() })
     }
 
-    /// Hands a request over. `false`: the ledger is closed, or has failed.
-    pub(super) fn send(&self, job: Box<dyn Job>) -> bool {
+    /// Queues a job. `false`: the ledger is closed, or has failed.
+    pub(super) fn send(&self, job: Box<dyn WriterJob>) -> bool {
         let messages = self.messages.lock().unwrap_or_else(PoisonError::into_inner);
-        messages.as_ref().is_some_and(|messages| messages.send(Message::Job(job)).is_ok())
+        messages.as_ref().is_some_and(|messages| messages.send(WriterMessage::Job(job)).is_ok())
     }
 
-    /// Takes no more, and gives the thread to whoever waits for the rest.
+    /// Accepts no more jobs. The caller may join the thread, which first runs what is queued.
     pub(super) fn stop(&self) -> Option<JoinHandle<()>> {
         if let Some(messages) = self.messages.lock().unwrap_or_else(PoisonError::into_inner).take() {
-            let _ = messages.send(Message::Stop);
+            let _ = messages.send(WriterMessage::Stop);
         }
         self.thread.lock().unwrap_or_else(PoisonError::into_inner).take()
     }
 }
 
-/// Whoever forgets to close it leaves no thread behind that has the file.
-impl Drop for Writer {
+/// A ledger that is dropped without `close` leaves no thread behind that has the file open.
+impl Drop for WriterHandle {
     fn drop(&mut self) {
         drop(self.stop());
     }
 }
 
 /// The ledger has failed for good: law 4.
-struct Over;
+struct LedgerFailed;
 
-/// What became of requests that were run in one transaction, which is still open.
-enum Together {
-    /// All of them were run.
-    Ran,
-    /// One failed: none of it may stay.
-    Half,
-    /// One panicked, and is gone: none of it may stay.
-    Fell(String),
+/// How the jobs of one open transaction ran so far.
+enum BatchRun {
+    /// All of them ran.
+    Complete,
+    /// One failed: the transaction must be rolled back.
+    PartiallyApplied,
+    /// One panicked and was dropped: the transaction must be rolled back.
+    Panicked(String),
 }
 
-/// The writer's side.
-struct Desk {
+/// State of the writer thread.
+struct WriterThread {
     connection: Connection,
-    time: Arc<Time>,
-    incoming: Receiver<Message>,
-    committed: Sender<Committed>,
-    progress: Arc<Progress>,
-    /// The disk is at work.
+    time: Arc<LedgerClock>,
+    incoming: Receiver<WriterMessage>,
+    committed: Sender<CommittedBatch>,
+    progress: Arc<CommitProgress>,
+    /// The syncer is at work on a batch.
     syncing: bool,
 }
 
-impl Desk {
-    /// Serves until it is stopped, and then gives the connection back; or until it fails.
-    fn work(mut self) -> Option<Connection> {
+impl WriterThread {
+    /// Runs jobs until it is stopped, and returns the connection. `None`: the ledger failed.
+    fn run(mut self) -> Option<Connection> {
         let mut stopped = false;
         while !stopped {
             match self.incoming.recv() {
-                Ok(Message::Job(first)) => match self.batch(first) {
+                Ok(WriterMessage::Job(first)) => match self.run_batch(first) {
                     Ok(stop) => stopped = stop,
-                    Err(Over) => {
-                        // Those that wait were not run; later ones find nobody.
-                        let over = Fate::Undone("the ledger stopped after a failed commit".into());
+                    Err(LedgerFailed) => {
+                        // Queued jobs were not run. Later sends fail, since the receiver is dropped.
+                        let failed = CommitOutcome::RolledBack("the ledger stopped after a failed commit".into());
                         while let Ok(message) = self.incoming.try_recv() {
-                            if let Message::Job(job) = message {
-                                job.tell(&over);
+                            if let WriterMessage::Job(job) = message {
+                                job.complete(&failed);
                             }
                         }
                         return None;
                     }
                 },
-                Ok(Message::Synced) => self.syncing = false,
-                Ok(Message::Stop) | Err(_) => stopped = true,
+                Ok(WriterMessage::Synced) => self.syncing = false,
+                Ok(WriterMessage::Stop) | Err(_) => stopped = true,
             }
         }
         Some(self.connection)
     }
 
-    /// One transaction, from its first request on. Says whether to stop after it.
-    fn batch(&mut self, first: Box<dyn Job>) -> Result<bool, Over> {
+    /// Runs and commits one transaction, which begins with this job. Returns whether to stop after it.
+    fn run_batch(&mut self, first: Box<dyn WriterJob>) -> Result<bool, LedgerFailed> {
         let mut jobs = vec![first];
         if let Err(error) = self.connection.execute_batch("BEGIN IMMEDIATE") {
-            self.hand_over(jobs, Fate::Undone(error.to_string()), None)?;
+            self.send_to_syncer(jobs, CommitOutcome::RolledBack(error.to_string()), None)?;
             return Ok(false);
         }
         let before = self.connection.total_changes();
@@ -216,130 +215,139 @@ impl Desk {
         loop {
             let ran = run_last(&mut jobs, &self.connection, &self.time);
             match ran {
-                Together::Ran => {}
-                Together::Half => {
+                BatchRun::Complete => {}
+                BatchRun::PartiallyApplied => {
                     self.roll_back(&mut jobs)?;
-                    jobs.into_iter().try_for_each(|job| self.alone(job))?;
+                    jobs.into_iter().try_for_each(|job| self.run_alone(job))?;
                     return Ok(stop);
                 }
-                Together::Fell(why) => {
+                BatchRun::Panicked(why) => {
                     self.roll_back(&mut jobs)?;
-                    self.hand_over(jobs, Fate::Undone(why), None)?;
+                    self.send_to_syncer(jobs, CommitOutcome::RolledBack(why), None)?;
                     return Ok(stop);
                 }
             }
-            match self.next(jobs.len(), self.connection.total_changes() != before, &mut stop) {
+            match self.next_job(jobs.len(), self.connection.total_changes() != before, &mut stop) {
                 Some(job) => jobs.push(job),
                 None => break,
             }
         }
-        self.finish(jobs, before)?;
+        self.commit(jobs, before)?;
         Ok(stop)
     }
 
-    /// The next request of a batch that has so many; none: the batch ends here.
-    fn next(&mut self, so_far: usize, changed: bool, stop: &mut bool) -> Option<Box<dyn Job>> {
-        while so_far < BATCH && !*stop {
+    /// The next job of a batch that has so many; none: the batch is complete.
+    fn next_job(&mut self, so_far: usize, changed: bool, stop: &mut bool) -> Option<Box<dyn WriterJob>> {
+        while so_far < MAX_BATCH_JOBS && !*stop {
             let message = match self.incoming.try_recv() {
                 Ok(message) => message,
-                // The disk has the last batch still: until it is idle, others may join this one.
+                // The syncer still has the last batch: until it is done, more jobs may join this one.
                 Err(TryRecvError::Empty) if self.syncing && changed => self.incoming.recv().ok()?,
                 Err(_) => return None,
             };
             match message {
-                Message::Job(job) => return Some(job),
-                Message::Synced => self.syncing = false,
-                Message::Stop => *stop = true,
+                WriterMessage::Job(job) => return Some(job),
+                WriterMessage::Synced => self.syncing = false,
+                WriterMessage::Stop => *stop = true,
             }
         }
         None
     }
 
-    /// A request of an undone batch, in a transaction of its own: what it fails with is its own affair.
-    fn alone(&mut self, job: Box<dyn Job>) -> Result<(), Over> {
+    /// Runs a job of a rolled back batch in a transaction of its own (law 2).
+    fn run_alone(&mut self, job: Box<dyn WriterJob>) -> Result<(), LedgerFailed> {
         let mut jobs = vec![job];
         if let Err(error) = self.connection.execute_batch("BEGIN IMMEDIATE") {
-            return self.hand_over(jobs, Fate::Undone(error.to_string()), None);
+            return self.send_to_syncer(jobs, CommitOutcome::RolledBack(error.to_string()), None);
         }
         let before = self.connection.total_changes();
         match run_last(&mut jobs, &self.connection, &self.time) {
-            Together::Ran => self.finish(jobs, before),
-            Together::Half => {
+            BatchRun::Complete => self.commit(jobs, before),
+            BatchRun::PartiallyApplied => {
                 self.roll_back(&mut jobs)?;
-                self.hand_over(jobs, Fate::Durable, None)
+                self.send_to_syncer(jobs, CommitOutcome::Durable, None)
             }
-            Together::Fell(_) => self.roll_back(&mut jobs),
+            BatchRun::Panicked(_) => self.roll_back(&mut jobs),
         }
     }
 
-    /// Ends a transaction in which all went well.
-    fn finish(&mut self, mut jobs: Jobs, before: u64) -> Result<(), Over> {
-        // Refusals and repeated answers alone: nothing needs the disk but what went before.
+    /// Commits a transaction whose jobs all ran.
+    fn commit(&mut self, mut jobs: WriterJobs, before: u64) -> Result<(), LedgerFailed> {
+        // Nothing was changed (refusals and stored answers): no sync is needed for this transaction itself.
         if self.connection.total_changes() == before {
             self.roll_back(&mut jobs)?;
-            return self.hand_over(jobs, Fate::Durable, None);
+            return self.send_to_syncer(jobs, CommitOutcome::Durable, None);
         }
-        if let Err(error) = self.time.keep(&self.connection) {
+        if let Err(error) = self.time.persist(&self.connection) {
             self.roll_back(&mut jobs)?;
-            return self.hand_over(jobs, Fate::Undone(error.to_string()), None);
+            return self.send_to_syncer(jobs, CommitOutcome::RolledBack(error.to_string()), None);
         }
-        // Counted first: whoever sees the transaction sees the number.
+        // The number rises before COMMIT: a reader that sees the transaction also sees its number.
         let number = self.progress.begun.fetch_add(1, Ordering::SeqCst) + 1;
         match self.connection.execute_batch("COMMIT") {
-            Ok(()) => self.hand_over(jobs, Fate::Durable, Some(number)),
+            Ok(()) => self.send_to_syncer(jobs, CommitOutcome::Durable, Some(number)),
             Err(error) => {
                 let _ = self.connection.execute_batch("ROLLBACK");
-                let _ = self.hand_over(jobs, Fate::Unknown(error.to_string()), None);
-                Err(Over)
+                let _ = self.send_to_syncer(jobs, CommitOutcome::Unknown(error.to_string()), None);
+                Err(LedgerFailed)
             }
         }
     }
 
-    /// Undoes the transaction. One that cannot be undone ends the ledger.
-    fn roll_back(&mut self, jobs: &mut Jobs) -> Result<(), Over> {
-        // A full disk or a failed read can have ended it from within a statement.
+    /// Rolls the transaction back. If that fails, the ledger has failed.
+    fn roll_back(&mut self, jobs: &mut WriterJobs) -> Result<(), LedgerFailed> {
+        // A full disk or a failed read makes SQLite roll back by itself, within a statement.
         if self.connection.is_autocommit() {
             return Ok(());
         }
         let Err(error) = self.connection.execute_batch("ROLLBACK") else { return Ok(()) };
-        let _ = self.hand_over(std::mem::take(jobs), Fate::Unknown(error.to_string()), None);
-        Err(Over)
+        let _ = self.send_to_syncer(std::mem::take(jobs), CommitOutcome::Unknown(error.to_string()), None);
+        Err(LedgerFailed)
     }
 
-    /// To the syncer, in order: what was decided later is never told earlier.
-    fn hand_over(&mut self, jobs: Jobs, fate: Fate, number: Option<u64>) -> Result<(), Over> {
+    /// Sends a batch to the syncer. Batches are completed in the order in which they were decided.
+    fn send_to_syncer(
+        &mut self,
+        jobs: WriterJobs,
+        outcome: CommitOutcome,
+        number: Option<u64>,
+    ) -> Result<(), LedgerFailed> {
         self.syncing |= number.is_some();
-        match self.committed.send(Committed { jobs, fate, number }) {
+        match self.committed.send(CommittedBatch { jobs, outcome, number }) {
             Ok(()) => Ok(()),
-            // A sync has failed: what is in this one may have come to the disk all the same.
+            // A sync has failed: the rows of this batch may be on disk all the same.
             Err(unsent) => {
-                let unknown = Fate::Unknown("an earlier sync failed".into());
-                unsent.0.jobs.into_iter().for_each(|job| job.tell(&unknown));
-                Err(Over)
+                let unknown = CommitOutcome::Unknown("an earlier sync failed".into());
+                unsent.0.jobs.into_iter().for_each(|job| job.complete(&unknown));
+                Err(LedgerFailed)
             }
         }
     }
 }
 
-/// Runs the last of them. A panic in it is an error of ours, and not the end of the ledger: what it left half done is
-/// known to nobody. Who asked for it hears that the writer ended meanwhile.
-fn run_last(jobs: &mut Jobs, connection: &Connection, time: &Time) -> Together {
-    let Some(job) = jobs.last_mut() else { return Together::Ran };
+/// Runs the last job. A panic in it is caught, and the job is dropped: its caller gets Indeterminate.
+fn run_last(jobs: &mut WriterJobs, connection: &Connection, time: &LedgerClock) -> BatchRun {
+    let Some(job) = jobs.last_mut() else { return BatchRun::Complete };
     match catch_unwind(AssertUnwindSafe(|| job.run(connection, time))) {
-        Ok(Ran::Whole) if connection.is_autocommit() => Together::Half,
-        Ok(Ran::Whole) => Together::Ran,
-        Ok(Ran::Half) => Together::Half,
+        Ok(JobRun::Complete) if connection.is_autocommit() => BatchRun::PartiallyApplied,
+        Ok(JobRun::Complete) => BatchRun::Complete,
+        Ok(JobRun::PartiallyApplied) => BatchRun::PartiallyApplied,
         Err(panic) => {
             jobs.pop();
             let text = panic.downcast_ref::<String>().map(String::as_str);
             let text = text.or_else(|| panic.downcast_ref::<&str>().copied());
-            Together::Fell(format!("a request of the same batch panicked: {}", text.unwrap_or("without a word")))
+            BatchRun::Panicked(format!("a request of the same batch panicked: {}", text.unwrap_or("without a word")))
         }
     }
 }
 
-/// The syncer's side: brings to the disk all that was committed until now, then tells those who asked.
-fn sync(wal: &File, committed: &Receiver<Committed>, synced: &watch::Sender<u64>, idle: &Sender<Message>) {
+/// The syncer thread: syncs the WAL for all batches that are queued, then completes their jobs.
+fn run_syncer(
+    wal: &File,
+    committed: &Receiver<CommittedBatch>,
+    synced: &watch::Sender<u64>,
+    idle: &Sender<WriterMessage>,
+) {
     while let Ok(first) = committed.recv() {
         let mut batches = vec![first];
         batches.extend(committed.try_iter());
@@ -349,17 +357,17 @@ fn sync(wal: &File, committed: &Receiver<Committed>, synced: &watch::Sender<u64>
             if failed.is_none() {
                 synced.send_replace(last);
             }
-            // Also after a failure: who waits for the disk shall find that there is none.
-            let _ = idle.send(Message::Synced);
+            // Even after a failure: the writer may be waiting for it, and then finds that this thread has ended.
+            let _ = idle.send(WriterMessage::Synced);
         }
-        let unknown = failed.map(|error| Fate::Unknown(error.to_string()));
-        let tell = |batch: Committed, fate: Option<&Fate>| {
-            batch.jobs.into_iter().for_each(|job| job.tell(fate.unwrap_or(&batch.fate)));
+        let unknown = failed.map(|error| CommitOutcome::Unknown(error.to_string()));
+        let complete_batch = |batch: CommittedBatch, outcome: Option<&CommitOutcome>| {
+            batch.jobs.into_iter().for_each(|job| job.complete(outcome.unwrap_or(&batch.outcome)));
         };
-        batches.into_iter().for_each(|batch| tell(batch, unknown.as_ref()));
-        if let Some(fate) = unknown {
-            // What the writer hands over before it finds nobody here.
-            committed.try_iter().for_each(|batch| tell(batch, Some(&fate)));
+        batches.into_iter().for_each(|batch| complete_batch(batch, unknown.as_ref()));
+        if let Some(outcome) = unknown {
+            // Batches that the writer sent before it noticed the failure.
+            committed.try_iter().for_each(|batch| complete_batch(batch, Some(&outcome)));
             return;
         }
     }

@@ -1,4 +1,4 @@
-//! What only the writer promises: when it answers, and what it does when a request, a commit or the disk fails.
+//! Tests of the writer and syncer threads: when jobs are completed, and what happens when a job, a commit or a sync fails.
 
 use std::fs::{File, OpenOptions};
 use std::sync::Arc;
@@ -7,62 +7,62 @@ use std::sync::mpsc;
 use leasehold::testkit::ManualClock;
 use rusqlite::Connection;
 
-use super::time::Time;
-use super::writer::{Fate, Job, Ran, Writer};
+use super::clock::LedgerClock;
+use super::writer::{CommitOutcome, JobRun, WriterHandle, WriterJob};
 
-type Told = (&'static str, Result<(), String>);
+type JobReport = (&'static str, Result<(), String>);
 
-/// A request of a test: runs SQL, and says what became of it.
-struct Sql {
+/// A job of a test: runs SQL, and reports its outcome.
+struct SqlJob {
     name: &'static str,
     sql: &'static str,
-    told: Option<mpsc::Sender<Told>>,
+    reports: Option<mpsc::Sender<JobReport>>,
     /// Held up here while it runs, if somebody wants it to be.
     gate: Option<mpsc::Receiver<()>>,
 }
 
-impl Job for Sql {
-    fn run(&mut self, db: &Connection, _: &Time) -> Ran {
+impl WriterJob for SqlJob {
+    fn run(&mut self, db: &Connection, _: &LedgerClock) -> JobRun {
         if let Some(gate) = self.gate.take() {
             let _ = gate.recv();
         }
-        if db.execute_batch(self.sql).is_ok() { Ran::Whole } else { Ran::Half }
+        if db.execute_batch(self.sql).is_ok() { JobRun::Complete } else { JobRun::PartiallyApplied }
     }
 
-    fn tell(mut self: Box<Self>, fate: &Fate) {
+    fn complete(mut self: Box<Self>, fate: &CommitOutcome) {
         let fate = match fate {
-            Fate::Durable => Ok(()),
-            Fate::Undone(why) => Err(format!("undone: {why}")),
-            Fate::Unknown(why) => Err(format!("unknown: {why}")),
+            CommitOutcome::Durable => Ok(()),
+            CommitOutcome::RolledBack(why) => Err(format!("undone: {why}")),
+            CommitOutcome::Unknown(why) => Err(format!("unknown: {why}")),
         };
-        self.say(fate);
+        self.send_report(fate);
     }
 }
 
-impl Sql {
-    fn say(&mut self, fate: Result<(), String>) {
-        if let Some(told) = self.told.take() {
-            let _ = told.send((self.name, fate));
+impl SqlJob {
+    fn send_report(&mut self, fate: Result<(), String>) {
+        if let Some(reports) = self.reports.take() {
+            let _ = reports.send((self.name, fate));
         }
     }
 }
 
-/// Who waits for a request that is dropped hears that nobody knows.
-impl Drop for Sql {
+/// A job that is dropped reports an unknown outcome.
+impl Drop for SqlJob {
     fn drop(&mut self) {
-        self.say(Err("unknown: it was dropped".into()));
+        self.send_report(Err("unknown: it was dropped".into()));
     }
 }
 
-struct Bench {
-    writer: Writer,
-    told: mpsc::Receiver<Told>,
-    tell: mpsc::Sender<Told>,
-    time: Arc<Time>,
+struct WriterFixture {
+    writer: WriterHandle,
+    reports: mpsc::Receiver<JobReport>,
+    report: mpsc::Sender<JobReport>,
+    time: Arc<LedgerClock>,
     dir: tempfile::TempDir,
 }
 
-impl Bench {
+impl WriterFixture {
     /// A writer over a fresh file. What it is given for its WAL may be another file, or none that can be synced.
     fn new(wal: Option<File>) -> Self {
         let dir = tempfile::tempdir().unwrap();
@@ -73,14 +73,14 @@ impl Bench {
         )
         .unwrap();
         let wal = wal.unwrap_or_else(|| OpenOptions::new().write(true).open(dir.path().join("x.db-wal")).unwrap());
-        let time = Arc::new(Time::open(&db, ManualClock::new().shared()).unwrap());
-        let writer = Writer::start(db, wal, time.clone()).unwrap();
-        let (tell, told) = mpsc::channel();
-        Self { writer, told, tell, time, dir }
+        let time = Arc::new(LedgerClock::open(&db, ManualClock::new().shared()).unwrap());
+        let writer = WriterHandle::start(db, wal, time.clone()).unwrap();
+        let (report, reports) = mpsc::channel();
+        Self { writer, reports, report, time, dir }
     }
 
     fn send(&self, name: &'static str, sql: &'static str, gate: Option<mpsc::Receiver<()>>) -> bool {
-        self.writer.send(Box::new(Sql { name, sql, told: Some(self.tell.clone()), gate }))
+        self.writer.send(Box::new(SqlJob { name, sql, reports: Some(self.report.clone()), gate }))
     }
 
     fn count(&self) -> u64 {
@@ -93,74 +93,74 @@ impl Bench {
 /// Method: the first is held up until the others wait, so that all of them are one batch.
 #[test]
 fn a_request_that_fails_is_alone_with_it() {
-    let bench = Bench::new(None);
+    let fixture = WriterFixture::new(None);
     let (open, gate) = mpsc::channel();
-    assert!(bench.send("first", "INSERT INTO t VALUES (1)", Some(gate)));
-    assert!(bench.send("half", "INSERT INTO t VALUES (2); INSERT INTO t VALUES (1)", None));
-    assert!(bench.send("last", "INSERT INTO t VALUES (3)", None));
+    assert!(fixture.send("first", "INSERT INTO t VALUES (1)", Some(gate)));
+    assert!(fixture.send("half", "INSERT INTO t VALUES (2); INSERT INTO t VALUES (1)", None));
+    assert!(fixture.send("last", "INSERT INTO t VALUES (3)", None));
     open.send(()).unwrap();
-    let told: Vec<Told> = bench.told.iter().take(3).collect();
-    assert_eq!(told, [("first", Ok(())), ("half", Ok(())), ("last", Ok(()))], "each has its own outcome, in order");
-    assert_eq!(bench.count(), 2, "the half one left nothing, the others are there");
-    assert_eq!(bench.writer.progress.commits(), 2, "each that changed something was committed alone");
+    let reports: Vec<JobReport> = fixture.reports.iter().take(3).collect();
+    assert_eq!(reports, [("first", Ok(())), ("half", Ok(())), ("last", Ok(()))], "each has its own outcome, in order");
+    assert_eq!(fixture.count(), 2, "the half one left nothing, the others are there");
+    assert_eq!(fixture.writer.progress.commits(), 2, "each that changed something was committed alone");
 }
 
 /// Goal: requests that wait for one another share a commit.
 #[test]
 fn requests_that_wait_share_a_commit() {
-    let bench = Bench::new(None);
+    let fixture = WriterFixture::new(None);
     let (open, gate) = mpsc::channel();
-    bench.send("first", "INSERT INTO t VALUES (1)", Some(gate));
-    bench.send("second", "INSERT INTO t VALUES (2)", None);
-    bench.send("none", "SELECT 1", None);
+    fixture.send("first", "INSERT INTO t VALUES (1)", Some(gate));
+    fixture.send("second", "INSERT INTO t VALUES (2)", None);
+    fixture.send("none", "SELECT 1", None);
     open.send(()).unwrap();
-    assert_eq!(bench.told.iter().take(3).filter(|(_, fate)| fate.is_ok()).count(), 3);
-    assert_eq!(bench.writer.progress.commits(), 1);
+    assert_eq!(fixture.reports.iter().take(3).filter(|(_, fate)| fate.is_ok()).count(), 3);
+    assert_eq!(fixture.writer.progress.commits(), 1);
 }
 
 /// Goal: what the disk did not take is answered as unknown, never as done; whoever comes later is not served, whoever
 /// read meanwhile is not answered (laws 1 and 4). Method: a WAL that cannot be synced.
 #[tokio::test]
 async fn a_sync_that_fails_is_final() {
-    let bench = Bench::new(Some(File::open("/dev/null").unwrap()));
-    let progress = bench.writer.progress.clone();
+    let fixture = WriterFixture::new(Some(File::open("/dev/null").unwrap()));
+    let progress = fixture.writer.progress.clone();
     assert!(progress.durable().await, "nothing is under way yet");
-    bench.send("first", "INSERT INTO t VALUES (1)", None);
-    let (name, fate) = bench.told.recv().unwrap();
+    fixture.send("first", "INSERT INTO t VALUES (1)", None);
+    let (name, fate) = fixture.reports.recv().unwrap();
     assert_eq!(name, "first");
     assert!(fate.as_ref().is_err_and(|why| why.starts_with("unknown")), "{fate:?}");
     assert!(!progress.durable().await, "what can be read is not on disk, and never will be");
     // The writer finds out when it hands over the next one, which may have been written too; then it is closed.
-    while bench.send("later", "INSERT OR IGNORE INTO t VALUES (2)", None) {
-        let (_, fate) = bench.told.recv().unwrap();
+    while fixture.send("later", "INSERT OR IGNORE INTO t VALUES (2)", None) {
+        let (_, fate) = fixture.reports.recv().unwrap();
         assert!(fate.is_err(), "{fate:?}");
     }
-    bench.writer.stop().unwrap().join().unwrap();
+    fixture.writer.stop().unwrap().join().unwrap();
 }
 
 /// Goal: what was sent before the end is served before the end.
 #[test]
 fn stopping_serves_what_was_sent() {
-    let bench = Bench::new(None);
+    let fixture = WriterFixture::new(None);
     let (open, gate) = mpsc::channel();
-    bench.send("first", "INSERT INTO t VALUES (1)", Some(gate));
-    bench.send("second", "INSERT INTO t VALUES (2)", None);
-    let thread = bench.writer.stop().unwrap();
-    assert!(!bench.send("late", "INSERT INTO t VALUES (3)", None), "it is closed");
+    fixture.send("first", "INSERT INTO t VALUES (1)", Some(gate));
+    fixture.send("second", "INSERT INTO t VALUES (2)", None);
+    let thread = fixture.writer.stop().unwrap();
+    assert!(!fixture.send("late", "INSERT INTO t VALUES (3)", None), "it is closed");
     open.send(()).unwrap();
     thread.join().unwrap();
-    let told: Vec<Told> = bench.told.try_iter().filter(|(name, _)| *name != "late").collect();
-    assert_eq!(told, [("first", Ok(())), ("second", Ok(()))]);
-    assert_eq!(bench.count(), 2);
+    let reports: Vec<JobReport> = fixture.reports.try_iter().filter(|(name, _)| *name != "late").collect();
+    assert_eq!(reports, [("first", Ok(())), ("second", Ok(()))]);
+    assert_eq!(fixture.count(), 2);
 }
 
 /// Goal: a writer that is dropped without a word serves what was sent, and its threads end: they have the file.
 #[test]
 fn a_dropped_writer_ends() {
-    let Bench { writer, told, tell, time, dir: _dir } = Bench::new(None);
-    writer.send(Box::new(Sql { name: "last", sql: "INSERT INTO t VALUES (1)", told: Some(tell), gate: None }));
+    let WriterFixture { writer, reports, report, time, dir: _dir } = WriterFixture::new(None);
+    writer.send(Box::new(SqlJob { name: "last", sql: "INSERT INTO t VALUES (1)", reports: Some(report), gate: None }));
     drop(writer);
-    assert_eq!(told.recv().unwrap(), ("last", Ok(())));
+    assert_eq!(reports.recv().unwrap(), ("last", Ok(())));
     // The writer's thread has the other handle, and lets it go when it ends.
     let ended = (0..3000).any(|_| {
         let ended = Arc::strong_count(&time) == 1;

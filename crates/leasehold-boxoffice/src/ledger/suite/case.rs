@@ -1,9 +1,9 @@
-//! A ledger with an event in it, and short words for what is asked of it.
+//! A ledger with one event, and shortcuts for its commands.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
-use super::Subject;
+use super::LedgerSubject;
 use crate::error::Error;
 use crate::layout::{Area, Layout, Seat};
 use crate::ledger::Ledger;
@@ -11,8 +11,8 @@ use crate::model::check::invariants;
 use crate::model::*;
 
 /// See the module.
-pub(super) struct Case<'a> {
-    pub(super) subject: &'a dyn Subject,
+pub(super) struct LawCase<'a> {
+    pub(super) subject: &'a dyn LedgerSubject,
     pub(super) ledger: Arc<dyn Ledger>,
     pub(super) event: EventId,
     pub(super) unit: u64,
@@ -27,9 +27,9 @@ pub(super) fn hall() -> Layout {
     Layout { seats: (1..=9).map(seat).collect(), areas: vec![Area { id: "floor".into(), capacity: 5, price: 10 }] }
 }
 
-impl<'a> Case<'a> {
+impl<'a> LawCase<'a> {
     /// An event on sale: a ttl of ten units, a cap of thirty, twenty to pay, at most four per buyer.
-    pub(super) async fn open(subject: &'a dyn Subject) -> Self {
+    pub(super) async fn open(subject: &'a dyn LedgerSubject) -> Self {
         let (ledger, unit, event) = (subject.fresh().await, subject.unit_ms(), EventId::from("ev"));
         let settings = EventSettings {
             ttl_ms: 10 * unit,
@@ -39,7 +39,7 @@ impl<'a> Case<'a> {
             ..EventSettings::named("Gala")
         };
         let command = NewEvent { event_id: event.clone(), settings, layout: hall() };
-        ledger.create_event(Call::by("staff"), command).await.unwrap();
+        ledger.create_event(LedgerCall::by("staff"), command).await.unwrap();
         Self { subject, ledger, event, unit, tokens: AtomicU64::new(1), names: AtomicU64::new(1) }
     }
 
@@ -47,8 +47,8 @@ impl<'a> Case<'a> {
         self.tokens.fetch_add(1, Ordering::SeqCst)
     }
 
-    pub(super) async fn pass(&self, units: u64) {
-        self.subject.pass(units * self.unit).await;
+    pub(super) async fn advance_time(&self, units: u64) {
+        self.subject.advance_time(units * self.unit).await;
     }
 
     /// The command that opens a hold with a fresh token and a fresh name.
@@ -78,19 +78,19 @@ impl<'a> Case<'a> {
     }
 
     pub(super) async fn try_hold(&self, command: OpenHold) -> Result<HoldRow, Error> {
-        let actor = Call::by(command.buyer.as_str());
+        let actor = LedgerCall::by(command.buyer.as_str());
         Ok(self.ledger.open_hold(actor, command).await?.value.hold)
     }
 
     pub(super) async fn renew(&self, hold: &HoldRow) -> Result<HoldRow, Error> {
         let tokens = hold.leases.iter().map(|lease| lease.token).collect();
-        let command = Renew { hold_id: hold.hold_id.clone(), access: own(hold), tokens };
-        Ok(self.ledger.renew(Call::by("ada"), command).await?.value)
+        let command = RenewHold { hold_id: hold.hold_id.clone(), access: own(hold), tokens };
+        Ok(self.ledger.renew(LedgerCall::by("ada"), command).await?.value)
     }
 
     pub(super) async fn release(&self, hold: &HoldRow) -> Result<HoldRow, Error> {
-        let command = Release { hold_id: hold.hold_id.clone(), access: own(hold) };
-        Ok(self.ledger.release(Call::by("ada"), command).await?.value)
+        let command = ReleaseHold { hold_id: hold.hold_id.clone(), access: own(hold) };
+        Ok(self.ledger.release(LedgerCall::by("ada"), command).await?.value)
     }
 
     pub(super) async fn pay(&self, hold: &HoldRow, payment_ref: &str) -> Result<HoldRow, Error> {
@@ -98,13 +98,13 @@ impl<'a> Case<'a> {
         let (hold_id, payment_ref) = (hold.hold_id.clone(), payment_ref.into());
         let command =
             BeginPay { hold_id, access: own(hold), payment_ref, pay_url: None, total: None, paid_for: vec![], tokens };
-        Ok(self.ledger.begin_pay(Call::by("ada"), command).await?.value)
+        Ok(self.ledger.begin_pay(LedgerCall::by("ada"), command).await?.value)
     }
 
     pub(super) async fn decline(&self, hold: &HoldRow, payment_ref: &str) -> Result<HoldRow, Error> {
         let (hold_id, payment_ref) = (hold.hold_id.clone(), payment_ref.into());
         let command = Decline { hold_id, access: own(hold), payment_ref, given_up: false, callback: None };
-        Ok(self.ledger.decline(Call::by("ada"), command).await?.value)
+        Ok(self.ledger.decline(LedgerCall::by("ada"), command).await?.value)
     }
 
     pub(super) fn confirming(&self, hold: &HoldRow, payment_ref: &str) -> Confirm {
@@ -113,15 +113,15 @@ impl<'a> Case<'a> {
             access: own(hold),
             payment_ref: payment_ref.into(),
             tokens: vec![],
-            proof: Proof::Key { amount: None },
+            proof: PaymentProof::Key { amount: None },
             callback: None,
         }
     }
 
-    /// What the provider says: so much came.
-    pub(super) fn told(&self, hold: &HoldRow, payment_ref: &str, id: &str, amount: u64) -> Confirm {
+    /// The provider says that so much came.
+    pub(super) fn provider_confirm(&self, hold: &HoldRow, payment_ref: &str, id: &str, amount: u64) -> Confirm {
         Confirm {
-            proof: Proof::captured(&hold.hold_id, amount),
+            proof: PaymentProof::captured(&hold.hold_id, amount),
             callback: Some(id.into()),
             access: Access::Staff,
             ..self.confirming(hold, payment_ref)
@@ -129,7 +129,7 @@ impl<'a> Case<'a> {
     }
 
     pub(super) async fn confirm(&self, hold: &HoldRow, payment_ref: &str) -> Result<Confirmed, Error> {
-        Ok(self.ledger.confirm(Call::by("ada"), self.confirming(hold, payment_ref)).await?.value)
+        Ok(self.ledger.confirm(LedgerCall::by("ada"), self.confirming(hold, payment_ref)).await?.value)
     }
 
     /// A sale that must succeed.

@@ -1,13 +1,13 @@
 //! Opening, renewing, changing and ending holds.
 
 use super::*;
-use crate::model::command::{ChangeSeats, OpenHold, Opened, Release, Relet, Renew, Swept};
+use crate::model::command::{ChangeSeats, OpenHold, OpenedHold, ReleaseHold, RenewHold, ReplaceLease, Swept};
 use crate::model::hold::{HeldArea, HeldSeat};
 
 /// What [`open_hold`] must know.
 #[must_use]
 pub fn need_open_hold(command: &OpenHold) -> Need {
-    let asked = asked_by(command);
+    let asked = items_of(command);
     Need {
         event: Some(command.event_id.clone()),
         seats: command.seats.iter().map(|seat| seat.id.clone()).collect(),
@@ -19,8 +19,8 @@ pub fn need_open_hold(command: &OpenHold) -> Need {
     }
 }
 
-fn asked_by(command: &OpenHold) -> Asked<'_> {
-    Asked {
+fn items_of(command: &OpenHold) -> RequestedItems<'_> {
+    RequestedItems {
         event: &command.event_id,
         seats: command.seats.iter().map(|seat| seat.id.as_str()).collect(),
         areas: command.areas.iter().map(|area| (area.id.as_str(), area.qty)).collect(),
@@ -35,17 +35,17 @@ fn asked_by(command: &OpenHold) -> Asked<'_> {
 /// # Errors
 ///
 /// What is lost, each seat and area by itself; or that the event is not there, or the layout another.
-pub fn open_hold(command: &OpenHold, facts: &Facts, actor: &str, now: Moment) -> Decision<Opened> {
-    let event = the_event(facts, &command.event_id)?;
-    let asked = asked_by(command);
-    // An offer for late money is no new sale: the buyer has paid, and a freeze must not cost them their seats.
+pub fn open_hold(command: &OpenHold, facts: &Facts, actor: &str, now: Moment) -> Decision<OpenedHold> {
+    let event = require_event(facts, &command.event_id)?;
+    let asked = items_of(command);
+    // An offer for late money is no new sale: the buyer has paid, so a freeze does not apply.
     if command.payment_ref.is_none() && (event.frozen || !event.settings.on_sale) {
         return Err(asked.all_lost(Reason::NotOnSale));
     }
     if event.layout_version != command.layout_version {
         return Err(Refusal::LayoutChanged);
     }
-    let room = Room::find(&asked, facts, actor, now).or_conflict()?;
+    let room = RoomCheck::check(&asked, facts, actor, now).or_conflict()?;
     if beyond_limit(&event, room.buyer, asked.count()) {
         return Err(asked.all_lost(Reason::BuyerLimit));
     }
@@ -55,14 +55,14 @@ pub fn open_hold(command: &OpenHold, facts: &Facts, actor: &str, now: Moment) ->
         return Err(Refusal::TooDear);
     }
     let mut writes = room.writes;
-    writes.push(Write::OpenHold(Box::new(hold.clone())));
-    writes.extend(take(&hold, &hold.seats, &hold.areas));
+    writes.push(LedgerWrite::OpenHold(Box::new(hold.clone())));
+    writes.extend(take_writes(&hold, &hold.seats, &hold.areas));
     let (kind, state) = match hold.state {
-        HoldState::Paying => (Kind::Offered, SeatState::Paying),
-        _ => (Kind::Held, SeatState::Held),
+        HoldState::Paying => (EntryKind::Offered, SeatState::Paying),
+        _ => (EntryKind::Held, SeatState::Held),
     };
-    writes.push(tell(about(&hold, kind, state, actor, now)));
-    Ok((writes, Opened { hold, sealed_key: command.sealed_key.clone() }))
+    writes.push(entry_write(hold_entry(&hold, kind, state, actor, now)));
+    Ok((writes, OpenedHold { hold, sealed_key: command.sealed_key.clone() }))
 }
 
 fn new_hold(command: &OpenHold, event: &EventRow, ttl_ms: u64, now: Moment) -> HoldRow {
@@ -99,16 +99,16 @@ fn held_area(area: &crate::model::PricedArea, token: u64) -> HeldArea {
     HeldArea { id: area.id.clone(), qty: area.qty, token, price: area.price }
 }
 
-/// Writes that put seats and places under a hold.
-fn take(hold: &HoldRow, seats: &[HeldSeat], areas: &[HeldArea]) -> Vec<Write> {
+/// Writes that give seats and places to a hold.
+fn take_writes(hold: &HoldRow, seats: &[HeldSeat], areas: &[HeldArea]) -> Vec<LedgerWrite> {
     let mut writes = Vec::new();
     if !seats.is_empty() {
         let seats = seats.iter().map(|seat| (seat.id.clone(), seat.token)).collect();
-        writes.push(Write::TakeSeats { event_id: hold.event_id.clone(), hold_id: hold.hold_id.clone(), seats });
+        writes.push(LedgerWrite::TakeSeats { event_id: hold.event_id.clone(), hold_id: hold.hold_id.clone(), seats });
     }
     writes.extend(areas.iter().map(|area| area_delta(&hold.event_id, &area.id, i64::from(area.qty), 0, 0)));
     let count = seats.len() as i64 + areas.iter().map(|area| i64::from(area.qty)).sum::<i64>();
-    writes.push(Write::Buyer {
+    writes.push(LedgerWrite::Buyer {
         event_id: hold.event_id.clone(),
         buyer: hold.buyer.clone(),
         held: count,
@@ -120,7 +120,7 @@ fn take(hold: &HoldRow, seats: &[HeldSeat], areas: &[HeldArea]) -> Vec<Write> {
 
 /// What [`renew`] must know.
 #[must_use]
-pub fn need_renew(command: &Renew) -> Need {
+pub fn need_renew(command: &RenewHold) -> Need {
     need_hold(&command.hold_id)
 }
 
@@ -129,19 +129,19 @@ pub fn need_renew(command: &Renew) -> Need {
 /// # Errors
 ///
 /// The hold is over, or its tokens are not the newest.
-pub fn renew(command: &Renew, facts: &Facts, actor: &str, now: Moment) -> Decision<HoldRow> {
-    let hold = the_hold(facts, &command.hold_id, &command.access)?;
-    live(&hold, now)?;
+pub fn renew(command: &RenewHold, facts: &Facts, actor: &str, now: Moment) -> Decision<HoldRow> {
+    let hold = require_hold(facts, &command.hold_id, &command.access)?;
+    check_live(&hold, now)?;
     if hold.state == HoldState::Paying {
         return Ok((Vec::new(), hold));
     }
-    same_leases(&hold, &command.tokens)?;
-    newest(&hold, facts)?;
+    check_leases(&hold, &command.tokens)?;
+    check_tokens(&hold, facts)?;
     let asked = now.plus(hold.ttl_ms);
     let until = if planted::on(Bug::RenewPastCap) { asked } else { asked.min(hold.cap_at) };
     let row = HoldRow { expires_at: until, active_until: until, renewals: hold.renewals.saturating_add(1), ..hold };
-    let told = tell(about(&row, Kind::Renewed, SeatState::Held, actor, now));
-    Ok((vec![Write::UpdateHold(Box::new(row.clone())), told], row))
+    let entry = entry_write(hold_entry(&row, EntryKind::Renewed, SeatState::Held, actor, now));
+    Ok((vec![LedgerWrite::UpdateHold(Box::new(row.clone())), entry], row))
 }
 
 /// What [`change_seats`] must know.
@@ -163,19 +163,19 @@ pub fn need_change_seats(command: &ChangeSeats) -> Need {
 ///
 /// Something that was to be added is lost, or the hold is over, paying, or would be empty.
 pub fn change_seats(command: &ChangeSeats, facts: &Facts, actor: &str, now: Moment) -> Decision<HoldRow> {
-    let hold = the_hold(facts, &command.hold_id, &command.access)?;
-    live(&hold, now)?;
+    let hold = require_hold(facts, &command.hold_id, &command.access)?;
+    check_live(&hold, now)?;
     if hold.state == HoldState::Paying {
         return Err(Refusal::Paying);
     }
-    newest(&hold, facts)?;
-    let event = the_event(facts, &hold.event_id)?;
+    check_tokens(&hold, facts)?;
+    let event = require_event(facts, &hold.event_id)?;
     let no_seat = command.remove.iter().find(|id| !hold.seats.iter().any(|seat| seat.id == **id));
     let no_area = command.remove_areas.iter().find(|id| !hold.areas.iter().any(|area| area.id == **id));
     if let Some(id) = no_seat.or(no_area) {
         return Err(Refusal::NoSeat(id.clone()));
     }
-    let asked = Asked {
+    let asked = RequestedItems {
         event: &hold.event_id,
         seats: command.add.iter().map(|seat| seat.id.as_str()).collect(),
         areas: command.add_areas.iter().map(|area| (area.id.as_str(), area.qty)).collect(),
@@ -190,7 +190,7 @@ pub fn change_seats(command: &ChangeSeats, facts: &Facts, actor: &str, now: Mome
     if adds && event.layout_version != command.layout_version {
         return Err(Refusal::LayoutChanged);
     }
-    let room = Room::find(&asked, facts, actor, now).or_conflict()?;
+    let room = RoomCheck::check(&asked, facts, actor, now).or_conflict()?;
     let (given_seats, kept_seats): (Vec<_>, Vec<_>) =
         hold.seats.iter().cloned().partition(|seat| command.remove.contains(&seat.id));
     let (given_areas, kept_areas): (Vec<_>, Vec<_>) =
@@ -202,7 +202,7 @@ pub fn change_seats(command: &ChangeSeats, facts: &Facts, actor: &str, now: Mome
         return Err(asked.all_lost(Reason::BuyerLimit));
     }
 
-    let added = added(&hold, command);
+    let added = added_items(&hold, command);
     let mut row = HoldRow { seats: kept_seats, areas: kept_areas, ..hold };
     row.seats.extend(added.seats.iter().cloned());
     row.areas.extend(added.areas.iter().cloned());
@@ -215,27 +215,32 @@ pub fn change_seats(command: &ChangeSeats, facts: &Facts, actor: &str, now: Mome
         return Err(Refusal::TooDear);
     }
     row.leases.extend(command.lease.clone());
-    // A lease with nothing under it any more is let go by the caller.
+    // The caller releases a lease that covers nothing any more.
     let used: Vec<u64> =
         row.seats.iter().map(|seat| seat.token).chain(row.areas.iter().map(|area| area.token)).collect();
     row.leases.retain(|lease| used.contains(&lease.token));
 
     let mut writes = room.writes;
-    writes.extend(give_up(&given));
-    writes.push(Write::UpdateHold(Box::new(row.clone())));
+    writes.extend(free_writes(&given));
+    writes.push(LedgerWrite::UpdateHold(Box::new(row.clone())));
     if added.count() > 0 {
-        writes.extend(take(&row, &added.seats, &added.areas));
+        writes.extend(take_writes(&row, &added.seats, &added.areas));
     }
-    let mut told = about(&added, Kind::Changed, SeatState::Held, actor, now);
-    told.areas.iter_mut().zip(&added.areas).for_each(|(told, area)| told.delta = i64::from(area.qty));
-    told.seats.extend(about(&given, Kind::Changed, SeatState::Free, actor, now).seats);
-    told.areas.extend(given.areas.iter().map(|area| area_free(&area.id, -i64::from(area.qty))));
-    writes.push(tell(told));
+    writes.push(entry_write(change_entry(&added, &given, actor, now)));
     Ok((writes, row))
 }
 
+/// The entry about a change of a hold: what was added, and what was given up.
+fn change_entry(added: &HoldRow, given: &HoldRow, actor: &str, now: Moment) -> Entry {
+    let mut entry = hold_entry(added, EntryKind::Changed, SeatState::Held, actor, now);
+    entry.areas.iter_mut().zip(&added.areas).for_each(|(entry, area)| entry.delta = i64::from(area.qty));
+    entry.seats.extend(hold_entry(given, EntryKind::Changed, SeatState::Free, actor, now).seats);
+    entry.areas.extend(given.areas.iter().map(|area| area_free(&area.id, -i64::from(area.qty))));
+    entry
+}
+
 /// What a change adds, in the shape of a hold.
-fn added(hold: &HoldRow, command: &ChangeSeats) -> HoldRow {
+fn added_items(hold: &HoldRow, command: &ChangeSeats) -> HoldRow {
     let token = command.lease.as_ref().map_or(0, |lease| lease.token);
     let seats = command.add.iter().map(|seat| HeldSeat { id: seat.id.clone(), token, price: seat.price });
     HoldRow {
@@ -245,31 +250,31 @@ fn added(hold: &HoldRow, command: &ChangeSeats) -> HoldRow {
     }
 }
 
-/// Writes that take seats and places from under a hold that goes on.
-fn give_up(given: &HoldRow) -> Vec<Write> {
+/// Writes that free seats and places of a hold that continues.
+fn free_writes(given: &HoldRow) -> Vec<LedgerWrite> {
     if given.count() == 0 {
         return Vec::new();
     }
-    let (writes, _) = end(given, HoldState::Released, None, Lapses::Keep, given.opened_at);
-    // The row itself is written by who goes on with it.
-    writes.into_iter().filter(|write| !matches!(write, Write::UpdateHold(_))).collect()
+    let (writes, _) = end_hold(given, HoldState::Released, None, Lapses::Keep, given.opened_at);
+    // The caller writes the row itself.
+    writes.into_iter().filter(|write| !matches!(write, LedgerWrite::UpdateHold(_))).collect()
 }
 
-/// What [`relet`] must know.
+/// What [`replace_lease`] must know.
 #[must_use]
-pub fn need_relet(command: &Relet) -> Need {
+pub fn need_replace_lease(command: &ReplaceLease) -> Need {
     need_hold(&command.hold_id)
 }
 
-/// Seats of a hold that stood under one lease stand under another.
+/// Stores another lease, with its token, for the seats that were under one lease.
 ///
 /// # Errors
 ///
-/// The hold is over, or nothing of it stands under that token any more.
-pub fn relet(command: &Relet, facts: &Facts, actor: &str, now: Moment) -> Decision<HoldRow> {
-    let hold = the_hold(facts, &command.hold_id, &crate::model::Access::Staff)?;
-    live(&hold, now)?;
-    newest(&hold, facts)?;
+/// The hold is over, or no seat of it has that token any more.
+pub fn replace_lease(command: &ReplaceLease, facts: &Facts, actor: &str, now: Moment) -> Decision<HoldRow> {
+    let hold = require_hold(facts, &command.hold_id, &crate::model::Access::Staff)?;
+    check_live(&hold, now)?;
+    check_tokens(&hold, facts)?;
     let held_state = if hold.state == HoldState::Paying { SeatState::Paying } else { SeatState::Held };
     let mut row = hold.clone();
     let mut seats = Vec::new();
@@ -287,41 +292,41 @@ pub fn relet(command: &Relet, facts: &Facts, actor: &str, now: Moment) -> Decisi
     }
     row.leases.retain(|lease| lease.token != command.old);
     row.leases.push(command.lease.clone());
-    let mut writes = vec![Write::UpdateHold(Box::new(row.clone()))];
+    let mut writes = vec![LedgerWrite::UpdateHold(Box::new(row.clone()))];
     if !seats.is_empty() {
         let (event_id, hold_id) = (row.event_id.clone(), row.hold_id.clone());
         let ids = seats.iter().map(|seat| seat.id.clone()).collect();
         let taken = seats.iter().map(|seat| (seat.id.clone(), seat.token)).collect();
-        writes.push(Write::FreeSeats { event_id: event_id.clone(), hold_id: hold_id.clone(), seats: ids });
-        writes.push(Write::TakeSeats { event_id, hold_id, seats: taken });
+        writes.push(LedgerWrite::FreeSeats { event_id: event_id.clone(), hold_id: hold_id.clone(), seats: ids });
+        writes.push(LedgerWrite::TakeSeats { event_id, hold_id, seats: taken });
     }
-    writes.push(tell(about(&HoldRow { seats, ..row.clone() }, Kind::Changed, held_state, actor, now)));
+    writes.push(entry_write(hold_entry(&HoldRow { seats, ..row.clone() }, EntryKind::Changed, held_state, actor, now)));
     Ok((writes, row))
 }
 
 /// What [`release`] must know.
 #[must_use]
-pub fn need_release(command: &Release) -> Need {
+pub fn need_release(command: &ReleaseHold) -> Need {
     Need { hold: Some(command.hold_id.clone()), ..Need::default() }
 }
 
-/// Gives a hold up. Again and again is the same.
+/// Releases a hold. A repeat changes nothing.
 ///
 /// # Errors
 ///
 /// Money is on its way, or the hold is over otherwise.
-pub fn release(command: &Release, facts: &Facts, actor: &str, now: Moment) -> Decision<HoldRow> {
-    let hold = the_hold(facts, &command.hold_id, &command.access)?;
+pub fn release(command: &ReleaseHold, facts: &Facts, actor: &str, now: Moment) -> Decision<HoldRow> {
+    let hold = require_hold(facts, &command.hold_id, &command.access)?;
     if hold.state == HoldState::Released {
         return Ok((Vec::new(), hold));
     }
-    live(&hold, now)?;
-    // For an offer the money has come, and none is on its way: who does not want the seats has it back.
+    check_live(&hold, now)?;
+    // For an offer the money has come already: a release refunds it.
     if hold.state == HoldState::Paying && !hold.offered {
         return Err(Refusal::Paying);
     }
-    let (mut writes, row) = end(&hold, HoldState::Released, None, Lapses::Keep, now);
-    writes.push(tell(about(&row, Kind::Released, SeatState::Free, actor, now)));
+    let (mut writes, row) = end_hold(&hold, HoldState::Released, None, Lapses::Keep, now);
+    writes.push(entry_write(hold_entry(&row, EntryKind::Released, SeatState::Free, actor, now)));
     Ok((writes, row))
 }
 
@@ -341,7 +346,7 @@ pub fn lapse_due(limit: usize, facts: &Facts, now: Moment) -> Decision<Swept> {
     let mut writes = Vec::new();
     for hold in facts.holds.iter().filter(|hold| hold.is_due(now)) {
         swept.lag_ms = swept.lag_ms.max(now.since(hold.expires_at));
-        let (more, row) = lapse(hold, "sweeper", now);
+        let (more, row) = lapse_hold(hold, "sweeper", now);
         writes.extend(more);
         swept.holds.push(row);
     }

@@ -1,6 +1,6 @@
-//! The machine: from a command, the facts and the moment to what is written, or to a refusal.
+//! Decisions: from a command, facts and the present moment to writes and a result, or to a refusal.
 //!
-//! For each transaction there are two functions: `need_…` says what must be loaded and locked, and the other decides.
+//! For each transaction there are two functions: `need_…` says which rows must be loaded and locked, and the other decides.
 //!
 //! ```text
 //!   seat: free ─▶ held(token, until) ─▶ paying(token, deadline) ─▶ sold(order, token) ─▶ free      free ◀─▶ blocked
@@ -13,39 +13,39 @@ mod staff;
 
 pub use hold::*;
 pub use money::{capture_step, money_step, need_capture_step, need_money_step};
-use money::{left_over, money_told, received, step, stray, told_more};
+use money::{known_payment_again, money_writes, overpaid_writes, step_write, stray_payment, unsold_money};
 pub use sale::*;
 pub use staff::*;
 
-use super::entry::{AreaFree, Entry, Kind, SeatChange, SeatState};
+use super::entry::{AreaFree, Entry, EntryKind, SeatChange, SeatState};
 use super::event::EventRow;
 use super::facts::{Facts, Need, SeatFact};
 use super::hold::{HoldRow, HoldState};
 use super::ids::{EventId, HoldId, Moment};
 use super::planted::{self, Bug};
 use super::refusal::{Conflict, Reason, Refusal};
-use super::write::{Lapses, Write};
+use super::write::{Lapses, LedgerWrite};
 
-/// What to store and what to answer, or a considered no.
-pub type Decision<T> = Result<(Vec<Write>, T), Refusal>;
+/// Writes and a result, or a refusal.
+pub type Decision<T> = Result<(Vec<LedgerWrite>, T), Refusal>;
 
-/// Lapses further apart than this are forgiven.
+/// A lapse this long after the last one counts as the first.
 pub const LAPSE_WINDOW_MS: u64 = 3_600_000;
-/// So many lapses cost nothing.
+/// So many lapses do not shorten the ttl.
 pub const FREE_LAPSES: u32 = 2;
-/// However often somebody let holds lapse, they have this long (or the event's ttl, if it is shorter).
-pub const LEAST_TTL_MS: u64 = 30_000;
+/// The shortest ttl for a buyer whose holds lapsed (or the event's ttl, if it is shorter).
+pub const MIN_TTL_MS: u64 = 30_000;
 
-/// What a new hold gets of the event's ttl: half as much with every lapse too many.
+/// The ttl of a new hold: the event's, halved for every lapse beyond [`FREE_LAPSES`].
 #[must_use]
 pub fn ttl_for(ttl_ms: u64, lapses: u32, lapsed_at: Moment, now: Moment) -> u64 {
     let recent = if now.since(lapsed_at) > LAPSE_WINDOW_MS { 0 } else { lapses };
     let halvings = recent.saturating_sub(FREE_LAPSES).min(16);
-    (ttl_ms >> halvings).max(LEAST_TTL_MS.min(ttl_ms))
+    (ttl_ms >> halvings).max(MIN_TTL_MS.min(ttl_ms))
 }
 
-/// The beginnings of an entry.
-fn entry(event_id: &EventId, kind: Kind, actor: &str, now: Moment) -> Entry {
+/// A new entry without details.
+fn new_entry(event_id: &EventId, kind: EntryKind, actor: &str, now: Moment) -> Entry {
     Entry {
         seq: 0,
         event_id: event_id.clone(),
@@ -67,12 +67,12 @@ fn entry(event_id: &EventId, kind: Kind, actor: &str, now: Moment) -> Entry {
     }
 }
 
-/// An entry about a hold whose seats came to a state.
-fn about(hold: &HoldRow, kind: Kind, state: SeatState, actor: &str, now: Moment) -> Entry {
+/// An entry about a hold: all its seats are in this state now.
+fn hold_entry(hold: &HoldRow, kind: EntryKind, state: SeatState, actor: &str, now: Moment) -> Entry {
     let token = |token: u64| (state != SeatState::Free).then_some(token);
     let sign = match kind {
-        Kind::Held | Kind::Offered => 1,
-        Kind::Released | Kind::ForceReleased | Kind::Lapsed => -1,
+        EntryKind::Held | EntryKind::Offered => 1,
+        EntryKind::Released | EntryKind::ForceReleased | EntryKind::Lapsed => -1,
         _ => 0,
     };
     Entry {
@@ -86,7 +86,7 @@ fn about(hold: &HoldRow, kind: Kind, state: SeatState, actor: &str, now: Moment)
         areas: hold.areas.iter().map(|area| area_free(&area.id, sign * i64::from(area.qty))).collect(),
         until: hold.state.has_seats().then_some(hold.expires_at),
         payment_ref: hold.payment_ref.clone(),
-        ..entry(&hold.event_id, kind, actor, now)
+        ..new_entry(&hold.event_id, kind, actor, now)
     }
 }
 
@@ -95,23 +95,29 @@ fn area_free(id: &str, delta: i64) -> AreaFree {
     AreaFree { id: id.into(), free: 0, delta }
 }
 
-fn tell(entry: Entry) -> Write {
-    Write::Tell(Box::new(entry))
+fn entry_write(entry: Entry) -> LedgerWrite {
+    LedgerWrite::Entry(Box::new(entry))
 }
 
-/// Ends a hold without a sale: its seats and places are free, and it keeps the memory of them.
-fn end(hold: &HoldRow, state: HoldState, why: Option<&str>, lapses: Lapses, now: Moment) -> (Vec<Write>, HoldRow) {
+/// Ends a hold without a sale: its seats and places are freed; the row still lists them.
+fn end_hold(
+    hold: &HoldRow,
+    state: HoldState,
+    why: Option<&str>,
+    lapses: Lapses,
+    now: Moment,
+) -> (Vec<LedgerWrite>, HoldRow) {
     let row = HoldRow { state, ended_at: Some(now), ended_why: why.map(Into::into), ..hold.clone() };
-    let mut writes = vec![Write::UpdateHold(Box::new(row.clone()))];
+    let mut writes = vec![LedgerWrite::UpdateHold(Box::new(row.clone()))];
     let keeps = state == HoldState::Lapsed && planted::on(Bug::LapseKeepsSeats);
     if !hold.seats.is_empty() && !keeps {
         let seats = hold.seats.iter().map(|seat| seat.id.clone()).collect();
-        writes.push(Write::FreeSeats { event_id: hold.event_id.clone(), hold_id: hold.hold_id.clone(), seats });
+        writes.push(LedgerWrite::FreeSeats { event_id: hold.event_id.clone(), hold_id: hold.hold_id.clone(), seats });
     }
     for area in &hold.areas {
         writes.push(area_delta(&hold.event_id, &area.id, -i64::from(area.qty), 0, 0));
     }
-    writes.push(Write::Buyer {
+    writes.push(LedgerWrite::Buyer {
         event_id: hold.event_id.clone(),
         buyer: hold.buyer.clone(),
         held: -i64::from(hold.count()),
@@ -121,49 +127,49 @@ fn end(hold: &HoldRow, state: HoldState, why: Option<&str>, lapses: Lapses, now:
     (writes, row)
 }
 
-/// Whether a lapse counts against the buyer. Naming a payment is not paying: only money that came excuses, and for an
-/// offer it did.
-const fn counts(hold: &HoldRow) -> bool {
+/// Whether a lapse of this hold counts against the buyer. For an offer the money has come, so it does not. A payment that
+/// was only begun is no excuse.
+const fn lapse_counts(hold: &HoldRow) -> bool {
     !hold.offered
 }
 
 /// Ends a hold that is over by time.
-fn lapse(hold: &HoldRow, actor: &str, now: Moment) -> (Vec<Write>, HoldRow) {
+fn lapse_hold(hold: &HoldRow, actor: &str, now: Moment) -> (Vec<LedgerWrite>, HoldRow) {
     lapse_with(hold, lapses_of(hold, now), actor, now)
 }
 
-/// What a lapse of this hold says of its buyer.
+/// How a lapse of this hold changes its buyer's count.
 fn lapses_of(hold: &HoldRow, now: Moment) -> Lapses {
-    if counts(hold) { Lapses::More(now) } else { Lapses::Keep }
+    if lapse_counts(hold) { Lapses::More(now) } else { Lapses::Keep }
 }
 
-fn lapse_with(hold: &HoldRow, lapses: Lapses, actor: &str, now: Moment) -> (Vec<Write>, HoldRow) {
-    let (mut writes, row) = end(hold, HoldState::Lapsed, None, lapses, now);
-    writes.push(tell(about(&row, Kind::Lapsed, SeatState::Free, actor, now)));
+fn lapse_with(hold: &HoldRow, lapses: Lapses, actor: &str, now: Moment) -> (Vec<LedgerWrite>, HoldRow) {
+    let (mut writes, row) = end_hold(hold, HoldState::Lapsed, None, lapses, now);
+    writes.push(entry_write(hold_entry(&row, EntryKind::Lapsed, SeatState::Free, actor, now)));
     (writes, row)
 }
 
-fn area_delta(event_id: &EventId, area: &str, held: i64, sold: i64, blocked: i64) -> Write {
-    Write::Area { event_id: event_id.clone(), area: area.into(), held, sold, blocked }
+fn area_delta(event_id: &EventId, area: &str, held: i64, sold: i64, blocked: i64) -> LedgerWrite {
+    LedgerWrite::Area { event_id: event_id.clone(), area: area.into(), held, sold, blocked }
 }
 
-fn the_event(facts: &Facts, id: &EventId) -> Result<EventRow, Refusal> {
+fn require_event(facts: &Facts, id: &EventId) -> Result<EventRow, Refusal> {
     facts.event.clone().ok_or_else(|| Refusal::NoEvent(id.clone()))
 }
 
-/// The hold, if what was shown opens it.
-fn the_hold(facts: &Facts, id: &HoldId, access: &super::Access) -> Result<HoldRow, Refusal> {
+/// The hold, if the caller's key opens it.
+fn require_hold(facts: &Facts, id: &HoldId, access: &super::Access) -> Result<HoldRow, Refusal> {
     let hold = facts.hold.as_ref().filter(|hold| access.opens(&hold.key_hash));
     hold.cloned().ok_or_else(|| Refusal::NoHold(id.clone()))
 }
 
-/// The hold, live: otherwise how it ended.
-fn live(hold: &HoldRow, now: Moment) -> Result<(), Refusal> {
+/// Refuses a hold that is over.
+fn check_live(hold: &HoldRow, now: Moment) -> Result<(), Refusal> {
     if hold.is_live(now) { Ok(()) } else { Err(Refusal::Ended(hold.state_at(now))) }
 }
 
-/// Every seat of the hold must be under it, with its token: otherwise somebody with a newer one was there.
-fn newest(hold: &HoldRow, facts: &Facts) -> Result<(), Refusal> {
+/// Refuses a hold whose seats are not all under it with their tokens: a newer token has displaced it.
+fn check_tokens(hold: &HoldRow, facts: &Facts) -> Result<(), Refusal> {
     let mine = |seat: &super::HeldSeat| {
         let fact = facts.seat(&seat.id);
         let held = fact.and_then(|fact| fact.held.as_ref());
@@ -173,36 +179,35 @@ fn newest(hold: &HoldRow, facts: &Facts) -> Result<(), Refusal> {
     if hold.seats.iter().all(mine) { Ok(()) } else { Err(Refusal::StaleToken) }
 }
 
-/// The leases that were renewed must be all that the hold has.
-fn same_leases(hold: &HoldRow, tokens: &[u64]) -> Result<(), Refusal> {
+/// Refuses unless all leases of the hold were renewed.
+fn check_leases(hold: &HoldRow, tokens: &[u64]) -> Result<(), Refusal> {
     let covered = hold.leases.iter().all(|lease| tokens.contains(&lease.token));
     if covered && !hold.leases.is_empty() { Ok(()) } else { Err(Refusal::StaleToken) }
 }
 
-/// What is in the way of taking seats and places under a token: lapses to write first, and what is lost.
+/// The check for seats and places that a command wants: lapses to write first, and conflicts.
 ///
-/// Holds that are over are ended on the way, whatever they have: a counter that still counts them would refuse what is
-/// free, and a seat row that is still there would refuse what has lapsed.
-struct Room {
-    writes: Vec<Write>,
+/// Holds that are over are ended on the way: otherwise their counters and seat rows would refuse what is free.
+struct RoomCheck {
+    writes: Vec<LedgerWrite>,
     conflicts: Vec<Conflict>,
-    /// A free seat was held with a newer token before: whoever asks was overtaken, and wakes up too late.
+    /// A free seat was held with a newer token before: this command is from a server that was stalled.
     stale: bool,
-    /// What the buyer has when the lapses are written.
+    /// The buyer's counters after the lapses.
     buyer: super::facts::BuyerFact,
 }
 
-impl Room {
-    /// Looks for room for these in the facts. `except`: a hold whose own seats are no conflict.
-    fn find(asked: &Asked<'_>, facts: &Facts, actor: &str, now: Moment) -> Self {
+impl RoomCheck {
+    /// Checks the facts. `except`: a hold whose own seats are no conflict.
+    fn check(asked: &RequestedItems<'_>, facts: &Facts, actor: &str, now: Moment) -> Self {
         let mut room = Self { writes: Vec::new(), conflicts: Vec::new(), stale: false, buyer: facts.buyer };
-        let due = facts.holds.iter().filter(|hold| over(hold, now) && Some(&hold.hold_id) != asked.except);
+        let due = facts.holds.iter().filter(|hold| may_be_displaced(hold, now) && Some(&hold.hold_id) != asked.except);
         let due: Vec<&HoldRow> = due.collect();
         for hold in &due {
-            room.writes.extend(lapse(hold, actor, now).0);
+            room.writes.extend(lapse_hold(hold, actor, now).0);
             if Some(&hold.buyer) == asked.buyer {
                 room.buyer.held = room.buyer.held.saturating_sub(hold.count());
-                if counts(hold) {
+                if lapse_counts(hold) {
                     let recent = now.since(room.buyer.lapsed_at) <= LAPSE_WINDOW_MS;
                     room.buyer.lapses = if recent { room.buyer.lapses.saturating_add(1) } else { 1 };
                     room.buyer.lapsed_at = now;
@@ -233,19 +238,22 @@ impl Room {
     }
 }
 
-/// Writes by which seats that are sold without a hold of this moment remember the token they are sold with.
-fn note_tokens(event_id: &EventId, hold_id: &HoldId, seats: Vec<(String, u64)>) -> Vec<Write> {
+/// Writes that store the token of seats that are sold without a live hold.
+fn remember_tokens(event_id: &EventId, hold_id: &HoldId, seats: Vec<(String, u64)>) -> Vec<LedgerWrite> {
     if seats.is_empty() {
         return Vec::new();
     }
     let ids = seats.iter().map(|(id, _)| id.clone()).collect();
     let (event, hold) = (event_id.clone(), hold_id.clone());
     let (event_id, hold_id) = (event_id.clone(), hold_id.clone());
-    vec![Write::TakeSeats { event_id: event, hold_id: hold, seats }, Write::FreeSeats { event_id, hold_id, seats: ids }]
+    vec![
+        LedgerWrite::TakeSeats { event_id: event, hold_id: hold, seats },
+        LedgerWrite::FreeSeats { event_id, hold_id, seats: ids },
+    ]
 }
 
-/// What is asked for, of whatever command.
-struct Asked<'a> {
+/// The items that a command wants.
+struct RequestedItems<'a> {
     event: &'a EventId,
     seats: Vec<&'a str>,
     areas: Vec<(&'a str, u32)>,
@@ -254,7 +262,7 @@ struct Asked<'a> {
     except: Option<&'a HoldId>,
 }
 
-impl Asked<'_> {
+impl RequestedItems<'_> {
     fn count(&self) -> u32 {
         let places: u32 = self.areas.iter().map(|(_, qty)| *qty).fold(0, u32::saturating_add);
         u32::try_from(self.seats.len()).unwrap_or(u32::MAX).saturating_add(places)
@@ -268,11 +276,11 @@ impl Asked<'_> {
     }
 }
 
-fn over(hold: &HoldRow, now: Moment) -> bool {
+fn may_be_displaced(hold: &HoldRow, now: Moment) -> bool {
     hold.is_due(now) || (planted::on(Bug::DisplaceLive) && hold.state.has_seats())
 }
 
-fn seat_lost(seat: &SeatFact, asked: &Asked<'_>, facts: &Facts, now: Moment) -> Option<Reason> {
+fn seat_lost(seat: &SeatFact, asked: &RequestedItems<'_>, facts: &Facts, now: Moment) -> Option<Reason> {
     if seat.sold.is_some() {
         return Some(Reason::Sold);
     }
@@ -283,8 +291,8 @@ fn seat_lost(seat: &SeatFact, asked: &Asked<'_>, facts: &Facts, now: Moment) -> 
         return Some(Reason::Blocked);
     }
     let (under, token) = seat.held.as_ref()?;
-    // Only a newer token displaces, and only what is over. A row without its hold breaks a law: nobody displaces it.
-    let gone = facts.row(under).is_some_and(|hold| over(hold, now)) && *token < asked.token;
+    // Only a newer token displaces a hold, and only one that is over. A seat row without its hold breaks a law: it stays.
+    let gone = facts.row(under).is_some_and(|hold| may_be_displaced(hold, now)) && *token < asked.token;
     (!gone).then_some(Reason::Taken)
 }
 

@@ -33,9 +33,9 @@ pub fn create_event(command: &NewEvent, facts: &Facts, actor: &str, now: Moment)
         most_per_buyer: command.settings.per_buyer,
     };
     let writes = vec![
-        Write::Event(Box::new(row.clone())),
-        Write::Layout(row.event_id.clone(), Box::new(command.layout.clone())),
-        tell(entry(&row.event_id, Kind::EventCreated, actor, now)),
+        LedgerWrite::Event(Box::new(row.clone())),
+        LedgerWrite::Layout(row.event_id.clone(), Box::new(command.layout.clone())),
+        entry_write(new_entry(&row.event_id, EntryKind::EventCreated, actor, now)),
     ];
     Ok((writes, row))
 }
@@ -52,7 +52,7 @@ pub fn need_configure(command: &Configure) -> Need {
 ///
 /// There is no such event, or somebody else changed it since it was seen.
 pub fn configure(command: &Configure, facts: &Facts, actor: &str, now: Moment) -> Decision<EventRow> {
-    let event = the_event(facts, &command.event_id)?;
+    let event = require_event(facts, &command.event_id)?;
     if command.seen.is_some_and(|seen| seen != event.layout_version) {
         return Err(Refusal::Changed);
     }
@@ -60,8 +60,8 @@ pub fn configure(command: &Configure, facts: &Facts, actor: &str, now: Moment) -
     let most_per_buyer = event.most_per_buyer.max(event.settings.per_buyer).max(command.settings.per_buyer);
     let layout_version = event.layout_version + 1;
     let row = EventRow { settings: command.settings.clone(), layout_version, most_per_buyer, ..event };
-    let told = tell(entry(&row.event_id, Kind::EventChanged, actor, now));
-    Ok((vec![Write::Event(Box::new(row.clone())), told], row))
+    let entry = entry_write(new_entry(&row.event_id, EntryKind::EventChanged, actor, now));
+    Ok((vec![LedgerWrite::Event(Box::new(row.clone())), entry], row))
 }
 
 /// What [`replace_layout`] must know.
@@ -76,7 +76,7 @@ pub fn need_replace_layout(command: &ReplaceLayout) -> Need {
 ///
 /// Something in use is not in it, or an area is too small.
 pub fn replace_layout(command: &ReplaceLayout, facts: &Facts, actor: &str, now: Moment) -> Decision<EventRow> {
-    let event = the_event(facts, &command.event_id)?;
+    let event = require_event(facts, &command.event_id)?;
     let layout = &command.layout;
     let known: std::collections::HashSet<&str> = layout.seats.iter().map(|seat| seat.id.as_str()).collect();
     let seats = facts.in_use.iter().filter(|id| !known.contains(id.as_str()));
@@ -94,9 +94,9 @@ pub fn replace_layout(command: &ReplaceLayout, facts: &Facts, actor: &str, now: 
     }
     let row = EventRow { layout_version: event.layout_version + 1, seats: layout.seats.len() as u64, ..event };
     let writes = vec![
-        Write::Event(Box::new(row.clone())),
-        Write::Layout(row.event_id.clone(), Box::new(layout.clone())),
-        tell(entry(&row.event_id, Kind::LayoutChanged, actor, now)),
+        LedgerWrite::Event(Box::new(row.clone())),
+        LedgerWrite::Layout(row.event_id.clone(), Box::new(layout.clone())),
+        entry_write(new_entry(&row.event_id, EntryKind::LayoutChanged, actor, now)),
     ];
     Ok((writes, row))
 }
@@ -113,14 +113,14 @@ pub fn need_freeze(command: &Freeze) -> Need {
 ///
 /// There is no such event.
 pub fn freeze(command: &Freeze, facts: &Facts, actor: &str, now: Moment) -> Decision<EventRow> {
-    let event = the_event(facts, &command.event_id)?;
+    let event = require_event(facts, &command.event_id)?;
     if event.frozen == command.frozen {
         return Ok((Vec::new(), event));
     }
     let row = EventRow { frozen: command.frozen, ..event };
-    let kind = if command.frozen { Kind::Frozen } else { Kind::Unfrozen };
-    let told = Entry { reason: Some(command.reason.clone()), ..entry(&row.event_id, kind, actor, now) };
-    Ok((vec![Write::Event(Box::new(row.clone())), tell(told)], row))
+    let kind = if command.frozen { EntryKind::Frozen } else { EntryKind::Unfrozen };
+    let entry = Entry { reason: Some(command.reason.clone()), ..new_entry(&row.event_id, kind, actor, now) };
+    Ok((vec![LedgerWrite::Event(Box::new(row.clone())), entry_write(entry)], row))
 }
 
 /// What [`set_blocks`] must know.
@@ -144,7 +144,7 @@ pub fn need_set_blocks(command: &SetBlocks) -> Need {
 ///
 /// A seat to block is held or sold, or an area has not so many places left.
 pub fn set_blocks(command: &SetBlocks, facts: &Facts, actor: &str, now: Moment) -> Decision<Blocks> {
-    let event = the_event(facts, &command.event_id)?;
+    let event = require_event(facts, &command.event_id)?;
     let blocked = |id: &&String| facts.seat(id).is_some_and(|seat| seat.blocked.is_some());
     let mut fresh: Vec<String> = command.block.iter().filter(|id| !blocked(id)).cloned().collect();
     let mut freed: Vec<String> = command.unblock.iter().filter(blocked).cloned().collect();
@@ -164,7 +164,7 @@ pub fn set_blocks(command: &SetBlocks, facts: &Facts, actor: &str, now: Moment) 
         areas.push((id, i64::from(*qty) - i64::from(area.blocked)));
     }
     let more = areas.iter().filter(|(_, delta)| *delta > 0);
-    let asked = Asked {
+    let asked = RequestedItems {
         event: &event.event_id,
         seats: fresh.iter().map(String::as_str).collect(),
         areas: more.map(|(id, delta)| (*id, u32::try_from(*delta).unwrap_or(u32::MAX))).collect(),
@@ -173,32 +173,32 @@ pub fn set_blocks(command: &SetBlocks, facts: &Facts, actor: &str, now: Moment) 
         buyer: None,
         except: None,
     };
-    let room = Room::find(&asked, facts, actor, now).or_conflict()?;
+    let room = RoomCheck::check(&asked, facts, actor, now).or_conflict()?;
     let mut writes = room.writes;
-    let told = |kind, seats: &[String], state| {
+    let entry = |kind, seats: &[String], state| {
         let change = |id: &String| SeatChange { id: id.clone(), state, token: None };
         Entry {
             seats: seats.iter().map(change).collect(),
             reason: Some(command.reason.clone()),
-            ..entry(&event.event_id, kind, actor, now)
+            ..new_entry(&event.event_id, kind, actor, now)
         }
     };
     let event_id = &event.event_id;
-    let mut block = told(Kind::Blocked, &fresh, SeatState::Blocked);
+    let mut block = entry(EntryKind::Blocked, &fresh, SeatState::Blocked);
     if !fresh.is_empty() {
         let (event_id, reason) = (event_id.clone(), command.reason.clone());
-        writes.push(Write::Block { event_id, seats: fresh.clone(), reason });
+        writes.push(LedgerWrite::Block { event_id, seats: fresh.clone(), reason });
     }
     for (id, delta) in areas.iter().filter(|(_, delta)| *delta != 0) {
         writes.push(area_delta(event_id, id, 0, 0, *delta));
         block.areas.push(area_free(id, *delta));
     }
     if !block.seats.is_empty() || !block.areas.is_empty() {
-        writes.push(tell(block));
+        writes.push(entry_write(block));
     }
     if !freed.is_empty() {
-        writes.push(Write::Unblock { event_id: event_id.clone(), seats: freed.clone() });
-        writes.push(tell(told(Kind::Unblocked, &freed, SeatState::Free)));
+        writes.push(LedgerWrite::Unblock { event_id: event_id.clone(), seats: freed.clone() });
+        writes.push(entry_write(entry(EntryKind::Unblocked, &freed, SeatState::Free)));
     }
     Ok((writes, Blocks { blocked: fresh, unblocked: freed }))
 }
@@ -216,16 +216,16 @@ pub fn need_force_release(command: &ForceRelease) -> Need {
 ///
 /// Nobody holds it.
 pub fn force_release(command: &ForceRelease, facts: &Facts, actor: &str, now: Moment) -> Decision<HoldRow> {
-    the_event(facts, &command.event_id)?;
+    require_event(facts, &command.event_id)?;
     let held = facts.seat(&command.seat).and_then(|seat| seat.held.as_ref());
     let named = facts.hold.as_ref().filter(|hold| hold.event_id == command.event_id);
     let held = held.and_then(|(under, _)| facts.row(under)).or(named);
     let Some(hold) = held.filter(|hold| hold.is_live(now)) else {
         return Err(Refusal::NotHeld(command.seat.clone()));
     };
-    let (mut writes, row) = end(hold, HoldState::Released, Some(&command.reason), Lapses::Keep, now);
-    let told = about(&row, Kind::ForceReleased, SeatState::Free, actor, now);
-    writes.push(tell(Entry { reason: Some(command.reason.clone()), ..told }));
+    let (mut writes, row) = end_hold(hold, HoldState::Released, Some(&command.reason), Lapses::Keep, now);
+    let entry = hold_entry(&row, EntryKind::ForceReleased, SeatState::Free, actor, now);
+    writes.push(entry_write(Entry { reason: Some(command.reason.clone()), ..entry }));
     Ok((writes, row))
 }
 
@@ -266,50 +266,56 @@ pub fn void(command: &Void, facts: &Facts, actor: &str, now: Moment) -> Decision
     if row.seats.is_empty() && row.areas.is_empty() {
         row.state = OrderState::Voided;
     }
-    let (owed, back) = settle(&mut row, &order, &command.reason, actor, now);
-    let mut writes = vec![Write::Order(Box::new(row.clone()))];
-    writes.extend(unsell(&order, going.iter().map(|seat| seat.id.clone()).collect()));
+    let (owed, back) = settle_difference(&mut row, &order, &command.reason, actor, now);
+    let mut writes = vec![LedgerWrite::Order(Box::new(row.clone()))];
+    writes.extend(unsell_write(&order, going.iter().map(|seat| seat.id.clone()).collect()));
     writes.extend(areas.iter().map(|area| area_delta(&order.event_id, &area.id, 0, -i64::from(area.qty), 0)));
     let places: i64 = areas.iter().map(|area| i64::from(area.qty)).sum();
     let (event_id, buyer) = (order.event_id.clone(), order.buyer.clone());
     let sold = -(going.len() as i64) - places;
-    writes.push(Write::Buyer { event_id, buyer, held: 0, sold, lapses: Lapses::Keep });
+    writes.push(LedgerWrite::Buyer { event_id, buyer, held: 0, sold, lapses: Lapses::Keep });
     let free = |seat: &SoldSeat| SeatChange { id: seat.id.clone(), state: SeatState::Free, token: None };
-    writes.push(tell(Entry {
+    writes.push(entry_write(Entry {
         seats: going.iter().map(free).collect(),
         areas: areas.iter().map(|area| area_free(&area.id, -i64::from(area.qty))).collect(),
         amount: Some(order.total - row.total),
-        ..about_order(&order, Kind::Voided, &command.reason, actor, now)
+        ..order_entry(&order, EntryKind::Voided, &command.reason, actor, now)
     }));
     writes.extend(back);
     Ok((writes, Amended { order: row, owed }))
 }
 
 /// What an order that was changed owes: said, and written down to go back.
-fn settle(row: &mut OrderRow, before: &OrderRow, reason: &str, actor: &str, now: Moment) -> (i64, Vec<Write>) {
+fn settle_difference(
+    row: &mut OrderRow,
+    before: &OrderRow,
+    reason: &str,
+    actor: &str,
+    now: Moment,
+) -> (i64, Vec<LedgerWrite>) {
     row.paid = Some(before.came());
     let owed = row.owed();
-    (owed, left_over(row, reason, actor, now))
+    (owed, overpaid_writes(row, reason, actor, now))
 }
 
 fn the_order(facts: &Facts, id: &crate::model::OrderId) -> Result<OrderRow, Refusal> {
     facts.order.clone().ok_or_else(|| Refusal::NoOrder(id.clone()))
 }
 
-fn unsell(order: &OrderRow, mut seats: Vec<String>) -> Option<Write> {
+fn unsell_write(order: &OrderRow, mut seats: Vec<String>) -> Option<LedgerWrite> {
     seats.sort();
     let (event_id, order_id) = (order.event_id.clone(), order.order_id.clone());
-    (!seats.is_empty()).then_some(Write::Unsell { event_id, order_id, seats })
+    (!seats.is_empty()).then_some(LedgerWrite::Unsell { event_id, order_id, seats })
 }
 
-fn about_order(order: &OrderRow, kind: Kind, reason: &str, actor: &str, now: Moment) -> Entry {
+fn order_entry(order: &OrderRow, kind: EntryKind, reason: &str, actor: &str, now: Moment) -> Entry {
     Entry {
         buyer: Some(order.buyer.clone()),
         hold_id: Some(order.hold_id.clone()),
         order_id: Some(order.order_id.clone()),
         payment_ref: Some(order.payment_ref.clone()),
         reason: Some(reason.into()),
-        ..entry(&order.event_id, kind, actor, now)
+        ..new_entry(&order.event_id, kind, actor, now)
     }
 }
 
@@ -330,11 +336,11 @@ pub fn need_move_order(command: &MoveOrder) -> Need {
 /// A new seat is lost, or the order does not have an old one.
 pub fn move_order(command: &MoveOrder, facts: &Facts, actor: &str, now: Moment) -> Decision<Amended> {
     let order = the_order(facts, &command.order_id)?;
-    let event = the_event(facts, &order.event_id)?;
+    let event = require_event(facts, &order.event_id)?;
     if event.layout_version != command.layout_version {
         return Err(Refusal::LayoutChanged);
     }
-    let asked = Asked {
+    let asked = RequestedItems {
         event: &order.event_id,
         seats: command.moves.iter().map(|(_, to)| to.id.as_str()).collect(),
         areas: Vec::new(),
@@ -342,7 +348,7 @@ pub fn move_order(command: &MoveOrder, facts: &Facts, actor: &str, now: Moment) 
         buyer: None,
         except: None,
     };
-    let room = Room::find(&asked, facts, actor, now).or_conflict()?;
+    let room = RoomCheck::check(&asked, facts, actor, now).or_conflict()?;
     let to: BTreeMap<&str, &crate::model::Priced> =
         command.moves.iter().map(|(from, to)| (from.as_str(), to)).collect();
     let mut row = order.clone();
@@ -356,21 +362,21 @@ pub fn move_order(command: &MoveOrder, facts: &Facts, actor: &str, now: Moment) 
     sold.sort_by(|a, b| a.id.cmp(&b.id));
     row.seats.sort_by(|a, b| a.id.cmp(&b.id));
     row.total = row.sum();
-    let (owed, back) = settle(&mut row, &order, &command.reason, actor, now);
+    let (owed, back) = settle_difference(&mut row, &order, &command.reason, actor, now);
     let mut writes = room.writes;
     let tokens = sold.iter().map(|seat| (seat.id.clone(), seat.token)).collect();
-    writes.extend(note_tokens(&order.event_id, &order.hold_id, tokens));
-    writes.extend(unsell(&order, to.keys().map(|from| (*from).into()).collect()));
+    writes.extend(remember_tokens(&order.event_id, &order.hold_id, tokens));
+    writes.extend(unsell_write(&order, to.keys().map(|from| (*from).into()).collect()));
     let (event_id, order_id) = (order.event_id.clone(), order.order_id.clone());
-    writes.push(Write::Sell { event_id, order_id, seats: sold.clone() });
-    writes.push(Write::Order(Box::new(row.clone())));
+    writes.push(LedgerWrite::Sell { event_id, order_id, seats: sold.clone() });
+    writes.push(LedgerWrite::Order(Box::new(row.clone())));
     let free = to.keys().map(|id| SeatChange { id: (*id).into(), state: SeatState::Free, token: None });
     let taken =
         sold.iter().map(|seat| SeatChange { id: seat.id.clone(), state: SeatState::Sold, token: Some(seat.token) });
-    writes.push(tell(Entry {
+    writes.push(entry_write(Entry {
         seats: free.chain(taken).collect(),
         amount: Some(row.total),
-        ..about_order(&order, Kind::Moved, &command.reason, actor, now)
+        ..order_entry(&order, EntryKind::Moved, &command.reason, actor, now)
     }));
     writes.extend(back);
     Ok((writes, Amended { order: row, owed }))

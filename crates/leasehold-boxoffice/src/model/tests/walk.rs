@@ -1,21 +1,21 @@
-//! Many buyers, one small hall, and time that jumps.
+//! A random walk: many buyers, a small hall, and time that jumps.
 
-use super::shelf::Shelf;
+use super::map_ledger::MapLedger;
 use crate::layout::{Area, Layout, Seat};
 use crate::model::check::invariants;
-use crate::model::history::Player;
+use crate::model::history::HistoryPlayer;
 use crate::model::*;
 
 /// What came of a walk.
-pub(super) struct Walked {
+pub(super) struct WalkResult {
     pub(super) faults: Vec<String>,
     pub(super) sold: usize,
 }
 
 /// A small generator: the same seed, the same walk.
-struct Dice(u64);
+struct WalkDice(u64);
 
-impl Dice {
+impl WalkDice {
     fn roll(&mut self, sides: u64) -> u64 {
         self.0 = self.0.wrapping_add(0x9e37_79b9_7f4a_7c15);
         let mut mixed = self.0;
@@ -31,16 +31,22 @@ pub(super) fn hall() -> Layout {
     Layout { seats: (1..=6).map(seat).collect(), areas: vec![Area { id: "floor".into(), capacity: 4, price: 10 }] }
 }
 
-struct Walk {
-    dice: Dice,
-    shelf: Shelf,
+struct RandomWalk {
+    dice: WalkDice,
+    ledger: MapLedger,
     now: Moment,
     token: u64,
     event: EventId,
 }
 
-pub(super) fn walk(seed: u64, steps: usize) -> Walked {
-    let mut walk = Walk { dice: Dice(seed), shelf: Shelf::default(), now: Moment(1000), token: 0, event: "ev".into() };
+pub(super) fn walk(seed: u64, steps: usize) -> WalkResult {
+    let mut walk = RandomWalk {
+        dice: WalkDice(seed),
+        ledger: MapLedger::default(),
+        now: Moment(1000),
+        token: 0,
+        event: "ev".into(),
+    };
     let settings = EventSettings {
         ttl_ms: 100_000,
         max_hold_ms: 250_000,
@@ -51,48 +57,48 @@ pub(super) fn walk(seed: u64, steps: usize) -> Walked {
     let command = NewEvent { event_id: walk.event.clone(), settings: settings.clone(), layout: hall() };
     let need = decide::need_create_event(&command);
     let now = walk.now;
-    walk.shelf.transact(&need, now, |facts| decide::create_event(&command, facts, "staff", now)).unwrap();
-    let mut player = Player::new(&settings, &hall());
+    walk.ledger.transact(&need, now, |facts| decide::create_event(&command, facts, "staff", now)).unwrap();
+    let mut player = HistoryPlayer::new(&settings, &hall());
     let (mut played, mut faults) = (0, Vec::new());
     for _ in 0..steps {
         walk.now = walk.now.plus(walk.dice.roll(30_000));
-        walk.step();
-        for entry in &walk.shelf.entries[played..] {
+        walk.take_step();
+        for entry in &walk.ledger.entries[played..] {
             player.play(entry);
         }
-        played = walk.shelf.entries.len();
+        played = walk.ledger.entries.len();
         faults.extend(player.faults().iter().cloned());
-        let broken = invariants(&walk.shelf.dump(walk.now)).into_iter().filter(|check| !check.ok);
+        let broken = invariants(&walk.ledger.dump(walk.now)).into_iter().filter(|check| !check.ok);
         faults.extend(broken.map(|check| format!("{}: {}", check.name, check.detail)));
         if !faults.is_empty() {
             break;
         }
     }
-    let sold = walk.shelf.orders.len();
-    Walked { faults, sold }
+    let sold = walk.ledger.orders.len();
+    WalkResult { faults, sold }
 }
 
-impl Walk {
+impl RandomWalk {
     /// One transaction that a pair of functions in `decide` describes; its refusal is as good as its success.
-    fn ask<C, T>(
+    fn decide<C, T>(
         &mut self,
         command: &C,
         need: fn(&C) -> facts::Need,
         decide: fn(&C, &facts::Facts, &str, Moment) -> decide::Decision<T>,
     ) -> Option<T> {
         let now = self.now;
-        self.shelf.transact(&need(command), now, |facts| decide(command, facts, "walker", now)).ok()
+        self.ledger.transact(&need(command), now, |facts| decide(command, facts, "walker", now)).ok()
     }
 
     fn some_hold(&mut self) -> Option<HoldRow> {
-        let count = self.shelf.holds.len() as u64;
+        let count = self.ledger.holds.len() as u64;
         let at = self.dice.roll(count.max(1));
         // The newest are the most interesting.
         let back = at.min(self.dice.roll(count.max(1))).min(self.dice.roll(12));
-        self.shelf.holds.values().rev().nth(usize::try_from(back).unwrap()).cloned()
+        self.ledger.holds.values().rev().nth(usize::try_from(back).unwrap()).cloned()
     }
 
-    fn step(&mut self) {
+    fn take_step(&mut self) {
         self.token += 1;
         let die = self.dice.roll(100);
         if die < 30 {
@@ -106,44 +112,44 @@ impl Walk {
         let payment_ref = self.payment_for(&hold);
         let callback = (self.dice.roll(3) == 0).then(|| format!("m {}", self.dice.roll(400)));
         match die {
-            30..40 => drop(self.ask(&Renew { hold_id, access, tokens }, decide::need_renew, decide::renew)),
+            30..40 => drop(self.decide(&RenewHold { hold_id, access, tokens }, decide::need_renew, decide::renew)),
             40..52 => {
                 let command =
                     BeginPay { hold_id, access, payment_ref, pay_url: None, total: None, paid_for: vec![], tokens };
-                self.ask(&command, decide::need_begin_pay, decide::begin_pay);
+                self.decide(&command, decide::need_begin_pay, decide::begin_pay);
             }
             52..58 => {
                 let command = Decline { hold_id, access, payment_ref, given_up: false, callback };
-                self.ask(&command, decide::need_decline, decide::decline);
+                self.decide(&command, decide::need_decline, decide::decline);
             }
             58..70 => {
                 let proof = self.proof(&hold, callback.is_some());
                 let command = Confirm { hold_id, access, payment_ref, tokens: vec![], proof, callback };
-                self.ask(&command, decide::need_confirm, decide::confirm);
+                self.decide(&command, decide::need_confirm, decide::confirm);
             }
-            70..76 => drop(self.ask(&Release { hold_id, access }, decide::need_release, decide::release)),
+            70..76 => drop(self.decide(&ReleaseHold { hold_id, access }, decide::need_release, decide::release)),
             76..80 => self.change(hold_id, access),
             80..84 => {
                 let command = SellLate { hold_id, payment_ref, token: self.token };
-                self.ask(&command, decide::need_sell_late, decide::sell_late);
+                self.decide(&command, decide::need_sell_late, decide::sell_late);
             }
             84..87 => {
                 let old = tokens.first().copied().unwrap_or(0);
                 let lease = LeaseRef { token: self.token, id: "relet".into() };
-                self.ask(&Relet { hold_id, old, lease }, decide::need_relet, decide::relet);
+                self.decide(&ReplaceLease { hold_id, old, lease }, decide::need_replace_lease, decide::replace_lease);
             }
             87..90 => {
                 let now = self.now;
-                let _ = self.shelf.transact(&decide::need_lapse_due(5), now, |facts| decide::lapse_due(5, facts, now));
+                let _ = self.ledger.transact(&decide::need_lapse_due(5), now, |facts| decide::lapse_due(5, facts, now));
             }
             90..94 => self.block(),
             94..97 => {
                 let command = ForceRelease { event_id: self.event.clone(), seat: self.seat(), reason: "staff".into() };
-                self.ask(&command, decide::need_force_release, decide::force_release);
+                self.decide(&command, decide::need_force_release, decide::force_release);
             }
             _ => {
-                let (order_id, seats, reason) = (OrderId::of(&hold_id), None, "void".into());
-                self.ask(&Void { order_id, seats, reason }, decide::need_void, decide::void);
+                let (order_id, seats, reason) = (OrderId::for_hold(&hold_id), None, "void".into());
+                self.decide(&Void { order_id, seats, reason }, decide::need_void, decide::void);
             }
         }
     }
@@ -162,7 +168,7 @@ impl Walk {
 
     /// Other seats for money that came late: their hold is opened, and the money says so.
     fn offer(&mut self) {
-        let Some(money) = self.shelf.money.values().find(|row| row.state == MoneyState::Received).cloned() else {
+        let Some(money) = self.ledger.money.values().find(|row| row.state == MoneyState::Received).cloned() else {
             return;
         };
         let hold_id = HoldId(format!("h_{:06}", self.token));
@@ -172,16 +178,16 @@ impl Walk {
             payment_ref: Some(money.payment_ref.clone()),
             ..self.opening(vec![self.free_seat()], 0, self.token)
         };
-        if self.ask(&command, decide::need_open_hold, decide::open_hold).is_some() {
+        if self.decide(&command, decide::need_open_hold, decide::open_hold).is_some() {
             let (from, to, offer) = (money.state, MoneyState::Offered, Some(hold_id));
             let command = MoneyStep { payment_ref: money.key(), from, to, offer, note: "offer".into(), callback: None };
-            self.ask(&command, decide::need_money_step, decide::money_step);
+            self.decide(&command, decide::need_money_step, decide::money_step);
         }
     }
 
     fn free_seat(&self) -> String {
         let held: Vec<&str> = self
-            .shelf
+            .ledger
             .holds
             .values()
             .filter(|hold| hold.is_live(self.now))
@@ -192,7 +198,7 @@ impl Walk {
     }
 
     /// Who says that it is paid: mostly whoever may, and rightly; sometimes somebody who is mistaken, or lies.
-    fn proof(&mut self, hold: &HoldRow, told: bool) -> Proof {
+    fn proof(&mut self, hold: &HoldRow, told: bool) -> PaymentProof {
         let amount = match self.dice.roll(12) {
             0 => hold.total() / 2,
             1 => hold.total() + 50,
@@ -200,13 +206,13 @@ impl Walk {
         };
         if !told {
             return match self.dice.roll(3) {
-                0 => Proof::Buyer,
-                1 => Proof::Key { amount: None },
-                _ => Proof::Key { amount: Some(amount) },
+                0 => PaymentProof::Buyer,
+                1 => PaymentProof::Key { amount: None },
+                _ => PaymentProof::Key { amount: Some(amount) },
             };
         }
         let other = self.some_hold().filter(|_| self.dice.roll(8) == 0);
-        Proof::Provider(ProviderWord {
+        PaymentProof::Provider(ProviderWord {
             amount,
             currency: (self.dice.roll(10) == 0).then(|| "USD".into()),
             hold_id: other.map_or_else(|| hold.hold_id.clone(), |other| other.hold_id),
@@ -230,7 +236,7 @@ impl Walk {
         // Now and then a server that was stalled comes with an old token.
         let token = if self.dice.roll(10) == 0 { self.token.saturating_sub(20).max(1) } else { self.token };
         let command = OpenHold { buyer: buyer.as_str().into(), ..self.opening(seats, qty, token) };
-        self.ask(&command, decide::need_open_hold, decide::open_hold);
+        self.decide(&command, decide::need_open_hold, decide::open_hold);
     }
 
     fn opening(&self, seats: Vec<String>, qty: u32, token: u64) -> OpenHold {
@@ -260,7 +266,7 @@ impl Walk {
             remove: if self.dice.roll(2) == 0 { vec![self.seat()] } else { vec![] },
             remove_areas: vec![],
         };
-        self.ask(&command, decide::need_change_seats, decide::change_seats);
+        self.decide(&command, decide::need_change_seats, decide::change_seats);
     }
 
     fn block(&mut self) {
@@ -279,6 +285,6 @@ impl Walk {
             areas: if self.dice.roll(3) == 0 { vec![("floor".into(), places)] } else { vec![] },
             reason: "house".into(),
         };
-        self.ask(&command, decide::need_set_blocks, decide::set_blocks);
+        self.decide(&command, decide::need_set_blocks, decide::set_blocks);
     }
 }

@@ -1,6 +1,6 @@
 //! The page of the test provider, where a buyer pays: plain HTML, no script.
 
-use leasehold_boxoffice::provider::script::Payment;
+use leasehold_boxoffice::provider::script::ScriptedPayment;
 
 /// What a buyer may choose, and what it is called.
 const ACTS: [(&str, &str); 4] = [
@@ -11,7 +11,7 @@ const ACTS: [(&str, &str); 4] = [
 ];
 
 /// The page.
-pub fn render(payment: &Payment) -> String {
+pub fn render(payment: &ScriptedPayment) -> String {
     let amount = format!("{}.{:02} {}", payment.amount / 100, payment.amount % 100, escape(&payment.currency));
     let button = |(act, label): &(&str, &str)| format!("<button name=\"act\" value=\"{act}\">{label}</button>\n");
     let buttons: String = ACTS.iter().map(button).collect();

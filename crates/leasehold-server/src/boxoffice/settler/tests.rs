@@ -15,10 +15,10 @@ use leasehold_boxoffice::Office;
 use leasehold_boxoffice::layout::{Layout, Seat};
 use leasehold_boxoffice::ledger::sqlite::Sqlite;
 use leasehold_boxoffice::model::{Access, EventId, EventSettings, HoldState, MoneyState, OrderId};
-use leasehold_boxoffice::office::{HoldView, Options, PaymentOutcome, RefundMessage, Settled, Want};
-use leasehold_boxoffice::provider::Mode;
+use leasehold_boxoffice::office::{HoldRequest, HoldView, MoneyDecision, OfficeOptions, PaymentOutcome, RefundMessage};
+use leasehold_boxoffice::provider::CaptureMode;
 use leasehold_boxoffice::sign::Secrets;
-use leasehold_boxoffice::webhook::guard::Guard;
+use leasehold_boxoffice::webhook::guard::TargetGuard;
 use tokio::net::TcpListener;
 
 use super::*;
@@ -91,16 +91,16 @@ impl Case {
     }
 
     /// `mode`: the provider makes payments.
-    async fn open_with(provider: &str, mode: Option<Mode>) -> Self {
+    async fn open_with(provider: &str, mode: Option<CaptureMode>) -> Self {
         let (clock, home) = (ManualClock::new(), tempfile::tempdir().unwrap());
         clock.advance(Duration::from_secs(1000));
         let options = embedded::Options { clock: clock.shared(), ..embedded::Options::default() };
         let engine = Embedded::open(home.path().join("engine"), options).await.unwrap();
         let ledger = Sqlite::open(home.path().join("ledger"), clock.shared()).await.unwrap();
-        let options = Options { clock: clock.shared(), ..Options::default() };
+        let options = OfficeOptions { clock: clock.shared(), ..OfficeOptions::default() };
         let office = Office::new(engine, ledger, options).unwrap();
         let secrets = Secrets::new(&["what provider and server know"]).unwrap();
-        let outbound = Outbound::new(Guard { allow_private: true }).unwrap();
+        let outbound = Outbound::new(TargetGuard { allow_private: true }).unwrap();
         let settings = Settings {
             tickets: Secrets::new(&["what tickets are signed with"]).unwrap(),
             ticket_ttl: Duration::from_secs(600),
@@ -114,7 +114,7 @@ impl Case {
         };
         let layout = Layout { seats: vec![seat(1), seat(2)], areas: vec![] };
         let rules = EventSettings { pay_ms: 60_000, ..EventSettings::named("Two seats") };
-        let event = office.create_event(Call::by("staff"), rules, layout).await.unwrap().event_id;
+        let event = office.create_event(LedgerCall::by("staff"), rules, layout).await.unwrap().event_id;
         let house = BoxOffice::new(office, clock.shared(), settings, outbound).await.unwrap();
         Self { shared: clock.shared(), clock, house, event, asked: HashMap::new(), _home: home }
     }
@@ -137,13 +137,13 @@ impl Case {
     }
 
     async fn hold_these(&self, buyer: &str, seats: &[&str]) -> HoldView {
-        let want = Want::These { seats: seats.iter().map(|seat| (*seat).into()).collect(), areas: vec![] };
-        self.house.office().hold(Call::by(buyer), &self.event, buyer.into(), want).await.unwrap()
+        let want = HoldRequest::These { seats: seats.iter().map(|seat| (*seat).into()).collect(), areas: vec![] };
+        self.house.office().hold(LedgerCall::by(buyer), &self.event, buyer.into(), want).await.unwrap()
     }
 
     async fn paying(&self, buyer: &str, seat: &str, payment_ref: &str) -> HoldView {
         let hold = self.hold(buyer, seat).await;
-        let (call, access) = (Call::by(buyer), Access::Staff);
+        let (call, access) = (LedgerCall::by(buyer), Access::Staff);
         self.house.office().pay(call, &hold.hold.hold_id, access, payment_ref).await.unwrap();
         hold
     }
@@ -153,7 +153,7 @@ impl Case {
             id: format!("cb {payment_ref}"),
             payment_ref: payment_ref.into(),
             hold_id: hold.hold.hold_id.clone(),
-            outcome: Outcome::Captured,
+            outcome: CallbackOutcome::Captured,
             tokens: Vec::new(),
             amount,
             currency: None,
@@ -227,14 +227,15 @@ async fn refunds_that_are_refused_wait_for_staff() {
         assert_eq!((asked.lock().unwrap().len(), money.state), (tries, MoneyState::Stuck), "{reason}");
         assert_eq!(money.steps.last().unwrap().note, reason);
         let (office, refund) = (case.house.office(), money.refund_id());
-        let sent = office.settle(Call::by("eve"), &case.event, &refund, Settled::GoesBack, "asked the bank").await;
+        let sent =
+            office.settle(LedgerCall::by("eve"), &case.event, &refund, MoneyDecision::GoesBack, "asked the bank").await;
         assert_eq!(sent.unwrap().state, MoneyState::RefundDue);
     }
     case.turns(4 * AGAIN.as_secs()).await;
     assert_eq!(asked.lock().unwrap().len(), 6, "what staff has is asked for no more");
     // The provider changes its mind while staff thinks.
     assert_eq!(case.money("pi_1").await.state, MoneyState::Stuck);
-    case.house.office().refund_told(went_back("re_1", None, 99)).await.unwrap();
+    case.house.office().record_refund_message(went_back("re_1", None, 99)).await.unwrap();
     assert_eq!(case.money("pi_1").await.state, MoneyState::Refunded);
 }
 
@@ -251,18 +252,19 @@ async fn what_is_stuck_does_not_end_by_an_echo() {
     let mut case = Case::open(&url).await;
     let hold = case.hold_these("ada", &["A-1", "A-2"]).await;
     case.captured(&hold, "pi_1", 200).await;
-    let order = OrderId::of(&hold.hold.hold_id);
+    let order = OrderId::for_hold(&hold.hold.hold_id);
     let office = case.house.office().clone();
     for seat in ["A-1", "A-2"] {
-        office.void(Call::by("eve"), &order, Some(vec![seat.into()]), "ill").await.unwrap();
+        office.void(LedgerCall::by("eve"), &order, Some(vec![seat.into()]), "ill").await.unwrap();
         case.turn().await;
     }
-    let states =
-        async || office.ledger().money_of("pi_1").await.unwrap().iter().map(|row| row.state).collect::<Vec<_>>();
+    let states = async || {
+        office.ledger().money_of_payment("pi_1").await.unwrap().iter().map(|row| row.state).collect::<Vec<_>>()
+    };
     assert_eq!(states().await, [MoneyState::Stuck, MoneyState::Refunded]);
-    office.refund_told(went_back("re_1", None, 100)).await.unwrap();
+    office.record_refund_message(went_back("re_1", None, 100)).await.unwrap();
     assert_eq!(states().await, [MoneyState::Stuck, MoneyState::Refunded], "an echo of the second");
-    office.refund_told(went_back("re_2", Some("rp_1:pi_1"), 100)).await.unwrap();
+    office.record_refund_message(went_back("re_2", Some("rp_1:pi_1"), 100)).await.unwrap();
     assert_eq!(states().await, [MoneyState::Refunded, MoneyState::Refunded]);
 }
 
@@ -290,7 +292,7 @@ async fn an_offer_waits_for_its_buyer() {
     // The buyer takes it.
     let key = ada.key.as_ref().unwrap();
     let access = Access::key(key.expose());
-    case.house.office().confirm(Call::by("ada"), &offer, access, "pi_1").await.unwrap();
+    case.house.office().confirm(LedgerCall::by("ada"), &offer, access, "pi_1").await.unwrap();
     assert_eq!(case.money("pi_1").await.state, MoneyState::Sold);
 }
 
@@ -321,7 +323,7 @@ async fn a_captured_reference_buys_no_hold_that_it_is_not_for() {
         assert!(!asked.lock().unwrap().is_empty(), "{said}: it was asked after");
         let row = case.house.office().ledger().hold(&dear.hold.hold_id).await.unwrap().0.unwrap();
         assert_ne!(row.state, HoldState::Sold, "{said}");
-        let money = case.house.office().ledger().money_of("pi_donation").await.unwrap();
+        let money = case.house.office().ledger().money_of_payment("pi_donation").await.unwrap();
         assert_eq!(money.first().map(|row| row.state), state, "{said}: {money:?}");
         let checks = case.house.office().invariants(&case.event).await.unwrap();
         assert!(checks.iter().all(|check| check.ok), "{checks:?}");
@@ -339,7 +341,7 @@ async fn what_was_authorised_is_captured_or_cancelled() {
             id: format!("auth {payment_ref}"),
             payment_ref: payment_ref.into(),
             hold_id: hold.hold.hold_id.clone(),
-            outcome: Outcome::Authorised,
+            outcome: CallbackOutcome::Authorised,
             tokens: Vec::new(),
             amount,
             currency: Some("EUR".into()),
@@ -375,7 +377,7 @@ async fn what_was_authorised_is_captured_or_cancelled() {
     assert_eq!(asked.lock().unwrap().last().unwrap().0, "POST /payments/pi%5F2/cancel");
 
     // The provider will not capture: staff is told, and the order stands until somebody decides.
-    let (call, access) = (Call::by("bob"), Access::Staff);
+    let (call, access) = (LedgerCall::by("bob"), Access::Staff);
     case.house.office().pay(call, &bob.hold.hold_id, access, "pi_3").await.unwrap();
     let sold = authorised(&case, &bob, "pi_3", 100).await;
     let PaymentOutcome::Order(refused) = sold else { panic!("{sold:?}") };
@@ -384,10 +386,10 @@ async fn what_was_authorised_is_captured_or_cancelled() {
     let row = case.house.office().ledger().order(&refused.order_id).await.unwrap().unwrap();
     assert_eq!(row.capture.unwrap().state, CaptureState::Failed);
     // Voided, nothing goes back: nothing came.
-    case.house.office().void(Call::by("eve"), &refused.order_id, None, "no money").await.unwrap();
+    case.house.office().void(LedgerCall::by("eve"), &refused.order_id, None, "no money").await.unwrap();
     says.lock().unwrap().push((404, String::new()));
     case.turn().await;
-    let rows = case.house.office().ledger().money_of("pi_3").await.unwrap();
+    let rows = case.house.office().ledger().money_of_payment("pi_3").await.unwrap();
     assert_eq!(rows.iter().map(|row| row.state).collect::<Vec<_>>(), [MoneyState::Cancelled]);
     let checks = case.house.office().invariants(&case.event).await.unwrap();
     assert!(checks.iter().all(|check| check.ok), "{checks:?}");
@@ -410,7 +412,7 @@ async fn money_of_the_last_moment_is_found_after_the_end() {
     let row = async |case: &Case| case.house.office().ledger().hold(&ada.hold.hold_id).await.unwrap().0.unwrap();
     assert_eq!(row(&case).await.state, HoldState::Lapsed);
     case.turns(2 * AGAIN.as_secs()).await;
-    let order = case.house.office().ledger().order(&OrderId::of(&ada.hold.hold_id)).await.unwrap();
+    let order = case.house.office().ledger().order(&OrderId::for_hold(&ada.hold.hold_id)).await.unwrap();
     assert_eq!(order.map(|order| order.payment_ref).as_deref(), Some("pi_1"));
     let heard = asked.lock().unwrap().len();
     case.turns(UNHEARD_MS / 1000).await;
@@ -425,7 +427,7 @@ async fn money_of_the_last_moment_is_found_after_the_end() {
 /// after a few times, and then left alone.
 #[tokio::test]
 async fn a_payment_that_was_left_alone_is_ended() {
-    for mode in [None, Some(Mode::Authorise)] {
+    for mode in [None, Some(CaptureMode::Authorise)] {
         let (url, asked, says) = provider_that(&[]).await;
         let mut case = Case::open_with(&url, mode).await;
         let ada = case.paying("ada", "A-1", "pi_1").await;
@@ -449,7 +451,7 @@ async fn a_payment_that_was_left_alone_is_ended() {
                 "{later:?}"
             );
         }
-        assert!(case.house.office().ledger().money_of("pi_1").await.unwrap().is_empty());
+        assert!(case.house.office().ledger().money_of_payment("pi_1").await.unwrap().is_empty());
         case.turns(600).await;
         assert_eq!(asked.lock().unwrap().len(), early.len() + later.len(), "it is left alone");
     }

@@ -35,7 +35,7 @@ pub async fn create(mut call: Call) -> Result<Response<Body>, Problem> {
     if !desk.caller.principal.prefixes.is_empty() {
         return Err(Problem::forbidden("a key with prefixes makes no events: it could not see them"));
     }
-    let body = call.bytes(import::MOST_BYTES, &["application/json"]).await?;
+    let body = call.bytes(import::MAX_FILE_BYTES, &["application/json"]).await?;
     let (layout, others) = import::parts(&body, &SETTINGS).map_err(bad_layout)?;
     let mut fields = Map::new();
     for (name, text) in others {
@@ -152,7 +152,7 @@ fn settings(mut fields: Fields, known: Option<EventSettings>) -> Result<EventSet
 }
 
 /// A layout with problems, by line.
-fn bad_layout(problems: Vec<import::Problem>) -> Problem {
+fn bad_layout(problems: Vec<import::ImportProblem>) -> Problem {
     let first = problems.first().map(|problem| {
         let place = if problem.line > 0 { format!("line {}: ", problem.line) } else { String::new() };
         format!("{place}{}", problem.sentence)
@@ -167,7 +167,7 @@ pub async fn import(mut call: Call) -> Result<Response<Body>, Problem> {
     let [dry_run] = call.query(["dry_run"])?;
     let dry_run = flag(dry_run, "dry_run")?;
     let event = desk.event(&call)?;
-    let body = call.bytes(import::MOST_BYTES, &["application/json", "text/csv"]).await?;
+    let body = call.bytes(import::MAX_FILE_BYTES, &["application/json", "text/csv"]).await?;
     let is_csv = call.is_kind("text/csv");
     let bytes = body.clone();
     // Some megabytes take a moment: not on a thread that others wait for.
@@ -195,7 +195,7 @@ pub async fn import(mut call: Call) -> Result<Response<Body>, Problem> {
     Ok(answer(StatusCode::OK, &shown))
 }
 
-fn imported(layout: &Layout, problems: &[import::Problem], dry_run: bool) -> Value {
+fn imported(layout: &Layout, problems: &[import::ImportProblem], dry_run: bool) -> Value {
     json!({
         "ok": problems.is_empty(),
         "dry_run": dry_run,
@@ -298,11 +298,12 @@ async fn changed_since(
     event: &leasehold_boxoffice::model::EventId,
     since: u64,
 ) -> Result<Option<Vec<String>>, Problem> {
-    use leasehold_boxoffice::model::Kind;
+    use leasehold_boxoffice::model::EntryKind;
     let query = AuditQuery { since, seat: None, limit: MOST_CHANGES };
     let entries = desk.office().audit(event, query).await.map_err(no)?;
-    let whole =
-        |entry: &leasehold_boxoffice::model::Entry| matches!(entry.kind, Kind::LayoutChanged | Kind::EventCreated);
+    let whole = |entry: &leasehold_boxoffice::model::Entry| {
+        matches!(entry.kind, EntryKind::LayoutChanged | EntryKind::EventCreated)
+    };
     if entries.len() >= MOST_CHANGES || entries.iter().any(whole) {
         return Ok(None);
     }

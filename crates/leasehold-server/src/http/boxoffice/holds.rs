@@ -4,8 +4,8 @@ use axum::body::Body;
 use hyper::header::{self, HeaderValue};
 use hyper::{Response, StatusCode};
 use leasehold_boxoffice::Error;
-use leasehold_boxoffice::model::{Access, Buyer, EventId, HoldId, HoldState, Proof, Refusal};
-use leasehold_boxoffice::office::{Change, HoldView, Want};
+use leasehold_boxoffice::model::{Access, Buyer, EventId, HoldId, HoldState, PaymentProof, Refusal};
+use leasehold_boxoffice::office::{HoldChange, HoldRequest, HoldView};
 use leasehold_boxoffice::provider::{MAX_AMOUNT, is_page};
 use serde_json::{Value, json};
 
@@ -62,7 +62,7 @@ fn buyer(desk: &Desk, given: Option<String>) -> Result<Buyer, Problem> {
     Ok(buyer)
 }
 
-fn want(fields: &mut Fields) -> Result<Want, Problem> {
+fn want(fields: &mut Fields) -> Result<HoldRequest, Problem> {
     let seats = fields.texts("seats")?;
     let areas = areas(fields, "areas")?;
     let best = fields.take("best");
@@ -71,7 +71,7 @@ fn want(fields: &mut Fields) -> Result<Want, Problem> {
         (None, seats, areas) if seats.is_some() || areas.is_some() => {
             let (seats, areas) = (seats.unwrap_or_default(), areas.unwrap_or_default());
             within(seats.len() + areas.len())?;
-            Ok(Want::These { seats, areas })
+            Ok(HoldRequest::These { seats, areas })
         }
         _ => Err(Problem::invalid("say what is wanted: seats and areas, or best")),
     }
@@ -85,7 +85,7 @@ fn within(many: usize) -> Result<(), Problem> {
     }
 }
 
-fn wanted_best(best: Value) -> Result<Want, Problem> {
+fn wanted_best(best: Value) -> Result<HoldRequest, Problem> {
     let Value::Object(best) = best else { return Err(Problem::invalid("best is an object with qty")) };
     let mut fields = Fields::of("best", best);
     let qty = fields.number("qty", "")?.ok_or_else(|| missing("qty of best"))?;
@@ -95,7 +95,7 @@ fn wanted_best(best: Value) -> Result<Want, Problem> {
     if !(1..=MOST_WANTED as u64).contains(&qty) {
         return Err(Problem::invalid(format!("qty of best is from 1 to {MOST_WANTED}")));
     }
-    Ok(Want::Best { qty: u32::try_from(qty).unwrap_or(u32::MAX), section, adjacent })
+    Ok(HoldRequest::Best { qty: u32::try_from(qty).unwrap_or(u32::MAX), section, adjacent })
 }
 
 fn areas(fields: &mut Fields, name: &'static str) -> Result<Option<Vec<(String, u32)>>, Problem> {
@@ -208,7 +208,7 @@ pub async fn change(mut call: Call) -> Result<Response<Body>, Problem> {
     call.query([])?;
     let body = call.bytes(call.app.config.body_bytes, &["application/json"]).await?;
     let mut fields = Fields::parse(&body)?;
-    let change = Change {
+    let change = HoldChange {
         add: fields.texts("add")?.unwrap_or_default(),
         remove: fields.texts("remove")?.unwrap_or_default(),
         add_areas: areas(&mut fields, "add_areas")?.unwrap_or_default(),
@@ -315,11 +315,11 @@ pub async fn confirm(mut call: Call) -> Result<Response<Body>, Problem> {
     // A buyer's word is no money: what it may sell is decided where it is sold.
     let proof = match (&desk.caller.ticket, amount) {
         (Some(_), Some(_)) => return Err(Problem::forbidden("a ticket says no amount: the payment provider does")),
-        (Some(_), None) => Proof::Buyer,
+        (Some(_), None) => PaymentProof::Buyer,
         (None, Some(amount)) if amount > MAX_AMOUNT => {
             return Err(Problem::invalid(format!("amount is at most {MAX_AMOUNT}")));
         }
-        (None, amount) => Proof::Key { amount },
+        (None, amount) => PaymentProof::Key { amount },
     };
     let (hold, access) = opened(&desk, shown(&call)?).await?;
     let made = desk.call(&call, &body)?;

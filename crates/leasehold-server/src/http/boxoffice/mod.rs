@@ -81,8 +81,8 @@ impl Desk {
     }
 
     /// Who asks, for the audit, and the idempotency key they gave.
-    pub fn call(&self, call: &Call, body: &[u8]) -> Result<model::Call, Problem> {
-        Ok(model::Call { actor: self.caller.actor(), idem: self.idem(call, body)? })
+    pub fn call(&self, call: &Call, body: &[u8]) -> Result<model::LedgerCall, Problem> {
+        Ok(model::LedgerCall { actor: self.caller.actor(), idem: self.idem(call, body)? })
     }
 
     pub fn idem(&self, call: &Call, body: &[u8]) -> Result<Option<Idem>, Problem> {

@@ -5,8 +5,8 @@ use hyper::{Response, StatusCode};
 use leasehold_boxoffice::Error;
 use leasehold_boxoffice::model::{HoldId, HoldState, MoneyState, Refusal};
 use leasehold_boxoffice::office::{PaymentMessage, PaymentOutcome, RefundMessage};
-use leasehold_boxoffice::provider::script::{Act, Payment};
-use leasehold_boxoffice::provider::{Callback, Outcome, Unbelieved};
+use leasehold_boxoffice::provider::script::{ScriptedAct, ScriptedPayment};
+use leasehold_boxoffice::provider::{Callback, CallbackError, CallbackOutcome};
 use leasehold_boxoffice::sign;
 use serde_json::{Value, json};
 
@@ -28,9 +28,9 @@ pub async fn callback(mut call: Call) -> Result<Response<Body>, Problem> {
     let forged =
         || Problem::coded(StatusCode::UNAUTHORIZED, "bad_signature", "the signature does not fit the callback");
     let secrets = call.app.service.provider_secrets().ok_or_else(forged)?;
-    let told = Callback::believe(secrets, signature, &body).map_err(|why| match why {
-        Unbelieved::Forged(_) => forged(),
-        Unbelieved::Unreadable(_) => Problem::invalid(why.to_string()),
+    let told = Callback::verify(secrets, signature, &body).map_err(|why| match why {
+        CallbackError::Forged(_) => forged(),
+        CallbackError::Unreadable(_) => Problem::invalid(why.to_string()),
     })?;
     let desk = Desk::of(&call, call.app.service.provider().clone(), Verb::Settle)?;
     let answered = detached(async move { settle(&desk, told).await }).await??;
@@ -39,10 +39,10 @@ pub async fn callback(mut call: Call) -> Result<Response<Body>, Problem> {
 
 async fn settle(desk: &Desk, told: Callback) -> Result<Value, Problem> {
     let hold_id = HoldId(told.hold_id.clone());
-    if told.outcome == Outcome::Refunded {
+    if told.outcome == CallbackOutcome::Refunded {
         let Callback { callback_id, payment_ref, refund_id, amount, .. } = told;
         let message = RefundMessage { id: callback_id, payment_ref: payment_ref.clone(), refund_id, amount };
-        let row = desk.office().refund_told(message).await;
+        let row = desk.office().record_refund_message(message).await;
         if let Err(Error::Refused(_)) = &row {
             tracing::error!(
                 payment = payment_ref,
@@ -66,7 +66,7 @@ async fn settle(desk: &Desk, told: Callback) -> Result<Value, Problem> {
         currency: told.currency,
     };
     let payment = message.payment_ref.clone();
-    let succeeded = matches!(message.outcome, Outcome::Captured | Outcome::Authorised);
+    let succeeded = matches!(message.outcome, CallbackOutcome::Captured | CallbackOutcome::Authorised);
     let outcome = desk.office().payment(message).await;
     if let (Err(Error::Refused(refusal)), true) = (&outcome, succeeded) {
         // There is no hold, and so no event, to write it down under.
@@ -102,7 +102,7 @@ pub async fn play(mut call: Call) -> Result<Response<Body>, Problem> {
     if !leasehold_boxoffice::model::ids::well_formed(&payment_ref) {
         return Err(Problem::invalid("payment_ref must be 1 to 128 bytes, without control characters"));
     }
-    let act: Act = serde_json::from_value(act).map_err(|_| {
+    let act: ScriptedAct = serde_json::from_value(act).map_err(|_| {
         let acts = "approve, decline, slow, duplicate, out_of_order, late, short, authorise or capture_fails";
         Problem::invalid(format!("outcome is {acts}"))
     })?;
@@ -118,7 +118,7 @@ pub async fn play(mut call: Call) -> Result<Response<Body>, Problem> {
         return Err(no(Error::Refused(Refusal::PaymentMismatch)));
     }
     let event = desk.office().event(&row.event_id).await.map_err(no)?;
-    let payment = Payment {
+    let payment = ScriptedPayment {
         payment_ref,
         hold_id: row.hold_id.0.clone(),
         amount: row.total(),

@@ -4,7 +4,7 @@ use axum::body::Body;
 use hyper::header::{self, HeaderValue};
 use hyper::{Response, StatusCode};
 use leasehold_boxoffice::model::{AuditQuery, Entry, OrderRow, Reason, SetBlocks};
-use leasehold_boxoffice::office::Settled;
+use leasehold_boxoffice::office::MoneyDecision;
 use serde_json::{Value, json};
 
 use super::{Desk, no, number};
@@ -85,15 +85,15 @@ pub async fn force_release(mut call: Call) -> Result<Response<Body>, Problem> {
 
 /// `POST /v1/events/{e}/payments/{r}/refund`: money that is stuck shall go back.
 pub async fn refund(call: Call) -> Result<Response<Body>, Problem> {
-    settle(call, Settled::GoesBack).await
+    settle(call, MoneyDecision::GoesBack).await
 }
 
 /// `POST /v1/events/{e}/payments/{r}/close`: money that is stuck, or due, was settled by hand.
 pub async fn close(call: Call) -> Result<Response<Body>, Problem> {
-    settle(call, Settled::ByHand).await
+    settle(call, MoneyDecision::ByHand).await
 }
 
-async fn settle(mut call: Call, to: Settled) -> Result<Response<Body>, Problem> {
+async fn settle(mut call: Call, to: MoneyDecision) -> Result<Response<Body>, Problem> {
     let desk = Desk::admit(&call, Verb::RunEvent)?;
     call.query([])?;
     let event = desk.event(&call)?;
@@ -194,7 +194,7 @@ pub async fn report(call: Call) -> Result<Response<Body>, Problem> {
     let report = desk.office().report(&event).await.map_err(no)?;
     let late = desk.office().late_money(&event).await.map_err(no)?;
     let paying = desk.office().paying(&event).await.map_err(no)?;
-    let orders = desk.office().ledger().orders(&event, None, ORDERS).await.map_err(no)?;
+    let orders = desk.office().orders(&event, None, ORDERS).await.map_err(no)?;
     let metrics = desk.office().metrics().await;
     let lag = metrics.stands.map_or(0.0, |stands| stands.sweeper_lag_seconds);
     let lost = metrics.refused_total;
@@ -238,7 +238,7 @@ async fn orders_csv(desk: &Desk, event: &leasehold_boxoffice::model::EventId) ->
     let mut text = csv_line(&["order_id", "buyer", "state", "late", "payment_ref", "seat", "qty", "token", "price"]);
     let mut after = None;
     loop {
-        let orders = desk.office().ledger().orders(event, after.as_ref(), MOST).await.map_err(no)?;
+        let orders = desk.office().orders(event, after.as_ref(), MOST).await.map_err(no)?;
         let Some(last) = orders.last() else { return Ok(csv(text)) };
         after = Some(last.order_id.clone());
         orders.iter().for_each(|order| order_lines(order, &mut text));

@@ -2,8 +2,9 @@
 
 use axum::body::Body;
 use hyper::{Response, StatusCode};
-use leasehold_boxoffice::model::{EventId, Refusal, WebhookRow};
-use leasehold_boxoffice::sign::{SECRET_BYTES, hex};
+use leasehold_boxoffice::model::{EventId, Refusal, WebhookAdded, WebhookRow};
+use leasehold_boxoffice::office::MAX_WEBHOOKS;
+use leasehold_boxoffice::sign::{MIN_SECRET_BYTES, hex};
 use serde_json::{Value, json};
 
 use super::{Desk, no, refused};
@@ -12,9 +13,6 @@ use crate::http::problem::Problem;
 use crate::http::respond::json as answer;
 use crate::http::routes::{Call, detached};
 use crate::service::Verb;
-
-/// More than anybody needs, and few enough to be looked at four times a second.
-const MOST: usize = 100;
 
 /// `POST /v1/webhooks`
 pub async fn create(mut call: Call) -> Result<Response<Body>, Problem> {
@@ -33,8 +31,8 @@ pub async fn create(mut call: Call) -> Result<Response<Body>, Problem> {
     } else if !desk.caller.principal.prefixes.is_empty() {
         return Err(Problem::forbidden("this key sees some events only: name one"));
     }
-    if secret.as_ref().is_some_and(|secret| !(SECRET_BYTES..=256).contains(&secret.len())) {
-        return Err(Problem::invalid(format!("secret is {SECRET_BYTES} to 256 bytes")));
+    if secret.as_ref().is_some_and(|secret| !(MIN_SECRET_BYTES..=256).contains(&secret.len())) {
+        return Err(Problem::invalid(format!("secret is {MIN_SECRET_BYTES} to 256 bytes")));
     }
     let (id, drawn) = names(&desk, &call, &body)?;
     let row = WebhookRow { id, event_id, url, secret: secret.unwrap_or(drawn), active: true };
@@ -56,28 +54,17 @@ fn names(desk: &Desk, call: &Call, body: &[u8]) -> Result<(String, String), Prob
 }
 
 async fn store(desk: &Desk, row: WebhookRow) -> Result<Response<Body>, Problem> {
-    let ledger = desk.office().ledger();
-    let known = ledger.webhooks().await.map_err(no)?;
-    if let Some(same) = known.iter().find(|known| known.id == row.id) {
+    match desk.office().add_webhook(row.clone()).await.map_err(no)? {
+        WebhookAdded::Added => Ok(made(&row)),
         // The id comes of the idempotency key: this is a retry, or another request under the same key.
-        let is_same = WebhookRow { active: row.active, ..same.clone() } == row;
-        return if is_same { Ok(made(same)) } else { Err(refused(Refusal::Mismatch)) };
-    }
-    if known.len() >= MOST {
-        return Err(Problem::coded(
+        WebhookAdded::Exists(same) if (WebhookRow { active: row.active, ..same.clone() }) == row => Ok(made(&same)),
+        WebhookAdded::Exists(_) => Err(refused(Refusal::Mismatch)),
+        WebhookAdded::TooMany => Err(Problem::coded(
             StatusCode::TOO_MANY_REQUESTS,
             "quota",
-            format!("there are at most {MOST} webhooks"),
-        ));
+            format!("there are at most {MAX_WEBHOOKS} webhooks"),
+        )),
     }
-    // A new one hears what happens from now on.
-    for (event, head) in ledger.heads().await.map_err(no)? {
-        if row.event_id.as_ref().is_none_or(|only| *only == event) {
-            ledger.advance_webhook(&row.id, &event, head).await.map_err(no)?;
-        }
-    }
-    ledger.put_webhook(row.clone()).await.map_err(no)?;
-    Ok(made(&row))
 }
 
 fn made(row: &WebhookRow) -> Response<Body> {
@@ -102,7 +89,7 @@ fn sees(desk: &Desk, row: &WebhookRow) -> bool {
 pub async fn list(call: Call) -> Result<Response<Body>, Problem> {
     let desk = Desk::admit(&call, Verb::RunEvent)?;
     call.query([])?;
-    let rows = desk.office().ledger().webhooks().await.map_err(no)?;
+    let rows = desk.office().webhooks().await.map_err(no)?;
     let webhooks: Vec<Value> = rows.iter().filter(|row| sees(&desk, row)).map(shown).collect();
     Ok(answer(StatusCode::OK, &json!({"webhooks": webhooks})))
 }
@@ -112,9 +99,12 @@ pub async fn remove(call: Call) -> Result<Response<Body>, Problem> {
     let desk = Desk::admit(&call, Verb::RunEvent)?;
     call.query([])?;
     let id = call.segment(2)?;
-    let rows = desk.office().ledger().webhooks().await.map_err(no)?;
-    let theirs = rows.iter().any(|row| row.id == id && sees(&desk, row));
-    if !theirs || !desk.office().ledger().remove_webhook(&id).await.map_err(no)? {
+    let rows = desk.office().webhooks().await.map_err(no)?;
+    let removed = match rows.iter().find(|row| row.id == id && sees(&desk, row)) {
+        Some(row) => desk.office().remove_webhook(row).await.map_err(no)?,
+        None => false,
+    };
+    if !removed {
         return Err(Problem::coded(StatusCode::NOT_FOUND, "not_found", "there is no such webhook"));
     }
     let mut response = Response::new(Body::empty());

@@ -24,7 +24,7 @@ async fn two_servers_are_one_ledger() {
                 let mix = token.wrapping_mul(0x9e37_79b9_7f4a_7c15) >> 7;
                 let seats: Vec<u64> = (0..=mix % 4).map(|at| (mix >> (at * 5)) % 30 + 1).collect();
                 let (name, buyer) = (format!("h_{token}"), format!("b{}", mix % 7));
-                match ledger.open_hold(Call::by("crowd"), opening(&name, token, &buyer, &seats)).await {
+                match ledger.open_hold(LedgerCall::by("crowd"), opening(&name, token, &buyer, &seats)).await {
                     Ok(_) => {}
                     Err(error) => {
                         assert!(error.refusal().is_some(), "{error:?}");
@@ -32,11 +32,12 @@ async fn two_servers_are_one_ledger() {
                     }
                 }
                 let ended = match mix % 5 {
-                    0 => other.confirm(Call::by("crowd"), confirming(&name)).await.map(drop),
-                    1 | 2 => other.release(Call::by("crowd"), releasing(&name)).await.map(drop),
+                    0 => other.confirm(LedgerCall::by("crowd"), confirming(&name)).await.map(drop),
+                    1 | 2 => other.release(LedgerCall::by("crowd"), releasing(&name)).await.map(drop),
                     3 => {
-                        let renew = Renew { hold_id: name.as_str().into(), access: Access::Staff, tokens: vec![token] };
-                        other.renew(Call::by("crowd"), renew).await.map(drop)
+                        let renew =
+                            RenewHold { hold_id: name.as_str().into(), access: Access::Staff, tokens: vec![token] };
+                        other.renew(LedgerCall::by("crowd"), renew).await.map(drop)
                     }
                     _ => other.lapse_due(3).await.map(drop),
                 };
@@ -53,7 +54,7 @@ async fn two_servers_are_one_ledger() {
             let orders = ledgers[0].orders(&"ev".into(), None, 1000).await.unwrap();
             for order in orders {
                 let void = Void { order_id: order.order_id, seats: None, reason: "again".into() };
-                ledgers[1].void(Call::by("staff"), void).await.unwrap();
+                ledgers[1].void(LedgerCall::by("staff"), void).await.unwrap();
             }
         }
     }
@@ -84,7 +85,7 @@ async fn one_key_at_two_servers_has_one_effect() {
         assert_eq!(answers.iter().filter(|answer| !answer.replayed).count(), 1, "key {key}");
         assert!(answers.iter().all(|answer| answer.value == answers[0].value), "key {key}");
         let hold = &answers[0].value.hold.hold_id;
-        ledgers[0].release(Call::by("ada"), releasing(hold.as_str())).await.unwrap();
+        ledgers[0].release(LedgerCall::by("ada"), releasing(hold.as_str())).await.unwrap();
     }
     check(&*ledgers[0]).await;
 }
@@ -99,21 +100,24 @@ async fn one_payment_is_written_down_once() {
         let payment = format!("pi_{n}");
         for (half, buyer) in [(0, "ada"), (1, "bob")] {
             let name = format!("h_{n}_{half}");
-            ledgers[0].open_hold(Call::by(buyer), opening(&name, n * 2 + half, buyer, &[n * 2 + half])).await.unwrap();
-            ledgers[0].release(Call::by(buyer), releasing(&name)).await.unwrap();
+            ledgers[0]
+                .open_hold(LedgerCall::by(buyer), opening(&name, n * 2 + half, buyer, &[n * 2 + half]))
+                .await
+                .unwrap();
+            ledgers[0].release(LedgerCall::by(buyer), releasing(&name)).await.unwrap();
         }
         let confirm = |half: u64| Confirm {
             payment_ref: payment.clone(),
             callback: Some(format!("m_{n}_{half}")),
-            proof: Proof::captured(&format!("h_{n}_{half}").as_str().into(), 100),
+            proof: PaymentProof::captured(&format!("h_{n}_{half}").as_str().into(), 100),
             ..confirming(&format!("h_{n}_{half}"))
         };
         let (one, two) = tokio::join!(
-            ledgers[0].confirm(Call::by("provider"), confirm(0)),
-            ledgers[1].confirm(Call::by("provider"), confirm(1))
+            ledgers[0].confirm(LedgerCall::by("provider"), confirm(0)),
+            ledgers[1].confirm(LedgerCall::by("provider"), confirm(1))
         );
         assert!(one.is_ok() && two.is_ok(), "{one:?} {two:?}");
-        let rows = ledgers[0].money_of(&payment).await.unwrap();
+        let rows = ledgers[0].money_of_payment(&payment).await.unwrap();
         let states: Vec<_> = rows.iter().map(|row| (row.part.is_empty(), row.state, row.steps.len())).collect();
         assert_eq!(states, [(true, MoneyState::RefundDue, 1), (false, MoneyState::Stuck, 1)]);
     }
@@ -131,7 +135,7 @@ async fn every_entry_is_numbered_once() {
         let ledger = ledgers[usize::from(n % 2 == 0)].clone();
         tasks.spawn(async move {
             let command = opening(&format!("h_{n}"), n, &format!("b{n}"), &[n]);
-            ledger.open_hold(Call::by("crowd"), command).await.unwrap();
+            ledger.open_hold(LedgerCall::by("crowd"), command).await.unwrap();
             ledger.sequence(3).await.unwrap().into_iter().map(|entry| entry.seq).collect::<Vec<u64>>()
         });
     }
@@ -162,7 +166,7 @@ async fn a_limit_holds_over_two_servers() {
             let (ledger, token) = (ledgers[usize::from(n % 2 == 0)].clone(), round * 30 + n + 1);
             tasks.spawn(async move {
                 let command = opening(&format!("h_{token}"), token, &format!("b{round}"), &[token]);
-                ledger.open_hold(Call::by("crowd"), command).await.is_ok()
+                ledger.open_hold(LedgerCall::by("crowd"), command).await.is_ok()
             });
         }
         let granted = tasks.join_all().await.into_iter().filter(|granted| *granted).count();
@@ -187,8 +191,8 @@ async fn a_seat_is_held_or_blocked() {
             reason: "house".into(),
         };
         let (held, blocked) = tokio::join!(
-            ledgers[0].open_hold(Call::by("ada"), opening(&format!("h_{n}"), n, &format!("b{n}"), &[n])),
-            ledgers[1].set_blocks(Call::by("staff"), blocks)
+            ledgers[0].open_hold(LedgerCall::by("ada"), opening(&format!("h_{n}"), n, &format!("b{n}"), &[n])),
+            ledgers[1].set_blocks(LedgerCall::by("staff"), blocks)
         );
         assert!(held.is_ok() != blocked.is_ok(), "seat {n}: {held:?} {blocked:?}");
     }

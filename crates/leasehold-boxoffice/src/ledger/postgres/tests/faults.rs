@@ -2,11 +2,11 @@
 
 use super::*;
 
-const LEDGER: &str = "application_name LIKE 'leasehold%' AND datname = current_database()";
+const LEDGER_SESSIONS: &str = "application_name LIKE 'leasehold%' AND datname = current_database()";
 
 /// Waits until a session of the ledger is in this state; its process.
 async fn session_that(client: &tokio_postgres::Client, state: &str) -> i32 {
-    let sql = format!("SELECT pid FROM pg_stat_activity WHERE {LEDGER} AND {state}");
+    let sql = format!("SELECT pid FROM pg_stat_activity WHERE {LEDGER_SESSIONS} AND {state}");
     let look = async {
         loop {
             if let Some(row) = client.query_opt(&sql, &[]).await.unwrap() {
@@ -15,12 +15,13 @@ async fn session_that(client: &tokio_postgres::Client, state: &str) -> i32 {
             tokio::task::yield_now().await;
         }
     };
-    tokio::time::timeout(SOON, look).await.expect("the ledger came to where the test waits for it")
+    tokio::time::timeout(TEST_TIMEOUT, look).await.expect("the ledger came to where the test waits for it")
 }
 
 /// A ledger that waits long for locks: the test decides how long.
 async fn patient(database: &str) -> Arc<Postgres> {
-    let options = Options { lock_timeout: SOON, statement_timeout: SOON, ..Options::default() };
+    let options =
+        PostgresOptions { lock_timeout: TEST_TIMEOUT, statement_timeout: TEST_TIMEOUT, ..PostgresOptions::default() };
     Postgres::open(&cluster().url(database), options).await.unwrap()
 }
 
@@ -66,7 +67,7 @@ async fn a_session_that_ends_in_commit_has_an_unknown_outcome() {
     make_event(&*ledger, 2000).await;
     ledger
         .configure(
-            Call::by("staff"),
+            LedgerCall::by("staff"),
             Configure {
                 event_id: "ev".into(),
                 settings: EventSettings { per_buyer: 2000, ..EventSettings::named("Gala") },
@@ -103,24 +104,24 @@ async fn a_session_that_ends_in_commit_has_an_unknown_outcome() {
 
 /// What a hold came to, as it was told.
 #[derive(Debug, PartialEq, Eq)]
-enum Told {
+enum AnswerSeen {
     Granted,
     Not,
     Unknown,
 }
 
 /// Holds in a crowd, each seat wanted once, while something breaks; says what each was told.
-async fn crowd(ledger: &Arc<Postgres>, from: u64, count: u64) -> Vec<(u64, Told)> {
+async fn crowd(ledger: &Arc<Postgres>, from: u64, count: u64) -> Vec<(u64, AnswerSeen)> {
     let mut tasks = tokio::task::JoinSet::new();
     for n in from..from + count {
         let ledger = ledger.clone();
         tasks.spawn(async move {
             let answer =
-                ledger.open_hold(Call::by("crowd"), opening(&format!("h_{n}"), n, &format!("b{n}"), &[n])).await;
+                ledger.open_hold(LedgerCall::by("crowd"), opening(&format!("h_{n}"), n, &format!("b{n}"), &[n])).await;
             let told = match answer {
-                Ok(_) => Told::Granted,
-                Err(Error::Unavailable { .. }) => Told::Not,
-                Err(Error::Indeterminate { .. }) => Told::Unknown,
+                Ok(_) => AnswerSeen::Granted,
+                Err(Error::Unavailable { .. }) => AnswerSeen::Not,
+                Err(Error::Indeterminate { .. }) => AnswerSeen::Unknown,
                 Err(other) => panic!("{other:?}"),
             };
             (n, told)
@@ -130,15 +131,15 @@ async fn crowd(ledger: &Arc<Postgres>, from: u64, count: u64) -> Vec<(u64, Told)
 }
 
 /// All that was acknowledged is there, and nothing of what was said to have had no effect.
-async fn compare(ledger: &Postgres, told: &[(u64, Told)]) {
+async fn compare(ledger: &Postgres, told: &[(u64, AnswerSeen)]) {
     let snapshot = ledger.snapshot(&"ev".into()).await.unwrap().unwrap();
     let there: std::collections::BTreeSet<HoldId> = snapshot.holds.into_iter().map(|hold| hold.hold_id).collect();
     for (n, told) in told {
         let there = there.contains(&HoldId(format!("h_{n}")));
         match told {
-            Told::Granted => assert!(there, "h_{n} was granted, and is lost"),
-            Told::Not => assert!(!there, "h_{n} was said to have had no effect"),
-            Told::Unknown => {}
+            AnswerSeen::Granted => assert!(there, "h_{n} was granted, and is lost"),
+            AnswerSeen::Not => assert!(!there, "h_{n} was said to have had no effect"),
+            AnswerSeen::Unknown => {}
         }
     }
     check(ledger).await;
@@ -158,7 +159,7 @@ async fn backends_that_are_terminated_lose_nothing_that_was_told() {
             tokio::spawn(async move { crowd(&ledger, round * 50 + 1, 50).await })
         };
         // At another moment every time: while one of them is at work.
-        let sql = format!("SELECT pid FROM pg_stat_activity WHERE {LEDGER} AND state <> 'idle'");
+        let sql = format!("SELECT pid FROM pg_stat_activity WHERE {LEDGER_SESSIONS} AND state <> 'idle'");
         while !holds.is_finished() {
             if let Some(row) = client.query(&sql, &[]).await.unwrap().first() {
                 terminate(&client, row.get(0)).await;
@@ -166,11 +167,11 @@ async fn backends_that_are_terminated_lose_nothing_that_was_told() {
             }
         }
         let told = holds.await.unwrap();
-        broken += told.iter().filter(|(_, told)| *told != Told::Granted).count();
+        broken += told.iter().filter(|(_, told)| *told != AnswerSeen::Granted).count();
         all.extend(told);
     }
     assert!(broken > 0, "sessions ended while they were at work");
-    assert!(all.iter().any(|(_, told)| *told == Told::Granted));
+    assert!(all.iter().any(|(_, told)| *told == AnswerSeen::Granted));
     compare(&ledger, &all).await;
 }
 
@@ -185,7 +186,7 @@ async fn an_immediate_restart_loses_nothing_that_was_told() {
     let mut all = Vec::new();
     for round in 0..3 {
         let first = crowd(&ledger, round * 1100 + 1, 100).await;
-        assert!(first.iter().all(|(_, told)| *told == Told::Granted), "round {round}: {first:?}");
+        assert!(first.iter().all(|(_, told)| *told == AnswerSeen::Granted), "round {round}: {first:?}");
         let holds = {
             let ledger = ledger.clone();
             tokio::spawn(async move { crowd(&ledger, round * 1100 + 101, 1000).await })
@@ -193,15 +194,15 @@ async fn an_immediate_restart_loses_nothing_that_was_told() {
         let crashing = cluster.clone();
         tokio::task::spawn_blocking(move || crashing.crash()).await.unwrap();
         let told = holds.await.unwrap();
-        let refused = ledger.open_hold(Call::by("ada"), opening("h_never", 9999, "ada", &[4000])).await;
+        let refused = ledger.open_hold(LedgerCall::by("ada"), opening("h_never", 9999, "ada", &[4000])).await;
         assert!(matches!(refused, Err(Error::Unavailable { .. })), "{refused:?}");
         let starting = cluster.clone();
-        tokio::task::spawn_blocking(move || starting.go()).await.unwrap();
+        tokio::task::spawn_blocking(move || starting.start_server()).await.unwrap();
         compare(&ledger, &first).await;
         compare(&ledger, &told).await;
         all.extend(told);
     }
-    assert!(all.iter().any(|(_, told)| *told != Told::Granted), "it was stopped while holds were under way");
+    assert!(all.iter().any(|(_, told)| *told != AnswerSeen::Granted), "it was stopped while holds were under way");
 }
 
 /// Goal: a server that has no connection left is Unavailable, not a hang, and served again when it has one.
@@ -222,7 +223,8 @@ async fn no_connection_left_is_unavailable() {
             Err(error) if others.len() > 20 => panic!("{error}"),
             Err(error) => {
                 // Those of the ledger that are idle go, and others take their places, until there is no room for it.
-                let kill = format!("SELECT pg_terminate_backend(pid, 30000) FROM pg_stat_activity WHERE {LEDGER}");
+                let kill =
+                    format!("SELECT pg_terminate_backend(pid, 30000) FROM pg_stat_activity WHERE {LEDGER_SESSIONS}");
                 if client.query(&kill, &[]).await.unwrap().is_empty() {
                     break error;
                 }
@@ -230,18 +232,20 @@ async fn no_connection_left_is_unavailable() {
         }
     };
     assert_eq!(full.code(), Some(&tokio_postgres::error::SqlState::TOO_MANY_CONNECTIONS));
-    let answer = tokio::time::timeout(SOON, ledger.open_hold(Call::by("ada"), opening("h_1", 1, "ada", &[1]))).await;
+    let answer =
+        tokio::time::timeout(TEST_TIMEOUT, ledger.open_hold(LedgerCall::by("ada"), opening("h_1", 1, "ada", &[1])))
+            .await;
     let answer = answer.expect("an answer, not a hang");
     assert!(matches!(answer, Err(Error::Unavailable { .. })), "{answer:?}");
-    let read = tokio::time::timeout(SOON, ledger.events()).await.expect("an answer, not a hang");
+    let read = tokio::time::timeout(TEST_TIMEOUT, ledger.events()).await.expect("an answer, not a hang");
     assert!(matches!(read, Err(Error::Unavailable { .. })), "{read:?}");
     drop(others);
     let serve = async {
-        while ledger.open_hold(Call::by("ada"), opening("h_1", 1, "ada", &[1])).await.is_err() {
+        while ledger.open_hold(LedgerCall::by("ada"), opening("h_1", 1, "ada", &[1])).await.is_err() {
             tokio::task::yield_now().await;
         }
     };
-    tokio::time::timeout(SOON, serve).await.expect("served again");
+    tokio::time::timeout(TEST_TIMEOUT, serve).await.expect("served again");
     check(&*ledger).await;
 }
 
@@ -255,10 +259,10 @@ async fn a_deadlock_is_tried_again() {
     client.batch_execute(&format!("ALTER DATABASE {database} SET deadlock_timeout = '5s'")).await.unwrap();
     let ledger = patient(&database).await;
     make_event(&*ledger, 3).await;
-    ledger.open_hold(Call::by("ada"), opening("h_1", 1, "ada", &[1])).await.unwrap();
+    ledger.open_hold(LedgerCall::by("ada"), opening("h_1", 1, "ada", &[1])).await.unwrap();
     client.batch_execute("SET deadlock_timeout = '1min'; SET search_path TO leasehold_boxoffice; BEGIN").await.unwrap();
     client.batch_execute("SELECT 1 FROM seats WHERE seat_id = 'A-2' FOR UPDATE").await.unwrap();
-    let answer = ledger.open_hold(Call::by("ada"), opening("h_2", 2, "ada", &[2]));
+    let answer = ledger.open_hold(LedgerCall::by("ada"), opening("h_2", 2, "ada", &[2]));
     let watcher = cluster().client(&database).await;
     session_that(&watcher, "wait_event_type = 'Lock'").await;
     // Waits for the ledger, which waits for us: a circle, until the ledger's patience with it ends.
@@ -271,10 +275,10 @@ async fn a_deadlock_is_tried_again() {
             if watcher.query_one(sql, &[]).await.unwrap().get::<_, i64>(0) > 0 {
                 break;
             }
-            ledger.open_hold(Call::by("bob"), opening("h_3", 3, "bob", &[2])).await.unwrap_err();
+            ledger.open_hold(LedgerCall::by("bob"), opening("h_3", 3, "bob", &[2])).await.unwrap_err();
         }
     };
-    tokio::time::timeout(SOON, counted).await.expect("there was a deadlock");
+    tokio::time::timeout(TEST_TIMEOUT, counted).await.expect("there was a deadlock");
     check(&*ledger).await;
 }
 
@@ -282,14 +286,15 @@ async fn a_deadlock_is_tried_again() {
 #[tokio::test]
 async fn a_lock_that_is_kept_stops_only_who_needs_it() {
     let database = cluster().database().await;
-    let options = Options { writers: 1, lock_timeout: Duration::from_millis(200), ..Options::default() };
+    let options =
+        PostgresOptions { writers: 1, lock_timeout: Duration::from_millis(200), ..PostgresOptions::default() };
     let ledger = Postgres::open(&cluster().url(&database), options).await.unwrap();
     make_event(&*ledger, 9).await;
     let mut blocker = cluster().client(&database).await;
     let tx = blocker.transaction().await.unwrap();
     tx.batch_execute("SELECT 1 FROM leasehold_boxoffice.seats WHERE seat_id = 'A-2' FOR UPDATE").await.unwrap();
     let holds: Vec<_> = (1..=9)
-        .map(|n| ledger.open_hold(Call::by("crowd"), opening(&format!("h_{n}"), n, &format!("b{n}"), &[n])))
+        .map(|n| ledger.open_hold(LedgerCall::by("crowd"), opening(&format!("h_{n}"), n, &format!("b{n}"), &[n])))
         .collect();
     let mut answers = Vec::new();
     for hold in holds {
@@ -310,11 +315,11 @@ async fn who_waits_for_a_lock_gives_the_turn_away() {
     let mut blocker = cluster().client(&database).await;
     let tx = blocker.transaction().await.unwrap();
     tx.batch_execute("SELECT 1 FROM leasehold_boxoffice.seats WHERE seat_id = 'A-2' FOR UPDATE").await.unwrap();
-    let waits = ledger.open_hold(Call::by("ada"), opening("h_1", 1, "ada", &[2]));
+    let waits = ledger.open_hold(LedgerCall::by("ada"), opening("h_1", 1, "ada", &[2]));
     session_that(&cluster().client(&database).await, "wait_event_type = 'Lock'").await;
     // The lock is there until this is answered. Who kept the turn would keep it until its patience with the lock ends.
-    let passes = ledger.open_hold(Call::by("bob"), opening("h_2", 2, "bob", &[3]));
-    tokio::time::timeout(SOON / 2, passes).await.expect("bob has his turn").unwrap();
+    let passes = ledger.open_hold(LedgerCall::by("bob"), opening("h_2", 2, "bob", &[3]));
+    tokio::time::timeout(TEST_TIMEOUT / 2, passes).await.expect("bob has his turn").unwrap();
     tx.rollback().await.unwrap();
     waits.await.unwrap();
     check(&*ledger).await;

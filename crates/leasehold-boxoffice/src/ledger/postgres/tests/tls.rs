@@ -4,16 +4,16 @@ use std::path::Path;
 
 use rcgen::{BasicConstraints, CertificateParams, CertifiedIssuer, DnType, IsCa, KeyPair};
 
-use super::super::{Options, Postgres};
+use super::super::{Postgres, PostgresOptions};
 use super::*;
 
 /// Somebody who signs, and whose own certificate is in this file.
-struct Authority {
+struct DatabaseAuthority {
     issuer: CertifiedIssuer<'static, KeyPair>,
     file: tempfile::NamedTempFile,
 }
 
-impl Authority {
+impl DatabaseAuthority {
     fn new() -> Self {
         let mut params = CertificateParams::new([]).unwrap();
         params.is_ca = IsCa::Ca(BasicConstraints::Unconstrained);
@@ -38,7 +38,7 @@ impl Authority {
 }
 
 async fn open(url: &str, query: &str) -> Result<Arc<Postgres>, Error> {
-    Postgres::open(&format!("{url}?{query}"), Options::default()).await
+    Postgres::open(&format!("{url}?{query}"), PostgresOptions::default()).await
 }
 
 /// Goal: a ledger that is asked for TLS speaks it on every connection, with the host it names and nobody else.
@@ -46,22 +46,22 @@ async fn open(url: &str, query: &str) -> Result<Arc<Postgres>, Error> {
 #[tokio::test]
 async fn every_connection_is_encrypted_and_goes_to_the_right_host() {
     let cluster = Cluster::start(&[]);
-    let (database, authority) = (cluster.database().await, Authority::new());
+    let (database, authority) = (cluster.database().await, DatabaseAuthority::new());
     let url = cluster.url(&database);
     let believed = format!("sslmode=require&sslrootcert={}", authority.path().display());
     let plain = why(open(&url, &believed).await);
     assert!(plain.contains("TLS"), "a server without it: {plain}");
 
     let (certificate, key) = authority.sign(&["127.0.0.1"], "a server");
-    cluster.put("server.crt", &certificate);
-    cluster.put("server.key", &key);
-    cluster.put("root.crt", &std::fs::read_to_string(authority.path()).unwrap());
-    cluster.put(
+    cluster.put_file("server.crt", &certificate);
+    cluster.put_file("server.key", &key);
+    cluster.put_file("root.crt", &std::fs::read_to_string(authority.path()).unwrap());
+    cluster.put_file(
         "pg_hba.conf",
         "hostssl all ada 127.0.0.1/32 cert\nhost all ada 127.0.0.1/32 reject\nhost all all 127.0.0.1/32 trust\n",
     );
-    cluster.set("ssl_ca_file = 'root.crt'").await;
-    cluster.set("ssl = on").await;
+    cluster.change_setting("ssl_ca_file = 'root.crt'").await;
+    cluster.change_setting("ssl = on").await;
     let client = cluster.client(&database).await;
     until(&client, "SELECT current_setting('ssl') = 'on'").await;
 
@@ -72,7 +72,7 @@ async fn every_connection_is_encrypted_and_goes_to_the_right_host() {
     assert!(client.query_one(sql, &[]).await.unwrap().get::<_, bool>(0), "a connection is readable");
     ledger.close().await.unwrap();
 
-    let stranger = Authority::new();
+    let stranger = DatabaseAuthority::new();
     let refused = why(open(&url, &format!("sslrootcert={}", stranger.path().display())).await);
     assert!(refused.contains("invalid peer certificate"), "signed by somebody else: {refused}");
     let elsewhere = url.replace("127.0.0.1", "localhost");

@@ -1,6 +1,6 @@
 //! What an operator of seat holds watches: each figure moves when its event happens.
 
-use leasehold_boxoffice::provider::Outcome;
+use leasehold_boxoffice::provider::CallbackOutcome;
 
 use super::payments::{callback, paying, tell};
 use super::*;
@@ -56,15 +56,16 @@ async fn each_figure_moves_when_its_event_happens() {
 
     // Too little: it goes back. For another hold: it is stuck. Authorised and too little: cancelled.
     let bob = paying(&server, &event, &["A-2"], "bob").await;
-    tell(&server, &Callback { amount: 1, ..callback(&bob, "cb-1", Outcome::Captured) }).await.with(200);
+    tell(&server, &Callback { amount: 1, ..callback(&bob, "cb-1", CallbackOutcome::Captured) }).await.with(200);
     assert_eq!(at("late_money_total{outcome=\"goes_back\"}").await, 1.0);
     assert_eq!(at("refunds_due").await, 1.0);
     server.until_sample("refund_due_seconds", |age| age > 0.0).await;
     let cleo = paying(&server, &event, &["A-3"], "cleo").await;
-    let stray = Callback { payment_ref: format!("pi-{}", bob.id), ..callback(&cleo, "cb-2", Outcome::Captured) };
+    let stray =
+        Callback { payment_ref: format!("pi-{}", bob.id), ..callback(&cleo, "cb-2", CallbackOutcome::Captured) };
     tell(&server, &stray).await.with(200);
     assert_eq!((at("late_money_total{outcome=\"stuck\"}").await, at("stuck_payments").await), (1.0, 1.0));
-    tell(&server, &Callback { amount: 1, ..callback(&cleo, "cb-3", Outcome::Authorised) }).await.with(200);
+    tell(&server, &Callback { amount: 1, ..callback(&cleo, "cb-3", CallbackOutcome::Authorised) }).await.with(200);
     assert_eq!((at("late_money_total{outcome=\"cancelled\"}").await, at("refunds_due").await), (1.0, 2.0));
 
     // Time runs out: expired, a sale that comes too late, and late money that finds its seats, or others.
@@ -77,14 +78,14 @@ async fn each_figure_moves_when_its_event_happens() {
     assert_eq!(at("sale_conflicts_total{reason=\"expired\"}").await, before + 1.0);
     let same = paying(&server, &brief, &["A-2"], "eve").await;
     server.until_hold_is(&same, "lapsed").await;
-    tell(&server, &callback(&same, "cb-4", Outcome::Captured)).await.with(200);
+    tell(&server, &callback(&same, "cb-4", CallbackOutcome::Captured)).await.with(200);
     assert_eq!(at("late_money_total{outcome=\"same_seats\"}").await, 1.0);
     let lost = paying(&server, &brief, &["A-3"], "fay").await;
     server.until_hold_is(&lost, "lapsed").await;
     server.buy(&brief, &["A-3"], "gil").await;
     let path = format!("/v1/events/{brief}");
     server.client().await.ask("PUT", &path, &[], Some(&json!({"pay_ms": 60_000}))).await.with(200);
-    let told = tell(&server, &callback(&lost, "cb-5", Outcome::Captured)).await.with(200).json();
+    let told = tell(&server, &callback(&lost, "cb-5", CallbackOutcome::Captured)).await.with(200).json();
     assert_eq!(at("late_money_total{outcome=\"offered\"}").await, 1.0);
     let offer =
         Hold { id: told["resolution"]["offer"].as_str().unwrap().into(), key: lost.key.clone(), whole: json!({}) };

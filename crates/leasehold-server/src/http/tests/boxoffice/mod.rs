@@ -15,7 +15,7 @@ use leasehold_boxoffice::Office;
 use leasehold_boxoffice::ledger::sqlite::Sqlite;
 use leasehold_boxoffice::provider::Callback;
 use leasehold_boxoffice::sign::Secrets;
-use leasehold_boxoffice::webhook::guard::Guard;
+use leasehold_boxoffice::webhook::guard::TargetGuard;
 use tokio::task::JoinSet;
 
 use super::*;
@@ -29,9 +29,9 @@ const PROVIDER: &str = "what provider and server know";
 pub(super) async fn open(home: &TempDir, service: &Arc<Service>) -> (Arc<BoxOffice>, JoinSet<()>) {
     let clock = SystemClock::shared();
     let ledger = Sqlite::open(home.path().join("boxoffice.sqlite"), clock.clone()).await.unwrap();
-    let options = leasehold_boxoffice::office::Options {
+    let options = leasehold_boxoffice::office::OfficeOptions {
         sweep_every: Duration::from_millis(50),
-        ..leasehold_boxoffice::office::Options::default()
+        ..leasehold_boxoffice::office::OfficeOptions::default()
     };
     let office = Office::new(service.own_engine(), ledger, options).unwrap();
     let settings = Settings {
@@ -41,7 +41,7 @@ pub(super) async fn open(home: &TempDir, service: &Arc<Service>) -> (Arc<BoxOffi
         provider: None,
         default_event: None,
     };
-    let outbound = Outbound::new(Guard { allow_private: true }).unwrap();
+    let outbound = Outbound::new(TargetGuard { allow_private: true }).unwrap();
     let house = BoxOffice::new(office, clock.clone(), settings, outbound).await.unwrap();
     assert!(service.open_boxoffice(house.clone()));
     let mut chores = JoinSet::new();

@@ -1,10 +1,10 @@
 //! Money: told by a provider, at its own time, in its own order.
 
-use leasehold_boxoffice::provider::{Outcome, SeatToken};
+use leasehold_boxoffice::provider::{CallbackOutcome, SeatToken};
 
 use super::*;
 
-pub(super) fn callback(hold: &Hold, id: &str, outcome: Outcome) -> Callback {
+pub(super) fn callback(hold: &Hold, id: &str, outcome: CallbackOutcome) -> Callback {
     let token = |seat: &Value| SeatToken {
         seat: seat["id"].as_str().unwrap().into(),
         token: seat["token"].as_str().unwrap().into(),
@@ -33,7 +33,7 @@ async fn tell_signed(server: &Server, told: &Callback, secret: &str) -> Reply {
     let signature = if body.to_string().into_bytes() == serde_json::to_vec(told).unwrap() {
         signature
     } else {
-        let stamp = leasehold_boxoffice::sign::Stamp { at_ms: 1, seq: None };
+        let stamp = leasehold_boxoffice::sign::SignatureStamp { at_ms: 1, seq: None };
         leasehold_boxoffice::sign::header(&Secrets::new(&[secret]).unwrap(), stamp, body.to_string().as_bytes())
     };
     let headers = [("Leasehold-Signature", signature.as_str())];
@@ -48,7 +48,7 @@ async fn play_bank(server: &Server, key: &str, body: &Value) -> Reply {
 async fn tell_as_bank(server: &Server, told: &Callback) -> Reply {
     let secrets = &server.house.demo().unwrap().secrets;
     let body = serde_json::to_value(told).unwrap();
-    let stamp = leasehold_boxoffice::sign::Stamp { at_ms: 1, seq: None };
+    let stamp = leasehold_boxoffice::sign::SignatureStamp { at_ms: 1, seq: None };
     let signature = leasehold_boxoffice::sign::header(secrets, stamp, body.to_string().as_bytes());
     let headers = [("Leasehold-Signature", signature.as_str())];
     server.client().await.ask("POST", "/v1/payments/callback", &headers, Some(&body)).await
@@ -85,12 +85,12 @@ async fn callbacks_count_once_and_only_if_they_are_right() {
     let server = Server::start().await;
     let event = server.event(&hall()).await;
     let hold = paying(&server, &event, &["A-1", "A-2"], "ada").await;
-    let right = callback(&hold, "cb-1", Outcome::Captured);
+    let right = callback(&hold, "cb-1", CallbackOutcome::Captured);
     tell_signed(&server, &right, "somebody else's secret").await.problem(401, "bad_signature");
     server.post("/v1/payments/callback", &json!({})).await.problem(401, "bad_signature");
     // Too little money buys nothing, and is written down with what came.
     let dora = paying(&server, &event, &["B-3"], "dora").await;
-    let short = Callback { amount: 1, ..callback(&dora, "cb-d", Outcome::Captured) };
+    let short = Callback { amount: 1, ..callback(&dora, "cb-d", CallbackOutcome::Captured) };
     let told = tell(&server, &short).await.with(200).json();
     assert_eq!((&told["outcome"], &told["resolution"]["state"]), (&json!("late"), &json!("refund_due")), "{told}");
     // Its buyer need not wait for more, and sees what became of it.
@@ -111,20 +111,21 @@ async fn callbacks_count_once_and_only_if_they_are_right() {
     let other = tell(&server, &Callback { callback_id: "cb-2".into(), ..right.clone() }).await.with(200).json();
     schema::holds(&other, "Settled");
     // Out of order: the decline of an earlier try comes last, and is overtaken by events.
-    let late = tell(&server, &callback(&hold, "cb-0", Outcome::Declined)).await.with(200).json();
+    let late = tell(&server, &callback(&hold, "cb-0", CallbackOutcome::Declined)).await.with(200).json();
     assert_eq!(late["outcome"], json!("ignored"), "{late}");
     assert_eq!(server.state_of(&event, "A-1").await, "sold");
     let confirmed = server.of_hold(&hold, "confirm", &json!({"payment_ref": format!("pi-{}", hold.id)})).await;
     assert_eq!(confirmed.with(201).json()["order_id"], told["order"]["order_id"]);
 
     let bob = paying(&server, &event, &["B-1"], "bob").await;
-    let told = tell(&server, &callback(&bob, "cb-3", Outcome::Declined)).await.with(200).json();
+    let told = tell(&server, &callback(&bob, "cb-3", CallbackOutcome::Declined)).await.with(200).json();
     assert_eq!((&told["outcome"], &told["state"]), (&json!("declined"), &json!("active")));
     assert_eq!(server.show_hold(&bob).await["state"], json!("active"));
     // Money for a token that is not the newest buys nothing, and goes back.
     let cleo = paying(&server, &event, &["B-2"], "cleo").await;
     let stale = SeatToken { seat: "B-2".into(), token: "1".into() };
-    let told = tell(&server, &Callback { tokens: vec![stale], ..callback(&cleo, "cb-4", Outcome::Captured) }).await;
+    let told =
+        tell(&server, &Callback { tokens: vec![stale], ..callback(&cleo, "cb-4", CallbackOutcome::Captured) }).await;
     let told = told.with(200).json();
     assert_eq!((&told["outcome"], &told["resolution"]["state"]), (&json!("late"), &json!("refund_due")), "{told}");
     let report = server.get(&format!("/v1/events/{event}/report")).await.with(200).json();
@@ -141,14 +142,14 @@ async fn late_money_takes_the_ladder() {
     let event = server.event(&hall_with(json!({"pay_ms": 300}))).await;
     let ada = paying(&server, &event, &["A-1"], "ada").await;
     server.until_hold_is(&ada, "lapsed").await;
-    let told = tell(&server, &callback(&ada, "cb-a", Outcome::Captured)).await.with(200).json();
+    let told = tell(&server, &callback(&ada, "cb-a", CallbackOutcome::Captured)).await.with(200).json();
     schema::holds(&told, "Settled");
     assert_eq!((&told["outcome"], &told["order"]["late"]), (&json!("order"), &json!(true)), "still free: {told}");
 
     let bob = paying(&server, &event, &["A-2"], "bob").await;
     server.until_hold_is(&bob, "lapsed").await;
     server.buy(&event, &["A-2"], "cleo").await;
-    let told = tell(&server, &callback(&bob, "cb-b", Outcome::Captured)).await.with(200).json();
+    let told = tell(&server, &callback(&bob, "cb-b", CallbackOutcome::Captured)).await.with(200).json();
     schema::holds(&told, "Settled");
     assert_eq!((&told["outcome"], &told["resolution"]["state"]), (&json!("late"), &json!("offered")), "{told}");
     let shown = server.show_hold(&bob).await;
@@ -250,7 +251,7 @@ async fn what_is_left_over_goes_back() {
     server.demo().await;
     let event = server.event(&hall()).await;
     let ada = paying(&server, &event, &["A-1", "A-2", "A-3"], "ada").await;
-    let told = Callback { amount: 13_600, ..callback(&ada, "cb-1", Outcome::Captured) };
+    let told = Callback { amount: 13_600, ..callback(&ada, "cb-1", CallbackOutcome::Captured) };
     let told = tell_as_bank(&server, &told).await.with(200).json();
     schema::holds(&told, "Settled");
     let order = &told["order"];
@@ -291,7 +292,7 @@ async fn money_for_another_hold_waits_for_staff() {
     let event = server.event(&hall()).await;
     let ada = paying(&server, &event, &["A-1"], "ada").await;
     let bob = server.hold(&event, &["A-2"], "bob").await;
-    let stray = Callback { payment_ref: format!("pi-{}", ada.id), ..callback(&bob, "cb-1", Outcome::Captured) };
+    let stray = Callback { payment_ref: format!("pi-{}", ada.id), ..callback(&bob, "cb-1", CallbackOutcome::Captured) };
     for id in ["cb-1", "cb-1", "cb-2"] {
         let told = Callback { callback_id: id.into(), ..stray.clone() };
         let told = tell_as_bank(&server, &told).await.with(200).json();
@@ -308,7 +309,7 @@ async fn money_for_another_hold_waits_for_staff() {
         ("paying".into(), "held".into())
     );
     // It does not pay for anything, also when its own payment comes.
-    let own = callback(&ada, "cb-3", Outcome::Captured);
+    let own = callback(&ada, "cb-3", CallbackOutcome::Captured);
     assert_eq!(tell_as_bank(&server, &own).await.with(200).json()["outcome"], json!("order"));
     let path = format!("/v1/events/{event}/payments/{}", money["refund_id"].as_str().unwrap());
     server.post(&format!("{path}/refund"), &json!({})).await.problem(400, "invalid");
@@ -480,9 +481,10 @@ async fn an_offer_is_not_enlarged() {
     let pay_longer = json!({"pay_ms": 60_000});
     let path = format!("/v1/events/{event}");
     server.client().await.ask("PUT", &path, &[], Some(&pay_longer)).await.with(200);
-    let told = tell(&server, &callback(&bob, "cb-b", Outcome::Captured)).await.with(200).json();
+    let told = tell(&server, &callback(&bob, "cb-b", CallbackOutcome::Captured)).await.with(200).json();
     let offer = told["resolution"]["offer"].as_str().unwrap_or_else(|| panic!("{told}")).to_owned();
-    let declined = Callback { hold_id: offer.clone(), tokens: vec![], ..callback(&bob, "cb-no", Outcome::Declined) };
+    let declined =
+        Callback { hold_id: offer.clone(), tokens: vec![], ..callback(&bob, "cb-no", CallbackOutcome::Declined) };
     tell(&server, &declined).await.with(200);
     let offer = Hold { id: offer, key: bob.key.clone(), whole: json!({}) };
     assert_eq!(server.show_hold(&offer).await["state"], json!("paying"), "it stands");
@@ -502,7 +504,7 @@ async fn a_later_callback_that_tells_less_is_stuck() {
     let event = server.event(&hall()).await;
     let hold = paying(&server, &event, &["A-1"], "ada").await;
     server.of_hold(&hold, "confirm", &json!({"payment_ref": format!("pi-{}", hold.id)})).await.with(201);
-    let short = Callback { amount: 1, ..callback(&hold, "cb-1", Outcome::Captured) };
+    let short = Callback { amount: 1, ..callback(&hold, "cb-1", CallbackOutcome::Captured) };
     assert_eq!(tell(&server, &short).await.with(200).json()["outcome"], json!("order"));
     let stuck = until_money(&server, &event, "stuck", &[1]).await;
     assert!(stuck[0]["steps"][0]["note"].as_str().unwrap().contains("the order counts 4500"), "{stuck:?}");

@@ -111,15 +111,46 @@ async fn a_webhook_is_made_once_and_goes_to_no_bad_place() {
     server.end().await;
 }
 
+/// Goal: the limit holds, and no webhook overwrites another, however many are made at once.
+/// Method: leave room for two, then ask for eight at the same time; then twice under one key with different bodies.
+#[tokio::test(flavor = "multi_thread")]
+async fn webhooks_made_at_once_keep_the_limit() {
+    let server = Server::start().await;
+    let made = async |number: usize| {
+        server.post("/v1/webhooks", &json!({"url": format!("http://127.0.0.1:9/{number}")})).await
+    };
+    for number in 0..98 {
+        made(number).await.with(201);
+    }
+    let replies = futures_util::future::join_all((98..106).map(made)).await;
+    let mut statuses: Vec<u16> = replies.iter().map(|reply| reply.status).collect();
+    statuses.sort_unstable();
+    assert_eq!(statuses, [201, 201, 429, 429, 429, 429, 429, 429]);
+    let listed = server.get("/v1/webhooks").await.with(200).json()["webhooks"].as_array().unwrap().clone();
+    assert_eq!(listed.len(), 100);
+    for hook in &listed[..2] {
+        let path = format!("/v1/webhooks/{}", hook["webhook_id"].as_str().unwrap());
+        server.client().await.ask("DELETE", &path, &[], None).await.with(204);
+    }
+    let keyed = async |port: u16| {
+        let body = json!({"url": format!("http://127.0.0.1:{port}/")});
+        server.client().await.ask("POST", "/v1/webhooks", &[("Idempotency-Key", "same")], Some(&body)).await.status
+    };
+    let mut statuses = futures_util::future::join_all((9..13).map(keyed)).await;
+    statuses.sort_unstable();
+    assert_eq!(statuses, [201, 422, 422, 422]);
+    server.end().await;
+}
+
 /// Goal: by default nothing is sent into a private network, also not by a name that stands for such an address.
 #[tokio::test(flavor = "multi_thread")]
 async fn by_default_nothing_goes_inside() {
     let (url, mut got) = receiver(0).await;
-    let guarded = Outbound::new(Guard::default()).unwrap();
+    let guarded = Outbound::new(TargetGuard::default()).unwrap();
     assert!(guarded.post(&url, &[], b"{}".to_vec()).await.unwrap_err().to_string().contains("private"));
     let by_name = url.replace("127.0.0.1", "localhost");
     assert!(guarded.post(&by_name, &[], b"{}".to_vec()).await.is_err());
-    let open = Outbound::new(Guard { allow_private: true }).unwrap();
+    let open = Outbound::new(TargetGuard { allow_private: true }).unwrap();
     let answer = open.post(&by_name, &[("Leasehold-Signature", "x")], b"{}".to_vec()).await.unwrap();
     assert_eq!(answer.status, 204);
     assert_eq!(got.recv().await.unwrap().1, b"{}");

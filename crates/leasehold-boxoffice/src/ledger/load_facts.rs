@@ -1,40 +1,40 @@
-//! From a [`Need`] to [`Facts`]: which rows a decision is made from, whatever database they lie in.
+//! Loads [`Facts`] for a [`Need`]: the rows that a decision is made from, for any database.
 //!
 //! # Not here
 //!
-//! How rows are found and locked (each ledger's [`Rows`]).
+//! How rows are read and locked (each ledger's [`LockedRows`]).
 
 use std::collections::BTreeSet;
 
 use crate::model::facts::{AreaFact, BuyerFact, Facts, Need, SeatFact};
 use crate::model::{Buyer, EventId, EventRow, HoldId, HoldRow, Moment, MoneyRow, OrderId, OrderRow};
 
-/// Rows as they stand under the locks of one transaction.
-pub(super) trait Rows {
+/// Reads rows that are locked in one transaction.
+pub(super) trait LockedRows {
     /// Why they could not be read.
-    type Trouble;
+    type ReadError;
 
-    fn hold(&self, id: &HoldId) -> Result<Option<HoldRow>, Self::Trouble>;
-    fn holds(&self, ids: &BTreeSet<&HoldId>) -> Result<Vec<HoldRow>, Self::Trouble>;
+    fn hold(&self, id: &HoldId) -> Result<Option<HoldRow>, Self::ReadError>;
+    fn holds(&self, ids: &BTreeSet<&HoldId>) -> Result<Vec<HoldRow>, Self::ReadError>;
     /// Holds that are over by time and not ended yet, oldest first; of one event or of all.
-    fn due(&self, event: Option<&EventId>, now: Moment, limit: usize) -> Result<Vec<HoldRow>, Self::Trouble>;
-    fn order(&self, id: &OrderId) -> Result<Option<OrderRow>, Self::Trouble>;
-    fn money(&self, reference: &str) -> Result<Option<MoneyRow>, Self::Trouble>;
+    fn due(&self, event: Option<&EventId>, now: Moment, limit: usize) -> Result<Vec<HoldRow>, Self::ReadError>;
+    fn order(&self, id: &OrderId) -> Result<Option<OrderRow>, Self::ReadError>;
+    fn money(&self, reference: &str) -> Result<Option<MoneyRow>, Self::ReadError>;
     /// Which hold a payment is for.
-    fn payment(&self, reference: &str) -> Result<Option<HoldId>, Self::Trouble>;
-    fn callback_seen(&self, id: &str) -> Result<bool, Self::Trouble>;
-    fn event(&self, id: &EventId) -> Result<Option<EventRow>, Self::Trouble>;
-    /// In order of id, each once, also those of which there is nothing to say.
-    fn seats(&self, event: &EventId, ids: &BTreeSet<String>) -> Result<Vec<SeatFact>, Self::Trouble>;
-    fn area(&self, event: &EventId, id: &str) -> Result<Option<AreaFact>, Self::Trouble>;
-    fn all_areas(&self, event: &EventId) -> Result<Vec<AreaFact>, Self::Trouble>;
-    fn buyer(&self, event: &EventId, buyer: &Buyer) -> Result<BuyerFact, Self::Trouble>;
+    fn payment(&self, reference: &str) -> Result<Option<HoldId>, Self::ReadError>;
+    fn callback_seen(&self, id: &str) -> Result<bool, Self::ReadError>;
+    fn event(&self, id: &EventId) -> Result<Option<EventRow>, Self::ReadError>;
+    /// In order of id, each once, even if there is no row about it.
+    fn seats(&self, event: &EventId, ids: &BTreeSet<String>) -> Result<Vec<SeatFact>, Self::ReadError>;
+    fn area(&self, event: &EventId, id: &str) -> Result<Option<AreaFact>, Self::ReadError>;
+    fn all_areas(&self, event: &EventId) -> Result<Vec<AreaFact>, Self::ReadError>;
+    fn buyer(&self, event: &EventId, buyer: &Buyer) -> Result<BuyerFact, Self::ReadError>;
     /// Ids of seats that are held, sold or blocked.
-    fn in_use(&self, event: &EventId) -> Result<Vec<String>, Self::Trouble>;
+    fn in_use(&self, event: &EventId) -> Result<Vec<String>, Self::ReadError>;
 }
 
-/// Gathers what a decision needs.
-pub(super) fn gather<R: Rows>(rows: &R, need: &Need, now: Moment) -> Result<Facts, R::Trouble> {
+/// Loads what a decision needs.
+pub(super) fn load_facts<R: LockedRows>(rows: &R, need: &Need, now: Moment) -> Result<Facts, R::ReadError> {
     let mut facts = Facts::default();
     let (mut seats, mut areas): (BTreeSet<String>, BTreeSet<String>) = Default::default();
     seats.extend(need.seats.iter().cloned());
@@ -65,7 +65,7 @@ pub(super) fn gather<R: Rows>(rows: &R, need: &Need, now: Moment) -> Result<Fact
     }
     if let Some(reference) = &need.payment {
         facts.payment = rows.payment(reference)?;
-        // Money that came for this hold, and is for another or in another currency, is written down once.
+        // Money that named this hold, but is for another or in another currency, is stored once.
         if let (Some(hold), true) = (&need.hold, need.callback.is_some()) {
             facts.stray = rows.money(&MoneyRow::key_of(reference, hold.as_str()))?;
         }
@@ -93,7 +93,7 @@ pub(super) fn gather<R: Rows>(rows: &R, need: &Need, now: Moment) -> Result<Fact
     if let Some(buyer) = &buyer {
         facts.buyer = rows.buyer(&event, buyer)?;
     }
-    if in_the_way(&facts, buyer_more, &areas_more) {
+    if counters_refuse(&facts, buyer_more, &areas_more) {
         for hold in rows.due(Some(&event), now, usize::MAX)? {
             if facts.row(&hold.hold_id).is_none() {
                 facts.holds.push(hold);
@@ -103,8 +103,8 @@ pub(super) fn gather<R: Rows>(rows: &R, need: &Need, now: Moment) -> Result<Fact
     Ok(facts)
 }
 
-/// Whether a counter, which still counts holds that are over, would refuse.
-fn in_the_way(facts: &Facts, buyer_more: u32, areas_more: &[(String, u32)]) -> bool {
+/// Whether the counters alone would refuse. They still count holds that are over: then those are loaded too.
+fn counters_refuse(facts: &Facts, buyer_more: u32, areas_more: &[(String, u32)]) -> bool {
     let limit = facts.event.as_ref().map_or(u32::MAX, |event| event.settings.per_buyer);
     let buyer = facts.buyer.held.saturating_add(facts.buyer.sold).saturating_add(buyer_more);
     let full = |id: &str, more: u32| {

@@ -1,16 +1,16 @@
-//! A ledger that is nothing but maps: it loads facts and applies writes, and refuses nothing itself, so that what is
-//! wrong is found by the checkers.
+//! A ledger of maps in memory: it loads facts and applies writes without any constraint of its own, so that the checkers
+//! find what is wrong.
 
 use std::collections::{BTreeMap, BTreeSet};
 
 use crate::layout::Layout;
 use crate::model::check::{Dump, TokenBack};
 use crate::model::facts::{AreaFact, BuyerFact, Facts, Need, SeatFact};
-use crate::model::write::{Lapses, Write};
+use crate::model::write::{Lapses, LedgerWrite};
 use crate::model::*;
 
 #[derive(Default)]
-pub(super) struct Shelf {
+pub(super) struct MapLedger {
     pub(super) event: Option<EventRow>,
     pub(super) layout: Layout,
     pub(super) holds: BTreeMap<HoldId, HoldRow>,
@@ -27,7 +27,7 @@ pub(super) struct Shelf {
     pub(super) entries: Vec<Entry>,
 }
 
-impl Shelf {
+impl MapLedger {
     /// One transaction.
     pub(super) fn transact<T>(
         &mut self,
@@ -41,7 +41,7 @@ impl Shelf {
         Ok(value)
     }
 
-    fn tell(&mut self, entry: &Entry) {
+    fn append_entry(&mut self, entry: &Entry) {
         let mut entry = entry.clone();
         entry.seq = self.entries.len() as u64 + 1;
         for told in &mut entry.areas {
@@ -96,32 +96,34 @@ impl Shelf {
         }
     }
 
-    fn apply(&mut self, write: &Write) {
+    fn apply(&mut self, write: &LedgerWrite) {
         match write.clone() {
-            Write::Event(row) => self.event = Some(*row),
-            Write::Layout(_, layout) => {
+            LedgerWrite::Event(row) => self.event = Some(*row),
+            LedgerWrite::Layout(_, layout) => {
                 for area in &layout.areas {
                     let fact = AreaFact { id: area.id.clone(), capacity: area.capacity, ..AreaFact::default() };
                     self.areas.insert(area.id.clone(), fact);
                 }
                 self.layout = *layout;
             }
-            Write::OpenHold(row) | Write::UpdateHold(row) => drop(self.holds.insert(row.hold_id.clone(), *row)),
-            Write::TakeSeats { hold_id, seats, .. } => {
+            LedgerWrite::OpenHold(row) | LedgerWrite::UpdateHold(row) => {
+                drop(self.holds.insert(row.hold_id.clone(), *row))
+            }
+            LedgerWrite::TakeSeats { hold_id, seats, .. } => {
                 self.tokens.extend(seats.iter().cloned());
                 self.held.extend(seats.into_iter().map(|(seat, token)| (seat, (hold_id.clone(), token))));
             }
-            Write::FreeSeats { hold_id, seats, .. } => {
+            LedgerWrite::FreeSeats { hold_id, seats, .. } => {
                 self.held.retain(|seat, (under, _)| *under != hold_id || !seats.contains(seat));
             }
-            Write::Area { area, held, sold, blocked, .. } => {
+            LedgerWrite::Area { area, held, sold, blocked, .. } => {
                 let fact = self.areas.get_mut(&area).unwrap();
                 let add = |count: &mut u32, more: i64| *count = u32::try_from(i64::from(*count) + more).unwrap();
                 add(&mut fact.held, held);
                 add(&mut fact.sold, sold);
                 add(&mut fact.blocked, blocked);
             }
-            Write::Buyer { buyer, held, sold, lapses, .. } => {
+            LedgerWrite::Buyer { buyer, held, sold, lapses, .. } => {
                 let fact = self.buyers.entry(buyer).or_default();
                 fact.held = u32::try_from(i64::from(fact.held) + held).unwrap();
                 fact.sold = u32::try_from(i64::from(fact.sold) + sold).unwrap();
@@ -134,23 +136,23 @@ impl Shelf {
                     }
                 }
             }
-            Write::Order(row) => drop(self.orders.insert(row.order_id.clone(), *row)),
-            Write::Sell { order_id, seats, .. } => {
+            LedgerWrite::Order(row) => drop(self.orders.insert(row.order_id.clone(), *row)),
+            LedgerWrite::Sell { order_id, seats, .. } => {
                 self.sold.extend(seats.into_iter().map(|seat| (seat.id, order_id.clone(), seat.token)));
             }
-            Write::Unsell { order_id, seats, .. } => {
+            LedgerWrite::Unsell { order_id, seats, .. } => {
                 self.sold.retain(|(seat, order, _)| *order != order_id || !seats.contains(seat));
             }
-            Write::Block { seats, reason, .. } => {
+            LedgerWrite::Block { seats, reason, .. } => {
                 self.blocked.extend(seats.into_iter().map(|seat| (seat, reason.clone())));
             }
-            Write::Unblock { seats, .. } => self.blocked.retain(|seat, _| !seats.contains(seat)),
-            Write::Money(row) => drop(self.money.insert(row.key(), *row)),
-            Write::Payment { payment_ref, hold_id } => {
+            LedgerWrite::Unblock { seats, .. } => self.blocked.retain(|seat, _| !seats.contains(seat)),
+            LedgerWrite::Money(row) => drop(self.money.insert(row.key(), *row)),
+            LedgerWrite::Payment { payment_ref, hold_id } => {
                 assert!(self.payments.insert(payment_ref, hold_id).is_none(), "a payment is bound once");
             }
-            Write::Callback(id) => drop(self.callbacks.insert(id)),
-            Write::Tell(entry) => self.tell(&entry),
+            LedgerWrite::Callback(id) => drop(self.callbacks.insert(id)),
+            LedgerWrite::Entry(entry) => self.append_entry(&entry),
         }
     }
 

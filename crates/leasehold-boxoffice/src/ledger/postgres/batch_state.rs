@@ -1,42 +1,42 @@
-//! The shelf: rows of one batch, as they stand under its locks and then as its decisions leave them.
+//! The state of one batch: its rows in memory, first as they were loaded under locks, then as its decisions leave them.
 //!
 //! ```text
-//!   locked rows ──▶ shelf ──▶ facts of request 1 ──▶ its writes, back on the shelf ──▶ facts of request 2 ──▶ …
-//!                                                     └──▶ changes, in one statement per table
+//!   locked rows ──▶ batch state ──▶ facts of job 1 ──▶ its writes, applied to the state ──▶ facts of job 2 ──▶ …
+//!                                                            └──▶ changes, one statement per table
 //! ```
 //!
 //! # Laws
 //!
 //! 1. Each request sees what those before it in the batch decided, as if it had come after their COMMIT.
-//! 2. A hold that is not locked is changed by nobody: who wants to is set aside, and comes again with the lock.
-//! 3. What is written is the difference between what was loaded and what is left.
+//! 2. A hold that is not locked is not changed. A job that would change one is set aside, and retried with the lock.
+//! 3. What is stored is the difference between the loaded rows and the final rows.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::convert::Infallible;
 use std::sync::atomic::{AtomicBool, Ordering};
 
-use super::job::Job;
-use super::trouble::{Loaded, Trouble};
+use super::error::{PostgresError, PostgresResult};
+use super::job::BatchJob;
 use crate::layout::Layout;
-use crate::ledger::gather::{Rows, gather};
+use crate::ledger::load_facts::{LockedRows, load_facts};
 use crate::model::decide::LAPSE_WINDOW_MS;
 use crate::model::facts::{AreaFact, BuyerFact, SeatFact};
-use crate::model::write::{Lapses, Write};
+use crate::model::write::{Lapses, LedgerWrite};
 use crate::model::*;
 
 /// A seat, an area or a buyer of an event.
-pub(super) type Of<T> = (EventId, T);
+pub(super) type InEvent<T> = (EventId, T);
 
-/// What a request that was set aside wants to have locked when it comes again.
+/// What must be locked when a job that was set aside is retried.
 #[derive(Clone, Debug, Default)]
-pub(super) struct Hints {
+pub(super) struct LockHints {
     /// These holds.
     pub(super) holds: BTreeSet<HoldId>,
-    /// Holds of these events that are over by time: they stand in the way.
+    /// All holds of these events that are over by time.
     pub(super) due_of: BTreeSet<EventId>,
 }
 
-impl Hints {
+impl LockHints {
     pub(super) fn is_empty(&self) -> bool {
         self.holds.is_empty() && self.due_of.is_empty()
     }
@@ -47,35 +47,35 @@ impl Hints {
     }
 }
 
-/// A row that comes and goes: what the table has, and what it shall have.
+/// A row that is inserted or deleted: before and after the batch.
 #[derive(Clone, Debug)]
-pub(super) struct Net<T> {
+pub(super) struct RowChange<T> {
     pub(super) before: Option<T>,
     pub(super) after: Option<T>,
 }
 
-/// The row of a seat that was ever held: it stays, and remembers its token.
+/// A change of a row in `hold_seats`. The row stays when the seat is free again, with its last token.
 #[derive(Clone, Debug)]
-pub(super) struct HeldNet {
-    /// Whether the table has it.
+pub(super) struct HeldSeatChange {
+    /// Whether the row exists.
     pub(super) there: bool,
-    /// The hold that the table must have in it.
+    /// The hold that the row must have now.
     pub(super) before: Option<HoldId>,
-    /// The hold that it shall have.
+    /// The hold to store.
     pub(super) after: Option<HoldId>,
-    /// The token that it shall have; none: as it is.
+    /// The token to store; none: unchanged.
     pub(super) token: Option<u64>,
 }
 
 /// See the module.
 #[derive(Default)]
-pub(super) struct Shelf {
+pub(super) struct BatchState {
     pub(super) now: Moment,
-    /// Events of which all holds that are due were looked for.
+    /// Events whose due holds were all loaded and locked.
     pub(super) due_of: BTreeSet<EventId>,
     pub(super) events: BTreeMap<EventId, EventRow>,
     pub(super) holds: BTreeMap<HoldId, HoldRow>,
-    /// Holds that nobody else can change before we are done.
+    /// Holds that are locked in this transaction.
     pub(super) locked: BTreeSet<HoldId>,
     pub(super) orders: BTreeMap<OrderId, OrderRow>,
     pub(super) money: BTreeMap<String, MoneyRow>,
@@ -83,31 +83,31 @@ pub(super) struct Shelf {
     pub(super) payments: BTreeMap<String, HoldId>,
     pub(super) callbacks: BTreeSet<String>,
     pub(super) answers: BTreeMap<[u8; 32], (Vec<u8>, String)>,
-    pub(super) seats: BTreeMap<Of<String>, SeatFact>,
-    pub(super) areas: BTreeMap<Of<String>, AreaFact>,
-    pub(super) buyers: BTreeMap<Of<Buyer>, BuyerFact>,
+    pub(super) seats: BTreeMap<InEvent<String>, SeatFact>,
+    pub(super) areas: BTreeMap<InEvent<String>, AreaFact>,
+    pub(super) buyers: BTreeMap<InEvent<Buyer>, BuyerFact>,
     /// Areas of one event in the order of its layout, and its seats in use; only where a layout is changed.
     pub(super) layout: (Vec<AreaFact>, Vec<String>),
-    /// Somebody asked for due holds of an event that were not looked for.
-    missed: AtomicBool,
-    pub(super) changes: Changes,
+    /// A decision asked for due holds of an event that is not in `due_of`.
+    missed_due: AtomicBool,
+    pub(super) changes: BatchChanges,
 }
 
-/// What the decisions of a batch come to.
+/// All changes of a batch, by table.
 #[derive(Default)]
-pub(super) struct Changes {
+pub(super) struct BatchChanges {
     pub(super) new_events: Vec<EventRow>,
     pub(super) events: BTreeMap<EventId, EventRow>,
     pub(super) layouts: Vec<(EventId, Layout)>,
     pub(super) new_holds: BTreeSet<HoldId>,
     pub(super) holds: BTreeMap<HoldId, HoldRow>,
-    pub(super) held: BTreeMap<Of<String>, HeldNet>,
-    pub(super) sold: BTreeMap<Of<String>, Net<(OrderId, u64, u64)>>,
-    pub(super) blocked: BTreeMap<Of<String>, Net<String>>,
-    /// Held, sold, blocked: more or less of each.
-    pub(super) areas: BTreeMap<Of<String>, (i64, i64, i64)>,
-    /// Held, sold: more or less of each; lapses and their moment as they shall be.
-    pub(super) buyers: BTreeMap<Of<Buyer>, (i64, i64, u32, Moment)>,
+    pub(super) held: BTreeMap<InEvent<String>, HeldSeatChange>,
+    pub(super) sold: BTreeMap<InEvent<String>, RowChange<(OrderId, u64, u64)>>,
+    pub(super) blocked: BTreeMap<InEvent<String>, RowChange<String>>,
+    /// Deltas of held, sold and blocked.
+    pub(super) areas: BTreeMap<InEvent<String>, (i64, i64, i64)>,
+    /// Deltas of held and sold; lapses and their moment as stored afterwards.
+    pub(super) buyers: BTreeMap<InEvent<Buyer>, (i64, i64, u32, Moment)>,
     pub(super) new_orders: BTreeSet<OrderId>,
     pub(super) orders: BTreeMap<OrderId, OrderRow>,
     pub(super) new_money: BTreeSet<String>,
@@ -116,29 +116,29 @@ pub(super) struct Changes {
     pub(super) callbacks: BTreeSet<String>,
     /// Key, digest of what was asked, answer.
     pub(super) answers: Vec<([u8; 32], [u8; 32], String)>,
-    pub(super) told: Vec<Entry>,
-    /// Anything at all.
+    pub(super) entries: Vec<Entry>,
+    /// Whether there is any change.
     pub(super) any: bool,
 }
 
-impl Shelf {
-    /// Decides one request. With hints: it was set aside, and nothing was decided.
-    pub(super) fn serve(&mut self, job: &mut dyn Job) -> Loaded<Hints> {
-        let mut hints = Hints::default();
+impl BatchState {
+    /// Decides one job and applies its writes. With hints: it was set aside, and nothing was decided.
+    pub(super) fn decide_job(&mut self, job: &mut dyn BatchJob) -> PostgresResult<LockHints> {
+        let mut hints = LockHints::default();
         let idem = job.idem().cloned();
         if let Some((asked, answer)) = idem.as_ref().and_then(|idem| self.answers.get(&idem.key)) {
             job.replay(asked, answer, self.now);
             return Ok(hints);
         }
-        self.missed.store(false, Ordering::Relaxed);
-        let facts = gather(self, job.need(), self.now)?;
-        if self.missed.load(Ordering::Relaxed) {
+        self.missed_due.store(false, Ordering::Relaxed);
+        let facts = load_facts(self, job.need(), self.now)?;
+        if self.missed_due.load(Ordering::Relaxed) {
             hints.due_of.extend(facts.event.map(|event| event.event_id));
             return Ok(hints);
         }
         let Some(decided) = job.decide(&facts, self.now) else { return Ok(hints) };
         for write in &decided.writes {
-            if let Write::UpdateHold(row) = write
+            if let LedgerWrite::UpdateHold(row) = write
                 && !self.locked.contains(&row.hold_id)
             {
                 hints.holds.insert(row.hold_id.clone());
@@ -147,9 +147,9 @@ impl Shelf {
         if !hints.is_empty() {
             return Ok(hints);
         }
-        decided.writes.into_iter().try_for_each(|write| self.one(write))?;
+        decided.writes.into_iter().try_for_each(|write| self.apply_write(write))?;
         if let (Some(idem), Some(answer)) = (idem, decided.answer) {
-            let answer = answer.map_err(|error| Trouble::broken("rows can be written", error.to_string()))?;
+            let answer = answer.map_err(|error| PostgresError::corrupt("rows can be written", error.to_string()))?;
             self.answers.insert(idem.key, (idem.body.to_vec(), answer.clone()));
             self.changes.answers.push((idem.key, idem.body, answer));
         }
@@ -157,7 +157,7 @@ impl Shelf {
         Ok(hints)
     }
 
-    fn tell(&mut self, mut entry: Entry) -> Loaded<()> {
+    fn append_entry(&mut self, mut entry: Entry) -> PostgresResult<()> {
         entry.wall_ms = crate::ledger::wall_ms();
         for told in &mut entry.areas {
             let area = self.areas.get(&(entry.event_id.clone(), told.id.clone()));
@@ -165,13 +165,13 @@ impl Shelf {
             let taken = area.held.saturating_add(area.sold).saturating_add(area.blocked);
             told.free = area.capacity.saturating_sub(taken);
         }
-        self.changes.told.push(entry);
+        self.changes.entries.push(entry);
         Ok(())
     }
 
-    fn one(&mut self, write: Write) -> Loaded<()> {
+    fn apply_write(&mut self, write: LedgerWrite) -> PostgresResult<()> {
         match write {
-            Write::Event(row) => {
+            LedgerWrite::Event(row) => {
                 let known = self.events.insert(row.event_id.clone(), (*row).clone()).is_some();
                 if known {
                     self.changes.events.insert(row.event_id.clone(), *row);
@@ -179,106 +179,120 @@ impl Shelf {
                     self.changes.new_events.push(*row);
                 }
             }
-            Write::Layout(event, layout) => self.changes.layouts.push((event, *layout)),
-            Write::OpenHold(row) => {
+            LedgerWrite::Layout(event, layout) => self.changes.layouts.push((event, *layout)),
+            LedgerWrite::OpenHold(row) => {
                 self.changes.new_holds.insert(row.hold_id.clone());
                 self.locked.insert(row.hold_id.clone());
-                self.keep(*row);
+                self.store_hold(*row);
             }
-            Write::UpdateHold(row) => self.keep(*row),
-            Write::TakeSeats { event_id, hold_id, seats } => {
-                for (seat, token) in seats {
-                    let fact = self.seats.get_mut(&(event_id.clone(), seat.clone()));
-                    let fact = fact.ok_or_else(|| missing("seat", &seat))?;
-                    let fresh = HeldNet { there: fact.token > 0, before: None, after: None, token: None };
-                    let net = self.changes.held.entry((event_id.clone(), seat.clone())).or_insert(fresh);
-                    if net.after.replace(hold_id.clone()).is_some() || fact.token >= token {
-                        return Err(Trouble::broken("a seat is taken by one, and its token rises", seat));
-                    }
-                    net.token = Some(token);
-                    (fact.held, fact.token) = (Some((hold_id.clone(), token)), token);
-                }
-            }
-            Write::FreeSeats { event_id, hold_id, seats } => {
-                for seat in seats {
-                    if let Some(fact) = self.seats.get_mut(&(event_id.clone(), seat.clone())) {
-                        fact.held = None;
-                    }
-                    let held = HeldNet { there: true, before: Some(hold_id.clone()), after: None, token: None };
-                    self.changes.held.entry((event_id.clone(), seat)).or_insert(held).after = None;
-                }
-            }
-            Write::Area { event_id, area, held, sold, blocked } => {
+            LedgerWrite::UpdateHold(row) => self.store_hold(*row),
+            LedgerWrite::TakeSeats { .. }
+            | LedgerWrite::FreeSeats { .. }
+            | LedgerWrite::Sell { .. }
+            | LedgerWrite::Unsell { .. }
+            | LedgerWrite::Block { .. }
+            | LedgerWrite::Unblock { .. } => self.apply_seat_write(write)?,
+            LedgerWrite::Area { event_id, area, held, sold, blocked } => {
                 self.area_delta((event_id, area), held, sold, blocked)?
             }
-            Write::Buyer { event_id, buyer, held, sold, lapses } => {
+            LedgerWrite::Buyer { event_id, buyer, held, sold, lapses } => {
                 self.buyer_delta((event_id, buyer), held, sold, lapses)?
             }
-            Write::Order(row) => {
+            LedgerWrite::Order(row) => {
                 if self.orders.insert(row.order_id.clone(), (*row).clone()).is_none() {
                     self.changes.new_orders.insert(row.order_id.clone());
                 }
                 self.changes.orders.insert(row.order_id.clone(), *row);
             }
-            Write::Sell { event_id, order_id, seats } => {
+            LedgerWrite::Money(row) => {
+                if self.money.insert(row.key(), (*row).clone()).is_none() {
+                    self.changes.new_money.insert(row.key());
+                }
+                self.changes.money.insert(row.key(), *row);
+            }
+            LedgerWrite::Payment { payment_ref, hold_id } => {
+                self.payments.insert(payment_ref.clone(), hold_id.clone());
+                self.changes.payments.insert(payment_ref, hold_id);
+            }
+            LedgerWrite::Callback(id) => {
+                self.callbacks.insert(id.clone());
+                self.changes.callbacks.insert(id);
+            }
+            LedgerWrite::Entry(entry) => self.append_entry(*entry)?,
+        }
+        Ok(())
+    }
+
+    /// Applies a write that changes the state of seats; any other is none of them.
+    fn apply_seat_write(&mut self, write: LedgerWrite) -> PostgresResult<()> {
+        match write {
+            LedgerWrite::TakeSeats { event_id, hold_id, seats } => {
+                for (seat, token) in seats {
+                    let fact = self.seats.get_mut(&(event_id.clone(), seat.clone()));
+                    let fact = fact.ok_or_else(|| missing("seat", &seat))?;
+                    let fresh = HeldSeatChange { there: fact.token > 0, before: None, after: None, token: None };
+                    let net = self.changes.held.entry((event_id.clone(), seat.clone())).or_insert(fresh);
+                    if net.after.replace(hold_id.clone()).is_some() || fact.token >= token {
+                        return Err(PostgresError::corrupt("a seat is taken by one, and its token rises", seat));
+                    }
+                    net.token = Some(token);
+                    (fact.held, fact.token) = (Some((hold_id.clone(), token)), token);
+                }
+            }
+            LedgerWrite::FreeSeats { event_id, hold_id, seats } => {
+                for seat in seats {
+                    if let Some(fact) = self.seats.get_mut(&(event_id.clone(), seat.clone())) {
+                        fact.held = None;
+                    }
+                    let held = HeldSeatChange { there: true, before: Some(hold_id.clone()), after: None, token: None };
+                    self.changes.held.entry((event_id.clone(), seat)).or_insert(held).after = None;
+                }
+            }
+            LedgerWrite::Sell { event_id, order_id, seats } => {
                 for seat in seats {
                     if let Some(fact) = self.seats.get_mut(&(event_id.clone(), seat.id.clone())) {
                         fact.sold = Some((order_id.clone(), seat.token));
                     }
-                    take(
+                    insert_row(
                         &mut self.changes.sold,
                         (event_id.clone(), seat.id),
                         (order_id.clone(), seat.token, seat.price),
                     )?;
                 }
             }
-            Write::Unsell { event_id, order_id, seats } => {
+            LedgerWrite::Unsell { event_id, order_id, seats } => {
                 for seat in seats {
                     if let Some(fact) = self.seats.get_mut(&(event_id.clone(), seat.clone())) {
                         fact.sold = None;
                     }
-                    free(&mut self.changes.sold, (event_id.clone(), seat), (order_id.clone(), 0, 0));
+                    delete_row(&mut self.changes.sold, (event_id.clone(), seat), (order_id.clone(), 0, 0));
                 }
             }
-            Write::Block { event_id, seats, reason } => {
+            LedgerWrite::Block { event_id, seats, reason } => {
                 for seat in seats {
                     let fact = self.seats.get_mut(&(event_id.clone(), seat.clone()));
                     fact.ok_or_else(|| missing("seat", &seat))?.blocked = Some(reason.clone());
-                    take(&mut self.changes.blocked, (event_id.clone(), seat), reason.clone())?;
+                    insert_row(&mut self.changes.blocked, (event_id.clone(), seat), reason.clone())?;
                 }
             }
-            Write::Unblock { event_id, seats } => {
+            LedgerWrite::Unblock { event_id, seats } => {
                 for seat in seats {
                     let fact = self.seats.get_mut(&(event_id.clone(), seat.clone()));
                     fact.ok_or_else(|| missing("seat", &seat))?.blocked = None;
-                    free(&mut self.changes.blocked, (event_id.clone(), seat), String::new());
+                    delete_row(&mut self.changes.blocked, (event_id.clone(), seat), String::new());
                 }
             }
-            Write::Money(row) => {
-                if self.money.insert(row.key(), (*row).clone()).is_none() {
-                    self.changes.new_money.insert(row.key());
-                }
-                self.changes.money.insert(row.key(), *row);
-            }
-            Write::Payment { payment_ref, hold_id } => {
-                self.payments.insert(payment_ref.clone(), hold_id.clone());
-                self.changes.payments.insert(payment_ref, hold_id);
-            }
-            Write::Callback(id) => {
-                self.callbacks.insert(id.clone());
-                self.changes.callbacks.insert(id);
-            }
-            Write::Tell(entry) => self.tell(*entry)?,
+            _ => {}
         }
         Ok(())
     }
 
-    fn keep(&mut self, row: HoldRow) {
+    fn store_hold(&mut self, row: HoldRow) {
         self.holds.insert(row.hold_id.clone(), row.clone());
         self.changes.holds.insert(row.hold_id.clone(), row);
     }
 
-    fn area_delta(&mut self, key: Of<String>, held: i64, sold: i64, blocked: i64) -> Loaded<()> {
+    fn area_delta(&mut self, key: InEvent<String>, held: i64, sold: i64, blocked: i64) -> PostgresResult<()> {
         let fact = self.areas.get_mut(&key).ok_or_else(|| missing("area", &key.1))?;
         (fact.held, fact.sold) = (sum(fact.held, held)?, sum(fact.sold, sold)?);
         fact.blocked = sum(fact.blocked, blocked)?;
@@ -287,7 +301,7 @@ impl Shelf {
         Ok(())
     }
 
-    fn buyer_delta(&mut self, key: Of<Buyer>, held: i64, sold: i64, lapses: Lapses) -> Loaded<()> {
+    fn buyer_delta(&mut self, key: InEvent<Buyer>, held: i64, sold: i64, lapses: Lapses) -> PostgresResult<()> {
         let fact = self.buyers.get_mut(&key).ok_or_else(|| missing("buyer", key.1.as_str()))?;
         (fact.held, fact.sold) = (sum(fact.held, held)?, sum(fact.sold, sold)?);
         match lapses {
@@ -306,32 +320,36 @@ impl Shelf {
     }
 }
 
-fn missing(what: &str, id: &str) -> Trouble {
-    Trouble::broken("a decision changes what was locked for it", format!("{what} {id}"))
+fn missing(what: &str, id: &str) -> PostgresError {
+    PostgresError::corrupt("a decision changes what was locked for it", format!("{what} {id}"))
 }
 
-fn sum(count: u32, delta: i64) -> Loaded<u32> {
+fn sum(count: u32, delta: i64) -> PostgresResult<u32> {
     let sum = u32::try_from(i64::from(count) + delta);
-    sum.map_err(|_| Trouble::broken("counters count rows", format!("{count} and {delta} more")))
+    sum.map_err(|_| PostgresError::corrupt("counters count rows", format!("{count} and {delta} more")))
 }
 
-/// The row shall be there: it must not be.
-fn take<T>(rows: &mut BTreeMap<Of<String>, Net<T>>, key: Of<String>, row: T) -> Loaded<()> {
+/// Records that a row is inserted. It must not exist.
+fn insert_row<T>(
+    rows: &mut BTreeMap<InEvent<String>, RowChange<T>>,
+    key: InEvent<String>,
+    row: T,
+) -> PostgresResult<()> {
     let seat = key.1.clone();
-    let net = rows.entry(key).or_insert(Net { before: None, after: None });
+    let net = rows.entry(key).or_insert(RowChange { before: None, after: None });
     match net.after.replace(row) {
         None => Ok(()),
-        Some(_) => Err(Trouble::broken("a seat is taken by one", seat)),
+        Some(_) => Err(PostgresError::corrupt("a seat is taken by one", seat)),
     }
 }
 
-/// The row shall go: unless it came in this batch, it is in the table.
-fn free<T>(rows: &mut BTreeMap<Of<String>, Net<T>>, key: Of<String>, row: T) {
-    rows.entry(key).or_insert(Net { before: Some(row), after: None }).after = None;
+/// Records that a row is deleted. It is in the table, unless this batch inserted it.
+fn delete_row<T>(rows: &mut BTreeMap<InEvent<String>, RowChange<T>>, key: InEvent<String>, row: T) {
+    rows.entry(key).or_insert(RowChange { before: Some(row), after: None }).after = None;
 }
 
-impl Rows for Shelf {
-    type Trouble = Infallible;
+impl LockedRows for BatchState {
+    type ReadError = Infallible;
 
     fn hold(&self, id: &HoldId) -> Result<Option<HoldRow>, Infallible> {
         Ok(self.holds.get(id).cloned())
@@ -343,7 +361,7 @@ impl Rows for Shelf {
 
     fn due(&self, event: Option<&EventId>, now: Moment, limit: usize) -> Result<Vec<HoldRow>, Infallible> {
         if event.is_some_and(|event| !self.due_of.contains(event)) {
-            self.missed.store(true, Ordering::Relaxed);
+            self.missed_due.store(true, Ordering::Relaxed);
         }
         let wanted = |hold: &&HoldRow| hold.is_due(now) && event.is_none_or(|event| hold.event_id == *event);
         let mut due: Vec<HoldRow> = self.holds.values().filter(wanted).cloned().collect();

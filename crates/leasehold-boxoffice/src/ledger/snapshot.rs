@@ -1,12 +1,12 @@
-//! Pictures of one moment, put together from rows of one consistent read.
+//! Builds snapshots and takings from the rows of one consistent read.
 
 use std::collections::{BTreeMap, HashMap};
 
 use crate::model::facts::AreaFact;
 use crate::model::*;
 
-/// Rows of an event, as one consistent read found them.
-pub(super) struct Found {
+/// All rows of an event, from one consistent read.
+pub(super) struct EventRows {
     pub(super) event: EventRow,
     /// Holds that are not ended, due ones too.
     pub(super) holds: Vec<HoldRow>,
@@ -19,9 +19,9 @@ pub(super) struct Found {
     pub(super) seq: u64,
 }
 
-/// The event as it stands at this moment: what is due counts as free.
-pub(super) fn snapshot(found: Found, now: Moment) -> Snapshot {
-    let Found { event, mut holds, sold, blocks, areas, seq } = found;
+/// The snapshot of an event. Holds that are due count as free.
+pub(super) fn snapshot(found: EventRows, now: Moment) -> Snapshot {
+    let EventRows { event, mut holds, sold, blocks, areas, seq } = found;
     holds.retain(|hold| hold.is_live(now));
     let mut seats: BTreeMap<String, SeatNow> = BTreeMap::new();
     let bare =
@@ -80,7 +80,7 @@ pub(super) fn takings(orders: &[OrderRow], refunds: &[MoneyRow], lapsed: u64) ->
 
 /// Those of the tokens that a lease under one of these holds has.
 pub(super) fn known_tokens(holds: &[HoldRow], tokens: &[u64]) -> Vec<u64> {
-    // Places of areas have no rows of their own: what stands under a token is in the body.
+    // Places of areas have no rows of their own: their tokens are in the body of the hold.
     let wanted: std::collections::HashSet<u64> = tokens.iter().copied().collect();
     let leases = holds.iter().flat_map(|hold| &hold.leases);
     leases.map(|lease| lease.token).filter(|token| wanted.contains(token)).collect()

@@ -1,44 +1,44 @@
-//! Idempotency, numbers, audit, webhooks, and what is known after a restart.
+//! Idempotency, numbers, audit, webhooks, and what is stored over a restart.
 
-use super::Subject;
-use super::case::{Case, refused};
+use super::LedgerSubject;
+use super::case::{LawCase, refused};
 use crate::error::Error;
 use crate::ledger::Ledger;
 use crate::model::*;
 
-fn call(key: &str, body: &str) -> Call {
-    Call { actor: "ada".into(), idem: Some(Idem::derive("ada", key, body.as_bytes())) }
+fn call(key: &str, body: &str) -> LedgerCall {
+    LedgerCall { actor: "ada".into(), idem: Some(Idem::derive("ada", key, body.as_bytes())) }
 }
 
-pub(super) async fn a_retry_gets_the_stored_answer(subject: &dyn Subject) {
-    let case = Case::open(subject).await;
+pub(super) async fn a_retry_gets_the_stored_answer(subject: &dyn LedgerSubject) {
+    let case = LawCase::open(subject).await;
     let first = case.ledger.open_hold(call("k", "b"), case.opening("ada", &["A-1"], 0)).await.unwrap();
     let again = case.ledger.open_hold(call("k", "b"), case.opening("ada", &["A-1"], 0)).await.unwrap();
     assert_eq!((first.replayed, again.replayed), (false, true));
     assert_eq!(first.value, again.value);
-    let recalled = case.ledger.recall(&call("k", "b").idem.unwrap()).await.unwrap().unwrap();
-    assert_eq!(serde_json::from_value::<Opened>(recalled).unwrap(), first.value);
-    assert_eq!(case.ledger.recall(&call("other", "b").idem.unwrap()).await.unwrap(), None);
+    let recalled = case.ledger.stored_answer(&call("k", "b").idem.unwrap()).await.unwrap().unwrap();
+    assert_eq!(serde_json::from_value::<OpenedHold>(recalled).unwrap(), first.value);
+    assert_eq!(case.ledger.stored_answer(&call("other", "b").idem.unwrap()).await.unwrap(), None);
     // The stored answer is returned even after the hold is over and the seat is another's.
-    case.pass(10).await;
+    case.advance_time(10).await;
     case.hold("bob", &["A-1"]).await;
     let late = case.ledger.open_hold(call("k", "b"), case.opening("ada", &["A-1"], 0)).await.unwrap();
     assert_eq!(late.value, first.value);
     case.done().await;
 }
 
-pub(super) async fn another_body_is_refused(subject: &dyn Subject) {
-    let case = Case::open(subject).await;
+pub(super) async fn another_body_is_refused(subject: &dyn LedgerSubject) {
+    let case = LawCase::open(subject).await;
     case.ledger.open_hold(call("k", "b"), case.opening("ada", &["A-1"], 0)).await.unwrap();
     let other = case.ledger.open_hold(call("k", "c"), case.opening("ada", &["A-2"], 0)).await;
     assert_eq!(refused(other), Refusal::Mismatch);
-    assert_eq!(refused(case.ledger.recall(&call("k", "c").idem.unwrap()).await), Refusal::Mismatch);
+    assert_eq!(refused(case.ledger.stored_answer(&call("k", "c").idem.unwrap()).await), Refusal::Mismatch);
     assert_eq!(case.state("A-2").await, SeatState::Free);
     case.done().await;
 }
 
-pub(super) async fn a_refusal_is_not_stored(subject: &dyn Subject) {
-    let case = Case::open(subject).await;
+pub(super) async fn a_refusal_is_not_stored(subject: &dyn LedgerSubject) {
+    let case = LawCase::open(subject).await;
     let bob = case.hold("bob", &["A-1"]).await;
     refused(case.ledger.open_hold(call("k", "b"), case.opening("ada", &["A-1"], 0)).await);
     case.release(&bob).await.unwrap();
@@ -47,8 +47,8 @@ pub(super) async fn a_refusal_is_not_stored(subject: &dyn Subject) {
     case.done().await;
 }
 
-pub(super) async fn numbers_have_no_gap(subject: &dyn Subject) {
-    let case = Case::open(subject).await;
+pub(super) async fn numbers_have_no_gap(subject: &dyn LedgerSubject) {
+    let case = LawCase::open(subject).await;
     let hold = case.hold("ada", &["A-1"]).await;
     refused(case.try_hold(case.opening("bob", &["A-1"], 0)).await);
     case.renew(&hold).await.unwrap();
@@ -60,8 +60,8 @@ pub(super) async fn numbers_have_no_gap(subject: &dyn Subject) {
     assert_eq!(rest, [3, 4, 5]);
     assert!(case.ledger.sequence(100).await.unwrap().is_empty());
     let all = case.ledger.audit(&case.event, AuditQuery::default()).await.unwrap();
-    let kinds: Vec<Kind> = all.iter().map(|entry| entry.kind).collect();
-    assert_eq!(kinds, [Kind::EventCreated, Kind::Held, Kind::Renewed, Kind::Sold, Kind::Held]);
+    let kinds: Vec<EntryKind> = all.iter().map(|entry| entry.kind).collect();
+    assert_eq!(kinds, [EntryKind::EventCreated, EntryKind::Held, EntryKind::Renewed, EntryKind::Sold, EntryKind::Held]);
     assert_eq!(case.ledger.heads().await.unwrap(), [(case.event.clone(), 5)]);
     assert_eq!(case.ledger.snapshot(&case.event).await.unwrap().unwrap().seq, 5);
     let since = AuditQuery { since: 3, limit: 1, ..AuditQuery::default() };
@@ -69,16 +69,16 @@ pub(super) async fn numbers_have_no_gap(subject: &dyn Subject) {
     case.done().await;
 }
 
-pub(super) async fn the_audit_knows_a_seat(subject: &dyn Subject) {
-    let case = Case::open(subject).await;
+pub(super) async fn the_audit_knows_a_seat(subject: &dyn LedgerSubject) {
+    let case = LawCase::open(subject).await;
     let ada = case.try_hold(case.opening("ada", &["A-1", "A-2"], 2)).await.unwrap();
     case.release(&ada).await.unwrap();
     case.hold("bob", &["A-2"]).await;
     case.ledger.sequence(100).await.unwrap();
     let of = |seat: &str| AuditQuery { seat: Some(seat.into()), ..AuditQuery::default() };
     let story = case.ledger.audit(&case.event, of("A-2")).await.unwrap();
-    let told: Vec<(Kind, &str)> = story.iter().map(|entry| (entry.kind, entry.actor.as_str())).collect();
-    assert_eq!(told, [(Kind::Held, "ada"), (Kind::Released, "ada"), (Kind::Held, "bob")]);
+    let told: Vec<(EntryKind, &str)> = story.iter().map(|entry| (entry.kind, entry.actor.as_str())).collect();
+    assert_eq!(told, [(EntryKind::Held, "ada"), (EntryKind::Released, "ada"), (EntryKind::Held, "bob")]);
     assert_eq!(story[0].areas, [AreaFree { id: "floor".into(), free: 3, delta: 2 }]);
     assert_eq!(
         story[0].seats[0],
@@ -88,23 +88,63 @@ pub(super) async fn the_audit_knows_a_seat(subject: &dyn Subject) {
     case.done().await;
 }
 
-pub(super) async fn webhooks_go_on_where_they_were(subject: &dyn Subject) {
-    let case = Case::open(subject).await;
+fn webhook(id: &str, event: Option<&EventId>) -> WebhookRow {
     let (url, secret) = ("https://example.org/hook".into(), "s".into());
-    let hook = WebhookRow { id: "w1".into(), event_id: None, url, secret, active: true };
-    case.ledger.put_webhook(hook.clone()).await.unwrap();
-    assert_eq!(case.ledger.webhooks().await.unwrap(), [hook]);
+    WebhookRow { id: id.into(), event_id: event.cloned(), url, secret, active: true }
+}
+
+pub(super) async fn webhooks_go_on_where_they_were(subject: &dyn LedgerSubject) {
+    let case = LawCase::open(subject).await;
+    let hook = webhook("w1", None);
+    assert_eq!(case.ledger.add_webhook(hook.clone(), 9).await.unwrap(), WebhookAdded::Added);
+    assert_eq!(case.ledger.webhooks().await.unwrap(), std::slice::from_ref(&hook));
     assert_eq!(case.ledger.webhook_cursor("w1", &case.event).await.unwrap(), 0);
     case.ledger.advance_webhook("w1", &case.event, 5).await.unwrap();
     case.ledger.advance_webhook("w1", &case.event, 3).await.unwrap();
     assert_eq!(case.ledger.webhook_cursor("w1", &case.event).await.unwrap(), 5, "never back");
-    assert!(case.ledger.remove_webhook("w1").await.unwrap());
-    assert!(!case.ledger.remove_webhook("w1").await.unwrap());
+    // Another under the same id changes nothing: neither the row nor the cursor.
+    let other = WebhookRow { url: "https://example.com/".into(), ..hook.clone() };
+    assert_eq!(case.ledger.add_webhook(other, 9).await.unwrap(), WebhookAdded::Exists(hook.clone()));
+    assert_eq!(case.ledger.webhooks().await.unwrap(), std::slice::from_ref(&hook));
+    assert_eq!(case.ledger.webhook_cursor("w1", &case.event).await.unwrap(), 5);
+    assert!(case.ledger.remove_webhook(&hook).await.unwrap());
+    assert!(!case.ledger.remove_webhook(&hook).await.unwrap());
     case.done().await;
 }
 
-pub(super) async fn all_of_it_survives_a_restart(subject: &dyn Subject) {
-    let mut case = Case::open(subject).await;
+pub(super) async fn a_new_webhook_hears_what_comes(subject: &dyn LedgerSubject) {
+    let case = LawCase::open(subject).await;
+    case.hold("ada", &["A-1"]).await;
+    while !case.ledger.sequence(7).await.unwrap().is_empty() {}
+    let other = EventId::from("elsewhere");
+    for hook in [webhook("all", None), webhook("own", Some(&case.event)), webhook("other", Some(&other))] {
+        assert_eq!(case.ledger.add_webhook(hook, 9).await.unwrap(), WebhookAdded::Added);
+    }
+    let cursor = async |id: &str| case.ledger.webhook_cursor(id, &case.event).await.unwrap();
+    assert_eq!((cursor("all").await, cursor("own").await, cursor("other").await), (2, 2, 0));
+    case.done().await;
+}
+
+pub(super) async fn a_removed_webhook_stays_removed(subject: &dyn LedgerSubject) {
+    let case = LawCase::open(subject).await;
+    let hook = webhook("w1", Some(&case.event));
+    case.ledger.add_webhook(hook.clone(), 9).await.unwrap();
+    assert!(case.ledger.deactivate_webhook("w1").await.unwrap());
+    let off = WebhookRow { active: false, ..hook.clone() };
+    assert_eq!(case.ledger.webhooks().await.unwrap(), std::slice::from_ref(&off));
+    // Who saw one of another event does not remove this one.
+    assert!(!case.ledger.remove_webhook(&webhook("w1", None)).await.unwrap());
+    assert!(case.ledger.remove_webhook(&hook).await.unwrap());
+    // What was on its way when it was removed leaves nothing behind.
+    assert!(!case.ledger.deactivate_webhook("w1").await.unwrap());
+    case.ledger.advance_webhook("w1", &case.event, 5).await.unwrap();
+    assert_eq!(case.ledger.webhooks().await.unwrap(), []);
+    assert_eq!(case.ledger.webhook_cursor("w1", &case.event).await.unwrap(), 0);
+    case.done().await;
+}
+
+pub(super) async fn all_of_it_survives_a_restart(subject: &dyn LedgerSubject) {
+    let mut case = LawCase::open(subject).await;
     let sold = case.hold("ada", &["A-1"]).await;
     let order = case.sell(&sold, "pi").await;
     let stored = case.ledger.open_hold(call("k", "b"), case.opening("ada", &["A-2"], 1)).await.unwrap().value;
@@ -123,23 +163,23 @@ pub(super) async fn all_of_it_survives_a_restart(subject: &dyn Subject) {
     case.done().await;
 }
 
-pub(super) async fn time_never_goes_back(subject: &dyn Subject) {
-    let mut case = Case::open(subject).await;
+pub(super) async fn time_never_goes_back(subject: &dyn LedgerSubject) {
+    let mut case = LawCase::open(subject).await;
     let hold = case.hold("ada", &["A-1"]).await;
-    case.pass(3).await;
+    case.advance_time(3).await;
     let before = case.ledger.now().await.unwrap();
     assert!(before >= hold.opened_at.plus(3 * case.unit));
     case.hold("bob", &["A-2"]).await;
     case.ledger.close().await.unwrap();
     case.ledger = subject.reopen().await;
     assert!(case.ledger.now().await.unwrap() >= before);
-    case.pass(7).await;
+    case.advance_time(7).await;
     assert_eq!(refused(case.confirm(&hold, "pi").await), Refusal::Ended(HoldState::Lapsed));
     case.done().await;
 }
 
-pub(super) async fn what_is_old_is_forgotten(subject: &dyn Subject) {
-    let case = Case::open(subject).await;
+pub(super) async fn what_is_old_is_forgotten(subject: &dyn LedgerSubject) {
+    let case = LawCase::open(subject).await;
     let hold = case.ledger.open_hold(call("k", "b"), case.opening("ada", &["A-1"], 0)).await.unwrap().value.hold;
     case.release(&hold).await.unwrap();
     let paid = case.hold("bob", &["A-2"]).await;
@@ -149,8 +189,8 @@ pub(super) async fn what_is_old_is_forgotten(subject: &dyn Subject) {
     case.release(&given_up).await.unwrap();
     let (access, callback) = (Access::Staff, Some("m".into()));
     let came = Confirm { access, callback, ..case.confirming(&given_up, "pi_2") };
-    case.ledger.confirm(Call::by("provider"), came).await.unwrap();
-    case.pass(40).await;
+    case.ledger.confirm(LedgerCall::by("provider"), came).await.unwrap();
+    case.advance_time(40).await;
     case.ledger.lapse_due(10).await.unwrap();
     assert_eq!(case.ledger.forget_older_than(1000 * case.unit).await.unwrap(), 0);
     assert_eq!(case.ledger.forget_older_than(case.unit).await.unwrap(), 2);
@@ -160,8 +200,8 @@ pub(super) async fn what_is_old_is_forgotten(subject: &dyn Subject) {
     case.done().await;
 }
 
-pub(super) async fn a_closed_ledger_is_unavailable(subject: &dyn Subject) {
-    let case = Case::open(subject).await;
+pub(super) async fn a_closed_ledger_is_unavailable(subject: &dyn LedgerSubject) {
+    let case = LawCase::open(subject).await;
     case.ledger.close().await.unwrap();
     let late = case.try_hold(case.opening("ada", &["A-1"], 0)).await;
     assert!(matches!(late, Err(Error::Unavailable { .. })), "{late:?}");
@@ -169,8 +209,8 @@ pub(super) async fn a_closed_ledger_is_unavailable(subject: &dyn Subject) {
     ledger.close().await.unwrap();
 }
 
-pub(super) async fn the_engine_is_remembered(subject: &dyn Subject) {
-    let case = Case::open(subject).await;
+pub(super) async fn the_engine_is_remembered(subject: &dyn LedgerSubject) {
+    let case = LawCase::open(subject).await;
     let ledger = &case.ledger;
     assert_eq!((ledger.engine().await.unwrap(), ledger.highest_token().await.unwrap()), (None, 0));
     assert!(ledger.put_engine(Some("one".into()), None).await.unwrap());

@@ -1,47 +1,47 @@
-//! The index of a hall: where every seat stands, and who is its neighbour.
+//! The seat index of a layout: the position of every seat, and its neighbours.
 
 use std::collections::HashMap;
 use std::ops::Range;
 
 use crate::layout::{Layout, Seat};
 
-/// The place of a seat in the order of the hall: rows best first, numbers rising.
-pub type Place = usize;
+/// The position of a seat in the index: rows best first, numbers rising.
+pub type SeatPosition = usize;
 
 /// A row, and the stretches of it where each seat has the next one beside it.
 #[derive(Clone, Debug)]
-pub(super) struct Row {
+pub(super) struct SeatRow {
     /// Which section, by its place in the order of sections.
     pub section: usize,
     /// All its seats.
-    pub seats: Range<Place>,
+    pub seats: Range<SeatPosition>,
     /// Numbers without a gap: an aisle ends a stretch.
-    pub stretches: Vec<Range<Place>>,
+    pub stretches: Vec<Range<SeatPosition>>,
 }
 
-/// Where every seat stands. Made once for a layout, and asked for every pick.
+/// The positions of all seats. Built once for a layout, and used by every pick.
 #[derive(Clone, Debug, Default)]
-pub struct Hall {
+pub struct SeatIndex {
     seats: Vec<Seat>,
-    by_id: HashMap<String, Place>,
+    by_id: HashMap<String, SeatPosition>,
     /// The row of each seat.
     row_of: Vec<usize>,
     sections: Vec<String>,
-    pub(super) rows: Vec<Row>,
+    pub(super) rows: Vec<SeatRow>,
 }
 
-impl Hall {
+impl SeatIndex {
     /// Orders the seats: sections and rows in the order in which the layout names them first, numbers rising.
     #[must_use]
     pub fn new(layout: &Layout) -> Self {
-        let mut hall = Self::default();
+        let mut index = Self::default();
         let mut section_at: HashMap<&str, usize> = HashMap::new();
         let mut row_at: HashMap<(usize, &str), usize> = HashMap::new();
         let mut rows: Vec<(usize, Vec<&Seat>)> = Vec::new();
         for seat in &layout.seats {
             let section = *section_at.entry(&seat.section).or_insert_with(|| {
-                hall.sections.push(seat.section.clone());
-                hall.sections.len() - 1
+                index.sections.push(seat.section.clone());
+                index.sections.len() - 1
             });
             let row = *row_at.entry((section, &seat.row)).or_insert_with(|| {
                 rows.push((section, Vec::new()));
@@ -53,14 +53,14 @@ impl Hall {
         rows.sort_by_key(|(section, _)| *section);
         for (section, mut seats) in rows {
             seats.sort_by_key(|seat| seat.number);
-            hall.add_row(section, &seats);
+            index.add_row(section, &seats);
         }
-        hall
+        index
     }
 
     fn add_row(&mut self, section: usize, seats: &[&Seat]) {
         let begin = self.seats.len();
-        let mut stretches: Vec<Range<Place>> = Vec::new();
+        let mut stretches: Vec<Range<SeatPosition>> = Vec::new();
         for seat in seats {
             let at = self.seats.len();
             let follows = at > begin && self.seats[at - 1].number.checked_add(1) == Some(seat.number);
@@ -72,7 +72,7 @@ impl Hall {
             self.row_of.push(self.rows.len());
             self.seats.push((*seat).clone());
         }
-        self.rows.push(Row { section, seats: begin..self.seats.len(), stretches });
+        self.rows.push(SeatRow { section, seats: begin..self.seats.len(), stretches });
     }
 
     /// How many seats there are.
@@ -89,7 +89,7 @@ impl Hall {
 
     /// Where a seat stands; none for a seat that is not here.
     #[must_use]
-    pub fn place(&self, id: &str) -> Option<Place> {
+    pub fn position(&self, id: &str) -> Option<SeatPosition> {
         self.by_id.get(id).copied()
     }
 
@@ -99,8 +99,8 @@ impl Hall {
     ///
     /// There is no such place: places come from this hall.
     #[must_use]
-    pub fn seat(&self, place: Place) -> &Seat {
-        &self.seats[place]
+    pub fn seat(&self, position: SeatPosition) -> &Seat {
+        &self.seats[position]
     }
 
     /// Every seat, in the order of the hall.
@@ -112,51 +112,51 @@ impl Hall {
         self.sections.iter().position(|section| section == name)
     }
 
-    pub(super) fn row_of(&self, place: Place) -> usize {
-        self.row_of[place]
+    pub(super) fn row_of(&self, position: SeatPosition) -> usize {
+        self.row_of[position]
     }
 
-    pub(super) fn section_of(&self, place: Place) -> usize {
-        self.rows[self.row_of[place]].section
+    pub(super) fn section_of(&self, position: SeatPosition) -> usize {
+        self.rows[self.row_of[position]].section
     }
 
-    pub(super) fn stretch_of(&self, place: Place) -> Range<Place> {
-        let row = &self.rows[self.row_of[place]];
-        let stretch = row.stretches.iter().find(|stretch| stretch.contains(&place));
-        stretch.cloned().unwrap_or(place..place + 1)
+    pub(super) fn stretch_of(&self, position: SeatPosition) -> Range<SeatPosition> {
+        let row = &self.rows[self.row_of[position]];
+        let stretch = row.stretches.iter().find(|stretch| stretch.contains(&position));
+        stretch.cloned().unwrap_or(position..position + 1)
     }
 
     /// What these cost together.
     #[must_use]
-    pub fn total(&self, places: &[Place]) -> u64 {
-        places.iter().fold(0, |sum, place| sum.saturating_add(self.seats[*place].price))
+    pub fn total(&self, positions: &[SeatPosition]) -> u64 {
+        positions.iter().fold(0, |sum, position| sum.saturating_add(self.seats[*position].price))
     }
 }
 
 /// Which seats are free, one bit for each.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Free {
+pub struct FreeSet {
     words: Vec<u64>,
-    places: usize,
+    positions: usize,
 }
 
-impl Free {
+impl FreeSet {
     /// All of a hall, or none of it.
     #[must_use]
-    pub fn new(hall: &Hall, free: bool) -> Self {
-        let places = hall.len();
-        let mut this = Self { words: vec![0; places.div_ceil(64)], places };
+    pub fn new(index: &SeatIndex, free: bool) -> Self {
+        let positions = index.len();
+        let mut this = Self { words: vec![0; positions.div_ceil(64)], positions };
         if free {
-            (0..places).for_each(|place| this.set(place, true));
+            (0..positions).for_each(|position| this.set(position, true));
         }
         this
     }
 
     /// Says whether a seat is free.
-    pub fn set(&mut self, place: Place, free: bool) {
-        debug_assert!(place < self.places, "places come from the hall");
-        let Some(word) = self.words.get_mut(place / 64) else { return };
-        let bit = 1u64 << (place % 64);
+    pub fn set(&mut self, position: SeatPosition, free: bool) {
+        debug_assert!(position < self.positions, "places come from the hall");
+        let Some(word) = self.words.get_mut(position / 64) else { return };
+        let bit = 1u64 << (position % 64);
         if free {
             *word |= bit;
         } else {
@@ -166,8 +166,8 @@ impl Free {
 
     /// Whether a seat is free.
     #[must_use]
-    pub fn is_free(&self, place: Place) -> bool {
-        self.words.get(place / 64).is_some_and(|word| word >> (place % 64) & 1 == 1)
+    pub fn is_free(&self, position: SeatPosition) -> bool {
+        self.words.get(position / 64).is_some_and(|word| word >> (position % 64) & 1 == 1)
     }
 
     /// How many are.
@@ -177,7 +177,7 @@ impl Free {
     }
 
     /// Whether any of these is, by whole words: an empty row costs next to nothing.
-    pub(super) fn any(&self, within: &Range<Place>) -> bool {
+    pub(super) fn any(&self, within: &Range<SeatPosition>) -> bool {
         let mut at = within.start;
         while at < within.end {
             let end = within.end.min((at / 64 + 1) * 64);
@@ -192,7 +192,7 @@ impl Free {
     }
 
     /// The runs of free neighbours within a stretch, in order.
-    pub(super) fn runs(&self, within: Range<Place>) -> impl Iterator<Item = Range<Place>> {
+    pub(super) fn runs(&self, within: Range<SeatPosition>) -> impl Iterator<Item = Range<SeatPosition>> {
         let mut at = within.start;
         std::iter::from_fn(move || {
             while at < within.end && !self.is_free(at) {
