@@ -14,9 +14,9 @@ use leasehold_core::WaiterId;
 use rustix::event::epoll::EventFlags;
 use tokio::task::AbortHandle;
 
-use super::ask::Form;
-use super::frame::Sizes;
-use super::reply::Protocol;
+use super::codec::frame::Sizes;
+use super::codec::reply::Protocol;
+use super::command::Form;
 use super::transport::Transport;
 use crate::service::seats::Seat;
 use crate::service::{Caller, Peer};

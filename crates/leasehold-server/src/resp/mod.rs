@@ -18,21 +18,14 @@
 //!
 //! Who may do what (`service`), decisions about leases (the engine).
 
-pub mod ask;
+mod codec;
+mod command;
 mod connection;
-mod fast;
-pub mod frame;
-mod known;
-mod local;
-mod mail;
-mod pump;
-pub mod reply;
-mod script;
-mod slow;
+mod event_loop;
 #[cfg(test)]
 mod tests;
 mod transport;
-pub mod watch;
+mod watch;
 
 use std::io;
 use std::net::TcpListener;
@@ -44,9 +37,9 @@ use std::time::Duration;
 
 use crate::service::Service;
 use crate::service::seats::Seats;
-use frame::Sizes;
-use mail::Bell;
-use pump::Pump;
+use codec::frame::Sizes;
+use event_loop::EventLoop;
+use event_loop::waker::Bell;
 
 /// How RESP is served.
 #[derive(Clone, Debug)]
@@ -120,7 +113,7 @@ impl Server {
             Arc::new(Shared { service, config, runtime, stopping: AtomicBool::new(false), next_id: AtomicU64::new(1) });
         let mut pumps = Vec::new();
         for number in 0..threads {
-            let pump = Pump::new(shared.clone(), listener.try_clone()?)?;
+            let pump = EventLoop::new(shared.clone(), listener.try_clone()?)?;
             let bell = pump.bell();
             let thread = std::thread::Builder::new().name(format!("leasehold-resp-{number}"));
             let house = shared.clone();

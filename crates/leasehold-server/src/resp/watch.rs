@@ -3,10 +3,10 @@
 use std::sync::Arc;
 
 use leasehold::engine::EventId;
-use tokio::sync::{OwnedSemaphorePermit, Semaphore};
+use tokio::sync::Semaphore;
 
-use super::mail::{Bell, Letter, Mailbox};
-use super::reply::{Protocol, Reply};
+use super::codec::reply::{Protocol, Reply};
+use super::event_loop::inbox::Outlet;
 use crate::http::shape::Happened;
 use crate::service::watch::Told;
 use crate::service::{Caller, Denial, Service};
@@ -14,27 +14,6 @@ use crate::service::{Caller, Denial, Service};
 /// Letters of one watch that its pump has not taken yet. A pump may be kept by the disk, and many may resume a long way
 /// back at that moment: what they are to be told stays where it is kept once, and is not copied for each of them.
 const AHEAD: usize = 4;
-
-/// Where pushes go.
-#[derive(Clone)]
-pub struct Outlet {
-    pub mailbox: Arc<Mailbox>,
-    pub bell: Arc<Bell>,
-    pub slot: u32,
-    pub id: u64,
-}
-
-impl Outlet {
-    /// Sends bytes to the connection.
-    pub fn post(&self, number: Option<u32>, bytes: Vec<u8>, last: bool) {
-        self.send(number, bytes, last, None);
-    }
-
-    fn send(&self, number: Option<u32>, bytes: Vec<u8>, last: bool, place: Option<OwnedSemaphorePermit>) {
-        let letter = Letter { slot: self.slot, id: self.id, number, bytes, last, _place: place };
-        self.mailbox.post(letter, &self.bell);
-    }
-}
 
 /// Tells a connection what happens until it goes away, and answers its command first.
 pub async fn tell(
@@ -139,6 +118,8 @@ mod tests {
     use leasehold::engine::{Claim, Engine, Mode, Seen, Want};
 
     use super::*;
+    use crate::resp::event_loop::inbox::Mailbox;
+    use crate::resp::event_loop::waker::Bell;
     use crate::service::audit::Audit;
     use crate::service::keys::KeyRing;
     use crate::service::{Opened, Peer};

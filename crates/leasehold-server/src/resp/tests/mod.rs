@@ -1,11 +1,11 @@
 //! The RESP port in this process: what needs to see the service's own counters, to set the clock by hand, or to hold the
 //! disk. The rest is in `tests/resp/`.
 
+mod access;
+pub mod all_commands;
 mod client;
+mod close;
 mod disk;
-pub mod every;
-mod gate;
-mod leaving;
 mod limits;
 mod pipeline;
 

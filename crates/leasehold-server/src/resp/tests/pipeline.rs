@@ -114,7 +114,7 @@ async fn several_who_send_at_once_are_each_answered_as_alone() {
 /// Goal: a command that was parsed before a key was shown is decided with the key.
 #[tokio::test(flavor = "multi_thread")]
 async fn a_key_shown_in_the_middle_counts_from_there() {
-    let (made, file) = super::gate::keys();
+    let (made, file) = super::access::keys();
     let house = House::open(KeyRing::of(&file), Config::default()).await;
     tokio::task::block_in_place(|| {
         let set = |name| command(&["SET", name, "v", "NX", "PX", "60000"]);

@@ -6,7 +6,7 @@
 use leasehold::engine::embedded::{Embedded, LockedEngine};
 
 use super::{Place, TURN};
-use crate::resp::frame::{Parsed, Sizes, parse};
+use crate::resp::codec::frame::{Parsed, Sizes, parse};
 
 /// Commands that are parsed ahead in one round; what comes after them is parsed when it is their turn.
 const ROUND: usize = 4096;

@@ -6,9 +6,9 @@ use std::time::Duration;
 
 use leasehold::engine::{Claim, EventId, LeaseId, Mode, Promises, Push, Query, Resource, Token, Want};
 
-use super::ask::{Call, Form};
-use super::fast::{MARKER, redis_ttl};
-use super::reply::{Life, Protocol, Reply, millis};
+use super::inline::{MARKER, redis_ttl};
+use super::{Call, Form};
+use crate::resp::codec::reply::{Life, Protocol, Reply, millis};
 use crate::service::metrics::Outcome;
 use crate::service::{Caller, Denial, EngineInfo, Service};
 

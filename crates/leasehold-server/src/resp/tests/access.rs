@@ -2,11 +2,11 @@
 
 use std::collections::BTreeSet;
 
-use super::super::frame::Args;
-use super::super::{Config, ask};
+use super::super::codec::frame::Args;
+use super::super::{Config, command as ask};
 use super::House;
+use super::all_commands::EVERY;
 use super::client::command;
-use super::every::EVERY;
 use crate::service::keys::file::KeyFile;
 use crate::service::keys::secret::NewKey;
 use crate::service::keys::{KeyRing, Role, Roles};
@@ -90,7 +90,7 @@ async fn guessing_keys_is_slowed_down() {
 /// Method: the words that the code itself compares with, read from its source, against the words of the table.
 #[test]
 fn the_table_has_every_command() {
-    let source = include_str!("../ask.rs");
+    let source = include_str!("../command/mod.rs");
     let arms = |function: &str| {
         let begin = source.find(&format!("fn {function}")).unwrap_or_else(|| panic!("there is a function {function}"));
         let body = &source[begin..];

@@ -5,13 +5,13 @@ use std::sync::atomic::Ordering;
 
 use rustix::event::epoll::{self, EventData, EventFlags};
 
-use super::{AT_THE_DOOR, LISTENER, Place, Pump};
+use super::{AT_THE_DOOR, EventLoop, LISTENER, Place};
 use crate::resp::connection::Connection;
 use crate::resp::transport::Transport;
 use crate::service::Peer;
 use crate::service::seats::{Door, Seat};
 
-impl Pump {
+impl EventLoop {
     pub(super) fn accept(&mut self) {
         // A few at a time: those who are here have their turn too.
         for _ in 0..256 {

@@ -1,10 +1,10 @@
 //! What a connection answers by itself.
 
-use super::ask::Local;
-use super::connection::Connection;
-use super::known;
-use super::reply::{Protocol, Reply};
+use super::Local;
 use super::script;
+use super::table;
+use crate::resp::codec::reply::{Protocol, Reply};
+use crate::resp::connection::Connection;
 use crate::service::{Denial, Service};
 
 /// The version of the commands of Redis that lock clients may count on.
@@ -34,7 +34,7 @@ pub fn answer(service: &Service, local: &Local<'_>, connection: &mut Connection,
         Local::GetName => reply.text(&connection.name),
         Local::ClientId => reply.unsigned(connection.id),
         Local::SetInfo => reply.simple("OK"),
-        Local::Commands(about) => known::answer(about, &mut reply),
+        Local::Commands(about) => table::answer(about, &mut reply),
         Local::Info => reply.verbatim(&info()),
         Local::Quit => {
             reply.simple("OK");

@@ -2,10 +2,16 @@
 
 use leasehold::engine::{Mode, Token};
 
-use super::frame::Args;
-use super::known::About;
-use super::script::{self, Script};
+pub mod connection;
+pub mod inline;
+pub mod script;
+pub mod spawned;
+pub mod table;
+
+use super::codec::frame::Args;
 use crate::service::Verb;
+use script::Script;
+use table::About;
 
 /// A command that was understood.
 #[derive(Debug, PartialEq, Eq)]

@@ -6,13 +6,13 @@ use leasehold::clock::Time;
 use leasehold::engine::embedded::Stopped;
 use rustix::event::epoll;
 
-use super::{Pump, tag};
+use super::{EventLoop, tag};
+use crate::resp::codec::reply::Reply;
 use crate::resp::connection::Blocked;
-use crate::resp::reply::Reply;
 use crate::service::Denial;
 use crate::service::metrics::Outcome;
 
-impl Pump {
+impl EventLoop {
     /// Closes what is to be closed: the line is left, and grants that nobody heard of are ended.
     pub(super) fn reap(&mut self) {
         let dead = std::mem::take(&mut self.dead);

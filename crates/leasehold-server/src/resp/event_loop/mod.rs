@@ -8,11 +8,13 @@
 //! gathers what clients send. On a slow disk the engine's writer does it, and the pump does not listen to clients
 //! meanwhile: what they send could not be written sooner anyway, and is read in one go when the disk is done.
 
-mod ahead;
-mod answers;
-mod door;
-mod leaving;
-mod turn;
+mod accept;
+mod close;
+mod dispatch;
+pub mod inbox;
+mod lookahead;
+mod replies;
+pub mod waker;
 
 use std::collections::HashSet;
 use std::io::{self, ErrorKind};
@@ -30,8 +32,9 @@ use rustix::event::epoll::{self, EventData, EventFlags};
 
 use super::Shared;
 use super::connection::{Blocked, Connection};
-use super::mail::{Bell, Mailbox};
 use super::transport::Transport;
+use inbox::Mailbox;
+use waker::Bell;
 
 const LISTENER: u64 = u64::MAX;
 const BELL: u64 = u64::MAX - 1;
@@ -57,7 +60,7 @@ struct Place {
 }
 
 /// See the module.
-pub struct Pump {
+pub struct EventLoop {
     shared: Arc<Shared>,
     engine: Option<Arc<Embedded>>,
     poll: OwnedFd,
@@ -79,7 +82,7 @@ pub struct Pump {
     orphans: HashSet<u64>,
     scratch: Box<[u8]>,
     at: Vec<(u32, u32)>,
-    ahead: ahead::Ahead,
+    ahead: lookahead::Ahead,
     reply: Vec<u8>,
     /// Answers that wait for the disk.
     at_disk: usize,
@@ -92,7 +95,7 @@ pub struct Pump {
     turned_away: usize,
 }
 
-impl Pump {
+impl EventLoop {
     pub fn new(shared: Arc<Shared>, listener: TcpListener) -> io::Result<Self> {
         let poll = epoll::create(epoll::CreateFlags::CLOEXEC)?;
         let bell = Arc::new(Bell::new()?);
@@ -118,7 +121,7 @@ impl Pump {
             orphans: HashSet::new(),
             scratch: vec![0; GULP].into(),
             at: Vec::new(),
-            ahead: ahead::Ahead::default(),
+            ahead: lookahead::Ahead::default(),
             reply: Vec::new(),
             at_disk: 0,
             now,

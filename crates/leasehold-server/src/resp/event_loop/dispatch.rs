@@ -4,19 +4,20 @@ use std::sync::Arc;
 
 use leasehold::engine::embedded::{Embedded, LockedEngine};
 
-use super::ahead::Coming;
-use super::{Pump, TURN, tag};
-use crate::resp::ask::{self, Ask, Call};
+use super::lookahead::Coming;
+use super::{EventLoop, TURN, tag};
+use crate::resp::codec::frame::{Args, Parsed, parse};
+use crate::resp::codec::reply::Reply;
+use crate::resp::command::connection as local;
+use crate::resp::command::inline::{self as fast, Desk, Step};
+use crate::resp::command::spawned::{self as slow, Errand};
+use crate::resp::command::{self as ask, Ask, Call};
 use crate::resp::connection::{Blocked, Connection, Kind};
-use crate::resp::fast::{self, Desk, Step};
-use crate::resp::frame::{Args, Parsed, parse};
-use crate::resp::local;
-use crate::resp::reply::Reply;
-use crate::resp::slow::{self, Errand};
-use crate::resp::watch::{self, Outlet};
+use crate::resp::event_loop::inbox::Outlet;
+use crate::resp::watch;
 use crate::service::Service;
 
-impl Pump {
+impl EventLoop {
     /// Decides what has come, all of it under one lock.
     pub(super) fn run_ready(&mut self) {
         if self.ready.is_empty() {

@@ -1,13 +1,11 @@
-//! How other threads reach a pump: answers made elsewhere, pushes, and the wake-up that both need.
+//! Wakes the event loop's thread from other threads.
 
 use std::io;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::{Mutex, PoisonError};
 use std::time::Duration;
 
 use rustix::event::{EventfdFlags, PollFd, PollFlags, Timespec, eventfd, poll};
-use tokio::sync::OwnedSemaphorePermit;
 
 /// Wakes a pump that sleeps, and costs nothing while it does not.
 #[derive(Debug)]
@@ -62,46 +60,5 @@ impl Bell {
 impl AsFd for Bell {
     fn as_fd(&self) -> BorrowedFd<'_> {
         self.fd.as_fd()
-    }
-}
-
-/// Bytes for a connection.
-#[derive(Debug)]
-pub struct Letter {
-    /// Where it is kept.
-    pub slot: u32,
-    /// Which connection: slots are used again.
-    pub id: u64,
-    /// The command that this answers; none for a push.
-    pub number: Option<u32>,
-    /// The reply.
-    pub bytes: Vec<u8>,
-    /// Nothing more will come, and the connection is to be closed.
-    pub last: bool,
-    /// Given back when the letter was taken: until then whoever writes many writes no more.
-    pub _place: Option<OwnedSemaphorePermit>,
-}
-
-/// Letters that wait to be taken.
-#[derive(Debug, Default)]
-pub struct Mailbox {
-    letters: Mutex<Vec<Letter>>,
-}
-
-impl Mailbox {
-    /// Leaves a letter, and rings.
-    pub fn post(&self, letter: Letter, bell: &Bell) {
-        self.letters.lock().unwrap_or_else(PoisonError::into_inner).push(letter);
-        bell.ring();
-    }
-
-    /// Whether there is none.
-    pub fn is_empty(&self) -> bool {
-        self.letters.lock().unwrap_or_else(PoisonError::into_inner).is_empty()
-    }
-
-    /// Takes all of them.
-    pub fn take(&self) -> Vec<Letter> {
-        std::mem::take(&mut *self.letters.lock().unwrap_or_else(PoisonError::into_inner))
     }
 }

@@ -1,6 +1,6 @@
 //! `COMMAND`: what this port understands, in the form in which clients of Redis ask for it.
 
-use super::reply::Reply;
+use crate::resp::codec::reply::Reply;
 
 /// One command: its name, how many words it has with its own (at least so many, where negative), and which of them are
 /// keys (the first, the last counted from the end where negative, every how many).
@@ -98,7 +98,7 @@ mod tests {
     use std::collections::BTreeSet;
 
     use super::*;
-    use crate::resp::tests::every::EVERY;
+    use crate::resp::tests::all_commands::EVERY;
 
     /// Goal: what is listed is what is understood.
     #[test]

@@ -3,13 +3,13 @@
 use leasehold_core::Reply as Decided;
 use rustix::event::epoll::{self, EventData};
 
-use super::Pump;
+use super::EventLoop;
+use crate::resp::codec::reply::Reply;
+use crate::resp::command::inline as fast;
 use crate::resp::connection::Blocked;
-use crate::resp::fast;
-use crate::resp::reply::Reply;
 use crate::service::Denial;
 
-impl Pump {
+impl EventLoop {
     /// Writes the replies of a batch that is durable.
     pub(super) fn take_answers(&mut self) {
         let mut answers = std::mem::take(&mut self.answers);

@@ -6,9 +6,9 @@ use leasehold::engine::Mode;
 use leasehold::engine::embedded::{CompletionQueue, LockedEngine, Stopped, refusal};
 use leasehold_core::{Acquire as Claim, Command, Keys, Push, Refusal, Reply as Decided, WaiterId, Want};
 
-use super::ask::{Acquire, Call, Form};
-use super::connection::{Connection, Kind};
-use super::reply::{Life, Protocol, Reply, millis};
+use super::{Acquire, Call, Form};
+use crate::resp::codec::reply::{Life, Protocol, Reply, millis};
+use crate::resp::connection::{Connection, Kind};
 use crate::service::metrics::Outcome;
 use crate::service::{Denial, Pass, Service};
 use leasehold::clock::Time;
