@@ -1,4 +1,4 @@
-//! One connection: what came in, what is owed, what goes out.
+//! One connection: what came in, what is pending, what goes out.
 //!
 //! # Laws
 //!
@@ -14,19 +14,19 @@ use leasehold_core::WaiterId;
 use rustix::event::epoll::EventFlags;
 use tokio::task::AbortHandle;
 
-use super::codec::frame::Sizes;
-use super::codec::reply::Protocol;
+use super::codec::frame::CommandLimits;
+use super::codec::reply::RespVersion;
 use super::command::Form;
 use super::transport::Transport;
 use crate::service::seats::Seat;
 use crate::service::{Caller, Peer};
 
-/// Replies that one client may be owed. A disk that hangs must not gather all that clients can send meanwhile.
-const MOST_OWED: usize = 16_384;
+/// Replies that one client may be pending. A disk that hangs must not gather all that clients can send meanwhile.
+const MAX_PENDING_REPLIES: usize = 16_384;
 
 /// What the answer to a command becomes.
 #[derive(Debug)]
-pub enum Kind {
+pub enum ReplyShape {
     /// `OK`, or nothing if the key is taken.
     Set,
     /// How many keys were taken: all or none.
@@ -46,8 +46,8 @@ pub enum Kind {
 }
 
 #[derive(Debug)]
-enum Slot {
-    Owed(Kind),
+enum PendingReply {
+    Owed(ReplyShape),
     Done(Vec<u8>),
 }
 
@@ -73,7 +73,7 @@ impl Blocked {
 }
 
 /// See the module.
-pub struct Connection {
+pub struct ClientConnection {
     /// Given back when it is over.
     _seat: Seat,
     /// Unique among all connections of this server.
@@ -82,9 +82,9 @@ pub struct Connection {
     pub peer: Peer,
     /// Who it is; none before it showed a key that is needed.
     pub caller: Option<Caller>,
-    pub protocol: Protocol,
-    /// What was spoken before, by commands that are owed replies: those before this number, this.
-    former: Vec<(u32, Protocol)>,
+    pub version: RespVersion,
+    /// What was spoken before, by commands that are pending replies: those before this number, this.
+    earlier_versions: Vec<(u32, RespVersion)>,
     /// What it calls itself.
     pub name: String,
     /// Who holds what it takes, for people.
@@ -92,20 +92,20 @@ pub struct Connection {
     pub input: Vec<u8>,
     out: Vec<u8>,
     sent: usize,
-    owed: VecDeque<Slot>,
-    /// The number of the first reply that is owed.
+    pending: VecDeque<PendingReply>,
+    /// The number of the first reply that is pending.
     first: u32,
     /// The number of the next command.
     next: u32,
     pub blocked: Option<Blocked>,
     pub watch: Option<AbortHandle>,
     /// It asked for a transaction, and sends what was to be in it.
-    pub refused_multi: bool,
+    pub in_refused_multi: bool,
     /// The command that asked for the watch: what is watched is told after its answer.
     watch_number: u32,
     /// The client sends no more: what it sent is still done.
     pub hung_up: bool,
-    /// No further command is looked at: what is owed leaves, and then it is closed.
+    /// No further command is looked at: what is pending leaves, and then it is closed.
     pub closing: bool,
     /// Commands wait until the client or the disk has taken some of what there is: see [`Self::is_full`].
     pub paused: bool,
@@ -117,11 +117,11 @@ pub struct Connection {
     pub waiting_since: Option<Time>,
     /// When the client last took bytes, while there are some for it.
     pub stalled_since: Option<Time>,
-    /// What the poll is asked to report: see [`Self::needs`].
-    pub asks: EventFlags,
+    /// What the poll is asked to report: see [`Self::wanted_events`].
+    pub polled_events: EventFlags,
 }
 
-impl Connection {
+impl ClientConnection {
     pub fn new(
         id: u64,
         transport: Transport,
@@ -137,19 +137,19 @@ impl Connection {
             transport,
             peer,
             caller,
-            protocol: Protocol::Resp2,
-            former: Vec::new(),
+            version: RespVersion::Resp2,
+            earlier_versions: Vec::new(),
             name: String::new(),
             holder: peer.to_string(),
             input: Vec::new(),
             out: Vec::new(),
             sent: 0,
-            owed: VecDeque::new(),
+            pending: VecDeque::new(),
             first,
             next: first,
             blocked: None,
             watch: None,
-            refused_multi: false,
+            in_refused_multi: false,
             watch_number: first,
             hung_up: false,
             closing: false,
@@ -158,24 +158,24 @@ impl Connection {
             silent: true,
             waiting_since: Some(now),
             stalled_since: None,
-            asks: EventFlags::IN,
+            polled_events: EventFlags::IN,
         }
     }
 
     /// From the next reply on it is spoken like this.
-    pub fn speak(&mut self, protocol: Protocol) {
+    pub fn set_version(&mut self, version: RespVersion) {
         let first = self.first;
-        self.former.retain(|(until, _)| is_before(first, *until));
-        if self.owes() && protocol != self.protocol {
-            self.former.push((self.next, self.protocol));
+        self.earlier_versions.retain(|(until, _)| is_before(first, *until));
+        if self.has_pending() && version != self.version {
+            self.earlier_versions.push((self.next, self.version));
         }
-        self.protocol = protocol;
+        self.version = version;
     }
 
     /// How the command with this number is answered.
-    fn spoken_at(&self, number: u32) -> Protocol {
-        let former = self.former.iter().find(|(until, _)| is_before(number, *until));
-        former.map_or(self.protocol, |(_, protocol)| *protocol)
+    fn version_of(&self, number: u32) -> RespVersion {
+        let earlier_versions = self.earlier_versions.iter().find(|(until, _)| is_before(number, *until));
+        earlier_versions.map_or(self.version, |(_, version)| *version)
     }
 
     /// The number that the next command will have.
@@ -183,9 +183,9 @@ impl Connection {
         self.next
     }
 
-    /// Where replies that are ready may be written at once; none if others are owed before them.
+    /// Where replies that are ready may be written at once; none if others are pending before them.
     pub fn ready(&mut self) -> Option<&mut Vec<u8>> {
-        self.owed.is_empty().then_some(&mut self.out)
+        self.pending.is_empty().then_some(&mut self.out)
     }
 
     /// A command was answered by bytes in [`Self::ready`].
@@ -194,77 +194,80 @@ impl Connection {
         self.first = self.next;
     }
 
-    /// A command was answered at once, but others are owed before it.
-    pub fn owe_done(&mut self, reply: Vec<u8>) {
-        self.owed.push_back(Slot::Done(reply));
+    /// A command was answered at once, but others are pending before it.
+    pub fn push_written(&mut self, reply: Vec<u8>) {
+        self.pending.push_back(PendingReply::Done(reply));
         self.next = self.next.wrapping_add(1);
     }
 
     /// The answer to this command comes later.
-    pub fn owe(&mut self, kind: Kind) {
-        self.owed.push_back(Slot::Owed(kind));
+    pub fn push_pending(&mut self, kind: ReplyShape) {
+        self.pending.push_back(PendingReply::Owed(kind));
         self.next = self.next.wrapping_add(1);
     }
 
-    /// The answer to a command has come: `write` makes the reply of it. `false` if it was not owed.
-    pub fn settle(&mut self, number: u32, write: impl FnOnce(&Self, Kind, &mut Vec<u8>)) -> bool {
-        let protocol = self.protocol;
-        self.protocol = self.spoken_at(number);
-        let settled = self.settle_now(number, write);
-        self.protocol = protocol;
-        if !self.owes() {
-            self.former.clear();
+    /// The answer to a command has come: `write` makes the reply of it. `false` if it was not pending.
+    pub fn settle(&mut self, number: u32, write: impl FnOnce(&Self, ReplyShape, &mut Vec<u8>)) -> bool {
+        let version = self.version;
+        self.version = self.version_of(number);
+        let settled = self.write_in_order(number, write);
+        self.version = version;
+        if !self.has_pending() {
+            self.earlier_versions.clear();
         }
         settled
     }
 
-    fn settle_now(&mut self, number: u32, write: impl FnOnce(&Self, Kind, &mut Vec<u8>)) -> bool {
+    fn write_in_order(&mut self, number: u32, write: impl FnOnce(&Self, ReplyShape, &mut Vec<u8>)) -> bool {
         let index = number.wrapping_sub(self.first) as usize;
         if index == 0
-            && let Some(Slot::Owed(_)) = self.owed.front()
+            && let Some(PendingReply::Owed(_)) = self.pending.front()
         {
-            let Some(Slot::Owed(kind)) = self.owed.pop_front() else { unreachable!("it was there") };
+            let Some(PendingReply::Owed(kind)) = self.pending.pop_front() else { unreachable!("it was there") };
             let mut out = std::mem::take(&mut self.out);
             write(self, kind, &mut out);
             self.out = out;
             self.first = self.first.wrapping_add(1);
-            while let Some(Slot::Done(_)) = self.owed.front() {
-                let Some(Slot::Done(reply)) = self.owed.pop_front() else { unreachable!("it was there") };
+            while let Some(PendingReply::Done(_)) = self.pending.front() {
+                let Some(PendingReply::Done(reply)) = self.pending.pop_front() else { unreachable!("it was there") };
                 self.out.extend_from_slice(&reply);
                 self.first = self.first.wrapping_add(1);
             }
             return true;
         }
-        let Some(slot @ Slot::Owed(_)) = self.owed.get_mut(index) else { return false };
-        let Slot::Owed(kind) = std::mem::replace(slot, Slot::Done(Vec::new())) else { unreachable!("it was there") };
+        let Some(slot @ PendingReply::Owed(_)) = self.pending.get_mut(index) else { return false };
+        let PendingReply::Owed(kind) = std::mem::replace(slot, PendingReply::Done(Vec::new())) else {
+            unreachable!("it was there")
+        };
         let mut reply = Vec::new();
         write(self, kind, &mut reply);
-        if let Some(slot) = self.owed.get_mut(index) {
-            *slot = Slot::Done(reply);
+        if let Some(slot) = self.pending.get_mut(index) {
+            *slot = PendingReply::Done(reply);
         }
         true
     }
 
-    /// Whether the answer to this command is owed.
-    pub fn awaits(&self, number: u32) -> bool {
-        matches!(self.owed.get(number.wrapping_sub(self.first) as usize), Some(Slot::Owed(_)))
+    /// Whether the answer to this command is pending.
+    pub fn is_pending(&self, number: u32) -> bool {
+        matches!(self.pending.get(number.wrapping_sub(self.first) as usize), Some(PendingReply::Owed(_)))
     }
 
-    /// The acquires that are owed an answer and will not be asked for again: if granted, nobody will hear of it.
-    pub fn unheard(&self) -> impl Iterator<Item = u32> + '_ {
-        let unheard = |slot: &Slot| matches!(slot, Slot::Owed(Kind::Acquire { retried: false, .. }));
-        let owed = self.owed.iter().enumerate().filter(move |(_, slot)| unheard(slot));
-        owed.map(|(index, _)| self.first.wrapping_add(index as u32))
+    /// The acquires that are pending an answer and will not be asked for again: if granted, nobody will hear of it.
+    pub fn unseen(&self) -> impl Iterator<Item = u32> + '_ {
+        let unseen =
+            |slot: &PendingReply| matches!(slot, PendingReply::Owed(ReplyShape::Acquire { retried: false, .. }));
+        let pending = self.pending.iter().enumerate().filter(move |(_, slot)| unseen(slot));
+        pending.map(|(index, _)| self.first.wrapping_add(index as u32))
     }
 
-    /// The next command asks for a watch, and this is the work.
-    pub fn watches(&mut self, work: AbortHandle) {
+    /// The next command polled_events for a watch, and this is the work.
+    pub fn start_watch(&mut self, work: AbortHandle) {
         self.watch = Some(work);
         self.watch_number = self.next;
     }
 
     /// The command was answered with a no: if it asked for a watch, there is none.
-    pub fn no_watch(&mut self, number: u32) {
+    pub fn clear_watch(&mut self, number: u32) {
         if self.watch_number == number {
             self.watch = None;
         }
@@ -272,15 +275,15 @@ impl Connection {
 
     /// Something that nobody asked for just now: between replies, never inside one, nor before the answer to the watch.
     pub fn push(&mut self, bytes: &[u8]) {
-        match self.owed.get_mut(self.watch_number.wrapping_sub(self.first) as usize) {
-            Some(Slot::Done(reply)) => reply.extend_from_slice(bytes),
+        match self.pending.get_mut(self.watch_number.wrapping_sub(self.first) as usize) {
+            Some(PendingReply::Done(reply)) => reply.extend_from_slice(bytes),
             _ => self.out.extend_from_slice(bytes),
         }
     }
 
     /// So much waits for the client, or for the disk in its name, that its next commands must wait too.
     pub fn is_full(&self, backlog: usize) -> bool {
-        self.unsent() > backlog || self.owed.len() >= MOST_OWED
+        self.unsent() > backlog || self.pending.len() >= MAX_PENDING_REPLIES
     }
 
     /// Whether the key it showed was revoked since.
@@ -288,9 +291,9 @@ impl Connection {
         self.caller.as_ref().is_some_and(|caller| caller.principal.revoked.load(Ordering::Relaxed))
     }
 
-    /// Whether replies are still owed.
-    pub fn owes(&self) -> bool {
-        !self.owed.is_empty()
+    /// Whether replies are still pending.
+    pub fn has_pending(&self) -> bool {
+        !self.pending.is_empty()
     }
 
     /// How many bytes wait for the client.
@@ -323,8 +326,8 @@ impl Connection {
             self.sent = 0;
             self.stalled_since = None;
             empty(&mut self.out);
-            if self.owed.capacity() > 512 && self.owed.is_empty() {
-                self.owed = VecDeque::new();
+            if self.pending.capacity() > 512 && self.pending.is_empty() {
+                self.pending = VecDeque::new();
             }
         } else if self.sent > 1 << 16 {
             self.out.drain(..self.sent);
@@ -345,18 +348,19 @@ impl Connection {
 
     /// What the poll has to tell of this client, of whom `most` bytes may wait on either side. Who waits with more than
     /// that behind is not read from, and must still be missed when it goes.
-    pub fn needs(&self, most: usize) -> EventFlags {
-        let mut needs = EventFlags::empty();
+    pub fn wanted_events(&self, most: usize) -> EventFlags {
+        let mut wanted_events = EventFlags::empty();
         let read = self.wants_read(most);
-        needs.set(EventFlags::IN, read);
-        needs.set(EventFlags::OUT, self.wants_write());
-        needs.set(EventFlags::RDHUP, !read && !self.hung_up && self.blocked.as_ref().is_some_and(Blocked::waits));
-        needs
+        wanted_events.set(EventFlags::IN, read);
+        wanted_events.set(EventFlags::OUT, self.wants_write());
+        wanted_events
+            .set(EventFlags::RDHUP, !read && !self.hung_up && self.blocked.as_ref().is_some_and(Blocked::waits));
+        wanted_events
     }
 
     /// How much one command may be: little, from one who has not shown a key that is needed.
-    pub const fn sizes<'s>(&self, known: &'s Sizes) -> &'s Sizes {
-        if self.caller.is_some() { known } else { &Sizes::STRANGER }
+    pub const fn sizes<'s>(&self, known: &'s CommandLimits) -> &'s CommandLimits {
+        if self.caller.is_some() { known } else { &CommandLimits::UNAUTHENTICATED }
     }
 
     /// Forgets commands that were looked at.
@@ -369,7 +373,7 @@ impl Connection {
     }
 }
 
-impl Drop for Connection {
+impl Drop for ClientConnection {
     fn drop(&mut self) {
         if let Some(watch) = &self.watch {
             watch.abort();

@@ -1,11 +1,11 @@
 //! RESP on port 7401: what Redis clients speak, on threads of its own.
 //!
 //! ```text
-//!   sockets ──▶ pump: read all, decide all under one lock ──▶ engine ──▶ completions ──▶ pump: write all
-//!                 └─ what is rare ──▶ tokio: the service's methods ──▶ mailbox ──┘
+//!   sockets ──▶ event_loop: read all, decide all under one lock ──▶ engine ──▶ completions ──▶ event_loop: write all
+//!                 └─ what is rare ──▶ tokio: the service's methods ──▶ inbox ──┘
 //! ```
 //!
-//! Read in this order: [`frame`] (bytes to arguments), [`ask`] (arguments to words), `pump` (the loop), [`fast`] and
+//! Read in this order: [`frame`] (bytes to arguments), [`ask`] (arguments to words), `event_loop` (the loop), [`fast`] and
 //! [`slow`] (the two ways to an answer), [`reply`] (answers to bytes).
 //!
 //! # Laws
@@ -37,9 +37,9 @@ use std::time::Duration;
 
 use crate::service::Service;
 use crate::service::seats::Seats;
-use codec::frame::Sizes;
+use codec::frame::CommandLimits;
 use event_loop::EventLoop;
-use event_loop::waker::Bell;
+use event_loop::waker::Waker;
 
 /// How RESP is served.
 #[derive(Clone, Debug)]
@@ -57,7 +57,7 @@ pub struct Config {
     /// How long a shutdown waits for what is under way.
     pub farewell: Duration,
     /// How much one command may be.
-    pub sizes: Sizes,
+    pub sizes: CommandLimits,
     /// Bytes that may wait for one client before it is cut off, or (between commands) before no more are read.
     pub backlog: usize,
     /// TLS, if it is spoken.
@@ -73,15 +73,15 @@ impl Default for Config {
             command_within: Duration::from_secs(10),
             write_stall: Duration::from_secs(10),
             farewell: Duration::from_secs(2),
-            sizes: Sizes::default(),
+            sizes: CommandLimits::default(),
             backlog: 4 << 20,
             tls: None,
         }
     }
 }
 
-/// What the pumps of one server share.
-pub(crate) struct Shared {
+/// What the event_loops of one server share.
+pub(crate) struct ServerShared {
     service: Arc<Service>,
     config: Config,
     runtime: tokio::runtime::Handle,
@@ -91,8 +91,8 @@ pub(crate) struct Shared {
 
 /// The running server.
 pub struct Server {
-    shared: Arc<Shared>,
-    pumps: Vec<(Arc<Bell>, JoinHandle<()>)>,
+    shared: Arc<ServerShared>,
+    event_loops: Vec<(Arc<Waker>, JoinHandle<()>)>,
 }
 
 impl Server {
@@ -109,35 +109,40 @@ impl Server {
     ) -> io::Result<Self> {
         listener.set_nonblocking(true)?;
         let threads = config.threads.max(1);
-        let shared =
-            Arc::new(Shared { service, config, runtime, stopping: AtomicBool::new(false), next_id: AtomicU64::new(1) });
-        let mut pumps = Vec::new();
+        let shared = Arc::new(ServerShared {
+            service,
+            config,
+            runtime,
+            stopping: AtomicBool::new(false),
+            next_id: AtomicU64::new(1),
+        });
+        let mut event_loops = Vec::new();
         for number in 0..threads {
-            let pump = EventLoop::new(shared.clone(), listener.try_clone()?)?;
-            let bell = pump.bell();
+            let event_loop = EventLoop::new(shared.clone(), listener.try_clone()?)?;
+            let waker = event_loop.waker();
             let thread = std::thread::Builder::new().name(format!("leasehold-resp-{number}"));
-            let house = shared.clone();
+            let thread_shared = shared.clone();
             let run = move || {
-                let ended = std::panic::catch_unwind(AssertUnwindSafe(|| pump.run()));
+                let ended = std::panic::catch_unwind(AssertUnwindSafe(|| event_loop.run()));
                 // A server that is deaf on this port and well by its health checks would be worse than none.
-                if ended.is_err() || !house.stopping.load(Ordering::SeqCst) {
+                if ended.is_err() || !thread_shared.stopping.load(Ordering::SeqCst) {
                     tracing::error!("a RESP thread ended unasked: the server ends");
                     std::process::exit(1);
                 }
             };
-            pumps.push((bell, thread.spawn(run)?));
+            event_loops.push((waker, thread.spawn(run)?));
         }
-        Ok(Self { shared, pumps })
+        Ok(Self { shared, event_loops })
     }
 
     /// Finishes what is under way, tells those who wait, and lets go of the port.
     pub fn stop(self) {
         self.shared.stopping.store(true, Ordering::SeqCst);
-        for (bell, _) in &self.pumps {
-            bell.ring();
+        for (waker, _) in &self.event_loops {
+            waker.wake();
         }
-        for (_, pump) in self.pumps {
-            let _ = pump.join();
+        for (_, event_loop) in self.event_loops {
+            let _ = event_loop.join();
         }
     }
 }

@@ -5,15 +5,15 @@ use std::sync::Arc;
 use leasehold::engine::EventId;
 use tokio::sync::Semaphore;
 
-use super::codec::reply::{Protocol, Reply};
-use super::event_loop::inbox::Outlet;
+use super::codec::reply::{ReplyWriter, RespVersion};
+use super::event_loop::inbox::ConnectionHandle;
 use crate::http::shape::Happened;
 use crate::service::watch::Told;
 use crate::service::{Caller, Denial, Service};
 
 /// Letters of one watch that its pump has not taken yet. A pump may be kept by the disk, and many may resume a long way
 /// back at that moment: what they are to be told stays where it is kept once, and is not copied for each of them.
-const AHEAD: usize = 4;
+const MAX_UNREAD_MESSAGES_PER_WATCH: usize = 4;
 
 /// Tells a connection what happens until it goes away, and answers its command first.
 pub async fn tell(
@@ -21,49 +21,49 @@ pub async fn tell(
     caller: Caller,
     prefix: String,
     since: Option<EventId>,
-    protocol: Protocol,
-    outlet: Outlet,
+    version: RespVersion,
+    handle: ConnectionHandle,
     number: u32,
 ) {
     let mut out = Vec::new();
     let mut watcher = match service.watch(&caller, prefix, since).await {
         Ok(watcher) => watcher,
         Err(denial) => {
-            Reply::new(&mut out, protocol).denial(&denial);
-            return outlet.post(Some(number), out, false);
+            ReplyWriter::new(&mut out, version).denial(&denial);
+            return handle.post(Some(number), out, false);
         }
     };
-    Reply::new(&mut out, protocol).simple("OK");
-    outlet.post(Some(number), out, false);
-    let places = Arc::new(Semaphore::new(AHEAD));
+    ReplyWriter::new(&mut out, version).simple("OK");
+    handle.post(Some(number), out, false);
+    let permits = Arc::new(Semaphore::new(MAX_UNREAD_MESSAGES_PER_WATCH));
     loop {
         // Nobody closes it.
-        let place = places.clone().acquire_owned().await.ok();
+        let permit = permits.clone().acquire_owned().await.ok();
         match watcher.next().await {
             Ok(told) => {
                 let mut out = Vec::new();
                 for one in &told {
-                    push(one, protocol, &mut out);
+                    push(one, version, &mut out);
                 }
-                outlet.send(None, out, false, place);
+                handle.send(None, out, false, permit);
             }
-            Err(denial) => return outlet.post(None, goodbye(&denial, protocol), true),
+            Err(denial) => return handle.post(None, goodbye(&denial, version), true),
         }
     }
 }
 
-fn goodbye(denial: &Denial, protocol: Protocol) -> Vec<u8> {
+fn goodbye(denial: &Denial, version: RespVersion) -> Vec<u8> {
     let mut out = Vec::new();
-    Reply::new(&mut out, protocol).denial(denial);
+    ReplyWriter::new(&mut out, version).denial(denial);
     out
 }
 
-fn push(told: &Told, protocol: Protocol, out: &mut Vec<u8>) {
-    match protocol {
-        Protocol::Resp3 => push3(told, &mut Reply::new(out, protocol)),
+fn push(told: &Told, version: RespVersion, out: &mut Vec<u8>) {
+    match version {
+        RespVersion::Resp3 => push3(told, &mut ReplyWriter::new(out, version)),
         // As a message on a channel: the only thing that clients of version 2 expect unasked.
-        Protocol::Resp2 => {
-            let mut reply = Reply::new(out, protocol);
+        RespVersion::Resp2 => {
+            let mut reply = ReplyWriter::new(out, version);
             reply.array(3);
             reply.text("message");
             reply.text("lease");
@@ -72,7 +72,7 @@ fn push(told: &Told, protocol: Protocol, out: &mut Vec<u8>) {
     }
 }
 
-fn push3(told: &Told, reply: &mut Reply<'_>) {
+fn push3(told: &Told, reply: &mut ReplyWriter<'_>) {
     match told {
         Told::Reset(id) => {
             reply.push(3);
@@ -118,13 +118,13 @@ mod tests {
     use leasehold::engine::{Claim, Engine, Mode, Seen, Want};
 
     use super::*;
-    use crate::resp::event_loop::inbox::Mailbox;
-    use crate::resp::event_loop::waker::Bell;
+    use crate::resp::event_loop::inbox::Inbox;
+    use crate::resp::event_loop::waker::Waker;
     use crate::service::audit::Audit;
     use crate::service::keys::KeyRing;
     use crate::service::{Opened, Peer};
 
-    const NAMES: usize = 4000;
+    const EVENTS: usize = 4000;
 
     fn claim(number: usize) -> Claim {
         Claim {
@@ -148,23 +148,23 @@ mod tests {
         let Seen::Reset(begin) = engine.watch(None).await.unwrap().next().await.unwrap() else {
             panic!("a watch begins with where things stand")
         };
-        futures_util::future::join_all((0..NAMES).map(|number| engine.acquire(claim(number)))).await;
+        futures_util::future::join_all((0..EVENTS).map(|number| engine.acquire(claim(number)))).await;
         let service = Service::new(Opened::Embedded(engine), KeyRing::open(), Audit, SystemClock::shared());
         let peer = Peer(([127, 0, 0, 1], 1).into());
         let caller = service.enter(None, peer).unwrap();
-        let (mailbox, bell) = (Arc::new(Mailbox::default()), Arc::new(Bell::new().unwrap()));
-        let outlet = Outlet { mailbox: mailbox.clone(), bell, slot: 0, id: 1 };
-        let work = tokio::spawn(tell(service, caller, String::new(), Some(begin), Protocol::Resp3, outlet, 7));
+        let (inbox, waker) = (Arc::new(Inbox::default()), Arc::new(Waker::new().unwrap()));
+        let handle = ConnectionHandle { inbox: inbox.clone(), waker, slot: 0, id: 1 };
+        let work = tokio::spawn(tell(service, caller, String::new(), Some(begin), RespVersion::Resp3, handle, 7));
         let moment = || tokio::time::sleep_until(tokio::time::Instant::now() + Duration::from_millis(300));
         moment().await;
-        let letters = mailbox.take();
-        assert_eq!(letters.len(), 1 + AHEAD, "the answer, and what may be ahead");
-        let mut heard = letters.into_iter().flat_map(|letter| letter.bytes).collect::<Vec<u8>>();
-        while heard.windows(7).filter(|part| *part == b"granted").count() < NAMES {
+        let messages = inbox.take();
+        assert_eq!(messages.len(), 1 + MAX_UNREAD_MESSAGES_PER_WATCH, "the answer, and what may be ahead");
+        let mut heard = messages.into_iter().flat_map(|message| message.bytes).collect::<Vec<u8>>();
+        while heard.windows(7).filter(|part| *part == b"granted").count() < EVENTS {
             let before = heard.len();
             moment().await;
-            heard.extend(mailbox.take().into_iter().flat_map(|letter| letter.bytes));
-            assert!(heard.len() > before, "it goes on when letters are taken");
+            heard.extend(inbox.take().into_iter().flat_map(|message| message.bytes));
+            assert!(heard.len() > before, "it goes on when messages are taken");
         }
         work.abort();
     }

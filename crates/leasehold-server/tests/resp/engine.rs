@@ -2,22 +2,22 @@
 
 use rustix::process::Signal;
 
-use super::client::Client;
+use super::client::RespClient;
 use super::common::Site;
 use super::common::server::{Server, key};
 use super::{dial, granted, lines, word};
 
-fn floor(client: &mut Client, raise: &[&str]) -> u64 {
+fn floor(client: &mut RespClient, raise: &[&str]) -> u64 {
     let reply = client.ask(&[&["LEASE", "FLOOR"], raise].concat());
     reply.trim_end().strip_prefix(':').and_then(|number| number.parse().ok()).unwrap_or_else(|| panic!("{reply}"))
 }
 
-fn take(client: &mut Client, name: &str) -> u64 {
+fn take(client: &mut RespClient, name: &str) -> u64 {
     granted(&client.ask(&["LEASE", "ACQUIRE", "600000", "RESOURCES", name])).1
 }
 
 /// The identity in what LEASE ENGINE says.
-fn identity(client: &mut Client) -> String {
+fn identity(client: &mut RespClient) -> String {
     let reply = client.ask(&["LEASE", "ENGINE"]);
     let lines = lines(&reply);
     let at = lines.iter().position(|line| *line == "identity").unwrap_or_else(|| panic!("{reply}"));

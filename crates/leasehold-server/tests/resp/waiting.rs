@@ -5,12 +5,12 @@ use std::net::Shutdown;
 use std::thread;
 use std::time::Duration;
 
-use super::client::{Client, command};
+use super::client::{RespClient, command};
 use super::common::server::Server;
 use super::common::{Site, now, wait_until};
 use super::{comes_to_rest, dial, granted, lines, queue, word};
 
-fn wait_for(client: &mut Client, name: &str, more: &[&str]) {
+fn wait_for(client: &mut RespClient, name: &str, more: &[&str]) {
     client.send(&command(&[&["LEASE", "ACQUIRE", "600000", "WAIT", "600000"], more, &["RESOURCES", name]].concat()));
 }
 
@@ -26,7 +26,7 @@ fn those_who_wait_are_served_in_order() {
     let server = Server::start(&site, &[]);
     let mut client = dial(&server);
     let (mut lease, mut token) = granted(&client.ask(&["LEASE", "ACQUIRE", "600000", "RESOURCES", "a"]));
-    let mut line: Vec<Client> = Vec::new();
+    let mut line: Vec<RespClient> = Vec::new();
     for index in 0..20 {
         let mut waiter = dial(&server);
         wait_for(&mut waiter, "a", &[]);

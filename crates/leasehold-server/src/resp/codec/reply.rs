@@ -1,4 +1,4 @@
-//! What we answer, in either version of the protocol.
+//! What we answer, in either version of the version.
 
 use std::time::Duration;
 
@@ -9,7 +9,7 @@ use crate::service::Denial;
 
 /// Which version a connection speaks.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Protocol {
+pub enum RespVersion {
     /// Until it says otherwise.
     Resp2,
     /// After `HELLO 3`.
@@ -18,7 +18,7 @@ pub enum Protocol {
 
 /// What is left of a lease.
 #[derive(Clone, Copy, Debug)]
-pub struct Life {
+pub struct LeaseLife {
     /// Until it lapses.
     pub remaining: Duration,
     /// With `FULL`: how far it can be renewed, if it has a cap. Only then, since clients count elements.
@@ -31,15 +31,15 @@ pub fn millis(span: Duration) -> i64 {
 }
 
 /// Writes replies to a buffer.
-pub struct Reply<'a> {
+pub struct ReplyWriter<'a> {
     out: &'a mut Vec<u8>,
-    protocol: Protocol,
+    version: RespVersion,
 }
 
-impl<'a> Reply<'a> {
+impl<'a> ReplyWriter<'a> {
     /// Replies go to `out`.
-    pub const fn new(out: &'a mut Vec<u8>, protocol: Protocol) -> Self {
-        Self { out, protocol }
+    pub const fn new(out: &'a mut Vec<u8>, version: RespVersion) -> Self {
+        Self { out, version }
     }
 
     fn header(&mut self, kind: u8, number: usize) {
@@ -81,9 +81,9 @@ impl<'a> Reply<'a> {
 
     /// Text for people, which clients of version 3 are told the form of.
     pub fn verbatim(&mut self, text: &str) {
-        match self.protocol {
-            Protocol::Resp2 => self.text(text),
-            Protocol::Resp3 => {
+        match self.version {
+            RespVersion::Resp2 => self.text(text),
+            RespVersion::Resp3 => {
                 self.header(b'=', text.len() + 4);
                 self.out.extend_from_slice(b"txt:");
                 self.out.extend_from_slice(text.as_bytes());
@@ -94,18 +94,18 @@ impl<'a> Reply<'a> {
 
     /// Nothing.
     pub fn nil(&mut self) {
-        self.out.extend_from_slice(match self.protocol {
-            Protocol::Resp2 => b"$-1\r\n",
-            Protocol::Resp3 => b"_\r\n",
+        self.out.extend_from_slice(match self.version {
+            RespVersion::Resp2 => b"$-1\r\n",
+            RespVersion::Resp3 => b"_\r\n",
         });
     }
 
     /// Yes or no.
     pub fn boolean(&mut self, yes: bool) {
-        match (self.protocol, yes) {
-            (Protocol::Resp2, _) => self.integer(yes.into()),
-            (Protocol::Resp3, true) => self.out.extend_from_slice(b"#t\r\n"),
-            (Protocol::Resp3, false) => self.out.extend_from_slice(b"#f\r\n"),
+        match (self.version, yes) {
+            (RespVersion::Resp2, _) => self.integer(yes.into()),
+            (RespVersion::Resp3, true) => self.out.extend_from_slice(b"#t\r\n"),
+            (RespVersion::Resp3, false) => self.out.extend_from_slice(b"#f\r\n"),
         }
     }
 
@@ -116,22 +116,22 @@ impl<'a> Reply<'a> {
 
     /// So many names and values follow.
     pub fn map(&mut self, len: usize) {
-        match self.protocol {
-            Protocol::Resp2 => self.header(b'*', len * 2),
-            Protocol::Resp3 => self.header(b'%', len),
+        match self.version {
+            RespVersion::Resp2 => self.header(b'*', len * 2),
+            RespVersion::Resp3 => self.header(b'%', len),
         }
     }
 
     /// So many values follow that nobody asked for just now.
     pub fn push(&mut self, len: usize) {
-        match self.protocol {
-            Protocol::Resp2 => self.header(b'*', len),
-            Protocol::Resp3 => self.header(b'>', len),
+        match self.version {
+            RespVersion::Resp2 => self.header(b'*', len),
+            RespVersion::Resp3 => self.header(b'>', len),
         }
     }
 
     /// A lease: what proves it, its token (nil from an engine without), and its life.
-    pub fn granted(&mut self, lease_id: &str, token: Option<Token>, life: Life) {
+    pub fn granted(&mut self, lease_id: &str, token: Option<Token>, life: LeaseLife) {
         self.array(if life.renewable.is_some() { 4 } else { 3 });
         self.text(lease_id);
         match token {
@@ -142,14 +142,14 @@ impl<'a> Reply<'a> {
     }
 
     /// How long a lease lives now: a number, or with `FULL` two.
-    pub fn renewed(&mut self, life: Life) {
+    pub fn renewed(&mut self, life: LeaseLife) {
         if life.renewable.is_some() {
             self.array(2);
         }
         self.life(life);
     }
 
-    fn life(&mut self, life: Life) {
+    fn life(&mut self, life: LeaseLife) {
         self.integer(millis(life.remaining));
         match life.renewable {
             Some(Some(renewable)) => self.integer(millis(renewable)),
@@ -220,16 +220,16 @@ pub fn escaped(text: &str) -> String {
 mod tests {
     use super::*;
 
-    fn written(protocol: Protocol, write: impl Fn(&mut Reply<'_>)) -> String {
+    fn written(version: RespVersion, write: impl Fn(&mut ReplyWriter<'_>)) -> String {
         let mut out = Vec::new();
-        write(&mut Reply::new(&mut out, protocol));
+        write(&mut ReplyWriter::new(&mut out, version));
         String::from_utf8(out).unwrap()
     }
 
     /// Goal: each version is spoken as it is written down, byte for byte.
     #[test]
     fn both_versions_are_spoken() {
-        type Case = (fn(&mut Reply<'_>), &'static str, &'static str);
+        type Case = (fn(&mut ReplyWriter<'_>), &'static str, &'static str);
         let table: [Case; 8] = [
             (|reply| reply.nil(), "$-1\r\n", "_\r\n"),
             (|reply| reply.boolean(true), ":1\r\n", "#t\r\n"),
@@ -241,8 +241,8 @@ mod tests {
             (|reply| reply.error("INVALID", "a\r\nb"), "-INVALID a  b\r\n", "-INVALID a  b\r\n"),
         ];
         for (write, two, three) in table {
-            assert_eq!(written(Protocol::Resp2, write), two);
-            assert_eq!(written(Protocol::Resp3, write), three);
+            assert_eq!(written(RespVersion::Resp2, write), two);
+            assert_eq!(written(RespVersion::Resp3, write), three);
         }
     }
 

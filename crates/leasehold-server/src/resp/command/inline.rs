@@ -4,11 +4,11 @@ use std::sync::Arc;
 
 use leasehold::engine::Mode;
 use leasehold::engine::embedded::{CompletionQueue, LockedEngine, Stopped, refusal};
-use leasehold_core::{Acquire as Claim, Command, Keys, Push, Refusal, Reply as Decided, WaiterId, Want};
+use leasehold_core::{Acquire as Claim, Command, Keys, Push, Refusal, Reply as EngineReply, WaiterId, Want};
 
 use super::{Acquire, Call, Form};
-use crate::resp::codec::reply::{Life, Protocol, Reply, millis};
-use crate::resp::connection::{Connection, Kind};
+use crate::resp::codec::reply::{LeaseLife, ReplyWriter, RespVersion, millis};
+use crate::resp::connection::{ClientConnection, ReplyShape};
 use crate::service::metrics::Outcome;
 use crate::service::{Denial, Pass, Service};
 use leasehold::clock::Time;
@@ -18,13 +18,13 @@ use leasehold::{Error, Refusal as Refused};
 pub const MARKER: &[u8] = b"(a lease)";
 
 /// What became of a call.
-pub enum Step {
+pub enum InlineOutcome {
     /// The reply is written.
     Done,
     /// The reply comes with its batch.
-    Later(Kind),
+    Later(ReplyShape),
     /// The claim stands in line.
-    InLine(Kind, WaiterId),
+    InLine(ReplyShape, WaiterId),
 }
 
 /// Whether a call is for this path. Without the value nobody proved to own a key: the slow path writes that down.
@@ -43,8 +43,8 @@ pub const fn handles(call: &Call<'_>) -> bool {
     }
 }
 
-/// What a call needs besides itself.
-pub struct Desk<'a, 't> {
+/// What a call wanted_events besides itself.
+pub struct InlineContext<'a, 't> {
     pub service: &'a Service,
     pub locked: &'a mut LockedEngine<'t>,
     pub completions: &'a Arc<CompletionQueue>,
@@ -54,44 +54,54 @@ pub struct Desk<'a, 't> {
 }
 
 /// Decides a call that was admitted.
-pub fn decide(desk: &mut Desk<'_, '_>, pass: &Pass, call: &Call<'_>, from: &Connection, out: &mut Vec<u8>) -> Step {
+pub fn decide(
+    desk: &mut InlineContext<'_, '_>,
+    pass: &Pass,
+    call: &Call<'_>,
+    from: &ClientConnection,
+    out: &mut Vec<u8>,
+) -> InlineOutcome {
     debug_assert_eq!(pass.verb(), call.verb());
     match call {
-        Call::Set { key, value, ttl_ms } => desk.set(&[key], value, *ttl_ms, Kind::Set, from, out),
-        Call::SetAll { keys, value, ttl_ms } => desk.set(keys, value, *ttl_ms, Kind::SetAll(keys.len()), from, out),
+        Call::Set { key, value, ttl_ms } => desk.set(&[key], value, *ttl_ms, ReplyShape::Set, from, out),
+        Call::SetAll { keys, value, ttl_ms } => {
+            desk.set(keys, value, *ttl_ms, ReplyShape::SetAll(keys.len()), from, out)
+        }
         Call::Acquire(asked) => desk.acquire(asked, from, out),
         Call::Renew { lease, ttl_ms, full } => match lease.parse() {
-            Ok(lease) => desk.submit(Command::Renew { lease, ttl_ms: *ttl_ms }, Kind::Renew { full: *full }, from, out),
-            Err(_) => desk.unknown_lease(Kind::Renew { full: *full }, from, out),
+            Ok(lease) => {
+                desk.submit(Command::Renew { lease, ttl_ms: *ttl_ms }, ReplyShape::Renew { full: *full }, from, out)
+            }
+            Err(_) => desk.unknown_lease(ReplyShape::Renew { full: *full }, from, out),
         },
         Call::Release { lease } => match lease.parse() {
-            Ok(lease) => desk.submit(Command::Release { lease }, Kind::Release, from, out),
-            Err(_) => desk.unknown_lease(Kind::Release, from, out),
+            Ok(lease) => desk.submit(Command::Release { lease }, ReplyShape::Release, from, out),
+            Err(_) => desk.unknown_lease(ReplyShape::Release, from, out),
         },
         Call::Free { keys, value: Some(value) } => {
             let keys = Keys { names: keys, value: Some(value) };
-            desk.submit(Command::Free(keys), Kind::Keys(Form::Count), from, out)
+            desk.submit(Command::Free(keys), ReplyShape::Keys(Form::Count), from, out)
         }
         Call::Extend { keys, value: Some(value), ms, add, form } => {
             let push = if *add { Push::Add(*ms) } else { Push::Set(*ms) };
             let keys = Keys { names: keys, value: Some(value) };
-            desk.submit(Command::Extend { keys, push }, Kind::Keys(*form), from, out)
+            desk.submit(Command::Extend { keys, push }, ReplyShape::Keys(*form), from, out)
         }
-        Call::Get { .. } | Call::Exists { .. } | Call::Ttl { .. } => desk.look(call, from.protocol, out),
+        Call::Get { .. } | Call::Exists { .. } | Call::Ttl { .. } => desk.look(call, from.version, out),
         _ => unreachable!("see `handles`"),
     }
 }
 
-impl Desk<'_, '_> {
+impl InlineContext<'_, '_> {
     fn set(
         &mut self,
         keys: &[&str],
         value: &[u8],
         ttl_ms: u64,
-        kind: Kind,
-        from: &Connection,
+        kind: ReplyShape,
+        from: &ClientConnection,
         out: &mut Vec<u8>,
-    ) -> Step {
+    ) -> InlineOutcome {
         let one;
         let many: Vec<Want<'_>>;
         let wants: &[Want<'_>] = match keys {
@@ -108,7 +118,7 @@ impl Desk<'_, '_> {
         self.take(claim, kind, from, out)
     }
 
-    fn acquire(&mut self, asked: &Acquire<'_>, from: &Connection, out: &mut Vec<u8>) -> Step {
+    fn acquire(&mut self, asked: &Acquire<'_>, from: &ClientConnection, out: &mut Vec<u8>) -> InlineOutcome {
         let wants: Vec<Want<'_>> = asked.wants.iter().map(|(name, mode)| Want { name, mode: *mode }).collect();
         let plain = self.claim(from);
         let scope = plain.principal;
@@ -122,12 +132,12 @@ impl Desk<'_, '_> {
             request: asked.request.map(|id| leasehold_core::RequestId { scope, id }),
             ..plain
         };
-        let kind = Kind::Acquire { began: self.now, retried: asked.request.is_some(), full: asked.full };
+        let kind = ReplyShape::Acquire { began: self.now, retried: asked.request.is_some(), full: asked.full };
         self.take(claim, kind, from, out)
     }
 
     /// A claim on nothing by whoever is at the other end.
-    fn claim<'c>(&self, from: &'c Connection) -> Claim<'c> {
+    fn claim<'c>(&self, from: &'c ClientConnection) -> Claim<'c> {
         Claim {
             waiter_id: WaiterId(0),
             wants: &[],
@@ -143,41 +153,61 @@ impl Desk<'_, '_> {
         }
     }
 
-    fn take(&mut self, claim: Claim<'_>, kind: Kind, from: &Connection, out: &mut Vec<u8>) -> Step {
+    fn take(
+        &mut self,
+        claim: Claim<'_>,
+        kind: ReplyShape,
+        from: &ClientConnection,
+        out: &mut Vec<u8>,
+    ) -> InlineOutcome {
         // Also without patience of its own: a repeat joins the first, and that may wait.
         let waits = claim.wait_ms > 0 || claim.request.is_some();
         match self.locked.acquire(claim, self.completions, self.tag) {
             Ok((Some(reply), _)) => self.done(kind, Ok(reply), from, out),
-            Ok((None, waiter_id)) if waits && self.locked.is_waiting(waiter_id) => Step::InLine(kind, waiter_id),
-            Ok((None, _)) => Step::Later(kind),
+            Ok((None, waiter_id)) if waits && self.locked.is_waiting(waiter_id) => {
+                InlineOutcome::InLine(kind, waiter_id)
+            }
+            Ok((None, _)) => InlineOutcome::Later(kind),
             Err(stopped) => self.done(kind, Err(stopped), from, out),
         }
     }
 
-    fn submit(&mut self, command: Command<'_>, kind: Kind, from: &Connection, out: &mut Vec<u8>) -> Step {
+    fn submit(
+        &mut self,
+        command: Command<'_>,
+        kind: ReplyShape,
+        from: &ClientConnection,
+        out: &mut Vec<u8>,
+    ) -> InlineOutcome {
         match self.locked.submit(command, self.completions, self.tag) {
             Ok(Some(reply)) => self.done(kind, Ok(reply), from, out),
-            Ok(None) => Step::Later(kind),
+            Ok(None) => InlineOutcome::Later(kind),
             Err(stopped) => self.done(kind, Err(stopped), from, out),
         }
     }
 
-    fn unknown_lease(&self, kind: Kind, from: &Connection, out: &mut Vec<u8>) -> Step {
-        self.done(kind, Ok(Decided::Refused(Refusal::NotHeld)), from, out)
+    fn unknown_lease(&self, kind: ReplyShape, from: &ClientConnection, out: &mut Vec<u8>) -> InlineOutcome {
+        self.done(kind, Ok(EngineReply::Refused(Refusal::NotHeld)), from, out)
     }
 
-    fn done(&self, kind: Kind, answer: Result<Decided, Stopped>, from: &Connection, out: &mut Vec<u8>) -> Step {
+    fn done(
+        &self,
+        kind: ReplyShape,
+        answer: Result<EngineReply, Stopped>,
+        from: &ClientConnection,
+        out: &mut Vec<u8>,
+    ) -> InlineOutcome {
         tell(self.service, kind, answer, from, out, self.now);
-        Step::Done
+        InlineOutcome::Done
     }
 
     /// Reads keys. What they show is told when it is durable.
-    fn look(&mut self, call: &Call<'_>, protocol: Protocol, out: &mut Vec<u8>) -> Step {
+    fn look(&mut self, call: &Call<'_>, version: RespVersion, out: &mut Vec<u8>) -> InlineOutcome {
         let mut bytes = Vec::new();
-        let mut reply = Reply::new(&mut bytes, protocol);
+        let mut reply = ReplyWriter::new(&mut bytes, version);
         if let Some(sentence) = call.names().into_iter().find_map(|name| self.locked.check_name(name).err()) {
-            Reply::new(out, protocol).denial(&Denial::Engine(Error::Invalid(sentence)));
-            return Step::Done;
+            ReplyWriter::new(out, version).denial(&Denial::Engine(Error::Invalid(sentence)));
+            return InlineOutcome::Done;
         }
         match call {
             Call::Get { key } => match self.locked.key(key) {
@@ -196,12 +226,12 @@ impl Desk<'_, '_> {
         match self.locked.settle(self.completions, self.tag) {
             Ok(true) => {
                 out.extend_from_slice(&bytes);
-                Step::Done
+                InlineOutcome::Done
             }
-            Ok(false) => Step::Later(Kind::Settled(bytes)),
+            Ok(false) => InlineOutcome::Later(ReplyShape::Settled(bytes)),
             Err(stopped) => {
-                Reply::new(out, protocol).denial(&Denial::Engine(stopped.into_error("look")));
-                Step::Done
+                ReplyWriter::new(out, version).denial(&Denial::Engine(stopped.into_error("look")));
+                InlineOutcome::Done
             }
         }
     }
@@ -216,18 +246,18 @@ pub fn redis_ttl(remaining: std::time::Duration, seconds: bool) -> i64 {
 /// Writes the reply of an answer, and counts it.
 pub fn tell(
     service: &Service,
-    kind: Kind,
-    answer: Result<Decided, Stopped>,
-    from: &Connection,
+    kind: ReplyShape,
+    answer: Result<EngineReply, Stopped>,
+    from: &ClientConnection,
     out: &mut Vec<u8>,
     now: Time,
 ) {
-    let mut reply = Reply::new(out, from.protocol);
+    let mut reply = ReplyWriter::new(out, from.version);
     let decided = match answer {
         Ok(decided) => decided,
         Err(stopped) => {
             let error = stopped.into_error("the command");
-            if matches!(kind, Kind::Set | Kind::SetAll(_) | Kind::Acquire { .. }) {
+            if matches!(kind, ReplyShape::Set | ReplyShape::SetAll(_) | ReplyShape::Acquire { .. }) {
                 service.metrics.refused(Outcome::of(&error));
             }
             reply.denial(&Denial::Engine(error));
@@ -235,37 +265,41 @@ pub fn tell(
         }
     };
     match (kind, decided) {
-        (Kind::Set, Decided::Granted(_)) => {
+        (ReplyShape::Set, EngineReply::Granted(_)) => {
             service.metrics.granted(std::time::Duration::ZERO);
             reply.simple("OK");
         }
-        (Kind::SetAll(count), Decided::Granted(_)) => {
+        (ReplyShape::SetAll(count), EngineReply::Granted(_)) => {
             service.metrics.granted(std::time::Duration::ZERO);
             reply.integer(count as i64);
         }
-        (kind @ (Kind::Set | Kind::SetAll(_)), Decided::Refused(Refusal::Held(_))) => {
+        (kind @ (ReplyShape::Set | ReplyShape::SetAll(_)), EngineReply::Refused(Refusal::Held(_))) => {
             service.metrics.refused(Outcome::Held);
-            if matches!(kind, Kind::Set) { reply.nil() } else { reply.integer(0) }
+            if matches!(kind, ReplyShape::Set) { reply.nil() } else { reply.integer(0) }
         }
-        (Kind::Acquire { began, full, .. }, Decided::Granted(granted)) => {
+        (ReplyShape::Acquire { began, full, .. }, EngineReply::Granted(granted)) => {
             service.metrics.granted(now.since(began));
-            let life = Life { remaining: granted.remaining, renewable: full.then_some(granted.renewable) };
+            let life = LeaseLife { remaining: granted.remaining, renewable: full.then_some(granted.renewable) };
             reply.granted(&granted.lease.expose(), Some(granted.lease.token), life);
         }
-        (Kind::Renew { full }, Decided::Renewed(renewed)) => {
-            reply.renewed(Life { remaining: renewed.remaining, renewable: full.then_some(renewed.renewable) });
+        (ReplyShape::Renew { full }, EngineReply::Renewed(renewed)) => {
+            reply.renewed(LeaseLife { remaining: renewed.remaining, renewable: full.then_some(renewed.renewable) });
         }
-        (Kind::Release, Decided::Released(first)) => reply.integer(first.into()),
-        (Kind::Keys(Form::Count), Decided::Freed(count) | Decided::Extended(count)) => reply.integer(count as i64),
-        (Kind::Keys(Form::Flag), Decided::Freed(count) | Decided::Extended(count)) => {
+        (ReplyShape::Release, EngineReply::Released(first)) => reply.integer(first.into()),
+        (ReplyShape::Keys(Form::Count), EngineReply::Freed(count) | EngineReply::Extended(count)) => {
+            reply.integer(count as i64)
+        }
+        (ReplyShape::Keys(Form::Flag), EngineReply::Freed(count) | EngineReply::Extended(count)) => {
             reply.integer(i64::from(count > 0));
         }
-        (Kind::Settled(bytes), Decided::Ticked(_)) => out.extend_from_slice(&bytes),
+        (ReplyShape::Settled(bytes), EngineReply::Ticked(_)) => out.extend_from_slice(&bytes),
         (kind, other) => {
             let error = refusal(other, "the command");
             match kind {
-                Kind::Set | Kind::SetAll(_) | Kind::Acquire { .. } => service.metrics.refused(Outcome::of(&error)),
-                Kind::Renew { .. } => service.metrics.renew_failed(&error),
+                ReplyShape::Set | ReplyShape::SetAll(_) | ReplyShape::Acquire { .. } => {
+                    service.metrics.refused(Outcome::of(&error))
+                }
+                ReplyShape::Renew { .. } => service.metrics.renew_failed(&error),
                 _ => {}
             }
             let guessing = matches!(error, Error::Refused(Refused::NotHeld))

@@ -1,4 +1,4 @@
-//! What a command asks for: bytes become words that the service knows.
+//! What a command polled_events for: bytes become words that the service knows.
 
 use leasehold::engine::{Mode, Token};
 
@@ -8,23 +8,23 @@ pub mod script;
 pub mod spawned;
 pub mod table;
 
-use super::codec::frame::Args;
+use super::codec::frame::CommandArgs;
 use crate::service::Verb;
-use script::Script;
-use table::About;
+use script::LockScript;
+use table::CommandQuery;
 
 /// A command that was understood.
 #[derive(Debug, PartialEq, Eq)]
-pub enum Ask<'a> {
+pub enum ParsedCommand<'a> {
     /// Something between the client and this connection.
-    Local(Local<'a>),
+    ConnectionCommand(ConnectionCommand<'a>),
     /// Something for the service.
     Call(Call<'a>),
 }
 
 /// What a connection answers by itself: it tells nothing of any lease.
 #[derive(Debug, PartialEq, Eq)]
-pub enum Local<'a> {
+pub enum ConnectionCommand<'a> {
     /// Are you there?
     Ping(Option<&'a [u8]>),
     /// Say this.
@@ -44,8 +44,8 @@ pub enum Local<'a> {
     /// What library: noted by nobody.
     SetInfo,
     /// Which commands there are.
-    Commands(About<'a>),
-    /// About the server.
+    Commands(CommandQuery<'a>),
+    /// CommandQuery the server.
     Info,
     /// Goodbye.
     Quit,
@@ -190,14 +190,14 @@ impl<'a> Call<'a> {
     }
 }
 
-type Understood<'a> = Result<Ask<'a>, String>;
+type Understood<'a> = Result<ParsedCommand<'a>, String>;
 
 /// Reads a command.
 ///
 /// # Errors
 ///
 /// One sentence that says what is wrong with it.
-pub fn read<'a>(args: Args<'a>) -> Understood<'a> {
+pub fn read<'a>(args: CommandArgs<'a>) -> Understood<'a> {
     let name = args.get(0).unwrap_or_default();
     let mut upper = [0; 16];
     let Some(upper) = upper.get_mut(..name.len()) else { return Err(unknown(name)) };
@@ -231,34 +231,34 @@ fn shown(word: &[u8]) -> String {
     String::from_utf8_lossy(word).chars().filter(|letter| !letter.is_control()).take(32).collect()
 }
 
-const fn call(call: Call<'_>) -> Ask<'_> {
-    Ask::Call(call)
+const fn call(call: Call<'_>) -> ParsedCommand<'_> {
+    ParsedCommand::Call(call)
 }
 
-fn local<'a>(upper: &[u8], rest: Args<'a>, name: &[u8]) -> Understood<'a> {
+fn local<'a>(upper: &[u8], rest: CommandArgs<'a>, name: &[u8]) -> Understood<'a> {
     let word = |usage: &str| rest.get(0).filter(|_| rest.len() == 1).ok_or_else(|| wrong(usage));
-    Ok(Ask::Local(match upper {
+    Ok(ParsedCommand::ConnectionCommand(match upper {
         b"PING" if rest.len() > 1 => return Err(wrong("PING [text]")),
-        b"PING" => Local::Ping(rest.get(0)),
-        b"ECHO" => Local::Echo(word("ECHO text")?),
+        b"PING" => ConnectionCommand::Ping(rest.get(0)),
+        b"ECHO" => ConnectionCommand::Echo(word("ECHO text")?),
         b"HELLO" => return hello(rest),
         // With one argument the key; with two the name `default`, which is ignored, and the key.
         b"AUTH" if rest.len() > 2 => return Err(wrong("AUTH key")),
-        b"AUTH" => Local::Auth(rest.get(1).or_else(|| rest.get(0)).ok_or_else(|| wrong("AUTH key"))?),
-        b"SELECT" => Local::Select(word("SELECT 0")?),
+        b"AUTH" => ConnectionCommand::Auth(rest.get(1).or_else(|| rest.get(0)).ok_or_else(|| wrong("AUTH key"))?),
+        b"SELECT" => ConnectionCommand::Select(word("SELECT 0")?),
         b"CLIENT" => return client(rest),
         b"COMMAND" => return commands(rest),
-        b"INFO" => Local::Info,
-        b"QUIT" => Local::Quit,
-        b"MULTI" => Local::Multi,
-        b"EXEC" => Local::Exec,
-        b"DISCARD" => Local::Discard,
+        b"INFO" => ConnectionCommand::Info,
+        b"QUIT" => ConnectionCommand::Quit,
+        b"MULTI" => ConnectionCommand::Multi,
+        b"EXEC" => ConnectionCommand::Exec,
+        b"DISCARD" => ConnectionCommand::Discard,
         b"SCRIPT" => return script_command(rest),
         _ => return Err(unknown(name)),
     }))
 }
 
-fn hello(rest: Args<'_>) -> Understood<'_> {
+fn hello(rest: CommandArgs<'_>) -> Understood<'_> {
     let mut at = usize::from(rest.len() > 0);
     let (mut key, mut name) = (None, None);
     while let Some(option) = rest.get(at) {
@@ -272,44 +272,44 @@ fn hello(rest: Args<'_>) -> Understood<'_> {
             return Err(wrong("HELLO [2|3] [AUTH default key] [SETNAME name]"));
         }
     }
-    Ok(Ask::Local(Local::Hello { version: rest.get(0), key, name }))
+    Ok(ParsedCommand::ConnectionCommand(ConnectionCommand::Hello { version: rest.get(0), key, name }))
 }
 
-fn client(rest: Args<'_>) -> Understood<'_> {
+fn client(rest: CommandArgs<'_>) -> Understood<'_> {
     let sub = rest.get(0).unwrap_or_default().to_ascii_uppercase();
-    Ok(Ask::Local(match sub.as_slice() {
-        b"SETNAME" => Local::SetName(rest.get(1).ok_or_else(|| wrong("CLIENT SETNAME name"))?),
-        b"GETNAME" => Local::GetName,
-        b"ID" => Local::ClientId,
-        b"SETINFO" => Local::SetInfo,
+    Ok(ParsedCommand::ConnectionCommand(match sub.as_slice() {
+        b"SETNAME" => ConnectionCommand::SetName(rest.get(1).ok_or_else(|| wrong("CLIENT SETNAME name"))?),
+        b"GETNAME" => ConnectionCommand::GetName,
+        b"ID" => ConnectionCommand::ClientId,
+        b"SETINFO" => ConnectionCommand::SetInfo,
         _ => return Err(format!("CLIENT {} is not supported", shown(&sub))),
     }))
 }
 
-fn commands(rest: Args<'_>) -> Understood<'_> {
+fn commands(rest: CommandArgs<'_>) -> Understood<'_> {
     let sub = rest.get(0).unwrap_or_default().to_ascii_uppercase();
-    Ok(Ask::Local(Local::Commands(match sub.as_slice() {
-        b"" => About::All,
-        b"COUNT" if rest.len() == 1 => About::Count,
-        b"LIST" if rest.len() == 1 => About::Names,
-        b"INFO" if rest.len() == 1 => About::All,
-        b"INFO" => About::Of(rest.from(1).iter().collect()),
-        b"DOCS" => About::Docs,
+    Ok(ParsedCommand::ConnectionCommand(ConnectionCommand::Commands(match sub.as_slice() {
+        b"" => CommandQuery::All,
+        b"COUNT" if rest.len() == 1 => CommandQuery::Count,
+        b"LIST" if rest.len() == 1 => CommandQuery::Names,
+        b"INFO" if rest.len() == 1 => CommandQuery::All,
+        b"INFO" => CommandQuery::Of(rest.from(1).iter().collect()),
+        b"DOCS" => CommandQuery::Docs,
         _ => return Err(format!("COMMAND {} is not supported", shown(&sub))),
     })))
 }
 
-fn script_command(rest: Args<'_>) -> Understood<'_> {
+fn script_command(rest: CommandArgs<'_>) -> Understood<'_> {
     let sub = rest.get(0).unwrap_or_default().to_ascii_uppercase();
-    Ok(Ask::Local(match sub.as_slice() {
-        b"LOAD" => Local::Load(rest.get(1).ok_or_else(|| wrong("SCRIPT LOAD text"))?),
+    Ok(ParsedCommand::ConnectionCommand(match sub.as_slice() {
+        b"LOAD" => ConnectionCommand::Load(rest.get(1).ok_or_else(|| wrong("SCRIPT LOAD text"))?),
         b"EXISTS" if rest.len() < 2 => return Err(wrong("SCRIPT EXISTS sha1 [sha1 …]")),
-        b"EXISTS" => Local::Exist(rest.from(1).iter().collect()),
+        b"EXISTS" => ConnectionCommand::Exist(rest.from(1).iter().collect()),
         _ => return Err(format!("SCRIPT {} is not supported", shown(&sub))),
     }))
 }
 
-fn set(rest: Args<'_>) -> Understood<'_> {
+fn set(rest: CommandArgs<'_>) -> Understood<'_> {
     const USAGE: &str = "SET key value NX PX ms";
     let key = text(rest.get(0).ok_or_else(|| wrong(USAGE))?, "a key")?;
     let value = rest.get(1).ok_or_else(|| wrong(USAGE))?;
@@ -343,7 +343,7 @@ fn set(rest: Args<'_>) -> Understood<'_> {
     Ok(call(Call::Set { key, value, ttl_ms }))
 }
 
-fn pexpire(rest: Args<'_>) -> Understood<'_> {
+fn pexpire(rest: CommandArgs<'_>) -> Understood<'_> {
     const USAGE: &str = "PEXPIRE key ms";
     let (Some(key), Some(ms), 2) = (rest.get(0), rest.get(1), rest.len()) else { return Err(wrong(USAGE)) };
     let key = text(key, "a key")?;
@@ -358,20 +358,20 @@ fn pexpire(rest: Args<'_>) -> Understood<'_> {
 /// The exact words that clients wait for before they send the script itself.
 pub const NO_SCRIPT: &str = "No matching script. Please use EVAL.";
 
-fn eval_sha(rest: Args<'_>) -> Understood<'_> {
+fn eval_sha(rest: CommandArgs<'_>) -> Understood<'_> {
     let sha = rest.get(0).ok_or_else(|| wrong("EVALSHA sha1 numkeys key … arg …"))?;
     // The one error that does not begin with INVALID: see `answer`.
     let script = script::by_sha(sha).ok_or(NO_SCRIPT)?;
     run(script, rest.from(1))
 }
 
-fn eval(rest: Args<'_>) -> Understood<'_> {
+fn eval(rest: CommandArgs<'_>) -> Understood<'_> {
     let text = rest.get(0).ok_or_else(|| wrong("EVAL script numkeys key … arg …"))?;
     let script = script::by_sha(script::sha(text).as_bytes()).ok_or(script::UNKNOWN)?;
     run(script, rest.from(1))
 }
 
-fn run(script: Script, rest: Args<'_>) -> Understood<'_> {
+fn run(script: LockScript, rest: CommandArgs<'_>) -> Understood<'_> {
     let count = number(rest.get(0).ok_or("a script says how many keys it has")?, "the number of keys")?;
     let count =
         usize::try_from(count).ok().filter(|count| *count < rest.len()).ok_or("there are fewer keys than said")?;
@@ -380,7 +380,7 @@ fn run(script: Script, rest: Args<'_>) -> Understood<'_> {
     if keys.is_empty() {
         return Err("a lock script has at least one key".into());
     }
-    if keys.len() > 1 && matches!(script, Script::Release | Script::Expire | Script::Extend) {
+    if keys.len() > 1 && matches!(script, LockScript::Release | LockScript::Expire | LockScript::Extend) {
         return Err("this script has one key".into());
     }
     let more = rest.from(count + 1);
@@ -388,17 +388,17 @@ fn run(script: Script, rest: Args<'_>) -> Understood<'_> {
     let value = argument(0)?;
     let ms = |at| number(argument(at)?, "an expiry");
     Ok(call(match script {
-        Script::Acquire => Call::SetAll { keys, value, ttl_ms: ms(1)? },
-        Script::Release | Script::ReleaseAll => Call::Free { keys, value: Some(value) },
-        Script::Expire => Call::Extend { keys, value: Some(value), ms: ms(1)?, add: false, form: Form::Flag },
-        Script::ExpireAll => Call::Extend { keys, value: Some(value), ms: ms(1)?, add: false, form: Form::Count },
-        Script::Extend => {
+        LockScript::Acquire => Call::SetAll { keys, value, ttl_ms: ms(1)? },
+        LockScript::Release | LockScript::ReleaseAll => Call::Free { keys, value: Some(value) },
+        LockScript::Expire => Call::Extend { keys, value: Some(value), ms: ms(1)?, add: false, form: Form::Flag },
+        LockScript::ExpireAll => Call::Extend { keys, value: Some(value), ms: ms(1)?, add: false, form: Form::Count },
+        LockScript::Extend => {
             Call::Extend { keys, value: Some(value), ms: ms(1)?, add: argument(2)? == b"0", form: Form::Flag }
         }
     }))
 }
 
-fn lease(rest: Args<'_>) -> Understood<'_> {
+fn lease(rest: CommandArgs<'_>) -> Understood<'_> {
     let sub = rest.get(0).unwrap_or_default().to_ascii_uppercase();
     let rest = rest.from(1);
     Ok(call(match sub.as_slice() {
@@ -453,7 +453,7 @@ fn lease_id(bytes: &[u8]) -> &str {
 const ACQUIRE: &str = "LEASE ACQUIRE ttl_ms [WAIT ms] [SHARED | PERMITS n CAPACITY m] [MAXHOLD ms] [DELAY ms] [HOLDER text] \
     [REQUEST id] [FULL] RESOURCES name [name …]";
 
-fn acquire(rest: Args<'_>) -> Result<Acquire<'_>, String> {
+fn acquire(rest: CommandArgs<'_>) -> Result<Acquire<'_>, String> {
     let ttl_ms = number(rest.get(0).ok_or_else(|| wrong(ACQUIRE))?, "ttl")?;
     let mut asked = Acquire { ttl_ms, ..Acquire::default() };
     let (mut shared, mut permits, mut capacity) = (false, None, None);
@@ -501,7 +501,7 @@ fn acquire(rest: Args<'_>) -> Result<Acquire<'_>, String> {
 }
 
 /// Names with a mode each: `X`, `S`, or `n/m`.
-fn each(rest: Args<'_>) -> Result<Vec<(&str, Mode)>, String> {
+fn each(rest: CommandArgs<'_>) -> Result<Vec<(&str, Mode)>, String> {
     const USAGE: &str = "LEASE ACQUIRE ttl_ms … EACH name X|S|n/m [name X|S|n/m …]";
     if rest.len() == 0 || !rest.len().is_multiple_of(2) {
         return Err(wrong(USAGE));
@@ -526,7 +526,7 @@ fn each(rest: Args<'_>) -> Result<Vec<(&str, Mode)>, String> {
     Ok(wants)
 }
 
-fn list(rest: Args<'_>) -> Result<Call<'_>, String> {
+fn list(rest: CommandArgs<'_>) -> Result<Call<'_>, String> {
     const USAGE: &str = "LEASE LIST [PREFIX p] [LIMIT n] [AFTER name]";
     /// Without a limit, and at most.
     const MOST: usize = 1000;
@@ -543,7 +543,7 @@ fn list(rest: Args<'_>) -> Result<Call<'_>, String> {
     Ok(Call::List { prefix, limit, after })
 }
 
-fn watch(rest: Args<'_>) -> Result<Call<'_>, String> {
+fn watch(rest: CommandArgs<'_>) -> Result<Call<'_>, String> {
     const USAGE: &str = "LEASE WATCH [PREFIX p] [SINCE id]";
     let (mut prefix, mut since) = ("", None);
     for at in (0..rest.len()).step_by(2) {
@@ -581,14 +581,14 @@ fn small(bytes: &[u8], what: &str) -> Result<u32, String> {
     u32::try_from(number(bytes, what)?).map_err(|_| format!("{what} is too large"))
 }
 
-fn only<'a>(rest: Args<'a>, usage: &str) -> Result<&'a str, String> {
+fn only<'a>(rest: CommandArgs<'a>, usage: &str) -> Result<&'a str, String> {
     match (rest.get(0), rest.len()) {
         (Some(name), 1) => text(name, "a name"),
         _ => Err(wrong(usage)),
     }
 }
 
-fn names<'a>(rest: Args<'a>, usage: &str) -> Result<Vec<&'a str>, String> {
+fn names<'a>(rest: CommandArgs<'a>, usage: &str) -> Result<Vec<&'a str>, String> {
     if rest.len() == 0 {
         return Err(wrong(usage));
     }

@@ -8,12 +8,12 @@ use leasehold::engine::{Claim, EventId, LeaseId, Mode, Promises, Push, Query, Re
 
 use super::inline::{MARKER, redis_ttl};
 use super::{Call, Form};
-use crate::resp::codec::reply::{Life, Protocol, Reply, millis};
+use crate::resp::codec::reply::{LeaseLife, ReplyWriter, RespVersion, millis};
 use crate::service::metrics::Outcome;
 use crate::service::{Caller, Denial, EngineInfo, Service};
 
 /// A call that owns what it was asked with, to be answered away from its connection.
-pub enum Errand {
+pub enum OwnedCall {
     Acquire(Claim, bool),
     Renew(LeaseId, Option<Duration>, bool),
     Release(LeaseId),
@@ -32,7 +32,7 @@ pub enum Errand {
     Watch(String, Option<EventId>),
 }
 
-impl Errand {
+impl OwnedCall {
     /// Takes what the call was asked with out of the connection's input.
     ///
     /// # Errors
@@ -107,10 +107,10 @@ impl Drop for Unanswered {
 }
 
 /// Runs the errand and writes its reply.
-pub async fn answer(service: Arc<Service>, caller: Caller, errand: Errand, protocol: Protocol) -> Vec<u8> {
-    let mut unanswered = Unanswered(matches!(errand, Errand::Acquire(..)).then(|| service.clone()));
+pub async fn answer(service: Arc<Service>, caller: Caller, errand: OwnedCall, version: RespVersion) -> Vec<u8> {
+    let mut unanswered = Unanswered(matches!(errand, OwnedCall::Acquire(..)).then(|| service.clone()));
     let mut out = Vec::new();
-    let mut reply = Reply::new(&mut out, protocol);
+    let mut reply = ReplyWriter::new(&mut out, version);
     if let Err(denial) = attempt(&service, &caller, errand, &mut reply).await {
         reply.denial(&denial);
     }
@@ -122,40 +122,45 @@ fn refs(names: &[String]) -> Vec<&str> {
     names.iter().map(String::as_str).collect()
 }
 
-async fn attempt(service: &Service, caller: &Caller, errand: Errand, reply: &mut Reply<'_>) -> Result<(), Denial> {
+async fn attempt(
+    service: &Service,
+    caller: &Caller,
+    errand: OwnedCall,
+    reply: &mut ReplyWriter<'_>,
+) -> Result<(), Denial> {
     match errand {
-        Errand::Acquire(claim, full) => {
+        OwnedCall::Acquire(claim, full) => {
             let grant = service.acquire(caller, claim).await?;
-            let life = Life { remaining: grant.remaining, renewable: full.then_some(grant.renewable) };
+            let life = LeaseLife { remaining: grant.remaining, renewable: full.then_some(grant.renewable) };
             reply.granted(grant.lease_id.expose(), grant.token, life);
         }
-        Errand::Renew(lease, ttl, full) => {
+        OwnedCall::Renew(lease, ttl, full) => {
             let renewal = service.renew(caller, &lease, ttl).await?;
-            reply.renewed(Life { remaining: renewal.remaining, renewable: full.then_some(renewal.renewable) });
+            reply.renewed(LeaseLife { remaining: renewal.remaining, renewable: full.then_some(renewal.renewable) });
         }
-        Errand::Release(lease) => reply.integer(service.release(caller, &lease).await?.into()),
-        Errand::Inspect(name) => match service.inspect(caller, &name).await? {
+        OwnedCall::Release(lease) => reply.integer(service.release(caller, &lease).await?.into()),
+        OwnedCall::Inspect(name) => match service.inspect(caller, &name).await? {
             Some(found) => resource(reply, &found),
             None => reply.nil(),
         },
-        Errand::List(query) => {
+        OwnedCall::List(query) => {
             let found = service.list(caller, query).await?;
             reply.array(found.len());
             for one in &found {
                 resource(reply, one);
             }
         }
-        Errand::Revoke(name, reason) => reply.integer(service.revoke(caller, &name, &reason).await? as i64),
-        Errand::Promises => {
+        OwnedCall::Revoke(name, reason) => reply.integer(service.revoke(caller, &name, &reason).await? as i64),
+        OwnedCall::Promises => {
             let promises = service.status(caller)?.promises;
             reply.map(6);
             reply.text("engine");
             reply.text(promises.engine);
             each_promise(reply, &promises);
         }
-        Errand::Floor(raise) => reply.unsigned(service.raise_floor(caller, raise).await?.get()),
-        Errand::Engine => engine(reply, &service.engine_info(caller).await?),
-        Errand::Set(claim, value, counts) => {
+        OwnedCall::Floor(raise) => reply.unsigned(service.raise_floor(caller, raise).await?.get()),
+        OwnedCall::Engine => engine(reply, &service.engine_info(caller).await?),
+        OwnedCall::Set(claim, value, counts) => {
             let count = claim.wants.len();
             match service.set_key(caller, claim, &value).await {
                 Ok(_) if counts => reply.integer(count as i64),
@@ -167,35 +172,35 @@ async fn attempt(service: &Service, caller: &Caller, errand: Errand, reply: &mut
                 Err(denial) => return Err(denial),
             }
         }
-        Errand::Get(name) => match service.get_key(caller, &name).await? {
+        OwnedCall::Get(name) => match service.get_key(caller, &name).await? {
             Some(key) => reply.bulk(key.value.as_deref().unwrap_or(MARKER)),
             None => reply.nil(),
         },
-        Errand::Exists(names) => {
+        OwnedCall::Exists(names) => {
             let mut found = 0;
             for name in &names {
                 found += i64::from(service.get_key(caller, name).await?.is_some());
             }
             reply.integer(found);
         }
-        Errand::Ttl(name, seconds) => {
+        OwnedCall::Ttl(name, seconds) => {
             let key = service.get_key(caller, &name).await?;
             reply.integer(key.map_or(-2, |key| redis_ttl(key.remaining, seconds)));
         }
-        Errand::Free(names, value) => {
+        OwnedCall::Free(names, value) => {
             reply.integer(service.free_keys(caller, &refs(&names), value.as_deref()).await? as i64);
         }
-        Errand::Extend(names, value, push, form) => {
+        OwnedCall::Extend(names, value, push, form) => {
             let count = service.extend_keys(caller, &refs(&names), value.as_deref(), push).await?;
             reply.integer(if form == Form::Flag { i64::from(count > 0) } else { count as i64 });
         }
-        Errand::Watch(..) => unreachable!("a watch is no errand of one answer"),
+        OwnedCall::Watch(..) => unreachable!("a watch is no errand of one answer"),
     }
     Ok(())
 }
 
 /// The five promises: a name and a boolean each.
-fn each_promise(reply: &mut Reply<'_>, promises: &Promises) {
+fn each_promise(reply: &mut ReplyWriter<'_>, promises: &Promises) {
     for (name, kept) in [
         ("durable", promises.durable),
         ("fencing", promises.fencing),
@@ -209,7 +214,7 @@ fn each_promise(reply: &mut Reply<'_>, promises: &Promises) {
 }
 
 /// What is known of the engine.
-fn engine(reply: &mut Reply<'_>, info: &EngineInfo) {
+fn engine(reply: &mut ReplyWriter<'_>, info: &EngineInfo) {
     reply.map(5);
     reply.text("engine");
     reply.text(info.promises.engine);
@@ -232,7 +237,7 @@ fn engine(reply: &mut Reply<'_>, info: &EngineInfo) {
 }
 
 /// A resource as everybody may see it.
-fn resource(reply: &mut Reply<'_>, found: &Resource) {
+fn resource(reply: &mut ReplyWriter<'_>, found: &Resource) {
     let (mode, permits) = match found.mode {
         Mode::Exclusive => ("exclusive", None),
         Mode::Shared => ("shared", None),

@@ -1,24 +1,24 @@
 //! `COMMAND`: what this port understands, in the form in which clients of Redis ask for it.
 
-use crate::resp::codec::reply::Reply;
+use crate::resp::codec::reply::ReplyWriter;
 
 /// One command: its name, how many words it has with its own (at least so many, where negative), and which of them are
 /// keys (the first, the last counted from the end where negative, every how many).
-struct Known {
+struct CommandInfo {
     name: &'static str,
     words: i64,
     keys: (i64, i64, i64),
 }
 
-const fn known(name: &'static str, words: i64, keys: (i64, i64, i64)) -> Known {
-    Known { name, words, keys }
+const fn known(name: &'static str, words: i64, keys: (i64, i64, i64)) -> CommandInfo {
+    CommandInfo { name, words, keys }
 }
 
 const NO_KEY: (i64, i64, i64) = (0, 0, 0);
 const ONE_KEY: (i64, i64, i64) = (1, 1, 1);
 
 /// In alphabetical order. The keys of a script and of `LEASE` are counted by the command itself.
-const ALL: &[Known] = &[
+const ALL: &[CommandInfo] = &[
     known("auth", -2, NO_KEY),
     known("client", -2, NO_KEY),
     known("command", -1, NO_KEY),
@@ -46,7 +46,7 @@ const ALL: &[Known] = &[
 
 /// What is asked about the commands.
 #[derive(Debug, PartialEq, Eq)]
-pub enum About<'a> {
+pub enum CommandQuery<'a> {
     /// All of them.
     All,
     /// How many there are.
@@ -60,18 +60,18 @@ pub enum About<'a> {
 }
 
 /// Answers.
-pub fn answer(about: &About<'_>, reply: &mut Reply<'_>) {
+pub fn answer(about: &CommandQuery<'_>, reply: &mut ReplyWriter<'_>) {
     match about {
-        About::All => {
+        CommandQuery::All => {
             reply.array(ALL.len());
             ALL.iter().for_each(|command| describe(command, reply));
         }
-        About::Count => reply.integer(i64::try_from(ALL.len()).unwrap_or(i64::MAX)),
-        About::Names => {
+        CommandQuery::Count => reply.integer(i64::try_from(ALL.len()).unwrap_or(i64::MAX)),
+        CommandQuery::Names => {
             reply.array(ALL.len());
             ALL.iter().for_each(|command| reply.text(command.name));
         }
-        About::Of(names) => {
+        CommandQuery::Of(names) => {
             reply.array(names.len());
             for name in names {
                 match ALL.iter().find(|command| name.eq_ignore_ascii_case(command.name.as_bytes())) {
@@ -80,11 +80,11 @@ pub fn answer(about: &About<'_>, reply: &mut Reply<'_>) {
                 }
             }
         }
-        About::Docs => reply.map(0),
+        CommandQuery::Docs => reply.map(0),
     }
 }
 
-fn describe(command: &Known, reply: &mut Reply<'_>) {
+fn describe(command: &CommandInfo, reply: &mut ReplyWriter<'_>) {
     reply.array(6);
     reply.text(command.name);
     reply.integer(command.words);
@@ -98,15 +98,17 @@ mod tests {
     use std::collections::BTreeSet;
 
     use super::*;
-    use crate::resp::tests::all_commands::EVERY;
+    use crate::resp::tests::all_commands::ALL_COMMANDS;
 
     /// Goal: what is listed is what is understood.
     #[test]
     fn every_command_is_listed_and_no_other() {
         let listed: Vec<&str> = ALL.iter().map(|command| command.name).collect();
         assert!(listed.is_sorted(), "{listed:?}");
-        let understood: BTreeSet<String> =
-            EVERY.iter().map(|(typed, _)| typed.split(' ').next().unwrap_or_default().to_ascii_lowercase()).collect();
+        let understood: BTreeSet<String> = ALL_COMMANDS
+            .iter()
+            .map(|(typed, _)| typed.split(' ').next().unwrap_or_default().to_ascii_lowercase())
+            .collect();
         assert_eq!(listed, understood.iter().map(String::as_str).collect::<Vec<_>>());
     }
 }

@@ -5,8 +5,8 @@ use std::sync::atomic::Ordering;
 
 use rustix::event::epoll::{self, EventData, EventFlags};
 
-use super::{AT_THE_DOOR, EventLoop, LISTENER, Place};
-use crate::resp::connection::Connection;
+use super::{ACCEPT_EVENTS, ConnectionSlot, EventLoop, LISTENER_EVENT};
+use crate::resp::connection::ClientConnection;
 use crate::resp::transport::Transport;
 use crate::service::Peer;
 use crate::service::seats::{Door, Seat};
@@ -31,7 +31,7 @@ impl EventLoop {
                 }
             };
             let Ok(seat) = self.shared.config.seats.take(Door::Resp, address.ip()) else {
-                self.turned_away += 1;
+                self.refused_connections += 1;
                 let _ = stream.set_nonblocking(true);
                 let _ = io::Write::write(&mut &stream, b"-QUOTA too many connections\r\n");
                 continue;
@@ -42,19 +42,20 @@ impl EventLoop {
         }
     }
 
-    pub(super) fn listen_again(&mut self) {
+    pub(super) fn resume_accepting(&mut self) {
         if !self.listening
             && let Some(listener) = &self.listener
         {
-            self.listening = epoll::add(&self.poll, listener, EventData::new_u64(LISTENER), AT_THE_DOOR).is_ok();
+            self.listening =
+                epoll::add(&self.poll, listener, EventData::new_u64(LISTENER_EVENT), ACCEPT_EVENTS).is_ok();
         }
     }
 
     fn add(&mut self, stream: std::net::TcpStream, address: std::net::SocketAddr, seat: Seat) -> io::Result<()> {
         let transport = Transport::accept(stream, self.shared.config.tls.as_ref())?;
         let slot = self.free.pop().unwrap_or_else(|| {
-            self.places.push(Place::default());
-            self.places.len() as u32 - 1
+            self.slots.push(ConnectionSlot::default());
+            self.slots.len() as u32 - 1
         });
         if let Err(error) = epoll::add(&self.poll, &transport, EventData::new_u64(slot.into()), EventFlags::IN) {
             self.free.push(slot);
@@ -63,8 +64,9 @@ impl EventLoop {
         let peer = Peer(address);
         let caller = self.shared.service.enter_quietly(peer);
         let id = self.shared.next_id.fetch_add(1, Ordering::Relaxed);
-        let place = &mut self.places[slot as usize];
-        place.connection = Some(Box::new(Connection::new(id, transport, peer, caller, place.next, self.now, seat)));
+        let entry = &mut self.slots[slot as usize];
+        entry.connection =
+            Some(Box::new(ClientConnection::new(id, transport, peer, caller, entry.next, self.now, seat)));
         Ok(())
     }
 }

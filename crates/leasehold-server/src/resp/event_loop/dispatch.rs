@@ -4,46 +4,47 @@ use std::sync::Arc;
 
 use leasehold::engine::embedded::{Embedded, LockedEngine};
 
-use super::lookahead::Coming;
-use super::{EventLoop, TURN, tag};
-use crate::resp::codec::frame::{Args, Parsed, parse};
-use crate::resp::codec::reply::Reply;
+use super::lookahead::ParsedAhead;
+use super::{EventLoop, MAX_COMMANDS_PER_TURN, tag};
+use crate::resp::codec::frame::{CommandArgs, ParsedFrame, parse};
+use crate::resp::codec::reply::ReplyWriter;
 use crate::resp::command::connection as local;
-use crate::resp::command::inline::{self as fast, Desk, Step};
-use crate::resp::command::spawned::{self as slow, Errand};
-use crate::resp::command::{self as ask, Ask, Call};
-use crate::resp::connection::{Blocked, Connection, Kind};
-use crate::resp::event_loop::inbox::Outlet;
+use crate::resp::command::inline::{self as fast, InlineContext, InlineOutcome};
+use crate::resp::command::spawned::{self as slow, OwnedCall};
+use crate::resp::command::{self as ask, Call, ParsedCommand};
+use crate::resp::connection::{Blocked, ClientConnection, ReplyShape};
+use crate::resp::event_loop::inbox::ConnectionHandle;
 use crate::resp::watch;
 use crate::service::Service;
 
 impl EventLoop {
     /// Decides what has come, all of it under one lock.
-    pub(super) fn run_ready(&mut self) {
+    pub(super) fn run_commands_of_ready(&mut self) {
         if self.ready.is_empty() {
             return;
         }
         let engine = self.engine.clone();
         let ready = std::mem::take(&mut self.ready);
-        let mut ahead = std::mem::take(&mut self.ahead);
+        let mut lookahead = std::mem::take(&mut self.lookahead);
         let sizes = &self.shared.config.sizes;
-        let mut locked = engine.as_ref().and_then(|engine| ahead.look(&ready, &self.places, sizes, engine));
-        let mut each = ahead.each();
+        let mut locked = engine.as_ref().and_then(|engine| lookahead.parse_ahead(&ready, &self.slots, sizes, engine));
+        let mut by_connection = lookahead.by_connection();
         for slot in ready {
-            let coming = each.next().unwrap_or_default();
-            let place = &mut self.places[slot as usize];
-            place.ready = false;
-            let Some(mut connection) = place.connection.take() else { continue };
+            let coming = by_connection.next().unwrap_or_default();
+            let entry = &mut self.slots[slot as usize];
+            entry.ready = false;
+            let Some(mut connection) = entry.connection.take() else { continue };
             self.run_commands(slot, &mut connection, coming, engine.as_ref(), &mut locked);
-            let asks_more =
-                connection.closing || connection.paused || connection.needs(self.input_limit()) != connection.asks;
-            self.places[slot as usize].connection = Some(connection);
-            if asks_more {
+            let needs_flush = connection.closing
+                || connection.paused
+                || connection.wanted_events(self.input_limit()) != connection.polled_events;
+            self.slots[slot as usize].connection = Some(connection);
+            if needs_flush {
                 self.mark_dirty(slot);
             }
         }
-        drop(each);
-        self.ahead = ahead;
+        drop(by_connection);
+        self.lookahead = lookahead;
         if let Some(locked) = locked {
             locked.write();
         }
@@ -52,8 +53,8 @@ impl EventLoop {
     fn run_commands<'e>(
         &mut self,
         slot: u32,
-        connection: &mut Connection,
-        mut coming: Coming<'_>,
+        connection: &mut ClientConnection,
+        mut coming: ParsedAhead<'_>,
         engine: Option<&'e Arc<Embedded>>,
         locked: &mut Option<LockedEngine<'e>>,
     ) {
@@ -62,7 +63,7 @@ impl EventLoop {
         let mut done = 0;
         let mut turn = 0;
         while connection.blocked.is_none() && !connection.closing && !connection.dead {
-            if turn == TURN {
+            if turn == MAX_COMMANDS_PER_TURN {
                 self.mark_ready(slot);
                 break;
             }
@@ -73,21 +74,21 @@ impl EventLoop {
             }
             turn += 1;
             let (parsed, arguments) = match coming.next() {
-                Some((bytes, arguments)) => (Parsed::Command(bytes), arguments),
+                Some((bytes, arguments)) => (ParsedFrame::Command(bytes), arguments),
                 None => {
                     let sizes = connection.sizes(&self.shared.config.sizes);
                     (parse(&input[done..], sizes, &mut at), at.as_slice())
                 }
             };
             match parsed {
-                Parsed::Incomplete => {
+                ParsedFrame::Incomplete => {
                     connection.closing |= connection.hung_up;
                     connection.waiting_since =
                         if done == input.len() { None } else { Some(connection.waiting_since.unwrap_or(self.now)) };
                     break;
                 }
-                Parsed::Command(len) => {
-                    let args = Args::new(&input[done..done + len], arguments);
+                ParsedFrame::Command(len) => {
+                    let args = CommandArgs::new(&input[done..done + len], arguments);
                     if args.len() > 0 {
                         connection.waiting_since = None;
                         self.run_command(slot, connection, args, engine, locked);
@@ -98,13 +99,13 @@ impl EventLoop {
                     }
                     done += len;
                 }
-                Parsed::Wrong(sentence) => {
+                ParsedFrame::Wrong(sentence) => {
                     self.write(connection, |reply| reply.invalid(&format!("protocol error: {sentence}")));
                     connection.closing = true;
                     done = input.len();
                     break;
                 }
-                Parsed::Http => {
+                ParsedFrame::Http => {
                     tracing::warn!(peer = %connection.peer, "HTTP on the RESP port: cut off");
                     connection.dead = true;
                     self.dead.push(slot);
@@ -119,34 +120,41 @@ impl EventLoop {
         connection.consumed(left);
     }
 
-    /// Writes a reply in its place.
-    fn write(&mut self, connection: &mut Connection, write: impl FnOnce(&mut Reply<'_>)) {
-        let protocol = connection.protocol;
+    /// Writes a reply in its entry.
+    fn write(&mut self, connection: &mut ClientConnection, write: impl FnOnce(&mut ReplyWriter<'_>)) {
+        let version = connection.version;
         if let Some(out) = connection.ready() {
-            write(&mut Reply::new(out, protocol));
+            write(&mut ReplyWriter::new(out, version));
             connection.answered();
         } else {
             let mut bytes = Vec::new();
-            write(&mut Reply::new(&mut bytes, protocol));
-            connection.owe_done(bytes);
+            write(&mut ReplyWriter::new(&mut bytes, version));
+            connection.push_written(bytes);
         }
     }
 
     fn run_command<'e>(
         &mut self,
         slot: u32,
-        connection: &mut Connection,
-        args: Args<'_>,
+        connection: &mut ClientConnection,
+        args: CommandArgs<'_>,
         engine: Option<&'e Arc<Embedded>>,
         locked: &mut Option<LockedEngine<'e>>,
     ) {
         let asked = ask::read(args);
         let may_ask = connection.caller.is_some()
-            || matches!(asked, Ok(Ask::Local(ask::Local::Auth(_) | ask::Local::Hello { .. } | ask::Local::Quit)));
+            || matches!(
+                asked,
+                Ok(ParsedCommand::ConnectionCommand(
+                    ask::ConnectionCommand::Auth(_)
+                        | ask::ConnectionCommand::Hello { .. }
+                        | ask::ConnectionCommand::Quit
+                ))
+            );
         if !may_ask {
             return self.write(connection, |reply| reply.error("NOAUTH", "Authentication required: AUTH key"));
         }
-        if connection.refused_multi && !matches!(asked, Ok(Ask::Local(_))) {
+        if connection.in_refused_multi && !matches!(asked, Ok(ParsedCommand::ConnectionCommand(_))) {
             return self.write(connection, |reply| reply.invalid("not done: MULTI was refused (DISCARD ends it)"));
         }
         match asked {
@@ -154,7 +162,7 @@ impl EventLoop {
                 self.write(connection, |reply| reply.error("NOSCRIPT", ask::NO_SCRIPT));
             }
             Err(sentence) => self.write(connection, |reply| reply.invalid(&sentence)),
-            Ok(Ask::Local(asked)) => {
+            Ok(ParsedCommand::ConnectionCommand(asked)) => {
                 let mut reply = std::mem::take(&mut self.reply);
                 reply.clear();
                 local::answer(&self.shared.service, &asked, connection, &mut reply);
@@ -163,21 +171,21 @@ impl EventLoop {
                         out.extend_from_slice(&reply);
                         connection.answered();
                     }
-                    None => connection.owe_done(reply.clone()),
+                    None => connection.push_written(reply.clone()),
                 }
                 self.reply = reply;
             }
-            Ok(Ask::Call(call)) => match engine {
-                Some(engine) if fast::handles(&call) => self.run_fast(slot, connection, &call, engine, locked),
-                _ => self.run_slow(slot, connection, &call),
+            Ok(ParsedCommand::Call(call)) => match engine {
+                Some(engine) if fast::handles(&call) => self.run_inline(slot, connection, &call, engine, locked),
+                _ => self.run_spawned(slot, connection, &call),
             },
         }
     }
 
-    fn run_fast<'e>(
+    fn run_inline<'e>(
         &mut self,
         slot: u32,
-        connection: &mut Connection,
+        connection: &mut ClientConnection,
         call: &Call<'_>,
         engine: &'e Arc<Embedded>,
         locked: &mut Option<LockedEngine<'e>>,
@@ -192,7 +200,7 @@ impl EventLoop {
         };
         let mut reply = std::mem::take(&mut self.reply);
         reply.clear();
-        let mut desk = Desk {
+        let mut desk = InlineContext {
             service: &self.shared.service,
             locked: locked.get_or_insert_with(|| engine.lock_for_batch()),
             completions: &self.completions,
@@ -200,56 +208,56 @@ impl EventLoop {
             now: self.now,
         };
         match fast::decide(&mut desk, &pass, call, connection, &mut reply) {
-            Step::Done => match connection.ready() {
+            InlineOutcome::Done => match connection.ready() {
                 Some(out) => {
                     out.extend_from_slice(&reply);
                     connection.answered();
                 }
-                None => connection.owe_done(reply.clone()),
+                None => connection.push_written(reply.clone()),
             },
-            Step::Later(kind) => {
-                self.at_disk += 1;
-                connection.owe(kind);
+            InlineOutcome::Later(kind) => {
+                self.awaiting_sync += 1;
+                connection.push_pending(kind);
             }
-            Step::InLine(kind, waiter_id) => {
-                connection.owe(kind);
+            InlineOutcome::InLine(kind, waiter_id) => {
+                connection.push_pending(kind);
                 connection.blocked = Some(Blocked::InLine(waiter_id));
             }
         }
         self.reply = reply;
     }
 
-    fn run_slow(&mut self, slot: u32, connection: &mut Connection, call: &Call<'_>) {
+    fn run_spawned(&mut self, slot: u32, connection: &mut ClientConnection, call: &Call<'_>) {
         let Some(caller) = connection.caller.clone() else { return };
-        let errand = match Errand::of(call, &connection.holder) {
+        let errand = match OwnedCall::of(call, &connection.holder) {
             Ok(errand) => errand,
             Err(sentence) => return self.write(connection, |reply| reply.invalid(&sentence)),
         };
-        let outlet = Outlet { mailbox: self.mailbox.clone(), bell: self.bell.clone(), slot, id: connection.id };
+        let handle = ConnectionHandle { inbox: self.inbox.clone(), waker: self.waker.clone(), slot, id: connection.id };
         let number = connection.next_number();
         let service = self.shared.service.clone();
-        let protocol = connection.protocol;
-        let waits = matches!(errand, Errand::Acquire(..) | Errand::Watch(..));
+        let version = connection.version;
+        let waits = matches!(errand, OwnedCall::Acquire(..) | OwnedCall::Watch(..));
         let work = match errand {
-            Errand::Watch(..) if connection.watch.is_some() => {
+            OwnedCall::Watch(..) if connection.watch.is_some() => {
                 return self.write(connection, |reply| reply.invalid("this connection watches already"));
             }
-            Errand::Watch(prefix, since) => {
-                let work = watch::tell(service, caller, prefix, since, protocol, outlet, number);
+            OwnedCall::Watch(prefix, since) => {
+                let work = watch::tell(service, caller, prefix, since, version, handle, number);
                 let work = self.shared.runtime.spawn(work).abort_handle();
-                connection.watches(work.clone());
+                connection.start_watch(work.clone());
                 work
             }
             errand => self
                 .shared
                 .runtime
                 .spawn(async move {
-                    let bytes = slow::answer(service, caller, errand, protocol).await;
-                    outlet.post(Some(number), bytes, false);
+                    let bytes = slow::answer(service, caller, errand, version).await;
+                    handle.post(Some(number), bytes, false);
                 })
                 .abort_handle(),
         };
-        connection.owe(Kind::Mail);
+        connection.push_pending(ReplyShape::Mail);
         connection.blocked = Some(Blocked::Elsewhere { work, waits });
     }
 }

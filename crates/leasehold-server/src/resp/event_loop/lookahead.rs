@@ -1,25 +1,25 @@
-//! A look ahead: what clients ask in one round is parsed before the first of it is decided.
+//! A parse_ahead lookahead: what clients ask in one round is parsed before the first of it is decided.
 //!
-//! A name among a million stands where no cache has it, and looking up one after the other waits for memory each time.
+//! A name among a million stands where no cache has it, and looking up one after the other waits for memory by_connection time.
 //! Told of several names at once, the book has them all on their way together.
 
 use leasehold::engine::embedded::{Embedded, LockedEngine};
 
-use super::{Place, TURN};
-use crate::resp::codec::frame::{Parsed, Sizes, parse};
+use super::{ConnectionSlot, MAX_COMMANDS_PER_TURN};
+use crate::resp::codec::frame::{CommandLimits, ParsedFrame, parse};
 
-/// Commands that are parsed ahead in one round; what comes after them is parsed when it is their turn.
-const ROUND: usize = 4096;
+/// Commands that are parsed lookahead in one round; what comes after them is parsed when it is their turn.
+const MAX_COMMANDS_PARSED_AHEAD: usize = 4096;
 /// Names that the book is told of at once.
-const NAMES: usize = 16;
+const PREFETCH_NAMES: usize = 16;
 
 /// The commands of one round, as they lie in the inputs of those that are ready.
 #[derive(Default)]
-pub(super) struct Ahead {
+pub(super) struct Lookahead {
     commands: Vec<Command>,
     arguments: Vec<(u32, u32)>,
-    /// How many commands are whose, in the order of the ready.
-    each: Vec<usize>,
+    /// How count commands are whose, in the order of the ready.
+    by_connection: Vec<usize>,
 }
 
 struct Command {
@@ -29,58 +29,60 @@ struct Command {
     arguments: usize,
 }
 
-impl Ahead {
+impl Lookahead {
     /// Parses what is there, and tells the book of the names. The locked is opened if there are several.
-    pub fn look<'e>(
+    pub fn parse_ahead<'e>(
         &mut self,
         ready: &[u32],
-        places: &[Place],
-        sizes: &Sizes,
+        slots: &[ConnectionSlot],
+        sizes: &CommandLimits,
         engine: &'e Embedded,
     ) -> Option<LockedEngine<'e>> {
         self.commands.clear();
         self.arguments.clear();
-        self.each.clear();
+        self.by_connection.clear();
         let mut locked = None;
-        let mut names = [""; NAMES];
-        let mut many = 0;
+        let mut names = [""; PREFETCH_NAMES];
+        let mut count = 0;
         let mut at = Vec::new();
         for slot in ready {
             let before = self.commands.len();
-            let Some(connection) = &places[*slot as usize].connection else {
-                self.each.push(0);
+            let Some(connection) = &slots[*slot as usize].connection else {
+                self.by_connection.push(0);
                 continue;
             };
             let mut input = connection.input.as_slice();
-            while self.commands.len() < ROUND && self.commands.len() - before < TURN {
-                let Parsed::Command(bytes) = parse(input, connection.sizes(sizes), &mut at) else { break };
+            while self.commands.len() < MAX_COMMANDS_PARSED_AHEAD
+                && self.commands.len() - before < MAX_COMMANDS_PER_TURN
+            {
+                let ParsedFrame::Command(bytes) = parse(input, connection.sizes(sizes), &mut at) else { break };
                 self.commands.push(Command { bytes, from: self.arguments.len(), arguments: at.len() });
                 self.arguments.extend_from_slice(&at);
                 if let Some(name) = name(input, &at) {
-                    names[many] = name;
-                    many += 1;
-                    if many == NAMES {
+                    names[count] = name;
+                    count += 1;
+                    if count == PREFETCH_NAMES {
                         locked.get_or_insert_with(|| engine.lock_for_batch()).prefetch(&names);
-                        many = 0;
+                        count = 0;
                     }
                 }
                 input = &input[bytes..];
             }
-            self.each.push(self.commands.len() - before);
+            self.by_connection.push(self.commands.len() - before);
         }
-        if many > 1 {
-            locked.get_or_insert_with(|| engine.lock_for_batch()).prefetch(&names[..many]);
+        if count > 1 {
+            locked.get_or_insert_with(|| engine.lock_for_batch()).prefetch(&names[..count]);
         }
         locked
     }
 
     /// What was parsed, client by client.
-    pub fn each(&self) -> impl Iterator<Item = Coming<'_>> {
+    pub fn by_connection(&self) -> impl Iterator<Item = ParsedAhead<'_>> {
         let mut commands = self.commands.as_slice();
-        self.each.iter().map(move |many| {
-            let (his, rest) = commands.split_at(*many);
+        self.by_connection.iter().map(move |count| {
+            let (own, rest) = commands.split_at(*count);
             commands = rest;
-            Coming { commands: his, arguments: &self.arguments }
+            ParsedAhead { commands: own, arguments: &self.arguments }
         })
     }
 }
@@ -94,12 +96,12 @@ fn name<'a>(input: &'a [u8], at: &[(u32, u32)]) -> Option<&'a str> {
 
 /// What one client's input begins with, as far as it was parsed.
 #[derive(Default)]
-pub(super) struct Coming<'a> {
+pub(super) struct ParsedAhead<'a> {
     commands: &'a [Command],
     arguments: &'a [(u32, u32)],
 }
 
-impl<'a> Coming<'a> {
+impl<'a> ParsedAhead<'a> {
     /// The next command: its length, and where its arguments lie in it.
     pub fn next(&mut self) -> Option<(usize, &'a [(u32, u32)])> {
         let (next, rest) = self.commands.split_first()?;

@@ -9,13 +9,13 @@ use rustix::event::{EventfdFlags, PollFd, PollFlags, Timespec, eventfd, poll};
 
 /// Wakes a pump that sleeps, and costs nothing while it does not.
 #[derive(Debug)]
-pub struct Bell {
+pub struct Waker {
     fd: OwnedFd,
     asleep: AtomicBool,
 }
 
-impl Bell {
-    /// A bell for one pump.
+impl Waker {
+    /// A waker for one pump.
     ///
     /// # Errors
     ///
@@ -26,7 +26,7 @@ impl Bell {
     }
 
     /// There is something to do.
-    pub fn ring(&self) {
+    pub fn wake(&self) {
         if self.asleep.swap(false, Ordering::SeqCst) {
             let _ = rustix::io::write(&self.fd, &1u64.to_ne_bytes());
         }
@@ -43,21 +43,21 @@ impl Bell {
     }
 
     /// Sleeps until it rings, at most this long.
-    pub fn listen(&self, most: Duration) {
+    pub fn wait(&self, most: Duration) {
         let timeout = Timespec { tv_sec: 0, tv_nsec: most.subsec_nanos().into() };
         let mut fds = [PollFd::new(&self.fd, PollFlags::IN)];
         if poll(&mut fds, Some(&timeout)).is_ok_and(|ready| ready > 0) {
-            self.heard();
+            self.clear();
         }
     }
 
-    /// The bell has rung, and was heard.
-    pub fn heard(&self) {
+    /// The waker has rung, and was clear.
+    pub fn clear(&self) {
         let _ = rustix::io::read(&self.fd, &mut [0; 8]);
     }
 }
 
-impl AsFd for Bell {
+impl AsFd for Waker {
     fn as_fd(&self) -> BorrowedFd<'_> {
         self.fd.as_fd()
     }

@@ -2,10 +2,10 @@
 
 use std::collections::BTreeSet;
 
-use super::super::codec::frame::Args;
+use super::super::codec::frame::CommandArgs;
 use super::super::{Config, command as ask};
-use super::House;
-use super::all_commands::EVERY;
+use super::TestServer;
+use super::all_commands::ALL_COMMANDS;
 use super::client::command;
 use crate::service::keys::file::KeyFile;
 use crate::service::keys::secret::NewKey;
@@ -34,46 +34,46 @@ pub fn keys() -> (Vec<NewKey>, KeyFile) {
 #[tokio::test(flavor = "multi_thread")]
 async fn every_command_passes_the_gate_once() {
     let (made, file) = keys();
-    let house = House::open(KeyRing::of(&file), Config::default()).await;
+    let server = TestServer::open(KeyRing::of(&file), Config::default()).await;
     tokio::task::block_in_place(|| {
-        for &(line, verb) in EVERY {
+        for &(line, verb) in ALL_COMMANDS {
             let words = words(line);
             let words: Vec<&str> = words.iter().map(String::as_str).collect();
-            let mut stranger = house.connect();
-            let before = admitted(&house.service);
+            let mut stranger = server.connect();
+            let before = admitted(&server.service);
             let told = stranger.ask(&words);
             match words[0] {
                 "QUIT" => assert_eq!(told, "+OK\r\n"),
                 "AUTH" => assert!(told.starts_with("-WRONGPASS "), "{told}"),
                 _ => assert!(told.starts_with("-NOAUTH "), "{line} by nobody: {told}"),
             }
-            assert_eq!(admitted(&house.service), before, "{line} by nobody");
+            assert_eq!(admitted(&server.service), before, "{line} by nobody");
             for (key, role) in made.iter().zip(Role::ALL) {
-                let mut client = house.connect();
+                let mut client = server.connect();
                 assert_eq!(client.ask(&["AUTH", key.expose()]), "+OK\r\n");
-                let before = admitted(&house.service);
+                let before = admitted(&server.service);
                 let told = client.ask(&words);
                 let mut after = before.clone();
                 let may = verb.is_none_or(|verb| Roles::of([role]).allow(verb.role()));
                 if let Some(verb) = verb.filter(|_| may) {
                     after[Verb::ALL.iter().position(|other| *other == verb).unwrap()] += 1;
                 }
-                assert_eq!(admitted(&house.service), after, "{line} by {}: {told}", role.word());
+                assert_eq!(admitted(&server.service), after, "{line} by {}: {told}", role.word());
                 assert_eq!(told.starts_with("-FORBIDDEN "), !may, "{line} by {}: {told}", role.word());
                 assert!(!told.starts_with("-NOAUTH "), "{line} by {}: {told}", role.word());
             }
         }
     });
-    house.end().await;
+    server.end().await;
 }
 
 /// Goal: keys cannot be guessed at the pace of the server, and whoever has one gets in all the same.
 #[tokio::test(flavor = "multi_thread")]
 async fn guessing_keys_is_slowed_down() {
     let (made, file) = keys();
-    let house = House::open(KeyRing::of(&file), Config::default()).await;
+    let server = TestServer::open(KeyRing::of(&file), Config::default()).await;
     tokio::task::block_in_place(|| {
-        let mut client = house.connect();
+        let mut client = server.connect();
         let mut auth = |key: &str| {
             client.send(&command(&["AUTH", key]));
             String::from_utf8(client.reply()).unwrap()
@@ -83,7 +83,7 @@ async fn guessing_keys_is_slowed_down() {
         assert!(told[49].starts_with("-QUOTA ") && told[49].contains("slow down"), "{}", told[49]);
         assert_eq!(auth(made[0].expose()), "+OK\r\n");
     });
-    house.end().await;
+    server.end().await;
 }
 
 /// Goal: the table above has every command there is.
@@ -105,7 +105,7 @@ fn the_table_has_every_command() {
         known.extend(arms(function).into_iter().map(|sub| format!("{group} {sub}")));
     }
     assert!(known.len() >= 25, "the source is read rightly: {known:?}");
-    let table: BTreeSet<String> = EVERY
+    let table: BTreeSet<String> = ALL_COMMANDS
         .iter()
         .map(|(line, _)| {
             let words = words(line);
@@ -119,7 +119,7 @@ fn the_table_has_every_command() {
 /// Goal: what the table says of a command's verb is what the code reads, in either case of letters.
 #[test]
 fn the_table_says_the_verb_that_is_read() {
-    for &(line, verb) in EVERY {
+    for &(line, verb) in ALL_COMMANDS {
         for lower in [false, true] {
             let mut words = words(line);
             if lower {
@@ -131,9 +131,9 @@ fn the_table_says_the_verb_that_is_read() {
                 at.push((input.len() as u32, (input.len() + word.len()) as u32));
                 input.extend_from_slice(word.as_bytes());
             }
-            let read = match ask::read(Args::new(&input, &at)) {
-                Ok(ask::Ask::Call(call)) => Some(call.verb()),
-                Ok(ask::Ask::Local(_)) => None,
+            let read = match ask::read(CommandArgs::new(&input, &at)) {
+                Ok(ask::ParsedCommand::Call(call)) => Some(call.verb()),
+                Ok(ask::ParsedCommand::ConnectionCommand(_)) => None,
                 Err(sentence) => panic!("{line}: {sentence}"),
             };
             assert_eq!(read, verb, "{line}");

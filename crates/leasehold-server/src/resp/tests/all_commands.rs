@@ -5,7 +5,7 @@ use crate::service::Verb;
 /// Every command, as it may be typed: what the tests try one by one, so that none goes around the gate.
 ///
 /// Words stand between spaces; a space inside a word is written `~`.
-pub const EVERY: &[(&str, Option<Verb>)] = &[
+pub const ALL_COMMANDS: &[(&str, Option<Verb>)] = &[
     ("LEASE ACQUIRE 30000 RESOURCES a", Some(Verb::Acquire)),
     ("LEASE ACQUIRE 30000 EACH a X b S c 1/2", Some(Verb::Acquire)),
     ("LEASE RENEW 1-00000000000000000000000000000000", Some(Verb::Renew)),

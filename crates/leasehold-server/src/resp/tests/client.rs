@@ -5,7 +5,7 @@ use std::net::{SocketAddr, TcpStream};
 use std::time::Duration;
 
 /// A connection.
-pub struct Client {
+pub struct RespClient {
     pub stream: BufReader<TcpStream>,
 }
 
@@ -18,7 +18,7 @@ pub fn command(words: &[&str]) -> Vec<u8> {
     bytes
 }
 
-impl Client {
+impl RespClient {
     pub fn to(address: SocketAddr) -> Self {
         let stream = TcpStream::connect(address).expect("RESP listens");
         stream.set_read_timeout(Some(Duration::from_secs(30))).expect("a socket takes a timeout");

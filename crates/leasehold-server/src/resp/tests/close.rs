@@ -11,21 +11,21 @@ use rustix::net::sockopt::set_socket_linger;
 
 use futures_util::FutureExt as _;
 
-use super::client::{Client, command};
-use super::pipeline::Dice;
-use super::{Timed, wait_until};
+use super::client::{RespClient, command};
+use super::pipeline::SeededRandom;
+use super::{ClockedServer, wait_until};
 
 /// Longer than any test moves the clock.
-const LONG: &str = "3600000";
+const ONE_HOUR_MS: &str = "3600000";
 /// How long a lease lives here that is to lapse.
-const TTL: Duration = Duration::from_secs(60);
+const SHORT_TTL: Duration = Duration::from_secs(60);
 
-impl Timed {
+impl ClockedServer {
     /// How many asked for something and went away before there was an answer.
     fn left(&self) -> u64 {
-        let caller = self.house.service.enter_quietly(crate::service::Peer(self.house.address)).unwrap();
+        let caller = self.server.service.enter_quietly(crate::service::Peer(self.server.address)).unwrap();
         // There is no box office here, so nobody is waited for.
-        let page = self.house.service.metrics(&caller).now_or_never().unwrap().unwrap();
+        let page = self.server.service.metrics(&caller).now_or_never().unwrap().unwrap();
         let line = page.lines().find_map(|line| line.strip_prefix("leasehold_acquire_total{outcome=\"left\"} "));
         line.unwrap().parse().unwrap()
     }
@@ -40,27 +40,27 @@ fn granted(reply: &[u8]) -> (String, u64) {
     (lines[2].to_owned(), lines[3][1..].parse().unwrap())
 }
 
-fn take(client: &mut Client, name: &str, ttl: &str) -> (String, u64) {
+fn take(client: &mut RespClient, name: &str, ttl: &str) -> (String, u64) {
     granted(client.ask(&["LEASE", "ACQUIRE", ttl, "RESOURCES", name]).as_bytes())
 }
 
 /// Asks for a name that somebody has, with all the patience there is.
-fn wait_for(client: &mut Client, name: &str, ttl: &str, more: &[&str]) {
-    client.send(&command(&[&["LEASE", "ACQUIRE", ttl, "WAIT", LONG], more, &["RESOURCES", name]].concat()));
+fn wait_for(client: &mut RespClient, name: &str, ttl: &str, more: &[&str]) {
+    client.send(&command(&[&["LEASE", "ACQUIRE", ttl, "WAIT", ONE_HOUR_MS], more, &["RESOURCES", name]].concat()));
 }
 
-fn queue(client: &mut Client, name: &str) -> u64 {
+fn queue(client: &mut RespClient, name: &str) -> u64 {
     let reply = client.ask(&["LEASE", "GET", name]);
     reply.trim_end().rsplit("\r\n").next().and_then(|last| last.strip_prefix(':')?.parse().ok()).unwrap_or(0)
 }
 
-fn is_free(client: &mut Client, name: &str) -> bool {
+fn is_free(client: &mut RespClient, name: &str) -> bool {
     client.ask(&["EXISTS", name]) == ":0\r\n"
 }
 
 /// Goes away in this manner. What is answered keeps the socket open that was only half closed.
-fn hang_up(mut client: Client, way: &str) -> Option<Client> {
-    let reset = |client: &Client| set_socket_linger(client.stream.get_ref(), Some(Duration::ZERO)).unwrap();
+fn hang_up(mut client: RespClient, way: &str) -> Option<RespClient> {
+    let reset = |client: &RespClient| set_socket_linger(client.stream.get_ref(), Some(Duration::ZERO)).unwrap();
     match way {
         "close" => {}
         "reset" => reset(&client),
@@ -82,29 +82,30 @@ fn hang_up(mut client: Client, way: &str) -> Option<Client> {
     way.contains("half-close").then_some(client)
 }
 
-const WAYS: [&str; 5] = ["close", "reset", "half-close", "full of input, then reset", "much behind, then half-close"];
+const WAYS_TO_HANG_UP: [&str; 5] =
+    ["close", "reset", "half-close", "full of input, then reset", "much behind, then half-close"];
 
 /// Goal: who hangs up leaves the line within a second, however it hangs up, whoever asks the engine.
 /// Method: all would wait for an hour. The clock moves on by less than a second after each farewell, and never else.
 #[tokio::test(flavor = "multi_thread")]
 async fn who_hangs_up_leaves_the_line_within_a_second() {
     for locked in [true, false] {
-        let timed = Timed::open(Duration::ZERO, locked).await;
+        let timed = ClockedServer::open(Duration::ZERO, locked).await;
         tokio::task::block_in_place(|| {
-            let mut client = timed.house.connect();
-            take(&mut client, "a", LONG);
-            for way in WAYS {
-                let mut gone = timed.house.connect();
-                wait_for(&mut gone, "a", LONG, &[]);
+            let mut client = timed.server.connect();
+            take(&mut client, "a", ONE_HOUR_MS);
+            for way in WAYS_TO_HANG_UP {
+                let mut gone = timed.server.connect();
+                wait_for(&mut gone, "a", ONE_HOUR_MS, &[]);
                 wait_until("it stands in line", || queue(&mut client, "a") == 1);
                 let kept = hang_up(gone, way);
                 timed.clock.advance(Duration::from_millis(999));
                 wait_until(&format!("who said goodbye by {way} left the line"), || queue(&mut client, "a") == 0);
                 drop(kept);
             }
-            wait_until("who left is counted", || timed.left() == WAYS.len() as u64);
+            wait_until("who left is counted", || timed.left() == WAYS_TO_HANG_UP.len() as u64);
         });
-        timed.house.end().await;
+        timed.server.end().await;
     }
 }
 
@@ -114,30 +115,30 @@ async fn who_hangs_up_leaves_the_line_within_a_second() {
 #[tokio::test(flavor = "multi_thread")]
 async fn who_left_is_granted_nothing() {
     for locked in [true, false] {
-        let timed = Timed::open(Duration::ZERO, locked).await;
+        let timed = ClockedServer::open(Duration::ZERO, locked).await;
         tokio::task::block_in_place(|| {
-            let mut client = timed.house.connect();
-            let (lease, token) = take(&mut client, "a", LONG);
-            let mut line: Vec<Client> = Vec::new();
+            let mut client = timed.server.connect();
+            let (lease, token) = take(&mut client, "a", ONE_HOUR_MS);
+            let mut line: Vec<RespClient> = Vec::new();
             for place in 0..41 {
-                let mut waiter = timed.house.connect();
-                wait_for(&mut waiter, "a", LONG, &[]);
+                let mut waiter = timed.server.connect();
+                wait_for(&mut waiter, "a", ONE_HOUR_MS, &[]);
                 wait_until("it stands in line", || queue(&mut client, "a") == place + 1);
                 line.push(waiter);
             }
             let mut stays = line.remove(20);
             let kept: Vec<_> =
-                line.into_iter().zip(WAYS.iter().cycle()).map(|(gone, way)| hang_up(gone, way)).collect();
+                line.into_iter().zip(WAYS_TO_HANG_UP.iter().cycle()).map(|(gone, way)| hang_up(gone, way)).collect();
             wait_until("all of them are counted as gone", || timed.left() == 40);
             assert_eq!(queue(&mut client, "a"), 1, "one stayed");
             assert_eq!(client.ask(&["LEASE", "RELEASE", &lease]), ":1\r\n");
             let (lease, next) = granted(&stays.reply());
             assert_eq!(next, token + 1, "nobody was granted anything in between");
             assert_eq!(client.ask(&["LEASE", "RELEASE", &lease]), ":1\r\n");
-            assert_eq!(take(&mut client, "b", LONG).1, token + 2, "nor afterwards");
+            assert_eq!(take(&mut client, "b", ONE_HOUR_MS).1, token + 2, "nor afterwards");
             drop(kept);
         });
-        timed.house.end().await;
+        timed.server.end().await;
     }
 }
 
@@ -149,13 +150,13 @@ async fn who_left_is_granted_nothing() {
 async fn who_hangs_up_before_its_grant_is_durable_leaves_no_ghost() {
     for (slow, retried) in [(false, false), (false, true), (true, false), (true, true)] {
         let sync_takes = if slow { Duration::from_millis(5) } else { Duration::ZERO };
-        let timed = Timed::open(sync_takes, true).await;
+        let timed = ClockedServer::open(sync_takes, true).await;
         tokio::task::block_in_place(|| {
-            let mut client = timed.house.connect();
-            let (lease, _) = take(&mut client, "a", LONG);
-            let mut gone = timed.house.connect();
+            let mut client = timed.server.connect();
+            let (lease, _) = take(&mut client, "a", ONE_HOUR_MS);
+            let mut gone = timed.server.connect();
             let more: &[&str] = if retried { &["REQUEST", "r"] } else { &[] };
-            wait_for(&mut gone, "a", LONG, more);
+            wait_for(&mut gone, "a", ONE_HOUR_MS, more);
             wait_until("it stands in line", || queue(&mut client, "a") == 1);
             timed.gate.close();
             client.send(&command(&["LEASE", "RELEASE", &lease]));
@@ -167,14 +168,14 @@ async fn who_hangs_up_before_its_grant_is_durable_leaves_no_ghost() {
             timed.gate.open();
             assert_eq!(client.reply(), b":1\r\n");
             if retried {
-                let words = ["LEASE", "ACQUIRE", LONG, "WAIT", LONG, "REQUEST", "r", "RESOURCES", "a"];
+                let words = ["LEASE", "ACQUIRE", ONE_HOUR_MS, "WAIT", ONE_HOUR_MS, "REQUEST", "r", "RESOURCES", "a"];
                 let first = granted(client.ask(&words).as_bytes());
                 assert_eq!(granted(client.ask(&words).as_bytes()), first, "the same lease again");
             } else {
                 wait_until("a lease that nobody heard of is given back", || is_free(&mut client, "a"));
             }
         });
-        timed.house.end().await;
+        timed.server.end().await;
     }
 }
 
@@ -186,16 +187,16 @@ async fn who_hangs_up_before_its_grant_is_durable_leaves_no_ghost() {
 /// to the end of the ttl, and every one of them must be free.
 #[tokio::test(flavor = "multi_thread")]
 async fn a_race_of_grant_and_hang_up_strands_nothing_beyond_its_ttl() {
-    let timed = Timed::open(Duration::ZERO, true).await;
-    let ttl = TTL.as_millis().to_string();
+    let timed = ClockedServer::open(Duration::ZERO, true).await;
+    let ttl = SHORT_TTL.as_millis().to_string();
     tokio::task::block_in_place(|| {
-        let mut client = timed.house.connect();
-        let mut dice = Dice(3);
+        let mut client = timed.server.connect();
+        let mut dice = SeededRandom(3);
         let (mut heard, mut given_back, mut closed) = (Vec::new(), 0, Vec::new());
         for round in 0..200 {
             let name = format!("a{round}");
-            let (lease, _) = take(&mut client, &name, LONG);
-            let mut gone = timed.house.connect();
+            let (lease, _) = take(&mut client, &name, ONE_HOUR_MS);
+            let mut gone = timed.server.connect();
             wait_for(&mut gone, &name, &ttl, &[]);
             wait_until("it stands in line", || queue(&mut client, &name) == 1);
             client.send(&command(&["LEASE", "RELEASE", &lease]));
@@ -220,7 +221,7 @@ async fn a_race_of_grant_and_hang_up_strands_nothing_beyond_its_ttl() {
         assert_eq!(heard.len() + given_back, closed.len());
         for (name, lease) in &heard {
             assert!(!is_free(&mut client, name), "{name} was told of, and is kept");
-            let renewed = client.ask(&["LEASE", "RENEW", lease, LONG]);
+            let renewed = client.ask(&["LEASE", "RENEW", lease, ONE_HOUR_MS]);
             assert!(renewed.starts_with(':'), "{renewed}");
         }
         let ghosts = closed.iter().filter(|name| !is_free(&mut client, name)).count();
@@ -229,7 +230,7 @@ async fn a_race_of_grant_and_hang_up_strands_nothing_beyond_its_ttl() {
             heard.len(),
             closed.len()
         );
-        timed.clock.advance(TTL);
+        timed.clock.advance(SHORT_TTL);
         for name in &closed {
             wait_until("a ghost is gone at its ttl", || is_free(&mut client, name));
         }
@@ -237,5 +238,5 @@ async fn a_race_of_grant_and_hang_up_strands_nothing_beyond_its_ttl() {
             assert!(!is_free(&mut client, name), "{name} was renewed, and is kept");
         }
     });
-    timed.house.end().await;
+    timed.server.end().await;
 }

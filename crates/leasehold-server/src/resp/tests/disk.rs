@@ -9,7 +9,7 @@ use leasehold::engine::embedded::storage::{Directory, File, Storage};
 use leasehold::testkit::ManualClock;
 
 /// What stands before the syncs.
-pub struct Gate {
+pub struct SyncBarrier {
     state: Mutex<State>,
     turned: Condvar,
     clock: ManualClock,
@@ -24,7 +24,7 @@ struct State {
     held: usize,
 }
 
-impl Gate {
+impl SyncBarrier {
     /// An open gate before syncs that take so long.
     pub fn new(clock: ManualClock, takes: Duration) -> Arc<Self> {
         Arc::new(Self { state: Mutex::default(), turned: Condvar::new(), clock, takes })
@@ -61,22 +61,22 @@ impl Gate {
 }
 
 /// The disk.
-pub struct Gated {
+pub struct BarrierDisk {
     disk: Directory,
-    gate: Arc<Gate>,
+    gate: Arc<SyncBarrier>,
 }
 
-impl Gated {
-    pub fn new(path: &Path, gate: Arc<Gate>) -> Arc<Self> {
+impl BarrierDisk {
+    pub fn new(path: &Path, gate: Arc<SyncBarrier>) -> Arc<Self> {
         Arc::new(Self { disk: Directory::open(path).unwrap(), gate })
     }
 
     fn gated(&self, file: Box<dyn File>) -> Box<dyn File> {
-        Box::new(GatedFile { file, gate: self.gate.clone() })
+        Box::new(BarrierFile { file, gate: self.gate.clone() })
     }
 }
 
-impl Storage for Gated {
+impl Storage for BarrierDisk {
     fn list(&self) -> io::Result<Vec<String>> {
         self.disk.list()
     }
@@ -102,12 +102,12 @@ impl Storage for Gated {
     }
 }
 
-struct GatedFile {
+struct BarrierFile {
     file: Box<dyn File>,
-    gate: Arc<Gate>,
+    gate: Arc<SyncBarrier>,
 }
 
-impl File for GatedFile {
+impl File for BarrierFile {
     fn len(&self) -> io::Result<u64> {
         self.file.len()
     }

@@ -8,13 +8,13 @@ use leasehold::engine::embedded::{Embedded, Options};
 use leasehold_core::Limits;
 
 use super::super::Config;
-use super::client::Client;
-use super::{House, Timed};
+use super::client::RespClient;
+use super::{ClockedServer, TestServer};
 use crate::service::Opened;
 use crate::service::keys::KeyRing;
 
 /// Whether the server has not hung up.
-fn is_open(client: &Client) -> bool {
+fn is_open(client: &RespClient) -> bool {
     client.stream.get_ref().set_nonblocking(true).unwrap();
     let peeked = client.stream.get_ref().peek(&mut [0; 1]);
     client.stream.get_ref().set_nonblocking(false).unwrap();
@@ -25,11 +25,11 @@ fn is_open(client: &Client) -> bool {
 /// idle never.
 #[tokio::test(flavor = "multi_thread")]
 async fn silence_and_half_a_command_are_cut_off_each_at_its_limit() {
-    let timed = Timed::open(Duration::ZERO, true).await;
+    let timed = ClockedServer::open(Duration::ZERO, true).await;
     tokio::task::block_in_place(|| {
-        let (mut silent, mut half) = (timed.house.connect(), timed.house.connect());
+        let (mut silent, mut half) = (timed.server.connect(), timed.server.connect());
         half.send(b"PIN");
-        let mut idle = timed.house.connect();
+        let mut idle = timed.server.connect();
         // After the second answer the server has also looked at the others, at the time it is now.
         let mut looks = || (0..2).for_each(|_| assert_eq!(idle.ask(&["PING"]), "+PONG\r\n"));
         looks();
@@ -48,7 +48,7 @@ async fn silence_and_half_a_command_are_cut_off_each_at_its_limit() {
         looks();
         looks();
     });
-    timed.house.end().await;
+    timed.server.end().await;
 }
 
 /// Goal: a door before another engine holds everybody to its own limits, whatever that engine would give.
@@ -58,9 +58,9 @@ async fn a_door_has_limits_of_its_own() {
     let engine = Embedded::open(home.path().join("data"), Options::default()).await.unwrap();
     let limits = Limits { name_bytes: 8, ttl_ms: 10_000, resources_per_claim: 2, ..Limits::default() };
     let engine = Opened::Other(engine, limits);
-    let house = House::over(home, engine, SystemClock::shared(), KeyRing::open(), Config::default());
+    let server = TestServer::over(home, engine, SystemClock::shared(), KeyRing::open(), Config::default());
     tokio::task::block_in_place(|| {
-        let mut client = house.connect();
+        let mut client = server.connect();
         for line in [
             "LEASE ACQUIRE 1000 RESOURCES a-name-too-long",
             "LEASE ACQUIRE 60000 RESOURCES a",
@@ -74,5 +74,5 @@ async fn a_door_has_limits_of_its_own() {
         let told = client.ask(&["LEASE", "RENEW", &lease, "TTL", "60000"]);
         assert!(told.starts_with("-INVALID "), "{granted} {told}");
     });
-    house.end().await;
+    server.end().await;
 }

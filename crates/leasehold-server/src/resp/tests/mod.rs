@@ -21,22 +21,22 @@ use super::{Config, Server};
 use crate::service::audit::Audit;
 use crate::service::keys::KeyRing;
 use crate::service::{Opened, Service};
-use client::Client;
-use disk::{Gate, Gated};
+use client::RespClient;
+use disk::{BarrierDisk, SyncBarrier};
 use leasehold_core::Limits;
 
 /// Longer than anything here should take, also on a busy machine.
-const PATIENCE: Duration = Duration::from_secs(30);
+const MAX_TEST_WAIT: Duration = Duration::from_secs(30);
 
 /// A server on a free port over an engine of its own.
-struct House {
+struct TestServer {
     service: Arc<Service>,
     server: Server,
     address: std::net::SocketAddr,
     _home: tempfile::TempDir,
 }
 
-impl House {
+impl TestServer {
     async fn open(ring: Arc<KeyRing>, config: Config) -> Self {
         let home = tempfile::tempdir().unwrap();
         let engine = Embedded::open(home.path().join("data"), Options::default()).await.unwrap();
@@ -58,8 +58,8 @@ impl House {
         Self { service, server, address, _home: home }
     }
 
-    fn connect(&self) -> Client {
-        Client::to(self.address)
+    fn connect(&self) -> RespClient {
+        RespClient::to(self.address)
     }
 
     async fn end(self) {
@@ -69,24 +69,24 @@ impl House {
 }
 
 /// A server that counts by this clock, and writes to a disk with a gate.
-struct Timed {
-    house: House,
+struct ClockedServer {
+    server: TestServer,
     clock: ManualClock,
-    gate: Arc<Gate>,
+    gate: Arc<SyncBarrier>,
 }
 
-impl Timed {
+impl ClockedServer {
     /// `locked`: whether the engine is asked by the pump itself, or as any other engine would be, on tokio.
     async fn open(sync_takes: Duration, locked: bool) -> Self {
         let home = tempfile::tempdir().unwrap();
         let clock = ManualClock::new();
-        let gate = Gate::new(clock.clone(), sync_takes);
-        let disk = Gated::new(&home.path().join("data"), gate.clone());
+        let gate = SyncBarrier::new(clock.clone(), sync_takes);
+        let disk = BarrierDisk::new(&home.path().join("data"), gate.clone());
         let options = Options { clock: clock.shared(), ..Options::default() };
         let engine = Embedded::open_on(disk, options).await.unwrap();
         let engine = if locked { Opened::Embedded(engine) } else { Opened::Other(engine, Limits::default()) };
-        let house = House::over(home, engine, clock.shared(), KeyRing::open(), Config::default());
-        Self { house, clock, gate }
+        let server = TestServer::over(home, engine, clock.shared(), KeyRing::open(), Config::default());
+        Self { server, clock, gate }
     }
 }
 
@@ -95,7 +95,7 @@ impl Timed {
 #[track_caller]
 fn wait_until(what: &str, mut condition: impl FnMut() -> bool) {
     let clock = SystemClock::shared();
-    let end = clock.now().plus(PATIENCE);
+    let end = clock.now().plus(MAX_TEST_WAIT);
     while !condition() {
         assert!(clock.now() < end, "waited in vain until {what}");
         pause(Duration::from_millis(2));
