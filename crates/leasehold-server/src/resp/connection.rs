@@ -16,34 +16,14 @@ use tokio::task::AbortHandle;
 
 use super::codec::frame::CommandLimits;
 use super::codec::reply::RespVersion;
-use super::command::Form;
+use super::command::inline::ReplyShape;
+use super::command::lease::LeaseReply;
 use super::transport::Transport;
 use crate::service::seats::Seat;
 use crate::service::{Caller, Peer};
 
 /// Replies that one client may be pending. A disk that hangs must not gather all that clients can send meanwhile.
 const MAX_PENDING_REPLIES: usize = 16_384;
-
-/// What the answer to a command becomes.
-#[derive(Debug)]
-pub enum ReplyShape {
-    /// `OK`, or nothing if the key is taken.
-    Set,
-    /// How many keys were taken: all or none.
-    SetAll(usize),
-    /// The lease.
-    Acquire { began: Time, retried: bool, full: bool },
-    /// How long it lives now.
-    Renew { full: bool },
-    /// Whether this ended it.
-    Release,
-    /// How many keys were freed or pushed.
-    Keys(Form),
-    /// These bytes, as soon as what they say is durable.
-    Settled(Vec<u8>),
-    /// Whatever comes by mail.
-    Mail,
-}
 
 #[derive(Debug)]
 enum PendingReply {
@@ -178,6 +158,11 @@ impl ClientConnection {
         earlier_versions.map_or(self.version, |(_, version)| *version)
     }
 
+    /// No further command runs: the connection is closed when its replies are sent.
+    pub const fn start_draining(&mut self) {
+        self.closing = true;
+    }
+
     /// The number that the next command will have.
     pub const fn next_number(&self) -> u32 {
         self.next
@@ -254,8 +239,9 @@ impl ClientConnection {
 
     /// The acquires that are pending an answer and will not be asked for again: if granted, nobody will hear of it.
     pub fn unseen(&self) -> impl Iterator<Item = u32> + '_ {
-        let unseen =
-            |slot: &PendingReply| matches!(slot, PendingReply::Owed(ReplyShape::Acquire { retried: false, .. }));
+        let unseen = |slot: &PendingReply| {
+            matches!(slot, PendingReply::Owed(ReplyShape::Lease(LeaseReply::Acquire { has_request_id: false, .. })))
+        };
         let pending = self.pending.iter().enumerate().filter(move |(_, slot)| unseen(slot));
         pending.map(|(index, _)| self.first.wrapping_add(index as u32))
     }

@@ -25,6 +25,13 @@ pub struct LeaseLife {
     pub renewable: Option<Option<Duration>>,
 }
 
+impl LeaseLife {
+    /// What is left of a lease, for a command with `FULL` or without.
+    pub fn new(remaining: Duration, renewable: Option<Duration>, full: bool) -> Self {
+        Self { remaining, renewable: full.then_some(renewable) }
+    }
+}
+
 /// Whole milliseconds, rounded down: nobody believes to hold a lease longer than it lives.
 pub fn millis(span: Duration) -> i64 {
     i64::try_from(span.as_millis()).unwrap_or(i64::MAX)

@@ -1,114 +1,248 @@
-//! `COMMAND`: what this port understands, in the form in which clients of Redis ask for it.
+//! The table of commands: the port finds a command in it by name, and `COMMAND` answers from it.
 
+use super::args::shown;
+use super::connection::{self, ConnectionCommand};
+use super::keys::change::{self, Delete};
+use super::keys::read::{Exists, Get, Ttl};
+use super::keys::set::Set;
+use super::{CommandError, Dispatcher, lease, script};
+use crate::resp::codec::frame::CommandArgs;
 use crate::resp::codec::reply::ReplyWriter;
 
-/// One command: its name, how many words it has with its own (at least so many, where negative), and which of them are
-/// keys (the first, the last counted from the end where negative, every how many).
-struct CommandInfo {
-    name: &'static str,
-    words: i64,
-    keys: (i64, i64, i64),
-}
+/// No name of a command or subcommand is longer.
+const MAX_NAME_BYTES: usize = 16;
 
-const fn known(name: &'static str, words: i64, keys: (i64, i64, i64)) -> CommandInfo {
-    CommandInfo { name, words, keys }
+/// A command as clients of Redis ask for it.
+pub struct CommandInfo {
+    /// In upper case.
+    pub name: &'static [u8],
+    /// How many words the command has, its name included. Negative: at least so many.
+    words: i64,
+    /// Which words are keys: the first, the last (negative: counted from the end), and the step between them.
+    keys: (i64, i64, i64),
 }
 
 const NO_KEY: (i64, i64, i64) = (0, 0, 0);
 const ONE_KEY: (i64, i64, i64) = (1, 1, 1);
+const ALL_KEYS: (i64, i64, i64) = (1, -1, 1);
 
-/// In alphabetical order. The keys of a script and of `LEASE` are counted by the command itself.
-const ALL: &[CommandInfo] = &[
-    known("auth", -2, NO_KEY),
-    known("client", -2, NO_KEY),
-    known("command", -1, NO_KEY),
-    known("del", -2, (1, -1, 1)),
-    known("discard", 1, NO_KEY),
-    known("echo", 2, NO_KEY),
-    known("eval", -3, NO_KEY),
-    known("evalsha", -3, NO_KEY),
-    known("exec", 1, NO_KEY),
-    known("exists", -2, (1, -1, 1)),
-    known("get", 2, ONE_KEY),
-    known("hello", -1, NO_KEY),
-    known("info", -1, NO_KEY),
-    known("lease", -2, NO_KEY),
-    known("multi", 1, NO_KEY),
-    known("pexpire", -3, ONE_KEY),
-    known("ping", -1, NO_KEY),
-    known("pttl", 2, ONE_KEY),
-    known("quit", 1, NO_KEY),
-    known("script", -2, NO_KEY),
-    known("select", 2, NO_KEY),
-    known("set", -3, ONE_KEY),
-    known("ttl", 2, ONE_KEY),
-];
+/// Makes the list of commands and the function that runs one from the same lines.
+macro_rules! commands {
+    (
+        $(#[$doc:meta])*
+        pub fn $function:ident($dispatcher:ident, $args:ident) {
+            $($name:literal, $words:expr, $keys:expr => $run:expr;)*
+        }
+    ) => {
+        /// Every command, in alphabetical order.
+        pub const COMMANDS: &[CommandInfo] = &[$(CommandInfo { name: $name, words: $words, keys: $keys }),*];
 
-/// What is asked about the commands.
-#[derive(Debug, PartialEq, Eq)]
-pub enum CommandQuery<'a> {
-    /// All of them.
-    All,
-    /// How many there are.
-    Count,
-    /// Their names.
-    Names,
-    /// These.
-    Of(Vec<&'a [u8]>),
-    /// Their documentation, which is elsewhere.
-    Docs,
+        $(#[$doc])*
+        pub fn $function($dispatcher: impl Dispatcher, $args: CommandArgs<'_>) -> Result<(), CommandError> {
+            let name = $args.get(0).unwrap_or_default();
+            let $args = $args.from(1);
+            match $crate::resp::command::table::upper_case(name, &mut Default::default()) {
+                $($name => $run,)*
+                _ => return Err(unknown(name)),
+            }
+            Ok(())
+        }
+    };
 }
 
-/// Answers.
-pub fn answer(about: &CommandQuery<'_>, reply: &mut ReplyWriter<'_>) {
-    match about {
-        CommandQuery::All => {
-            reply.array(ALL.len());
-            ALL.iter().for_each(|command| describe(command, reply));
+/// Makes the list of subcommands of one command and the function that runs one from the same lines.
+macro_rules! subcommands {
+    (
+        $(#[$doc:meta])*
+        pub fn $function:ident($dispatcher:ident, $args:ident) {
+            $($name:literal => $run:expr;)*
         }
-        CommandQuery::Count => reply.integer(i64::try_from(ALL.len()).unwrap_or(i64::MAX)),
-        CommandQuery::Names => {
-            reply.array(ALL.len());
-            ALL.iter().for_each(|command| reply.text(command.name));
-        }
-        CommandQuery::Of(names) => {
-            reply.array(names.len());
-            for name in names {
-                match ALL.iter().find(|command| name.eq_ignore_ascii_case(command.name.as_bytes())) {
-                    Some(command) => describe(command, reply),
-                    None => reply.nil(),
-                }
+        else $unknown:ident
+    ) => {
+        /// Every subcommand.
+        #[allow(dead_code, reason = "a test compares every group with the commands that tests try")]
+        pub const SUBCOMMANDS: &[&[u8]] = &[$($name),*];
+
+        $(#[$doc])*
+        pub fn $function(
+            $dispatcher: impl $crate::resp::command::Dispatcher,
+            $args: $crate::resp::codec::frame::CommandArgs<'_>,
+        ) -> Result<(), $crate::resp::command::CommandError> {
+            let name = $args.get(0).unwrap_or_default();
+            let $args = $args.from(1);
+            match $crate::resp::command::table::upper_case(name, &mut Default::default()) {
+                $($name => $run,)*
+                _ => return Err($unknown(&name.to_ascii_uppercase())),
             }
+            Ok(())
         }
-        CommandQuery::Docs => reply.map(0),
+    };
+}
+pub(super) use subcommands;
+
+commands! {
+    /// Parses a command and runs it. The keys of `EVAL`, `EVALSHA` and `LEASE` are counted by the command itself.
+    ///
+    /// # Errors
+    ///
+    /// Why the command cannot run as it is written.
+    pub fn dispatch(dispatcher, args) {
+        b"AUTH", -2, NO_KEY => dispatcher.connection(connection::auth(args)?);
+        b"CLIENT", -2, NO_KEY => connection::client(dispatcher, args)?;
+        b"COMMAND", -1, NO_KEY => dispatcher.connection(ConnectionCommand::Commands(CommandQuery::parse(args)?));
+        b"DEL", -2, ALL_KEYS => dispatcher.spawned(Delete::parse(args)?);
+        b"DISCARD", 1, NO_KEY => dispatcher.connection(ConnectionCommand::Discard);
+        b"ECHO", 2, NO_KEY => dispatcher.connection(connection::echo(args)?);
+        b"EVAL", -3, NO_KEY => script::eval(dispatcher, args)?;
+        b"EVALSHA", -3, NO_KEY => script::evalsha(dispatcher, args)?;
+        b"EXEC", 1, NO_KEY => dispatcher.connection(ConnectionCommand::Exec);
+        b"EXISTS", -2, ALL_KEYS => dispatcher.inline(Exists::parse(args)?);
+        b"GET", 2, ONE_KEY => dispatcher.inline(Get::parse(args)?);
+        b"HELLO", -1, NO_KEY => dispatcher.connection(connection::hello(args)?);
+        b"INFO", -1, NO_KEY => dispatcher.connection(ConnectionCommand::Info);
+        b"LEASE", -2, NO_KEY => lease::dispatch(dispatcher, args)?;
+        b"MULTI", 1, NO_KEY => dispatcher.connection(ConnectionCommand::Multi);
+        b"PEXPIRE", -3, ONE_KEY => change::pexpire(dispatcher, args)?;
+        b"PING", -1, NO_KEY => dispatcher.connection(connection::ping(args)?);
+        b"PTTL", 2, ONE_KEY => dispatcher.inline(Ttl::parse_millis(args)?);
+        b"QUIT", 1, NO_KEY => dispatcher.connection(ConnectionCommand::Quit);
+        b"SCRIPT", -2, NO_KEY => script::dispatch(dispatcher, args)?;
+        b"SELECT", 2, NO_KEY => dispatcher.connection(connection::select(args)?);
+        b"SET", -3, ONE_KEY => dispatcher.inline(Set::parse(args)?);
+        b"TTL", 2, ONE_KEY => dispatcher.inline(Ttl::parse_seconds(args)?);
     }
 }
 
-fn describe(command: &CommandInfo, reply: &mut ReplyWriter<'_>) {
-    reply.array(6);
-    reply.text(command.name);
-    reply.integer(command.words);
-    reply.array(0);
-    let (first, last, step) = command.keys;
-    [first, last, step].into_iter().for_each(|number| reply.integer(number));
+/// The word in upper case; empty if it is longer than any name.
+pub fn upper_case<'b>(word: &[u8], buffer: &'b mut [u8; MAX_NAME_BYTES]) -> &'b [u8] {
+    let Some(upper) = buffer.get_mut(..word.len()) else { return b"" };
+    upper.copy_from_slice(word);
+    upper.make_ascii_uppercase();
+    upper
+}
+
+fn unknown(name: &[u8]) -> CommandError {
+    let shown = shown(name);
+    format!(
+        "{shown} is not supported: this server knows LEASE … and what lock clients of Redis use (SET key value NX PX ms, …)"
+    )
+    .into()
+}
+
+/// The resource that a command looks up first on the inline path, without parsing the command. For a command that looks
+/// up none it may be any argument: it is used as a hint only.
+pub fn first_inline_name(args: CommandArgs<'_>) -> Option<&[u8]> {
+    let name = args.get(0)?;
+    if name.eq_ignore_ascii_case(b"LEASE") {
+        lease::first_inline_name(args)
+    } else if name.eq_ignore_ascii_case(b"EVALSHA") || name.eq_ignore_ascii_case(b"EVAL") {
+        script::first_key(args)
+    } else {
+        args.get(1)
+    }
+}
+
+/// What a client asks about the commands.
+#[derive(Debug, PartialEq, Eq)]
+pub enum CommandQuery<'a> {
+    /// `COMMAND`: all of them.
+    All,
+    /// `COMMAND COUNT`.
+    Count,
+    /// `COMMAND LIST`: their names.
+    Names,
+    /// `COMMAND INFO name …`.
+    Named(Vec<&'a [u8]>),
+    /// `COMMAND DOCS`: always empty.
+    Docs,
+}
+
+impl<'a> CommandQuery<'a> {
+    pub fn parse(args: CommandArgs<'a>) -> Result<Self, CommandError> {
+        let subcommand = args.get(0).unwrap_or_default().to_ascii_uppercase();
+        match subcommand.as_slice() {
+            b"" => Ok(Self::All),
+            b"COUNT" if args.len() == 1 => Ok(Self::Count),
+            b"LIST" if args.len() == 1 => Ok(Self::Names),
+            b"INFO" if args.len() == 1 => Ok(Self::All),
+            b"INFO" => Ok(Self::Named(args.from(1).iter().collect())),
+            b"DOCS" => Ok(Self::Docs),
+            _ => Err(format!("COMMAND {} is not supported", shown(&subcommand)).into()),
+        }
+    }
+
+    pub fn answer(&self, reply: &mut ReplyWriter<'_>) {
+        match self {
+            Self::All => {
+                reply.array(COMMANDS.len());
+                COMMANDS.iter().for_each(|command| command.write(reply));
+            }
+            Self::Count => reply.integer(i64::try_from(COMMANDS.len()).unwrap_or(i64::MAX)),
+            Self::Names => {
+                reply.array(COMMANDS.len());
+                COMMANDS.iter().for_each(|command| command.write_name(reply));
+            }
+            Self::Named(names) => {
+                reply.array(names.len());
+                for name in names {
+                    match COMMANDS.iter().find(|command| name.eq_ignore_ascii_case(command.name)) {
+                        Some(command) => command.write(reply),
+                        None => reply.nil(),
+                    }
+                }
+            }
+            Self::Docs => reply.map(0),
+        }
+    }
+}
+
+impl CommandInfo {
+    fn write(&self, reply: &mut ReplyWriter<'_>) {
+        reply.array(6);
+        self.write_name(reply);
+        reply.integer(self.words);
+        reply.array(0);
+        let (first, last, step) = self.keys;
+        [first, last, step].into_iter().for_each(|number| reply.integer(number));
+    }
+
+    fn write_name(&self, reply: &mut ReplyWriter<'_>) {
+        reply.bulk(&self.name.to_ascii_lowercase());
+    }
 }
 
 #[cfg(test)]
 mod tests {
-    use std::collections::BTreeSet;
-
     use super::*;
-    use crate::resp::tests::all_commands::ALL_COMMANDS;
+    use crate::resp::tests::words::Words;
 
-    /// Goal: what is listed is what is understood.
+    /// Goal: clients that search the list of commands find it sorted.
     #[test]
-    fn every_command_is_listed_and_no_other() {
-        let listed: Vec<&str> = ALL.iter().map(|command| command.name).collect();
-        assert!(listed.is_sorted(), "{listed:?}");
-        let understood: BTreeSet<String> = ALL_COMMANDS
-            .iter()
-            .map(|(typed, _)| typed.split(' ').next().unwrap_or_default().to_ascii_lowercase())
-            .collect();
-        assert_eq!(listed, understood.iter().map(String::as_str).collect::<Vec<_>>());
+    fn commands_are_in_alphabetical_order() {
+        let names: Vec<&[u8]> = COMMANDS.iter().map(|command| command.name).collect();
+        assert!(names.is_sorted(), "{names:?}");
+        assert!(names.iter().all(|name| name.len() <= MAX_NAME_BYTES));
+    }
+
+    /// Goal: the name that is fetched ahead is the resource, not a word of the command.
+    #[test]
+    fn first_inline_name_is_the_resource() {
+        for (line, name) in [
+            ("SET a v NX PX 30000", Some("a")),
+            ("get a", Some("a")),
+            ("EXISTS a b", Some("a")),
+            ("LEASE ACQUIRE 30000 RESOURCES a b", Some("a")),
+            ("lease acquire 30000 wait 5 full resources a", Some("a")),
+            ("LEASE ACQUIRE 30000 EACH a X b S", Some("a")),
+            ("EVALSHA c3f8721cbb97f72bc19e972846bd7aaf91901658 1 a v", Some("a")),
+            // A lease is looked up by its token, not by a name.
+            ("LEASE RELEASE 1-00000000000000000000000000000000", None),
+            ("LEASE RENEW 1-00000000000000000000000000000000 30000", None),
+            ("LEASE GET a", None),
+            ("LEASE", None),
+            ("PING", None),
+        ] {
+            assert_eq!(first_inline_name(Words::new(line).args()), name.map(str::as_bytes), "{line}");
+        }
     }
 }

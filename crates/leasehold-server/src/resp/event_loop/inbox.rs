@@ -1,6 +1,6 @@
-//! The queue by which other threads send replies and pushes to connections of one event loop.
+//! The inbox of an event loop: other threads send replies and pushes for its connections to it.
 
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use tokio::sync::OwnedSemaphorePermit;
 
@@ -9,61 +9,68 @@ use super::waker::Waker;
 /// Bytes for a connection.
 #[derive(Debug)]
 pub struct InboxMessage {
-    /// Where it is kept.
+    /// The slot of the connection.
     pub slot: u32,
-    /// Which connection: slots are used again.
-    pub id: u64,
-    /// The command that this completed; none for a push.
+    /// The connection: its slot may belong to another one by now.
+    pub connection_id: u64,
+    /// The command that this replies to. None for a push.
     pub number: Option<u32>,
-    /// The reply.
     pub bytes: Vec<u8>,
-    /// Nothing more will come, and the connection is to be closed.
+    /// The connection is to be closed after these bytes.
     pub last: bool,
-    /// Given back when the message was taken: until then whoever writes count writes no more.
+    /// Returned when the message is dropped, so that its sender sends only so many ahead.
     pub _permit: Option<OwnedSemaphorePermit>,
 }
 
-/// Letters that wait to be taken.
+/// Messages that the event loop has not received yet.
 #[derive(Debug, Default)]
 pub struct Inbox {
     messages: Mutex<Vec<InboxMessage>>,
 }
 
 impl Inbox {
-    /// Leaves a message, and rings.
-    pub fn post(&self, message: InboxMessage, waker: &Waker) {
-        self.messages.lock().unwrap_or_else(PoisonError::into_inner).push(message);
-        waker.wake();
+    fn lock(&self) -> MutexGuard<'_, Vec<InboxMessage>> {
+        self.messages.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Whether there is none.
     pub fn is_empty(&self) -> bool {
-        self.messages.lock().unwrap_or_else(PoisonError::into_inner).is_empty()
+        self.lock().is_empty()
     }
 
-    /// Takes all of them.
-    pub fn take(&self) -> Vec<InboxMessage> {
-        std::mem::take(&mut *self.messages.lock().unwrap_or_else(PoisonError::into_inner))
+    /// Receives every message.
+    pub fn take_all(&self) -> Vec<InboxMessage> {
+        std::mem::take(&mut *self.lock())
     }
 }
 
-/// Where pushes go.
+/// Sends to one connection from any thread.
 #[derive(Clone)]
 pub struct ConnectionHandle {
     pub inbox: Arc<Inbox>,
     pub waker: Arc<Waker>,
     pub slot: u32,
-    pub id: u64,
+    pub connection_id: u64,
 }
 
 impl ConnectionHandle {
-    /// Sends bytes to the connection.
-    pub fn post(&self, number: Option<u32>, bytes: Vec<u8>, last: bool) {
-        self.send(number, bytes, last, None);
+    /// Sends the reply to a command.
+    pub fn send_reply(&self, number: u32, bytes: Vec<u8>) {
+        self.send(Some(number), bytes, false, None);
     }
 
-    pub fn send(&self, number: Option<u32>, bytes: Vec<u8>, last: bool, entry: Option<OwnedSemaphorePermit>) {
-        let message = InboxMessage { slot: self.slot, id: self.id, number, bytes, last, _permit: entry };
-        self.inbox.post(message, &self.waker);
+    /// Sends a push. The permit is returned when the event loop has received it.
+    pub fn send_push(&self, bytes: Vec<u8>, permit: Option<OwnedSemaphorePermit>) {
+        self.send(None, bytes, false, permit);
+    }
+
+    /// Sends a push after which the connection is closed.
+    pub fn send_last(&self, bytes: Vec<u8>) {
+        self.send(None, bytes, true, None);
+    }
+
+    fn send(&self, number: Option<u32>, bytes: Vec<u8>, last: bool, permit: Option<OwnedSemaphorePermit>) {
+        let (slot, connection_id) = (self.slot, self.connection_id);
+        self.inbox.lock().push(InboxMessage { slot, connection_id, number, bytes, last, _permit: permit });
+        self.waker.wake();
     }
 }

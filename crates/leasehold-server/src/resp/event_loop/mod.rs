@@ -14,6 +14,7 @@ mod dispatch;
 pub mod inbox;
 mod lookahead;
 mod replies;
+mod run_command;
 pub mod waker;
 
 use std::collections::HashSet;

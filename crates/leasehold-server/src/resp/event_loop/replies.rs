@@ -5,7 +5,7 @@ use rustix::event::epoll::{self, EventData};
 
 use super::EventLoop;
 use crate::resp::codec::reply::ReplyWriter;
-use crate::resp::command::inline as fast;
+use crate::resp::command::inline::{ReplyContext, write_reply};
 use crate::resp::connection::Blocked;
 use crate::service::Denial;
 
@@ -56,7 +56,9 @@ impl EventLoop {
                     });
                 }
                 answer => {
-                    connection.settle(number, |from, kind, out| fast::tell(&service, kind, answer, from, out, now));
+                    connection.settle(number, |connection, shape, out| {
+                        write_reply(shape, answer, &mut ReplyContext { service: &service, connection, out, now });
+                    });
                 }
             }
             if let Some(Blocked::InLine(_)) = connection.blocked
@@ -82,10 +84,11 @@ impl EventLoop {
     }
 
     pub(super) fn receive_messages(&mut self) {
-        for message in self.inbox.take() {
+        for message in self.inbox.take_all() {
             let slot = message.slot;
             let backlog = self.shared.config.backlog;
-            let Some(connection) = self.connection(slot).filter(|connection| connection.id == message.id) else {
+            let Some(connection) = self.connection(slot).filter(|connection| connection.id == message.connection_id)
+            else {
                 continue;
             };
             match message.number {

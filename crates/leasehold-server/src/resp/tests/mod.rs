@@ -8,6 +8,7 @@ mod close;
 mod disk;
 mod limits;
 mod pipeline;
+pub mod words;
 
 use std::net::TcpListener;
 use std::sync::Arc;

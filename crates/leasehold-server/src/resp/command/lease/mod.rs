@@ -1,0 +1,88 @@
+//! `LEASE …`: [`acquire`] (ACQUIRE), [`own`] (RENEW, RELEASE), [`inspect`] (GET, LIST), [`operate`] (REVOKE, PROMISES, FLOOR,
+//! ENGINE). WATCH is in `resp::watch`.
+
+pub mod acquire;
+pub mod inspect;
+pub mod operate;
+pub mod own;
+
+use leasehold::clock::Time;
+use leasehold_core::Reply as EngineReply;
+
+use super::CommandError;
+use super::args::shown;
+use super::inline::ReplyContext;
+use super::table::subcommands;
+use crate::resp::codec::frame::CommandArgs;
+use crate::resp::codec::reply::LeaseLife;
+use crate::resp::watch::Watch;
+
+subcommands! {
+    /// Parses and runs a `LEASE` command.
+    pub fn dispatch(dispatcher, args) {
+        b"ACQUIRE" => dispatcher.inline(acquire::Acquire::parse(args)?);
+        b"RENEW" => dispatcher.inline(own::Renew::parse(args)?);
+        b"RELEASE" => dispatcher.inline(own::Release::parse(args)?);
+        b"GET" => dispatcher.spawned(inspect::Inspect::parse(args)?);
+        b"LIST" => dispatcher.spawned(inspect::List::parse(args)?);
+        b"REVOKE" => dispatcher.spawned(operate::Revoke::parse(args)?);
+        b"WATCH" => dispatcher.watch(Watch::parse(args)?);
+        b"PROMISES" => dispatcher.spawned(operate::Promises::parse(args)?);
+        b"FLOOR" => dispatcher.spawned(operate::Floor::parse(args)?);
+        b"ENGINE" => dispatcher.spawned(operate::EngineDetails::parse(args)?);
+    }
+    else unknown
+}
+
+fn unknown(subcommand: &[u8]) -> CommandError {
+    let known: Vec<_> = SUBCOMMANDS.iter().map(|name| String::from_utf8_lossy(name)).collect();
+    format!("LEASE {} is not known: {}", shown(subcommand), known.join(", ")).into()
+}
+
+/// The resource that a `LEASE` command looks up first, if it looks one up by name on the inline path. `args` begin with
+/// `LEASE`.
+pub fn first_inline_name<'a>(args: CommandArgs<'a>) -> Option<&'a [u8]> {
+    args.get(1)?.eq_ignore_ascii_case(b"ACQUIRE").then(|| acquire::first_name(args.from(2)))?
+}
+
+/// What the engine's reply to an inline `LEASE` command becomes.
+#[derive(Debug)]
+pub enum LeaseReply {
+    /// The lease.
+    Acquire {
+        /// When the command ran.
+        began: Time,
+        /// The command has a request id: its client can ask for the same lease again.
+        has_request_id: bool,
+        /// The command said `FULL`.
+        full: bool,
+    },
+    /// How long the lease lives now.
+    Renew { full: bool },
+    /// 1 if this command ended the lease, 0 if it had ended before.
+    Release,
+}
+
+impl LeaseReply {
+    /// Writes the reply, or gives a reply back that is a refusal.
+    pub fn write(self, reply: EngineReply, context: &mut ReplyContext<'_>) -> Result<(), EngineReply> {
+        match (self, reply) {
+            (Self::Acquire { began, full, .. }, EngineReply::Granted(granted)) => {
+                context.service.metrics.granted(context.now.since(began));
+                let life = LeaseLife::new(granted.remaining, granted.renewable, full);
+                context.writer().granted(&granted.lease.expose(), Some(granted.lease.token), life);
+            }
+            (Self::Renew { full }, EngineReply::Renewed(renewed)) => {
+                context.writer().renewed(LeaseLife::new(renewed.remaining, renewed.renewable, full));
+            }
+            (Self::Release, EngineReply::Released(ended_now)) => context.writer().integer(ended_now.into()),
+            (_, other) => return Err(other),
+        }
+        Ok(())
+    }
+}
+
+/// A lease id. Bytes that are not text become an id that nobody has.
+fn lease_id(bytes: &[u8]) -> &str {
+    std::str::from_utf8(bytes).unwrap_or_default()
+}
