@@ -143,7 +143,7 @@ impl ConnectionCommand<'_> {
             Self::Info => reply.verbatim(&server_info()),
             Self::Quit => {
                 reply.simple("OK");
-                connection.start_draining();
+                connection.state.start_draining();
             }
             // The commands of a transaction would take effect one by one. So they are refused until it ends.
             Self::Multi => {

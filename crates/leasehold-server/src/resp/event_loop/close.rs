@@ -1,4 +1,4 @@
-//! How connections end: by themselves, cut off, or because the server stops.
+//! Closes connections: dead ones, those past a deadline, and all of them when the server stops.
 
 use std::time::Duration;
 
@@ -7,13 +7,18 @@ use leasehold::engine::embedded::Stopped;
 use rustix::event::epoll;
 
 use super::{EventLoop, tag};
+use crate::resp::Config;
 use crate::resp::codec::reply::ReplyWriter;
-use crate::resp::connection::Blocked;
+use crate::resp::connection::ClientConnection;
+use crate::resp::connection::state::{BlockedBy, ConnectionPhase};
 use crate::service::Denial;
 use crate::service::metrics::Outcome;
 
+/// How often a shutdown looks whether all connections are closed.
+const SHUTDOWN_CHECK_EVERY: Duration = Duration::from_millis(20);
+
 impl EventLoop {
-    /// Closes what is to be closed: the line is left, and grants that nobody heard of are ended.
+    /// Closes dead connections. Their claims leave the queues, and grants that nobody can learn of are released later.
     pub(super) fn close_dead(&mut self) {
         let dead = std::mem::take(&mut self.dead);
         if dead.is_empty() {
@@ -24,46 +29,39 @@ impl EventLoop {
         for slot in dead {
             let entry = &mut self.slots[slot as usize];
             let Some(connection) = entry.connection.take() else { continue };
-            entry.next = connection.next_number();
+            entry.next_number = connection.next_number();
             self.free.push(slot);
             let _ = epoll::delete(&self.poll, &connection.transport);
-            for number in connection.unseen() {
+            for number in connection.unrepeatable_acquires() {
                 self.abandoned.insert(tag(slot, number));
             }
-            if let Some(Blocked::InLine(waiter_id)) = connection.blocked
+            if let BlockedBy::WaitQueue(waiter_id) = connection.state.blocked_by()
                 && let Some(engine) = &engine
-                && locked.get_or_insert_with(|| engine.lock_for_batch()).cancel(waiter_id)
+                && locked.get_or_insert_with(|| engine.lock_for_batch()).cancel(*waiter_id)
             {
-                // It left the line, and no answer will come.
+                // It left the queue, so no completion will come.
                 self.shared.service.metrics.refused(Outcome::Left);
                 self.abandoned.remove(&tag(slot, connection.next_number().wrapping_sub(1)));
             }
         }
     }
 
-    /// Cuts off those who begin a command and do not end it, those who take no bytes, and those who wait without a right.
+    /// Kills connections that are past a deadline.
     pub(super) fn check_deadlines(&mut self) {
         let refused_connections = std::mem::take(&mut self.refused_connections);
         if refused_connections > 0 {
             tracing::warn!(turned_away = refused_connections, "too many connections");
         }
-        let config = &self.shared.config;
         for (slot, entry) in self.slots.iter_mut().enumerate() {
             let Some(connection) = &mut entry.connection else { continue };
-            let over = |since: Option<Time>, most: Duration| since.is_some_and(|since| self.now.since(since) > most);
-            let within = if connection.silent { config.first_byte } else { config.command_within };
-            if over(connection.waiting_since, within) && connection.blocked.is_none()
-                || over(connection.stalled_since, config.write_stall)
-                // Who waits in the name of a key that was revoked leaves the line: it must not be handed a lease later.
-                || connection.blocked.is_some() && connection.is_revoked()
-            {
-                connection.dead = true;
+            if is_overdue(connection, &self.shared.config, self.now) {
+                connection.state.kill();
                 self.dead.push(slot as u32);
             }
         }
     }
 
-    /// The server stops: nobody new, those in line are told, what is pending leaves. `true` when that is done.
+    /// Stops: no new connections, waiting commands are refused, pending replies are sent. `true` when that is done.
     pub(super) fn shut_down(&mut self) -> bool {
         let since = match self.stopping_since {
             Some(since) => since,
@@ -72,13 +70,13 @@ impl EventLoop {
                 *self.stopping_since.insert(self.now)
             }
         };
-        let left = self.slots.iter().any(|entry| entry.connection.is_some());
-        if !left || self.now.since(since) > self.shared.config.farewell {
+        let any_open = self.slots.iter().any(|entry| entry.connection.is_some());
+        if !any_open || self.now.since(since) > self.shared.config.farewell {
             self.dead = (0..self.slots.len() as u32).collect();
             self.close_dead();
             return true;
         }
-        self.next_deadline_check = self.now.plus(Duration::from_millis(20));
+        self.next_deadline_check = self.now.plus(SHUTDOWN_CHECK_EVERY);
         false
     }
 
@@ -91,27 +89,25 @@ impl EventLoop {
         for slot in 0..self.slots.len() as u32 {
             let entry = &mut self.slots[slot as usize];
             let Some(connection) = entry.connection.as_deref_mut() else { continue };
-            connection.closing = true;
-            let told = match connection.blocked.take() {
-                None => false,
-                Some(Blocked::Elsewhere { work, waits: true }) => {
-                    work.abort();
+            connection.state.start_draining();
+            let gave_up = match connection.state.unblock() {
+                BlockedBy::Nothing | BlockedBy::FullBacklog => false,
+                BlockedBy::Task { task, abortable: true } => {
+                    task.abort();
                     true
                 }
-                // It may have had its effect: its own answer says so, and comes soon.
-                Some(elsewhere @ Blocked::Elsewhere { waits: false, .. }) => {
-                    connection.blocked = Some(elsewhere);
+                // The command may have had its effect. Its own reply says so, and comes soon.
+                BlockedBy::Task { task, abortable: false } => {
+                    connection.state.start_task(task, false);
                     false
                 }
-                // A claim that was granted at this moment has its answer on the way.
-                Some(Blocked::InLine(waiter_id)) => engine
+                // The claim may be granted at this moment: then it has left the queue, and its completion comes.
+                BlockedBy::WaitQueue(waiter_id) => engine
                     .as_ref()
                     .is_some_and(|engine| locked.get_or_insert_with(|| engine.lock_for_batch()).cancel(waiter_id)),
             };
-            if told {
-                let number = connection.next_number().wrapping_sub(1);
-                let denial = Denial::Engine(Stopped::NoEffect("the server is shutting down".into()).into_error("wait"));
-                connection.settle(number, |from, _, out| ReplyWriter::new(out, from.version).denial(&denial));
+            if gave_up {
+                refuse_last_command(connection);
             }
             self.mark_dirty(slot);
         }
@@ -119,4 +115,23 @@ impl EventLoop {
         self.flush();
         self.close_dead();
     }
+}
+
+/// Whether the client sent nothing or half a command for too long, takes no bytes, or waits with a key that was revoked:
+/// it must not be granted a lease later.
+fn is_overdue(connection: &ClientConnection, config: &Config, now: Time) -> bool {
+    let past = |since: Option<Time>, limit: Duration| since.is_some_and(|since| now.since(since) > limit);
+    let is_silent = connection.state.phase() == ConnectionPhase::Silent;
+    let input_limit = if is_silent { config.first_byte } else { config.command_within };
+    let awaits_reply = connection.state.awaits_reply();
+    !awaits_reply && past(connection.incomplete_since, input_limit)
+        || past(connection.stalled_since, config.write_stall)
+        || awaits_reply && connection.is_revoked()
+}
+
+/// Replies that the server stops to the command that was given up: the last one.
+fn refuse_last_command(connection: &mut ClientConnection) {
+    let number = connection.next_number().wrapping_sub(1);
+    let denial = Denial::Engine(Stopped::NoEffect("the server is shutting down".into()).into_error("wait"));
+    connection.complete(number, |connection, _, out| ReplyWriter::new(out, connection.version).denial(&denial));
 }

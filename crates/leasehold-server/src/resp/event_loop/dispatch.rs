@@ -1,116 +1,116 @@
-//! What clients sent, decided in turn: at once by the engine in this process, or elsewhere.
+//! Runs the commands that connections have sent, all inline commands of a round under one lock of the engine.
 
 use std::sync::Arc;
 
 use leasehold::engine::embedded::{Embedded, LockedEngine};
 
+use super::EventLoop;
 use super::lookahead::ParsedAhead;
 use super::run_command::{CommandRunner, write_reply};
-use super::{EventLoop, MAX_COMMANDS_PER_TURN};
 use crate::resp::codec::frame::{CommandArgs, ParsedFrame, parse};
-use crate::resp::connection::{Blocked, ClientConnection};
+use crate::resp::connection::ClientConnection;
+
+/// Commands of one connection that run before others get their turn.
+pub(super) const MAX_COMMANDS_PER_TURN: usize = 256;
 
 impl EventLoop {
-    /// Decides what has come, all of it under one lock.
-    pub(super) fn run_commands_of_ready(&mut self) {
+    /// Runs the commands of every ready connection, then writes the batch to the journal.
+    pub(super) fn run_ready(&mut self) {
         if self.ready.is_empty() {
             return;
         }
         let engine = self.engine.clone();
         let ready = std::mem::take(&mut self.ready);
         let mut lookahead = std::mem::take(&mut self.lookahead);
-        let sizes = &self.shared.config.sizes;
-        let mut locked = engine.as_ref().and_then(|engine| lookahead.parse_ahead(&ready, &self.slots, sizes, engine));
-        let mut by_connection = lookahead.by_connection();
+        let limits = &self.shared.config.sizes;
+        let mut locked = engine.as_ref().and_then(|engine| lookahead.parse_ahead(&ready, &self.slots, limits, engine));
+        let mut parsed_ahead = lookahead.by_connection();
         for slot in ready {
-            let coming = by_connection.next().unwrap_or_default();
+            let parsed_ahead = parsed_ahead.next().unwrap_or_default();
             let entry = &mut self.slots[slot as usize];
             entry.ready = false;
             let Some(mut connection) = entry.connection.take() else { continue };
-            self.run_commands(slot, &mut connection, coming, engine.as_ref(), &mut locked);
-            let needs_flush = connection.closing
-                || connection.paused
-                || connection.wanted_events(self.input_limit()) != connection.polled_events;
+            self.run_commands(slot, &mut connection, parsed_ahead, engine.as_ref(), &mut locked);
+            let needs_flush = connection.state.is_draining()
+                || connection.state.is_paused()
+                || connection.wanted_events(self.max_waiting_bytes()) != connection.polled_events;
             self.slots[slot as usize].connection = Some(connection);
             if needs_flush {
                 self.mark_dirty(slot);
             }
         }
-        drop(by_connection);
+        drop(parsed_ahead);
         self.lookahead = lookahead;
         if let Some(locked) = locked {
             locked.write();
         }
     }
 
+    /// Runs commands from the input of one connection, until one blocks, the backlog is full, or its turn is over.
     fn run_commands<'e>(
         &mut self,
         slot: u32,
         connection: &mut ClientConnection,
-        mut coming: ParsedAhead<'_>,
+        mut parsed_ahead: ParsedAhead<'_>,
         engine: Option<&'e Arc<Embedded>>,
         locked: &mut Option<LockedEngine<'e>>,
     ) {
         let input = std::mem::take(&mut connection.input);
-        let mut at = std::mem::take(&mut self.at);
-        let mut done = 0;
-        let mut turn = 0;
-        while connection.blocked.is_none() && !connection.closing && !connection.dead {
-            if turn == MAX_COMMANDS_PER_TURN {
+        let mut spans = std::mem::take(&mut self.argument_spans);
+        let mut consumed = 0;
+        let mut commands = 0;
+        while connection.state.runs_commands() {
+            if commands == MAX_COMMANDS_PER_TURN {
                 self.mark_ready(slot);
                 break;
             }
-            if connection.is_full(self.shared.config.backlog) {
-                // It goes on when some of that has left: see `flush`.
-                connection.paused = true;
+            if connection.is_backlog_full(self.shared.config.backlog) {
+                // `flush` resumes it.
+                connection.state.pause();
                 break;
             }
-            turn += 1;
-            let (parsed, arguments) = match coming.next() {
-                Some((bytes, arguments)) => (ParsedFrame::Command(bytes), arguments),
+            connection.state.resume();
+            commands += 1;
+            let (parsed, spans) = match parsed_ahead.next() {
+                Some((bytes, spans)) => (ParsedFrame::Command(bytes), spans),
                 None => {
-                    let sizes = connection.sizes(&self.shared.config.sizes);
-                    (parse(&input[done..], sizes, &mut at), at.as_slice())
+                    let limits = connection.command_limits(&self.shared.config.sizes);
+                    (parse(&input[consumed..], limits, &mut spans), spans.as_slice())
                 }
             };
             match parsed {
                 ParsedFrame::Incomplete => {
-                    connection.closing |= connection.hung_up;
-                    connection.waiting_since =
-                        if done == input.len() { None } else { Some(connection.waiting_since.unwrap_or(self.now)) };
+                    connection.state.input_exhausted();
+                    let has_part = consumed < input.len();
+                    connection.incomplete_since = has_part.then(|| connection.incomplete_since.unwrap_or(self.now));
                     break;
                 }
-                ParsedFrame::Command(len) => {
-                    let args = CommandArgs::new(&input[done..done + len], arguments);
+                ParsedFrame::Command(bytes) => {
+                    let args = CommandArgs::new(&input[consumed..consumed + bytes], spans);
                     if args.len() > 0 {
-                        connection.waiting_since = None;
+                        connection.incomplete_since = None;
                         let connection = &mut *connection;
                         CommandRunner { event_loop: self, slot, connection, engine, locked }.run(args);
-                        if connection.hung_up && connection.blocked.as_ref().is_some_and(Blocked::waits) {
-                            connection.dead = true;
-                            self.dead.push(slot);
-                        }
                     }
-                    done += len;
+                    consumed += bytes;
                 }
                 ParsedFrame::Wrong(sentence) => {
                     write_reply(connection, |reply| reply.invalid(&format!("protocol error: {sentence}")));
-                    connection.closing = true;
-                    done = input.len();
-                    break;
+                    connection.state.start_draining();
                 }
                 ParsedFrame::Http => {
                     tracing::warn!(peer = %connection.peer, "HTTP on the RESP port: cut off");
-                    connection.dead = true;
-                    self.dead.push(slot);
-                    done = input.len();
-                    break;
+                    connection.state.kill();
                 }
             }
         }
-        self.at = at;
-        let left = if connection.closing || connection.dead { input.len() } else { done };
+        if connection.state.is_dead() {
+            self.dead.push(slot);
+        }
+        self.argument_spans = spans;
+        let ended = connection.state.is_draining() || connection.state.is_dead();
+        let discarded = if ended { input.len() } else { consumed };
         connection.input = input;
-        connection.consumed(left);
+        connection.discard_input(discarded);
     }
 }

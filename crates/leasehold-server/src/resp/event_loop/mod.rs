@@ -1,24 +1,31 @@
-//! The pump: one thread that speaks with count clients.
+//! The event loop: one thread that serves many connections.
 //!
-//! A round: read from every client that has something to say ([`door`] lets new ones in), parse all of it ([`lookahead`]),
-//! decide it under one lock of the engine and write it to the disk ([`turn`]), send the replies that have become durable
-//! ([`completed`]), close what is to be closed ([`leaving`]).
+//! A round:
 //!
-//! Waking a thread costs as much as ten commands. So the pump writes its batch to the disk itself, while the kernel
-//! gathers what clients send. On a slow disk the engine's writer does it, and the pump does not listen to clients
-//! meanwhile: what they send could not be written sooner anyway, and is read in one go when the disk is done.
+//! 1. accept new connections ([`accept`]), and read from every socket that has input ([`read`]);
+//! 2. parse all of it ([`lookahead`]), decide it under one lock of the engine, and write the batch to the journal
+//!    ([`dispatch`], [`run_command`]);
+//! 3. write the replies that have become durable, and send them ([`replies`]);
+//! 4. close connections ([`close`]).
+//!
+//! Waking another thread costs as much as ten commands. So this thread writes its batch to the journal itself, while the
+//! kernel buffers what clients send. On a slow disk the engine's writer thread does it. Then the event loop does not read
+//! sockets meanwhile: their commands could not be written sooner, and are read at once when the sync is done.
+//!
+//! Other threads reach the event loop by its [`inbox`], the engine's completion queue, and the [`waker`].
 
 mod accept;
 mod close;
 mod dispatch;
 pub mod inbox;
 mod lookahead;
+mod read;
 mod replies;
 mod run_command;
 pub mod waker;
 
 use std::collections::HashSet;
-use std::io::{self, ErrorKind};
+use std::io;
 use std::net::TcpListener;
 use std::os::fd::OwnedFd;
 use std::sync::Arc;
@@ -32,67 +39,75 @@ use rustix::event::Timespec;
 use rustix::event::epoll::{self, EventData, EventFlags};
 
 use super::ServerShared;
-use super::connection::{Blocked, ClientConnection};
-use super::transport::Transport;
+use super::connection::ClientConnection;
 use inbox::Inbox;
+use lookahead::Lookahead;
 use waker::Waker;
 
+/// What epoll reports for the listener. A smaller number is the slot of a connection.
 const LISTENER_EVENT: u64 = u64::MAX;
+/// What epoll reports for the waker.
 const WAKER_EVENT: u64 = u64::MAX - 1;
-/// With several pumps one is told of by_connection who comes.
-const ACCEPT_EVENTS: EventFlags = EventFlags::IN.union(EventFlags::EXCLUSIVE);
-/// Commands of one client before others get their turn.
-const MAX_COMMANDS_PER_TURN: usize = 256;
-/// Longest time that clients are not listened to while a batch is on its way to the disk.
+/// Events that epoll returns at once.
+const MAX_EVENTS_PER_POLL: usize = 1024;
+/// The longest wait for the engine's writer thread before sockets are polled again.
 const MAX_WAIT_FOR_SYNC: Duration = Duration::from_millis(2);
-/// How often clients are looked at that should have said or taken something.
+/// How often the deadlines of connections are checked.
 const DEADLINE_CHECK_EVERY: Duration = Duration::from_millis(500);
-/// Bytes read from one client in one round.
-const READ_CHUNK_BYTES: usize = 64 << 10;
 
-/// A entry for a connection. Its numbers go on when it is used again, so that a late answer finds nobody.
+/// A slot for a connection. Command numbers go on when the slot is used again, so that a late completion finds no
+/// command.
 #[derive(Default)]
 struct ConnectionSlot {
     connection: Option<Box<ClientConnection>>,
-    next: u32,
-    /// It is in the list of those that have input, or output.
+    next_number: u32,
+    /// The slot is in [`EventLoop::ready`].
     ready: bool,
+    /// The slot is in [`EventLoop::dirty`].
     dirty: bool,
 }
 
 /// See the module.
 pub struct EventLoop {
     shared: Arc<ServerShared>,
+    /// The embedded engine. None if the server has another engine.
     engine: Option<Arc<Embedded>>,
     poll: OwnedFd,
+    /// None when the server stops.
     listener: Option<TcpListener>,
     waker: Arc<Waker>,
     inbox: Arc<Inbox>,
+    /// Where the engine puts the replies of a batch that is durable.
     completions: Arc<CompletionQueue>,
+    /// The buffer that is swapped with the completion queue's.
     completed: Vec<(u64, Result<EngineReply, Stopped>)>,
     slots: Vec<ConnectionSlot>,
+    /// Slots without a connection.
     free: Vec<u32>,
-    /// Places with input that was not looked at.
+    /// Slots with input that has not run.
     ready: Vec<u32>,
-    /// Places with output that was not sent.
+    /// Slots with output to send, or with other events to poll for.
     dirty: Vec<u32>,
-    sending: Vec<u32>,
-    /// Places to be closed.
+    /// The buffer that is swapped with `dirty`.
+    flushing: Vec<u32>,
+    /// Slots to be closed at the end of the round.
     dead: Vec<u32>,
-    /// Acquires whose clients are gone: their grants are to be ended.
+    /// Tags of pending acquires whose clients have left. Their grants are released.
     abandoned: HashSet<u64>,
     read_buffer: Box<[u8]>,
-    at: Vec<(u32, u32)>,
-    lookahead: lookahead::Lookahead,
+    /// Where the arguments of the current command lie.
+    argument_spans: Vec<(u32, u32)>,
+    lookahead: Lookahead,
+    /// The buffer for one reply.
     reply: Vec<u8>,
-    /// Answers that wait for the disk.
+    /// Replies that come with a batch that is not durable.
     awaiting_sync: usize,
     now: Time,
     next_deadline_check: Time,
-    /// The poll tells of new connections.
-    listening: bool,
+    /// Whether epoll reports new connections.
+    accepting: bool,
     stopping_since: Option<Time>,
-    /// How count found no room since that was last said: strangers must not fill the log.
+    /// Connections refused since that was last logged: strangers must not fill the log.
     refused_connections: usize,
 }
 
@@ -100,9 +115,9 @@ impl EventLoop {
     pub fn new(shared: Arc<ServerShared>, listener: TcpListener) -> io::Result<Self> {
         let poll = epoll::create(epoll::CreateFlags::CLOEXEC)?;
         let waker = Arc::new(Waker::new()?);
-        epoll::add(&poll, &listener, EventData::new_u64(LISTENER_EVENT), ACCEPT_EVENTS)?;
+        epoll::add(&poll, &listener, EventData::new_u64(LISTENER_EVENT), accept::ACCEPT_EVENTS)?;
         epoll::add(&poll, &*waker, EventData::new_u64(WAKER_EVENT), EventFlags::IN)?;
-        let wake = waker.clone();
+        let completion_waker = waker.clone();
         let now = shared.service.clock().now();
         Ok(Self {
             engine: shared.service.embedded().cloned(),
@@ -111,23 +126,23 @@ impl EventLoop {
             listener: Some(listener),
             waker,
             inbox: Arc::new(Inbox::default()),
-            completions: CompletionQueue::new(move || wake.wake()),
+            completions: CompletionQueue::new(move || completion_waker.wake()),
             completed: Vec::new(),
             slots: Vec::new(),
             free: Vec::new(),
             ready: Vec::new(),
             dirty: Vec::new(),
-            sending: Vec::new(),
+            flushing: Vec::new(),
             dead: Vec::new(),
             abandoned: HashSet::new(),
-            read_buffer: vec![0; READ_CHUNK_BYTES].into(),
-            at: Vec::new(),
-            lookahead: lookahead::Lookahead::default(),
+            read_buffer: vec![0; read::READ_CHUNK_BYTES].into(),
+            argument_spans: Vec::new(),
+            lookahead: Lookahead::default(),
             reply: Vec::new(),
             awaiting_sync: 0,
             now,
             next_deadline_check: now,
-            listening: true,
+            accepting: true,
             stopping_since: None,
             refused_connections: 0,
         })
@@ -137,9 +152,9 @@ impl EventLoop {
         self.waker.clone()
     }
 
-    /// Speaks with clients until the server stops.
+    /// Serves connections until the server stops.
     pub fn run(mut self) {
-        let mut events = Vec::with_capacity(1024);
+        let mut events = Vec::with_capacity(MAX_EVENTS_PER_POLL);
         loop {
             self.wait_for_sync();
             if let Err(error) = self.poll(&mut events) {
@@ -150,7 +165,7 @@ impl EventLoop {
             for event in &events {
                 self.handle_event(event.data.u64(), event.flags);
             }
-            self.run_commands_of_ready();
+            self.run_ready();
             self.complete_replies();
             self.receive_messages();
             self.flush();
@@ -167,8 +182,8 @@ impl EventLoop {
         }
     }
 
-    /// Sleeps until the batch that the engine's writer has is durable. Not for long: a slow disk must not make us deaf.
-    /// (A disk that hangs while this thread writes does: see decision 0010.)
+    /// Sleeps until the engine's writer thread has synced the batch, at most [`MAX_WAIT_FOR_SYNC`]: a slow disk must not
+    /// keep the event loop from its sockets. A disk that hangs while this thread writes does (decision 0010).
     fn wait_for_sync(&mut self) {
         if self.awaiting_sync == 0 {
             return;
@@ -183,7 +198,7 @@ impl EventLoop {
     fn poll(&mut self, events: &mut Vec<epoll::Event>) -> io::Result<()> {
         events.clear();
         self.waker.arm();
-        // What came before the waker was armed did not ring it.
+        // Whatever came before the waker was armed did not wake.
         let busy = !self.ready.is_empty() || !self.completions.is_empty() || !self.inbox.is_empty();
         let wait =
             if busy { Duration::ZERO } else { self.next_deadline_check.since(self.now).min(DEADLINE_CHECK_EVERY) };
@@ -205,7 +220,7 @@ impl EventLoop {
                 if flags.intersects(EventFlags::IN | EventFlags::HUP | EventFlags::ERR) {
                     self.read(slot);
                 } else if flags.contains(EventFlags::RDHUP) {
-                    self.peer_hung_up(slot);
+                    self.peer_closed(slot);
                 }
                 if flags.contains(EventFlags::OUT) {
                     self.mark_dirty(slot);
@@ -214,66 +229,11 @@ impl EventLoop {
         }
     }
 
-    /// Bytes of one client that wait to be looked at.
-    fn input_limit(&self) -> usize {
-        self.shared.config.sizes.command + READ_CHUNK_BYTES
-    }
-
     fn connection(&mut self, slot: u32) -> Option<&mut ClientConnection> {
         self.slots.get_mut(slot as usize)?.connection.as_deref_mut()
     }
 
-    fn read(&mut self, slot: u32) {
-        let Some(connection) = self.slots.get_mut(slot as usize).and_then(|entry| entry.connection.as_deref_mut())
-        else {
-            return;
-        };
-        loop {
-            match connection.transport.read(&mut self.read_buffer) {
-                Ok(0) => {
-                    // Whoever waits in line and hangs up leaves it; what others have sent is done and answered.
-                    connection.hung_up = true;
-                    connection.dead = connection.blocked.as_ref().is_some_and(Blocked::waits);
-                    break;
-                }
-                Ok(count) => {
-                    if std::mem::take(&mut connection.silent) {
-                        connection.waiting_since = Some(self.now);
-                    }
-                    connection.input.extend_from_slice(&self.read_buffer[..count]);
-                    // TLS may keep more than one read gives; a plain socket is asked again by the next poll.
-                    if matches!(connection.transport, Transport::Plain(_)) || connection.input.len() >= READ_CHUNK_BYTES
-                    {
-                        break;
-                    }
-                }
-                Err(error) if error.kind() == ErrorKind::WouldBlock => break,
-                Err(error) if error.kind() == ErrorKind::Interrupted => {}
-                Err(_) => {
-                    connection.dead = true;
-                    break;
-                }
-            }
-        }
-        if connection.dead {
-            self.dead.push(slot);
-        } else {
-            self.mark_ready(slot);
-        }
-    }
-
-    /// A client that waits and is not read from went away: the poll is asked for that alone.
-    fn peer_hung_up(&mut self, slot: u32) {
-        let Some(connection) = self.connection(slot) else { return };
-        connection.hung_up = true;
-        if connection.blocked.as_ref().is_some_and(Blocked::waits) {
-            connection.dead = true;
-            self.dead.push(slot);
-        } else {
-            self.mark_dirty(slot);
-        }
-    }
-
+    /// The commands of this connection run in this round.
     fn mark_ready(&mut self, slot: u32) {
         let entry = &mut self.slots[slot as usize];
         if !entry.ready {
@@ -282,6 +242,7 @@ impl EventLoop {
         }
     }
 
+    /// The output of this connection is sent in this round, and its events are polled anew.
     fn mark_dirty(&mut self, slot: u32) {
         let entry = &mut self.slots[slot as usize];
         if !entry.dirty && entry.connection.is_some() {
@@ -291,6 +252,12 @@ impl EventLoop {
     }
 }
 
+/// Names a command in the engine's completion queue: its slot and its number.
 const fn tag(slot: u32, number: u32) -> u64 {
     (slot as u64) << 32 | number as u64
+}
+
+/// The slot and the number of a tag.
+const fn slot_and_number(tag: u64) -> (u32, u32) {
+    ((tag >> 32) as u32, tag as u32)
 }

@@ -1,27 +1,27 @@
-//! What clients are answered: when it is durable, in the order they asked, and as fast as they take it.
+//! Writes replies when their batch is durable or their task has ended, in the order of the commands, and sends them.
 
-use leasehold_core::Reply as EngineReply;
+use leasehold::engine::embedded::Stopped;
+use leasehold_core::{LeaseKey, Reply as EngineReply};
 use rustix::event::epoll::{self, EventData};
 
-use super::EventLoop;
+use super::{EventLoop, slot_and_number};
 use crate::resp::codec::reply::ReplyWriter;
 use crate::resp::command::inline::{ReplyContext, write_reply};
-use crate::resp::connection::Blocked;
+use crate::resp::connection::ClientConnection;
 use crate::service::Denial;
 
 impl EventLoop {
-    /// Writes the replies of a batch that is durable.
+    /// Writes the replies of batches that are durable.
     pub(super) fn complete_replies(&mut self) {
         let mut completed = std::mem::take(&mut self.completed);
         self.completions.take(&mut completed);
-        let mut unseen = Vec::new();
-        // All of a batch come at once. Those who had waited in line are not counted, and may be among them.
+        // All of a batch come at once. Claims that waited in a queue are not counted, and may be among them.
         self.awaiting_sync = self.awaiting_sync.saturating_sub(completed.len());
+        let mut unseen = Vec::new();
         for (tag, answer) in completed.drain(..) {
-            let (slot, number) = ((tag >> 32) as u32, tag as u32);
-            let entry = &mut self.slots[slot as usize];
-            let gone = entry.connection.as_ref().is_none_or(|connection| !connection.is_pending(number));
-            if gone {
+            let (slot, number) = slot_and_number(tag);
+            let connection = self.slots[slot as usize].connection.take_if(|connection| connection.is_undecided(number));
+            let Some(mut connection) = connection else {
                 if self.abandoned.remove(&tag)
                     && let Ok(EngineReply::Granted(granted)) = answer
                     && !granted.repeated
@@ -29,131 +29,141 @@ impl EventLoop {
                     unseen.push(granted.lease);
                 }
                 continue;
+            };
+            unseen.extend(self.complete_reply(&mut connection, number, answer));
+            if connection.state.is_dead() {
+                self.dead.push(slot);
             }
-            let Some(mut connection) = entry.connection.take() else { continue };
-            let (service, now) = (self.shared.service.clone(), self.now);
-            let waited = matches!(connection.blocked, Some(Blocked::InLine(_)));
-            match answer {
-                // It hung up while its batch was on the way to the disk, and the poll was not asked since: nobody would
-                // hear of this lease.
-                Ok(EngineReply::Granted(granted))
-                    if waited
-                        && !granted.repeated
-                        && connection.unseen().any(|unseen| unseen == number)
-                        && connection.transport.has_hung_up() =>
-                {
-                    unseen.push(granted.lease);
-                    connection.settle(number, |_, _, _| ());
-                    connection.blocked = None;
-                    connection.dead = true;
-                    self.dead.push(slot);
-                }
-                // Its key was revoked while it stood in line, and nobody had looked yet.
-                Ok(EngineReply::Granted(granted)) if waited && connection.is_revoked() => {
-                    unseen.extend((!granted.repeated).then_some(granted.lease));
-                    connection.settle(number, |from, _, out| {
-                        ReplyWriter::new(out, from.version).denial(&Denial::Unauthorized);
-                    });
-                }
-                answer => {
-                    connection.settle(number, |connection, shape, out| {
-                        write_reply(shape, answer, &mut ReplyContext { service: &service, connection, out, now });
-                    });
-                }
+            let unblocked = connection.state.is_in_wait_queue() && number.wrapping_add(1) == connection.next_number();
+            if unblocked {
+                connection.state.unblock();
             }
-            if let Some(Blocked::InLine(_)) = connection.blocked
-                && number.wrapping_add(1) == connection.next_number()
-            {
-                connection.blocked = None;
-                entry.connection = Some(connection);
+            self.slots[slot as usize].connection = Some(connection);
+            if unblocked {
                 self.mark_ready(slot);
-            } else {
-                entry.connection = Some(connection);
             }
             self.mark_dirty(slot);
         }
         self.completed = completed;
-        if !unseen.is_empty()
-            && let Some(engine) = &self.engine
-        {
-            let mut locked = engine.lock_for_batch();
-            for lease in unseen {
-                locked.release_unseen(lease);
+        self.release_unseen(unseen);
+    }
+
+    /// Writes the reply to one command. Returns the lease that it granted, if nobody will learn of it.
+    fn complete_reply(
+        &self,
+        connection: &mut ClientConnection,
+        number: u32,
+        answer: Result<EngineReply, Stopped>,
+    ) -> Option<LeaseKey> {
+        let (service, now) = (&self.shared.service, self.now);
+        let waited = connection.state.is_in_wait_queue();
+        match answer {
+            // The client left while the batch was on its way to the disk, and epoll was not asked since.
+            Ok(EngineReply::Granted(granted))
+                if waited
+                    && !granted.repeated
+                    && connection.unrepeatable_acquires().any(|acquire| acquire == number)
+                    && connection.transport.has_hung_up() =>
+            {
+                connection.complete(number, |_, _, _| ());
+                connection.state.unblock();
+                connection.state.kill();
+                Some(granted.lease)
+            }
+            // The key was revoked while the claim waited, and no deadline check has come since.
+            Ok(EngineReply::Granted(granted)) if waited && connection.is_revoked() => {
+                connection.complete(number, |connection, _, out| {
+                    ReplyWriter::new(out, connection.version).denial(&Denial::Unauthorized);
+                });
+                (!granted.repeated).then_some(granted.lease)
+            }
+            answer => {
+                connection.complete(number, |connection, shape, out| {
+                    write_reply(shape, answer, &mut ReplyContext { service, connection, out, now });
+                });
+                None
             }
         }
     }
 
+    /// Releases leases that nobody will learn of.
+    fn release_unseen(&self, leases: Vec<LeaseKey>) {
+        if leases.is_empty() {
+            return;
+        }
+        let Some(engine) = &self.engine else { return };
+        let mut locked = engine.lock_for_batch();
+        for lease in leases {
+            locked.release_unseen(lease);
+        }
+    }
+
+    /// Takes replies and pushes of tasks from the inbox.
     pub(super) fn receive_messages(&mut self) {
         for message in self.inbox.take_all() {
             let slot = message.slot;
-            let backlog = self.shared.config.backlog;
-            let Some(connection) = self.connection(slot).filter(|connection| connection.id == message.connection_id)
-            else {
-                continue;
-            };
+            let max_unsent_bytes = self.shared.config.backlog;
+            let connection = self.connection(slot).filter(|connection| connection.id == message.connection_id);
+            let Some(connection) = connection else { continue };
             match message.number {
                 Some(number) => {
                     if message.bytes.starts_with(b"-") {
-                        connection.clear_watch(number);
+                        connection.forget_watch(number);
                     }
-                    connection.settle(number, |_, _, out| out.extend_from_slice(&message.bytes));
-                    connection.blocked = None;
+                    connection.complete(number, |_, _, out| out.extend_from_slice(&message.bytes));
+                    connection.state.unblock();
                 }
-                None => connection.push(&message.bytes),
+                None => connection.add_push(&message.bytes),
             }
-            connection.closing |= message.last;
-            // Whoever does not read what it start_watch is cut off, and may resume where it was. An answer that was asked
-            // for may be as long as it is: there is one at a time.
-            if message.number.is_none() && connection.unsent() > backlog {
-                connection.dead = true;
+            if message.last {
+                connection.state.start_draining();
+            }
+            // A watcher that does not read is cut off, and may resume where it was. A reply may be as long as it is: a
+            // connection has only one of a task at a time.
+            if message.number.is_none() && connection.unsent_bytes() > max_unsent_bytes {
+                connection.state.kill();
                 self.dead.push(slot);
                 continue;
             }
             self.mark_ready(slot);
             self.mark_dirty(slot);
         }
-        // What was unblocked by an answer goes on at once.
-        if !self.ready.is_empty() {
-            self.run_commands_of_ready();
-        }
+        // Connections that a reply has unblocked run their next commands in this round.
+        self.run_ready();
     }
 
-    /// Sends what is ready, and polled_events the poll for what by_connection connection wanted_events next.
+    /// Sends output, and asks epoll for the events that each connection needs next.
     pub(super) fn flush(&mut self) {
-        let (limit, backlog) = (self.input_limit(), self.shared.config.backlog);
-        let mut sending = std::mem::replace(&mut self.dirty, std::mem::take(&mut self.sending));
-        for slot in sending.drain(..) {
+        let max_waiting_bytes = self.max_waiting_bytes();
+        let max_unsent_bytes = self.shared.config.backlog;
+        let mut flushing = std::mem::replace(&mut self.dirty, std::mem::take(&mut self.flushing));
+        for slot in flushing.drain(..) {
             let entry = &mut self.slots[slot as usize];
             entry.dirty = false;
             let Some(connection) = entry.connection.as_deref_mut() else { continue };
-            if connection.flush(self.now).is_err() {
-                connection.dead = true;
+            let flushed = connection.flush(self.now);
+            let drained = connection.state.is_draining() && !connection.has_pending() && !connection.wants_write();
+            if flushed.is_err() || drained {
+                connection.state.kill();
             }
-            if connection.closing && !connection.has_pending() && !connection.wants_write() {
-                connection.dead = true;
-            }
-            if connection.dead {
+            if connection.state.is_dead() {
                 self.dead.push(slot);
                 continue;
             }
-            if connection.paused && !connection.is_full(backlog) {
-                connection.paused = false;
-                if !entry.ready {
-                    entry.ready = true;
-                    self.ready.push(slot);
-                }
-            }
-            let wanted_events = connection.wanted_events(limit);
-            if wanted_events != connection.polled_events {
-                connection.polled_events = wanted_events;
-                if epoll::modify(&self.poll, &connection.transport, EventData::new_u64(slot.into()), wanted_events)
-                    .is_err()
-                {
-                    connection.dead = true;
+            let resumed = !connection.is_backlog_full(max_unsent_bytes) && connection.state.resume();
+            let events = connection.wanted_events(max_waiting_bytes);
+            if events != connection.polled_events {
+                connection.polled_events = events;
+                let data = EventData::new_u64(slot.into());
+                if epoll::modify(&self.poll, &connection.transport, data, events).is_err() {
+                    connection.state.kill();
                     self.dead.push(slot);
                 }
             }
+            if resumed {
+                self.mark_ready(slot);
+            }
         }
-        self.sending = sending;
+        self.flushing = flushing;
     }
 }

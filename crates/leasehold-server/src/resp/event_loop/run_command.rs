@@ -11,7 +11,7 @@ use crate::resp::codec::reply::ReplyWriter;
 use crate::resp::command::connection::ConnectionCommand;
 use crate::resp::command::inline::{InlineContext, InlineOutcome, ReplyShape};
 use crate::resp::command::{CommandError, Dispatcher, InlineCall, OwnedCall, ServiceCall, spawned, table};
-use crate::resp::connection::{Blocked, ClientConnection};
+use crate::resp::connection::ClientConnection;
 use crate::resp::watch::{Watch, WatchTask};
 use crate::service::Service;
 
@@ -50,10 +50,10 @@ impl CommandRunner<'_, '_> {
 
     /// Adds the bytes of a complete reply to the connection.
     fn add_reply(self, reply: Vec<u8>) {
-        match self.connection.ready() {
+        match self.connection.direct_output() {
             Some(out) => {
                 out.extend_from_slice(&reply);
-                self.connection.answered();
+                self.connection.count_direct_reply();
             }
             None => self.connection.push_written(reply.clone()),
         }
@@ -85,8 +85,8 @@ impl CommandRunner<'_, '_> {
         let task = self.event_loop.shared.runtime.spawn(async move {
             handle.send_reply(number, spawned::execute(service, caller, call, version).await);
         });
-        self.connection.push_pending(ReplyShape::FromTask);
-        self.connection.blocked = Some(Blocked::Elsewhere { work: task.abort_handle(), waits: C::Owned::ABORTABLE });
+        self.connection.push_undecided(ReplyShape::FromTask);
+        self.connection.state.start_task(task.abort_handle(), C::Owned::ABORTABLE);
     }
 }
 
@@ -130,11 +130,11 @@ impl Dispatcher for CommandRunner<'_, '_> {
             InlineOutcome::Written => return self.add_reply(reply),
             InlineOutcome::InBatch(shape) => {
                 self.event_loop.awaiting_sync += 1;
-                self.connection.push_pending(shape);
+                self.connection.push_undecided(shape);
             }
             InlineOutcome::InQueue(shape, waiter_id) => {
-                self.connection.push_pending(shape);
-                self.connection.blocked = Some(Blocked::InLine(waiter_id));
+                self.connection.push_undecided(shape);
+                self.connection.state.enter_wait_queue(waiter_id);
             }
         }
         self.event_loop.reply = reply;
@@ -165,8 +165,8 @@ impl Dispatcher for CommandRunner<'_, '_> {
         };
         let task = self.event_loop.shared.runtime.spawn(task.run()).abort_handle();
         self.connection.start_watch(task.clone());
-        self.connection.push_pending(ReplyShape::FromTask);
-        self.connection.blocked = Some(Blocked::Elsewhere { work: task, waits: true });
+        self.connection.push_undecided(ReplyShape::FromTask);
+        self.connection.state.start_task(task, true);
     }
 }
 
@@ -190,9 +190,9 @@ fn write_command_error(connection: &mut ClientConnection, error: &CommandError) 
 /// Writes a reply behind those that are pending.
 pub(super) fn write_reply(connection: &mut ClientConnection, write: impl FnOnce(&mut ReplyWriter<'_>)) {
     let version = connection.version;
-    if let Some(out) = connection.ready() {
+    if let Some(out) = connection.direct_output() {
         write(&mut ReplyWriter::new(out, version));
-        connection.answered();
+        connection.count_direct_reply();
     } else {
         let mut bytes = Vec::new();
         write(&mut ReplyWriter::new(&mut bytes, version));

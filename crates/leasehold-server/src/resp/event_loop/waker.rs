@@ -7,51 +7,50 @@ use std::time::Duration;
 
 use rustix::event::{EventfdFlags, PollFd, PollFlags, Timespec, eventfd, poll};
 
-/// Wakes a pump that sleeps, and costs nothing while it does not.
+/// An eventfd that is written only while the event loop sleeps: otherwise a wake-up costs one atomic swap.
 #[derive(Debug)]
 pub struct Waker {
     fd: OwnedFd,
-    asleep: AtomicBool,
+    /// Whether the next wake-up has to write the eventfd.
+    armed: AtomicBool,
 }
 
 impl Waker {
-    /// A waker for one pump.
-    ///
     /// # Errors
     ///
     /// The system has no more file descriptors.
     pub fn new() -> io::Result<Self> {
         let fd = eventfd(0, EventfdFlags::NONBLOCK | EventfdFlags::CLOEXEC)?;
-        Ok(Self { fd, asleep: AtomicBool::new(false) })
+        Ok(Self { fd, armed: AtomicBool::new(false) })
     }
 
-    /// There is something to do.
+    /// Wakes the event loop if it sleeps.
     pub fn wake(&self) {
-        if self.asleep.swap(false, Ordering::SeqCst) {
+        if self.armed.swap(false, Ordering::SeqCst) {
             let _ = rustix::io::write(&self.fd, &1u64.to_ne_bytes());
         }
     }
 
-    /// The pump is about to sleep: whatever comes from now on rings.
+    /// The event loop is about to sleep. It must look for work after this call, and then sleep.
     pub fn arm(&self) {
-        self.asleep.store(true, Ordering::SeqCst);
+        self.armed.store(true, Ordering::SeqCst);
     }
 
-    /// The pump is awake.
+    /// The event loop is awake.
     pub fn disarm(&self) {
-        self.asleep.store(false, Ordering::SeqCst);
+        self.armed.store(false, Ordering::SeqCst);
     }
 
-    /// Sleeps until it rings, at most this long.
-    pub fn wait(&self, most: Duration) {
-        let timeout = Timespec { tv_sec: 0, tv_nsec: most.subsec_nanos().into() };
+    /// Sleeps until a wake-up, at most this long (less than a second).
+    pub fn wait(&self, timeout: Duration) {
+        let timeout = Timespec { tv_sec: 0, tv_nsec: timeout.subsec_nanos().into() };
         let mut fds = [PollFd::new(&self.fd, PollFlags::IN)];
         if poll(&mut fds, Some(&timeout)).is_ok_and(|ready| ready > 0) {
             self.clear();
         }
     }
 
-    /// The waker has rung, and was clear.
+    /// Resets the eventfd after a wake-up.
     pub fn clear(&self) {
         let _ = rustix::io::read(&self.fd, &mut [0; 8]);
     }
