@@ -85,10 +85,8 @@ pub fn eval(dispatcher: impl Dispatcher, args: CommandArgs<'_>) -> Result<(), Co
     run(dispatcher, script, args.from(1))
 }
 
-/// The first key of a script, without parsing the rest. `args` begin with `EVAL` or `EVALSHA`.
-pub fn first_key(args: CommandArgs<'_>) -> Option<&[u8]> {
-    args.get(3)
-}
+/// Which argument of `EVAL` and `EVALSHA` is the first key, counted from the command's name.
+pub const FIRST_KEY_INDEX: usize = 3;
 
 /// Runs a known script. `args` begin with the number of keys.
 fn run(dispatcher: impl Dispatcher, script: LockScript, args: CommandArgs<'_>) -> Result<(), CommandError> {

@@ -129,16 +129,16 @@ fn unknown(name: &[u8]) -> CommandError {
     .into()
 }
 
-/// The resource that a command looks up first on the inline path, without parsing the command. For a command that looks
-/// up none it may be any argument: it is used as a hint only.
-pub fn first_inline_name(args: CommandArgs<'_>) -> Option<&[u8]> {
+/// Which argument names the resource that the command looks up first, without parsing the command. A hint for the
+/// lookahead: for a command that looks up none on the inline path it may be any argument.
+pub fn first_name_index(args: CommandArgs<'_>) -> Option<usize> {
     let name = args.get(0)?;
     if name.eq_ignore_ascii_case(b"LEASE") {
-        lease::first_inline_name(args)
+        lease::first_name_index(args)
     } else if name.eq_ignore_ascii_case(b"EVALSHA") || name.eq_ignore_ascii_case(b"EVAL") {
-        script::first_key(args)
+        Some(script::FIRST_KEY_INDEX)
     } else {
-        args.get(1)
+        Some(1)
     }
 }
 
@@ -224,9 +224,9 @@ mod tests {
         assert!(names.iter().all(|name| name.len() <= MAX_NAME_BYTES));
     }
 
-    /// Goal: the name that is fetched ahead is the resource, not a word of the command.
+    /// Goal: the name that is prefetched is the resource, not a word of the command.
     #[test]
-    fn first_inline_name_is_the_resource() {
+    fn first_name_is_the_resource() {
         for (line, name) in [
             ("SET a v NX PX 30000", Some("a")),
             ("get a", Some("a")),
@@ -242,7 +242,9 @@ mod tests {
             ("LEASE", None),
             ("PING", None),
         ] {
-            assert_eq!(first_inline_name(Words::new(line).args()), name.map(str::as_bytes), "{line}");
+            let words = Words::new(line);
+            let found = first_name_index(words.args()).and_then(|index| words.args().get(index));
+            assert_eq!(found, name.map(str::as_bytes), "{line}");
         }
     }
 }

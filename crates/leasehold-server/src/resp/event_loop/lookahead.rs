@@ -7,7 +7,8 @@ use leasehold::engine::embedded::{Embedded, LockedEngine};
 
 use super::ConnectionSlot;
 use super::dispatch::MAX_COMMANDS_PER_TURN;
-use crate::resp::codec::frame::{CommandLimits, ParsedFrame, parse};
+use crate::resp::codec::frame::{CommandArgs, CommandLimits, ParsedFrame, parse};
+use crate::resp::command::table;
 
 /// Commands that are parsed ahead in one round. The rest are parsed when they run.
 const MAX_COMMANDS_PARSED_AHEAD: usize = 4096;
@@ -92,9 +93,10 @@ impl Lookahead {
     }
 }
 
-/// The first argument: for most commands a name. A wrong guess costs one cache line.
+/// The resource that the command looks up first. A wrong guess costs one cache line.
 fn name_to_prefetch<'i>(input: &'i [u8], spans: &[(u32, u32)]) -> Option<&'i str> {
-    let (from, to) = *spans.get(1)?;
+    let index = table::first_name_index(CommandArgs::new(input, spans))?;
+    let (from, to) = *spans.get(index)?;
     std::str::from_utf8(input.get(from as usize..to as usize)?).ok()
 }
 
@@ -111,5 +113,28 @@ impl<'a> ParsedAhead<'a> {
         let (next, rest) = self.commands.split_first()?;
         self.commands = rest;
         Some((next.bytes, &self.argument_spans[next.first_argument..next.first_argument + next.arguments]))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Goal: what is prefetched is the resource's name, in the encoding that clients send.
+    #[test]
+    fn the_name_of_the_resource_is_prefetched() {
+        for (words, name) in [
+            (&["SET", "a", "v", "NX", "PX", "30000"][..], Some("a")),
+            (&["LEASE", "ACQUIRE", "30000", "WAIT", "5", "RESOURCES", "a", "b"], Some("a")),
+            (&["LEASE", "RELEASE", "1-00000000000000000000000000000000"], None),
+            (&["PING"], None),
+        ] {
+            let input = crate::resp::tests::client::command(words);
+            let mut spans = Vec::new();
+            let parsed = parse(&input, &CommandLimits::default(), &mut spans);
+            assert_eq!(parsed, ParsedFrame::Command(input.len()));
+            assert_eq!(name_to_prefetch(&input, &spans), name, "{words:?}");
+        }
+        assert_eq!(name_to_prefetch(b"\xff", &[(0, 0), (0, 1)]), None, "no name is other than UTF-8");
     }
 }

@@ -3,7 +3,7 @@
 
 mod access;
 pub mod all_commands;
-mod client;
+pub mod client;
 mod close;
 mod disk;
 mod limits;

@@ -109,13 +109,13 @@ fn each(args: CommandArgs<'_>) -> Result<Vec<(&str, Mode)>, CommandError> {
     Ok(wants)
 }
 
-/// The first resource that is wanted, without parsing the rest. `args` begin with the ttl.
-pub fn first_name<'a>(args: CommandArgs<'a>) -> Option<&'a [u8]> {
+/// Which argument is the first resource, without parsing the rest. `args` begin with the ttl.
+pub fn first_name_index(args: CommandArgs<'_>) -> Option<usize> {
     let mut at = 1;
     loop {
         let option = args.get(at)?;
         if option.eq_ignore_ascii_case(b"RESOURCES") || option.eq_ignore_ascii_case(b"EACH") {
-            return args.get(at + 1);
+            return Some(at + 1);
         }
         let is_flag = option.eq_ignore_ascii_case(b"SHARED") || option.eq_ignore_ascii_case(b"FULL");
         at += if is_flag { 1 } else { 2 };
@@ -202,7 +202,11 @@ mod tests {
     use super::*;
     use crate::resp::tests::words::Words;
 
-    /// Goal: the name that is fetched ahead is the one that the parsed command looks up first.
+    fn first_name(words: &Words) -> Option<&[u8]> {
+        first_name_index(words.args()).and_then(|index| words.args().get(index))
+    }
+
+    /// Goal: the name that is prefetched is the first that the parsed command looks up.
     #[test]
     fn first_name_is_the_first_that_is_parsed() {
         for line in [
@@ -215,10 +219,10 @@ mod tests {
             let words = Words::new(line);
             let parsed = Acquire::parse(words.args()).unwrap();
             assert_eq!(parsed.names().next(), Some("a"), "{line}");
-            assert_eq!(first_name(words.args()), Some(&b"a"[..]), "{line}");
+            assert_eq!(first_name(&words), Some(&b"a"[..]), "{line}");
         }
         for line in ["", "30000", "30000 RESOURCES", "30000 WAIT", "30000 WAIT RESOURCES"] {
-            assert_eq!(first_name(Words::new(line).args()), None, "{line}");
+            assert_eq!(first_name(&Words::new(line)), None, "{line}");
         }
     }
 }

@@ -39,10 +39,14 @@ fn unknown(subcommand: &[u8]) -> CommandError {
     format!("LEASE {} is not known: {}", shown(subcommand), known.join(", ")).into()
 }
 
-/// The resource that a `LEASE` command looks up first, if it looks one up by name on the inline path. `args` begin with
-/// `LEASE`.
-pub fn first_inline_name<'a>(args: CommandArgs<'a>) -> Option<&'a [u8]> {
-    args.get(1)?.eq_ignore_ascii_case(b"ACQUIRE").then(|| acquire::first_name(args.from(2)))?
+/// Which argument names the resource that a `LEASE` command looks up first on the inline path. Only ACQUIRE looks one up by
+/// name. `args` begin with `LEASE`.
+pub fn first_name_index(args: CommandArgs<'_>) -> Option<usize> {
+    let subcommand = args.get(1)?;
+    if !subcommand.eq_ignore_ascii_case(b"ACQUIRE") {
+        return None;
+    }
+    acquire::first_name_index(args.from(2)).map(|index| index + 2)
 }
 
 /// What the engine's reply to an inline `LEASE` command becomes.
