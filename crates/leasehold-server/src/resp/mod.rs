@@ -1,18 +1,19 @@
-//! RESP on port 7401: what Redis clients speak, on threads of its own.
+//! RESP, the protocol of Redis clients, on port 7401. It has threads of its own.
 //!
 //! ```text
-//!   sockets ──▶ event_loop: read all, decide all under one lock ──▶ engine ──▶ completions ──▶ event_loop: write all
-//!                 └─ what is rare ──▶ tokio: the service's methods ──▶ inbox ──┘
+//!   sockets ──▶ event loop: reads all input, decides inline commands ──▶ engine ──▶ completion queue ──▶ event loop: sends
+//!                 └─ spawned commands ──▶ tokio tasks: methods of the service ──▶ inbox ──┘
 //! ```
 //!
-//! Read in this order: [`frame`] (bytes to arguments), [`ask`] (arguments to words), `event_loop` (the loop), [`fast`] and
-//! [`slow`] (the two ways to an answer), [`reply`] (answers to bytes).
+//! Read in this order: [`codec`] (bytes to arguments, replies to bytes), [`command`] (what each command does),
+//! [`event_loop`] (when it is done), [`connection`] (what is kept between), [`watch`] (pushes).
 //!
 //! # Laws
 //!
-//! 1. Every call passes the gate of the service, once.
+//! 1. Every call passes the access check of the service, once.
 //! 2. Replies leave in the order of their commands, and none before it is durable.
-//! 3. A client that hangs up leaves the line at once, and no grant that nobody heard of but by request id.
+//! 3. A client that leaves is removed from wait queues at once. A lease that it was granted and cannot learn of is
+//!    released, unless its command had a request id.
 //!
 //! # Not here
 //!
@@ -44,23 +45,23 @@ use event_loop::waker::Waker;
 /// How RESP is served.
 #[derive(Clone, Debug)]
 pub struct Config {
-    /// Threads that speak with clients. One is enough for most: the disk is shared.
+    /// Event loops, one thread each. One is enough for most machines: they share the disk.
     pub threads: usize,
-    /// Places for connections.
+    /// The limit of connections, shared with HTTP.
     pub seats: Arc<Seats>,
-    /// From connect to the first byte, under TLS the first that is ours to read.
+    /// From the connection to its first byte; with TLS the first one after the handshake.
     pub first_byte: Duration,
-    /// A command that was begun is there by then.
+    /// From the first byte of a command to its last.
     pub command_within: Duration,
-    /// A client that takes no bytes for this long is cut off.
+    /// A client that takes no bytes for this long is disconnected.
     pub write_stall: Duration,
-    /// How long a shutdown waits for what is under way.
+    /// How long a shutdown waits for pending replies.
     pub farewell: Duration,
-    /// How much one command may be.
+    /// How large one command may be.
     pub sizes: CommandLimits,
-    /// Bytes that may wait for one client before it is cut off, or (between commands) before no more are read.
+    /// Bytes that may wait for one client before no further command runs, or a watcher is disconnected.
     pub backlog: usize,
-    /// TLS, if it is spoken.
+    /// None: without TLS.
     pub tls: Option<Arc<rustls::ServerConfig>>,
 }
 
@@ -80,12 +81,13 @@ impl Default for Config {
     }
 }
 
-/// What the event_loops of one server share.
+/// What the event loops of one server share.
 pub(crate) struct ServerShared {
     service: Arc<Service>,
     config: Config,
     runtime: tokio::runtime::Handle,
     stopping: AtomicBool,
+    /// The id of the next connection.
     next_id: AtomicU64,
 }
 
@@ -96,7 +98,7 @@ pub struct Server {
 }
 
 impl Server {
-    /// Begins to serve on threads of its own; what the engine cannot answer at once goes to the runtime.
+    /// Starts the event loops. Spawned commands run on `runtime`.
     ///
     /// # Errors
     ///
@@ -124,7 +126,7 @@ impl Server {
             let thread_shared = shared.clone();
             let run = move || {
                 let ended = std::panic::catch_unwind(AssertUnwindSafe(|| event_loop.run()));
-                // A server that is deaf on this port and well by its health checks would be worse than none.
+                // A server without this port would still pass its health checks, and not be restarted.
                 if ended.is_err() || !thread_shared.stopping.load(Ordering::SeqCst) {
                     tracing::error!("a RESP thread ended unasked: the server ends");
                     std::process::exit(1);
@@ -135,7 +137,7 @@ impl Server {
         Ok(Self { shared, event_loops })
     }
 
-    /// Finishes what is under way, tells those who wait, and lets go of the port.
+    /// Sends pending replies, refuses commands that wait, and closes the port.
     pub fn stop(self) {
         self.shared.stopping.store(true, Ordering::SeqCst);
         for (waker, _) in &self.event_loops {

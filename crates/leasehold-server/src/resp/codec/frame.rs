@@ -1,14 +1,14 @@
-//! What a client sends: commands as arrays of bulk strings, or typed as a line.
+//! Finds commands in the input: arrays of bulk strings, or lines that a person types.
 //!
 //! # Laws
 //!
-//! 1. No length that a client announces is believed before it is compared with the limits; nothing is allocated for it.
-//! 2. Bytes that are no command end the connection with one sentence: there is no way back into step.
+//! 1. A length that a client announces is compared with the limits before it is used. Nothing is allocated for it.
+//! 2. Bytes that are no command end the connection with one sentence: the start of the next command is unknown.
 
-/// How much one command may be.
+/// How large one command may be.
 #[derive(Clone, Copy, Debug)]
 pub struct CommandLimits {
-    /// Arguments of one command.
+    /// Arguments of one command, its name included.
     pub arguments: usize,
     /// Bytes of one argument.
     pub bulk: usize,
@@ -17,7 +17,7 @@ pub struct CommandLimits {
 }
 
 impl CommandLimits {
-    /// Enough to show a key: whoever has not may not make us keep more. (It fits what is read at once.)
+    /// For a client that has not shown a key: enough to show one, and less than is read at once.
     pub const UNAUTHENTICATED: Self = Self { arguments: 10, bulk: 4096, command: 48 << 10 };
 }
 
@@ -27,81 +27,78 @@ impl Default for CommandLimits {
     }
 }
 
-/// The arguments of one command, as they lie in the input.
+/// The arguments of one command. They lie in the input of the connection.
 #[derive(Clone, Copy)]
 pub struct CommandArgs<'a> {
     input: &'a [u8],
-    at: &'a [(u32, u32)],
+    /// Where each argument begins and ends.
+    spans: &'a [(u32, u32)],
 }
 
 impl<'a> CommandArgs<'a> {
-    /// Arguments at these places.
-    pub const fn new(input: &'a [u8], at: &'a [(u32, u32)]) -> Self {
-        Self { input, at }
+    pub const fn new(input: &'a [u8], spans: &'a [(u32, u32)]) -> Self {
+        Self { input, spans }
     }
 
-    /// How many, the command's name included.
     pub const fn len(&self) -> usize {
-        self.at.len()
+        self.spans.len()
     }
 
-    /// One of them.
     pub fn get(&self, index: usize) -> Option<&'a [u8]> {
-        let (from, to) = *self.at.get(index)?;
+        let (from, to) = *self.spans.get(index)?;
         self.input.get(from as usize..to as usize)
     }
 
-    /// Those from `index` on.
+    /// The arguments from `index` on.
     pub fn from(&self, index: usize) -> Self {
-        Self { input: self.input, at: self.at.get(index..).unwrap_or_default() }
+        Self { input: self.input, spans: self.spans.get(index..).unwrap_or_default() }
     }
 
-    /// One by one.
     pub fn iter(self) -> impl Iterator<Item = &'a [u8]> {
-        (0..self.at.len()).filter_map(move |index| self.get(index))
+        (0..self.spans.len()).filter_map(move |index| self.get(index))
     }
 }
 
-/// What the input begins with.
+/// What stands at the start of the input.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum ParsedFrame {
-    /// A command may follow; there is not enough of it yet.
+    /// Part of a command, or nothing.
     Incomplete,
-    /// A command of this many bytes. Without arguments it is an empty line.
+    /// A command of this many bytes. An empty line is a command without arguments.
     Command(usize),
-    /// No command, or one that is too big.
+    /// No command, or one that is too large. The sentence says which.
     Wrong(&'static str),
-    /// Somebody speaks HTTP to us.
+    /// A request of HTTP.
     Http,
 }
 
-/// Finds the first command of the input and the places of its arguments.
-pub fn parse(input: &[u8], sizes: &CommandLimits, at: &mut Vec<(u32, u32)>) -> ParsedFrame {
-    at.clear();
+/// Finds the first command of the input, and fills `spans` with the places of its arguments.
+pub fn parse(input: &[u8], limits: &CommandLimits, spans: &mut Vec<(u32, u32)>) -> ParsedFrame {
+    spans.clear();
     match input.first() {
         None => ParsedFrame::Incomplete,
-        Some(b'*') => array(input, sizes, at).unwrap_or_else(|stop| stop),
-        Some(_) => line(input, sizes, at),
+        Some(b'*') => parse_array(input, limits, spans).unwrap_or_else(|stop| stop),
+        Some(_) => parse_line(input, limits, spans),
     }
 }
 
-fn array(input: &[u8], sizes: &CommandLimits, at: &mut Vec<(u32, u32)>) -> Result<ParsedFrame, ParsedFrame> {
-    let (count, mut cursor) = number(input, 1)?;
-    if count < 0 || count as u64 > sizes.arguments as u64 {
+fn parse_array(input: &[u8], limits: &CommandLimits, spans: &mut Vec<(u32, u32)>) -> Result<ParsedFrame, ParsedFrame> {
+    let (count, mut cursor) = parse_length(input, 1)?;
+    if count < 0 || count as u64 > limits.arguments as u64 {
         return Err(ParsedFrame::Wrong("a command has too many arguments"));
     }
     for _ in 0..count {
         match input.get(cursor) {
-            None => return Err(too_long(input, sizes)),
+            None => return Err(incomplete_or_too_long(input, limits)),
             Some(b'$') => {}
             Some(_) => return Err(ParsedFrame::Wrong("expected '$' before an argument")),
         }
-        let (len, begin) = number(input, cursor + 1)?;
-        if len < 0 || len as u64 > sizes.bulk as u64 {
+        let (len, begin) = parse_length(input, cursor + 1)?;
+        if len < 0 || len as u64 > limits.bulk as u64 {
             return Err(ParsedFrame::Wrong("an argument is too long"));
         }
         let end = begin + len as usize;
-        if end > sizes.command {
+        if end > limits.command {
             return Err(ParsedFrame::Wrong("a command is too long"));
         }
         match input.get(end..end + 2) {
@@ -109,14 +106,14 @@ fn array(input: &[u8], sizes: &CommandLimits, at: &mut Vec<(u32, u32)>) -> Resul
             Some(b"\r\n") => {}
             Some(_) => return Err(ParsedFrame::Wrong("an argument does not end where it says")),
         }
-        at.push((begin as u32, end as u32));
+        spans.push((begin as u32, end as u32));
         cursor = end + 2;
     }
     Ok(ParsedFrame::Command(cursor))
 }
 
 /// A decimal number up to the end of its line, and where the next line begins.
-fn number(input: &[u8], from: usize) -> Result<(i64, usize), ParsedFrame> {
+fn parse_length(input: &[u8], from: usize) -> Result<(i64, usize), ParsedFrame> {
     let mut value: i64 = 0;
     let mut cursor = from;
     let negative = input.get(from) == Some(&b'-');
@@ -142,14 +139,14 @@ fn number(input: &[u8], from: usize) -> Result<(i64, usize), ParsedFrame> {
     }
 }
 
-fn too_long(input: &[u8], sizes: &CommandLimits) -> ParsedFrame {
-    if input.len() > sizes.command { ParsedFrame::Wrong("a command is too long") } else { ParsedFrame::Incomplete }
+fn incomplete_or_too_long(input: &[u8], limits: &CommandLimits) -> ParsedFrame {
+    if input.len() > limits.command { ParsedFrame::Wrong("a command is too long") } else { ParsedFrame::Incomplete }
 }
 
-/// A command typed by a person. Quotes are not understood: clients send arrays.
-fn line(input: &[u8], sizes: &CommandLimits, at: &mut Vec<(u32, u32)>) -> ParsedFrame {
-    let Some(end) = memchr::memchr(b'\n', &input[..input.len().min(sizes.bulk)]) else {
-        return if input.len() >= sizes.bulk {
+/// A command that a person typed. Quotes have no meaning: clients send arrays.
+fn parse_line(input: &[u8], limits: &CommandLimits, spans: &mut Vec<(u32, u32)>) -> ParsedFrame {
+    let Some(end) = memchr::memchr(b'\n', &input[..input.len().min(limits.bulk)]) else {
+        return if input.len() >= limits.bulk {
             ParsedFrame::Wrong("a line is too long")
         } else {
             ParsedFrame::Incomplete
@@ -164,23 +161,24 @@ fn line(input: &[u8], sizes: &CommandLimits, at: &mut Vec<(u32, u32)>) -> Parsed
         match (byte.is_ascii_whitespace(), begin) {
             (false, None) => begin = Some(index),
             (true, Some(from)) => {
-                at.push((from as u32, index as u32));
+                spans.push((from as u32, index as u32));
                 begin = None;
             }
             _ => {}
         }
     }
-    if at.len() > sizes.arguments {
+    if spans.len() > limits.arguments {
         return ParsedFrame::Wrong("a command has too many arguments");
     }
     ParsedFrame::Command(end + 1)
 }
 
-/// A page in a browser must not be able to make one speak to us: its first line, or its Host header.
+/// Whether this is the first line or the Host header of an HTTP request. A web page must not be able to make a browser send
+/// commands.
 fn is_http(line: &[u8]) -> bool {
-    let ends_so = line.windows(6).any(|part| part == b" HTTP/");
-    let host = line.len() >= 5 && line[..5].eq_ignore_ascii_case(b"host:");
-    ends_so || host || line.starts_with(b"POST ")
+    let is_request_line = line.windows(6).any(|part| part == b" HTTP/");
+    let is_host_header = line.len() >= 5 && line[..5].eq_ignore_ascii_case(b"host:");
+    is_request_line || is_host_header || line.starts_with(b"POST ")
 }
 
 #[cfg(test)]
@@ -189,9 +187,9 @@ mod tests {
     use proptest::prelude::*;
 
     fn read(input: &[u8]) -> (ParsedFrame, Vec<Vec<u8>>) {
-        let mut at = Vec::new();
-        let parsed = parse(input, &CommandLimits::default(), &mut at);
-        (parsed, CommandArgs::new(input, &at).iter().map(<[u8]>::to_vec).collect())
+        let mut spans = Vec::new();
+        let parsed = parse(input, &CommandLimits::default(), &mut spans);
+        (parsed, CommandArgs::new(input, &spans).iter().map(<[u8]>::to_vec).collect())
     }
 
     fn written(args: &[Vec<u8>]) -> Vec<u8> {
@@ -205,7 +203,7 @@ mod tests {
     }
 
     proptest! {
-        /// Goal: whatever arguments are sent arrive, and every cut of them is incomplete, never wrong.
+        /// Goal: whatever arguments are sent arrive, and every part of them is incomplete, never wrong.
         #[test]
         fn what_is_sent_arrives(args in prop::collection::vec(prop::collection::vec(any::<u8>(), 0..40), 0..6)) {
             let bytes = written(&args);

@@ -1,4 +1,4 @@
-//! What we answer, in either version of the version.
+//! Writes replies, in either version of the protocol.
 
 use std::time::Duration;
 
@@ -7,32 +7,31 @@ use leasehold::{Error, Refusal, Token};
 
 use crate::service::Denial;
 
-/// Which version a connection speaks.
+/// The version of RESP that a connection uses.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum RespVersion {
-    /// Until it says otherwise.
+    /// Until the client asks for another.
     Resp2,
     /// After `HELLO 3`.
     Resp3,
 }
 
-/// What is left of a lease.
+/// How long a lease still lives.
 #[derive(Clone, Copy, Debug)]
 pub struct LeaseLife {
     /// Until it lapses.
     pub remaining: Duration,
-    /// With `FULL`: how far it can be renewed, if it has a cap. Only then, since clients count elements.
+    /// With `FULL`: how far it can be renewed, if it has a maximum. Without `FULL` the reply has one element less.
     pub renewable: Option<Option<Duration>>,
 }
 
 impl LeaseLife {
-    /// What is left of a lease, for a command with `FULL` or without.
     pub fn new(remaining: Duration, renewable: Option<Duration>, full: bool) -> Self {
         Self { remaining, renewable: full.then_some(renewable) }
     }
 }
 
-/// Whole milliseconds, rounded down: nobody believes to hold a lease longer than it lives.
+/// Whole milliseconds, rounded down: no client believes that its lease lives longer than it does.
 pub fn millis(span: Duration) -> i64 {
     i64::try_from(span.as_millis()).unwrap_or(i64::MAX)
 }
@@ -44,18 +43,17 @@ pub struct ReplyWriter<'a> {
 }
 
 impl<'a> ReplyWriter<'a> {
-    /// Replies go to `out`.
     pub const fn new(out: &'a mut Vec<u8>, version: RespVersion) -> Self {
         Self { out, version }
     }
 
-    fn header(&mut self, kind: u8, number: usize) {
-        self.out.push(kind);
+    fn header(&mut self, marker: u8, number: usize) {
+        self.out.push(marker);
         self.out.extend_from_slice(Buffer::new().format(number).as_bytes());
         self.out.extend_from_slice(b"\r\n");
     }
 
-    /// `+OK` and the like.
+    /// A simple string, such as `+OK`.
     pub fn simple(&mut self, word: &str) {
         self.out.push(b'+');
         self.out.extend_from_slice(word.as_bytes());
@@ -69,24 +67,24 @@ impl<'a> ReplyWriter<'a> {
         self.out.extend_from_slice(b"\r\n");
     }
 
-    /// A whole number that may be too large for a signed one: tokens count from one, and never get there.
+    /// A number that could be too large for RESP. Tokens count from one, and never are.
     pub fn unsigned(&mut self, number: u64) {
         self.integer(i64::try_from(number).unwrap_or(i64::MAX));
     }
 
-    /// Bytes.
+    /// A bulk string.
     pub fn bulk(&mut self, bytes: &[u8]) {
         self.header(b'$', bytes.len());
         self.out.extend_from_slice(bytes);
         self.out.extend_from_slice(b"\r\n");
     }
 
-    /// Text.
+    /// A bulk string of text.
     pub fn text(&mut self, text: &str) {
         self.bulk(text.as_bytes());
     }
 
-    /// Text for people, which clients of version 3 are told the form of.
+    /// Text for people. Version 3 marks it as such.
     pub fn verbatim(&mut self, text: &str) {
         match self.version {
             RespVersion::Resp2 => self.text(text),
@@ -99,7 +97,7 @@ impl<'a> ReplyWriter<'a> {
         }
     }
 
-    /// Nothing.
+    /// The null of the version.
     pub fn nil(&mut self) {
         self.out.extend_from_slice(match self.version {
             RespVersion::Resp2 => b"$-1\r\n",
@@ -107,7 +105,7 @@ impl<'a> ReplyWriter<'a> {
         });
     }
 
-    /// Yes or no.
+    /// A boolean. Version 2 has none, and uses 1 and 0.
     pub fn boolean(&mut self, yes: bool) {
         match (self.version, yes) {
             (RespVersion::Resp2, _) => self.integer(yes.into()),
@@ -116,12 +114,12 @@ impl<'a> ReplyWriter<'a> {
         }
     }
 
-    /// So many values follow.
+    /// The head of an array: so many values follow.
     pub fn array(&mut self, len: usize) {
         self.header(b'*', len);
     }
 
-    /// So many names and values follow.
+    /// The head of a map: so many names and values follow.
     pub fn map(&mut self, len: usize) {
         match self.version {
             RespVersion::Resp2 => self.header(b'*', len * 2),
@@ -129,7 +127,7 @@ impl<'a> ReplyWriter<'a> {
         }
     }
 
-    /// So many values follow that nobody asked for just now.
+    /// The head of a push: so many values follow that no command asked for.
     pub fn push(&mut self, len: usize) {
         match self.version {
             RespVersion::Resp2 => self.header(b'*', len),
@@ -137,7 +135,7 @@ impl<'a> ReplyWriter<'a> {
         }
     }
 
-    /// A lease: what proves it, its token (nil from an engine without), and its life.
+    /// A lease: its id, its token (null from an engine that has none), and its life.
     pub fn granted(&mut self, lease_id: &str, token: Option<Token>, life: LeaseLife) {
         self.array(if life.renewable.is_some() { 4 } else { 3 });
         self.text(lease_id);
@@ -145,7 +143,7 @@ impl<'a> ReplyWriter<'a> {
             Some(token) => self.unsigned(token.get()),
             None => self.nil(),
         }
-        self.life(life);
+        self.write_life(life);
     }
 
     /// How long a lease lives now: a number, or with `FULL` two.
@@ -153,10 +151,10 @@ impl<'a> ReplyWriter<'a> {
         if life.renewable.is_some() {
             self.array(2);
         }
-        self.life(life);
+        self.write_life(life);
     }
 
-    fn life(&mut self, life: LeaseLife) {
+    fn write_life(&mut self, life: LeaseLife) {
         self.integer(millis(life.remaining));
         match life.renewable {
             Some(Some(renewable)) => self.integer(millis(renewable)),
@@ -165,7 +163,7 @@ impl<'a> ReplyWriter<'a> {
         }
     }
 
-    /// A no: one word, then a sentence. Whatever strangers chose in it stays on its line.
+    /// An error: one word, then a sentence. Line breaks become spaces, since clients choose parts of it.
     pub fn error(&mut self, word: &str, sentence: &str) {
         self.out.push(b'-');
         self.out.extend_from_slice(word.as_bytes());
@@ -174,12 +172,12 @@ impl<'a> ReplyWriter<'a> {
         self.out.extend_from_slice(b"\r\n");
     }
 
-    /// The command cannot be as written.
+    /// The error for a command that cannot run as it is written.
     pub fn invalid(&mut self, sentence: &str) {
         self.error("INVALID", sentence);
     }
 
-    /// The service's no.
+    /// The error for a denial of the service.
     pub fn denial(&mut self, denial: &Denial) {
         let word = denial.code().word;
         match denial {
@@ -202,8 +200,8 @@ impl<'a> ReplyWriter<'a> {
     }
 }
 
-/// Text that strangers chose, fit to stand between quotes on one line.
-pub fn escaped(text: &str) -> String {
+/// Text that a client chose, so that it can stand between quotes on one line.
+fn escaped(text: &str) -> String {
     let mut out = String::with_capacity(text.len());
     for letter in text.chars() {
         match letter {

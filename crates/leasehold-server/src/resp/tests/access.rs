@@ -1,4 +1,4 @@
-//! Nothing goes around the gate: every command, by every role, cell by cell.
+//! No command passes the access check unseen: every command, by every role.
 
 use std::collections::BTreeSet;
 
@@ -32,9 +32,9 @@ pub fn keys() -> (Vec<NewKey>, KeyFile) {
     (made, file)
 }
 
-/// Goal: every command that asks the service for something is counted by its verb, once, for whoever may; and by none
-/// for whoever may not, who is told so and nothing else.
-/// Method: the whole table, by every role and by nobody, each on a connection of its own.
+/// Goal: every call of the service is counted by its verb, once, if the caller may make it. Otherwise it is not counted,
+/// and the caller learns only that it may not.
+/// Method: all commands, by every role and without a key, each on a connection of its own.
 #[tokio::test(flavor = "multi_thread")]
 async fn every_command_is_checked_once() {
     let (made, file) = keys();
@@ -71,7 +71,7 @@ async fn every_command_is_checked_once() {
     server.end().await;
 }
 
-/// Goal: keys cannot be guessed at the pace of the server, and whoever has one gets in all the same.
+/// Goal: keys cannot be guessed fast, and a right key is accepted meanwhile.
 #[tokio::test(flavor = "multi_thread")]
 async fn guessing_keys_is_slowed_down() {
     let (made, file) = keys();

@@ -1,8 +1,8 @@
-//! Every command, for the tests that leave none out.
+//! Every command with its verb, for tests that try all of them.
 
 use crate::service::Verb;
 
-/// Every command, as it may be typed: what the tests try one by one, so that none goes around the gate.
+/// Every command as a person may type it, and the verb it is checked by.
 ///
 /// Words stand between spaces; a space inside a word is written `~`.
 pub const ALL_COMMANDS: &[(&str, Option<Verb>)] = &[

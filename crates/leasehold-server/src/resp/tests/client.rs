@@ -1,10 +1,10 @@
-//! A client that speaks and hears bytes.
+//! A client that sends and receives raw bytes.
 
 use std::io::{BufRead, BufReader, Read, Write};
 use std::net::{SocketAddr, TcpStream};
 use std::time::Duration;
 
-/// A connection.
+/// A connection to the RESP port.
 pub struct RespClient {
     pub stream: BufReader<TcpStream>,
 }
@@ -30,7 +30,7 @@ impl RespClient {
         self.stream.get_mut().write_all(bytes).expect("the server reads");
     }
 
-    /// The bytes of one whole reply; empty when the server hung up.
+    /// The bytes of one complete reply; empty when the server closed the connection.
     pub fn reply(&mut self) -> Vec<u8> {
         let mut bytes = Vec::new();
         self.stream.read_until(b'\n', &mut bytes).expect("the server answers");
@@ -53,7 +53,7 @@ impl RespClient {
         bytes
     }
 
-    /// Sends one command and answers the bytes of its reply as text.
+    /// Sends one command and returns its reply as text.
     pub fn ask(&mut self, words: &[&str]) -> String {
         self.send(&command(words));
         String::from_utf8(self.reply()).expect("text")

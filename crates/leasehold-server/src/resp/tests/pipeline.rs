@@ -1,4 +1,4 @@
-//! Many commands at once, however they are cut, and pauses in the middle.
+//! Pipelines: many commands at once, cut anywhere, with pauses.
 
 use std::io::Write;
 use std::net::Shutdown;
@@ -8,7 +8,7 @@ use super::TestServer;
 use super::client::command;
 use crate::service::keys::{KeyRing, Role};
 
-/// A stream of numbers that is the same every time.
+/// Random numbers that are the same in every run.
 pub struct SeededRandom(pub u64);
 
 impl SeededRandom {
@@ -18,7 +18,7 @@ impl SeededRandom {
     }
 }
 
-/// A command whose answer depends on nothing but the commands before it, under names of its own.
+/// A command whose reply depends only on the commands before it, on names with this prefix.
 fn mixed(dice: &mut SeededRandom, own: &str) -> Vec<String> {
     let name = format!("{own}{}", dice.roll(40));
     let value = format!("v{}", dice.roll(3));
@@ -42,7 +42,7 @@ fn commands(own: &str, many: usize) -> Vec<Vec<u8>> {
     (0..many).map(|_| command(&mixed(&mut dice, own).iter().map(String::as_str).collect::<Vec<_>>())).collect()
 }
 
-/// How they are answered one by one.
+/// The replies when they are sent one by one.
 fn answers(server: &TestServer, many: usize) -> Vec<String> {
     let mut one = server.connect();
     commands("a", many)
@@ -54,13 +54,13 @@ fn answers(server: &TestServer, many: usize) -> Vec<String> {
         .collect()
 }
 
-/// What an answer is under names of another letter.
+/// A reply as it is for names with another prefix.
 fn renamed(answer: &str, own: &str) -> String {
     answer.replace("\r\na", &format!("\r\n{own}")).replace("NONSENSE a", &format!("NONSENSE {own}"))
 }
 
 /// Goal: commands sent at once, cut anywhere, are answered in order as if sent one by one.
-/// Method: 10,000 of many kinds, fast and slow; once one by one, once in one go under other names of equal length.
+/// Method: 10,000 of many kinds, inline and spawned; once one by one, once in one go under other names of equal length.
 #[tokio::test(flavor = "multi_thread")]
 async fn ten_thousand_at_once_are_answered_as_one_by_one() {
     let server = TestServer::open(KeyRing::open(), Config::default()).await;
@@ -129,7 +129,7 @@ async fn a_key_shown_in_the_middle_counts_from_there() {
     server.end().await;
 }
 
-/// Goal: a command is answered in the version that was spoken when it was sent, though the disk lets it go later.
+/// Goal: a reply has the version that was set when its command was sent, even if it becomes durable later.
 #[tokio::test(flavor = "multi_thread")]
 async fn each_is_answered_in_the_version_it_was_asked_in() {
     let server = TestServer::open(KeyRing::open(), Config::default()).await;
@@ -148,7 +148,7 @@ async fn each_is_answered_in_the_version_it_was_asked_in() {
     server.end().await;
 }
 
-/// Goal: whoever sends many commands and then half-closes gets every answer, also those not looked at in the first turn.
+/// Goal: a client that sends many commands and then half-closes gets every reply, even those not run in the first turn.
 #[tokio::test(flavor = "multi_thread")]
 async fn what_was_sent_before_a_half_close_is_answered() {
     let server = TestServer::open(KeyRing::open(), Config::default()).await;
@@ -191,7 +191,7 @@ async fn a_client_that_does_not_read_costs_nothing_and_loses_nothing() {
         let mut writer = client.stream.get_ref().try_clone().unwrap();
         let (sent, all) = (command(&["ECHO", &text]), count);
         let sender = std::thread::spawn(move || (0..all).for_each(|_| writer.write_all(&sent).unwrap()));
-        // Until it has taken what it takes; and beside others in this process, until they are done.
+        // Until the backlog is full, and other threads of this process are done.
         let rests = (0..30).any(|_| {
             let before = process_time_ms();
             super::pause(std::time::Duration::from_secs(1));
