@@ -8,7 +8,7 @@ use tokio::sync::Semaphore;
 use super::codec::frame::CommandArgs;
 use super::codec::reply::{ReplyWriter, RespVersion};
 use super::command::CommandError;
-use super::command::args::text;
+use super::command::args::parse_text;
 use super::event_loop::inbox::ConnectionHandle;
 use crate::http::shape::Happened;
 use crate::service::watch::Told;
@@ -20,17 +20,17 @@ const MAX_UNREAD_MESSAGES_PER_WATCH: usize = 4;
 
 /// `LEASE WATCH [PREFIX p] [SINCE id]`.
 #[derive(Debug, PartialEq, Eq)]
-pub struct Watch<'a> {
+pub struct WatchCommand<'a> {
     pub prefix: &'a str,
     pub since: Option<EventId>,
 }
 
-impl<'a> Watch<'a> {
+impl<'a> WatchCommand<'a> {
     pub fn parse(args: CommandArgs<'a>) -> Result<Self, CommandError> {
         let usage = || CommandError::usage("LEASE WATCH [PREFIX p] [SINCE id]");
         let (mut prefix, mut since) = ("", None);
         for at in (0..args.len()).step_by(2) {
-            let value = text(args.get(at + 1).ok_or_else(usage)?, "an argument")?;
+            let value = parse_text(args.get(at + 1).ok_or_else(usage)?, "an argument")?;
             match args.get(at).unwrap_or_default().to_ascii_uppercase().as_slice() {
                 b"PREFIX" => prefix = value,
                 b"SINCE" => since = Some(value),

@@ -2,7 +2,7 @@
 //! connection answers by itself. They reveal nothing of any lease.
 
 use super::CommandError;
-use super::args::{only_argument, shown};
+use super::args::{printable_start, single_argument};
 use super::script::ScriptQuery;
 use super::table::{CommandQuery, subcommands};
 use crate::resp::codec::frame::CommandArgs;
@@ -21,7 +21,7 @@ const MAX_NAME_BYTES: usize = 128;
 pub enum ConnectionCommand<'a> {
     Ping(Option<&'a [u8]>),
     Echo(&'a [u8]),
-    Hello(Hello<'a>),
+    Hello(HelloCommand<'a>),
     Auth {
         key: &'a [u8],
     },
@@ -44,7 +44,7 @@ pub enum ConnectionCommand<'a> {
 
 /// `HELLO [2|3] [AUTH default key] [SETNAME name]`.
 #[derive(Debug, PartialEq, Eq)]
-pub struct Hello<'a> {
+pub struct HelloCommand<'a> {
     version: Option<&'a [u8]>,
     key: Option<&'a [u8]>,
     name: Option<&'a [u8]>,
@@ -52,29 +52,29 @@ pub struct Hello<'a> {
 
 type Parsed<'a> = Result<ConnectionCommand<'a>, CommandError>;
 
-pub fn ping(args: CommandArgs<'_>) -> Parsed<'_> {
+pub fn parse_ping(args: CommandArgs<'_>) -> Parsed<'_> {
     if args.len() > 1 {
         return Err(CommandError::usage("PING [text]"));
     }
     Ok(ConnectionCommand::Ping(args.get(0)))
 }
 
-pub fn echo(args: CommandArgs<'_>) -> Parsed<'_> {
-    Ok(ConnectionCommand::Echo(only_argument(args, "ECHO text")?))
+pub fn parse_echo(args: CommandArgs<'_>) -> Parsed<'_> {
+    Ok(ConnectionCommand::Echo(single_argument(args, "ECHO text")?))
 }
 
-pub fn select(args: CommandArgs<'_>) -> Parsed<'_> {
-    Ok(ConnectionCommand::Select(only_argument(args, "SELECT 0")?))
+pub fn parse_select(args: CommandArgs<'_>) -> Parsed<'_> {
+    Ok(ConnectionCommand::Select(single_argument(args, "SELECT 0")?))
 }
 
 /// With one argument it is the key. With two the first is a user name, which is ignored.
-pub fn auth(args: CommandArgs<'_>) -> Parsed<'_> {
+pub fn parse_auth(args: CommandArgs<'_>) -> Parsed<'_> {
     let key = args.get(1).or_else(|| args.get(0)).filter(|_| args.len() <= 2);
     Ok(ConnectionCommand::Auth { key: key.ok_or_else(|| CommandError::usage("AUTH key"))? })
 }
 
-pub fn hello(args: CommandArgs<'_>) -> Parsed<'_> {
-    let mut parsed = Hello { version: args.get(0), key: None, name: None };
+pub fn parse_hello(args: CommandArgs<'_>) -> Parsed<'_> {
+    let mut parsed = HelloCommand { version: args.get(0), key: None, name: None };
     let mut at = 1;
     while let Some(option) = args.get(at) {
         if option.eq_ignore_ascii_case(b"AUTH") {
@@ -94,8 +94,8 @@ pub fn hello(args: CommandArgs<'_>) -> Parsed<'_> {
 
 subcommands! {
     /// Parses and runs a `CLIENT` command.
-    pub fn client(dispatcher, args) {
-        b"SETNAME" => dispatcher.connection(set_name(args)?);
+    pub fn dispatch_client(dispatcher, args) {
+        b"SETNAME" => dispatcher.connection(parse_set_name(args)?);
         b"GETNAME" => dispatcher.connection(ConnectionCommand::GetName);
         b"ID" => dispatcher.connection(ConnectionCommand::ClientId);
         b"SETINFO" => dispatcher.connection(ConnectionCommand::SetInfo);
@@ -103,13 +103,13 @@ subcommands! {
     else unknown_client_command
 }
 
-fn set_name(args: CommandArgs<'_>) -> Parsed<'_> {
+fn parse_set_name(args: CommandArgs<'_>) -> Parsed<'_> {
     let name = args.get(0).ok_or_else(|| CommandError::usage("CLIENT SETNAME name"))?;
     Ok(ConnectionCommand::SetName(name))
 }
 
 fn unknown_client_command(subcommand: &[u8]) -> CommandError {
-    format!("CLIENT {} is not supported", shown(subcommand)).into()
+    format!("CLIENT {} is not supported", printable_start(subcommand)).into()
 }
 
 impl ConnectionCommand<'_> {
@@ -119,19 +119,19 @@ impl ConnectionCommand<'_> {
     }
 
     /// Writes the reply, and changes the connection as asked.
-    pub fn answer(&self, service: &Service, connection: &mut ClientConnection, out: &mut Vec<u8>) {
+    pub fn execute(&self, service: &Service, connection: &mut ClientConnection, out: &mut Vec<u8>) {
         let mut reply = ReplyWriter::new(out, connection.version);
         match self {
             Self::Ping(None) => reply.simple("PONG"),
             Self::Ping(Some(text)) | Self::Echo(text) => reply.bulk(text),
-            Self::Hello(hello) => hello.answer(service, connection, out),
+            Self::Hello(hello) => hello.execute(service, connection, out),
             Self::Auth { key } => match authenticate(service, key, connection) {
                 Ok(()) => reply.simple("OK"),
                 Err(denial) => write_auth_failure(&mut reply, &denial),
             },
             Self::Select(b"0") => reply.simple("OK"),
             Self::Select(_) => reply.invalid("there is one database, and its number is 0"),
-            Self::SetName(name) => match store_name(name, connection) {
+            Self::SetName(name) => match set_connection_name(name, connection) {
                 Ok(()) => reply.simple("OK"),
                 Err(sentence) => reply.invalid(sentence),
             },
@@ -139,7 +139,7 @@ impl ConnectionCommand<'_> {
             Self::GetName => reply.text(&connection.name),
             Self::ClientId => reply.unsigned(connection.id),
             Self::SetInfo => reply.simple("OK"),
-            Self::Commands(query) => query.answer(&mut reply),
+            Self::Commands(query) => query.write_reply(&mut reply),
             Self::Info => reply.verbatim(&server_info()),
             Self::Quit => {
                 reply.simple("OK");
@@ -158,7 +158,7 @@ impl ConnectionCommand<'_> {
             Self::Discard if std::mem::take(&mut connection.in_refused_multi) => reply.simple("OK"),
             Self::Exec => reply.error("ERR", "EXEC without MULTI"),
             Self::Discard => reply.error("ERR", "DISCARD without MULTI"),
-            Self::Script(query) => query.answer(&mut reply),
+            Self::Script(query) => query.write_reply(&mut reply),
         }
     }
 }
@@ -180,7 +180,7 @@ fn write_auth_failure(reply: &mut ReplyWriter<'_>, denial: &Denial) {
     }
 }
 
-fn store_name(name: &[u8], connection: &mut ClientConnection) -> Result<(), &'static str> {
+fn set_connection_name(name: &[u8], connection: &mut ClientConnection) -> Result<(), &'static str> {
     let name = std::str::from_utf8(name).map_err(|_| "a name is UTF-8 text")?;
     if name.len() > MAX_NAME_BYTES || name.chars().any(|letter| letter.is_control() || letter == ' ') {
         return Err("a name has at most 128 bytes, no spaces and no control characters");
@@ -191,8 +191,8 @@ fn store_name(name: &[u8], connection: &mut ClientConnection) -> Result<(), &'st
     Ok(())
 }
 
-impl Hello<'_> {
-    fn answer(&self, service: &Service, connection: &mut ClientConnection, out: &mut Vec<u8>) {
+impl HelloCommand<'_> {
+    fn execute(&self, service: &Service, connection: &mut ClientConnection, out: &mut Vec<u8>) {
         let mut refusal = ReplyWriter::new(out, connection.version);
         let version = match self.version {
             None => connection.version,
@@ -212,7 +212,7 @@ impl Hello<'_> {
             );
         }
         if let Some(name) = self.name
-            && let Err(sentence) = store_name(name, connection)
+            && let Err(sentence) = set_connection_name(name, connection)
         {
             return refusal.invalid(sentence);
         }

@@ -139,7 +139,7 @@ impl<'a> InlineContext<'a, '_> {
     /// Writes the reply now.
     pub fn write(&mut self, shape: impl Into<ReplyShape>, answer: Result<EngineReply, Stopped>) -> InlineOutcome {
         let (service, connection, now) = (self.service, self.connection, self.now);
-        write_reply(shape.into(), answer, &mut ReplyContext { service, connection, out: self.out, now });
+        write_engine_reply(shape.into(), answer, &mut ReplyContext { service, connection, out: self.out, now });
         InlineOutcome::Written
     }
 }
@@ -159,7 +159,7 @@ impl ReplyContext<'_> {
 }
 
 /// Writes the reply of the engine in the shape of its command, and counts the outcome.
-pub fn write_reply(shape: ReplyShape, answer: Result<EngineReply, Stopped>, context: &mut ReplyContext<'_>) {
+pub fn write_engine_reply(shape: ReplyShape, answer: Result<EngineReply, Stopped>, context: &mut ReplyContext<'_>) {
     let is_acquire = shape.is_acquire();
     let is_renewal = matches!(shape, ReplyShape::Lease(LeaseReply::Renew { .. }));
     let reply = match answer {

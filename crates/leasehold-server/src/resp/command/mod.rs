@@ -13,7 +13,7 @@
 //!
 //! 1. Every call passes the access check of the service once: [`Dispatcher::inline`] asks for it, and so does every
 //!    method of the service that [`OwnedCall::execute`] uses.
-//! 2. The inline path allocates nothing for `SET` and boxes nothing for any command.
+//! 2. The inline path boxes nothing, and parsing `SET` allocates nothing.
 //!
 //! # Not here
 //!
@@ -35,7 +35,7 @@ use connection::ConnectionCommand;
 use inline::{InlineContext, InlineOutcome};
 
 use super::codec::reply::ReplyWriter;
-use super::watch::Watch;
+use super::watch::WatchCommand;
 
 /// Why a command cannot run as it is written.
 #[derive(Debug, PartialEq, Eq)]
@@ -74,7 +74,7 @@ pub trait Dispatcher {
     /// A call that a task always executes.
     fn spawned<'a>(self, call: impl ServiceCall<'a>);
     /// The one command whose task outlives its reply.
-    fn watch(self, call: Watch<'_>);
+    fn watch(self, call: WatchCommand<'_>);
 }
 
 /// A call of the service, with arguments that lie in the input buffer of the connection.

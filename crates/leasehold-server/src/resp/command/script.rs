@@ -7,11 +7,11 @@ use std::borrow::Cow;
 use leasehold_core::Push;
 use sha1::{Digest, Sha1};
 
-use super::args::{number, shown, text};
+use super::args::{parse_number, parse_text, printable_start};
 use super::connection::ConnectionCommand;
 use super::keys::KeyReply;
-use super::keys::change::{Delete, Extend};
-use super::keys::set::SetAll;
+use super::keys::change::{DeleteCommand, ExtendCommand};
+use super::keys::set::SetAllCommand;
 use super::table::subcommands;
 use super::{CommandError, Dispatcher};
 use crate::resp::codec::frame::CommandArgs;
@@ -73,28 +73,28 @@ fn sha1_hex(text: &[u8]) -> String {
 }
 
 /// Parses and runs `EVALSHA`.
-pub fn evalsha(dispatcher: impl Dispatcher, args: CommandArgs<'_>) -> Result<(), CommandError> {
+pub fn dispatch_evalsha(dispatcher: impl Dispatcher, args: CommandArgs<'_>) -> Result<(), CommandError> {
     let sha1 = args.get(0).ok_or_else(|| CommandError::usage("EVALSHA sha1 numkeys key … arg …"))?;
-    run(dispatcher, find_script(sha1).ok_or(NO_SCRIPT)?, args.from(1))
+    dispatch_script(dispatcher, find_script(sha1).ok_or(NO_SCRIPT)?, args.from(1))
 }
 
 /// Parses and runs `EVAL`.
-pub fn eval(dispatcher: impl Dispatcher, args: CommandArgs<'_>) -> Result<(), CommandError> {
+pub fn dispatch_eval(dispatcher: impl Dispatcher, args: CommandArgs<'_>) -> Result<(), CommandError> {
     let text = args.get(0).ok_or_else(|| CommandError::usage("EVAL script numkeys key … arg …"))?;
     let script = find_script(sha1_hex(text).as_bytes()).ok_or(UNKNOWN_SCRIPT)?;
-    run(dispatcher, script, args.from(1))
+    dispatch_script(dispatcher, script, args.from(1))
 }
 
 /// Which argument of `EVAL` and `EVALSHA` is the first key, counted from the command's name.
 pub const FIRST_KEY_INDEX: usize = 3;
 
 /// Runs a known script. `args` begin with the number of keys.
-fn run(dispatcher: impl Dispatcher, script: LockScript, args: CommandArgs<'_>) -> Result<(), CommandError> {
-    let count = number(args.get(0).ok_or("a script says how many keys it has")?, "the number of keys")?;
+fn dispatch_script(dispatcher: impl Dispatcher, script: LockScript, args: CommandArgs<'_>) -> Result<(), CommandError> {
+    let count = parse_number(args.get(0).ok_or("a script says how many keys it has")?, "the number of keys")?;
     let count =
         usize::try_from(count).ok().filter(|count| *count < args.len()).ok_or("there are fewer keys than said")?;
     let keys =
-        (1..=count).filter_map(|at| args.get(at)).map(|key| text(key, "a key")).collect::<Result<Vec<_>, _>>()?;
+        (1..=count).filter_map(|at| args.get(at)).map(|key| parse_text(key, "a key")).collect::<Result<Vec<_>, _>>()?;
     if keys.is_empty() {
         return Err("a lock script has at least one key".into());
     }
@@ -104,11 +104,11 @@ fn run(dispatcher: impl Dispatcher, script: LockScript, args: CommandArgs<'_>) -
     let more = args.from(count + 1);
     let argument = |at: usize| more.get(at).ok_or("this script lacks an argument");
     let value = argument(0)?;
-    let ms = |at| number(argument(at)?, "an expiry");
-    let extend = |keys, push, shape| Extend { keys, value: Some(value), push, shape };
+    let ms = |at| parse_number(argument(at)?, "an expiry");
+    let extend = |keys, push, shape| ExtendCommand { keys, value: Some(value), push, shape };
     match script {
-        LockScript::Acquire => dispatcher.inline(SetAll { keys, value, ttl_ms: ms(1)? }),
-        LockScript::Release | LockScript::ReleaseAll => dispatcher.inline(Delete { keys, value: Some(value) }),
+        LockScript::Acquire => dispatcher.inline(SetAllCommand { keys, value, ttl_ms: ms(1)? }),
+        LockScript::Release | LockScript::ReleaseAll => dispatcher.inline(DeleteCommand { keys, value: Some(value) }),
         LockScript::Expire => dispatcher.inline(extend(keys, Push::Set(ms(1)?), KeyReply::Flag)),
         LockScript::ExpireAll => dispatcher.inline(extend(keys, Push::Set(ms(1)?), KeyReply::Count)),
         LockScript::Extend => {
@@ -132,29 +132,29 @@ pub enum ScriptQuery<'a> {
 subcommands! {
     /// Parses and runs a `SCRIPT` command.
     pub fn dispatch(dispatcher, args) {
-        b"LOAD" => dispatcher.connection(ConnectionCommand::Script(ScriptQuery::load(args)?));
-        b"EXISTS" => dispatcher.connection(ConnectionCommand::Script(ScriptQuery::exists(args)?));
+        b"LOAD" => dispatcher.connection(ConnectionCommand::Script(ScriptQuery::parse_load(args)?));
+        b"EXISTS" => dispatcher.connection(ConnectionCommand::Script(ScriptQuery::parse_exists(args)?));
     }
     else unknown_script_command
 }
 
 fn unknown_script_command(subcommand: &[u8]) -> CommandError {
-    format!("SCRIPT {} is not supported", shown(subcommand)).into()
+    format!("SCRIPT {} is not supported", printable_start(subcommand)).into()
 }
 
 impl<'a> ScriptQuery<'a> {
-    fn load(args: CommandArgs<'a>) -> Result<Self, CommandError> {
+    fn parse_load(args: CommandArgs<'a>) -> Result<Self, CommandError> {
         Ok(Self::Load(args.get(0).ok_or_else(|| CommandError::usage("SCRIPT LOAD text"))?))
     }
 
-    fn exists(args: CommandArgs<'a>) -> Result<Self, CommandError> {
+    fn parse_exists(args: CommandArgs<'a>) -> Result<Self, CommandError> {
         if args.len() == 0 {
             return Err(CommandError::usage("SCRIPT EXISTS sha1 [sha1 …]"));
         }
         Ok(Self::Exists(args.iter().collect()))
     }
 
-    pub fn answer(&self, reply: &mut ReplyWriter<'_>) {
+    pub fn write_reply(&self, reply: &mut ReplyWriter<'_>) {
         match self {
             Self::Load(text) => {
                 let sha1 = sha1_hex(text);

@@ -1,10 +1,10 @@
 //! The table of commands: the port finds a command in it by name, and `COMMAND` answers from it.
 
-use super::args::shown;
+use super::args::printable_start;
 use super::connection::{self, ConnectionCommand};
-use super::keys::change::{self, Delete};
-use super::keys::read::{Exists, Get, Ttl};
-use super::keys::set::Set;
+use super::keys::change::{self, DeleteCommand};
+use super::keys::read::{ExistsCommand, GetCommand, TtlCommand};
+use super::keys::set::SetCommand;
 use super::{CommandError, Dispatcher, lease, script};
 use crate::resp::codec::frame::CommandArgs;
 use crate::resp::codec::reply::ReplyWriter;
@@ -43,7 +43,7 @@ macro_rules! commands {
             let $args = $args.from(1);
             match $crate::resp::command::table::upper_case(name, &mut Default::default()) {
                 $($name => $run,)*
-                _ => return Err(unknown(name)),
+                _ => return Err(unknown_command(name)),
             }
             Ok(())
         }
@@ -87,29 +87,29 @@ commands! {
     ///
     /// Why the command cannot run as it is written.
     pub fn dispatch(dispatcher, args) {
-        b"AUTH", -2, NO_KEY => dispatcher.connection(connection::auth(args)?);
-        b"CLIENT", -2, NO_KEY => connection::client(dispatcher, args)?;
+        b"AUTH", -2, NO_KEY => dispatcher.connection(connection::parse_auth(args)?);
+        b"CLIENT", -2, NO_KEY => connection::dispatch_client(dispatcher, args)?;
         b"COMMAND", -1, NO_KEY => dispatcher.connection(ConnectionCommand::Commands(CommandQuery::parse(args)?));
-        b"DEL", -2, ALL_KEYS => dispatcher.spawned(Delete::parse(args)?);
+        b"DEL", -2, ALL_KEYS => dispatcher.spawned(DeleteCommand::parse(args)?);
         b"DISCARD", 1, NO_KEY => dispatcher.connection(ConnectionCommand::Discard);
-        b"ECHO", 2, NO_KEY => dispatcher.connection(connection::echo(args)?);
-        b"EVAL", -3, NO_KEY => script::eval(dispatcher, args)?;
-        b"EVALSHA", -3, NO_KEY => script::evalsha(dispatcher, args)?;
+        b"ECHO", 2, NO_KEY => dispatcher.connection(connection::parse_echo(args)?);
+        b"EVAL", -3, NO_KEY => script::dispatch_eval(dispatcher, args)?;
+        b"EVALSHA", -3, NO_KEY => script::dispatch_evalsha(dispatcher, args)?;
         b"EXEC", 1, NO_KEY => dispatcher.connection(ConnectionCommand::Exec);
-        b"EXISTS", -2, ALL_KEYS => dispatcher.inline(Exists::parse(args)?);
-        b"GET", 2, ONE_KEY => dispatcher.inline(Get::parse(args)?);
-        b"HELLO", -1, NO_KEY => dispatcher.connection(connection::hello(args)?);
+        b"EXISTS", -2, ALL_KEYS => dispatcher.inline(ExistsCommand::parse(args)?);
+        b"GET", 2, ONE_KEY => dispatcher.inline(GetCommand::parse(args)?);
+        b"HELLO", -1, NO_KEY => dispatcher.connection(connection::parse_hello(args)?);
         b"INFO", -1, NO_KEY => dispatcher.connection(ConnectionCommand::Info);
         b"LEASE", -2, NO_KEY => lease::dispatch(dispatcher, args)?;
         b"MULTI", 1, NO_KEY => dispatcher.connection(ConnectionCommand::Multi);
-        b"PEXPIRE", -3, ONE_KEY => change::pexpire(dispatcher, args)?;
-        b"PING", -1, NO_KEY => dispatcher.connection(connection::ping(args)?);
-        b"PTTL", 2, ONE_KEY => dispatcher.inline(Ttl::parse_millis(args)?);
+        b"PEXPIRE", -3, ONE_KEY => change::dispatch_pexpire(dispatcher, args)?;
+        b"PING", -1, NO_KEY => dispatcher.connection(connection::parse_ping(args)?);
+        b"PTTL", 2, ONE_KEY => dispatcher.inline(TtlCommand::parse_millis(args)?);
         b"QUIT", 1, NO_KEY => dispatcher.connection(ConnectionCommand::Quit);
         b"SCRIPT", -2, NO_KEY => script::dispatch(dispatcher, args)?;
-        b"SELECT", 2, NO_KEY => dispatcher.connection(connection::select(args)?);
-        b"SET", -3, ONE_KEY => dispatcher.inline(Set::parse(args)?);
-        b"TTL", 2, ONE_KEY => dispatcher.inline(Ttl::parse_seconds(args)?);
+        b"SELECT", 2, NO_KEY => dispatcher.connection(connection::parse_select(args)?);
+        b"SET", -3, ONE_KEY => dispatcher.inline(SetCommand::parse(args)?);
+        b"TTL", 2, ONE_KEY => dispatcher.inline(TtlCommand::parse_seconds(args)?);
     }
 }
 
@@ -121,10 +121,10 @@ pub fn upper_case<'b>(word: &[u8], buffer: &'b mut [u8; MAX_NAME_BYTES]) -> &'b 
     upper
 }
 
-fn unknown(name: &[u8]) -> CommandError {
-    let shown = shown(name);
+fn unknown_command(name: &[u8]) -> CommandError {
+    let name = printable_start(name);
     format!(
-        "{shown} is not supported: this server knows LEASE … and what lock clients of Redis use (SET key value NX PX ms, …)"
+        "{name} is not supported: this server knows LEASE … and what lock clients of Redis use (SET key value NX PX ms, …)"
     )
     .into()
 }
@@ -167,15 +167,15 @@ impl<'a> CommandQuery<'a> {
             b"INFO" if args.len() == 1 => Ok(Self::All),
             b"INFO" => Ok(Self::Named(args.from(1).iter().collect())),
             b"DOCS" => Ok(Self::Docs),
-            _ => Err(format!("COMMAND {} is not supported", shown(&subcommand)).into()),
+            _ => Err(format!("COMMAND {} is not supported", printable_start(&subcommand)).into()),
         }
     }
 
-    pub fn answer(&self, reply: &mut ReplyWriter<'_>) {
+    pub fn write_reply(&self, reply: &mut ReplyWriter<'_>) {
         match self {
             Self::All => {
                 reply.array(COMMANDS.len());
-                COMMANDS.iter().for_each(|command| command.write(reply));
+                COMMANDS.iter().for_each(|command| command.write_info(reply));
             }
             Self::Count => reply.integer(i64::try_from(COMMANDS.len()).unwrap_or(i64::MAX)),
             Self::Names => {
@@ -186,7 +186,7 @@ impl<'a> CommandQuery<'a> {
                 reply.array(names.len());
                 for name in names {
                     match COMMANDS.iter().find(|command| name.eq_ignore_ascii_case(command.name)) {
-                        Some(command) => command.write(reply),
+                        Some(command) => command.write_info(reply),
                         None => reply.nil(),
                     }
                 }
@@ -197,7 +197,7 @@ impl<'a> CommandQuery<'a> {
 }
 
 impl CommandInfo {
-    fn write(&self, reply: &mut ReplyWriter<'_>) {
+    fn write_info(&self, reply: &mut ReplyWriter<'_>) {
         reply.array(6);
         self.write_name(reply);
         reply.integer(self.words);

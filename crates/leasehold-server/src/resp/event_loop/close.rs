@@ -6,7 +6,7 @@ use leasehold::clock::Time;
 use leasehold::engine::embedded::Stopped;
 use rustix::event::epoll;
 
-use super::{EventLoop, tag};
+use super::{EventLoop, command_tag};
 use crate::resp::Config;
 use crate::resp::codec::reply::ReplyWriter;
 use crate::resp::connection::ClientConnection;
@@ -33,7 +33,7 @@ impl EventLoop {
             self.free.push(slot);
             let _ = epoll::delete(&self.poll, &connection.transport);
             for number in connection.unrepeatable_acquires() {
-                self.abandoned.insert(tag(slot, number));
+                self.abandoned.insert(command_tag(slot, number));
             }
             if let BlockedBy::WaitQueue(waiter_id) = connection.state.blocked_by()
                 && let Some(engine) = &engine
@@ -41,7 +41,7 @@ impl EventLoop {
             {
                 // It left the queue, so no completion will come.
                 self.shared.service.metrics.refused(Outcome::Left);
-                self.abandoned.remove(&tag(slot, connection.next_number().wrapping_sub(1)));
+                self.abandoned.remove(&command_tag(slot, connection.next_number().wrapping_sub(1)));
             }
         }
     }

@@ -253,7 +253,7 @@ impl EventLoop {
 }
 
 /// Names a command in the engine's completion queue: its slot and its number.
-const fn tag(slot: u32, number: u32) -> u64 {
+const fn command_tag(slot: u32, number: u32) -> u64 {
     (slot as u64) << 32 | number as u64
 }
 

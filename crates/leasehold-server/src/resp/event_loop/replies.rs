@@ -6,7 +6,7 @@ use rustix::event::epoll::{self, EventData};
 
 use super::{EventLoop, slot_and_number};
 use crate::resp::codec::reply::ReplyWriter;
-use crate::resp::command::inline::{ReplyContext, write_reply};
+use crate::resp::command::inline::{ReplyContext, write_engine_reply};
 use crate::resp::connection::ClientConnection;
 use crate::service::Denial;
 
@@ -79,7 +79,7 @@ impl EventLoop {
             }
             answer => {
                 connection.complete(number, |connection, shape, out| {
-                    write_reply(shape, answer, &mut ReplyContext { service, connection, out, now });
+                    write_engine_reply(shape, answer, &mut ReplyContext { service, connection, out, now });
                 });
                 None
             }

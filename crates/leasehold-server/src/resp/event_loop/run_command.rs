@@ -5,14 +5,14 @@ use std::sync::Arc;
 use leasehold::engine::embedded::{Embedded, LockedEngine};
 
 use super::inbox::ConnectionHandle;
-use super::{EventLoop, tag};
+use super::{EventLoop, command_tag};
 use crate::resp::codec::frame::CommandArgs;
 use crate::resp::codec::reply::ReplyWriter;
 use crate::resp::command::connection::ConnectionCommand;
 use crate::resp::command::inline::{InlineContext, InlineOutcome, ReplyShape};
 use crate::resp::command::{CommandError, Dispatcher, InlineCall, OwnedCall, ServiceCall, spawned, table};
 use crate::resp::connection::ClientConnection;
-use crate::resp::watch::{Watch, WatchTask};
+use crate::resp::watch::{WatchCommand, WatchTask};
 use crate::service::Service;
 
 const AUTHENTICATION_REQUIRED: (&str, &str) = ("NOAUTH", "Authentication required: AUTH key");
@@ -97,7 +97,7 @@ impl Dispatcher for CommandRunner<'_, '_> {
             return write_reply(self.connection, |reply| reply.error(word, sentence));
         }
         let mut reply = self.reply_buffer();
-        command.answer(&self.event_loop.shared.service, self.connection, &mut reply);
+        command.execute(&self.event_loop.shared.service, self.connection, &mut reply);
         self.add_reply(reply);
     }
 
@@ -121,7 +121,7 @@ impl Dispatcher for CommandRunner<'_, '_> {
             service: &self.event_loop.shared.service,
             engine: self.locked.get_or_insert_with(|| engine.lock_for_batch()),
             completions: &self.event_loop.completions,
-            tag: tag(self.slot, self.connection.next_number()),
+            tag: command_tag(self.slot, self.connection.next_number()),
             now: self.event_loop.now,
             connection: self.connection,
             out: &mut reply,
@@ -146,7 +146,7 @@ impl Dispatcher for CommandRunner<'_, '_> {
         }
     }
 
-    fn watch(mut self, call: Watch<'_>) {
+    fn watch(mut self, call: WatchCommand<'_>) {
         if self.refuse_call() {
             return;
         }

@@ -5,7 +5,7 @@ use std::collections::BTreeSet;
 use super::super::command::connection::ConnectionCommand;
 use super::super::command::table::{self, COMMANDS};
 use super::super::command::{self, Dispatcher, InlineCall, ServiceCall};
-use super::super::watch::Watch;
+use super::super::watch::WatchCommand;
 use super::TestServer;
 use super::all_commands::ALL_COMMANDS;
 use super::client::command;
@@ -115,10 +115,10 @@ fn all_commands_are_those_of_the_table() {
     assert_eq!(known, tried);
 }
 
-/// Notes the verb of a command instead of running it.
-struct VerbNoted<'a>(&'a mut Option<Verb>);
+/// Records the verb of a command instead of running it.
+struct VerbRecorder<'a>(&'a mut Option<Verb>);
 
-impl Dispatcher for VerbNoted<'_> {
+impl Dispatcher for VerbRecorder<'_> {
     fn connection(self, _: ConnectionCommand<'_>) {}
 
     fn inline<'a>(self, call: impl InlineCall<'a>) {
@@ -129,7 +129,7 @@ impl Dispatcher for VerbNoted<'_> {
         *self.0 = Some(call.verb());
     }
 
-    fn watch(self, _: Watch<'_>) {
+    fn watch(self, _: WatchCommand<'_>) {
         *self.0 = Some(Verb::Watch);
     }
 }
@@ -140,11 +140,11 @@ fn all_commands_have_the_verb_that_is_checked() {
     for &(line, verb) in ALL_COMMANDS {
         let (name, rest) = line.split_once(' ').unwrap_or((line, ""));
         for line in [line.to_owned(), format!("{} {rest}", name.to_lowercase())] {
-            let mut noted = None;
-            if let Err(error) = table::dispatch(VerbNoted(&mut noted), Words::new(&line).args()) {
+            let mut recorded = None;
+            if let Err(error) = table::dispatch(VerbRecorder(&mut recorded), Words::new(&line).args()) {
                 panic!("{line}: {}", error.sentence);
             }
-            assert_eq!(noted, verb, "{line}");
+            assert_eq!(recorded, verb, "{line}");
         }
     }
 }

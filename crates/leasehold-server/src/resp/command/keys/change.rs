@@ -8,7 +8,7 @@ use leasehold_core::{Command, Keys, Push};
 use super::KeyReply;
 use crate::resp::codec::frame::CommandArgs;
 use crate::resp::codec::reply::ReplyWriter;
-use crate::resp::command::args::{names, text};
+use crate::resp::command::args::{parse_names, parse_text};
 use crate::resp::command::inline::{InlineContext, InlineOutcome};
 use crate::resp::command::spawned::{borrowed_names, owned_names};
 use crate::resp::command::{CommandError, Dispatcher, InlineCall, OwnedCall, ServiceCall};
@@ -16,19 +16,19 @@ use crate::service::{Caller, Denial, Service, Verb};
 
 /// `DEL key [key …]`, or a script: deletes those keys that have this value.
 #[derive(Debug, PartialEq, Eq)]
-pub struct Delete<'a> {
+pub struct DeleteCommand<'a> {
     pub keys: Vec<&'a str>,
     /// None: whatever value they have.
     pub value: Option<&'a [u8]>,
 }
 
-impl<'a> Delete<'a> {
+impl<'a> DeleteCommand<'a> {
     pub fn parse(args: CommandArgs<'a>) -> Result<Self, CommandError> {
-        Ok(Self { keys: names(args, "DEL key [key …]")?, value: None })
+        Ok(Self { keys: parse_names(args, "DEL key [key …]")?, value: None })
     }
 }
 
-impl<'a> ServiceCall<'a> for Delete<'a> {
+impl<'a> ServiceCall<'a> for DeleteCommand<'a> {
     type Owned = OwnedDelete;
 
     fn verb(&self) -> Verb {
@@ -44,7 +44,7 @@ impl<'a> ServiceCall<'a> for Delete<'a> {
     }
 }
 
-impl<'a> InlineCall<'a> for Delete<'a> {
+impl<'a> InlineCall<'a> for DeleteCommand<'a> {
     fn decide(&self, context: &mut InlineContext<'_, '_>) -> InlineOutcome {
         debug_assert!(self.value.is_some(), "a delete without a value is for the audit log");
         let keys = Keys { names: &self.keys, value: self.value };
@@ -52,7 +52,7 @@ impl<'a> InlineCall<'a> for Delete<'a> {
     }
 }
 
-/// [`Delete`] in a task.
+/// [`DeleteCommand`] in a task.
 pub struct OwnedDelete {
     keys: Vec<String>,
     value: Option<Vec<u8>>,
@@ -69,7 +69,7 @@ impl OwnedCall for OwnedDelete {
 
 /// `PEXPIRE key ms`, or a script: extends those keys that have this value.
 #[derive(Debug, PartialEq, Eq)]
-pub struct Extend<'a> {
+pub struct ExtendCommand<'a> {
     pub keys: Vec<&'a str>,
     /// None: whatever value they have.
     pub value: Option<&'a [u8]>,
@@ -78,21 +78,21 @@ pub struct Extend<'a> {
 }
 
 /// Parses and runs `PEXPIRE`. As in Redis, an end that is not in the future deletes the key.
-pub fn pexpire(dispatcher: impl Dispatcher, args: CommandArgs<'_>) -> Result<(), CommandError> {
+pub fn dispatch_pexpire(dispatcher: impl Dispatcher, args: CommandArgs<'_>) -> Result<(), CommandError> {
     let usage = || CommandError::usage("PEXPIRE key ms");
     let (Some(key), Some(ms), 2) = (args.get(0), args.get(1), args.len()) else { return Err(usage()) };
-    let keys = vec![text(key, "a key")?];
+    let keys = vec![parse_text(key, "a key")?];
     let ms: i64 = std::str::from_utf8(ms).ok().and_then(|ms| ms.parse().ok()).ok_or_else(usage)?;
     match u64::try_from(ms) {
         Ok(ms) if ms > 0 => {
-            dispatcher.spawned(Extend { keys, value: None, push: Push::Set(ms), shape: KeyReply::Count });
+            dispatcher.spawned(ExtendCommand { keys, value: None, push: Push::Set(ms), shape: KeyReply::Count });
         }
-        _ => dispatcher.spawned(Delete { keys, value: None }),
+        _ => dispatcher.spawned(DeleteCommand { keys, value: None }),
     }
     Ok(())
 }
 
-impl<'a> ServiceCall<'a> for Extend<'a> {
+impl<'a> ServiceCall<'a> for ExtendCommand<'a> {
     type Owned = OwnedExtend;
 
     fn verb(&self) -> Verb {
@@ -109,7 +109,7 @@ impl<'a> ServiceCall<'a> for Extend<'a> {
     }
 }
 
-impl<'a> InlineCall<'a> for Extend<'a> {
+impl<'a> InlineCall<'a> for ExtendCommand<'a> {
     fn decide(&self, context: &mut InlineContext<'_, '_>) -> InlineOutcome {
         debug_assert!(self.value.is_some(), "an extension without a value is for the audit log");
         let keys = Keys { names: &self.keys, value: self.value };
@@ -117,7 +117,7 @@ impl<'a> InlineCall<'a> for Extend<'a> {
     }
 }
 
-/// [`Extend`] in a task.
+/// [`ExtendCommand`] in a task.
 pub struct OwnedExtend {
     keys: Vec<String>,
     value: Option<Vec<u8>>,

@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use crate::resp::codec::frame::CommandArgs;
 use crate::resp::codec::reply::{ReplyWriter, millis};
-use crate::resp::command::args::{names, only_name};
+use crate::resp::command::args::{parse_names, parse_single_name};
 use crate::resp::command::inline::{InlineContext, InlineOutcome};
 use crate::resp::command::spawned::owned_names;
 use crate::resp::command::{CommandError, InlineCall, OwnedCall, ServiceCall};
@@ -16,17 +16,17 @@ const LEASE_WITHOUT_VALUE: &[u8] = b"(a lease)";
 
 /// `GET key`: the value of a key.
 #[derive(Debug, PartialEq, Eq)]
-pub struct Get<'a> {
+pub struct GetCommand<'a> {
     key: &'a str,
 }
 
-impl<'a> Get<'a> {
+impl<'a> GetCommand<'a> {
     pub fn parse(args: CommandArgs<'a>) -> Result<Self, CommandError> {
-        Ok(Self { key: only_name(args, "GET key")? })
+        Ok(Self { key: parse_single_name(args, "GET key")? })
     }
 }
 
-impl<'a> ServiceCall<'a> for Get<'a> {
+impl<'a> ServiceCall<'a> for GetCommand<'a> {
     type Owned = OwnedGet;
 
     fn verb(&self) -> Verb {
@@ -42,7 +42,7 @@ impl<'a> ServiceCall<'a> for Get<'a> {
     }
 }
 
-impl<'a> InlineCall<'a> for Get<'a> {
+impl<'a> InlineCall<'a> for GetCommand<'a> {
     fn decide(&self, context: &mut InlineContext<'_, '_>) -> InlineOutcome {
         context.read_keys(self.names(), |engine, reply| match engine.key(self.key) {
             Some(key) => reply.bulk(key.value.unwrap_or(LEASE_WITHOUT_VALUE)),
@@ -51,7 +51,7 @@ impl<'a> InlineCall<'a> for Get<'a> {
     }
 }
 
-/// [`Get`] in a task.
+/// [`GetCommand`] in a task.
 pub struct OwnedGet {
     key: String,
 }
@@ -68,17 +68,17 @@ impl OwnedCall for OwnedGet {
 
 /// `EXISTS key [key …]`: how many of these keys are held.
 #[derive(Debug, PartialEq, Eq)]
-pub struct Exists<'a> {
+pub struct ExistsCommand<'a> {
     keys: Vec<&'a str>,
 }
 
-impl<'a> Exists<'a> {
+impl<'a> ExistsCommand<'a> {
     pub fn parse(args: CommandArgs<'a>) -> Result<Self, CommandError> {
-        Ok(Self { keys: names(args, "EXISTS key [key …]")? })
+        Ok(Self { keys: parse_names(args, "EXISTS key [key …]")? })
     }
 }
 
-impl<'a> ServiceCall<'a> for Exists<'a> {
+impl<'a> ServiceCall<'a> for ExistsCommand<'a> {
     type Owned = OwnedExists;
 
     fn verb(&self) -> Verb {
@@ -94,7 +94,7 @@ impl<'a> ServiceCall<'a> for Exists<'a> {
     }
 }
 
-impl<'a> InlineCall<'a> for Exists<'a> {
+impl<'a> InlineCall<'a> for ExistsCommand<'a> {
     fn decide(&self, context: &mut InlineContext<'_, '_>) -> InlineOutcome {
         context.read_keys(self.names(), |engine, reply| {
             reply.integer(self.keys.iter().filter(|key| engine.key(key).is_some()).count() as i64);
@@ -102,7 +102,7 @@ impl<'a> InlineCall<'a> for Exists<'a> {
     }
 }
 
-/// [`Exists`] in a task.
+/// [`ExistsCommand`] in a task.
 pub struct OwnedExists {
     keys: Vec<String>,
 }
@@ -127,7 +127,7 @@ pub enum TtlUnit {
 
 impl TtlUnit {
     /// As Redis says it: whole milliseconds, or seconds rounded to the nearest; -2 for a key that is not held.
-    fn count(self, remaining: Option<Duration>) -> i64 {
+    fn remaining_units(self, remaining: Option<Duration>) -> i64 {
         match (remaining.map(millis), self) {
             (None, _) => -2,
             (Some(ms), Self::Seconds) => ms.saturating_add(500) / 1000,
@@ -138,22 +138,22 @@ impl TtlUnit {
 
 /// `TTL key`, `PTTL key`: how long a key is still held.
 #[derive(Debug, PartialEq, Eq)]
-pub struct Ttl<'a> {
+pub struct TtlCommand<'a> {
     key: &'a str,
     unit: TtlUnit,
 }
 
-impl<'a> Ttl<'a> {
+impl<'a> TtlCommand<'a> {
     pub fn parse_seconds(args: CommandArgs<'a>) -> Result<Self, CommandError> {
-        Ok(Self { key: only_name(args, "TTL key")?, unit: TtlUnit::Seconds })
+        Ok(Self { key: parse_single_name(args, "TTL key")?, unit: TtlUnit::Seconds })
     }
 
     pub fn parse_millis(args: CommandArgs<'a>) -> Result<Self, CommandError> {
-        Ok(Self { key: only_name(args, "PTTL key")?, unit: TtlUnit::Millis })
+        Ok(Self { key: parse_single_name(args, "PTTL key")?, unit: TtlUnit::Millis })
     }
 }
 
-impl<'a> ServiceCall<'a> for Ttl<'a> {
+impl<'a> ServiceCall<'a> for TtlCommand<'a> {
     type Owned = OwnedTtl;
 
     fn verb(&self) -> Verb {
@@ -169,15 +169,15 @@ impl<'a> ServiceCall<'a> for Ttl<'a> {
     }
 }
 
-impl<'a> InlineCall<'a> for Ttl<'a> {
+impl<'a> InlineCall<'a> for TtlCommand<'a> {
     fn decide(&self, context: &mut InlineContext<'_, '_>) -> InlineOutcome {
         context.read_keys(self.names(), |engine, reply| {
-            reply.integer(self.unit.count(engine.key(self.key).map(|key| key.remaining)));
+            reply.integer(self.unit.remaining_units(engine.key(self.key).map(|key| key.remaining)));
         })
     }
 }
 
-/// [`Ttl`] in a task.
+/// [`TtlCommand`] in a task.
 pub struct OwnedTtl {
     key: String,
     unit: TtlUnit,
@@ -186,7 +186,7 @@ pub struct OwnedTtl {
 impl OwnedCall for OwnedTtl {
     async fn execute(self, service: &Service, caller: &Caller, reply: &mut ReplyWriter<'_>) -> Result<(), Denial> {
         let key = service.get_key(caller, &self.key).await?;
-        reply.integer(self.unit.count(key.map(|key| key.remaining)));
+        reply.integer(self.unit.remaining_units(key.map(|key| key.remaining)));
         Ok(())
     }
 }

@@ -9,7 +9,7 @@ use leasehold_core::{Acquire, Want};
 use super::KeyReply;
 use crate::resp::codec::frame::CommandArgs;
 use crate::resp::codec::reply::ReplyWriter;
-use crate::resp::command::args::{number, text};
+use crate::resp::command::args::{parse_number, parse_text};
 use crate::resp::command::inline::{InlineContext, InlineOutcome};
 use crate::resp::command::spawned::exclusive_claim;
 use crate::resp::command::{CommandError, InlineCall, OwnedCall, ServiceCall};
@@ -17,16 +17,16 @@ use crate::service::{Caller, Denial, Service, Verb};
 
 /// `SET key value NX PX ms`: acquires one key.
 #[derive(Debug, PartialEq, Eq)]
-pub struct Set<'a> {
+pub struct SetCommand<'a> {
     key: &'a str,
     value: &'a [u8],
     ttl_ms: u64,
 }
 
-impl<'a> Set<'a> {
+impl<'a> SetCommand<'a> {
     pub fn parse(args: CommandArgs<'a>) -> Result<Self, CommandError> {
         const USAGE: &str = "SET key value NX PX ms";
-        let key = text(args.get(0).ok_or_else(|| CommandError::usage(USAGE))?, "a key")?;
+        let key = parse_text(args.get(0).ok_or_else(|| CommandError::usage(USAGE))?, "a key")?;
         let value = args.get(1).ok_or_else(|| CommandError::usage(USAGE))?;
         let (mut only_new, mut ttl_ms, mut at) = (false, None, 2);
         while let Some(option) = args.get(at) {
@@ -45,7 +45,7 @@ impl<'a> Set<'a> {
                     return Err("SET takes one expiry: PX ms or EX s".into());
                 }
                 at += 1;
-                let time = number(args.get(at).ok_or_else(|| CommandError::usage(USAGE))?, "an expiry")?;
+                let time = parse_number(args.get(at).ok_or_else(|| CommandError::usage(USAGE))?, "an expiry")?;
                 ttl_ms = Some(time.saturating_mul(unit_ms));
             }
             at += 1;
@@ -59,7 +59,7 @@ impl<'a> Set<'a> {
     }
 }
 
-impl<'a> ServiceCall<'a> for Set<'a> {
+impl<'a> ServiceCall<'a> for SetCommand<'a> {
     type Owned = OwnedSet;
 
     fn verb(&self) -> Verb {
@@ -76,7 +76,7 @@ impl<'a> ServiceCall<'a> for Set<'a> {
     }
 }
 
-impl<'a> InlineCall<'a> for Set<'a> {
+impl<'a> InlineCall<'a> for SetCommand<'a> {
     fn decide(&self, context: &mut InlineContext<'_, '_>) -> InlineOutcome {
         let wants = [Want { name: self.key, mode: Mode::Exclusive }];
         let (ttl_ms, value) = (self.ttl_ms, Some(self.value));
@@ -86,13 +86,13 @@ impl<'a> InlineCall<'a> for Set<'a> {
 
 /// Acquires several keys, all or none, for a script.
 #[derive(Debug, PartialEq, Eq)]
-pub struct SetAll<'a> {
+pub struct SetAllCommand<'a> {
     pub keys: Vec<&'a str>,
     pub value: &'a [u8],
     pub ttl_ms: u64,
 }
 
-impl<'a> ServiceCall<'a> for SetAll<'a> {
+impl<'a> ServiceCall<'a> for SetAllCommand<'a> {
     type Owned = OwnedSet;
 
     fn verb(&self) -> Verb {
@@ -110,7 +110,7 @@ impl<'a> ServiceCall<'a> for SetAll<'a> {
     }
 }
 
-impl<'a> InlineCall<'a> for SetAll<'a> {
+impl<'a> InlineCall<'a> for SetAllCommand<'a> {
     fn decide(&self, context: &mut InlineContext<'_, '_>) -> InlineOutcome {
         let one;
         let several: Vec<Want<'_>>;
@@ -129,7 +129,7 @@ impl<'a> InlineCall<'a> for SetAll<'a> {
     }
 }
 
-/// [`Set`] or [`SetAll`] in a task.
+/// [`SetCommand`] or [`SetAllCommand`] in a task.
 pub struct OwnedSet {
     claim: Claim,
     value: Vec<u8>,

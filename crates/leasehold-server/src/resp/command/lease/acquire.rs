@@ -8,7 +8,7 @@ use leasehold_core::{Acquire as EngineClaim, RequestId, Want as EngineWant};
 use super::LeaseReply;
 use crate::resp::codec::frame::CommandArgs;
 use crate::resp::codec::reply::{LeaseLife, ReplyWriter};
-use crate::resp::command::args::{names, number, small_number, text};
+use crate::resp::command::args::{parse_names, parse_number, parse_small_number, parse_text};
 use crate::resp::command::inline::{InlineContext, InlineOutcome};
 use crate::resp::command::spawned::exclusive_claim;
 use crate::resp::command::{CommandError, InlineCall, OwnedCall, ServiceCall};
@@ -20,7 +20,7 @@ const USAGE: &str = "LEASE ACQUIRE ttl_ms [WAIT ms] [SHARED | PERMITS n CAPACITY
 
 /// `LEASE ACQUIRE`: acquires resources, all or none.
 #[derive(Debug, Default, PartialEq, Eq)]
-pub struct Acquire<'a> {
+pub struct AcquireCommand<'a> {
     wants: Vec<(&'a str, Mode)>,
     ttl_ms: u64,
     wait_ms: u64,
@@ -33,9 +33,9 @@ pub struct Acquire<'a> {
     full: bool,
 }
 
-impl<'a> Acquire<'a> {
+impl<'a> AcquireCommand<'a> {
     pub fn parse(args: CommandArgs<'a>) -> Result<Self, CommandError> {
-        let ttl_ms = number(args.get(0).ok_or_else(|| CommandError::usage(USAGE))?, "ttl")?;
+        let ttl_ms = parse_number(args.get(0).ok_or_else(|| CommandError::usage(USAGE))?, "ttl")?;
         let mut parsed = Self { ttl_ms, ..Self::default() };
         let (mut shared, mut permits, mut capacity) = (false, None, None);
         let mut at = 1;
@@ -43,13 +43,13 @@ impl<'a> Acquire<'a> {
             let option = args.get(at).ok_or_else(|| CommandError::usage(USAGE))?.to_ascii_uppercase();
             let value = || args.get(at + 1).ok_or_else(|| CommandError::usage(USAGE));
             match option.as_slice() {
-                b"WAIT" => parsed.wait_ms = number(value()?, "wait")?,
-                b"MAXHOLD" => parsed.max_hold_ms = Some(number(value()?, "max_hold")?),
-                b"DELAY" => parsed.delay_ms = number(value()?, "delay")?,
-                b"HOLDER" => parsed.holder = Some(text(value()?, "a holder")?),
-                b"REQUEST" => parsed.request = Some(text(value()?, "a request id")?),
-                b"PERMITS" => permits = Some(small_number(value()?, "permits")?),
-                b"CAPACITY" => capacity = Some(small_number(value()?, "capacity")?),
+                b"WAIT" => parsed.wait_ms = parse_number(value()?, "wait")?,
+                b"MAXHOLD" => parsed.max_hold_ms = Some(parse_number(value()?, "max_hold")?),
+                b"DELAY" => parsed.delay_ms = parse_number(value()?, "delay")?,
+                b"HOLDER" => parsed.holder = Some(parse_text(value()?, "a holder")?),
+                b"REQUEST" => parsed.request = Some(parse_text(value()?, "a request id")?),
+                b"PERMITS" => permits = Some(parse_small_number(value()?, "permits")?),
+                b"CAPACITY" => capacity = Some(parse_small_number(value()?, "capacity")?),
                 b"SHARED" | b"FULL" => {
                     shared |= option == b"SHARED";
                     parsed.full |= option == b"FULL";
@@ -58,7 +58,7 @@ impl<'a> Acquire<'a> {
                 }
                 b"RESOURCES" => break,
                 b"EACH" if !shared && permits.is_none() && capacity.is_none() => {
-                    parsed.wants = each(args.from(at + 1))?;
+                    parsed.wants = parse_each(args.from(at + 1))?;
                     return Ok(parsed);
                 }
                 _ => return Err(CommandError::usage(USAGE)),
@@ -66,7 +66,7 @@ impl<'a> Acquire<'a> {
             at += 2;
         }
         let mode = common_mode(shared, permits, capacity)?;
-        parsed.wants = names(args.from(at + 1), USAGE)?.into_iter().map(|name| (name, mode)).collect();
+        parsed.wants = parse_names(args.from(at + 1), USAGE)?.into_iter().map(|name| (name, mode)).collect();
         Ok(parsed)
     }
 }
@@ -85,7 +85,7 @@ fn common_mode(shared: bool, permits: Option<u32>, capacity: Option<u32>) -> Res
 }
 
 /// Names with a mode each: `X`, `S`, or `n/m`.
-fn each(args: CommandArgs<'_>) -> Result<Vec<(&str, Mode)>, CommandError> {
+fn parse_each(args: CommandArgs<'_>) -> Result<Vec<(&str, Mode)>, CommandError> {
     let usage = || CommandError::usage("LEASE ACQUIRE ttl_ms … EACH name X|S|n/m [name X|S|n/m …]");
     if args.len() == 0 || !args.len().is_multiple_of(2) {
         return Err(usage());
@@ -97,14 +97,14 @@ fn each(args: CommandArgs<'_>) -> Result<Vec<(&str, Mode)>, CommandError> {
             b"X" | b"x" => Mode::Exclusive,
             b"S" | b"s" => Mode::Shared,
             permits => {
-                let (count, capacity) = text(permits, "a mode")?.split_once('/').ok_or_else(usage)?;
+                let (count, capacity) = parse_text(permits, "a mode")?.split_once('/').ok_or_else(usage)?;
                 Mode::Permits {
-                    count: small_number(count.as_bytes(), "permits")?,
-                    capacity: small_number(capacity.as_bytes(), "capacity")?,
+                    count: parse_small_number(count.as_bytes(), "permits")?,
+                    capacity: parse_small_number(capacity.as_bytes(), "capacity")?,
                 }
             }
         };
-        wants.push((text(name, "a name")?, mode));
+        wants.push((parse_text(name, "a name")?, mode));
     }
     Ok(wants)
 }
@@ -122,7 +122,7 @@ pub fn first_name_index(args: CommandArgs<'_>) -> Option<usize> {
     }
 }
 
-impl<'a> ServiceCall<'a> for Acquire<'a> {
+impl<'a> ServiceCall<'a> for AcquireCommand<'a> {
     type Owned = OwnedAcquire;
 
     fn verb(&self) -> Verb {
@@ -146,7 +146,7 @@ impl<'a> ServiceCall<'a> for Acquire<'a> {
     }
 }
 
-impl<'a> InlineCall<'a> for Acquire<'a> {
+impl<'a> InlineCall<'a> for AcquireCommand<'a> {
     fn decide(&self, context: &mut InlineContext<'_, '_>) -> InlineOutcome {
         let wants: Vec<EngineWant<'_>> =
             self.wants.iter().map(|(name, mode)| EngineWant { name, mode: *mode }).collect();
@@ -166,7 +166,7 @@ impl<'a> InlineCall<'a> for Acquire<'a> {
     }
 }
 
-/// [`Acquire`] in a task. A task that is aborted leaves the queue of its resource.
+/// [`AcquireCommand`] in a task. A task that is aborted leaves the queue of its resource.
 pub struct OwnedAcquire {
     claim: Claim,
     full: bool,
@@ -217,7 +217,7 @@ mod tests {
             "30000 each a X b S",
         ] {
             let words = Words::new(line);
-            let parsed = Acquire::parse(words.args()).unwrap();
+            let parsed = AcquireCommand::parse(words.args()).unwrap();
             assert_eq!(parsed.names().next(), Some("a"), "{line}");
             assert_eq!(first_name(&words), Some(&b"a"[..]), "{line}");
         }

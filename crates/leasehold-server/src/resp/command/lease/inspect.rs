@@ -6,7 +6,7 @@ use leasehold::engine::{Mode, Query, Resource};
 
 use crate::resp::codec::frame::CommandArgs;
 use crate::resp::codec::reply::{ReplyWriter, millis};
-use crate::resp::command::args::{number, only_name, text};
+use crate::resp::command::args::{parse_number, parse_single_name, parse_text};
 use crate::resp::command::{CommandError, OwnedCall, ServiceCall};
 use crate::service::{Caller, Denial, Service, Verb};
 
@@ -15,17 +15,17 @@ const MAX_RESOURCES_PER_LIST: usize = 1000;
 
 /// `LEASE GET`: one resource.
 #[derive(Debug, PartialEq, Eq)]
-pub struct Inspect<'a> {
+pub struct InspectCommand<'a> {
     name: &'a str,
 }
 
-impl<'a> Inspect<'a> {
+impl<'a> InspectCommand<'a> {
     pub fn parse(args: CommandArgs<'a>) -> Result<Self, CommandError> {
-        Ok(Self { name: only_name(args, "LEASE GET name")? })
+        Ok(Self { name: parse_single_name(args, "LEASE GET name")? })
     }
 }
 
-impl<'a> ServiceCall<'a> for Inspect<'a> {
+impl<'a> ServiceCall<'a> for InspectCommand<'a> {
     type Owned = OwnedInspect;
 
     fn verb(&self) -> Verb {
@@ -41,7 +41,7 @@ impl<'a> ServiceCall<'a> for Inspect<'a> {
     }
 }
 
-/// [`Inspect`] in a task.
+/// [`InspectCommand`] in a task.
 pub struct OwnedInspect {
     name: String,
 }
@@ -58,25 +58,25 @@ impl OwnedCall for OwnedInspect {
 
 /// `LEASE LIST`: resources in order of name.
 #[derive(Debug, PartialEq, Eq)]
-pub struct List<'a> {
+pub struct ListCommand<'a> {
     prefix: &'a str,
     limit: usize,
     after: Option<&'a str>,
 }
 
-impl<'a> List<'a> {
+impl<'a> ListCommand<'a> {
     pub fn parse(args: CommandArgs<'a>) -> Result<Self, CommandError> {
         let usage = || CommandError::usage("LEASE LIST [PREFIX p] [LIMIT n] [AFTER name]");
         let mut parsed = Self { prefix: "", limit: MAX_RESOURCES_PER_LIST, after: None };
         for at in (0..args.len()).step_by(2) {
             let value = args.get(at + 1).ok_or_else(usage)?;
             match args.get(at).unwrap_or_default().to_ascii_uppercase().as_slice() {
-                b"PREFIX" => parsed.prefix = text(value, "a prefix")?,
+                b"PREFIX" => parsed.prefix = parse_text(value, "a prefix")?,
                 b"LIMIT" => {
-                    let limit = usize::try_from(number(value, "limit")?).unwrap_or(MAX_RESOURCES_PER_LIST);
+                    let limit = usize::try_from(parse_number(value, "limit")?).unwrap_or(MAX_RESOURCES_PER_LIST);
                     parsed.limit = limit.clamp(1, MAX_RESOURCES_PER_LIST);
                 }
-                b"AFTER" => parsed.after = Some(text(value, "a name")?),
+                b"AFTER" => parsed.after = Some(parse_text(value, "a name")?),
                 _ => return Err(usage()),
             }
         }
@@ -84,7 +84,7 @@ impl<'a> List<'a> {
     }
 }
 
-impl<'a> ServiceCall<'a> for List<'a> {
+impl<'a> ServiceCall<'a> for ListCommand<'a> {
     type Owned = OwnedList;
 
     fn verb(&self) -> Verb {
@@ -100,7 +100,7 @@ impl<'a> ServiceCall<'a> for List<'a> {
     }
 }
 
-/// [`List`] in a task.
+/// [`ListCommand`] in a task.
 pub struct OwnedList(Query);
 
 impl OwnedCall for OwnedList {

@@ -10,33 +10,33 @@ use leasehold::clock::Time;
 use leasehold_core::Reply as EngineReply;
 
 use super::CommandError;
-use super::args::shown;
+use super::args::printable_start;
 use super::inline::ReplyContext;
 use super::table::subcommands;
 use crate::resp::codec::frame::CommandArgs;
 use crate::resp::codec::reply::LeaseLife;
-use crate::resp::watch::Watch;
+use crate::resp::watch::WatchCommand;
 
 subcommands! {
     /// Parses and runs a `LEASE` command.
     pub fn dispatch(dispatcher, args) {
-        b"ACQUIRE" => dispatcher.inline(acquire::Acquire::parse(args)?);
-        b"RENEW" => dispatcher.inline(own::Renew::parse(args)?);
-        b"RELEASE" => dispatcher.inline(own::Release::parse(args)?);
-        b"GET" => dispatcher.spawned(inspect::Inspect::parse(args)?);
-        b"LIST" => dispatcher.spawned(inspect::List::parse(args)?);
-        b"REVOKE" => dispatcher.spawned(operate::Revoke::parse(args)?);
-        b"WATCH" => dispatcher.watch(Watch::parse(args)?);
-        b"PROMISES" => dispatcher.spawned(operate::Promises::parse(args)?);
-        b"FLOOR" => dispatcher.spawned(operate::Floor::parse(args)?);
-        b"ENGINE" => dispatcher.spawned(operate::EngineDetails::parse(args)?);
+        b"ACQUIRE" => dispatcher.inline(acquire::AcquireCommand::parse(args)?);
+        b"RENEW" => dispatcher.inline(own::RenewCommand::parse(args)?);
+        b"RELEASE" => dispatcher.inline(own::ReleaseCommand::parse(args)?);
+        b"GET" => dispatcher.spawned(inspect::InspectCommand::parse(args)?);
+        b"LIST" => dispatcher.spawned(inspect::ListCommand::parse(args)?);
+        b"REVOKE" => dispatcher.spawned(operate::RevokeCommand::parse(args)?);
+        b"WATCH" => dispatcher.watch(WatchCommand::parse(args)?);
+        b"PROMISES" => dispatcher.spawned(operate::PromisesCommand::parse(args)?);
+        b"FLOOR" => dispatcher.spawned(operate::FloorCommand::parse(args)?);
+        b"ENGINE" => dispatcher.spawned(operate::EngineCommand::parse(args)?);
     }
-    else unknown
+    else unknown_lease_command
 }
 
-fn unknown(subcommand: &[u8]) -> CommandError {
+fn unknown_lease_command(subcommand: &[u8]) -> CommandError {
     let known: Vec<_> = SUBCOMMANDS.iter().map(|name| String::from_utf8_lossy(name)).collect();
-    format!("LEASE {} is not known: {}", shown(subcommand), known.join(", ")).into()
+    format!("LEASE {} is not known: {}", printable_start(subcommand), known.join(", ")).into()
 }
 
 /// Which argument names the resource that a `LEASE` command looks up first on the inline path. Only ACQUIRE looks one up by
@@ -87,6 +87,6 @@ impl LeaseReply {
 }
 
 /// A lease id. Bytes that are not text become an id that nobody has.
-fn lease_id(bytes: &[u8]) -> &str {
+fn parse_lease_id(bytes: &[u8]) -> &str {
     std::str::from_utf8(bytes).unwrap_or_default()
 }

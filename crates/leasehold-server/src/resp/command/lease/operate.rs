@@ -6,29 +6,29 @@ use leasehold::engine::{Promises as EnginePromises, Token};
 
 use crate::resp::codec::frame::CommandArgs;
 use crate::resp::codec::reply::ReplyWriter;
-use crate::resp::command::args::{text, token};
+use crate::resp::command::args::{parse_text, parse_token};
 use crate::resp::command::{CommandError, OwnedCall, ServiceCall};
 use crate::service::{Caller, Denial, EngineInfo, Service, Verb};
 
 /// `LEASE REVOKE`: ends every lease on a resource.
 #[derive(Debug, PartialEq, Eq)]
-pub struct Revoke<'a> {
+pub struct RevokeCommand<'a> {
     name: &'a str,
     reason: &'a str,
 }
 
-impl<'a> Revoke<'a> {
+impl<'a> RevokeCommand<'a> {
     pub fn parse(args: CommandArgs<'a>) -> Result<Self, CommandError> {
         match (args.get(0), args.get(1), args.get(2), args.len()) {
             (Some(name), Some(word), Some(reason), 3) if word.eq_ignore_ascii_case(b"REASON") => {
-                Ok(Self { name: text(name, "a name")?, reason: text(reason, "a reason")? })
+                Ok(Self { name: parse_text(name, "a name")?, reason: parse_text(reason, "a reason")? })
             }
             _ => Err(CommandError::usage("LEASE REVOKE name REASON text")),
         }
     }
 }
 
-impl<'a> ServiceCall<'a> for Revoke<'a> {
+impl<'a> ServiceCall<'a> for RevokeCommand<'a> {
     type Owned = OwnedRevoke;
 
     fn verb(&self) -> Verb {
@@ -44,7 +44,7 @@ impl<'a> ServiceCall<'a> for Revoke<'a> {
     }
 }
 
-/// [`Revoke`] in a task.
+/// [`RevokeCommand`] in a task.
 pub struct OwnedRevoke {
     name: String,
     reason: String,
@@ -59,15 +59,15 @@ impl OwnedCall for OwnedRevoke {
 
 /// `LEASE PROMISES`: what the engine swears to.
 #[derive(Debug, PartialEq, Eq)]
-pub struct Promises;
+pub struct PromisesCommand;
 
-impl Promises {
+impl PromisesCommand {
     pub fn parse(args: CommandArgs<'_>) -> Result<Self, CommandError> {
         if args.len() > 0 { Err(CommandError::usage("LEASE PROMISES")) } else { Ok(Self) }
     }
 }
 
-impl<'a> ServiceCall<'a> for Promises {
+impl<'a> ServiceCall<'a> for PromisesCommand {
     type Owned = Self;
 
     fn verb(&self) -> Verb {
@@ -83,7 +83,7 @@ impl<'a> ServiceCall<'a> for Promises {
     }
 }
 
-impl OwnedCall for Promises {
+impl OwnedCall for PromisesCommand {
     async fn execute(self, service: &Service, caller: &Caller, reply: &mut ReplyWriter<'_>) -> Result<(), Denial> {
         let promises = service.status(caller)?.promises;
         reply.map(6);
@@ -96,20 +96,20 @@ impl OwnedCall for Promises {
 
 /// `LEASE FLOOR`: the token below which no lease will be granted any more. With a token, raises it.
 #[derive(Debug, PartialEq, Eq)]
-pub struct Floor {
+pub struct FloorCommand {
     raise_to: Option<Token>,
 }
 
-impl Floor {
+impl FloorCommand {
     pub fn parse(args: CommandArgs<'_>) -> Result<Self, CommandError> {
         if args.len() > 1 {
             return Err(CommandError::usage("LEASE FLOOR [token]"));
         }
-        Ok(Self { raise_to: args.get(0).map(token).transpose()? })
+        Ok(Self { raise_to: args.get(0).map(parse_token).transpose()? })
     }
 }
 
-impl<'a> ServiceCall<'a> for Floor {
+impl<'a> ServiceCall<'a> for FloorCommand {
     type Owned = Self;
 
     fn verb(&self) -> Verb {
@@ -125,7 +125,7 @@ impl<'a> ServiceCall<'a> for Floor {
     }
 }
 
-impl OwnedCall for Floor {
+impl OwnedCall for FloorCommand {
     async fn execute(self, service: &Service, caller: &Caller, reply: &mut ReplyWriter<'_>) -> Result<(), Denial> {
         reply.unsigned(service.raise_floor(caller, self.raise_to).await?.get());
         Ok(())
@@ -134,15 +134,15 @@ impl OwnedCall for Floor {
 
 /// `LEASE ENGINE`: which engine it is.
 #[derive(Debug, PartialEq, Eq)]
-pub struct EngineDetails;
+pub struct EngineCommand;
 
-impl EngineDetails {
+impl EngineCommand {
     pub fn parse(args: CommandArgs<'_>) -> Result<Self, CommandError> {
         if args.len() > 0 { Err(CommandError::usage("LEASE ENGINE")) } else { Ok(Self) }
     }
 }
 
-impl<'a> ServiceCall<'a> for EngineDetails {
+impl<'a> ServiceCall<'a> for EngineCommand {
     type Owned = Self;
 
     fn verb(&self) -> Verb {
@@ -158,7 +158,7 @@ impl<'a> ServiceCall<'a> for EngineDetails {
     }
 }
 
-impl OwnedCall for EngineDetails {
+impl OwnedCall for EngineCommand {
     async fn execute(self, service: &Service, caller: &Caller, reply: &mut ReplyWriter<'_>) -> Result<(), Denial> {
         write_engine(reply, &service.engine_info(caller).await?);
         Ok(())

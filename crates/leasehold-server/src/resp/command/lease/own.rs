@@ -6,17 +6,17 @@ use std::time::Duration;
 use leasehold::engine::LeaseId;
 use leasehold_core::{Command, Refusal, Reply as EngineReply};
 
-use super::{LeaseReply, lease_id};
+use super::{LeaseReply, parse_lease_id};
 use crate::resp::codec::frame::CommandArgs;
 use crate::resp::codec::reply::{LeaseLife, ReplyWriter};
-use crate::resp::command::args::{number, only_argument};
+use crate::resp::command::args::{parse_number, single_argument};
 use crate::resp::command::inline::{InlineContext, InlineOutcome};
 use crate::resp::command::{CommandError, InlineCall, OwnedCall, ServiceCall};
 use crate::service::{Caller, Denial, Service, Verb};
 
 /// `LEASE RENEW`: pushes the end of a lease.
 #[derive(Debug, PartialEq, Eq)]
-pub struct Renew<'a> {
+pub struct RenewCommand<'a> {
     lease: &'a str,
     /// None: the ttl that the lease was acquired with.
     ttl_ms: Option<u64>,
@@ -24,21 +24,21 @@ pub struct Renew<'a> {
     full: bool,
 }
 
-impl<'a> Renew<'a> {
+impl<'a> RenewCommand<'a> {
     pub fn parse(args: CommandArgs<'a>) -> Result<Self, CommandError> {
         const USAGE: &str = "LEASE RENEW lease_id [ttl_ms] [FULL]";
-        let lease = lease_id(args.get(0).ok_or_else(|| CommandError::usage(USAGE))?);
+        let lease = parse_lease_id(args.get(0).ok_or_else(|| CommandError::usage(USAGE))?);
         let full = args.len() > 1 && args.get(args.len() - 1).is_some_and(|last| last.eq_ignore_ascii_case(b"FULL"));
         let others = args.len() - usize::from(full);
         if others > 2 {
             return Err(CommandError::usage(USAGE));
         }
-        let ttl_ms = args.get(1).filter(|_| others > 1).map(|ms| number(ms, "ttl")).transpose()?;
+        let ttl_ms = args.get(1).filter(|_| others > 1).map(|ms| parse_number(ms, "ttl")).transpose()?;
         Ok(Self { lease, ttl_ms, full })
     }
 }
 
-impl<'a> ServiceCall<'a> for Renew<'a> {
+impl<'a> ServiceCall<'a> for RenewCommand<'a> {
     type Owned = OwnedRenew;
 
     fn verb(&self) -> Verb {
@@ -54,7 +54,7 @@ impl<'a> ServiceCall<'a> for Renew<'a> {
     }
 }
 
-impl<'a> InlineCall<'a> for Renew<'a> {
+impl<'a> InlineCall<'a> for RenewCommand<'a> {
     fn decide(&self, context: &mut InlineContext<'_, '_>) -> InlineOutcome {
         let shape = LeaseReply::Renew { full: self.full };
         match self.lease.parse() {
@@ -64,7 +64,7 @@ impl<'a> InlineCall<'a> for Renew<'a> {
     }
 }
 
-/// [`Renew`] in a task.
+/// [`RenewCommand`] in a task.
 pub struct OwnedRenew {
     lease: LeaseId,
     ttl: Option<Duration>,
@@ -81,17 +81,17 @@ impl OwnedCall for OwnedRenew {
 
 /// `LEASE RELEASE`: ends a lease.
 #[derive(Debug, PartialEq, Eq)]
-pub struct Release<'a> {
+pub struct ReleaseCommand<'a> {
     lease: &'a str,
 }
 
-impl<'a> Release<'a> {
+impl<'a> ReleaseCommand<'a> {
     pub fn parse(args: CommandArgs<'a>) -> Result<Self, CommandError> {
-        Ok(Self { lease: lease_id(only_argument(args, "LEASE RELEASE lease_id")?) })
+        Ok(Self { lease: parse_lease_id(single_argument(args, "LEASE RELEASE lease_id")?) })
     }
 }
 
-impl<'a> ServiceCall<'a> for Release<'a> {
+impl<'a> ServiceCall<'a> for ReleaseCommand<'a> {
     type Owned = OwnedRelease;
 
     fn verb(&self) -> Verb {
@@ -107,7 +107,7 @@ impl<'a> ServiceCall<'a> for Release<'a> {
     }
 }
 
-impl<'a> InlineCall<'a> for Release<'a> {
+impl<'a> InlineCall<'a> for ReleaseCommand<'a> {
     fn decide(&self, context: &mut InlineContext<'_, '_>) -> InlineOutcome {
         match self.lease.parse() {
             Ok(lease) => context.submit(Command::Release { lease }, LeaseReply::Release),
@@ -116,7 +116,7 @@ impl<'a> InlineCall<'a> for Release<'a> {
     }
 }
 
-/// [`Release`] in a task.
+/// [`ReleaseCommand`] in a task.
 pub struct OwnedRelease {
     lease: LeaseId,
 }
