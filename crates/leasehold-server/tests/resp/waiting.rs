@@ -1,5 +1,5 @@
-//! Waiting in line over RESP: order, patience, hanging up. How soon who hangs up is missed, and what it is left with, is
-//! in `src/resp/tests/leaving.rs`, where the clock stands still.
+//! Wait queues over RESP: order, timeouts, hanging up. How soon a hang-up is noticed, and what becomes of its lease, is in
+//! `src/resp/tests/close.rs`, with a manual clock.
 
 use std::net::Shutdown;
 use std::thread;
@@ -47,7 +47,7 @@ fn those_who_wait_are_served_in_order() {
     }
 }
 
-/// Goal: a wait that runs out is answered, not early, and leaves the line.
+/// Goal: a wait that runs out is answered, not early, and leaves the queue.
 #[test]
 fn patience_ends() {
     let site = Site::new();
@@ -63,7 +63,7 @@ fn patience_ends() {
     assert_eq!(queue(&mut client, "a"), 0);
 }
 
-/// Goal: who hangs up leaves the line, however it hangs up, is counted, and it costs nothing.
+/// Goal: a client that hangs up leaves the queue, however it hangs up, is counted, and costs nothing.
 /// Method: all of them would wait for longer than the test does.
 #[test]
 fn who_hangs_up_leaves_the_line() {
@@ -82,7 +82,7 @@ fn who_hangs_up_leaves_the_line() {
             "half-close" => gone.stream.get_ref().shutdown(Shutdown::Write).expect("a socket"),
             "reset" => rustix::net::sockopt::set_socket_linger(gone.stream.get_ref(), Some(Duration::ZERO))
                 .expect("a socket takes it"),
-            // So much that the server reads no more of it: it must notice all the same.
+            // More than the server reads. It must notice the hang-up without reading.
             "full of input" => {
                 gone.stream.get_ref().set_nonblocking(true).expect("a socket");
                 while std::io::Write::write(gone.stream.get_mut(), &[b'\n'; 65_536]).is_ok() {}

@@ -168,7 +168,7 @@ fn a_refused_watch_can_be_asked_for_again() {
     let mut client = dial(&server);
     assert_eq!(client.ask(&["AUTH", &slow]), "+OK\r\n");
     let mut said = Vec::new();
-    // Each goes by the gate, until there is no more; a watch then is refused for that alone.
+    // Each passes the access check, until the rate is used up; a watch then is refused for that alone.
     wait_until("the gate says no", || word_of(&client.ask(&["LEASE", "GET", "a"])) == Some("QUOTA"));
     wait_until("a watch", || {
         said.push(client.ask(&["LEASE", "WATCH"]));
