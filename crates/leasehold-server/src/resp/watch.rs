@@ -14,8 +14,9 @@ use crate::http::shape::Happened;
 use crate::service::watch::Told;
 use crate::service::{Caller, Denial, Service};
 
-/// Messages of one watch that its event loop has not received yet. Then the task waits: the event loop may be kept by the
-/// disk while many watches resume from far back. Their events stay in the engine's log and are not copied for each watch.
+/// Messages of one watch that its event loop has not received yet. Then the task waits: the event loop may be kept by
+/// the disk while many watches resume from far back. Their events stay in the engine's log and are not copied for each
+/// watch.
 const MAX_UNREAD_MESSAGES_PER_WATCH: usize = 4;
 
 /// `LEASE WATCH [PREFIX p] [SINCE id]`.
@@ -170,8 +171,8 @@ mod tests {
         }
     }
 
-    /// Goal: a watch with many events sends few messages to an event loop that receives none, and all of them, in order,
-    /// to one that does.
+    /// Goal: a watch with many events sends few messages to an event loop that receives none, and all of them, in
+    /// order, to one that does.
     #[tokio::test(flavor = "multi_thread")]
     async fn events_wait_for_an_event_loop_that_is_busy() {
         let dir = tempfile::tempdir().unwrap();

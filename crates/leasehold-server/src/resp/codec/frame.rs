@@ -173,8 +173,8 @@ fn parse_line(input: &[u8], limits: &CommandLimits, spans: &mut Vec<(u32, u32)>)
     ParsedFrame::Command(end + 1)
 }
 
-/// Whether this is the first line or the Host header of an HTTP request. A web page must not be able to make a browser send
-/// commands.
+/// Whether this is the first line or the Host header of an HTTP request. A web page must not be able to make a browser
+/// send commands.
 fn is_http(line: &[u8]) -> bool {
     let is_request_line = line.windows(6).any(|part| part == b" HTTP/");
     let is_host_header = line.len() >= 5 && line[..5].eq_ignore_ascii_case(b"host:");

@@ -156,6 +156,18 @@ impl ReplyContext<'_> {
     pub fn writer(&mut self) -> ReplyWriter<'_> {
         ReplyWriter::new(self.out, self.connection.version)
     }
+
+    /// Writes a refusal. A caller that shows too many unknown lease ids is told to slow down instead.
+    fn write_refusal(&mut self, error: Error) {
+        let is_guess = matches!(error, Error::Refused(Refusal::NotHeld));
+        let caller = self.connection.caller.as_ref();
+        let denial = if is_guess && caller.is_some_and(|caller| !self.service.may_guess(caller)) {
+            Denial::Slow("too many lease ids that are not known: slow down".into())
+        } else {
+            Denial::Engine(error)
+        };
+        self.writer().denial(&denial);
+    }
 }
 
 /// Writes the reply of the engine in the shape of its command, and counts the outcome.
@@ -189,18 +201,4 @@ pub fn write_engine_reply(shape: ReplyShape, answer: Result<EngineReply, Stopped
         context.service.metrics.renew_failed(&error);
     }
     context.write_refusal(error);
-}
-
-impl ReplyContext<'_> {
-    /// Writes a refusal. A caller that shows too many unknown lease ids is told to slow down instead.
-    fn write_refusal(&mut self, error: Error) {
-        let is_guess = matches!(error, Error::Refused(Refusal::NotHeld));
-        let caller = self.connection.caller.as_ref();
-        let denial = if is_guess && caller.is_some_and(|caller| !self.service.may_guess(caller)) {
-            Denial::Slow("too many lease ids that are not known: slow down".into())
-        } else {
-            Denial::Engine(error)
-        };
-        self.writer().denial(&denial);
-    }
 }

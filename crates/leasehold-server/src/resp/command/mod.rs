@@ -100,8 +100,8 @@ pub trait InlineCall<'a>: ServiceCall<'a> {
 
 /// A call that a tokio task executes.
 pub trait OwnedCall: Send + 'static {
-    /// Whether the call has no effect before its reply, so that its task may be aborted when the client leaves. Any other
-    /// task runs to its end: an effect without its line in the audit log would be worse.
+    /// Whether the call has no effect before its reply, so that its task may be aborted when the client leaves. Any
+    /// other task runs to its end: an effect without its line in the audit log would be worse.
     const ABORTABLE: bool = false;
 
     /// Asks the service and writes the reply.

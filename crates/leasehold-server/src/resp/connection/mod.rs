@@ -212,7 +212,8 @@ impl ClientConnection {
         matches!(self.pending.get(self.pending_index(number)), Some(PendingReply::Undecided(_)))
     }
 
-    /// Pending acquires without a request id. If one is granted after the client has left, nobody can learn of its lease.
+    /// Pending acquires without a request id. If one is granted after the client has left, nobody can learn of its
+    /// lease.
     pub fn unrepeatable_acquires(&self) -> impl Iterator<Item = u32> + '_ {
         let is_unrepeatable = |pending: &PendingReply| {
             matches!(
@@ -311,8 +312,8 @@ impl ClientConnection {
         self.state.reads_input() && self.input.len() < max_bytes && self.unsent_bytes() < max_bytes
     }
 
-    /// The events that epoll must report. At most `max_bytes` may wait on either side. A client that waits and is not read
-    /// from must be noticed when it leaves, so then `RDHUP` is asked for.
+    /// The events that epoll must report. At most `max_bytes` may wait on either side. A client that waits and is not
+    /// read from must be noticed when it leaves, so then `RDHUP` is asked for.
     pub fn wanted_events(&self, max_bytes: usize) -> EventFlags {
         let read = self.wants_read(max_bytes);
         let half_closed = self.state.phase() == ConnectionPhase::HalfClosed;

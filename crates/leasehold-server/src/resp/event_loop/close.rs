@@ -117,8 +117,8 @@ impl EventLoop {
     }
 }
 
-/// Whether the client sent nothing or half a command for too long, takes no bytes, or waits with a key that was revoked:
-/// it must not be granted a lease later.
+/// Whether the client sent nothing or half a command for too long, takes no bytes, or waits with a key that was
+/// revoked: it must not be granted a lease later.
 fn is_overdue(connection: &ClientConnection, config: &Config, now: Time) -> bool {
     let past = |since: Option<Time>, limit: Duration| since.is_some_and(|since| now.since(since) > limit);
     let is_silent = connection.state.phase() == ConnectionPhase::Silent;

@@ -8,9 +8,9 @@
 //! 3. write the replies that have become durable, and send them ([`replies`]);
 //! 4. close connections ([`close`]).
 //!
-//! Waking another thread costs as much as ten commands. So this thread writes its batch to the journal itself, while the
-//! kernel buffers what clients send. On a slow disk the engine's writer thread does it. Then the event loop does not read
-//! sockets meanwhile: their commands could not be written sooner, and are read at once when the sync is done.
+//! Waking another thread costs as much as ten commands. So this thread writes its batch to the journal itself, while
+//! the kernel buffers what clients send. On a slow disk the engine's writer thread does it. Then the event loop does
+//! not read sockets meanwhile: their commands could not be written sooner, and are read at once when the sync is done.
 //!
 //! Other threads reach the event loop by its [`inbox`], the engine's completion queue, and the [`waker`].
 
@@ -182,8 +182,8 @@ impl EventLoop {
         }
     }
 
-    /// Sleeps until the engine's writer thread has synced the batch, at most [`MAX_WAIT_FOR_SYNC`]: a slow disk must not
-    /// keep the event loop from its sockets. A disk that hangs while this thread writes does (decision 0010).
+    /// Sleeps until the engine's writer thread has synced the batch, at most [`MAX_WAIT_FOR_SYNC`]: a slow disk must
+    /// not keep the event loop from its sockets. A disk that hangs while this thread writes does (decision 0010).
     fn wait_for_sync(&mut self) {
         if self.awaiting_sync == 0 {
             return;

@@ -32,8 +32,8 @@ pub fn keys() -> (Vec<NewKey>, KeyFile) {
     (made, file)
 }
 
-/// Goal: every call of the service is counted by its verb, once, if the caller may make it. Otherwise it is not counted,
-/// and the caller learns only that it may not.
+/// Goal: every call of the service is counted by its verb, once, if the caller may make it. Otherwise it is not
+/// counted, and the caller learns only that it may not.
 /// Method: all commands, by every role and without a key, each on a connection of its own.
 #[tokio::test(flavor = "multi_thread")]
 async fn every_command_is_checked_once() {

@@ -1,4 +1,5 @@
-//! Clients that hang up: they leave the wait queue within a second. A lease that they never learnt of ends with its ttl.
+//! Clients that hang up: they leave the wait queue within a second. A lease that they never learnt of ends with its
+//! ttl.
 //!
 //! The server has a manual clock that only the tests move. So no law here depends on how busy the machine is.
 
@@ -70,8 +71,8 @@ fn hang_up(mut client: RespClient, way: &str) -> Option<RespClient> {
             while client.stream.get_mut().write(&[b'\n'; 65_536]).is_ok() {}
             reset(&client);
         }
-        // A little more than the server reads while the command waits, so that it does not read to the end. Not more: if
-        // the receive buffer of its socket is full, the end does not reach it at all.
+        // A little more than the server reads while the command waits, so that it does not read to the end. Not more:
+        // if the receive buffer of its socket is full, the end does not reach it at all.
         "much behind, then half-close" => {
             client.stream.get_mut().write_all(&[b'\n'; (1 << 20) + (65 << 10)]).unwrap();
             client.stream.get_ref().shutdown(Shutdown::Write).unwrap();
@@ -109,8 +110,8 @@ async fn who_hangs_up_leaves_the_line_within_a_second() {
 }
 
 /// Goal: a client that left the wait queue is granted nothing, not even for a moment.
-/// Method: 41 clients wait, and all but one hang up. When the server has counted them, the holder releases: the next token
-/// goes to the client that stayed, and the token after it to the next grant of all.
+/// Method: 41 clients wait, and all but one hang up. When the server has counted them, the holder releases: the next
+/// token goes to the client that stayed, and the token after it to the next grant of all.
 #[tokio::test(flavor = "multi_thread")]
 async fn who_left_is_granted_nothing() {
     for embedded in [true, false] {
@@ -143,9 +144,9 @@ async fn who_left_is_granted_nothing() {
 
 /// Goal: a client that hangs up when its grant is decided, but not on disk, leaves no lease. With a request id a retry
 /// gets it.
-/// Method: stop the disk after the release that makes the grant, and hang up. On a fast disk the event loop itself waits
-/// in the sync, and must check the socket before it replies. On a slow disk the writer thread does, and the event loop has
-/// closed the connection long before the completion.
+/// Method: stop the disk after the release that makes the grant, and hang up. On a fast disk the event loop itself
+/// waits in the sync, and must check the socket before it replies. On a slow disk the writer thread does, and the event
+/// loop has closed the connection long before the completion.
 #[tokio::test(flavor = "multi_thread")]
 async fn who_hangs_up_before_its_grant_is_durable_leaves_no_ghost() {
     for (slow, retried) in [(false, false), (false, true), (true, false), (true, true)] {
@@ -179,11 +180,12 @@ async fn who_hangs_up_before_its_grant_is_durable_leaves_no_ghost() {
     }
 }
 
-/// Goal: in a race of grant and hang-up, a client that learnt of its lease keeps it. A lease that nobody can know of ends
-/// with its ttl at the latest.
-/// Method: release and hang up at nearly the same moment, 200 times. A client that half-closes and reads to the end knows
-/// whether it has the lease: if not, the lease is released before the clock moves. A client that closes may have been sent
-/// a grant just before, which cannot be taken back: so the clock moves to the end of the ttl, and all must be free.
+/// Goal: in a race of grant and hang-up, a client that learnt of its lease keeps it. A lease that nobody can know of
+/// ends with its ttl at the latest.
+/// Method: release and hang up at nearly the same moment, 200 times. A client that half-closes and reads to the end
+/// knows whether it has the lease: if not, the lease is released before the clock moves. A client that closes may have
+/// been sent a grant just before, which cannot be taken back: so the clock moves to the end of the ttl, and all must be
+/// free.
 #[tokio::test(flavor = "multi_thread")]
 async fn a_race_of_grant_and_hang_up_strands_nothing_beyond_its_ttl() {
     let clocked = ClockedServer::open(Duration::ZERO, true).await;

@@ -21,8 +21,8 @@ fn is_open(client: &RespClient) -> bool {
     matches!(peeked, Err(error) if error.kind() == ErrorKind::WouldBlock)
 }
 
-/// Goal: a client without a first byte is disconnected after 5 s, with half a command after 10 s, neither before. An idle
-/// client never is.
+/// Goal: a client without a first byte is disconnected after 5 s, with half a command after 10 s, neither before. An
+/// idle client never is.
 #[tokio::test(flavor = "multi_thread")]
 async fn silence_and_half_a_command_are_cut_off_each_at_its_limit() {
     let clocked = ClockedServer::open(Duration::ZERO, true).await;

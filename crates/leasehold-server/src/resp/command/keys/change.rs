@@ -1,7 +1,7 @@
 //! `DEL`, `PEXPIRE`, and the scripts that delete or extend keys.
 //!
-//! A script shows the value of its keys, which proves that its caller owns them: its call is inline. `DEL` and `PEXPIRE` show
-//! none: the service writes them to the audit log, so they are spawned.
+//! A script shows the value of its keys, which proves that its caller owns them: its call is inline. `DEL` and
+//! `PEXPIRE` show none: the service writes them to the audit log, so they are spawned.
 
 use leasehold_core::{Command, Keys, Push};
 

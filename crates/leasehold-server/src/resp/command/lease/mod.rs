@@ -1,5 +1,5 @@
-//! `LEASE …`: [`acquire`] (ACQUIRE), [`own`] (RENEW, RELEASE), [`inspect`] (GET, LIST), [`operate`] (REVOKE, PROMISES, FLOOR,
-//! ENGINE). WATCH is in `resp::watch`.
+//! `LEASE …`: [`acquire`] (ACQUIRE), [`own`] (RENEW, RELEASE), [`inspect`] (GET, LIST), [`operate`] (REVOKE, PROMISES,
+//! FLOOR, ENGINE). WATCH is in `resp::watch`.
 
 pub mod acquire;
 pub mod inspect;
@@ -39,8 +39,8 @@ fn unknown_lease_command(subcommand: &[u8]) -> CommandError {
     format!("LEASE {} is not known: {}", printable_start(subcommand), known.join(", ")).into()
 }
 
-/// Which argument names the resource that a `LEASE` command looks up first on the inline path. Only ACQUIRE looks one up by
-/// name. `args` begin with `LEASE`.
+/// Which argument names the resource that a `LEASE` command looks up first on the inline path. Only ACQUIRE looks one
+/// up by name. `args` begin with `LEASE`.
 pub fn first_name_index(args: CommandArgs<'_>) -> Option<usize> {
     let subcommand = args.get(1)?;
     if !subcommand.eq_ignore_ascii_case(b"ACQUIRE") {
