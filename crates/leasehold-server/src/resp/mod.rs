@@ -1,9 +1,8 @@
 //! RESP, the protocol of Redis clients, on port 7401. It has threads of its own.
 //!
 //! ```text
-//!   sockets ──▶ event loop: reads all input, decides inline commands ──▶ engine ──▶ completion queue ──▶ event loop:
-//! sends
-//!                 └─ spawned commands ──▶ tokio tasks: methods of the service ──▶ inbox ──┘
+//!   sockets ──▶ event loop ─┬─ inline commands ──▶ engine ──▶ completion queue ──┬─▶ event loop ──▶ sockets
+//!                           └─ spawned commands ──▶ tokio tasks ──▶ inbox ───────┘
 //! ```
 //!
 //! Read in this order: [`codec`] (bytes to arguments, replies to bytes), [`command`] (what each command does),
