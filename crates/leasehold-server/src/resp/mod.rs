@@ -1,38 +1,32 @@
-//! RESP on port 7401: what Redis clients speak, on threads of its own.
+//! RESP, the protocol of Redis clients, on port 7401. It has threads of its own.
 //!
 //! ```text
-//!   sockets ──▶ pump: read all, decide all under one lock ──▶ engine ──▶ completions ──▶ pump: write all
-//!                 └─ what is rare ──▶ tokio: the service's methods ──▶ mailbox ──┘
+//!   sockets ──▶ event loop ─┬─ inline commands ──▶ engine ──▶ completion queue ──┬─▶ event loop ──▶ sockets
+//!                           └─ spawned commands ──▶ tokio tasks ──▶ inbox ───────┘
 //! ```
 //!
-//! Read in this order: [`frame`] (bytes to arguments), [`ask`] (arguments to words), `pump` (the loop), [`fast`] and
-//! [`slow`] (the two ways to an answer), [`reply`] (answers to bytes).
+//! Read in this order: [`codec`] (bytes to arguments, replies to bytes), [`command`] (what each command does),
+//! [`event_loop`] (when it is done), [`connection`] (what is kept between), [`watch`] (pushes).
 //!
 //! # Laws
 //!
-//! 1. Every call passes the gate of the service, once.
+//! 1. Every call passes the access check of the service, once.
 //! 2. Replies leave in the order of their commands, and none before it is durable.
-//! 3. A client that hangs up leaves the line at once, and no grant that nobody heard of but by request id.
+//! 3. A client that leaves is removed from wait queues at once. A lease that it was granted and cannot learn of is
+//!    released, unless its command had a request id.
 //!
 //! # Not here
 //!
 //! Who may do what (`service`), decisions about leases (the engine).
 
-pub mod ask;
+mod codec;
+mod command;
 mod connection;
-mod fast;
-pub mod frame;
-mod known;
-mod local;
-mod mail;
-mod pump;
-pub mod reply;
-mod script;
-mod slow;
+mod event_loop;
 #[cfg(test)]
 mod tests;
 mod transport;
-pub mod watch;
+mod watch;
 
 use std::io;
 use std::net::TcpListener;
@@ -44,30 +38,30 @@ use std::time::Duration;
 
 use crate::service::Service;
 use crate::service::seats::Seats;
-use frame::Sizes;
-use mail::Bell;
-use pump::Pump;
+use codec::frame::CommandLimits;
+use event_loop::EventLoop;
+use event_loop::waker::Waker;
 
 /// How RESP is served.
 #[derive(Clone, Debug)]
 pub struct Config {
-    /// Threads that speak with clients. One is enough for most: the disk is shared.
+    /// Event loops, one thread each. One is enough for most machines: they share the disk.
     pub threads: usize,
-    /// Places for connections.
+    /// The limit of connections, shared with HTTP.
     pub seats: Arc<Seats>,
-    /// From connect to the first byte, under TLS the first that is ours to read.
+    /// From the connection to its first byte; with TLS the first one after the handshake.
     pub first_byte: Duration,
-    /// A command that was begun is there by then.
+    /// From the first byte of a command to its last.
     pub command_within: Duration,
-    /// A client that takes no bytes for this long is cut off.
+    /// A client that takes no bytes for this long is disconnected.
     pub write_stall: Duration,
-    /// How long a shutdown waits for what is under way.
+    /// How long a shutdown waits for pending replies.
     pub farewell: Duration,
-    /// How much one command may be.
-    pub sizes: Sizes,
-    /// Bytes that may wait for one client before it is cut off, or (between commands) before no more are read.
+    /// How large one command may be.
+    pub sizes: CommandLimits,
+    /// Bytes that may wait for one client before no further command runs, or a watcher is disconnected.
     pub backlog: usize,
-    /// TLS, if it is spoken.
+    /// None: without TLS.
     pub tls: Option<Arc<rustls::ServerConfig>>,
 }
 
@@ -80,30 +74,31 @@ impl Default for Config {
             command_within: Duration::from_secs(10),
             write_stall: Duration::from_secs(10),
             farewell: Duration::from_secs(2),
-            sizes: Sizes::default(),
+            sizes: CommandLimits::default(),
             backlog: 4 << 20,
             tls: None,
         }
     }
 }
 
-/// What the pumps of one server share.
-pub(crate) struct Shared {
+/// What the event loops of one server share.
+pub(crate) struct ServerShared {
     service: Arc<Service>,
     config: Config,
     runtime: tokio::runtime::Handle,
     stopping: AtomicBool,
+    /// The id of the next connection.
     next_id: AtomicU64,
 }
 
 /// The running server.
 pub struct Server {
-    shared: Arc<Shared>,
-    pumps: Vec<(Arc<Bell>, JoinHandle<()>)>,
+    shared: Arc<ServerShared>,
+    event_loops: Vec<(Arc<Waker>, JoinHandle<()>)>,
 }
 
 impl Server {
-    /// Begins to serve on threads of its own; what the engine cannot answer at once goes to the runtime.
+    /// Starts the event loops. Spawned commands run on `runtime`.
     ///
     /// # Errors
     ///
@@ -116,35 +111,40 @@ impl Server {
     ) -> io::Result<Self> {
         listener.set_nonblocking(true)?;
         let threads = config.threads.max(1);
-        let shared =
-            Arc::new(Shared { service, config, runtime, stopping: AtomicBool::new(false), next_id: AtomicU64::new(1) });
-        let mut pumps = Vec::new();
+        let shared = Arc::new(ServerShared {
+            service,
+            config,
+            runtime,
+            stopping: AtomicBool::new(false),
+            next_id: AtomicU64::new(1),
+        });
+        let mut event_loops = Vec::new();
         for number in 0..threads {
-            let pump = Pump::new(shared.clone(), listener.try_clone()?)?;
-            let bell = pump.bell();
+            let event_loop = EventLoop::new(shared.clone(), listener.try_clone()?)?;
+            let waker = event_loop.waker();
             let thread = std::thread::Builder::new().name(format!("leasehold-resp-{number}"));
-            let house = shared.clone();
+            let thread_shared = shared.clone();
             let run = move || {
-                let ended = std::panic::catch_unwind(AssertUnwindSafe(|| pump.run()));
-                // A server that is deaf on this port and well by its health checks would be worse than none.
-                if ended.is_err() || !house.stopping.load(Ordering::SeqCst) {
+                let ended = std::panic::catch_unwind(AssertUnwindSafe(|| event_loop.run()));
+                // A server without this port would still pass its health checks, and not be restarted.
+                if ended.is_err() || !thread_shared.stopping.load(Ordering::SeqCst) {
                     tracing::error!("a RESP thread ended unasked: the server ends");
                     std::process::exit(1);
                 }
             };
-            pumps.push((bell, thread.spawn(run)?));
+            event_loops.push((waker, thread.spawn(run)?));
         }
-        Ok(Self { shared, pumps })
+        Ok(Self { shared, event_loops })
     }
 
-    /// Finishes what is under way, tells those who wait, and lets go of the port.
+    /// Sends pending replies, refuses commands that wait, and closes the port.
     pub fn stop(self) {
         self.shared.stopping.store(true, Ordering::SeqCst);
-        for (bell, _) in &self.pumps {
-            bell.ring();
+        for (waker, _) in &self.event_loops {
+            waker.wake();
         }
-        for (_, pump) in self.pumps {
-            let _ = pump.join();
+        for (_, event_loop) in self.event_loops {
+            let _ = event_loop.join();
         }
     }
 }

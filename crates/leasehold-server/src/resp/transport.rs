@@ -1,4 +1,4 @@
-//! Bytes to and from a client, in the clear or under TLS. Never blocks.
+//! The socket of a connection, plain or with TLS. No call blocks.
 
 use std::io::{self, Read, Write};
 use std::net::TcpStream;
@@ -7,26 +7,23 @@ use std::sync::Arc;
 
 use rustls::{ServerConfig, ServerConnection};
 
-/// See the module.
 pub enum Transport {
-    /// In the clear.
     Plain(TcpStream),
-    /// Under TLS.
-    Tls(Box<Tls>),
+    Tls(Box<TlsStream>),
 }
 
-/// A connection under TLS.
-pub struct Tls {
+/// A socket with TLS.
+pub struct TlsStream {
     stream: TcpStream,
     session: ServerConnection,
 }
 
 impl Transport {
-    /// A stream that was accepted; with a configuration, under TLS.
+    /// Wraps a socket that was accepted; with TLS, if there is a configuration.
     ///
     /// # Errors
     ///
-    /// The stream is broken, or TLS cannot begin.
+    /// The socket is broken, or TLS cannot start.
     pub fn accept(stream: TcpStream, tls: Option<&Arc<ServerConfig>>) -> io::Result<Self> {
         stream.set_nonblocking(true)?;
         stream.set_nodelay(true)?;
@@ -34,16 +31,16 @@ impl Transport {
             None => Ok(Self::Plain(stream)),
             Some(config) => {
                 let session = ServerConnection::new(config.clone()).map_err(io::Error::other)?;
-                Ok(Self::Tls(Box::new(Tls { stream, session })))
+                Ok(Self::Tls(Box::new(TlsStream { stream, session })))
             }
         }
     }
 
-    /// Reads what has come.
+    /// Reads what has arrived.
     ///
     /// # Errors
     ///
-    /// `WouldBlock` if nothing has; otherwise the client is gone or speaks no TLS.
+    /// `WouldBlock` if nothing has; otherwise the client is gone or does not speak TLS.
     pub fn read(&mut self, buffer: &mut [u8]) -> io::Result<usize> {
         match self {
             Self::Plain(stream) => stream.read(buffer),
@@ -51,7 +48,7 @@ impl Transport {
         }
     }
 
-    /// Whether the client is known to have hung up, without taking anything of what it sent.
+    /// Whether the client has ended its side. Takes none of its bytes.
     pub fn has_hung_up(&self) -> bool {
         let stream = match self {
             Self::Plain(stream) => stream,
@@ -63,7 +60,7 @@ impl Transport {
         }
     }
 
-    /// Sends, or keeps for [`Self::flush`].
+    /// Sends, or buffers for [`Self::flush`].
     ///
     /// # Errors
     ///
@@ -73,13 +70,13 @@ impl Transport {
             Self::Plain(stream) => stream.write(bytes),
             Self::Tls(tls) => {
                 let count = tls.session.writer().write(bytes)?;
-                // Its buffer is bounded: full means that the client takes no more.
+                // The buffer of TLS is bounded. If it is full, the client takes no more.
                 if count == 0 { Err(io::ErrorKind::WouldBlock.into()) } else { Ok(count) }
             }
         }
     }
 
-    /// Sends what TLS keeps.
+    /// Sends what TLS has buffered.
     ///
     /// # Errors
     ///
@@ -91,7 +88,7 @@ impl Transport {
         }
     }
 
-    /// Whether TLS keeps bytes for the client.
+    /// Whether TLS has buffered bytes.
     pub fn wants_write(&self) -> bool {
         match self {
             Self::Plain(_) => false,
@@ -100,7 +97,7 @@ impl Transport {
     }
 }
 
-impl Tls {
+impl TlsStream {
     fn read(&mut self, buffer: &mut [u8]) -> io::Result<usize> {
         loop {
             match self.session.reader().read(buffer) {
@@ -111,7 +108,7 @@ impl Tls {
                 return Ok(0);
             }
             if let Err(error) = self.session.process_new_packets() {
-                // The client is told why, as far as it listens.
+                // Sends the alert that says why, as far as the client reads it.
                 let _ = self.flush();
                 return Err(io::Error::new(io::ErrorKind::InvalidData, error));
             }

@@ -1,100 +1,111 @@
-//! `LEASE WATCH`: what happens, pushed to a connection.
+//! `LEASE WATCH`: a task that pushes events to a connection.
 
 use std::sync::Arc;
 
 use leasehold::engine::EventId;
-use tokio::sync::{OwnedSemaphorePermit, Semaphore};
+use tokio::sync::Semaphore;
 
-use super::mail::{Bell, Letter, Mailbox};
-use super::reply::{Protocol, Reply};
+use super::codec::frame::CommandArgs;
+use super::codec::reply::{ReplyWriter, RespVersion};
+use super::command::CommandError;
+use super::command::args::parse_text;
+use super::event_loop::inbox::ConnectionHandle;
 use crate::api::leases::EventJson;
 use crate::service::watch::Told;
 use crate::service::{Caller, Denial, Service};
 
-/// Letters of one watch that its pump has not taken yet. A pump may be kept by the disk, and many may resume a long way
-/// back at that moment: what they are to be told stays where it is kept once, and is not copied for each of them.
-const AHEAD: usize = 4;
+/// Messages of one watch that its event loop has not received yet. Then the task waits: the event loop may be kept by
+/// the disk while many watches resume from far back. Their events stay in the engine's log and are not copied for each
+/// watch.
+const MAX_UNREAD_MESSAGES_PER_WATCH: usize = 4;
 
-/// Where pushes go.
-#[derive(Clone)]
-pub struct Outlet {
-    pub mailbox: Arc<Mailbox>,
-    pub bell: Arc<Bell>,
-    pub slot: u32,
-    pub id: u64,
+/// `LEASE WATCH [PREFIX p] [SINCE id]`.
+#[derive(Debug, PartialEq, Eq)]
+pub struct WatchCommand<'a> {
+    pub prefix: &'a str,
+    pub since: Option<EventId>,
 }
 
-impl Outlet {
-    /// Sends bytes to the connection.
-    pub fn post(&self, number: Option<u32>, bytes: Vec<u8>, last: bool) {
-        self.send(number, bytes, last, None);
-    }
-
-    fn send(&self, number: Option<u32>, bytes: Vec<u8>, last: bool, place: Option<OwnedSemaphorePermit>) {
-        let letter = Letter { slot: self.slot, id: self.id, number, bytes, last, _place: place };
-        self.mailbox.post(letter, &self.bell);
-    }
-}
-
-/// Tells a connection what happens until it goes away, and answers its command first.
-pub async fn tell(
-    service: Arc<Service>,
-    caller: Caller,
-    prefix: String,
-    since: Option<EventId>,
-    protocol: Protocol,
-    outlet: Outlet,
-    number: u32,
-) {
-    let mut out = Vec::new();
-    let mut watcher = match service.watch(&caller, prefix, since).await {
-        Ok(watcher) => watcher,
-        Err(denial) => {
-            Reply::new(&mut out, protocol).denial(&denial);
-            return outlet.post(Some(number), out, false);
-        }
-    };
-    Reply::new(&mut out, protocol).simple("OK");
-    outlet.post(Some(number), out, false);
-    let places = Arc::new(Semaphore::new(AHEAD));
-    loop {
-        // Nobody closes it.
-        let place = places.clone().acquire_owned().await.ok();
-        match watcher.next().await {
-            Ok(told) => {
-                let mut out = Vec::new();
-                for one in &told {
-                    push(one, protocol, &mut out);
-                }
-                outlet.send(None, out, false, place);
+impl<'a> WatchCommand<'a> {
+    pub fn parse(args: CommandArgs<'a>) -> Result<Self, CommandError> {
+        let usage = || CommandError::usage("LEASE WATCH [PREFIX p] [SINCE id]");
+        let (mut prefix, mut since) = ("", None);
+        for at in (0..args.len()).step_by(2) {
+            let value = parse_text(args.get(at + 1).ok_or_else(usage)?, "an argument")?;
+            match args.get(at).unwrap_or_default().to_ascii_uppercase().as_slice() {
+                b"PREFIX" => prefix = value,
+                b"SINCE" => since = Some(value),
+                _ => return Err(usage()),
             }
-            Err(denial) => return outlet.post(None, goodbye(&denial, protocol), true),
+        }
+        let since = since.map(str::parse).transpose().map_err(|_| "SINCE takes the id of an event")?;
+        Ok(Self { prefix, since })
+    }
+}
+
+/// One watch of one connection.
+pub struct WatchTask {
+    pub service: Arc<Service>,
+    pub caller: Caller,
+    pub prefix: String,
+    pub since: Option<EventId>,
+    pub version: RespVersion,
+    pub handle: ConnectionHandle,
+    /// The number of the command, for its reply.
+    pub number: u32,
+}
+
+impl WatchTask {
+    /// Replies to the command, then pushes events until the task is aborted or the watch ends.
+    pub async fn run(self) {
+        let Self { service, caller, prefix, since, version, handle, number } = self;
+        let mut watcher = match service.watch(&caller, prefix, since).await {
+            Ok(watcher) => watcher,
+            Err(denial) => return handle.send_reply(number, denial_bytes(&denial, version)),
+        };
+        let mut out = Vec::new();
+        ReplyWriter::new(&mut out, version).simple("OK");
+        handle.send_reply(number, out);
+        let permits = Arc::new(Semaphore::new(MAX_UNREAD_MESSAGES_PER_WATCH));
+        loop {
+            // Fails only if the semaphore is closed, and nothing closes it.
+            let permit = permits.clone().acquire_owned().await.ok();
+            match watcher.next().await {
+                Ok(events) => {
+                    let mut out = Vec::new();
+                    for event in &events {
+                        write_push(event, version, &mut out);
+                    }
+                    handle.send_push(out, permit);
+                }
+                Err(denial) => return handle.send_last(denial_bytes(&denial, version)),
+            }
         }
     }
 }
 
-fn goodbye(denial: &Denial, protocol: Protocol) -> Vec<u8> {
+fn denial_bytes(denial: &Denial, version: RespVersion) -> Vec<u8> {
     let mut out = Vec::new();
-    Reply::new(&mut out, protocol).denial(denial);
+    ReplyWriter::new(&mut out, version).denial(denial);
     out
 }
 
-fn push(told: &Told, protocol: Protocol, out: &mut Vec<u8>) {
-    match protocol {
-        Protocol::Resp3 => push3(told, &mut Reply::new(out, protocol)),
-        // As a message on a channel: the only thing that clients of version 2 expect unasked.
-        Protocol::Resp2 => {
-            let mut reply = Reply::new(out, protocol);
+fn write_push(event: &Told, version: RespVersion, out: &mut Vec<u8>) {
+    match version {
+        RespVersion::Resp3 => write_push3(event, &mut ReplyWriter::new(out, version)),
+        // A message on a channel: clients of version 2 expect no other push.
+        RespVersion::Resp2 => {
+            let mut reply = ReplyWriter::new(out, version);
             reply.array(3);
             reply.text("message");
             reply.text("lease");
-            reply.text(&json(told));
+            reply.text(&event_json(event));
         }
     }
 }
 
-fn push3(told: &Told, reply: &mut Reply<'_>) {
-    match told {
+fn write_push3(event: &Told, reply: &mut ReplyWriter<'_>) {
+    match event {
         Told::Reset(id) => {
             reply.push(3);
             reply.text("lease");
@@ -122,9 +133,9 @@ fn push3(told: &Told, reply: &mut Reply<'_>) {
     }
 }
 
-/// The same in JSON, as HTTP tells it.
-fn json(told: &Told) -> String {
-    match told {
+/// The event in JSON, in the form that HTTP uses.
+fn event_json(event: &Told) -> String {
+    match event {
         Told::Reset(id) => serde_json::json!({"kind": "reset", "id": id.to_string()}).to_string(),
         Told::Event(event, prev) => EventJson::new(event.clone(), *prev).to_json(),
     }
@@ -139,11 +150,13 @@ mod tests {
     use leasehold::engine::{Claim, Engine, Mode, Seen, Want};
 
     use super::*;
+    use crate::resp::event_loop::inbox::Inbox;
+    use crate::resp::event_loop::waker::Waker;
     use crate::service::audit::Audit;
     use crate::service::keys::KeyRing;
     use crate::service::{Opened, Peer};
 
-    const NAMES: usize = 4000;
+    const EVENTS: usize = 4000;
 
     fn claim(number: usize) -> Claim {
         Claim {
@@ -158,32 +171,43 @@ mod tests {
         }
     }
 
-    /// Goal: a watch that has much to tell does not heap it up for a pump that takes nothing, and tells all of it, in
+    /// Goal: a watch with many events sends few messages to an event loop that receives none, and all of them, in
     /// order, to one that does.
     #[tokio::test(flavor = "multi_thread")]
-    async fn news_wait_for_a_pump_that_is_kept() {
+    async fn events_wait_for_an_event_loop_that_is_busy() {
         let dir = tempfile::tempdir().unwrap();
         let engine = Embedded::open(dir.path(), Options::default()).await.unwrap();
         let Seen::Reset(begin) = engine.watch(None).await.unwrap().next().await.unwrap() else {
             panic!("a watch begins with where things stand")
         };
-        futures_util::future::join_all((0..NAMES).map(|number| engine.acquire(claim(number)))).await;
+        futures_util::future::join_all((0..EVENTS).map(|number| engine.acquire(claim(number)))).await;
         let service = Service::new(Opened::Embedded(engine), KeyRing::open(), Audit, SystemClock::shared());
         let peer = Peer(([127, 0, 0, 1], 1).into());
         let caller = service.enter(None, peer).unwrap();
-        let (mailbox, bell) = (Arc::new(Mailbox::default()), Arc::new(Bell::new().unwrap()));
-        let outlet = Outlet { mailbox: mailbox.clone(), bell, slot: 0, id: 1 };
-        let work = tokio::spawn(tell(service, caller, String::new(), Some(begin), Protocol::Resp3, outlet, 7));
+        let (inbox, waker) = (Arc::new(Inbox::default()), Arc::new(Waker::new().unwrap()));
+        let handle = ConnectionHandle { inbox: inbox.clone(), waker, slot: 0, connection_id: 1 };
+        let work = tokio::spawn(
+            WatchTask {
+                service,
+                caller,
+                prefix: String::new(),
+                since: Some(begin),
+                version: RespVersion::Resp3,
+                handle,
+                number: 7,
+            }
+            .run(),
+        );
         let moment = || tokio::time::sleep_until(tokio::time::Instant::now() + Duration::from_millis(300));
         moment().await;
-        let letters = mailbox.take();
-        assert_eq!(letters.len(), 1 + AHEAD, "the answer, and what may be ahead");
-        let mut heard = letters.into_iter().flat_map(|letter| letter.bytes).collect::<Vec<u8>>();
-        while heard.windows(7).filter(|part| *part == b"granted").count() < NAMES {
+        let messages = inbox.take_all();
+        assert_eq!(messages.len(), 1 + MAX_UNREAD_MESSAGES_PER_WATCH, "the reply, and as many as may be unread");
+        let mut heard = messages.into_iter().flat_map(|message| message.bytes).collect::<Vec<u8>>();
+        while heard.windows(7).filter(|part| *part == b"granted").count() < EVENTS {
             let before = heard.len();
             moment().await;
-            heard.extend(mailbox.take().into_iter().flat_map(|letter| letter.bytes));
-            assert!(heard.len() > before, "it goes on when letters are taken");
+            heard.extend(inbox.take_all().into_iter().flat_map(|message| message.bytes));
+            assert!(heard.len() > before, "it goes on when messages are received");
         }
         work.abort();
     }

@@ -2,22 +2,22 @@
 
 use rustix::process::Signal;
 
-use super::client::Client;
+use super::client::RespClient;
 use super::common::Site;
 use super::common::server::{Server, key};
 use super::{dial, granted, lines, word};
 
-fn floor(client: &mut Client, raise: &[&str]) -> u64 {
+fn floor(client: &mut RespClient, raise: &[&str]) -> u64 {
     let reply = client.ask(&[&["LEASE", "FLOOR"], raise].concat());
     reply.trim_end().strip_prefix(':').and_then(|number| number.parse().ok()).unwrap_or_else(|| panic!("{reply}"))
 }
 
-fn take(client: &mut Client, name: &str) -> u64 {
+fn take(client: &mut RespClient, name: &str) -> u64 {
     granted(&client.ask(&["LEASE", "ACQUIRE", "600000", "RESOURCES", name])).1
 }
 
 /// The identity in what LEASE ENGINE says.
-fn identity(client: &mut Client) -> String {
+fn identity(client: &mut RespClient) -> String {
     let reply = client.ask(&["LEASE", "ENGINE"]);
     let lines = lines(&reply);
     let at = lines.iter().position(|line| *line == "identity").unwrap_or_else(|| panic!("{reply}"));
@@ -99,6 +99,34 @@ fn a_front_server_passes_both_on() {
     let ends = |port: u16| format!("$4\r\nhttp\r\n:{port}\r\n");
     assert!(before.ask(&["LEASE", "ENGINE"]).ends_with(&ends(front.http.port())));
     assert!(behind.ask(&["LEASE", "ENGINE"]).ends_with(&ends(server.http.port())));
+}
+
+/// Goal: a front server refuses Redis keys, since the engine behind it keeps no values for it, and changes nothing.
+#[test]
+fn a_front_server_refuses_keys() {
+    let (site, front_site) = (Site::new(), Site::new());
+    let server = Server::start(&site, &[]);
+    let front = Server::start(&front_site, &["--engine", &format!("leasehold://{}", server.resp)]);
+    let (mut behind, mut before) = (dial(&server), dial(&front));
+    assert_eq!(behind.ask(&["SET", "held", "v", "NX", "PX", "60000"]), "+OK\r\n");
+    for line in [
+        "SET free v NX PX 60000",
+        "GET held",
+        "EXISTS held free",
+        "TTL held",
+        "PTTL held",
+        "DEL held",
+        "PEXPIRE held 1",
+        "PEXPIRE held 0",
+        "EVALSHA e5a322e2634ef59a516e8ea150cb085afafee684 1 free v 60000",
+        "EVALSHA c3f8721cbb97f72bc19e972846bd7aaf91901658 1 held v",
+        "EVALSHA 1cac51482acf5858da00f6d685d68f886cd6b6b2 1 held v 1",
+    ] {
+        let told = before.ask(&line.split(' ').collect::<Vec<_>>());
+        assert!(word(&told) == "INVALID" && told.contains("an engine that keeps values"), "{line}: {told}");
+    }
+    assert_eq!(behind.ask(&["GET", "held"]), "$1\r\nv\r\n");
+    assert_eq!(behind.ask(&["EXISTS", "free"]), ":0\r\n");
 }
 
 /// Goal: the map has the fields of the contract, in both versions.

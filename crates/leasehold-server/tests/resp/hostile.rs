@@ -4,7 +4,7 @@ use std::io::{Read, Write};
 use std::net::TcpStream;
 use std::time::Duration;
 
-use super::client::{Client, command};
+use super::client::{RespClient, command};
 use super::common::server::{Server, serve};
 use super::common::{PATIENCE, Site, pause, wait_until};
 use super::{comes_to_rest, configured, dial, word};
@@ -80,7 +80,7 @@ fn http_is_cut_off_and_does_nothing() {
     // The beginning of a TLS handshake.
     hello.write_all(b"\x16\x03\x01\x00\x05\x01\x00\x00\x01\x00\n").expect("it reads");
     assert_eq!(
-        word(&String::from_utf8_lossy(&Client::reply(&mut Client { stream: std::io::BufReader::new(hello) }))),
+        word(&String::from_utf8_lossy(&RespClient::reply(&mut RespClient { stream: std::io::BufReader::new(hello) }))),
         "INVALID"
     );
 }
@@ -90,7 +90,7 @@ fn http_is_cut_off_and_does_nothing() {
 fn too_many_connections_are_sent_away() {
     let site = Site::new();
     let server = configured(&site, "[limits]\nconnections = 5\n");
-    let mut inside: Vec<Client> = (0..5).map(|_| dial(&server)).collect();
+    let mut inside: Vec<RespClient> = (0..5).map(|_| dial(&server)).collect();
     inside.iter_mut().for_each(|client| assert_eq!(client.ask(&["PING"]), "+PONG\r\n"));
     let told = rest(&raw(&server));
     assert_eq!(word(&String::from_utf8_lossy(&told)), "QUOTA");
@@ -114,7 +114,7 @@ fn no_files_left_costs_no_time() {
     command.current_dir(site.path("")).stdout(std::process::Stdio::null());
     command.stderr(std::fs::File::create(site.path("stderr")).expect("a file for stderr"));
     let server = Server::spawn(&site, &mut command);
-    let mut crowd: Vec<Client> = (0..300).map(|_| dial(&server)).collect();
+    let mut crowd: Vec<RespClient> = (0..300).map(|_| dial(&server)).collect();
     comes_to_rest(server.pid());
     let said = server.said().lines().count();
     pause(Duration::from_secs(1));

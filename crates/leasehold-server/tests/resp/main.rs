@@ -15,13 +15,13 @@ mod truth;
 mod waiting;
 mod watch;
 
-use client::Client;
+use client::RespClient;
 use common::Site;
 use common::server::Server;
 
 /// A connection to the server's RESP port.
-fn dial(server: &Server) -> Client {
-    Client::to(server.resp)
+fn dial(server: &Server) -> RespClient {
+    RespClient::to(server.resp)
 }
 
 /// A server with these lines in its config file.
@@ -53,7 +53,7 @@ fn granted(reply: &str) -> (String, u64) {
 }
 
 /// How many wait for a name.
-fn queue(client: &mut Client, name: &str) -> u64 {
+fn queue(client: &mut RespClient, name: &str) -> u64 {
     let reply = client.ask(&["LEASE", "GET", name]);
     lines(&reply).last().and_then(|last| last.strip_prefix(':')?.parse().ok()).unwrap_or(0)
 }

@@ -1,16 +1,16 @@
-//! Waiting in line over RESP: order, patience, hanging up. How soon who hangs up is missed, and what it is left with, is
-//! in `src/resp/tests/leaving.rs`, where the clock stands still.
+//! Wait queues over RESP: order, timeouts, hanging up. How soon a hang-up is noticed, and what becomes of its lease, is in
+//! `src/resp/tests/close.rs`, with a manual clock.
 
 use std::net::Shutdown;
 use std::thread;
 use std::time::Duration;
 
-use super::client::{Client, command};
+use super::client::{RespClient, command};
 use super::common::server::Server;
 use super::common::{Site, now, wait_until};
 use super::{comes_to_rest, dial, granted, lines, queue, word};
 
-fn wait_for(client: &mut Client, name: &str, more: &[&str]) {
+fn wait_for(client: &mut RespClient, name: &str, more: &[&str]) {
     client.send(&command(&[&["LEASE", "ACQUIRE", "600000", "WAIT", "600000"], more, &["RESOURCES", name]].concat()));
 }
 
@@ -26,7 +26,7 @@ fn those_who_wait_are_served_in_order() {
     let server = Server::start(&site, &[]);
     let mut client = dial(&server);
     let (mut lease, mut token) = granted(&client.ask(&["LEASE", "ACQUIRE", "600000", "RESOURCES", "a"]));
-    let mut line: Vec<Client> = Vec::new();
+    let mut line: Vec<RespClient> = Vec::new();
     for index in 0..20 {
         let mut waiter = dial(&server);
         wait_for(&mut waiter, "a", &[]);
@@ -47,7 +47,7 @@ fn those_who_wait_are_served_in_order() {
     }
 }
 
-/// Goal: a wait that runs out is answered, not early, and leaves the line.
+/// Goal: a wait that runs out is answered, not early, and leaves the queue.
 #[test]
 fn patience_ends() {
     let site = Site::new();
@@ -63,7 +63,7 @@ fn patience_ends() {
     assert_eq!(queue(&mut client, "a"), 0);
 }
 
-/// Goal: who hangs up leaves the line, however it hangs up, is counted, and it costs nothing.
+/// Goal: a client that hangs up leaves the queue, however it hangs up, is counted, and costs nothing.
 /// Method: all of them would wait for longer than the test does.
 #[test]
 fn who_hangs_up_leaves_the_line() {
@@ -82,7 +82,7 @@ fn who_hangs_up_leaves_the_line() {
             "half-close" => gone.stream.get_ref().shutdown(Shutdown::Write).expect("a socket"),
             "reset" => rustix::net::sockopt::set_socket_linger(gone.stream.get_ref(), Some(Duration::ZERO))
                 .expect("a socket takes it"),
-            // So much that the server reads no more of it: it must notice all the same.
+            // More than the server reads. It must notice the hang-up without reading.
             "full of input" => {
                 gone.stream.get_ref().set_nonblocking(true).expect("a socket");
                 while std::io::Write::write(gone.stream.get_mut(), &[b'\n'; 65_536]).is_ok() {}

@@ -3,7 +3,7 @@
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::thread;
 
-use super::client::{Client, command};
+use super::client::{RespClient, command};
 use super::common::server::Server;
 use super::common::{Site, wait_until};
 use super::{dial, lines, word};
@@ -16,7 +16,7 @@ struct News {
     name: String,
 }
 
-fn next(client: &mut Client) -> News {
+fn next(client: &mut RespClient) -> News {
     let reply = String::from_utf8(client.reply()).expect("text");
     let lines = lines(&reply);
     assert_eq!((lines[0].as_bytes()[0], lines[2]), (b'>', "lease"), "{reply}");
@@ -29,7 +29,7 @@ fn next(client: &mut Client) -> News {
     News { kind, id, prev: lines[8].to_owned(), name: lines.last().expect("a name").to_string() }
 }
 
-fn watch(server: &Server, words: &[&str]) -> Client {
+fn watch(server: &Server, words: &[&str]) -> RespClient {
     let mut client = dial(server);
     assert!(client.ask(&["HELLO", "3"]).starts_with('%'));
     assert_eq!(client.ask(&[&["LEASE", "WATCH"], words].concat()), "+OK\r\n");
@@ -168,7 +168,7 @@ fn a_refused_watch_can_be_asked_for_again() {
     let mut client = dial(&server);
     assert_eq!(client.ask(&["AUTH", &slow]), "+OK\r\n");
     let mut said = Vec::new();
-    // Each goes by the gate, until there is no more; a watch then is refused for that alone.
+    // Each passes the access check, until the rate is used up; a watch then is refused for that alone.
     wait_until("the gate says no", || word_of(&client.ask(&["LEASE", "GET", "a"])) == Some("QUOTA"));
     wait_until("a watch", || {
         said.push(client.ask(&["LEASE", "WATCH"]));

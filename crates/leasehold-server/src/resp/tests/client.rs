@@ -1,11 +1,11 @@
-//! A client that speaks and hears bytes.
+//! A client that sends and receives raw bytes.
 
 use std::io::{BufRead, BufReader, Read, Write};
 use std::net::{SocketAddr, TcpStream};
 use std::time::Duration;
 
-/// A connection.
-pub struct Client {
+/// A connection to the RESP port.
+pub struct RespClient {
     pub stream: BufReader<TcpStream>,
 }
 
@@ -18,7 +18,7 @@ pub fn command(words: &[&str]) -> Vec<u8> {
     bytes
 }
 
-impl Client {
+impl RespClient {
     pub fn to(address: SocketAddr) -> Self {
         let stream = TcpStream::connect(address).expect("RESP listens");
         stream.set_read_timeout(Some(Duration::from_secs(30))).expect("a socket takes a timeout");
@@ -30,7 +30,7 @@ impl Client {
         self.stream.get_mut().write_all(bytes).expect("the server reads");
     }
 
-    /// The bytes of one whole reply; empty when the server hung up.
+    /// The bytes of one complete reply; empty when the server closed the connection.
     pub fn reply(&mut self) -> Vec<u8> {
         let mut bytes = Vec::new();
         self.stream.read_until(b'\n', &mut bytes).expect("the server answers");
@@ -53,7 +53,7 @@ impl Client {
         bytes
     }
 
-    /// Sends one command and answers the bytes of its reply as text.
+    /// Sends one command and returns its reply as text.
     pub fn ask(&mut self, words: &[&str]) -> String {
         self.send(&command(words));
         String::from_utf8(self.reply()).expect("text")

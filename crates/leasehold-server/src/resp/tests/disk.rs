@@ -1,4 +1,4 @@
-//! A real disk with a gate before every sync: a batch can be held up between its decision and its answers.
+//! A real disk with a barrier before every sync: a test can stop a batch between its decision and its replies.
 
 use std::io;
 use std::path::Path;
@@ -8,26 +8,26 @@ use std::time::Duration;
 use leasehold::engine::embedded::storage::{Directory, File, Storage};
 use leasehold::testkit::ManualClock;
 
-/// What stands before the syncs.
-pub struct Gate {
-    state: Mutex<State>,
-    turned: Condvar,
+/// While it is closed, no sync begins.
+pub struct SyncBarrier {
+    state: Mutex<BarrierState>,
+    opened: Condvar,
     clock: ManualClock,
     /// How long a sync takes by that clock.
-    takes: Duration,
+    sync_takes: Duration,
 }
 
 #[derive(Default)]
-struct State {
+struct BarrierState {
     closed: bool,
-    /// Threads that want to sync, and stand before the closed gate.
+    /// Threads that wait for the closed barrier.
     held: usize,
 }
 
-impl Gate {
-    /// An open gate before syncs that take so long.
-    pub fn new(clock: ManualClock, takes: Duration) -> Arc<Self> {
-        Arc::new(Self { state: Mutex::default(), turned: Condvar::new(), clock, takes })
+impl SyncBarrier {
+    /// An open barrier. By `clock` each sync takes this long.
+    pub fn new(clock: ManualClock, sync_takes: Duration) -> Arc<Self> {
+        Arc::new(Self { state: Mutex::default(), opened: Condvar::new(), clock, sync_takes })
     }
 
     pub fn close(&self) {
@@ -36,57 +36,57 @@ impl Gate {
 
     pub fn open(&self) {
         self.state.lock().unwrap().closed = false;
-        self.turned.notify_all();
+        self.opened.notify_all();
     }
 
-    /// Whether a batch is held up.
-    pub fn holds_one(&self) -> bool {
+    /// Whether a sync waits.
+    pub fn holds_a_sync(&self) -> bool {
         self.state.lock().unwrap().held > 0
     }
 
-    fn pass(&self) {
-        // The keeper prepares files that nobody waits for.
+    fn wait(&self) {
+        // No batch waits for the files that this thread prepares.
         if std::thread::current().name() == Some("leasehold-keeper") {
             return;
         }
         let mut state = self.state.lock().unwrap();
         state.held += usize::from(state.closed);
         while state.closed {
-            state = self.turned.wait(state).unwrap();
+            state = self.opened.wait(state).unwrap();
         }
         state.held = 0;
         drop(state);
-        self.clock.advance(self.takes);
+        self.clock.advance(self.sync_takes);
     }
 }
 
-/// The disk.
-pub struct Gated {
+/// A directory whose files sync behind the barrier.
+pub struct BarrierDisk {
     disk: Directory,
-    gate: Arc<Gate>,
+    barrier: Arc<SyncBarrier>,
 }
 
-impl Gated {
-    pub fn new(path: &Path, gate: Arc<Gate>) -> Arc<Self> {
-        Arc::new(Self { disk: Directory::open(path).unwrap(), gate })
+impl BarrierDisk {
+    pub fn new(path: &Path, barrier: Arc<SyncBarrier>) -> Arc<Self> {
+        Arc::new(Self { disk: Directory::open(path).unwrap(), barrier })
     }
 
-    fn gated(&self, file: Box<dyn File>) -> Box<dyn File> {
-        Box::new(GatedFile { file, gate: self.gate.clone() })
+    fn with_barrier(&self, file: Box<dyn File>) -> Box<dyn File> {
+        Box::new(BarrierFile { file, barrier: self.barrier.clone() })
     }
 }
 
-impl Storage for Gated {
+impl Storage for BarrierDisk {
     fn list(&self) -> io::Result<Vec<String>> {
         self.disk.list()
     }
 
     fn open(&self, name: &str) -> io::Result<Box<dyn File>> {
-        self.disk.open(name).map(|file| self.gated(file))
+        self.disk.open(name).map(|file| self.with_barrier(file))
     }
 
     fn create(&self, name: &str) -> io::Result<Box<dyn File>> {
-        self.disk.create(name).map(|file| self.gated(file))
+        self.disk.create(name).map(|file| self.with_barrier(file))
     }
 
     fn rename(&self, from: &str, to: &str) -> io::Result<()> {
@@ -102,12 +102,12 @@ impl Storage for Gated {
     }
 }
 
-struct GatedFile {
+struct BarrierFile {
     file: Box<dyn File>,
-    gate: Arc<Gate>,
+    barrier: Arc<SyncBarrier>,
 }
 
-impl File for GatedFile {
+impl File for BarrierFile {
     fn len(&self) -> io::Result<u64> {
         self.file.len()
     }
@@ -121,7 +121,7 @@ impl File for GatedFile {
     }
 
     fn sync(&mut self) -> io::Result<()> {
-        self.gate.pass();
+        self.barrier.wait();
         self.file.sync()
     }
 }

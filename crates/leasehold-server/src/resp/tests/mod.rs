@@ -1,13 +1,14 @@
-//! The RESP port in this process: what needs to see the service's own counters, to set the clock by hand, or to hold the
-//! disk. The rest is in `tests/resp/`.
+//! Tests of the RESP port in this process: those that read the service's counters, set the clock, or stop the disk. The
+//! others are in `tests/resp/`.
 
-mod client;
+mod access;
+pub mod all_commands;
+pub mod client;
+mod close;
 mod disk;
-pub mod every;
-mod gate;
-mod leaving;
 mod limits;
 mod pipeline;
+pub mod words;
 
 use std::net::TcpListener;
 use std::sync::Arc;
@@ -21,29 +22,29 @@ use super::{Config, Server};
 use crate::service::audit::Audit;
 use crate::service::keys::KeyRing;
 use crate::service::{Opened, Service};
-use client::Client;
-use disk::{Gate, Gated};
+use client::RespClient;
+use disk::{BarrierDisk, SyncBarrier};
 use leasehold_core::Limits;
 
-/// Longer than anything here should take, also on a busy machine.
-const PATIENCE: Duration = Duration::from_secs(30);
+/// Longer than any wait here should take, even on a busy machine.
+const MAX_TEST_WAIT: Duration = Duration::from_secs(30);
 
-/// A server on a free port over an engine of its own.
-struct House {
+/// A server on a free port, with an engine of its own.
+struct TestServer {
     service: Arc<Service>,
     server: Server,
     address: std::net::SocketAddr,
     _home: tempfile::TempDir,
 }
 
-impl House {
+impl TestServer {
     async fn open(ring: Arc<KeyRing>, config: Config) -> Self {
         let home = tempfile::tempdir().unwrap();
         let engine = Embedded::open(home.path().join("data"), Options::default()).await.unwrap();
         Self::over(home, Opened::Embedded(engine), SystemClock::shared(), ring, config)
     }
 
-    /// A server over an engine that is open; both by the same clock.
+    /// A server over an engine that is open. Both use the same clock.
     fn over(
         home: tempfile::TempDir,
         engine: Opened,
@@ -58,8 +59,8 @@ impl House {
         Self { service, server, address, _home: home }
     }
 
-    fn connect(&self) -> Client {
-        Client::to(self.address)
+    fn connect(&self) -> RespClient {
+        RespClient::to(self.address)
     }
 
     async fn end(self) {
@@ -68,34 +69,33 @@ impl House {
     }
 }
 
-/// A server that counts by this clock, and writes to a disk with a gate.
-struct Timed {
-    house: House,
+/// A server with a manual clock, and a disk that can be stopped.
+struct ClockedServer {
+    server: TestServer,
     clock: ManualClock,
-    gate: Arc<Gate>,
+    barrier: Arc<SyncBarrier>,
 }
 
-impl Timed {
-    /// `locked`: whether the engine is asked by the pump itself, or as any other engine would be, on tokio.
-    async fn open(sync_takes: Duration, locked: bool) -> Self {
+impl ClockedServer {
+    /// `embedded`: whether commands run inline, or in tasks, as for any other engine.
+    async fn open(sync_takes: Duration, embedded: bool) -> Self {
         let home = tempfile::tempdir().unwrap();
         let clock = ManualClock::new();
-        let gate = Gate::new(clock.clone(), sync_takes);
-        let disk = Gated::new(&home.path().join("data"), gate.clone());
+        let barrier = SyncBarrier::new(clock.clone(), sync_takes);
+        let disk = BarrierDisk::new(&home.path().join("data"), barrier.clone());
         let options = Options { clock: clock.shared(), ..Options::default() };
         let engine = Embedded::open_on(disk, options).await.unwrap();
-        let engine = if locked { Opened::Embedded(engine) } else { Opened::Other(engine, Limits::default()) };
-        let house = House::over(home, engine, clock.shared(), KeyRing::open(), Config::default());
-        Self { house, clock, gate }
+        let engine = if embedded { Opened::Embedded(engine) } else { Opened::Other(engine, Limits::default()) };
+        let server = TestServer::over(home, engine, clock.shared(), KeyRing::open(), Config::default());
+        Self { server, clock, barrier }
     }
 }
 
-/// Waits for a condition, and fails with its name if it never comes. By the machine's own clock: a server whose clock
-/// stands still is waited for all the same.
+/// Waits for a condition by the machine's clock, and fails with its name after [`MAX_TEST_WAIT`].
 #[track_caller]
 fn wait_until(what: &str, mut condition: impl FnMut() -> bool) {
     let clock = SystemClock::shared();
-    let end = clock.now().plus(PATIENCE);
+    let end = clock.now().plus(MAX_TEST_WAIT);
     while !condition() {
         assert!(clock.now() < end, "waited in vain until {what}");
         pause(Duration::from_millis(2));

@@ -1,25 +1,25 @@
-//! Many commands at once, however they are cut, and pauses in the middle.
+//! Pipelines: many commands at once, cut anywhere, with pauses.
 
 use std::io::Write;
 use std::net::Shutdown;
 
 use super::super::Config;
-use super::House;
+use super::TestServer;
 use super::client::command;
 use crate::service::keys::{KeyRing, Role};
 
-/// A stream of numbers that is the same every time.
-pub struct Dice(pub u64);
+/// Random numbers that are the same in every run.
+pub struct SeededRandom(pub u64);
 
-impl Dice {
+impl SeededRandom {
     pub fn roll(&mut self, sides: usize) -> usize {
         self.0 = self.0.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
         (self.0 >> 33) as usize % sides
     }
 }
 
-/// A command whose answer depends on nothing but the commands before it, under names of its own.
-fn mixed(dice: &mut Dice, own: &str) -> Vec<String> {
+/// A command whose reply depends only on the commands before it, on names with this prefix.
+fn mixed(dice: &mut SeededRandom, own: &str) -> Vec<String> {
     let name = format!("{own}{}", dice.roll(40));
     let value = format!("v{}", dice.roll(3));
     let text = match dice.roll(10) {
@@ -38,13 +38,13 @@ fn mixed(dice: &mut Dice, own: &str) -> Vec<String> {
 
 /// Commands under names that begin with this letter, the same for every letter.
 fn commands(own: &str, many: usize) -> Vec<Vec<u8>> {
-    let mut dice = Dice(7);
+    let mut dice = SeededRandom(7);
     (0..many).map(|_| command(&mixed(&mut dice, own).iter().map(String::as_str).collect::<Vec<_>>())).collect()
 }
 
-/// How they are answered one by one.
-fn answers(house: &House, many: usize) -> Vec<String> {
-    let mut one = house.connect();
+/// The replies when they are sent one by one.
+fn answers(server: &TestServer, many: usize) -> Vec<String> {
+    let mut one = server.connect();
     commands("a", many)
         .iter()
         .map(|bytes| {
@@ -54,23 +54,23 @@ fn answers(house: &House, many: usize) -> Vec<String> {
         .collect()
 }
 
-/// What an answer is under names of another letter.
+/// A reply as it is for names with another prefix.
 fn renamed(answer: &str, own: &str) -> String {
     answer.replace("\r\na", &format!("\r\n{own}")).replace("NONSENSE a", &format!("NONSENSE {own}"))
 }
 
 /// Goal: commands sent at once, cut anywhere, are answered in order as if sent one by one.
-/// Method: 10,000 of many kinds, fast and slow; once one by one, once in one go under other names of equal length.
+/// Method: 10,000 of many kinds, inline and spawned; once one by one, once in one go under other names of equal length.
 #[tokio::test(flavor = "multi_thread")]
 async fn ten_thousand_at_once_are_answered_as_one_by_one() {
-    let house = House::open(KeyRing::open(), Config::default()).await;
+    let server = TestServer::open(KeyRing::open(), Config::default()).await;
     tokio::task::block_in_place(|| {
-        let expected = answers(&house, 10_000);
-        let mut many = house.connect();
+        let expected = answers(&server, 10_000);
+        let mut many = server.connect();
         let all = commands("b", expected.len()).concat();
         let mut writer = many.stream.get_ref().try_clone().unwrap();
         let sender = std::thread::spawn(move || {
-            let (mut dice, mut rest) = (Dice(11), &all[..]);
+            let (mut dice, mut rest) = (SeededRandom(11), &all[..]);
             while !rest.is_empty() {
                 let cut = if dice.roll(4) == 0 { 1 + dice.roll(7) } else { 1 + dice.roll(3000) }.min(rest.len());
                 writer.write_all(&rest[..cut]).unwrap();
@@ -84,17 +84,17 @@ async fn ten_thousand_at_once_are_answered_as_one_by_one() {
         assert!(many.reply().is_empty(), "it is closed when all is answered");
         sender.join().unwrap();
     });
-    house.end().await;
+    server.end().await;
 }
 
 /// Goal: of several who send many commands in one round, each is answered as if alone.
 /// Method: more in all than is parsed ahead in a round, from clients with different commands at the same places.
 #[tokio::test(flavor = "multi_thread")]
 async fn several_who_send_at_once_are_each_answered_as_alone() {
-    let house = House::open(KeyRing::open(), Config::default()).await;
+    let server = TestServer::open(KeyRing::open(), Config::default()).await;
     tokio::task::block_in_place(|| {
-        let expected = answers(&house, 1000);
-        let mut clients: Vec<_> = ["b", "c", "d", "e", "f", "g", "h", "i"].map(|own| (own, house.connect())).into();
+        let expected = answers(&server, 1000);
+        let mut clients: Vec<_> = ["b", "c", "d", "e", "f", "g", "h", "i"].map(|own| (own, server.connect())).into();
         // Of another length for each, so that no two are at the same place.
         for round in 0..3 {
             for (nth, (own, client)) in clients.iter_mut().enumerate() {
@@ -108,35 +108,35 @@ async fn several_who_send_at_once_are_each_answered_as_alone() {
             }
         }
     });
-    house.end().await;
+    server.end().await;
 }
 
 /// Goal: a command that was parsed before a key was shown is decided with the key.
 #[tokio::test(flavor = "multi_thread")]
 async fn a_key_shown_in_the_middle_counts_from_there() {
-    let (made, file) = super::gate::keys();
-    let house = House::open(KeyRing::of(&file), Config::default()).await;
+    let (made, file) = super::access::keys();
+    let server = TestServer::open(KeyRing::of(&file), Config::default()).await;
     tokio::task::block_in_place(|| {
         let set = |name| command(&["SET", name, "v", "NX", "PX", "60000"]);
         let lease = Role::ALL.iter().position(|role| *role == Role::Lease).unwrap();
         let auth = command(&["AUTH", made[lease].expose()]);
-        let mut client = house.connect();
+        let mut client = server.connect();
         client.send(&[set("a"), set("b"), auth, set("a"), set("b")].concat());
         let replies: Vec<_> = (0..5).map(|_| String::from_utf8(client.reply()).unwrap()).collect();
         assert!(replies[..2].iter().all(|reply| reply.starts_with("-NOAUTH")), "{replies:?}");
         assert_eq!(replies[2..], ["+OK\r\n"; 3]);
     });
-    house.end().await;
+    server.end().await;
 }
 
-/// Goal: a command is answered in the version that was spoken when it was sent, though the disk lets it go later.
+/// Goal: a reply has the version that was set when its command was sent, even if it becomes durable later.
 #[tokio::test(flavor = "multi_thread")]
 async fn each_is_answered_in_the_version_it_was_asked_in() {
-    let house = House::open(KeyRing::open(), Config::default()).await;
+    let server = TestServer::open(KeyRing::open(), Config::default()).await;
     tokio::task::block_in_place(|| {
         let hello = |version| command(&["HELLO", version]);
         let set = || command(&["SET", "seat", "v", "NX", "PX", "60000"]);
-        let mut client = house.connect();
+        let mut client = server.connect();
         client
             .send(&[set(), set(), hello("3"), set(), hello("2"), set(), hello("2"), set(), hello("3"), set()].concat());
         let replies: Vec<_> = (0..10).map(|_| String::from_utf8(client.reply()).unwrap()).collect();
@@ -145,16 +145,16 @@ async fn each_is_answered_in_the_version_it_was_asked_in() {
         let hellos: String = [2, 4, 6, 8].map(|at| replies[at].chars().next().unwrap()).iter().collect();
         assert_eq!(hellos, "%**%");
     });
-    house.end().await;
+    server.end().await;
 }
 
-/// Goal: whoever sends many commands and then half-closes gets every answer, also those not looked at in the first turn.
+/// Goal: a client that sends many commands and then half-closes gets every reply, even those not run in the first turn.
 #[tokio::test(flavor = "multi_thread")]
 async fn what_was_sent_before_a_half_close_is_answered() {
-    let house = House::open(KeyRing::open(), Config::default()).await;
+    let server = TestServer::open(KeyRing::open(), Config::default()).await;
     tokio::task::block_in_place(|| {
         for kind in [&["PING"][..], &["LEASE", "GET", "a"], &["SET", "k", "v", "NX", "PX", "60000"], &["DEL", "k"]] {
-            let mut client = house.connect();
+            let mut client = server.connect();
             let count = 1500;
             client.send(&command(kind).repeat(count));
             client.stream.get_ref().shutdown(Shutdown::Write).unwrap();
@@ -162,20 +162,20 @@ async fn what_was_sent_before_a_half_close_is_answered() {
             assert_eq!(answers, count, "{kind:?}");
         }
     });
-    house.end().await;
+    server.end().await;
 }
 
 /// Goal: nothing after QUIT is done.
 #[tokio::test(flavor = "multi_thread")]
 async fn nothing_after_quit_is_done() {
-    let house = House::open(KeyRing::open(), Config::default()).await;
+    let server = TestServer::open(KeyRing::open(), Config::default()).await;
     tokio::task::block_in_place(|| {
-        let mut client = house.connect();
+        let mut client = server.connect();
         client.send(b"PING\r\nQUIT\r\nSET after v NX PX 60000\r\n");
         assert_eq!([client.reply(), client.reply(), client.reply()], [&b"+PONG\r\n"[..], b"+OK\r\n", b""]);
-        assert_eq!(house.connect().ask(&["EXISTS", "after"]), ":0\r\n");
+        assert_eq!(server.connect().ask(&["EXISTS", "after"]), ":0\r\n");
     });
-    house.end().await;
+    server.end().await;
 }
 
 /// Goal: a client that does not read is not answered further and costs no processor time; when it reads, all is there.
@@ -183,19 +183,19 @@ async fn nothing_after_quit_is_done() {
 #[tokio::test(flavor = "multi_thread")]
 async fn a_client_that_does_not_read_costs_nothing_and_loses_nothing() {
     let config = Config { backlog: 64 << 10, write_stall: std::time::Duration::from_secs(60), ..Config::default() };
-    let house = House::open(KeyRing::open(), config).await;
+    let server = TestServer::open(KeyRing::open(), config).await;
     tokio::task::block_in_place(|| {
-        let client = house.connect();
+        let client = server.connect();
         let text = "x".repeat(60_000);
         let count = 1000;
         let mut writer = client.stream.get_ref().try_clone().unwrap();
         let (sent, all) = (command(&["ECHO", &text]), count);
         let sender = std::thread::spawn(move || (0..all).for_each(|_| writer.write_all(&sent).unwrap()));
-        // Until it has taken what it takes; and beside others in this process, until they are done.
+        // Until the backlog is full, and other threads of this process are done.
         let rests = (0..30).any(|_| {
-            let before = pump_time();
+            let before = process_time_ms();
             super::pause(std::time::Duration::from_secs(1));
-            pump_time() - before < 300
+            process_time_ms() - before < 300
         });
         assert!(rests, "not a second in thirty that had nothing to do");
         let mut client = client;
@@ -204,11 +204,11 @@ async fn a_client_that_does_not_read_costs_nothing_and_loses_nothing() {
         }
         sender.join().unwrap();
     });
-    house.end().await;
+    server.end().await;
 }
 
 /// Milliseconds of processor time of this process. Tests run one to a process under nextest.
-fn pump_time() -> u64 {
+fn process_time_ms() -> u64 {
     let stat = std::fs::read_to_string("/proc/self/stat").unwrap();
     let fields: Vec<&str> = stat.rsplit_once(')').unwrap().1.split_whitespace().collect();
     // Ticks of ten milliseconds, in user and system mode.

@@ -1,11 +1,11 @@
-//! Every command, for the tests that leave none out.
+//! Every command with its verb, for tests that try all of them.
 
 use crate::service::Verb;
 
-/// Every command, as it may be typed: what the tests try one by one, so that none goes around the gate.
+/// Every command as a person may type it, and the verb it is checked by.
 ///
 /// Words stand between spaces; a space inside a word is written `~`.
-pub const EVERY: &[(&str, Option<Verb>)] = &[
+pub const ALL_COMMANDS: &[(&str, Option<Verb>)] = &[
     ("LEASE ACQUIRE 30000 RESOURCES a", Some(Verb::Acquire)),
     ("LEASE ACQUIRE 30000 EACH a X b S c 1/2", Some(Verb::Acquire)),
     ("LEASE RENEW 1-00000000000000000000000000000000", Some(Verb::Renew)),

@@ -1,4 +1,4 @@
-//! What we answer, in either version of the protocol.
+//! Writes replies, in either version of the protocol.
 
 use std::time::Duration;
 
@@ -7,48 +7,53 @@ use leasehold::{Error, Refusal, Token};
 
 use crate::service::Denial;
 
-/// Which version a connection speaks.
+/// The version of RESP that a connection uses.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Protocol {
-    /// Until it says otherwise.
+pub enum RespVersion {
+    /// Until the client asks for another.
     Resp2,
     /// After `HELLO 3`.
     Resp3,
 }
 
-/// What is left of a lease.
+/// How long a lease still lives.
 #[derive(Clone, Copy, Debug)]
-pub struct Life {
+pub struct LeaseLife {
     /// Until it lapses.
     pub remaining: Duration,
-    /// With `FULL`: how far it can be renewed, if it has a cap. Only then, since clients count elements.
+    /// With `FULL`: how far it can be renewed, if it has a maximum. Without `FULL` the reply has one element less.
     pub renewable: Option<Option<Duration>>,
 }
 
-/// Whole milliseconds, rounded down: nobody believes to hold a lease longer than it lives.
+impl LeaseLife {
+    pub fn new(remaining: Duration, renewable: Option<Duration>, full: bool) -> Self {
+        Self { remaining, renewable: full.then_some(renewable) }
+    }
+}
+
+/// Whole milliseconds, rounded down: no client believes that its lease lives longer than it does.
 pub fn millis(span: Duration) -> i64 {
     i64::try_from(span.as_millis()).unwrap_or(i64::MAX)
 }
 
 /// Writes replies to a buffer.
-pub struct Reply<'a> {
+pub struct ReplyWriter<'a> {
     out: &'a mut Vec<u8>,
-    protocol: Protocol,
+    version: RespVersion,
 }
 
-impl<'a> Reply<'a> {
-    /// Replies go to `out`.
-    pub const fn new(out: &'a mut Vec<u8>, protocol: Protocol) -> Self {
-        Self { out, protocol }
+impl<'a> ReplyWriter<'a> {
+    pub const fn new(out: &'a mut Vec<u8>, version: RespVersion) -> Self {
+        Self { out, version }
     }
 
-    fn header(&mut self, kind: u8, number: usize) {
-        self.out.push(kind);
+    fn header(&mut self, marker: u8, number: usize) {
+        self.out.push(marker);
         self.out.extend_from_slice(Buffer::new().format(number).as_bytes());
         self.out.extend_from_slice(b"\r\n");
     }
 
-    /// `+OK` and the like.
+    /// A simple string, such as `+OK`.
     pub fn simple(&mut self, word: &str) {
         self.out.push(b'+');
         self.out.extend_from_slice(word.as_bytes());
@@ -62,28 +67,28 @@ impl<'a> Reply<'a> {
         self.out.extend_from_slice(b"\r\n");
     }
 
-    /// A whole number that may be too large for a signed one: tokens count from one, and never get there.
+    /// A number that could be too large for RESP. Tokens count from one, and never are.
     pub fn unsigned(&mut self, number: u64) {
         self.integer(i64::try_from(number).unwrap_or(i64::MAX));
     }
 
-    /// Bytes.
+    /// A bulk string.
     pub fn bulk(&mut self, bytes: &[u8]) {
         self.header(b'$', bytes.len());
         self.out.extend_from_slice(bytes);
         self.out.extend_from_slice(b"\r\n");
     }
 
-    /// Text.
+    /// A bulk string of text.
     pub fn text(&mut self, text: &str) {
         self.bulk(text.as_bytes());
     }
 
-    /// Text for people, which clients of version 3 are told the form of.
+    /// Text for people. Version 3 marks it as such.
     pub fn verbatim(&mut self, text: &str) {
-        match self.protocol {
-            Protocol::Resp2 => self.text(text),
-            Protocol::Resp3 => {
+        match self.version {
+            RespVersion::Resp2 => self.text(text),
+            RespVersion::Resp3 => {
                 self.header(b'=', text.len() + 4);
                 self.out.extend_from_slice(b"txt:");
                 self.out.extend_from_slice(text.as_bytes());
@@ -92,64 +97,64 @@ impl<'a> Reply<'a> {
         }
     }
 
-    /// Nothing.
+    /// The null of the version.
     pub fn nil(&mut self) {
-        self.out.extend_from_slice(match self.protocol {
-            Protocol::Resp2 => b"$-1\r\n",
-            Protocol::Resp3 => b"_\r\n",
+        self.out.extend_from_slice(match self.version {
+            RespVersion::Resp2 => b"$-1\r\n",
+            RespVersion::Resp3 => b"_\r\n",
         });
     }
 
-    /// Yes or no.
+    /// A boolean. Version 2 has none, and uses 1 and 0.
     pub fn boolean(&mut self, yes: bool) {
-        match (self.protocol, yes) {
-            (Protocol::Resp2, _) => self.integer(yes.into()),
-            (Protocol::Resp3, true) => self.out.extend_from_slice(b"#t\r\n"),
-            (Protocol::Resp3, false) => self.out.extend_from_slice(b"#f\r\n"),
+        match (self.version, yes) {
+            (RespVersion::Resp2, _) => self.integer(yes.into()),
+            (RespVersion::Resp3, true) => self.out.extend_from_slice(b"#t\r\n"),
+            (RespVersion::Resp3, false) => self.out.extend_from_slice(b"#f\r\n"),
         }
     }
 
-    /// So many values follow.
+    /// The head of an array: so many values follow.
     pub fn array(&mut self, len: usize) {
         self.header(b'*', len);
     }
 
-    /// So many names and values follow.
+    /// The head of a map: so many names and values follow.
     pub fn map(&mut self, len: usize) {
-        match self.protocol {
-            Protocol::Resp2 => self.header(b'*', len * 2),
-            Protocol::Resp3 => self.header(b'%', len),
+        match self.version {
+            RespVersion::Resp2 => self.header(b'*', len * 2),
+            RespVersion::Resp3 => self.header(b'%', len),
         }
     }
 
-    /// So many values follow that nobody asked for just now.
+    /// The head of a push: so many values follow that no command asked for.
     pub fn push(&mut self, len: usize) {
-        match self.protocol {
-            Protocol::Resp2 => self.header(b'*', len),
-            Protocol::Resp3 => self.header(b'>', len),
+        match self.version {
+            RespVersion::Resp2 => self.header(b'*', len),
+            RespVersion::Resp3 => self.header(b'>', len),
         }
     }
 
-    /// A lease: what proves it, its token (nil from an engine without), and its life.
-    pub fn granted(&mut self, lease_id: &str, token: Option<Token>, life: Life) {
+    /// A lease: its id, its token (null from an engine that has none), and its life.
+    pub fn granted(&mut self, lease_id: &str, token: Option<Token>, life: LeaseLife) {
         self.array(if life.renewable.is_some() { 4 } else { 3 });
         self.text(lease_id);
         match token {
             Some(token) => self.unsigned(token.get()),
             None => self.nil(),
         }
-        self.life(life);
+        self.write_life(life);
     }
 
     /// How long a lease lives now: a number, or with `FULL` two.
-    pub fn renewed(&mut self, life: Life) {
+    pub fn renewed(&mut self, life: LeaseLife) {
         if life.renewable.is_some() {
             self.array(2);
         }
-        self.life(life);
+        self.write_life(life);
     }
 
-    fn life(&mut self, life: Life) {
+    fn write_life(&mut self, life: LeaseLife) {
         self.integer(millis(life.remaining));
         match life.renewable {
             Some(Some(renewable)) => self.integer(millis(renewable)),
@@ -158,7 +163,7 @@ impl<'a> Reply<'a> {
         }
     }
 
-    /// A no: one word, then a sentence. Whatever strangers chose in it stays on its line.
+    /// An error: one word, then a sentence. Line breaks become spaces, since clients choose parts of it.
     pub fn error(&mut self, word: &str, sentence: &str) {
         self.out.push(b'-');
         self.out.extend_from_slice(word.as_bytes());
@@ -167,12 +172,12 @@ impl<'a> Reply<'a> {
         self.out.extend_from_slice(b"\r\n");
     }
 
-    /// The command cannot be as written.
+    /// The error for a command that cannot run as it is written.
     pub fn invalid(&mut self, sentence: &str) {
         self.error("INVALID", sentence);
     }
 
-    /// The service's no.
+    /// The error for a denial of the service.
     pub fn denial(&mut self, denial: &Denial) {
         let word = denial.code().word;
         match denial {
@@ -195,8 +200,8 @@ impl<'a> Reply<'a> {
     }
 }
 
-/// Text that strangers chose, fit to stand between quotes on one line.
-pub fn escaped(text: &str) -> String {
+/// Text that a client chose, so that it can stand between quotes on one line.
+fn escaped(text: &str) -> String {
     let mut out = String::with_capacity(text.len());
     for letter in text.chars() {
         match letter {
@@ -220,16 +225,16 @@ pub fn escaped(text: &str) -> String {
 mod tests {
     use super::*;
 
-    fn written(protocol: Protocol, write: impl Fn(&mut Reply<'_>)) -> String {
+    fn written(version: RespVersion, write: impl Fn(&mut ReplyWriter<'_>)) -> String {
         let mut out = Vec::new();
-        write(&mut Reply::new(&mut out, protocol));
+        write(&mut ReplyWriter::new(&mut out, version));
         String::from_utf8(out).unwrap()
     }
 
     /// Goal: each version is spoken as it is written down, byte for byte.
     #[test]
     fn both_versions_are_spoken() {
-        type Case = (fn(&mut Reply<'_>), &'static str, &'static str);
+        type Case = (fn(&mut ReplyWriter<'_>), &'static str, &'static str);
         let table: [Case; 8] = [
             (|reply| reply.nil(), "$-1\r\n", "_\r\n"),
             (|reply| reply.boolean(true), ":1\r\n", "#t\r\n"),
@@ -241,8 +246,8 @@ mod tests {
             (|reply| reply.error("INVALID", "a\r\nb"), "-INVALID a  b\r\n", "-INVALID a  b\r\n"),
         ];
         for (write, two, three) in table {
-            assert_eq!(written(Protocol::Resp2, write), two);
-            assert_eq!(written(Protocol::Resp3, write), three);
+            assert_eq!(written(RespVersion::Resp2, write), two);
+            assert_eq!(written(RespVersion::Resp3, write), three);
         }
     }
 

@@ -1,60 +1,67 @@
-//! Who comes in, and who finds no room.
+//! Accepts connections, and refuses those that find no room.
 
 use std::io::{self, ErrorKind};
+use std::net::{SocketAddr, TcpStream};
 use std::sync::atomic::Ordering;
 
 use rustix::event::epoll::{self, EventData, EventFlags};
 
-use super::{AT_THE_DOOR, LISTENER, Place, Pump};
-use crate::resp::connection::Connection;
+use super::{ConnectionSlot, EventLoop, LISTENER_EVENT};
+use crate::resp::connection::ClientConnection;
 use crate::resp::transport::Transport;
 use crate::service::Peer;
 use crate::service::seats::{Door, Seat};
 
-impl Pump {
+/// What the listener is polled for. Of several event loops only one is woken for a new connection.
+pub(super) const ACCEPT_EVENTS: EventFlags = EventFlags::IN.union(EventFlags::EXCLUSIVE);
+/// Connections accepted in one round, so that open connections get their turn.
+const MAX_ACCEPTS_PER_ROUND: usize = 256;
+
+impl EventLoop {
     pub(super) fn accept(&mut self) {
-        // A few at a time: those who are here have their turn too.
-        for _ in 0..256 {
+        for _ in 0..MAX_ACCEPTS_PER_ROUND {
             let Some(listener) = &self.listener else { return };
             let (stream, address) = match listener.accept() {
                 Ok(accepted) => accepted,
                 Err(error) if error.kind() == ErrorKind::WouldBlock => return,
                 Err(error) => {
-                    // Out of file descriptors: those who wait at the door stay there until somebody leaves.
+                    // Out of file descriptors: new connections stay in the kernel's queue until one is closed.
                     if !matches!(error.kind(), ErrorKind::ConnectionAborted | ErrorKind::Interrupted) {
                         tracing::warn!(%error, "a connection cannot be accepted");
-                        // The poll would tell of them again and again meanwhile.
+                        // Epoll would report them again and again meanwhile.
                         let _ = epoll::delete(&self.poll, listener);
-                        self.listening = false;
+                        self.accepting = false;
                     }
                     return;
                 }
             };
             let Ok(seat) = self.shared.config.seats.take(Door::Resp, address.ip()) else {
-                self.turned_away += 1;
+                self.refused_connections += 1;
                 let _ = stream.set_nonblocking(true);
                 let _ = io::Write::write(&mut &stream, b"-QUOTA too many connections\r\n");
                 continue;
             };
-            if let Err(error) = self.add(stream, address, seat) {
+            if let Err(error) = self.add_connection(stream, address, seat) {
                 tracing::debug!(%error, peer = %address, "a connection broke as it began");
             }
         }
     }
 
-    pub(super) fn listen_again(&mut self) {
-        if !self.listening
+    /// Polls the listener again after it could not accept.
+    pub(super) fn resume_accepting(&mut self) {
+        if !self.accepting
             && let Some(listener) = &self.listener
         {
-            self.listening = epoll::add(&self.poll, listener, EventData::new_u64(LISTENER), AT_THE_DOOR).is_ok();
+            self.accepting =
+                epoll::add(&self.poll, listener, EventData::new_u64(LISTENER_EVENT), ACCEPT_EVENTS).is_ok();
         }
     }
 
-    fn add(&mut self, stream: std::net::TcpStream, address: std::net::SocketAddr, seat: Seat) -> io::Result<()> {
+    fn add_connection(&mut self, stream: TcpStream, address: SocketAddr, seat: Seat) -> io::Result<()> {
         let transport = Transport::accept(stream, self.shared.config.tls.as_ref())?;
         let slot = self.free.pop().unwrap_or_else(|| {
-            self.places.push(Place::default());
-            self.places.len() as u32 - 1
+            self.slots.push(ConnectionSlot::default());
+            self.slots.len() as u32 - 1
         });
         if let Err(error) = epoll::add(&self.poll, &transport, EventData::new_u64(slot.into()), EventFlags::IN) {
             self.free.push(slot);
@@ -63,8 +70,9 @@ impl Pump {
         let peer = Peer(address);
         let caller = self.shared.service.enter_quietly(peer);
         let id = self.shared.next_id.fetch_add(1, Ordering::Relaxed);
-        let place = &mut self.places[slot as usize];
-        place.connection = Some(Box::new(Connection::new(id, transport, peer, caller, place.next, self.now, seat)));
+        let entry = &mut self.slots[slot as usize];
+        let connection = ClientConnection::new(id, transport, peer, caller, entry.next_number, self.now, seat);
+        entry.connection = Some(Box::new(connection));
         Ok(())
     }
 }

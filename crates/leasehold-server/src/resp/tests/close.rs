@@ -1,7 +1,7 @@
-//! Who hangs up: it leaves the line within a second, and has no lease that it never heard of for longer than its ttl.
+//! Clients that hang up: they leave the wait queue within a second. A lease that they never learnt of ends with its
+//! ttl.
 //!
-//! The server's clock is set by hand and stands still but where a test moves it, so that no law here is measured by how
-//! busy the machine is: what happens while the clock stands takes none of the server's time.
+//! The server has a manual clock that only the tests move. So no law here depends on how busy the machine is.
 
 use std::io::Write;
 use std::net::Shutdown;
@@ -11,21 +11,21 @@ use rustix::net::sockopt::set_socket_linger;
 
 use futures_util::FutureExt as _;
 
-use super::client::{Client, command};
-use super::pipeline::Dice;
-use super::{Timed, wait_until};
+use super::client::{RespClient, command};
+use super::pipeline::SeededRandom;
+use super::{ClockedServer, wait_until};
 
 /// Longer than any test moves the clock.
-const LONG: &str = "3600000";
-/// How long a lease lives here that is to lapse.
-const TTL: Duration = Duration::from_secs(60);
+const ONE_HOUR_MS: &str = "3600000";
+/// The ttl of a lease that is to lapse.
+const SHORT_TTL: Duration = Duration::from_secs(60);
 
-impl Timed {
-    /// How many asked for something and went away before there was an answer.
+impl ClockedServer {
+    /// How many acquires have ended because their client left.
     fn left(&self) -> u64 {
-        let caller = self.house.service.enter_quietly(crate::service::Peer(self.house.address)).unwrap();
-        // There is no box office here, so nobody is waited for.
-        let page = self.house.service.metrics(&caller).now_or_never().unwrap().unwrap();
+        let caller = self.server.service.enter_quietly(crate::service::Peer(self.server.address)).unwrap();
+        // Without a box office the future is ready at once.
+        let page = self.server.service.metrics(&caller).now_or_never().unwrap().unwrap();
         let line = page.lines().find_map(|line| line.strip_prefix("leasehold_acquire_total{outcome=\"left\"} "));
         line.unwrap().parse().unwrap()
     }
@@ -40,39 +40,39 @@ fn granted(reply: &[u8]) -> (String, u64) {
     (lines[2].to_owned(), lines[3][1..].parse().unwrap())
 }
 
-fn take(client: &mut Client, name: &str, ttl: &str) -> (String, u64) {
+fn take(client: &mut RespClient, name: &str, ttl: &str) -> (String, u64) {
     granted(client.ask(&["LEASE", "ACQUIRE", ttl, "RESOURCES", name]).as_bytes())
 }
 
-/// Asks for a name that somebody has, with all the patience there is.
-fn wait_for(client: &mut Client, name: &str, ttl: &str, more: &[&str]) {
-    client.send(&command(&[&["LEASE", "ACQUIRE", ttl, "WAIT", LONG], more, &["RESOURCES", name]].concat()));
+/// Sends an acquire of a name that is held, which waits for an hour.
+fn wait_for(client: &mut RespClient, name: &str, ttl: &str, more: &[&str]) {
+    client.send(&command(&[&["LEASE", "ACQUIRE", ttl, "WAIT", ONE_HOUR_MS], more, &["RESOURCES", name]].concat()));
 }
 
-fn queue(client: &mut Client, name: &str) -> u64 {
+fn queue(client: &mut RespClient, name: &str) -> u64 {
     let reply = client.ask(&["LEASE", "GET", name]);
     reply.trim_end().rsplit("\r\n").next().and_then(|last| last.strip_prefix(':')?.parse().ok()).unwrap_or(0)
 }
 
-fn is_free(client: &mut Client, name: &str) -> bool {
+fn is_free(client: &mut RespClient, name: &str) -> bool {
     client.ask(&["EXISTS", name]) == ":0\r\n"
 }
 
-/// Goes away in this manner. What is answered keeps the socket open that was only half closed.
-fn hang_up(mut client: Client, way: &str) -> Option<Client> {
-    let reset = |client: &Client| set_socket_linger(client.stream.get_ref(), Some(Duration::ZERO)).unwrap();
+/// Hangs up in this way. Returns the client if its socket is only half closed.
+fn hang_up(mut client: RespClient, way: &str) -> Option<RespClient> {
+    let reset = |client: &RespClient| set_socket_linger(client.stream.get_ref(), Some(Duration::ZERO)).unwrap();
     match way {
         "close" => {}
         "reset" => reset(&client),
         "half-close" => client.stream.get_ref().shutdown(Shutdown::Write).unwrap(),
-        // So much that the server reads no more of it: it must notice all the same.
+        // More than the server reads. It must notice the hang-up without reading.
         "full of input, then reset" => {
             client.stream.get_ref().set_nonblocking(true).unwrap();
             while client.stream.get_mut().write(&[b'\n'; 65_536]).is_ok() {}
             reset(&client);
         }
-        // As much as the server reads while it waits, and a little more: then it does not read on to where the end is.
-        // Not more than that: an end behind what the server's socket has no room for does not reach it at all.
+        // A little more than the server reads while the command waits, so that it does not read to the end. Not more:
+        // if the receive buffer of its socket is full, the end does not reach it at all.
         "much behind, then half-close" => {
             client.stream.get_mut().write_all(&[b'\n'; (1 << 20) + (65 << 10)]).unwrap();
             client.stream.get_ref().shutdown(Shutdown::Write).unwrap();
@@ -82,120 +82,122 @@ fn hang_up(mut client: Client, way: &str) -> Option<Client> {
     way.contains("half-close").then_some(client)
 }
 
-const WAYS: [&str; 5] = ["close", "reset", "half-close", "full of input, then reset", "much behind, then half-close"];
+const WAYS_TO_HANG_UP: [&str; 5] =
+    ["close", "reset", "half-close", "full of input, then reset", "much behind, then half-close"];
 
-/// Goal: who hangs up leaves the line within a second, however it hangs up, whoever asks the engine.
-/// Method: all would wait for an hour. The clock moves on by less than a second after each farewell, and never else.
+/// Goal: a client that hangs up leaves the wait queue within a second, however it hangs up, inline or in a task.
+/// Method: all would wait for an hour. The clock moves by less than a second after each hang-up, and at no other time.
 #[tokio::test(flavor = "multi_thread")]
 async fn who_hangs_up_leaves_the_line_within_a_second() {
-    for locked in [true, false] {
-        let timed = Timed::open(Duration::ZERO, locked).await;
+    for embedded in [true, false] {
+        let clocked = ClockedServer::open(Duration::ZERO, embedded).await;
         tokio::task::block_in_place(|| {
-            let mut client = timed.house.connect();
-            take(&mut client, "a", LONG);
-            for way in WAYS {
-                let mut gone = timed.house.connect();
-                wait_for(&mut gone, "a", LONG, &[]);
+            let mut client = clocked.server.connect();
+            take(&mut client, "a", ONE_HOUR_MS);
+            for way in WAYS_TO_HANG_UP {
+                let mut gone = clocked.server.connect();
+                wait_for(&mut gone, "a", ONE_HOUR_MS, &[]);
                 wait_until("it stands in line", || queue(&mut client, "a") == 1);
                 let kept = hang_up(gone, way);
-                timed.clock.advance(Duration::from_millis(999));
+                clocked.clock.advance(Duration::from_millis(999));
                 wait_until(&format!("who said goodbye by {way} left the line"), || queue(&mut client, "a") == 0);
                 drop(kept);
             }
-            wait_until("who left is counted", || timed.left() == WAYS.len() as u64);
+            wait_until("who left is counted", || clocked.left() == WAYS_TO_HANG_UP.len() as u64);
         });
-        timed.house.end().await;
+        clocked.server.end().await;
     }
 }
 
-/// Goal: who left the line is granted nothing, not even for a moment.
-/// Method: a crowd around one who stays. All of the crowd hang up, the server has counted them as gone, and only then the
-/// holder lets go: the very next token goes to the one who stayed, and the one after it is the next grant of all.
+/// Goal: a client that left the wait queue is granted nothing, not even for a moment.
+/// Method: 41 clients wait, and all but one hang up. When the server has counted them, the holder releases: the next
+/// token goes to the client that stayed, and the token after it to the next grant of all.
 #[tokio::test(flavor = "multi_thread")]
 async fn who_left_is_granted_nothing() {
-    for locked in [true, false] {
-        let timed = Timed::open(Duration::ZERO, locked).await;
+    for embedded in [true, false] {
+        let clocked = ClockedServer::open(Duration::ZERO, embedded).await;
         tokio::task::block_in_place(|| {
-            let mut client = timed.house.connect();
-            let (lease, token) = take(&mut client, "a", LONG);
-            let mut line: Vec<Client> = Vec::new();
+            let mut client = clocked.server.connect();
+            let (lease, token) = take(&mut client, "a", ONE_HOUR_MS);
+            let mut line: Vec<RespClient> = Vec::new();
             for place in 0..41 {
-                let mut waiter = timed.house.connect();
-                wait_for(&mut waiter, "a", LONG, &[]);
+                let mut waiter = clocked.server.connect();
+                wait_for(&mut waiter, "a", ONE_HOUR_MS, &[]);
                 wait_until("it stands in line", || queue(&mut client, "a") == place + 1);
                 line.push(waiter);
             }
             let mut stays = line.remove(20);
             let kept: Vec<_> =
-                line.into_iter().zip(WAYS.iter().cycle()).map(|(gone, way)| hang_up(gone, way)).collect();
-            wait_until("all of them are counted as gone", || timed.left() == 40);
+                line.into_iter().zip(WAYS_TO_HANG_UP.iter().cycle()).map(|(gone, way)| hang_up(gone, way)).collect();
+            wait_until("all of them are counted as gone", || clocked.left() == 40);
             assert_eq!(queue(&mut client, "a"), 1, "one stayed");
             assert_eq!(client.ask(&["LEASE", "RELEASE", &lease]), ":1\r\n");
             let (lease, next) = granted(&stays.reply());
             assert_eq!(next, token + 1, "nobody was granted anything in between");
             assert_eq!(client.ask(&["LEASE", "RELEASE", &lease]), ":1\r\n");
-            assert_eq!(take(&mut client, "b", LONG).1, token + 2, "nor afterwards");
+            assert_eq!(take(&mut client, "b", ONE_HOUR_MS).1, token + 2, "nor afterwards");
             drop(kept);
         });
-        timed.house.end().await;
+        clocked.server.end().await;
     }
 }
 
-/// Goal: who hangs up when its grant is decided, but not yet on disk, leaves no lease; with a request id a retry gets it.
-/// Method: hold up the disk after the release that the grant follows from, and hang up meanwhile. On a quick disk the pump
-/// itself stands there, and must look before it answers; on a slow one the writer does, and the pump has closed the
-/// connection long before there is an answer.
+/// Goal: a client that hangs up when its grant is decided, but not on disk, leaves no lease. With a request id a retry
+/// gets it.
+/// Method: stop the disk after the release that makes the grant, and hang up. On a fast disk the event loop itself
+/// waits in the sync, and must check the socket before it replies. On a slow disk the writer thread does, and the event
+/// loop has closed the connection long before the completion.
 #[tokio::test(flavor = "multi_thread")]
 async fn who_hangs_up_before_its_grant_is_durable_leaves_no_ghost() {
     for (slow, retried) in [(false, false), (false, true), (true, false), (true, true)] {
         let sync_takes = if slow { Duration::from_millis(5) } else { Duration::ZERO };
-        let timed = Timed::open(sync_takes, true).await;
+        let clocked = ClockedServer::open(sync_takes, true).await;
         tokio::task::block_in_place(|| {
-            let mut client = timed.house.connect();
-            let (lease, _) = take(&mut client, "a", LONG);
-            let mut gone = timed.house.connect();
+            let mut client = clocked.server.connect();
+            let (lease, _) = take(&mut client, "a", ONE_HOUR_MS);
+            let mut gone = clocked.server.connect();
             let more: &[&str] = if retried { &["REQUEST", "r"] } else { &[] };
-            wait_for(&mut gone, "a", LONG, more);
+            wait_for(&mut gone, "a", ONE_HOUR_MS, more);
             wait_until("it stands in line", || queue(&mut client, "a") == 1);
-            timed.gate.close();
+            clocked.barrier.close();
             client.send(&command(&["LEASE", "RELEASE", &lease]));
-            wait_until("the grant is on its way to the disk", || timed.gate.holds_one());
+            wait_until("the grant is on its way to the disk", || clocked.barrier.holds_a_sync());
             let kept = hang_up(gone, if slow { "half-close" } else { "close" });
             if let Some(mut kept) = kept {
                 assert_eq!(kept.reply(), b"", "the server has closed it, and said nothing");
             }
-            timed.gate.open();
+            clocked.barrier.open();
             assert_eq!(client.reply(), b":1\r\n");
             if retried {
-                let words = ["LEASE", "ACQUIRE", LONG, "WAIT", LONG, "REQUEST", "r", "RESOURCES", "a"];
+                let words = ["LEASE", "ACQUIRE", ONE_HOUR_MS, "WAIT", ONE_HOUR_MS, "REQUEST", "r", "RESOURCES", "a"];
                 let first = granted(client.ask(&words).as_bytes());
                 assert_eq!(granted(client.ask(&words).as_bytes()), first, "the same lease again");
             } else {
                 wait_until("a lease that nobody heard of is given back", || is_free(&mut client, "a"));
             }
         });
-        timed.house.end().await;
+        clocked.server.end().await;
     }
 }
 
-/// Goal: whatever a race of grant and hang-up comes to, who knows of a lease keeps it, and one that nobody can know of is
-/// gone at its ttl at the latest.
-/// Method: let go and hang up at nearly the same moment, over and over, by different small spans. Who says goodbye and
-/// reads to the end knows what it was told: if nothing, the lease is given back before the clock moves. Who closes may
-/// have been sent a grant a moment before its farewell reached the server, which nobody can take back: so the clock moves
-/// to the end of the ttl, and every one of them must be free.
+/// Goal: in a race of grant and hang-up, a client that learnt of its lease keeps it. A lease that nobody can know of
+/// ends with its ttl at the latest.
+/// Method: release and hang up at nearly the same moment, 200 times. A client that half-closes and reads to the end
+/// knows whether it has the lease: if not, the lease is released before the clock moves. A client that closes may have
+/// been sent a grant just before, which cannot be taken back: so the clock moves to the end of the ttl, and all must be
+/// free.
 #[tokio::test(flavor = "multi_thread")]
 async fn a_race_of_grant_and_hang_up_strands_nothing_beyond_its_ttl() {
-    let timed = Timed::open(Duration::ZERO, true).await;
-    let ttl = TTL.as_millis().to_string();
+    let clocked = ClockedServer::open(Duration::ZERO, true).await;
+    let ttl = SHORT_TTL.as_millis().to_string();
     tokio::task::block_in_place(|| {
-        let mut client = timed.house.connect();
-        let mut dice = Dice(3);
+        let mut client = clocked.server.connect();
+        let mut dice = SeededRandom(3);
         let (mut heard, mut given_back, mut closed) = (Vec::new(), 0, Vec::new());
         for round in 0..200 {
             let name = format!("a{round}");
-            let (lease, _) = take(&mut client, &name, LONG);
-            let mut gone = timed.house.connect();
+            let (lease, _) = take(&mut client, &name, ONE_HOUR_MS);
+            let mut gone = clocked.server.connect();
             wait_for(&mut gone, &name, &ttl, &[]);
             wait_until("it stands in line", || queue(&mut client, &name) == 1);
             client.send(&command(&["LEASE", "RELEASE", &lease]));
@@ -220,7 +222,7 @@ async fn a_race_of_grant_and_hang_up_strands_nothing_beyond_its_ttl() {
         assert_eq!(heard.len() + given_back, closed.len());
         for (name, lease) in &heard {
             assert!(!is_free(&mut client, name), "{name} was told of, and is kept");
-            let renewed = client.ask(&["LEASE", "RENEW", lease, LONG]);
+            let renewed = client.ask(&["LEASE", "RENEW", lease, ONE_HOUR_MS]);
             assert!(renewed.starts_with(':'), "{renewed}");
         }
         let ghosts = closed.iter().filter(|name| !is_free(&mut client, name)).count();
@@ -229,7 +231,7 @@ async fn a_race_of_grant_and_hang_up_strands_nothing_beyond_its_ttl() {
             heard.len(),
             closed.len()
         );
-        timed.clock.advance(TTL);
+        clocked.clock.advance(SHORT_TTL);
         for name in &closed {
             wait_until("a ghost is gone at its ttl", || is_free(&mut client, name));
         }
@@ -237,5 +239,5 @@ async fn a_race_of_grant_and_hang_up_strands_nothing_beyond_its_ttl() {
             assert!(!is_free(&mut client, name), "{name} was renewed, and is kept");
         }
     });
-    timed.house.end().await;
+    clocked.server.end().await;
 }

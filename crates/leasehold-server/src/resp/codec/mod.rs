@@ -1,0 +1,4 @@
+//! RESP bytes: [`frame`] reads commands, [`reply`] writes replies.
+
+pub mod frame;
+pub mod reply;
