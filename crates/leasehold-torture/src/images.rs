@@ -17,7 +17,7 @@ use leasehold_core::Book;
 use crate::disk::{Faults, SimDisk};
 use crate::history::Recorded;
 use crate::rng::Rng;
-use crate::sim::machine::{SIZES, Sealed, limits};
+use crate::sim::machine::{SIZES, SealedBatch, limits};
 use crate::sim::{Stopped, run_until};
 
 /// How much was looked at.
@@ -46,7 +46,7 @@ impl Tally {
     }
 }
 
-fn expected(log: &[Sealed], sequence: u64) -> u64 {
+fn expected(log: &[SealedBatch], sequence: u64) -> u64 {
     let mut book = Book::new(limits(), 7);
     for sealed in log.iter().filter(|sealed| sealed.sequence <= sequence) {
         if book.replay(&sealed.facts, |_| {}).is_err() {
@@ -177,7 +177,7 @@ fn crash_inside(stopped: &Stopped, disk: &SimDisk, sequence: u64, tally: &mut Ta
 }
 
 /// No token that was given out to anybody comes again.
-fn check_ceiling(log: &[Sealed], found: &Recovered, acked: u64) -> Result<(), String> {
+fn check_ceiling(log: &[SealedBatch], found: &Recovered, acked: u64) -> Result<(), String> {
     let given = log.iter().filter(|sealed| sealed.sequence <= acked).flat_map(|sealed| &sealed.recorded);
     let newest =
         given.map(|fact| if let Recorded::Granted { token, .. } = fact { *token } else { 0 }).max().unwrap_or(0);
@@ -190,7 +190,7 @@ fn check_ceiling(log: &[Sealed], found: &Recovered, acked: u64) -> Result<(), St
 /// A disk at rest, with what it must hold.
 pub struct Rest {
     disk: SimDisk,
-    log: Vec<Sealed>,
+    log: Vec<SealedBatch>,
     /// Up to here something that came later proves that each frame was durable.
     proven: u64,
     /// Up to here the file beside the journal proves it.

@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use leasehold::Error;
 use leasehold::engine::embedded::journal::frame::{self, UNIT};
-use leasehold::engine::embedded::journal::{Sizes, segment};
+use leasehold::engine::embedded::journal::{JournalSizes, segment};
 use leasehold::engine::embedded::storage::Storage;
 use leasehold::engine::embedded::{Embedded, Options};
 use leasehold::engine::{Claim, Engine, Mode, Token, Want};
@@ -100,7 +100,7 @@ async fn a_raised_floor_survives_whatever_ends_the_engine() {
 /// Method: small segments; raise; fill segments until snapshots have replaced them; kill; look.
 #[tokio::test]
 async fn a_raised_floor_survives_rotation_and_snapshots() {
-    let sizes = Sizes { segment: 16 << 10, snapshot_after: 8 << 10, tokens: 16 };
+    let sizes = JournalSizes { segment: 16 << 10, snapshot_after: 8 << 10, tokens: 16 };
     let options = || Options { sizes, ..Options::default() };
     let disk = SimDisk::default();
     let engine = open_with(&disk, options()).await;
@@ -126,7 +126,7 @@ async fn a_raised_floor_survives_rotation_and_snapshots() {
 /// Method: callers that take leases all the time; floors beyond what is reserved, again and again.
 #[tokio::test(flavor = "multi_thread", worker_threads = 4)]
 async fn a_floor_is_raised_under_load() {
-    let sizes = Sizes { tokens: 16, ..Sizes::default() };
+    let sizes = JournalSizes { tokens: 16, ..JournalSizes::default() };
     let engine = open_with(&SimDisk::default(), Options { sizes, ..Options::default() }).await;
     let callers = (0..4).map(|caller| {
         let engine = engine.clone();

@@ -8,7 +8,7 @@ use std::time::Duration;
 use leasehold::clock::SystemClock;
 use leasehold::conformance::{LAWS, Manual, Real, Soon, Subject, attempt};
 use leasehold::engine::Engine;
-use leasehold::engine::embedded::journal::Sizes;
+use leasehold::engine::embedded::journal::JournalSizes;
 use leasehold::engine::embedded::{Embedded, Options, Visitor};
 use leasehold::testkit::{CoreEngine, ManualClock, Pace};
 use leasehold_core::Limits;
@@ -68,7 +68,7 @@ fn options(clock: &ManualClock) -> Options {
 
 /// Everything small: a few leases fill a segment, bring about a snapshot and use up the reserved tokens.
 fn small(clock: &ManualClock) -> Options {
-    let sizes = Sizes { segment: 128 << 10, snapshot_after: 1 << 10, tokens: 4 };
+    let sizes = JournalSizes { segment: 128 << 10, snapshot_after: 1 << 10, tokens: 4 };
     Options { sizes, ..options(clock) }
 }
 

@@ -118,7 +118,7 @@ impl Sim {
         let mut bits = [0; 16];
         bits[..8].copy_from_slice(&self.rng.next().to_le_bytes());
         bits[8..].copy_from_slice(&self.rng.next().to_le_bytes());
-        let before = machine.desk.book.counts().waiters;
+        let before = machine.group.book.counts().waiters;
         let now = machine.clock.now();
         let claim = Acquire {
             waiter_id: WaiterId(op as u64 + 1),
@@ -133,9 +133,9 @@ impl Sim {
             principal: &ask.principal,
             value: ask.value.as_deref().map(str::as_bytes),
         };
-        let reply = machine.desk.submit(Command::Acquire(claim), || op, now);
-        let after = machine.desk.book.counts().waiters;
-        let is_waiting = machine.desk.is_waiting(WaiterId(op as u64 + 1));
+        let reply = machine.group.submit(Command::Acquire(claim), || op, now);
+        let after = machine.group.book.counts().waiters;
+        let is_waiting = machine.group.is_waiting(WaiterId(op as u64 + 1));
         self.follow();
         self.history.ops[op].full = is_waiting || self.is_full(&ask.principal);
         if is_waiting {
@@ -232,11 +232,11 @@ impl Sim {
         let lease = LeaseKey { token, secret: guessed };
         let renew = self.rng.one_in(2);
         let Some(machine) = &self.machine else { return };
-        let before = machine.desk.book.digest();
+        let before = machine.group.book.digest();
         let command = if renew { Command::Renew { lease, ttl_ms: None } } else { Command::Release { lease } };
         self.submit(op, command);
         if let Some(machine) = &self.machine {
-            self.history.ops[op].untouched = before == machine.desk.book.digest();
+            self.history.ops[op].untouched = before == machine.group.book.digest();
         }
     }
 
@@ -249,7 +249,7 @@ impl Sim {
     /// Asks for the floor, or raises it: below what is reserved, beyond it, or not at all because it is lower already.
     pub(super) fn floor(&mut self) {
         let Some(machine) = &self.machine else { return };
-        let last = machine.desk.book.last_token();
+        let last = machine.group.book.last_token();
         let raise = match self.rng.below(4) {
             0 => None,
             1 => Token::new(1 + self.rng.below(last + 1)),
@@ -262,7 +262,7 @@ impl Sim {
     pub(super) fn submit(&mut self, op: OpId, command: Command<'_>) {
         let Some(machine) = &mut self.machine else { return };
         let now = machine.clock.now();
-        let reply = machine.desk.submit(command, || op, now);
+        let reply = machine.group.submit(command, || op, now);
         self.follow();
         if let Some(reply) = reply {
             self.finish(op, reply);
@@ -278,11 +278,11 @@ impl Sim {
         let op = self.invoke(Kind::Cancel { op: waiting });
         let Some(machine) = &mut self.machine else { return };
         let now = machine.clock.now();
-        let was_waiting = machine.desk.cancel(WaiterId(waiting as u64 + 1), now);
+        let was_waiting = machine.group.cancel(WaiterId(waiting as u64 + 1), now);
         if was_waiting {
             self.answer(waiting, Outcome::Failed);
             // Somebody may have joined the same request and wait on.
-            let joined = self.machine.as_ref().is_some_and(|m| self.joined(waiting).any(|op| m.desk.is_waiting(op)));
+            let joined = self.machine.as_ref().is_some_and(|m| self.joined(waiting).any(|op| m.group.is_waiting(op)));
             if !joined {
                 self.model.waiters.remove(waiter);
             }
@@ -340,10 +340,10 @@ impl Sim {
         let Some(machine) = &mut self.machine else { return };
         let now = machine.clock.now();
         let budget = if self.rng.one_in(3) { 1 + self.rng.below(4) as u32 } else { 10_000 };
-        machine.desk.tick(budget, now);
+        machine.group.tick(budget, now);
         // As the wheel does: deadlines are looked at every millisecond.
         let nanos = now.as_nanos() / 1_000_000 * 1_000_000;
-        let late = machine.desk.book.next_expiry().is_some_and(|next| next <= now);
+        let late = machine.group.book.next_expiry().is_some_and(|next| next <= now);
         if budget == 10_000 && late {
             self.observe("not_late", "something due is left after a full tick".into());
         }
@@ -378,7 +378,7 @@ impl Sim {
             };
             self.ask_for(ask);
             let op = self.history.ops.len() - 1;
-            while self.machine.as_ref().is_some_and(|m| !m.desk.is_settled() || m.desk.has_work()) {
+            while self.machine.as_ref().is_some_and(|m| !m.group.is_settled() || m.group.has_work()) {
                 self.flush_step();
             }
             let Outcome::Granted { token, secret, .. } = self.history.ops[op].outcome else {

@@ -79,7 +79,7 @@ impl Sim {
     /// What must change nothing changes nothing: the whole book is compared, unless something due is in the way.
     fn submit_keys(&mut self, op: OpId, command: Command<'_>, keys: &Asked, expect: Option<usize>, now: u64) {
         let still = expect.unwrap_or(0) == 0 && !self.model.is_due(&keys.names, now);
-        let digest = |sim: &Self| sim.machine.as_ref().map(|machine| machine.desk.book.digest());
+        let digest = |sim: &Self| sim.machine.as_ref().map(|machine| machine.group.book.digest());
         let before = if still { digest(self) } else { None };
         self.submit(op, command);
         if before.is_some() {
@@ -112,7 +112,7 @@ impl Sim {
             self.observe("principal_quota", format!("{principal} has {in_line} places in line of {waiters}"));
         }
         // The book may still count some whose patience is over: the line as a whole is the bound.
-        let line = self.machine.as_ref().map_or(0, |machine| machine.desk.book.counts().waiters);
+        let line = self.machine.as_ref().map_or(0, |machine| machine.group.book.counts().waiters);
         let all = super::machine::limits().leases;
         self.model.leases.len() >= all || self.model.leases_of(principal) >= leases || line >= waiters
     }
@@ -126,8 +126,8 @@ impl Sim {
         };
         let waiter_id = |op: OpId| leasehold_core::WaiterId(op as u64 + 1);
         let waits = |op: OpId| {
-            machine.desk.is_waiting(waiter_id(op))
-                || self.joined(op).any(|waiter_id| machine.desk.is_waiting(waiter_id))
+            machine.group.is_waiting(waiter_id(op))
+                || self.joined(op).any(|waiter_id| machine.group.is_waiting(waiter_id))
         };
         let gone: Vec<OpId> =
             self.model.waiters.iter().map(|waiter| waiter.op).filter(|op| !waits(*op) && !granted(*op)).collect();

@@ -132,8 +132,8 @@ pub struct Sim {
     /// True time, which no engine ever sees.
     now: u64,
     machine: Option<Machine>,
-    /// Sealed frames of the timeline that survives: sequence, facts, and what they say.
-    log: Vec<machine::Sealed>,
+    /// SealedBatch frames of the timeline that survives: sequence, facts, and what they say.
+    log: Vec<machine::SealedBatch>,
     model: Model,
     /// Grants that clients know of.
     known: Vec<OpId>,
@@ -181,7 +181,7 @@ pub fn run(seed: u64, size: Size) -> Run {
 /// A run that was stopped by a crash, or went to its end: the disk as it was at that moment.
 pub(crate) struct Stopped {
     pub disk: SimDisk,
-    pub log: Vec<machine::Sealed>,
+    pub log: Vec<machine::SealedBatch>,
     pub acked: u64,
     pub crashed: bool,
 }

@@ -22,12 +22,12 @@ impl Sim {
         let name = format!("r{}", self.rng.below(self.swarm.names));
         let Some(machine) = &self.machine else { return };
         let now = machine.clock.now();
-        let seen = machine.desk.book.inspect(&name, now);
+        let seen = machine.group.book.inspect(&name, now);
         let mut saw: Vec<u64> = seen.map_or_else(Vec::new, |r| r.holders.iter().map(|h| h.token.get()).collect());
         saw.sort_unstable();
         let op = self.invoke(Kind::Read { name, saw, at: now.as_nanos(), durable: self.durable_facts });
         let Some(machine) = &mut self.machine else { return };
-        match machine.desk.answer(Reply::Ticked(false), || op) {
+        match machine.group.answer(Reply::Ticked(false), || op) {
             Some(reply) => self.finish(op, reply),
             None => self.history.counts.late_reads += 1,
         }

@@ -27,25 +27,20 @@
 //! There is none to lose. A failed write or sync stops the engine: calls in flight are Indeterminate, later
 //! ones Unavailable, and the sync is never tried again.
 
-mod boot;
+mod book_clock;
 #[doc(hidden)]
-pub mod desk;
+pub mod commit;
+mod dir_lock;
+mod events;
 #[doc(hidden)]
 pub mod journal;
-mod keeper;
-mod lock;
-mod newsroom;
+mod maintenance;
 mod options;
-mod press;
-#[cfg(test)]
-mod press_tests;
 mod random;
 mod start;
 #[doc(hidden)]
 pub mod storage;
-mod till;
-mod visit;
-mod writer;
+mod visitor;
 
 use std::collections::BTreeMap;
 use std::fmt;
@@ -66,19 +61,19 @@ use super::{
 };
 use crate::error::Error;
 #[doc(hidden)]
-pub use boot::BookClock;
+pub use book_clock::BookClock;
+pub use commit::locked::{CompletionQueue, LockedEngine, refusal};
+pub use commit::writer_thread::{Commits, Stopped};
+use commit::writer_thread::{EngineShared, ReplyTo, WriterThread};
+use dir_lock::{DirLock, DirLockError};
+use events::{EventLog, EventWatcher};
 use journal::Damage;
-use lock::{DirLock, NotMine};
-use newsroom::{Newsroom, Watcher};
 pub use options::{Notice, Options};
 use random::random_u64;
 #[doc(hidden)]
 pub use start::{Started, start};
 use storage::{Directory, Storage};
-pub use till::{CompletionQueue, LockedEngine, refusal};
-pub use visit::Visitor;
-pub use writer::{Commits, Stopped};
-use writer::{Counter, ReplyTo, Writer};
+pub use visitor::Visitor;
 
 const ENGINE: &str = "embedded";
 
@@ -88,7 +83,7 @@ pub const PROMISES: Promises =
 
 /// The embedded engine over one directory. See the module.
 pub struct Embedded {
-    counter: Arc<Counter>,
+    shared: Arc<EngineShared>,
     writer: Mutex<Option<JoinHandle<()>>>,
 }
 
@@ -119,7 +114,7 @@ impl Embedded {
 
     async fn open_by(
         attempt: String,
-        take_up: impl FnOnce() -> Result<Writer, Error> + Send + 'static,
+        take_up: impl FnOnce() -> Result<WriterThread, Error> + Send + 'static,
     ) -> Result<Arc<Self>, Error> {
         let (ready, opened) = oneshot::channel();
         // The writer's thread opens the directory too: whoever only waits for it is not held up by a slow disk.
@@ -128,7 +123,7 @@ impl Embedded {
             .spawn(move || match take_up() {
                 Ok(writer) => {
                     // If nobody takes it, it stops the engine as it is dropped.
-                    drop(ready.send(Ok(Opened(Some(writer.counter.clone())))));
+                    drop(ready.send(Ok(OpenedEngine(Some(writer.shared.clone())))));
                     writer.run();
                 }
                 Err(error) => drop(ready.send(Err(error))),
@@ -139,12 +134,12 @@ impl Embedded {
                 source: Box::new(error),
             })?;
         let mut opened = opened.await.unwrap_or_else(|_| Err(no_effect(attempt, "the writer's thread died")))?;
-        let Some(counter) = opened.0.take() else { unreachable!("an opened engine is taken once") };
+        let Some(shared) = opened.0.take() else { unreachable!("an opened engine is taken once") };
         let writer = Mutex::new(Some(thread));
-        Ok(Arc::new(Self { counter, writer }))
+        Ok(Arc::new(Self { shared, writer }))
     }
 
-    fn take_directory(dir: &Path, options: Options) -> Result<Writer, Error> {
+    fn take_directory(dir: &Path, options: Options) -> Result<WriterThread, Error> {
         let attempt = format!("open embedded:{}", dir.display());
         let unavailable = |source| Error::Unavailable { engine: ENGINE, attempt: attempt.clone(), source };
         let storage: Arc<dyn Storage> =
@@ -163,7 +158,7 @@ impl Embedded {
         lock: Option<DirLock>,
         options: Options,
         attempt: &str,
-    ) -> Result<Writer, Error> {
+    ) -> Result<WriterThread, Error> {
         let damaged = |damage| match damage {
             damage @ Damage::Io(..) => {
                 Error::Unavailable { engine: ENGINE, attempt: attempt.into(), source: Box::new(damage) }
@@ -172,63 +167,67 @@ impl Embedded {
                 Error::Corrupt { engine: ENGINE, law: law.into(), at: format!("{file} offset {offset}") }
             }
         };
-        let Started { mut desk, clock, journal, identity } =
+        let Started { mut group, clock, journal, identity } =
             start(&storage, &options, Box::new(random_u64), |_, _| {}).map_err(damaged)?;
-        let newsroom = Newsroom::new(random_u64(), options.news_bytes);
-        if newsroom.is_open() {
-            desk.book.keep_news();
+        let event_log = EventLog::new(random_u64(), options.news_bytes);
+        if event_log.is_open() {
+            group.book.keep_news();
         }
-        let counter = Arc::new(Counter::new(desk, clock, newsroom, journal, identity));
-        let weak = Arc::downgrade(&counter);
+        let shared = Arc::new(EngineShared::new(group, clock, event_log, journal, identity));
+        let weak = Arc::downgrade(&shared);
         options.clock.on_step(Box::new(move || {
-            if let Some(counter) = weak.upgrade() {
-                counter.wake();
+            if let Some(shared) = weak.upgrade() {
+                shared.wake();
             }
         }));
         let segment = options.sizes.segment;
-        Ok(Writer { counter, storage, segment, notices: options.notices, lock })
+        Ok(WriterThread { shared, storage, segment, notices: options.notices, lock })
     }
 
     /// Submits a command; `retried` if its caller may come again for the answer.
-    fn submit<'c>(&self, retried: bool, build: impl FnOnce(WaiterId) -> Command<'c>) -> Submitted<'_> {
-        let now = self.counter.clock.now();
-        let mut state = self.counter.lock();
+    fn submit<'c>(&self, retried: bool, build: impl FnOnce(WaiterId) -> Command<'c>) -> SubmittedCommand<'_> {
+        let now = self.shared.clock.now();
+        let mut state = self.shared.lock();
         if let Some(sentence) = &state.stopped {
-            return Submitted::Stopped(sentence.clone());
+            return SubmittedCommand::Stopped(sentence.clone());
         }
-        let waiter_id = state.desk.waiter_id();
+        let waiter_id = state.group.waiter_id();
         let mut receiver = None;
         let to = || {
             let (to, from) = oneshot::channel();
             receiver = Some(from);
             ReplyTo::Caller { to, retried }
         };
-        let reply = state.desk.submit(build(waiter_id), to, now);
-        self.counter.nudge(state);
+        let reply = state.group.submit(build(waiter_id), to, now);
+        self.shared.nudge(state);
         match (reply, receiver) {
-            (Some(reply), _) => Submitted::Answered(reply),
-            (None, Some(from)) => {
-                Submitted::Pending(Pending { counter: &self.counter, waiter_id, from, retried, done: false })
-            }
+            (Some(reply), _) => SubmittedCommand::Answered(reply),
+            (None, Some(from)) => SubmittedCommand::PendingReply(PendingReply {
+                shared: &self.shared,
+                waiter_id,
+                from,
+                retried,
+                done: false,
+            }),
             (None, None) => unreachable!("an answer comes now or later"),
         }
     }
 
     /// Waits until all that the book knows at this moment is durable.
-    async fn settled<T>(&self, attempt: Attempt<'_>, read: impl FnOnce(&Book) -> T) -> Result<T, Error> {
+    async fn settled<T>(&self, attempt: AttemptText<'_>, read: impl FnOnce(&Book) -> T) -> Result<T, Error> {
         let (value, receiver) = {
-            let mut state = self.counter.lock();
+            let mut state = self.shared.lock();
             if let Some(sentence) = &state.stopped {
                 return Err(no_effect(attempt(), sentence));
             }
-            let value = read(&state.desk.book);
+            let value = read(&state.group.book);
             let mut receiver = None;
-            state.desk.answer(Reply::Ticked(false), || {
+            state.group.answer(Reply::Ticked(false), || {
                 let (to, from) = oneshot::channel();
                 receiver = Some(from);
                 ReplyTo::Caller { to, retried: true }
             });
-            self.counter.nudge(state);
+            self.shared.nudge(state);
             (value, receiver)
         };
         if let Some(receiver) = receiver {
@@ -255,14 +254,14 @@ impl Embedded {
 
     /// What happened since the engine was opened, added up, and how its commits went. Never waits for the disk.
     pub fn tally(&self) -> (Counters, Commits, Counts) {
-        let state = self.counter.lock();
-        (*state.desk.book.tally(), state.commits, state.desk.book.counts())
+        let state = self.shared.lock();
+        (*state.group.book.tally(), state.commits, state.group.book.counts())
     }
 
     /// The newest `most` leases that lapsed or were revoked, newest first, as far as they are still known: of those that
     /// cover a resource which whoever asks `sees`.
     pub fn recent_losses(&self, most: usize, sees: impl Fn(&str) -> bool) -> Vec<Event> {
-        self.counter.newsroom.recent_losses(most, sees, self.counter.clock.now())
+        self.shared.event_log.recent_losses(most, sees, self.shared.clock.now())
     }
 
     async fn take(&self, claim: Claim, value: Option<&[u8]>) -> Result<Grant, Error> {
@@ -277,40 +276,40 @@ impl Embedded {
     }
 
     fn secret(&self) -> Secret {
-        Secret::new(self.counter.random().take())
+        Secret::new(self.shared.random().take())
     }
 }
 
 /// A running engine on its way to whoever opened it. Who gives up waiting for it must not leave it running.
-struct Opened(Option<Arc<Counter>>);
+struct OpenedEngine(Option<Arc<EngineShared>>);
 
-impl Drop for Opened {
+impl Drop for OpenedEngine {
     fn drop(&mut self) {
-        if let Some(counter) = &self.0 {
-            counter.stop();
+        if let Some(shared) = &self.0 {
+            shared.stop();
         }
     }
 }
 
 /// Says what was tried, for the error message; nothing is formatted when nothing goes wrong.
-type Attempt<'a> = &'a (dyn Fn() -> String + Sync);
+type AttemptText<'a> = &'a (dyn Fn() -> String + Sync);
 
 /// A command that was decided.
-enum Submitted<'a> {
+enum SubmittedCommand<'a> {
     /// All it rests on is durable.
     Answered(Reply),
     /// In line, or on its way to the disk.
-    Pending(Pending<'a>),
+    PendingReply(PendingReply<'a>),
     /// The engine is not running.
     Stopped(Arc<str>),
 }
 
-impl Submitted<'_> {
-    async fn answer(self, attempt: Attempt<'_>) -> Result<Reply, Error> {
+impl SubmittedCommand<'_> {
+    async fn answer(self, attempt: AttemptText<'_>) -> Result<Reply, Error> {
         let mut pending = match self {
             Self::Answered(reply) => return Ok(reply),
             Self::Stopped(sentence) => return Err(no_effect(attempt(), &sentence)),
-            Self::Pending(pending) => pending,
+            Self::PendingReply(pending) => pending,
         };
         let answer = (&mut pending.from).await;
         pending.done = true;
@@ -324,32 +323,32 @@ impl Submitted<'_> {
 }
 
 /// An answer that is awaited. Dropping it leaves the queue, or ends the grant that nobody will see.
-struct Pending<'a> {
-    counter: &'a Counter,
+struct PendingReply<'a> {
+    shared: &'a EngineShared,
     waiter_id: WaiterId,
     from: oneshot::Receiver<Result<Reply, Stopped>>,
     retried: bool,
     done: bool,
 }
 
-impl Drop for Pending<'_> {
+impl Drop for PendingReply<'_> {
     fn drop(&mut self) {
         if self.done {
             return;
         }
-        let mut state = self.counter.lock();
-        let now = self.counter.clock.now();
-        if !state.desk.cancel(self.waiter_id, now) {
+        let mut state = self.shared.lock();
+        let now = self.shared.clock.now();
+        if !state.group.cancel(self.waiter_id, now) {
             // Decided already. If the answer is not here yet, the writer finds nobody to give it to.
             self.from.close();
             if let Ok(Ok(Reply::Granted(granted))) = self.from.try_recv()
                 && !self.retried
                 && !granted.repeated
             {
-                writer::release_unseen(&mut state, granted.lease, now);
+                commit::writer_thread::release_unseen(&mut state, granted.lease, now);
             }
         }
-        self.counter.nudge(state);
+        self.shared.nudge(state);
     }
 }
 
@@ -397,7 +396,7 @@ impl Engine for Embedded {
 
     fn inspect<'a>(&'a self, name: &'a str) -> Answer<'a, Option<Resource>> {
         Box::pin(async move {
-            let now = self.counter.clock.now();
+            let now = self.shared.clock.now();
             let read = |book: &Book| book.limits().check_name(name).map(|()| book.inspect(name, now));
             let view = self.settled(&|| format!("inspect {name}"), read).await?.map_err(Error::Invalid)?;
             Ok(view.map(resource))
@@ -412,7 +411,7 @@ impl Engine for Embedded {
             let mut first: BTreeMap<String, ResourceView> = BTreeMap::new();
             let mut cursor = Some(0);
             while let Some(from) = cursor {
-                let now = self.counter.clock.now();
+                let now = self.shared.clock.now();
                 cursor = self
                     .settled(&attempt, |book| {
                         book.scan(from, LOOK, &query.prefix, now, |view| {
@@ -443,19 +442,19 @@ impl Engine for Embedded {
 
     fn identity(&self) -> Answer<'_, Option<String>> {
         Box::pin(async move {
-            match &self.counter.lock().stopped {
+            match &self.shared.lock().stopped {
                 Some(sentence) => Err(no_effect("read the identity".into(), sentence)),
-                None => Ok(Some(self.counter.identity.clone())),
+                None => Ok(Some(self.shared.identity.clone())),
             }
         })
     }
 
     fn watch(&self, since: Option<EventId>) -> Answer<'_, Watch> {
         Box::pin(async move {
-            if !self.counter.newsroom.is_open() {
+            if !self.shared.event_log.is_open() {
                 return Err(Error::Invalid("this engine was opened without news: nobody can watch it".into()));
             }
-            Ok(Box::new(Watcher::new(self.counter.clone(), since)) as Watch)
+            Ok(Box::new(EventWatcher::new(self.shared.clone(), since)) as Watch)
         })
     }
 
@@ -465,7 +464,7 @@ impl Engine for Embedded {
 
     fn close(&self) -> Answer<'_, ()> {
         Box::pin(async move {
-            self.counter.stop();
+            self.shared.stop();
             let thread = self.writer.lock().unwrap_or_else(PoisonError::into_inner).take();
             if let Some(thread) = thread {
                 let _ = tokio::task::spawn_blocking(move || thread.join()).await;
@@ -482,7 +481,7 @@ impl Keys for Embedded {
 
     fn get<'a>(&'a self, name: &'a str) -> Answer<'a, Option<Key>> {
         Box::pin(async move {
-            let now = self.counter.clock.now();
+            let now = self.shared.clock.now();
             let read = |book: &Book| {
                 book.limits().check_name(name)?;
                 Ok(book.key(name, now).map(|key| Key {
@@ -519,7 +518,7 @@ impl Keys for Embedded {
 
 impl Drop for Embedded {
     fn drop(&mut self) {
-        self.counter.stop();
+        self.shared.stop();
         // Short: the batch under way, and the closing frame. Without it the directory would stay locked
         // for a moment after its owner is gone.
         if let Some(thread) = self.writer.get_mut().unwrap_or_else(PoisonError::into_inner).take() {

@@ -5,7 +5,7 @@ use std::sync::Arc;
 
 use leasehold_core::Limits;
 
-use super::journal::Sizes;
+use super::journal::JournalSizes;
 use crate::clock::{Clock, SystemClock};
 
 /// How the engine is opened.
@@ -20,7 +20,7 @@ pub struct Options {
     /// Bytes of recent events kept for those who watch; zero, and nobody can.
     pub news_bytes: usize,
     #[doc(hidden)]
-    pub sizes: Sizes,
+    pub sizes: JournalSizes,
 }
 
 impl Default for Options {
@@ -30,7 +30,7 @@ impl Default for Options {
             limits: Limits::default(),
             notices: Arc::new(|_| {}),
             news_bytes: 1 << 20,
-            sizes: Sizes::default(),
+            sizes: JournalSizes::default(),
         }
     }
 }

@@ -4,9 +4,9 @@ use std::sync::Arc;
 
 use leasehold_core::{Book, Fact};
 
-use super::boot::BookClock;
-use super::desk::Desk;
-use super::journal::frame::Kind;
+use super::book_clock::BookClock;
+use super::commit::group::GroupCommit;
+use super::journal::frame::FrameKind;
 use super::journal::identity;
 use super::journal::recover::recover;
 use super::journal::{Damage, Journal};
@@ -16,7 +16,7 @@ use super::{Notice, Options};
 /// What [`start`] hands to whoever drives it: two threads in the engine, nobody in the simulator.
 pub struct Started<A> {
     /// The recovered book.
-    pub desk: Desk<A>,
+    pub group: GroupCommit<A>,
     /// Its time.
     pub clock: BookClock,
     /// Ready to be written to.
@@ -54,7 +54,7 @@ pub fn start<A>(
     book.resume(clock.mark(), fresh);
     journal.reserve_tokens(0).map_err(io("write the token ceiling"))?;
     let facts = book.take_tape(Vec::new());
-    journal.commit(Kind::Facts, &facts, clock.now()).map_err(io("write the journal"))?;
+    journal.commit(FrameKind::Facts, &facts, clock.now()).map_err(io("write the journal"))?;
     book.set_ceiling(journal.token_ceiling());
-    Ok(Started { desk: Desk::new(book), clock, journal, identity })
+    Ok(Started { group: GroupCommit::new(book), clock, journal, identity })
 }

@@ -25,7 +25,7 @@ const MAGIC: u32 = u32::from_le_bytes(*b"LHF1");
 /// What a frame is for.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 #[repr(u32)]
-pub enum Kind {
+pub enum FrameKind {
     /// Facts of one batch.
     Facts = 0,
     /// The engine was closed in good order; the ceiling is what was really given out.
@@ -34,9 +34,9 @@ pub enum Kind {
 
 /// The head of a frame.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub struct Head {
+pub struct FrameHead {
     /// What it is for.
-    pub kind: Kind,
+    pub kind: FrameKind,
     /// Of the segment it stands in.
     pub epoch: u64,
     /// Frames count from one, without gaps.
@@ -55,7 +55,7 @@ pub struct Head {
 #[derive(Clone, Copy, Debug)]
 pub struct Frame<'a> {
     /// Its head.
-    pub head: Head,
+    pub head: FrameHead,
     /// Its CRC, for the next one to name.
     pub crc: u32,
     /// The facts.
@@ -70,7 +70,7 @@ pub const fn size_of(payload: usize) -> usize {
 }
 
 /// Writes the frame to `out` (which is emptied first). Says its CRC.
-pub fn encode(head: &Head, payload: &[u8], out: &mut Vec<u8>) -> u32 {
+pub fn encode(head: &FrameHead, payload: &[u8], out: &mut Vec<u8>) -> u32 {
     out.clear();
     out.reserve(size_of(payload.len()));
     out.extend_from_slice(&MAGIC.to_le_bytes());
@@ -102,12 +102,12 @@ pub fn decode(bytes: &[u8]) -> Option<Frame<'_>> {
         return None;
     }
     let kind = match number32(head, 12) {
-        0 => Kind::Facts,
-        1 => Kind::Closed,
+        0 => FrameKind::Facts,
+        1 => FrameKind::Closed,
         _ => return None,
     };
     Some(Frame {
-        head: Head {
+        head: FrameHead {
             kind,
             epoch: number64(head, 16),
             sequence: number64(head, 24),

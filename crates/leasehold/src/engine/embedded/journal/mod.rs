@@ -27,10 +27,10 @@ use leasehold_core::{Time, Token};
 
 use super::storage::Storage;
 use ceiling::{Ceiling, CeilingFile};
-use frame::{Head, Kind, UNIT};
-use recover::{Recovered, Sealed};
+use frame::{FrameHead, FrameKind, UNIT};
+use recover::{Recovered, SealedSegment};
 use segment::Segment;
-use snapshot::Point;
+use snapshot::JournalPosition;
 
 /// Why the record cannot be used.
 #[derive(Debug, thiserror::Error)]
@@ -50,9 +50,9 @@ pub enum Damage {
     },
 }
 
-/// Sizes that tests make small.
+/// JournalSizes that tests make small.
 #[derive(Clone, Copy, Debug)]
-pub struct Sizes {
+pub struct JournalSizes {
     /// Bytes of a segment.
     pub segment: u64,
     /// A snapshot is due when the journal since the last one is this long, or as long as that snapshot.
@@ -61,7 +61,7 @@ pub struct Sizes {
     pub tokens: u64,
 }
 
-impl Default for Sizes {
+impl Default for JournalSizes {
     fn default() -> Self {
         Self { segment: 16 << 20, snapshot_after: 64 << 20, tokens: 1 << 17 }
     }
@@ -77,7 +77,7 @@ pub struct Shelf {
     /// Ready for the writer.
     spare: Option<Segment>,
     /// Full segments that only a snapshot can free.
-    sealed: VecDeque<Sealed>,
+    sealed: VecDeque<SealedSegment>,
     /// Held by no record any more; the keeper reuses or removes them.
     retired: Vec<String>,
     last_id: u64,
@@ -90,10 +90,10 @@ pub type Shared = Arc<Mutex<Shelf>>;
 pub struct Journal {
     storage: Arc<dyn Storage>,
     shelf: Shared,
-    sizes: Sizes,
+    sizes: JournalSizes,
     current: Segment,
     offset: u64,
-    point: Point,
+    point: JournalPosition,
     ceiling: CeilingFile,
     reserve: u64,
     /// Journal written since the last snapshot began.
@@ -109,7 +109,7 @@ impl Journal {
     /// was killed may have left frames that are whole but in the cache only.
     pub fn start(
         storage: Arc<dyn Storage>,
-        sizes: Sizes,
+        sizes: JournalSizes,
         found: &Recovered,
         mut epochs: Box<dyn FnMut() -> u64 + Send>,
     ) -> io::Result<Self> {
@@ -172,7 +172,7 @@ impl Journal {
             sizes,
             current,
             offset,
-            point: Point { ceiling: found.ceiling, ..found.point },
+            point: JournalPosition { ceiling: found.ceiling, ..found.point },
             ceiling,
             reserve: sizes.tokens,
             since_snapshot,
@@ -184,7 +184,7 @@ impl Journal {
     }
 
     /// Writes one frame and makes it durable.
-    pub fn commit(&mut self, kind: Kind, payload: &[u8], time: Time) -> io::Result<Point> {
+    pub fn commit(&mut self, kind: FrameKind, payload: &[u8], time: Time) -> io::Result<JournalPosition> {
         self.refuse_after_failure()?;
         let result = self.try_commit(kind, payload, time);
         self.failed |= result.is_err();
@@ -198,12 +198,12 @@ impl Journal {
         Ok(())
     }
 
-    fn try_commit(&mut self, kind: Kind, payload: &[u8], time: Time) -> io::Result<Point> {
+    fn try_commit(&mut self, kind: FrameKind, payload: &[u8], time: Time) -> io::Result<JournalPosition> {
         let size = frame::size_of(payload.len()) as u64;
         if self.offset + size > self.current.size {
             self.rotate(size)?;
         }
-        let head = Head {
+        let head = FrameHead {
             kind,
             epoch: self.current.epoch,
             sequence: self.point.sequence + 1,
@@ -223,7 +223,7 @@ impl Journal {
         }
         self.offset += size;
         self.since_snapshot += size;
-        self.point = Point { sequence: head.sequence, crc, ceiling: head.ceiling, time: head.time };
+        self.point = JournalPosition { sequence: head.sequence, crc, ceiling: head.ceiling, time: head.time };
         if self.buffer.capacity() > 8 << 20 {
             self.buffer = Vec::new();
         }
@@ -243,7 +243,7 @@ impl Journal {
                 segment::prepare(self.storage.as_ref(), shelf.last_id, (self.epochs)(), wanted, None)?
             }
         };
-        shelf.sealed.push_back(Sealed { id: self.current.id, last: self.point.sequence, used: self.offset });
+        shelf.sealed.push_back(SealedSegment { id: self.current.id, last: self.point.sequence, used: self.offset });
         drop(shelf);
         // The loss of a whole segment would otherwise look like a record that ends before it.
         self.ceiling.write(Ceiling { tokens: self.point.ceiling, proven: self.point.sequence })?;
@@ -280,7 +280,7 @@ impl Journal {
     pub fn close(&mut self, last_token: u64, time: Time) -> io::Result<()> {
         let reserved = self.point.ceiling;
         self.point.ceiling = last_token;
-        if let Err(error) = self.commit(Kind::Closed, &[], time) {
+        if let Err(error) = self.commit(FrameKind::Closed, &[], time) {
             self.point.ceiling = reserved;
             return Err(error);
         }
@@ -298,7 +298,7 @@ impl Journal {
     }
 
     /// The last durable frame.
-    pub const fn point(&self) -> Point {
+    pub const fn point(&self) -> JournalPosition {
         self.point
     }
 

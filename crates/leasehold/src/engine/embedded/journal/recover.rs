@@ -18,10 +18,10 @@ use leasehold_core::{Book, Fact, Time};
 
 use super::Damage;
 use super::ceiling::{CeilingFile, Peek};
-use super::frame::{self, Kind, UNIT};
+use super::frame::{self, FrameKind, UNIT};
 use super::identity;
 use super::segment;
-use super::snapshot::{self, Point};
+use super::snapshot::{self, JournalPosition};
 use crate::engine::embedded::storage::{File, Storage};
 
 /// Where and how much of an unproven tail was left behind.
@@ -37,7 +37,7 @@ pub struct Cut {
 
 /// A segment with frames in it.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub struct Sealed {
+pub struct SealedSegment {
     /// Its id.
     pub id: u64,
     /// Its last frame.
@@ -50,13 +50,13 @@ pub struct Sealed {
 #[derive(Debug)]
 pub struct Recovered {
     /// The last frame, and what the snapshot would say there.
-    pub point: Point,
+    pub point: JournalPosition,
     /// The highest ceiling in either home.
     pub ceiling: u64,
     /// The last snapshot, and its size.
     pub snapshot: Option<(u64, u64)>,
     /// Segments with frames, in order.
-    pub segments: Vec<Sealed>,
+    pub segments: Vec<SealedSegment>,
     /// The last segment can be written on, at this offset: nothing but zeros follows.
     pub tail: Option<(u64, u64, u64)>,
     /// The last frame as it stands on disk: segment, offset, bytes.
@@ -86,7 +86,7 @@ pub fn recover(
     let second = second_home.known();
 
     let mut found = Recovered {
-        point: Point::default(),
+        point: JournalPosition::default(),
         ceiling: 0,
         snapshot: None,
         segments: Vec::new(),
@@ -156,8 +156,9 @@ pub fn recover(
                 journal_ceiling = head.ceiling;
                 ceiling_known = true;
                 proven = proven.max(head.proven);
-                found.point = Point { sequence: next, crc: frame.crc, ceiling: head.ceiling, time: head.time };
-                found.closed = head.kind == Kind::Closed;
+                found.point =
+                    JournalPosition { sequence: next, crc: frame.crc, ceiling: head.ceiling, time: head.time };
+                found.closed = head.kind == FrameKind::Closed;
                 last_frame = Some(at..at + frame.size);
             }
             last = Some(head.sequence);
@@ -167,7 +168,7 @@ pub fn recover(
             found.last_frame = bytes.get(place.clone()).map(|frame| (id, place.start as u64, frame.to_vec()));
         }
         if let Some(last) = last {
-            found.segments.push(Sealed { id, last, used: at as u64 });
+            found.segments.push(SealedSegment { id, last, used: at as u64 });
             // What was cut in an earlier life is history: the record goes on after it.
             found.cut = None;
         }

@@ -28,7 +28,7 @@ const END: &[u8] = b"end";
 
 /// Where a snapshot stands in the journal.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
-pub struct Point {
+pub struct JournalPosition {
     /// The last frame it contains.
     pub sequence: u64,
     /// That frame's crc.
@@ -51,19 +51,19 @@ pub fn sequence_of(name: &str) -> Option<u64> {
 }
 
 /// Writes a snapshot, block by block.
-pub struct Writer {
+pub struct SnapshotWriter {
     storage: Arc<dyn Storage>,
     file: Box<dyn File>,
-    point: Point,
+    point: JournalPosition,
     crc: u32,
     at: u64,
 }
 
 const UNFINISHED: &str = "snapshot.tmp";
 
-impl Writer {
+impl SnapshotWriter {
     /// Begins a file that recovery ignores.
-    pub fn begin(storage: Arc<dyn Storage>, point: Point) -> io::Result<Self> {
+    pub fn begin(storage: Arc<dyn Storage>, point: JournalPosition) -> io::Result<Self> {
         if storage.list()?.iter().any(|name| name == UNFINISHED) {
             storage.remove(UNFINISHED)?;
         }
@@ -116,7 +116,7 @@ pub fn read(
     storage: &dyn Storage,
     sequence: u64,
     mut each: impl FnMut(&[u8]) -> Result<(), leasehold_core::book::InvariantViolation>,
-) -> Result<(Point, u64), Damage> {
+) -> Result<(JournalPosition, u64), Damage> {
     let name = name(sequence);
     let file = storage.open(&name).map_err(|error| Damage::Io(format!("open {name}"), error))?;
     let length = file.len().map_err(|error| Damage::Io(format!("read {name}"), error))?;
@@ -132,7 +132,7 @@ pub fn read(
     if number32(&head, 0) != MAGIC || number32(&head, 8) != VERSION || crc != crc32c::crc32c(&head[8..]) {
         return Err(broken(0, "a snapshot's header matches its checksum"));
     }
-    let point = Point {
+    let point = JournalPosition {
         sequence: number64(&head, 16),
         crc: number32(&head, 12),
         ceiling: number64(&head, 24),

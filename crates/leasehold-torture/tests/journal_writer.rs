@@ -6,7 +6,7 @@ use std::sync::{Arc, Condvar, Mutex, mpsc};
 use std::time::Duration;
 
 use leasehold::clock::SystemClock;
-use leasehold::engine::embedded::journal::frame::Kind;
+use leasehold::engine::embedded::journal::frame::FrameKind;
 use leasehold::engine::embedded::storage::Storage;
 use leasehold::engine::embedded::{CompletionQueue, Embedded, Notice, Options, Stopped, start};
 use leasehold::engine::{Claim, Engine, LeaseId, Query, Want as EngineWant};
@@ -409,7 +409,7 @@ fn a_failed_journal_is_left_alone() {
     let started = start::<u64>(&storage, &Options::default(), random, |_, _| {}).expect("starts");
     let (mut journal, now) = (started.journal, started.clock.now());
     disk.set_faults(Faults { fail_sync: true, ..Faults::default() });
-    assert!(journal.commit(Kind::Facts, &[], now).is_err());
+    assert!(journal.commit(FrameKind::Facts, &[], now).is_err());
     let done = disk.operations();
     assert!(journal.prove().is_err() && journal.reserve_tokens(0).is_err() && journal.close(1, now).is_err());
     assert_eq!(disk.operations(), done, "something was done to a disk that had failed");

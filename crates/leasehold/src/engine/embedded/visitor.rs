@@ -38,7 +38,7 @@ impl Visitor {
         loop {
             match Embedded::open(&self.dir, self.options.clone()).await {
                 Err(Error::Unavailable { source, .. })
-                    if clock.now() < until && matches!(source.downcast_ref(), Some(super::NotMine::InUse(_))) =>
+                    if clock.now() < until && matches!(source.downcast_ref(), Some(super::DirLockError::InUse(_))) =>
                 {
                     clock.sleep_until(clock.now().plus(jitter(Duration::from_millis(1)))).await;
                 }

@@ -15,31 +15,31 @@ use std::time::Duration;
 
 use leasehold_core::planted::{self, Bug};
 
-use super::desk::Batch;
-use super::journal::Journal;
-use super::journal::frame::Kind;
-use super::keeper::{Job, Progress};
-use super::writer::{BUG, CompletionBatcher, Counter, ReplyTo, State, Stopped, release_unseen};
+use super::super::journal::Journal;
+use super::super::journal::frame::FrameKind;
+use super::super::maintenance::{MaintenanceJob, MaintenanceProgress};
+use super::group::Batch;
+use super::writer_thread::{BUG, CompletionBatcher, EngineShared, EngineState, ReplyTo, Stopped, release_unseen};
 
 /// An idle engine proves its last batch within 50 ms.
 const PROOF_AFTER: Duration = Duration::from_millis(30);
 
 /// See the module.
-pub(super) struct Press {
+pub struct JournalWriter {
     pub journal: Journal,
     /// To the keeper; none before it runs and after it was let go.
-    pub jobs: Option<mpsc::Sender<Job>>,
-    pub progress: Arc<Progress>,
+    pub jobs: Option<mpsc::Sender<MaintenanceJob>>,
+    pub progress: Arc<MaintenanceProgress>,
 }
 
 /// How fast the disk is, and how many were answered last.
 #[derive(Clone, Copy, Debug, Default)]
-pub(super) struct Pace {
+pub struct SyncStats {
     pub crowd: usize,
     pub sync: Duration,
 }
 
-impl Pace {
+impl SyncStats {
     /// The crowd shrinks slowly: a batch that came too early must not make all later ones small.
     fn note(&mut self, answers: usize, took: Duration) {
         self.crowd = answers.max(self.crowd - self.crowd.div_ceil(8));
@@ -47,14 +47,14 @@ impl Pace {
     }
 }
 
-impl Press {
+impl JournalWriter {
     pub fn new(journal: Journal) -> Self {
         Self { journal, jobs: None, progress: Arc::default() }
     }
 
     /// Above which token more are to be reserved, if more are.
-    pub fn tokens_wanted(&self, state: &State) -> Option<u64> {
-        state.desk.tokens_wanted(self.journal.reserve_mark())
+    pub fn tokens_wanted(&self, state: &EngineState) -> Option<u64> {
+        state.group.tokens_wanted(self.journal.reserve_mark())
     }
 
     /// Writes all that has gathered, and lets its answers go.
@@ -62,46 +62,46 @@ impl Press {
     /// # Errors
     ///
     /// The disk failed: whoever waited for this batch was told that its outcome is unknown, and the engine must stop.
-    pub fn write(&mut self, counter: &Counter, mut state: MutexGuard<'_, State>) -> io::Result<()> {
-        let mut batch = Underway(state.desk.seal());
+    pub fn write(&mut self, shared: &EngineShared, mut state: MutexGuard<'_, EngineState>) -> io::Result<()> {
+        let mut batch = InFlightBatch(state.group.seal());
         let snapshot = self.journal.wants_snapshot()
             && !batch.0.facts.is_empty()
             && !self.progress.snapshot_asked.swap(true, Ordering::AcqRel);
         if snapshot {
-            state.desk.book.begin_snapshot();
+            state.group.book.begin_snapshot();
         }
         let tokens_wanted = self.tokens_wanted(&state);
-        let order = if self.progress.supply_asked.load(Ordering::Acquire) { None } else { state.desk.book.order() };
+        let order = if self.progress.supply_asked.load(Ordering::Acquire) { None } else { state.group.book.order() };
         drop(state);
-        let began = counter.clock.machine().now();
+        let began = shared.clock.machine().now();
         if planted::on(Bug::PressPanics) {
             panic!("planted");
         }
         if planted::on(Bug::NewsBeforeSync) {
-            counter.newsroom.publish(&batch.0.news.0, batch.0.news.1);
+            shared.event_log.append(&batch.0.news.0, batch.0.news.1);
         }
-        let result = self.commit(counter, &batch.0, tokens_wanted);
-        let took = counter.clock.machine().now().since(began);
+        let result = self.commit(shared, &batch.0, tokens_wanted);
+        let took = shared.clock.machine().now().since(began);
         if let Err(error) = result {
             // In this order: whoever learns of it and asks again must be told that the engine has stopped.
-            counter.fail(&error);
+            shared.fail(&error);
             batch.give_up(&format!("the disk failed: {error}"));
             return Err(error);
         }
-        self.deliver(counter, &mut batch.0, took);
+        self.deliver(shared, &mut batch.0, took);
         if snapshot {
             self.journal.snapshot_begun();
-            self.ask(Job::Snapshot(self.journal.point()))?;
+            self.ask(MaintenanceJob::Snapshot(self.journal.point()))?;
         }
         // While it is at it, it is not asked again.
-        let bits = counter.random().wants();
+        let bits = shared.random().wants();
         if (order.is_some() || bits) && !self.progress.supply_asked.swap(true, Ordering::AcqRel) {
-            self.ask(Job::Supply(order, bits))?;
+            self.ask(MaintenanceJob::Supply(order, bits))?;
         }
         if !self.journal.wants_spare() {
             self.progress.spare_asked.store(false, Ordering::Release);
         } else if !self.progress.spare_asked.swap(true, Ordering::AcqRel) {
-            self.ask(Job::Spare)?;
+            self.ask(MaintenanceJob::Spare)?;
         }
         let size = self.progress.snapshot_size.swap(0, Ordering::AcqRel);
         if size > 0 {
@@ -111,38 +111,38 @@ impl Press {
     }
 
     /// Without a keeper the journal would grow for ever, and nobody would know.
-    fn ask(&self, job: Job) -> io::Result<()> {
+    fn ask(&self, job: MaintenanceJob) -> io::Result<()> {
         let sent = self.jobs.as_ref().is_some_and(|jobs| jobs.send(job).is_ok());
         if sent { Ok(()) } else { Err(io::Error::other("the keeper of the journal died")) }
     }
 
-    fn commit(&mut self, counter: &Counter, batch: &Batch<ReplyTo>, tokens_wanted: Option<u64>) -> io::Result<()> {
+    fn commit(&mut self, shared: &EngineShared, batch: &Batch<ReplyTo>, tokens_wanted: Option<u64>) -> io::Result<()> {
         if let Some(above) = tokens_wanted {
             self.journal.reserve_tokens(above)?;
         }
         if batch.facts.is_empty() && tokens_wanted.is_none() {
             return Ok(());
         }
-        self.journal.commit(Kind::Facts, &batch.facts, counter.clock.now())?;
+        self.journal.commit(FrameKind::Facts, &batch.facts, shared.clock.now())?;
         Ok(())
     }
 
     /// Lets the answers go. A grant whose caller is gone is ended: nobody knows of it.
-    fn deliver(&self, counter: &Counter, batch: &mut Batch<ReplyTo>, took: Duration) {
+    fn deliver(&self, shared: &EngineShared, batch: &mut Batch<ReplyTo>, took: Duration) {
         {
-            let mut state = counter.lock();
-            state.pace.note(batch.answers.len(), took);
+            let mut state = shared.lock();
+            state.sync_stats.note(batch.answers.len(), took);
             if !batch.facts.is_empty() {
                 state.commits.seconds.add(took);
                 let answers = batch.answers.len() as u64;
                 state.commits.answers.add_value(answers, answers);
-                state.proof_at = Some(counter.clock.now().plus(PROOF_AFTER));
+                state.proof_at = Some(shared.clock.now().plus(PROOF_AFTER));
             }
-            state.desk.settle(std::mem::take(&mut batch.facts), self.journal.token_ceiling());
+            state.group.settle(std::mem::take(&mut batch.facts), self.journal.token_ceiling());
         }
         // Watchers first: whoever has an answer and then looks at what happened must find it there.
         if !planted::on(Bug::NewsBeforeSync) {
-            counter.newsroom.publish(&batch.news.0, batch.news.1);
+            shared.event_log.append(&batch.news.0, batch.news.1);
         }
         let mut ghosts = Vec::new();
         let mut batcher = CompletionBatcher::default();
@@ -150,19 +150,19 @@ impl Press {
             ghosts.extend(address.send(Ok(reply), &mut batcher));
         }
         drop(batcher);
-        let mut state = counter.lock();
+        let mut state = shared.lock();
         for lease in ghosts {
-            release_unseen(&mut state, lease, counter.clock.now());
+            release_unseen(&mut state, lease, shared.clock.now());
         }
-        state.desk.return_answers(std::mem::take(&mut batch.answers));
+        state.group.return_answers(std::mem::take(&mut batch.answers));
     }
 }
 
 /// A batch on its way. Whoever still waits for it when it is dropped learns that nobody knows what became of it: a panic
 /// must not leave a thread waiting that speaks for many.
-struct Underway(Batch<ReplyTo>);
+struct InFlightBatch(Batch<ReplyTo>);
 
-impl Underway {
+impl InFlightBatch {
     fn give_up(&mut self, sentence: &str) {
         let sentence: Arc<str> = sentence.into();
         let mut batcher = CompletionBatcher::default();
@@ -172,7 +172,7 @@ impl Underway {
     }
 }
 
-impl Drop for Underway {
+impl Drop for InFlightBatch {
     fn drop(&mut self) {
         if !self.0.answers.is_empty() {
             self.give_up(BUG);

@@ -6,25 +6,25 @@ use std::time::Duration;
 
 use leasehold_core::{Acquire, Command, Mode, Reply, Secret, Want};
 
-use super::journal::Sizes;
-use super::newsroom::Newsroom;
-use super::storage::{Directory, Storage};
-use super::till::CompletionQueue;
-use super::writer::{Counter, ReplyTo, Writer};
-use super::{Notice, Options, Started, start};
+use super::super::events::EventLog;
+use super::super::journal::JournalSizes;
+use super::super::storage::{Directory, Storage};
+use super::super::{Notice, Options, Started, start};
+use super::locked::CompletionQueue;
+use super::writer_thread::{EngineShared, ReplyTo, WriterThread};
 use crate::clock::SystemClock;
 
 /// An engine that nobody runs yet, on a real directory.
-fn counter(dir: &std::path::Path, sizes: Sizes) -> (Arc<Counter>, Arc<dyn Storage>) {
+fn shared(dir: &std::path::Path, sizes: JournalSizes) -> (Arc<EngineShared>, Arc<dyn Storage>) {
     let storage: Arc<dyn Storage> = Arc::new(Directory::open(dir).unwrap());
     let options = Options { sizes, clock: SystemClock::shared(), ..Options::default() };
-    let Started { desk, clock, journal, identity } = start(&storage, &options, Box::new(|| 7), |_, _| {}).unwrap();
-    (Arc::new(Counter::new(desk, clock, Newsroom::new(1, 0), journal, identity)), storage)
+    let Started { group, clock, journal, identity } = start(&storage, &options, Box::new(|| 7), |_, _| {}).unwrap();
+    (Arc::new(EngineShared::new(group, clock, EventLog::new(1, 0), journal, identity)), storage)
 }
 
-fn take(counter: &Counter, completions: &Arc<CompletionQueue>, name: &str) {
-    let mut state = counter.lock();
-    let waiter_id = state.desk.waiter_id();
+fn take(shared: &EngineShared, completions: &Arc<CompletionQueue>, name: &str) {
+    let mut state = shared.lock();
+    let waiter_id = state.group.waiter_id();
     let claim = Acquire {
         waiter_id,
         wants: &[Want { name, mode: Mode::Exclusive }],
@@ -39,15 +39,18 @@ fn take(counter: &Counter, completions: &Arc<CompletionQueue>, name: &str) {
         value: None,
     };
     let to = || ReplyTo::CompletionQueue { completions: completions.clone(), tag: 1 };
-    let reply = state.desk.submit(Command::Acquire(claim), to, counter.clock.now());
+    let reply = state.group.submit(Command::Acquire(claim), to, shared.clock.now());
     assert!(reply.is_none(), "a grant waits for the disk");
 }
 
-fn run(counter: &Arc<Counter>, storage: Arc<dyn Storage>) -> (std::thread::JoinHandle<()>, Arc<Mutex<Vec<Notice>>>) {
+fn run(
+    shared: &Arc<EngineShared>,
+    storage: Arc<dyn Storage>,
+) -> (std::thread::JoinHandle<()>, Arc<Mutex<Vec<Notice>>>) {
     let heard: Arc<Mutex<Vec<Notice>>> = Arc::default();
     let notices = heard.clone();
     let notices = Arc::new(move |notice| notices.lock().unwrap().push(notice));
-    let writer = Writer { counter: counter.clone(), storage, segment: 128 << 10, notices, lock: None };
+    let writer = WriterThread { shared: shared.clone(), storage, segment: 128 << 10, notices, lock: None };
     (std::thread::spawn(move || writer.run()), heard)
 }
 
@@ -57,12 +60,12 @@ fn run(counter: &Arc<Counter>, storage: Arc<dyn Storage>) -> (std::thread::JoinH
 #[test]
 fn a_till_before_the_writer_leaves_it_to_the_writer() {
     let dir = tempfile::tempdir().unwrap();
-    let (counter, storage) = counter(dir.path(), Sizes { segment: 256, ..Sizes::default() });
+    let (shared, storage) = shared(dir.path(), JournalSizes { segment: 256, ..JournalSizes::default() });
     let completions = CompletionQueue::new(|| {});
-    take(&counter, &completions, "seat");
-    assert!(!counter.write_here());
-    let (writer, heard) = run(&counter, storage);
-    counter.stop();
+    take(&shared, &completions, "seat");
+    assert!(!shared.write_here());
+    let (writer, heard) = run(&shared, storage);
+    shared.stop();
     writer.join().unwrap();
     let mut answers = Vec::new();
     completions.take(&mut answers);
@@ -75,23 +78,27 @@ fn a_till_before_the_writer_leaves_it_to_the_writer() {
 #[test]
 fn a_close_after_a_till_failed_is_no_close() {
     let dir = tempfile::tempdir().unwrap();
-    let (counter, storage) = counter(dir.path(), Sizes::default());
-    let (writer, heard) = run(&counter, storage);
-    let press = loop {
-        let press = counter.press.lock().unwrap();
-        if press.jobs.is_some() {
-            break press;
+    let (shared, storage) = shared(dir.path(), JournalSizes::default());
+    let (writer, heard) = run(&shared, storage);
+    let journal_writer = loop {
+        let journal_writer = shared.journal_writer.lock().unwrap();
+        if journal_writer.jobs.is_some() {
+            break journal_writer;
         }
     };
-    counter.stop();
+    shared.stop();
     // Time for the writer to come to the press; should it be late, it learns of the failure before.
     #[expect(clippy::disallowed_methods, reason = "a real thread must get somewhere, and nothing says when it has")]
     std::thread::sleep(Duration::from_millis(50));
-    let point = press.journal.point().sequence;
-    counter.fail(&io::Error::other("no more disk"));
-    drop(press);
+    let point = journal_writer.journal.point().sequence;
+    shared.fail(&io::Error::other("no more disk"));
+    drop(journal_writer);
     writer.join().unwrap();
-    assert_eq!(counter.press.lock().unwrap().journal.point().sequence, point, "a frame was written after the failure");
+    assert_eq!(
+        shared.journal_writer.lock().unwrap().journal.point().sequence,
+        point,
+        "a frame was written after the failure"
+    );
     let heard = heard.lock().unwrap();
     assert!(matches!(&heard[..], [Notice::Failed(why)] if why.contains("no more disk")), "{heard:?}");
 }

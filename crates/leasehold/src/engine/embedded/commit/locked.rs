@@ -4,7 +4,7 @@
 //!   server thread ──▶ LockedEngine: submit, submit, … ──▶ desk ──▶ journal ──▶ CompletionQueue: answers, one wake-up for a batch
 //! ```
 //!
-//! Nothing here is decided differently from [`super::Embedded`]'s own methods: the same desk, the same law that no answer
+//! Nothing here is decided differently from [`super::super::Embedded`]'s own methods: the same desk, the same law that no answer
 //! leaves before it is durable.
 
 use std::fmt;
@@ -13,8 +13,8 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use leasehold_core::book::KeyView;
 use leasehold_core::{Acquire, Command, LeaseKey, Reply, Secret, Time, WaiterId};
 
-use super::writer::{ReplyTo, State, Stopped, release_unseen};
-use super::{ENGINE, Embedded, no_effect, refused, unknown};
+use super::super::{ENGINE, Embedded, no_effect, refused, unknown};
+use super::writer_thread::{EngineState, ReplyTo, Stopped, release_unseen};
 use crate::error::Error;
 
 /// Where answers are put for a thread that speaks for many.
@@ -37,7 +37,7 @@ impl CompletionQueue {
     }
 
     /// Puts answers into it: all of a batch at once, since whoever is woken takes what is there.
-    pub(super) fn put(&self, batch: &mut Vec<(u64, Result<Reply, Stopped>)>) {
+    pub fn put(&self, batch: &mut Vec<(u64, Result<Reply, Stopped>)>) {
         if !batch.is_empty() {
             self.answers.lock().unwrap_or_else(PoisonError::into_inner).append(batch);
             (self.wake)();
@@ -74,7 +74,7 @@ impl Stopped {
 /// The desk, held for a number of commands. Let go of it soon: nobody else decides anything meanwhile.
 pub struct LockedEngine<'a> {
     engine: &'a Embedded,
-    state: Option<MutexGuard<'a, State>>,
+    state: Option<MutexGuard<'a, EngineState>>,
     now: Time,
 }
 
@@ -87,9 +87,9 @@ impl fmt::Debug for LockedEngine<'_> {
 impl Embedded {
     /// Opens the locked.
     pub fn lock_for_batch(&self) -> LockedEngine<'_> {
-        let state = self.counter.lock();
+        let state = self.shared.lock();
         // Read under the lock: the book's time never goes back from one command to the next.
-        let now = self.counter.clock.now();
+        let now = self.shared.clock.now();
         LockedEngine { engine: self, state: Some(state), now }
     }
 }
@@ -100,14 +100,14 @@ impl LockedEngine<'_> {
     pub fn write(mut self) {
         let engine = self.engine;
         if let Some(state) = self.state.take() {
-            engine.counter.nudge_for_time(state);
+            engine.shared.nudge_for_time(state);
         }
-        if !engine.counter.write_here() {
-            engine.counter.nudge(engine.counter.lock());
+        if !engine.shared.write_here() {
+            engine.shared.nudge(engine.shared.lock());
         }
     }
 
-    fn state(&mut self) -> &mut State {
+    fn state(&mut self) -> &mut EngineState {
         self.state.as_mut().expect("the guard leaves with the locked")
     }
 
@@ -132,7 +132,7 @@ impl LockedEngine<'_> {
         completions: &Arc<CompletionQueue>,
         tag: u64,
     ) -> Result<(Option<Reply>, WaiterId), Stopped> {
-        let waiter_id = self.state().desk.waiter_id();
+        let waiter_id = self.state().group.waiter_id();
         let reply = self.submit(Command::Acquire(Acquire { waiter_id, ..claim }), completions, tag)?;
         Ok((reply, waiter_id))
     }
@@ -152,7 +152,7 @@ impl LockedEngine<'_> {
             return Err(stopped);
         }
         let now = self.now;
-        Ok(self.state().desk.submit(
+        Ok(self.state().group.submit(
             command,
             || ReplyTo::CompletionQueue { completions: completions.clone(), tag },
             now,
@@ -161,7 +161,7 @@ impl LockedEngine<'_> {
 
     /// These names will be asked for soon: see [`leasehold_core::Book::prefetch`].
     pub fn prefetch(&mut self, names: &[&str]) {
-        self.state().desk.book.prefetch(names);
+        self.state().group.book.prefetch(names);
     }
 
     /// Refuses a name that nothing can have.
@@ -170,13 +170,13 @@ impl LockedEngine<'_> {
     ///
     /// One sentence that says why.
     pub fn check_name(&mut self, name: &str) -> Result<(), String> {
-        self.state().desk.book.limits().check_name(name)
+        self.state().group.book.limits().check_name(name)
     }
 
     /// The name as a Redis key, as the book has it now. To be told only when [`LockedEngine::settle`] says so.
     pub fn key(&mut self, name: &str) -> Option<KeyView<'_>> {
         let now = self.now;
-        self.state().desk.book.key(name, now)
+        self.state().group.book.key(name, now)
     }
 
     /// Whether all that was read so far is durable; if not, a `Ticked` comes to the completions when it is.
@@ -190,20 +190,20 @@ impl LockedEngine<'_> {
         }
         let settled = self
             .state()
-            .desk
+            .group
             .answer(Reply::Ticked(false), || ReplyTo::CompletionQueue { completions: completions.clone(), tag });
         Ok(settled.is_some())
     }
 
     /// Whether this waiter_id stands in line.
     pub fn is_waiting(&mut self, waiter_id: WaiterId) -> bool {
-        self.state().desk.is_waiting(waiter_id)
+        self.state().group.is_waiting(waiter_id)
     }
 
     /// The caller of a waiting acquire went away. `false`: it was answered already.
     pub fn cancel(&mut self, waiter_id: WaiterId) -> bool {
         let now = self.now;
-        self.state().desk.cancel(waiter_id, now)
+        self.state().group.cancel(waiter_id, now)
     }
 
     /// Ends a lease whose caller went away before it could be told.
@@ -216,7 +216,7 @@ impl LockedEngine<'_> {
 impl Drop for LockedEngine<'_> {
     fn drop(&mut self) {
         if let Some(state) = self.state.take() {
-            self.engine.counter.nudge(state);
+            self.engine.shared.nudge(state);
         }
     }
 }

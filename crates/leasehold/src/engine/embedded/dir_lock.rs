@@ -15,7 +15,7 @@ pub struct DirLock {
 
 /// Why the directory cannot be had.
 #[derive(Debug, thiserror::Error)]
-pub enum NotMine {
+pub enum DirLockError {
     /// Somebody has it.
     #[error("the directory is in use by another process{}", .0.map_or_else(String::new, |pid| format!(" (pid {pid})")))]
     InUse(Option<u32>),
@@ -26,7 +26,7 @@ pub enum NotMine {
 
 impl DirLock {
     /// Takes the lock, or says at once that somebody has it.
-    pub fn take(dir: &Path) -> Result<Self, NotMine> {
+    pub fn take(dir: &Path) -> Result<Self, DirLockError> {
         let mut file = fs::OpenOptions::new()
             .read(true)
             .write(true)
@@ -34,15 +34,15 @@ impl DirLock {
             .truncate(false)
             .mode(0o600)
             .open(dir.join("LOCK"))
-            .map_err(NotMine::Io)?;
+            .map_err(DirLockError::Io)?;
         match flock(&file, FlockOperation::NonBlockingLockExclusive) {
             Ok(()) => {}
             Err(rustix::io::Errno::WOULDBLOCK) => {
                 let mut text = String::new();
                 let _ = file.read_to_string(&mut text);
-                return Err(NotMine::InUse(text.trim().parse().ok()));
+                return Err(DirLockError::InUse(text.trim().parse().ok()));
             }
-            Err(errno) => return Err(NotMine::Io(errno.into())),
+            Err(errno) => return Err(DirLockError::Io(errno.into())),
         }
         // The pid is for the message of whoever comes second; nothing depends on it.
         let _ = file.set_len(0).and_then(|()| file.rewind()).and_then(|()| write!(file, "{}", std::process::id()));

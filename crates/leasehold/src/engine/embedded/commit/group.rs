@@ -10,7 +10,7 @@
 //!
 //! 1. No answer leaves before every fact the book had recorded when it was decided is durable. That goes for
 //!    refusals and reads too: a "no" because of a grant that a crash then forgets would be a lie.
-//! 2. Sealed batches are settled in order, one at a time.
+//! 2. SealedSegment batches are settled in order, one at a time.
 //! 3. A raised floor is in force before its answer leaves, and a ceiling above it is durable before that.
 
 use std::collections::HashMap;
@@ -31,8 +31,8 @@ pub struct Batch<A> {
 
 /// See the module. `A` is where an answer goes.
 #[derive(Debug)]
-pub struct Desk<A> {
-    /// The book. Change it through [`Desk::submit`] only.
+pub struct GroupCommit<A> {
+    /// The book. Change it through [`GroupCommit::submit`] only.
     pub book: Book,
     waiting: HashMap<WaiterId, A>,
     answers: Vec<(A, Reply)>,
@@ -46,7 +46,7 @@ pub struct Desk<A> {
     idle_answers: Vec<(A, Reply)>,
 }
 
-impl<A> Desk<A> {
+impl<A> GroupCommit<A> {
     /// A desk over a recovered book.
     pub fn new(book: Book) -> Self {
         Self {

@@ -11,7 +11,7 @@ use leasehold_core::news::{Kind, News};
 use leasehold_core::wire::Reader;
 use tokio::sync::watch;
 
-use super::writer::Counter;
+use super::commit::writer_thread::EngineShared;
 use super::{ENGINE, no_effect};
 use crate::engine::{Answer, Event, EventId, Seen, Watching};
 use crate::error::Error;
@@ -20,17 +20,17 @@ use crate::error::Error;
 const AT_ONCE: usize = 512;
 
 #[derive(Debug)]
-pub(super) struct Newsroom {
+pub(super) struct EventLog {
     run: u64,
-    kept: Mutex<Kept>,
+    kept: Mutex<RetainedEvents>,
     /// The number of the newest event; closed when the engine stops.
     newest: watch::Sender<u64>,
 }
 
 #[derive(Debug)]
-struct Kept {
+struct RetainedEvents {
     /// By batch.
-    sheets: VecDeque<Sheet>,
+    batches: VecDeque<EventBatch>,
     bytes: usize,
     most_bytes: usize,
     /// The number of the next event.
@@ -38,21 +38,21 @@ struct Kept {
 }
 
 #[derive(Debug)]
-struct Sheet {
+struct EventBatch {
     first: u64,
     news: Arc<[u8]>,
 }
 
 /// What a watcher finds when it looks.
-enum Found {
+enum EventsRead {
     Nothing,
     Gone { newest: u64 },
     Sheets(Vec<Arc<[u8]>>, u64),
 }
 
-impl Newsroom {
+impl EventLog {
     pub fn new(run: u64, most_bytes: usize) -> Self {
-        let kept = Kept { sheets: VecDeque::new(), bytes: 0, most_bytes, next: 1 };
+        let kept = RetainedEvents { batches: VecDeque::new(), bytes: 0, most_bytes, next: 1 };
         Self { run, kept: Mutex::new(kept), newest: watch::Sender::new(0) }
     }
 
@@ -61,12 +61,12 @@ impl Newsroom {
         self.kept().most_bytes > 0
     }
 
-    fn kept(&self) -> std::sync::MutexGuard<'_, Kept> {
+    fn kept(&self) -> std::sync::MutexGuard<'_, RetainedEvents> {
         self.kept.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     /// A batch is durable, and this is what happened in it.
-    pub fn publish(&self, news: &[u8], count: u64) {
+    pub fn append(&self, news: &[u8], count: u64) {
         if count == 0 {
             return;
         }
@@ -75,9 +75,9 @@ impl Newsroom {
             let first = kept.next;
             kept.next += count;
             kept.bytes += news.len();
-            kept.sheets.push_back(Sheet { first, news: news.into() });
-            while kept.bytes > kept.most_bytes && kept.sheets.len() > 1 {
-                if let Some(old) = kept.sheets.pop_front() {
+            kept.batches.push_back(EventBatch { first, news: news.into() });
+            while kept.bytes > kept.most_bytes && kept.batches.len() > 1 {
+                if let Some(old) = kept.batches.pop_front() {
                     kept.bytes -= old.news.len();
                 }
             }
@@ -89,26 +89,26 @@ impl Newsroom {
     }
 
     /// The sheets that hold event `from` and later ones, and the number of the first event on them.
-    fn look(&self, from: u64, most: usize) -> Found {
+    fn look(&self, from: u64, most: usize) -> EventsRead {
         let kept = self.kept();
         if from >= kept.next {
-            return Found::Nothing;
+            return EventsRead::Nothing;
         }
-        let oldest = kept.sheets.front().map_or(kept.next, |sheet| sheet.first);
+        let oldest = kept.batches.front().map_or(kept.next, |batch| batch.first);
         if from < oldest {
-            return Found::Gone { newest: kept.next - 1 };
+            return EventsRead::Gone { newest: kept.next - 1 };
         }
-        let at = kept.sheets.partition_point(|sheet| sheet.first <= from) - 1;
-        let sheets: Vec<_> = kept.sheets.range(at..).take(most).map(|sheet| sheet.news.clone()).collect();
-        Found::Sheets(sheets, kept.sheets[at].first)
+        let at = kept.batches.partition_point(|batch| batch.first <= from) - 1;
+        let batches: Vec<_> = kept.batches.range(at..).take(most).map(|batch| batch.news.clone()).collect();
+        EventsRead::Sheets(batches, kept.batches[at].first)
     }
 
     pub fn recent_losses(&self, most: usize, sees: impl Fn(&str) -> bool, now: Time) -> Vec<Event> {
-        let sheets: Vec<(u64, Arc<[u8]>)> =
-            self.kept().sheets.iter().map(|sheet| (sheet.first, sheet.news.clone())).collect();
+        let batches: Vec<(u64, Arc<[u8]>)> =
+            self.kept().batches.iter().map(|batch| (batch.first, batch.news.clone())).collect();
         let mut found = Vec::new();
-        for (first, sheet) in sheets.into_iter().rev() {
-            let mut reader = Reader::new(&sheet);
+        for (first, batch) in batches.into_iter().rev() {
+            let mut reader = Reader::new(&batch);
             let mut here = Vec::new();
             let mut number = first;
             while let Ok(news) = News::decode(&mut reader) {
@@ -137,43 +137,43 @@ impl Newsroom {
 }
 
 /// One who watches.
-pub(super) struct Watcher {
-    counter: Arc<Counter>,
+pub(super) struct EventWatcher {
+    shared: Arc<EngineShared>,
     newest: watch::Receiver<u64>,
     /// The next event to tell; none before the reset that a watch begins with.
     next: Option<u64>,
 }
 
-impl Watcher {
-    pub fn new(counter: Arc<Counter>, since: Option<EventId>) -> Self {
-        let room = &counter.newsroom;
+impl EventWatcher {
+    pub fn new(shared: Arc<EngineShared>, since: Option<EventId>) -> Self {
+        let room = &shared.event_log;
         let newest = room.newest.subscribe();
         let next = since.filter(|id| id.run == room.run && id.number <= room.newest()).map(|id| id.number + 1);
-        Self { counter, newest, next }
+        Self { shared, newest, next }
     }
 
     fn reset(&mut self, newest: u64) -> Seen {
         self.next = Some(newest + 1);
-        Seen::Reset(EventId { run: self.counter.newsroom.run, number: newest })
+        Seen::Reset(EventId { run: self.shared.event_log.run, number: newest })
     }
 
     fn look(&mut self) -> Result<Option<Seen>, Error> {
         let Some(next) = self.next else {
-            let newest = self.counter.newsroom.newest();
+            let newest = self.shared.event_log.newest();
             return Ok(Some(self.reset(newest)));
         };
-        match self.counter.newsroom.look(next, 64) {
-            Found::Nothing => Ok(None),
-            Found::Gone { newest } => Ok(Some(self.reset(newest))),
-            Found::Sheets(sheets, first) => self.read(&sheets, first, next).map(Some),
+        match self.shared.event_log.look(next, 64) {
+            EventsRead::Nothing => Ok(None),
+            EventsRead::Gone { newest } => Ok(Some(self.reset(newest))),
+            EventsRead::Sheets(batches, first) => self.read(&batches, first, next).map(Some),
         }
     }
 
-    fn read(&mut self, sheets: &[Arc<[u8]>], mut number: u64, next: u64) -> Result<Seen, Error> {
-        let (now, run) = (self.counter.clock.now(), self.counter.newsroom.run);
+    fn read(&mut self, batches: &[Arc<[u8]>], mut number: u64, next: u64) -> Result<Seen, Error> {
+        let (now, run) = (self.shared.clock.now(), self.shared.event_log.run);
         let mut events = Vec::new();
-        'sheets: for sheet in sheets {
-            let mut reader = Reader::new(sheet);
+        'batches: for batch in batches {
+            let mut reader = Reader::new(batch);
             while reader.left() > 0 {
                 let news = News::decode(&mut reader).map_err(|_| Error::Corrupt {
                     engine: ENGINE,
@@ -185,7 +185,7 @@ impl Watcher {
                 }
                 number += 1;
                 if events.len() == AT_ONCE {
-                    break 'sheets;
+                    break 'batches;
                 }
             }
         }
@@ -206,7 +206,7 @@ fn event(id: EventId, news: &News<'_>, ago: std::time::Duration) -> Event {
     }
 }
 
-impl Watching for Watcher {
+impl Watching for EventWatcher {
     fn next(&mut self) -> Answer<'_, Seen> {
         Box::pin(async move {
             loop {
@@ -215,7 +215,7 @@ impl Watching for Watcher {
                 if let Some(seen) = self.look()? {
                     return Ok(seen);
                 }
-                let stopped = self.counter.lock().stopped.clone();
+                let stopped = self.shared.lock().stopped.clone();
                 if let Some(sentence) = stopped {
                     return Err(no_effect("watch".into(), &sentence));
                 }

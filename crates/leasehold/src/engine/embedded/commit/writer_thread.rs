@@ -12,17 +12,17 @@ use leasehold_core::book::Histogram;
 use leasehold_core::{Command, LeaseKey, Reply, Time};
 use tokio::sync::oneshot;
 
-use super::Notice;
-use super::boot::BookClock;
-use super::desk::Desk;
-use super::journal::Journal;
-use super::keeper::Keeper;
-use super::lock::DirLock;
-use super::newsroom::Newsroom;
-use super::press::{Pace, Press};
-use super::random::RandomPool;
-use super::storage::Storage;
-use super::till::CompletionQueue;
+use super::super::Notice;
+use super::super::book_clock::BookClock;
+use super::super::dir_lock::DirLock;
+use super::super::events::EventLog;
+use super::super::journal::Journal;
+use super::super::maintenance::JournalMaintenance;
+use super::super::random::RandomPool;
+use super::super::storage::Storage;
+use super::group::GroupCommit;
+use super::journal_writer::{JournalWriter, SyncStats};
+use super::locked::CompletionQueue;
 
 /// How many due leases are collected before others get their turn.
 const TICK: u32 = 2048;
@@ -39,7 +39,7 @@ pub enum Stopped {
 }
 
 /// Where an answer goes.
-pub(super) enum ReplyTo {
+pub enum ReplyTo {
     /// To one caller who waits for nothing else.
     Caller {
         to: oneshot::Sender<Result<Reply, Stopped>>,
@@ -73,7 +73,7 @@ impl ReplyTo {
 
 /// Answers on their way to batcher, gathered so that each completions is filled at once.
 #[derive(Default)]
-pub(super) struct CompletionBatcher {
+pub struct CompletionBatcher {
     completions: Option<Arc<CompletionQueue>>,
     answers: Vec<(u64, Result<Reply, Stopped>)>,
 }
@@ -101,13 +101,13 @@ impl Drop for CompletionBatcher {
 }
 
 /// What callers and the writer share.
-pub(super) struct Counter {
-    state: Mutex<State>,
+pub struct EngineShared {
+    state: Mutex<EngineState>,
     wake: Condvar,
     pub clock: BookClock,
-    pub newsroom: Newsroom,
+    pub event_log: EventLog,
     /// Whoever holds it writes. Always taken before the state.
-    pub press: Mutex<Press>,
+    pub journal_writer: Mutex<JournalWriter>,
     /// More tokens are reserved when fewer than this are left.
     reserve_mark: u64,
     random: Mutex<RandomPool>,
@@ -115,8 +115,8 @@ pub(super) struct Counter {
     pub identity: String,
 }
 
-pub(super) struct State {
-    pub desk: Desk<ReplyTo>,
+pub struct EngineState {
+    pub group: GroupCommit<ReplyTo>,
     /// The sentence that callers are told, once the engine has stopped.
     pub stopped: Option<Arc<str>>,
     stopping: bool,
@@ -125,7 +125,7 @@ pub(super) struct State {
     /// A write or a sync failed: the sentence. Nothing is written any more.
     failed: Option<Arc<str>>,
     /// How fast the disk is, and how many were answered last.
-    pub pace: Pace,
+    pub sync_stats: SyncStats,
     /// When an idle engine proves its last batch.
     pub proof_at: Option<Time>,
     /// The writer sleeps until then; nobody wakes it otherwise.
@@ -145,24 +145,39 @@ pub struct Commits {
     pub answers: Histogram,
 }
 
-impl Counter {
-    pub fn new(desk: Desk<ReplyTo>, clock: BookClock, newsroom: Newsroom, journal: Journal, identity: String) -> Self {
-        let state = State {
-            desk,
+impl EngineShared {
+    pub fn new(
+        group: GroupCommit<ReplyTo>,
+        clock: BookClock,
+        event_log: EventLog,
+        journal: Journal,
+        identity: String,
+    ) -> Self {
+        let state = EngineState {
+            group,
             stopped: None,
             stopping: false,
             in_doubt: false,
             failed: None,
-            pace: Pace::default(),
+            sync_stats: SyncStats::default(),
             proof_at: None,
             asleep_until: None,
             crowd: 0,
             commits: Commits::default(),
         };
         let reserve_mark = journal.reserve_mark();
-        let press = Mutex::new(Press::new(journal));
+        let journal_writer = Mutex::new(JournalWriter::new(journal));
         let random = Mutex::new(RandomPool::new());
-        Self { state: Mutex::new(state), wake: Condvar::new(), clock, newsroom, press, reserve_mark, random, identity }
+        Self {
+            state: Mutex::new(state),
+            wake: Condvar::new(),
+            clock,
+            event_log,
+            journal_writer,
+            reserve_mark,
+            random,
+            identity,
+        }
     }
 
     /// Where secrets come from.
@@ -171,7 +186,7 @@ impl Counter {
     }
 
     /// A panic while the book was being changed leaves it in doubt: then nothing is written any more.
-    pub fn lock(&self) -> MutexGuard<'_, State> {
+    pub fn lock(&self) -> MutexGuard<'_, EngineState> {
         self.state.lock().unwrap_or_else(|poisoned| {
             let mut state = poisoned.into_inner();
             state.stopped.get_or_insert_with(|| "the engine stopped because of a bug in it".into());
@@ -181,10 +196,10 @@ impl Counter {
     }
 
     /// Wakes the writer if it sleeps and there is something to do before it would wake by itself.
-    pub fn nudge(&self, mut state: MutexGuard<'_, State>) {
+    pub fn nudge(&self, mut state: MutexGuard<'_, EngineState>) {
         let Some(until) = state.asleep_until else { return };
-        let enough = state.desk.has_work() && state.desk.answers_waiting() >= state.crowd;
-        if enough || state.desk.book.next_expiry().is_some_and(|next| next < until) {
+        let enough = state.group.has_work() && state.group.answers_waiting() >= state.crowd;
+        if enough || state.group.book.next_expiry().is_some_and(|next| next < until) {
             state.asleep_until = None;
             drop(state);
             self.wake.notify_one();
@@ -192,9 +207,9 @@ impl Counter {
     }
 
     /// Wakes the writer only for what is due: whoever calls this writes what has gathered.
-    pub fn nudge_for_time(&self, mut state: MutexGuard<'_, State>) {
+    pub fn nudge_for_time(&self, mut state: MutexGuard<'_, EngineState>) {
         let Some(until) = state.asleep_until else { return };
-        let due = [state.desk.book.next_expiry(), state.proof_at];
+        let due = [state.group.book.next_expiry(), state.proof_at];
         if due.into_iter().flatten().any(|due| due < until) {
             state.asleep_until = None;
             drop(state);
@@ -205,33 +220,33 @@ impl Counter {
     /// Writes what has gathered, on this thread. `false`: it must be left to the writer, which may be writing, or knows
     /// how to gather for a slow disk.
     pub fn write_here(&self) -> bool {
-        let Ok(mut press) = self.press.try_lock() else { return false };
+        let Ok(mut journal_writer) = self.journal_writer.try_lock() else { return false };
         // The engine is handed out a moment before its writer and keeper run: whatever the keeper would be asked for
         // must wait for it, and not be taken for its death.
-        if press.jobs.is_none() {
+        if journal_writer.jobs.is_none() {
             return false;
         }
         let state = self.lock();
-        if state.failed.is_some() || state.in_doubt || state.pace.sync >= SLOW_SYNC {
+        if state.failed.is_some() || state.in_doubt || state.sync_stats.sync >= SLOW_SYNC {
             return false;
         }
-        if !state.desk.has_work() {
+        if !state.group.has_work() {
             return true;
         }
         // If not, the writer tells everybody: it was woken for it.
-        if self.write_with(&mut press, state).is_ok() {
+        if self.write_with(&mut journal_writer, state).is_ok() {
             let state = self.lock();
             // A grant that nobody waited for was ended, and whoever stood behind it was granted: that is not
             // written yet, and nobody else was told of it.
-            if state.desk.has_work() { self.nudge(state) } else { self.nudge_for_time(state) }
+            if state.group.has_work() { self.nudge(state) } else { self.nudge_for_time(state) }
         }
         true
     }
 
     /// Writes what has gathered; a failure is known to everybody before the press is let go of. A panic ends in the same
     /// orderly stop, on whichever thread it comes.
-    fn write_with(&self, press: &mut Press, state: MutexGuard<'_, State>) -> io::Result<()> {
-        let written = std::panic::catch_unwind(AssertUnwindSafe(|| press.write(self, state)));
+    fn write_with(&self, journal_writer: &mut JournalWriter, state: MutexGuard<'_, EngineState>) -> io::Result<()> {
+        let written = std::panic::catch_unwind(AssertUnwindSafe(|| journal_writer.write(self, state)));
         let result = written.unwrap_or_else(|_| {
             self.lock().in_doubt = true;
             Err(io::Error::other(BUG))
@@ -266,8 +281,8 @@ impl Counter {
 }
 
 /// Everything the writer's thread owns.
-pub(super) struct Writer {
-    pub counter: Arc<Counter>,
+pub struct WriterThread {
+    pub shared: Arc<EngineShared>,
     pub storage: Arc<dyn Storage>,
     pub segment: u64,
     pub notices: Arc<dyn Fn(Notice) + Send + Sync>,
@@ -283,23 +298,24 @@ enum Next {
     Fail(String),
 }
 
-impl Writer {
+impl WriterThread {
     /// Runs until it is asked to stop or the disk fails.
     pub fn run(mut self) {
         let (jobs, queue) = mpsc::channel();
-        let keeper = {
-            let mut press = self.press();
-            press.jobs = Some(jobs);
-            Keeper {
-                counter: self.counter.clone(),
+        let maintenance = {
+            let mut journal_writer = self.journal_writer();
+            journal_writer.jobs = Some(jobs);
+            JournalMaintenance {
+                shared: self.shared.clone(),
                 storage: self.storage.clone(),
-                shelf: press.journal.shelf(),
+                shelf: journal_writer.journal.shelf(),
                 segment: self.segment,
                 notices: self.notices.clone(),
-                progress: press.progress.clone(),
+                progress: journal_writer.progress.clone(),
             }
         };
-        let keeping = std::thread::Builder::new().name("leasehold-keeper".into()).spawn(move || keeper.run(&queue));
+        let keeping =
+            std::thread::Builder::new().name("leasehold-keeper".into()).spawn(move || maintenance.run(&queue));
         let result = match &keeping {
             Err(error) => Err(io::Error::other(format!("the keeper cannot start: {error}"))),
             // A panic ends in the same orderly stop as a failed disk: everybody is told, and the directory is let
@@ -308,20 +324,20 @@ impl Writer {
                 .unwrap_or_else(|_| Err(io::Error::other(BUG))),
         };
         // Held to the end: nobody else writes after this.
-        let mut press = self.press();
-        press.jobs = None;
-        let finished = result.and_then(|()| self.unbroken()).and_then(|()| self.close(&mut press));
+        let mut journal_writer = self.journal_writer();
+        journal_writer.jobs = None;
+        let finished = result.and_then(|()| self.unbroken()).and_then(|()| self.close(&mut journal_writer));
         let sentence: Arc<str> = match &finished {
             Ok(()) => "the engine is closed".into(),
             Err(error) => format!("the engine stopped because the disk failed: {error}").into(),
         };
-        let mut state = self.counter.lock();
+        let mut state = self.shared.lock();
         state.stopped = Some(sentence.clone());
         // Also when all went well: after the closing frame nothing may follow.
         state.failed.get_or_insert_with(|| sentence.clone());
-        let (in_line, unsettled) = state.desk.give_up();
+        let (in_line, unsettled) = state.group.give_up();
         drop(state);
-        drop(press);
+        drop(journal_writer);
         let mut batcher = CompletionBatcher::default();
         for address in in_line {
             address.send(Err(Stopped::NoEffect(sentence.clone())), &mut batcher);
@@ -330,7 +346,7 @@ impl Writer {
             address.send(Err(Stopped::Unknown(sentence.clone())), &mut batcher);
         }
         drop(batcher);
-        self.counter.newsroom.stop();
+        self.shared.event_log.stop();
         if let Err(error) = finished {
             (self.notices)(Notice::Failed(error.to_string()));
         }
@@ -342,16 +358,16 @@ impl Writer {
     }
 
     /// The press; after a panic while it wrote, everything is in doubt.
-    fn press(&self) -> MutexGuard<'_, Press> {
-        self.counter.press.lock().unwrap_or_else(|poisoned| {
-            self.counter.lock().in_doubt = true;
+    fn journal_writer(&self) -> MutexGuard<'_, JournalWriter> {
+        self.shared.journal_writer.lock().unwrap_or_else(|poisoned| {
+            self.shared.lock().in_doubt = true;
             poisoned.into_inner()
         })
     }
 
     /// Whoever wrote last, while this thread already wanted to close, may have found the disk broken.
     fn unbroken(&self) -> io::Result<()> {
-        let state = self.counter.lock();
+        let state = self.shared.lock();
         match &state.failed {
             Some(sentence) => Err(io::Error::other(sentence.to_string())),
             None if state.in_doubt => Err(io::Error::other(BUG)),
@@ -365,19 +381,19 @@ impl Writer {
                 Next::Stop => return Ok(()),
                 Next::Fail(sentence) => return Err(io::Error::other(sentence)),
                 Next::Proof => {
-                    let mut press = self.press();
+                    let mut journal_writer = self.journal_writer();
                     if self.unbroken().is_ok() {
-                        press.journal.prove().inspect_err(|error| self.counter.fail(error))?;
+                        journal_writer.journal.prove().inspect_err(|error| self.shared.fail(error))?;
                     }
-                    self.counter.lock().proof_at = None;
+                    self.shared.lock().proof_at = None;
                 }
                 Next::Write => {
-                    let mut press = self.press();
-                    let state = self.counter.lock();
+                    let mut journal_writer = self.journal_writer();
+                    let state = self.shared.lock();
                     // Somebody else may have written it meanwhile, or have found the disk broken.
-                    let wanted = state.desk.has_work() || press.tokens_wanted(&state).is_some();
+                    let wanted = state.group.has_work() || journal_writer.tokens_wanted(&state).is_some();
                     if wanted && state.failed.is_none() && !state.in_doubt {
-                        self.counter.write_with(&mut press, state)?;
+                        self.shared.write_with(&mut journal_writer, state)?;
                     }
                 }
             }
@@ -386,7 +402,7 @@ impl Writer {
 
     /// Waits for something to do.
     fn next(&self) -> Next {
-        let mut state = self.counter.lock();
+        let mut state = self.shared.lock();
         let mut gathered = false;
         loop {
             if state.in_doubt {
@@ -395,15 +411,15 @@ impl Writer {
             if let Some(sentence) = &state.failed {
                 return Next::Fail(sentence.to_string());
             }
-            let now = self.counter.clock.now();
-            if state.desk.book.next_expiry().is_some_and(|next| next <= now) {
-                state.desk.tick(TICK, now);
+            let now = self.shared.clock.now();
+            if state.group.book.next_expiry().is_some_and(|next| next <= now) {
+                state.group.tick(TICK, now);
             }
-            if state.desk.has_work() || state.desk.tokens_wanted(self.counter.reserve_mark).is_some() {
+            if state.group.has_work() || state.group.tokens_wanted(self.shared.reserve_mark).is_some() {
                 // Those who were just answered are about to come again: on a slow disk one sync for all of
                 // them is worth waiting a quarter of a sync.
-                let Pace { crowd, sync } = state.pace;
-                if !gathered && state.desk.answers_waiting() < crowd && sync >= SLOW_SYNC {
+                let SyncStats { crowd, sync } = state.sync_stats;
+                if !gathered && state.group.answers_waiting() < crowd && sync >= SLOW_SYNC {
                     gathered = true;
                     state.crowd = crowd;
                     state = self.sleep(state, now.plus(sync / 4), now);
@@ -418,17 +434,17 @@ impl Writer {
                 return Next::Proof;
             }
             let mut until = now.plus(NAP);
-            for due in [state.desk.book.next_expiry(), state.proof_at].into_iter().flatten() {
+            for due in [state.group.book.next_expiry(), state.proof_at].into_iter().flatten() {
                 until = until.min(due);
             }
             state = self.sleep(state, until, now);
         }
     }
 
-    fn sleep<'a>(&self, mut state: MutexGuard<'a, State>, until: Time, now: Time) -> MutexGuard<'a, State> {
+    fn sleep<'a>(&self, mut state: MutexGuard<'a, EngineState>, until: Time, now: Time) -> MutexGuard<'a, EngineState> {
         state.asleep_until = Some(until);
         let nap = until.since(now).max(Duration::from_micros(50));
-        let woken = self.counter.wake.wait_timeout_while(state, nap, |state| state.asleep_until.is_some());
+        let woken = self.shared.wake.wait_timeout_while(state, nap, |state| state.asleep_until.is_some());
         let mut state = woken
             .unwrap_or_else(|poisoned| {
                 let mut woken = poisoned.into_inner();
@@ -441,31 +457,31 @@ impl Writer {
         state
     }
 
-    fn close(&self, press: &mut Press) -> io::Result<()> {
-        let last = self.counter.lock().desk.book.last_token();
-        press.journal.close(last, self.counter.clock.now())
+    fn close(&self, journal_writer: &mut JournalWriter) -> io::Result<()> {
+        let last = self.shared.lock().group.book.last_token();
+        journal_writer.journal.close(last, self.shared.clock.now())
     }
 }
 
 /// What is said when a law of ours was broken.
-pub(super) const BUG: &str = "a bug in the engine";
+pub const BUG: &str = "a bug in the engine";
 
 /// A sync that takes this long is worth gathering for. On a faster disk waiting costs more than it saves: a short sleep
 /// lasts a tenth of a millisecond longer than it was asked to, as long as another sync.
 const SLOW_SYNC: Duration = Duration::from_millis(1);
 
 /// Ends a lease that nobody waits for; the answer goes nowhere.
-pub(super) fn release_unseen(state: &mut State, lease: LeaseKey, now: Time) {
-    state.desk.submit(Command::Release { lease }, ReplyTo::nowhere, now);
+pub fn release_unseen(state: &mut EngineState, lease: LeaseKey, now: Time) {
+    state.group.submit(Command::Release { lease }, ReplyTo::nowhere, now);
 }
 
 #[cfg(test)]
 mod tests {
     use leasehold_core::{Acquire, Mode, WaiterId, Want};
 
-    use super::super::random::random_u64;
-    use super::super::storage::Directory;
-    use super::super::{CompletionQueue, Embedded, Options, Started, start};
+    use super::super::super::random::random_u64;
+    use super::super::super::storage::Directory;
+    use super::super::super::{CompletionQueue, Embedded, Options, Started, start};
     use super::*;
 
     /// Goal: a server's thread that writes before the keeper runs leaves it to the writer, and does not stop the engine.
@@ -477,10 +493,10 @@ mod tests {
         let storage: Arc<dyn Storage> = Arc::new(Directory::open(dir.path()).expect("it opens"));
         let mut options = Options::default();
         options.sizes.segment = 64 << 10;
-        let Started { desk, clock, journal, identity } =
+        let Started { group, clock, journal, identity } =
             start(&storage, &options, Box::new(random_u64), |_, _| {}).expect("it starts");
-        let counter = Arc::new(Counter::new(desk, clock, Newsroom::new(1, 0), journal, identity));
-        let engine = Embedded { counter: counter.clone(), writer: Mutex::new(None) };
+        let shared = Arc::new(EngineShared::new(group, clock, EventLog::new(1, 0), journal, identity));
+        let engine = Embedded { shared: shared.clone(), writer: Mutex::new(None) };
         let completions = CompletionQueue::new(|| {});
         let mut locked = engine.lock_for_batch();
         for number in 0..200 {
@@ -501,10 +517,10 @@ mod tests {
             locked.acquire(claim, &completions, number).expect("it runs");
         }
         locked.write();
-        assert!(counter.lock().failed.is_none() && completions.is_empty(), "nothing was written, nothing failed");
+        assert!(shared.lock().failed.is_none() && completions.is_empty(), "nothing was written, nothing failed");
         let segment = options.sizes.segment;
         let notices = options.notices.clone();
-        let writer = Writer { counter: counter.clone(), storage, segment, notices, lock: None };
+        let writer = WriterThread { shared: shared.clone(), storage, segment, notices, lock: None };
         let thread = std::thread::spawn(move || writer.run());
         *engine.writer.lock().unwrap_or_else(PoisonError::into_inner) = Some(thread);
         drop(engine); // finishes what there is
