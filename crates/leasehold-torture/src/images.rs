@@ -120,11 +120,11 @@ fn check_image(stopped: &Stopped, dir: usize, kept: &[usize], tally: &mut Tally)
     tally.images += 1;
     let disk = stopped.disk.after_crash(dir, kept);
     let (found, digest) = look(&disk).map_err(|damage| format!("an honest crash is refused: {damage}"))?;
-    if found.point.sequence < stopped.acked {
-        return Err(format!("frame {} was answered, found up to {}", stopped.acked, found.point.sequence));
+    if found.position.sequence < stopped.acked {
+        return Err(format!("frame {} was answered, found up to {}", stopped.acked, found.position.sequence));
     }
-    if digest != expected(&stopped.log, found.point.sequence) {
-        return Err(format!("another state than the record says at frame {}", found.point.sequence));
+    if digest != expected(&stopped.log, found.position.sequence) {
+        return Err(format!("another state than the record says at frame {}", found.position.sequence));
     }
     check_ceiling(&stopped.log, &found, stopped.acked)?;
     if found.cut.is_some() {
@@ -134,7 +134,7 @@ fn check_image(stopped: &Stopped, dir: usize, kept: &[usize], tally: &mut Tally)
     }
     // Every few images, the start that follows is stopped at each of its own disk operations too.
     if tally.images.is_multiple_of(INSIDE) {
-        crash_inside(stopped, &disk, found.point.sequence, tally)?;
+        crash_inside(stopped, &disk, found.position.sequence, tally)?;
     }
     Ok(())
 }
@@ -159,7 +159,7 @@ fn crash_inside(stopped: &Stopped, disk: &SimDisk, sequence: u64, tally: &mut Ta
             tally.images += 1;
             let (found, digest) = look(&disk.after_crash(dir, &kept))
                 .map_err(|damage| format!("refused after a crash at operation {at} of the start: {damage}"))?;
-            let again = found.point.sequence;
+            let again = found.position.sequence;
             // The start may have got as far as its own first frame; what it found it must not lose.
             if again < stopped.acked || again > sequence + 1 {
                 return Err(format!(
@@ -207,7 +207,7 @@ pub fn at_rest(seed: u64, commands: u64) -> Result<Rest, String> {
     let stopped = run_until(seed, commands, None);
     let disk = stopped.disk.with_bytes("", Vec::new());
     let (found, digest) = look(&disk).map_err(|damage| format!("seed {seed}: refused at rest: {damage}"))?;
-    let last = found.point.sequence;
+    let last = found.position.sequence;
     if last != stopped.acked || digest != expected(&stopped.log, last) {
         return Err(format!("seed {seed}: not found as it was left"));
     }
@@ -285,7 +285,7 @@ impl Rest {
             Ok(Err(damage)) => return Err(format!("no verdict: {damage}")),
             Ok(Ok(seen)) => seen,
         };
-        let sequence = found.point.sequence;
+        let sequence = found.position.sequence;
         if sequence < proven {
             return Err(format!("frame {proven} was proven, found quietly only {sequence}"));
         }

@@ -7,7 +7,7 @@ use leasehold::engine::embedded::commit::group::{Batch, GroupCommit};
 use leasehold::engine::embedded::journal::frame::FrameKind;
 use leasehold::engine::embedded::journal::recover::recover;
 use leasehold::engine::embedded::journal::snapshot::SnapshotWriter;
-use leasehold::engine::embedded::journal::{Journal, JournalSizes, keep};
+use leasehold::engine::embedded::journal::{Journal, JournalSizes, segment_pool};
 use leasehold::engine::embedded::storage::Storage;
 use leasehold::engine::embedded::{BookClock, Notice, Options, Started, start};
 use leasehold_core::wire::Reader;
@@ -144,7 +144,7 @@ impl Sim {
         let mut result = wanted.map_or(Ok(()), |above| machine.journal.reserve_tokens(above));
         let mut durable = Vec::new();
         if result.is_ok() && (wanted.is_some() || !batch.facts.is_empty()) {
-            let sequence = machine.journal.point().sequence + 1;
+            let sequence = machine.journal.position().sequence + 1;
             self.written = sequence;
             let recorded = decode(&batch.facts);
             durable.clone_from(&recorded);
@@ -156,10 +156,10 @@ impl Sim {
             self.fail(batch);
             return;
         }
-        self.acked = machine.journal.point().sequence;
+        self.acked = machine.journal.position().sequence;
         machine.group.settle(batch.facts, machine.journal.token_ceiling());
         if machine.snapshot_at == u64::MAX {
-            let point = machine.journal.point();
+            let point = machine.journal.position();
             machine.journal.snapshot_begun();
             machine.snapshot_at = point.sequence;
             let storage: Arc<dyn Storage> = Arc::new(self.disk.clone());
@@ -201,7 +201,7 @@ impl Sim {
     pub(super) fn keep_step(&mut self) {
         let Some(machine) = &mut self.machine else { return };
         let storage: Arc<dyn Storage> = Arc::new(self.disk.clone());
-        let shelf = machine.journal.shelf();
+        let segments = machine.journal.segments();
         let mut result = Ok(());
         if let Some(mut writer) = machine.snapshot.take() {
             let mut block = Vec::new();
@@ -211,7 +211,7 @@ impl Sim {
                 let sequence = machine.snapshot_at;
                 result = writer.finish().and_then(|size| {
                     machine.journal.snapshot_done(size);
-                    keep::retire(storage.as_ref(), &shelf, sequence)
+                    segment_pool::retire_segments(storage.as_ref(), &segments, sequence)
                 });
                 self.history.counts.snapshots += u64::from(result.is_ok());
                 machine.snapshot_at = 0;
@@ -228,7 +228,7 @@ impl Sim {
             }
             return;
         } else if machine.journal.wants_spare() {
-            result = keep::prepare_spare(storage.as_ref(), &shelf, SIZES.segment, machine.epochs.next());
+            result = segment_pool::prepare_spare(storage.as_ref(), &segments, SIZES.segment, machine.epochs.next());
         }
         if result.is_err() && self.disk.has_crashed() {
             self.crash();
@@ -306,7 +306,7 @@ impl Sim {
         }
         self.model.waiters.clear();
         let time = machine.clock.now();
-        let sequence = machine.journal.point().sequence + 1;
+        let sequence = machine.journal.position().sequence + 1;
         self.written = sequence;
         self.log.push(SealedBatch { sequence, facts: Vec::new(), recorded: Vec::new() });
         if machine.journal.close(machine.group.book.last_token(), time).is_ok() {
@@ -331,7 +331,7 @@ impl Sim {
                 return;
             }
         };
-        let sequence = found.point.sequence;
+        let sequence = found.position.sequence;
         self.history.counts.cuts += u64::from(found.cut.is_some());
         let mut expected = Book::new(limits(), 2);
         let replayed = self
@@ -451,7 +451,7 @@ impl Sim {
                 fact.encode(&mut facts);
             }
         });
-        if seen.is_ok_and(|found| found.point.sequence > sequence) {
+        if seen.is_ok_and(|found| found.position.sequence > sequence) {
             let recorded = decode(&facts);
             self.log.push(SealedBatch { sequence: sequence + 1, facts, recorded });
         }

@@ -27,7 +27,7 @@ impl Sim {
         saw.sort_unstable();
         let op = self.invoke(Kind::Read { name, saw, at: now.as_nanos(), durable: self.durable_facts });
         let Some(machine) = &mut self.machine else { return };
-        match machine.group.answer(Reply::Ticked(false), || op) {
+        match machine.group.reply_when_durable(Reply::Ticked(false), || op) {
             Some(reply) => self.finish(op, reply),
             None => self.history.counts.late_reads += 1,
         }

@@ -10,8 +10,8 @@ use super::journal::frame::FrameKind;
 use super::journal::identity;
 use super::journal::recover::recover;
 use super::journal::{Damage, Journal};
+use super::options::{Notice, Options};
 use super::storage::Storage;
-use super::{Notice, Options};
 
 /// What [`start`] hands to whoever drives it: two threads in the engine, nobody in the simulator.
 pub struct Started<A> {

@@ -7,7 +7,10 @@ use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::Duration;
 
-use super::{ENGINE, Embedded, Options, PROMISES};
+use super::dir_lock::DirLockError;
+use super::engine::{Embedded, PROMISES};
+use super::errors::ENGINE;
+use super::options::Options;
 use crate::engine::{
     Answer, Claim, Engine, EventId, Grant, Keys, LeaseId, Promises, Query, Renewal, Resource, Token, Watch,
 };
@@ -38,7 +41,7 @@ impl Visitor {
         loop {
             match Embedded::open(&self.dir, self.options.clone()).await {
                 Err(Error::Unavailable { source, .. })
-                    if clock.now() < until && matches!(source.downcast_ref(), Some(super::DirLockError::InUse(_))) =>
+                    if clock.now() < until && matches!(source.downcast_ref(), Some(DirLockError::InUse(_))) =>
                 {
                     clock.sleep_until(clock.now().plus(jitter(Duration::from_millis(1)))).await;
                 }

@@ -1,7 +1,7 @@
-//! The press: takes what gathered at the desk to the disk, and then lets the answers go.
+//! Writes one batch to the journal, and then completes its answers.
 //!
-//! Whoever holds it writes: the writer's thread, or a server's own thread that would otherwise have to wake the writer
-//! and be woken by it. Waking a thread costs as much as ten commands.
+//! The thread that holds the lock on [`JournalWriter`] writes: the writer thread, or a server thread that would otherwise
+//! have to wake the writer thread and be woken by it. Waking a thread costs as much as ten commands.
 //!
 //! # Laws
 //!
@@ -9,42 +9,60 @@
 //! 2. After a write or a sync that failed nothing is written any more, and no answer is given as if it were.
 
 use std::io;
+use std::panic::AssertUnwindSafe;
 use std::sync::atomic::Ordering;
-use std::sync::{Arc, MutexGuard, mpsc};
+use std::sync::{Arc, Mutex, MutexGuard, mpsc};
 use std::time::Duration;
 
 use leasehold_core::planted::{self, Bug};
 
+use super::super::errors::BUG_IN_ENGINE;
 use super::super::journal::Journal;
 use super::super::journal::frame::FrameKind;
 use super::super::maintenance::{MaintenanceJob, MaintenanceProgress};
+use super::completion::{CompletionBatcher, ReplyTo, Stopped};
 use super::group::Batch;
-use super::writer_thread::{BUG, CompletionBatcher, EngineShared, EngineState, ReplyTo, Stopped, release_unseen};
+use super::shared::{EngineShared, EngineState};
 
-/// An idle engine proves its last batch within 50 ms.
+/// When an idle engine writes the proof of its last batch. The promise is 50 ms.
 const PROOF_AFTER: Duration = Duration::from_millis(30);
 
-/// See the module.
+/// See the module. Its lock is always taken before the lock of the book.
 pub struct JournalWriter {
     pub journal: Journal,
-    /// To the keeper; none before it runs and after it was let go.
+    /// To the maintenance thread; none before that thread runs and after it was told to end.
     pub jobs: Option<mpsc::Sender<MaintenanceJob>>,
     pub progress: Arc<MaintenanceProgress>,
 }
 
-/// How fast the disk is, and how many were answered last.
-#[derive(Clone, Copy, Debug, Default)]
-pub struct SyncStats {
-    pub crowd: usize,
-    pub sync: Duration,
-}
-
-impl SyncStats {
-    /// The crowd shrinks slowly: a batch that came too early must not make all later ones small.
-    fn note(&mut self, answers: usize, took: Duration) {
-        self.crowd = answers.max(self.crowd - self.crowd.div_ceil(8));
-        self.sync = if self.sync.is_zero() { took } else { (self.sync * 7 + took) / 8 };
+/// Writes the gathered batch on the calling thread, if it can do so at once. `false`: the writer thread must do it, because
+/// another thread is writing, or the disk is slow and more answers should be gathered first.
+pub fn try_write_on_this_thread(writer: &Mutex<JournalWriter>, shared: &EngineShared) -> bool {
+    let Ok(mut writer) = writer.try_lock() else { return false };
+    // The engine is handed out a moment before its threads run. A job for the maintenance thread must wait until then:
+    // without a queue to send it to, it would look as if that thread had died.
+    if writer.jobs.is_none() {
+        return false;
     }
+    let state = shared.lock();
+    if state.failed.is_some() || state.in_doubt || state.sync_stats.is_slow() {
+        return false;
+    }
+    if !state.group.has_work() {
+        return true;
+    }
+    // After a failure the writer thread tells everybody: `write` has woken it.
+    if writer.write(shared, state).is_ok() {
+        let state = shared.lock();
+        // A grant whose caller was gone has been released, which may have granted the next waiter. That is work which is
+        // not written yet, and nobody else knows of it.
+        if state.group.has_work() {
+            shared.wake_writer_for_work(state)
+        } else {
+            shared.wake_writer_for_deadlines(state)
+        }
+    }
+    true
 }
 
 impl JournalWriter {
@@ -52,17 +70,27 @@ impl JournalWriter {
         Self { journal, jobs: None, progress: Arc::default() }
     }
 
-    /// Above which token more are to be reserved, if more are.
+    /// Above which token more must be reserved; none if enough are reserved.
     pub fn tokens_wanted(&self, state: &EngineState) -> Option<u64> {
         state.group.tokens_wanted(self.journal.reserve_mark())
     }
 
-    /// Writes all that has gathered, and lets its answers go.
+    /// Writes the gathered batch, and completes its answers. A panic stops the engine as a failed disk does, on
+    /// whichever thread it happens. The engine has stopped before the lock on this writer is released.
     ///
     /// # Errors
     ///
-    /// The disk failed: whoever waited for this batch was told that its outcome is unknown, and the engine must stop.
-    pub fn write(&mut self, shared: &EngineShared, mut state: MutexGuard<'_, EngineState>) -> io::Result<()> {
+    /// The disk failed: callers of this batch were told that its outcome is unknown, and the engine stops.
+    pub fn write(&mut self, shared: &EngineShared, state: MutexGuard<'_, EngineState>) -> io::Result<()> {
+        let written = std::panic::catch_unwind(AssertUnwindSafe(|| self.write_batch(shared, state)));
+        let result = written.unwrap_or_else(|_| {
+            shared.lock().in_doubt = true;
+            Err(io::Error::other(BUG_IN_ENGINE))
+        });
+        result.inspect_err(|error| shared.fail(error))
+    }
+
+    fn write_batch(&mut self, shared: &EngineShared, mut state: MutexGuard<'_, EngineState>) -> io::Result<()> {
         let mut batch = InFlightBatch(state.group.seal());
         let snapshot = self.journal.wants_snapshot()
             && !batch.0.facts.is_empty()
@@ -71,7 +99,8 @@ impl JournalWriter {
             state.group.book.begin_snapshot();
         }
         let tokens_wanted = self.tokens_wanted(&state);
-        let order = if self.progress.supply_asked.load(Ordering::Acquire) { None } else { state.group.book.order() };
+        let prealloc_asked = self.progress.prealloc_asked.load(Ordering::Acquire);
+        let prealloc = if prealloc_asked { None } else { state.group.book.order() };
         drop(state);
         let began = shared.clock.machine().now();
         if planted::on(Bug::PressPanics) {
@@ -83,25 +112,25 @@ impl JournalWriter {
         let result = self.commit(shared, &batch.0, tokens_wanted);
         let took = shared.clock.machine().now().since(began);
         if let Err(error) = result {
-            // In this order: whoever learns of it and asks again must be told that the engine has stopped.
+            // In this order: a caller that learns of the failure and asks again must find a stopped engine.
             shared.fail(&error);
             batch.give_up(&format!("the disk failed: {error}"));
             return Err(error);
         }
-        self.deliver(shared, &mut batch.0, took);
+        self.complete(shared, &mut batch.0, took);
         if snapshot {
             self.journal.snapshot_begun();
-            self.ask(MaintenanceJob::Snapshot(self.journal.point()))?;
+            self.send_job(MaintenanceJob::Snapshot(self.journal.position()))?;
         }
-        // While it is at it, it is not asked again.
-        let bits = shared.random().wants();
-        if (order.is_some() || bits) && !self.progress.supply_asked.swap(true, Ordering::AcqRel) {
-            self.ask(MaintenanceJob::Supply(order, bits))?;
+        // One job of this kind at a time.
+        let random = shared.random().wants();
+        if (prealloc.is_some() || random) && !self.progress.prealloc_asked.swap(true, Ordering::AcqRel) {
+            self.send_job(MaintenanceJob::Prealloc { request: prealloc, random })?;
         }
         if !self.journal.wants_spare() {
             self.progress.spare_asked.store(false, Ordering::Release);
         } else if !self.progress.spare_asked.swap(true, Ordering::AcqRel) {
-            self.ask(MaintenanceJob::Spare)?;
+            self.send_job(MaintenanceJob::Spare)?;
         }
         let size = self.progress.snapshot_size.swap(0, Ordering::AcqRel);
         if size > 0 {
@@ -110,8 +139,8 @@ impl JournalWriter {
         Ok(())
     }
 
-    /// Without a keeper the journal would grow for ever, and nobody would know.
-    fn ask(&self, job: MaintenanceJob) -> io::Result<()> {
+    /// Without the maintenance thread the journal would grow for ever: that stops the engine.
+    fn send_job(&self, job: MaintenanceJob) -> io::Result<()> {
         let sent = self.jobs.as_ref().is_some_and(|jobs| jobs.send(job).is_ok());
         if sent { Ok(()) } else { Err(io::Error::other("the keeper of the journal died")) }
     }
@@ -127,11 +156,11 @@ impl JournalWriter {
         Ok(())
     }
 
-    /// Lets the answers go. A grant whose caller is gone is ended: nobody knows of it.
-    fn deliver(&self, shared: &EngineShared, batch: &mut Batch<ReplyTo>, took: Duration) {
+    /// Sends the replies of a durable batch. A grant whose caller is gone is released: nobody knows of it.
+    fn complete(&self, shared: &EngineShared, batch: &mut Batch<ReplyTo>, took: Duration) {
         {
             let mut state = shared.lock();
-            state.sync_stats.note(batch.answers.len(), took);
+            state.sync_stats.note_batch(batch.answers.len(), took);
             if !batch.facts.is_empty() {
                 state.commits.seconds.add(took);
                 let answers = batch.answers.len() as u64;
@@ -140,34 +169,34 @@ impl JournalWriter {
             }
             state.group.settle(std::mem::take(&mut batch.facts), self.journal.token_ceiling());
         }
-        // Watchers first: whoever has an answer and then looks at what happened must find it there.
+        // Events first: a caller that has its reply and then reads the events must find its own there.
         if !planted::on(Bug::NewsBeforeSync) {
             shared.event_log.append(&batch.news.0, batch.news.1);
         }
-        let mut ghosts = Vec::new();
+        let mut unseen = Vec::new();
         let mut batcher = CompletionBatcher::default();
-        for (address, reply) in batch.answers.drain(..) {
-            ghosts.extend(address.send(Ok(reply), &mut batcher));
+        for (reply_to, reply) in batch.answers.drain(..) {
+            unseen.extend(reply_to.send(Ok(reply), &mut batcher));
         }
         drop(batcher);
         let mut state = shared.lock();
-        for lease in ghosts {
-            release_unseen(&mut state, lease, shared.clock.now());
+        for lease in unseen {
+            state.release_unseen(lease, shared.clock.now());
         }
         state.group.return_answers(std::mem::take(&mut batch.answers));
     }
 }
 
-/// A batch on its way. Whoever still waits for it when it is dropped learns that nobody knows what became of it: a panic
-/// must not leave a thread waiting that speaks for many.
+/// The batch that is being written. Callers that still wait for it when it is dropped are told that its outcome is
+/// unknown: a panic must not leave a server thread waiting.
 struct InFlightBatch(Batch<ReplyTo>);
 
 impl InFlightBatch {
     fn give_up(&mut self, sentence: &str) {
         let sentence: Arc<str> = sentence.into();
         let mut batcher = CompletionBatcher::default();
-        for (address, _) in self.0.answers.drain(..) {
-            address.send(Err(Stopped::Unknown(sentence.clone())), &mut batcher);
+        for (reply_to, _) in self.0.answers.drain(..) {
+            reply_to.send(Err(Stopped::Unknown(sentence.clone())), &mut batcher);
         }
     }
 }
@@ -175,7 +204,7 @@ impl InFlightBatch {
 impl Drop for InFlightBatch {
     fn drop(&mut self) {
         if !self.0.answers.is_empty() {
-            self.give_up(BUG);
+            self.give_up(BUG_IN_ENGINE);
         }
     }
 }

@@ -5,7 +5,7 @@
 
 use std::io;
 
-use super::Damage;
+use super::damage::Damage;
 use crate::engine::embedded::storage::Storage;
 
 const NAME: &str = "identity";

@@ -16,11 +16,11 @@ use std::io;
 use leasehold_core::planted::{self, Bug};
 use leasehold_core::{Book, Fact, Time};
 
-use super::Damage;
 use super::ceiling::{CeilingFile, Peek};
+use super::damage::Damage;
 use super::frame::{self, FrameKind, UNIT};
 use super::identity;
-use super::segment;
+use super::segment::{self, SealedSegment};
 use super::snapshot::{self, JournalPosition};
 use crate::engine::embedded::storage::{File, Storage};
 
@@ -35,22 +35,11 @@ pub struct Cut {
     pub bytes: u64,
 }
 
-/// A segment with frames in it.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub struct SealedSegment {
-    /// Its id.
-    pub id: u64,
-    /// Its last frame.
-    pub last: u64,
-    /// Bytes used.
-    pub used: u64,
-}
-
 /// What recovery found.
 #[derive(Debug)]
 pub struct Recovered {
     /// The last frame, and what the snapshot would say there.
-    pub point: JournalPosition,
+    pub position: JournalPosition,
     /// The highest ceiling in either home.
     pub ceiling: u64,
     /// The last snapshot, and its size.
@@ -86,7 +75,7 @@ pub fn recover(
     let second = second_home.known();
 
     let mut found = Recovered {
-        point: JournalPosition::default(),
+        position: JournalPosition::default(),
         ceiling: 0,
         snapshot: None,
         segments: Vec::new(),
@@ -100,15 +89,15 @@ pub fn recover(
     };
     let mut ceiling_known = second.is_some();
     if let Some(sequence) = names.iter().filter_map(|name| snapshot::sequence_of(name)).max() {
-        let (point, size) = snapshot::read(storage, sequence, |records| book.restore(records))?;
-        found.point = point;
+        let (position, size) = snapshot::read(storage, sequence, |records| book.restore(records))?;
+        found.position = position;
         found.snapshot = Some((sequence, size));
-        book.advance_to(Time::from_nanos(point.time));
+        book.advance_to(Time::from_nanos(position.time));
         ceiling_known = true;
     }
 
-    let mut proven = second.map_or(0, |ceiling| ceiling.proven).max(found.point.sequence);
-    let mut journal_ceiling = found.point.ceiling;
+    let mut proven = second.map_or(0, |ceiling| ceiling.proven).max(found.position.sequence);
+    let mut journal_ceiling = found.position.ceiling;
     // Where the record stopped, for the message: file and offset.
     let mut stopped: Option<(String, u64)> = None;
     let mut last_bytes: Vec<u8> = Vec::new();
@@ -134,13 +123,13 @@ pub fn recover(
         let mut last_frame = None;
         while let Some(frame) = bytes.get(at..).and_then(frame::decode).filter(|frame| frame.head.epoch == epoch) {
             let head = frame.head;
-            let next = found.point.sequence + 1;
+            let next = found.position.sequence + 1;
             if head.sequence > next {
                 let (file, offset) = stopped.unwrap_or((name, at as u64));
                 return Err(Damage::Broken { file, offset, law: "no frame is missing" });
             }
             if head.sequence == next {
-                if head.previous != found.point.crc {
+                if head.previous != found.position.crc {
                     return Err(Damage::Broken {
                         file: name,
                         offset: at as u64,
@@ -156,7 +145,7 @@ pub fn recover(
                 journal_ceiling = head.ceiling;
                 ceiling_known = true;
                 proven = proven.max(head.proven);
-                found.point =
+                found.position =
                     JournalPosition { sequence: next, crc: frame.crc, ceiling: head.ceiling, time: head.time };
                 found.closed = head.kind == FrameKind::Closed;
                 last_frame = Some(at..at + frame.size);
@@ -177,7 +166,7 @@ pub fn recover(
             found.tail = Some((id, epoch, at as u64));
             stopped = Some((name.clone(), at as u64));
             last_bytes = bytes;
-        } else if find_frame(&bytes, epoch, found.point.sequence + 1).is_some() {
+        } else if find_frame(&bytes, epoch, found.position.sequence + 1).is_some() {
             // Its first frame is bad and later ones are whole.
             return Err(Damage::Broken { file: name, offset: UNIT as u64, law: "no frame is missing" });
         } else if bytes[UNIT..].iter().any(|byte| *byte != 0) {
@@ -190,7 +179,7 @@ pub fn recover(
     if let Some((name, at)) = &stopped {
         let rest = *at as usize;
         let epoch = found.tail.map_or(0, |(_, epoch, _)| epoch);
-        let later = find_frame(last_bytes.get(rest..).unwrap_or(&[]), epoch, found.point.sequence + 1);
+        let later = find_frame(last_bytes.get(rest..).unwrap_or(&[]), epoch, found.position.sequence + 1);
         if later.is_some() && !planted::on(Bug::CutAnywhere) {
             return Err(Damage::Broken {
                 file: name.clone(),
@@ -203,7 +192,7 @@ pub fn recover(
             found.cut = Some(torn);
         }
     }
-    if proven > found.point.sequence && !planted::on(Bug::CutAnywhere) {
+    if proven > found.position.sequence && !planted::on(Bug::CutAnywhere) {
         let (file, offset) = stopped.unwrap_or(("ceiling".into(), 0));
         return Err(Damage::Broken { file, offset, law: "what was proven durable is there" });
     }

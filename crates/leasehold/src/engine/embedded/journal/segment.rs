@@ -36,6 +36,17 @@ pub struct Segment {
     pub file: Box<dyn File>,
 }
 
+/// A segment with frames in it.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct SealedSegment {
+    /// Its id.
+    pub id: u64,
+    /// Its last frame.
+    pub last: u64,
+    /// Bytes used.
+    pub used: u64,
+}
+
 /// The file name of a segment.
 pub fn name(id: u64) -> String {
     format!("journal-{id:016x}")

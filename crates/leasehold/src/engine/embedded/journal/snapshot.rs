@@ -18,7 +18,7 @@
 use std::io;
 use std::sync::Arc;
 
-use super::Damage;
+use super::damage::Damage;
 use super::frame::{UNIT, number32, number64};
 use crate::engine::embedded::storage::{File, Storage};
 
@@ -33,9 +33,9 @@ pub struct JournalPosition {
     pub sequence: u64,
     /// That frame's crc.
     pub crc: u32,
-    /// The ceiling at that point.
+    /// The ceiling at that position.
     pub ceiling: u64,
-    /// The book's time at that point.
+    /// The book's time at that position.
     pub time: u64,
 }
 
@@ -54,7 +54,7 @@ pub fn sequence_of(name: &str) -> Option<u64> {
 pub struct SnapshotWriter {
     storage: Arc<dyn Storage>,
     file: Box<dyn File>,
-    point: JournalPosition,
+    position: JournalPosition,
     crc: u32,
     at: u64,
 }
@@ -63,7 +63,7 @@ const UNFINISHED: &str = "snapshot.tmp";
 
 impl SnapshotWriter {
     /// Begins a file that recovery ignores.
-    pub fn begin(storage: Arc<dyn Storage>, point: JournalPosition) -> io::Result<Self> {
+    pub fn begin(storage: Arc<dyn Storage>, position: JournalPosition) -> io::Result<Self> {
         if storage.list()?.iter().any(|name| name == UNFINISHED) {
             storage.remove(UNFINISHED)?;
         }
@@ -71,14 +71,14 @@ impl SnapshotWriter {
         let mut head = [0; UNIT];
         head[0..4].copy_from_slice(&MAGIC.to_le_bytes());
         head[8..12].copy_from_slice(&VERSION.to_le_bytes());
-        head[12..16].copy_from_slice(&point.crc.to_le_bytes());
-        head[16..24].copy_from_slice(&point.sequence.to_le_bytes());
-        head[24..32].copy_from_slice(&point.ceiling.to_le_bytes());
-        head[32..40].copy_from_slice(&point.time.to_le_bytes());
+        head[12..16].copy_from_slice(&position.crc.to_le_bytes());
+        head[16..24].copy_from_slice(&position.sequence.to_le_bytes());
+        head[24..32].copy_from_slice(&position.ceiling.to_le_bytes());
+        head[32..40].copy_from_slice(&position.time.to_le_bytes());
         let crc = crc32c::crc32c(&head[8..]);
         head[4..8].copy_from_slice(&crc.to_le_bytes());
         file.write_at(&head, 0)?;
-        Ok(Self { storage, file, point, crc, at: UNIT as u64 })
+        Ok(Self { storage, file, position, crc, at: UNIT as u64 })
     }
 
     /// Adds whole records.
@@ -105,7 +105,7 @@ impl SnapshotWriter {
         self.crc = crc32c::crc32c_append(self.crc, END);
         self.put(0, &[])?;
         self.file.sync()?;
-        self.storage.rename(UNFINISHED, &name(self.point.sequence))?;
+        self.storage.rename(UNFINISHED, &name(self.position.sequence))?;
         self.storage.sync_dir()?;
         Ok(self.at)
     }
@@ -132,13 +132,13 @@ pub fn read(
     if number32(&head, 0) != MAGIC || number32(&head, 8) != VERSION || crc != crc32c::crc32c(&head[8..]) {
         return Err(broken(0, "a snapshot's header matches its checksum"));
     }
-    let point = JournalPosition {
+    let position = JournalPosition {
         sequence: number64(&head, 16),
         crc: number32(&head, 12),
         ceiling: number64(&head, 24),
         time: number64(&head, 32),
     };
-    if point.sequence != sequence {
+    if position.sequence != sequence {
         return Err(broken(0, "a snapshot has the name it was given"));
     }
     let mut at = UNIT as u64;
@@ -157,7 +157,7 @@ pub fn read(
             return Err(broken(at, "a snapshot's block matches its checksum"));
         }
         if size == 0 {
-            return Ok((point, at + 8));
+            return Ok((position, at + 8));
         }
         each(&records).map_err(|law| broken(at, law.0))?;
         at += 8 + size as u64;
