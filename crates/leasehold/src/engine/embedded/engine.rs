@@ -178,7 +178,7 @@ impl Engine for Embedded {
 
     fn identity(&self) -> Answer<'_, Option<String>> {
         Box::pin(async move {
-            match &self.shared.lock().stopped {
+            match self.shared.lock().lifecycle.refusal() {
                 Some(sentence) => Err(no_effect("read the identity".into(), sentence)),
                 None => Ok(Some(self.shared.identity.clone())),
             }

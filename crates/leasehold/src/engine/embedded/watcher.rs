@@ -84,9 +84,8 @@ impl Watching for EventWatcher {
                 if let Some(seen) = self.read_available()? {
                     return Ok(seen);
                 }
-                let stopped = self.shared.lock().stopped.clone();
-                if let Some(sentence) = stopped {
-                    return Err(no_effect("watch".into(), &sentence));
+                if let Some(sentence) = self.shared.lock().lifecycle.refusal() {
+                    return Err(no_effect("watch".into(), sentence));
                 }
                 if self.newest.changed().await.is_err() {
                     return Err(no_effect("watch".into(), "the engine is closed"));

@@ -40,8 +40,8 @@ pub fn submit_command<'c>(
 ) -> SubmittedCommand<'_> {
     let now = shared.clock.now();
     let mut state = shared.lock();
-    if let Some(sentence) = &state.stopped {
-        return SubmittedCommand::Stopped(sentence.clone());
+    if let Some(sentence) = state.lifecycle.refusal() {
+        return SubmittedCommand::Stopped(sentence.into());
     }
     let waiter_id = state.group.new_waiter_id();
     let mut receiver = None;
@@ -67,7 +67,7 @@ pub async fn read_durable<T>(
 ) -> Result<T, Error> {
     let (value, receiver) = {
         let mut state = shared.lock();
-        if let Some(sentence) = &state.stopped {
+        if let Some(sentence) = state.lifecycle.refusal() {
             return Err(no_effect(attempt(), sentence));
         }
         let value = read(&state.group.book);

@@ -45,7 +45,7 @@ pub fn try_write_on_this_thread(writer: &Mutex<JournalWriter>, shared: &EngineSh
         return false;
     }
     let state = shared.lock();
-    if state.failed.is_some() || state.in_doubt || state.sync_stats.is_slow() {
+    if !state.lifecycle.may_write() || state.sync_stats.is_slow() {
         return false;
     }
     if !state.group.has_work() {
@@ -84,7 +84,7 @@ impl JournalWriter {
     pub fn write(&mut self, shared: &EngineShared, state: MutexGuard<'_, EngineState>) -> io::Result<()> {
         let written = std::panic::catch_unwind(AssertUnwindSafe(|| self.write_batch(shared, state)));
         let result = written.unwrap_or_else(|_| {
-            shared.lock().in_doubt = true;
+            shared.lock().lifecycle.doubt();
             Err(io::Error::other(BUG_IN_ENGINE))
         });
         result.inspect_err(|error| shared.fail(error))

@@ -118,7 +118,7 @@ fn a_locked_batch_before_the_threads_run_is_left_to_the_writer_thread() {
         locked.acquire(claim, &completions, number).expect("it runs");
     }
     locked.write();
-    assert!(idle.shared.lock().failed.is_none() && completions.is_empty(), "nothing was written, nothing failed");
+    assert!(idle.shared.lock().lifecycle.may_write() && completions.is_empty(), "nothing was written, nothing failed");
     *engine.writer_thread.lock().unwrap() = Some(idle.start_threads(sizes.segment));
     drop(engine); // writes what was gathered
     let mut answers = Vec::new();

@@ -59,7 +59,7 @@ impl LockedEngine<'_> {
 
     /// Why the engine takes no commands any more; none while it does.
     pub fn stopped(&mut self) -> Option<Stopped> {
-        self.state().stopped.clone().map(Stopped::NoEffect)
+        self.state().lifecycle.refusal().map(|sentence| Stopped::NoEffect(sentence.into()))
     }
 
     /// A secret for a lease.

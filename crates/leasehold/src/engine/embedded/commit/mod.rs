@@ -10,6 +10,7 @@
 //! | --- | --- |
 //! | `group.rs` | the book, and the answers that wait for the disk; no lock, no thread |
 //! | `completion.rs` | where replies go |
+//! | `lifecycle.rs` | whether commands are taken and batches written |
 //! | `shared.rs` | the book's lock and what stands beside it, for all threads |
 //! | `call.rs` | one command of one caller |
 //! | `journal_writer.rs` | writes one batch, then completes its answers |
@@ -22,6 +23,7 @@ pub mod group;
 pub(super) mod journal_writer;
 #[cfg(test)]
 mod journal_writer_tests;
+pub(super) mod lifecycle;
 pub(super) mod locked;
 pub(super) mod shared;
 pub(super) mod writer_thread;

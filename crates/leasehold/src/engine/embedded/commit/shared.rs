@@ -1,7 +1,7 @@
 //! What callers, the writer thread and the maintenance thread share: the book under its lock, and the writer's wake-up.
 
 use std::io;
-use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
+use std::sync::{Condvar, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 use leasehold_core::book::Histogram;
@@ -12,6 +12,7 @@ use super::super::events::EventLog;
 use super::super::random::RandomPool;
 use super::completion::ReplyTo;
 use super::group::GroupCommit;
+use super::lifecycle::Lifecycle;
 
 /// A sync that takes this long is slow: on such a disk the writer waits a little for more answers before it syncs. On a
 /// faster disk waiting costs more than it saves: a short sleep lasts a tenth of a millisecond too long, as long as a sync.
@@ -36,13 +37,7 @@ pub struct EngineShared {
 /// What the lock of the book protects.
 pub struct EngineState {
     pub group: GroupCommit<ReplyTo>,
-    /// The sentence that callers are told, once the engine has stopped.
-    pub stopped: Option<Arc<str>>,
-    pub stopping: bool,
-    /// The book may be half changed.
-    pub in_doubt: bool,
-    /// A write or a sync failed: the sentence. Nothing is written any more.
-    pub failed: Option<Arc<str>>,
+    pub lifecycle: Lifecycle,
     pub sync_stats: SyncStats,
     /// When an idle engine writes the proof of its last batch.
     pub proof_at: Option<Time>,
@@ -94,10 +89,7 @@ impl EngineShared {
     ) -> Self {
         let state = EngineState {
             group,
-            stopped: None,
-            stopping: false,
-            in_doubt: false,
-            failed: None,
+            lifecycle: Lifecycle::default(),
             sync_stats: SyncStats::default(),
             proof_at: None,
             asleep_until: None,
@@ -122,8 +114,7 @@ impl EngineShared {
     pub fn lock(&self) -> MutexGuard<'_, EngineState> {
         self.state.lock().unwrap_or_else(|poisoned| {
             let mut state = poisoned.into_inner();
-            state.stopped.get_or_insert_with(|| "the engine stopped because of a bug in it".into());
-            state.in_doubt = true;
+            state.lifecycle.doubt();
             state
         })
     }
@@ -171,7 +162,7 @@ impl EngineShared {
         let mut state = woken
             .unwrap_or_else(|poisoned| {
                 let mut woken = poisoned.into_inner();
-                woken.0.in_doubt = true;
+                woken.0.lifecycle.doubt();
                 woken
             })
             .0;
@@ -182,20 +173,13 @@ impl EngineShared {
 
     /// The disk failed: nothing is written any more, and the writer thread tells everybody.
     pub fn fail(&self, error: &io::Error) {
-        let mut state = self.lock();
-        let sentence: Arc<str> = error.to_string().into();
-        state.stopped.get_or_insert_with(|| format!("the engine stopped because the disk failed: {sentence}").into());
-        state.failed = Some(sentence);
-        drop(state);
+        self.lock().lifecycle.fail(error);
         self.wake_writer();
     }
 
     /// Takes no more commands, and asks the writer thread to finish those that were taken.
     pub fn stop(&self) {
-        let mut state = self.lock();
-        state.stopping = true;
-        state.stopped.get_or_insert_with(|| "the engine is closed".into());
-        drop(state);
+        self.lock().lifecycle.stop();
         self.wake_writer();
     }
 }

@@ -37,7 +37,7 @@ enum NextStep {
     Proof,
     Stop,
     /// Nothing may be written any more, and this is why.
-    Fail(String),
+    Fail(io::Error),
 }
 
 impl WriterThread {
@@ -79,14 +79,8 @@ impl WriterThread {
         let mut writer = self.lock_journal();
         writer.jobs = None;
         let finished = result.and_then(|()| self.check_writable()).and_then(|()| self.close_journal(&mut writer));
-        let sentence: Arc<str> = match &finished {
-            Ok(()) => "the engine is closed".into(),
-            Err(error) => format!("the engine stopped because the disk failed: {error}").into(),
-        };
         let mut state = self.shared.lock();
-        state.stopped = Some(sentence.clone());
-        // Also when all went well: after the closing frame nothing may follow.
-        state.failed.get_or_insert_with(|| sentence.clone());
+        let sentence = state.lifecycle.end(&finished);
         let (waiting, unsettled) = state.group.give_up();
         drop(state);
         drop(writer);
@@ -107,26 +101,21 @@ impl WriterThread {
     /// Locks the journal writer. A panic under this lock leaves everything in doubt.
     fn lock_journal(&self) -> MutexGuard<'_, JournalWriter> {
         self.journal_writer.lock().unwrap_or_else(|poisoned| {
-            self.shared.lock().in_doubt = true;
+            self.shared.lock().lifecycle.doubt();
             poisoned.into_inner()
         })
     }
 
     /// Another thread may have written, and found the disk broken, since this thread last looked.
     fn check_writable(&self) -> io::Result<()> {
-        let state = self.shared.lock();
-        match &state.failed {
-            Some(sentence) => Err(io::Error::other(sentence.to_string())),
-            None if state.in_doubt => Err(io::Error::other(BUG_IN_ENGINE)),
-            None => Ok(()),
-        }
+        self.shared.lock().lifecycle.check_writable()
     }
 
     fn write_until_stopped(&self) -> io::Result<()> {
         loop {
             match self.next_step() {
                 NextStep::Stop => return Ok(()),
-                NextStep::Fail(sentence) => return Err(io::Error::other(sentence)),
+                NextStep::Fail(error) => return Err(error),
                 NextStep::Proof => {
                     let mut writer = self.lock_journal();
                     if self.check_writable().is_ok() {
@@ -139,7 +128,7 @@ impl WriterThread {
                     let state = self.shared.lock();
                     // Another thread may have written it meanwhile, or have found the disk broken.
                     let wanted = state.group.has_work() || writer.tokens_wanted(&state).is_some();
-                    if wanted && state.failed.is_none() && !state.in_doubt {
+                    if wanted && state.lifecycle.may_write() {
                         writer.write(&self.shared, state)?;
                     }
                 }
@@ -152,11 +141,8 @@ impl WriterThread {
         let mut state = self.shared.lock();
         let mut gathered = false;
         loop {
-            if state.in_doubt {
-                return NextStep::Fail(BUG_IN_ENGINE.into());
-            }
-            if let Some(sentence) = &state.failed {
-                return NextStep::Fail(sentence.to_string());
+            if let Err(error) = state.lifecycle.check_writable() {
+                return NextStep::Fail(error);
             }
             let now = self.shared.clock.now();
             if state.group.book.next_expiry().is_some_and(|next| next <= now) {
@@ -174,7 +160,7 @@ impl WriterThread {
                 }
                 return NextStep::Write;
             }
-            if state.stopping {
+            if state.lifecycle.may_close() {
                 return NextStep::Stop;
             }
             if state.proof_at.is_some_and(|at| at <= now) {
