@@ -246,7 +246,7 @@ pub struct Renewed {
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Refusal {
     /// Somebody has it, or stands before you in line.
-    Held(Box<Held>),
+    Held(Box<HeldDetails>),
     /// It was yours and has ended: it lapsed or was revoked.
     Stale,
     /// Not known: it never was, or is forgotten, or the proof is wrong. One answer for all three.
@@ -261,7 +261,7 @@ pub enum Refusal {
 
 /// What is in the way.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Held {
+pub struct HeldDetails {
     /// The first resource of the claim that does not admit it.
     pub resource: String,
     /// Who has it; none when only a queue or a closing delay is in the way.

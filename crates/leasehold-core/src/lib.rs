@@ -21,13 +21,13 @@
 //! Durability (the journal of the embedded engine), threads, wire formats.
 #![forbid(unsafe_code)]
 
+mod block_vec;
 pub mod book;
 pub mod command;
 pub mod fact;
 pub mod limits;
 pub mod news;
 pub mod planted;
-mod rows;
 pub mod time;
 pub mod token;
 pub mod wheel;
@@ -35,8 +35,8 @@ pub mod wire;
 
 pub use book::Book;
 pub use command::{
-    Acquire, Command, Effect, Granted, Held, Keys, Mode, Outcome, Push, Refusal, Renewed, Reply, RequestId, WaiterId,
-    Want,
+    Acquire, Command, Effect, Granted, HeldDetails, Keys, Mode, Outcome, Push, Refusal, Renewed, Reply, RequestId,
+    WaiterId, Want,
 };
 pub use fact::{End, Fact};
 pub use limits::Limits;

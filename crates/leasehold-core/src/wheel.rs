@@ -12,7 +12,7 @@
 //! 3. A deadline that moved later (a renewal) costs nothing until its old slot comes up: the wheel asks
 //!    for the deadline again and puts the entry where it now belongs.
 
-use crate::rows::Rows;
+use crate::block_vec::BlockVec;
 use crate::time::Time;
 
 const NIL: u32 = u32::MAX;
@@ -35,7 +35,7 @@ const LOOSE: Node = Node { prev: NIL, next: NIL, list: OUT };
 /// See the module.
 #[derive(Debug)]
 pub struct Wheel {
-    nodes: Rows<Node>,
+    nodes: BlockVec<Node>,
     heads: Vec<u32>,
     occupied: [u64; LEVELS],
     tick: u64,
@@ -43,7 +43,7 @@ pub struct Wheel {
 
 impl Default for Wheel {
     fn default() -> Self {
-        Self { nodes: Rows::default(), heads: vec![NIL; PENDING as usize + 1], occupied: [0; LEVELS], tick: 0 }
+        Self { nodes: BlockVec::default(), heads: vec![NIL; PENDING as usize + 1], occupied: [0; LEVELS], tick: 0 }
     }
 }
 
@@ -185,20 +185,20 @@ mod tests {
     }
 
     #[derive(Clone, Debug)]
-    enum Step {
+    enum WheelStep {
         Arm(u32, u64),
         Postpone(u32, u64),
         Disarm(u32),
         Advance(u64, u32),
     }
 
-    fn step() -> impl Strategy<Value = Step> {
+    fn step() -> impl Strategy<Value = WheelStep> {
         let span = prop_oneof![0..200u64, 0..100_000_000u64, 0..(1u64 << 45), any::<u64>().prop_map(|n| n >> 1)];
         prop_oneof![
-            (0..20u32, span.clone()).prop_map(|(e, d)| Step::Arm(e, d)),
-            (0..20u32, span.clone()).prop_map(|(e, d)| Step::Postpone(e, d)),
-            (0..20u32).prop_map(Step::Disarm),
-            (span, 1..40u32).prop_map(|(d, b)| Step::Advance(d, b)),
+            (0..20u32, span.clone()).prop_map(|(e, d)| WheelStep::Arm(e, d)),
+            (0..20u32, span.clone()).prop_map(|(e, d)| WheelStep::Postpone(e, d)),
+            (0..20u32).prop_map(WheelStep::Disarm),
+            (span, 1..40u32).prop_map(|(d, b)| WheelStep::Advance(d, b)),
         ]
     }
 
@@ -211,22 +211,22 @@ mod tests {
             let mut now = 0u64;
             for step in steps {
                 match step {
-                    Step::Arm(entry, after) => {
+                    WheelStep::Arm(entry, after) => {
                         let at = Time::from_nanos(now.saturating_add(after));
                         wheel.arm(entry, at);
                         model.insert(entry, at);
                     }
                     // As a renewal does: the deadline moves later and the wheel is not told.
-                    Step::Postpone(entry, after) => {
+                    WheelStep::Postpone(entry, after) => {
                         if let Some(at) = model.get_mut(&entry) {
                             *at = Time::from_nanos(at.as_nanos().saturating_add(after));
                         }
                     }
-                    Step::Disarm(entry) => {
+                    WheelStep::Disarm(entry) => {
                         wheel.disarm(entry);
                         model.remove(&entry);
                     }
-                    Step::Advance(by, mut budget) => {
+                    WheelStep::Advance(by, mut budget) => {
                         now = now.saturating_add(by).min(u64::MAX >> 2);
                         let at = Time::from_nanos(now);
                         while let Some(entry) = wheel.pop(at, &mut budget, |e| model[&e]) {

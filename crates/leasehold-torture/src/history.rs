@@ -13,9 +13,9 @@ pub type OpId = usize;
 
 /// What was asked.
 #[derive(Clone, Debug, PartialEq)]
-pub enum Kind {
+pub enum OpKind {
     /// Take these.
-    Acquire(Ask),
+    Acquire(AcquireRequest),
     /// Push the end.
     Renew {
         /// Which lease.
@@ -41,14 +41,14 @@ pub enum Kind {
     /// Free keys by name.
     Free {
         /// Which, and what was shown.
-        keys: Asked,
+        keys: KeyRequest,
         /// How many the reference model would free; none if it would call the command invalid.
         expect: Option<usize>,
     },
     /// Push the end of keys.
     Extend {
         /// Which, and what was shown.
-        keys: Asked,
+        keys: KeyRequest,
         /// How far.
         push: Push,
         /// How many the reference model would push; none if it would call the command invalid.
@@ -79,14 +79,14 @@ pub enum Kind {
 
 /// Keys by name, and the value that was shown, if any.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Asked {
+pub struct KeyRequest {
     /// Which.
     pub names: Vec<String>,
     /// The proof; without it any key is meant.
     pub value: Option<String>,
 }
 
-impl Asked {
+impl KeyRequest {
     /// Whether a lease with this value, which covers these, may be touched by it.
     #[must_use]
     pub fn may_touch(&self, value: &str, wants: &[(String, Mode)]) -> bool {
@@ -97,7 +97,7 @@ impl Asked {
 
 /// A claim.
 #[derive(Clone, Debug, PartialEq)]
-pub struct Ask {
+pub struct AcquireRequest {
     /// What is wanted.
     pub wants: Vec<(String, Mode)>,
     /// Asked life.
@@ -118,7 +118,7 @@ pub struct Ask {
 
 /// How it ended for the caller.
 #[derive(Clone, Copy, Debug)]
-pub enum Outcome {
+pub enum OpOutcome {
     /// No answer yet, or never: it may have happened.
     Unknown,
     /// Granted, or granted before (`repeated`).
@@ -174,13 +174,13 @@ pub struct Op {
     /// Who.
     pub client: u64,
     /// What.
-    pub kind: Kind,
+    pub kind: OpKind,
     /// When it was asked, in nanoseconds of true time.
     pub invoke: u64,
     /// When the answer came.
     pub ret: Option<u64>,
     /// The answer.
-    pub outcome: Outcome,
+    pub outcome: OpOutcome,
     /// Which life of the engine answered.
     pub epoch: usize,
     /// For operations that must change nothing: whether the book was the same before and after.
@@ -316,7 +316,7 @@ pub struct Recovery {
 
 /// One write to the fenced resource.
 #[derive(Clone, Debug)]
-pub struct Guarded {
+pub struct FencedWrite {
     /// The resource.
     pub name: String,
     /// The token shown.
@@ -338,7 +338,7 @@ pub struct Observation {
 
 /// How much happened: an empty history proves nothing.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct Counts {
+pub struct HistoryCounts {
     /// Commands submitted.
     pub commands: u64,
     /// Claims granted.
@@ -385,7 +385,7 @@ pub struct Counts {
     pub floors: u64,
 }
 
-impl Counts {
+impl HistoryCounts {
     /// Adds another run's.
     pub fn add(&mut self, other: &Self) {
         let mine: [&mut u64; 22] = [
@@ -452,9 +452,9 @@ pub struct History {
     /// Lives of the engine.
     pub epochs: Vec<Epoch>,
     /// Writes to fenced resources.
-    pub guarded: Vec<Guarded>,
+    pub guarded: Vec<FencedWrite>,
     /// What white-box checks saw while the run went on.
     pub observations: Vec<Observation>,
     /// How much happened.
-    pub counts: Counts,
+    pub counts: HistoryCounts,
 }

@@ -18,11 +18,11 @@ use crate::disk::{Faults, SimDisk};
 use crate::history::Recorded;
 use crate::rng::Rng;
 use crate::sim::machine::{SIZES, SealedBatch, limits};
-use crate::sim::{Stopped, run_until};
+use crate::sim::{StoppedRun, run_until};
 
 /// How much was looked at.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct Tally {
+pub struct ImageCounts {
     /// Disk operations that a history was stopped at.
     pub stops: u64,
     /// Images recovered from, or bits and files tampered with.
@@ -35,7 +35,7 @@ pub struct Tally {
     pub cut: u64,
 }
 
-impl Tally {
+impl ImageCounts {
     /// Adds another.
     pub const fn add(&mut self, other: &Self) {
         self.stops += other.stops;
@@ -70,19 +70,19 @@ const SUBSETS: usize = 5;
 /// # Errors
 ///
 /// The first image from which something acknowledged is lost, changed or refused.
-pub fn crash_images(seed: u64, commands: u64, from: u64, step: u64) -> Result<Tally, String> {
-    let mut tally = Tally::default();
+pub fn crash_images(seed: u64, commands: u64, from: u64, step: u64) -> Result<ImageCounts, String> {
+    let mut counts = ImageCounts::default();
     let mut at = from;
     loop {
         let stopped = run_until(seed, commands, Some(at));
         if !stopped.crashed {
-            return Ok(tally);
+            return Ok(counts);
         }
-        tally.stops += 1;
+        counts.stops += 1;
         let choices = stopped.disk.choices();
         for dir in 0..=choices.dir {
             for kept in kept_sets(&choices.writes) {
-                check_image(&stopped, dir, &kept, &mut tally)
+                check_image(&stopped, dir, &kept, &mut counts)
                     .map_err(|why| format!("seed {seed}, operation {at}, {dir} names, {kept:?} bytes: {why}"))?;
             }
         }
@@ -116,8 +116,8 @@ fn kept_sets(lengths: &[usize]) -> Vec<Vec<usize>> {
     sets
 }
 
-fn check_image(stopped: &Stopped, dir: usize, kept: &[usize], tally: &mut Tally) -> Result<(), String> {
-    tally.images += 1;
+fn check_image(stopped: &StoppedRun, dir: usize, kept: &[usize], counts: &mut ImageCounts) -> Result<(), String> {
+    counts.images += 1;
     let disk = stopped.disk.after_crash(dir, kept);
     let (found, digest) = look(&disk).map_err(|damage| format!("an honest crash is refused: {damage}"))?;
     if found.position.sequence < stopped.acked {
@@ -128,13 +128,13 @@ fn check_image(stopped: &Stopped, dir: usize, kept: &[usize], tally: &mut Tally)
     }
     check_ceiling(&stopped.log, &found, stopped.acked)?;
     if found.cut.is_some() {
-        tally.cut += 1;
+        counts.cut += 1;
     } else {
-        tally.exact += 1;
+        counts.exact += 1;
     }
     // Every few images, the start that follows is stopped at each of its own disk operations too.
-    if tally.images.is_multiple_of(INSIDE) {
-        crash_inside(stopped, &disk, found.position.sequence, tally)?;
+    if counts.images.is_multiple_of(INSIDE) {
+        crash_inside(stopped, &disk, found.position.sequence, counts)?;
     }
     Ok(())
 }
@@ -143,7 +143,7 @@ fn check_image(stopped: &Stopped, dir: usize, kept: &[usize], tally: &mut Tally)
 const INSIDE: u64 = 25;
 
 /// Stops the start from an image at each disk operation, and recovers from what that leaves.
-fn crash_inside(stopped: &Stopped, disk: &SimDisk, sequence: u64, tally: &mut Tally) -> Result<(), String> {
+fn crash_inside(stopped: &StoppedRun, disk: &SimDisk, sequence: u64, counts: &mut ImageCounts) -> Result<(), String> {
     for at in 0..200 {
         let disk = disk.after_kill();
         disk.set_faults(Faults { crash_in: Some(at), ..Faults::default() });
@@ -156,7 +156,7 @@ fn crash_inside(stopped: &Stopped, disk: &SimDisk, sequence: u64, tally: &mut Ta
         }
         let choices = disk.choices();
         for (dir, kept) in [(0, vec![0; choices.writes.len()]), (choices.dir, choices.writes.clone())] {
-            tally.images += 1;
+            counts.images += 1;
             let (found, digest) = look(&disk.after_crash(dir, &kept))
                 .map_err(|damage| format!("refused after a crash at operation {at} of the start: {damage}"))?;
             let again = found.position.sequence;
@@ -170,7 +170,7 @@ fn crash_inside(stopped: &Stopped, disk: &SimDisk, sequence: u64, tally: &mut Ta
                 return Err(format!("another state after a crash at operation {at} of the start"));
             }
             check_ceiling(&stopped.log, &found, stopped.acked)?;
-            tally.exact += 1;
+            counts.exact += 1;
         }
     }
     Err("a start that never ends".into())
@@ -228,10 +228,10 @@ impl Rest {
     /// # Errors
     ///
     /// If the verdict is wrong.
-    pub fn flip(&self, name: &str, bit: usize, tally: &mut Tally) -> Result<(), String> {
+    pub fn flip(&self, name: &str, bit: usize, counts: &mut ImageCounts) -> Result<(), String> {
         let mut bytes = self.disk.bytes(name);
         bytes[bit / 8] ^= 1 << (bit % 8);
-        self.judge(&self.disk.with_bytes(name, bytes), self.proven, false, tally)
+        self.judge(&self.disk.with_bytes(name, bytes), self.proven, false, counts)
             .map_err(|why| format!("{name} bit {bit}: {why}"))
     }
 
@@ -240,7 +240,7 @@ impl Rest {
     /// # Errors
     ///
     /// If a verdict is wrong.
-    pub fn tamper(&self, step: usize, tally: &mut Tally) -> Result<(), String> {
+    pub fn tamper(&self, step: usize, counts: &mut ImageCounts) -> Result<(), String> {
         let names = self.disk.names();
         for name in &names {
             let bytes = self.disk.bytes(name);
@@ -253,17 +253,17 @@ impl Rest {
                     *byte = (i as u8).wrapping_mul(31) ^ 0x5a;
                 }
                 for (what, tampered) in [("cut", short), ("zeroed", zeroed), ("overwritten", garbage)] {
-                    self.judge(&self.disk.with_bytes(name, tampered), self.witnessed, true, tally)
+                    self.judge(&self.disk.with_bytes(name, tampered), self.witnessed, true, counts)
                         .map_err(|why| format!("{name} {what} from {at}: {why}"))?;
                 }
             }
             // The ceiling is the second witness: with it and a segment gone at once, nobody could know.
             for other in names.iter().filter(|other| *other > name && name != "ceiling") {
                 let swapped = self.disk.with_bytes(name, self.disk.bytes(other)).with_bytes(other, bytes.clone());
-                self.judge(&swapped, self.witnessed, true, tally)
+                self.judge(&swapped, self.witnessed, true, counts)
                     .map_err(|why| format!("{name} and {other} swapped: {why}"))?;
                 let doubled = self.disk.with_bytes(other, bytes.clone());
-                self.judge(&doubled, self.witnessed, true, tally)
+                self.judge(&doubled, self.witnessed, true, counts)
                     .map_err(|why| format!("{other} replaced by {name}: {why}"))?;
             }
         }
@@ -273,13 +273,13 @@ impl Rest {
     /// Exact, or refused; or, after the last proven frame, cut and reported. Where a whole tail is erased, with the
     /// proof that its own frames carry, `proven` is what the file beside the journal knows, and zeros in place of
     /// a frame that nothing proves are what a crash leaves too.
-    fn judge(&self, disk: &SimDisk, proven: u64, tail_erased: bool, tally: &mut Tally) -> Result<(), String> {
-        tally.images += 1;
+    fn judge(&self, disk: &SimDisk, proven: u64, tail_erased: bool, counts: &mut ImageCounts) -> Result<(), String> {
+        counts.images += 1;
         let seen = std::panic::catch_unwind(std::panic::AssertUnwindSafe(|| look(disk)));
         let (found, digest) = match seen {
             Err(_) => return Err("recovery panicked".into()),
             Ok(Err(Damage::Broken { .. })) => {
-                tally.refused += 1;
+                counts.refused += 1;
                 return Ok(());
             }
             Ok(Err(damage)) => return Err(format!("no verdict: {damage}")),
@@ -294,9 +294,9 @@ impl Rest {
         }
         check_ceiling(&self.log, &found, self.last)?;
         if sequence == self.last {
-            tally.exact += 1;
+            counts.exact += 1;
         } else if found.cut.is_some() || tail_erased {
-            tally.cut += 1;
+            counts.cut += 1;
         } else {
             return Err(format!("frames after {sequence} are gone and nothing is said"));
         }

@@ -13,13 +13,13 @@ use leasehold::engine::{Engine, Seen};
 use leasehold_core::planted::{Bug, plant};
 use leasehold_core::{Acquire, Mode, Reply, WaiterId, Want};
 use leasehold_torture::disk::{Faults, SimDisk};
-use leasehold_torture::images::{Tally, at_rest};
+use leasehold_torture::images::{ImageCounts, at_rest};
 use leasehold_torture::invariant;
-use leasehold_torture::sim::{self, Size};
+use leasehold_torture::sim::{self, RunSize};
 
 /// Which law a seed breaks, whether a checker says so or an assertion in the code under test.
 fn verdict(seed: u64) -> Option<String> {
-    let run = std::panic::catch_unwind(|| sim::run(seed, Size::default()));
+    let run = std::panic::catch_unwind(|| sim::run(seed, RunSize::default()));
     match run {
         Ok(run) => match invariant::check_all(&run.history) {
             Err((law, why)) => Some(format!("{law}: {why}")),
@@ -35,10 +35,10 @@ fn flipped(seed: u64) -> Option<String> {
         Ok(rest) => rest,
         Err(why) => return Some(why),
     };
-    let mut tally = Tally::default();
+    let mut counts = ImageCounts::default();
     rest.bits()
         .into_iter()
-        .find_map(|(name, bits)| (0..bits).step_by(997).find_map(|bit| rest.flip(&name, bit, &mut tally).err()))
+        .find_map(|(name, bits)| (0..bits).step_by(997).find_map(|bit| rest.flip(&name, bit, &mut counts).err()))
 }
 
 /// What only the real engine shows: a locked writes on a disk that works, and then on one that does not.

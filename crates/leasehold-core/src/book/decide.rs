@@ -1,12 +1,12 @@
-//! Decide: each command, what it is answered, and which facts come of it. What the line comes to is in [`super::serve`].
+//! Decide: each command, what it is answered, and which facts come of it. What the line comes to is in [`super::queue`].
 
 use std::borrow::Cow;
 use std::time::Duration;
 
-use super::lease::{Lease, Phase};
-use super::state::Row;
+use super::lease::{LeaseEntry, LeasePhase};
+use super::state::RowRef;
 use super::{Book, due};
-use crate::command::{Acquire, Granted, Held, Mode, Refusal, Renewed, Reply, Want};
+use crate::command::{Acquire, Granted, HeldDetails, Mode, Refusal, Renewed, Reply, Want};
 use crate::fact::{End, Fact, LeaseRecord, RequestMark, fingerprint};
 use crate::planted::{self, Bug};
 use crate::time::Time;
@@ -22,7 +22,7 @@ const JOINED: usize = 64;
 const DISMISS_AT_ONCE: u32 = 1024;
 
 /// What a granted claim needs besides its resources: the same for one that came and one that waited.
-pub(super) struct Terms<'a> {
+pub(super) struct GrantTerms<'a> {
     pub ttl_ms: u64,
     pub max_hold_ms: Option<u64>,
     pub delay_ms: u64,
@@ -49,7 +49,7 @@ impl Book {
             return reply;
         }
         // Most claims are on one name that nobody uses: then there is nothing to look at twice.
-        let unused = matches!(claim.wants, [want] if !long_way() && self.state.find_name(want.name).is_none());
+        let unused = matches!(claim.wants, [want] if !long_path_forced() && self.state.find_name(want.name).is_none());
         if !unused {
             self.collect_due(claim.wants, now);
             if let Err(sentence) = self.check_capacities(claim.wants) {
@@ -64,7 +64,7 @@ impl Book {
             if let Some(refusal) = self.over_share(claim.principal) {
                 return Reply::Refused(refusal);
             }
-            let terms = Terms {
+            let terms = GrantTerms {
                 ttl_ms: claim.ttl_ms,
                 max_hold_ms: claim.max_hold_ms,
                 delay_ms: claim.delay_ms,
@@ -89,32 +89,32 @@ impl Book {
         }
         let tag = self.state.request_tag(mark.scope, mark.id);
         if !planted::on(Bug::DoubleEnqueue)
-            && let Some(slot) = self.line.find_request(tag, mark.scope, mark.id)
+            && let Some(slot) = self.queue.find_request(tag, mark.scope, mark.id)
         {
-            let waiter = self.line.get(slot);
+            let waiter = self.queue.get(slot);
             // Patience that is over but not collected yet: that place in line is gone, and refusals are not stored.
             if waiter.until > now {
                 if waiter.request.as_ref().is_some_and(|r| r.fingerprint != mark.fingerprint) {
                     return Some(Reply::Refused(Refusal::Mismatch));
                 }
-                if waiter.waiter_ids.len() >= JOINED || self.line.find_ticket(claim.waiter_id).is_some() {
+                if waiter.waiter_ids.len() >= JOINED || self.queue.find_waiter(claim.waiter_id).is_some() {
                     return Some(Reply::Refused(Refusal::QueueFull(claim.wants[0].name.into())));
                 }
-                self.line.join(slot, claim.waiter_id, now.plus_millis(claim.wait_ms));
+                self.queue.join(slot, claim.waiter_id, now.plus_millis(claim.wait_ms));
                 return Some(Reply::Waiting);
             }
             let parts = self.dismiss(slot, now);
-            self.serve(parts, now);
+            self.examine_queues(parts, now);
         }
         let (request, key, remaining, cap_at) = match self.state.find_request(mark.scope, mark.id)? {
-            Row::Lease(slot) => {
+            RowRef::Lease(slot) => {
                 let lease = &self.state.leases[slot as usize];
-                let live = lease.phase == Phase::Live && !due(lease, now);
+                let live = lease.phase == LeasePhase::Live && !due(lease, now);
                 let remaining = if live { lease.expires_at.since(now) } else { Duration::ZERO };
                 (lease.request(), lease.key(), remaining, lease.cap_at)
             }
-            Row::Ending(row) => {
-                let ending = self.state.endings.get(row);
+            RowRef::Ended(row) => {
+                let ending = self.state.ended_leases.get(row);
                 let token = Token::new(ending.token)?;
                 (ending.request.as_deref(), LeaseKey { token, secret: ending.secret }, Duration::ZERO, Time::NEVER)
             }
@@ -165,9 +165,9 @@ impl Book {
                 self.end_by_time(holder, now);
             }
         }
-        self.serve_todo(now);
+        self.examine_todo(now);
         // A claim whose patience is over is in nobody's way, collected or not.
-        if self.line.len() > 0 {
+        if self.queue.len() > 0 {
             let mut budget = DISMISS_AT_ONCE;
             self.dismiss_due(&mut budget, now);
         }
@@ -183,7 +183,7 @@ impl Book {
         })
     }
 
-    pub(super) fn grant(&mut self, wants: &[Want<'_>], terms: &Terms<'_>, now: Time) -> Option<Granted> {
+    pub(super) fn grant(&mut self, wants: &[Want<'_>], terms: &GrantTerms<'_>, now: Time) -> Option<Granted> {
         if self.tokens_left() == 0 {
             return None;
         }
@@ -244,18 +244,18 @@ impl Book {
         match self.live(key, now) {
             Ok(slot) => {
                 self.end(slot, End::Released, "", now);
-                self.serve_todo(now);
+                self.examine_todo(now);
                 Reply::Released(true)
             }
             Err((Refusal::Stale, Some(End::Released))) => Reply::Released(false),
             Err((Refusal::Stale, _)) if planted::on(Bug::ReleaseSuccessor) => {
-                let live = |lease: &&Lease| lease.phase == Phase::Live && lease.token > key.token.get();
+                let live = |lease: &&LeaseEntry| lease.phase == LeasePhase::Live && lease.token > key.token.get();
                 let successor = self.state.leases.iter().filter(live).min_by_key(|lease| lease.token);
                 if let Some(slot) = successor.and_then(|lease| self.state.find_token(lease.token))
-                    && let Row::Lease(slot) = slot
+                    && let RowRef::Lease(slot) = slot
                 {
                     self.end(slot, End::Released, "", now);
-                    self.serve_todo(now);
+                    self.examine_todo(now);
                 }
                 Reply::Refused(Refusal::Stale)
             }
@@ -271,24 +271,24 @@ impl Book {
         let any = planted::on(Bug::AnySecret);
         match self.state.find_token(key.token.get()) {
             None => Err(unknown),
-            Some(Row::Ending(row)) => {
-                let ending = self.state.endings.get(row);
+            Some(RowRef::Ended(row)) => {
+                let ending = self.state.ended_leases.get(row);
                 if !ending.secret.matches(&key.secret) {
                     return Err(unknown);
                 }
                 Err((Refusal::Stale, Some(ending.how)))
             }
-            Some(Row::Lease(slot)) => {
+            Some(RowRef::Lease(slot)) => {
                 let lease = &self.state.leases[slot as usize];
                 if !any && !lease.secret.matches(&key.secret) {
                     return Err(unknown);
                 }
-                if lease.phase == Phase::Closing {
+                if lease.phase == LeasePhase::Closing {
                     return Err((Refusal::Stale, Some(End::Lapsed)));
                 }
                 if due(lease, now) && !planted::on(Bug::ReviveDue) {
                     self.end_by_time(slot, now);
-                    self.serve_todo(now);
+                    self.examine_todo(now);
                     return Err((Refusal::Stale, Some(End::Lapsed)));
                 }
                 Ok(slot)
@@ -308,42 +308,42 @@ impl Book {
         let mut ended = 0;
         for slot in holders {
             let lease = &self.state.leases[slot as usize];
-            if lease.phase == Phase::Live && !due(lease, now) {
+            if lease.phase == LeasePhase::Live && !due(lease, now) {
                 self.end(slot, End::Revoked, reason, now);
                 ended += 1;
             } else {
                 // An operator who wants it free does not wait out a closing delay.
-                if lease.phase == Phase::Live {
+                if lease.phase == LeasePhase::Live {
                     self.end_by_time(slot, now);
                 }
-                if self.state.leases[slot as usize].phase == Phase::Closing {
+                if self.state.leases[slot as usize].phase == LeasePhase::Closing {
                     self.reopen(slot);
                 }
             }
         }
-        self.serve_todo(now);
+        self.examine_todo(now);
         Reply::Revoked(ended)
     }
 
     pub(super) fn tick(&mut self, mut budget: u32, now: Time) -> Reply {
-        self.serve_todo(now);
+        self.examine_todo(now);
         loop {
             let leases = &self.state.leases;
             let Some(slot) = self.state.wheel.pop(now, &mut budget, |slot| deadline(&leases[slot as usize])) else {
                 break;
             };
             match self.state.leases[slot as usize].phase {
-                Phase::Closing => self.reopen(slot),
+                LeasePhase::Closing => self.reopen(slot),
                 _ => self.end_by_time(slot, now),
             }
-            self.serve_todo(now);
+            self.examine_todo(now);
         }
         self.dismiss_due(&mut budget, now);
         Reply::Ticked(self.next_expiry().is_some_and(|next| next <= now))
     }
 
     pub(super) fn end_by_time(&mut self, slot: u32, now: Time) {
-        if self.state.leases[slot as usize].phase == Phase::Closing {
+        if self.state.leases[slot as usize].phase == LeasePhase::Closing {
             self.reopen(slot);
         } else {
             self.end(slot, End::Lapsed, "", now);
@@ -381,11 +381,11 @@ impl Book {
         let holder = resource
             .holders()
             .map(|holder| &self.state.leases[holder as usize])
-            .find(|lease| lease.phase == Phase::Live && !due(lease, now));
-        Refusal::Held(Box::new(Held {
+            .find(|lease| lease.phase == LeasePhase::Live && !due(lease, now));
+        Refusal::Held(Box::new(HeldDetails {
             resource: resource.name.as_str().into(),
             holder: holder.map(|lease| lease.holder.as_str().into()),
-            token: holder.map(Lease::token),
+            token: holder.map(LeaseEntry::token),
             remaining: holder.map(|lease| lease.expires_at.since(now)),
             queue_len: resource.queue_len(),
         }))
@@ -394,17 +394,17 @@ impl Book {
 
 /// Tests compare the two ways.
 #[cfg(test)]
-fn long_way() -> bool {
-    super::long_way::on()
+fn long_path_forced() -> bool {
+    super::long_path_tests::forced()
 }
 
 #[cfg(not(test))]
-const fn long_way() -> bool {
+const fn long_path_forced() -> bool {
     false
 }
 
 /// When the wheel should bring a lease up.
-fn deadline(lease: &Lease) -> Time {
+fn deadline(lease: &LeaseEntry) -> Time {
     if planted::on(Bug::LapseEarly) {
         return Time::from_nanos(lease.expires_at.as_nanos().saturating_sub(u64::from(lease.ttl_ms) * 125_000));
     }

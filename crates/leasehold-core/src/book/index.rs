@@ -14,7 +14,7 @@ const MANY: usize = 1 << 12;
 const MOST: usize = 1 << 18;
 
 #[derive(Debug, Default)]
-pub(super) struct Table {
+pub(super) struct IndexTable {
     /// Zeroed memory that the system hands out as it is touched; a vector of aligned lines would be touched at once.
     words: Vec<u64>,
     /// The first word on a cache line.
@@ -26,15 +26,15 @@ pub(super) struct Table {
 /// See the module. Rows are below `u32::MAX`.
 #[derive(Debug, Default)]
 pub(super) struct Index {
-    table: Table,
+    table: IndexTable,
     /// The smaller table, while its entries are being moved.
-    old: Table,
+    old: IndexTable,
     moved: usize,
     /// The next larger one, made ready by somebody else.
-    spare: Option<Table>,
+    spare: Option<IndexTable>,
 }
 
-impl Table {
+impl IndexTable {
     fn with_lines(lines: usize) -> Self {
         let words = vec![0; (lines + 1) * WORDS];
         let offset = (words.as_ptr() as usize).wrapping_neg() % 64 / size_of::<u64>();
@@ -44,7 +44,7 @@ impl Table {
     /// A table whose memory was touched: the system hands out a page when that is done for the first time.
     pub fn ready(lines: usize) -> Self {
         let mut table = Self::with_lines(lines);
-        let each_page = crate::rows::PAGE / size_of::<u64>();
+        let each_page = crate::block_vec::PAGE / size_of::<u64>();
         // Not seen to be zero, as all of it is: it would not be written.
         table.words.iter_mut().step_by(each_page).for_each(|word| *word = core::hint::black_box(0));
         table
@@ -174,7 +174,7 @@ impl Index {
         }
     }
 
-    fn table_with(&mut self, tag: u32, row: u32) -> &mut Table {
+    fn table_with(&mut self, tag: u32, row: u32) -> &mut IndexTable {
         if self.table.find(tag, |other| other == row).is_some() {
             return &mut self.table;
         }
@@ -187,7 +187,7 @@ impl Index {
             self.keep_moving();
         }
         let lines = (self.table.lines * 2).max(4);
-        let larger = self.spare.take().unwrap_or_else(|| Table::with_lines(lines));
+        let larger = self.spare.take().unwrap_or_else(|| IndexTable::with_lines(lines));
         debug_assert_eq!(larger.lines, lines);
         self.old = std::mem::replace(&mut self.table, larger);
         self.moved = 0;
@@ -201,7 +201,7 @@ impl Index {
     }
 
     /// Takes a table for later, or gives back what is not the next one: it grew by itself meanwhile.
-    pub fn keep_ready(&mut self, table: Table) -> Option<Table> {
+    pub fn keep_ready(&mut self, table: IndexTable) -> Option<IndexTable> {
         debug_assert_eq!(table.used, 0);
         if self.spare.is_some() || table.lines != self.table.lines * 2 {
             return Some(table);
@@ -226,7 +226,7 @@ impl Index {
             self.moved = line + 1;
         }
         if self.old.used == 0 {
-            self.old = Table::default();
+            self.old = IndexTable::default();
         }
     }
 }
@@ -258,7 +258,7 @@ mod tests {
             for (add, row, tag) in steps {
                 if row % 16 == 0 {
                     let lines = index.table.lines << (row >> 4 & 1);
-                    let left = index.keep_ready(Table::ready(lines.max(4)));
+                    let left = index.keep_ready(IndexTable::ready(lines.max(4)));
                     prop_assert!(left.is_none() || index.spare.is_some() || lines == index.table.lines);
                 }
                 match (add, model.get(&row).copied()) {

@@ -11,7 +11,7 @@ use std::fmt;
 
 use subtle::ConstantTimeEq;
 
-use super::lease::{Lease, Phase};
+use super::lease::{LeaseEntry, LeasePhase};
 use super::{Book, due};
 use crate::command::{Keys, Push, Reply};
 use crate::fact::{End, Fact};
@@ -54,7 +54,7 @@ impl Book {
         let lease = resource
             .holders()
             .map(|slot| &self.state.leases[slot as usize])
-            .find(|lease| lease.phase == Phase::Live && !due(lease, now))?;
+            .find(|lease| lease.phase == LeasePhase::Live && !due(lease, now))?;
         Some(KeyView { value: lease.value(), remaining: lease.expires_at.since(now), token: lease.token() })
     }
 
@@ -76,7 +76,7 @@ impl Book {
                 }
                 self.record(&Fact::Freed { token, name });
             }
-            self.serve_todo(now);
+            self.examine_todo(now);
         }
         Reply::Freed(freed)
     }
@@ -123,7 +123,7 @@ impl Book {
         Reply::Extended(keys.names.len())
     }
 
-    fn all_named(&self, lease: &Lease, names: &[&str]) -> bool {
+    fn all_named(&self, lease: &LeaseEntry, names: &[&str]) -> bool {
         lease.parts.as_slice().iter().all(|part| {
             let name = self.state.resources[part.resource as usize].name.as_str();
             names.contains(&name)
@@ -149,12 +149,12 @@ impl Book {
         let resource = self.state.find_name(name)?;
         let slot = self.state.resources[resource as usize].holders().next()?;
         let lease = &self.state.leases[slot as usize];
-        if lease.phase != Phase::Live {
+        if lease.phase != LeasePhase::Live {
             return None;
         }
         if due(lease, now) && !planted::on(Bug::ExtendRevives) {
             self.end_by_time(slot, now);
-            self.serve_todo(now);
+            self.examine_todo(now);
             return None;
         }
         let shown = lease.value()?;

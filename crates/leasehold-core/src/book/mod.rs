@@ -21,22 +21,22 @@
 //!
 //! Durability (the journal), wire formats (the server), clocks and randomness (the shell).
 
+mod counters;
 mod decide;
-mod endings;
+mod ended_leases;
 mod index;
 mod keys;
 mod lease;
-mod line;
 #[cfg(test)]
-mod long_way;
+mod long_path_tests;
+mod prealloc;
 mod principals;
+mod queue;
 mod resource;
-mod serve;
 mod snapshot;
 mod state;
-mod supply;
-mod tally;
 mod view;
+mod waiters;
 
 use crate::command::{Command, Effect, Outcome};
 use crate::fact::{End, Fact};
@@ -44,25 +44,25 @@ use crate::limits::Limits;
 use crate::news;
 use crate::planted::{self, Bug};
 use crate::time::Time;
-use crate::wire::{Malformed, Reader};
+use crate::wire::{MalformedRecord, WireReader};
 
+pub use counters::{Counters, Histogram};
 pub use keys::KeyView;
+pub use prealloc::{Prealloc, PreallocRequest};
 pub use state::ClockMark;
-pub use supply::{Prealloc, PreallocRequest};
-pub use tally::{Counters, Histogram};
 pub use view::{HoldingView, ResourceView, WaitingView};
 
-use lease::{Lease, Phase};
-use line::Line;
-use state::{Row, State};
+use lease::{LeaseEntry, LeasePhase};
+use state::{BookState, RowRef};
+use waiters::WaitQueue;
 
 /// A record that breaks a law: it is damaged, or not ours.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, thiserror::Error)]
 #[error("{0}")]
 pub struct InvariantViolation(pub &'static str);
 
-impl From<Malformed> for InvariantViolation {
-    fn from(_: Malformed) -> Self {
+impl From<MalformedRecord> for InvariantViolation {
+    fn from(_: MalformedRecord) -> Self {
         Self("every record parses")
     }
 }
@@ -70,8 +70,8 @@ impl From<Malformed> for InvariantViolation {
 /// See the module.
 #[derive(Debug)]
 pub struct Book {
-    state: State,
-    line: Line,
+    state: BookState,
+    queue: WaitQueue,
     limits: Limits,
     now: Time,
     /// The highest token that may be given out: reserved on disk by the shell.
@@ -80,8 +80,8 @@ pub struct Book {
     floor: u64,
     tape: Vec<u8>,
     /// What watchers are told, encoded beside the tape; none if nobody ever watches.
-    news: Option<Notes>,
-    tally: Counters,
+    news: Option<PendingNews>,
+    counters: Counters,
     effects: Vec<Effect>,
     /// Resources whose queue is to be looked at.
     todo: Vec<u32>,
@@ -89,7 +89,7 @@ pub struct Book {
 
 /// News that were not taken yet.
 #[derive(Debug, Default)]
-struct Notes {
+struct PendingNews {
     bytes: Vec<u8>,
     count: u64,
 }
@@ -112,15 +112,15 @@ impl Book {
     #[must_use]
     pub fn new(limits: Limits, seed: u64) -> Self {
         Self {
-            state: State::new(limits.endings, seed),
-            line: Line::new(seed),
+            state: BookState::new(limits.endings, seed),
+            queue: WaitQueue::new(seed),
             limits,
             now: Time::ZERO,
             ceiling: 0,
             floor: 0,
             tape: Vec::new(),
             news: None,
-            tally: Counters::default(),
+            counters: Counters::default(),
             effects: Vec::new(),
             todo: Vec::new(),
         }
@@ -174,7 +174,7 @@ impl Book {
     ///
     /// [`InvariantViolation`] if a fact does not parse or breaks a law.
     pub fn replay(&mut self, tape: &[u8], mut seen: impl FnMut(&Fact<'_>)) -> Result<(), InvariantViolation> {
-        let mut reader = Reader::new(tape);
+        let mut reader = WireReader::new(tape);
         while reader.left() > 0 {
             let fact = Fact::decode(&mut reader)?;
             self.state.evolve(&fact)?;
@@ -243,7 +243,7 @@ impl Book {
         if !self.todo.is_empty() && self.tokens_left() > 0 {
             return Some(Time::ZERO);
         }
-        match (self.state.wheel.next(), self.line.wheel.next()) {
+        match (self.state.wheel.next(), self.queue.wheel.next()) {
             (Some(a), Some(b)) => Some(a.min(b)),
             (a, b) => a.or(b),
         }
@@ -257,8 +257,8 @@ impl Book {
 
     /// What happened since this book was opened, added up.
     #[must_use]
-    pub const fn tally(&self) -> &Counters {
-        &self.tally
+    pub const fn counters(&self) -> &Counters {
+        &self.counters
     }
 
     /// How many there are of what.
@@ -267,8 +267,8 @@ impl Book {
         Counts {
             leases: self.state.live,
             closing: self.state.closing,
-            waiters: self.line.len(),
-            endings: self.state.endings.len(),
+            waiters: self.queue.len(),
+            endings: self.state.ended_leases.len(),
         }
     }
 
@@ -288,15 +288,15 @@ impl Book {
 
     fn count(&mut self, fact: &Fact<'_>) {
         match fact {
-            Fact::Granted(_) => self.tally.granted += 1,
+            Fact::Granted(_) => self.counters.granted += 1,
             Fact::Ended { token, how, at, .. } => {
                 match how {
-                    End::Released => self.tally.released += 1,
-                    End::Lapsed => self.tally.lapsed += 1,
-                    End::Revoked => self.tally.revoked += 1,
+                    End::Released => self.counters.released += 1,
+                    End::Lapsed => self.counters.lapsed += 1,
+                    End::Revoked => self.counters.revoked += 1,
                 }
-                if let Some(Row::Lease(slot)) = self.state.find_token(token.get()) {
-                    self.tally.held.add(at.since(self.state.leases[slot as usize].granted_at));
+                if let Some(RowRef::Lease(slot)) = self.state.find_token(token.get()) {
+                    self.counters.held.add(at.since(self.state.leases[slot as usize].granted_at));
                 }
             }
             _ => {}
@@ -310,10 +310,10 @@ impl Book {
         match fact {
             Fact::Granted(record) => {
                 let names = record.wants.iter().map(|want| want.name);
-                news::encode(out, news::Kind::Granted, record.token, record.granted_at, &record.holder, "", names);
+                news::encode(out, news::EventKind::Granted, record.token, record.granted_at, &record.holder, "", names);
             }
             Fact::Ended { token, how, at, reason, .. } => {
-                let Some(Row::Lease(slot)) = self.state.find_token(token.get()) else { return };
+                let Some(RowRef::Lease(slot)) = self.state.find_token(token.get()) else { return };
                 let lease = &self.state.leases[slot as usize];
                 let parts = lease.parts.as_slice().iter();
                 let names = parts.map(|part| self.state.resources[part.resource as usize].name.as_str());
@@ -321,9 +321,9 @@ impl Book {
             }
             Fact::Freed { .. } if planted::on(Bug::NewsLost) => return,
             Fact::Freed { token, name } => {
-                let Some(Row::Lease(slot)) = self.state.find_token(token.get()) else { return };
+                let Some(RowRef::Lease(slot)) = self.state.find_token(token.get()) else { return };
                 let holder = &self.state.leases[slot as usize].holder;
-                news::encode(out, news::Kind::Released, *token, self.now, holder, "", [*name].into_iter());
+                news::encode(out, news::EventKind::Released, *token, self.now, holder, "", [*name].into_iter());
             }
             Fact::Renewed { .. } | Fact::Reopened { .. } | Fact::Resumed { .. } => return,
         }
@@ -344,8 +344,8 @@ impl Book {
 
 /// Whether the lease is over by time. The only place that compares: two answers at the deadline itself
 /// would make two owners.
-fn due(lease: &Lease, now: Time) -> bool {
-    if planted::on(Bug::LapseEarly) && lease.phase == Phase::Live {
+fn due(lease: &LeaseEntry, now: Time) -> bool {
+    if planted::on(Bug::LapseEarly) && lease.phase == LeasePhase::Live {
         return lease.expires_at <= now.plus_millis(u64::from(lease.ttl_ms) / 8);
     }
     lease.expires_at <= now

@@ -9,19 +9,19 @@ use crate::planted::{self, Bug};
 /// Every principal that has leases, by a small number that each lease keeps.
 #[derive(Debug, Default)]
 pub(super) struct Principals {
-    known: Vec<Principal>,
+    known: Vec<PrincipalRow>,
     /// An operator makes these names, and they are few: any table will do.
     rows: HashMap<CompactString, u32>,
     free: Vec<u32>,
 }
 
 #[derive(Debug)]
-struct Principal {
+struct PrincipalRow {
     name: CompactString,
     leases: usize,
 }
 
-impl Principal {
+impl PrincipalRow {
     /// The one without a name is looked at apart: a comparison of no bytes at no address costs 40 ns on processors that
     /// read a whole vector and then find that there is no page.
     fn is(&self, name: &str) -> bool {
@@ -47,7 +47,7 @@ impl Principals {
         if let Some(row) = self.rows.get(name) {
             return *row;
         }
-        let principal = Principal { name: name.into(), leases: 0 };
+        let principal = PrincipalRow { name: name.into(), leases: 0 };
         let row = match self.free.pop() {
             Some(row) => {
                 self.known[row as usize] = principal;

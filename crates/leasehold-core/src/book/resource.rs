@@ -13,10 +13,10 @@ use crate::planted::{self, Bug};
 pub(super) const NIL: u32 = u32::MAX;
 
 #[derive(Debug)]
-pub(super) struct Resource {
+pub(super) struct ResourceEntry {
     pub name: CompactString,
     first: u32,
-    extra: Option<Box<Extra>>,
+    extra: Option<Box<ResourceExtras>>,
 }
 
 /// How the present holders have it.
@@ -29,19 +29,19 @@ pub(super) enum Use {
 }
 
 #[derive(Debug)]
-struct Extra {
+struct ResourceExtras {
     held: Use,
     /// Zero until a permit claim says it.
     capacity: u32,
     /// Holders after the first.
     more: Vec<u32>,
-    line: VecDeque<Place>,
+    queue: VecDeque<QueuePlace>,
     demand: Demand,
 }
 
 /// One place in line: the order of arrival, and the slot of the waiter.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) struct Place {
+pub(super) struct QueuePlace {
     pub arrival: u64,
     pub waiter: u32,
 }
@@ -90,7 +90,7 @@ impl Demand {
     }
 }
 
-impl Resource {
+impl ResourceEntry {
     pub fn new(name: &str) -> Self {
         Self { name: name.into(), first: NIL, extra: None }
     }
@@ -180,51 +180,57 @@ impl Resource {
     }
 
     pub fn queue_len(&self) -> usize {
-        self.extra.as_ref().map_or(0, |extra| extra.line.len())
+        self.extra.as_ref().map_or(0, |extra| extra.queue.len())
     }
 
     pub fn demand(&self) -> Demand {
         self.extra.as_ref().map_or_else(Demand::default, |extra| extra.demand)
     }
 
-    pub fn place(&self, at: usize) -> Option<Place> {
-        self.extra.as_ref()?.line.get(at).copied()
+    pub fn place(&self, at: usize) -> Option<QueuePlace> {
+        self.extra.as_ref()?.queue.get(at).copied()
     }
 
-    pub fn line(&self) -> impl Iterator<Item = Place> + '_ {
-        self.extra.iter().flat_map(|extra| extra.line.iter().copied())
+    pub fn queue(&self) -> impl Iterator<Item = QueuePlace> + '_ {
+        self.extra.iter().flat_map(|extra| extra.queue.iter().copied())
     }
 
-    pub fn join_line(&mut self, place: Place, mode: Mode) {
+    pub fn join_queue(&mut self, place: QueuePlace, mode: Mode) {
         let extra = self.extra_mut();
-        extra.line.push_back(place);
+        extra.queue.push_back(place);
         extra.demand.add(mode);
         if let Mode::Permits { capacity, .. } = mode {
             extra.capacity = capacity;
         }
     }
 
-    pub fn leave_line(&mut self, arrival: u64, mode: Mode) {
+    pub fn leave_queue(&mut self, arrival: u64, mode: Mode) {
         if let Some(extra) = &mut self.extra
-            && let Ok(at) = extra.line.binary_search_by_key(&arrival, |place| place.arrival)
+            && let Ok(at) = extra.queue.binary_search_by_key(&arrival, |place| place.arrival)
         {
-            extra.line.remove(at);
+            extra.queue.remove(at);
             extra.demand.subtract(mode);
         }
         self.slim();
     }
 
-    fn extra_mut(&mut self) -> &mut Extra {
+    fn extra_mut(&mut self) -> &mut ResourceExtras {
         let held = if self.first == NIL { Use::Free } else { Use::Exclusive };
         self.extra.get_or_insert_with(|| {
-            Box::new(Extra { held, capacity: 0, more: Vec::new(), line: VecDeque::new(), demand: Demand::default() })
+            Box::new(ResourceExtras {
+                held,
+                capacity: 0,
+                more: Vec::new(),
+                queue: VecDeque::new(),
+                demand: Demand::default(),
+            })
         })
     }
 
     /// Drops what a resource with one exclusive holder and no queue does not need.
     fn slim(&mut self) {
         if let Some(extra) = &self.extra
-            && extra.line.is_empty()
+            && extra.queue.is_empty()
             && extra.more.is_empty()
             && matches!(extra.held, Use::Free | Use::Exclusive)
         {

@@ -2,8 +2,8 @@
 
 use std::time::Duration;
 
-use super::lease::Phase;
-use super::resource::{Resource, Use};
+use super::lease::LeasePhase;
+use super::resource::{ResourceEntry, Use};
 use super::{Book, due};
 use crate::command::Mode;
 use crate::time::Time;
@@ -86,14 +86,14 @@ impl Book {
         (end < self.state.resources.len()).then_some(end)
     }
 
-    fn view(&self, resource: &Resource, most: usize, now: Time) -> Option<ResourceView> {
+    fn view(&self, resource: &ResourceEntry, most: usize, now: Time) -> Option<ResourceView> {
         let leases =
             || resource.holders().map(|slot| &self.state.leases[slot as usize]).filter(|lease| !due(lease, now));
         let queue_len = resource.queue_len();
         if queue_len == 0 && leases().next().is_none() {
             return None;
         }
-        let mut live = leases().filter(|lease| lease.phase == Phase::Live).map(|lease| HoldingView {
+        let mut live = leases().filter(|lease| lease.phase == LeasePhase::Live).map(|lease| HoldingView {
             holder: lease.holder.as_str().into(),
             token: lease.token(),
             since: now.since(lease.granted_at),
@@ -102,10 +102,10 @@ impl Book {
         let holders: Vec<HoldingView> = live.by_ref().take(most).collect();
         let holders_total = if live.next().is_none() { holders.len() } else { resource.holder_count() };
         let waiters = resource
-            .line()
+            .queue()
             .take(SHOWN)
             .map(|place| {
-                let waiter = self.line.get(place.waiter);
+                let waiter = self.queue.get(place.waiter);
                 WaitingView { holder: waiter.holder.as_str().into(), waiting: now.since(waiter.since) }
             })
             .collect();
@@ -118,10 +118,10 @@ impl Book {
         Some(ResourceView { name: resource.name.as_str().into(), mode, holders, holders_total, waiters, queue_len })
     }
 
-    fn head_mode(&self, resource: &Resource) -> Mode {
+    fn head_mode(&self, resource: &ResourceEntry) -> Mode {
         let Some(place) = resource.place(0) else { return Mode::Exclusive };
         let name = &resource.name;
-        let parts = &self.line.get(place.waiter).parts;
+        let parts = &self.queue.get(place.waiter).parts;
         parts
             .iter()
             .find(|(slot, _)| self.state.resources[*slot as usize].name == *name)

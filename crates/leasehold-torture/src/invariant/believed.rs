@@ -6,7 +6,7 @@ use std::collections::HashMap;
 use leasehold_core::Mode;
 
 use super::pushed;
-use crate::history::{Ask, History, Kind, Outcome};
+use crate::history::{AcquireRequest, History, OpKind, OpOutcome};
 
 struct Belief {
     token: u64,
@@ -16,27 +16,27 @@ struct Belief {
 
 /// Sweeps the believed spans of exclusive leases, resource by resource.
 pub fn check(history: &History) -> Result<(), String> {
-    let mut spans: HashMap<u64, (u64, u64, &Ask, u64)> = HashMap::new();
+    let mut spans: HashMap<u64, (u64, u64, &AcquireRequest, u64)> = HashMap::new();
     for op in &history.ops {
         match (&op.kind, op.outcome) {
-            (Kind::Acquire(ask), Outcome::Granted { token, remaining, repeated: false, .. }) => {
+            (OpKind::Acquire(ask), OpOutcome::Granted { token, remaining, repeated: false, .. }) => {
                 let Some(ret) = op.ret else { continue };
                 let until = op.invoke.saturating_add(remaining.as_nanos() as u64);
                 spans.insert(token.get(), (ret, until, ask, op.invoke));
             }
-            (Kind::Renew { token, .. }, Outcome::Renewed { remaining }) => {
+            (OpKind::Renew { token, .. }, OpOutcome::Renewed { remaining }) => {
                 if let Some((_, until, ..)) = spans.get_mut(&token.get()) {
                     // Renewing may shorten too.
                     *until = op.invoke.saturating_add(remaining.as_nanos() as u64);
                 }
             }
-            (Kind::Extend { .. }, _) => {
+            (OpKind::Extend { .. }, _) => {
                 for (_, until, ask, asked) in spans.values_mut() {
                     *until = pushed(ask, *asked, *until, op);
                 }
             }
             // Whoever asks for less time may have got it, answer or not.
-            (Kind::Renew { token, ttl: Some(ttl) }, Outcome::Unknown) => {
+            (OpKind::Renew { token, ttl: Some(ttl) }, OpOutcome::Unknown) => {
                 if let Some((_, until, ..)) = spans.get_mut(&token.get()) {
                     *until = (*until).min(op.invoke.saturating_add(ttl.as_nanos() as u64));
                 }
@@ -45,12 +45,12 @@ pub fn check(history: &History) -> Result<(), String> {
         }
     }
     for op in &history.ops {
-        if let Kind::Release { token } = &op.kind
+        if let OpKind::Release { token } = &op.kind
             && let Some((_, until, ..)) = spans.get_mut(&token.get())
         {
             *until = (*until).min(op.invoke);
         }
-        if let Kind::Free { keys, .. } = &op.kind {
+        if let OpKind::Free { keys, .. } = &op.kind {
             // Whoever shows the value, or an operator who needs none, may have ended it.
             for (_, until, ask, _) in spans.values_mut() {
                 if ask.value.as_ref().is_some_and(|value| keys.may_touch(value, &ask.wants)) {
@@ -58,7 +58,7 @@ pub fn check(history: &History) -> Result<(), String> {
                 }
             }
         }
-        if let Kind::Revoke { name } = &op.kind {
+        if let OpKind::Revoke { name } = &op.kind {
             // An operator's order ends beliefs, and no client is asked.
             for (_, until, ask, _) in spans.values_mut() {
                 if ask.wants.iter().any(|(covered, _)| covered == name) {

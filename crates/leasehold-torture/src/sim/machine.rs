@@ -10,13 +10,13 @@ use leasehold::engine::embedded::journal::snapshot::SnapshotWriter;
 use leasehold::engine::embedded::journal::{Journal, JournalSizes, segment_pool};
 use leasehold::engine::embedded::storage::Storage;
 use leasehold::engine::embedded::{BookClock, Notice, Options, Started, start};
-use leasehold_core::wire::Reader;
+use leasehold_core::wire::WireReader;
 use leasehold_core::{Book, Fact, Limits};
 
 use super::Sim;
 use crate::disk::Faults;
-use crate::history::{Epoch, OpId, Outcome, Recorded, Recovery};
-use crate::model::Model;
+use crate::history::{Epoch, OpId, OpOutcome, Recorded, Recovery};
+use crate::model::ReferenceModel;
 use crate::rng::Rng;
 
 /// A running engine.
@@ -55,7 +55,7 @@ pub(crate) fn limits() -> Limits {
 }
 
 fn decode(facts: &[u8]) -> Vec<Recorded> {
-    let mut reader = Reader::new(facts);
+    let mut reader = WireReader::new(facts);
     let mut out = Vec::new();
     while reader.left() > 0 {
         match Fact::decode(&mut reader) {
@@ -302,7 +302,7 @@ impl Sim {
         let Some(mut machine) = self.machine.take() else { return };
         let (in_line, _) = machine.group.give_up();
         for op in in_line {
-            self.answer(op, Outcome::Failed);
+            self.answer(op, OpOutcome::Failed);
         }
         self.model.waiters.clear();
         let time = machine.clock.now();
@@ -356,7 +356,7 @@ impl Sim {
         self.log.retain(|sealed| sealed.sequence <= sequence);
         // What was found counts as answered only when the start has made it durable.
         self.written = sequence + 1;
-        self.model = Model::default();
+        self.model = ReferenceModel::default();
         for fact in self.log.iter().flat_map(|sealed| &sealed.recorded) {
             // Complaints about these were made when they happened.
             let _ = self.model.follow(fact);

@@ -2,7 +2,7 @@
 
 use super::Subject;
 use super::case::{Case, exclusive, in_time};
-use crate::engine::{Claim, Engine, Event, EventId, Kind, Query, Seen, Watch};
+use crate::engine::{Claim, Engine, Event, EventId, EventKind, Query, Seen, Watch};
 use crate::error::Error;
 
 /// A watch, or none from an engine that cannot be watched.
@@ -63,12 +63,12 @@ pub(super) async fn a_watch_tells_what_happens(subject: &dyn Subject) {
     assert_follow(begin, &told);
     let seen: Vec<_> = told.iter().map(|e| (e.kind, e.token, e.holder.as_str(), e.resources.join(" "))).collect();
     let expected = [
-        (Kind::Granted, ada.token, "ada", "seat aisle"),
-        (Kind::Granted, bob.token, "bob", "row"),
-        (Kind::Released, ada.token, "ada", "seat aisle"),
-        (Kind::Revoked, bob.token, "bob", "row"),
-        (Kind::Granted, cy.token, "cy", "row"),
-        (Kind::Lapsed, cy.token, "cy", "row"),
+        (EventKind::Granted, ada.token, "ada", "seat aisle"),
+        (EventKind::Granted, bob.token, "bob", "row"),
+        (EventKind::Released, ada.token, "ada", "seat aisle"),
+        (EventKind::Revoked, bob.token, "bob", "row"),
+        (EventKind::Granted, cy.token, "cy", "row"),
+        (EventKind::Lapsed, cy.token, "cy", "row"),
     ];
     assert_eq!(seen, expected.map(|(kind, token, holder, names)| (kind, token, holder, names.to_owned())));
     let reasons: Vec<&str> = told.iter().map(|event| event.reason.as_str()).collect();
@@ -101,7 +101,7 @@ pub(super) async fn a_watch_goes_on_where_it_was(subject: &dyn Subject) {
             let lease = case.granted(case.claim("bob", "row")).await;
             let next = events(&mut again, 1).await;
             assert_follow(id, &next);
-            assert_eq!((next[0].kind, next[0].token), (Kind::Granted, lease.token));
+            assert_eq!((next[0].kind, next[0].token), (EventKind::Granted, lease.token));
         }
     }
 }
@@ -142,7 +142,7 @@ pub(super) async fn what_is_answered_was_told(subject: &dyn Subject) {
         let grant = case.granted(case.claim("ada", &name)).await;
         let mut again = watch(case.engine.as_ref(), Some(last)).await.expect("it could be watched before");
         let told = events(&mut again, 1).await;
-        assert_eq!((told[0].kind, told[0].token), (Kind::Granted, grant.token));
+        assert_eq!((told[0].kind, told[0].token), (EventKind::Granted, grant.token));
         last = told[0].id;
         if round < 5 {
             case.end(&grant).await;
@@ -170,7 +170,12 @@ pub(super) async fn a_freed_key_is_told_by_its_name(subject: &dyn Subject) {
     let told = events(&mut watch, 4).await;
     assert_follow(begin, &told);
     let seen: Vec<_> = told.iter().map(|event| (event.kind, event.resources.join(" "))).collect();
-    let expected = [(Kind::Granted, "a b c"), (Kind::Released, "b"), (Kind::Released, "a"), (Kind::Released, "c")];
+    let expected = [
+        (EventKind::Granted, "a b c"),
+        (EventKind::Released, "b"),
+        (EventKind::Released, "a"),
+        (EventKind::Released, "c"),
+    ];
     assert_eq!(seen, expected.map(|(kind, names)| (kind, names.to_owned())));
 }
 

@@ -20,7 +20,7 @@ pub use leasehold_core::{Mode, Token};
 
 use crate::error::Error;
 pub use keys::{Key, Keys, Push};
-pub use watch::{Event, EventId, Kind, Seen, Watch, Watching};
+pub use watch::{Event, EventId, EventKind, Seen, Watch, Watching};
 
 #[cfg(feature = "embedded")]
 pub mod embedded;

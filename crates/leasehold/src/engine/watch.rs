@@ -4,7 +4,7 @@ use std::fmt;
 use std::str::FromStr;
 use std::time::Duration;
 
-pub use leasehold_core::news::Kind;
+pub use leasehold_core::news::EventKind;
 
 use super::Answer;
 use crate::engine::Token;
@@ -41,7 +41,7 @@ pub struct Event {
     /// Its place in the order of all events.
     pub id: EventId,
     /// What happened.
-    pub kind: Kind,
+    pub kind: EventKind,
     /// The lease's token, where the engine has any.
     pub token: Option<Token>,
     /// Whose it is or was.

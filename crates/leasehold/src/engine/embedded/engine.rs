@@ -69,7 +69,7 @@ impl Embedded {
     /// What happened since the engine was opened, added up, and how its commits went. Never waits for the disk.
     pub fn tally(&self) -> (Counters, Commits, Counts) {
         let state = self.shared.lock();
-        (*state.group.book.tally(), state.commits, state.group.book.counts())
+        (*state.group.book.counters(), state.commits, state.group.book.counts())
     }
 
     /// The newest `most` leases that lapsed or were revoked, newest first, as far as they are still known: of those that

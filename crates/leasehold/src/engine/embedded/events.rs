@@ -8,8 +8,8 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 use leasehold_core::Time;
-use leasehold_core::news::{Kind, News};
-use leasehold_core::wire::Reader;
+use leasehold_core::news::{EventKind, News};
+use leasehold_core::wire::WireReader;
 use tokio::sync::watch;
 
 use crate::engine::{Event, EventId};
@@ -113,11 +113,13 @@ impl EventLog {
             self.lock().batches.iter().map(|batch| (batch.first, batch.encoded.clone())).collect();
         let mut found = Vec::new();
         for (first, encoded) in batches.into_iter().rev() {
-            let mut reader = Reader::new(&encoded);
+            let mut reader = WireReader::new(&encoded);
             let mut here = Vec::new();
             let mut number = first;
             while let Ok(news) = News::decode(&mut reader) {
-                if matches!(news.kind, Kind::Lapsed | Kind::Revoked) && news.names.iter().any(|name| sees(name)) {
+                if matches!(news.kind, EventKind::Lapsed | EventKind::Revoked)
+                    && news.names.iter().any(|name| sees(name))
+                {
                     here.push(decoded_event(EventId { run: self.run, number }, &news, now.since(news.at)));
                 }
                 number += 1;

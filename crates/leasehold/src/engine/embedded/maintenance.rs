@@ -79,7 +79,7 @@ impl JournalMaintenance {
                 }
                 if let Some(request) = request {
                     let made = request.make();
-                    let unused = self.shared.lock().group.book.supply(made);
+                    let unused = self.shared.lock().group.book.add_prealloc(made);
                     // Freed after the lock is released.
                     drop(unused);
                 }

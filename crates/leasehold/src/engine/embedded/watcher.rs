@@ -3,7 +3,7 @@
 use std::sync::Arc;
 
 use leasehold_core::news::News;
-use leasehold_core::wire::Reader;
+use leasehold_core::wire::WireReader;
 use tokio::sync::watch;
 
 use super::commit::shared::EngineShared;
@@ -54,7 +54,7 @@ impl EventWatcher {
         let (now, run) = (self.shared.clock.now(), self.shared.event_log.run);
         let mut events = Vec::new();
         'batches: for batch in batches {
-            let mut reader = Reader::new(batch);
+            let mut reader = WireReader::new(batch);
             while reader.left() > 0 {
                 let news = News::decode(&mut reader).map_err(|_| Error::Corrupt {
                     engine: ENGINE,

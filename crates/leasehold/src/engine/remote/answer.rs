@@ -7,7 +7,9 @@ use std::time::Duration;
 
 use super::ENGINE;
 use super::reply::Value;
-use crate::engine::{Event, EventId, Grant, Holding, Kind, LeaseId, Mode, Promises, Renewal, Resource, Token, Waiting};
+use crate::engine::{
+    Event, EventId, EventKind, Grant, Holding, LeaseId, Mode, Promises, Renewal, Resource, Token, Waiting,
+};
 use crate::error::{Error, Refusal};
 
 /// The server said something that is no answer to what was asked.
@@ -300,10 +302,10 @@ fn read_message(mut parts: impl Iterator<Item = Value>) -> Option<Message> {
     let id = parts.next()?.into_text()?.parse().ok()?;
     let kind = match kind.as_str() {
         "reset" => return Some(Message::Reset(id)),
-        "granted" => Kind::Granted,
-        "released" => Kind::Released,
-        "lapsed" => Kind::Lapsed,
-        "revoked" => Kind::Revoked,
+        "granted" => EventKind::Granted,
+        "released" => EventKind::Released,
+        "lapsed" => EventKind::Lapsed,
+        "revoked" => EventKind::Revoked,
         _ => return None,
     };
     let prev = parts.next()?.into_text().and_then(|prev| prev.parse().ok());

@@ -100,7 +100,7 @@ impl JournalWriter {
         }
         let tokens_wanted = self.tokens_wanted(&state);
         let prealloc_asked = self.progress.prealloc_asked.load(Ordering::Acquire);
-        let prealloc = if prealloc_asked { None } else { state.group.book.order() };
+        let prealloc = if prealloc_asked { None } else { state.group.book.prealloc_request() };
         drop(state);
         let began = shared.clock.machine().now();
         if planted::on(Bug::PressPanics) {

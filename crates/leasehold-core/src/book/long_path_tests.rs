@@ -15,14 +15,14 @@ thread_local! {
 }
 
 /// Whether this thread must not take the shorter way.
-pub(super) fn on() -> bool {
+pub(super) fn forced() -> bool {
     LONG.get()
 }
 
 /// One claim: names, mode, principal, request, patience, ttl; and how much time passes before it.
-type Claim = (Vec<u8>, u8, u8, Option<u8>, bool, u64, u64);
+type RandomClaim = (Vec<u8>, u8, u8, Option<u8>, bool, u64, u64);
 
-fn play(claims: &[Claim], long: bool) -> (Vec<Reply>, Vec<u8>, u64) {
+fn play(claims: &[RandomClaim], long: bool) -> (Vec<Reply>, Vec<u8>, u64) {
     LONG.set(long);
     let limits = Limits { leases: 6, leases_per_principal: 4, waiters_per_principal: 2, ..Limits::default() };
     let mut book = Book::new(limits, 3);

@@ -6,7 +6,7 @@ use compact_str::CompactString;
 use foldhash::fast::FixedState;
 
 use super::index::Index;
-use super::lease::Request;
+use super::lease::StoredRequest;
 use crate::command::{Mode, WaiterId};
 use crate::time::Time;
 use crate::token::Secret;
@@ -14,7 +14,7 @@ use crate::wheel::Wheel;
 
 /// A claim that stands in line.
 #[derive(Debug)]
-pub(super) struct Waiter {
+pub(super) struct WaiterEntry {
     /// PreallocRequest of arrival, over all resources.
     pub arrival: u64,
     /// Who to answer: more than one when a retried request joined.
@@ -24,7 +24,7 @@ pub(super) struct Waiter {
     pub max_hold_ms: Option<u64>,
     pub delay_ms: u64,
     pub holder: CompactString,
-    pub request: Option<Box<Request>>,
+    pub request: Option<Box<StoredRequest>>,
     pub secret: Secret,
     pub principal: CompactString,
     pub since: Time,
@@ -33,8 +33,8 @@ pub(super) struct Waiter {
 }
 
 #[derive(Debug)]
-pub(super) struct Line {
-    waiters: Vec<Option<Waiter>>,
+pub(super) struct WaitQueue {
+    waiters: Vec<Option<WaiterEntry>>,
     free: Vec<u32>,
     waiter_ids: HashMap<WaiterId, u32, FixedState>,
     /// How many of whom wait.
@@ -44,7 +44,7 @@ pub(super) struct Line {
     next_arrival: u64,
 }
 
-impl Line {
+impl WaitQueue {
     pub fn new(seed: u64) -> Self {
         Self {
             waiters: Vec::new(),
@@ -61,7 +61,7 @@ impl Line {
         self.waiters.len() - self.free.len()
     }
 
-    pub fn get(&self, slot: u32) -> &Waiter {
+    pub fn get(&self, slot: u32) -> &WaiterEntry {
         self.waiters[slot as usize].as_ref().expect("a place in line leads to a waiter")
     }
 
@@ -74,7 +74,7 @@ impl Line {
         self.next_arrival
     }
 
-    pub fn add(&mut self, waiter: Waiter, request: Option<u32>) -> u32 {
+    pub fn add(&mut self, waiter: WaiterEntry, request: Option<u32>) -> u32 {
         let slot = self.free.pop().unwrap_or_else(|| {
             self.waiters.push(None);
             self.waiters.len() as u32 - 1
@@ -91,7 +91,7 @@ impl Line {
         slot
     }
 
-    pub fn take(&mut self, slot: u32, tag: impl Fn(&Request) -> u32) -> Waiter {
+    pub fn take(&mut self, slot: u32, tag: impl Fn(&StoredRequest) -> u32) -> WaiterEntry {
         let waiter = self.waiters[slot as usize].take().expect("a waiter leaves once");
         for waiter_id in &waiter.waiter_ids {
             self.waiter_ids.remove(waiter_id);
@@ -114,7 +114,7 @@ impl Line {
         self.principals.get(principal).copied().unwrap_or(0)
     }
 
-    pub fn find_ticket(&self, waiter_id: WaiterId) -> Option<u32> {
+    pub fn find_waiter(&self, waiter_id: WaiterId) -> Option<u32> {
         self.waiter_ids.get(&waiter_id).copied()
     }
 

@@ -18,20 +18,20 @@ pub(crate) const PAGE: usize = 4096;
 
 /// See the module.
 #[derive(Clone, Debug)]
-pub struct Rows<T> {
+pub struct BlockVec<T> {
     /// All but the last are full.
     blocks: Vec<Vec<T>>,
     /// The next one, made ready by somebody else.
     spare: Option<Vec<T>>,
 }
 
-impl<T> Default for Rows<T> {
+impl<T> Default for BlockVec<T> {
     fn default() -> Self {
         Self { blocks: Vec::new(), spare: None }
     }
 }
 
-impl<T> Rows<T> {
+impl<T> BlockVec<T> {
     /// How many there are.
     pub fn len(&self) -> usize {
         self.blocks.last().map_or(0, |last| (self.blocks.len() - 1) * BLOCK + last.len())
@@ -90,7 +90,7 @@ impl<T> Rows<T> {
     }
 }
 
-impl<T> Index<usize> for Rows<T> {
+impl<T> Index<usize> for BlockVec<T> {
     type Output = T;
 
     fn index(&self, at: usize) -> &T {
@@ -98,7 +98,7 @@ impl<T> Index<usize> for Rows<T> {
     }
 }
 
-impl<T> IndexMut<usize> for Rows<T> {
+impl<T> IndexMut<usize> for BlockVec<T> {
     fn index_mut(&mut self, at: usize) -> &mut T {
         &mut self.blocks[at / BLOCK][at % BLOCK]
     }
@@ -111,7 +111,7 @@ mod tests {
     /// Goal: rows are found where they were put, across the edges of blocks, and stay where they are.
     #[test]
     fn rows_stay_where_they_are() {
-        let mut rows = Rows::default();
+        let mut rows = BlockVec::default();
         assert_eq!(rows.len(), 0);
         let many = 3 * BLOCK + 7;
         let mut first_of_second = core::ptr::null();
@@ -134,14 +134,14 @@ mod tests {
     /// Goal: a block that lies ready is the next one, once.
     #[test]
     fn a_block_that_lies_ready_is_taken() {
-        let mut rows = Rows::default();
+        let mut rows = BlockVec::default();
         assert!(!rows.wants(), "a small book stays small");
         (0..BLOCK / 4 * 3).for_each(|at| rows.push(at));
         assert!(rows.wants());
-        let block = Rows::ready_block();
+        let block = BlockVec::ready_block();
         let place = block.as_ptr();
         assert!(rows.keep_ready(block).is_none() && !rows.wants());
-        assert!(rows.keep_ready(Rows::ready_block()).is_some(), "one is enough");
+        assert!(rows.keep_ready(BlockVec::ready_block()).is_some(), "one is enough");
         (BLOCK / 4 * 3..2 * BLOCK + 1).for_each(|at| rows.push(at));
         assert!(core::ptr::eq(place, &rows[BLOCK]));
         assert!(rows.iter().copied().eq(0..=2 * BLOCK));
