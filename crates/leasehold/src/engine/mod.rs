@@ -34,6 +34,10 @@ mod watch;
 /// The answer to come. Dropping it gives up the wait: see [`Engine::acquire`].
 pub type Answer<'a, T> = Pin<Box<dyn Future<Output = Result<T, Error>> + Send + 'a>>;
 
+/// Says what was tried, for the error message; nothing is formatted when nothing goes wrong.
+#[cfg(any(feature = "embedded", feature = "remote"))]
+pub(crate) type AttemptText<'a> = &'a (dyn Fn() -> String + Sync);
+
 /// What decides grants.
 pub trait Engine: Send + Sync + 'static {
     /// What this engine, as configured, swears to.

@@ -9,7 +9,7 @@ use std::time::Duration;
 use leasehold_core::book::{Counters, Counts, ResourceView};
 use leasehold_core::{Book, Command, Keys as CoreKeys, Reply, WaiterId};
 
-use super::commit::call::{AttemptText, SubmittedCommand, read_durable, submit_command};
+use super::commit::call::{SubmittedCommand, read_durable, submit_command};
 use super::commit::journal_writer::JournalWriter;
 use super::commit::locked::LockedEngine;
 use super::commit::shared::{Commits, EngineShared};
@@ -17,8 +17,8 @@ use super::errors::{ENGINE, no_effect};
 use super::watcher::EventWatcher;
 use crate::engine::from_book::{acquire, grant, key, millis, refused, resource, wants};
 use crate::engine::{
-    Answer, Claim, Engine, Event, EventId, Grant, Key, Keys, LeaseId, Promises, Push, Query, Renewal, Resource, Token,
-    Watch,
+    Answer, AttemptText, Claim, Engine, Event, EventId, Grant, Key, Keys, LeaseId, Promises, Push, Query, Renewal,
+    Resource, Token, Watch,
 };
 use crate::error::Error;
 

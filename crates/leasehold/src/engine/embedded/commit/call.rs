@@ -8,10 +8,8 @@ use tokio::sync::oneshot;
 use super::super::errors::{no_effect, unknown_outcome};
 use super::completion::{ReplyTo, Stopped};
 use super::shared::EngineShared;
+use crate::engine::AttemptText;
 use crate::error::Error;
-
-/// Says what was tried, for the error message; nothing is formatted when nothing goes wrong.
-pub type AttemptText<'a> = &'a (dyn Fn() -> String + Sync);
 
 /// A command that was given to the engine.
 pub enum SubmittedCommand<'a> {

@@ -8,10 +8,10 @@
 //!
 //! # Laws
 //!
-//! 1. Each request gets exactly one answer or one [`Broken`], which says whether the server can have acted on it.
+//! 1. Each request gets exactly one answer or one [`NoReply`], which says whether the server can have acted on it.
 //! 2. A request of which the last byte was not given to the system cannot have been acted on.
 //! 3. When an answer is overdue the connection is given up: whatever came later could not be told apart.
-//! 4. Who drops the link says goodbye to the server (the write side is closed) and still hears, for [`FAREWELL`], what
+//! 4. Who drops the connection says goodbye to the server (the write side is closed) and still hears, for [`CLOSE_TIMEOUT`], what
 //!    was under way: a grant may be on its way.
 
 use std::collections::VecDeque;
@@ -25,25 +25,25 @@ use leasehold_core::Time;
 use tokio::io::{AsyncRead, AsyncReadExt, AsyncWrite, AsyncWriteExt, ReadHalf, WriteHalf};
 use tokio::sync::{mpsc, oneshot};
 
-use super::reply::{Reader, Value};
+use super::resp::{RespReader, Value};
 use crate::clock::Clock;
 
 /// How long an answer may take that has nothing to wait for.
-pub(super) const REPLY: Duration = Duration::from_secs(5);
+pub(super) const REPLY_TIMEOUT: Duration = Duration::from_secs(5);
 /// How long a connection is listened to after goodbye.
-const FAREWELL: Duration = Duration::from_secs(2);
+const CLOSE_TIMEOUT: Duration = Duration::from_secs(2);
 /// More than this is not taken from callers before some of it is sent.
-const MOST_OUT: usize = 1 << 20;
+const MAX_UNSENT_BYTES: usize = 1 << 20;
 
 /// What a connection is made of.
-pub(super) trait Stream: AsyncRead + AsyncWrite + Unpin + Send + Sync {}
-impl<T: AsyncRead + AsyncWrite + Unpin + Send + Sync> Stream for T {}
-/// See [`Stream`].
-pub(super) type Wire = Box<dyn Stream>;
+pub(super) trait ByteStream: AsyncRead + AsyncWrite + Unpin + Send + Sync {}
+impl<T: AsyncRead + AsyncWrite + Unpin + Send + Sync> ByteStream for T {}
+/// See [`ByteStream`].
+pub(super) type BoxedStream = Box<dyn ByteStream>;
 
 /// There was no answer.
 #[derive(Clone, Debug)]
-pub(super) struct Broken {
+pub(super) struct NoReply {
     /// The server may have acted on the request.
     pub sent: bool,
     pub why: Arc<io::Error>,
@@ -51,22 +51,22 @@ pub(super) struct Broken {
 
 /// A connection that is open, as far as we know.
 #[derive(Debug)]
-pub(super) struct Link {
-    to: mpsc::UnboundedSender<Ask>,
+pub(super) struct RemoteConnection {
+    to: mpsc::UnboundedSender<QueuedRequest>,
 }
 
-struct Ask {
+struct QueuedRequest {
     bytes: Vec<u8>,
     patience: Duration,
-    answer: oneshot::Sender<Result<Value, Broken>>,
+    answer: oneshot::Sender<Result<Value, NoReply>>,
 }
 
-/// The answer to come. It does not hold the link open.
-pub(super) struct Answering(Option<oneshot::Receiver<Result<Value, Broken>>>);
+/// The answer to come. It does not hold the connection open.
+pub(super) struct ReplyFuture(Option<oneshot::Receiver<Result<Value, NoReply>>>);
 
-impl Answering {
-    pub async fn heard(self) -> Result<Value, Broken> {
-        let gone = |sent| Broken { sent, why: Arc::new(io::Error::other("the connection is closed")) };
+impl ReplyFuture {
+    pub async fn reply(self) -> Result<Value, NoReply> {
+        let gone = |sent| NoReply { sent, why: Arc::new(io::Error::other("the connection is closed")) };
         match self.0 {
             // The task answers everybody; it went without doing so only if its runtime did.
             Some(from) => from.await.unwrap_or_else(|_| Err(gone(true))),
@@ -75,12 +75,17 @@ impl Answering {
     }
 }
 
-impl Link {
+impl RemoteConnection {
     /// Starts the task of a connection. Bytes that the reader holds already come first.
-    pub fn start(wire: Wire, reader: Reader, clock: Arc<dyn Clock>, runtime: &tokio::runtime::Handle) -> Self {
+    pub fn start(
+        stream: BoxedStream,
+        reader: RespReader,
+        clock: Arc<dyn Clock>,
+        runtime: &tokio::runtime::Handle,
+    ) -> Self {
         let (to, from) = mpsc::unbounded_channel();
-        let (input, output) = tokio::io::split(wire);
-        let task = Task {
+        let (input, output) = tokio::io::split(stream);
+        let task = ConnectionTask {
             input,
             output,
             from,
@@ -103,28 +108,28 @@ impl Link {
     }
 
     /// Hands a request over. It is sent in the order of these calls; `patience` is how long the answer may take.
-    pub fn ask(&self, bytes: Vec<u8>, patience: Duration) -> Answering {
+    pub fn send_request(&self, bytes: Vec<u8>, patience: Duration) -> ReplyFuture {
         let (answer, from) = oneshot::channel();
-        let taken = self.to.send(Ask { bytes, patience, answer }).is_ok();
-        Answering(taken.then_some(from))
+        let taken = self.to.send(QueuedRequest { bytes, patience, answer }).is_ok();
+        ReplyFuture(taken.then_some(from))
     }
 }
 
 /// A request on its way or answered soon.
-struct Pending {
+struct InFlightRequest {
     /// The place of its last byte among all that this connection sent.
     ends: u64,
     /// When its answer is overdue.
     due: Time,
-    answer: oneshot::Sender<Result<Value, Broken>>,
+    answer: oneshot::Sender<Result<Value, NoReply>>,
 }
 
-struct Task {
-    input: ReadHalf<Wire>,
-    output: WriteHalf<Wire>,
-    from: mpsc::UnboundedReceiver<Ask>,
+struct ConnectionTask {
+    input: ReadHalf<BoxedStream>,
+    output: WriteHalf<BoxedStream>,
+    from: mpsc::UnboundedReceiver<QueuedRequest>,
     clock: Arc<dyn Clock>,
-    reader: Reader,
+    reader: RespReader,
     out: Vec<u8>,
     /// How much of `out` the system has.
     written: usize,
@@ -133,28 +138,28 @@ struct Task {
     flushed: bool,
     /// Somebody can still ask.
     open: bool,
-    pending: VecDeque<Pending>,
+    pending: VecDeque<InFlightRequest>,
 }
 
-impl Task {
+impl ConnectionTask {
     async fn run(mut self) {
-        let Err(why) = self.converse().await else { return };
+        let Err(why) = self.run_until_closed().await else { return };
         let why = Arc::new(why);
         self.from.close();
         let sent_up_to = self.total - u64::try_from(self.out.len() - self.written).unwrap_or(0);
         for pending in self.pending.drain(..) {
             let sent = pending.ends <= sent_up_to;
-            let _ = pending.answer.send(Err(Broken { sent, why: why.clone() }));
+            let _ = pending.answer.send(Err(NoReply { sent, why: why.clone() }));
         }
         while let Ok(ask) = self.from.try_recv() {
-            let _ = ask.answer.send(Err(Broken { sent: false, why: why.clone() }));
+            let _ = ask.answer.send(Err(NoReply { sent: false, why: why.clone() }));
         }
     }
 
     /// Until nobody asks and everybody is answered, or the connection breaks.
-    async fn converse(&mut self) -> io::Result<()> {
+    async fn run_until_closed(&mut self) -> io::Result<()> {
         let mut alarm: Option<Pin<Box<dyn Future<Output = ()> + Send>>> = None;
-        self.answer_all()?;
+        self.complete_replies()?;
         loop {
             if !self.open && self.pending.is_empty() && self.written == self.out.len() {
                 return Ok(());
@@ -165,24 +170,24 @@ impl Task {
             let rest = &self.out[self.written..];
             let to_send = !rest.is_empty() || !self.flushed;
             tokio::select! {
-                ask = self.from.recv(), if self.open && self.out.len() < MOST_OUT => match ask {
-                    Some(ask) => self.take(ask),
+                ask = self.from.recv(), if self.open && self.out.len() < MAX_UNSENT_BYTES => match ask {
+                    Some(ask) => self.queue_requests(ask),
                     None => {
-                        self.say_goodbye().await?;
+                        self.close_write_side().await?;
                         alarm = None; // what is due is due earlier now
                     }
                 },
                 sent = send(&mut self.output, rest), if to_send => match sent? {
                     0 => self.flushed = true,
-                    count => self.wrote(count),
+                    count => self.note_written(count),
                 },
                 read = self.input.read_buf(self.reader.room()) => {
                     if read? == 0 {
                         return Err(io::Error::new(io::ErrorKind::UnexpectedEof, "the server closed the connection"));
                     }
-                    self.answer_all()?;
+                    self.complete_replies()?;
                 }
-                () = ring(&mut alarm), if alarm.is_some() => {
+                () = wait_for_alarm(&mut alarm), if alarm.is_some() => {
                     alarm = None;
                     if self.pending.front().is_some_and(|first| first.due <= self.clock.now()) {
                         return Err(io::Error::new(io::ErrorKind::TimedOut, "the server did not answer in time"));
@@ -193,21 +198,21 @@ impl Task {
     }
 
     /// Takes a request, and all others that are there.
-    fn take(&mut self, first: Ask) {
+    fn queue_requests(&mut self, first: QueuedRequest) {
         let now = self.clock.now();
         let mut next = Some(first);
-        while let Some(Ask { bytes, patience, answer }) = next {
+        while let Some(QueuedRequest { bytes, patience, answer }) = next {
             // Nobody waits for it and nothing of it was sent: it does not happen.
             if !answer.is_closed() {
                 self.out.extend_from_slice(&bytes);
                 self.total = self.total.saturating_add(u64::try_from(bytes.len()).unwrap_or(u64::MAX));
-                self.pending.push_back(Pending { ends: self.total, due: now.plus(patience), answer });
+                self.pending.push_back(InFlightRequest { ends: self.total, due: now.plus(patience), answer });
             }
-            next = if self.out.len() < MOST_OUT { self.from.try_recv().ok() } else { None };
+            next = if self.out.len() < MAX_UNSENT_BYTES { self.from.try_recv().ok() } else { None };
         }
     }
 
-    fn wrote(&mut self, count: usize) {
+    fn note_written(&mut self, count: usize) {
         self.written += count;
         self.flushed = false;
         if self.written == self.out.len() {
@@ -216,7 +221,7 @@ impl Task {
         }
     }
 
-    fn answer_all(&mut self) -> io::Result<()> {
+    fn complete_replies(&mut self) -> io::Result<()> {
         let malformed = |error| io::Error::new(io::ErrorKind::InvalidData, error);
         while let Some(value) = self.reader.next().map_err(malformed)? {
             if matches!(value, Value::Push(_)) {
@@ -231,9 +236,9 @@ impl Task {
     }
 
     /// Law 4. What was not sent yet is sent before, within the same time.
-    async fn say_goodbye(&mut self) -> io::Result<()> {
+    async fn close_write_side(&mut self) -> io::Result<()> {
         self.open = false;
-        let until = self.clock.now().plus(FAREWELL);
+        let until = self.clock.now().plus(CLOSE_TIMEOUT);
         for pending in &mut self.pending {
             pending.due = pending.due.min(until);
         }
@@ -252,7 +257,7 @@ impl Task {
 }
 
 /// Sends some of it and says how much; with nothing to send, flushes. Dropping it loses nothing.
-async fn send(output: &mut WriteHalf<Wire>, bytes: &[u8]) -> io::Result<usize> {
+async fn send(output: &mut WriteHalf<BoxedStream>, bytes: &[u8]) -> io::Result<usize> {
     if bytes.is_empty() {
         output.flush().await?;
         return Ok(0);
@@ -263,7 +268,7 @@ async fn send(output: &mut WriteHalf<Wire>, bytes: &[u8]) -> io::Result<usize> {
     }
 }
 
-async fn ring(alarm: &mut Option<Pin<Box<dyn Future<Output = ()> + Send>>>) {
+async fn wait_for_alarm(alarm: &mut Option<Pin<Box<dyn Future<Output = ()> + Send>>>) {
     match alarm {
         Some(alarm) => alarm.await,
         None => std::future::pending().await,

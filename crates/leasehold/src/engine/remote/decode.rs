@@ -6,7 +6,7 @@
 use std::time::Duration;
 
 use super::ENGINE;
-use super::reply::Value;
+use super::resp::Value;
 use crate::engine::{
     Event, EventId, EventKind, Grant, Holding, LeaseId, Mode, Promises, Renewal, Resource, Token, Waiting,
 };
@@ -15,13 +15,13 @@ use crate::error::{Error, Refusal};
 /// The server said something that is no answer to what was asked.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, thiserror::Error)]
 #[error("the server answered with something that is no {0}: is it a Leasehold server?")]
-pub(super) struct Unexpected(pub &'static str);
+pub(super) struct UnexpectedReply(pub &'static str);
 
 /// What an error of the server means.
 #[derive(Debug)]
-pub(super) enum Said {
+pub(super) enum ServerError {
     /// It was heard, decided, and this is the answer.
-    No(Error),
+    Decided(Error),
     /// It did not take effect.
     NoEffect(String),
     /// It may have taken effect.
@@ -29,10 +29,10 @@ pub(super) enum Said {
 }
 
 /// Reads an error of the server.
-pub(super) fn said(text: &str) -> Said {
+pub(super) fn parse_error(text: &str) -> ServerError {
     let (word, rest) = text.split_once(' ').unwrap_or((text, ""));
     let sentence = || if rest.is_empty() { word.to_owned() } else { rest.to_owned() };
-    let no = |refusal| Said::No(Error::Refused(refusal));
+    let no = |refusal| ServerError::Decided(Error::Refused(refusal));
     match word {
         "HELD" => no(held(rest)),
         "STALE" => no(Refusal::Stale),
@@ -41,16 +41,16 @@ pub(super) fn said(text: &str) -> Said {
         "QUEUEFULL" => no(Refusal::QueueFull { resource: field(rest, "resource").unwrap_or_default() }),
         "MISMATCH" => no(Refusal::Mismatch),
         // A key that is missing or may not do this: nothing but another key helps.
-        "INVALID" | "NOAUTH" | "WRONGPASS" | "FORBIDDEN" => Said::No(Error::Invalid(sentence())),
-        "CORRUPT" => Said::No(Error::Corrupt {
+        "INVALID" | "NOAUTH" | "WRONGPASS" | "FORBIDDEN" => ServerError::Decided(Error::Invalid(sentence())),
+        "CORRUPT" => ServerError::Decided(Error::Corrupt {
             engine: ENGINE,
             law: field(rest, "law").unwrap_or_else(sentence),
             at: field(rest, "at").unwrap_or_else(|| "the server".into()),
         }),
-        "UNAVAILABLE" => Said::NoEffect(sentence()),
-        "UNKNOWN" => Said::Unknown(sentence()),
+        "UNAVAILABLE" => ServerError::NoEffect(sentence()),
+        "UNKNOWN" => ServerError::Unknown(sentence()),
         // Another server's words, e.g. -ERR of a Redis: it did not understand, so it did nothing.
-        _ => Said::No(Error::Invalid(format!("the server does not understand: {text}"))),
+        _ => ServerError::Decided(Error::Invalid(format!("the server does not understand: {text}"))),
     }
 }
 
@@ -162,7 +162,7 @@ impl Value {
     }
 }
 
-pub(super) fn grant(value: Value) -> Result<Grant, Unexpected> {
+pub(super) fn grant(value: Value) -> Result<Grant, UnexpectedReply> {
     let read = || {
         let mut parts = value.into_list()?.into_iter();
         Some(Grant {
@@ -172,10 +172,10 @@ pub(super) fn grant(value: Value) -> Result<Grant, Unexpected> {
             renewable: parts.next().and_then(|renewable| renewable.span()),
         })
     };
-    read().filter(|grant| !grant.lease_id.expose().is_empty()).ok_or(Unexpected("grant"))
+    read().filter(|grant| !grant.lease_id.expose().is_empty()).ok_or(UnexpectedReply("grant"))
 }
 
-pub(super) fn renewal(value: Value) -> Result<Renewal, Unexpected> {
+pub(super) fn renewal(value: Value) -> Result<Renewal, UnexpectedReply> {
     let read = || match value {
         Value::List(parts) => {
             let mut parts = parts.iter();
@@ -183,24 +183,24 @@ pub(super) fn renewal(value: Value) -> Result<Renewal, Unexpected> {
         }
         value => Some(Renewal { remaining: value.span()?, renewable: None }),
     };
-    read().ok_or(Unexpected("renewal"))
+    read().ok_or(UnexpectedReply("renewal"))
 }
 
-pub(super) fn count(value: &Value) -> Result<usize, Unexpected> {
-    value.number().and_then(|count| usize::try_from(count).ok()).ok_or(Unexpected("number"))
+pub(super) fn count(value: &Value) -> Result<usize, UnexpectedReply> {
+    value.number().and_then(|count| usize::try_from(count).ok()).ok_or(UnexpectedReply("number"))
 }
 
-pub(super) fn resource(value: Value) -> Result<Option<Resource>, Unexpected> {
+pub(super) fn resource(value: Value) -> Result<Option<Resource>, UnexpectedReply> {
     match value {
         Value::Null => Ok(None),
-        value => read_resource(value).map(Some).ok_or(Unexpected("resource")),
+        value => read_resource(value).map(Some).ok_or(UnexpectedReply("resource")),
     }
 }
 
-pub(super) fn resources(value: Value) -> Result<Vec<Resource>, Unexpected> {
+pub(super) fn resources(value: Value) -> Result<Vec<Resource>, UnexpectedReply> {
     let read = || value.into_list()?.into_iter().map(read_resource).collect();
     let read: Option<Vec<Resource>> = read();
-    read.ok_or(Unexpected("list of resources"))
+    read.ok_or(UnexpectedReply("list of resources"))
 }
 
 fn read_resource(mut value: Value) -> Option<Resource> {
@@ -238,7 +238,7 @@ fn read_resource(mut value: Value) -> Option<Resource> {
 }
 
 /// What the server's engine swears to, as far as a client can hand it on.
-pub(super) fn promises(mut value: Value) -> Result<Promises, Unexpected> {
+pub(super) fn promises(mut value: Value) -> Result<Promises, UnexpectedReply> {
     let mut promise = |name| value.take(name)?.truth();
     let mut read = || {
         Some(Promises {
@@ -250,19 +250,19 @@ pub(super) fn promises(mut value: Value) -> Result<Promises, Unexpected> {
             outlives_process: promise("outlives_process")?,
         })
     };
-    read().ok_or(Unexpected("list of promises"))
+    read().ok_or(UnexpectedReply("list of promises"))
 }
 
-pub(super) fn floor(value: &Value) -> Result<Token, Unexpected> {
-    value.token().ok_or(Unexpected("token"))
+pub(super) fn floor(value: &Value) -> Result<Token, UnexpectedReply> {
+    value.token().ok_or(UnexpectedReply("token"))
 }
 
 /// The identity in what the server says of its engine.
-pub(super) fn identity(mut value: Value) -> Result<Option<String>, Unexpected> {
+pub(super) fn identity(mut value: Value) -> Result<Option<String>, UnexpectedReply> {
     match value.take("identity") {
         Some(Value::Null) => Ok(None),
-        Some(text) => text.into_text().map(Some).ok_or(Unexpected("identity")),
-        None => Err(Unexpected("identity")),
+        Some(text) => text.into_text().map(Some).ok_or(UnexpectedReply("identity")),
+        None => Err(UnexpectedReply("identity")),
     }
 }
 
@@ -280,7 +280,7 @@ pub(super) fn too_old(error: Error, command: &str) -> Error {
 
 /// One message of a watch.
 #[derive(Debug, PartialEq, Eq)]
-pub(super) enum Message {
+pub(super) enum WatchMessage {
     /// It happened, and before it the event with the other id.
     Event(Event, Option<EventId>),
     /// There is a gap before this id.
@@ -289,19 +289,19 @@ pub(super) enum Message {
 
 /// `["lease", kind, id, prev, token, holder, reason, ago_ms, [resource…]]`, or `["lease", "reset", id]`; none for a
 /// push that is about something else.
-pub(super) fn message(push: Vec<Value>) -> Result<Option<Message>, Unexpected> {
+pub(super) fn message(push: Vec<Value>) -> Result<Option<WatchMessage>, UnexpectedReply> {
     let mut parts = push.into_iter();
     if parts.next().and_then(Value::into_text).as_deref() != Some("lease") {
         return Ok(None);
     }
-    read_message(parts).map(Some).ok_or(Unexpected("event"))
+    read_message(parts).map(Some).ok_or(UnexpectedReply("event"))
 }
 
-fn read_message(mut parts: impl Iterator<Item = Value>) -> Option<Message> {
+fn read_message(mut parts: impl Iterator<Item = Value>) -> Option<WatchMessage> {
     let kind = parts.next()?.into_text()?;
     let id = parts.next()?.into_text()?.parse().ok()?;
     let kind = match kind.as_str() {
-        "reset" => return Some(Message::Reset(id)),
+        "reset" => return Some(WatchMessage::Reset(id)),
         "granted" => EventKind::Granted,
         "released" => EventKind::Released,
         "lapsed" => EventKind::Lapsed,
@@ -318,7 +318,7 @@ fn read_message(mut parts: impl Iterator<Item = Value>) -> Option<Message> {
         ago: parts.next()?.span()?,
         resources: parts.next()?.into_list()?.into_iter().map(Value::into_text).collect::<Option<_>>()?,
     };
-    Some(Message::Event(event, prev))
+    Some(WatchMessage::Event(event, prev))
 }
 
 #[cfg(test)]
@@ -328,8 +328,8 @@ mod tests {
     use super::*;
 
     fn no(text: &str) -> Error {
-        match said(text) {
-            Said::No(error) => error,
+        match parse_error(text) {
+            ServerError::Decided(error) => error,
             other => panic!("{other:?}"),
         }
     }
@@ -373,8 +373,8 @@ mod tests {
         }
         assert!(matches!(no("CORRUPT a law"), Error::Corrupt { law, .. } if law == "a law"));
         assert!(matches!(no("ERR unknown command"), Error::Invalid(_)));
-        assert!(matches!(said("UNAVAILABLE stopping"), Said::NoEffect(s) if s == "stopping"));
-        assert!(matches!(said("UNKNOWN disk"), Said::Unknown(s) if s == "disk"));
+        assert!(matches!(parse_error("UNAVAILABLE stopping"), ServerError::NoEffect(s) if s == "stopping"));
+        assert!(matches!(parse_error("UNKNOWN disk"), ServerError::Unknown(s) if s == "disk"));
     }
 
     fn any_value() -> impl Strategy<Value = Value> {
@@ -401,7 +401,7 @@ mod tests {
         fn any_value_is_survived(value in any_value(), text in ".{0,40}") {
             let _ = (grant(value.clone()), renewal(value.clone()), count(&value), resource(value.clone()));
             let _ = (floor(&value), identity(value.clone()));
-            let _ = (resources(value.clone()), promises(value.clone()), said(&text), said(&format!("HELD {text}")));
+            let _ = (resources(value.clone()), promises(value.clone()), parse_error(&text), parse_error(&format!("HELD {text}")));
             if let Value::Push(parts) | Value::List(parts) = value {
                 let _ = message(parts);
             }
