@@ -18,10 +18,10 @@ use crate::time::Time;
 const NIL: u32 = u32::MAX;
 /// 48 bits of milliseconds: the last moment that a [`Time`] can name has 45.
 const LEVELS: usize = 8;
-const SLOTS: usize = 64;
+const SLOTS_PER_LEVEL: usize = 64;
 /// What was due already when it was armed; the slots come before it.
-const PENDING: u16 = (LEVELS * SLOTS) as u16;
-const OUT: u16 = u16::MAX;
+const PENDING: u16 = (LEVELS * SLOTS_PER_LEVEL) as u16;
+const NO_LIST: u16 = u16::MAX;
 const NANOS_PER_TICK: u64 = 1_000_000;
 #[derive(Clone, Copy, Debug)]
 struct Node {
@@ -30,7 +30,7 @@ struct Node {
     list: u16,
 }
 
-const LOOSE: Node = Node { prev: NIL, next: NIL, list: OUT };
+const UNLINKED: Node = Node { prev: NIL, next: NIL, list: NO_LIST };
 
 /// See the module.
 #[derive(Debug)]
@@ -59,10 +59,10 @@ impl Wheel {
     pub fn disarm(&mut self, entry: u32) {
         let at = entry as usize;
         while at >= self.nodes.len() {
-            self.nodes.push(LOOSE);
+            self.nodes.push(UNLINKED);
         }
         let node = self.nodes[at];
-        if node.list == OUT {
+        if node.list == NO_LIST {
             return;
         }
         match node.prev {
@@ -75,7 +75,7 @@ impl Wheel {
         if self.heads[node.list as usize] == NIL {
             self.mark_empty(node.list);
         }
-        self.nodes[at] = LOOSE;
+        self.nodes[at] = UNLINKED;
     }
 
     /// Takes out the next entry that is due at `now`, spending at most what is left of `budget`.
@@ -118,7 +118,7 @@ impl Wheel {
         for level in (1..LEVELS).rev() {
             let slot = (self.tick >> (6 * level)) & 63;
             if self.occupied[level] >> slot & 1 == 1 {
-                return Some((self.tick, (level * SLOTS) as u16 + slot as u16));
+                return Some((self.tick, (level * SLOTS_PER_LEVEL) as u16 + slot as u16));
             }
         }
         for level in 0..LEVELS {
@@ -129,7 +129,7 @@ impl Wheel {
             if ahead != 0 {
                 let slot = hand + u64::from(ahead.trailing_zeros());
                 let block = (self.tick >> shift) & !63;
-                return Some(((block | slot) << shift, (level * SLOTS) as u16 + slot as u16));
+                return Some(((block | slot) << shift, (level * SLOTS_PER_LEVEL) as u16 + slot as u16));
             }
         }
         None
@@ -142,7 +142,7 @@ impl Wheel {
         let apart = tick ^ self.tick;
         let level = ((63 - apart.leading_zeros()) / 6) as usize;
         let slot = (tick >> (6 * level)) & 63;
-        (level * SLOTS) as u16 + slot as u16
+        (level * SLOTS_PER_LEVEL) as u16 + slot as u16
     }
 
     fn link(&mut self, entry: u32, list: u16) {
@@ -153,13 +153,13 @@ impl Wheel {
         }
         self.heads[list as usize] = entry;
         if list != PENDING {
-            self.occupied[list as usize / SLOTS] |= 1 << (list as usize % SLOTS);
+            self.occupied[list as usize / SLOTS_PER_LEVEL] |= 1 << (list as usize % SLOTS_PER_LEVEL);
         }
     }
 
     fn mark_empty(&mut self, list: u16) {
         if list != PENDING {
-            self.occupied[list as usize / SLOTS] &= !(1 << (list as usize % SLOTS));
+            self.occupied[list as usize / SLOTS_PER_LEVEL] &= !(1 << (list as usize % SLOTS_PER_LEVEL));
         }
     }
 }

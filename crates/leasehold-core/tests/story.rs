@@ -13,8 +13,8 @@ use proptest::prelude::*;
 const NAMES: [&str; 5] = ["a", "b", "c", "d", "e"];
 const VALUES: [&[u8]; 4] = [b"", b"x", b"y", b"xx"];
 const PRINCIPALS: [&str; 3] = ["", "ada", "bob"];
-const SHARE: usize = 3;
-const LINE: usize = 2;
+const LEASES_PER_PRINCIPAL: usize = 3;
+const WAITERS_PER_PRINCIPAL: usize = 2;
 
 /// What a client may do next.
 #[derive(Clone, Debug)]
@@ -139,7 +139,11 @@ struct Story {
 }
 
 fn limits() -> Limits {
-    Limits { leases_per_principal: SHARE, waiters_per_principal: LINE, ..Limits::default() }
+    Limits {
+        leases_per_principal: LEASES_PER_PRINCIPAL,
+        waiters_per_principal: WAITERS_PER_PRINCIPAL,
+        ..Limits::default()
+    }
 }
 
 fn open() -> Book {
@@ -175,7 +179,7 @@ impl Story {
             self.model.follow(&Fact::decode(&mut reader).expect("the tape parses"));
             // At every moment, not only at the end of the command.
             for principal in PRINCIPALS {
-                assert!(self.model.of(principal) <= SHARE, "{principal:?} has more than its share");
+                assert!(self.model.of(principal) <= LEASES_PER_PRINCIPAL, "{principal:?} has more than its share");
             }
         }
         self.look(&outcome.reply);
@@ -236,7 +240,7 @@ impl Story {
         }
         if let Reply::Refused(Refusal::Quota(_)) = reply {
             let line = self.waiting.values().filter(|who| *who == PRINCIPALS[*principal]).count();
-            let full = self.model.of(PRINCIPALS[*principal]) == SHARE || line == LINE;
+            let full = self.model.of(PRINCIPALS[*principal]) == LEASES_PER_PRINCIPAL || line == WAITERS_PER_PRINCIPAL;
             assert!(full, "refused for want of room below the share");
         }
     }
@@ -325,7 +329,7 @@ impl Story {
                     other => panic!("an unused name was answered with {other:?}"),
                 }
             }
-            assert_eq!(room, SHARE - self.model.of(principal), "room of {principal:?} after a restart");
+            assert_eq!(room, LEASES_PER_PRINCIPAL - self.model.of(principal), "room of {principal:?} after a restart");
         }
         // The line is volatile, and the sums begin anew.
         self.book = again;
@@ -361,7 +365,7 @@ impl Story {
         }
         for principal in PRINCIPALS {
             let line = self.waiting.values().filter(|who| *who == principal).count();
-            assert!(line <= LINE, "{principal:?} has {line} places in line");
+            assert!(line <= WAITERS_PER_PRINCIPAL, "{principal:?} has {line} places in line");
         }
         let counters = self.book.counters();
         assert_eq!([counters.granted, counters.released, counters.lapsed, counters.revoked], self.model.ended);

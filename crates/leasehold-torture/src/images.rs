@@ -63,7 +63,7 @@ fn look(disk: &SimDisk) -> Result<(Recovered, u64), Damage> {
 }
 
 /// The most pending writes whose every subset is tried.
-const SUBSETS: usize = 5;
+const MAX_WRITES_FOR_ALL_SUBSETS: usize = 5;
 
 /// Stops a history at each disk operation from `from` on, `step` apart, and recovers from every image.
 ///
@@ -108,7 +108,7 @@ fn kept_sets(lengths: &[usize]) -> Vec<Vec<usize>> {
             }
         }
     }
-    if lengths.len() <= SUBSETS {
+    if lengths.len() <= MAX_WRITES_FOR_ALL_SUBSETS {
         for mask in 0u32..1 << lengths.len() {
             sets.push(lengths.iter().enumerate().map(|(i, n)| if mask >> i & 1 == 1 { *n } else { 0 }).collect());
         }
@@ -133,14 +133,14 @@ fn check_image(stopped: &StoppedRun, dir: usize, kept: &[usize], counts: &mut Im
         counts.exact += 1;
     }
     // Every few images, the start that follows is stopped at each of its own disk operations too.
-    if counts.images.is_multiple_of(INSIDE) {
+    if counts.images.is_multiple_of(IMAGES_PER_START_CRASH) {
         crash_inside(stopped, &disk, found.position.sequence, counts)?;
     }
     Ok(())
 }
 
 /// How many images there are to one whose start is stopped too.
-const INSIDE: u64 = 25;
+const IMAGES_PER_START_CRASH: u64 = 25;
 
 /// Stops the start from an image at each disk operation, and recovers from what that leaves.
 fn crash_inside(stopped: &StoppedRun, disk: &SimDisk, sequence: u64, counts: &mut ImageCounts) -> Result<(), String> {

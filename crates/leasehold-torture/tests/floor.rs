@@ -4,7 +4,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use leasehold::Error;
-use leasehold::engine::embedded::journal::frame::{self, UNIT};
+use leasehold::engine::embedded::journal::frame::{self, FRAME_ALIGN_BYTES};
 use leasehold::engine::embedded::journal::{JournalSizes, segment};
 use leasehold::engine::embedded::storage::Storage;
 use leasehold::engine::embedded::{Embedded, Options};
@@ -12,7 +12,7 @@ use leasehold::engine::{Claim, Engine, Mode, Token, Want};
 use leasehold_torture::disk::{Faults, SimDisk};
 
 /// Beyond every token that an engine reserves by itself.
-const FAR: u64 = 1 << 50;
+const FAR_TOKEN: u64 = 1 << 50;
 
 fn token(number: u64) -> Token {
     Token::new(number).expect("a token")
@@ -55,7 +55,7 @@ fn unplugged(disk: &SimDisk) -> SimDisk {
 fn torn(disk: &SimDisk) -> SimDisk {
     let name = disk.names().into_iter().filter(|name| segment::id_of(name).is_some()).max().expect("a segment");
     let mut bytes = disk.bytes(&name);
-    let (mut at, mut last) = (UNIT, None);
+    let (mut at, mut last) = (FRAME_ALIGN_BYTES, None);
     while let Some(frame) = bytes.get(at..).and_then(frame::decode) {
         last = Some(at..at + frame.size);
         at += frame.size;
@@ -70,7 +70,7 @@ fn torn(disk: &SimDisk) -> SimDisk {
 /// frame, the ceiling file lost, an orderly close.
 #[tokio::test]
 async fn a_raised_floor_survives_whatever_ends_the_engine() {
-    for (floor, granted) in [(50, false), (50, true), (131_072, false), (FAR, false), (FAR, true)] {
+    for (floor, granted) in [(50, false), (50, true), (131_072, false), (FAR_TOKEN, false), (FAR_TOKEN, true)] {
         let disk = SimDisk::default();
         let engine = open(&disk).await;
         if granted {
@@ -105,8 +105,8 @@ async fn a_raised_floor_survives_rotation_and_snapshots() {
     let disk = SimDisk::default();
     let engine = open_with(&disk, options()).await;
     let first = disk.names().into_iter().find(|name| segment::id_of(name).is_some()).expect("a segment");
-    engine.raise_floor(Some(token(FAR))).await.expect("it is raised");
-    let mut last = token(FAR);
+    engine.raise_floor(Some(token(FAR_TOKEN))).await.expect("it is raised");
+    let mut last = token(FAR_TOKEN);
     for number in 0.. {
         let next = take(&engine, &format!("{number}-{}", "n".repeat(200))).await;
         assert!(next > last, "{next} after {last}");
@@ -154,7 +154,7 @@ async fn a_floor_that_cannot_be_written_is_unknown() {
     let disk = SimDisk::default();
     let engine = open(&disk).await;
     disk.set_faults(Faults { fail_sync: true, ..Faults::default() });
-    let answer = engine.raise_floor(Some(token(FAR))).await;
+    let answer = engine.raise_floor(Some(token(FAR_TOKEN))).await;
     assert!(matches!(answer, Err(Error::Indeterminate { .. })), "{answer:?}");
     let answer = engine.raise_floor(None).await;
     assert!(matches!(answer, Err(Error::Unavailable { .. })), "{answer:?}");

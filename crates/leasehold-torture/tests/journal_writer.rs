@@ -15,7 +15,7 @@ use leasehold_torture::disk::{Faults, SimDisk};
 use leasehold_torture::rng::Rng;
 
 /// How long anything may take before it counts as lost: machines pause.
-const PATIENCE: Duration = Duration::from_secs(30);
+const MAX_REPLY_WAIT: Duration = Duration::from_secs(30);
 
 /// A thread that speaks for many: its completions, and a bell that rings when something was put there.
 struct ServerThread {
@@ -81,8 +81,11 @@ impl ServerThread {
                 return;
             }
             let rung = self.bell.0.lock().expect("nobody panics with the bell");
-            let (mut rung, late) =
-                self.bell.1.wait_timeout_while(rung, PATIENCE, |rung| !*rung).expect("nobody panics with the bell");
+            let (mut rung, late) = self
+                .bell
+                .1
+                .wait_timeout_while(rung, MAX_REPLY_WAIT, |rung| !*rung)
+                .expect("nobody panics with the bell");
             assert!(!late.timed_out(), "{} of {count} answers came", answers.len());
             *rung = false;
         }
@@ -297,7 +300,7 @@ fn with_notices() -> (Options, mpsc::Receiver<Notice>) {
 }
 
 fn failed(notices: &mpsc::Receiver<Notice>) -> bool {
-    std::iter::from_fn(|| notices.recv_timeout(PATIENCE).ok()).any(|notice| matches!(notice, Notice::Failed(_)))
+    std::iter::from_fn(|| notices.recv_timeout(MAX_REPLY_WAIT).ok()).any(|notice| matches!(notice, Notice::Failed(_)))
 }
 
 /// Goal: a disk that fails under a locked's own write stops the engine: that batch is unknown, what comes later has no
@@ -392,7 +395,7 @@ async fn an_idle_engine_proves_what_a_till_wrote() {
         assert!(matches!(answers[..], [Ok(Reply::Granted(_))]), "{answers:?}");
         let (written, began) = (disk.operations(), clock.now());
         while disk.operations() < written + 2 {
-            assert!(clock.now().since(began) < PATIENCE, "no proof came");
+            assert!(clock.now().since(began) < MAX_REPLY_WAIT, "no proof came");
             clock.sleep_until(clock.now().plus(Duration::from_millis(1))).await;
         }
         best = best.min(clock.now().since(began));

@@ -13,13 +13,13 @@ use crate::time::Time;
 use crate::token::{LeaseKey, Secret, Token};
 
 /// How many holders an acquire looks through for one that is over.
-const LOOK_AT_ONCE: usize = 4096;
+const MAX_HOLDERS_EXAMINED: usize = 4096;
 
 /// How many callers may wait for the answer to one request.
-const JOINED: usize = 64;
+const MAX_JOINED_RETRIES: usize = 64;
 
 /// How many impatient waiters an acquire sends home before it is decided; the tick takes the rest.
-const DISMISS_AT_ONCE: u32 = 1024;
+const MAX_WAITERS_DISMISSED: u32 = 1024;
 
 /// What a granted claim needs besides its resources: the same for one that came and one that waited.
 pub(super) struct GrantTerms<'a> {
@@ -97,7 +97,7 @@ impl Book {
                 if waiter.request.as_ref().is_some_and(|r| r.fingerprint != mark.fingerprint) {
                     return Some(Reply::Refused(Refusal::Mismatch));
                 }
-                if waiter.waiter_ids.len() >= JOINED || self.queue.find_waiter(claim.waiter_id).is_some() {
+                if waiter.waiter_ids.len() >= MAX_JOINED_RETRIES || self.queue.find_waiter(claim.waiter_id).is_some() {
                     return Some(Reply::Refused(Refusal::QueueFull(claim.wants[0].name.into())));
                 }
                 self.queue.join(slot, claim.waiter_id, now.plus_millis(claim.wait_ms));
@@ -158,7 +158,7 @@ impl Book {
             }
             let dead: Vec<u32> = resource
                 .holders()
-                .take(LOOK_AT_ONCE)
+                .take(MAX_HOLDERS_EXAMINED)
                 .filter(|holder| due(&self.state.leases[*holder as usize], now))
                 .collect();
             for holder in dead {
@@ -168,7 +168,7 @@ impl Book {
         self.examine_todo(now);
         // A claim whose patience is over is in nobody's way, collected or not.
         if self.queue.len() > 0 {
-            let mut budget = DISMISS_AT_ONCE;
+            let mut budget = MAX_WAITERS_DISMISSED;
             self.dismiss_due(&mut budget, now);
         }
     }

@@ -5,13 +5,13 @@
 //! for, a few lines with every change. At ten million rows a table that doubled in one go would stop the book for a
 //! tenth of a second, and one that keeps tags, rows and counts apart would pay a miss for each.
 
-const WORDS: usize = 8;
+const WORDS_PER_LINE: usize = 8;
 /// Lines moved to the larger table with every insertion and removal.
-const MOVE: usize = 4;
+const LINES_MOVED_PER_CHANGE: usize = 4;
 /// Lines from which on, and up to which, it is worth making the next table ready beforehand: what a small one takes is
 /// nothing, and what a large one takes (from 64 MB on, at 2.6 million rows) may never be used.
-const MANY: usize = 1 << 12;
-const MOST: usize = 1 << 18;
+const MIN_PREALLOC_LINES: usize = 1 << 12;
+const MAX_PREALLOC_LINES: usize = 1 << 18;
 
 #[derive(Debug, Default)]
 pub(super) struct IndexTable {
@@ -36,7 +36,7 @@ pub(super) struct Index {
 
 impl IndexTable {
     fn with_lines(lines: usize) -> Self {
-        let words = vec![0; (lines + 1) * WORDS];
+        let words = vec![0; (lines + 1) * WORDS_PER_LINE];
         let offset = (words.as_ptr() as usize).wrapping_neg() % 64 / size_of::<u64>();
         Self { words, offset, lines, used: 0 }
     }
@@ -44,7 +44,7 @@ impl IndexTable {
     /// A table whose memory was touched: the system hands out a page when that is done for the first time.
     pub fn ready(lines: usize) -> Self {
         let mut table = Self::with_lines(lines);
-        let each_page = crate::block_vec::PAGE / size_of::<u64>();
+        let each_page = crate::block_vec::PAGE_BYTES / size_of::<u64>();
         // Not seen to be zero, as all of it is: it would not be written.
         table.words.iter_mut().step_by(each_page).for_each(|word| *word = core::hint::black_box(0));
         table
@@ -62,11 +62,11 @@ impl IndexTable {
     }
 
     const fn start(&self, line: usize) -> usize {
-        self.offset + line * WORDS
+        self.offset + line * WORDS_PER_LINE
     }
 
     fn entries(&self, line: usize) -> &[u64] {
-        &self.words[self.start(line) + 1..self.start(line) + WORDS]
+        &self.words[self.start(line) + 1..self.start(line) + WORDS_PER_LINE]
     }
 
     /// How many entries passed this line because it was full, and stand in one after it. Exact, so that a look for
@@ -196,7 +196,7 @@ impl Index {
     /// How many lines the next table will have, if that is soon and none lies ready.
     pub fn wants(&self) -> Option<usize> {
         let soon = (self.table.used + self.old.used) * 10 > self.table.lines * 5 * 9;
-        let worth_it = (MANY..=MOST).contains(&self.table.lines);
+        let worth_it = (MIN_PREALLOC_LINES..=MAX_PREALLOC_LINES).contains(&self.table.lines);
         (soon && worth_it && self.spare.is_none()).then(|| self.table.lines * 2)
     }
 
@@ -215,8 +215,8 @@ impl Index {
         if self.old.lines == 0 {
             return;
         }
-        for line in self.moved..(self.moved + MOVE).min(self.old.lines) {
-            for word in self.old.start(line) + 1..self.old.start(line) + WORDS {
+        for line in self.moved..(self.moved + LINES_MOVED_PER_CHANGE).min(self.old.lines) {
+            for word in self.old.start(line) + 1..self.old.start(line) + WORDS_PER_LINE {
                 let entry = self.old.words[word];
                 if entry != 0 {
                     self.old.remove((entry >> 32) as u32, (line, word));
@@ -311,7 +311,7 @@ mod tests {
             index.insert(tag_of_token(u64::from(row)), row);
         }
         assert!((0..100_000).all(|row| index.find(row, |found| found == row) == Some(row)));
-        assert!(index.table.lines * WORDS < 100_000 * 4, "wasteful");
+        assert!(index.table.lines * WORDS_PER_LINE < 100_000 * 4, "wasteful");
     }
 
     /// Goal: a window of tokens that moves on (young leases, old endings) never crowds the lines at its edge.

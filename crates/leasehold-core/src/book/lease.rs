@@ -141,15 +141,15 @@ pub(super) struct LeaseExtras {
 /// Bytes, nearly always few: those are kept where they are, so that a Redis key is one small allocation.
 #[derive(Clone)]
 pub(super) enum KeyValue {
-    Few(u8, [u8; FEW]),
+    Few(u8, [u8; INLINE_VALUE_BYTES]),
     Many(Box<[u8]>),
 }
 
-const FEW: usize = 22;
+const INLINE_VALUE_BYTES: usize = 22;
 
 impl KeyValue {
     fn new(bytes: &[u8]) -> Self {
-        let mut few = [0; FEW];
+        let mut few = [0; INLINE_VALUE_BYTES];
         match few.get_mut(..bytes.len()) {
             Some(start) => {
                 start.copy_from_slice(bytes);
@@ -210,10 +210,10 @@ mod tests {
     /// Goal: what a key shows is what it was given, of any length; and a short one is one allocation of 32 bytes.
     #[test]
     fn what_is_shown_is_what_was_given() {
-        for len in [0, 1, FEW - 1, FEW, FEW + 1, 255, 256, 4096] {
+        for len in [0, 1, INLINE_VALUE_BYTES - 1, INLINE_VALUE_BYTES, INLINE_VALUE_BYTES + 1, 255, 256, 4096] {
             let bytes: Vec<u8> = (0..len).map(|at| at as u8).collect();
             assert_eq!(KeyValue::new(&bytes).bytes(), bytes);
-            assert_eq!(matches!(KeyValue::new(&bytes), KeyValue::Few(..)), len <= FEW);
+            assert_eq!(matches!(KeyValue::new(&bytes), KeyValue::Few(..)), len <= INLINE_VALUE_BYTES);
         }
         assert_eq!(size_of::<LeaseExtras>(), 32);
     }

@@ -24,7 +24,7 @@ use crate::token::{Secret, Token};
 use crate::wheel::Wheel;
 
 /// Rows of the token and request indexes are lease slots, or (with this bit) rows of the endings.
-const ENDED: u32 = 1 << 31;
+const ENDED_ROW_BIT: u32 = 1 << 31;
 
 /// Where a token or a request id leads.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -35,7 +35,7 @@ pub(super) enum RowRef {
 
 impl RowRef {
     const fn unpack(row: u32) -> Self {
-        if row & ENDED == 0 { Self::Lease(row) } else { Self::Ended(row & !ENDED) }
+        if row & ENDED_ROW_BIT == 0 { Self::Lease(row) } else { Self::Ended(row & !ENDED_ROW_BIT) }
     }
 }
 
@@ -269,15 +269,15 @@ impl BookState {
         let (row, oldest) = self.ended_leases.next_row();
         if let Some(oldest) = oldest {
             let request = oldest.request.as_ref().map(|r| self.request_tag(&r.scope, &r.id));
-            self.tokens.remove(tag_of_token(oldest.token), row | ENDED);
+            self.tokens.remove(tag_of_token(oldest.token), row | ENDED_ROW_BIT);
             if let Some(tag) = request {
-                self.requests.remove(tag, row | ENDED);
+                self.requests.remove(tag, row | ENDED_ROW_BIT);
             }
         }
         let token = tag_of_token(ending.token);
         let request = ending.request.as_ref().map(|r| self.request_tag(&r.scope, &r.id));
         self.ended_leases.push(ending);
-        let row = row | ENDED;
+        let row = row | ENDED_ROW_BIT;
         match slot {
             Some(slot) => {
                 self.tokens.replace(token, slot, row);

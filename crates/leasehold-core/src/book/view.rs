@@ -10,11 +10,11 @@ use crate::time::Time;
 use crate::token::Token;
 
 /// At most this many waiters are shown one by one, and holders in a listing; the rest are counted.
-const SHOWN: usize = 100;
+const MAX_WAITERS_SHOWN: usize = 100;
 
 /// At most this many holders are shown of one resource that was asked for by name. A crowd of a hundred thousand would
 /// make one answer of many megabytes, under the lock that every grant takes.
-const HOLDERS_SHOWN: usize = 1000;
+const MAX_HOLDERS_SHOWN: usize = 1000;
 
 /// One resource in use.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -60,7 +60,7 @@ impl Book {
     #[must_use]
     pub fn inspect(&self, name: &str, now: Time) -> Option<ResourceView> {
         let slot = self.state.find_name(name)?;
-        self.view(&self.state.resources[slot as usize], HOLDERS_SHOWN, now.max(self.now))
+        self.view(&self.state.resources[slot as usize], MAX_HOLDERS_SHOWN, now.max(self.now))
     }
 
     /// Shows the resources of the next `count` slots from `cursor`, unordered. Says where to go on; `None` at the end.
@@ -78,7 +78,7 @@ impl Book {
         for resource in (cursor..end).map(|at| &self.state.resources[at]) {
             if !resource.name.is_empty()
                 && resource.name.starts_with(prefix)
-                && let Some(view) = self.view(resource, SHOWN, now.max(self.now))
+                && let Some(view) = self.view(resource, MAX_WAITERS_SHOWN, now.max(self.now))
             {
                 show(view);
             }
@@ -103,7 +103,7 @@ impl Book {
         let holders_total = if live.next().is_none() { holders.len() } else { resource.holder_count() };
         let waiters = resource
             .queue()
-            .take(SHOWN)
+            .take(MAX_WAITERS_SHOWN)
             .map(|place| {
                 let waiter = self.queue.get(place.waiter);
                 WaitingView { holder: waiter.holder.as_str().into(), waiting: now.since(waiter.since) }
@@ -142,7 +142,7 @@ mod tests {
     fn a_crowd_is_shown_in_part_and_counted_whole() {
         let mut book = Book::new(Limits::default(), 3);
         book.set_ceiling(10_000);
-        let (crowd, start) = (HOLDERS_SHOWN + 500, Time::from_millis(1));
+        let (crowd, start) = (MAX_HOLDERS_SHOWN + 500, Time::from_millis(1));
         for at in 0..crowd {
             let claim = Acquire {
                 waiter_id: WaiterId(at as u64 + 1),
@@ -160,10 +160,10 @@ mod tests {
             assert!(matches!(book.apply(Command::Acquire(claim), start).reply, Reply::Granted(_)));
         }
         let seen = book.inspect("hall", start).expect("it is held");
-        assert_eq!((seen.holders.len(), seen.holders_total), (HOLDERS_SHOWN, crowd));
+        assert_eq!((seen.holders.len(), seen.holders_total), (MAX_HOLDERS_SHOWN, crowd));
         let mut listed = Vec::new();
         book.scan(0, 10, "", start, |view| listed.push((view.holders.len(), view.holders_total)));
-        assert_eq!(listed, [(SHOWN, crowd)]);
+        assert_eq!(listed, [(MAX_WAITERS_SHOWN, crowd)]);
         let late = start.plus_millis(1_000);
         let seen = book.inspect("hall", late).expect("one is left");
         assert_eq!((seen.holders.len(), seen.holders_total), (1, 1), "who is over is not counted");

@@ -6,7 +6,7 @@ use std::collections::HashMap;
 use crate::history::{AcquireRequest, History, OpKind, OpOutcome, Recorded};
 
 /// The engine's memory of endings in a run; a retry that comes later than that is a new request.
-const REMEMBERED: usize = 64;
+const REMEMBERED_REQUESTS: usize = 64;
 
 /// Groups by request id.
 pub fn check(history: &History) -> Result<(), String> {
@@ -22,7 +22,7 @@ pub fn check(history: &History) -> Result<(), String> {
         match fact {
             Recorded::Granted { token, request: Some(request), .. } => {
                 if let Some((first, ended)) = granted.insert(request, (*token, None))
-                    && ended.is_none_or(|at| endings - at < REMEMBERED)
+                    && ended.is_none_or(|at| endings - at < REMEMBERED_REQUESTS)
                 {
                     return Err(format!("request {request} has two leases, {first} and {token}"));
                 }

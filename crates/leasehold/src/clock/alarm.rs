@@ -20,14 +20,14 @@ use rustix::time::{
 };
 
 use super::boottime;
-use super::sleepers::{Dormitory, Place, Sleep, Sleepers};
+use super::sleepers::{Sleep, SleeperId, SleeperList, Sleepers};
 
 /// How often the thread looks when the kernel gives it no timer (no descriptor left, or a sandbox that
 /// forbids it). Worse than a timer, better than a lease that nobody declares lost.
-const LOOK_EVERY: Duration = Duration::from_millis(10);
+const POLL_EVERY: Duration = Duration::from_millis(10);
 
 static ALARM: Alarm =
-    Alarm { timer: OnceLock::new(), state: Mutex::new(State { running: false, sleepers: Sleepers::new() }) };
+    Alarm { timer: OnceLock::new(), state: Mutex::new(AlarmState { running: false, sleepers: Sleepers::new() }) };
 
 pub(super) fn sleep_until(at: Time) -> impl Future<Output = ()> + Send {
     Sleep::new(&ALARM, at)
@@ -36,16 +36,16 @@ pub(super) fn sleep_until(at: Time) -> impl Future<Output = ()> + Send {
 struct Alarm {
     /// Made once, by whoever sleeps first; `None` inside when the kernel gave none.
     timer: OnceLock<Option<OwnedFd>>,
-    state: Mutex<State>,
+    state: Mutex<AlarmState>,
 }
 
-struct State {
+struct AlarmState {
     running: bool,
     sleepers: Sleepers,
 }
 
-impl Dormitory for &'static Alarm {
-    fn poll(&self, at: Time, place: &mut Option<Place>, waker: &Waker) -> Poll<()> {
+impl SleeperList for &'static Alarm {
+    fn poll(&self, at: Time, place: &mut Option<SleeperId>, waker: &Waker) -> Poll<()> {
         if boottime() >= at {
             return Poll::Ready(());
         }
@@ -64,7 +64,7 @@ impl Dormitory for &'static Alarm {
         Poll::Pending
     }
 
-    fn leave(&self, place: Place) {
+    fn leave(&self, place: SleeperId) {
         // The timer stays armed; at worst the thread wakes once for nobody.
         self.lock().sleepers.leave(place);
     }
@@ -101,7 +101,7 @@ impl Alarm {
         let read = self.timer().map(|timer| rustix::io::read(timer, &mut expirations));
         // An interrupted read just looks at the list once more.
         if !matches!(read, Some(Ok(_) | Err(rustix::io::Errno::INTR))) {
-            thread::sleep(LOOK_EVERY);
+            thread::sleep(POLL_EVERY);
         }
     }
 
@@ -120,7 +120,7 @@ impl Alarm {
         let _ = timerfd_settime(timer, TimerfdTimerFlags::ABSTIME, &once);
     }
 
-    fn lock(&self) -> MutexGuard<'_, State> {
+    fn lock(&self) -> MutexGuard<'_, AlarmState> {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }

@@ -9,13 +9,13 @@ use leasehold_core::Time;
 
 /// A place in the list. The number tells two sleepers of the same moment apart.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug)]
-pub(crate) struct Place(Time, u64);
+pub(crate) struct SleeperId(Time, u64);
 
 /// Sleepers in order of their moment. A tree and not a heap, because most sleeps of a lease are
 /// cancelled (each renewal ends three of them) and must be removable.
 #[derive(Debug)]
 pub(crate) struct Sleepers {
-    wakers: BTreeMap<Place, Waker>,
+    wakers: BTreeMap<SleeperId, Waker>,
     entered: u64,
 }
 
@@ -25,15 +25,15 @@ impl Sleepers {
     }
 
     /// Enters a sleeper, or puts a newer waker at the place it has.
-    pub(crate) fn enter(&mut self, place: &mut Option<Place>, at: Time, waker: &Waker) {
+    pub(crate) fn enter(&mut self, place: &mut Option<SleeperId>, at: Time, waker: &Waker) {
         let place = *place.get_or_insert_with(|| {
             self.entered = self.entered.wrapping_add(1);
-            Place(at, self.entered)
+            SleeperId(at, self.entered)
         });
         self.wakers.insert(place, waker.clone());
     }
 
-    pub(crate) fn leave(&mut self, place: Place) {
+    pub(crate) fn leave(&mut self, place: SleeperId) {
         self.wakers.remove(&place);
     }
 
@@ -62,28 +62,28 @@ impl Sleepers {
 }
 
 /// What keeps a list of sleepers and wakes them.
-pub(crate) trait Dormitory: Unpin {
+pub(crate) trait SleeperList: Unpin {
     /// Whether `at` has come; if not, enters the sleeper so that its waker is called then.
-    fn poll(&self, at: Time, place: &mut Option<Place>, waker: &Waker) -> Poll<()>;
+    fn poll(&self, at: Time, place: &mut Option<SleeperId>, waker: &Waker) -> Poll<()>;
 
     /// Forgets a sleeper.
-    fn leave(&self, place: Place);
+    fn leave(&self, place: SleeperId);
 }
 
 /// One sleep. Leaves the list when dropped.
-pub(crate) struct Sleep<D: Dormitory> {
+pub(crate) struct Sleep<D: SleeperList> {
     dormitory: D,
     at: Time,
-    place: Option<Place>,
+    place: Option<SleeperId>,
 }
 
-impl<D: Dormitory> Sleep<D> {
+impl<D: SleeperList> Sleep<D> {
     pub(crate) const fn new(dormitory: D, at: Time) -> Self {
         Self { dormitory, at, place: None }
     }
 }
 
-impl<D: Dormitory> Future for Sleep<D> {
+impl<D: SleeperList> Future for Sleep<D> {
     type Output = ();
 
     fn poll(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<()> {
@@ -95,7 +95,7 @@ impl<D: Dormitory> Future for Sleep<D> {
     }
 }
 
-impl<D: Dormitory> Drop for Sleep<D> {
+impl<D: SleeperList> Drop for Sleep<D> {
     fn drop(&mut self) {
         if let Some(place) = self.place {
             self.dormitory.leave(place);

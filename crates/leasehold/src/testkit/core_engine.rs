@@ -10,7 +10,7 @@
 //!
 //! # Clock
 //!
-//! A [`ManualClock`]. When the book hears that time has passed is the author's choice: see [`Pace`].
+//! A [`ManualClock`]. When the book hears that time has passed is the author's choice: see [`TickTiming`].
 //!
 //! # Token
 //!
@@ -40,11 +40,11 @@ use crate::error::Error;
 const ENGINE: &str = "core";
 
 /// How many were made: no two have the same identity.
-static MADE: AtomicU64 = AtomicU64::new(1);
+static ENGINES_MADE: AtomicU64 = AtomicU64::new(1);
 
 /// When the book hears that time has passed. Answers must not depend on it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Pace {
+pub enum TickTiming {
     /// At once, before whatever is asked next: what is due has been collected.
     Prompt,
     /// After whatever is asked next, when those who wait get their turn: what is due has not been
@@ -53,18 +53,18 @@ pub enum Pace {
 }
 
 /// The book as an engine. See the module.
-pub struct CoreEngine(Arc<Shared>);
+pub struct CoreEngine(Arc<CoreShared>);
 
-struct Shared {
+struct CoreShared {
     clock: ManualClock,
-    state: Mutex<State>,
-    /// Counts the steps of the clock, so that those who wait look at the book ([`Pace::Late`]).
+    state: Mutex<CoreState>,
+    /// Counts the steps of the clock, so that those who wait look at the book ([`TickTiming::Late`]).
     steps: watch::Sender<u64>,
     /// Which of the engines in this process it is.
     identity: String,
 }
 
-struct State {
+struct CoreState {
     book: Book,
     waiting: HashMap<WaiterId, oneshot::Sender<Reply>>,
     waiter_ids: u64,
@@ -80,22 +80,22 @@ impl fmt::Debug for CoreEngine {
 impl CoreEngine {
     /// An empty book under this clock.
     #[must_use]
-    pub fn new(clock: &ManualClock, limits: Limits, pace: Pace) -> Arc<Self> {
+    pub fn new(clock: &ManualClock, limits: Limits, pace: TickTiming) -> Arc<Self> {
         let mut book = Book::new(limits, 0);
         book.set_ceiling(u64::MAX);
-        let state = State { book, waiting: HashMap::new(), waiter_ids: 0, closed: false };
-        let shared = Arc::new(Shared {
+        let state = CoreState { book, waiting: HashMap::new(), waiter_ids: 0, closed: false };
+        let shared = Arc::new(CoreShared {
             clock: clock.clone(),
             state: Mutex::new(state),
             steps: watch::Sender::new(0),
-            identity: format!("core-{}", MADE.fetch_add(1, Ordering::Relaxed)),
+            identity: format!("core-{}", ENGINES_MADE.fetch_add(1, Ordering::Relaxed)),
         });
-        let weak: Weak<Shared> = Arc::downgrade(&shared);
+        let weak: Weak<CoreShared> = Arc::downgrade(&shared);
         clock.on_step(Box::new(move || {
             if let Some(shared) = weak.upgrade() {
                 match pace {
-                    Pace::Prompt => shared.tick(),
-                    Pace::Late => shared.steps.send_modify(|steps| *steps += 1),
+                    TickTiming::Prompt => shared.tick(),
+                    TickTiming::Late => shared.steps.send_modify(|steps| *steps += 1),
                 }
             }
         }));
@@ -103,12 +103,12 @@ impl CoreEngine {
     }
 }
 
-impl Shared {
-    fn lock(&self) -> MutexGuard<'_, State> {
+impl CoreShared {
+    fn lock(&self) -> MutexGuard<'_, CoreState> {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    fn open(&self, attempt: &str) -> Result<MutexGuard<'_, State>, Error> {
+    fn open(&self, attempt: &str) -> Result<MutexGuard<'_, CoreState>, Error> {
         let state = self.lock();
         if state.closed { Err(unavailable(attempt)) } else { Ok(state) }
     }
@@ -125,7 +125,7 @@ impl Shared {
         Ok(self.open(attempt)?.apply(command, now))
     }
 
-    fn submit(&self, attempt: &str, claim: &Claim) -> Result<Submitted<'_>, Error> {
+    fn submit(&self, attempt: &str, claim: &Claim) -> Result<CoreSubmitted<'_>, Error> {
         let now = self.clock.now();
         let wants = wants(claim);
         let mut state = self.open(attempt)?;
@@ -134,15 +134,21 @@ impl Shared {
         let claimed = acquire(claim, &wants, None, waiter_id, secret(waiter_id.0));
         let reply = state.apply(Command::Acquire(claimed), now);
         if reply != Reply::Waiting {
-            return Ok(Submitted::Answered(reply));
+            return Ok(CoreSubmitted::Answered(reply));
         }
         let (to, from) = oneshot::channel();
         state.waiting.insert(waiter_id, to);
-        Ok(Submitted::InLine(InLine { shared: self, waiter_id, from, retried: claim.request.is_some(), done: false }))
+        Ok(CoreSubmitted::QueuedClaim(QueuedClaim {
+            shared: self,
+            waiter_id,
+            from,
+            retried: claim.request.is_some(),
+            done: false,
+        }))
     }
 }
 
-impl State {
+impl CoreState {
     fn apply(&mut self, command: Command<'_>, now: leasehold_core::Time) -> Reply {
         let outcome = self.book.apply(command, now);
         // There is no journal: the facts go nowhere, and a floor is in force at once.
@@ -159,21 +165,21 @@ impl State {
     }
 }
 
-enum Submitted<'a> {
+enum CoreSubmitted<'a> {
     Answered(Reply),
-    InLine(InLine<'a>),
+    QueuedClaim(QueuedClaim<'a>),
 }
 
 /// A place in line. Dropping it leaves the line, or ends the grant that nobody will see.
-struct InLine<'a> {
-    shared: &'a Shared,
+struct QueuedClaim<'a> {
+    shared: &'a CoreShared,
     waiter_id: WaiterId,
     from: oneshot::Receiver<Reply>,
     retried: bool,
     done: bool,
 }
 
-impl Drop for InLine<'_> {
+impl Drop for QueuedClaim<'_> {
     fn drop(&mut self) {
         if self.done {
             return;
@@ -206,8 +212,8 @@ impl Engine for CoreEngine {
         Box::pin(async move {
             let mut steps = self.0.steps.subscribe();
             let mut place = match self.0.submit("acquire", &claim)? {
-                Submitted::Answered(reply) => return granted(reply),
-                Submitted::InLine(place) => place,
+                CoreSubmitted::Answered(reply) => return granted(reply),
+                CoreSubmitted::QueuedClaim(place) => place,
             };
             loop {
                 tokio::select! {

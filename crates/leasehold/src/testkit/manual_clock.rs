@@ -10,7 +10,7 @@ use std::time::Duration;
 use leasehold_core::Time;
 
 use crate::clock::Clock;
-use crate::clock::sleepers::{Dormitory, Place, Sleep, Sleepers};
+use crate::clock::sleepers::{Sleep, SleeperId, SleeperList, Sleepers};
 
 /// A clock set by hand. Clones are the same clock.
 ///
@@ -36,15 +36,15 @@ use crate::clock::sleepers::{Dormitory, Place, Sleep, Sleepers};
 /// # }
 /// ```
 #[derive(Clone)]
-pub struct ManualClock(Arc<Inner>);
+pub struct ManualClock(Arc<ManualClockInner>);
 
-struct Inner {
-    state: Mutex<State>,
+struct ManualClockInner {
+    state: Mutex<ManualClockState>,
     /// Apart from the state: they are called with the state unlocked, since they will ask for the time.
     steps: Mutex<Vec<Arc<dyn Fn() + Send + Sync>>>,
 }
 
-struct State {
+struct ManualClockState {
     now: Time,
     boot: [u8; 16],
     sleepers: Sleepers,
@@ -54,8 +54,8 @@ impl ManualClock {
     /// A clock at the beginning of time.
     #[must_use]
     pub fn new() -> Self {
-        let state = State { now: Time::ZERO, boot: [1; 16], sleepers: Sleepers::new() };
-        Self(Arc::new(Inner { state: Mutex::new(state), steps: Mutex::default() }))
+        let state = ManualClockState { now: Time::ZERO, boot: [1; 16], sleepers: Sleepers::new() };
+        Self(Arc::new(ManualClockInner { state: Mutex::new(state), steps: Mutex::default() }))
     }
 
     /// The clock as engines and clients take it.
@@ -91,7 +91,7 @@ impl ManualClock {
         self.lock().sleepers.moments().count()
     }
 
-    fn step(&self, change: impl FnOnce(&mut State)) {
+    fn step(&self, change: impl FnOnce(&mut ManualClockState)) {
         let due = {
             let mut state = self.lock();
             change(&mut state);
@@ -103,7 +103,7 @@ impl ManualClock {
         steps.iter().for_each(|wake| wake());
     }
 
-    fn lock(&self) -> MutexGuard<'_, State> {
+    fn lock(&self) -> MutexGuard<'_, ManualClockState> {
         self.0.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
@@ -138,8 +138,8 @@ impl Clock for ManualClock {
     }
 }
 
-impl Dormitory for ManualClock {
-    fn poll(&self, at: Time, place: &mut Option<Place>, waker: &Waker) -> Poll<()> {
+impl SleeperList for ManualClock {
+    fn poll(&self, at: Time, place: &mut Option<SleeperId>, waker: &Waker) -> Poll<()> {
         // One lock for the look and the entry, or a step in between would be slept through.
         let mut state = self.lock();
         if state.now >= at {
@@ -149,7 +149,7 @@ impl Dormitory for ManualClock {
         Poll::Pending
     }
 
-    fn leave(&self, place: Place) {
+    fn leave(&self, place: SleeperId) {
         self.lock().sleepers.leave(place);
     }
 }

@@ -9,8 +9,8 @@ pub(super) struct RandomPool {
 }
 
 /// For 256 leases, where nobody fetched any beforehand; for 4,096, where somebody did.
-const FEW: usize = 4 << 10;
-const MANY: usize = 64 << 10;
+const SMALL_DRAW_BYTES: usize = 4 << 10;
+const LARGE_DRAW_BYTES: usize = 64 << 10;
 
 impl RandomPool {
     pub const fn new() -> Self {
@@ -19,7 +19,7 @@ impl RandomPool {
 
     pub fn take(&mut self) -> [u8; 16] {
         if self.used == self.bits.len() {
-            self.bits = self.spare.take().unwrap_or_else(|| drawn(FEW));
+            self.bits = self.spare.take().unwrap_or_else(|| draw_bytes(SMALL_DRAW_BYTES));
             self.used = 0;
         }
         let taken = std::array::from_fn(|i| std::mem::take(&mut self.bits[self.used + i]));
@@ -34,17 +34,17 @@ impl RandomPool {
 
     /// Takes [`RandomPool::draw`]n bits for later.
     pub fn keep_ready(&mut self, bits: Vec<u8>) {
-        debug_assert_eq!(bits.len(), MANY);
+        debug_assert_eq!(bits.len(), LARGE_DRAW_BYTES);
         self.spare.get_or_insert(bits);
     }
 
     /// Fetches bits for later.
     pub fn draw() -> Vec<u8> {
-        drawn(MANY)
+        draw_bytes(LARGE_DRAW_BYTES)
     }
 }
 
-fn drawn(many: usize) -> Vec<u8> {
+fn draw_bytes(many: usize) -> Vec<u8> {
     let mut bits = vec![0; many];
     fill_random(&mut bits);
     bits
@@ -74,7 +74,7 @@ mod tests {
         let mut seen = HashSet::from([pool.take()]);
         assert!(!pool.wants(), "an engine that grants little has enough");
         for round in 0..3 {
-            for _ in 0..MANY / 16 + 200 {
+            for _ in 0..LARGE_DRAW_BYTES / 16 + 200 {
                 assert!(seen.insert(pool.take()));
             }
             if round < 2 {

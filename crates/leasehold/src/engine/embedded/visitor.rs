@@ -17,9 +17,9 @@ use crate::engine::{
 use crate::error::{Error, Refusal};
 
 /// How long to wait for another process's moment.
-const MOMENT: Duration = Duration::from_secs(2);
+const MAX_WAIT_FOR_DIRECTORY: Duration = Duration::from_secs(2);
 /// Between two looks at a resource that is held: this much, and up to this much more.
-const COME_AGAIN: Duration = Duration::from_millis(15);
+const RETRY_HELD_AFTER: Duration = Duration::from_millis(15);
 
 /// An engine that holds the directory only while it works. See the module.
 #[derive(Debug)]
@@ -37,7 +37,7 @@ impl Visitor {
     /// Opens the directory, waiting for whoever has it at the moment.
     async fn visit(&self) -> Result<Arc<Embedded>, Error> {
         let clock = &self.options.clock;
-        let until = clock.now().plus(MOMENT);
+        let until = clock.now().plus(MAX_WAIT_FOR_DIRECTORY);
         loop {
             match Embedded::open(&self.dir, self.options.clone()).await {
                 Err(Error::Unavailable { source, .. })
@@ -77,7 +77,7 @@ impl Visitor {
             let now = clock.now();
             match answer {
                 Err(Error::Refused(Refusal::Held { .. })) if now < until => {
-                    let pause = jitter(COME_AGAIN).min(until.since(now));
+                    let pause = jitter(RETRY_HELD_AFTER).min(until.since(now));
                     clock.sleep_until(now.plus(pause)).await;
                 }
                 other => return other,

@@ -11,18 +11,18 @@ pub(super) type Wrong = (usize, String);
 
 /// One step of a script.
 #[derive(Clone, Debug)]
-pub(super) struct Line {
+pub(super) struct ScenarioLine {
     pub number: usize,
     /// Since the start of the script.
     pub at: Duration,
     /// Who, and over which connection.
     pub who: String,
     /// None: look at what this person waits for.
-    pub act: Option<Act>,
+    pub act: Option<ScenarioAction>,
     pub expected: Expected,
 }
 
-impl Line {
+impl ScenarioLine {
     /// Who, whatever the connection: `bob/2` is bob.
     pub fn person(&self) -> &str {
         self.who.split('/').next().unwrap_or(&self.who)
@@ -31,11 +31,11 @@ impl Line {
     /// Every span after which something could be due because of this line.
     pub fn spans(&self) -> Vec<Duration> {
         match &self.act {
-            Some(Act::Acquire(asked)) => {
+            Some(ScenarioAction::Acquire(asked)) => {
                 let cap = asked.max_hold.unwrap_or_default();
                 vec![asked.ttl, asked.wait, cap, asked.delay]
             }
-            Some(Act::Renew { ttl: Some(ttl), .. }) => vec![*ttl],
+            Some(ScenarioAction::Renew { ttl: Some(ttl), .. }) => vec![*ttl],
             _ => Vec::new(),
         }
     }
@@ -43,8 +43,8 @@ impl Line {
 
 /// What somebody does.
 #[derive(Clone, Debug)]
-pub(super) enum Act {
-    Acquire(Asked),
+pub(super) enum ScenarioAction {
+    Acquire(ScenarioClaim),
     Renew { name: String, ttl: Option<Duration>, token: Option<String> },
     Release { name: String, token: Option<String> },
     Revoke { name: String, reason: String },
@@ -55,7 +55,7 @@ pub(super) enum Act {
 
 /// A claim.
 #[derive(Clone, Debug)]
-pub(super) struct Asked {
+pub(super) struct ScenarioClaim {
     pub names: Vec<String>,
     pub mode: Mode,
     pub ttl: Duration,
@@ -65,9 +65,9 @@ pub(super) struct Asked {
     pub request: Option<String>,
 }
 
-pub(super) fn script(text: &str) -> Result<(Limits, Vec<Line>), Wrong> {
+pub(super) fn script(text: &str) -> Result<(Limits, Vec<ScenarioLine>), Wrong> {
     let mut limits = Limits::default();
-    let mut lines: Vec<Line> = Vec::new();
+    let mut lines: Vec<ScenarioLine> = Vec::new();
     for (index, text) in text.lines().enumerate() {
         let number = index + 1;
         let text = text.trim();
@@ -99,7 +99,7 @@ fn with(limits: &mut Limits, text: &str) -> Result<(), String> {
     Ok(())
 }
 
-fn step(number: usize, text: &str) -> Result<Line, String> {
+fn step(number: usize, text: &str) -> Result<ScenarioLine, String> {
     let (step, outcome) = text.split_once("->").ok_or("a line says what comes of it, after ->")?;
     let mut words = step.split_whitespace();
     if words.next() != Some("at") {
@@ -108,32 +108,35 @@ fn step(number: usize, text: &str) -> Result<Line, String> {
     let at = span(words.next().ok_or("a line says when")?)?;
     let who = words.next().ok_or("a line says who")?.to_owned();
     let act = words.next().map(|verb| act(verb, words.collect())).transpose()?;
-    Ok(Line { number, at, who, act, expected: Expected::parse(outcome)? })
+    Ok(ScenarioLine { number, at, who, act, expected: Expected::parse(outcome)? })
 }
 
-fn act(verb: &str, words: Vec<&str>) -> Result<Act, String> {
-    let mut options = Options { words };
+fn act(verb: &str, words: Vec<&str>) -> Result<ScenarioAction, String> {
+    let mut options = LineOptions { words };
     let act = match verb {
-        "acquire" => Act::Acquire(asked(&mut options)?),
-        "renew" => Act::Renew {
+        "acquire" => ScenarioAction::Acquire(asked(&mut options)?),
+        "renew" => ScenarioAction::Renew {
             name: options.name()?,
             ttl: options.take("ttl").map(span).transpose()?,
             token: options.take("token").map(Into::into),
         },
-        "release" => Act::Release { name: options.name()?, token: options.take("token").map(Into::into) },
-        "revoke" => Act::Revoke { name: options.name()?, reason: options.take("reason").unwrap_or_default().into() },
-        "write" => {
-            Act::Write { name: options.name()?, token: options.take("token").ok_or("a write shows a token=")?.into() }
+        "release" => ScenarioAction::Release { name: options.name()?, token: options.take("token").map(Into::into) },
+        "revoke" => {
+            ScenarioAction::Revoke { name: options.name()?, reason: options.take("reason").unwrap_or_default().into() }
         }
-        "inspect" => Act::Inspect { name: options.name()? },
-        "cancel" => Act::Cancel,
+        "write" => ScenarioAction::Write {
+            name: options.name()?,
+            token: options.take("token").ok_or("a write shows a token=")?.into(),
+        },
+        "inspect" => ScenarioAction::Inspect { name: options.name()? },
+        "cancel" => ScenarioAction::Cancel,
         _ => return Err(format!("nobody knows how to {verb}")),
     };
     options.done(verb)?;
     Ok(act)
 }
 
-fn asked(options: &mut Options<'_>) -> Result<Asked, String> {
+fn asked(options: &mut LineOptions<'_>) -> Result<ScenarioClaim, String> {
     let names = options.name()?.split(',').map(Into::into).collect();
     let mode = match (options.flag("shared"), options.take("permits")) {
         (false, None) => Mode::Exclusive,
@@ -144,7 +147,7 @@ fn asked(options: &mut Options<'_>) -> Result<Asked, String> {
         }
         (true, Some(_)) => return Err("a claim is shared or has permits, not both".into()),
     };
-    Ok(Asked {
+    Ok(ScenarioClaim {
         names,
         mode,
         ttl: span(options.take("ttl").ok_or("an acquire has a ttl=")?)?,
@@ -156,11 +159,11 @@ fn asked(options: &mut Options<'_>) -> Result<Asked, String> {
 }
 
 /// The words after a verb: a name first, then options in any order.
-struct Options<'a> {
+struct LineOptions<'a> {
     words: Vec<&'a str>,
 }
 
-impl<'a> Options<'a> {
+impl<'a> LineOptions<'a> {
     fn name(&mut self) -> Result<String, String> {
         match self.words.first() {
             Some(word) if !word.contains('=') => Ok(self.words.remove(0).to_owned()),

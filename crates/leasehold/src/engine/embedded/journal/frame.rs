@@ -18,7 +18,7 @@
 //! All numbers are little-endian.
 
 /// Bytes of a header, and what everything is aligned to.
-pub const UNIT: usize = 64;
+pub const FRAME_ALIGN_BYTES: usize = 64;
 
 const MAGIC: u32 = u32::from_le_bytes(*b"LHF1");
 
@@ -66,7 +66,7 @@ pub struct Frame<'a> {
 
 /// Bytes that a frame with this payload takes.
 pub const fn size_of(payload: usize) -> usize {
-    UNIT + payload.next_multiple_of(UNIT)
+    FRAME_ALIGN_BYTES + payload.next_multiple_of(FRAME_ALIGN_BYTES)
 }
 
 /// Writes the frame to `out` (which is emptied first). Says its CRC.
@@ -91,12 +91,12 @@ pub fn encode(head: &FrameHead, payload: &[u8], out: &mut Vec<u8>) -> u32 {
 
 /// The frame at the beginning of these bytes, if there is a whole one. No length is believed before it is checked.
 pub fn decode(bytes: &[u8]) -> Option<Frame<'_>> {
-    let head = bytes.first_chunk::<UNIT>()?;
+    let head = bytes.first_chunk::<FRAME_ALIGN_BYTES>()?;
     if number32(head, 0) != MAGIC {
         return None;
     }
     let length = number32(head, 8) as usize;
-    let whole = bytes.get(..UNIT.checked_add(length)?)?;
+    let whole = bytes.get(..FRAME_ALIGN_BYTES.checked_add(length)?)?;
     let crc = number32(head, 4);
     if crc32c::crc32c(&whole[8..]) != crc {
         return None;
@@ -117,7 +117,7 @@ pub fn decode(bytes: &[u8]) -> Option<Frame<'_>> {
             previous: number32(head, 56),
         },
         crc,
-        payload: &whole[UNIT..],
+        payload: &whole[FRAME_ALIGN_BYTES..],
         size: size_of(length),
     })
 }

@@ -44,7 +44,7 @@ use leasehold_core::{Time, Token};
 use super::storage::Storage;
 use ceiling::{Ceiling, CeilingFile};
 pub use damage::Damage;
-use frame::{FrameHead, FrameKind, UNIT};
+use frame::{FRAME_ALIGN_BYTES, FrameHead, FrameKind};
 use recover::Recovered;
 use segment::{SealedSegment, Segment};
 use segment_pool::{SegmentPool, SharedSegmentPool, lock};
@@ -69,7 +69,7 @@ impl Default for JournalSizes {
 
 /// The segment made while somebody waits for the engine to open: a small one is ready sooner, and read sooner by
 /// the next who opens it. Whoever writes much goes on to the large ones that the keeper prepares.
-const FIRST_SEGMENT: u64 = 1 << 20;
+const FIRST_SEGMENT_BYTES: u64 = 1 << 20;
 
 /// The writer's end.
 pub struct Journal {
@@ -145,9 +145,9 @@ impl Journal {
             }
             None => {
                 segments.last_id += 1;
-                let size = sizes.segment.min(FIRST_SEGMENT);
+                let size = sizes.segment.min(FIRST_SEGMENT_BYTES);
                 let fresh = segment::prepare(storage.as_ref(), segments.last_id, epochs(), size, None)?;
-                (fresh, UNIT as u64)
+                (fresh, FRAME_ALIGN_BYTES as u64)
             }
         };
         let since_snapshot = found.segments.iter().filter(|sealed| sealed.last > snapshot).map(|s| s.used).sum();
@@ -217,7 +217,7 @@ impl Journal {
 
     fn rotate(&mut self, frame: u64) -> io::Result<()> {
         let mut segments = lock(&self.segments);
-        let wanted = self.sizes.segment.max(frame + UNIT as u64);
+        let wanted = self.sizes.segment.max(frame + FRAME_ALIGN_BYTES as u64);
         let next = match segments.spare.take() {
             Some(spare) if spare.size >= wanted => spare,
             unfit => {
@@ -237,7 +237,7 @@ impl Journal {
         // The loss of a whole segment would otherwise look like a record that ends before it.
         self.ceiling.write(Ceiling { tokens: self.position.ceiling, proven: self.position.sequence })?;
         self.current = next;
-        self.offset = UNIT as u64;
+        self.offset = FRAME_ALIGN_BYTES as u64;
         Ok(())
     }
 

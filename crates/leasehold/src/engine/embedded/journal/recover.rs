@@ -18,7 +18,7 @@ use leasehold_core::{Book, Fact, Time};
 
 use super::ceiling::{CeilingFile, Peek};
 use super::damage::Damage;
-use super::frame::{self, FrameKind, UNIT};
+use super::frame::{self, FRAME_ALIGN_BYTES, FrameKind};
 use super::identity;
 use super::segment::{self, SealedSegment};
 use super::snapshot::{self, JournalPosition};
@@ -106,7 +106,7 @@ pub fn recover(
         let file = storage.open(&name).map_err(|error| io(&format!("open {name}"), error))?;
         let bytes = read_all(file.as_ref()).map_err(|error| io(&format!("read {name}"), error))?;
         found.last_id = id;
-        let header = bytes.first_chunk::<UNIT>().and_then(segment::read_header);
+        let header = bytes.first_chunk::<FRAME_ALIGN_BYTES>().and_then(segment::read_header);
         // A segment gets its name when all of it is durable: one without a header, or a shorter one, is damage.
         let Some(segment::Header { id: own_id, epoch, size }) = header else {
             return Err(Damage::Broken { file: name, offset: 0, law: "a segment's header matches its checksum" });
@@ -118,7 +118,7 @@ pub fn recover(
             let offset = bytes.len() as u64;
             return Err(Damage::Broken { file: name, offset, law: "a segment is as long as it was made" });
         }
-        let mut at = UNIT;
+        let mut at = FRAME_ALIGN_BYTES;
         let mut last = None;
         let mut last_frame = None;
         while let Some(frame) = bytes.get(at..).and_then(frame::decode).filter(|frame| frame.head.epoch == epoch) {
@@ -168,10 +168,10 @@ pub fn recover(
             last_bytes = bytes;
         } else if find_frame(&bytes, epoch, found.position.sequence + 1).is_some() {
             // Its first frame is bad and later ones are whole.
-            return Err(Damage::Broken { file: name, offset: UNIT as u64, law: "no frame is missing" });
-        } else if bytes[UNIT..].iter().any(|byte| *byte != 0) {
+            return Err(Damage::Broken { file: name, offset: FRAME_ALIGN_BYTES as u64, law: "no frame is missing" });
+        } else if bytes[FRAME_ALIGN_BYTES..].iter().any(|byte| *byte != 0) {
             // A torn first frame: the segment is spent, and the cut is here.
-            found.cut = Some(cut(&name, &bytes, UNIT));
+            found.cut = Some(cut(&name, &bytes, FRAME_ALIGN_BYTES));
         }
     }
     found.ceiling = journal_ceiling.max(second.map_or(0, |ceiling| ceiling.tokens));
@@ -216,7 +216,7 @@ fn cut(name: &str, bytes: &[u8], at: usize) -> Cut {
 
 /// Looks for any whole frame that is not older than `sequence`: lengths in between cannot be trusted.
 fn find_frame(bytes: &[u8], epoch: u64, sequence: u64) -> Option<usize> {
-    (0..bytes.len()).step_by(UNIT).find(|at| {
+    (0..bytes.len()).step_by(FRAME_ALIGN_BYTES).find(|at| {
         frame::decode(&bytes[*at..]).is_some_and(|frame| frame.head.epoch == epoch && frame.head.sequence >= sequence)
     })
 }

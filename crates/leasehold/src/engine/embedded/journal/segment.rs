@@ -17,7 +17,7 @@
 
 use std::io;
 
-use super::frame::{UNIT, number32, number64};
+use super::frame::{FRAME_ALIGN_BYTES, number32, number64};
 use crate::engine::embedded::storage::{File, Storage};
 
 const MAGIC: u32 = u32::from_le_bytes(*b"LHJ1");
@@ -69,15 +69,15 @@ pub struct Header {
 }
 
 /// The header, if it is whole.
-pub fn read_header(header: &[u8; UNIT]) -> Option<Header> {
+pub fn read_header(header: &[u8; FRAME_ALIGN_BYTES]) -> Option<Header> {
     let whole = number32(header, 0) == MAGIC
         && number32(header, 8) == VERSION
         && number32(header, 4) == crc32c::crc32c(&header[8..]);
     whole.then(|| Header { id: number64(header, 16), epoch: number64(header, 24), size: number64(header, 32) })
 }
 
-fn header(id: u64, epoch: u64, size: u64) -> [u8; UNIT] {
-    let mut bytes = [0; UNIT];
+fn header(id: u64, epoch: u64, size: u64) -> [u8; FRAME_ALIGN_BYTES] {
+    let mut bytes = [0; FRAME_ALIGN_BYTES];
     bytes[0..4].copy_from_slice(&MAGIC.to_le_bytes());
     bytes[8..12].copy_from_slice(&VERSION.to_le_bytes());
     bytes[16..24].copy_from_slice(&id.to_le_bytes());

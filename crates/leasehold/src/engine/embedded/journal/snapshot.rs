@@ -19,12 +19,12 @@ use std::io;
 use std::sync::Arc;
 
 use super::damage::Damage;
-use super::frame::{UNIT, number32, number64};
+use super::frame::{FRAME_ALIGN_BYTES, number32, number64};
 use crate::engine::embedded::storage::{File, Storage};
 
 const MAGIC: u32 = u32::from_le_bytes(*b"LHS1");
 const VERSION: u32 = 1;
-const END: &[u8] = b"end";
+const END_MARK: &[u8] = b"end";
 
 /// Where a snapshot stands in the journal.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
@@ -59,16 +59,16 @@ pub struct SnapshotWriter {
     at: u64,
 }
 
-const UNFINISHED: &str = "snapshot.tmp";
+const TEMP_FILE_NAME: &str = "snapshot.tmp";
 
 impl SnapshotWriter {
     /// Begins a file that recovery ignores.
     pub fn begin(storage: Arc<dyn Storage>, position: JournalPosition) -> io::Result<Self> {
-        if storage.list()?.iter().any(|name| name == UNFINISHED) {
-            storage.remove(UNFINISHED)?;
+        if storage.list()?.iter().any(|name| name == TEMP_FILE_NAME) {
+            storage.remove(TEMP_FILE_NAME)?;
         }
-        let mut file = storage.create(UNFINISHED)?;
-        let mut head = [0; UNIT];
+        let mut file = storage.create(TEMP_FILE_NAME)?;
+        let mut head = [0; FRAME_ALIGN_BYTES];
         head[0..4].copy_from_slice(&MAGIC.to_le_bytes());
         head[8..12].copy_from_slice(&VERSION.to_le_bytes());
         head[12..16].copy_from_slice(&position.crc.to_le_bytes());
@@ -78,7 +78,7 @@ impl SnapshotWriter {
         let crc = crc32c::crc32c(&head[8..]);
         head[4..8].copy_from_slice(&crc.to_le_bytes());
         file.write_at(&head, 0)?;
-        Ok(Self { storage, file, position, crc, at: UNIT as u64 })
+        Ok(Self { storage, file, position, crc, at: FRAME_ALIGN_BYTES as u64 })
     }
 
     /// Adds whole records.
@@ -102,10 +102,10 @@ impl SnapshotWriter {
 
     /// Ends the file and gives it its name. Says how many bytes it has.
     pub fn finish(mut self) -> io::Result<u64> {
-        self.crc = crc32c::crc32c_append(self.crc, END);
+        self.crc = crc32c::crc32c_append(self.crc, END_MARK);
         self.put(0, &[])?;
         self.file.sync()?;
-        self.storage.rename(UNFINISHED, &name(self.position.sequence))?;
+        self.storage.rename(TEMP_FILE_NAME, &name(self.position.sequence))?;
         self.storage.sync_dir()?;
         Ok(self.at)
     }
@@ -126,7 +126,7 @@ pub fn read(
         Ok(_) => Err(broken(at, "a snapshot is whole")),
         Err(error) => Err(Damage::Io(format!("read {name}"), error)),
     };
-    let mut head = [0; UNIT];
+    let mut head = [0; FRAME_ALIGN_BYTES];
     fill(&mut head, 0)?;
     let mut crc = number32(&head, 4);
     if number32(&head, 0) != MAGIC || number32(&head, 8) != VERSION || crc != crc32c::crc32c(&head[8..]) {
@@ -141,7 +141,7 @@ pub fn read(
     if position.sequence != sequence {
         return Err(broken(0, "a snapshot has the name it was given"));
     }
-    let mut at = UNIT as u64;
+    let mut at = FRAME_ALIGN_BYTES as u64;
     let mut records = Vec::new();
     loop {
         let mut lead = [0; 8];
@@ -152,7 +152,7 @@ pub fn read(
         }
         records.resize(size, 0);
         fill(&mut records, at + 8)?;
-        crc = crc32c::crc32c_append(crc, if size == 0 { END } else { &records });
+        crc = crc32c::crc32c_append(crc, if size == 0 { END_MARK } else { &records });
         if crc != expected {
             return Err(broken(at, "a snapshot's block matches its checksum"));
         }
