@@ -8,7 +8,7 @@
 //!
 //! 1. A frame is written only when every frame before it is durable, and it says so.
 //! 2. A failed write or sync is final: the journal refuses everything after it and never syncs again.
-//! 3. A token is given out only below a ceiling that is durable in both of its homes.
+//! 3. A token is given out only below a ceiling that is durable in both of its places: a frame and the ceiling file.
 //! 4. A segment is removed or reused only when a durable snapshot holds all that is in it.
 //!
 //! # The calls on it
@@ -67,11 +67,11 @@ impl Default for JournalSizes {
     }
 }
 
-/// The segment made while somebody waits for the engine to open: a small one is ready sooner, and read sooner by
-/// the next who opens it. Whoever writes much goes on to the large ones that the keeper prepares.
+/// The size of the segment that is made while the engine opens: a small one is ready sooner, and read sooner at the next
+/// start. Later segments are large, and the maintenance thread prepares them.
 const FIRST_SEGMENT_BYTES: u64 = 1 << 20;
 
-/// The writer's end.
+/// The open journal. Written by one thread at a time.
 pub struct Journal {
     storage: Arc<dyn Storage>,
     segments: SharedSegmentPool,
@@ -90,47 +90,23 @@ pub struct Journal {
 }
 
 impl Journal {
-    /// Takes up the record where recovery left it. Everything recovered is made durable first: a process that
-    /// was killed may have left frames that are whole but in the cache only.
+    /// Continues the record where recovery found its end. Everything recovered is made durable first: a process that
+    /// was killed may have left whole frames that are in the page cache only.
     pub fn start(
         storage: Arc<dyn Storage>,
         sizes: JournalSizes,
         found: &Recovered,
         mut epochs: Box<dyn FnMut() -> u64 + Send>,
     ) -> io::Result<Self> {
-        // A snapshot that was found may have its name in the cache only: not before it is durable may others go.
-        storage.sync_dir()?;
-        for name in storage.list()? {
-            // Prepared and never written to, or spent on a frame that was cut.
-            let unused = segment::id_of(&name).is_some_and(|id| found.segments.iter().all(|used| used.id != id));
-            let old =
-                snapshot::sequence_of(&name).is_some_and(|s| found.snapshot.is_some_and(|(newest, _)| s < newest));
-            if unused || old || name.starts_with("spare-") || name.ends_with(".tmp") {
-                storage.remove(&name)?;
-            }
-        }
-        for sealed in &found.segments {
-            let mut file = storage.open(&segment::name(sealed.id))?;
-            // If the sync of the last frame failed, the kernel shows it to us and counts it as clean, though
-            // it never reached the disk. Written again it is dirty again, and this sync means something.
-            if let Some((_, offset, frame)) = found.last_frame.as_ref().filter(|(id, ..)| *id == sealed.id) {
-                file.write_at(frame, *offset)?;
-            }
-            file.sync()?;
-        }
-        if let Some((sequence, _)) = found.snapshot {
-            storage.open(&snapshot::name(sequence))?.sync()?;
-        }
+        remove_unused_files(storage.as_ref(), found)?;
+        sync_recovered_files(storage.as_ref(), found)?;
         let ceiling = CeilingFile::open(storage.as_ref())?;
         storage.sync_dir()?;
 
-        let mut segments = SegmentPool { last_id: found.last_id, ..SegmentPool::default() };
         let snapshot = found.snapshot.map_or(0, |(sequence, _)| sequence);
         let tail = found.tail.filter(|(id, ..)| found.segments.last().is_some_and(|sealed| sealed.id == *id));
-        for sealed in &found.segments {
-            if tail.is_some_and(|(id, ..)| id == sealed.id) {
-                continue;
-            }
+        let mut segments = SegmentPool { last_id: found.last_id, ..SegmentPool::default() };
+        for sealed in found.segments.iter().filter(|sealed| tail.is_none_or(|(id, ..)| id != sealed.id)) {
             if sealed.last <= snapshot {
                 segments.retired.push(segment::name(sealed.id));
             } else {
@@ -234,15 +210,15 @@ impl Journal {
             used: self.offset,
         });
         drop(segments);
-        // The loss of a whole segment would otherwise look like a record that ends before it.
+        // Otherwise the loss of this whole segment would look like a record that ends before it.
         self.ceiling.write(Ceiling { tokens: self.position.ceiling, proven: self.position.sequence })?;
         self.current = next;
         self.offset = FRAME_ALIGN_BYTES as u64;
         Ok(())
     }
 
-    /// Reserves more tokens in the second home, above this one at least; the next frame carries the ceiling in the
-    /// first. They may be given out when that frame is durable.
+    /// Reserves more tokens, above this one at least, in the ceiling file; the next frame carries the ceiling too. They may
+    /// be given out when that frame is durable.
     pub fn reserve_tokens(&mut self, above: u64) -> io::Result<()> {
         let last = self.position.ceiling.max(above);
         let tokens = last.saturating_add(self.reserve).min(Token::MAX.get()).max(last);
@@ -259,13 +235,13 @@ impl Journal {
         Ok(())
     }
 
-    /// Writes down, beside the journal, that every frame so far is durable. Until then the last frame has no
-    /// witness: damage to it could not be told from a torn write.
+    /// Writes to the ceiling file that every frame so far is durable. Until then nothing proves the last frame: damage to
+    /// it could not be told from a torn write.
     pub fn prove(&mut self) -> io::Result<()> {
         self.put_ceiling(self.position.ceiling)
     }
 
-    /// Closes in good order: hands back the tokens that were reserved and not given out.
+    /// Writes the closing frame: gives back the tokens that were reserved and not given out.
     pub fn close(&mut self, last_token: u64, time: Time) -> io::Result<()> {
         let reserved = self.position.ceiling;
         self.position.ceiling = last_token;
@@ -315,4 +291,36 @@ impl Journal {
     pub fn segments(&self) -> SharedSegmentPool {
         self.segments.clone()
     }
+}
+
+/// Removes what recovery did not use: older snapshots, unfinished files, and segments without a frame in them.
+fn remove_unused_files(storage: &dyn Storage, found: &Recovered) -> io::Result<()> {
+    // The name of the snapshot that was found may be in the cache only: make it durable before others are removed.
+    storage.sync_dir()?;
+    for name in storage.list()? {
+        // Prepared and never written to, or used only for a frame that was cut.
+        let unused = segment::id_of(&name).is_some_and(|id| found.segments.iter().all(|used| used.id != id));
+        let old = snapshot::sequence_of(&name).is_some_and(|s| found.snapshot.is_some_and(|(newest, _)| s < newest));
+        if unused || old || name.starts_with("spare-") || name.ends_with(".tmp") {
+            storage.remove(&name)?;
+        }
+    }
+    Ok(())
+}
+
+/// Makes durable what recovery has read.
+fn sync_recovered_files(storage: &dyn Storage, found: &Recovered) -> io::Result<()> {
+    for sealed in &found.segments {
+        let mut file = storage.open(&segment::name(sealed.id))?;
+        // If the sync of the last frame failed, the kernel still shows the frame and counts it as clean, though it never
+        // reached the disk. Writing it again makes it dirty again, so that this sync writes it.
+        if let Some((_, offset, frame)) = found.last_frame.as_ref().filter(|(id, ..)| *id == sealed.id) {
+            file.write_at(frame, *offset)?;
+        }
+        file.sync()?;
+    }
+    if let Some((sequence, _)) = found.snapshot {
+        storage.open(&snapshot::name(sequence))?.sync()?;
+    }
+    Ok(())
 }
