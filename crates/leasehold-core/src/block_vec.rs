@@ -1,7 +1,7 @@
 //! A vector that never moves what is in it: it grows by blocks.
 //!
 //! A plain vector doubles by copying all it has. At ten million leases that is more than a gigabyte in one go: a book
-//! that stands still for a second, and memory touched twice for every byte that is kept.
+//! that stops for a second, and memory touched twice for every byte that is kept.
 //!
 //! # Not here
 //!
@@ -21,7 +21,7 @@ pub(crate) const PAGE_BYTES: usize = 4096;
 pub struct BlockVec<T> {
     /// All but the last are full.
     blocks: Vec<Vec<T>>,
-    /// The next one, made ready by somebody else.
+    /// The next block, allocated by another thread.
     spare: Option<Vec<T>>,
 }
 
@@ -51,7 +51,7 @@ impl<T> BlockVec<T> {
         }
     }
 
-    /// Whether another block is wanted soon, and none lies ready.
+    /// Whether another block is needed soon, and none is ready.
     pub fn wants(&self) -> bool {
         self.spare.is_none() && self.blocks.last().is_some_and(|last| last.len() >= ROWS_PER_BLOCK / 4 * 3)
     }
@@ -64,7 +64,7 @@ impl<T> BlockVec<T> {
         block
     }
 
-    /// Takes a block for later, or gives it back where one lies ready.
+    /// Takes the next block, or returns it if there is one already.
     pub fn keep_ready(&mut self, block: Vec<T>) -> Option<Vec<T>> {
         debug_assert!(block.is_empty());
         if self.spare.is_some() {

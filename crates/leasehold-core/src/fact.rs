@@ -1,4 +1,4 @@
-//! What happened, as it is written down.
+//! What happened, as the journal records it.
 //!
 //! Facts are past tense and complete: they carry the deadlines that were decided, not the rule that
 //! decided them, so that a later change of rules never reinterprets history. Replay only evolves.
@@ -140,7 +140,7 @@ pub enum Fact<'a> {
         /// The lapsed lease.
         token: Token,
     },
-    /// An engine took up the book, and this is how its clock stands to the machine's.
+    /// An engine started on the book, and this is how the book's clock relates to the machine's.
     Resumed {
         /// The book's time at that moment.
         at: Time,
@@ -160,7 +160,7 @@ const REOPENED: u8 = 4;
 const RESUMED: u8 = 5;
 const FREED: u8 = 6;
 
-/// What a lease has besides: bits of one byte, so that most leases spend no more than that.
+/// Optional parts of a lease record: bits of one byte, so that most leases take no more than that.
 const HAS_REQUEST: u8 = 1;
 const HAS_PRINCIPAL: u8 = 2;
 const HAS_VALUE: u8 = 4;

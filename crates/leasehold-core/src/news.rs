@@ -1,6 +1,6 @@
-//! What happened, as watchers are told it: who got what, and how it ended. No secret in it.
+//! The events that watchers get: who was granted what, and how it ended. No secret in them.
 //!
-//! News are written beside the facts, because a fact does not say what an ended lease had covered.
+//! Events are encoded beside the facts, because a fact does not say what an ended lease had covered.
 
 use crate::fact::{End, time, token};
 use crate::time::Time;
@@ -44,7 +44,7 @@ impl From<End> for EventKind {
     }
 }
 
-/// One piece of news.
+/// One event.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct News<'a> {
     /// What happened.
@@ -82,7 +82,7 @@ pub(crate) fn encode<'n>(
 }
 
 impl<'a> News<'a> {
-    /// Reads the next piece.
+    /// Reads the next event.
     ///
     /// # Errors
     ///

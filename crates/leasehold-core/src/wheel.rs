@@ -1,7 +1,8 @@
-//! Who is due next, in constant time.
+//! The timer: which entry is due next, in constant time.
 //!
 //! A hierarchical timing wheel of one-millisecond ticks: eight levels of 64 slots, which is
-//! more than 64 bits of nanoseconds need. Entries are indices into somebody else's slab; the links live here, twelve bytes each.
+//! more than 64 bits of nanoseconds need. Entries are indices into the caller's table; the links are here, twelve
+//! bytes each.
 //!
 //! # Laws
 //!

@@ -309,20 +309,9 @@ impl Story {
             let mut room = 0;
             loop {
                 let name = format!("unused {room}");
-                let wants = [Want { name: &name, mode: Mode::Exclusive }];
-                let claim = Acquire {
-                    waiter_id: WaiterId(1_000_000),
-                    wants: &wants,
-                    ttl_ms: 1_000,
-                    wait_ms: 0,
-                    max_hold_ms: None,
-                    delay_ms: 0,
-                    holder: "",
-                    request: None,
-                    secret: Secret::new([9; 16]),
-                    principal,
-                    value: None,
-                };
+                let wants = [Want::exclusive(&name)];
+                let claim =
+                    Acquire { principal, ..Acquire::new(WaiterId(1_000_000), &wants, 1_000, "", Secret::new([9; 16])) };
                 match full.apply(Command::Acquire(claim), self.now).reply {
                     Reply::Granted(_) => room += 1,
                     Reply::Refused(Refusal::Quota(_)) => break,

@@ -58,7 +58,7 @@ pub enum OpKind {
     Read {
         /// The resource.
         name: String,
-        /// The tokens that the book showed, to be told when that is durable.
+        /// The tokens that the book showed, to be returned when that is durable.
         saw: Vec<u64>,
         /// The book's time then.
         at: u64,
@@ -379,9 +379,9 @@ pub struct HistoryCounts {
     pub reads: u64,
     /// Looks that had to wait for the disk.
     pub late_reads: u64,
-    /// Pieces of news told.
+    /// Events published.
     pub news: u64,
-    /// Floors told or raised.
+    /// Floors read or raised.
     pub floors: u64,
 }
 

@@ -8,7 +8,7 @@ use leasehold::engine::embedded::journal::frame::{self, FRAME_ALIGN_BYTES};
 use leasehold::engine::embedded::journal::{JournalSizes, segment};
 use leasehold::engine::embedded::storage::Storage;
 use leasehold::engine::embedded::{Embedded, Options};
-use leasehold::engine::{Claim, Engine, Mode, Token, Want};
+use leasehold::engine::{Claim, Engine, Token, Want};
 use leasehold_torture::disk::{Faults, SimDisk};
 
 /// Beyond every token that an engine reserves by itself.
@@ -28,16 +28,7 @@ async fn open(disk: &SimDisk) -> Arc<Embedded> {
 }
 
 async fn take(engine: &Embedded, name: &str) -> Token {
-    let claim = Claim {
-        wants: vec![Want { name: name.into(), mode: Mode::Exclusive }],
-        ttl: Duration::from_secs(3600),
-        wait: Duration::ZERO,
-        max_hold: None,
-        delay: Duration::ZERO,
-        holder: "ada".into(),
-        request: None,
-        principal: String::new(),
-    };
+    let claim = Claim::new(vec![Want::exclusive(name)], Duration::from_secs(3600), "ada");
     engine.acquire(claim).await.expect("it is free").token.expect("fencing")
 }
 

@@ -1,4 +1,4 @@
-//! The press under real threads: tills that write their own batches, callers, and the writer, all at once.
+//! The journal writer under real threads: server threads that write their own batches, callers, and the writer thread.
 
 use std::collections::{BTreeMap, HashMap, HashSet};
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -10,33 +10,33 @@ use leasehold::engine::embedded::journal::frame::FrameKind;
 use leasehold::engine::embedded::storage::Storage;
 use leasehold::engine::embedded::{CompletionQueue, Embedded, Notice, Options, Stopped, start};
 use leasehold::engine::{Claim, Engine, LeaseId, Query, Want as EngineWant};
-use leasehold_core::{Acquire, Command, LeaseKey, Mode, Reply, WaiterId, Want};
+use leasehold_core::{Acquire, Command, LeaseKey, Reply, WaiterId, Want};
 use leasehold_torture::disk::{Faults, SimDisk};
 use leasehold_torture::rng::Rng;
 
 /// How long anything may take before it counts as lost: machines pause.
 const MAX_REPLY_WAIT: Duration = Duration::from_secs(30);
 
-/// A thread that speaks for many: its completions, and a bell that rings when something was put there.
+/// A server thread: its completion queue, and a condition variable that is notified when replies were added.
 struct ServerThread {
     engine: Arc<Embedded>,
     completions: Arc<CompletionQueue>,
-    bell: Arc<(Mutex<bool>, Condvar)>,
+    wakeup: Arc<(Mutex<bool>, Condvar)>,
     next_tag: u64,
 }
 
 impl ServerThread {
     fn new(engine: &Arc<Embedded>) -> Self {
-        let bell = Arc::new((Mutex::new(false), Condvar::new()));
-        let ring = bell.clone();
+        let wakeup = Arc::new((Mutex::new(false), Condvar::new()));
+        let notify = wakeup.clone();
         let completions = CompletionQueue::new(move || {
-            *ring.0.lock().expect("nobody panics with the bell") = true;
-            ring.1.notify_all();
+            *notify.0.lock().expect("nobody panics with the lock") = true;
+            notify.1.notify_all();
         });
-        Self { engine: engine.clone(), completions, bell, next_tag: 0 }
+        Self { engine: engine.clone(), completions, wakeup, next_tag: 0 }
     }
 
-    /// Decides these, writes or leaves it to the writer, and waits until each has its answer, once.
+    /// Submits these, writes or leaves it to the writer thread, and waits until each has one answer.
     fn ask(&mut self, commands: &[ServerCommand], write: bool) -> Vec<Result<Reply, Stopped>> {
         let first = self.next_tag;
         self.next_tag += commands.len() as u64;
@@ -45,7 +45,7 @@ impl ServerThread {
         for (tag, job) in (first..).zip(commands) {
             let answer = match job {
                 ServerCommand::Take { name, wait_ms } => {
-                    let wants = [Want { name, mode: Mode::Exclusive }];
+                    let wants = [Want::exclusive(name)];
                     let claim = claim(&wants, *wait_ms, locked.secret());
                     locked.acquire(claim, &self.completions, tag).map(|(reply, _)| reply)
                 }
@@ -80,14 +80,14 @@ impl ServerThread {
             if answers.len() == count {
                 return;
             }
-            let rung = self.bell.0.lock().expect("nobody panics with the bell");
-            let (mut rung, late) = self
-                .bell
+            let woken = self.wakeup.0.lock().expect("nobody panics with the lock");
+            let (mut woken, late) = self
+                .wakeup
                 .1
-                .wait_timeout_while(rung, MAX_REPLY_WAIT, |rung| !*rung)
-                .expect("nobody panics with the bell");
+                .wait_timeout_while(woken, MAX_REPLY_WAIT, |woken| !*woken)
+                .expect("nobody panics with the lock");
             assert!(!late.timed_out(), "{} of {count} answers came", answers.len());
-            *rung = false;
+            *woken = false;
         }
     }
 }
@@ -98,22 +98,10 @@ enum ServerCommand {
 }
 
 fn claim<'a>(wants: &'a [Want<'a>], wait_ms: u64, secret: leasehold_core::Secret) -> Acquire<'a> {
-    Acquire {
-        waiter_id: WaiterId(0),
-        wants,
-        ttl_ms: 3_600_000,
-        wait_ms,
-        max_hold_ms: None,
-        delay_ms: 0,
-        holder: "teller",
-        request: None,
-        secret,
-        principal: "",
-        value: None,
-    }
+    Acquire { wait_ms, ..Acquire::new(WaiterId(0), wants, 3_600_000, "teller", secret) }
 }
 
-/// What one thread was told: who has what, every token it got, and whether it was stopped.
+/// What one thread was answered: leases it holds, every token it got, and whether the engine stopped.
 #[derive(Default)]
 struct ThreadLog {
     held: HashMap<String, LeaseKey>,
@@ -215,16 +203,7 @@ async fn call(engine: Arc<Embedded>, me: u64, rounds: u64) -> ThreadLog {
 }
 
 fn asked(name: &str) -> Claim {
-    Claim {
-        wants: vec![EngineWant { name: name.into(), mode: Mode::Exclusive }],
-        ttl: Duration::from_secs(3_600),
-        wait: Duration::ZERO,
-        max_hold: None,
-        delay: Duration::ZERO,
-        holder: "caller".into(),
-        request: None,
-        principal: String::new(),
-    }
+    Claim::new(vec![EngineWant::exclusive(name)], Duration::from_secs(3_600), "caller")
 }
 
 async fn found(engine: &Embedded) -> BTreeMap<String, u64> {
@@ -233,7 +212,7 @@ async fn found(engine: &Embedded) -> BTreeMap<String, u64> {
     all.into_iter().map(|r| (r.name, r.holders[0].token.expect("fencing").get())).collect()
 }
 
-/// Everybody at once; what they were told, added up.
+/// All threads at once; their logs, added up.
 async fn crowd(engine: &Arc<Embedded>, rounds: u64, seed: u64) -> ThreadLog {
     let tellers: Vec<_> = (0..3)
         .map(|me| {
@@ -259,7 +238,7 @@ async fn crowd(engine: &Arc<Embedded>, rounds: u64, seed: u64) -> ThreadLog {
     all
 }
 
-/// What was told is there, and nothing else but what nobody was told of.
+/// What was answered is there, and nothing else but what was never answered.
 fn compare(log: &ThreadLog, found: &BTreeMap<String, u64>) {
     for (name, lease) in &log.held {
         assert_eq!(found.get(name), Some(&lease.token.get()), "{name} was granted");
@@ -271,8 +250,8 @@ fn compare(log: &ThreadLog, found: &BTreeMap<String, u64>) {
     assert_eq!(unique.len(), log.tokens.len(), "a token came twice");
 }
 
-/// Goal: tills, callers and the writer at once lose nothing, answer nothing twice, and give no token twice.
-/// Method: three threads with tills and four callers on a real disk; close, open, compare; again in the same directory.
+/// Goal: server threads, callers and the writer thread at once lose nothing, answer nothing twice, and give no token twice.
+/// Method: three server threads and four callers on a real disk; close, open, compare; again in the same directory.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn everybody_at_once_on_a_real_disk() {
     let dir = tempfile::tempdir_in(env!("CARGO_TARGET_TMPDIR")).expect("a directory");
@@ -303,10 +282,10 @@ fn failed(notices: &mpsc::Receiver<Notice>) -> bool {
     std::iter::from_fn(|| notices.recv_timeout(MAX_REPLY_WAIT).ok()).any(|notice| matches!(notice, Notice::Failed(_)))
 }
 
-/// Goal: a disk that fails under a locked's own write stops the engine: that batch is unknown, what comes later has no
-/// effect, who waits in line had none, the operator is told, and nothing is written afterwards.
+/// Goal: a disk that fails under a server thread's own write stops the engine: that batch is unknown, later commands and
+/// waiting claims have no effect, the operator gets a notice, and nothing is written afterwards.
 #[tokio::test]
-async fn a_disk_that_fails_under_a_till_stops_the_engine() {
+async fn a_disk_that_fails_under_a_server_thread_stops_the_engine() {
     for fail_sync in [true, false] {
         let disk = SimDisk::default();
         let storage: Arc<dyn Storage> = Arc::new(disk.clone());
@@ -378,11 +357,11 @@ async fn a_disk_that_fails_under_a_crowd_loses_nothing_answered() {
     assert!(failures >= 20, "the disk failed in the middle of it in {failures} rounds only");
 }
 
-/// Goal: an idle engine whose last batch was written by a locked still writes its proof within 50 ms.
+/// Goal: an idle engine whose last batch was written by a server thread still writes its proof within 50 ms.
 /// Method: one batch after a rest; two more operations (a write and a sync) reach the disk by themselves. Machines
-/// pause, so the best of some rounds counts; none may take longer than the writer's longest nap.
+/// pause, so the best of some rounds counts; none may take longer than the writer thread's longest sleep.
 #[tokio::test]
-async fn an_idle_engine_proves_what_a_till_wrote() {
+async fn an_idle_engine_proves_what_a_server_thread_wrote() {
     let disk = SimDisk::default();
     let storage: Arc<dyn Storage> = Arc::new(disk.clone());
     let engine = Embedded::open_on(storage, Options::default()).await.expect("opens");

@@ -63,16 +63,7 @@ pub struct Acquire {
 
 impl Acquire {
     pub(crate) fn new(client: Leasehold, wants: Vec<Want>) -> Self {
-        let claim = Claim {
-            wants,
-            ttl: DEFAULT_TTL,
-            wait: Duration::ZERO,
-            max_hold: None,
-            delay: Duration::ZERO,
-            holder: default_holder(),
-            request: None,
-            principal: String::new(),
-        };
+        let claim = Claim::new(wants, DEFAULT_TTL, default_holder());
         Self { client, claim, renewing: true }
     }
 
@@ -91,7 +82,7 @@ impl Acquire {
         self
     }
 
-    /// How long to stand in line. Default: zero, which does not queue.
+    /// How long to wait in the queue. Default: zero, which does not wait.
     pub fn wait(mut self, wait: Duration) -> Self {
         self.claim.wait = wait;
         self
@@ -298,11 +289,11 @@ pub enum RunError {
     Lost(#[source] Lost),
 }
 
-/// The terms to hand the lease out with.
+/// The times of the lease when it is handed out.
 ///
-/// The engine decided some time between `sent` and now. After a long wait in line that is nearly
+/// The engine decided some time between `sent` and now. After a long wait in the queue that is nearly
 /// always *now*, but nothing proves it: all that is provable is `sent` + remaining, and the wait has
-/// eaten of it. So when less than two thirds of it are left, one renewal, which does not wait in line,
+/// eaten of it. So when less than two thirds of it are left, one renewal, which does not wait,
 /// gives a tight bound.
 async fn tighten(client: &Leasehold, sent: Time, grant: &Grant, ttl: Duration) -> Result<LeaseTimes, Error> {
     let (engine, clock) = (&client.engine, &client.clock);

@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use crate::acquire::Acquire;
 use crate::clock::Clock;
-use crate::engine::{Engine, LeaseId, Mode, Promises, Query, Renewal, Resource, Token, Want};
+use crate::engine::{Engine, LeaseId, Promises, Query, Renewal, Resource, Token, Want};
 use crate::error::Error;
 
 /// Engines of later versions, so that their URLs get an answer that helps.
@@ -126,7 +126,7 @@ impl Leasehold {
     /// # }
     /// ```
     pub fn acquire_all<I: IntoIterator<Item: Into<String>>>(&self, names: I) -> Acquire {
-        let wants = names.into_iter().map(|name| Want { name: name.into(), mode: Mode::Exclusive });
+        let wants = names.into_iter().map(Want::exclusive);
         Acquire::new(self.clone(), wants.collect())
     }
 

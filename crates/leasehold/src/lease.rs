@@ -1,4 +1,4 @@
-//! The guards: a lease in your hand, and the three moments it knows.
+//! The guards: a lease that renews itself, and its three moments.
 //!
 //! ```text
 //!   sent         renewal due       danger              lost

@@ -1,15 +1,15 @@
-//! Validity, and the task that keeps it up.
+//! How long a lease is valid, and the task that renews it.
 //!
 //! ```text
-//!   Lease ──┬── Held: terms (from when, until when, lost?) ◀── accept ── engine.renew
-//!           └── Keeper: one task ── renews at 1/3 ── ends at lost, at release, at drop
+//!   Lease ──┬── SharedLease: times (from when, until when, lost?) ◀── accept ── engine.renew
+//!           └── RenewalTask: one task ── renews at 1/3 ── ends at lost, at release, at drop
 //! ```
 //!
 //! # Laws
 //!
 //! 1. Validity is counted from before the request was sent.
 //! 2. Lost is for ever: an answer that comes after the validity was over does not revive the guard.
-//! 3. The clock alone ends a lease: a keeper that is late, starved or dead changes nothing about it.
+//! 3. The clock alone ends a lease: a renewal task that is late, starved or dead changes nothing about it.
 //! 4. No renewal is started after the guard is gone.
 
 use std::convert::Infallible;
@@ -70,7 +70,7 @@ impl LeaseTimes {
     }
 }
 
-/// What the guard and its keeper share.
+/// What the guard and its renewal task share.
 pub(crate) struct SharedLease {
     pub(crate) engine: Arc<dyn Engine>,
     pub(crate) clock: Arc<dyn Clock>,
@@ -79,7 +79,7 @@ pub(crate) struct SharedLease {
     pub(crate) holder: String,
     /// Sent with every renewal, so that a renewal by the bare id with another ttl does not become the rule.
     pub(crate) ttl: Duration,
-    /// A watch, because whoever waits for danger or loss must hear of a renewal. The clock is read under
+    /// A watch channel: tasks that wait for danger or loss must be woken by a renewal. The clock is read under
     /// its lock wherever the two are compared, or an answer could slip in between.
     pub(crate) terms: watch::Sender<LeaseTimes>,
 }
@@ -241,7 +241,7 @@ pub(crate) async fn until<T>(clock: &dyn Clock, at: Time, work: impl Future<Outp
     }
 }
 
-/// Owns the task that keeps a lease up. Dropping it ends the task.
+/// Owns the task that renews a lease. Dropping it ends the task.
 pub(crate) struct RenewalTask {
     task: JoinHandle<()>,
     cancellation: CancellationToken,
@@ -271,7 +271,7 @@ impl RenewalTask {
 impl Drop for RenewalTask {
     fn drop(&mut self) {
         self.task.abort();
-        // The runtime drops an aborted task at its next turn; who works under the lease hears at once.
+        // The runtime drops an aborted task later; work under the lease must be cancelled at once.
         self.cancellation.cancel();
     }
 }

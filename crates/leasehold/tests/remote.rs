@@ -8,7 +8,7 @@ use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use leasehold::engine::remote::{Options, Remote};
-use leasehold::engine::{Claim, Engine, LeaseId, Mode, Query, Want};
+use leasehold::engine::{Claim, Engine, LeaseId, Query, Want};
 use leasehold::{Error, Leasehold, Refusal, Token};
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::{TcpListener, TcpStream};
@@ -106,16 +106,7 @@ fn command(bytes: &[u8]) -> Option<(Vec<String>, usize)> {
 }
 
 fn claim() -> Claim {
-    Claim {
-        wants: vec![Want { name: "seat".into(), mode: Mode::Exclusive }],
-        ttl: Duration::from_secs(30),
-        wait: Duration::ZERO,
-        max_hold: None,
-        delay: Duration::ZERO,
-        holder: "ada".into(),
-        request: None,
-        principal: String::new(),
-    }
+    Claim::new(vec![Want::exclusive("seat")], Duration::from_secs(30), "ada")
 }
 
 const GRANT: &str = "*4\r\n+7-abc\r\n:7\r\n:1500\r\n:9000\r\n";

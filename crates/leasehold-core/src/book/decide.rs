@@ -1,4 +1,4 @@
-//! Decide: each command, what it is answered, and which facts come of it. What the line comes to is in [`super::queue`].
+//! Decides each command: the reply, and the facts. Waiting claims are in [`super::queue`].
 
 use std::borrow::Cow;
 use std::time::Duration;
@@ -12,16 +12,16 @@ use crate::planted::{self, Bug};
 use crate::time::Time;
 use crate::token::{LeaseKey, Secret, Token};
 
-/// How many holders an acquire looks through for one that is over.
+/// How many holders an acquire examines for one that is due.
 const MAX_HOLDERS_EXAMINED: usize = 4096;
 
-/// How many callers may wait for the answer to one request.
+/// How many callers may wait for the reply to one request.
 const MAX_JOINED_RETRIES: usize = 64;
 
-/// How many impatient waiters an acquire sends home before it is decided; the tick takes the rest.
+/// How many waiters whose wait is over an acquire refuses before it is decided; the tick refuses the rest.
 const MAX_WAITERS_DISMISSED: u32 = 1024;
 
-/// What a granted claim needs besides its resources: the same for one that came and one that waited.
+/// What a granted claim needs besides its resources, whether it waited or not.
 pub(super) struct GrantTerms<'a> {
     pub ttl_ms: u64,
     pub max_hold_ms: Option<u64>,
@@ -48,7 +48,7 @@ impl Book {
         {
             return reply;
         }
-        // Most claims are on one name that nobody uses: then there is nothing to look at twice.
+        // Most claims are on one unused name: then there is nothing to end, no queue and no capacity to check.
         let unused = matches!(claim.wants, [want] if !long_path_forced() && self.state.find_name(want.name).is_none());
         if !unused {
             self.collect_due(claim.wants, now);
@@ -92,7 +92,7 @@ impl Book {
             && let Some(slot) = self.queue.find_request(tag, mark.scope, mark.id)
         {
             let waiter = self.queue.get(slot);
-            // Patience that is over but not collected yet: that place in line is gone, and refusals are not stored.
+            // A wait that is over but not ended yet does not count, and refusals are not stored.
             if waiter.until > now {
                 if waiter.request.as_ref().is_some_and(|r| r.fingerprint != mark.fingerprint) {
                     return Some(Reply::Refused(Refusal::Mismatch));
@@ -137,12 +137,12 @@ impl Book {
         Ok(())
     }
 
-    /// Ends what is over by time on these resources, so that nobody is refused because of the dead.
+    /// Ends what is over by time on these resources, so that no claim is refused because of them.
     fn collect_due(&mut self, wants: &[Want<'_>], now: Time) {
         for want in wants {
             let Some(slot) = self.state.find_name(want.name) else { continue };
             let resource = &self.state.resources[slot as usize];
-            // A crowd of holders is looked through only when it is in the way, or fixes another capacity.
+            // Holders are examined only when they block the claim, or fix another capacity.
             let agreed = match want.mode {
                 Mode::Permits { capacity, .. } => [0, capacity].contains(&resource.capacity()),
                 _ => true,
@@ -150,8 +150,8 @@ impl Book {
             if agreed && resource.admits(want.mode) {
                 continue;
             }
-            // Nobody is due before the wheel says so, to the millisecond; and a crowd has its limit, for the same
-            // reason that a tick has one: the tick takes the rest.
+            // The wheel says, to the millisecond, when the next lease is due. The number examined is bounded as a tick
+            // is; the tick ends the rest.
             let next = self.state.wheel.next().map_or(u64::MAX, Time::as_nanos);
             if next >= now.as_nanos().saturating_add(1_000_000) {
                 continue;
@@ -166,7 +166,7 @@ impl Book {
             }
         }
         self.examine_todo(now);
-        // A claim whose patience is over is in nobody's way, collected or not.
+        // A claim whose wait is over blocks nobody, even before it is refused.
         if self.queue.len() > 0 {
             let mut budget = MAX_WAITERS_DISMISSED;
             self.dismiss_due(&mut budget, now);
@@ -353,7 +353,7 @@ impl Book {
     pub(super) fn end(&mut self, slot: u32, how: End, reason: &str, now: Time) {
         let lease = &self.state.leases[slot as usize];
         let closed_until = match how {
-            // Counted from the deadline, not from when somebody looked.
+            // Counted from the deadline, not from when it was noticed.
             End::Lapsed if lease.delay_ms > 0 => lease.expires_at.plus_millis(lease.delay_ms.into()),
             _ => Time::ZERO,
         };
@@ -392,7 +392,7 @@ impl Book {
     }
 }
 
-/// Tests compare the two ways.
+/// Tests compare the short path with the long one.
 #[cfg(test)]
 fn long_path_forced() -> bool {
     super::long_path_tests::forced()
@@ -403,7 +403,7 @@ const fn long_path_forced() -> bool {
     false
 }
 
-/// When the wheel should bring a lease up.
+/// When the wheel should return a lease.
 fn deadline(lease: &LeaseEntry) -> Time {
     if planted::on(Bug::LapseEarly) {
         return Time::from_nanos(lease.expires_at.as_nanos().saturating_sub(u64::from(lease.ttl_ms) * 125_000));

@@ -1,10 +1,10 @@
-//! The bounded memory of recent endings: what a retried acquire, release or renew is answered from.
+//! The most recently ended leases: a retried acquire, release or renew is answered from them.
 
 use super::lease::StoredRequest;
 use crate::fact::End;
 use crate::token::Secret;
 
-/// A lease that is over.
+/// A lease that has ended.
 #[derive(Clone, Debug)]
 pub(super) struct EndedLease {
     pub token: u64,
@@ -13,7 +13,7 @@ pub(super) struct EndedLease {
     pub request: Option<Box<StoredRequest>>,
 }
 
-/// A ring: the newest ending takes the place of the oldest.
+/// A ring buffer: the newest replaces the oldest.
 #[derive(Debug)]
 pub(super) struct EndedLeases {
     ring: Vec<EndedLease>,
@@ -31,7 +31,7 @@ impl EndedLeases {
         &self.ring[row as usize]
     }
 
-    /// The row that the next ending will take, and what has to be forgotten for it.
+    /// The row of the next ended lease, and the one it replaces.
     pub fn next_row(&self) -> (u32, Option<&EndedLease>) {
         if self.ring.len() < self.capacity {
             (self.ring.len() as u32, None)

@@ -1,15 +1,15 @@
 //! An index of eight bytes a row, found with one cache miss, that never grows all at once.
 //!
 //! A line is 64 bytes, a cache line: a count, and seven entries of a tag (32 bits of the key's hash) and a row of
-//! somebody else's slab. The tag also chooses the line, so growing moves entries without looking at what they stand
+//! the caller's table. The tag also chooses the line, so growing moves entries without reading what they stand
 //! for, a few lines with every change. At ten million rows a table that doubled in one go would stop the book for a
 //! tenth of a second, and one that keeps tags, rows and counts apart would pay a miss for each.
 
 const WORDS_PER_LINE: usize = 8;
 /// Lines moved to the larger table with every insertion and removal.
 const LINES_MOVED_PER_CHANGE: usize = 4;
-/// Lines from which on, and up to which, it is worth making the next table ready beforehand: what a small one takes is
-/// nothing, and what a large one takes (from 64 MB on, at 2.6 million rows) may never be used.
+/// The next table is allocated beforehand between these sizes, in lines: a small table costs nothing, and a large one
+/// (from 64 MB on, at 2.6 million rows) may never be used.
 const MIN_PREALLOC_LINES: usize = 1 << 12;
 const MAX_PREALLOC_LINES: usize = 1 << 18;
 
@@ -30,7 +30,7 @@ pub(super) struct Index {
     /// The smaller table, while its entries are being moved.
     old: IndexTable,
     moved: usize,
-    /// The next larger one, made ready by somebody else.
+    /// The next larger table, allocated by another thread.
     spare: Option<IndexTable>,
 }
 
@@ -45,7 +45,7 @@ impl IndexTable {
     pub fn ready(lines: usize) -> Self {
         let mut table = Self::with_lines(lines);
         let each_page = crate::block_vec::PAGE_BYTES / size_of::<u64>();
-        // Not seen to be zero, as all of it is: it would not be written.
+        // Through black_box: the compiler knows that all of it is zero, and would leave the write out.
         table.words.iter_mut().step_by(each_page).for_each(|word| *word = core::hint::black_box(0));
         table
     }
@@ -69,8 +69,8 @@ impl IndexTable {
         &self.words[self.start(line) + 1..self.start(line) + WORDS_PER_LINE]
     }
 
-    /// How many entries passed this line because it was full, and stand in one after it. Exact, so that a look for
-    /// what is not there ends at once also after years of coming and going.
+    /// How many entries passed this line because it was full, and stand in one after it. Exact, so that a search for
+    /// a missing entry ends at once, even after years of insertions and removals.
     fn passed(&mut self, line: usize) -> &mut u64 {
         let start = self.start(line);
         &mut self.words[start]
@@ -82,7 +82,7 @@ impl IndexTable {
             return None;
         }
         let mut line = self.home(tag);
-        // A small table can come to have every line passed by somebody: once around is enough.
+        // In a small table entries may have passed every line: once around is enough.
         for _ in 0..self.lines {
             for (at, entry) in self.entries(line).iter().enumerate() {
                 if (entry >> 32) as u32 == tag && *entry as u32 != 0 && is(row_of(*entry)) {
@@ -141,7 +141,7 @@ impl Index {
         Some(row_of(self.old.words[word]))
     }
 
-    /// Fetches the line that a look for this tag begins with.
+    /// Fetches the line where the search for this tag begins.
     pub fn fetch(&self, tag: u32) {
         if self.table.lines > 0 {
             core::hint::black_box(self.table.words[self.table.start(self.table.home(tag))]);
@@ -193,14 +193,14 @@ impl Index {
         self.moved = 0;
     }
 
-    /// How many lines the next table will have, if that is soon and none lies ready.
+    /// How many lines the next table will have, if it is needed soon and not allocated yet.
     pub fn wants(&self) -> Option<usize> {
         let soon = (self.table.used + self.old.used) * 10 > self.table.lines * 5 * 9;
         let worth_it = (MIN_PREALLOC_LINES..=MAX_PREALLOC_LINES).contains(&self.table.lines);
         (soon && worth_it && self.spare.is_none()).then(|| self.table.lines * 2)
     }
 
-    /// Takes a table for later, or gives back what is not the next one: it grew by itself meanwhile.
+    /// Takes the next table, or returns one of the wrong size: the index grew by itself meanwhile.
     pub fn keep_ready(&mut self, table: IndexTable) -> Option<IndexTable> {
         debug_assert_eq!(table.used, 0);
         if self.spare.is_some() || table.lines != self.table.lines * 2 {

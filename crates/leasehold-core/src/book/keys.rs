@@ -40,8 +40,8 @@ impl fmt::Debug for KeyView<'_> {
 }
 
 impl Book {
-    /// These names will be asked for soon. Changes nothing: the places where they are looked up come into the cache, and
-    /// whoever says so of several waits for memory once, not once for each.
+    /// These names will be asked for soon. Changes nothing: it brings their index lines into the cache, so that
+    /// several names wait for memory once, not once each.
     pub fn prefetch(&self, names: &[&str]) {
         self.state.prefetch(names);
     }
@@ -86,7 +86,7 @@ impl Book {
             return Reply::Invalid(sentence);
         }
         let mut pushed: Vec<(u32, u64)> = Vec::with_capacity(keys.names.len());
-        // Told only to the owner of all of them: to others it is a no, as in Redis.
+        // Only the owner of all of them gets this sentence: others get a refusal, as in Redis.
         let mut invalid = None;
         for name in keys.names {
             let Some(slot) = self.owned(name, keys.value, now) else { return Reply::Extended(0) };
@@ -103,8 +103,8 @@ impl Book {
             } else if (keys.value.is_none() || now.plus_millis(ttl_ms) < lease.expires_at)
                 && !self.all_named(lease, keys.names)
             {
-                // Nobody shortens what they did not name; and who does not show the value does not prolong it either: it
-                // may not be theirs to touch.
+                // A key that was not named is never shortened. Without the value it is not prolonged either: it may be
+                // somebody else's.
                 invalid = Some(format!("{name} is held together with other keys: name all of them or none"));
             }
             if !pushed.iter().any(|(other, _)| *other == slot) {
@@ -130,7 +130,7 @@ impl Book {
         })
     }
 
-    /// Before anything is changed: names that are none, and leases that are not keys.
+    /// Refuses invalid names, and leases that are not keys, before anything is changed.
     fn check_keys(&mut self, keys: Keys<'_>, now: Time) -> Result<(), String> {
         if keys.names.len() > self.limits.resources_per_claim {
             return Err(format!("at most {} keys at once, got {}", self.limits.resources_per_claim, keys.names.len()));

@@ -87,19 +87,9 @@ fn the_two_ways_are_two() {
         let mut book = Book::new(Limits::default(), 3);
         book.set_ceiling(40);
         let mut ask = |waiter_id: u64, name: &str, now: u64| {
-            let claim = Acquire {
-                waiter_id: WaiterId(waiter_id),
-                wants: &[Want { name, mode: Mode::Exclusive }],
-                ttl_ms: 1_000,
-                wait_ms: 5,
-                max_hold_ms: None,
-                delay_ms: 0,
-                holder: "h",
-                request: None,
-                secret: Secret::new([0; 16]),
-                principal: "",
-                value: None,
-            };
+            let wants = [Want::exclusive(name)];
+            let acquire = Acquire::new(WaiterId(waiter_id), &wants, 1_000, "h", Secret::new([0; 16]));
+            let claim = Acquire { wait_ms: 5, ..acquire };
             book.apply(Command::Acquire(claim), Time::from_millis(now)).effects.len()
         };
         let count = [(1, "a", 1), (2, "a", 2), (3, "b", 100)].map(|(waiter_id, name, now)| ask(waiter_id, name, now));

@@ -76,39 +76,39 @@ pub struct Book {
     now: Time,
     /// The highest token that may be given out: reserved on disk by the shell.
     ceiling: u64,
-    /// A floor that was asked for and was not taken by the shell yet; 0 if there is none.
+    /// A raised floor that the shell has not taken yet; 0 if there is none.
     floor: u64,
     tape: Vec<u8>,
-    /// What watchers are told, encoded beside the tape; none if nobody ever watches.
+    /// Events for watchers, encoded beside the tape; none if events are not kept.
     news: Option<PendingNews>,
     counters: Counters,
     effects: Vec<Effect>,
-    /// Resources whose queue is to be looked at.
+    /// Resources whose queue must be examined again.
     todo: Vec<u32>,
 }
 
-/// News that were not taken yet.
+/// Events that the shell has not taken yet.
 #[derive(Debug, Default)]
 struct PendingNews {
     bytes: Vec<u8>,
     count: u64,
 }
 
-/// Sizes, for gauges and for checkers.
+/// How many entries the book has, for gauges and checkers.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub struct Counts {
-    /// Leases that are somebody's.
+    /// Leases that are held.
     pub leases: usize,
     /// Lapsed leases whose resources are still closed.
     pub closing: usize,
-    /// Claims in line.
+    /// Claims that wait in a queue.
     pub waiters: usize,
-    /// Endings remembered.
+    /// Ended leases that are remembered.
     pub endings: usize,
 }
 
 impl Book {
-    /// An empty book. `seed` keys the hash tables, since strangers choose the names: make it random.
+    /// An empty book. `seed` keys the hash tables, since clients choose the names: make it random.
     #[must_use]
     pub fn new(limits: Limits, seed: u64) -> Self {
         Self {
@@ -126,7 +126,7 @@ impl Book {
         }
     }
 
-    /// Decides a command at `now`. Facts go to the tape; nothing may be told to anybody before they are durable.
+    /// Decides a command at `now`. Facts go to the tape. No reply may leave before they are durable.
     pub fn apply(&mut self, command: Command<'_>, now: Time) -> Outcome {
         self.now = self.now.max(now);
         let now = self.now;
@@ -144,7 +144,7 @@ impl Book {
         Outcome { reply, effects: std::mem::take(&mut self.effects) }
     }
 
-    /// Records that an engine took up the book. See [`Fact::Resumed`].
+    /// Records that an engine started on this book. See [`Fact::Resumed`].
     pub fn resume(&mut self, mark: ClockMark, fresh: bool) {
         self.now = self.now.max(mark.at);
         self.record(&Fact::Resumed { at: mark.at, boot: mark.boot, boottime: mark.boottime, fresh });
@@ -183,12 +183,12 @@ impl Book {
         Ok(())
     }
 
-    /// Lets time catch up with the record: a journal frame says when it was written.
+    /// Moves the book's time forward to that of a journal frame.
     pub fn advance_to(&mut self, now: Time) {
         self.now = self.now.max(now);
     }
 
-    /// Tokens may be given out up to here. The shell has it on disk, twice.
+    /// Tokens may be given out up to here. The shell has made it durable in two places.
     pub fn set_ceiling(&mut self, ceiling: u64) {
         self.ceiling = ceiling;
     }
@@ -230,7 +230,7 @@ impl Book {
         }
     }
 
-    /// How the clock of whoever took up the book last stands to ours.
+    /// How the book's clock relates to the machine's clock, as of the last start.
     #[must_use]
     pub const fn clock(&self) -> ClockMark {
         self.state.clock
@@ -249,19 +249,19 @@ impl Book {
         }
     }
 
-    /// What it lets in.
+    /// The limits on claims.
     #[must_use]
     pub const fn limits(&self) -> &Limits {
         &self.limits
     }
 
-    /// What happened since this book was opened, added up.
+    /// Counters since this book was opened.
     #[must_use]
     pub const fn counters(&self) -> &Counters {
         &self.counters
     }
 
-    /// How many there are of what.
+    /// How many entries there are.
     #[must_use]
     pub fn counts(&self) -> Counts {
         Counts {
@@ -272,12 +272,12 @@ impl Book {
         }
     }
 
-    /// From now on, news are kept beside the tape, for [`Book::take_news`].
+    /// From now on, events are kept beside the tape, for [`Book::take_news`].
     pub fn keep_news(&mut self) {
         self.news.get_or_insert_default();
     }
 
-    /// Takes the news since the last call, encoded, and how many they are. See [`crate::news`].
+    /// Takes the events since the last call, encoded, and how many they are. See [`crate::news`].
     pub fn take_news(&mut self) -> (Vec<u8>, u64) {
         self.news.as_mut().map_or_else(Default::default, |notes| {
             let taken = std::mem::take(notes);
@@ -303,7 +303,7 @@ impl Book {
         }
     }
 
-    /// Before the fact changes anything: afterwards nobody knows what an ended lease covered.
+    /// Encodes the event for a fact. Called before the fact changes the state: afterwards the names of an ended lease are gone.
     fn report(&mut self, fact: &Fact<'_>) {
         let Some(notes) = &mut self.news else { return };
         let out = &mut notes.bytes;
@@ -330,11 +330,11 @@ impl Book {
         notes.count += 1;
     }
 
-    /// Writes the fact down and lets the state follow it. The one way anything durable changes.
+    /// Applies the fact to the state and appends it to the tape. Nothing else changes durable state.
     fn record(&mut self, fact: &Fact<'_>) {
         self.count(fact);
         self.report(fact);
-        // In this order: what breaks a law must not reach the journal, also when somebody survives the panic.
+        // In this order: a fact that breaks a law must not reach the journal, even if the panic is caught.
         if let Err(InvariantViolation(law)) = self.state.evolve(fact) {
             panic!("decided a fact that breaks a law ({law}): {fact:?}");
         }
@@ -342,8 +342,7 @@ impl Book {
     }
 }
 
-/// Whether the lease is over by time. The only place that compares: two answers at the deadline itself
-/// would make two owners.
+/// Whether the lease is over by time. Only this function compares: two answers at the deadline would make two holders.
 fn due(lease: &LeaseEntry, now: Time) -> bool {
     if planted::on(Bug::LapseEarly) && lease.phase == LeasePhase::Live {
         return lease.expires_at <= now.plus_millis(u64::from(lease.ttl_ms) / 8);

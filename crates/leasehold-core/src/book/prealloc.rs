@@ -1,9 +1,9 @@
-//! Memory that a book will need soon, made ready by whoever has time.
+//! Memory that a book will need soon, allocated by another thread.
 //!
-//! The first touch of memory is dear: the system finds a page and clears it, and in a virtual machine may have to ask the
+//! The first touch of memory is slow: the system finds a page and clears it, and in a virtual machine may have to ask the
 //! host for it. A book that grows fast spent an eighth of its time on that. So it says what it will need ([`Book::prealloc_request`]),
-//! somebody else makes it ([`PreallocRequest::make`]), and the book takes it when it grows ([`Book::prealloc`]). A book that nobody
-//! supplies makes all of it by itself, and decides the same.
+//! another thread allocates it ([`PreallocRequest::make`]), and the book uses it when it grows ([`Book::add_prealloc`]).
+//! Without that the book allocates by itself, and decides the same.
 
 use super::Book;
 use super::index::IndexTable;
@@ -11,7 +11,7 @@ use super::lease::LeaseEntry;
 use super::resource::ResourceEntry;
 use crate::block_vec::BlockVec;
 
-/// What will be needed.
+/// What the book will need soon.
 #[derive(Debug)]
 pub struct PreallocRequest {
     leases: bool,
@@ -20,7 +20,7 @@ pub struct PreallocRequest {
     tokens: Option<usize>,
 }
 
-/// What was made.
+/// Memory that was allocated and touched.
 #[derive(Debug)]
 pub struct Prealloc {
     leases: Option<Vec<LeaseEntry>>,
@@ -30,7 +30,7 @@ pub struct Prealloc {
 }
 
 impl PreallocRequest {
-    /// Makes it: some megabytes are touched.
+    /// Allocates it: some megabytes are touched.
     #[must_use]
     pub fn make(&self) -> Prealloc {
         Prealloc {
@@ -43,7 +43,7 @@ impl PreallocRequest {
 }
 
 impl Book {
-    /// What it will need soon and does not have.
+    /// What the book will need soon and does not have.
     #[must_use]
     pub fn prealloc_request(&self) -> Option<PreallocRequest> {
         let (names, tokens) = self.state.wanted_tables();
@@ -52,8 +52,8 @@ impl Book {
         (leases || resources || names.is_some() || tokens.is_some()).then_some(request)
     }
 
-    /// Takes what was made, and gives back what it has no use for any more: drop that where nobody waits for it.
-    #[must_use = "it may be large: drop it where nobody waits for that"]
+    /// Takes the memory, and returns what it cannot use any more: drop that outside of the lock.
+    #[must_use = "it may be large: drop it outside of the lock"]
     pub fn add_prealloc(&mut self, prealloc: Prealloc) -> Prealloc {
         let leases = prealloc.leases.and_then(|block| self.state.leases.keep_ready(block));
         let resources = prealloc.resources.and_then(|block| self.state.resources.keep_ready(block));
@@ -65,7 +65,7 @@ impl Book {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::{Acquire, Command, Limits, Mode, Reply, Secret, Time, WaiterId, Want};
+    use crate::{Acquire, Command, Limits, Reply, Secret, Time, WaiterId, Want};
 
     /// A book with so many leases; whoever supplies it is asked after each.
     fn grown(many: u32, mut supplier: impl FnMut(&mut Book)) -> Book {
@@ -73,19 +73,9 @@ mod tests {
         book.set_ceiling(u64::MAX);
         for number in 0..many {
             let name = format!("seat-{number}");
-            let claim = Acquire {
-                waiter_id: WaiterId(number.into()),
-                wants: &[Want { name: &name, mode: Mode::Exclusive }],
-                ttl_ms: 60_000,
-                wait_ms: 0,
-                max_hold_ms: None,
-                delay_ms: 0,
-                holder: "ada",
-                request: None,
-                secret: Secret::new([7; 16]),
-                principal: "",
-                value: Some(b"v"),
-            };
+            let wants = [Want::exclusive(&name)];
+            let acquire = Acquire::new(WaiterId(number.into()), &wants, 60_000, "ada", Secret::new([7; 16]));
+            let claim = Acquire { value: Some(b"v"), ..acquire };
             let reply = book.apply(Command::Acquire(claim), Time::default());
             assert!(matches!(reply.reply, Reply::Granted(_)), "{reply:?}");
             supplier(&mut book);

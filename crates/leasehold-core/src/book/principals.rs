@@ -1,4 +1,4 @@
-//! Whom leases are counted for. A handful of names: the keys of a server, or nobody in particular.
+//! How many leases each principal has. There are few principals: the API keys of a server, or none.
 
 use std::collections::HashMap;
 
@@ -22,8 +22,8 @@ struct PrincipalRow {
 }
 
 impl PrincipalRow {
-    /// The one without a name is looked at apart: a comparison of no bytes at no address costs 40 ns on processors that
-    /// read a whole vector and then find that there is no page.
+    /// The empty name is checked first: comparing zero bytes at a dangling address costs 40 ns on processors that
+    /// load a whole vector and then find no page.
     fn is(&self, name: &str) -> bool {
         if name.is_empty() { self.name.is_empty() } else { self.name == name }
     }

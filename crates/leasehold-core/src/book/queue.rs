@@ -1,14 +1,13 @@
-//! The line decided: who joins it, who leaves it, and who is served when something was freed.
+//! Waiting claims: joining a queue, leaving it, and granting when something was freed.
 //!
 //! # Laws
 //!
 //! 1. A waiting claim is granted when every resource admits it and no earlier one conflicts with it on any of them.
-//! 2. Whoever leaves, by a grant, by its own will or because its patience is over, passes the baton: the queues it stood
-//!    in are looked at again.
+//! 2. When a claim leaves its queues (granted, cancelled or timed out), those queues are re-examined.
 //!
 //! # Not here
 //!
-//! Where waiters are kept ([`super::line`]), and what a claim is granted ([`super::decide`]).
+//! Where waiters are stored ([`super::waiters`]), and how a claim is granted ([`super::decide`]).
 
 use compact_str::CompactString;
 
@@ -98,10 +97,9 @@ impl Book {
         }
     }
 
-    /// Looks at the queues of resources on which something was freed, and grants what has become possible.
+    /// Examines the queues of resources on which something was freed, and grants what has become possible.
     ///
-    /// Nothing else can have become possible: a grant out of the queue is at least as much in the way of the
-    /// others as the waiting claim was.
+    /// No other queue needs it: a granted claim blocks at least as much as the same claim did while it waited.
     pub(super) fn examine_queues(&mut self, mut todo: Vec<u32>, now: Time) {
         while let Some(resource) = todo.pop() {
             let mut ahead = Demand::default();
@@ -117,7 +115,7 @@ impl Book {
                 }
                 if self.grantable(place, resource, &ahead) {
                     if self.tokens_left() == 0 {
-                        // Looked at again as soon as the shell has reserved more.
+                        // Examined again when the shell has reserved more tokens.
                         self.todo.push(resource);
                         self.todo.append(&mut todo);
                         return;
@@ -140,8 +138,8 @@ impl Book {
 
     /// Whether every resource admits the waiting claim and no earlier one conflicts with it on any of them.
     ///
-    /// `ahead` adds up the earlier claims on the resource being served. The other queues are walked only when every
-    /// resource has room: ten thousand claims that wait for something else must not be walked for each of them.
+    /// `ahead` adds up the earlier claims in the queue being examined. The other queues are walked only when every
+    /// resource has room: otherwise each of ten thousand waiting claims would walk all others.
     fn grantable(&self, place: QueuePlace, served: u32, ahead: &Demand) -> bool {
         let parts = &self.queue.get(place.waiter).parts;
         if !parts.iter().all(|(slot, mode)| self.state.resources[*slot as usize].admits(*mode)) {
@@ -194,7 +192,7 @@ impl Book {
         }
     }
 
-    /// Tells a waiter that its patience is over. Says which resources it stood in line for.
+    /// Refuses a waiter whose wait is over. Returns the resources it waited for.
     pub(super) fn dismiss(&mut self, slot: u32, now: Time) -> Vec<u32> {
         let waiter = self.queue.get(slot);
         let arrival = waiter.arrival;
@@ -209,7 +207,7 @@ impl Book {
         waiter.parts.into_iter().map(|(resource, _)| resource).collect()
     }
 
-    /// Takes a waiter out of the line and out of every queue. Its resources stay open until served.
+    /// Removes a waiter from every queue. Its resources are not closed before their queues are examined.
     fn leave_queue(&mut self, slot: u32) -> WaiterEntry {
         let state = &self.state;
         let waiter = self.queue.take(slot, |request| state.request_tag(&request.scope, &request.id));

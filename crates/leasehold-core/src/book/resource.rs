@@ -1,7 +1,7 @@
 //! A resource in use: who has it, and who waits for it.
 //!
-//! The common case, one exclusive holder and nobody waiting, is 40 bytes. Everything else hangs on one
-//! pointer and goes away when it is no longer needed.
+//! The common case, one exclusive holder and nobody waiting, is 40 bytes. Everything else is behind one
+//! pointer and is freed when it is no longer needed.
 
 use std::collections::VecDeque;
 
@@ -19,7 +19,7 @@ pub(super) struct ResourceEntry {
     extra: Option<Box<ResourceExtras>>,
 }
 
-/// How the present holders have it.
+/// How the resource is held now.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Use {
     Free,
@@ -31,7 +31,7 @@ pub(super) enum Use {
 #[derive(Debug)]
 struct ResourceExtras {
     held: Use,
-    /// Zero until a permit claim says it.
+    /// Zero until a permit claim sets it.
     capacity: u32,
     /// Holders after the first.
     more: Vec<u32>,
@@ -39,7 +39,7 @@ struct ResourceExtras {
     demand: Demand,
 }
 
-/// One place in line: the order of arrival, and the slot of the waiter.
+/// One entry of a queue: the order of arrival, and the slot of the waiter.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct QueuePlace {
     pub arrival: u64,
@@ -71,7 +71,7 @@ impl Demand {
         }
     }
 
-    /// Whether these earlier claims conflict with this one: beside them, it would not be admitted.
+    /// Whether these earlier claims conflict with this one: it would not be admitted beside them.
     pub fn blocks(&self, mode: Mode, held: Use) -> bool {
         if planted::on(Bug::Overtake) {
             return false;
@@ -135,7 +135,7 @@ impl ResourceEntry {
         self.first == NIL && self.queue_len() == 0
     }
 
-    /// A lease takes its place here. The caller has asked [`Self::admits`].
+    /// Adds a holder. The caller has checked [`Self::admits`].
     pub fn enter(&mut self, lease: u32, mode: Mode) {
         if self.first == NIL && self.extra.is_none() && mode == Mode::Exclusive {
             self.first = lease;
@@ -159,7 +159,7 @@ impl ResourceEntry {
         }
     }
 
-    /// A lease leaves.
+    /// Removes a holder.
     pub fn leave(&mut self, lease: u32, mode: Mode) {
         if self.first == lease {
             self.first = self.extra.as_mut().and_then(|extra| extra.more.pop()).unwrap_or(NIL);
@@ -227,7 +227,7 @@ impl ResourceEntry {
         })
     }
 
-    /// Drops what a resource with one exclusive holder and no queue does not need.
+    /// Frees what a resource with one exclusive holder and no queue does not need.
     fn slim(&mut self) {
         if let Some(extra) = &self.extra
             && extra.queue.is_empty()

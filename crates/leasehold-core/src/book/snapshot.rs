@@ -1,7 +1,7 @@
-//! A copy of the whole book as it stood at one moment, taken in small steps while the book goes on.
+//! A copy of the whole book as it stood at one moment, taken in small steps while the book changes.
 //!
 //! The cursor walks the lease slots. Before a lease that the cursor has not reached is changed, its old
-//! form is put aside ([`BookState::keep_copy`]); leases granted after the beginning have higher tokens and are
+//! form is saved ([`BookState::keep_copy`]); leases granted after the beginning have higher tokens and are
 //! left out. So the copy is exact, no step is long, and no lease is copied twice.
 
 use super::ended_leases::EndedLease;
@@ -28,7 +28,7 @@ const ENDING: u8 = 2;
 const LEASE: u8 = 3;
 
 impl BookState {
-    /// Puts aside the old form of a lease that is about to change, if a snapshot still wants it.
+    /// Saves the old form of a lease that is about to change, if a snapshot still needs it.
     pub fn keep_copy(&mut self, slot: u32) {
         let Some(copying) = &mut self.copying else { return };
         if planted::on(Bug::TornSnapshot) {
@@ -109,7 +109,7 @@ impl Book {
         }
     }
 
-    /// Puts back what a snapshot holds. Records may come in any cut, but each piece must be whole records.
+    /// Restores records of a snapshot. They may come in pieces of any size, but each piece must be whole records.
     ///
     /// # Errors
     ///

@@ -1,4 +1,4 @@
-//! What the facts add up to: leases, resources, recent endings, and the indexes over them.
+//! The state that the facts produce: leases, resources, recently ended leases, and the indexes over them.
 //!
 //! [`BookState::evolve`] is the only code that changes it, live and in replay alike. It may not refuse a fact
 //! that was decided; a fact that breaks a law means that the record is damaged.
@@ -23,7 +23,7 @@ use crate::time::Time;
 use crate::token::{Secret, Token};
 use crate::wheel::Wheel;
 
-/// Rows of the token and request indexes are lease slots, or (with this bit) rows of the endings.
+/// Rows of the token and request indexes are lease slots, or (with this bit) rows of the ended leases.
 const ENDED_ROW_BIT: u32 = 1 << 31;
 
 /// Where a token or a request id leads.
@@ -39,10 +39,10 @@ impl RowRef {
     }
 }
 
-/// How the book's clock stands to a machine's: the last one that took it up.
+/// How the book's clock relates to the clock of the machine that last started on it.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct ClockMark {
-    /// The book's time when it was taken up.
+    /// The book's time at that start.
     pub at: Time,
     /// By which boot of which machine.
     pub boot: [u8; 16],
@@ -110,7 +110,7 @@ impl BookState {
                 let sooner = *expires_at < lease.expires_at;
                 lease.expires_at = *expires_at;
                 lease.ttl_ms = *ttl_ms;
-                // A later end is found out when the old one comes up; an earlier one must be told.
+                // The wheel finds a later end when the old one comes up; an earlier end must be armed.
                 if sooner {
                     self.wheel.arm(slot, *expires_at);
                 }
@@ -162,7 +162,7 @@ impl BookState {
         }
     }
 
-    /// After a boot change nobody knows how much time went by: each live lease has its last ttl once more,
+    /// After a boot change the time that passed is unknown: each live lease has its last ttl once more,
     /// each closing resource its delay, within the cap as far as the record can prove time spent.
     fn start_again(&mut self, at: Time) {
         for slot in 0..self.leases.len() as u32 {
@@ -238,7 +238,7 @@ impl BookState {
         Ok(LeasePart::new(resource, want.mode))
     }
 
-    /// Takes a lease out of everything but memory: what remains is an ending.
+    /// Removes a lease from all indexes; what remains is an ended lease.
     fn drop_lease(&mut self, slot: u32, how: End) {
         let lease = &mut self.leases[slot as usize];
         lease.phase = LeasePhase::Vacant;
@@ -264,7 +264,7 @@ impl BookState {
         self.close_resource_if_idle(part.resource);
     }
 
-    /// Keeps an ending; forgets the oldest if the memory is full. `slot` is where its rows still point.
+    /// Remembers an ended lease, and forgets the oldest if there are too many. `slot` is where the indexes still point.
     pub fn remember(&mut self, ending: EndedLease, slot: Option<u32>) {
         let (row, oldest) = self.ended_leases.next_row();
         if let Some(oldest) = oldest {
@@ -298,12 +298,12 @@ impl BookState {
         tag_of_hash(self.hasher.hash_one(name))
     }
 
-    /// The next tables of names and tokens, if they are wanted soon: how many lines.
+    /// The sizes of the next index tables for names and tokens, in lines, if they are needed soon.
     pub fn wanted_tables(&self) -> (Option<usize>, Option<usize>) {
         (self.names.wants(), self.tokens.wants())
     }
 
-    /// Takes tables for later, and gives back those that are not the next ones.
+    /// Takes the next tables, and returns those of the wrong size.
     pub fn keep_tables(
         &mut self,
         names: Option<IndexTable>,
@@ -320,7 +320,7 @@ impl BookState {
             for (tag, name) in tags.iter_mut().zip(names) {
                 *tag = self.name_tag(name);
             }
-            // A loop with nothing else in it: the processor then has all of them on their way at once.
+            // A loop with nothing else in it: the processor then loads all of them at once.
             for tag in &tags[..names.len()] {
                 self.names.fetch(*tag);
             }

@@ -1,4 +1,4 @@
-//! What everybody may see of a resource: no secret in it.
+//! What anybody may see of a resource: no secret in it.
 
 use std::time::Duration;
 
@@ -12,8 +12,8 @@ use crate::token::Token;
 /// At most this many waiters are shown one by one, and holders in a listing; the rest are counted.
 const MAX_WAITERS_SHOWN: usize = 100;
 
-/// At most this many holders are shown of one resource that was asked for by name. A crowd of a hundred thousand would
-/// make one answer of many megabytes, under the lock that every grant takes.
+/// At most this many holders are shown of one resource that was asked for by name. A hundred thousand holders would
+/// make one answer of many megabytes, under the lock that every grant needs.
 const MAX_HOLDERS_SHOWN: usize = 1000;
 
 /// One resource in use.
@@ -23,11 +23,11 @@ pub struct ResourceView {
     pub name: String,
     /// How it is held, or wanted by the head of the queue.
     pub mode: Mode,
-    /// Who has it: the first of a crowd.
+    /// The first holders.
     pub holders: Vec<HoldingView>,
-    /// How many have it. Of a crowd that is not shown whole, some may be over and not collected yet.
+    /// How many hold it. If not all are shown, some may be due and not ended yet.
     pub holders_total: usize,
-    /// The first of those who wait.
+    /// The first waiters.
     pub waiters: Vec<WaitingView>,
     /// How many wait.
     pub queue_len: usize,
@@ -46,7 +46,7 @@ pub struct HoldingView {
     pub remaining: Duration,
 }
 
-/// One place in line.
+/// One waiting claim.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct WaitingView {
     /// Public label.
@@ -65,7 +65,7 @@ impl Book {
 
     /// Shows the resources of the next `count` slots from `cursor`, unordered. Says where to go on; `None` at the end.
     ///
-    /// A listing of millions is made of many short looks, so that it never stops the book.
+    /// A listing of millions is made of many short steps, so that the book's lock is never held for long.
     pub fn scan(
         &self,
         cursor: usize,
@@ -144,19 +144,13 @@ mod tests {
         book.set_ceiling(10_000);
         let (crowd, start) = (MAX_HOLDERS_SHOWN + 500, Time::from_millis(1));
         for at in 0..crowd {
-            let claim = Acquire {
-                waiter_id: WaiterId(at as u64 + 1),
-                wants: &[Want { name: "hall", mode: Mode::Shared }],
-                ttl_ms: if at == crowd - 1 { 2_000 } else { 1_000 },
-                wait_ms: 0,
-                max_hold_ms: None,
-                delay_ms: 0,
-                holder: "reader",
-                request: None,
-                secret: Secret::new([1; 16]),
-                principal: "",
-                value: None,
-            };
+            let claim = Acquire::new(
+                WaiterId(at as u64 + 1),
+                &[Want { name: "hall", mode: Mode::Shared }],
+                if at == crowd - 1 { 2_000 } else { 1_000 },
+                "reader",
+                Secret::new([1; 16]),
+            );
             assert!(matches!(book.apply(Command::Acquire(claim), start).reply, Reply::Granted(_)));
         }
         let seen = book.inspect("hall", start).expect("it is held");

@@ -1,4 +1,4 @@
-//! Who waits. Volatile: a restart forgets the line, and its callers come again.
+//! The claims that wait, and how they are found. In memory only: after a restart callers must ask again.
 
 use std::collections::HashMap;
 
@@ -12,12 +12,12 @@ use crate::time::Time;
 use crate::token::Secret;
 use crate::wheel::Wheel;
 
-/// A claim that stands in line.
+/// A claim that waits.
 #[derive(Debug)]
 pub(super) struct WaiterEntry {
-    /// PreallocRequest of arrival, over all resources.
+    /// Order of arrival, over all resources.
     pub arrival: u64,
-    /// Who to answer: more than one when a retried request joined.
+    /// Whom to reply to: more than one when a retried request joined.
     pub waiter_ids: Vec<WaiterId>,
     pub parts: Vec<(u32, Mode)>,
     pub ttl_ms: u64,
@@ -28,7 +28,7 @@ pub(super) struct WaiterEntry {
     pub secret: Secret,
     pub principal: CompactString,
     pub since: Time,
-    /// Patience ends.
+    /// When the wait ends.
     pub until: Time,
 }
 
@@ -37,7 +37,7 @@ pub(super) struct WaitQueue {
     waiters: Vec<Option<WaiterEntry>>,
     free: Vec<u32>,
     waiter_ids: HashMap<WaiterId, u32, FixedState>,
-    /// How many of whom wait.
+    /// How many claims of each principal wait.
     principals: HashMap<CompactString, usize, FixedState>,
     requests: Index,
     pub wheel: Wheel,
@@ -62,7 +62,7 @@ impl WaitQueue {
     }
 
     pub fn get(&self, slot: u32) -> &WaiterEntry {
-        self.waiters[slot as usize].as_ref().expect("a place in line leads to a waiter")
+        self.waiters[slot as usize].as_ref().expect("a place in a queue leads to a waiter")
     }
 
     pub fn until(&self, slot: u32) -> Time {
@@ -124,7 +124,7 @@ impl WaitQueue {
         })
     }
 
-    /// A retried request joins the place it already has; the longer patience counts.
+    /// A retried request joins its first try; the longer wait counts.
     pub fn join(&mut self, slot: u32, waiter_id: WaiterId, until: Time) {
         let waiter = self.waiters[slot as usize].as_mut().expect("a joined waiter is there");
         waiter.waiter_ids.push(waiter_id);
@@ -132,7 +132,7 @@ impl WaitQueue {
         self.waiter_ids.insert(waiter_id, slot);
     }
 
-    /// One of those who wait for the same answer went away. `true` when it was the last.
+    /// One caller of a joined request is gone. `true` when it was the last.
     pub fn leave(&mut self, slot: u32, waiter_id: WaiterId) -> bool {
         let waiter = self.waiters[slot as usize].as_mut().expect("a leaving waiter is there");
         if waiter.waiter_ids.len() == 1 {
@@ -143,7 +143,7 @@ impl WaitQueue {
         false
     }
 
-    /// Takes off the wheel the next waiter whose patience is over at `now`; it is still in line.
+    /// Takes the next waiter whose wait is over at `now` off the wheel; it is still in its queues.
     pub fn pop_due(&mut self, now: Time, budget: &mut u32) -> Option<u32> {
         let waiters = &self.waiters;
         self.wheel.pop(now, budget, |slot| waiters[slot as usize].as_ref().expect("the wheel leads to a waiter").until)

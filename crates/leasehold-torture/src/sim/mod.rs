@@ -1,7 +1,7 @@
 //! The simulator: book, journal and a disk that crashes, under clients that misbehave, all from one seed.
 //!
-//! The code under test is the engine's own: desk, journal, recovery, snapshots. Only threads, clocks and the
-//! disk are played. Each seed draws its own mix of operations and faults (swarm testing): a run that never
+//! The code under test is the engine's own: group commit, journal, recovery, snapshots. Only threads, clocks and the
+//! disk are simulated. Each seed draws its own mix of operations and faults (swarm testing): a run that never
 //! crashes finds other bugs than one that crashes all the time.
 
 mod clients;
@@ -144,7 +144,7 @@ pub struct Sim {
     /// What is durable, by the reference model, and how many facts that is.
     durable: ReferenceModel,
     durable_facts: usize,
-    /// What a watcher of this life of the engine has been told: who has what.
+    /// What a watcher of this run of the engine knows from its events: who holds what.
     told: watch::HeldByToken,
     /// The identity that the first engine was started with.
     identity: Option<String>,

@@ -1,4 +1,4 @@
-//! Those who look and those who watch: reads that wait for the disk, and news that are told when they are durable.
+//! Reads that wait for the disk, and watchers that get events when these are durable.
 
 use std::collections::BTreeMap;
 
@@ -17,7 +17,7 @@ pub(super) type HeldByToken = BTreeMap<u64, Vec<String>>;
 type EventSummary = (EventKind, u64, Vec<String>);
 
 impl Sim {
-    /// A look at a resource: answered at once if all that it shows is durable, otherwise when it is.
+    /// Reads a resource: answered at once if all that it shows is durable, otherwise when it is.
     pub(super) fn read(&mut self) {
         let name = format!("r{}", self.rng.below(self.swarm.names));
         let Some(machine) = &self.machine else { return };
@@ -33,7 +33,7 @@ impl Sim {
         }
     }
 
-    /// A life of the engine begins: a watcher is reset, and looks at the whole.
+    /// A run of the engine begins: a watcher is reset, and reads the whole book.
     pub(super) fn begin_watch(&mut self) {
         self.durable = ReferenceModel::default();
         self.durable_facts = 0;
@@ -44,7 +44,7 @@ impl Sim {
         self.told = held(&self.durable);
     }
 
-    /// A batch is durable: its news are told, and must be its facts, in their order, each once.
+    /// A batch is durable: its events are published, and must be its facts, in their order, each once.
     pub(super) fn publish(&mut self, facts: &[Recorded], (bytes, count): &(Vec<u8>, u64)) {
         let mut expected = Vec::new();
         for fact in facts {

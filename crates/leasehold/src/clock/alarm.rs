@@ -22,8 +22,8 @@ use rustix::time::{
 use super::boottime;
 use super::sleepers::{Sleep, SleeperId, SleeperList, Sleepers};
 
-/// How often the thread looks when the kernel gives it no timer (no descriptor left, or a sandbox that
-/// forbids it). Worse than a timer, better than a lease that nobody declares lost.
+/// How often the thread reads the clock when the kernel gives it no timer (no descriptor left, or a sandbox that
+/// forbids it). Worse than a timer, better than a lease that is never declared lost.
 const POLL_EVERY: Duration = Duration::from_millis(10);
 
 static ALARM: Alarm =
@@ -34,7 +34,7 @@ pub(super) fn sleep_until(at: Time) -> impl Future<Output = ()> + Send {
 }
 
 struct Alarm {
-    /// Made once, by whoever sleeps first; `None` inside when the kernel gave none.
+    /// Made once, by the first sleep; `None` inside when the kernel gave none.
     timer: OnceLock<Option<OwnedFd>>,
     state: Mutex<AlarmState>,
 }
@@ -51,7 +51,7 @@ impl SleeperList for &'static Alarm {
         }
         let mut state = self.lock();
         if !state.running && !self.start() {
-            // No thread to be had right now. Ask again at the next turn rather than sleep for ever.
+            // The thread could not be started. Poll again rather than sleep for ever.
             waker.wake_by_ref();
             return Poll::Pending;
         }
@@ -65,7 +65,7 @@ impl SleeperList for &'static Alarm {
     }
 
     fn leave(&self, place: SleeperId) {
-        // The timer stays armed; at worst the thread wakes once for nobody.
+        // The timer stays armed; at worst the thread wakes once without need.
         self.lock().sleepers.leave(place);
     }
 }
@@ -99,7 +99,7 @@ impl Alarm {
     fn wait(&self) {
         let mut expirations = [0; 8];
         let read = self.timer().map(|timer| rustix::io::read(timer, &mut expirations));
-        // An interrupted read just looks at the list once more.
+        // After an interrupted read the list is checked once more.
         if !matches!(read, Some(Ok(_) | Err(rustix::io::Errno::INTR))) {
             thread::sleep(POLL_EVERY);
         }

@@ -1,4 +1,4 @@
-//! Who sleeps until when: the list both clocks keep, and the future that enters itself there.
+//! The list of sleeping tasks that both clocks keep, and the future that adds itself to it.
 
 use std::collections::BTreeMap;
 use std::future::Future;
@@ -7,7 +7,7 @@ use std::task::{Context, Poll, Waker};
 
 use leasehold_core::Time;
 
-/// A place in the list. The number tells two sleepers of the same moment apart.
+/// The key of a sleeper. The number distinguishes sleepers of the same moment.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug)]
 pub(crate) struct SleeperId(Time, u64);
 
@@ -24,7 +24,7 @@ impl Sleepers {
         Self { wakers: BTreeMap::new(), entered: 0 }
     }
 
-    /// Enters a sleeper, or puts a newer waker at the place it has.
+    /// Adds a sleeper, or replaces its waker.
     pub(crate) fn enter(&mut self, place: &mut Option<SleeperId>, at: Time, waker: &Waker) {
         let place = *place.get_or_insert_with(|| {
             self.entered = self.entered.wrapping_add(1);
@@ -37,12 +37,12 @@ impl Sleepers {
         self.wakers.remove(&place);
     }
 
-    /// The next moment somebody wants to be woken.
+    /// The next moment at which a sleeper is due.
     pub(crate) fn first(&self) -> Option<Time> {
         self.wakers.first_key_value().map(|(place, _)| place.0)
     }
 
-    /// Takes out everybody who is due. Wake them after the list is unlocked: a waker is foreign code.
+    /// Removes the sleepers that are due. Wake them after the list is unlocked: a waker is foreign code.
     pub(crate) fn take_due(&mut self, now: Time) -> Vec<Waker> {
         let mut due = Vec::new();
         while let Some(entry) = self.wakers.first_entry() {
@@ -54,23 +54,23 @@ impl Sleepers {
         due
     }
 
-    /// Every moment somebody sleeps for, for those who look for a leak.
+    /// The moments of all sleepers, for tests that look for a leak.
     #[cfg(any(test, feature = "testkit"))]
     pub(crate) fn moments(&self) -> impl Iterator<Item = Time> + '_ {
         self.wakers.keys().map(|place| place.0)
     }
 }
 
-/// What keeps a list of sleepers and wakes them.
+/// A clock's list of sleepers.
 pub(crate) trait SleeperList: Unpin {
-    /// Whether `at` has come; if not, enters the sleeper so that its waker is called then.
+    /// Whether `at` has come; if not, adds the sleeper, so that its waker is called then.
     fn poll(&self, at: Time, place: &mut Option<SleeperId>, waker: &Waker) -> Poll<()>;
 
-    /// Forgets a sleeper.
+    /// Removes a sleeper.
     fn leave(&self, place: SleeperId);
 }
 
-/// One sleep. Leaves the list when dropped.
+/// One sleep. Removed from the list when dropped.
 pub(crate) struct Sleep<D: SleeperList> {
     dormitory: D,
     at: Time,

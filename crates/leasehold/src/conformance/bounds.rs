@@ -69,14 +69,10 @@ pub(super) async fn what_is_just_within_bounds_is_granted(subject: &dyn Subject)
     let case = LawCase::new(subject).await;
     let names: Vec<String> = (0..64).map(|n| format!("{n:0512}")).collect();
     let claim = Claim {
-        wants: names.iter().map(|name| exclusive(name)).collect(),
-        ttl: DAY,
         wait: HOUR,
         max_hold: Some(DAY),
-        delay: Duration::ZERO,
-        holder: "h".repeat(256),
         request: Some("r".repeat(128)),
-        principal: String::new(),
+        ..Claim::new(names.iter().map(|name| exclusive(name)).collect(), DAY, "h".repeat(256))
     };
     let ada = case.granted(claim.clone()).await;
     case.assert_about("a day", ada.remaining, DAY);

@@ -54,16 +54,7 @@ impl<'s> LawCase<'s> {
 
     /// An exclusive claim for ten units, without patience.
     pub fn claim(&self, holder: &str, name: &str) -> Claim {
-        Claim {
-            wants: vec![exclusive(name)],
-            ttl: self.units(10),
-            wait: Duration::ZERO,
-            max_hold: None,
-            delay: Duration::ZERO,
-            holder: holder.into(),
-            request: None,
-            principal: String::new(),
-        }
+        Claim::new(vec![exclusive(name)], self.units(10), holder)
     }
 
     /// The same with a hundred units of patience.
@@ -239,7 +230,7 @@ pub(super) fn held_by(error: Error) -> HeldBy {
 }
 
 pub(super) fn exclusive(name: &str) -> Want {
-    Want { name: name.into(), mode: Mode::Exclusive }
+    Want::exclusive(name)
 }
 
 pub(super) fn shared(name: &str) -> Want {

@@ -47,7 +47,7 @@ static ENGINES_MADE: AtomicU64 = AtomicU64::new(1);
 pub enum TickTiming {
     /// At once, before whatever is asked next: what is due has been collected.
     Prompt,
-    /// After whatever is asked next, when those who wait get their turn: what is due has not been
+    /// After whatever is asked next, when waiting claims are polled: what is due has not been
     /// collected yet, and the book must find out by comparing.
     Late,
 }
@@ -58,7 +58,7 @@ pub struct CoreEngine(Arc<CoreShared>);
 struct CoreShared {
     clock: ManualClock,
     state: Mutex<CoreState>,
-    /// Counts the steps of the clock, so that those who wait look at the book ([`TickTiming::Late`]).
+    /// Counts the steps of the clock, so that waiting claims read the book ([`TickTiming::Late`]).
     steps: watch::Sender<u64>,
     /// Which of the engines in this process it is.
     identity: String,
@@ -157,7 +157,7 @@ impl CoreState {
         self.book.skip_tokens_to(floor);
         for Effect { waiter_id, reply } in outcome.effects {
             if let Some(to) = self.waiting.remove(&waiter_id) {
-                // Whoever waits leaves under the same lock, so somebody is there to hear it.
+                // A waiting claim is removed under the same lock, so its receiver exists.
                 let _ = to.send(reply);
             }
         }
@@ -170,7 +170,7 @@ enum CoreSubmitted<'a> {
     QueuedClaim(QueuedClaim<'a>),
 }
 
-/// A place in line. Dropping it leaves the line, or ends the grant that nobody will see.
+/// A waiting claim. Dropping it leaves the queue, or releases the grant that nobody will see.
 struct QueuedClaim<'a> {
     shared: &'a CoreShared,
     waiter_id: WaiterId,
@@ -310,7 +310,7 @@ impl Engine for CoreEngine {
         Box::pin(async move {
             let mut state = self.0.lock();
             state.closed = true;
-            // Those in line hear that nobody will answer.
+            // Waiting claims learn that the engine is closed.
             state.waiting.clear();
             Ok(())
         })

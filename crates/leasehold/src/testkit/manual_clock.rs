@@ -14,7 +14,7 @@ use crate::clock::sleepers::{Sleep, SleeperId, SleeperList, Sleepers};
 
 /// A clock set by hand. Clones are the same clock.
 ///
-/// Moving it wakes who sleeps, and tells who asked with [`Clock::on_step`]; it does not wait until they
+/// Moving it wakes sleepers, and calls the functions of [`Clock::on_step`]; it does not wait until they
 /// have acted. Under a `current_thread` runtime, `tokio::task::yield_now` a few times lets them.
 ///
 /// # Examples
@@ -79,7 +79,7 @@ impl ManualClock {
         self.step(|state| state.boot = boot);
     }
 
-    /// The next moment somebody sleeps for: where a simulation can jump to.
+    /// The next moment of a sleeper: where a simulation can jump to.
     #[must_use]
     pub fn next_wake(&self) -> Option<Time> {
         self.lock().sleepers.first()
@@ -140,7 +140,7 @@ impl Clock for ManualClock {
 
 impl SleeperList for ManualClock {
     fn poll(&self, at: Time, place: &mut Option<SleeperId>, waker: &Waker) -> Poll<()> {
-        // One lock for the look and the entry, or a step in between would be slept through.
+        // Check and add under one lock, or a step in between would be missed.
         let mut state = self.lock();
         if state.now >= at {
             return Poll::Ready(());

@@ -137,7 +137,7 @@ async fn a_late_answer_does_not_revive_the_guard() {
 }
 
 /// Goal: the same for a leap: the answer and the end of the validity arrive in one turn.
-/// Method: the keeper's renewal hangs after its effect; suspend passes the end, then the answer comes,
+/// Method: the renewal task's request hangs after its effect; suspend passes the end, then the answer comes,
 /// before any task could run.
 #[tokio::test]
 async fn an_answer_in_the_same_turn_as_the_end_is_too_late() {

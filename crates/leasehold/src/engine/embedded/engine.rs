@@ -33,7 +33,7 @@ pub const PROMISES: Promises =
 pub struct Embedded {
     pub(super) shared: Arc<EngineShared>,
     pub(super) journal_writer: Arc<Mutex<JournalWriter>>,
-    /// Taken by whoever joins it first.
+    /// Taken by the first who joins it.
     pub(super) writer_thread: Mutex<Option<JoinHandle<()>>>,
 }
 
@@ -57,7 +57,7 @@ impl Embedded {
         read_durable(&self.shared, attempt, read).await
     }
 
-    /// How many leases, closing resources, waiters and remembered endings there are.
+    /// How many leases, closing resources, waiters and remembered ended leases there are.
     ///
     /// # Errors
     ///
@@ -66,14 +66,15 @@ impl Embedded {
         self.read(&|| "count".into(), Book::counts).await
     }
 
-    /// What happened since the engine was opened, added up, and how its commits went. Never waits for the disk.
+    /// Counters since the engine was opened, statistics of its commits, and how many entries the book has now. Never waits
+    /// for the disk.
     pub fn tally(&self) -> (Counters, Commits, Counts) {
         let state = self.shared.lock();
         (*state.group.book.counters(), state.commits, state.group.book.counts())
     }
 
-    /// The newest `most` leases that lapsed or were revoked, newest first, as far as they are still known: of those that
-    /// cover a resource which whoever asks `sees`.
+    /// The newest `most` leases that lapsed or were revoked, newest first, as far as they are still kept: of those that
+    /// cover a resource for which `sees` is true.
     pub fn recent_losses(&self, most: usize, sees: impl Fn(&str) -> bool) -> Vec<Event> {
         self.shared.event_log.recent_losses(most, sees, self.shared.clock.now())
     }
@@ -255,8 +256,8 @@ impl Keys for Embedded {
 impl Drop for Embedded {
     fn drop(&mut self) {
         self.shared.stop();
-        // Short: the batch under way, and the closing frame. Without it the directory would stay locked
-        // for a moment after its owner is gone.
+        // Short: the batch under way, and the closing frame. Otherwise the directory would stay locked for a moment after
+        // the engine was dropped.
         if let Some(thread) = self.writer_thread.get_mut().unwrap_or_else(PoisonError::into_inner).take() {
             let _ = thread.join();
         }

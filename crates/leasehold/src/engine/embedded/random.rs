@@ -1,14 +1,14 @@
 //! Randomness from the operating system, and from nowhere else.
 
-/// Random bits from the operating system, fetched many at a time. While the engine is busy the keeper fetches them
-/// beforehand: making 16 bytes takes the system longer than a lookup in the book.
+/// Random bytes from the operating system, fetched many at a time. While the engine is busy the maintenance thread fetches
+/// them beforehand: 16 bytes take the system longer than a lookup in the book takes.
 pub(super) struct RandomPool {
     bits: Vec<u8>,
     used: usize,
     spare: Option<Vec<u8>>,
 }
 
-/// For 256 leases, where nobody fetched any beforehand; for 4,096, where somebody did.
+/// Bytes for 256 leases, when none were fetched beforehand; and for 4,096, by the maintenance thread.
 const SMALL_DRAW_BYTES: usize = 4 << 10;
 const LARGE_DRAW_BYTES: usize = 64 << 10;
 
@@ -27,18 +27,18 @@ impl RandomPool {
         taken
     }
 
-    /// Whether more are wanted beforehand: only by an engine that is about to use up what it has.
+    /// Whether more should be fetched beforehand: half of the bytes are used.
     pub const fn wants(&self) -> bool {
         self.spare.is_none() && self.used > 0 && self.used * 2 >= self.bits.len()
     }
 
-    /// Takes [`RandomPool::draw`]n bits for later.
+    /// Keeps bytes of [`RandomPool::draw`] for later.
     pub fn keep_ready(&mut self, bits: Vec<u8>) {
         debug_assert_eq!(bits.len(), LARGE_DRAW_BYTES);
         self.spare.get_or_insert(bits);
     }
 
-    /// Fetches bits for later.
+    /// Fetches bytes for later.
     pub fn draw() -> Vec<u8> {
         draw_bytes(LARGE_DRAW_BYTES)
     }

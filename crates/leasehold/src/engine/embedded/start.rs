@@ -1,4 +1,4 @@
-//! From a directory to a running book: recover, take it up on this machine's clock, reserve the first tokens.
+//! From a directory to a running book: recovers it, sets its clock by this machine's, and reserves the first tokens.
 
 use std::sync::Arc;
 
@@ -13,19 +13,20 @@ use super::journal::{Damage, Journal};
 use super::options::{Notice, Options};
 use super::storage::Storage;
 
-/// What [`start`] hands to whoever drives it: two threads in the engine, nobody in the simulator.
+/// What [`start`] returns to its caller: the engine, or the simulator, which has no threads.
 pub struct Started<A> {
     /// The recovered book.
     pub group: GroupCommit<A>,
-    /// Its time.
+    /// The book's clock.
     pub clock: BookClock,
-    /// Ready to be written to.
+    /// The journal, ready to be written to.
     pub journal: Journal,
     /// The identity of the directory.
     pub identity: String,
 }
 
-/// Recovers a directory, takes it up on this machine's clock, and reserves the first tokens: all durable.
+/// Recovers a directory, sets the book's clock by this machine's, and reserves the first tokens. All of it is durable when
+/// this returns. `seen` gets each fact, with the sequence of its frame.
 pub fn start<A>(
     storage: &Arc<dyn Storage>,
     options: &Options,
@@ -44,7 +45,7 @@ pub fn start<A>(
     let bits = [random(), random()];
     let mut journal =
         Journal::start(storage.clone(), options.sizes, &found, random).map_err(io("make the journal ready"))?;
-    // After the journal's start: it has synced the directory, so an identity that was found has its name for good.
+    // After the journal's start: it has synced the directory, so the file name of an identity that was found is durable.
     let identity = match found.identity {
         Some(identity) => identity,
         None => identity::make(storage.as_ref(), bits).map_err(io("write the identity"))?,

@@ -1,18 +1,18 @@
-//! One acquire, from its first try to its answer, also when its caller or the connection goes away.
+//! One acquire, from its first try to its reply, even if its caller or the connection goes away.
 //!
 //! ```text
-//!   Engine::acquire ──▶ task (a task of its own) ──▶ tries, one after the other ──▶ oneshot ──▶ caller
+//!   Engine::acquire ──▶ AcquireTask (a tokio task) ──▶ tries, one after the other ──▶ oneshot ──▶ AcquireFuture
 //! ```
 //!
 //! # Laws
 //!
 //! 1. Every try of one acquire has the same request id, so that all of them together have one effect.
-//! 2. The id is the caller's, or drawn for this acquire. A grant under a drawn id that nobody will see is released;
+//! 2. The id is the caller's, or generated for this acquire. A grant under a generated id that nobody will see is released;
 //!    one under the caller's id stays for its ttl, because a retry may come for it.
-//! 3. The last word is Indeterminate if any try may have taken effect, and Unavailable if none can have.
+//! 3. The error is Indeterminate if any try may have taken effect, and Unavailable if none can have.
 //!
-//! A task of its own, because the wait for a connection and for an answer must go on while nobody polls the caller's
-//! future, and the cleaning up after it is dropped.
+//! It is a task of its own because it must go on while nobody polls the caller's future, and clean up after that future is
+//! dropped.
 
 use std::future::Future;
 use std::pin::{Pin, pin};
@@ -36,11 +36,11 @@ pub(super) struct AcquireTask {
     pool: Arc<ConnectionPool>,
     claim: Claim,
     request: String,
-    /// The id is ours: nobody can come again with it.
+    /// The request id was generated here: no retry of the caller can have it.
     generated_id: bool,
 }
 
-/// The caller's end. Dropping it gives up.
+/// The caller's future. Dropping it gives the acquire up.
 pub(super) struct AcquireFuture {
     pool: Arc<ConnectionPool>,
     from: oneshot::Receiver<AcquireResult>,
@@ -48,7 +48,7 @@ pub(super) struct AcquireFuture {
     attempt: String,
 }
 
-/// Why a try was left before its answer came.
+/// Why a try was abandoned before its reply came.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Abandoned {
     /// The caller is gone.
@@ -58,7 +58,7 @@ enum Abandoned {
 }
 
 impl AcquireTask {
-    /// Sends it off.
+    /// Spawns the task.
     pub fn start(pool: &Arc<ConnectionPool>, claim: Claim) -> AcquireFuture {
         let generated_id = claim.request.is_none();
         let request = match &claim.request {
@@ -81,17 +81,17 @@ impl AcquireTask {
         }
     }
 
-    /// The answer; none when nobody wants it any more.
+    /// The result; none when nobody waits for it any more.
     async fn run_tries(&mut self, to: &mut oneshot::Sender<AcquireResult>) -> Option<AcquireResult> {
         let began = self.pool.clock.now();
         let patience = began.plus(self.claim.wait);
         let mut maybe = false;
-        // When an answer was first missed, and since when the server has been away.
+        // When a reply was first missed, and since when the server has been unreachable.
         let (mut missed, mut away) = (None::<Time>, None::<Time>);
         for round in 0_u32.. {
             let tried = match self.try_once(round, patience, to).await {
                 Ok(tried) => tried,
-                // That this try did nothing says nothing of those before it.
+                // This try had no effect, but an earlier one may have had.
                 Err((abandoned, TryResult::NoEffect(source))) if maybe => {
                     return self.clean_up(abandoned, TryResult::Unknown(source)).await;
                 }
@@ -103,7 +103,7 @@ impl AcquireTask {
             let now = self.pool.clock.now();
             let (source, give_up) = match tried {
                 TryResult::Replied(value) => match decode::grant(value) {
-                    // It was granted to a try whose answer was lost, and is over: a drawn id has no second life.
+                    // An earlier try was granted, its reply was lost, and the lease is over: try with a new id.
                     Ok(grant) if self.generated_id && round > 0 && grant.remaining.is_zero() && now < patience => {
                         (self.request, maybe, missed) = (new_request_id(), false, None);
                         continue;
@@ -127,7 +127,7 @@ impl AcquireTask {
                 }
             };
             self.pool.drop_idle();
-            // Broken before anything was sent, on the first try: that was an old connection.
+            // The connection broke before anything was sent, on the first try: it was an old one.
             let old = round == 0 && source.is::<Arc<std::io::Error>>();
             if now >= give_up && !old {
                 return Some(Err(self.final_error(maybe, source)));
@@ -147,21 +147,21 @@ impl AcquireTask {
         }
     }
 
-    /// One try. The error is a try that was left; what came of it is said beside why.
+    /// One try. The error is a try that was abandoned: why, and what came of it.
     async fn try_once(
         &self,
         round: u32,
         patience: Time,
         to: &mut oneshot::Sender<AcquireResult>,
     ) -> Result<TryResult, (Abandoned, TryResult)> {
-        // The first try says what was asked for, exactly: its bounds are the server's to check.
+        // The first try sends the wait unchanged: the server checks its bounds.
         let wait = if round == 0 { self.claim.wait } else { patience.since(self.pool.clock.now()) };
-        // A repeat may join a first try that the server believes to be in line still, and block with it. So may what
-        // has the caller's id: nobody here knows whether it is the first.
+        // A repeat may join an earlier try that still waits on the server, and block with it. So may a claim with the
+        // caller's id: it may be a retry itself.
         if wait.is_zero() && round == 0 && self.generated_id {
             return self.try_shared(to).await;
         }
-        // Those who do not wait have connections that those who do cannot take.
+        // Claims that do not wait have connections of their own, which waiting claims cannot use up.
         let places = if wait.is_zero() { &self.pool.asking } else { &self.pool.waiting };
         let (permit, wait) = match places.try_acquire() {
             Ok(permit) => (permit, wait),
@@ -175,8 +175,8 @@ impl AcquireTask {
         tried
     }
 
-    /// More claims wait through this engine than it has connections for: what is free is had at once all the same, and
-    /// nobody waits longer than they said. A place in the server's line is had only with a connection.
+    /// All connections for waiting claims are in use. A free resource is still granted at once, over the shared connection,
+    /// and no claim waits longer than it asked. Only with a connection does it enter the server's queue.
     async fn wait_for_permit<'p>(
         &self,
         places: &'p Semaphore,
@@ -191,7 +191,7 @@ impl AcquireTask {
                 other => return Ok(Err(other)),
             }
         }
-        // A place among those who do not wait is free within the time of an answer.
+        // A connection of claims that do not wait is free again within the time of a reply.
         let now = self.pool.clock.now();
         let end = if patience > now { patience } else { now.plus(REPLY_TIMEOUT) };
         tokio::select! {
@@ -223,7 +223,7 @@ impl AcquireTask {
             biased;
             heard = &mut heard => Ok(TryResult::from_reply(heard)),
             abandoned = self.abandoned(to) => {
-                // The answer is on its way, and others use this connection. With the caller's own id nobody needs it.
+                // The reply is on its way over a connection that others use. With the caller's id it is not needed.
                 if abandoned == Abandoned::CallerGone && !self.generated_id {
                     return Err((abandoned, not_sent()));
                 }
@@ -258,14 +258,14 @@ impl AcquireTask {
                 Ok(TryResult::from_reply(heard))
             }
             abandoned = self.abandoned(to) => {
-                // Goodbye: the server takes us out of the line. A grant that was decided before is still heard.
+                // Closing the write side makes the server cancel the wait. A grant that was decided before is still read.
                 drop(connection);
                 Err((abandoned, TryResult::from_reply(heard.await)))
             }
         }
     }
 
-    /// Completes when nobody wants the answer any more.
+    /// Completes when nobody waits for the result any more.
     async fn abandoned(&self, to: &mut oneshot::Sender<AcquireResult>) -> Abandoned {
         tokio::select! {
             () = to.closed() => Abandoned::CallerGone,
@@ -273,7 +273,7 @@ impl AcquireTask {
         }
     }
 
-    /// Sees to it that law 2 holds for a try that was left.
+    /// Keeps law 2 for a try that was abandoned.
     async fn clean_up(&self, abandoned: Abandoned, tried: TryResult) -> Option<AcquireResult> {
         let closing = abandoned == Abandoned::Closing;
         match tried {
@@ -289,10 +289,10 @@ impl AcquireTask {
         closing.then(|| Err(unavailable(self.attempt(), CLOSED.into())))
     }
 
-    /// Ends the grant that may have been decided while we went away.
+    /// Releases a grant that may have been decided after the caller was gone.
     ///
-    /// Only a repeat can learn its lease_id, and a repeat could also be granted anew. So first a look: if nobody with
-    /// our label can hold the resource, there is nothing to take back.
+    /// Only a repeat can learn its lease id, and a repeat could be granted anew. So the resource is inspected first: if no
+    /// holder can have our label, there is nothing to release.
     async fn release_unknown_grant(&self) {
         self.pool.drop_idle();
         let Some(first) = self.claim.wants.first() else { return };
@@ -305,7 +305,7 @@ impl AcquireTask {
         let Ok(bytes) = command::acquire(&self.claim, Duration::ZERO, &self.request) else { return };
         let give_up = self.pool.clock.now().plus(RETRY_FOR);
         for round in 0.. {
-            // On a connection of its own: the server may believe that the first try is in line still, and let us join.
+            // On an exclusive connection: the first try may still wait on the server, and then this one joins it and blocks.
             let tried = match self.pool.exclusive_connection().await {
                 Ok(connection) => {
                     TryResult::from_reply(connection.send_request(bytes.clone(), REPLY_TIMEOUT).reply().await)
@@ -326,7 +326,7 @@ impl AcquireTask {
         }
     }
 
-    /// Whether somebody with our label holds it, or is hidden in a crowd that is not shown whole.
+    /// Whether a holder has our label, or not all holders are shown.
     fn may_hold(&self, seen: &Resource) -> bool {
         seen.holders_total > seen.holders.len()
             || seen.holders.iter().any(|holding| holding.holder == self.claim.holder)
@@ -345,7 +345,7 @@ fn not_sent() -> TryResult {
     TryResult::NoEffect("it was given up".into())
 }
 
-/// A request id that is nobody else's.
+/// A unique request id.
 fn new_request_id() -> String {
     format!("auto-{:032x}", u128::from_le_bytes(random()))
 }
@@ -355,7 +355,7 @@ impl Future for AcquireFuture {
 
     fn poll(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<AcquireResult> {
         Pin::new(&mut self.from).poll(context).map(|answer| {
-            // The task answers; it went without doing so only if its runtime did.
+            // The task always sends a result, unless its runtime was shut down.
             answer.unwrap_or_else(|_| {
                 let why = "the runtime that the engine was opened on is gone";
                 Err(indeterminate(self.attempt.clone(), why.into()))
@@ -367,7 +367,7 @@ impl Future for AcquireFuture {
 impl Drop for AcquireFuture {
     fn drop(&mut self) {
         self.from.close();
-        // The answer may have come while nobody looked.
+        // The result may have come after the last poll.
         if let Ok(Ok(grant)) = self.from.try_recv()
             && self.generated_id
         {

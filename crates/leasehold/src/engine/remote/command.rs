@@ -1,4 +1,4 @@
-//! Commands as bytes: arrays of bulks, and nothing the server would cut us off for.
+//! Commands as bytes: arrays of bulk strings, within the limits of the server.
 
 use std::time::Duration;
 
@@ -7,14 +7,14 @@ use sha2::{Digest, Sha256};
 use crate::engine::{Claim, EventId, LeaseId, Mode, Query, Token};
 use crate::error::Error;
 
-/// What the server reads at most in one command and in one argument of it.
+/// The server's limits on one command and on one argument of it.
 const MAX_ARGUMENTS: usize = 1024;
 const MAX_ARGUMENT_BYTES: usize = 64 << 10;
 const MAX_COMMAND_BYTES: usize = 1 << 20;
 /// Bytes of a request id.
 const MAX_REQUEST_ID_BYTES: usize = 128;
 
-/// A command being put together.
+/// A command being built.
 #[derive(Debug)]
 pub(super) struct RespCommand {
     arguments: usize,
@@ -54,8 +54,7 @@ impl RespCommand {
     ///
     /// # Errors
     ///
-    /// Invalid for what the server would not read: it would cut the connection, and with it everybody else's
-    /// requests.
+    /// Invalid beyond the server's limits: it would close the connection, and fail the requests of others on it.
     pub fn bytes(self) -> Result<Vec<u8>, Error> {
         if self.too_long || self.arguments > MAX_ARGUMENTS {
             return Err(Error::Invalid("this is more than a server reads in one command".into()));
@@ -69,7 +68,7 @@ impl RespCommand {
     }
 }
 
-/// The first words of a connection. The key is in it.
+/// The first command of a connection. It contains the API key.
 pub(super) fn hello(key: Option<&str>) -> Result<Vec<u8>, Error> {
     let hello = RespCommand::new("HELLO").number(3);
     match key {
@@ -162,8 +161,7 @@ pub(super) fn watch(prefix: &str, since: Option<EventId>) -> Result<Vec<u8>, Err
     }
 }
 
-/// The request id as the server is told it: ours are scoped to `principal`, and the server knows only whose key we
-/// showed. Two pairs never give the same text, and what is short enough for a server stays so.
+/// The request id as it is sent: ids here are scoped to `principal`, and the server knows only the API key. Two pairs never give the same text, and what is short enough for a server stays so.
 pub(super) fn request(principal: &str, id: &str) -> String {
     let plain = principal.is_empty() && !id.starts_with("p=");
     // What is Invalid stays so.
@@ -171,7 +169,7 @@ pub(super) fn request(principal: &str, id: &str) -> String {
         return id.to_owned();
     }
     let text = format!("p={}={principal}{id}", principal.len());
-    // One over the limit is told as it is, to be refused as that.
+    // An id over the limit is sent unchanged: the server refuses it.
     if text.len() <= MAX_REQUEST_ID_BYTES || id.len() > MAX_REQUEST_ID_BYTES {
         return text;
     }
@@ -208,16 +206,11 @@ mod tests {
     }
 
     fn claim(wants: &[(&str, Mode)]) -> Claim {
-        Claim {
-            wants: wants.iter().map(|(name, mode)| Want { name: (*name).into(), mode: *mode }).collect(),
-            ttl: Duration::from_nanos(1),
-            wait: Duration::ZERO,
-            max_hold: None,
-            delay: Duration::ZERO,
-            holder: "ada".into(),
-            request: None,
-            principal: String::new(),
-        }
+        Claim::new(
+            wants.iter().map(|(name, mode)| Want { name: (*name).into(), mode: *mode }).collect(),
+            Duration::from_nanos(1),
+            "ada",
+        )
     }
 
     #[test]

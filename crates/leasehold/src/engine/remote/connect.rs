@@ -1,4 +1,4 @@
-//! From an address to a connection on which the server has said hello.
+//! Opens connections: TCP, TLS, and the HELLO of RESP.
 
 use std::io;
 use std::sync::Arc;
@@ -17,9 +17,9 @@ use crate::clock::Clock;
 use crate::error::Error;
 use crate::renew::until;
 
-/// How long a connection may take to come about.
+/// How long TCP and TLS may take.
 const CONNECT_TIMEOUT: Duration = Duration::from_secs(2);
-/// A connection on which nothing is heard for long is asked whether it is still there.
+/// After so long without data the kernel probes the connection.
 const TCP_KEEPALIVE_AFTER: Duration = Duration::from_secs(15);
 
 /// The first byte of a TLS alert: what a TLS server answers to plain RESP. No reply of RESP begins with it.
@@ -28,9 +28,9 @@ const TLS_ALERT: u8 = 0x15;
 /// Why there is no connection.
 #[derive(Debug)]
 pub(super) enum NoConnection {
-    /// Nobody is there, or nobody who speaks our language; it may be otherwise soon.
+    /// No server, or not one that speaks RESP; retrying may help.
     Away(Away),
-    /// It would be so for ever: a wrong key, a file that is no certificate.
+    /// Retrying cannot help: a wrong key, a file that is no certificate.
     Never(Error),
 }
 
@@ -77,7 +77,7 @@ pub enum Away {
 }
 
 impl NoConnection {
-    /// The error for somebody who tried this.
+    /// The error for the caller.
     pub fn into_error(self, attempt: String) -> Error {
         match self {
             Self::Away(away) => Error::Unavailable { engine: super::ENGINE, attempt, source: Box::new(away) },
@@ -86,7 +86,7 @@ impl NoConnection {
     }
 }
 
-/// How connections are made.
+/// Opens connections to one server.
 #[derive(Debug)]
 pub(super) struct Connector {
     pub options: Options,
@@ -95,7 +95,7 @@ pub(super) struct Connector {
 }
 
 impl Connector {
-    /// Reads the files that TLS wants, once.
+    /// Reads the files of TLS, once.
     ///
     /// # Errors
     ///
@@ -135,7 +135,7 @@ impl Connector {
         }
     }
 
-    /// Why there is no server, from why there is no connection.
+    /// Classifies an error of the connection.
     pub fn away(&self, why: io::Error) -> Away {
         let at = self.options.at();
         #[cfg(feature = "tls")]
@@ -187,7 +187,7 @@ impl Connector {
     }
 }
 
-/// Why nobody said hello.
+/// Why HELLO failed.
 enum HelloError {
     Lost(io::Error),
     SpeaksTls,

@@ -1,18 +1,18 @@
-//! One connection: requests go out in order, answers come back in order, and nobody waits for ever.
+//! One connection: requests go out in order, replies come back in order, and each has a deadline.
 //!
 //! ```text
-//!   Link::ask ──▶ channel ──▶ task: out ──▶ server
-//!        ▲                         pending ◀── in
-//!        └───────── oneshot ◀──────────┘
+//!   send_request ──▶ channel ──▶ ConnectionTask: out ──▶ server
+//!        ▲                                pending ◀── in
+//!        └──────────── oneshot ◀─────────────┘
 //! ```
 //!
 //! # Laws
 //!
-//! 1. Each request gets exactly one answer or one [`NoReply`], which says whether the server can have acted on it.
-//! 2. A request of which the last byte was not given to the system cannot have been acted on.
-//! 3. When an answer is overdue the connection is given up: whatever came later could not be told apart.
-//! 4. Who drops the connection says goodbye to the server (the write side is closed) and still hears, for [`CLOSE_TIMEOUT`], what
-//!    was under way: a grant may be on its way.
+//! 1. Each request gets exactly one reply or one [`NoReply`], which says whether the server can have acted on it.
+//! 2. If the last byte of a request was not given to the system, the server cannot have acted on it.
+//! 3. When a reply is overdue the connection is closed: later replies could not be matched to their requests.
+//! 4. Dropping the connection closes its write side. Replies that are under way are still read, for [`CLOSE_TIMEOUT`]: one
+//!    may be a grant.
 
 use std::collections::VecDeque;
 use std::future::Future;
@@ -28,20 +28,20 @@ use tokio::sync::{mpsc, oneshot};
 use super::resp::{RespReader, Value};
 use crate::clock::Clock;
 
-/// How long an answer may take that has nothing to wait for.
+/// How long the reply to a request may take that does not wait on the server.
 pub(super) const REPLY_TIMEOUT: Duration = Duration::from_secs(5);
-/// How long a connection is listened to after goodbye.
+/// How long replies are still read after the write side was closed.
 const CLOSE_TIMEOUT: Duration = Duration::from_secs(2);
-/// More than this is not taken from callers before some of it is sent.
+/// Above this many unsent bytes no more requests are taken from callers.
 const MAX_UNSENT_BYTES: usize = 1 << 20;
 
-/// What a connection is made of.
+/// TCP, or TLS over it.
 pub(super) trait ByteStream: AsyncRead + AsyncWrite + Unpin + Send + Sync {}
 impl<T: AsyncRead + AsyncWrite + Unpin + Send + Sync> ByteStream for T {}
 /// See [`ByteStream`].
 pub(super) type BoxedStream = Box<dyn ByteStream>;
 
-/// There was no answer.
+/// There was no reply.
 #[derive(Clone, Debug)]
 pub(super) struct NoReply {
     /// The server may have acted on the request.
@@ -61,14 +61,14 @@ struct QueuedRequest {
     answer: oneshot::Sender<Result<Value, NoReply>>,
 }
 
-/// The answer to come. It does not hold the connection open.
+/// The reply to come. It does not keep the connection open.
 pub(super) struct ReplyFuture(Option<oneshot::Receiver<Result<Value, NoReply>>>);
 
 impl ReplyFuture {
     pub async fn reply(self) -> Result<Value, NoReply> {
         let gone = |sent| NoReply { sent, why: Arc::new(io::Error::other("the connection is closed")) };
         match self.0 {
-            // The task answers everybody; it went without doing so only if its runtime did.
+            // The task always sends a result, unless its runtime was shut down.
             Some(from) => from.await.unwrap_or_else(|_| Err(gone(true))),
             None => Err(gone(false)),
         }
@@ -107,7 +107,7 @@ impl RemoteConnection {
         self.to.is_closed()
     }
 
-    /// Hands a request over. It is sent in the order of these calls; `patience` is how long the answer may take.
+    /// Queues a request. Requests are sent in the order of these calls; `patience` is how long the reply may take.
     pub fn send_request(&self, bytes: Vec<u8>, patience: Duration) -> ReplyFuture {
         let (answer, from) = oneshot::channel();
         let taken = self.to.send(QueuedRequest { bytes, patience, answer }).is_ok();
@@ -115,11 +115,11 @@ impl RemoteConnection {
     }
 }
 
-/// A request on its way or answered soon.
+/// A request that waits for its reply.
 struct InFlightRequest {
-    /// The place of its last byte among all that this connection sent.
+    /// The offset of its last byte among all bytes of this connection.
     ends: u64,
-    /// When its answer is overdue.
+    /// When its reply is overdue.
     due: Time,
     answer: oneshot::Sender<Result<Value, NoReply>>,
 }
@@ -131,12 +131,12 @@ struct ConnectionTask {
     clock: Arc<dyn Clock>,
     reader: RespReader,
     out: Vec<u8>,
-    /// How much of `out` the system has.
+    /// How much of `out` was given to the system.
     written: usize,
     /// How many bytes were put into `out` since the beginning.
     total: u64,
     flushed: bool,
-    /// Somebody can still ask.
+    /// The [`RemoteConnection`] still exists.
     open: bool,
     pending: VecDeque<InFlightRequest>,
 }
@@ -156,7 +156,7 @@ impl ConnectionTask {
         }
     }
 
-    /// Until nobody asks and everybody is answered, or the connection breaks.
+    /// Runs until the handle is dropped and all replies have come, or the connection breaks.
     async fn run_until_closed(&mut self) -> io::Result<()> {
         let mut alarm: Option<Pin<Box<dyn Future<Output = ()> + Send>>> = None;
         self.complete_replies()?;
@@ -174,7 +174,7 @@ impl ConnectionTask {
                     Some(ask) => self.queue_requests(ask),
                     None => {
                         self.close_write_side().await?;
-                        alarm = None; // what is due is due earlier now
+                        alarm = None; // the deadlines are earlier now
                     }
                 },
                 sent = send(&mut self.output, rest), if to_send => match sent? {
@@ -197,12 +197,12 @@ impl ConnectionTask {
         }
     }
 
-    /// Takes a request, and all others that are there.
+    /// Queues this request, and all others in the channel.
     fn queue_requests(&mut self, first: QueuedRequest) {
         let now = self.clock.now();
         let mut next = Some(first);
         while let Some(QueuedRequest { bytes, patience, answer }) = next {
-            // Nobody waits for it and nothing of it was sent: it does not happen.
+            // The caller is gone and nothing was sent: the request is dropped.
             if !answer.is_closed() {
                 self.out.extend_from_slice(&bytes);
                 self.total = self.total.saturating_add(u64::try_from(bytes.len()).unwrap_or(u64::MAX));
@@ -235,7 +235,7 @@ impl ConnectionTask {
         Ok(())
     }
 
-    /// Law 4. What was not sent yet is sent before, within the same time.
+    /// Law 4. Unsent requests are sent first, within the same time.
     async fn close_write_side(&mut self) -> io::Result<()> {
         self.open = false;
         let until = self.clock.now().plus(CLOSE_TIMEOUT);
@@ -256,7 +256,7 @@ impl ConnectionTask {
     }
 }
 
-/// Sends some of it and says how much; with nothing to send, flushes. Dropping it loses nothing.
+/// Sends some bytes and returns how many; without bytes it flushes. Cancel safe.
 async fn send(output: &mut WriteHalf<BoxedStream>, bytes: &[u8]) -> io::Result<usize> {
     if bytes.is_empty() {
         output.flush().await?;

@@ -1,11 +1,11 @@
-//! What all calls of one remote engine share: its connections, and the rules for asking again.
+//! The connections of one remote engine, and the rules for retries.
 //!
 //! # Laws
 //!
-//! 1. Requests that have nothing to wait for go over one shared connection, in the order they were made.
-//! 2. A request that may block its connection on the server has a connection of its own, of which there are at most
+//! 1. Requests that do not wait on the server share one connection, in the order they were made.
+//! 2. A request that may wait on the server has an exclusive connection, of which there are at most
 //!    [`MAX_WAITING_CONNECTIONS`].
-//! 3. Asked again is only what may be asked twice, for [`RETRY_FOR`], with pauses that grow and are spread.
+//! 3. Only a request that may be sent twice is retried, for [`RETRY_FOR`], with growing random pauses.
 
 use std::fmt;
 use std::sync::{Arc, Mutex, PoisonError};
@@ -27,42 +27,42 @@ use crate::clock::Clock;
 use crate::engine::{AttemptText, LeaseId};
 use crate::error::{BoxError, Error, Refusal};
 
-/// How long what is worth repeating is repeated.
+/// How long a request is retried.
 pub(super) const RETRY_FOR: Duration = Duration::from_secs(3);
-/// How long a server may be away before those who wait in its line hear of it.
+/// How long a server may be unreachable before waiting claims and watches fail.
 pub(super) const MAX_OUTAGE: Duration = Duration::from_secs(30);
-/// Connections with a blocked request. Each is a file descriptor, of which a process often has 1024.
+/// Exclusive connections of waiting claims. Each is a file descriptor, of which a process often has 1024.
 const MAX_WAITING_CONNECTIONS: usize = 512;
-/// Connections for claims that do not wait, and might have to for somebody under the same id.
+/// Exclusive connections of claims that do not wait, but may join an earlier try with the same request id.
 const MAX_ASKING_CONNECTIONS: usize = 64;
-/// Of these, how many are kept for later.
+/// Exclusive connections that are kept idle for later.
 const MAX_IDLE_CONNECTIONS: usize = 16;
-/// The first pause before asking again, and the longest.
+/// The first pause before a retry, and the longest.
 const FIRST_BACKOFF: Duration = Duration::from_millis(10);
 const MAX_BACKOFF: Duration = Duration::from_millis(500);
 
-/// What an unanswered request means, and whether it may be repeated.
+/// Whether a request without a reply is sent again, and what it means if no reply ever comes.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(super) enum RetryPolicy {
-    /// It changes nothing.
+    /// It changes nothing: retried, and never Indeterminate.
     ReadOnly,
-    /// Twice is once.
+    /// Twice has the effect of once: retried.
     Idempotent,
-    /// Twice is not once.
+    /// Twice could have two effects: not retried once it was sent.
     NotTwice,
-    /// Twice is once, and nobody else will see to it: also a server that is not there is pressed.
+    /// As `Idempotent`, and retried even if the server is unreachable: nobody else will do it.
     Cleanup,
 }
 
-/// What came of one try.
+/// The result of one try.
 pub(super) enum TryResult {
-    /// The answer.
+    /// The server replied.
     Replied(Value),
-    /// The server decided, and this is it.
+    /// The server refused, for good.
     Decided(Error),
-    /// Nothing was changed.
+    /// It had no effect.
     NoEffect(BoxError),
-    /// It may have happened.
+    /// It may have taken effect.
     Unknown(BoxError),
 }
 
@@ -80,8 +80,8 @@ impl TryResult {
         }
     }
 
-    /// A no that says nothing of an earlier try whose answer was lost: the server's gate (the key, its rate, too many
-    /// connections) speaks before anybody looks at what was asked.
+    /// A refusal that says nothing about an earlier try whose reply was lost: the server checks the key, its rate and the
+    /// number of connections before it reads the request.
     pub fn is_from_access_check(error: &Error) -> bool {
         matches!(error, Error::Invalid(_) | Error::Refused(Refusal::Quota(_)))
     }
@@ -106,14 +106,14 @@ pub(super) struct ConnectionPool {
     pub asking: Semaphore,
     /// Cancelled when the engine is closed.
     pub closed: CancellationToken,
-    /// What goes on without its caller.
+    /// Tasks that go on after their caller is gone.
     pub tasks: TaskTracker,
 }
 
 #[derive(Default)]
 struct SharedConnection {
     connection: Option<Arc<RemoteConnection>>,
-    /// When connecting last failed, and why: for those who wanted it too.
+    /// When connecting last failed, and why: for callers that waited meanwhile.
     failed: Option<(Time, Away)>,
 }
 
@@ -138,14 +138,14 @@ impl ConnectionPool {
         }
     }
 
-    /// The shared connection, made anew if it is gone.
+    /// The shared connection; opened again if it is gone.
     pub async fn shared_connection(&self) -> Result<Arc<RemoteConnection>, NoConnection> {
         let asked = self.clock.now();
         let mut shared = self.shared.lock().await;
         if let Some(connection) = shared.connection.as_ref().filter(|connection| !connection.is_gone()) {
             return Ok(connection.clone());
         }
-        // It was tried while we stood here: all who wanted it have one answer, not one connect each.
+        // Another caller tried while this one waited for the lock: all of them get its result, not one connect each.
         if let Some((at, away)) = &shared.failed
             && *at >= asked
         {
@@ -165,7 +165,7 @@ impl ConnectionPool {
         }
     }
 
-    /// A connection of one's own, which nobody else uses meanwhile.
+    /// A connection that nobody else uses meanwhile.
     pub async fn exclusive_connection(&self) -> Result<RemoteConnection, NoConnection> {
         loop {
             let kept = self.idle.lock().unwrap_or_else(PoisonError::into_inner).pop();
@@ -177,7 +177,7 @@ impl ConnectionPool {
         }
     }
 
-    /// Hands back a connection of one's own on which nothing is under way.
+    /// Returns an exclusive connection on which nothing is under way.
     pub fn return_connection(&self, connection: RemoteConnection) {
         let mut idle = self.idle.lock().unwrap_or_else(PoisonError::into_inner);
         if idle.len() < MAX_IDLE_CONNECTIONS && !self.closed.is_cancelled() {
@@ -185,7 +185,7 @@ impl ConnectionPool {
         }
     }
 
-    /// A connection broke: those that are kept for later may be as dead.
+    /// Drops the idle connections: after one connection broke, they may be dead too.
     pub fn drop_idle(&self) {
         self.idle.lock().unwrap_or_else(PoisonError::into_inner).clear();
     }
@@ -195,7 +195,7 @@ impl ConnectionPool {
         Ok(RemoteConnection::start(stream, reader, self.clock.clone(), &self.runtime))
     }
 
-    /// Asks for a caller, unless the engine was closed.
+    /// Sends a request for a caller, unless the engine was closed.
     pub async fn call(&self, attempt: AttemptText<'_>, bytes: Vec<u8>, policy: RetryPolicy) -> Result<Value, Error> {
         if self.closed.is_cancelled() {
             return Err(unavailable(attempt(), CLOSED.into()));
@@ -203,14 +203,14 @@ impl ConnectionPool {
         self.call_with_retry(attempt, bytes, policy).await
     }
 
-    /// Asks over the shared connection, and again where that is worth it (law 3).
+    /// Sends a request over the shared connection, with retries (law 3).
     pub async fn call_with_retry(
         &self,
         attempt: AttemptText<'_>,
         bytes: Vec<u8>,
         policy: RetryPolicy,
     ) -> Result<Value, Error> {
-        // Counted from the first trouble: to notice that a connection is dead may itself take longer.
+        // Counted from the first failure: to notice that a connection is dead may itself take longer.
         let mut give_up = None;
         let mut maybe = false;
         for round in 0.. {
@@ -230,8 +230,8 @@ impl ConnectionPool {
                     maybe |= policy != RetryPolicy::ReadOnly;
                     (source, policy != RetryPolicy::NotTwice)
                 }
-                // A connection that broke before anything was sent was an old one. A server that is not there, or
-                // says so, is not pressed, unless there is something to learn.
+                // A connection that broke before anything was sent was an old one. An unreachable server is retried only
+                // if an earlier try may have taken effect.
                 TryResult::NoEffect(source) => {
                     let broke = connected && source.is::<Arc<std::io::Error>>();
                     (source, maybe || broke || policy == RetryPolicy::Cleanup)
@@ -247,14 +247,14 @@ impl ConnectionPool {
         unreachable!("the rounds end by time")
     }
 
-    /// Ends a lease that nobody will use. If that fails, its ttl does it.
+    /// Releases a lease that nobody will use. If that fails, it lapses.
     pub async fn release_lease(&self, lease: &LeaseId) {
         if let Ok(bytes) = command::release(lease) {
             let _ = self.call_with_retry(&|| "give back a lease".into(), bytes, RetryPolicy::Cleanup).await;
         }
     }
 
-    /// Waits before asking again: longer every time, and not in step with others.
+    /// Sleeps before a retry: longer every time, and not in step with others.
     pub async fn backoff(&self, round: u32) {
         let whole = FIRST_BACKOFF.saturating_mul(1 << round.min(10)).min(MAX_BACKOFF);
         let spread = f64::from(u32::from_le_bytes(random())) / f64::from(u32::MAX);
@@ -262,14 +262,14 @@ impl ConnectionPool {
         self.clock.sleep_until(self.clock.now().plus(span)).await;
     }
 
-    /// Lets go of all connections.
+    /// Drops all connections.
     pub async fn close_connections(&self) {
         *self.shared.lock().await = SharedConnection::default();
         self.drop_idle();
     }
 }
 
-/// Why a closed engine does nothing.
+/// The cause in errors of a closed engine.
 pub(super) const CLOSED: &str = "the engine was closed";
 
 /// Random bits from the operating system.

@@ -1,7 +1,7 @@
-//! Values as answers: what the server said, in the words of the contract.
+//! From RESP values to the types of the engine contract.
 //!
-//! An error begins with one word. What is behind it is a sentence, or `name="text"` and `name=number` pairs, of which
-//! unknown ones are passed over.
+//! An error begins with one word. After it comes a sentence, or `name="text"` and `name=number` pairs, of which
+//! unknown ones are ignored.
 
 use std::time::Duration;
 
@@ -12,7 +12,7 @@ use crate::engine::{
 };
 use crate::error::{Error, Refusal};
 
-/// The server said something that is no answer to what was asked.
+/// The reply does not fit the request.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, thiserror::Error)]
 #[error("the server answered with something that is no {0}: is it a Leasehold server?")]
 pub(super) struct UnexpectedReply(pub &'static str);
@@ -20,7 +20,7 @@ pub(super) struct UnexpectedReply(pub &'static str);
 /// What an error of the server means.
 #[derive(Debug)]
 pub(super) enum ServerError {
-    /// It was heard, decided, and this is the answer.
+    /// The server refused, and this is the error.
     Decided(Error),
     /// It did not take effect.
     NoEffect(String),
@@ -28,7 +28,7 @@ pub(super) enum ServerError {
     Unknown(String),
 }
 
-/// Reads an error of the server.
+/// Parses an error reply.
 pub(super) fn parse_error(text: &str) -> ServerError {
     let (word, rest) = text.split_once(' ').unwrap_or((text, ""));
     let sentence = || if rest.is_empty() { word.to_owned() } else { rest.to_owned() };
@@ -40,7 +40,7 @@ pub(super) fn parse_error(text: &str) -> ServerError {
         "QUOTA" => no(Refusal::Quota(sentence())),
         "QUEUEFULL" => no(Refusal::QueueFull { resource: field(rest, "resource").unwrap_or_default() }),
         "MISMATCH" => no(Refusal::Mismatch),
-        // A key that is missing or may not do this: nothing but another key helps.
+        // A key that is missing or may not do this: only another key helps.
         "INVALID" | "NOAUTH" | "WRONGPASS" | "FORBIDDEN" => ServerError::Decided(Error::Invalid(sentence())),
         "CORRUPT" => ServerError::Decided(Error::Corrupt {
             engine: ENGINE,
@@ -49,7 +49,7 @@ pub(super) fn parse_error(text: &str) -> ServerError {
         }),
         "UNAVAILABLE" => ServerError::NoEffect(sentence()),
         "UNKNOWN" => ServerError::Unknown(sentence()),
-        // Another server's words, e.g. -ERR of a Redis: it did not understand, so it did nothing.
+        // Not ours, e.g. -ERR of a Redis: it did not understand, so it did nothing.
         _ => ServerError::Decided(Error::Invalid(format!("the server does not understand: {text}"))),
     }
 }
@@ -225,7 +225,7 @@ fn read_resource(mut value: Value) -> Option<Resource> {
         Some(Waiting { holder: value.take("holder")?.into_text()?, waiting: value.take("waiting_ms")?.span()? })
     };
     let holders: Vec<Holding> = value.take("holders")?.into_list()?.into_iter().map(holding).collect::<Option<_>>()?;
-    // A server from before there was such a count shows them all.
+    // An older server does not send the count, and shows all holders.
     let total = value.take("holders_total").and_then(|total| usize::try_from(total.number()?).ok());
     Some(Resource {
         name: value.take("name")?.into_text()?,
@@ -237,7 +237,7 @@ fn read_resource(mut value: Value) -> Option<Resource> {
     })
 }
 
-/// What the server's engine swears to, as far as a client can hand it on.
+/// The promises of the server's engine.
 pub(super) fn promises(mut value: Value) -> Result<Promises, UnexpectedReply> {
     let mut promise = |name| value.take(name)?.truth();
     let mut read = || {
@@ -257,7 +257,7 @@ pub(super) fn floor(value: &Value) -> Result<Token, UnexpectedReply> {
     value.token().ok_or(UnexpectedReply("token"))
 }
 
-/// The identity in what the server says of its engine.
+/// The identity of the server's engine.
 pub(super) fn identity(mut value: Value) -> Result<Option<String>, UnexpectedReply> {
     match value.take("identity") {
         Some(Value::Null) => Ok(None),
@@ -281,7 +281,7 @@ pub(super) fn too_old(error: Error, command: &str) -> Error {
 /// One message of a watch.
 #[derive(Debug, PartialEq, Eq)]
 pub(super) enum WatchMessage {
-    /// It happened, and before it the event with the other id.
+    /// An event, and the id of the event before it.
     Event(Event, Option<EventId>),
     /// There is a gap before this id.
     Reset(EventId),

@@ -8,8 +8,8 @@
 //!
 //! # Does not promise
 //!
-//! To find another server: there is one address. The place in line over a lost connection: who waits comes again,
-//! and is behind those who stood there then if the server was restarted or noticed the loss.
+//! To find another server: there is one address. The place in the queue over a lost connection: the claim is sent again,
+//! and is behind the other waiters if the server was restarted or noticed the loss.
 //!
 //! # Clock
 //!
@@ -22,16 +22,16 @@
 //!
 //! # On lost connection
 //!
-//! Acquire, renew and release are asked again for a few seconds, an acquire with the same request id (one is drawn
+//! Acquire, renew and release are asked again for a few seconds, an acquire with the same request id (one is generated
 //! where the caller gave none); an acquire that waits comes again as long as its wait lasts and the server is not away
 //! for more than half a minute. Revoke is not asked twice: the second could hit a successor. When it cannot be known
 //! whether it happened: Indeterminate. When nothing was sent, or the server said so: Unavailable. A watch goes on
-//! after the last event that was told, or says that there is a gap.
+//! after the last event, or reports a gap.
 //!
 //! # Files, in reading order
 //!
-//! `options` (the URL), `command` and `reply` (the bytes), `answer` (what they mean), `connect`, `connection` (one
-//! connection), `pool` (all of them, and when to ask again), `task` (one acquire), `watch`.
+//! `options` (the URL), `command` (requests as bytes), `resp` (bytes as values), `decode` (values as replies), `connect`,
+//! `connection` (one of them), `connection_pool` (all of them, and retries), `acquire_task` (one acquire), `watch`.
 
 mod acquire_task;
 mod command;
@@ -67,10 +67,10 @@ use watch::RemoteWatcher;
 
 const ENGINE: &str = "remote";
 
-/// How long closing waits for what is still to be given back.
+/// How long closing waits for leases that are still to be released.
 const MAX_CLOSE_WAIT: Duration = Duration::from_secs(4);
 
-/// A server that is asked over RESP. See the module.
+/// The client of one server. See the module.
 pub struct Remote {
     pool: Arc<ConnectionPool>,
     promises: Promises,
@@ -127,7 +127,7 @@ impl Remote {
         read: impl FnOnce(resp::Value) -> Result<T, UnexpectedReply>,
     ) -> Result<T, Error> {
         let value = self.pool.call(attempt, bytes, policy).await?;
-        // It was heard, and nobody knows what was meant.
+        // The server acted on it, and the reply does not say how.
         read(value).map_err(|odd| indeterminate(attempt(), Box::new(odd)))
     }
 }
@@ -215,7 +215,7 @@ impl Engine for Remote {
             self.pool.closed.cancel();
             self.pool.tasks.close();
             let clock: &dyn Clock = &*self.pool.clock;
-            // What cannot be given back in this time is left to its ttl.
+            // A lease that cannot be released in this time lapses.
             let _ = until(clock, clock.now().plus(MAX_CLOSE_WAIT), self.pool.tasks.wait()).await;
             self.pool.close_connections().await;
             Ok(())

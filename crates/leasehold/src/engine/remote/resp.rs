@@ -1,4 +1,4 @@
-//! RESP3 as a client reads it: bytes become values, and no byte is believed.
+//! Reads RESP3: bytes become values, and no length is trusted.
 //!
 //! # Laws
 //!
@@ -14,7 +14,7 @@ const MAX_DEPTH: usize = 8;
 const MAX_ELEMENTS: u64 = 1 << 20;
 /// Bytes of a line: a number, or a simple text or error.
 const MAX_LINE_BYTES: usize = 64 << 10;
-/// Elements that room is made for before they are there.
+/// Elements that memory is reserved for before they have come.
 const PREALLOCATED_ELEMENTS: usize = 64;
 
 /// One value.
@@ -32,25 +32,25 @@ pub(super) enum Value {
     Push(Vec<Value>),
 }
 
-/// What came is no RESP.
+/// The bytes are not RESP.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, thiserror::Error)]
 #[error("what came from the server is no RESP: {0}")]
 pub(super) struct MalformedResp(&'static str);
 
-/// Finds values in a stream of bytes.
+/// The read buffer of one connection: bytes go in, values come out.
 #[derive(Debug, Default)]
 pub(super) struct RespReader {
     bytes: Vec<u8>,
-    /// Where the frame that is being gathered begins.
+    /// Where the frame that is being read begins.
     start: usize,
-    /// Up to here it has been looked at.
+    /// Up to here it has been parsed.
     seen: usize,
     /// How many elements each open aggregate still wants.
     open: Vec<u64>,
 }
 
 impl RespReader {
-    /// Where bytes go that were read.
+    /// The buffer to read into.
     pub fn room(&mut self) -> &mut Vec<u8> {
         if self.start > 0 {
             self.bytes.drain(..self.start);
@@ -80,7 +80,7 @@ impl RespReader {
         Ok(Some(value))
     }
 
-    /// Looks on until the frame is whole.
+    /// Parses on until the frame is whole.
     fn whole(&mut self) -> Result<bool, MalformedResp> {
         loop {
             let Some((head, after)) = head(&self.bytes[self.seen..])? else { return self.within() };
@@ -134,14 +134,14 @@ impl RespReader {
     }
 }
 
-/// What a first line announces.
+/// What the first line of a value announces.
 enum RespHead {
     RespLine,
     Bulk(usize),
     Elements(u64),
 }
 
-/// The announcement at the beginning of these bytes and where it ends; none if its line is not whole.
+/// The first line of a value, and where it ends; none if the line is not whole.
 fn head(bytes: &[u8]) -> Result<Option<(RespHead, usize)>, MalformedResp> {
     let Some((kind, text, after)) = line(bytes)? else { return Ok(None) };
     let head = match kind {

@@ -1,4 +1,4 @@
-//! TLS by rustls. If the caller names who signed the server, nobody else is believed; else the system's authorities are.
+//! TLS by rustls. Trusts the authorities that the caller names, or else those of the system.
 
 use std::fmt;
 use std::io;
@@ -15,7 +15,7 @@ use super::connection::BoxedStream;
 use super::options;
 use crate::error::Error;
 
-/// How hands are shaken with one server.
+/// Makes TLS connections to one server.
 pub(super) struct TlsClient {
     connector: TlsConnector,
     name: ServerName<'static>,
@@ -61,7 +61,7 @@ impl TlsClient {
     }
 }
 
-/// What a failed TLS connection fails of.
+/// Why a TLS handshake failed.
 pub(super) enum TlsFailure {
     /// We do not trust the server's certificate.
     Certificate,
@@ -72,7 +72,7 @@ pub(super) enum TlsFailure {
 }
 
 impl TlsFailure {
-    /// None if it did not fail of TLS.
+    /// None if TLS was not the cause.
     pub fn from_io(error: &io::Error) -> Option<Self> {
         match error.get_ref()?.downcast_ref::<rustls::Error>()? {
             rustls::Error::InvalidCertificate(_) => Some(Self::Certificate),
@@ -92,7 +92,7 @@ fn named_roots(file: &Path) -> Result<RootCertStore, Error> {
 
 fn system_roots() -> Result<RootCertStore, Error> {
     let mut roots = RootCertStore::empty();
-    // A certificate that cannot be read is one authority less, as it is for every other program here.
+    // A certificate that cannot be read is ignored, as other programs do.
     roots.add_parsable_certificates(rustls_native_certs::load_native_certs().certs);
     if roots.is_empty() {
         let sentence = "this system has no certificates of authorities: name who signed the server by ?ca=FILE";

@@ -1,4 +1,4 @@
-//! A watch over a connection of its own, taken up again where it was lost.
+//! A watch over a connection of its own. After a loss it reconnects, and continues after the last event.
 
 use std::collections::VecDeque;
 use std::io;
@@ -16,7 +16,7 @@ use crate::engine::{Answer, Event, EventId, Seen, Watching};
 use crate::error::{BoxError, Error};
 use crate::renew::until;
 
-/// An id of no run: who asks for what is after it is told where things stand.
+/// An id of no run: the server replies to it with a reset.
 const NO_EVENT: EventId = EventId { run: 0, number: 0 };
 
 /// See the module.
@@ -25,7 +25,7 @@ pub(super) struct RemoteWatcher {
     prefix: String,
     last: Option<EventId>,
     connection: Option<WatchConnection>,
-    /// Heard, and not told yet.
+    /// Decoded, and not handed out yet.
     decoded: VecDeque<Seen>,
 }
 
@@ -39,7 +39,7 @@ fn attempt() -> String {
 }
 
 impl RemoteWatcher {
-    /// Begins to watch, with an answer of the server.
+    /// Begins to watch; waits for the reply of the server.
     pub async fn begin(pool: Arc<ConnectionPool>, prefix: String, since: Option<EventId>) -> Result<Self, Error> {
         if pool.closed.is_cancelled() {
             return Err(unavailable(attempt(), CLOSED.into()));
@@ -91,7 +91,7 @@ impl RemoteWatcher {
         }
     }
 
-    /// Connects again, and goes on after what was told last; the server says if there is a gap.
+    /// Connects again, and continues after the last event; the server says if there is a gap.
     async fn reconnect(&mut self) -> Result<(), Error> {
         let give_up = self.pool.clock.now().plus(MAX_OUTAGE);
         for round in 0.. {
@@ -101,7 +101,7 @@ impl RemoteWatcher {
             match self.connect(Some(self.last.unwrap_or(NO_EVENT))).await {
                 Ok(connection) => {
                     self.connection = Some(connection);
-                    // What came together with the answer.
+                    // Events that came together with the reply.
                     return self.decode_available().map_err(|odd| unavailable(attempt(), odd));
                 }
                 Err(NoConnection::Away(away)) if self.pool.clock.now() >= give_up => {
@@ -114,7 +114,7 @@ impl RemoteWatcher {
         unreachable!("the rounds end by time")
     }
 
-    /// Sorts what is there into what is told.
+    /// Decodes the messages in the read buffer.
     fn decode_available(&mut self) -> Result<(), BoxError> {
         let Some(connection) = &mut self.connection else { return Ok(()) };
         let mut events: Vec<Event> = Vec::new();
@@ -131,7 +131,7 @@ impl RemoteWatcher {
             match decode::message(parts)? {
                 None => {}
                 Some(WatchMessage::Event(event, before)) => {
-                    // The server says what came before. If that is not what we were told, there is a gap.
+                    // The server names the event before. If that is not the last one that came, there is a gap.
                     if let (Some(before), Some(last)) = (before, self.last)
                         && before != last
                     {
@@ -163,7 +163,7 @@ fn flush_events(decoded: &mut VecDeque<Seen>, events: &mut Vec<Event>) {
 }
 
 impl WatchConnection {
-    /// Asks for news. The outer error is ours, the inner one the connection's.
+    /// Asks for events. The outer error is an invalid request, the inner one the connection's.
     async fn ask(&mut self, prefix: &str, since: Option<EventId>) -> Result<io::Result<Value>, Error> {
         let bytes = command::watch(prefix, since)?;
         Ok(self.request(&bytes).await)
@@ -173,7 +173,7 @@ impl WatchConnection {
         self.stream.write_all(bytes).await?;
         self.stream.flush().await?;
         loop {
-            // The answer is the first thing to come: news follow it.
+            // The reply comes first, and events follow it.
             if let Some(value) = self.reader.next().map_err(io::Error::other)? {
                 return Ok(value);
             }
@@ -181,7 +181,7 @@ impl WatchConnection {
         }
     }
 
-    /// Reads what comes. Dropping it loses nothing: what was read is in the reader.
+    /// Reads more bytes. Cancel safe: what was read is in the reader.
     async fn read_more(&mut self) -> io::Result<()> {
         match self.stream.read_buf(self.reader.room()).await? {
             0 => Err(io::ErrorKind::UnexpectedEof.into()),

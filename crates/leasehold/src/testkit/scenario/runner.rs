@@ -9,7 +9,7 @@ use std::sync::Arc;
 use std::task::Poll;
 use std::time::Duration;
 
-use leasehold_core::{Mode, Time, Token};
+use leasehold_core::{Time, Token};
 
 use super::super::ManualClock;
 use super::outcome::ObservedOutcome;
@@ -21,7 +21,7 @@ use crate::fence::Register;
 
 /// How long a real engine may take to answer what is due, in real time. Only a failing script waits so long.
 const MAX_REPLY_WAIT: Duration = Duration::from_secs(10);
-/// The script's own resource: whoever waits for it is sent home at a moment of our choosing.
+/// The runner's own resource: a claim that waits for it is refused at a moment that the runner chooses.
 const PROBE: &str = "~probe";
 
 type Acquiring = Pin<Box<dyn Future<Output = Result<Grant, Error>> + Send>>;
@@ -83,7 +83,7 @@ impl ScenarioRunner {
             self.move_to(*moment).await?.settle().await?;
         }
         let due = self.move_to(line.at).await?;
-        // A look at what is there waits until the engine has caught up; a verb may come before that.
+        // A line that reads waits until the engine has caught up; a verb may come before that.
         let seen = if matches!(line.act, None | Some(ScenarioAction::Inspect { .. })) {
             due.settle().await?;
             self.act(line).await?
@@ -158,7 +158,7 @@ impl ScenarioRunner {
     /// What has become of an acquire that had no answer at once.
     async fn look(&mut self, line: &ScenarioLine, mut pending: PendingAcquire) -> Result<ObservedOutcome, String> {
         let answer = if line.expected.word == "waiting" {
-            // When this look is answered, so is everything that was decided before it.
+            // When this read is answered, so is everything that was decided before it.
             self.engine.inspect(PROBE).await.map_err(|error| error.to_string())?;
             tokio::task::yield_now().await;
             poll_once(&mut pending.answer).await
@@ -203,8 +203,8 @@ impl ScenarioRunner {
 
 /// What is due at the moment that the clock has come to.
 ///
-/// The engine sends the probe home in the same turn in which it collects the rest, and last: who hears
-/// that knows that everybody else has been told.
+/// The engine refuses the probe in the same step in which it ends what else is due, and last: after that refusal all other
+/// waiters have been answered.
 struct Due(Option<Acquiring>);
 
 impl Due {
@@ -237,16 +237,7 @@ fn claim(line: &ScenarioLine, asked: &ScenarioClaim) -> Claim {
 }
 
 fn probe_claim(ttl: Duration, wait: Duration) -> Claim {
-    Claim {
-        wants: vec![Want { name: PROBE.into(), mode: Mode::Exclusive }],
-        ttl,
-        wait,
-        max_hold: None,
-        delay: Duration::ZERO,
-        holder: "the script".into(),
-        request: None,
-        principal: String::new(),
-    }
+    Claim { wait, ..Claim::new(vec![Want::exclusive(PROBE)], ttl, "the script") }
 }
 
 /// Every moment at which something could be due: the lines, and any spans of the script after them.
@@ -254,7 +245,7 @@ fn moments(lines: &[ScenarioLine]) -> BTreeSet<Duration> {
     let spans: BTreeSet<Duration> = lines.iter().flat_map(ScenarioLine::spans).filter(|span| !span.is_zero()).collect();
     let end = lines.last().map_or(Duration::ZERO, |line| line.at);
     let mut found: BTreeSet<Duration> = lines.iter().map(|line| line.at).collect();
-    // The probe's patience is limited like everybody's.
+    // The probe's wait has the same limit as any other.
     found.extend((1..24).map(|hour| Duration::from_secs(hour * 3600)).take_while(|hour| *hour < end));
     let mut todo: Vec<Duration> = found.iter().copied().collect();
     while let Some(moment) = todo.pop() {

@@ -5,7 +5,7 @@ use std::path::Path;
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
-use leasehold_core::{Acquire, Command, Mode, Reply, Secret, WaiterId, Want};
+use leasehold_core::{Acquire, Command, Reply, Secret, WaiterId, Want};
 
 use super::super::engine::Embedded;
 use super::super::events::EventLog;
@@ -53,7 +53,7 @@ impl IdleEngine {
     fn submit_acquire(&self, completions: &Arc<CompletionQueue>, name: &str) {
         let mut state = self.shared.lock();
         let waiter_id = state.group.new_waiter_id();
-        let wants = [Want { name, mode: Mode::Exclusive }];
+        let wants = [Want::exclusive(name)];
         let claim = claim(&wants, waiter_id, Secret::new([1; 16]));
         let reply_to = || ReplyTo::CompletionQueue { completions: completions.clone(), tag: 1 };
         let reply = state.group.submit(Command::Acquire(claim), reply_to, self.shared.clock.now());
@@ -62,19 +62,7 @@ impl IdleEngine {
 }
 
 fn claim<'a>(wants: &'a [Want<'a>], waiter_id: WaiterId, secret: Secret) -> Acquire<'a> {
-    Acquire {
-        waiter_id,
-        wants,
-        ttl_ms: 60_000,
-        wait_ms: 0,
-        max_hold_ms: None,
-        delay_ms: 0,
-        holder: "ada",
-        request: None,
-        secret,
-        principal: "",
-        value: None,
-    }
+    Acquire::new(waiter_id, wants, 60_000, "ada", secret)
 }
 
 /// Goal: a server thread that writes before the engine's threads run leaves its batch to the writer thread. It could not
@@ -113,7 +101,7 @@ fn a_locked_batch_before_the_threads_run_is_left_to_the_writer_thread() {
     let mut locked = engine.lock_for_batch();
     for number in 0..200 {
         let name = format!("{number}-{}", "n".repeat(200));
-        let wants = [Want { name: &name, mode: Mode::Exclusive }];
+        let wants = [Want::exclusive(&name)];
         let claim = claim(&wants, WaiterId(0), locked.secret());
         locked.acquire(claim, &completions, number).expect("it runs");
     }

@@ -1,4 +1,4 @@
-//! The second home of the token ceiling, and of the sequence proven durable.
+//! The ceiling file: the second place of the token ceiling, and of the sequence proven durable.
 //!
 //! Two slots, 4096 bytes apart, written in turn, so that a torn write leaves the other one whole:
 //!

@@ -88,13 +88,13 @@ fn header(id: u64, epoch: u64, size: u64) -> [u8; FRAME_ALIGN_BYTES] {
     bytes
 }
 
-/// Makes a segment ready: zeros, header, sync, name, sync. Reuses `old`, a segment nobody needs any more.
+/// Makes a segment ready: zeros, header, sync, name, sync. Reuses `old`, a retired segment.
 pub fn prepare(storage: &dyn Storage, id: u64, epoch: u64, size: u64, old: Option<&str>) -> io::Result<Segment> {
     // Under a name that recovery ignores, until it is whole.
     let spare = format!("spare-{id:016x}");
     let result = fill(storage, id, epoch, size, old, &spare);
     if result.is_err() {
-        // Half a segment must not take the space that a full disk has left.
+        // An unfinished segment must not take the space that a full disk has left.
         let _ = storage.remove(&spare);
     }
     result

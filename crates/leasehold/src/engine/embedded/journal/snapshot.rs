@@ -13,7 +13,7 @@
 //!    an end:  length 0, crc 4 (CRC-32C of "end", continued likewise)
 //! ```
 //!
-//! Written under another name, synced, renamed, and the directory synced: one that has its name is whole.
+//! Written under another name, synced, renamed, and the directory synced: a file with the final name is whole.
 
 use std::io;
 use std::sync::Arc;
@@ -26,7 +26,7 @@ const MAGIC: u32 = u32::from_le_bytes(*b"LHS1");
 const VERSION: u32 = 1;
 const END_MARK: &[u8] = b"end";
 
-/// Where a snapshot stands in the journal.
+/// A position in the journal: after one frame.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub struct JournalPosition {
     /// The last frame it contains.
@@ -111,7 +111,7 @@ impl SnapshotWriter {
     }
 }
 
-/// Reads a snapshot; hands each block of whole records to `each`. Anything that does not add up is damage.
+/// Reads a snapshot; hands each block of whole records to `each`. Anything unexpected is damage.
 pub fn read(
     storage: &dyn Storage,
     sequence: u64,
