@@ -52,7 +52,7 @@ impl<T> BlockVec<T> {
     }
 
     /// Whether another block is needed soon, and none is ready.
-    pub fn wants(&self) -> bool {
+    pub fn needs_block(&self) -> bool {
         self.spare.is_none() && self.blocks.last().is_some_and(|last| last.len() >= ROWS_PER_BLOCK / 4 * 3)
     }
 
@@ -138,12 +138,12 @@ mod tests {
     #[test]
     fn a_block_that_lies_ready_is_taken() {
         let mut rows = BlockVec::default();
-        assert!(!rows.wants(), "a small book stays small");
+        assert!(!rows.needs_block(), "a small book stays small");
         (0..ROWS_PER_BLOCK / 4 * 3).for_each(|at| rows.push(at));
-        assert!(rows.wants());
+        assert!(rows.needs_block());
         let block = BlockVec::ready_block();
         let place = block.as_ptr();
-        assert!(rows.keep_ready(block).is_none() && !rows.wants());
+        assert!(rows.keep_ready(block).is_none() && !rows.needs_block());
         assert!(rows.keep_ready(BlockVec::ready_block()).is_some(), "one is enough");
         (ROWS_PER_BLOCK / 4 * 3..2 * ROWS_PER_BLOCK + 1).for_each(|at| rows.push(at));
         assert!(core::ptr::eq(place, &rows[ROWS_PER_BLOCK]));

@@ -112,7 +112,7 @@ impl SimDisk {
         for inode in &mut next.inodes {
             for write in std::mem::take(&mut inode.pending) {
                 let length = kept.next().copied().unwrap_or(0).min(write.bytes.len());
-                put(&mut inode.durable, &write.bytes[..length], write.at);
+                write_into(&mut inode.durable, &write.bytes[..length], write.at);
             }
             inode.cached = inode.durable.clone();
         }
@@ -193,7 +193,7 @@ fn apply(dir: &mut BTreeMap<String, usize>, op: &DirOp) {
     }
 }
 
-fn put(bytes: &mut Vec<u8>, piece: &[u8], at: u64) {
+fn write_into(bytes: &mut Vec<u8>, piece: &[u8], at: u64) {
     if piece.is_empty() {
         return;
     }
@@ -290,12 +290,12 @@ impl File for SimFile {
             if std::mem::take(&mut inner.faults.fail_write) {
                 // Half of it may have got there.
                 let half = bytes[..bytes.len() / 2].to_vec();
-                put(&mut inner.inodes[self.inode].cached, &half, at);
+                write_into(&mut inner.inodes[self.inode].cached, &half, at);
                 inner.inodes[self.inode].pending.push(PendingWrite { at, bytes: half });
                 return Err(io::Error::from_raw_os_error(28));
             }
             let inode = &mut inner.inodes[self.inode];
-            put(&mut inode.cached, bytes, at);
+            write_into(&mut inode.cached, bytes, at);
             inode.pending.push(PendingWrite { at, bytes: bytes.to_vec() });
         }
         result
@@ -310,7 +310,7 @@ impl File for SimFile {
         }
         let inode = &mut inner.inodes[self.inode];
         for write in std::mem::take(&mut inode.pending) {
-            put(&mut inode.durable, &write.bytes, write.at);
+            write_into(&mut inode.durable, &write.bytes, write.at);
         }
         Ok(())
     }

@@ -259,7 +259,7 @@ pub enum Recorded {
 impl Recorded {
     /// A fact that can be kept.
     #[must_use]
-    pub fn of(fact: &Fact<'_>) -> Self {
+    pub fn from_fact(fact: &Fact<'_>) -> Self {
         match fact {
             Fact::Granted(record) => Self::Granted {
                 token: record.token.get(),

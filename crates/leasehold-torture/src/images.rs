@@ -56,7 +56,7 @@ fn expected(log: &[SealedBatch], sequence: u64) -> u64 {
     book.digest()
 }
 
-fn look(disk: &SimDisk) -> Result<(Recovered, u64), Damage> {
+fn recover_image(disk: &SimDisk) -> Result<(Recovered, u64), Damage> {
     let mut book = Book::new(limits(), 8);
     let found = recover(disk, &mut book, |_, _| {})?;
     Ok((found, book.digest()))
@@ -119,7 +119,7 @@ fn kept_sets(lengths: &[usize]) -> Vec<Vec<usize>> {
 fn check_image(stopped: &StoppedRun, dir: usize, kept: &[usize], counts: &mut ImageCounts) -> Result<(), String> {
     counts.images += 1;
     let disk = stopped.disk.after_crash(dir, kept);
-    let (found, digest) = look(&disk).map_err(|damage| format!("an honest crash is refused: {damage}"))?;
+    let (found, digest) = recover_image(&disk).map_err(|damage| format!("an honest crash is refused: {damage}"))?;
     if found.position.sequence < stopped.acked {
         return Err(format!("frame {} was answered, found up to {}", stopped.acked, found.position.sequence));
     }
@@ -157,7 +157,7 @@ fn crash_inside(stopped: &StoppedRun, disk: &SimDisk, sequence: u64, counts: &mu
         let choices = disk.choices();
         for (dir, kept) in [(0, vec![0; choices.writes.len()]), (choices.dir, choices.writes.clone())] {
             counts.images += 1;
-            let (found, digest) = look(&disk.after_crash(dir, &kept))
+            let (found, digest) = recover_image(&disk.after_crash(dir, &kept))
                 .map_err(|damage| format!("refused after a crash at operation {at} of the start: {damage}"))?;
             let again = found.position.sequence;
             // The start may have got as far as its own first frame; what it found it must not lose.
@@ -206,7 +206,7 @@ pub struct Rest {
 pub fn at_rest(seed: u64, commands: u64) -> Result<Rest, String> {
     let stopped = run_until(seed, commands, None);
     let disk = stopped.disk.with_bytes("", Vec::new());
-    let (found, digest) = look(&disk).map_err(|damage| format!("seed {seed}: refused at rest: {damage}"))?;
+    let (found, digest) = recover_image(&disk).map_err(|damage| format!("seed {seed}: refused at rest: {damage}"))?;
     let last = found.position.sequence;
     if last != stopped.acked || digest != expected(&stopped.log, last) {
         return Err(format!("seed {seed}: not found as it was left"));
@@ -275,7 +275,7 @@ impl Rest {
     /// a frame that nothing proves are what a crash leaves too.
     fn judge(&self, disk: &SimDisk, proven: u64, tail_erased: bool, counts: &mut ImageCounts) -> Result<(), String> {
         counts.images += 1;
-        let seen = std::panic::catch_unwind(std::panic::AssertUnwindSafe(|| look(disk)));
+        let seen = std::panic::catch_unwind(std::panic::AssertUnwindSafe(|| recover_image(disk)));
         let (found, digest) = match seen {
             Err(_) => return Err("recovery panicked".into()),
             Ok(Err(Damage::Broken { .. })) => {

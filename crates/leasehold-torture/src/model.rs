@@ -53,33 +53,7 @@ impl ReferenceModel {
     /// Follows a fact, and says which law it breaks.
     pub fn follow(&mut self, fact: &Recorded) -> Result<(), BrokenInvariant> {
         match fact {
-            Recorded::Granted { token, wants, expires_at, cap_at, ttl, at, principal, value, .. } => {
-                let mut broken = None;
-                if *token <= self.last_token {
-                    broken = Some(("token_order", format!("token {token} after {}", self.last_token)));
-                }
-                if *expires_at > *cap_at || *expires_at > at.saturating_add(*ttl) {
-                    broken = Some(("cap", format!("lease {token} is granted past its cap or ttl")));
-                }
-                for (name, mode) in wants {
-                    if let Err(why) = self.admits(name, *mode) {
-                        let law = if *mode == Mode::Exclusive { "exclusion" } else { "readers_and_permits" };
-                        broken = Some((law, format!("{mode:?} on {name} granted with token {token}, but {why}")));
-                    }
-                }
-                self.last_token = self.last_token.max(*token);
-                let lease = ModelLease {
-                    wants: wants.clone(),
-                    expires_at: *expires_at,
-                    cap_at: *cap_at,
-                    ttl: *ttl,
-                    closing: false,
-                    principal: principal.clone(),
-                    value: value.clone(),
-                };
-                self.leases.insert(*token, lease);
-                broken.map_or(Ok(()), Err)
-            }
+            Recorded::Granted { .. } => self.follow_grant(fact),
             Recorded::Renewed { token, expires_at, ttl } => match self.leases.get_mut(token) {
                 Some(lease) if !lease.closing => {
                     lease.expires_at = *expires_at;
@@ -132,6 +106,37 @@ impl ReferenceModel {
                 Ok(())
             }
         }
+    }
+
+    fn follow_grant(&mut self, fact: &Recorded) -> Result<(), BrokenInvariant> {
+        let Recorded::Granted { token, wants, expires_at, cap_at, ttl, at, principal, value, .. } = fact else {
+            unreachable!("called for grants only")
+        };
+        let mut broken = None;
+        if *token <= self.last_token {
+            broken = Some(("token_order", format!("token {token} after {}", self.last_token)));
+        }
+        if *expires_at > *cap_at || *expires_at > at.saturating_add(*ttl) {
+            broken = Some(("cap", format!("lease {token} is granted past its cap or ttl")));
+        }
+        for (name, mode) in wants {
+            if let Err(why) = self.admits(name, *mode) {
+                let law = if *mode == Mode::Exclusive { "exclusion" } else { "readers_and_permits" };
+                broken = Some((law, format!("{mode:?} on {name} granted with token {token}, but {why}")));
+            }
+        }
+        self.last_token = self.last_token.max(*token);
+        let lease = ModelLease {
+            wants: wants.clone(),
+            expires_at: *expires_at,
+            cap_at: *cap_at,
+            ttl: *ttl,
+            closing: false,
+            principal: principal.clone(),
+            value: value.clone(),
+        };
+        self.leases.insert(*token, lease);
+        broken.map_or(Ok(()), Err)
     }
 
     /// How many leases are counted for a principal: those whose resources are still closed too.

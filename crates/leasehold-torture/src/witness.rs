@@ -25,7 +25,7 @@ impl Testimony {
     /// # Errors
     ///
     /// A token that was told twice.
-    pub fn hear(&mut self, lines: &str) -> Result<(), String> {
+    pub fn read_lines(&mut self, lines: &str) -> Result<(), String> {
         let mut asked: HashMap<&str, Vec<&str>> = HashMap::new();
         // The last line may be torn by the kill.
         let whole = lines.rfind('\n').map_or("", |end| &lines[..end]);
@@ -117,18 +117,18 @@ mod tests {
     #[test]
     fn a_lost_grant_a_revived_release_and_a_second_token_are_seen() {
         let mut lost = Testimony::default();
-        lost.hear("? 0 acquire a\n! 0 granted a 7\n").unwrap();
+        lost.read_lines("? 0 acquire a\n! 0 granted a 7\n").unwrap();
         assert!(lost.compare(&HashMap::new()).is_err());
         let mut revived = Testimony::default();
-        revived.hear("? 0 acquire a\n! 0 granted a 7\n? 1 release a 7\n! 1 released a 7\n").unwrap();
+        revived.read_lines("? 0 acquire a\n! 0 granted a 7\n? 1 release a 7\n! 1 released a 7\n").unwrap();
         assert!(revived.compare(&HashMap::from([("a".into(), 7)])).is_err());
         let mut twice = Testimony::default();
-        twice.hear("! 0 granted a 7\n").unwrap();
-        assert!(twice.hear("! 0 granted b 7\n").is_err());
+        twice.read_lines("! 0 granted a 7\n").unwrap();
+        assert!(twice.read_lines("! 0 granted b 7\n").is_err());
         let mut unasked = Testimony::default();
         assert!(unasked.compare(&HashMap::from([("a".into(), 7)])).is_err());
         let mut open = Testimony::default();
-        open.hear("! 0 granted a 7\n? 1 release a 7\n? 2 acquire b\n! 2 gran").unwrap();
+        open.read_lines("! 0 granted a 7\n? 1 release a 7\n? 2 acquire b\n! 2 gran").unwrap();
         assert!(open.compare(&HashMap::from([("a".into(), 7), ("b".into(), 9)])).is_ok());
     }
 }

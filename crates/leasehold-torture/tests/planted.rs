@@ -11,7 +11,7 @@ use leasehold::engine::embedded::storage::Storage;
 use leasehold::engine::embedded::{CompletionQueue, Embedded, Options, Stopped};
 use leasehold::engine::{Engine, Seen};
 use leasehold_core::planted::{Bug, plant};
-use leasehold_core::{Acquire, Mode, Reply, WaiterId, Want};
+use leasehold_core::{Acquire, Reply, WaiterId, Want};
 use leasehold_torture::disk::{Faults, SimDisk};
 use leasehold_torture::images::{ImageCounts, at_rest};
 use leasehold_torture::invariant;

@@ -210,7 +210,7 @@ impl SharedLease {
                     self.sleep_or_change(Time::NEVER, &mut changes).await;
                 }
                 Some(Err(_)) | None => {
-                    not_before = self.clock.now().plus(self.pause(failures));
+                    not_before = self.clock.now().plus(self.backoff(failures));
                     failures = failures.saturating_add(1);
                 }
             }
@@ -220,7 +220,7 @@ impl SharedLease {
     /// How long to wait after this many failures: doubling, bounded, and spread over its upper half so
     /// that a fleet whose engine comes back does not ask in step. The spread is drawn from what the lease
     /// is and when it was last renewed, so that a run under a clock set by hand can be repeated.
-    fn pause(&self, failures: u32) -> Duration {
+    fn backoff(&self, failures: u32) -> Duration {
         let first = (self.ttl / 30).clamp(Duration::from_millis(1), FIRST_RENEW_BACKOFF);
         let longest = (self.ttl / 6).clamp(first, MAX_RENEW_BACKOFF);
         let whole = first.saturating_mul(1 << failures.min(16)).min(longest);

@@ -77,7 +77,7 @@ impl Book {
             return self.grant(claim.wants, &terms, now).map_or(Reply::NoTokens, Reply::Granted);
         };
         if claim.wait_ms == 0 {
-            return Reply::Refused(self.held(blocked, now));
+            return Reply::Refused(self.held_refusal(blocked, now));
         }
         self.enqueue(claim, mark, now)
     }
@@ -178,7 +178,7 @@ impl Book {
         wants.iter().find_map(|want| {
             let slot = self.state.find_name(want.name)?;
             let resource = &self.state.resources[slot as usize];
-            let free = resource.admits(want.mode) && !resource.demand().blocks(want.mode, resource.held());
+            let free = resource.admits(want.mode) && !resource.demand().blocks(want.mode, resource.current_use());
             (!free).then_some(slot)
         })
     }
@@ -228,7 +228,7 @@ impl Book {
         {
             return Reply::Invalid(sentence);
         }
-        let slot = match self.live(key, now) {
+        let slot = match self.find_live(key, now) {
             Ok(slot) => slot,
             Err((refusal, _)) => return Reply::Refused(refusal),
         };
@@ -241,9 +241,9 @@ impl Book {
     }
 
     pub(super) fn release(&mut self, key: LeaseKey, now: Time) -> Reply {
-        match self.live(key, now) {
+        match self.find_live(key, now) {
             Ok(slot) => {
-                self.end(slot, End::Released, "", now);
+                self.end_lease(slot, End::Released, "", now);
                 self.examine_todo(now);
                 Reply::Released(true)
             }
@@ -254,7 +254,7 @@ impl Book {
                 if let Some(slot) = successor.and_then(|lease| self.state.find_token(lease.token))
                     && let RowRef::Lease(slot) = slot
                 {
-                    self.end(slot, End::Released, "", now);
+                    self.end_lease(slot, End::Released, "", now);
                     self.examine_todo(now);
                 }
                 Reply::Refused(Refusal::Stale)
@@ -266,7 +266,7 @@ impl Book {
     /// The live lease that this key opens; or the refusal, and how the lease ended if that is known.
     ///
     /// A wrong secret and an unknown token are one answer: nobody learns which tokens are live by guessing.
-    fn live(&mut self, key: LeaseKey, now: Time) -> Result<u32, (Refusal, Option<End>)> {
+    fn find_live(&mut self, key: LeaseKey, now: Time) -> Result<u32, (Refusal, Option<End>)> {
         let unknown = (Refusal::NotHeld, None);
         let any = planted::on(Bug::AnySecret);
         match self.state.find_token(key.token.get()) {
@@ -309,7 +309,7 @@ impl Book {
         for slot in holders {
             let lease = &self.state.leases[slot as usize];
             if lease.phase == LeasePhase::Live && !due(lease, now) {
-                self.end(slot, End::Revoked, reason, now);
+                self.end_lease(slot, End::Revoked, reason, now);
                 ended += 1;
             } else {
                 // An operator who wants it free does not wait out a closing delay.
@@ -346,11 +346,11 @@ impl Book {
         if self.state.leases[slot as usize].phase == LeasePhase::Closing {
             self.reopen(slot);
         } else {
-            self.end(slot, End::Lapsed, "", now);
+            self.end_lease(slot, End::Lapsed, "", now);
         }
     }
 
-    pub(super) fn end(&mut self, slot: u32, how: End, reason: &str, now: Time) {
+    pub(super) fn end_lease(&mut self, slot: u32, how: End, reason: &str, now: Time) {
         let lease = &self.state.leases[slot as usize];
         let closed_until = match how {
             // Counted from the deadline, not from when it was noticed.
@@ -376,7 +376,7 @@ impl Book {
         full.then(|| Refusal::Quota(format!("{most} leases of one key")))
     }
 
-    pub(super) fn held(&self, slot: u32, now: Time) -> Refusal {
+    pub(super) fn held_refusal(&self, slot: u32, now: Time) -> Refusal {
         let resource = &self.state.resources[slot as usize];
         let holder = resource
             .holders()

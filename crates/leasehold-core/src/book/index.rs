@@ -71,7 +71,7 @@ impl IndexTable {
 
     /// How many entries passed this line because it was full, and stand in one after it. Exact, so that a search for
     /// a missing entry ends at once, even after years of insertions and removals.
-    fn passed(&mut self, line: usize) -> &mut u64 {
+    fn passed_count(&mut self, line: usize) -> &mut u64 {
         let start = self.start(line);
         &mut self.words[start]
     }
@@ -108,7 +108,7 @@ impl IndexTable {
                 self.used += 1;
                 return;
             }
-            *self.passed(line) += 1;
+            *self.passed_count(line) += 1;
             line = self.after(line);
         }
     }
@@ -118,7 +118,7 @@ impl IndexTable {
         self.used -= 1;
         let mut line = self.home(tag);
         while line != found {
-            *self.passed(line) -= 1;
+            *self.passed_count(line) -= 1;
             line = self.after(line);
         }
     }
@@ -194,7 +194,7 @@ impl Index {
     }
 
     /// How many lines the next table will have, if it is needed soon and not allocated yet.
-    pub fn wants(&self) -> Option<usize> {
+    pub fn next_table_lines(&self) -> Option<usize> {
         let soon = (self.table.used + self.old.used) * 10 > self.table.lines * 5 * 9;
         let worth_it = (MIN_PREALLOC_LINES..=MAX_PREALLOC_LINES).contains(&self.table.lines);
         (soon && worth_it && self.spare.is_none()).then(|| self.table.lines * 2)
@@ -327,7 +327,7 @@ mod tests {
                 }
             }
             let table = &mut index.table;
-            let passed: u64 = (0..table.lines).map(|line| *table.passed(line)).sum();
+            let passed: u64 = (0..table.lines).map(|line| *table.passed_count(line)).sum();
             assert_eq!(passed, 0, "a run of {length}");
         }
     }

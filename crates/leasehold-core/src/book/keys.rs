@@ -68,7 +68,7 @@ impl Book {
             let lease = &self.state.leases[slot as usize];
             freed += 1;
             if lease.parts.as_slice().len() == 1 {
-                self.end(slot, End::Released, "", now);
+                self.end_lease(slot, End::Released, "", now);
             } else {
                 let token = lease.token();
                 if let Some(resource) = self.state.find_name(name) {

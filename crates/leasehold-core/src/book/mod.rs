@@ -286,7 +286,7 @@ impl Book {
         })
     }
 
-    fn count(&mut self, fact: &Fact<'_>) {
+    fn count_fact(&mut self, fact: &Fact<'_>) {
         match fact {
             Fact::Granted(_) => self.counters.granted += 1,
             Fact::Ended { token, how, at, .. } => {
@@ -304,7 +304,7 @@ impl Book {
     }
 
     /// Encodes the event for a fact. Called before the fact changes the state: afterwards the names of an ended lease are gone.
-    fn report(&mut self, fact: &Fact<'_>) {
+    fn encode_event(&mut self, fact: &Fact<'_>) {
         let Some(notes) = &mut self.news else { return };
         let out = &mut notes.bytes;
         match fact {
@@ -332,8 +332,8 @@ impl Book {
 
     /// Applies the fact to the state and appends it to the tape. Nothing else changes durable state.
     fn record(&mut self, fact: &Fact<'_>) {
-        self.count(fact);
-        self.report(fact);
+        self.count_fact(fact);
+        self.encode_event(fact);
         // In this order: a fact that breaks a law must not reach the journal, even if the panic is caught.
         if let Err(InvariantViolation(law)) = self.state.evolve(fact) {
             panic!("decided a fact that breaks a law ({law}): {fact:?}");

@@ -47,7 +47,7 @@ impl Book {
     #[must_use]
     pub fn prealloc_request(&self) -> Option<PreallocRequest> {
         let (names, tokens) = self.state.wanted_tables();
-        let (leases, resources) = (self.state.leases.wants(), self.state.resources.wants());
+        let (leases, resources) = (self.state.leases.needs_block(), self.state.resources.needs_block());
         let request = PreallocRequest { leases, resources, names, tokens };
         (leases || resources || names.is_some() || tokens.is_some()).then_some(request)
     }

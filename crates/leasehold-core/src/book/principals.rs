@@ -24,17 +24,17 @@ struct PrincipalRow {
 impl PrincipalRow {
     /// The empty name is checked first: comparing zero bytes at a dangling address costs 40 ns on processors that
     /// load a whole vector and then find no page.
-    fn is(&self, name: &str) -> bool {
+    fn has_name(&self, name: &str) -> bool {
         if name.is_empty() { self.name.is_empty() } else { self.name == name }
     }
 }
 
 impl Principals {
     /// One more lease for this principal.
-    pub fn enter(&mut self, name: &str) -> u32 {
+    pub fn add_lease(&mut self, name: &str) -> u32 {
         // Nearly always the one that came first.
         let row = match self.known.first() {
-            Some(first) if first.is(name) => 0,
+            Some(first) if first.has_name(name) => 0,
             _ => self.row(name),
         };
         if !planted::on(Bug::PrincipalNotCounted) {
@@ -63,7 +63,7 @@ impl Principals {
     }
 
     /// One lease less.
-    pub fn leave(&mut self, row: u32) {
+    pub fn remove_lease(&mut self, row: u32) {
         if planted::on(Bug::PrincipalNotCounted) {
             return;
         }
@@ -82,7 +82,7 @@ impl Principals {
 
     pub fn leases(&self, name: &str) -> usize {
         if let Some(first) = self.known.first()
-            && first.is(name)
+            && first.has_name(name)
         {
             return first.leases;
         }

@@ -72,7 +72,7 @@ impl Book {
         if planted::on(Bug::GhostGrant) {
             return Reply::Cancelled(true);
         }
-        if self.queue.leave(slot, waiter_id) {
+        if self.queue.leave_joined(slot, waiter_id) {
             let parts = self.leave_queue(slot).parts;
             let freed = parts.into_iter().map(|(resource, _)| resource).collect();
             if planted::on(Bug::LoseBaton) {
@@ -105,7 +105,7 @@ impl Book {
             let mut ahead = Demand::default();
             let mut at = 0;
             while let Some(place) = self.state.resources[resource as usize].place(at) {
-                let held = self.state.resources[resource as usize].held();
+                let held = self.state.resources[resource as usize].current_use();
                 if held == Use::Exclusive || ahead.exclusive > 0 {
                     break;
                 }
@@ -148,12 +148,12 @@ impl Book {
         parts.iter().all(|(slot, mode)| {
             let resource = &self.state.resources[*slot as usize];
             if *slot == served {
-                return !ahead.blocks(*mode, resource.held());
+                return !ahead.blocks(*mode, resource.current_use());
             }
             let mut ahead = Demand::default();
             for earlier in resource.queue().take_while(|earlier| earlier.arrival < place.arrival) {
                 ahead.add(self.mode_on(earlier.waiter, *slot));
-                if ahead.blocks(*mode, resource.held()) {
+                if ahead.blocks(*mode, resource.current_use()) {
                     return false;
                 }
             }
@@ -166,11 +166,11 @@ impl Book {
         if self.state.live + self.state.closing >= self.limits.leases {
             todo.extend(waiter.parts.iter().map(|(resource, _)| *resource));
             let refusal = Refusal::Quota(format!("{} leases", self.limits.leases));
-            return self.answer(waiter.waiter_ids, Reply::Refused(refusal));
+            return self.reply_to_waiters(waiter.waiter_ids, Reply::Refused(refusal));
         }
         if let Some(refusal) = self.over_share(&waiter.principal) {
             todo.extend(waiter.parts.iter().map(|(resource, _)| *resource));
-            return self.answer(waiter.waiter_ids, Reply::Refused(refusal));
+            return self.reply_to_waiters(waiter.waiter_ids, Reply::Refused(refusal));
         }
         let names: Vec<CompactString> =
             waiter.parts.iter().map(|(slot, _)| self.state.resources[*slot as usize].name.clone()).collect();
@@ -188,7 +188,7 @@ impl Book {
         };
         if let Some(granted) = self.grant(&wants, &terms, now) {
             self.counters.waited += 1;
-            self.answer(waiter.waiter_ids, Reply::Granted(granted));
+            self.reply_to_waiters(waiter.waiter_ids, Reply::Granted(granted));
         }
     }
 
@@ -202,22 +202,22 @@ impl Book {
         });
         let blocked = blocked.unwrap_or(&waiter.parts[0]).0;
         let waiter = self.leave_queue(slot);
-        let refusal = self.held(blocked, now);
-        self.answer(waiter.waiter_ids, Reply::Refused(refusal));
+        let refusal = self.held_refusal(blocked, now);
+        self.reply_to_waiters(waiter.waiter_ids, Reply::Refused(refusal));
         waiter.parts.into_iter().map(|(resource, _)| resource).collect()
     }
 
     /// Removes a waiter from every queue. Its resources are not closed before their queues are examined.
     fn leave_queue(&mut self, slot: u32) -> WaiterEntry {
         let state = &self.state;
-        let waiter = self.queue.take(slot, |request| state.request_tag(&request.scope, &request.id));
+        let waiter = self.queue.remove(slot, |request| state.request_tag(&request.scope, &request.id));
         for (resource, mode) in &waiter.parts {
             self.state.resources[*resource as usize].leave_queue(waiter.arrival, *mode);
         }
         waiter
     }
 
-    fn answer(&mut self, waiter_ids: Vec<WaiterId>, reply: Reply) {
+    fn reply_to_waiters(&mut self, waiter_ids: Vec<WaiterId>, reply: Reply) {
         let mut waiter_ids = waiter_ids.into_iter();
         let Some(first) = waiter_ids.next() else { return };
         for waiter_id in waiter_ids {

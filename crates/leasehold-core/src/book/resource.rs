@@ -95,7 +95,7 @@ impl ResourceEntry {
         Self { name: name.into(), first: NIL, extra: None }
     }
 
-    pub fn held(&self) -> Use {
+    pub fn current_use(&self) -> Use {
         match &self.extra {
             Some(extra) => extra.held,
             None if self.first == NIL => Use::Free,
@@ -105,7 +105,7 @@ impl ResourceEntry {
 
     /// Whether the present holders leave room for this claim.
     pub fn admits(&self, mode: Mode) -> bool {
-        match (self.held(), mode) {
+        match (self.current_use(), mode) {
             (Use::Free, _) | (Use::Shared, Mode::Shared) => true,
             (Use::Shared, Mode::Exclusive) if planted::on(Bug::MixReaders) => true,
             (Use::Permits { used }, Mode::Permits { count, capacity }) => {
@@ -136,7 +136,7 @@ impl ResourceEntry {
     }
 
     /// Adds a holder. The caller has checked [`Self::admits`].
-    pub fn enter(&mut self, lease: u32, mode: Mode) {
+    pub fn add_holder(&mut self, lease: u32, mode: Mode) {
         if self.first == NIL && self.extra.is_none() && mode == Mode::Exclusive {
             self.first = lease;
             return;
@@ -160,7 +160,7 @@ impl ResourceEntry {
     }
 
     /// Removes a holder.
-    pub fn leave(&mut self, lease: u32, mode: Mode) {
+    pub fn remove_holder(&mut self, lease: u32, mode: Mode) {
         if self.first == lease {
             self.first = self.extra.as_mut().and_then(|extra| extra.more.pop()).unwrap_or(NIL);
         } else if let Some(extra) = &mut self.extra
@@ -176,7 +176,7 @@ impl ResourceEntry {
                 (held, _) => held,
             };
         }
-        self.slim();
+        self.free_unused();
     }
 
     pub fn queue_len(&self) -> usize {
@@ -211,7 +211,7 @@ impl ResourceEntry {
             extra.queue.remove(at);
             extra.demand.subtract(mode);
         }
-        self.slim();
+        self.free_unused();
     }
 
     fn extra_mut(&mut self) -> &mut ResourceExtras {
@@ -228,7 +228,7 @@ impl ResourceEntry {
     }
 
     /// Frees what a resource with one exclusive holder and no queue does not need.
-    fn slim(&mut self) {
+    fn free_unused(&mut self) {
         if let Some(extra) = &self.extra
             && extra.queue.is_empty()
             && extra.more.is_empty()

@@ -49,7 +49,7 @@ impl BookState {
     fn copy_lease(&self, slot: u32, out: &mut Vec<u8>) {
         out.push(LEASE);
         out.push(u8::from(self.leases[slot as usize].phase == LeasePhase::Closing));
-        self.record(slot).encode(out);
+        self.lease_record(slot).encode(out);
     }
 }
 

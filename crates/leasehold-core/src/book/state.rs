@@ -139,7 +139,7 @@ impl BookState {
                     return Err(InvariantViolation("a lease frees what it has, and keeps something"));
                 };
                 if !planted::on(Bug::FreedKeepsResource) {
-                    self.leave(slot, part);
+                    self.remove_holder(slot, part);
                 }
                 Ok(())
             }
@@ -192,9 +192,9 @@ impl BookState {
         let slot = self.free_leases.pop().unwrap_or(self.leases.len() as u32);
         let wants: &[Want<'_>] = if planted::on(Bug::HalfClaim) { &record.wants[..1] } else { &record.wants };
         let parts = match *wants {
-            [want] => LeaseParts::One(self.enter(slot, want)?),
+            [want] => LeaseParts::One(self.add_holder(slot, want)?),
             _ => LeaseParts::from(
-                wants.iter().map(|want| self.enter(slot, *want)).collect::<Result<Vec<LeasePart>, _>>()?,
+                wants.iter().map(|want| self.add_holder(slot, *want)).collect::<Result<Vec<LeasePart>, _>>()?,
             ),
         };
         let lease = LeaseEntry {
@@ -208,7 +208,7 @@ impl BookState {
             parts,
             holder: record.holder.as_ref().into(),
             extras: LeaseExtras::new(record.request, record.value),
-            principal: self.principals.enter(record.principal),
+            principal: self.principals.add_lease(record.principal),
             phase,
             copied: false,
         };
@@ -228,13 +228,13 @@ impl BookState {
         Ok(())
     }
 
-    fn enter(&mut self, lease: u32, want: Want<'_>) -> Result<LeasePart, InvariantViolation> {
+    fn add_holder(&mut self, lease: u32, want: Want<'_>) -> Result<LeasePart, InvariantViolation> {
         let resource = self.open_resource(want.name);
         let place = &mut self.resources[resource as usize];
         if !place.admits(want.mode) {
             return Err(InvariantViolation("a resource admits those who hold it"));
         }
-        place.enter(lease, want.mode);
+        place.add_holder(lease, want.mode);
         Ok(LeasePart::new(resource, want.mode))
     }
 
@@ -248,19 +248,19 @@ impl BookState {
         let request = lease.extras.take().and_then(|extras| extras.request);
         let secret = std::mem::replace(&mut lease.secret, Secret::new([0; 16]));
         lease.holder = Default::default();
-        self.principals.leave(lease.principal);
+        self.principals.remove_lease(lease.principal);
         for part in parts.as_slice() {
-            self.leave(slot, *part);
+            self.remove_holder(slot, *part);
         }
         self.wheel.disarm(slot);
         self.free_leases.push(slot);
         self.remember(EndedLease { token, secret, how, request }, Some(slot));
     }
 
-    fn leave(&mut self, lease: u32, part: LeasePart) {
+    fn remove_holder(&mut self, lease: u32, part: LeasePart) {
         let resource = &mut self.resources[part.resource as usize];
         let mode = part.mode(resource.capacity());
-        resource.leave(lease, mode);
+        resource.remove_holder(lease, mode);
         self.close_resource_if_idle(part.resource);
     }
 
@@ -300,7 +300,7 @@ impl BookState {
 
     /// The sizes of the next index tables for names and tokens, in lines, if they are needed soon.
     pub fn wanted_tables(&self) -> (Option<usize>, Option<usize>) {
-        (self.names.wants(), self.tokens.wants())
+        (self.names.next_table_lines(), self.tokens.next_table_lines())
     }
 
     /// Takes the next tables, and returns those of the wrong size.
@@ -402,7 +402,7 @@ impl BookState {
     }
 
     /// The lease as a record, with the names of what it covers.
-    pub fn record(&self, slot: u32) -> LeaseRecord<'_> {
+    pub fn lease_record(&self, slot: u32) -> LeaseRecord<'_> {
         let lease = &self.leases[slot as usize];
         LeaseRecord {
             token: lease.token(),

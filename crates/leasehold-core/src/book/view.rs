@@ -109,7 +109,7 @@ impl Book {
                 WaitingView { holder: waiter.holder.as_str().into(), waiting: now.since(waiter.since) }
             })
             .collect();
-        let mode = match resource.held() {
+        let mode = match resource.current_use() {
             Use::Exclusive => Mode::Exclusive,
             Use::Shared => Mode::Shared,
             Use::Permits { used } => Mode::Permits { count: used, capacity: resource.capacity() },

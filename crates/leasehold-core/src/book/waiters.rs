@@ -91,7 +91,7 @@ impl WaitQueue {
         slot
     }
 
-    pub fn take(&mut self, slot: u32, tag: impl Fn(&StoredRequest) -> u32) -> WaiterEntry {
+    pub fn remove(&mut self, slot: u32, tag: impl Fn(&StoredRequest) -> u32) -> WaiterEntry {
         let waiter = self.waiters[slot as usize].take().expect("a waiter leaves once");
         for waiter_id in &waiter.waiter_ids {
             self.waiter_ids.remove(waiter_id);
@@ -133,7 +133,7 @@ impl WaitQueue {
     }
 
     /// One caller of a joined request is gone. `true` when it was the last.
-    pub fn leave(&mut self, slot: u32, waiter_id: WaiterId) -> bool {
+    pub fn leave_joined(&mut self, slot: u32, waiter_id: WaiterId) -> bool {
         let waiter = self.waiters[slot as usize].as_mut().expect("a leaving waiter is there");
         if waiter.waiter_ids.len() == 1 {
             return true;

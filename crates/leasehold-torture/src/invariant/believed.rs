@@ -14,9 +14,25 @@ struct Belief {
     until: u64,
 }
 
+/// Believed spans by token: from, until, the acquire, and when it was sent.
+type Spans<'h> = HashMap<u64, (u64, u64, &'h AcquireRequest, u64)>;
+
 /// Sweeps the believed spans of exclusive leases, resource by resource.
 pub fn check(history: &History) -> Result<(), String> {
-    let mut spans: HashMap<u64, (u64, u64, &AcquireRequest, u64)> = HashMap::new();
+    let mut spans = granted_spans(history);
+    cut_at_endings(&mut spans, history);
+    let mut by_name: HashMap<&str, Vec<Belief>> = HashMap::new();
+    for (token, (from, until, ask, _)) in spans {
+        for (name, _) in ask.wants.iter().filter(|(_, mode)| *mode == Mode::Exclusive) {
+            by_name.entry(name).or_default().push(Belief { token, from, until });
+        }
+    }
+    by_name.into_iter().try_for_each(|(name, beliefs)| check_resource(name, beliefs))
+}
+
+/// What holders believe after their grants and renewals.
+fn granted_spans(history: &History) -> Spans<'_> {
+    let mut spans: Spans<'_> = HashMap::new();
     for op in &history.ops {
         match (&op.kind, op.outcome) {
             (OpKind::Acquire(ask), OpOutcome::Granted { token, remaining, repeated: false, .. }) => {
@@ -44,6 +60,11 @@ pub fn check(history: &History) -> Result<(), String> {
             _ => {}
         }
     }
+    spans
+}
+
+/// Ends beliefs where somebody asked for the end of the lease.
+fn cut_at_endings(spans: &mut Spans<'_>, history: &History) {
     for op in &history.ops {
         if let OpKind::Release { token } = &op.kind
             && let Some((_, until, ..)) = spans.get_mut(&token.get())
@@ -67,28 +88,24 @@ pub fn check(history: &History) -> Result<(), String> {
             }
         }
     }
-    let mut by_name: HashMap<&str, Vec<Belief>> = HashMap::new();
-    for (token, (from, until, ask, _)) in spans {
-        for (name, _) in ask.wants.iter().filter(|(_, mode)| *mode == Mode::Exclusive) {
-            by_name.entry(name).or_default().push(Belief { token, from, until });
+}
+
+/// No two beliefs on one resource overlap.
+fn check_resource(name: &str, mut beliefs: Vec<Belief>) -> Result<(), String> {
+    beliefs.sort_by_key(|belief| (belief.from, belief.token));
+    let mut latest: Option<&Belief> = None;
+    for belief in &beliefs {
+        if belief.from >= belief.until {
+            continue;
         }
-    }
-    for (name, mut beliefs) in by_name {
-        beliefs.sort_by_key(|belief| (belief.from, belief.token));
-        let mut latest: Option<&Belief> = None;
-        for belief in &beliefs {
-            if belief.from >= belief.until {
-                continue;
-            }
-            if let Some(earlier) = latest.filter(|earlier| earlier.until > belief.from) {
-                return Err(format!(
-                    "leases {} and {} on {name} are both believed in between {} and {}",
-                    earlier.token, belief.token, belief.from, earlier.until
-                ));
-            }
-            if latest.is_none_or(|latest| latest.until < belief.until) {
-                latest = Some(belief);
-            }
+        if let Some(earlier) = latest.filter(|earlier| earlier.until > belief.from) {
+            return Err(format!(
+                "leases {} and {} on {name} are both believed in between {} and {}",
+                earlier.token, belief.token, belief.from, earlier.until
+            ));
+        }
+        if latest.is_none_or(|latest| latest.until < belief.until) {
+            latest = Some(belief);
         }
     }
     Ok(())

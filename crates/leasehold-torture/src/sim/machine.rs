@@ -59,7 +59,7 @@ fn decode(facts: &[u8]) -> Vec<Recorded> {
     let mut out = Vec::new();
     while reader.left() > 0 {
         match Fact::decode(&mut reader) {
-            Ok(fact) => out.push(Recorded::of(&fact)),
+            Ok(fact) => out.push(Recorded::from_fact(&fact)),
             Err(_) => break,
         }
     }

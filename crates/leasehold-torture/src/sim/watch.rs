@@ -60,12 +60,12 @@ impl Sim {
             self.observe("watch_stream", what);
         }
         for (kind, token, names) in news {
-            self.hear(kind, token, names);
+            self.apply_event(kind, token, names);
         }
         self.compare_told();
     }
 
-    fn hear(&mut self, kind: EventKind, token: u64, names: Vec<String>) {
+    fn apply_event(&mut self, kind: EventKind, token: u64, names: Vec<String>) {
         if kind == EventKind::Granted {
             self.told.insert(token, names);
             return;

@@ -56,17 +56,17 @@ impl SleeperList for &'static Alarm {
             return Poll::Pending;
         }
         state.running = true;
-        let first = state.sleepers.first();
-        state.sleepers.enter(place, at, waker);
+        let first = state.sleepers.next_due();
+        state.sleepers.insert(place, at, waker);
         if first.is_none_or(|first| at < first) {
             self.arm(at);
         }
         Poll::Pending
     }
 
-    fn leave(&self, place: SleeperId) {
+    fn remove(&self, place: SleeperId) {
         // The timer stays armed; at worst the thread wakes once without need.
-        self.lock().sleepers.leave(place);
+        self.lock().sleepers.remove(place);
     }
 }
 
@@ -81,7 +81,7 @@ impl Alarm {
             let mut state = self.lock();
             let due = state.sleepers.take_due(boottime());
             // Armed under the lock, like everywhere, so that a later moment never overwrites an earlier.
-            if let Some(first) = state.sleepers.first() {
+            if let Some(first) = state.sleepers.next_due() {
                 self.arm(first);
             }
             drop(state);

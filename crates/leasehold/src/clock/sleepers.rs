@@ -25,7 +25,7 @@ impl Sleepers {
     }
 
     /// Adds a sleeper, or replaces its waker.
-    pub(crate) fn enter(&mut self, place: &mut Option<SleeperId>, at: Time, waker: &Waker) {
+    pub(crate) fn insert(&mut self, place: &mut Option<SleeperId>, at: Time, waker: &Waker) {
         let place = *place.get_or_insert_with(|| {
             self.entered = self.entered.wrapping_add(1);
             SleeperId(at, self.entered)
@@ -33,12 +33,12 @@ impl Sleepers {
         self.wakers.insert(place, waker.clone());
     }
 
-    pub(crate) fn leave(&mut self, place: SleeperId) {
+    pub(crate) fn remove(&mut self, place: SleeperId) {
         self.wakers.remove(&place);
     }
 
     /// The next moment at which a sleeper is due.
-    pub(crate) fn first(&self) -> Option<Time> {
+    pub(crate) fn next_due(&self) -> Option<Time> {
         self.wakers.first_key_value().map(|(place, _)| place.0)
     }
 
@@ -67,7 +67,7 @@ pub(crate) trait SleeperList: Unpin {
     fn poll(&self, at: Time, place: &mut Option<SleeperId>, waker: &Waker) -> Poll<()>;
 
     /// Removes a sleeper.
-    fn leave(&self, place: SleeperId);
+    fn remove(&self, place: SleeperId);
 }
 
 /// One sleep. Removed from the list when dropped.
@@ -98,7 +98,7 @@ impl<D: SleeperList> Future for Sleep<D> {
 impl<D: SleeperList> Drop for Sleep<D> {
     fn drop(&mut self) {
         if let Some(place) = self.place {
-            self.dormitory.leave(place);
+            self.dormitory.remove(place);
         }
     }
 }

@@ -120,7 +120,7 @@ impl CoreShared {
     }
 
     /// Decides a command that cannot wait.
-    fn ask(&self, attempt: &str, command: Command<'_>) -> Result<Reply, Error> {
+    fn apply_command(&self, attempt: &str, command: Command<'_>) -> Result<Reply, Error> {
         let now = self.clock.now();
         Ok(self.open(attempt)?.apply(command, now))
     }
@@ -232,7 +232,7 @@ impl Engine for CoreEngine {
     fn renew<'a>(&'a self, lease: &'a LeaseId, ttl: Option<Duration>) -> Answer<'a, Renewal> {
         Box::pin(async move {
             let command = Command::Renew { lease: key(lease)?, ttl_ms: ttl.map(millis) };
-            match self.0.ask("renew", command)? {
+            match self.0.apply_command("renew", command)? {
                 Reply::Renewed(renewed) => Ok(Renewal { remaining: renewed.remaining, renewable: renewed.renewable }),
                 other => Err(refused(other)),
             }
@@ -241,7 +241,7 @@ impl Engine for CoreEngine {
 
     fn release<'a>(&'a self, lease: &'a LeaseId) -> Answer<'a, bool> {
         Box::pin(async move {
-            match self.0.ask("release", Command::Release { lease: key(lease)? })? {
+            match self.0.apply_command("release", Command::Release { lease: key(lease)? })? {
                 Reply::Released(first) => Ok(first),
                 other => Err(refused(other)),
             }
@@ -250,7 +250,7 @@ impl Engine for CoreEngine {
 
     fn revoke<'a>(&'a self, name: &'a str, reason: &'a str) -> Answer<'a, usize> {
         Box::pin(async move {
-            match self.0.ask("revoke", Command::Revoke { name, reason })? {
+            match self.0.apply_command("revoke", Command::Revoke { name, reason })? {
                 Reply::Revoked(count) => Ok(count),
                 other => Err(refused(other)),
             }
@@ -284,7 +284,7 @@ impl Engine for CoreEngine {
 
     fn raise_floor(&self, floor: Option<Token>) -> Answer<'_, Token> {
         Box::pin(async move {
-            match self.0.ask("raise the floor", Command::Floor { raise: floor })? {
+            match self.0.apply_command("raise the floor", Command::Floor { raise: floor })? {
                 Reply::Floor(floor) => Ok(floor),
                 other => Err(refused(other)),
             }

@@ -82,7 +82,7 @@ impl ManualClock {
     /// The next moment of a sleeper: where a simulation can jump to.
     #[must_use]
     pub fn next_wake(&self) -> Option<Time> {
-        self.lock().sleepers.first()
+        self.lock().sleepers.next_due()
     }
 
     /// How many sleep, for tests that look for a leak.
@@ -145,12 +145,12 @@ impl SleeperList for ManualClock {
         if state.now >= at {
             return Poll::Ready(());
         }
-        state.sleepers.enter(place, at, waker);
+        state.sleepers.insert(place, at, waker);
         Poll::Pending
     }
 
-    fn leave(&self, place: SleeperId) {
-        self.lock().sleepers.leave(place);
+    fn remove(&self, place: SleeperId) {
+        self.lock().sleepers.remove(place);
     }
 }
 

@@ -26,7 +26,7 @@ pub enum DirLockError {
 
 impl DirLock {
     /// Takes the lock, or fails at once if another process has it.
-    pub fn take(dir: &Path) -> Result<Self, DirLockError> {
+    pub fn acquire(dir: &Path) -> Result<Self, DirLockError> {
         let mut file = fs::OpenOptions::new()
             .read(true)
             .write(true)

@@ -74,8 +74,8 @@ impl JournalMaintenance {
             MaintenanceJob::Prealloc { request, random } => {
                 if random {
                     // Before the lock is taken, or every grant would wait for it.
-                    let drawn = RandomPool::draw();
-                    self.shared.random().keep_ready(drawn);
+                    let fetched = RandomPool::fetch();
+                    self.shared.random().keep_ready(fetched);
                 }
                 if let Some(request) = request {
                     let made = request.make();

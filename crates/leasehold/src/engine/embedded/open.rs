@@ -70,7 +70,7 @@ fn prepare_directory(dir: &Path, options: Options) -> Result<WriterThread, Error
     let attempt = format!("open embedded:{}", dir.display());
     let unavailable = |source| Error::Unavailable { engine: ENGINE, attempt: attempt.clone(), source };
     let storage: Arc<dyn Storage> = Arc::new(Directory::open(dir).map_err(|error| unavailable(Box::new(error) as _))?);
-    let lock = DirLock::take(dir).map_err(|error| unavailable(Box::new(error) as _))?;
+    let lock = DirLock::acquire(dir).map_err(|error| unavailable(Box::new(error) as _))?;
     prepare(storage, Some(lock), options, &attempt).map_err(|error| match error {
         Error::Corrupt { engine, law, at } => Error::Corrupt { engine, law, at: dir.join(at).display().to_string() },
         other => other,

@@ -32,20 +32,20 @@ pub(super) enum ServerError {
 pub(super) fn parse_error(text: &str) -> ServerError {
     let (word, rest) = text.split_once(' ').unwrap_or((text, ""));
     let sentence = || if rest.is_empty() { word.to_owned() } else { rest.to_owned() };
-    let no = |refusal| ServerError::Decided(Error::Refused(refusal));
+    let decided = |refusal| ServerError::Decided(Error::Refused(refusal));
     match word {
-        "HELD" => no(held(rest)),
-        "STALE" => no(Refusal::Stale),
-        "NOTHELD" => no(Refusal::NotHeld),
-        "QUOTA" => no(Refusal::Quota(sentence())),
-        "QUEUEFULL" => no(Refusal::QueueFull { resource: field(rest, "resource").unwrap_or_default() }),
-        "MISMATCH" => no(Refusal::Mismatch),
+        "HELD" => decided(parse_held(rest)),
+        "STALE" => decided(Refusal::Stale),
+        "NOTHELD" => decided(Refusal::NotHeld),
+        "QUOTA" => decided(Refusal::Quota(sentence())),
+        "QUEUEFULL" => decided(Refusal::QueueFull { resource: parse_field(rest, "resource").unwrap_or_default() }),
+        "MISMATCH" => decided(Refusal::Mismatch),
         // A key that is missing or may not do this: only another key helps.
         "INVALID" | "NOAUTH" | "WRONGPASS" | "FORBIDDEN" => ServerError::Decided(Error::Invalid(sentence())),
         "CORRUPT" => ServerError::Decided(Error::Corrupt {
             engine: ENGINE,
-            law: field(rest, "law").unwrap_or_else(sentence),
-            at: field(rest, "at").unwrap_or_else(|| "the server".into()),
+            law: parse_field(rest, "law").unwrap_or_else(sentence),
+            at: parse_field(rest, "at").unwrap_or_else(|| "the server".into()),
         }),
         "UNAVAILABLE" => ServerError::NoEffect(sentence()),
         "UNKNOWN" => ServerError::Unknown(sentence()),
@@ -54,17 +54,17 @@ pub(super) fn parse_error(text: &str) -> ServerError {
     }
 }
 
-fn held(rest: &str) -> Refusal {
+fn parse_held(rest: &str) -> Refusal {
     Refusal::Held {
-        resource: field(rest, "resource").unwrap_or_default(),
-        holder: field(rest, "holder"),
-        remaining: field(rest, "remaining_ms").and_then(|ms| ms.parse().ok()).map(Duration::from_millis),
-        queue_len: field(rest, "queue").and_then(|queue| queue.parse().ok()).unwrap_or(0),
+        resource: parse_field(rest, "resource").unwrap_or_default(),
+        holder: parse_field(rest, "holder"),
+        remaining: parse_field(rest, "remaining_ms").and_then(|ms| ms.parse().ok()).map(Duration::from_millis),
+        queue_len: parse_field(rest, "queue").and_then(|queue| queue.parse().ok()).unwrap_or(0),
     }
 }
 
 /// The value of a pair in `name="text" name=number …`.
-fn field(text: &str, wanted: &str) -> Option<String> {
+fn parse_field(text: &str, wanted: &str) -> Option<String> {
     let mut rest = text.trim_start();
     while let Some((name, after)) = rest.split_once('=') {
         let (value, after) = match after.strip_prefix('"') {
@@ -118,7 +118,7 @@ impl Value {
     }
 
     /// Numbers come as integers; tokens above what an integer holds would come as text.
-    fn number(&self) -> Option<u64> {
+    fn as_number(&self) -> Option<u64> {
         match self {
             Self::Int(number) => u64::try_from(*number).ok(),
             Self::Text(bytes) => std::str::from_utf8(bytes).ok()?.parse().ok(),
@@ -126,11 +126,11 @@ impl Value {
         }
     }
 
-    fn span(&self) -> Option<Duration> {
-        self.number().map(Duration::from_millis)
+    fn as_duration(&self) -> Option<Duration> {
+        self.as_number().map(Duration::from_millis)
     }
 
-    fn truth(&self) -> Option<bool> {
+    fn as_bool(&self) -> Option<bool> {
         match self {
             Self::Bool(truth) => Some(*truth),
             Self::Int(number) => Some(*number != 0),
@@ -147,7 +147,7 @@ impl Value {
         }
     }
 
-    fn take(&mut self, wanted: &str) -> Option<Self> {
+    fn take_field(&mut self, wanted: &str) -> Option<Self> {
         let pairs = match self {
             Self::Map(pairs) => pairs,
             _ => return None,
@@ -158,7 +158,7 @@ impl Value {
     }
 
     fn token(&self) -> Option<Token> {
-        self.number().and_then(Token::new)
+        self.as_number().and_then(Token::new)
     }
 }
 
@@ -168,8 +168,8 @@ pub(super) fn grant(value: Value) -> Result<Grant, UnexpectedReply> {
         Some(Grant {
             lease_id: LeaseId::new(parts.next()?.into_text()?),
             token: parts.next()?.token(),
-            remaining: parts.next()?.span()?,
-            renewable: parts.next().and_then(|renewable| renewable.span()),
+            remaining: parts.next()?.as_duration()?,
+            renewable: parts.next().and_then(|renewable| renewable.as_duration()),
         })
     };
     read().filter(|grant| !grant.lease_id.expose().is_empty()).ok_or(UnexpectedReply("grant"))
@@ -179,15 +179,18 @@ pub(super) fn renewal(value: Value) -> Result<Renewal, UnexpectedReply> {
     let read = || match value {
         Value::List(parts) => {
             let mut parts = parts.iter();
-            Some(Renewal { remaining: parts.next()?.span()?, renewable: parts.next().and_then(Value::span) })
+            Some(Renewal {
+                remaining: parts.next()?.as_duration()?,
+                renewable: parts.next().and_then(Value::as_duration),
+            })
         }
-        value => Some(Renewal { remaining: value.span()?, renewable: None }),
+        value => Some(Renewal { remaining: value.as_duration()?, renewable: None }),
     };
     read().ok_or(UnexpectedReply("renewal"))
 }
 
 pub(super) fn count(value: &Value) -> Result<usize, UnexpectedReply> {
-    value.number().and_then(|count| usize::try_from(count).ok()).ok_or(UnexpectedReply("number"))
+    value.as_number().and_then(|count| usize::try_from(count).ok()).ok_or(UnexpectedReply("number"))
 }
 
 pub(super) fn resource(value: Value) -> Result<Option<Resource>, UnexpectedReply> {
@@ -204,42 +207,46 @@ pub(super) fn resources(value: Value) -> Result<Vec<Resource>, UnexpectedReply> 
 }
 
 fn read_resource(mut value: Value) -> Option<Resource> {
-    let mode = match value.take("mode")?.into_text()?.as_str() {
+    let mode = match value.take_field("mode")?.into_text()?.as_str() {
         "exclusive" => Mode::Exclusive,
         "shared" => Mode::Shared,
         "permits" => Mode::Permits {
-            count: u32::try_from(value.take("permits_used")?.number()?).ok()?,
-            capacity: u32::try_from(value.take("capacity")?.number()?).ok()?,
+            count: u32::try_from(value.take_field("permits_used")?.as_number()?).ok()?,
+            capacity: u32::try_from(value.take_field("capacity")?.as_number()?).ok()?,
         },
         _ => return None,
     };
     let holding = |mut value: Value| {
         Some(Holding {
-            holder: value.take("holder")?.into_text()?,
-            token: value.take("token")?.token(),
-            since: value.take("since_ms")?.span()?,
-            remaining: value.take("remaining_ms")?.span()?,
+            holder: value.take_field("holder")?.into_text()?,
+            token: value.take_field("token")?.token(),
+            since: value.take_field("since_ms")?.as_duration()?,
+            remaining: value.take_field("remaining_ms")?.as_duration()?,
         })
     };
     let waiting = |mut value: Value| {
-        Some(Waiting { holder: value.take("holder")?.into_text()?, waiting: value.take("waiting_ms")?.span()? })
+        Some(Waiting {
+            holder: value.take_field("holder")?.into_text()?,
+            waiting: value.take_field("waiting_ms")?.as_duration()?,
+        })
     };
-    let holders: Vec<Holding> = value.take("holders")?.into_list()?.into_iter().map(holding).collect::<Option<_>>()?;
+    let holders: Vec<Holding> =
+        value.take_field("holders")?.into_list()?.into_iter().map(holding).collect::<Option<_>>()?;
     // An older server does not send the count, and shows all holders.
-    let total = value.take("holders_total").and_then(|total| usize::try_from(total.number()?).ok());
+    let total = value.take_field("holders_total").and_then(|total| usize::try_from(total.as_number()?).ok());
     Some(Resource {
-        name: value.take("name")?.into_text()?,
+        name: value.take_field("name")?.into_text()?,
         mode,
         holders_total: total.unwrap_or(holders.len()),
         holders,
-        waiters: value.take("waiters")?.into_list()?.into_iter().map(waiting).collect::<Option<_>>()?,
-        queue_len: usize::try_from(value.take("queue_len")?.number()?).ok()?,
+        waiters: value.take_field("waiters")?.into_list()?.into_iter().map(waiting).collect::<Option<_>>()?,
+        queue_len: usize::try_from(value.take_field("queue_len")?.as_number()?).ok()?,
     })
 }
 
 /// The promises of the server's engine.
 pub(super) fn promises(mut value: Value) -> Result<Promises, UnexpectedReply> {
-    let mut promise = |name| value.take(name)?.truth();
+    let mut promise = |name| value.take_field(name)?.as_bool();
     let mut read = || {
         Some(Promises {
             engine: ENGINE,
@@ -259,7 +266,7 @@ pub(super) fn floor(value: &Value) -> Result<Token, UnexpectedReply> {
 
 /// The identity of the server's engine.
 pub(super) fn identity(mut value: Value) -> Result<Option<String>, UnexpectedReply> {
-    match value.take("identity") {
+    match value.take_field("identity") {
         Some(Value::Null) => Ok(None),
         Some(text) => text.into_text().map(Some).ok_or(UnexpectedReply("identity")),
         None => Err(UnexpectedReply("identity")),
@@ -315,7 +322,7 @@ fn read_message(mut parts: impl Iterator<Item = Value>) -> Option<WatchMessage> 
         token: parts.next()?.token(),
         holder: parts.next()?.into_text()?,
         reason: parts.next()?.into_text().unwrap_or_default(),
-        ago: parts.next()?.span()?,
+        ago: parts.next()?.as_duration()?,
         resources: parts.next()?.into_list()?.into_iter().map(Value::into_text).collect::<Option<_>>()?,
     };
     Some(WatchMessage::Event(event, prev))
@@ -327,7 +334,7 @@ mod tests {
 
     use super::*;
 
-    fn no(text: &str) -> Error {
+    fn refused(text: &str) -> Error {
         match parse_error(text) {
             ServerError::Decided(error) => error,
             other => panic!("{other:?}"),
@@ -356,23 +363,27 @@ mod tests {
             ("HELD", held("", None, None, 0)),
         ];
         for (text, expected) in table {
-            assert!(matches!(no(text), Error::Refused(refusal) if refusal == expected), "{text}: {:?}", no(text));
+            assert!(
+                matches!(refused(text), Error::Refused(refusal) if refusal == expected),
+                "{text}: {:?}",
+                refused(text)
+            );
         }
     }
 
     #[test]
     fn every_word_of_the_contract_has_its_meaning() {
-        assert!(matches!(no("STALE the lease has ended"), Error::Refused(Refusal::Stale)));
-        assert!(matches!(no("NOTHELD x"), Error::Refused(Refusal::NotHeld)));
-        assert!(matches!(no("MISMATCH"), Error::Refused(Refusal::Mismatch)));
-        assert!(matches!(no("QUOTA leases"), Error::Refused(Refusal::Quota(what)) if what == "leases"));
-        let full = no(r#"QUEUEFULL resource="a b""#);
+        assert!(matches!(refused("STALE the lease has ended"), Error::Refused(Refusal::Stale)));
+        assert!(matches!(refused("NOTHELD x"), Error::Refused(Refusal::NotHeld)));
+        assert!(matches!(refused("MISMATCH"), Error::Refused(Refusal::Mismatch)));
+        assert!(matches!(refused("QUOTA leases"), Error::Refused(Refusal::Quota(what)) if what == "leases"));
+        let full = refused(r#"QUEUEFULL resource="a b""#);
         assert!(matches!(full, Error::Refused(Refusal::QueueFull { resource }) if resource == "a b"));
         for word in ["INVALID", "NOAUTH", "WRONGPASS", "FORBIDDEN"] {
-            assert!(matches!(no(&format!("{word} a sentence")), Error::Invalid(s) if s == "a sentence"));
+            assert!(matches!(refused(&format!("{word} a sentence")), Error::Invalid(s) if s == "a sentence"));
         }
-        assert!(matches!(no("CORRUPT a law"), Error::Corrupt { law, .. } if law == "a law"));
-        assert!(matches!(no("ERR unknown command"), Error::Invalid(_)));
+        assert!(matches!(refused("CORRUPT a law"), Error::Corrupt { law, .. } if law == "a law"));
+        assert!(matches!(refused("ERR unknown command"), Error::Invalid(_)));
         assert!(matches!(parse_error("UNAVAILABLE stopping"), ServerError::NoEffect(s) if s == "stopping"));
         assert!(matches!(parse_error("UNKNOWN disk"), ServerError::Unknown(s) if s == "disk"));
     }

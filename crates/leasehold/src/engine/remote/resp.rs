@@ -68,7 +68,7 @@ impl RespReader {
 
     /// The next value, if it is there as a whole.
     pub fn next(&mut self) -> Result<Option<Value>, MalformedResp> {
-        if !self.whole()? {
+        if !self.scan_frame()? {
             return Ok(None);
         }
         let frame = &self.bytes[self.start..self.seen];
@@ -81,18 +81,18 @@ impl RespReader {
     }
 
     /// Parses on until the frame is whole.
-    fn whole(&mut self) -> Result<bool, MalformedResp> {
+    fn scan_frame(&mut self) -> Result<bool, MalformedResp> {
         loop {
-            let Some((head, after)) = head(&self.bytes[self.seen..])? else { return self.within() };
+            let Some((head, after)) = head(&self.bytes[self.seen..])? else { return self.check_frame_length() };
             let elements = match head {
                 RespHead::RespLine => 0,
                 RespHead::Bulk(length) => {
                     let end = after + length + 2;
                     if self.bytes.len() - self.seen < end {
-                        return self.within();
+                        return self.check_frame_length();
                     }
                     self.seen += end;
-                    if self.closed(0)? {
+                    if self.finish_element(0)? {
                         return Ok(true);
                     }
                     continue;
@@ -100,14 +100,14 @@ impl RespReader {
                 RespHead::Elements(count) => count,
             };
             self.seen += after;
-            if self.closed(elements)? {
+            if self.finish_element(elements)? {
                 return Ok(true);
             }
         }
     }
 
     /// Not whole yet: too much of it is an error.
-    fn within(&self) -> Result<bool, MalformedResp> {
+    fn check_frame_length(&self) -> Result<bool, MalformedResp> {
         if self.bytes.len() - self.start > MAX_FRAME_BYTES {
             return Err(MalformedResp("a frame is too long"));
         }
@@ -115,7 +115,7 @@ impl RespReader {
     }
 
     /// Counts one element off, and opens those it has. Whether the frame is whole now.
-    fn closed(&mut self, elements: u64) -> Result<bool, MalformedResp> {
+    fn finish_element(&mut self, elements: u64) -> Result<bool, MalformedResp> {
         if elements > 0 {
             if self.open.len() == MAX_DEPTH {
                 return Err(MalformedResp("too deep"));

@@ -54,7 +54,7 @@ impl RemoteWatcher {
         let (stream, reader) = self.pool.connector.connect(&self.pool.clock).await?;
         let mut connection = WatchConnection { stream, reader };
         let at = self.pool.clock.now().plus(REPLY_TIMEOUT);
-        let asked = until(&*self.pool.clock, at, connection.ask(&self.prefix, since)).await;
+        let asked = until(&*self.pool.clock, at, connection.send_watch(&self.prefix, since)).await;
         let lost = |error: io::Error| NoConnection::Away(self.pool.connector.away(error));
         let asked = asked.unwrap_or_else(|| Ok(Err(io::ErrorKind::TimedOut.into())));
         match asked.map_err(NoConnection::Never)?.map_err(lost)? {
@@ -164,7 +164,7 @@ fn flush_events(decoded: &mut VecDeque<Seen>, events: &mut Vec<Event>) {
 
 impl WatchConnection {
     /// Asks for events. The outer error is an invalid request, the inner one the connection's.
-    async fn ask(&mut self, prefix: &str, since: Option<EventId>) -> Result<io::Result<Value>, Error> {
+    async fn send_watch(&mut self, prefix: &str, since: Option<EventId>) -> Result<io::Result<Value>, Error> {
         let bytes = command::watch(prefix, since)?;
         Ok(self.request(&bytes).await)
     }

@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use leasehold_core::Token;
 
-use super::parse::{number, span};
+use super::parse::{number, parse_duration};
 use crate::engine::{Grant, Renewal, Resource};
 use crate::error::{Error, Refusal};
 
@@ -81,8 +81,8 @@ impl Expected {
                     let relation = relation.map(|r| other(&mut words).map(|other| (r, other))).transpose()?;
                     Detail::Token(value.into(), relation)
                 }
-                "remaining" => Detail::Remaining(span(value)?),
-                "renewable" => Detail::Renewable(span(value)?),
+                "remaining" => Detail::Remaining(parse_duration(value)?),
+                "renewable" => Detail::Renewable(parse_duration(value)?),
                 "by" => Detail::By(if value == "nobody" { Vec::new() } else { names(value) }),
                 "queue" => Detail::Queue(number(value)?),
                 "waiters" => Detail::Waiters(names(value)),

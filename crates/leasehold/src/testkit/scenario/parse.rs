@@ -105,7 +105,7 @@ fn step(number: usize, text: &str) -> Result<ScenarioLine, String> {
     if words.next() != Some("at") {
         return Err("a line begins with at".into());
     }
-    let at = span(words.next().ok_or("a line says when")?)?;
+    let at = parse_duration(words.next().ok_or("a line says when")?)?;
     let who = words.next().ok_or("a line says who")?.to_owned();
     let act = words.next().map(|verb| act(verb, words.collect())).transpose()?;
     Ok(ScenarioLine { number, at, who, act, expected: Expected::parse(outcome)? })
@@ -114,19 +114,22 @@ fn step(number: usize, text: &str) -> Result<ScenarioLine, String> {
 fn act(verb: &str, words: Vec<&str>) -> Result<ScenarioAction, String> {
     let mut options = LineOptions { words };
     let act = match verb {
-        "acquire" => ScenarioAction::Acquire(asked(&mut options)?),
+        "acquire" => ScenarioAction::Acquire(parse_claim(&mut options)?),
         "renew" => ScenarioAction::Renew {
             name: options.name()?,
-            ttl: options.take("ttl").map(span).transpose()?,
-            token: options.take("token").map(Into::into),
+            ttl: options.take_option("ttl").map(parse_duration).transpose()?,
+            token: options.take_option("token").map(Into::into),
         },
-        "release" => ScenarioAction::Release { name: options.name()?, token: options.take("token").map(Into::into) },
-        "revoke" => {
-            ScenarioAction::Revoke { name: options.name()?, reason: options.take("reason").unwrap_or_default().into() }
+        "release" => {
+            ScenarioAction::Release { name: options.name()?, token: options.take_option("token").map(Into::into) }
         }
+        "revoke" => ScenarioAction::Revoke {
+            name: options.name()?,
+            reason: options.take_option("reason").unwrap_or_default().into(),
+        },
         "write" => ScenarioAction::Write {
             name: options.name()?,
-            token: options.take("token").ok_or("a write shows a token=")?.into(),
+            token: options.take_option("token").ok_or("a write shows a token=")?.into(),
         },
         "inspect" => ScenarioAction::Inspect { name: options.name()? },
         "cancel" => ScenarioAction::Cancel,
@@ -136,9 +139,9 @@ fn act(verb: &str, words: Vec<&str>) -> Result<ScenarioAction, String> {
     Ok(act)
 }
 
-fn asked(options: &mut LineOptions<'_>) -> Result<ScenarioClaim, String> {
+fn parse_claim(options: &mut LineOptions<'_>) -> Result<ScenarioClaim, String> {
     let names = options.name()?.split(',').map(Into::into).collect();
-    let mode = match (options.flag("shared"), options.take("permits")) {
+    let mode = match (options.flag("shared"), options.take_option("permits")) {
         (false, None) => Mode::Exclusive,
         (true, None) => Mode::Shared,
         (false, Some(permits)) => {
@@ -150,11 +153,11 @@ fn asked(options: &mut LineOptions<'_>) -> Result<ScenarioClaim, String> {
     Ok(ScenarioClaim {
         names,
         mode,
-        ttl: span(options.take("ttl").ok_or("an acquire has a ttl=")?)?,
-        wait: options.take("wait").map(span).transpose()?.unwrap_or_default(),
-        max_hold: options.take("max_hold").map(span).transpose()?,
-        delay: options.take("delay").map(span).transpose()?.unwrap_or_default(),
-        request: options.take("request").map(Into::into),
+        ttl: parse_duration(options.take_option("ttl").ok_or("an acquire has a ttl=")?)?,
+        wait: options.take_option("wait").map(parse_duration).transpose()?.unwrap_or_default(),
+        max_hold: options.take_option("max_hold").map(parse_duration).transpose()?,
+        delay: options.take_option("delay").map(parse_duration).transpose()?.unwrap_or_default(),
+        request: options.take_option("request").map(Into::into),
     })
 }
 
@@ -171,7 +174,7 @@ impl<'a> LineOptions<'a> {
         }
     }
 
-    fn take(&mut self, key: &str) -> Option<&'a str> {
+    fn take_option(&mut self, key: &str) -> Option<&'a str> {
         let value = |word: &&'a str| word.strip_prefix(key)?.strip_prefix('=');
         let at = self.words.iter().position(|word| value(word).is_some())?;
         value(&self.words.remove(at))
@@ -188,7 +191,7 @@ impl<'a> LineOptions<'a> {
 }
 
 /// `500ms`, `30s`, `5m`, `1h`.
-pub(super) fn span(text: &str) -> Result<Duration, String> {
+pub(super) fn parse_duration(text: &str) -> Result<Duration, String> {
     let digits = text.len() - text.trim_start_matches(|c: char| c.is_ascii_digit()).len();
     let (count, unit) = text.split_at(digits);
     let millis: u64 = match unit {

@@ -115,7 +115,7 @@ impl ScenarioRunner {
         let Some(act) = &line.act else {
             let pending = self.pending.remove(&line.who);
             let pending = pending.ok_or_else(|| format!("{} does not wait for anything", line.who))?;
-            return self.look(line, pending).await;
+            return self.poll_pending(line, pending).await;
         };
         Ok(match act {
             ScenarioAction::Acquire(asked) => {
@@ -127,27 +127,31 @@ impl ScenarioRunner {
                 let mut answer: Acquiring = Box::pin(async move { engine.acquire(claim).await });
                 match poll_once(&mut answer).await {
                     Some(answer) => self.answered(line, &asked.names, answer),
-                    None => return self.look(line, PendingAcquire { names: asked.names.clone(), answer }).await,
+                    None => {
+                        return self.poll_pending(line, PendingAcquire { names: asked.names.clone(), answer }).await;
+                    }
                 }
             }
             ScenarioAction::Renew { name, ttl, token } => {
                 let lease = self.lease(line, name, token.as_deref())?;
-                told(self.engine.renew(&lease, *ttl).await.map(ObservedOutcome::renewed))
+                observed(self.engine.renew(&lease, *ttl).await.map(ObservedOutcome::renewed))
             }
             ScenarioAction::Release { name, token } => {
                 let lease = self.lease(line, name, token.as_deref())?;
                 let word = |first| ObservedOutcome::word(if first { "released" } else { "already_released" });
-                told(self.engine.release(&lease).await.map(word))
+                observed(self.engine.release(&lease).await.map(word))
             }
             ScenarioAction::Revoke { name, reason } => {
-                told(self.engine.revoke(name, reason).await.map(|count| ObservedOutcome::counted("revoked", count)))
+                observed(self.engine.revoke(name, reason).await.map(|count| ObservedOutcome::counted("revoked", count)))
             }
             ScenarioAction::Write { name, token } => {
                 let token = self.token(token)?;
                 let register = self.registers.entry(name.clone()).or_insert_with(|| Register::new(()));
                 ObservedOutcome::word(if register.write_at(token, ()).is_ok() { "accepted" } else { "stale" })
             }
-            ScenarioAction::Inspect { name } => told(self.engine.inspect(name).await.map(ObservedOutcome::resource)),
+            ScenarioAction::Inspect { name } => {
+                observed(self.engine.inspect(name).await.map(ObservedOutcome::resource))
+            }
             ScenarioAction::Cancel => match self.pending.remove(&line.who) {
                 Some(_dropped) => ObservedOutcome::word("cancelled"),
                 None => return Err(format!("{} does not wait for anything", line.who)),
@@ -156,7 +160,11 @@ impl ScenarioRunner {
     }
 
     /// What has become of an acquire that had no answer at once.
-    async fn look(&mut self, line: &ScenarioLine, mut pending: PendingAcquire) -> Result<ObservedOutcome, String> {
+    async fn poll_pending(
+        &mut self,
+        line: &ScenarioLine,
+        mut pending: PendingAcquire,
+    ) -> Result<ObservedOutcome, String> {
         let answer = if line.expected.word == "waiting" {
             // When this read is answered, so is everything that was decided before it.
             self.engine.inspect(PROBE).await.map_err(|error| error.to_string())?;
@@ -175,7 +183,7 @@ impl ScenarioRunner {
     }
 
     fn answered(&mut self, line: &ScenarioLine, names: &[String], answer: Result<Grant, Error>) -> ObservedOutcome {
-        told(answer.map(|grant| {
+        observed(answer.map(|grant| {
             for name in names {
                 self.last.insert((line.person().to_owned(), name.clone()), grant.lease_id.clone());
             }
@@ -218,7 +226,7 @@ impl Due {
     }
 }
 
-fn told(answer: Result<ObservedOutcome, Error>) -> ObservedOutcome {
+fn observed(answer: Result<ObservedOutcome, Error>) -> ObservedOutcome {
     answer.unwrap_or_else(|error| ObservedOutcome::error(&error))
 }
 

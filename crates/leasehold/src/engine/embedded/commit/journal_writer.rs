@@ -123,7 +123,7 @@ impl JournalWriter {
             self.send_job(MaintenanceJob::Snapshot(self.journal.position()))?;
         }
         // One job of this kind at a time.
-        let random = shared.random().wants();
+        let random = shared.random().is_running_low();
         if (prealloc.is_some() || random) && !self.progress.prealloc_asked.swap(true, Ordering::AcqRel) {
             self.send_job(MaintenanceJob::Prealloc { request: prealloc, random })?;
         }

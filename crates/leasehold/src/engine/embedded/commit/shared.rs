@@ -107,7 +107,7 @@ impl EngineShared {
 
     /// A secret for a lease.
     pub fn new_secret(&self) -> Secret {
-        Secret::new(self.random().take())
+        Secret::new(self.random().next_secret())
     }
 
     /// Locks the book. A panic under this lock may have left the book half changed: then nothing is written any more.

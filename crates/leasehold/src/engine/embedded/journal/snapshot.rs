@@ -87,10 +87,10 @@ impl SnapshotWriter {
             return Ok(());
         }
         self.crc = crc32c::crc32c_append(self.crc, records);
-        self.put(records.len() as u32, records)
+        self.write_block(records.len() as u32, records)
     }
 
-    fn put(&mut self, length: u32, records: &[u8]) -> io::Result<()> {
+    fn write_block(&mut self, length: u32, records: &[u8]) -> io::Result<()> {
         let mut bytes = Vec::with_capacity(8 + records.len());
         bytes.extend_from_slice(&length.to_le_bytes());
         bytes.extend_from_slice(&self.crc.to_le_bytes());
@@ -103,7 +103,7 @@ impl SnapshotWriter {
     /// Ends the file and gives it its name. Says how many bytes it has.
     pub fn finish(mut self) -> io::Result<u64> {
         self.crc = crc32c::crc32c_append(self.crc, END_MARK);
-        self.put(0, &[])?;
+        self.write_block(0, &[])?;
         self.file.sync()?;
         self.storage.rename(TEMP_FILE_NAME, &name(self.position.sequence))?;
         self.storage.sync_dir()?;
