@@ -1,4 +1,4 @@
-//! An acquire of one unused name goes a shorter way: these tests let two books decide the same, one by each way.
+//! An acquire of one unused name takes a shorter path: these tests let two books decide the same, one by each path.
 
 use std::cell::Cell;
 
@@ -14,7 +14,7 @@ thread_local! {
     static LONG: Cell<bool> = const { Cell::new(false) };
 }
 
-/// Whether this thread must not take the shorter way.
+/// Whether this thread must not take the shorter path.
 pub(super) fn forced() -> bool {
     LONG.get()
 }
@@ -79,7 +79,7 @@ proptest! {
     }
 }
 
-/// Goal: the two ways are two. Method: without ticks between, only the long way sends home whose patience is over.
+/// Goal: the two paths are two. Method: without ticks between, only the long path refuses waiters whose wait is over.
 #[test]
 fn the_two_ways_are_two() {
     let dismissed = |long: bool| {

@@ -169,7 +169,7 @@ impl Sim {
             }
         }
         self.publish(&durable, &batch.news);
-        for (op, reply) in batch.answers {
+        for (op, reply) in batch.replies {
             self.finish(op, reply);
         }
     }
@@ -197,7 +197,7 @@ impl Sim {
         }
     }
 
-    /// Work off the path of answers: snapshots and segments, one step of it.
+    /// One step of what the maintenance thread does: snapshots and segments.
     pub(super) fn keep_step(&mut self) {
         let Some(machine) = &mut self.machine else { return };
         let storage: Arc<dyn Storage> = Arc::new(self.disk.clone());

@@ -238,7 +238,7 @@ pub struct Holding {
     pub remaining: Duration,
 }
 
-/// One place in line.
+/// One waiting claim, as everybody may see it.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Waiting {
     /// Public label.

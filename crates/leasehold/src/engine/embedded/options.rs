@@ -54,7 +54,7 @@ pub enum Notice {
         /// How many bytes were left behind.
         bytes: u64,
     },
-    /// Work off the path of answers failed and will be tried again: a snapshot, a new segment.
+    /// The maintenance thread could not write a snapshot or prepare a segment; it will try again.
     Delayed(String),
     /// The disk failed, and the engine has stopped.
     Failed(String),

@@ -1,17 +1,17 @@
-//! Group commit: the book, and the answers that wait until their facts are durable.
+//! Group commit: the book, and the replies that wait until their facts are durable.
 //!
 //! ```text
-//!   submit ──▶ book ──▶ answers of this batch ──▶ seal ──▶ journal ──▶ settle ──▶ answers leave
+//!   submit ──▶ book ──▶ replies of this batch ──▶ seal ──▶ journal ──▶ settle ──▶ replies leave
 //! ```
 //!
 //! No thread, no lock and no file in here: the engine drives it under its lock, the simulator from one thread.
 //!
 //! # Laws
 //!
-//! 1. No answer leaves before every fact the book had recorded when it was decided is durable. This holds
+//! 1. No reply leaves before every fact the book had recorded when it was decided is durable. This holds
 //!    for refusals and reads too: a refusal because of a grant that a crash then forgets would be wrong.
 //! 2. SealedSegment batches are settled in order, one at a time.
-//! 3. A raised floor is in force before its answer leaves, and a ceiling above it is durable before that.
+//! 3. A raised floor is in force before its reply leaves, and a ceiling above it is durable before that.
 
 use std::collections::HashMap;
 
@@ -20,20 +20,20 @@ use leasehold_core::{Book, Command, Effect, Reply, Time, Token, WaiterId};
 
 /// Larger buffers are freed instead of kept for the next batch.
 const MAX_IDLE_FACT_BYTES: usize = 4 << 20;
-const MAX_IDLE_ANSWERS: usize = 1 << 16;
+const MAX_IDLE_REPLIES: usize = 1 << 16;
 
 /// A batch on its way to the disk.
 #[derive(Debug)]
 pub struct Batch<A> {
-    /// The facts; empty when only answers wait.
+    /// The facts; empty when only replies wait.
     pub facts: Vec<u8>,
     /// The replies to send when the facts are durable, and where to.
-    pub answers: Vec<(A, Reply)>,
+    pub replies: Vec<(A, Reply)>,
     /// The events for watchers, encoded, and how many. Published when the facts are durable.
     pub news: (Vec<u8>, u64),
 }
 
-/// See the module. `A` says where an answer goes.
+/// See the module. `A` says where a reply goes.
 #[derive(Debug)]
 pub struct GroupCommit<A> {
     /// The book. Change it through [`GroupCommit::submit`] only.
@@ -41,7 +41,7 @@ pub struct GroupCommit<A> {
     /// Claims that wait in a queue of the book.
     waiting: HashMap<WaiterId, A>,
     /// Answers of the batch that is being gathered.
-    answers: Vec<(A, Reply)>,
+    replies: Vec<(A, Reply)>,
     next_waiter_id: u64,
     /// A sealed batch is not settled yet.
     in_flight: bool,
@@ -49,7 +49,7 @@ pub struct GroupCommit<A> {
     floor: u64,
     /// Empty buffers of an earlier batch, for the next one.
     idle_facts: Vec<u8>,
-    idle_answers: Vec<(A, Reply)>,
+    idle_replies: Vec<(A, Reply)>,
 }
 
 impl<A> GroupCommit<A> {
@@ -58,12 +58,12 @@ impl<A> GroupCommit<A> {
         Self {
             book,
             waiting: HashMap::new(),
-            answers: Vec::new(),
+            replies: Vec::new(),
             next_waiter_id: 0,
             in_flight: false,
             floor: 0,
             idle_facts: Vec::new(),
-            idle_answers: Vec::new(),
+            idle_replies: Vec::new(),
         }
     }
 
@@ -97,7 +97,7 @@ impl<A> GroupCommit<A> {
         if self.is_settled() || (read && planted::on(Bug::ReadAhead)) || planted::on(Bug::ReplyBeforeSync) {
             return Some(reply);
         }
-        self.answers.push((to(), reply));
+        self.replies.push((to(), reply));
         None
     }
 
@@ -139,19 +139,19 @@ impl<A> GroupCommit<A> {
     fn take_effects(&mut self, effects: Vec<Effect>) {
         for Effect { waiter_id, reply } in effects {
             if let Some(to) = self.waiting.remove(&waiter_id) {
-                self.answers.push((to, reply));
+                self.replies.push((to, reply));
             }
         }
     }
 
-    /// How many answers wait for the next batch.
-    pub fn answers_waiting(&self) -> usize {
-        self.answers.len()
+    /// How many replies wait for the next batch.
+    pub fn replies_waiting(&self) -> usize {
+        self.replies.len()
     }
 
-    /// Whether there are facts to write or answers to send.
+    /// Whether there are facts to write or replies to send.
     pub fn has_work(&self) -> bool {
-        self.book.has_tape() || !self.answers.is_empty()
+        self.book.has_tape() || !self.replies.is_empty()
     }
 
     /// Takes the gathered batch. It must be settled, or the engine stopped, before the next one is sealed.
@@ -160,15 +160,15 @@ impl<A> GroupCommit<A> {
         self.in_flight = true;
         self.floor = self.book.take_floor();
         let empty = std::mem::take(&mut self.idle_facts);
-        let answers = std::mem::take(&mut self.idle_answers);
+        let replies = std::mem::take(&mut self.idle_replies);
         Batch {
             facts: self.book.take_tape(empty),
-            answers: std::mem::replace(&mut self.answers, answers),
+            replies: std::mem::replace(&mut self.replies, replies),
             news: self.book.take_news(),
         }
     }
 
-    /// The sealed batch is durable, and so is `ceiling`: its answers may leave. Takes back the buffer of its facts.
+    /// The sealed batch is durable, and so is `ceiling`: its replies may leave. Takes back the buffer of its facts.
     pub fn settle(&mut self, mut facts: Vec<u8>, ceiling: u64) {
         self.in_flight = false;
         self.book.set_ceiling(ceiling);
@@ -180,17 +180,17 @@ impl<A> GroupCommit<A> {
         }
     }
 
-    /// Takes back the buffer of a batch's answers.
-    pub fn return_answers(&mut self, answers: Vec<(A, Reply)>) {
-        if answers.is_empty() && answers.capacity() <= MAX_IDLE_ANSWERS {
-            self.idle_answers = answers;
+    /// Takes back the buffer of a batch's replies.
+    pub fn return_replies(&mut self, replies: Vec<(A, Reply)>) {
+        if replies.is_empty() && replies.capacity() <= MAX_IDLE_REPLIES {
+            self.idle_replies = replies;
         }
     }
 
     /// The engine stops. Returns those who wait in a queue, which had no effect, and those who wait for the disk.
     pub fn give_up(&mut self) -> (Vec<A>, Vec<A>) {
         let waiting = self.waiting.drain().map(|(_, to)| to).collect();
-        let unsettled = self.answers.drain(..).map(|(to, _)| to).collect();
+        let unsettled = self.replies.drain(..).map(|(to, _)| to).collect();
         (waiting, unsettled)
     }
 }

@@ -1,4 +1,4 @@
-//! Writes one batch to the journal, and then completes its answers.
+//! Writes one batch to the journal, and then completes its replies.
 //!
 //! The thread that holds the lock on [`JournalWriter`] writes: the writer thread, or a server thread that would otherwise
 //! have to wake the writer thread and be woken by it. Waking a thread costs as much as ten commands.
@@ -36,7 +36,7 @@ pub struct JournalWriter {
 }
 
 /// Writes the gathered batch on the calling thread, if it can do so at once. `false`: the writer thread must do it, because
-/// another thread is writing, or the disk is slow and more answers should be gathered first.
+/// another thread is writing, or the disk is slow and more replies should be gathered first.
 pub fn try_write_on_this_thread(writer: &Mutex<JournalWriter>, shared: &EngineShared) -> bool {
     let Ok(mut writer) = writer.try_lock() else { return false };
     // The engine is handed out a moment before its threads run. A job for the maintenance thread must wait until then:
@@ -75,7 +75,7 @@ impl JournalWriter {
         state.group.tokens_wanted(self.journal.reserve_mark())
     }
 
-    /// Writes the gathered batch, and completes its answers. A panic stops the engine as a failed disk does, on
+    /// Writes the gathered batch, and completes its replies. A panic stops the engine as a failed disk does, on
     /// whichever thread it happens. The engine has stopped before the lock on this writer is released.
     ///
     /// # Errors
@@ -160,11 +160,11 @@ impl JournalWriter {
     fn complete(&self, shared: &EngineShared, batch: &mut Batch<ReplyTo>, took: Duration) {
         {
             let mut state = shared.lock();
-            state.sync_stats.note_batch(batch.answers.len(), took);
+            state.sync_stats.note_batch(batch.replies.len(), took);
             if !batch.facts.is_empty() {
                 state.commits.seconds.add(took);
-                let answers = batch.answers.len() as u64;
-                state.commits.answers.add_value(answers, answers);
+                let replies = batch.replies.len() as u64;
+                state.commits.answers.add_value(replies, replies);
                 state.proof_at = Some(shared.clock.now().plus(PROOF_AFTER));
             }
             state.group.settle(std::mem::take(&mut batch.facts), self.journal.token_ceiling());
@@ -175,7 +175,7 @@ impl JournalWriter {
         }
         let mut unseen = Vec::new();
         let mut batcher = CompletionBatcher::default();
-        for (reply_to, reply) in batch.answers.drain(..) {
+        for (reply_to, reply) in batch.replies.drain(..) {
             unseen.extend(reply_to.send(Ok(reply), &mut batcher));
         }
         drop(batcher);
@@ -183,7 +183,7 @@ impl JournalWriter {
         for lease in unseen {
             state.release_unseen(lease, shared.clock.now());
         }
-        state.group.return_answers(std::mem::take(&mut batch.answers));
+        state.group.return_replies(std::mem::take(&mut batch.replies));
     }
 }
 
@@ -195,7 +195,7 @@ impl InFlightBatch {
     fn give_up(&mut self, sentence: &str) {
         let sentence: Arc<str> = sentence.into();
         let mut batcher = CompletionBatcher::default();
-        for (reply_to, _) in self.0.answers.drain(..) {
+        for (reply_to, _) in self.0.replies.drain(..) {
             reply_to.send(Err(Stopped::Unknown(sentence.clone())), &mut batcher);
         }
     }
@@ -203,7 +203,7 @@ impl InFlightBatch {
 
 impl Drop for InFlightBatch {
     fn drop(&mut self) {
-        if !self.0.answers.is_empty() {
+        if !self.0.replies.is_empty() {
             self.give_up(BUG_IN_ENGINE);
         }
     }

@@ -8,12 +8,12 @@
 //!
 //! | file | what |
 //! | --- | --- |
-//! | `group.rs` | the book, and the answers that wait for the disk; no lock, no thread |
+//! | `group.rs` | the book, and the replies that wait for the disk; no lock, no thread |
 //! | `completion.rs` | where replies go |
 //! | `lifecycle.rs` | whether commands are taken and batches written |
 //! | `shared.rs` | the book's lock and what stands beside it, for all threads |
 //! | `call.rs` | one command of one caller |
-//! | `journal_writer.rs` | writes one batch, then completes its answers |
+//! | `journal_writer.rs` | writes one batch, then completes its replies |
 //! | `locked.rs` | many commands under one lock, for a thread that serves many connections |
 //! | `writer_thread.rs` | the thread that commits batches and expires leases |
 

@@ -14,7 +14,7 @@ use super::completion::ReplyTo;
 use super::group::GroupCommit;
 use super::lifecycle::Lifecycle;
 
-/// A sync that takes this long is slow: on such a disk the writer waits a little for more answers before it syncs. On a
+/// A sync that takes this long is slow: on such a disk the writer waits a little for more replies before it syncs. On a
 /// faster disk waiting costs more than it saves: a short sleep lasts a tenth of a millisecond too long, as long as a sync.
 const SLOW_SYNC_FROM: Duration = Duration::from_millis(1);
 /// The shortest sleep of the writer thread.
@@ -43,8 +43,8 @@ pub struct EngineState {
     pub proof_at: Option<Time>,
     /// The writer thread sleeps until then. None while it runs: then nobody needs to wake it.
     asleep_until: Option<Time>,
-    /// While the writer thread sleeps: how many answers must wait before it is woken for them.
-    wake_at_answers: usize,
+    /// While the writer thread sleeps: how many replies must wait before it is woken for them.
+    wake_at_replies: usize,
     pub commits: Commits,
 }
 
@@ -52,25 +52,25 @@ pub struct EngineState {
 #[derive(Clone, Copy, Debug, Default)]
 pub struct SyncStats {
     /// Answers of recent batches.
-    pub recent_answers: usize,
+    pub recent_replies: usize,
     /// Average time of a write and its sync.
     pub sync_time: Duration,
 }
 
 impl SyncStats {
-    /// Notes a batch. `recent_answers` shrinks slowly: one small batch must not make all later ones small.
-    pub fn note_batch(&mut self, answers: usize, took: Duration) {
-        self.recent_answers = answers.max(self.recent_answers - self.recent_answers.div_ceil(8));
+    /// Notes a batch. `recent_replies` shrinks slowly: one small batch must not make all later ones small.
+    pub fn note_batch(&mut self, replies: usize, took: Duration) {
+        self.recent_replies = replies.max(self.recent_replies - self.recent_replies.div_ceil(8));
         self.sync_time = if self.sync_time.is_zero() { took } else { (self.sync_time * 7 + took) / 8 };
     }
 
-    /// Whether it is worth waiting for more answers before a sync.
+    /// Whether it is worth waiting for more replies before a sync.
     pub fn is_slow(&self) -> bool {
         self.sync_time >= SLOW_SYNC_FROM
     }
 }
 
-/// How long commits took, and how many answers each completed.
+/// How long commits took, and how many replies each completed.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Commits {
     /// From the write to the end of the sync.
@@ -93,7 +93,7 @@ impl EngineShared {
             sync_stats: SyncStats::default(),
             proof_at: None,
             asleep_until: None,
-            wake_at_answers: 0,
+            wake_at_replies: 0,
             commits: Commits::default(),
         };
         let random = Mutex::new(RandomPool::new());
@@ -122,7 +122,7 @@ impl EngineShared {
     /// Unlocks the book, and wakes the writer thread if it sleeps and has something to do before it would wake by itself.
     pub fn wake_writer_for_work(&self, mut state: MutexGuard<'_, EngineState>) {
         let Some(until) = state.asleep_until else { return };
-        let enough = state.group.has_work() && state.group.answers_waiting() >= state.wake_at_answers;
+        let enough = state.group.has_work() && state.group.replies_waiting() >= state.wake_at_replies;
         if enough || state.group.book.next_expiry().is_some_and(|next| next < until) {
             state.asleep_until = None;
             drop(state);
@@ -147,16 +147,16 @@ impl EngineShared {
         self.wake.notify_one();
     }
 
-    /// Puts the writer thread to sleep. It is woken at `until`, or earlier when `wake_at_answers` answers wait.
+    /// Puts the writer thread to sleep. It is woken at `until`, or earlier when `wake_at_replies` replies wait.
     pub fn sleep_until<'a>(
         &'a self,
         mut state: MutexGuard<'a, EngineState>,
         until: Time,
-        wake_at_answers: usize,
+        wake_at_replies: usize,
         now: Time,
     ) -> MutexGuard<'a, EngineState> {
         state.asleep_until = Some(until);
-        state.wake_at_answers = wake_at_answers;
+        state.wake_at_replies = wake_at_replies;
         let span = until.since(now).max(SLEEP_AT_LEAST);
         let woken = self.wake.wait_timeout_while(state, span, |state| state.asleep_until.is_some());
         let mut state = woken
@@ -167,7 +167,7 @@ impl EngineShared {
             })
             .0;
         state.asleep_until = None;
-        state.wake_at_answers = 0;
+        state.wake_at_replies = 0;
         state
     }
 

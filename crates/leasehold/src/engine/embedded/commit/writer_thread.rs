@@ -152,10 +152,10 @@ impl WriterThread {
                 // Callers that were just answered are about to send their next command. On a slow disk one sync for all
                 // of them is worth waiting a quarter of a sync.
                 let stats = state.sync_stats;
-                if !gathered && state.group.answers_waiting() < stats.recent_answers && stats.is_slow() {
+                if !gathered && state.group.replies_waiting() < stats.recent_replies && stats.is_slow() {
                     gathered = true;
                     let until = now.plus(stats.sync_time / 4);
-                    state = self.shared.sleep_until(state, until, stats.recent_answers, now);
+                    state = self.shared.sleep_until(state, until, stats.recent_replies, now);
                     continue;
                 }
                 return NextStep::Write;

@@ -70,7 +70,7 @@ pub fn recover(
 ) -> Result<Recovered, Damage> {
     let mut names = storage.list().map_err(|error| io_damage("list the directory", error))?;
     names.sort();
-    let mut recovery = Recovery::new(storage, book)?;
+    let mut recovery = RecoveryScan::new(storage, book)?;
     recovery.read_snapshot(&names)?;
     for id in names.iter().filter_map(|name| segment::id_of(name)) {
         recovery.read_segment(id, &mut seen)?;
@@ -79,7 +79,7 @@ pub fn recover(
 }
 
 /// A recovery under way.
-struct Recovery<'a> {
+struct RecoveryScan<'a> {
     storage: &'a dyn Storage,
     book: &'a mut Book,
     found: Recovered,
@@ -94,7 +94,7 @@ struct Recovery<'a> {
     stopped_in: Vec<u8>,
 }
 
-impl<'a> Recovery<'a> {
+impl<'a> RecoveryScan<'a> {
     fn new(storage: &'a dyn Storage, book: &'a mut Book) -> Result<Self, Damage> {
         let ceiling_file = CeilingFile::peek(storage).map_err(|error| io_damage("read ceiling", error))?;
         let known = ceiling_file.known();
