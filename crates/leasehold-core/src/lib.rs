@@ -18,7 +18,8 @@
 //!
 //! # Not here
 //!
-//! Durability (the journal of the embedded engine), threads, wire formats. The engine around the book is called the shell.
+//! Durability (the journal of the embedded engine), threads, wire formats. The engine around the book is called the
+//! shell.
 #![forbid(unsafe_code)]
 
 mod block_vec;

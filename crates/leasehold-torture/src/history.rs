@@ -54,7 +54,7 @@ pub enum OpKind {
         /// How many the reference model would push; none if it would call the command invalid.
         expect: Option<usize>,
     },
-    /// Look at a resource.
+    /// Read a resource.
     Read {
         /// The resource.
         name: String,
@@ -102,7 +102,7 @@ pub struct AcquireRequest {
     pub wants: Vec<(String, Mode)>,
     /// Asked life.
     pub ttl: Duration,
-    /// Patience.
+    /// How long it waits at most.
     pub wait: Duration,
     /// The cap.
     pub max_hold: Option<Duration>,
@@ -145,7 +145,7 @@ pub enum OpOutcome {
     Freed(usize),
     /// Keys pushed.
     Extended(usize),
-    /// The look was answered.
+    /// The read was answered.
     Read {
         /// How many facts were durable then.
         durable: usize,
@@ -181,7 +181,7 @@ pub struct Op {
     pub ret: Option<u64>,
     /// The answer.
     pub outcome: OpOutcome,
-    /// Which life of the engine answered.
+    /// Which run of the engine answered.
     pub epoch: usize,
     /// For operations that must change nothing: whether the book was the same before and after.
     pub untouched: bool,
@@ -247,7 +247,7 @@ pub enum Recorded {
         /// The token.
         token: u64,
     },
-    /// An engine took the book up.
+    /// An engine started on the book.
     Resumed {
         /// When, by the book.
         at: u64,
@@ -288,7 +288,7 @@ impl Recorded {
     }
 }
 
-/// One life of the engine.
+/// One run of the engine.
 #[derive(Clone, Debug, Default)]
 pub struct Epoch {
     /// The highest ceiling in the files it started from.
@@ -351,7 +351,7 @@ pub struct HistoryCounts {
     pub crashes: u64,
     /// Keys that were never given out.
     pub hostile: u64,
-    /// Claims that stood in line.
+    /// Claims that waited.
     pub waits: u64,
     /// Retried requests.
     pub retries: u64,
@@ -375,9 +375,9 @@ pub struct HistoryCounts {
     pub key_thieves: u64,
     /// Refusals for want of room.
     pub quotas: u64,
-    /// Looks answered.
+    /// Reads answered.
     pub reads: u64,
-    /// Looks that had to wait for the disk.
+    /// Reads that had to wait for the disk.
     pub late_reads: u64,
     /// Events published.
     pub news: u64,
@@ -449,7 +449,7 @@ pub struct History {
     pub ops: Vec<Op>,
     /// What the journal recorded and kept: facts lost in a crash are gone from here too.
     pub facts: Vec<Recorded>,
-    /// Lives of the engine.
+    /// Runs of the engine.
     pub epochs: Vec<Epoch>,
     /// Writes to fenced resources.
     pub guarded: Vec<FencedWrite>,

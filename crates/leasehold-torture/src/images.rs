@@ -20,7 +20,7 @@ use crate::rng::Rng;
 use crate::sim::machine::{SIZES, SealedBatch, limits};
 use crate::sim::{StoppedRun, run_until};
 
-/// How much was looked at.
+/// How much was checked.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct ImageCounts {
     /// Disk operations that a history was stopped at.
@@ -223,7 +223,7 @@ impl Rest {
         names.into_iter().map(|name| (name.clone(), self.disk.bytes(&name).len() * 8)).collect()
     }
 
-    /// Flips one bit and looks.
+    /// Flips one bit and recovers.
     ///
     /// # Errors
     ///
@@ -257,7 +257,7 @@ impl Rest {
                         .map_err(|why| format!("{name} {what} from {at}: {why}"))?;
                 }
             }
-            // The ceiling is the second witness: with it and a segment gone at once, nobody could know.
+            // The ceiling file is the second proof: if it and a segment are gone at once, the loss cannot be noticed.
             for other in names.iter().filter(|other| *other > name && name != "ceiling") {
                 let swapped = self.disk.with_bytes(name, self.disk.bytes(other)).with_bytes(other, bytes.clone());
                 self.judge(&swapped, self.witnessed, true, counts)

@@ -25,14 +25,14 @@ pub struct ModelLease {
     pub value: Option<String>,
 }
 
-/// A claim in line by definition.
+/// A waiting claim by definition.
 #[derive(Clone, Debug)]
 pub struct ModelWaiter {
     /// The operation that waits.
     pub op: OpId,
     /// What it wants.
     pub wants: Vec<(String, Mode)>,
-    /// Patience ends, by the book.
+    /// When the wait ends, by the book's clock.
     pub until: u64,
 }
 
@@ -44,7 +44,7 @@ pub type BrokenInvariant = (&'static str, String);
 pub struct ReferenceModel {
     /// Leases by token.
     pub leases: BTreeMap<u64, ModelLease>,
-    /// Claims in line, in order of arrival.
+    /// Waiting claims, in order of arrival.
     pub waiters: Vec<ModelWaiter>,
     last_token: u64,
 }
@@ -180,7 +180,7 @@ impl ReferenceModel {
         if self.invalid(keys, now) {
             return None;
         }
-        // A no for whoever does not own all of them comes first: the rest is for the owner to know.
+        // A caller that does not own all of them is refused first: only the owner learns more.
         let owned: Option<Vec<&ModelLease>> =
             keys.names.iter().map(|name| self.owned(name, keys.value.as_deref(), now)).collect();
         let Some(owned) = owned else { return Some(0) };
@@ -251,8 +251,8 @@ impl ReferenceModel {
             .sum()
     }
 
-    /// A waiting claim that could be granted and is not. One whose patience ended within this very millisecond
-    /// may still stand in the way: deadlines are looked at every millisecond.
+    /// A waiting claim that could be granted and is not. One whose wait ended within this very millisecond
+    /// may still block others: deadlines are checked every millisecond.
     pub fn forgotten(&self, now: u64) -> Option<OpId> {
         let looked = now / 1_000_000 * 1_000_000;
         let able = |waiter: &&ModelWaiter| {

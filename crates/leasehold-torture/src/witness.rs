@@ -2,7 +2,7 @@
 
 use std::collections::{HashMap, HashSet};
 
-/// What is known from the lines of one life. See the `victim` binary for their form.
+/// What is known from the lines of one run. See the `victim` binary for their form.
 #[derive(Debug, Default)]
 pub struct Testimony {
     /// Granted, and nobody asked for its release: name and token.
@@ -13,18 +13,18 @@ pub struct Testimony {
     pub open: HashMap<u64, String>,
     /// Names for which an acquire was asked and not answered.
     pub asked: HashSet<String>,
-    /// Every token that was ever told.
+    /// Every token that was ever reported.
     pub tokens: HashSet<u64>,
     /// How many operations were answered.
     pub answered: u64,
 }
 
 impl Testimony {
-    /// Takes in the lines of one life, on top of the lives before it.
+    /// Reads the lines of one run, after those of the runs before it.
     ///
     /// # Errors
     ///
-    /// A token that was told twice.
+    /// A token that was reported twice.
     pub fn read_lines(&mut self, lines: &str) -> Result<(), String> {
         let mut asked: HashMap<&str, Vec<&str>> = HashMap::new();
         // The last line may be torn by the kill.

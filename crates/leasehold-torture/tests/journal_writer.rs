@@ -250,8 +250,9 @@ fn compare(log: &ThreadLog, found: &BTreeMap<String, u64>) {
     assert_eq!(unique.len(), log.tokens.len(), "a token came twice");
 }
 
-/// Goal: server threads, callers and the writer thread at once lose nothing, answer nothing twice, and give no token twice.
-/// Method: three server threads and four callers on a real disk; close, open, compare; again in the same directory.
+/// Goal: server threads, callers and the writer thread at once lose nothing, answer nothing twice, and give no token
+/// twice. Method: three server threads and four callers on a real disk; close, open, compare; again in the same
+/// directory.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn everybody_at_once_on_a_real_disk() {
     let dir = tempfile::tempdir_in(env!("CARGO_TARGET_TMPDIR")).expect("a directory");
@@ -282,8 +283,8 @@ fn failed(notices: &mpsc::Receiver<Notice>) -> bool {
     std::iter::from_fn(|| notices.recv_timeout(MAX_REPLY_WAIT).ok()).any(|notice| matches!(notice, Notice::Failed(_)))
 }
 
-/// Goal: a disk that fails under a server thread's own write stops the engine: that batch is unknown, later commands and
-/// waiting claims have no effect, the operator gets a notice, and nothing is written afterwards.
+/// Goal: a disk that fails under a server thread's own write stops the engine: that batch is unknown, later commands
+/// and waiting claims have no effect, the operator gets a notice, and nothing is written afterwards.
 #[tokio::test]
 async fn a_disk_that_fails_under_a_server_thread_stops_the_engine() {
     for fail_sync in [true, false] {

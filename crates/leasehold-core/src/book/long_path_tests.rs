@@ -31,7 +31,7 @@ fn play(claims: &[RandomClaim], long: bool) -> (Vec<Reply>, Vec<u8>, u64) {
     let mut replies = Vec::new();
     for (at, (names, mode, principal, request, wait, ttl_ms, pass)) in claims.iter().enumerate() {
         now = now.plus_millis(*pass);
-        // What is due anywhere is collected first: the long way does so for whoever waits, the short one for nobody.
+        // What is due is ended first: the long path does so for waiters, the short path for nobody.
         while book.apply(Command::Tick { budget: 1_000 }, now).reply == Reply::Ticked(true) {}
         let mode = match mode {
             0 => Mode::Exclusive,

@@ -303,7 +303,8 @@ impl Book {
         }
     }
 
-    /// Encodes the event for a fact. Called before the fact changes the state: afterwards the names of an ended lease are gone.
+    /// Encodes the event for a fact. Called before the fact changes the state: afterwards the names of an ended lease
+    /// are gone.
     fn encode_event(&mut self, fact: &Fact<'_>) {
         let Some(notes) = &mut self.news else { return };
         let out = &mut notes.bytes;

@@ -1,9 +1,9 @@
 //! Memory that a book will need soon, allocated by another thread.
 //!
-//! The first touch of memory is slow: the system finds a page and clears it, and in a virtual machine may have to ask the
-//! host for it. A book that grows fast spent an eighth of its time on that. So it says what it will need ([`Book::prealloc_request`]),
-//! another thread allocates it ([`PreallocRequest::make`]), and the book uses it when it grows ([`Book::add_prealloc`]).
-//! Without that the book allocates by itself, and decides the same.
+//! The first touch of memory is slow: the system finds a page and clears it, and in a virtual machine may have to ask
+//! the host for it. A book that grows fast spent an eighth of its time on that. So it says what it will need
+//! ([`Book::prealloc_request`]), another thread allocates it ([`PreallocRequest::make`]), and the book uses it when it
+//! grows ([`Book::add_prealloc`]). Without that the book allocates by itself, and decides the same.
 
 use super::Book;
 use super::index::IndexTable;
@@ -67,7 +67,7 @@ mod tests {
     use super::*;
     use crate::{Acquire, Command, Limits, Reply, Secret, Time, WaiterId, Want};
 
-    /// A book with so many leases; whoever supplies it is asked after each.
+    /// A book with so many leases; `supplier` is called after each.
     fn grown(many: u32, mut supplier: impl FnMut(&mut Book)) -> Book {
         let mut book = Book::new(Limits::default(), 7);
         book.set_ceiling(u64::MAX);

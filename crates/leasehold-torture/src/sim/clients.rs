@@ -147,7 +147,7 @@ impl Sim {
         }
     }
 
-    /// The model's line: one place per request.
+    /// The model's queue: one place per request.
     fn wait(&mut self, op: OpId, ask: &AcquireRequest, now: u64, (before, after): (usize, usize)) {
         let until = now + ask.wait.as_nanos() as u64;
         let same = |other: &ModelWaiter| match &self.history.ops[other.op].kind {
@@ -281,7 +281,7 @@ impl Sim {
         let was_waiting = machine.group.cancel(WaiterId(waiting as u64 + 1), now);
         if was_waiting {
             self.answer(waiting, OpOutcome::Failed);
-            // Somebody may have joined the same request and wait on.
+            // Another caller may have joined the same request, and still waits.
             let joined = self.machine.as_ref().is_some_and(|m| self.joined(waiting).any(|op| m.group.is_waiting(op)));
             if !joined {
                 self.model.waiters.remove(waiter);
@@ -291,7 +291,7 @@ impl Sim {
         self.answer(op, OpOutcome::Cancelled(was_waiting));
     }
 
-    /// Tickets of other operations under the same request id.
+    /// Waiter ids of other operations under the same request id.
     pub(super) fn joined(&self, waiting: OpId) -> impl Iterator<Item = WaiterId> + '_ {
         let request = match &self.history.ops[waiting].kind {
             OpKind::Acquire(ask) => ask.request.clone(),
@@ -317,7 +317,7 @@ impl Sim {
         self.history.guarded.push(FencedWrite { name, token: token.get(), accepted, newest });
     }
 
-    /// The newest exclusive token that any client has been told of for this resource.
+    /// The newest exclusive token on this resource that any client knows of.
     fn newest_exclusive(&self, name: &str) -> u64 {
         let covers = |ask: &AcquireRequest| ask.wants.iter().any(|(n, mode)| n == name && *mode == Mode::Exclusive);
         let told = self.history.ops.iter().filter_map(|op| match (&op.kind, op.outcome) {
@@ -341,7 +341,7 @@ impl Sim {
         let now = machine.clock.now();
         let budget = if self.rng.one_in(3) { 1 + self.rng.below(4) as u32 } else { 10_000 };
         machine.group.tick(budget, now);
-        // As the wheel does: deadlines are looked at every millisecond.
+        // As the wheel does: deadlines are checked every millisecond.
         let nanos = now.as_nanos() / 1_000_000 * 1_000_000;
         let late = machine.group.book.next_expiry().is_some_and(|next| next <= now);
         if budget == 10_000 && late {
@@ -363,7 +363,7 @@ impl Sim {
         }
     }
 
-    /// The end of every run: each resource can be had, once, by somebody new; then all counters go back to zero.
+    /// The end of every run: each resource can be acquired, once, by a new client; then all counters go back to zero.
     pub(super) fn probe_names(&mut self) {
         for at in 0..self.swarm.names {
             let ask = AcquireRequest {

@@ -6,7 +6,7 @@ use super::Sim;
 use crate::history::{AcquireRequest, KeyRequest, OpId, OpKind, Recorded};
 
 impl Sim {
-    /// A claim with a value: exclusive, without patience.
+    /// A claim with a value: exclusive, and does not wait.
     pub(super) fn set(&mut self) {
         let ask = self.draw_ask();
         let wants = ask.wants.into_iter().map(|(name, _)| (name, Mode::Exclusive)).collect();
@@ -91,7 +91,7 @@ impl Sim {
         self.machine.as_ref().map(|machine| machine.clock.now().as_nanos())
     }
 
-    /// No principal ever has more leases, or more places in line, than its share.
+    /// No principal ever has more leases, or more waiting claims, than its share.
     pub(super) fn count_share(&mut self, fact: &Recorded) {
         let Recorded::Granted { principal, token, .. } = fact else { return };
         let (most, _) = self.swarm.share;
@@ -111,13 +111,13 @@ impl Sim {
         if in_line > waiters {
             self.observe("principal_quota", format!("{principal} has {in_line} places in line of {waiters}"));
         }
-        // The book may still count some whose patience is over: the line as a whole is the bound.
+        // The book may still count some whose wait is over: the number of all waiters is the bound.
         let line = self.machine.as_ref().map_or(0, |machine| machine.group.book.counts().waiters);
         let all = super::machine::limits().leases;
         self.model.leases.len() >= all || self.model.leases_of(principal) >= leases || line >= waiters
     }
 
-    /// Waiters who were refused when their turn came, because their principal has its share, stand in nobody's way.
+    /// Waiters that were refused when their turn came, because their principal has its share, block nobody.
     pub(super) fn forget_the_refused(&mut self, new: &[Recorded]) {
         let Some(machine) = &self.machine else { return };
         let granted = |op: OpId| {

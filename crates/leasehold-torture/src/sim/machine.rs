@@ -67,7 +67,7 @@ fn decode(facts: &[u8]) -> Vec<Recorded> {
 }
 
 impl Sim {
-    /// The white box: after every step the facts are legal, the line is right, and nothing is forgotten.
+    /// White-box checks after every step: the facts are legal, the queue is right, and nothing is forgotten.
     pub(super) fn look(&mut self) {
         self.follow();
         let Some(machine) = &self.machine else { return };
@@ -80,7 +80,7 @@ impl Sim {
         }
     }
 
-    /// Lets the model follow what the book has recorded since it last looked.
+    /// Applies to the model what the book has recorded since the last call.
     pub(super) fn follow(&mut self) {
         let Some(machine) = &mut self.machine else { return };
         let now = machine.clock.now().as_nanos();
@@ -129,7 +129,7 @@ impl Sim {
                 machine.snapshot_at = u64::MAX;
             }
             machine.in_flight = Some(batch);
-            // Often at once, sometimes after others had their say.
+            // Often at once, sometimes after other operations.
             if self.rng.one_in(3) {
                 return;
             }
@@ -174,7 +174,7 @@ impl Sim {
         }
     }
 
-    /// The disk failed: whoever waits for it learns that the outcome is unknown, and the process ends.
+    /// The disk failed: callers that wait for it learn that the outcome is unknown, and the process ends.
     fn fail(&mut self, batch: Batch<OpId>) {
         let crashed = self.disk.has_crashed();
         if !crashed {
@@ -358,7 +358,7 @@ impl Sim {
         self.written = sequence + 1;
         self.model = ReferenceModel::default();
         for fact in self.log.iter().flat_map(|sealed| &sealed.recorded) {
-            // Complaints about these were made when they happened.
+            // Broken laws in these were reported when they happened.
             let _ = self.model.follow(fact);
         }
         self.take_up(sequence);
@@ -422,7 +422,7 @@ impl Sim {
                 });
             }
             Err(_) if self.disk.has_crashed() => {
-                // The frame that says so may be there or not; either way it only says that somebody looked.
+                // The frame that records the start may be there or not; either way it changes no lease.
                 self.log.retain(|sealed| sealed.sequence <= sequence);
                 self.unfinished_start(sequence);
                 if !self.frozen {
@@ -433,7 +433,7 @@ impl Sim {
         }
     }
 
-    /// Once an engine was started, its identity is that of every later life.
+    /// Once an engine was started, every later run has its identity.
     fn check_identity(&mut self, identity: String) {
         let first = self.identity.get_or_insert_with(|| identity.clone()).clone();
         if identity != first {
@@ -457,7 +457,7 @@ impl Sim {
         }
     }
 
-    /// After the last fault: everything can be had again, and nothing is left over.
+    /// After the last fault: every resource can be acquired again, and nothing is left over.
     pub(super) fn heal(&mut self) {
         if !self.history.observations.is_empty() {
             return;

@@ -100,7 +100,7 @@ impl Swarm {
     }
 }
 
-/// The machine's clock, played.
+/// The machine's clock, simulated.
 #[derive(Debug, Default)]
 pub(crate) struct PlayedClock {
     boottime: AtomicU64,
@@ -132,7 +132,7 @@ pub struct Sim {
     /// True time, which no engine ever sees.
     now: u64,
     machine: Option<Machine>,
-    /// SealedBatch frames of the timeline that survives: sequence, facts, and what they say.
+    /// The batches that survive: sequence, facts, and the facts decoded.
     log: Vec<machine::SealedBatch>,
     model: ReferenceModel,
     /// Grants that clients know of.
@@ -201,7 +201,7 @@ pub(crate) fn run_until(seed: u64, commands: u64, crash_at: Option<u64>) -> Stop
         sim.flush_step();
     }
     if let Some(machine) = sim.machine.as_mut().filter(|_| crash_at.is_none() && seed.is_multiple_of(2)) {
-        // Idle for a while: the last frame has its witness too.
+        // Idle for a while: the last frame is proven too.
         let _ = machine.journal.prove();
     }
     StoppedRun { crashed: sim.disk.has_crashed(), disk: sim.disk, log: sim.log, acked: sim.acked }

@@ -125,7 +125,7 @@ impl<'s> LawCase<'s> {
         self.inspect(name).await.map_or(0, |resource| resource.queue_len)
     }
 
-    /// Starts an acquire that has to wait, and sees to it that it stands in line before anything else happens.
+    /// Starts an acquire that has to wait, and returns when it is in the queue.
     pub async fn in_line(&self, claim: Claim) -> SpawnedAcquire {
         let names: Vec<String> = claim.wants.iter().map(|want| want.name.clone()).collect();
         let before = self.queue(&names[0]).await;

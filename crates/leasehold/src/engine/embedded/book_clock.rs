@@ -19,8 +19,8 @@ pub struct BookClock {
 }
 
 impl BookClock {
-    /// The clock of a book that was last started at `before`, and whose journal ends at `heard`. `true` beside it: this is
-    /// another boot, and the time that passed is unknown.
+    /// The clock of a book that was last started at `before`, and whose journal ends at `heard`. `true` beside it: this
+    /// is another boot, and the time that passed is unknown.
     pub fn take_up(clock: Arc<dyn Clock>, before: ClockMark, heard: Time) -> (Self, bool) {
         let boot = clock.boot();
         let boottime = clock.now().as_nanos();

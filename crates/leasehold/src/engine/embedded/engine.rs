@@ -66,8 +66,8 @@ impl Embedded {
         self.read(&|| "count".into(), Book::counts).await
     }
 
-    /// Counters since the engine was opened, statistics of its commits, and how many entries the book has now. Never waits
-    /// for the disk.
+    /// Counters since the engine was opened, statistics of its commits, and how many entries the book has now. Never
+    /// waits for the disk.
     pub fn tally(&self) -> (Counters, Commits, Counts) {
         let state = self.shared.lock();
         (*state.group.book.counters(), state.commits, state.group.book.counts())
@@ -256,8 +256,8 @@ impl Keys for Embedded {
 impl Drop for Embedded {
     fn drop(&mut self) {
         self.shared.stop();
-        // Short: the batch under way, and the closing frame. Otherwise the directory would stay locked for a moment after
-        // the engine was dropped.
+        // Short: the batch under way, and the closing frame. Otherwise the directory would stay locked for a moment
+        // after the engine was dropped.
         if let Some(thread) = self.writer_thread.get_mut().unwrap_or_else(PoisonError::into_inner).take() {
             let _ = thread.join();
         }

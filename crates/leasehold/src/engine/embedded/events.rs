@@ -1,7 +1,7 @@
 //! Recent events, kept in memory for watchers.
 //!
-//! The journal writer appends the events of a batch when the batch is durable, before its replies leave. Watchers read at
-//! their own speed. A watcher that falls behind what is kept gets a reset; nobody waits for a slow watcher.
+//! The journal writer appends the events of a batch when the batch is durable, before its replies leave. Watchers read
+//! at their own speed. A watcher that falls behind what is kept gets a reset; nobody waits for a slow watcher.
 
 use std::collections::VecDeque;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};

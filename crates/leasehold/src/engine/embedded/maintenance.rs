@@ -1,4 +1,5 @@
-//! The maintenance thread: prepares segments, memory and random bytes, and writes snapshots, so that no answer waits for it.
+//! The maintenance thread: prepares segments, memory and random bytes, and writes snapshots, so that no answer waits
+//! for it.
 
 use std::io;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
@@ -28,8 +29,8 @@ pub(super) enum MaintenanceJob {
     },
 }
 
-/// Which jobs are under way. The journal writer sets a flag when it sends a job; the maintenance thread clears it, but for
-/// `spare_asked`, which the journal writer clears when the next segment is in use.
+/// Which jobs are under way. The journal writer sets a flag when it sends a job; the maintenance thread clears it, but
+/// for `spare_asked`, which the journal writer clears when the next segment is in use.
 #[derive(Default)]
 pub(super) struct MaintenanceProgress {
     pub spare_asked: AtomicBool,

@@ -1,7 +1,7 @@
 //! Randomness from the operating system, and from nowhere else.
 
-/// Random bytes from the operating system, fetched many at a time. While the engine is busy the maintenance thread fetches
-/// them beforehand: 16 bytes take the system longer than a lookup in the book takes.
+/// Random bytes from the operating system, fetched many at a time. While the engine is busy the maintenance thread
+/// fetches them beforehand: 16 bytes take the system longer than a lookup in the book takes.
 pub(super) struct RandomPool {
     bits: Vec<u8>,
     used: usize,

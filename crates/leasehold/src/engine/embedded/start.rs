@@ -25,8 +25,8 @@ pub struct Started<A> {
     pub identity: String,
 }
 
-/// Recovers a directory, sets the book's clock by this machine's, and reserves the first tokens. All of it is durable when
-/// this returns. `seen` gets each fact, with the sequence of its frame.
+/// Recovers a directory, sets the book's clock by this machine's, and reserves the first tokens. All of it is durable
+/// when this returns. `seen` gets each fact, with the sequence of its frame.
 pub fn start<A>(
     storage: &Arc<dyn Storage>,
     options: &Options,
@@ -45,7 +45,8 @@ pub fn start<A>(
     let bits = [random(), random()];
     let mut journal =
         Journal::start(storage.clone(), options.sizes, &found, random).map_err(io("make the journal ready"))?;
-    // After the journal's start: it has synced the directory, so the file name of an identity that was found is durable.
+    // After the journal's start: it has synced the directory, so the file name of an identity that was found is
+    // durable.
     let identity = match found.identity {
         Some(identity) => identity,
         None => identity::make(storage.as_ref(), bits).map_err(io("write the identity"))?,

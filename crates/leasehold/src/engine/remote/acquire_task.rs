@@ -7,12 +7,12 @@
 //! # Laws
 //!
 //! 1. Every try of one acquire has the same request id, so that all of them together have one effect.
-//! 2. The id is the caller's, or generated for this acquire. A grant under a generated id that nobody will see is released;
-//!    one under the caller's id stays for its ttl, because a retry may come for it.
+//! 2. The id is the caller's, or generated for this acquire. A grant under a generated id that nobody will see is
+//!    released; one under the caller's id stays for its ttl, because a retry may come for it.
 //! 3. The error is Indeterminate if any try may have taken effect, and Unavailable if none can have.
 //!
-//! It is a task of its own because it must go on while nobody polls the caller's future, and clean up after that future is
-//! dropped.
+//! It is a task of its own because it must go on while nobody polls the caller's future, and clean up after that future
+//! is dropped.
 
 use std::future::Future;
 use std::pin::{Pin, pin};
@@ -175,8 +175,8 @@ impl AcquireTask {
         tried
     }
 
-    /// All connections for waiting claims are in use. A free resource is still granted at once, over the shared connection,
-    /// and no claim waits longer than it asked. Only with a connection does it enter the server's queue.
+    /// All connections for waiting claims are in use. A free resource is still granted at once, over the shared
+    /// connection, and no claim waits longer than it asked. Only with a connection does it enter the server's queue.
     async fn wait_for_permit<'p>(
         &self,
         places: &'p Semaphore,
@@ -258,7 +258,8 @@ impl AcquireTask {
                 Ok(TryResult::from_reply(heard))
             }
             abandoned = self.abandoned(to) => {
-                // Closing the write side makes the server cancel the wait. A grant that was decided before is still read.
+                // Closing the write side makes the server cancel the wait. A grant that was decided before is still
+                // read.
                 drop(connection);
                 Err((abandoned, TryResult::from_reply(heard.await)))
             }
@@ -291,8 +292,8 @@ impl AcquireTask {
 
     /// Releases a grant that may have been decided after the caller was gone.
     ///
-    /// Only a repeat can learn its lease id, and a repeat could be granted anew. So the resource is inspected first: if no
-    /// holder can have our label, there is nothing to release.
+    /// Only a repeat can learn its lease id, and a repeat could be granted anew. So the resource is inspected first: if
+    /// no holder can have our label, there is nothing to release.
     async fn release_unknown_grant(&self) {
         self.pool.drop_idle();
         let Some(first) = self.claim.wants.first() else { return };
@@ -305,7 +306,8 @@ impl AcquireTask {
         let Ok(bytes) = command::acquire(&self.claim, Duration::ZERO, &self.request) else { return };
         let give_up = self.pool.clock.now().plus(RETRY_FOR);
         for round in 0.. {
-            // On an exclusive connection: the first try may still wait on the server, and then this one joins it and blocks.
+            // On an exclusive connection: the first try may still wait on the server, and then this one joins it and
+            // blocks.
             let tried = match self.pool.exclusive_connection().await {
                 Ok(connection) => {
                     TryResult::from_reply(connection.send_request(bytes.clone(), REPLY_TIMEOUT).reply().await)

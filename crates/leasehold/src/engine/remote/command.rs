@@ -161,7 +161,8 @@ pub(super) fn watch(prefix: &str, since: Option<EventId>) -> Result<Vec<u8>, Err
     }
 }
 
-/// The request id as it is sent: ids here are scoped to `principal`, and the server knows only the API key. Two pairs never give the same text, and what is short enough for a server stays so.
+/// The request id as it is sent: ids here are scoped to `principal`, and the server knows only the API key. Two pairs
+/// never give the same text, and what is short enough for a server stays so.
 pub(super) fn request(principal: &str, id: &str) -> String {
     let plain = principal.is_empty() && !id.starts_with("p=");
     // What is Invalid stays so.

@@ -11,8 +11,8 @@
 //! 1. Each request gets exactly one reply or one [`NoReply`], which says whether the server can have acted on it.
 //! 2. If the last byte of a request was not given to the system, the server cannot have acted on it.
 //! 3. When a reply is overdue the connection is closed: later replies could not be matched to their requests.
-//! 4. Dropping the connection closes its write side. Replies that are under way are still read, for [`CLOSE_TIMEOUT`]: one
-//!    may be a grant.
+//! 4. Dropping the connection closes its write side. Replies that are under way are still read, for [`CLOSE_TIMEOUT`]:
+//!    one may be a grant.
 
 use std::collections::VecDeque;
 use std::future::Future;

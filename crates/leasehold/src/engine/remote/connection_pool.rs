@@ -80,8 +80,8 @@ impl TryResult {
         }
     }
 
-    /// A refusal that says nothing about an earlier try whose reply was lost: the server checks the key, its rate and the
-    /// number of connections before it reads the request.
+    /// A refusal that says nothing about an earlier try whose reply was lost: the server checks the key, its rate and
+    /// the number of connections before it reads the request.
     pub fn is_from_access_check(error: &Error) -> bool {
         matches!(error, Error::Invalid(_) | Error::Refused(Refusal::Quota(_)))
     }
@@ -230,8 +230,8 @@ impl ConnectionPool {
                     maybe |= policy != RetryPolicy::ReadOnly;
                     (source, policy != RetryPolicy::NotTwice)
                 }
-                // A connection that broke before anything was sent was an old one. An unreachable server is retried only
-                // if an earlier try may have taken effect.
+                // A connection that broke before anything was sent was an old one. An unreachable server is retried
+                // only if an earlier try may have taken effect.
                 TryResult::NoEffect(source) => {
                     let broke = connected && source.is::<Arc<std::io::Error>>();
                     (source, maybe || broke || policy == RetryPolicy::Cleanup)

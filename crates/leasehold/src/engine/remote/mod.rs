@@ -8,8 +8,8 @@
 //!
 //! # Does not promise
 //!
-//! To find another server: there is one address. The place in the queue over a lost connection: the claim is sent again,
-//! and is behind the other waiters if the server was restarted or noticed the loss.
+//! To find another server: there is one address. The place in the queue over a lost connection: the claim is sent
+//! again, and is behind the other waiters if the server was restarted or noticed the loss.
 //!
 //! # Clock
 //!

@@ -211,8 +211,8 @@ impl ScenarioRunner {
 
 /// What is due at the moment that the clock has come to.
 ///
-/// The engine refuses the probe in the same step in which it ends what else is due, and last: after that refusal all other
-/// waiters have been answered.
+/// The engine refuses the probe in the same step in which it ends what else is due, and last: after that refusal all
+/// other waiters have been answered.
 struct Due(Option<Acquiring>);
 
 impl Due {

@@ -10,7 +10,7 @@
 //!
 //! 1. No reply leaves before every fact the book had recorded when it was decided is durable. This holds
 //!    for refusals and reads too: a refusal because of a grant that a crash then forgets would be wrong.
-//! 2. SealedSegment batches are settled in order, one at a time.
+//! 2. Sealed batches are settled in order, one at a time.
 //! 3. A raised floor is in force before its reply leaves, and a ceiling above it is durable before that.
 
 use std::collections::HashMap;
@@ -111,8 +111,8 @@ impl<A> GroupCommit<A> {
         !self.in_flight && !self.book.has_tape() && !self.book.has_floor()
     }
 
-    /// Above which token more must be reserved before the sealed batch is settled. More are needed when fewer than `mark`
-    /// are left, or its floor takes them. None if enough are reserved, or every token there can be.
+    /// Above which token more must be reserved before the sealed batch is settled. More are needed when fewer than
+    /// `mark` are left, or its floor takes them. None if enough are reserved, or every token there can be.
     pub fn tokens_wanted(&self, mark: u64) -> Option<u64> {
         let floor = if planted::on(Bug::FloorNotReserved) { 0 } else { self.floor };
         let above = floor.max(self.book.last_token());

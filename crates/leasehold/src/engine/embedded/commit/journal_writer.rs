@@ -1,7 +1,7 @@
 //! Writes one batch to the journal, and then completes its replies.
 //!
-//! The thread that holds the lock on [`JournalWriter`] writes: the writer thread, or a server thread that would otherwise
-//! have to wake the writer thread and be woken by it. Waking a thread costs as much as ten commands.
+//! The thread that holds the lock on [`JournalWriter`] writes: the writer thread, or a server thread that would
+//! otherwise have to wake the writer thread and be woken by it. Waking a thread costs as much as ten commands.
 //!
 //! # Laws
 //!
@@ -35,8 +35,8 @@ pub struct JournalWriter {
     pub progress: Arc<MaintenanceProgress>,
 }
 
-/// Writes the gathered batch on the calling thread, if it can do so at once. `false`: the writer thread must do it, because
-/// another thread is writing, or the disk is slow and more replies should be gathered first.
+/// Writes the gathered batch on the calling thread, if it can do so at once. `false`: the writer thread must do it,
+/// because another thread is writing, or the disk is slow and more replies should be gathered first.
 pub fn try_write_on_this_thread(writer: &Mutex<JournalWriter>, shared: &EngineShared) -> bool {
     let Ok(mut writer) = writer.try_lock() else { return false };
     // The engine is handed out a moment before its threads run. A job for the maintenance thread must wait until then:
@@ -54,8 +54,8 @@ pub fn try_write_on_this_thread(writer: &Mutex<JournalWriter>, shared: &EngineSh
     // After a failure the writer thread tells everybody: `write` has woken it.
     if writer.write(shared, state).is_ok() {
         let state = shared.lock();
-        // A grant whose caller was gone has been released, which may have granted the next waiter. That is work which is
-        // not written yet, and nobody else knows of it.
+        // A grant whose caller was gone has been released, which may have granted the next waiter. That is work which
+        // is not written yet, and nobody else knows of it.
         if state.group.has_work() {
             shared.wake_writer_for_work(state)
         } else {

@@ -65,9 +65,9 @@ fn claim<'a>(wants: &'a [Want<'a>], waiter_id: WaiterId, secret: Secret) -> Acqu
     Acquire::new(waiter_id, wants, 60_000, "ada", secret)
 }
 
-/// Goal: a server thread that writes before the engine's threads run leaves its batch to the writer thread. It could not
-/// ask the maintenance thread for the next segment, and would stop a sound engine.
-/// Method: a first segment that is more than half full after one batch; write before the threads run; then start them.
+/// Goal: a server thread that writes before the engine's threads run leaves its batch to the writer thread. It could
+/// not ask the maintenance thread for the next segment, and would stop a sound engine. Method: a first segment that is
+/// more than half full after one batch; write before the threads run; then start them.
 #[test]
 fn a_write_before_the_threads_run_is_left_to_the_writer_thread() {
     let dir = tempfile::tempdir().unwrap();
@@ -114,8 +114,9 @@ fn a_locked_batch_before_the_threads_run_is_left_to_the_writer_thread() {
     assert_eq!(answers.iter().filter(|(_, answer)| matches!(answer, Ok(Reply::Granted(_)))).count(), 200);
 }
 
-/// Goal: after a server thread has found the disk broken, a writer thread that is about to close writes no closing frame.
-/// Method: hold the journal writer's lock as that server thread does while the engine is asked to close, then fail.
+/// Goal: after a server thread has found the disk broken, a writer thread that is about to close writes no closing
+/// frame. Method: hold the journal writer's lock as that server thread does while the engine is asked to close, then
+/// fail.
 #[test]
 fn a_close_after_a_failed_write_writes_nothing() {
     let dir = tempfile::tempdir().unwrap();

@@ -15,9 +15,9 @@
 //!
 //! # What cannot be written down any more
 //!
-//! These were four flags (stopped, stopping, failed, in doubt). Two of their combinations were bugs: in doubt while commands
-//! are still taken (they were decided on a book that may be half changed), and ended while a batch may still be written (it
-//! would follow the closing frame). Now each state answers both questions.
+//! These were four flags (stopped, stopping, failed, in doubt), set one by one. Two wrong combinations can no longer be
+//! written down. In doubt, and commands still taken: they were decided on a book that may be half changed. Ended, and
+//! batches still written: they would follow the closing frame. Now each state answers both questions.
 
 use std::io;
 use std::sync::Arc;

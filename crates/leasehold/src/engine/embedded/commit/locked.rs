@@ -41,8 +41,9 @@ impl<'a> LockedEngine<'a> {
 }
 
 impl LockedEngine<'_> {
-    /// Unlocks the book and writes the gathered batch on this thread: its replies are in their queues when this returns,
-    /// and no thread is woken for it. On a slow disk, or while another thread writes, the writer thread does it later.
+    /// Unlocks the book and writes the gathered batch on this thread: its replies are in their queues when this
+    /// returns, and no thread is woken for it. On a slow disk, or while another thread writes, the writer thread does
+    /// it later.
     pub fn write(mut self) {
         let shared = self.shared;
         if let Some(state) = self.state.take() {

@@ -15,7 +15,8 @@ use super::group::GroupCommit;
 use super::lifecycle::Lifecycle;
 
 /// A sync that takes this long is slow: on such a disk the writer waits a little for more replies before it syncs. On a
-/// faster disk waiting costs more than it saves: a short sleep lasts a tenth of a millisecond too long, as long as a sync.
+/// faster disk waiting costs more than it saves: a short sleep lasts a tenth of a millisecond too long, as long as a
+/// sync.
 const SLOW_SYNC_FROM: Duration = Duration::from_millis(1);
 /// The shortest sleep of the writer thread.
 const SLEEP_AT_LEAST: Duration = Duration::from_micros(50);
@@ -119,7 +120,8 @@ impl EngineShared {
         })
     }
 
-    /// Unlocks the book, and wakes the writer thread if it sleeps and has something to do before it would wake by itself.
+    /// Unlocks the book, and wakes the writer thread if it sleeps and has something to do before it would wake by
+    /// itself.
     pub fn wake_writer_for_work(&self, mut state: MutexGuard<'_, EngineState>) {
         let Some(until) = state.asleep_until else { return };
         let enough = state.group.has_work() && state.group.replies_waiting() >= state.wake_at_replies;

@@ -1,7 +1,8 @@
 //! The writer thread: commits batches, expires leases, and closes the journal.
 //!
-//! While a batch is being synced the next one gathers: that is group commit. A server thread may write a batch by itself
-//! ([`super::journal_writer::try_write_on_this_thread`]); deadlines and the end of the engine are left to this thread.
+//! While a batch is being synced the next one gathers: that is group commit. A server thread may write a batch by
+//! itself ([`super::journal_writer::try_write_on_this_thread`]); deadlines and the end of the engine are left to this
+//! thread.
 
 use std::io;
 use std::panic::AssertUnwindSafe;

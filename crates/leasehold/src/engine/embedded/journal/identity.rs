@@ -22,7 +22,7 @@ pub fn read(storage: &dyn Storage) -> Result<Option<String>, Damage> {
     // One byte more than it has, to see a longer file.
     let mut bytes = [0; FILE_BYTES + 1];
     let length = storage.open(FILE_NAME).and_then(|file| file.read_at(&mut bytes, 0)).map_err(io)?;
-    // A new identity in place of a damaged one would be another engine to whoever remembers the first.
+    // A new identity in place of a damaged one would look like another engine to its clients.
     let law = "the identity matches its checksum";
     let broken = || Damage::Broken { file: FILE_NAME.into(), offset: 0, law };
     parse(&bytes[..length]).map(Some).ok_or_else(broken)

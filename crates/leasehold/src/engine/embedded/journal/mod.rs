@@ -67,8 +67,8 @@ impl Default for JournalSizes {
     }
 }
 
-/// The size of the segment that is made while the engine opens: a small one is ready sooner, and read sooner at the next
-/// start. Later segments are large, and the maintenance thread prepares them.
+/// The size of the segment that is made while the engine opens: a small one is ready sooner, and read sooner at the
+/// next start. Later segments are large, and the maintenance thread prepares them.
 const FIRST_SEGMENT_BYTES: u64 = 1 << 20;
 
 /// The open journal. Written by one thread at a time.
@@ -217,8 +217,8 @@ impl Journal {
         Ok(())
     }
 
-    /// Reserves more tokens, above this one at least, in the ceiling file; the next frame carries the ceiling too. They may
-    /// be given out when that frame is durable.
+    /// Reserves more tokens, above this one at least, in the ceiling file; the next frame carries the ceiling too. They
+    /// may be given out when that frame is durable.
     pub fn reserve_tokens(&mut self, above: u64) -> io::Result<()> {
         let last = self.position.ceiling.max(above);
         let tokens = last.saturating_add(self.reserve).min(Token::MAX.get()).max(last);
@@ -235,8 +235,8 @@ impl Journal {
         Ok(())
     }
 
-    /// Writes to the ceiling file that every frame so far is durable. Until then nothing proves the last frame: damage to
-    /// it could not be told from a torn write.
+    /// Writes to the ceiling file that every frame so far is durable. Until then nothing proves the last frame: damage
+    /// to it could not be told from a torn write.
     pub fn prove(&mut self) -> io::Result<()> {
         self.put_ceiling(self.position.ceiling)
     }
@@ -312,8 +312,8 @@ fn remove_unused_files(storage: &dyn Storage, found: &Recovered) -> io::Result<(
 fn sync_recovered_files(storage: &dyn Storage, found: &Recovered) -> io::Result<()> {
     for sealed in &found.segments {
         let mut file = storage.open(&segment::name(sealed.id))?;
-        // If the sync of the last frame failed, the kernel still shows the frame and counts it as clean, though it never
-        // reached the disk. Writing it again makes it dirty again, so that this sync writes it.
+        // If the sync of the last frame failed, the kernel still shows the frame and counts it as clean, though it
+        // never reached the disk. Writing it again makes it dirty again, so that this sync writes it.
         if let Some((_, offset, frame)) = found.last_frame.as_ref().filter(|(id, ..)| *id == sealed.id) {
             file.write_at(frame, *offset)?;
         }

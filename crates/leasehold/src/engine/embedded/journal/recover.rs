@@ -240,8 +240,8 @@ impl<'a> RecoveryScan<'a> {
     }
 }
 
-/// The epoch of a segment whose header is sound. A segment gets its name when all of it is durable: one without a header, or
-/// a shorter one, is damage.
+/// The epoch of a segment whose header is sound. A segment gets its name when all of it is durable: one without a
+/// header, or a shorter one, is damage.
 fn check_header(name: &str, id: u64, bytes: &[u8]) -> Result<u64, Damage> {
     let broken = |offset, law| Err(Damage::Broken { file: name.into(), offset, law });
     let header = bytes.first_chunk::<FRAME_ALIGN_BYTES>().and_then(segment::read_header);
