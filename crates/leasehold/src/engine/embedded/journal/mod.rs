@@ -11,18 +11,21 @@
 //! 3. A token is given out only below a ceiling that is durable in both of its places: a frame and the ceiling file.
 //! 4. A segment is removed or reused only when a durable snapshot holds all that is in it.
 //!
-//! # The calls on it
+//! # The seam
 //!
-//! Another store (a shared one) can stand in its place if it answers these, and nothing else:
+//! Another store, a shared one, can stand in its place (as a trait `JournalStore`) if it answers these calls. The
+//! journal writer, the maintenance thread and the start of the engine make no others:
 //!
-//! | when | call |
-//! | --- | --- |
-//! | start | [`recover::recover`] reads the record into a book; [`Journal::start`] makes what was read durable |
-//! | each batch | [`Journal::reserve_tokens`] if tokens run short, then [`Journal::commit`]; [`Journal::token_ceiling`] after it |
-//! | idle | [`Journal::prove`]: a second witness that the last frame is durable |
-//! | snapshots | [`Journal::wants_snapshot`], [`Journal::position`], [`Journal::snapshot_begun`], [`Journal::snapshot_done`]; [`snapshot::SnapshotWriter`] writes it, [`segment_pool::retire_segments`] trims |
-//! | segments | [`Journal::wants_spare`], [`segment_pool::prepare_spare`]: of a store on disk only |
-//! | end | [`Journal::close`] hands back the tokens that were not given out |
+//! - Start: [`recover::recover`] reads the record into a book, [`Journal::start`] makes what was read durable,
+//!   [`identity::make`] names a new directory.
+//! - Each batch: [`Journal::reserve_tokens`] if tokens run short ([`Journal::reserve_mark`]), then [`Journal::commit`].
+//!   After it [`Journal::token_ceiling`] is durable.
+//! - Idle: [`Journal::prove`], a second proof that the last frame is durable.
+//! - Snapshots: [`Journal::wants_snapshot`], [`Journal::position`], [`Journal::snapshot_begun`],
+//!   [`Journal::snapshot_done`]. [`snapshot::SnapshotWriter`] writes one, [`segment_pool::retire_segments`] trims.
+//! - Segments, which only a store on disk has: [`Journal::segments`], [`Journal::wants_spare`],
+//!   [`segment_pool::prepare_spare`].
+//! - End: [`Journal::close`] gives back the tokens that were not given out.
 //!
 //! Below it is [`super::storage::Storage`]: files and syncs, which a test replaces by a crashing disk.
 
