@@ -32,7 +32,7 @@ pub struct Want<'a> {
     pub mode: Mode,
 }
 
-/// The caller's handle on an acquire that may have to wait. Chosen by the shell, unique among waiters.
+/// The id of an acquire that may have to wait. Chosen by the shell, unique among waiters.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Hash, PartialOrd, Ord)]
 pub struct WaiterId(pub u64);
 
@@ -54,7 +54,7 @@ pub struct Acquire<'a> {
     pub wants: &'a [Want<'a>],
     /// Asked life.
     pub ttl_ms: u64,
-    /// Patience in line; zero does not queue.
+    /// How long to wait in the queue; zero does not wait.
     pub wait_ms: u64,
     /// Renewals never push the end past grant + this.
     pub max_hold_ms: Option<u64>,
@@ -66,10 +66,38 @@ pub struct Acquire<'a> {
     pub request: Option<RequestId<'a>>,
     /// The secret that the lease gets if it is granted. Random, from the shell: the core has no randomness.
     pub secret: Secret,
-    /// Who it is counted for; empty where nobody is told apart.
+    /// Who it is counted for; empty where principals are not distinguished.
     pub principal: &'a str,
     /// What the holder's key shows: only a lease taken as a Redis key has one, and it proves ownership there.
     pub value: Option<&'a [u8]>,
+}
+
+impl<'a> Want<'a> {
+    /// The resource for one holder alone.
+    #[must_use]
+    pub const fn exclusive(name: &'a str) -> Self {
+        Self { name, mode: Mode::Exclusive }
+    }
+}
+
+impl<'a> Acquire<'a> {
+    /// A claim that does not wait, without a cap, a delay, a request id, a principal or a value.
+    #[must_use]
+    pub const fn new(waiter_id: WaiterId, wants: &'a [Want<'a>], ttl_ms: u64, holder: &'a str, secret: Secret) -> Self {
+        Self {
+            waiter_id,
+            wants,
+            ttl_ms,
+            wait_ms: 0,
+            max_hold_ms: None,
+            delay_ms: 0,
+            holder,
+            request: None,
+            secret,
+            principal: "",
+            value: None,
+        }
+    }
 }
 
 impl fmt::Debug for Acquire<'_> {
@@ -151,14 +179,14 @@ pub enum Command<'a> {
         /// How far to raise it; none only asks.
         raise: Option<Token>,
     },
-    /// The caller of a waiting acquire went away.
+    /// The caller of a waiting acquire is gone.
     Cancel {
-        /// Its waiter_id.
+        /// The id that the acquire had.
         waiter_id: WaiterId,
     },
-    /// Time has passed: collect what is due, at most `budget` of it.
+    /// Time has passed: end what is due, at most `budget` of it.
     Tick {
-        /// How many to collect before others get their turn.
+        /// How many to end at most.
         budget: u32,
     },
 }
@@ -168,11 +196,11 @@ pub enum Command<'a> {
 pub struct Outcome {
     /// The answer to this command.
     pub reply: Reply,
-    /// Answers to others that this command brought about.
+    /// Replies to waiting claims that this command decided.
     pub effects: Vec<Effect>,
 }
 
-/// Work asked of the caller: an acquire that waited has its answer.
+/// Work for the shell: a reply to an acquire that waited.
 #[derive(Debug, PartialEq)]
 pub struct Effect {
     /// Who waited.
@@ -186,7 +214,7 @@ pub struct Effect {
 pub enum Reply {
     /// The claim is granted, or was granted to an earlier try of the same request.
     Granted(Granted),
-    /// The claim stands in line; the answer comes as an [`Effect`].
+    /// The claim waits; the answer comes as an [`Effect`].
     Waiting,
     /// The end was pushed.
     Renewed(Renewed),
@@ -200,9 +228,9 @@ pub enum Reply {
     Extended(usize),
     /// No token below this one will come any more.
     Floor(Token),
-    /// Whether the waiter_id was still waiting.
+    /// Whether it was still waiting.
     Cancelled(bool),
-    /// Something due was collected; `true`: there is more.
+    /// What was due has been ended; `true`: there is more.
     Ticked(bool),
     /// A considered no.
     Refused(Refusal),
@@ -245,8 +273,8 @@ pub struct Renewed {
 /// The considered no.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Refusal {
-    /// Somebody has it, or stands before you in line.
-    Held(Box<Held>),
+    /// Somebody holds it, or waits for it and came earlier.
+    Held(Box<HeldDetails>),
     /// It was yours and has ended: it lapsed or was revoked.
     Stale,
     /// Not known: it never was, or is forgotten, or the proof is wrong. One answer for all three.
@@ -261,7 +289,7 @@ pub enum Refusal {
 
 /// What is in the way.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Held {
+pub struct HeldDetails {
     /// The first resource of the claim that does not admit it.
     pub resource: String,
     /// Who has it; none when only a queue or a closing delay is in the way.
@@ -285,19 +313,7 @@ mod tests {
     #[test]
     fn debug_hides_values_and_secrets() {
         let (value, secret) = (Some(&b"hunter2"[..]), Secret::new([0xab; 16]));
-        let acquire = Acquire {
-            waiter_id: WaiterId(1),
-            wants: &[],
-            ttl_ms: 1,
-            wait_ms: 0,
-            max_hold_ms: None,
-            delay_ms: 0,
-            holder: "ada",
-            request: None,
-            secret,
-            principal: "",
-            value,
-        };
+        let acquire = Acquire { value, ..Acquire::new(WaiterId(1), &[], 1, "ada", secret) };
         let keys = Keys { names: &["seat"], value };
         let view = KeyView { value, remaining: Duration::ZERO, token: Token::new(7).expect("above zero") };
         let all = format!("{acquire:?} {keys:?} {view:?} {:?} {:?}", Command::Acquire(acquire), Command::Free(keys));

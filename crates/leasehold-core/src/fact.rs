@@ -1,4 +1,4 @@
-//! What happened, as it is written down.
+//! What happened, as the journal records it.
 //!
 //! Facts are past tense and complete: they carry the deadlines that were decided, not the rule that
 //! decided them, so that a later change of rules never reinterprets history. Replay only evolves.
@@ -9,7 +9,7 @@ use std::fmt;
 use crate::command::{Mode, Want};
 use crate::time::Time;
 use crate::token::{Secret, Token};
-use crate::wire::{Malformed, Reader, put_bytes, put_str, put_u64};
+use crate::wire::{MalformedRecord, WireReader, put_bytes, put_str, put_u64};
 
 /// How a lease ended: three words, three metrics.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Hash)]
@@ -24,12 +24,12 @@ pub enum End {
 }
 
 impl End {
-    pub(crate) fn from_byte(byte: u8) -> Result<Self, Malformed> {
+    pub(crate) fn from_byte(byte: u8) -> Result<Self, MalformedRecord> {
         match byte {
             1 => Ok(Self::Released),
             2 => Ok(Self::Lapsed),
             3 => Ok(Self::Revoked),
-            _ => Err(Malformed),
+            _ => Err(MalformedRecord),
         }
     }
 }
@@ -52,7 +52,7 @@ impl<'a> RequestMark<'a> {
         put_u64(out, self.fingerprint);
     }
 
-    fn decode(reader: &mut Reader<'a>) -> Result<Self, Malformed> {
+    fn decode(reader: &mut WireReader<'a>) -> Result<Self, MalformedRecord> {
         Ok(Self { scope: reader.str()?, id: reader.str()?, fingerprint: reader.u64()? })
     }
 }
@@ -140,7 +140,7 @@ pub enum Fact<'a> {
         /// The lapsed lease.
         token: Token,
     },
-    /// An engine took up the book, and this is how its clock stands to the machine's.
+    /// An engine started on the book, and this is how the book's clock relates to the machine's.
     Resumed {
         /// The book's time at that moment.
         at: Time,
@@ -160,7 +160,7 @@ const REOPENED: u8 = 4;
 const RESUMED: u8 = 5;
 const FREED: u8 = 6;
 
-/// What a lease has besides: bits of one byte, so that most leases spend no more than that.
+/// Optional parts of a lease record: bits of one byte, so that most leases take no more than that.
 const HAS_REQUEST: u8 = 1;
 const HAS_PRINCIPAL: u8 = 2;
 const HAS_VALUE: u8 = 4;
@@ -210,8 +210,8 @@ impl<'a> Fact<'a> {
     ///
     /// # Errors
     ///
-    /// [`Malformed`] if the bytes are no fact.
-    pub fn decode(reader: &mut Reader<'a>) -> Result<Self, Malformed> {
+    /// [`MalformedRecord`] if the bytes are no fact.
+    pub fn decode(reader: &mut WireReader<'a>) -> Result<Self, MalformedRecord> {
         Ok(match reader.byte()? {
             GRANTED => Self::Granted(LeaseRecord::decode(reader)?),
             RENEWED => Self::Renewed { token: token(reader)?, expires_at: time(reader)?, ttl_ms: reader.u32()? },
@@ -230,7 +230,7 @@ impl<'a> Fact<'a> {
                 boottime: reader.u64()?,
                 fresh: flag(reader)?,
             },
-            _ => return Err(Malformed),
+            _ => return Err(MalformedRecord),
         })
     }
 }
@@ -273,8 +273,8 @@ impl<'a> LeaseRecord<'a> {
     ///
     /// # Errors
     ///
-    /// [`Malformed`] if the bytes are no record.
-    pub fn decode(reader: &mut Reader<'a>) -> Result<Self, Malformed> {
+    /// [`MalformedRecord`] if the bytes are no record.
+    pub fn decode(reader: &mut WireReader<'a>) -> Result<Self, MalformedRecord> {
         let mut record = Self {
             token: token(reader)?,
             secret: Secret::new(reader.array()?),
@@ -294,7 +294,7 @@ impl<'a> LeaseRecord<'a> {
         };
         let has = reader.byte()?;
         if has & !(HAS_REQUEST | HAS_PRINCIPAL | HAS_VALUE) != 0 {
-            return Err(Malformed);
+            return Err(MalformedRecord);
         }
         if has & HAS_REQUEST != 0 {
             record.request = Some(RequestMark::decode(reader)?);
@@ -309,7 +309,7 @@ impl<'a> LeaseRecord<'a> {
             let count = reader.u64()?;
             // Each takes two bytes or more: a count that lies cannot make us allocate.
             if count == 0 || count > reader.left() as u64 / 2 {
-                return Err(Malformed);
+                return Err(MalformedRecord);
             }
             let mut wants = Vec::with_capacity(count as usize);
             for _ in 0..count {
@@ -332,7 +332,7 @@ pub(crate) fn encode_mark(mark: Option<RequestMark<'_>>, out: &mut Vec<u8>) {
     }
 }
 
-pub(crate) fn decode_mark<'a>(reader: &mut Reader<'a>) -> Result<Option<RequestMark<'a>>, Malformed> {
+pub(crate) fn decode_mark<'a>(reader: &mut WireReader<'a>) -> Result<Option<RequestMark<'a>>, MalformedRecord> {
     Ok(if flag(reader)? { Some(RequestMark::decode(reader)?) } else { None })
 }
 
@@ -348,28 +348,28 @@ fn encode_mode(mode: Mode, out: &mut Vec<u8>) {
     }
 }
 
-fn decode_mode(reader: &mut Reader<'_>) -> Result<Mode, Malformed> {
+fn decode_mode(reader: &mut WireReader<'_>) -> Result<Mode, MalformedRecord> {
     Ok(match reader.byte()? {
         0 => Mode::Exclusive,
         1 => Mode::Shared,
         2 => Mode::Permits { count: reader.u32()?, capacity: reader.u32()? },
-        _ => return Err(Malformed),
+        _ => return Err(MalformedRecord),
     })
 }
 
-pub(crate) fn token(reader: &mut Reader<'_>) -> Result<Token, Malformed> {
-    Token::new(reader.u64()?).ok_or(Malformed)
+pub(crate) fn token(reader: &mut WireReader<'_>) -> Result<Token, MalformedRecord> {
+    Token::new(reader.u64()?).ok_or(MalformedRecord)
 }
 
-pub(crate) fn time(reader: &mut Reader<'_>) -> Result<Time, Malformed> {
+pub(crate) fn time(reader: &mut WireReader<'_>) -> Result<Time, MalformedRecord> {
     Ok(Time::from_nanos(reader.u64()?))
 }
 
-pub(crate) fn flag(reader: &mut Reader<'_>) -> Result<bool, Malformed> {
+pub(crate) fn flag(reader: &mut WireReader<'_>) -> Result<bool, MalformedRecord> {
     match reader.byte()? {
         0 => Ok(false),
         1 => Ok(true),
-        _ => Err(Malformed),
+        _ => Err(MalformedRecord),
     }
 }
 

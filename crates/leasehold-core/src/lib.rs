@@ -11,23 +11,24 @@
 //! - [`token`] and [`time`]: what names a lease, what proves it, and what a moment is.
 //! - [`command`]: what can be asked of the book, and what it answers.
 //! - [`limits`]: how much may be asked; checked before anything is kept.
-//! - [`fact`]: what happened, as it is written down. Replay only evolves.
+//! - [`fact`]: what happened, as the journal records it. Replay only evolves.
 //! - [`book`]: every lease we know of, and the only code that may change one.
-//! - [`news`]: what happened, as watchers are told it.
-//! - [`wheel`]: who is due next, in constant time.
+//! - [`news`]: the events that watchers get.
+//! - [`wheel`]: the timer: which entry is due next, in constant time.
 //!
 //! # Not here
 //!
-//! Durability (the journal of the embedded engine), threads, wire formats.
+//! Durability (the journal of the embedded engine), threads, wire formats. The engine around the book is called the
+//! shell.
 #![forbid(unsafe_code)]
 
+mod block_vec;
 pub mod book;
 pub mod command;
 pub mod fact;
 pub mod limits;
 pub mod news;
 pub mod planted;
-mod rows;
 pub mod time;
 pub mod token;
 pub mod wheel;
@@ -35,8 +36,8 @@ pub mod wire;
 
 pub use book::Book;
 pub use command::{
-    Acquire, Command, Effect, Granted, Held, Keys, Mode, Outcome, Push, Refusal, Renewed, Reply, RequestId, WaiterId,
-    Want,
+    Acquire, Command, Effect, Granted, HeldDetails, Keys, Mode, Outcome, Push, Refusal, Renewed, Reply, RequestId,
+    WaiterId, Want,
 };
 pub use fact::{End, Fact};
 pub use limits::Limits;

@@ -185,19 +185,7 @@ mod tests {
     use crate::token::Secret;
 
     fn claim<'a>(wants: &'a [Want<'a>]) -> Acquire<'a> {
-        Acquire {
-            waiter_id: WaiterId(0),
-            wants,
-            ttl_ms: 1000,
-            wait_ms: 0,
-            max_hold_ms: None,
-            delay_ms: 0,
-            holder: "ada",
-            request: None,
-            secret: Secret::new([0; 16]),
-            principal: "",
-            value: None,
-        }
+        Acquire::new(WaiterId(0), wants, 1000, "ada", Secret::new([0; 16]))
     }
 
     #[test]

@@ -1,16 +1,16 @@
-//! What happened, as watchers are told it: who got what, and how it ended. No secret in it.
+//! The events that watchers get: who was granted what, and how it ended. No secret in them.
 //!
-//! News are written beside the facts, because a fact does not say what an ended lease had covered.
+//! Events are encoded beside the facts, because a fact does not say what an ended lease had covered.
 
 use crate::fact::{End, time, token};
 use crate::time::Time;
 use crate::token::Token;
-use crate::wire::{Malformed, Reader, put_str, put_u64};
+use crate::wire::{MalformedRecord, WireReader, put_str, put_u64};
 
 /// What happened.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Hash)]
 #[repr(u8)]
-pub enum Kind {
+pub enum EventKind {
     /// A claim was granted.
     Granted = 0,
     /// Ended by its owner, whole or one resource of it.
@@ -21,7 +21,7 @@ pub enum Kind {
     Revoked = 3,
 }
 
-impl Kind {
+impl EventKind {
     /// The word for it.
     #[must_use]
     pub const fn word(self) -> &'static str {
@@ -34,7 +34,7 @@ impl Kind {
     }
 }
 
-impl From<End> for Kind {
+impl From<End> for EventKind {
     fn from(end: End) -> Self {
         match end {
             End::Released => Self::Released,
@@ -44,11 +44,11 @@ impl From<End> for Kind {
     }
 }
 
-/// One piece of news.
+/// One event.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct News<'a> {
     /// What happened.
-    pub kind: Kind,
+    pub kind: EventKind,
     /// To which lease.
     pub token: Token,
     /// When, by the book's time.
@@ -63,7 +63,7 @@ pub struct News<'a> {
 
 pub(crate) fn encode<'n>(
     out: &mut Vec<u8>,
-    kind: Kind,
+    kind: EventKind,
     token: Token,
     at: Time,
     holder: &str,
@@ -82,24 +82,24 @@ pub(crate) fn encode<'n>(
 }
 
 impl<'a> News<'a> {
-    /// Reads the next piece.
+    /// Reads the next event.
     ///
     /// # Errors
     ///
-    /// [`Malformed`] if the bytes are none.
-    pub fn decode(reader: &mut Reader<'a>) -> Result<Self, Malformed> {
+    /// [`MalformedRecord`] if the bytes are none.
+    pub fn decode(reader: &mut WireReader<'a>) -> Result<Self, MalformedRecord> {
         let kind = match reader.byte()? {
-            0 => Kind::Granted,
-            1 => Kind::Released,
-            2 => Kind::Lapsed,
-            3 => Kind::Revoked,
-            _ => return Err(Malformed),
+            0 => EventKind::Granted,
+            1 => EventKind::Released,
+            2 => EventKind::Lapsed,
+            3 => EventKind::Revoked,
+            _ => return Err(MalformedRecord),
         };
         let (token, at) = (token(reader)?, time(reader)?);
         let (holder, reason) = (reader.str()?, reader.str()?);
         let count = reader.u64()?;
         if count > reader.left() as u64 {
-            return Err(Malformed);
+            return Err(MalformedRecord);
         }
         let names = (0..count).map(|_| reader.str()).collect::<Result<_, _>>()?;
         Ok(Self { kind, token, at, holder, reason, names })

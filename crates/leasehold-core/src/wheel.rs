@@ -1,7 +1,8 @@
-//! Who is due next, in constant time.
+//! The timer: which entry is due next, in constant time.
 //!
 //! A hierarchical timing wheel of one-millisecond ticks: eight levels of 64 slots, which is
-//! more than 64 bits of nanoseconds need. Entries are indices into somebody else's slab; the links live here, twelve bytes each.
+//! more than 64 bits of nanoseconds need. Entries are indices into the caller's table; the links are here, twelve
+//! bytes each.
 //!
 //! # Laws
 //!
@@ -12,16 +13,16 @@
 //! 3. A deadline that moved later (a renewal) costs nothing until its old slot comes up: the wheel asks
 //!    for the deadline again and puts the entry where it now belongs.
 
-use crate::rows::Rows;
+use crate::block_vec::BlockVec;
 use crate::time::Time;
 
 const NIL: u32 = u32::MAX;
 /// 48 bits of milliseconds: the last moment that a [`Time`] can name has 45.
 const LEVELS: usize = 8;
-const SLOTS: usize = 64;
+const SLOTS_PER_LEVEL: usize = 64;
 /// What was due already when it was armed; the slots come before it.
-const PENDING: u16 = (LEVELS * SLOTS) as u16;
-const OUT: u16 = u16::MAX;
+const PENDING: u16 = (LEVELS * SLOTS_PER_LEVEL) as u16;
+const NO_LIST: u16 = u16::MAX;
 const NANOS_PER_TICK: u64 = 1_000_000;
 #[derive(Clone, Copy, Debug)]
 struct Node {
@@ -30,12 +31,12 @@ struct Node {
     list: u16,
 }
 
-const LOOSE: Node = Node { prev: NIL, next: NIL, list: OUT };
+const UNLINKED: Node = Node { prev: NIL, next: NIL, list: NO_LIST };
 
 /// See the module.
 #[derive(Debug)]
 pub struct Wheel {
-    nodes: Rows<Node>,
+    nodes: BlockVec<Node>,
     heads: Vec<u32>,
     occupied: [u64; LEVELS],
     tick: u64,
@@ -43,7 +44,7 @@ pub struct Wheel {
 
 impl Default for Wheel {
     fn default() -> Self {
-        Self { nodes: Rows::default(), heads: vec![NIL; PENDING as usize + 1], occupied: [0; LEVELS], tick: 0 }
+        Self { nodes: BlockVec::default(), heads: vec![NIL; PENDING as usize + 1], occupied: [0; LEVELS], tick: 0 }
     }
 }
 
@@ -59,10 +60,10 @@ impl Wheel {
     pub fn disarm(&mut self, entry: u32) {
         let at = entry as usize;
         while at >= self.nodes.len() {
-            self.nodes.push(LOOSE);
+            self.nodes.push(UNLINKED);
         }
         let node = self.nodes[at];
-        if node.list == OUT {
+        if node.list == NO_LIST {
             return;
         }
         match node.prev {
@@ -75,7 +76,7 @@ impl Wheel {
         if self.heads[node.list as usize] == NIL {
             self.mark_empty(node.list);
         }
-        self.nodes[at] = LOOSE;
+        self.nodes[at] = UNLINKED;
     }
 
     /// Takes out the next entry that is due at `now`, spending at most what is left of `budget`.
@@ -118,7 +119,7 @@ impl Wheel {
         for level in (1..LEVELS).rev() {
             let slot = (self.tick >> (6 * level)) & 63;
             if self.occupied[level] >> slot & 1 == 1 {
-                return Some((self.tick, (level * SLOTS) as u16 + slot as u16));
+                return Some((self.tick, (level * SLOTS_PER_LEVEL) as u16 + slot as u16));
             }
         }
         for level in 0..LEVELS {
@@ -129,7 +130,7 @@ impl Wheel {
             if ahead != 0 {
                 let slot = hand + u64::from(ahead.trailing_zeros());
                 let block = (self.tick >> shift) & !63;
-                return Some(((block | slot) << shift, (level * SLOTS) as u16 + slot as u16));
+                return Some(((block | slot) << shift, (level * SLOTS_PER_LEVEL) as u16 + slot as u16));
             }
         }
         None
@@ -142,7 +143,7 @@ impl Wheel {
         let apart = tick ^ self.tick;
         let level = ((63 - apart.leading_zeros()) / 6) as usize;
         let slot = (tick >> (6 * level)) & 63;
-        (level * SLOTS) as u16 + slot as u16
+        (level * SLOTS_PER_LEVEL) as u16 + slot as u16
     }
 
     fn link(&mut self, entry: u32, list: u16) {
@@ -153,13 +154,13 @@ impl Wheel {
         }
         self.heads[list as usize] = entry;
         if list != PENDING {
-            self.occupied[list as usize / SLOTS] |= 1 << (list as usize % SLOTS);
+            self.occupied[list as usize / SLOTS_PER_LEVEL] |= 1 << (list as usize % SLOTS_PER_LEVEL);
         }
     }
 
     fn mark_empty(&mut self, list: u16) {
         if list != PENDING {
-            self.occupied[list as usize / SLOTS] &= !(1 << (list as usize % SLOTS));
+            self.occupied[list as usize / SLOTS_PER_LEVEL] &= !(1 << (list as usize % SLOTS_PER_LEVEL));
         }
     }
 }
@@ -185,20 +186,20 @@ mod tests {
     }
 
     #[derive(Clone, Debug)]
-    enum Step {
+    enum WheelStep {
         Arm(u32, u64),
         Postpone(u32, u64),
         Disarm(u32),
         Advance(u64, u32),
     }
 
-    fn step() -> impl Strategy<Value = Step> {
+    fn step() -> impl Strategy<Value = WheelStep> {
         let span = prop_oneof![0..200u64, 0..100_000_000u64, 0..(1u64 << 45), any::<u64>().prop_map(|n| n >> 1)];
         prop_oneof![
-            (0..20u32, span.clone()).prop_map(|(e, d)| Step::Arm(e, d)),
-            (0..20u32, span.clone()).prop_map(|(e, d)| Step::Postpone(e, d)),
-            (0..20u32).prop_map(Step::Disarm),
-            (span, 1..40u32).prop_map(|(d, b)| Step::Advance(d, b)),
+            (0..20u32, span.clone()).prop_map(|(e, d)| WheelStep::Arm(e, d)),
+            (0..20u32, span.clone()).prop_map(|(e, d)| WheelStep::Postpone(e, d)),
+            (0..20u32).prop_map(WheelStep::Disarm),
+            (span, 1..40u32).prop_map(|(d, b)| WheelStep::Advance(d, b)),
         ]
     }
 
@@ -211,22 +212,22 @@ mod tests {
             let mut now = 0u64;
             for step in steps {
                 match step {
-                    Step::Arm(entry, after) => {
+                    WheelStep::Arm(entry, after) => {
                         let at = Time::from_nanos(now.saturating_add(after));
                         wheel.arm(entry, at);
                         model.insert(entry, at);
                     }
                     // As a renewal does: the deadline moves later and the wheel is not told.
-                    Step::Postpone(entry, after) => {
+                    WheelStep::Postpone(entry, after) => {
                         if let Some(at) = model.get_mut(&entry) {
                             *at = Time::from_nanos(at.as_nanos().saturating_add(after));
                         }
                     }
-                    Step::Disarm(entry) => {
+                    WheelStep::Disarm(entry) => {
                         wheel.disarm(entry);
                         model.remove(&entry);
                     }
-                    Step::Advance(by, mut budget) => {
+                    WheelStep::Advance(by, mut budget) => {
                         now = now.saturating_add(by).min(u64::MAX >> 2);
                         let at = Time::from_nanos(now);
                         while let Some(entry) = wheel.pop(at, &mut budget, |e| model[&e]) {

@@ -3,7 +3,7 @@
 /// The bytes end too soon, or do not mean anything.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, thiserror::Error)]
 #[error("the record does not parse")]
-pub struct Malformed;
+pub struct MalformedRecord;
 
 /// Appends an unsigned number, seven bits a byte, low bits first.
 pub fn put_u64(out: &mut Vec<u8>, mut value: u64) {
@@ -27,11 +27,11 @@ pub fn put_bytes(out: &mut Vec<u8>, bytes: &[u8]) {
 
 /// Reads records back. Every read is bounded by the bytes that are there: no length is believed.
 #[derive(Clone, Copy, Debug)]
-pub struct Reader<'a> {
+pub struct WireReader<'a> {
     rest: &'a [u8],
 }
 
-impl<'a> Reader<'a> {
+impl<'a> WireReader<'a> {
     /// Reads from the beginning of these bytes.
     #[must_use]
     pub const fn new(bytes: &'a [u8]) -> Self {
@@ -48,9 +48,9 @@ impl<'a> Reader<'a> {
     ///
     /// # Errors
     ///
-    /// [`Malformed`] at the end.
-    pub fn byte(&mut self) -> Result<u8, Malformed> {
-        let (&first, rest) = self.rest.split_first().ok_or(Malformed)?;
+    /// [`MalformedRecord`] at the end.
+    pub fn byte(&mut self) -> Result<u8, MalformedRecord> {
+        let (&first, rest) = self.rest.split_first().ok_or(MalformedRecord)?;
         self.rest = rest;
         Ok(first)
     }
@@ -59,39 +59,39 @@ impl<'a> Reader<'a> {
     ///
     /// # Errors
     ///
-    /// [`Malformed`] if it ends too soon or does not fit.
-    pub fn u64(&mut self) -> Result<u64, Malformed> {
+    /// [`MalformedRecord`] if it ends too soon or does not fit.
+    pub fn u64(&mut self) -> Result<u64, MalformedRecord> {
         let mut value = 0u64;
         for shift in (0..64).step_by(7) {
             let byte = self.byte()?;
             let bits = u64::from(byte & 0x7f);
             if shift == 63 && bits > 1 {
-                return Err(Malformed);
+                return Err(MalformedRecord);
             }
             value |= bits << shift;
             if byte < 0x80 {
                 return Ok(value);
             }
         }
-        Err(Malformed)
+        Err(MalformedRecord)
     }
 
     /// A number that fits in 32 bits.
     ///
     /// # Errors
     ///
-    /// [`Malformed`] if it does not.
-    pub fn u32(&mut self) -> Result<u32, Malformed> {
-        u32::try_from(self.u64()?).map_err(|_| Malformed)
+    /// [`MalformedRecord`] if it does not.
+    pub fn u32(&mut self) -> Result<u32, MalformedRecord> {
+        u32::try_from(self.u64()?).map_err(|_| MalformedRecord)
     }
 
     /// Exactly `N` bytes.
     ///
     /// # Errors
     ///
-    /// [`Malformed`] if fewer are left.
-    pub fn array<const N: usize>(&mut self) -> Result<[u8; N], Malformed> {
-        let (head, rest) = self.rest.split_first_chunk::<N>().ok_or(Malformed)?;
+    /// [`MalformedRecord`] if fewer are left.
+    pub fn array<const N: usize>(&mut self) -> Result<[u8; N], MalformedRecord> {
+        let (head, rest) = self.rest.split_first_chunk::<N>().ok_or(MalformedRecord)?;
         self.rest = rest;
         Ok(*head)
     }
@@ -100,19 +100,19 @@ impl<'a> Reader<'a> {
     ///
     /// # Errors
     ///
-    /// [`Malformed`] if it ends too soon or is no UTF-8.
-    pub fn str(&mut self) -> Result<&'a str, Malformed> {
-        core::str::from_utf8(self.bytes()?).map_err(|_| Malformed)
+    /// [`MalformedRecord`] if it ends too soon or is no UTF-8.
+    pub fn str(&mut self) -> Result<&'a str, MalformedRecord> {
+        core::str::from_utf8(self.bytes()?).map_err(|_| MalformedRecord)
     }
 
     /// Bytes as [`put_bytes`] wrote them.
     ///
     /// # Errors
     ///
-    /// [`Malformed`] if they end too soon.
-    pub fn bytes(&mut self) -> Result<&'a [u8], Malformed> {
-        let len = usize::try_from(self.u64()?).map_err(|_| Malformed)?;
-        let (head, rest) = self.rest.split_at_checked(len).ok_or(Malformed)?;
+    /// [`MalformedRecord`] if they end too soon.
+    pub fn bytes(&mut self) -> Result<&'a [u8], MalformedRecord> {
+        let len = usize::try_from(self.u64()?).map_err(|_| MalformedRecord)?;
+        let (head, rest) = self.rest.split_at_checked(len).ok_or(MalformedRecord)?;
         self.rest = rest;
         Ok(head)
     }
@@ -129,7 +129,7 @@ mod tests {
             let mut bytes = Vec::new();
             put_u64(&mut bytes, number);
             put_str(&mut bytes, &text);
-            let mut reader = Reader::new(&bytes);
+            let mut reader = WireReader::new(&bytes);
             prop_assert_eq!(reader.u64(), Ok(number));
             prop_assert_eq!(reader.str(), Ok(text.as_str()));
             prop_assert_eq!(reader.left(), 0);
@@ -137,7 +137,7 @@ mod tests {
 
         #[test]
         fn arbitrary_bytes_never_panic(bytes: Vec<u8>) {
-            let mut reader = Reader::new(&bytes);
+            let mut reader = WireReader::new(&bytes);
             while reader.str().is_ok() {}
             while reader.u64().is_ok() {}
         }
@@ -147,6 +147,6 @@ mod tests {
     fn a_length_that_lies_is_not_believed() {
         let mut bytes = Vec::new();
         put_u64(&mut bytes, u64::MAX);
-        assert_eq!(Reader::new(&bytes).str(), Err(Malformed));
+        assert_eq!(WireReader::new(&bytes).str(), Err(MalformedRecord));
     }
 }

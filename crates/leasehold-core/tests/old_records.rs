@@ -1,6 +1,6 @@
 //! Records as the first version wrote them are still read: bytes made by hand.
 
-use leasehold_core::wire::Reader;
+use leasehold_core::wire::WireReader;
 use leasehold_core::{Book, Fact, Limits, Mode, Time};
 
 /// A grant of the first version: where the flags are now stood a 0 or a 1, which said whether a request follows.
@@ -22,7 +22,7 @@ fn grant(token: u8, request: bool, name: &str) -> Vec<u8> {
 fn a_record_of_the_first_version_is_read() {
     for request in [false, true] {
         let bytes = grant(7, request, "seat");
-        let mut reader = Reader::new(&bytes);
+        let mut reader = WireReader::new(&bytes);
         let Ok(Fact::Granted(record)) = Fact::decode(&mut reader) else { panic!("it does not parse") };
         assert_eq!(reader.left(), 0);
         assert_eq!((record.token.get(), record.secret.expose()), (7, &[7; 16]));
@@ -58,7 +58,7 @@ fn an_old_tape_is_replayed_and_unknown_flags_are_refused() {
         let at = bytes.len() - 5;
         assert_eq!(bytes[at - 1..=at], [b'a', 0], "the place of the flags has moved");
         bytes[at] = flags;
-        assert!(Fact::decode(&mut Reader::new(&bytes)).is_err(), "flags {flags}");
+        assert!(Fact::decode(&mut WireReader::new(&bytes)).is_err(), "flags {flags}");
     }
 }
 
@@ -71,13 +71,15 @@ fn principal_value_and_freed_are_written_as_documented() {
     let tail = bytes.split_off(flags + 1);
     bytes.extend([3, b'b', b'o', b'b', 2, 0xff, 0]); // principal, value: any bytes
     bytes.extend(&tail);
-    let Ok(Fact::Granted(record)) = Fact::decode(&mut Reader::new(&bytes)) else { panic!("it does not parse") };
+    let Ok(Fact::Granted(record)) = Fact::decode(&mut WireReader::new(&bytes)) else { panic!("it does not parse") };
     assert_eq!((record.principal, record.value, record.request.is_none()), ("bob", Some(&[0xff, 0][..]), true));
     let mut again = Vec::new();
     Fact::Granted(record).encode(&mut again);
     assert_eq!(again, bytes);
     let freed = [6, 3, 2, b'a', b'b'];
-    let Ok(Fact::Freed { token, name }) = Fact::decode(&mut Reader::new(&freed)) else { panic!("it does not parse") };
+    let Ok(Fact::Freed { token, name }) = Fact::decode(&mut WireReader::new(&freed)) else {
+        panic!("it does not parse")
+    };
     assert_eq!((token.get(), name), (3, "ab"));
     // A lease of one resource has none to give up.
     bytes.extend(freed);

@@ -3,8 +3,8 @@
 use std::collections::BTreeMap;
 
 use leasehold_core::fact::End;
-use leasehold_core::news::{Kind, News};
-use leasehold_core::wire::Reader;
+use leasehold_core::news::{EventKind, News};
+use leasehold_core::wire::WireReader;
 use leasehold_core::{
     Acquire, Book, Command, Fact, Keys, Limits, Mode, Push, Refusal, Reply, Secret, Time, WaiterId, Want,
 };
@@ -13,8 +13,8 @@ use proptest::prelude::*;
 const NAMES: [&str; 5] = ["a", "b", "c", "d", "e"];
 const VALUES: [&[u8]; 4] = [b"", b"x", b"y", b"xx"];
 const PRINCIPALS: [&str; 3] = ["", "ada", "bob"];
-const SHARE: usize = 3;
-const LINE: usize = 2;
+const LEASES_PER_PRINCIPAL: usize = 3;
+const WAITERS_PER_PRINCIPAL: usize = 2;
 
 /// What a client may do next.
 #[derive(Clone, Debug)]
@@ -50,7 +50,7 @@ fn any_do() -> impl Strategy<Value = Do> {
 
 /// A lease, as the facts say.
 #[derive(Clone, Debug, PartialEq)]
-struct Lease {
+struct StoryLease {
     names: Vec<String>,
     value: Option<Vec<u8>>,
     principal: String,
@@ -58,25 +58,25 @@ struct Lease {
     closing: bool,
 }
 
-type Piece = (Kind, u64, Vec<String>);
+type NewsPiece = (EventKind, u64, Vec<String>);
 
 #[derive(Default)]
-struct Model {
-    leases: BTreeMap<u64, Lease>,
-    news: Vec<Piece>,
+struct StoryModel {
+    leases: BTreeMap<u64, StoryLease>,
+    news: Vec<NewsPiece>,
     ended: [u64; 4],
 }
 
-impl Model {
+impl StoryModel {
     fn follow(&mut self, fact: &Fact<'_>) {
         match fact {
             Fact::Granted(r) => {
                 let names: Vec<String> = r.wants.iter().map(|want| want.name.to_owned()).collect();
-                self.news.push((Kind::Granted, r.token.get(), names.clone()));
+                self.news.push((EventKind::Granted, r.token.get(), names.clone()));
                 self.ended[0] += 1;
                 self.leases.insert(
                     r.token.get(),
-                    Lease {
+                    StoryLease {
                         names,
                         value: r.value.map(Into::into),
                         principal: r.principal.into(),
@@ -106,19 +106,20 @@ impl Model {
                 let lease = self.leases.get_mut(&token.get()).expect("frees while it lives");
                 lease.names.retain(|held| held != name);
                 assert!(!lease.names.is_empty(), "a lease keeps something");
-                self.news.push((Kind::Released, token.get(), vec![(*name).to_owned()]));
+                self.news.push((EventKind::Released, token.get(), vec![(*name).to_owned()]));
             }
             Fact::Reopened { token } => drop(self.leases.remove(&token.get())),
             Fact::Resumed { .. } => {}
         }
     }
 
-    fn live_on(&self, name: &str, now: Time) -> Option<(u64, &Lease)> {
-        let here = |lease: &&Lease| !lease.closing && lease.expires_at > now && lease.names.iter().any(|n| n == name);
+    fn live_on(&self, name: &str, now: Time) -> Option<(u64, &StoryLease)> {
+        let here =
+            |lease: &&StoryLease| !lease.closing && lease.expires_at > now && lease.names.iter().any(|n| n == name);
         self.leases.iter().find(|(_, lease)| here(lease)).map(|(token, lease)| (*token, lease))
     }
 
-    fn owned(&self, name: &str, value: Option<&[u8]>, now: Time) -> Option<&Lease> {
+    fn owned(&self, name: &str, value: Option<&[u8]>, now: Time) -> Option<&StoryLease> {
         let (_, lease) = self.live_on(name, now)?;
         let shown = lease.value.as_deref()?;
         value.is_none_or(|value| value == shown).then_some(lease)
@@ -131,14 +132,18 @@ impl Model {
 
 struct Story {
     book: Book,
-    model: Model,
+    model: StoryModel,
     now: Time,
     waiter_ids: u64,
     waiting: BTreeMap<u64, String>,
 }
 
 fn limits() -> Limits {
-    Limits { leases_per_principal: SHARE, waiters_per_principal: LINE, ..Limits::default() }
+    Limits {
+        leases_per_principal: LEASES_PER_PRINCIPAL,
+        waiters_per_principal: WAITERS_PER_PRINCIPAL,
+        ..Limits::default()
+    }
 }
 
 fn open() -> Book {
@@ -156,7 +161,7 @@ impl Story {
     fn new() -> Self {
         Self {
             book: open(),
-            model: Model::default(),
+            model: StoryModel::default(),
             now: Time::from_millis(10),
             waiter_ids: 0,
             waiting: BTreeMap::new(),
@@ -169,12 +174,12 @@ impl Story {
             assert!(self.waiting.remove(&effect.waiter_id.0).is_some(), "an answer comes once, to who waits");
         }
         let tape = self.book.take_tape(Vec::new());
-        let mut reader = Reader::new(&tape);
+        let mut reader = WireReader::new(&tape);
         while reader.left() > 0 {
             self.model.follow(&Fact::decode(&mut reader).expect("the tape parses"));
             // At every moment, not only at the end of the command.
             for principal in PRINCIPALS {
-                assert!(self.model.of(principal) <= SHARE, "{principal:?} has more than its share");
+                assert!(self.model.of(principal) <= LEASES_PER_PRINCIPAL, "{principal:?} has more than its share");
             }
         }
         self.look(&outcome.reply);
@@ -201,7 +206,7 @@ impl Story {
             }
         }
         let (bytes, count) = self.book.take_news();
-        let mut reader = Reader::new(&bytes);
+        let mut reader = WireReader::new(&bytes);
         let mut told = Vec::new();
         while reader.left() > 0 {
             let news = News::decode(&mut reader).expect("news parse");
@@ -235,7 +240,7 @@ impl Story {
         }
         if let Reply::Refused(Refusal::Quota(_)) = reply {
             let line = self.waiting.values().filter(|who| *who == PRINCIPALS[*principal]).count();
-            let full = self.model.of(PRINCIPALS[*principal]) == SHARE || line == LINE;
+            let full = self.model.of(PRINCIPALS[*principal]) == LEASES_PER_PRINCIPAL || line == WAITERS_PER_PRINCIPAL;
             assert!(full, "refused for want of room below the share");
         }
     }
@@ -304,27 +309,16 @@ impl Story {
             let mut room = 0;
             loop {
                 let name = format!("unused {room}");
-                let wants = [Want { name: &name, mode: Mode::Exclusive }];
-                let claim = Acquire {
-                    waiter_id: WaiterId(1_000_000),
-                    wants: &wants,
-                    ttl_ms: 1_000,
-                    wait_ms: 0,
-                    max_hold_ms: None,
-                    delay_ms: 0,
-                    holder: "",
-                    request: None,
-                    secret: Secret::new([9; 16]),
-                    principal,
-                    value: None,
-                };
+                let wants = [Want::exclusive(&name)];
+                let claim =
+                    Acquire { principal, ..Acquire::new(WaiterId(1_000_000), &wants, 1_000, "", Secret::new([9; 16])) };
                 match full.apply(Command::Acquire(claim), self.now).reply {
                     Reply::Granted(_) => room += 1,
                     Reply::Refused(Refusal::Quota(_)) => break,
                     other => panic!("an unused name was answered with {other:?}"),
                 }
             }
-            assert_eq!(room, SHARE - self.model.of(principal), "room of {principal:?} after a restart");
+            assert_eq!(room, LEASES_PER_PRINCIPAL - self.model.of(principal), "room of {principal:?} after a restart");
         }
         // The line is volatile, and the sums begin anew.
         self.book = again;
@@ -360,11 +354,11 @@ impl Story {
         }
         for principal in PRINCIPALS {
             let line = self.waiting.values().filter(|who| *who == principal).count();
-            assert!(line <= LINE, "{principal:?} has {line} places in line");
+            assert!(line <= WAITERS_PER_PRINCIPAL, "{principal:?} has {line} places in line");
         }
-        let tally = self.book.tally();
-        assert_eq!([tally.granted, tally.released, tally.lapsed, tally.revoked], self.model.ended);
-        assert_eq!(tally.held.count(), self.model.ended[1..].iter().sum::<u64>());
+        let counters = self.book.counters();
+        assert_eq!([counters.granted, counters.released, counters.lapsed, counters.revoked], self.model.ended);
+        assert_eq!(counters.held.count(), self.model.ended[1..].iter().sum::<u64>());
     }
 }
 
@@ -384,7 +378,7 @@ proptest! {
     /// Goal: bytes that are no news are refused, and never a panic or a huge allocation.
     #[test]
     fn arbitrary_bytes_are_no_news(bytes: Vec<u8>) {
-        let mut reader = Reader::new(&bytes);
+        let mut reader = WireReader::new(&bytes);
         while News::decode(&mut reader).is_ok() {}
     }
 }

@@ -11,7 +11,7 @@ use std::time::Duration;
 
 use leasehold::clock::{Clock, SystemClock};
 use leasehold::engine::remote::{Options, Remote};
-use leasehold::engine::{Claim, Engine, Event, Grant, Kind, Mode, Query, Resource, Seen, Want, Watch};
+use leasehold::engine::{Claim, Engine, Event, EventKind, Grant, Mode, Query, Resource, Seen, Want, Watch};
 use leasehold::{Error, Refusal};
 use proxy::{Door, Fault, Proxy};
 use served::Server;
@@ -402,7 +402,7 @@ async fn a_watch_has_no_gap_over_lost_connections() {
         let grant = site.straight.acquire(claim("ada", Duration::ZERO)).await.expect("it is free");
         site.straight.release(&grant.lease_id).await.expect("the server answers");
         let got: Vec<_> = told(&mut watch, 2).await.iter().map(|event| (event.kind, event.token)).collect();
-        assert_eq!(got, [(Kind::Granted, grant.token), (Kind::Released, grant.token)], "round {round}");
+        assert_eq!(got, [(EventKind::Granted, grant.token), (EventKind::Released, grant.token)], "round {round}");
     }
     assert!(site.proxy.accepted() > 5, "the connection was really cut");
 }
@@ -426,13 +426,13 @@ async fn a_watch_over_a_restart_says_reset() {
     let mut watch = site.straight.watch(None).await.expect("it watches");
     assert!(matches!(watch.next().await, Ok(Seen::Reset(_))));
     site.straight.acquire(claim("ada", Duration::ZERO)).await.expect("it is free");
-    assert_eq!(told(&mut watch, 1).await[0].kind, Kind::Granted);
+    assert_eq!(told(&mut watch, 1).await[0].kind, EventKind::Granted);
     site.server.kill();
     site.server.start_again();
     let seen = tokio::time::timeout(PATIENCE, watch.next()).await.expect("it is told in time");
     assert!(matches!(seen, Ok(Seen::Reset(_))), "{seen:?}");
     assert_eq!(site.straight.revoke("seat", "a burst pipe").await.expect("the server answers"), 1);
-    assert_eq!(told(&mut watch, 1).await[0].kind, Kind::Revoked);
+    assert_eq!(told(&mut watch, 1).await[0].kind, EventKind::Revoked);
 }
 
 /// Goal: a lot of calls at once share connections, and each has its own answer.

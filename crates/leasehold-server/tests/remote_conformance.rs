@@ -5,7 +5,7 @@ mod served;
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
-use leasehold::conformance::{Soon, Subject};
+use leasehold::conformance::{BoxFuture, Subject};
 use leasehold::engine::Engine;
 use leasehold::engine::remote::{Options, Remote};
 use served::Server;
@@ -25,7 +25,7 @@ struct OverTheWire {
 }
 
 impl OverTheWire {
-    fn open(&self) -> Soon<'_, Arc<dyn Engine>> {
+    fn open(&self) -> BoxFuture<'_, Arc<dyn Engine>> {
         let url = self.server.lock().expect("nobody panicked").as_ref().expect("it was started").url();
         Box::pin(async move {
             Remote::open(Options::from_url(&url).expect("a url")).await.expect("it listens") as Arc<dyn Engine>
@@ -34,13 +34,13 @@ impl OverTheWire {
 }
 
 impl Subject for OverTheWire {
-    fn fresh(&self) -> Soon<'_, Arc<dyn Engine>> {
+    fn fresh(&self) -> BoxFuture<'_, Arc<dyn Engine>> {
         *self.server.lock().expect("nobody panicked") = Some(Server::start());
         self.open()
     }
 
     #[allow(clippy::disallowed_methods, reason = "a real server lives in real time")]
-    fn pass(&self, span: Duration) -> Soon<'_, ()> {
+    fn pass(&self, span: Duration) -> BoxFuture<'_, ()> {
         Box::pin(tokio::time::sleep(span))
     }
 
@@ -52,12 +52,12 @@ impl Subject for OverTheWire {
         SLACK
     }
 
-    fn beside(&self) -> Soon<'_, Option<Arc<dyn Engine>>> {
+    fn beside(&self) -> BoxFuture<'_, Option<Arc<dyn Engine>>> {
         let opened = self.open();
         Box::pin(async move { Some(opened.await) })
     }
 
-    fn reopen(&self) -> Soon<'_, Option<Arc<dyn Engine>>> {
+    fn reopen(&self) -> BoxFuture<'_, Option<Arc<dyn Engine>>> {
         if let Some(server) = self.server.lock().expect("nobody panicked").as_mut() {
             server.kill();
             server.start_again();

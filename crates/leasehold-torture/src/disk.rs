@@ -12,7 +12,7 @@ use std::sync::{Arc, Mutex, PoisonError};
 use leasehold::engine::embedded::storage::{File, Storage};
 
 #[derive(Clone, Debug)]
-struct Write {
+struct PendingWrite {
     at: u64,
     bytes: Vec<u8>,
 }
@@ -21,7 +21,7 @@ struct Write {
 struct Inode {
     durable: Vec<u8>,
     cached: Vec<u8>,
-    pending: Vec<Write>,
+    pending: Vec<PendingWrite>,
 }
 
 #[derive(Clone, Debug)]
@@ -43,7 +43,7 @@ pub struct Faults {
 }
 
 #[derive(Clone, Debug, Default)]
-struct Inner {
+struct DiskState {
     inodes: Vec<Inode>,
     durable_dir: BTreeMap<String, usize>,
     dir: BTreeMap<String, usize>,
@@ -55,7 +55,7 @@ struct Inner {
 
 /// See the module.
 #[derive(Clone, Debug, Default)]
-pub struct SimDisk(Arc<Mutex<Inner>>);
+pub struct SimDisk(Arc<Mutex<DiskState>>);
 
 /// What a crash may choose: how many directory operations survive, and how many bytes of each pending write.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -67,7 +67,7 @@ pub struct Choices {
 }
 
 impl SimDisk {
-    fn lock(&self) -> std::sync::MutexGuard<'_, Inner> {
+    fn lock(&self) -> std::sync::MutexGuard<'_, DiskState> {
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
@@ -103,7 +103,7 @@ impl SimDisk {
     pub fn after_crash(&self, dir: usize, kept: &[usize]) -> Self {
         let inner = self.lock();
         let mut next =
-            Inner { inodes: inner.inodes.clone(), durable_dir: inner.durable_dir.clone(), ..Inner::default() };
+            DiskState { inodes: inner.inodes.clone(), durable_dir: inner.durable_dir.clone(), ..DiskState::default() };
         for op in inner.pending_dir.iter().take(dir) {
             apply(&mut next.durable_dir, op);
         }
@@ -112,7 +112,7 @@ impl SimDisk {
         for inode in &mut next.inodes {
             for write in std::mem::take(&mut inode.pending) {
                 let length = kept.next().copied().unwrap_or(0).min(write.bytes.len());
-                put(&mut inode.durable, &write.bytes[..length], write.at);
+                write_into(&mut inode.durable, &write.bytes[..length], write.at);
             }
             inode.cached = inode.durable.clone();
         }
@@ -159,7 +159,7 @@ impl SimDisk {
     }
 }
 
-impl Inner {
+impl DiskState {
     /// Every operation passes here: the machine may stop before it.
     fn operate(&mut self) -> io::Result<()> {
         if self.crashed {
@@ -193,7 +193,7 @@ fn apply(dir: &mut BTreeMap<String, usize>, op: &DirOp) {
     }
 }
 
-fn put(bytes: &mut Vec<u8>, piece: &[u8], at: u64) {
+fn write_into(bytes: &mut Vec<u8>, piece: &[u8], at: u64) {
     if piece.is_empty() {
         return;
     }
@@ -290,13 +290,13 @@ impl File for SimFile {
             if std::mem::take(&mut inner.faults.fail_write) {
                 // Half of it may have got there.
                 let half = bytes[..bytes.len() / 2].to_vec();
-                put(&mut inner.inodes[self.inode].cached, &half, at);
-                inner.inodes[self.inode].pending.push(Write { at, bytes: half });
+                write_into(&mut inner.inodes[self.inode].cached, &half, at);
+                inner.inodes[self.inode].pending.push(PendingWrite { at, bytes: half });
                 return Err(io::Error::from_raw_os_error(28));
             }
             let inode = &mut inner.inodes[self.inode];
-            put(&mut inode.cached, bytes, at);
-            inode.pending.push(Write { at, bytes: bytes.to_vec() });
+            write_into(&mut inode.cached, bytes, at);
+            inode.pending.push(PendingWrite { at, bytes: bytes.to_vec() });
         }
         result
     }
@@ -310,7 +310,7 @@ impl File for SimFile {
         }
         let inode = &mut inner.inodes[self.inode];
         for write in std::mem::take(&mut inode.pending) {
-            put(&mut inode.durable, &write.bytes, write.at);
+            write_into(&mut inode.durable, &write.bytes, write.at);
         }
         Ok(())
     }

@@ -13,9 +13,9 @@ pub type OpId = usize;
 
 /// What was asked.
 #[derive(Clone, Debug, PartialEq)]
-pub enum Kind {
+pub enum OpKind {
     /// Take these.
-    Acquire(Ask),
+    Acquire(AcquireRequest),
     /// Push the end.
     Renew {
         /// Which lease.
@@ -41,24 +41,24 @@ pub enum Kind {
     /// Free keys by name.
     Free {
         /// Which, and what was shown.
-        keys: Asked,
+        keys: KeyRequest,
         /// How many the reference model would free; none if it would call the command invalid.
         expect: Option<usize>,
     },
     /// Push the end of keys.
     Extend {
         /// Which, and what was shown.
-        keys: Asked,
+        keys: KeyRequest,
         /// How far.
         push: Push,
         /// How many the reference model would push; none if it would call the command invalid.
         expect: Option<usize>,
     },
-    /// Look at a resource.
+    /// Read a resource.
     Read {
         /// The resource.
         name: String,
-        /// The tokens that the book showed, to be told when that is durable.
+        /// The tokens that the book showed, to be returned when that is durable.
         saw: Vec<u64>,
         /// The book's time then.
         at: u64,
@@ -79,14 +79,14 @@ pub enum Kind {
 
 /// Keys by name, and the value that was shown, if any.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Asked {
+pub struct KeyRequest {
     /// Which.
     pub names: Vec<String>,
     /// The proof; without it any key is meant.
     pub value: Option<String>,
 }
 
-impl Asked {
+impl KeyRequest {
     /// Whether a lease with this value, which covers these, may be touched by it.
     #[must_use]
     pub fn may_touch(&self, value: &str, wants: &[(String, Mode)]) -> bool {
@@ -97,12 +97,12 @@ impl Asked {
 
 /// A claim.
 #[derive(Clone, Debug, PartialEq)]
-pub struct Ask {
+pub struct AcquireRequest {
     /// What is wanted.
     pub wants: Vec<(String, Mode)>,
     /// Asked life.
     pub ttl: Duration,
-    /// Patience.
+    /// How long it waits at most.
     pub wait: Duration,
     /// The cap.
     pub max_hold: Option<Duration>,
@@ -118,7 +118,7 @@ pub struct Ask {
 
 /// How it ended for the caller.
 #[derive(Clone, Copy, Debug)]
-pub enum Outcome {
+pub enum OpOutcome {
     /// No answer yet, or never: it may have happened.
     Unknown,
     /// Granted, or granted before (`repeated`).
@@ -145,7 +145,7 @@ pub enum Outcome {
     Freed(usize),
     /// Keys pushed.
     Extended(usize),
-    /// The look was answered.
+    /// The read was answered.
     Read {
         /// How many facts were durable then.
         durable: usize,
@@ -174,14 +174,14 @@ pub struct Op {
     /// Who.
     pub client: u64,
     /// What.
-    pub kind: Kind,
+    pub kind: OpKind,
     /// When it was asked, in nanoseconds of true time.
     pub invoke: u64,
     /// When the answer came.
     pub ret: Option<u64>,
     /// The answer.
-    pub outcome: Outcome,
-    /// Which life of the engine answered.
+    pub outcome: OpOutcome,
+    /// Which run of the engine answered.
     pub epoch: usize,
     /// For operations that must change nothing: whether the book was the same before and after.
     pub untouched: bool,
@@ -247,7 +247,7 @@ pub enum Recorded {
         /// The token.
         token: u64,
     },
-    /// An engine took the book up.
+    /// An engine started on the book.
     Resumed {
         /// When, by the book.
         at: u64,
@@ -259,7 +259,7 @@ pub enum Recorded {
 impl Recorded {
     /// A fact that can be kept.
     #[must_use]
-    pub fn of(fact: &Fact<'_>) -> Self {
+    pub fn from_fact(fact: &Fact<'_>) -> Self {
         match fact {
             Fact::Granted(record) => Self::Granted {
                 token: record.token.get(),
@@ -288,7 +288,7 @@ impl Recorded {
     }
 }
 
-/// One life of the engine.
+/// One run of the engine.
 #[derive(Clone, Debug, Default)]
 pub struct Epoch {
     /// The highest ceiling in the files it started from.
@@ -316,7 +316,7 @@ pub struct Recovery {
 
 /// One write to the fenced resource.
 #[derive(Clone, Debug)]
-pub struct Guarded {
+pub struct FencedWrite {
     /// The resource.
     pub name: String,
     /// The token shown.
@@ -338,7 +338,7 @@ pub struct Observation {
 
 /// How much happened: an empty history proves nothing.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct Counts {
+pub struct HistoryCounts {
     /// Commands submitted.
     pub commands: u64,
     /// Claims granted.
@@ -351,7 +351,7 @@ pub struct Counts {
     pub crashes: u64,
     /// Keys that were never given out.
     pub hostile: u64,
-    /// Claims that stood in line.
+    /// Claims that waited.
     pub waits: u64,
     /// Retried requests.
     pub retries: u64,
@@ -375,17 +375,17 @@ pub struct Counts {
     pub key_thieves: u64,
     /// Refusals for want of room.
     pub quotas: u64,
-    /// Looks answered.
+    /// Reads answered.
     pub reads: u64,
-    /// Looks that had to wait for the disk.
+    /// Reads that had to wait for the disk.
     pub late_reads: u64,
-    /// Pieces of news told.
+    /// Events published.
     pub news: u64,
-    /// Floors told or raised.
+    /// Floors read or raised.
     pub floors: u64,
 }
 
-impl Counts {
+impl HistoryCounts {
     /// Adds another run's.
     pub fn add(&mut self, other: &Self) {
         let mine: [&mut u64; 22] = [
@@ -449,12 +449,12 @@ pub struct History {
     pub ops: Vec<Op>,
     /// What the journal recorded and kept: facts lost in a crash are gone from here too.
     pub facts: Vec<Recorded>,
-    /// Lives of the engine.
+    /// Runs of the engine.
     pub epochs: Vec<Epoch>,
     /// Writes to fenced resources.
-    pub guarded: Vec<Guarded>,
+    pub guarded: Vec<FencedWrite>,
     /// What white-box checks saw while the run went on.
     pub observations: Vec<Observation>,
     /// How much happened.
-    pub counts: Counts,
+    pub counts: HistoryCounts,
 }

@@ -17,12 +17,12 @@ use leasehold_core::Book;
 use crate::disk::{Faults, SimDisk};
 use crate::history::Recorded;
 use crate::rng::Rng;
-use crate::sim::machine::{SIZES, Sealed, limits};
-use crate::sim::{Stopped, run_until};
+use crate::sim::machine::{SIZES, SealedBatch, limits};
+use crate::sim::{StoppedRun, run_until};
 
-/// How much was looked at.
+/// How much was checked.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct Tally {
+pub struct ImageCounts {
     /// Disk operations that a history was stopped at.
     pub stops: u64,
     /// Images recovered from, or bits and files tampered with.
@@ -35,7 +35,7 @@ pub struct Tally {
     pub cut: u64,
 }
 
-impl Tally {
+impl ImageCounts {
     /// Adds another.
     pub const fn add(&mut self, other: &Self) {
         self.stops += other.stops;
@@ -46,7 +46,7 @@ impl Tally {
     }
 }
 
-fn expected(log: &[Sealed], sequence: u64) -> u64 {
+fn expected(log: &[SealedBatch], sequence: u64) -> u64 {
     let mut book = Book::new(limits(), 7);
     for sealed in log.iter().filter(|sealed| sealed.sequence <= sequence) {
         if book.replay(&sealed.facts, |_| {}).is_err() {
@@ -56,33 +56,33 @@ fn expected(log: &[Sealed], sequence: u64) -> u64 {
     book.digest()
 }
 
-fn look(disk: &SimDisk) -> Result<(Recovered, u64), Damage> {
+fn recover_image(disk: &SimDisk) -> Result<(Recovered, u64), Damage> {
     let mut book = Book::new(limits(), 8);
     let found = recover(disk, &mut book, |_, _| {})?;
     Ok((found, book.digest()))
 }
 
 /// The most pending writes whose every subset is tried.
-const SUBSETS: usize = 5;
+const MAX_WRITES_FOR_ALL_SUBSETS: usize = 5;
 
 /// Stops a history at each disk operation from `from` on, `step` apart, and recovers from every image.
 ///
 /// # Errors
 ///
 /// The first image from which something acknowledged is lost, changed or refused.
-pub fn crash_images(seed: u64, commands: u64, from: u64, step: u64) -> Result<Tally, String> {
-    let mut tally = Tally::default();
+pub fn crash_images(seed: u64, commands: u64, from: u64, step: u64) -> Result<ImageCounts, String> {
+    let mut counts = ImageCounts::default();
     let mut at = from;
     loop {
         let stopped = run_until(seed, commands, Some(at));
         if !stopped.crashed {
-            return Ok(tally);
+            return Ok(counts);
         }
-        tally.stops += 1;
+        counts.stops += 1;
         let choices = stopped.disk.choices();
         for dir in 0..=choices.dir {
             for kept in kept_sets(&choices.writes) {
-                check_image(&stopped, dir, &kept, &mut tally)
+                check_image(&stopped, dir, &kept, &mut counts)
                     .map_err(|why| format!("seed {seed}, operation {at}, {dir} names, {kept:?} bytes: {why}"))?;
             }
         }
@@ -108,7 +108,7 @@ fn kept_sets(lengths: &[usize]) -> Vec<Vec<usize>> {
             }
         }
     }
-    if lengths.len() <= SUBSETS {
+    if lengths.len() <= MAX_WRITES_FOR_ALL_SUBSETS {
         for mask in 0u32..1 << lengths.len() {
             sets.push(lengths.iter().enumerate().map(|(i, n)| if mask >> i & 1 == 1 { *n } else { 0 }).collect());
         }
@@ -116,34 +116,34 @@ fn kept_sets(lengths: &[usize]) -> Vec<Vec<usize>> {
     sets
 }
 
-fn check_image(stopped: &Stopped, dir: usize, kept: &[usize], tally: &mut Tally) -> Result<(), String> {
-    tally.images += 1;
+fn check_image(stopped: &StoppedRun, dir: usize, kept: &[usize], counts: &mut ImageCounts) -> Result<(), String> {
+    counts.images += 1;
     let disk = stopped.disk.after_crash(dir, kept);
-    let (found, digest) = look(&disk).map_err(|damage| format!("an honest crash is refused: {damage}"))?;
-    if found.point.sequence < stopped.acked {
-        return Err(format!("frame {} was answered, found up to {}", stopped.acked, found.point.sequence));
+    let (found, digest) = recover_image(&disk).map_err(|damage| format!("an honest crash is refused: {damage}"))?;
+    if found.position.sequence < stopped.acked {
+        return Err(format!("frame {} was answered, found up to {}", stopped.acked, found.position.sequence));
     }
-    if digest != expected(&stopped.log, found.point.sequence) {
-        return Err(format!("another state than the record says at frame {}", found.point.sequence));
+    if digest != expected(&stopped.log, found.position.sequence) {
+        return Err(format!("another state than the record says at frame {}", found.position.sequence));
     }
     check_ceiling(&stopped.log, &found, stopped.acked)?;
     if found.cut.is_some() {
-        tally.cut += 1;
+        counts.cut += 1;
     } else {
-        tally.exact += 1;
+        counts.exact += 1;
     }
     // Every few images, the start that follows is stopped at each of its own disk operations too.
-    if tally.images.is_multiple_of(INSIDE) {
-        crash_inside(stopped, &disk, found.point.sequence, tally)?;
+    if counts.images.is_multiple_of(IMAGES_PER_START_CRASH) {
+        crash_inside(stopped, &disk, found.position.sequence, counts)?;
     }
     Ok(())
 }
 
 /// How many images there are to one whose start is stopped too.
-const INSIDE: u64 = 25;
+const IMAGES_PER_START_CRASH: u64 = 25;
 
 /// Stops the start from an image at each disk operation, and recovers from what that leaves.
-fn crash_inside(stopped: &Stopped, disk: &SimDisk, sequence: u64, tally: &mut Tally) -> Result<(), String> {
+fn crash_inside(stopped: &StoppedRun, disk: &SimDisk, sequence: u64, counts: &mut ImageCounts) -> Result<(), String> {
     for at in 0..200 {
         let disk = disk.after_kill();
         disk.set_faults(Faults { crash_in: Some(at), ..Faults::default() });
@@ -156,10 +156,10 @@ fn crash_inside(stopped: &Stopped, disk: &SimDisk, sequence: u64, tally: &mut Ta
         }
         let choices = disk.choices();
         for (dir, kept) in [(0, vec![0; choices.writes.len()]), (choices.dir, choices.writes.clone())] {
-            tally.images += 1;
-            let (found, digest) = look(&disk.after_crash(dir, &kept))
+            counts.images += 1;
+            let (found, digest) = recover_image(&disk.after_crash(dir, &kept))
                 .map_err(|damage| format!("refused after a crash at operation {at} of the start: {damage}"))?;
-            let again = found.point.sequence;
+            let again = found.position.sequence;
             // The start may have got as far as its own first frame; what it found it must not lose.
             if again < stopped.acked || again > sequence + 1 {
                 return Err(format!(
@@ -170,14 +170,14 @@ fn crash_inside(stopped: &Stopped, disk: &SimDisk, sequence: u64, tally: &mut Ta
                 return Err(format!("another state after a crash at operation {at} of the start"));
             }
             check_ceiling(&stopped.log, &found, stopped.acked)?;
-            tally.exact += 1;
+            counts.exact += 1;
         }
     }
     Err("a start that never ends".into())
 }
 
 /// No token that was given out to anybody comes again.
-fn check_ceiling(log: &[Sealed], found: &Recovered, acked: u64) -> Result<(), String> {
+fn check_ceiling(log: &[SealedBatch], found: &Recovered, acked: u64) -> Result<(), String> {
     let given = log.iter().filter(|sealed| sealed.sequence <= acked).flat_map(|sealed| &sealed.recorded);
     let newest =
         given.map(|fact| if let Recorded::Granted { token, .. } = fact { *token } else { 0 }).max().unwrap_or(0);
@@ -190,7 +190,7 @@ fn check_ceiling(log: &[Sealed], found: &Recovered, acked: u64) -> Result<(), St
 /// A disk at rest, with what it must hold.
 pub struct Rest {
     disk: SimDisk,
-    log: Vec<Sealed>,
+    log: Vec<SealedBatch>,
     /// Up to here something that came later proves that each frame was durable.
     proven: u64,
     /// Up to here the file beside the journal proves it.
@@ -206,8 +206,8 @@ pub struct Rest {
 pub fn at_rest(seed: u64, commands: u64) -> Result<Rest, String> {
     let stopped = run_until(seed, commands, None);
     let disk = stopped.disk.with_bytes("", Vec::new());
-    let (found, digest) = look(&disk).map_err(|damage| format!("seed {seed}: refused at rest: {damage}"))?;
-    let last = found.point.sequence;
+    let (found, digest) = recover_image(&disk).map_err(|damage| format!("seed {seed}: refused at rest: {damage}"))?;
+    let last = found.position.sequence;
     if last != stopped.acked || digest != expected(&stopped.log, last) {
         return Err(format!("seed {seed}: not found as it was left"));
     }
@@ -223,15 +223,15 @@ impl Rest {
         names.into_iter().map(|name| (name.clone(), self.disk.bytes(&name).len() * 8)).collect()
     }
 
-    /// Flips one bit and looks.
+    /// Flips one bit and recovers.
     ///
     /// # Errors
     ///
     /// If the verdict is wrong.
-    pub fn flip(&self, name: &str, bit: usize, tally: &mut Tally) -> Result<(), String> {
+    pub fn flip(&self, name: &str, bit: usize, counts: &mut ImageCounts) -> Result<(), String> {
         let mut bytes = self.disk.bytes(name);
         bytes[bit / 8] ^= 1 << (bit % 8);
-        self.judge(&self.disk.with_bytes(name, bytes), self.proven, false, tally)
+        self.judge(&self.disk.with_bytes(name, bytes), self.proven, false, counts)
             .map_err(|why| format!("{name} bit {bit}: {why}"))
     }
 
@@ -240,7 +240,7 @@ impl Rest {
     /// # Errors
     ///
     /// If a verdict is wrong.
-    pub fn tamper(&self, step: usize, tally: &mut Tally) -> Result<(), String> {
+    pub fn tamper(&self, step: usize, counts: &mut ImageCounts) -> Result<(), String> {
         let names = self.disk.names();
         for name in &names {
             let bytes = self.disk.bytes(name);
@@ -253,17 +253,17 @@ impl Rest {
                     *byte = (i as u8).wrapping_mul(31) ^ 0x5a;
                 }
                 for (what, tampered) in [("cut", short), ("zeroed", zeroed), ("overwritten", garbage)] {
-                    self.judge(&self.disk.with_bytes(name, tampered), self.witnessed, true, tally)
+                    self.judge(&self.disk.with_bytes(name, tampered), self.witnessed, true, counts)
                         .map_err(|why| format!("{name} {what} from {at}: {why}"))?;
                 }
             }
-            // The ceiling is the second witness: with it and a segment gone at once, nobody could know.
+            // The ceiling file is the second proof: if it and a segment are gone at once, the loss cannot be noticed.
             for other in names.iter().filter(|other| *other > name && name != "ceiling") {
                 let swapped = self.disk.with_bytes(name, self.disk.bytes(other)).with_bytes(other, bytes.clone());
-                self.judge(&swapped, self.witnessed, true, tally)
+                self.judge(&swapped, self.witnessed, true, counts)
                     .map_err(|why| format!("{name} and {other} swapped: {why}"))?;
                 let doubled = self.disk.with_bytes(other, bytes.clone());
-                self.judge(&doubled, self.witnessed, true, tally)
+                self.judge(&doubled, self.witnessed, true, counts)
                     .map_err(|why| format!("{other} replaced by {name}: {why}"))?;
             }
         }
@@ -273,19 +273,19 @@ impl Rest {
     /// Exact, or refused; or, after the last proven frame, cut and reported. Where a whole tail is erased, with the
     /// proof that its own frames carry, `proven` is what the file beside the journal knows, and zeros in place of
     /// a frame that nothing proves are what a crash leaves too.
-    fn judge(&self, disk: &SimDisk, proven: u64, tail_erased: bool, tally: &mut Tally) -> Result<(), String> {
-        tally.images += 1;
-        let seen = std::panic::catch_unwind(std::panic::AssertUnwindSafe(|| look(disk)));
+    fn judge(&self, disk: &SimDisk, proven: u64, tail_erased: bool, counts: &mut ImageCounts) -> Result<(), String> {
+        counts.images += 1;
+        let seen = std::panic::catch_unwind(std::panic::AssertUnwindSafe(|| recover_image(disk)));
         let (found, digest) = match seen {
             Err(_) => return Err("recovery panicked".into()),
             Ok(Err(Damage::Broken { .. })) => {
-                tally.refused += 1;
+                counts.refused += 1;
                 return Ok(());
             }
             Ok(Err(damage)) => return Err(format!("no verdict: {damage}")),
             Ok(Ok(seen)) => seen,
         };
-        let sequence = found.point.sequence;
+        let sequence = found.position.sequence;
         if sequence < proven {
             return Err(format!("frame {proven} was proven, found quietly only {sequence}"));
         }
@@ -294,9 +294,9 @@ impl Rest {
         }
         check_ceiling(&self.log, &found, self.last)?;
         if sequence == self.last {
-            tally.exact += 1;
+            counts.exact += 1;
         } else if found.cut.is_some() || tail_erased {
-            tally.cut += 1;
+            counts.cut += 1;
         } else {
             return Err(format!("frames after {sequence} are gone and nothing is said"));
         }

@@ -6,11 +6,11 @@ use std::collections::BTreeMap;
 
 use leasehold_core::{End, Mode, Push};
 
-use crate::history::{Asked, OpId, Recorded};
+use crate::history::{KeyRequest, OpId, Recorded};
 
 /// A lease by definition.
 #[derive(Clone, Debug)]
-pub struct Lease {
+pub struct ModelLease {
     /// What it covers.
     pub wants: Vec<(String, Mode)>,
     /// Its end, by the book.
@@ -25,61 +25,35 @@ pub struct Lease {
     pub value: Option<String>,
 }
 
-/// A claim in line by definition.
+/// A waiting claim by definition.
 #[derive(Clone, Debug)]
-pub struct Waiter {
+pub struct ModelWaiter {
     /// The operation that waits.
     pub op: OpId,
     /// What it wants.
     pub wants: Vec<(String, Mode)>,
-    /// Patience ends, by the book.
+    /// When the wait ends, by the book's clock.
     pub until: u64,
 }
 
 /// Which law a fact breaks, by the file name of the invariant.
-pub type Broken = (&'static str, String);
+pub type BrokenInvariant = (&'static str, String);
 
 /// See the module.
 #[derive(Clone, Debug, Default)]
-pub struct Model {
+pub struct ReferenceModel {
     /// Leases by token.
-    pub leases: BTreeMap<u64, Lease>,
-    /// Claims in line, in order of arrival.
-    pub waiters: Vec<Waiter>,
+    pub leases: BTreeMap<u64, ModelLease>,
+    /// Waiting claims, in order of arrival.
+    pub waiters: Vec<ModelWaiter>,
     last_token: u64,
 }
 
-impl Model {
+impl ReferenceModel {
     /// Follows a fact, and says which law it breaks.
-    pub fn follow(&mut self, fact: &Recorded) -> Result<(), Broken> {
+    pub fn follow(&mut self, fact: &Recorded) -> Result<(), BrokenInvariant> {
         match fact {
-            Recorded::Granted { token, wants, expires_at, cap_at, ttl, at, principal, value, .. } => {
-                let mut broken = None;
-                if *token <= self.last_token {
-                    broken = Some(("token_order", format!("token {token} after {}", self.last_token)));
-                }
-                if *expires_at > *cap_at || *expires_at > at.saturating_add(*ttl) {
-                    broken = Some(("cap", format!("lease {token} is granted past its cap or ttl")));
-                }
-                for (name, mode) in wants {
-                    if let Err(why) = self.admits(name, *mode) {
-                        let law = if *mode == Mode::Exclusive { "exclusion" } else { "readers_and_permits" };
-                        broken = Some((law, format!("{mode:?} on {name} granted with token {token}, but {why}")));
-                    }
-                }
-                self.last_token = self.last_token.max(*token);
-                let lease = Lease {
-                    wants: wants.clone(),
-                    expires_at: *expires_at,
-                    cap_at: *cap_at,
-                    ttl: *ttl,
-                    closing: false,
-                    principal: principal.clone(),
-                    value: value.clone(),
-                };
-                self.leases.insert(*token, lease);
-                broken.map_or(Ok(()), Err)
-            }
+            Recorded::Granted { .. } => self.follow_grant(fact),
             Recorded::Renewed { token, expires_at, ttl } => match self.leases.get_mut(token) {
                 Some(lease) if !lease.closing => {
                     lease.expires_at = *expires_at;
@@ -134,6 +108,37 @@ impl Model {
         }
     }
 
+    fn follow_grant(&mut self, fact: &Recorded) -> Result<(), BrokenInvariant> {
+        let Recorded::Granted { token, wants, expires_at, cap_at, ttl, at, principal, value, .. } = fact else {
+            unreachable!("called for grants only")
+        };
+        let mut broken = None;
+        if *token <= self.last_token {
+            broken = Some(("token_order", format!("token {token} after {}", self.last_token)));
+        }
+        if *expires_at > *cap_at || *expires_at > at.saturating_add(*ttl) {
+            broken = Some(("cap", format!("lease {token} is granted past its cap or ttl")));
+        }
+        for (name, mode) in wants {
+            if let Err(why) = self.admits(name, *mode) {
+                let law = if *mode == Mode::Exclusive { "exclusion" } else { "readers_and_permits" };
+                broken = Some((law, format!("{mode:?} on {name} granted with token {token}, but {why}")));
+            }
+        }
+        self.last_token = self.last_token.max(*token);
+        let lease = ModelLease {
+            wants: wants.clone(),
+            expires_at: *expires_at,
+            cap_at: *cap_at,
+            ttl: *ttl,
+            closing: false,
+            principal: principal.clone(),
+            value: value.clone(),
+        };
+        self.leases.insert(*token, lease);
+        broken.map_or(Ok(()), Err)
+    }
+
     /// How many leases are counted for a principal: those whose resources are still closed too.
     #[must_use]
     pub fn leases_of(&self, principal: &str) -> usize {
@@ -143,40 +148,40 @@ impl Model {
     /// The tokens on a resource that somebody has at this moment, in order.
     #[must_use]
     pub fn tokens_on(&self, name: &str, now: u64) -> Vec<u64> {
-        let here = |lease: &Lease| {
+        let here = |lease: &ModelLease| {
             !lease.closing && lease.expires_at > now && lease.wants.iter().any(|(held, _)| held == name)
         };
         self.leases.iter().filter(|(_, lease)| here(lease)).map(|(token, _)| *token).collect()
     }
 
     /// The key of this name as somebody may use it who shows this value.
-    fn owned(&self, name: &str, value: Option<&str>, now: u64) -> Option<&Lease> {
+    fn owned(&self, name: &str, value: Option<&str>, now: u64) -> Option<&ModelLease> {
         let lease = &self.leases[self.tokens_on(name, now).first()?];
         let shown = lease.value.as_deref()?;
         value.is_none_or(|value| value == shown).then_some(lease)
     }
 
     /// A key that was not taken as one cannot be meant without a value.
-    fn invalid(&self, keys: &Asked, now: u64) -> bool {
+    fn invalid(&self, keys: &KeyRequest, now: u64) -> bool {
         let plain = |name: &String| self.tokens_on(name, now).iter().any(|token| self.leases[token].value.is_none());
         keys.value.is_none() && keys.names.iter().any(plain)
     }
 
     /// How many keys a free must free; none if it must be called invalid.
     #[must_use]
-    pub fn would_free(&self, keys: &Asked, now: u64) -> Option<usize> {
+    pub fn would_free(&self, keys: &KeyRequest, now: u64) -> Option<usize> {
         let owned = |name: &&String| self.owned(name, keys.value.as_deref(), now).is_some();
         (!self.invalid(keys, now)).then(|| keys.names.iter().filter(owned).count())
     }
 
     /// How many keys an extend must push; none if it must be called invalid.
     #[must_use]
-    pub fn would_extend(&self, keys: &Asked, push: Push, now: u64) -> Option<usize> {
+    pub fn would_extend(&self, keys: &KeyRequest, push: Push, now: u64) -> Option<usize> {
         if self.invalid(keys, now) {
             return None;
         }
-        // A no for whoever does not own all of them comes first: the rest is for the owner to know.
-        let owned: Option<Vec<&Lease>> =
+        // A caller that does not own all of them is refused first: only the owner learns more.
+        let owned: Option<Vec<&ModelLease>> =
             keys.names.iter().map(|name| self.owned(name, keys.value.as_deref(), now)).collect();
         let Some(owned) = owned else { return Some(0) };
         for lease in owned {
@@ -191,7 +196,7 @@ impl Model {
     /// Whether anything on these names is over by time and not collected yet.
     #[must_use]
     pub fn is_due(&self, names: &[String], now: u64) -> bool {
-        let on = |lease: &Lease| lease.wants.iter().any(|(held, _)| names.contains(held));
+        let on = |lease: &ModelLease| lease.wants.iter().any(|(held, _)| names.contains(held));
         self.leases.values().any(|lease| lease.expires_at <= now && on(lease))
     }
 
@@ -246,11 +251,11 @@ impl Model {
             .sum()
     }
 
-    /// A waiting claim that could be granted and is not. One whose patience ended within this very millisecond
-    /// may still stand in the way: deadlines are looked at every millisecond.
+    /// A waiting claim that could be granted and is not. One whose wait ended within this very millisecond
+    /// may still block others: deadlines are checked every millisecond.
     pub fn forgotten(&self, now: u64) -> Option<OpId> {
         let looked = now / 1_000_000 * 1_000_000;
-        let able = |waiter: &&Waiter| {
+        let able = |waiter: &&ModelWaiter| {
             waiter.until > now
                 && waiter.wants.iter().all(|(name, mode)| self.admits(name, *mode).is_ok())
                 && self.conflicting_before(&waiter.wants, waiter.op, looked).is_none()

@@ -2,7 +2,7 @@
 
 use std::collections::{HashMap, HashSet};
 
-/// What is known from the lines of one life. See the `victim` binary for their form.
+/// What is known from the lines of one run. See the `victim` binary for their form.
 #[derive(Debug, Default)]
 pub struct Testimony {
     /// Granted, and nobody asked for its release: name and token.
@@ -13,19 +13,19 @@ pub struct Testimony {
     pub open: HashMap<u64, String>,
     /// Names for which an acquire was asked and not answered.
     pub asked: HashSet<String>,
-    /// Every token that was ever told.
+    /// Every token that was ever reported.
     pub tokens: HashSet<u64>,
     /// How many operations were answered.
     pub answered: u64,
 }
 
 impl Testimony {
-    /// Takes in the lines of one life, on top of the lives before it.
+    /// Reads the lines of one run, after those of the runs before it.
     ///
     /// # Errors
     ///
-    /// A token that was told twice.
-    pub fn hear(&mut self, lines: &str) -> Result<(), String> {
+    /// A token that was reported twice.
+    pub fn read_lines(&mut self, lines: &str) -> Result<(), String> {
         let mut asked: HashMap<&str, Vec<&str>> = HashMap::new();
         // The last line may be torn by the kill.
         let whole = lines.rfind('\n').map_or("", |end| &lines[..end]);
@@ -117,18 +117,18 @@ mod tests {
     #[test]
     fn a_lost_grant_a_revived_release_and_a_second_token_are_seen() {
         let mut lost = Testimony::default();
-        lost.hear("? 0 acquire a\n! 0 granted a 7\n").unwrap();
+        lost.read_lines("? 0 acquire a\n! 0 granted a 7\n").unwrap();
         assert!(lost.compare(&HashMap::new()).is_err());
         let mut revived = Testimony::default();
-        revived.hear("? 0 acquire a\n! 0 granted a 7\n? 1 release a 7\n! 1 released a 7\n").unwrap();
+        revived.read_lines("? 0 acquire a\n! 0 granted a 7\n? 1 release a 7\n! 1 released a 7\n").unwrap();
         assert!(revived.compare(&HashMap::from([("a".into(), 7)])).is_err());
         let mut twice = Testimony::default();
-        twice.hear("! 0 granted a 7\n").unwrap();
-        assert!(twice.hear("! 0 granted b 7\n").is_err());
+        twice.read_lines("! 0 granted a 7\n").unwrap();
+        assert!(twice.read_lines("! 0 granted b 7\n").is_err());
         let mut unasked = Testimony::default();
         assert!(unasked.compare(&HashMap::from([("a".into(), 7)])).is_err());
         let mut open = Testimony::default();
-        open.hear("! 0 granted a 7\n? 1 release a 7\n? 2 acquire b\n! 2 gran").unwrap();
+        open.read_lines("! 0 granted a 7\n? 1 release a 7\n? 2 acquire b\n! 2 gran").unwrap();
         assert!(open.compare(&HashMap::from([("a".into(), 7), ("b".into(), 9)])).is_ok());
     }
 }

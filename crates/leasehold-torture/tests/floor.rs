@@ -4,15 +4,15 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use leasehold::Error;
-use leasehold::engine::embedded::journal::frame::{self, UNIT};
-use leasehold::engine::embedded::journal::{Sizes, segment};
+use leasehold::engine::embedded::journal::frame::{self, FRAME_ALIGN_BYTES};
+use leasehold::engine::embedded::journal::{JournalSizes, segment};
 use leasehold::engine::embedded::storage::Storage;
 use leasehold::engine::embedded::{Embedded, Options};
-use leasehold::engine::{Claim, Engine, Mode, Token, Want};
+use leasehold::engine::{Claim, Engine, Token, Want};
 use leasehold_torture::disk::{Faults, SimDisk};
 
 /// Beyond every token that an engine reserves by itself.
-const FAR: u64 = 1 << 50;
+const FAR_TOKEN: u64 = 1 << 50;
 
 fn token(number: u64) -> Token {
     Token::new(number).expect("a token")
@@ -28,16 +28,7 @@ async fn open(disk: &SimDisk) -> Arc<Embedded> {
 }
 
 async fn take(engine: &Embedded, name: &str) -> Token {
-    let claim = Claim {
-        wants: vec![Want { name: name.into(), mode: Mode::Exclusive }],
-        ttl: Duration::from_secs(3600),
-        wait: Duration::ZERO,
-        max_hold: None,
-        delay: Duration::ZERO,
-        holder: "ada".into(),
-        request: None,
-        principal: String::new(),
-    };
+    let claim = Claim::new(vec![Want::exclusive(name)], Duration::from_secs(3600), "ada");
     engine.acquire(claim).await.expect("it is free").token.expect("fencing")
 }
 
@@ -55,7 +46,7 @@ fn unplugged(disk: &SimDisk) -> SimDisk {
 fn torn(disk: &SimDisk) -> SimDisk {
     let name = disk.names().into_iter().filter(|name| segment::id_of(name).is_some()).max().expect("a segment");
     let mut bytes = disk.bytes(&name);
-    let (mut at, mut last) = (UNIT, None);
+    let (mut at, mut last) = (FRAME_ALIGN_BYTES, None);
     while let Some(frame) = bytes.get(at..).and_then(frame::decode) {
         last = Some(at..at + frame.size);
         at += frame.size;
@@ -70,7 +61,7 @@ fn torn(disk: &SimDisk) -> SimDisk {
 /// frame, the ceiling file lost, an orderly close.
 #[tokio::test]
 async fn a_raised_floor_survives_whatever_ends_the_engine() {
-    for (floor, granted) in [(50, false), (50, true), (131_072, false), (FAR, false), (FAR, true)] {
+    for (floor, granted) in [(50, false), (50, true), (131_072, false), (FAR_TOKEN, false), (FAR_TOKEN, true)] {
         let disk = SimDisk::default();
         let engine = open(&disk).await;
         if granted {
@@ -100,13 +91,13 @@ async fn a_raised_floor_survives_whatever_ends_the_engine() {
 /// Method: small segments; raise; fill segments until snapshots have replaced them; kill; look.
 #[tokio::test]
 async fn a_raised_floor_survives_rotation_and_snapshots() {
-    let sizes = Sizes { segment: 16 << 10, snapshot_after: 8 << 10, tokens: 16 };
+    let sizes = JournalSizes { segment: 16 << 10, snapshot_after: 8 << 10, tokens: 16 };
     let options = || Options { sizes, ..Options::default() };
     let disk = SimDisk::default();
     let engine = open_with(&disk, options()).await;
     let first = disk.names().into_iter().find(|name| segment::id_of(name).is_some()).expect("a segment");
-    engine.raise_floor(Some(token(FAR))).await.expect("it is raised");
-    let mut last = token(FAR);
+    engine.raise_floor(Some(token(FAR_TOKEN))).await.expect("it is raised");
+    let mut last = token(FAR_TOKEN);
     for number in 0.. {
         let next = take(&engine, &format!("{number}-{}", "n".repeat(200))).await;
         assert!(next > last, "{next} after {last}");
@@ -126,7 +117,7 @@ async fn a_raised_floor_survives_rotation_and_snapshots() {
 /// Method: callers that take leases all the time; floors beyond what is reserved, again and again.
 #[tokio::test(flavor = "multi_thread", worker_threads = 4)]
 async fn a_floor_is_raised_under_load() {
-    let sizes = Sizes { tokens: 16, ..Sizes::default() };
+    let sizes = JournalSizes { tokens: 16, ..JournalSizes::default() };
     let engine = open_with(&SimDisk::default(), Options { sizes, ..Options::default() }).await;
     let callers = (0..4).map(|caller| {
         let engine = engine.clone();
@@ -154,7 +145,7 @@ async fn a_floor_that_cannot_be_written_is_unknown() {
     let disk = SimDisk::default();
     let engine = open(&disk).await;
     disk.set_faults(Faults { fail_sync: true, ..Faults::default() });
-    let answer = engine.raise_floor(Some(token(FAR))).await;
+    let answer = engine.raise_floor(Some(token(FAR_TOKEN))).await;
     assert!(matches!(answer, Err(Error::Indeterminate { .. })), "{answer:?}");
     let answer = engine.raise_floor(None).await;
     assert!(matches!(answer, Err(Error::Unavailable { .. })), "{answer:?}");

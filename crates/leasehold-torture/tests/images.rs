@@ -1,7 +1,7 @@
 //! Crash images and flipped bits. `LEASEHOLD_IMAGES` histories are stopped at every disk operation (CI looks at
 //! every few), and `LEASEHOLD_FLIPS` histories have every bit flipped (CI flips every few).
 
-use leasehold_torture::images::{Tally, at_rest, crash_images};
+use leasehold_torture::images::{ImageCounts, at_rest, crash_images};
 
 fn number(name: &str) -> Option<u64> {
     std::env::var(name).ok().map(|text| text.parse().unwrap_or_else(|_| panic!("{name} is a number, not {text:?}")))
@@ -13,10 +13,10 @@ fn number(name: &str) -> Option<u64> {
 fn every_crash_image_recovers() {
     let asked = number("LEASEHOLD_IMAGES");
     let (histories, step) = asked.map_or((12, 7), |histories| (histories, 1));
-    let mut total = Tally::default();
+    let mut total = ImageCounts::default();
     for seed in 0..histories {
         match crash_images(seed, 60, seed % step, step) {
-            Ok(tally) => total.add(&tally),
+            Ok(counts) => total.add(&counts),
             Err(why) => panic!("{why}"),
         }
     }
@@ -31,7 +31,7 @@ fn every_crash_image_recovers() {
 fn every_flipped_bit_is_exact_or_loud() {
     let asked = number("LEASEHOLD_FLIPS");
     let (histories, step) = asked.map_or((6, 41), |histories| (histories, 1));
-    let mut total = Tally::default();
+    let mut total = ImageCounts::default();
     let mut snapshots = 0;
     for seed in 0..histories {
         let rest = at_rest(seed, 400).unwrap_or_else(|why| panic!("{why}"));

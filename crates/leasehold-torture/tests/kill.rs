@@ -43,7 +43,7 @@ async fn nothing_answered_is_lost_to_kill_9() {
         child.kill().expect("kill -9");
         child.wait().expect("dead");
         let said = reader.join().expect("read").expect("UTF-8");
-        testimony.hear(&said).unwrap_or_else(|why| panic!("life {life}: {why}"));
+        testimony.read_lines(&said).unwrap_or_else(|why| panic!("life {life}: {why}"));
         testimony.compare(&held(dir.path()).await).unwrap_or_else(|why| panic!("life {life}: {why}"));
     }
     println!("{kills} kills, {} answers, {} leases held at the end", testimony.answered, testimony.held.len());
@@ -66,7 +66,7 @@ async fn nothing_answered_is_lost_to_a_failed_sync() {
             .expect("strace is installed: apt-get install strace");
         let said = String::from_utf8(output.stdout).expect("UTF-8");
         assert!(said.contains("unknown"), "sync {n} did not fail: {} lines", said.lines().count());
-        testimony.hear(&said).unwrap_or_else(|why| panic!("sync {n}: {why}"));
+        testimony.read_lines(&said).unwrap_or_else(|why| panic!("sync {n}: {why}"));
         testimony.compare(&held(dir.path()).await).unwrap_or_else(|why| panic!("sync {n}: {why}"));
     }
     assert!(testimony.answered >= 100, "too little happened: {}", testimony.answered);

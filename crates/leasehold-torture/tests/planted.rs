@@ -11,15 +11,15 @@ use leasehold::engine::embedded::storage::Storage;
 use leasehold::engine::embedded::{CompletionQueue, Embedded, Options, Stopped};
 use leasehold::engine::{Engine, Seen};
 use leasehold_core::planted::{Bug, plant};
-use leasehold_core::{Acquire, Mode, Reply, WaiterId, Want};
+use leasehold_core::{Acquire, Reply, WaiterId, Want};
 use leasehold_torture::disk::{Faults, SimDisk};
-use leasehold_torture::images::{Tally, at_rest};
+use leasehold_torture::images::{ImageCounts, at_rest};
 use leasehold_torture::invariant;
-use leasehold_torture::sim::{self, Size};
+use leasehold_torture::sim::{self, RunSize};
 
 /// Which law a seed breaks, whether a checker says so or an assertion in the code under test.
 fn verdict(seed: u64) -> Option<String> {
-    let run = std::panic::catch_unwind(|| sim::run(seed, Size::default()));
+    let run = std::panic::catch_unwind(|| sim::run(seed, RunSize::default()));
     match run {
         Ok(run) => match invariant::check_all(&run.history) {
             Err((law, why)) => Some(format!("{law}: {why}")),
@@ -35,13 +35,13 @@ fn flipped(seed: u64) -> Option<String> {
         Ok(rest) => rest,
         Err(why) => return Some(why),
     };
-    let mut tally = Tally::default();
+    let mut counts = ImageCounts::default();
     rest.bits()
         .into_iter()
-        .find_map(|(name, bits)| (0..bits).step_by(997).find_map(|bit| rest.flip(&name, bit, &mut tally).err()))
+        .find_map(|(name, bits)| (0..bits).step_by(997).find_map(|bit| rest.flip(&name, bit, &mut counts).err()))
 }
 
-/// What only the real engine shows: a locked writes on a disk that works, and then on one that does not.
+/// What only the real engine shows: a server thread writes on a disk that works, and then on one that does not.
 fn pressed() -> Option<String> {
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().expect("a runtime starts");
     runtime.block_on(async {
@@ -52,7 +52,7 @@ fn pressed() -> Option<String> {
         let Ok(Seen::Reset(_)) = watch.next().await else { return Some("a watch begins with a reset".into()) };
         match take(&engine, "before").await {
             Ok(Reply::Granted(_)) => {}
-            // Whoever wrote it had a bug: told to everybody, and the engine has stopped.
+            // The thread that wrote it panicked: its callers were answered, and the engine has stopped.
             Err(Stopped::Unknown(_)) if engine.counts().await.is_err() => return Some("the press panics".into()),
             other => return Some(format!("on a disk that works: {other:?}")),
         }
@@ -69,24 +69,12 @@ fn pressed() -> Option<String> {
     })
 }
 
-/// One acquire by a locked that writes its own batch; the answer must be there when that returns, or soon.
+/// One acquire by a server thread that writes its own batch; the answer must be there when that returns, or soon.
 async fn take(engine: &Embedded, name: &str) -> Result<Reply, Stopped> {
     let completions = CompletionQueue::new(|| {});
     let mut locked = engine.lock_for_batch();
-    let wants = [Want { name, mode: Mode::Exclusive }];
-    let claim = Acquire {
-        waiter_id: WaiterId(0),
-        wants: &wants,
-        ttl_ms: 60_000,
-        wait_ms: 0,
-        max_hold_ms: None,
-        delay_ms: 0,
-        holder: "locked",
-        request: None,
-        secret: locked.secret(),
-        principal: "",
-        value: None,
-    };
+    let wants = [Want::exclusive(name)];
+    let claim = Acquire::new(WaiterId(0), &wants, 60_000, "locked", locked.secret());
     if let Some(reply) = locked.acquire(claim, &completions, 1)?.0 {
         return Ok(reply);
     }

@@ -1,8 +1,8 @@
 //! Seeds of the simulator, and how many of them. `LEASEHOLD_SEEDS` sets the size, `LEASEHOLD_SEED` runs one.
 
-use leasehold_torture::history::Counts;
+use leasehold_torture::history::HistoryCounts;
 use leasehold_torture::invariant;
-use leasehold_torture::sim::{self, Size};
+use leasehold_torture::sim::{self, RunSize};
 
 fn number(name: &str) -> Option<u64> {
     std::env::var(name).ok().map(|text| text.parse().unwrap_or_else(|_| panic!("{name} is a number, not {text:?}")))
@@ -16,9 +16,9 @@ fn no_seed_breaks_a_law() {
         Some(seed) => (seed, 1),
         None => (0, number("LEASEHOLD_SEEDS").unwrap_or(2_000)),
     };
-    let mut total = Counts::default();
+    let mut total = HistoryCounts::default();
     for seed in from..from + seeds {
-        let run = sim::run(seed, Size::default());
+        let run = sim::run(seed, RunSize::default());
         if let Err((law, why)) = invariant::check_all(&run.history) {
             panic!("seed {seed} breaks {law}: {why}");
         }

@@ -24,7 +24,7 @@ use crate::client::Leasehold;
 use crate::engine::{Claim, Grant, Mode, Renewal, Want};
 use crate::error::{BoxError, Error, Refusal};
 use crate::lease::{FencedLease, Lease, Lost};
-use crate::renew::{Held, Keeper, Terms, until};
+use crate::renew::{LeaseTimes, RenewalTask, SharedLease, until};
 
 const DEFAULT_TTL: Duration = Duration::from_secs(30);
 
@@ -63,16 +63,7 @@ pub struct Acquire {
 
 impl Acquire {
     pub(crate) fn new(client: Leasehold, wants: Vec<Want>) -> Self {
-        let claim = Claim {
-            wants,
-            ttl: DEFAULT_TTL,
-            wait: Duration::ZERO,
-            max_hold: None,
-            delay: Duration::ZERO,
-            holder: default_holder(),
-            request: None,
-            principal: String::new(),
-        };
+        let claim = Claim::new(wants, DEFAULT_TTL, default_holder());
         Self { client, claim, renewing: true }
     }
 
@@ -91,7 +82,7 @@ impl Acquire {
         self
     }
 
-    /// How long to stand in line. Default: zero, which does not queue.
+    /// How long to wait in the queue. Default: zero, which does not wait.
     pub fn wait(mut self, wait: Duration) -> Self {
         self.claim.wait = wait;
         self
@@ -213,7 +204,7 @@ impl Acquire {
         let grant = client.engine.acquire(claim).await?;
         let terms = tighten(&client, sent, &grant, ttl).await?;
 
-        let held = Arc::new(Held {
+        let held = Arc::new(SharedLease {
             engine: client.engine,
             clock: client.clock,
             lease_id: grant.lease_id.clone(),
@@ -222,7 +213,7 @@ impl Acquire {
             ttl,
             terms: watch::Sender::new(terms),
         });
-        let keeper = Keeper::start(&runtime, held.clone(), renewing);
+        let keeper = RenewalTask::start(&runtime, held.clone(), renewing);
         Ok((Lease::new(held, keeper), grant))
     }
 }
@@ -298,20 +289,20 @@ pub enum RunError {
     Lost(#[source] Lost),
 }
 
-/// The terms to hand the lease out with.
+/// The times of the lease when it is handed out.
 ///
-/// The engine decided some time between `sent` and now. After a long wait in line that is nearly
+/// The engine decided some time between `sent` and now. After a long wait in the queue that is nearly
 /// always *now*, but nothing proves it: all that is provable is `sent` + remaining, and the wait has
-/// eaten of it. So when less than two thirds of it are left, one renewal, which does not wait in line,
+/// eaten of it. So when less than two thirds of it are left, one renewal, which does not wait,
 /// gives a tight bound.
-async fn tighten(client: &Leasehold, sent: Time, grant: &Grant, ttl: Duration) -> Result<Terms, Error> {
+async fn tighten(client: &Leasehold, sent: Time, grant: &Grant, ttl: Duration) -> Result<LeaseTimes, Error> {
     let (engine, clock) = (&client.engine, &client.clock);
     if grant.remaining.is_zero() {
         // A repeated request whose lease has ended meanwhile.
         return Err(Refusal::Stale.into());
     }
     let first = Renewal { remaining: grant.remaining, renewable: grant.renewable };
-    let provable = Terms::counted_from(sent, first);
+    let provable = LeaseTimes::counted_from(sent, first);
     let answered = clock.now();
     if answered.since(sent) <= grant.remaining / 3 {
         return Ok(provable);
@@ -322,7 +313,7 @@ async fn tighten(client: &Leasehold, sent: Time, grant: &Grant, ttl: Duration) -
     let patience = answered.plus(if provable_now { grant.remaining / 3 } else { grant.remaining });
     let source: BoxError = match until(&**clock, patience, engine.renew(&grant.lease_id, Some(ttl))).await {
         Some(Ok(renewal)) => {
-            let tight = Terms::counted_from(answered, renewal);
+            let tight = LeaseTimes::counted_from(answered, renewal);
             if clock.now() < tight.valid_until {
                 return Ok(tight);
             }

@@ -6,14 +6,14 @@ use std::time::Duration;
 
 use crate::acquire::Acquire;
 use crate::clock::Clock;
-use crate::engine::{Engine, LeaseId, Mode, Promises, Query, Renewal, Resource, Token, Want};
+use crate::engine::{Engine, LeaseId, Promises, Query, Renewal, Resource, Token, Want};
 use crate::error::Error;
 
 /// Engines of later versions, so that their URLs get an answer that helps.
-const LATER: [&str; 7] = ["redis", "rediss", "redlock", "etcd", "zk", "postgres", "postgresql"];
+const ENGINES_TO_COME: [&str; 7] = ["redis", "rediss", "redlock", "etcd", "zk", "postgres", "postgresql"];
 
 /// How many resources one request for a list asks for.
-const PAGE: usize = 1000;
+const RESOURCES_PER_PAGE: usize = 1000;
 
 /// An open engine. Cheap to clone; clones share the engine.
 ///
@@ -78,7 +78,7 @@ impl Leasehold {
             )),
             "embedded" => open_embedded(rest).await,
             "leasehold" | "leaseholds" => open_remote(url).await,
-            later if LATER.contains(&later) => Err(Error::Invalid(format!(
+            later if ENGINES_TO_COME.contains(&later) => Err(Error::Invalid(format!(
                 "the engine for {later}:// comes with a later version of Leasehold: use embedded:DIR or leasehold://host:port"
             ))),
             other if is_scheme(other) => {
@@ -126,7 +126,7 @@ impl Leasehold {
     /// # }
     /// ```
     pub fn acquire_all<I: IntoIterator<Item: Into<String>>>(&self, names: I) -> Acquire {
-        let wants = names.into_iter().map(|name| Want { name: name.into(), mode: Mode::Exclusive });
+        let wants = names.into_iter().map(Want::exclusive);
         Acquire::new(self.clone(), wants.collect())
     }
 
@@ -149,7 +149,7 @@ impl Leasehold {
         let mut found: Vec<Resource> = Vec::new();
         loop {
             let after = found.last().map(|resource| resource.name.clone());
-            let query = Query { prefix: prefix.into(), after: after.clone(), limit: PAGE };
+            let query = Query { prefix: prefix.into(), after: after.clone(), limit: RESOURCES_PER_PAGE };
             let page = self.engine.list(query).await?;
             // Only an empty page is the end: an engine may give fewer than were asked for.
             let Some(last) = page.last() else { return Ok(found) };

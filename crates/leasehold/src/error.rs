@@ -55,7 +55,7 @@ pub enum Error {
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 pub enum Refusal {
-    /// Somebody else has it, or stands before you in line.
+    /// Somebody else holds it, or waits for it and came earlier.
     #[error("{resource} is held{}{}", by(holder.as_deref()), left(*remaining))]
     Held {
         /// The first resource of the claim that is not free.

@@ -1,4 +1,4 @@
-//! The guards: a lease in your hand, and the three moments it knows.
+//! The guards: a lease that renews itself, and its three moments.
 //!
 //! ```text
 //!   sent         renewal due       danger              lost
@@ -24,7 +24,7 @@ use tokio_util::sync::CancellationToken;
 
 use crate::engine::{LeaseId, Renewal, Token};
 use crate::error::Error;
-use crate::renew::{Held, Keeper};
+use crate::renew::{RenewalTask, SharedLease};
 
 /// A lease for efficiency: a rare double run would cost only wasted work.
 ///
@@ -52,17 +52,17 @@ use crate::renew::{Held, Keeper};
 /// ```
 #[must_use = "a dropped lease is no longer renewed, and lapses with its ttl"]
 pub struct Lease {
-    held: Arc<Held>,
+    held: Arc<SharedLease>,
     /// Stops the renewals when the guard goes, whichever way it goes.
-    keeper: Keeper,
+    keeper: RenewalTask,
 }
 
 impl Lease {
-    pub(crate) fn new(held: Arc<Held>, keeper: Keeper) -> Self {
+    pub(crate) fn new(held: Arc<SharedLease>, keeper: RenewalTask) -> Self {
         Self { held, keeper }
     }
 
-    pub(crate) fn held(&self) -> &Held {
+    pub(crate) fn held(&self) -> &SharedLease {
         &self.held
     }
 

@@ -1,15 +1,15 @@
-//! Validity, and the task that keeps it up.
+//! How long a lease is valid, and the task that renews it.
 //!
 //! ```text
-//!   Lease ──┬── Held: terms (from when, until when, lost?) ◀── accept ── engine.renew
-//!           └── Keeper: one task ── renews at 1/3 ── ends at lost, at release, at drop
+//!   Lease ──┬── SharedLease: times (from when, until when, lost?) ◀── accept ── engine.renew
+//!           └── RenewalTask: one task ── renews at 1/3 ── ends at lost, at release, at drop
 //! ```
 //!
 //! # Laws
 //!
 //! 1. Validity is counted from before the request was sent.
 //! 2. Lost is for ever: an answer that comes after the validity was over does not revive the guard.
-//! 3. The clock alone ends a lease: a keeper that is late, starved or dead changes nothing about it.
+//! 3. The clock alone ends a lease: a renewal task that is late, starved or dead changes nothing about it.
 //! 4. No renewal is started after the guard is gone.
 
 use std::convert::Infallible;
@@ -30,12 +30,12 @@ use crate::error::{Error, Refusal};
 use crate::lease::Lost;
 
 /// First pause after a failed renewal, and the longest; a short ttl makes both shorter.
-const FIRST_PAUSE: Duration = Duration::from_millis(250);
-const LONGEST_PAUSE: Duration = Duration::from_secs(5);
+const FIRST_RENEW_BACKOFF: Duration = Duration::from_millis(250);
+const MAX_RENEW_BACKOFF: Duration = Duration::from_secs(5);
 
 /// What is known of the lease's life, from the newest answer.
 #[derive(Clone, Copy, Debug)]
-pub(crate) struct Terms {
+pub(crate) struct LeaseTimes {
     /// When the request was sent whose answer this is.
     sent: Time,
     renew_at: Time,
@@ -47,7 +47,7 @@ pub(crate) struct Terms {
     lost: Option<Lost>,
 }
 
-impl Terms {
+impl LeaseTimes {
     /// Counts an answer from before its request was sent. The engine decided some time between then and
     /// now; from then on is the only span that is provably inside the lease.
     pub(crate) fn counted_from(sent: Time, answer: Renewal) -> Self {
@@ -70,8 +70,8 @@ impl Terms {
     }
 }
 
-/// What the guard and its keeper share.
-pub(crate) struct Held {
+/// What the guard and its renewal task share.
+pub(crate) struct SharedLease {
     pub(crate) engine: Arc<dyn Engine>,
     pub(crate) clock: Arc<dyn Clock>,
     pub(crate) lease_id: LeaseId,
@@ -79,12 +79,12 @@ pub(crate) struct Held {
     pub(crate) holder: String,
     /// Sent with every renewal, so that a renewal by the bare id with another ttl does not become the rule.
     pub(crate) ttl: Duration,
-    /// A watch, because whoever waits for danger or loss must hear of a renewal. The clock is read under
+    /// A watch channel: tasks that wait for danger or loss must be woken by a renewal. The clock is read under
     /// its lock wherever the two are compared, or an answer could slip in between.
-    pub(crate) terms: watch::Sender<Terms>,
+    pub(crate) terms: watch::Sender<LeaseTimes>,
 }
 
-impl Held {
+impl SharedLease {
     /// Whether it is lost, and why. Remembers the answer.
     pub(crate) fn verdict(&self) -> Option<Lost> {
         let mut verdict = None;
@@ -133,7 +133,7 @@ impl Held {
         }
     }
 
-    async fn sleep_or_change(&self, at: Time, changes: &mut watch::Receiver<Terms>) {
+    async fn sleep_or_change(&self, at: Time, changes: &mut watch::Receiver<LeaseTimes>) {
         tokio::select! {
             biased;
             () = self.clock.sleep_until(at) => {}
@@ -167,7 +167,7 @@ impl Held {
             if lost.is_some() {
                 terms.lost = lost;
             } else if newest {
-                *terms = Terms::counted_from(sent, renewal);
+                *terms = LeaseTimes::counted_from(sent, renewal);
             }
             lost.is_some() || newest
         });
@@ -210,7 +210,7 @@ impl Held {
                     self.sleep_or_change(Time::NEVER, &mut changes).await;
                 }
                 Some(Err(_)) | None => {
-                    not_before = self.clock.now().plus(self.pause(failures));
+                    not_before = self.clock.now().plus(self.backoff(failures));
                     failures = failures.saturating_add(1);
                 }
             }
@@ -220,9 +220,9 @@ impl Held {
     /// How long to wait after this many failures: doubling, bounded, and spread over its upper half so
     /// that a fleet whose engine comes back does not ask in step. The spread is drawn from what the lease
     /// is and when it was last renewed, so that a run under a clock set by hand can be repeated.
-    fn pause(&self, failures: u32) -> Duration {
-        let first = (self.ttl / 30).clamp(Duration::from_millis(1), FIRST_PAUSE);
-        let longest = (self.ttl / 6).clamp(first, LONGEST_PAUSE);
+    fn backoff(&self, failures: u32) -> Duration {
+        let first = (self.ttl / 30).clamp(Duration::from_millis(1), FIRST_RENEW_BACKOFF);
+        let longest = (self.ttl / 6).clamp(first, MAX_RENEW_BACKOFF);
         let whole = first.saturating_mul(1 << failures.min(16)).min(longest);
         let mut hasher = DefaultHasher::new();
         (&self.resources, &self.holder, self.terms.borrow().sent, failures).hash(&mut hasher);
@@ -241,14 +241,14 @@ pub(crate) async fn until<T>(clock: &dyn Clock, at: Time, work: impl Future<Outp
     }
 }
 
-/// Owns the task that keeps a lease up. Dropping it ends the task.
-pub(crate) struct Keeper {
+/// Owns the task that renews a lease. Dropping it ends the task.
+pub(crate) struct RenewalTask {
     task: JoinHandle<()>,
     cancellation: CancellationToken,
 }
 
-impl Keeper {
-    pub(crate) fn start(runtime: &Handle, held: Arc<Held>, renewing: bool) -> Self {
+impl RenewalTask {
+    pub(crate) fn start(runtime: &Handle, held: Arc<SharedLease>, renewing: bool) -> Self {
         let cancellation = CancellationToken::new();
         // Cancels however the task ends: by loss, by abort, by a panic in an engine, by the runtime's end.
         let at_the_end = cancellation.clone().drop_guard();
@@ -268,10 +268,10 @@ impl Keeper {
     }
 }
 
-impl Drop for Keeper {
+impl Drop for RenewalTask {
     fn drop(&mut self) {
         self.task.abort();
-        // The runtime drops an aborted task at its next turn; who works under the lease hears at once.
+        // The runtime drops an aborted task later; work under the lease must be cancelled at once.
         self.cancellation.cancel();
     }
 }

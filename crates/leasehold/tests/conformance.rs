@@ -6,20 +6,20 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::Duration;
 
 use leasehold::clock::SystemClock;
-use leasehold::conformance::{LAWS, Manual, Real, Soon, Subject, attempt};
+use leasehold::conformance::{BoxFuture, LAWS, Manual, Real, Subject, attempt};
 use leasehold::engine::Engine;
-use leasehold::engine::embedded::journal::Sizes;
+use leasehold::engine::embedded::journal::JournalSizes;
 use leasehold::engine::embedded::{Embedded, Options, Visitor};
-use leasehold::testkit::{CoreEngine, ManualClock, Pace};
+use leasehold::testkit::{CoreEngine, ManualClock, TickTiming};
 use leasehold_core::Limits;
 use tempfile::TempDir;
 
 mod core_told_at_once {
-    leasehold::conformance_tests!(super::core(super::Pace::Prompt));
+    leasehold::conformance_tests!(super::core(super::TickTiming::Prompt));
 }
 
 mod core_told_late {
-    leasehold::conformance_tests!(super::core(super::Pace::Late));
+    leasehold::conformance_tests!(super::core(super::TickTiming::Late));
 }
 
 mod embedded {
@@ -31,7 +31,7 @@ mod embedded_with_a_small_journal {
 }
 
 /// The bare book. It must not matter when it is told that time has passed.
-fn core(pace: Pace) -> Manual {
+fn core(pace: TickTiming) -> Manual {
     Manual::new(move |clock| {
         let engine = CoreEngine::new(clock, Limits::default(), pace);
         Box::pin(async move { engine as Arc<dyn Engine> })
@@ -68,11 +68,11 @@ fn options(clock: &ManualClock) -> Options {
 
 /// Everything small: a few leases fill a segment, bring about a snapshot and use up the reserved tokens.
 fn small(clock: &ManualClock) -> Options {
-    let sizes = Sizes { segment: 128 << 10, snapshot_after: 1 << 10, tokens: 4 };
+    let sizes = JournalSizes { segment: 128 << 10, snapshot_after: 1 << 10, tokens: 4 };
     Options { sizes, ..options(clock) }
 }
 
-fn open(dir: PathBuf, options: Options) -> Soon<'static, Arc<dyn Engine>> {
+fn open(dir: PathBuf, options: Options) -> BoxFuture<'static, Arc<dyn Engine>> {
     Box::pin(async move { Embedded::open(dir, options).await.expect("the directory opens") as Arc<dyn Engine> })
 }
 

@@ -8,8 +8,8 @@ use std::sync::Arc;
 
 use leasehold::conformance::{LAWS, Manual, attempt};
 use leasehold::engine::Engine;
-use leasehold::testkit::scenario::Script;
-use leasehold::testkit::{CoreEngine, ManualClock, Pace};
+use leasehold::testkit::scenario::Scenario;
+use leasehold::testkit::{CoreEngine, ManualClock, TickTiming};
 use leasehold_core::Limits;
 use leasehold_core::planted::{Bug, plant};
 
@@ -32,7 +32,7 @@ const BUGS: &[Bug] = &[
 
 async fn broken_law() -> Option<&'static str> {
     let core = Manual::new(|clock| {
-        let engine = CoreEngine::new(clock, Limits::default(), Pace::Late);
+        let engine = CoreEngine::new(clock, Limits::default(), TickTiming::Late);
         Box::pin(async move { engine as Arc<dyn Engine> })
     });
     for law in LAWS {
@@ -45,9 +45,9 @@ async fn broken_law() -> Option<&'static str> {
 
 async fn broken_scenario() -> Option<String> {
     let dir = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../tests/scenarios");
-    for script in Script::load_all(&dir).expect("the scenarios parse") {
+    for script in Scenario::load_all(&dir).expect("the scenarios parse") {
         let clock = ManualClock::new();
-        let engine = CoreEngine::new(&clock, script.limits().clone(), Pace::Late);
+        let engine = CoreEngine::new(&clock, script.limits().clone(), TickTiming::Late);
         let played = tokio::spawn(async move { script.run(engine, &clock).await });
         match played.await {
             Ok(Ok(())) => {}

@@ -8,7 +8,7 @@ use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use leasehold::engine::remote::{Options, Remote};
-use leasehold::engine::{Claim, Engine, LeaseId, Mode, Query, Want};
+use leasehold::engine::{Claim, Engine, LeaseId, Query, Want};
 use leasehold::{Error, Leasehold, Refusal, Token};
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::{TcpListener, TcpStream};
@@ -19,25 +19,25 @@ const PROMISES: &str = "%6\r\n+engine\r\n+stub\r\n+durable\r\n#t\r\n+fencing\r\n
 /// A server that reads commands and says what it was told to, whatever they are.
 struct Stub {
     at: String,
-    script: Arc<Mutex<VecDeque<Line>>>,
+    script: Arc<Mutex<VecDeque<StubAction>>>,
     heard: Arc<Mutex<Vec<Vec<String>>>>,
 }
 
 /// What the stub does at a command that is neither HELLO nor PROMISES.
 #[derive(Clone, Debug)]
-enum Line {
+enum StubAction {
     /// Says this.
     Say(String),
     /// Closes the connection.
     Hang,
 }
 
-fn say(text: &str) -> Line {
-    Line::Say(text.into())
+fn say(text: &str) -> StubAction {
+    StubAction::Say(text.into())
 }
 
 impl Stub {
-    async fn new(script: impl IntoIterator<Item = Line>) -> Self {
+    async fn new(script: impl IntoIterator<Item = StubAction>) -> Self {
         let listener = TcpListener::bind("127.0.0.1:0").await.expect("it is well");
         let at = listener.local_addr().expect("it is well").to_string();
         let script = Arc::new(Mutex::new(script.into_iter().collect()));
@@ -64,22 +64,22 @@ impl Stub {
     }
 }
 
-async fn serve(mut stream: TcpStream, script: Arc<Mutex<VecDeque<Line>>>, heard: Arc<Mutex<Vec<Vec<String>>>>) {
+async fn serve(mut stream: TcpStream, script: Arc<Mutex<VecDeque<StubAction>>>, heard: Arc<Mutex<Vec<Vec<String>>>>) {
     let mut bytes = Vec::new();
     loop {
         while let Some((words, used)) = command(&bytes) {
             bytes.drain(..used);
-            let line = match (words[0].as_str(), words.get(1).map(String::as_str)) {
+            let action = match (words[0].as_str(), words.get(1).map(String::as_str)) {
                 ("HELLO", _) => say(HELLO),
                 ("LEASE", Some("PROMISES")) => say(PROMISES),
                 _ => {
                     heard.lock().expect("nobody panicked").push(words);
-                    script.lock().expect("nobody panicked").pop_front().unwrap_or(Line::Hang)
+                    script.lock().expect("nobody panicked").pop_front().unwrap_or(StubAction::Hang)
                 }
             };
-            match line {
-                Line::Say(text) => stream.write_all(text.as_bytes()).await.expect("it is well"),
-                Line::Hang => return,
+            match action {
+                StubAction::Say(text) => stream.write_all(text.as_bytes()).await.expect("it is well"),
+                StubAction::Hang => return,
             }
         }
         if stream.read_buf(&mut bytes).await.unwrap_or(0) == 0 {
@@ -106,16 +106,7 @@ fn command(bytes: &[u8]) -> Option<(Vec<String>, usize)> {
 }
 
 fn claim() -> Claim {
-    Claim {
-        wants: vec![Want { name: "seat".into(), mode: Mode::Exclusive }],
-        ttl: Duration::from_secs(30),
-        wait: Duration::ZERO,
-        max_hold: None,
-        delay: Duration::ZERO,
-        holder: "ada".into(),
-        request: None,
-        principal: String::new(),
-    }
+    Claim::new(vec![Want::exclusive("seat")], Duration::from_secs(30), "ada")
 }
 
 const GRANT: &str = "*4\r\n+7-abc\r\n:7\r\n:1500\r\n:9000\r\n";
@@ -138,7 +129,7 @@ async fn promises_are_the_servers() {
 /// Method: the server does not know, then hangs up, then grants.
 #[tokio::test]
 async fn every_try_of_one_acquire_has_the_same_request_id() {
-    let stub = Stub::new([say("-UNKNOWN the disk hangs\r\n"), Line::Hang, say(GRANT), say(GRANT)]).await;
+    let stub = Stub::new([say("-UNKNOWN the disk hangs\r\n"), StubAction::Hang, say(GRANT), say(GRANT)]).await;
     let client = stub.client().await;
     let grant = client.acquire(claim()).await.expect("it is well");
     assert_eq!((grant.lease_id.expose(), grant.token.expect("it is well").get()), ("7-abc", 7));
@@ -157,7 +148,7 @@ async fn every_try_of_one_acquire_has_the_same_request_id() {
 async fn a_no_at_the_gate_does_not_answer_an_earlier_try() {
     let lease = LeaseId::new("7-abc");
     for no in ["-QUOTA too many connections\r\n", "-NOAUTH a key is needed\r\n", "-FORBIDDEN outside\r\n"] {
-        let client = Stub::new([Line::Hang, say(no), Line::Hang, say(no), say(no)]).await.client().await;
+        let client = Stub::new([StubAction::Hang, say(no), StubAction::Hang, say(no), say(no)]).await.client().await;
         let unsure = client.acquire(claim()).await;
         assert!(matches!(unsure, Err(Error::Indeterminate { .. })), "{no:?}: {unsure:?}");
         let unsure = client.release(&lease).await;
@@ -165,7 +156,7 @@ async fn a_no_at_the_gate_does_not_answer_an_earlier_try() {
         let sure = client.acquire(claim()).await;
         assert!(matches!(sure, Err(Error::Invalid(_) | Error::Refused(_))), "{no:?}: {sure:?}");
     }
-    let held = Stub::new([Line::Hang, say("-HELD queue=0 resource=\"a\"\r\n")]).await.client().await;
+    let held = Stub::new([StubAction::Hang, say("-HELD queue=0 resource=\"a\"\r\n")]).await.client().await;
     assert!(matches!(held.acquire(claim()).await, Err(Error::Refused(_))), "the engine knows the request id");
 }
 
@@ -192,7 +183,7 @@ async fn a_grant_nobody_waits_for_is_given_back() {
 /// Goal: a revoke whose answer is lost is not sent twice: a successor could be hit.
 #[tokio::test]
 async fn a_revoke_is_sent_once() {
-    let stub = Stub::new([Line::Hang, say(":1\r\n")]).await;
+    let stub = Stub::new([StubAction::Hang, say(":1\r\n")]).await;
     let client = stub.client().await;
     let answer = client.revoke("seat", "a burst pipe").await;
     assert!(matches!(answer, Err(Error::Indeterminate { .. })), "{answer:?}");
@@ -297,8 +288,14 @@ async fn a_server_that_is_too_old_is_said_to_be() {
 /// Goal: what is no floor and no identity is an error and no panic; a raise is asked again when its answer is lost.
 #[tokio::test]
 async fn odd_floors_and_identities_are_errors() {
-    let script =
-        [say(":0\r\n"), say("+x\r\n"), say("%0\r\n"), say("%1\r\n+identity\r\n*0\r\n"), Line::Hang, say(":9\r\n")];
+    let script = [
+        say(":0\r\n"),
+        say("+x\r\n"),
+        say("%0\r\n"),
+        say("%1\r\n+identity\r\n*0\r\n"),
+        StubAction::Hang,
+        say(":9\r\n"),
+    ];
     let client = Stub::new(script).await.client().await;
     let answer = client.raise_floor(None).await;
     assert!(matches!(answer, Err(Error::Unavailable { .. })), "{answer:?}");

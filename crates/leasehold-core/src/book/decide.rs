@@ -1,28 +1,28 @@
-//! Decide: each command, what it is answered, and which facts come of it. What the line comes to is in [`super::serve`].
+//! Decides each command: the reply, and the facts. Waiting claims are in [`super::queue`].
 
 use std::borrow::Cow;
 use std::time::Duration;
 
-use super::lease::{Lease, Phase};
-use super::state::Row;
+use super::lease::{LeaseEntry, LeasePhase};
+use super::state::RowRef;
 use super::{Book, due};
-use crate::command::{Acquire, Granted, Held, Mode, Refusal, Renewed, Reply, Want};
+use crate::command::{Acquire, Granted, HeldDetails, Mode, Refusal, Renewed, Reply, Want};
 use crate::fact::{End, Fact, LeaseRecord, RequestMark, fingerprint};
 use crate::planted::{self, Bug};
 use crate::time::Time;
 use crate::token::{LeaseKey, Secret, Token};
 
-/// How many holders an acquire looks through for one that is over.
-const LOOK_AT_ONCE: usize = 4096;
+/// How many holders an acquire examines for one that is due.
+const MAX_HOLDERS_EXAMINED: usize = 4096;
 
-/// How many callers may wait for the answer to one request.
-const JOINED: usize = 64;
+/// How many callers may wait for the reply to one request.
+const MAX_JOINED_RETRIES: usize = 64;
 
-/// How many impatient waiters an acquire sends home before it is decided; the tick takes the rest.
-const DISMISS_AT_ONCE: u32 = 1024;
+/// How many waiters whose wait is over an acquire refuses before it is decided; the tick refuses the rest.
+const MAX_WAITERS_DISMISSED: u32 = 1024;
 
-/// What a granted claim needs besides its resources: the same for one that came and one that waited.
-pub(super) struct Terms<'a> {
+/// What a granted claim needs besides its resources, whether it waited or not.
+pub(super) struct GrantTerms<'a> {
     pub ttl_ms: u64,
     pub max_hold_ms: Option<u64>,
     pub delay_ms: u64,
@@ -48,8 +48,8 @@ impl Book {
         {
             return reply;
         }
-        // Most claims are on one name that nobody uses: then there is nothing to look at twice.
-        let unused = matches!(claim.wants, [want] if !long_way() && self.state.find_name(want.name).is_none());
+        // Most claims are on one unused name: then there is nothing to end, no queue and no capacity to check.
+        let unused = matches!(claim.wants, [want] if !long_path_forced() && self.state.find_name(want.name).is_none());
         if !unused {
             self.collect_due(claim.wants, now);
             if let Err(sentence) = self.check_capacities(claim.wants) {
@@ -64,7 +64,7 @@ impl Book {
             if let Some(refusal) = self.over_share(claim.principal) {
                 return Reply::Refused(refusal);
             }
-            let terms = Terms {
+            let terms = GrantTerms {
                 ttl_ms: claim.ttl_ms,
                 max_hold_ms: claim.max_hold_ms,
                 delay_ms: claim.delay_ms,
@@ -77,7 +77,7 @@ impl Book {
             return self.grant(claim.wants, &terms, now).map_or(Reply::NoTokens, Reply::Granted);
         };
         if claim.wait_ms == 0 {
-            return Reply::Refused(self.held(blocked, now));
+            return Reply::Refused(self.held_refusal(blocked, now));
         }
         self.enqueue(claim, mark, now)
     }
@@ -89,32 +89,32 @@ impl Book {
         }
         let tag = self.state.request_tag(mark.scope, mark.id);
         if !planted::on(Bug::DoubleEnqueue)
-            && let Some(slot) = self.line.find_request(tag, mark.scope, mark.id)
+            && let Some(slot) = self.queue.find_request(tag, mark.scope, mark.id)
         {
-            let waiter = self.line.get(slot);
-            // Patience that is over but not collected yet: that place in line is gone, and refusals are not stored.
+            let waiter = self.queue.get(slot);
+            // A wait that is over but not ended yet does not count, and refusals are not stored.
             if waiter.until > now {
                 if waiter.request.as_ref().is_some_and(|r| r.fingerprint != mark.fingerprint) {
                     return Some(Reply::Refused(Refusal::Mismatch));
                 }
-                if waiter.waiter_ids.len() >= JOINED || self.line.find_ticket(claim.waiter_id).is_some() {
+                if waiter.waiter_ids.len() >= MAX_JOINED_RETRIES || self.queue.find_waiter(claim.waiter_id).is_some() {
                     return Some(Reply::Refused(Refusal::QueueFull(claim.wants[0].name.into())));
                 }
-                self.line.join(slot, claim.waiter_id, now.plus_millis(claim.wait_ms));
+                self.queue.join(slot, claim.waiter_id, now.plus_millis(claim.wait_ms));
                 return Some(Reply::Waiting);
             }
             let parts = self.dismiss(slot, now);
-            self.serve(parts, now);
+            self.examine_queues(parts, now);
         }
         let (request, key, remaining, cap_at) = match self.state.find_request(mark.scope, mark.id)? {
-            Row::Lease(slot) => {
+            RowRef::Lease(slot) => {
                 let lease = &self.state.leases[slot as usize];
-                let live = lease.phase == Phase::Live && !due(lease, now);
+                let live = lease.phase == LeasePhase::Live && !due(lease, now);
                 let remaining = if live { lease.expires_at.since(now) } else { Duration::ZERO };
                 (lease.request(), lease.key(), remaining, lease.cap_at)
             }
-            Row::Ending(row) => {
-                let ending = self.state.endings.get(row);
+            RowRef::Ended(row) => {
+                let ending = self.state.ended_leases.get(row);
                 let token = Token::new(ending.token)?;
                 (ending.request.as_deref(), LeaseKey { token, secret: ending.secret }, Duration::ZERO, Time::NEVER)
             }
@@ -137,12 +137,12 @@ impl Book {
         Ok(())
     }
 
-    /// Ends what is over by time on these resources, so that nobody is refused because of the dead.
+    /// Ends what is over by time on these resources, so that no claim is refused because of them.
     fn collect_due(&mut self, wants: &[Want<'_>], now: Time) {
         for want in wants {
             let Some(slot) = self.state.find_name(want.name) else { continue };
             let resource = &self.state.resources[slot as usize];
-            // A crowd of holders is looked through only when it is in the way, or fixes another capacity.
+            // Holders are examined only when they block the claim, or fix another capacity.
             let agreed = match want.mode {
                 Mode::Permits { capacity, .. } => [0, capacity].contains(&resource.capacity()),
                 _ => true,
@@ -150,25 +150,25 @@ impl Book {
             if agreed && resource.admits(want.mode) {
                 continue;
             }
-            // Nobody is due before the wheel says so, to the millisecond; and a crowd has its limit, for the same
-            // reason that a tick has one: the tick takes the rest.
+            // The wheel says, to the millisecond, when the next lease is due. The number examined is bounded as a tick
+            // is; the tick ends the rest.
             let next = self.state.wheel.next().map_or(u64::MAX, Time::as_nanos);
             if next >= now.as_nanos().saturating_add(1_000_000) {
                 continue;
             }
             let dead: Vec<u32> = resource
                 .holders()
-                .take(LOOK_AT_ONCE)
+                .take(MAX_HOLDERS_EXAMINED)
                 .filter(|holder| due(&self.state.leases[*holder as usize], now))
                 .collect();
             for holder in dead {
                 self.end_by_time(holder, now);
             }
         }
-        self.serve_todo(now);
-        // A claim whose patience is over is in nobody's way, collected or not.
-        if self.line.len() > 0 {
-            let mut budget = DISMISS_AT_ONCE;
+        self.examine_todo(now);
+        // A claim whose wait is over blocks nobody, even before it is refused.
+        if self.queue.len() > 0 {
+            let mut budget = MAX_WAITERS_DISMISSED;
             self.dismiss_due(&mut budget, now);
         }
     }
@@ -178,12 +178,12 @@ impl Book {
         wants.iter().find_map(|want| {
             let slot = self.state.find_name(want.name)?;
             let resource = &self.state.resources[slot as usize];
-            let free = resource.admits(want.mode) && !resource.demand().blocks(want.mode, resource.held());
+            let free = resource.admits(want.mode) && !resource.demand().blocks(want.mode, resource.current_use());
             (!free).then_some(slot)
         })
     }
 
-    pub(super) fn grant(&mut self, wants: &[Want<'_>], terms: &Terms<'_>, now: Time) -> Option<Granted> {
+    pub(super) fn grant(&mut self, wants: &[Want<'_>], terms: &GrantTerms<'_>, now: Time) -> Option<Granted> {
         if self.tokens_left() == 0 {
             return None;
         }
@@ -228,7 +228,7 @@ impl Book {
         {
             return Reply::Invalid(sentence);
         }
-        let slot = match self.live(key, now) {
+        let slot = match self.find_live(key, now) {
             Ok(slot) => slot,
             Err((refusal, _)) => return Reply::Refused(refusal),
         };
@@ -241,21 +241,21 @@ impl Book {
     }
 
     pub(super) fn release(&mut self, key: LeaseKey, now: Time) -> Reply {
-        match self.live(key, now) {
+        match self.find_live(key, now) {
             Ok(slot) => {
-                self.end(slot, End::Released, "", now);
-                self.serve_todo(now);
+                self.end_lease(slot, End::Released, "", now);
+                self.examine_todo(now);
                 Reply::Released(true)
             }
             Err((Refusal::Stale, Some(End::Released))) => Reply::Released(false),
             Err((Refusal::Stale, _)) if planted::on(Bug::ReleaseSuccessor) => {
-                let live = |lease: &&Lease| lease.phase == Phase::Live && lease.token > key.token.get();
+                let live = |lease: &&LeaseEntry| lease.phase == LeasePhase::Live && lease.token > key.token.get();
                 let successor = self.state.leases.iter().filter(live).min_by_key(|lease| lease.token);
                 if let Some(slot) = successor.and_then(|lease| self.state.find_token(lease.token))
-                    && let Row::Lease(slot) = slot
+                    && let RowRef::Lease(slot) = slot
                 {
-                    self.end(slot, End::Released, "", now);
-                    self.serve_todo(now);
+                    self.end_lease(slot, End::Released, "", now);
+                    self.examine_todo(now);
                 }
                 Reply::Refused(Refusal::Stale)
             }
@@ -266,29 +266,29 @@ impl Book {
     /// The live lease that this key opens; or the refusal, and how the lease ended if that is known.
     ///
     /// A wrong secret and an unknown token are one answer: nobody learns which tokens are live by guessing.
-    fn live(&mut self, key: LeaseKey, now: Time) -> Result<u32, (Refusal, Option<End>)> {
+    fn find_live(&mut self, key: LeaseKey, now: Time) -> Result<u32, (Refusal, Option<End>)> {
         let unknown = (Refusal::NotHeld, None);
         let any = planted::on(Bug::AnySecret);
         match self.state.find_token(key.token.get()) {
             None => Err(unknown),
-            Some(Row::Ending(row)) => {
-                let ending = self.state.endings.get(row);
+            Some(RowRef::Ended(row)) => {
+                let ending = self.state.ended_leases.get(row);
                 if !ending.secret.matches(&key.secret) {
                     return Err(unknown);
                 }
                 Err((Refusal::Stale, Some(ending.how)))
             }
-            Some(Row::Lease(slot)) => {
+            Some(RowRef::Lease(slot)) => {
                 let lease = &self.state.leases[slot as usize];
                 if !any && !lease.secret.matches(&key.secret) {
                     return Err(unknown);
                 }
-                if lease.phase == Phase::Closing {
+                if lease.phase == LeasePhase::Closing {
                     return Err((Refusal::Stale, Some(End::Lapsed)));
                 }
                 if due(lease, now) && !planted::on(Bug::ReviveDue) {
                     self.end_by_time(slot, now);
-                    self.serve_todo(now);
+                    self.examine_todo(now);
                     return Err((Refusal::Stale, Some(End::Lapsed)));
                 }
                 Ok(slot)
@@ -308,52 +308,52 @@ impl Book {
         let mut ended = 0;
         for slot in holders {
             let lease = &self.state.leases[slot as usize];
-            if lease.phase == Phase::Live && !due(lease, now) {
-                self.end(slot, End::Revoked, reason, now);
+            if lease.phase == LeasePhase::Live && !due(lease, now) {
+                self.end_lease(slot, End::Revoked, reason, now);
                 ended += 1;
             } else {
                 // An operator who wants it free does not wait out a closing delay.
-                if lease.phase == Phase::Live {
+                if lease.phase == LeasePhase::Live {
                     self.end_by_time(slot, now);
                 }
-                if self.state.leases[slot as usize].phase == Phase::Closing {
+                if self.state.leases[slot as usize].phase == LeasePhase::Closing {
                     self.reopen(slot);
                 }
             }
         }
-        self.serve_todo(now);
+        self.examine_todo(now);
         Reply::Revoked(ended)
     }
 
     pub(super) fn tick(&mut self, mut budget: u32, now: Time) -> Reply {
-        self.serve_todo(now);
+        self.examine_todo(now);
         loop {
             let leases = &self.state.leases;
             let Some(slot) = self.state.wheel.pop(now, &mut budget, |slot| deadline(&leases[slot as usize])) else {
                 break;
             };
             match self.state.leases[slot as usize].phase {
-                Phase::Closing => self.reopen(slot),
+                LeasePhase::Closing => self.reopen(slot),
                 _ => self.end_by_time(slot, now),
             }
-            self.serve_todo(now);
+            self.examine_todo(now);
         }
         self.dismiss_due(&mut budget, now);
         Reply::Ticked(self.next_expiry().is_some_and(|next| next <= now))
     }
 
     pub(super) fn end_by_time(&mut self, slot: u32, now: Time) {
-        if self.state.leases[slot as usize].phase == Phase::Closing {
+        if self.state.leases[slot as usize].phase == LeasePhase::Closing {
             self.reopen(slot);
         } else {
-            self.end(slot, End::Lapsed, "", now);
+            self.end_lease(slot, End::Lapsed, "", now);
         }
     }
 
-    pub(super) fn end(&mut self, slot: u32, how: End, reason: &str, now: Time) {
+    pub(super) fn end_lease(&mut self, slot: u32, how: End, reason: &str, now: Time) {
         let lease = &self.state.leases[slot as usize];
         let closed_until = match how {
-            // Counted from the deadline, not from when somebody looked.
+            // Counted from the deadline, not from when it was noticed.
             End::Lapsed if lease.delay_ms > 0 => lease.expires_at.plus_millis(lease.delay_ms.into()),
             _ => Time::ZERO,
         };
@@ -376,35 +376,35 @@ impl Book {
         full.then(|| Refusal::Quota(format!("{most} leases of one key")))
     }
 
-    pub(super) fn held(&self, slot: u32, now: Time) -> Refusal {
+    pub(super) fn held_refusal(&self, slot: u32, now: Time) -> Refusal {
         let resource = &self.state.resources[slot as usize];
         let holder = resource
             .holders()
             .map(|holder| &self.state.leases[holder as usize])
-            .find(|lease| lease.phase == Phase::Live && !due(lease, now));
-        Refusal::Held(Box::new(Held {
+            .find(|lease| lease.phase == LeasePhase::Live && !due(lease, now));
+        Refusal::Held(Box::new(HeldDetails {
             resource: resource.name.as_str().into(),
             holder: holder.map(|lease| lease.holder.as_str().into()),
-            token: holder.map(Lease::token),
+            token: holder.map(LeaseEntry::token),
             remaining: holder.map(|lease| lease.expires_at.since(now)),
             queue_len: resource.queue_len(),
         }))
     }
 }
 
-/// Tests compare the two ways.
+/// Tests compare the short path with the long one.
 #[cfg(test)]
-fn long_way() -> bool {
-    super::long_way::on()
+fn long_path_forced() -> bool {
+    super::long_path_tests::forced()
 }
 
 #[cfg(not(test))]
-const fn long_way() -> bool {
+const fn long_path_forced() -> bool {
     false
 }
 
-/// When the wheel should bring a lease up.
-fn deadline(lease: &Lease) -> Time {
+/// When the wheel should return a lease.
+fn deadline(lease: &LeaseEntry) -> Time {
     if planted::on(Bug::LapseEarly) {
         return Time::from_nanos(lease.expires_at.as_nanos().saturating_sub(u64::from(lease.ttl_ms) * 125_000));
     }

@@ -1,20 +1,20 @@
 //! An index of eight bytes a row, found with one cache miss, that never grows all at once.
 //!
 //! A line is 64 bytes, a cache line: a count, and seven entries of a tag (32 bits of the key's hash) and a row of
-//! somebody else's slab. The tag also chooses the line, so growing moves entries without looking at what they stand
+//! the caller's table. The tag also chooses the line, so growing moves entries without reading what they stand
 //! for, a few lines with every change. At ten million rows a table that doubled in one go would stop the book for a
 //! tenth of a second, and one that keeps tags, rows and counts apart would pay a miss for each.
 
-const WORDS: usize = 8;
+const WORDS_PER_LINE: usize = 8;
 /// Lines moved to the larger table with every insertion and removal.
-const MOVE: usize = 4;
-/// Lines from which on, and up to which, it is worth making the next table ready beforehand: what a small one takes is
-/// nothing, and what a large one takes (from 64 MB on, at 2.6 million rows) may never be used.
-const MANY: usize = 1 << 12;
-const MOST: usize = 1 << 18;
+const LINES_MOVED_PER_CHANGE: usize = 4;
+/// The next table is allocated beforehand between these sizes, in lines: a small table costs nothing, and a large one
+/// (from 64 MB on, at 2.6 million rows) may never be used.
+const MIN_PREALLOC_LINES: usize = 1 << 12;
+const MAX_PREALLOC_LINES: usize = 1 << 18;
 
 #[derive(Debug, Default)]
-pub(super) struct Table {
+pub(super) struct IndexTable {
     /// Zeroed memory that the system hands out as it is touched; a vector of aligned lines would be touched at once.
     words: Vec<u64>,
     /// The first word on a cache line.
@@ -26,17 +26,17 @@ pub(super) struct Table {
 /// See the module. Rows are below `u32::MAX`.
 #[derive(Debug, Default)]
 pub(super) struct Index {
-    table: Table,
+    table: IndexTable,
     /// The smaller table, while its entries are being moved.
-    old: Table,
+    old: IndexTable,
     moved: usize,
-    /// The next larger one, made ready by somebody else.
-    spare: Option<Table>,
+    /// The next larger table, allocated by another thread.
+    spare: Option<IndexTable>,
 }
 
-impl Table {
+impl IndexTable {
     fn with_lines(lines: usize) -> Self {
-        let words = vec![0; (lines + 1) * WORDS];
+        let words = vec![0; (lines + 1) * WORDS_PER_LINE];
         let offset = (words.as_ptr() as usize).wrapping_neg() % 64 / size_of::<u64>();
         Self { words, offset, lines, used: 0 }
     }
@@ -44,8 +44,8 @@ impl Table {
     /// A table whose memory was touched: the system hands out a page when that is done for the first time.
     pub fn ready(lines: usize) -> Self {
         let mut table = Self::with_lines(lines);
-        let each_page = crate::rows::PAGE / size_of::<u64>();
-        // Not seen to be zero, as all of it is: it would not be written.
+        let each_page = crate::block_vec::PAGE_BYTES / size_of::<u64>();
+        // Through black_box: the compiler knows that all of it is zero, and would leave the write out.
         table.words.iter_mut().step_by(each_page).for_each(|word| *word = core::hint::black_box(0));
         table
     }
@@ -62,16 +62,16 @@ impl Table {
     }
 
     const fn start(&self, line: usize) -> usize {
-        self.offset + line * WORDS
+        self.offset + line * WORDS_PER_LINE
     }
 
     fn entries(&self, line: usize) -> &[u64] {
-        &self.words[self.start(line) + 1..self.start(line) + WORDS]
+        &self.words[self.start(line) + 1..self.start(line) + WORDS_PER_LINE]
     }
 
-    /// How many entries passed this line because it was full, and stand in one after it. Exact, so that a look for
-    /// what is not there ends at once also after years of coming and going.
-    fn passed(&mut self, line: usize) -> &mut u64 {
+    /// How many entries passed this line because it was full, and stand in one after it. Exact, so that a search for
+    /// a missing entry ends at once, even after years of insertions and removals.
+    fn passed_count(&mut self, line: usize) -> &mut u64 {
         let start = self.start(line);
         &mut self.words[start]
     }
@@ -82,7 +82,7 @@ impl Table {
             return None;
         }
         let mut line = self.home(tag);
-        // A small table can come to have every line passed by somebody: once around is enough.
+        // In a small table entries may have passed every line: once around is enough.
         for _ in 0..self.lines {
             for (at, entry) in self.entries(line).iter().enumerate() {
                 if (entry >> 32) as u32 == tag && *entry as u32 != 0 && is(row_of(*entry)) {
@@ -108,7 +108,7 @@ impl Table {
                 self.used += 1;
                 return;
             }
-            *self.passed(line) += 1;
+            *self.passed_count(line) += 1;
             line = self.after(line);
         }
     }
@@ -118,7 +118,7 @@ impl Table {
         self.used -= 1;
         let mut line = self.home(tag);
         while line != found {
-            *self.passed(line) -= 1;
+            *self.passed_count(line) -= 1;
             line = self.after(line);
         }
     }
@@ -141,7 +141,7 @@ impl Index {
         Some(row_of(self.old.words[word]))
     }
 
-    /// Fetches the line that a look for this tag begins with.
+    /// Fetches the line where the search for this tag begins.
     pub fn fetch(&self, tag: u32) {
         if self.table.lines > 0 {
             core::hint::black_box(self.table.words[self.table.start(self.table.home(tag))]);
@@ -174,7 +174,7 @@ impl Index {
         }
     }
 
-    fn table_with(&mut self, tag: u32, row: u32) -> &mut Table {
+    fn table_with(&mut self, tag: u32, row: u32) -> &mut IndexTable {
         if self.table.find(tag, |other| other == row).is_some() {
             return &mut self.table;
         }
@@ -187,21 +187,21 @@ impl Index {
             self.keep_moving();
         }
         let lines = (self.table.lines * 2).max(4);
-        let larger = self.spare.take().unwrap_or_else(|| Table::with_lines(lines));
+        let larger = self.spare.take().unwrap_or_else(|| IndexTable::with_lines(lines));
         debug_assert_eq!(larger.lines, lines);
         self.old = std::mem::replace(&mut self.table, larger);
         self.moved = 0;
     }
 
-    /// How many lines the next table will have, if that is soon and none lies ready.
-    pub fn wants(&self) -> Option<usize> {
+    /// How many lines the next table will have, if it is needed soon and not allocated yet.
+    pub fn next_table_lines(&self) -> Option<usize> {
         let soon = (self.table.used + self.old.used) * 10 > self.table.lines * 5 * 9;
-        let worth_it = (MANY..=MOST).contains(&self.table.lines);
+        let worth_it = (MIN_PREALLOC_LINES..=MAX_PREALLOC_LINES).contains(&self.table.lines);
         (soon && worth_it && self.spare.is_none()).then(|| self.table.lines * 2)
     }
 
-    /// Takes a table for later, or gives back what is not the next one: it grew by itself meanwhile.
-    pub fn keep_ready(&mut self, table: Table) -> Option<Table> {
+    /// Takes the next table, or returns one of the wrong size: the index grew by itself meanwhile.
+    pub fn keep_ready(&mut self, table: IndexTable) -> Option<IndexTable> {
         debug_assert_eq!(table.used, 0);
         if self.spare.is_some() || table.lines != self.table.lines * 2 {
             return Some(table);
@@ -215,8 +215,8 @@ impl Index {
         if self.old.lines == 0 {
             return;
         }
-        for line in self.moved..(self.moved + MOVE).min(self.old.lines) {
-            for word in self.old.start(line) + 1..self.old.start(line) + WORDS {
+        for line in self.moved..(self.moved + LINES_MOVED_PER_CHANGE).min(self.old.lines) {
+            for word in self.old.start(line) + 1..self.old.start(line) + WORDS_PER_LINE {
                 let entry = self.old.words[word];
                 if entry != 0 {
                     self.old.remove((entry >> 32) as u32, (line, word));
@@ -226,7 +226,7 @@ impl Index {
             self.moved = line + 1;
         }
         if self.old.used == 0 {
-            self.old = Table::default();
+            self.old = IndexTable::default();
         }
     }
 }
@@ -258,7 +258,7 @@ mod tests {
             for (add, row, tag) in steps {
                 if row % 16 == 0 {
                     let lines = index.table.lines << (row >> 4 & 1);
-                    let left = index.keep_ready(Table::ready(lines.max(4)));
+                    let left = index.keep_ready(IndexTable::ready(lines.max(4)));
                     prop_assert!(left.is_none() || index.spare.is_some() || lines == index.table.lines);
                 }
                 match (add, model.get(&row).copied()) {
@@ -311,7 +311,7 @@ mod tests {
             index.insert(tag_of_token(u64::from(row)), row);
         }
         assert!((0..100_000).all(|row| index.find(row, |found| found == row) == Some(row)));
-        assert!(index.table.lines * WORDS < 100_000 * 4, "wasteful");
+        assert!(index.table.lines * WORDS_PER_LINE < 100_000 * 4, "wasteful");
     }
 
     /// Goal: a window of tokens that moves on (young leases, old endings) never crowds the lines at its edge.
@@ -327,7 +327,7 @@ mod tests {
                 }
             }
             let table = &mut index.table;
-            let passed: u64 = (0..table.lines).map(|line| *table.passed(line)).sum();
+            let passed: u64 = (0..table.lines).map(|line| *table.passed_count(line)).sum();
             assert_eq!(passed, 0, "a run of {length}");
         }
     }

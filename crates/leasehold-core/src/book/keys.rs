@@ -11,7 +11,7 @@ use std::fmt;
 
 use subtle::ConstantTimeEq;
 
-use super::lease::{Lease, Phase};
+use super::lease::{LeaseEntry, LeasePhase};
 use super::{Book, due};
 use crate::command::{Keys, Push, Reply};
 use crate::fact::{End, Fact};
@@ -40,8 +40,8 @@ impl fmt::Debug for KeyView<'_> {
 }
 
 impl Book {
-    /// These names will be asked for soon. Changes nothing: the places where they are looked up come into the cache, and
-    /// whoever says so of several waits for memory once, not once for each.
+    /// These names will be asked for soon. Changes nothing: it brings their index lines into the cache, so that
+    /// several names wait for memory once, not once each.
     pub fn prefetch(&self, names: &[&str]) {
         self.state.prefetch(names);
     }
@@ -54,7 +54,7 @@ impl Book {
         let lease = resource
             .holders()
             .map(|slot| &self.state.leases[slot as usize])
-            .find(|lease| lease.phase == Phase::Live && !due(lease, now))?;
+            .find(|lease| lease.phase == LeasePhase::Live && !due(lease, now))?;
         Some(KeyView { value: lease.value(), remaining: lease.expires_at.since(now), token: lease.token() })
     }
 
@@ -68,7 +68,7 @@ impl Book {
             let lease = &self.state.leases[slot as usize];
             freed += 1;
             if lease.parts.as_slice().len() == 1 {
-                self.end(slot, End::Released, "", now);
+                self.end_lease(slot, End::Released, "", now);
             } else {
                 let token = lease.token();
                 if let Some(resource) = self.state.find_name(name) {
@@ -76,7 +76,7 @@ impl Book {
                 }
                 self.record(&Fact::Freed { token, name });
             }
-            self.serve_todo(now);
+            self.examine_todo(now);
         }
         Reply::Freed(freed)
     }
@@ -86,7 +86,7 @@ impl Book {
             return Reply::Invalid(sentence);
         }
         let mut pushed: Vec<(u32, u64)> = Vec::with_capacity(keys.names.len());
-        // Told only to the owner of all of them: to others it is a no, as in Redis.
+        // Only the owner of all of them gets this sentence: others get a refusal, as in Redis.
         let mut invalid = None;
         for name in keys.names {
             let Some(slot) = self.owned(name, keys.value, now) else { return Reply::Extended(0) };
@@ -103,8 +103,8 @@ impl Book {
             } else if (keys.value.is_none() || now.plus_millis(ttl_ms) < lease.expires_at)
                 && !self.all_named(lease, keys.names)
             {
-                // Nobody shortens what they did not name; and who does not show the value does not prolong it either: it
-                // may not be theirs to touch.
+                // A key that was not named is never shortened. Without the value it is not prolonged either: it may be
+                // somebody else's.
                 invalid = Some(format!("{name} is held together with other keys: name all of them or none"));
             }
             if !pushed.iter().any(|(other, _)| *other == slot) {
@@ -123,14 +123,14 @@ impl Book {
         Reply::Extended(keys.names.len())
     }
 
-    fn all_named(&self, lease: &Lease, names: &[&str]) -> bool {
+    fn all_named(&self, lease: &LeaseEntry, names: &[&str]) -> bool {
         lease.parts.as_slice().iter().all(|part| {
             let name = self.state.resources[part.resource as usize].name.as_str();
             names.contains(&name)
         })
     }
 
-    /// Before anything is changed: names that are none, and leases that are not keys.
+    /// Refuses invalid names, and leases that are not keys, before anything is changed.
     fn check_keys(&mut self, keys: Keys<'_>, now: Time) -> Result<(), String> {
         if keys.names.len() > self.limits.resources_per_claim {
             return Err(format!("at most {} keys at once, got {}", self.limits.resources_per_claim, keys.names.len()));
@@ -149,12 +149,12 @@ impl Book {
         let resource = self.state.find_name(name)?;
         let slot = self.state.resources[resource as usize].holders().next()?;
         let lease = &self.state.leases[slot as usize];
-        if lease.phase != Phase::Live {
+        if lease.phase != LeasePhase::Live {
             return None;
         }
         if due(lease, now) && !planted::on(Bug::ExtendRevives) {
             self.end_by_time(slot, now);
-            self.serve_todo(now);
+            self.examine_todo(now);
             return None;
         }
         let shown = lease.value()?;

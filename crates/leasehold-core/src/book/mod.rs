@@ -21,22 +21,22 @@
 //!
 //! Durability (the journal), wire formats (the server), clocks and randomness (the shell).
 
+mod counters;
 mod decide;
-mod endings;
+mod ended_leases;
 mod index;
 mod keys;
 mod lease;
-mod line;
 #[cfg(test)]
-mod long_way;
+mod long_path_tests;
+mod prealloc;
 mod principals;
+mod queue;
 mod resource;
-mod serve;
 mod snapshot;
 mod state;
-mod supply;
-mod tally;
 mod view;
+mod waiters;
 
 use crate::command::{Command, Effect, Outcome};
 use crate::fact::{End, Fact};
@@ -44,25 +44,25 @@ use crate::limits::Limits;
 use crate::news;
 use crate::planted::{self, Bug};
 use crate::time::Time;
-use crate::wire::{Malformed, Reader};
+use crate::wire::{MalformedRecord, WireReader};
 
+pub use counters::{Counters, Histogram};
 pub use keys::KeyView;
+pub use prealloc::{Prealloc, PreallocRequest};
 pub use state::ClockMark;
-pub use supply::{Prealloc, PreallocRequest};
-pub use tally::{Counters, Histogram};
 pub use view::{HoldingView, ResourceView, WaitingView};
 
-use lease::{Lease, Phase};
-use line::Line;
-use state::{Row, State};
+use lease::{LeaseEntry, LeasePhase};
+use state::{BookState, RowRef};
+use waiters::WaitQueue;
 
 /// A record that breaks a law: it is damaged, or not ours.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, thiserror::Error)]
 #[error("{0}")]
 pub struct InvariantViolation(pub &'static str);
 
-impl From<Malformed> for InvariantViolation {
-    fn from(_: Malformed) -> Self {
+impl From<MalformedRecord> for InvariantViolation {
+    fn from(_: MalformedRecord) -> Self {
         Self("every record parses")
     }
 }
@@ -70,63 +70,63 @@ impl From<Malformed> for InvariantViolation {
 /// See the module.
 #[derive(Debug)]
 pub struct Book {
-    state: State,
-    line: Line,
+    state: BookState,
+    queue: WaitQueue,
     limits: Limits,
     now: Time,
     /// The highest token that may be given out: reserved on disk by the shell.
     ceiling: u64,
-    /// A floor that was asked for and was not taken by the shell yet; 0 if there is none.
+    /// A raised floor that the shell has not taken yet; 0 if there is none.
     floor: u64,
     tape: Vec<u8>,
-    /// What watchers are told, encoded beside the tape; none if nobody ever watches.
-    news: Option<Notes>,
-    tally: Counters,
+    /// Events for watchers, encoded beside the tape; none if events are not kept.
+    news: Option<PendingNews>,
+    counters: Counters,
     effects: Vec<Effect>,
-    /// Resources whose queue is to be looked at.
+    /// Resources whose queue must be examined again.
     todo: Vec<u32>,
 }
 
-/// News that were not taken yet.
+/// Events that the shell has not taken yet.
 #[derive(Debug, Default)]
-struct Notes {
+struct PendingNews {
     bytes: Vec<u8>,
     count: u64,
 }
 
-/// Sizes, for gauges and for checkers.
+/// How many entries the book has, for gauges and checkers.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub struct Counts {
-    /// Leases that are somebody's.
+    /// Leases that are held.
     pub leases: usize,
     /// Lapsed leases whose resources are still closed.
     pub closing: usize,
-    /// Claims in line.
+    /// Claims that wait in a queue.
     pub waiters: usize,
-    /// Endings remembered.
+    /// Ended leases that are remembered.
     pub endings: usize,
 }
 
 impl Book {
-    /// An empty book. `seed` keys the hash tables, since strangers choose the names: make it random.
+    /// An empty book. `seed` keys the hash tables, since clients choose the names: make it random.
     #[must_use]
     pub fn new(limits: Limits, seed: u64) -> Self {
         Self {
-            state: State::new(limits.endings, seed),
-            line: Line::new(seed),
+            state: BookState::new(limits.endings, seed),
+            queue: WaitQueue::new(seed),
             limits,
             now: Time::ZERO,
             ceiling: 0,
             floor: 0,
             tape: Vec::new(),
             news: None,
-            tally: Counters::default(),
+            counters: Counters::default(),
             effects: Vec::new(),
             todo: Vec::new(),
         }
     }
 
-    /// Decides a command at `now`. Facts go to the tape; nothing may be told to anybody before they are durable.
+    /// Decides a command at `now`. Facts go to the tape. No reply may leave before they are durable.
     pub fn apply(&mut self, command: Command<'_>, now: Time) -> Outcome {
         self.now = self.now.max(now);
         let now = self.now;
@@ -144,7 +144,7 @@ impl Book {
         Outcome { reply, effects: std::mem::take(&mut self.effects) }
     }
 
-    /// Records that an engine took up the book. See [`Fact::Resumed`].
+    /// Records that an engine started on this book. See [`Fact::Resumed`].
     pub fn resume(&mut self, mark: ClockMark, fresh: bool) {
         self.now = self.now.max(mark.at);
         self.record(&Fact::Resumed { at: mark.at, boot: mark.boot, boottime: mark.boottime, fresh });
@@ -174,7 +174,7 @@ impl Book {
     ///
     /// [`InvariantViolation`] if a fact does not parse or breaks a law.
     pub fn replay(&mut self, tape: &[u8], mut seen: impl FnMut(&Fact<'_>)) -> Result<(), InvariantViolation> {
-        let mut reader = Reader::new(tape);
+        let mut reader = WireReader::new(tape);
         while reader.left() > 0 {
             let fact = Fact::decode(&mut reader)?;
             self.state.evolve(&fact)?;
@@ -183,12 +183,12 @@ impl Book {
         Ok(())
     }
 
-    /// Lets time catch up with the record: a journal frame says when it was written.
+    /// Moves the book's time forward to that of a journal frame.
     pub fn advance_to(&mut self, now: Time) {
         self.now = self.now.max(now);
     }
 
-    /// Tokens may be given out up to here. The shell has it on disk, twice.
+    /// Tokens may be given out up to here. The shell has made it durable in two places.
     pub fn set_ceiling(&mut self, ceiling: u64) {
         self.ceiling = ceiling;
     }
@@ -230,7 +230,7 @@ impl Book {
         }
     }
 
-    /// How the clock of whoever took up the book last stands to ours.
+    /// How the book's clock relates to the machine's clock, as of the last start.
     #[must_use]
     pub const fn clock(&self) -> ClockMark {
         self.state.clock
@@ -243,41 +243,41 @@ impl Book {
         if !self.todo.is_empty() && self.tokens_left() > 0 {
             return Some(Time::ZERO);
         }
-        match (self.state.wheel.next(), self.line.wheel.next()) {
+        match (self.state.wheel.next(), self.queue.wheel.next()) {
             (Some(a), Some(b)) => Some(a.min(b)),
             (a, b) => a.or(b),
         }
     }
 
-    /// What it lets in.
+    /// The limits on claims.
     #[must_use]
     pub const fn limits(&self) -> &Limits {
         &self.limits
     }
 
-    /// What happened since this book was opened, added up.
+    /// Counters since this book was opened.
     #[must_use]
-    pub const fn tally(&self) -> &Counters {
-        &self.tally
+    pub const fn counters(&self) -> &Counters {
+        &self.counters
     }
 
-    /// How many there are of what.
+    /// How many entries there are.
     #[must_use]
     pub fn counts(&self) -> Counts {
         Counts {
             leases: self.state.live,
             closing: self.state.closing,
-            waiters: self.line.len(),
-            endings: self.state.endings.len(),
+            waiters: self.queue.len(),
+            endings: self.state.ended_leases.len(),
         }
     }
 
-    /// From now on, news are kept beside the tape, for [`Book::take_news`].
+    /// From now on, events are kept beside the tape, for [`Book::take_news`].
     pub fn keep_news(&mut self) {
         self.news.get_or_insert_default();
     }
 
-    /// Takes the news since the last call, encoded, and how many they are. See [`crate::news`].
+    /// Takes the events since the last call, encoded, and how many they are. See [`crate::news`].
     pub fn take_news(&mut self) -> (Vec<u8>, u64) {
         self.news.as_mut().map_or_else(Default::default, |notes| {
             let taken = std::mem::take(notes);
@@ -286,34 +286,35 @@ impl Book {
         })
     }
 
-    fn count(&mut self, fact: &Fact<'_>) {
+    fn count_fact(&mut self, fact: &Fact<'_>) {
         match fact {
-            Fact::Granted(_) => self.tally.granted += 1,
+            Fact::Granted(_) => self.counters.granted += 1,
             Fact::Ended { token, how, at, .. } => {
                 match how {
-                    End::Released => self.tally.released += 1,
-                    End::Lapsed => self.tally.lapsed += 1,
-                    End::Revoked => self.tally.revoked += 1,
+                    End::Released => self.counters.released += 1,
+                    End::Lapsed => self.counters.lapsed += 1,
+                    End::Revoked => self.counters.revoked += 1,
                 }
-                if let Some(Row::Lease(slot)) = self.state.find_token(token.get()) {
-                    self.tally.held.add(at.since(self.state.leases[slot as usize].granted_at));
+                if let Some(RowRef::Lease(slot)) = self.state.find_token(token.get()) {
+                    self.counters.held.add(at.since(self.state.leases[slot as usize].granted_at));
                 }
             }
             _ => {}
         }
     }
 
-    /// Before the fact changes anything: afterwards nobody knows what an ended lease covered.
-    fn report(&mut self, fact: &Fact<'_>) {
+    /// Encodes the event for a fact. Called before the fact changes the state: afterwards the names of an ended lease
+    /// are gone.
+    fn encode_event(&mut self, fact: &Fact<'_>) {
         let Some(notes) = &mut self.news else { return };
         let out = &mut notes.bytes;
         match fact {
             Fact::Granted(record) => {
                 let names = record.wants.iter().map(|want| want.name);
-                news::encode(out, news::Kind::Granted, record.token, record.granted_at, &record.holder, "", names);
+                news::encode(out, news::EventKind::Granted, record.token, record.granted_at, &record.holder, "", names);
             }
             Fact::Ended { token, how, at, reason, .. } => {
-                let Some(Row::Lease(slot)) = self.state.find_token(token.get()) else { return };
+                let Some(RowRef::Lease(slot)) = self.state.find_token(token.get()) else { return };
                 let lease = &self.state.leases[slot as usize];
                 let parts = lease.parts.as_slice().iter();
                 let names = parts.map(|part| self.state.resources[part.resource as usize].name.as_str());
@@ -321,20 +322,20 @@ impl Book {
             }
             Fact::Freed { .. } if planted::on(Bug::NewsLost) => return,
             Fact::Freed { token, name } => {
-                let Some(Row::Lease(slot)) = self.state.find_token(token.get()) else { return };
+                let Some(RowRef::Lease(slot)) = self.state.find_token(token.get()) else { return };
                 let holder = &self.state.leases[slot as usize].holder;
-                news::encode(out, news::Kind::Released, *token, self.now, holder, "", [*name].into_iter());
+                news::encode(out, news::EventKind::Released, *token, self.now, holder, "", [*name].into_iter());
             }
             Fact::Renewed { .. } | Fact::Reopened { .. } | Fact::Resumed { .. } => return,
         }
         notes.count += 1;
     }
 
-    /// Writes the fact down and lets the state follow it. The one way anything durable changes.
+    /// Applies the fact to the state and appends it to the tape. Nothing else changes durable state.
     fn record(&mut self, fact: &Fact<'_>) {
-        self.count(fact);
-        self.report(fact);
-        // In this order: what breaks a law must not reach the journal, also when somebody survives the panic.
+        self.count_fact(fact);
+        self.encode_event(fact);
+        // In this order: a fact that breaks a law must not reach the journal, even if the panic is caught.
         if let Err(InvariantViolation(law)) = self.state.evolve(fact) {
             panic!("decided a fact that breaks a law ({law}): {fact:?}");
         }
@@ -342,10 +343,9 @@ impl Book {
     }
 }
 
-/// Whether the lease is over by time. The only place that compares: two answers at the deadline itself
-/// would make two owners.
-fn due(lease: &Lease, now: Time) -> bool {
-    if planted::on(Bug::LapseEarly) && lease.phase == Phase::Live {
+/// Whether the lease is over by time. Only this function compares: two answers at the deadline would make two holders.
+fn due(lease: &LeaseEntry, now: Time) -> bool {
+    if planted::on(Bug::LapseEarly) && lease.phase == LeasePhase::Live {
         return lease.expires_at <= now.plus_millis(u64::from(lease.ttl_ms) / 8);
     }
     lease.expires_at <= now

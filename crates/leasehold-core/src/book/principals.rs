@@ -1,4 +1,4 @@
-//! Whom leases are counted for. A handful of names: the keys of a server, or nobody in particular.
+//! How many leases each principal has. There are few principals: the API keys of a server, or none.
 
 use std::collections::HashMap;
 
@@ -9,32 +9,32 @@ use crate::planted::{self, Bug};
 /// Every principal that has leases, by a small number that each lease keeps.
 #[derive(Debug, Default)]
 pub(super) struct Principals {
-    known: Vec<Principal>,
+    known: Vec<PrincipalRow>,
     /// An operator makes these names, and they are few: any table will do.
     rows: HashMap<CompactString, u32>,
     free: Vec<u32>,
 }
 
 #[derive(Debug)]
-struct Principal {
+struct PrincipalRow {
     name: CompactString,
     leases: usize,
 }
 
-impl Principal {
-    /// The one without a name is looked at apart: a comparison of no bytes at no address costs 40 ns on processors that
-    /// read a whole vector and then find that there is no page.
-    fn is(&self, name: &str) -> bool {
+impl PrincipalRow {
+    /// The empty name is checked first: comparing zero bytes at a dangling address costs 40 ns on processors that
+    /// load a whole vector and then find no page.
+    fn has_name(&self, name: &str) -> bool {
         if name.is_empty() { self.name.is_empty() } else { self.name == name }
     }
 }
 
 impl Principals {
     /// One more lease for this principal.
-    pub fn enter(&mut self, name: &str) -> u32 {
+    pub fn add_lease(&mut self, name: &str) -> u32 {
         // Nearly always the one that came first.
         let row = match self.known.first() {
-            Some(first) if first.is(name) => 0,
+            Some(first) if first.has_name(name) => 0,
             _ => self.row(name),
         };
         if !planted::on(Bug::PrincipalNotCounted) {
@@ -47,7 +47,7 @@ impl Principals {
         if let Some(row) = self.rows.get(name) {
             return *row;
         }
-        let principal = Principal { name: name.into(), leases: 0 };
+        let principal = PrincipalRow { name: name.into(), leases: 0 };
         let row = match self.free.pop() {
             Some(row) => {
                 self.known[row as usize] = principal;
@@ -63,7 +63,7 @@ impl Principals {
     }
 
     /// One lease less.
-    pub fn leave(&mut self, row: u32) {
+    pub fn remove_lease(&mut self, row: u32) {
         if planted::on(Bug::PrincipalNotCounted) {
             return;
         }
@@ -82,7 +82,7 @@ impl Principals {
 
     pub fn leases(&self, name: &str) -> usize {
         if let Some(first) = self.known.first()
-            && first.is(name)
+            && first.has_name(name)
         {
             return first.leases;
         }

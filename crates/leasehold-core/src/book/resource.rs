@@ -1,7 +1,7 @@
 //! A resource in use: who has it, and who waits for it.
 //!
-//! The common case, one exclusive holder and nobody waiting, is 40 bytes. Everything else hangs on one
-//! pointer and goes away when it is no longer needed.
+//! The common case, one exclusive holder and nobody waiting, is 40 bytes. Everything else is behind one
+//! pointer and is freed when it is no longer needed.
 
 use std::collections::VecDeque;
 
@@ -13,13 +13,13 @@ use crate::planted::{self, Bug};
 pub(super) const NIL: u32 = u32::MAX;
 
 #[derive(Debug)]
-pub(super) struct Resource {
+pub(super) struct ResourceEntry {
     pub name: CompactString,
     first: u32,
-    extra: Option<Box<Extra>>,
+    extra: Option<Box<ResourceExtras>>,
 }
 
-/// How the present holders have it.
+/// How the resource is held now.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Use {
     Free,
@@ -29,19 +29,19 @@ pub(super) enum Use {
 }
 
 #[derive(Debug)]
-struct Extra {
+struct ResourceExtras {
     held: Use,
-    /// Zero until a permit claim says it.
+    /// Zero until a permit claim sets it.
     capacity: u32,
     /// Holders after the first.
     more: Vec<u32>,
-    line: VecDeque<Place>,
+    queue: VecDeque<QueuePlace>,
     demand: Demand,
 }
 
-/// One place in line: the order of arrival, and the slot of the waiter.
+/// One entry of a queue: the order of arrival, and the slot of the waiter.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) struct Place {
+pub(super) struct QueuePlace {
     pub arrival: u64,
     pub waiter: u32,
 }
@@ -71,7 +71,7 @@ impl Demand {
         }
     }
 
-    /// Whether these earlier claims conflict with this one: beside them, it would not be admitted.
+    /// Whether these earlier claims conflict with this one: it would not be admitted beside them.
     pub fn blocks(&self, mode: Mode, held: Use) -> bool {
         if planted::on(Bug::Overtake) {
             return false;
@@ -90,12 +90,12 @@ impl Demand {
     }
 }
 
-impl Resource {
+impl ResourceEntry {
     pub fn new(name: &str) -> Self {
         Self { name: name.into(), first: NIL, extra: None }
     }
 
-    pub fn held(&self) -> Use {
+    pub fn current_use(&self) -> Use {
         match &self.extra {
             Some(extra) => extra.held,
             None if self.first == NIL => Use::Free,
@@ -105,7 +105,7 @@ impl Resource {
 
     /// Whether the present holders leave room for this claim.
     pub fn admits(&self, mode: Mode) -> bool {
-        match (self.held(), mode) {
+        match (self.current_use(), mode) {
             (Use::Free, _) | (Use::Shared, Mode::Shared) => true,
             (Use::Shared, Mode::Exclusive) if planted::on(Bug::MixReaders) => true,
             (Use::Permits { used }, Mode::Permits { count, capacity }) => {
@@ -135,8 +135,8 @@ impl Resource {
         self.first == NIL && self.queue_len() == 0
     }
 
-    /// A lease takes its place here. The caller has asked [`Self::admits`].
-    pub fn enter(&mut self, lease: u32, mode: Mode) {
+    /// Adds a holder. The caller has checked [`Self::admits`].
+    pub fn add_holder(&mut self, lease: u32, mode: Mode) {
         if self.first == NIL && self.extra.is_none() && mode == Mode::Exclusive {
             self.first = lease;
             return;
@@ -159,8 +159,8 @@ impl Resource {
         }
     }
 
-    /// A lease leaves.
-    pub fn leave(&mut self, lease: u32, mode: Mode) {
+    /// Removes a holder.
+    pub fn remove_holder(&mut self, lease: u32, mode: Mode) {
         if self.first == lease {
             self.first = self.extra.as_mut().and_then(|extra| extra.more.pop()).unwrap_or(NIL);
         } else if let Some(extra) = &mut self.extra
@@ -176,55 +176,61 @@ impl Resource {
                 (held, _) => held,
             };
         }
-        self.slim();
+        self.free_unused();
     }
 
     pub fn queue_len(&self) -> usize {
-        self.extra.as_ref().map_or(0, |extra| extra.line.len())
+        self.extra.as_ref().map_or(0, |extra| extra.queue.len())
     }
 
     pub fn demand(&self) -> Demand {
         self.extra.as_ref().map_or_else(Demand::default, |extra| extra.demand)
     }
 
-    pub fn place(&self, at: usize) -> Option<Place> {
-        self.extra.as_ref()?.line.get(at).copied()
+    pub fn place(&self, at: usize) -> Option<QueuePlace> {
+        self.extra.as_ref()?.queue.get(at).copied()
     }
 
-    pub fn line(&self) -> impl Iterator<Item = Place> + '_ {
-        self.extra.iter().flat_map(|extra| extra.line.iter().copied())
+    pub fn queue(&self) -> impl Iterator<Item = QueuePlace> + '_ {
+        self.extra.iter().flat_map(|extra| extra.queue.iter().copied())
     }
 
-    pub fn join_line(&mut self, place: Place, mode: Mode) {
+    pub fn join_queue(&mut self, place: QueuePlace, mode: Mode) {
         let extra = self.extra_mut();
-        extra.line.push_back(place);
+        extra.queue.push_back(place);
         extra.demand.add(mode);
         if let Mode::Permits { capacity, .. } = mode {
             extra.capacity = capacity;
         }
     }
 
-    pub fn leave_line(&mut self, arrival: u64, mode: Mode) {
+    pub fn leave_queue(&mut self, arrival: u64, mode: Mode) {
         if let Some(extra) = &mut self.extra
-            && let Ok(at) = extra.line.binary_search_by_key(&arrival, |place| place.arrival)
+            && let Ok(at) = extra.queue.binary_search_by_key(&arrival, |place| place.arrival)
         {
-            extra.line.remove(at);
+            extra.queue.remove(at);
             extra.demand.subtract(mode);
         }
-        self.slim();
+        self.free_unused();
     }
 
-    fn extra_mut(&mut self) -> &mut Extra {
+    fn extra_mut(&mut self) -> &mut ResourceExtras {
         let held = if self.first == NIL { Use::Free } else { Use::Exclusive };
         self.extra.get_or_insert_with(|| {
-            Box::new(Extra { held, capacity: 0, more: Vec::new(), line: VecDeque::new(), demand: Demand::default() })
+            Box::new(ResourceExtras {
+                held,
+                capacity: 0,
+                more: Vec::new(),
+                queue: VecDeque::new(),
+                demand: Demand::default(),
+            })
         })
     }
 
-    /// Drops what a resource with one exclusive holder and no queue does not need.
-    fn slim(&mut self) {
+    /// Frees what a resource with one exclusive holder and no queue does not need.
+    fn free_unused(&mut self) {
         if let Some(extra) = &self.extra
-            && extra.line.is_empty()
+            && extra.queue.is_empty()
             && extra.more.is_empty()
             && matches!(extra.held, Use::Free | Use::Exclusive)
         {

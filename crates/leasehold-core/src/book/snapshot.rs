@@ -1,18 +1,18 @@
-//! A copy of the whole book as it stood at one moment, taken in small steps while the book goes on.
+//! A copy of the whole book as it stood at one moment, taken in small steps while the book changes.
 //!
 //! The cursor walks the lease slots. Before a lease that the cursor has not reached is changed, its old
-//! form is put aside ([`State::keep_copy`]); leases granted after the beginning have higher tokens and are
+//! form is saved ([`BookState::keep_copy`]); leases granted after the beginning have higher tokens and are
 //! left out. So the copy is exact, no step is long, and no lease is copied twice.
 
-use super::endings::Ending;
-use super::lease::{Phase, Request};
-use super::state::{ClockMark, State};
+use super::ended_leases::EndedLease;
+use super::lease::{LeasePhase, StoredRequest};
+use super::state::{BookState, ClockMark};
 use super::{Book, InvariantViolation};
 use crate::fact::{End, LeaseRecord, decode_mark, encode_mark, flag, time, token};
 use crate::planted::{self, Bug};
 use crate::time::Time;
 use crate::token::Secret;
-use crate::wire::{Malformed, Reader, put_u64};
+use crate::wire::{MalformedRecord, WireReader, put_u64};
 
 /// A snapshot under way.
 #[derive(Debug)]
@@ -27,8 +27,8 @@ const CLOCK: u8 = 1;
 const ENDING: u8 = 2;
 const LEASE: u8 = 3;
 
-impl State {
-    /// Puts aside the old form of a lease that is about to change, if a snapshot still wants it.
+impl BookState {
+    /// Saves the old form of a lease that is about to change, if a snapshot still needs it.
     pub fn keep_copy(&mut self, slot: u32) {
         let Some(copying) = &mut self.copying else { return };
         if planted::on(Bug::TornSnapshot) {
@@ -48,12 +48,12 @@ impl State {
 
     fn copy_lease(&self, slot: u32, out: &mut Vec<u8>) {
         out.push(LEASE);
-        out.push(u8::from(self.leases[slot as usize].phase == Phase::Closing));
-        self.record(slot).encode(out);
+        out.push(u8::from(self.leases[slot as usize].phase == LeasePhase::Closing));
+        self.lease_record(slot).encode(out);
     }
 }
 
-fn copy_ending(ending: &Ending, out: &mut Vec<u8>) {
+fn copy_ending(ending: &EndedLease, out: &mut Vec<u8>) {
     out.push(ENDING);
     put_u64(out, ending.token);
     out.extend_from_slice(ending.secret.expose());
@@ -73,7 +73,7 @@ impl Book {
         out.extend_from_slice(&self.state.clock.boot);
         put_u64(&mut out, self.state.clock.boottime);
         if !planted::on(Bug::ForgetEndings) {
-            for ending in self.state.endings.iter() {
+            for ending in self.state.ended_leases.iter() {
                 copy_ending(ending, &mut out);
             }
         }
@@ -87,7 +87,7 @@ impl Book {
         for slot in copying.cursor..end {
             let lease = &mut self.state.leases[slot];
             let copied = std::mem::take(&mut lease.copied);
-            if lease.phase != Phase::Vacant && !copied && lease.token <= copying.last_token {
+            if lease.phase != LeasePhase::Vacant && !copied && lease.token <= copying.last_token {
                 self.state.copy_lease(slot as u32, &mut copying.out);
             }
         }
@@ -109,20 +109,20 @@ impl Book {
         }
     }
 
-    /// Puts back what a snapshot holds. Records may come in any cut, but each piece must be whole records.
+    /// Restores records of a snapshot. They may come in pieces of any size, but each piece must be whole records.
     ///
     /// # Errors
     ///
     /// [`InvariantViolation`] if the bytes are no snapshot, or break a law.
     pub fn restore(&mut self, bytes: &[u8]) -> Result<(), InvariantViolation> {
-        let mut reader = Reader::new(bytes);
+        let mut reader = WireReader::new(bytes);
         while reader.left() > 0 {
             self.restore_one(&mut reader)?;
         }
         Ok(())
     }
 
-    fn restore_one(&mut self, reader: &mut Reader<'_>) -> Result<(), InvariantViolation> {
+    fn restore_one(&mut self, reader: &mut WireReader<'_>) -> Result<(), InvariantViolation> {
         match reader.byte()? {
             CLOCK => {
                 self.state.last_token = reader.u64()?;
@@ -130,11 +130,11 @@ impl Book {
                 self.state.clock = ClockMark { at: time(reader)?, boot: reader.array()?, boottime: reader.u64()? };
             }
             ENDING => {
-                let ending = Ending {
+                let ending = EndedLease {
                     token: token(reader)?.get(),
                     secret: Secret::new(reader.array()?),
                     how: End::from_byte(reader.byte()?)?,
-                    request: decode_mark(reader)?.map(Request::from_mark),
+                    request: decode_mark(reader)?.map(StoredRequest::from_mark),
                 };
                 if self.state.find_token(ending.token).is_some() {
                     return Err(InvariantViolation("a token comes once"));
@@ -149,7 +149,7 @@ impl Book {
                 }
                 self.state.restore_lease(&record, closing)?;
             }
-            _ => return Err(Malformed.into()),
+            _ => return Err(MalformedRecord.into()),
         }
         Ok(())
     }
@@ -160,7 +160,7 @@ impl Book {
     #[must_use]
     pub fn digest(&self) -> u64 {
         let mut slots: Vec<u32> = (0..self.state.leases.len() as u32)
-            .filter(|slot| self.state.leases[*slot as usize].phase != Phase::Vacant)
+            .filter(|slot| self.state.leases[*slot as usize].phase != LeasePhase::Vacant)
             .collect();
         slots.sort_by_key(|slot| self.state.leases[*slot as usize].token);
         let mut bytes = Vec::new();
@@ -170,7 +170,7 @@ impl Book {
         for slot in slots {
             self.state.copy_lease(slot, &mut bytes);
         }
-        for ending in self.state.endings.iter() {
+        for ending in self.state.ended_leases.iter() {
             copy_ending(ending, &mut bytes);
         }
         bytes.iter().fold(0xcbf2_9ce4_8422_2325, |hash, byte| (hash ^ u64::from(*byte)).wrapping_mul(0x0100_0000_01b3))

@@ -1,6 +1,6 @@
-//! What the facts add up to: leases, resources, recent endings, and the indexes over them.
+//! The state that the facts produce: leases, resources, recently ended leases, and the indexes over them.
 //!
-//! [`State::evolve`] is the only code that changes it, live and in replay alike. It may not refuse a fact
+//! [`BookState::evolve`] is the only code that changes it, live and in replay alike. It may not refuse a fact
 //! that was decided; a fact that breaks a law means that the record is damaged.
 
 use std::borrow::Cow;
@@ -9,40 +9,40 @@ use std::hash::BuildHasher;
 use foldhash::fast::FixedState;
 
 use super::InvariantViolation;
-use super::endings::{Ending, Endings};
-use super::index::{Index, Table, tag_of_hash, tag_of_token};
-use super::lease::{Besides, Lease, Part, Parts, Phase, Request};
+use super::ended_leases::{EndedLease, EndedLeases};
+use super::index::{Index, IndexTable, tag_of_hash, tag_of_token};
+use super::lease::{LeaseEntry, LeaseExtras, LeasePart, LeaseParts, LeasePhase, StoredRequest};
 use super::principals::Principals;
-use super::resource::Resource;
+use super::resource::ResourceEntry;
 use super::snapshot::Copying;
+use crate::block_vec::BlockVec;
 use crate::command::Want;
 use crate::fact::{End, Fact, LeaseRecord};
 use crate::planted::{self, Bug};
-use crate::rows::Rows;
 use crate::time::Time;
 use crate::token::{Secret, Token};
 use crate::wheel::Wheel;
 
-/// Rows of the token and request indexes are lease slots, or (with this bit) rows of the endings.
-const ENDED: u32 = 1 << 31;
+/// Rows of the token and request indexes are lease slots, or (with this bit) rows of the ended leases.
+const ENDED_ROW_BIT: u32 = 1 << 31;
 
 /// Where a token or a request id leads.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Row {
+pub(super) enum RowRef {
     Lease(u32),
-    Ending(u32),
+    Ended(u32),
 }
 
-impl Row {
+impl RowRef {
     const fn unpack(row: u32) -> Self {
-        if row & ENDED == 0 { Self::Lease(row) } else { Self::Ending(row & !ENDED) }
+        if row & ENDED_ROW_BIT == 0 { Self::Lease(row) } else { Self::Ended(row & !ENDED_ROW_BIT) }
     }
 }
 
-/// How the book's clock stands to a machine's: the last one that took it up.
+/// How the book's clock relates to the clock of the machine that last started on it.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct ClockMark {
-    /// The book's time when it was taken up.
+    /// The book's time at that start.
     pub at: Time,
     /// By which boot of which machine.
     pub boot: [u8; 16],
@@ -51,15 +51,15 @@ pub struct ClockMark {
 }
 
 #[derive(Debug)]
-pub(super) struct State {
-    pub leases: Rows<Lease>,
+pub(super) struct BookState {
+    pub leases: BlockVec<LeaseEntry>,
     free_leases: Vec<u32>,
-    pub resources: Rows<Resource>,
+    pub resources: BlockVec<ResourceEntry>,
     free_resources: Vec<u32>,
     names: Index,
     tokens: Index,
     requests: Index,
-    pub endings: Endings,
+    pub ended_leases: EndedLeases,
     pub wheel: Wheel,
     pub last_token: u64,
     /// Leases that are somebody's, due or not.
@@ -72,17 +72,17 @@ pub(super) struct State {
     hasher: FixedState,
 }
 
-impl State {
-    pub fn new(endings: usize, seed: u64) -> Self {
+impl BookState {
+    pub fn new(ended_leases: usize, seed: u64) -> Self {
         Self {
-            leases: Rows::default(),
+            leases: BlockVec::default(),
             free_leases: Vec::new(),
-            resources: Rows::default(),
+            resources: BlockVec::default(),
             free_resources: Vec::new(),
             names: Index::default(),
             tokens: Index::default(),
             requests: Index::default(),
-            endings: Endings::new(endings),
+            ended_leases: EndedLeases::new(ended_leases),
             wheel: Wheel::default(),
             last_token: 0,
             live: 0,
@@ -101,7 +101,7 @@ impl State {
                     return Err(InvariantViolation("tokens rise"));
                 }
                 self.last_token = record.token.get();
-                self.add_lease(record, Phase::Live)
+                self.add_lease(record, LeasePhase::Live)
             }
             Fact::Renewed { token, expires_at, ttl_ms } => {
                 let slot = self.live_slot(*token)?;
@@ -110,7 +110,7 @@ impl State {
                 let sooner = *expires_at < lease.expires_at;
                 lease.expires_at = *expires_at;
                 lease.ttl_ms = *ttl_ms;
-                // A later end is found out when the old one comes up; an earlier one must be told.
+                // The wheel finds a later end when the old one comes up; an earlier end must be armed.
                 if sooner {
                     self.wheel.arm(slot, *expires_at);
                 }
@@ -122,7 +122,7 @@ impl State {
                 self.live -= 1;
                 if *closed_until > *at {
                     let lease = &mut self.leases[slot as usize];
-                    lease.phase = Phase::Closing;
+                    lease.phase = LeasePhase::Closing;
                     lease.expires_at = *closed_until;
                     self.closing += 1;
                     self.wheel.arm(slot, *closed_until);
@@ -139,12 +139,12 @@ impl State {
                     return Err(InvariantViolation("a lease frees what it has, and keeps something"));
                 };
                 if !planted::on(Bug::FreedKeepsResource) {
-                    self.leave(slot, part);
+                    self.remove_holder(slot, part);
                 }
                 Ok(())
             }
             Fact::Reopened { token } => match self.find_token(token.get()) {
-                Some(Row::Lease(slot)) if self.leases[slot as usize].phase == Phase::Closing => {
+                Some(RowRef::Lease(slot)) if self.leases[slot as usize].phase == LeasePhase::Closing => {
                     self.keep_copy(slot);
                     self.closing -= 1;
                     self.drop_lease(slot, End::Lapsed);
@@ -162,18 +162,18 @@ impl State {
         }
     }
 
-    /// After a boot change nobody knows how much time went by: each live lease has its last ttl once more,
+    /// After a boot change the time that passed is unknown: each live lease has its last ttl once more,
     /// each closing resource its delay, within the cap as far as the record can prove time spent.
     fn start_again(&mut self, at: Time) {
         for slot in 0..self.leases.len() as u32 {
             let lease = &self.leases[slot as usize];
-            if lease.phase == Phase::Vacant || lease.expires_at <= at {
+            if lease.phase == LeasePhase::Vacant || lease.expires_at <= at {
                 continue;
             }
             self.keep_copy(slot);
             let lease = &mut self.leases[slot as usize];
             lease.expires_at = match lease.phase {
-                Phase::Closing => at.plus_millis(lease.delay_ms.into()),
+                LeasePhase::Closing => at.plus_millis(lease.delay_ms.into()),
                 _ => at.plus_millis(lease.ttl_ms.into()).min(lease.cap_at).max(lease.expires_at),
             };
         }
@@ -181,10 +181,10 @@ impl State {
 
     /// Puts back a lease from a snapshot.
     pub fn restore_lease(&mut self, record: &LeaseRecord<'_>, closing: bool) -> Result<(), InvariantViolation> {
-        self.add_lease(record, if closing { Phase::Closing } else { Phase::Live })
+        self.add_lease(record, if closing { LeasePhase::Closing } else { LeasePhase::Live })
     }
 
-    fn add_lease(&mut self, record: &LeaseRecord<'_>, phase: Phase) -> Result<(), InvariantViolation> {
+    fn add_lease(&mut self, record: &LeaseRecord<'_>, phase: LeasePhase) -> Result<(), InvariantViolation> {
         let token = record.token.get();
         if self.find_token(token).is_some() {
             return Err(InvariantViolation("a token comes once"));
@@ -192,10 +192,12 @@ impl State {
         let slot = self.free_leases.pop().unwrap_or(self.leases.len() as u32);
         let wants: &[Want<'_>] = if planted::on(Bug::HalfClaim) { &record.wants[..1] } else { &record.wants };
         let parts = match *wants {
-            [want] => Parts::One(self.enter(slot, want)?),
-            _ => Parts::from(wants.iter().map(|want| self.enter(slot, *want)).collect::<Result<Vec<Part>, _>>()?),
+            [want] => LeaseParts::One(self.add_holder(slot, want)?),
+            _ => LeaseParts::from(
+                wants.iter().map(|want| self.add_holder(slot, *want)).collect::<Result<Vec<LeasePart>, _>>()?,
+            ),
         };
-        let lease = Lease {
+        let lease = LeaseEntry {
             token,
             secret: record.secret,
             granted_at: record.granted_at,
@@ -205,8 +207,8 @@ impl State {
             delay_ms: record.delay_ms,
             parts,
             holder: record.holder.as_ref().into(),
-            besides: Besides::new(record.request, record.value),
-            principal: self.principals.enter(record.principal),
+            extras: LeaseExtras::new(record.request, record.value),
+            principal: self.principals.add_lease(record.principal),
             phase,
             copied: false,
         };
@@ -215,7 +217,7 @@ impl State {
             None => self.leases.push(lease),
         }
         match phase {
-            Phase::Closing => self.closing += 1,
+            LeasePhase::Closing => self.closing += 1,
             _ => self.live += 1,
         }
         self.wheel.arm(slot, record.expires_at);
@@ -226,56 +228,56 @@ impl State {
         Ok(())
     }
 
-    fn enter(&mut self, lease: u32, want: Want<'_>) -> Result<Part, InvariantViolation> {
+    fn add_holder(&mut self, lease: u32, want: Want<'_>) -> Result<LeasePart, InvariantViolation> {
         let resource = self.open_resource(want.name);
         let place = &mut self.resources[resource as usize];
         if !place.admits(want.mode) {
             return Err(InvariantViolation("a resource admits those who hold it"));
         }
-        place.enter(lease, want.mode);
-        Ok(Part::new(resource, want.mode))
+        place.add_holder(lease, want.mode);
+        Ok(LeasePart::new(resource, want.mode))
     }
 
-    /// Takes a lease out of everything but memory: what remains is an ending.
+    /// Removes a lease from all indexes; what remains is an ended lease.
     fn drop_lease(&mut self, slot: u32, how: End) {
         let lease = &mut self.leases[slot as usize];
-        lease.phase = Phase::Vacant;
+        lease.phase = LeasePhase::Vacant;
         lease.copied = false;
         let token = std::mem::take(&mut lease.token);
-        let parts = std::mem::replace(&mut lease.parts, Parts::One(Part::new(0, crate::Mode::Exclusive)));
-        let request = lease.besides.take().and_then(|besides| besides.request);
+        let parts = std::mem::replace(&mut lease.parts, LeaseParts::One(LeasePart::new(0, crate::Mode::Exclusive)));
+        let request = lease.extras.take().and_then(|extras| extras.request);
         let secret = std::mem::replace(&mut lease.secret, Secret::new([0; 16]));
         lease.holder = Default::default();
-        self.principals.leave(lease.principal);
+        self.principals.remove_lease(lease.principal);
         for part in parts.as_slice() {
-            self.leave(slot, *part);
+            self.remove_holder(slot, *part);
         }
         self.wheel.disarm(slot);
         self.free_leases.push(slot);
-        self.remember(Ending { token, secret, how, request }, Some(slot));
+        self.remember(EndedLease { token, secret, how, request }, Some(slot));
     }
 
-    fn leave(&mut self, lease: u32, part: Part) {
+    fn remove_holder(&mut self, lease: u32, part: LeasePart) {
         let resource = &mut self.resources[part.resource as usize];
         let mode = part.mode(resource.capacity());
-        resource.leave(lease, mode);
+        resource.remove_holder(lease, mode);
         self.close_resource_if_idle(part.resource);
     }
 
-    /// Keeps an ending; forgets the oldest if the memory is full. `slot` is where its rows still point.
-    pub fn remember(&mut self, ending: Ending, slot: Option<u32>) {
-        let (row, oldest) = self.endings.next_row();
+    /// Remembers an ended lease, and forgets the oldest if there are too many. `slot` is where the indexes still point.
+    pub fn remember(&mut self, ending: EndedLease, slot: Option<u32>) {
+        let (row, oldest) = self.ended_leases.next_row();
         if let Some(oldest) = oldest {
             let request = oldest.request.as_ref().map(|r| self.request_tag(&r.scope, &r.id));
-            self.tokens.remove(tag_of_token(oldest.token), row | ENDED);
+            self.tokens.remove(tag_of_token(oldest.token), row | ENDED_ROW_BIT);
             if let Some(tag) = request {
-                self.requests.remove(tag, row | ENDED);
+                self.requests.remove(tag, row | ENDED_ROW_BIT);
             }
         }
         let token = tag_of_token(ending.token);
         let request = ending.request.as_ref().map(|r| self.request_tag(&r.scope, &r.id));
-        self.endings.push(ending);
-        let row = row | ENDED;
+        self.ended_leases.push(ending);
+        let row = row | ENDED_ROW_BIT;
         match slot {
             Some(slot) => {
                 self.tokens.replace(token, slot, row);
@@ -296,13 +298,17 @@ impl State {
         tag_of_hash(self.hasher.hash_one(name))
     }
 
-    /// The next tables of names and tokens, if they are wanted soon: how many lines.
+    /// The sizes of the next index tables for names and tokens, in lines, if they are needed soon.
     pub fn wanted_tables(&self) -> (Option<usize>, Option<usize>) {
-        (self.names.wants(), self.tokens.wants())
+        (self.names.next_table_lines(), self.tokens.next_table_lines())
     }
 
-    /// Takes tables for later, and gives back those that are not the next ones.
-    pub fn keep_tables(&mut self, names: Option<Table>, tokens: Option<Table>) -> (Option<Table>, Option<Table>) {
+    /// Takes the next tables, and returns those of the wrong size.
+    pub fn keep_tables(
+        &mut self,
+        names: Option<IndexTable>,
+        tokens: Option<IndexTable>,
+    ) -> (Option<IndexTable>, Option<IndexTable>) {
         let names = names.and_then(|table| self.names.keep_ready(table));
         (names, tokens.and_then(|table| self.tokens.keep_ready(table)))
     }
@@ -314,7 +320,7 @@ impl State {
             for (tag, name) in tags.iter_mut().zip(names) {
                 *tag = self.name_tag(name);
             }
-            // A loop with nothing else in it: the processor then has all of them on their way at once.
+            // A loop with nothing else in it: the processor then loads all of them at once.
             for tag in &tags[..names.len()] {
                 self.names.fetch(*tag);
             }
@@ -331,7 +337,7 @@ impl State {
         if let Some(found) = self.names.find(tag, |row| self.resources[row as usize].name == name) {
             return found;
         }
-        let resource = Resource::new(name);
+        let resource = ResourceEntry::new(name);
         let slot = match self.free_resources.pop() {
             Some(slot) => {
                 self.resources[slot as usize] = resource;
@@ -358,21 +364,21 @@ impl State {
         self.free_resources.push(slot);
     }
 
-    pub fn find_token(&self, token: u64) -> Option<Row> {
+    pub fn find_token(&self, token: u64) -> Option<RowRef> {
         let row = self.tokens.find(tag_of_token(token), |row| self.token_of(row) == token)?;
-        Some(Row::unpack(row))
+        Some(RowRef::unpack(row))
     }
 
-    pub fn find_request(&self, scope: &str, id: &str) -> Option<Row> {
+    pub fn find_request(&self, scope: &str, id: &str) -> Option<RowRef> {
         let row = self.requests.find(self.request_tag(scope, id), |row| {
             self.request_of(row).is_some_and(|request| request.scope == scope && request.id == id)
         })?;
-        Some(Row::unpack(row))
+        Some(RowRef::unpack(row))
     }
 
     fn live_slot(&self, token: Token) -> Result<u32, InvariantViolation> {
         match self.find_token(token.get()) {
-            Some(Row::Lease(slot)) if self.leases[slot as usize].phase == Phase::Live => Ok(slot),
+            Some(RowRef::Lease(slot)) if self.leases[slot as usize].phase == LeasePhase::Live => Ok(slot),
             _ => Err(InvariantViolation("only a live lease changes")),
         }
     }
@@ -382,21 +388,21 @@ impl State {
     }
 
     fn token_of(&self, row: u32) -> u64 {
-        match Row::unpack(row) {
-            Row::Lease(slot) => self.leases[slot as usize].token,
-            Row::Ending(row) => self.endings.get(row).token,
+        match RowRef::unpack(row) {
+            RowRef::Lease(slot) => self.leases[slot as usize].token,
+            RowRef::Ended(row) => self.ended_leases.get(row).token,
         }
     }
 
-    fn request_of(&self, row: u32) -> Option<&Request> {
-        match Row::unpack(row) {
-            Row::Lease(slot) => self.leases[slot as usize].request(),
-            Row::Ending(row) => self.endings.get(row).request.as_deref(),
+    fn request_of(&self, row: u32) -> Option<&StoredRequest> {
+        match RowRef::unpack(row) {
+            RowRef::Lease(slot) => self.leases[slot as usize].request(),
+            RowRef::Ended(row) => self.ended_leases.get(row).request.as_deref(),
         }
     }
 
     /// The lease as a record, with the names of what it covers.
-    pub fn record(&self, slot: u32) -> LeaseRecord<'_> {
+    pub fn lease_record(&self, slot: u32) -> LeaseRecord<'_> {
         let lease = &self.leases[slot as usize];
         LeaseRecord {
             token: lease.token(),
@@ -407,7 +413,7 @@ impl State {
             ttl_ms: lease.ttl_ms,
             delay_ms: lease.delay_ms,
             holder: Cow::Borrowed(&lease.holder),
-            request: lease.request().map(Request::mark),
+            request: lease.request().map(StoredRequest::mark),
             principal: self.principals.name(lease.principal),
             value: lease.value(),
             wants: Cow::Owned(

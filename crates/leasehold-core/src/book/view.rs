@@ -1,20 +1,20 @@
-//! What everybody may see of a resource: no secret in it.
+//! What anybody may see of a resource: no secret in it.
 
 use std::time::Duration;
 
-use super::lease::Phase;
-use super::resource::{Resource, Use};
+use super::lease::LeasePhase;
+use super::resource::{ResourceEntry, Use};
 use super::{Book, due};
 use crate::command::Mode;
 use crate::time::Time;
 use crate::token::Token;
 
 /// At most this many waiters are shown one by one, and holders in a listing; the rest are counted.
-const SHOWN: usize = 100;
+const MAX_WAITERS_SHOWN: usize = 100;
 
-/// At most this many holders are shown of one resource that was asked for by name. A crowd of a hundred thousand would
-/// make one answer of many megabytes, under the lock that every grant takes.
-const HOLDERS_SHOWN: usize = 1000;
+/// At most this many holders are shown of one resource that was asked for by name. A hundred thousand holders would
+/// make one answer of many megabytes, under the lock that every grant needs.
+const MAX_HOLDERS_SHOWN: usize = 1000;
 
 /// One resource in use.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -23,11 +23,11 @@ pub struct ResourceView {
     pub name: String,
     /// How it is held, or wanted by the head of the queue.
     pub mode: Mode,
-    /// Who has it: the first of a crowd.
+    /// The first holders.
     pub holders: Vec<HoldingView>,
-    /// How many have it. Of a crowd that is not shown whole, some may be over and not collected yet.
+    /// How many hold it. If not all are shown, some may be due and not ended yet.
     pub holders_total: usize,
-    /// The first of those who wait.
+    /// The first waiters.
     pub waiters: Vec<WaitingView>,
     /// How many wait.
     pub queue_len: usize,
@@ -46,7 +46,7 @@ pub struct HoldingView {
     pub remaining: Duration,
 }
 
-/// One place in line.
+/// One waiting claim.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct WaitingView {
     /// Public label.
@@ -60,12 +60,12 @@ impl Book {
     #[must_use]
     pub fn inspect(&self, name: &str, now: Time) -> Option<ResourceView> {
         let slot = self.state.find_name(name)?;
-        self.view(&self.state.resources[slot as usize], HOLDERS_SHOWN, now.max(self.now))
+        self.view(&self.state.resources[slot as usize], MAX_HOLDERS_SHOWN, now.max(self.now))
     }
 
     /// Shows the resources of the next `count` slots from `cursor`, unordered. Says where to go on; `None` at the end.
     ///
-    /// A listing of millions is made of many short looks, so that it never stops the book.
+    /// A listing of millions is made of many short steps, so that the book's lock is never held for long.
     pub fn scan(
         &self,
         cursor: usize,
@@ -78,7 +78,7 @@ impl Book {
         for resource in (cursor..end).map(|at| &self.state.resources[at]) {
             if !resource.name.is_empty()
                 && resource.name.starts_with(prefix)
-                && let Some(view) = self.view(resource, SHOWN, now.max(self.now))
+                && let Some(view) = self.view(resource, MAX_WAITERS_SHOWN, now.max(self.now))
             {
                 show(view);
             }
@@ -86,14 +86,14 @@ impl Book {
         (end < self.state.resources.len()).then_some(end)
     }
 
-    fn view(&self, resource: &Resource, most: usize, now: Time) -> Option<ResourceView> {
+    fn view(&self, resource: &ResourceEntry, most: usize, now: Time) -> Option<ResourceView> {
         let leases =
             || resource.holders().map(|slot| &self.state.leases[slot as usize]).filter(|lease| !due(lease, now));
         let queue_len = resource.queue_len();
         if queue_len == 0 && leases().next().is_none() {
             return None;
         }
-        let mut live = leases().filter(|lease| lease.phase == Phase::Live).map(|lease| HoldingView {
+        let mut live = leases().filter(|lease| lease.phase == LeasePhase::Live).map(|lease| HoldingView {
             holder: lease.holder.as_str().into(),
             token: lease.token(),
             since: now.since(lease.granted_at),
@@ -102,14 +102,14 @@ impl Book {
         let holders: Vec<HoldingView> = live.by_ref().take(most).collect();
         let holders_total = if live.next().is_none() { holders.len() } else { resource.holder_count() };
         let waiters = resource
-            .line()
-            .take(SHOWN)
+            .queue()
+            .take(MAX_WAITERS_SHOWN)
             .map(|place| {
-                let waiter = self.line.get(place.waiter);
+                let waiter = self.queue.get(place.waiter);
                 WaitingView { holder: waiter.holder.as_str().into(), waiting: now.since(waiter.since) }
             })
             .collect();
-        let mode = match resource.held() {
+        let mode = match resource.current_use() {
             Use::Exclusive => Mode::Exclusive,
             Use::Shared => Mode::Shared,
             Use::Permits { used } => Mode::Permits { count: used, capacity: resource.capacity() },
@@ -118,10 +118,10 @@ impl Book {
         Some(ResourceView { name: resource.name.as_str().into(), mode, holders, holders_total, waiters, queue_len })
     }
 
-    fn head_mode(&self, resource: &Resource) -> Mode {
+    fn head_mode(&self, resource: &ResourceEntry) -> Mode {
         let Some(place) = resource.place(0) else { return Mode::Exclusive };
         let name = &resource.name;
-        let parts = &self.line.get(place.waiter).parts;
+        let parts = &self.queue.get(place.waiter).parts;
         parts
             .iter()
             .find(|(slot, _)| self.state.resources[*slot as usize].name == *name)
@@ -142,28 +142,22 @@ mod tests {
     fn a_crowd_is_shown_in_part_and_counted_whole() {
         let mut book = Book::new(Limits::default(), 3);
         book.set_ceiling(10_000);
-        let (crowd, start) = (HOLDERS_SHOWN + 500, Time::from_millis(1));
+        let (crowd, start) = (MAX_HOLDERS_SHOWN + 500, Time::from_millis(1));
         for at in 0..crowd {
-            let claim = Acquire {
-                waiter_id: WaiterId(at as u64 + 1),
-                wants: &[Want { name: "hall", mode: Mode::Shared }],
-                ttl_ms: if at == crowd - 1 { 2_000 } else { 1_000 },
-                wait_ms: 0,
-                max_hold_ms: None,
-                delay_ms: 0,
-                holder: "reader",
-                request: None,
-                secret: Secret::new([1; 16]),
-                principal: "",
-                value: None,
-            };
+            let claim = Acquire::new(
+                WaiterId(at as u64 + 1),
+                &[Want { name: "hall", mode: Mode::Shared }],
+                if at == crowd - 1 { 2_000 } else { 1_000 },
+                "reader",
+                Secret::new([1; 16]),
+            );
             assert!(matches!(book.apply(Command::Acquire(claim), start).reply, Reply::Granted(_)));
         }
         let seen = book.inspect("hall", start).expect("it is held");
-        assert_eq!((seen.holders.len(), seen.holders_total), (HOLDERS_SHOWN, crowd));
+        assert_eq!((seen.holders.len(), seen.holders_total), (MAX_HOLDERS_SHOWN, crowd));
         let mut listed = Vec::new();
         book.scan(0, 10, "", start, |view| listed.push((view.holders.len(), view.holders_total)));
-        assert_eq!(listed, [(SHOWN, crowd)]);
+        assert_eq!(listed, [(MAX_WAITERS_SHOWN, crowd)]);
         let late = start.plus_millis(1_000);
         let seen = book.inspect("hall", late).expect("one is left");
         assert_eq!((seen.holders.len(), seen.holders_total), (1, 1), "who is over is not counted");

@@ -1,7 +1,7 @@
 //! `leasehold watch`: what is granted and what ends, as it happens. Never a lease_id.
 
 use clap::Args;
-use leasehold::engine::{Event, EventId, Kind, Seen, Watch as Stream};
+use leasehold::engine::{Event, EventId, EventKind, Seen, Watch as Stream};
 use serde::Serialize;
 
 use super::target::Target;
@@ -90,7 +90,7 @@ impl Watch {
         let names: Vec<String> = event.resources.iter().map(|name| output::plain(name)).collect();
         let (kind, names) = (event.kind.word(), names.join(" "));
         let token = event.token.map_or_else(String::new, |token| format!(", token {token}"));
-        let verb = if event.kind == Kind::Granted { "to" } else { "of" };
+        let verb = if event.kind == EventKind::Granted { "to" } else { "of" };
         let holder = output::plain(&event.holder);
         let reason =
             if event.reason.is_empty() { String::new() } else { format!(": {}", output::plain(&event.reason)) };

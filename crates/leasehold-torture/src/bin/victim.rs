@@ -63,14 +63,12 @@ async fn main() -> Result<(), Box<dyn std::error::Error>> {
                 let id = next.fetch_add(1, Ordering::Relaxed);
                 say(&format!("? {id} acquire {name}"));
                 let claim = Claim {
-                    wants: vec![Want { name: name.clone(), mode: Mode::Exclusive }],
-                    ttl: Duration::from_secs(3600),
                     wait: Duration::from_millis(20),
-                    max_hold: None,
-                    delay: Duration::ZERO,
-                    holder: format!("victim-{caller}"),
-                    request: None,
-                    principal: String::new(),
+                    ..Claim::new(
+                        vec![Want { name: name.clone(), mode: Mode::Exclusive }],
+                        Duration::from_secs(3600),
+                        format!("victim-{caller}"),
+                    )
                 };
                 let mut kept = None;
                 let (text, stop) = outcome(engine.acquire(claim).await, |grant| {

@@ -6,7 +6,7 @@ use std::collections::HashMap;
 use leasehold_core::Mode;
 
 use super::pushed;
-use crate::history::{Ask, History, Kind, Outcome};
+use crate::history::{AcquireRequest, History, OpKind, OpOutcome};
 
 struct Belief {
     token: u64,
@@ -14,29 +14,45 @@ struct Belief {
     until: u64,
 }
 
+/// Believed spans by token: from, until, the acquire, and when it was sent.
+type Spans<'h> = HashMap<u64, (u64, u64, &'h AcquireRequest, u64)>;
+
 /// Sweeps the believed spans of exclusive leases, resource by resource.
 pub fn check(history: &History) -> Result<(), String> {
-    let mut spans: HashMap<u64, (u64, u64, &Ask, u64)> = HashMap::new();
+    let mut spans = granted_spans(history);
+    cut_at_endings(&mut spans, history);
+    let mut by_name: HashMap<&str, Vec<Belief>> = HashMap::new();
+    for (token, (from, until, ask, _)) in spans {
+        for (name, _) in ask.wants.iter().filter(|(_, mode)| *mode == Mode::Exclusive) {
+            by_name.entry(name).or_default().push(Belief { token, from, until });
+        }
+    }
+    by_name.into_iter().try_for_each(|(name, beliefs)| check_resource(name, beliefs))
+}
+
+/// What holders believe after their grants and renewals.
+fn granted_spans(history: &History) -> Spans<'_> {
+    let mut spans: Spans<'_> = HashMap::new();
     for op in &history.ops {
         match (&op.kind, op.outcome) {
-            (Kind::Acquire(ask), Outcome::Granted { token, remaining, repeated: false, .. }) => {
+            (OpKind::Acquire(ask), OpOutcome::Granted { token, remaining, repeated: false, .. }) => {
                 let Some(ret) = op.ret else { continue };
                 let until = op.invoke.saturating_add(remaining.as_nanos() as u64);
                 spans.insert(token.get(), (ret, until, ask, op.invoke));
             }
-            (Kind::Renew { token, .. }, Outcome::Renewed { remaining }) => {
+            (OpKind::Renew { token, .. }, OpOutcome::Renewed { remaining }) => {
                 if let Some((_, until, ..)) = spans.get_mut(&token.get()) {
                     // Renewing may shorten too.
                     *until = op.invoke.saturating_add(remaining.as_nanos() as u64);
                 }
             }
-            (Kind::Extend { .. }, _) => {
+            (OpKind::Extend { .. }, _) => {
                 for (_, until, ask, asked) in spans.values_mut() {
                     *until = pushed(ask, *asked, *until, op);
                 }
             }
             // Whoever asks for less time may have got it, answer or not.
-            (Kind::Renew { token, ttl: Some(ttl) }, Outcome::Unknown) => {
+            (OpKind::Renew { token, ttl: Some(ttl) }, OpOutcome::Unknown) => {
                 if let Some((_, until, ..)) = spans.get_mut(&token.get()) {
                     *until = (*until).min(op.invoke.saturating_add(ttl.as_nanos() as u64));
                 }
@@ -44,13 +60,18 @@ pub fn check(history: &History) -> Result<(), String> {
             _ => {}
         }
     }
+    spans
+}
+
+/// Ends beliefs where somebody asked for the end of the lease.
+fn cut_at_endings(spans: &mut Spans<'_>, history: &History) {
     for op in &history.ops {
-        if let Kind::Release { token } = &op.kind
+        if let OpKind::Release { token } = &op.kind
             && let Some((_, until, ..)) = spans.get_mut(&token.get())
         {
             *until = (*until).min(op.invoke);
         }
-        if let Kind::Free { keys, .. } = &op.kind {
+        if let OpKind::Free { keys, .. } = &op.kind {
             // Whoever shows the value, or an operator who needs none, may have ended it.
             for (_, until, ask, _) in spans.values_mut() {
                 if ask.value.as_ref().is_some_and(|value| keys.may_touch(value, &ask.wants)) {
@@ -58,7 +79,7 @@ pub fn check(history: &History) -> Result<(), String> {
                 }
             }
         }
-        if let Kind::Revoke { name } = &op.kind {
+        if let OpKind::Revoke { name } = &op.kind {
             // An operator's order ends beliefs, and no client is asked.
             for (_, until, ask, _) in spans.values_mut() {
                 if ask.wants.iter().any(|(covered, _)| covered == name) {
@@ -67,28 +88,24 @@ pub fn check(history: &History) -> Result<(), String> {
             }
         }
     }
-    let mut by_name: HashMap<&str, Vec<Belief>> = HashMap::new();
-    for (token, (from, until, ask, _)) in spans {
-        for (name, _) in ask.wants.iter().filter(|(_, mode)| *mode == Mode::Exclusive) {
-            by_name.entry(name).or_default().push(Belief { token, from, until });
+}
+
+/// No two beliefs on one resource overlap.
+fn check_resource(name: &str, mut beliefs: Vec<Belief>) -> Result<(), String> {
+    beliefs.sort_by_key(|belief| (belief.from, belief.token));
+    let mut latest: Option<&Belief> = None;
+    for belief in &beliefs {
+        if belief.from >= belief.until {
+            continue;
         }
-    }
-    for (name, mut beliefs) in by_name {
-        beliefs.sort_by_key(|belief| (belief.from, belief.token));
-        let mut latest: Option<&Belief> = None;
-        for belief in &beliefs {
-            if belief.from >= belief.until {
-                continue;
-            }
-            if let Some(earlier) = latest.filter(|earlier| earlier.until > belief.from) {
-                return Err(format!(
-                    "leases {} and {} on {name} are both believed in between {} and {}",
-                    earlier.token, belief.token, belief.from, earlier.until
-                ));
-            }
-            if latest.is_none_or(|latest| latest.until < belief.until) {
-                latest = Some(belief);
-            }
+        if let Some(earlier) = latest.filter(|earlier| earlier.until > belief.from) {
+            return Err(format!(
+                "leases {} and {} on {name} are both believed in between {} and {}",
+                earlier.token, belief.token, belief.from, earlier.until
+            ));
+        }
+        if latest.is_none_or(|latest| latest.until < belief.until) {
+            latest = Some(belief);
         }
     }
     Ok(())

@@ -3,10 +3,10 @@
 
 use std::collections::HashMap;
 
-use crate::history::{Ask, History, Kind, Outcome, Recorded};
+use crate::history::{AcquireRequest, History, OpKind, OpOutcome, Recorded};
 
 /// The engine's memory of endings in a run; a retry that comes later than that is a new request.
-const REMEMBERED: usize = 64;
+const REMEMBERED_REQUESTS: usize = 64;
 
 /// Groups by request id.
 pub fn check(history: &History) -> Result<(), String> {
@@ -22,7 +22,7 @@ pub fn check(history: &History) -> Result<(), String> {
         match fact {
             Recorded::Granted { token, request: Some(request), .. } => {
                 if let Some((first, ended)) = granted.insert(request, (*token, None))
-                    && ended.is_none_or(|at| endings - at < REMEMBERED)
+                    && ended.is_none_or(|at| endings - at < REMEMBERED_REQUESTS)
                 {
                     return Err(format!("request {request} has two leases, {first} and {token}"));
                 }
@@ -35,9 +35,9 @@ pub fn check(history: &History) -> Result<(), String> {
             _ => {}
         }
     }
-    let mut bodies: HashMap<u64, &Ask> = HashMap::new();
+    let mut bodies: HashMap<u64, &AcquireRequest> = HashMap::new();
     for op in &history.ops {
-        let (Kind::Acquire(ask), Outcome::Granted { token, .. }) = (&op.kind, op.outcome) else { continue };
+        let (OpKind::Acquire(ask), OpOutcome::Granted { token, .. }) = (&op.kind, op.outcome) else { continue };
         if let Some(first) = bodies.insert(token.get(), ask)
             && (first.ttl != ask.ttl || first.wants != ask.wants)
         {

@@ -5,7 +5,7 @@ use std::collections::{HashMap, HashSet};
 
 use leasehold_core::End;
 
-use crate::history::{History, Kind, Outcome, Recorded};
+use crate::history::{History, OpKind, OpOutcome, Recorded};
 
 /// What was asked of which name, with which value.
 type Asks<'h> = HashSet<(&'h str, Option<&'h str>)>;
@@ -16,24 +16,24 @@ pub fn check(history: &History) -> Result<(), String> {
     let (mut released, mut renewed) = (HashSet::new(), HashSet::new());
     for (id, op) in history.ops.iter().enumerate() {
         let (keys, expect, got, asks) = match (&op.kind, op.outcome) {
-            (Kind::Release { token }, _) => {
+            (OpKind::Release { token }, _) => {
                 released.insert(token.get());
                 continue;
             }
-            (Kind::Renew { token, .. }, _) => {
+            (OpKind::Renew { token, .. }, _) => {
                 renewed.insert(token.get());
                 continue;
             }
-            (Kind::Free { keys, expect }, Outcome::Freed(got)) => (keys, expect, Some(Some(got)), &mut freeing),
-            (Kind::Free { keys, expect }, outcome) => (keys, expect, refused(outcome), &mut freeing),
-            (Kind::Extend { keys, expect, .. }, Outcome::Extended(got)) => {
+            (OpKind::Free { keys, expect }, OpOutcome::Freed(got)) => (keys, expect, Some(Some(got)), &mut freeing),
+            (OpKind::Free { keys, expect }, outcome) => (keys, expect, refused(outcome), &mut freeing),
+            (OpKind::Extend { keys, expect, .. }, OpOutcome::Extended(got)) => {
                 (keys, expect, Some(Some(got)), &mut pushing)
             }
-            (Kind::Extend { keys, expect, .. }, outcome) => (keys, expect, refused(outcome), &mut pushing),
+            (OpKind::Extend { keys, expect, .. }, outcome) => (keys, expect, refused(outcome), &mut pushing),
             _ => continue,
         };
         asks.extend(keys.names.iter().map(|name| (name.as_str(), keys.value.as_deref())));
-        if got.is_some_and(|got| got != *expect) || (got.is_none() && !matches!(op.outcome, Outcome::Unknown)) {
+        if got.is_some_and(|got| got != *expect) || (got.is_none() && !matches!(op.outcome, OpOutcome::Unknown)) {
             return Err(format!("operation {id}, {:?}, got {:?}", op.kind, op.outcome));
         }
         if !op.untouched {
@@ -72,8 +72,8 @@ pub fn check(history: &History) -> Result<(), String> {
 }
 
 /// `Some(None)` is a refusal of the command as such; `None` is no answer of any use.
-fn refused(outcome: Outcome) -> Option<Option<usize>> {
-    matches!(outcome, Outcome::Failed).then_some(None)
+fn refused(outcome: OpOutcome) -> Option<Option<usize>> {
+    matches!(outcome, OpOutcome::Failed).then_some(None)
 }
 
 fn may(asks: &Asks<'_>, name: &str, value: &str) -> bool {

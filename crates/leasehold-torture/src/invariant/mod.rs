@@ -35,8 +35,8 @@ pub mod watch_stream;
 
 use leasehold_core::Push;
 
-use crate::history::{Ask, History, Kind, Op, Outcome};
-use crate::model::Model;
+use crate::history::{AcquireRequest, History, Op, OpKind, OpOutcome};
+use crate::model::ReferenceModel;
 
 /// One law.
 pub struct Invariant {
@@ -87,7 +87,7 @@ pub fn seen(history: &History, law: &str) -> Result<(), String> {
     if let Some(observation) = history.observations.iter().find(|observation| observation.invariant == law) {
         return Err(observation.what.clone());
     }
-    let mut model = Model::default();
+    let mut model = ReferenceModel::default();
     for fact in &history.facts {
         if let Err((broken, what)) = model.follow(fact)
             && broken == law
@@ -100,13 +100,13 @@ pub fn seen(history: &History, law: &str) -> Result<(), String> {
 
 /// Until when a holder of keys may believe in them, after somebody asked to push their end. `asked` is when it asked for
 /// the lease. Whoever asks for less time may have got it, answer or not; more time is sure only with the answer.
-fn pushed(ask: &Ask, asked: u64, until: u64, op: &Op) -> u64 {
-    let (Kind::Extend { keys, push, .. }, Some(value)) = (&op.kind, &ask.value) else { return until };
+fn pushed(ask: &AcquireRequest, asked: u64, until: u64, op: &Op) -> u64 {
+    let (OpKind::Extend { keys, push, .. }, Some(value)) = (&op.kind, &ask.value) else { return until };
     if !keys.may_touch(value, &ask.wants) {
         return until;
     }
     let cap = ask.max_hold.map_or(u64::MAX, |cap| asked.saturating_add(cap.as_nanos() as u64));
-    let sure = matches!(op.outcome, Outcome::Extended(1..)) && keys.value.is_some();
+    let sure = matches!(op.outcome, OpOutcome::Extended(1..)) && keys.value.is_some();
     match push {
         Push::Set(ms) if sure => op.invoke.saturating_add(ms * 1_000_000).min(cap),
         Push::Set(ms) => until.min(op.invoke.saturating_add(ms * 1_000_000)),

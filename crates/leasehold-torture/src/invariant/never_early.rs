@@ -6,33 +6,33 @@ use std::collections::HashMap;
 use leasehold_core::{End, Mode};
 
 use super::{pushed, seen};
-use crate::history::{Ask, History, Kind, Outcome, Recorded};
+use crate::history::{AcquireRequest, History, OpKind, OpOutcome, Recorded};
 
 /// In true time, which the engine never sees.
 pub fn check(history: &History) -> Result<(), String> {
     seen(history, "never_early")?;
     let mut ends: HashMap<u64, u64> = HashMap::new();
     let mut returned: HashMap<u64, u64> = HashMap::new();
-    let mut keys: HashMap<u64, (u64, &Ask)> = HashMap::new();
+    let mut keys: HashMap<u64, (u64, &AcquireRequest)> = HashMap::new();
     for op in &history.ops {
         match (&op.kind, op.outcome) {
-            (Kind::Acquire(ask), Outcome::Granted { token, remaining, repeated: false, .. }) => {
+            (OpKind::Acquire(ask), OpOutcome::Granted { token, remaining, repeated: false, .. }) => {
                 if ask.value.is_some() {
                     keys.insert(token.get(), (op.invoke, ask));
                 }
                 ends.insert(token.get(), op.invoke.saturating_add(remaining.as_nanos() as u64));
                 returned.insert(token.get(), op.ret.unwrap_or(u64::MAX));
             }
-            (Kind::Renew { token, .. }, Outcome::Renewed { remaining }) => {
+            (OpKind::Renew { token, .. }, OpOutcome::Renewed { remaining }) => {
                 ends.insert(token.get(), op.invoke.saturating_add(remaining.as_nanos() as u64));
             }
-            (Kind::Extend { .. }, _) => {
+            (OpKind::Extend { .. }, _) => {
                 for (token, (asked, ask)) in &keys {
                     ends.entry(*token).and_modify(|end| *end = pushed(ask, *asked, *end, op));
                 }
             }
             // Whoever asks for less time may have got it, answer or not.
-            (Kind::Renew { token, ttl: Some(ttl) }, Outcome::Unknown) => {
+            (OpKind::Renew { token, ttl: Some(ttl) }, OpOutcome::Unknown) => {
                 if let Some(end) = ends.get_mut(&token.get()) {
                     *end = (*end).min(op.invoke.saturating_add(ttl.as_nanos() as u64));
                 }

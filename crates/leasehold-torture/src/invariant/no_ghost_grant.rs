@@ -2,16 +2,16 @@
 
 use std::collections::HashSet;
 
-use crate::history::{History, Kind, Outcome, Recorded};
+use crate::history::{History, OpKind, OpOutcome, Recorded};
 
 /// Joins cancelled waits with the record: the operation of a grant is named by its holder label.
 pub fn check(history: &History) -> Result<(), String> {
     let mut gone = HashSet::new();
     for op in &history.ops {
-        if let (Kind::Cancel { op }, Outcome::Cancelled(true)) = (&op.kind, op.outcome) {
+        if let (OpKind::Cancel { op }, OpOutcome::Cancelled(true)) = (&op.kind, op.outcome) {
             let shared = match &history.ops[*op].kind {
                 // A retry may have joined the same place and have waited on.
-                Kind::Acquire(ask) => ask.request.is_some(),
+                OpKind::Acquire(ask) => ask.request.is_some(),
                 _ => false,
             };
             if !shared {

@@ -1,7 +1,7 @@
 //! Law 23: A look is answered with what was durable at some moment between its question and its answer.
 
-use crate::history::{History, Kind, OpId, Outcome};
-use crate::model::Model;
+use crate::history::{History, OpId, OpKind, OpOutcome};
+use crate::model::ReferenceModel;
 
 struct Look<'h> {
     op: OpId,
@@ -15,7 +15,7 @@ struct Look<'h> {
 /// Follows the record in commit order, and asks at each point between question and answer whether it shows the same.
 pub fn check(history: &History) -> Result<(), String> {
     let looks = history.ops.iter().enumerate().filter_map(|(op, record)| match (&record.kind, record.outcome) {
-        (Kind::Read { name, saw, at, durable }, Outcome::Read { durable: to }) => {
+        (OpKind::Read { name, saw, at, durable }, OpOutcome::Read { durable: to }) => {
             Some(Look { op, name, saw, at: *at, from: *durable, to })
         }
         _ => None,
@@ -24,7 +24,7 @@ pub fn check(history: &History) -> Result<(), String> {
     looks.sort_by_key(|look| look.from);
     let mut coming = looks.into_iter().peekable();
     let mut open: Vec<Look<'_>> = Vec::new();
-    let mut model = Model::default();
+    let mut model = ReferenceModel::default();
     for point in 0..=history.facts.len() {
         if let Some(fact) = point.checked_sub(1).map(|at| &history.facts[at]) {
             // Facts that break a law are told by the laws they break.

@@ -4,16 +4,16 @@ use std::collections::HashSet;
 
 use leasehold_core::End;
 
-use crate::history::{History, Kind, Outcome, Recorded};
+use crate::history::{History, OpKind, OpOutcome, Recorded};
 
 /// At most one release succeeds per lease; every recorded release was asked for by a holder of that lease.
 pub fn check(history: &History) -> Result<(), String> {
     let mut released = HashSet::new();
     let mut asked = HashSet::new();
     for op in &history.ops {
-        let Kind::Release { token } = &op.kind else { continue };
+        let OpKind::Release { token } = &op.kind else { continue };
         asked.insert(token.get());
-        if matches!(op.outcome, Outcome::Released(true)) && !released.insert(token.get()) {
+        if matches!(op.outcome, OpOutcome::Released(true)) && !released.insert(token.get()) {
             return Err(format!("lease {token} was released twice"));
         }
     }

@@ -2,7 +2,7 @@
 //! floor is told that is below a token or a floor told before.
 
 use super::seen;
-use crate::history::{History, Kind, Outcome};
+use crate::history::{History, OpKind, OpOutcome};
 
 /// Sweeps grants and floors by the moment they were asked for, with the highest token already returned.
 pub fn check(history: &History) -> Result<(), String> {
@@ -13,11 +13,11 @@ pub fn check(history: &History) -> Result<(), String> {
     let mut returned: Vec<(u64, u64)> = Vec::new();
     for op in &history.ops {
         match (&op.kind, op.outcome) {
-            (Kind::Acquire(_), Outcome::Granted { token, repeated: false, .. }) => {
+            (OpKind::Acquire(_), OpOutcome::Granted { token, repeated: false, .. }) => {
                 asked.push((op.invoke, token.get()));
                 returned.extend(op.ret.map(|ret| (ret, token.get())));
             }
-            (Kind::Floor { raise }, Outcome::Floor(floor)) => {
+            (OpKind::Floor { raise }, OpOutcome::Floor(floor)) => {
                 // The floor itself may have been told before, and without a raise may still come.
                 asked.push((op.invoke, floor.get() + 1));
                 let gone = raise.map_or(0, |raise| raise.get()).max(floor.get() - 1);

@@ -7,18 +7,18 @@ use leasehold_core::{
 };
 
 use super::Sim;
-use crate::history::{Ask, Guarded, Kind, Op, OpId, Outcome};
-use crate::model::Waiter;
+use crate::history::{AcquireRequest, FencedWrite, Op, OpId, OpKind, OpOutcome};
+use crate::model::ModelWaiter;
 
 impl Sim {
-    pub(super) fn invoke(&mut self, kind: Kind) -> OpId {
+    pub(super) fn invoke(&mut self, kind: OpKind) -> OpId {
         self.history.counts.commands += 1;
         self.history.ops.push(Op {
             client: self.rng.below(5),
             kind,
             invoke: self.now,
             ret: None,
-            outcome: Outcome::Unknown,
+            outcome: OpOutcome::Unknown,
             epoch: self.history.epochs.len(),
             untouched: true,
             full: true,
@@ -26,7 +26,7 @@ impl Sim {
         self.history.ops.len() - 1
     }
 
-    pub(super) fn answer(&mut self, op: OpId, outcome: Outcome) {
+    pub(super) fn answer(&mut self, op: OpId, outcome: OpOutcome) {
         let now = self.now;
         let record = &mut self.history.ops[op];
         record.ret = Some(now);
@@ -37,45 +37,45 @@ impl Sim {
         let outcome = match reply {
             Reply::Granted(Granted { lease, remaining, repeated, .. }) => {
                 self.known.push(op);
-                Outcome::Granted { token: lease.token, secret: lease.secret, remaining, repeated }
+                OpOutcome::Granted { token: lease.token, secret: lease.secret, remaining, repeated }
             }
-            Reply::Renewed(renewed) => Outcome::Renewed { remaining: renewed.remaining },
-            Reply::Released(first) => Outcome::Released(first),
-            Reply::Revoked(count) => Outcome::Revoked(count),
+            Reply::Renewed(renewed) => OpOutcome::Renewed { remaining: renewed.remaining },
+            Reply::Released(first) => OpOutcome::Released(first),
+            Reply::Revoked(count) => OpOutcome::Revoked(count),
             Reply::Floor(floor) => {
                 self.history.counts.floors += 1;
-                Outcome::Floor(floor)
+                OpOutcome::Floor(floor)
             }
-            Reply::Cancelled(waiting) => Outcome::Cancelled(waiting),
+            Reply::Cancelled(waiting) => OpOutcome::Cancelled(waiting),
             Reply::Refused(Refusal::Held(_)) => {
                 self.history.counts.conflicts += 1;
-                Outcome::Held
+                OpOutcome::Held
             }
             Reply::Freed(count) => {
                 self.history.counts.frees += count as u64;
-                Outcome::Freed(count)
+                OpOutcome::Freed(count)
             }
             Reply::Extended(count) => {
                 self.history.counts.extends += count as u64;
-                Outcome::Extended(count)
+                OpOutcome::Extended(count)
             }
             Reply::Ticked(_) => {
                 self.history.counts.reads += 1;
-                Outcome::Read { durable: self.durable_facts }
+                OpOutcome::Read { durable: self.durable_facts }
             }
             Reply::Refused(Refusal::Quota(_)) => {
                 self.history.counts.quotas += 1;
-                Outcome::Quota
+                OpOutcome::Quota
             }
-            Reply::Refused(Refusal::Stale) => Outcome::Stale,
-            Reply::Refused(Refusal::NotHeld) => Outcome::NotHeld,
-            Reply::Refused(Refusal::Mismatch) => Outcome::Mismatch,
-            _ => Outcome::Failed,
+            Reply::Refused(Refusal::Stale) => OpOutcome::Stale,
+            Reply::Refused(Refusal::NotHeld) => OpOutcome::NotHeld,
+            Reply::Refused(Refusal::Mismatch) => OpOutcome::Mismatch,
+            _ => OpOutcome::Failed,
         };
         self.answer(op, outcome);
     }
 
-    pub(super) fn draw_ask(&mut self) -> Ask {
+    pub(super) fn draw_ask(&mut self) -> AcquireRequest {
         let names = self.swarm.names;
         let rng = &mut self.rng;
         let count = if rng.one_in(4) { 1 + rng.below(3) } else { 1 };
@@ -93,7 +93,7 @@ impl Sim {
             wants.push((name, mode));
         }
         let millis = |ms: u64| Duration::from_millis(ms);
-        Ask {
+        AcquireRequest {
             wants,
             ttl: millis(1 + rng.below(2_000)),
             wait: if rng.one_in(2) { millis(rng.below(3_000)) } else { Duration::ZERO },
@@ -110,15 +110,15 @@ impl Sim {
         self.ask_for(ask);
     }
 
-    pub(super) fn ask_for(&mut self, ask: Ask) {
-        let op = self.invoke(Kind::Acquire(ask.clone()));
+    pub(super) fn ask_for(&mut self, ask: AcquireRequest) {
+        let op = self.invoke(OpKind::Acquire(ask.clone()));
         let Some(machine) = &mut self.machine else { return };
         let wants: Vec<Want<'_>> = ask.wants.iter().map(|(name, mode)| Want { name, mode: *mode }).collect();
         let holder = format!("op{op}");
         let mut bits = [0; 16];
         bits[..8].copy_from_slice(&self.rng.next().to_le_bytes());
         bits[8..].copy_from_slice(&self.rng.next().to_le_bytes());
-        let before = machine.desk.book.counts().waiters;
+        let before = machine.group.book.counts().waiters;
         let now = machine.clock.now();
         let claim = Acquire {
             waiter_id: WaiterId(op as u64 + 1),
@@ -133,9 +133,9 @@ impl Sim {
             principal: &ask.principal,
             value: ask.value.as_deref().map(str::as_bytes),
         };
-        let reply = machine.desk.submit(Command::Acquire(claim), || op, now);
-        let after = machine.desk.book.counts().waiters;
-        let is_waiting = machine.desk.is_waiting(WaiterId(op as u64 + 1));
+        let reply = machine.group.submit(Command::Acquire(claim), || op, now);
+        let after = machine.group.book.counts().waiters;
+        let is_waiting = machine.group.is_waiting(WaiterId(op as u64 + 1));
         self.follow();
         self.history.ops[op].full = is_waiting || self.is_full(&ask.principal);
         if is_waiting {
@@ -147,11 +147,11 @@ impl Sim {
         }
     }
 
-    /// The model's line: one place per request.
-    fn wait(&mut self, op: OpId, ask: &Ask, now: u64, (before, after): (usize, usize)) {
+    /// The model's queue: one place per request.
+    fn wait(&mut self, op: OpId, ask: &AcquireRequest, now: u64, (before, after): (usize, usize)) {
         let until = now + ask.wait.as_nanos() as u64;
-        let same = |other: &Waiter| match &self.history.ops[other.op].kind {
-            Kind::Acquire(earlier) => ask.request.is_some() && earlier.request == ask.request,
+        let same = |other: &ModelWaiter| match &self.history.ops[other.op].kind {
+            OpKind::Acquire(earlier) => ask.request.is_some() && earlier.request == ask.request,
             _ => false,
         };
         match self.model.waiters.iter().position(|waiter| waiter.until > now && same(waiter)) {
@@ -162,20 +162,20 @@ impl Sim {
                     self.observe("one_place_per_request", format!("operation {op} stands in line twice"));
                 }
             }
-            None => self.model.waiters.push(Waiter { op, wants: ask.wants.clone(), until }),
+            None => self.model.waiters.push(ModelWaiter { op, wants: ask.wants.clone(), until }),
         }
     }
 
     /// A request that was sent before is sent again: the same body, or (which must be refused) another.
     pub(super) fn retry(&mut self) {
-        let asked: Vec<Ask> = self
+        let asked: Vec<AcquireRequest> = self
             .history
             .ops
             .iter()
             .rev()
             .take(60)
             .filter_map(|op| match &op.kind {
-                Kind::Acquire(ask) if ask.request.is_some() => Some(ask.clone()),
+                OpKind::Acquire(ask) if ask.request.is_some() => Some(ask.clone()),
                 _ => None,
             })
             .collect();
@@ -199,7 +199,7 @@ impl Sim {
         let at = self.known.len() - 1 - self.rng.below(young as u64) as usize;
         let op = self.known[at];
         match self.history.ops[op].outcome {
-            Outcome::Granted { token, secret, .. } => Some((op, token, secret)),
+            OpOutcome::Granted { token, secret, .. } => Some((op, token, secret)),
             _ => None,
         }
     }
@@ -207,14 +207,14 @@ impl Sim {
     pub(super) fn renew(&mut self) {
         let Some((_, token, secret)) = self.pick_known() else { return };
         let ttl = self.rng.one_in(3).then(|| Duration::from_millis(1 + self.rng.below(2_000)));
-        let op = self.invoke(Kind::Renew { token, ttl });
+        let op = self.invoke(OpKind::Renew { token, ttl });
         let ttl_ms = ttl.map(|ttl| ttl.as_millis() as u64);
         self.submit(op, Command::Renew { lease: LeaseKey { token, secret }, ttl_ms });
     }
 
     pub(super) fn release(&mut self) {
         let Some((_, token, secret)) = self.pick_known() else { return };
-        let op = self.invoke(Kind::Release { token });
+        let op = self.invoke(OpKind::Release { token });
         self.submit(op, Command::Release { lease: LeaseKey { token, secret } });
     }
 
@@ -228,41 +228,41 @@ impl Sim {
             Secret::new(bits)
         });
         self.history.counts.hostile += 1;
-        let op = self.invoke(Kind::Hostile { token });
+        let op = self.invoke(OpKind::Hostile { token });
         let lease = LeaseKey { token, secret: guessed };
         let renew = self.rng.one_in(2);
         let Some(machine) = &self.machine else { return };
-        let before = machine.desk.book.digest();
+        let before = machine.group.book.digest();
         let command = if renew { Command::Renew { lease, ttl_ms: None } } else { Command::Release { lease } };
         self.submit(op, command);
         if let Some(machine) = &self.machine {
-            self.history.ops[op].untouched = before == machine.desk.book.digest();
+            self.history.ops[op].untouched = before == machine.group.book.digest();
         }
     }
 
     pub(super) fn revoke(&mut self) {
         let name = format!("r{}", self.rng.below(self.swarm.names));
-        let op = self.invoke(Kind::Revoke { name: name.clone() });
+        let op = self.invoke(OpKind::Revoke { name: name.clone() });
         self.submit(op, Command::Revoke { name: &name, reason: "drill" });
     }
 
     /// Asks for the floor, or raises it: below what is reserved, beyond it, or not at all because it is lower already.
     pub(super) fn floor(&mut self) {
         let Some(machine) = &self.machine else { return };
-        let last = machine.desk.book.last_token();
+        let last = machine.group.book.last_token();
         let raise = match self.rng.below(4) {
             0 => None,
             1 => Token::new(1 + self.rng.below(last + 1)),
             _ => Token::new(last + 1 + self.rng.below(1_000)),
         };
-        let op = self.invoke(Kind::Floor { raise });
+        let op = self.invoke(OpKind::Floor { raise });
         self.submit(op, Command::Floor { raise });
     }
 
     pub(super) fn submit(&mut self, op: OpId, command: Command<'_>) {
         let Some(machine) = &mut self.machine else { return };
         let now = machine.clock.now();
-        let reply = machine.desk.submit(command, || op, now);
+        let reply = machine.group.submit(command, || op, now);
         self.follow();
         if let Some(reply) = reply {
             self.finish(op, reply);
@@ -275,30 +275,30 @@ impl Sim {
         }
         let waiter = self.rng.below(self.model.waiters.len() as u64) as usize;
         let waiting = self.model.waiters[waiter].op;
-        let op = self.invoke(Kind::Cancel { op: waiting });
+        let op = self.invoke(OpKind::Cancel { op: waiting });
         let Some(machine) = &mut self.machine else { return };
         let now = machine.clock.now();
-        let was_waiting = machine.desk.cancel(WaiterId(waiting as u64 + 1), now);
+        let was_waiting = machine.group.cancel(WaiterId(waiting as u64 + 1), now);
         if was_waiting {
-            self.answer(waiting, Outcome::Failed);
-            // Somebody may have joined the same request and wait on.
-            let joined = self.machine.as_ref().is_some_and(|m| self.joined(waiting).any(|op| m.desk.is_waiting(op)));
+            self.answer(waiting, OpOutcome::Failed);
+            // Another caller may have joined the same request, and still waits.
+            let joined = self.machine.as_ref().is_some_and(|m| self.joined(waiting).any(|op| m.group.is_waiting(op)));
             if !joined {
                 self.model.waiters.remove(waiter);
             }
         }
         self.follow();
-        self.answer(op, Outcome::Cancelled(was_waiting));
+        self.answer(op, OpOutcome::Cancelled(was_waiting));
     }
 
-    /// Tickets of other operations under the same request id.
+    /// Waiter ids of other operations under the same request id.
     pub(super) fn joined(&self, waiting: OpId) -> impl Iterator<Item = WaiterId> + '_ {
         let request = match &self.history.ops[waiting].kind {
-            Kind::Acquire(ask) => ask.request.clone(),
+            OpKind::Acquire(ask) => ask.request.clone(),
             _ => None,
         };
         self.history.ops.iter().enumerate().filter_map(move |(op, record)| match &record.kind {
-            Kind::Acquire(ask) if request.is_some() && ask.request == request && op != waiting => {
+            OpKind::Acquire(ask) if request.is_some() && ask.request == request && op != waiting => {
                 Some(WaiterId(op as u64 + 1))
             }
             _ => None,
@@ -308,20 +308,20 @@ impl Sim {
     /// A holder, live or long stale, writes to the resource and shows its token.
     pub(super) fn guarded_write(&mut self) {
         let Some((op, token, _)) = self.pick_known() else { return };
-        let Kind::Acquire(ask) = &self.history.ops[op].kind else { return };
+        let OpKind::Acquire(ask) = &self.history.ops[op].kind else { return };
         let Some((name, _)) = ask.wants.iter().find(|(_, mode)| *mode == Mode::Exclusive) else { return };
         let name = name.clone();
         let Some(at) = name.strip_prefix('r').and_then(|digits| digits.parse::<usize>().ok()) else { return };
         let newest = self.newest_exclusive(&name);
         let accepted = self.registers[at].write_at(token, self.now).is_ok();
-        self.history.guarded.push(Guarded { name, token: token.get(), accepted, newest });
+        self.history.guarded.push(FencedWrite { name, token: token.get(), accepted, newest });
     }
 
-    /// The newest exclusive token that any client has been told of for this resource.
+    /// The newest exclusive token on this resource that any client knows of.
     fn newest_exclusive(&self, name: &str) -> u64 {
-        let covers = |ask: &Ask| ask.wants.iter().any(|(n, mode)| n == name && *mode == Mode::Exclusive);
+        let covers = |ask: &AcquireRequest| ask.wants.iter().any(|(n, mode)| n == name && *mode == Mode::Exclusive);
         let told = self.history.ops.iter().filter_map(|op| match (&op.kind, op.outcome) {
-            (Kind::Acquire(ask), Outcome::Granted { token, .. }) if covers(ask) => Some(token.get()),
+            (OpKind::Acquire(ask), OpOutcome::Granted { token, .. }) if covers(ask) => Some(token.get()),
             _ => None,
         });
         told.max().unwrap_or(0)
@@ -340,10 +340,10 @@ impl Sim {
         let Some(machine) = &mut self.machine else { return };
         let now = machine.clock.now();
         let budget = if self.rng.one_in(3) { 1 + self.rng.below(4) as u32 } else { 10_000 };
-        machine.desk.tick(budget, now);
-        // As the wheel does: deadlines are looked at every millisecond.
+        machine.group.tick(budget, now);
+        // As the wheel does: deadlines are checked every millisecond.
         let nanos = now.as_nanos() / 1_000_000 * 1_000_000;
-        let late = machine.desk.book.next_expiry().is_some_and(|next| next <= now);
+        let late = machine.group.book.next_expiry().is_some_and(|next| next <= now);
         if budget == 10_000 && late {
             self.observe("not_late", "something due is left after a full tick".into());
         }
@@ -353,7 +353,7 @@ impl Sim {
 
     /// Every grant covers just what was asked, and the book shows it on every one of these resources.
     pub(super) fn check_claimed(&mut self, op: OpId, token: u64, wants: &[(String, Mode)]) {
-        if let Some(Kind::Acquire(ask)) = self.history.ops.get(op).map(|op| &op.kind)
+        if let Some(OpKind::Acquire(ask)) = self.history.ops.get(op).map(|op| &op.kind)
             && ask.wants != wants
         {
             self.observe(
@@ -363,10 +363,10 @@ impl Sim {
         }
     }
 
-    /// The end of every run: each resource can be had, once, by somebody new; then all counters go back to zero.
+    /// The end of every run: each resource can be acquired, once, by a new client; then all counters go back to zero.
     pub(super) fn probe_names(&mut self) {
         for at in 0..self.swarm.names {
-            let ask = Ask {
+            let ask = AcquireRequest {
                 wants: vec![(format!("r{at}"), Mode::Exclusive)],
                 ttl: Duration::from_secs(1),
                 wait: Duration::ZERO,
@@ -378,15 +378,15 @@ impl Sim {
             };
             self.ask_for(ask);
             let op = self.history.ops.len() - 1;
-            while self.machine.as_ref().is_some_and(|m| !m.desk.is_settled() || m.desk.has_work()) {
+            while self.machine.as_ref().is_some_and(|m| !m.group.is_settled() || m.group.has_work()) {
                 self.flush_step();
             }
-            let Outcome::Granted { token, secret, .. } = self.history.ops[op].outcome else {
+            let OpOutcome::Granted { token, secret, .. } = self.history.ops[op].outcome else {
                 let outcome = self.history.ops[op].outcome;
                 self.observe("liveness", format!("r{at} cannot be had after every deadline: {outcome:?}"));
                 return;
             };
-            let op = self.invoke(Kind::Release { token });
+            let op = self.invoke(OpKind::Release { token });
             self.submit(op, Command::Release { lease: LeaseKey { token, secret } });
         }
     }

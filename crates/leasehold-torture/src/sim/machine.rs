@@ -3,25 +3,25 @@
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
-use leasehold::engine::embedded::desk::{Batch, Desk};
-use leasehold::engine::embedded::journal::frame::Kind;
+use leasehold::engine::embedded::commit::group::{Batch, GroupCommit};
+use leasehold::engine::embedded::journal::frame::FrameKind;
 use leasehold::engine::embedded::journal::recover::recover;
-use leasehold::engine::embedded::journal::snapshot::Writer as SnapshotWriter;
-use leasehold::engine::embedded::journal::{Journal, Sizes, keep};
+use leasehold::engine::embedded::journal::snapshot::SnapshotWriter;
+use leasehold::engine::embedded::journal::{Journal, JournalSizes, segment_pool};
 use leasehold::engine::embedded::storage::Storage;
 use leasehold::engine::embedded::{BookClock, Notice, Options, Started, start};
-use leasehold_core::wire::Reader;
+use leasehold_core::wire::WireReader;
 use leasehold_core::{Book, Fact, Limits};
 
 use super::Sim;
 use crate::disk::Faults;
-use crate::history::{Epoch, OpId, Outcome, Recorded, Recovery};
-use crate::model::Model;
+use crate::history::{Epoch, OpId, OpOutcome, Recorded, Recovery};
+use crate::model::ReferenceModel;
 use crate::rng::Rng;
 
 /// A running engine.
 pub(super) struct Machine {
-    pub desk: Desk<OpId>,
+    pub group: GroupCommit<OpId>,
     pub journal: Journal,
     pub clock: BookClock,
     in_flight: Option<Batch<OpId>>,
@@ -35,31 +35,31 @@ pub(super) struct Machine {
 impl Machine {
     /// Whether anything is on its way to the disk.
     pub fn has_work(&self) -> bool {
-        self.in_flight.is_some() || self.desk.has_work()
+        self.in_flight.is_some() || self.group.has_work()
     }
 }
 
 /// A frame of the timeline that survives.
 #[derive(Clone, Debug)]
-pub(crate) struct Sealed {
+pub(crate) struct SealedBatch {
     pub sequence: u64,
     pub facts: Vec<u8>,
     pub recorded: Vec<Recorded>,
 }
 
 /// Small on purpose: rotation, reuse, snapshots and new ceilings must happen often.
-pub(crate) const SIZES: Sizes = Sizes { segment: 8 << 10, snapshot_after: 6 << 10, tokens: 16 };
+pub(crate) const SIZES: JournalSizes = JournalSizes { segment: 8 << 10, snapshot_after: 6 << 10, tokens: 16 };
 
 pub(crate) fn limits() -> Limits {
     Limits { endings: 64, waiters: 24, waiters_per_resource: 8, leases: 40, ..Limits::default() }
 }
 
 fn decode(facts: &[u8]) -> Vec<Recorded> {
-    let mut reader = Reader::new(facts);
+    let mut reader = WireReader::new(facts);
     let mut out = Vec::new();
     while reader.left() > 0 {
         match Fact::decode(&mut reader) {
-            Ok(fact) => out.push(Recorded::of(&fact)),
+            Ok(fact) => out.push(Recorded::from_fact(&fact)),
             Err(_) => break,
         }
     }
@@ -67,25 +67,25 @@ fn decode(facts: &[u8]) -> Vec<Recorded> {
 }
 
 impl Sim {
-    /// The white box: after every step the facts are legal, the line is right, and nothing is forgotten.
+    /// White-box checks after every step: the facts are legal, the queue is right, and nothing is forgotten.
     pub(super) fn look(&mut self) {
         self.follow();
         let Some(machine) = &self.machine else { return };
         let now = machine.clock.now().as_nanos();
-        if machine.desk.book.tokens_left() > 0
-            && machine.desk.book.next_expiry().is_none_or(|next| next.as_nanos() > now)
+        if machine.group.book.tokens_left() > 0
+            && machine.group.book.next_expiry().is_none_or(|next| next.as_nanos() > now)
             && let Some(op) = self.model.forgotten(now)
         {
             self.observe("no_lost_wake_up", format!("operation {op} could be granted and waits"));
         }
     }
 
-    /// Lets the model follow what the book has recorded since it last looked.
+    /// Applies to the model what the book has recorded since the last call.
     pub(super) fn follow(&mut self) {
         let Some(machine) = &mut self.machine else { return };
         let now = machine.clock.now().as_nanos();
-        let new = decode(&machine.desk.book.tape()[machine.followed..]);
-        machine.followed = machine.desk.book.tape().len();
+        let new = decode(&machine.group.book.tape()[machine.followed..]);
+        machine.followed = machine.group.book.tape().len();
         self.forget_the_refused(&new);
         for fact in new {
             if let Recorded::Granted { holder, wants, token, .. } = &fact {
@@ -122,14 +122,14 @@ impl Sim {
         self.follow();
         let Some(machine) = &mut self.machine else { return };
         if machine.in_flight.is_none() {
-            let batch = machine.desk.seal();
+            let batch = machine.group.seal();
             machine.followed = 0;
             if machine.journal.wants_snapshot() && machine.snapshot.is_none() && !batch.facts.is_empty() {
-                machine.desk.book.begin_snapshot();
+                machine.group.book.begin_snapshot();
                 machine.snapshot_at = u64::MAX;
             }
             machine.in_flight = Some(batch);
-            // Often at once, sometimes after others had their say.
+            // Often at once, sometimes after other operations.
             if self.rng.one_in(3) {
                 return;
             }
@@ -140,41 +140,41 @@ impl Sim {
     fn commit(&mut self) {
         let Some(machine) = &mut self.machine else { return };
         let Some(batch) = machine.in_flight.take() else { return };
-        let wanted = machine.desk.tokens_wanted(machine.journal.reserve_mark());
+        let wanted = machine.group.tokens_wanted(machine.journal.reserve_mark());
         let mut result = wanted.map_or(Ok(()), |above| machine.journal.reserve_tokens(above));
         let mut durable = Vec::new();
         if result.is_ok() && (wanted.is_some() || !batch.facts.is_empty()) {
-            let sequence = machine.journal.point().sequence + 1;
+            let sequence = machine.journal.position().sequence + 1;
             self.written = sequence;
             let recorded = decode(&batch.facts);
             durable.clone_from(&recorded);
-            self.log.push(Sealed { sequence, facts: batch.facts.clone(), recorded });
+            self.log.push(SealedBatch { sequence, facts: batch.facts.clone(), recorded });
             let time = machine.clock.now();
-            result = machine.journal.commit(Kind::Facts, &batch.facts, time).map(|_| ());
+            result = machine.journal.commit(FrameKind::Facts, &batch.facts, time).map(|_| ());
         }
         if result.is_err() {
             self.fail(batch);
             return;
         }
-        self.acked = machine.journal.point().sequence;
-        machine.desk.settle(batch.facts, machine.journal.token_ceiling());
+        self.acked = machine.journal.position().sequence;
+        machine.group.settle(batch.facts, machine.journal.token_ceiling());
         if machine.snapshot_at == u64::MAX {
-            let point = machine.journal.point();
+            let point = machine.journal.position();
             machine.journal.snapshot_begun();
             machine.snapshot_at = point.sequence;
             let storage: Arc<dyn Storage> = Arc::new(self.disk.clone());
             match SnapshotWriter::begin(storage, point) {
                 Ok(writer) => machine.snapshot = Some(writer),
-                Err(_) => machine.desk.book.abandon_snapshot(),
+                Err(_) => machine.group.book.abandon_snapshot(),
             }
         }
         self.publish(&durable, &batch.news);
-        for (op, reply) in batch.answers {
+        for (op, reply) in batch.replies {
             self.finish(op, reply);
         }
     }
 
-    /// The disk failed: whoever waits for it learns that the outcome is unknown, and the process ends.
+    /// The disk failed: callers that wait for it learn that the outcome is unknown, and the process ends.
     fn fail(&mut self, batch: Batch<OpId>) {
         let crashed = self.disk.has_crashed();
         if !crashed {
@@ -197,38 +197,38 @@ impl Sim {
         }
     }
 
-    /// Work off the path of answers: snapshots and segments, one step of it.
+    /// One step of what the maintenance thread does: snapshots and segments.
     pub(super) fn keep_step(&mut self) {
         let Some(machine) = &mut self.machine else { return };
         let storage: Arc<dyn Storage> = Arc::new(self.disk.clone());
-        let shelf = machine.journal.shelf();
+        let segments = machine.journal.segments();
         let mut result = Ok(());
         if let Some(mut writer) = machine.snapshot.take() {
             let mut block = Vec::new();
-            let done = machine.desk.book.step_snapshot(3, &mut block);
+            let done = machine.group.book.step_snapshot(3, &mut block);
             result = writer.block(&block);
             if result.is_ok() && done {
                 let sequence = machine.snapshot_at;
                 result = writer.finish().and_then(|size| {
                     machine.journal.snapshot_done(size);
-                    keep::retire(storage.as_ref(), &shelf, sequence)
+                    segment_pool::retire_segments(storage.as_ref(), &segments, sequence)
                 });
                 self.history.counts.snapshots += u64::from(result.is_ok());
                 machine.snapshot_at = 0;
             } else if result.is_ok() {
                 machine.snapshot = Some(writer);
             } else {
-                machine.desk.book.abandon_snapshot();
+                machine.group.book.abandon_snapshot();
             }
         } else if self.rng.one_in(4) && machine.in_flight.is_none() {
             // As an idle engine does.
             if machine.journal.prove().is_err() {
-                let batch = machine.desk.seal();
+                let batch = machine.group.seal();
                 self.fail(batch);
             }
             return;
         } else if machine.journal.wants_spare() {
-            result = keep::prepare_spare(storage.as_ref(), &shelf, SIZES.segment, machine.epochs.next());
+            result = segment_pool::prepare_spare(storage.as_ref(), &segments, SIZES.segment, machine.epochs.next());
         }
         if result.is_err() && self.disk.has_crashed() {
             self.crash();
@@ -300,16 +300,16 @@ impl Sim {
             self.flush_step();
         }
         let Some(mut machine) = self.machine.take() else { return };
-        let (in_line, _) = machine.desk.give_up();
+        let (in_line, _) = machine.group.give_up();
         for op in in_line {
-            self.answer(op, Outcome::Failed);
+            self.answer(op, OpOutcome::Failed);
         }
         self.model.waiters.clear();
         let time = machine.clock.now();
-        let sequence = machine.journal.point().sequence + 1;
+        let sequence = machine.journal.position().sequence + 1;
         self.written = sequence;
-        self.log.push(Sealed { sequence, facts: Vec::new(), recorded: Vec::new() });
-        if machine.journal.close(machine.desk.book.last_token(), time).is_ok() {
+        self.log.push(SealedBatch { sequence, facts: Vec::new(), recorded: Vec::new() });
+        if machine.journal.close(machine.group.book.last_token(), time).is_ok() {
             self.acked = sequence;
         } else {
             drop(machine);
@@ -331,7 +331,7 @@ impl Sim {
                 return;
             }
         };
-        let sequence = found.point.sequence;
+        let sequence = found.position.sequence;
         self.history.counts.cuts += u64::from(found.cut.is_some());
         let mut expected = Book::new(limits(), 2);
         let replayed = self
@@ -356,9 +356,9 @@ impl Sim {
         self.log.retain(|sealed| sealed.sequence <= sequence);
         // What was found counts as answered only when the start has made it durable.
         self.written = sequence + 1;
-        self.model = Model::default();
+        self.model = ReferenceModel::default();
         for fact in self.log.iter().flat_map(|sealed| &sealed.recorded) {
-            // Complaints about these were made when they happened.
+            // Broken laws in these were reported when they happened.
             let _ = self.model.follow(fact);
         }
         self.take_up(sequence);
@@ -387,8 +387,8 @@ impl Sim {
         };
         let random = Box::new(move || source.fetch_add(0x9e37_79b9, Ordering::Relaxed));
         match start::<OpId>(&storage, &options, random, |_, _| {}) {
-            Ok(Started { mut desk, clock, journal, identity }) => {
-                desk.book.keep_news();
+            Ok(Started { mut group, clock, journal, identity }) => {
+                group.book.keep_news();
                 self.check_identity(identity);
                 if !self.frozen {
                     self.disk.set_faults(Faults::default());
@@ -400,18 +400,18 @@ impl Sim {
                         fact.encode(&mut facts);
                     }
                 });
-                if seen.is_err() || shadow.digest() != desk.book.digest() {
+                if seen.is_err() || shadow.digest() != group.book.digest() {
                     self.observe("replay", "what was taken up is not what the disk says".into());
                 }
                 let recorded = decode(&facts);
                 for fact in &recorded {
                     let _ = self.model.follow(fact);
                 }
-                self.log.push(Sealed { sequence: sequence + 1, facts, recorded });
+                self.log.push(SealedBatch { sequence: sequence + 1, facts, recorded });
                 self.acked = sequence + 1;
                 self.begin_watch();
                 self.machine = Some(Machine {
-                    desk,
+                    group,
                     journal,
                     clock,
                     in_flight: None,
@@ -422,7 +422,7 @@ impl Sim {
                 });
             }
             Err(_) if self.disk.has_crashed() => {
-                // The frame that says so may be there or not; either way it only says that somebody looked.
+                // The frame that records the start may be there or not; either way it changes no lease.
                 self.log.retain(|sealed| sealed.sequence <= sequence);
                 self.unfinished_start(sequence);
                 if !self.frozen {
@@ -433,7 +433,7 @@ impl Sim {
         }
     }
 
-    /// Once an engine was started, its identity is that of every later life.
+    /// Once an engine was started, every later run has its identity.
     fn check_identity(&mut self, identity: String) {
         let first = self.identity.get_or_insert_with(|| identity.clone()).clone();
         if identity != first {
@@ -451,13 +451,13 @@ impl Sim {
                 fact.encode(&mut facts);
             }
         });
-        if seen.is_ok_and(|found| found.point.sequence > sequence) {
+        if seen.is_ok_and(|found| found.position.sequence > sequence) {
             let recorded = decode(&facts);
-            self.log.push(Sealed { sequence: sequence + 1, facts, recorded });
+            self.log.push(SealedBatch { sequence: sequence + 1, facts, recorded });
         }
     }
 
-    /// After the last fault: everything can be had again, and nothing is left over.
+    /// After the last fault: every resource can be acquired again, and nothing is left over.
     pub(super) fn heal(&mut self) {
         if !self.history.observations.is_empty() {
             return;
@@ -489,7 +489,7 @@ impl Sim {
         for sealed in &self.log {
             let _ = replayed.replay(&sealed.facts, |_| {});
         }
-        let book = &mut machine.desk.book;
+        let book = &mut machine.group.book;
         let mut bytes = Vec::new();
         book.begin_snapshot();
         while !book.step_snapshot(2, &mut bytes) {}
@@ -510,12 +510,12 @@ impl Sim {
         self.clock.boottime.fetch_add(horizon, Ordering::SeqCst);
         let now = machine.clock.now();
         for _ in 0..10_000 {
-            machine.desk.tick(64, now);
-            if machine.desk.book.next_expiry().is_none_or(|next| next > now) {
+            machine.group.tick(64, now);
+            if machine.group.book.next_expiry().is_none_or(|next| next > now) {
                 break;
             }
         }
-        let counts = machine.desk.book.counts();
+        let counts = machine.group.book.counts();
         if counts.leases + counts.closing + counts.waiters > 0 {
             self.observe("liveness", format!("left over after every deadline: {counts:?}"));
         }

@@ -1,7 +1,7 @@
 //! The simulator: book, journal and a disk that crashes, under clients that misbehave, all from one seed.
 //!
-//! The code under test is the engine's own: desk, journal, recovery, snapshots. Only threads, clocks and the
-//! disk are played. Each seed draws its own mix of operations and faults (swarm testing): a run that never
+//! The code under test is the engine's own: group commit, journal, recovery, snapshots. Only threads, clocks and the
+//! disk are simulated. Each seed draws its own mix of operations and faults (swarm testing): a run that never
 //! crashes finds other bugs than one that crashes all the time.
 
 mod clients;
@@ -19,18 +19,18 @@ use leasehold_core::Time;
 
 use crate::disk::{Faults, SimDisk};
 use crate::history::{History, Observation, OpId};
-use crate::model::Model;
+use crate::model::ReferenceModel;
 use crate::rng::Rng;
 use machine::Machine;
 
 /// How long a run is.
 #[derive(Clone, Copy, Debug)]
-pub struct Size {
+pub struct RunSize {
     /// Commands, at least.
     pub commands: u64,
 }
 
-impl Default for Size {
+impl Default for RunSize {
     fn default() -> Self {
         Self { commands: 1_300 }
     }
@@ -100,7 +100,7 @@ impl Swarm {
     }
 }
 
-/// The machine's clock, played.
+/// The machine's clock, simulated.
 #[derive(Debug, Default)]
 pub(crate) struct PlayedClock {
     boottime: AtomicU64,
@@ -132,9 +132,9 @@ pub struct Sim {
     /// True time, which no engine ever sees.
     now: u64,
     machine: Option<Machine>,
-    /// Sealed frames of the timeline that survives: sequence, facts, and what they say.
-    log: Vec<machine::Sealed>,
-    model: Model,
+    /// The batches that survive: sequence, facts, and the facts decoded.
+    log: Vec<machine::SealedBatch>,
+    model: ReferenceModel,
     /// Grants that clients know of.
     known: Vec<OpId>,
     registers: Vec<Register<u64>>,
@@ -142,10 +142,10 @@ pub struct Sim {
     acked: u64,
     written: u64,
     /// What is durable, by the reference model, and how many facts that is.
-    durable: Model,
+    durable: ReferenceModel,
     durable_facts: usize,
-    /// What a watcher of this life of the engine has been told: who has what.
-    told: watch::Told,
+    /// What a watcher of this run of the engine knows from its events: who holds what.
+    told: watch::HeldByToken,
     /// The identity that the first engine was started with.
     identity: Option<String>,
     /// Stops at the first crash, and leaves the disk as the crash found it.
@@ -154,14 +154,14 @@ pub struct Sim {
 
 /// What a run left behind.
 #[derive(Debug)]
-pub struct Run {
+pub struct FinishedRun {
     /// The history, to be checked.
     pub history: History,
 }
 
 /// Runs one seed.
 #[must_use]
-pub fn run(seed: u64, size: Size) -> Run {
+pub fn run(seed: u64, size: RunSize) -> FinishedRun {
     let mut rng = Rng::new(seed);
     let swarm = Swarm::draw(&mut rng);
     let mut sim = Sim::new(rng, swarm);
@@ -175,19 +175,19 @@ pub fn run(seed: u64, size: Size) -> Run {
     sim.heal();
     sim.compare_told();
     sim.history.facts = sim.log.iter().flat_map(|sealed| sealed.recorded.clone()).collect();
-    Run { history: sim.history }
+    FinishedRun { history: sim.history }
 }
 
 /// A run that was stopped by a crash, or went to its end: the disk as it was at that moment.
-pub(crate) struct Stopped {
+pub(crate) struct StoppedRun {
     pub disk: SimDisk,
-    pub log: Vec<machine::Sealed>,
+    pub log: Vec<machine::SealedBatch>,
     pub acked: u64,
     pub crashed: bool,
 }
 
 /// Runs a short history without faults but one: the machine stops at the disk operation `crash_at`.
-pub(crate) fn run_until(seed: u64, commands: u64, crash_at: Option<u64>) -> Stopped {
+pub(crate) fn run_until(seed: u64, commands: u64, crash_at: Option<u64>) -> StoppedRun {
     let mut rng = Rng::new(seed);
     let mut swarm = Swarm::draw(&mut rng);
     (swarm.crash, swarm.disk_error, swarm.reopen, swarm.keep) = (0, 0, 1, 40);
@@ -201,10 +201,10 @@ pub(crate) fn run_until(seed: u64, commands: u64, crash_at: Option<u64>) -> Stop
         sim.flush_step();
     }
     if let Some(machine) = sim.machine.as_mut().filter(|_| crash_at.is_none() && seed.is_multiple_of(2)) {
-        // Idle for a while: the last frame has its witness too.
+        // Idle for a while: the last frame is proven too.
         let _ = machine.journal.prove();
     }
-    Stopped { crashed: sim.disk.has_crashed(), disk: sim.disk, log: sim.log, acked: sim.acked }
+    StoppedRun { crashed: sim.disk.has_crashed(), disk: sim.disk, log: sim.log, acked: sim.acked }
 }
 
 impl Sim {
@@ -220,15 +220,15 @@ impl Sim {
             now: 1_000_000_000,
             machine: None,
             log: Vec::new(),
-            model: Model::default(),
+            model: ReferenceModel::default(),
             known: Vec::new(),
             registers,
             history: History::default(),
             acked: 0,
             written: 0,
-            durable: Model::default(),
+            durable: ReferenceModel::default(),
             durable_facts: 0,
-            told: watch::Told::default(),
+            told: watch::HeldByToken::default(),
             identity: None,
             frozen: false,
         }

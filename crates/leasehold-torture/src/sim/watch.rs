@@ -1,41 +1,41 @@
-//! Those who look and those who watch: reads that wait for the disk, and news that are told when they are durable.
+//! Reads that wait for the disk, and watchers that get events when these are durable.
 
 use std::collections::BTreeMap;
 
-use leasehold_core::news::{Kind as NewsKind, News};
-use leasehold_core::wire::Reader;
+use leasehold_core::news::{EventKind, News};
+use leasehold_core::wire::WireReader;
 use leasehold_core::{End, Reply};
 
 use super::Sim;
-use crate::history::{Kind, Recorded};
-use crate::model::Model;
+use crate::history::{OpKind, Recorded};
+use crate::model::ReferenceModel;
 
 /// Who has what, as a watcher makes it out of the news: the names by token.
-pub(super) type Told = BTreeMap<u64, Vec<String>>;
+pub(super) type HeldByToken = BTreeMap<u64, Vec<String>>;
 
 /// One piece: what happened, to which lease, and the names.
-type Piece = (NewsKind, u64, Vec<String>);
+type EventSummary = (EventKind, u64, Vec<String>);
 
 impl Sim {
-    /// A look at a resource: answered at once if all that it shows is durable, otherwise when it is.
+    /// Reads a resource: answered at once if all that it shows is durable, otherwise when it is.
     pub(super) fn read(&mut self) {
         let name = format!("r{}", self.rng.below(self.swarm.names));
         let Some(machine) = &self.machine else { return };
         let now = machine.clock.now();
-        let seen = machine.desk.book.inspect(&name, now);
+        let seen = machine.group.book.inspect(&name, now);
         let mut saw: Vec<u64> = seen.map_or_else(Vec::new, |r| r.holders.iter().map(|h| h.token.get()).collect());
         saw.sort_unstable();
-        let op = self.invoke(Kind::Read { name, saw, at: now.as_nanos(), durable: self.durable_facts });
+        let op = self.invoke(OpKind::Read { name, saw, at: now.as_nanos(), durable: self.durable_facts });
         let Some(machine) = &mut self.machine else { return };
-        match machine.desk.answer(Reply::Ticked(false), || op) {
+        match machine.group.reply_when_durable(Reply::Ticked(false), || op) {
             Some(reply) => self.finish(op, reply),
             None => self.history.counts.late_reads += 1,
         }
     }
 
-    /// A life of the engine begins: a watcher is reset, and looks at the whole.
+    /// A run of the engine begins: a watcher is reset, and reads the whole book.
     pub(super) fn begin_watch(&mut self) {
-        self.durable = Model::default();
+        self.durable = ReferenceModel::default();
         self.durable_facts = 0;
         for fact in self.log.iter().flat_map(|sealed| &sealed.recorded) {
             let _ = self.durable.follow(fact);
@@ -44,7 +44,7 @@ impl Sim {
         self.told = held(&self.durable);
     }
 
-    /// A batch is durable: its news are told, and must be its facts, in their order, each once.
+    /// A batch is durable: its events are published, and must be its facts, in their order, each once.
     pub(super) fn publish(&mut self, facts: &[Recorded], (bytes, count): &(Vec<u8>, u64)) {
         let mut expected = Vec::new();
         for fact in facts {
@@ -60,13 +60,13 @@ impl Sim {
             self.observe("watch_stream", what);
         }
         for (kind, token, names) in news {
-            self.hear(kind, token, names);
+            self.apply_event(kind, token, names);
         }
         self.compare_told();
     }
 
-    fn hear(&mut self, kind: NewsKind, token: u64, names: Vec<String>) {
-        if kind == NewsKind::Granted {
+    fn apply_event(&mut self, kind: EventKind, token: u64, names: Vec<String>) {
+        if kind == EventKind::Granted {
             self.told.insert(token, names);
             return;
         }
@@ -88,33 +88,33 @@ impl Sim {
     }
 }
 
-fn held(model: &Model) -> Told {
+fn held(model: &ReferenceModel) -> HeldByToken {
     let names = |wants: &[(String, _)]| wants.iter().map(|(name, _)| name.clone()).collect();
     model.leases.iter().filter(|(_, l)| !l.closing).map(|(token, lease)| (*token, names(&lease.wants))).collect()
 }
 
 /// The news that a fact is, by the model as it stood before it.
-fn piece(model: &Model, fact: &Recorded) -> Option<Piece> {
+fn piece(model: &ReferenceModel, fact: &Recorded) -> Option<EventSummary> {
     let covered = |token: &u64| held(model).remove(token).unwrap_or_default();
     Some(match fact {
         Recorded::Granted { token, wants, .. } => {
-            (NewsKind::Granted, *token, wants.iter().map(|(name, _)| name.clone()).collect())
+            (EventKind::Granted, *token, wants.iter().map(|(name, _)| name.clone()).collect())
         }
         Recorded::Ended { token, how, .. } => {
             let kind = match how {
-                End::Released => NewsKind::Released,
-                End::Lapsed => NewsKind::Lapsed,
-                End::Revoked => NewsKind::Revoked,
+                End::Released => EventKind::Released,
+                End::Lapsed => EventKind::Lapsed,
+                End::Revoked => EventKind::Revoked,
             };
             (kind, *token, covered(token))
         }
-        Recorded::Freed { token, name } => (NewsKind::Released, *token, vec![name.clone()]),
+        Recorded::Freed { token, name } => (EventKind::Released, *token, vec![name.clone()]),
         Recorded::Renewed { .. } | Recorded::Reopened { .. } | Recorded::Resumed { .. } => return None,
     })
 }
 
-fn decode(bytes: &[u8]) -> Vec<Piece> {
-    let mut reader = Reader::new(bytes);
+fn decode(bytes: &[u8]) -> Vec<EventSummary> {
+    let mut reader = WireReader::new(bytes);
     let mut pieces = Vec::new();
     while reader.left() > 0 {
         let Ok(news) = News::decode(&mut reader) else { break };

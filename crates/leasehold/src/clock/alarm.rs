@@ -20,53 +20,53 @@ use rustix::time::{
 };
 
 use super::boottime;
-use super::sleepers::{Dormitory, Place, Sleep, Sleepers};
+use super::sleepers::{Sleep, SleeperId, SleeperList, Sleepers};
 
-/// How often the thread looks when the kernel gives it no timer (no descriptor left, or a sandbox that
-/// forbids it). Worse than a timer, better than a lease that nobody declares lost.
-const LOOK_EVERY: Duration = Duration::from_millis(10);
+/// How often the thread reads the clock when the kernel gives it no timer (no descriptor left, or a sandbox that
+/// forbids it). Worse than a timer, better than a lease that is never declared lost.
+const POLL_EVERY: Duration = Duration::from_millis(10);
 
 static ALARM: Alarm =
-    Alarm { timer: OnceLock::new(), state: Mutex::new(State { running: false, sleepers: Sleepers::new() }) };
+    Alarm { timer: OnceLock::new(), state: Mutex::new(AlarmState { running: false, sleepers: Sleepers::new() }) };
 
 pub(super) fn sleep_until(at: Time) -> impl Future<Output = ()> + Send {
     Sleep::new(&ALARM, at)
 }
 
 struct Alarm {
-    /// Made once, by whoever sleeps first; `None` inside when the kernel gave none.
+    /// Made once, by the first sleep; `None` inside when the kernel gave none.
     timer: OnceLock<Option<OwnedFd>>,
-    state: Mutex<State>,
+    state: Mutex<AlarmState>,
 }
 
-struct State {
+struct AlarmState {
     running: bool,
     sleepers: Sleepers,
 }
 
-impl Dormitory for &'static Alarm {
-    fn poll(&self, at: Time, place: &mut Option<Place>, waker: &Waker) -> Poll<()> {
+impl SleeperList for &'static Alarm {
+    fn poll(&self, at: Time, place: &mut Option<SleeperId>, waker: &Waker) -> Poll<()> {
         if boottime() >= at {
             return Poll::Ready(());
         }
         let mut state = self.lock();
         if !state.running && !self.start() {
-            // No thread to be had right now. Ask again at the next turn rather than sleep for ever.
+            // The thread could not be started. Poll again rather than sleep for ever.
             waker.wake_by_ref();
             return Poll::Pending;
         }
         state.running = true;
-        let first = state.sleepers.first();
-        state.sleepers.enter(place, at, waker);
+        let first = state.sleepers.next_due();
+        state.sleepers.insert(place, at, waker);
         if first.is_none_or(|first| at < first) {
             self.arm(at);
         }
         Poll::Pending
     }
 
-    fn leave(&self, place: Place) {
-        // The timer stays armed; at worst the thread wakes once for nobody.
-        self.lock().sleepers.leave(place);
+    fn remove(&self, place: SleeperId) {
+        // The timer stays armed; at worst the thread wakes once without need.
+        self.lock().sleepers.remove(place);
     }
 }
 
@@ -81,7 +81,7 @@ impl Alarm {
             let mut state = self.lock();
             let due = state.sleepers.take_due(boottime());
             // Armed under the lock, like everywhere, so that a later moment never overwrites an earlier.
-            if let Some(first) = state.sleepers.first() {
+            if let Some(first) = state.sleepers.next_due() {
                 self.arm(first);
             }
             drop(state);
@@ -99,9 +99,9 @@ impl Alarm {
     fn wait(&self) {
         let mut expirations = [0; 8];
         let read = self.timer().map(|timer| rustix::io::read(timer, &mut expirations));
-        // An interrupted read just looks at the list once more.
+        // After an interrupted read the list is checked once more.
         if !matches!(read, Some(Ok(_) | Err(rustix::io::Errno::INTR))) {
-            thread::sleep(LOOK_EVERY);
+            thread::sleep(POLL_EVERY);
         }
     }
 
@@ -120,7 +120,7 @@ impl Alarm {
         let _ = timerfd_settime(timer, TimerfdTimerFlags::ABSTIME, &once);
     }
 
-    fn lock(&self) -> MutexGuard<'_, State> {
+    fn lock(&self) -> MutexGuard<'_, AlarmState> {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }

@@ -20,7 +20,7 @@ use rustix::time::{ClockId, clock_gettime};
 mod alarm;
 pub(crate) mod sleepers;
 
-/// Says what time it is, and wakes who asked to be woken.
+/// Reads the time, and wakes sleeping tasks.
 pub trait Clock: Send + Sync + 'static {
     /// The moment it is: rises, counts suspend, starts anew with each boot.
     fn now(&self) -> Time;
@@ -31,8 +31,8 @@ pub trait Clock: Send + Sync + 'static {
     /// Completes at `at`, never before. Dropping it costs nothing and leaves nothing behind.
     fn sleep_until(&self, at: Time) -> Pin<Box<dyn Future<Output = ()> + Send>>;
 
-    /// Registers who wants to know when time moves other than by itself, as a clock set by hand does.
-    /// It lets an engine with its own timer thread look again. The machine's clock never calls it.
+    /// Registers a function to call when time moves other than by itself, as a clock set by hand does.
+    /// An engine with its own timer thread wakes that thread. The machine's clock never calls it.
     fn on_step(&self, wake: Box<dyn Fn() + Send + Sync>);
 }
 

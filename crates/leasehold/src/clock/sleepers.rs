@@ -1,4 +1,4 @@
-//! Who sleeps until when: the list both clocks keep, and the future that enters itself there.
+//! The list of sleeping tasks that both clocks keep, and the future that adds itself to it.
 
 use std::collections::BTreeMap;
 use std::future::Future;
@@ -7,15 +7,15 @@ use std::task::{Context, Poll, Waker};
 
 use leasehold_core::Time;
 
-/// A place in the list. The number tells two sleepers of the same moment apart.
+/// The key of a sleeper. The number distinguishes sleepers of the same moment.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug)]
-pub(crate) struct Place(Time, u64);
+pub(crate) struct SleeperId(Time, u64);
 
 /// Sleepers in order of their moment. A tree and not a heap, because most sleeps of a lease are
 /// cancelled (each renewal ends three of them) and must be removable.
 #[derive(Debug)]
 pub(crate) struct Sleepers {
-    wakers: BTreeMap<Place, Waker>,
+    wakers: BTreeMap<SleeperId, Waker>,
     entered: u64,
 }
 
@@ -24,25 +24,25 @@ impl Sleepers {
         Self { wakers: BTreeMap::new(), entered: 0 }
     }
 
-    /// Enters a sleeper, or puts a newer waker at the place it has.
-    pub(crate) fn enter(&mut self, place: &mut Option<Place>, at: Time, waker: &Waker) {
+    /// Adds a sleeper, or replaces its waker.
+    pub(crate) fn insert(&mut self, place: &mut Option<SleeperId>, at: Time, waker: &Waker) {
         let place = *place.get_or_insert_with(|| {
             self.entered = self.entered.wrapping_add(1);
-            Place(at, self.entered)
+            SleeperId(at, self.entered)
         });
         self.wakers.insert(place, waker.clone());
     }
 
-    pub(crate) fn leave(&mut self, place: Place) {
+    pub(crate) fn remove(&mut self, place: SleeperId) {
         self.wakers.remove(&place);
     }
 
-    /// The next moment somebody wants to be woken.
-    pub(crate) fn first(&self) -> Option<Time> {
+    /// The next moment at which a sleeper is due.
+    pub(crate) fn next_due(&self) -> Option<Time> {
         self.wakers.first_key_value().map(|(place, _)| place.0)
     }
 
-    /// Takes out everybody who is due. Wake them after the list is unlocked: a waker is foreign code.
+    /// Removes the sleepers that are due. Wake them after the list is unlocked: a waker is foreign code.
     pub(crate) fn take_due(&mut self, now: Time) -> Vec<Waker> {
         let mut due = Vec::new();
         while let Some(entry) = self.wakers.first_entry() {
@@ -54,36 +54,36 @@ impl Sleepers {
         due
     }
 
-    /// Every moment somebody sleeps for, for those who look for a leak.
+    /// The moments of all sleepers, for tests that look for a leak.
     #[cfg(any(test, feature = "testkit"))]
     pub(crate) fn moments(&self) -> impl Iterator<Item = Time> + '_ {
         self.wakers.keys().map(|place| place.0)
     }
 }
 
-/// What keeps a list of sleepers and wakes them.
-pub(crate) trait Dormitory: Unpin {
-    /// Whether `at` has come; if not, enters the sleeper so that its waker is called then.
-    fn poll(&self, at: Time, place: &mut Option<Place>, waker: &Waker) -> Poll<()>;
+/// A clock's list of sleepers.
+pub(crate) trait SleeperList: Unpin {
+    /// Whether `at` has come; if not, adds the sleeper, so that its waker is called then.
+    fn poll(&self, at: Time, place: &mut Option<SleeperId>, waker: &Waker) -> Poll<()>;
 
-    /// Forgets a sleeper.
-    fn leave(&self, place: Place);
+    /// Removes a sleeper.
+    fn remove(&self, place: SleeperId);
 }
 
-/// One sleep. Leaves the list when dropped.
-pub(crate) struct Sleep<D: Dormitory> {
+/// One sleep. Removed from the list when dropped.
+pub(crate) struct Sleep<D: SleeperList> {
     dormitory: D,
     at: Time,
-    place: Option<Place>,
+    place: Option<SleeperId>,
 }
 
-impl<D: Dormitory> Sleep<D> {
+impl<D: SleeperList> Sleep<D> {
     pub(crate) const fn new(dormitory: D, at: Time) -> Self {
         Self { dormitory, at, place: None }
     }
 }
 
-impl<D: Dormitory> Future for Sleep<D> {
+impl<D: SleeperList> Future for Sleep<D> {
     type Output = ();
 
     fn poll(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<()> {
@@ -95,10 +95,10 @@ impl<D: Dormitory> Future for Sleep<D> {
     }
 }
 
-impl<D: Dormitory> Drop for Sleep<D> {
+impl<D: SleeperList> Drop for Sleep<D> {
     fn drop(&mut self) {
         if let Some(place) = self.place {
-            self.dormitory.leave(place);
+            self.dormitory.remove(place);
         }
     }
 }

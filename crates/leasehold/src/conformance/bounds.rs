@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use super::Subject;
-use super::case::{Case, assert_invalid, exclusive, in_time, permits};
+use super::law_case::{LawCase, assert_invalid, exclusive, in_time, permits};
 use crate::engine::{Claim, Query};
 use crate::error::Refusal;
 
@@ -13,7 +13,7 @@ const DAY: Duration = Duration::from_secs(24 * 3600);
 /// Goal: a claim that can never succeed as written is Invalid, and nothing is held afterwards.
 /// Method: each limit of the public contract, one over; beside a name that would be fine.
 pub(super) async fn a_bad_claim_is_invalid_and_takes_nothing(subject: &dyn Subject) {
-    let case = Case::new(subject).await;
+    let case = LawCase::new(subject).await;
     let seat = || case.claim("ada", "seat");
     let wants = |names: &[&str]| Claim { wants: names.iter().map(|name| exclusive(name)).collect(), ..seat() };
     let counted = |count, all| Claim { wants: vec![exclusive("fine"), permits("pool", count, all)], ..seat() };
@@ -54,7 +54,7 @@ pub(super) async fn a_bad_claim_is_invalid_and_takes_nothing(subject: &dyn Subje
 /// Goal: a name that nothing can have is Invalid to look at, too: "free" would be taken for an answer.
 /// Method: names one over each bound of the public contract.
 pub(super) async fn a_name_that_cannot_be_is_invalid_to_look_at(subject: &dyn Subject) {
-    let case = Case::new(subject).await;
+    let case = LawCase::new(subject).await;
     let long = "n".repeat(513);
     for name in ["", &long, "a\nb", "a\0b", "a\u{85}b"] {
         let answer = in_time(case.engine.inspect(name)).await;
@@ -66,17 +66,13 @@ pub(super) async fn a_name_that_cannot_be_is_invalid_to_look_at(subject: &dyn Su
 /// Goal: what is just within bounds is granted.
 /// Method: each limit of the public contract, exactly; all of them in one claim where that goes.
 pub(super) async fn what_is_just_within_bounds_is_granted(subject: &dyn Subject) {
-    let case = Case::new(subject).await;
+    let case = LawCase::new(subject).await;
     let names: Vec<String> = (0..64).map(|n| format!("{n:0512}")).collect();
     let claim = Claim {
-        wants: names.iter().map(|name| exclusive(name)).collect(),
-        ttl: DAY,
         wait: HOUR,
         max_hold: Some(DAY),
-        delay: Duration::ZERO,
-        holder: "h".repeat(256),
         request: Some("r".repeat(128)),
-        principal: String::new(),
+        ..Claim::new(names.iter().map(|name| exclusive(name)).collect(), DAY, "h".repeat(256))
     };
     let ada = case.granted(claim.clone()).await;
     case.assert_about("a day", ada.remaining, DAY);
@@ -90,7 +86,7 @@ pub(super) async fn what_is_just_within_bounds_is_granted(subject: &dyn Subject)
 /// Goal: a renewal that is Invalid leaves the lease as it was.
 /// Method: no ttl, and one over a day; the end stays where it was.
 pub(super) async fn a_bad_renewal_changes_nothing(subject: &dyn Subject) {
-    let case = Case::new(subject).await;
+    let case = LawCase::new(subject).await;
     let ada = case.granted(case.claim("ada", "seat")).await;
     case.pass(case.units(4)).await;
     for ttl in [Duration::ZERO, DAY + Duration::from_millis(1), Duration::MAX] {
@@ -106,7 +102,7 @@ pub(super) async fn a_bad_renewal_changes_nothing(subject: &dyn Subject) {
 /// Goal: a span that is no whole number of milliseconds is never cut short.
 /// Method: a ttl of a nanosecond is granted; one of a unit and a nanosecond is live after the unit.
 pub(super) async fn spans_round_up_to_a_millisecond(subject: &dyn Subject) {
-    let case = Case::new(subject).await;
+    let case = LawCase::new(subject).await;
     let ttl = Duration::from_nanos(1);
     in_time(case.engine.acquire(Claim { ttl, ..case.claim("ada", "blink") })).await.expect("it is granted");
     if case.promises.never_early && subject.slack().is_zero() {

@@ -1,14 +1,14 @@
 //! Release, lapse and revoke: three ways to end, and what is left of a lease afterwards.
 
 use super::Subject;
-use super::case::{Case, assert_invalid, assert_is, exclusive, in_time, shared};
+use super::law_case::{LawCase, assert_invalid, assert_is, exclusive, in_time, shared};
 use crate::engine::{Claim, Grant, LeaseId};
 use crate::error::Refusal;
 
 /// Goal: what is released can be had at once.
 /// Method: ada releases, bob acquires in the same moment.
 pub(super) async fn release_frees(subject: &dyn Subject) {
-    let case = Case::new(subject).await;
+    let case = LawCase::new(subject).await;
     let ada = case.granted(case.claim("ada", "seat")).await;
     case.end(&ada).await;
     assert_eq!(case.holders("seat").await, [""; 0]);
@@ -18,7 +18,7 @@ pub(super) async fn release_frees(subject: &dyn Subject) {
 /// Goal: repeating a release is harmless, and tells that it was one.
 /// Method: release twice; then once more when somebody else has the seat.
 pub(super) async fn a_second_release_answers_false(subject: &dyn Subject) {
-    let case = Case::new(subject).await;
+    let case = LawCase::new(subject).await;
     let ada = case.granted(case.claim("ada", "seat")).await;
     case.end(&ada).await;
     assert_is("false, for it was released before", case.release(&ada).await, |first| !first);
@@ -30,7 +30,7 @@ pub(super) async fn a_second_release_answers_false(subject: &dyn Subject) {
 /// Goal: a paused owner cannot end the lease that replaced its own.
 /// Method: let ada's lease lapse, let bob take the seat, then deliver ada's late release.
 pub(super) async fn a_late_release_leaves_the_successor_alone(subject: &dyn Subject) {
-    let case = Case::new(subject).await;
+    let case = LawCase::new(subject).await;
     let ada = case.granted(case.claim("ada", "seat")).await;
     case.pass(case.units(10) + subject.slack()).await;
     let bob = case.granted(case.claim("bob", "seat")).await;
@@ -43,7 +43,7 @@ pub(super) async fn a_late_release_leaves_the_successor_alone(subject: &dyn Subj
 /// Goal: an id that never was is not held, whatever it looks like.
 /// Method: text that is no id, and ids of the right shape.
 pub(super) async fn an_unknown_id_is_not_held(subject: &dyn Subject) {
-    let case = Case::new(subject).await;
+    let case = LawCase::new(subject).await;
     let zeros = "0".repeat(32);
     for text in ["".into(), "never was".into(), "\u{0}".into(), zeros.clone(), format!("1-{zeros}"), "9".repeat(500)] {
         case.owner_is_told(&LeaseId::new(text), &Refusal::NotHeld).await;
@@ -53,7 +53,7 @@ pub(super) async fn an_unknown_id_is_not_held(subject: &dyn Subject) {
 /// Goal: who does not know the secret is nobody, and learns nothing: not whether the lease is live.
 /// Method: change one digit of the id, at either end; try it on a live lease and on one that ended.
 pub(super) async fn a_wrong_secret_is_not_held(subject: &dyn Subject) {
-    let case = Case::new(subject).await;
+    let case = LawCase::new(subject).await;
     let ada = case.granted(case.claim("ada", "seat")).await;
     let first_of_secret = ada.lease_id.expose().find('-').map_or(0, |dash| dash + 1);
     let forged: Vec<LeaseId> =
@@ -79,7 +79,7 @@ fn with_another_digit(grant: &Grant, at: usize) -> LeaseId {
 /// Goal: a revoke ends every lease on the resource, says how many, and their owners learn it.
 /// Method: two readers, one of them with a second resource; revoke; look at everything.
 pub(super) async fn revoke_ends_every_lease_and_counts(subject: &dyn Subject) {
-    let case = Case::new(subject).await;
+    let case = LawCase::new(subject).await;
     let revoke = async |name| in_time(case.engine.revoke(name, "a burst pipe")).await.expect("revoke answers");
     assert_eq!(revoke("page").await, 0, "nothing is held yet");
     let ada = case.granted(Claim { wants: vec![shared("page")], ..case.claim("ada", "page") }).await;
@@ -99,7 +99,7 @@ pub(super) async fn revoke_ends_every_lease_and_counts(subject: &dyn Subject) {
 /// Goal: a revoke takes nothing from those who wait: the first of them is served.
 /// Method: bob waits while ada's lease is revoked.
 pub(super) async fn revoke_serves_the_line(subject: &dyn Subject) {
-    let case = Case::new(subject).await;
+    let case = LawCase::new(subject).await;
     case.granted(case.claim("ada", "seat")).await;
     let bob = case.in_line(case.patient("bob", "seat")).await;
     let ended = in_time(case.engine.revoke("seat", "a burst pipe")).await.expect("revoke answers");
@@ -111,7 +111,7 @@ pub(super) async fn revoke_serves_the_line(subject: &dyn Subject) {
 /// Goal: an operator says why, and about what.
 /// Method: no reason, a blank one, and no name.
 pub(super) async fn revoke_wants_a_reason(subject: &dyn Subject) {
-    let case = Case::new(subject).await;
+    let case = LawCase::new(subject).await;
     case.granted(case.claim("ada", "seat")).await;
     for (name, reason) in [("seat", ""), ("seat", "  "), ("", "a burst pipe")] {
         let answer = in_time(case.engine.revoke(name, reason)).await;
@@ -123,7 +123,7 @@ pub(super) async fn revoke_wants_a_reason(subject: &dyn Subject) {
 /// Goal: after a lapse the resource stays closed for the delay, for the old owner too, and no longer.
 /// Method: look at the lapse, a moment before the delay is over, and when it is over.
 pub(super) async fn a_delay_keeps_closed_after_a_lapse(subject: &dyn Subject) {
-    let case = Case::new(subject).await;
+    let case = LawCase::new(subject).await;
     let delayed = Claim { delay: case.units(5), ..case.claim("ada", "seat") };
     let ada = case.granted(delayed).await;
     case.pass(case.units(10) + subject.slack()).await;
@@ -139,7 +139,7 @@ pub(super) async fn a_delay_keeps_closed_after_a_lapse(subject: &dyn Subject) {
 /// Goal: only a lapse closes: an owner or an operator who ended the lease meant it.
 /// Method: release one and revoke the other, and acquire at once.
 pub(super) async fn a_delay_does_not_follow_a_release_or_a_revoke(subject: &dyn Subject) {
-    let case = Case::new(subject).await;
+    let case = LawCase::new(subject).await;
     let delayed = Claim { delay: case.units(5), ..case.claim("ada", "seat") };
     let ada = case.granted(delayed.clone()).await;
     case.end(&ada).await;

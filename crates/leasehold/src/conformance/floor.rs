@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use super::Subject;
-use super::case::{Case, in_time};
+use super::law_case::{LawCase, in_time};
 use super::stopping::reopened;
 use crate::engine::Token;
 use crate::error::Error;
@@ -13,7 +13,7 @@ fn above(token: Token, by: u64) -> Token {
     Token::new(token.get() + by).expect("far below the last token")
 }
 
-impl Case<'_> {
+impl LawCase<'_> {
     async fn floor(&self, raise: Option<Token>) -> Result<Token, Error> {
         in_time(self.engine.raise_floor(raise)).await
     }
@@ -33,8 +33,8 @@ impl Case<'_> {
 
 /// A case of an engine with tokens whose floor can be raised; none for others, which must say Invalid. An engine whose
 /// tokens are another system's counter is one of them.
-async fn with_floor(subject: &dyn Subject) -> Option<(Case<'_>, Token)> {
-    let case = Case::new(subject).await;
+async fn with_floor(subject: &dyn Subject) -> Option<(LawCase<'_>, Token)> {
+    let case = LawCase::new(subject).await;
     match case.floor(Some(Token::MIN)).await {
         Ok(floor) if case.promises.fencing => Some((case, floor)),
         Err(Error::Invalid(_)) => None,
@@ -131,7 +131,7 @@ pub(super) async fn a_floor_outlives_the_engine(subject: &dyn Subject) {
 /// Goal: an identity is text that can be shown and stored; it stays, and every client of the engine has the same.
 /// Method: ask twice, with a grant in between, and then another client.
 pub(super) async fn an_identity_is_one_for_all(subject: &dyn Subject) {
-    let case = Case::new(subject).await;
+    let case = LawCase::new(subject).await;
     let first = in_time(case.engine.identity()).await.expect("an identity or none");
     case.granted(case.claim("ada", "seat")).await;
     assert_eq!(in_time(case.engine.identity()).await.expect("an identity or none"), first);

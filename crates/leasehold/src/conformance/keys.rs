@@ -1,7 +1,7 @@
 //! Names as Redis keys: whoever shows the value owns the key. Asked only of engines that have `Engine::keys`.
 
 use super::Subject;
-use super::case::{Case, assert_invalid, exclusive, held_by, in_time, shared};
+use super::law_case::{LawCase, assert_invalid, exclusive, held_by, in_time, shared};
 use crate::engine::{Claim, Grant, Key, Keys, Push};
 
 /// The keys of the engine, or the law passes.
@@ -34,14 +34,14 @@ fn millis(span: std::time::Duration) -> u64 {
     u64::try_from(span.as_millis()).expect("a span of a law is short")
 }
 
-fn both(case: &Case<'_>, holder: &str) -> Claim {
+fn both(case: &LawCase<'_>, holder: &str) -> Claim {
     Claim { wants: vec![exclusive("seat"), exclusive("aisle")], ..case.claim(holder, "seat") }
 }
 
 /// Goal: a key is a lease like any other, and shows its value.
 /// Method: any bytes for a value; look; another key and another lease are refused; what nobody has is not there.
 pub(super) async fn a_key_shows_its_value_and_excludes(subject: &dyn Subject) {
-    let case = Case::new(subject).await;
+    let case = LawCase::new(subject).await;
     let keys = keys!(case);
     assert!(get(keys, "seat").await.is_none());
     let value = [0, 255, b'\r', b'\n', 7];
@@ -62,7 +62,7 @@ pub(super) async fn a_key_shows_its_value_and_excludes(subject: &dyn Subject) {
 /// Goal: whoever shows another value changes nothing; whoever shows the value, or asks for no proof, frees the key.
 /// Method: values that begin alike, an empty one, one of another key.
 pub(super) async fn a_key_is_freed_by_its_value(subject: &dyn Subject) {
-    let case = Case::new(subject).await;
+    let case = LawCase::new(subject).await;
     let keys = keys!(case);
     let ada = set(keys, case.claim("ada", "seat"), b"secret").await;
     set(keys, case.claim("bob", "aisle"), b"other").await;
@@ -82,7 +82,7 @@ pub(super) async fn a_key_is_freed_by_its_value(subject: &dyn Subject) {
 
 /// Goal: a lease that was not taken as a key is nobody's to free or push by name.
 pub(super) async fn a_plain_lease_is_no_key(subject: &dyn Subject) {
-    let case = Case::new(subject).await;
+    let case = LawCase::new(subject).await;
     let keys = keys!(case);
     case.granted(case.claim("ada", "seat")).await;
     set(keys, case.claim("bob", "aisle"), b"v").await;
@@ -99,7 +99,7 @@ pub(super) async fn a_plain_lease_is_no_key(subject: &dyn Subject) {
 
 /// Goal: freeing one key of several frees that one; the lease goes on with the rest.
 pub(super) async fn freeing_one_of_several_frees_that_one(subject: &dyn Subject) {
-    let case = Case::new(subject).await;
+    let case = LawCase::new(subject).await;
     let keys = keys!(case);
     let ada = set(keys, both(&case, "ada"), b"v").await;
     assert_eq!(free(keys, &["seat"], Some(b"v")).await, 1);
@@ -115,7 +115,7 @@ pub(super) async fn freeing_one_of_several_frees_that_one(subject: &dyn Subject)
 
 /// Goal: keys are pushed all or none, to a moment or by a span; none is shortened for another's sake.
 pub(super) async fn keys_are_pushed_all_or_none(subject: &dyn Subject) {
-    let case = Case::new(subject).await;
+    let case = LawCase::new(subject).await;
     let keys = keys!(case);
     let left = async |name: &str| get(keys, name).await.expect("it is held").remaining;
     set(keys, both(&case, "ada"), b"v").await;
@@ -142,7 +142,7 @@ pub(super) async fn keys_are_pushed_all_or_none(subject: &dyn Subject) {
 
 /// Goal: a key that has lapsed is gone: it cannot be pushed, freed or seen, and its value is nobody's.
 pub(super) async fn a_lapsed_key_is_gone(subject: &dyn Subject) {
-    let case = Case::new(subject).await;
+    let case = LawCase::new(subject).await;
     let keys = keys!(case);
     set(keys, case.claim("ada", "seat"), b"v").await;
     case.pass_nearly(case.units(10)).await;
@@ -157,7 +157,7 @@ pub(super) async fn a_lapsed_key_is_gone(subject: &dyn Subject) {
 
 /// Goal: whoever waits for a key gets it when it is freed.
 pub(super) async fn a_freed_key_serves_the_line(subject: &dyn Subject) {
-    let case = Case::new(subject).await;
+    let case = LawCase::new(subject).await;
     let keys = keys!(case);
     set(keys, both(&case, "ada"), b"v").await;
     let bob = case.in_line(case.patient("bob", "seat")).await;
@@ -168,7 +168,7 @@ pub(super) async fn a_freed_key_serves_the_line(subject: &dyn Subject) {
 
 /// Goal: what cannot be a key is invalid, and takes nothing.
 pub(super) async fn a_bad_key_is_invalid(subject: &dyn Subject) {
-    let case = Case::new(subject).await;
+    let case = LawCase::new(subject).await;
     let keys = keys!(case);
     let bad = [
         (case.patient("ada", "seat"), vec![b'v']),
@@ -189,7 +189,7 @@ pub(super) async fn a_bad_key_is_invalid(subject: &dyn Subject) {
 
 /// Goal: a durable engine knows values, and what was freed, after it was closed and opened.
 pub(super) async fn a_durable_engine_remembers_keys(subject: &dyn Subject) {
-    let case = Case::new(subject).await;
+    let case = LawCase::new(subject).await;
     let keys = keys!(case);
     set(keys, both(&case, "ada"), b"v\xff").await;
     set(keys, case.claim("bob", "row"), b"w").await;

@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use leasehold_core::Time;
 
-use super::{Soon, Subject};
+use super::{BoxFuture, Subject};
 use crate::engine::Engine;
 use crate::testkit::ManualClock;
 
@@ -16,7 +16,7 @@ pub struct Manual {
     reopen: Make,
 }
 
-type Make = Box<dyn Fn(&ManualClock) -> Soon<'static, Option<Arc<dyn Engine>>> + Send + Sync>;
+type Make = Box<dyn Fn(&ManualClock) -> BoxFuture<'static, Option<Arc<dyn Engine>>> + Send + Sync>;
 
 impl std::fmt::Debug for Manual {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
@@ -26,7 +26,7 @@ impl std::fmt::Debug for Manual {
 
 impl Manual {
     /// A subject whose engines are made by `make`.
-    pub fn new(make: impl Fn(&ManualClock) -> Soon<'static, Arc<dyn Engine>> + Send + Sync + 'static) -> Self {
+    pub fn new(make: impl Fn(&ManualClock) -> BoxFuture<'static, Arc<dyn Engine>> + Send + Sync + 'static) -> Self {
         let clock = ManualClock::new();
         // Not at zero, where too much is equal by accident.
         clock.set(Time::from_millis(1_234_567));
@@ -44,7 +44,7 @@ impl Manual {
     #[must_use]
     pub fn reopened_by(
         mut self,
-        reopen: impl Fn(&ManualClock) -> Soon<'static, Arc<dyn Engine>> + Send + Sync + 'static,
+        reopen: impl Fn(&ManualClock) -> BoxFuture<'static, Arc<dyn Engine>> + Send + Sync + 'static,
     ) -> Self {
         self.reopen = Box::new(move |clock| {
             let opened = reopen(clock);
@@ -55,11 +55,11 @@ impl Manual {
 }
 
 impl Subject for Manual {
-    fn fresh(&self) -> Soon<'_, Arc<dyn Engine>> {
+    fn fresh(&self) -> BoxFuture<'_, Arc<dyn Engine>> {
         Box::pin(async { (self.make)(&self.clock).await.expect("a fresh engine is always made") })
     }
 
-    fn pass(&self, span: Duration) -> Soon<'_, ()> {
+    fn pass(&self, span: Duration) -> BoxFuture<'_, ()> {
         // Nobody acts on it before the law goes on, unless the engine has a thread of its own: an engine
         // that hears of the time late must give the same answers.
         Box::pin(async move { self.clock.advance(span) })
@@ -73,7 +73,7 @@ impl Subject for Manual {
         Duration::ZERO
     }
 
-    fn reopen(&self) -> Soon<'_, Option<Arc<dyn Engine>>> {
+    fn reopen(&self) -> BoxFuture<'_, Option<Arc<dyn Engine>>> {
         (self.reopen)(&self.clock)
     }
 }

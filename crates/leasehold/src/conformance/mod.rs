@@ -28,7 +28,7 @@
 //! - `tokens`: they rise, and they stay.
 //! - `floor`: raising the floor of tokens, and which engine it is.
 //! - `several`: claims on more than one resource.
-//! - `line`: who waits, in which order, and who goes away.
+//! - `queue`: who waits, in which order, and who goes away.
 //! - `request`: retries have one effect.
 //! - `view`: what everybody may see.
 //! - `bounds`: what is refused because of its size or shape.
@@ -43,13 +43,13 @@
 #![allow(clippy::disallowed_methods)] // external engines live in real time, and so does the limit on a law
 
 mod bounds;
-mod case;
 mod ending;
 mod exclusion;
 mod floor;
 mod keys;
-mod line;
+mod law_case;
 mod manual;
+mod queue;
 mod real;
 mod request;
 mod several;
@@ -72,7 +72,7 @@ pub use manual::Manual;
 pub use real::Real;
 
 /// Something to come.
-pub type Soon<'a, T> = Pin<Box<dyn Future<Output = T> + Send + 'a>>;
+pub type BoxFuture<'a, T> = Pin<Box<dyn Future<Output = T> + Send + 'a>>;
 
 /// A law being tried. It stays on the thread that tries it.
 pub type Trial<'a> = Pin<Box<dyn Future<Output = ()> + 'a>>;
@@ -80,10 +80,10 @@ pub type Trial<'a> = Pin<Box<dyn Future<Output = ()> + 'a>>;
 /// An engine under test: what its author supplies.
 pub trait Subject: Send + Sync {
     /// An engine on which nothing is held, and which nobody else uses.
-    fn fresh(&self) -> Soon<'_, Arc<dyn Engine>>;
+    fn fresh(&self) -> BoxFuture<'_, Arc<dyn Engine>>;
 
     /// Lets this much time pass for the engines it made: moves their clock, or sleeps.
-    fn pass(&self, span: Duration) -> Soon<'_, ()>;
+    fn pass(&self, span: Duration) -> BoxFuture<'_, ()>;
 
     /// The yardstick of the laws: a ttl is about ten of these. Short where [`Subject::pass`] sleeps.
     fn unit(&self) -> Duration;
@@ -94,11 +94,11 @@ pub trait Subject: Send + Sync {
 
     /// Opens once more what the last [`Subject::fresh`] engine left behind when it was closed. `None`
     /// where that means nothing; a law about it then passes.
-    fn reopen(&self) -> Soon<'_, Option<Arc<dyn Engine>>>;
+    fn reopen(&self) -> BoxFuture<'_, Option<Arc<dyn Engine>>>;
 
     /// Another client of the last [`Subject::fresh`] engine, while the first one is open. `None` where there is one
     /// client at a time; a law about two then passes.
-    fn beside(&self) -> Soon<'_, Option<Arc<dyn Engine>>> {
+    fn beside(&self) -> BoxFuture<'_, Option<Arc<dyn Engine>>> {
         Box::pin(async { None })
     }
 }
@@ -142,7 +142,7 @@ macro_rules! __for_each_law {
                 a_floor_without_room_is_invalid, a_floor_outlives_the_engine, an_identity_is_one_for_all;
             several: several_are_all_or_nothing, several_are_released_together,
                 a_waiting_claim_holds_nothing, opposite_orders_do_not_deadlock;
-            line: a_waiter_is_served_on_release, a_waiter_is_served_on_lapse, the_line_is_served_in_order,
+            queue: a_waiter_is_served_on_release, a_waiter_is_served_on_lapse, the_line_is_served_in_order,
                 a_newcomer_does_not_overtake, patience_runs_out, a_waiter_who_leaves_is_forgotten,
                 a_waiter_who_leaves_passes_the_baton, a_waiter_who_gave_up_passes_the_baton,
                 a_dropped_acquire_leaves_no_lease, a_grant_nobody_saw_is_ended;

@@ -4,12 +4,12 @@ use std::fmt;
 use std::sync::Arc;
 use std::time::Duration;
 
-use super::{Soon, Subject};
+use super::{BoxFuture, Subject};
 use crate::engine::Engine;
 
 /// An engine for which time passes by itself.
 pub struct Real {
-    make: Box<dyn Fn() -> Soon<'static, Arc<dyn Engine>> + Send + Sync>,
+    make: Box<dyn Fn() -> BoxFuture<'static, Arc<dyn Engine>> + Send + Sync>,
     unit: Duration,
     slack: Duration,
 }
@@ -24,17 +24,20 @@ impl Real {
     /// A subject whose engines are made by `make`, and answer within `slack`.
     ///
     /// The yardstick is four times that: the shortest at which the laws can still tell before from after.
-    pub fn new(slack: Duration, make: impl Fn() -> Soon<'static, Arc<dyn Engine>> + Send + Sync + 'static) -> Self {
+    pub fn new(
+        slack: Duration,
+        make: impl Fn() -> BoxFuture<'static, Arc<dyn Engine>> + Send + Sync + 'static,
+    ) -> Self {
         Self { make: Box::new(make), unit: slack * 4, slack }
     }
 }
 
 impl Subject for Real {
-    fn fresh(&self) -> Soon<'_, Arc<dyn Engine>> {
+    fn fresh(&self) -> BoxFuture<'_, Arc<dyn Engine>> {
         (self.make)()
     }
 
-    fn pass(&self, span: Duration) -> Soon<'_, ()> {
+    fn pass(&self, span: Duration) -> BoxFuture<'_, ()> {
         Box::pin(tokio::time::sleep(span))
     }
 
@@ -46,7 +49,7 @@ impl Subject for Real {
         self.slack
     }
 
-    fn reopen(&self) -> Soon<'_, Option<Arc<dyn Engine>>> {
+    fn reopen(&self) -> BoxFuture<'_, Option<Arc<dyn Engine>>> {
         Box::pin(async { None })
     }
 }

@@ -3,18 +3,18 @@
 use std::time::Duration;
 
 use super::Subject;
-use super::case::{Case, assert_is, assert_refused, exclusive, in_time, shared};
+use super::law_case::{LawCase, assert_is, assert_refused, exclusive, in_time, shared};
 use crate::engine::Claim;
 use crate::error::Refusal;
 
-fn asking(case: &Case<'_>, id: &str) -> Claim {
+fn asking(case: &LawCase<'_>, id: &str) -> Claim {
     Claim { request: Some(id.into()), principal: "ada".into(), ..case.claim("ada", "seat") }
 }
 
 /// Goal: a repeat gets the same lease, with the time that is left of it, renewals included.
 /// Method: repeat after 4, and 3 after a renewal; once with other patience.
 pub(super) async fn a_repeat_gets_the_same_lease(subject: &dyn Subject) {
-    let case = Case::new(subject).await;
+    let case = LawCase::new(subject).await;
     let first = case.granted(asking(&case, "r1")).await;
     case.pass(case.units(4)).await;
     let repeat = case.granted(asking(&case, "r1")).await;
@@ -34,7 +34,7 @@ pub(super) async fn a_repeat_gets_the_same_lease(subject: &dyn Subject) {
 /// Goal: a repeat that comes after the end gets the old lease, with nothing left of it, and takes nothing.
 /// Method: repeat after a release, a lapse and a revoke, also when somebody else has the seat.
 pub(super) async fn a_repeat_after_the_end_has_nothing_left(subject: &dyn Subject) {
-    let case = Case::new(subject).await;
+    let case = LawCase::new(subject).await;
     for (id, how) in [("r1", "release"), ("r2", "lapse"), ("r3", "revoke")] {
         let first = case.granted(asking(&case, id)).await;
         match how {
@@ -56,7 +56,7 @@ pub(super) async fn a_repeat_after_the_end_has_nothing_left(subject: &dyn Subjec
 /// Goal: the same id for another claim is a mistake, and is told so; it changes nothing.
 /// Method: another ttl, cap, delay, resource, mode, and one resource more; on a live lease and an ended one.
 pub(super) async fn another_body_is_a_mismatch(subject: &dyn Subject) {
-    let case = Case::new(subject).await;
+    let case = LawCase::new(subject).await;
     let first = case.granted(asking(&case, "r1")).await;
     let bodies = [
         Claim { ttl: case.units(11), ..asking(&case, "r1") },
@@ -82,7 +82,7 @@ pub(super) async fn another_body_is_a_mismatch(subject: &dyn Subject) {
 /// Goal: one principal's request id means nothing to another, and an id means nothing beside another.
 /// Method: the same id from ada and bob, for different seats; a second id from ada.
 pub(super) async fn a_request_id_belongs_to_its_principal(subject: &dyn Subject) {
-    let case = Case::new(subject).await;
+    let case = LawCase::new(subject).await;
     let ada = case.granted(asking(&case, "r1")).await;
     let bobs = Claim { request: Some("r1".into()), principal: "bob".into(), ..case.claim("bob", "seat") };
     case.held(bobs.clone()).await;
@@ -95,7 +95,7 @@ pub(super) async fn a_request_id_belongs_to_its_principal(subject: &dyn Subject)
 /// Goal: a refusal leaves nothing behind under the request id: not the answer, not the body.
 /// Method: a refused request, and one whose patience ran out, come again with another body.
 pub(super) async fn a_refusal_is_not_stored(subject: &dyn Subject) {
-    let case = Case::new(subject).await;
+    let case = LawCase::new(subject).await;
     let bob = case.granted(case.claim("bob", "seat")).await;
     case.held(asking(&case, "r1")).await;
     case.held(Claim { ttl: case.units(9), ..asking(&case, "r1") }).await;
@@ -112,7 +112,7 @@ pub(super) async fn a_refusal_is_not_stored(subject: &dyn Subject) {
 /// Goal: a repeat that comes while the first still waits joins it: one place in line, one lease, one answer.
 /// Method: two calls with one id behind bob; another body meanwhile is a mismatch.
 pub(super) async fn a_repeat_while_waiting_joins(subject: &dyn Subject) {
-    let case = Case::new(subject).await;
+    let case = LawCase::new(subject).await;
     let bob = case.granted(case.claim("bob", "seat")).await;
     let patient = Claim { wait: case.units(100), ..asking(&case, "r1") };
     let first = case.in_line(patient.clone()).await;
@@ -137,7 +137,7 @@ pub(super) async fn a_repeat_while_waiting_joins(subject: &dyn Subject) {
 /// Goal: when one of two joined calls goes away, the other keeps the place.
 /// Method: the first call is dropped; the second is served before cy, who came between them.
 pub(super) async fn a_joined_call_may_leave(subject: &dyn Subject) {
-    let case = Case::new(subject).await;
+    let case = LawCase::new(subject).await;
     if !case.promises.fair {
         return;
     }

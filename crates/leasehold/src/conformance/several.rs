@@ -1,7 +1,7 @@
 //! Claims on more than one resource: all of them, or none.
 
 use super::Subject;
-use super::case::{Case, exclusive, shared};
+use super::law_case::{LawCase, exclusive, shared};
 use crate::engine::{Claim, Want};
 
 fn all(names: &[&str]) -> Vec<Want> {
@@ -11,7 +11,7 @@ fn all(names: &[&str]) -> Vec<Want> {
 /// Goal: a claim that cannot have all takes nothing, and says what is in the way.
 /// Method: the first, the middle or the last of three is held by another.
 pub(super) async fn several_are_all_or_nothing(subject: &dyn Subject) {
-    let case = Case::new(subject).await;
+    let case = LawCase::new(subject).await;
     let names = ["a", "b", "c"];
     for taken in names {
         let ada = case.granted(case.claim("ada", taken)).await;
@@ -32,7 +32,7 @@ pub(super) async fn several_are_all_or_nothing(subject: &dyn Subject) {
 /// Goal: one release ends the lease on all of them; so does one lapse. Each has its own mode.
 /// Method: an exclusive and a shared resource in one claim.
 pub(super) async fn several_are_released_together(subject: &dyn Subject) {
-    let case = Case::new(subject).await;
+    let case = LawCase::new(subject).await;
     let mixed = Claim { wants: vec![exclusive("a"), shared("b")], ..case.claim("ada", "a") };
     let ada = case.granted(mixed.clone()).await;
     let reader = case.granted(Claim { wants: vec![shared("b")], ..case.claim("bob", "b") }).await;
@@ -48,7 +48,7 @@ pub(super) async fn several_are_released_together(subject: &dyn Subject) {
 /// Goal: a claim that waits for several resources holds none of them meanwhile.
 /// Method: bob waits for a, which ada has, and b, which is free; then ada releases.
 pub(super) async fn a_waiting_claim_holds_nothing(subject: &dyn Subject) {
-    let case = Case::new(subject).await;
+    let case = LawCase::new(subject).await;
     let ada = case.granted(case.claim("ada", "a")).await;
     let bob = case.in_line(Claim { wants: all(&["a", "b"]), ..case.patient("bob", "a") }).await;
     assert_eq!(case.holders("b").await, [""; 0]);
@@ -65,7 +65,7 @@ pub(super) async fn a_waiting_claim_holds_nothing(subject: &dyn Subject) {
 /// Goal: claims that name the same resources in different orders never block each other for good.
 /// Method: four workers want pairs in a circle, each way round, three times each.
 pub(super) async fn opposite_orders_do_not_deadlock(subject: &dyn Subject) {
-    let case = Case::new(subject).await;
+    let case = LawCase::new(subject).await;
     let pairs = [["a", "b"], ["b", "c"], ["c", "a"], ["b", "a"]];
     for _ in 0..3 {
         let workers: Vec<_> = pairs

@@ -3,14 +3,14 @@
 use std::time::Duration;
 
 use super::Subject;
-use super::case::{Case, assert_is, assert_unavailable, exclusive, in_time, permits};
+use super::law_case::{LawCase, assert_is, assert_unavailable, exclusive, in_time, permits};
 use crate::engine::{Claim, Query};
 use crate::error::Refusal;
 
 /// Goal: a closed engine says that it could not be asked; it never says no.
 /// Method: every verb after close.
 pub(super) async fn a_closed_engine_is_unavailable(subject: &dyn Subject) {
-    let case = Case::new(subject).await;
+    let case = LawCase::new(subject).await;
     let ada = case.granted(case.claim("ada", "seat")).await;
     let has_identity = in_time(case.engine.identity()).await.expect("an identity or none").is_some();
     in_time(case.engine.close()).await.expect("close finishes");
@@ -33,7 +33,7 @@ pub(super) async fn a_closed_engine_is_unavailable(subject: &dyn Subject) {
 /// Goal: whoever waits when the engine closes learns that nothing happened, and can come again.
 /// Method: close while bob stands in line.
 pub(super) async fn closing_sends_the_line_home(subject: &dyn Subject) {
-    let case = Case::new(subject).await;
+    let case = LawCase::new(subject).await;
     if !case.promises.fair {
         return; // those who come again now and then may do so at another server
     }
@@ -44,20 +44,20 @@ pub(super) async fn closing_sends_the_line_home(subject: &dyn Subject) {
 }
 
 /// Closes the engine and opens what it left behind. `None` where nothing is promised or the subject cannot.
-pub(super) async fn reopened<'s>(case: Case<'s>, meanwhile: Duration) -> Option<Case<'s>> {
+pub(super) async fn reopened<'s>(case: LawCase<'s>, meanwhile: Duration) -> Option<LawCase<'s>> {
     if !case.promises.durable {
         return None;
     }
     in_time(case.engine.close()).await.expect("close finishes");
     case.pass(meanwhile).await;
     let engine = case.subject.reopen().await?;
-    Some(Case { subject: case.subject, promises: engine.promises(), engine })
+    Some(LawCase { subject: case.subject, promises: engine.promises(), engine })
 }
 
 /// Goal: live leases are there after a restart, with their modes, the same secret, token and time left.
 /// Method: two leases, one over permits; restart; their owners go on, others are kept out, tokens rise.
 pub(super) async fn a_durable_engine_remembers(subject: &dyn Subject) {
-    let case = Case::new(subject).await;
+    let case = LawCase::new(subject).await;
     let ada = case.granted(Claim { max_hold: Some(case.units(20)), ..case.claim("ada", "seat") }).await;
     let pool = |who: &str, count| Claim { wants: vec![permits("pool", count, 3)], ..case.claim(who, "pool") };
     let (bob, too_many, fits) = (case.granted(pool("bob", 2)).await, pool("cy", 2), pool("cy", 1));
@@ -80,7 +80,7 @@ pub(super) async fn a_durable_engine_remembers(subject: &dyn Subject) {
 /// Goal: a restart forgets no ending and no request id, and keeps a closed resource closed.
 /// Method: one lease released, one lapsed with a delay, one revoked, one live by request; restart; repeat.
 pub(super) async fn a_durable_engine_remembers_endings_and_requests(subject: &dyn Subject) {
-    let case = Case::new(subject).await;
+    let case = LawCase::new(subject).await;
     let by_request = |name: &str| Claim { request: Some(name.to_owned()), ..case.claim("ada", name) };
     let lapsing = Claim { ttl: case.units(1), delay: case.units(20), ..by_request("lapsed") };
     let live = Claim { wants: vec![exclusive("live"), exclusive("and more")], ..by_request("live") };
@@ -112,7 +112,7 @@ pub(super) async fn a_durable_engine_remembers_endings_and_requests(subject: &dy
 /// Goal: a lease runs on while the engine is closed, and is neither longer nor shorter for it.
 /// Method: closed from 2 to 9 of 10; it is live then, and over at 10.
 pub(super) async fn time_goes_on_while_an_engine_is_closed(subject: &dyn Subject) {
-    let case = Case::new(subject).await;
+    let case = LawCase::new(subject).await;
     let ada = case.granted(case.claim("ada", "seat")).await;
     case.pass(case.units(2)).await;
     let seven = case.units(7);

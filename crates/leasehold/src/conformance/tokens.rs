@@ -1,13 +1,13 @@
 //! Tokens rise, and they stay. Where no fencing is promised there is none.
 
 use super::Subject;
-use super::case::{Case, exclusive, in_time};
+use super::law_case::{LawCase, exclusive, in_time};
 use crate::engine::{Claim, Token};
 
 /// Goal: every grant on a resource has a higher token than the one before, however that one ended.
 /// Method: end leases by release, lapse and revoke, and also while somebody waits.
 pub(super) async fn tokens_rise_over_every_ending(subject: &dyn Subject) {
-    let case = Case::new(subject).await;
+    let case = LawCase::new(subject).await;
     if !case.promises.fencing {
         return;
     }
@@ -30,7 +30,7 @@ pub(super) async fn tokens_rise_over_every_ending(subject: &dyn Subject) {
 /// Goal: a renewal keeps the token.
 /// Method: look at the resource and repeat the request after two renewals.
 pub(super) async fn tokens_stay_through_renewals(subject: &dyn Subject) {
-    let case = Case::new(subject).await;
+    let case = LawCase::new(subject).await;
     if !case.promises.fencing {
         return;
     }
@@ -48,7 +48,7 @@ pub(super) async fn tokens_stay_through_renewals(subject: &dyn Subject) {
 /// Goal: a claim on several resources has one token, higher than any before on each of them.
 /// Method: single leases on each, ended; then one over all of them.
 pub(super) async fn one_token_for_several_resources(subject: &dyn Subject) {
-    let case = Case::new(subject).await;
+    let case = LawCase::new(subject).await;
     if !case.promises.fencing {
         return;
     }
@@ -69,7 +69,7 @@ pub(super) async fn one_token_for_several_resources(subject: &dyn Subject) {
 /// Goal: an engine that cannot swear to tokens gives none, so that nobody builds on them.
 /// Method: a grant, and what is shown of it.
 pub(super) async fn no_token_without_the_promise(subject: &dyn Subject) {
-    let case = Case::new(subject).await;
+    let case = LawCase::new(subject).await;
     let ada = case.granted(case.claim("ada", "seat")).await;
     let shown = case.inspect("seat").await.expect("it is held").holders[0].token;
     assert_eq!((ada.token.is_some(), shown.is_some()), (case.promises.fencing, case.promises.fencing));

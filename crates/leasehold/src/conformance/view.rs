@@ -1,7 +1,7 @@
 //! What everybody may see: who has it and who waits, in order, and no secret.
 
 use super::Subject;
-use super::case::{Case, exclusive, permits, shared};
+use super::law_case::{LawCase, exclusive, permits, shared};
 use crate::engine::{Claim, Mode, Query};
 
 fn names(prefix: &str, after: Option<&str>, limit: usize) -> Query {
@@ -11,7 +11,7 @@ fn names(prefix: &str, after: Option<&str>, limit: usize) -> Query {
 /// Goal: a look shows who has it: label, token, since when and for how long, and how.
 /// Method: an exclusive, a shared and a permit resource, 3 after the grant.
 pub(super) async fn inspect_shows_holders(subject: &dyn Subject) {
-    let case = Case::new(subject).await;
+    let case = LawCase::new(subject).await;
     let ada = case.granted(case.claim("ada", "seat")).await;
     let bob = case.granted(Claim { wants: vec![shared("page")], ..case.claim("bob", "page") }).await;
     let cy = case.granted(Claim { wants: vec![permits("pool", 2, 5)], ..case.claim("cy", "pool") }).await;
@@ -33,7 +33,7 @@ pub(super) async fn inspect_shows_holders(subject: &dyn Subject) {
 /// Goal: a look shows who waits, in order, and since when; also on a resource that only waits for others.
 /// Method: bob and cy wait for ada's seat, cy for another one too.
 pub(super) async fn inspect_shows_the_line(subject: &dyn Subject) {
-    let case = Case::new(subject).await;
+    let case = LawCase::new(subject).await;
     if !case.promises.fair {
         return; // a line without an order is not shown
     }
@@ -45,8 +45,8 @@ pub(super) async fn inspect_shows_the_line(subject: &dyn Subject) {
     case.pass(case.units(1)).await;
     let seen = case.inspect("seat").await.expect("it is held");
     assert_eq!((seen.holders.len(), seen.queue_len), (1, 2));
-    let line: Vec<&str> = seen.waiters.iter().map(|waiting| waiting.holder.as_str()).collect();
-    assert_eq!(line, ["bob", "cy"]);
+    let queue: Vec<&str> = seen.waiters.iter().map(|waiting| waiting.holder.as_str()).collect();
+    assert_eq!(queue, ["bob", "cy"]);
     case.assert_about("how long bob waits", seen.waiters[0].waiting, case.units(3));
     case.assert_about("how long cy waits", seen.waiters[1].waiting, case.units(1));
     let seen = case.inspect("aisle").await.expect("it is awaited");
@@ -56,7 +56,7 @@ pub(super) async fn inspect_shows_the_line(subject: &dyn Subject) {
 /// Goal: what nobody holds or awaits is not there.
 /// Method: before, after a release, after a lapse; by name and in the list.
 pub(super) async fn inspect_shows_nothing_of_the_free(subject: &dyn Subject) {
-    let case = Case::new(subject).await;
+    let case = LawCase::new(subject).await;
     assert_eq!(case.inspect("seat").await, None);
     let ada = case.granted(case.claim("ada", "seat")).await;
     case.granted(case.claim("ada", "other seat")).await;
@@ -71,7 +71,7 @@ pub(super) async fn inspect_shows_nothing_of_the_free(subject: &dyn Subject) {
 /// Goal: a list shows the resources under a prefix, in order of their names, each as a look would show it.
 /// Method: names in no order, one of them outside the prefix, two of them in one claim.
 pub(super) async fn list_is_in_order_of_names(subject: &dyn Subject) {
-    let case = Case::new(subject).await;
+    let case = LawCase::new(subject).await;
     for name in ["row/9", "row/10", "rows", "bin/1"] {
         case.granted(case.claim("ada", name)).await;
     }
@@ -93,7 +93,7 @@ pub(super) async fn list_is_in_order_of_names(subject: &dyn Subject) {
 /// Goal: a long list can be read page by page, without a gap and without a repeat.
 /// Method: 25 names in pages of 10; also after a name that is not there.
 pub(super) async fn list_goes_page_by_page(subject: &dyn Subject) {
-    let case = Case::new(subject).await;
+    let case = LawCase::new(subject).await;
     let all: Vec<String> = (0..25).map(|n| format!("seat/{n:02}")).collect();
     for name in all.iter().rev() {
         case.granted(case.claim("ada", name)).await;
@@ -116,7 +116,7 @@ pub(super) async fn list_goes_page_by_page(subject: &dyn Subject) {
 /// Goal: no lease id appears in anything that is shown: looks, lists, refusals, debug output.
 /// Method: format all of it and search for the secret.
 pub(super) async fn no_secret_is_ever_shown(subject: &dyn Subject) {
-    let case = Case::new(subject).await;
+    let case = LawCase::new(subject).await;
     let ada = case.granted(case.claim("ada", "seat")).await;
     let bob = case.in_line(Claim { wait: case.units(2), ..case.claim("bob", "seat") }).await;
     let looked = format!("{:?}", case.inspect("seat").await);

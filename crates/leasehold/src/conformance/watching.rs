@@ -1,8 +1,8 @@
 //! What happens, told to those who watch. Asked only of engines that can be watched.
 
 use super::Subject;
-use super::case::{Case, exclusive, in_time};
-use crate::engine::{Claim, Engine, Event, EventId, Kind, Query, Seen, Watch};
+use super::law_case::{LawCase, exclusive, in_time};
+use crate::engine::{Claim, Engine, Event, EventId, EventKind, Query, Seen, Watch};
 use crate::error::Error;
 
 /// A watch, or none from an engine that cannot be watched.
@@ -47,7 +47,7 @@ fn assert_follow(after: EventId, events: &[Event]) {
 /// Goal: each grant and each ending is told once, in order, with all that belongs to it.
 /// Method: two grants, one of several; a release, a revoke, a lapse.
 pub(super) async fn a_watch_tells_what_happens(subject: &dyn Subject) {
-    let case = Case::new(subject).await;
+    let case = LawCase::new(subject).await;
     let Some(mut watch) = watch(case.engine.as_ref(), None).await else { return };
     let begin = reset(&mut watch).await;
     let several = vec![exclusive("seat"), exclusive("aisle")];
@@ -63,12 +63,12 @@ pub(super) async fn a_watch_tells_what_happens(subject: &dyn Subject) {
     assert_follow(begin, &told);
     let seen: Vec<_> = told.iter().map(|e| (e.kind, e.token, e.holder.as_str(), e.resources.join(" "))).collect();
     let expected = [
-        (Kind::Granted, ada.token, "ada", "seat aisle"),
-        (Kind::Granted, bob.token, "bob", "row"),
-        (Kind::Released, ada.token, "ada", "seat aisle"),
-        (Kind::Revoked, bob.token, "bob", "row"),
-        (Kind::Granted, cy.token, "cy", "row"),
-        (Kind::Lapsed, cy.token, "cy", "row"),
+        (EventKind::Granted, ada.token, "ada", "seat aisle"),
+        (EventKind::Granted, bob.token, "bob", "row"),
+        (EventKind::Released, ada.token, "ada", "seat aisle"),
+        (EventKind::Revoked, bob.token, "bob", "row"),
+        (EventKind::Granted, cy.token, "cy", "row"),
+        (EventKind::Lapsed, cy.token, "cy", "row"),
     ];
     assert_eq!(seen, expected.map(|(kind, token, holder, names)| (kind, token, holder, names.to_owned())));
     let reasons: Vec<&str> = told.iter().map(|event| event.reason.as_str()).collect();
@@ -80,7 +80,7 @@ pub(super) async fn a_watch_tells_what_happens(subject: &dyn Subject) {
 /// Goal: a watch that comes again with the last id it saw goes on after it, without a reset, a gap or a repeat.
 /// Method: from every event on, and from the newest.
 pub(super) async fn a_watch_goes_on_where_it_was(subject: &dyn Subject) {
-    let case = Case::new(subject).await;
+    let case = LawCase::new(subject).await;
     let Some(mut first) = watch(case.engine.as_ref(), None).await else { return };
     let begin = reset(&mut first).await;
     for round in 0..3 {
@@ -101,7 +101,7 @@ pub(super) async fn a_watch_goes_on_where_it_was(subject: &dyn Subject) {
             let lease = case.granted(case.claim("bob", "row")).await;
             let next = events(&mut again, 1).await;
             assert_follow(id, &next);
-            assert_eq!((next[0].kind, next[0].token), (Kind::Granted, lease.token));
+            assert_eq!((next[0].kind, next[0].token), (EventKind::Granted, lease.token));
         }
     }
 }
@@ -109,7 +109,7 @@ pub(super) async fn a_watch_goes_on_where_it_was(subject: &dyn Subject) {
 /// Goal: an id that means nothing here is answered with a reset, and the watch goes on after it.
 /// Method: an id of another run, and one that has not been given out yet.
 pub(super) async fn an_unknown_event_is_a_reset(subject: &dyn Subject) {
-    let case = Case::new(subject).await;
+    let case = LawCase::new(subject).await;
     let Some(mut first) = watch(case.engine.as_ref(), None).await else { return };
     let begin = reset(&mut first).await;
     case.granted(case.claim("ada", "seat")).await;
@@ -133,7 +133,7 @@ pub(super) async fn an_unknown_event_is_a_reset(subject: &dyn Subject) {
 /// Goal: what was answered was told: whoever has an answer and then looks at the news finds it there; and the news
 /// since a reset add up to the list.
 pub(super) async fn what_is_answered_was_told(subject: &dyn Subject) {
-    let case = Case::new(subject).await;
+    let case = LawCase::new(subject).await;
     let Some(mut first) = watch(case.engine.as_ref(), None).await else { return };
     let mut last = reset(&mut first).await;
     let mut held: Vec<(Option<crate::engine::Token>, String)> = Vec::new();
@@ -142,7 +142,7 @@ pub(super) async fn what_is_answered_was_told(subject: &dyn Subject) {
         let grant = case.granted(case.claim("ada", &name)).await;
         let mut again = watch(case.engine.as_ref(), Some(last)).await.expect("it could be watched before");
         let told = events(&mut again, 1).await;
-        assert_eq!((told[0].kind, told[0].token), (Kind::Granted, grant.token));
+        assert_eq!((told[0].kind, told[0].token), (EventKind::Granted, grant.token));
         last = told[0].id;
         if round < 5 {
             case.end(&grant).await;
@@ -159,7 +159,7 @@ pub(super) async fn what_is_answered_was_told(subject: &dyn Subject) {
 
 /// Goal: a key of several that is freed is told by its name, the rest when it ends.
 pub(super) async fn a_freed_key_is_told_by_its_name(subject: &dyn Subject) {
-    let case = Case::new(subject).await;
+    let case = LawCase::new(subject).await;
     let Some(mut watch) = watch(case.engine.as_ref(), None).await else { return };
     let Some(keys) = case.engine.keys() else { return };
     let begin = reset(&mut watch).await;
@@ -170,13 +170,18 @@ pub(super) async fn a_freed_key_is_told_by_its_name(subject: &dyn Subject) {
     let told = events(&mut watch, 4).await;
     assert_follow(begin, &told);
     let seen: Vec<_> = told.iter().map(|event| (event.kind, event.resources.join(" "))).collect();
-    let expected = [(Kind::Granted, "a b c"), (Kind::Released, "b"), (Kind::Released, "a"), (Kind::Released, "c")];
+    let expected = [
+        (EventKind::Granted, "a b c"),
+        (EventKind::Released, "b"),
+        (EventKind::Released, "a"),
+        (EventKind::Released, "c"),
+    ];
     assert_eq!(seen, expected.map(|(kind, names)| (kind, names.to_owned())));
 }
 
 /// Goal: a new life of the engine is a new run: what was seen before is answered with a reset.
 pub(super) async fn a_new_life_is_a_reset(subject: &dyn Subject) {
-    let case = Case::new(subject).await;
+    let case = LawCase::new(subject).await;
     let Some(mut first) = watch(case.engine.as_ref(), None).await else { return };
     let begin = reset(&mut first).await;
     case.granted(case.claim("ada", "seat")).await;

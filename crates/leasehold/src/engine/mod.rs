@@ -20,7 +20,7 @@ pub use leasehold_core::{Mode, Token};
 
 use crate::error::Error;
 pub use keys::{Key, Keys, Push};
-pub use watch::{Event, EventId, Kind, Seen, Watch, Watching};
+pub use watch::{Event, EventId, EventKind, Seen, Watch, Watching};
 
 #[cfg(feature = "embedded")]
 pub mod embedded;
@@ -34,6 +34,10 @@ mod watch;
 /// The answer to come. Dropping it gives up the wait: see [`Engine::acquire`].
 pub type Answer<'a, T> = Pin<Box<dyn Future<Output = Result<T, Error>> + Send + 'a>>;
 
+/// Says what was tried, for the error message; nothing is formatted when nothing goes wrong.
+#[cfg(any(feature = "embedded", feature = "remote"))]
+pub(crate) type AttemptText<'a> = &'a (dyn Fn() -> String + Sync);
+
 /// What decides grants.
 pub trait Engine: Send + Sync + 'static {
     /// What this engine, as configured, swears to.
@@ -44,7 +48,7 @@ pub trait Engine: Send + Sync + 'static {
     /// Waits up to `claim.wait` in order of arrival. Dropping the future leaves the queue; if the grant
     /// had already been decided, the engine ends it, so that no lease is left that nobody knows of. With
     /// a request id it stays for its ttl instead: a retry may come for it. A retry while the first try
-    /// still waits joins it, and both have the longer patience and the same answer.
+    /// still waits joins it, and both have the longer wait and the same answer.
     fn acquire(&self, claim: Claim) -> Answer<'_, Grant>;
 
     /// Sets the end to now + ttl (the last ttl if none is given), never past the cap, never reviving.
@@ -80,7 +84,7 @@ pub trait Engine: Send + Sync + 'static {
     /// Names as Redis keys; none from an engine that cannot keep a value beside a lease.
     fn keys(&self) -> Option<&dyn Keys>;
 
-    /// Finishes what is under way and lets go of files and connections. Later calls are Unavailable.
+    /// Finishes what is under way, and closes files and connections. Later calls are Unavailable.
     fn close(&self) -> Answer<'_, ()>;
 }
 
@@ -91,7 +95,7 @@ pub struct Claim {
     pub wants: Vec<Want>,
     /// Asked life of the lease.
     pub ttl: Duration,
-    /// Patience in line; zero does not queue.
+    /// How long to wait in the queue; zero does not wait.
     pub wait: Duration,
     /// Renewals never push the end past grant + this.
     pub max_hold: Option<Duration>,
@@ -101,8 +105,8 @@ pub struct Claim {
     pub holder: String,
     /// Makes a retried acquire have one effect: the same in every retry, scoped to the principal.
     pub request: Option<String>,
-    /// Who asks, as a server knows them: request ids are theirs, leases are counted for them. Empty where nobody is
-    /// told apart.
+    /// Who asks, as a server knows them: request ids are theirs, leases are counted for them. Empty where
+    /// principals are not distinguished.
     pub principal: String,
 }
 
@@ -113,6 +117,39 @@ pub struct Want {
     pub name: String,
     /// How it is wanted.
     pub mode: Mode,
+}
+
+impl Want {
+    /// The resource for one holder alone.
+    pub fn exclusive(name: impl Into<String>) -> Self {
+        Self { name: name.into(), mode: Mode::Exclusive }
+    }
+}
+
+impl Claim {
+    /// A claim that does not wait, without a cap, a delay, a request id or a principal.
+    ///
+    /// ```
+    /// use std::time::Duration;
+    ///
+    /// use leasehold::engine::{Claim, Want};
+    ///
+    /// let ttl = Duration::from_secs(30);
+    /// let patient = Claim { wait: ttl, ..Claim::new(vec![Want::exclusive("seat-14")], ttl, "ada") };
+    /// assert_eq!((patient.wants[0].name.as_str(), patient.max_hold), ("seat-14", None));
+    /// ```
+    pub fn new(wants: Vec<Want>, ttl: Duration, holder: impl Into<String>) -> Self {
+        Self {
+            wants,
+            ttl,
+            wait: Duration::ZERO,
+            max_hold: None,
+            delay: Duration::ZERO,
+            holder: holder.into(),
+            request: None,
+            principal: String::new(),
+        }
+    }
 }
 
 /// The secret that proves a lease. `Debug` hides it; [`LeaseId::expose`] does not.
@@ -178,11 +215,11 @@ pub struct Resource {
     pub name: String,
     /// How it is held, or wanted by the head of its queue.
     pub mode: Mode,
-    /// Who has it: the first of a crowd.
+    /// The first holders.
     pub holders: Vec<Holding>,
-    /// How many have it, shown or not.
+    /// How many hold it, shown or not.
     pub holders_total: usize,
-    /// The first of those who wait, in order.
+    /// The first waiters, in order.
     pub waiters: Vec<Waiting>,
     /// How many wait.
     pub queue_len: usize,
@@ -201,7 +238,7 @@ pub struct Holding {
     pub remaining: Duration,
 }
 
-/// One place in line.
+/// One waiting claim, as everybody may see it.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Waiting {
     /// Public label.

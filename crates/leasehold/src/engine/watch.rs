@@ -1,10 +1,10 @@
-//! What happens, told to those who watch.
+//! Watches: the stream of events of an engine.
 
 use std::fmt;
 use std::str::FromStr;
 use std::time::Duration;
 
-pub use leasehold_core::news::Kind;
+pub use leasehold_core::news::EventKind;
 
 use super::Answer;
 use crate::engine::Token;
@@ -17,10 +17,10 @@ pub type Watch = Box<dyn Watching>;
 /// # Laws
 ///
 /// 1. In order, each once, and without a gap after the last [`Seen::Reset`] or the `since` that was asked for.
-/// 2. Only what is durable is told.
-/// 3. What cannot be told without a gap (it is too long ago, or the engine began anew) is a [`Seen::Reset`]: look at the
-///    whole with [`super::Engine::list`] *after* it arrives, and go on from its id. What happened between the two may
-///    then be told of although the list has it already: tokens say so.
+/// 2. Only durable events are sent.
+/// 3. Where events are missing (too old, or the engine was restarted) there is a [`Seen::Reset`]: read the
+///    whole with [`super::Engine::list`] *after* it arrives, and go on from its id. Events between the two may
+///    be in the list already: compare tokens.
 pub trait Watching: Send {
     /// Waits for the next that happens. Dropping the future loses nothing.
     fn next(&mut self) -> Answer<'_, Seen>;
@@ -41,7 +41,7 @@ pub struct Event {
     /// Its place in the order of all events.
     pub id: EventId,
     /// What happened.
-    pub kind: Kind,
+    pub kind: EventKind,
     /// The lease's token, where the engine has any.
     pub token: Option<Token>,
     /// Whose it is or was.

@@ -10,7 +10,7 @@
 //!
 //! # Clock
 //!
-//! A [`ManualClock`]. When the book hears that time has passed is the author's choice: see [`Pace`].
+//! A [`ManualClock`]. When the book hears that time has passed is the author's choice: see [`TickTiming`].
 //!
 //! # Token
 //!
@@ -40,31 +40,31 @@ use crate::error::Error;
 const ENGINE: &str = "core";
 
 /// How many were made: no two have the same identity.
-static MADE: AtomicU64 = AtomicU64::new(1);
+static ENGINES_MADE: AtomicU64 = AtomicU64::new(1);
 
 /// When the book hears that time has passed. Answers must not depend on it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Pace {
+pub enum TickTiming {
     /// At once, before whatever is asked next: what is due has been collected.
     Prompt,
-    /// After whatever is asked next, when those who wait get their turn: what is due has not been
+    /// After whatever is asked next, when waiting claims are polled: what is due has not been
     /// collected yet, and the book must find out by comparing.
     Late,
 }
 
 /// The book as an engine. See the module.
-pub struct CoreEngine(Arc<Shared>);
+pub struct CoreEngine(Arc<CoreShared>);
 
-struct Shared {
+struct CoreShared {
     clock: ManualClock,
-    state: Mutex<State>,
-    /// Counts the steps of the clock, so that those who wait look at the book ([`Pace::Late`]).
+    state: Mutex<CoreState>,
+    /// Counts the steps of the clock, so that waiting claims read the book ([`TickTiming::Late`]).
     steps: watch::Sender<u64>,
     /// Which of the engines in this process it is.
     identity: String,
 }
 
-struct State {
+struct CoreState {
     book: Book,
     waiting: HashMap<WaiterId, oneshot::Sender<Reply>>,
     waiter_ids: u64,
@@ -80,22 +80,22 @@ impl fmt::Debug for CoreEngine {
 impl CoreEngine {
     /// An empty book under this clock.
     #[must_use]
-    pub fn new(clock: &ManualClock, limits: Limits, pace: Pace) -> Arc<Self> {
+    pub fn new(clock: &ManualClock, limits: Limits, pace: TickTiming) -> Arc<Self> {
         let mut book = Book::new(limits, 0);
         book.set_ceiling(u64::MAX);
-        let state = State { book, waiting: HashMap::new(), waiter_ids: 0, closed: false };
-        let shared = Arc::new(Shared {
+        let state = CoreState { book, waiting: HashMap::new(), waiter_ids: 0, closed: false };
+        let shared = Arc::new(CoreShared {
             clock: clock.clone(),
             state: Mutex::new(state),
             steps: watch::Sender::new(0),
-            identity: format!("core-{}", MADE.fetch_add(1, Ordering::Relaxed)),
+            identity: format!("core-{}", ENGINES_MADE.fetch_add(1, Ordering::Relaxed)),
         });
-        let weak: Weak<Shared> = Arc::downgrade(&shared);
+        let weak: Weak<CoreShared> = Arc::downgrade(&shared);
         clock.on_step(Box::new(move || {
             if let Some(shared) = weak.upgrade() {
                 match pace {
-                    Pace::Prompt => shared.tick(),
-                    Pace::Late => shared.steps.send_modify(|steps| *steps += 1),
+                    TickTiming::Prompt => shared.tick(),
+                    TickTiming::Late => shared.steps.send_modify(|steps| *steps += 1),
                 }
             }
         }));
@@ -103,12 +103,12 @@ impl CoreEngine {
     }
 }
 
-impl Shared {
-    fn lock(&self) -> MutexGuard<'_, State> {
+impl CoreShared {
+    fn lock(&self) -> MutexGuard<'_, CoreState> {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    fn open(&self, attempt: &str) -> Result<MutexGuard<'_, State>, Error> {
+    fn open(&self, attempt: &str) -> Result<MutexGuard<'_, CoreState>, Error> {
         let state = self.lock();
         if state.closed { Err(unavailable(attempt)) } else { Ok(state) }
     }
@@ -120,12 +120,12 @@ impl Shared {
     }
 
     /// Decides a command that cannot wait.
-    fn ask(&self, attempt: &str, command: Command<'_>) -> Result<Reply, Error> {
+    fn apply_command(&self, attempt: &str, command: Command<'_>) -> Result<Reply, Error> {
         let now = self.clock.now();
         Ok(self.open(attempt)?.apply(command, now))
     }
 
-    fn submit(&self, attempt: &str, claim: &Claim) -> Result<Submitted<'_>, Error> {
+    fn submit(&self, attempt: &str, claim: &Claim) -> Result<CoreSubmitted<'_>, Error> {
         let now = self.clock.now();
         let wants = wants(claim);
         let mut state = self.open(attempt)?;
@@ -134,15 +134,21 @@ impl Shared {
         let claimed = acquire(claim, &wants, None, waiter_id, secret(waiter_id.0));
         let reply = state.apply(Command::Acquire(claimed), now);
         if reply != Reply::Waiting {
-            return Ok(Submitted::Answered(reply));
+            return Ok(CoreSubmitted::Answered(reply));
         }
         let (to, from) = oneshot::channel();
         state.waiting.insert(waiter_id, to);
-        Ok(Submitted::InLine(InLine { shared: self, waiter_id, from, retried: claim.request.is_some(), done: false }))
+        Ok(CoreSubmitted::QueuedClaim(QueuedClaim {
+            shared: self,
+            waiter_id,
+            from,
+            retried: claim.request.is_some(),
+            done: false,
+        }))
     }
 }
 
-impl State {
+impl CoreState {
     fn apply(&mut self, command: Command<'_>, now: leasehold_core::Time) -> Reply {
         let outcome = self.book.apply(command, now);
         // There is no journal: the facts go nowhere, and a floor is in force at once.
@@ -151,7 +157,7 @@ impl State {
         self.book.skip_tokens_to(floor);
         for Effect { waiter_id, reply } in outcome.effects {
             if let Some(to) = self.waiting.remove(&waiter_id) {
-                // Whoever waits leaves under the same lock, so somebody is there to hear it.
+                // A waiting claim is removed under the same lock, so its receiver exists.
                 let _ = to.send(reply);
             }
         }
@@ -159,21 +165,21 @@ impl State {
     }
 }
 
-enum Submitted<'a> {
+enum CoreSubmitted<'a> {
     Answered(Reply),
-    InLine(InLine<'a>),
+    QueuedClaim(QueuedClaim<'a>),
 }
 
-/// A place in line. Dropping it leaves the line, or ends the grant that nobody will see.
-struct InLine<'a> {
-    shared: &'a Shared,
+/// A waiting claim. Dropping it leaves the queue, or releases the grant that nobody will see.
+struct QueuedClaim<'a> {
+    shared: &'a CoreShared,
     waiter_id: WaiterId,
     from: oneshot::Receiver<Reply>,
     retried: bool,
     done: bool,
 }
 
-impl Drop for InLine<'_> {
+impl Drop for QueuedClaim<'_> {
     fn drop(&mut self) {
         if self.done {
             return;
@@ -206,8 +212,8 @@ impl Engine for CoreEngine {
         Box::pin(async move {
             let mut steps = self.0.steps.subscribe();
             let mut place = match self.0.submit("acquire", &claim)? {
-                Submitted::Answered(reply) => return granted(reply),
-                Submitted::InLine(place) => place,
+                CoreSubmitted::Answered(reply) => return granted(reply),
+                CoreSubmitted::QueuedClaim(place) => place,
             };
             loop {
                 tokio::select! {
@@ -226,7 +232,7 @@ impl Engine for CoreEngine {
     fn renew<'a>(&'a self, lease: &'a LeaseId, ttl: Option<Duration>) -> Answer<'a, Renewal> {
         Box::pin(async move {
             let command = Command::Renew { lease: key(lease)?, ttl_ms: ttl.map(millis) };
-            match self.0.ask("renew", command)? {
+            match self.0.apply_command("renew", command)? {
                 Reply::Renewed(renewed) => Ok(Renewal { remaining: renewed.remaining, renewable: renewed.renewable }),
                 other => Err(refused(other)),
             }
@@ -235,7 +241,7 @@ impl Engine for CoreEngine {
 
     fn release<'a>(&'a self, lease: &'a LeaseId) -> Answer<'a, bool> {
         Box::pin(async move {
-            match self.0.ask("release", Command::Release { lease: key(lease)? })? {
+            match self.0.apply_command("release", Command::Release { lease: key(lease)? })? {
                 Reply::Released(first) => Ok(first),
                 other => Err(refused(other)),
             }
@@ -244,7 +250,7 @@ impl Engine for CoreEngine {
 
     fn revoke<'a>(&'a self, name: &'a str, reason: &'a str) -> Answer<'a, usize> {
         Box::pin(async move {
-            match self.0.ask("revoke", Command::Revoke { name, reason })? {
+            match self.0.apply_command("revoke", Command::Revoke { name, reason })? {
                 Reply::Revoked(count) => Ok(count),
                 other => Err(refused(other)),
             }
@@ -278,7 +284,7 @@ impl Engine for CoreEngine {
 
     fn raise_floor(&self, floor: Option<Token>) -> Answer<'_, Token> {
         Box::pin(async move {
-            match self.0.ask("raise the floor", Command::Floor { raise: floor })? {
+            match self.0.apply_command("raise the floor", Command::Floor { raise: floor })? {
                 Reply::Floor(floor) => Ok(floor),
                 other => Err(refused(other)),
             }
@@ -304,7 +310,7 @@ impl Engine for CoreEngine {
         Box::pin(async move {
             let mut state = self.0.lock();
             state.closed = true;
-            // Those in line hear that nobody will answer.
+            // Waiting claims learn that the engine is closed.
             state.waiting.clear();
             Ok(())
         })

@@ -13,7 +13,7 @@ use crate::error::Error;
 
 /// What can be asked of an engine.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-pub enum Verb {
+pub enum EngineCall {
     /// [`Engine::acquire`].
     Acquire,
     /// [`Engine::renew`].
@@ -36,16 +36,16 @@ pub enum Verb {
 
 /// What goes wrong with one call.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Fault {
+pub enum EngineFault {
     /// The call never reaches the engine: Unavailable, and no effect.
     Unavailable,
     /// The call takes effect and its answer is lost: Indeterminate.
     Indeterminate,
     /// The engine finds its stored state broken: Corrupt, and no effect.
     Corrupt,
-    /// The call is stuck on its way to the engine, until [`Flaky::resume`].
+    /// The call is stuck on its way to the engine, until [`FlakyEngine::resume`].
     HangBefore,
-    /// The call takes effect and its answer is stuck on its way back, until [`Flaky::resume`]. Dropping
+    /// The call takes effect and its answer is stuck on its way back, until [`FlakyEngine::resume`]. Dropping
     /// the call loses the answer for good: even of an acquire, whose lease then lapses with its ttl.
     HangAfter,
 }
@@ -56,37 +56,37 @@ pub enum Fault {
 ///
 /// ```
 /// use leasehold::clock::SystemClock;
-/// use leasehold::testkit::{Fault, Flaky, Verb};
+/// use leasehold::testkit::{EngineFault, FlakyEngine, EngineCall};
 /// use leasehold::{Error, Leasehold};
 ///
 /// # #[tokio::main(flavor = "current_thread")]
 /// # async fn main() -> Result<(), Box<dyn std::error::Error>> {
 /// # let dir = tempfile::tempdir()?;
 /// # let inner = Leasehold::open(&format!("embedded:{}", dir.path().display())).await?.engine().clone();
-/// let flaky = std::sync::Arc::new(Flaky::new(inner));
+/// let flaky = std::sync::Arc::new(FlakyEngine::new(inner));
 /// let leasehold = Leasehold::with_engine(flaky.clone(), SystemClock::shared());
 ///
-/// flaky.spoil(Verb::Acquire, Fault::Unavailable, 1);
+/// flaky.spoil(EngineCall::Acquire, EngineFault::Unavailable, 1);
 /// assert!(matches!(leasehold.acquire("x").await, Err(Error::Unavailable { .. })));
 /// assert!(leasehold.acquire("x").await.is_ok());
-/// assert_eq!(flaky.calls(Verb::Acquire), 2);
+/// assert_eq!(flaky.calls(EngineCall::Acquire), 2);
 /// # Ok(())
 /// # }
 /// ```
-pub struct Flaky {
+pub struct FlakyEngine {
     inner: Arc<dyn Engine>,
-    plan: Mutex<Plan>,
+    plan: Mutex<FaultPlan>,
     /// Counts the times hanging calls were let go; a hanging call waits for the next.
     resumed: watch::Sender<u64>,
 }
 
 #[derive(Default)]
-struct Plan {
-    faults: HashMap<Verb, VecDeque<Fault>>,
-    calls: HashMap<Verb, usize>,
+struct FaultPlan {
+    faults: HashMap<EngineCall, VecDeque<EngineFault>>,
+    calls: HashMap<EngineCall, usize>,
 }
 
-impl Flaky {
+impl FlakyEngine {
     /// An engine that fails only when told to.
     #[must_use]
     pub fn new(inner: Arc<dyn Engine>) -> Self {
@@ -94,7 +94,7 @@ impl Flaky {
     }
 
     /// Spoils the next `calls` of this verb that are not spoiled yet.
-    pub fn spoil(&self, verb: Verb, fault: Fault, calls: usize) {
+    pub fn spoil(&self, verb: EngineCall, fault: EngineFault, calls: usize) {
         self.plan().faults.entry(verb).or_default().extend(std::iter::repeat_n(fault, calls));
     }
 
@@ -111,15 +111,15 @@ impl Flaky {
 
     /// How often this verb was called, spoiled or not.
     #[must_use]
-    pub fn calls(&self, verb: Verb) -> usize {
+    pub fn calls(&self, verb: EngineCall) -> usize {
         self.plan().calls.get(&verb).copied().unwrap_or(0)
     }
 
-    fn plan(&self) -> MutexGuard<'_, Plan> {
+    fn plan(&self) -> MutexGuard<'_, FaultPlan> {
         self.plan.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    fn next_fault(&self, verb: Verb) -> Option<Fault> {
+    fn next_fault(&self, verb: EngineCall) -> Option<EngineFault> {
         let mut plan = self.plan();
         *plan.calls.entry(verb).or_default() += 1;
         plan.faults.get_mut(&verb).and_then(VecDeque::pop_front)
@@ -132,7 +132,7 @@ impl Flaky {
 
     fn pass<'a, T: Send + 'a>(
         &'a self,
-        verb: Verb,
+        verb: EngineCall,
         call: impl FnOnce(&'a dyn Engine) -> Answer<'a, T> + Send + 'a,
     ) -> Answer<'a, T> {
         Box::pin(async move {
@@ -140,19 +140,21 @@ impl Flaky {
             let attempt = format!("{verb:?}").to_lowercase();
             match self.next_fault(verb) {
                 None => call(&*self.inner).await,
-                Some(Fault::Unavailable) => {
+                Some(EngineFault::Unavailable) => {
                     Err(Error::Unavailable { engine, attempt, source: "spoiled on its way there".into() })
                 }
-                Some(Fault::Indeterminate) => {
+                Some(EngineFault::Indeterminate) => {
                     let _lost = call(&*self.inner).await;
                     Err(Error::Indeterminate { engine, attempt, source: "spoiled on its way back".into() })
                 }
-                Some(Fault::Corrupt) => Err(Error::Corrupt { engine, law: "spoiled on order".into(), at: attempt }),
-                Some(Fault::HangBefore) => {
+                Some(EngineFault::Corrupt) => {
+                    Err(Error::Corrupt { engine, law: "spoiled on order".into(), at: attempt })
+                }
+                Some(EngineFault::HangBefore) => {
                     self.hang().await;
                     call(&*self.inner).await
                 }
-                Some(Fault::HangAfter) => {
+                Some(EngineFault::HangAfter) => {
                     let answer = call(&*self.inner).await;
                     self.hang().await;
                     answer
@@ -162,41 +164,41 @@ impl Flaky {
     }
 }
 
-impl Engine for Flaky {
+impl Engine for FlakyEngine {
     fn promises(&self) -> Promises {
         self.inner.promises()
     }
 
     fn acquire(&self, claim: Claim) -> Answer<'_, Grant> {
-        self.pass(Verb::Acquire, |inner| inner.acquire(claim))
+        self.pass(EngineCall::Acquire, |inner| inner.acquire(claim))
     }
 
     fn renew<'a>(&'a self, lease: &'a LeaseId, ttl: Option<Duration>) -> Answer<'a, Renewal> {
-        self.pass(Verb::Renew, move |inner| inner.renew(lease, ttl))
+        self.pass(EngineCall::Renew, move |inner| inner.renew(lease, ttl))
     }
 
     fn release<'a>(&'a self, lease: &'a LeaseId) -> Answer<'a, bool> {
-        self.pass(Verb::Release, |inner| inner.release(lease))
+        self.pass(EngineCall::Release, |inner| inner.release(lease))
     }
 
     fn revoke<'a>(&'a self, name: &'a str, reason: &'a str) -> Answer<'a, usize> {
-        self.pass(Verb::Revoke, |inner| inner.revoke(name, reason))
+        self.pass(EngineCall::Revoke, |inner| inner.revoke(name, reason))
     }
 
     fn inspect<'a>(&'a self, name: &'a str) -> Answer<'a, Option<Resource>> {
-        self.pass(Verb::Inspect, |inner| inner.inspect(name))
+        self.pass(EngineCall::Inspect, |inner| inner.inspect(name))
     }
 
     fn list(&self, query: Query) -> Answer<'_, Vec<Resource>> {
-        self.pass(Verb::List, |inner| inner.list(query))
+        self.pass(EngineCall::List, |inner| inner.list(query))
     }
 
     fn raise_floor(&self, floor: Option<Token>) -> Answer<'_, Token> {
-        self.pass(Verb::RaiseFloor, move |inner| inner.raise_floor(floor))
+        self.pass(EngineCall::RaiseFloor, move |inner| inner.raise_floor(floor))
     }
 
     fn identity(&self) -> Answer<'_, Option<String>> {
-        self.pass(Verb::Identity, |inner| inner.identity())
+        self.pass(EngineCall::Identity, |inner| inner.identity())
     }
 
     fn watch(&self, since: Option<EventId>) -> Answer<'_, Watch> {
@@ -208,6 +210,6 @@ impl Engine for Flaky {
     }
 
     fn close(&self) -> Answer<'_, ()> {
-        self.pass(Verb::Close, |inner| inner.close())
+        self.pass(EngineCall::Close, |inner| inner.close())
     }
 }

@@ -10,11 +10,11 @@ use std::time::Duration;
 use leasehold_core::Time;
 
 use crate::clock::Clock;
-use crate::clock::sleepers::{Dormitory, Place, Sleep, Sleepers};
+use crate::clock::sleepers::{Sleep, SleeperId, SleeperList, Sleepers};
 
 /// A clock set by hand. Clones are the same clock.
 ///
-/// Moving it wakes who sleeps, and tells who asked with [`Clock::on_step`]; it does not wait until they
+/// Moving it wakes sleepers, and calls the functions of [`Clock::on_step`]; it does not wait until they
 /// have acted. Under a `current_thread` runtime, `tokio::task::yield_now` a few times lets them.
 ///
 /// # Examples
@@ -36,15 +36,15 @@ use crate::clock::sleepers::{Dormitory, Place, Sleep, Sleepers};
 /// # }
 /// ```
 #[derive(Clone)]
-pub struct ManualClock(Arc<Inner>);
+pub struct ManualClock(Arc<ManualClockInner>);
 
-struct Inner {
-    state: Mutex<State>,
+struct ManualClockInner {
+    state: Mutex<ManualClockState>,
     /// Apart from the state: they are called with the state unlocked, since they will ask for the time.
     steps: Mutex<Vec<Arc<dyn Fn() + Send + Sync>>>,
 }
 
-struct State {
+struct ManualClockState {
     now: Time,
     boot: [u8; 16],
     sleepers: Sleepers,
@@ -54,8 +54,8 @@ impl ManualClock {
     /// A clock at the beginning of time.
     #[must_use]
     pub fn new() -> Self {
-        let state = State { now: Time::ZERO, boot: [1; 16], sleepers: Sleepers::new() };
-        Self(Arc::new(Inner { state: Mutex::new(state), steps: Mutex::default() }))
+        let state = ManualClockState { now: Time::ZERO, boot: [1; 16], sleepers: Sleepers::new() };
+        Self(Arc::new(ManualClockInner { state: Mutex::new(state), steps: Mutex::default() }))
     }
 
     /// The clock as engines and clients take it.
@@ -79,10 +79,10 @@ impl ManualClock {
         self.step(|state| state.boot = boot);
     }
 
-    /// The next moment somebody sleeps for: where a simulation can jump to.
+    /// The next moment of a sleeper: where a simulation can jump to.
     #[must_use]
     pub fn next_wake(&self) -> Option<Time> {
-        self.lock().sleepers.first()
+        self.lock().sleepers.next_due()
     }
 
     /// How many sleep, for tests that look for a leak.
@@ -91,7 +91,7 @@ impl ManualClock {
         self.lock().sleepers.moments().count()
     }
 
-    fn step(&self, change: impl FnOnce(&mut State)) {
+    fn step(&self, change: impl FnOnce(&mut ManualClockState)) {
         let due = {
             let mut state = self.lock();
             change(&mut state);
@@ -103,7 +103,7 @@ impl ManualClock {
         steps.iter().for_each(|wake| wake());
     }
 
-    fn lock(&self) -> MutexGuard<'_, State> {
+    fn lock(&self) -> MutexGuard<'_, ManualClockState> {
         self.0.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
@@ -138,19 +138,19 @@ impl Clock for ManualClock {
     }
 }
 
-impl Dormitory for ManualClock {
-    fn poll(&self, at: Time, place: &mut Option<Place>, waker: &Waker) -> Poll<()> {
-        // One lock for the look and the entry, or a step in between would be slept through.
+impl SleeperList for ManualClock {
+    fn poll(&self, at: Time, place: &mut Option<SleeperId>, waker: &Waker) -> Poll<()> {
+        // Check and add under one lock, or a step in between would be missed.
         let mut state = self.lock();
         if state.now >= at {
             return Poll::Ready(());
         }
-        state.sleepers.enter(place, at, waker);
+        state.sleepers.insert(place, at, waker);
         Poll::Pending
     }
 
-    fn leave(&self, place: Place) {
-        self.lock().sleepers.leave(place);
+    fn remove(&self, place: SleeperId) {
+        self.lock().sleepers.remove(place);
     }
 }
 

@@ -1,7 +1,7 @@
 //! What engine authors and careful users test with (feature `testkit`).
 //!
 //! - [`ManualClock`]: time that moves when you say so.
-//! - [`Flaky`]: an engine around an engine, that fails or hangs on order.
+//! - [`FlakyEngine`]: an engine around an engine, that fails or hangs on order.
 //! - [`CoreEngine`]: the book alone as an engine, for what does not need a disk.
 //! - [`scenario`]: text scripts that a non-Rust reader can review, run against any engine.
 
@@ -10,6 +10,6 @@ mod flaky;
 mod manual_clock;
 pub mod scenario;
 
-pub use core_engine::{CoreEngine, Pace};
-pub use flaky::{Fault, Flaky, Verb};
+pub use core_engine::{CoreEngine, TickTiming};
+pub use flaky::{EngineCall, EngineFault, FlakyEngine};
 pub use manual_clock::ManualClock;

@@ -44,7 +44,7 @@
 
 mod outcome;
 mod parse;
-mod stage;
+mod runner;
 
 use std::fmt;
 use std::path::Path;
@@ -54,20 +54,20 @@ use leasehold_core::Limits;
 
 use super::ManualClock;
 use crate::engine::Engine;
-use parse::Line;
-use stage::Stage;
+use parse::ScenarioLine;
+use runner::ScenarioRunner;
 
 /// A script that parsed.
 #[derive(Clone, Debug)]
-pub struct Script {
+pub struct Scenario {
     file: String,
     limits: Limits,
-    lines: Vec<Line>,
+    lines: Vec<ScenarioLine>,
 }
 
 /// A line that does not parse, or came out differently.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
-pub struct Failure {
+pub struct ScenarioFailure {
     /// The script.
     pub file: String,
     /// Its line, counted from 1; zero when it is about the whole file.
@@ -76,13 +76,13 @@ pub struct Failure {
     pub message: String,
 }
 
-impl fmt::Display for Failure {
+impl fmt::Display for ScenarioFailure {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "{}:{}: {}", self.file, self.line, self.message)
     }
 }
 
-impl Script {
+impl Scenario {
     /// Reads a script; `file` is what failures call it.
     ///
     /// # Errors
@@ -92,13 +92,13 @@ impl Script {
     /// # Examples
     ///
     /// ```
-    /// use leasehold::testkit::scenario::Script;
+    /// use leasehold::testkit::scenario::Scenario;
     ///
-    /// let wrong = Script::parse("seat.txt", "# A seat.\nat 0ms ada grab seat-14 -> granted").unwrap_err();
+    /// let wrong = Scenario::parse("seat.txt", "# A seat.\nat 0ms ada grab seat-14 -> granted").unwrap_err();
     /// assert!(wrong.to_string().starts_with("seat.txt:2: "));
     /// ```
-    pub fn parse(file: &str, text: &str) -> Result<Self, Failure> {
-        let failed = |(line, message)| Failure { file: file.into(), line, message };
+    pub fn parse(file: &str, text: &str) -> Result<Self, ScenarioFailure> {
+        let failed = |(line, message)| ScenarioFailure { file: file.into(), line, message };
         let (limits, lines) = parse::script(text).map_err(failed)?;
         Ok(Self { file: file.into(), limits, lines })
     }
@@ -108,8 +108,9 @@ impl Script {
     /// # Errors
     ///
     /// A directory that cannot be read or has no script in it, or the first line that does not parse.
-    pub fn load_all(dir: &Path) -> Result<Vec<Self>, Failure> {
-        let whole = |path: &Path, message: String| Failure { file: path.display().to_string(), line: 0, message };
+    pub fn load_all(dir: &Path) -> Result<Vec<Self>, ScenarioFailure> {
+        let whole =
+            |path: &Path, message: String| ScenarioFailure { file: path.display().to_string(), line: 0, message };
         let entries = std::fs::read_dir(dir).map_err(|error| whole(dir, error.to_string()))?;
         let mut paths: Vec<_> = entries.filter_map(|entry| Some(entry.ok()?.path())).collect();
         paths.retain(|path| path.extension().is_some_and(|end| end == "txt"));
@@ -141,21 +142,21 @@ impl Script {
     /// # Errors
     ///
     /// The first line that came out differently.
-    pub async fn run(&self, engine: Arc<dyn Engine>, clock: &ManualClock) -> Result<(), Failure> {
-        let failed = |(line, message)| Failure { file: self.file.clone(), line, message };
-        Stage::play(&self.lines, engine, clock).await.map_err(failed)
+    pub async fn run(&self, engine: Arc<dyn Engine>, clock: &ManualClock) -> Result<(), ScenarioFailure> {
+        let failed = |(line, message)| ScenarioFailure { file: self.file.clone(), line, message };
+        ScenarioRunner::play(&self.lines, engine, clock).await.map_err(failed)
     }
 }
 
 #[cfg(test)]
 mod tests {
-    use super::super::{CoreEngine, Pace};
+    use super::super::{CoreEngine, TickTiming};
     use super::*;
 
     async fn play(text: &str) -> Result<(), String> {
         let clock = ManualClock::new();
-        let script = Script::parse("test.txt", text).map_err(|failure| failure.to_string())?;
-        let engine = CoreEngine::new(&clock, script.limits().clone(), Pace::Prompt);
+        let script = Scenario::parse("test.txt", text).map_err(|failure| failure.to_string())?;
+        let engine = CoreEngine::new(&clock, script.limits().clone(), TickTiming::Prompt);
         script.run(engine, &clock).await.map_err(|failure| failure.to_string())
     }
 
@@ -194,12 +195,12 @@ mod tests {
             "at 0ms ada write seat -> accepted",
             "with patience=2",
         ] {
-            let failure = Script::parse("seat.txt", &format!("# A seat.\n{line}\n")).unwrap_err();
+            let failure = Scenario::parse("seat.txt", &format!("# A seat.\n{line}\n")).unwrap_err();
             assert_eq!((failure.file.as_str(), failure.line), ("seat.txt", 2), "{line}: {failure}");
         }
         let falling = "at 2s ada inspect a -> free\nat 1s ada inspect a -> free\n";
-        assert_eq!(Script::parse("seat.txt", falling).unwrap_err().line, 2);
-        assert_eq!(Script::parse("seat.txt", "# Nothing happens.\n").unwrap_err().line, 0);
+        assert_eq!(Scenario::parse("seat.txt", falling).unwrap_err().line, 2);
+        assert_eq!(Scenario::parse("seat.txt", "# Nothing happens.\n").unwrap_err().line, 0);
     }
 
     /// Goal: an outcome that differs is told in the words of the script.

@@ -9,7 +9,7 @@ use crate::{Error, Lost, Refusal};
 #[tokio::test]
 async fn validity_is_counted_from_before_the_request_was_sent() {
     let world = World::new();
-    world.flaky.spoil(Verb::Acquire, Fault::HangAfter, 1);
+    world.flaky.spoil(EngineCall::Acquire, EngineFault::HangAfter, 1);
     let acquire = spawn(world.seat().into_future()).await;
     world.pass(secs(5)).await;
     world.flaky.resume();
@@ -53,7 +53,7 @@ async fn a_short_wait_is_simply_counted() {
 #[tokio::test]
 async fn a_grant_that_lapsed_on_its_way_is_refused_as_stale() {
     let world = World::new();
-    world.flaky.spoil(Verb::Acquire, Fault::HangAfter, 1);
+    world.flaky.spoil(EngineCall::Acquire, EngineFault::HangAfter, 1);
     let acquire = spawn(world.seat().into_future()).await;
     world.pass(secs(31)).await;
     world.flaky.resume();
@@ -64,19 +64,19 @@ async fn a_grant_that_lapsed_on_its_way_is_refused_as_stale() {
 /// Method: the answer takes 15 s; renewals fail, or hang. 15 s are left; a silent engine costs 10 of them.
 #[tokio::test]
 async fn the_provable_rest_is_handed_out_when_the_renewal_cannot_be_asked_for() {
-    for fault in [Fault::Unavailable, Fault::Indeterminate, Fault::HangBefore] {
+    for fault in [EngineFault::Unavailable, EngineFault::Indeterminate, EngineFault::HangBefore] {
         let world = World::new();
-        world.flaky.spoil(Verb::Acquire, Fault::HangAfter, 1);
-        world.spoil(Verb::Renew, fault);
+        world.flaky.spoil(EngineCall::Acquire, EngineFault::HangAfter, 1);
+        world.spoil(EngineCall::Renew, fault);
         let acquire = spawn(world.seat().into_future()).await;
         world.pass(secs(15)).await;
         world.flaky.resume();
         settle().await;
-        if fault == Fault::HangBefore {
+        if fault == EngineFault::HangBefore {
             world.pass(secs(10)).await;
         }
         let lease = acquire.await.unwrap().unwrap();
-        let left = if fault == Fault::HangBefore { secs(5) } else { secs(15) };
+        let left = if fault == EngineFault::HangBefore { secs(5) } else { secs(15) };
         assert_eq!(lease.remaining(), left, "{fault:?}");
         world.pass(left).await;
         assert_eq!(lease.lost().await, Lost::Lapsed);
@@ -92,7 +92,7 @@ async fn an_unprovable_grant_is_released_and_indeterminate() {
     let ada = world.seat().renewing(false).ttl(secs(100)).await.unwrap();
     let bob = spawn(world.seat().wait(secs(200)).into_future()).await;
     world.pass(secs(50)).await;
-    world.spoil(Verb::Renew, Fault::Unavailable);
+    world.spoil(EngineCall::Renew, EngineFault::Unavailable);
     ada.release().await.unwrap();
     assert!(matches!(bob.await.unwrap(), Err(Error::Indeterminate { .. })));
     assert!(world.is_free().await);
@@ -107,8 +107,8 @@ async fn a_silent_engine_cannot_hold_the_acquire_for_ever() {
     let bob = spawn(world.seat().wait(secs(200)).into_future()).await;
     world.pass(secs(50)).await;
     ada.release().await.unwrap();
-    world.spoil(Verb::Renew, Fault::HangBefore);
-    world.spoil(Verb::Release, Fault::HangBefore);
+    world.spoil(EngineCall::Renew, EngineFault::HangBefore);
+    world.spoil(EngineCall::Release, EngineFault::HangBefore);
     settle().await;
     world.pass(Duration::from_millis(39_900)).await;
     assert!(!bob.is_finished());
@@ -124,7 +124,7 @@ async fn a_slow_proof_is_better_than_none() {
     let ada = world.seat().renewing(false).ttl(secs(100)).await.unwrap();
     let bob = spawn(world.seat().renewing(false).wait(secs(200)).into_future()).await;
     world.pass(secs(50)).await;
-    world.flaky.spoil(Verb::Renew, Fault::HangAfter, 1);
+    world.flaky.spoil(EngineCall::Renew, EngineFault::HangAfter, 1);
     ada.release().await.unwrap();
     settle().await;
     world.pass(secs(12)).await;
@@ -140,7 +140,7 @@ async fn a_proof_that_comes_too_late_is_none() {
     let ada = world.seat().renewing(false).ttl(secs(100)).await.unwrap();
     let bob = spawn(world.seat().wait(secs(200)).into_future()).await;
     world.pass(secs(50)).await;
-    world.flaky.spoil(Verb::Renew, Fault::HangAfter, 1);
+    world.flaky.spoil(EngineCall::Renew, EngineFault::HangAfter, 1);
     ada.release().await.unwrap();
     settle().await;
     world.clock.advance(secs(30));
@@ -168,7 +168,7 @@ async fn a_dropped_acquire_leaves_the_line() {
 async fn a_repeated_request_gets_the_time_that_is_left() {
     let world = World::new();
     let claim = || world.seat().request_id("order-7").renewing(false);
-    world.flaky.spoil(Verb::Acquire, Fault::Indeterminate, 1);
+    world.flaky.spoil(EngineCall::Acquire, EngineFault::Indeterminate, 1);
     assert!(matches!(claim().await, Err(Error::Indeterminate { .. })));
     world.pass(secs(12)).await;
     let lease = claim().await.unwrap();
@@ -184,7 +184,7 @@ async fn an_engine_without_fencing_refuses_a_fenced_lease() {
     let world = World::with(Mini::unfenced);
     let Err(Error::Invalid(sentence)) = world.seat().fenced().await else { panic!("it was granted") };
     assert!(sentence.starts_with("the mini engine, as configured, promises no fencing"), "{sentence}");
-    assert_eq!(world.flaky.calls(Verb::Acquire), 0);
+    assert_eq!(world.flaky.calls(EngineCall::Acquire), 0);
     assert!(world.seat().await.is_ok());
 }
 
@@ -229,7 +229,7 @@ fn outside_a_runtime_the_acquire_is_invalid_and_asks_nothing() {
     let mut acquire = world.seat().into_future();
     let polled = acquire.as_mut().poll(&mut std::task::Context::from_waker(std::task::Waker::noop()));
     assert!(matches!(polled, std::task::Poll::Ready(Err(Error::Invalid(_)))));
-    assert_eq!(world.flaky.calls(Verb::Acquire), 0);
+    assert_eq!(world.flaky.calls(EngineCall::Acquire), 0);
 }
 
 #[tokio::test]

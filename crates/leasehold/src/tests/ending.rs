@@ -25,7 +25,7 @@ async fn a_failed_release_is_reported_and_stops_renewing() {
     let world = World::new();
     let lease = world.seat().await.unwrap();
     let id = lease.lease_id().clone();
-    world.flaky.spoil(Verb::Release, Fault::Unavailable, 1);
+    world.flaky.spoil(EngineCall::Release, EngineFault::Unavailable, 1);
     assert!(matches!(lease.release().await, Err(Error::Unavailable { .. })));
     world.pass(Duration::from_millis(29_900)).await;
     assert!(!world.is_free().await);
@@ -42,7 +42,7 @@ async fn a_release_with_a_lost_answer_can_be_repeated_by_id() {
     let world = World::new();
     let lease = world.seat().await.unwrap();
     let id = lease.lease_id().clone();
-    world.flaky.spoil(Verb::Release, Fault::Indeterminate, 1);
+    world.flaky.spoil(EngineCall::Release, EngineFault::Indeterminate, 1);
     assert!(matches!(lease.release().await, Err(Error::Indeterminate { .. })));
     assert!(!world.leasehold.release(&id).await.unwrap());
 }
@@ -61,7 +61,7 @@ async fn drop_stops_renewing_and_lets_the_ttl_finish() {
     assert!(!world.is_free().await);
     world.pass(Duration::from_millis(100)).await;
     assert!(world.is_free().await);
-    assert_eq!((world.renewals(), world.flaky.calls(Verb::Release)), (1, 0));
+    assert_eq!((world.renewals(), world.flaky.calls(EngineCall::Release)), (1, 0));
     assert_eq!(world.clock.sleeping(), 0);
 }
 
@@ -71,7 +71,7 @@ async fn drop_stops_renewing_and_lets_the_ttl_finish() {
 async fn a_renewal_under_way_ends_with_the_guard() {
     let world = World::new();
     let lease = world.seat().await.unwrap();
-    world.flaky.spoil(Verb::Renew, Fault::HangBefore, 1);
+    world.flaky.spoil(EngineCall::Renew, EngineFault::HangBefore, 1);
     world.pass(secs(10)).await;
     drop(lease);
     settle().await;
@@ -108,7 +108,7 @@ async fn run_returns_the_result_and_releases() {
 #[tokio::test]
 async fn run_cuts_the_work_off_at_the_loss() {
     let world = World::new();
-    world.spoil(Verb::Renew, Fault::Unavailable);
+    world.spoil(EngineCall::Renew, EngineFault::Unavailable);
     let work = spawn(world.seat().run(async |_| std::future::pending::<()>().await)).await;
     world.pass(Duration::from_millis(29_900)).await;
     assert!(!work.is_finished());
@@ -132,7 +132,7 @@ async fn run_reports_a_lease_that_ended_under_the_work() {
 #[tokio::test]
 async fn run_reports_work_that_ended_after_the_lease() {
     let world = World::new();
-    world.flaky.spoil(Verb::Release, Fault::Unavailable, 1);
+    world.flaky.spoil(EngineCall::Release, EngineFault::Unavailable, 1);
     let clock = world.clock.clone();
     let run = world.seat().run(async move |_| clock.advance(secs(30)));
     assert!(matches!(run.await, Err(RunError::Lost(Lost::Lapsed))));
@@ -143,7 +143,7 @@ async fn run_reports_work_that_ended_after_the_lease() {
 #[tokio::test]
 async fn run_keeps_the_result_when_the_release_cannot_be_asked_for() {
     let world = World::new();
-    world.flaky.spoil(Verb::Release, Fault::Unavailable, 1);
+    world.flaky.spoil(EngineCall::Release, EngineFault::Unavailable, 1);
     assert_eq!(world.seat().run(async |_| 42).await.unwrap(), 42);
 }
 

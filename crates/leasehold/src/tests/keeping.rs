@@ -29,7 +29,7 @@ async fn a_lease_is_renewed_every_third_of_its_ttl() {
 async fn without_the_engine_danger_comes_at_two_thirds_and_loss_at_the_end() {
     let world = World::new();
     let lease = Arc::new(world.seat().await.unwrap());
-    world.spoil(Verb::Renew, Fault::Unavailable);
+    world.spoil(EngineCall::Renew, EngineFault::Unavailable);
 
     let events = Arc::new(Mutex::new(Vec::new()));
     for (name, lease, events) in [("danger", lease.clone(), events.clone()), ("lost", lease.clone(), events.clone())] {
@@ -63,10 +63,10 @@ async fn without_the_engine_danger_comes_at_two_thirds_and_loss_at_the_end() {
 /// Method: spoil the first five; the lease must be whole again before danger, after few attempts.
 #[tokio::test]
 async fn failed_renewals_are_repeated_until_one_succeeds() {
-    for fault in [Fault::Unavailable, Fault::Indeterminate] {
+    for fault in [EngineFault::Unavailable, EngineFault::Indeterminate] {
         let world = World::new();
         let lease = world.seat().await.unwrap();
-        world.flaky.spoil(Verb::Renew, fault, 5);
+        world.flaky.spoil(EngineCall::Renew, fault, 5);
         world.pass(Duration::from_millis(10_100)).await;
         assert_eq!(world.renewals(), 1, "no storm of attempts");
         world.pass(Duration::from_millis(9_800)).await;
@@ -82,7 +82,7 @@ async fn failed_renewals_are_repeated_until_one_succeeds() {
 async fn a_renewal_in_danger_makes_the_lease_safe_again() {
     let world = World::new();
     let lease = world.seat().await.unwrap();
-    world.spoil(Verb::Renew, Fault::Unavailable);
+    world.spoil(EngineCall::Renew, EngineFault::Unavailable);
     world.pass(secs(25)).await;
     assert_eq!(told(&lease).await, (true, false, false));
     world.flaky.heal();
@@ -96,7 +96,7 @@ async fn a_renewal_in_danger_makes_the_lease_safe_again() {
 async fn a_corrupt_engine_is_not_asked_again() {
     let world = World::new();
     let lease = world.seat().await.unwrap();
-    world.spoil(Verb::Renew, Fault::Corrupt);
+    world.spoil(EngineCall::Renew, EngineFault::Corrupt);
     world.pass(secs(30)).await;
     assert_eq!((lease.lost().await, world.renewals()), (Lost::Lapsed, 1));
 }
@@ -107,7 +107,7 @@ async fn a_corrupt_engine_is_not_asked_again() {
 async fn a_hanging_renewal_is_given_up_in_time_for_another() {
     let world = World::new();
     let lease = world.seat().await.unwrap();
-    world.flaky.spoil(Verb::Renew, Fault::HangBefore, 1);
+    world.flaky.spoil(EngineCall::Renew, EngineFault::HangBefore, 1);
     world.pass(secs(22)).await;
     assert_eq!(world.renewals(), 2);
     assert!(lease.is_safe());
@@ -121,7 +121,7 @@ async fn a_late_answer_does_not_revive_the_guard() {
     let world = World::new();
     let lease = Arc::new(world.seat().renewing(false).await.unwrap());
     world.pass(secs(20)).await;
-    world.flaky.spoil(Verb::Renew, Fault::HangAfter, 1);
+    world.flaky.spoil(EngineCall::Renew, EngineFault::HangAfter, 1);
     let late = spawn({
         let lease = lease.clone();
         async move { lease.renew().await }
@@ -137,13 +137,13 @@ async fn a_late_answer_does_not_revive_the_guard() {
 }
 
 /// Goal: the same for a leap: the answer and the end of the validity arrive in one turn.
-/// Method: the keeper's renewal hangs after its effect; suspend passes the end, then the answer comes,
+/// Method: the renewal task's request hangs after its effect; suspend passes the end, then the answer comes,
 /// before any task could run.
 #[tokio::test]
 async fn an_answer_in_the_same_turn_as_the_end_is_too_late() {
     let world = World::new();
     let lease = world.seat().await.unwrap();
-    world.flaky.spoil(Verb::Renew, Fault::HangAfter, 1);
+    world.flaky.spoil(EngineCall::Renew, EngineFault::HangAfter, 1);
     world.pass(secs(10)).await;
     assert_eq!(world.renewals(), 1);
     world.clock.advance(secs(20));
@@ -173,7 +173,7 @@ async fn a_leap_over_the_end_loses_the_lease() {
 async fn a_slow_renewal_counts_from_before_it_was_sent() {
     let world = World::new();
     let lease = world.seat().await.unwrap();
-    world.flaky.spoil(Verb::Renew, Fault::HangAfter, 1);
+    world.flaky.spoil(EngineCall::Renew, EngineFault::HangAfter, 1);
     world.pass(secs(13)).await;
     assert_eq!(lease.remaining(), secs(17));
     world.flaky.resume();
@@ -187,7 +187,7 @@ async fn a_slow_renewal_counts_from_before_it_was_sent() {
 async fn an_overtaken_answer_does_not_shorten_the_validity() {
     let world = World::new();
     let lease = Arc::new(world.seat().renewing(false).await.unwrap());
-    world.flaky.spoil(Verb::Renew, Fault::HangAfter, 1);
+    world.flaky.spoil(EngineCall::Renew, EngineFault::HangAfter, 1);
     let slow = spawn({
         let lease = lease.clone();
         async move { lease.renew().await }

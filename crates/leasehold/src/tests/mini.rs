@@ -19,12 +19,12 @@ use crate::testkit::ManualClock;
 pub(super) struct Mini {
     clock: ManualClock,
     promises: Promises,
-    rows: Mutex<BTreeMap<u64, Row>>,
+    rows: Mutex<BTreeMap<u64, MiniLease>>,
     floor: Mutex<u64>,
     freed: Notify,
 }
 
-struct Row {
+struct MiniLease {
     claim: Claim,
     granted_at: Time,
     expires_at: Time,
@@ -32,7 +32,7 @@ struct Row {
     revoked: bool,
 }
 
-impl Row {
+impl MiniLease {
     fn live(&self, now: Time) -> bool {
         !self.released && !self.revoked && now < self.expires_at
     }
@@ -81,7 +81,7 @@ impl Mini {
             }
             return Ok(grant);
         }
-        let wanted = |row: &Row| row.claim.wants.iter().any(|a| claim.wants.iter().any(|b| a.name == b.name));
+        let wanted = |row: &MiniLease| row.claim.wants.iter().any(|a| claim.wants.iter().any(|b| a.name == b.name));
         if let Some(other) = rows.values().find(|row| row.live(now) && wanted(row)) {
             return Err(Refusal::Held {
                 resource: claim.wants[0].name.clone(),
@@ -92,14 +92,14 @@ impl Mini {
         }
         let last = rows.last_key_value().map_or(0, |(number, _)| *number);
         let number = last.max(*self.floor.lock().unwrap()) + 1;
-        let row = Row { claim: claim.clone(), granted_at: now, expires_at: now, released: false, revoked: false };
-        let row = Row { expires_at: now.plus(claim.ttl).min(row.cap()), ..row };
+        let row = MiniLease { claim: claim.clone(), granted_at: now, expires_at: now, released: false, revoked: false };
+        let row = MiniLease { expires_at: now.plus(claim.ttl).min(row.cap()), ..row };
         let grant = self.grant(number, &row, now);
         rows.insert(number, row);
         Ok(grant)
     }
 
-    fn grant(&self, number: u64, row: &Row, now: Time) -> Grant {
+    fn grant(&self, number: u64, row: &MiniLease, now: Time) -> Grant {
         let Renewal { remaining, renewable } = row.renewal(now);
         let token = Token::new(number).filter(|_| self.promises.fencing && self.promises.engine != "liar");
         Grant { lease_id: LeaseId::new(number.to_string()), token, remaining, renewable }
@@ -108,7 +108,7 @@ impl Mini {
     fn with_row<T>(
         &self,
         lease: &LeaseId,
-        change: impl FnOnce(&mut Row, Time) -> Result<T, Refusal>,
+        change: impl FnOnce(&mut MiniLease, Time) -> Result<T, Refusal>,
     ) -> Result<T, Error> {
         let now = self.clock.now();
         let mut rows = self.rows.lock().unwrap();

@@ -9,7 +9,7 @@ use std::time::Duration;
 
 use tokio::task::JoinHandle;
 
-use crate::testkit::{Fault, Flaky, ManualClock, Verb};
+use crate::testkit::{EngineCall, EngineFault, FlakyEngine, ManualClock};
 use crate::{Acquire, Lease, Leasehold};
 
 mod acquiring;
@@ -27,7 +27,7 @@ fn secs(seconds: u64) -> Duration {
 /// One engine that can be spoiled, one clock, one client.
 struct World {
     clock: ManualClock,
-    flaky: Arc<Flaky>,
+    flaky: Arc<FlakyEngine>,
     leasehold: Leasehold,
 }
 
@@ -38,7 +38,7 @@ impl World {
 
     fn with(engine: fn(ManualClock) -> Mini) -> Self {
         let clock = ManualClock::new();
-        let flaky = Arc::new(Flaky::new(Arc::new(engine(clock.clone()))));
+        let flaky = Arc::new(FlakyEngine::new(Arc::new(engine(clock.clone()))));
         let leasehold = Leasehold::with_engine(flaky.clone(), clock.shared());
         Self { clock, flaky, leasehold }
     }
@@ -66,12 +66,12 @@ impl World {
         settle().await;
     }
 
-    fn spoil(&self, verb: Verb, fault: Fault) {
+    fn spoil(&self, verb: EngineCall, fault: EngineFault) {
         self.flaky.spoil(verb, fault, 10_000);
     }
 
     fn renewals(&self) -> usize {
-        self.flaky.calls(Verb::Renew)
+        self.flaky.calls(EngineCall::Renew)
     }
 
     /// Whether the engine would grant the seat to another right now.

@@ -1,26 +1,26 @@
-//! How the engine is opened, and what it tells an operator.
+//! How the engine is opened, and the notices for its operator.
 
 use std::fmt;
 use std::sync::Arc;
 
 use leasehold_core::Limits;
 
-use super::journal::Sizes;
+use super::journal::JournalSizes;
 use crate::clock::{Clock, SystemClock};
 
 /// How the engine is opened.
 #[derive(Clone)]
 pub struct Options {
-    /// Says what time it is.
+    /// The machine's clock.
     pub clock: Arc<dyn Clock>,
-    /// How much may be asked.
+    /// Limits on claims.
     pub limits: Limits,
-    /// Told what an operator should know: a tail that was cut, a snapshot that failed.
+    /// Called with what an operator should know: a tail that was cut, a snapshot that failed.
     pub notices: Arc<dyn Fn(Notice) + Send + Sync>,
-    /// Bytes of recent events kept for those who watch; zero, and nobody can.
+    /// Bytes of recent events that are kept for watchers; with zero the engine cannot be watched.
     pub news_bytes: usize,
     #[doc(hidden)]
-    pub sizes: Sizes,
+    pub sizes: JournalSizes,
 }
 
 impl Default for Options {
@@ -30,7 +30,7 @@ impl Default for Options {
             limits: Limits::default(),
             notices: Arc::new(|_| {}),
             news_bytes: 1 << 20,
-            sizes: Sizes::default(),
+            sizes: JournalSizes::default(),
         }
     }
 }
@@ -45,16 +45,16 @@ impl fmt::Debug for Options {
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum Notice {
-    /// A crash left part of a batch that was never acknowledged as proven; it was left behind.
+    /// A crash left part of a batch that was never acknowledged; it was cut off.
     Cut {
         /// The journal segment.
         file: String,
         /// Where the record ends.
         offset: u64,
-        /// How many bytes were left behind.
+        /// How many bytes were cut off.
         bytes: u64,
     },
-    /// Work off the path of answers failed and will be tried again: a snapshot, a new segment.
+    /// The maintenance thread could not write a snapshot or prepare a segment; it will try again.
     Delayed(String),
     /// The disk failed, and the engine has stopped.
     Failed(String),

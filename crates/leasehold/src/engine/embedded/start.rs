@@ -1,31 +1,32 @@
-//! From a directory to a running book: recover, take it up on this machine's clock, reserve the first tokens.
+//! From a directory to a running book: recovers it, sets its clock by this machine's, and reserves the first tokens.
 
 use std::sync::Arc;
 
 use leasehold_core::{Book, Fact};
 
-use super::boot::BookClock;
-use super::desk::Desk;
-use super::journal::frame::Kind;
+use super::book_clock::BookClock;
+use super::commit::group::GroupCommit;
+use super::journal::frame::FrameKind;
 use super::journal::identity;
 use super::journal::recover::recover;
 use super::journal::{Damage, Journal};
+use super::options::{Notice, Options};
 use super::storage::Storage;
-use super::{Notice, Options};
 
-/// What [`start`] hands to whoever drives it: two threads in the engine, nobody in the simulator.
+/// What [`start`] returns to its caller: the engine, or the simulator, which has no threads.
 pub struct Started<A> {
     /// The recovered book.
-    pub desk: Desk<A>,
-    /// Its time.
+    pub group: GroupCommit<A>,
+    /// The book's clock.
     pub clock: BookClock,
-    /// Ready to be written to.
+    /// The journal, ready to be written to.
     pub journal: Journal,
     /// The identity of the directory.
     pub identity: String,
 }
 
-/// Recovers a directory, takes it up on this machine's clock, and reserves the first tokens: all durable.
+/// Recovers a directory, sets the book's clock by this machine's, and reserves the first tokens. All of it is durable
+/// when this returns. `seen` gets each fact, with the sequence of its frame.
 pub fn start<A>(
     storage: &Arc<dyn Storage>,
     options: &Options,
@@ -44,7 +45,8 @@ pub fn start<A>(
     let bits = [random(), random()];
     let mut journal =
         Journal::start(storage.clone(), options.sizes, &found, random).map_err(io("make the journal ready"))?;
-    // After the journal's start: it has synced the directory, so an identity that was found has its name for good.
+    // After the journal's start: it has synced the directory, so the file name of an identity that was found is
+    // durable.
     let identity = match found.identity {
         Some(identity) => identity,
         None => identity::make(storage.as_ref(), bits).map_err(io("write the identity"))?,
@@ -54,7 +56,7 @@ pub fn start<A>(
     book.resume(clock.mark(), fresh);
     journal.reserve_tokens(0).map_err(io("write the token ceiling"))?;
     let facts = book.take_tape(Vec::new());
-    journal.commit(Kind::Facts, &facts, clock.now()).map_err(io("write the journal"))?;
+    journal.commit(FrameKind::Facts, &facts, clock.now()).map_err(io("write the journal"))?;
     book.set_ceiling(journal.token_ceiling());
-    Ok(Started { desk: Desk::new(book), clock, journal, identity })
+    Ok(Started { group: GroupCommit::new(book), clock, journal, identity })
 }

@@ -1,4 +1,4 @@
-//! The disk, as little of it as the journal needs: a test can *be* a crashing one.
+//! The disk as a trait, as little of it as the journal needs: a test can be a disk that crashes.
 
 use std::fs;
 use std::io;
@@ -34,7 +34,7 @@ pub trait File: Send {
     fn sync(&mut self) -> io::Result<()>;
 }
 
-/// A directory of the file system. Only its owner may look inside: it holds lease secrets.
+/// A directory of the file system. Only its owner may read it: it holds lease secrets.
 #[derive(Debug)]
 pub struct Directory {
     path: PathBuf,
@@ -43,8 +43,8 @@ pub struct Directory {
 impl Directory {
     /// Opens the directory; makes it if it is not there.
     ///
-    /// A directory in which nothing was ever written is made durable with all that leads to it, by whoever finds
-    /// it so: whoever made it may have died before that.
+    /// An empty directory is made durable with all its parents, even if it existed: the process that made it may have
+    /// died before it did so.
     pub fn open(path: &Path) -> io::Result<Self> {
         if !path.is_dir() {
             fs::DirBuilder::new().recursive(true).mode(0o700).create(path)?;
@@ -52,7 +52,7 @@ impl Directory {
         let path = std::path::absolute(path)?;
         if fs::read_dir(&path)?.next().is_none() {
             for ancestor in path.ancestors().skip(1) {
-                // One that we may not read or that cannot be synced, we did not make.
+                // A parent that cannot be read or synced was not made by us.
                 let Ok(dir) = fs::File::open(ancestor) else { break };
                 match dir.sync_all() {
                     Err(error)

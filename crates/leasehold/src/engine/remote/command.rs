@@ -1,4 +1,4 @@
-//! Commands as bytes: arrays of bulks, and nothing the server would cut us off for.
+//! Commands as bytes: arrays of bulk strings, within the limits of the server.
 
 use std::time::Duration;
 
@@ -7,29 +7,29 @@ use sha2::{Digest, Sha256};
 use crate::engine::{Claim, EventId, LeaseId, Mode, Query, Token};
 use crate::error::Error;
 
-/// What the server reads at most in one command and in one argument of it.
-const MOST_ARGUMENTS: usize = 1024;
-const MOST_BYTES: usize = 64 << 10;
-const MOST_IN_ALL: usize = 1 << 20;
+/// The server's limits on one command and on one argument of it.
+const MAX_ARGUMENTS: usize = 1024;
+const MAX_ARGUMENT_BYTES: usize = 64 << 10;
+const MAX_COMMAND_BYTES: usize = 1 << 20;
 /// Bytes of a request id.
-const MOST_OF_REQUEST: usize = 128;
+const MAX_REQUEST_ID_BYTES: usize = 128;
 
-/// A command being put together.
+/// A command being built.
 #[derive(Debug)]
-pub(super) struct Command {
+pub(super) struct RespCommand {
     arguments: usize,
     body: Vec<u8>,
     too_long: bool,
 }
 
-impl Command {
+impl RespCommand {
     pub fn new(word: &str) -> Self {
         Self { arguments: 0, body: Vec::with_capacity(128), too_long: false }.arg(word)
     }
 
     pub fn arg(mut self, argument: impl AsRef<[u8]>) -> Self {
         let argument = argument.as_ref();
-        self.too_long |= argument.len() > MOST_BYTES;
+        self.too_long |= argument.len() > MAX_ARGUMENT_BYTES;
         if !self.too_long {
             self.arguments += 1;
             self.body.extend_from_slice(format!("${}\r\n", argument.len()).as_bytes());
@@ -54,24 +54,23 @@ impl Command {
     ///
     /// # Errors
     ///
-    /// Invalid for what the server would not read: it would cut the connection, and with it everybody else's
-    /// requests.
+    /// Invalid beyond the server's limits: it would close the connection, and fail the requests of others on it.
     pub fn bytes(self) -> Result<Vec<u8>, Error> {
-        if self.too_long || self.arguments > MOST_ARGUMENTS {
+        if self.too_long || self.arguments > MAX_ARGUMENTS {
             return Err(Error::Invalid("this is more than a server reads in one command".into()));
         }
         let mut bytes = format!("*{}\r\n", self.arguments).into_bytes();
         bytes.extend_from_slice(&self.body);
-        if bytes.len() > MOST_IN_ALL {
+        if bytes.len() > MAX_COMMAND_BYTES {
             return Err(Error::Invalid("this is more than a server reads in one command".into()));
         }
         Ok(bytes)
     }
 }
 
-/// The first words of a connection. The key is in it.
+/// The first command of a connection. It contains the API key.
 pub(super) fn hello(key: Option<&str>) -> Result<Vec<u8>, Error> {
-    let hello = Command::new("HELLO").number(3);
+    let hello = RespCommand::new("HELLO").number(3);
     match key {
         Some(key) => hello.arg("AUTH").arg("default").arg(key).bytes(),
         None => hello.bytes(),
@@ -162,8 +161,8 @@ pub(super) fn watch(prefix: &str, since: Option<EventId>) -> Result<Vec<u8>, Err
     }
 }
 
-/// The request id as the server is told it: ours are scoped to `principal`, and the server knows only whose key we
-/// showed. Two pairs never give the same text, and what is short enough for a server stays so.
+/// The request id as it is sent: ids here are scoped to `principal`, and the server knows only the API key. Two pairs
+/// never give the same text, and what is short enough for a server stays so.
 pub(super) fn request(principal: &str, id: &str) -> String {
     let plain = principal.is_empty() && !id.starts_with("p=");
     // What is Invalid stays so.
@@ -171,15 +170,15 @@ pub(super) fn request(principal: &str, id: &str) -> String {
         return id.to_owned();
     }
     let text = format!("p={}={principal}{id}", principal.len());
-    // One over the limit is told as it is, to be refused as that.
-    if text.len() <= MOST_OF_REQUEST || id.len() > MOST_OF_REQUEST {
+    // An id over the limit is sent unchanged: the server refuses it.
+    if text.len() <= MAX_REQUEST_ID_BYTES || id.len() > MAX_REQUEST_ID_BYTES {
         return text;
     }
     Sha256::digest(text).iter().fold(String::from("p=#"), |digest, byte| digest + &format!("{byte:02x}"))
 }
 
-fn lease(verb: &str) -> Command {
-    Command::new("LEASE").arg(verb)
+fn lease(verb: &str) -> RespCommand {
+    RespCommand::new("LEASE").arg(verb)
 }
 
 fn mode(mode: Mode) -> String {
@@ -208,16 +207,11 @@ mod tests {
     }
 
     fn claim(wants: &[(&str, Mode)]) -> Claim {
-        Claim {
-            wants: wants.iter().map(|(name, mode)| Want { name: (*name).into(), mode: *mode }).collect(),
-            ttl: Duration::from_nanos(1),
-            wait: Duration::ZERO,
-            max_hold: None,
-            delay: Duration::ZERO,
-            holder: "ada".into(),
-            request: None,
-            principal: String::new(),
-        }
+        Claim::new(
+            wants.iter().map(|(name, mode)| Want { name: (*name).into(), mode: *mode }).collect(),
+            Duration::from_nanos(1),
+            "ada",
+        )
     }
 
     #[test]
@@ -243,12 +237,12 @@ mod tests {
     /// Goal: nothing is sent that makes the server cut a connection others use too.
     #[test]
     fn what_no_server_reads_is_invalid() {
-        let long = "n".repeat(MOST_BYTES + 1);
+        let long = "n".repeat(MAX_ARGUMENT_BYTES + 1);
         assert!(matches!(get(&long), Err(Error::Invalid(_))));
         let many: Vec<(String, Mode)> = (0..1100).map(|n| (n.to_string(), Mode::Exclusive)).collect();
         let many: Vec<(&str, Mode)> = many.iter().map(|(name, mode)| (name.as_str(), *mode)).collect();
         assert!(matches!(acquire(&claim(&many), Duration::ZERO, "r"), Err(Error::Invalid(_))));
-        let big = "n".repeat(MOST_BYTES - 20);
+        let big = "n".repeat(MAX_ARGUMENT_BYTES - 20);
         let sixteen = vec![(big.as_str(), Mode::Exclusive); 16];
         assert!(acquire(&claim(&sixteen[..15]), Duration::ZERO, "r").is_ok());
         let id = "r".repeat(200);
@@ -276,8 +270,8 @@ mod tests {
         ];
         let texts: std::collections::HashSet<String> = pairs.iter().map(|(who, id)| request(who, id)).collect();
         assert_eq!(texts.len(), pairs.len(), "{texts:?}");
-        assert!(texts.iter().all(|text| text.len() <= MOST_OF_REQUEST), "{texts:?}");
-        assert!(request("ada", &long[2]).len() > MOST_OF_REQUEST, "what is too long stays so");
+        assert!(texts.iter().all(|text| text.len() <= MAX_REQUEST_ID_BYTES), "{texts:?}");
+        assert!(request("ada", &long[2]).len() > MAX_REQUEST_ID_BYTES, "what is too long stays so");
         assert_eq!((request("", "r"), request("ada", "")), ("r".into(), String::new()));
     }
 }

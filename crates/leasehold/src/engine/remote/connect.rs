@@ -1,4 +1,4 @@
-//! From an address to a connection on which the server has said hello.
+//! Opens connections: TCP, TLS, and the HELLO of RESP.
 
 use std::io;
 use std::sync::Arc;
@@ -8,19 +8,19 @@ use rustix::net::sockopt;
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::TcpStream;
 
-use super::answer::{self, Said};
 use super::command;
-use super::link::{REPLY, Wire};
+use super::connection::{BoxedStream, REPLY_TIMEOUT};
+use super::decode::{self, ServerError};
 use super::options::Options;
-use super::reply::{Reader, Value};
+use super::resp::{RespReader, Value};
 use crate::clock::Clock;
 use crate::error::Error;
 use crate::renew::until;
 
-/// How long a connection may take to come about.
-const CONNECT: Duration = Duration::from_secs(2);
-/// A connection on which nothing is heard for long is asked whether it is still there.
-const KEEPALIVE: Duration = Duration::from_secs(15);
+/// How long TCP and TLS may take.
+const CONNECT_TIMEOUT: Duration = Duration::from_secs(2);
+/// After so long without data the kernel probes the connection.
+const TCP_KEEPALIVE_AFTER: Duration = Duration::from_secs(15);
 
 /// The first byte of a TLS alert: what a TLS server answers to plain RESP. No reply of RESP begins with it.
 const TLS_ALERT: u8 = 0x15;
@@ -28,9 +28,9 @@ const TLS_ALERT: u8 = 0x15;
 /// Why there is no connection.
 #[derive(Debug)]
 pub(super) enum NoConnection {
-    /// Nobody is there, or nobody who speaks our language; it may be otherwise soon.
+    /// No server, or not one that speaks RESP; retrying may help.
     Away(Away),
-    /// It would be so for ever: a wrong key, a file that is no certificate.
+    /// Retrying cannot help: a wrong key, a file that is no certificate.
     Never(Error),
 }
 
@@ -77,7 +77,7 @@ pub enum Away {
 }
 
 impl NoConnection {
-    /// The error for somebody who tried this.
+    /// The error for the caller.
     pub fn into_error(self, attempt: String) -> Error {
         match self {
             Self::Away(away) => Error::Unavailable { engine: super::ENGINE, attempt, source: Box::new(away) },
@@ -86,16 +86,16 @@ impl NoConnection {
     }
 }
 
-/// How connections are made.
+/// Opens connections to one server.
 #[derive(Debug)]
 pub(super) struct Connector {
     pub options: Options,
     #[cfg(feature = "tls")]
-    tls: Option<super::tls::Tls>,
+    tls: Option<super::tls::TlsClient>,
 }
 
 impl Connector {
-    /// Reads the files that TLS wants, once.
+    /// Reads the files of TLS, once.
     ///
     /// # Errors
     ///
@@ -107,57 +107,57 @@ impl Connector {
         }
         Ok(Self {
             #[cfg(feature = "tls")]
-            tls: options.tls.as_ref().map(|files| super::tls::Tls::read(files, &options.host)).transpose()?,
+            tls: options.tls.as_ref().map(|files| super::tls::TlsClient::read(files, &options.host)).transpose()?,
             options,
         })
     }
 
     /// A connection on which HELLO was answered.
-    pub async fn connect(&self, clock: &Arc<dyn Clock>) -> Result<(Wire, Reader), NoConnection> {
-        let at = clock.now().plus(CONNECT);
+    pub async fn connect(&self, clock: &Arc<dyn Clock>) -> Result<(BoxedStream, RespReader), NoConnection> {
+        let at = clock.now().plus(CONNECT_TIMEOUT);
         let away = |error| NoConnection::Away(self.away(error));
         let speaks_tls = || NoConnection::Away(Away::SpeaksTls { at: self.options.at() });
         let late = || io::Error::from(io::ErrorKind::TimedOut);
-        let wire = until(&**clock, at, self.dial()).await;
-        let mut wire = wire.ok_or_else(|| away(late()))?.map_err(away)?;
-        let at = clock.now().plus(REPLY);
-        let hello = until(&**clock, at, self.hello(&mut wire)).await.ok_or_else(|| away(late()))?;
+        let stream = until(&**clock, at, self.dial()).await;
+        let mut stream = stream.ok_or_else(|| away(late()))?.map_err(away)?;
+        let at = clock.now().plus(REPLY_TIMEOUT);
+        let hello = until(&**clock, at, self.hello(&mut stream)).await.ok_or_else(|| away(late()))?;
         match hello {
-            Ok((Value::Map(_) | Value::List(_), reader)) => Ok((wire, reader)),
-            Ok((Value::Error(text), _)) => Err(match answer::said(&text) {
-                Said::No(error) => NoConnection::Never(error),
-                Said::NoEffect(sentence) | Said::Unknown(sentence) => away(io::Error::other(sentence)),
+            Ok((Value::Map(_) | Value::List(_), reader)) => Ok((stream, reader)),
+            Ok((Value::Error(text), _)) => Err(match decode::parse_error(&text) {
+                ServerError::Decided(error) => NoConnection::Never(error),
+                ServerError::NoEffect(sentence) | ServerError::Unknown(sentence) => away(io::Error::other(sentence)),
             }),
-            Ok(_) => Err(away(io::Error::other(answer::Unexpected("greeting")))),
-            Err(Hello::Lost(error)) => Err(away(error)),
-            Err(Hello::SpeaksTls) => Err(speaks_tls()),
-            Err(Hello::Bad(error)) => Err(NoConnection::Never(error)),
+            Ok(_) => Err(away(io::Error::other(decode::UnexpectedReply("greeting")))),
+            Err(HelloError::Lost(error)) => Err(away(error)),
+            Err(HelloError::SpeaksTls) => Err(speaks_tls()),
+            Err(HelloError::Bad(error)) => Err(NoConnection::Never(error)),
         }
     }
 
-    /// Why there is no server, from why there is no connection.
+    /// Classifies an error of the connection.
     pub fn away(&self, why: io::Error) -> Away {
         let at = self.options.at();
         #[cfg(feature = "tls")]
         if self.tls.is_some() {
-            use super::tls::Trouble;
-            match Trouble::of(&why) {
-                Some(Trouble::Certificate) => return Away::Untrusted { at, source: Arc::new(why) },
-                Some(Trouble::NoTls) => return Away::SpeaksNoTls { at },
-                Some(Trouble::Other) => return Away::Handshake { at, source: Arc::new(why) },
+            use super::tls::TlsFailure;
+            match TlsFailure::from_io(&why) {
+                Some(TlsFailure::Certificate) => return Away::Untrusted { at, source: Arc::new(why) },
+                Some(TlsFailure::NoTls) => return Away::SpeaksNoTls { at },
+                Some(TlsFailure::Other) => return Away::Handshake { at, source: Arc::new(why) },
                 None => {}
             }
         }
         Away::Silent { at, source: Arc::new(why) }
     }
 
-    async fn dial(&self) -> io::Result<Wire> {
+    async fn dial(&self) -> io::Result<BoxedStream> {
         let stream = TcpStream::connect((self.options.host.as_str(), self.options.port)).await?;
         stream.set_nodelay(true)?;
         // Best effort: without it a dead peer is noticed later.
         let _ = sockopt::set_socket_keepalive(&stream, true);
-        let _ = sockopt::set_tcp_keepidle(&stream, KEEPALIVE);
-        let _ = sockopt::set_tcp_keepintvl(&stream, KEEPALIVE / 3);
+        let _ = sockopt::set_tcp_keepidle(&stream, TCP_KEEPALIVE_AFTER);
+        let _ = sockopt::set_tcp_keepintvl(&stream, TCP_KEEPALIVE_AFTER / 3);
         let _ = sockopt::set_tcp_keepcnt(&stream, 3);
         #[cfg(feature = "tls")]
         if let Some(tls) = &self.tls {
@@ -166,20 +166,20 @@ impl Connector {
         Ok(Box::new(stream))
     }
 
-    async fn hello(&self, wire: &mut Wire) -> Result<(Value, Reader), Hello> {
-        let hello = command::hello(self.options.key.as_deref()).map_err(Hello::Bad)?;
-        wire.write_all(&hello).await.map_err(Hello::Lost)?;
-        wire.flush().await.map_err(Hello::Lost)?;
-        let mut reader = Reader::default();
+    async fn hello(&self, stream: &mut BoxedStream) -> Result<(Value, RespReader), HelloError> {
+        let hello = command::hello(self.options.key.as_deref()).map_err(HelloError::Bad)?;
+        stream.write_all(&hello).await.map_err(HelloError::Lost)?;
+        stream.flush().await.map_err(HelloError::Lost)?;
+        let mut reader = RespReader::default();
         loop {
-            if wire.read_buf(reader.room()).await.map_err(Hello::Lost)? == 0 {
+            if stream.read_buf(reader.room()).await.map_err(HelloError::Lost)? == 0 {
                 let closed = io::Error::new(io::ErrorKind::UnexpectedEof, "it closed the connection at once");
-                return Err(Hello::Lost(closed));
+                return Err(HelloError::Lost(closed));
             }
             if self.options.tls.is_none() && reader.peek() == Some(TLS_ALERT) {
-                return Err(Hello::SpeaksTls);
+                return Err(HelloError::SpeaksTls);
             }
-            let value = reader.next().map_err(|error| Hello::Lost(io::Error::other(error)))?;
+            let value = reader.next().map_err(|error| HelloError::Lost(io::Error::other(error)))?;
             if let Some(value) = value {
                 return Ok((value, reader));
             }
@@ -187,8 +187,8 @@ impl Connector {
     }
 }
 
-/// Why nobody said hello.
-enum Hello {
+/// Why HELLO failed.
+enum HelloError {
     Lost(io::Error),
     SpeaksTls,
     Bad(Error),

@@ -8,8 +8,8 @@
 //!
 //! # Does not promise
 //!
-//! To find another server: there is one address. The place in line over a lost connection: who waits comes again,
-//! and is behind those who stood there then if the server was restarted or noticed the loss.
+//! To find another server: there is one address. The place in the queue over a lost connection: the claim is sent
+//! again, and is behind the other waiters if the server was restarted or noticed the loss.
 //!
 //! # Clock
 //!
@@ -22,25 +22,25 @@
 //!
 //! # On lost connection
 //!
-//! Acquire, renew and release are asked again for a few seconds, an acquire with the same request id (one is drawn
+//! Acquire, renew and release are asked again for a few seconds, an acquire with the same request id (one is generated
 //! where the caller gave none); an acquire that waits comes again as long as its wait lasts and the server is not away
 //! for more than half a minute. Revoke is not asked twice: the second could hit a successor. When it cannot be known
 //! whether it happened: Indeterminate. When nothing was sent, or the server said so: Unavailable. A watch goes on
-//! after the last event that was told, or says that there is a gap.
+//! after the last event, or reports a gap.
 //!
 //! # Files, in reading order
 //!
-//! `options` (the URL), `command` and `reply` (the bytes), `answer` (what they mean), `connect`, `link` (one
-//! connection), `hub` (all of them, and when to ask again), `errand` (one acquire), `watch`.
+//! `options` (the URL), `command` (requests as bytes), `resp` (bytes as values), `decode` (values as replies), `connect`,
+//! `connection` (one of them), `connection_pool` (all of them, and retries), `acquire_task` (one acquire), `watch`.
 
-mod answer;
+mod acquire_task;
 mod command;
 mod connect;
-mod errand;
-mod hub;
-mod link;
+mod connection;
+mod connection_pool;
+mod decode;
 mod options;
-mod reply;
+mod resp;
 #[cfg(feature = "tls")]
 mod tls;
 mod watch;
@@ -51,32 +51,34 @@ use std::time::Duration;
 
 use tokio::runtime::Handle;
 
-use super::{Answer, Claim, Engine, EventId, Grant, Keys, LeaseId, Promises, Query, Renewal, Resource, Token, Watch};
+use super::{
+    Answer, AttemptText, Claim, Engine, EventId, Grant, Keys, LeaseId, Promises, Query, Renewal, Resource, Token, Watch,
+};
 use crate::clock::{Clock, SystemClock};
 use crate::error::{BoxError, Error};
 use crate::renew::until;
-use answer::Unexpected;
+use acquire_task::AcquireTask;
 pub use connect::Away;
 use connect::Connector;
-use errand::Errand;
-use hub::{CLOSED, Hub, Nature};
+use connection_pool::{CLOSED, ConnectionPool, RetryPolicy};
+use decode::UnexpectedReply;
 pub use options::{Options, Tls};
-use watch::Watcher;
+use watch::RemoteWatcher;
 
 const ENGINE: &str = "remote";
 
-/// How long closing waits for what is still to be given back.
-const LAST_WORDS: Duration = Duration::from_secs(4);
+/// How long closing waits for leases that are still to be released.
+const MAX_CLOSE_WAIT: Duration = Duration::from_secs(4);
 
-/// A server that is asked over RESP. See the module.
+/// The client of one server. See the module.
 pub struct Remote {
-    hub: Arc<Hub>,
+    pool: Arc<ConnectionPool>,
     promises: Promises,
 }
 
 impl fmt::Debug for Remote {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Remote").field("options", &self.hub.connector.options).finish_non_exhaustive()
+        f.debug_struct("Remote").field("options", &self.pool.connector.options).finish_non_exhaustive()
     }
 }
 
@@ -91,11 +93,11 @@ impl Remote {
         let runtime = Handle::try_current()
             .map_err(|_| Error::Invalid("a server is asked on a tokio runtime: open it inside one".into()))?;
         let at = options.at();
-        let hub = Arc::new(Hub::new(Connector::new(options)?, SystemClock::shared(), runtime));
+        let pool = Arc::new(ConnectionPool::new(Connector::new(options)?, SystemClock::shared(), runtime));
         let attempt = || format!("open leasehold://{at}");
-        let said = hub.call(&attempt, command::promises()?, Nature::Reading).await?;
-        let promises = answer::promises(said).map_err(|odd| unavailable(attempt(), Box::new(odd)))?;
-        Ok(Arc::new(Self { hub, promises }))
+        let said = pool.call(&attempt, command::promises()?, RetryPolicy::ReadOnly).await?;
+        let promises = decode::promises(said).map_err(|odd| unavailable(attempt(), Box::new(odd)))?;
+        Ok(Arc::new(Self { pool, promises }))
     }
 
     /// Tells what happens under a prefix, from here on or from after `since`.
@@ -104,28 +106,28 @@ impl Remote {
     ///
     /// As [`Engine::watch`].
     pub async fn watch_prefix(&self, prefix: &str, since: Option<EventId>) -> Result<Watch, Error> {
-        Ok(Box::new(Watcher::begin(self.hub.clone(), prefix.to_owned(), since).await?))
+        Ok(Box::new(RemoteWatcher::begin(self.pool.clone(), prefix.to_owned(), since).await?))
     }
 
     async fn read<T>(
         &self,
-        attempt: hub::Attempt<'_>,
+        attempt: AttemptText<'_>,
         bytes: Vec<u8>,
-        read: impl FnOnce(reply::Value) -> Result<T, Unexpected>,
+        read: impl FnOnce(resp::Value) -> Result<T, UnexpectedReply>,
     ) -> Result<T, Error> {
-        let value = self.hub.call(attempt, bytes, Nature::Reading).await?;
+        let value = self.pool.call(attempt, bytes, RetryPolicy::ReadOnly).await?;
         read(value).map_err(|odd| unavailable(attempt(), Box::new(odd)))
     }
 
     async fn change<T>(
         &self,
-        attempt: hub::Attempt<'_>,
+        attempt: AttemptText<'_>,
         bytes: Vec<u8>,
-        nature: Nature,
-        read: impl FnOnce(reply::Value) -> Result<T, Unexpected>,
+        policy: RetryPolicy,
+        read: impl FnOnce(resp::Value) -> Result<T, UnexpectedReply>,
     ) -> Result<T, Error> {
-        let value = self.hub.call(attempt, bytes, nature).await?;
-        // It was heard, and nobody knows what was meant.
+        let value = self.pool.call(attempt, bytes, policy).await?;
+        // The server acted on it, and the reply does not say how.
         read(value).map_err(|odd| indeterminate(attempt(), Box::new(odd)))
     }
 }
@@ -137,37 +139,37 @@ impl Engine for Remote {
 
     fn acquire(&self, claim: Claim) -> Answer<'_, Grant> {
         Box::pin(async move {
-            if self.hub.closed.is_cancelled() {
+            if self.pool.closed.is_cancelled() {
                 return Err(unavailable("acquire".into(), CLOSED.into()));
             }
-            Errand::start(&self.hub, claim).await
+            AcquireTask::start(&self.pool, claim).await
         })
     }
 
     fn renew<'a>(&'a self, lease: &'a LeaseId, ttl: Option<Duration>) -> Answer<'a, Renewal> {
         Box::pin(async move {
             let bytes = command::renew(lease, ttl)?;
-            self.change(&|| "renew a lease".into(), bytes, Nature::Repeatable, answer::renewal).await
+            self.change(&|| "renew a lease".into(), bytes, RetryPolicy::Idempotent, decode::renewal).await
         })
     }
 
     fn release<'a>(&'a self, lease: &'a LeaseId) -> Answer<'a, bool> {
         Box::pin(async move {
             let bytes = command::release(lease)?;
-            let first = |value| answer::count(&value).map(|ended| ended > 0);
-            self.change(&|| "release a lease".into(), bytes, Nature::Repeatable, first).await
+            let first = |value| decode::count(&value).map(|ended| ended > 0);
+            self.change(&|| "release a lease".into(), bytes, RetryPolicy::Idempotent, first).await
         })
     }
 
     fn revoke<'a>(&'a self, name: &'a str, reason: &'a str) -> Answer<'a, usize> {
         Box::pin(async move {
             let bytes = command::revoke(name, reason)?;
-            self.change(&|| format!("revoke {name}"), bytes, Nature::Once, |value| answer::count(&value)).await
+            self.change(&|| format!("revoke {name}"), bytes, RetryPolicy::NotTwice, |value| decode::count(&value)).await
         })
     }
 
     fn inspect<'a>(&'a self, name: &'a str) -> Answer<'a, Option<Resource>> {
-        Box::pin(async move { self.read(&|| format!("inspect {name}"), command::get(name)?, answer::resource).await })
+        Box::pin(async move { self.read(&|| format!("inspect {name}"), command::get(name)?, decode::resource).await })
     }
 
     fn list(&self, query: Query) -> Answer<'_, Vec<Resource>> {
@@ -175,7 +177,7 @@ impl Engine for Remote {
             if query.limit == 0 {
                 return Ok(Vec::new());
             }
-            self.read(&|| format!("list {}", query.prefix), command::list(&query)?, answer::resources).await
+            self.read(&|| format!("list {}", query.prefix), command::list(&query)?, decode::resources).await
         })
     }
 
@@ -183,20 +185,20 @@ impl Engine for Remote {
         Box::pin(async move {
             let bytes = command::floor(floor)?;
             let answer = match floor {
-                None => self.read(&|| "read the floor".into(), bytes, |value| answer::floor(&value)).await,
+                None => self.read(&|| "read the floor".into(), bytes, |value| decode::floor(&value)).await,
                 Some(floor) => {
                     let attempt = || format!("raise the floor to {floor}");
-                    self.change(&attempt, bytes, Nature::Repeatable, |value| answer::floor(&value)).await
+                    self.change(&attempt, bytes, RetryPolicy::Idempotent, |value| decode::floor(&value)).await
                 }
             };
-            answer.map_err(|error| answer::too_old(error, "LEASE FLOOR"))
+            answer.map_err(|error| decode::too_old(error, "LEASE FLOOR"))
         })
     }
 
     fn identity(&self) -> Answer<'_, Option<String>> {
         Box::pin(async move {
-            let answer = self.read(&|| "read the identity".into(), command::engine()?, answer::identity).await;
-            answer.map_err(|error| answer::too_old(error, "LEASE ENGINE"))
+            let answer = self.read(&|| "read the identity".into(), command::engine()?, decode::identity).await;
+            answer.map_err(|error| decode::too_old(error, "LEASE ENGINE"))
         })
     }
 
@@ -210,12 +212,12 @@ impl Engine for Remote {
 
     fn close(&self) -> Answer<'_, ()> {
         Box::pin(async move {
-            self.hub.closed.cancel();
-            self.hub.errands.close();
-            let clock: &dyn Clock = &*self.hub.clock;
-            // What cannot be given back in this time is left to its ttl.
-            let _ = until(clock, clock.now().plus(LAST_WORDS), self.hub.errands.wait()).await;
-            self.hub.hang_up().await;
+            self.pool.closed.cancel();
+            self.pool.tasks.close();
+            let clock: &dyn Clock = &*self.pool.clock;
+            // A lease that cannot be released in this time lapses.
+            let _ = until(clock, clock.now().plus(MAX_CLOSE_WAIT), self.pool.tasks.wait()).await;
+            self.pool.close_connections().await;
             Ok(())
         })
     }

@@ -9,7 +9,7 @@ use std::path::PathBuf;
 use crate::error::Error;
 
 /// The port where no port is said.
-const PORT: u16 = 7401;
+const DEFAULT_PORT: u16 = 7401;
 
 const EXAMPLE: &str = "as in leasehold://127.0.0.1:7401";
 
@@ -107,7 +107,7 @@ fn host_and_port(place: &str) -> Result<(String, u16), Error> {
         return Err(invalid(format!("the url names no host, {EXAMPLE}")));
     }
     let port = match port {
-        Some("") => Some(PORT),
+        Some("") => Some(DEFAULT_PORT),
         Some(text) => text.parse().ok().filter(|port| *port != 0),
         None => None,
     };

@@ -1,4 +1,4 @@
-//! TLS by rustls. If the caller names who signed the server, nobody else is believed; else the system's authorities are.
+//! TLS by rustls. Trusts the authorities that the caller names, or else those of the system.
 
 use std::fmt;
 use std::io;
@@ -11,23 +11,23 @@ use rustls::{ClientConfig, InvalidMessage, RootCertStore};
 use tokio::net::TcpStream;
 use tokio_rustls::TlsConnector;
 
-use super::link::Wire;
+use super::connection::BoxedStream;
 use super::options;
 use crate::error::Error;
 
-/// How hands are shaken with one server.
-pub(super) struct Tls {
+/// Makes TLS connections to one server.
+pub(super) struct TlsClient {
     connector: TlsConnector,
     name: ServerName<'static>,
 }
 
-impl fmt::Debug for Tls {
+impl fmt::Debug for TlsClient {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("Tls").field("name", &self.name).finish_non_exhaustive()
     }
 }
 
-impl Tls {
+impl TlsClient {
     /// Reads the files.
     ///
     /// # Errors
@@ -55,14 +55,14 @@ impl Tls {
         Ok(Self { connector: TlsConnector::from(Arc::new(config)), name })
     }
 
-    pub async fn shake_hands(&self, stream: TcpStream) -> io::Result<Wire> {
+    pub async fn shake_hands(&self, stream: TcpStream) -> io::Result<BoxedStream> {
         let stream = self.connector.connect(self.name.clone(), stream).await?;
         Ok(Box::new(stream))
     }
 }
 
-/// What a failed TLS connection fails of.
-pub(super) enum Trouble {
+/// Why a TLS handshake failed.
+pub(super) enum TlsFailure {
     /// We do not trust the server's certificate.
     Certificate,
     /// What the server sent is not TLS.
@@ -71,9 +71,9 @@ pub(super) enum Trouble {
     Other,
 }
 
-impl Trouble {
-    /// None if it did not fail of TLS.
-    pub fn of(error: &io::Error) -> Option<Self> {
+impl TlsFailure {
+    /// None if TLS was not the cause.
+    pub fn from_io(error: &io::Error) -> Option<Self> {
         match error.get_ref()?.downcast_ref::<rustls::Error>()? {
             rustls::Error::InvalidCertificate(_) => Some(Self::Certificate),
             rustls::Error::InvalidMessage(InvalidMessage::InvalidContentType) => Some(Self::NoTls),
@@ -92,7 +92,7 @@ fn named_roots(file: &Path) -> Result<RootCertStore, Error> {
 
 fn system_roots() -> Result<RootCertStore, Error> {
     let mut roots = RootCertStore::empty();
-    // A certificate that cannot be read is one authority less, as it is for every other program here.
+    // A certificate that cannot be read is ignored, as other programs do.
     roots.add_parsable_certificates(rustls_native_certs::load_native_certs().certs);
     if roots.is_empty() {
         let sentence = "this system has no certificates of authorities: name who signed the server by ?ca=FILE";

@@ -1,4 +1,4 @@
-//! A watch over a connection of its own, taken up again where it was lost.
+//! A watch over a connection of its own. After a loss it reconnects, and continues after the last event.
 
 use std::collections::VecDeque;
 use std::io;
@@ -6,120 +6,120 @@ use std::sync::Arc;
 
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 
-use super::answer::{self, Message, Said};
 use super::connect::NoConnection;
-use super::hub::{CLOSED, Hub, OUTAGE};
-use super::link::{REPLY, Wire};
-use super::reply::{Reader, Value};
+use super::connection::{BoxedStream, REPLY_TIMEOUT};
+use super::connection_pool::{CLOSED, ConnectionPool, MAX_OUTAGE};
+use super::decode::{self, ServerError, WatchMessage};
+use super::resp::{RespReader, Value};
 use super::{command, unavailable};
 use crate::engine::{Answer, Event, EventId, Seen, Watching};
 use crate::error::{BoxError, Error};
 use crate::renew::until;
 
-/// An id of no run: who asks for what is after it is told where things stand.
-const NOWHERE: EventId = EventId { run: 0, number: 0 };
+/// An id of no run: the server replies to it with a reset.
+const NO_EVENT: EventId = EventId { run: 0, number: 0 };
 
 /// See the module.
-pub(super) struct Watcher {
-    hub: Arc<Hub>,
+pub(super) struct RemoteWatcher {
+    pool: Arc<ConnectionPool>,
     prefix: String,
     last: Option<EventId>,
-    line: Option<Line>,
-    /// Heard, and not told yet.
-    heard: VecDeque<Seen>,
+    connection: Option<WatchConnection>,
+    /// Decoded, and not handed out yet.
+    decoded: VecDeque<Seen>,
 }
 
-struct Line {
-    wire: Wire,
-    reader: Reader,
+struct WatchConnection {
+    stream: BoxedStream,
+    reader: RespReader,
 }
 
 fn attempt() -> String {
     "watch".into()
 }
 
-impl Watcher {
-    /// Begins to watch, with an answer of the server.
-    pub async fn begin(hub: Arc<Hub>, prefix: String, since: Option<EventId>) -> Result<Self, Error> {
-        if hub.closed.is_cancelled() {
+impl RemoteWatcher {
+    /// Begins to watch; waits for the reply of the server.
+    pub async fn begin(pool: Arc<ConnectionPool>, prefix: String, since: Option<EventId>) -> Result<Self, Error> {
+        if pool.closed.is_cancelled() {
             return Err(unavailable(attempt(), CLOSED.into()));
         }
-        let mut watcher = Self { hub, prefix, last: since, line: None, heard: VecDeque::new() };
-        watcher.line = Some(watcher.connect(since).await.map_err(|why| why.into_error(attempt()))?);
-        watcher.sort().map_err(|odd| unavailable(attempt(), odd))?;
+        let mut watcher = Self { pool, prefix, last: since, connection: None, decoded: VecDeque::new() };
+        watcher.connection = Some(watcher.connect(since).await.map_err(|why| why.into_error(attempt()))?);
+        watcher.decode_available().map_err(|odd| unavailable(attempt(), odd))?;
         Ok(watcher)
     }
 
-    async fn connect(&self, since: Option<EventId>) -> Result<Line, NoConnection> {
-        let (wire, reader) = self.hub.connector.connect(&self.hub.clock).await?;
-        let mut line = Line { wire, reader };
-        let at = self.hub.clock.now().plus(REPLY);
-        let asked = until(&*self.hub.clock, at, line.ask(&self.prefix, since)).await;
-        let lost = |error: io::Error| NoConnection::Away(self.hub.connector.away(error));
+    async fn connect(&self, since: Option<EventId>) -> Result<WatchConnection, NoConnection> {
+        let (stream, reader) = self.pool.connector.connect(&self.pool.clock).await?;
+        let mut connection = WatchConnection { stream, reader };
+        let at = self.pool.clock.now().plus(REPLY_TIMEOUT);
+        let asked = until(&*self.pool.clock, at, connection.send_watch(&self.prefix, since)).await;
+        let lost = |error: io::Error| NoConnection::Away(self.pool.connector.away(error));
         let asked = asked.unwrap_or_else(|| Ok(Err(io::ErrorKind::TimedOut.into())));
         match asked.map_err(NoConnection::Never)?.map_err(lost)? {
-            Value::Error(text) => Err(match answer::said(&text) {
-                Said::No(error) => NoConnection::Never(error),
-                Said::NoEffect(sentence) | Said::Unknown(sentence) => lost(io::Error::other(sentence)),
+            Value::Error(text) => Err(match decode::parse_error(&text) {
+                ServerError::Decided(error) => NoConnection::Never(error),
+                ServerError::NoEffect(sentence) | ServerError::Unknown(sentence) => lost(io::Error::other(sentence)),
             }),
-            _ => Ok(line),
+            _ => Ok(connection),
         }
     }
 
-    async fn told(&mut self) -> Result<Seen, Error> {
+    async fn next_seen(&mut self) -> Result<Seen, Error> {
         loop {
-            if let Some(seen) = self.heard.pop_front() {
+            if let Some(seen) = self.decoded.pop_front() {
                 return Ok(seen);
             }
-            let Some(line) = &mut self.line else {
-                self.take_up().await?;
+            let Some(connection) = &mut self.connection else {
+                self.reconnect().await?;
                 continue;
             };
             let read = tokio::select! {
                 biased;
-                () = self.hub.closed.cancelled() => return Err(unavailable(attempt(), CLOSED.into())),
-                read = line.hear() => read,
+                () = self.pool.closed.cancelled() => return Err(unavailable(attempt(), CLOSED.into())),
+                read = connection.read_more() => read,
             };
             if read.is_err() {
-                self.line = None;
+                self.connection = None;
                 continue;
             }
-            if let Err(odd) = self.sort() {
-                self.line = None;
+            if let Err(odd) = self.decode_available() {
+                self.connection = None;
                 return Err(unavailable(attempt(), odd));
             }
         }
     }
 
-    /// Connects again, and goes on after what was told last; the server says if there is a gap.
-    async fn take_up(&mut self) -> Result<(), Error> {
-        let give_up = self.hub.clock.now().plus(OUTAGE);
+    /// Connects again, and continues after the last event; the server says if there is a gap.
+    async fn reconnect(&mut self) -> Result<(), Error> {
+        let give_up = self.pool.clock.now().plus(MAX_OUTAGE);
         for round in 0.. {
-            if self.hub.closed.is_cancelled() {
+            if self.pool.closed.is_cancelled() {
                 return Err(unavailable(attempt(), CLOSED.into()));
             }
-            match self.connect(Some(self.last.unwrap_or(NOWHERE))).await {
-                Ok(line) => {
-                    self.line = Some(line);
-                    // What came together with the answer.
-                    return self.sort().map_err(|odd| unavailable(attempt(), odd));
+            match self.connect(Some(self.last.unwrap_or(NO_EVENT))).await {
+                Ok(connection) => {
+                    self.connection = Some(connection);
+                    // Events that came together with the reply.
+                    return self.decode_available().map_err(|odd| unavailable(attempt(), odd));
                 }
-                Err(NoConnection::Away(away)) if self.hub.clock.now() >= give_up => {
+                Err(NoConnection::Away(away)) if self.pool.clock.now() >= give_up => {
                     return Err(unavailable(attempt(), Box::new(away)));
                 }
-                Err(NoConnection::Away(_)) => self.hub.pause(round).await,
+                Err(NoConnection::Away(_)) => self.pool.backoff(round).await,
                 Err(NoConnection::Never(error)) => return Err(error),
             }
         }
         unreachable!("the rounds end by time")
     }
 
-    /// Sorts what is there into what is told.
-    fn sort(&mut self) -> Result<(), BoxError> {
-        let Some(line) = &mut self.line else { return Ok(()) };
+    /// Decodes the messages in the read buffer.
+    fn decode_available(&mut self) -> Result<(), BoxError> {
+        let Some(connection) = &mut self.connection else { return Ok(()) };
         let mut events: Vec<Event> = Vec::new();
         let mut ended = false;
-        while let Some(value) = line.reader.next()? {
+        while let Some(value) = connection.reader.next()? {
             let parts = match value {
                 Value::Push(parts) => parts,
                 Value::Error(_) => {
@@ -128,70 +128,70 @@ impl Watcher {
                 }
                 _ => continue,
             };
-            match answer::message(parts)? {
+            match decode::message(parts)? {
                 None => {}
-                Some(Message::Event(event, before)) => {
-                    // The server says what came before. If that is not what we were told, there is a gap.
+                Some(WatchMessage::Event(event, before)) => {
+                    // The server names the event before. If that is not the last one that came, there is a gap.
                     if let (Some(before), Some(last)) = (before, self.last)
                         && before != last
                     {
-                        tell(&mut self.heard, &mut events);
-                        self.heard.push_back(Seen::Reset(before));
+                        flush_events(&mut self.decoded, &mut events);
+                        self.decoded.push_back(Seen::Reset(before));
                     }
                     self.last = Some(event.id);
                     events.push(event);
                 }
-                Some(Message::Reset(id)) => {
-                    tell(&mut self.heard, &mut events);
+                Some(WatchMessage::Reset(id)) => {
+                    flush_events(&mut self.decoded, &mut events);
                     self.last = Some(id);
-                    self.heard.push_back(Seen::Reset(id));
+                    self.decoded.push_back(Seen::Reset(id));
                 }
             }
         }
-        tell(&mut self.heard, &mut events);
+        flush_events(&mut self.decoded, &mut events);
         if ended {
-            self.line = None;
+            self.connection = None;
         }
         Ok(())
     }
 }
 
-fn tell(heard: &mut VecDeque<Seen>, events: &mut Vec<Event>) {
+fn flush_events(decoded: &mut VecDeque<Seen>, events: &mut Vec<Event>) {
     if !events.is_empty() {
-        heard.push_back(Seen::Events(std::mem::take(events)));
+        decoded.push_back(Seen::Events(std::mem::take(events)));
     }
 }
 
-impl Line {
-    /// Asks for news. The outer error is ours, the inner one the connection's.
-    async fn ask(&mut self, prefix: &str, since: Option<EventId>) -> Result<io::Result<Value>, Error> {
+impl WatchConnection {
+    /// Asks for events. The outer error is an invalid request, the inner one the connection's.
+    async fn send_watch(&mut self, prefix: &str, since: Option<EventId>) -> Result<io::Result<Value>, Error> {
         let bytes = command::watch(prefix, since)?;
-        Ok(self.ask_for(&bytes).await)
+        Ok(self.request(&bytes).await)
     }
 
-    async fn ask_for(&mut self, bytes: &[u8]) -> io::Result<Value> {
-        self.wire.write_all(bytes).await?;
-        self.wire.flush().await?;
+    async fn request(&mut self, bytes: &[u8]) -> io::Result<Value> {
+        self.stream.write_all(bytes).await?;
+        self.stream.flush().await?;
         loop {
-            // The answer is the first thing to come: news follow it.
+            // The reply comes first, and events follow it.
             if let Some(value) = self.reader.next().map_err(io::Error::other)? {
                 return Ok(value);
             }
-            self.hear().await?;
+            self.read_more().await?;
         }
     }
 
-    /// Reads what comes. Dropping it loses nothing: what was read is in the reader.
-    async fn hear(&mut self) -> io::Result<()> {
-        match self.wire.read_buf(self.reader.room()).await? {
+    /// Reads more bytes. Cancel safe: what was read is in the reader.
+    async fn read_more(&mut self) -> io::Result<()> {
+        match self.stream.read_buf(self.reader.room()).await? {
             0 => Err(io::ErrorKind::UnexpectedEof.into()),
             _ => Ok(()),
         }
     }
 }
 
-impl Watching for Watcher {
+impl Watching for RemoteWatcher {
     fn next(&mut self) -> Answer<'_, Seen> {
-        Box::pin(self.told())
+        Box::pin(self.next_seen())
     }
 }

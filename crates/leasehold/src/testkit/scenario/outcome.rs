@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use leasehold_core::Token;
 
-use super::parse::{number, span};
+use super::parse::{number, parse_duration};
 use crate::engine::{Grant, Renewal, Resource};
 use crate::error::{Error, Refusal};
 
@@ -81,8 +81,8 @@ impl Expected {
                     let relation = relation.map(|r| other(&mut words).map(|other| (r, other))).transpose()?;
                     Detail::Token(value.into(), relation)
                 }
-                "remaining" => Detail::Remaining(span(value)?),
-                "renewable" => Detail::Renewable(span(value)?),
+                "remaining" => Detail::Remaining(parse_duration(value)?),
+                "renewable" => Detail::Renewable(parse_duration(value)?),
                 "by" => Detail::By(if value == "nobody" { Vec::new() } else { names(value) }),
                 "queue" => Detail::Queue(number(value)?),
                 "waiters" => Detail::Waiters(names(value)),
@@ -94,7 +94,7 @@ impl Expected {
     }
 
     /// Compares; gives names to tokens.
-    pub fn check(&self, seen: &Seen, tokens: &mut HashMap<String, Token>) -> Result<(), String> {
+    pub fn check(&self, seen: &ObservedOutcome, tokens: &mut HashMap<String, Token>) -> Result<(), String> {
         if self.word != seen.word {
             return Err(format!("expected {}, got {seen}", self.word));
         }
@@ -107,7 +107,7 @@ fn names(text: &str) -> Vec<String> {
 }
 
 impl Detail {
-    fn check(&self, seen: &Seen, tokens: &mut HashMap<String, Token>) -> Result<(), String> {
+    fn check(&self, seen: &ObservedOutcome, tokens: &mut HashMap<String, Token>) -> Result<(), String> {
         let same = match self {
             Self::Token(name, relation) => return token(name, relation.as_ref(), seen, tokens),
             Self::Remaining(span) => seen.remaining == Some(*span),
@@ -125,7 +125,7 @@ impl Detail {
 fn token(
     name: &str,
     relation: Option<&(Relation, String)>,
-    seen: &Seen,
+    seen: &ObservedOutcome,
     tokens: &mut HashMap<String, Token>,
 ) -> Result<(), String> {
     let token = seen.token.ok_or("the grant has no token")?;
@@ -144,7 +144,7 @@ fn token(
 
 /// What was seen, in the words of the script.
 #[derive(Clone, Debug, Default)]
-pub(super) struct Seen {
+pub(super) struct ObservedOutcome {
     pub word: &'static str,
     token: Option<Token>,
     remaining: Option<Duration>,
@@ -158,7 +158,7 @@ pub(super) struct Seen {
     note: String,
 }
 
-impl Seen {
+impl ObservedOutcome {
     pub fn word(word: &'static str) -> Self {
         Self { word, ..Self::default() }
     }
@@ -218,7 +218,7 @@ impl Seen {
     }
 }
 
-impl fmt::Display for Seen {
+impl fmt::Display for ObservedOutcome {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(self.word)?;
         if let Some(count) = self.count {

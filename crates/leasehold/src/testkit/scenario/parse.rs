@@ -11,18 +11,18 @@ pub(super) type Wrong = (usize, String);
 
 /// One step of a script.
 #[derive(Clone, Debug)]
-pub(super) struct Line {
+pub(super) struct ScenarioLine {
     pub number: usize,
     /// Since the start of the script.
     pub at: Duration,
     /// Who, and over which connection.
     pub who: String,
     /// None: look at what this person waits for.
-    pub act: Option<Act>,
+    pub act: Option<ScenarioAction>,
     pub expected: Expected,
 }
 
-impl Line {
+impl ScenarioLine {
     /// Who, whatever the connection: `bob/2` is bob.
     pub fn person(&self) -> &str {
         self.who.split('/').next().unwrap_or(&self.who)
@@ -31,11 +31,11 @@ impl Line {
     /// Every span after which something could be due because of this line.
     pub fn spans(&self) -> Vec<Duration> {
         match &self.act {
-            Some(Act::Acquire(asked)) => {
+            Some(ScenarioAction::Acquire(asked)) => {
                 let cap = asked.max_hold.unwrap_or_default();
                 vec![asked.ttl, asked.wait, cap, asked.delay]
             }
-            Some(Act::Renew { ttl: Some(ttl), .. }) => vec![*ttl],
+            Some(ScenarioAction::Renew { ttl: Some(ttl), .. }) => vec![*ttl],
             _ => Vec::new(),
         }
     }
@@ -43,8 +43,8 @@ impl Line {
 
 /// What somebody does.
 #[derive(Clone, Debug)]
-pub(super) enum Act {
-    Acquire(Asked),
+pub(super) enum ScenarioAction {
+    Acquire(ScenarioClaim),
     Renew { name: String, ttl: Option<Duration>, token: Option<String> },
     Release { name: String, token: Option<String> },
     Revoke { name: String, reason: String },
@@ -55,7 +55,7 @@ pub(super) enum Act {
 
 /// A claim.
 #[derive(Clone, Debug)]
-pub(super) struct Asked {
+pub(super) struct ScenarioClaim {
     pub names: Vec<String>,
     pub mode: Mode,
     pub ttl: Duration,
@@ -65,9 +65,9 @@ pub(super) struct Asked {
     pub request: Option<String>,
 }
 
-pub(super) fn script(text: &str) -> Result<(Limits, Vec<Line>), Wrong> {
+pub(super) fn script(text: &str) -> Result<(Limits, Vec<ScenarioLine>), Wrong> {
     let mut limits = Limits::default();
-    let mut lines: Vec<Line> = Vec::new();
+    let mut lines: Vec<ScenarioLine> = Vec::new();
     for (index, text) in text.lines().enumerate() {
         let number = index + 1;
         let text = text.trim();
@@ -99,43 +99,49 @@ fn with(limits: &mut Limits, text: &str) -> Result<(), String> {
     Ok(())
 }
 
-fn step(number: usize, text: &str) -> Result<Line, String> {
+fn step(number: usize, text: &str) -> Result<ScenarioLine, String> {
     let (step, outcome) = text.split_once("->").ok_or("a line says what comes of it, after ->")?;
     let mut words = step.split_whitespace();
     if words.next() != Some("at") {
         return Err("a line begins with at".into());
     }
-    let at = span(words.next().ok_or("a line says when")?)?;
+    let at = parse_duration(words.next().ok_or("a line says when")?)?;
     let who = words.next().ok_or("a line says who")?.to_owned();
     let act = words.next().map(|verb| act(verb, words.collect())).transpose()?;
-    Ok(Line { number, at, who, act, expected: Expected::parse(outcome)? })
+    Ok(ScenarioLine { number, at, who, act, expected: Expected::parse(outcome)? })
 }
 
-fn act(verb: &str, words: Vec<&str>) -> Result<Act, String> {
-    let mut options = Options { words };
+fn act(verb: &str, words: Vec<&str>) -> Result<ScenarioAction, String> {
+    let mut options = LineOptions { words };
     let act = match verb {
-        "acquire" => Act::Acquire(asked(&mut options)?),
-        "renew" => Act::Renew {
+        "acquire" => ScenarioAction::Acquire(parse_claim(&mut options)?),
+        "renew" => ScenarioAction::Renew {
             name: options.name()?,
-            ttl: options.take("ttl").map(span).transpose()?,
-            token: options.take("token").map(Into::into),
+            ttl: options.take_option("ttl").map(parse_duration).transpose()?,
+            token: options.take_option("token").map(Into::into),
         },
-        "release" => Act::Release { name: options.name()?, token: options.take("token").map(Into::into) },
-        "revoke" => Act::Revoke { name: options.name()?, reason: options.take("reason").unwrap_or_default().into() },
-        "write" => {
-            Act::Write { name: options.name()?, token: options.take("token").ok_or("a write shows a token=")?.into() }
+        "release" => {
+            ScenarioAction::Release { name: options.name()?, token: options.take_option("token").map(Into::into) }
         }
-        "inspect" => Act::Inspect { name: options.name()? },
-        "cancel" => Act::Cancel,
+        "revoke" => ScenarioAction::Revoke {
+            name: options.name()?,
+            reason: options.take_option("reason").unwrap_or_default().into(),
+        },
+        "write" => ScenarioAction::Write {
+            name: options.name()?,
+            token: options.take_option("token").ok_or("a write shows a token=")?.into(),
+        },
+        "inspect" => ScenarioAction::Inspect { name: options.name()? },
+        "cancel" => ScenarioAction::Cancel,
         _ => return Err(format!("nobody knows how to {verb}")),
     };
     options.done(verb)?;
     Ok(act)
 }
 
-fn asked(options: &mut Options<'_>) -> Result<Asked, String> {
+fn parse_claim(options: &mut LineOptions<'_>) -> Result<ScenarioClaim, String> {
     let names = options.name()?.split(',').map(Into::into).collect();
-    let mode = match (options.flag("shared"), options.take("permits")) {
+    let mode = match (options.flag("shared"), options.take_option("permits")) {
         (false, None) => Mode::Exclusive,
         (true, None) => Mode::Shared,
         (false, Some(permits)) => {
@@ -144,23 +150,23 @@ fn asked(options: &mut Options<'_>) -> Result<Asked, String> {
         }
         (true, Some(_)) => return Err("a claim is shared or has permits, not both".into()),
     };
-    Ok(Asked {
+    Ok(ScenarioClaim {
         names,
         mode,
-        ttl: span(options.take("ttl").ok_or("an acquire has a ttl=")?)?,
-        wait: options.take("wait").map(span).transpose()?.unwrap_or_default(),
-        max_hold: options.take("max_hold").map(span).transpose()?,
-        delay: options.take("delay").map(span).transpose()?.unwrap_or_default(),
-        request: options.take("request").map(Into::into),
+        ttl: parse_duration(options.take_option("ttl").ok_or("an acquire has a ttl=")?)?,
+        wait: options.take_option("wait").map(parse_duration).transpose()?.unwrap_or_default(),
+        max_hold: options.take_option("max_hold").map(parse_duration).transpose()?,
+        delay: options.take_option("delay").map(parse_duration).transpose()?.unwrap_or_default(),
+        request: options.take_option("request").map(Into::into),
     })
 }
 
 /// The words after a verb: a name first, then options in any order.
-struct Options<'a> {
+struct LineOptions<'a> {
     words: Vec<&'a str>,
 }
 
-impl<'a> Options<'a> {
+impl<'a> LineOptions<'a> {
     fn name(&mut self) -> Result<String, String> {
         match self.words.first() {
             Some(word) if !word.contains('=') => Ok(self.words.remove(0).to_owned()),
@@ -168,7 +174,7 @@ impl<'a> Options<'a> {
         }
     }
 
-    fn take(&mut self, key: &str) -> Option<&'a str> {
+    fn take_option(&mut self, key: &str) -> Option<&'a str> {
         let value = |word: &&'a str| word.strip_prefix(key)?.strip_prefix('=');
         let at = self.words.iter().position(|word| value(word).is_some())?;
         value(&self.words.remove(at))
@@ -185,7 +191,7 @@ impl<'a> Options<'a> {
 }
 
 /// `500ms`, `30s`, `5m`, `1h`.
-pub(super) fn span(text: &str) -> Result<Duration, String> {
+pub(super) fn parse_duration(text: &str) -> Result<Duration, String> {
     let digits = text.len() - text.trim_start_matches(|c: char| c.is_ascii_digit()).len();
     let (count, unit) = text.split_at(digits);
     let millis: u64 = match unit {

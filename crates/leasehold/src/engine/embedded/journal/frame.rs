@@ -18,14 +18,14 @@
 //! All numbers are little-endian.
 
 /// Bytes of a header, and what everything is aligned to.
-pub const UNIT: usize = 64;
+pub const FRAME_ALIGN_BYTES: usize = 64;
 
 const MAGIC: u32 = u32::from_le_bytes(*b"LHF1");
 
 /// What a frame is for.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 #[repr(u32)]
-pub enum Kind {
+pub enum FrameKind {
     /// Facts of one batch.
     Facts = 0,
     /// The engine was closed in good order; the ceiling is what was really given out.
@@ -34,9 +34,9 @@ pub enum Kind {
 
 /// The head of a frame.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub struct Head {
+pub struct FrameHead {
     /// What it is for.
-    pub kind: Kind,
+    pub kind: FrameKind,
     /// Of the segment it stands in.
     pub epoch: u64,
     /// Frames count from one, without gaps.
@@ -55,7 +55,7 @@ pub struct Head {
 #[derive(Clone, Copy, Debug)]
 pub struct Frame<'a> {
     /// Its head.
-    pub head: Head,
+    pub head: FrameHead,
     /// Its CRC, for the next one to name.
     pub crc: u32,
     /// The facts.
@@ -66,11 +66,11 @@ pub struct Frame<'a> {
 
 /// Bytes that a frame with this payload takes.
 pub const fn size_of(payload: usize) -> usize {
-    UNIT + payload.next_multiple_of(UNIT)
+    FRAME_ALIGN_BYTES + payload.next_multiple_of(FRAME_ALIGN_BYTES)
 }
 
 /// Writes the frame to `out` (which is emptied first). Says its CRC.
-pub fn encode(head: &Head, payload: &[u8], out: &mut Vec<u8>) -> u32 {
+pub fn encode(head: &FrameHead, payload: &[u8], out: &mut Vec<u8>) -> u32 {
     out.clear();
     out.reserve(size_of(payload.len()));
     out.extend_from_slice(&MAGIC.to_le_bytes());
@@ -91,23 +91,23 @@ pub fn encode(head: &Head, payload: &[u8], out: &mut Vec<u8>) -> u32 {
 
 /// The frame at the beginning of these bytes, if there is a whole one. No length is believed before it is checked.
 pub fn decode(bytes: &[u8]) -> Option<Frame<'_>> {
-    let head = bytes.first_chunk::<UNIT>()?;
+    let head = bytes.first_chunk::<FRAME_ALIGN_BYTES>()?;
     if number32(head, 0) != MAGIC {
         return None;
     }
     let length = number32(head, 8) as usize;
-    let whole = bytes.get(..UNIT.checked_add(length)?)?;
+    let whole = bytes.get(..FRAME_ALIGN_BYTES.checked_add(length)?)?;
     let crc = number32(head, 4);
     if crc32c::crc32c(&whole[8..]) != crc {
         return None;
     }
     let kind = match number32(head, 12) {
-        0 => Kind::Facts,
-        1 => Kind::Closed,
+        0 => FrameKind::Facts,
+        1 => FrameKind::Closed,
         _ => return None,
     };
     Some(Frame {
-        head: Head {
+        head: FrameHead {
             kind,
             epoch: number64(head, 16),
             sequence: number64(head, 24),
@@ -117,7 +117,7 @@ pub fn decode(bytes: &[u8]) -> Option<Frame<'_>> {
             previous: number32(head, 56),
         },
         crc,
-        payload: &whole[UNIT..],
+        payload: &whole[FRAME_ALIGN_BYTES..],
         size: size_of(length),
     })
 }

@@ -5,36 +5,36 @@
 
 use std::io;
 
-use super::Damage;
+use super::damage::Damage;
 use crate::engine::embedded::storage::Storage;
 
-const NAME: &str = "identity";
-const UNFINISHED: &str = "identity.tmp";
-const DIGITS: usize = 32;
-const BYTES: usize = DIGITS + 1 + 8 + 1;
+const FILE_NAME: &str = "identity";
+const TEMP_FILE_NAME: &str = "identity.tmp";
+const IDENTITY_DIGITS: usize = 32;
+const FILE_BYTES: usize = IDENTITY_DIGITS + 1 + 8 + 1;
 
 /// The identity, if the directory has one: writes nothing.
 pub fn read(storage: &dyn Storage) -> Result<Option<String>, Damage> {
-    let io = |error| Damage::Io(format!("read {NAME}"), error);
-    if !storage.list().map_err(io)?.iter().any(|name| name == NAME) {
+    let io = |error| Damage::Io(format!("read {FILE_NAME}"), error);
+    if !storage.list().map_err(io)?.iter().any(|name| name == FILE_NAME) {
         return Ok(None);
     }
     // One byte more than it has, to see a longer file.
-    let mut bytes = [0; BYTES + 1];
-    let length = storage.open(NAME).and_then(|file| file.read_at(&mut bytes, 0)).map_err(io)?;
-    // A new identity in place of a damaged one would be another engine to whoever remembers the first.
+    let mut bytes = [0; FILE_BYTES + 1];
+    let length = storage.open(FILE_NAME).and_then(|file| file.read_at(&mut bytes, 0)).map_err(io)?;
+    // A new identity in place of a damaged one would look like another engine to its clients.
     let law = "the identity matches its checksum";
-    let broken = || Damage::Broken { file: NAME.into(), offset: 0, law };
+    let broken = || Damage::Broken { file: FILE_NAME.into(), offset: 0, law };
     parse(&bytes[..length]).map(Some).ok_or_else(broken)
 }
 
 /// Makes the identity from random bits, and makes it durable.
 pub fn make(storage: &dyn Storage, bits: [u64; 2]) -> io::Result<String> {
     let identity = format!("{:016x}{:016x}", bits[0], bits[1]);
-    let mut file = storage.create(UNFINISHED)?;
+    let mut file = storage.create(TEMP_FILE_NAME)?;
     file.write_at(line(&identity).as_bytes(), 0)?;
     file.sync()?;
-    storage.rename(UNFINISHED, NAME)?;
+    storage.rename(TEMP_FILE_NAME, FILE_NAME)?;
     storage.sync_dir()?;
     Ok(identity)
 }
@@ -44,7 +44,7 @@ fn line(identity: &str) -> String {
 }
 
 fn parse(bytes: &[u8]) -> Option<String> {
-    let identity = std::str::from_utf8(bytes.get(..DIGITS)?).ok()?;
+    let identity = std::str::from_utf8(bytes.get(..IDENTITY_DIGITS)?).ok()?;
     let hex = identity.bytes().all(|byte| matches!(byte, b'0'..=b'9' | b'a'..=b'f'));
     (hex && bytes == line(identity).as_bytes()).then(|| identity.to_owned())
 }

@@ -8,51 +8,54 @@
 //!
 //! 1. A frame is written only when every frame before it is durable, and it says so.
 //! 2. A failed write or sync is final: the journal refuses everything after it and never syncs again.
-//! 3. A token is given out only below a ceiling that is durable in both of its homes.
+//! 3. A token is given out only below a ceiling that is durable in both of its places: a frame and the ceiling file.
 //! 4. A segment is removed or reused only when a durable snapshot holds all that is in it.
+//!
+//! # The seam
+//!
+//! Another store, a shared one, can stand in its place (as a trait `JournalStore`) if it answers these calls. The
+//! journal writer, the maintenance thread and the start of the engine make no others:
+//!
+//! - Start: [`recover::recover`] reads the record into a book, [`Journal::start`] makes what was read durable,
+//!   [`identity::make`] names a new directory.
+//! - Each batch: [`Journal::reserve_tokens`] if tokens run short ([`Journal::reserve_mark`]), then [`Journal::commit`].
+//!   After it [`Journal::token_ceiling`] is durable.
+//! - Idle: [`Journal::prove`], a second proof that the last frame is durable.
+//! - Snapshots: [`Journal::wants_snapshot`], [`Journal::position`], [`Journal::snapshot_begun`],
+//!   [`Journal::snapshot_done`]. [`snapshot::SnapshotWriter`] writes one, [`segment_pool::retire_segments`] trims.
+//! - Segments, which only a store on disk has: [`Journal::segments`], [`Journal::wants_spare`],
+//!   [`segment_pool::prepare_spare`].
+//! - End: [`Journal::close`] gives back the tokens that were not given out.
+//!
+//! Below it is [`super::storage::Storage`]: files and syncs, which a test replaces by a crashing disk.
 
 pub mod ceiling;
+mod damage;
 pub mod frame;
 pub mod identity;
 pub mod recover;
 pub mod segment;
+pub mod segment_pool;
 pub mod snapshot;
 
-use std::collections::VecDeque;
 use std::io;
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::{Arc, Mutex};
 
 use leasehold_core::planted::{self, Bug};
 use leasehold_core::{Time, Token};
 
 use super::storage::Storage;
 use ceiling::{Ceiling, CeilingFile};
-use frame::{Head, Kind, UNIT};
-use recover::{Recovered, Sealed};
-use segment::Segment;
-use snapshot::Point;
-
-/// Why the record cannot be used.
-#[derive(Debug, thiserror::Error)]
-pub enum Damage {
-    /// The disk did not answer.
-    #[error("{0}")]
-    Io(String, #[source] io::Error),
-    /// What is there breaks a law.
-    #[error("{file} at offset {offset}: {law}")]
-    Broken {
-        /// The file.
-        file: String,
-        /// Where in it.
-        offset: u64,
-        /// The law.
-        law: &'static str,
-    },
-}
+pub use damage::Damage;
+use frame::{FRAME_ALIGN_BYTES, FrameHead, FrameKind};
+use recover::Recovered;
+use segment::{SealedSegment, Segment};
+use segment_pool::{SegmentPool, SharedSegmentPool, lock};
+use snapshot::JournalPosition;
 
 /// Sizes that tests make small.
 #[derive(Clone, Copy, Debug)]
-pub struct Sizes {
+pub struct JournalSizes {
     /// Bytes of a segment.
     pub segment: u64,
     /// A snapshot is due when the journal since the last one is this long, or as long as that snapshot.
@@ -61,39 +64,24 @@ pub struct Sizes {
     pub tokens: u64,
 }
 
-impl Default for Sizes {
+impl Default for JournalSizes {
     fn default() -> Self {
         Self { segment: 16 << 20, snapshot_after: 64 << 20, tokens: 1 << 17 }
     }
 }
 
-/// The segment made while somebody waits for the engine to open: a small one is ready sooner, and read sooner by
-/// the next who opens it. Whoever writes much goes on to the large ones that the keeper prepares.
-const FIRST_SEGMENT: u64 = 1 << 20;
+/// The size of the segment that is made while the engine opens: a small one is ready sooner, and read sooner at the
+/// next start. Later segments are large, and the maintenance thread prepares them.
+const FIRST_SEGMENT_BYTES: u64 = 1 << 20;
 
-/// What the writer and the keeper share: segments in and out of use.
-#[derive(Default)]
-pub struct Shelf {
-    /// Ready for the writer.
-    spare: Option<Segment>,
-    /// Full segments that only a snapshot can free.
-    sealed: VecDeque<Sealed>,
-    /// Held by no record any more; the keeper reuses or removes them.
-    retired: Vec<String>,
-    last_id: u64,
-}
-
-/// The shelf, shared.
-pub type Shared = Arc<Mutex<Shelf>>;
-
-/// The writer's end.
+/// The open journal. Written by one thread at a time.
 pub struct Journal {
     storage: Arc<dyn Storage>,
-    shelf: Shared,
-    sizes: Sizes,
+    segments: SharedSegmentPool,
+    sizes: JournalSizes,
     current: Segment,
     offset: u64,
-    point: Point,
+    position: JournalPosition,
     ceiling: CeilingFile,
     reserve: u64,
     /// Journal written since the last snapshot began.
@@ -105,51 +93,27 @@ pub struct Journal {
 }
 
 impl Journal {
-    /// Takes up the record where recovery left it. Everything recovered is made durable first: a process that
-    /// was killed may have left frames that are whole but in the cache only.
+    /// Continues the record where recovery found its end. Everything recovered is made durable first: a process that
+    /// was killed may have left whole frames that are in the page cache only.
     pub fn start(
         storage: Arc<dyn Storage>,
-        sizes: Sizes,
+        sizes: JournalSizes,
         found: &Recovered,
         mut epochs: Box<dyn FnMut() -> u64 + Send>,
     ) -> io::Result<Self> {
-        // A snapshot that was found may have its name in the cache only: not before it is durable may others go.
-        storage.sync_dir()?;
-        for name in storage.list()? {
-            // Prepared and never written to, or spent on a frame that was cut.
-            let unused = segment::id_of(&name).is_some_and(|id| found.segments.iter().all(|used| used.id != id));
-            let old =
-                snapshot::sequence_of(&name).is_some_and(|s| found.snapshot.is_some_and(|(newest, _)| s < newest));
-            if unused || old || name.starts_with("spare-") || name.ends_with(".tmp") {
-                storage.remove(&name)?;
-            }
-        }
-        for sealed in &found.segments {
-            let mut file = storage.open(&segment::name(sealed.id))?;
-            // If the sync of the last frame failed, the kernel shows it to us and counts it as clean, though
-            // it never reached the disk. Written again it is dirty again, and this sync means something.
-            if let Some((_, offset, frame)) = found.last_frame.as_ref().filter(|(id, ..)| *id == sealed.id) {
-                file.write_at(frame, *offset)?;
-            }
-            file.sync()?;
-        }
-        if let Some((sequence, _)) = found.snapshot {
-            storage.open(&snapshot::name(sequence))?.sync()?;
-        }
+        remove_unused_files(storage.as_ref(), found)?;
+        sync_recovered_files(storage.as_ref(), found)?;
         let ceiling = CeilingFile::open(storage.as_ref())?;
         storage.sync_dir()?;
 
-        let mut shelf = Shelf { last_id: found.last_id, ..Shelf::default() };
         let snapshot = found.snapshot.map_or(0, |(sequence, _)| sequence);
         let tail = found.tail.filter(|(id, ..)| found.segments.last().is_some_and(|sealed| sealed.id == *id));
-        for sealed in &found.segments {
-            if tail.is_some_and(|(id, ..)| id == sealed.id) {
-                continue;
-            }
+        let mut segments = SegmentPool { last_id: found.last_id, ..SegmentPool::default() };
+        for sealed in found.segments.iter().filter(|sealed| tail.is_none_or(|(id, ..)| id != sealed.id)) {
             if sealed.last <= snapshot {
-                shelf.retired.push(segment::name(sealed.id));
+                segments.retired.push(segment::name(sealed.id));
             } else {
-                shelf.sealed.push_back(*sealed);
+                segments.sealed.push_back(*sealed);
             }
         }
         let (current, offset) = match tail {
@@ -159,20 +123,20 @@ impl Journal {
                 (Segment { id, epoch, size, file }, offset)
             }
             None => {
-                shelf.last_id += 1;
-                let size = sizes.segment.min(FIRST_SEGMENT);
-                let fresh = segment::prepare(storage.as_ref(), shelf.last_id, epochs(), size, None)?;
-                (fresh, UNIT as u64)
+                segments.last_id += 1;
+                let size = sizes.segment.min(FIRST_SEGMENT_BYTES);
+                let fresh = segment::prepare(storage.as_ref(), segments.last_id, epochs(), size, None)?;
+                (fresh, FRAME_ALIGN_BYTES as u64)
             }
         };
         let since_snapshot = found.segments.iter().filter(|sealed| sealed.last > snapshot).map(|s| s.used).sum();
         Ok(Self {
             storage,
-            shelf: Arc::new(Mutex::new(shelf)),
+            segments: Arc::new(Mutex::new(segments)),
             sizes,
             current,
             offset,
-            point: Point { ceiling: found.ceiling, ..found.point },
+            position: JournalPosition { ceiling: found.ceiling, ..found.position },
             ceiling,
             reserve: sizes.tokens,
             since_snapshot,
@@ -184,7 +148,7 @@ impl Journal {
     }
 
     /// Writes one frame and makes it durable.
-    pub fn commit(&mut self, kind: Kind, payload: &[u8], time: Time) -> io::Result<Point> {
+    pub fn commit(&mut self, kind: FrameKind, payload: &[u8], time: Time) -> io::Result<JournalPosition> {
         self.refuse_after_failure()?;
         let result = self.try_commit(kind, payload, time);
         self.failed |= result.is_err();
@@ -198,20 +162,20 @@ impl Journal {
         Ok(())
     }
 
-    fn try_commit(&mut self, kind: Kind, payload: &[u8], time: Time) -> io::Result<Point> {
+    fn try_commit(&mut self, kind: FrameKind, payload: &[u8], time: Time) -> io::Result<JournalPosition> {
         let size = frame::size_of(payload.len()) as u64;
         if self.offset + size > self.current.size {
             self.rotate(size)?;
         }
-        let head = Head {
+        let head = FrameHead {
             kind,
             epoch: self.current.epoch,
-            sequence: self.point.sequence + 1,
+            sequence: self.position.sequence + 1,
             // One frame is under way at a time: all before it are durable.
-            proven: self.point.sequence,
-            ceiling: self.point.ceiling,
+            proven: self.position.sequence,
+            ceiling: self.position.ceiling,
             time: time.as_nanos(),
-            previous: self.point.crc,
+            previous: self.position.crc,
         };
         let crc = frame::encode(&head, payload, &mut self.buffer);
         self.current.file.write_at(&self.buffer, self.offset)?;
@@ -223,39 +187,43 @@ impl Journal {
         }
         self.offset += size;
         self.since_snapshot += size;
-        self.point = Point { sequence: head.sequence, crc, ceiling: head.ceiling, time: head.time };
+        self.position = JournalPosition { sequence: head.sequence, crc, ceiling: head.ceiling, time: head.time };
         if self.buffer.capacity() > 8 << 20 {
             self.buffer = Vec::new();
         }
-        Ok(self.point)
+        Ok(self.position)
     }
 
     fn rotate(&mut self, frame: u64) -> io::Result<()> {
-        let mut shelf = lock(&self.shelf);
-        let wanted = self.sizes.segment.max(frame + UNIT as u64);
-        let next = match shelf.spare.take() {
+        let mut segments = lock(&self.segments);
+        let wanted = self.sizes.segment.max(frame + FRAME_ALIGN_BYTES as u64);
+        let next = match segments.spare.take() {
             Some(spare) if spare.size >= wanted => spare,
             unfit => {
                 if let Some(unfit) = unfit {
-                    shelf.retired.push(segment::name(unfit.id));
+                    segments.retired.push(segment::name(unfit.id));
                 }
-                shelf.last_id += 1;
-                segment::prepare(self.storage.as_ref(), shelf.last_id, (self.epochs)(), wanted, None)?
+                segments.last_id += 1;
+                segment::prepare(self.storage.as_ref(), segments.last_id, (self.epochs)(), wanted, None)?
             }
         };
-        shelf.sealed.push_back(Sealed { id: self.current.id, last: self.point.sequence, used: self.offset });
-        drop(shelf);
-        // The loss of a whole segment would otherwise look like a record that ends before it.
-        self.ceiling.write(Ceiling { tokens: self.point.ceiling, proven: self.point.sequence })?;
+        segments.sealed.push_back(SealedSegment {
+            id: self.current.id,
+            last: self.position.sequence,
+            used: self.offset,
+        });
+        drop(segments);
+        // Otherwise the loss of this whole segment would look like a record that ends before it.
+        self.ceiling.write(Ceiling { tokens: self.position.ceiling, proven: self.position.sequence })?;
         self.current = next;
-        self.offset = UNIT as u64;
+        self.offset = FRAME_ALIGN_BYTES as u64;
         Ok(())
     }
 
-    /// Reserves more tokens in the second home, above this one at least; the next frame carries the ceiling in the
-    /// first. They may be given out when that frame is durable.
+    /// Reserves more tokens, above this one at least, in the ceiling file; the next frame carries the ceiling too. They
+    /// may be given out when that frame is durable.
     pub fn reserve_tokens(&mut self, above: u64) -> io::Result<()> {
-        let last = self.point.ceiling.max(above);
+        let last = self.position.ceiling.max(above);
         let tokens = last.saturating_add(self.reserve).min(Token::MAX.get()).max(last);
         self.reserve = (self.reserve * 2).min(self.sizes.tokens * 32);
         self.put_ceiling(tokens)
@@ -263,25 +231,25 @@ impl Journal {
 
     fn put_ceiling(&mut self, tokens: u64) -> io::Result<()> {
         self.refuse_after_failure()?;
-        let result = self.ceiling.write(Ceiling { tokens, proven: self.point.sequence });
+        let result = self.ceiling.write(Ceiling { tokens, proven: self.position.sequence });
         self.failed |= result.is_err();
         result?;
-        self.point.ceiling = tokens;
+        self.position.ceiling = tokens;
         Ok(())
     }
 
-    /// Writes down, beside the journal, that every frame so far is durable. Until then the last frame has no
-    /// witness: damage to it could not be told from a torn write.
+    /// Writes to the ceiling file that every frame so far is durable. Until then nothing proves the last frame: damage
+    /// to it could not be told from a torn write.
     pub fn prove(&mut self) -> io::Result<()> {
-        self.put_ceiling(self.point.ceiling)
+        self.put_ceiling(self.position.ceiling)
     }
 
-    /// Closes in good order: hands back the tokens that were reserved and not given out.
+    /// Writes the closing frame: gives back the tokens that were reserved and not given out.
     pub fn close(&mut self, last_token: u64, time: Time) -> io::Result<()> {
-        let reserved = self.point.ceiling;
-        self.point.ceiling = last_token;
-        if let Err(error) = self.commit(Kind::Closed, &[], time) {
-            self.point.ceiling = reserved;
+        let reserved = self.position.ceiling;
+        self.position.ceiling = last_token;
+        if let Err(error) = self.commit(FrameKind::Closed, &[], time) {
+            self.position.ceiling = reserved;
             return Err(error);
         }
         self.put_ceiling(last_token)
@@ -294,17 +262,17 @@ impl Journal {
 
     /// How far tokens are reserved, counting the frame that is written next.
     pub const fn token_ceiling(&self) -> u64 {
-        self.point.ceiling
+        self.position.ceiling
     }
 
     /// The last durable frame.
-    pub const fn point(&self) -> Point {
-        self.point
+    pub const fn position(&self) -> JournalPosition {
+        self.position
     }
 
     /// Whether the next segment should be made ready: more than half of this one is used.
     pub fn wants_spare(&self) -> bool {
-        self.offset > self.current.size / 2 && lock(&self.shelf).spare.is_none()
+        self.offset > self.current.size / 2 && lock(&self.segments).spare.is_none()
     }
 
     /// Whether a snapshot is due.
@@ -322,60 +290,40 @@ impl Journal {
         self.snapshot_size = size;
     }
 
-    /// For the keeper.
-    pub fn shelf(&self) -> Shared {
-        self.shelf.clone()
+    /// For the maintenance thread.
+    pub fn segments(&self) -> SharedSegmentPool {
+        self.segments.clone()
     }
 }
 
-/// The keeper's work: never on the path of an answer. Each call is one step that may crash anywhere.
-pub mod keep {
-    use super::*;
-
-    /// Makes the next segment ready, from a retired one if there is one.
-    pub fn prepare_spare(storage: &dyn Storage, shelf: &Shared, size: u64, epoch: u64) -> io::Result<()> {
-        let (id, old) = {
-            let mut shelf = lock(shelf);
-            if shelf.spare.is_some() {
-                return Ok(());
-            }
-            shelf.last_id += 1;
-            (shelf.last_id, shelf.retired.pop())
-        };
-        let spare = segment::prepare(storage, id, epoch, size, old.as_deref())?;
-        let mut shelf = lock(shelf);
-        // The writer may have gone past it meanwhile: segments are used in the order of their ids.
-        if shelf.last_id == id && shelf.spare.is_none() {
-            shelf.spare = Some(spare);
-        } else {
-            shelf.retired.push(segment::name(id));
-        }
-        Ok(())
-    }
-
-    /// After a snapshot is durable: older snapshots go, segments it covers are retired; a few are kept for reuse.
-    pub fn retire(storage: &dyn Storage, shelf: &Shared, sequence: u64) -> io::Result<()> {
-        let surplus = {
-            let mut shelf = lock(shelf);
-            while let Some(sealed) = shelf.sealed.front().copied().filter(|sealed| sealed.last <= sequence) {
-                shelf.sealed.pop_front();
-                shelf.retired.push(segment::name(sealed.id));
-            }
-            let keep = shelf.retired.len().min(2);
-            shelf.retired.split_off(keep)
-        };
-        for name in surplus {
+/// Removes what recovery did not use: older snapshots, unfinished files, and segments without a frame in them.
+fn remove_unused_files(storage: &dyn Storage, found: &Recovered) -> io::Result<()> {
+    // The name of the snapshot that was found may be in the cache only: make it durable before others are removed.
+    storage.sync_dir()?;
+    for name in storage.list()? {
+        // Prepared and never written to, or used only for a frame that was cut.
+        let unused = segment::id_of(&name).is_some_and(|id| found.segments.iter().all(|used| used.id != id));
+        let old = snapshot::sequence_of(&name).is_some_and(|s| found.snapshot.is_some_and(|(newest, _)| s < newest));
+        if unused || old || name.starts_with("spare-") || name.ends_with(".tmp") {
             storage.remove(&name)?;
         }
-        for name in storage.list()? {
-            if snapshot::sequence_of(&name).is_some_and(|other| other < sequence) {
-                storage.remove(&name)?;
-            }
-        }
-        storage.sync_dir()
     }
+    Ok(())
 }
 
-fn lock(shelf: &Shared) -> std::sync::MutexGuard<'_, Shelf> {
-    shelf.lock().unwrap_or_else(PoisonError::into_inner)
+/// Makes durable what recovery has read.
+fn sync_recovered_files(storage: &dyn Storage, found: &Recovered) -> io::Result<()> {
+    for sealed in &found.segments {
+        let mut file = storage.open(&segment::name(sealed.id))?;
+        // If the sync of the last frame failed, the kernel still shows the frame and counts it as clean, though it
+        // never reached the disk. Writing it again makes it dirty again, so that this sync writes it.
+        if let Some((_, offset, frame)) = found.last_frame.as_ref().filter(|(id, ..)| *id == sealed.id) {
+            file.write_at(frame, *offset)?;
+        }
+        file.sync()?;
+    }
+    if let Some((sequence, _)) = found.snapshot {
+        storage.open(&snapshot::name(sequence))?.sync()?;
+    }
+    Ok(())
 }

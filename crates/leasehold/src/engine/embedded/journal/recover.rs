@@ -1,8 +1,8 @@
-//! Recovery: snapshot, then every frame after it, and a verdict on where the record ends.
+//! Recovery: reads the snapshot, then every frame after it, and decides where the record ends.
 //!
 //! # What is a torn tail, and what is damage
 //!
-//! The writer has one frame under way at a time: it writes a frame only when every earlier one is durable,
+//! The journal has one frame under way at a time: it writes a frame only when every earlier one is durable,
 //! and says so in it (`proven`). So where the record stops, at the frame that should be number *n*:
 //!
 //! - If anything says that *n* was durable (a later frame anywhere, the ceiling file, a snapshot), then it is
@@ -16,15 +16,15 @@ use std::io;
 use leasehold_core::planted::{self, Bug};
 use leasehold_core::{Book, Fact, Time};
 
-use super::Damage;
 use super::ceiling::{CeilingFile, Peek};
-use super::frame::{self, Kind, UNIT};
+use super::damage::Damage;
+use super::frame::{self, FRAME_ALIGN_BYTES, Frame, FrameKind};
 use super::identity;
-use super::segment;
-use super::snapshot::{self, Point};
+use super::segment::{self, SealedSegment};
+use super::snapshot::{self, JournalPosition};
 use crate::engine::embedded::storage::{File, Storage};
 
-/// Where and how much of an unproven tail was left behind.
+/// An unproven tail that was cut off: where, and how long.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct Cut {
     /// The segment.
@@ -35,28 +35,17 @@ pub struct Cut {
     pub bytes: u64,
 }
 
-/// A segment with frames in it.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub struct Sealed {
-    /// Its id.
-    pub id: u64,
-    /// Its last frame.
-    pub last: u64,
-    /// Bytes used.
-    pub used: u64,
-}
-
 /// What recovery found.
 #[derive(Debug)]
 pub struct Recovered {
     /// The last frame, and what the snapshot would say there.
-    pub point: Point,
-    /// The highest ceiling in either home.
+    pub position: JournalPosition,
+    /// The highest ceiling in either of its two places.
     pub ceiling: u64,
     /// The last snapshot, and its size.
     pub snapshot: Option<(u64, u64)>,
     /// Segments with frames, in order.
-    pub segments: Vec<Sealed>,
+    pub segments: Vec<SealedSegment>,
     /// The last segment can be written on, at this offset: nothing but zeros follows.
     pub tail: Option<(u64, u64, u64)>,
     /// The last frame as it stands on disk: segment, offset, bytes.
@@ -65,7 +54,7 @@ pub struct Recovered {
     pub last_id: u64,
     /// Every frame up to here is proven durable by something that came after it.
     pub proven: u64,
-    /// What was left behind.
+    /// What was cut off.
     pub cut: Option<Cut>,
     /// The record ends with an orderly close.
     pub closed: bool,
@@ -73,148 +62,203 @@ pub struct Recovered {
     pub identity: Option<String>,
 }
 
-/// Reads everything. `seen` is shown each fact, with the sequence of its frame.
+/// Reads everything. `seen` is called with each fact, and the sequence of its frame.
 pub fn recover(
     storage: &dyn Storage,
     book: &mut Book,
     mut seen: impl FnMut(u64, &Fact<'_>),
 ) -> Result<Recovered, Damage> {
-    let io = |attempt: &str, error: io::Error| Damage::Io(attempt.into(), error);
-    let mut names = storage.list().map_err(|error| io("list the directory", error))?;
+    let mut names = storage.list().map_err(|error| io_damage("list the directory", error))?;
     names.sort();
-    let second_home = CeilingFile::peek(storage).map_err(|error| io("read ceiling", error))?;
-    let second = second_home.known();
+    let mut recovery = RecoveryScan::new(storage, book)?;
+    recovery.read_snapshot(&names)?;
+    for id in names.iter().filter_map(|name| segment::id_of(name)) {
+        recovery.read_segment(id, &mut seen)?;
+    }
+    recovery.finish()
+}
 
-    let mut found = Recovered {
-        point: Point::default(),
-        ceiling: 0,
-        snapshot: None,
-        segments: Vec::new(),
-        tail: None,
-        last_frame: None,
-        last_id: 0,
-        proven: 0,
-        cut: None,
-        closed: false,
-        identity: identity::read(storage)?,
-    };
-    let mut ceiling_known = second.is_some();
-    if let Some(sequence) = names.iter().filter_map(|name| snapshot::sequence_of(name)).max() {
-        let (point, size) = snapshot::read(storage, sequence, |records| book.restore(records))?;
-        found.point = point;
-        found.snapshot = Some((sequence, size));
-        book.advance_to(Time::from_nanos(point.time));
-        ceiling_known = true;
+/// A recovery under way.
+struct RecoveryScan<'a> {
+    storage: &'a dyn Storage,
+    book: &'a mut Book,
+    found: Recovered,
+    ceiling_file: Peek,
+    /// The ceiling of the last frame, or of the snapshot before the first.
+    journal_ceiling: u64,
+    /// The token ceiling was read in at least one of its two places.
+    ceiling_known: bool,
+    /// Where the record stopped so far: file and offset.
+    stopped: Option<(String, u64)>,
+    /// The segment in which it stopped.
+    stopped_in: Vec<u8>,
+}
+
+impl<'a> RecoveryScan<'a> {
+    fn new(storage: &'a dyn Storage, book: &'a mut Book) -> Result<Self, Damage> {
+        let ceiling_file = CeilingFile::peek(storage).map_err(|error| io_damage("read ceiling", error))?;
+        let known = ceiling_file.known();
+        let found = Recovered {
+            position: JournalPosition::default(),
+            ceiling: 0,
+            snapshot: None,
+            segments: Vec::new(),
+            tail: None,
+            last_frame: None,
+            last_id: 0,
+            proven: known.map_or(0, |ceiling| ceiling.proven),
+            cut: None,
+            closed: false,
+            identity: identity::read(storage)?,
+        };
+        let ceiling_known = known.is_some();
+        let (stopped, stopped_in) = (None, Vec::new());
+        Ok(Self { storage, book, found, ceiling_file, journal_ceiling: 0, ceiling_known, stopped, stopped_in })
     }
 
-    let mut proven = second.map_or(0, |ceiling| ceiling.proven).max(found.point.sequence);
-    let mut journal_ceiling = found.point.ceiling;
-    // Where the record stopped, for the message: file and offset.
-    let mut stopped: Option<(String, u64)> = None;
-    let mut last_bytes: Vec<u8> = Vec::new();
-    for id in names.iter().filter_map(|name| segment::id_of(name)) {
-        let name = segment::name(id);
-        let file = storage.open(&name).map_err(|error| io(&format!("open {name}"), error))?;
-        let bytes = read_all(file.as_ref()).map_err(|error| io(&format!("read {name}"), error))?;
-        found.last_id = id;
-        let header = bytes.first_chunk::<UNIT>().and_then(segment::read_header);
-        // A segment gets its name when all of it is durable: one without a header, or a shorter one, is damage.
-        let Some(segment::Header { id: own_id, epoch, size }) = header else {
-            return Err(Damage::Broken { file: name, offset: 0, law: "a segment's header matches its checksum" });
+    /// The newest snapshot, if there is one.
+    fn read_snapshot(&mut self, names: &[String]) -> Result<(), Damage> {
+        let Some(sequence) = names.iter().filter_map(|name| snapshot::sequence_of(name)).max() else {
+            return Ok(());
         };
-        if own_id != id {
-            return Err(Damage::Broken { file: name, offset: 16, law: "a segment has the name it was given" });
+        let (position, size) = snapshot::read(self.storage, sequence, |records| self.book.restore(records))?;
+        self.found.position = position;
+        self.found.snapshot = Some((sequence, size));
+        self.found.proven = self.found.proven.max(position.sequence);
+        self.book.advance_to(Time::from_nanos(position.time));
+        self.journal_ceiling = position.ceiling;
+        self.ceiling_known = true;
+        Ok(())
+    }
+
+    fn read_segment(&mut self, id: u64, seen: &mut dyn FnMut(u64, &Fact<'_>)) -> Result<(), Damage> {
+        let name = segment::name(id);
+        let file = self.storage.open(&name).map_err(|error| io_damage(&format!("open {name}"), error))?;
+        let bytes = read_all(file.as_ref()).map_err(|error| io_damage(&format!("read {name}"), error))?;
+        self.found.last_id = id;
+        let epoch = check_header(&name, id, &bytes)?;
+        let (end, last) = self.read_frames(&name, (id, epoch), &bytes, seen)?;
+        if let Some(last) = last {
+            self.found.segments.push(SealedSegment { id, last, used: end as u64 });
+            // An earlier start cut it already: the record continues after it.
+            self.found.cut = None;
         }
-        if bytes.len() as u64 != size {
-            let offset = bytes.len() as u64;
-            return Err(Damage::Broken { file: name, offset, law: "a segment is as long as it was made" });
+        // The record may continue in the next segment; only the last place where it stopped matters.
+        if last.is_some() || self.stopped.is_none() {
+            self.found.tail = Some((id, epoch, end as u64));
+            self.stopped = Some((name, end as u64));
+            self.stopped_in = bytes;
+        } else if find_frame(&bytes, epoch, self.found.position.sequence + 1).is_some() {
+            // Its first frame is bad and later ones are whole.
+            let offset = FRAME_ALIGN_BYTES as u64;
+            return Err(Damage::Broken { file: name, offset, law: "no frame is missing" });
+        } else if bytes[FRAME_ALIGN_BYTES..].iter().any(|byte| *byte != 0) {
+            // A torn first frame: the segment is not used again, and the cut is here.
+            self.found.cut = Some(cut(&name, &bytes, FRAME_ALIGN_BYTES));
         }
-        let mut at = UNIT;
+        Ok(())
+    }
+
+    /// Replays the frames of a segment. Returns where they end, and the sequence of the last.
+    fn read_frames(
+        &mut self,
+        name: &str,
+        (id, epoch): (u64, u64),
+        bytes: &[u8],
+        seen: &mut dyn FnMut(u64, &Fact<'_>),
+    ) -> Result<(usize, Option<u64>), Damage> {
+        let mut at = FRAME_ALIGN_BYTES;
         let mut last = None;
         let mut last_frame = None;
         while let Some(frame) = bytes.get(at..).and_then(frame::decode).filter(|frame| frame.head.epoch == epoch) {
-            let head = frame.head;
-            let next = found.point.sequence + 1;
-            if head.sequence > next {
-                let (file, offset) = stopped.unwrap_or((name, at as u64));
+            let next = self.found.position.sequence + 1;
+            if frame.head.sequence > next {
+                let (file, offset) = self.stopped.take().unwrap_or((name.into(), at as u64));
                 return Err(Damage::Broken { file, offset, law: "no frame is missing" });
             }
-            if head.sequence == next {
-                if head.previous != found.point.crc {
-                    return Err(Damage::Broken {
-                        file: name,
-                        offset: at as u64,
-                        law: "each frame names the one before",
-                    });
-                }
-                book.replay(frame.payload, |fact| seen(head.sequence, fact)).map_err(|law| Damage::Broken {
-                    file: name.clone(),
-                    offset: at as u64,
-                    law: law.0,
-                })?;
-                book.advance_to(Time::from_nanos(head.time));
-                journal_ceiling = head.ceiling;
-                ceiling_known = true;
-                proven = proven.max(head.proven);
-                found.point = Point { sequence: next, crc: frame.crc, ceiling: head.ceiling, time: head.time };
-                found.closed = head.kind == Kind::Closed;
+            if frame.head.sequence == next {
+                let broken = |law| Damage::Broken { file: name.into(), offset: at as u64, law };
+                self.replay_frame(&frame, seen).map_err(broken)?;
                 last_frame = Some(at..at + frame.size);
             }
-            last = Some(head.sequence);
+            last = Some(frame.head.sequence);
             at += frame.size;
         }
         if let Some(place) = last_frame {
-            found.last_frame = bytes.get(place.clone()).map(|frame| (id, place.start as u64, frame.to_vec()));
+            self.found.last_frame = bytes.get(place.clone()).map(|frame| (id, place.start as u64, frame.to_vec()));
         }
-        if let Some(last) = last {
-            found.segments.push(Sealed { id, last, used: at as u64 });
-            // What was cut in an earlier life is history: the record goes on after it.
-            found.cut = None;
-        }
-        // The record may go on in the next segment; only the last place where it stopped matters.
-        if last.is_some() || stopped.is_none() {
-            found.tail = Some((id, epoch, at as u64));
-            stopped = Some((name.clone(), at as u64));
-            last_bytes = bytes;
-        } else if find_frame(&bytes, epoch, found.point.sequence + 1).is_some() {
-            // Its first frame is bad and later ones are whole.
-            return Err(Damage::Broken { file: name, offset: UNIT as u64, law: "no frame is missing" });
-        } else if bytes[UNIT..].iter().any(|byte| *byte != 0) {
-            // A torn first frame: the segment is spent, and the cut is here.
-            found.cut = Some(cut(&name, &bytes, UNIT));
-        }
+        Ok((at, last))
     }
-    found.ceiling = journal_ceiling.max(second.map_or(0, |ceiling| ceiling.tokens));
 
-    if let Some((name, at)) = &stopped {
-        let rest = *at as usize;
-        let epoch = found.tail.map_or(0, |(_, epoch, _)| epoch);
-        let later = find_frame(last_bytes.get(rest..).unwrap_or(&[]), epoch, found.point.sequence + 1);
-        if later.is_some() && !planted::on(Bug::CutAnywhere) {
-            return Err(Damage::Broken {
-                file: name.clone(),
-                offset: *at,
-                law: "a durable frame matches its checksum",
-            });
+    /// The error is the law that the frame breaks.
+    fn replay_frame(&mut self, frame: &Frame<'_>, seen: &mut dyn FnMut(u64, &Fact<'_>)) -> Result<(), &'static str> {
+        let head = frame.head;
+        if head.previous != self.found.position.crc {
+            return Err("each frame names the one before");
         }
-        let torn = cut(name, &last_bytes, rest);
-        if torn.bytes > 0 {
-            found.cut = Some(torn);
+        self.book.replay(frame.payload, |fact| seen(head.sequence, fact)).map_err(|law| law.0)?;
+        self.book.advance_to(Time::from_nanos(head.time));
+        self.journal_ceiling = head.ceiling;
+        self.ceiling_known = true;
+        self.found.proven = self.found.proven.max(head.proven);
+        self.found.position =
+            JournalPosition { sequence: head.sequence, crc: frame.crc, ceiling: head.ceiling, time: head.time };
+        self.found.closed = head.kind == FrameKind::Closed;
+        Ok(())
+    }
+
+    /// Decides whether the record ends well, in a torn tail, or in damage.
+    fn finish(mut self) -> Result<Recovered, Damage> {
+        let ceiling = self.ceiling_file.known().map_or(0, |ceiling| ceiling.tokens);
+        self.found.ceiling = self.journal_ceiling.max(ceiling);
+        if let Some((name, at)) = &self.stopped {
+            let rest = *at as usize;
+            let epoch = self.found.tail.map_or(0, |(_, epoch, _)| epoch);
+            let after = self.stopped_in.get(rest..).unwrap_or(&[]);
+            let later = find_frame(after, epoch, self.found.position.sequence + 1);
+            if later.is_some() && !planted::on(Bug::CutAnywhere) {
+                let law = "a durable frame matches its checksum";
+                return Err(Damage::Broken { file: name.clone(), offset: *at, law });
+            }
+            let torn = cut(name, &self.stopped_in, rest);
+            if torn.bytes > 0 {
+                self.found.cut = Some(torn);
+            }
         }
+        if self.found.proven > self.found.position.sequence && !planted::on(Bug::CutAnywhere) {
+            let (file, offset) = self.stopped.unwrap_or(("ceiling".into(), 0));
+            return Err(Damage::Broken { file, offset, law: "what was proven durable is there" });
+        }
+        if self.found.cut.is_some() {
+            self.found.tail = None;
+        }
+        if !self.ceiling_known && (self.ceiling_file == Peek::Unreadable || self.found.cut.is_some()) {
+            let law = "the token ceiling can be read in one of its two homes";
+            return Err(Damage::Broken { file: "ceiling".into(), offset: 0, law });
+        }
+        Ok(self.found)
     }
-    if proven > found.point.sequence && !planted::on(Bug::CutAnywhere) {
-        let (file, offset) = stopped.unwrap_or(("ceiling".into(), 0));
-        return Err(Damage::Broken { file, offset, law: "what was proven durable is there" });
+}
+
+/// The epoch of a segment whose header is sound. A segment gets its name when all of it is durable: one without a
+/// header, or a shorter one, is damage.
+fn check_header(name: &str, id: u64, bytes: &[u8]) -> Result<u64, Damage> {
+    let broken = |offset, law| Err(Damage::Broken { file: name.into(), offset, law });
+    let header = bytes.first_chunk::<FRAME_ALIGN_BYTES>().and_then(segment::read_header);
+    let Some(segment::Header { id: own_id, epoch, size }) = header else {
+        return broken(0, "a segment's header matches its checksum");
+    };
+    if own_id != id {
+        return broken(16, "a segment has the name it was given");
     }
-    found.proven = proven;
-    if found.cut.is_some() {
-        found.tail = None;
+    if bytes.len() as u64 != size {
+        return broken(bytes.len() as u64, "a segment is as long as it was made");
     }
-    if !ceiling_known && (second_home == Peek::Unreadable || found.cut.is_some()) {
-        let law = "the token ceiling can be read in one of its two homes";
-        return Err(Damage::Broken { file: "ceiling".into(), offset: 0, law });
-    }
-    Ok(found)
+    Ok(epoch)
+}
+
+fn io_damage(attempt: &str, error: io::Error) -> Damage {
+    Damage::Io(attempt.into(), error)
 }
 
 /// How many bytes from `at` on are not zeros, up to the last that is not.
@@ -224,9 +268,9 @@ fn cut(name: &str, bytes: &[u8], at: usize) -> Cut {
     Cut { file: name.into(), offset: at as u64, bytes: torn as u64 }
 }
 
-/// Looks for any whole frame that is not older than `sequence`: lengths in between cannot be trusted.
+/// Searches for any whole frame that is not older than `sequence`: lengths in between cannot be trusted.
 fn find_frame(bytes: &[u8], epoch: u64, sequence: u64) -> Option<usize> {
-    (0..bytes.len()).step_by(UNIT).find(|at| {
+    (0..bytes.len()).step_by(FRAME_ALIGN_BYTES).find(|at| {
         frame::decode(&bytes[*at..]).is_some_and(|frame| frame.head.epoch == epoch && frame.head.sequence >= sequence)
     })
 }

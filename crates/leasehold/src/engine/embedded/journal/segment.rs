@@ -17,7 +17,7 @@
 
 use std::io;
 
-use super::frame::{UNIT, number32, number64};
+use super::frame::{FRAME_ALIGN_BYTES, number32, number64};
 use crate::engine::embedded::storage::{File, Storage};
 
 const MAGIC: u32 = u32::from_le_bytes(*b"LHJ1");
@@ -34,6 +34,17 @@ pub struct Segment {
     pub size: u64,
     /// The open file.
     pub file: Box<dyn File>,
+}
+
+/// A segment with frames in it.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct SealedSegment {
+    /// Its id.
+    pub id: u64,
+    /// Its last frame.
+    pub last: u64,
+    /// Bytes used.
+    pub used: u64,
 }
 
 /// The file name of a segment.
@@ -58,15 +69,15 @@ pub struct Header {
 }
 
 /// The header, if it is whole.
-pub fn read_header(header: &[u8; UNIT]) -> Option<Header> {
+pub fn read_header(header: &[u8; FRAME_ALIGN_BYTES]) -> Option<Header> {
     let whole = number32(header, 0) == MAGIC
         && number32(header, 8) == VERSION
         && number32(header, 4) == crc32c::crc32c(&header[8..]);
     whole.then(|| Header { id: number64(header, 16), epoch: number64(header, 24), size: number64(header, 32) })
 }
 
-fn header(id: u64, epoch: u64, size: u64) -> [u8; UNIT] {
-    let mut bytes = [0; UNIT];
+fn header(id: u64, epoch: u64, size: u64) -> [u8; FRAME_ALIGN_BYTES] {
+    let mut bytes = [0; FRAME_ALIGN_BYTES];
     bytes[0..4].copy_from_slice(&MAGIC.to_le_bytes());
     bytes[8..12].copy_from_slice(&VERSION.to_le_bytes());
     bytes[16..24].copy_from_slice(&id.to_le_bytes());
@@ -77,13 +88,13 @@ fn header(id: u64, epoch: u64, size: u64) -> [u8; UNIT] {
     bytes
 }
 
-/// Makes a segment ready: zeros, header, sync, name, sync. Reuses `old`, a segment nobody needs any more.
+/// Makes a segment ready: zeros, header, sync, name, sync. Reuses `old`, a retired segment.
 pub fn prepare(storage: &dyn Storage, id: u64, epoch: u64, size: u64, old: Option<&str>) -> io::Result<Segment> {
     // Under a name that recovery ignores, until it is whole.
     let spare = format!("spare-{id:016x}");
     let result = fill(storage, id, epoch, size, old, &spare);
     if result.is_err() {
-        // Half a segment must not take the space that a full disk has left.
+        // An unfinished segment must not take the space that a full disk has left.
         let _ = storage.remove(&spare);
     }
     result

@@ -13,29 +13,29 @@
 //!    an end:  length 0, crc 4 (CRC-32C of "end", continued likewise)
 //! ```
 //!
-//! Written under another name, synced, renamed, and the directory synced: one that has its name is whole.
+//! Written under another name, synced, renamed, and the directory synced: a file with the final name is whole.
 
 use std::io;
 use std::sync::Arc;
 
-use super::Damage;
-use super::frame::{UNIT, number32, number64};
+use super::damage::Damage;
+use super::frame::{FRAME_ALIGN_BYTES, number32, number64};
 use crate::engine::embedded::storage::{File, Storage};
 
 const MAGIC: u32 = u32::from_le_bytes(*b"LHS1");
 const VERSION: u32 = 1;
-const END: &[u8] = b"end";
+const END_MARK: &[u8] = b"end";
 
-/// Where a snapshot stands in the journal.
+/// A position in the journal: after one frame.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
-pub struct Point {
+pub struct JournalPosition {
     /// The last frame it contains.
     pub sequence: u64,
     /// That frame's crc.
     pub crc: u32,
-    /// The ceiling at that point.
+    /// The ceiling at that position.
     pub ceiling: u64,
-    /// The book's time at that point.
+    /// The book's time at that position.
     pub time: u64,
 }
 
@@ -51,34 +51,34 @@ pub fn sequence_of(name: &str) -> Option<u64> {
 }
 
 /// Writes a snapshot, block by block.
-pub struct Writer {
+pub struct SnapshotWriter {
     storage: Arc<dyn Storage>,
     file: Box<dyn File>,
-    point: Point,
+    position: JournalPosition,
     crc: u32,
     at: u64,
 }
 
-const UNFINISHED: &str = "snapshot.tmp";
+const TEMP_FILE_NAME: &str = "snapshot.tmp";
 
-impl Writer {
+impl SnapshotWriter {
     /// Begins a file that recovery ignores.
-    pub fn begin(storage: Arc<dyn Storage>, point: Point) -> io::Result<Self> {
-        if storage.list()?.iter().any(|name| name == UNFINISHED) {
-            storage.remove(UNFINISHED)?;
+    pub fn begin(storage: Arc<dyn Storage>, position: JournalPosition) -> io::Result<Self> {
+        if storage.list()?.iter().any(|name| name == TEMP_FILE_NAME) {
+            storage.remove(TEMP_FILE_NAME)?;
         }
-        let mut file = storage.create(UNFINISHED)?;
-        let mut head = [0; UNIT];
+        let mut file = storage.create(TEMP_FILE_NAME)?;
+        let mut head = [0; FRAME_ALIGN_BYTES];
         head[0..4].copy_from_slice(&MAGIC.to_le_bytes());
         head[8..12].copy_from_slice(&VERSION.to_le_bytes());
-        head[12..16].copy_from_slice(&point.crc.to_le_bytes());
-        head[16..24].copy_from_slice(&point.sequence.to_le_bytes());
-        head[24..32].copy_from_slice(&point.ceiling.to_le_bytes());
-        head[32..40].copy_from_slice(&point.time.to_le_bytes());
+        head[12..16].copy_from_slice(&position.crc.to_le_bytes());
+        head[16..24].copy_from_slice(&position.sequence.to_le_bytes());
+        head[24..32].copy_from_slice(&position.ceiling.to_le_bytes());
+        head[32..40].copy_from_slice(&position.time.to_le_bytes());
         let crc = crc32c::crc32c(&head[8..]);
         head[4..8].copy_from_slice(&crc.to_le_bytes());
         file.write_at(&head, 0)?;
-        Ok(Self { storage, file, point, crc, at: UNIT as u64 })
+        Ok(Self { storage, file, position, crc, at: FRAME_ALIGN_BYTES as u64 })
     }
 
     /// Adds whole records.
@@ -87,10 +87,10 @@ impl Writer {
             return Ok(());
         }
         self.crc = crc32c::crc32c_append(self.crc, records);
-        self.put(records.len() as u32, records)
+        self.write_block(records.len() as u32, records)
     }
 
-    fn put(&mut self, length: u32, records: &[u8]) -> io::Result<()> {
+    fn write_block(&mut self, length: u32, records: &[u8]) -> io::Result<()> {
         let mut bytes = Vec::with_capacity(8 + records.len());
         bytes.extend_from_slice(&length.to_le_bytes());
         bytes.extend_from_slice(&self.crc.to_le_bytes());
@@ -102,21 +102,21 @@ impl Writer {
 
     /// Ends the file and gives it its name. Says how many bytes it has.
     pub fn finish(mut self) -> io::Result<u64> {
-        self.crc = crc32c::crc32c_append(self.crc, END);
-        self.put(0, &[])?;
+        self.crc = crc32c::crc32c_append(self.crc, END_MARK);
+        self.write_block(0, &[])?;
         self.file.sync()?;
-        self.storage.rename(UNFINISHED, &name(self.point.sequence))?;
+        self.storage.rename(TEMP_FILE_NAME, &name(self.position.sequence))?;
         self.storage.sync_dir()?;
         Ok(self.at)
     }
 }
 
-/// Reads a snapshot; hands each block of whole records to `each`. Anything that does not add up is damage.
+/// Reads a snapshot; hands each block of whole records to `each`. Anything unexpected is damage.
 pub fn read(
     storage: &dyn Storage,
     sequence: u64,
     mut each: impl FnMut(&[u8]) -> Result<(), leasehold_core::book::InvariantViolation>,
-) -> Result<(Point, u64), Damage> {
+) -> Result<(JournalPosition, u64), Damage> {
     let name = name(sequence);
     let file = storage.open(&name).map_err(|error| Damage::Io(format!("open {name}"), error))?;
     let length = file.len().map_err(|error| Damage::Io(format!("read {name}"), error))?;
@@ -126,22 +126,22 @@ pub fn read(
         Ok(_) => Err(broken(at, "a snapshot is whole")),
         Err(error) => Err(Damage::Io(format!("read {name}"), error)),
     };
-    let mut head = [0; UNIT];
+    let mut head = [0; FRAME_ALIGN_BYTES];
     fill(&mut head, 0)?;
     let mut crc = number32(&head, 4);
     if number32(&head, 0) != MAGIC || number32(&head, 8) != VERSION || crc != crc32c::crc32c(&head[8..]) {
         return Err(broken(0, "a snapshot's header matches its checksum"));
     }
-    let point = Point {
+    let position = JournalPosition {
         sequence: number64(&head, 16),
         crc: number32(&head, 12),
         ceiling: number64(&head, 24),
         time: number64(&head, 32),
     };
-    if point.sequence != sequence {
+    if position.sequence != sequence {
         return Err(broken(0, "a snapshot has the name it was given"));
     }
-    let mut at = UNIT as u64;
+    let mut at = FRAME_ALIGN_BYTES as u64;
     let mut records = Vec::new();
     loop {
         let mut lead = [0; 8];
@@ -152,12 +152,12 @@ pub fn read(
         }
         records.resize(size, 0);
         fill(&mut records, at + 8)?;
-        crc = crc32c::crc32c_append(crc, if size == 0 { END } else { &records });
+        crc = crc32c::crc32c_append(crc, if size == 0 { END_MARK } else { &records });
         if crc != expected {
             return Err(broken(at, "a snapshot's block matches its checksum"));
         }
         if size == 0 {
-            return Ok((point, at + 8));
+            return Ok((position, at + 8));
         }
         each(&records).map_err(|law| broken(at, law.0))?;
         at += 8 + size as u64;

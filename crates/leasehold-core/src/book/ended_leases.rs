@@ -1,38 +1,38 @@
-//! The bounded memory of recent endings: what a retried acquire, release or renew is answered from.
+//! The most recently ended leases: a retried acquire, release or renew is answered from them.
 
-use super::lease::Request;
+use super::lease::StoredRequest;
 use crate::fact::End;
 use crate::token::Secret;
 
-/// A lease that is over.
+/// A lease that has ended.
 #[derive(Clone, Debug)]
-pub(super) struct Ending {
+pub(super) struct EndedLease {
     pub token: u64,
     pub secret: Secret,
     pub how: End,
-    pub request: Option<Box<Request>>,
+    pub request: Option<Box<StoredRequest>>,
 }
 
-/// A ring: the newest ending takes the place of the oldest.
+/// A ring buffer: the newest replaces the oldest.
 #[derive(Debug)]
-pub(super) struct Endings {
-    ring: Vec<Ending>,
+pub(super) struct EndedLeases {
+    ring: Vec<EndedLease>,
     capacity: usize,
     /// Where the next one goes, once the ring is full.
     next: usize,
 }
 
-impl Endings {
+impl EndedLeases {
     pub fn new(capacity: usize) -> Self {
         Self { ring: Vec::new(), capacity: capacity.max(1), next: 0 }
     }
 
-    pub fn get(&self, row: u32) -> &Ending {
+    pub fn get(&self, row: u32) -> &EndedLease {
         &self.ring[row as usize]
     }
 
-    /// The row that the next ending will take, and what has to be forgotten for it.
-    pub fn next_row(&self) -> (u32, Option<&Ending>) {
+    /// The row of the next ended lease, and the one it replaces.
+    pub fn next_row(&self) -> (u32, Option<&EndedLease>) {
         if self.ring.len() < self.capacity {
             (self.ring.len() as u32, None)
         } else {
@@ -40,7 +40,7 @@ impl Endings {
         }
     }
 
-    pub fn push(&mut self, ending: Ending) {
+    pub fn push(&mut self, ending: EndedLease) {
         if self.ring.len() < self.capacity {
             self.ring.push(ending);
         } else {
@@ -54,7 +54,7 @@ impl Endings {
     }
 
     /// From the oldest to the newest.
-    pub fn iter(&self) -> impl Iterator<Item = &Ending> {
+    pub fn iter(&self) -> impl Iterator<Item = &EndedLease> {
         let (young, old) = self.ring.split_at(self.next);
         old.iter().chain(young)
     }

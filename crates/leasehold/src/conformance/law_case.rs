@@ -11,18 +11,18 @@ use crate::engine::{Claim, Engine, Grant, LeaseId, Mode, Promises, Query, Renewa
 use crate::error::{Error, Refusal};
 
 /// How long an answer may take in real time before the law counts as broken.
-const PATIENCE: Duration = Duration::from_secs(30);
+const MAX_REPLY_WAIT: Duration = Duration::from_secs(30);
 /// Between two looks at something that is about to happen.
-const LOOK: Duration = Duration::from_millis(2);
+const POLL_EVERY: Duration = Duration::from_millis(2);
 
 /// See the module.
-pub(super) struct Case<'s> {
+pub(super) struct LawCase<'s> {
     pub subject: &'s dyn Subject,
     pub engine: Arc<dyn Engine>,
     pub promises: Promises,
 }
 
-impl<'s> Case<'s> {
+impl<'s> LawCase<'s> {
     pub async fn new(subject: &'s dyn Subject) -> Self {
         let engine = subject.fresh().await;
         Self { subject, promises: engine.promises(), engine }
@@ -54,16 +54,7 @@ impl<'s> Case<'s> {
 
     /// An exclusive claim for ten units, without patience.
     pub fn claim(&self, holder: &str, name: &str) -> Claim {
-        Claim {
-            wants: vec![exclusive(name)],
-            ttl: self.units(10),
-            wait: Duration::ZERO,
-            max_hold: None,
-            delay: Duration::ZERO,
-            holder: holder.into(),
-            request: None,
-            principal: String::new(),
-        }
+        Claim::new(vec![exclusive(name)], self.units(10), holder)
     }
 
     /// The same with a hundred units of patience.
@@ -134,8 +125,8 @@ impl<'s> Case<'s> {
         self.inspect(name).await.map_or(0, |resource| resource.queue_len)
     }
 
-    /// Starts an acquire that has to wait, and sees to it that it stands in line before anything else happens.
-    pub async fn in_line(&self, claim: Claim) -> Waiter {
+    /// Starts an acquire that has to wait, and returns when it is in the queue.
+    pub async fn in_line(&self, claim: Claim) -> SpawnedAcquire {
         let names: Vec<String> = claim.wants.iter().map(|want| want.name.clone()).collect();
         let before = self.queue(&names[0]).await;
         let waiter = self.start(claim);
@@ -143,43 +134,43 @@ impl<'s> Case<'s> {
             let what = format!("an acquire stands in line for {}", names[0]);
             self.until(&what, async || self.queue(&names[0]).await > before || waiter.0.is_finished()).await;
         } else {
-            tokio::time::sleep(LOOK).await;
+            tokio::time::sleep(POLL_EVERY).await;
         }
         assert!(!waiter.0.is_finished(), "an acquire of {names:?} was answered that has to wait");
         waiter
     }
 
     /// Starts an acquire and lets it run by itself.
-    pub fn start(&self, claim: Claim) -> Waiter {
+    pub fn start(&self, claim: Claim) -> SpawnedAcquire {
         let engine = self.engine.clone();
-        Waiter(tokio::spawn(async move { engine.acquire(claim).await }))
+        SpawnedAcquire(tokio::spawn(async move { engine.acquire(claim).await }))
     }
 
     /// The answer to an acquire that waits.
-    pub async fn answer(&self, waiter: Waiter) -> Result<Grant, Error> {
+    pub async fn answer(&self, waiter: SpawnedAcquire) -> Result<Grant, Error> {
         self.finished(waiter.0).await
     }
 
     /// What a task comes to. Engines that only come again now and then need time for it.
     pub async fn finished<T>(&self, mut task: JoinHandle<T>) -> T {
-        let limit = tokio::time::Instant::now() + PATIENCE;
+        let limit = tokio::time::Instant::now() + MAX_REPLY_WAIT;
         loop {
-            if let Ok(done) = tokio::time::timeout(LOOK, &mut task).await {
+            if let Ok(done) = tokio::time::timeout(POLL_EVERY, &mut task).await {
                 return done.expect("whoever waits does not panic");
             }
-            assert!(tokio::time::Instant::now() < limit, "whoever waits is answered within {PATIENCE:?}");
+            assert!(tokio::time::Instant::now() < limit, "whoever waits is answered within {MAX_REPLY_WAIT:?}");
             if !self.promises.fair {
                 self.pass(self.subject.unit() / 20).await;
             }
         }
     }
 
-    pub async fn answered_with_a_grant(&self, waiter: Waiter) -> Grant {
+    pub async fn answered_with_a_grant(&self, waiter: SpawnedAcquire) -> Grant {
         self.answer(waiter).await.expect("the waiting acquire is granted")
     }
 
     /// Nobody has answered this one yet, as far as can be told.
-    pub async fn still_waits(&self, waiter: &Waiter) {
+    pub async fn still_waits(&self, waiter: &SpawnedAcquire) {
         // When a look is answered, so is what was decided before it.
         self.inspect("nothing at all").await;
         for _ in 0..16 {
@@ -190,10 +181,10 @@ impl<'s> Case<'s> {
 
     /// Looks until it is so.
     pub async fn until(&self, what: &str, is_so: impl AsyncFn() -> bool) {
-        let limit = tokio::time::Instant::now() + PATIENCE;
+        let limit = tokio::time::Instant::now() + MAX_REPLY_WAIT;
         while !is_so().await {
-            assert!(tokio::time::Instant::now() < limit, "after {PATIENCE:?} it is not so that {what}");
-            tokio::time::sleep(LOOK).await;
+            assert!(tokio::time::Instant::now() < limit, "after {MAX_REPLY_WAIT:?} it is not so that {what}");
+            tokio::time::sleep(POLL_EVERY).await;
         }
     }
 
@@ -205,9 +196,9 @@ impl<'s> Case<'s> {
 }
 
 /// An acquire that waits in a task of its own.
-pub(super) struct Waiter(JoinHandle<Result<Grant, Error>>);
+pub(super) struct SpawnedAcquire(JoinHandle<Result<Grant, Error>>);
 
-impl Waiter {
+impl SpawnedAcquire {
     /// Its caller goes away.
     pub async fn leave(self) {
         self.0.abort();
@@ -239,7 +230,7 @@ pub(super) fn held_by(error: Error) -> HeldBy {
 }
 
 pub(super) fn exclusive(name: &str) -> Want {
-    Want { name: name.into(), mode: Mode::Exclusive }
+    Want::exclusive(name)
 }
 
 pub(super) fn shared(name: &str) -> Want {
@@ -252,7 +243,7 @@ pub(super) fn permits(name: &str, count: u32, capacity: u32) -> Want {
 
 /// Waits for an answer, but not for ever.
 pub(super) async fn in_time<T>(answer: impl Future<Output = T>) -> T {
-    tokio::time::timeout(PATIENCE, answer).await.expect("an engine answers in time")
+    tokio::time::timeout(MAX_REPLY_WAIT, answer).await.expect("an engine answers in time")
 }
 
 pub(super) fn assert_is<T: Debug>(what: &str, got: Result<T, Error>, is: impl FnOnce(&T) -> bool) {

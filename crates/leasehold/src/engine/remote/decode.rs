@@ -1,68 +1,70 @@
-//! Values as answers: what the server said, in the words of the contract.
+//! From RESP values to the types of the engine contract.
 //!
-//! An error begins with one word. What is behind it is a sentence, or `name="text"` and `name=number` pairs, of which
-//! unknown ones are passed over.
+//! An error begins with one word. After it comes a sentence, or `name="text"` and `name=number` pairs, of which
+//! unknown ones are ignored.
 
 use std::time::Duration;
 
 use super::ENGINE;
-use super::reply::Value;
-use crate::engine::{Event, EventId, Grant, Holding, Kind, LeaseId, Mode, Promises, Renewal, Resource, Token, Waiting};
+use super::resp::Value;
+use crate::engine::{
+    Event, EventId, EventKind, Grant, Holding, LeaseId, Mode, Promises, Renewal, Resource, Token, Waiting,
+};
 use crate::error::{Error, Refusal};
 
-/// The server said something that is no answer to what was asked.
+/// The reply does not fit the request.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, thiserror::Error)]
 #[error("the server answered with something that is no {0}: is it a Leasehold server?")]
-pub(super) struct Unexpected(pub &'static str);
+pub(super) struct UnexpectedReply(pub &'static str);
 
 /// What an error of the server means.
 #[derive(Debug)]
-pub(super) enum Said {
-    /// It was heard, decided, and this is the answer.
-    No(Error),
+pub(super) enum ServerError {
+    /// The server refused, and this is the error.
+    Decided(Error),
     /// It did not take effect.
     NoEffect(String),
     /// It may have taken effect.
     Unknown(String),
 }
 
-/// Reads an error of the server.
-pub(super) fn said(text: &str) -> Said {
+/// Parses an error reply.
+pub(super) fn parse_error(text: &str) -> ServerError {
     let (word, rest) = text.split_once(' ').unwrap_or((text, ""));
     let sentence = || if rest.is_empty() { word.to_owned() } else { rest.to_owned() };
-    let no = |refusal| Said::No(Error::Refused(refusal));
+    let decided = |refusal| ServerError::Decided(Error::Refused(refusal));
     match word {
-        "HELD" => no(held(rest)),
-        "STALE" => no(Refusal::Stale),
-        "NOTHELD" => no(Refusal::NotHeld),
-        "QUOTA" => no(Refusal::Quota(sentence())),
-        "QUEUEFULL" => no(Refusal::QueueFull { resource: field(rest, "resource").unwrap_or_default() }),
-        "MISMATCH" => no(Refusal::Mismatch),
-        // A key that is missing or may not do this: nothing but another key helps.
-        "INVALID" | "NOAUTH" | "WRONGPASS" | "FORBIDDEN" => Said::No(Error::Invalid(sentence())),
-        "CORRUPT" => Said::No(Error::Corrupt {
+        "HELD" => decided(parse_held(rest)),
+        "STALE" => decided(Refusal::Stale),
+        "NOTHELD" => decided(Refusal::NotHeld),
+        "QUOTA" => decided(Refusal::Quota(sentence())),
+        "QUEUEFULL" => decided(Refusal::QueueFull { resource: parse_field(rest, "resource").unwrap_or_default() }),
+        "MISMATCH" => decided(Refusal::Mismatch),
+        // A key that is missing or may not do this: only another key helps.
+        "INVALID" | "NOAUTH" | "WRONGPASS" | "FORBIDDEN" => ServerError::Decided(Error::Invalid(sentence())),
+        "CORRUPT" => ServerError::Decided(Error::Corrupt {
             engine: ENGINE,
-            law: field(rest, "law").unwrap_or_else(sentence),
-            at: field(rest, "at").unwrap_or_else(|| "the server".into()),
+            law: parse_field(rest, "law").unwrap_or_else(sentence),
+            at: parse_field(rest, "at").unwrap_or_else(|| "the server".into()),
         }),
-        "UNAVAILABLE" => Said::NoEffect(sentence()),
-        "UNKNOWN" => Said::Unknown(sentence()),
-        // Another server's words, e.g. -ERR of a Redis: it did not understand, so it did nothing.
-        _ => Said::No(Error::Invalid(format!("the server does not understand: {text}"))),
+        "UNAVAILABLE" => ServerError::NoEffect(sentence()),
+        "UNKNOWN" => ServerError::Unknown(sentence()),
+        // Not ours, e.g. -ERR of a Redis: it did not understand, so it did nothing.
+        _ => ServerError::Decided(Error::Invalid(format!("the server does not understand: {text}"))),
     }
 }
 
-fn held(rest: &str) -> Refusal {
+fn parse_held(rest: &str) -> Refusal {
     Refusal::Held {
-        resource: field(rest, "resource").unwrap_or_default(),
-        holder: field(rest, "holder"),
-        remaining: field(rest, "remaining_ms").and_then(|ms| ms.parse().ok()).map(Duration::from_millis),
-        queue_len: field(rest, "queue").and_then(|queue| queue.parse().ok()).unwrap_or(0),
+        resource: parse_field(rest, "resource").unwrap_or_default(),
+        holder: parse_field(rest, "holder"),
+        remaining: parse_field(rest, "remaining_ms").and_then(|ms| ms.parse().ok()).map(Duration::from_millis),
+        queue_len: parse_field(rest, "queue").and_then(|queue| queue.parse().ok()).unwrap_or(0),
     }
 }
 
 /// The value of a pair in `name="text" name=number …`.
-fn field(text: &str, wanted: &str) -> Option<String> {
+fn parse_field(text: &str, wanted: &str) -> Option<String> {
     let mut rest = text.trim_start();
     while let Some((name, after)) = rest.split_once('=') {
         let (value, after) = match after.strip_prefix('"') {
@@ -116,7 +118,7 @@ impl Value {
     }
 
     /// Numbers come as integers; tokens above what an integer holds would come as text.
-    fn number(&self) -> Option<u64> {
+    fn as_number(&self) -> Option<u64> {
         match self {
             Self::Int(number) => u64::try_from(*number).ok(),
             Self::Text(bytes) => std::str::from_utf8(bytes).ok()?.parse().ok(),
@@ -124,11 +126,11 @@ impl Value {
         }
     }
 
-    fn span(&self) -> Option<Duration> {
-        self.number().map(Duration::from_millis)
+    fn as_duration(&self) -> Option<Duration> {
+        self.as_number().map(Duration::from_millis)
     }
 
-    fn truth(&self) -> Option<bool> {
+    fn as_bool(&self) -> Option<bool> {
         match self {
             Self::Bool(truth) => Some(*truth),
             Self::Int(number) => Some(*number != 0),
@@ -145,7 +147,7 @@ impl Value {
         }
     }
 
-    fn take(&mut self, wanted: &str) -> Option<Self> {
+    fn take_field(&mut self, wanted: &str) -> Option<Self> {
         let pairs = match self {
             Self::Map(pairs) => pairs,
             _ => return None,
@@ -156,88 +158,95 @@ impl Value {
     }
 
     fn token(&self) -> Option<Token> {
-        self.number().and_then(Token::new)
+        self.as_number().and_then(Token::new)
     }
 }
 
-pub(super) fn grant(value: Value) -> Result<Grant, Unexpected> {
+pub(super) fn grant(value: Value) -> Result<Grant, UnexpectedReply> {
     let read = || {
         let mut parts = value.into_list()?.into_iter();
         Some(Grant {
             lease_id: LeaseId::new(parts.next()?.into_text()?),
             token: parts.next()?.token(),
-            remaining: parts.next()?.span()?,
-            renewable: parts.next().and_then(|renewable| renewable.span()),
+            remaining: parts.next()?.as_duration()?,
+            renewable: parts.next().and_then(|renewable| renewable.as_duration()),
         })
     };
-    read().filter(|grant| !grant.lease_id.expose().is_empty()).ok_or(Unexpected("grant"))
+    read().filter(|grant| !grant.lease_id.expose().is_empty()).ok_or(UnexpectedReply("grant"))
 }
 
-pub(super) fn renewal(value: Value) -> Result<Renewal, Unexpected> {
+pub(super) fn renewal(value: Value) -> Result<Renewal, UnexpectedReply> {
     let read = || match value {
         Value::List(parts) => {
             let mut parts = parts.iter();
-            Some(Renewal { remaining: parts.next()?.span()?, renewable: parts.next().and_then(Value::span) })
+            Some(Renewal {
+                remaining: parts.next()?.as_duration()?,
+                renewable: parts.next().and_then(Value::as_duration),
+            })
         }
-        value => Some(Renewal { remaining: value.span()?, renewable: None }),
+        value => Some(Renewal { remaining: value.as_duration()?, renewable: None }),
     };
-    read().ok_or(Unexpected("renewal"))
+    read().ok_or(UnexpectedReply("renewal"))
 }
 
-pub(super) fn count(value: &Value) -> Result<usize, Unexpected> {
-    value.number().and_then(|count| usize::try_from(count).ok()).ok_or(Unexpected("number"))
+pub(super) fn count(value: &Value) -> Result<usize, UnexpectedReply> {
+    value.as_number().and_then(|count| usize::try_from(count).ok()).ok_or(UnexpectedReply("number"))
 }
 
-pub(super) fn resource(value: Value) -> Result<Option<Resource>, Unexpected> {
+pub(super) fn resource(value: Value) -> Result<Option<Resource>, UnexpectedReply> {
     match value {
         Value::Null => Ok(None),
-        value => read_resource(value).map(Some).ok_or(Unexpected("resource")),
+        value => read_resource(value).map(Some).ok_or(UnexpectedReply("resource")),
     }
 }
 
-pub(super) fn resources(value: Value) -> Result<Vec<Resource>, Unexpected> {
+pub(super) fn resources(value: Value) -> Result<Vec<Resource>, UnexpectedReply> {
     let read = || value.into_list()?.into_iter().map(read_resource).collect();
     let read: Option<Vec<Resource>> = read();
-    read.ok_or(Unexpected("list of resources"))
+    read.ok_or(UnexpectedReply("list of resources"))
 }
 
 fn read_resource(mut value: Value) -> Option<Resource> {
-    let mode = match value.take("mode")?.into_text()?.as_str() {
+    let mode = match value.take_field("mode")?.into_text()?.as_str() {
         "exclusive" => Mode::Exclusive,
         "shared" => Mode::Shared,
         "permits" => Mode::Permits {
-            count: u32::try_from(value.take("permits_used")?.number()?).ok()?,
-            capacity: u32::try_from(value.take("capacity")?.number()?).ok()?,
+            count: u32::try_from(value.take_field("permits_used")?.as_number()?).ok()?,
+            capacity: u32::try_from(value.take_field("capacity")?.as_number()?).ok()?,
         },
         _ => return None,
     };
     let holding = |mut value: Value| {
         Some(Holding {
-            holder: value.take("holder")?.into_text()?,
-            token: value.take("token")?.token(),
-            since: value.take("since_ms")?.span()?,
-            remaining: value.take("remaining_ms")?.span()?,
+            holder: value.take_field("holder")?.into_text()?,
+            token: value.take_field("token")?.token(),
+            since: value.take_field("since_ms")?.as_duration()?,
+            remaining: value.take_field("remaining_ms")?.as_duration()?,
         })
     };
     let waiting = |mut value: Value| {
-        Some(Waiting { holder: value.take("holder")?.into_text()?, waiting: value.take("waiting_ms")?.span()? })
+        Some(Waiting {
+            holder: value.take_field("holder")?.into_text()?,
+            waiting: value.take_field("waiting_ms")?.as_duration()?,
+        })
     };
-    let holders: Vec<Holding> = value.take("holders")?.into_list()?.into_iter().map(holding).collect::<Option<_>>()?;
-    // A server from before there was such a count shows them all.
-    let total = value.take("holders_total").and_then(|total| usize::try_from(total.number()?).ok());
+    let holders: Vec<Holding> =
+        value.take_field("holders")?.into_list()?.into_iter().map(holding).collect::<Option<_>>()?;
+    // An older server does not send the count, and shows all holders.
+    let total = value.take_field("holders_total").and_then(|total| usize::try_from(total.as_number()?).ok());
     Some(Resource {
-        name: value.take("name")?.into_text()?,
+        name: value.take_field("name")?.into_text()?,
         mode,
         holders_total: total.unwrap_or(holders.len()),
         holders,
-        waiters: value.take("waiters")?.into_list()?.into_iter().map(waiting).collect::<Option<_>>()?,
-        queue_len: usize::try_from(value.take("queue_len")?.number()?).ok()?,
+        waiters: value.take_field("waiters")?.into_list()?.into_iter().map(waiting).collect::<Option<_>>()?,
+        queue_len: usize::try_from(value.take_field("queue_len")?.as_number()?).ok()?,
     })
 }
 
-/// What the server's engine swears to, as far as a client can hand it on.
-pub(super) fn promises(mut value: Value) -> Result<Promises, Unexpected> {
-    let mut promise = |name| value.take(name)?.truth();
+/// The promises of the server's engine.
+pub(super) fn promises(mut value: Value) -> Result<Promises, UnexpectedReply> {
+    let mut promise = |name| value.take_field(name)?.as_bool();
     let mut read = || {
         Some(Promises {
             engine: ENGINE,
@@ -248,19 +257,19 @@ pub(super) fn promises(mut value: Value) -> Result<Promises, Unexpected> {
             outlives_process: promise("outlives_process")?,
         })
     };
-    read().ok_or(Unexpected("list of promises"))
+    read().ok_or(UnexpectedReply("list of promises"))
 }
 
-pub(super) fn floor(value: &Value) -> Result<Token, Unexpected> {
-    value.token().ok_or(Unexpected("token"))
+pub(super) fn floor(value: &Value) -> Result<Token, UnexpectedReply> {
+    value.token().ok_or(UnexpectedReply("token"))
 }
 
-/// The identity in what the server says of its engine.
-pub(super) fn identity(mut value: Value) -> Result<Option<String>, Unexpected> {
-    match value.take("identity") {
+/// The identity of the server's engine.
+pub(super) fn identity(mut value: Value) -> Result<Option<String>, UnexpectedReply> {
+    match value.take_field("identity") {
         Some(Value::Null) => Ok(None),
-        Some(text) => text.into_text().map(Some).ok_or(Unexpected("identity")),
-        None => Err(Unexpected("identity")),
+        Some(text) => text.into_text().map(Some).ok_or(UnexpectedReply("identity")),
+        None => Err(UnexpectedReply("identity")),
     }
 }
 
@@ -278,8 +287,8 @@ pub(super) fn too_old(error: Error, command: &str) -> Error {
 
 /// One message of a watch.
 #[derive(Debug, PartialEq, Eq)]
-pub(super) enum Message {
-    /// It happened, and before it the event with the other id.
+pub(super) enum WatchMessage {
+    /// An event, and the id of the event before it.
     Event(Event, Option<EventId>),
     /// There is a gap before this id.
     Reset(EventId),
@@ -287,23 +296,23 @@ pub(super) enum Message {
 
 /// `["lease", kind, id, prev, token, holder, reason, ago_ms, [resource…]]`, or `["lease", "reset", id]`; none for a
 /// push that is about something else.
-pub(super) fn message(push: Vec<Value>) -> Result<Option<Message>, Unexpected> {
+pub(super) fn message(push: Vec<Value>) -> Result<Option<WatchMessage>, UnexpectedReply> {
     let mut parts = push.into_iter();
     if parts.next().and_then(Value::into_text).as_deref() != Some("lease") {
         return Ok(None);
     }
-    read_message(parts).map(Some).ok_or(Unexpected("event"))
+    read_message(parts).map(Some).ok_or(UnexpectedReply("event"))
 }
 
-fn read_message(mut parts: impl Iterator<Item = Value>) -> Option<Message> {
+fn read_message(mut parts: impl Iterator<Item = Value>) -> Option<WatchMessage> {
     let kind = parts.next()?.into_text()?;
     let id = parts.next()?.into_text()?.parse().ok()?;
     let kind = match kind.as_str() {
-        "reset" => return Some(Message::Reset(id)),
-        "granted" => Kind::Granted,
-        "released" => Kind::Released,
-        "lapsed" => Kind::Lapsed,
-        "revoked" => Kind::Revoked,
+        "reset" => return Some(WatchMessage::Reset(id)),
+        "granted" => EventKind::Granted,
+        "released" => EventKind::Released,
+        "lapsed" => EventKind::Lapsed,
+        "revoked" => EventKind::Revoked,
         _ => return None,
     };
     let prev = parts.next()?.into_text().and_then(|prev| prev.parse().ok());
@@ -313,10 +322,10 @@ fn read_message(mut parts: impl Iterator<Item = Value>) -> Option<Message> {
         token: parts.next()?.token(),
         holder: parts.next()?.into_text()?,
         reason: parts.next()?.into_text().unwrap_or_default(),
-        ago: parts.next()?.span()?,
+        ago: parts.next()?.as_duration()?,
         resources: parts.next()?.into_list()?.into_iter().map(Value::into_text).collect::<Option<_>>()?,
     };
-    Some(Message::Event(event, prev))
+    Some(WatchMessage::Event(event, prev))
 }
 
 #[cfg(test)]
@@ -325,9 +334,9 @@ mod tests {
 
     use super::*;
 
-    fn no(text: &str) -> Error {
-        match said(text) {
-            Said::No(error) => error,
+    fn refused(text: &str) -> Error {
+        match parse_error(text) {
+            ServerError::Decided(error) => error,
             other => panic!("{other:?}"),
         }
     }
@@ -354,25 +363,29 @@ mod tests {
             ("HELD", held("", None, None, 0)),
         ];
         for (text, expected) in table {
-            assert!(matches!(no(text), Error::Refused(refusal) if refusal == expected), "{text}: {:?}", no(text));
+            assert!(
+                matches!(refused(text), Error::Refused(refusal) if refusal == expected),
+                "{text}: {:?}",
+                refused(text)
+            );
         }
     }
 
     #[test]
     fn every_word_of_the_contract_has_its_meaning() {
-        assert!(matches!(no("STALE the lease has ended"), Error::Refused(Refusal::Stale)));
-        assert!(matches!(no("NOTHELD x"), Error::Refused(Refusal::NotHeld)));
-        assert!(matches!(no("MISMATCH"), Error::Refused(Refusal::Mismatch)));
-        assert!(matches!(no("QUOTA leases"), Error::Refused(Refusal::Quota(what)) if what == "leases"));
-        let full = no(r#"QUEUEFULL resource="a b""#);
+        assert!(matches!(refused("STALE the lease has ended"), Error::Refused(Refusal::Stale)));
+        assert!(matches!(refused("NOTHELD x"), Error::Refused(Refusal::NotHeld)));
+        assert!(matches!(refused("MISMATCH"), Error::Refused(Refusal::Mismatch)));
+        assert!(matches!(refused("QUOTA leases"), Error::Refused(Refusal::Quota(what)) if what == "leases"));
+        let full = refused(r#"QUEUEFULL resource="a b""#);
         assert!(matches!(full, Error::Refused(Refusal::QueueFull { resource }) if resource == "a b"));
         for word in ["INVALID", "NOAUTH", "WRONGPASS", "FORBIDDEN"] {
-            assert!(matches!(no(&format!("{word} a sentence")), Error::Invalid(s) if s == "a sentence"));
+            assert!(matches!(refused(&format!("{word} a sentence")), Error::Invalid(s) if s == "a sentence"));
         }
-        assert!(matches!(no("CORRUPT a law"), Error::Corrupt { law, .. } if law == "a law"));
-        assert!(matches!(no("ERR unknown command"), Error::Invalid(_)));
-        assert!(matches!(said("UNAVAILABLE stopping"), Said::NoEffect(s) if s == "stopping"));
-        assert!(matches!(said("UNKNOWN disk"), Said::Unknown(s) if s == "disk"));
+        assert!(matches!(refused("CORRUPT a law"), Error::Corrupt { law, .. } if law == "a law"));
+        assert!(matches!(refused("ERR unknown command"), Error::Invalid(_)));
+        assert!(matches!(parse_error("UNAVAILABLE stopping"), ServerError::NoEffect(s) if s == "stopping"));
+        assert!(matches!(parse_error("UNKNOWN disk"), ServerError::Unknown(s) if s == "disk"));
     }
 
     fn any_value() -> impl Strategy<Value = Value> {
@@ -399,7 +412,7 @@ mod tests {
         fn any_value_is_survived(value in any_value(), text in ".{0,40}") {
             let _ = (grant(value.clone()), renewal(value.clone()), count(&value), resource(value.clone()));
             let _ = (floor(&value), identity(value.clone()));
-            let _ = (resources(value.clone()), promises(value.clone()), said(&text), said(&format!("HELD {text}")));
+            let _ = (resources(value.clone()), promises(value.clone()), parse_error(&text), parse_error(&format!("HELD {text}")));
             if let Value::Push(parts) | Value::List(parts) = value {
                 let _ = message(parts);
             }

@@ -1,4 +1,4 @@
-//! An acquire of one unused name goes a shorter way: these tests let two books decide the same, one by each way.
+//! An acquire of one unused name takes a shorter path: these tests let two books decide the same, one by each path.
 
 use std::cell::Cell;
 
@@ -14,15 +14,15 @@ thread_local! {
     static LONG: Cell<bool> = const { Cell::new(false) };
 }
 
-/// Whether this thread must not take the shorter way.
-pub(super) fn on() -> bool {
+/// Whether this thread must not take the shorter path.
+pub(super) fn forced() -> bool {
     LONG.get()
 }
 
 /// One claim: names, mode, principal, request, patience, ttl; and how much time passes before it.
-type Claim = (Vec<u8>, u8, u8, Option<u8>, bool, u64, u64);
+type RandomClaim = (Vec<u8>, u8, u8, Option<u8>, bool, u64, u64);
 
-fn play(claims: &[Claim], long: bool) -> (Vec<Reply>, Vec<u8>, u64) {
+fn play(claims: &[RandomClaim], long: bool) -> (Vec<Reply>, Vec<u8>, u64) {
     LONG.set(long);
     let limits = Limits { leases: 6, leases_per_principal: 4, waiters_per_principal: 2, ..Limits::default() };
     let mut book = Book::new(limits, 3);
@@ -31,7 +31,7 @@ fn play(claims: &[Claim], long: bool) -> (Vec<Reply>, Vec<u8>, u64) {
     let mut replies = Vec::new();
     for (at, (names, mode, principal, request, wait, ttl_ms, pass)) in claims.iter().enumerate() {
         now = now.plus_millis(*pass);
-        // What is due anywhere is collected first: the long way does so for whoever waits, the short one for nobody.
+        // What is due is ended first: the long path does so for waiters, the short path for nobody.
         while book.apply(Command::Tick { budget: 1_000 }, now).reply == Reply::Ticked(true) {}
         let mode = match mode {
             0 => Mode::Exclusive,
@@ -79,7 +79,7 @@ proptest! {
     }
 }
 
-/// Goal: the two ways are two. Method: without ticks between, only the long way sends home whose patience is over.
+/// Goal: the two paths are two. Method: without ticks between, only the long path refuses waiters whose wait is over.
 #[test]
 fn the_two_ways_are_two() {
     let dismissed = |long: bool| {
@@ -87,19 +87,9 @@ fn the_two_ways_are_two() {
         let mut book = Book::new(Limits::default(), 3);
         book.set_ceiling(40);
         let mut ask = |waiter_id: u64, name: &str, now: u64| {
-            let claim = Acquire {
-                waiter_id: WaiterId(waiter_id),
-                wants: &[Want { name, mode: Mode::Exclusive }],
-                ttl_ms: 1_000,
-                wait_ms: 5,
-                max_hold_ms: None,
-                delay_ms: 0,
-                holder: "h",
-                request: None,
-                secret: Secret::new([0; 16]),
-                principal: "",
-                value: None,
-            };
+            let wants = [Want::exclusive(name)];
+            let acquire = Acquire::new(WaiterId(waiter_id), &wants, 1_000, "h", Secret::new([0; 16]));
+            let claim = Acquire { wait_ms: 5, ..acquire };
             book.apply(Command::Acquire(claim), Time::from_millis(now)).effects.len()
         };
         let count = [(1, "a", 1), (2, "a", 2), (3, "b", 100)].map(|(waiter_id, name, now)| ask(waiter_id, name, now));

@@ -9,25 +9,25 @@ use std::sync::Arc;
 use std::task::Poll;
 use std::time::Duration;
 
-use leasehold_core::{Mode, Time, Token};
+use leasehold_core::{Time, Token};
 
 use super::super::ManualClock;
-use super::outcome::Seen;
-use super::parse::{Act, Asked, Line, Wrong};
+use super::outcome::ObservedOutcome;
+use super::parse::{ScenarioAction, ScenarioClaim, ScenarioLine, Wrong};
 use crate::clock::Clock;
 use crate::engine::{Claim, Engine, Grant, LeaseId, Want};
 use crate::error::{Error, Refusal};
 use crate::fence::Register;
 
 /// How long a real engine may take to answer what is due, in real time. Only a failing script waits so long.
-const PATIENCE: Duration = Duration::from_secs(10);
-/// The script's own resource: whoever waits for it is sent home at a moment of our choosing.
+const MAX_REPLY_WAIT: Duration = Duration::from_secs(10);
+/// The runner's own resource: a claim that waits for it is refused at a moment that the runner chooses.
 const PROBE: &str = "~probe";
 
 type Acquiring = Pin<Box<dyn Future<Output = Result<Grant, Error>> + Send>>;
 
 /// See the module.
-pub(super) struct Stage {
+pub(super) struct ScenarioRunner {
     engine: Arc<dyn Engine>,
     clock: ManualClock,
     /// What the clock showed when the script began.
@@ -41,20 +41,20 @@ pub(super) struct Stage {
     /// The lease that a person last got on a resource.
     last: HashMap<(String, String), LeaseId>,
     /// Acquires that were `waiting` when last looked at, by connection.
-    pending: HashMap<String, Pending>,
+    pending: HashMap<String, PendingAcquire>,
 }
 
-struct Pending {
+struct PendingAcquire {
     names: Vec<String>,
     answer: Acquiring,
 }
 
-impl Stage {
-    pub async fn play(lines: &[Line], engine: Arc<dyn Engine>, clock: &ManualClock) -> Result<(), Wrong> {
+impl ScenarioRunner {
+    pub async fn play(lines: &[ScenarioLine], engine: Arc<dyn Engine>, clock: &ManualClock) -> Result<(), Wrong> {
         let day = Duration::from_secs(24 * 3600);
         let held = engine.acquire(probe_claim(day, Duration::ZERO)).await;
         held.map_err(|error| (0, format!("the engine is not ready: {error}")))?;
-        let mut stage = Self {
+        let mut runner = Self {
             engine,
             clock: clock.clone(),
             base: clock.now(),
@@ -67,9 +67,9 @@ impl Stage {
         };
         let moments = moments(lines);
         for line in lines {
-            stage.step(line, &moments).await.map_err(|message| (line.number, message))?;
+            runner.step(line, &moments).await.map_err(|message| (line.number, message))?;
         }
-        match stage.pending.keys().min() {
+        match runner.pending.keys().min() {
             Some(who) => {
                 let message = format!("{who} still waits at the end: say what came of it");
                 Err((lines.last().map_or(0, |line| line.number), message))
@@ -78,13 +78,13 @@ impl Stage {
         }
     }
 
-    async fn step(&mut self, line: &Line, moments: &BTreeSet<Duration>) -> Result<(), String> {
+    async fn step(&mut self, line: &ScenarioLine, moments: &BTreeSet<Duration>) -> Result<(), String> {
         for moment in moments.range(self.now..line.at) {
             self.move_to(*moment).await?.settle().await?;
         }
         let due = self.move_to(line.at).await?;
-        // A look at what is there waits until the engine has caught up; a verb may come before that.
-        let seen = if matches!(line.act, None | Some(Act::Inspect { .. })) {
+        // A line that reads waits until the engine has caught up; a verb may come before that.
+        let seen = if matches!(line.act, None | Some(ScenarioAction::Inspect { .. })) {
             due.settle().await?;
             self.act(line).await?
         } else {
@@ -111,14 +111,14 @@ impl Stage {
         Ok(Due(Some(probe)))
     }
 
-    async fn act(&mut self, line: &Line) -> Result<Seen, String> {
+    async fn act(&mut self, line: &ScenarioLine) -> Result<ObservedOutcome, String> {
         let Some(act) = &line.act else {
             let pending = self.pending.remove(&line.who);
             let pending = pending.ok_or_else(|| format!("{} does not wait for anything", line.who))?;
-            return self.look(line, pending).await;
+            return self.poll_pending(line, pending).await;
         };
         Ok(match act {
-            Act::Acquire(asked) => {
+            ScenarioAction::Acquire(asked) => {
                 if self.pending.contains_key(&line.who) {
                     return Err(format!("{0} waits already; {0}/2 could acquire this", line.who));
                 }
@@ -127,67 +127,75 @@ impl Stage {
                 let mut answer: Acquiring = Box::pin(async move { engine.acquire(claim).await });
                 match poll_once(&mut answer).await {
                     Some(answer) => self.answered(line, &asked.names, answer),
-                    None => return self.look(line, Pending { names: asked.names.clone(), answer }).await,
+                    None => {
+                        return self.poll_pending(line, PendingAcquire { names: asked.names.clone(), answer }).await;
+                    }
                 }
             }
-            Act::Renew { name, ttl, token } => {
+            ScenarioAction::Renew { name, ttl, token } => {
                 let lease = self.lease(line, name, token.as_deref())?;
-                told(self.engine.renew(&lease, *ttl).await.map(Seen::renewed))
+                observed(self.engine.renew(&lease, *ttl).await.map(ObservedOutcome::renewed))
             }
-            Act::Release { name, token } => {
+            ScenarioAction::Release { name, token } => {
                 let lease = self.lease(line, name, token.as_deref())?;
-                let word = |first| Seen::word(if first { "released" } else { "already_released" });
-                told(self.engine.release(&lease).await.map(word))
+                let word = |first| ObservedOutcome::word(if first { "released" } else { "already_released" });
+                observed(self.engine.release(&lease).await.map(word))
             }
-            Act::Revoke { name, reason } => {
-                told(self.engine.revoke(name, reason).await.map(|count| Seen::counted("revoked", count)))
+            ScenarioAction::Revoke { name, reason } => {
+                observed(self.engine.revoke(name, reason).await.map(|count| ObservedOutcome::counted("revoked", count)))
             }
-            Act::Write { name, token } => {
+            ScenarioAction::Write { name, token } => {
                 let token = self.token(token)?;
                 let register = self.registers.entry(name.clone()).or_insert_with(|| Register::new(()));
-                Seen::word(if register.write_at(token, ()).is_ok() { "accepted" } else { "stale" })
+                ObservedOutcome::word(if register.write_at(token, ()).is_ok() { "accepted" } else { "stale" })
             }
-            Act::Inspect { name } => told(self.engine.inspect(name).await.map(Seen::resource)),
-            Act::Cancel => match self.pending.remove(&line.who) {
-                Some(_dropped) => Seen::word("cancelled"),
+            ScenarioAction::Inspect { name } => {
+                observed(self.engine.inspect(name).await.map(ObservedOutcome::resource))
+            }
+            ScenarioAction::Cancel => match self.pending.remove(&line.who) {
+                Some(_dropped) => ObservedOutcome::word("cancelled"),
                 None => return Err(format!("{} does not wait for anything", line.who)),
             },
         })
     }
 
     /// What has become of an acquire that had no answer at once.
-    async fn look(&mut self, line: &Line, mut pending: Pending) -> Result<Seen, String> {
+    async fn poll_pending(
+        &mut self,
+        line: &ScenarioLine,
+        mut pending: PendingAcquire,
+    ) -> Result<ObservedOutcome, String> {
         let answer = if line.expected.word == "waiting" {
-            // When this look is answered, so is everything that was decided before it.
+            // When this read is answered, so is everything that was decided before it.
             self.engine.inspect(PROBE).await.map_err(|error| error.to_string())?;
             tokio::task::yield_now().await;
             poll_once(&mut pending.answer).await
         } else {
-            tokio::time::timeout(PATIENCE, &mut pending.answer).await.ok()
+            tokio::time::timeout(MAX_REPLY_WAIT, &mut pending.answer).await.ok()
         };
         Ok(match answer {
             Some(answer) => self.answered(line, &pending.names, answer),
             None => {
                 self.pending.insert(line.who.clone(), pending);
-                Seen::word("waiting")
+                ObservedOutcome::word("waiting")
             }
         })
     }
 
-    fn answered(&mut self, line: &Line, names: &[String], answer: Result<Grant, Error>) -> Seen {
-        told(answer.map(|grant| {
+    fn answered(&mut self, line: &ScenarioLine, names: &[String], answer: Result<Grant, Error>) -> ObservedOutcome {
+        observed(answer.map(|grant| {
             for name in names {
                 self.last.insert((line.person().to_owned(), name.clone()), grant.lease_id.clone());
             }
             if let Some(token) = grant.token {
                 self.by_token.insert(token, grant.lease_id.clone());
             }
-            Seen::granted(&grant)
+            ObservedOutcome::granted(&grant)
         }))
     }
 
     /// The lease that a line is about. Somebody who never had one shows an id that never was.
-    fn lease(&self, line: &Line, name: &str, token: Option<&str>) -> Result<LeaseId, String> {
+    fn lease(&self, line: &ScenarioLine, name: &str, token: Option<&str>) -> Result<LeaseId, String> {
         if let Some(token) = token {
             let token = self.token(token)?;
             return self.by_token.get(&token).cloned().ok_or_else(|| format!("nobody got token {token}"));
@@ -203,26 +211,26 @@ impl Stage {
 
 /// What is due at the moment that the clock has come to.
 ///
-/// The engine sends the probe home in the same turn in which it collects the rest, and last: who hears
-/// that knows that everybody else has been told.
+/// The engine refuses the probe in the same step in which it ends what else is due, and last: after that refusal all
+/// other waiters have been answered.
 struct Due(Option<Acquiring>);
 
 impl Due {
     async fn settle(self) -> Result<(), String> {
         let Some(probe) = self.0 else { return Ok(()) };
-        match tokio::time::timeout(PATIENCE, probe).await {
+        match tokio::time::timeout(MAX_REPLY_WAIT, probe).await {
             Ok(Err(Error::Refused(Refusal::Held { .. }))) => Ok(()),
             Ok(other) => Err(format!("the script's own acquire was not sent home: {other:?}")),
-            Err(_) => Err(format!("the engine did nothing for {PATIENCE:?} after the clock moved")),
+            Err(_) => Err(format!("the engine did nothing for {MAX_REPLY_WAIT:?} after the clock moved")),
         }
     }
 }
 
-fn told(answer: Result<Seen, Error>) -> Seen {
-    answer.unwrap_or_else(|error| Seen::error(&error))
+fn observed(answer: Result<ObservedOutcome, Error>) -> ObservedOutcome {
+    answer.unwrap_or_else(|error| ObservedOutcome::error(&error))
 }
 
-fn claim(line: &Line, asked: &Asked) -> Claim {
+fn claim(line: &ScenarioLine, asked: &ScenarioClaim) -> Claim {
     let person = line.person().to_owned();
     Claim {
         wants: asked.names.iter().map(|name| Want { name: name.clone(), mode: asked.mode }).collect(),
@@ -237,24 +245,15 @@ fn claim(line: &Line, asked: &Asked) -> Claim {
 }
 
 fn probe_claim(ttl: Duration, wait: Duration) -> Claim {
-    Claim {
-        wants: vec![Want { name: PROBE.into(), mode: Mode::Exclusive }],
-        ttl,
-        wait,
-        max_hold: None,
-        delay: Duration::ZERO,
-        holder: "the script".into(),
-        request: None,
-        principal: String::new(),
-    }
+    Claim { wait, ..Claim::new(vec![Want::exclusive(PROBE)], ttl, "the script") }
 }
 
 /// Every moment at which something could be due: the lines, and any spans of the script after them.
-fn moments(lines: &[Line]) -> BTreeSet<Duration> {
-    let spans: BTreeSet<Duration> = lines.iter().flat_map(Line::spans).filter(|span| !span.is_zero()).collect();
+fn moments(lines: &[ScenarioLine]) -> BTreeSet<Duration> {
+    let spans: BTreeSet<Duration> = lines.iter().flat_map(ScenarioLine::spans).filter(|span| !span.is_zero()).collect();
     let end = lines.last().map_or(Duration::ZERO, |line| line.at);
     let mut found: BTreeSet<Duration> = lines.iter().map(|line| line.at).collect();
-    // The probe's patience is limited like everybody's.
+    // The probe's wait has the same limit as any other.
     found.extend((1..24).map(|hour| Duration::from_secs(hour * 3600)).take_while(|hour| *hour < end));
     let mut todo: Vec<Duration> = found.iter().copied().collect();
     while let Some(moment) = todo.pop() {

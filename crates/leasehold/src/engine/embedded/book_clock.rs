@@ -1,8 +1,8 @@
-//! How the book's time stands to the machine's clock.
+//! The book's clock: how the book's time follows the machine's clock.
 //!
 //! The book's time never goes back and has no gaps that could make a lease lapse early: on the same boot it
 //! runs with `CLOCK_BOOTTIME` (exact remaining times after a restart, suspend counted); after another boot it
-//! goes on from the last moment that the journal can prove. The wall clock is never asked.
+//! goes on from the last moment that the journal can prove. The wall clock is never read.
 
 use std::sync::Arc;
 
@@ -11,7 +11,7 @@ use leasehold_core::book::ClockMark;
 
 use crate::clock::Clock;
 
-/// The book's time, as the machine's clock tells it.
+/// See the module.
 #[derive(Clone)]
 pub struct BookClock {
     clock: Arc<dyn Clock>,
@@ -19,21 +19,21 @@ pub struct BookClock {
 }
 
 impl BookClock {
-    /// Takes up a book that was last taken up at `before`, and was last heard of at `heard`. Says whether this
-    /// is another boot, on which nobody knows how much time went by.
+    /// The clock of a book that was last started at `before`, and whose journal ends at `heard`. `true` beside it: this
+    /// is another boot, and the time that passed is unknown.
     pub fn take_up(clock: Arc<dyn Clock>, before: ClockMark, heard: Time) -> (Self, bool) {
         let boot = clock.boot();
         let boottime = clock.now().as_nanos();
         let blank = before == ClockMark::default();
         let at = Time::from_nanos(before.at.as_nanos().saturating_add(boottime.saturating_sub(before.boottime)));
-        // A clock that is behind what the journal has seen is another clock, whatever it calls itself.
+        // A clock that is behind the journal is another clock, even if its boot id is the same.
         let same = before.boot == boot && boottime >= before.boottime && at >= heard;
         let at = if same { at } else { heard };
         let mark = ClockMark { at, boot, boottime };
         (Self { clock, mark }, !same && !blank)
     }
 
-    /// How the two clocks stand to each other.
+    /// How the two clocks relate to each other.
     pub const fn mark(&self) -> ClockMark {
         self.mark
     }
@@ -44,7 +44,7 @@ impl BookClock {
         Time::from_nanos(self.mark.at.as_nanos().saturating_add(since))
     }
 
-    /// The machine's clock underneath.
+    /// The machine's clock.
     pub fn machine(&self) -> &Arc<dyn Clock> {
         &self.clock
     }

@@ -5,14 +5,14 @@ use std::task::Poll;
 use std::time::Duration;
 
 use super::Subject;
-use super::case::{Case, assert_is, held_by, in_time, shared};
+use super::law_case::{LawCase, assert_is, held_by, in_time, shared};
 use crate::engine::{Answer, Claim, Grant};
 use crate::error::Error;
 
 /// Goal: whoever waits is served as soon as the holder releases.
 /// Method: bob waits for ada, ada releases. His lease has its full ttl, counted from the grant.
 pub(super) async fn a_waiter_is_served_on_release(subject: &dyn Subject) {
-    let case = Case::new(subject).await;
+    let case = LawCase::new(subject).await;
     let ada = case.granted(case.claim("ada", "seat")).await;
     let bob = case.in_line(case.patient("bob", "seat")).await;
     case.pass(case.units(3)).await;
@@ -26,7 +26,7 @@ pub(super) async fn a_waiter_is_served_on_release(subject: &dyn Subject) {
 /// Goal: a lapse serves the line too, and not early.
 /// Method: bob waits while ada's lease runs out; he holds nothing a moment before.
 pub(super) async fn a_waiter_is_served_on_lapse(subject: &dyn Subject) {
-    let case = Case::new(subject).await;
+    let case = LawCase::new(subject).await;
     let ada = case.granted(case.claim("ada", "seat")).await;
     let bob = case.in_line(case.patient("bob", "seat")).await;
     if case.promises.never_early {
@@ -45,22 +45,22 @@ pub(super) async fn a_waiter_is_served_on_lapse(subject: &dyn Subject) {
 /// Goal: those who wait are served in order of arrival.
 /// Method: three in line; each release serves exactly the next one.
 pub(super) async fn the_line_is_served_in_order(subject: &dyn Subject) {
-    let case = Case::new(subject).await;
+    let case = LawCase::new(subject).await;
     if !case.promises.fair {
         return;
     }
     let mut holder = case.granted(case.claim("ada", "seat")).await;
-    let mut line = Vec::new();
+    let mut queue = Vec::new();
     for who in ["bob", "cy", "dan"] {
-        line.push((who, case.in_line(case.patient(who, "seat")).await));
+        queue.push((who, case.in_line(case.patient(who, "seat")).await));
     }
-    while !line.is_empty() {
-        let (who, next) = line.remove(0);
+    while !queue.is_empty() {
+        let (who, next) = queue.remove(0);
         case.still_waits(&next).await;
         case.end(&holder).await;
         holder = case.answered_with_a_grant(next).await;
         assert_eq!(case.holders("seat").await, [who]);
-        assert_eq!(case.queue("seat").await, line.len());
+        assert_eq!(case.queue("seat").await, queue.len());
     }
 }
 
@@ -68,7 +68,7 @@ pub(super) async fn the_line_is_served_in_order(subject: &dyn Subject) {
 /// Method: a reader holds, a writer waits; another reader would fit in and is refused; so is the holder who
 /// releases and comes straight back.
 pub(super) async fn a_newcomer_does_not_overtake(subject: &dyn Subject) {
-    let case = Case::new(subject).await;
+    let case = LawCase::new(subject).await;
     if !case.promises.fair {
         return;
     }
@@ -85,7 +85,7 @@ pub(super) async fn a_newcomer_does_not_overtake(subject: &dyn Subject) {
 /// Goal: patience that runs out is a refusal: at its time, not before, and nothing is served later.
 /// Method: bob waits 3 while ada holds for 10.
 pub(super) async fn patience_runs_out(subject: &dyn Subject) {
-    let case = Case::new(subject).await;
+    let case = LawCase::new(subject).await;
     case.granted(case.claim("ada", "seat")).await;
     let bob = case.in_line(Claim { wait: case.units(3), ..case.claim("bob", "seat") }).await;
     case.pass_nearly(case.units(3)).await;
@@ -101,7 +101,7 @@ pub(super) async fn patience_runs_out(subject: &dyn Subject) {
 /// Goal: whoever goes away while waiting is not served, and does not count.
 /// Method: bob's acquire is dropped, ada releases, nobody has the seat.
 pub(super) async fn a_waiter_who_leaves_is_forgotten(subject: &dyn Subject) {
-    let case = Case::new(subject).await;
+    let case = LawCase::new(subject).await;
     let ada = case.granted(case.claim("ada", "seat")).await;
     let bob = case.in_line(case.patient("bob", "seat")).await;
     bob.leave().await;
@@ -114,7 +114,7 @@ pub(super) async fn a_waiter_who_leaves_is_forgotten(subject: &dyn Subject) {
 /// Goal: whoever leaves the line lets those behind through at once.
 /// Method: a reader holds, a writer waits, two readers wait behind; the writer's acquire is dropped.
 pub(super) async fn a_waiter_who_leaves_passes_the_baton(subject: &dyn Subject) {
-    let case = Case::new(subject).await;
+    let case = LawCase::new(subject).await;
     if !case.promises.fair {
         return;
     }
@@ -132,7 +132,7 @@ pub(super) async fn a_waiter_who_leaves_passes_the_baton(subject: &dyn Subject) 
 /// Goal: so does whoever runs out of patience.
 /// Method: the same, with a writer who waits for 3.
 pub(super) async fn a_waiter_who_gave_up_passes_the_baton(subject: &dyn Subject) {
-    let case = Case::new(subject).await;
+    let case = LawCase::new(subject).await;
     if !case.promises.fair {
         return;
     }
@@ -150,7 +150,7 @@ pub(super) async fn a_waiter_who_gave_up_passes_the_baton(subject: &dyn Subject)
 /// Goal: an acquire that is dropped leaves no lease behind that nobody knows of.
 /// Method: drop it after every number of steps it takes by itself, and while the engine is in the middle of one.
 pub(super) async fn a_dropped_acquire_leaves_no_lease(subject: &dyn Subject) {
-    let case = Case::new(subject).await;
+    let case = LawCase::new(subject).await;
     // Longer than anybody looks: a lease that is left over must not lapse meanwhile.
     let claim = Claim { ttl: case.units(1000), ..case.claim("ada", "seat") };
     for steps in 0..8 {
@@ -171,7 +171,7 @@ pub(super) async fn a_dropped_acquire_leaves_no_lease(subject: &dyn Subject) {
     }
 }
 
-async fn free_again(case: &Case<'_>, answer: Option<Result<Grant, Error>>, after: &str) {
+async fn free_again(case: &LawCase<'_>, answer: Option<Result<Grant, Error>>, after: &str) {
     if let Some(answer) = answer {
         case.end(&answer.expect("a free seat is granted")).await;
     }
@@ -182,7 +182,7 @@ async fn free_again(case: &Case<'_>, answer: Option<Result<Grant, Error>>, after
 /// Goal: a grant that was decided while its caller went away is ended, and the next in line is served.
 /// Method: bob's acquire is looked at only once; ada releases, so it is granted; then it is dropped.
 pub(super) async fn a_grant_nobody_saw_is_ended(subject: &dyn Subject) {
-    let case = Case::new(subject).await;
+    let case = LawCase::new(subject).await;
     if !case.promises.fair {
         return; // nothing is decided for those who are not looking
     }

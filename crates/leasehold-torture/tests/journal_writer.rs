@@ -1,4 +1,4 @@
-//! The press under real threads: tills that write their own batches, callers, and the writer, all at once.
+//! The journal writer under real threads: server threads that write their own batches, callers, and the writer thread.
 
 use std::collections::{BTreeMap, HashMap, HashSet};
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -6,50 +6,50 @@ use std::sync::{Arc, Condvar, Mutex, mpsc};
 use std::time::Duration;
 
 use leasehold::clock::SystemClock;
-use leasehold::engine::embedded::journal::frame::Kind;
+use leasehold::engine::embedded::journal::frame::FrameKind;
 use leasehold::engine::embedded::storage::Storage;
 use leasehold::engine::embedded::{CompletionQueue, Embedded, Notice, Options, Stopped, start};
 use leasehold::engine::{Claim, Engine, LeaseId, Query, Want as EngineWant};
-use leasehold_core::{Acquire, Command, LeaseKey, Mode, Reply, WaiterId, Want};
+use leasehold_core::{Acquire, Command, LeaseKey, Reply, WaiterId, Want};
 use leasehold_torture::disk::{Faults, SimDisk};
 use leasehold_torture::rng::Rng;
 
 /// How long anything may take before it counts as lost: machines pause.
-const PATIENCE: Duration = Duration::from_secs(30);
+const MAX_REPLY_WAIT: Duration = Duration::from_secs(30);
 
-/// A thread that speaks for many: its completions, and a bell that rings when something was put there.
-struct Teller {
+/// A server thread: its completion queue, and a condition variable that is notified when replies were added.
+struct ServerThread {
     engine: Arc<Embedded>,
     completions: Arc<CompletionQueue>,
-    bell: Arc<(Mutex<bool>, Condvar)>,
+    wakeup: Arc<(Mutex<bool>, Condvar)>,
     next_tag: u64,
 }
 
-impl Teller {
+impl ServerThread {
     fn new(engine: &Arc<Embedded>) -> Self {
-        let bell = Arc::new((Mutex::new(false), Condvar::new()));
-        let ring = bell.clone();
+        let wakeup = Arc::new((Mutex::new(false), Condvar::new()));
+        let notify = wakeup.clone();
         let completions = CompletionQueue::new(move || {
-            *ring.0.lock().expect("nobody panics with the bell") = true;
-            ring.1.notify_all();
+            *notify.0.lock().expect("nobody panics with the lock") = true;
+            notify.1.notify_all();
         });
-        Self { engine: engine.clone(), completions, bell, next_tag: 0 }
+        Self { engine: engine.clone(), completions, wakeup, next_tag: 0 }
     }
 
-    /// Decides these, writes or leaves it to the writer, and waits until each has its answer, once.
-    fn ask(&mut self, commands: &[Job], write: bool) -> Vec<Result<Reply, Stopped>> {
+    /// Submits these, writes or leaves it to the writer thread, and waits until each has one answer.
+    fn ask(&mut self, commands: &[ServerCommand], write: bool) -> Vec<Result<Reply, Stopped>> {
         let first = self.next_tag;
         self.next_tag += commands.len() as u64;
         let mut answers: BTreeMap<u64, Result<Reply, Stopped>> = BTreeMap::new();
         let mut locked = self.engine.lock_for_batch();
         for (tag, job) in (first..).zip(commands) {
             let answer = match job {
-                Job::Take { name, wait_ms } => {
-                    let wants = [Want { name, mode: Mode::Exclusive }];
+                ServerCommand::Take { name, wait_ms } => {
+                    let wants = [Want::exclusive(name)];
                     let claim = claim(&wants, *wait_ms, locked.secret());
                     locked.acquire(claim, &self.completions, tag).map(|(reply, _)| reply)
                 }
-                Job::End(lease) => locked.submit(Command::Release { lease: *lease }, &self.completions, tag),
+                ServerCommand::End(lease) => locked.submit(Command::Release { lease: *lease }, &self.completions, tag),
             };
             match answer {
                 Ok(Some(reply)) => drop(answers.insert(tag, Ok(reply))),
@@ -80,39 +80,30 @@ impl Teller {
             if answers.len() == count {
                 return;
             }
-            let rung = self.bell.0.lock().expect("nobody panics with the bell");
-            let (mut rung, late) =
-                self.bell.1.wait_timeout_while(rung, PATIENCE, |rung| !*rung).expect("nobody panics with the bell");
+            let woken = self.wakeup.0.lock().expect("nobody panics with the lock");
+            let (mut woken, late) = self
+                .wakeup
+                .1
+                .wait_timeout_while(woken, MAX_REPLY_WAIT, |woken| !*woken)
+                .expect("nobody panics with the lock");
             assert!(!late.timed_out(), "{} of {count} answers came", answers.len());
-            *rung = false;
+            *woken = false;
         }
     }
 }
 
-enum Job {
+enum ServerCommand {
     Take { name: String, wait_ms: u64 },
     End(LeaseKey),
 }
 
 fn claim<'a>(wants: &'a [Want<'a>], wait_ms: u64, secret: leasehold_core::Secret) -> Acquire<'a> {
-    Acquire {
-        waiter_id: WaiterId(0),
-        wants,
-        ttl_ms: 3_600_000,
-        wait_ms,
-        max_hold_ms: None,
-        delay_ms: 0,
-        holder: "teller",
-        request: None,
-        secret,
-        principal: "",
-        value: None,
-    }
+    Acquire { wait_ms, ..Acquire::new(WaiterId(0), wants, 3_600_000, "teller", secret) }
 }
 
-/// What one thread was told: who has what, every token it got, and whether it was stopped.
+/// What one thread was answered: leases it holds, every token it got, and whether the engine stopped.
 #[derive(Default)]
-struct Told {
+struct ThreadLog {
     held: HashMap<String, LeaseKey>,
     /// An answer never came for these: they may be held or free.
     unsure: HashSet<String>,
@@ -122,56 +113,56 @@ struct Told {
 }
 
 /// Takes and ends leases under names of its own until `rounds` are over or the engine has stopped.
-fn tell(engine: &Arc<Embedded>, me: u64, rounds: u64) -> Told {
-    let mut teller = Teller::new(engine);
+fn run_server_thread(engine: &Arc<Embedded>, me: u64, rounds: u64) -> ThreadLog {
+    let mut server = ServerThread::new(engine);
     let mut rng = Rng::new(me);
-    let mut told = Told::default();
+    let mut log = ThreadLog::default();
     for _ in 0..rounds {
         let mut jobs = Vec::new();
         let mut names: Vec<String> = Vec::new();
         for _ in 0..1 + rng.below(6) {
             let name = format!("t{me}/{}", rng.below(12));
-            if names.contains(&name) || told.unsure.contains(&name) {
+            if names.contains(&name) || log.unsure.contains(&name) {
                 continue;
             }
-            jobs.push(match told.held.get(&name) {
-                Some(lease) => Job::End(*lease),
-                None => Job::Take { name: name.clone(), wait_ms: 0 },
+            jobs.push(match log.held.get(&name) {
+                Some(lease) => ServerCommand::End(*lease),
+                None => ServerCommand::Take { name: name.clone(), wait_ms: 0 },
             });
             names.push(name);
         }
-        let answers = teller.ask(&jobs, !rng.one_in(4));
+        let answers = server.ask(&jobs, !rng.one_in(4));
         assert_eq!(answers.len(), names.len());
         for (name, answer) in names.into_iter().zip(answers) {
             match answer {
                 Ok(Reply::Granted(granted)) => {
-                    assert!(!told.stopped, "a grant after the engine had stopped");
-                    assert!(told.tokens.last().is_none_or(|last| *last < granted.lease.token.get()), "tokens rise");
-                    told.tokens.push(granted.lease.token.get());
-                    told.held.insert(name, granted.lease);
+                    assert!(!log.stopped, "a grant after the engine had stopped");
+                    assert!(log.tokens.last().is_none_or(|last| *last < granted.lease.token.get()), "tokens rise");
+                    log.tokens.push(granted.lease.token.get());
+                    log.held.insert(name, granted.lease);
                 }
-                Ok(Reply::Released(true)) => drop(told.held.remove(&name)),
+                Ok(Reply::Released(true)) => drop(log.held.remove(&name)),
                 Ok(other) => panic!("{name} is mine alone, and the answer is {other:?}"),
-                Err(Stopped::NoEffect(_)) => told.stopped = true,
+                Err(Stopped::NoEffect(_)) => log.stopped = true,
                 Err(Stopped::Unknown(_)) => {
-                    told.stopped = true;
-                    told.held.remove(&name);
-                    told.unsure.insert(name);
+                    log.stopped = true;
+                    log.held.remove(&name);
+                    log.unsure.insert(name);
                 }
             }
-            told.answered += 1;
+            log.answered += 1;
         }
-        if told.stopped {
+        if log.stopped {
             break;
         }
     }
-    told
+    log
 }
 
 /// The same by the engine's own methods.
-async fn call(engine: Arc<Embedded>, me: u64, rounds: u64) -> Told {
+async fn call(engine: Arc<Embedded>, me: u64, rounds: u64) -> ThreadLog {
     let mut rng = Rng::new(me);
-    let mut told = Told::default();
+    let mut log = ThreadLog::default();
     let mut held: HashMap<String, (LeaseId, u64)> = HashMap::new();
     for _ in 0..rounds {
         let name = format!("c{me}/{}", rng.below(8));
@@ -190,15 +181,15 @@ async fn call(engine: Arc<Embedded>, me: u64, rounds: u64) -> Told {
             },
             None => engine.acquire(asked(&name)).await.map(|grant| {
                 let token = grant.token.expect("fencing").get();
-                told.tokens.push(token);
+                log.tokens.push(token);
                 held.insert(name.clone(), (grant.lease_id, token));
             }),
         };
-        told.answered += 1;
+        log.answered += 1;
         match result {
             Ok(()) => {}
             Err(leasehold::Error::Indeterminate { .. }) => {
-                told.unsure.insert(name);
+                log.unsure.insert(name);
                 break;
             }
             Err(leasehold::Error::Unavailable { .. }) => break,
@@ -206,22 +197,13 @@ async fn call(engine: Arc<Embedded>, me: u64, rounds: u64) -> Told {
         }
     }
     for (name, (lease, _)) in held {
-        told.held.insert(name, lease.expose().parse().expect("the text form of a lease id"));
+        log.held.insert(name, lease.expose().parse().expect("the text form of a lease id"));
     }
-    told
+    log
 }
 
 fn asked(name: &str) -> Claim {
-    Claim {
-        wants: vec![EngineWant { name: name.into(), mode: Mode::Exclusive }],
-        ttl: Duration::from_secs(3_600),
-        wait: Duration::ZERO,
-        max_hold: None,
-        delay: Duration::ZERO,
-        holder: "caller".into(),
-        request: None,
-        principal: String::new(),
-    }
+    Claim::new(vec![EngineWant::exclusive(name)], Duration::from_secs(3_600), "caller")
 }
 
 async fn found(engine: &Embedded) -> BTreeMap<String, u64> {
@@ -230,46 +212,47 @@ async fn found(engine: &Embedded) -> BTreeMap<String, u64> {
     all.into_iter().map(|r| (r.name, r.holders[0].token.expect("fencing").get())).collect()
 }
 
-/// Everybody at once; what they were told, added up.
-async fn crowd(engine: &Arc<Embedded>, rounds: u64, seed: u64) -> Told {
+/// All threads at once; their logs, added up.
+async fn crowd(engine: &Arc<Embedded>, rounds: u64, seed: u64) -> ThreadLog {
     let tellers: Vec<_> = (0..3)
         .map(|me| {
             let engine = engine.clone();
-            std::thread::spawn(move || tell(&engine, seed * 100 + me, rounds))
+            std::thread::spawn(move || run_server_thread(&engine, seed * 100 + me, rounds))
         })
         .collect();
     let callers: Vec<_> = (0..4).map(|me| tokio::spawn(call(engine.clone(), seed * 100 + 50 + me, rounds))).collect();
-    let mut all = Told::default();
-    let mut add = |told: Told| {
-        all.held.extend(told.held);
-        all.unsure.extend(told.unsure);
-        all.tokens.extend(told.tokens);
-        all.answered += told.answered;
+    let mut all = ThreadLog::default();
+    let mut add = |log: ThreadLog| {
+        all.held.extend(log.held);
+        all.unsure.extend(log.unsure);
+        all.tokens.extend(log.tokens);
+        all.answered += log.answered;
     };
     for caller in callers {
         add(caller.await.expect("a caller does not panic"));
     }
-    for teller in tellers {
-        let told = tokio::task::spawn_blocking(move || teller.join()).await.expect("joined");
-        add(told.expect("a teller does not panic"));
+    for server in tellers {
+        let log = tokio::task::spawn_blocking(move || server.join()).await.expect("joined");
+        add(log.expect("a teller does not panic"));
     }
     all
 }
 
-/// What was told is there, and nothing else but what nobody was told of.
-fn compare(told: &Told, found: &BTreeMap<String, u64>) {
-    for (name, lease) in &told.held {
+/// What was answered is there, and nothing else but what was never answered.
+fn compare(log: &ThreadLog, found: &BTreeMap<String, u64>) {
+    for (name, lease) in &log.held {
         assert_eq!(found.get(name), Some(&lease.token.get()), "{name} was granted");
     }
     for name in found.keys() {
-        assert!(told.held.contains_key(name) || told.unsure.contains(name), "{name} was ended, or never granted");
+        assert!(log.held.contains_key(name) || log.unsure.contains(name), "{name} was ended, or never granted");
     }
-    let unique: HashSet<&u64> = told.tokens.iter().collect();
-    assert_eq!(unique.len(), told.tokens.len(), "a token came twice");
+    let unique: HashSet<&u64> = log.tokens.iter().collect();
+    assert_eq!(unique.len(), log.tokens.len(), "a token came twice");
 }
 
-/// Goal: tills, callers and the writer at once lose nothing, answer nothing twice, and give no token twice.
-/// Method: three threads with tills and four callers on a real disk; close, open, compare; again in the same directory.
+/// Goal: server threads, callers and the writer thread at once lose nothing, answer nothing twice, and give no token
+/// twice. Method: three server threads and four callers on a real disk; close, open, compare; again in the same
+/// directory.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn everybody_at_once_on_a_real_disk() {
     let dir = tempfile::tempdir_in(env!("CARGO_TARGET_TMPDIR")).expect("a directory");
@@ -277,14 +260,14 @@ async fn everybody_at_once_on_a_real_disk() {
     for life in 0..3 {
         let engine = Embedded::open(dir.path(), Options::default()).await.expect("opens");
         let before = found(&engine).await;
-        let told = crowd(&engine, 150, life).await;
-        assert!(told.answered > 1_000, "too little happened: {}", told.answered);
-        assert!(told.tokens.iter().all(|token| tokens.insert(*token)), "a token came in two lives");
+        let log = crowd(&engine, 150, life).await;
+        assert!(log.answered > 1_000, "too little happened: {}", log.answered);
+        assert!(log.tokens.iter().all(|token| tokens.insert(*token)), "a token came in two lives");
         engine.close().await.expect("closes");
         let again = Embedded::open(dir.path(), Options::default()).await.expect("opens again");
         let mut after = found(&again).await;
         after.retain(|name, _| !before.contains_key(name));
-        compare(&told, &after);
+        compare(&log, &after);
         again.close().await.expect("closes");
     }
 }
@@ -297,21 +280,21 @@ fn with_notices() -> (Options, mpsc::Receiver<Notice>) {
 }
 
 fn failed(notices: &mpsc::Receiver<Notice>) -> bool {
-    std::iter::from_fn(|| notices.recv_timeout(PATIENCE).ok()).any(|notice| matches!(notice, Notice::Failed(_)))
+    std::iter::from_fn(|| notices.recv_timeout(MAX_REPLY_WAIT).ok()).any(|notice| matches!(notice, Notice::Failed(_)))
 }
 
-/// Goal: a disk that fails under a locked's own write stops the engine: that batch is unknown, what comes later has no
-/// effect, who waits in line had none, the operator is told, and nothing is written afterwards.
+/// Goal: a disk that fails under a server thread's own write stops the engine: that batch is unknown, later commands
+/// and waiting claims have no effect, the operator gets a notice, and nothing is written afterwards.
 #[tokio::test]
-async fn a_disk_that_fails_under_a_till_stops_the_engine() {
+async fn a_disk_that_fails_under_a_server_thread_stops_the_engine() {
     for fail_sync in [true, false] {
         let disk = SimDisk::default();
         let storage: Arc<dyn Storage> = Arc::new(disk.clone());
         let (options, notices) = with_notices();
         let engine = Embedded::open_on(storage, options).await.expect("opens");
-        let mut teller = Teller::new(&engine);
-        let take = |name: &str, wait_ms| Job::Take { name: name.into(), wait_ms };
-        let answers = teller.ask(&[take("before", 0)], true);
+        let mut server = ServerThread::new(&engine);
+        let take = |name: &str, wait_ms| ServerCommand::Take { name: name.into(), wait_ms };
+        let answers = server.ask(&[take("before", 0)], true);
         assert!(matches!(answers[..], [Ok(Reply::Granted(_))]), "{answers:?}");
         let mut watch = engine.watch(None).await.expect("a watch");
         assert!(matches!(watch.next().await, Ok(leasehold::engine::Seen::Reset(_))));
@@ -322,10 +305,10 @@ async fn a_disk_that_fails_under_a_till_stops_the_engine() {
             tokio::task::yield_now().await;
         }
         disk.set_faults(Faults { fail_sync, fail_write: !fail_sync, crash_in: None });
-        let answers = teller.ask(&[take("lost", 0), take("before", 0)], true);
+        let answers = server.ask(&[take("lost", 0), take("before", 0)], true);
         assert!(matches!(answers[..], [Err(Stopped::Unknown(_)), Err(Stopped::Unknown(_))]), "{answers:?}");
         let written = disk.operations();
-        let answers = teller.ask(&[take("later", 0)], true);
+        let answers = server.ask(&[take("later", 0)], true);
         assert!(matches!(answers[..], [Err(Stopped::NoEffect(_))]), "{answers:?}");
         assert!(matches!(engine.acquire(asked("later")).await, Err(leasehold::Error::Unavailable { .. })));
         let line = waiter.await.expect("the waiter does not panic");
@@ -362,37 +345,37 @@ async fn a_disk_that_fails_under_a_crowd_loses_nothing_answered() {
             }
             breaking.set_faults(Faults { fail_sync: round % 2 == 0, fail_write: round % 2 == 1, crash_in: None });
         });
-        let told = crowd(&engine, 400, round).await;
+        let log = crowd(&engine, 400, round).await;
         armed.store(true, Ordering::SeqCst);
         saboteur.join().expect("the saboteur does not panic");
-        failures += u64::from(!told.unsure.is_empty());
+        failures += u64::from(!log.unsure.is_empty());
         engine.close().await.expect("closes");
         let lost = disk.after_crash(disk.choices().dir, &vec![0; disk.choices().writes.len()]);
         let storage: Arc<dyn Storage> = Arc::new(lost);
         let again = Embedded::open_on(storage, Options::default()).await.expect("opens after the failure");
-        compare(&told, &found(&again).await);
+        compare(&log, &found(&again).await);
     }
     assert!(failures >= 20, "the disk failed in the middle of it in {failures} rounds only");
 }
 
-/// Goal: an idle engine whose last batch was written by a locked still writes its proof within 50 ms.
+/// Goal: an idle engine whose last batch was written by a server thread still writes its proof within 50 ms.
 /// Method: one batch after a rest; two more operations (a write and a sync) reach the disk by themselves. Machines
-/// pause, so the best of some rounds counts; none may take longer than the writer's longest nap.
+/// pause, so the best of some rounds counts; none may take longer than the writer thread's longest sleep.
 #[tokio::test]
-async fn an_idle_engine_proves_what_a_till_wrote() {
+async fn an_idle_engine_proves_what_a_server_thread_wrote() {
     let disk = SimDisk::default();
     let storage: Arc<dyn Storage> = Arc::new(disk.clone());
     let engine = Embedded::open_on(storage, Options::default()).await.expect("opens");
     let clock = SystemClock::shared();
-    let mut teller = Teller::new(&engine);
+    let mut server = ServerThread::new(&engine);
     let mut best = Duration::MAX;
     for round in 0..8 {
         clock.sleep_until(clock.now().plus(Duration::from_millis(120))).await;
-        let answers = teller.ask(&[Job::Take { name: format!("n{round}"), wait_ms: 0 }], true);
+        let answers = server.ask(&[ServerCommand::Take { name: format!("n{round}"), wait_ms: 0 }], true);
         assert!(matches!(answers[..], [Ok(Reply::Granted(_))]), "{answers:?}");
         let (written, began) = (disk.operations(), clock.now());
         while disk.operations() < written + 2 {
-            assert!(clock.now().since(began) < PATIENCE, "no proof came");
+            assert!(clock.now().since(began) < MAX_REPLY_WAIT, "no proof came");
             clock.sleep_until(clock.now().plus(Duration::from_millis(1))).await;
         }
         best = best.min(clock.now().since(began));
@@ -409,7 +392,7 @@ fn a_failed_journal_is_left_alone() {
     let started = start::<u64>(&storage, &Options::default(), random, |_, _| {}).expect("starts");
     let (mut journal, now) = (started.journal, started.clock.now());
     disk.set_faults(Faults { fail_sync: true, ..Faults::default() });
-    assert!(journal.commit(Kind::Facts, &[], now).is_err());
+    assert!(journal.commit(FrameKind::Facts, &[], now).is_err());
     let done = disk.operations();
     assert!(journal.prove().is_err() && journal.reserve_tokens(0).is_err() && journal.close(1, now).is_err());
     assert_eq!(disk.operations(), done, "something was done to a disk that had failed");

@@ -1,4 +1,4 @@
-//! Who waits. Volatile: a restart forgets the line, and its callers come again.
+//! The claims that wait, and how they are found. In memory only: after a restart callers must ask again.
 
 use std::collections::HashMap;
 
@@ -6,45 +6,45 @@ use compact_str::CompactString;
 use foldhash::fast::FixedState;
 
 use super::index::Index;
-use super::lease::Request;
+use super::lease::StoredRequest;
 use crate::command::{Mode, WaiterId};
 use crate::time::Time;
 use crate::token::Secret;
 use crate::wheel::Wheel;
 
-/// A claim that stands in line.
+/// A claim that waits.
 #[derive(Debug)]
-pub(super) struct Waiter {
-    /// PreallocRequest of arrival, over all resources.
+pub(super) struct WaiterEntry {
+    /// Order of arrival, over all resources.
     pub arrival: u64,
-    /// Who to answer: more than one when a retried request joined.
+    /// Whom to reply to: more than one when a retried request joined.
     pub waiter_ids: Vec<WaiterId>,
     pub parts: Vec<(u32, Mode)>,
     pub ttl_ms: u64,
     pub max_hold_ms: Option<u64>,
     pub delay_ms: u64,
     pub holder: CompactString,
-    pub request: Option<Box<Request>>,
+    pub request: Option<Box<StoredRequest>>,
     pub secret: Secret,
     pub principal: CompactString,
     pub since: Time,
-    /// Patience ends.
+    /// When the wait ends.
     pub until: Time,
 }
 
 #[derive(Debug)]
-pub(super) struct Line {
-    waiters: Vec<Option<Waiter>>,
+pub(super) struct WaitQueue {
+    waiters: Vec<Option<WaiterEntry>>,
     free: Vec<u32>,
     waiter_ids: HashMap<WaiterId, u32, FixedState>,
-    /// How many of whom wait.
+    /// How many claims of each principal wait.
     principals: HashMap<CompactString, usize, FixedState>,
     requests: Index,
     pub wheel: Wheel,
     next_arrival: u64,
 }
 
-impl Line {
+impl WaitQueue {
     pub fn new(seed: u64) -> Self {
         Self {
             waiters: Vec::new(),
@@ -61,8 +61,8 @@ impl Line {
         self.waiters.len() - self.free.len()
     }
 
-    pub fn get(&self, slot: u32) -> &Waiter {
-        self.waiters[slot as usize].as_ref().expect("a place in line leads to a waiter")
+    pub fn get(&self, slot: u32) -> &WaiterEntry {
+        self.waiters[slot as usize].as_ref().expect("a place in a queue leads to a waiter")
     }
 
     pub fn until(&self, slot: u32) -> Time {
@@ -74,7 +74,7 @@ impl Line {
         self.next_arrival
     }
 
-    pub fn add(&mut self, waiter: Waiter, request: Option<u32>) -> u32 {
+    pub fn add(&mut self, waiter: WaiterEntry, request: Option<u32>) -> u32 {
         let slot = self.free.pop().unwrap_or_else(|| {
             self.waiters.push(None);
             self.waiters.len() as u32 - 1
@@ -91,7 +91,7 @@ impl Line {
         slot
     }
 
-    pub fn take(&mut self, slot: u32, tag: impl Fn(&Request) -> u32) -> Waiter {
+    pub fn remove(&mut self, slot: u32, tag: impl Fn(&StoredRequest) -> u32) -> WaiterEntry {
         let waiter = self.waiters[slot as usize].take().expect("a waiter leaves once");
         for waiter_id in &waiter.waiter_ids {
             self.waiter_ids.remove(waiter_id);
@@ -114,7 +114,7 @@ impl Line {
         self.principals.get(principal).copied().unwrap_or(0)
     }
 
-    pub fn find_ticket(&self, waiter_id: WaiterId) -> Option<u32> {
+    pub fn find_waiter(&self, waiter_id: WaiterId) -> Option<u32> {
         self.waiter_ids.get(&waiter_id).copied()
     }
 
@@ -124,7 +124,7 @@ impl Line {
         })
     }
 
-    /// A retried request joins the place it already has; the longer patience counts.
+    /// A retried request joins its first try; the longer wait counts.
     pub fn join(&mut self, slot: u32, waiter_id: WaiterId, until: Time) {
         let waiter = self.waiters[slot as usize].as_mut().expect("a joined waiter is there");
         waiter.waiter_ids.push(waiter_id);
@@ -132,8 +132,8 @@ impl Line {
         self.waiter_ids.insert(waiter_id, slot);
     }
 
-    /// One of those who wait for the same answer went away. `true` when it was the last.
-    pub fn leave(&mut self, slot: u32, waiter_id: WaiterId) -> bool {
+    /// One caller of a joined request is gone. `true` when it was the last.
+    pub fn leave_joined(&mut self, slot: u32, waiter_id: WaiterId) -> bool {
         let waiter = self.waiters[slot as usize].as_mut().expect("a leaving waiter is there");
         if waiter.waiter_ids.len() == 1 {
             return true;
@@ -143,7 +143,7 @@ impl Line {
         false
     }
 
-    /// Takes off the wheel the next waiter whose patience is over at `now`; it is still in line.
+    /// Takes the next waiter whose wait is over at `now` off the wheel; it is still in its queues.
     pub fn pop_due(&mut self, now: Time, budget: &mut u32) -> Option<u32> {
         let waiters = &self.waiters;
         self.wheel.pop(now, budget, |slot| waiters[slot as usize].as_ref().expect("the wheel leads to a waiter").until)

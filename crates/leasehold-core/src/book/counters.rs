@@ -1,13 +1,13 @@
-//! What happened, added up, for gauges and counters. Volatile: it begins anew with each engine.
+//! Counters and histograms for metrics. In memory only: they begin at zero with each engine.
 
 use std::time::Duration;
 
-/// How often what happened.
+/// How often each thing happened since the engine was opened.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Counters {
     /// Claims granted.
     pub granted: u64,
-    /// Claims granted that had stood in line for it.
+    /// Claims granted after they had waited.
     pub waited: u64,
     /// Leases ended by their owners.
     pub released: u64,

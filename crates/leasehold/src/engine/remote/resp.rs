@@ -1,21 +1,21 @@
-//! RESP3 as a client reads it: bytes become values, and no byte is believed.
+//! Reads RESP3: bytes become values, and no length is trusted.
 //!
 //! # Laws
 //!
 //! 1. A length is checked before anything is allocated for it.
-//! 2. No bytes make this panic, and no nesting makes it recurse deeper than [`MOST_DEPTH`].
+//! 2. No bytes make this panic, and no nesting makes it recurse deeper than [`MAX_DEPTH`].
 //! 3. A frame that comes in pieces is not read from its beginning at every piece.
 
 /// Bytes of one frame: a page of a list with everything in it is far below.
-const MOST_BYTES: usize = 64 << 20;
+const MAX_FRAME_BYTES: usize = 64 << 20;
 /// Nested aggregates.
-const MOST_DEPTH: usize = 8;
+const MAX_DEPTH: usize = 8;
 /// Elements of one aggregate.
-const MOST_ELEMENTS: u64 = 1 << 20;
+const MAX_ELEMENTS: u64 = 1 << 20;
 /// Bytes of a line: a number, or a simple text or error.
-const MOST_LINE: usize = 64 << 10;
-/// Elements that room is made for before they are there.
-const FIRST_ELEMENTS: usize = 64;
+const MAX_LINE_BYTES: usize = 64 << 10;
+/// Elements that memory is reserved for before they have come.
+const PREALLOCATED_ELEMENTS: usize = 64;
 
 /// One value.
 #[derive(Clone, Debug, PartialEq)]
@@ -32,25 +32,25 @@ pub(super) enum Value {
     Push(Vec<Value>),
 }
 
-/// What came is no RESP.
+/// The bytes are not RESP.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, thiserror::Error)]
 #[error("what came from the server is no RESP: {0}")]
-pub(super) struct Malformed(&'static str);
+pub(super) struct MalformedResp(&'static str);
 
-/// Finds values in a stream of bytes.
+/// The read buffer of one connection: bytes go in, values come out.
 #[derive(Debug, Default)]
-pub(super) struct Reader {
+pub(super) struct RespReader {
     bytes: Vec<u8>,
-    /// Where the frame that is being gathered begins.
+    /// Where the frame that is being read begins.
     start: usize,
-    /// Up to here it has been looked at.
+    /// Up to here it has been parsed.
     seen: usize,
     /// How many elements each open aggregate still wants.
     open: Vec<u64>,
 }
 
-impl Reader {
-    /// Where bytes go that were read.
+impl RespReader {
+    /// The buffer to read into.
     pub fn room(&mut self) -> &mut Vec<u8> {
         if self.start > 0 {
             self.bytes.drain(..self.start);
@@ -67,58 +67,58 @@ impl Reader {
     }
 
     /// The next value, if it is there as a whole.
-    pub fn next(&mut self) -> Result<Option<Value>, Malformed> {
-        if !self.whole()? {
+    pub fn next(&mut self) -> Result<Option<Value>, MalformedResp> {
+        if !self.scan_frame()? {
             return Ok(None);
         }
         let frame = &self.bytes[self.start..self.seen];
         let (value, rest) = value(frame, 0)?;
         if !rest.is_empty() {
-            return Err(Malformed("a frame ends where its parts do not"));
+            return Err(MalformedResp("a frame ends where its parts do not"));
         }
         self.start = self.seen;
         Ok(Some(value))
     }
 
-    /// Looks on until the frame is whole.
-    fn whole(&mut self) -> Result<bool, Malformed> {
+    /// Parses on until the frame is whole.
+    fn scan_frame(&mut self) -> Result<bool, MalformedResp> {
         loop {
-            let Some((head, after)) = head(&self.bytes[self.seen..])? else { return self.within() };
+            let Some((head, after)) = head(&self.bytes[self.seen..])? else { return self.check_frame_length() };
             let elements = match head {
-                Head::Line => 0,
-                Head::Bulk(length) => {
+                RespHead::RespLine => 0,
+                RespHead::Bulk(length) => {
                     let end = after + length + 2;
                     if self.bytes.len() - self.seen < end {
-                        return self.within();
+                        return self.check_frame_length();
                     }
                     self.seen += end;
-                    if self.closed(0)? {
+                    if self.finish_element(0)? {
                         return Ok(true);
                     }
                     continue;
                 }
-                Head::Elements(count) => count,
+                RespHead::Elements(count) => count,
             };
             self.seen += after;
-            if self.closed(elements)? {
+            if self.finish_element(elements)? {
                 return Ok(true);
             }
         }
     }
 
     /// Not whole yet: too much of it is an error.
-    fn within(&self) -> Result<bool, Malformed> {
-        if self.bytes.len() - self.start > MOST_BYTES {
-            return Err(Malformed("a frame is too long"));
+    fn check_frame_length(&self) -> Result<bool, MalformedResp> {
+        if self.bytes.len() - self.start > MAX_FRAME_BYTES {
+            return Err(MalformedResp("a frame is too long"));
         }
         Ok(false)
     }
 
     /// Counts one element off, and opens those it has. Whether the frame is whole now.
-    fn closed(&mut self, elements: u64) -> Result<bool, Malformed> {
+    fn finish_element(&mut self, elements: u64) -> Result<bool, MalformedResp> {
         if elements > 0 {
-            if self.open.len() == MOST_DEPTH {
-                return Err(Malformed("too deep"));
+            if self.open.len() == MAX_DEPTH {
+                return Err(MalformedResp("too deep"));
             }
             self.open.push(elements);
             return Ok(false);
@@ -134,73 +134,73 @@ impl Reader {
     }
 }
 
-/// What a first line announces.
-enum Head {
-    Line,
+/// What the first line of a value announces.
+enum RespHead {
+    RespLine,
     Bulk(usize),
     Elements(u64),
 }
 
-/// The announcement at the beginning of these bytes and where it ends; none if its line is not whole.
-fn head(bytes: &[u8]) -> Result<Option<(Head, usize)>, Malformed> {
+/// The first line of a value, and where it ends; none if the line is not whole.
+fn head(bytes: &[u8]) -> Result<Option<(RespHead, usize)>, MalformedResp> {
     let Some((kind, text, after)) = line(bytes)? else { return Ok(None) };
     let head = match kind {
-        b'$' | b'=' | b'!' => length(text)?.map_or(Head::Line, Head::Bulk),
-        b'*' | b'~' | b'>' => Head::Elements(count(text)?),
-        b'%' => Head::Elements(count(text)? * 2),
-        _ => Head::Line,
+        b'$' | b'=' | b'!' => length(text)?.map_or(RespHead::RespLine, RespHead::Bulk),
+        b'*' | b'~' | b'>' => RespHead::Elements(count(text)?),
+        b'%' => RespHead::Elements(count(text)? * 2),
+        _ => RespHead::RespLine,
     };
     Ok(Some((head, after)))
 }
 
 /// Kind and text of a line, and where the next begins.
-type Line<'a> = (u8, &'a [u8], usize);
+type RespLine<'a> = (u8, &'a [u8], usize);
 
 /// The first line, if it is whole.
-fn line(bytes: &[u8]) -> Result<Option<Line<'_>>, Malformed> {
+fn line(bytes: &[u8]) -> Result<Option<RespLine<'_>>, MalformedResp> {
     let Some(kind) = bytes.first() else { return Ok(None) };
     if !b"+-:$*%~>_#,(!=".contains(kind) {
-        return Err(Malformed("an unknown kind of value"));
+        return Err(MalformedResp("an unknown kind of value"));
     }
-    let Some(end) = bytes.iter().take(MOST_LINE).position(|byte| *byte == b'\n') else {
-        return if bytes.len() >= MOST_LINE { Err(Malformed("a line is too long")) } else { Ok(None) };
+    let Some(end) = bytes.iter().take(MAX_LINE_BYTES).position(|byte| *byte == b'\n') else {
+        return if bytes.len() >= MAX_LINE_BYTES { Err(MalformedResp("a line is too long")) } else { Ok(None) };
     };
-    let text = bytes[1..end].strip_suffix(b"\r").ok_or(Malformed("a line ends with CR LF"))?;
+    let text = bytes[1..end].strip_suffix(b"\r").ok_or(MalformedResp("a line ends with CR LF"))?;
     Ok(Some((*kind, text, end + 1)))
 }
 
 /// The length of a bulk; none for the null of RESP2.
-fn length(text: &[u8]) -> Result<Option<usize>, Malformed> {
+fn length(text: &[u8]) -> Result<Option<usize>, MalformedResp> {
     match number(text)? {
         -1 => Ok(None),
         length => usize::try_from(length)
             .ok()
-            .filter(|length| *length <= MOST_BYTES)
+            .filter(|length| *length <= MAX_FRAME_BYTES)
             .map(Some)
-            .ok_or(Malformed("a length is out of bounds")),
+            .ok_or(MalformedResp("a length is out of bounds")),
     }
 }
 
 /// How many elements; zero also for the null of RESP2.
-fn count(text: &[u8]) -> Result<u64, Malformed> {
+fn count(text: &[u8]) -> Result<u64, MalformedResp> {
     match number(text)? {
         -1 => Ok(0),
         count => u64::try_from(count)
             .ok()
-            .filter(|count| *count <= MOST_ELEMENTS)
-            .ok_or(Malformed("a number of elements is out of bounds")),
+            .filter(|count| *count <= MAX_ELEMENTS)
+            .ok_or(MalformedResp("a number of elements is out of bounds")),
     }
 }
 
-fn number(text: &[u8]) -> Result<i64, Malformed> {
-    std::str::from_utf8(text).ok().and_then(|text| text.parse().ok()).ok_or(Malformed("a number is none"))
+fn number(text: &[u8]) -> Result<i64, MalformedResp> {
+    std::str::from_utf8(text).ok().and_then(|text| text.parse().ok()).ok_or(MalformedResp("a number is none"))
 }
 
 /// The value at the beginning of these bytes, and what follows it.
-fn value(bytes: &[u8], depth: usize) -> Result<(Value, &[u8]), Malformed> {
-    const SHORT: Malformed = Malformed("a frame ends too early");
-    if depth > MOST_DEPTH {
-        return Err(Malformed("too deep"));
+fn value(bytes: &[u8], depth: usize) -> Result<(Value, &[u8]), MalformedResp> {
+    const SHORT: MalformedResp = MalformedResp("a frame ends too early");
+    if depth > MAX_DEPTH {
+        return Err(MalformedResp("too deep"));
     }
     let (kind, text, after) = line(bytes)?.ok_or(SHORT)?;
     let mut rest = bytes.get(after..).ok_or(SHORT)?;
@@ -212,13 +212,13 @@ fn value(bytes: &[u8], depth: usize) -> Result<(Value, &[u8]), Malformed> {
         b'$' | b'=' | b'!' => {
             let Some(length) = length(text)? else { return Ok((Value::Null, rest)) };
             let (bulk, end) = rest.split_at_checked(length).ok_or(SHORT)?;
-            rest = end.strip_prefix(b"\r\n").ok_or(Malformed("a bulk ends with CR LF"))?;
+            rest = end.strip_prefix(b"\r\n").ok_or(MalformedResp("a bulk ends with CR LF"))?;
             if kind == b'!' { Value::Error(lossy(bulk)) } else { Value::Text(bulk.to_vec()) }
         }
         b'*' if text == b"-1" => Value::Null,
         b'*' | b'~' | b'>' | b'%' => {
             let count = count(text)? * if kind == b'%' { 2 } else { 1 };
-            let mut elements = Vec::with_capacity(usize::try_from(count).unwrap_or(0).min(FIRST_ELEMENTS));
+            let mut elements = Vec::with_capacity(usize::try_from(count).unwrap_or(0).min(PREALLOCATED_ELEMENTS));
             for _ in 0..count {
                 let (element, after) = self::value(rest, depth + 1)?;
                 elements.push(element);
@@ -254,8 +254,8 @@ mod tests {
 
     use super::*;
 
-    fn read(pieces: &[&[u8]]) -> Result<Vec<Value>, Malformed> {
-        let mut reader = Reader::default();
+    fn read(pieces: &[&[u8]]) -> Result<Vec<Value>, MalformedResp> {
+        let mut reader = RespReader::default();
         let mut values = Vec::new();
         for piece in pieces {
             reader.room().extend_from_slice(piece);
@@ -312,7 +312,7 @@ mod tests {
             assert!(read(&[bytes.as_bytes()]).is_err(), "{bytes}");
         }
         assert!(read(&["*1\r\n".repeat(20).as_bytes()]).is_err(), "too deep");
-        assert!(read(&[&[b'+'; MOST_LINE]]).is_err(), "a line without an end");
+        assert!(read(&[&[b'+'; MAX_LINE_BYTES]]).is_err(), "a line without an end");
         assert_eq!(read(&[b"*1048576\r\n"]).unwrap(), [], "announced, and never sent");
         assert!(read(&[b"$1\r\nabc\r\n"]).is_err(), "a bulk that is longer than it says");
     }

@@ -1,24 +1,27 @@
-//! Visits: the directory opened for the moment of one operation, for many short-lived processes.
+//! An engine that opens the directory for each operation, for many short-lived processes.
 //!
-//! The command line works this way. Waiting is a matter of coming again: order among waiting processes is
-//! not promised, and says so in [`Visitor::promises`].
+//! The command line works this way. A claim that waits is tried again and again. So the order among waiting processes
+//! is not promised, as [`Visitor::promises`] says.
 
 use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::Duration;
 
-use super::{ENGINE, Embedded, Options, PROMISES};
+use super::dir_lock::DirLockError;
+use super::engine::{Embedded, PROMISES};
+use super::errors::ENGINE;
+use super::options::Options;
 use crate::engine::{
     Answer, Claim, Engine, EventId, Grant, Keys, LeaseId, Promises, Query, Renewal, Resource, Token, Watch,
 };
 use crate::error::{Error, Refusal};
 
-/// How long to wait for another process's moment.
-const MOMENT: Duration = Duration::from_secs(2);
-/// Between two looks at a resource that is held: this much, and up to this much more.
-const COME_AGAIN: Duration = Duration::from_millis(15);
+/// How long to wait for another process that has the directory open.
+const MAX_WAIT_FOR_DIRECTORY: Duration = Duration::from_secs(2);
+/// Between two tries at a resource that is held: this much, and up to this much more.
+const RETRY_HELD_AFTER: Duration = Duration::from_millis(15);
 
-/// An engine that holds the directory only while it works. See the module.
+/// See the module.
 #[derive(Debug)]
 pub struct Visitor {
     dir: PathBuf,
@@ -26,19 +29,19 @@ pub struct Visitor {
 }
 
 impl Visitor {
-    /// Visits this directory; nothing is opened yet.
+    /// For this directory; nothing is opened yet.
     pub fn new(dir: impl Into<PathBuf>, options: Options) -> Arc<Self> {
         Arc::new(Self { dir: dir.into(), options })
     }
 
-    /// Opens the directory, waiting for whoever has it at the moment.
+    /// Opens the directory; waits while another process has it open.
     async fn visit(&self) -> Result<Arc<Embedded>, Error> {
         let clock = &self.options.clock;
-        let until = clock.now().plus(MOMENT);
+        let until = clock.now().plus(MAX_WAIT_FOR_DIRECTORY);
         loop {
             match Embedded::open(&self.dir, self.options.clone()).await {
                 Err(Error::Unavailable { source, .. })
-                    if clock.now() < until && matches!(source.downcast_ref(), Some(super::NotMine::InUse(_))) =>
+                    if clock.now() < until && matches!(source.downcast_ref(), Some(DirLockError::InUse(_))) =>
                 {
                     clock.sleep_until(clock.now().plus(jitter(Duration::from_millis(1)))).await;
                 }
@@ -47,7 +50,7 @@ impl Visitor {
         }
     }
 
-    /// Runs one operation and closes the directory before its answer is passed on.
+    /// Runs one operation, and closes the directory before it returns the answer.
     async fn during<T, F>(&self, work: F) -> Result<T, Error>
     where
         F: AsyncFnOnce(&Embedded) -> Result<T, Error>,
@@ -62,19 +65,19 @@ impl Visitor {
         let clock = &self.options.clock;
         let until = clock.now().plus(claim.wait);
         if claim.wait > Duration::from_millis(self.options.limits.wait_ms) {
-            // Patience is ours alone here, and the limit on it is the same.
+            // The engine sees a claim without a wait, so the limit on the wait is checked here.
             return Err(Error::Invalid(format!("wait is at most {}s", self.options.limits.wait_ms / 1000)));
         }
         let once = Claim { wait: Duration::ZERO, ..claim };
         loop {
             let engine = self.visit().await?;
             let answer = engine.acquire(once.clone()).await;
-            // Closes without a point at which this future could be dropped with a grant that nobody knows of.
+            // Closes without an await: this future cannot be dropped here with a grant that nobody knows of.
             drop(engine);
             let now = clock.now();
             match answer {
                 Err(Error::Refused(Refusal::Held { .. })) if now < until => {
-                    let pause = jitter(COME_AGAIN).min(until.since(now));
+                    let pause = jitter(RETRY_HELD_AFTER).min(until.since(now));
                     clock.sleep_until(now.plus(pause)).await;
                 }
                 other => return other,
@@ -83,7 +86,7 @@ impl Visitor {
     }
 }
 
-/// From one to two times the span, so that processes do not come in step.
+/// From one to two times the span, so that processes do not retry in step.
 fn jitter(span: Duration) -> Duration {
     span + span.mul_f64((super::random::random_u64() >> 11) as f64 / (1u64 << 53) as f64)
 }
