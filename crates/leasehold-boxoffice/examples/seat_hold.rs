@@ -12,8 +12,8 @@ use leasehold::engine::embedded::{self, Embedded};
 use leasehold_boxoffice::Office;
 use leasehold_boxoffice::layout::{Layout, Seat};
 use leasehold_boxoffice::ledger::Sqlite;
-use leasehold_boxoffice::model::{Access, Call, EventSettings};
-use leasehold_boxoffice::office::{Options, Want};
+use leasehold_boxoffice::model::{Access, EventSettings, LedgerCall};
+use leasehold_boxoffice::office::{HoldRequest, OfficeOptions};
 
 #[tokio::main]
 async fn main() -> Result<(), Box<dyn std::error::Error>> {
@@ -21,23 +21,23 @@ async fn main() -> Result<(), Box<dyn std::error::Error>> {
     let clock: Arc<dyn Clock> = SystemClock::shared();
     let engine = Embedded::open(directory.path().join("engine"), embedded::Options::default()).await?;
     let ledger = Sqlite::open(directory.path().join("boxoffice.sqlite"), clock.clone()).await?;
-    let office = Office::new(engine, ledger, Options { clock, ..Options::default() })?;
+    let office = Office::new(engine, ledger, OfficeOptions { clock, ..OfficeOptions::default() })?;
 
     let seat =
         |number| Seat { id: format!("A-{number}"), section: "Stalls".into(), row: "A".into(), number, price: 4500 };
     let layout = Layout { seats: vec![seat(1), seat(2)], areas: vec![] };
-    let event = office.create_event(Call::by("staff"), EventSettings::named("Gala"), layout).await?.event_id;
+    let event = office.create_event(LedgerCall::by("staff"), EventSettings::named("Gala"), layout).await?.event_id;
 
-    let want = |seat: &str| Want::These { seats: vec![seat.into()], areas: vec![] };
-    let ada = office.hold(Call::by("ada"), &event, "ada".into(), want("A-1")).await?;
+    let want = |seat: &str| HoldRequest::These { seats: vec![seat.into()], areas: vec![] };
+    let ada = office.hold(LedgerCall::by("ada"), &event, "ada".into(), want("A-1")).await?;
     println!("ada holds A-1, token {}, for {} ms", ada.hold.seats[0].token, ada.remaining_ms);
 
-    let refused = office.hold(Call::by("bob"), &event, "bob".into(), want("A-1")).await;
+    let refused = office.hold(LedgerCall::by("bob"), &event, "bob".into(), want("A-1")).await;
     println!("bob: {}", refused.as_ref().err().map_or("held".into(), ToString::to_string));
     assert!(refused.is_err(), "a seat has one holder");
 
     // The shop has the money, and says so: all that the hold costs.
-    let order = office.confirm(Call::by("shop"), &ada.hold.hold_id, Access::Staff, "payment-1").await?;
+    let order = office.confirm(LedgerCall::by("shop"), &ada.hold.hold_id, Access::Staff, "payment-1").await?;
     println!("sold: {} for {}", order.order_id, order.total);
     assert_eq!(order.total, 4500);
 
