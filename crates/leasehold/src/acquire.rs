@@ -11,6 +11,7 @@
 //! after a long wait; a future dropped there leaves a lease that nobody renews, which lapses with its
 //! ttl, as a dropped guard does.
 
+use std::fmt;
 use std::future::IntoFuture;
 use std::pin::Pin;
 use std::sync::{Arc, OnceLock};
@@ -20,11 +21,10 @@ use leasehold_core::Time;
 use tokio::runtime::Handle;
 use tokio::sync::watch;
 
-use crate::client::Leasehold;
-use crate::engine::{Claim, Grant, Mode, Renewal, Want};
+use crate::clock::{Clock, until};
+use crate::engine::{Claim, Engine, Grant, Mode, Renewal, Want};
 use crate::error::{BoxError, Error, Refusal};
-use crate::lease::{FencedLease, Lease, Lost};
-use crate::renew::{LeaseTimes, RenewalTask, SharedLease, until};
+use crate::lease::{FencedLease, Lease, LeaseTimes, Lost, RenewalTask, SharedLease};
 
 const DEFAULT_TTL: Duration = Duration::from_secs(30);
 
@@ -53,18 +53,25 @@ const DEFAULT_TTL: Duration = Duration::from_secs(30);
 /// # Ok(())
 /// # }
 /// ```
-#[derive(Clone, Debug)]
+#[derive(Clone)]
 #[must_use = "nothing is asked until it is awaited"]
 pub struct Acquire {
-    client: Leasehold,
+    engine: Arc<dyn Engine>,
+    clock: Arc<dyn Clock>,
     claim: Claim,
     renewing: bool,
 }
 
+impl fmt::Debug for Acquire {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Acquire").field("claim", &self.claim).field("renewing", &self.renewing).finish_non_exhaustive()
+    }
+}
+
 impl Acquire {
-    pub(crate) fn new(client: Leasehold, wants: Vec<Want>) -> Self {
+    pub(crate) fn new(engine: Arc<dyn Engine>, clock: Arc<dyn Clock>, wants: Vec<Want>) -> Self {
         let claim = Claim::new(wants, DEFAULT_TTL, default_holder());
-        Self { client, claim, renewing: true }
+        Self { engine, clock, claim, renewing: true }
     }
 
     /// One more resource, in its own mode.
@@ -155,7 +162,7 @@ impl Acquire {
     ///
     /// What the engine says: see [`Error`].
     pub async fn grant(self) -> Result<Grant, Error> {
-        self.client.engine.acquire(self.claim).await
+        self.engine.acquire(self.claim).await
     }
 
     /// Runs `work` under the lease: drops its future when the lease is lost, releases at the end.
@@ -196,17 +203,17 @@ impl Acquire {
         let runtime = Handle::try_current().map_err(|_| {
             Error::Invalid("a guard keeps time on a tokio runtime: acquire inside one, or ask for grant()".into())
         })?;
-        let Self { client, claim, renewing } = self;
+        let Self { engine, clock, claim, renewing } = self;
         let resources = claim.wants.iter().map(|want| want.name.clone()).collect();
         let (holder, ttl) = (claim.holder.clone(), claim.ttl);
 
-        let sent = client.clock.now();
-        let grant = client.engine.acquire(claim).await?;
-        let terms = tighten(&client, sent, &grant, ttl).await?;
+        let sent = clock.now();
+        let grant = engine.acquire(claim).await?;
+        let terms = tighten(&*engine, &*clock, sent, &grant, ttl).await?;
 
         let held = Arc::new(SharedLease {
-            engine: client.engine,
-            clock: client.clock,
+            engine,
+            clock,
             lease_id: grant.lease_id.clone(),
             resources,
             holder,
@@ -248,7 +255,7 @@ impl FencedAcquire {
     }
 
     async fn take(self) -> Result<FencedLease, Error> {
-        let promises = self.0.client.promises();
+        let promises = self.0.engine.promises();
         if !promises.fencing {
             return Err(Error::Invalid(format!(
                 "the {} engine, as configured, promises no fencing, so its leases have no token: \
@@ -295,8 +302,13 @@ pub enum RunError {
 /// always *now*, but nothing proves it: all that is provable is `sent` + remaining, and the wait has
 /// eaten of it. So when less than two thirds of it are left, one renewal, which does not wait,
 /// gives a tight bound.
-async fn tighten(client: &Leasehold, sent: Time, grant: &Grant, ttl: Duration) -> Result<LeaseTimes, Error> {
-    let (engine, clock) = (&client.engine, &client.clock);
+async fn tighten(
+    engine: &dyn Engine,
+    clock: &dyn Clock,
+    sent: Time,
+    grant: &Grant,
+    ttl: Duration,
+) -> Result<LeaseTimes, Error> {
     if grant.remaining.is_zero() {
         // A repeated request whose lease has ended meanwhile.
         return Err(Refusal::Stale.into());
@@ -311,7 +323,7 @@ async fn tighten(client: &Leasehold, sent: Time, grant: &Grant, ttl: Duration) -
     // waiting for until it could prove nothing any more.
     let provable_now = answered < provable.valid_until;
     let patience = answered.plus(if provable_now { grant.remaining / 3 } else { grant.remaining });
-    let source: BoxError = match until(&**clock, patience, engine.renew(&grant.lease_id, Some(ttl))).await {
+    let source: BoxError = match until(clock, patience, engine.renew(&grant.lease_id, Some(ttl))).await {
         Some(Ok(renewal)) => {
             let tight = LeaseTimes::counted_from(answered, renewal);
             if clock.now() < tight.valid_until {
@@ -328,9 +340,9 @@ async fn tighten(client: &Leasehold, sent: Time, grant: &Grant, ttl: Duration) -
     }
     // A lease that nobody can prove is no use to anybody: free it for the next, if the engine listens.
     let patience = clock.now().plus(grant.remaining / 3);
-    let _ = until(&**clock, patience, engine.release(&grant.lease_id)).await;
+    let _ = until(clock, patience, engine.release(&grant.lease_id)).await;
     Err(Error::Indeterminate {
-        engine: client.promises().engine,
+        engine: engine.promises().engine,
         attempt: "proving a lease that was granted after a long wait".into(),
         source,
     })

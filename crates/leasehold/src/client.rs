@@ -127,7 +127,7 @@ impl Leasehold {
     /// ```
     pub fn acquire_all<I: IntoIterator<Item: Into<String>>>(&self, names: I) -> Acquire {
         let wants = names.into_iter().map(Want::exclusive);
-        Acquire::new(self.clone(), wants.collect())
+        Acquire::new(self.engine.clone(), self.clock.clone(), wants.collect())
     }
 
     /// What is known of one resource; `None` when nobody holds or awaits it.

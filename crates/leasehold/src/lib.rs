@@ -37,7 +37,6 @@
 //! - [`client`]: [`Leasehold`], the way in: open an engine by its URL, acquire, inspect, revoke.
 //! - [`acquire`]: [`Acquire`], what is asked for, and how the answer becomes a guard.
 //! - [`lease`]: the guards, and the three moments they know: safe, *danger*, *lost*.
-//! - `renew` (private): validity, and the task that keeps it up.
 //! - [`fence`]: the check beside the resource.
 //! - [`mod@error`]: why there is no grant; one variant per thing to do next.
 //! - [`clock`]: the only place that asks the machine what time it is.
@@ -55,7 +54,6 @@ pub mod engine;
 pub mod error;
 pub mod fence;
 pub mod lease;
-mod renew;
 #[cfg(any(test, feature = "testkit"))]
 pub mod testkit;
 

@@ -94,6 +94,15 @@ fn read_boot() -> [u8; 16] {
     boot_id.as_deref().and_then(|text| boot_identity(text, &offsets)).unwrap_or_else(unknown_boot)
 }
 
+/// What `work` answers, if it answers before `at`.
+pub(crate) async fn until<T>(clock: &dyn Clock, at: Time, work: impl Future<Output = T>) -> Option<T> {
+    tokio::select! {
+        biased;
+        done = work => Some(done),
+        () = clock.sleep_until(at) => None,
+    }
+}
+
 /// The boot id, mixed with the offsets of this time namespace: two containers on one kernel share the
 /// boot id, but with different offsets their clocks must not be compared.
 fn boot_identity(boot_id: &str, offsets: &str) -> Option<[u8; 16]> {

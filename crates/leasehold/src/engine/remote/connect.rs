@@ -14,8 +14,8 @@ use super::decode::{self, ServerError};
 use super::options::Options;
 use super::resp::{RespReader, Value};
 use crate::clock::Clock;
+use crate::clock::until;
 use crate::error::Error;
-use crate::renew::until;
 
 /// How long TCP and TLS may take.
 const CONNECT_TIMEOUT: Duration = Duration::from_secs(2);

@@ -247,7 +247,7 @@ impl ConnectionTask {
             self.output.write_all(&rest).await?;
             self.output.shutdown().await
         };
-        let said = crate::renew::until(&*self.clock, until, said).await;
+        let said = crate::clock::until(&*self.clock, until, said).await;
         said.unwrap_or_else(|| Err(io::ErrorKind::TimedOut.into()))?;
         self.out.clear();
         self.written = 0;

@@ -54,9 +54,9 @@ use tokio::runtime::Handle;
 use super::{
     Answer, AttemptText, Claim, Engine, EventId, Grant, Keys, LeaseId, Promises, Query, Renewal, Resource, Token, Watch,
 };
+use crate::clock::until;
 use crate::clock::{Clock, SystemClock};
 use crate::error::{BoxError, Error};
-use crate::renew::until;
 use acquire_task::AcquireTask;
 pub use connect::Away;
 use connect::Connector;

@@ -12,9 +12,9 @@ use super::connection_pool::{CLOSED, ConnectionPool, MAX_OUTAGE};
 use super::decode::{self, ServerError, WatchMessage};
 use super::resp::{RespReader, Value};
 use super::{command, unavailable};
+use crate::clock::until;
 use crate::engine::{Answer, Event, EventId, Seen, Watching};
 use crate::error::{BoxError, Error};
-use crate::renew::until;
 
 /// An id of no run: the server replies to it with a reset.
 const NO_EVENT: EventId = EventId { run: 0, number: 0 };

@@ -13,7 +13,6 @@
 //! 4. No renewal is started after the guard is gone.
 
 use std::convert::Infallible;
-use std::future::Future;
 use std::hash::{DefaultHasher, Hash, Hasher};
 use std::sync::Arc;
 use std::time::Duration;
@@ -24,10 +23,10 @@ use tokio::sync::watch;
 use tokio::task::JoinHandle;
 use tokio_util::sync::CancellationToken;
 
-use crate::clock::Clock;
+use super::Lost;
+use crate::clock::{self, Clock};
 use crate::engine::{Engine, LeaseId, Renewal};
 use crate::error::{Error, Refusal};
-use crate::lease::Lost;
 
 /// First pause after a failed renewal, and the longest; a short ttl makes both shorter.
 const FIRST_RENEW_BACKOFF: Duration = Duration::from_millis(250);
@@ -200,7 +199,7 @@ impl SharedLease {
             }
             // An attempt that hangs is given up after a third of the ttl, so that there is time for another.
             let give_up = self.clock.now().plus(self.ttl / 3);
-            match until(&*self.clock, give_up, self.renew()).await {
+            match clock::until(&*self.clock, give_up, self.renew()).await {
                 Some(Ok(_)) => {
                     failures = 0;
                     not_before = Time::ZERO;
@@ -229,15 +228,6 @@ impl SharedLease {
         let half = whole / 2;
         let spread = hasher.finish() % (u64::try_from(half.as_nanos()).unwrap_or(u64::MAX).max(1));
         half + Duration::from_nanos(spread)
-    }
-}
-
-/// The answer, if it comes before `at`.
-pub(crate) async fn until<T>(clock: &dyn Clock, at: Time, work: impl Future<Output = T>) -> Option<T> {
-    tokio::select! {
-        biased;
-        done = work => Some(done),
-        () = clock.sleep_until(at) => None,
     }
 }
 

@@ -15,6 +15,8 @@
 //! Any stop of your code. A guard can tell you that the lease is lost; a process that is paused hears
 //! nothing. Where that matters, take a [`FencedLease`] and let the resource check its token.
 
+mod renew;
+
 use std::fmt;
 use std::ops::Deref;
 use std::sync::Arc;
@@ -24,7 +26,7 @@ use tokio_util::sync::CancellationToken;
 
 use crate::engine::{LeaseId, Renewal, Token};
 use crate::error::Error;
-use crate::renew::{RenewalTask, SharedLease};
+pub(crate) use renew::{LeaseTimes, RenewalTask, SharedLease};
 
 /// A lease for efficiency: a rare double run would cost only wasted work.
 ///
