@@ -80,6 +80,7 @@ impl<T> BlockVec<T> {
     }
 
     /// All rows in order.
+    #[cfg(test)]
     pub fn iter(&self) -> impl Iterator<Item = &T> {
         self.blocks.iter().flatten()
     }

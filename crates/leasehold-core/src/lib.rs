@@ -28,7 +28,6 @@ pub mod command;
 pub mod fact;
 pub mod limits;
 pub mod news;
-pub mod planted;
 pub mod time;
 pub mod token;
 pub mod wheel;

@@ -28,7 +28,6 @@ pub mod history;
 pub mod hold;
 pub mod ids;
 pub mod order;
-pub mod planted;
 pub mod refusal;
 pub mod write;
 

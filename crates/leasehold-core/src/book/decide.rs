@@ -8,7 +8,6 @@ use super::state::RowRef;
 use super::{Book, due};
 use crate::command::{Acquire, Granted, HeldDetails, Mode, Refusal, Renewed, Reply, Want};
 use crate::fact::{End, Fact, LeaseRecord, RequestMark, fingerprint};
-use crate::planted::{self, Bug};
 use crate::time::Time;
 use crate::token::{LeaseKey, Secret, Token};
 
@@ -84,13 +83,8 @@ impl Book {
 
     /// The answer to a request id that was seen before.
     fn repeat(&mut self, mark: RequestMark<'_>, claim: &Acquire<'_>, now: Time) -> Option<Reply> {
-        if planted::on(Bug::ForgetRequest) {
-            return None;
-        }
         let tag = self.state.request_tag(mark.scope, mark.id);
-        if !planted::on(Bug::DoubleEnqueue)
-            && let Some(slot) = self.queue.find_request(tag, mark.scope, mark.id)
-        {
+        if let Some(slot) = self.queue.find_request(tag, mark.scope, mark.id) {
             let waiter = self.queue.get(slot);
             // A wait that is over but not ended yet does not count, and refusals are not stored.
             if waiter.until > now {
@@ -234,7 +228,7 @@ impl Book {
         };
         let lease = &self.state.leases[slot as usize];
         let ttl_ms = ttl_ms.map_or(lease.ttl_ms, |ms| ms as u32);
-        let cap_at = if planted::on(Bug::IgnoreCap) { Time::NEVER } else { lease.cap_at };
+        let cap_at = lease.cap_at;
         let expires_at = now.plus_millis(ttl_ms.into()).min(cap_at);
         self.record(&Fact::Renewed { token: key.token, expires_at, ttl_ms });
         Reply::Renewed(Renewed { remaining: expires_at.since(now), renewable: renewable(cap_at, now) })
@@ -248,17 +242,6 @@ impl Book {
                 Reply::Released(true)
             }
             Err((Refusal::Stale, Some(End::Released))) => Reply::Released(false),
-            Err((Refusal::Stale, _)) if planted::on(Bug::ReleaseSuccessor) => {
-                let live = |lease: &&LeaseEntry| lease.phase == LeasePhase::Live && lease.token > key.token.get();
-                let successor = self.state.leases.iter().filter(live).min_by_key(|lease| lease.token);
-                if let Some(slot) = successor.and_then(|lease| self.state.find_token(lease.token))
-                    && let RowRef::Lease(slot) = slot
-                {
-                    self.end_lease(slot, End::Released, "", now);
-                    self.examine_todo(now);
-                }
-                Reply::Refused(Refusal::Stale)
-            }
             Err((refusal, _)) => Reply::Refused(refusal),
         }
     }
@@ -268,7 +251,6 @@ impl Book {
     /// A wrong secret and an unknown token are one answer: nobody learns which tokens are live by guessing.
     fn find_live(&mut self, key: LeaseKey, now: Time) -> Result<u32, (Refusal, Option<End>)> {
         let unknown = (Refusal::NotHeld, None);
-        let any = planted::on(Bug::AnySecret);
         match self.state.find_token(key.token.get()) {
             None => Err(unknown),
             Some(RowRef::Ended(row)) => {
@@ -280,13 +262,13 @@ impl Book {
             }
             Some(RowRef::Lease(slot)) => {
                 let lease = &self.state.leases[slot as usize];
-                if !any && !lease.secret.matches(&key.secret) {
+                if !lease.secret.matches(&key.secret) {
                     return Err(unknown);
                 }
                 if lease.phase == LeasePhase::Closing {
                     return Err((Refusal::Stale, Some(End::Lapsed)));
                 }
-                if due(lease, now) && !planted::on(Bug::ReviveDue) {
+                if due(lease, now) {
                     self.end_by_time(slot, now);
                     self.examine_todo(now);
                     return Err((Refusal::Stale, Some(End::Lapsed)));
@@ -405,9 +387,6 @@ const fn long_path_forced() -> bool {
 
 /// When the wheel should return a lease.
 fn deadline(lease: &LeaseEntry) -> Time {
-    if planted::on(Bug::LapseEarly) {
-        return Time::from_nanos(lease.expires_at.as_nanos().saturating_sub(u64::from(lease.ttl_ms) * 125_000));
-    }
     lease.expires_at
 }
 

@@ -42,7 +42,6 @@ use crate::command::{Command, Effect, Outcome};
 use crate::fact::{End, Fact};
 use crate::limits::Limits;
 use crate::news;
-use crate::planted::{self, Bug};
 use crate::time::Time;
 use crate::wire::{MalformedRecord, WireReader};
 
@@ -52,7 +51,7 @@ pub use prealloc::{Prealloc, PreallocRequest};
 pub use state::ClockMark;
 pub use view::{HoldingView, ResourceView, WaitingView};
 
-use lease::{LeaseEntry, LeasePhase};
+use lease::LeaseEntry;
 use state::{BookState, RowRef};
 use waiters::WaitQueue;
 
@@ -225,9 +224,7 @@ impl Book {
 
     /// Never gives out a token at or below this one again.
     pub fn skip_tokens_to(&mut self, token: u64) {
-        if !planted::on(Bug::TokensRestart) {
-            self.state.last_token = self.state.last_token.max(token);
-        }
+        self.state.last_token = self.state.last_token.max(token);
     }
 
     /// How the book's clock relates to the machine's clock, as of the last start.
@@ -320,7 +317,6 @@ impl Book {
                 let names = parts.map(|part| self.state.resources[part.resource as usize].name.as_str());
                 news::encode(out, (*how).into(), *token, *at, &lease.holder, reason, names);
             }
-            Fact::Freed { .. } if planted::on(Bug::NewsLost) => return,
             Fact::Freed { token, name } => {
                 let Some(RowRef::Lease(slot)) = self.state.find_token(token.get()) else { return };
                 let holder = &self.state.leases[slot as usize].holder;
@@ -345,8 +341,5 @@ impl Book {
 
 /// Whether the lease is over by time. Only this function compares: two answers at the deadline would make two holders.
 fn due(lease: &LeaseEntry, now: Time) -> bool {
-    if planted::on(Bug::LapseEarly) && lease.phase == LeasePhase::Live {
-        return lease.expires_at <= now.plus_millis(u64::from(lease.ttl_ms) / 8);
-    }
     lease.expires_at <= now
 }

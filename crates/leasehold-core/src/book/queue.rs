@@ -18,7 +18,6 @@ use super::resource::{Demand, QueuePlace, Use};
 use super::waiters::WaiterEntry;
 use crate::command::{Acquire, Effect, Mode, Refusal, Reply, WaiterId, Want};
 use crate::fact::RequestMark;
-use crate::planted::{self, Bug};
 use crate::time::Time;
 
 impl Book {
@@ -69,15 +68,9 @@ impl Book {
 
     pub(super) fn cancel(&mut self, waiter_id: WaiterId, now: Time) -> Reply {
         let Some(slot) = self.queue.find_waiter(waiter_id) else { return Reply::Cancelled(false) };
-        if planted::on(Bug::GhostGrant) {
-            return Reply::Cancelled(true);
-        }
         if self.queue.leave_joined(slot, waiter_id) {
             let parts = self.leave_queue(slot).parts;
             let freed = parts.into_iter().map(|(resource, _)| resource).collect();
-            if planted::on(Bug::LoseBaton) {
-                return Reply::Cancelled(true);
-            }
             self.examine_queues(freed, now);
         }
         Reply::Cancelled(true)

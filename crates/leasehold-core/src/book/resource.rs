@@ -8,7 +8,6 @@ use std::collections::VecDeque;
 use compact_str::CompactString;
 
 use crate::command::Mode;
-use crate::planted::{self, Bug};
 
 pub(super) const NIL: u32 = u32::MAX;
 
@@ -73,9 +72,6 @@ impl Demand {
 
     /// Whether these earlier claims conflict with this one: it would not be admitted beside them.
     pub fn blocks(&self, mode: Mode, held: Use) -> bool {
-        if planted::on(Bug::Overtake) {
-            return false;
-        }
         if self.exclusive > 0 {
             return true;
         }
@@ -107,9 +103,7 @@ impl ResourceEntry {
     pub fn admits(&self, mode: Mode) -> bool {
         match (self.current_use(), mode) {
             (Use::Free, _) | (Use::Shared, Mode::Shared) => true,
-            (Use::Shared, Mode::Exclusive) if planted::on(Bug::MixReaders) => true,
             (Use::Permits { used }, Mode::Permits { count, capacity }) => {
-                let capacity = if planted::on(Bug::ExtraPermit) { capacity + 1 } else { capacity };
                 used.checked_add(count).is_some_and(|sum| sum <= capacity)
             }
             _ => false,

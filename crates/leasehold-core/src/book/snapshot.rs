@@ -9,7 +9,6 @@ use super::lease::{LeasePhase, StoredRequest};
 use super::state::{BookState, ClockMark};
 use super::{Book, InvariantViolation};
 use crate::fact::{End, LeaseRecord, decode_mark, encode_mark, flag, time, token};
-use crate::planted::{self, Bug};
 use crate::time::Time;
 use crate::token::Secret;
 use crate::wire::{MalformedRecord, WireReader, put_u64};
@@ -31,9 +30,6 @@ impl BookState {
     /// Saves the old form of a lease that is about to change, if a snapshot still needs it.
     pub fn keep_copy(&mut self, slot: u32) {
         let Some(copying) = &mut self.copying else { return };
-        if planted::on(Bug::TornSnapshot) {
-            return;
-        }
         let lease = &self.leases[slot as usize];
         if lease.copied || lease.token > copying.last_token || (slot as usize) < copying.cursor {
             return;
@@ -72,10 +68,8 @@ impl Book {
         put_u64(&mut out, self.state.clock.at.as_nanos());
         out.extend_from_slice(&self.state.clock.boot);
         put_u64(&mut out, self.state.clock.boottime);
-        if !planted::on(Bug::ForgetEndings) {
-            for ending in self.state.ended_leases.iter() {
-                copy_ending(ending, &mut out);
-            }
+        for ending in self.state.ended_leases.iter() {
+            copy_ending(ending, &mut out);
         }
         self.state.copying = Some(Copying { last_token: self.state.last_token, cursor: 0, out });
     }

@@ -18,7 +18,6 @@ use super::snapshot::Copying;
 use crate::block_vec::BlockVec;
 use crate::command::Want;
 use crate::fact::{End, Fact, LeaseRecord};
-use crate::planted::{self, Bug};
 use crate::time::Time;
 use crate::token::{Secret, Token};
 use crate::wheel::Wheel;
@@ -138,9 +137,7 @@ impl BookState {
                 let Some(part) = part else {
                     return Err(InvariantViolation("a lease frees what it has, and keeps something"));
                 };
-                if !planted::on(Bug::FreedKeepsResource) {
-                    self.remove_holder(slot, part);
-                }
+                self.remove_holder(slot, part);
                 Ok(())
             }
             Fact::Reopened { token } => match self.find_token(token.get()) {
@@ -154,7 +151,7 @@ impl BookState {
             },
             Fact::Resumed { at, boot, boottime, fresh } => {
                 self.clock = ClockMark { at: *at, boot: *boot, boottime: *boottime };
-                if *fresh && !planted::on(Bug::KeepDeadlines) {
+                if *fresh {
                     self.start_again(*at);
                 }
                 Ok(())
@@ -190,7 +187,7 @@ impl BookState {
             return Err(InvariantViolation("a token comes once"));
         }
         let slot = self.free_leases.pop().unwrap_or(self.leases.len() as u32);
-        let wants: &[Want<'_>] = if planted::on(Bug::HalfClaim) { &record.wants[..1] } else { &record.wants };
+        let wants = &*record.wants;
         let parts = match *wants {
             [want] => LeaseParts::One(self.add_holder(slot, want)?),
             _ => LeaseParts::from(

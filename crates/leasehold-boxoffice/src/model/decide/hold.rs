@@ -138,7 +138,7 @@ pub fn renew(command: &RenewHold, facts: &Facts, actor: &str, now: Moment) -> De
     check_leases(&hold, &command.tokens)?;
     check_tokens(&hold, facts)?;
     let asked = now.plus(hold.ttl_ms);
-    let until = if planted::on(Bug::RenewPastCap) { asked } else { asked.min(hold.cap_at) };
+    let until = asked.min(hold.cap_at);
     let row = HoldRow { expires_at: until, active_until: until, renewals: hold.renewals.saturating_add(1), ..hold };
     let entry = entry_write(hold_entry(&row, EntryKind::Renewed, SeatState::Held, actor, now));
     Ok((vec![LedgerWrite::UpdateHold(Box::new(row.clone())), entry], row))

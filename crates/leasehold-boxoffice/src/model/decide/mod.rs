@@ -22,7 +22,6 @@ use super::event::EventRow;
 use super::facts::{Facts, Need, SeatFact};
 use super::hold::{HoldRow, HoldState};
 use super::ids::{EventId, HoldId, Moment};
-use super::planted::{self, Bug};
 use super::refusal::{Conflict, Reason, Refusal};
 use super::write::{Lapses, LedgerWrite};
 
@@ -109,8 +108,7 @@ fn end_hold(
 ) -> (Vec<LedgerWrite>, HoldRow) {
     let row = HoldRow { state, ended_at: Some(now), ended_why: why.map(Into::into), ..hold.clone() };
     let mut writes = vec![LedgerWrite::UpdateHold(Box::new(row.clone()))];
-    let keeps = state == HoldState::Lapsed && planted::on(Bug::LapseKeepsSeats);
-    if !hold.seats.is_empty() && !keeps {
+    if !hold.seats.is_empty() {
         let seats = hold.seats.iter().map(|seat| seat.id.clone()).collect();
         writes.push(LedgerWrite::FreeSeats { event_id: hold.event_id.clone(), hold_id: hold.hold_id.clone(), seats });
     }
@@ -217,8 +215,7 @@ impl RoomCheck {
         for id in &asked.seats {
             let lost = facts.seat(id).and_then(|seat| seat_lost(seat, asked, facts, now));
             room.conflicts.extend(lost.map(|reason| Conflict::seat(id, reason)));
-            let newer = facts.seat(id).is_some_and(|seat| seat.token >= asked.token);
-            room.stale |= newer && !planted::on(Bug::TokensGoBack);
+            room.stale |= facts.seat(id).is_some_and(|seat| seat.token >= asked.token);
         }
         for (id, qty) in &asked.areas {
             let freed = |hold: &&&HoldRow| hold.event_id == *asked.event;
@@ -277,7 +274,7 @@ impl RequestedItems<'_> {
 }
 
 fn may_be_displaced(hold: &HoldRow, now: Moment) -> bool {
-    hold.is_due(now) || (planted::on(Bug::DisplaceLive) && hold.state.has_seats())
+    hold.is_due(now)
 }
 
 fn seat_lost(seat: &SeatFact, asked: &RequestedItems<'_>, facts: &Facts, now: Moment) -> Option<Reason> {
@@ -298,19 +295,12 @@ fn seat_lost(seat: &SeatFact, asked: &RequestedItems<'_>, facts: &Facts, now: Mo
 
 fn area_lost(facts: &Facts, id: &str, qty: u32, freed: u32) -> Option<Reason> {
     let Some(area) = facts.area(id) else { return Some(Reason::NoBlock) };
-    if planted::on(Bug::Oversell) {
-        return None;
-    }
     super::facts::AreaFact { held: area.held.saturating_sub(freed), ..area.clone() }.short_of(qty)
 }
 
 /// Whether so many more are too many for the buyer.
 fn beyond_limit(event: &EventRow, buyer: super::facts::BuyerFact, more: u32) -> bool {
-    if planted::on(Bug::NoCap) {
-        return false;
-    }
-    let sold = if planted::on(Bug::CapHeldOnly) { 0 } else { buyer.sold };
-    buyer.held.saturating_add(sold).saturating_add(more) > event.settings.per_buyer
+    buyer.held.saturating_add(buyer.sold).saturating_add(more) > event.settings.per_buyer
 }
 
 /// The need of a command about one hold and all that it has.

@@ -95,7 +95,7 @@ pub fn decline(command: &Decline, facts: &Facts, actor: &str, now: Moment) -> De
         return Ok((Vec::new(), hold));
     }
     let same = hold.payment_ref.as_deref() == Some(&command.payment_ref);
-    let stands = hold.offered && !planted::on(Bug::OfferGrows);
+    let stands = hold.offered;
     if hold.state != HoldState::Paying || !same || stands {
         return match (heard, hold.state) {
             (None, HoldState::Paying) if stands => Err(Refusal::OfferStands),
@@ -182,7 +182,7 @@ pub fn confirm(command: &Confirm, facts: &Facts, actor: &str, now: Moment) -> De
         })?;
         return Ok(if facts.money.is_none() { free_hold_of_refund(gone, actor, now) } else { gone });
     }
-    if hold.is_live(now) || (planted::on(Bug::SellDead) && hold.is_due(now)) {
+    if hold.is_live(now) {
         check_tokens(&hold, facts)?;
         let source = paid_by(command, &hold, facts, actor, now)?;
         let authorised =
@@ -217,9 +217,6 @@ const TWICE: &str = "another payment bought these seats, or is about to";
 
 /// Why what is said of the payment is about something else: another hold, or another currency.
 fn foreign_reason(command: &Confirm, hold: &HoldRow, facts: &Facts) -> Option<String> {
-    if planted::on(Bug::AnyPaymentBuys) {
-        return None;
-    }
     if check_payment_binding(facts, hold).is_err() {
         let other = facts.payment.as_ref().map(HoldId::as_str).unwrap_or_default();
         return Some(format!("it came for this hold, but its payment is for hold {other}"));
@@ -247,8 +244,7 @@ fn paid_by(
         None => proven_source(command, hold, actor, now),
     };
     let covered = source.as_ref().map_or(0, |source| source.amount) >= hold.total();
-    let bug = planted::on(Bug::SellUnpaid) || (planted::on(Bug::OfferGrows) && facts.money.is_some());
-    if covered || bug { Ok(source) } else { Err(Refusal::NotPaid) }
+    if covered { Ok(source) } else { Err(Refusal::NotPaid) }
 }
 
 /// Why money cannot buy what the hold has: it is for other seats, or too little.
@@ -261,7 +257,7 @@ fn unfit_reason(command: &Confirm, hold: &HoldRow) -> Option<&'static str> {
         PaymentProof::Key { amount: Some(amount) } => *amount,
         PaymentProof::Provider(word) => word.amount,
     };
-    let short = amount < hold.total() && !planted::on(Bug::AnyPaymentBuys);
+    let short = amount < hold.total();
     short.then_some("it is less than the hold costs")
 }
 
@@ -375,7 +371,7 @@ fn late_payment(command: &Confirm, hold: &HoldRow, facts: &Facts, actor: &str, n
     let was_paying = hold.payment_ref.as_deref() == Some(&command.payment_ref);
     // What a provider says is money that came, whatever was reported before. A key must have begun the payment, and what
     // a buyer says is no money.
-    let bare = matches!(command.proof, PaymentProof::Buyer) && !planted::on(Bug::SellUnpaid);
+    let bare = matches!(command.proof, PaymentProof::Buyer);
     if bare || (!was_paying && heard.is_none()) {
         return Err(Refusal::Ended(hold.state_at(now)));
     }

@@ -15,7 +15,6 @@
 
 use std::collections::HashMap;
 
-use leasehold_core::planted::{self, Bug};
 use leasehold_core::{Book, Command, Effect, Reply, Time, Token, WaiterId};
 
 /// Larger buffers are freed instead of kept for the next batch.
@@ -93,8 +92,7 @@ impl<A> GroupCommit<A> {
     /// Replies from the book as it stands: returns the reply if all the book knows is durable, otherwise adds it to the
     /// batch.
     pub fn reply_when_durable(&mut self, reply: Reply, to: impl FnOnce() -> A) -> Option<Reply> {
-        let read = matches!(reply, Reply::Refused(_) | Reply::Ticked(_));
-        if self.is_settled() || (read && planted::on(Bug::ReadAhead)) || planted::on(Bug::ReplyBeforeSync) {
+        if self.is_settled() {
             return Some(reply);
         }
         self.replies.push((to(), reply));
@@ -114,8 +112,7 @@ impl<A> GroupCommit<A> {
     /// Above which token more must be reserved before the sealed batch is settled. More are needed when fewer than
     /// `mark` are left, or its floor takes them. None if enough are reserved, or every token there can be.
     pub fn tokens_wanted(&self, mark: u64) -> Option<u64> {
-        let floor = if planted::on(Bug::FloorNotReserved) { 0 } else { self.floor };
-        let above = floor.max(self.book.last_token());
+        let above = self.floor.max(self.book.last_token());
         let ceiling = self.book.ceiling();
         (ceiling.saturating_sub(above) < mark && ceiling < Token::MAX.get()).then_some(above)
     }

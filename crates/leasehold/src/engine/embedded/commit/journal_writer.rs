@@ -14,8 +14,6 @@ use std::sync::atomic::Ordering;
 use std::sync::{Arc, Mutex, MutexGuard, mpsc};
 use std::time::Duration;
 
-use leasehold_core::planted::{self, Bug};
-
 use super::super::errors::BUG_IN_ENGINE;
 use super::super::journal::Journal;
 use super::super::journal::frame::FrameKind;
@@ -103,12 +101,6 @@ impl JournalWriter {
         let prealloc = if prealloc_asked { None } else { state.group.book.prealloc_request() };
         drop(state);
         let began = shared.clock.machine().now();
-        if planted::on(Bug::PressPanics) {
-            panic!("planted");
-        }
-        if planted::on(Bug::NewsBeforeSync) {
-            shared.event_log.append(&batch.0.news.0, batch.0.news.1);
-        }
         let result = self.commit(shared, &batch.0, tokens_wanted);
         let took = shared.clock.machine().now().since(began);
         if let Err(error) = result {
@@ -170,9 +162,7 @@ impl JournalWriter {
             state.group.settle(std::mem::take(&mut batch.facts), self.journal.token_ceiling());
         }
         // Events first: a caller that has its reply and then reads the events must find its own there.
-        if !planted::on(Bug::NewsBeforeSync) {
-            shared.event_log.append(&batch.news.0, batch.news.1);
-        }
+        shared.event_log.append(&batch.news.0, batch.news.1);
         let mut unseen = Vec::new();
         let mut batcher = CompletionBatcher::default();
         for (reply_to, reply) in batch.replies.drain(..) {

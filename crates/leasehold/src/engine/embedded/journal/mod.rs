@@ -41,7 +41,6 @@ pub mod snapshot;
 use std::io;
 use std::sync::{Arc, Mutex};
 
-use leasehold_core::planted::{self, Bug};
 use leasehold_core::{Time, Token};
 
 use super::storage::Storage;
@@ -179,12 +178,7 @@ impl Journal {
         };
         let crc = frame::encode(&head, payload, &mut self.buffer);
         self.current.file.write_at(&self.buffer, self.offset)?;
-        if !planted::on(Bug::RetrySync) {
-            self.current.file.sync()?;
-        } else if self.current.file.sync().is_err() {
-            // The kernel has already marked the pages clean: this sync succeeds and means nothing.
-            self.current.file.sync()?;
-        }
+        self.current.file.sync()?;
         self.offset += size;
         self.since_snapshot += size;
         self.position = JournalPosition { sequence: head.sequence, crc, ceiling: head.ceiling, time: head.time };

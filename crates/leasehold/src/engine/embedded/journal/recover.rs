@@ -13,7 +13,6 @@
 
 use std::io;
 
-use leasehold_core::planted::{self, Bug};
 use leasehold_core::{Book, Fact, Time};
 
 use super::ceiling::{CeilingFile, Peek};
@@ -216,7 +215,7 @@ impl<'a> RecoveryScan<'a> {
             let epoch = self.found.tail.map_or(0, |(_, epoch, _)| epoch);
             let after = self.stopped_in.get(rest..).unwrap_or(&[]);
             let later = find_frame(after, epoch, self.found.position.sequence + 1);
-            if later.is_some() && !planted::on(Bug::CutAnywhere) {
+            if later.is_some() {
                 let law = "a durable frame matches its checksum";
                 return Err(Damage::Broken { file: name.clone(), offset: *at, law });
             }
@@ -225,7 +224,7 @@ impl<'a> RecoveryScan<'a> {
                 self.found.cut = Some(torn);
             }
         }
-        if self.found.proven > self.found.position.sequence && !planted::on(Bug::CutAnywhere) {
+        if self.found.proven > self.found.position.sequence {
             let (file, offset) = self.stopped.unwrap_or(("ceiling".into(), 0));
             return Err(Damage::Broken { file, offset, law: "what was proven durable is there" });
         }

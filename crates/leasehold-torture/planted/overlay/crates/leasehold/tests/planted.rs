@@ -1,7 +1,6 @@
 //! The suite has teeth: every bug that can be planted in the book breaks a law or a scenario.
 //!
-//! Only in the planted build: `scripts/test` and docs/internals/torture.md say how to run it.
-#![cfg(planted)]
+//! Only in the tree with planted bugs: see `scripts/planted`.
 
 use std::path::Path;
 use std::sync::Arc;

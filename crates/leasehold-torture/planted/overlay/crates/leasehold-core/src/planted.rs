@@ -1,7 +1,5 @@
-//! Bugs planted on purpose, to prove that the checkers catch them.
-//!
-//! Built only with `--cfg planted`; otherwise [`on`] is `false` at compile time and every planted line
-//! disappears. One build holds all of them; the harness switches one on at a time.
+//! Bugs planted on purpose, to prove that the checkers catch them. One build has all of them; the tests switch one on at a
+//! time.
 
 /// A bug somebody shipped once, ready to be switched on.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -107,26 +105,15 @@ impl Bug {
     ];
 }
 
-#[cfg(planted)]
 static SWITCH: core::sync::atomic::AtomicU8 = core::sync::atomic::AtomicU8::new(0);
 
 /// Switches one bug on (and the others off).
-#[cfg(planted)]
 pub fn plant(bug: Bug) {
     SWITCH.store(bug as u8, core::sync::atomic::Ordering::SeqCst);
 }
 
 /// Whether this bug is switched on.
-#[cfg(planted)]
 #[must_use]
 pub fn on(bug: Bug) -> bool {
     SWITCH.load(core::sync::atomic::Ordering::Relaxed) == bug as u8
-}
-
-/// Whether this bug is switched on: never, in a build without `--cfg planted`.
-#[cfg(not(planted))]
-#[must_use]
-#[inline(always)]
-pub const fn on(_: Bug) -> bool {
-    false
 }

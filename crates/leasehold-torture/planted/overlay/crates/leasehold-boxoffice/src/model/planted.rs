@@ -1,7 +1,4 @@
-//! Bugs planted on purpose, to prove that the checkers catch them.
-//!
-//! Built only with `--cfg planted`, and into the tests of this crate, where a bug is planted on one thread alone;
-//! otherwise [`on`] is `false` at compile time and every planted line disappears.
+//! Bugs planted on purpose, to prove that the checkers catch them. A bug is switched on for one thread.
 
 /// A bug somebody shipped once, ready to be switched on.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -50,44 +47,17 @@ impl Bug {
     ];
 }
 
-#[cfg(all(planted, not(test)))]
-static SWITCH: core::sync::atomic::AtomicU8 = core::sync::atomic::AtomicU8::new(0);
-
-#[cfg(test)]
 thread_local! {
-    static SWITCH: core::cell::Cell<u8> = const { core::cell::Cell::new(0) };
-}
-
-/// Switches one bug on (and the others off).
-#[cfg(all(planted, not(test)))]
-pub fn plant(bug: Bug) {
-    SWITCH.store(bug as u8, core::sync::atomic::Ordering::SeqCst);
+    static SWITCH: std::cell::Cell<u8> = const { std::cell::Cell::new(0) };
 }
 
 /// Switches one bug on (and the others off), on this thread.
-#[cfg(test)]
 pub fn plant(bug: Bug) {
     SWITCH.set(bug as u8);
 }
 
-/// Whether this bug is switched on.
-#[cfg(all(planted, not(test)))]
-#[must_use]
-pub fn on(bug: Bug) -> bool {
-    SWITCH.load(core::sync::atomic::Ordering::Relaxed) == bug as u8
-}
-
 /// Whether this bug is switched on, on this thread.
-#[cfg(test)]
 #[must_use]
 pub fn on(bug: Bug) -> bool {
     SWITCH.get() == bug as u8
-}
-
-/// Whether this bug is switched on: never, in a build without `--cfg planted`.
-#[cfg(not(any(planted, test)))]
-#[must_use]
-#[inline(always)]
-pub const fn on(_: Bug) -> bool {
-    false
 }
