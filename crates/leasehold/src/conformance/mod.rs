@@ -6,12 +6,12 @@
 //!
 //! ```
 //! use leasehold::conformance::{self, Manual};
-//! use leasehold::testkit::{CoreEngine, Pace};
+//! use leasehold::testkit::{CoreEngine, TickTiming};
 //!
 //! # #[tokio::main(flavor = "current_thread")]
 //! # async fn main() {
 //! let core = Manual::new(|clock| {
-//!     let engine = CoreEngine::new(clock, Default::default(), Pace::Prompt);
+//!     let engine = CoreEngine::new(clock, Default::default(), TickTiming::Prompt);
 //!     Box::pin(async move { engine as _ })
 //! });
 //! conformance::run_all(&core).await;
