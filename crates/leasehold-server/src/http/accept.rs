@@ -28,7 +28,7 @@ use super::routes;
 use super::socket::{Socket, Wire};
 use super::{App, Config};
 use crate::service::Peer;
-use crate::service::seats::{Door, Full, Seat};
+use crate::service::connection_limit::{ConnectionPermit, LimitReached, Port};
 
 const WRONG_PORT: &[u8] = b"-ERR this port speaks HTTP, RESP is spoken on another\r\n";
 /// How many that found no place are seen off at a time, and how long they may take to hear it. The others are told, and cut
@@ -48,7 +48,7 @@ const LOOK: Duration = Duration::from_millis(400);
 pub async fn run(listener: TcpListener, app: App) -> io::Result<()> {
     listener.set_nonblocking(true)?;
     let listener = tokio::net::TcpListener::from_std(listener)?;
-    let seats = app.config.seats.clone();
+    let connection_limiter = app.config.connection_limiter.clone();
     let tls = app.config.tls.as_deref().map(acceptor);
     let router = routes::router(&app);
     let mut open = JoinSet::new();
@@ -68,10 +68,10 @@ pub async fn run(listener: TcpListener, app: App) -> io::Result<()> {
                 continue;
             }
         };
-        match seats.take(Door::Http, peer.ip()) {
-            Ok(seat) => {
+        match connection_limiter.try_acquire(Port::Http, peer.ip()) {
+            Ok(permit) => {
                 let line = Line { app: app.clone(), router: router.clone(), tls: tls.clone(), peer };
-                open.spawn(line.run(stream, seat));
+                open.spawn(line.run(stream, permit));
             }
             Err(full) if tls.is_none() => match farewells.clone().try_acquire_owned() {
                 Ok(place) => drop(open.spawn(turn_away(stream, full, place))),
@@ -91,7 +91,7 @@ pub async fn run(listener: TcpListener, app: App) -> io::Result<()> {
 
 /// Says that there is no place. What the client says meanwhile is read: closing on unread bytes resets the connection, and
 /// with it the answer.
-async fn turn_away(mut stream: TcpStream, full: Full, _place: OwnedSemaphorePermit) {
+async fn turn_away(mut stream: TcpStream, full: LimitReached, _place: OwnedSemaphorePermit) {
     let told = async {
         stream.write_all(&no_place(full)).await?;
         stream.shutdown().await?;
@@ -102,8 +102,8 @@ async fn turn_away(mut stream: TcpStream, full: Full, _place: OwnedSemaphorePerm
     let _ = timeout(FAREWELL, told).await;
 }
 
-fn no_place(full: Full) -> Vec<u8> {
-    let body = Problem::crowded(full == Full::One).body();
+fn no_place(full: LimitReached) -> Vec<u8> {
+    let body = Problem::crowded(full == LimitReached::PerAddress).body();
     let answer = format!(
         "HTTP/1.1 429 Too Many Requests\r\nContent-Type: application/problem+json\r\nCache-Control: no-store\r\n\
          Retry-After: 1\r\nContent-Length: {}\r\nConnection: close\r\n\r\n{body}",
@@ -128,7 +128,7 @@ struct Line {
 }
 
 impl Line {
-    async fn run(self, stream: TcpStream, _seat: Seat) {
+    async fn run(self, stream: TcpStream, _permit: ConnectionPermit) {
         // An answer is one small write: waiting for a second one only delays it.
         let _ = stream.set_nodelay(true);
         let Ok(local) = stream.local_addr() else { return };

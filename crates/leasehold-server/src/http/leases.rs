@@ -23,7 +23,7 @@ const NOBODY: &str = "anonymous";
 
 /// `POST /v1/leases`
 pub async fn acquire(mut call: Call) -> Result<Response<Body>, Problem> {
-    let caller = call.enter()?;
+    let caller = call.authenticate()?;
     let request = idempotency_key(&call.parts.headers)?;
     call.query([])?;
     let claim = claim(call.body().await?, request, &caller)?;
@@ -148,7 +148,7 @@ fn want(value: Value) -> Result<Want, Problem> {
 
 /// `POST /v1/leases/renew`
 pub async fn renew(mut call: Call) -> Result<Response<Body>, Problem> {
-    let caller = call.enter()?;
+    let caller = call.authenticate()?;
     call.query([])?;
     let mut fields = call.body().await?;
     let lease = lease_id(&mut fields)?;
@@ -162,7 +162,7 @@ pub async fn renew(mut call: Call) -> Result<Response<Body>, Problem> {
 
 /// `POST /v1/leases/release`
 pub async fn release(mut call: Call) -> Result<Response<Body>, Problem> {
-    let caller = call.enter()?;
+    let caller = call.authenticate()?;
     call.query([])?;
     let mut fields = call.body().await?;
     let lease = lease_id(&mut fields)?;

@@ -11,12 +11,12 @@
 //! - [`boxoffice`]: the routes of the box office.
 //! - [`fields`], [`text`], [`shape`], [`problem`]: JSON and names in, JSON and problems out.
 //! - [`guard`]: who may ask from where: Host, Origin, and the headers that keep browsers in line.
-//! - [`accept`], [`io`], [`socket`]: connections, how long they may dawdle, and whether they are cut. How many: `service::seats`.
+//! - [`accept`], [`io`], [`socket`]: connections, how long they may dawdle, and whether they are cut. How many: `service::connection_limit`.
 //! - [`openapi`], [`pages`]: the description of all this, and the pages.
 //!
 //! # Laws
 //!
-//! 1. Handlers reach the engine through [`Service`] alone, and only for a caller that [`Service::enter`] let in.
+//! 1. Handlers reach the engine through [`Service`] alone, and only for a caller that [`Service::authenticate`] let in.
 //! 2. What changes state runs detached from its connection: a hang-up cannot strand half of it.
 //! 3. Nothing is read into memory before its size was checked, and nothing is waited for without a limit.
 //! 4. No secret is in a path, a query, a log line or an error text; a query is never logged.
@@ -51,7 +51,7 @@ use std::time::Duration;
 use tokio_util::sync::CancellationToken;
 
 use crate::service::Service;
-use crate::service::seats::Seats;
+use crate::service::connection_limit::ConnectionLimiter;
 
 /// How HTTP is served. The defaults are the contract.
 #[derive(Clone, Debug)]
@@ -76,7 +76,7 @@ pub struct Config {
     /// What is under way at the end may take this long.
     pub drain: Duration,
     /// Places for connections.
-    pub seats: Arc<Seats>,
+    pub connection_limiter: Arc<ConnectionLimiter>,
     /// Bytes of the head of a request; at least 8 KiB.
     pub header_bytes: usize,
     /// Bytes of the body of a request.
@@ -96,7 +96,7 @@ impl Default for Config {
             heartbeat: Duration::from_secs(15),
             drain: Duration::from_secs(10),
             // No single address can take the last quarter of the places.
-            seats: Seats::new(20_000, 15_000),
+            connection_limiter: ConnectionLimiter::new(20_000, 15_000),
             header_bytes: 16 * 1024,
             body_bytes: 64 * 1024,
         }

@@ -18,7 +18,7 @@ pub const MOST: usize = 1000;
 
 /// `GET /v1/resources/{name}`
 pub async fn inspect(call: Call) -> Result<Response<Body>, Problem> {
-    let caller = call.enter()?;
+    let caller = call.authenticate()?;
     call.query([])?;
     let name = call.name()?;
     let found = call.app.service.inspect(&caller, &name).await.map_err(|denial| call.told(&denial, &caller))?;
@@ -28,7 +28,7 @@ pub async fn inspect(call: Call) -> Result<Response<Body>, Problem> {
 
 /// `GET /v1/resources`
 pub async fn list(call: Call) -> Result<Response<Body>, Problem> {
-    let caller = call.enter()?;
+    let caller = call.authenticate()?;
     let [prefix, limit, after] = call.query(["prefix", "limit", "after"])?;
     let limit = limit.map_or(Ok(PAGE), |text| match text.parse() {
         Ok(limit @ 1..=MOST) => Ok(limit),
@@ -48,7 +48,7 @@ pub async fn list(call: Call) -> Result<Response<Body>, Problem> {
 
 /// `DELETE /v1/resources/{name}`
 pub async fn revoke(mut call: Call) -> Result<Response<Body>, Problem> {
-    let caller = call.enter()?;
+    let caller = call.authenticate()?;
     call.query([])?;
     let name = call.name()?;
     let mut fields = call.body().await?;

@@ -112,14 +112,14 @@ impl Call {
     /// # Errors
     ///
     /// Nobody we know.
-    pub fn enter(&self) -> Result<Caller, Problem> {
+    pub fn authenticate(&self) -> Result<Caller, Problem> {
         let mut shown = self.parts.headers.get_all(header::AUTHORIZATION).iter();
         let key = match (shown.next(), shown.next()) {
             (None, _) => None,
             (Some(value), None) => Some(bearer(value).ok_or_else(|| Problem::of(&Denial::Unauthorized))?),
             _ => return Err(Problem::invalid("there is more than one Authorization")),
         };
-        self.app.service.enter(key, self.arrival.peer).map_err(|denial| Problem::of(&denial))
+        self.app.service.authenticate(key, self.arrival.peer).map_err(|denial| Problem::of(&denial))
     }
 
     /// The parameters of the query.
@@ -186,30 +186,17 @@ impl Call {
         fields::is_kind(&self.parts.headers, kind)
     }
 
-    /// Who asks at a demo: whoever shows nothing is welcome to buy.
+    /// Who calls a demo server. A request without credentials gets this role.
     ///
     /// # Errors
     ///
-    /// They show something that is not known.
-    pub fn visitor(&self) -> Result<Caller, Problem> {
-        self.guest(Role::Buyer)
-    }
-
-    /// Who asks for a ticket at a demo: whoever shows nothing is given one.
-    ///
-    /// # Errors
-    ///
-    /// They show something that is not known.
-    pub fn visitor_as_staff(&self) -> Result<Caller, Problem> {
-        self.guest(Role::Boxoffice)
-    }
-
-    fn guest(&self, role: Role) -> Result<Caller, Problem> {
+    /// The credentials are not known.
+    pub fn demo_caller(&self, role: Role) -> Result<Caller, Problem> {
         if self.parts.headers.contains_key(header::AUTHORIZATION) {
-            return self.enter();
+            return self.authenticate();
         }
-        let guest = Principal::new("demo".into(), Roles::of([role]), Vec::new(), None);
-        Ok(self.app.service.insider(guest))
+        let principal = Principal::new("demo".into(), Roles::of([role]), Vec::new(), None);
+        Ok(self.app.service.internal_caller(principal))
     }
 
     /// What the service said, for this caller.

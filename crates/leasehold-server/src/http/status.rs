@@ -19,7 +19,7 @@ const READY_WITHIN: Duration = Duration::from_secs(2);
 
 /// `GET /v1/status`
 pub async fn status(call: Call) -> Result<Response<Body>, Problem> {
-    let caller = call.enter()?;
+    let caller = call.authenticate()?;
     call.query([])?;
     let status = call.app.service.status(&caller).map_err(|denial| call.told(&denial, &caller))?;
     let promises = status.promises;
@@ -86,7 +86,7 @@ fn not_ready(denial: &Denial) -> String {
 
 /// `GET /metrics`
 pub async fn metrics(call: Call) -> Result<Response<Body>, Problem> {
-    let caller = call.enter()?;
+    let caller = call.authenticate()?;
     let text = call.app.service.metrics(&caller).await.map_err(|denial| call.told(&denial, &caller))?;
     let mut response = Response::new(Body::from(text));
     let kind = HeaderValue::from_static("text/plain; version=0.0.4; charset=utf-8");

@@ -28,7 +28,7 @@ const LOOK: Duration = Duration::from_secs(1);
 
 /// `GET /v1/watch`
 pub async fn watch(call: Call) -> Result<Response<Body>, Problem> {
-    let caller = call.enter()?;
+    let caller = call.authenticate()?;
     let [prefix, since] = call.query(["prefix", "since"])?;
     let since = match call.parts.headers.get("last-event-id") {
         Some(id) => Some(id.to_str().unwrap_or("unreadable").to_owned()),

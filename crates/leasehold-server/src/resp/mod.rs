@@ -37,7 +37,7 @@ use std::thread::JoinHandle;
 use std::time::Duration;
 
 use crate::service::Service;
-use crate::service::seats::Seats;
+use crate::service::connection_limit::ConnectionLimiter;
 use codec::frame::CommandLimits;
 use event_loop::EventLoop;
 use event_loop::waker::Waker;
@@ -48,7 +48,7 @@ pub struct Config {
     /// Event loops, one thread each. One is enough for most machines: they share the disk.
     pub threads: usize,
     /// The limit of connections, shared with HTTP.
-    pub seats: Arc<Seats>,
+    pub connection_limiter: Arc<ConnectionLimiter>,
     /// From the connection to its first byte; with TLS the first one after the handshake.
     pub first_byte: Duration,
     /// From the first byte of a command to its last.
@@ -69,7 +69,7 @@ impl Default for Config {
     fn default() -> Self {
         Self {
             threads: 1,
-            seats: Seats::new(20_000, 20_000),
+            connection_limiter: ConnectionLimiter::new(20_000, 20_000),
             first_byte: Duration::from_secs(5),
             command_within: Duration::from_secs(10),
             write_stall: Duration::from_secs(10),

@@ -183,7 +183,7 @@ mod tests {
         futures_util::future::join_all((0..EVENTS).map(|number| engine.acquire(claim(number)))).await;
         let service = Service::new(Opened::Embedded(engine), KeyRing::open(), Audit, SystemClock::shared());
         let peer = Peer(([127, 0, 0, 1], 1).into());
-        let caller = service.enter(None, peer).unwrap();
+        let caller = service.authenticate(None, peer).unwrap();
         let (inbox, waker) = (Arc::new(Inbox::default()), Arc::new(Waker::new().unwrap()));
         let handle = ConnectionHandle { inbox: inbox.clone(), waker, slot: 0, connection_id: 1 };
         let work = tokio::spawn(

@@ -43,7 +43,7 @@ struct Stage {
 /// Starts everybody.
 pub fn start(service: &Arc<Service>, clock: &Arc<dyn Clock>, stop: &CancellationToken) {
     let roles = Roles::of([Role::Lease, Role::Admin]);
-    let caller = service.insider(Principal::new("demo".into(), roles, vec!["demo/".into()], None));
+    let caller = service.internal_caller(Principal::new("demo".into(), roles, vec!["demo/".into()], None));
     let stage = Stage { service: service.clone(), clock: clock.clone(), caller };
     for actor in cast() {
         let stage = stage.clone();

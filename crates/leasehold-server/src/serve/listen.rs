@@ -6,7 +6,7 @@ use std::sync::Arc;
 
 use super::config::Config;
 use super::tls::Tls;
-use crate::service::seats::Seats;
+use crate::service::connection_limit::ConnectionLimiter;
 use crate::{http, resp};
 use leasehold_support::exit::{Failure, UNAVAILABLE, USAGE};
 
@@ -117,7 +117,7 @@ fn make_room(connections: usize) -> Option<u64> {
 }
 
 /// The part of the configuration that HTTP keeps to.
-pub fn http(config: &Config, tls: Option<&Tls>, seats: &Arc<Seats>) -> http::Config {
+pub fn http(config: &Config, tls: Option<&Tls>, connection_limiter: &Arc<ConnectionLimiter>) -> http::Config {
     let limits = &config.limits;
     http::Config {
         tls: tls.map(|tls| tls.http.clone()),
@@ -127,17 +127,17 @@ pub fn http(config: &Config, tls: Option<&Tls>, seats: &Arc<Seats>) -> http::Con
         body: limits.body.0,
         write_stall: limits.write_stall.0,
         idle: limits.idle.0,
-        seats: seats.clone(),
+        connection_limiter: connection_limiter.clone(),
         body_bytes: limits.body_bytes.0,
         ..http::Config::default()
     }
 }
 
 /// The part of the configuration that RESP keeps to.
-pub fn resp(config: &Config, tls: Option<&Tls>, seats: &Arc<Seats>) -> resp::Config {
+pub fn resp(config: &Config, tls: Option<&Tls>, connection_limiter: &Arc<ConnectionLimiter>) -> resp::Config {
     let limits = &config.limits;
     let mut resp = resp::Config {
-        seats: seats.clone(),
+        connection_limiter: connection_limiter.clone(),
         first_byte: limits.first_byte.0,
         command_within: limits.body.0,
         write_stall: limits.write_stall.0,

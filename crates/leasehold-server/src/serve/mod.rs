@@ -41,8 +41,8 @@ use tokio_util::sync::CancellationToken;
 use crate::boxoffice::{self, BoxOffice};
 use crate::config::{self, Config, Flags, Format};
 use crate::service::audit::Audit;
+use crate::service::connection_limit::ConnectionLimiter;
 use crate::service::keys::KeyRing;
-use crate::service::seats::Seats;
 use crate::service::{Denial, Opened, Service};
 use crate::{http, resp};
 use leasehold_support::exit::{self, Failure};
@@ -179,11 +179,12 @@ impl House {
             tasks.start_boxoffice(house, engine)?;
             let _ = service.open_boxoffice(house.clone());
         }
-        let seats = Seats::new(config.limits.connections, config.limits.connections_per_address);
-        let resp = listen::resp(&config, tls.as_deref(), &seats);
+        let connection_limiter =
+            ConnectionLimiter::new(config.limits.connections, config.limits.connections_per_address);
+        let resp = listen::resp(&config, tls.as_deref(), &connection_limiter);
         let resp = resp::Server::start(redis, service.clone(), resp, handle).context("start the RESP port")?;
         service.listens_for_http(ports.http.port());
-        let http = listen::http(&config, tls.as_deref(), &seats);
+        let http = listen::http(&config, tls.as_deref(), &connection_limiter);
         let web = tokio::spawn(http::serve(web, service.clone(), http, stop.clone()));
         Ok(Self { config, tls, ring, service, clock, notices, signals, ports, resp, web, stop, boxoffice, tasks })
     }

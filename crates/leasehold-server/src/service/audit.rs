@@ -46,7 +46,7 @@ impl Audit {
 
     /// Somebody showed a key that is not known. Which one is nobody's business: it may be the right one of another
     /// server, or a password.
-    pub fn stranger(&self, peer: Peer) {
+    pub fn wrong_key(&self, peer: Peer) {
         tracing::info!(target: "leasehold::audit", what = "wrong key", peer = %peer);
     }
 

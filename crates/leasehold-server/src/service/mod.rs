@@ -6,7 +6,7 @@
 //!
 //! # Laws
 //!
-//! 1. Nothing reaches the engine without a [`Pass`], and only [`Service::admit`] makes one.
+//! 1. Nothing reaches the engine without a [`Pass`], and only [`Service::authorize`] makes one.
 //! 2. A refused caller changes nothing and learns nothing of what it may not see.
 //! 3. Every admitted call is counted by its verb and its outcome, once.
 //!
@@ -15,12 +15,12 @@
 //! Bytes (`http`, `resp`), decisions about leases (the engine).
 
 pub mod audit;
+pub mod connection_limit;
 pub mod denial;
 pub mod keys;
 pub mod metrics;
 pub mod pass;
 pub mod rate;
-pub mod seats;
 pub mod verb;
 pub mod watch;
 
@@ -44,7 +44,7 @@ use keys::KeyRing;
 pub use keys::{Principal, Role, Roles};
 use metrics::{Metrics, Outcome, Rates};
 pub use pass::{Caller, Pass, Peer};
-use rate::Strangers;
+use rate::FailedAuthLimiter;
 pub use verb::Verb;
 use watch::Watcher;
 
@@ -57,7 +57,7 @@ pub struct Service {
     limits: Option<Limits>,
     keys: Arc<KeyRing>,
     /// How often wrong keys may be shown.
-    strangers: Strangers,
+    failed_auths: FailedAuthLimiter,
     pub(crate) metrics: Metrics,
     audit: Audit,
     clock: Arc<dyn Clock>,
@@ -118,7 +118,7 @@ impl Service {
             embedded,
             limits,
             keys,
-            strangers: Strangers::new(1, 10),
+            failed_auths: FailedAuthLimiter::new(1, 10),
             metrics: Metrics::default(),
             audit,
             clock,
@@ -136,9 +136,9 @@ impl Service {
     ///
     /// [`Denial::Unauthorized`] for a key that is missing, wrong or revoked; [`Denial::Slow`] for one wrong key too
     /// many from one address. A right key is never slowed down by others' wrong ones.
-    pub fn enter(&self, key: Option<&str>, peer: Peer) -> Result<Caller, Denial> {
+    pub fn authenticate(&self, key: Option<&str>, peer: Peer) -> Result<Caller, Denial> {
         if let Some(ticket) = key.filter(|key| ticket::looks_like(key)) {
-            return self.enter_by_ticket(ticket, peer);
+            return self.authenticate_ticket(ticket, peer);
         }
         let principal = match key {
             Some(key) => self.keys.find(key),
@@ -148,12 +148,12 @@ impl Service {
             Some(principal) => Ok(Caller::new(principal, peer)),
             None => {
                 self.metrics.denied();
-                Err(self.stranger(key.is_some(), peer))
+                Err(self.refuse_credentials(key.is_some(), peer))
             }
         }
     }
 
-    fn enter_by_ticket(&self, shown: &str, peer: Peer) -> Result<Caller, Denial> {
+    fn authenticate_ticket(&self, shown: &str, peer: Peer) -> Result<Caller, Denial> {
         let checked = self.boxoffice.get().ok_or(ticket::Invalid::Forged).and_then(|house| house.check_ticket(shown));
         match checked {
             Ok(ticket) => Ok(Caller::new(self.buyers.clone(), peer).with_ticket(ticket)),
@@ -163,7 +163,7 @@ impl Service {
             }
             Err(forged) => {
                 self.metrics.denied();
-                Err(match self.stranger(true, peer) {
+                Err(match self.refuse_credentials(true, peer) {
                     Denial::Unauthorized => Denial::Ticket(forged),
                     slow => slow,
                 })
@@ -177,24 +177,24 @@ impl Service {
     }
 
     /// Who somebody is that has not shown a key yet: nobody, on a server with keys, and that is no offence.
-    pub fn enter_quietly(&self, peer: Peer) -> Option<Caller> {
+    pub fn anonymous_caller(&self, peer: Peer) -> Option<Caller> {
         self.keys.anybody().map(|principal| Caller::new(principal, peer))
     }
 
-    fn stranger(&self, showed_a_key: bool, peer: Peer) -> Denial {
+    fn refuse_credentials(&self, showed_a_key: bool, peer: Peer) -> Denial {
         if !showed_a_key {
             return Denial::Unauthorized;
         }
-        if !self.strangers.take(peer.0.ip(), self.clock.now()) {
+        if !self.failed_auths.take(peer.0.ip(), self.clock.now()) {
             return Denial::Slow("too many wrong keys from this address: slow down".into());
         }
         // Written down only as often as it is allowed: a stranger does not fill the disk with our log.
-        self.audit.stranger(peer);
+        self.audit.wrong_key(peer);
         Denial::Unauthorized
     }
 
     /// A caller of our own making, who passes the same gate as everybody.
-    pub fn insider(&self, principal: Principal) -> Caller {
+    pub fn internal_caller(&self, principal: Principal) -> Caller {
         Caller::new(Arc::new(principal), NOWHERE)
     }
 
@@ -204,7 +204,7 @@ impl Service {
     /// # Errors
     ///
     /// Why not.
-    pub fn admit(&self, caller: &Caller, verb: Verb, names: &[&str]) -> Result<Pass, Denial> {
+    pub fn authorize(&self, caller: &Caller, verb: Verb, names: &[&str]) -> Result<Pass, Denial> {
         let denied = self.keys.check(&caller.principal, verb, names);
         let denied = denied.or_else(|| self.reserved(verb, names)).or_else(|| self.slow_down(caller));
         if let Some(denial) = denied {
@@ -215,7 +215,7 @@ impl Service {
         Ok(Pass::new(verb))
     }
 
-    /// Whether a lease of this name could be one of the box office's: see [`Self::admit`].
+    /// Whether a lease of this name could be one of the box office's: see [`Self::authorize`].
     pub fn is_reserved(name: &str) -> bool {
         RESERVED.iter().any(|prefix| name.starts_with(prefix))
     }
@@ -308,7 +308,7 @@ impl Service {
     /// The gate's no, or the engine's.
     pub async fn acquire(&self, caller: &Caller, claim: Claim) -> Result<Grant, Denial> {
         let names: Vec<&str> = claim.wants.iter().map(|want| want.name.as_str()).collect();
-        let pass = self.admit(caller, Verb::Acquire, &names)?;
+        let pass = self.authorize(caller, Verb::Acquire, &names)?;
         let claim = Claim { principal: caller.principal.id.clone(), ..claim };
         self.within_limits(&claim)?;
         let began = self.clock.now();
@@ -351,7 +351,7 @@ impl Service {
     ///
     /// The gate's no, or the engine's.
     pub async fn renew(&self, caller: &Caller, lease: &LeaseId, ttl: Option<Duration>) -> Result<Renewal, Denial> {
-        let pass = self.admit(caller, Verb::Renew, &[])?;
+        let pass = self.authorize(caller, Verb::Renew, &[])?;
         if let (Some(limits), Some(ttl)) = (&self.limits, ttl) {
             limits.check_ttl(millis(ttl)).map_err(|sentence| Denial::Engine(Error::Invalid(sentence)))?;
         }
@@ -367,7 +367,7 @@ impl Service {
     ///
     /// The gate's no, or the engine's.
     pub async fn release(&self, caller: &Caller, lease: &LeaseId) -> Result<bool, Denial> {
-        let pass = self.admit(caller, Verb::Release, &[])?;
+        let pass = self.authorize(caller, Verb::Release, &[])?;
         let answer = self.engine(&pass).release(lease).instrument(pass.span(caller)).await;
         self.guessed(caller, &answer)?;
         answer.map_err(Denial::Engine)
@@ -397,7 +397,7 @@ impl Service {
     ///
     /// The gate's no, or the engine's.
     pub async fn revoke(&self, caller: &Caller, name: &str, reason: &str) -> Result<usize, Denial> {
-        let pass = self.admit(caller, Verb::Revoke, &[name])?;
+        let pass = self.authorize(caller, Verb::Revoke, &[name])?;
         let answer = self.engine(&pass).revoke(name, reason).instrument(pass.span(caller)).await;
         self.audit.revoked(caller, name, reason, &answer);
         answer.map_err(Denial::Engine)
@@ -409,7 +409,7 @@ impl Service {
     ///
     /// The gate's no, or the engine's.
     pub async fn raise_floor(&self, caller: &Caller, floor: Option<Token>) -> Result<Token, Denial> {
-        let pass = self.admit(caller, if floor.is_some() { Verb::RaiseFloor } else { Verb::Floor }, &[])?;
+        let pass = self.authorize(caller, if floor.is_some() { Verb::RaiseFloor } else { Verb::Floor }, &[])?;
         let answer = self.engine(&pass).raise_floor(floor).instrument(pass.span(caller)).await;
         if let Some(floor) = floor {
             self.audit.raised(caller, floor, &answer);
@@ -423,7 +423,7 @@ impl Service {
     ///
     /// The gate's no, or the engine's.
     pub async fn engine_info(&self, caller: &Caller) -> Result<EngineInfo, Denial> {
-        let pass = self.admit(caller, Verb::Status, &[])?;
+        let pass = self.authorize(caller, Verb::Status, &[])?;
         let identity = self.engine(&pass).identity().instrument(pass.span(caller)).await.map_err(Denial::Engine)?;
         Ok(EngineInfo { promises: self.engine.promises(), identity, http_port: self.http_port.get().copied() })
     }
@@ -434,7 +434,7 @@ impl Service {
     ///
     /// The gate's no, or the engine's.
     pub async fn inspect(&self, caller: &Caller, name: &str) -> Result<Option<Resource>, Denial> {
-        let pass = self.admit(caller, Verb::Inspect, &[name])?;
+        let pass = self.authorize(caller, Verb::Inspect, &[name])?;
         self.engine(&pass).inspect(name).instrument(pass.span(caller)).await.map_err(Denial::Engine)
     }
 
@@ -444,7 +444,7 @@ impl Service {
     ///
     /// The gate's no, or the engine's.
     pub async fn list(&self, caller: &Caller, query: Query) -> Result<Vec<Resource>, Denial> {
-        let pass = self.admit(caller, Verb::List, &[])?;
+        let pass = self.authorize(caller, Verb::List, &[])?;
         let mut found = Vec::new();
         for prefix in caller.principal.seen_under(&query.prefix) {
             let limit = query.limit - found.len();
@@ -468,7 +468,7 @@ impl Service {
         prefix: String,
         since: Option<EventId>,
     ) -> Result<Watcher, Denial> {
-        let pass = self.admit(caller, Verb::Watch, &[])?;
+        let pass = self.authorize(caller, Verb::Watch, &[])?;
         let stream = self.engine(&pass).watch(since).await.map_err(Denial::Engine)?;
         Ok(Watcher::new(self.clone(), caller.clone(), prefix, since, stream))
     }
@@ -479,7 +479,7 @@ impl Service {
     ///
     /// The gate's no.
     pub fn status(&self, caller: &Caller) -> Result<Status, Denial> {
-        let _pass = self.admit(caller, Verb::Status, &[])?;
+        let _pass = self.authorize(caller, Verb::Status, &[])?;
         let embedded = self.embedded.as_ref();
         // How busy others are is not theirs to see who see only some of the names.
         let sees_all = caller.principal.prefixes.is_empty();
@@ -506,7 +506,7 @@ impl Service {
     ///
     /// The gate's no.
     pub async fn metrics(&self, caller: &Caller) -> Result<String, Denial> {
-        let _pass = self.admit(caller, Verb::Metrics, &[])?;
+        let _pass = self.authorize(caller, Verb::Metrics, &[])?;
         let office = match self.boxoffice.get() {
             Some(house) => Some(house.metrics().await),
             None => None,
@@ -521,7 +521,7 @@ impl Service {
     /// The gate's no, or the engine's.
     pub async fn set_key(&self, caller: &Caller, claim: Claim, value: &[u8]) -> Result<Grant, Denial> {
         let names: Vec<&str> = claim.wants.iter().map(|want| want.name.as_str()).collect();
-        let pass = self.admit(caller, Verb::SetKey, &names)?;
+        let pass = self.authorize(caller, Verb::SetKey, &names)?;
         let claim = Claim { principal: caller.principal.id.clone(), ..claim };
         let answer = self.keys_of(&pass)?.set(claim, value).instrument(pass.span(caller)).await;
         self.metrics.acquired(&answer, Duration::ZERO);
@@ -534,7 +534,7 @@ impl Service {
     ///
     /// The gate's no, or the engine's.
     pub async fn get_key(&self, caller: &Caller, name: &str) -> Result<Option<Key>, Denial> {
-        let pass = self.admit(caller, Verb::GetKey, &[name])?;
+        let pass = self.authorize(caller, Verb::GetKey, &[name])?;
         self.keys_of(&pass)?.get(name).await.map_err(Denial::Engine)
     }
 
@@ -544,7 +544,7 @@ impl Service {
     ///
     /// The gate's no, or the engine's.
     pub async fn free_keys(&self, caller: &Caller, names: &[&str], value: Option<&[u8]>) -> Result<usize, Denial> {
-        let pass = self.admit(caller, Verb::FreeKey, names)?;
+        let pass = self.authorize(caller, Verb::FreeKey, names)?;
         let answer = self.keys_of(&pass)?.free(names, value).await;
         if value.is_none() {
             self.audit.freed(caller, names, &answer);
@@ -564,7 +564,7 @@ impl Service {
         value: Option<&[u8]>,
         push: Push,
     ) -> Result<usize, Denial> {
-        let pass = self.admit(caller, Verb::ExtendKey, names)?;
+        let pass = self.authorize(caller, Verb::ExtendKey, names)?;
         let answer = self.keys_of(&pass)?.extend(names, value, push).await;
         if value.is_none() {
             self.audit.pushed(caller, names, &answer);

@@ -48,12 +48,12 @@ impl Rate {
 /// Each address falls into one of a fixed number of buckets, by a hash that nobody outside can aim with. Two addresses
 /// may share one: so it limits only what is wrong anyway, and never who shows a right key.
 #[derive(Debug)]
-pub struct Strangers {
+pub struct FailedAuthLimiter {
     buckets: Box<[Rate]>,
     seed: RandomState,
 }
 
-impl Strangers {
+impl FailedAuthLimiter {
     const BUCKETS: usize = 4096;
 
     /// So many a second for each, and so many at once.
@@ -85,18 +85,18 @@ mod tests {
     /// Goal: one stranger who tries on and on is stopped, and hardly anybody else; one network counts as one.
     #[test]
     fn a_stranger_is_stopped_alone() {
-        let strangers = Strangers::new(1, 10);
+        let limiter = FailedAuthLimiter::new(1, 10);
         let now = Time::ZERO.plus_millis(1_000_000);
         let tries = |address: &str, times| {
             let address = address.parse().unwrap();
-            (0..times).filter(|_| strangers.take(address, now)).count()
+            (0..times).filter(|_| limiter.take(address, now)).count()
         };
         assert_eq!(tries("192.0.2.1", 1000), 10);
         assert_eq!(tries("::ffff:192.0.2.1", 1000), 0, "the same address");
         assert_eq!(tries("2001:db8:1:2::1", 1000) + tries("2001:db8:1:2:ffff::9", 1000), 10);
         let others = (0..100).filter(|n| tries(&format!("198.51.100.{n}"), 1) == 1).count();
         assert!(others >= 90, "{others} of 100 others could try");
-        assert!(strangers.take("192.0.2.1".parse().unwrap(), now.plus_millis(1100)), "and it ends");
+        assert!(limiter.take("192.0.2.1".parse().unwrap(), now.plus_millis(1100)), "and it ends");
     }
 
     /// Goal: the burst is had at once, then as many a second as were promised, and waiting long saves up no more.

@@ -29,7 +29,7 @@ const MOST_CHANGES: usize = 2000;
 
 /// `POST /v1/events`
 pub async fn create(mut call: Call) -> Result<Response<Body>, Problem> {
-    let desk = Desk::admit(&call, Verb::RunEvent)?;
+    let desk = Desk::authorize(&call, Verb::RunEvent)?;
     call.query([])?;
     // Ids are drawn here: no prefix could be of an event that is not made yet.
     if !desk.caller.principal.prefixes.is_empty() {
@@ -58,7 +58,7 @@ pub async fn create(mut call: Call) -> Result<Response<Body>, Problem> {
 
 /// `PUT /v1/events/{e}`: changes what is given, and leaves the rest.
 pub async fn configure(mut call: Call) -> Result<Response<Body>, Problem> {
-    let desk = Desk::admit(&call, Verb::RunEvent)?;
+    let desk = Desk::authorize(&call, Verb::RunEvent)?;
     call.query([])?;
     let event = desk.event(&call)?;
     let body = call.bytes(call.app.config.body_bytes, &["application/json"]).await?;
@@ -163,7 +163,7 @@ fn bad_layout(problems: Vec<import::ImportProblem>) -> Problem {
 
 /// `POST /v1/events/{e}/import`
 pub async fn import(mut call: Call) -> Result<Response<Body>, Problem> {
-    let desk = Desk::admit(&call, Verb::RunEvent)?;
+    let desk = Desk::authorize(&call, Verb::RunEvent)?;
     let [dry_run] = call.query(["dry_run"])?;
     let dry_run = flag(dry_run, "dry_run")?;
     let event = desk.event(&call)?;
@@ -207,7 +207,7 @@ fn imported(layout: &Layout, problems: &[import::ImportProblem], dry_run: bool) 
 
 /// `GET /v1/events`
 pub async fn list(call: Call) -> Result<Response<Body>, Problem> {
-    let desk = Desk::admit(&call, Verb::SeeEvent)?;
+    let desk = Desk::authorize(&call, Verb::SeeEvent)?;
     call.query([])?;
     let mut events = Vec::new();
     for row in desk.office().events().await.map_err(no)? {
@@ -220,7 +220,7 @@ pub async fn list(call: Call) -> Result<Response<Body>, Problem> {
 
 /// `GET /v1/events/{e}`
 pub async fn show(call: Call) -> Result<Response<Body>, Problem> {
-    let desk = Desk::admit(&call, Verb::SeeEvent)?;
+    let desk = Desk::authorize(&call, Verb::SeeEvent)?;
     call.query([])?;
     let event = desk.event(&call)?;
     let row = desk.office().event(&event).await.map_err(no)?;
@@ -236,7 +236,7 @@ async fn with_totals(desk: &Desk, row: &EventRow) -> Result<Value, Problem> {
 
 /// `GET /v1/events/{e}/map`
 pub async fn map(call: Call) -> Result<Response<Body>, Problem> {
-    let desk = Desk::admit(&call, Verb::SeeEvent)?;
+    let desk = Desk::authorize(&call, Verb::SeeEvent)?;
     call.query([])?;
     let event = desk.event(&call)?;
     let row = desk.office().event(&event).await.map_err(no)?;
@@ -262,7 +262,7 @@ pub async fn map(call: Call) -> Result<Response<Body>, Problem> {
 
 /// `GET /v1/events/{e}/availability`
 pub async fn availability(call: Call) -> Result<Response<Body>, Problem> {
-    let desk = Desk::admit(&call, Verb::SeeEvent)?;
+    let desk = Desk::authorize(&call, Verb::SeeEvent)?;
     let [since, detail] = call.query(["since", "detail"])?;
     let (since, detail) = (number(since, "since")?, flag(detail, "detail")?);
     let event = desk.event(&call)?;
@@ -322,7 +322,7 @@ pub async fn unfreeze(call: Call) -> Result<Response<Body>, Problem> {
 }
 
 async fn set_frozen(mut call: Call, frozen: bool) -> Result<Response<Body>, Problem> {
-    let desk = Desk::admit(&call, Verb::RunEvent)?;
+    let desk = Desk::authorize(&call, Verb::RunEvent)?;
     call.query([])?;
     let event = desk.event(&call)?;
     let body = call.bytes_or_none().await?;

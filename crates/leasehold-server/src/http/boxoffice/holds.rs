@@ -26,7 +26,7 @@ const MAX_RETURN_URL_BYTES: usize = 1024;
 
 /// `POST /v1/events/{e}/holds`
 pub async fn take(mut call: Call) -> Result<Response<Body>, Problem> {
-    let desk = Desk::admit(&call, Verb::Buy)?;
+    let desk = Desk::authorize(&call, Verb::Buy)?;
     call.query([])?;
     let event = desk.event(&call)?;
     let body = call.bytes(call.app.config.body_bytes, &["application/json"]).await?;
@@ -171,7 +171,7 @@ fn check(desk: &Desk, view: &HoldView) -> Result<(), Problem> {
 
 /// `GET /v1/holds/{h}`
 pub async fn show(call: Call) -> Result<Response<Body>, Problem> {
-    let desk = Desk::admit(&call, Verb::Buy)?;
+    let desk = Desk::authorize(&call, Verb::Buy)?;
     call.query([])?;
     let (hold, access) = opened(&desk, shown(&call)?).await?;
     let view = desk.office().hold_view(&hold, access).await.map_err(closed(&desk))?;
@@ -180,7 +180,7 @@ pub async fn show(call: Call) -> Result<Response<Body>, Problem> {
 
 /// `POST /v1/holds/{h}/renew`
 pub async fn renew(mut call: Call) -> Result<Response<Body>, Problem> {
-    let desk = Desk::admit(&call, Verb::Buy)?;
+    let desk = Desk::authorize(&call, Verb::Buy)?;
     call.query([])?;
     let body = call.bytes_or_none().await?;
     Fields::parse(&body)?.done()?;
@@ -192,7 +192,7 @@ pub async fn renew(mut call: Call) -> Result<Response<Body>, Problem> {
 
 /// `POST /v1/holds/{h}/release`
 pub async fn release(mut call: Call) -> Result<Response<Body>, Problem> {
-    let desk = Desk::admit(&call, Verb::Buy)?;
+    let desk = Desk::authorize(&call, Verb::Buy)?;
     call.query([])?;
     let body = call.bytes_or_none().await?;
     Fields::parse(&body)?.done()?;
@@ -204,7 +204,7 @@ pub async fn release(mut call: Call) -> Result<Response<Body>, Problem> {
 
 /// `POST /v1/holds/{h}/seats`
 pub async fn change(mut call: Call) -> Result<Response<Body>, Problem> {
-    let desk = Desk::admit(&call, Verb::Buy)?;
+    let desk = Desk::authorize(&call, Verb::Buy)?;
     call.query([])?;
     let body = call.bytes(call.app.config.body_bytes, &["application/json"]).await?;
     let mut fields = Fields::parse(&body)?;
@@ -237,7 +237,7 @@ pub async fn change(mut call: Call) -> Result<Response<Body>, Problem> {
 
 /// `POST /v1/holds/{h}/pay`
 pub async fn pay(mut call: Call) -> Result<Response<Body>, Problem> {
-    let desk = Desk::admit(&call, Verb::Buy)?;
+    let desk = Desk::authorize(&call, Verb::Buy)?;
     call.query([])?;
     let body = call.bytes(call.app.config.body_bytes, &["application/json"]).await?;
     let mut fields = Fields::parse(&body)?;
@@ -291,7 +291,7 @@ fn not_done(desk: &Desk, why: NotDone) -> Problem {
 
 /// `POST /v1/holds/{h}/pay/cancel`
 pub async fn cancel_payment(mut call: Call) -> Result<Response<Body>, Problem> {
-    let desk = Desk::admit(&call, Verb::Buy)?;
+    let desk = Desk::authorize(&call, Verb::Buy)?;
     call.query([])?;
     let body = call.bytes_or_none().await?;
     Fields::parse(&body)?.done()?;
@@ -305,7 +305,7 @@ pub async fn cancel_payment(mut call: Call) -> Result<Response<Body>, Problem> {
 
 /// `POST /v1/holds/{h}/confirm`
 pub async fn confirm(mut call: Call) -> Result<Response<Body>, Problem> {
-    let desk = Desk::admit(&call, Verb::Buy)?;
+    let desk = Desk::authorize(&call, Verb::Buy)?;
     call.query([])?;
     let body = call.bytes(call.app.config.body_bytes, &["application/json"]).await?;
     let mut fields = Fields::parse(&body)?;

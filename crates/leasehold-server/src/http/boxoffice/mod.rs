@@ -9,7 +9,7 @@
 //!
 //! # Laws
 //!
-//! 1. Every handler begins at the gate ([`Desk::admit`]); there is no other way to the office.
+//! 1. Every handler begins at the gate ([`Desk::authorize`]); there is no other way to the office.
 //! 2. A buyer's ticket acts for its buyer at its event. Whatever else it asks for does not exist.
 //! 3. Every call on a hold shows its key, in a header.
 //! 4. With an Idempotency-Key a POST has one effect and the same answer, also after a restart; refusals are not stored.
@@ -51,14 +51,14 @@ pub(super) struct Desk {
 
 impl Desk {
     /// The gate.
-    pub fn admit(call: &Call, verb: Verb) -> Result<Self, Problem> {
-        Self::of(call, call.enter()?, verb)
+    pub fn authorize(call: &Call, verb: Verb) -> Result<Self, Problem> {
+        Self::of(call, call.authenticate()?, verb)
     }
 
     /// The gate, for somebody who is known already.
     pub fn of(call: &Call, caller: Caller, verb: Verb) -> Result<Self, Problem> {
         let service = &call.app.service;
-        let pass = service.admit(&caller, verb, &[]).map_err(|denial| call.told(&denial, &caller))?;
+        let pass = service.authorize(&caller, verb, &[]).map_err(|denial| call.told(&denial, &caller))?;
         let house = service.boxoffice(&pass).map_err(|denial| Problem::of(&denial))?.clone();
         Ok(Self { house, caller, service: service.clone() })
     }

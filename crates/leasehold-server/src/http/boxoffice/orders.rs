@@ -21,7 +21,7 @@ async fn find(desk: &Desk, order: OrderId) -> Result<OrderRow, Problem> {
 
 /// `GET /v1/orders/{o}`
 pub async fn show(call: Call) -> Result<Response<Body>, Problem> {
-    let desk = Desk::admit(&call, Verb::Buy)?;
+    let desk = Desk::authorize(&call, Verb::Buy)?;
     call.query([])?;
     let row = find(&desk, order_id(&call)?).await?;
     Ok(answer(StatusCode::OK, &json_of::order(&row)))
@@ -29,7 +29,7 @@ pub async fn show(call: Call) -> Result<Response<Body>, Problem> {
 
 /// `POST /v1/orders/{o}/void`
 pub async fn void(mut call: Call) -> Result<Response<Body>, Problem> {
-    let desk = Desk::admit(&call, Verb::RunEvent)?;
+    let desk = Desk::authorize(&call, Verb::RunEvent)?;
     call.query([])?;
     let body = call.bytes(call.app.config.body_bytes, &["application/json"]).await?;
     let mut fields = Fields::parse(&body)?;
@@ -45,7 +45,7 @@ pub async fn void(mut call: Call) -> Result<Response<Body>, Problem> {
 
 /// `POST /v1/orders/{o}/move`
 pub async fn relocate(mut call: Call) -> Result<Response<Body>, Problem> {
-    let desk = Desk::admit(&call, Verb::RunEvent)?;
+    let desk = Desk::authorize(&call, Verb::RunEvent)?;
     call.query([])?;
     let body = call.bytes(call.app.config.body_bytes, &["application/json"]).await?;
     let mut fields = Fields::parse(&body)?;

@@ -26,7 +26,7 @@ const MOST_BLOCKS: usize = 5000;
 
 /// `PUT /v1/events/{e}/blocks`
 pub async fn blocks(mut call: Call) -> Result<Response<Body>, Problem> {
-    let desk = Desk::admit(&call, Verb::RunEvent)?;
+    let desk = Desk::authorize(&call, Verb::RunEvent)?;
     call.query([])?;
     let event_id = desk.event(&call)?;
     let body = call.bytes(call.app.config.body_bytes, &["application/json"]).await?;
@@ -69,7 +69,7 @@ fn area_blocks(fields: &mut Fields) -> Result<Vec<(String, u32)>, Problem> {
 
 /// `POST /v1/events/{e}/seats/{s}/release`
 pub async fn force_release(mut call: Call) -> Result<Response<Body>, Problem> {
-    let desk = Desk::admit(&call, Verb::RunEvent)?;
+    let desk = Desk::authorize(&call, Verb::RunEvent)?;
     call.query([])?;
     let event = desk.event(&call)?;
     let seat = call.segment(4)?;
@@ -94,7 +94,7 @@ pub async fn close(call: Call) -> Result<Response<Body>, Problem> {
 }
 
 async fn settle(mut call: Call, to: MoneyDecision) -> Result<Response<Body>, Problem> {
-    let desk = Desk::admit(&call, Verb::RunEvent)?;
+    let desk = Desk::authorize(&call, Verb::RunEvent)?;
     call.query([])?;
     let event = desk.event(&call)?;
     let refund = call.segment(4)?;
@@ -109,7 +109,7 @@ async fn settle(mut call: Call, to: MoneyDecision) -> Result<Response<Body>, Pro
 
 /// `GET /v1/events/{e}/audit`
 pub async fn audit(call: Call) -> Result<Response<Body>, Problem> {
-    let desk = Desk::admit(&call, Verb::OverseeEvent)?;
+    let desk = Desk::authorize(&call, Verb::OverseeEvent)?;
     let [seat, since, limit, format] = call.query(["seat", "since", "limit", "format"])?;
     let event = desk.event(&call)?;
     desk.office().event(&event).await.map_err(no)?;
@@ -184,7 +184,7 @@ fn audit_line(entry: &Entry) -> String {
 
 /// `GET /v1/events/{e}/report`
 pub async fn report(call: Call) -> Result<Response<Body>, Problem> {
-    let desk = Desk::admit(&call, Verb::OverseeEvent)?;
+    let desk = Desk::authorize(&call, Verb::OverseeEvent)?;
     let [format] = call.query(["format"])?;
     let event = desk.event(&call)?;
     let row = desk.office().event(&event).await.map_err(no)?;
@@ -261,7 +261,7 @@ fn order_lines(order: &OrderRow, text: &mut String) {
 
 /// `GET /v1/events/{e}/invariants`
 pub async fn invariants(call: Call) -> Result<Response<Body>, Problem> {
-    let desk = Desk::admit(&call, Verb::OverseeEvent)?;
+    let desk = Desk::authorize(&call, Verb::OverseeEvent)?;
     call.query([])?;
     let event = desk.event(&call)?;
     let checks = desk.office().invariants(&event).await.map_err(no)?;

@@ -30,7 +30,7 @@ const LOOK: Duration = Duration::from_secs(1);
 
 /// `GET /v1/events/{e}/stream`
 pub async fn stream(call: Call) -> Result<Response<Body>, Problem> {
-    let desk = Desk::admit(&call, Verb::SeeEvent)?;
+    let desk = Desk::authorize(&call, Verb::SeeEvent)?;
     let [since] = call.query(["since"])?;
     let event = desk.event(&call)?;
     let last = super::header(&call, "last-event-id", "Last-Event-ID")?.map(str::to_owned).or(since);

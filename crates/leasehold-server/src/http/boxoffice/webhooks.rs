@@ -16,7 +16,7 @@ use crate::service::Verb;
 
 /// `POST /v1/webhooks`
 pub async fn create(mut call: Call) -> Result<Response<Body>, Problem> {
-    let desk = Desk::admit(&call, Verb::RunEvent)?;
+    let desk = Desk::authorize(&call, Verb::RunEvent)?;
     call.query([])?;
     let body = call.bytes(call.app.config.body_bytes, &["application/json"]).await?;
     let mut fields = Fields::parse(&body)?;
@@ -87,7 +87,7 @@ fn sees(desk: &Desk, row: &WebhookRow) -> bool {
 
 /// `GET /v1/webhooks`
 pub async fn list(call: Call) -> Result<Response<Body>, Problem> {
-    let desk = Desk::admit(&call, Verb::RunEvent)?;
+    let desk = Desk::authorize(&call, Verb::RunEvent)?;
     call.query([])?;
     let rows = desk.office().webhooks().await.map_err(no)?;
     let webhooks: Vec<Value> = rows.iter().filter(|row| sees(&desk, row)).map(shown).collect();
@@ -96,7 +96,7 @@ pub async fn list(call: Call) -> Result<Response<Body>, Problem> {
 
 /// `DELETE /v1/webhooks/{w}`
 pub async fn remove(call: Call) -> Result<Response<Body>, Problem> {
-    let desk = Desk::admit(&call, Verb::RunEvent)?;
+    let desk = Desk::authorize(&call, Verb::RunEvent)?;
     call.query([])?;
     let id = call.segment(2)?;
     let rows = desk.office().webhooks().await.map_err(no)?;

@@ -119,8 +119,8 @@ async fn every_route_asks_for_its_role() {
             assert!(!matches!(status, 401 | 403), "{} needs no key: {status}", route.path);
             continue;
         };
-        let seat = json!({"resources": ["seat"], "ttl_ms": 3_600_000});
-        as_key(&server, admin, "POST", "/v1/leases", Some(&seat)).await;
+        let permit = json!({"resources": ["seat"], "ttl_ms": 3_600_000});
+        as_key(&server, admin, "POST", "/v1/leases", Some(&permit)).await;
         let before = held().await;
         for shown in [
             &[][..],

@@ -215,7 +215,10 @@ async fn resp_is_cut_off() {
 /// Goal: there are only so many connections, and a place is free again when one closes.
 #[tokio::test(flavor = "multi_thread")]
 async fn connections_are_counted() {
-    let config = Config { seats: crate::service::seats::Seats::new(8, 3), ..Config::default() };
+    let config = Config {
+        connection_limiter: crate::service::connection_limit::ConnectionLimiter::new(8, 3),
+        ..Config::default()
+    };
     let server = Server::with(config, Options::default()).await;
     let mut places = Vec::new();
     for _ in 0..3 {

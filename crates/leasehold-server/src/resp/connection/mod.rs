@@ -24,7 +24,7 @@ use super::codec::reply::RespVersion;
 use super::command::inline::ReplyShape;
 use super::command::lease::LeaseReply;
 use super::transport::Transport;
-use crate::service::seats::Seat;
+use crate::service::connection_limit::ConnectionPermit;
 use crate::service::{Caller, Peer};
 use state::{BlockedBy, ConnectionPhase, ConnectionState};
 
@@ -49,7 +49,7 @@ enum PendingReply {
 /// See the module.
 pub struct ClientConnection {
     /// Counts the connection among all of the server.
-    _seat: Seat,
+    _permit: ConnectionPermit,
     /// Unique among all connections of this server.
     pub id: u64,
     pub transport: Transport,
@@ -98,10 +98,10 @@ impl ClientConnection {
         caller: Option<Caller>,
         first_number: u32,
         now: Time,
-        seat: Seat,
+        permit: ConnectionPermit,
     ) -> Self {
         Self {
-            _seat: seat,
+            _permit: permit,
             id,
             transport,
             peer,
