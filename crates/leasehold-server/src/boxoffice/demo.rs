@@ -12,13 +12,13 @@ use leasehold_boxoffice::webhook::guard::TargetGuard;
 use tokio_util::sync::CancellationToken;
 
 use super::BoxOffice;
-use super::bank::{Bank, Order};
-use super::outbound::{Failed, Outbound};
+use super::demo_provider::{DemoPayment, DemoPaymentProvider};
+use super::outbound::{Outbound, OutboundError};
 use super::provider::HttpProvider;
 use leasehold_support::time::wall_ms;
 
 /// By its name the event is found again after a restart.
-const NAME: &str = "An evening at the Leasehold";
+const DEMO_EVENT_NAME: &str = "An evening at the Leasehold";
 
 /// What a demo has.
 pub struct Demo {
@@ -29,7 +29,7 @@ pub struct Demo {
     /// Who is asked for refunds.
     pub provider: Arc<dyn PaymentProvider>,
     outbound: Arc<Outbound>,
-    bank: String,
+    provider_url: String,
 }
 
 impl Demo {
@@ -38,11 +38,11 @@ impl Demo {
     /// # Errors
     ///
     /// The bank does not answer.
-    pub async fn pay(&self, order: &Order) -> Result<bool, Failed> {
-        let body = serde_json::to_vec(order).map_err(|error| Failed::Broken(error.to_string()))?;
+    pub async fn pay(&self, payment: &DemoPayment) -> Result<bool, OutboundError> {
+        let body = serde_json::to_vec(payment).map_err(|error| OutboundError::Broken(error.to_string()))?;
         let signature = sign::header(&self.secrets, SignatureStamp { at_ms: wall_ms(), seq: None }, &body);
-        let url = format!("{}/play", self.bank);
-        Ok(self.outbound.post(&url, &[(sign::HEADER, &signature)], body).await?.is_fine())
+        let url = format!("{}/play", self.provider_url);
+        Ok(self.outbound.post(&url, &[(sign::HEADER, &signature)], body).await?.is_success())
     }
 }
 
@@ -52,28 +52,30 @@ impl Demo {
 ///
 /// Why there is none.
 pub async fn open(
-    house: &Arc<BoxOffice>,
+    boxoffice: &Arc<BoxOffice>,
     clock: &Arc<dyn Clock>,
     http: SocketAddr,
     stop: &CancellationToken,
 ) -> anyhow::Result<()> {
-    let office = house.office();
-    let known = office.events().await?.into_iter().find(|event| event.settings.name == NAME);
+    let office = boxoffice.office();
+    let known = office.events().await?.into_iter().find(|event| event.settings.name == DEMO_EVENT_NAME);
     let event = match known {
         Some(event) => event,
-        None => office.create_event(LedgerCall::by("demo"), settings(), hall()).await?,
+        None => office.create_event(LedgerCall::by("demo"), demo_settings(), demo_layout()).await?,
     };
-    house.event_made();
+    boxoffice.event_made();
     let mut secret = [0; 32];
     getrandom::fill(&mut secret)?;
     let secrets = Secrets::new(&[secret])?;
     // The bank and the server stand on one machine.
     let outbound = Outbound::new(TargetGuard { allow_private: true })?;
     let callback = format!("http://{}/v1/payments/callback", reachable(http));
-    let bank = Bank::start(secrets.clone(), callback, outbound.clone(), clock.clone(), stop.clone()).await?;
-    let provider = Arc::new(HttpProvider::new(&bank, Some(CaptureMode::Capture), secrets.clone(), outbound.clone()));
-    let demo = Demo { event: event.event_id, secrets, provider, outbound, bank };
-    let _ = house.demo.set(demo);
+    let provider_url =
+        DemoPaymentProvider::start(secrets.clone(), callback, outbound.clone(), clock.clone(), stop.clone()).await?;
+    let provider =
+        Arc::new(HttpProvider::new(&provider_url, Some(CaptureMode::Capture), secrets.clone(), outbound.clone()));
+    let demo = Demo { event: event.event_id, secrets, provider, outbound, provider_url };
+    let _ = boxoffice.demo.set(demo);
     Ok(())
 }
 
@@ -88,13 +90,13 @@ fn reachable(address: SocketAddr) -> SocketAddr {
     }
 }
 
-fn settings() -> EventSettings {
+fn demo_settings() -> EventSettings {
     // A pay deadline short enough to be seen passing.
-    EventSettings { pay_ms: 60_000, ..EventSettings::named(NAME) }
+    EventSettings { pay_ms: 60_000, ..EventSettings::named(DEMO_EVENT_NAME) }
 }
 
 /// 240 seats in the stalls, 160 in the circle, and a place to stand.
-fn hall() -> Layout {
+fn demo_layout() -> Layout {
     let mut seats = Vec::with_capacity(400);
     for (section, rows, price) in [("Stalls", 'A'..='L', 4500), ("Circle", 'M'..='T', 3000)] {
         for row in rows {
@@ -118,9 +120,9 @@ mod tests {
     /// Goal: the hall has 400 seats, each once.
     #[test]
     fn the_hall_has_400_seats() {
-        let hall = hall();
-        let ids: std::collections::BTreeSet<&str> = hall.seats.iter().map(|seat| seat.id.as_str()).collect();
-        assert_eq!((hall.seats.len(), ids.len()), (400, 400));
-        assert_eq!(settings().problem(), None);
+        let demo_layout = demo_layout();
+        let ids: std::collections::BTreeSet<&str> = demo_layout.seats.iter().map(|seat| seat.id.as_str()).collect();
+        assert_eq!((demo_layout.seats.len(), ids.len()), (400, 400));
+        assert_eq!(demo_settings().problem(), None);
     }
 }

@@ -17,12 +17,12 @@ use tokio::time::{Instant, sleep_until};
 use crate::api::boxoffice as json_of;
 
 /// So many recent entries are at hand.
-const KEPT: usize = 4096;
-const BATCH: usize = 500;
+const MAX_RECENT_ENTRIES: usize = 4096;
+const MAX_ENTRIES_PER_READ: usize = 500;
 
 /// An entry as the stream sends it.
 #[derive(Clone, Debug)]
-pub struct Told {
+pub struct FeedEntry {
     /// Its number.
     pub seq: u64,
     /// Its data, one line of JSON.
@@ -33,7 +33,7 @@ pub struct Told {
 pub struct Feed {
     office: Office,
     event: EventId,
-    recent: Mutex<VecDeque<Told>>,
+    recent: Mutex<VecDeque<FeedEntry>>,
     head: watch::Sender<u64>,
 }
 
@@ -65,31 +65,32 @@ impl Feed {
         loop {
             let known = *self.head.borrow();
             // The first look begins at the end: what is older is read by whoever wants it.
-            let since = if known == 0 { wanted.saturating_sub(BATCH as u64) } else { known };
+            let since = if known == 0 { wanted.saturating_sub(MAX_ENTRIES_PER_READ as u64) } else { known };
             if since >= wanted {
                 self.head.send_if_modified(|head| std::mem::replace(head, wanted.max(*head)) < wanted);
                 return Ok(());
             }
-            let told = self.read(since).await?;
-            let Some(last) = told.last().map(|told| told.seq) else { return Ok(()) };
+            let entries_read = self.read_entries(since).await?;
+            let Some(last) = entries_read.last().map(|entries_read| entries_read.seq) else { return Ok(()) };
             let mut recent = self.recent.lock().unwrap_or_else(PoisonError::into_inner);
-            recent.extend(told);
-            let over = recent.len().saturating_sub(KEPT);
+            recent.extend(entries_read);
+            let over = recent.len().saturating_sub(MAX_RECENT_ENTRIES);
             recent.drain(..over);
             drop(recent);
             self.head.send_replace(last);
         }
     }
 
-    async fn read(&self, since: u64) -> Result<Vec<Told>, Error> {
-        let query = AuditQuery { since, seat: None, limit: BATCH };
+    async fn read_entries(&self, since: u64) -> Result<Vec<FeedEntry>, Error> {
+        let query = AuditQuery { since, seat: None, limit: MAX_ENTRIES_PER_READ };
         let entries = self.office.audit(&self.event, query).await?;
-        let told = |entry| Told { seq: json_of::seq(&entry), data: json_of::happened(&entry).to_string().into() };
-        Ok(entries.into_iter().map(told).collect())
+        let entries_read =
+            |entry| FeedEntry { seq: json_of::seq(&entry), data: json_of::happened(&entry).to_string().into() };
+        Ok(entries.into_iter().map(entries_read).collect())
     }
 
     /// Wakes when there is more.
-    pub fn watch(&self) -> watch::Receiver<u64> {
+    pub fn subscribe(&self) -> watch::Receiver<u64> {
         self.head.subscribe()
     }
 
@@ -98,13 +99,13 @@ impl Feed {
     /// # Errors
     ///
     /// The ledger does not answer.
-    pub async fn after(&self, since: u64) -> Result<Vec<Told>, Error> {
+    pub async fn entries_after(&self, since: u64) -> Result<Vec<FeedEntry>, Error> {
         {
             let recent = self.recent.lock().unwrap_or_else(PoisonError::into_inner);
             match recent.front() {
                 Some(first) if first.seq <= since + 1 => {
                     let skip = usize::try_from(since + 1 - first.seq).unwrap_or(usize::MAX);
-                    return Ok(recent.iter().skip(skip).take(BATCH).cloned().collect());
+                    return Ok(recent.iter().skip(skip).take(MAX_ENTRIES_PER_READ).cloned().collect());
                 }
                 _ => {}
             }
@@ -112,6 +113,6 @@ impl Feed {
         if *self.head.borrow() <= since {
             return Ok(Vec::new());
         }
-        self.read(since).await
+        self.read_entries(since).await
     }
 }

@@ -17,15 +17,15 @@
 //!
 //! Routes (`http::boxoffice`), decisions (`leasehold_boxoffice`).
 
-pub mod bank;
 pub mod demo;
+pub mod demo_provider;
 pub mod feed;
 pub mod open;
 pub mod outbound;
 pub mod payment;
 pub mod provider;
 pub mod sender;
-pub mod settler;
+pub mod settlement;
 
 use std::collections::HashMap;
 use std::fmt;
@@ -47,31 +47,31 @@ use leasehold_support::time::wall_ms;
 use outbound::Outbound;
 
 /// How long the ledger may take to say how the box office stands, for `/metrics`.
-const STANDS_WITHIN: Duration = Duration::from_secs(2);
+const OFFICE_METRICS_TIMEOUT: Duration = Duration::from_secs(2);
 /// How often the ledger is asked what time it is.
-const CLOCK_EVERY: Duration = Duration::from_secs(10);
+const LEDGER_CLOCK_EVERY: Duration = Duration::from_secs(10);
 
 /// See the module.
 pub struct BoxOffice {
     office: Office,
     clock: Arc<dyn Clock>,
-    settings: Settings,
+    settings: BoxOfficeSettings,
     outbound: Arc<Outbound>,
     /// What the ledger's clock said, and when by ours: tickets end by the ledger's, and are looked at on every call.
     seen: Mutex<(u64, Time)>,
     feeds: Mutex<HashMap<EventId, Arc<Feed>>>,
     /// What is made of a layout, while it is the newest: many ask for the same.
-    halls: Mutex<HashMap<EventId, Arc<Hall>>>,
+    seat_maps: Mutex<HashMap<EventId, Arc<CachedSeatMap>>>,
     /// Rings when an event was made here.
     made: Notify,
     /// Filled in by `serve --demo`.
     demo: OnceLock<demo::Demo>,
     /// Filled in once the box office is in use.
-    sender: OnceLock<Arc<sender::Sender>>,
+    sender: OnceLock<Arc<sender::WebhookSender>>,
 }
 
 /// What a box office is run with.
-pub struct Settings {
+pub struct BoxOfficeSettings {
     /// What tickets are signed with.
     pub tickets: Secrets,
     /// How long a ticket lives.
@@ -85,7 +85,7 @@ pub struct Settings {
 }
 
 /// What is made of a layout.
-pub struct Hall {
+pub struct CachedSeatMap {
     /// Names this very map, also when the event is called otherwise.
     pub etag: String,
     /// The map as it is sent.
@@ -93,7 +93,7 @@ pub struct Hall {
 }
 
 /// What a box office counts, for Prometheus.
-pub struct Metrics {
+pub struct BoxOfficeMetrics {
     /// By the office.
     pub office: leasehold_boxoffice::office::OfficeMetrics,
     /// How old the oldest message is that a webhook did not take, as far as this server sends them.
@@ -102,7 +102,7 @@ pub struct Metrics {
 
 /// What everybody may know.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Front {
+pub struct PublicInfo {
     /// Whether tickets are for whoever asks, and payments are play.
     pub demo: bool,
     /// Where the buyers' page begins.
@@ -124,14 +124,14 @@ impl BoxOffice {
     pub async fn new(
         office: Office,
         clock: Arc<dyn Clock>,
-        settings: Settings,
+        settings: BoxOfficeSettings,
         outbound: Arc<Outbound>,
     ) -> Result<Arc<Self>, Error> {
         let now = office.ledger_now().await?;
         let seen = Mutex::new((now.0, clock.now()));
         let feeds = Mutex::new(HashMap::new());
-        let (halls, made, demo, sender) = (Mutex::default(), Notify::new(), OnceLock::new(), OnceLock::new());
-        Ok(Arc::new(Self { office, clock, settings, outbound, seen, feeds, halls, made, demo, sender }))
+        let (seat_maps, made, demo, sender) = (Mutex::default(), Notify::new(), OnceLock::new(), OnceLock::new());
+        Ok(Arc::new(Self { office, clock, settings, outbound, seen, feeds, seat_maps, made, demo, sender }))
     }
 
     /// What decides.
@@ -160,9 +160,9 @@ impl BoxOffice {
     }
 
     /// What everybody may know.
-    pub fn front(&self) -> Front {
+    pub fn public_info(&self) -> PublicInfo {
         let of_demo = self.demo.get().map(|demo| demo.event.0.clone());
-        Front {
+        PublicInfo {
             demo: self.demo.get().is_some(),
             default_event: of_demo.or_else(|| self.settings.default_event.clone()),
         }
@@ -174,11 +174,11 @@ impl BoxOffice {
     ///
     /// Why not.
     pub async fn ready(&self) -> Result<(), Error> {
-        self.ask_time().await?;
+        self.read_ledger_clock().await?;
         self.office.ready().await
     }
 
-    async fn ask_time(&self) -> Result<(), Error> {
+    async fn read_ledger_clock(&self) -> Result<(), Error> {
         // Through the writer, without writing: what cannot be written any more is not ready.
         self.office.check_ledger_writer().await?;
         let now = self.office.ledger_now().await?;
@@ -187,27 +187,27 @@ impl BoxOffice {
     }
 
     /// What is counted, and how it stands.
-    pub async fn metrics(&self) -> Metrics {
+    pub async fn metrics(&self) -> BoxOfficeMetrics {
         let webhook_lag = self.sender.get().map_or(0, |sender| sender.lag_ms(wall_ms()));
         // A ledger that does not answer must not keep Prometheus from what is known without it.
-        let office = tokio::time::timeout(STANDS_WITHIN, self.office.metrics()).await;
+        let office = tokio::time::timeout(OFFICE_METRICS_TIMEOUT, self.office.metrics()).await;
         let office = office.unwrap_or_else(|_| self.office.counted());
-        Metrics { office, webhook_lag: Duration::from_millis(webhook_lag) }
+        BoxOfficeMetrics { office, webhook_lag: Duration::from_millis(webhook_lag) }
     }
 
     /// What the ledger's clock says by now, as near as makes no difference to a ticket.
-    fn about_now(&self) -> u64 {
+    fn ledger_now_estimate(&self) -> u64 {
         let (ledger, ours) = *self.seen.lock().unwrap_or_else(PoisonError::into_inner);
         let since = u64::try_from(self.clock.now().since(ours).as_millis()).unwrap_or(u64::MAX);
         ledger.saturating_add(since)
     }
 
     /// Asks the ledger for the time now and then, until it is dropped.
-    async fn keep_time(&self) {
+    async fn keep_ledger_clock(&self) {
         loop {
-            self.clock.sleep_until(self.clock.now().plus(CLOCK_EVERY)).await;
+            self.clock.sleep_until(self.clock.now().plus(LEDGER_CLOCK_EVERY)).await;
             // A ledger that does not answer is said by `/readyz`, and the last answer serves meanwhile.
-            let _ = self.ask_time().await;
+            let _ = self.read_ledger_clock().await;
         }
     }
 
@@ -218,7 +218,7 @@ impl BoxOffice {
 
     /// Comes to its end when there is an event: until then there is nothing to sweep, to number or to send, and a server
     /// of locks alone takes no leases of its own.
-    pub async fn in_use(&self) {
+    pub async fn until_first_event(&self) {
         loop {
             let made = self.made.notified();
             if self.office.events().await.is_ok_and(|events| !events.is_empty()) {
@@ -227,7 +227,7 @@ impl BoxOffice {
             tokio::select! {
                 () = made => {}
                 // Another server may have made one.
-                () = self.clock.sleep_until(self.clock.now().plus(CLOCK_EVERY)) => {}
+                () = self.clock.sleep_until(self.clock.now().plus(LEDGER_CLOCK_EVERY)) => {}
             }
         }
     }
@@ -235,19 +235,19 @@ impl BoxOffice {
     /// All that a box office does by itself, until it is dropped: sweeps, numbers, sends, settles.
     pub async fn run(self: Arc<Self>, engine: Arc<dyn Engine>) {
         let work = async {
-            self.in_use().await;
-            let sender = sender::Sender::new(self.clone(), engine, self.clock.clone());
+            self.until_first_event().await;
+            let sender = sender::WebhookSender::new(self.clone(), engine, self.clock.clone());
             let _ = self.sender.set(sender.clone());
-            let settler = settler::run(self.clone(), self.clock.clone());
-            tokio::join!(self.office.run(), sender.run(), settler)
+            let settlement = settlement::run(self.clone(), self.clock.clone());
+            tokio::join!(self.office.run(), sender.run(), settlement)
         };
-        tokio::join!(work, self.keep_time());
+        tokio::join!(work, self.keep_ledger_clock());
     }
 
     /// A ticket for this buyer at this event, and how long it lives.
-    pub fn mint(&self, event: &EventId, buyer: &str) -> Option<(String, Duration)> {
+    pub fn mint_ticket(&self, event: &EventId, buyer: &str) -> Option<(String, Duration)> {
         let ttl = self.settings.ticket_ttl;
-        let expires_ms = self.about_now().saturating_add(u64::try_from(ttl.as_millis()).unwrap_or(u64::MAX));
+        let expires_ms = self.ledger_now_estimate().saturating_add(u64::try_from(ttl.as_millis()).unwrap_or(u64::MAX));
         let ticket = Ticket { event: event.0.clone(), buyer: buyer.to_owned(), expires_ms };
         Some((ticket.mint(&self.settings.tickets)?, ttl))
     }
@@ -268,12 +268,12 @@ impl BoxOffice {
     ///
     /// It is none, or not any more.
     pub fn check_ticket(&self, shown: &str) -> Result<Ticket, Invalid> {
-        Ticket::check(shown, &self.settings.tickets, self.about_now())
+        Ticket::check(shown, &self.settings.tickets, self.ledger_now_estimate())
     }
 
     /// Whether a ticket that was checked has ended meanwhile.
-    pub fn is_over(&self, ticket: &Ticket) -> bool {
-        self.about_now() >= ticket.expires_ms
+    pub fn ticket_expired(&self, ticket: &Ticket) -> bool {
+        self.ledger_now_estimate() >= ticket.expires_ms
     }
 
     /// What is made of the layout of an event. `row` is the event as it is now.
@@ -281,18 +281,18 @@ impl BoxOffice {
     /// # Errors
     ///
     /// The layout cannot be read.
-    pub async fn hall(&self, row: &EventRow) -> Result<Arc<Hall>, Error> {
+    pub async fn seat_map(&self, row: &EventRow) -> Result<Arc<CachedSeatMap>, Error> {
         let (version, layout) = self.office.layout(&row.event_id).await?;
         let named = Sha256::digest(format!("{}\0{}", row.settings.name, row.settings.currency));
         let etag = format!("\"{version}-{}\"", leasehold_boxoffice::sign::hex(&named[..8]));
-        let halls = || self.halls.lock().unwrap_or_else(PoisonError::into_inner);
-        if let Some(known) = halls().get(&row.event_id).filter(|known| known.etag == etag) {
+        let seat_maps = || self.seat_maps.lock().unwrap_or_else(PoisonError::into_inner);
+        if let Some(known) = seat_maps().get(&row.event_id).filter(|known| known.etag == etag) {
             return Ok(known.clone());
         }
         let map = crate::api::boxoffice::map(row, &layout).to_string().into();
-        let hall = Arc::new(Hall { etag, map });
-        halls().insert(row.event_id.clone(), hall.clone());
-        Ok(hall)
+        let seat_map = Arc::new(CachedSeatMap { etag, map });
+        seat_maps().insert(row.event_id.clone(), seat_map.clone());
+        Ok(seat_map)
     }
 
     /// What happens at an event, read once for all who listen.

@@ -4,7 +4,7 @@
 //!
 //! 1. A name is looked up once, each of its addresses must be allowed, and the connection goes to one of them.
 //! 2. Redirects are not followed, nothing is waited for without a limit, and no more of an answer is read than
-//!    [`MOST_BYTES`].
+//!    [`MAX_RESPONSE_BYTES`].
 
 use std::io;
 use std::net::SocketAddr;
@@ -25,9 +25,9 @@ use tokio::time::timeout;
 use tokio_rustls::TlsConnector;
 
 /// From the first byte of a name to the last of an answer.
-const PATIENCE: Duration = Duration::from_secs(10);
+const REQUEST_TIMEOUT: Duration = Duration::from_secs(10);
 /// Bytes of an answer.
-const MOST_BYTES: usize = 64 * 1024;
+const MAX_RESPONSE_BYTES: usize = 64 * 1024;
 
 /// See the module.
 pub struct Outbound {
@@ -37,7 +37,7 @@ pub struct Outbound {
 
 /// Why there is no answer. None of it shows a URL: its path may carry a secret.
 #[derive(Debug, thiserror::Error)]
-pub enum Failed {
+pub enum OutboundError {
     /// It may not be called.
     #[error("{0}")]
     Refused(#[source] TargetRefused),
@@ -45,22 +45,22 @@ pub enum Failed {
     #[error("the receiver could not be reached: {0}")]
     Broken(String),
     /// It took too long.
-    #[error("the receiver did not answer within {} s", PATIENCE.as_secs())]
+    #[error("the receiver did not answer within {} s", REQUEST_TIMEOUT.as_secs())]
     Slow,
 }
 
 /// What came back.
 #[derive(Debug)]
-pub struct Answer {
+pub struct OutboundResponse {
     /// The status.
     pub status: u16,
     /// The body, as far as it was read.
     pub body: Vec<u8>,
 }
 
-impl Answer {
+impl OutboundResponse {
     /// Whether it was taken.
-    pub const fn is_fine(&self) -> bool {
+    pub const fn is_success(&self) -> bool {
         self.status >= 200 && self.status < 300
     }
 }
@@ -93,7 +93,12 @@ impl Outbound {
     /// # Errors
     ///
     /// Why there is no answer.
-    pub async fn post(&self, url: &str, headers: &[(&'static str, &str)], body: Vec<u8>) -> Result<Answer, Failed> {
+    pub async fn post(
+        &self,
+        url: &str,
+        headers: &[(&'static str, &str)],
+        body: Vec<u8>,
+    ) -> Result<OutboundResponse, OutboundError> {
         self.send(Method::POST, url, headers, body).await
     }
 
@@ -102,7 +107,7 @@ impl Outbound {
     /// # Errors
     ///
     /// Why there is no answer.
-    pub async fn get(&self, url: &str, headers: &[(&'static str, &str)]) -> Result<Answer, Failed> {
+    pub async fn get(&self, url: &str, headers: &[(&'static str, &str)]) -> Result<OutboundResponse, OutboundError> {
         self.send(Method::GET, url, headers, Vec::new()).await
     }
 
@@ -112,13 +117,17 @@ impl Outbound {
         url: &str,
         headers: &[(&'static str, &str)],
         body: Vec<u8>,
-    ) -> Result<Answer, Failed> {
-        let target = self.guard.target(url).map_err(Failed::Refused)?;
-        let request = request(method, &target, headers, body)?;
-        timeout(PATIENCE, self.talk(&target, request)).await.unwrap_or(Err(Failed::Slow))
+    ) -> Result<OutboundResponse, OutboundError> {
+        let target = self.guard.target(url).map_err(OutboundError::Refused)?;
+        let request = build_request(method, &target, headers, body)?;
+        timeout(REQUEST_TIMEOUT, self.connect_and_exchange(&target, request)).await.unwrap_or(Err(OutboundError::Slow))
     }
 
-    async fn talk(&self, target: &WebhookTarget, request: Request<Body>) -> Result<Answer, Failed> {
+    async fn connect_and_exchange(
+        &self,
+        target: &WebhookTarget,
+        request: Request<Body>,
+    ) -> Result<OutboundResponse, OutboundError> {
         let stream = self.connect(target).await?;
         let _ = stream.set_nodelay(true);
         if !target.tls {
@@ -129,12 +138,12 @@ impl Outbound {
         exchange(stream, request).await
     }
 
-    async fn connect(&self, target: &WebhookTarget) -> Result<TcpStream, Failed> {
+    async fn connect(&self, target: &WebhookTarget) -> Result<TcpStream, OutboundError> {
         let found = tokio::net::lookup_host((target.host.as_str(), target.port)).await.map_err(unreached)?;
         let found: Vec<SocketAddr> = found.collect();
         // One address that is not allowed spoils the name: whoever owns it is trying something.
         if found.iter().any(|address| !self.guard.allows(address.ip())) {
-            return Err(Failed::Refused(TargetRefused::Private));
+            return Err(OutboundError::Refused(TargetRefused::Private));
         }
         let mut last = broken("its name stands for no address");
         for address in found {
@@ -147,20 +156,20 @@ impl Outbound {
     }
 }
 
-fn broken(why: impl Into<String>) -> Failed {
-    Failed::Broken(why.into())
+fn broken(why: impl Into<String>) -> OutboundError {
+    OutboundError::Broken(why.into())
 }
 
-fn unreached(error: io::Error) -> Failed {
-    Failed::Broken(error.kind().to_string())
+fn unreached(error: io::Error) -> OutboundError {
+    OutboundError::Broken(error.kind().to_string())
 }
 
-fn request(
+fn build_request(
     method: Method,
     target: &WebhookTarget,
     headers: &[(&'static str, &str)],
     body: Vec<u8>,
-) -> Result<Request<Body>, Failed> {
+) -> Result<Request<Body>, OutboundError> {
     let value = |text: &str| HeaderValue::from_str(text).map_err(|_| broken("a header cannot be written"));
     let length = body.len();
     let mut request = Request::new(Body::from(body));
@@ -186,15 +195,15 @@ fn request(
 async fn exchange(
     stream: impl AsyncRead + AsyncWrite + Unpin + Send + 'static,
     request: Request<Body>,
-) -> Result<Answer, Failed> {
-    let said = |error: hyper::Error| broken(error.to_string());
-    let (mut sender, connection) = http1::handshake(TokioIo::new(stream)).await.map_err(said)?;
+) -> Result<OutboundResponse, OutboundError> {
+    let broken_by = |error: hyper::Error| broken(error.to_string());
+    let (mut sender, connection) = http1::handshake(TokioIo::new(stream)).await.map_err(broken_by)?;
     let talk = async {
-        let response = sender.send_request(request).await.map_err(said)?;
+        let response = sender.send_request(request).await.map_err(broken_by)?;
         let status = response.status().as_u16();
         // What is too long is not read, and the status says enough.
-        let body = Limited::new(response.into_body(), MOST_BYTES).collect().await;
-        Ok(Answer { status, body: body.map(|body| body.to_bytes().into()).unwrap_or_default() })
+        let body = Limited::new(response.into_body(), MAX_RESPONSE_BYTES).collect().await;
+        Ok(OutboundResponse { status, body: body.map(|body| body.to_bytes().into()).unwrap_or_default() })
     };
     tokio::pin!(talk);
     tokio::select! {

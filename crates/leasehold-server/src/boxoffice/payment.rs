@@ -14,10 +14,10 @@ use leasehold_boxoffice::provider::{
     CallbackOutcome, CaptureMode, PaymentLine, PaymentRequest, PaymentState, PaymentStatus, ProviderError, SeatToken,
 };
 
-use super::{BoxOffice, settler};
+use super::{BoxOffice, settlement};
 
 /// How a payment is begun.
-pub enum Begin {
+pub enum PaymentStart {
     /// Under this name, which a key gave.
     Named(String),
     /// Under a name of the provider's or of ours.
@@ -28,7 +28,7 @@ pub enum Begin {
 }
 
 /// Why a payment was not begun, or not given up.
-pub enum NotDone {
+pub enum PaymentError {
     /// The office said no.
     Office(Error),
     /// The provider could not be asked, or refused.
@@ -37,7 +37,7 @@ pub enum NotDone {
     Paid,
 }
 
-impl From<Error> for NotDone {
+impl From<Error> for PaymentError {
     fn from(error: Error) -> Self {
         Self::Office(error)
     }
@@ -54,11 +54,11 @@ impl BoxOffice {
         call: LedgerCall,
         hold: &HoldId,
         access: Access,
-        begin: Begin,
-    ) -> Result<HoldView, NotDone> {
+        begin: PaymentStart,
+    ) -> Result<HoldView, PaymentError> {
         let return_url = match begin {
-            Begin::Named(payment_ref) => return Ok(self.office().pay(call, hold, access, &payment_ref).await?),
-            Begin::Drawn { return_url } => return_url,
+            PaymentStart::Named(payment_ref) => return Ok(self.office().pay(call, hold, access, &payment_ref).await?),
+            PaymentStart::Drawn { return_url } => return_url,
         };
         if let Some(stored) = self.office().stored_hold(&call, hold, &access).await? {
             return Ok(stored);
@@ -82,7 +82,7 @@ impl BoxOffice {
         };
         let request = self.request(&view.hold, mode, return_url).await?;
         let total = request.amount;
-        let created = provider.create(request).await.map_err(NotDone::Provider)?;
+        let created = provider.create(request).await.map_err(PaymentError::Provider)?;
         let (payment_ref, pay_url) = (created.payment_ref, created.pay_url);
         let paid_for = tokens_of(&view.hold);
         let payment = NewPayment { payment_ref: payment_ref.clone(), pay_url, total: Some(total), paid_for };
@@ -129,7 +129,12 @@ impl BoxOffice {
     /// # Errors
     ///
     /// Why it was not.
-    pub async fn cancel_payment(&self, call: LedgerCall, hold: &HoldId, access: Access) -> Result<HoldView, NotDone> {
+    pub async fn cancel_payment(
+        &self,
+        call: LedgerCall,
+        hold: &HoldId,
+        access: Access,
+    ) -> Result<HoldView, PaymentError> {
         // A repeat of an earlier call is not about the payment that is under way now.
         if let Some(stored) = self.office().stored_hold(&call, hold, &access).await? {
             return Ok(stored);
@@ -148,9 +153,9 @@ impl BoxOffice {
             return Ok(view);
         }
         // It was paid: the callback may be lost, so what the provider says now is told.
-        let message = settler::message(&row, &payment_ref, CallbackOutcome::Captured, status);
+        let message = settlement::status_message(&row, &payment_ref, CallbackOutcome::Captured, status);
         match self.office().payment(message).await? {
-            PaymentOutcome::Order(_) => Err(NotDone::Paid),
+            PaymentOutcome::Order(_) => Err(PaymentError::Paid),
             _ => Ok(view),
         }
     }

@@ -26,9 +26,9 @@ use super::outbound::{self, Outbound};
 use leasehold_support::time::wall_ms;
 
 /// Characters of a refusal that staff is shown.
-const MOST_WORDS: usize = 200;
+const MAX_REFUSAL_CHARS: usize = 200;
 /// The longest URL of a page that buyers are sent to.
-const MOST_URL_BYTES: usize = 2048;
+const MAX_PAY_URL_BYTES: usize = 2048;
 
 /// See the module.
 pub struct HttpProvider {
@@ -53,13 +53,13 @@ impl HttpProvider {
         let body = serde_json::to_vec(body).map_err(|_| ProviderError::Refused("it cannot be written".into()))?;
         let signature = self.signature(&body);
         let url = format!("{}{path}", self.url);
-        read(self.outbound.post(&url, &[(sign::HEADER, &signature)], body).await)
+        parse_response(self.outbound.post(&url, &[(sign::HEADER, &signature)], body).await)
     }
 
     async fn ask_create(&self, request: PaymentRequest) -> Result<Created, ProviderError> {
         let created: Option<Created> = self.post("/payments", &request).await?;
         let created = created.ok_or_else(|| ProviderError::Unavailable("it makes no payments: status 404".into()))?;
-        let fits = |url: &String| url.len() <= MOST_URL_BYTES && is_page(url);
+        let fits = |url: &String| url.len() <= MAX_PAY_URL_BYTES && is_page(url);
         if !well_formed(&created.payment_ref) || !created.pay_url.as_ref().is_none_or(fits) {
             return Err(ProviderError::Unavailable("its payment_ref or pay_url cannot be used".into()));
         }
@@ -67,20 +67,20 @@ impl HttpProvider {
     }
 
     async fn ask_status(&self, payment_ref: String) -> Result<Option<PaymentStatus>, ProviderError> {
-        let path = path_of(&payment_ref);
+        let path = payment_path(&payment_ref);
         let signature = self.signature(path.as_bytes());
         let answer = self.outbound.get(&format!("{}{path}", self.url), &[(sign::HEADER, &signature)]).await;
-        sound(read(answer)?)
+        check_status(parse_response(answer)?)
     }
 
     async fn ask_capture(&self, payment_ref: String, amount: u64) -> Result<Option<PaymentStatus>, ProviderError> {
-        let path = format!("{}/capture", path_of(&payment_ref));
-        sound(self.post(&path, &json!({"payment_ref": payment_ref, "amount": amount})).await?)
+        let path = format!("{}/capture", payment_path(&payment_ref));
+        check_status(self.post(&path, &json!({"payment_ref": payment_ref, "amount": amount})).await?)
     }
 
     async fn ask_cancel(&self, payment_ref: String) -> Result<Option<PaymentStatus>, ProviderError> {
-        let path = format!("{}/cancel", path_of(&payment_ref));
-        sound(self.post(&path, &json!({"payment_ref": payment_ref})).await?)
+        let path = format!("{}/cancel", payment_path(&payment_ref));
+        check_status(self.post(&path, &json!({"payment_ref": payment_ref})).await?)
     }
 
     async fn ask_refund(&self, refund: Refund) -> Result<RefundProgress, ProviderError> {
@@ -88,33 +88,35 @@ impl HttpProvider {
     }
 }
 
-fn path_of(payment_ref: &str) -> String {
+fn payment_path(payment_ref: &str) -> String {
     format!("/payments/{}", utf8_percent_encode(payment_ref, NON_ALPHANUMERIC))
 }
 
-fn sound(status: Option<PaymentStatus>) -> Result<Option<PaymentStatus>, ProviderError> {
+fn check_status(status: Option<PaymentStatus>) -> Result<Option<PaymentStatus>, ProviderError> {
     match status {
         Some(status) if !status.is_sound() => Err(ProviderError::Unavailable("its status cannot be used".into())),
         status => Ok(status),
     }
 }
 
-fn read<T: DeserializeOwned>(answer: Result<outbound::Answer, outbound::Failed>) -> Result<Option<T>, ProviderError> {
+fn parse_response<T: DeserializeOwned>(
+    answer: Result<outbound::OutboundResponse, outbound::OutboundError>,
+) -> Result<Option<T>, ProviderError> {
     let answer = answer.map_err(|failed| ProviderError::Unavailable(failed.to_string()))?;
     match answer.status {
-        200..=299 => serde_json::from_slice(&answer.body)
-            .map(Some)
-            .map_err(|error| ProviderError::Unavailable(format!("its answer cannot be understood: {}", brief(&error)))),
+        200..=299 => serde_json::from_slice(&answer.body).map(Some).map_err(|error| {
+            ProviderError::Unavailable(format!("its answer cannot be understood: {}", parse_error_brief(&error)))
+        }),
         404 => Ok(None),
         // Not about this payment: our signature, our pace.
         status @ (401 | 403 | 407 | 408 | 425 | 429) => Err(ProviderError::Unavailable(format!("status {status}"))),
-        status @ 400..=499 => Err(ProviderError::Refused(reason(status, &answer.body))),
+        status @ 400..=499 => Err(ProviderError::Refused(refusal_reason(status, &answer.body))),
         status => Err(ProviderError::Unavailable(format!("status {status}"))),
     }
 }
 
 /// What is wrong with an answer, without what is in it.
-fn brief(error: &serde_json::Error) -> String {
+fn parse_error_brief(error: &serde_json::Error) -> String {
     let text = error.to_string();
     // A field that is missing is named by us, and is what an integrator must know.
     match text.split_once(" at line") {
@@ -124,9 +126,9 @@ fn brief(error: &serde_json::Error) -> String {
 }
 
 /// Why it was refused, for staff: the provider's words, as far as they are words.
-fn reason(status: u16, body: &[u8]) -> String {
+fn refusal_reason(status: u16, body: &[u8]) -> String {
     let words = String::from_utf8_lossy(body);
-    let words: String = words.chars().map(|c| if c.is_control() { ' ' } else { c }).take(MOST_WORDS).collect();
+    let words: String = words.chars().map(|c| if c.is_control() { ' ' } else { c }).take(MAX_REFUSAL_CHARS).collect();
     let words = words.trim();
     if words.is_empty() { format!("status {status}") } else { format!("status {status}: {words}") }
 }

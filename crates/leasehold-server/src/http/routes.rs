@@ -49,7 +49,7 @@ pub static ROUTES: &[Route] = &[
     route!(DELETE "/v1/resources/{*name}", Some(Verb::Revoke), resources::revoke),
     route!(GET "/v1/watch", Some(Verb::Watch), watch::watch),
     route!(GET "/v1/status", Some(Verb::Status), status::status),
-    route!(GET "/v1/boxoffice", None, tickets::front),
+    route!(GET "/v1/boxoffice", None, tickets::public_info),
     route!(POST "/v1/tickets", Some(Verb::RunEvent), tickets::mint),
     route!(POST "/v1/events", Some(Verb::RunEvent), events::create),
     route!(GET "/v1/events", Some(Verb::SeeEvent), events::list),

@@ -111,8 +111,8 @@ impl Serve {
             .context("start the runtime")?;
         let handle = runtime.handle().clone();
         let code = runtime.block_on(async {
-            let house = House::open(config, handle).await?;
-            house.run(self.demo, &log).await
+            let server = RunningServer::open(config, handle).await?;
+            server.run(self.demo, &log).await
         });
         // What still hangs (a disk, a connection) must not keep the process when the answer is known.
         runtime.shutdown_timeout(Duration::from_millis(100));
@@ -124,7 +124,7 @@ impl Serve {
 }
 
 /// Everything that is open while the server runs.
-struct House {
+struct RunningServer {
     config: Config,
     tls: Option<Arc<Tls>>,
     ring: Arc<KeyRing>,
@@ -141,13 +141,13 @@ struct House {
     tasks: Tasks,
 }
 
-/// See [`House`].
+/// See [`RunningServer`].
 struct Tasks {
     running: tokio::task::JoinSet<()>,
     end: CancellationToken,
 }
 
-impl House {
+impl RunningServer {
     async fn open(mut config: Config, handle: tokio::runtime::Handle) -> anyhow::Result<Self> {
         let signals = Signals::listen()?;
         let keys = keys::load(&config.data)?;
@@ -175,9 +175,9 @@ impl House {
         let engine = service.own_engine();
         let boxoffice = boxoffice::open::open(&config, engine.clone(), clock.clone()).await?;
         let mut tasks = Tasks { running: tokio::task::JoinSet::new(), end: CancellationToken::new() };
-        if let Some(house) = &boxoffice {
-            tasks.start_boxoffice(house, engine)?;
-            let _ = service.open_boxoffice(house.clone());
+        if let Some(boxoffice) = &boxoffice {
+            tasks.start_boxoffice(boxoffice, engine)?;
+            let _ = service.open_boxoffice(boxoffice.clone());
         }
         let connection_limiter =
             ConnectionLimiter::new(config.limits.connections, config.limits.connections_per_address);
@@ -197,8 +197,8 @@ impl House {
         tokio::spawn(self.stop.clone().run_until_cancelled_owned(watch.run()));
         if demo {
             demo::start(&self.service, &self.clock, &self.stop);
-            if let Some(house) = &self.boxoffice {
-                boxoffice::demo::open(house, &self.clock, self.ports.http, &self.stop)
+            if let Some(boxoffice) = &self.boxoffice {
+                boxoffice::demo::open(boxoffice, &self.clock, self.ports.http, &self.stop)
                     .await
                     .context("open the demo")?;
             }
@@ -302,10 +302,10 @@ impl Tasks {
     /// What a box office does by itself: sweeps and numbers, sends, settles. On a thread of its own: in a crowd of
     /// thousands each step would wait behind all of their requests, and what memory knows of the seats would grow too
     /// old to refuse anybody with.
-    fn start_boxoffice(&mut self, house: &Arc<BoxOffice>, engine: Arc<dyn Engine>) -> anyhow::Result<()> {
+    fn start_boxoffice(&mut self, boxoffice: &Arc<BoxOffice>, engine: Arc<dyn Engine>) -> anyhow::Result<()> {
         let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build();
         let runtime = runtime.context("start the runtime of the box office")?;
-        let (end, work) = (self.end.clone(), house.clone().run(engine));
+        let (end, work) = (self.end.clone(), boxoffice.clone().run(engine));
         self.running.spawn_blocking(move || {
             let _ = runtime.block_on(end.run_until_cancelled_owned(work));
             runtime.shutdown_background();

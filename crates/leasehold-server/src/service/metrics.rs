@@ -181,7 +181,7 @@ impl Metrics {
     pub(super) fn render(
         &self,
         engine: Option<(Counters, Commits, Counts)>,
-        office: Option<&boxoffice::Metrics>,
+        office: Option<&boxoffice::BoxOfficeMetrics>,
     ) -> String {
         let mut page = Page::default();
         let load = |counter: &AtomicU64| counter.load(Ordering::Relaxed);
@@ -225,7 +225,7 @@ impl Metrics {
             page.spans("leasehold_commit_seconds", "Time to write and sync one batch.", &commits.seconds);
             page.counts("leasehold_commit_batch", "Answers let go by one batch.", &commits.answers);
         }
-        if let Some(boxoffice::Metrics { office, webhook_lag }) = office {
+        if let Some(boxoffice::BoxOfficeMetrics { office, webhook_lag }) = office {
             page.office(office);
             page.money(office);
             page.family(

@@ -154,7 +154,8 @@ impl Service {
     }
 
     fn authenticate_ticket(&self, shown: &str, peer: Peer) -> Result<Caller, Denial> {
-        let checked = self.boxoffice.get().ok_or(ticket::Invalid::Forged).and_then(|house| house.check_ticket(shown));
+        let checked =
+            self.boxoffice.get().ok_or(ticket::Invalid::Forged).and_then(|boxoffice| boxoffice.check_ticket(shown));
         match checked {
             Ok(ticket) => Ok(Caller::new(self.buyers.clone(), peer).with_ticket(ticket)),
             Err(ticket::Invalid::Expired) => {
@@ -251,8 +252,8 @@ impl Service {
     }
 
     /// Opens the box office. Once: a second one is not taken.
-    pub fn open_boxoffice(&self, house: Arc<BoxOffice>) -> bool {
-        self.boxoffice.set(house).is_ok()
+    pub fn open_boxoffice(&self, boxoffice: Arc<BoxOffice>) -> bool {
+        self.boxoffice.set(boxoffice).is_ok()
     }
 
     /// The box office, for whoever has a pass.
@@ -265,13 +266,13 @@ impl Service {
     }
 
     /// What everybody may know of the box office: whether it is a demo, and where a page begins.
-    pub fn boxoffice_front(&self) -> Option<crate::boxoffice::Front> {
-        self.boxoffice.get().map(|house| house.front())
+    pub fn boxoffice_info(&self) -> Option<crate::boxoffice::PublicInfo> {
+        self.boxoffice.get().map(|boxoffice| boxoffice.public_info())
     }
 
     /// What proves that a message is the payment provider's.
     pub fn provider_secrets(&self) -> Option<&leasehold_boxoffice::sign::Secrets> {
-        self.boxoffice.get().and_then(|house| house.provider_secrets())
+        self.boxoffice.get().and_then(|boxoffice| boxoffice.provider_secrets())
     }
 
     /// HTTP listens on this port. Once: a second one is not taken.
@@ -288,7 +289,7 @@ impl Service {
     pub async fn ready(&self) -> Result<(), Denial> {
         self.engine_ready().await?;
         match self.boxoffice.get() {
-            Some(house) => house.ready().await.map_err(Denial::Office),
+            Some(boxoffice) => boxoffice.ready().await.map_err(Denial::Office),
             None => Ok(()),
         }
     }
@@ -508,7 +509,7 @@ impl Service {
     pub async fn metrics(&self, caller: &Caller) -> Result<String, Denial> {
         let _pass = self.authorize(caller, Verb::Metrics, &[])?;
         let office = match self.boxoffice.get() {
-            Some(house) => Some(house.metrics().await),
+            Some(boxoffice) => Some(boxoffice.metrics().await),
             None => None,
         };
         Ok(self.metrics.render(self.embedded.as_ref().map(|engine| engine.tally()), office.as_ref()))
@@ -590,7 +591,7 @@ impl Service {
     pub async fn close(&self) -> Result<(), Denial> {
         // The ledger first: what it still writes may release leases.
         let ledger = match self.boxoffice.get() {
-            Some(house) => house.office().close().await.map_err(Denial::Office),
+            Some(boxoffice) => boxoffice.office().close().await.map_err(Denial::Office),
             None => Ok(()),
         };
         self.engine.close().await.map_err(Denial::Engine).and(ledger)

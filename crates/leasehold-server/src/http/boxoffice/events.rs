@@ -11,7 +11,7 @@ use leasehold_boxoffice::layout::Layout;
 use leasehold_boxoffice::model::{AuditQuery, EventRow, EventSettings, Refusal};
 use serde_json::{Map, Value, json};
 
-use super::{Desk, flag, no, number};
+use super::{BoxOfficeRequest, flag, no, number};
 use crate::api::boxoffice as json_of;
 use crate::http::fields::{Fields, missing};
 use crate::http::problem::Problem;
@@ -29,10 +29,10 @@ const MOST_CHANGES: usize = 2000;
 
 /// `POST /v1/events`
 pub async fn create(mut call: Call) -> Result<Response<Body>, Problem> {
-    let desk = Desk::authorize(&call, Verb::RunEvent)?;
+    let request = BoxOfficeRequest::authorize(&call, Verb::RunEvent)?;
     call.query([])?;
     // Ids are drawn here: no prefix could be of an event that is not made yet.
-    if !desk.caller.principal.prefixes.is_empty() {
+    if !request.caller.principal.prefixes.is_empty() {
         return Err(Problem::forbidden("a key with prefixes makes no events: it could not see them"));
     }
     let body = call.bytes(import::MAX_FILE_BYTES, &["application/json"]).await?;
@@ -42,10 +42,10 @@ pub async fn create(mut call: Call) -> Result<Response<Body>, Problem> {
         fields.insert(name, serde_json::from_str(&text).map_err(|_| Problem::invalid("the body is not JSON"))?);
     }
     let settings = settings(Fields::of("the body", fields), None)?;
-    let made = desk.call(&call, &body)?;
+    let ledger_call = request.ledger_call(&call, &body)?;
     let work = async move {
-        let row = desk.office().create_event(made, settings, layout).await;
-        desk.house.event_made();
+        let row = request.office().create_event(ledger_call, settings, layout).await;
+        request.boxoffice.event_made();
         row
     };
     let row = detached(work).await?.map_err(no)?;
@@ -58,22 +58,22 @@ pub async fn create(mut call: Call) -> Result<Response<Body>, Problem> {
 
 /// `PUT /v1/events/{e}`: changes what is given, and leaves the rest.
 pub async fn configure(mut call: Call) -> Result<Response<Body>, Problem> {
-    let desk = Desk::authorize(&call, Verb::RunEvent)?;
+    let request = BoxOfficeRequest::authorize(&call, Verb::RunEvent)?;
     call.query([])?;
-    let event = desk.event(&call)?;
+    let event = request.event(&call)?;
     let body = call.bytes(call.app.config.body_bytes, &["application/json"]).await?;
     let wanted = wanted(&call)?;
-    let made = desk.call(&call, &body)?;
+    let ledger_call = request.ledger_call(&call, &body)?;
     let work = async move {
         for _ in 0..MOST_RACES {
-            let known = desk.office().event(&event).await.map_err(no)?;
+            let known = request.office().event(&event).await.map_err(no)?;
             let settings = settings(Fields::parse(&body)?, Some(known.settings))?;
             // What is not given stays as it was seen: so it must be as it was seen when it is written.
             let seen = match &wanted {
                 Some(versions) if !versions.contains(&known.layout_version) => versions.first().copied().unwrap_or(0),
                 _ => known.layout_version,
             };
-            match desk.office().configure(made.clone(), &event, settings, Some(seen)).await {
+            match request.office().configure(ledger_call.clone(), &event, settings, Some(seen)).await {
                 Err(Error::Refused(Refusal::Changed)) if wanted.is_none() => {}
                 done => return done.map_err(no),
             }
@@ -163,10 +163,10 @@ fn bad_layout(problems: Vec<import::ImportProblem>) -> Problem {
 
 /// `POST /v1/events/{e}/import`
 pub async fn import(mut call: Call) -> Result<Response<Body>, Problem> {
-    let desk = Desk::authorize(&call, Verb::RunEvent)?;
+    let request = BoxOfficeRequest::authorize(&call, Verb::RunEvent)?;
     let [dry_run] = call.query(["dry_run"])?;
     let dry_run = flag(dry_run, "dry_run")?;
-    let event = desk.event(&call)?;
+    let event = request.event(&call)?;
     let body = call.bytes(import::MAX_FILE_BYTES, &["application/json", "text/csv"]).await?;
     let is_csv = call.is_kind("text/csv");
     let bytes = body.clone();
@@ -174,12 +174,12 @@ pub async fn import(mut call: Call) -> Result<Response<Body>, Problem> {
     let read = move || if is_csv { import::csv(&bytes) } else { import::json(&bytes) };
     let read = tokio::task::spawn_blocking(read).await.map_err(|_| Problem::unavailable("the import broke down"))?;
     if dry_run {
-        desk.office().event(&event).await.map_err(no)?;
+        request.office().event(&event).await.map_err(no)?;
         let shown = match read {
             Ok(layout) => {
                 let shown = imported(&layout, &[], true);
                 // What is in use and not in it is refused here as it would be there.
-                desk.office().try_layout(&event, layout).await.map_err(no)?;
+                request.office().try_layout(&event, layout).await.map_err(no)?;
                 shown
             }
             Err(problems) => imported(&Layout::default(), &problems, true),
@@ -188,8 +188,10 @@ pub async fn import(mut call: Call) -> Result<Response<Body>, Problem> {
     }
     let layout = read.map_err(bad_layout)?;
     let shown = imported(&layout, &[], false);
-    let made = desk.call(&call, &body)?;
-    let row = detached(async move { desk.office().replace_layout(made, &event, layout).await }).await?.map_err(no)?;
+    let ledger_call = request.ledger_call(&call, &body)?;
+    let row = detached(async move { request.office().replace_layout(ledger_call, &event, layout).await })
+        .await?
+        .map_err(no)?;
     let mut shown = shown;
     shown["layout_version"] = json!(row.layout_version);
     Ok(answer(StatusCode::OK, &shown))
@@ -207,12 +209,12 @@ fn imported(layout: &Layout, problems: &[import::ImportProblem], dry_run: bool) 
 
 /// `GET /v1/events`
 pub async fn list(call: Call) -> Result<Response<Body>, Problem> {
-    let desk = Desk::authorize(&call, Verb::SeeEvent)?;
+    let request = BoxOfficeRequest::authorize(&call, Verb::SeeEvent)?;
     call.query([])?;
     let mut events = Vec::new();
-    for row in desk.office().events().await.map_err(no)? {
-        if desk.sees(&row.event_id).is_ok() {
-            events.push(with_totals(&desk, &row).await?);
+    for row in request.office().events().await.map_err(no)? {
+        if request.sees(&row.event_id).is_ok() {
+            events.push(with_totals(&request, &row).await?);
         }
     }
     Ok(answer(StatusCode::OK, &json!({"events": events})))
@@ -220,15 +222,15 @@ pub async fn list(call: Call) -> Result<Response<Body>, Problem> {
 
 /// `GET /v1/events/{e}`
 pub async fn show(call: Call) -> Result<Response<Body>, Problem> {
-    let desk = Desk::authorize(&call, Verb::SeeEvent)?;
+    let request = BoxOfficeRequest::authorize(&call, Verb::SeeEvent)?;
     call.query([])?;
-    let event = desk.event(&call)?;
-    let row = desk.office().event(&event).await.map_err(no)?;
-    Ok(tagged(answer(StatusCode::OK, &with_totals(&desk, &row).await?), &row))
+    let event = request.event(&call)?;
+    let row = request.office().event(&event).await.map_err(no)?;
+    Ok(tagged(answer(StatusCode::OK, &with_totals(&request, &row).await?), &row))
 }
 
-async fn with_totals(desk: &Desk, row: &EventRow) -> Result<Value, Problem> {
-    let now = desk.office().availability(&row.event_id).await.map_err(no)?;
+async fn with_totals(request: &BoxOfficeRequest, row: &EventRow) -> Result<Value, Problem> {
+    let now = request.office().availability(&row.event_id).await.map_err(no)?;
     let mut shown = json_of::event(row);
     shown["totals"] = json!(now.totals);
     Ok(shown)
@@ -236,12 +238,12 @@ async fn with_totals(desk: &Desk, row: &EventRow) -> Result<Value, Problem> {
 
 /// `GET /v1/events/{e}/map`
 pub async fn map(call: Call) -> Result<Response<Body>, Problem> {
-    let desk = Desk::authorize(&call, Verb::SeeEvent)?;
+    let request = BoxOfficeRequest::authorize(&call, Verb::SeeEvent)?;
     call.query([])?;
-    let event = desk.event(&call)?;
-    let row = desk.office().event(&event).await.map_err(no)?;
-    let hall = desk.house.hall(&row).await.map_err(no)?;
-    let etag = &hall.etag;
+    let event = request.event(&call)?;
+    let row = request.office().event(&event).await.map_err(no)?;
+    let seat_map = request.boxoffice.seat_map(&row).await.map_err(no)?;
+    let etag = &seat_map.etag;
     let known = call.parts.headers.get_all(header::IF_NONE_MATCH).iter();
     let known = known.filter_map(|value| value.to_str().ok()).flat_map(|value| value.split(','));
     let fresh = known.map(|tag| tag.trim().trim_start_matches("W/")).any(|tag| tag == etag.as_str() || tag == "*");
@@ -250,7 +252,7 @@ pub async fn map(call: Call) -> Result<Response<Body>, Problem> {
         *response.status_mut() = StatusCode::NOT_MODIFIED;
         response
     } else {
-        whole(Body::from(hall.map.clone()))
+        whole(Body::from(seat_map.map.clone()))
     };
     let headers = response.headers_mut();
     headers.insert(header::CACHE_CONTROL, HeaderValue::from_static("private, no-cache"));
@@ -262,26 +264,26 @@ pub async fn map(call: Call) -> Result<Response<Body>, Problem> {
 
 /// `GET /v1/events/{e}/availability`
 pub async fn availability(call: Call) -> Result<Response<Body>, Problem> {
-    let desk = Desk::authorize(&call, Verb::SeeEvent)?;
+    let request = BoxOfficeRequest::authorize(&call, Verb::SeeEvent)?;
     let [since, detail] = call.query(["since", "detail"])?;
     let (since, detail) = (number(since, "since")?, flag(detail, "detail")?);
-    let event = desk.event(&call)?;
+    let event = request.event(&call)?;
     let holds = if detail {
         // What buyers must not see of each other takes another pass.
-        let desk = Desk::of(&call, desk.caller.clone(), Verb::OverseeEvent)?;
-        Some(desk.office().holds(&event).await.map_err(no)?)
+        let request = BoxOfficeRequest::authorize_caller(&call, request.caller.clone(), Verb::OverseeEvent)?;
+        Some(request.office().holds(&event).await.map_err(no)?)
     } else {
         None
     };
-    let now = desk.office().availability(&event).await.map_err(no)?;
+    let now = request.office().availability(&event).await.map_err(no)?;
     // Read after the picture: what changed in between is named once too often, and told again with the next number. Read
     // before it, it would be named never.
     let changed = match since {
-        Some(since) if since <= now.seq => changed_since(&desk, &event, since).await?,
+        Some(since) if since <= now.seq => changed_since(&request, &event, since).await?,
         // Nobody was told such a number: whoever has it knows another event.
         _ => None,
     };
-    let (_, layout) = desk.office().layout(&event).await.map_err(no)?;
+    let (_, layout) = request.office().layout(&event).await.map_err(no)?;
     Ok(whole(Body::from(json_of::availability(&now, &layout, changed.as_deref(), holds.as_deref()))))
 }
 
@@ -294,13 +296,13 @@ fn whole(body: Body) -> Response<Body> {
 
 /// Seats that changed after a number; none where the whole is shorter, or is owed because the layout changed.
 async fn changed_since(
-    desk: &Desk,
+    request: &BoxOfficeRequest,
     event: &leasehold_boxoffice::model::EventId,
     since: u64,
 ) -> Result<Option<Vec<String>>, Problem> {
     use leasehold_boxoffice::model::EntryKind;
     let query = AuditQuery { since, seat: None, limit: MOST_CHANGES };
-    let entries = desk.office().audit(event, query).await.map_err(no)?;
+    let entries = request.office().audit(event, query).await.map_err(no)?;
     let whole = |entry: &leasehold_boxoffice::model::Entry| {
         matches!(entry.kind, EntryKind::LayoutChanged | EntryKind::EventCreated)
     };
@@ -322,16 +324,16 @@ pub async fn unfreeze(call: Call) -> Result<Response<Body>, Problem> {
 }
 
 async fn set_frozen(mut call: Call, frozen: bool) -> Result<Response<Body>, Problem> {
-    let desk = Desk::authorize(&call, Verb::RunEvent)?;
+    let request = BoxOfficeRequest::authorize(&call, Verb::RunEvent)?;
     call.query([])?;
-    let event = desk.event(&call)?;
+    let event = request.event(&call)?;
     let body = call.bytes_or_none().await?;
     let mut fields = Fields::parse(&body)?;
     let reason = fields.text("reason")?.filter(|reason| !reason.is_empty());
     let reason = reason.unwrap_or_else(|| "no reason given".into());
     fields.done()?;
-    let made = desk.call(&call, &body)?;
-    let work = async move { desk.office().freeze(made, &event, frozen, &reason).await };
+    let ledger_call = request.ledger_call(&call, &body)?;
+    let work = async move { request.office().freeze(ledger_call, &event, frozen, &reason).await };
     let row = detached(work).await?.map_err(no)?;
     Ok(answer(StatusCode::OK, &json_of::event(&row)))
 }

@@ -9,9 +9,9 @@ use leasehold_boxoffice::office::{HoldChange, HoldRequest, HoldView};
 use leasehold_boxoffice::provider::{MAX_AMOUNT, is_page};
 use serde_json::{Value, json};
 
-use super::{Desk, hold_id, no, refused};
+use super::{BoxOfficeRequest, hold_id, no, refused};
 use crate::api::boxoffice as json_of;
-use crate::boxoffice::payment::{Begin, NotDone};
+use crate::boxoffice::payment::{PaymentError, PaymentStart};
 use crate::http::fields::{Fields, missing};
 use crate::http::problem::Problem;
 use crate::http::respond::json as answer;
@@ -26,18 +26,18 @@ const MAX_RETURN_URL_BYTES: usize = 1024;
 
 /// `POST /v1/events/{e}/holds`
 pub async fn take(mut call: Call) -> Result<Response<Body>, Problem> {
-    let desk = Desk::authorize(&call, Verb::Buy)?;
+    let request = BoxOfficeRequest::authorize(&call, Verb::Buy)?;
     call.query([])?;
-    let event = desk.event(&call)?;
+    let event = request.event(&call)?;
     let body = call.bytes(call.app.config.body_bytes, &["application/json"]).await?;
     let mut fields = Fields::parse(&body)?;
-    let buyer = buyer(&desk, fields.text("buyer")?)?;
+    let buyer = buyer(&request, fields.text("buyer")?)?;
     let want = want(&mut fields)?;
     fields.done()?;
-    let made = desk.call(&call, &body)?;
-    let view = match desk.office().hold(made, &event, buyer, want).await {
+    let ledger_call = request.ledger_call(&call, &body)?;
+    let view = match request.office().hold(ledger_call, &event, buyer, want).await {
         Ok(view) => view,
-        Err(error) => return Err(with_alternative(&desk, &event, error)),
+        Err(error) => return Err(with_alternative(&request, &event, error)),
     };
     let mut response = answer(StatusCode::CREATED, &json_of::hold(&view));
     if let Ok(place) = HeaderValue::from_str(&format!("/v1/holds/{}", view.hold.hold_id)) {
@@ -47,13 +47,13 @@ pub async fn take(mut call: Call) -> Result<Response<Body>, Problem> {
 }
 
 /// Whom a hold is for: a ticket says it, and then the body may say the same or nothing.
-fn buyer(desk: &Desk, given: Option<String>) -> Result<Buyer, Problem> {
-    let buyer = match (&desk.caller.ticket, given) {
+fn buyer(request: &BoxOfficeRequest, given: Option<String>) -> Result<Buyer, Problem> {
+    let buyer = match (&request.caller.ticket, given) {
         (Some(ticket), None) => Buyer(ticket.buyer.clone()),
         (_, Some(given)) => Buyer(given),
         (None, None) => return Err(missing("buyer")),
     };
-    if !desk.caller.acts_for(&buyer.0) {
+    if !request.caller.acts_for(&buyer.0) {
         return Err(Problem::forbidden("this ticket is for another buyer"));
     }
     if !buyer.is_well_formed() {
@@ -120,12 +120,12 @@ fn areas(fields: &mut Fields, name: &'static str) -> Result<Option<Vec<(String, 
 
 /// A conflict names each seat lost, and what could be had instead with its price. From memory: who loses never gets to the
 /// ledger, or a crowd of losers would keep everybody from it.
-fn with_alternative(desk: &Desk, event: &EventId, error: Error) -> Problem {
+fn with_alternative(request: &BoxOfficeRequest, event: &EventId, error: Error) -> Problem {
     let seats = match error.refusal() {
         Some(Refusal::Conflict { alternative: Some(seats), .. }) => seats.clone(),
         _ => return no(error),
     };
-    let Some(total) = desk.office().total(event, &seats) else { return no(error) };
+    let Some(total) = request.office().total(event, &seats) else { return no(error) };
     no(error).and("alternative", json!({"seats": seats, "total": total}))
 }
 
@@ -142,69 +142,72 @@ pub(super) fn key_shown(call: &Call) -> Result<Access, Problem> {
 }
 
 /// Whether it is theirs, beside the key: a ticket and a key with prefixes open only some.
-pub(super) async fn opened(desk: &Desk, (hold, access): (HoldId, Access)) -> Result<(HoldId, Access), Problem> {
-    if desk.caller.ticket.is_some() || !desk.caller.principal.prefixes.is_empty() {
-        let view = desk.office().hold_view(&hold, access.clone()).await.map_err(closed(desk))?;
-        check(desk, &view)?;
+pub(super) async fn opened(
+    request: &BoxOfficeRequest,
+    (hold, access): (HoldId, Access),
+) -> Result<(HoldId, Access), Problem> {
+    if request.caller.ticket.is_some() || !request.caller.principal.prefixes.is_empty() {
+        let view = request.office().hold_view(&hold, access.clone()).await.map_err(closed(request))?;
+        check(request, &view)?;
     }
     Ok((hold, access))
 }
 
 /// What is said to who did not get to a hold. Whoever shows keys that open nothing, again and again, is guessing.
-pub(super) fn closed(desk: &Desk) -> impl Fn(Error) -> Problem {
+pub(super) fn closed(request: &BoxOfficeRequest) -> impl Fn(Error) -> Problem {
     move |error| {
         let unknown = matches!(error.refusal(), Some(Refusal::NoHold(_)));
-        if unknown && !desk.service.may_guess(&desk.caller) {
+        if unknown && !request.service.may_guess(&request.caller) {
             let slow = Denial::Slow("too many holds and keys that do not fit: slow down".into());
-            return Problem::told(&slow, &desk.service, &desk.caller);
+            return Problem::told(&slow, &request.service, &request.caller);
         }
         no(error)
     }
 }
 
 /// Whoever has the key of a hold but a ticket for somebody else does not get to it.
-fn check(desk: &Desk, view: &HoldView) -> Result<(), Problem> {
+fn check(request: &BoxOfficeRequest, view: &HoldView) -> Result<(), Problem> {
     let row = &view.hold;
-    let theirs = desk.caller.sees_event(&row.event_id.0) && desk.caller.acts_for(&row.buyer.0);
+    let theirs = request.caller.sees_event(&row.event_id.0) && request.caller.acts_for(&row.buyer.0);
     if theirs { Ok(()) } else { Err(refused(Refusal::NoHold(row.hold_id.clone()))) }
 }
 
 /// `GET /v1/holds/{h}`
 pub async fn show(call: Call) -> Result<Response<Body>, Problem> {
-    let desk = Desk::authorize(&call, Verb::Buy)?;
+    let request = BoxOfficeRequest::authorize(&call, Verb::Buy)?;
     call.query([])?;
-    let (hold, access) = opened(&desk, shown(&call)?).await?;
-    let view = desk.office().hold_view(&hold, access).await.map_err(closed(&desk))?;
+    let (hold, access) = opened(&request, shown(&call)?).await?;
+    let view = request.office().hold_view(&hold, access).await.map_err(closed(&request))?;
     Ok(answer(StatusCode::OK, &json_of::hold(&view)))
 }
 
 /// `POST /v1/holds/{h}/renew`
 pub async fn renew(mut call: Call) -> Result<Response<Body>, Problem> {
-    let desk = Desk::authorize(&call, Verb::Buy)?;
+    let request = BoxOfficeRequest::authorize(&call, Verb::Buy)?;
     call.query([])?;
     let body = call.bytes_or_none().await?;
     Fields::parse(&body)?.done()?;
-    let (hold, access) = opened(&desk, shown(&call)?).await?;
-    let made = desk.call(&call, &body)?;
-    let view = desk.office().renew(made, &hold, access).await.map_err(closed(&desk))?;
+    let (hold, access) = opened(&request, shown(&call)?).await?;
+    let ledger_call = request.ledger_call(&call, &body)?;
+    let view = request.office().renew(ledger_call, &hold, access).await.map_err(closed(&request))?;
     Ok(answer(StatusCode::OK, &json_of::hold(&view)))
 }
 
 /// `POST /v1/holds/{h}/release`
 pub async fn release(mut call: Call) -> Result<Response<Body>, Problem> {
-    let desk = Desk::authorize(&call, Verb::Buy)?;
+    let request = BoxOfficeRequest::authorize(&call, Verb::Buy)?;
     call.query([])?;
     let body = call.bytes_or_none().await?;
     Fields::parse(&body)?.done()?;
-    let (hold, access) = opened(&desk, shown(&call)?).await?;
-    let made = desk.call(&call, &body)?;
-    let view = desk.office().release(made, &hold, access).await.map_err(closed(&desk))?;
+    let (hold, access) = opened(&request, shown(&call)?).await?;
+    let ledger_call = request.ledger_call(&call, &body)?;
+    let view = request.office().release(ledger_call, &hold, access).await.map_err(closed(&request))?;
     Ok(answer(StatusCode::OK, &json_of::hold(&view)))
 }
 
 /// `POST /v1/holds/{h}/seats`
 pub async fn change(mut call: Call) -> Result<Response<Body>, Problem> {
-    let desk = Desk::authorize(&call, Verb::Buy)?;
+    let request = BoxOfficeRequest::authorize(&call, Verb::Buy)?;
     call.query([])?;
     let body = call.bytes(call.app.config.body_bytes, &["application/json"]).await?;
     let mut fields = Fields::parse(&body)?;
@@ -216,20 +219,20 @@ pub async fn change(mut call: Call) -> Result<Response<Body>, Problem> {
     };
     fields.done()?;
     within(change.add.len() + change.remove.len() + change.add_areas.len() + change.remove_areas.len())?;
-    let (hold, access) = opened(&desk, shown(&call)?).await?;
-    let made = desk.call(&call, &body)?;
-    match desk.office().change(made, &hold, access.clone(), change).await {
+    let (hold, access) = opened(&request, shown(&call)?).await?;
+    let ledger_call = request.ledger_call(&call, &body)?;
+    match request.office().change(ledger_call, &hold, access.clone(), change).await {
         // What was stored is the hold before its leases were put together: show it as it stands.
         Ok(view) if view.replayed => {
-            let view = desk.office().hold_view(&hold, access).await.map_err(no)?;
+            let view = request.office().hold_view(&hold, access).await.map_err(no)?;
             Ok(answer(StatusCode::OK, &json_of::hold(&view)))
         }
         Ok(view) => Ok(answer(StatusCode::OK, &json_of::hold(&view))),
         Err(error) => {
-            let known = desk.office().hold_view(&hold, access).await;
+            let known = request.office().hold_view(&hold, access).await;
             match known {
-                Ok(view) => Err(with_alternative(&desk, &view.hold.event_id, error)),
-                Err(_) => Err(closed(&desk)(error)),
+                Ok(view) => Err(with_alternative(&request, &view.hold.event_id, error)),
+                Err(_) => Err(closed(&request)(error)),
             }
         }
     }
@@ -237,52 +240,52 @@ pub async fn change(mut call: Call) -> Result<Response<Body>, Problem> {
 
 /// `POST /v1/holds/{h}/pay`
 pub async fn pay(mut call: Call) -> Result<Response<Body>, Problem> {
-    let desk = Desk::authorize(&call, Verb::Buy)?;
+    let request = BoxOfficeRequest::authorize(&call, Verb::Buy)?;
     call.query([])?;
     let body = call.bytes(call.app.config.body_bytes, &["application/json"]).await?;
     let mut fields = Fields::parse(&body)?;
     let named = optional_payment_ref(&mut fields)?;
     let return_url = return_url(&mut fields)?;
     fields.done()?;
-    let (hold, access) = opened(&desk, shown(&call)?).await?;
-    let begin = begin(&desk, &hold, &access, named, return_url).await?;
-    let made = desk.call(&call, &body)?;
-    let house = desk.house.clone();
+    let (hold, access) = opened(&request, shown(&call)?).await?;
+    let begin = begin(&request, &hold, &access, named, return_url).await?;
+    let ledger_call = request.ledger_call(&call, &body)?;
+    let boxoffice = request.boxoffice.clone();
     // A hang-up must not strand a payment that the provider has made.
-    let begun = detached(async move { house.begin_payment(made, &hold, access, begin).await }).await?;
-    let view = begun.map_err(|why| not_done(&desk, why))?;
+    let begun = detached(async move { boxoffice.begin_payment(ledger_call, &hold, access, begin).await }).await?;
+    let view = begun.map_err(|why| not_done(&request, why))?;
     Ok(answer(StatusCode::OK, &json_of::hold(&view)))
 }
 
 /// Who names the payment. A ticket names none: it could be somebody else's, or become it. What its own hold has already is
 /// no new name.
 async fn begin(
-    desk: &Desk,
+    request: &BoxOfficeRequest,
     hold: &HoldId,
     access: &Access,
     named: Option<String>,
     return_url: Option<String>,
-) -> Result<Begin, Problem> {
-    let Some(payment_ref) = named else { return Ok(Begin::Drawn { return_url }) };
-    if desk.caller.ticket.is_some() {
-        let view = desk.office().hold_view(hold, access.clone()).await.map_err(closed(desk))?;
+) -> Result<PaymentStart, Problem> {
+    let Some(payment_ref) = named else { return Ok(PaymentStart::Drawn { return_url }) };
+    if request.caller.ticket.is_some() {
+        let view = request.office().hold_view(hold, access.clone()).await.map_err(closed(request))?;
         let its_own = view.hold.state == HoldState::Paying && view.hold.payment_ref.as_ref() == Some(&payment_ref);
         if !its_own {
             return Err(Problem::forbidden("a ticket names no payment: leave payment_ref out, and the answer has one"));
         }
-        return Ok(Begin::Drawn { return_url });
+        return Ok(PaymentStart::Drawn { return_url });
     }
-    Ok(Begin::Named(payment_ref))
+    Ok(PaymentStart::Named(payment_ref))
 }
 
-fn not_done(desk: &Desk, why: NotDone) -> Problem {
+fn not_done(request: &BoxOfficeRequest, why: PaymentError) -> Problem {
     match why {
-        NotDone::Office(error) => closed(desk)(error),
-        NotDone::Paid => {
+        PaymentError::Office(error) => closed(request)(error),
+        PaymentError::Paid => {
             let detail = "the provider says that this payment is paid: the hold is sold, or its money comes back";
             Problem::coded(StatusCode::CONFLICT, "already_paid", detail)
         }
-        NotDone::Provider(error) => {
+        PaymentError::Provider(error) => {
             tracing::warn!(%error, "the payment provider was asked in vain");
             Problem::unavailable("the payment provider does not answer, or refused: nothing was changed, try again")
         }
@@ -291,21 +294,21 @@ fn not_done(desk: &Desk, why: NotDone) -> Problem {
 
 /// `POST /v1/holds/{h}/pay/cancel`
 pub async fn cancel_payment(mut call: Call) -> Result<Response<Body>, Problem> {
-    let desk = Desk::authorize(&call, Verb::Buy)?;
+    let request = BoxOfficeRequest::authorize(&call, Verb::Buy)?;
     call.query([])?;
     let body = call.bytes_or_none().await?;
     Fields::parse(&body)?.done()?;
-    let (hold, access) = opened(&desk, shown(&call)?).await?;
-    let made = desk.call(&call, &body)?;
-    let house = desk.house.clone();
-    let ended = detached(async move { house.cancel_payment(made, &hold, access).await }).await?;
-    let view = ended.map_err(|why| not_done(&desk, why))?;
+    let (hold, access) = opened(&request, shown(&call)?).await?;
+    let ledger_call = request.ledger_call(&call, &body)?;
+    let boxoffice = request.boxoffice.clone();
+    let ended = detached(async move { boxoffice.cancel_payment(ledger_call, &hold, access).await }).await?;
+    let view = ended.map_err(|why| not_done(&request, why))?;
     Ok(answer(StatusCode::OK, &json_of::hold(&view)))
 }
 
 /// `POST /v1/holds/{h}/confirm`
 pub async fn confirm(mut call: Call) -> Result<Response<Body>, Problem> {
-    let desk = Desk::authorize(&call, Verb::Buy)?;
+    let request = BoxOfficeRequest::authorize(&call, Verb::Buy)?;
     call.query([])?;
     let body = call.bytes(call.app.config.body_bytes, &["application/json"]).await?;
     let mut fields = Fields::parse(&body)?;
@@ -313,7 +316,7 @@ pub async fn confirm(mut call: Call) -> Result<Response<Body>, Problem> {
     let amount = fields.number("amount", "")?;
     fields.done()?;
     // A buyer's word is no money: what it may sell is decided where it is sold.
-    let proof = match (&desk.caller.ticket, amount) {
+    let proof = match (&request.caller.ticket, amount) {
         (Some(_), Some(_)) => return Err(Problem::forbidden("a ticket says no amount: the payment provider does")),
         (Some(_), None) => PaymentProof::Buyer,
         (None, Some(amount)) if amount > MAX_AMOUNT => {
@@ -321,9 +324,10 @@ pub async fn confirm(mut call: Call) -> Result<Response<Body>, Problem> {
         }
         (None, amount) => PaymentProof::Key { amount },
     };
-    let (hold, access) = opened(&desk, shown(&call)?).await?;
-    let made = desk.call(&call, &body)?;
-    let order = desk.office().confirm_with(made, &hold, access, &payment, proof).await.map_err(closed(&desk))?;
+    let (hold, access) = opened(&request, shown(&call)?).await?;
+    let ledger_call = request.ledger_call(&call, &body)?;
+    let order =
+        request.office().confirm_with(ledger_call, &hold, access, &payment, proof).await.map_err(closed(&request))?;
     let mut response = answer(StatusCode::CREATED, &json_of::order(&order));
     if let Ok(place) = HeaderValue::from_str(&format!("/v1/orders/{}", order.order_id)) {
         response.headers_mut().insert(header::LOCATION, place);

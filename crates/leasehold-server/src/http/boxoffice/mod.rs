@@ -9,7 +9,7 @@
 //!
 //! # Laws
 //!
-//! 1. Every handler begins at the gate ([`Desk::authorize`]); there is no other way to the office.
+//! 1. Every handler begins at the gate ([`BoxOfficeRequest::authorize`]); there is no other way to the office.
 //! 2. A buyer's ticket acts for its buyer at its event. Whatever else it asks for does not exist.
 //! 3. Every call on a hold shows its key, in a header.
 //! 4. With an Idempotency-Key a POST has one effect and the same answer, also after a restart; refusals are not stored.
@@ -43,28 +43,28 @@ use crate::service::{Caller, Denial, Service, Verb};
 const MOST_KEY_BYTES: usize = 128;
 
 /// Somebody whom the gate let through.
-pub(super) struct Desk {
-    pub house: Arc<BoxOffice>,
+pub(super) struct BoxOfficeRequest {
+    pub boxoffice: Arc<BoxOffice>,
     pub caller: Caller,
     pub service: Arc<Service>,
 }
 
-impl Desk {
+impl BoxOfficeRequest {
     /// The gate.
     pub fn authorize(call: &Call, verb: Verb) -> Result<Self, Problem> {
-        Self::of(call, call.authenticate()?, verb)
+        Self::authorize_caller(call, call.authenticate()?, verb)
     }
 
     /// The gate, for somebody who is known already.
-    pub fn of(call: &Call, caller: Caller, verb: Verb) -> Result<Self, Problem> {
+    pub fn authorize_caller(call: &Call, caller: Caller, verb: Verb) -> Result<Self, Problem> {
         let service = &call.app.service;
         let pass = service.authorize(&caller, verb, &[]).map_err(|denial| call.told(&denial, &caller))?;
-        let house = service.boxoffice(&pass).map_err(|denial| Problem::of(&denial))?.clone();
-        Ok(Self { house, caller, service: service.clone() })
+        let boxoffice = service.boxoffice(&pass).map_err(|denial| Problem::of(&denial))?.clone();
+        Ok(Self { boxoffice, caller, service: service.clone() })
     }
 
     pub fn office(&self) -> &Office {
-        self.house.office()
+        self.boxoffice.office()
     }
 
     /// The event that the path names, if it is theirs to see.
@@ -81,11 +81,11 @@ impl Desk {
     }
 
     /// Who asks, for the audit, and the idempotency key they gave.
-    pub fn call(&self, call: &Call, body: &[u8]) -> Result<model::LedgerCall, Problem> {
-        Ok(model::LedgerCall { actor: self.caller.actor(), idem: self.idem(call, body)? })
+    pub fn ledger_call(&self, call: &Call, body: &[u8]) -> Result<model::LedgerCall, Problem> {
+        Ok(model::LedgerCall { actor: self.caller.actor(), idem: self.idempotency(call, body)? })
     }
 
-    pub fn idem(&self, call: &Call, body: &[u8]) -> Result<Option<Idem>, Problem> {
+    pub fn idempotency(&self, call: &Call, body: &[u8]) -> Result<Option<Idem>, Problem> {
         let Some(key) = header(call, "idempotency-key", "Idempotency-Key")? else { return Ok(None) };
         if key.is_empty() || key.len() > MOST_KEY_BYTES {
             return Err(Problem::invalid(format!("Idempotency-Key is 1 to {MOST_KEY_BYTES} bytes")));
@@ -98,7 +98,7 @@ impl Desk {
         asked.push(0);
         asked.extend(body);
         let actor = self.caller.actor();
-        let secrets = self.house.derive_all("hold key", format!("{actor}\0{key}").as_bytes());
+        let secrets = self.boxoffice.derive_all("hold key", format!("{actor}\0{key}").as_bytes());
         Ok(Some(Idem::derive(&actor, key, &asked).with_secrets(secrets)))
     }
 }

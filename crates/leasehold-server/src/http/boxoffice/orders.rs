@@ -5,7 +5,7 @@ use hyper::{Response, StatusCode};
 use leasehold_boxoffice::model::{OrderId, OrderRow, Refusal};
 use serde_json::{Value, json};
 
-use super::{Desk, no, order_id, refused};
+use super::{BoxOfficeRequest, no, order_id, refused};
 use crate::api::boxoffice as json_of;
 use crate::http::fields::{Fields, missing};
 use crate::http::problem::Problem;
@@ -13,48 +13,48 @@ use crate::http::respond::json as answer;
 use crate::http::routes::{Call, detached};
 use crate::service::Verb;
 
-async fn find(desk: &Desk, order: OrderId) -> Result<OrderRow, Problem> {
-    let row = desk.office().order(&order).await.map_err(no)?;
-    let theirs = desk.caller.sees_event(&row.event_id.0) && desk.caller.acts_for(&row.buyer.0);
+async fn find(request: &BoxOfficeRequest, order: OrderId) -> Result<OrderRow, Problem> {
+    let row = request.office().order(&order).await.map_err(no)?;
+    let theirs = request.caller.sees_event(&row.event_id.0) && request.caller.acts_for(&row.buyer.0);
     if theirs { Ok(row) } else { Err(refused(Refusal::NoOrder(order))) }
 }
 
 /// `GET /v1/orders/{o}`
 pub async fn show(call: Call) -> Result<Response<Body>, Problem> {
-    let desk = Desk::authorize(&call, Verb::Buy)?;
+    let request = BoxOfficeRequest::authorize(&call, Verb::Buy)?;
     call.query([])?;
-    let row = find(&desk, order_id(&call)?).await?;
+    let row = find(&request, order_id(&call)?).await?;
     Ok(answer(StatusCode::OK, &json_of::order(&row)))
 }
 
 /// `POST /v1/orders/{o}/void`
 pub async fn void(mut call: Call) -> Result<Response<Body>, Problem> {
-    let desk = Desk::authorize(&call, Verb::RunEvent)?;
+    let request = BoxOfficeRequest::authorize(&call, Verb::RunEvent)?;
     call.query([])?;
     let body = call.bytes(call.app.config.body_bytes, &["application/json"]).await?;
     let mut fields = Fields::parse(&body)?;
     let seats = fields.texts("seats")?;
     let reason = fields.reason()?;
     fields.done()?;
-    let order = find(&desk, order_id(&call)?).await?.order_id;
-    let made = desk.call(&call, &body)?;
-    let work = async move { desk.office().void(made, &order, seats, &reason).await };
+    let order = find(&request, order_id(&call)?).await?.order_id;
+    let ledger_call = request.ledger_call(&call, &body)?;
+    let work = async move { request.office().void(ledger_call, &order, seats, &reason).await };
     let amended = detached(work).await?.map_err(no)?;
     Ok(answer(StatusCode::OK, &with_owed(&amended.order, amended.owed)))
 }
 
 /// `POST /v1/orders/{o}/move`
 pub async fn relocate(mut call: Call) -> Result<Response<Body>, Problem> {
-    let desk = Desk::authorize(&call, Verb::RunEvent)?;
+    let request = BoxOfficeRequest::authorize(&call, Verb::RunEvent)?;
     call.query([])?;
     let body = call.bytes(call.app.config.body_bytes, &["application/json"]).await?;
     let mut fields = Fields::parse(&body)?;
     let moves = moves(fields.take("moves").ok_or_else(|| missing("moves"))?)?;
     let reason = fields.reason()?;
     fields.done()?;
-    let order = find(&desk, order_id(&call)?).await?.order_id;
-    let made = desk.call(&call, &body)?;
-    let work = async move { desk.office().move_order(made, &order, moves, &reason).await };
+    let order = find(&request, order_id(&call)?).await?.order_id;
+    let ledger_call = request.ledger_call(&call, &body)?;
+    let work = async move { request.office().move_order(ledger_call, &order, moves, &reason).await };
     let amended = detached(work).await?.map_err(no)?;
     Ok(answer(StatusCode::OK, &with_owed(&amended.order, amended.owed)))
 }

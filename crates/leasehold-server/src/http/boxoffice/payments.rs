@@ -10,9 +10,9 @@ use leasehold_boxoffice::provider::{Callback, CallbackError, CallbackOutcome};
 use leasehold_boxoffice::sign;
 use serde_json::{Value, json};
 
-use super::{Desk, holds, no};
+use super::{BoxOfficeRequest, holds, no};
 use crate::api::boxoffice as json_of;
-use crate::boxoffice::bank::Order;
+use crate::boxoffice::demo_provider::DemoPayment;
 use crate::boxoffice::payment::tokens as tokens_of;
 use crate::http::fields::{Fields, missing};
 use crate::http::problem::Problem;
@@ -32,17 +32,17 @@ pub async fn callback(mut call: Call) -> Result<Response<Body>, Problem> {
         CallbackError::Forged(_) => forged(),
         CallbackError::Unreadable(_) => Problem::invalid(why.to_string()),
     })?;
-    let desk = Desk::of(&call, call.app.service.provider().clone(), Verb::Settle)?;
-    let answered = detached(async move { settle(&desk, told).await }).await??;
+    let request = BoxOfficeRequest::authorize_caller(&call, call.app.service.provider().clone(), Verb::Settle)?;
+    let answered = detached(async move { settle(&request, told).await }).await??;
     Ok(answer(StatusCode::OK, &answered))
 }
 
-async fn settle(desk: &Desk, told: Callback) -> Result<Value, Problem> {
+async fn settle(request: &BoxOfficeRequest, told: Callback) -> Result<Value, Problem> {
     let hold_id = HoldId(told.hold_id.clone());
     if told.outcome == CallbackOutcome::Refunded {
         let Callback { callback_id, payment_ref, refund_id, amount, .. } = told;
         let message = RefundMessage { id: callback_id, payment_ref: payment_ref.clone(), refund_id, amount };
-        let row = desk.office().record_refund_message(message).await;
+        let row = request.office().record_refund_message(message).await;
         if let Err(Error::Refused(_)) = &row {
             tracing::error!(
                 payment = payment_ref,
@@ -67,7 +67,7 @@ async fn settle(desk: &Desk, told: Callback) -> Result<Value, Problem> {
     };
     let payment = message.payment_ref.clone();
     let succeeded = matches!(message.outcome, CallbackOutcome::Captured | CallbackOutcome::Authorised);
-    let outcome = desk.office().payment(message).await;
+    let outcome = request.office().payment(message).await;
     if let (Err(Error::Refused(refusal)), true) = (&outcome, succeeded) {
         // There is no hold, and so no event, to write it down under.
         tracing::error!(%refusal, payment, "money came that nothing is known of: ask the payment provider");
@@ -92,7 +92,7 @@ fn tokens(told: &Callback) -> Vec<(String, u64)> {
 pub async fn play(mut call: Call) -> Result<Response<Body>, Problem> {
     call.query([])?;
     let nothing = || Problem::wrong(StatusCode::NOT_FOUND, "there is nothing at this path: this server is no demo");
-    call.app.service.boxoffice_front().filter(|front| front.demo).ok_or_else(nothing)?;
+    call.app.service.boxoffice_info().filter(|front| front.demo).ok_or_else(nothing)?;
     let body = call.bytes(call.app.config.body_bytes, &["application/json"]).await?;
     let mut fields = Fields::parse(&body)?;
     let hold = HoldId(fields.text("hold_id")?.ok_or_else(|| missing("hold_id"))?);
@@ -107,17 +107,17 @@ pub async fn play(mut call: Call) -> Result<Response<Body>, Problem> {
         Problem::invalid(format!("outcome is {acts}"))
     })?;
     let caller = call.demo_caller(Role::Buyer)?;
-    let desk = Desk::of(&call, caller, Verb::Buy)?;
-    let demo = desk.house.demo().ok_or_else(nothing)?;
+    let request = BoxOfficeRequest::authorize_caller(&call, caller, Verb::Buy)?;
+    let demo = request.boxoffice.demo().ok_or_else(nothing)?;
     // Who knows the public id alone shall not end, or buy, what somebody else holds.
-    let (hold, access) = holds::opened(&desk, (hold, holds::key_shown(&call)?)).await?;
-    let view = desk.office().hold_view(&hold, access).await.map_err(holds::closed(&desk))?;
+    let (hold, access) = holds::opened(&request, (hold, holds::key_shown(&call)?)).await?;
+    let view = request.office().hold_view(&hold, access).await.map_err(holds::closed(&request))?;
     let row = view.hold;
     // A payment is played for the hold that it was begun for, and for no other.
     if row.payment_ref.as_ref() != Some(&payment_ref) {
         return Err(no(Error::Refused(Refusal::PaymentMismatch)));
     }
-    let event = desk.office().event(&row.event_id).await.map_err(no)?;
+    let event = request.office().event(&row.event_id).await.map_err(no)?;
     let payment = ScriptedPayment {
         payment_ref,
         hold_id: row.hold_id.0.clone(),
@@ -126,7 +126,7 @@ pub async fn play(mut call: Call) -> Result<Response<Body>, Problem> {
         tokens: tokens_of(&row),
         remaining_ms: view.remaining_ms,
     };
-    let taken = demo.pay(&Order { payment, act }).await;
+    let taken = demo.pay(&DemoPayment { payment, act }).await;
     match taken {
         Ok(true) => Ok(answer(StatusCode::ACCEPTED, &json!({"accepted": true}))),
         _ => Err(Problem::unavailable("the bank of the demo does not answer")),

@@ -7,9 +7,9 @@ use leasehold_boxoffice::model::{AuditQuery, Entry, OrderRow, Reason, SetBlocks}
 use leasehold_boxoffice::office::MoneyDecision;
 use serde_json::{Value, json};
 
-use super::{Desk, no, number};
+use super::{BoxOfficeRequest, no, number};
 use crate::api::boxoffice as json_of;
-use crate::boxoffice::settler::waited;
+use crate::boxoffice::settlement::payment_waited_ms;
 use crate::http::fields::Fields;
 use crate::http::problem::Problem;
 use crate::http::respond::json as answer;
@@ -26,9 +26,9 @@ const MOST_BLOCKS: usize = 5000;
 
 /// `PUT /v1/events/{e}/blocks`
 pub async fn blocks(mut call: Call) -> Result<Response<Body>, Problem> {
-    let desk = Desk::authorize(&call, Verb::RunEvent)?;
+    let request = BoxOfficeRequest::authorize(&call, Verb::RunEvent)?;
     call.query([])?;
-    let event_id = desk.event(&call)?;
+    let event_id = request.event(&call)?;
     let body = call.bytes(call.app.config.body_bytes, &["application/json"]).await?;
     let mut fields = Fields::parse(&body)?;
     let block = fields.texts("block")?.unwrap_or_default();
@@ -42,9 +42,9 @@ pub async fn blocks(mut call: Call) -> Result<Response<Body>, Problem> {
     if block.len() + unblock.len() > MOST_BLOCKS {
         return Err(Problem::invalid(format!("at most {MOST_BLOCKS} seats in one request")));
     }
-    let made = desk.call(&call, &body)?;
+    let ledger_call = request.ledger_call(&call, &body)?;
     let command = SetBlocks { event_id, block, unblock, areas, reason };
-    let done = detached(async move { desk.office().set_blocks(made, command).await }).await?.map_err(no)?;
+    let done = detached(async move { request.office().set_blocks(ledger_call, command).await }).await?.map_err(no)?;
     Ok(answer(StatusCode::OK, &json!({"blocked": done.blocked, "unblocked": done.unblocked})))
 }
 
@@ -69,16 +69,16 @@ fn area_blocks(fields: &mut Fields) -> Result<Vec<(String, u32)>, Problem> {
 
 /// `POST /v1/events/{e}/seats/{s}/release`
 pub async fn force_release(mut call: Call) -> Result<Response<Body>, Problem> {
-    let desk = Desk::authorize(&call, Verb::RunEvent)?;
+    let request = BoxOfficeRequest::authorize(&call, Verb::RunEvent)?;
     call.query([])?;
-    let event = desk.event(&call)?;
+    let event = request.event(&call)?;
     let seat = call.segment(4)?;
     let body = call.bytes(call.app.config.body_bytes, &["application/json"]).await?;
     let mut fields = Fields::parse(&body)?;
     let reason = fields.reason()?;
     fields.done()?;
-    let made = desk.call(&call, &body)?;
-    let work = async move { desk.office().force_release(made, &event, &seat, &reason).await };
+    let ledger_call = request.ledger_call(&call, &body)?;
+    let work = async move { request.office().force_release(ledger_call, &event, &seat, &reason).await };
     let view = detached(work).await?.map_err(no)?;
     Ok(answer(StatusCode::OK, &json_of::hold(&view)))
 }
@@ -94,28 +94,28 @@ pub async fn close(call: Call) -> Result<Response<Body>, Problem> {
 }
 
 async fn settle(mut call: Call, to: MoneyDecision) -> Result<Response<Body>, Problem> {
-    let desk = Desk::authorize(&call, Verb::RunEvent)?;
+    let request = BoxOfficeRequest::authorize(&call, Verb::RunEvent)?;
     call.query([])?;
-    let event = desk.event(&call)?;
+    let event = request.event(&call)?;
     let refund = call.segment(4)?;
     let body = call.bytes(call.app.config.body_bytes, &["application/json"]).await?;
     let mut fields = Fields::parse(&body)?;
     let reason = fields.reason()?;
     fields.done()?;
-    let made = desk.call(&call, &body)?;
-    let work = async move { desk.office().settle(made, &event, &refund, to, &reason).await };
+    let ledger_call = request.ledger_call(&call, &body)?;
+    let work = async move { request.office().settle(ledger_call, &event, &refund, to, &reason).await };
     Ok(answer(StatusCode::OK, &json_of::money(&detached(work).await?.map_err(no)?)))
 }
 
 /// `GET /v1/events/{e}/audit`
 pub async fn audit(call: Call) -> Result<Response<Body>, Problem> {
-    let desk = Desk::authorize(&call, Verb::OverseeEvent)?;
+    let request = BoxOfficeRequest::authorize(&call, Verb::OverseeEvent)?;
     let [seat, since, limit, format] = call.query(["seat", "since", "limit", "format"])?;
-    let event = desk.event(&call)?;
-    desk.office().event(&event).await.map_err(no)?;
+    let event = request.event(&call)?;
+    request.office().event(&event).await.map_err(no)?;
     let since = number(since, "since")?.unwrap_or(0);
     if is_csv(format)? {
-        return audit_csv(&desk, &event, seat, since).await;
+        return audit_csv(&request, &event, seat, since).await;
     }
     let limit = match number(limit, "limit")? {
         None => PAGE,
@@ -123,14 +123,14 @@ pub async fn audit(call: Call) -> Result<Response<Body>, Problem> {
         Some(_) => return Err(Problem::invalid(format!("limit is a number from 1 to {MOST}"))),
     };
     let query = AuditQuery { since, seat, limit };
-    let entries = desk.office().audit(&event, query).await.map_err(no)?;
+    let entries = request.office().audit(&event, query).await.map_err(no)?;
     let next = (entries.len() == limit).then(|| entries.last().map(|entry| entry.seq)).flatten();
     let entries: Vec<Value> = entries.iter().map(json_of::told).collect();
     Ok(answer(StatusCode::OK, &json!({"entries": entries, "next": next})))
 }
 
 async fn audit_csv(
-    desk: &Desk,
+    request: &BoxOfficeRequest,
     event: &leasehold_boxoffice::model::EventId,
     seat: Option<String>,
     since: u64,
@@ -151,7 +151,7 @@ async fn audit_csv(
     let mut since = since;
     loop {
         let query = AuditQuery { since, seat: seat.clone(), limit: MOST };
-        let entries = desk.office().audit(event, query).await.map_err(no)?;
+        let entries = request.office().audit(event, query).await.map_err(no)?;
         let Some(last) = entries.last() else { return Ok(csv(text)) };
         since = last.seq;
         entries.iter().for_each(|entry| text.push_str(&audit_line(entry)));
@@ -184,18 +184,18 @@ fn audit_line(entry: &Entry) -> String {
 
 /// `GET /v1/events/{e}/report`
 pub async fn report(call: Call) -> Result<Response<Body>, Problem> {
-    let desk = Desk::authorize(&call, Verb::OverseeEvent)?;
+    let request = BoxOfficeRequest::authorize(&call, Verb::OverseeEvent)?;
     let [format] = call.query(["format"])?;
-    let event = desk.event(&call)?;
-    let row = desk.office().event(&event).await.map_err(no)?;
+    let event = request.event(&call)?;
+    let row = request.office().event(&event).await.map_err(no)?;
     if is_csv(format)? {
-        return orders_csv(&desk, &event).await;
+        return orders_csv(&request, &event).await;
     }
-    let report = desk.office().report(&event).await.map_err(no)?;
-    let late = desk.office().late_money(&event).await.map_err(no)?;
-    let paying = desk.office().paying(&event).await.map_err(no)?;
-    let orders = desk.office().orders(&event, None, ORDERS).await.map_err(no)?;
-    let metrics = desk.office().metrics().await;
+    let report = request.office().report(&event).await.map_err(no)?;
+    let late = request.office().late_money(&event).await.map_err(no)?;
+    let paying = request.office().paying(&event).await.map_err(no)?;
+    let orders = request.office().orders(&event, None, ORDERS).await.map_err(no)?;
+    let metrics = request.office().metrics().await;
     let lag = metrics.stands.map_or(0.0, |stands| stands.sweeper_lag_seconds);
     let lost = metrics.refused_total;
     let asked = lost + metrics.holds_total;
@@ -213,7 +213,8 @@ pub async fn report(call: Call) -> Result<Response<Body>, Problem> {
             shown
         })
         .collect();
-    let stuck: Vec<Value> = paying.iter().map(|hold| json_of::staff_hold(hold, waited(hold, &row.settings))).collect();
+    let stuck: Vec<Value> =
+        paying.iter().map(|hold| json_of::staff_hold(hold, payment_waited_ms(hold, &row.settings))).collect();
     Ok(answer(
         StatusCode::OK,
         &json!({
@@ -234,11 +235,14 @@ pub async fn report(call: Call) -> Result<Response<Body>, Problem> {
     ))
 }
 
-async fn orders_csv(desk: &Desk, event: &leasehold_boxoffice::model::EventId) -> Result<Response<Body>, Problem> {
+async fn orders_csv(
+    request: &BoxOfficeRequest,
+    event: &leasehold_boxoffice::model::EventId,
+) -> Result<Response<Body>, Problem> {
     let mut text = csv_line(&["order_id", "buyer", "state", "late", "payment_ref", "seat", "qty", "token", "price"]);
     let mut after = None;
     loop {
-        let orders = desk.office().orders(event, after.as_ref(), MOST).await.map_err(no)?;
+        let orders = request.office().orders(event, after.as_ref(), MOST).await.map_err(no)?;
         let Some(last) = orders.last() else { return Ok(csv(text)) };
         after = Some(last.order_id.clone());
         orders.iter().for_each(|order| order_lines(order, &mut text));
@@ -261,10 +265,10 @@ fn order_lines(order: &OrderRow, text: &mut String) {
 
 /// `GET /v1/events/{e}/invariants`
 pub async fn invariants(call: Call) -> Result<Response<Body>, Problem> {
-    let desk = Desk::authorize(&call, Verb::OverseeEvent)?;
+    let request = BoxOfficeRequest::authorize(&call, Verb::OverseeEvent)?;
     call.query([])?;
-    let event = desk.event(&call)?;
-    let checks = desk.office().invariants(&event).await.map_err(no)?;
+    let event = request.event(&call)?;
+    let checks = request.office().invariants(&event).await.map_err(no)?;
     let ok = checks.iter().all(|check| check.ok);
     Ok(answer(StatusCode::OK, &json!({"ok": ok, "checks": checks})))
 }

@@ -17,7 +17,7 @@ use serde_json::json;
 use tokio::sync::watch;
 use tokio::time::{Instant, timeout_at};
 
-use super::{Desk, no, number};
+use super::{BoxOfficeRequest, no, number};
 use crate::api::boxoffice as json_of;
 use crate::boxoffice::feed::Feed;
 use crate::http::App;
@@ -30,18 +30,18 @@ const LOOK: Duration = Duration::from_secs(1);
 
 /// `GET /v1/events/{e}/stream`
 pub async fn stream(call: Call) -> Result<Response<Body>, Problem> {
-    let desk = Desk::authorize(&call, Verb::SeeEvent)?;
+    let request = BoxOfficeRequest::authorize(&call, Verb::SeeEvent)?;
     let [since] = call.query(["since"])?;
-    let event = desk.event(&call)?;
+    let event = request.event(&call)?;
     let last = super::header(&call, "last-event-id", "Last-Event-ID")?.map(str::to_owned).or(since);
     let since = number(last.filter(|text| !text.is_empty()), "Last-Event-ID (or since)")?;
-    let now = desk.office().availability(&event).await.map_err(no)?.seq;
+    let now = request.office().availability(&event).await.map_err(no)?.seq;
     // A number from the future is of another ledger.
     let since = since.filter(|since| *since <= now);
-    let feed = desk.house.feed(&event);
-    let (head, app) = (feed.watch(), call.app.clone());
+    let feed = request.boxoffice.feed(&event);
+    let (head, app) = (feed.subscribe(), call.app.clone());
     let quiet_until = Instant::now() + app.config.heartbeat;
-    let teller = Teller { app, desk, event, feed, head, seen: since, quiet_until, look_again: Instant::now() };
+    let teller = Teller { app, request, event, feed, head, seen: since, quiet_until, look_again: Instant::now() };
     let events = stream::unfold(State::Begin(Box::new(teller)), |state| async {
         let (text, next) = state.next().await?;
         Some((Ok::<_, Infallible>(text), next))
@@ -62,7 +62,7 @@ enum State {
 
 struct Teller {
     app: App,
-    desk: Desk,
+    request: BoxOfficeRequest,
     event: EventId,
     feed: Arc<Feed>,
     head: watch::Receiver<u64>,
@@ -105,7 +105,7 @@ impl Teller {
             }
             let Some(seen) = self.seen else { return self.reset().await };
             self.head.borrow_and_update();
-            let told = self.feed.after(seen).await.map_err(no)?;
+            let told = self.feed.entries_after(seen).await.map_err(no)?;
             if let Some(first) = told.first() {
                 if first.seq != seen + 1 {
                     return self.reset().await;
@@ -141,16 +141,17 @@ impl Teller {
     }
 
     fn still_welcome(&self) -> Result<(), Problem> {
-        if self.desk.caller.principal.revoked.load(Ordering::Relaxed) {
+        if self.request.caller.principal.revoked.load(Ordering::Relaxed) {
             return Err(Problem::of(&Denial::Unauthorized));
         }
-        let over = self.desk.caller.ticket.as_ref().is_some_and(|ticket| self.desk.house.is_over(ticket));
+        let over =
+            self.request.caller.ticket.as_ref().is_some_and(|ticket| self.request.boxoffice.ticket_expired(ticket));
         if over { Err(Problem::of(&Denial::Ticket(leasehold_boxoffice::ticket::Invalid::Expired))) } else { Ok(()) }
     }
 
     /// The whole as it is now.
     async fn now(&self) -> Result<(u64, String), Problem> {
-        let office = self.desk.office();
+        let office = self.request.office();
         let now = office.availability(&self.event).await.map_err(no)?;
         let (_, layout) = office.layout(&self.event).await.map_err(no)?;
         Ok((now.seq, json_of::availability(&now, &layout, None, None)))

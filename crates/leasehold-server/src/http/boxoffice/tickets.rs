@@ -5,7 +5,7 @@ use hyper::{Response, StatusCode};
 use leasehold_boxoffice::model::{Buyer, EventId};
 use serde_json::json;
 
-use super::{Desk, no};
+use super::{BoxOfficeRequest, no};
 use crate::http::fields::{Fields, missing};
 use crate::http::problem::Problem;
 use crate::http::respond::json as answer;
@@ -14,42 +14,42 @@ use crate::service::{Role, Verb};
 use leasehold_support::duration::millis;
 
 /// `GET /v1/boxoffice`
-pub async fn front(call: Call) -> Result<Response<Body>, Problem> {
+pub async fn public_info(call: Call) -> Result<Response<Body>, Problem> {
     call.query([])?;
-    let front = call.app.service.boxoffice_front();
+    let front = call.app.service.boxoffice_info();
     let (demo, event) = front.map_or((false, None), |front| (front.demo, front.default_event));
     Ok(answer(StatusCode::OK, &json!({"demo": demo, "default_event": event})))
 }
 
 /// `POST /v1/tickets`
 pub async fn mint(mut call: Call) -> Result<Response<Body>, Problem> {
-    let demo = call.app.service.boxoffice_front().is_some_and(|front| front.demo);
+    let demo = call.app.service.boxoffice_info().is_some_and(|front| front.demo);
     let caller = if demo { call.demo_caller(Role::Boxoffice)? } else { call.authenticate()? };
-    let desk = Desk::of(&call, caller, Verb::RunEvent)?;
+    let request = BoxOfficeRequest::authorize_caller(&call, caller, Verb::RunEvent)?;
     call.query([])?;
     let body = call.bytes(call.app.config.body_bytes, &["application/json"]).await?;
     let mut fields = Fields::parse(&body)?;
     let event = EventId(fields.text("event")?.ok_or_else(|| missing("event"))?);
     let buyer = fields.text("buyer")?;
     fields.done()?;
-    desk.sees(&event)?;
-    desk.office().event(&event).await.map_err(no)?;
+    request.sees(&event)?;
+    request.office().event(&event).await.map_err(no)?;
     let buyer = match buyer {
         Some(buyer) => Buyer(buyer),
-        None => Buyer(drawn(&desk, &call, &body)?),
+        None => Buyer(drawn(&request, &call, &body)?),
     };
     if !buyer.is_well_formed() {
         return Err(Problem::invalid("buyer is 1 to 128 bytes without control characters"));
     }
-    let minted = desk.house.mint(&event, &buyer.0);
+    let minted = request.boxoffice.mint_ticket(&event, &buyer.0);
     let (ticket, ttl) = minted.ok_or_else(|| Problem::invalid("there is no ticket for such names"))?;
     Ok(answer(StatusCode::CREATED, &json!({"ticket": ticket, "buyer": buyer, "expires_in_ms": millis(ttl)})))
 }
 
 /// A name for a buyer who has none. With an idempotency key a retry is the same buyer.
-fn drawn(desk: &Desk, call: &Call, body: &[u8]) -> Result<String, Problem> {
-    let bits: [u8; 32] = match desk.idem(call, body)? {
-        Some(idem) => desk.house.derive("buyer", &[idem.key, idem.body].concat()),
+fn drawn(request: &BoxOfficeRequest, call: &Call, body: &[u8]) -> Result<String, Problem> {
+    let bits: [u8; 32] = match request.idempotency(call, body)? {
+        Some(idempotency) => request.boxoffice.derive("buyer", &[idempotency.key, idempotency.body].concat()),
         None => {
             let mut bits = [0; 32];
             getrandom::fill(&mut bits).map_err(|_| Problem::unavailable("the system has no random bits to give"))?;

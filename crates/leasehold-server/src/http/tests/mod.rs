@@ -45,7 +45,7 @@ struct Server {
     stop: CancellationToken,
     task: JoinHandle<()>,
     home: Arc<TempDir>,
-    house: Arc<BoxOffice>,
+    boxoffice: Arc<BoxOffice>,
     /// Sweeper, sequencer, sender, settler.
     chores: tokio::task::JoinSet<()>,
 }
@@ -67,9 +67,9 @@ impl Server {
         let listener = std::net::TcpListener::bind(at).unwrap();
         let at = listener.local_addr().unwrap();
         let stop = CancellationToken::new();
-        let (house, chores) = boxoffice::open(&home, &service).await;
+        let (boxoffice, chores) = boxoffice::open(&home, &service).await;
         let task = tokio::spawn(serve(listener, service.clone(), config, stop.clone()));
-        Self { at, service, stop, task, home, house, chores }
+        Self { at, service, stop, task, home, boxoffice, chores }
     }
 
     /// Stops it; fails if that does not come to an end.

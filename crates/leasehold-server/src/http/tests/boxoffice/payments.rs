@@ -46,7 +46,7 @@ async fn play_bank(server: &Server, key: &str, body: &Value) -> Reply {
 
 /// As the bank of the demo would tell it.
 async fn tell_as_bank(server: &Server, told: &Callback) -> Reply {
-    let secrets = &server.house.demo().unwrap().secrets;
+    let secrets = &server.boxoffice.demo().unwrap().secrets;
     let body = serde_json::to_value(told).unwrap();
     let stamp = leasehold_boxoffice::sign::SignatureStamp { at_ms: 1, seq: None };
     let signature = leasehold_boxoffice::sign::header(secrets, stamp, body.to_string().as_bytes());

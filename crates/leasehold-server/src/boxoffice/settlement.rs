@@ -21,114 +21,114 @@ use super::BoxOffice;
 mod tests;
 
 /// How often it is looked for.
-const EVERY: Duration = Duration::from_secs(2);
+const SETTLEMENT_EVERY: Duration = Duration::from_secs(2);
 /// A refund that was asked for is asked for again after this, if no callback came.
-const AGAIN: Duration = Duration::from_secs(30);
+const ASK_AGAIN_AFTER: Duration = Duration::from_secs(30);
 /// A payment that takes longer is asked after.
-const STUCK_MS: u64 = 30_000;
+const STUCK_PAYMENT_MS: u64 = 30_000;
 /// So long after the end of a hold its payment is asked after, if no word of it came.
-const UNHEARD_MS: u64 = 900_000;
+const ASK_AFTER_ENDED_HOLD_MS: u64 = 900_000;
 /// So many of them are asked after at a time: captures and refunds wait meanwhile.
-const UNHEARD_AT_ONCE: usize = 100;
+const MAX_ENDED_HOLDS_PER_ROUND: usize = 100;
 /// So long after the end of a hold a payment that we asked for is cancelled, if nothing came of it.
-const CANCEL_AFTER_MS: u64 = 60_000;
+const CANCEL_ENDED_HOLD_AFTER_MS: u64 = 60_000;
 
 /// Works until it is dropped.
-pub async fn run(house: Arc<BoxOffice>, clock: Arc<dyn Clock>) {
+pub async fn run(boxoffice: Arc<BoxOffice>, clock: Arc<dyn Clock>) {
     let mut asked = HashMap::new();
     loop {
-        clock.sleep_until(clock.now().plus(EVERY)).await;
-        if turn(&house, &clock, &mut asked).await.is_ok() {
-            house.office().record_task_round(OfficeTask::Settler);
+        clock.sleep_until(clock.now().plus(SETTLEMENT_EVERY)).await;
+        if run_once(&boxoffice, &clock, &mut asked).await.is_ok() {
+            boxoffice.office().record_task_round(OfficeTask::Settler);
         }
     }
 }
 
 /// Looks once for what waits, and asks for what was not asked for lately.
-async fn turn(
-    house: &BoxOffice,
+async fn run_once(
+    boxoffice: &BoxOffice,
     clock: &Arc<dyn Clock>,
     asked: &mut HashMap<String, Time>,
 ) -> Result<(), leasehold_boxoffice::Error> {
-    let Some(provider) = house.provider() else { return Ok(()) };
+    let Some(provider) = boxoffice.provider() else { return Ok(()) };
     let now = clock.now();
     asked.retain(|_, again| *again > now);
-    let captures = house.office().captures_due().await?;
+    let captures = boxoffice.office().captures_due().await?;
     for order in &captures {
-        if first(asked, format!("capture {}", order.order_id), now) {
-            capture(house, &*provider, order).await;
+        if mark_asked(asked, format!("capture {}", order.order_id), now) {
+            capture_order(boxoffice, &*provider, order).await;
         }
     }
-    for money in house.office().cancels_due().await? {
-        if first(asked, format!("cancel {}", money.key()), now) {
-            cancel(house, &*provider, &money).await;
+    for money in boxoffice.office().cancels_due().await? {
+        if mark_asked(asked, format!("cancel {}", money.key()), now) {
+            cancel_authorisation(boxoffice, &*provider, &money).await;
         }
     }
     // What is not captured yet cannot go back: the capture comes first.
     let uncaptured = |money: &MoneyRow| captures.iter().any(|order| Some(&order.order_id) == money.order_id.as_ref());
-    for money in house.office().refunds_due().await? {
+    for money in boxoffice.office().refunds_due().await? {
         if uncaptured(&money) {
             continue;
         }
-        if first(asked, money.key(), now) && !give_back(house, &money).await {
+        if mark_asked(asked, money.key(), now) && !refund_money(boxoffice, &money).await {
             // Staff may send it again, and shall not wait for that.
             asked.remove(&money.key());
         }
     }
-    for (hold, payment_ref) in overdue(house).await? {
-        if first(asked, format!("status {payment_ref}"), now) {
-            ask_after(house, &*provider, &hold, &payment_ref).await;
+    for (hold, payment_ref) in overdue_payments(boxoffice).await? {
+        if mark_asked(asked, format!("status {payment_ref}"), now) {
+            ask_after(boxoffice, &*provider, &hold, &payment_ref).await;
         }
     }
     // As often as a single payment is asked after: there may be many.
-    if first(asked, "unheard".to_owned(), now) {
-        unheard(house, &*provider, asked, now).await?;
+    if mark_asked(asked, "unheard".to_owned(), now) {
+        ask_after_ended_holds(boxoffice, &*provider, asked, now).await?;
     }
     Ok(())
 }
 
 /// Asks after payments of holds that ended without a word of the money: it may have come in the last moment, and the
 /// callback been lost. What we asked for and nobody paid is cancelled.
-async fn unheard(
-    house: &BoxOffice,
+async fn ask_after_ended_holds(
+    boxoffice: &BoxOffice,
     provider: &dyn PaymentProvider,
     asked: &mut HashMap<String, Time>,
     now: Time,
 ) -> Result<(), leasehold_boxoffice::Error> {
-    let (holds, moment) = house.office().payments_without_word(UNHEARD_MS).await?;
-    let mut left = UNHEARD_AT_ONCE;
+    let (holds, moment) = boxoffice.office().payments_without_word(ASK_AFTER_ENDED_HOLD_MS).await?;
+    let mut left = MAX_ENDED_HOLDS_PER_ROUND;
     for hold in holds {
         let Some(payment_ref) = hold.payment_ref.clone() else { continue };
         let over = moment.since(hold.ended_at.unwrap_or(hold.expires_at));
         // Each time as long again as it is over by now: a payment that was left alone is asked after a few times in all.
-        let pause = AGAIN.max(Duration::from_millis(over));
+        let pause = ASK_AGAIN_AFTER.max(Duration::from_millis(over));
         let Entry::Vacant(place) = asked.entry(format!("status {payment_ref}")) else { continue };
         if left == 0 {
             break;
         }
         left -= 1;
         let place = place.insert(now.plus(pause));
-        let ours = provider.makes_payments().is_some() && over >= CANCEL_AFTER_MS;
+        let ours = provider.makes_payments().is_some() && over >= CANCEL_ENDED_HOLD_AFTER_MS;
         let is_over = if ours {
-            match house.ended_at_provider(&payment_ref).await {
-                Some(status) => told(house, &hold, &payment_ref, status).await,
+            match boxoffice.ended_at_provider(&payment_ref).await {
+                Some(status) => apply_status(boxoffice, &hold, &payment_ref, status).await,
                 None => false,
             }
         } else {
-            ask_after(house, provider, &hold, &payment_ref).await
+            ask_after(boxoffice, provider, &hold, &payment_ref).await
         };
         if is_over {
-            *place = now.plus(Duration::from_millis(UNHEARD_MS));
+            *place = now.plus(Duration::from_millis(ASK_AFTER_ENDED_HOLD_MS));
         }
     }
     Ok(())
 }
 
 /// Whether it was not asked for lately. The time of the first asking stays: else it would never be asked for again.
-fn first(asked: &mut HashMap<String, Time>, key: String, now: Time) -> bool {
+fn mark_asked(asked: &mut HashMap<String, Time>, key: String, now: Time) -> bool {
     match asked.entry(key) {
         Entry::Vacant(place) => {
-            place.insert(now.plus(AGAIN));
+            place.insert(now.plus(ASK_AGAIN_AFTER));
             true
         }
         Entry::Occupied(_) => false,
@@ -136,8 +136,8 @@ fn first(asked: &mut HashMap<String, Time>, key: String, now: Time) -> bool {
 }
 
 /// Whether it is on its way, or to be asked for again. What the provider refuses for good is for staff to decide.
-async fn give_back(house: &BoxOffice, money: &MoneyRow) -> bool {
-    let Some(provider) = house.provider() else { return true };
+async fn refund_money(boxoffice: &BoxOffice, money: &MoneyRow) -> bool {
+    let Some(provider) = boxoffice.provider() else { return true };
     let refund = Refund {
         refund_id: money.refund_id(),
         payment_ref: money.payment_ref.clone(),
@@ -148,7 +148,7 @@ async fn give_back(house: &BoxOffice, money: &MoneyRow) -> bool {
     let refused = match provider.refund(refund).await {
         Ok(RefundProgress::Done(CallbackOutcome::Refunded)) => {
             let note = "the provider gave it back";
-            let _ = house.office().record_refunded(LedgerCall::by("settler"), &money.key(), note).await;
+            let _ = boxoffice.office().record_refunded(LedgerCall::by("settler"), &money.key(), note).await;
             return true;
         }
         // It will call back.
@@ -162,11 +162,11 @@ async fn give_back(house: &BoxOffice, money: &MoneyRow) -> bool {
     };
     tracing::error!(refused, payment = money.payment_ref, "a refund is owed and was refused: staff must decide");
     // If that cannot be written, it is asked for again.
-    house.office().refund_refused(LedgerCall::by("settler"), &money.key(), &refused).await.is_err()
+    boxoffice.office().refund_refused(LedgerCall::by("settler"), &money.key(), &refused).await.is_err()
 }
 
 /// Asks for money that was authorised and has bought something by now. A refusal is for staff.
-async fn capture(house: &BoxOffice, provider: &dyn PaymentProvider, order: &OrderRow) {
+async fn capture_order(boxoffice: &BoxOffice, provider: &dyn PaymentProvider, order: &OrderRow) {
     let Some(capture) = &order.capture else { return };
     let (to, note) = match provider.capture(order.payment_ref.clone(), capture.amount).await {
         // As a callback says it: what was captured beyond the price goes back.
@@ -181,7 +181,7 @@ async fn capture(house: &BoxOffice, provider: &dyn PaymentProvider, order: &Orde
                 currency: Some(status.currency),
                 paid_for: HoldId(status.hold_id),
             };
-            if let Err(error) = house.office().payment(message).await {
+            if let Err(error) = boxoffice.office().payment(message).await {
                 tracing::warn!(%error, payment = order.payment_ref, "a capture could not be written down");
             }
             return;
@@ -202,11 +202,11 @@ async fn capture(house: &BoxOffice, provider: &dyn PaymentProvider, order: &Orde
     if to == CaptureState::Failed {
         tracing::error!(note, payment = order.payment_ref, "an order was sold and its payment is not captured");
     }
-    let _ = house.office().record_capture(LedgerCall::by("settler"), &order.order_id, to, &note).await;
+    let _ = boxoffice.office().record_capture(LedgerCall::by("settler"), &order.order_id, to, &note).await;
 }
 
 /// Cancels what was authorised and bought nothing. What was captured all the same goes back.
-async fn cancel(house: &BoxOffice, provider: &dyn PaymentProvider, money: &MoneyRow) {
+async fn cancel_authorisation(boxoffice: &BoxOffice, provider: &dyn PaymentProvider, money: &MoneyRow) {
     let captured = match provider.cancel(money.payment_ref.clone()).await {
         Ok(None) => false,
         Ok(Some(status)) => match status.outcome {
@@ -217,7 +217,7 @@ async fn cancel(house: &BoxOffice, provider: &dyn PaymentProvider, money: &Money
         Err(error @ ProviderError::Refused(_)) => {
             let why = error.to_string();
             tracing::error!(why, payment = money.payment_ref, "a payment is not cancelled: staff must decide");
-            let _ = house.office().cancel_refused(LedgerCall::by("settler"), &money.key(), &why).await;
+            let _ = boxoffice.office().cancel_refused(LedgerCall::by("settler"), &money.key(), &why).await;
             return;
         }
         Err(error) => {
@@ -225,13 +225,13 @@ async fn cancel(house: &BoxOffice, provider: &dyn PaymentProvider, money: &Money
             return;
         }
     };
-    let _ = house.office().record_cancel(LedgerCall::by("settler"), &money.key(), captured).await;
+    let _ = boxoffice.office().record_cancel(LedgerCall::by("settler"), &money.key(), captured).await;
 }
 
 /// Asks the provider about a payment whose callback does not come. Whether nothing more can come of it.
-async fn ask_after(house: &BoxOffice, provider: &dyn PaymentProvider, hold: &HoldRow, payment_ref: &str) -> bool {
+async fn ask_after(boxoffice: &BoxOffice, provider: &dyn PaymentProvider, hold: &HoldRow, payment_ref: &str) -> bool {
     match provider.status(payment_ref.to_owned()).await {
-        Ok(Some(status)) => told(house, hold, payment_ref, status).await,
+        Ok(Some(status)) => apply_status(boxoffice, hold, payment_ref, status).await,
         Ok(None) => false,
         Err(error) => {
             tracing::warn!(%error, payment = payment_ref, "a payment was asked after, and its status cannot be used");
@@ -241,7 +241,7 @@ async fn ask_after(house: &BoxOffice, provider: &dyn PaymentProvider, hold: &Hol
 }
 
 /// The provider was asked, and this is its word. Whether nothing more can come of the payment.
-async fn told(house: &BoxOffice, hold: &HoldRow, payment_ref: &str, status: PaymentStatus) -> bool {
+async fn apply_status(boxoffice: &BoxOffice, hold: &HoldRow, payment_ref: &str, status: PaymentStatus) -> bool {
     let outcome = match status.outcome {
         PaymentState::Authorised => CallbackOutcome::Authorised,
         PaymentState::Captured => CallbackOutcome::Captured,
@@ -250,7 +250,7 @@ async fn told(house: &BoxOffice, hold: &HoldRow, payment_ref: &str, status: Paym
         PaymentState::Pending => return false,
         PaymentState::Refunded => return true,
     };
-    let settled = house.office().payment(message(hold, payment_ref, outcome, status)).await;
+    let settled = boxoffice.office().payment(status_message(hold, payment_ref, outcome, status)).await;
     if let Err(error) = &settled {
         tracing::warn!(%error, "a payment whose callback never came could not be settled");
     }
@@ -259,7 +259,12 @@ async fn told(house: &BoxOffice, hold: &HoldRow, payment_ref: &str, status: Paym
 }
 
 /// What a provider says when it is asked, as a message like a callback.
-pub fn message(hold: &HoldRow, payment_ref: &str, outcome: CallbackOutcome, status: PaymentStatus) -> PaymentMessage {
+pub fn status_message(
+    hold: &HoldRow,
+    payment_ref: &str,
+    outcome: CallbackOutcome,
+    status: PaymentStatus,
+) -> PaymentMessage {
     // Another for each time that it was begun: a card that was declined may be tried again.
     let began = hold.expires_at.0;
     PaymentMessage {
@@ -276,13 +281,16 @@ pub fn message(hold: &HoldRow, payment_ref: &str, outcome: CallbackOutcome, stat
 }
 
 /// Holds whose payment takes long, and whose money has not come.
-async fn overdue(house: &BoxOffice) -> Result<Vec<(HoldRow, String)>, leasehold_boxoffice::Error> {
+async fn overdue_payments(boxoffice: &BoxOffice) -> Result<Vec<(HoldRow, String)>, leasehold_boxoffice::Error> {
     let mut found = Vec::new();
-    let (paying, now) = house.office().payments_under_way().await?;
+    let (paying, now) = boxoffice.office().payments_under_way().await?;
     for hold in paying {
-        let pay_ms = hold.pay_ms.unwrap_or(STUCK_MS * 2);
-        let waited = pay_ms.saturating_sub(hold.expires_at.since(now));
-        let Some(payment) = hold.payment_ref.clone().filter(|_| waited >= STUCK_MS.min(pay_ms / 2)) else { continue };
+        let pay_ms = hold.pay_ms.unwrap_or(STUCK_PAYMENT_MS * 2);
+        let payment_waited_ms = pay_ms.saturating_sub(hold.expires_at.since(now));
+        let Some(payment) = hold.payment_ref.clone().filter(|_| payment_waited_ms >= STUCK_PAYMENT_MS.min(pay_ms / 2))
+        else {
+            continue;
+        };
         // Seats offered for money that came late wait for the buyer's word, not for the provider's.
         if !hold.offered {
             found.push((hold, payment));
@@ -292,6 +300,6 @@ async fn overdue(house: &BoxOffice) -> Result<Vec<(HoldRow, String)>, leasehold_
 }
 
 /// How long a payment is under way: the deadline was `pay_ms` away when it began.
-pub fn waited(hold: &StaffHold, settings: &EventSettings) -> u64 {
+pub fn payment_waited_ms(hold: &StaffHold, settings: &EventSettings) -> u64 {
     hold.hold.pay_within(settings).saturating_sub(hold.remaining_ms)
 }

@@ -47,7 +47,7 @@ mod page;
 
 /// What a buyer does.
 #[derive(Clone, Debug, Serialize, Deserialize)]
-pub struct Order {
+pub struct DemoPayment {
     /// What is paid for.
     pub payment: ScriptedPayment,
     /// What the bank does.
@@ -55,7 +55,7 @@ pub struct Order {
 }
 
 /// See the module.
-pub struct Bank {
+pub struct DemoPaymentProvider {
     secrets: Secrets,
     outbound: Arc<Outbound>,
     clock: Arc<dyn Clock>,
@@ -63,13 +63,13 @@ pub struct Bank {
     url: String,
     /// Where it calls back.
     callback: String,
-    accounts: Mutex<HashMap<String, Account>>,
+    accounts: Mutex<HashMap<String, DemoAccount>>,
     /// How many payments were tried: with the moment, a name for each.
     attempts: AtomicU64,
     stop: CancellationToken,
 }
 
-struct Account {
+struct DemoAccount {
     payment: ScriptedPayment,
     /// Of a payment that it was asked to make.
     made: Option<PaymentRequest>,
@@ -81,7 +81,7 @@ struct Account {
     refunds: HashMap<String, u64>,
 }
 
-impl Account {
+impl DemoAccount {
     fn new(payment: ScriptedPayment) -> Self {
         let (made, outcome, refunds) = (None, None, HashMap::new());
         Self { amount: payment.amount, payment, made, outcome, capture_fails: false, refunds }
@@ -105,11 +105,11 @@ impl Account {
     }
 }
 
-const MOST_BYTES: usize = 64 * 1024;
+const MAX_BODY_BYTES: usize = 64 * 1024;
 /// Payments are forgotten beyond this: it is play money.
-const MOST_ACCOUNTS: usize = 100_000;
+const MAX_ACCOUNTS: usize = 100_000;
 
-impl Bank {
+impl DemoPaymentProvider {
     /// Listens on a free port of loopback, and answers until `stop`. Answers its URL.
     ///
     /// # Errors
@@ -125,7 +125,7 @@ impl Bank {
         let listener = TcpListener::bind(SocketAddr::from(([127, 0, 0, 1], 0))).await?;
         let url = format!("http://{}", listener.local_addr()?);
         let accounts = Mutex::new(HashMap::new());
-        let bank = Arc::new(Self {
+        let provider = Arc::new(Self {
             secrets,
             outbound,
             clock,
@@ -135,7 +135,7 @@ impl Bank {
             attempts: AtomicU64::new(0),
             stop: stop.clone(),
         });
-        tokio::spawn(stop.run_until_cancelled_owned(async move { bank.accept(listener).await }));
+        tokio::spawn(stop.run_until_cancelled_owned(async move { provider.accept(listener).await }));
         Ok(url)
     }
 
@@ -146,11 +146,11 @@ impl Bank {
                 self.clock.sleep_until(self.clock.now().plus(Duration::from_millis(100))).await;
                 continue;
             };
-            let bank = self.clone();
+            let provider = self.clone();
             let serve = async move {
                 let answer = service_fn(|request| {
-                    let bank = bank.clone();
-                    async move { Ok::<_, Infallible>(bank.answer(request).await) }
+                    let provider = provider.clone();
+                    async move { Ok::<_, Infallible>(provider.handle(request).await) }
                 });
                 let mut http = http1::Builder::new();
                 http.timer(TokioTimer::new()).header_read_timeout(Duration::from_secs(5));
@@ -160,46 +160,46 @@ impl Bank {
         }
     }
 
-    async fn answer(self: &Arc<Self>, request: Request<Incoming>) -> Response<Body> {
+    async fn handle(self: &Arc<Self>, request: Request<Incoming>) -> Response<Body> {
         let (head, body) = request.into_parts();
         let path = head.uri.path().to_owned();
-        let Ok(body) = Limited::new(body, MOST_BYTES).collect().await else {
-            return status(StatusCode::PAYLOAD_TOO_LARGE);
+        let Ok(body) = Limited::new(body, MAX_BODY_BYTES).collect().await else {
+            return empty_response(StatusCode::PAYLOAD_TOO_LARGE);
         };
         let body = body.to_bytes();
         if let Some(payment) = path.strip_prefix("/pay/") {
-            return self.page(&head.method, &decoded(payment), &body);
+            return self.payment_page(&head.method, &decode_segment(payment), &body);
         }
         let signed = if head.method == Method::GET { path.as_bytes() } else { &body };
         let header = head.headers.get(sign::HEADER).and_then(|value| value.to_str().ok()).unwrap_or_default();
         let window = Duration::from_mins(5).as_millis() as u64;
         if sign::verify(&self.secrets, header, signed, Some((wall_ms(), window))).is_err() {
-            return status(StatusCode::UNAUTHORIZED);
+            return empty_response(StatusCode::UNAUTHORIZED);
         }
         let of_payment = path.strip_prefix("/payments/").map(|rest| rest.split_once('/').unwrap_or((rest, "")));
         match (&head.method, path.as_str(), of_payment) {
-            (&Method::POST, "/payments", _) => self.make(&body),
-            (&Method::POST, "/play", _) => self.play(&body),
+            (&Method::POST, "/payments", _) => self.create_payment(&body),
+            (&Method::POST, "/play", _) => self.play_payment(&body),
             (&Method::POST, "/refunds", _) => self.refund(&body),
-            (&Method::GET, _, Some((payment, ""))) => self.look(&decoded(payment)),
-            (&Method::POST, _, Some((payment, "capture"))) => self.capture(&decoded(payment), &body),
-            (&Method::POST, _, Some((payment, "cancel"))) => self.cancel(&decoded(payment)),
-            _ => status(StatusCode::NOT_FOUND),
+            (&Method::GET, _, Some((payment, ""))) => self.payment_status(&decode_segment(payment)),
+            (&Method::POST, _, Some((payment, "capture"))) => self.capture(&decode_segment(payment), &body),
+            (&Method::POST, _, Some((payment, "cancel"))) => self.cancel(&decode_segment(payment)),
+            _ => empty_response(StatusCode::NOT_FOUND),
         }
     }
 
-    fn accounts(&self) -> MutexGuard<'_, HashMap<String, Account>> {
+    fn accounts(&self) -> MutexGuard<'_, HashMap<String, DemoAccount>> {
         let mut accounts = self.accounts.lock().unwrap_or_else(PoisonError::into_inner);
-        if accounts.len() >= MOST_ACCOUNTS {
+        if accounts.len() >= MAX_ACCOUNTS {
             accounts.clear();
         }
         accounts
     }
 
     /// Makes a payment. The same payment_id again is the same payment.
-    fn make(&self, body: &[u8]) -> Response<Body> {
+    fn create_payment(&self, body: &[u8]) -> Response<Body> {
         let Ok(request) = serde_json::from_slice::<PaymentRequest>(body) else {
-            return status(StatusCode::BAD_REQUEST);
+            return empty_response(StatusCode::BAD_REQUEST);
         };
         let payment_ref = format!("bank_{}", request.payment_id);
         let mode = request.mode;
@@ -211,61 +211,63 @@ impl Bank {
             tokens: request.tokens.clone(),
             remaining_ms: request.deadline_ms,
         };
-        let fresh = || Account { made: Some(request), ..Account::new(payment) };
+        let fresh = || DemoAccount { made: Some(request), ..DemoAccount::new(payment) };
         self.accounts().entry(payment_ref.clone()).or_insert_with(fresh);
         let pay_url = Some(format!("{}/pay/{}", self.url, utf8_percent_encode(&payment_ref, NON_ALPHANUMERIC)));
-        json(StatusCode::CREATED, &Created { payment_ref, pay_url, mode })
+        json_response(StatusCode::CREATED, &Created { payment_ref, pay_url, mode })
     }
 
-    fn play(self: &Arc<Self>, body: &[u8]) -> Response<Body> {
-        let Ok(order) = serde_json::from_slice::<Order>(body) else { return status(StatusCode::BAD_REQUEST) };
-        let name = order.payment.payment_ref.clone();
-        self.accounts().entry(name).or_insert_with(|| Account::new(order.payment.clone()));
-        self.act(&order.payment, order.act);
-        json(StatusCode::ACCEPTED, &RefundProgress::Pending)
+    fn play_payment(self: &Arc<Self>, body: &[u8]) -> Response<Body> {
+        let Ok(asked) = serde_json::from_slice::<DemoPayment>(body) else {
+            return empty_response(StatusCode::BAD_REQUEST);
+        };
+        let name = asked.payment.payment_ref.clone();
+        self.accounts().entry(name).or_insert_with(|| DemoAccount::new(asked.payment.clone()));
+        self.run_script(&asked.payment, asked.act);
+        json_response(StatusCode::ACCEPTED, &RefundProgress::Pending)
     }
 
-    fn act(self: &Arc<Self>, payment: &ScriptedPayment, act: ScriptedAct) {
+    fn run_script(self: &Arc<Self>, payment: &ScriptedPayment, act: ScriptedAct) {
         if let Some(account) = self.accounts().get_mut(&payment.payment_ref) {
             account.capture_fails = act == ScriptedAct::CaptureFails;
         }
         let attempt = format!("{:x}.{}", wall_ms(), self.attempts.fetch_add(1, Ordering::Relaxed));
-        for (after, told) in script::plan(payment, act, &attempt) {
-            self.tell_later(after, told);
+        for (after, callback) in script::plan(payment, act, &attempt) {
+            self.call_back_after(after, callback);
         }
     }
 
     fn capture(self: &Arc<Self>, payment: &str, body: &[u8]) -> Response<Body> {
         let amount = serde_json::from_slice::<serde_json::Value>(body).ok().and_then(|body| body["amount"].as_u64());
-        let Some(amount) = amount else { return status(StatusCode::BAD_REQUEST) };
+        let Some(amount) = amount else { return empty_response(StatusCode::BAD_REQUEST) };
         let mut accounts = self.accounts();
-        let Some(account) = accounts.get_mut(payment) else { return status(StatusCode::NOT_FOUND) };
+        let Some(account) = accounts.get_mut(payment) else { return empty_response(StatusCode::NOT_FOUND) };
         match account.outcome {
             Some(CallbackOutcome::Captured) => {}
             Some(CallbackOutcome::Authorised) if amount <= account.amount && !account.capture_fails => {
                 (account.outcome, account.amount) = (Some(CallbackOutcome::Captured), amount);
-                self.tell_later(Duration::from_millis(500), script::captured(&account.payment, amount));
+                self.call_back_after(Duration::from_millis(500), script::captured(&account.payment, amount));
             }
-            _ => return said(StatusCode::UNPROCESSABLE_ENTITY, "nothing is kept for this payment"),
+            _ => return text_response(StatusCode::UNPROCESSABLE_ENTITY, "nothing is kept for this payment"),
         }
-        json(StatusCode::OK, &account.status())
+        json_response(StatusCode::OK, &account.status())
     }
 
     fn cancel(&self, payment: &str) -> Response<Body> {
         let mut accounts = self.accounts();
-        let Some(account) = accounts.get_mut(payment) else { return status(StatusCode::NOT_FOUND) };
+        let Some(account) = accounts.get_mut(payment) else { return empty_response(StatusCode::NOT_FOUND) };
         if matches!(account.outcome, None | Some(CallbackOutcome::Authorised | CallbackOutcome::Declined)) {
             account.outcome = Some(CallbackOutcome::Cancelled);
         }
-        json(StatusCode::OK, &account.status())
+        json_response(StatusCode::OK, &account.status())
     }
 
     fn refund(self: &Arc<Self>, body: &[u8]) -> Response<Body> {
-        let Ok(refund) = serde_json::from_slice::<Refund>(body) else { return status(StatusCode::BAD_REQUEST) };
+        let Ok(refund) = serde_json::from_slice::<Refund>(body) else { return empty_response(StatusCode::BAD_REQUEST) };
         let mut accounts = self.accounts();
         // Money that this bank never saw (it forgets with its process) goes back all the same: it is play.
         let account = accounts.entry(refund.payment_ref.clone()).or_insert_with(|| {
-            Account::new(ScriptedPayment {
+            DemoAccount::new(ScriptedPayment {
                 payment_ref: refund.payment_ref.clone(),
                 hold_id: refund.hold_id.clone(),
                 amount: refund.amount,
@@ -276,79 +278,80 @@ impl Bank {
         });
         let fresh = account.refunds.insert(refund.refund_id.clone(), refund.amount).is_none();
         account.outcome = Some(CallbackOutcome::Refunded);
-        let told = script::refunded(&account.payment, &refund.refund_id, refund.amount);
+        let callback = script::refunded(&account.payment, &refund.refund_id, refund.amount);
         drop(accounts);
         if fresh {
-            self.tell_later(Duration::from_millis(500), told);
+            self.call_back_after(Duration::from_millis(500), callback);
         }
-        json(StatusCode::OK, &RefundProgress::Pending)
+        json_response(StatusCode::OK, &RefundProgress::Pending)
     }
 
-    fn look(&self, payment: &str) -> Response<Body> {
+    fn payment_status(&self, payment: &str) -> Response<Body> {
         match self.accounts().get(payment) {
-            None => status(StatusCode::NOT_FOUND),
-            Some(account) => json(StatusCode::OK, &account.status()),
+            None => empty_response(StatusCode::NOT_FOUND),
+            Some(account) => json_response(StatusCode::OK, &account.status()),
         }
     }
 
     /// Where a buyer pays: one button for each thing that a bank can do, and then back to the shop.
-    fn page(self: &Arc<Self>, method: &Method, payment: &str, body: &[u8]) -> Response<Body> {
+    fn payment_page(self: &Arc<Self>, method: &Method, payment: &str, body: &[u8]) -> Response<Body> {
         let found = self.accounts().get(payment).map(|account| (account.payment.clone(), account.made.clone()));
-        let Some((payment, Some(made))) = found else { return status(StatusCode::NOT_FOUND) };
+        let Some((payment, Some(made))) = found else { return empty_response(StatusCode::NOT_FOUND) };
         if *method == Method::GET {
-            return html(&page::render(&payment));
+            return html_response(&page::render(&payment));
         }
         let asked = std::str::from_utf8(body).unwrap_or_default().strip_prefix("act=").unwrap_or_default();
         let act: Result<ScriptedAct, _> = serde_json::from_value(asked.into());
         match act {
-            Ok(act) => self.act(&payment, act),
+            Ok(act) => self.run_script(&payment, act),
             Err(_) if asked == "back" => {
                 drop(self.cancel(&payment.payment_ref));
                 // Nobody asked for it by the provider's contract, so nobody knows unless it is told.
-                self.tell_later(Duration::ZERO, script::cancelled(&payment));
+                self.call_back_after(Duration::ZERO, script::cancelled(&payment));
             }
-            Err(_) => return status(StatusCode::BAD_REQUEST),
+            Err(_) => return empty_response(StatusCode::BAD_REQUEST),
         }
         let back = made.return_url.filter(|url| is_page(url));
         match back.and_then(|url| HeaderValue::from_str(&url).ok()) {
             Some(url) => {
-                let mut response = status(StatusCode::SEE_OTHER);
+                let mut response = empty_response(StatusCode::SEE_OTHER);
                 response.headers_mut().insert(header::LOCATION, url);
                 response
             }
-            None => html(&page::done()),
+            None => html_response(&page::done()),
         }
     }
 
-    fn tell_later(self: &Arc<Self>, after: Duration, told: Callback) {
-        let bank = self.clone();
+    fn call_back_after(self: &Arc<Self>, after: Duration, callback: Callback) {
+        let provider = self.clone();
         let stop = self.stop.clone();
         tokio::spawn(stop.run_until_cancelled_owned(async move {
-            bank.clock.sleep_until(bank.clock.now().plus(after)).await;
-            bank.tell(told).await;
+            provider.clock.sleep_until(provider.clock.now().plus(after)).await;
+            provider.call_back(callback).await;
         }));
     }
 
     /// Calls back until it is taken, or for good.
-    async fn tell(&self, mut told: Callback) {
-        told.at = rfc3339_at(wall_ms());
-        if told.outcome != CallbackOutcome::Refunded {
+    async fn call_back(&self, mut callback: Callback) {
+        callback.at = rfc3339_at(wall_ms());
+        if callback.outcome != CallbackOutcome::Refunded {
             let mut accounts = self.accounts();
-            if let Some(account) = accounts.get_mut(&told.payment_ref) {
-                if account.outcome == Some(CallbackOutcome::Cancelled) && told.outcome != CallbackOutcome::Cancelled {
+            if let Some(account) = accounts.get_mut(&callback.payment_ref) {
+                if account.outcome == Some(CallbackOutcome::Cancelled) && callback.outcome != CallbackOutcome::Cancelled
+                {
                     return;
                 }
                 // What was captured stays so, whatever arrives after it.
                 account.outcome =
-                    account.outcome.filter(|known| *known != CallbackOutcome::Declined).or(Some(told.outcome));
-                account.amount = told.amount;
+                    account.outcome.filter(|known| *known != CallbackOutcome::Declined).or(Some(callback.outcome));
+                account.amount = callback.amount;
             }
         }
         for failed in 1..8 {
-            let Ok((body, signature)) = told.signed(&self.secrets, wall_ms()) else { return };
+            let Ok((body, signature)) = callback.signed(&self.secrets, wall_ms()) else { return };
             let answer = self.outbound.post(&self.callback, &[(sign::HEADER, &signature)], body).await;
             // Refused as it stands is refused for good.
-            if answer.as_ref().is_ok_and(|answer| answer.is_fine() || (400..500).contains(&answer.status)) {
+            if answer.as_ref().is_ok_and(|answer| answer.is_success() || (400..500).contains(&answer.status)) {
                 return;
             }
             let Some(pause) = webhook::pause(failed, 512) else { return };
@@ -357,30 +360,30 @@ impl Bank {
     }
 }
 
-fn decoded(name: &str) -> String {
+fn decode_segment(name: &str) -> String {
     percent_encoding::percent_decode_str(name).decode_utf8_lossy().into_owned()
 }
 
-fn html(text: &str) -> Response<Body> {
-    let mut response = said(StatusCode::OK, text);
+fn html_response(text: &str) -> Response<Body> {
+    let mut response = text_response(StatusCode::OK, text);
     response.headers_mut().insert(header::CONTENT_TYPE, HeaderValue::from_static("text/html; charset=utf-8"));
     response
 }
 
-fn said(status: StatusCode, text: &str) -> Response<Body> {
+fn text_response(status: StatusCode, text: &str) -> Response<Body> {
     let mut response = Response::new(Body::from(text.to_owned()));
     *response.status_mut() = status;
     response
 }
 
-fn status(status: StatusCode) -> Response<Body> {
+fn empty_response(status: StatusCode) -> Response<Body> {
     let mut response = Response::new(Body::empty());
     *response.status_mut() = status;
     response
 }
 
-fn json(status: StatusCode, value: &impl Serialize) -> Response<Body> {
-    let mut response = said(status, &serde_json::to_string(value).unwrap_or_default());
+fn json_response(status: StatusCode, value: &impl Serialize) -> Response<Body> {
+    let mut response = text_response(status, &serde_json::to_string(value).unwrap_or_default());
     response.headers_mut().insert(header::CONTENT_TYPE, HeaderValue::from_static("application/json"));
     response
 }
