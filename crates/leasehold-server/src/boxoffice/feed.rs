@@ -9,12 +9,12 @@ use std::collections::VecDeque;
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
-use leasehold_boxoffice::model::{AuditQuery, EventId};
+use leasehold_boxoffice::model::{AuditQuery, Entry, EventId};
 use leasehold_boxoffice::{Error, Office};
 use tokio::sync::watch;
 use tokio::time::{Instant, sleep_until};
 
-use crate::api::boxoffice as json_of;
+use crate::api::boxoffice::entry_json;
 
 /// So many recent entries are at hand.
 const MAX_RECENT_ENTRIES: usize = 4096;
@@ -70,10 +70,10 @@ impl Feed {
                 self.head.send_if_modified(|head| std::mem::replace(head, wanted.max(*head)) < wanted);
                 return Ok(());
             }
-            let entries_read = self.read_entries(since).await?;
-            let Some(last) = entries_read.last().map(|entries_read| entries_read.seq) else { return Ok(()) };
+            let entries = self.read_entries(since).await?;
+            let Some(last) = entries.last().map(|entry| entry.seq) else { return Ok(()) };
             let mut recent = self.recent.lock().unwrap_or_else(PoisonError::into_inner);
-            recent.extend(entries_read);
+            recent.extend(entries);
             let over = recent.len().saturating_sub(MAX_RECENT_ENTRIES);
             recent.drain(..over);
             drop(recent);
@@ -84,9 +84,8 @@ impl Feed {
     async fn read_entries(&self, since: u64) -> Result<Vec<FeedEntry>, Error> {
         let query = AuditQuery { since, seat: None, limit: MAX_ENTRIES_PER_READ };
         let entries = self.office.audit(&self.event, query).await?;
-        let entries_read =
-            |entry| FeedEntry { seq: json_of::seq(&entry), data: json_of::happened(&entry).to_string().into() };
-        Ok(entries.into_iter().map(entries_read).collect())
+        let feed_entry = |entry: Entry| FeedEntry { seq: entry.seq, data: entry_json(&entry).to_string().into() };
+        Ok(entries.into_iter().map(feed_entry).collect())
     }
 
     /// Wakes when there is more.

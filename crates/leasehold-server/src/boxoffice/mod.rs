@@ -289,7 +289,7 @@ impl BoxOffice {
         if let Some(known) = seat_maps().get(&row.event_id).filter(|known| known.etag == etag) {
             return Ok(known.clone());
         }
-        let map = crate::api::boxoffice::map(row, &layout).to_string().into();
+        let map = crate::api::boxoffice::seat_map_json(row, &layout).to_string().into();
         let seat_map = Arc::new(CachedSeatMap { etag, map });
         seat_maps().insert(row.event_id.clone(), seat_map.clone());
         Ok(seat_map)

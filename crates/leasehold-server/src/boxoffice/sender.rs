@@ -19,7 +19,7 @@ use leasehold_boxoffice::sign::{HEADER, Secrets};
 use leasehold_boxoffice::webhook;
 
 use super::BoxOffice;
-use crate::api::boxoffice as json_of;
+use crate::api::boxoffice::staff_entry_json;
 use leasehold_support::time::wall_ms;
 
 /// What whoever sends holds.
@@ -180,7 +180,7 @@ impl WebhookSender {
             return self.schedule_retry(row, known, "the ledger or the secret cannot be read").await;
         };
         for entry in entries {
-            let body = json_of::told(&entry).to_string().into_bytes();
+            let body = staff_entry_json(&entry).to_string().into_bytes();
             let message = webhook::message(&secrets, entry.seq, body, wall_ms());
             let answer = self.boxoffice.outbound().post(&row.url, &[(HEADER, &message.signature)], message.body).await;
             let why = match answer {

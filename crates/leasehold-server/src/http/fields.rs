@@ -20,49 +20,50 @@ use super::problem::Problem;
 /// # Errors
 ///
 /// It is not JSON by its own word, too big, too slow, or broken off.
-pub async fn read(config: &Config, headers: &HeaderMap, body: Body) -> Result<Vec<u8>, Problem> {
-    read_kind(config, headers, body, config.body_bytes, &["application/json"]).await
+pub async fn read_json_body(config: &Config, headers: &HeaderMap, body: Body) -> Result<Vec<u8>, Problem> {
+    read_body(config, headers, body, config.body_bytes, &["application/json"]).await
 }
 
-/// As [`read`], for other kinds and sizes.
+/// As [`read_json_body`], for other kinds and sizes.
 ///
 /// # Errors
 ///
-/// As [`read`].
-pub async fn read_kind(
+/// As [`read_json_body`].
+pub async fn read_body(
     config: &Config,
     headers: &HeaderMap,
     body: Body,
-    most: usize,
+    max_bytes: usize,
     kinds: &[&str],
 ) -> Result<Vec<u8>, Problem> {
-    if !kinds.iter().any(|kind| is_kind(headers, kind)) {
+    if !kinds.iter().any(|kind| is_content_type(headers, kind)) {
         let detail = format!("the body needs the header Content-Type: {}", kinds.join(" or "));
-        return Err(Problem::wrong(StatusCode::UNSUPPORTED_MEDIA_TYPE, detail).closing());
+        return Err(Problem::invalid_with_status(StatusCode::UNSUPPORTED_MEDIA_TYPE, detail).closing());
     }
     // By its own word first: what is too big is not even begun.
-    if body.size_hint().lower() > most as u64 {
-        return Err(too_big(most));
+    if body.size_hint().lower() > max_bytes as u64 {
+        return Err(body_too_big(max_bytes));
     }
-    match timeout(config.body, Limited::new(body, most).collect()).await {
+    match timeout(config.body, Limited::new(body, max_bytes).collect()).await {
         Ok(Ok(whole)) => Ok(whole.to_bytes().into()),
-        Ok(Err(error)) if error.is::<LengthLimitError>() => Err(too_big(most)),
+        Ok(Err(error)) if error.is::<LengthLimitError>() => Err(body_too_big(max_bytes)),
         Ok(Err(_)) => Err(Problem::invalid("the body broke off").closing()),
         Err(_) => {
             let detail = format!("the body was not whole within {} ms", config.body.as_millis());
-            Err(Problem::wrong(StatusCode::REQUEST_TIMEOUT, detail).closing())
+            Err(Problem::invalid_with_status(StatusCode::REQUEST_TIMEOUT, detail).closing())
         }
     }
 }
 
 /// Whether the body is of this kind, by its own word.
-pub fn is_kind(headers: &HeaderMap, kind: &str) -> bool {
+pub fn is_content_type(headers: &HeaderMap, kind: &str) -> bool {
     let text = headers.get(header::CONTENT_TYPE).and_then(|value| value.to_str().ok()).unwrap_or_default();
     text.split(';').next().is_some_and(|found| found.trim().eq_ignore_ascii_case(kind))
 }
 
-fn too_big(most: usize) -> Problem {
-    Problem::wrong(StatusCode::PAYLOAD_TOO_LARGE, format!("a body is at most {most} bytes")).closing()
+fn body_too_big(max_bytes: usize) -> Problem {
+    Problem::invalid_with_status(StatusCode::PAYLOAD_TOO_LARGE, format!("a body is at most {max_bytes} bytes"))
+        .closing()
 }
 
 impl Problem {
@@ -77,7 +78,7 @@ impl Problem {
 pub struct Fields {
     /// What the object is, for sentences: "the body", "a resource".
     what: &'static str,
-    left: Vec<(String, Value)>,
+    unread: Vec<(String, Value)>,
     known: Vec<&'static str>,
 }
 
@@ -88,7 +89,7 @@ impl Fields {
     ///
     /// It is not a JSON object.
     pub fn parse(body: &[u8]) -> Result<Self, Problem> {
-        let Once(value) = serde_json::from_slice(body).map_err(|error| {
+        let UniqueKeyJson(value) = serde_json::from_slice(body).map_err(|error| {
             // Its own words may show a value; where it is says enough.
             let how = match error.classify() {
                 serde_json::error::Category::Eof => "ends too early",
@@ -98,21 +99,21 @@ impl Fields {
             Problem::invalid(format!("the body {how} (line {}, column {})", error.line(), error.column()))
         })?;
         match value {
-            Value::Object(object) => Ok(Self::of("the body", object)),
-            other => Err(Problem::invalid(format!("the body is one JSON object, got {}", kind(&other)))),
+            Value::Object(object) => Ok(Self::from_object("the body", object)),
+            other => Err(Problem::invalid(format!("the body is one JSON object, got {}", json_kind(&other)))),
         }
     }
 
     /// The fields of an object inside.
-    pub fn of(what: &'static str, object: Map<String, Value>) -> Self {
-        Self { what, left: object.into_iter().collect(), known: Vec::new() }
+    pub fn from_object(what: &'static str, object: Map<String, Value>) -> Self {
+        Self { what, unread: object.into_iter().collect(), known: Vec::new() }
     }
 
     /// Takes a field; `null` is the same as none.
     pub fn take(&mut self, name: &'static str) -> Option<Value> {
         self.known.push(name);
-        let at = self.left.iter().position(|(field, _)| field == name)?;
-        Some(self.left.swap_remove(at).1).filter(|value| !value.is_null())
+        let at = self.unread.iter().position(|(field, _)| field == name)?;
+        Some(self.unread.swap_remove(at).1).filter(|value| !value.is_null())
     }
 
     /// Takes a text.
@@ -124,7 +125,7 @@ impl Fields {
         match self.take(name) {
             None => Ok(None),
             Some(Value::String(text)) => Ok(Some(text)),
-            Some(other) => Err(Problem::invalid(format!("{name} is a text, got {}", kind(&other)))),
+            Some(other) => Err(Problem::invalid(format!("{name} is a text, got {}", json_kind(&other)))),
         }
     }
 
@@ -136,7 +137,9 @@ impl Fields {
     pub fn number(&mut self, name: &'static str, of: &str) -> Result<Option<u64>, Problem> {
         let Some(value) = self.take(name) else { return Ok(None) };
         let number = value.as_u64();
-        number.map(Some).ok_or_else(|| Problem::invalid(format!("{name} is a whole number{of}, got {}", kind(&value))))
+        number
+            .map(Some)
+            .ok_or_else(|| Problem::invalid(format!("{name} is a whole number{of}, got {}", json_kind(&value))))
     }
 
     /// Takes a yes or no.
@@ -148,7 +151,7 @@ impl Fields {
         match self.take(name) {
             None => Ok(None),
             Some(Value::Bool(flag)) => Ok(Some(flag)),
-            Some(other) => Err(Problem::invalid(format!("{name} is true or false, got {}", kind(&other)))),
+            Some(other) => Err(Problem::invalid(format!("{name} is true or false, got {}", json_kind(&other)))),
         }
     }
 
@@ -161,11 +164,13 @@ impl Fields {
         let items = match self.take(name) {
             None => return Ok(None),
             Some(Value::Array(items)) => items,
-            Some(other) => return Err(Problem::invalid(format!("{name} is a list of texts, got {}", kind(&other)))),
+            Some(other) => {
+                return Err(Problem::invalid(format!("{name} is a list of texts, got {}", json_kind(&other))));
+            }
         };
         let text = |item| match item {
             Value::String(text) => Ok(text),
-            other => Err(Problem::invalid(format!("{name} is a list of texts, got {} in it", kind(&other)))),
+            other => Err(Problem::invalid(format!("{name} is a list of texts, got {} in it", json_kind(&other)))),
         };
         items.into_iter().map(text).collect::<Result<_, _>>().map(Some)
     }
@@ -199,7 +204,7 @@ impl Fields {
     ///
     /// There is such a field.
     pub fn done(self) -> Result<(), Problem> {
-        let Some((unknown, _)) = self.left.first() else { return Ok(()) };
+        let Some((unknown, _)) = self.unread.first() else { return Ok(()) };
         let unknown: String = unknown.chars().take(64).collect();
         let known = self.known.join(", ");
         Err(Problem::invalid(format!("{} has no field {unknown:?}; it has {known}", self.what)))
@@ -207,7 +212,7 @@ impl Fields {
 }
 
 /// What is there instead, without showing it.
-fn kind(value: &Value) -> &'static str {
+fn json_kind(value: &Value) -> &'static str {
     match value {
         Value::Null => "null",
         Value::Bool(_) => "true or false",
@@ -226,17 +231,17 @@ pub fn missing(name: &str) -> Problem {
 }
 
 /// A value in which no object has a field twice, however deep: two readers must not see two things in one body.
-struct Once(Value);
+struct UniqueKeyJson(Value);
 
-impl<'de> Deserialize<'de> for Once {
+impl<'de> Deserialize<'de> for UniqueKeyJson {
     fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
-        deserializer.deserialize_any(Reader).map(Self)
+        deserializer.deserialize_any(UniqueKeyVisitor).map(Self)
     }
 }
 
-struct Reader;
+struct UniqueKeyVisitor;
 
-impl<'de> Visitor<'de> for Reader {
+impl<'de> Visitor<'de> for UniqueKeyVisitor {
     type Value = Value;
 
     fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
@@ -273,7 +278,7 @@ impl<'de> Visitor<'de> for Reader {
 
     fn visit_seq<A: SeqAccess<'de>>(self, mut items: A) -> Result<Value, A::Error> {
         let mut list = Vec::new();
-        while let Some(Once(item)) = items.next_element()? {
+        while let Some(UniqueKeyJson(item)) = items.next_element()? {
             list.push(item);
         }
         Ok(list.into())
@@ -281,7 +286,7 @@ impl<'de> Visitor<'de> for Reader {
 
     fn visit_map<A: MapAccess<'de>>(self, mut fields: A) -> Result<Value, A::Error> {
         let mut object = Map::new();
-        while let Some((name, Once(value))) = fields.next_entry::<String, Once>()? {
+        while let Some((name, UniqueKeyJson(value))) = fields.next_entry::<String, UniqueKeyJson>()? {
             if object.insert(name, value).is_some() {
                 return Err(serde::de::Error::custom("a field comes twice"));
             }

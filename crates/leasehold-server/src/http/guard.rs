@@ -25,7 +25,8 @@ pub struct Arrival {
     pub local: IpAddr,
 }
 
-const CSP: &str = "default-src 'self'; base-uri 'none'; form-action 'none'; frame-ancestors 'none'; object-src 'none'";
+const CONTENT_SECURITY_POLICY: &str =
+    "default-src 'self'; base-uri 'none'; form-action 'none'; frame-ancestors 'none'; object-src 'none'";
 
 /// Whether this is the API, as against pages that anybody may link to.
 pub fn is_api(path: &str) -> bool {
@@ -38,13 +39,15 @@ pub fn is_api(path: &str) -> bool {
 ///
 /// What is wrong with it.
 pub fn check<B>(config: &Config, arrival: Arrival, request: &Request<B>) -> Result<(), Problem> {
-    let host = host_of(request)?;
-    if host.as_ref().is_some_and(|host| !is_ours(config, arrival.local, &name_of(host))) {
+    let host = request_host(request)?;
+    if host.as_ref().is_some_and(|host| !is_our_host(config, arrival.local, &host_name(host))) {
         let detail = "this server does not answer to the Host of this request: add the name to its hosts";
         return Err(Problem::forbidden(detail));
     }
     let changes = !matches!(*request.method(), Method::GET | Method::HEAD);
-    if (changes || is_api(request.uri().path())) && is_foreign(request.headers(), host.as_deref().unwrap_or_default()) {
+    if (changes || is_api(request.uri().path()))
+        && is_foreign_origin(request.headers(), host.as_deref().unwrap_or_default())
+    {
         return Err(Problem::forbidden("requests from pages of another origin are refused"));
     }
     Ok(())
@@ -52,7 +55,7 @@ pub fn check<B>(config: &Config, arrival: Arrival, request: &Request<B>) -> Resu
 
 /// The authority this request is for: of its target if that has one, else of its Host. Health checks that speak HTTP/1.0
 /// have none, and no browser does that.
-fn host_of<B>(request: &Request<B>) -> Result<Option<String>, Problem> {
+fn request_host<B>(request: &Request<B>) -> Result<Option<String>, Problem> {
     if let Some(authority) = request.uri().authority() {
         return Ok(Some(authority.as_str().to_ascii_lowercase()));
     }
@@ -65,7 +68,7 @@ fn host_of<B>(request: &Request<B>) -> Result<Option<String>, Problem> {
 }
 
 /// The name or address in an authority, without its port.
-fn name_of(authority: &str) -> String {
+fn host_name(authority: &str) -> String {
     let name = match authority.strip_prefix('[').and_then(|rest| rest.split_once(']')) {
         Some((address, _)) => address,
         None => authority.rsplit_once(':').map_or(authority, |(name, _)| name),
@@ -73,7 +76,7 @@ fn name_of(authority: &str) -> String {
     name.trim_end_matches('.').to_owned()
 }
 
-fn is_ours(config: &Config, local: IpAddr, name: &str) -> bool {
+fn is_our_host(config: &Config, local: IpAddr, name: &str) -> bool {
     if let Ok(address) = name.parse::<IpAddr>() {
         let address = address.to_canonical();
         if address.is_loopback() || address == local.to_canonical() {
@@ -82,10 +85,10 @@ fn is_ours(config: &Config, local: IpAddr, name: &str) -> bool {
     }
     name == "localhost"
         || name.ends_with(".localhost")
-        || config.hosts.iter().any(|host| host == "*" || name_of(&host.to_ascii_lowercase()) == name)
+        || config.hosts.iter().any(|host| host == "*" || host_name(&host.to_ascii_lowercase()) == name)
 }
 
-fn is_foreign(headers: &HeaderMap, host: &str) -> bool {
+fn is_foreign_origin(headers: &HeaderMap, host: &str) -> bool {
     let text = |name: &HeaderName| headers.get_all(name).iter().map(|value| value.to_str().unwrap_or("unreadable"));
     const SITE: HeaderName = HeaderName::from_static("sec-fetch-site");
     let elsewhere = text(&SITE).any(|site| !matches!(site, "same-origin" | "none"));
@@ -98,12 +101,12 @@ fn is_foreign(headers: &HeaderMap, host: &str) -> bool {
 }
 
 /// Adds what every answer carries.
-pub fn seal(mut response: Response<Body>, is_api: bool) -> Response<Body> {
+pub fn set_security_headers(mut response: Response<Body>, is_api: bool) -> Response<Body> {
     let headers = response.headers_mut();
     let mut set = |name: HeaderName, value: &'static str| {
         headers.entry(name).or_insert(HeaderValue::from_static(value));
     };
-    set(header::CONTENT_SECURITY_POLICY, CSP);
+    set(header::CONTENT_SECURITY_POLICY, CONTENT_SECURITY_POLICY);
     set(header::X_CONTENT_TYPE_OPTIONS, "nosniff");
     set(header::X_FRAME_OPTIONS, "DENY");
     set(header::REFERRER_POLICY, "no-referrer");
@@ -121,7 +124,7 @@ mod tests {
     fn a_host_is_ours_or_refused() {
         let config = Config { hosts: vec!["locks.example:7400".into()], ..Config::default() };
         let local: IpAddr = "10.0.0.7".parse().unwrap();
-        let passes = |authority: &str| is_ours(&config, local, &name_of(&authority.to_ascii_lowercase()));
+        let passes = |authority: &str| is_our_host(&config, local, &host_name(&authority.to_ascii_lowercase()));
         for ours in [
             "localhost",
             "LOCALHOST:7400",
@@ -142,7 +145,7 @@ mod tests {
             assert!(!passes(other), "{other}");
         }
         let any = Config { hosts: vec!["*".into()], ..Config::default() };
-        assert!(is_ours(&any, local, "whatever.example"));
+        assert!(is_our_host(&any, local, "whatever.example"));
     }
 
     /// Goal: a page elsewhere is told from our own pages and from no page at all.
@@ -151,9 +154,9 @@ mod tests {
         let foreign = |name: &'static str, value: &'static str| {
             let mut headers = HeaderMap::new();
             headers.insert(name, HeaderValue::from_static(value));
-            is_foreign(&headers, "localhost:7400")
+            is_foreign_origin(&headers, "localhost:7400")
         };
-        assert!(!is_foreign(&HeaderMap::new(), "localhost:7400"));
+        assert!(!is_foreign_origin(&HeaderMap::new(), "localhost:7400"));
         for (name, value) in [
             ("origin", "http://localhost:7400"),
             ("origin", "https://LOCALHOST:7400"),

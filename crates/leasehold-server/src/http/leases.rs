@@ -19,41 +19,42 @@ use crate::service::metrics::Outcome;
 use crate::service::{Caller, Denial};
 
 /// Who does not say who they are.
-const NOBODY: &str = "anonymous";
+const ANONYMOUS_HOLDER: &str = "anonymous";
 
 /// `POST /v1/leases`
 pub async fn acquire(mut call: Call) -> Result<Response<Body>, Problem> {
     let caller = call.authenticate()?;
     let request = idempotency_key(&call.parts.headers)?;
     call.query([])?;
-    let claim = claim(call.body().await?, request, &caller)?;
+    let claim = parse_claim(call.body().await?, request, &caller)?;
     let resources: Vec<String> = claim.wants.iter().map(|want| want.name.clone()).collect();
-    let grant =
-        granted(call.app.clone(), caller.clone(), claim).await?.map_err(|denial| call.told(&denial, &caller))?;
-    Ok(respond::json(StatusCode::CREATED, &GrantJson::new(&grant, &resources)))
+    let grant = acquire_detached(call.app.clone(), caller.clone(), claim)
+        .await?
+        .map_err(|denial| call.denied(&denial, &caller))?;
+    Ok(respond::json_response(StatusCode::CREATED, &GrantJson::new(&grant, &resources)))
 }
 
-type Answer = Result<leasehold::engine::Grant, Denial>;
+type GrantResult = Result<leasehold::engine::Grant, Denial>;
 
 /// Asks on a task of its own, which outlives the connection just long enough to leave nothing behind: a hang-up while
 /// the claim waits drops the engine's future, and that leaves the queue.
-async fn granted(app: App, caller: Caller, claim: Claim) -> Result<Answer, Problem> {
-    let (tell, told) = oneshot::channel();
-    let (waits, returns) = (!claim.wait.is_zero(), claim.request.is_some());
+async fn acquire_detached(app: App, caller: Caller, claim: Claim) -> Result<GrantResult, Problem> {
+    let (reply, reply_received) = oneshot::channel();
+    let (waits, can_be_repeated) = (!claim.wait.is_zero(), claim.request.is_some());
     tokio::spawn(async move {
-        let mut tell = tell;
+        let mut reply = reply;
         let answer = tokio::select! {
             biased;
             answer = app.service.acquire(&caller, claim) => Ok(answer),
-            () = tell.closed() => {
+            () = reply.closed() => {
                 app.service.metrics.refused(Outcome::Left);
                 return;
             }
             // What does not wait is answered in a moment, also at the end.
             () = app.stop.cancelled(), if waits => {
                 // Granted at this very moment it stays for whoever comes again with the id; without one it is ended.
-                let (outcome, problem) = if returns {
-                    (Outcome::Unknown, Problem::left_in_line())
+                let (outcome, problem) = if can_be_repeated {
+                    (Outcome::Unknown, Problem::shutting_down_while_queued())
                 } else {
                     (Outcome::Unavailable, Problem::shutting_down())
                 };
@@ -63,12 +64,12 @@ async fn granted(app: App, caller: Caller, claim: Claim) -> Result<Answer, Probl
         };
         let lease = answer.as_ref().ok().and_then(|answer| answer.as_ref().ok()).map(|grant| grant.lease_id.clone());
         // With a request id somebody can come again for it.
-        let unheard = Unheard { app, caller, lease: lease.filter(|_| !returns) };
-        let _ = tell.send((answer, unheard));
+        let unclaimed = UnclaimedGrant { app, caller, lease: lease.filter(|_| !can_be_repeated) };
+        let _ = reply.send((answer, unclaimed));
     });
-    match told.await {
-        Ok((answer, mut unheard)) => {
-            unheard.lease = None;
+    match reply_received.await {
+        Ok((answer, mut unclaimed)) => {
+            unclaimed.lease = None;
             answer
         }
         Err(_) => Err(Problem::unknown("the server gave up on this request: it may have happened")),
@@ -77,13 +78,13 @@ async fn granted(app: App, caller: Caller, claim: Claim) -> Result<Answer, Probl
 
 /// A grant on its way to the handler. Whoever hangs up meanwhile takes the handler with it, and nobody would know of the
 /// lease: so it is ended wherever it is dropped.
-struct Unheard {
+struct UnclaimedGrant {
     app: App,
     caller: Caller,
     lease: Option<LeaseId>,
 }
 
-impl Drop for Unheard {
+impl Drop for UnclaimedGrant {
     fn drop(&mut self) {
         if let (Some(lease), Ok(runtime)) = (self.lease.take(), Handle::try_current()) {
             let (service, caller) = (self.app.service.clone(), self.caller.clone());
@@ -103,9 +104,9 @@ fn idempotency_key(headers: &HeaderMap) -> Result<Option<String>, Problem> {
     key.map(|key| Some(key.to_owned())).map_err(|_| Problem::invalid("Idempotency-Key is not UTF-8"))
 }
 
-fn claim(mut fields: Fields, request: Option<String>, caller: &Caller) -> Result<Claim, Problem> {
+fn parse_claim(mut fields: Fields, request: Option<String>, caller: &Caller) -> Result<Claim, Problem> {
     let wants = match fields.take("resources").ok_or_else(|| missing("resources"))? {
-        Value::Array(wants) => wants.into_iter().map(want).collect::<Result<Vec<Want>, Problem>>()?,
+        Value::Array(wants) => wants.into_iter().map(parse_want).collect::<Result<Vec<Want>, Problem>>()?,
         _ => return Err(Problem::invalid("resources is a list of names or objects")),
     };
     let ttl = fields.millis("ttl_ms")?.ok_or_else(|| missing("ttl_ms"))?;
@@ -113,16 +114,16 @@ fn claim(mut fields: Fields, request: Option<String>, caller: &Caller) -> Result
     let max_hold = fields.millis("max_hold_ms")?;
     let delay = fields.millis("delay_ms")?.unwrap_or(Duration::ZERO);
     // Not the address they come from: a retry may come from another one, and must be the same claim.
-    let nobody = if caller.principal.id.is_empty() { NOBODY } else { &caller.principal.id };
-    let holder = fields.text("holder")?.unwrap_or_else(|| nobody.to_owned());
+    let default_holder = if caller.principal.id.is_empty() { ANONYMOUS_HOLDER } else { &caller.principal.id };
+    let holder = fields.text("holder")?.unwrap_or_else(|| default_holder.to_owned());
     fields.done()?;
     Ok(Claim { wants, ttl, wait, max_hold, delay, holder, request, principal: caller.principal.id.clone() })
 }
 
-fn want(value: Value) -> Result<Want, Problem> {
+fn parse_want(value: Value) -> Result<Want, Problem> {
     let mut fields = match value {
         Value::String(name) => return Ok(Want { name, mode: Mode::Exclusive }),
-        Value::Object(object) => Fields::of("a resource", object),
+        Value::Object(object) => Fields::from_object("a resource", object),
         _ => return Err(Problem::invalid("a resource is a name, or an object with name and mode")),
     };
     let name = fields.text("name")?.ok_or_else(|| missing("name of a resource"))?;
@@ -151,13 +152,13 @@ pub async fn renew(mut call: Call) -> Result<Response<Body>, Problem> {
     let caller = call.authenticate()?;
     call.query([])?;
     let mut fields = call.body().await?;
-    let lease = lease_id(&mut fields)?;
+    let lease = parse_lease_id(&mut fields)?;
     let ttl = fields.millis("ttl_ms")?;
     fields.done()?;
     let (service, who) = (call.app.service.clone(), caller.clone());
     let renewal = detached(async move { service.renew(&who, &lease, ttl).await }).await?;
-    let renewal = renewal.map_err(|denial| call.told(&denial, &caller))?;
-    Ok(respond::json(StatusCode::OK, &RenewalJson::new(&renewal)))
+    let renewal = renewal.map_err(|denial| call.denied(&denial, &caller))?;
+    Ok(respond::json_response(StatusCode::OK, &RenewalJson::new(&renewal)))
 }
 
 /// `POST /v1/leases/release`
@@ -165,17 +166,17 @@ pub async fn release(mut call: Call) -> Result<Response<Body>, Problem> {
     let caller = call.authenticate()?;
     call.query([])?;
     let mut fields = call.body().await?;
-    let lease = lease_id(&mut fields)?;
+    let lease = parse_lease_id(&mut fields)?;
     fields.done()?;
     let (service, who) = (call.app.service.clone(), caller.clone());
     // Released now or released before: for the owner it is the same.
     let released = detached(async move { service.release(&who, &lease).await }).await?;
-    released.map_err(|denial| call.told(&denial, &caller))?;
+    released.map_err(|denial| call.denied(&denial, &caller))?;
     let mut response = Response::new(Body::empty());
     *response.status_mut() = StatusCode::NO_CONTENT;
     Ok(response)
 }
 
-fn lease_id(fields: &mut Fields) -> Result<LeaseId, Problem> {
+fn parse_lease_id(fields: &mut Fields) -> Result<LeaseId, Problem> {
     Ok(LeaseId::new(fields.text("lease_id")?.ok_or_else(|| missing("lease_id"))?))
 }

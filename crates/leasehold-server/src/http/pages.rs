@@ -19,43 +19,49 @@ struct Dist;
 struct Docs;
 
 /// Its name has a hash of its content in it.
-const FOR_EVER: &str = "public, max-age=31536000, immutable";
-const ASK_AGAIN: &str = "no-cache";
+const CACHE_FOREVER: &str = "public, max-age=31536000, immutable";
+const CACHE_REVALIDATE: &str = "no-cache";
 
 /// `GET /`: the page for buyers. Where nothing is sold, it leads to the locks.
 pub async fn buy(call: Call) -> Result<Response<Body>, Problem> {
-    file(&call, Dist::get("buy.html"), "buy.html", ASK_AGAIN)
+    serve_file(&call, Dist::get("buy.html"), "buy.html", CACHE_REVALIDATE)
 }
 
 /// `GET /admin`: the page for staff of the box office.
 pub async fn staff(call: Call) -> Result<Response<Body>, Problem> {
-    file(&call, Dist::get("staff.html"), "staff.html", ASK_AGAIN)
+    serve_file(&call, Dist::get("staff.html"), "staff.html", CACHE_REVALIDATE)
 }
 
 /// `GET /locks`
 pub async fn locks(call: Call) -> Result<Response<Body>, Problem> {
-    file(&call, Dist::get("locks.html"), "locks.html", ASK_AGAIN)
+    serve_file(&call, Dist::get("locks.html"), "locks.html", CACHE_REVALIDATE)
 }
 
 /// `GET /assets/{*file}`
 pub async fn asset(call: Call) -> Result<Response<Body>, Problem> {
     let path = text::decode(call.parts.uri.path().trim_start_matches('/'))?;
-    file(&call, Dist::get(&path), &path, FOR_EVER)
+    serve_file(&call, Dist::get(&path), &path, CACHE_FOREVER)
 }
 
 /// `GET /docs`
 pub async fn docs(call: Call) -> Result<Response<Body>, Problem> {
-    file(&call, Docs::get("index.html"), "index.html", ASK_AGAIN)
+    serve_file(&call, Docs::get("index.html"), "index.html", CACHE_REVALIDATE)
 }
 
 /// `GET /docs/{*file}`
 pub async fn docs_file(call: Call) -> Result<Response<Body>, Problem> {
     let path = text::decode(call.parts.uri.path().strip_prefix("/docs/").unwrap_or_default())?;
-    file(&call, Docs::get(&path), &path, ASK_AGAIN)
+    serve_file(&call, Docs::get(&path), &path, CACHE_REVALIDATE)
 }
 
-fn file(call: &Call, file: Option<EmbeddedFile>, path: &str, cache: &'static str) -> Result<Response<Body>, Problem> {
-    let file = file.ok_or_else(|| Problem::wrong(StatusCode::NOT_FOUND, "there is nothing at this path"))?;
+fn serve_file(
+    call: &Call,
+    file: Option<EmbeddedFile>,
+    path: &str,
+    cache: &'static str,
+) -> Result<Response<Body>, Problem> {
+    let file =
+        file.ok_or_else(|| Problem::invalid_with_status(StatusCode::NOT_FOUND, "there is nothing at this path"))?;
     let hash: String = file.metadata.sha256_hash()[..16].iter().map(|byte| format!("{byte:02x}")).collect();
     let etag = format!("\"{hash}\"");
     let known = call.parts.headers.get_all(header::IF_NONE_MATCH).iter();
@@ -66,13 +72,13 @@ fn file(call: &Call, file: Option<EmbeddedFile>, path: &str, cache: &'static str
         *response.status_mut() = StatusCode::NOT_MODIFIED;
     }
     let headers = response.headers_mut();
-    headers.insert(header::CONTENT_TYPE, HeaderValue::from_static(kind(path)));
+    headers.insert(header::CONTENT_TYPE, HeaderValue::from_static(content_type(path)));
     headers.insert(header::CACHE_CONTROL, HeaderValue::from_static(cache));
     headers.insert(header::ETAG, HeaderValue::from_str(&etag).expect("a quoted hex text"));
     Ok(response)
 }
 
-fn kind(path: &str) -> &'static str {
+fn content_type(path: &str) -> &'static str {
     match path.rsplit_once('.').map_or("", |(_, end)| end) {
         "html" => "text/html; charset=utf-8",
         "js" | "mjs" => "text/javascript; charset=utf-8",

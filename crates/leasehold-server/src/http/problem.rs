@@ -8,6 +8,7 @@ use hyper::{Response, StatusCode};
 use leasehold::{Error, Refusal};
 use serde_json::{Map, Value, json};
 
+use crate::api::boxoffice::resolution_json;
 use crate::service::{Caller, Denial, Service};
 
 /// One no.
@@ -67,7 +68,7 @@ impl Problem {
     }
 
     /// The request is wrong, and HTTP has a status for how.
-    pub fn wrong(status: StatusCode, detail: impl Into<String>) -> Self {
+    pub fn invalid_with_status(status: StatusCode, detail: impl Into<String>) -> Self {
         Self::new(status, "invalid", detail)
     }
 
@@ -83,7 +84,7 @@ impl Problem {
     }
 
     /// The server ends, and a claim with a request id that waited may have been granted at that moment.
-    pub fn left_in_line() -> Self {
+    pub fn shutting_down_while_queued() -> Self {
         Self::unknown("shutting down: it may have been granted, repeat it with the same Idempotency-Key to know")
             .with(header::RETRY_AFTER, HeaderValue::from_static("1"))
     }
@@ -104,7 +105,7 @@ impl Problem {
     }
 
     /// There are too many connections: in all, or from one address.
-    pub fn crowded(of_one: bool) -> Self {
+    pub fn too_many_connections(of_one: bool) -> Self {
         let detail = if of_one {
             "this address has as many connections as one may have: close some, or come again later"
         } else {
@@ -119,30 +120,9 @@ impl Problem {
         self
     }
 
-    /// What the service said.
-    pub fn of(denial: &Denial) -> Self {
-        let code = denial.code();
-        let status = StatusCode::from_u16(code.status).unwrap_or(StatusCode::INTERNAL_SERVER_ERROR);
-        let mut problem = Self::new(status, code.code, denial.sentence());
-        match denial {
-            Denial::Engine(Error::Refused(Refusal::Held { resource, holder, remaining, queue_len })) => {
-                problem.more.insert("resource".into(), json!(resource));
-                problem.more.insert("holder".into(), json!(holder));
-                problem.more.insert("remaining_ms".into(), json!(remaining.map(leasehold_support::duration::millis)));
-                problem.more.insert("queue_len".into(), json!(queue_len));
-            }
-            Denial::Unauthorized | Denial::Ticket(_) => {
-                let how = HeaderValue::from_static("Bearer realm=\"leasehold\"");
-                problem.headers.push((header::WWW_AUTHENTICATE, how));
-            }
-            _ => {}
-        }
-        problem
-    }
-
     /// What the service said to this caller, and when it pays to come again.
-    pub fn told(denial: &Denial, service: &Service, caller: &Caller) -> Self {
-        let problem = Self::of(denial);
+    pub fn with_retry_after(denial: &Denial, service: &Service, caller: &Caller) -> Self {
+        let problem = Self::from(denial);
         if !matches!(denial, Denial::Slow(_)) {
             return problem;
         }
@@ -195,5 +175,41 @@ impl Problem {
             headers.insert(name, value);
         }
         response
+    }
+}
+
+impl From<&Denial> for Problem {
+    fn from(denial: &Denial) -> Self {
+        let code = denial.code();
+        let status = StatusCode::from_u16(code.status).unwrap_or(StatusCode::INTERNAL_SERVER_ERROR);
+        let mut problem = Self::new(status, code.code, denial.sentence());
+        match denial {
+            Denial::Engine(Error::Refused(Refusal::Held { resource, holder, remaining, queue_len })) => {
+                problem.more.insert("resource".into(), json!(resource));
+                problem.more.insert("holder".into(), json!(holder));
+                problem.more.insert("remaining_ms".into(), json!(remaining.map(leasehold_support::duration::millis)));
+                problem.more.insert("queue_len".into(), json!(queue_len));
+            }
+            Denial::Unauthorized | Denial::Ticket(_) => {
+                let how = HeaderValue::from_static("Bearer realm=\"leasehold\"");
+                problem.headers.push((header::WWW_AUTHENTICATE, how));
+            }
+            _ => {}
+        }
+        problem
+    }
+}
+
+impl From<leasehold_boxoffice::Error> for Problem {
+    fn from(error: leasehold_boxoffice::Error) -> Self {
+        use leasehold_boxoffice::model::Refusal;
+        let more = match error.refusal() {
+            Some(Refusal::Conflict { conflicts, .. }) => {
+                vec![("conflicts", json!(conflicts)), ("alternative", json!(null))]
+            }
+            Some(Refusal::Late(resolution)) => vec![("resolution", resolution_json(resolution))],
+            _ => Vec::new(),
+        };
+        more.into_iter().fold(Self::from(&Denial::Office(error)), |problem, (name, value)| problem.and(name, value))
     }
 }

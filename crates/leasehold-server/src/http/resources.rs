@@ -12,38 +12,38 @@ use super::routes::{Call, detached};
 use crate::api::leases::ResourceJson;
 
 /// On a page, if nobody says otherwise.
-const PAGE: usize = 100;
+const DEFAULT_PAGE_RESOURCES: usize = 100;
 /// On a page at most: so much is made in memory for one answer.
-pub const MOST: usize = 1000;
+pub const MAX_PAGE_RESOURCES: usize = 1000;
 
 /// `GET /v1/resources/{name}`
 pub async fn inspect(call: Call) -> Result<Response<Body>, Problem> {
     let caller = call.authenticate()?;
     call.query([])?;
     let name = call.name()?;
-    let found = call.app.service.inspect(&caller, &name).await.map_err(|denial| call.told(&denial, &caller))?;
+    let found = call.app.service.inspect(&caller, &name).await.map_err(|denial| call.denied(&denial, &caller))?;
     let seen = found.map_or_else(|| ResourceJson::free(name), ResourceJson::from);
-    Ok(respond::json(StatusCode::OK, &seen))
+    Ok(respond::json_response(StatusCode::OK, &seen))
 }
 
 /// `GET /v1/resources`
 pub async fn list(call: Call) -> Result<Response<Body>, Problem> {
     let caller = call.authenticate()?;
     let [prefix, limit, after] = call.query(["prefix", "limit", "after"])?;
-    let limit = limit.map_or(Ok(PAGE), |text| match text.parse() {
-        Ok(limit @ 1..=MOST) => Ok(limit),
-        _ => Err(Problem::invalid(format!("limit is a number from 1 to {MOST}"))),
+    let limit = limit.map_or(Ok(DEFAULT_PAGE_RESOURCES), |text| match text.parse() {
+        Ok(limit @ 1..=MAX_PAGE_RESOURCES) => Ok(limit),
+        _ => Err(Problem::invalid(format!("limit is a number from 1 to {MAX_PAGE_RESOURCES}"))),
     })?;
     let service = &call.app.service;
     // One more than is shown tells whether there are more.
     let query = Query { prefix: prefix.unwrap_or_default(), after, limit: limit + 1 };
-    let mut found = service.list(&caller, query).await.map_err(|denial| call.told(&denial, &caller))?;
+    let mut found = service.list(&caller, query).await.map_err(|denial| call.denied(&denial, &caller))?;
     // The embedded engine fills its pages; of others only an empty page is the end.
     let more = found.len() > limit || (service.embedded().is_none() && !found.is_empty());
     found.truncate(limit);
     let next = found.last().filter(|_| more).map(|last| last.name.clone());
     let resources: Vec<ResourceJson> = found.into_iter().map(ResourceJson::from).collect();
-    Ok(respond::json(StatusCode::OK, &json!({"resources": resources, "next": next})))
+    Ok(respond::json_response(StatusCode::OK, &json!({"resources": resources, "next": next})))
 }
 
 /// `DELETE /v1/resources/{name}`
@@ -56,6 +56,6 @@ pub async fn revoke(mut call: Call) -> Result<Response<Body>, Problem> {
     fields.done()?;
     let (service, who) = (call.app.service.clone(), caller.clone());
     let revoked = detached(async move { service.revoke(&who, &name, &reason).await }).await?;
-    let revoked = revoked.map_err(|denial| call.told(&denial, &caller))?;
-    Ok(respond::json(StatusCode::OK, &json!({"revoked": revoked})))
+    let revoked = revoked.map_err(|denial| call.denied(&denial, &caller))?;
+    Ok(respond::json_response(StatusCode::OK, &json!({"revoked": revoked})))
 }

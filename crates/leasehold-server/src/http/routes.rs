@@ -19,7 +19,7 @@ use super::{App, leases, openapi, pages, resources, status, text, watch};
 use crate::service::{Caller, Denial, Principal, Role, Roles, Verb};
 
 /// What is answered.
-pub type Answer = Pin<Box<dyn Future<Output = Result<Response<Body>, Problem>> + Send>>;
+pub type HandlerFuture = Pin<Box<dyn Future<Output = Result<Response<Body>, Problem>> + Send>>;
 
 /// One thing that can be asked.
 pub struct Route {
@@ -30,7 +30,7 @@ pub struct Route {
     /// What it asks of the service; none for what needs no key.
     #[cfg_attr(not(test), expect(dead_code, reason = "the table says it, and the tests hold the routes to it"))]
     pub verb: Option<Verb>,
-    run: fn(Call) -> Answer,
+    run: fn(Call) -> HandlerFuture,
 }
 
 macro_rules! route {
@@ -61,7 +61,7 @@ pub static ROUTES: &[Route] = &[
     route!(GET "/v1/events/{e}/stream", Some(Verb::SeeEvent), stream::stream),
     route!(POST "/v1/events/{e}/freeze", Some(Verb::RunEvent), events::freeze),
     route!(POST "/v1/events/{e}/unfreeze", Some(Verb::RunEvent), events::unfreeze),
-    route!(POST "/v1/events/{e}/holds", Some(Verb::Buy), holds::take),
+    route!(POST "/v1/events/{e}/holds", Some(Verb::Buy), holds::create),
     route!(PUT "/v1/events/{e}/blocks", Some(Verb::RunEvent), staff::blocks),
     route!(POST "/v1/events/{e}/seats/{s}/release", Some(Verb::RunEvent), staff::force_release),
     route!(POST "/v1/events/{e}/payments/{r}/refund", Some(Verb::RunEvent), staff::refund),
@@ -80,7 +80,7 @@ pub static ROUTES: &[Route] = &[
     route!(POST "/v1/orders/{o}/void", Some(Verb::RunEvent), orders::void),
     route!(POST "/v1/orders/{o}/move", Some(Verb::RunEvent), orders::relocate),
     route!(POST "/v1/payments/callback", None, payments::callback),
-    route!(POST "/v1/demo/pay", None, payments::play),
+    route!(POST "/v1/demo/pay", None, payments::demo_pay),
     route!(POST "/v1/webhooks", Some(Verb::RunEvent), webhooks::create),
     route!(GET "/v1/webhooks", Some(Verb::RunEvent), webhooks::list),
     route!(DELETE "/v1/webhooks/{w}", Some(Verb::RunEvent), webhooks::remove),
@@ -116,10 +116,10 @@ impl Call {
         let mut shown = self.parts.headers.get_all(header::AUTHORIZATION).iter();
         let key = match (shown.next(), shown.next()) {
             (None, _) => None,
-            (Some(value), None) => Some(bearer(value).ok_or_else(|| Problem::of(&Denial::Unauthorized))?),
+            (Some(value), None) => Some(bearer(value).ok_or_else(|| Problem::from(&Denial::Unauthorized))?),
             _ => return Err(Problem::invalid("there is more than one Authorization")),
         };
-        self.app.service.authenticate(key, self.arrival.peer).map_err(|denial| Problem::of(&denial))
+        self.app.service.authenticate(key, self.arrival.peer).map_err(|denial| Problem::from(&denial))
     }
 
     /// The parameters of the query.
@@ -144,10 +144,10 @@ impl Call {
     ///
     /// # Errors
     ///
-    /// See [`fields::read`] and [`Fields::parse`].
+    /// See [`fields::read_json_body`] and [`Fields::parse`].
     pub async fn body(&mut self) -> Result<Fields, Problem> {
         let body = self.body.take().unwrap_or_default();
-        Fields::parse(&fields::read(&self.app.config, &self.parts.headers, body).await?)
+        Fields::parse(&fields::read_json_body(&self.app.config, &self.parts.headers, body).await?)
     }
 
     /// A part of the path, counted from 0 after the first slash.
@@ -163,17 +163,17 @@ impl Call {
     ///
     /// # Errors
     ///
-    /// See [`fields::read`].
+    /// See [`fields::read_json_body`].
     pub async fn bytes(&mut self, most: usize, kinds: &[&str]) -> Result<Vec<u8>, Problem> {
         let body = self.body.take().unwrap_or_default();
-        fields::read_kind(&self.app.config, &self.parts.headers, body, most, kinds).await
+        fields::read_body(&self.app.config, &self.parts.headers, body, most, kinds).await
     }
 
     /// The body where there need not be one: then it is an empty object.
     ///
     /// # Errors
     ///
-    /// See [`fields::read`].
+    /// See [`fields::read_json_body`].
     pub async fn bytes_or_none(&mut self) -> Result<Vec<u8>, Problem> {
         if self.body.as_ref().is_none_or(hyper::body::Body::is_end_stream) {
             return Ok(b"{}".to_vec());
@@ -182,8 +182,8 @@ impl Call {
     }
 
     /// Whether the body is of this kind, by its own word.
-    pub fn is_kind(&self, kind: &str) -> bool {
-        fields::is_kind(&self.parts.headers, kind)
+    pub fn is_content_type(&self, kind: &str) -> bool {
+        fields::is_content_type(&self.parts.headers, kind)
     }
 
     /// Who calls a demo server. A request without credentials gets this role.
@@ -200,8 +200,8 @@ impl Call {
     }
 
     /// What the service said, for this caller.
-    pub fn told(&self, denial: &Denial, caller: &Caller) -> Problem {
-        Problem::told(denial, &self.app.service, caller)
+    pub fn denied(&self, denial: &Denial, caller: &Caller) -> Problem {
+        Problem::with_retry_after(denial, &self.app.service, caller)
     }
 }
 
@@ -231,21 +231,23 @@ pub fn router(app: &App) -> Router {
         let mut methods = MethodRouter::new();
         for route in here.clone() {
             let app = app.clone();
-            let run = move |request: Request| answer(app.clone(), route, request);
+            let run = move |request: Request| handle_route(app.clone(), route, request);
             let filter = MethodFilter::try_from(route.method.clone()).expect("the table has plain methods only");
             methods = methods.on(filter, run);
         }
-        let allow = allow(here);
+        let allow = allow_header(here);
         methods = methods.fallback(move |request: Request| {
             let allow = allow.clone();
             async move { not_allowed(request.method(), allow) }
         });
         router = router.route(path, methods);
     }
-    router.fallback(|| async { Problem::wrong(StatusCode::NOT_FOUND, "there is nothing at this path").response() })
+    router.fallback(|| async {
+        Problem::invalid_with_status(StatusCode::NOT_FOUND, "there is nothing at this path").response()
+    })
 }
 
-async fn answer(app: App, route: &'static Route, request: Request) -> Response<Body> {
+async fn handle_route(app: App, route: &'static Route, request: Request) -> Response<Body> {
     let (parts, body) = request.into_parts();
     let Some(arrival) = parts.extensions.get::<Arrival>().copied() else {
         return Problem::unavailable("the connection is not known").response();
@@ -254,7 +256,7 @@ async fn answer(app: App, route: &'static Route, request: Request) -> Response<B
     (route.run)(call).await.unwrap_or_else(Problem::response)
 }
 
-fn allow<'a>(routes: impl Iterator<Item = &'a Route>) -> HeaderValue {
+fn allow_header<'a>(routes: impl Iterator<Item = &'a Route>) -> HeaderValue {
     let mut methods: Vec<&str> = vec!["OPTIONS"];
     for route in routes {
         methods.push(route.method.as_str());
@@ -272,7 +274,8 @@ fn not_allowed(method: &Method, allow: HeaderValue) -> Response<Body> {
         *response.status_mut() = StatusCode::NO_CONTENT;
         response
     } else {
-        Problem::wrong(StatusCode::METHOD_NOT_ALLOWED, "this path does not take this method: see Allow").response()
+        Problem::invalid_with_status(StatusCode::METHOD_NOT_ALLOWED, "this path does not take this method: see Allow")
+            .response()
     };
     response.headers_mut().insert(header::ALLOW, allow);
     response

@@ -14,22 +14,22 @@ use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 use tokio::net::TcpStream;
 
 /// See the module.
-pub struct Socket(Arc<TcpStream>);
+pub struct ProbedSocket(Arc<TcpStream>);
 
 /// The other hand on it.
-pub struct Wire(Arc<TcpStream>);
+pub struct HangupProbe(Arc<TcpStream>);
 
-impl Socket {
+impl ProbedSocket {
     /// A socket for hyper, and the hand that may ask.
-    pub fn new(stream: TcpStream) -> (Self, Wire) {
+    pub fn new(stream: TcpStream) -> (Self, HangupProbe) {
         let stream = Arc::new(stream);
-        (Self(stream.clone()), Wire(stream))
+        (Self(stream.clone()), HangupProbe(stream))
     }
 }
 
-impl Wire {
+impl HangupProbe {
     /// Whether the client closed its side, or the connection broke. What it sent before does not matter.
-    pub fn is_cut(&self) -> bool {
+    pub fn is_hung_up(&self) -> bool {
         let gone = PollFlags::RDHUP | PollFlags::HUP | PollFlags::ERR;
         let mut fds = [PollFd::new(&*self.0, PollFlags::RDHUP)];
         let now = Timespec { tv_sec: 0, tv_nsec: 0 };
@@ -37,7 +37,7 @@ impl Wire {
     }
 }
 
-impl AsyncRead for Socket {
+impl AsyncRead for ProbedSocket {
     fn poll_read(self: Pin<&mut Self>, cx: &mut Context<'_>, buf: &mut ReadBuf<'_>) -> Poll<io::Result<()>> {
         loop {
             ready!(self.0.poll_read_ready(cx))?;
@@ -53,7 +53,7 @@ impl AsyncRead for Socket {
     }
 }
 
-impl Socket {
+impl ProbedSocket {
     fn poll_try(
         &self,
         cx: &mut Context<'_>,
@@ -69,7 +69,7 @@ impl Socket {
     }
 }
 
-impl AsyncWrite for Socket {
+impl AsyncWrite for ProbedSocket {
     fn poll_write(self: Pin<&mut Self>, cx: &mut Context<'_>, buf: &[u8]) -> Poll<io::Result<usize>> {
         self.poll_try(cx, |stream| stream.try_write(buf))
     }

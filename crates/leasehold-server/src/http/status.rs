@@ -15,13 +15,13 @@ use crate::api::leases::LeaseEventJson;
 use crate::service::Denial;
 
 /// An engine that takes longer is not ready.
-const READY_WITHIN: Duration = Duration::from_secs(2);
+const READINESS_TIMEOUT: Duration = Duration::from_secs(2);
 
 /// `GET /v1/status`
 pub async fn status(call: Call) -> Result<Response<Body>, Problem> {
     let caller = call.authenticate()?;
     call.query([])?;
-    let status = call.app.service.status(&caller).map_err(|denial| call.told(&denial, &caller))?;
+    let status = call.app.service.status(&caller).map_err(|denial| call.denied(&denial, &caller))?;
     let promises = status.promises;
     let recent: Vec<LeaseEventJson> = status.recent.into_iter().map(LeaseEventJson::from).collect();
     let role: Vec<&str> = status.roles.iter().map(|role| role.word()).collect();
@@ -48,12 +48,12 @@ pub async fn status(call: Call) -> Result<Response<Body>, Problem> {
         "auth": if status.keys_needed { "required" } else { "none" },
         "role": role,
     });
-    Ok(respond::json(StatusCode::OK, &body))
+    Ok(respond::json_response(StatusCode::OK, &body))
 }
 
 /// `GET /healthz`: the process is up.
 pub async fn health(_call: Call) -> Result<Response<Body>, Problem> {
-    Ok(respond::json(StatusCode::OK, &json!({"status": "up"})))
+    Ok(respond::json_response(StatusCode::OK, &json!({"status": "up"})))
 }
 
 /// `GET /readyz`: engine and ledger answer, and the box office can take its leases.
@@ -61,8 +61,8 @@ pub async fn ready(call: Call) -> Result<Response<Body>, Problem> {
     if call.app.stop.is_cancelled() {
         return Err(Problem::shutting_down());
     }
-    match timeout(READY_WITHIN, call.app.service.ready()).await {
-        Ok(Ok(())) => Ok(respond::json(StatusCode::OK, &json!({"status": "ready"}))),
+    match timeout(READINESS_TIMEOUT, call.app.service.ready()).await {
+        Ok(Ok(())) => Ok(respond::json_response(StatusCode::OK, &json!({"status": "ready"}))),
         Ok(Err(denial)) => {
             tracing::warn!(target: "leasehold::http", error = denial.sentence(), "not ready");
             Err(Problem::unavailable(not_ready(&denial)))
@@ -87,7 +87,7 @@ fn not_ready(denial: &Denial) -> String {
 /// `GET /metrics`
 pub async fn metrics(call: Call) -> Result<Response<Body>, Problem> {
     let caller = call.authenticate()?;
-    let text = call.app.service.metrics(&caller).await.map_err(|denial| call.told(&denial, &caller))?;
+    let text = call.app.service.metrics(&caller).await.map_err(|denial| call.denied(&denial, &caller))?;
     let mut response = Response::new(Body::from(text));
     let kind = HeaderValue::from_static("text/plain; version=0.0.4; charset=utf-8");
     response.headers_mut().insert(header::CONTENT_TYPE, kind);

@@ -17,7 +17,7 @@ use tokio::time::{Instant, timeout_at};
 
 use super::App;
 use super::problem::Problem;
-use super::resources::MOST;
+use super::resources::MAX_PAGE_RESOURCES;
 use super::routes::Call;
 use crate::api::leases::{EventJson, ResourceJson};
 use crate::service::watch::{Told, Watcher};
@@ -37,7 +37,7 @@ pub async fn watch(call: Call) -> Result<Response<Body>, Problem> {
     let since = since.filter(|id| !id.is_empty()).map(|id| id.parse::<EventId>()).transpose();
     let since = since.map_err(|_| Problem::invalid("Last-Event-ID (or since) is the id of an event of this watch"))?;
     let (app, prefix) = (call.app.clone(), prefix.unwrap_or_default());
-    let watcher = app.service.watch(&caller, prefix, since).await.map_err(|denial| call.told(&denial, &caller))?;
+    let watcher = app.service.watch(&caller, prefix, since).await.map_err(|denial| call.denied(&denial, &caller))?;
     let quiet_until = Instant::now() + app.config.heartbeat;
     let teller = Teller { app, watcher, quiet_until };
     let events = stream::unfold(State::Begin(teller), |state| async {
@@ -100,7 +100,7 @@ impl Teller {
                     return self.write(told).await;
                 }
                 Err(_) if self.watcher.caller().principal.revoked.load(Ordering::Relaxed) => {
-                    return Err(Problem::of(&Denial::Unauthorized));
+                    return Err(Problem::from(&Denial::Unauthorized));
                 }
                 Err(_) if Instant::now() >= self.quiet_until => {
                     self.quiet_until = Instant::now() + self.app.config.heartbeat;
@@ -129,23 +129,23 @@ impl Teller {
     /// The whole as it is now: asked for after the reset came, so that nothing falls between the two.
     async fn whole(&mut self, id: EventId) -> Result<String, Problem> {
         let caller: Caller = self.watcher.caller().clone();
-        let query = Query { prefix: self.watcher.prefix().to_owned(), after: None, limit: MOST + 1 };
+        let query = Query { prefix: self.watcher.prefix().to_owned(), after: None, limit: MAX_PAGE_RESOURCES + 1 };
         let listed = self.app.service.list(&caller, query).await;
         let mut found = listed.map_err(|denial| self.problem(&denial))?;
-        let mut truncated = found.len() > MOST;
+        let mut truncated = found.len() > MAX_PAGE_RESOURCES;
         // An engine far away may give no more than so many at once.
-        if let (MOST, Some(last)) = (found.len(), found.last()) {
+        if let (MAX_PAGE_RESOURCES, Some(last)) = (found.len(), found.last()) {
             let query = Query { prefix: self.watcher.prefix().to_owned(), after: Some(last.name.clone()), limit: 1 };
             let more = self.app.service.list(&caller, query).await;
             truncated = !more.map_err(|denial| self.problem(&denial))?.is_empty();
         }
-        found.truncate(MOST);
+        found.truncate(MAX_PAGE_RESOURCES);
         let resources: Vec<ResourceJson> = found.into_iter().map(ResourceJson::from).collect();
         Ok(json!({"id": id.to_string(), "resources": resources, "truncated": truncated}).to_string())
     }
 
     fn problem(&self, denial: &Denial) -> Problem {
-        Problem::told(denial, &self.app.service, self.watcher.caller())
+        Problem::with_retry_after(denial, &self.app.service, self.watcher.caller())
     }
 }
 

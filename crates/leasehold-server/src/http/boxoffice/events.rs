@@ -11,21 +11,21 @@ use leasehold_boxoffice::layout::Layout;
 use leasehold_boxoffice::model::{AuditQuery, EventRow, EventSettings, Refusal};
 use serde_json::{Map, Value, json};
 
-use super::{BoxOfficeRequest, flag, no, number};
-use crate::api::boxoffice as json_of;
+use super::{BoxOfficeRequest, query_flag, query_number};
+use crate::api::boxoffice::{availability_json, event_json};
 use crate::http::fields::{Fields, missing};
 use crate::http::problem::Problem;
-use crate::http::respond::json as answer;
+use crate::http::respond::json_response;
 use crate::http::routes::{Call, detached};
 use crate::service::Verb;
 
 /// The fields of an event beside its layout.
-const SETTINGS: [&str; 9] =
+const SETTINGS_FIELDS: [&str; 9] =
     ["name", "currency", "ttl_ms", "max_hold_ms", "pay_ms", "per_buyer", "on_sale", "orphan_rule", "rehearsal"];
 /// How often a change is made anew when somebody else was quicker.
-const MOST_RACES: usize = 16;
+const MAX_CONFIGURE_ATTEMPTS: usize = 16;
 /// Entries between two looks of a page; with more, the whole is sent.
-const MOST_CHANGES: usize = 2000;
+const MAX_CHANGED_ENTRIES: usize = 2000;
 
 /// `POST /v1/events`
 pub async fn create(mut call: Call) -> Result<Response<Body>, Problem> {
@@ -36,20 +36,20 @@ pub async fn create(mut call: Call) -> Result<Response<Body>, Problem> {
         return Err(Problem::forbidden("a key with prefixes makes no events: it could not see them"));
     }
     let body = call.bytes(import::MAX_FILE_BYTES, &["application/json"]).await?;
-    let (layout, others) = import::parts(&body, &SETTINGS).map_err(bad_layout)?;
+    let (layout, others) = import::parts(&body, &SETTINGS_FIELDS).map_err(bad_layout)?;
     let mut fields = Map::new();
     for (name, text) in others {
         fields.insert(name, serde_json::from_str(&text).map_err(|_| Problem::invalid("the body is not JSON"))?);
     }
-    let settings = settings(Fields::of("the body", fields), None)?;
+    let settings = parse_settings(Fields::from_object("the body", fields), None)?;
     let ledger_call = request.ledger_call(&call, &body)?;
     let work = async move {
         let row = request.office().create_event(ledger_call, settings, layout).await;
         request.boxoffice.event_made();
         row
     };
-    let row = detached(work).await?.map_err(no)?;
-    let mut response = tagged(answer(StatusCode::CREATED, &json_of::event(&row)), &row);
+    let row = detached(work).await??;
+    let mut response = with_etag(json_response(StatusCode::CREATED, &event_json(&row)), &row);
     if let Ok(place) = HeaderValue::from_str(&format!("/v1/events/{}", row.event_id)) {
         response.headers_mut().insert(header::LOCATION, place);
     }
@@ -62,12 +62,12 @@ pub async fn configure(mut call: Call) -> Result<Response<Body>, Problem> {
     call.query([])?;
     let event = request.event(&call)?;
     let body = call.bytes(call.app.config.body_bytes, &["application/json"]).await?;
-    let wanted = wanted(&call)?;
+    let wanted = if_match_versions(&call)?;
     let ledger_call = request.ledger_call(&call, &body)?;
     let work = async move {
-        for _ in 0..MOST_RACES {
-            let known = request.office().event(&event).await.map_err(no)?;
-            let settings = settings(Fields::parse(&body)?, Some(known.settings))?;
+        for _ in 0..MAX_CONFIGURE_ATTEMPTS {
+            let known = request.office().event(&event).await?;
+            let settings = parse_settings(Fields::parse(&body)?, Some(known.settings))?;
             // What is not given stays as it was seen: so it must be as it was seen when it is written.
             let seen = match &wanted {
                 Some(versions) if !versions.contains(&known.layout_version) => versions.first().copied().unwrap_or(0),
@@ -75,17 +75,17 @@ pub async fn configure(mut call: Call) -> Result<Response<Body>, Problem> {
             };
             match request.office().configure(ledger_call.clone(), &event, settings, Some(seen)).await {
                 Err(Error::Refused(Refusal::Changed)) if wanted.is_none() => {}
-                done => return done.map_err(no),
+                done => return done.map_err(Problem::from),
             }
         }
         Err(Problem::unavailable("others change this event at the same time: nothing was changed"))
     };
     let row = detached(work).await??;
-    Ok(tagged(answer(StatusCode::OK, &json_of::event(&row)), &row))
+    Ok(with_etag(json_response(StatusCode::OK, &event_json(&row)), &row))
 }
 
 /// The versions that the caller would have changed, by `If-Match`; none: whatever it is.
-fn wanted(call: &Call) -> Result<Option<Vec<u64>>, Problem> {
+fn if_match_versions(call: &Call) -> Result<Option<Vec<u64>>, Problem> {
     let mut versions = Vec::new();
     let mut any = None;
     for value in call.parts.headers.get_all(header::IF_MATCH) {
@@ -103,14 +103,14 @@ fn wanted(call: &Call) -> Result<Option<Vec<u64>>, Problem> {
 }
 
 /// With the version of the event's rules and layout as its ETag.
-fn tagged(mut response: Response<Body>, row: &EventRow) -> Response<Body> {
+fn with_etag(mut response: Response<Body>, row: &EventRow) -> Response<Body> {
     if let Ok(tag) = HeaderValue::from_str(&format!("\"{}\"", row.layout_version)) {
         response.headers_mut().insert(header::ETAG, tag);
     }
     response
 }
 
-fn settings(mut fields: Fields, known: Option<EventSettings>) -> Result<EventSettings, Problem> {
+fn parse_settings(mut fields: Fields, known: Option<EventSettings>) -> Result<EventSettings, Problem> {
     let name = fields.text("name")?;
     let fresh = known.is_none();
     let mut settings = match (known, name) {
@@ -165,39 +165,37 @@ fn bad_layout(problems: Vec<import::ImportProblem>) -> Problem {
 pub async fn import(mut call: Call) -> Result<Response<Body>, Problem> {
     let request = BoxOfficeRequest::authorize(&call, Verb::RunEvent)?;
     let [dry_run] = call.query(["dry_run"])?;
-    let dry_run = flag(dry_run, "dry_run")?;
+    let dry_run = query_flag(dry_run, "dry_run")?;
     let event = request.event(&call)?;
     let body = call.bytes(import::MAX_FILE_BYTES, &["application/json", "text/csv"]).await?;
-    let is_csv = call.is_kind("text/csv");
+    let is_csv = call.is_content_type("text/csv");
     let bytes = body.clone();
     // Some megabytes take a moment: not on a thread that others wait for.
     let read = move || if is_csv { import::csv(&bytes) } else { import::json(&bytes) };
     let read = tokio::task::spawn_blocking(read).await.map_err(|_| Problem::unavailable("the import broke down"))?;
     if dry_run {
-        request.office().event(&event).await.map_err(no)?;
+        request.office().event(&event).await?;
         let shown = match read {
             Ok(layout) => {
-                let shown = imported(&layout, &[], true);
+                let shown = import_json(&layout, &[], true);
                 // What is in use and not in it is refused here as it would be there.
-                request.office().try_layout(&event, layout).await.map_err(no)?;
+                request.office().try_layout(&event, layout).await?;
                 shown
             }
-            Err(problems) => imported(&Layout::default(), &problems, true),
+            Err(problems) => import_json(&Layout::default(), &problems, true),
         };
-        return Ok(answer(StatusCode::OK, &shown));
+        return Ok(json_response(StatusCode::OK, &shown));
     }
     let layout = read.map_err(bad_layout)?;
-    let shown = imported(&layout, &[], false);
+    let shown = import_json(&layout, &[], false);
     let ledger_call = request.ledger_call(&call, &body)?;
-    let row = detached(async move { request.office().replace_layout(ledger_call, &event, layout).await })
-        .await?
-        .map_err(no)?;
+    let row = detached(async move { request.office().replace_layout(ledger_call, &event, layout).await }).await??;
     let mut shown = shown;
     shown["layout_version"] = json!(row.layout_version);
-    Ok(answer(StatusCode::OK, &shown))
+    Ok(json_response(StatusCode::OK, &shown))
 }
 
-fn imported(layout: &Layout, problems: &[import::ImportProblem], dry_run: bool) -> Value {
+fn import_json(layout: &Layout, problems: &[import::ImportProblem], dry_run: bool) -> Value {
     json!({
         "ok": problems.is_empty(),
         "dry_run": dry_run,
@@ -212,12 +210,12 @@ pub async fn list(call: Call) -> Result<Response<Body>, Problem> {
     let request = BoxOfficeRequest::authorize(&call, Verb::SeeEvent)?;
     call.query([])?;
     let mut events = Vec::new();
-    for row in request.office().events().await.map_err(no)? {
-        if request.sees(&row.event_id).is_ok() {
+    for row in request.office().events().await? {
+        if request.check_sees(&row.event_id).is_ok() {
             events.push(with_totals(&request, &row).await?);
         }
     }
-    Ok(answer(StatusCode::OK, &json!({"events": events})))
+    Ok(json_response(StatusCode::OK, &json!({"events": events})))
 }
 
 /// `GET /v1/events/{e}`
@@ -225,13 +223,13 @@ pub async fn show(call: Call) -> Result<Response<Body>, Problem> {
     let request = BoxOfficeRequest::authorize(&call, Verb::SeeEvent)?;
     call.query([])?;
     let event = request.event(&call)?;
-    let row = request.office().event(&event).await.map_err(no)?;
-    Ok(tagged(answer(StatusCode::OK, &with_totals(&request, &row).await?), &row))
+    let row = request.office().event(&event).await?;
+    Ok(with_etag(json_response(StatusCode::OK, &with_totals(&request, &row).await?), &row))
 }
 
 async fn with_totals(request: &BoxOfficeRequest, row: &EventRow) -> Result<Value, Problem> {
-    let now = request.office().availability(&row.event_id).await.map_err(no)?;
-    let mut shown = json_of::event(row);
+    let now = request.office().availability(&row.event_id).await?;
+    let mut shown = event_json(row);
     shown["totals"] = json!(now.totals);
     Ok(shown)
 }
@@ -241,8 +239,8 @@ pub async fn map(call: Call) -> Result<Response<Body>, Problem> {
     let request = BoxOfficeRequest::authorize(&call, Verb::SeeEvent)?;
     call.query([])?;
     let event = request.event(&call)?;
-    let row = request.office().event(&event).await.map_err(no)?;
-    let seat_map = request.boxoffice.seat_map(&row).await.map_err(no)?;
+    let row = request.office().event(&event).await?;
+    let seat_map = request.boxoffice.seat_map(&row).await?;
     let etag = &seat_map.etag;
     let known = call.parts.headers.get_all(header::IF_NONE_MATCH).iter();
     let known = known.filter_map(|value| value.to_str().ok()).flat_map(|value| value.split(','));
@@ -252,7 +250,7 @@ pub async fn map(call: Call) -> Result<Response<Body>, Problem> {
         *response.status_mut() = StatusCode::NOT_MODIFIED;
         response
     } else {
-        whole(Body::from(seat_map.map.clone()))
+        json_body(Body::from(seat_map.map.clone()))
     };
     let headers = response.headers_mut();
     headers.insert(header::CACHE_CONTROL, HeaderValue::from_static("private, no-cache"));
@@ -266,16 +264,16 @@ pub async fn map(call: Call) -> Result<Response<Body>, Problem> {
 pub async fn availability(call: Call) -> Result<Response<Body>, Problem> {
     let request = BoxOfficeRequest::authorize(&call, Verb::SeeEvent)?;
     let [since, detail] = call.query(["since", "detail"])?;
-    let (since, detail) = (number(since, "since")?, flag(detail, "detail")?);
+    let (since, detail) = (query_number(since, "since")?, query_flag(detail, "detail")?);
     let event = request.event(&call)?;
     let holds = if detail {
         // What buyers must not see of each other takes another pass.
         let request = BoxOfficeRequest::authorize_caller(&call, request.caller.clone(), Verb::OverseeEvent)?;
-        Some(request.office().holds(&event).await.map_err(no)?)
+        Some(request.office().holds(&event).await?)
     } else {
         None
     };
-    let now = request.office().availability(&event).await.map_err(no)?;
+    let now = request.office().availability(&event).await?;
     // Read after the picture: what changed in between is named once too often, and told again with the next number. Read
     // before it, it would be named never.
     let changed = match since {
@@ -283,12 +281,12 @@ pub async fn availability(call: Call) -> Result<Response<Body>, Problem> {
         // Nobody was told such a number: whoever has it knows another event.
         _ => None,
     };
-    let (_, layout) = request.office().layout(&event).await.map_err(no)?;
-    Ok(whole(Body::from(json_of::availability(&now, &layout, changed.as_deref(), holds.as_deref()))))
+    let (_, layout) = request.office().layout(&event).await?;
+    Ok(json_body(Body::from(availability_json(&now, &layout, changed.as_deref(), holds.as_deref()))))
 }
 
 /// An answer that is JSON already.
-fn whole(body: Body) -> Response<Body> {
+fn json_body(body: Body) -> Response<Body> {
     let mut response = Response::new(body);
     response.headers_mut().insert(header::CONTENT_TYPE, HeaderValue::from_static("application/json"));
     response
@@ -301,12 +299,12 @@ async fn changed_since(
     since: u64,
 ) -> Result<Option<Vec<String>>, Problem> {
     use leasehold_boxoffice::model::EntryKind;
-    let query = AuditQuery { since, seat: None, limit: MOST_CHANGES };
-    let entries = request.office().audit(event, query).await.map_err(no)?;
+    let query = AuditQuery { since, seat: None, limit: MAX_CHANGED_ENTRIES };
+    let entries = request.office().audit(event, query).await?;
     let whole = |entry: &leasehold_boxoffice::model::Entry| {
         matches!(entry.kind, EntryKind::LayoutChanged | EntryKind::EventCreated)
     };
-    if entries.len() >= MOST_CHANGES || entries.iter().any(whole) {
+    if entries.len() >= MAX_CHANGED_ENTRIES || entries.iter().any(whole) {
         return Ok(None);
     }
     let seats: BTreeSet<String> = entries.into_iter().flat_map(|entry| entry.seats).map(|seat| seat.id).collect();
@@ -334,6 +332,6 @@ async fn set_frozen(mut call: Call, frozen: bool) -> Result<Response<Body>, Prob
     fields.done()?;
     let ledger_call = request.ledger_call(&call, &body)?;
     let work = async move { request.office().freeze(ledger_call, &event, frozen, &reason).await };
-    let row = detached(work).await?.map_err(no)?;
-    Ok(answer(StatusCode::OK, &json_of::event(&row)))
+    let row = detached(work).await??;
+    Ok(json_response(StatusCode::OK, &event_json(&row)))
 }

@@ -9,37 +9,37 @@ use leasehold_boxoffice::office::{HoldChange, HoldRequest, HoldView};
 use leasehold_boxoffice::provider::{MAX_AMOUNT, is_page};
 use serde_json::{Value, json};
 
-use super::{BoxOfficeRequest, hold_id, no, refused};
-use crate::api::boxoffice as json_of;
+use super::{BoxOfficeRequest, hold_id, refusal_problem};
+use crate::api::boxoffice::{hold_json, order_json};
 use crate::boxoffice::payment::{PaymentError, PaymentStart};
 use crate::http::fields::{Fields, missing};
 use crate::http::problem::Problem;
-use crate::http::respond::json as answer;
+use crate::http::respond::json_response;
 use crate::http::routes::{Call, detached};
 use crate::service::{Denial, Verb};
 
 /// Seats and areas in one request: what a claim may have.
-const MOST_WANTED: usize = 64;
+const MAX_ITEMS_PER_REQUEST: usize = 64;
 
 /// The longest URL that a buyer comes back to after paying.
 const MAX_RETURN_URL_BYTES: usize = 1024;
 
 /// `POST /v1/events/{e}/holds`
-pub async fn take(mut call: Call) -> Result<Response<Body>, Problem> {
+pub async fn create(mut call: Call) -> Result<Response<Body>, Problem> {
     let request = BoxOfficeRequest::authorize(&call, Verb::Buy)?;
     call.query([])?;
     let event = request.event(&call)?;
     let body = call.bytes(call.app.config.body_bytes, &["application/json"]).await?;
     let mut fields = Fields::parse(&body)?;
-    let buyer = buyer(&request, fields.text("buyer")?)?;
-    let want = want(&mut fields)?;
+    let buyer = hold_buyer(&request, fields.text("buyer")?)?;
+    let want = parse_hold_request(&mut fields)?;
     fields.done()?;
     let ledger_call = request.ledger_call(&call, &body)?;
     let view = match request.office().hold(ledger_call, &event, buyer, want).await {
         Ok(view) => view,
         Err(error) => return Err(with_alternative(&request, &event, error)),
     };
-    let mut response = answer(StatusCode::CREATED, &json_of::hold(&view));
+    let mut response = json_response(StatusCode::CREATED, &hold_json(&view));
     if let Ok(place) = HeaderValue::from_str(&format!("/v1/holds/{}", view.hold.hold_id)) {
         response.headers_mut().insert(header::LOCATION, place);
     }
@@ -47,7 +47,7 @@ pub async fn take(mut call: Call) -> Result<Response<Body>, Problem> {
 }
 
 /// Whom a hold is for: a ticket says it, and then the body may say the same or nothing.
-fn buyer(request: &BoxOfficeRequest, given: Option<String>) -> Result<Buyer, Problem> {
+fn hold_buyer(request: &BoxOfficeRequest, given: Option<String>) -> Result<Buyer, Problem> {
     let buyer = match (&request.caller.ticket, given) {
         (Some(ticket), None) => Buyer(ticket.buyer.clone()),
         (_, Some(given)) => Buyer(given),
@@ -62,43 +62,43 @@ fn buyer(request: &BoxOfficeRequest, given: Option<String>) -> Result<Buyer, Pro
     Ok(buyer)
 }
 
-fn want(fields: &mut Fields) -> Result<HoldRequest, Problem> {
+fn parse_hold_request(fields: &mut Fields) -> Result<HoldRequest, Problem> {
     let seats = fields.texts("seats")?;
-    let areas = areas(fields, "areas")?;
+    let areas = parse_areas(fields, "areas")?;
     let best = fields.take("best");
     match (best, seats, areas) {
-        (Some(best), None, None) => wanted_best(best),
+        (Some(best), None, None) => parse_best(best),
         (None, seats, areas) if seats.is_some() || areas.is_some() => {
             let (seats, areas) = (seats.unwrap_or_default(), areas.unwrap_or_default());
-            within(seats.len() + areas.len())?;
+            check_item_count(seats.len() + areas.len())?;
             Ok(HoldRequest::These { seats, areas })
         }
         _ => Err(Problem::invalid("say what is wanted: seats and areas, or best")),
     }
 }
 
-fn within(many: usize) -> Result<(), Problem> {
-    match many {
+fn check_item_count(count: usize) -> Result<(), Problem> {
+    match count {
         0 => Err(Problem::invalid("at least one seat or area is wanted")),
-        1..=MOST_WANTED => Ok(()),
-        _ => Err(Problem::invalid(format!("at most {MOST_WANTED} seats and areas in one request"))),
+        1..=MAX_ITEMS_PER_REQUEST => Ok(()),
+        _ => Err(Problem::invalid(format!("at most {MAX_ITEMS_PER_REQUEST} seats and areas in one request"))),
     }
 }
 
-fn wanted_best(best: Value) -> Result<HoldRequest, Problem> {
+fn parse_best(best: Value) -> Result<HoldRequest, Problem> {
     let Value::Object(best) = best else { return Err(Problem::invalid("best is an object with qty")) };
-    let mut fields = Fields::of("best", best);
+    let mut fields = Fields::from_object("best", best);
     let qty = fields.number("qty", "")?.ok_or_else(|| missing("qty of best"))?;
     let section = fields.text("section")?;
     let adjacent = fields.flag("adjacent")?.unwrap_or(false);
     fields.done()?;
-    if !(1..=MOST_WANTED as u64).contains(&qty) {
-        return Err(Problem::invalid(format!("qty of best is from 1 to {MOST_WANTED}")));
+    if !(1..=MAX_ITEMS_PER_REQUEST as u64).contains(&qty) {
+        return Err(Problem::invalid(format!("qty of best is from 1 to {MAX_ITEMS_PER_REQUEST}")));
     }
     Ok(HoldRequest::Best { qty: u32::try_from(qty).unwrap_or(u32::MAX), section, adjacent })
 }
 
-fn areas(fields: &mut Fields, name: &'static str) -> Result<Option<Vec<(String, u32)>>, Problem> {
+fn parse_areas(fields: &mut Fields, name: &'static str) -> Result<Option<Vec<(String, u32)>>, Problem> {
     let areas = match fields.take(name) {
         None => return Ok(None),
         Some(Value::Array(areas)) => areas,
@@ -106,7 +106,7 @@ fn areas(fields: &mut Fields, name: &'static str) -> Result<Option<Vec<(String, 
     };
     let one = |area: Value| {
         let Value::Object(area) = area else { return Err(Problem::invalid("an area is an object with id and qty")) };
-        let mut fields = Fields::of("an area", area);
+        let mut fields = Fields::from_object("an area", area);
         let id = fields.text("id")?.ok_or_else(|| missing("id of an area"))?;
         let qty = fields.number("qty", "")?.ok_or_else(|| missing("qty of an area"))?;
         fields.done()?;
@@ -123,62 +123,62 @@ fn areas(fields: &mut Fields, name: &'static str) -> Result<Option<Vec<(String, 
 fn with_alternative(request: &BoxOfficeRequest, event: &EventId, error: Error) -> Problem {
     let seats = match error.refusal() {
         Some(Refusal::Conflict { alternative: Some(seats), .. }) => seats.clone(),
-        _ => return no(error),
+        _ => return Problem::from(error),
     };
-    let Some(total) = request.office().total(event, &seats) else { return no(error) };
-    no(error).and("alternative", json!({"seats": seats, "total": total}))
+    let Some(total) = request.office().total(event, &seats) else { return Problem::from(error) };
+    Problem::from(error).and("alternative", json!({"seats": seats, "total": total}))
 }
 
 /// The hold that the path names, and what opens it.
-fn shown(call: &Call) -> Result<(HoldId, Access), Problem> {
-    Ok((hold_id(call)?, key_shown(call)?))
+fn hold_and_key(call: &Call) -> Result<(HoldId, Access), Problem> {
+    Ok((hold_id(call)?, hold_key_header(call)?))
 }
 
 /// What opens a hold.
-pub(super) fn key_shown(call: &Call) -> Result<Access, Problem> {
-    let key = super::header(call, "leasehold-hold-key", "Leasehold-Hold-Key")?;
+pub(super) fn hold_key_header(call: &Call) -> Result<Access, Problem> {
+    let key = super::single_header(call, "leasehold-hold-key", "Leasehold-Hold-Key")?;
     let missing = || Problem::forbidden("every call on a hold shows its key, in the header Leasehold-Hold-Key");
     Ok(Access::key(key.ok_or_else(missing)?))
 }
 
 /// Whether it is theirs, beside the key: a ticket and a key with prefixes open only some.
-pub(super) async fn opened(
+pub(super) async fn check_hold_access(
     request: &BoxOfficeRequest,
     (hold, access): (HoldId, Access),
 ) -> Result<(HoldId, Access), Problem> {
     if request.caller.ticket.is_some() || !request.caller.principal.prefixes.is_empty() {
-        let view = request.office().hold_view(&hold, access.clone()).await.map_err(closed(request))?;
-        check(request, &view)?;
+        let view = request.office().hold_view(&hold, access.clone()).await.map_err(hold_error(request))?;
+        check_owner(request, &view)?;
     }
     Ok((hold, access))
 }
 
 /// What is said to who did not get to a hold. Whoever shows keys that open nothing, again and again, is guessing.
-pub(super) fn closed(request: &BoxOfficeRequest) -> impl Fn(Error) -> Problem {
+pub(super) fn hold_error(request: &BoxOfficeRequest) -> impl Fn(Error) -> Problem {
     move |error| {
         let unknown = matches!(error.refusal(), Some(Refusal::NoHold(_)));
         if unknown && !request.service.may_guess(&request.caller) {
             let slow = Denial::Slow("too many holds and keys that do not fit: slow down".into());
-            return Problem::told(&slow, &request.service, &request.caller);
+            return Problem::with_retry_after(&slow, &request.service, &request.caller);
         }
-        no(error)
+        Problem::from(error)
     }
 }
 
 /// Whoever has the key of a hold but a ticket for somebody else does not get to it.
-fn check(request: &BoxOfficeRequest, view: &HoldView) -> Result<(), Problem> {
+fn check_owner(request: &BoxOfficeRequest, view: &HoldView) -> Result<(), Problem> {
     let row = &view.hold;
     let theirs = request.caller.sees_event(&row.event_id.0) && request.caller.acts_for(&row.buyer.0);
-    if theirs { Ok(()) } else { Err(refused(Refusal::NoHold(row.hold_id.clone()))) }
+    if theirs { Ok(()) } else { Err(refusal_problem(Refusal::NoHold(row.hold_id.clone()))) }
 }
 
 /// `GET /v1/holds/{h}`
 pub async fn show(call: Call) -> Result<Response<Body>, Problem> {
     let request = BoxOfficeRequest::authorize(&call, Verb::Buy)?;
     call.query([])?;
-    let (hold, access) = opened(&request, shown(&call)?).await?;
-    let view = request.office().hold_view(&hold, access).await.map_err(closed(&request))?;
-    Ok(answer(StatusCode::OK, &json_of::hold(&view)))
+    let (hold, access) = check_hold_access(&request, hold_and_key(&call)?).await?;
+    let view = request.office().hold_view(&hold, access).await.map_err(hold_error(&request))?;
+    Ok(json_response(StatusCode::OK, &hold_json(&view)))
 }
 
 /// `POST /v1/holds/{h}/renew`
@@ -187,10 +187,10 @@ pub async fn renew(mut call: Call) -> Result<Response<Body>, Problem> {
     call.query([])?;
     let body = call.bytes_or_none().await?;
     Fields::parse(&body)?.done()?;
-    let (hold, access) = opened(&request, shown(&call)?).await?;
+    let (hold, access) = check_hold_access(&request, hold_and_key(&call)?).await?;
     let ledger_call = request.ledger_call(&call, &body)?;
-    let view = request.office().renew(ledger_call, &hold, access).await.map_err(closed(&request))?;
-    Ok(answer(StatusCode::OK, &json_of::hold(&view)))
+    let view = request.office().renew(ledger_call, &hold, access).await.map_err(hold_error(&request))?;
+    Ok(json_response(StatusCode::OK, &hold_json(&view)))
 }
 
 /// `POST /v1/holds/{h}/release`
@@ -199,10 +199,10 @@ pub async fn release(mut call: Call) -> Result<Response<Body>, Problem> {
     call.query([])?;
     let body = call.bytes_or_none().await?;
     Fields::parse(&body)?.done()?;
-    let (hold, access) = opened(&request, shown(&call)?).await?;
+    let (hold, access) = check_hold_access(&request, hold_and_key(&call)?).await?;
     let ledger_call = request.ledger_call(&call, &body)?;
-    let view = request.office().release(ledger_call, &hold, access).await.map_err(closed(&request))?;
-    Ok(answer(StatusCode::OK, &json_of::hold(&view)))
+    let view = request.office().release(ledger_call, &hold, access).await.map_err(hold_error(&request))?;
+    Ok(json_response(StatusCode::OK, &hold_json(&view)))
 }
 
 /// `POST /v1/holds/{h}/seats`
@@ -214,25 +214,25 @@ pub async fn change(mut call: Call) -> Result<Response<Body>, Problem> {
     let change = HoldChange {
         add: fields.texts("add")?.unwrap_or_default(),
         remove: fields.texts("remove")?.unwrap_or_default(),
-        add_areas: areas(&mut fields, "add_areas")?.unwrap_or_default(),
+        add_areas: parse_areas(&mut fields, "add_areas")?.unwrap_or_default(),
         remove_areas: fields.texts("remove_areas")?.unwrap_or_default(),
     };
     fields.done()?;
-    within(change.add.len() + change.remove.len() + change.add_areas.len() + change.remove_areas.len())?;
-    let (hold, access) = opened(&request, shown(&call)?).await?;
+    check_item_count(change.add.len() + change.remove.len() + change.add_areas.len() + change.remove_areas.len())?;
+    let (hold, access) = check_hold_access(&request, hold_and_key(&call)?).await?;
     let ledger_call = request.ledger_call(&call, &body)?;
     match request.office().change(ledger_call, &hold, access.clone(), change).await {
         // What was stored is the hold before its leases were put together: show it as it stands.
         Ok(view) if view.replayed => {
-            let view = request.office().hold_view(&hold, access).await.map_err(no)?;
-            Ok(answer(StatusCode::OK, &json_of::hold(&view)))
+            let view = request.office().hold_view(&hold, access).await?;
+            Ok(json_response(StatusCode::OK, &hold_json(&view)))
         }
-        Ok(view) => Ok(answer(StatusCode::OK, &json_of::hold(&view))),
+        Ok(view) => Ok(json_response(StatusCode::OK, &hold_json(&view))),
         Err(error) => {
             let known = request.office().hold_view(&hold, access).await;
             match known {
                 Ok(view) => Err(with_alternative(&request, &view.hold.event_id, error)),
-                Err(_) => Err(closed(&request)(error)),
+                Err(_) => Err(hold_error(&request)(error)),
             }
         }
     }
@@ -247,19 +247,19 @@ pub async fn pay(mut call: Call) -> Result<Response<Body>, Problem> {
     let named = optional_payment_ref(&mut fields)?;
     let return_url = return_url(&mut fields)?;
     fields.done()?;
-    let (hold, access) = opened(&request, shown(&call)?).await?;
-    let begin = begin(&request, &hold, &access, named, return_url).await?;
+    let (hold, access) = check_hold_access(&request, hold_and_key(&call)?).await?;
+    let begin = payment_start(&request, &hold, &access, named, return_url).await?;
     let ledger_call = request.ledger_call(&call, &body)?;
     let boxoffice = request.boxoffice.clone();
     // A hang-up must not strand a payment that the provider has made.
     let begun = detached(async move { boxoffice.begin_payment(ledger_call, &hold, access, begin).await }).await?;
-    let view = begun.map_err(|why| not_done(&request, why))?;
-    Ok(answer(StatusCode::OK, &json_of::hold(&view)))
+    let view = begun.map_err(|why| payment_problem(&request, why))?;
+    Ok(json_response(StatusCode::OK, &hold_json(&view)))
 }
 
 /// Who names the payment. A ticket names none: it could be somebody else's, or become it. What its own hold has already is
 /// no new name.
-async fn begin(
+async fn payment_start(
     request: &BoxOfficeRequest,
     hold: &HoldId,
     access: &Access,
@@ -268,7 +268,7 @@ async fn begin(
 ) -> Result<PaymentStart, Problem> {
     let Some(payment_ref) = named else { return Ok(PaymentStart::Drawn { return_url }) };
     if request.caller.ticket.is_some() {
-        let view = request.office().hold_view(hold, access.clone()).await.map_err(closed(request))?;
+        let view = request.office().hold_view(hold, access.clone()).await.map_err(hold_error(request))?;
         let its_own = view.hold.state == HoldState::Paying && view.hold.payment_ref.as_ref() == Some(&payment_ref);
         if !its_own {
             return Err(Problem::forbidden("a ticket names no payment: leave payment_ref out, and the answer has one"));
@@ -278,9 +278,9 @@ async fn begin(
     Ok(PaymentStart::Named(payment_ref))
 }
 
-fn not_done(request: &BoxOfficeRequest, why: PaymentError) -> Problem {
+fn payment_problem(request: &BoxOfficeRequest, why: PaymentError) -> Problem {
     match why {
-        PaymentError::Office(error) => closed(request)(error),
+        PaymentError::Office(error) => hold_error(request)(error),
         PaymentError::Paid => {
             let detail = "the provider says that this payment is paid: the hold is sold, or its money comes back";
             Problem::coded(StatusCode::CONFLICT, "already_paid", detail)
@@ -298,12 +298,12 @@ pub async fn cancel_payment(mut call: Call) -> Result<Response<Body>, Problem> {
     call.query([])?;
     let body = call.bytes_or_none().await?;
     Fields::parse(&body)?.done()?;
-    let (hold, access) = opened(&request, shown(&call)?).await?;
+    let (hold, access) = check_hold_access(&request, hold_and_key(&call)?).await?;
     let ledger_call = request.ledger_call(&call, &body)?;
     let boxoffice = request.boxoffice.clone();
     let ended = detached(async move { boxoffice.cancel_payment(ledger_call, &hold, access).await }).await?;
-    let view = ended.map_err(|why| not_done(&request, why))?;
-    Ok(answer(StatusCode::OK, &json_of::hold(&view)))
+    let view = ended.map_err(|why| payment_problem(&request, why))?;
+    Ok(json_response(StatusCode::OK, &hold_json(&view)))
 }
 
 /// `POST /v1/holds/{h}/confirm`
@@ -324,11 +324,14 @@ pub async fn confirm(mut call: Call) -> Result<Response<Body>, Problem> {
         }
         (None, amount) => PaymentProof::Key { amount },
     };
-    let (hold, access) = opened(&request, shown(&call)?).await?;
+    let (hold, access) = check_hold_access(&request, hold_and_key(&call)?).await?;
     let ledger_call = request.ledger_call(&call, &body)?;
-    let order =
-        request.office().confirm_with(ledger_call, &hold, access, &payment, proof).await.map_err(closed(&request))?;
-    let mut response = answer(StatusCode::CREATED, &json_of::order(&order));
+    let order = request
+        .office()
+        .confirm_with(ledger_call, &hold, access, &payment, proof)
+        .await
+        .map_err(hold_error(&request))?;
+    let mut response = json_response(StatusCode::CREATED, &order_json(&order));
     if let Ok(place) = HeaderValue::from_str(&format!("/v1/orders/{}", order.order_id)) {
         response.headers_mut().insert(header::LOCATION, place);
     }

@@ -32,15 +32,14 @@ use std::sync::Arc;
 use hyper::header::HeaderName;
 use leasehold_boxoffice::model::{self, EventId, HoldId, Idem, OrderId, Refusal};
 use leasehold_boxoffice::{Error, Office};
-use serde_json::json;
 
 use super::problem::Problem;
 use super::routes::Call;
 use crate::boxoffice::BoxOffice;
-use crate::service::{Caller, Denial, Service, Verb};
+use crate::service::{Caller, Service, Verb};
 
 /// An idempotency key is no longer than this.
-const MOST_KEY_BYTES: usize = 128;
+const MAX_IDEMPOTENCY_KEY_BYTES: usize = 128;
 
 /// Somebody whom the gate let through.
 pub(super) struct BoxOfficeRequest {
@@ -58,8 +57,8 @@ impl BoxOfficeRequest {
     /// The gate, for somebody who is known already.
     pub fn authorize_caller(call: &Call, caller: Caller, verb: Verb) -> Result<Self, Problem> {
         let service = &call.app.service;
-        let pass = service.authorize(&caller, verb, &[]).map_err(|denial| call.told(&denial, &caller))?;
-        let boxoffice = service.boxoffice(&pass).map_err(|denial| Problem::of(&denial))?.clone();
+        let pass = service.authorize(&caller, verb, &[]).map_err(|denial| call.denied(&denial, &caller))?;
+        let boxoffice = service.boxoffice(&pass).map_err(|denial| Problem::from(&denial))?.clone();
         Ok(Self { boxoffice, caller, service: service.clone() })
     }
 
@@ -70,14 +69,14 @@ impl BoxOfficeRequest {
     /// The event that the path names, if it is theirs to see.
     pub fn event(&self, call: &Call) -> Result<EventId, Problem> {
         let event = EventId(call.segment(2)?);
-        self.sees(&event)?;
+        self.check_sees(&event)?;
         Ok(event)
     }
 
     /// Law 2: what is not theirs is not there.
-    pub fn sees(&self, event: &EventId) -> Result<(), Problem> {
+    pub fn check_sees(&self, event: &EventId) -> Result<(), Problem> {
         let seen = self.caller.sees_event(&event.0);
-        if seen { Ok(()) } else { Err(refused(Refusal::NoEvent(event.clone()))) }
+        if seen { Ok(()) } else { Err(refusal_problem(Refusal::NoEvent(event.clone()))) }
     }
 
     /// Who asks, for the audit, and the idempotency key they gave.
@@ -86,15 +85,15 @@ impl BoxOfficeRequest {
     }
 
     pub fn idempotency(&self, call: &Call, body: &[u8]) -> Result<Option<Idem>, Problem> {
-        let Some(key) = header(call, "idempotency-key", "Idempotency-Key")? else { return Ok(None) };
-        if key.is_empty() || key.len() > MOST_KEY_BYTES {
-            return Err(Problem::invalid(format!("Idempotency-Key is 1 to {MOST_KEY_BYTES} bytes")));
+        let Some(key) = single_header(call, "idempotency-key", "Idempotency-Key")? else { return Ok(None) };
+        if key.is_empty() || key.len() > MAX_IDEMPOTENCY_KEY_BYTES {
+            return Err(Problem::invalid(format!("Idempotency-Key is 1 to {MAX_IDEMPOTENCY_KEY_BYTES} bytes")));
         }
         let uri = &call.parts.uri;
         let path = uri.path_and_query().map_or_else(|| uri.path(), |path| path.as_str());
         let mut asked = format!("{} {path}\0", call.parts.method).into_bytes();
         // The key of a hold is part of what is asked: a retry with another one is not the same request.
-        asked.extend(header(call, "leasehold-hold-key", "Leasehold-Hold-Key")?.unwrap_or_default().bytes());
+        asked.extend(single_header(call, "leasehold-hold-key", "Leasehold-Hold-Key")?.unwrap_or_default().bytes());
         asked.push(0);
         asked.extend(body);
         let actor = self.caller.actor();
@@ -104,7 +103,7 @@ impl BoxOfficeRequest {
 }
 
 /// A header that comes at most once.
-pub(super) fn header<'a>(call: &'a Call, name: &'static str, shown: &str) -> Result<Option<&'a str>, Problem> {
+pub(super) fn single_header<'a>(call: &'a Call, name: &'static str, shown: &str) -> Result<Option<&'a str>, Problem> {
     let mut found = call.parts.headers.get_all(HeaderName::from_static(name)).iter();
     match (found.next(), found.next()) {
         (None, _) => Ok(None),
@@ -116,21 +115,9 @@ pub(super) fn header<'a>(call: &'a Call, name: &'static str, shown: &str) -> Res
     }
 }
 
-/// What the office said.
-pub(super) fn no(error: Error) -> Problem {
-    let more = match error.refusal() {
-        Some(Refusal::Conflict { conflicts, .. }) => {
-            vec![("conflicts", json!(conflicts)), ("alternative", json!(null))]
-        }
-        Some(Refusal::Late(resolution)) => vec![("resolution", crate::api::boxoffice::resolution(resolution))],
-        _ => Vec::new(),
-    };
-    more.into_iter().fold(Problem::of(&Denial::Office(error)), |problem, (name, value)| problem.and(name, value))
-}
-
-/// A considered no.
-pub(super) fn refused(refusal: Refusal) -> Problem {
-    no(Error::Refused(refusal))
+/// The problem for a refusal of the office.
+pub(super) fn refusal_problem(refusal: Refusal) -> Problem {
+    Problem::from(Error::Refused(refusal))
 }
 
 pub(super) fn hold_id(call: &Call) -> Result<HoldId, Problem> {
@@ -142,13 +129,13 @@ pub(super) fn order_id(call: &Call) -> Result<OrderId, Problem> {
 }
 
 /// A number in a query.
-pub(super) fn number(text: Option<String>, name: &str) -> Result<Option<u64>, Problem> {
+pub(super) fn query_number(text: Option<String>, name: &str) -> Result<Option<u64>, Problem> {
     let parsed = text.map(|text| text.parse::<u64>());
     parsed.transpose().map_err(|_| Problem::invalid(format!("{name} is a whole number")))
 }
 
 /// A yes or no in a query.
-pub(super) fn flag(text: Option<String>, name: &str) -> Result<bool, Problem> {
+pub(super) fn query_flag(text: Option<String>, name: &str) -> Result<bool, Problem> {
     match text.as_deref() {
         None | Some("0" | "false" | "no") => Ok(false),
         Some("" | "1" | "true" | "yes") => Ok(true),

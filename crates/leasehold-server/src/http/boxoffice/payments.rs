@@ -10,13 +10,13 @@ use leasehold_boxoffice::provider::{Callback, CallbackError, CallbackOutcome};
 use leasehold_boxoffice::sign;
 use serde_json::{Value, json};
 
-use super::{BoxOfficeRequest, holds, no};
-use crate::api::boxoffice as json_of;
+use super::{BoxOfficeRequest, holds};
+use crate::api::boxoffice::{order_json, resolution_json};
 use crate::boxoffice::demo_provider::DemoPayment;
 use crate::boxoffice::payment::tokens as tokens_of;
 use crate::http::fields::{Fields, missing};
 use crate::http::problem::Problem;
-use crate::http::respond::json as answer;
+use crate::http::respond::json_response;
 use crate::http::routes::{Call, detached};
 use crate::service::{Role, Verb};
 
@@ -24,23 +24,23 @@ use crate::service::{Role, Verb};
 pub async fn callback(mut call: Call) -> Result<Response<Body>, Problem> {
     call.query([])?;
     let body = call.bytes(call.app.config.body_bytes, &["application/json"]).await?;
-    let signature = super::header(&call, "leasehold-signature", sign::HEADER)?.unwrap_or_default();
+    let signature = super::single_header(&call, "leasehold-signature", sign::HEADER)?.unwrap_or_default();
     let forged =
         || Problem::coded(StatusCode::UNAUTHORIZED, "bad_signature", "the signature does not fit the callback");
     let secrets = call.app.service.provider_secrets().ok_or_else(forged)?;
-    let told = Callback::verify(secrets, signature, &body).map_err(|why| match why {
+    let callback = Callback::verify(secrets, signature, &body).map_err(|why| match why {
         CallbackError::Forged(_) => forged(),
         CallbackError::Unreadable(_) => Problem::invalid(why.to_string()),
     })?;
     let request = BoxOfficeRequest::authorize_caller(&call, call.app.service.provider().clone(), Verb::Settle)?;
-    let answered = detached(async move { settle(&request, told).await }).await??;
-    Ok(answer(StatusCode::OK, &answered))
+    let answered = detached(async move { apply_callback(&request, callback).await }).await??;
+    Ok(json_response(StatusCode::OK, &answered))
 }
 
-async fn settle(request: &BoxOfficeRequest, told: Callback) -> Result<Value, Problem> {
-    let hold_id = HoldId(told.hold_id.clone());
-    if told.outcome == CallbackOutcome::Refunded {
-        let Callback { callback_id, payment_ref, refund_id, amount, .. } = told;
+async fn apply_callback(request: &BoxOfficeRequest, callback: Callback) -> Result<Value, Problem> {
+    let hold_id = HoldId(callback.hold_id.clone());
+    if callback.outcome == CallbackOutcome::Refunded {
+        let Callback { callback_id, payment_ref, refund_id, amount, .. } = callback;
         let message = RefundMessage { id: callback_id, payment_ref: payment_ref.clone(), refund_id, amount };
         let row = request.office().record_refund_message(message).await;
         if let Err(Error::Refused(_)) = &row {
@@ -50,20 +50,20 @@ async fn settle(request: &BoxOfficeRequest, told: Callback) -> Result<Value, Pro
                 "money went back that was not to, or not all of it: ask the payment provider"
             );
         }
-        let row = row.map_err(no)?;
+        let row = row?;
         let ended = matches!(row.state, MoneyState::Refunded | MoneyState::Closed);
         return Ok(json!({"outcome": if ended { "refunded" } else { "ignored" }, "money": row.state}));
     }
-    let tokens = tokens(&told);
+    let tokens = paid_tokens(&callback);
     let message = PaymentMessage {
         tokens,
-        id: told.callback_id,
-        payment_ref: told.payment_ref,
+        id: callback.callback_id,
+        payment_ref: callback.payment_ref,
         paid_for: hold_id.clone(),
         hold_id,
-        outcome: told.outcome,
-        amount: told.amount,
-        currency: told.currency,
+        outcome: callback.outcome,
+        amount: callback.amount,
+        currency: callback.currency,
     };
     let payment = message.payment_ref.clone();
     let succeeded = matches!(message.outcome, CallbackOutcome::Captured | CallbackOutcome::Authorised);
@@ -72,26 +72,27 @@ async fn settle(request: &BoxOfficeRequest, told: Callback) -> Result<Value, Pro
         // There is no hold, and so no event, to write it down under.
         tracing::error!(%refusal, payment, "money came that nothing is known of: ask the payment provider");
     }
-    let outcome = outcome.map_err(no)?;
+    let outcome = outcome?;
     Ok(match outcome {
-        PaymentOutcome::Order(order) => json!({"outcome": "order", "order": json_of::order(&order)}),
+        PaymentOutcome::Order(order) => json!({"outcome": "order", "order": order_json(&order)}),
         // Overtaken by events.
         PaymentOutcome::Declined(HoldState::Sold) => json!({"outcome": "ignored"}),
         PaymentOutcome::Declined(state) => json!({"outcome": "declined", "state": state}),
-        PaymentOutcome::Late(found) => json!({"outcome": "late", "resolution": json_of::resolution(&found)}),
+        PaymentOutcome::Late(found) => json!({"outcome": "late", "resolution": resolution_json(&found)}),
         PaymentOutcome::Ignored => json!({"outcome": "ignored"}),
     })
 }
 
 /// A seat and its token, as the office counts them. Texts that are no numbers were refused before.
-fn tokens(told: &Callback) -> Vec<(String, u64)> {
-    told.tokens.iter().map(|paid| (paid.seat.clone(), paid.token.parse().unwrap_or_default())).collect()
+fn paid_tokens(callback: &Callback) -> Vec<(String, u64)> {
+    callback.tokens.iter().map(|paid| (paid.seat.clone(), paid.token.parse().unwrap_or_default())).collect()
 }
 
 /// `POST /v1/demo/pay`: the buyer's bank, played.
-pub async fn play(mut call: Call) -> Result<Response<Body>, Problem> {
+pub async fn demo_pay(mut call: Call) -> Result<Response<Body>, Problem> {
     call.query([])?;
-    let nothing = || Problem::wrong(StatusCode::NOT_FOUND, "there is nothing at this path: this server is no demo");
+    let nothing =
+        || Problem::invalid_with_status(StatusCode::NOT_FOUND, "there is nothing at this path: this server is no demo");
     call.app.service.boxoffice_info().filter(|front| front.demo).ok_or_else(nothing)?;
     let body = call.bytes(call.app.config.body_bytes, &["application/json"]).await?;
     let mut fields = Fields::parse(&body)?;
@@ -110,14 +111,14 @@ pub async fn play(mut call: Call) -> Result<Response<Body>, Problem> {
     let request = BoxOfficeRequest::authorize_caller(&call, caller, Verb::Buy)?;
     let demo = request.boxoffice.demo().ok_or_else(nothing)?;
     // Who knows the public id alone shall not end, or buy, what somebody else holds.
-    let (hold, access) = holds::opened(&request, (hold, holds::key_shown(&call)?)).await?;
-    let view = request.office().hold_view(&hold, access).await.map_err(holds::closed(&request))?;
+    let (hold, access) = holds::check_hold_access(&request, (hold, holds::hold_key_header(&call)?)).await?;
+    let view = request.office().hold_view(&hold, access).await.map_err(holds::hold_error(&request))?;
     let row = view.hold;
     // A payment is played for the hold that it was begun for, and for no other.
     if row.payment_ref.as_ref() != Some(&payment_ref) {
-        return Err(no(Error::Refused(Refusal::PaymentMismatch)));
+        return Err(Problem::from(Error::Refused(Refusal::PaymentMismatch)));
     }
-    let event = request.office().event(&row.event_id).await.map_err(no)?;
+    let event = request.office().event(&row.event_id).await?;
     let payment = ScriptedPayment {
         payment_ref,
         hold_id: row.hold_id.0.clone(),
@@ -128,7 +129,7 @@ pub async fn play(mut call: Call) -> Result<Response<Body>, Problem> {
     };
     let taken = demo.pay(&DemoPayment { payment, act }).await;
     match taken {
-        Ok(true) => Ok(answer(StatusCode::ACCEPTED, &json!({"accepted": true}))),
+        Ok(true) => Ok(json_response(StatusCode::ACCEPTED, &json!({"accepted": true}))),
         _ => Err(Problem::unavailable("the bank of the demo does not answer")),
     }
 }

@@ -7,22 +7,22 @@ use leasehold_boxoffice::model::{AuditQuery, Entry, OrderRow, Reason, SetBlocks}
 use leasehold_boxoffice::office::MoneyDecision;
 use serde_json::{Value, json};
 
-use super::{BoxOfficeRequest, no, number};
-use crate::api::boxoffice as json_of;
+use super::{BoxOfficeRequest, query_number};
+use crate::api::boxoffice::{hold_json, money_json, order_json, staff_entry_json, staff_hold_json};
 use crate::boxoffice::settlement::payment_waited_ms;
 use crate::http::fields::Fields;
 use crate::http::problem::Problem;
-use crate::http::respond::json as answer;
+use crate::http::respond::json_response;
 use crate::http::routes::{Call, detached};
 use crate::service::Verb;
 
 /// Entries on a page, and at most.
-const PAGE: usize = 200;
-const MOST: usize = 1000;
+const DEFAULT_AUDIT_PAGE_ENTRIES: usize = 200;
+const MAX_AUDIT_PAGE_ENTRIES: usize = 1000;
 /// Orders in a report as JSON; CSV has all.
-const ORDERS: usize = 1000;
+const MAX_REPORT_ORDERS: usize = 1000;
 /// Seats blocked and unblocked in one go.
-const MOST_BLOCKS: usize = 5000;
+const MAX_SEATS_PER_BLOCK_REQUEST: usize = 5000;
 
 /// `PUT /v1/events/{e}/blocks`
 pub async fn blocks(mut call: Call) -> Result<Response<Body>, Problem> {
@@ -39,13 +39,13 @@ pub async fn blocks(mut call: Call) -> Result<Response<Body>, Problem> {
     if block.len() + unblock.len() + areas.len() == 0 {
         return Err(Problem::invalid("say what to block or unblock"));
     }
-    if block.len() + unblock.len() > MOST_BLOCKS {
-        return Err(Problem::invalid(format!("at most {MOST_BLOCKS} seats in one request")));
+    if block.len() + unblock.len() > MAX_SEATS_PER_BLOCK_REQUEST {
+        return Err(Problem::invalid(format!("at most {MAX_SEATS_PER_BLOCK_REQUEST} seats in one request")));
     }
     let ledger_call = request.ledger_call(&call, &body)?;
     let command = SetBlocks { event_id, block, unblock, areas, reason };
-    let done = detached(async move { request.office().set_blocks(ledger_call, command).await }).await?.map_err(no)?;
-    Ok(answer(StatusCode::OK, &json!({"blocked": done.blocked, "unblocked": done.unblocked})))
+    let done = detached(async move { request.office().set_blocks(ledger_call, command).await }).await??;
+    Ok(json_response(StatusCode::OK, &json!({"blocked": done.blocked, "unblocked": done.unblocked})))
 }
 
 /// `"areas": [{"id": "floor", "blocked": 20}]`: how many places are kept back from now on.
@@ -58,7 +58,7 @@ fn area_blocks(fields: &mut Fields) -> Result<Vec<(String, u32)>, Problem> {
     };
     let one = |area: Value| {
         let Value::Object(area) = area else { return Err(wrong()) };
-        let mut fields = Fields::of("an area", area);
+        let mut fields = Fields::from_object("an area", area);
         let id = fields.text("id")?.ok_or_else(wrong)?;
         let blocked = fields.number("blocked", "")?.ok_or_else(wrong)?;
         fields.done()?;
@@ -79,8 +79,8 @@ pub async fn force_release(mut call: Call) -> Result<Response<Body>, Problem> {
     fields.done()?;
     let ledger_call = request.ledger_call(&call, &body)?;
     let work = async move { request.office().force_release(ledger_call, &event, &seat, &reason).await };
-    let view = detached(work).await?.map_err(no)?;
-    Ok(answer(StatusCode::OK, &json_of::hold(&view)))
+    let view = detached(work).await??;
+    Ok(json_response(StatusCode::OK, &hold_json(&view)))
 }
 
 /// `POST /v1/events/{e}/payments/{r}/refund`: money that is stuck shall go back.
@@ -104,7 +104,7 @@ async fn settle(mut call: Call, to: MoneyDecision) -> Result<Response<Body>, Pro
     fields.done()?;
     let ledger_call = request.ledger_call(&call, &body)?;
     let work = async move { request.office().settle(ledger_call, &event, &refund, to, &reason).await };
-    Ok(answer(StatusCode::OK, &json_of::money(&detached(work).await?.map_err(no)?)))
+    Ok(json_response(StatusCode::OK, &money_json(&detached(work).await??)))
 }
 
 /// `GET /v1/events/{e}/audit`
@@ -112,21 +112,23 @@ pub async fn audit(call: Call) -> Result<Response<Body>, Problem> {
     let request = BoxOfficeRequest::authorize(&call, Verb::OverseeEvent)?;
     let [seat, since, limit, format] = call.query(["seat", "since", "limit", "format"])?;
     let event = request.event(&call)?;
-    request.office().event(&event).await.map_err(no)?;
-    let since = number(since, "since")?.unwrap_or(0);
+    request.office().event(&event).await?;
+    let since = query_number(since, "since")?.unwrap_or(0);
     if is_csv(format)? {
         return audit_csv(&request, &event, seat, since).await;
     }
-    let limit = match number(limit, "limit")? {
-        None => PAGE,
-        Some(limit) if (1..=MOST as u64).contains(&limit) => usize::try_from(limit).unwrap_or(PAGE),
-        Some(_) => return Err(Problem::invalid(format!("limit is a number from 1 to {MOST}"))),
+    let limit = match query_number(limit, "limit")? {
+        None => DEFAULT_AUDIT_PAGE_ENTRIES,
+        Some(limit) if (1..=MAX_AUDIT_PAGE_ENTRIES as u64).contains(&limit) => {
+            usize::try_from(limit).unwrap_or(DEFAULT_AUDIT_PAGE_ENTRIES)
+        }
+        Some(_) => return Err(Problem::invalid(format!("limit is a number from 1 to {MAX_AUDIT_PAGE_ENTRIES}"))),
     };
     let query = AuditQuery { since, seat, limit };
-    let entries = request.office().audit(&event, query).await.map_err(no)?;
+    let entries = request.office().audit(&event, query).await?;
     let next = (entries.len() == limit).then(|| entries.last().map(|entry| entry.seq)).flatten();
-    let entries: Vec<Value> = entries.iter().map(json_of::told).collect();
-    Ok(answer(StatusCode::OK, &json!({"entries": entries, "next": next})))
+    let entries: Vec<Value> = entries.iter().map(staff_entry_json).collect();
+    Ok(json_response(StatusCode::OK, &json!({"entries": entries, "next": next})))
 }
 
 async fn audit_csv(
@@ -150,16 +152,16 @@ async fn audit_csv(
     ]);
     let mut since = since;
     loop {
-        let query = AuditQuery { since, seat: seat.clone(), limit: MOST };
-        let entries = request.office().audit(event, query).await.map_err(no)?;
-        let Some(last) = entries.last() else { return Ok(csv(text)) };
+        let query = AuditQuery { since, seat: seat.clone(), limit: MAX_AUDIT_PAGE_ENTRIES };
+        let entries = request.office().audit(event, query).await?;
+        let Some(last) = entries.last() else { return Ok(csv_response(text)) };
         since = last.seq;
         entries.iter().for_each(|entry| text.push_str(&audit_line(entry)));
     }
 }
 
 fn audit_line(entry: &Entry) -> String {
-    let told = json_of::told(entry);
+    let told = staff_entry_json(entry);
     let field = |name: &str| match &told[name] {
         Value::Null => String::new(),
         Value::String(text) => text.clone(),
@@ -187,14 +189,14 @@ pub async fn report(call: Call) -> Result<Response<Body>, Problem> {
     let request = BoxOfficeRequest::authorize(&call, Verb::OverseeEvent)?;
     let [format] = call.query(["format"])?;
     let event = request.event(&call)?;
-    let row = request.office().event(&event).await.map_err(no)?;
+    let row = request.office().event(&event).await?;
     if is_csv(format)? {
         return orders_csv(&request, &event).await;
     }
-    let report = request.office().report(&event).await.map_err(no)?;
-    let late = request.office().late_money(&event).await.map_err(no)?;
-    let paying = request.office().paying(&event).await.map_err(no)?;
-    let orders = request.office().orders(&event, None, ORDERS).await.map_err(no)?;
+    let report = request.office().report(&event).await?;
+    let late = request.office().late_money(&event).await?;
+    let paying = request.office().paying(&event).await?;
+    let orders = request.office().orders(&event, None, MAX_REPORT_ORDERS).await?;
     let metrics = request.office().metrics().await;
     let lag = metrics.stands.map_or(0.0, |stands| stands.sweeper_lag_seconds);
     let lost = metrics.refused_total;
@@ -214,8 +216,8 @@ pub async fn report(call: Call) -> Result<Response<Body>, Problem> {
         })
         .collect();
     let stuck: Vec<Value> =
-        paying.iter().map(|hold| json_of::staff_hold(hold, payment_waited_ms(hold, &row.settings))).collect();
-    Ok(answer(
+        paying.iter().map(|hold| staff_hold_json(hold, payment_waited_ms(hold, &row.settings))).collect();
+    Ok(json_response(
         StatusCode::OK,
         &json!({
             "event_id": row.event_id,
@@ -224,13 +226,13 @@ pub async fn report(call: Call) -> Result<Response<Body>, Problem> {
             "by_section": by_section,
             "areas": report.areas,
             "takings": report.takings,
-            "late_payments": late.iter().map(json_of::money).collect::<Vec<_>>(),
+            "late_payments": late.iter().map(money_json).collect::<Vec<_>>(),
             "stuck_payments": stuck,
             // Of this server, since it was started.
             "conflict_rate": if asked == 0 { 0.0 } else { lost as f64 / asked as f64 },
             "conflicts": conflicts,
             "sweeper_lag_ms": (lag * 1000.0).round() as u64,
-            "orders": orders.iter().map(json_of::order).collect::<Vec<_>>(),
+            "orders": orders.iter().map(order_json).collect::<Vec<_>>(),
         }),
     ))
 }
@@ -242,14 +244,14 @@ async fn orders_csv(
     let mut text = csv_line(&["order_id", "buyer", "state", "late", "payment_ref", "seat", "qty", "token", "price"]);
     let mut after = None;
     loop {
-        let orders = request.office().orders(event, after.as_ref(), MOST).await.map_err(no)?;
-        let Some(last) = orders.last() else { return Ok(csv(text)) };
+        let orders = request.office().orders(event, after.as_ref(), MAX_AUDIT_PAGE_ENTRIES).await?;
+        let Some(last) = orders.last() else { return Ok(csv_response(text)) };
         after = Some(last.order_id.clone());
-        orders.iter().for_each(|order| order_lines(order, &mut text));
+        orders.iter().for_each(|order| push_order_lines(order, &mut text));
     }
 }
 
-fn order_lines(order: &OrderRow, text: &mut String) {
+fn push_order_lines(order: &OrderRow, text: &mut String) {
     let state = match json!(order.state) {
         Value::String(word) => word,
         _ => String::new(),
@@ -268,9 +270,9 @@ pub async fn invariants(call: Call) -> Result<Response<Body>, Problem> {
     let request = BoxOfficeRequest::authorize(&call, Verb::OverseeEvent)?;
     call.query([])?;
     let event = request.event(&call)?;
-    let checks = request.office().invariants(&event).await.map_err(no)?;
+    let checks = request.office().invariants(&event).await?;
     let ok = checks.iter().all(|check| check.ok);
-    Ok(answer(StatusCode::OK, &json!({"ok": ok, "checks": checks})))
+    Ok(json_response(StatusCode::OK, &json!({"ok": ok, "checks": checks})))
 }
 
 fn is_csv(format: Option<String>) -> Result<bool, Problem> {
@@ -298,7 +300,7 @@ fn csv_line<T: AsRef<str>>(fields: &[T]) -> String {
     format!("{}\r\n", fields.join(","))
 }
 
-fn csv(text: String) -> Response<Body> {
+fn csv_response(text: String) -> Response<Body> {
     let mut response = Response::new(Body::from(text));
     let kind = HeaderValue::from_static("text/csv; charset=utf-8");
     response.headers_mut().insert(header::CONTENT_TYPE, kind);

@@ -17,8 +17,8 @@ use serde_json::json;
 use tokio::sync::watch;
 use tokio::time::{Instant, timeout_at};
 
-use super::{BoxOfficeRequest, no, number};
-use crate::api::boxoffice as json_of;
+use super::{BoxOfficeRequest, query_number};
+use crate::api::boxoffice::availability_json;
 use crate::boxoffice::feed::Feed;
 use crate::http::App;
 use crate::http::problem::Problem;
@@ -33,9 +33,9 @@ pub async fn stream(call: Call) -> Result<Response<Body>, Problem> {
     let request = BoxOfficeRequest::authorize(&call, Verb::SeeEvent)?;
     let [since] = call.query(["since"])?;
     let event = request.event(&call)?;
-    let last = super::header(&call, "last-event-id", "Last-Event-ID")?.map(str::to_owned).or(since);
-    let since = number(last.filter(|text| !text.is_empty()), "Last-Event-ID (or since)")?;
-    let now = request.office().availability(&event).await.map_err(no)?.seq;
+    let last = super::single_header(&call, "last-event-id", "Last-Event-ID")?.map(str::to_owned).or(since);
+    let since = query_number(last.filter(|text| !text.is_empty()), "Last-Event-ID (or since)")?;
+    let now = request.office().availability(&event).await?.seq;
     // A number from the future is of another ledger.
     let since = since.filter(|since| *since <= now);
     let feed = request.boxoffice.feed(&event);
@@ -105,7 +105,7 @@ impl Teller {
             }
             let Some(seen) = self.seen else { return self.reset().await };
             self.head.borrow_and_update();
-            let told = self.feed.entries_after(seen).await.map_err(no)?;
+            let told = self.feed.entries_after(seen).await?;
             if let Some(first) = told.first() {
                 if first.seq != seen + 1 {
                     return self.reset().await;
@@ -142,19 +142,19 @@ impl Teller {
 
     fn still_welcome(&self) -> Result<(), Problem> {
         if self.request.caller.principal.revoked.load(Ordering::Relaxed) {
-            return Err(Problem::of(&Denial::Unauthorized));
+            return Err(Problem::from(&Denial::Unauthorized));
         }
         let over =
             self.request.caller.ticket.as_ref().is_some_and(|ticket| self.request.boxoffice.ticket_expired(ticket));
-        if over { Err(Problem::of(&Denial::Ticket(leasehold_boxoffice::ticket::Invalid::Expired))) } else { Ok(()) }
+        if over { Err(Problem::from(&Denial::Ticket(leasehold_boxoffice::ticket::Invalid::Expired))) } else { Ok(()) }
     }
 
     /// The whole as it is now.
     async fn now(&self) -> Result<(u64, String), Problem> {
         let office = self.request.office();
-        let now = office.availability(&self.event).await.map_err(no)?;
-        let (_, layout) = office.layout(&self.event).await.map_err(no)?;
-        Ok((now.seq, json_of::availability(&now, &layout, None, None)))
+        let now = office.availability(&self.event).await?;
+        let (_, layout) = office.layout(&self.event).await?;
+        Ok((now.seq, availability_json(&now, &layout, None, None)))
     }
 
     async fn reset(&mut self) -> Result<String, Problem> {

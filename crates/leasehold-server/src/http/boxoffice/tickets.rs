@@ -5,10 +5,10 @@ use hyper::{Response, StatusCode};
 use leasehold_boxoffice::model::{Buyer, EventId};
 use serde_json::json;
 
-use super::{BoxOfficeRequest, no};
+use super::BoxOfficeRequest;
 use crate::http::fields::{Fields, missing};
 use crate::http::problem::Problem;
-use crate::http::respond::json as answer;
+use crate::http::respond::json_response;
 use crate::http::routes::Call;
 use crate::service::{Role, Verb};
 use leasehold_support::duration::millis;
@@ -18,7 +18,7 @@ pub async fn public_info(call: Call) -> Result<Response<Body>, Problem> {
     call.query([])?;
     let front = call.app.service.boxoffice_info();
     let (demo, event) = front.map_or((false, None), |front| (front.demo, front.default_event));
-    Ok(answer(StatusCode::OK, &json!({"demo": demo, "default_event": event})))
+    Ok(json_response(StatusCode::OK, &json!({"demo": demo, "default_event": event})))
 }
 
 /// `POST /v1/tickets`
@@ -32,8 +32,8 @@ pub async fn mint(mut call: Call) -> Result<Response<Body>, Problem> {
     let event = EventId(fields.text("event")?.ok_or_else(|| missing("event"))?);
     let buyer = fields.text("buyer")?;
     fields.done()?;
-    request.sees(&event)?;
-    request.office().event(&event).await.map_err(no)?;
+    request.check_sees(&event)?;
+    request.office().event(&event).await?;
     let buyer = match buyer {
         Some(buyer) => Buyer(buyer),
         None => Buyer(drawn(&request, &call, &body)?),
@@ -43,7 +43,7 @@ pub async fn mint(mut call: Call) -> Result<Response<Body>, Problem> {
     }
     let minted = request.boxoffice.mint_ticket(&event, &buyer.0);
     let (ticket, ttl) = minted.ok_or_else(|| Problem::invalid("there is no ticket for such names"))?;
-    Ok(answer(StatusCode::CREATED, &json!({"ticket": ticket, "buyer": buyer, "expires_in_ms": millis(ttl)})))
+    Ok(json_response(StatusCode::CREATED, &json!({"ticket": ticket, "buyer": buyer, "expires_in_ms": millis(ttl)})))
 }
 
 /// A name for a buyer who has none. With an idempotency key a retry is the same buyer.

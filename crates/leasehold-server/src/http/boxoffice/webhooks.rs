@@ -7,10 +7,10 @@ use leasehold_boxoffice::office::MAX_WEBHOOKS;
 use leasehold_boxoffice::sign::{MIN_SECRET_BYTES, hex};
 use serde_json::{Value, json};
 
-use super::{BoxOfficeRequest, no, refused};
+use super::{BoxOfficeRequest, refusal_problem};
 use crate::http::fields::{Fields, missing};
 use crate::http::problem::Problem;
-use crate::http::respond::json as answer;
+use crate::http::respond::json_response;
 use crate::http::routes::{Call, detached};
 use crate::service::Verb;
 
@@ -26,8 +26,8 @@ pub async fn create(mut call: Call) -> Result<Response<Body>, Problem> {
     fields.done()?;
     request.boxoffice.outbound().guard().target(&url).map_err(|why| Problem::invalid(why.to_string()))?;
     if let Some(event) = &event_id {
-        request.sees(event)?;
-        request.office().event(event).await.map_err(no)?;
+        request.check_sees(event)?;
+        request.office().event(event).await?;
     } else if !request.caller.principal.prefixes.is_empty() {
         return Err(Problem::forbidden("this key sees some events only: name one"));
     }
@@ -54,13 +54,13 @@ fn new_id_and_secret(request: &BoxOfficeRequest, call: &Call, body: &[u8]) -> Re
 }
 
 async fn store_webhook(request: &BoxOfficeRequest, row: WebhookRow) -> Result<Response<Body>, Problem> {
-    match request.office().add_webhook(row.clone()).await.map_err(no)? {
+    match request.office().add_webhook(row.clone()).await? {
         WebhookAdded::Added => Ok(created_response(&row)),
         // The id comes of the idempotency key: this is a retry, or another request under the same key.
         WebhookAdded::Exists(same) if (WebhookRow { active: row.active, ..same.clone() }) == row => {
             Ok(created_response(&same))
         }
-        WebhookAdded::Exists(_) => Err(refused(Refusal::Mismatch)),
+        WebhookAdded::Exists(_) => Err(refusal_problem(Refusal::Mismatch)),
         WebhookAdded::TooMany => Err(Problem::coded(
             StatusCode::TOO_MANY_REQUESTS,
             "quota",
@@ -72,7 +72,7 @@ async fn store_webhook(request: &BoxOfficeRequest, row: WebhookRow) -> Result<Re
 fn created_response(row: &WebhookRow) -> Response<Body> {
     let mut shown = webhook_json(row);
     shown["secret"] = json!(row.secret);
-    answer(StatusCode::CREATED, &shown)
+    json_response(StatusCode::CREATED, &shown)
 }
 
 fn webhook_json(row: &WebhookRow) -> Value {
@@ -91,9 +91,9 @@ fn may_see(request: &BoxOfficeRequest, row: &WebhookRow) -> bool {
 pub async fn list(call: Call) -> Result<Response<Body>, Problem> {
     let request = BoxOfficeRequest::authorize(&call, Verb::RunEvent)?;
     call.query([])?;
-    let rows = request.office().webhooks().await.map_err(no)?;
+    let rows = request.office().webhooks().await?;
     let webhooks: Vec<Value> = rows.iter().filter(|row| may_see(&request, row)).map(webhook_json).collect();
-    Ok(answer(StatusCode::OK, &json!({"webhooks": webhooks})))
+    Ok(json_response(StatusCode::OK, &json!({"webhooks": webhooks})))
 }
 
 /// `DELETE /v1/webhooks/{w}`
@@ -101,9 +101,9 @@ pub async fn remove(call: Call) -> Result<Response<Body>, Problem> {
     let request = BoxOfficeRequest::authorize(&call, Verb::RunEvent)?;
     call.query([])?;
     let id = call.segment(2)?;
-    let rows = request.office().webhooks().await.map_err(no)?;
+    let rows = request.office().webhooks().await?;
     let removed = match rows.iter().find(|row| row.id == id && may_see(&request, row)) {
-        Some(row) => request.office().remove_webhook(row).await.map_err(no)?,
+        Some(row) => request.office().remove_webhook(row).await?,
         None => false,
     };
     if !removed {

@@ -56,7 +56,7 @@ fn what_only_a_sick_engine_says() {
     let told = |error| {
         let denial = Denial::Engine(error);
         let code = denial.code();
-        (code.status, Problem::of(&denial).code(), Problem::of(&denial).detail().to_owned())
+        (code.status, Problem::from(&denial).code(), Problem::from(&denial).detail().to_owned())
     };
     let attempt = || "acquire seat".to_owned();
     let (status, code, detail) =

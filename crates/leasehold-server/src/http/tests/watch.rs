@@ -2,7 +2,7 @@
 
 use serde_json::json;
 
-use super::super::resources::MOST;
+use super::super::resources::MAX_PAGE_RESOURCES;
 use super::*;
 
 /// A watch that is read event by event.
@@ -57,16 +57,16 @@ impl Events {
 #[tokio::test(flavor = "multi_thread")]
 async fn the_whole_says_whether_it_is_the_whole() {
     let server = Server::start().await;
-    for number in 0..MOST {
+    for number in 0..MAX_PAGE_RESOURCES {
         server.take(&format!("row/{number}"), 600_000, "ada").await;
     }
     let seen = async || {
         let reset = Events::open(&server, "/v1/watch?prefix=row%2F", &[]).await.reset().await;
         (reset.data["resources"].as_array().unwrap().len(), reset.data["truncated"] == true)
     };
-    assert_eq!(seen().await, (MOST, false));
+    assert_eq!(seen().await, (MAX_PAGE_RESOURCES, false));
     server.take("row/one more", 600_000, "ada").await;
-    assert_eq!(seen().await, (MOST, true));
+    assert_eq!(seen().await, (MAX_PAGE_RESOURCES, true));
     server.end().await;
 }
 
