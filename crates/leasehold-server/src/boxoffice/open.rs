@@ -92,8 +92,8 @@ pub async fn open(
     BoxOffice::new(office, clock, settings, outbound).await.map(Some).map_err(exit_failure)
 }
 
-fn secrets(field: &str, given: &[config::Secret]) -> anyhow::Result<Secrets> {
-    let texts: Vec<&str> = given.iter().map(config::Secret::expose).collect();
+fn secrets(field: &str, given: &[config::SecretText]) -> anyhow::Result<Secrets> {
+    let texts: Vec<&str> = given.iter().map(config::SecretText::expose).collect();
     Secrets::new(&texts).map_err(|unfit| Failure::usage(format!("{field}: {unfit}")))
 }
 

@@ -25,14 +25,14 @@ const ENGINES: [(&str, Promises); 2] = [("embedded:DIR", embedded::PROMISES), ("
 /// Shows the promise table of every engine in this version.
 #[derive(Debug, Args)]
 #[command(after_help = EXAMPLE)]
-pub struct Engines {
+pub struct EnginesCommand {
     /// Print one JSON object per line.
     #[arg(long)]
     json: bool,
 }
 
 #[derive(Debug, Serialize)]
-struct Row {
+struct EngineJson {
     engine: &'static str,
     url: &'static str,
     durable: bool,
@@ -42,7 +42,7 @@ struct Row {
     outlives_process: bool,
 }
 
-impl Engines {
+impl EnginesCommand {
     /// Prints the table.
     pub fn execute(self) -> anyhow::Result<u8> {
         let rows = ENGINES.map(|(url, promises)| row(url, promises));
@@ -62,8 +62,8 @@ impl Engines {
     }
 }
 
-fn row(url: &'static str, promises: Promises) -> Row {
+fn row(url: &'static str, promises: Promises) -> EngineJson {
     // Taken apart by name, so that a new promise cannot be forgotten here.
     let Promises { engine, durable, fencing, fair, never_early, outlives_process } = promises;
-    Row { engine, url, durable, fencing, fair, never_early, outlives_process }
+    EngineJson { engine, url, durable, fencing, fair, never_early, outlives_process }
 }

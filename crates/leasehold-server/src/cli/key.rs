@@ -9,9 +9,9 @@ use clap::{Args, Subcommand};
 use serde::Serialize;
 
 use crate::config::Config;
-use crate::config::Flags;
+use crate::config::ServeFlags;
 use crate::service::Role;
-use crate::service::keys::file::{Bad, KeyFile, Record};
+use crate::service::keys::file::{KeyFile, KeyFileError, KeyRecord};
 use crate::service::keys::secret::{self, NewKey};
 use leasehold_support::exit::{self, CORRUPT, Failure, UNAVAILABLE};
 use leasehold_support::output::Table;
@@ -29,20 +29,20 @@ Shown by: Authorization: Bearer KEY (HTTP), AUTH KEY (RESP), LEASEHOLD_API_KEY (
 /// Makes, lists and revokes API keys of a server.
 #[derive(Debug, Args)]
 #[command(after_help = EXAMPLE)]
-pub struct Key {
+pub struct KeyCommand {
     #[command(subcommand)]
-    what: What,
+    what: KeySubcommand,
 }
 
 #[derive(Debug, Subcommand)]
-enum What {
-    Create(Create),
-    Ls(Ls),
-    Revoke(Revoke),
+enum KeySubcommand {
+    Create(KeyCreate),
+    Ls(KeyLs),
+    Revoke(KeyRevoke),
 }
 
 #[derive(Debug, Args)]
-struct Place {
+struct KeyDirectory {
     /// The data directory of the server [default: ./leasehold-data]
     #[arg(long, value_name = "DIR", env = "LEASEHOLD_DATA")]
     data: Option<PathBuf>,
@@ -53,7 +53,7 @@ struct Place {
 
 /// Makes a key and prints it, once
 #[derive(Debug, Args)]
-struct Create {
+struct KeyCreate {
     /// What it may do: read, lease, boxoffice or admin; may be given again
     #[arg(long = "role", value_name = "ROLE", required = true, value_parser = role, value_delimiter = ',')]
     roles: Vec<Role>,
@@ -67,32 +67,32 @@ struct Create {
     #[arg(long, value_name = "TEXT", default_value = "")]
     note: String,
     #[command(flatten)]
-    place: Place,
+    place: KeyDirectory,
 }
 
 /// Lists the keys: never their secrets, which nobody knows
 #[derive(Debug, Args)]
-struct Ls {
+struct KeyLs {
     /// Print one JSON object per line
     #[arg(long)]
     json: bool,
     #[command(flatten)]
-    place: Place,
+    place: KeyDirectory,
 }
 
 /// Revokes a key, also on connections that are open
 #[derive(Debug, Args)]
-struct Revoke {
+struct KeyRevoke {
     /// The id of the key, as `ls` shows it
     #[arg(value_name = "ID")]
     id: String,
     #[command(flatten)]
-    place: Place,
+    place: KeyDirectory,
 }
 
 /// A key as everybody may see it.
 #[derive(Serialize)]
-struct Seen<'a> {
+struct KeyJson<'a> {
     id: &'a str,
     roles: &'a [Role],
     prefixes: &'a [String],
@@ -105,14 +105,14 @@ fn role(word: &str) -> Result<Role, String> {
     Role::named(word).ok_or_else(|| format!("the roles are {}", Role::ALL.map(Role::word).join(", ")))
 }
 
-impl Key {
+impl KeyCommand {
     /// Does it.
     pub fn execute(self) -> anyhow::Result<u8> {
         rustix::process::umask(rustix::fs::Mode::from_raw_mode(0o077));
         let done = match self.what {
-            What::Create(create) => create.execute(),
-            What::Ls(ls) => ls.execute(),
-            What::Revoke(revoke) => revoke.execute(),
+            KeySubcommand::Create(create) => create.execute(),
+            KeySubcommand::Ls(ls) => ls.execute(),
+            KeySubcommand::Revoke(revoke) => revoke.execute(),
         };
         done.map_err(coded).map(|()| exit::DONE)
     }
@@ -120,28 +120,28 @@ impl Key {
 
 /// The exit code of a list that cannot be had.
 fn coded(error: anyhow::Error) -> anyhow::Error {
-    let code = match error.downcast_ref::<Bad>() {
-        Some(Bad::Damaged { .. }) => CORRUPT,
-        Some(Bad::Io { .. }) => UNAVAILABLE,
+    let code = match error.downcast_ref::<KeyFileError>() {
+        Some(KeyFileError::Damaged { .. }) => CORRUPT,
+        Some(KeyFileError::Io { .. }) => UNAVAILABLE,
         None => return error,
     };
     Failure::coded(code, exit::sentence(&error))
 }
 
-impl Place {
+impl KeyDirectory {
     fn dir(self) -> anyhow::Result<PathBuf> {
-        let flags = Flags { data: self.data, config: self.config, ..Flags::default() };
+        let flags = ServeFlags { data: self.data, config: self.config, ..ServeFlags::default() };
         Ok(Config::load(&flags)?.data)
     }
 }
 
-impl Create {
+impl KeyCreate {
     fn execute(self) -> anyhow::Result<()> {
         let key = NewKey::random().context("take random bits from the operating system")?;
         let mut roles = self.roles;
         roles.sort_by_key(|role| *role as u8);
         roles.dedup();
-        let record = Record {
+        let record = KeyRecord {
             id: key.id.clone(),
             hash: key.digest(),
             roles,
@@ -165,11 +165,11 @@ impl Create {
     }
 }
 
-impl Ls {
+impl KeyLs {
     fn execute(self) -> anyhow::Result<()> {
         let file = KeyFile::load(&self.place.dir()?)?;
         if self.json {
-            return file.keys.iter().try_for_each(|record| output::json(&Seen::of(record)));
+            return file.keys.iter().try_for_each(|record| output::json(&KeyJson::from_record(record)));
         }
         if file.keys.is_empty() {
             output::say("there are no keys: everybody on the machine of the server may do everything");
@@ -188,7 +188,7 @@ impl Ls {
     }
 }
 
-impl Revoke {
+impl KeyRevoke {
     fn execute(self) -> anyhow::Result<()> {
         let id = secret::id_in(self.id.trim()).to_owned();
         if !secret::is_id(&id) {
@@ -214,8 +214,8 @@ impl Revoke {
     }
 }
 
-impl<'a> Seen<'a> {
-    fn of(record: &'a Record) -> Self {
+impl<'a> KeyJson<'a> {
+    fn from_record(record: &'a KeyRecord) -> Self {
         Self {
             id: &record.id,
             roles: &record.roles,

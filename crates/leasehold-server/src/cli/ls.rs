@@ -16,7 +16,7 @@ Example:
 /// Lists the resources in use, in order of name.
 #[derive(Debug, Args)]
 #[command(after_help = EXAMPLE)]
-pub struct Ls {
+pub struct LsCommand {
     /// Only names that begin so.
     #[arg(default_value = "")]
     prefix: String,
@@ -25,7 +25,7 @@ pub struct Ls {
     json: bool,
 }
 
-impl Ls {
+impl LsCommand {
     /// Prints the resources in use.
     pub async fn execute(self, target: &Target) -> anyhow::Result<u8> {
         let client = target.open().await?;

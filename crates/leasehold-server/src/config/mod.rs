@@ -19,11 +19,11 @@ use std::path::{Path, PathBuf};
 
 use serde::Deserialize;
 
-pub use boxoffice::{BoxOffice, Secret};
-pub use flags::Flags;
+pub use boxoffice::{BoxOfficeConfig, SecretText};
+pub use flags::ServeFlags;
 pub use ledger::LedgerUrl;
-pub use limits::Limits;
-pub use units::Size;
+pub use limits::LimitsConfig;
+pub use units::ConfigSize;
 
 use leasehold_support::exit::Failure;
 
@@ -44,7 +44,7 @@ pub struct Config {
     #[serde(skip)]
     pub replace_engine: bool,
     /// How the box office is run.
-    pub boxoffice: BoxOffice,
+    pub boxoffice: BoxOfficeConfig,
     /// Where HTTP listens.
     pub http: String,
     /// Where RESP listens.
@@ -56,13 +56,13 @@ pub struct Config {
     /// TLS for both ports.
     pub tls: Option<TlsFiles>,
     /// How much may be asked.
-    pub limits: Limits,
+    pub limits: LimitsConfig,
     /// Bytes of recent events kept for those who watch.
-    pub news_bytes: Size,
+    pub news_bytes: ConfigSize,
     /// What is logged.
-    pub log: Log,
+    pub log: LogConfig,
     /// Where traces go.
-    pub otel: Option<Otel>,
+    pub otel: Option<OtelConfig>,
 }
 
 impl fmt::Debug for Config {
@@ -105,18 +105,18 @@ pub struct TlsFiles {
 
 /// What is logged.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Deserialize)]
-#[serde(deny_unknown_fields, default)]
-pub struct Log {
+#[serde(rename = "Log", deny_unknown_fields, default)]
+pub struct LogConfig {
     /// As text for people, or one JSON object per line.
-    pub format: Format,
+    pub format: LogFormat,
     /// How much.
-    pub level: Level,
+    pub level: LogLevel,
 }
 
 /// How log lines look.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Deserialize, clap::ValueEnum)]
-#[serde(rename_all = "lowercase")]
-pub enum Format {
+#[serde(rename = "Format", rename_all = "lowercase")]
+pub enum LogFormat {
     /// For people.
     #[default]
     Text,
@@ -126,8 +126,8 @@ pub enum Format {
 
 /// How much is logged.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Deserialize, clap::ValueEnum)]
-#[serde(rename_all = "lowercase")]
-pub enum Level {
+#[serde(rename = "Level", rename_all = "lowercase")]
+pub enum LogLevel {
     /// What failed.
     Error,
     /// And what may fail soon.
@@ -143,13 +143,13 @@ pub enum Level {
 
 /// Where traces go. `Debug` hides what may be a password.
 #[derive(Clone, PartialEq, Eq, Deserialize)]
-#[serde(deny_unknown_fields)]
-pub struct Otel {
+#[serde(rename = "Otel", deny_unknown_fields)]
+pub struct OtelConfig {
     /// An OTLP collector over HTTP, e.g. `http://127.0.0.1:4318`.
     pub endpoint: String,
 }
 
-impl fmt::Debug for Otel {
+impl fmt::Debug for OtelConfig {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("Otel").field("endpoint", &anonymous(&self.endpoint)).finish()
     }
@@ -162,15 +162,15 @@ impl Default for Config {
             engine: "embedded".into(),
             ledger: "sqlite".into(),
             replace_engine: false,
-            boxoffice: BoxOffice::default(),
+            boxoffice: BoxOfficeConfig::default(),
             http: "127.0.0.1:7400".into(),
             resp: "127.0.0.1:7401".into(),
             hosts: Vec::new(),
             allow_plain: false,
             tls: None,
-            limits: Limits::default(),
-            news_bytes: Size(8 << 20),
-            log: Log::default(),
+            limits: LimitsConfig::default(),
+            news_bytes: ConfigSize(8 << 20),
+            log: LogConfig::default(),
             otel: None,
         }
     }
@@ -182,7 +182,7 @@ impl Config {
     /// # Errors
     ///
     /// Exit code 2 and a sentence.
-    pub fn load(flags: &Flags) -> anyhow::Result<Self> {
+    pub fn load(flags: &ServeFlags) -> anyhow::Result<Self> {
         let mut config = match &flags.config {
             Some(path) => Self::read(path)?,
             None => Self::default(),
@@ -213,7 +213,7 @@ impl Config {
         }
     }
 
-    fn overlay(&mut self, flags: &Flags) -> anyhow::Result<()> {
+    fn overlay(&mut self, flags: &ServeFlags) -> anyhow::Result<()> {
         fn set<T: Clone>(field: &mut T, flag: &Option<T>) {
             if let Some(value) = flag {
                 field.clone_from(value);
@@ -232,7 +232,7 @@ impl Config {
         }
         set(&mut self.allow_plain, &flags.allow_plain);
         if let Some(endpoint) = &flags.otel_endpoint {
-            self.otel = Some(Otel { endpoint: endpoint.clone() });
+            self.otel = Some(OtelConfig { endpoint: endpoint.clone() });
         }
         if flags.tls_cert.is_some() || flags.tls_key.is_some() || flags.tls_client_ca.is_some() {
             let old = self.tls.take();

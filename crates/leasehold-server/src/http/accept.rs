@@ -26,8 +26,8 @@ use super::io::{PhaseTracker, TimeoutStream, TrackedBody};
 use super::problem::Problem;
 use super::routes;
 use super::socket::{HangupProbe, ProbedSocket};
-use super::{App, Config};
-use crate::service::Peer;
+use super::{App, HttpConfig};
+use crate::service::PeerAddress;
 use crate::service::connection_limit::{ConnectionPermit, LimitReached, Port};
 
 const WRONG_PORT: &[u8] = b"-ERR this port speaks HTTP, RESP is spoken on another\r\n";
@@ -132,7 +132,7 @@ impl HttpConnection {
         // An answer is one small write: waiting for a second one only delays it.
         let _ = stream.set_nodelay(true);
         let Ok(local) = stream.local_addr() else { return };
-        let arrival = Arrival { peer: Peer(self.peer), local: local.ip() };
+        let arrival = Arrival { peer: PeerAddress(self.peer), local: local.ip() };
         let stop = self.app.stop.clone();
         let phases = PhaseTracker::new(&self.app.config);
         match &self.tls {
@@ -245,7 +245,7 @@ enum FirstBytes {
 }
 
 /// Looks at the first bytes without taking them.
-async fn peek_protocol(stream: &TcpStream, config: &Config) -> FirstBytes {
+async fn peek_protocol(stream: &TcpStream, config: &HttpConfig) -> FirstBytes {
     let mut first = [0; 4];
     match timeout(config.first_byte, stream.peek(&mut first)).await {
         Ok(Ok(read @ 1..)) => {

@@ -12,7 +12,7 @@ use serde::de::{Deserialize, Deserializer, MapAccess, SeqAccess, Visitor};
 use serde_json::{Map, Value};
 use tokio::time::timeout;
 
-use super::Config;
+use super::HttpConfig;
 use super::problem::Problem;
 
 /// Reads a body, within its limits of size and time.
@@ -20,7 +20,7 @@ use super::problem::Problem;
 /// # Errors
 ///
 /// It is not JSON by its own word, too big, too slow, or broken off.
-pub async fn read_json_body(config: &Config, headers: &HeaderMap, body: Body) -> Result<Vec<u8>, Problem> {
+pub async fn read_json_body(config: &HttpConfig, headers: &HeaderMap, body: Body) -> Result<Vec<u8>, Problem> {
     read_body(config, headers, body, config.body_bytes, &["application/json"]).await
 }
 
@@ -30,7 +30,7 @@ pub async fn read_json_body(config: &Config, headers: &HeaderMap, body: Body) ->
 ///
 /// As [`read_json_body`].
 pub async fn read_body(
-    config: &Config,
+    config: &HttpConfig,
     headers: &HeaderMap,
     body: Body,
     max_bytes: usize,

@@ -12,15 +12,15 @@ use axum::body::Body;
 use hyper::header::{self, HeaderMap, HeaderName, HeaderValue};
 use hyper::{Method, Request, Response, Version};
 
-use super::Config;
+use super::HttpConfig;
 use super::problem::Problem;
-use crate::service::Peer;
+use crate::service::PeerAddress;
 
 /// How a request reached us.
 #[derive(Clone, Copy, Debug)]
 pub struct Arrival {
     /// From where.
-    pub peer: Peer,
+    pub peer: PeerAddress,
     /// At which of our addresses.
     pub local: IpAddr,
 }
@@ -38,7 +38,7 @@ pub fn is_api(path: &str) -> bool {
 /// # Errors
 ///
 /// What is wrong with it.
-pub fn check<B>(config: &Config, arrival: Arrival, request: &Request<B>) -> Result<(), Problem> {
+pub fn check<B>(config: &HttpConfig, arrival: Arrival, request: &Request<B>) -> Result<(), Problem> {
     let host = request_host(request)?;
     if host.as_ref().is_some_and(|host| !is_our_host(config, arrival.local, &host_name(host))) {
         let detail = "this server does not answer to the Host of this request: add the name to its hosts";
@@ -76,7 +76,7 @@ fn host_name(authority: &str) -> String {
     name.trim_end_matches('.').to_owned()
 }
 
-fn is_our_host(config: &Config, local: IpAddr, name: &str) -> bool {
+fn is_our_host(config: &HttpConfig, local: IpAddr, name: &str) -> bool {
     if let Ok(address) = name.parse::<IpAddr>() {
         let address = address.to_canonical();
         if address.is_loopback() || address == local.to_canonical() {
@@ -122,7 +122,7 @@ mod tests {
     /// Goal: only names of this server pass, whatever port or case they come with.
     #[test]
     fn a_host_is_ours_or_refused() {
-        let config = Config { hosts: vec!["locks.example:7400".into()], ..Config::default() };
+        let config = HttpConfig { hosts: vec!["locks.example:7400".into()], ..HttpConfig::default() };
         let local: IpAddr = "10.0.0.7".parse().unwrap();
         let passes = |authority: &str| is_our_host(&config, local, &host_name(&authority.to_ascii_lowercase()));
         for ours in [
@@ -144,7 +144,7 @@ mod tests {
         for other in ["", ":7400", "evil.example", "localhost.evil.example", "10.0.0.8", "xlocalhost", "[::2]", "*"] {
             assert!(!passes(other), "{other}");
         }
-        let any = Config { hosts: vec!["*".into()], ..Config::default() };
+        let any = HttpConfig { hosts: vec!["*".into()], ..HttpConfig::default() };
         assert!(is_our_host(&any, local, "whatever.example"));
     }
 

@@ -19,7 +19,7 @@ use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 use tokio::sync::Notify;
 use tokio::time::{Instant, Sleep, sleep_until};
 
-use super::Config;
+use super::HttpConfig;
 
 /// Where a connection stands.
 #[derive(Clone, Copy, Debug)]
@@ -43,7 +43,7 @@ pub struct PhaseTracker {
 
 impl PhaseTracker {
     /// A connection that has said nothing.
-    pub fn new(config: &Config) -> Arc<Self> {
+    pub fn new(config: &HttpConfig) -> Arc<Self> {
         let phase = Mutex::new(ConnectionPhase::Awaiting(Instant::now() + config.first_byte));
         Arc::new(Self { phase, request_complete: Notify::new(), header: config.header, idle: config.idle })
     }

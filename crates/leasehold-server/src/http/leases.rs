@@ -15,7 +15,7 @@ use super::problem::Problem;
 use super::respond;
 use super::routes::{Call, detached};
 use crate::api::leases::{GrantJson, RenewalJson};
-use crate::service::metrics::Outcome;
+use crate::service::metrics::AcquireOutcome;
 use crate::service::{Caller, Denial};
 
 /// Who does not say who they are.
@@ -47,18 +47,18 @@ async fn acquire_detached(app: App, caller: Caller, claim: Claim) -> Result<Gran
             biased;
             answer = app.service.acquire(&caller, claim) => Ok(answer),
             () = reply.closed() => {
-                app.service.metrics.refused(Outcome::Left);
+                app.service.metrics.record_refusal(AcquireOutcome::Left);
                 return;
             }
             // What does not wait is answered in a moment, also at the end.
             () = app.stop.cancelled(), if waits => {
                 // Granted at this very moment it stays for whoever comes again with the id; without one it is ended.
                 let (outcome, problem) = if can_be_repeated {
-                    (Outcome::Unknown, Problem::shutting_down_while_queued())
+                    (AcquireOutcome::Unknown, Problem::shutting_down_while_queued())
                 } else {
-                    (Outcome::Unavailable, Problem::shutting_down())
+                    (AcquireOutcome::Unavailable, Problem::shutting_down())
                 };
-                app.service.metrics.refused(outcome);
+                app.service.metrics.record_refusal(outcome);
                 Err(problem)
             }
         };

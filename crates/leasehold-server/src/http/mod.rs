@@ -23,7 +23,7 @@
 //!
 //! # Not here
 //!
-//! Who may do what (the service), decisions about leases (the engine), certificates (whoever fills [`Config::tls`]).
+//! Who may do what (the service), decisions about leases (the engine), certificates (whoever fills [`HttpConfig::tls`]).
 
 mod accept;
 pub mod boxoffice;
@@ -55,7 +55,7 @@ use crate::service::connection_limit::ConnectionLimiter;
 
 /// How HTTP is served. The defaults are the contract.
 #[derive(Clone, Debug)]
-pub struct Config {
+pub struct HttpConfig {
     /// Speak TLS with these certificates; none for plain HTTP.
     pub tls: Option<Arc<rustls::ServerConfig>>,
     /// Names this server answers to, beside loopback and the address it was reached at. `*` is any name: then only the
@@ -83,7 +83,7 @@ pub struct Config {
     pub body_bytes: usize,
 }
 
-impl Default for Config {
+impl Default for HttpConfig {
     fn default() -> Self {
         Self {
             tls: None,
@@ -107,12 +107,12 @@ impl Default for Config {
 #[derive(Clone)]
 pub struct App {
     service: Arc<Service>,
-    config: Arc<Config>,
+    config: Arc<HttpConfig>,
     stop: CancellationToken,
 }
 
 /// Serves until `stop`; then finishes what is under way, tells those who wait, and ends every watch.
-pub async fn serve(listener: TcpListener, service: Arc<Service>, config: Config, stop: CancellationToken) {
+pub async fn serve(listener: TcpListener, service: Arc<Service>, config: HttpConfig, stop: CancellationToken) {
     let app = App { service, config: Arc::new(config), stop };
     if let Err(error) = accept::run(listener, app).await {
         tracing::error!(target: "leasehold::http", %error, "cannot accept connections");

@@ -195,7 +195,7 @@ impl Call {
         if self.parts.headers.contains_key(header::AUTHORIZATION) {
             return self.authenticate();
         }
-        let principal = Principal::new("demo".into(), Roles::of([role]), Vec::new(), None);
+        let principal = Principal::new("demo".into(), Roles::from_roles([role]), Vec::new(), None);
         Ok(self.app.service.internal_caller(principal))
     }
 

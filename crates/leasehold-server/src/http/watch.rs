@@ -20,7 +20,7 @@ use super::problem::Problem;
 use super::resources::MAX_PAGE_RESOURCES;
 use super::routes::Call;
 use crate::api::leases::{EventJson, ResourceJson};
-use crate::service::watch::{Told, Watcher};
+use crate::service::watch::{WatchMessage, Watcher};
 use crate::service::{Caller, Denial};
 
 /// How often a quiet watch looks whether its key still stands.
@@ -111,16 +111,16 @@ impl Teller {
         }
     }
 
-    async fn write(&mut self, told: Vec<Told>) -> Result<String, Problem> {
+    async fn write(&mut self, told: Vec<WatchMessage>) -> Result<String, Problem> {
         let mut text = String::new();
         for told in told {
             match told {
-                Told::Event(event, prev) => {
+                WatchMessage::Event(event, prev) => {
                     let (id, kind) = (event.id, event.kind.word());
                     let data = EventJson::new(event, prev).to_json();
                     push(&mut text, Some(id), kind, &data);
                 }
-                Told::Reset(id) => push(&mut text, Some(id), "reset", &self.whole(id).await?),
+                WatchMessage::Reset(id) => push(&mut text, Some(id), "reset", &self.whole(id).await?),
             }
         }
         Ok(text)

@@ -44,7 +44,7 @@ use event_loop::waker::Waker;
 
 /// How RESP is served.
 #[derive(Clone, Debug)]
-pub struct Config {
+pub struct RespConfig {
     /// Event loops, one thread each. One is enough for most machines: they share the disk.
     pub threads: usize,
     /// The limit of connections, shared with HTTP.
@@ -65,7 +65,7 @@ pub struct Config {
     pub tls: Option<Arc<rustls::ServerConfig>>,
 }
 
-impl Default for Config {
+impl Default for RespConfig {
     fn default() -> Self {
         Self {
             threads: 1,
@@ -84,7 +84,7 @@ impl Default for Config {
 /// What the event loops of one server share.
 pub(crate) struct ServerShared {
     service: Arc<Service>,
-    config: Config,
+    config: RespConfig,
     runtime: tokio::runtime::Handle,
     stopping: AtomicBool,
     /// The id of the next connection.
@@ -106,7 +106,7 @@ impl Server {
     pub fn start(
         listener: TcpListener,
         service: Arc<Service>,
-        config: Config,
+        config: RespConfig,
         runtime: tokio::runtime::Handle,
     ) -> io::Result<Self> {
         listener.set_nonblocking(true)?;

@@ -3,10 +3,10 @@
 use std::net::{IpAddr, SocketAddr};
 
 use super::config::Config;
-use super::listen::Ports;
+use super::listen::BoundPorts;
 
 /// The lines.
-pub fn lines(config: &Config, ports: &Ports, keys: usize) -> Vec<String> {
+pub fn lines(config: &Config, ports: &BoundPorts, keys: usize) -> Vec<String> {
     let (http, resp) = (reachable(ports.http), reachable(ports.resp));
     let secure = config.tls.is_some();
     let web = format!("{}://{http}", if secure { "https" } else { "http" });

@@ -14,7 +14,7 @@ use crate::service::{Caller, Principal, Role, Roles, Service};
 
 /// What an actor does when its time with a resource is over.
 #[derive(Clone, Copy)]
-enum Exit {
+enum ActorExit {
     /// Gives it back.
     Release,
     /// Stops renewing, as after a crash: the lease lapses.
@@ -22,7 +22,7 @@ enum Exit {
 }
 
 /// One who comes again and again.
-struct Actor {
+struct DemoActor {
     holder: &'static str,
     wants: Vec<Want>,
     ttl: Duration,
@@ -30,11 +30,11 @@ struct Actor {
     keeps: Duration,
     /// Time until it comes again.
     rests: Duration,
-    exit: Exit,
+    exit: ActorExit,
 }
 
 #[derive(Clone)]
-struct Stage {
+struct DemoActors {
     service: Arc<Service>,
     clock: Arc<dyn Clock>,
     caller: Caller,
@@ -42,23 +42,23 @@ struct Stage {
 
 /// Starts everybody.
 pub fn start(service: &Arc<Service>, clock: &Arc<dyn Clock>, stop: &CancellationToken) {
-    let roles = Roles::of([Role::Lease, Role::Admin]);
+    let roles = Roles::from_roles([Role::Lease, Role::Admin]);
     let caller = service.internal_caller(Principal::new("demo".into(), roles, vec!["demo/".into()], None));
-    let stage = Stage { service: service.clone(), clock: clock.clone(), caller };
-    for actor in cast() {
-        let stage = stage.clone();
-        tokio::spawn(stop.clone().run_until_cancelled_owned(async move { stage.play(actor).await }));
+    let actors = DemoActors { service: service.clone(), clock: clock.clone(), caller };
+    for actor in demo_actors() {
+        let actors = actors.clone();
+        tokio::spawn(stop.clone().run_until_cancelled_owned(async move { actors.run_actor(actor).await }));
     }
-    tokio::spawn(stop.clone().run_until_cancelled_owned(async move { stage.operate().await }));
+    tokio::spawn(stop.clone().run_until_cancelled_owned(async move { actors.revoke_now_and_then().await }));
 }
 
 fn want(name: &str, mode: Mode) -> Want {
     Want { name: format!("demo/{name}"), mode }
 }
 
-fn cast() -> Vec<Actor> {
+fn demo_actors() -> Vec<DemoActor> {
     let s = Duration::from_secs;
-    let actor = |holder, wants: &[Want], keeps, rests, exit| Actor {
+    let actor = |holder, wants: &[Want], keeps, rests, exit| DemoActor {
         holder,
         wants: wants.to_vec(),
         ttl: s(9),
@@ -70,7 +70,7 @@ fn cast() -> Vec<Actor> {
     let shared = |name| [want(name, Mode::Shared)];
     let slots = |count| [want("gpu-slots", Mode::Permits { count, capacity: 4 })];
     let pair = [want("seat-14", Mode::Exclusive), want("seat-15", Mode::Exclusive)];
-    use Exit::{Crash, Release};
+    use ActorExit::{Crash, Release};
     vec![
         actor("ada@web-1", &one("seat-14"), 12, 3, Release),
         actor("bob@web-2", &one("seat-14"), 7, 2, Release),
@@ -88,12 +88,12 @@ fn cast() -> Vec<Actor> {
     ]
 }
 
-impl Stage {
+impl DemoActors {
     async fn sleep(&self, span: Duration) {
         self.clock.sleep_until(self.clock.now().plus(span)).await;
     }
 
-    async fn play(&self, actor: Actor) {
+    async fn run_actor(&self, actor: DemoActor) {
         loop {
             let claim = Claim {
                 wants: actor.wants.clone(),
@@ -106,13 +106,13 @@ impl Stage {
                 principal: String::new(),
             };
             if let Ok(grant) = self.service.acquire(&self.caller, claim).await {
-                self.keep(&actor, &grant.lease_id).await;
+                self.keep_lease(&actor, &grant.lease_id).await;
             }
             self.sleep(actor.rests).await;
         }
     }
 
-    async fn keep(&self, actor: &Actor, lease: &leasehold::engine::LeaseId) {
+    async fn keep_lease(&self, actor: &DemoActor, lease: &leasehold::engine::LeaseId) {
         let until = self.clock.now().plus(actor.keeps);
         while self.clock.now() < until {
             let next = self.clock.now().plus(actor.ttl / 3).min(until);
@@ -122,13 +122,13 @@ impl Stage {
             }
         }
         match actor.exit {
-            Exit::Release => drop(self.service.release(&self.caller, lease).await),
-            Exit::Crash => self.sleep(actor.ttl).await,
+            ActorExit::Release => drop(self.service.release(&self.caller, lease).await),
+            ActorExit::Crash => self.sleep(actor.ttl).await,
         }
     }
 
     /// Somebody in operations ends a lease now and then.
-    async fn operate(&self) {
+    async fn revoke_now_and_then(&self) {
         loop {
             self.sleep(Duration::from_secs(50)).await;
             let name = "demo/schema-migration";

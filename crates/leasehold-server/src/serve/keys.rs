@@ -8,11 +8,11 @@ use leasehold::clock::Clock;
 
 use crate::service::audit::Audit;
 use crate::service::keys::KeyRing;
-use crate::service::keys::file::{Bad, KeyFile, Stamp};
+use crate::service::keys::file::{FileStamp, KeyFile, KeyFileError};
 use leasehold_support::exit::{CORRUPT, Failure, UNAVAILABLE};
 
 /// How often somebody looks: twice within the second that a revoke may take.
-const LOOK_EVERY: Duration = Duration::from_millis(400);
+const KEY_FILE_CHECK_EVERY: Duration = Duration::from_millis(400);
 
 /// Reads the list at the start.
 ///
@@ -21,19 +21,19 @@ const LOOK_EVERY: Duration = Duration::from_millis(400);
 /// Exit code 8 if it is damaged, 4 if it cannot be read.
 pub fn load(data: &Path) -> anyhow::Result<KeyFile> {
     KeyFile::load(data).map_err(|bad| match bad {
-        Bad::Damaged { .. } => Failure::coded(CORRUPT, bad.to_string()),
-        Bad::Io { ref source, .. } => Failure::coded(UNAVAILABLE, format!("{bad}: {source}")),
+        KeyFileError::Damaged { .. } => Failure::coded(CORRUPT, bad.to_string()),
+        KeyFileError::Io { ref source, .. } => Failure::coded(UNAVAILABLE, format!("{bad}: {source}")),
     })
 }
 
 /// Looks for changes of the list.
-pub struct Watch {
+pub struct KeyFileWatcher {
     data: PathBuf,
     ring: Arc<KeyRing>,
     clock: Arc<dyn Clock>,
 }
 
-impl Watch {
+impl KeyFileWatcher {
     /// Over the ring that the service asks.
     pub fn new(data: PathBuf, ring: Arc<KeyRing>, clock: Arc<dyn Clock>) -> Self {
         Self { data, ring, clock }
@@ -47,21 +47,21 @@ impl Watch {
         loop {
             let data = self.data.clone();
             // Off the threads that answer: a disk may hang.
-            let looked = tokio::task::spawn_blocking(move || look(&data, seen)).await;
-            if let Ok((stamp, Some(read))) = looked {
-                seen = seen_now(stamp, &read);
+            let checked = tokio::task::spawn_blocking(move || read_if_changed(&data, seen)).await;
+            if let Ok((stamp, Some(read))) = checked {
+                seen = stamp_to_remember(stamp, &read);
                 // Once is enough to say that it cannot be read.
                 if !(seen.is_none() && unreadable) {
-                    self.take_up(read);
+                    self.apply_key_file(read);
                 }
                 unreadable = seen.is_none();
             }
-            at = at.plus(LOOK_EVERY).max(self.clock.now());
+            at = at.plus(KEY_FILE_CHECK_EVERY).max(self.clock.now());
             self.clock.sleep_until(at).await;
         }
     }
 
-    fn take_up(&self, read: Result<KeyFile, Bad>) {
+    fn apply_key_file(&self, read: Result<KeyFile, KeyFileError>) {
         match read {
             Ok(file) => {
                 let change = self.ring.replace(&file);
@@ -81,17 +81,20 @@ impl Watch {
 }
 
 /// The stamp of the file, and what is in it if that is another stamp than was seen.
-fn look(data: &Path, seen: Option<Option<Stamp>>) -> (Option<Stamp>, Option<Result<KeyFile, Bad>>) {
+fn read_if_changed(
+    data: &Path,
+    seen: Option<Option<FileStamp>>,
+) -> (Option<FileStamp>, Option<Result<KeyFile, KeyFileError>>) {
     // The stamp first: a change between the two is seen at the next look.
-    let stamp = Stamp::of(data);
+    let stamp = FileStamp::read(data);
     let changed = seen != Some(stamp);
     (stamp, changed.then(|| KeyFile::load(data)))
 }
 
 /// The stamp that needs no second look. What could not be read does: a lack of descriptors, or a disk that hiccups, must
 /// not keep a revoked key alive until the file is changed once more.
-fn seen_now(stamp: Option<Stamp>, read: &Result<KeyFile, Bad>) -> Option<Option<Stamp>> {
-    (!matches!(read, Err(Bad::Io { .. }))).then_some(stamp)
+fn stamp_to_remember(stamp: Option<FileStamp>, read: &Result<KeyFile, KeyFileError>) -> Option<Option<FileStamp>> {
+    (!matches!(read, Err(KeyFileError::Io { .. }))).then_some(stamp)
 }
 
 #[cfg(test)]
@@ -104,14 +107,14 @@ mod tests {
     fn what_could_not_be_read_is_read_again() {
         let dir = tempfile::tempdir().unwrap();
         std::fs::write(dir.path().join("keys.toml"), "").unwrap();
-        let read_again = |read: &dyn Fn() -> Result<KeyFile, Bad>| {
-            let (stamp, _) = look(dir.path(), None);
-            look(dir.path(), seen_now(stamp, &read())).1.is_some()
+        let read_again = |read: &dyn Fn() -> Result<KeyFile, KeyFileError>| {
+            let (stamp, _) = read_if_changed(dir.path(), None);
+            read_if_changed(dir.path(), stamp_to_remember(stamp, &read())).1.is_some()
         };
         let path = dir.path().to_owned();
         let no_descriptor = || std::io::Error::from_raw_os_error(24);
-        assert!(read_again(&|| Err(Bad::Io { attempt: "read", path: path.clone(), source: no_descriptor() })));
-        assert!(!read_again(&|| Err(Bad::Damaged { path: path.clone(), why: String::new() })));
+        assert!(read_again(&|| Err(KeyFileError::Io { attempt: "read", path: path.clone(), source: no_descriptor() })));
+        assert!(!read_again(&|| Err(KeyFileError::Damaged { path: path.clone(), why: String::new() })));
         assert!(!read_again(&|| Ok(KeyFile::default())));
     }
 }

@@ -39,17 +39,17 @@ use tokio::sync::mpsc;
 use tokio_util::sync::CancellationToken;
 
 use crate::boxoffice::{self, BoxOffice};
-use crate::config::{self, Config, Flags, Format};
+use crate::config::{self, Config, LogFormat, ServeFlags};
 use crate::service::audit::Audit;
 use crate::service::connection_limit::ConnectionLimiter;
 use crate::service::keys::KeyRing;
-use crate::service::{Denial, Opened, Service};
+use crate::service::{Denial, OpenedEngine, Service};
 use crate::{http, resp};
 use leasehold_support::exit::{self, Failure};
 use leasehold_support::output;
 use leasehold_support::signals::{self, Signals};
-use log::Log;
-use tls::Tls;
+use log::LogWriter;
+use tls::ServerTls;
 
 const EXAMPLE: &str = "\
 Example:
@@ -62,14 +62,14 @@ A config file to begin with:
   leasehold serve --config leasehold.toml";
 
 /// How long connections and the engine may take to end.
-const PATIENCE: Duration = Duration::from_secs(20);
+const SHUTDOWN_TIMEOUT: Duration = Duration::from_secs(20);
 
 /// Makes an engine available to a fleet, by HTTP and RESP, with a page that shows what is held.
 #[derive(Debug, clap::Args)]
 #[command(after_help = EXAMPLE)]
 pub struct Serve {
     #[command(flatten)]
-    flags: Flags,
+    flags: ServeFlags,
     /// Fill in example data, and keep it moving
     #[arg(long)]
     demo: bool,
@@ -79,7 +79,7 @@ pub struct Serve {
 }
 
 /// Why it ends.
-enum Ending {
+enum StopReason {
     /// It was asked to.
     Asked(Signal),
     /// The engine stopped.
@@ -126,23 +126,23 @@ impl Serve {
 /// Everything that is open while the server runs.
 struct RunningServer {
     config: Config,
-    tls: Option<Arc<Tls>>,
+    tls: Option<Arc<ServerTls>>,
     ring: Arc<KeyRing>,
     service: Arc<Service>,
     clock: Arc<dyn Clock>,
     notices: mpsc::UnboundedReceiver<Notice>,
     signals: Signals,
-    ports: listen::Ports,
+    ports: listen::BoundPorts,
     resp: resp::Server,
-    web: tokio::task::JoinHandle<()>,
+    http_task: tokio::task::JoinHandle<()>,
     boxoffice: Option<Arc<BoxOffice>>,
     stop: CancellationToken,
     /// What runs by itself beside the protocols, and when it shall end: after them.
-    tasks: Tasks,
+    tasks: BackgroundTasks,
 }
 
 /// See [`RunningServer`].
-struct Tasks {
+struct BackgroundTasks {
     running: tokio::task::JoinSet<()>,
     end: CancellationToken,
 }
@@ -151,11 +151,12 @@ impl RunningServer {
     async fn open(mut config: Config, handle: tokio::runtime::Handle) -> anyhow::Result<Self> {
         let signals = Signals::listen()?;
         let keys = keys::load(&config.data)?;
-        listen::permit(&config, !keys.keys.is_empty())?;
-        let tls = config.tls.clone().map(Tls::load).transpose().map_err(|why| Failure::usage(format!("TLS: {why}")))?;
+        listen::check_exposure(&config, !keys.keys.is_empty())?;
+        let tls =
+            config.tls.clone().map(ServerTls::load).transpose().map_err(|why| Failure::usage(format!("TLS: {why}")))?;
         let tls = tls.map(Arc::new);
-        let (web, redis, ports) = listen::bind(&config)?;
-        config.limits.connections = ports.room(config.limits.connections);
+        let (http_task, redis, ports) = listen::bind(&config)?;
+        config.limits.connections = ports.max_connections(config.limits.connections);
         let clock = SystemClock::shared();
         let (sender, notices) = mpsc::unbounded_channel();
         let options = Options {
@@ -166,34 +167,34 @@ impl RunningServer {
             ..Options::default()
         };
         let engine = match config.engine.as_str() {
-            "embedded" => Opened::Embedded(Embedded::open(&config.data, options).await?),
-            url => Opened::Other(Leasehold::open(url).await?.engine().clone(), config.limits.core()),
+            "embedded" => OpenedEngine::Embedded(Embedded::open(&config.data, options).await?),
+            url => OpenedEngine::Other(Leasehold::open(url).await?.engine().clone(), config.limits.core()),
         };
-        let ring = KeyRing::of(&keys);
+        let ring = KeyRing::from_file(&keys);
         let service = Service::new(engine, ring.clone(), Audit, clock.clone());
         let stop = CancellationToken::new();
         let engine = service.own_engine();
         let boxoffice = boxoffice::open::open(&config, engine.clone(), clock.clone()).await?;
-        let mut tasks = Tasks { running: tokio::task::JoinSet::new(), end: CancellationToken::new() };
+        let mut tasks = BackgroundTasks { running: tokio::task::JoinSet::new(), end: CancellationToken::new() };
         if let Some(boxoffice) = &boxoffice {
             tasks.start_boxoffice(boxoffice, engine)?;
             let _ = service.open_boxoffice(boxoffice.clone());
         }
         let connection_limiter =
             ConnectionLimiter::new(config.limits.connections, config.limits.connections_per_address);
-        let resp = listen::resp(&config, tls.as_deref(), &connection_limiter);
+        let resp = listen::resp_config(&config, tls.as_deref(), &connection_limiter);
         let resp = resp::Server::start(redis, service.clone(), resp, handle).context("start the RESP port")?;
-        service.listens_for_http(ports.http.port());
-        let http = listen::http(&config, tls.as_deref(), &connection_limiter);
-        let web = tokio::spawn(http::serve(web, service.clone(), http, stop.clone()));
-        Ok(Self { config, tls, ring, service, clock, notices, signals, ports, resp, web, stop, boxoffice, tasks })
+        service.set_http_port(ports.http.port());
+        let http = listen::http_config(&config, tls.as_deref(), &connection_limiter);
+        let http_task = tokio::spawn(http::serve(http_task, service.clone(), http, stop.clone()));
+        Ok(Self { config, tls, ring, service, clock, notices, signals, ports, resp, http_task, stop, boxoffice, tasks })
     }
 
-    async fn run(mut self, demo: bool, log: &Log) -> anyhow::Result<u8> {
-        self.say_hello(log);
-        self.say_what_is_short();
+    async fn run(mut self, demo: bool, log: &LogWriter) -> anyhow::Result<u8> {
+        self.print_banner(log);
+        self.warn_of_file_limit();
         tokio::spawn(tick(self.service.clone(), self.clock.clone(), self.stop.clone()));
-        let watch = keys::Watch::new(self.config.data.clone(), self.ring.clone(), self.clock.clone());
+        let watch = keys::KeyFileWatcher::new(self.config.data.clone(), self.ring.clone(), self.clock.clone());
         tokio::spawn(self.stop.clone().run_until_cancelled_owned(watch.run()));
         if demo {
             demo::start(&self.service, &self.clock, &self.stop);
@@ -204,16 +205,16 @@ impl RunningServer {
             }
         }
         notify::ready();
-        let ending = self.until_the_end().await;
+        let ending = self.until_stopped().await;
         self.close(ending, log).await
     }
 
-    fn say_hello(&self, log: &Log) {
+    fn print_banner(&self, log: &LogWriter) {
         match self.config.log.format {
-            Format::Text => {
-                banner::lines(&self.config, &self.ports, self.ring.len()).iter().for_each(|line| log.say(line))
+            LogFormat::Text => {
+                banner::lines(&self.config, &self.ports, self.ring.len()).iter().for_each(|line| log.write_line(line))
             }
-            Format::Json => tracing::info!(
+            LogFormat::Json => tracing::info!(
                 version = env!("CARGO_PKG_VERSION"),
                 http = %self.ports.http,
                 resp = %self.ports.resp,
@@ -225,7 +226,7 @@ impl RunningServer {
         }
     }
 
-    fn say_what_is_short(&self) {
+    fn warn_of_file_limit(&self) {
         if let Some(files) = self.ports.files {
             tracing::info!(
                 "the system allows {files} open files, fewer than limits.connections: {} connections are let in; raise \
@@ -235,16 +236,16 @@ impl RunningServer {
         }
     }
 
-    async fn until_the_end(&mut self) -> Ending {
+    async fn until_stopped(&mut self) -> StopReason {
         loop {
             tokio::select! {
                 signal = self.signals.next() => match signal {
                     Signal::HUP if !rustix::termios::isatty(rustix::stdio::stdin()) => self.reload(),
                     // Without a terminal to come back to, a server that was started in one ends with it.
-                    signal => return Ending::Asked(signal),
+                    signal => return StopReason::Asked(signal),
                 },
                 Some(notice) = self.notices.recv() => match notice {
-                    Notice::Failed(_) => return Ending::Failed(notice.to_string()),
+                    Notice::Failed(_) => return StopReason::Failed(notice.to_string()),
                     other => tracing::warn!("{other}"),
                 },
             }
@@ -260,15 +261,15 @@ impl RunningServer {
     }
 
     /// Stops accepting, tells those who wait, finishes the batch and closes the engine.
-    async fn close(self, ending: Ending, log: &Log) -> anyhow::Result<u8> {
-        let Self { service, clock, mut signals, resp, web, stop, tasks, .. } = self;
+    async fn close(self, ending: StopReason, log: &LogWriter) -> anyhow::Result<u8> {
+        let Self { service, clock, mut signals, resp, http_task, stop, tasks, .. } = self;
         notify::stopping();
         let failure = match ending {
-            Ending::Asked(signal) => {
+            StopReason::Asked(signal) => {
                 tracing::info!("{}: ending; once more ends it at once", signals::name(signal));
                 None
             }
-            Ending::Failed(why) => Some(why),
+            StopReason::Failed(why) => Some(why),
         };
         let impatient = log.clone();
         tokio::spawn(async move {
@@ -279,26 +280,26 @@ impl RunningServer {
         let work = async {
             stop.cancel();
             let resp = tokio::task::spawn_blocking(move || resp.stop());
-            let _ = tokio::join!(resp, web);
+            let _ = tokio::join!(resp, http_task);
             tasks.end().await;
             service.close().await
         };
         let closed = tokio::select! {
-            closed = work => closed.map_err(ended_badly),
-            () = clock.sleep_until(clock.now().plus(PATIENCE)) => {
-                let sentence = format!("something did not end within {} seconds, and was left", PATIENCE.as_secs());
+            closed = work => closed.map_err(close_failure),
+            () = clock.sleep_until(clock.now().plus(SHUTDOWN_TIMEOUT)) => {
+                let sentence = format!("something did not end within {} seconds, and was left", SHUTDOWN_TIMEOUT.as_secs());
                 Err(Failure::coded(exit::UNAVAILABLE, sentence))
             }
         };
         match (failure, closed) {
-            (Some(why), _) => Ok(end_with(log, exit::UNAVAILABLE, &why)),
-            (None, Err(error)) => Ok(end_with(log, exit::code(&error), &exit::sentence(&error))),
+            (Some(why), _) => Ok(report_failure(log, exit::UNAVAILABLE, &why)),
+            (None, Err(error)) => Ok(report_failure(log, exit::code(&error), &exit::sentence(&error))),
             (None, Ok(())) => Ok(exit::DONE),
         }
     }
 }
 
-impl Tasks {
+impl BackgroundTasks {
     /// What a box office does by itself: sweeps and numbers, sends, settles. On a thread of its own: in a crowd of
     /// thousands each step would wait behind all of their requests, and what memory knows of the seats would grow too
     /// old to refuse anybody with.
@@ -319,7 +320,7 @@ impl Tasks {
     }
 }
 
-fn ended_badly(denial: Denial) -> anyhow::Error {
+fn close_failure(denial: Denial) -> anyhow::Error {
     match denial {
         Denial::Engine(error) => anyhow::Error::new(error),
         other => Failure::coded(exit::UNAVAILABLE, other.sentence()),
@@ -327,8 +328,8 @@ fn ended_badly(denial: Denial) -> anyhow::Error {
 }
 
 /// Says why it ends, without waiting for a stderr that takes nothing.
-fn end_with(log: &Log, code: u8, sentence: &str) -> u8 {
-    log.say(&format!("leasehold: {sentence}"));
+fn report_failure(log: &LogWriter, code: u8, sentence: &str) -> u8 {
+    log.write_line(&format!("leasehold: {sentence}"));
     code
 }
 

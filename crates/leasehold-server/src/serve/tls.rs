@@ -22,7 +22,7 @@ use rustls::{DigitallySignedStruct, DistinguishedName, RootCertStore, ServerConf
 use super::config::TlsFiles;
 
 /// TLS as it is served; what the files hold can be read again.
-pub struct Tls {
+pub struct ServerTls {
     files: TlsFiles,
     current: Arc<Current>,
     /// For HTTP: says which protocol is spoken in it.
@@ -41,7 +41,7 @@ struct Material {
     clients: Option<Arc<dyn ClientCertVerifier>>,
 }
 
-impl Tls {
+impl ServerTls {
     /// Reads the files.
     ///
     /// # Errors
@@ -68,7 +68,7 @@ impl Tls {
     }
 }
 
-impl fmt::Debug for Tls {
+impl fmt::Debug for ServerTls {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("Tls").field("files", &self.files).finish_non_exhaustive()
     }

@@ -5,11 +5,11 @@
 
 use leasehold::{Error, Token};
 
-use super::keys::Change;
-use super::pass::{Caller, Peer};
+use super::keys::KeyChange;
+use super::pass::{Caller, PeerAddress};
 
 /// Text by strangers is cut here: an audit line is a line.
-const MOST_CHARS: usize = 1024;
+const MAX_FIELD_CHARS: usize = 1024;
 
 /// Where it is written.
 #[derive(Debug, Default)]
@@ -18,7 +18,7 @@ pub struct Audit;
 impl Audit {
     /// An operator ended leases.
     pub fn revoked(&self, caller: &Caller, name: &str, reason: &str, answer: &Result<usize, Error>) {
-        self.note("revoke", caller, &[name], reason, answer);
+        self.record("revoke", caller, &[name], reason, answer);
     }
 
     /// An operator raised the floor of tokens.
@@ -30,28 +30,28 @@ impl Audit {
             key = %caller.principal.id,
             peer = %caller.peer,
             floor = floor.get(),
-            outcome = cut(&outcome),
+            outcome = truncate(&outcome),
         );
     }
 
     /// Somebody freed keys without showing their value.
     pub fn freed(&self, caller: &Caller, names: &[&str], answer: &Result<usize, Error>) {
-        self.note("free", caller, names, "", answer);
+        self.record("free", caller, names, "", answer);
     }
 
     /// Somebody moved the end of keys without showing their value.
     pub fn pushed(&self, caller: &Caller, names: &[&str], answer: &Result<usize, Error>) {
-        self.note("extend", caller, names, "", answer);
+        self.record("extend", caller, names, "", answer);
     }
 
     /// Somebody showed a key that is not known. Which one is nobody's business: it may be the right one of another
     /// server, or a password.
-    pub fn wrong_key(&self, peer: Peer) {
+    pub fn wrong_key(&self, peer: PeerAddress) {
         tracing::info!(target: "leasehold::audit", what = "wrong key", peer = %peer);
     }
 
     /// The list of keys changed.
-    pub fn keys_changed(&self, change: Change) {
+    pub fn keys_changed(&self, change: KeyChange) {
         tracing::info!(
             target: "leasehold::audit",
             what = "keys changed",
@@ -60,7 +60,7 @@ impl Audit {
         );
     }
 
-    fn note(&self, what: &str, caller: &Caller, names: &[&str], reason: &str, answer: &Result<usize, Error>) {
+    fn record(&self, what: &str, caller: &Caller, names: &[&str], reason: &str, answer: &Result<usize, Error>) {
         let (count, outcome) = match answer {
             Ok(count) => (*count, "done".to_owned()),
             Err(error) => (0, error.to_string()),
@@ -70,14 +70,14 @@ impl Audit {
             what,
             key = %caller.principal.id,
             peer = %caller.peer,
-            names = cut(&names.join(" ")),
-            reason = cut(reason),
+            names = truncate(&names.join(" ")),
+            reason = truncate(reason),
             count,
-            outcome = cut(&outcome),
+            outcome = truncate(&outcome),
         );
     }
 }
 
-fn cut(text: &str) -> &str {
-    text.char_indices().nth(MOST_CHARS).map_or(text, |(at, _)| &text[..at])
+fn truncate(text: &str) -> &str {
+    text.char_indices().nth(MAX_FIELD_CHARS).map_or(text, |(at, _)| &text[..at])
 }

@@ -21,7 +21,7 @@ pub enum Denial {
 
 /// How protocols say it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Code {
+pub struct DenialCode {
     /// In JSON.
     pub code: &'static str,
     /// In HTTP.
@@ -30,13 +30,13 @@ pub struct Code {
     pub word: &'static str,
 }
 
-const fn code(code: &'static str, status: u16, word: &'static str) -> Code {
-    Code { code, status, word }
+const fn code(code: &'static str, status: u16, word: &'static str) -> DenialCode {
+    DenialCode { code, status, word }
 }
 
 impl Denial {
     /// The row of the table.
-    pub const fn code(&self) -> Code {
+    pub const fn code(&self) -> DenialCode {
         match self {
             Self::Unauthorized => code("unauthorized", 401, "NOAUTH"),
             Self::Forbidden(_) => code("forbidden", 403, "FORBIDDEN"),

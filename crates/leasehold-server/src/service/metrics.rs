@@ -17,7 +17,7 @@ use crate::boxoffice;
 /// How an acquire went.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[repr(u8)]
-pub enum Outcome {
+pub enum AcquireOutcome {
     /// It is theirs.
     Granted,
     /// Somebody else has it.
@@ -38,7 +38,7 @@ pub enum Outcome {
     Left,
 }
 
-impl Outcome {
+impl AcquireOutcome {
     const ALL: [(Self, &'static str); 9] = [
         (Self::Granted, "granted"),
         (Self::Held, "held"),
@@ -52,7 +52,7 @@ impl Outcome {
     ];
 
     /// The outcome that an error means.
-    pub const fn of(error: &Error) -> Self {
+    pub const fn from_error(error: &Error) -> Self {
         match error {
             Error::Refused(Refusal::QueueFull { .. }) => Self::QueueFull,
             Error::Refused(Refusal::Quota(_)) => Self::Quota,
@@ -67,16 +67,16 @@ impl Outcome {
 
 /// Everything that is counted here; what the engine counts itself is added when somebody reads.
 #[derive(Debug, Default)]
-pub struct Metrics {
-    admitted: [AtomicU64; Verb::ALL.len()],
+pub struct ServiceMetrics {
+    calls: [AtomicU64; Verb::ALL.len()],
     denied: AtomicU64,
-    acquired: [AtomicU64; Outcome::ALL.len()],
+    acquired: [AtomicU64; AcquireOutcome::ALL.len()],
     renew_stale: AtomicU64,
     renew_not_held: AtomicU64,
     renew_other: AtomicU64,
     contended: AtomicU64,
     waits: Mutex<Histogram>,
-    rates: Mutex<Sampled>,
+    rates: Mutex<SampledRates>,
 }
 
 /// How much happens per second.
@@ -93,57 +93,57 @@ pub struct Rates {
 }
 
 #[derive(Debug, Default)]
-struct Sampled {
+struct SampledRates {
     last: Option<[u64; 4]>,
     rates: Rates,
 }
 
-impl Metrics {
-    pub(super) fn admitted(&self, verb: Verb) {
-        self.admitted[verb as usize].fetch_add(1, Ordering::Relaxed);
+impl ServiceMetrics {
+    pub(super) fn record_call(&self, verb: Verb) {
+        self.calls[verb as usize].fetch_add(1, Ordering::Relaxed);
     }
 
-    pub(super) fn denied(&self) {
+    pub(super) fn record_denial(&self) {
         self.denied.fetch_add(1, Ordering::Relaxed);
     }
 
     /// How many calls of this verb the gate let through.
     #[cfg(test)]
-    pub fn admitted_so_far(&self, verb: Verb) -> u64 {
-        self.admitted[verb as usize].load(Ordering::Relaxed)
+    pub fn calls_so_far(&self, verb: Verb) -> u64 {
+        self.calls[verb as usize].load(Ordering::Relaxed)
     }
 
     /// An acquire was answered.
-    pub fn acquired(&self, answer: &Result<Grant, Error>, waited: Duration) {
+    pub fn record_acquire(&self, answer: &Result<Grant, Error>, waited: Duration) {
         match answer {
-            Ok(_) => self.granted(waited),
-            Err(error) => self.refused(Outcome::of(error)),
+            Ok(_) => self.record_grant(waited),
+            Err(error) => self.record_refusal(AcquireOutcome::from_error(error)),
         }
     }
 
     /// An acquire was granted after this long.
-    pub fn granted(&self, waited: Duration) {
-        self.acquired[Outcome::Granted as usize].fetch_add(1, Ordering::Relaxed);
+    pub fn record_grant(&self, waited: Duration) {
+        self.acquired[AcquireOutcome::Granted as usize].fetch_add(1, Ordering::Relaxed);
         self.waits.lock().unwrap_or_else(std::sync::PoisonError::into_inner).add(waited);
     }
 
     /// An acquire was not granted.
-    pub fn refused(&self, outcome: Outcome) {
+    pub fn record_refusal(&self, outcome: AcquireOutcome) {
         self.acquired[outcome as usize].fetch_add(1, Ordering::Relaxed);
-        if outcome == Outcome::Held {
+        if outcome == AcquireOutcome::Held {
             self.contended.fetch_add(1, Ordering::Relaxed);
         }
     }
 
     /// A renewal was answered.
-    pub fn renewed(&self, answer: &Result<Renewal, Error>) {
+    pub fn record_renewal(&self, answer: &Result<Renewal, Error>) {
         if let Err(error) = answer {
-            self.renew_failed(error);
+            self.record_renew_failure(error);
         }
     }
 
     /// A renewal failed.
-    pub fn renew_failed(&self, error: &Error) {
+    pub fn record_renew_failure(&self, error: &Error) {
         let counter = match error {
             Error::Refused(Refusal::Stale) => &self.renew_stale,
             Error::Refused(Refusal::NotHeld) => &self.renew_not_held,
@@ -157,10 +157,10 @@ impl Metrics {
         self.rates.lock().unwrap_or_else(std::sync::PoisonError::into_inner).rates
     }
 
-    pub(super) fn sample(&self, tally: Option<Counters>) {
+    pub(super) fn sample_rates(&self, tally: Option<Counters>) {
         let granted = self.acquired[0].load(Ordering::Relaxed);
         let refused =
-            self.acquired[1..Outcome::Left as usize].iter().map(|counter| counter.load(Ordering::Relaxed)).sum();
+            self.acquired[1..AcquireOutcome::Left as usize].iter().map(|counter| counter.load(Ordering::Relaxed)).sum();
         let (released, lapsed) = tally.map_or((0, 0), |tally| (tally.released, tally.lapsed));
         let now = [granted, released, lapsed, refused];
         let mut sampled = self.rates.lock().unwrap_or_else(std::sync::PoisonError::into_inner);
@@ -183,11 +183,11 @@ impl Metrics {
         engine: Option<(Counters, Commits, Counts)>,
         office: Option<&boxoffice::BoxOfficeMetrics>,
     ) -> String {
-        let mut page = Page::default();
+        let mut text_page = MetricsText::default();
         let load = |counter: &AtomicU64| counter.load(Ordering::Relaxed);
-        page.family("leasehold_acquire_total", "counter", "Acquires by outcome.");
-        for (outcome, word) in Outcome::ALL {
-            page.line(
+        text_page.family("leasehold_acquire_total", "counter", "Acquires by outcome.");
+        for (outcome, word) in AcquireOutcome::ALL {
+            text_page.line(
                 "leasehold_acquire_total",
                 &format!("{{outcome=\"{word}\"}}"),
                 load(&self.acquired[outcome as usize]),
@@ -195,56 +195,64 @@ impl Metrics {
         }
         // Refused by somebody else's lease, or granted once that had ended.
         let met = load(&self.contended) + engine.as_ref().map_or(0, |(tally, ..)| tally.waited);
-        page.counter(
+        text_page.counter(
             "leasehold_contended_total",
             "Acquires that met somebody else: refused, or granted after a wait.",
             met,
         );
-        page.family("leasehold_renew_failures_total", "counter", "Renewals that failed, by reason.");
+        text_page.family("leasehold_renew_failures_total", "counter", "Renewals that failed, by reason.");
         let reasons = [("stale", &self.renew_stale), ("not_held", &self.renew_not_held), ("other", &self.renew_other)];
         for (reason, counter) in reasons {
-            page.line("leasehold_renew_failures_total", &format!("{{reason=\"{reason}\"}}"), load(counter));
+            text_page.line("leasehold_renew_failures_total", &format!("{{reason=\"{reason}\"}}"), load(counter));
         }
-        page.family("leasehold_calls_total", "counter", "Calls that the gate let through, by verb.");
+        text_page.family("leasehold_calls_total", "counter", "Calls that the gate let through, by verb.");
         for verb in Verb::ALL {
             let label = format!("{{verb=\"{}\"}}", verb.word());
-            page.line("leasehold_calls_total", &label, load(&self.admitted[verb as usize]));
+            text_page.line("leasehold_calls_total", &label, load(&self.calls[verb as usize]));
         }
-        page.counter("leasehold_denied_total", "Calls that the gate refused.", load(&self.denied));
+        text_page.counter("leasehold_denied_total", "Calls that the gate refused.", load(&self.denied));
         // Tokens are checked beside the resource; a server without a gate in front of one rejects none.
-        page.counter("leasehold_fence_rejected_total", "Writes refused by a fence of this server.", 0);
+        text_page.counter("leasehold_fence_rejected_total", "Writes refused by a fence of this server.", 0);
         let waits = *self.waits.lock().unwrap_or_else(std::sync::PoisonError::into_inner);
-        page.spans("leasehold_wait_seconds", "Time from the request to the grant.", &waits);
+        text_page.seconds_histogram("leasehold_wait_seconds", "Time from the request to the grant.", &waits);
         if let Some((tally, commits, counts)) = engine {
-            page.counter("leasehold_released_total", "Leases ended by their owners.", tally.released);
-            page.counter("leasehold_lapsed_total", "Leases ended by time.", tally.lapsed);
-            page.counter("leasehold_revoked_total", "Leases ended by an operator.", tally.revoked);
-            page.gauge("leasehold_leases", "Leases that are somebody's.", counts.leases as u64);
-            page.gauge("leasehold_waiters", "Claims in line.", counts.waiters as u64);
-            page.spans("leasehold_hold_seconds", "Time from the grant to the end of a lease.", &tally.held);
-            page.spans("leasehold_commit_seconds", "Time to write and sync one batch.", &commits.seconds);
-            page.counts("leasehold_commit_batch", "Answers let go by one batch.", &commits.answers);
+            text_page.counter("leasehold_released_total", "Leases ended by their owners.", tally.released);
+            text_page.counter("leasehold_lapsed_total", "Leases ended by time.", tally.lapsed);
+            text_page.counter("leasehold_revoked_total", "Leases ended by an operator.", tally.revoked);
+            text_page.gauge("leasehold_leases", "Leases that are somebody's.", counts.leases as u64);
+            text_page.gauge("leasehold_waiters", "Claims in line.", counts.waiters as u64);
+            text_page.seconds_histogram(
+                "leasehold_hold_seconds",
+                "Time from the grant to the end of a lease.",
+                &tally.held,
+            );
+            text_page.seconds_histogram(
+                "leasehold_commit_seconds",
+                "Time to write and sync one batch.",
+                &commits.seconds,
+            );
+            text_page.count_histogram("leasehold_commit_batch", "Answers let go by one batch.", &commits.answers);
         }
         if let Some(boxoffice::BoxOfficeMetrics { office, webhook_lag }) = office {
-            page.office(office);
-            page.money(office);
-            page.family(
+            text_page.office_metrics(office);
+            text_page.money_metrics(office);
+            text_page.family(
                 "leasehold_webhook_lag_seconds",
                 "gauge",
                 "Age of the oldest message that a webhook did not take.",
             );
-            page.line("leasehold_webhook_lag_seconds", "", webhook_lag.as_secs_f64());
+            text_page.line("leasehold_webhook_lag_seconds", "", webhook_lag.as_secs_f64());
         }
-        page.text
+        text_page.text
     }
 }
 
 #[derive(Default)]
-struct Page {
+struct MetricsText {
     text: String,
 }
 
-impl Page {
+impl MetricsText {
     fn family(&mut self, name: &str, kind: &str, help: &str) {
         self.text.push_str(&format!("# HELP {name} {help}\n# TYPE {name} {kind}\n"));
     }
@@ -264,7 +272,7 @@ impl Page {
     }
 
     /// What the box office counts.
-    fn office(&mut self, office: &office::OfficeMetrics) {
+    fn office_metrics(&mut self, office: &office::OfficeMetrics) {
         // Without the ledger nobody knows: no sample is better than an old one.
         if let Some(stands) = &office.stands {
             self.family("leasehold_holds", "gauge", "Live holds by state.");
@@ -281,12 +289,16 @@ impl Page {
         for (task, idle) in OfficeTask::ALL.into_iter().zip(office.idle_seconds) {
             self.line("leasehold_task_idle_seconds", &format!("{{task=\"{}\"}}", task.as_str()), idle);
         }
-        self.spans(
+        self.seconds_histogram(
             "leasehold_hold_request_seconds",
             "Time from a request for seats to its answer.",
             &office.hold_requests,
         );
-        self.spans("leasehold_sale_seconds", "Time from a confirm or a callback to the order.", &office.sale_times);
+        self.seconds_histogram(
+            "leasehold_sale_seconds",
+            "Time from a confirm or a callback to the order.",
+            &office.sale_times,
+        );
         self.counter("leasehold_holds_expired_total", "Holds that ended by time.", office.expired_total);
         self.family("leasehold_sale_conflicts_total", "counter", "Sales refused at the last moment, by reason.");
         for (reason, count) in ["stale_token", "expired"].into_iter().zip(office.sale_conflicts_total) {
@@ -311,7 +323,7 @@ impl Page {
     }
 
     /// Money that is not simply an order's.
-    fn money(&mut self, office: &office::OfficeMetrics) {
+    fn money_metrics(&mut self, office: &office::OfficeMetrics) {
         self.family(
             "leasehold_late_money_total",
             "counter",
@@ -333,24 +345,24 @@ impl Page {
     }
 
     /// A histogram of spans, in seconds.
-    fn spans(&mut self, name: &str, help: &str, spread: &Histogram) {
-        self.histogram(name, help, spread, |bound| bound / 1e6, spread.sum_nanos as f64 / 1e9);
+    fn seconds_histogram(&mut self, name: &str, help: &str, histogram: &Histogram) {
+        self.histogram(name, help, histogram, |bound| bound / 1e6, histogram.sum_nanos as f64 / 1e9);
     }
 
     /// A histogram of plain numbers.
-    fn counts(&mut self, name: &str, help: &str, spread: &Histogram) {
-        self.histogram(name, help, spread, |bound| bound, spread.sum_nanos as f64);
+    fn count_histogram(&mut self, name: &str, help: &str, histogram: &Histogram) {
+        self.histogram(name, help, histogram, |bound| bound, histogram.sum_nanos as f64);
     }
 
-    fn histogram(&mut self, name: &str, help: &str, spread: &Histogram, unit: impl Fn(f64) -> f64, sum: f64) {
+    fn histogram(&mut self, name: &str, help: &str, histogram: &Histogram, unit: impl Fn(f64) -> f64, sum: f64) {
         self.family(name, "histogram", help);
         let mut so_far = 0;
-        for (power, count) in spread.buckets.iter().enumerate().take(Histogram::BUCKETS - 1) {
+        for (power, count) in histogram.buckets.iter().enumerate().take(Histogram::BUCKETS - 1) {
             so_far += count;
             let bound = unit((1u64 << power) as f64);
             self.line(&format!("{name}_bucket"), &format!("{{le=\"{bound}\"}}"), so_far);
         }
-        let all = spread.count();
+        let all = histogram.count();
         self.line(&format!("{name}_bucket"), "{le=\"+Inf\"}", all);
         self.line(&format!("{name}_sum"), "", sum);
         self.line(&format!("{name}_count"), "", all);

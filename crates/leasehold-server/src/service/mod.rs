@@ -42,8 +42,8 @@ use audit::Audit;
 pub use denial::Denial;
 use keys::KeyRing;
 pub use keys::{Principal, Role, Roles};
-use metrics::{Metrics, Outcome, Rates};
-pub use pass::{Caller, Pass, Peer};
+use metrics::{AcquireOutcome, Rates, ServiceMetrics};
+pub use pass::{Caller, Pass, PeerAddress};
 use rate::FailedAuthLimiter;
 pub use verb::Verb;
 use watch::Watcher;
@@ -58,7 +58,7 @@ pub struct Service {
     keys: Arc<KeyRing>,
     /// How often wrong keys may be shown.
     failed_auths: FailedAuthLimiter,
-    pub(crate) metrics: Metrics,
+    pub(crate) metrics: ServiceMetrics,
     audit: Audit,
     clock: Arc<dyn Clock>,
     started: Time,
@@ -106,27 +106,27 @@ pub struct EngineInfo {
 
 impl Service {
     /// A service over an engine that is open.
-    pub fn new(engine: Opened, keys: Arc<KeyRing>, audit: Audit, clock: Arc<dyn Clock>) -> Arc<Self> {
+    pub fn new(engine: OpenedEngine, keys: Arc<KeyRing>, audit: Audit, clock: Arc<dyn Clock>) -> Arc<Self> {
         let (engine, embedded, limits) = match engine {
-            Opened::Embedded(engine) => (engine.clone() as Arc<dyn Engine>, Some(engine), None),
-            Opened::Other(engine, limits) => (engine, None, Some(limits)),
+            OpenedEngine::Embedded(engine) => (engine.clone() as Arc<dyn Engine>, Some(engine), None),
+            OpenedEngine::Other(engine, limits) => (engine, None, Some(limits)),
         };
         let started = clock.now();
-        let of = |id: &str, role| Arc::new(Principal::new(id.into(), Roles::of([role]), Vec::new(), None));
+        let of = |id: &str, role| Arc::new(Principal::new(id.into(), Roles::from_roles([role]), Vec::new(), None));
         Arc::new(Self {
             engine,
             embedded,
             limits,
             keys,
             failed_auths: FailedAuthLimiter::new(1, 10),
-            metrics: Metrics::default(),
+            metrics: ServiceMetrics::default(),
             audit,
             clock,
             started,
             http_port: OnceLock::new(),
             boxoffice: OnceLock::new(),
             buyers: of("buyers", Role::Buyer),
-            provider: Caller::new(of("provider", Role::Provider), NOWHERE),
+            provider: Caller::new(of("provider", Role::Provider), INTERNAL_PEER),
         })
     }
 
@@ -136,7 +136,7 @@ impl Service {
     ///
     /// [`Denial::Unauthorized`] for a key that is missing, wrong or revoked; [`Denial::Slow`] for one wrong key too
     /// many from one address. A right key is never slowed down by others' wrong ones.
-    pub fn authenticate(&self, key: Option<&str>, peer: Peer) -> Result<Caller, Denial> {
+    pub fn authenticate(&self, key: Option<&str>, peer: PeerAddress) -> Result<Caller, Denial> {
         if let Some(ticket) = key.filter(|key| ticket::looks_like(key)) {
             return self.authenticate_ticket(ticket, peer);
         }
@@ -147,23 +147,23 @@ impl Service {
         match principal {
             Some(principal) => Ok(Caller::new(principal, peer)),
             None => {
-                self.metrics.denied();
+                self.metrics.record_denial();
                 Err(self.refuse_credentials(key.is_some(), peer))
             }
         }
     }
 
-    fn authenticate_ticket(&self, shown: &str, peer: Peer) -> Result<Caller, Denial> {
+    fn authenticate_ticket(&self, shown: &str, peer: PeerAddress) -> Result<Caller, Denial> {
         let checked =
             self.boxoffice.get().ok_or(ticket::Invalid::Forged).and_then(|boxoffice| boxoffice.check_ticket(shown));
         match checked {
             Ok(ticket) => Ok(Caller::new(self.buyers.clone(), peer).with_ticket(ticket)),
             Err(ticket::Invalid::Expired) => {
-                self.metrics.denied();
+                self.metrics.record_denial();
                 Err(Denial::Ticket(ticket::Invalid::Expired))
             }
             Err(forged) => {
-                self.metrics.denied();
+                self.metrics.record_denial();
                 Err(match self.refuse_credentials(true, peer) {
                     Denial::Unauthorized => Denial::Ticket(forged),
                     slow => slow,
@@ -178,15 +178,15 @@ impl Service {
     }
 
     /// Who somebody is that has not shown a key yet: nobody, on a server with keys, and that is no offence.
-    pub fn anonymous_caller(&self, peer: Peer) -> Option<Caller> {
+    pub fn anonymous_caller(&self, peer: PeerAddress) -> Option<Caller> {
         self.keys.anybody().map(|principal| Caller::new(principal, peer))
     }
 
-    fn refuse_credentials(&self, showed_a_key: bool, peer: Peer) -> Denial {
+    fn refuse_credentials(&self, showed_a_key: bool, peer: PeerAddress) -> Denial {
         if !showed_a_key {
             return Denial::Unauthorized;
         }
-        if !self.failed_auths.take(peer.0.ip(), self.clock.now()) {
+        if !self.failed_auths.try_take(peer.0.ip(), self.clock.now()) {
             return Denial::Slow("too many wrong keys from this address: slow down".into());
         }
         // Written down only as often as it is allowed: a stranger does not fill the disk with our log.
@@ -196,7 +196,7 @@ impl Service {
 
     /// A caller of our own making, who passes the same gate as everybody.
     pub fn internal_caller(&self, principal: Principal) -> Caller {
-        Caller::new(Arc::new(principal), NOWHERE)
+        Caller::new(Arc::new(principal), INTERNAL_PEER)
     }
 
     /// The one gate: may this caller do this, to these resources, now? Who may touch every name need only show those
@@ -207,32 +207,32 @@ impl Service {
     /// Why not.
     pub fn authorize(&self, caller: &Caller, verb: Verb, names: &[&str]) -> Result<Pass, Denial> {
         let denied = self.keys.check(&caller.principal, verb, names);
-        let denied = denied.or_else(|| self.reserved(verb, names)).or_else(|| self.slow_down(caller));
+        let denied = denied.or_else(|| self.check_reserved_names(verb, names)).or_else(|| self.check_rate(caller));
         if let Some(denial) = denied {
-            self.metrics.denied();
+            self.metrics.record_denial();
             return Err(denial);
         }
-        self.metrics.admitted(verb);
+        self.metrics.record_call(verb);
         Ok(Pass::new(verb))
     }
 
     /// Whether a lease of this name could be one of the box office's: see [`Self::authorize`].
     pub fn is_reserved(name: &str) -> bool {
-        RESERVED.iter().any(|prefix| name.starts_with(prefix))
+        RESERVED_NAME_PREFIXES.iter().any(|prefix| name.starts_with(prefix))
     }
 
     /// The box office takes its leases without asking here. From anybody else they would be seats that nobody can buy,
     /// or a sweeper that never sweeps.
-    fn reserved(&self, verb: Verb, names: &[&str]) -> Option<Denial> {
+    fn check_reserved_names(&self, verb: Verb, names: &[&str]) -> Option<Denial> {
         let reserved = verb.takes_by_name() && names.iter().any(|name| Self::is_reserved(name));
-        let [seats, chores] = RESERVED;
+        let [seats, chores] = RESERVED_NAME_PREFIXES;
         (reserved && self.boxoffice.get().is_some()).then(|| {
             Denial::Forbidden(format!("names that begin with {seats} or {chores} are taken by the box office alone"))
         })
     }
 
-    fn slow_down(&self, caller: &Caller) -> Option<Denial> {
-        let free = caller.principal.rate.as_ref().is_none_or(|rate| rate.take(self.clock.now()));
+    fn check_rate(&self, caller: &Caller) -> Option<Denial> {
+        let free = caller.principal.rate.as_ref().is_none_or(|rate| rate.try_take(self.clock.now()));
         (!free).then(|| Denial::Slow("too many requests for this key: slow down".into()))
     }
 
@@ -276,7 +276,7 @@ impl Service {
     }
 
     /// HTTP listens on this port. Once: a second one is not taken.
-    pub fn listens_for_http(&self, port: u16) {
+    pub fn set_http_port(&self, port: u16) {
         let _ = self.http_port.set(port);
     }
 
@@ -311,23 +311,23 @@ impl Service {
         let names: Vec<&str> = claim.wants.iter().map(|want| want.name.as_str()).collect();
         let pass = self.authorize(caller, Verb::Acquire, &names)?;
         let claim = Claim { principal: caller.principal.id.clone(), ..claim };
-        self.within_limits(&claim)?;
+        self.check_limits(&claim)?;
         let began = self.clock.now();
         let answer = tokio::select! {
             biased;
             answer = self.engine(&pass).acquire(claim).instrument(pass.span(caller)) => answer,
             // It leaves the queue with the dropped future: a revoked key is not handed a lease later.
             () = caller.principal.gone() => {
-                self.metrics.refused(Outcome::Left);
+                self.metrics.record_refusal(AcquireOutcome::Left);
                 return Err(Denial::Unauthorized);
             }
         };
-        self.metrics.acquired(&answer, self.clock.now().since(began));
+        self.metrics.record_acquire(&answer, self.clock.now().since(began));
         answer.map_err(Denial::Engine)
     }
 
     /// Refuses a claim that is more than this server gives, where the engine does not see to that.
-    fn within_limits(&self, claim: &Claim) -> Result<(), Denial> {
+    fn check_limits(&self, claim: &Claim) -> Result<(), Denial> {
         let Some(limits) = &self.limits else { return Ok(()) };
         let wants: Vec<Want<'_>> = claim.wants.iter().map(|want| Want { name: &want.name, mode: want.mode }).collect();
         let asked = Acquire {
@@ -357,8 +357,8 @@ impl Service {
             limits.check_ttl(millis(ttl)).map_err(|sentence| Denial::Engine(Error::Invalid(sentence)))?;
         }
         let answer = self.engine(&pass).renew(lease, ttl).instrument(pass.span(caller)).await;
-        self.metrics.renewed(&answer);
-        self.guessed(caller, &answer)?;
+        self.metrics.record_renewal(&answer);
+        self.check_guessing(caller, &answer)?;
         answer.map_err(Denial::Engine)
     }
 
@@ -370,7 +370,7 @@ impl Service {
     pub async fn release(&self, caller: &Caller, lease: &LeaseId) -> Result<bool, Denial> {
         let pass = self.authorize(caller, Verb::Release, &[])?;
         let answer = self.engine(&pass).release(lease).instrument(pass.span(caller)).await;
-        self.guessed(caller, &answer)?;
+        self.check_guessing(caller, &answer)?;
         answer.map_err(Denial::Engine)
     }
 
@@ -379,7 +379,7 @@ impl Service {
     /// # Errors
     ///
     /// [`Denial::Slow`] when that has become too much.
-    pub fn guessed<T>(&self, caller: &Caller, answer: &Result<T, Error>) -> Result<(), Denial> {
+    pub fn check_guessing<T>(&self, caller: &Caller, answer: &Result<T, Error>) -> Result<(), Denial> {
         let unknown = matches!(answer, Err(Error::Refused(leasehold::Refusal::NotHeld)));
         if unknown && !self.may_guess(caller) {
             return Err(Denial::Slow("too many lease ids that are not known: slow down".into()));
@@ -389,7 +389,7 @@ impl Service {
 
     /// Whether this caller may show one more lease id that is not known.
     pub fn may_guess(&self, caller: &Caller) -> bool {
-        caller.principal.guesses.take(self.clock.now())
+        caller.principal.guesses.try_take(self.clock.now())
     }
 
     /// Ends every lease on a resource, by an operator's order.
@@ -524,8 +524,8 @@ impl Service {
         let names: Vec<&str> = claim.wants.iter().map(|want| want.name.as_str()).collect();
         let pass = self.authorize(caller, Verb::SetKey, &names)?;
         let claim = Claim { principal: caller.principal.id.clone(), ..claim };
-        let answer = self.keys_of(&pass)?.set(claim, value).instrument(pass.span(caller)).await;
-        self.metrics.acquired(&answer, Duration::ZERO);
+        let answer = self.redis_keys(&pass)?.set(claim, value).instrument(pass.span(caller)).await;
+        self.metrics.record_acquire(&answer, Duration::ZERO);
         answer.map_err(Denial::Engine)
     }
 
@@ -536,7 +536,7 @@ impl Service {
     /// The gate's no, or the engine's.
     pub async fn get_key(&self, caller: &Caller, name: &str) -> Result<Option<Key>, Denial> {
         let pass = self.authorize(caller, Verb::GetKey, &[name])?;
-        self.keys_of(&pass)?.get(name).await.map_err(Denial::Engine)
+        self.redis_keys(&pass)?.get(name).await.map_err(Denial::Engine)
     }
 
     /// Frees Redis keys. Without a value nobody proved to own them: that is written down.
@@ -546,7 +546,7 @@ impl Service {
     /// The gate's no, or the engine's.
     pub async fn free_keys(&self, caller: &Caller, names: &[&str], value: Option<&[u8]>) -> Result<usize, Denial> {
         let pass = self.authorize(caller, Verb::FreeKey, names)?;
-        let answer = self.keys_of(&pass)?.free(names, value).await;
+        let answer = self.redis_keys(&pass)?.free(names, value).await;
         if value.is_none() {
             self.audit.freed(caller, names, &answer);
         }
@@ -566,14 +566,14 @@ impl Service {
         push: Push,
     ) -> Result<usize, Denial> {
         let pass = self.authorize(caller, Verb::ExtendKey, names)?;
-        let answer = self.keys_of(&pass)?.extend(names, value, push).await;
+        let answer = self.redis_keys(&pass)?.extend(names, value, push).await;
         if value.is_none() {
             self.audit.pushed(caller, names, &answer);
         }
         answer.map_err(Denial::Engine)
     }
 
-    fn keys_of(&self, pass: &Pass) -> Result<&dyn leasehold::engine::Keys, Denial> {
+    fn redis_keys(&self, pass: &Pass) -> Result<&dyn leasehold::engine::Keys, Denial> {
         let _ = pass;
         self.engine.keys().ok_or_else(|| {
             let engine = self.engine.promises().engine;
@@ -599,7 +599,7 @@ impl Service {
 
     /// Adds up what happened in the last second; called once a second.
     pub fn tick(&self) {
-        self.metrics.sample(self.embedded.as_ref().map(|engine| engine.tally().0));
+        self.metrics.sample_rates(self.embedded.as_ref().map(|engine| engine.tally().0));
     }
 
     /// The clock the server counts by.
@@ -609,10 +609,11 @@ impl Service {
 }
 
 /// What the names of the box office's own leases begin with: seats and areas, and what it does by itself.
-const RESERVED: [&str; 2] = ["box/", "boxoffice-"];
+const RESERVED_NAME_PREFIXES: [&str; 2] = ["box/", "boxoffice-"];
 
 /// Where we ourselves come from.
-const NOWHERE: Peer = Peer(std::net::SocketAddr::new(std::net::IpAddr::V4(std::net::Ipv4Addr::UNSPECIFIED), 0));
+const INTERNAL_PEER: PeerAddress =
+    PeerAddress(std::net::SocketAddr::new(std::net::IpAddr::V4(std::net::Ipv4Addr::UNSPECIFIED), 0));
 
 fn no_boxoffice() -> Denial {
     Denial::Office(leasehold_boxoffice::Error::Unavailable {
@@ -623,7 +624,7 @@ fn no_boxoffice() -> Denial {
 }
 
 /// An engine that was opened.
-pub enum Opened {
+pub enum OpenedEngine {
     /// The embedded one, which has a till.
     Embedded(Arc<Embedded>),
     /// Any other. What it is asked for is held to these limits here: it has limits of its own, and does not know ours.

@@ -11,9 +11,9 @@ use super::verb::Verb;
 
 /// Where a caller comes from.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Peer(pub SocketAddr);
+pub struct PeerAddress(pub SocketAddr);
 
-impl fmt::Display for Peer {
+impl fmt::Display for PeerAddress {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         self.0.fmt(f)
     }
@@ -25,13 +25,13 @@ pub struct Caller {
     /// As whom.
     pub principal: Arc<Principal>,
     /// From where.
-    pub peer: Peer,
+    pub peer: PeerAddress,
     /// For which buyer at which event, if it is a ticket that let them in.
     pub ticket: Option<Arc<Ticket>>,
 }
 
 impl Caller {
-    pub(super) const fn new(principal: Arc<Principal>, peer: Peer) -> Self {
+    pub(super) const fn new(principal: Arc<Principal>, peer: PeerAddress) -> Self {
         Self { principal, peer, ticket: None }
     }
 

@@ -26,7 +26,7 @@ impl Rate {
     }
 
     /// Takes one. `false`: there is none.
-    pub fn take(&self, now: Time) -> bool {
+    pub fn try_take(&self, now: Time) -> bool {
         let now = now.as_nanos();
         self.full_at
             .fetch_update(Ordering::Relaxed, Ordering::Relaxed, |full_at| {
@@ -63,9 +63,9 @@ impl FailedAuthLimiter {
     }
 
     /// Takes one try of this address. `false`: it has had too many.
-    pub fn take(&self, address: IpAddr, now: Time) -> bool {
+    pub fn try_take(&self, address: IpAddr, now: Time) -> bool {
         let at = usize::try_from(self.seed.hash_one(network(address)) % Self::BUCKETS as u64).unwrap_or(0);
-        self.buckets[at].take(now)
+        self.buckets[at].try_take(now)
     }
 }
 
@@ -89,14 +89,14 @@ mod tests {
         let now = Time::ZERO.plus_millis(1_000_000);
         let tries = |address: &str, times| {
             let address = address.parse().unwrap();
-            (0..times).filter(|_| limiter.take(address, now)).count()
+            (0..times).filter(|_| limiter.try_take(address, now)).count()
         };
         assert_eq!(tries("192.0.2.1", 1000), 10);
         assert_eq!(tries("::ffff:192.0.2.1", 1000), 0, "the same address");
         assert_eq!(tries("2001:db8:1:2::1", 1000) + tries("2001:db8:1:2:ffff::9", 1000), 10);
         let others = (0..100).filter(|n| tries(&format!("198.51.100.{n}"), 1) == 1).count();
         assert!(others >= 90, "{others} of 100 others could try");
-        assert!(limiter.take("192.0.2.1".parse().unwrap(), now.plus_millis(1100)), "and it ends");
+        assert!(limiter.try_take("192.0.2.1".parse().unwrap(), now.plus_millis(1100)), "and it ends");
     }
 
     /// Goal: the burst is had at once, then as many a second as were promised, and waiting long saves up no more.
@@ -104,8 +104,8 @@ mod tests {
     fn a_burst_then_a_steady_rate() {
         let rate = Rate::new(10, 5);
         let at = |ms: u64| Time::ZERO.plus_millis(1_000_000 + ms);
-        assert_eq!((0..9).filter(|_| rate.take(at(0))).count(), 5);
-        assert_eq!((0..1000).filter(|ms| rate.take(at(*ms))).count(), 9);
-        assert_eq!((0..9).filter(|_| rate.take(at(60_000))).count(), 5);
+        assert_eq!((0..9).filter(|_| rate.try_take(at(0))).count(), 5);
+        assert_eq!((0..1000).filter(|ms| rate.try_take(at(*ms))).count(), 9);
+        assert_eq!((0..9).filter(|_| rate.try_take(at(60_000))).count(), 5);
     }
 }

@@ -17,7 +17,7 @@ use std::os::fd::OwnedFd;
 use rustix::process::{Pid, Signal, getpid, getppid, set_parent_process_death_signal};
 use tokio::process::{Child, Command};
 
-use super::guard::Word;
+use super::guard::GuardMessage;
 use super::terminal::Terminal;
 
 /// What the command finds in its environment; `None` takes a variable away that we may have inherited
@@ -73,7 +73,7 @@ pub fn start(
 
 /// Tells the guard which group to kill, before there is anything in it to kill.
 fn tell_guard(to_guard: &OwnedFd, me: Pid) -> io::Result<()> {
-    let bytes = Word::Group(me.as_raw_nonzero().get()).to_bytes();
+    let bytes = GuardMessage::Group(me.as_raw_nonzero().get()).to_bytes();
     rustix::io::write(to_guard, &bytes)?;
     Ok(())
 }

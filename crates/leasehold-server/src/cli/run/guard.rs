@@ -39,7 +39,7 @@ pub const COMMAND: &str = "guard-of-run";
 
 /// What is said through the pipe. Each word is shorter than a pipe's atomic write, so none is torn.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Word {
+pub enum GuardMessage {
     /// The process group to kill.
     Group(i32),
     /// When to kill it, unless a later moment is told before.
@@ -49,17 +49,17 @@ pub enum Word {
 }
 
 /// The bytes of one word.
-const WORD_BYTES: usize = 9;
+const GUARD_MESSAGE_BYTES: usize = 9;
 
-impl Word {
+impl GuardMessage {
     /// The word as bytes: a tag and a number. No allocation: the forked child says a word too.
-    pub fn to_bytes(self) -> [u8; WORD_BYTES] {
+    pub fn to_bytes(self) -> [u8; GUARD_MESSAGE_BYTES] {
         let (tag, number) = match self {
             Self::Group(pid) => (b'g', u64::from(pid.cast_unsigned())),
             Self::KillAt(at) => (b'k', at.as_nanos()),
             Self::Done => (b'd', 0),
         };
-        let mut bytes = [tag; WORD_BYTES];
+        let mut bytes = [tag; GUARD_MESSAGE_BYTES];
         bytes[1..].copy_from_slice(&number.to_le_bytes());
         bytes
     }
@@ -112,41 +112,43 @@ impl Guard {
 
     /// Says when the guard must kill the group if nothing more is heard.
     pub fn kill_at(&self, at: Time) {
-        self.tell(Word::KillAt(at));
+        self.send(GuardMessage::KillAt(at));
     }
 
     /// Sends the guard home: the group is gone.
     pub fn dismiss(mut self) {
-        self.tell(Word::Done);
+        self.send(GuardMessage::Done);
         // It ends by that word. Killed as well, because one that somebody stopped would keep us waiting;
         // waited for, so that no zombie is left and nobody holds our stderr open.
         let _ = self.process.kill();
         let _ = self.process.wait();
     }
 
-    fn tell(&self, word: Word) {
+    fn send(&self, message: GuardMessage) {
         // A guard that is gone or stopped cannot be helped: the parent-death signal is still there.
-        let _ = rustix::io::write(&self.pipe, &word.to_bytes());
+        let _ = rustix::io::write(&self.pipe, &message.to_bytes());
     }
 }
 
 /// What the guard process does: listens, and kills the group when it must.
-pub fn stand() -> anyhow::Result<u8> {
+pub fn run_guard() -> anyhow::Result<u8> {
     let timer = timerfd_create(TimerfdClockId::Boottime, TimerfdFlags::CLOEXEC | TimerfdFlags::NONBLOCK)
         .context("create the timer of the guard")?;
     let mut group = None;
     loop {
-        match next(&timer).context("listen to run")? {
-            Heard::Word(Word::Group(pid)) => group = u32::try_from(pid).ok().and_then(Group::led_by),
-            Heard::Word(Word::KillAt(at)) => set(&timer, at).context("set the timer of the guard")?,
-            Heard::Word(Word::Done) => return Ok(exit::DONE),
-            Heard::Time => {
-                kill(group);
+        match next_event(&timer).context("listen to run")? {
+            GuardEvent::Message(GuardMessage::Group(pid)) => group = u32::try_from(pid).ok().and_then(Group::led_by),
+            GuardEvent::Message(GuardMessage::KillAt(at)) => {
+                set_timer(&timer, at).context("set the timer of the guard")?
+            }
+            GuardEvent::Message(GuardMessage::Done) => return Ok(exit::DONE),
+            GuardEvent::Time => {
+                kill_group(group);
                 output::say("the lease ran out while run was stopped: its command was killed");
                 return Ok(exit::LOST);
             }
-            Heard::Silence => {
-                kill(group);
+            GuardEvent::Silence => {
+                kill_group(group);
                 output::say("run ended without a word: its command was killed");
                 return Ok(exit::LOST);
             }
@@ -154,34 +156,34 @@ pub fn stand() -> anyhow::Result<u8> {
     }
 }
 
-fn kill(group: Option<Group>) {
+fn kill_group(group: Option<Group>) {
     if let Some(group) = group {
         group.signal(Signal::KILL);
     }
 }
 
 /// What the guard waits for.
-enum Heard {
-    Word(Word),
+enum GuardEvent {
+    Message(GuardMessage),
     /// The moment has come.
     Time,
     /// The pipe closed: `run` is dead.
     Silence,
 }
 
-fn next(timer: &OwnedFd) -> Result<Heard, Errno> {
+fn next_event(timer: &OwnedFd) -> Result<GuardEvent, Errno> {
     let pipe = rustix::stdio::stdin();
     loop {
         // Words before the timer: one of them may move the moment, or say that all is done.
-        let mut bytes = [0; WORD_BYTES];
+        let mut bytes = [0; GUARD_MESSAGE_BYTES];
         match rustix::io::read(pipe, &mut bytes) {
-            Ok(0) => return Ok(Heard::Silence),
-            Ok(n) => return Ok(Word::from_bytes(&bytes[..n]).map_or(Heard::Silence, Heard::Word)),
+            Ok(0) => return Ok(GuardEvent::Silence),
+            Ok(n) => return Ok(GuardMessage::from_bytes(&bytes[..n]).map_or(GuardEvent::Silence, GuardEvent::Message)),
             Err(Errno::AGAIN | Errno::INTR) => {}
             Err(errno) => return Err(errno),
         }
         if rustix::io::read(timer, &mut [0; 8]).is_ok() {
-            return Ok(Heard::Time);
+            return Ok(GuardEvent::Time);
         }
         let mut fds = [PollFd::new(&pipe, PollFlags::IN), PollFd::new(timer, PollFlags::IN)];
         match poll(&mut fds, None) {
@@ -192,7 +194,7 @@ fn next(timer: &OwnedFd) -> Result<Heard, Errno> {
 }
 
 /// Sets the timer to a moment of the clock that counts suspend; one that has passed rings at once.
-fn set(timer: &OwnedFd, at: Time) -> Result<(), Errno> {
+fn set_timer(timer: &OwnedFd, at: Time) -> Result<(), Errno> {
     // Zero would disarm it.
     let nanos = at.as_nanos().max(1);
     let value = Timespec {
@@ -209,11 +211,16 @@ mod tests {
 
     #[test]
     fn words_survive_the_pipe() {
-        for word in [Word::Group(1), Word::Group(i32::MAX), Word::KillAt(Time::from_nanos(u64::MAX)), Word::Done] {
-            assert_eq!(Word::from_bytes(&word.to_bytes()), Some(word));
+        for message in [
+            GuardMessage::Group(1),
+            GuardMessage::Group(i32::MAX),
+            GuardMessage::KillAt(Time::from_nanos(u64::MAX)),
+            GuardMessage::Done,
+        ] {
+            assert_eq!(GuardMessage::from_bytes(&message.to_bytes()), Some(message));
         }
         for bytes in [&b""[..], b"d", b"x12345678", b"g\xff\xff\xff\xff\xff\xff\xff\xff"] {
-            assert_eq!(Word::from_bytes(bytes), None, "{bytes:?}");
+            assert_eq!(GuardMessage::from_bytes(bytes), None, "{bytes:?}");
         }
     }
 }

@@ -32,8 +32,8 @@ use leasehold::{Error, FencedLease, Lease, Leasehold, Refusal};
 
 use self::group::Group;
 use self::guard::Guard;
-use self::plan::Plan;
-use self::supervise::{Ending, Supervisor};
+use self::plan::RunPlan;
+use self::supervise::{RunOutcome, Supervisor};
 use self::terminal::Terminal;
 use super::target::{self, Target};
 use leasehold_support::exit::{self, Failure};
@@ -56,7 +56,7 @@ that leaves the group is out of reach. TERM, INT and HUP are passed on to the gr
 /// Runs a command under a lease, and ends it before the lease could be granted to another.
 #[derive(Debug, Args)]
 #[command(after_help = EXAMPLE)]
-pub struct Run {
+pub struct RunCommand {
     /// The resource.
     #[arg(value_name = "NAME")]
     name: String,
@@ -78,12 +78,12 @@ pub struct Run {
 }
 
 /// The lease in the strongest form the engine offers.
-enum Held {
+enum RunLease {
     Fenced(FencedLease),
     Plain(Lease),
 }
 
-impl Deref for Held {
+impl Deref for RunLease {
     type Target = Lease;
 
     fn deref(&self) -> &Lease {
@@ -94,7 +94,7 @@ impl Deref for Held {
     }
 }
 
-impl Held {
+impl RunLease {
     fn token(&self) -> Option<String> {
         match self {
             Self::Fenced(lease) => Some(lease.token().to_string()),
@@ -110,10 +110,10 @@ impl Held {
     }
 }
 
-impl Run {
+impl RunCommand {
     /// Takes the lease, runs the command, gives the lease back.
     pub async fn execute(self, target: &Target) -> anyhow::Result<u8> {
-        let plan = Plan::new(self.ttl, self.grace, self.max_hold).map_err(Failure::usage)?;
+        let plan = RunPlan::new(self.ttl, self.grace, self.max_hold).map_err(Failure::usage)?;
         // From here on a signal is ours to handle: a lease must not be left behind by Ctrl-C.
         let mut signals = Signals::listen()?;
         let client = target.open().await?;
@@ -131,12 +131,16 @@ impl Run {
         done
     }
 
-    async fn acquire(&self, client: &Leasehold) -> Result<Held, Error> {
+    async fn acquire(&self, client: &Leasehold) -> Result<RunLease, Error> {
         let mut claim = client.acquire(&self.name).ttl(self.ttl).wait(self.wait).holder(self.holder());
         if let Some(max_hold) = self.max_hold {
             claim = claim.max_hold(max_hold);
         }
-        if client.promises().fencing { Ok(Held::Fenced(claim.fenced().await?)) } else { Ok(Held::Plain(claim.await?)) }
+        if client.promises().fencing {
+            Ok(RunLease::Fenced(claim.fenced().await?))
+        } else {
+            Ok(RunLease::Plain(claim.await?))
+        }
     }
 
     /// Host, pid and program, for people who look at `ls`. Not the arguments: they may hold secrets.
@@ -152,7 +156,7 @@ impl Run {
     }
 
     /// Runs the command under the lease and says the exit code.
-    async fn under(&self, lease: Held, plan: Plan, signals: &mut Signals) -> anyhow::Result<u8> {
+    async fn under(&self, lease: RunLease, plan: RunPlan, signals: &mut Signals) -> anyhow::Result<u8> {
         let now = target::clock().now();
         if now >= plan.term_at(now.plus(lease.remaining())) {
             let _ = lease.release().await;
@@ -176,7 +180,12 @@ impl Run {
     }
 
     /// Starts guard and command, and watches until both need no more watching.
-    async fn start(&self, lease: &Held, plan: Plan, signals: &mut Signals) -> anyhow::Result<(Ending, Option<Guard>)> {
+    async fn start(
+        &self,
+        lease: &RunLease,
+        plan: RunPlan,
+        signals: &mut Signals,
+    ) -> anyhow::Result<(RunOutcome, Option<Guard>)> {
         let guard = Guard::start()?;
         let terminal = Terminal::in_foreground();
         let to_guard = guard.for_child().context("share the pipe of the guard")?;
@@ -211,7 +220,7 @@ impl Run {
     }
 
     /// Gives the lease back, where that is right, and says the exit code.
-    async fn finish(&self, lease: Held, ending: &Ending) -> anyhow::Result<u8> {
+    async fn finish(&self, lease: RunLease, ending: &RunOutcome) -> anyhow::Result<u8> {
         let name = output::plain(&self.name);
         let mut lost = ending.lost;
         if !ending.gone {

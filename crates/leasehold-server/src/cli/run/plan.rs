@@ -23,13 +23,13 @@ const LONGEST_MARGIN: Duration = Duration::from_millis(250);
 
 /// When to act, as spans before the end of the lease.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Plan {
+pub struct RunPlan {
     ttl: Duration,
     grace: Duration,
     margin: Duration,
 }
 
-impl Plan {
+impl RunPlan {
     /// A plan that leaves a command its grace.
     ///
     /// # Errors
@@ -100,7 +100,7 @@ mod tests {
 
     #[test]
     fn term_comes_a_grace_before_the_end_and_kill_a_margin() {
-        let plan = Plan::new(ms(30_000), ms(5_000), None).unwrap();
+        let plan = RunPlan::new(ms(30_000), ms(5_000), None).unwrap();
         let end = Time::from_millis(100_000);
         assert_eq!(plan.term_at(end), Time::from_millis(95_000));
         assert_eq!(plan.kill_at(end), Time::from_millis(99_750));
@@ -109,7 +109,7 @@ mod tests {
 
     #[test]
     fn without_grace_term_and_kill_come_together() {
-        let plan = Plan::new(ms(1_000), ms(0), None).unwrap();
+        let plan = RunPlan::new(ms(1_000), ms(0), None).unwrap();
         let end = Time::from_millis(10_000);
         assert_eq!(plan.term_at(end), Time::from_millis(9_900));
         assert_eq!(plan.kill_at(end), Time::from_millis(9_900));
@@ -125,16 +125,16 @@ mod tests {
             (0, 0, false),
             (5_000, u64::MAX, false),
         ] {
-            assert_eq!(Plan::new(ms(ttl), ms(grace), None).is_ok(), fits, "ttl {ttl}, grace {grace}");
+            assert_eq!(RunPlan::new(ms(ttl), ms(grace), None).is_ok(), fits, "ttl {ttl}, grace {grace}");
         }
-        let sentence = Plan::new(ms(5_000), ms(5_000), None).unwrap_err();
+        let sentence = RunPlan::new(ms(5_000), ms(5_000), None).unwrap_err();
         assert!(sentence.contains("--ttl 7s501ms"), "{sentence}");
     }
 
     #[test]
     fn a_cap_shorter_than_the_grace_is_refused() {
-        assert!(Plan::new(ms(30_000), ms(5_000), Some(ms(5_000))).is_err());
-        assert!(Plan::new(ms(30_000), ms(5_000), Some(ms(5_001))).is_ok());
+        assert!(RunPlan::new(ms(30_000), ms(5_000), Some(ms(5_000))).is_err());
+        assert!(RunPlan::new(ms(30_000), ms(5_000), Some(ms(5_001))).is_ok());
     }
 
     /// Goal: law 1: a lease renewed every third of its ttl never reaches its TERM.
@@ -142,7 +142,7 @@ mod tests {
     fn a_lease_renewed_in_time_is_never_near_its_term() {
         for ttl in [100, 1_000, 7_501, 30_000, 86_400_000_u64] {
             let grace = if ttl > 7_500 { 5_000 } else { ttl / 2 };
-            let plan = Plan::new(ms(ttl), ms(grace), None).unwrap();
+            let plan = RunPlan::new(ms(ttl), ms(grace), None).unwrap();
             let end = Time::from_millis(ttl);
             assert!(plan.term_at(end) > Time::from_millis(ttl / 3), "ttl {ttl}");
             assert!(plan.kill_at(end) < end, "ttl {ttl}");

@@ -21,7 +21,7 @@ use tokio::signal::unix::{SignalKind, signal};
 
 use super::group::Group;
 use super::guard::Guard;
-use super::plan::Plan;
+use super::plan::RunPlan;
 use leasehold_support::signals::Signals;
 use leasehold_support::{duration, output};
 
@@ -33,7 +33,7 @@ const BURIAL: Duration = Duration::from_secs(2);
 
 /// How it ended.
 #[derive(Debug)]
-pub struct Ending {
+pub struct RunOutcome {
     /// How the command itself ended; none if it could not even be killed.
     pub status: Option<ExitStatus>,
     /// The lease could no longer be proven while some of the command still ran.
@@ -45,7 +45,7 @@ pub struct Ending {
 /// What is watched.
 pub struct Supervisor<'a> {
     pub lease: &'a Lease,
-    pub plan: Plan,
+    pub plan: RunPlan,
     pub clock: Arc<dyn Clock>,
     pub child: Child,
     pub group: Group,
@@ -65,7 +65,7 @@ struct Stopping {
 
 impl Supervisor<'_> {
     /// Watches until nothing of the command is left, or what is left cannot be killed.
-    pub async fn watch(mut self) -> std::io::Result<Ending> {
+    pub async fn watch(mut self) -> std::io::Result<RunOutcome> {
         let mut children = signal(SignalKind::child())?;
         let mut valid_until = self.clock.now().plus(self.lease.remaining());
         let mut status = None;
@@ -80,7 +80,7 @@ impl Supervisor<'_> {
             if status.is_some() && self.group.is_gone() {
                 // Past this moment the guard may have been the one who ended it, while we were stopped.
                 let in_time = self.lease.is_live() && now < self.plan.guard_at(valid_until);
-                return Ok(Ending { status, lost: lost || !in_time, gone: true });
+                return Ok(RunOutcome { status, lost: lost || !in_time, gone: true });
             }
             if !lost && (now >= self.plan.term_at(valid_until) || !self.lease.is_live()) {
                 lost = true;
@@ -97,7 +97,7 @@ impl Supervisor<'_> {
                     stopping.killed_at = Some(now);
                 }
                 if stopping.killed_at.is_some_and(|at| now >= at.plus(BURIAL)) {
-                    return Ok(Ending { status, lost, gone: false });
+                    return Ok(RunOutcome { status, lost, gone: false });
                 }
             }
             let wake = self.wake(now, valid_until, status.is_some(), stopping.as_ref());

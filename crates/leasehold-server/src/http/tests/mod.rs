@@ -25,11 +25,11 @@ use tokio::task::JoinHandle;
 use tokio::time::{Instant, sleep_until, timeout};
 use tokio_util::sync::CancellationToken;
 
-use super::{Config, serve};
+use super::{HttpConfig, serve};
 use crate::boxoffice::BoxOffice;
 use crate::service::audit::Audit;
 use crate::service::keys::KeyRing;
-use crate::service::{Opened, Service};
+use crate::service::{OpenedEngine, Service};
 use client::{Client, Reply};
 
 /// Nothing here takes longer, also on a busy machine.
@@ -52,18 +52,18 @@ struct Server {
 
 impl Server {
     async fn start() -> Self {
-        Self::with(Config::default(), Options::default()).await
+        Self::with(HttpConfig::default(), Options::default()).await
     }
 
-    async fn with(config: Config, options: Options) -> Self {
+    async fn with(config: HttpConfig, options: Options) -> Self {
         let home = Arc::new(tempfile::tempdir().unwrap());
         Self::on(home, "127.0.0.1:0".parse().unwrap(), config, options, KeyRing::open()).await
     }
 
-    async fn on(home: Arc<TempDir>, at: SocketAddr, config: Config, options: Options, keys: Arc<KeyRing>) -> Self {
+    async fn on(home: Arc<TempDir>, at: SocketAddr, config: HttpConfig, options: Options, keys: Arc<KeyRing>) -> Self {
         let clock = options.clock.clone();
         let engine = Embedded::open(home.path(), options).await.unwrap();
-        let service = Service::new(Opened::Embedded(engine), keys, Audit, clock);
+        let service = Service::new(OpenedEngine::Embedded(engine), keys, Audit, clock);
         let listener = std::net::TcpListener::bind(at).unwrap();
         let at = listener.local_addr().unwrap();
         let stop = CancellationToken::new();
@@ -118,6 +118,13 @@ async fn moment() {
 }
 
 /// Limits short enough to wait for.
-fn hasty() -> Config {
-    Config { first_byte: SHORT, header: SHORT, body: SHORT, write_stall: SHORT, idle: SHORT, ..Config::default() }
+fn hasty() -> HttpConfig {
+    HttpConfig {
+        first_byte: SHORT,
+        header: SHORT,
+        body: SHORT,
+        write_stall: SHORT,
+        idle: SHORT,
+        ..HttpConfig::default()
+    }
 }

@@ -12,7 +12,7 @@ use crate::service::Denial;
 #[tokio::test(flavor = "multi_thread")]
 async fn what_the_engine_refuses() {
     let limits = Limits { leases: 2, waiters_per_resource: 1, ..Limits::default() };
-    let server = Server::with(Config::default(), Options { limits, ..Options::default() }).await;
+    let server = Server::with(HttpConfig::default(), Options { limits, ..Options::default() }).await;
     let ada = server.take("seat", 30_000, "ada").await;
     let claim = |name: &str, wait_ms: u64| json!({"resources": [name], "ttl_ms": 1000, "wait_ms": wait_ms});
 

@@ -25,7 +25,7 @@ use super::command::inline::ReplyShape;
 use super::command::lease::LeaseReply;
 use super::transport::Transport;
 use crate::service::connection_limit::ConnectionPermit;
-use crate::service::{Caller, Peer};
+use crate::service::{Caller, PeerAddress};
 use state::{BlockedBy, ConnectionPhase, ConnectionState};
 
 /// Replies of one connection that may be pending. A disk that hangs must not gather all that clients send meanwhile.
@@ -53,7 +53,7 @@ pub struct ClientConnection {
     /// Unique among all connections of this server.
     pub id: u64,
     pub transport: Transport,
-    pub peer: Peer,
+    pub peer: PeerAddress,
     /// Who the client is. None before it has shown a key, on a server with keys.
     pub caller: Option<Caller>,
     /// The version of the next reply.
@@ -94,7 +94,7 @@ impl ClientConnection {
     pub fn new(
         id: u64,
         transport: Transport,
-        peer: Peer,
+        peer: PeerAddress,
         caller: Option<Caller>,
         first_number: u32,
         now: Time,

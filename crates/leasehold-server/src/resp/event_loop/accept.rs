@@ -9,7 +9,7 @@ use rustix::event::epoll::{self, EventData, EventFlags};
 use super::{ConnectionSlot, EventLoop, LISTENER_EVENT};
 use crate::resp::connection::ClientConnection;
 use crate::resp::transport::Transport;
-use crate::service::Peer;
+use crate::service::PeerAddress;
 use crate::service::connection_limit::{ConnectionPermit, Port};
 
 /// What the listener is polled for. Of several event loops only one is woken for a new connection.
@@ -67,7 +67,7 @@ impl EventLoop {
             self.free.push(slot);
             return Err(error.into());
         }
-        let peer = Peer(address);
+        let peer = PeerAddress(address);
         let caller = self.shared.service.anonymous_caller(peer);
         let id = self.shared.next_id.fetch_add(1, Ordering::Relaxed);
         let entry = &mut self.slots[slot as usize];

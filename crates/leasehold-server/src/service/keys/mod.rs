@@ -30,32 +30,32 @@ use subtle::ConstantTimeEq;
 use super::Denial;
 use super::rate::Rate;
 use super::verb::Verb;
-use file::{KeyFile, Record};
+use file::{KeyFile, KeyRecord};
 pub use principal::Principal;
 pub use role::{Role, Roles};
-use secret::Digest;
+use secret::KeyDigest;
 
 /// Every key the server knows.
 pub struct KeyRing {
-    table: RwLock<Arc<Table>>,
+    table: RwLock<Arc<KeyTable>>,
 }
 
-struct Table {
+struct KeyTable {
     /// Who shows no key, on a server without keys.
     anybody: Option<Arc<Principal>>,
     /// By the head of the digest, which nobody can aim at without the key.
-    known: HashMap<u64, Known>,
+    known: HashMap<u64, KnownKey>,
 }
 
 #[derive(Clone)]
-struct Known {
-    record: Record,
+struct KnownKey {
+    record: KeyRecord,
     principal: Arc<Principal>,
 }
 
 /// What a new list of keys changed.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct Change {
+pub struct KeyChange {
     /// Keys that are known now and were not.
     pub added: usize,
     /// Keys that were known, and have no rights any more (also those that have other rights now).
@@ -66,37 +66,37 @@ impl KeyRing {
     /// A server without keys: whoever can reach it may do everything.
     pub fn open() -> Arc<Self> {
         let everybody = Principal::new(String::new(), Roles::all(), Vec::new(), None);
-        Self::with(Table { anybody: Some(Arc::new(everybody)), known: HashMap::new() })
+        Self::with(KeyTable { anybody: Some(Arc::new(everybody)), known: HashMap::new() })
     }
 
     /// A server with these keys; without any, one that is open.
-    pub fn of(file: &KeyFile) -> Arc<Self> {
+    pub fn from_file(file: &KeyFile) -> Arc<Self> {
         if file.keys.is_empty() {
             return Self::open();
         }
-        let known = file.keys.iter().map(|record| (record.hash.head(), Known::of(record))).collect();
-        Self::with(Table { anybody: None, known })
+        let known = file.keys.iter().map(|record| (record.hash.head(), KnownKey::from_record(record))).collect();
+        Self::with(KeyTable { anybody: None, known })
     }
 
-    fn with(table: Table) -> Arc<Self> {
+    fn with(table: KeyTable) -> Arc<Self> {
         Arc::new(Self { table: RwLock::new(Arc::new(table)) })
     }
 
     /// Takes up a new list. What is not in it any more is revoked; what is unchanged goes on undisturbed.
-    pub fn replace(&self, file: &KeyFile) -> Change {
+    pub fn replace(&self, file: &KeyFile) -> KeyChange {
         let mut table = self.table.write().unwrap_or_else(PoisonError::into_inner);
         if file.keys.is_empty() && table.anybody.is_some() {
-            return Change::default();
+            return KeyChange::default();
         }
-        let mut change = Change::default();
+        let mut change = KeyChange::default();
         let mut known = HashMap::with_capacity(file.keys.len());
         for record in &file.keys {
             let head = record.hash.head();
             let kept = table.known.get(&head).filter(|known| known.record == *record).cloned();
             change.added += usize::from(kept.is_none());
-            known.insert(head, kept.unwrap_or_else(|| Known::of(record)));
+            known.insert(head, kept.unwrap_or_else(|| KnownKey::from_record(record)));
         }
-        let old = std::mem::replace(&mut *table, Arc::new(Table { anybody: None, known }));
+        let old = std::mem::replace(&mut *table, Arc::new(KeyTable { anybody: None, known }));
         // Everybody who was let in without a key goes first: the server has keys now.
         old.anybody.iter().for_each(|anybody| anybody.revoke());
         for (head, before) in &old.known {
@@ -109,7 +109,7 @@ impl KeyRing {
         change
     }
 
-    fn table(&self) -> Arc<Table> {
+    fn table(&self) -> Arc<KeyTable> {
         self.table.read().unwrap_or_else(PoisonError::into_inner).clone()
     }
 
@@ -134,9 +134,9 @@ impl KeyRing {
         if table.anybody.is_some() {
             return table.anybody.clone();
         }
-        let shown = Digest::of(key)?;
+        let shown = KeyDigest::of_key(key)?;
         let known = table.known.get(&shown.head());
-        let stored = known.map_or(&Digest::NOBODYS, |known| &known.record.hash);
+        let stored = known.map_or(&KeyDigest::OF_NO_KEY, |known| &known.record.hash);
         let same = stored.bytes().ct_eq(shown.bytes());
         known.filter(|_| bool::from(same)).map(|known| known.principal.clone())
     }
@@ -169,9 +169,9 @@ impl KeyRing {
     }
 }
 
-impl Known {
-    fn of(record: &Record) -> Self {
-        let roles = Roles::of(record.roles.iter().copied());
+impl KnownKey {
+    fn from_record(record: &KeyRecord) -> Self {
+        let roles = Roles::from_roles(record.roles.iter().copied());
         let rate = record.rate.map(|rate| Rate::new(rate.get(), rate.get()));
         let principal = Principal::new(record.id.clone(), roles, record.prefixes.clone(), rate);
         Self { record: record.clone(), principal: Arc::new(principal) }

@@ -48,13 +48,13 @@ pub struct Roles(u8);
 
 impl Roles {
     /// These.
-    pub fn of(roles: impl IntoIterator<Item = Role>) -> Self {
+    pub fn from_roles(roles: impl IntoIterator<Item = Role>) -> Self {
         Self(roles.into_iter().fold(0, |bits, role| bits | role as u8))
     }
 
     /// All that a key can have.
     pub fn all() -> Self {
-        Self::of(Role::ALL)
+        Self::from_roles(Role::ALL)
     }
 
     /// Whether one who has these may do what takes `role`.
