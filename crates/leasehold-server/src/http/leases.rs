@@ -10,10 +10,10 @@ use tokio::runtime::Handle;
 use tokio::sync::oneshot;
 
 use super::App;
+use super::call::{Call, detached};
 use super::fields::{Fields, missing};
 use super::problem::Problem;
 use super::respond;
-use super::routes::{Call, detached};
 use crate::api::leases::{GrantJson, RenewalJson};
 use crate::service::metrics::AcquireOutcome;
 use crate::service::{Caller, Denial};

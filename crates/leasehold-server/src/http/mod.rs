@@ -27,6 +27,7 @@
 
 mod accept;
 pub mod boxoffice;
+mod call;
 mod fields;
 mod guard;
 mod io;
@@ -38,6 +39,7 @@ mod resources;
 mod respond;
 mod routes;
 mod socket;
+mod sse;
 mod status;
 #[cfg(test)]
 mod tests;

@@ -5,8 +5,8 @@ use axum::body::Body;
 use hyper::Response;
 use hyper::header::{self, HeaderValue};
 
+use super::call::Call;
 use super::problem::Problem;
-use super::routes::Call;
 
 /// The text.
 pub const TEXT: &str = include_str!("openapi.json");

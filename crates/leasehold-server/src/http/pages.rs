@@ -6,8 +6,8 @@ use hyper::header::{self, HeaderValue};
 use hyper::{Response, StatusCode};
 use rust_embed::{EmbeddedFile, RustEmbed};
 
+use super::call::Call;
 use super::problem::Problem;
-use super::routes::Call;
 use super::text;
 
 #[derive(RustEmbed)]

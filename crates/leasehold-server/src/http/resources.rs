@@ -5,10 +5,10 @@ use hyper::{Response, StatusCode};
 use leasehold::engine::Query;
 use serde_json::json;
 
+use super::call::{Call, detached};
 use super::fields::missing;
 use super::problem::Problem;
 use super::respond;
-use super::routes::{Call, detached};
 use crate::api::leases::ResourceJson;
 
 /// On a page, if nobody says otherwise.

@@ -8,9 +8,9 @@ use hyper::{Response, StatusCode};
 use serde_json::json;
 use tokio::time::timeout;
 
+use super::call::Call;
 use super::problem::Problem;
 use super::respond;
-use super::routes::Call;
 use crate::api::leases::LeaseEventJson;
 use crate::service::Denial;
 

@@ -13,10 +13,10 @@ use serde_json::{Map, Value, json};
 
 use super::{BoxOfficeRequest, query_flag, query_number};
 use crate::api::boxoffice::{availability_json, event_json};
+use crate::http::call::{Call, detached};
 use crate::http::fields::{Fields, missing};
 use crate::http::problem::Problem;
 use crate::http::respond::json_response;
-use crate::http::routes::{Call, detached};
 use crate::service::Verb;
 
 /// The fields of an event beside its layout.

@@ -12,10 +12,10 @@ use serde_json::{Value, json};
 use super::{BoxOfficeRequest, hold_id, refusal_problem};
 use crate::api::boxoffice::{hold_json, order_json};
 use crate::boxoffice::payment::{PaymentError, PaymentStart};
+use crate::http::call::{Call, detached};
 use crate::http::fields::{Fields, missing};
 use crate::http::problem::Problem;
 use crate::http::respond::json_response;
-use crate::http::routes::{Call, detached};
 use crate::service::{Denial, Verb};
 
 /// Seats and areas in one request: what a claim may have.

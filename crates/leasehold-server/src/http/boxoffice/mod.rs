@@ -33,8 +33,8 @@ use hyper::header::HeaderName;
 use leasehold_boxoffice::model::{self, EventId, HoldId, Idem, OrderId, Refusal};
 use leasehold_boxoffice::{Error, Office};
 
+use super::call::Call;
 use super::problem::Problem;
-use super::routes::Call;
 use crate::boxoffice::BoxOffice;
 use crate::service::{Caller, Service, Verb};
 

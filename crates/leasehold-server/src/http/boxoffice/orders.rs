@@ -7,10 +7,10 @@ use serde_json::{Value, json};
 
 use super::{BoxOfficeRequest, order_id, refusal_problem};
 use crate::api::boxoffice::order_json;
+use crate::http::call::{Call, detached};
 use crate::http::fields::{Fields, missing};
 use crate::http::problem::Problem;
 use crate::http::respond::json_response;
-use crate::http::routes::{Call, detached};
 use crate::service::Verb;
 
 async fn find_order(request: &BoxOfficeRequest, order: OrderId) -> Result<OrderRow, Problem> {

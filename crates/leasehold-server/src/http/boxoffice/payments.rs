@@ -14,10 +14,10 @@ use super::{BoxOfficeRequest, holds};
 use crate::api::boxoffice::{order_json, resolution_json};
 use crate::boxoffice::demo_provider::DemoPayment;
 use crate::boxoffice::payment::tokens as tokens_of;
+use crate::http::call::{Call, detached};
 use crate::http::fields::{Fields, missing};
 use crate::http::problem::Problem;
 use crate::http::respond::json_response;
-use crate::http::routes::{Call, detached};
 use crate::service::{Role, Verb};
 
 /// `POST /v1/payments/callback`

@@ -10,10 +10,10 @@ use serde_json::{Value, json};
 use super::{BoxOfficeRequest, query_number};
 use crate::api::boxoffice::{hold_json, money_json, order_json, staff_entry_json, staff_hold_json};
 use crate::boxoffice::settlement::payment_waited_ms;
+use crate::http::call::{Call, detached};
 use crate::http::fields::Fields;
 use crate::http::problem::Problem;
 use crate::http::respond::json_response;
-use crate::http::routes::{Call, detached};
 use crate::service::Verb;
 
 /// Entries on a page, and at most.

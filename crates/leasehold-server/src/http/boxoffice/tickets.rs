@@ -6,10 +6,10 @@ use leasehold_boxoffice::model::{Buyer, EventId};
 use serde_json::json;
 
 use super::BoxOfficeRequest;
+use crate::http::call::Call;
 use crate::http::fields::{Fields, missing};
 use crate::http::problem::Problem;
 use crate::http::respond::json_response;
-use crate::http::routes::Call;
 use crate::service::{Role, Verb};
 use leasehold_support::duration::millis;
 

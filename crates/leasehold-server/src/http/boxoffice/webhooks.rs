@@ -8,10 +8,10 @@ use leasehold_boxoffice::sign::{MIN_SECRET_BYTES, hex};
 use serde_json::{Value, json};
 
 use super::{BoxOfficeRequest, refusal_problem};
+use crate::http::call::{Call, detached};
 use crate::http::fields::{Fields, missing};
 use crate::http::problem::Problem;
 use crate::http::respond::json_response;
-use crate::http::routes::{Call, detached};
 use crate::service::Verb;
 
 /// `POST /v1/webhooks`

@@ -1,0 +1,137 @@
+//! One HTTP request on its way to its handler: credentials, query, path and body.
+
+use std::future::Future;
+
+use axum::body::Body;
+use hyper::header::{self, HeaderName, HeaderValue};
+use hyper::http::request::Parts;
+
+use super::fields::{self, Fields};
+use super::guard::Arrival;
+use super::problem::Problem;
+use super::{App, text};
+use crate::service::{Caller, Denial, Principal, Role, Roles};
+
+/// A request on its way to its handler.
+pub struct Call {
+    /// What the server knows.
+    pub app: App,
+    /// The head.
+    pub parts: Parts,
+    pub(super) arrival: Arrival,
+    pub(super) body: Option<Body>,
+}
+
+impl Call {
+    /// Who asks.
+    ///
+    /// # Errors
+    ///
+    /// Nobody we know.
+    pub fn authenticate(&self) -> Result<Caller, Problem> {
+        let mut shown = self.parts.headers.get_all(header::AUTHORIZATION).iter();
+        let key = match (shown.next(), shown.next()) {
+            (None, _) => None,
+            (Some(value), None) => Some(bearer(value).ok_or_else(|| Problem::from(&Denial::Unauthorized))?),
+            _ => return Err(Problem::invalid("there is more than one Authorization")),
+        };
+        self.app.service.authenticate(key, self.arrival.peer).map_err(|denial| Problem::from(&denial))
+    }
+
+    /// The parameters of the query.
+    ///
+    /// # Errors
+    ///
+    /// See [`text::query`].
+    pub fn query<const N: usize>(&self, known: [&str; N]) -> Result<[Option<String>; N], Problem> {
+        text::query(self.parts.uri.query(), known)
+    }
+
+    /// The resource that the path names.
+    ///
+    /// # Errors
+    ///
+    /// It is not encoded well.
+    pub fn name(&self) -> Result<String, Problem> {
+        text::decode(self.parts.uri.path().strip_prefix("/v1/resources/").unwrap_or_default())
+    }
+
+    /// The fields of the body.
+    ///
+    /// # Errors
+    ///
+    /// See [`fields::read_json_body`] and [`Fields::parse`].
+    pub async fn body(&mut self) -> Result<Fields, Problem> {
+        let body = self.body.take().unwrap_or_default();
+        Fields::parse(&fields::read_json_body(&self.app.config, &self.parts.headers, body).await?)
+    }
+
+    /// A part of the path, counted from 0 after the first slash.
+    ///
+    /// # Errors
+    ///
+    /// It is not encoded well.
+    pub fn segment(&self, at: usize) -> Result<String, Problem> {
+        text::decode(self.parts.uri.path().split('/').nth(at + 1).unwrap_or_default())
+    }
+
+    /// The body as it is, of one of these kinds and no longer than this.
+    ///
+    /// # Errors
+    ///
+    /// See [`fields::read_json_body`].
+    pub async fn bytes(&mut self, most: usize, kinds: &[&str]) -> Result<Vec<u8>, Problem> {
+        let body = self.body.take().unwrap_or_default();
+        fields::read_body(&self.app.config, &self.parts.headers, body, most, kinds).await
+    }
+
+    /// The body where there need not be one: then it is an empty object.
+    ///
+    /// # Errors
+    ///
+    /// See [`fields::read_json_body`].
+    pub async fn bytes_or_none(&mut self) -> Result<Vec<u8>, Problem> {
+        if self.body.as_ref().is_none_or(hyper::body::Body::is_end_stream) {
+            return Ok(b"{}".to_vec());
+        }
+        self.bytes(self.app.config.body_bytes, &["application/json"]).await
+    }
+
+    /// Whether the body is of this kind, by its own word.
+    pub fn is_content_type(&self, kind: &str) -> bool {
+        fields::is_content_type(&self.parts.headers, kind)
+    }
+
+    /// Who calls a demo server. A request without credentials gets this role.
+    ///
+    /// # Errors
+    ///
+    /// The credentials are not known.
+    pub fn demo_caller(&self, role: Role) -> Result<Caller, Problem> {
+        if self.parts.headers.contains_key(header::AUTHORIZATION) {
+            return self.authenticate();
+        }
+        let principal = Principal::new("demo".into(), Roles::from_roles([role]), Vec::new(), None);
+        Ok(self.app.service.internal_caller(principal))
+    }
+
+    /// What the service said, for this caller.
+    pub fn denied(&self, denial: &Denial, caller: &Caller) -> Problem {
+        Problem::with_retry_after(denial, &self.app.service, caller)
+    }
+}
+
+fn bearer(value: &HeaderValue) -> Option<&str> {
+    let (scheme, key) = value.to_str().ok()?.split_once(' ')?;
+    scheme.eq_ignore_ascii_case("bearer").then(|| key.trim())
+}
+
+/// Runs what changes state to its end, whatever becomes of the connection.
+///
+/// # Errors
+///
+/// It broke down on the way.
+pub async fn detached<T: Send + 'static>(work: impl Future<Output = T> + Send + 'static) -> Result<T, Problem> {
+    let ended = tokio::spawn(work).await;
+    ended.map_err(|_| Problem::unknown("the server gave up on this request: it may have happened"))
+}
