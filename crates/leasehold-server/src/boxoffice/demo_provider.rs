@@ -17,7 +17,7 @@ use std::collections::HashMap;
 use std::convert::Infallible;
 use std::net::SocketAddr;
 use std::sync::atomic::{AtomicU64, Ordering};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard};
 use std::time::Duration;
 
 use axum::body::Body;
@@ -41,6 +41,8 @@ use tokio::net::TcpListener;
 use tokio_util::sync::CancellationToken;
 
 use super::outbound::Outbound;
+use leasehold_support::duration::millis;
+use leasehold_support::sync::lock;
 use leasehold_support::time::{rfc3339_at, wall_ms};
 
 mod page;
@@ -105,6 +107,9 @@ impl DemoAccount {
     }
 }
 
+/// How old a signature may be.
+const SIGNATURE_WINDOW: Duration = Duration::from_mins(5);
+/// Bytes of a request body.
 const MAX_BODY_BYTES: usize = 64 * 1024;
 /// Payments are forgotten beyond this: it is play money.
 const MAX_ACCOUNTS: usize = 100_000;
@@ -172,7 +177,7 @@ impl DemoPaymentProvider {
         }
         let signed = if head.method == Method::GET { path.as_bytes() } else { &body };
         let header = head.headers.get(sign::HEADER).and_then(|value| value.to_str().ok()).unwrap_or_default();
-        let window = Duration::from_mins(5).as_millis() as u64;
+        let window = millis(SIGNATURE_WINDOW);
         if sign::verify(&self.secrets, header, signed, Some((wall_ms(), window))).is_err() {
             return empty_response(StatusCode::UNAUTHORIZED);
         }
@@ -189,7 +194,7 @@ impl DemoPaymentProvider {
     }
 
     fn accounts(&self) -> MutexGuard<'_, HashMap<String, DemoAccount>> {
-        let mut accounts = self.accounts.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut accounts = lock(&self.accounts);
         if accounts.len() >= MAX_ACCOUNTS {
             accounts.clear();
         }

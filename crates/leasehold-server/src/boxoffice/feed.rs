@@ -6,7 +6,7 @@
 //! 2. However many listen, the ledger is asked once for each batch.
 
 use std::collections::VecDeque;
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use leasehold_boxoffice::model::{AuditQuery, Entry, EventId};
@@ -15,6 +15,7 @@ use tokio::sync::watch;
 use tokio::time::{Instant, sleep_until};
 
 use crate::api::boxoffice::entry_json;
+use leasehold_support::sync::lock;
 
 /// So many recent entries are at hand.
 const MAX_RECENT_ENTRIES: usize = 4096;
@@ -72,7 +73,7 @@ impl Feed {
             }
             let entries = self.read_entries(since).await?;
             let Some(last) = entries.last().map(|entry| entry.seq) else { return Ok(()) };
-            let mut recent = self.recent.lock().unwrap_or_else(PoisonError::into_inner);
+            let mut recent = lock(&self.recent);
             recent.extend(entries);
             let over = recent.len().saturating_sub(MAX_RECENT_ENTRIES);
             recent.drain(..over);
@@ -100,7 +101,7 @@ impl Feed {
     /// The ledger does not answer.
     pub async fn entries_after(&self, since: u64) -> Result<Vec<FeedEntry>, Error> {
         {
-            let recent = self.recent.lock().unwrap_or_else(PoisonError::into_inner);
+            let recent = lock(&self.recent);
             match recent.front() {
                 Some(first) if first.seq <= since + 1 => {
                     let skip = usize::try_from(since + 1 - first.seq).unwrap_or(usize::MAX);

@@ -29,7 +29,7 @@ pub mod settlement;
 
 use std::collections::HashMap;
 use std::fmt;
-use std::sync::{Arc, Mutex, OnceLock, PoisonError};
+use std::sync::{Arc, Mutex, OnceLock};
 use std::time::Duration;
 
 use leasehold::clock::{Clock, Time};
@@ -43,6 +43,8 @@ use sha2::{Digest as _, Sha256};
 use tokio::sync::Notify;
 
 use feed::Feed;
+use leasehold_support::duration::millis;
+use leasehold_support::sync::lock;
 use leasehold_support::time::wall_ms;
 use outbound::Outbound;
 
@@ -182,7 +184,7 @@ impl BoxOffice {
         // Through the writer, without writing: what cannot be written any more is not ready.
         self.office.check_ledger_writer().await?;
         let now = self.office.ledger_now().await?;
-        *self.seen.lock().unwrap_or_else(PoisonError::into_inner) = (now.0, self.clock.now());
+        *lock(&self.seen) = (now.0, self.clock.now());
         Ok(())
     }
 
@@ -197,8 +199,8 @@ impl BoxOffice {
 
     /// What the ledger's clock says by now, as near as makes no difference to a ticket.
     fn ledger_now_estimate(&self) -> u64 {
-        let (ledger, ours) = *self.seen.lock().unwrap_or_else(PoisonError::into_inner);
-        let since = u64::try_from(self.clock.now().since(ours).as_millis()).unwrap_or(u64::MAX);
+        let (ledger, ours) = *lock(&self.seen);
+        let since = millis(self.clock.now().since(ours));
         ledger.saturating_add(since)
     }
 
@@ -247,7 +249,7 @@ impl BoxOffice {
     /// A ticket for this buyer at this event, and how long it lives.
     pub fn mint_ticket(&self, event: &EventId, buyer: &str) -> Option<(String, Duration)> {
         let ttl = self.settings.ticket_ttl;
-        let expires_ms = self.ledger_now_estimate().saturating_add(u64::try_from(ttl.as_millis()).unwrap_or(u64::MAX));
+        let expires_ms = self.ledger_now_estimate().saturating_add(millis(ttl));
         let ticket = Ticket { event: event.0.clone(), buyer: buyer.to_owned(), expires_ms };
         Some((ticket.mint(&self.settings.tickets)?, ttl))
     }
@@ -284,8 +286,8 @@ impl BoxOffice {
     pub async fn seat_map(&self, row: &EventRow) -> Result<Arc<CachedSeatMap>, Error> {
         let (version, layout) = self.office.layout(&row.event_id).await?;
         let named = Sha256::digest(format!("{}\0{}", row.settings.name, row.settings.currency));
-        let etag = format!("\"{version}-{}\"", leasehold_boxoffice::sign::hex(&named[..8]));
-        let seat_maps = || self.seat_maps.lock().unwrap_or_else(PoisonError::into_inner);
+        let etag = format!("\"{version}-{}\"", leasehold_support::hex::encode(&named[..8]));
+        let seat_maps = || lock(&self.seat_maps);
         if let Some(known) = seat_maps().get(&row.event_id).filter(|known| known.etag == etag) {
             return Ok(known.clone());
         }
@@ -297,7 +299,7 @@ impl BoxOffice {
 
     /// What happens at an event, read once for all who listen.
     pub fn feed(self: &Arc<Self>, event: &EventId) -> Arc<Feed> {
-        let mut feeds = self.feeds.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut feeds = lock(&self.feeds);
         feeds.entry(event.clone()).or_insert_with(|| Feed::start(self.office.clone(), event.clone())).clone()
     }
 }

@@ -112,7 +112,7 @@ fn load_or_make_secret(data: &Path) -> anyhow::Result<Secrets> {
 fn make_secret(path: &Path) -> anyhow::Result<String> {
     let mut bits = [0; 32];
     getrandom::fill(&mut bits)?;
-    let text = leasehold_boxoffice::sign::hex(&bits);
+    let text = leasehold_support::hex::encode(&bits);
     let file = fs::OpenOptions::new().write(true).create_new(true).mode(0o600).open(path);
     let mut file = file.map_err(|error| unreadable(path, &error))?;
     file.write_all(text.as_bytes()).and_then(|()| file.sync_all()).map_err(|error| unreadable(path, &error))?;

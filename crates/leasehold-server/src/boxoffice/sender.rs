@@ -7,7 +7,7 @@
 //! 3. One receiver that is slow or gone does not keep others waiting. One that takes nothing for days is switched off.
 
 use std::collections::{HashMap, HashSet};
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use leasehold::clock::{Clock, Time};
@@ -20,6 +20,7 @@ use leasehold_boxoffice::webhook;
 
 use super::BoxOffice;
 use crate::api::boxoffice::staff_entry_json;
+use leasehold_support::sync::lock;
 use leasehold_support::time::wall_ms;
 
 /// What whoever sends holds.
@@ -82,7 +83,7 @@ impl WebhookSender {
                 renewed = self.clock.now();
                 if lease.is_none() {
                     // Whoever has it may have moved lines on meanwhile.
-                    self.deliveries.lock().unwrap_or_else(PoisonError::into_inner).clear();
+                    lock(&self.deliveries).clear();
                     self.clock.sleep_until(self.clock.now().plus(SENDER_LEASE_TTL / 3)).await;
                     continue;
                 }
@@ -96,7 +97,7 @@ impl WebhookSender {
 
     /// How long ago the oldest message happened that a receiver did not take.
     pub fn lag_ms(&self, now_ms: u64) -> u64 {
-        let deliveries = self.deliveries.lock().unwrap_or_else(PoisonError::into_inner);
+        let deliveries = lock(&self.deliveries);
         deliveries.values().filter_map(|key| key.behind).map(|at| now_ms.saturating_sub(at)).max().unwrap_or(0)
     }
 
@@ -130,7 +131,7 @@ impl WebhookSender {
         let heads = self.boxoffice.office().heads().await?;
         // What was deleted or switched off is behind nobody.
         let known = |key: &DeliveryKey| webhooks.iter().any(|row| row.id == key.0);
-        self.deliveries.lock().unwrap_or_else(PoisonError::into_inner).retain(|key, _| known(key));
+        lock(&self.deliveries).retain(|key, _| known(key));
         for row in webhooks {
             for (event, head) in &heads {
                 if row.event_id.as_ref().is_none_or(|only| only == event) {
@@ -148,8 +149,7 @@ impl WebhookSender {
         head: u64,
     ) -> Result<(), leasehold_boxoffice::Error> {
         let key = (row.id.clone(), event.clone());
-        let known =
-            self.deliveries.lock().unwrap_or_else(PoisonError::into_inner).get(&key).copied().unwrap_or_default();
+        let known = lock(&self.deliveries).get(&key).copied().unwrap_or_default();
         if known.next.is_some_and(|next| self.clock.now() < next) {
             return Ok(());
         }
@@ -157,15 +157,15 @@ impl WebhookSender {
             Some(cursor) => cursor,
             None => self.boxoffice.office().webhook_cursor(&row.id, event).await?,
         };
-        if cursor >= head || !self.busy.lock().unwrap_or_else(PoisonError::into_inner).insert(key.clone()) {
+        if cursor >= head || !lock(&self.busy).insert(key.clone()) {
             return Ok(());
         }
         let (this, row) = (self.clone(), row.clone());
         tokio::spawn(async move {
             let known = DeliveryProgress { cursor: Some(cursor), ..known };
             let progress = this.deliver(&row, &key.1, known).await;
-            this.deliveries.lock().unwrap_or_else(PoisonError::into_inner).insert(key.clone(), progress);
-            this.busy.lock().unwrap_or_else(PoisonError::into_inner).remove(&key);
+            lock(&this.deliveries).insert(key.clone(), progress);
+            lock(&this.busy).remove(&key);
         });
         Ok(())
     }

@@ -29,13 +29,28 @@ impl Call {
     ///
     /// Nobody we know.
     pub fn authenticate(&self) -> Result<Caller, Problem> {
-        let mut shown = self.parts.headers.get_all(header::AUTHORIZATION).iter();
-        let key = match (shown.next(), shown.next()) {
-            (None, _) => None,
-            (Some(value), None) => Some(bearer(value).ok_or_else(|| Problem::from(&Denial::Unauthorized))?),
-            _ => return Err(Problem::invalid("there is more than one Authorization")),
-        };
+        let header = self.single_header_value(&header::AUTHORIZATION, "Authorization")?;
+        let key = header.map(|value| bearer(value).ok_or_else(|| Problem::from(&Denial::Unauthorized))).transpose()?;
         self.app.service.authenticate(key, self.arrival.peer).map_err(|denial| Problem::from(&denial))
+    }
+
+    /// A header that comes at most once. `shown` is its name in sentences.
+    ///
+    /// # Errors
+    ///
+    /// It comes more than once, or is not UTF-8.
+    pub fn single_header(&self, name: &'static str, shown: &str) -> Result<Option<&str>, Problem> {
+        let value = self.single_header_value(&HeaderName::from_static(name), shown)?;
+        let text = value.map(|value| std::str::from_utf8(value.as_bytes())).transpose();
+        text.map_err(|_| Problem::invalid(format!("{shown} is not UTF-8")))
+    }
+
+    fn single_header_value(&self, name: &HeaderName, shown: &str) -> Result<Option<&HeaderValue>, Problem> {
+        let mut found = self.parts.headers.get_all(name).iter();
+        match (found.next(), found.next()) {
+            (found, None) => Ok(found),
+            (_, Some(_)) => Err(Problem::invalid(format!("there is more than one {shown}"))),
+        }
     }
 
     /// The parameters of the query.

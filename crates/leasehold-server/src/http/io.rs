@@ -9,7 +9,7 @@
 
 use std::io::{self, ErrorKind, IoSlice};
 use std::pin::Pin;
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::{Arc, Mutex};
 use std::task::{Context, Poll, ready};
 use std::time::Duration;
 
@@ -20,6 +20,7 @@ use tokio::sync::Notify;
 use tokio::time::{Instant, Sleep, sleep_until};
 
 use super::HttpConfig;
+use leasehold_support::sync::lock;
 
 /// Where a connection stands.
 #[derive(Clone, Copy, Debug)]
@@ -74,11 +75,11 @@ impl PhaseTracker {
     }
 
     fn set(&self, phase: ConnectionPhase) {
-        *self.phase.lock().unwrap_or_else(PoisonError::into_inner) = phase;
+        *lock(&self.phase) = phase;
     }
 
     fn get(&self) -> ConnectionPhase {
-        *self.phase.lock().unwrap_or_else(PoisonError::into_inner)
+        *lock(&self.phase)
     }
 }
 

@@ -1,7 +1,6 @@
 //! Taking, renewing and releasing leases.
 
 use axum::body::Body;
-use hyper::header::{HeaderMap, HeaderName};
 use hyper::{Response, StatusCode};
 use leasehold::engine::{Claim, LeaseId, Mode, Want};
 use serde_json::Value;
@@ -24,7 +23,7 @@ const ANONYMOUS_HOLDER: &str = "anonymous";
 /// `POST /v1/leases`
 pub async fn acquire(mut call: Call) -> Result<Response<Body>, Problem> {
     let caller = call.authenticate()?;
-    let request = idempotency_key(&call.parts.headers)?;
+    let request = call.single_header("idempotency-key", "Idempotency-Key")?.map(str::to_owned);
     call.query([])?;
     let claim = parse_claim(call.body().await?, request, &caller)?;
     let resources: Vec<String> = claim.wants.iter().map(|want| want.name.clone()).collect();
@@ -91,17 +90,6 @@ impl Drop for UnclaimedGrant {
             runtime.spawn(async move { service.release(&caller, &lease).await });
         }
     }
-}
-
-fn idempotency_key(headers: &HeaderMap) -> Result<Option<String>, Problem> {
-    const NAME: HeaderName = HeaderName::from_static("idempotency-key");
-    let mut keys = headers.get_all(NAME).iter();
-    let key = match (keys.next(), keys.next()) {
-        (None, _) => return Ok(None),
-        (Some(_), Some(_)) => return Err(Problem::invalid("there is more than one Idempotency-Key")),
-        (Some(key), None) => std::str::from_utf8(key.as_bytes()),
-    };
-    key.map(|key| Some(key.to_owned())).map_err(|_| Problem::invalid("Idempotency-Key is not UTF-8"))
 }
 
 fn parse_claim(mut fields: Fields, request: Option<String>, caller: &Caller) -> Result<Claim, Problem> {

@@ -9,6 +9,7 @@ use rust_embed::{EmbeddedFile, RustEmbed};
 use super::call::Call;
 use super::problem::Problem;
 use super::text;
+use leasehold_support::hex;
 
 #[derive(RustEmbed)]
 #[folder = "src/web/dist"]
@@ -62,7 +63,7 @@ fn serve_file(
 ) -> Result<Response<Body>, Problem> {
     let file =
         file.ok_or_else(|| Problem::invalid_with_status(StatusCode::NOT_FOUND, "there is nothing at this path"))?;
-    let hash: String = file.metadata.sha256_hash()[..16].iter().map(|byte| format!("{byte:02x}")).collect();
+    let hash = hex::encode(&file.metadata.sha256_hash()[..16]);
     let etag = format!("\"{hash}\"");
     let known = call.parts.headers.get_all(header::IF_NONE_MATCH).iter();
     let known = known.filter_map(|value| value.to_str().ok()).flat_map(|value| value.split(','));

@@ -3,9 +3,10 @@
 //! One number for both: whoever has room on one port while the other is idle may use it, up to a few that are kept for
 //! the other, so that a crowd on RESP never shuts out those who look after the server by HTTP.
 
+use leasehold_support::sync::lock;
 use std::collections::HashMap;
 use std::net::{IpAddr, Ipv6Addr};
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::{Arc, Mutex};
 
 /// Where somebody comes in.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -55,7 +56,7 @@ impl ConnectionLimiter {
     /// There is none.
     pub fn try_acquire(self: &Arc<Self>, port: Port, ip: IpAddr) -> Result<ConnectionPermit, LimitReached> {
         let network = network_of(ip);
-        let mut open = self.open.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut open = lock(&self.open);
         let kept = CONNECTIONS_KEPT_FOR_OTHER_PORT.min(self.max_total / 16);
         if open.by_port.iter().sum::<usize>() >= self.max_total || open.by_port[port as usize] >= self.max_total - kept
         {
@@ -81,7 +82,7 @@ pub struct ConnectionPermit {
 
 impl Drop for ConnectionPermit {
     fn drop(&mut self) {
-        let mut open = self.limiter.open.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut open = lock(&self.limiter.open);
         open.by_port[self.port as usize] -= 1;
         if let Some(count) = open.by_network.get_mut(&self.network) {
             *count -= 1;
@@ -93,8 +94,9 @@ impl Drop for ConnectionPermit {
     }
 }
 
-/// Whoever has one IPv6 address has 2^64 of them.
-fn network_of(ip: IpAddr) -> IpAddr {
+/// The network of one subscriber: an IPv4 address, or the first 64 bits of an IPv6 address. An IPv4 address mapped into
+/// IPv6 is the IPv4 address.
+pub(super) fn network_of(ip: IpAddr) -> IpAddr {
     match ip.to_canonical() {
         IpAddr::V6(ip) => IpAddr::V6(Ipv6Addr::from(u128::from(ip) >> 64 << 64)),
         ip => ip,

@@ -13,6 +13,7 @@ use leasehold_boxoffice::office::{self, LateOutcome, OfficeTask};
 
 use super::Verb;
 use crate::boxoffice;
+use leasehold_support::sync::lock;
 
 /// How an acquire went.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -124,7 +125,7 @@ impl ServiceMetrics {
     /// An acquire was granted after this long.
     pub fn record_grant(&self, waited: Duration) {
         self.acquired[AcquireOutcome::Granted as usize].fetch_add(1, Ordering::Relaxed);
-        self.waits.lock().unwrap_or_else(std::sync::PoisonError::into_inner).add(waited);
+        lock(&self.waits).add(waited);
     }
 
     /// An acquire was not granted.
@@ -154,7 +155,7 @@ impl ServiceMetrics {
 
     /// How much happened per second, lately.
     pub fn rates(&self) -> Rates {
-        self.rates.lock().unwrap_or_else(std::sync::PoisonError::into_inner).rates
+        lock(&self.rates).rates
     }
 
     pub(super) fn sample_rates(&self, tally: Option<Counters>) {
@@ -163,7 +164,7 @@ impl ServiceMetrics {
             self.acquired[1..AcquireOutcome::Left as usize].iter().map(|counter| counter.load(Ordering::Relaxed)).sum();
         let (released, lapsed) = tally.map_or((0, 0), |tally| (tally.released, tally.lapsed));
         let now = [granted, released, lapsed, refused];
-        let mut sampled = self.rates.lock().unwrap_or_else(std::sync::PoisonError::into_inner);
+        let mut sampled = lock(&self.rates);
         if let Some(last) = sampled.last.replace(now) {
             // Half the old, half the new: calm enough to read, quick enough to follow.
             let blend = |old: f64, at: usize| (old + now[at].saturating_sub(last[at]) as f64) / 2.0;
@@ -213,7 +214,7 @@ impl ServiceMetrics {
         text_page.counter("leasehold_denied_total", "Calls that the gate refused.", load(&self.denied));
         // Tokens are checked beside the resource; a server without a gate in front of one rejects none.
         text_page.counter("leasehold_fence_rejected_total", "Writes refused by a fence of this server.", 0);
-        let waits = *self.waits.lock().unwrap_or_else(std::sync::PoisonError::into_inner);
+        let waits = *lock(&self.waits);
         text_page.seconds_histogram("leasehold_wait_seconds", "Time from the request to the grant.", &waits);
         if let Some((tally, commits, counts)) = engine {
             text_page.counter("leasehold_released_total", "Leases ended by their owners.", tally.released);

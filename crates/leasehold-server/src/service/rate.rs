@@ -7,6 +7,8 @@ use std::time::Duration;
 
 use leasehold::clock::Time;
 
+use super::connection_limit::network_of;
+
 /// So many at once, and so many a second after that.
 #[derive(Debug)]
 pub struct Rate {
@@ -64,17 +66,8 @@ impl FailedAuthLimiter {
 
     /// Takes one try of this address. `false`: it has had too many.
     pub fn try_take(&self, address: IpAddr, now: Time) -> bool {
-        let at = usize::try_from(self.seed.hash_one(network(address)) % Self::BUCKETS as u64).unwrap_or(0);
+        let at = usize::try_from(self.seed.hash_one(network_of(address)) % Self::BUCKETS as u64).unwrap_or(0);
         self.buckets[at].try_take(now)
-    }
-}
-
-/// What one subscriber has: an IPv4 address, or the 64 bits of IPv6 that a network is given. An IPv4 address in IPv6
-/// clothes is the IPv4 address.
-fn network(address: IpAddr) -> u64 {
-    match address.to_canonical() {
-        IpAddr::V4(v4) => u64::from(v4.to_bits()),
-        IpAddr::V6(v6) => u64::try_from(v6.to_bits() >> 64).unwrap_or(0),
     }
 }
 

@@ -136,7 +136,7 @@ fn hold_and_key(call: &Call) -> Result<(HoldId, Access), Problem> {
 
 /// What opens a hold.
 pub(super) fn hold_key_header(call: &Call) -> Result<Access, Problem> {
-    let key = super::single_header(call, "leasehold-hold-key", "Leasehold-Hold-Key")?;
+    let key = call.single_header("leasehold-hold-key", "Leasehold-Hold-Key")?;
     let missing = || Problem::forbidden("every call on a hold shows its key, in the header Leasehold-Hold-Key");
     Ok(Access::key(key.ok_or_else(missing)?))
 }

@@ -29,7 +29,6 @@ pub mod webhooks;
 
 use std::sync::Arc;
 
-use hyper::header::HeaderName;
 use leasehold_boxoffice::model::{self, EventId, HoldId, Idem, OrderId, Refusal};
 use leasehold_boxoffice::{Error, Office};
 
@@ -85,7 +84,7 @@ impl BoxOfficeRequest {
     }
 
     pub fn idempotency(&self, call: &Call, body: &[u8]) -> Result<Option<Idem>, Problem> {
-        let Some(key) = single_header(call, "idempotency-key", "Idempotency-Key")? else { return Ok(None) };
+        let Some(key) = call.single_header("idempotency-key", "Idempotency-Key")? else { return Ok(None) };
         if key.is_empty() || key.len() > MAX_IDEMPOTENCY_KEY_BYTES {
             return Err(Problem::invalid(format!("Idempotency-Key is 1 to {MAX_IDEMPOTENCY_KEY_BYTES} bytes")));
         }
@@ -93,25 +92,12 @@ impl BoxOfficeRequest {
         let path = uri.path_and_query().map_or_else(|| uri.path(), |path| path.as_str());
         let mut asked = format!("{} {path}\0", call.parts.method).into_bytes();
         // The key of a hold is part of what is asked: a retry with another one is not the same request.
-        asked.extend(single_header(call, "leasehold-hold-key", "Leasehold-Hold-Key")?.unwrap_or_default().bytes());
+        asked.extend(call.single_header("leasehold-hold-key", "Leasehold-Hold-Key")?.unwrap_or_default().bytes());
         asked.push(0);
         asked.extend(body);
         let actor = self.caller.actor();
         let secrets = self.boxoffice.derive_all("hold key", format!("{actor}\0{key}").as_bytes());
         Ok(Some(Idem::derive(&actor, key, &asked).with_secrets(secrets)))
-    }
-}
-
-/// A header that comes at most once.
-pub(super) fn single_header<'a>(call: &'a Call, name: &'static str, shown: &str) -> Result<Option<&'a str>, Problem> {
-    let mut found = call.parts.headers.get_all(HeaderName::from_static(name)).iter();
-    match (found.next(), found.next()) {
-        (None, _) => Ok(None),
-        (Some(_), Some(_)) => Err(Problem::invalid(format!("there is more than one {shown}"))),
-        (Some(value), None) => {
-            let text = std::str::from_utf8(value.as_bytes());
-            text.map(Some).map_err(|_| Problem::invalid(format!("{shown} is not UTF-8")))
-        }
     }
 }
 

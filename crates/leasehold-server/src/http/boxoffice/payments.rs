@@ -24,7 +24,7 @@ use crate::service::{Role, Verb};
 pub async fn callback(mut call: Call) -> Result<Response<Body>, Problem> {
     call.query([])?;
     let body = call.bytes(call.app.config.body_bytes, &["application/json"]).await?;
-    let signature = super::single_header(&call, "leasehold-signature", sign::HEADER)?.unwrap_or_default();
+    let signature = call.single_header("leasehold-signature", sign::HEADER)?.unwrap_or_default();
     let forged =
         || Problem::coded(StatusCode::UNAUTHORIZED, "bad_signature", "the signature does not fit the callback");
     let secrets = call.app.service.provider_secrets().ok_or_else(forged)?;

@@ -25,7 +25,7 @@ pub async fn stream(call: Call) -> Result<Response<Body>, Problem> {
     let request = BoxOfficeRequest::authorize(&call, Verb::SeeEvent)?;
     let [since] = call.query(["since"])?;
     let event = request.event(&call)?;
-    let last = super::single_header(&call, "last-event-id", "Last-Event-ID")?.map(str::to_owned).or(since);
+    let last = call.single_header("last-event-id", "Last-Event-ID")?.map(str::to_owned).or(since);
     let since = query_number(last.filter(|text| !text.is_empty()), "Last-Event-ID (or since)")?;
     let now = request.office().availability(&event).await?.seq;
     // A number from the future is of another ledger.

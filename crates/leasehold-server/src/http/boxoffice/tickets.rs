@@ -56,5 +56,5 @@ fn drawn(request: &BoxOfficeRequest, call: &Call, body: &[u8]) -> Result<String,
             bits
         }
     };
-    Ok(format!("b_{}", leasehold_boxoffice::sign::hex(&bits[..10])))
+    Ok(format!("b_{}", leasehold_support::hex::encode(&bits[..10])))
 }

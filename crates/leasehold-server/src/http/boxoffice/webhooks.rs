@@ -4,7 +4,8 @@ use axum::body::Body;
 use hyper::{Response, StatusCode};
 use leasehold_boxoffice::model::{EventId, Refusal, WebhookAdded, WebhookRow};
 use leasehold_boxoffice::office::MAX_WEBHOOKS;
-use leasehold_boxoffice::sign::{MIN_SECRET_BYTES, hex};
+use leasehold_boxoffice::sign::MIN_SECRET_BYTES;
+use leasehold_support::hex;
 use serde_json::{Value, json};
 
 use super::{BoxOfficeRequest, refusal_problem};
@@ -49,8 +50,8 @@ fn new_id_and_secret(request: &BoxOfficeRequest, call: &Call, body: &[u8]) -> Re
             bits
         }
     };
-    let id = format!("w_{}", hex(&request.boxoffice.derive("webhook", &seed)[..12]));
-    Ok((id, hex(&request.boxoffice.derive("webhook secret", &seed))))
+    let id = format!("w_{}", hex::encode(&request.boxoffice.derive("webhook", &seed)[..12]));
+    Ok((id, hex::encode(&request.boxoffice.derive("webhook secret", &seed))))
 }
 
 async fn store_webhook(request: &BoxOfficeRequest, row: WebhookRow) -> Result<Response<Body>, Problem> {

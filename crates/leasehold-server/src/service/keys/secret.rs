@@ -103,7 +103,7 @@ impl fmt::Debug for KeyDigest {
 
 impl Serialize for KeyDigest {
     fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
-        let hex: String = self.0.iter().map(|byte| format!("{byte:02x}")).collect();
+        let hex = leasehold_support::hex::encode(&self.0);
         serializer.serialize_str(&format!("{HASH_PREFIX}{hex}"))
     }
 }
