@@ -23,7 +23,7 @@ The lease_id is a secret: it proves that the lease is yours.";
 /// Takes a lease on one or more resources, all or nothing.
 #[derive(Debug, Args)]
 #[command(after_help = EXAMPLE)]
-pub struct AcquireCommand {
+pub struct AcquireArgs {
     /// The resources wanted, all or nothing.
     #[arg(required = true, value_name = "NAME")]
     names: Vec<String>,
@@ -62,7 +62,7 @@ pub struct AcquireCommand {
     json: bool,
 }
 
-impl AcquireCommand {
+impl AcquireArgs {
     /// Takes the lease and prints it.
     pub async fn execute(self, target: &Target) -> anyhow::Result<u8> {
         let client = target.open().await?;

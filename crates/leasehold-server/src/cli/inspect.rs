@@ -15,7 +15,7 @@ Example:
 /// Shows who holds a resource and who waits for it.
 #[derive(Debug, Args)]
 #[command(after_help = EXAMPLE)]
-pub struct InspectCommand {
+pub struct InspectArgs {
     /// The resource.
     #[arg(value_name = "NAME")]
     name: String,
@@ -24,7 +24,7 @@ pub struct InspectCommand {
     json: bool,
 }
 
-impl InspectCommand {
+impl InspectArgs {
     /// Prints what is known of the resource. A free one is an answer, not an error.
     pub async fn execute(self, target: &Target) -> anyhow::Result<u8> {
         let client = target.open().await?;

@@ -29,16 +29,16 @@ Shown by: Authorization: Bearer KEY (HTTP), AUTH KEY (RESP), LEASEHOLD_API_KEY (
 /// Makes, lists and revokes API keys of a server.
 #[derive(Debug, Args)]
 #[command(after_help = EXAMPLE)]
-pub struct KeyCommand {
+pub struct KeyArgs {
     #[command(subcommand)]
     what: KeySubcommand,
 }
 
 #[derive(Debug, Subcommand)]
 enum KeySubcommand {
-    Create(KeyCreate),
-    Ls(KeyLs),
-    Revoke(KeyRevoke),
+    Create(KeyCreateArgs),
+    Ls(KeyLsArgs),
+    Revoke(KeyRevokeArgs),
 }
 
 #[derive(Debug, Args)]
@@ -53,7 +53,7 @@ struct KeyDirectory {
 
 /// Makes a key and prints it, once
 #[derive(Debug, Args)]
-struct KeyCreate {
+struct KeyCreateArgs {
     /// What it may do: read, lease, boxoffice or admin; may be given again
     #[arg(long = "role", value_name = "ROLE", required = true, value_parser = role, value_delimiter = ',')]
     roles: Vec<Role>,
@@ -72,7 +72,7 @@ struct KeyCreate {
 
 /// Lists the keys: never their secrets, which nobody knows
 #[derive(Debug, Args)]
-struct KeyLs {
+struct KeyLsArgs {
     /// Print one JSON object per line
     #[arg(long)]
     json: bool,
@@ -82,7 +82,7 @@ struct KeyLs {
 
 /// Revokes a key, also on connections that are open
 #[derive(Debug, Args)]
-struct KeyRevoke {
+struct KeyRevokeArgs {
     /// The id of the key, as `ls` shows it
     #[arg(value_name = "ID")]
     id: String,
@@ -105,7 +105,7 @@ fn role(word: &str) -> Result<Role, String> {
     Role::named(word).ok_or_else(|| format!("the roles are {}", Role::ALL.map(Role::word).join(", ")))
 }
 
-impl KeyCommand {
+impl KeyArgs {
     /// Does it.
     pub fn execute(self) -> anyhow::Result<u8> {
         rustix::process::umask(rustix::fs::Mode::from_raw_mode(0o077));
@@ -135,7 +135,7 @@ impl KeyDirectory {
     }
 }
 
-impl KeyCreate {
+impl KeyCreateArgs {
     fn execute(self) -> anyhow::Result<()> {
         let key = NewKey::random().context("take random bits from the operating system")?;
         let mut roles = self.roles;
@@ -165,7 +165,7 @@ impl KeyCreate {
     }
 }
 
-impl KeyLs {
+impl KeyLsArgs {
     fn execute(self) -> anyhow::Result<()> {
         let file = KeyFile::load(&self.place.dir()?)?;
         if self.json {
@@ -188,7 +188,7 @@ impl KeyLs {
     }
 }
 
-impl KeyRevoke {
+impl KeyRevokeArgs {
     fn execute(self) -> anyhow::Result<()> {
         let id = secret::id_in(self.id.trim()).to_owned();
         if !secret::is_id(&id) {

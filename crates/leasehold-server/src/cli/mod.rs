@@ -62,23 +62,23 @@ struct Cli {
 
 #[derive(Debug, Subcommand)]
 enum CliCommand {
-    Serve(crate::serve::Serve),
-    Acquire(acquire::AcquireCommand),
-    Renew(renew::RenewCommand),
-    Release(release::ReleaseCommand),
-    Run(run::RunCommand),
-    Key(key::KeyCommand),
-    Ls(ls::LsCommand),
-    Inspect(inspect::InspectCommand),
-    Revoke(revoke::RevokeCommand),
-    Engines(engines::EnginesCommand),
+    Serve(crate::serve::ServeArgs),
+    Acquire(acquire::AcquireArgs),
+    Renew(renew::RenewArgs),
+    Release(release::ReleaseArgs),
+    Run(run::RunArgs),
+    Key(key::KeyArgs),
+    Ls(ls::LsArgs),
+    Inspect(inspect::InspectArgs),
+    Revoke(revoke::RevokeArgs),
+    Engines(engines::EnginesArgs),
     #[cfg(feature = "load")]
     Bench(leasehold_load::bench::Bench),
     #[cfg(feature = "load")]
     Rehearse(leasehold_load::rehearse::Rehearse),
-    Watch(watch::WatchCommand),
+    Watch(watch::WatchArgs),
     /// Not for people: the process that `run` leaves behind to outlive it.
-    #[command(name = run::guard::COMMAND, hide = true)]
+    #[command(name = run::guard::GUARD_COMMAND, hide = true)]
     Guard,
 }
 

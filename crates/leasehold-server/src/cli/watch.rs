@@ -20,7 +20,7 @@ it was lost.";
 /// Follows what is granted, released, lapsed and revoked, one line each.
 #[derive(Debug, Args)]
 #[command(after_help = EXAMPLE)]
-pub struct WatchCommand {
+pub struct WatchArgs {
     /// Only names that begin so.
     #[arg(default_value = "")]
     prefix: String,
@@ -47,7 +47,7 @@ struct WatchLineJson<'a> {
     at: Option<String>,
 }
 
-impl WatchCommand {
+impl WatchArgs {
     /// Prints events until a signal comes.
     pub async fn execute(self, target: &Target) -> anyhow::Result<u8> {
         let mut signals = Signals::listen()?;

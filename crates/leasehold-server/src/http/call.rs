@@ -13,7 +13,7 @@ use super::{App, text};
 use crate::service::{Caller, Denial, Principal, Role, Roles};
 
 /// A request on its way to its handler.
-pub struct Call {
+pub struct HttpCall {
     /// What the server knows.
     pub app: App,
     /// The head.
@@ -22,7 +22,7 @@ pub struct Call {
     pub(super) body: Option<Body>,
 }
 
-impl Call {
+impl HttpCall {
     /// Who asks.
     ///
     /// # Errors

@@ -110,7 +110,7 @@ impl Fields {
     }
 
     /// Takes a field; `null` is the same as none.
-    pub fn take(&mut self, name: &'static str) -> Option<Value> {
+    pub fn take_value(&mut self, name: &'static str) -> Option<Value> {
         self.known.push(name);
         let at = self.unread.iter().position(|(field, _)| field == name)?;
         Some(self.unread.swap_remove(at).1).filter(|value| !value.is_null())
@@ -122,7 +122,7 @@ impl Fields {
     ///
     /// It is something else.
     pub fn text(&mut self, name: &'static str) -> Result<Option<String>, Problem> {
-        match self.take(name) {
+        match self.take_value(name) {
             None => Ok(None),
             Some(Value::String(text)) => Ok(Some(text)),
             Some(other) => Err(Problem::invalid(format!("{name} is a text, got {}", json_kind(&other)))),
@@ -135,7 +135,7 @@ impl Fields {
     ///
     /// It is something else, negative, broken, or more than fits.
     pub fn number(&mut self, name: &'static str, of: &str) -> Result<Option<u64>, Problem> {
-        let Some(value) = self.take(name) else { return Ok(None) };
+        let Some(value) = self.take_value(name) else { return Ok(None) };
         let number = value.as_u64();
         number
             .map(Some)
@@ -148,7 +148,7 @@ impl Fields {
     ///
     /// It is something else.
     pub fn flag(&mut self, name: &'static str) -> Result<Option<bool>, Problem> {
-        match self.take(name) {
+        match self.take_value(name) {
             None => Ok(None),
             Some(Value::Bool(flag)) => Ok(Some(flag)),
             Some(other) => Err(Problem::invalid(format!("{name} is true or false, got {}", json_kind(&other)))),
@@ -161,7 +161,7 @@ impl Fields {
     ///
     /// It is something else.
     pub fn texts(&mut self, name: &'static str) -> Result<Option<Vec<String>>, Problem> {
-        let items = match self.take(name) {
+        let items = match self.take_value(name) {
             None => return Ok(None),
             Some(Value::Array(items)) => items,
             Some(other) => {

@@ -24,7 +24,7 @@ use leasehold_support::sync::lock;
 
 /// Where a connection stands.
 #[derive(Clone, Copy, Debug)]
-enum ConnectionPhase {
+enum HttpPhase {
     /// Nothing of the next request is here; it must begin until then.
     Awaiting(Instant),
     /// Part of its head is here; it must be whole until then.
@@ -35,7 +35,7 @@ enum ConnectionPhase {
 
 /// The phase, shared by the socket and by who answers.
 pub struct PhaseTracker {
-    phase: Mutex<ConnectionPhase>,
+    phase: Mutex<HttpPhase>,
     /// Told when a request is whole.
     request_complete: Notify,
     header: Duration,
@@ -45,18 +45,18 @@ pub struct PhaseTracker {
 impl PhaseTracker {
     /// A connection that has said nothing.
     pub fn new(config: &HttpConfig) -> Arc<Self> {
-        let phase = Mutex::new(ConnectionPhase::Awaiting(Instant::now() + config.first_byte));
+        let phase = Mutex::new(HttpPhase::Awaiting(Instant::now() + config.first_byte));
         Arc::new(Self { phase, request_complete: Notify::new(), header: config.header, idle: config.idle })
     }
 
     /// The first byte of a request came.
     pub fn head_started(&self) {
-        self.set(ConnectionPhase::Head(Instant::now() + self.header));
+        self.set(HttpPhase::Head(Instant::now() + self.header));
     }
 
     /// A request is whole.
     pub fn request_started(&self) {
-        self.set(ConnectionPhase::Busy);
+        self.set(HttpPhase::Busy);
         self.request_complete.notify_one();
     }
 
@@ -67,18 +67,18 @@ impl PhaseTracker {
 
     /// Whether a request is being answered.
     pub fn is_busy(&self) -> bool {
-        matches!(self.get(), ConnectionPhase::Busy)
+        matches!(self.get(), HttpPhase::Busy)
     }
 
     fn response_done(&self) {
-        self.set(ConnectionPhase::Awaiting(Instant::now() + self.idle));
+        self.set(HttpPhase::Awaiting(Instant::now() + self.idle));
     }
 
-    fn set(&self, phase: ConnectionPhase) {
+    fn set(&self, phase: HttpPhase) {
         *lock(&self.phase) = phase;
     }
 
-    fn get(&self) -> ConnectionPhase {
+    fn get(&self) -> HttpPhase {
         *lock(&self.phase)
     }
 }
@@ -129,8 +129,8 @@ impl<S: AsyncRead + Unpin> AsyncRead for TimeoutStream<S> {
     fn poll_read(mut self: Pin<&mut Self>, cx: &mut Context<'_>, buf: &mut ReadBuf<'_>) -> Poll<io::Result<()>> {
         // Before reading: who sends one byte a second always has something to read.
         match self.phases.get() {
-            ConnectionPhase::Busy => {}
-            ConnectionPhase::Head(deadline) | ConnectionPhase::Awaiting(deadline) => {
+            HttpPhase::Busy => {}
+            HttpPhase::Head(deadline) | HttpPhase::Awaiting(deadline) => {
                 if self.deadline_passed(cx, deadline) {
                     return Poll::Ready(Err(timed_out("no whole request in time")));
                 }
@@ -138,7 +138,7 @@ impl<S: AsyncRead + Unpin> AsyncRead for TimeoutStream<S> {
         }
         let before = buf.filled().len();
         let read = Pin::new(&mut self.socket).poll_read(cx, buf);
-        if buf.filled().len() > before && matches!(self.phases.get(), ConnectionPhase::Awaiting(_)) {
+        if buf.filled().len() > before && matches!(self.phases.get(), HttpPhase::Awaiting(_)) {
             self.phases.head_started();
         }
         read

@@ -9,7 +9,7 @@ use tokio::runtime::Handle;
 use tokio::sync::oneshot;
 
 use super::App;
-use super::call::{Call, detached};
+use super::call::{HttpCall, detached};
 use super::fields::{Fields, missing};
 use super::problem::Problem;
 use super::respond;
@@ -21,7 +21,7 @@ use crate::service::{Caller, Denial};
 const ANONYMOUS_HOLDER: &str = "anonymous";
 
 /// `POST /v1/leases`
-pub async fn acquire(mut call: Call) -> Result<Response<Body>, Problem> {
+pub async fn acquire(mut call: HttpCall) -> Result<Response<Body>, Problem> {
     let caller = call.authenticate()?;
     let request = call.single_header("idempotency-key", "Idempotency-Key")?.map(str::to_owned);
     call.query([])?;
@@ -93,7 +93,7 @@ impl Drop for UnclaimedGrant {
 }
 
 fn parse_claim(mut fields: Fields, request: Option<String>, caller: &Caller) -> Result<Claim, Problem> {
-    let wants = match fields.take("resources").ok_or_else(|| missing("resources"))? {
+    let wants = match fields.take_value("resources").ok_or_else(|| missing("resources"))? {
         Value::Array(wants) => wants.into_iter().map(parse_want).collect::<Result<Vec<Want>, Problem>>()?,
         _ => return Err(Problem::invalid("resources is a list of names or objects")),
     };
@@ -136,7 +136,7 @@ fn parse_want(value: Value) -> Result<Want, Problem> {
 }
 
 /// `POST /v1/leases/renew`
-pub async fn renew(mut call: Call) -> Result<Response<Body>, Problem> {
+pub async fn renew(mut call: HttpCall) -> Result<Response<Body>, Problem> {
     let caller = call.authenticate()?;
     call.query([])?;
     let mut fields = call.body().await?;
@@ -150,7 +150,7 @@ pub async fn renew(mut call: Call) -> Result<Response<Body>, Problem> {
 }
 
 /// `POST /v1/leases/release`
-pub async fn release(mut call: Call) -> Result<Response<Body>, Problem> {
+pub async fn release(mut call: HttpCall) -> Result<Response<Body>, Problem> {
     let caller = call.authenticate()?;
     call.query([])?;
     let mut fields = call.body().await?;

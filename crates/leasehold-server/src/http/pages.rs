@@ -6,7 +6,7 @@ use hyper::header::{self, HeaderValue};
 use hyper::{Response, StatusCode};
 use rust_embed::{EmbeddedFile, RustEmbed};
 
-use super::call::Call;
+use super::call::HttpCall;
 use super::problem::Problem;
 use super::text;
 use leasehold_support::hex;
@@ -24,39 +24,39 @@ const CACHE_FOREVER: &str = "public, max-age=31536000, immutable";
 const CACHE_REVALIDATE: &str = "no-cache";
 
 /// `GET /`: the page for buyers. Where nothing is sold, it leads to the locks.
-pub async fn buy(call: Call) -> Result<Response<Body>, Problem> {
+pub async fn buy(call: HttpCall) -> Result<Response<Body>, Problem> {
     serve_file(&call, Dist::get("buy.html"), "buy.html", CACHE_REVALIDATE)
 }
 
 /// `GET /admin`: the page for staff of the box office.
-pub async fn staff(call: Call) -> Result<Response<Body>, Problem> {
+pub async fn staff(call: HttpCall) -> Result<Response<Body>, Problem> {
     serve_file(&call, Dist::get("staff.html"), "staff.html", CACHE_REVALIDATE)
 }
 
 /// `GET /locks`
-pub async fn locks(call: Call) -> Result<Response<Body>, Problem> {
+pub async fn locks(call: HttpCall) -> Result<Response<Body>, Problem> {
     serve_file(&call, Dist::get("locks.html"), "locks.html", CACHE_REVALIDATE)
 }
 
 /// `GET /assets/{*file}`
-pub async fn asset(call: Call) -> Result<Response<Body>, Problem> {
+pub async fn asset(call: HttpCall) -> Result<Response<Body>, Problem> {
     let path = text::decode(call.parts.uri.path().trim_start_matches('/'))?;
     serve_file(&call, Dist::get(&path), &path, CACHE_FOREVER)
 }
 
 /// `GET /docs`
-pub async fn docs(call: Call) -> Result<Response<Body>, Problem> {
+pub async fn docs(call: HttpCall) -> Result<Response<Body>, Problem> {
     serve_file(&call, Docs::get("index.html"), "index.html", CACHE_REVALIDATE)
 }
 
 /// `GET /docs/{*file}`
-pub async fn docs_file(call: Call) -> Result<Response<Body>, Problem> {
+pub async fn docs_file(call: HttpCall) -> Result<Response<Body>, Problem> {
     let path = text::decode(call.parts.uri.path().strip_prefix("/docs/").unwrap_or_default())?;
     serve_file(&call, Docs::get(&path), &path, CACHE_REVALIDATE)
 }
 
 fn serve_file(
-    call: &Call,
+    call: &HttpCall,
     file: Option<EmbeddedFile>,
     path: &str,
     cache: &'static str,

@@ -22,7 +22,7 @@ pub struct Problem {
 }
 
 /// What each code is called. The OpenAPI text lists the same.
-pub const TITLES: [(&str, &str); 32] = [
+pub const PROBLEM_TITLES: [(&str, &str); 32] = [
     ("held", "Held by another"),
     ("stale", "The lease has ended"),
     ("not_held", "No such lease"),
@@ -153,7 +153,7 @@ impl Problem {
 
     /// As JSON.
     pub fn body(&self) -> String {
-        let title = TITLES.iter().find(|(code, _)| *code == self.code).map_or("", |(_, title)| title);
+        let title = PROBLEM_TITLES.iter().find(|(code, _)| *code == self.code).map_or("", |(_, title)| title);
         let mut body = Map::new();
         body.insert("type".into(), format!("/docs#code-{}", self.code).into());
         body.insert("title".into(), title.into());

@@ -5,7 +5,7 @@ use hyper::{Response, StatusCode};
 use leasehold::engine::Query;
 use serde_json::json;
 
-use super::call::{Call, detached};
+use super::call::{HttpCall, detached};
 use super::fields::missing;
 use super::problem::Problem;
 use super::respond;
@@ -17,7 +17,7 @@ const DEFAULT_PAGE_RESOURCES: usize = 100;
 pub const MAX_PAGE_RESOURCES: usize = 1000;
 
 /// `GET /v1/resources/{name}`
-pub async fn inspect(call: Call) -> Result<Response<Body>, Problem> {
+pub async fn inspect(call: HttpCall) -> Result<Response<Body>, Problem> {
     let caller = call.authenticate()?;
     call.query([])?;
     let name = call.name()?;
@@ -27,7 +27,7 @@ pub async fn inspect(call: Call) -> Result<Response<Body>, Problem> {
 }
 
 /// `GET /v1/resources`
-pub async fn list(call: Call) -> Result<Response<Body>, Problem> {
+pub async fn list(call: HttpCall) -> Result<Response<Body>, Problem> {
     let caller = call.authenticate()?;
     let [prefix, limit, after] = call.query(["prefix", "limit", "after"])?;
     let limit = limit.map_or(Ok(DEFAULT_PAGE_RESOURCES), |text| match text.parse() {
@@ -47,7 +47,7 @@ pub async fn list(call: Call) -> Result<Response<Body>, Problem> {
 }
 
 /// `DELETE /v1/resources/{name}`
-pub async fn revoke(mut call: Call) -> Result<Response<Body>, Problem> {
+pub async fn revoke(mut call: HttpCall) -> Result<Response<Body>, Problem> {
     let caller = call.authenticate()?;
     call.query([])?;
     let name = call.name()?;

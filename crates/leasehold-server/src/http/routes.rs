@@ -11,7 +11,7 @@ use hyper::header::{self, HeaderValue};
 use hyper::{Method, Response, StatusCode};
 
 use super::boxoffice::{events, holds, orders, payments, staff, stream, tickets, webhooks};
-use super::call::Call;
+use super::call::HttpCall;
 use super::guard::Arrival;
 use super::problem::Problem;
 use super::{App, leases, openapi, pages, resources, status, watch};
@@ -29,7 +29,7 @@ pub struct Route {
     /// What it asks of the service; none for what needs no key.
     #[cfg_attr(not(test), expect(dead_code, reason = "the table says it, and the tests hold the routes to it"))]
     pub verb: Option<Verb>,
-    run: fn(Call) -> HandlerFuture,
+    run: fn(HttpCall) -> HandlerFuture,
 }
 
 macro_rules! route {
@@ -49,7 +49,7 @@ pub static ROUTES: &[Route] = &[
     route!(GET "/v1/watch", Some(Verb::Watch), watch::watch),
     route!(GET "/v1/status", Some(Verb::Status), status::status),
     route!(GET "/v1/boxoffice", None, tickets::public_info),
-    route!(POST "/v1/tickets", Some(Verb::RunEvent), tickets::mint),
+    route!(POST "/v1/tickets", Some(Verb::RunEvent), tickets::create),
     route!(POST "/v1/events", Some(Verb::RunEvent), events::create),
     route!(GET "/v1/events", Some(Verb::SeeEvent), events::list),
     route!(GET "/v1/events/{e}", Some(Verb::SeeEvent), events::show),
@@ -127,7 +127,7 @@ async fn handle_route(app: App, route: &'static Route, request: Request) -> Resp
     let Some(arrival) = parts.extensions.get::<Arrival>().copied() else {
         return Problem::unavailable("the connection is not known").response();
     };
-    let call = Call { app, parts, arrival, body: Some(body) };
+    let call = HttpCall { app, parts, arrival, body: Some(body) };
     (route.run)(call).await.unwrap_or_else(Problem::response)
 }
 

@@ -8,7 +8,7 @@ use hyper::{Response, StatusCode};
 use serde_json::json;
 use tokio::time::timeout;
 
-use super::call::Call;
+use super::call::HttpCall;
 use super::problem::Problem;
 use super::respond;
 use crate::api::leases::LeaseEventJson;
@@ -18,7 +18,7 @@ use crate::service::Denial;
 const READINESS_TIMEOUT: Duration = Duration::from_secs(2);
 
 /// `GET /v1/status`
-pub async fn status(call: Call) -> Result<Response<Body>, Problem> {
+pub async fn status(call: HttpCall) -> Result<Response<Body>, Problem> {
     let caller = call.authenticate()?;
     call.query([])?;
     let status = call.app.service.status(&caller).map_err(|denial| call.denied(&denial, &caller))?;
@@ -52,12 +52,12 @@ pub async fn status(call: Call) -> Result<Response<Body>, Problem> {
 }
 
 /// `GET /healthz`: the process is up.
-pub async fn health(_call: Call) -> Result<Response<Body>, Problem> {
+pub async fn health(_call: HttpCall) -> Result<Response<Body>, Problem> {
     Ok(respond::json_response(StatusCode::OK, &json!({"status": "up"})))
 }
 
 /// `GET /readyz`: engine and ledger answer, and the box office can take its leases.
-pub async fn ready(call: Call) -> Result<Response<Body>, Problem> {
+pub async fn ready(call: HttpCall) -> Result<Response<Body>, Problem> {
     if call.app.stop.is_cancelled() {
         return Err(Problem::shutting_down());
     }
@@ -85,7 +85,7 @@ fn not_ready(denial: &Denial) -> String {
 }
 
 /// `GET /metrics`
-pub async fn metrics(call: Call) -> Result<Response<Body>, Problem> {
+pub async fn metrics(call: HttpCall) -> Result<Response<Body>, Problem> {
     let caller = call.authenticate()?;
     let text = call.app.service.metrics(&caller).await.map_err(|denial| call.denied(&denial, &caller))?;
     let mut response = Response::new(Body::from(text));

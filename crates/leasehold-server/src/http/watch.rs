@@ -12,16 +12,16 @@ use serde_json::json;
 use tokio::time::timeout_at;
 
 use super::App;
-use super::call::Call;
+use super::call::HttpCall;
 use super::problem::Problem;
 use super::resources::MAX_PAGE_RESOURCES;
 use super::sse::{EventSource, Heartbeat, push_event, stream_response};
 use crate::api::leases::{EventJson, ResourceJson};
-use crate::service::watch::{WatchMessage, Watcher};
+use crate::service::watch::{WatchUpdate, Watcher};
 use crate::service::{Caller, Denial};
 
 /// `GET /v1/watch`
-pub async fn watch(call: Call) -> Result<Response<Body>, Problem> {
+pub async fn watch(call: HttpCall) -> Result<Response<Body>, Problem> {
     let caller = call.authenticate()?;
     let [prefix, since] = call.query(["prefix", "since"])?;
     let since = match call.parts.headers.get("last-event-id") {
@@ -66,16 +66,16 @@ impl EventSource for WatchSource {
 }
 
 impl WatchSource {
-    async fn write_messages(&mut self, messages: Vec<WatchMessage>) -> Result<String, Problem> {
+    async fn write_messages(&mut self, messages: Vec<WatchUpdate>) -> Result<String, Problem> {
         let mut text = String::new();
         for message in messages {
             match message {
-                WatchMessage::Event(event, prev) => {
+                WatchUpdate::Event(event, prev) => {
                     let (id, kind) = (event.id, event.kind.word());
                     let data = EventJson::new(event, prev).to_json();
                     push_event(&mut text, id, kind, &data);
                 }
-                WatchMessage::Reset(id) => push_event(&mut text, id, "reset", &self.reset_json(id).await?),
+                WatchUpdate::Reset(id) => push_event(&mut text, id, "reset", &self.reset_json(id).await?),
             }
         }
         Ok(text)

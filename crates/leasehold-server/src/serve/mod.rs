@@ -43,7 +43,7 @@ use crate::config::{self, Config, LogFormat, ServeFlags};
 use crate::service::audit::Audit;
 use crate::service::connection_limit::ConnectionLimiter;
 use crate::service::keys::KeyRing;
-use crate::service::{Denial, OpenedEngine, Service};
+use crate::service::{Denial, ServedEngine, Service};
 use crate::{http, resp};
 use leasehold_support::exit::{self, Failure};
 use leasehold_support::output;
@@ -67,7 +67,7 @@ const SHUTDOWN_TIMEOUT: Duration = Duration::from_secs(20);
 /// Makes an engine available to a fleet, by HTTP and RESP, with a page that shows what is held.
 #[derive(Debug, clap::Args)]
 #[command(after_help = EXAMPLE)]
-pub struct Serve {
+pub struct ServeArgs {
     #[command(flatten)]
     flags: ServeFlags,
     /// Fill in example data, and keep it moving
@@ -86,7 +86,7 @@ enum StopReason {
     Failed(String),
 }
 
-impl Serve {
+impl ServeArgs {
     /// Serves until it is asked to stop.
     ///
     /// # Errors
@@ -167,8 +167,8 @@ impl RunningServer {
             ..Options::default()
         };
         let engine = match config.engine.as_str() {
-            "embedded" => OpenedEngine::Embedded(Embedded::open(&config.data, options).await?),
-            url => OpenedEngine::Other(Leasehold::open(url).await?.engine().clone(), config.limits.core()),
+            "embedded" => ServedEngine::Embedded(Embedded::open(&config.data, options).await?),
+            url => ServedEngine::Other(Leasehold::open(url).await?.engine().clone(), config.limits.core()),
         };
         let ring = KeyRing::from_file(&keys);
         let service = Service::new(engine, ring.clone(), Audit, clock.clone());

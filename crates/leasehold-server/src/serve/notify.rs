@@ -5,15 +5,15 @@ use std::os::unix::net::{SocketAddr, UnixDatagram};
 
 /// Both ports answer.
 pub fn ready() {
-    tell("READY=1");
+    send_state("READY=1");
 }
 
 /// It is ending.
 pub fn stopping() {
-    tell("STOPPING=1");
+    send_state("STOPPING=1");
 }
 
-fn tell(state: &str) {
+fn send_state(state: &str) {
     let Some(name) = std::env::var_os("NOTIFY_SOCKET") else { return };
     // Nothing depends on it but the manager's own patience.
     let _ = send(name.as_encoded_bytes(), state);

@@ -184,11 +184,11 @@ impl ServiceMetrics {
         engine: Option<(Counters, Commits, Counts)>,
         office: Option<&boxoffice::BoxOfficeMetrics>,
     ) -> String {
-        let mut text_page = MetricsText::default();
+        let mut page = MetricsText::default();
         let load = |counter: &AtomicU64| counter.load(Ordering::Relaxed);
-        text_page.family("leasehold_acquire_total", "counter", "Acquires by outcome.");
+        page.family("leasehold_acquire_total", "counter", "Acquires by outcome.");
         for (outcome, word) in AcquireOutcome::ALL {
-            text_page.line(
+            page.line(
                 "leasehold_acquire_total",
                 &format!("{{outcome=\"{word}\"}}"),
                 load(&self.acquired[outcome as usize]),
@@ -196,55 +196,47 @@ impl ServiceMetrics {
         }
         // Refused by somebody else's lease, or granted once that had ended.
         let met = load(&self.contended) + engine.as_ref().map_or(0, |(tally, ..)| tally.waited);
-        text_page.counter(
+        page.counter(
             "leasehold_contended_total",
             "Acquires that met somebody else: refused, or granted after a wait.",
             met,
         );
-        text_page.family("leasehold_renew_failures_total", "counter", "Renewals that failed, by reason.");
+        page.family("leasehold_renew_failures_total", "counter", "Renewals that failed, by reason.");
         let reasons = [("stale", &self.renew_stale), ("not_held", &self.renew_not_held), ("other", &self.renew_other)];
         for (reason, counter) in reasons {
-            text_page.line("leasehold_renew_failures_total", &format!("{{reason=\"{reason}\"}}"), load(counter));
+            page.line("leasehold_renew_failures_total", &format!("{{reason=\"{reason}\"}}"), load(counter));
         }
-        text_page.family("leasehold_calls_total", "counter", "Calls that the gate let through, by verb.");
+        page.family("leasehold_calls_total", "counter", "Calls that the gate let through, by verb.");
         for verb in Verb::ALL {
             let label = format!("{{verb=\"{}\"}}", verb.word());
-            text_page.line("leasehold_calls_total", &label, load(&self.calls[verb as usize]));
+            page.line("leasehold_calls_total", &label, load(&self.calls[verb as usize]));
         }
-        text_page.counter("leasehold_denied_total", "Calls that the gate refused.", load(&self.denied));
+        page.counter("leasehold_denied_total", "Calls that the gate refused.", load(&self.denied));
         // Tokens are checked beside the resource; a server without a gate in front of one rejects none.
-        text_page.counter("leasehold_fence_rejected_total", "Writes refused by a fence of this server.", 0);
+        page.counter("leasehold_fence_rejected_total", "Writes refused by a fence of this server.", 0);
         let waits = *lock(&self.waits);
-        text_page.seconds_histogram("leasehold_wait_seconds", "Time from the request to the grant.", &waits);
+        page.seconds_histogram("leasehold_wait_seconds", "Time from the request to the grant.", &waits);
         if let Some((tally, commits, counts)) = engine {
-            text_page.counter("leasehold_released_total", "Leases ended by their owners.", tally.released);
-            text_page.counter("leasehold_lapsed_total", "Leases ended by time.", tally.lapsed);
-            text_page.counter("leasehold_revoked_total", "Leases ended by an operator.", tally.revoked);
-            text_page.gauge("leasehold_leases", "Leases that are somebody's.", counts.leases as u64);
-            text_page.gauge("leasehold_waiters", "Claims in line.", counts.waiters as u64);
-            text_page.seconds_histogram(
-                "leasehold_hold_seconds",
-                "Time from the grant to the end of a lease.",
-                &tally.held,
-            );
-            text_page.seconds_histogram(
-                "leasehold_commit_seconds",
-                "Time to write and sync one batch.",
-                &commits.seconds,
-            );
-            text_page.count_histogram("leasehold_commit_batch", "Answers let go by one batch.", &commits.answers);
+            page.counter("leasehold_released_total", "Leases ended by their owners.", tally.released);
+            page.counter("leasehold_lapsed_total", "Leases ended by time.", tally.lapsed);
+            page.counter("leasehold_revoked_total", "Leases ended by an operator.", tally.revoked);
+            page.gauge("leasehold_leases", "Leases that are somebody's.", counts.leases as u64);
+            page.gauge("leasehold_waiters", "Claims in line.", counts.waiters as u64);
+            page.seconds_histogram("leasehold_hold_seconds", "Time from the grant to the end of a lease.", &tally.held);
+            page.seconds_histogram("leasehold_commit_seconds", "Time to write and sync one batch.", &commits.seconds);
+            page.count_histogram("leasehold_commit_batch", "Answers let go by one batch.", &commits.answers);
         }
         if let Some(boxoffice::BoxOfficeMetrics { office, webhook_lag }) = office {
-            text_page.office_metrics(office);
-            text_page.money_metrics(office);
-            text_page.family(
+            page.office_metrics(office);
+            page.money_metrics(office);
+            page.family(
                 "leasehold_webhook_lag_seconds",
                 "gauge",
                 "Age of the oldest message that a webhook did not take.",
             );
-            text_page.line("leasehold_webhook_lag_seconds", "", webhook_lag.as_secs_f64());
+            page.line("leasehold_webhook_lag_seconds", "", webhook_lag.as_secs_f64());
         }
-        text_page.text
+        page.text
     }
 }
 

@@ -74,10 +74,10 @@ pub struct Service {
 
 impl Service {
     /// A service over an engine that is open.
-    pub fn new(engine: OpenedEngine, keys: Arc<KeyRing>, audit: Audit, clock: Arc<dyn Clock>) -> Arc<Self> {
+    pub fn new(engine: ServedEngine, keys: Arc<KeyRing>, audit: Audit, clock: Arc<dyn Clock>) -> Arc<Self> {
         let (engine, embedded, limits) = match engine {
-            OpenedEngine::Embedded(engine) => (engine.clone() as Arc<dyn Engine>, Some(engine), None),
-            OpenedEngine::Other(engine, limits) => (engine, None, Some(limits)),
+            ServedEngine::Embedded(engine) => (engine.clone() as Arc<dyn Engine>, Some(engine), None),
+            ServedEngine::Other(engine, limits) => (engine, None, Some(limits)),
         };
         let started = clock.now();
         let of = |id: &str, role| Arc::new(Principal::new(id.into(), Roles::from_roles([role]), Vec::new(), None));
@@ -171,7 +171,7 @@ fn no_boxoffice() -> Denial {
 }
 
 /// An engine that was opened.
-pub enum OpenedEngine {
+pub enum ServedEngine {
     /// The embedded one, which has a till.
     Embedded(Arc<Embedded>),
     /// Any other. What it is asked for is held to these limits here: it has limits of its own, and does not know ours.

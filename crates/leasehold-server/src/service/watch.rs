@@ -19,7 +19,7 @@ pub struct Watcher {
 
 /// What is told.
 #[derive(Clone, Debug)]
-pub enum WatchMessage {
+pub enum WatchUpdate {
     /// This happened; the id before it under this prefix is beside it.
     Event(Event, EventId),
     /// There is a gap before this id: look at the whole, and go on from here.
@@ -42,7 +42,7 @@ impl Watcher {
     /// # Errors
     ///
     /// The engine stopped, or the caller's key was revoked meanwhile.
-    pub async fn next(&mut self) -> Result<Vec<WatchMessage>, Denial> {
+    pub async fn next(&mut self) -> Result<Vec<WatchUpdate>, Denial> {
         loop {
             let seen = tokio::select! {
                 biased;
@@ -56,11 +56,11 @@ impl Watcher {
         }
     }
 
-    fn filter(&mut self, seen: Seen) -> Result<Vec<WatchMessage>, Denial> {
+    fn filter(&mut self, seen: Seen) -> Result<Vec<WatchUpdate>, Denial> {
         let events = match seen {
             Seen::Reset(id) => {
                 self.prev = Some(id);
-                return Ok(vec![WatchMessage::Reset(id)]);
+                return Ok(vec![WatchUpdate::Reset(id)]);
             }
             Seen::Events(events) => events,
         };
@@ -78,7 +78,7 @@ impl Watcher {
                     at: event.id.to_string(),
                 })
             })?;
-            told.push(WatchMessage::Event(event, prev));
+            told.push(WatchUpdate::Event(event, prev));
         }
         Ok(told)
     }

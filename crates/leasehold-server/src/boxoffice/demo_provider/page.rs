@@ -3,7 +3,7 @@
 use leasehold_boxoffice::provider::script::ScriptedPayment;
 
 /// What a buyer may choose, and what it is called.
-const ACTS: [(&str, &str); 4] = [
+const PAYMENT_BUTTONS: [(&str, &str); 4] = [
     ("approve", "Pay now"),
     ("authorise", "Let the shop take it after the sale"),
     ("decline", "The card is declined"),
@@ -14,7 +14,7 @@ const ACTS: [(&str, &str); 4] = [
 pub fn render(payment: &ScriptedPayment) -> String {
     let amount = format!("{}.{:02} {}", payment.amount / 100, payment.amount % 100, escape(&payment.currency));
     let button = |(act, label): &(&str, &str)| format!("<button name=\"act\" value=\"{act}\">{label}</button>\n");
-    let buttons: String = ACTS.iter().map(button).collect();
+    let buttons: String = PAYMENT_BUTTONS.iter().map(button).collect();
     document(&format!(
         "<h1>Test payment provider</h1>\n<p>{amount} for {} seats or places. This is play money.</p>\n\
          <form method=\"post\">\n{buttons}</form>",

@@ -35,7 +35,7 @@ use super::group::Group;
 use leasehold_support::{exit, output};
 
 /// The hidden command that the binary starts itself with.
-pub const COMMAND: &str = "guard-of-run";
+pub const GUARD_COMMAND: &str = "guard-of-run";
 
 /// What is said through the pipe. Each word is shorter than a pipe's atomic write, so none is torn.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -96,7 +96,7 @@ impl Guard {
         // Not the path of the binary: it may have been replaced since we were started.
         let process = Command::new("/proc/self/exe")
             .arg0("leasehold")
-            .arg(COMMAND)
+            .arg(GUARD_COMMAND)
             .process_group(0)
             .current_dir("/")
             .stdin(reader)

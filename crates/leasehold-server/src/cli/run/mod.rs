@@ -56,7 +56,7 @@ that leaves the group is out of reach. TERM, INT and HUP are passed on to the gr
 /// Runs a command under a lease, and ends it before the lease could be granted to another.
 #[derive(Debug, Args)]
 #[command(after_help = EXAMPLE)]
-pub struct RunCommand {
+pub struct RunArgs {
     /// The resource.
     #[arg(value_name = "NAME")]
     name: String,
@@ -110,7 +110,7 @@ impl RunLease {
     }
 }
 
-impl RunCommand {
+impl RunArgs {
     /// Takes the lease, runs the command, gives the lease back.
     pub async fn execute(self, target: &Target) -> anyhow::Result<u8> {
         let plan = RunPlan::new(self.ttl, self.grace, self.max_hold).map_err(Failure::usage)?;
@@ -123,7 +123,7 @@ impl RunCommand {
             signal = signals.next() => Err(signals::interrupted(signal, signals::NOTHING_HELD)),
         };
         let done = match taken {
-            Ok(lease) => self.under(lease, plan, &mut signals).await,
+            Ok(lease) => self.run_under_lease(lease, plan, &mut signals).await,
             Err(error) => Err(error),
         };
         // Best effort: what is still under way after the answer is known changes nothing about it.
@@ -156,7 +156,7 @@ impl RunCommand {
     }
 
     /// Runs the command under the lease and says the exit code.
-    async fn under(&self, lease: RunLease, plan: RunPlan, signals: &mut Signals) -> anyhow::Result<u8> {
+    async fn run_under_lease(&self, lease: RunLease, plan: RunPlan, signals: &mut Signals) -> anyhow::Result<u8> {
         let now = target::clock().now();
         if now >= plan.term_at(now.plus(lease.remaining())) {
             let _ = lease.release().await;

@@ -19,7 +19,7 @@ use leasehold::Time;
 use leasehold_support::duration::human;
 
 /// The longest margin: a signal and a wake-up need some time, also on a busy machine.
-const LONGEST_MARGIN: Duration = Duration::from_millis(250);
+const MAX_KILL_MARGIN: Duration = Duration::from_millis(250);
 
 /// When to act, as spans before the end of the lease.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -55,7 +55,7 @@ impl RunPlan {
                 human(grace),
             ));
         }
-        Ok(Self { ttl, grace, margin: LONGEST_MARGIN.min(ttl / 10) })
+        Ok(Self { ttl, grace, margin: MAX_KILL_MARGIN.min(ttl / 10) })
     }
 
     /// How long a command that was told to end may take.

@@ -26,10 +26,10 @@ use leasehold_support::signals::Signals;
 use leasehold_support::{duration, output};
 
 /// How often to look whether what the command left behind is gone.
-const LOOK_EVERY: Duration = Duration::from_millis(10);
+const GROUP_CHECK_EVERY: Duration = Duration::from_millis(10);
 
 /// How long a killed group may take to vanish before we say that it does not.
-const BURIAL: Duration = Duration::from_secs(2);
+const KILL_TIMEOUT: Duration = Duration::from_secs(2);
 
 /// How it ended.
 #[derive(Debug)]
@@ -96,7 +96,7 @@ impl Supervisor<'_> {
                     self.group.signal(Signal::KILL);
                     stopping.killed_at = Some(now);
                 }
-                if stopping.killed_at.is_some_and(|at| now >= at.plus(BURIAL)) {
+                if stopping.killed_at.is_some_and(|at| now >= at.plus(KILL_TIMEOUT)) {
                     return Ok(RunOutcome { status, lost, gone: false });
                 }
             }
@@ -130,10 +130,10 @@ impl Supervisor<'_> {
         let wake = match stopping {
             None => self.plan.term_at(valid_until),
             Some(Stopping { kill_at, killed_at: None }) => *kill_at,
-            Some(_) => now.plus(LOOK_EVERY),
+            Some(_) => now.plus(GROUP_CHECK_EVERY),
         };
         // Nobody tells us when the last of what was left behind is gone.
-        let look = if ended { LOOK_EVERY } else { self.plan.glance() };
+        let look = if ended { GROUP_CHECK_EVERY } else { self.plan.glance() };
         wake.min(now.plus(look))
     }
 

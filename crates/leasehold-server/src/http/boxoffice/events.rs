@@ -13,7 +13,7 @@ use serde_json::{Map, Value, json};
 
 use super::{BoxOfficeRequest, query_flag, query_number};
 use crate::api::boxoffice::{availability_json, event_json};
-use crate::http::call::{Call, detached};
+use crate::http::call::{HttpCall, detached};
 use crate::http::fields::{Fields, missing};
 use crate::http::problem::Problem;
 use crate::http::respond::json_response;
@@ -28,7 +28,7 @@ const MAX_CONFIGURE_ATTEMPTS: usize = 16;
 const MAX_CHANGED_ENTRIES: usize = 2000;
 
 /// `POST /v1/events`
-pub async fn create(mut call: Call) -> Result<Response<Body>, Problem> {
+pub async fn create(mut call: HttpCall) -> Result<Response<Body>, Problem> {
     let request = BoxOfficeRequest::authorize(&call, Verb::RunEvent)?;
     call.query([])?;
     // Ids are drawn here: no prefix could be of an event that is not made yet.
@@ -57,7 +57,7 @@ pub async fn create(mut call: Call) -> Result<Response<Body>, Problem> {
 }
 
 /// `PUT /v1/events/{e}`: changes what is given, and leaves the rest.
-pub async fn configure(mut call: Call) -> Result<Response<Body>, Problem> {
+pub async fn configure(mut call: HttpCall) -> Result<Response<Body>, Problem> {
     let request = BoxOfficeRequest::authorize(&call, Verb::RunEvent)?;
     call.query([])?;
     let event = request.event(&call)?;
@@ -85,7 +85,7 @@ pub async fn configure(mut call: Call) -> Result<Response<Body>, Problem> {
 }
 
 /// The versions that the caller would have changed, by `If-Match`; none: whatever it is.
-fn if_match_versions(call: &Call) -> Result<Option<Vec<u64>>, Problem> {
+fn if_match_versions(call: &HttpCall) -> Result<Option<Vec<u64>>, Problem> {
     let mut versions = Vec::new();
     let mut any = None;
     for value in call.parts.headers.get_all(header::IF_MATCH) {
@@ -162,7 +162,7 @@ fn bad_layout(problems: Vec<import::ImportProblem>) -> Problem {
 }
 
 /// `POST /v1/events/{e}/import`
-pub async fn import(mut call: Call) -> Result<Response<Body>, Problem> {
+pub async fn import(mut call: HttpCall) -> Result<Response<Body>, Problem> {
     let request = BoxOfficeRequest::authorize(&call, Verb::RunEvent)?;
     let [dry_run] = call.query(["dry_run"])?;
     let dry_run = query_flag(dry_run, "dry_run")?;
@@ -206,7 +206,7 @@ fn import_json(layout: &Layout, problems: &[import::ImportProblem], dry_run: boo
 }
 
 /// `GET /v1/events`
-pub async fn list(call: Call) -> Result<Response<Body>, Problem> {
+pub async fn list(call: HttpCall) -> Result<Response<Body>, Problem> {
     let request = BoxOfficeRequest::authorize(&call, Verb::SeeEvent)?;
     call.query([])?;
     let mut events = Vec::new();
@@ -219,7 +219,7 @@ pub async fn list(call: Call) -> Result<Response<Body>, Problem> {
 }
 
 /// `GET /v1/events/{e}`
-pub async fn show(call: Call) -> Result<Response<Body>, Problem> {
+pub async fn show(call: HttpCall) -> Result<Response<Body>, Problem> {
     let request = BoxOfficeRequest::authorize(&call, Verb::SeeEvent)?;
     call.query([])?;
     let event = request.event(&call)?;
@@ -235,7 +235,7 @@ async fn with_totals(request: &BoxOfficeRequest, row: &EventRow) -> Result<Value
 }
 
 /// `GET /v1/events/{e}/map`
-pub async fn map(call: Call) -> Result<Response<Body>, Problem> {
+pub async fn map(call: HttpCall) -> Result<Response<Body>, Problem> {
     let request = BoxOfficeRequest::authorize(&call, Verb::SeeEvent)?;
     call.query([])?;
     let event = request.event(&call)?;
@@ -261,7 +261,7 @@ pub async fn map(call: Call) -> Result<Response<Body>, Problem> {
 }
 
 /// `GET /v1/events/{e}/availability`
-pub async fn availability(call: Call) -> Result<Response<Body>, Problem> {
+pub async fn availability(call: HttpCall) -> Result<Response<Body>, Problem> {
     let request = BoxOfficeRequest::authorize(&call, Verb::SeeEvent)?;
     let [since, detail] = call.query(["since", "detail"])?;
     let (since, detail) = (query_number(since, "since")?, query_flag(detail, "detail")?);
@@ -312,16 +312,16 @@ async fn changed_since(
 }
 
 /// `POST /v1/events/{e}/freeze` and `/unfreeze`
-pub async fn freeze(call: Call) -> Result<Response<Body>, Problem> {
+pub async fn freeze(call: HttpCall) -> Result<Response<Body>, Problem> {
     set_frozen(call, true).await
 }
 
 /// See [`freeze`].
-pub async fn unfreeze(call: Call) -> Result<Response<Body>, Problem> {
+pub async fn unfreeze(call: HttpCall) -> Result<Response<Body>, Problem> {
     set_frozen(call, false).await
 }
 
-async fn set_frozen(mut call: Call, frozen: bool) -> Result<Response<Body>, Problem> {
+async fn set_frozen(mut call: HttpCall, frozen: bool) -> Result<Response<Body>, Problem> {
     let request = BoxOfficeRequest::authorize(&call, Verb::RunEvent)?;
     call.query([])?;
     let event = request.event(&call)?;

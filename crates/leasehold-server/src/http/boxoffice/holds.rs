@@ -12,7 +12,7 @@ use serde_json::{Value, json};
 use super::{BoxOfficeRequest, hold_id, refusal_problem};
 use crate::api::boxoffice::{hold_json, order_json};
 use crate::boxoffice::payment::{PaymentError, PaymentStart};
-use crate::http::call::{Call, detached};
+use crate::http::call::{HttpCall, detached};
 use crate::http::fields::{Fields, missing};
 use crate::http::problem::Problem;
 use crate::http::respond::json_response;
@@ -25,7 +25,7 @@ const MAX_ITEMS_PER_REQUEST: usize = 64;
 const MAX_RETURN_URL_BYTES: usize = 1024;
 
 /// `POST /v1/events/{e}/holds`
-pub async fn create(mut call: Call) -> Result<Response<Body>, Problem> {
+pub async fn create(mut call: HttpCall) -> Result<Response<Body>, Problem> {
     let request = BoxOfficeRequest::authorize(&call, Verb::Buy)?;
     call.query([])?;
     let event = request.event(&call)?;
@@ -65,7 +65,7 @@ fn hold_buyer(request: &BoxOfficeRequest, given: Option<String>) -> Result<Buyer
 fn parse_hold_request(fields: &mut Fields) -> Result<HoldRequest, Problem> {
     let seats = fields.texts("seats")?;
     let areas = parse_areas(fields, "areas")?;
-    let best = fields.take("best");
+    let best = fields.take_value("best");
     match (best, seats, areas) {
         (Some(best), None, None) => parse_best(best),
         (None, seats, areas) if seats.is_some() || areas.is_some() => {
@@ -99,7 +99,7 @@ fn parse_best(best: Value) -> Result<HoldRequest, Problem> {
 }
 
 fn parse_areas(fields: &mut Fields, name: &'static str) -> Result<Option<Vec<(String, u32)>>, Problem> {
-    let areas = match fields.take(name) {
+    let areas = match fields.take_value(name) {
         None => return Ok(None),
         Some(Value::Array(areas)) => areas,
         Some(_) => return Err(Problem::invalid(format!("{name} is a list of objects with id and qty"))),
@@ -130,12 +130,12 @@ fn with_alternative(request: &BoxOfficeRequest, event: &EventId, error: Error) -
 }
 
 /// The hold that the path names, and what opens it.
-fn hold_and_key(call: &Call) -> Result<(HoldId, Access), Problem> {
+fn hold_and_key(call: &HttpCall) -> Result<(HoldId, Access), Problem> {
     Ok((hold_id(call)?, hold_key_header(call)?))
 }
 
 /// What opens a hold.
-pub(super) fn hold_key_header(call: &Call) -> Result<Access, Problem> {
+pub(super) fn hold_key_header(call: &HttpCall) -> Result<Access, Problem> {
     let key = call.single_header("leasehold-hold-key", "Leasehold-Hold-Key")?;
     let missing = || Problem::forbidden("every call on a hold shows its key, in the header Leasehold-Hold-Key");
     Ok(Access::key(key.ok_or_else(missing)?))
@@ -173,7 +173,7 @@ fn check_owner(request: &BoxOfficeRequest, view: &HoldView) -> Result<(), Proble
 }
 
 /// `GET /v1/holds/{h}`
-pub async fn show(call: Call) -> Result<Response<Body>, Problem> {
+pub async fn show(call: HttpCall) -> Result<Response<Body>, Problem> {
     let request = BoxOfficeRequest::authorize(&call, Verb::Buy)?;
     call.query([])?;
     let (hold, access) = check_hold_access(&request, hold_and_key(&call)?).await?;
@@ -182,7 +182,7 @@ pub async fn show(call: Call) -> Result<Response<Body>, Problem> {
 }
 
 /// `POST /v1/holds/{h}/renew`
-pub async fn renew(mut call: Call) -> Result<Response<Body>, Problem> {
+pub async fn renew(mut call: HttpCall) -> Result<Response<Body>, Problem> {
     let request = BoxOfficeRequest::authorize(&call, Verb::Buy)?;
     call.query([])?;
     let body = call.bytes_or_none().await?;
@@ -194,7 +194,7 @@ pub async fn renew(mut call: Call) -> Result<Response<Body>, Problem> {
 }
 
 /// `POST /v1/holds/{h}/release`
-pub async fn release(mut call: Call) -> Result<Response<Body>, Problem> {
+pub async fn release(mut call: HttpCall) -> Result<Response<Body>, Problem> {
     let request = BoxOfficeRequest::authorize(&call, Verb::Buy)?;
     call.query([])?;
     let body = call.bytes_or_none().await?;
@@ -206,7 +206,7 @@ pub async fn release(mut call: Call) -> Result<Response<Body>, Problem> {
 }
 
 /// `POST /v1/holds/{h}/seats`
-pub async fn change(mut call: Call) -> Result<Response<Body>, Problem> {
+pub async fn change(mut call: HttpCall) -> Result<Response<Body>, Problem> {
     let request = BoxOfficeRequest::authorize(&call, Verb::Buy)?;
     call.query([])?;
     let body = call.bytes(call.app.config.body_bytes, &["application/json"]).await?;
@@ -239,7 +239,7 @@ pub async fn change(mut call: Call) -> Result<Response<Body>, Problem> {
 }
 
 /// `POST /v1/holds/{h}/pay`
-pub async fn pay(mut call: Call) -> Result<Response<Body>, Problem> {
+pub async fn pay(mut call: HttpCall) -> Result<Response<Body>, Problem> {
     let request = BoxOfficeRequest::authorize(&call, Verb::Buy)?;
     call.query([])?;
     let body = call.bytes(call.app.config.body_bytes, &["application/json"]).await?;
@@ -293,7 +293,7 @@ fn payment_problem(request: &BoxOfficeRequest, why: PaymentError) -> Problem {
 }
 
 /// `POST /v1/holds/{h}/pay/cancel`
-pub async fn cancel_payment(mut call: Call) -> Result<Response<Body>, Problem> {
+pub async fn cancel_payment(mut call: HttpCall) -> Result<Response<Body>, Problem> {
     let request = BoxOfficeRequest::authorize(&call, Verb::Buy)?;
     call.query([])?;
     let body = call.bytes_or_none().await?;
@@ -307,7 +307,7 @@ pub async fn cancel_payment(mut call: Call) -> Result<Response<Body>, Problem> {
 }
 
 /// `POST /v1/holds/{h}/confirm`
-pub async fn confirm(mut call: Call) -> Result<Response<Body>, Problem> {
+pub async fn confirm(mut call: HttpCall) -> Result<Response<Body>, Problem> {
     let request = BoxOfficeRequest::authorize(&call, Verb::Buy)?;
     call.query([])?;
     let body = call.bytes(call.app.config.body_bytes, &["application/json"]).await?;

@@ -32,7 +32,7 @@ use std::sync::Arc;
 use leasehold_boxoffice::model::{self, EventId, HoldId, Idem, OrderId, Refusal};
 use leasehold_boxoffice::{Error, Office};
 
-use super::call::Call;
+use super::call::HttpCall;
 use super::problem::Problem;
 use crate::boxoffice::BoxOffice;
 use crate::service::{Caller, Service, Verb};
@@ -49,12 +49,12 @@ pub(super) struct BoxOfficeRequest {
 
 impl BoxOfficeRequest {
     /// The gate.
-    pub fn authorize(call: &Call, verb: Verb) -> Result<Self, Problem> {
+    pub fn authorize(call: &HttpCall, verb: Verb) -> Result<Self, Problem> {
         Self::authorize_caller(call, call.authenticate()?, verb)
     }
 
     /// The gate, for somebody who is known already.
-    pub fn authorize_caller(call: &Call, caller: Caller, verb: Verb) -> Result<Self, Problem> {
+    pub fn authorize_caller(call: &HttpCall, caller: Caller, verb: Verb) -> Result<Self, Problem> {
         let service = &call.app.service;
         let pass = service.authorize(&caller, verb, &[]).map_err(|denial| call.denied(&denial, &caller))?;
         let boxoffice = service.boxoffice(&pass).map_err(|denial| Problem::from(&denial))?.clone();
@@ -66,7 +66,7 @@ impl BoxOfficeRequest {
     }
 
     /// The event that the path names, if it is theirs to see.
-    pub fn event(&self, call: &Call) -> Result<EventId, Problem> {
+    pub fn event(&self, call: &HttpCall) -> Result<EventId, Problem> {
         let event = EventId(call.segment(2)?);
         self.check_sees(&event)?;
         Ok(event)
@@ -79,11 +79,11 @@ impl BoxOfficeRequest {
     }
 
     /// Who asks, for the audit, and the idempotency key they gave.
-    pub fn ledger_call(&self, call: &Call, body: &[u8]) -> Result<model::LedgerCall, Problem> {
+    pub fn ledger_call(&self, call: &HttpCall, body: &[u8]) -> Result<model::LedgerCall, Problem> {
         Ok(model::LedgerCall { actor: self.caller.actor(), idem: self.idempotency(call, body)? })
     }
 
-    pub fn idempotency(&self, call: &Call, body: &[u8]) -> Result<Option<Idem>, Problem> {
+    pub fn idempotency(&self, call: &HttpCall, body: &[u8]) -> Result<Option<Idem>, Problem> {
         let Some(key) = call.single_header("idempotency-key", "Idempotency-Key")? else { return Ok(None) };
         if key.is_empty() || key.len() > MAX_IDEMPOTENCY_KEY_BYTES {
             return Err(Problem::invalid(format!("Idempotency-Key is 1 to {MAX_IDEMPOTENCY_KEY_BYTES} bytes")));
@@ -106,11 +106,11 @@ pub(super) fn refusal_problem(refusal: Refusal) -> Problem {
     Problem::from(Error::Refused(refusal))
 }
 
-pub(super) fn hold_id(call: &Call) -> Result<HoldId, Problem> {
+pub(super) fn hold_id(call: &HttpCall) -> Result<HoldId, Problem> {
     Ok(HoldId(call.segment(2)?))
 }
 
-pub(super) fn order_id(call: &Call) -> Result<OrderId, Problem> {
+pub(super) fn order_id(call: &HttpCall) -> Result<OrderId, Problem> {
     Ok(OrderId(call.segment(2)?))
 }
 

@@ -7,7 +7,7 @@ use serde_json::{Value, json};
 
 use super::{BoxOfficeRequest, order_id, refusal_problem};
 use crate::api::boxoffice::order_json;
-use crate::http::call::{Call, detached};
+use crate::http::call::{HttpCall, detached};
 use crate::http::fields::{Fields, missing};
 use crate::http::problem::Problem;
 use crate::http::respond::json_response;
@@ -20,7 +20,7 @@ async fn find_order(request: &BoxOfficeRequest, order: OrderId) -> Result<OrderR
 }
 
 /// `GET /v1/orders/{o}`
-pub async fn show(call: Call) -> Result<Response<Body>, Problem> {
+pub async fn show(call: HttpCall) -> Result<Response<Body>, Problem> {
     let request = BoxOfficeRequest::authorize(&call, Verb::Buy)?;
     call.query([])?;
     let row = find_order(&request, order_id(&call)?).await?;
@@ -28,7 +28,7 @@ pub async fn show(call: Call) -> Result<Response<Body>, Problem> {
 }
 
 /// `POST /v1/orders/{o}/void`
-pub async fn void(mut call: Call) -> Result<Response<Body>, Problem> {
+pub async fn void(mut call: HttpCall) -> Result<Response<Body>, Problem> {
     let request = BoxOfficeRequest::authorize(&call, Verb::RunEvent)?;
     call.query([])?;
     let body = call.bytes(call.app.config.body_bytes, &["application/json"]).await?;
@@ -44,12 +44,12 @@ pub async fn void(mut call: Call) -> Result<Response<Body>, Problem> {
 }
 
 /// `POST /v1/orders/{o}/move`
-pub async fn relocate(mut call: Call) -> Result<Response<Body>, Problem> {
+pub async fn relocate(mut call: HttpCall) -> Result<Response<Body>, Problem> {
     let request = BoxOfficeRequest::authorize(&call, Verb::RunEvent)?;
     call.query([])?;
     let body = call.bytes(call.app.config.body_bytes, &["application/json"]).await?;
     let mut fields = Fields::parse(&body)?;
-    let moves = parse_moves(fields.take("moves").ok_or_else(|| missing("moves"))?)?;
+    let moves = parse_moves(fields.take_value("moves").ok_or_else(|| missing("moves"))?)?;
     let reason = fields.reason()?;
     fields.done()?;
     let order = find_order(&request, order_id(&call)?).await?.order_id;

@@ -14,14 +14,14 @@ use super::{BoxOfficeRequest, holds};
 use crate::api::boxoffice::{order_json, resolution_json};
 use crate::boxoffice::demo_provider::DemoPayment;
 use crate::boxoffice::payment::tokens as tokens_of;
-use crate::http::call::{Call, detached};
+use crate::http::call::{HttpCall, detached};
 use crate::http::fields::{Fields, missing};
 use crate::http::problem::Problem;
 use crate::http::respond::json_response;
 use crate::service::{Role, Verb};
 
 /// `POST /v1/payments/callback`
-pub async fn callback(mut call: Call) -> Result<Response<Body>, Problem> {
+pub async fn callback(mut call: HttpCall) -> Result<Response<Body>, Problem> {
     call.query([])?;
     let body = call.bytes(call.app.config.body_bytes, &["application/json"]).await?;
     let signature = call.single_header("leasehold-signature", sign::HEADER)?.unwrap_or_default();
@@ -89,7 +89,7 @@ fn paid_tokens(callback: &Callback) -> Vec<(String, u64)> {
 }
 
 /// `POST /v1/demo/pay`: the buyer's bank, played.
-pub async fn demo_pay(mut call: Call) -> Result<Response<Body>, Problem> {
+pub async fn demo_pay(mut call: HttpCall) -> Result<Response<Body>, Problem> {
     call.query([])?;
     let nothing =
         || Problem::invalid_with_status(StatusCode::NOT_FOUND, "there is nothing at this path: this server is no demo");
@@ -98,7 +98,7 @@ pub async fn demo_pay(mut call: Call) -> Result<Response<Body>, Problem> {
     let mut fields = Fields::parse(&body)?;
     let hold = HoldId(fields.text("hold_id")?.ok_or_else(|| missing("hold_id"))?);
     let payment_ref = fields.text("payment_ref")?.ok_or_else(|| missing("payment_ref"))?;
-    let act = fields.take("outcome").ok_or_else(|| missing("outcome"))?;
+    let act = fields.take_value("outcome").ok_or_else(|| missing("outcome"))?;
     fields.done()?;
     if !leasehold_boxoffice::model::ids::well_formed(&payment_ref) {
         return Err(Problem::invalid("payment_ref must be 1 to 128 bytes, without control characters"));

@@ -10,7 +10,7 @@ use serde_json::{Value, json};
 use super::{BoxOfficeRequest, query_number};
 use crate::api::boxoffice::{hold_json, money_json, order_json, staff_entry_json, staff_hold_json};
 use crate::boxoffice::settlement::payment_waited_ms;
-use crate::http::call::{Call, detached};
+use crate::http::call::{HttpCall, detached};
 use crate::http::fields::Fields;
 use crate::http::problem::Problem;
 use crate::http::respond::json_response;
@@ -25,7 +25,7 @@ const MAX_REPORT_ORDERS: usize = 1000;
 const MAX_SEATS_PER_BLOCK_REQUEST: usize = 5000;
 
 /// `PUT /v1/events/{e}/blocks`
-pub async fn blocks(mut call: Call) -> Result<Response<Body>, Problem> {
+pub async fn blocks(mut call: HttpCall) -> Result<Response<Body>, Problem> {
     let request = BoxOfficeRequest::authorize(&call, Verb::RunEvent)?;
     call.query([])?;
     let event_id = request.event(&call)?;
@@ -51,7 +51,7 @@ pub async fn blocks(mut call: Call) -> Result<Response<Body>, Problem> {
 /// `"areas": [{"id": "floor", "blocked": 20}]`: how many places are kept back from now on.
 fn area_blocks(fields: &mut Fields) -> Result<Vec<(String, u32)>, Problem> {
     let wrong = || Problem::invalid("areas is a list of objects with id and blocked");
-    let areas = match fields.take("areas") {
+    let areas = match fields.take_value("areas") {
         None => return Ok(Vec::new()),
         Some(Value::Array(areas)) => areas,
         Some(_) => return Err(wrong()),
@@ -68,7 +68,7 @@ fn area_blocks(fields: &mut Fields) -> Result<Vec<(String, u32)>, Problem> {
 }
 
 /// `POST /v1/events/{e}/seats/{s}/release`
-pub async fn force_release(mut call: Call) -> Result<Response<Body>, Problem> {
+pub async fn force_release(mut call: HttpCall) -> Result<Response<Body>, Problem> {
     let request = BoxOfficeRequest::authorize(&call, Verb::RunEvent)?;
     call.query([])?;
     let event = request.event(&call)?;
@@ -84,16 +84,16 @@ pub async fn force_release(mut call: Call) -> Result<Response<Body>, Problem> {
 }
 
 /// `POST /v1/events/{e}/payments/{r}/refund`: money that is stuck shall go back.
-pub async fn refund(call: Call) -> Result<Response<Body>, Problem> {
+pub async fn refund(call: HttpCall) -> Result<Response<Body>, Problem> {
     settle(call, MoneyDecision::GoesBack).await
 }
 
 /// `POST /v1/events/{e}/payments/{r}/close`: money that is stuck, or due, was settled by hand.
-pub async fn close(call: Call) -> Result<Response<Body>, Problem> {
+pub async fn close(call: HttpCall) -> Result<Response<Body>, Problem> {
     settle(call, MoneyDecision::ByHand).await
 }
 
-async fn settle(mut call: Call, to: MoneyDecision) -> Result<Response<Body>, Problem> {
+async fn settle(mut call: HttpCall, to: MoneyDecision) -> Result<Response<Body>, Problem> {
     let request = BoxOfficeRequest::authorize(&call, Verb::RunEvent)?;
     call.query([])?;
     let event = request.event(&call)?;
@@ -108,7 +108,7 @@ async fn settle(mut call: Call, to: MoneyDecision) -> Result<Response<Body>, Pro
 }
 
 /// `GET /v1/events/{e}/audit`
-pub async fn audit(call: Call) -> Result<Response<Body>, Problem> {
+pub async fn audit(call: HttpCall) -> Result<Response<Body>, Problem> {
     let request = BoxOfficeRequest::authorize(&call, Verb::OverseeEvent)?;
     let [seat, since, limit, format] = call.query(["seat", "since", "limit", "format"])?;
     let event = request.event(&call)?;
@@ -185,7 +185,7 @@ fn audit_line(entry: &Entry) -> String {
 }
 
 /// `GET /v1/events/{e}/report`
-pub async fn report(call: Call) -> Result<Response<Body>, Problem> {
+pub async fn report(call: HttpCall) -> Result<Response<Body>, Problem> {
     let request = BoxOfficeRequest::authorize(&call, Verb::OverseeEvent)?;
     let [format] = call.query(["format"])?;
     let event = request.event(&call)?;
@@ -266,7 +266,7 @@ fn push_order_lines(order: &OrderRow, text: &mut String) {
 }
 
 /// `GET /v1/events/{e}/invariants`
-pub async fn invariants(call: Call) -> Result<Response<Body>, Problem> {
+pub async fn invariants(call: HttpCall) -> Result<Response<Body>, Problem> {
     let request = BoxOfficeRequest::authorize(&call, Verb::OverseeEvent)?;
     call.query([])?;
     let event = request.event(&call)?;

@@ -15,13 +15,13 @@ use tokio::time::{Instant, timeout_at};
 use super::{BoxOfficeRequest, query_number};
 use crate::api::boxoffice::availability_json;
 use crate::boxoffice::feed::Feed;
-use crate::http::call::Call;
+use crate::http::call::HttpCall;
 use crate::http::problem::Problem;
 use crate::http::sse::{EventSource, Heartbeat, REVOCATION_CHECK_EVERY, push_event, stream_response};
 use crate::service::{Denial, Verb};
 
 /// `GET /v1/events/{e}/stream`
-pub async fn stream(call: Call) -> Result<Response<Body>, Problem> {
+pub async fn stream(call: HttpCall) -> Result<Response<Body>, Problem> {
     let request = BoxOfficeRequest::authorize(&call, Verb::SeeEvent)?;
     let [since] = call.query(["since"])?;
     let event = request.event(&call)?;

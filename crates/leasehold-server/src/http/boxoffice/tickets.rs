@@ -6,7 +6,7 @@ use leasehold_boxoffice::model::{Buyer, EventId};
 use serde_json::json;
 
 use super::BoxOfficeRequest;
-use crate::http::call::Call;
+use crate::http::call::HttpCall;
 use crate::http::fields::{Fields, missing};
 use crate::http::problem::Problem;
 use crate::http::respond::json_response;
@@ -14,7 +14,7 @@ use crate::service::{Role, Verb};
 use leasehold_support::duration::millis;
 
 /// `GET /v1/boxoffice`
-pub async fn public_info(call: Call) -> Result<Response<Body>, Problem> {
+pub async fn public_info(call: HttpCall) -> Result<Response<Body>, Problem> {
     call.query([])?;
     let front = call.app.service.boxoffice_info();
     let (demo, event) = front.map_or((false, None), |front| (front.demo, front.default_event));
@@ -22,7 +22,7 @@ pub async fn public_info(call: Call) -> Result<Response<Body>, Problem> {
 }
 
 /// `POST /v1/tickets`
-pub async fn mint(mut call: Call) -> Result<Response<Body>, Problem> {
+pub async fn create(mut call: HttpCall) -> Result<Response<Body>, Problem> {
     let demo = call.app.service.boxoffice_info().is_some_and(|front| front.demo);
     let caller = if demo { call.demo_caller(Role::Boxoffice)? } else { call.authenticate()? };
     let request = BoxOfficeRequest::authorize_caller(&call, caller, Verb::RunEvent)?;
@@ -36,7 +36,7 @@ pub async fn mint(mut call: Call) -> Result<Response<Body>, Problem> {
     request.office().event(&event).await?;
     let buyer = match buyer {
         Some(buyer) => Buyer(buyer),
-        None => Buyer(drawn(&request, &call, &body)?),
+        None => Buyer(generate_buyer(&request, &call, &body)?),
     };
     if !buyer.is_well_formed() {
         return Err(Problem::invalid("buyer is 1 to 128 bytes without control characters"));
@@ -47,7 +47,7 @@ pub async fn mint(mut call: Call) -> Result<Response<Body>, Problem> {
 }
 
 /// A name for a buyer who has none. With an idempotency key a retry is the same buyer.
-fn drawn(request: &BoxOfficeRequest, call: &Call, body: &[u8]) -> Result<String, Problem> {
+fn generate_buyer(request: &BoxOfficeRequest, call: &HttpCall, body: &[u8]) -> Result<String, Problem> {
     let bits: [u8; 32] = match request.idempotency(call, body)? {
         Some(idempotency) => request.boxoffice.derive("buyer", &[idempotency.key, idempotency.body].concat()),
         None => {

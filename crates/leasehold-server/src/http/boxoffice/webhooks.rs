@@ -9,14 +9,14 @@ use leasehold_support::hex;
 use serde_json::{Value, json};
 
 use super::{BoxOfficeRequest, refusal_problem};
-use crate::http::call::{Call, detached};
+use crate::http::call::{HttpCall, detached};
 use crate::http::fields::{Fields, missing};
 use crate::http::problem::Problem;
 use crate::http::respond::json_response;
 use crate::service::Verb;
 
 /// `POST /v1/webhooks`
-pub async fn create(mut call: Call) -> Result<Response<Body>, Problem> {
+pub async fn create(mut call: HttpCall) -> Result<Response<Body>, Problem> {
     let request = BoxOfficeRequest::authorize(&call, Verb::RunEvent)?;
     call.query([])?;
     let body = call.bytes(call.app.config.body_bytes, &["application/json"]).await?;
@@ -41,7 +41,7 @@ pub async fn create(mut call: Call) -> Result<Response<Body>, Problem> {
 }
 
 /// The id and the secret of a new webhook. With an idempotency key a retry has the same.
-fn new_id_and_secret(request: &BoxOfficeRequest, call: &Call, body: &[u8]) -> Result<(String, String), Problem> {
+fn new_id_and_secret(request: &BoxOfficeRequest, call: &HttpCall, body: &[u8]) -> Result<(String, String), Problem> {
     let seed = match request.idempotency(call, body)? {
         Some(idempotency) => idempotency.key,
         None => {
@@ -89,7 +89,7 @@ fn may_see(request: &BoxOfficeRequest, row: &WebhookRow) -> bool {
 }
 
 /// `GET /v1/webhooks`
-pub async fn list(call: Call) -> Result<Response<Body>, Problem> {
+pub async fn list(call: HttpCall) -> Result<Response<Body>, Problem> {
     let request = BoxOfficeRequest::authorize(&call, Verb::RunEvent)?;
     call.query([])?;
     let rows = request.office().webhooks().await?;
@@ -98,7 +98,7 @@ pub async fn list(call: Call) -> Result<Response<Body>, Problem> {
 }
 
 /// `DELETE /v1/webhooks/{w}`
-pub async fn remove(call: Call) -> Result<Response<Body>, Problem> {
+pub async fn remove(call: HttpCall) -> Result<Response<Body>, Problem> {
     let request = BoxOfficeRequest::authorize(&call, Verb::RunEvent)?;
     call.query([])?;
     let id = call.segment(2)?;

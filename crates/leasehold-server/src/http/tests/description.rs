@@ -5,7 +5,7 @@ use std::collections::BTreeSet;
 use serde_json::json;
 
 use super::*;
-use crate::http::problem::TITLES;
+use crate::http::problem::PROBLEM_TITLES;
 use crate::http::routes::ROUTES;
 
 /// Goal: every route is described, and everything described is a route.
@@ -24,7 +24,7 @@ fn routes_and_description_agree() {
     assert_eq!(described, served);
     assert_eq!(api["openapi"], "3.1.0");
     assert_eq!(api["info"]["version"], env!("CARGO_PKG_VERSION"));
-    let codes: Vec<&str> = TITLES.iter().map(|(code, _)| *code).collect();
+    let codes: Vec<&str> = PROBLEM_TITLES.iter().map(|(code, _)| *code).collect();
     assert_eq!(api["components"]["schemas"]["Problem"]["properties"]["code"]["enum"], json!(codes));
     for route in ROUTES {
         let keyless =

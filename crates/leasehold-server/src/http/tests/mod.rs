@@ -1,9 +1,9 @@
 //! HTTP as clients see it: a real listener on a free port, a real engine on a real directory, raw bytes.
 
+mod access;
 mod boxoffice;
 mod client;
 mod description;
-mod gate;
 mod hostile;
 mod leaving;
 mod refusals;
@@ -29,7 +29,7 @@ use super::{HttpConfig, serve};
 use crate::boxoffice::BoxOffice;
 use crate::service::audit::Audit;
 use crate::service::keys::KeyRing;
-use crate::service::{OpenedEngine, Service};
+use crate::service::{ServedEngine, Service};
 use client::{Client, Reply};
 
 /// Nothing here takes longer, also on a busy machine.
@@ -63,7 +63,7 @@ impl Server {
     async fn on(home: Arc<TempDir>, at: SocketAddr, config: HttpConfig, options: Options, keys: Arc<KeyRing>) -> Self {
         let clock = options.clock.clone();
         let engine = Embedded::open(home.path(), options).await.unwrap();
-        let service = Service::new(OpenedEngine::Embedded(engine), keys, Audit, clock);
+        let service = Service::new(ServedEngine::Embedded(engine), keys, Audit, clock);
         let listener = std::net::TcpListener::bind(at).unwrap();
         let at = listener.local_addr().unwrap();
         let stop = CancellationToken::new();

@@ -10,7 +10,7 @@ use leasehold_core::Limits;
 use super::super::RespConfig;
 use super::client::RespClient;
 use super::{ClockedServer, TestServer};
-use crate::service::OpenedEngine;
+use crate::service::ServedEngine;
 use crate::service::keys::KeyRing;
 
 /// Whether the server has not hung up.
@@ -57,7 +57,7 @@ async fn a_front_server_has_limits_of_its_own() {
     let home = tempfile::tempdir().unwrap();
     let engine = Embedded::open(home.path().join("data"), Options::default()).await.unwrap();
     let limits = Limits { name_bytes: 8, ttl_ms: 10_000, resources_per_claim: 2, ..Limits::default() };
-    let engine = OpenedEngine::Other(engine, limits);
+    let engine = ServedEngine::Other(engine, limits);
     let server = TestServer::over(home, engine, SystemClock::shared(), KeyRing::open(), RespConfig::default());
     tokio::task::block_in_place(|| {
         let mut client = server.connect();

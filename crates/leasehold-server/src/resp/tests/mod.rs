@@ -21,7 +21,7 @@ use leasehold::testkit::ManualClock;
 use super::{RespConfig, Server};
 use crate::service::audit::Audit;
 use crate::service::keys::KeyRing;
-use crate::service::{OpenedEngine, Service};
+use crate::service::{ServedEngine, Service};
 use client::RespClient;
 use disk::{BarrierDisk, SyncBarrier};
 use leasehold_core::Limits;
@@ -41,13 +41,13 @@ impl TestServer {
     async fn open(ring: Arc<KeyRing>, config: RespConfig) -> Self {
         let home = tempfile::tempdir().unwrap();
         let engine = Embedded::open(home.path().join("data"), Options::default()).await.unwrap();
-        Self::over(home, OpenedEngine::Embedded(engine), SystemClock::shared(), ring, config)
+        Self::over(home, ServedEngine::Embedded(engine), SystemClock::shared(), ring, config)
     }
 
     /// A server over an engine that is open. Both use the same clock.
     fn over(
         home: tempfile::TempDir,
-        engine: OpenedEngine,
+        engine: ServedEngine,
         clock: Arc<dyn Clock>,
         ring: Arc<KeyRing>,
         config: RespConfig,
@@ -86,7 +86,7 @@ impl ClockedServer {
         let options = Options { clock: clock.shared(), ..Options::default() };
         let engine = Embedded::open_on(disk, options).await.unwrap();
         let engine =
-            if embedded { OpenedEngine::Embedded(engine) } else { OpenedEngine::Other(engine, Limits::default()) };
+            if embedded { ServedEngine::Embedded(engine) } else { ServedEngine::Other(engine, Limits::default()) };
         let server = TestServer::over(home, engine, clock.shared(), KeyRing::open(), RespConfig::default());
         Self { server, clock, barrier }
     }
