@@ -13,7 +13,7 @@ use serde_json::{Map, Value, json};
 
 use leasehold_support::time::rfc3339_at;
 
-/// An event as everybody who may see it sees it.
+/// An event, as every caller sees it.
 pub fn event_json(row: &EventRow) -> Value {
     let settings = &row.settings;
     json!({
@@ -36,7 +36,7 @@ pub fn event_json(row: &EventRow) -> Value {
 /// A row: its id and its seats.
 type MapRow = (String, Vec<Value>);
 
-/// The hall: sections, rows and seats in their order, and areas.
+/// The seat map: sections, rows and seats in order, and areas.
 pub fn seat_map_json(row: &EventRow, layout: &Layout) -> Value {
     let index = SeatIndex::new(layout);
     let mut sections: Vec<(String, Vec<MapRow>)> = Vec::new();
@@ -65,7 +65,7 @@ pub fn seat_map_json(row: &EventRow, layout: &Layout) -> Value {
     })
 }
 
-/// Every seat and its state, or only those in `only`, as text: a hall has many seats, and many look at it.
+/// The state of every seat, or of those in `only`, as text: an event has many seats, and many clients ask.
 pub fn availability_json(
     now: &Availability,
     layout: &Layout,
@@ -121,7 +121,7 @@ fn staff_seat_json(id: &str, seat: Option<&SeatNow>, hold: Option<&StaffHold>) -
     shown
 }
 
-/// What staff sees of a seat.
+/// What staff sees of a seat beside its state.
 fn staff_seat_fields(seat: &SeatNow, hold: Option<&StaffHold>) -> Value {
     let mut shown = Map::new();
     if let Some(hold) = hold {
@@ -154,7 +154,7 @@ fn held_area_json(area: &HeldArea) -> Value {
     json!({"id": area.id, "qty": area.qty, "token": area.token.to_string(), "price": area.price})
 }
 
-/// A hold as its buyer sees it. The key is in it only where it was just made.
+/// A hold, as its buyer sees it. The key is present only where it was just created.
 pub fn hold_json(view: &HoldView) -> Value {
     let row = &view.hold;
     let mut shown = json!({
@@ -198,7 +198,7 @@ pub fn hold_json(view: &HoldView) -> Value {
     shown
 }
 
-/// Where money that came late is.
+/// The state of late money.
 pub fn resolution_json(found: &Resolution) -> Value {
     let mut shown = json!({"state": found.state, "steps": steps_json(&found.steps)});
     if let Some(offer) = &found.offer {
@@ -220,7 +220,7 @@ fn steps_json(steps: &[RecordedStep]) -> Vec<Value> {
     steps.iter().map(|step| json!({"state": step.state, "note": step.note})).collect()
 }
 
-/// A hold in lists of staff.
+/// A hold, as staff sees it.
 pub fn staff_hold_json(hold: &StaffHold, waited_ms: u64) -> Value {
     let row = &hold.hold;
     json!({
@@ -237,7 +237,7 @@ pub fn staff_hold_json(hold: &StaffHold, waited_ms: u64) -> Value {
     })
 }
 
-/// Money that came late, was too much or is due, in lists of staff.
+/// Late, surplus or due money, as staff sees it.
 pub fn money_json(row: &MoneyRow) -> Value {
     json!({
         "refund_id": row.refund_id(),
@@ -277,7 +277,7 @@ pub fn order_json(row: &OrderRow) -> Value {
     })
 }
 
-/// An entry as everybody may see it: who did it is not in it.
+/// An entry, as everybody may see it: without the actor.
 pub fn entry_json(entry: &Entry) -> Value {
     let seats: Vec<Value> = entry.seats.iter().map(|seat| json!({"id": seat.id, "state": seat.state})).collect();
     let mut shown = json!({
@@ -296,7 +296,7 @@ pub fn entry_json(entry: &Entry) -> Value {
     shown
 }
 
-/// An entry for staff and webhooks: all of it.
+/// An entry for staff and webhooks: all fields.
 pub fn staff_entry_json(entry: &Entry) -> Value {
     let seats: Vec<Value> = entry
         .seats

@@ -1,4 +1,4 @@
-//! `serve --demo`: a hall with 400 seats, an event on sale, and a bank that plays.
+//! `serve --demo`: an event with 400 seats on sale, and a simulated payment provider.
 
 use std::net::SocketAddr;
 use std::sync::Arc;
@@ -17,27 +17,27 @@ use super::outbound::{Outbound, OutboundError};
 use super::provider::HttpProvider;
 use leasehold_support::time::wall_ms;
 
-/// By its name the event is found again after a restart.
+/// The demo event is found again by its name after a restart.
 const DEMO_EVENT_NAME: &str = "An evening at the Leasehold";
 
-/// What a demo has.
+/// The event and the payment provider of a demo.
 pub struct Demo {
     /// The event on sale.
     pub event: EventId,
-    /// What the bank signs with.
+    /// The secrets that the provider signs with.
     pub secrets: Secrets,
-    /// Who is asked for refunds.
+    /// The payment provider.
     pub provider: Arc<dyn PaymentProvider>,
     outbound: Arc<Outbound>,
     provider_url: String,
 }
 
 impl Demo {
-    /// A buyer pays at the bank.
+    /// Plays a payment at the demo provider.
     ///
     /// # Errors
     ///
-    /// The bank does not answer.
+    /// The provider does not answer.
     pub async fn pay(&self, payment: &DemoPayment) -> Result<bool, OutboundError> {
         let body = serde_json::to_vec(payment).map_err(|error| OutboundError::Broken(error.to_string()))?;
         let signature = sign::header(&self.secrets, SignatureStamp { at_ms: wall_ms(), seq: None }, &body);
@@ -46,11 +46,11 @@ impl Demo {
     }
 }
 
-/// Opens the demo: the event, and the bank, which calls back at `http`.
+/// Creates the event and starts the provider, which calls back at `http`.
 ///
 /// # Errors
 ///
-/// Why there is none.
+/// The event or the provider could not be created.
 pub async fn open(
     boxoffice: &Arc<BoxOffice>,
     clock: &Arc<dyn Clock>,
@@ -67,7 +67,7 @@ pub async fn open(
     let mut secret = [0; 32];
     getrandom::fill(&mut secret)?;
     let secrets = Secrets::new(&[secret])?;
-    // The bank and the server stand on one machine.
+    // The provider runs in this process.
     let outbound = Outbound::new(TargetGuard { allow_private: true })?;
     let callback = format!("http://{}/v1/payments/callback", reachable(http));
     let provider_url =
@@ -79,7 +79,7 @@ pub async fn open(
     Ok(())
 }
 
-/// An address that a client on this machine can connect to.
+/// An address that this machine can connect to.
 fn reachable(address: SocketAddr) -> SocketAddr {
     match address {
         SocketAddr::V4(address) if address.ip().is_unspecified() => SocketAddr::from(([127, 0, 0, 1], address.port())),
@@ -91,11 +91,11 @@ fn reachable(address: SocketAddr) -> SocketAddr {
 }
 
 fn demo_settings() -> EventSettings {
-    // A pay deadline short enough to be seen passing.
+    // A short deadline, so that one can watch it pass.
     EventSettings { pay_ms: 60_000, ..EventSettings::named(DEMO_EVENT_NAME) }
 }
 
-/// 240 seats in the stalls, 160 in the circle, and a place to stand.
+/// 240 seats in the stalls, 160 in the circle, and a standing area.
 fn demo_layout() -> Layout {
     let mut seats = Vec::with_capacity(400);
     for (section, rows, price) in [("Stalls", 'A'..='L', 4500), ("Circle", 'M'..='T', 3000)] {

@@ -1,4 +1,4 @@
-//! The payment provider of demos and tests: a small HTTP server of its own, which calls back over HTTP like a real one.
+//! The payment provider of demos and tests: an HTTP server in this process, which calls back over HTTP like a real one.
 //!
 //! ```text
 //!   POST /payments                a payment is made, once for each payment_id       201 {payment_ref, pay_url, mode}
@@ -11,7 +11,7 @@
 //!   ──▶ POST <callback url>, signed; again and again until it is taken
 //! ```
 //!
-//! It listens on loopback alone, believes only what is signed (but for its page), and keeps everything in memory.
+//! It listens on loopback alone, accepts only signed requests (except for its page), and keeps everything in memory.
 
 use std::collections::HashMap;
 use std::convert::Infallible;
@@ -47,38 +47,38 @@ use leasehold_support::time::{rfc3339_at, wall_ms};
 
 mod page;
 
-/// What a buyer does.
+/// The body of `/play`: a payment, and how it ends.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 pub struct DemoPayment {
-    /// What is paid for.
+    /// The payment.
     pub payment: ScriptedPayment,
-    /// What the bank does.
+    /// The outcome to play.
     pub act: ScriptedAct,
 }
 
-/// See the module.
+/// The accounts of the provider, and where it calls back.
 pub struct DemoPaymentProvider {
     secrets: Secrets,
     outbound: Arc<Outbound>,
     clock: Arc<dyn Clock>,
-    /// Where it is.
+    /// Its own URL.
     url: String,
-    /// Where it calls back.
+    /// The callback URL.
     callback: String,
     accounts: Mutex<HashMap<String, DemoAccount>>,
-    /// How many payments were tried: with the moment, a name for each.
+    /// Counts attempts: with the time, it makes callback ids unique.
     attempts: AtomicU64,
     stop: CancellationToken,
 }
 
 struct DemoAccount {
     payment: ScriptedPayment,
-    /// Of a payment that it was asked to make.
+    /// The request that created the payment, if it was created by `/payments`.
     made: Option<PaymentRequest>,
     outcome: Option<CallbackOutcome>,
-    /// What was authorised or captured.
+    /// The amount authorised or captured.
     amount: u64,
-    /// It refuses to take what it kept.
+    /// Captures of this payment fail.
     capture_fails: bool,
     refunds: HashMap<String, u64>,
 }
@@ -111,11 +111,11 @@ impl DemoAccount {
 const SIGNATURE_WINDOW: Duration = Duration::from_mins(5);
 /// Bytes of a request body.
 const MAX_BODY_BYTES: usize = 64 * 1024;
-/// Payments are forgotten beyond this: it is play money.
+/// Accounts in memory. At the limit all are dropped: it is a simulation.
 const MAX_ACCOUNTS: usize = 100_000;
 
 impl DemoPaymentProvider {
-    /// Listens on a free port of loopback, and answers until `stop`. Answers its URL.
+    /// Listens on a free loopback port until `stop`, and returns its URL.
     ///
     /// # Errors
     ///
@@ -147,7 +147,7 @@ impl DemoPaymentProvider {
     async fn accept(self: Arc<Self>, listener: TcpListener) {
         loop {
             let Ok((stream, _)) = listener.accept().await else {
-                // Out of descriptors, most likely: asking at once would only spin.
+                // Most likely out of file descriptors: an immediate retry would spin.
                 self.clock.sleep_until(self.clock.now().plus(Duration::from_millis(100))).await;
                 continue;
             };
@@ -201,7 +201,7 @@ impl DemoPaymentProvider {
         accounts
     }
 
-    /// Makes a payment. The same payment_id again is the same payment.
+    /// Creates a payment. The same payment_id again returns the same payment.
     fn create_payment(&self, body: &[u8]) -> Response<Body> {
         let Ok(request) = serde_json::from_slice::<PaymentRequest>(body) else {
             return empty_response(StatusCode::BAD_REQUEST);
@@ -336,7 +336,7 @@ impl DemoPaymentProvider {
         }));
     }
 
-    /// Calls back until it is taken, or for good.
+    /// Sends a callback until it is accepted, or refused for good.
     async fn call_back(&self, mut callback: Callback) {
         callback.at = rfc3339_at(wall_ms());
         if callback.outcome != CallbackOutcome::Refunded {
@@ -346,7 +346,7 @@ impl DemoPaymentProvider {
                 {
                     return;
                 }
-                // What was captured stays so, whatever arrives after it.
+                // A captured payment stays captured, whatever callback is sent later.
                 account.outcome =
                     account.outcome.filter(|known| *known != CallbackOutcome::Declined).or(Some(callback.outcome));
                 account.amount = callback.amount;
@@ -355,7 +355,7 @@ impl DemoPaymentProvider {
         for failed in 1..8 {
             let Ok((body, signature)) = callback.signed(&self.secrets, wall_ms()) else { return };
             let answer = self.outbound.post(&self.callback, &[(sign::HEADER, &signature)], body).await;
-            // Refused as it stands is refused for good.
+            // A 4xx is final.
             if answer.as_ref().is_ok_and(|answer| answer.is_success() || (400..500).contains(&answer.status)) {
                 return;
             }

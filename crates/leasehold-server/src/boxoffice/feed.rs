@@ -1,9 +1,9 @@
-//! What happens at an event, read from the ledger once for all who listen.
+//! The entries of an event, read from the ledger once for all streams.
 //!
 //! # Laws
 //!
-//! 1. Entries come in the order of their numbers, each once, without a gap. What was missed is read from the ledger.
-//! 2. However many listen, the ledger is asked once for each batch.
+//! 1. Entries come in the order of their numbers, each once, without a gap. Missed ones are read from the ledger.
+//! 2. The ledger is read once for each batch, however many streams are open.
 
 use std::collections::VecDeque;
 use std::sync::{Arc, Mutex};
@@ -17,7 +17,7 @@ use tokio::time::{Instant, sleep_until};
 use crate::api::boxoffice::entry_json;
 use leasehold_support::sync::lock;
 
-/// So many recent entries are at hand.
+/// Recent entries kept in memory.
 const MAX_RECENT_ENTRIES: usize = 4096;
 const MAX_ENTRIES_PER_READ: usize = 500;
 
@@ -30,7 +30,7 @@ pub struct FeedEntry {
     pub data: Arc<str>,
 }
 
-/// See the module.
+/// The recent entries of one event, and the task that reads them.
 pub struct Feed {
     office: Office,
     event: EventId,
@@ -39,7 +39,7 @@ pub struct Feed {
 }
 
 impl Feed {
-    /// Begins to follow an event; ends when nobody has it any more.
+    /// Starts the task that follows an event. It ends when the last stream is dropped.
     pub fn start(office: Office, event: EventId) -> Arc<Self> {
         let feed = Arc::new(Self { office, event, recent: Mutex::default(), head: watch::Sender::new(0) });
         let (weak, changes) = (Arc::downgrade(&feed), feed.office.changes(&feed.event));
@@ -49,7 +49,7 @@ impl Feed {
                 let Some(feed) = weak.upgrade() else { return };
                 let wanted = *changes.borrow_and_update();
                 if feed.catch_up(wanted).await.is_err() {
-                    // The ledger hiccups: those who listen hear later.
+                    // The ledger failed: try again shortly.
                     sleep_until(Instant::now() + Duration::from_millis(200)).await;
                     changes.mark_changed();
                 }
@@ -65,7 +65,7 @@ impl Feed {
     async fn catch_up(&self, wanted: u64) -> Result<(), Error> {
         loop {
             let known = *self.head.borrow();
-            // The first look begins at the end: what is older is read by whoever wants it.
+            // The first read starts near the end: a stream that needs older entries reads them itself.
             let since = if known == 0 { wanted.saturating_sub(MAX_ENTRIES_PER_READ as u64) } else { known };
             if since >= wanted {
                 self.head.send_if_modified(|head| std::mem::replace(head, wanted.max(*head)) < wanted);
@@ -89,12 +89,12 @@ impl Feed {
         Ok(entries.into_iter().map(feed_entry).collect())
     }
 
-    /// Wakes when there is more.
+    /// Notified when there are more entries.
     pub fn subscribe(&self) -> watch::Receiver<u64> {
         self.head.subscribe()
     }
 
-    /// What came after a number, as far as it is at hand or in the ledger; empty if nothing did yet.
+    /// The entries after a number, from memory or from the ledger; empty if there are none yet.
     ///
     /// # Errors
     ///

@@ -1,4 +1,4 @@
-//! How a box office is opened: the ledger by its URL, and secrets from the configuration or from a file of our own.
+//! Opens a box office: the ledger by its URL, secrets from the configuration or from a file.
 
 use std::fs;
 use std::io::Write as _;
@@ -23,10 +23,10 @@ use super::{BoxOffice, BoxOfficeSettings};
 use crate::config::{self, Config, LedgerUrl};
 use leasehold_support::exit::{CORRUPT, Failure, UNAVAILABLE};
 
-/// The secret of tickets in the data directory.
+/// The file of the ticket secret, in the data directory.
 const TICKET_SECRET_FILE: &str = "boxoffice.key";
 
-/// Opens what the configuration says; none for a server without a box office.
+/// Opens the box office of the configuration; none for a server without one.
 ///
 /// # Errors
 ///
@@ -48,7 +48,7 @@ pub async fn open(
     let options = OfficeOptions { clock: clock.clone(), name: config.boxoffice.name(), ..OfficeOptions::default() };
     let office = Office::new(engine, ledger, options).map_err(exit_failure)?;
     match office.admit_engine(config.replace_engine).await {
-        // A front server for locks alone: nobody asked for a box office here.
+        // A front server for locks alone: the configuration did not ask for a box office.
         Err(leasehold_boxoffice::Error::Invalid(why)) if config.engine != "embedded" && config.ledger == "sqlite" => {
             tracing::warn!(why, "there is no box office on this server: say --ledger none, or where its ledger is");
             return Ok(None);
@@ -97,7 +97,7 @@ fn secrets(field: &str, given: &[config::SecretText]) -> anyhow::Result<Secrets>
     Secrets::new(&texts).map_err(|unfit| Failure::usage(format!("{field}: {unfit}")))
 }
 
-/// The secret in the data directory, made if there is none: a restart must not end every ticket.
+/// The secret in the data directory, created if missing: tickets must survive a restart.
 fn load_or_make_secret(data: &Path) -> anyhow::Result<Secrets> {
     let path = data.join(TICKET_SECRET_FILE);
     let text = match fs::read_to_string(&path) {
@@ -123,7 +123,7 @@ fn unreadable(path: &Path, error: &std::io::Error) -> anyhow::Error {
     Failure::coded(UNAVAILABLE, format!("{}: {error}", path.display()))
 }
 
-/// What the office says, as an exit code and a sentence.
+/// An error of the office as an exit code and a sentence.
 fn exit_failure(error: leasehold_boxoffice::Error) -> anyhow::Error {
     let code = match &error {
         leasehold_boxoffice::Error::Corrupt { .. } => CORRUPT,
@@ -138,7 +138,6 @@ fn exit_failure(error: leasehold_boxoffice::Error) -> anyhow::Error {
 mod tests {
     use super::*;
 
-    /// Goal: a ledger's URL means what the docs say, and a refusal shows no password.
     /// Goal: tickets outlive a restart, and the secret is for its owner alone.
     #[test]
     fn the_secret_stays() {

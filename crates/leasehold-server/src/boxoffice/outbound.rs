@@ -1,10 +1,10 @@
-//! Requests that go out: webhooks, refunds, callbacks of the test provider.
+//! Outgoing HTTP requests: webhooks, requests to the payment provider, callbacks of the demo provider.
 //!
 //! # Laws
 //!
-//! 1. A name is looked up once, each of its addresses must be allowed, and the connection goes to one of them.
-//! 2. Redirects are not followed, nothing is waited for without a limit, and no more of an answer is read than
-//!    [`MAX_RESPONSE_BYTES`].
+//! 1. A name is resolved once, each of its addresses must be allowed, and the connection goes to one of them.
+//! 2. Redirects are not followed, every request has a timeout, and at most [`MAX_RESPONSE_BYTES`] of a response are
+//!    read.
 
 use std::io;
 use std::net::SocketAddr;
@@ -24,56 +24,56 @@ use tokio::net::TcpStream;
 use tokio::time::timeout;
 use tokio_rustls::TlsConnector;
 
-/// From the first byte of a name to the last of an answer.
+/// For the whole request, from the name lookup to the last byte of the response.
 const REQUEST_TIMEOUT: Duration = Duration::from_secs(10);
-/// Bytes of an answer.
+/// Bytes of a response body.
 const MAX_RESPONSE_BYTES: usize = 64 * 1024;
 
-/// See the module.
+/// A client for outgoing requests.
 pub struct Outbound {
     guard: TargetGuard,
     tls: TlsConnector,
 }
 
-/// Why there is no answer. None of it shows a URL: its path may carry a secret.
+/// Why a request failed. No variant shows the URL: its path may contain a secret.
 #[derive(Debug, thiserror::Error)]
 pub enum OutboundError {
-    /// It may not be called.
+    /// The target is not allowed.
     #[error("{0}")]
     Refused(#[source] TargetRefused),
-    /// It could not be reached, or broke off.
+    /// The connection failed or broke off.
     #[error("the receiver could not be reached: {0}")]
     Broken(String),
-    /// It took too long.
+    /// The timeout passed.
     #[error("the receiver did not answer within {} s", REQUEST_TIMEOUT.as_secs())]
     Slow,
 }
 
-/// What came back.
+/// The response.
 #[derive(Debug)]
 pub struct OutboundResponse {
     /// The status.
     pub status: u16,
-    /// The body, as far as it was read.
+    /// The body; empty if it was too long.
     pub body: Vec<u8>,
 }
 
 impl OutboundResponse {
-    /// Whether it was taken.
+    /// Whether the status is 2xx.
     pub const fn is_success(&self) -> bool {
         self.status >= 200 && self.status < 300
     }
 }
 
 impl Outbound {
-    /// Goes where the guard lets it.
+    /// A client that connects where the guard allows it.
     ///
     /// # Errors
     ///
     /// TLS cannot be set up.
     pub fn new(guard: TargetGuard) -> anyhow::Result<Arc<Self>> {
         let mut roots = rustls::RootCertStore::empty();
-        // A system without certificates has no https, and says so when it is asked for.
+        // Without system certificates, https requests fail when they are made.
         let _ = roots.add_parsable_certificates(rustls_native_certs::load_native_certs().certs);
         let provider = Arc::new(rustls::crypto::ring::default_provider());
         let config = rustls::ClientConfig::builder_with_provider(provider)
@@ -83,7 +83,7 @@ impl Outbound {
         Ok(Arc::new(Self { guard, tls: TlsConnector::from(Arc::new(config)) }))
     }
 
-    /// Where it may go.
+    /// The rules for targets.
     pub const fn guard(&self) -> TargetGuard {
         self.guard
     }
@@ -92,7 +92,7 @@ impl Outbound {
     ///
     /// # Errors
     ///
-    /// Why there is no answer.
+    /// The request failed.
     pub async fn post(
         &self,
         url: &str,
@@ -106,7 +106,7 @@ impl Outbound {
     ///
     /// # Errors
     ///
-    /// Why there is no answer.
+    /// The request failed.
     pub async fn get(&self, url: &str, headers: &[(&'static str, &str)]) -> Result<OutboundResponse, OutboundError> {
         self.send(Method::GET, url, headers, Vec::new()).await
     }
@@ -141,7 +141,7 @@ impl Outbound {
     async fn connect(&self, target: &WebhookTarget) -> Result<TcpStream, OutboundError> {
         let found = tokio::net::lookup_host((target.host.as_str(), target.port)).await.map_err(unreached)?;
         let found: Vec<SocketAddr> = found.collect();
-        // One address that is not allowed spoils the name: whoever owns it is trying something.
+        // One address that is not allowed refuses the whole name: it may be a rebinding attack.
         if found.iter().any(|address| !self.guard.allows(address.ip())) {
             return Err(OutboundError::Refused(TargetRefused::Private));
         }
@@ -175,7 +175,7 @@ fn build_request(
     let mut request = Request::new(Body::from(body));
     *request.method_mut() = method;
     *request.uri_mut() = target.path.parse().map_err(|_| broken("its path cannot be written"))?;
-    // As in its URL: an address of IPv6 in brackets, a port only where it is not the usual one.
+    // As in the URL: IPv6 in brackets, the port only where it is not the default.
     let host = target.url.host_str().unwrap_or_default();
     let host = target.url.port().map_or_else(|| host.to_owned(), |port| format!("{host}:{port}"));
     let fields = request.headers_mut();
@@ -201,14 +201,14 @@ async fn exchange(
     let talk = async {
         let response = sender.send_request(request).await.map_err(broken_by)?;
         let status = response.status().as_u16();
-        // What is too long is not read, and the status says enough.
+        // A body over the limit is not read: the status is enough.
         let body = Limited::new(response.into_body(), MAX_RESPONSE_BYTES).collect().await;
         Ok(OutboundResponse { status, body: body.map(|body| body.to_bytes().into()).unwrap_or_default() })
     };
     tokio::pin!(talk);
     tokio::select! {
         answer = &mut talk => answer,
-        // The connection may end with the answer: then that is there too.
+        // The connection may end together with the response.
         _ = connection => talk.await,
     }
 }

@@ -1,4 +1,4 @@
-//! A payment provider that is asked over HTTP. Requests are signed as callbacks are.
+//! A payment provider behind an HTTP API. Requests are signed like callbacks.
 //!
 //! ```text
 //!   POST <url>/payments                {payment_id, hold_id, amount, currency, lines, tokens, return_url, deadline_ms, mode}
@@ -25,12 +25,12 @@ use serde_json::json;
 use super::outbound::{self, Outbound};
 use leasehold_support::time::wall_ms;
 
-/// Characters of a refusal that staff is shown.
+/// Characters of a refusal that staff sees.
 const MAX_REFUSAL_CHARS: usize = 200;
 /// The longest URL of a page that buyers are sent to.
 const MAX_PAY_URL_BYTES: usize = 2048;
 
-/// See the module.
+/// A client of one payment provider.
 pub struct HttpProvider {
     url: String,
     mode: Option<CaptureMode>,
@@ -39,7 +39,7 @@ pub struct HttpProvider {
 }
 
 impl HttpProvider {
-    /// At this URL. `mode`: whether it makes payments.
+    /// A provider at this URL. `mode`: whether and how it creates payments.
     pub fn new(url: &str, mode: Option<CaptureMode>, secrets: Secrets, outbound: Arc<Outbound>) -> Self {
         Self { url: url.trim_end_matches('/').to_owned(), mode, secrets, outbound }
     }
@@ -48,7 +48,7 @@ impl HttpProvider {
         sign::header(&self.secrets, SignatureStamp { at_ms: wall_ms(), seq: None }, what)
     }
 
-    /// Posts, and reads the answer. None: 404.
+    /// Posts JSON and parses the response. None: status 404.
     async fn post<T: DeserializeOwned>(&self, path: &str, body: &impl Serialize) -> Result<Option<T>, ProviderError> {
         let body = serde_json::to_vec(body).map_err(|_| ProviderError::Refused("it cannot be written".into()))?;
         let signature = self.signature(&body);
@@ -108,24 +108,24 @@ fn parse_response<T: DeserializeOwned>(
             ProviderError::Unavailable(format!("its answer cannot be understood: {}", parse_error_brief(&error)))
         }),
         404 => Ok(None),
-        // Not about this payment: our signature, our pace.
+        // About our signature or rate, not about this payment.
         status @ (401 | 403 | 407 | 408 | 425 | 429) => Err(ProviderError::Unavailable(format!("status {status}"))),
         status @ 400..=499 => Err(ProviderError::Refused(refusal_reason(status, &answer.body))),
         status => Err(ProviderError::Unavailable(format!("status {status}"))),
     }
 }
 
-/// What is wrong with an answer, without what is in it.
+/// What is wrong with a response, without its content.
 fn parse_error_brief(error: &serde_json::Error) -> String {
     let text = error.to_string();
-    // A field that is missing is named by us, and is what an integrator must know.
+    // The name of a missing field is ours, and an integrator needs it.
     match text.split_once(" at line") {
         Some((missing, _)) if missing.starts_with("missing field") => missing.to_owned(),
         _ => format!("line {}, column {}", error.line(), error.column()),
     }
 }
 
-/// Why it was refused, for staff: the provider's words, as far as they are words.
+/// The provider's reason for a refusal, for staff, without control characters.
 fn refusal_reason(status: u16, body: &[u8]) -> String {
     let words = String::from_utf8_lossy(body);
     let words: String = words.chars().map(|c| if c.is_control() { ' ' } else { c }).take(MAX_REFUSAL_CHARS).collect();

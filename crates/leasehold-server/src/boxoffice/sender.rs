@@ -1,10 +1,10 @@
-//! The sender of webhooks: entries in order, signed, again until they are taken.
+//! Sends webhooks: entries in order, signed, repeated until they are accepted.
 //!
 //! # Laws
 //!
-//! 1. A webhook hears every entry of an event, in order, at least once; how far it came is in the ledger.
-//! 2. One of many servers sends, under a lease; two at once would only say things twice.
-//! 3. One receiver that is slow or gone does not keep others waiting. One that takes nothing for days is switched off.
+//! 1. A webhook gets every entry of an event in order, at least once. Its position is stored in the ledger.
+//! 2. One of several servers sends, under a lease. Two at once would only send messages twice.
+//! 3. A slow receiver does not delay others. A receiver that accepts nothing for days is deactivated.
 
 use std::collections::{HashMap, HashSet};
 use std::sync::{Arc, Mutex};
@@ -23,28 +23,28 @@ use crate::api::boxoffice::staff_entry_json;
 use leasehold_support::sync::lock;
 use leasehold_support::time::wall_ms;
 
-/// What whoever sends holds.
+/// The resource that the sending server holds.
 const SENDER_LEASE_NAME: &str = "boxoffice-webhooks";
 const SENDER_LEASE_TTL: Duration = Duration::from_secs(15);
 const DELIVERY_CHECK_EVERY: Duration = Duration::from_millis(250);
 const MAX_ENTRIES_PER_DELIVERY: usize = 100;
 
-/// One webhook at one event.
+/// A webhook and an event: one sequence of deliveries.
 type DeliveryKey = (String, EventId);
 
-/// How it goes with a line.
+/// The state of one sequence of deliveries.
 #[derive(Clone, Copy, Debug, Default)]
 struct DeliveryProgress {
-    /// Served up to here; none until the ledger was asked.
+    /// The last number that was accepted; none until it was read from the ledger.
     cursor: Option<u64>,
     failed: u32,
-    /// Not before.
+    /// The next attempt is not before this.
     next: Option<Time>,
-    /// When the message that was not taken happened, by the wall clock.
+    /// When the entry that was not accepted happened, by the wall clock.
     behind: Option<u64>,
 }
 
-/// See the module.
+/// The webhook task of one server.
 pub struct WebhookSender {
     boxoffice: Arc<BoxOffice>,
     engine: Arc<dyn Engine>,
@@ -54,18 +54,18 @@ pub struct WebhookSender {
 }
 
 impl WebhookSender {
-    /// Over a box office and the engine whose lease says who sends.
+    /// Over a box office, and the engine that grants the lease of the sender.
     pub fn new(boxoffice: Arc<BoxOffice>, engine: Arc<dyn Engine>, clock: Arc<dyn Clock>) -> Arc<Self> {
         Arc::new(Self { boxoffice, engine, clock, deliveries: Mutex::default(), busy: Mutex::default() })
     }
 
-    /// Sends until it is dropped.
+    /// Sends until dropped.
     pub async fn run(self: Arc<Self>) {
         let mut lease: Option<Grant> = None;
         let mut renewed = self.clock.now();
         loop {
             self.clock.sleep_until(self.clock.now().plus(DELIVERY_CHECK_EVERY)).await;
-            // No webhook, no lease.
+            // Without a webhook no lease is needed.
             if lease.is_none() && self.active_webhooks().await.is_ok_and(|webhooks| webhooks.is_empty()) {
                 self.boxoffice.office().record_task_round(OfficeTask::Webhooks);
                 continue;
@@ -73,7 +73,7 @@ impl WebhookSender {
             if lease.is_none() || self.clock.now().since(renewed) > SENDER_LEASE_TTL / 3 {
                 lease = match self.keep_lease(lease.take()).await {
                     Ok(lease) => Some(lease),
-                    // Another server sends.
+                    // Another server has the lease and sends.
                     Err(Error::Refused(Refusal::Held { .. })) => {
                         self.boxoffice.office().record_task_round(OfficeTask::Webhooks);
                         None
@@ -82,7 +82,7 @@ impl WebhookSender {
                 };
                 renewed = self.clock.now();
                 if lease.is_none() {
-                    // Whoever has it may have moved lines on meanwhile.
+                    // The other server may have advanced the positions: read them again later.
                     lock(&self.deliveries).clear();
                     self.clock.sleep_until(self.clock.now().plus(SENDER_LEASE_TTL / 3)).await;
                     continue;
@@ -95,7 +95,7 @@ impl WebhookSender {
         }
     }
 
-    /// How long ago the oldest message happened that a receiver did not take.
+    /// Age of the oldest entry that a receiver did not accept.
     pub fn lag_ms(&self, now_ms: u64) -> u64 {
         let deliveries = lock(&self.deliveries);
         deliveries.values().filter_map(|key| key.behind).map(|at| now_ms.saturating_sub(at)).max().unwrap_or(0)
@@ -129,7 +129,7 @@ impl WebhookSender {
             return Ok(());
         }
         let heads = self.boxoffice.office().heads().await?;
-        // What was deleted or switched off is behind nobody.
+        // A deleted or inactive webhook does not count as behind.
         let known = |key: &DeliveryKey| webhooks.iter().any(|row| row.id == key.0);
         lock(&self.deliveries).retain(|key, _| known(key));
         for row in webhooks {
@@ -170,7 +170,7 @@ impl WebhookSender {
         Ok(())
     }
 
-    /// Sends what is next, until it is all sent or something fails.
+    /// Sends the next entries, until all are sent or one fails.
     async fn deliver(&self, row: &WebhookRow, event: &EventId, mut known: DeliveryProgress) -> DeliveryProgress {
         let since = known.cursor.unwrap_or_default();
         let query = AuditQuery { since, seat: None, limit: MAX_ENTRIES_PER_DELIVERY };

@@ -1,7 +1,7 @@
-//! Money that waits for us: authorised payments to capture or cancel, refunds that are owed, and payments that nobody told
-//! us of, also after the end of their holds.
+//! The settlement loop: captures, cancellations and refunds that are due, and payments whose callback did not come,
+//! even after the end of their holds.
 //!
-//! Any number of servers may do this at once: whatever is asked for has an id, and a payment is settled once.
+//! Any number of servers may run it at once: every request has an id, and a payment is settled once.
 
 use std::collections::HashMap;
 use std::collections::hash_map::Entry;
@@ -20,20 +20,20 @@ use super::BoxOffice;
 #[cfg(test)]
 mod tests;
 
-/// How often it is looked for.
+/// The interval of the loop.
 const SETTLEMENT_EVERY: Duration = Duration::from_secs(2);
-/// A refund that was asked for is asked for again after this, if no callback came.
+/// A request is repeated after this, if no callback came.
 const ASK_AGAIN_AFTER: Duration = Duration::from_secs(30);
-/// A payment that takes longer is asked after.
+/// A payment that takes longer is looked up at the provider.
 const STUCK_PAYMENT_MS: u64 = 30_000;
-/// So long after the end of a hold its payment is asked after, if no word of it came.
+/// For this long after the end of a hold its payment is looked up, if no callback came.
 const ASK_AFTER_ENDED_HOLD_MS: u64 = 900_000;
-/// So many of them are asked after at a time: captures and refunds wait meanwhile.
+/// Ended holds in one round: captures and refunds wait meanwhile.
 const MAX_ENDED_HOLDS_PER_ROUND: usize = 100;
-/// So long after the end of a hold a payment that we asked for is cancelled, if nothing came of it.
+/// This long after the end of a hold a payment that we created is cancelled, if it was not paid.
 const CANCEL_ENDED_HOLD_AFTER_MS: u64 = 60_000;
 
-/// Works until it is dropped.
+/// Runs until dropped.
 pub async fn run(boxoffice: Arc<BoxOffice>, clock: Arc<dyn Clock>) {
     let mut asked = HashMap::new();
     loop {
@@ -44,7 +44,7 @@ pub async fn run(boxoffice: Arc<BoxOffice>, clock: Arc<dyn Clock>) {
     }
 }
 
-/// Looks once for what waits, and asks for what was not asked for lately.
+/// One round: requests everything that is due and was not requested lately.
 async fn run_once(
     boxoffice: &BoxOffice,
     clock: &Arc<dyn Clock>,
@@ -64,14 +64,14 @@ async fn run_once(
             cancel_authorisation(boxoffice, &*provider, &money).await;
         }
     }
-    // What is not captured yet cannot go back: the capture comes first.
+    // A payment is captured before it can be refunded.
     let uncaptured = |money: &MoneyRow| captures.iter().any(|order| Some(&order.order_id) == money.order_id.as_ref());
     for money in boxoffice.office().refunds_due().await? {
         if uncaptured(&money) {
             continue;
         }
         if mark_asked(asked, money.key(), now) && !refund_money(boxoffice, &money).await {
-            // Staff may send it again, and shall not wait for that.
+            // Staff may retry it, and shall not wait.
             asked.remove(&money.key());
         }
     }
@@ -80,15 +80,15 @@ async fn run_once(
             ask_after(boxoffice, &*provider, &hold, &payment_ref).await;
         }
     }
-    // As often as a single payment is asked after: there may be many.
+    // As often as a single payment is looked up: there may be many.
     if mark_asked(asked, "unheard".to_owned(), now) {
         ask_after_ended_holds(boxoffice, &*provider, asked, now).await?;
     }
     Ok(())
 }
 
-/// Asks after payments of holds that ended without a word of the money: it may have come in the last moment, and the
-/// callback been lost. What we asked for and nobody paid is cancelled.
+/// Looks up payments of holds that ended without a callback: money may have come at the last moment. A payment that we
+/// created and nobody paid is cancelled.
 async fn ask_after_ended_holds(
     boxoffice: &BoxOffice,
     provider: &dyn PaymentProvider,
@@ -100,7 +100,7 @@ async fn ask_after_ended_holds(
     for hold in holds {
         let Some(payment_ref) = hold.payment_ref.clone() else { continue };
         let over = moment.since(hold.ended_at.unwrap_or(hold.expires_at));
-        // Each time as long again as it is over by now: a payment that was left alone is asked after a few times in all.
+        // The pause grows with the time since the end: an abandoned payment is looked up a few times in all.
         let pause = ASK_AGAIN_AFTER.max(Duration::from_millis(over));
         let Entry::Vacant(place) = asked.entry(format!("status {payment_ref}")) else { continue };
         if left == 0 {
@@ -124,7 +124,7 @@ async fn ask_after_ended_holds(
     Ok(())
 }
 
-/// Whether it was not asked for lately. The time of the first asking stays: else it would never be asked for again.
+/// Whether it was not requested lately. The time of the first request stays, or it would never be repeated.
 fn mark_asked(asked: &mut HashMap<String, Time>, key: String, now: Time) -> bool {
     match asked.entry(key) {
         Entry::Vacant(place) => {
@@ -135,7 +135,7 @@ fn mark_asked(asked: &mut HashMap<String, Time>, key: String, now: Time) -> bool
     }
 }
 
-/// Whether it is on its way, or to be asked for again. What the provider refuses for good is for staff to decide.
+/// Requests a refund. Whether it is under way or to be repeated; a final refusal is for staff to decide.
 async fn refund_money(boxoffice: &BoxOffice, money: &MoneyRow) -> bool {
     let Some(provider) = boxoffice.provider() else { return true };
     let refund = Refund {
@@ -151,7 +151,7 @@ async fn refund_money(boxoffice: &BoxOffice, money: &MoneyRow) -> bool {
             let _ = boxoffice.office().record_refunded(LedgerCall::by("settler"), &money.key(), note).await;
             return true;
         }
-        // It will call back.
+        // The provider will call back.
         Ok(RefundProgress::Done(_) | RefundProgress::Pending) => return true,
         Ok(RefundProgress::Unknown) => "the payment provider does not know of this payment".to_owned(),
         Err(error @ ProviderError::Refused(_)) => error.to_string(),
@@ -161,15 +161,15 @@ async fn refund_money(boxoffice: &BoxOffice, money: &MoneyRow) -> bool {
         }
     };
     tracing::error!(refused, payment = money.payment_ref, "a refund is owed and was refused: staff must decide");
-    // If that cannot be written, it is asked for again.
+    // If the ledger cannot record it, the refund is requested again.
     boxoffice.office().refund_refused(LedgerCall::by("settler"), &money.key(), &refused).await.is_err()
 }
 
-/// Asks for money that was authorised and has bought something by now. A refusal is for staff.
+/// Captures an authorised payment that has bought an order. A refusal is for staff.
 async fn capture_order(boxoffice: &BoxOffice, provider: &dyn PaymentProvider, order: &OrderRow) {
     let Some(capture) = &order.capture else { return };
     let (to, note) = match provider.capture(order.payment_ref.clone(), capture.amount).await {
-        // As a callback says it: what was captured beyond the price goes back.
+        // Applied like a callback: an amount over the price is refunded.
         Ok(Some(status)) if status.outcome == PaymentState::Captured => {
             let message = PaymentMessage {
                 id: format!("captured_{}", short_id(&order.payment_ref)),
@@ -205,7 +205,7 @@ async fn capture_order(boxoffice: &BoxOffice, provider: &dyn PaymentProvider, or
     let _ = boxoffice.office().record_capture(LedgerCall::by("settler"), &order.order_id, to, &note).await;
 }
 
-/// Cancels what was authorised and bought nothing. What was captured all the same goes back.
+/// Cancels an authorised payment that bought nothing. If it was captured, it is refunded.
 async fn cancel_authorisation(boxoffice: &BoxOffice, provider: &dyn PaymentProvider, money: &MoneyRow) {
     let captured = match provider.cancel(money.payment_ref.clone()).await {
         Ok(None) => false,
@@ -228,7 +228,7 @@ async fn cancel_authorisation(boxoffice: &BoxOffice, provider: &dyn PaymentProvi
     let _ = boxoffice.office().record_cancel(LedgerCall::by("settler"), &money.key(), captured).await;
 }
 
-/// Asks the provider about a payment whose callback does not come. Whether nothing more can come of it.
+/// Looks up a payment whose callback does not come. Whether its state is final.
 async fn ask_after(boxoffice: &BoxOffice, provider: &dyn PaymentProvider, hold: &HoldRow, payment_ref: &str) -> bool {
     match provider.status(payment_ref.to_owned()).await {
         Ok(Some(status)) => apply_status(boxoffice, hold, payment_ref, status).await,
@@ -240,7 +240,7 @@ async fn ask_after(boxoffice: &BoxOffice, provider: &dyn PaymentProvider, hold: 
     }
 }
 
-/// The provider was asked, and this is its word. Whether nothing more can come of the payment.
+/// Applies a status of the provider. Whether the state of the payment is final.
 async fn apply_status(boxoffice: &BoxOffice, hold: &HoldRow, payment_ref: &str, status: PaymentStatus) -> bool {
     let outcome = match status.outcome {
         PaymentState::Authorised => CallbackOutcome::Authorised,
@@ -254,25 +254,25 @@ async fn apply_status(boxoffice: &BoxOffice, hold: &HoldRow, payment_ref: &str, 
     if let Err(error) = &settled {
         tracing::warn!(%error, "a payment whose callback never came could not be settled");
     }
-    // A card that was declined may be tried again, on the provider's page.
+    // A declined card may be tried again on the provider's page.
     settled.is_ok() && outcome != CallbackOutcome::Declined
 }
 
-/// What a provider says when it is asked, as a message like a callback.
+/// A status of the provider as a message like a callback.
 pub fn status_message(
     hold: &HoldRow,
     payment_ref: &str,
     outcome: CallbackOutcome,
     status: PaymentStatus,
 ) -> PaymentMessage {
-    // Another for each time that it was begun: a card that was declined may be tried again.
+    // One id for each time that the payment was begun: a declined card may be tried again.
     let began = hold.expires_at.0;
     PaymentMessage {
         id: format!("status_{}_{began}_{outcome:?}", short_id(payment_ref)).to_lowercase(),
         payment_ref: payment_ref.into(),
         hold_id: hold.hold_id.clone(),
         outcome,
-        // A status does not say which seats were paid for: what it says of hold and amount is compared.
+        // A status does not name the paid seats: hold and amount are compared.
         tokens: Vec::new(),
         amount: status.amount,
         currency: Some(status.currency),
@@ -280,7 +280,7 @@ pub fn status_message(
     }
 }
 
-/// Holds whose payment takes long, and whose money has not come.
+/// Holds whose payment takes long.
 async fn overdue_payments(boxoffice: &BoxOffice) -> Result<Vec<(HoldRow, String)>, leasehold_boxoffice::Error> {
     let mut found = Vec::new();
     let (paying, now) = boxoffice.office().payments_under_way().await?;
@@ -291,7 +291,7 @@ async fn overdue_payments(boxoffice: &BoxOffice) -> Result<Vec<(HoldRow, String)
         else {
             continue;
         };
-        // Seats offered for money that came late wait for the buyer's word, not for the provider's.
+        // Seats offered for late money wait for the buyer, not for the provider.
         if !hold.offered {
             found.push((hold, payment));
         }
@@ -299,7 +299,7 @@ async fn overdue_payments(boxoffice: &BoxOffice) -> Result<Vec<(HoldRow, String)
     Ok(found)
 }
 
-/// How long a payment is under way: the deadline was `pay_ms` away when it began.
+/// How long a payment has been under way: the deadline was `pay_ms` away when it began.
 pub fn payment_waited_ms(hold: &StaffHold, settings: &EventSettings) -> u64 {
     hold.hold.pay_within(settings).saturating_sub(hold.remaining_ms)
 }

@@ -1,4 +1,5 @@
-//! The accept loop. It is our own because axum's has no limit on time: half-open connections would stay for ever.
+//! The accept loop, and one task for each connection. Not axum's: that one has no timeouts, and half-open connections
+//! would stay for ever.
 
 use std::convert::Infallible;
 use std::io;
@@ -31,16 +32,16 @@ use crate::service::PeerAddress;
 use crate::service::connection_limit::{ConnectionPermit, LimitReached, Port};
 
 const WRONG_PORT: &[u8] = b"-ERR this port speaks HTTP, RESP is spoken on another\r\n";
-/// How many that found no place are seen off at a time, and how long they may take to hear it. The others are told, and cut
-/// off.
+/// Connections over the limit that get a full refusal at a time, and its timeout. Further ones get one write and are
+/// closed.
 const MAX_REFUSALS_UNDER_WAY: usize = 16;
 const REFUSAL_TIMEOUT: Duration = Duration::from_secs(1);
 
-/// How often somebody looks whether the client of a request that is being answered is still there: whoever waits in line
-/// and hangs up leaves it within a second.
+/// How often the task of a busy connection checks whether its client hung up. A waiting claim leaves the queue within a
+/// second of the hang-up.
 const HANGUP_CHECK_EVERY: Duration = Duration::from_millis(400);
 
-/// Accepts until the server stops, then waits for what is under way.
+/// Accepts until the server stops, then waits for open connections.
 ///
 /// # Errors
 ///
@@ -62,7 +63,7 @@ pub async fn run(listener: TcpListener, app: App) -> io::Result<()> {
         let (stream, peer) = match accepted {
             Ok(accepted) => accepted,
             Err(error) => {
-                // Out of files, or the client was quicker than we: neither is a reason to stop listening.
+                // Out of file descriptors, or the client hung up first: neither is a reason to stop listening.
                 tracing::warn!(target: "leasehold::http", %error, "a connection was not accepted");
                 sleep_until(Instant::now() + Duration::from_millis(20)).await;
                 continue;
@@ -89,8 +90,8 @@ pub async fn run(listener: TcpListener, app: App) -> io::Result<()> {
     Ok(())
 }
 
-/// Says that there is no place. What the client says meanwhile is read: closing on unread bytes resets the connection, and
-/// with it the answer.
+/// Sends the refusal and reads what the client sends meanwhile: closing a socket with unread bytes resets the
+/// connection and loses the response.
 async fn refuse_connection(mut stream: TcpStream, reached: LimitReached, _permit: OwnedSemaphorePermit) {
     let refusal = async {
         stream.write_all(&refusal_bytes(reached)).await?;
@@ -114,12 +115,12 @@ fn refusal_bytes(reached: LimitReached) -> Vec<u8> {
 
 fn acceptor(config: &rustls::ServerConfig) -> TlsAcceptor {
     let mut config = config.clone();
-    // The limits of this module are those of HTTP/1.1, one request after the other.
+    // Only HTTP/1.1: the timeouts of this module assume one request after the other.
     config.alpn_protocols = vec![b"http/1.1".to_vec()];
     TlsAcceptor::from(Arc::new(config))
 }
 
-/// One connection.
+/// One accepted connection.
 struct HttpConnection {
     app: App,
     router: Router,
@@ -129,7 +130,7 @@ struct HttpConnection {
 
 impl HttpConnection {
     async fn run(self, stream: TcpStream, _permit: ConnectionPermit) {
-        // An answer is one small write: waiting for a second one only delays it.
+        // A response is one small write: Nagle's algorithm would only delay it.
         let _ = stream.set_nodelay(true);
         let Ok(local) = stream.local_addr() else { return };
         let arrival = Arrival { peer: PeerAddress(self.peer), local: local.ip() };
@@ -186,14 +187,14 @@ impl HttpConnection {
             .serve_connection(TokioIo::new(stream_with_timeouts), service);
         let mut connection = std::pin::pin!(connection);
         let ended = tokio::select! {
-            // The end first: an answer that comes with it says that the connection closes.
+            // `stop` first: a response sent after it says `Connection: close`.
             biased;
             () = self.app.stop.cancelled() => {
                 connection.as_mut().graceful_shutdown();
                 connection.await
             }
             ended = connection.as_mut() => ended,
-            // Dropped with all that waits for it.
+            // The client is gone: dropping the connection drops its handler.
             () = until_hangup(probe, &phases) => return,
         };
         if let Err(error) = ended {
@@ -218,15 +219,15 @@ async fn handle_request(
             response
         }
     };
-    // Never the path or the query: names are their owners' business, and people put secrets where they do not belong.
+    // Neither path nor query is logged: names are private, and clients put secrets where they do not belong.
     tracing::debug!(target: "leasehold::http", peer = %arrival.peer, %method, status = response.status().as_u16());
     guard::set_security_headers(response, is_api)
 }
 
-/// Comes to its end when a request is being answered and nobody is there any more to be told.
+/// Resolves when a request is being handled and its client has hung up.
 async fn until_hangup(probe: &HangupProbe, phases: &PhaseTracker) {
     loop {
-        // Thousands of idle connections look at nothing.
+        // Idle connections are not polled.
         phases.until_busy().await;
         sleep_until(Instant::now() + HANGUP_CHECK_EVERY).await;
         while phases.is_busy() {
@@ -244,7 +245,7 @@ enum FirstBytes {
     Nothing,
 }
 
-/// Looks at the first bytes without taking them.
+/// Peeks at the first bytes to tell HTTP from RESP.
 async fn peek_protocol(stream: &TcpStream, config: &HttpConfig) -> FirstBytes {
     let mut first = [0; 4];
     match timeout(config.first_byte, stream.peek(&mut first)).await {

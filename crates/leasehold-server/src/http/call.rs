@@ -12,22 +12,22 @@ use super::problem::Problem;
 use super::{App, text};
 use crate::service::{Caller, Denial, Principal, Role, Roles};
 
-/// A request on its way to its handler.
+/// One request, as its handler gets it.
 pub struct HttpCall {
-    /// What the server knows.
+    /// The service and the settings.
     pub app: App,
-    /// The head.
+    /// The head of the request.
     pub parts: Parts,
     pub(super) arrival: Arrival,
     pub(super) body: Option<Body>,
 }
 
 impl HttpCall {
-    /// Who asks.
+    /// Authenticates the request by its Authorization header.
     ///
     /// # Errors
     ///
-    /// Nobody we know.
+    /// The key or ticket is not known.
     pub fn authenticate(&self) -> Result<Caller, Problem> {
         let header = self.single_header_value(&header::AUTHORIZATION, "Authorization")?;
         let key = header.map(|value| bearer(value).ok_or_else(|| Problem::from(&Denial::Unauthorized))).transpose()?;
@@ -62,11 +62,11 @@ impl HttpCall {
         text::query(self.parts.uri.query(), known)
     }
 
-    /// The resource that the path names.
+    /// The resource name in the path.
     ///
     /// # Errors
     ///
-    /// It is not encoded well.
+    /// It is not percent-encoded UTF-8.
     pub fn name(&self) -> Result<String, Problem> {
         text::decode(self.parts.uri.path().strip_prefix("/v1/resources/").unwrap_or_default())
     }
@@ -81,16 +81,16 @@ impl HttpCall {
         Fields::parse(&fields::read_json_body(&self.app.config, &self.parts.headers, body).await?)
     }
 
-    /// A part of the path, counted from 0 after the first slash.
+    /// A segment of the path, counted from 0 after the first slash.
     ///
     /// # Errors
     ///
-    /// It is not encoded well.
+    /// It is not percent-encoded UTF-8.
     pub fn segment(&self, at: usize) -> Result<String, Problem> {
         text::decode(self.parts.uri.path().split('/').nth(at + 1).unwrap_or_default())
     }
 
-    /// The body as it is, of one of these kinds and no longer than this.
+    /// The raw body, of one of these content types and no longer than this.
     ///
     /// # Errors
     ///
@@ -100,7 +100,7 @@ impl HttpCall {
         fields::read_body(&self.app.config, &self.parts.headers, body, most, kinds).await
     }
 
-    /// The body where there need not be one: then it is an empty object.
+    /// The body; an empty object where there is none.
     ///
     /// # Errors
     ///
@@ -112,7 +112,7 @@ impl HttpCall {
         self.bytes(self.app.config.body_bytes, &["application/json"]).await
     }
 
-    /// Whether the body is of this kind, by its own word.
+    /// Whether the Content-Type is this.
     pub fn is_content_type(&self, kind: &str) -> bool {
         fields::is_content_type(&self.parts.headers, kind)
     }
@@ -130,7 +130,7 @@ impl HttpCall {
         Ok(self.app.service.internal_caller(principal))
     }
 
-    /// What the service said, for this caller.
+    /// The problem for a denial, with Retry-After where it helps.
     pub fn denied(&self, denial: &Denial, caller: &Caller) -> Problem {
         Problem::with_retry_after(denial, &self.app.service, caller)
     }
@@ -141,11 +141,11 @@ fn bearer(value: &HeaderValue) -> Option<&str> {
     scheme.eq_ignore_ascii_case("bearer").then(|| key.trim())
 }
 
-/// Runs what changes state to its end, whatever becomes of the connection.
+/// Runs a state change to its end on a task of its own: a hang-up drops the handler, not the task.
 ///
 /// # Errors
 ///
-/// It broke down on the way.
+/// The task panicked.
 pub async fn detached<T: Send + 'static>(work: impl Future<Output = T> + Send + 'static) -> Result<T, Problem> {
     let ended = tokio::spawn(work).await;
     ended.map_err(|_| Problem::unknown("the server gave up on this request: it may have happened"))

@@ -1,4 +1,4 @@
-//! JSON bodies, read field by field: every refusal names the field, and none shows a value, which may be a secret.
+//! JSON bodies, read field by field. Every error names the field, and none shows a value: it may be a secret.
 
 use std::fmt;
 use std::time::Duration;
@@ -15,16 +15,16 @@ use tokio::time::timeout;
 use super::HttpConfig;
 use super::problem::Problem;
 
-/// Reads a body, within its limits of size and time.
+/// Reads a JSON body, within the limits of size and time.
 ///
 /// # Errors
 ///
-/// It is not JSON by its own word, too big, too slow, or broken off.
+/// The content type is wrong, or the body is too big, too slow, or broke off.
 pub async fn read_json_body(config: &HttpConfig, headers: &HeaderMap, body: Body) -> Result<Vec<u8>, Problem> {
     read_body(config, headers, body, config.body_bytes, &["application/json"]).await
 }
 
-/// As [`read_json_body`], for other kinds and sizes.
+/// As [`read_json_body`], for other content types and sizes.
 ///
 /// # Errors
 ///
@@ -40,7 +40,7 @@ pub async fn read_body(
         let detail = format!("the body needs the header Content-Type: {}", kinds.join(" or "));
         return Err(Problem::invalid_with_status(StatusCode::UNSUPPORTED_MEDIA_TYPE, detail).closing());
     }
-    // By its own word first: what is too big is not even begun.
+    // By its Content-Length first: a body that is too big is not read at all.
     if body.size_hint().lower() > max_bytes as u64 {
         return Err(body_too_big(max_bytes));
     }
@@ -55,7 +55,7 @@ pub async fn read_body(
     }
 }
 
-/// Whether the body is of this kind, by its own word.
+/// Whether the Content-Type header says this.
 pub fn is_content_type(headers: &HeaderMap, kind: &str) -> bool {
     let text = headers.get(header::CONTENT_TYPE).and_then(|value| value.to_str().ok()).unwrap_or_default();
     text.split(';').next().is_some_and(|found| found.trim().eq_ignore_ascii_case(kind))
@@ -67,13 +67,13 @@ fn body_too_big(max_bytes: usize) -> Problem {
 }
 
 impl Problem {
-    /// What is left of the body is not worth reading.
+    /// Closes the connection after the response: the rest of the body is not read.
     fn closing(self) -> Self {
         self.with(header::CONNECTION, HeaderValue::from_static("close"))
     }
 }
 
-/// The fields of an object that nobody has asked for yet.
+/// The fields of an object that were not read yet.
 #[derive(Debug)]
 pub struct Fields {
     /// What the object is, for sentences: "the body", "a resource".
@@ -90,7 +90,7 @@ impl Fields {
     /// It is not a JSON object.
     pub fn parse(body: &[u8]) -> Result<Self, Problem> {
         let UniqueKeyJson(value) = serde_json::from_slice(body).map_err(|error| {
-            // Its own words may show a value; where it is says enough.
+            // The message of serde may show a value; the position is enough.
             let how = match error.classify() {
                 serde_json::error::Category::Eof => "ends too early",
                 serde_json::error::Category::Data => "has a field twice in one object",
@@ -104,7 +104,7 @@ impl Fields {
         }
     }
 
-    /// The fields of an object inside.
+    /// The fields of a nested object.
     pub fn from_object(what: &'static str, object: Map<String, Value>) -> Self {
         Self { what, unread: object.into_iter().collect(), known: Vec::new() }
     }
@@ -142,7 +142,7 @@ impl Fields {
             .ok_or_else(|| Problem::invalid(format!("{name} is a whole number{of}, got {}", json_kind(&value))))
     }
 
-    /// Takes a yes or no.
+    /// Takes a boolean.
     ///
     /// # Errors
     ///
@@ -175,7 +175,7 @@ impl Fields {
         items.into_iter().map(text).collect::<Result<_, _>>().map(Some)
     }
 
-    /// Takes the reason for something that is written down: short, and not empty.
+    /// Takes the reason of an operation for the audit log: short, and not empty.
     ///
     /// # Errors
     ///
@@ -198,7 +198,7 @@ impl Fields {
         Ok(self.number(name, " of milliseconds")?.map(Duration::from_millis))
     }
 
-    /// Refuses what nobody asked for: a misspelt option must not be silently without effect.
+    /// Refuses unread fields: a misspelt option must not be ignored silently.
     ///
     /// # Errors
     ///
@@ -211,7 +211,7 @@ impl Fields {
     }
 }
 
-/// What is there instead, without showing it.
+/// The kind of a value, without showing it.
 fn json_kind(value: &Value) -> &'static str {
     match value {
         Value::Null => "null",
@@ -230,7 +230,7 @@ pub fn missing(name: &str) -> Problem {
     Problem::invalid(format!("{name} is missing"))
 }
 
-/// A value in which no object has a field twice, however deep: two readers must not see two things in one body.
+/// JSON in which no object has a key twice, at any depth: two readers must not see different values in one body.
 struct UniqueKeyJson(Value);
 
 impl<'de> Deserialize<'de> for UniqueKeyJson {

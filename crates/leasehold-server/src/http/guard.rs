@@ -1,6 +1,6 @@
-//! From where a request may come, and the headers that keep browsers in line.
+//! Checks of Host and Origin, and the security headers of responses.
 //!
-//! A browser on this machine can reach a server on loopback for any page it shows. What stops the page:
+//! Any page in a browser on this machine can reach a server on loopback. What stops it:
 //!
 //! - the **Host** must be a name of this server: a page that rebinds its own name to our address is refused;
 //! - **Origin** and **Sec-Fetch-Site** must say that the request comes from our own pages, or from no page at all;
@@ -16,24 +16,24 @@ use super::HttpConfig;
 use super::problem::Problem;
 use crate::service::PeerAddress;
 
-/// How a request reached us.
+/// The two ends of the connection of a request.
 #[derive(Clone, Copy, Debug)]
 pub struct Arrival {
-    /// From where.
+    /// The address of the client.
     pub peer: PeerAddress,
-    /// At which of our addresses.
+    /// The local address.
     pub local: IpAddr,
 }
 
 const CONTENT_SECURITY_POLICY: &str =
     "default-src 'self'; base-uri 'none'; form-action 'none'; frame-ancestors 'none'; object-src 'none'";
 
-/// Whether this is the API, as against pages that anybody may link to.
+/// Whether the path is of the API. Other paths are pages, which any site may link to.
 pub fn is_api(path: &str) -> bool {
     path.starts_with("/v1/") || path == "/metrics"
 }
 
-/// Refuses what comes from where it should not.
+/// Refuses a foreign Host or Origin.
 ///
 /// # Errors
 ///
@@ -53,8 +53,8 @@ pub fn check<B>(config: &HttpConfig, arrival: Arrival, request: &Request<B>) -> 
     Ok(())
 }
 
-/// The authority this request is for: of its target if that has one, else of its Host. Health checks that speak HTTP/1.0
-/// have none, and no browser does that.
+/// The authority that the request is for: of its target, else of its Host header. HTTP/1.0 health checks have none;
+/// browsers always have one.
 fn request_host<B>(request: &Request<B>) -> Result<Option<String>, Problem> {
     if let Some(authority) = request.uri().authority() {
         return Ok(Some(authority.as_str().to_ascii_lowercase()));
@@ -92,7 +92,7 @@ fn is_foreign_origin(headers: &HeaderMap, host: &str) -> bool {
     let text = |name: &HeaderName| headers.get_all(name).iter().map(|value| value.to_str().unwrap_or("unreadable"));
     const SITE: HeaderName = HeaderName::from_static("sec-fetch-site");
     let elsewhere = text(&SITE).any(|site| !matches!(site, "same-origin" | "none"));
-    // Without the scheme: whoever ends TLS before us has another one than we.
+    // The scheme is ignored: a proxy that ends TLS before us has another one.
     let other = text(&header::ORIGIN).any(|origin| {
         let authority = origin.strip_prefix("http://").or_else(|| origin.strip_prefix("https://"));
         authority.is_none_or(|authority| !authority.eq_ignore_ascii_case(host))
@@ -100,7 +100,7 @@ fn is_foreign_origin(headers: &HeaderMap, host: &str) -> bool {
     elsewhere || other
 }
 
-/// Adds what every answer carries.
+/// Adds the security headers.
 pub fn set_security_headers(mut response: Response<Body>, is_api: bool) -> Response<Body> {
     let headers = response.headers_mut();
     let mut set = |name: HeaderName, value: &'static str| {

@@ -1,11 +1,11 @@
-//! A socket that does not wait for ever: hyper's own timers know neither a stalled reader nor an idle connection.
+//! Timeouts of a connection: hyper has none for a stalled reader and none for an idle connection.
 //!
 //! ```text
 //!   Awaiting ──first byte──▶ Head ──request──▶ Busy ──answer told──▶ Awaiting
 //!   (first_byte, idle)      (header)          (the handler's own limits)
 //! ```
 //!
-//! The deadlines are tokio's: they guard sockets, not leases, and may sleep with the machine.
+//! The deadlines use tokio's clock: they protect sockets, not leases, and may stop while the machine sleeps.
 
 use std::io::{self, ErrorKind, IoSlice};
 use std::pin::Pin;
@@ -22,28 +22,28 @@ use tokio::time::{Instant, Sleep, sleep_until};
 use super::HttpConfig;
 use leasehold_support::sync::lock;
 
-/// Where a connection stands.
+/// The phase of a connection.
 #[derive(Clone, Copy, Debug)]
 enum HttpPhase {
-    /// Nothing of the next request is here; it must begin until then.
+    /// No byte of the next request has come; the first must come before this.
     Awaiting(Instant),
-    /// Part of its head is here; it must be whole until then.
+    /// Part of the head has come; the rest must come before this.
     Head(Instant),
-    /// It is being answered.
+    /// A request is being handled.
     Busy,
 }
 
-/// The phase, shared by the socket and by who answers.
+/// The phase, shared by the stream, the body of the response and the connection task.
 pub struct PhaseTracker {
     phase: Mutex<HttpPhase>,
-    /// Told when a request is whole.
+    /// Notified when the head of a request is complete.
     request_complete: Notify,
     header: Duration,
     idle: Duration,
 }
 
 impl PhaseTracker {
-    /// A connection that has said nothing.
+    /// The phase of a new connection.
     pub fn new(config: &HttpConfig) -> Arc<Self> {
         let phase = Mutex::new(HttpPhase::Awaiting(Instant::now() + config.first_byte));
         Arc::new(Self { phase, request_complete: Notify::new(), header: config.header, idle: config.idle })
@@ -54,18 +54,18 @@ impl PhaseTracker {
         self.set(HttpPhase::Head(Instant::now() + self.header));
     }
 
-    /// A request is whole.
+    /// The head of a request is complete, and its handler starts.
     pub fn request_started(&self) {
         self.set(HttpPhase::Busy);
         self.request_complete.notify_one();
     }
 
-    /// Comes to its end when a request has become whole since the last call.
+    /// Resolves when a request has started since the last call.
     pub async fn until_busy(&self) {
         self.request_complete.notified().await;
     }
 
-    /// Whether a request is being answered.
+    /// Whether a request is being handled.
     pub fn is_busy(&self) -> bool {
         matches!(self.get(), HttpPhase::Busy)
     }
@@ -83,19 +83,19 @@ impl PhaseTracker {
     }
 }
 
-/// The socket.
+/// A stream that fails when a deadline of its phase has passed.
 pub struct TimeoutStream<S> {
     socket: S,
     phases: Arc<PhaseTracker>,
-    /// One timer for reading, made when it is first needed.
+    /// The timer for reading, created when it is first needed.
     read_timer: Option<Pin<Box<Sleep>>>,
     write_stall: Duration,
-    /// Runs while a write is stuck.
+    /// The timer of a write that makes no progress.
     write_timer: Option<Pin<Box<Sleep>>>,
 }
 
 impl<S> TimeoutStream<S> {
-    /// Guards a socket.
+    /// Adds timeouts to a stream.
     pub fn new(socket: S, phases: Arc<PhaseTracker>, write_stall: Duration) -> Self {
         Self { socket, phases, read_timer: None, write_stall, write_timer: None }
     }
@@ -108,7 +108,7 @@ impl<S> TimeoutStream<S> {
         read_timer.as_mut().poll(cx).is_ready()
     }
 
-    /// Passes on what a write came to, unless nothing was taken for too long.
+    /// Passes on the result of a write, or fails when the client read nothing for too long.
     fn check_write_stall<T>(&mut self, cx: &mut Context<'_>, poll: Poll<io::Result<T>>) -> Poll<io::Result<T>> {
         if poll.is_ready() {
             self.write_timer = None;
@@ -127,7 +127,7 @@ fn timed_out(what: &'static str) -> io::Error {
 
 impl<S: AsyncRead + Unpin> AsyncRead for TimeoutStream<S> {
     fn poll_read(mut self: Pin<&mut Self>, cx: &mut Context<'_>, buf: &mut ReadBuf<'_>) -> Poll<io::Result<()>> {
-        // Before reading: who sends one byte a second always has something to read.
+        // Checked before reading: a client that sends one byte a second always has something to read.
         match self.phases.get() {
             HttpPhase::Busy => {}
             HttpPhase::Head(deadline) | HttpPhase::Awaiting(deadline) => {
@@ -175,14 +175,14 @@ impl<S: AsyncWrite + Unpin> AsyncWrite for TimeoutStream<S> {
     }
 }
 
-/// The body of an answer: when hyper is through with it, the connection is idle again.
+/// The body of a response. When hyper drops it, the connection is idle again.
 pub struct TrackedBody {
     body: Body,
     phases: Arc<PhaseTracker>,
 }
 
 impl TrackedBody {
-    /// Watches over a body.
+    /// Wraps a body.
     pub const fn new(body: Body, phases: Arc<PhaseTracker>) -> Self {
         Self { body, phases }
     }

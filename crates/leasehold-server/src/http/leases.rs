@@ -1,4 +1,4 @@
-//! Taking, renewing and releasing leases.
+//! Acquire, renew and release.
 
 use axum::body::Body;
 use hyper::{Response, StatusCode};
@@ -17,7 +17,7 @@ use crate::api::leases::{GrantJson, RenewalJson};
 use crate::service::metrics::AcquireOutcome;
 use crate::service::{Caller, Denial};
 
-/// Who does not say who they are.
+/// The holder of a claim that names none, on a server without keys.
 const ANONYMOUS_HOLDER: &str = "anonymous";
 
 /// `POST /v1/leases`
@@ -35,8 +35,8 @@ pub async fn acquire(mut call: HttpCall) -> Result<Response<Body>, Problem> {
 
 type GrantResult = Result<leasehold::engine::Grant, Denial>;
 
-/// Asks on a task of its own, which outlives the connection just long enough to leave nothing behind: a hang-up while
-/// the claim waits drops the engine's future, and that leaves the queue.
+/// Acquires on a task of its own. A hang-up drops the receiver: the task then drops the engine's future, and the claim
+/// leaves the queue.
 async fn acquire_detached(app: App, caller: Caller, claim: Claim) -> Result<GrantResult, Problem> {
     let (reply, reply_received) = oneshot::channel();
     let (waits, can_be_repeated) = (!claim.wait.is_zero(), claim.request.is_some());
@@ -49,9 +49,9 @@ async fn acquire_detached(app: App, caller: Caller, claim: Claim) -> Result<Gran
                 app.service.metrics.record_refusal(AcquireOutcome::Left);
                 return;
             }
-            // What does not wait is answered in a moment, also at the end.
+            // A claim that does not wait is answered at once, even while the server stops.
             () = app.stop.cancelled(), if waits => {
-                // Granted at this very moment it stays for whoever comes again with the id; without one it is ended.
+                // A grant at this moment is kept for a retry with the request id; without one it is released.
                 let (outcome, problem) = if can_be_repeated {
                     (AcquireOutcome::Unknown, Problem::shutting_down_while_queued())
                 } else {
@@ -62,7 +62,7 @@ async fn acquire_detached(app: App, caller: Caller, claim: Claim) -> Result<Gran
             }
         };
         let lease = answer.as_ref().ok().and_then(|answer| answer.as_ref().ok()).map(|grant| grant.lease_id.clone());
-        // With a request id somebody can come again for it.
+        // With a request id the client can ask for the grant again.
         let unclaimed = UnclaimedGrant { app, caller, lease: lease.filter(|_| !can_be_repeated) };
         let _ = reply.send((answer, unclaimed));
     });
@@ -75,8 +75,8 @@ async fn acquire_detached(app: App, caller: Caller, claim: Claim) -> Result<Gran
     }
 }
 
-/// A grant on its way to the handler. Whoever hangs up meanwhile takes the handler with it, and nobody would know of the
-/// lease: so it is ended wherever it is dropped.
+/// A grant between the task and the handler. If the handler is gone, nobody knows the lease id: dropping this releases
+/// the lease.
 struct UnclaimedGrant {
     app: App,
     caller: Caller,
@@ -101,7 +101,7 @@ fn parse_claim(mut fields: Fields, request: Option<String>, caller: &Caller) -> 
     let wait = fields.millis("wait_ms")?.unwrap_or(Duration::ZERO);
     let max_hold = fields.millis("max_hold_ms")?;
     let delay = fields.millis("delay_ms")?.unwrap_or(Duration::ZERO);
-    // Not the address they come from: a retry may come from another one, and must be the same claim.
+    // Not the network address: a retry may come from another one, and must be the same claim.
     let default_holder = if caller.principal.id.is_empty() { ANONYMOUS_HOLDER } else { &caller.principal.id };
     let holder = fields.text("holder")?.unwrap_or_else(|| default_holder.to_owned());
     fields.done()?;
@@ -157,7 +157,7 @@ pub async fn release(mut call: HttpCall) -> Result<Response<Body>, Problem> {
     let lease = parse_lease_id(&mut fields)?;
     fields.done()?;
     let (service, who) = (call.app.service.clone(), caller.clone());
-    // Released now or released before: for the owner it is the same.
+    // For the owner a second release is the same as the first.
     let released = detached(async move { service.release(&who, &lease).await }).await?;
     released.map_err(|denial| call.denied(&denial, &caller))?;
     let mut response = Response::new(Body::empty());

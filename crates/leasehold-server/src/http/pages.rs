@@ -19,7 +19,7 @@ struct Dist;
 #[folder = "src/http/docs"]
 struct Docs;
 
-/// Its name has a hash of its content in it.
+/// For files whose name contains a hash of their content.
 const CACHE_FOREVER: &str = "public, max-age=31536000, immutable";
 const CACHE_REVALIDATE: &str = "no-cache";
 

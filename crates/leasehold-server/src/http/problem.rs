@@ -1,4 +1,4 @@
-//! What is answered when the answer is no: `application/problem+json` (RFC 9457) with a stable `code`.
+//! Errors: `application/problem+json` (RFC 9457) with a stable `code`.
 
 use std::time::Duration;
 
@@ -11,7 +11,7 @@ use serde_json::{Map, Value, json};
 use crate::api::boxoffice::resolution_json;
 use crate::service::{Caller, Denial, Service};
 
-/// One no.
+/// One error response.
 #[derive(Debug)]
 pub struct Problem {
     status: StatusCode,
@@ -21,7 +21,7 @@ pub struct Problem {
     headers: Vec<(HeaderName, HeaderValue)>,
 }
 
-/// What each code is called. The OpenAPI text lists the same.
+/// The title of each code. The OpenAPI text lists the same.
 pub const PROBLEM_TITLES: [(&str, &str); 32] = [
     ("held", "Held by another"),
     ("stale", "The lease has ended"),
@@ -62,49 +62,49 @@ impl Problem {
         Self { status, code, detail: detail.into(), more: Map::new(), headers: Vec::new() }
     }
 
-    /// The request is wrong as written.
+    /// The request is invalid: status 400.
     pub fn invalid(detail: impl Into<String>) -> Self {
         Self::new(StatusCode::BAD_REQUEST, "invalid", detail)
     }
 
-    /// The request is wrong, and HTTP has a status for how.
+    /// The request is invalid, with a more exact status.
     pub fn invalid_with_status(status: StatusCode, detail: impl Into<String>) -> Self {
         Self::new(status, "invalid", detail)
     }
 
-    /// Whoever asks may not.
+    /// The caller may not do this.
     pub fn forbidden(detail: impl Into<String>) -> Self {
         Self::new(StatusCode::FORBIDDEN, "forbidden", detail)
     }
 
-    /// The server ends, and nothing was changed.
+    /// The server stops, and nothing was changed.
     pub fn shutting_down() -> Self {
         Self::new(StatusCode::SERVICE_UNAVAILABLE, "unavailable", "shutting down: nothing was changed, try again")
             .with(header::RETRY_AFTER, HeaderValue::from_static("1"))
     }
 
-    /// The server ends, and a claim with a request id that waited may have been granted at that moment.
+    /// The server stops, and a waiting claim with a request id may have been granted at that moment.
     pub fn shutting_down_while_queued() -> Self {
         Self::unknown("shutting down: it may have been granted, repeat it with the same Idempotency-Key to know")
             .with(header::RETRY_AFTER, HeaderValue::from_static("1"))
     }
 
-    /// It cannot be known what came of it.
+    /// The outcome is unknown.
     pub fn unknown(detail: impl Into<String>) -> Self {
         Self::new(StatusCode::GATEWAY_TIMEOUT, "unknown_outcome", detail)
     }
 
-    /// The engine does not answer.
+    /// Engine, ledger or provider does not answer.
     pub fn unavailable(detail: impl Into<String>) -> Self {
         Self::new(StatusCode::SERVICE_UNAVAILABLE, "unavailable", detail)
     }
 
-    /// The request is wrong, with a code of its own.
+    /// An error with a code of its own.
     pub fn coded(status: StatusCode, code: &'static str, detail: impl Into<String>) -> Self {
         Self::new(status, code, detail)
     }
 
-    /// There are too many connections: in all, or from one address.
+    /// Too many connections: in all, or from one address.
     pub fn too_many_connections(of_one: bool) -> Self {
         let detail = if of_one {
             "this address has as many connections as one may have: close some, or come again later"
@@ -120,7 +120,7 @@ impl Problem {
         self
     }
 
-    /// What the service said to this caller, and when it pays to come again.
+    /// The problem for a denial. Where the caller is too fast, Retry-After says when the next call may succeed.
     pub fn with_retry_after(denial: &Denial, service: &Service, caller: &Caller) -> Self {
         let problem = Self::from(denial);
         if !matches!(denial, Denial::Slow(_)) {

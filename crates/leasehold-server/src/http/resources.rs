@@ -1,4 +1,4 @@
-//! Looking at resources, and the operator's revoke.
+//! Inspect, list and revoke.
 
 use axum::body::Body;
 use hyper::{Response, StatusCode};
@@ -11,9 +11,9 @@ use super::problem::Problem;
 use super::respond;
 use crate::api::leases::ResourceJson;
 
-/// On a page, if nobody says otherwise.
+/// Resources on a page by default.
 const DEFAULT_PAGE_RESOURCES: usize = 100;
-/// On a page at most: so much is made in memory for one answer.
+/// Resources on a page at most: this many are built in memory for one response.
 pub const MAX_PAGE_RESOURCES: usize = 1000;
 
 /// `GET /v1/resources/{name}`
@@ -35,10 +35,10 @@ pub async fn list(call: HttpCall) -> Result<Response<Body>, Problem> {
         _ => Err(Problem::invalid(format!("limit is a number from 1 to {MAX_PAGE_RESOURCES}"))),
     })?;
     let service = &call.app.service;
-    // One more than is shown tells whether there are more.
+    // One more than is shown says whether there are more.
     let query = Query { prefix: prefix.unwrap_or_default(), after, limit: limit + 1 };
     let mut found = service.list(&caller, query).await.map_err(|denial| call.denied(&denial, &caller))?;
-    // The embedded engine fills its pages; of others only an empty page is the end.
+    // The embedded engine fills its pages; for others only an empty page is the end.
     let more = found.len() > limit || (service.embedded().is_none() && !found.is_empty());
     found.truncate(limit);
     let next = found.last().filter(|_| more).map(|last| last.name.clone());

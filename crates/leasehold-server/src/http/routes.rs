@@ -1,4 +1,4 @@
-//! The one table of what can be asked. The router is built from it, so that nothing can be asked that is not in it.
+//! The table of routes. The router is built from it, so every route is in it.
 
 use std::future::Future;
 use std::pin::Pin;
@@ -17,16 +17,16 @@ use super::problem::Problem;
 use super::{App, leases, openapi, pages, resources, status, watch};
 use crate::service::Verb;
 
-/// What is answered.
+/// The future of a handler.
 pub type HandlerFuture = Pin<Box<dyn Future<Output = Result<Response<Body>, Problem>> + Send>>;
 
-/// One thing that can be asked.
+/// One route.
 pub struct Route {
-    /// How.
+    /// The method.
     pub method: Method,
-    /// Where. `{*name}` is the rest of the path.
+    /// The path. `{*name}` is the rest of the path.
     pub path: &'static str,
-    /// What it asks of the service; none for what needs no key.
+    /// The verb that the handler authorises; none for a route without credentials.
     #[cfg_attr(not(test), expect(dead_code, reason = "the table says it, and the tests hold the routes to it"))]
     pub verb: Option<Verb>,
     run: fn(HttpCall) -> HandlerFuture,
@@ -38,7 +38,7 @@ macro_rules! route {
     };
 }
 
-/// All of it.
+/// Every route.
 pub static ROUTES: &[Route] = &[
     route!(POST "/v1/leases", Some(Verb::Acquire), leases::acquire),
     route!(POST "/v1/leases/renew", Some(Verb::Renew), leases::renew),
@@ -95,7 +95,7 @@ pub static ROUTES: &[Route] = &[
     route!(GET "/assets/{*file}", None, pages::asset),
 ];
 
-/// The router of the table.
+/// Builds the router from the table.
 pub fn router(app: &App) -> Router {
     let mut router = Router::new();
     let mut paths: Vec<&str> = ROUTES.iter().map(|route| route.path).collect();

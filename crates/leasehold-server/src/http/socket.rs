@@ -1,8 +1,7 @@
-//! A TCP socket that can be asked whether its client is gone while hyper has it.
+//! A TCP socket that can be asked whether its client hung up, while hyper owns it.
 //!
-//! hyper notices a hang-up by reading, and reads nothing more while it holds bytes behind the request that is being
-//! answered: the next request, or only a stray line break. A claim would wait in line for a client that is long gone, and
-//! be granted to nobody.
+//! hyper notices a hang-up by reading, and does not read while it holds bytes after the current request. A claim would
+//! wait for a client that is gone, and be granted to nobody.
 
 use std::io::{self, ErrorKind, IoSlice};
 use std::pin::Pin;
@@ -13,14 +12,14 @@ use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 use tokio::net::TcpStream;
 
-/// See the module.
+/// The socket for hyper.
 pub struct ProbedSocket(Arc<TcpStream>);
 
-/// The other hand on it.
+/// Asks the kernel about the same socket.
 pub struct HangupProbe(Arc<TcpStream>);
 
 impl ProbedSocket {
-    /// A socket for hyper, and the hand that may ask.
+    /// The socket, and its probe.
     pub fn new(stream: TcpStream) -> (Self, HangupProbe) {
         let stream = Arc::new(stream);
         (Self(stream.clone()), HangupProbe(stream))
@@ -28,7 +27,7 @@ impl ProbedSocket {
 }
 
 impl HangupProbe {
-    /// Whether the client closed its side, or the connection broke. What it sent before does not matter.
+    /// Whether the client closed its side, or the connection broke. Unread bytes do not matter.
     pub fn is_hung_up(&self) -> bool {
         let gone = PollFlags::RDHUP | PollFlags::HUP | PollFlags::ERR;
         let mut fds = [PollFd::new(&*self.0, PollFlags::RDHUP)];
@@ -92,7 +91,7 @@ impl AsyncWrite for ProbedSocket {
 
     fn poll_shutdown(self: Pin<&mut Self>, _: &mut Context<'_>) -> Poll<io::Result<()>> {
         match rustix::net::shutdown(&*self.0, rustix::net::Shutdown::Write) {
-            // The client was quicker.
+            // The client closed first.
             Ok(()) | Err(rustix::io::Errno::NOTCONN) => Poll::Ready(Ok(())),
             Err(error) => Poll::Ready(Err(error.into())),
         }

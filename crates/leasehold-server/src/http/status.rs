@@ -1,4 +1,4 @@
-//! LeaseEventJson the server says of itself: status, health, readiness, metrics.
+//! Status, health, readiness and metrics.
 
 use std::time::Duration;
 
@@ -14,7 +14,7 @@ use super::respond;
 use crate::api::leases::LeaseEventJson;
 use crate::service::Denial;
 
-/// An engine that takes longer is not ready.
+/// A server whose engine takes longer is not ready.
 const READINESS_TIMEOUT: Duration = Duration::from_secs(2);
 
 /// `GET /v1/status`
@@ -71,8 +71,8 @@ pub async fn ready(call: HttpCall) -> Result<Response<Body>, Problem> {
     }
 }
 
-/// Why a server is not ready, for anybody who asks. LeaseEventJson the office says of itself is meant to be read; what a database
-/// or a server says may have names in it that are not for everybody, and is in the log.
+/// Why the server is not ready, for callers without credentials. The office's own sentence is public; the text of a
+/// database or a server may contain names, and goes to the log only.
 fn not_ready(denial: &Denial) -> String {
     match denial {
         Denial::Office(error @ leasehold_boxoffice::Error::Unavailable { part: "office", attempt, .. }) => {

@@ -1,4 +1,4 @@
-//! Names in paths, and questions in queries: decoded strictly, so that one name has one meaning.
+//! Paths and queries, decoded strictly: one name has one meaning.
 
 use std::borrow::Cow;
 

@@ -1,7 +1,7 @@
-//! `GET /v1/watch`: what happens, as server-sent events.
+//! `GET /v1/watch`: lease events, as server-sent events.
 //!
-//! Each event has an id and the id before it under this prefix, so a gap is visible; a client that comes back with the
-//! last id it saw goes on from there. What cannot be told without a gap is a `reset` with the whole as it is now.
+//! Each event has its id and the id before it under this prefix, so a gap is visible. A client resumes with the last id
+//! it saw. After a gap, a `reset` event carries the whole state.
 
 use std::sync::atomic::Ordering;
 
@@ -81,14 +81,14 @@ impl WatchSource {
         Ok(text)
     }
 
-    /// The whole as it is now: asked for after the reset came, so that nothing falls between the two.
+    /// The whole state under the prefix. Read after the reset, so that no event is lost between the two.
     async fn reset_json(&mut self, id: EventId) -> Result<String, Problem> {
         let caller: Caller = self.watcher.caller().clone();
         let query = Query { prefix: self.watcher.prefix().to_owned(), after: None, limit: MAX_PAGE_RESOURCES + 1 };
         let listed = self.app.service.list(&caller, query).await;
         let mut found = listed.map_err(|denial| self.problem(&denial))?;
         let mut truncated = found.len() > MAX_PAGE_RESOURCES;
-        // An engine far away may give no more than so many at once.
+        // A remote engine may return fewer than asked.
         if let (MAX_PAGE_RESOURCES, Some(last)) = (found.len(), found.last()) {
             let query = Query { prefix: self.watcher.prefix().to_owned(), after: Some(last.name.clone()), limit: 1 };
             let more = self.app.service.list(&caller, query).await;

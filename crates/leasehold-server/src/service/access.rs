@@ -5,16 +5,16 @@ use leasehold::Error;
 use super::pass::{Caller, Pass};
 use super::{Denial, Service, Verb};
 
-/// What the names of the box office's own leases begin with: seats and areas, and what it does by itself.
+/// The prefixes of the box office's own leases: seats and areas, and its background tasks.
 const RESERVED_NAME_PREFIXES: [&str; 2] = ["box/", "boxoffice-"];
 
 impl Service {
-    /// The one gate: may this caller do this, to these resources, now? Who may touch every name need only show those
-    /// that [`Self::is_reserved`].
+    /// Checks roles, prefixes, reserved names and the rate of this caller, and counts the result. A caller without
+    /// prefixes need only pass those names for which [`Self::is_reserved`] holds.
     ///
     /// # Errors
     ///
-    /// Why not.
+    /// Why the caller may not.
     pub fn authorize(&self, caller: &Caller, verb: Verb, names: &[&str]) -> Result<Pass, Denial> {
         let denied = self.keys.check(&caller.principal, verb, names);
         let denied = denied.or_else(|| self.check_reserved_names(verb, names)).or_else(|| self.check_rate(caller));
@@ -26,13 +26,13 @@ impl Service {
         Ok(Pass::new(verb))
     }
 
-    /// Whether a lease of this name could be one of the box office's: see [`Self::authorize`].
+    /// Whether the box office takes leases with this name: see [`Self::authorize`].
     pub fn is_reserved(name: &str) -> bool {
         RESERVED_NAME_PREFIXES.iter().any(|prefix| name.starts_with(prefix))
     }
 
-    /// The box office takes its leases without asking here. From anybody else they would be seats that nobody can buy,
-    /// or a sweeper that never sweeps.
+    /// The box office calls the engine without a pass. A lease of anybody else under its names would block a seat or a
+    /// background task.
     fn check_reserved_names(&self, verb: Verb, names: &[&str]) -> Option<Denial> {
         let reserved = verb.takes_by_name() && names.iter().any(|name| Self::is_reserved(name));
         let [seats, chores] = RESERVED_NAME_PREFIXES;
@@ -46,11 +46,11 @@ impl Service {
         (!free).then(|| Denial::Slow("too many requests for this key: slow down".into()))
     }
 
-    /// Whoever shows lease ids that we do not know, again and again, is guessing.
+    /// Counts lease ids that are not known: a caller who sends many of them is guessing.
     ///
     /// # Errors
     ///
-    /// [`Denial::Slow`] when that has become too much.
+    /// [`Denial::Slow`] after too many.
     pub fn check_guessing<T>(&self, caller: &Caller, answer: &Result<T, Error>) -> Result<(), Denial> {
         let unknown = matches!(answer, Err(Error::Refused(leasehold::Refusal::NotHeld)));
         if unknown && !self.may_guess(caller) {
@@ -59,7 +59,7 @@ impl Service {
         Ok(())
     }
 
-    /// Whether this caller may show one more lease id that is not known.
+    /// Whether this caller may send one more lease id that is not known.
     pub fn may_guess(&self, caller: &Caller) -> bool {
         caller.principal.guesses.try_take(self.clock.now())
     }

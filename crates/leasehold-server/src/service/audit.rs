@@ -1,22 +1,22 @@
-//! What people did to other people's leases, and who came to the door, written down.
+//! The audit log: what operators did to leases of others, wrong keys, and changes of the key file.
 //!
-//! Lines under the target `leasehold::audit`, at the level info, whatever the level of the rest. Keys are named by
-//! their public ids. No secret comes here: no key, no lease id, no value.
+//! Lines under the target `leasehold::audit`, at the level info, whatever the level of other lines. Keys appear by
+//! their public ids. Secrets (keys, lease ids, values) never appear.
 
 use leasehold::{Error, Token};
 
 use super::keys::KeyChange;
 use super::pass::{Caller, PeerAddress};
 
-/// Text by strangers is cut here: an audit line is a line.
+/// Characters of one field: text from clients is cut here.
 const MAX_FIELD_CHARS: usize = 1024;
 
-/// Where it is written.
+/// Writes the audit log.
 #[derive(Debug, Default)]
 pub struct Audit;
 
 impl Audit {
-    /// An operator ended leases.
+    /// An operator revoked leases.
     pub fn revoked(&self, caller: &Caller, name: &str, reason: &str, answer: &Result<usize, Error>) {
         self.record("revoke", caller, &[name], reason, answer);
     }
@@ -34,23 +34,22 @@ impl Audit {
         );
     }
 
-    /// Somebody freed keys without showing their value.
+    /// A caller freed Redis keys without showing their value.
     pub fn freed(&self, caller: &Caller, names: &[&str], answer: &Result<usize, Error>) {
         self.record("free", caller, names, "", answer);
     }
 
-    /// Somebody moved the end of keys without showing their value.
+    /// A caller moved the end of Redis keys without showing their value.
     pub fn pushed(&self, caller: &Caller, names: &[&str], answer: &Result<usize, Error>) {
         self.record("extend", caller, names, "", answer);
     }
 
-    /// Somebody showed a key that is not known. Which one is nobody's business: it may be the right one of another
-    /// server, or a password.
+    /// A key that is not known was shown. It is not logged: it may be the key of another server, or a password.
     pub fn wrong_key(&self, peer: PeerAddress) {
         tracing::info!(target: "leasehold::audit", what = "wrong key", peer = %peer);
     }
 
-    /// The list of keys changed.
+    /// The key file changed.
     pub fn keys_changed(&self, change: KeyChange) {
         tracing::info!(
             target: "leasehold::audit",

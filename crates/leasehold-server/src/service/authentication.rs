@@ -13,12 +13,13 @@ pub(super) const INTERNAL_PEER: PeerAddress =
     PeerAddress(std::net::SocketAddr::new(std::net::IpAddr::V4(std::net::Ipv4Addr::UNSPECIFIED), 0));
 
 impl Service {
-    /// Who is asking. Without a key: everybody, if the server has no keys; nobody otherwise.
+    /// Finds the caller by API key or ticket. Without credentials: everybody, if the server has no keys; nobody
+    /// otherwise.
     ///
     /// # Errors
     ///
-    /// [`Denial::Unauthorized`] for a key that is missing, wrong or revoked; [`Denial::Slow`] for one wrong key too
-    /// many from one address. A right key is never slowed down by others' wrong ones.
+    /// [`Denial::Unauthorized`] for a key that is missing, wrong or revoked. [`Denial::Slow`] for too many wrong keys
+    /// from one address; a right key is never slowed down by wrong ones of others.
     pub fn authenticate(&self, key: Option<&str>, peer: PeerAddress) -> Result<Caller, Denial> {
         if let Some(ticket) = key.filter(|key| ticket::looks_like(key)) {
             return self.authenticate_ticket(ticket, peer);
@@ -55,17 +56,17 @@ impl Service {
         }
     }
 
-    /// Who somebody is that has not shown a key yet: nobody, on a server with keys, and that is no offence.
+    /// The caller of a connection without credentials; none on a server with keys. Counts no denial.
     pub fn anonymous_caller(&self, peer: PeerAddress) -> Option<Caller> {
         self.keys.anybody().map(|principal| Caller::new(principal, peer))
     }
 
-    /// A caller of our own making, who passes the same gate as everybody.
+    /// A caller inside this process. It is authorised like every other.
     pub fn internal_caller(&self, principal: Principal) -> Caller {
         Caller::new(Arc::new(principal), INTERNAL_PEER)
     }
 
-    /// The payment provider, whose signature was found right.
+    /// The caller of a callback whose signature was verified.
     pub const fn provider(&self) -> &Caller {
         &self.provider
     }
@@ -77,7 +78,7 @@ impl Service {
         if !self.failed_auths.try_take(peer.0.ip(), self.clock.now()) {
             return Denial::Slow("too many wrong keys from this address: slow down".into());
         }
-        // Written down only as often as it is allowed: a stranger does not fill the disk with our log.
+        // Only after the rate limit: wrong keys must not fill the disk with log lines.
         self.audit.wrong_key(peer);
         Denial::Unauthorized
     }

@@ -1,14 +1,14 @@
-//! How many connections there may be: on both ports together, and of one address.
+//! Limits the connections: on both ports together, and from one network address.
 //!
-//! One number for both: whoever has room on one port while the other is idle may use it, up to a few that are kept for
-//! the other, so that a crowd on RESP never shuts out those who look after the server by HTTP.
+//! One limit for both ports. Each port leaves some connections to the other, so that many RESP clients cannot shut out
+//! an operator who uses HTTP.
 
 use leasehold_support::sync::lock;
 use std::collections::HashMap;
 use std::net::{IpAddr, Ipv6Addr};
 use std::sync::{Arc, Mutex};
 
-/// Where somebody comes in.
+/// A listening port.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Port {
     /// The HTTP port.
@@ -17,10 +17,10 @@ pub enum Port {
     Resp,
 }
 
-/// Places that one door leaves to the other.
+/// Connections that one port leaves to the other.
 const CONNECTIONS_KEPT_FOR_OTHER_PORT: usize = 64;
 
-/// All the places there are.
+/// Counts open connections, by port and by network.
 #[derive(Debug)]
 pub struct ConnectionLimiter {
     max_total: usize,
@@ -34,26 +34,26 @@ struct OpenConnections {
     by_network: HashMap<IpAddr, usize>,
 }
 
-/// Why there is no place.
+/// Why a connection is refused.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum LimitReached {
-    /// For anybody.
+    /// The server has as many connections as it may have.
     Total,
-    /// For this address.
+    /// This address has as many connections as it may have.
     PerAddress,
 }
 
 impl ConnectionLimiter {
-    /// `max_total` in all, `max_per_address` for each address.
+    /// At most `max_total` connections, and `max_per_address` from each network.
     pub fn new(max_total: usize, max_per_address: usize) -> Arc<Self> {
         Arc::new(Self { max_total, max_per_address, open: Mutex::default() })
     }
 
-    /// Takes a place; it is given back by dropping it.
+    /// Counts one more connection; dropping the permit counts it off.
     ///
     /// # Errors
     ///
-    /// There is none.
+    /// A limit is reached.
     pub fn try_acquire(self: &Arc<Self>, port: Port, ip: IpAddr) -> Result<ConnectionPermit, LimitReached> {
         let network = network_of(ip);
         let mut open = lock(&self.open);
@@ -72,7 +72,7 @@ impl ConnectionLimiter {
     }
 }
 
-/// One place.
+/// One counted connection.
 #[derive(Debug)]
 pub struct ConnectionPermit {
     limiter: Arc<ConnectionLimiter>,
@@ -86,7 +86,7 @@ impl Drop for ConnectionPermit {
         open.by_port[self.port as usize] -= 1;
         if let Some(count) = open.by_network.get_mut(&self.network) {
             *count -= 1;
-            // Addresses are chosen by strangers: none is remembered longer than its last connection.
+            // Clients choose their addresses: the map forgets an address with its last connection.
             if *count == 0 {
                 open.by_network.remove(&self.network);
             }
@@ -111,7 +111,7 @@ mod tests {
         text.parse().unwrap()
     }
 
-    /// Goal: both caps hold, a place comes back with its connection, and an address is forgotten with its last one.
+    /// Goal: both limits hold, a permit counts off when dropped, and an address is forgotten with its last one.
     #[test]
     fn places_are_counted_in_all_and_by_address() {
         let limiter = ConnectionLimiter::new(3, 2);
@@ -127,7 +127,7 @@ mod tests {
         assert_eq!(limiter.open.lock().unwrap().by_network.len(), 2);
     }
 
-    /// Goal: a crowd at one door leaves room at the other, and the two together are no more than there may be.
+    /// Goal: many connections on one port leave room on the other, and both together stay within the limit.
     #[test]
     fn a_crowd_at_one_door_does_not_close_the_other() {
         let limiter = ConnectionLimiter::new(160, 160);

@@ -15,11 +15,11 @@ use super::watch::Watcher;
 use super::{Denial, Service, Verb};
 
 impl Service {
-    /// Takes resources, all or none.
+    /// Acquires resources, all or none.
     ///
     /// # Errors
     ///
-    /// The gate's no, or the engine's.
+    /// The caller may not, or the engine refused or failed.
     pub async fn acquire(&self, caller: &Caller, claim: Claim) -> Result<Grant, Denial> {
         let names: Vec<&str> = claim.wants.iter().map(|want| want.name.as_str()).collect();
         let pass = self.authorize(caller, Verb::Acquire, &names)?;
@@ -29,7 +29,7 @@ impl Service {
         let answer = tokio::select! {
             biased;
             answer = self.engine(&pass).acquire(claim).instrument(pass.span(caller)) => answer,
-            // It leaves the queue with the dropped future: a revoked key is not handed a lease later.
+            // Dropping the future removes the claim from the queue: a revoked key gets no lease later.
             () = caller.principal.gone() => {
                 self.metrics.record_refusal(AcquireOutcome::Left);
                 return Err(Denial::Unauthorized);
@@ -39,7 +39,7 @@ impl Service {
         answer.map_err(Denial::Engine)
     }
 
-    /// Refuses a claim that is more than this server gives, where the engine does not see to that.
+    /// Checks a claim against the limits of this server, where the engine does not.
     fn check_limits(&self, claim: &Claim) -> Result<(), Denial> {
         let Some(limits) = &self.limits else { return Ok(()) };
         let wants: Vec<Want<'_>> = claim.wants.iter().map(|want| Want { name: &want.name, mode: want.mode }).collect();
@@ -59,11 +59,11 @@ impl Service {
         limits.check(&asked).map_err(|sentence| Denial::Engine(Error::Invalid(sentence)))
     }
 
-    /// Pushes the end of a lease.
+    /// Renews a lease.
     ///
     /// # Errors
     ///
-    /// The gate's no, or the engine's.
+    /// The caller may not, or the engine refused or failed.
     pub async fn renew(&self, caller: &Caller, lease: &LeaseId, ttl: Option<Duration>) -> Result<Renewal, Denial> {
         let pass = self.authorize(caller, Verb::Renew, &[])?;
         if let (Some(limits), Some(ttl)) = (&self.limits, ttl) {
@@ -75,11 +75,11 @@ impl Service {
         answer.map_err(Denial::Engine)
     }
 
-    /// Ends a lease.
+    /// Releases a lease.
     ///
     /// # Errors
     ///
-    /// The gate's no, or the engine's.
+    /// The caller may not, or the engine refused or failed.
     pub async fn release(&self, caller: &Caller, lease: &LeaseId) -> Result<bool, Denial> {
         let pass = self.authorize(caller, Verb::Release, &[])?;
         let answer = self.engine(&pass).release(lease).instrument(pass.span(caller)).await;
@@ -87,11 +87,11 @@ impl Service {
         answer.map_err(Denial::Engine)
     }
 
-    /// Ends every lease on a resource, by an operator's order.
+    /// Revokes every lease on a resource, by an operator's order.
     ///
     /// # Errors
     ///
-    /// The gate's no, or the engine's.
+    /// The caller may not, or the engine refused or failed.
     pub async fn revoke(&self, caller: &Caller, name: &str, reason: &str) -> Result<usize, Denial> {
         let pass = self.authorize(caller, Verb::Revoke, &[name])?;
         let answer = self.engine(&pass).revoke(name, reason).instrument(pass.span(caller)).await;
@@ -99,11 +99,11 @@ impl Service {
         answer.map_err(Denial::Engine)
     }
 
-    /// Below which token none will come any more; with a token, raises that floor to it by an operator's order.
+    /// The floor of tokens: no lower token will be granted any more. With a token, raises the floor to it.
     ///
     /// # Errors
     ///
-    /// The gate's no, or the engine's.
+    /// The caller may not, or the engine refused or failed.
     pub async fn raise_floor(&self, caller: &Caller, floor: Option<Token>) -> Result<Token, Denial> {
         let pass = self.authorize(caller, if floor.is_some() { Verb::RaiseFloor } else { Verb::Floor }, &[])?;
         let answer = self.engine(&pass).raise_floor(floor).instrument(pass.span(caller)).await;
@@ -113,21 +113,21 @@ impl Service {
         answer.map_err(Denial::Engine)
     }
 
-    /// What is known of one resource.
+    /// Looks up one resource.
     ///
     /// # Errors
     ///
-    /// The gate's no, or the engine's.
+    /// The caller may not, or the engine refused or failed.
     pub async fn inspect(&self, caller: &Caller, name: &str) -> Result<Option<Resource>, Denial> {
         let pass = self.authorize(caller, Verb::Inspect, &[name])?;
         self.engine(&pass).inspect(name).instrument(pass.span(caller)).await.map_err(Denial::Engine)
     }
 
-    /// Resources in use, in order of name: those the caller may see. Only an empty page is the end.
+    /// Lists resources in use, in order of name, as far as the caller may see them. Only an empty page is the end.
     ///
     /// # Errors
     ///
-    /// The gate's no, or the engine's.
+    /// The caller may not, or the engine refused or failed.
     pub async fn list(&self, caller: &Caller, query: Query) -> Result<Vec<Resource>, Denial> {
         let pass = self.authorize(caller, Verb::List, &[])?;
         let mut found = Vec::new();
@@ -142,11 +142,11 @@ impl Service {
         Ok(found)
     }
 
-    /// What happens from here on, under a prefix: what the caller may see of it.
+    /// Watches events under a prefix, as far as the caller may see them.
     ///
     /// # Errors
     ///
-    /// The gate's no, or the engine's.
+    /// The caller may not, or the engine refused or failed.
     pub async fn watch(
         self: &Arc<Self>,
         caller: &Caller,

@@ -1,4 +1,4 @@
-//! What is counted, and how Prometheus reads it. Resource names are never labels.
+//! The counters of the server, in the text format of Prometheus. Resource names are never labels.
 
 use std::sync::Mutex;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -15,27 +15,27 @@ use super::Verb;
 use crate::boxoffice;
 use leasehold_support::sync::lock;
 
-/// How an acquire went.
+/// The outcome of an acquire.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[repr(u8)]
 pub enum AcquireOutcome {
-    /// It is theirs.
+    /// It was granted.
     Granted,
-    /// Somebody else has it.
+    /// Another holder has it.
     Held,
-    /// Too many wait.
+    /// The queue is full.
     QueueFull,
     /// Too many leases.
     Quota,
     /// The request id was used with another body.
     Mismatch,
-    /// Never as written.
+    /// The request is invalid.
     Invalid,
-    /// Nobody could be asked.
+    /// The engine could not be asked.
     Unavailable,
-    /// It may have happened.
+    /// It may have been granted.
     Unknown,
-    /// Whoever asked went away before there was an answer, or lost its key.
+    /// The client hung up before the answer, or its key was revoked.
     Left,
 }
 
@@ -52,7 +52,7 @@ impl AcquireOutcome {
         (Self::Left, "left"),
     ];
 
-    /// The outcome that an error means.
+    /// The outcome for an error.
     pub const fn from_error(error: &Error) -> Self {
         match error {
             Error::Refused(Refusal::QueueFull { .. }) => Self::QueueFull,
@@ -66,7 +66,7 @@ impl AcquireOutcome {
     }
 }
 
-/// Everything that is counted here; what the engine counts itself is added when somebody reads.
+/// The counters of the service. The engine's own counters are added when they are rendered.
 #[derive(Debug, Default)]
 pub struct ServiceMetrics {
     calls: [AtomicU64; Verb::ALL.len()],
@@ -80,7 +80,7 @@ pub struct ServiceMetrics {
     rates: Mutex<SampledRates>,
 }
 
-/// How much happens per second.
+/// Operations per second.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
 pub struct Rates {
     /// Granted.
@@ -108,13 +108,13 @@ impl ServiceMetrics {
         self.denied.fetch_add(1, Ordering::Relaxed);
     }
 
-    /// How many calls of this verb the gate let through.
+    /// How many calls of this verb were authorised.
     #[cfg(test)]
     pub fn calls_so_far(&self, verb: Verb) -> u64 {
         self.calls[verb as usize].load(Ordering::Relaxed)
     }
 
-    /// An acquire was answered.
+    /// Counts an answered acquire.
     pub fn record_acquire(&self, answer: &Result<Grant, Error>, waited: Duration) {
         match answer {
             Ok(_) => self.record_grant(waited),
@@ -122,13 +122,13 @@ impl ServiceMetrics {
         }
     }
 
-    /// An acquire was granted after this long.
+    /// Counts a grant, and how long it waited.
     pub fn record_grant(&self, waited: Duration) {
         self.acquired[AcquireOutcome::Granted as usize].fetch_add(1, Ordering::Relaxed);
         lock(&self.waits).add(waited);
     }
 
-    /// An acquire was not granted.
+    /// Counts an acquire that was not granted.
     pub fn record_refusal(&self, outcome: AcquireOutcome) {
         self.acquired[outcome as usize].fetch_add(1, Ordering::Relaxed);
         if outcome == AcquireOutcome::Held {
@@ -136,14 +136,14 @@ impl ServiceMetrics {
         }
     }
 
-    /// A renewal was answered.
+    /// Counts an answered renewal.
     pub fn record_renewal(&self, answer: &Result<Renewal, Error>) {
         if let Err(error) = answer {
             self.record_renew_failure(error);
         }
     }
 
-    /// A renewal failed.
+    /// Counts a failed renewal.
     pub fn record_renew_failure(&self, error: &Error) {
         let counter = match error {
             Error::Refused(Refusal::Stale) => &self.renew_stale,
@@ -153,7 +153,7 @@ impl ServiceMetrics {
         counter.fetch_add(1, Ordering::Relaxed);
     }
 
-    /// How much happened per second, lately.
+    /// The rates of the last seconds.
     pub fn rates(&self) -> Rates {
         lock(&self.rates).rates
     }
@@ -166,7 +166,7 @@ impl ServiceMetrics {
         let now = [granted, released, lapsed, refused];
         let mut sampled = lock(&self.rates);
         if let Some(last) = sampled.last.replace(now) {
-            // Half the old, half the new: calm enough to read, quick enough to follow.
+            // The mean of old and new rate: smooth enough to read, quick enough to follow.
             let blend = |old: f64, at: usize| (old + now[at].saturating_sub(last[at]) as f64) / 2.0;
             let old = sampled.rates;
             sampled.rates = Rates {
@@ -194,7 +194,7 @@ impl ServiceMetrics {
                 load(&self.acquired[outcome as usize]),
             );
         }
-        // Refused by somebody else's lease, or granted once that had ended.
+        // Refused because of another lease, or granted after it ended.
         let met = load(&self.contended) + engine.as_ref().map_or(0, |(tally, ..)| tally.waited);
         page.counter(
             "leasehold_contended_total",
@@ -212,7 +212,7 @@ impl ServiceMetrics {
             page.line("leasehold_calls_total", &label, load(&self.calls[verb as usize]));
         }
         page.counter("leasehold_denied_total", "Calls that the gate refused.", load(&self.denied));
-        // Tokens are checked beside the resource; a server without a gate in front of one rejects none.
+        // Tokens are checked at the resource; this server has no fence.
         page.counter("leasehold_fence_rejected_total", "Writes refused by a fence of this server.", 0);
         let waits = *lock(&self.waits);
         page.seconds_histogram("leasehold_wait_seconds", "Time from the request to the grant.", &waits);
@@ -264,9 +264,9 @@ impl MetricsText {
         self.line(name, "", value);
     }
 
-    /// What the box office counts.
+    /// The metrics of the box office.
     fn office_metrics(&mut self, office: &office::OfficeMetrics) {
-        // Without the ledger nobody knows: no sample is better than an old one.
+        // Without an answer of the ledger there is no sample: none is better than an old one.
         if let Some(stands) = &office.stands {
             self.family("leasehold_holds", "gauge", "Live holds by state.");
             self.line("leasehold_holds", "{state=\"active\"}", stands.active);
@@ -315,7 +315,7 @@ impl MetricsText {
         );
     }
 
-    /// Money that is not simply an order's.
+    /// Metrics of refunds, late and stuck payments.
     fn money_metrics(&mut self, office: &office::OfficeMetrics) {
         self.family(
             "leasehold_late_money_total",
@@ -337,7 +337,7 @@ impl MetricsText {
         }
     }
 
-    /// A histogram of spans, in seconds.
+    /// A histogram of durations, in seconds.
     fn seconds_histogram(&mut self, name: &str, help: &str, histogram: &Histogram) {
         self.histogram(name, help, histogram, |bound| bound / 1e6, histogram.sum_nanos as f64 / 1e9);
     }

@@ -1,4 +1,4 @@
-//! The service: the one way from a protocol to the engine.
+//! The service: every protocol reaches the engine through it. It authenticates, authorises, limits and counts.
 //!
 //! ```text
 //!   http, resp ──▶ Service: who may, how much, count it ──▶ engine
@@ -7,12 +7,12 @@
 //! # Laws
 //!
 //! 1. Nothing reaches the engine without a [`Pass`], and only [`Service::authorize`] makes one.
-//! 2. A refused caller changes nothing and learns nothing of what it may not see.
-//! 3. Every admitted call is counted by its verb and its outcome, once.
+//! 2. A refused caller changes nothing and learns nothing about resources that it may not see.
+//! 3. Every authorised call is counted once, by verb and by outcome.
 //!
 //! # Not here
 //!
-//! Bytes (`http`, `resp`), decisions about leases (the engine).
+//! Wire formats (`http`, `resp`), decisions about leases (the engine).
 
 mod access;
 pub mod audit;
@@ -48,32 +48,32 @@ use rate::FailedAuthLimiter;
 pub use status::EngineInfo;
 pub use verb::Verb;
 
-/// See the module.
+/// The engine, the keys, the limits and the counters of one server.
 pub struct Service {
     engine: Arc<dyn Engine>,
-    /// The same engine, if it is the embedded one: its till answers many connections at once.
+    /// The same engine, if it is the embedded one: RESP submits batches to it directly.
     embedded: Option<Arc<Embedded>>,
-    /// What may be asked for, where the engine is not ours to tell.
+    /// Limits to check here, where the engine runs elsewhere and does not know them.
     limits: Option<Limits>,
     keys: Arc<KeyRing>,
-    /// How often wrong keys may be shown.
+    /// Limits how often an address may show wrong keys.
     failed_auths: FailedAuthLimiter,
     pub(crate) metrics: ServiceMetrics,
     audit: Audit,
     clock: Arc<dyn Clock>,
     started: Time,
-    /// Where HTTP listens, once it does.
+    /// The port of the HTTP listener, once it listens.
     http_port: OnceLock<u16>,
-    /// Opened after the engine, if it is opened at all.
+    /// Set after the engine was opened, if there is a ledger.
     boxoffice: OnceLock<Arc<BoxOffice>>,
-    /// Whoever shows a buyer's ticket.
+    /// The principal of every caller with a ticket.
     buyers: Arc<Principal>,
-    /// Whoever shows a provider's signature.
+    /// The caller of every signed callback.
     provider: Caller,
 }
 
 impl Service {
-    /// A service over an engine that is open.
+    /// Builds the service over an open engine.
     pub fn new(engine: ServedEngine, keys: Arc<KeyRing>, audit: Audit, clock: Arc<dyn Clock>) -> Arc<Self> {
         let (engine, embedded, limits) = match engine {
             ServedEngine::Embedded(engine) => (engine.clone() as Arc<dyn Engine>, Some(engine), None),
@@ -98,27 +98,27 @@ impl Service {
         })
     }
 
-    /// The till of the embedded engine, for a thread that speaks for many connections; none for other engines.
+    /// The embedded engine, for a thread that submits the commands of many connections at once; none for other engines.
     pub fn embedded(&self) -> Option<&Arc<Embedded>> {
         self.embedded.as_ref()
     }
 
-    /// The engine, for what the server itself does beside the protocols: the box office opens over it.
+    /// The engine, for the server itself: the box office is opened over it.
     pub fn own_engine(&self) -> Arc<dyn Engine> {
         self.engine.clone()
     }
 
-    /// The engine, for whoever has a pass.
+    /// The engine, for an authorised call.
     pub fn engine(&self, _: &Pass) -> &Arc<dyn Engine> {
         &self.engine
     }
 
-    /// Opens the box office. Once: a second one is not taken.
+    /// Sets the box office. A second call has no effect.
     pub fn open_boxoffice(&self, boxoffice: Arc<BoxOffice>) -> bool {
         self.boxoffice.set(boxoffice).is_ok()
     }
 
-    /// The box office, for whoever has a pass.
+    /// The box office, for an authorised call.
     ///
     /// # Errors
     ///
@@ -127,28 +127,28 @@ impl Service {
         self.boxoffice.get().ok_or_else(no_boxoffice)
     }
 
-    /// What everybody may know of the box office: whether it is a demo, and where a page begins.
+    /// What a page may know of the box office without credentials.
     pub fn boxoffice_info(&self) -> Option<PublicInfo> {
         self.boxoffice.get().map(|boxoffice| boxoffice.public_info())
     }
 
-    /// What proves that a message is the payment provider's.
+    /// The secrets that verify callbacks of the payment provider.
     pub fn provider_secrets(&self) -> Option<&leasehold_boxoffice::sign::Secrets> {
         self.boxoffice.get().and_then(|boxoffice| boxoffice.provider_secrets())
     }
 
-    /// HTTP listens on this port. Once: a second one is not taken.
+    /// Sets the port of the HTTP listener. A second call has no effect.
     pub fn set_http_port(&self, port: u16) {
         let _ = self.http_port.set(port);
     }
 
-    /// Finishes what is under way and closes the engine.
+    /// Closes the ledger and the engine.
     ///
     /// # Errors
     ///
-    /// What the ledger or the engine says when it could not finish.
+    /// The ledger or the engine could not finish.
     pub async fn close(&self) -> Result<(), Denial> {
-        // The ledger first: what it still writes may release leases.
+        // The ledger first: its last writes may release leases.
         let ledger = match self.boxoffice.get() {
             Some(boxoffice) => boxoffice.office().close().await.map_err(Denial::Office),
             None => Ok(()),
@@ -156,7 +156,7 @@ impl Service {
         self.engine.close().await.map_err(Denial::Engine).and(ledger)
     }
 
-    /// The clock the server counts by.
+    /// The clock of the server.
     pub fn clock(&self) -> &Arc<dyn Clock> {
         &self.clock
     }
@@ -170,10 +170,10 @@ fn no_boxoffice() -> Denial {
     })
 }
 
-/// An engine that was opened.
+/// An open engine, as the service needs it.
 pub enum ServedEngine {
-    /// The embedded one, which has a till.
+    /// The embedded engine.
     Embedded(Arc<Embedded>),
-    /// Any other. What it is asked for is held to these limits here: it has limits of its own, and does not know ours.
+    /// Any other engine. It does not know the limits of this server, so the service checks them.
     Other(Arc<dyn Engine>, Limits),
 }

@@ -1,4 +1,4 @@
-//! How often: a bucket that fills by itself, in one word of memory; and a fixed number of them for strangers.
+//! Rate limits: a token bucket in one atomic word, and a fixed number of buckets for failed authentications.
 
 use std::hash::{BuildHasher, RandomState};
 use std::net::IpAddr;
@@ -9,14 +9,14 @@ use leasehold::clock::Time;
 
 use super::connection_limit::network_of;
 
-/// So many at once, and so many a second after that.
+/// A token bucket: a burst, then a steady rate.
 #[derive(Debug)]
 pub struct Rate {
-    /// One takes so long to come back.
+    /// Nanoseconds until one token comes back.
     every: u64,
-    /// This much may be owed.
+    /// Nanoseconds of debt that the burst allows.
     burst: u64,
-    /// When everything taken so far will have come back, in nanoseconds.
+    /// When all tokens taken so far have come back, in nanoseconds.
     full_at: AtomicU64,
 }
 
@@ -27,7 +27,7 @@ impl Rate {
         Self { every, burst: every.saturating_mul(burst.max(1).into()), full_at: AtomicU64::new(0) }
     }
 
-    /// Takes one. `false`: there is none.
+    /// Takes one token. `false`: there is none.
     pub fn try_take(&self, now: Time) -> bool {
         let now = now.as_nanos();
         self.full_at
@@ -38,17 +38,17 @@ impl Rate {
             .is_ok()
     }
 
-    /// How long until there is one.
+    /// How long until there is a token.
     pub fn wait(&self, now: Time) -> Duration {
         let full_at = self.full_at.load(Ordering::Relaxed);
         Duration::from_nanos((full_at + self.every).saturating_sub(now.as_nanos().saturating_add(self.burst)))
     }
 }
 
-/// How often addresses we know nothing good of may try, in memory that does not grow with their number.
+/// Limits failed authentications by address, in memory of a fixed size.
 ///
-/// Each address falls into one of a fixed number of buckets, by a hash that nobody outside can aim with. Two addresses
-/// may share one: so it limits only what is wrong anyway, and never who shows a right key.
+/// Each address is hashed into one of a fixed number of buckets, with a random seed. Two addresses may share a bucket,
+/// so only failures are limited: a right key always passes.
 #[derive(Debug)]
 pub struct FailedAuthLimiter {
     buckets: Box<[Rate]>,
@@ -58,13 +58,13 @@ pub struct FailedAuthLimiter {
 impl FailedAuthLimiter {
     const BUCKETS: usize = 4096;
 
-    /// So many a second for each, and so many at once.
+    /// The rate and the burst of each bucket.
     pub fn new(per_second: u32, burst: u32) -> Self {
         let buckets = (0..Self::BUCKETS).map(|_| Rate::new(per_second, burst)).collect();
         Self { buckets, seed: RandomState::new() }
     }
 
-    /// Takes one try of this address. `false`: it has had too many.
+    /// Counts one failure of this address. `false`: it had too many.
     pub fn try_take(&self, address: IpAddr, now: Time) -> bool {
         let at = usize::try_from(self.seed.hash_one(network_of(address)) % Self::BUCKETS as u64).unwrap_or(0);
         self.buckets[at].try_take(now)

@@ -10,11 +10,11 @@ use super::pass::{Caller, Pass};
 use super::{Denial, Service, Verb};
 
 impl Service {
-    /// Takes names as Redis keys.
+    /// Sets Redis keys.
     ///
     /// # Errors
     ///
-    /// The gate's no, or the engine's.
+    /// The caller may not, or the engine refused or failed.
     pub async fn set_key(&self, caller: &Caller, claim: Claim, value: &[u8]) -> Result<Grant, Denial> {
         let names: Vec<&str> = claim.wants.iter().map(|want| want.name.as_str()).collect();
         let pass = self.authorize(caller, Verb::SetKey, &names)?;
@@ -24,21 +24,21 @@ impl Service {
         answer.map_err(Denial::Engine)
     }
 
-    /// A name as a Redis key.
+    /// Reads a Redis key.
     ///
     /// # Errors
     ///
-    /// The gate's no, or the engine's.
+    /// The caller may not, or the engine refused or failed.
     pub async fn get_key(&self, caller: &Caller, name: &str) -> Result<Option<Key>, Denial> {
         let pass = self.authorize(caller, Verb::GetKey, &[name])?;
         self.redis_keys(&pass)?.get(name).await.map_err(Denial::Engine)
     }
 
-    /// Frees Redis keys. Without a value nobody proved to own them: that is written down.
+    /// Frees Redis keys. Without a value the caller did not prove ownership: that goes to the audit log.
     ///
     /// # Errors
     ///
-    /// The gate's no, or the engine's.
+    /// The caller may not, or the engine refused or failed.
     pub async fn free_keys(&self, caller: &Caller, names: &[&str], value: Option<&[u8]>) -> Result<usize, Denial> {
         let pass = self.authorize(caller, Verb::FreeKey, names)?;
         let answer = self.redis_keys(&pass)?.free(names, value).await;
@@ -48,11 +48,11 @@ impl Service {
         answer.map_err(Denial::Engine)
     }
 
-    /// Pushes the end of Redis keys. Without a value nobody proved to own them: that is written down.
+    /// Moves the end of Redis keys. Without a value the caller did not prove ownership: that goes to the audit log.
     ///
     /// # Errors
     ///
-    /// The gate's no, or the engine's.
+    /// The caller may not, or the engine refused or failed.
     pub async fn extend_keys(
         &self,
         caller: &Caller,

@@ -11,45 +11,45 @@ use super::metrics::Rates;
 use super::pass::Caller;
 use super::{Denial, Service, Verb};
 
-/// What the server says of itself.
+/// The status of the server, as one caller may see it.
 #[derive(Clone, Debug)]
 pub struct Status {
-    /// What the engine swears to.
+    /// The promises of the engine.
     pub promises: Promises,
-    /// Leases that are somebody's; none if the engine does not say, or the caller may not see all of them.
+    /// Leases held now; none if the engine does not say, or the caller may not see all of them.
     pub leases: Option<usize>,
-    /// Claims in line; none likewise.
+    /// Claims in the queues; none likewise.
     pub waiters: Option<usize>,
     /// How long the server has run.
     pub uptime: Duration,
-    /// How much happens per second; none for a caller who may not see all of it.
+    /// Operations per second; none for a caller who may not see all resources.
     pub rates: Option<Rates>,
     /// Leases that lapsed or were revoked, newest first: those the caller may see.
     pub recent: Vec<leasehold::engine::Event>,
     /// Whether a key is needed.
     pub keys_needed: bool,
-    /// What the caller may do.
+    /// The roles of the caller.
     pub roles: Roles,
 }
 
-/// What the server says of its engine.
+/// What a client may know of the engine.
 #[derive(Clone, Debug)]
 pub struct EngineInfo {
-    /// What the engine swears to, and its short name.
+    /// The promises of the engine, and its short name.
     pub promises: Promises,
-    /// The engine's own: a server before another says what that one says.
+    /// The identity of the engine. A front server passes on the identity of the server behind it.
     pub identity: Option<String>,
     /// The port of this server's HTTP listener; none if it has none.
     pub http_port: Option<u16>,
 }
 
 impl Service {
-    /// What the engine swears to. Everybody may know.
+    /// The promises of the engine. No pass is needed.
     pub fn promises(&self) -> Promises {
         self.engine.promises()
     }
 
-    /// Whether the engine answers. Reveals nothing else, and costs little: anybody may ask, as often as they like.
+    /// Whether engine and ledger answer. Needs no pass, reveals nothing else, and is cheap.
     pub async fn ready(&self) -> Result<(), Denial> {
         self.engine_ready().await?;
         match self.boxoffice.get() {
@@ -60,37 +60,37 @@ impl Service {
 
     async fn engine_ready(&self) -> Result<(), Error> {
         if let Some(embedded) = &self.embedded {
-            // A listing would look at every name there is, under the lock that all grants take.
+            // A listing would scan every name under the engine's lock.
             return embedded.counts().await.map(drop);
         }
         self.engine.list(Query { prefix: "\u{10ffff}".into(), after: None, limit: 1 }).await.map(drop)
     }
 
-    /// What the server says of its engine.
+    /// What a client may know of the engine.
     ///
     /// # Errors
     ///
-    /// The gate's no, or the engine's.
+    /// The caller may not, or the engine refused or failed.
     pub async fn engine_info(&self, caller: &Caller) -> Result<EngineInfo, Denial> {
         let pass = self.authorize(caller, Verb::Status, &[])?;
         let identity = self.engine(&pass).identity().instrument(pass.span(caller)).await.map_err(Denial::Engine)?;
         Ok(EngineInfo { promises: self.engine.promises(), identity, http_port: self.http_port.get().copied() })
     }
 
-    /// What the server says of itself.
+    /// The status of the server.
     ///
     /// # Errors
     ///
-    /// The gate's no.
+    /// The caller may not.
     pub fn status(&self, caller: &Caller) -> Result<Status, Denial> {
         let _pass = self.authorize(caller, Verb::Status, &[])?;
         let embedded = self.embedded.as_ref();
-        // How busy others are is not theirs to see who see only some of the names.
+        // A caller with prefixes does not see how busy others are.
         let sees_all = caller.principal.prefixes.is_empty();
         let counts = embedded.filter(|_| sees_all).map(|engine| engine.tally().2);
         let sees = |name: &str| caller.principal.sees(name);
         let mut recent = embedded.map_or_else(Vec::new, |engine| engine.recent_losses(100, sees));
-        // A lease over several resources is told of with those that may be seen.
+        // A lease over several resources is shown with those that the caller may see.
         recent.iter_mut().for_each(|event| event.resources.retain(|name| sees(name)));
         Ok(Status {
             promises: self.engine.promises(),
@@ -104,11 +104,11 @@ impl Service {
         })
     }
 
-    /// Every metric, as Prometheus reads it.
+    /// Every metric, in the text format of Prometheus.
     ///
     /// # Errors
     ///
-    /// The gate's no.
+    /// The caller may not.
     pub async fn metrics(&self, caller: &Caller) -> Result<String, Denial> {
         let _pass = self.authorize(caller, Verb::Metrics, &[])?;
         let office = match self.boxoffice.get() {
@@ -118,7 +118,7 @@ impl Service {
         Ok(self.metrics.render(self.embedded.as_ref().map(|engine| engine.tally()), office.as_ref()))
     }
 
-    /// Adds up what happened in the last second; called once a second.
+    /// Updates the rates; called once a second.
     pub fn tick(&self) {
         self.metrics.sample_rates(self.embedded.as_ref().map(|engine| engine.tally().0));
     }

@@ -1,4 +1,4 @@
-//! A watch under a prefix, as one caller may see it.
+//! A watch under a prefix, filtered by what one caller may see.
 
 use std::sync::Arc;
 
@@ -7,22 +7,22 @@ use leasehold::engine::{Event, EventId, Seen, Watch};
 
 use super::{Caller, Denial, Service};
 
-/// A watch that is under way. See [`Service::watch`].
+/// An open watch. See [`super::Service::watch`].
 pub struct Watcher {
     service: Arc<Service>,
     caller: Caller,
     prefix: String,
-    /// The last that was told.
+    /// The id of the last event that was delivered.
     prev: Option<EventId>,
     stream: Watch,
 }
 
-/// What is told.
+/// One message of a watch.
 #[derive(Clone, Debug)]
 pub enum WatchUpdate {
-    /// This happened; the id before it under this prefix is beside it.
+    /// An event, and the id before it under this prefix.
     Event(Event, EventId),
-    /// There is a gap before this id: look at the whole, and go on from here.
+    /// There is a gap before this id: read the whole state, and go on from here.
     Reset(EventId),
 }
 
@@ -37,7 +37,7 @@ impl Watcher {
         Self { service, caller, prefix, prev: since, stream }
     }
 
-    /// Waits for what happens next under the prefix: at least one. Dropping the future loses nothing.
+    /// Waits for the next events under the prefix: at least one. Dropping the future loses nothing.
     ///
     /// # Errors
     ///
@@ -66,7 +66,7 @@ impl Watcher {
         };
         let mut told = Vec::new();
         for mut event in events {
-            // A lease over several resources is told of with those that may be seen.
+            // A lease over several resources is shown with those that the caller may see.
             event.resources.retain(|name| name.starts_with(&self.prefix) && self.caller.principal.sees(name));
             if event.resources.is_empty() {
                 continue;
@@ -83,12 +83,12 @@ impl Watcher {
         Ok(told)
     }
 
-    /// Who watches.
+    /// The caller of the watch.
     pub fn caller(&self) -> &Caller {
         &self.caller
     }
 
-    /// Under which prefix.
+    /// The prefix of the watch.
     pub fn prefix(&self) -> &str {
         &self.prefix
     }

@@ -1,8 +1,8 @@
-//! The page of the test provider, where a buyer pays: plain HTML, no script.
+//! The payment page of the demo provider: plain HTML, no script.
 
 use leasehold_boxoffice::provider::script::ScriptedPayment;
 
-/// What a buyer may choose, and what it is called.
+/// The buttons, and their labels.
 const PAYMENT_BUTTONS: [(&str, &str); 4] = [
     ("approve", "Pay now"),
     ("authorise", "Let the shop take it after the sale"),
@@ -22,7 +22,7 @@ pub fn render(payment: &ScriptedPayment) -> String {
     ))
 }
 
-/// What is shown where there is no way back.
+/// The page without a return URL.
 pub fn done() -> String {
     document("<h1>Done</h1>\n<p>You can close this page and go back to the shop.</p>")
 }

@@ -1,4 +1,4 @@
-//! Events: made, changed, imported, looked at.
+//! Events: create, configure, import, show.
 
 use std::collections::BTreeSet;
 
@@ -22,16 +22,16 @@ use crate::service::Verb;
 /// The fields of an event beside its layout.
 const SETTINGS_FIELDS: [&str; 9] =
     ["name", "currency", "ttl_ms", "max_hold_ms", "pay_ms", "per_buyer", "on_sale", "orphan_rule", "rehearsal"];
-/// How often a change is made anew when somebody else was quicker.
+/// How often a change is retried after a concurrent change.
 const MAX_CONFIGURE_ATTEMPTS: usize = 16;
-/// Entries between two looks of a page; with more, the whole is sent.
+/// Entries that a page may be behind; beyond that the whole state is sent.
 const MAX_CHANGED_ENTRIES: usize = 2000;
 
 /// `POST /v1/events`
 pub async fn create(mut call: HttpCall) -> Result<Response<Body>, Problem> {
     let request = BoxOfficeRequest::authorize(&call, Verb::RunEvent)?;
     call.query([])?;
-    // Ids are drawn here: no prefix could be of an event that is not made yet.
+    // The id is generated here, so no prefix can cover the new event.
     if !request.caller.principal.prefixes.is_empty() {
         return Err(Problem::forbidden("a key with prefixes makes no events: it could not see them"));
     }
@@ -68,7 +68,7 @@ pub async fn configure(mut call: HttpCall) -> Result<Response<Body>, Problem> {
         for _ in 0..MAX_CONFIGURE_ATTEMPTS {
             let known = request.office().event(&event).await?;
             let settings = parse_settings(Fields::parse(&body)?, Some(known.settings))?;
-            // What is not given stays as it was seen: so it must be as it was seen when it is written.
+            // Fields that are not given keep the value that was read, so the write requires that version.
             let seen = match &wanted {
                 Some(versions) if !versions.contains(&known.layout_version) => versions.first().copied().unwrap_or(0),
                 _ => known.layout_version,
@@ -84,7 +84,7 @@ pub async fn configure(mut call: HttpCall) -> Result<Response<Body>, Problem> {
     Ok(with_etag(json_response(StatusCode::OK, &event_json(&row)), &row))
 }
 
-/// The versions that the caller would have changed, by `If-Match`; none: whatever it is.
+/// The versions in `If-Match`; none: any version.
 fn if_match_versions(call: &HttpCall) -> Result<Option<Vec<u64>>, Problem> {
     let mut versions = Vec::new();
     let mut any = None;
@@ -95,14 +95,14 @@ fn if_match_versions(call: &HttpCall) -> Result<Option<Vec<u64>>, Problem> {
                 return Ok(None);
             }
             any = Some(());
-            // What is none of our tags fits no version; nor does a weak one.
+            // A foreign or weak tag matches no version.
             versions.extend(tag.strip_prefix('"').and_then(|tag| tag.strip_suffix('"')?.parse::<u64>().ok()));
         }
     }
     Ok(any.map(|()| versions))
 }
 
-/// With the version of the event's rules and layout as its ETag.
+/// Sets the ETag: the version of settings and layout.
 fn with_etag(mut response: Response<Body>, row: &EventRow) -> Response<Body> {
     if let Ok(tag) = HeaderValue::from_str(&format!("\"{}\"", row.layout_version)) {
         response.headers_mut().insert(header::ETAG, tag);
@@ -170,7 +170,7 @@ pub async fn import(mut call: HttpCall) -> Result<Response<Body>, Problem> {
     let body = call.bytes(import::MAX_FILE_BYTES, &["application/json", "text/csv"]).await?;
     let is_csv = call.is_content_type("text/csv");
     let bytes = body.clone();
-    // Some megabytes take a moment: not on a thread that others wait for.
+    // Parsing megabytes takes a while: on the blocking pool, not on an async worker.
     let read = move || if is_csv { import::csv(&bytes) } else { import::json(&bytes) };
     let read = tokio::task::spawn_blocking(read).await.map_err(|_| Problem::unavailable("the import broke down"))?;
     if dry_run {
@@ -178,7 +178,7 @@ pub async fn import(mut call: HttpCall) -> Result<Response<Body>, Problem> {
         let shown = match read {
             Ok(layout) => {
                 let shown = import_json(&layout, &[], true);
-                // What is in use and not in it is refused here as it would be there.
+                // A layout without seats that are in use is refused in a dry run too.
                 request.office().try_layout(&event, layout).await?;
                 shown
             }
@@ -267,32 +267,32 @@ pub async fn availability(call: HttpCall) -> Result<Response<Body>, Problem> {
     let (since, detail) = (query_number(since, "since")?, query_flag(detail, "detail")?);
     let event = request.event(&call)?;
     let holds = if detail {
-        // What buyers must not see of each other takes another pass.
+        // Details of other buyers need another verb.
         let request = BoxOfficeRequest::authorize_caller(&call, request.caller.clone(), Verb::OverseeEvent)?;
         Some(request.office().holds(&event).await?)
     } else {
         None
     };
     let now = request.office().availability(&event).await?;
-    // Read after the picture: what changed in between is named once too often, and told again with the next number. Read
-    // before it, it would be named never.
+    // Read after the availability: a change between the two reads is listed now and again with the next number. Read
+    // before it, the change could be lost.
     let changed = match since {
         Some(since) if since <= now.seq => changed_since(&request, &event, since).await?,
-        // Nobody was told such a number: whoever has it knows another event.
+        // No client got such a number from this ledger.
         _ => None,
     };
     let (_, layout) = request.office().layout(&event).await?;
     Ok(json_body(Body::from(availability_json(&now, &layout, changed.as_deref(), holds.as_deref()))))
 }
 
-/// An answer that is JSON already.
+/// A response whose body is JSON already.
 fn json_body(body: Body) -> Response<Body> {
     let mut response = Response::new(body);
     response.headers_mut().insert(header::CONTENT_TYPE, HeaderValue::from_static("application/json"));
     response
 }
 
-/// Seats that changed after a number; none where the whole is shorter, or is owed because the layout changed.
+/// Seats that changed after a number; none where the whole state must be sent.
 async fn changed_since(
     request: &BoxOfficeRequest,
     event: &leasehold_boxoffice::model::EventId,

@@ -1,4 +1,4 @@
-//! Holds: taken, looked at, renewed, changed, paid for, confirmed, released.
+//! Holds: create, show, renew, change, pay, confirm, release.
 
 use axum::body::Body;
 use hyper::header::{self, HeaderValue};
@@ -18,7 +18,7 @@ use crate::http::problem::Problem;
 use crate::http::respond::json_response;
 use crate::service::{Denial, Verb};
 
-/// Seats and areas in one request: what a claim may have.
+/// Seats and areas in one request: the limit of a claim.
 const MAX_ITEMS_PER_REQUEST: usize = 64;
 
 /// The longest URL that a buyer comes back to after paying.
@@ -46,7 +46,7 @@ pub async fn create(mut call: HttpCall) -> Result<Response<Body>, Problem> {
     Ok(response)
 }
 
-/// Whom a hold is for: a ticket says it, and then the body may say the same or nothing.
+/// The buyer of a hold. With a ticket the body may repeat its buyer or name none.
 fn hold_buyer(request: &BoxOfficeRequest, given: Option<String>) -> Result<Buyer, Problem> {
     let buyer = match (&request.caller.ticket, given) {
         (Some(ticket), None) => Buyer(ticket.buyer.clone()),
@@ -118,8 +118,8 @@ fn parse_areas(fields: &mut Fields, name: &'static str) -> Result<Option<Vec<(St
     areas.into_iter().map(one).collect::<Result<_, _>>().map(Some)
 }
 
-/// A conflict names each seat lost, and what could be had instead with its price. From memory: who loses never gets to the
-/// ledger, or a crowd of losers would keep everybody from it.
+/// Adds an alternative and its price to a conflict. Read from memory: a refused request does not reach the ledger, or
+/// many of them would block it.
 fn with_alternative(request: &BoxOfficeRequest, event: &EventId, error: Error) -> Problem {
     let seats = match error.refusal() {
         Some(Refusal::Conflict { alternative: Some(seats), .. }) => seats.clone(),
@@ -129,19 +129,19 @@ fn with_alternative(request: &BoxOfficeRequest, event: &EventId, error: Error) -
     Problem::from(error).and("alternative", json!({"seats": seats, "total": total}))
 }
 
-/// The hold that the path names, and what opens it.
+/// The hold id in the path, and its key.
 fn hold_and_key(call: &HttpCall) -> Result<(HoldId, Access), Problem> {
     Ok((hold_id(call)?, hold_key_header(call)?))
 }
 
-/// What opens a hold.
+/// The hold key, from its header.
 pub(super) fn hold_key_header(call: &HttpCall) -> Result<Access, Problem> {
     let key = call.single_header("leasehold-hold-key", "Leasehold-Hold-Key")?;
     let missing = || Problem::forbidden("every call on a hold shows its key, in the header Leasehold-Hold-Key");
     Ok(Access::key(key.ok_or_else(missing)?))
 }
 
-/// Whether it is theirs, beside the key: a ticket and a key with prefixes open only some.
+/// Checks the hold against the ticket or the prefixes of the caller, beside the hold key.
 pub(super) async fn check_hold_access(
     request: &BoxOfficeRequest,
     (hold, access): (HoldId, Access),
@@ -153,7 +153,7 @@ pub(super) async fn check_hold_access(
     Ok((hold, access))
 }
 
-/// What is said to who did not get to a hold. Whoever shows keys that open nothing, again and again, is guessing.
+/// The problem for a failed access to a hold. A caller who sends many wrong keys is guessing, and is slowed down.
 pub(super) fn hold_error(request: &BoxOfficeRequest) -> impl Fn(Error) -> Problem {
     move |error| {
         let unknown = matches!(error.refusal(), Some(Refusal::NoHold(_)));
@@ -165,7 +165,7 @@ pub(super) fn hold_error(request: &BoxOfficeRequest) -> impl Fn(Error) -> Proble
     }
 }
 
-/// Whoever has the key of a hold but a ticket for somebody else does not get to it.
+/// A hold of another buyer or event does not exist for this caller.
 fn check_owner(request: &BoxOfficeRequest, view: &HoldView) -> Result<(), Problem> {
     let row = &view.hold;
     let theirs = request.caller.sees_event(&row.event_id.0) && request.caller.acts_for(&row.buyer.0);
@@ -222,7 +222,7 @@ pub async fn change(mut call: HttpCall) -> Result<Response<Body>, Problem> {
     let (hold, access) = check_hold_access(&request, hold_and_key(&call)?).await?;
     let ledger_call = request.ledger_call(&call, &body)?;
     match request.office().change(ledger_call, &hold, access.clone(), change).await {
-        // What was stored is the hold before its leases were put together: show it as it stands.
+        // The stored response is the hold before its leases were merged: show the hold as it is now.
         Ok(view) if view.replayed => {
             let view = request.office().hold_view(&hold, access).await?;
             Ok(json_response(StatusCode::OK, &hold_json(&view)))
@@ -251,14 +251,13 @@ pub async fn pay(mut call: HttpCall) -> Result<Response<Body>, Problem> {
     let begin = payment_start(&request, &hold, &access, named, return_url).await?;
     let ledger_call = request.ledger_call(&call, &body)?;
     let boxoffice = request.boxoffice.clone();
-    // A hang-up must not strand a payment that the provider has made.
+    // On a task of its own: a hang-up must not leave a payment at the provider without its hold.
     let begun = detached(async move { boxoffice.begin_payment(ledger_call, &hold, access, begin).await }).await?;
     let view = begun.map_err(|why| payment_problem(&request, why))?;
     Ok(json_response(StatusCode::OK, &hold_json(&view)))
 }
 
-/// Who names the payment. A ticket names none: it could be somebody else's, or become it. What its own hold has already is
-/// no new name.
+/// The name of the payment. A ticket may not choose one, except the payment that its own hold has already.
 async fn payment_start(
     request: &BoxOfficeRequest,
     hold: &HoldId,
@@ -315,7 +314,7 @@ pub async fn confirm(mut call: HttpCall) -> Result<Response<Body>, Problem> {
     let payment = optional_payment_ref(&mut fields)?.ok_or_else(|| missing("payment_ref"))?;
     let amount = fields.number("amount", "")?;
     fields.done()?;
-    // A buyer's word is no money: what it may sell is decided where it is sold.
+    // A ticket proves no payment: the office decides whether the hold can be sold.
     let proof = match (&request.caller.ticket, amount) {
         (Some(_), Some(_)) => return Err(Problem::forbidden("a ticket says no amount: the payment provider does")),
         (Some(_), None) => PaymentProof::Buyer,

@@ -2,21 +2,21 @@
 //!
 //! Read in this order:
 //!
-//! - [`events`], [`holds`], [`orders`], [`payments`], [`staff`], [`tickets`], [`webhooks`]: what each route takes and
-//!   answers.
-//! - [`stream`]: what happens, as server-sent events.
-//! - [`shape`]: the JSON of it all. Tokens are decimal text; no secret but where it is made.
+//! - [`events`], [`holds`], [`orders`], [`payments`], [`staff`], [`tickets`], [`webhooks`]: the handlers.
+//! - [`stream`]: the entries of an event, as server-sent events.
+//! - `crate::api::boxoffice`: the JSON. Tokens are decimal text; a secret appears only where it is created.
 //!
 //! # Laws
 //!
-//! 1. Every handler begins at the gate ([`BoxOfficeRequest::authorize`]); there is no other way to the office.
-//! 2. A buyer's ticket acts for its buyer at its event. Whatever else it asks for does not exist.
-//! 3. Every call on a hold shows its key, in a header.
-//! 4. With an Idempotency-Key a POST has one effect and the same answer, also after a restart; refusals are not stored.
+//! 1. Every handler begins with [`BoxOfficeRequest::authorize`]; there is no other way to the office.
+//! 2. A ticket acts for its buyer at its event. Everything else does not exist for it.
+//! 3. Every request on a hold shows its key, in a header.
+//! 4. With an Idempotency-Key a POST has one effect and the same response, even after a restart. Refusals are not
+//!    stored.
 //!
 //! # Not here
 //!
-//! Decisions (the office), tasks that run by themselves (`crate::boxoffice`).
+//! Decisions (the office), background tasks (`crate::boxoffice`).
 
 pub mod events;
 pub mod holds;
@@ -37,10 +37,10 @@ use super::problem::Problem;
 use crate::boxoffice::BoxOffice;
 use crate::service::{Caller, Service, Verb};
 
-/// An idempotency key is no longer than this.
+/// Bytes of an idempotency key.
 const MAX_IDEMPOTENCY_KEY_BYTES: usize = 128;
 
-/// Somebody whom the gate let through.
+/// An authorised request to the box office.
 pub(super) struct BoxOfficeRequest {
     pub boxoffice: Arc<BoxOffice>,
     pub caller: Caller,
@@ -48,12 +48,12 @@ pub(super) struct BoxOfficeRequest {
 }
 
 impl BoxOfficeRequest {
-    /// The gate.
+    /// Authenticates and authorises a request.
     pub fn authorize(call: &HttpCall, verb: Verb) -> Result<Self, Problem> {
         Self::authorize_caller(call, call.authenticate()?, verb)
     }
 
-    /// The gate, for somebody who is known already.
+    /// Authorises a request of a known caller.
     pub fn authorize_caller(call: &HttpCall, caller: Caller, verb: Verb) -> Result<Self, Problem> {
         let service = &call.app.service;
         let pass = service.authorize(&caller, verb, &[]).map_err(|denial| call.denied(&denial, &caller))?;
@@ -65,20 +65,20 @@ impl BoxOfficeRequest {
         self.boxoffice.office()
     }
 
-    /// The event that the path names, if it is theirs to see.
+    /// The event in the path, if the caller may see it.
     pub fn event(&self, call: &HttpCall) -> Result<EventId, Problem> {
         let event = EventId(call.segment(2)?);
         self.check_sees(&event)?;
         Ok(event)
     }
 
-    /// Law 2: what is not theirs is not there.
+    /// Law 2: an event that the caller may not see does not exist.
     pub fn check_sees(&self, event: &EventId) -> Result<(), Problem> {
         let seen = self.caller.sees_event(&event.0);
         if seen { Ok(()) } else { Err(refusal_problem(Refusal::NoEvent(event.clone()))) }
     }
 
-    /// Who asks, for the audit, and the idempotency key they gave.
+    /// The actor for the audit log, and the idempotency key.
     pub fn ledger_call(&self, call: &HttpCall, body: &[u8]) -> Result<model::LedgerCall, Problem> {
         Ok(model::LedgerCall { actor: self.caller.actor(), idem: self.idempotency(call, body)? })
     }
@@ -91,7 +91,7 @@ impl BoxOfficeRequest {
         let uri = &call.parts.uri;
         let path = uri.path_and_query().map_or_else(|| uri.path(), |path| path.as_str());
         let mut asked = format!("{} {path}\0", call.parts.method).into_bytes();
-        // The key of a hold is part of what is asked: a retry with another one is not the same request.
+        // The hold key is part of the request: a retry with another one is another request.
         asked.extend(call.single_header("leasehold-hold-key", "Leasehold-Hold-Key")?.unwrap_or_default().bytes());
         asked.push(0);
         asked.extend(body);
@@ -114,13 +114,13 @@ pub(super) fn order_id(call: &HttpCall) -> Result<OrderId, Problem> {
     Ok(OrderId(call.segment(2)?))
 }
 
-/// A number in a query.
+/// Parses a number in a query.
 pub(super) fn query_number(text: Option<String>, name: &str) -> Result<Option<u64>, Problem> {
     let parsed = text.map(|text| text.parse::<u64>());
     parsed.transpose().map_err(|_| Problem::invalid(format!("{name} is a whole number")))
 }
 
-/// A yes or no in a query.
+/// Parses a boolean in a query.
 pub(super) fn query_flag(text: Option<String>, name: &str) -> Result<bool, Problem> {
     match text.as_deref() {
         None | Some("0" | "false" | "no") => Ok(false),

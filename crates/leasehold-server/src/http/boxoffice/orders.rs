@@ -1,4 +1,4 @@
-//! Orders: looked at by their buyers, and by staff taken back or moved.
+//! Orders: show; for staff void and move.
 
 use axum::body::Body;
 use hyper::{Response, StatusCode};

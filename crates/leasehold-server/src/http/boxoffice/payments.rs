@@ -1,4 +1,4 @@
-//! What payment providers tell, and the play money of a demo.
+//! Callbacks of the payment provider, and payments of a demo.
 
 use axum::body::Body;
 use hyper::{Response, StatusCode};
@@ -69,13 +69,13 @@ async fn apply_callback(request: &BoxOfficeRequest, callback: Callback) -> Resul
     let succeeded = matches!(message.outcome, CallbackOutcome::Captured | CallbackOutcome::Authorised);
     let outcome = request.office().payment(message).await;
     if let (Err(Error::Refused(refusal)), true) = (&outcome, succeeded) {
-        // There is no hold, and so no event, to write it down under.
+        // Without a hold there is no event to record it under.
         tracing::error!(%refusal, payment, "money came that nothing is known of: ask the payment provider");
     }
     let outcome = outcome?;
     Ok(match outcome {
         PaymentOutcome::Order(order) => json!({"outcome": "order", "order": order_json(&order)}),
-        // Overtaken by events.
+        // The hold was sold meanwhile.
         PaymentOutcome::Declined(HoldState::Sold) => json!({"outcome": "ignored"}),
         PaymentOutcome::Declined(state) => json!({"outcome": "declined", "state": state}),
         PaymentOutcome::Late(found) => json!({"outcome": "late", "resolution": resolution_json(&found)}),
@@ -83,12 +83,12 @@ async fn apply_callback(request: &BoxOfficeRequest, callback: Callback) -> Resul
     })
 }
 
-/// A seat and its token, as the office counts them. Texts that are no numbers were refused before.
+/// Seats and tokens. Texts that are no numbers were refused before.
 fn paid_tokens(callback: &Callback) -> Vec<(String, u64)> {
     callback.tokens.iter().map(|paid| (paid.seat.clone(), paid.token.parse().unwrap_or_default())).collect()
 }
 
-/// `POST /v1/demo/pay`: the buyer's bank, played.
+/// `POST /v1/demo/pay`: plays the buyer's payment at the demo provider.
 pub async fn demo_pay(mut call: HttpCall) -> Result<Response<Body>, Problem> {
     call.query([])?;
     let nothing =
@@ -110,11 +110,11 @@ pub async fn demo_pay(mut call: HttpCall) -> Result<Response<Body>, Problem> {
     let caller = call.demo_caller(Role::Buyer)?;
     let request = BoxOfficeRequest::authorize_caller(&call, caller, Verb::Buy)?;
     let demo = request.boxoffice.demo().ok_or_else(nothing)?;
-    // Who knows the public id alone shall not end, or buy, what somebody else holds.
+    // The public id alone must not allow to end or buy the hold of another buyer.
     let (hold, access) = holds::check_hold_access(&request, (hold, holds::hold_key_header(&call)?)).await?;
     let view = request.office().hold_view(&hold, access).await.map_err(holds::hold_error(&request))?;
     let row = view.hold;
-    // A payment is played for the hold that it was begun for, and for no other.
+    // A payment belongs to the hold that it was begun for.
     if row.payment_ref.as_ref() != Some(&payment_ref) {
         return Err(Problem::from(Error::Refused(Refusal::PaymentMismatch)));
     }

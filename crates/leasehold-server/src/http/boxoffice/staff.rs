@@ -1,4 +1,4 @@
-//! What staff does and sees: blocks, holds ended by force, the audit, the report, the invariants.
+//! Staff: blocks, forced releases, refunds, audit, report, invariants.
 
 use axum::body::Body;
 use hyper::header::{self, HeaderValue};
@@ -16,12 +16,12 @@ use crate::http::problem::Problem;
 use crate::http::respond::json_response;
 use crate::service::Verb;
 
-/// Entries on a page, and at most.
+/// Entries on a page of the audit: default and maximum.
 const DEFAULT_AUDIT_PAGE_ENTRIES: usize = 200;
 const MAX_AUDIT_PAGE_ENTRIES: usize = 1000;
-/// Orders in a report as JSON; CSV has all.
+/// Orders in a JSON report; CSV has all.
 const MAX_REPORT_ORDERS: usize = 1000;
-/// Seats blocked and unblocked in one go.
+/// Seats in one request to block or unblock.
 const MAX_SEATS_PER_BLOCK_REQUEST: usize = 5000;
 
 /// `PUT /v1/events/{e}/blocks`
@@ -228,7 +228,7 @@ pub async fn report(call: HttpCall) -> Result<Response<Body>, Problem> {
             "takings": report.takings,
             "late_payments": late.iter().map(money_json).collect::<Vec<_>>(),
             "stuck_payments": stuck,
-            // Of this server, since it was started.
+            // Counted by this server since its start.
             "conflict_rate": if asked == 0 { 0.0 } else { lost as f64 / asked as f64 },
             "conflicts": conflicts,
             "sweeper_lag_ms": (lag * 1000.0).round() as u64,
@@ -283,13 +283,13 @@ fn is_csv(format: Option<String>) -> Result<bool, Problem> {
     }
 }
 
-/// One line of CSV. A field that a spreadsheet would take for a formula is made a text: names come from strangers.
+/// One line of CSV. A field that a spreadsheet would run as a formula is quoted as text: names come from clients.
 fn csv_line<T: AsRef<str>>(fields: &[T]) -> String {
     let field = |text: &T| {
         let text = text.as_ref();
         let formula = text.starts_with(['=', '+', '-', '@', '\t', '\r']);
         let text = if formula { format!("'{text}") } else { text.to_owned() };
-        // Spreadsheets of some countries divide fields by semicolons, and others by tabs.
+        // Some spreadsheets split fields at semicolons or tabs.
         if text.contains([',', ';', '\t', '"', '\n', '\r']) {
             format!("\"{}\"", text.replace('"', "\"\""))
         } else {

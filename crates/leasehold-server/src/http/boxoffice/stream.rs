@@ -1,7 +1,7 @@
-//! `GET /v1/events/{e}/stream`: what happens at an event, as server-sent events.
+//! `GET /v1/events/{e}/stream`: the entries of an event, as server-sent events.
 //!
-//! Each has the number of its entry as id, and numbers have no gap: a client that comes back with the last one it saw
-//! goes on from there. Without a number, or with one that is not known, a `reset` with the whole comes first.
+//! Each has the number of its entry as id, and numbers have no gap. A client resumes with the last number it saw.
+//! Without a number, or with an unknown one, a `reset` with the whole state comes first.
 
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
@@ -28,7 +28,7 @@ pub async fn stream(call: HttpCall) -> Result<Response<Body>, Problem> {
     let last = call.single_header("last-event-id", "Last-Event-ID")?.map(str::to_owned).or(since);
     let since = query_number(last.filter(|text| !text.is_empty()), "Last-Event-ID (or since)")?;
     let now = request.office().availability(&event).await?.seq;
-    // A number from the future is of another ledger.
+    // A number above the newest is of another ledger.
     let since = since.filter(|since| *since <= now);
     let feed = request.boxoffice.feed(&event);
     let (head, app) = (feed.subscribe(), call.app.clone());

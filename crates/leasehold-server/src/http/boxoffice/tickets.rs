@@ -1,4 +1,4 @@
-//! Tickets for browsers, and what a page needs to know before it has one.
+//! Tickets for browsers, and what a page needs before it has one.
 
 use axum::body::Body;
 use hyper::{Response, StatusCode};
@@ -46,7 +46,7 @@ pub async fn create(mut call: HttpCall) -> Result<Response<Body>, Problem> {
     Ok(json_response(StatusCode::CREATED, &json!({"ticket": ticket, "buyer": buyer, "expires_in_ms": millis(ttl)})))
 }
 
-/// A name for a buyer who has none. With an idempotency key a retry is the same buyer.
+/// A random name for a buyer. With an idempotency key a retry gets the same name.
 fn generate_buyer(request: &BoxOfficeRequest, call: &HttpCall, body: &[u8]) -> Result<String, Problem> {
     let bits: [u8; 32] = match request.idempotency(call, body)? {
         Some(idempotency) => request.boxoffice.derive("buyer", &[idempotency.key, idempotency.body].concat()),

@@ -1,4 +1,4 @@
-//! Webhooks: made, listed, taken away. Their secrets are shown once, when they are made.
+//! Webhooks: create, list, remove. A secret is shown once, in the response that creates it.
 
 use axum::body::Body;
 use hyper::{Response, StatusCode};
@@ -57,7 +57,7 @@ fn new_id_and_secret(request: &BoxOfficeRequest, call: &HttpCall, body: &[u8]) -
 async fn store_webhook(request: &BoxOfficeRequest, row: WebhookRow) -> Result<Response<Body>, Problem> {
     match request.office().add_webhook(row.clone()).await? {
         WebhookAdded::Added => Ok(created_response(&row)),
-        // The id comes of the idempotency key: this is a retry, or another request under the same key.
+        // The id is derived from the idempotency key: this is a retry, or another request with the same key.
         WebhookAdded::Exists(same) if (WebhookRow { active: row.active, ..same.clone() }) == row => {
             Ok(created_response(&same))
         }
@@ -80,7 +80,7 @@ fn webhook_json(row: &WebhookRow) -> Value {
     json!({"webhook_id": row.id, "event": row.event_id, "url": row.url, "active": row.active})
 }
 
-/// Whether a webhook is theirs to see.
+/// Whether the caller may see a webhook.
 fn may_see(request: &BoxOfficeRequest, row: &WebhookRow) -> bool {
     match &row.event_id {
         Some(event) => request.caller.sees_event(&event.0),

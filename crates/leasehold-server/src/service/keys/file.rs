@@ -1,12 +1,12 @@
-//! `keys.toml`: what the data directory knows of API keys.
+//! `keys.toml`: the API keys, in the data directory.
 //!
 //! # Laws
 //!
-//! 1. It is replaced as a whole (written beside, synced, renamed, the directory synced): a reader sees the old list
-//!    or the new one, also after a power loss.
-//! 2. One writer at a time, by a lock on the directory: two `key create` lose neither key.
-//! 3. What cannot be read as a whole is refused as a whole, with the line. No key is dropped in silence.
-//! 4. A file that others may write is refused: whoever writes it is everybody.
+//! 1. The file is replaced as a whole (temporary file, sync, rename, sync of the directory): a reader sees the old or
+//!    the new list, even after a power loss.
+//! 2. One writer at a time, by an exclusive `flock` on the directory: two `key create` lose neither key.
+//! 3. A file with any error is refused as a whole, with the line. No key is dropped silently.
+//! 4. A file that others may write is refused: whoever writes it can give themselves every right.
 
 use std::collections::HashSet;
 use std::fs::{self, File};
@@ -23,9 +23,9 @@ use super::Role;
 use super::secret::{KeyDigest, is_id};
 use crate::config::toml_sentence;
 
-/// Its name in the data directory.
+/// The name of the file in the data directory.
 pub const KEY_FILE_NAME: &str = "keys.toml";
-/// More than any list of keys: what is larger is something else.
+/// A larger file is not a key file.
 const MAX_KEY_FILE_BYTES: u64 = 64 << 20;
 const FILE_HEADER: &str = "\
 # API keys of this server: digests, no secrets. Written by `leasehold key`; a running server reads it again within a
@@ -66,7 +66,7 @@ pub struct KeyRecord {
     pub created: String,
 }
 
-/// Why there is no list.
+/// Why the key file cannot be used.
 #[derive(Debug, thiserror::Error)]
 pub enum KeyFileError {
     /// The file cannot be read or written.
@@ -89,7 +89,7 @@ pub enum KeyFileError {
     },
 }
 
-/// What tells one state of the file from another, without reading it.
+/// Identifies one version of the file without reading it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct FileStamp {
     inode: u64,
@@ -99,7 +99,7 @@ pub struct FileStamp {
 }
 
 impl FileStamp {
-    /// Of the file as it is now; none if there is none, or it cannot be asked.
+    /// The stamp of the file now; none if it does not exist or cannot be read.
     pub fn read(dir: &Path) -> Option<Self> {
         let meta = fs::metadata(dir.join(KEY_FILE_NAME)).ok()?;
         Some(Self {
@@ -156,7 +156,7 @@ impl KeyFile {
         Ok(())
     }
 
-    /// Changes the list, with nobody else changing it meanwhile. The directory is made if it is not there.
+    /// Changes the file under the directory lock. Creates the directory if needed.
     ///
     /// # Errors
     ///
@@ -180,7 +180,7 @@ impl KeyFile {
     fn store(&self, dir: &Path, lock: &File) -> io::Result<()> {
         let text = toml::to_string(self).map_err(io::Error::other)?;
         let temporary = dir.join(format!("{KEY_FILE_NAME}.tmp"));
-        // Left behind by a crash; the lock says that it is nobody's.
+        // A leftover of a crash: the directory lock says that no other writer uses it.
         let _ = fs::remove_file(&temporary);
         let written = (|| {
             let mut file = fs::OpenOptions::new().write(true).create_new(true).mode(0o600).open(&temporary)?;
@@ -198,7 +198,7 @@ impl KeyFile {
     }
 }
 
-/// Root may make keys for a server that runs as somebody else, and that somebody must be able to read them.
+/// Root may create keys for a server that runs as another user, and that user must be able to read them.
 fn chown_to_directory_owner(dir: &File, file: &File) -> io::Result<()> {
     let (dir, own) = (dir.metadata()?, file.metadata()?);
     if !rustix::process::geteuid().is_root() || (dir.uid(), dir.gid()) == (own.uid(), own.gid()) {

@@ -1,4 +1,4 @@
-//! Who there is: API keys, their roles, and the prefixes they may touch.
+//! API keys: their roles, and the prefixes that they may touch.
 //!
 //! ```text
 //!   keys.toml ──▶ KeyFile ──▶ KeyRing ◀── a key that somebody shows ──▶ Principal
@@ -6,14 +6,14 @@
 //!
 //! # Laws
 //!
-//! 1. A server knows digests of keys, never keys: whoever reads `keys.toml` can show none.
-//! 2. How long a wrong key takes to be refused says nothing about which keys there are.
-//! 3. A ring that has had keys never opens again in the same process: revoking the last key lets nobody in.
-//! 4. A revoked key has no rights from the moment the ring is told, on whatever connection it was shown.
+//! 1. A server stores digests of keys, never keys: reading `keys.toml` reveals none.
+//! 2. The time to refuse a wrong key says nothing about which keys exist.
+//! 3. A key ring that has had keys never becomes open again in the same process: revoking the last key lets nobody in.
+//! 4. A revoked key has no rights from the moment the key ring is replaced, on every connection.
 //!
 //! # Not here
 //!
-//! Which verb takes which role (`verb`), how often somebody may ask (`rate`), when the file is read (`serve::keys`).
+//! Which verb needs which role (`verb`), rate limits (`rate`), when the file is read (`serve::keys`).
 
 pub mod file;
 mod principal;
@@ -41,9 +41,9 @@ pub struct KeyRing {
 }
 
 struct KeyTable {
-    /// Who shows no key, on a server without keys.
+    /// The principal of callers without a key, on a server without keys.
     anybody: Option<Arc<Principal>>,
-    /// By the head of the digest, which nobody can aim at without the key.
+    /// By the first 8 bytes of the digest, which nobody can choose without the key.
     known: HashMap<u64, KnownKey>,
 }
 
@@ -53,7 +53,7 @@ struct KnownKey {
     principal: Arc<Principal>,
 }
 
-/// What a new list of keys changed.
+/// What a new key file changed.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct KeyChange {
     /// Keys that are known now and were not.
@@ -82,7 +82,7 @@ impl KeyRing {
         Arc::new(Self { table: RwLock::new(Arc::new(table)) })
     }
 
-    /// Takes up a new list. What is not in it any more is revoked; what is unchanged goes on undisturbed.
+    /// Replaces the keys. A key that is gone or changed is revoked; an unchanged key keeps its principal.
     pub fn replace(&self, file: &KeyFile) -> KeyChange {
         let mut table = self.table.write().unwrap_or_else(PoisonError::into_inner);
         if file.keys.is_empty() && table.anybody.is_some() {
@@ -97,7 +97,7 @@ impl KeyRing {
             known.insert(head, kept.unwrap_or_else(|| KnownKey::from_record(record)));
         }
         let old = std::mem::replace(&mut *table, Arc::new(KeyTable { anybody: None, known }));
-        // Everybody who was let in without a key goes first: the server has keys now.
+        // Callers without a key lose their rights first: the server has keys now.
         old.anybody.iter().for_each(|anybody| anybody.revoke());
         for (head, before) in &old.known {
             let stays = table.known.get(head).is_some_and(|now| Arc::ptr_eq(&now.principal, &before.principal));
@@ -123,12 +123,12 @@ impl KeyRing {
         self.table().known.len()
     }
 
-    /// Who shows no key.
+    /// The principal of callers without a key; none on a server with keys.
     pub fn anybody(&self) -> Option<Arc<Principal>> {
         self.table().anybody.clone()
     }
 
-    /// Who shows this key. The same work whether there is such a key or not.
+    /// The principal of this key. Takes the same time whether the key exists or not.
     pub fn find(&self, key: &str) -> Option<Arc<Principal>> {
         let table = self.table();
         if table.anybody.is_some() {
@@ -151,7 +151,7 @@ impl KeyRing {
             let sentence = format!("{} takes a key with the role {}", verb.word(), role.word());
             return Some(Denial::Forbidden(sentence));
         }
-        // How busy others are is not theirs to see who see only some of the names.
+        // A key with prefixes does not see how busy others are.
         if verb == Verb::Metrics && !principal.prefixes.is_empty() {
             return Some(Denial::Forbidden("metrics count every resource: they take a key without prefixes".into()));
         }
@@ -161,7 +161,7 @@ impl KeyRing {
                 "the floor is that of every resource: it takes a key without prefixes".into(),
             ));
         }
-        // One sentence whatever the name: it must not tell whether there is such a resource.
+        // The same sentence for every name: it must not reveal whether the resource exists.
         names
             .iter()
             .any(|name| !principal.sees(name))

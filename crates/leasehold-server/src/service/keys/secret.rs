@@ -17,11 +17,11 @@ use sha2::{Digest as _, Sha256};
 const DIGITS: &[u8; 32] = b"0123456789abcdefghjkmnpqrstvwxyz";
 const ID_CHARS: usize = 8;
 const SECRET_CHARS: usize = 32;
-/// Longer than any key: what is longer is refused before it is looked at.
+/// A longer text is refused before it is hashed.
 const MAX_KEY_BYTES: usize = 256;
 const HASH_PREFIX: &str = "sha256:";
 
-/// A key that was just made: the only moment its secret is known.
+/// A new key: the only moment its secret is known.
 pub struct NewKey {
     /// Its public name.
     pub id: String,
@@ -43,12 +43,12 @@ impl NewKey {
         Ok(Self { id: id.to_owned(), text: format!("lh_{id}_{secret}") })
     }
 
-    /// The key, for whoever will use it: a secret.
+    /// The text of the key: a secret.
     pub fn expose(&self) -> &str {
         &self.text
     }
 
-    /// What is kept of it.
+    /// The digest that is stored.
     pub fn digest(&self) -> KeyDigest {
         KeyDigest(Sha256::digest(self.text.as_bytes()).into())
     }
@@ -70,15 +70,15 @@ pub fn id_in(text: &str) -> &str {
     text.strip_prefix("lh_").and_then(|rest| rest.split('_').next()).unwrap_or(text)
 }
 
-/// What is kept of a key: the SHA-256 of its text.
+/// The stored digest of a key: the SHA-256 of its text.
 #[derive(Clone, PartialEq, Eq, Hash)]
 pub struct KeyDigest([u8; 32]);
 
 impl KeyDigest {
-    /// Of a key that nobody has: compared where there is nothing to compare with.
+    /// The digest of no key: compared where no key was found, for constant time.
     pub const OF_NO_KEY: Self = Self([0; 32]);
 
-    /// Of what somebody shows; none for what is too long to be a key.
+    /// The digest of a text that was sent as a key; none if it is too long for one.
     pub fn of_key(key: &str) -> Option<Self> {
         (key.len() <= MAX_KEY_BYTES).then(|| Self(Sha256::digest(key.as_bytes()).into()))
     }
@@ -88,7 +88,7 @@ impl KeyDigest {
         &self.0
     }
 
-    /// Enough of it to look it up by.
+    /// The first 8 bytes, for the lookup.
     pub fn head(&self) -> u64 {
         let [a, b, c, d, e, f, g, h, ..] = self.0;
         u64::from_be_bytes([a, b, c, d, e, f, g, h])
