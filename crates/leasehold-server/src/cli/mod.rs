@@ -1,11 +1,11 @@
-//! The command line: one file per command, and beside them what they share.
+//! The command line: one file per command, and what they share.
 //!
 //! ```text
 //!   arguments ──▶ Cli ──▶ Target (which engine) ──▶ command ──▶ output, exit code
 //! ```
 //!
-//! Every command but `bench` runs on one thread: `run` needs that, because the parent-death signal of
-//! its child is tied to the thread that started it, and the others need no more.
+//! Every command but `serve` and `bench` runs on one thread. `run` needs that: the parent-death signal of its child is
+//! tied to the thread that started it.
 
 mod acquire;
 mod engines;
@@ -44,7 +44,7 @@ Thirty seconds:
 Exit codes: 0 done, 1 unexpected, 2 bad usage, 3 held by another, 4 unavailable, 5 outcome unknown,
 6 lease lost while the command ran, 7 stale or not held, 8 corrupt.";
 
-/// How long what is still under way at the end may take.
+/// Timeout for tasks that still run when the command is done.
 const RUNTIME_SHUTDOWN_TIMEOUT: Duration = Duration::from_secs(5);
 
 /// Leases with fencing tokens, from the shell.
@@ -82,7 +82,7 @@ enum CliCommand {
     Guard,
 }
 
-/// Reads the command line, does what it says, and answers the exit code.
+/// Parses the command line, runs the command, and returns the exit code.
 pub fn main() -> ExitCode {
     let cli = match Cli::try_parse() {
         Ok(cli) => cli,
@@ -90,7 +90,7 @@ pub fn main() -> ExitCode {
     };
     let code = match dispatch(cli) {
         Ok(code) => code,
-        // `leasehold ls | head -1` got what it wanted.
+        // The reader of a pipe closed it: `leasehold ls | head -1`.
         Err(error) if output::reader_went_away(&error) => exit::DONE,
         Err(error) => {
             output::say(exit::sentence(&error));
@@ -129,7 +129,7 @@ fn dispatch(cli: Cli) -> anyhow::Result<u8> {
     }
 }
 
-/// The one URL of a command: typed, or from the environment, or the default.
+/// The URL of a command: typed, or from the environment, or the default.
 fn chosen_url(typed: &[String]) -> anyhow::Result<String> {
     match typed {
         [] => {
@@ -141,17 +141,17 @@ fn chosen_url(typed: &[String]) -> anyhow::Result<String> {
     }
 }
 
-/// Runs a command on this very thread.
+/// Runs a command on this thread.
 fn block_on_this_thread<T>(work: impl Future<Output = anyhow::Result<T>>) -> anyhow::Result<T> {
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().context("start the runtime")?;
     let done = runtime.block_on(work);
-    // A disk that hangs must not keep us when the answer is known.
+    // A disk that hangs must not keep the process.
     runtime.shutdown_timeout(RUNTIME_SHUTDOWN_TIMEOUT);
     done
 }
 
-/// Answers a command line that clap could not read. A bad value gets one sentence like every other
-/// refusal of ours; the rest keeps clap's hints ("a similar subcommand exists").
+/// Prints the error of a command line that clap could not parse. A bad value gets one sentence like our other errors;
+/// the rest keeps clap's hints.
 fn print_clap_error(error: &clap::Error) -> u8 {
     if matches!(error.kind(), ErrorKind::ValueValidation) {
         let text = |kind| match error.get(kind) {

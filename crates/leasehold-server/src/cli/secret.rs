@@ -7,7 +7,7 @@ use leasehold::engine::LeaseId;
 
 use leasehold_support::exit::Failure;
 
-/// More than any lease_id is long: enough to see that something else was piped in.
+/// Bytes read from stdin: more than any lease_id has.
 const MAX_LEASE_ID_BYTES: u64 = 1024;
 
 /// The lease_id that was typed, or piped in when `-` was typed.

@@ -15,17 +15,17 @@ use leasehold_support::output;
 /// What `--url` names when nobody names anything: the server on this machine.
 pub const DEFAULT_URL: &str = "leasehold://127.0.0.1:7401";
 
-/// Where the key of a server is, if it is not in the URL.
+/// The environment variable with the API key, if it is not in the URL.
 const API_KEY_VARIABLE: &str = "LEASEHOLD_API_KEY";
 
-/// Engines of the design that this version does not have, by URL scheme.
+/// URL schemes of engines that this version does not have.
 const UNSUPPORTED_SCHEMES: [&str; 7] = ["redis", "rediss", "redlock", "etcd", "zk", "postgres", "postgresql"];
 
 /// What to type instead.
 const URL_HINT: &str =
     "this version has servers and directories, so say e.g. --url leasehold://127.0.0.1:7401 or embedded:./my-leases";
 
-/// An engine that was named and that we have.
+/// An engine that a URL names.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Target {
     /// The embedded engine over a directory.
@@ -48,7 +48,7 @@ impl Target {
         };
         match scheme {
             "embedded" if rest.is_empty() => Err(Failure::usage(format!("embedded: names no directory: {URL_HINT}"))),
-            // It would mean a directory in the root, which nobody means.
+            // It would name a directory in the root, which nobody means.
             "embedded" if rest.starts_with("//") => {
                 Err(Failure::usage(format!("embedded: is followed by a path without //: {URL_HINT}")))
             }
@@ -66,8 +66,8 @@ impl Target {
 
     /// A client.
     ///
-    /// Of a directory: one that holds it only for the moment of each operation, so that other processes have their turn
-    /// between them. Of a server: one that is connected.
+    /// For a directory: locks it only during each operation, so that other processes can use it in between. For a
+    /// server: connected.
     ///
     /// # Errors
     ///
@@ -100,7 +100,7 @@ impl Target {
             Err(Error::Unavailable { source, .. }) => {
                 let hint = unreachable_hint(source.downcast_ref::<remote::Away>());
                 let source = exit::sentence(&anyhow::Error::from_boxed(source));
-                // The cause names the address itself, unless it is about something else.
+                // The cause usually names the address itself.
                 let about = if source.contains(&at) { String::new() } else { format!("the server at {at}: ") };
                 Err(Failure::coded(exit::UNAVAILABLE, format!("{about}{source}{hint}")))
             }
@@ -109,10 +109,10 @@ impl Target {
     }
 }
 
-/// What to do about a server that was not reached, where the cause does not say it.
+/// What to do about a server that cannot be reached, where the cause does not say it.
 fn unreachable_hint(away: Option<&remote::Away>) -> &'static str {
     match away {
-        // What openssl makes without being told otherwise: rustls takes such a certificate as an authority only.
+        // Default certificates of openssl: rustls accepts them as an authority only.
         Some(remote::Away::Untrusted { source, .. }) if source.to_string().contains("CaUsedAsEndEntity") => {
             "; it is the certificate of an authority, so give the server one with basicConstraints=critical,CA:FALSE"
         }
@@ -123,8 +123,7 @@ fn unreachable_hint(away: Option<&remote::Away>) -> &'static str {
 }
 
 fn open_directory(dir: &std::path::Path) -> Leasehold {
-    // What recovery left behind, or a disk that failed, is for the person at the terminal.
-    // A disk that failed is in the error of the command that met it: one sentence, not two.
+    // Notices of recovery are for the person at the terminal.
     let notices = Arc::new(|notice: Notice| {
         if !matches!(notice, Notice::Failed(_)) {
             output::say(notice.to_string());

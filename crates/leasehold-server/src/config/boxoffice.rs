@@ -9,23 +9,23 @@ use serde::Deserialize;
 
 use super::units::ConfigDuration;
 
-/// How the box office is run.
+/// The configuration of the box office.
 #[derive(Clone, Debug, PartialEq, Eq, Deserialize)]
 #[serde(rename = "BoxOffice", deny_unknown_fields, default)]
 pub struct BoxOfficeConfig {
-    /// What tickets are signed with: one, or two while it is being changed.
+    /// The secrets that sign tickets: one, or two while it is being changed.
     pub ticket_secrets: Vec<SecretText>,
     /// How long a ticket lives.
     pub ticket_ttl: ConfigDuration,
     /// The event that the buyers' page begins with.
     pub default_event: Option<String>,
-    /// Where the payment provider is asked for refunds.
+    /// The URL of the payment provider.
     pub provider_url: Option<String>,
-    /// Whether the provider is asked to make payments, and when it takes the money. None: payments begin with the shop.
+    /// Whether the provider creates payments, and when it captures. None: the shop creates them.
     pub provider_payments: Option<CaptureMode>,
-    /// What the payment provider signs with: one, or two while it is being changed.
+    /// The secrets of the payment provider: one, or two while it is being changed.
     pub provider_secrets: Vec<SecretText>,
-    /// Webhooks and the provider may stand in a private network.
+    /// Whether webhooks and the provider may be in a private network.
     pub allow_private_targets: bool,
 }
 
@@ -44,7 +44,7 @@ impl Default for BoxOfficeConfig {
 }
 
 impl BoxOfficeConfig {
-    /// Who this server is, as the holder of leases of its own.
+    /// The holder name of this server's own leases.
     pub fn name(&self) -> String {
         format!("boxoffice-{}", std::process::id())
     }
@@ -82,7 +82,7 @@ impl BoxOfficeConfig {
     }
 }
 
-/// A text that no log shows.
+/// A text that `Debug` does not show.
 #[derive(Clone, PartialEq, Eq, Deserialize)]
 #[serde(transparent)]
 pub struct SecretText(String);

@@ -1,11 +1,11 @@
-//! `[limits]`: how much may be asked, of the engine and of each port.
+//! `[limits]`: limits of the engine and of each port.
 
 use leasehold_core::Limits as CoreLimits;
 use serde::Deserialize;
 
 use super::units::{ConfigDuration, ConfigSize};
 
-/// How much may be asked. The defaults are the contract of `docs/reference/config.md`.
+/// The limits. The defaults are the contract of `docs/reference/config.md`.
 #[derive(Clone, Debug, PartialEq, Eq, Deserialize)]
 #[serde(rename = "Limits", deny_unknown_fields, default)]
 pub struct LimitsConfig {
@@ -53,9 +53,9 @@ pub struct LimitsConfig {
     pub header: ConfigDuration,
     /// For its body; for a RESP command.
     pub body: ConfigDuration,
-    /// How long a client may take nothing of what we send.
+    /// How long a client may read nothing of what we send.
     pub write_stall: ConfigDuration,
-    /// How long an HTTP connection may stay without a request.
+    /// How long an HTTP connection may stay idle.
     pub idle: ConfigDuration,
 }
 
@@ -92,7 +92,7 @@ impl Default for LimitsConfig {
 }
 
 impl LimitsConfig {
-    /// The part that the engine keeps to.
+    /// The limits of the engine.
     pub fn core(&self) -> CoreLimits {
         CoreLimits {
             name_bytes: self.name_bytes.0,
@@ -112,7 +112,7 @@ impl LimitsConfig {
         }
     }
 
-    /// Refuses what cannot work: a limit of nothing, or one that memory or the journal could not bear.
+    /// Refuses limits of zero, and limits that memory or the journal could not bear.
     ///
     /// # Errors
     ///

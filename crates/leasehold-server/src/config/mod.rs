@@ -2,8 +2,8 @@
 //!
 //! # Laws
 //!
-//! 1. An unknown field is refused with its line: a typo in a limit must not be a limit that is not there.
-//! 2. What is checked here cannot fail later for its shape. Files and ports are tried by whoever needs them.
+//! 1. An unknown field is refused with its line: a misspelt limit must not be ignored.
+//! 2. A checked configuration is well formed. Files and ports are opened later.
 //! 3. `example.toml` and `docs/reference/config.md` name every field; tests compare them with the struct.
 
 mod boxoffice;
@@ -30,34 +30,34 @@ use leasehold_support::exit::Failure;
 /// Every field with its default and what it is for, as `serve --print-config` prints it.
 pub const EXAMPLE: &str = include_str!("example.toml");
 
-/// How the server is run. `Debug` hides what may be a password in a URL.
+/// The configuration. `Debug` hides passwords in URLs.
 #[derive(Clone, PartialEq, Eq, Deserialize)]
 #[serde(deny_unknown_fields, default)]
 pub struct Config {
     /// The data directory.
     pub data: PathBuf,
-    /// What decides grants.
+    /// The engine.
     pub engine: String,
-    /// Where the box office keeps its books.
+    /// The URL of the ledger.
     pub ledger: String,
-    /// This engine takes the place of the one that the ledger knows. Typed, never configured: it is meant once.
+    /// This engine replaces the one that the ledger knows. Only a flag: it is meant once.
     #[serde(skip)]
     pub replace_engine: bool,
-    /// How the box office is run.
+    /// The box office.
     pub boxoffice: BoxOfficeConfig,
-    /// Where HTTP listens.
+    /// The address of the HTTP listener.
     pub http: String,
-    /// Where RESP listens.
+    /// The address of the RESP listener.
     pub resp: String,
-    /// Names by which browsers may call us, beside addresses and localhost.
+    /// Host names of this server, beside addresses and localhost.
     pub hosts: Vec<String>,
     /// Listen on a public address without TLS.
     pub allow_plain: bool,
     /// TLS for both ports.
     pub tls: Option<TlsFiles>,
-    /// How much may be asked.
+    /// Limits.
     pub limits: LimitsConfig,
-    /// Bytes of recent events kept for those who watch.
+    /// Bytes of recent events kept for watches.
     pub news_bytes: ConfigSize,
     /// What is logged.
     pub log: LogConfig,
@@ -83,7 +83,7 @@ impl fmt::Debug for Config {
     }
 }
 
-/// A URL without who logs in, and with what.
+/// A URL without user and password.
 pub fn anonymous(url: &str) -> Cow<'_, str> {
     match (url.split_once("://"), url.rsplit_once('@')) {
         (Some((scheme, _)), Some((_, place))) => format!("{scheme}://…@{place}").into(),
@@ -203,7 +203,7 @@ impl Config {
         Ok(config)
     }
 
-    /// Paths in the file count from the file, wherever the server is started.
+    /// Makes paths in the file relative to the file, not to the working directory.
     fn resolve(&mut self, base: &Path) {
         self.data = base.join(&self.data);
         if let Some(tls) = &mut self.tls {
@@ -244,7 +244,7 @@ impl Config {
             };
             self.tls = Some(TlsFiles { cert, key, client_ca });
         }
-        // `embedded:DIR` says where as well.
+        // `embedded:DIR` names the data directory too.
         if let Some(dir) = self.engine.strip_prefix("embedded:").filter(|dir| !dir.is_empty()) {
             self.data = dir.into();
             self.engine = "embedded".into();

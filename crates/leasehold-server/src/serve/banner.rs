@@ -1,4 +1,4 @@
-//! What a person reads who just started the server: what listens where, and what to type.
+//! The lines at the start of the server: addresses, and commands to try.
 
 use std::net::{IpAddr, SocketAddr};
 
@@ -32,7 +32,7 @@ pub fn lines(config: &Config, ports: &BoundPorts, keys: usize) -> Vec<String> {
             "  curl{bearer} {web}/v1/leases -H 'Content-Type: application/json' \
              -d '{{\"resources\":[\"seat-14\"],\"ttl_ms\":30000}}'"
         ),
-        // A door before another server does not speak Redis: the other one does.
+        // A front server does not support Redis keys: the server behind it does.
         match config.engine.as_str() {
             "embedded" => {
                 format!("  {auth}redis-cli{tls} -h {} -p {} SET seat-15 ada NX PX 30000", resp.ip(), resp.port())
@@ -50,7 +50,7 @@ fn plain(address: SocketAddr, secure: bool) -> &'static str {
     if secure || address.ip().to_canonical().is_loopback() { "" } else { "   (not encrypted: allow_plain)" }
 }
 
-/// An address that can be typed: nobody connects to 0.0.0.0.
+/// An address to connect to: not 0.0.0.0.
 fn reachable(address: SocketAddr) -> SocketAddr {
     let ip = match address.ip() {
         IpAddr::V4(ip) if ip.is_unspecified() => std::net::Ipv4Addr::LOCALHOST.into(),

@@ -1,7 +1,7 @@
-//! `--demo`: a small house with life in it, so that the page shows something before anybody uses the server.
+//! `--demo`: actors that use leases, so that the page shows something before the server is used.
 //!
-//! Actors take, keep, release and lose leases under `demo/`, through the service like everybody: with a principal that
-//! has no right outside that prefix. They stop with the server; what they hold then lapses.
+//! Actors acquire, renew, release and lose leases under `demo/`. They use the service with a principal that has no
+//! rights outside that prefix. They stop with the server; their leases lapse.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -12,23 +12,23 @@ use tokio_util::sync::CancellationToken;
 
 use crate::service::{Caller, Principal, Role, Roles, Service};
 
-/// What an actor does when its time with a resource is over.
+/// How an actor ends its lease.
 #[derive(Clone, Copy)]
 enum ActorExit {
-    /// Gives it back.
+    /// Releases it.
     Release,
     /// Stops renewing, as after a crash: the lease lapses.
     Crash,
 }
 
-/// One who comes again and again.
+/// One actor, which acquires again and again.
 struct DemoActor {
     holder: &'static str,
     wants: Vec<Want>,
     ttl: Duration,
-    /// Time between grant and end.
+    /// How long it keeps the lease.
     keeps: Duration,
-    /// Time until it comes again.
+    /// The pause until it acquires again.
     rests: Duration,
     exit: ActorExit,
 }
@@ -40,7 +40,7 @@ struct DemoActors {
     caller: Caller,
 }
 
-/// Starts everybody.
+/// Starts the tasks of all actors.
 pub fn start(service: &Arc<Service>, clock: &Arc<dyn Clock>, stop: &CancellationToken) {
     let roles = Roles::from_roles([Role::Lease, Role::Admin]);
     let caller = service.internal_caller(Principal::new("demo".into(), roles, vec!["demo/".into()], None));
@@ -127,7 +127,7 @@ impl DemoActors {
         }
     }
 
-    /// Somebody in operations ends a lease now and then.
+    /// Revokes one lease now and then, like an operator.
     async fn revoke_now_and_then(&self) {
         loop {
             self.sleep(Duration::from_secs(50)).await;

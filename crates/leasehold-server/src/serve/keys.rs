@@ -1,4 +1,4 @@
-//! The list of keys, read at the start and whenever it changes.
+//! The key file, read at the start and after every change.
 
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
@@ -11,10 +11,10 @@ use crate::service::keys::KeyRing;
 use crate::service::keys::file::{FileStamp, KeyFile, KeyFileError};
 use leasehold_support::exit::{CORRUPT, Failure, UNAVAILABLE};
 
-/// How often somebody looks: twice within the second that a revoke may take.
+/// How often the file is checked: twice within the second that a revoke may take.
 const KEY_FILE_CHECK_EVERY: Duration = Duration::from_millis(400);
 
-/// Reads the list at the start.
+/// Reads the key file at the start.
 ///
 /// # Errors
 ///
@@ -26,7 +26,7 @@ pub fn load(data: &Path) -> anyhow::Result<KeyFile> {
     })
 }
 
-/// Looks for changes of the list.
+/// Watches the key file.
 pub struct KeyFileWatcher {
     data: PathBuf,
     ring: Arc<KeyRing>,
@@ -34,23 +34,23 @@ pub struct KeyFileWatcher {
 }
 
 impl KeyFileWatcher {
-    /// Over the ring that the service asks.
+    /// Updates this key ring.
     pub fn new(data: PathBuf, ring: Arc<KeyRing>, clock: Arc<dyn Clock>) -> Self {
         Self { data, ring, clock }
     }
 
-    /// Looks until it is dropped. The first look reads the list again: it may have changed since the start.
+    /// Watches until dropped. The first round reads the file again: it may have changed since the start.
     pub async fn run(self) {
         let mut seen = None;
         let mut unreadable = false;
         let mut at = self.clock.now();
         loop {
             let data = self.data.clone();
-            // Off the threads that answer: a disk may hang.
+            // On the blocking pool: a disk may hang.
             let checked = tokio::task::spawn_blocking(move || read_if_changed(&data, seen)).await;
             if let Ok((stamp, Some(read))) = checked {
                 seen = stamp_to_remember(stamp, &read);
-                // Once is enough to say that it cannot be read.
+                // Logged once, not every round.
                 if !(seen.is_none() && unreadable) {
                     self.apply_key_file(read);
                 }
@@ -80,19 +80,19 @@ impl KeyFileWatcher {
     }
 }
 
-/// The stamp of the file, and what is in it if that is another stamp than was seen.
+/// The stamp of the file, and its content if the stamp differs from the last one.
 fn read_if_changed(
     data: &Path,
     seen: Option<Option<FileStamp>>,
 ) -> (Option<FileStamp>, Option<Result<KeyFile, KeyFileError>>) {
-    // The stamp first: a change between the two is seen at the next look.
+    // The stamp is read first: a change between the two reads is noticed in the next round.
     let stamp = FileStamp::read(data);
     let changed = seen != Some(stamp);
     (stamp, changed.then(|| KeyFile::load(data)))
 }
 
-/// The stamp that needs no second look. What could not be read does: a lack of descriptors, or a disk that hiccups, must
-/// not keep a revoked key alive until the file is changed once more.
+/// The stamp to compare with in the next round. None after a failed read: it is repeated even if the file does not
+/// change, so that a revoked key does not stay valid.
 fn stamp_to_remember(stamp: Option<FileStamp>, read: &Result<KeyFile, KeyFileError>) -> Option<Option<FileStamp>> {
     (!matches!(read, Err(KeyFileError::Io { .. }))).then_some(stamp)
 }

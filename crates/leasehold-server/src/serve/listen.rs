@@ -1,4 +1,4 @@
-//! Which addresses may be listened on, and listening on them.
+//! Checks the addresses, opens the listeners, and builds the settings of both protocols.
 
 use std::io;
 use std::net::{SocketAddr, TcpListener};
@@ -10,25 +10,25 @@ use crate::service::connection_limit::ConnectionLimiter;
 use crate::{http, resp};
 use leasehold_support::exit::{Failure, UNAVAILABLE, USAGE};
 
-/// Connections the kernel may keep for us until we take them.
+/// Connections that the kernel queues before they are accepted.
 const LISTEN_BACKLOG: i32 = 4096;
-/// Descriptors that are not connections: the journal, timers, threads.
+/// File descriptors kept for the journal, timers and threads.
 const FILES_KEPT_FOR_ENGINE: u64 = 64;
 
-/// Where it listens in truth: a port of 0 was chosen by the kernel.
+/// The addresses of the listeners: port 0 was replaced by the kernel's choice.
 #[derive(Clone, Copy, Debug)]
 pub struct BoundPorts {
     /// HTTP.
     pub http: SocketAddr,
     /// RESP.
     pub resp: SocketAddr,
-    /// So many files may be open, where that is not enough for all the connections that are allowed.
+    /// The limit of open files, where it is too low for all allowed connections.
     pub files: Option<u64>,
 }
 
 impl BoundPorts {
-    /// Connections on both ports: as many as allowed, and no more than there are descriptors for. The last ones are the
-    /// journal's: if clients could take them, its next segment could not be opened, and that is the end of the engine.
+    /// Connections on both ports: as many as allowed, and no more than file descriptors. Some stay free: if the journal
+    /// could not open its next segment, the engine would stop.
     pub fn max_connections(&self, allowed: usize) -> usize {
         let room = self.files.map_or(usize::MAX, |files| {
             usize::try_from(files.saturating_sub(FILES_KEPT_FOR_ENGINE)).unwrap_or(usize::MAX).max(1)
@@ -98,12 +98,12 @@ fn listen(port: &str, address: SocketAddr) -> anyhow::Result<TcpListener> {
         };
         Failure::coded(code, format!("cannot listen on {address} for {port}: {error}{hint}"))
     })?;
-    // The standard library asks for 128; asked again, the kernel takes the new number.
+    // The standard library uses a backlog of 128; a second `listen` changes it.
     let _ = rustix::net::listen(&listener, LISTEN_BACKLOG);
     Ok(listener)
 }
 
-/// A descriptor for every connection, as far as the system allows. Says how many it allows if they are not enough.
+/// Raises the limit of open files as far as the system allows. Returns the limit if it is too low.
 fn raise_file_limit(connections: usize) -> Option<u64> {
     use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
     let wanted = (connections as u64).saturating_add(FILES_KEPT_FOR_ENGINE);
@@ -116,7 +116,7 @@ fn raise_file_limit(connections: usize) -> Option<u64> {
     (current < wanted).then_some(current)
 }
 
-/// The part of the configuration that HTTP keeps to.
+/// The settings of the HTTP server.
 pub fn http_config(
     config: &Config,
     tls: Option<&ServerTls>,
@@ -137,7 +137,7 @@ pub fn http_config(
     }
 }
 
-/// The part of the configuration that RESP keeps to.
+/// The settings of the RESP server.
 pub fn resp_config(
     config: &Config,
     tls: Option<&ServerTls>,
@@ -154,7 +154,7 @@ pub fn resp_config(
     };
     resp.sizes.arguments = limits.arguments;
     resp.sizes.bulk = limits.bulk_bytes.0;
-    // One argument at its largest always fits.
+    // One argument of the maximum size always fits.
     resp.sizes.command = resp.sizes.command.max(limits.bulk_bytes.0.saturating_mul(2));
     resp
 }

@@ -1,14 +1,14 @@
-//! Logs to stderr, through a thread that may be kept waiting when nobody else may.
+//! Logs to stderr, written by a thread of its own: a blocked stderr blocks only that thread.
 //!
 //! ```text
-//!   tracing ──▶ a bounded line ──▶ thread ──▶ stderr
-//!                    └ full: dropped and counted; the count is told when stderr takes lines again
+//!   tracing ──▶ bounded queue ──▶ log thread ──▶ stderr
+//!                    └ full: lines are dropped and counted; the count is logged later
 //! ```
 //!
 //! # Laws
 //!
-//! 1. A stderr that takes nothing (a stopped reader, a full pipe) never holds up an answer, a renewal or the end.
-//! 2. What other crates say is written at info at most, whatever the level: they do not know what is secret here.
+//! 1. A blocked stderr (a stopped reader, a full pipe) never delays a response, a renewal or the shutdown.
+//! 2. Lines of other crates are written at info at most, whatever the level: they do not know what is secret here.
 //! 3. Audit lines are written at every level.
 
 use std::io::{self, Write};
@@ -28,14 +28,14 @@ use tracing_subscriber::{Layer, Registry};
 
 use super::config::{Config, LogFormat, LogLevel};
 
-/// This many lines may wait for stderr,
+/// Lines in the queue,
 const MAX_QUEUED_LINES: usize = 8192;
-/// and this many bytes.
+/// and their bytes.
 const MAX_QUEUED_BYTES: usize = 4 << 20;
-/// How long the last lines may take.
+/// Timeout for writing the last lines.
 const FLUSH_TIMEOUT: Duration = Duration::from_secs(1);
 
-/// Where lines go.
+/// The queue to the log thread.
 #[derive(Clone)]
 pub struct LogWriter {
     sender: SyncSender<LogRecord>,
@@ -44,24 +44,24 @@ pub struct LogWriter {
 
 #[derive(Default)]
 struct LogQueueStats {
-    /// Bytes on their way.
+    /// Bytes in the queue.
     bytes: AtomicUsize,
-    /// Lines nobody will see, not told of yet.
+    /// Dropped lines that were not reported yet.
     dropped: AtomicU64,
 }
 
 enum LogRecord {
     Line(Vec<u8>),
-    /// Everything before this has been written: say so.
+    /// All records before this one are written: acknowledge it.
     Mark(SyncSender<()>),
 }
 
 impl LogWriter {
-    /// Begins to write to `out`.
+    /// Starts the log thread, which writes to `out`.
     ///
     /// # Errors
     ///
-    /// There is no thread to be had.
+    /// The thread cannot be started.
     fn start_thread(out: impl Write + Send + 'static, format: LogFormat) -> io::Result<Self> {
         let (sender, receiver) = sync_channel(MAX_QUEUED_LINES);
         let stats = Arc::new(LogQueueStats::default());
@@ -72,7 +72,7 @@ impl LogWriter {
         Ok(log)
     }
 
-    /// One line that is for people as it stands.
+    /// Writes one line without level and time.
     pub fn write_line(&self, line: &str) {
         self.queue_line(format!("{line}\n").into_bytes());
     }
@@ -86,7 +86,7 @@ impl LogWriter {
         }
     }
 
-    /// Waits until everything so far is written, but not for ever.
+    /// Waits until the queue is written, with a timeout.
     pub fn flush(&self) {
         let (done, written) = sync_channel(1);
         if self.sender.try_send(LogRecord::Mark(done)).is_ok() {
@@ -103,7 +103,7 @@ fn write_records(mut out: impl Write, receiver: &Receiver<LogRecord>, stats: &Lo
         }
         match record {
             LogRecord::Line(line) => {
-                // Nobody is left to tell when stderr is closed.
+                // A closed stderr cannot be reported anywhere.
                 let _ = out.write_all(&line);
                 stats.bytes.fetch_sub(line.len(), Ordering::Relaxed);
             }
@@ -130,7 +130,7 @@ impl<'a> MakeWriter<'a> for LogWriter {
     }
 }
 
-/// One line in the making; sent when it is whole.
+/// One line being formatted; queued when dropped.
 pub struct LogLine {
     log: LogWriter,
     bytes: Vec<u8>,
@@ -160,12 +160,12 @@ impl Drop for LogLine {
 ///
 /// # Errors
 ///
-/// There is no thread to be had, or the collector's address is none.
+/// The thread cannot be started, or the collector's address is invalid.
 pub fn start(config: &Config) -> anyhow::Result<LogWriter> {
-    // A descriptor of our own: whoever waits for stderr must not hold the lock that everybody else's stderr has.
+    // A file descriptor of our own: the log thread must not block on the lock of the standard stderr.
     let stderr = io::stderr().as_fd().try_clone_to_owned().context("take hold of stderr")?;
     let log = LogWriter::start_thread(std::fs::File::from(stderr), config.log.format).context("start the log")?;
-    // A call is told of once, when it is over, with the time it took.
+    // A call is logged once, when it ends, with its duration.
     let lines =
         tracing_subscriber::fmt::layer().with_ansi(false).with_span_events(FmtSpan::CLOSE).with_writer(log.clone());
     let filter = filter(config.log.level);
@@ -176,11 +176,11 @@ pub fn start(config: &Config) -> anyhow::Result<LogWriter> {
     let subscriber = Registry::default().with(lines);
     #[cfg(feature = "otel")]
     let subscriber = subscriber.with(super::otel::layer(config)?);
-    // A second server in one process cannot be: this is a binary.
+    // There is one server in a process.
     let _ = tracing::subscriber::set_global_default(subscriber);
     std::panic::set_hook(Box::new(|panic| {
         let place = panic.location().map(ToString::to_string).unwrap_or_default();
-        // The message of a panic may hold what it choked on: it is not repeated above debug.
+        // The message of a panic may contain user data: it is logged at debug only.
         let message = panic.payload_as_str().unwrap_or_default();
         tracing::error!(target: "leasehold::panic", place, "a bug: a thread stopped");
         tracing::debug!(target: "leasehold::panic", place, message);

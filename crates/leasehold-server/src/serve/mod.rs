@@ -1,4 +1,4 @@
-//! `leasehold serve`: opens an engine, puts the service over it, and lets both protocols in.
+//! `leasehold serve`: opens the engine, builds the service over it, and starts both protocols.
 //!
 //! ```text
 //!   config ──▶ keys, TLS, ports ──▶ engine ──▶ Service ──▶ resp (own threads) and http (tokio)
@@ -6,15 +6,15 @@
 //!
 //! # Laws
 //!
-//! 1. What others can reach has keys, and TLS unless somebody said otherwise in so many words.
-//! 2. What cannot be served is said in one sentence before anything is changed: 2 for what was asked, 4 for what is
-//!    not to be had, 8 for what is damaged.
-//! 3. It ends by a signal with 0 when everything acknowledged is on disk and everybody who waits was told; a second
-//!    signal ends it at once. A disk that fails ends it with 4.
+//! 1. An address that others can reach needs keys, and TLS unless `allow_plain` is set.
+//! 2. A server that cannot start says why in one sentence, before it changes anything. Exit code 2: bad usage, 4:
+//!    unavailable, 8: corrupt.
+//! 3. After a signal it stops with 0 once every acknowledged write is on disk and every waiting client has an answer. A
+//!    second signal ends it at once. A failed disk ends it with 4.
 //!
 //! # Not here
 //!
-//! What a protocol says (`http`, `resp`), who may do what (`service`).
+//! Protocols (`http`, `resp`), authorisation (`service`).
 
 mod banner;
 mod demo;
@@ -61,7 +61,7 @@ A config file to begin with:
   leasehold serve --print-config > leasehold.toml
   leasehold serve --config leasehold.toml";
 
-/// How long connections and the engine may take to end.
+/// Timeout for connections, tasks and the engine when the server stops.
 const SHUTDOWN_TIMEOUT: Duration = Duration::from_secs(20);
 
 /// Makes an engine available to a fleet, by HTTP and RESP, with a page that shows what is held.
@@ -78,9 +78,9 @@ pub struct ServeArgs {
     print_config: bool,
 }
 
-/// Why it ends.
+/// Why the server stops.
 enum StopReason {
-    /// It was asked to.
+    /// A signal came.
     Asked(Signal),
     /// The engine stopped.
     Failed(String),
@@ -98,11 +98,11 @@ impl ServeArgs {
             return Ok(exit::DONE);
         }
         let config = Config::load(&self.flags)?;
-        // Whatever is made from here on is for its owner alone.
+        // Files created from here on are for their owner alone.
         rustix::process::umask(rustix::fs::Mode::from_raw_mode(0o077));
         let log = log::start(&config)?;
-        // A huge page is cleared whole by whoever touches it first: 4 ms on a virtual machine, while all clients of that
-        // round wait. Memory that comes in small pages costs half as much: docs/internals/server-path.md.
+        // The kernel clears a huge page on its first use: 4 ms on a virtual machine, while all clients of that round
+        // wait. Small pages cost half as much: docs/internals/server-path.md.
         let _slower_without = rustix::thread::disable_transparent_huge_pages(true);
         let runtime = tokio::runtime::Builder::new_multi_thread()
             .worker_threads(2)
@@ -114,7 +114,7 @@ impl ServeArgs {
             let server = RunningServer::open(config, handle).await?;
             server.run(self.demo, &log).await
         });
-        // What still hangs (a disk, a connection) must not keep the process when the answer is known.
+        // A disk or connection that hangs must not keep the process.
         runtime.shutdown_timeout(Duration::from_millis(100));
         #[cfg(feature = "otel")]
         otel::flush();
@@ -123,7 +123,7 @@ impl ServeArgs {
     }
 }
 
-/// Everything that is open while the server runs.
+/// All parts of a running server.
 struct RunningServer {
     config: Config,
     tls: Option<Arc<ServerTls>>,
@@ -137,11 +137,11 @@ struct RunningServer {
     http_task: tokio::task::JoinHandle<()>,
     boxoffice: Option<Arc<BoxOffice>>,
     stop: CancellationToken,
-    /// What runs by itself beside the protocols, and when it shall end: after them.
+    /// Background tasks. They end after the protocols.
     tasks: BackgroundTasks,
 }
 
-/// See [`RunningServer`].
+/// Tasks beside the protocols.
 struct BackgroundTasks {
     running: tokio::task::JoinSet<()>,
     end: CancellationToken,
@@ -241,7 +241,7 @@ impl RunningServer {
             tokio::select! {
                 signal = self.signals.next() => match signal {
                     Signal::HUP if !rustix::termios::isatty(rustix::stdio::stdin()) => self.reload(),
-                    // Without a terminal to come back to, a server that was started in one ends with it.
+                    // A server that was started in a terminal ends with it.
                     signal => return StopReason::Asked(signal),
                 },
                 Some(notice) = self.notices.recv() => match notice {
@@ -260,7 +260,7 @@ impl RunningServer {
         }
     }
 
-    /// Stops accepting, tells those who wait, finishes the batch and closes the engine.
+    /// Stops accepting, answers waiting clients, commits the last batch and closes the engine.
     async fn close(self, ending: StopReason, log: &LogWriter) -> anyhow::Result<u8> {
         let Self { service, clock, mut signals, resp, http_task, stop, tasks, .. } = self;
         notify::stopping();
@@ -300,9 +300,8 @@ impl RunningServer {
 }
 
 impl BackgroundTasks {
-    /// What a box office does by itself: sweeps and numbers, sends, settles. On a thread of its own: in a crowd of
-    /// thousands each step would wait behind all of their requests, and what memory knows of the seats would grow too
-    /// old to refuse anybody with.
+    /// Starts the background tasks of the box office on a thread of their own. On the shared runtime each step would
+    /// wait behind thousands of requests, and the seat map in memory would become stale.
     fn start_boxoffice(&mut self, boxoffice: &Arc<BoxOffice>, engine: Arc<dyn Engine>) -> anyhow::Result<()> {
         let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build();
         let runtime = runtime.context("start the runtime of the box office")?;
@@ -327,7 +326,7 @@ fn close_failure(denial: Denial) -> anyhow::Error {
     }
 }
 
-/// Says why it ends, without waiting for a stderr that takes nothing.
+/// Logs why the server stops, without waiting for a blocked stderr.
 fn report_failure(log: &LogWriter, code: u8, sentence: &str) -> u8 {
     log.write_line(&format!("leasehold: {sentence}"));
     code

@@ -1,20 +1,18 @@
-//! The guard: a second process beside `run`, for the day when `run` itself is killed or stopped.
+//! The guard: a second process beside `run`, which kills the command if `run` is killed or stopped.
 //!
 //! ```text
-//!   run ──pipe──▶ guard            words: Group(pid), KillAt(moment), Done
+//!   run ──pipe──▶ guard            messages: Group(pid), KillAt(moment), Done
 //!    └──▶ command (own group) ◀── KILL, when the pipe closes without Done, or when the moment comes
 //! ```
 //!
-//! The parent-death signal takes the command itself when `run` dies, but not what the command started;
-//! and nothing at all happens when `run` is merely stopped (SIGSTOP, a debugger, a stuck disk) while
-//! the lease runs out. The guard covers both. It sits in a process group of its own, so that what is
-//! sent to the group of `run` (Ctrl-C, `kill -9 -PGID`) does not take it too.
+//! The parent-death signal kills the command when `run` dies, but not the children of the command. And it does nothing
+//! when `run` is only stopped (SIGSTOP, a debugger, a stuck disk) while the lease ends. The guard covers both. It has a
+//! process group of its own, so that signals to the group of `run` (Ctrl-C, `kill -9 -PGID`) do not reach it.
 //!
 //! # Not covered
 //!
-//! A command that leaves its process group is out of reach. A number of a group could in theory be
-//! reused in the moment between its end and our KILL; the kernel hands out numbers in a circle, so a
-//! reuse takes thousands of forks within microseconds.
+//! A command that leaves its process group. A group id could be reused between its end and our KILL; the kernel assigns
+//! ids in a circle, so that takes thousands of forks within microseconds.
 
 use std::io;
 use std::os::fd::OwnedFd;
@@ -37,22 +35,22 @@ use leasehold_support::{exit, output};
 /// The hidden command that the binary starts itself with.
 pub const GUARD_COMMAND: &str = "guard-of-run";
 
-/// What is said through the pipe. Each word is shorter than a pipe's atomic write, so none is torn.
+/// A message in the pipe to the guard. Each is shorter than an atomic write to a pipe.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum GuardMessage {
     /// The process group to kill.
     Group(i32),
-    /// When to kill it, unless a later moment is told before.
+    /// When to kill it, unless a later message moves it.
     KillAt(Time),
-    /// The group is gone; so may you.
+    /// The group is gone: the guard ends.
     Done,
 }
 
-/// The bytes of one word.
+/// Bytes of one message.
 const GUARD_MESSAGE_BYTES: usize = 9;
 
 impl GuardMessage {
-    /// The word as bytes: a tag and a number. No allocation: the forked child says a word too.
+    /// The message as bytes: a tag and a number. No allocation: the forked child sends one too.
     pub fn to_bytes(self) -> [u8; GUARD_MESSAGE_BYTES] {
         let (tag, number) = match self {
             Self::Group(pid) => (b'g', u64::from(pid.cast_unsigned())),
@@ -76,7 +74,7 @@ impl GuardMessage {
     }
 }
 
-/// The guard, as `run` sees it.
+/// The guard process, as `run` sees it.
 #[derive(Debug)]
 pub struct Guard {
     process: Child,
@@ -90,10 +88,10 @@ impl Guard {
     }
 
     fn spawn() -> io::Result<Self> {
-        // Closed on exec, or the command would hold the pipe open and the guard would never hear of our
-        // end. Never blocking: a guard that was stopped must not stop us.
+        // Closed on exec, or the command would hold the pipe open and the guard would not notice our end. Non-blocking:
+        // a stopped guard must not block `run`.
         let (reader, pipe) = pipe_with(PipeFlags::CLOEXEC | PipeFlags::NONBLOCK)?;
-        // Not the path of the binary: it may have been replaced since we were started.
+        // Not the path of the binary: it may have been replaced since the start.
         let process = Command::new("/proc/self/exe")
             .arg0("leasehold")
             .arg(GUARD_COMMAND)
@@ -105,32 +103,32 @@ impl Guard {
         Ok(Self { process, pipe })
     }
 
-    /// An end of the pipe for the child, which says its own group before it becomes the command.
+    /// A write end of the pipe for the child, which sends its own group before exec.
     pub fn for_child(&self) -> io::Result<OwnedFd> {
         self.pipe.try_clone()
     }
 
-    /// Says when the guard must kill the group if nothing more is heard.
+    /// Sets the time at which the guard kills the group.
     pub fn kill_at(&self, at: Time) {
         self.send(GuardMessage::KillAt(at));
     }
 
-    /// Sends the guard home: the group is gone.
+    /// Ends the guard: the group is gone.
     pub fn dismiss(mut self) {
         self.send(GuardMessage::Done);
-        // It ends by that word. Killed as well, because one that somebody stopped would keep us waiting;
-        // waited for, so that no zombie is left and nobody holds our stderr open.
+        // The message ends it. It is also killed, because a stopped guard would block the wait; and waited for, so that
+        // no zombie stays and stderr is closed.
         let _ = self.process.kill();
         let _ = self.process.wait();
     }
 
     fn send(&self, message: GuardMessage) {
-        // A guard that is gone or stopped cannot be helped: the parent-death signal is still there.
+        // A failure is ignored: the parent-death signal is still there.
         let _ = rustix::io::write(&self.pipe, &message.to_bytes());
     }
 }
 
-/// What the guard process does: listens, and kills the group when it must.
+/// The main loop of the guard process.
 pub fn run_guard() -> anyhow::Result<u8> {
     let timer = timerfd_create(TimerfdClockId::Boottime, TimerfdFlags::CLOEXEC | TimerfdFlags::NONBLOCK)
         .context("create the timer of the guard")?;
@@ -162,10 +160,10 @@ fn kill_group(group: Option<Group>) {
     }
 }
 
-/// What the guard waits for.
+/// What wakes the guard.
 enum GuardEvent {
     Message(GuardMessage),
-    /// The moment has come.
+    /// The timer fired.
     Time,
     /// The pipe closed: `run` is dead.
     Silence,
@@ -174,7 +172,7 @@ enum GuardEvent {
 fn next_event(timer: &OwnedFd) -> Result<GuardEvent, Errno> {
     let pipe = rustix::stdio::stdin();
     loop {
-        // Words before the timer: one of them may move the moment, or say that all is done.
+        // The pipe is read before the timer: a message may move the time, or end the guard.
         let mut bytes = [0; GUARD_MESSAGE_BYTES];
         match rustix::io::read(pipe, &mut bytes) {
             Ok(0) => return Ok(GuardEvent::Silence),
@@ -193,7 +191,7 @@ fn next_event(timer: &OwnedFd) -> Result<GuardEvent, Errno> {
     }
 }
 
-/// Sets the timer to a moment of the clock that counts suspend; one that has passed rings at once.
+/// Arms the timer on the clock that counts suspend; a time in the past fires at once.
 fn set_timer(timer: &OwnedFd, at: Time) -> Result<(), Errno> {
     // Zero would disarm it.
     let nanos = at.as_nanos().max(1);

@@ -1,4 +1,4 @@
-//! When to act: pure arithmetic on the end of the lease, so that it can be tested without a process.
+//! The deadlines of a supervised command: pure arithmetic on the end of the lease.
 //!
 //! ```text
 //!   granted     renewal due        TERM             KILL   guard   valid_until
@@ -8,9 +8,9 @@
 //!
 //! # Laws
 //!
-//! 1. `ttl > grace + ttl/3`: a lease that is renewed in time never comes near the TERM.
-//! 2. The KILL comes a margin before the end, so the group is dead before anybody else can be granted
-//!    the lease. The guard process kills in the middle of that margin, if `run` itself did not.
+//! 1. `ttl > grace + ttl/3`: a lease that is renewed in time never reaches its TERM.
+//! 2. KILL comes a margin before the end, so the group is dead before the lease can be granted again. The guard process
+//!    kills in the middle of that margin, if `run` did not.
 
 use std::time::Duration;
 
@@ -18,10 +18,10 @@ use leasehold::Time;
 
 use leasehold_support::duration::human;
 
-/// The longest margin: a signal and a wake-up need some time, also on a busy machine.
+/// The maximum margin: a signal and a wake-up need time on a busy machine.
 const MAX_KILL_MARGIN: Duration = Duration::from_millis(250);
 
-/// When to act, as spans before the end of the lease.
+/// The deadlines, as durations before the end of the lease.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct RunPlan {
     ttl: Duration,
@@ -58,12 +58,12 @@ impl RunPlan {
         Ok(Self { ttl, grace, margin: MAX_KILL_MARGIN.min(ttl / 10) })
     }
 
-    /// How long a command that was told to end may take.
+    /// How long the command may take after TERM.
     pub fn grace(&self) -> Duration {
         self.grace
     }
 
-    /// When to ask the group to end.
+    /// When to send TERM to the group.
     pub fn term_at(&self, valid_until: Time) -> Time {
         before(valid_until, self.grace.max(self.margin))
     }
@@ -78,8 +78,7 @@ impl RunPlan {
         before(valid_until, self.margin / 2)
     }
 
-    /// How often to look whether a renewal moved the end, so that the guard hears of it long before the
-    /// old end comes near.
+    /// How often to check whether a renewal moved the end, so that the guard knows long before the old end.
     pub fn glance(&self) -> Duration {
         self.ttl / 6
     }

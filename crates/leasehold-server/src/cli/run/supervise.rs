@@ -1,13 +1,11 @@
-//! Watching the command and its lease together, until nothing of the command is left.
+//! Watches the command and its lease, until nothing of the command is left.
 //!
 //! # Laws
 //!
-//! 1. Nothing of the group runs when the lease could be granted to another, whatever the engine says
-//!    and whether or not it can be asked.
-//! 2. Once the group was asked to end because of the lease, the answer is *lost*, even if a late renewal
-//!    saves the lease: the command was disturbed, and must not be taken for one that ran its course.
-//! 3. The lease is not given back while part of the work runs: what the command left behind in its
-//!    group is ended first.
+//! 1. No process of the group runs when the lease could be granted to another, whether or not the engine answers.
+//! 2. Once the group got TERM because of the lease, the result is *lost*, even if a late renewal succeeds: the command
+//!    was disturbed.
+//! 3. The lease is not released while part of the command runs: the rest of its group is ended first.
 
 use std::process::ExitStatus;
 use std::sync::Arc;
@@ -25,24 +23,24 @@ use super::plan::RunPlan;
 use leasehold_support::signals::Signals;
 use leasehold_support::{duration, output};
 
-/// How often to look whether what the command left behind is gone.
+/// How often to check whether the rest of the group is gone.
 const GROUP_CHECK_EVERY: Duration = Duration::from_millis(10);
 
-/// How long a killed group may take to vanish before we say that it does not.
+/// How long a killed group may take to end before that is reported.
 const KILL_TIMEOUT: Duration = Duration::from_secs(2);
 
-/// How it ended.
+/// The result of a supervised command.
 #[derive(Debug)]
 pub struct RunOutcome {
-    /// How the command itself ended; none if it could not even be killed.
+    /// The exit status of the command; none if it could not be killed.
     pub status: Option<ExitStatus>,
-    /// The lease could no longer be proven while some of the command still ran.
+    /// The lease could no longer be proven while part of the command ran.
     pub lost: bool,
-    /// Nothing of the group runs any more.
+    /// No process of the group runs any more.
     pub gone: bool,
 }
 
-/// What is watched.
+/// The command, its lease and what ends them.
 pub struct Supervisor<'a> {
     pub lease: &'a Lease,
     pub plan: RunPlan,
@@ -51,11 +49,11 @@ pub struct Supervisor<'a> {
     pub group: Group,
     pub guard: &'a Guard,
     pub signals: &'a mut Signals,
-    /// Whether the command has the terminal, and with it Ctrl-Z.
+    /// Whether the command owns the terminal, and so can get Ctrl-Z.
     pub has_terminal: bool,
 }
 
-/// The group was asked to end.
+/// The group got TERM.
 struct Stopping {
     /// When it is killed.
     kill_at: Time,
@@ -64,7 +62,7 @@ struct Stopping {
 }
 
 impl Supervisor<'_> {
-    /// Watches until nothing of the command is left, or what is left cannot be killed.
+    /// Watches until no process is left, or the rest cannot be killed.
     pub async fn watch(mut self) -> std::io::Result<RunOutcome> {
         let mut children = signal(SignalKind::child())?;
         let mut valid_until = self.clock.now().plus(self.lease.remaining());
@@ -78,7 +76,7 @@ impl Supervisor<'_> {
                 self.guard.kill_at(self.plan.guard_at(valid_until));
             }
             if status.is_some() && self.group.is_gone() {
-                // Past this moment the guard may have been the one who ended it, while we were stopped.
+                // After this moment the guard may have killed it, while this process was stopped.
                 let in_time = self.lease.is_live() && now < self.plan.guard_at(valid_until);
                 return Ok(RunOutcome { status, lost: lost || !in_time, gone: true });
             }
@@ -112,11 +110,11 @@ impl Supervisor<'_> {
         }
     }
 
-    /// Asks the group to end. A group that is already being asked gets no longer than it had.
+    /// Sends TERM to the group. A group that got it before keeps its deadline.
     fn stop(&self, before: Option<Stopping>, now: Time, valid_until: Time) -> Stopping {
         if before.is_none() {
             self.group.signal(Signal::TERM);
-            // A stopped process would not hear it.
+            // A stopped process would not handle TERM.
             self.group.signal(Signal::CONT);
         }
         let by_lease = self.plan.kill_at(valid_until);
@@ -125,14 +123,14 @@ impl Supervisor<'_> {
         Stopping { kill_at, killed_at: before.and_then(|before| before.killed_at) }
     }
 
-    /// The next moment something must be looked at.
+    /// The next moment to check something.
     fn wake(&self, now: Time, valid_until: Time, ended: bool, stopping: Option<&Stopping>) -> Time {
         let wake = match stopping {
             None => self.plan.term_at(valid_until),
             Some(Stopping { kill_at, killed_at: None }) => *kill_at,
             Some(_) => now.plus(GROUP_CHECK_EVERY),
         };
-        // Nobody tells us when the last of what was left behind is gone.
+        // No signal says that the last process of the group is gone: poll.
         let look = if ended { GROUP_CHECK_EVERY } else { self.plan.glance() };
         wake.min(now.plus(look))
     }
@@ -147,13 +145,13 @@ impl Supervisor<'_> {
         }
     }
 
-    /// Undoes Ctrl-Z: a command that is suspended would keep the lease for ever, and the terminal too.
+    /// Undoes Ctrl-Z: a suspended command would keep the lease and the terminal.
     fn continue_if_suspended(&self) {
         let child = self.child.id().and_then(|pid| i32::try_from(pid).ok()).and_then(Pid::from_raw);
         let Some(child) = child else { return };
         let stopped = waitid(WaitId::Pid(child), WaitIdOptions::STOPPED | WaitIdOptions::NOHANG);
         let by = stopped.ok().flatten().and_then(|status| status.stopping_signal());
-        // Only Ctrl-Z: who sends SIGSTOP means it, and a stopped reader of the terminal would stop again.
+        // Only for Ctrl-Z: SIGSTOP is left alone.
         if by == Some(Signal::TSTP.as_raw()) {
             output::say("a command that holds a lease is not suspended: continuing it");
             self.group.signal(Signal::CONT);
