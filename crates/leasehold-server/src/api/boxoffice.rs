@@ -116,7 +116,7 @@ const fn seat_state_word(state: SeatState) -> &'static str {
 fn staff_seat_json(id: &str, seat: Option<&SeatNow>, hold: Option<&StaffHold>) -> Value {
     let mut shown = json!({"id": id, "state": seat.map_or(SeatState::Free, |seat| seat.state)});
     if let Some(seat) = seat {
-        merge(&mut shown, &staff_seat_fields(seat, hold));
+        merge_fields(&mut shown, &staff_seat_fields(seat, hold));
     }
     shown
 }
@@ -140,7 +140,7 @@ fn staff_seat_fields(seat: &SeatNow, hold: Option<&StaffHold>) -> Value {
     Value::Object(shown)
 }
 
-fn merge(into: &mut Value, more: &Value) {
+fn merge_fields(into: &mut Value, more: &Value) {
     if let (Some(into), Some(more)) = (into.as_object_mut(), more.as_object()) {
         into.extend(more.clone());
     }
@@ -194,7 +194,7 @@ pub fn hold_json(view: &HoldView) -> Value {
     if let Some(why) = &row.ended_why {
         more.insert("ended_why".into(), json!(why));
     }
-    merge(&mut shown, &Value::Object(more));
+    merge_fields(&mut shown, &Value::Object(more));
     shown
 }
 
@@ -202,16 +202,16 @@ pub fn hold_json(view: &HoldView) -> Value {
 pub fn resolution_json(found: &Resolution) -> Value {
     let mut shown = json!({"state": found.state, "steps": steps_json(&found.steps)});
     if let Some(offer) = &found.offer {
-        merge(&mut shown, &json!({"offer": offer, "seats": found.seats}));
+        merge_fields(&mut shown, &json!({"offer": offer, "seats": found.seats}));
     }
     shown
 }
 
 fn buyers_money_json(money: &BuyersMoney) -> Value {
     let mut shown = resolution_json(&money.resolution);
-    merge(&mut shown, &json!({"amount": money.amount}));
+    merge_fields(&mut shown, &json!({"amount": money.amount}));
     if let Some(payment) = &money.payment_ref {
-        merge(&mut shown, &json!({"payment_ref": payment}));
+        merge_fields(&mut shown, &json!({"payment_ref": payment}));
     }
     shown
 }
@@ -288,10 +288,10 @@ pub fn entry_json(entry: &Entry) -> Value {
         "areas": entry.areas,
     });
     if let Some(hold) = &entry.hold_id {
-        merge(&mut shown, &json!({"hold_id": hold}));
+        merge_fields(&mut shown, &json!({"hold_id": hold}));
     }
     if let Some(order) = &entry.order_id {
-        merge(&mut shown, &json!({"order_id": order}));
+        merge_fields(&mut shown, &json!({"order_id": order}));
     }
     shown
 }
@@ -304,13 +304,13 @@ pub fn staff_entry_json(entry: &Entry) -> Value {
         .map(|seat| {
             let mut shown = json!({"id": seat.id, "state": seat.state});
             if let Some(token) = seat.token {
-                merge(&mut shown, &json!({"token": token.to_string()}));
+                merge_fields(&mut shown, &json!({"token": token.to_string()}));
             }
             shown
         })
         .collect();
     let mut shown = entry_json(entry);
-    merge(&mut shown, &json!({"event_id": entry.event_id, "actor": entry.actor, "seats": seats}));
+    merge_fields(&mut shown, &json!({"event_id": entry.event_id, "actor": entry.actor, "seats": seats}));
     let more = [
         ("buyer", json!(entry.buyer)),
         ("reason", json!(entry.reason)),
@@ -320,7 +320,7 @@ pub fn staff_entry_json(entry: &Entry) -> Value {
         ("source", json!(entry.source)),
     ];
     for (name, value) in more.into_iter().filter(|(_, value)| !value.is_null()) {
-        merge(&mut shown, &json!({name: value}));
+        merge_fields(&mut shown, &json!({name: value}));
     }
     shown
 }

@@ -15,6 +15,7 @@ use super::BoxOffice;
 use super::demo_provider::{DemoPayment, DemoPaymentProvider};
 use super::outbound::{Outbound, OutboundError};
 use super::provider::HttpProvider;
+use leasehold_support::net::connectable;
 use leasehold_support::time::wall_ms;
 
 /// The demo event is found again by its name after a restart.
@@ -51,7 +52,7 @@ impl Demo {
 /// # Errors
 ///
 /// The event or the provider could not be created.
-pub async fn open(
+pub async fn open_demo(
     boxoffice: &Arc<BoxOffice>,
     clock: &Arc<dyn Clock>,
     http: SocketAddr,
@@ -69,7 +70,7 @@ pub async fn open(
     let secrets = Secrets::new(&[secret])?;
     // The provider runs in this process.
     let outbound = Outbound::new(TargetGuard { allow_private: true })?;
-    let callback = format!("http://{}/v1/payments/callback", reachable(http));
+    let callback = format!("http://{}/v1/payments/callback", connectable(http));
     let provider_url =
         DemoPaymentProvider::start(secrets.clone(), callback, outbound.clone(), clock.clone(), stop.clone()).await?;
     let provider =
@@ -77,17 +78,6 @@ pub async fn open(
     let demo = Demo { event: event.event_id, secrets, provider, outbound, provider_url };
     let _ = boxoffice.demo.set(demo);
     Ok(())
-}
-
-/// An address that this machine can connect to.
-fn reachable(address: SocketAddr) -> SocketAddr {
-    match address {
-        SocketAddr::V4(address) if address.ip().is_unspecified() => SocketAddr::from(([127, 0, 0, 1], address.port())),
-        SocketAddr::V6(address) if address.ip().is_unspecified() => {
-            SocketAddr::from((std::net::Ipv6Addr::LOCALHOST, address.port()))
-        }
-        other => other,
-    }
 }
 
 fn demo_settings() -> EventSettings {

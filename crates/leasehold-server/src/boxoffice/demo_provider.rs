@@ -6,7 +6,7 @@
 //!   POST /payments/{ref}/capture  money that was kept is taken                      200 | 404 | 422
 //!   POST /payments/{ref}/cancel   what was not taken is let go                      200 | 404
 //!   POST /refunds                 money goes back, once for each refund_id          200, and a callback
-//!   POST /play                    a buyer pays, and the bank does what the script says   202
+//!   POST /play                    a buyer pays, and the script is played                 202
 //!   GET  /pay/{ref}               the page where a buyer pays; its buttons POST to it
 //!   ──▶ POST <callback url>, signed; again and again until it is taken
 //! ```
@@ -140,11 +140,11 @@ impl DemoPaymentProvider {
             attempts: AtomicU64::new(0),
             stop: stop.clone(),
         });
-        tokio::spawn(stop.run_until_cancelled_owned(async move { provider.accept(listener).await }));
+        tokio::spawn(stop.run_until_cancelled_owned(async move { provider.accept_connections(listener).await }));
         Ok(url)
     }
 
-    async fn accept(self: Arc<Self>, listener: TcpListener) {
+    async fn accept_connections(self: Arc<Self>, listener: TcpListener) {
         loop {
             let Ok((stream, _)) = listener.accept().await else {
                 // Most likely out of file descriptors: an immediate retry would spin.
@@ -155,7 +155,7 @@ impl DemoPaymentProvider {
             let serve = async move {
                 let answer = service_fn(|request| {
                     let provider = provider.clone();
-                    async move { Ok::<_, Infallible>(provider.handle(request).await) }
+                    async move { Ok::<_, Infallible>(provider.handle_request(request).await) }
                 });
                 let mut http = http1::Builder::new();
                 http.timer(TokioTimer::new()).header_read_timeout(Duration::from_secs(5));
@@ -165,7 +165,7 @@ impl DemoPaymentProvider {
         }
     }
 
-    async fn handle(self: &Arc<Self>, request: Request<Incoming>) -> Response<Body> {
+    async fn handle_request(self: &Arc<Self>, request: Request<Incoming>) -> Response<Body> {
         let (head, body) = request.into_parts();
         let path = head.uri.path().to_owned();
         let Ok(body) = Limited::new(body, MAX_BODY_BYTES).collect().await else {
@@ -185,10 +185,10 @@ impl DemoPaymentProvider {
         match (&head.method, path.as_str(), of_payment) {
             (&Method::POST, "/payments", _) => self.create_payment(&body),
             (&Method::POST, "/play", _) => self.play_payment(&body),
-            (&Method::POST, "/refunds", _) => self.refund(&body),
+            (&Method::POST, "/refunds", _) => self.refund_payment(&body),
             (&Method::GET, _, Some((payment, ""))) => self.payment_status(&decode_segment(payment)),
-            (&Method::POST, _, Some((payment, "capture"))) => self.capture(&decode_segment(payment), &body),
-            (&Method::POST, _, Some((payment, "cancel"))) => self.cancel(&decode_segment(payment)),
+            (&Method::POST, _, Some((payment, "capture"))) => self.capture_payment(&decode_segment(payment), &body),
+            (&Method::POST, _, Some((payment, "cancel"))) => self.cancel_payment(&decode_segment(payment)),
             _ => empty_response(StatusCode::NOT_FOUND),
         }
     }
@@ -242,7 +242,7 @@ impl DemoPaymentProvider {
         }
     }
 
-    fn capture(self: &Arc<Self>, payment: &str, body: &[u8]) -> Response<Body> {
+    fn capture_payment(self: &Arc<Self>, payment: &str, body: &[u8]) -> Response<Body> {
         let amount = serde_json::from_slice::<serde_json::Value>(body).ok().and_then(|body| body["amount"].as_u64());
         let Some(amount) = amount else { return empty_response(StatusCode::BAD_REQUEST) };
         let mut accounts = self.accounts();
@@ -258,7 +258,7 @@ impl DemoPaymentProvider {
         json_response(StatusCode::OK, &account.status())
     }
 
-    fn cancel(&self, payment: &str) -> Response<Body> {
+    fn cancel_payment(&self, payment: &str) -> Response<Body> {
         let mut accounts = self.accounts();
         let Some(account) = accounts.get_mut(payment) else { return empty_response(StatusCode::NOT_FOUND) };
         if matches!(account.outcome, None | Some(CallbackOutcome::Authorised | CallbackOutcome::Declined)) {
@@ -267,10 +267,10 @@ impl DemoPaymentProvider {
         json_response(StatusCode::OK, &account.status())
     }
 
-    fn refund(self: &Arc<Self>, body: &[u8]) -> Response<Body> {
+    fn refund_payment(self: &Arc<Self>, body: &[u8]) -> Response<Body> {
         let Ok(refund) = serde_json::from_slice::<Refund>(body) else { return empty_response(StatusCode::BAD_REQUEST) };
         let mut accounts = self.accounts();
-        // Money that this bank never saw (it forgets with its process) goes back all the same: it is play.
+        // An unknown payment is refunded too: the accounts are lost with the process, and it is a simulation.
         let account = accounts.entry(refund.payment_ref.clone()).or_insert_with(|| {
             DemoAccount::new(ScriptedPayment {
                 payment_ref: refund.payment_ref.clone(),
@@ -298,20 +298,20 @@ impl DemoPaymentProvider {
         }
     }
 
-    /// Where a buyer pays: one button for each thing that a bank can do, and then back to the shop.
+    /// The payment page: one button for each outcome, then back to the shop.
     fn payment_page(self: &Arc<Self>, method: &Method, payment: &str, body: &[u8]) -> Response<Body> {
         let found = self.accounts().get(payment).map(|account| (account.payment.clone(), account.made.clone()));
         let Some((payment, Some(made))) = found else { return empty_response(StatusCode::NOT_FOUND) };
         if *method == Method::GET {
-            return html_response(&page::render(&payment));
+            return html_response(&page::render_page(&payment));
         }
         let asked = std::str::from_utf8(body).unwrap_or_default().strip_prefix("act=").unwrap_or_default();
         let act: Result<ScriptedAct, _> = serde_json::from_value(asked.into());
         match act {
             Ok(act) => self.run_script(&payment, act),
             Err(_) if asked == "back" => {
-                drop(self.cancel(&payment.payment_ref));
-                // Nobody asked for it by the provider's contract, so nobody knows unless it is told.
+                drop(self.cancel_payment(&payment.payment_ref));
+                // The cancel did not come from the provider's API, so a callback must report it.
                 self.call_back_after(Duration::ZERO, script::cancelled(&payment));
             }
             Err(_) => return empty_response(StatusCode::BAD_REQUEST),
@@ -323,7 +323,7 @@ impl DemoPaymentProvider {
                 response.headers_mut().insert(header::LOCATION, url);
                 response
             }
-            None => html_response(&page::done()),
+            None => html_response(&page::done_page()),
         }
     }
 

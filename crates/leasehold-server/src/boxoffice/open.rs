@@ -31,13 +31,13 @@ const TICKET_SECRET_FILE: &str = "boxoffice.key";
 /// # Errors
 ///
 /// Exit code 2, 4 or 8, and a sentence.
-pub async fn open(
+pub async fn open_boxoffice(
     config: &Config,
     engine: Arc<dyn Engine>,
     clock: Arc<dyn Clock>,
 ) -> anyhow::Result<Option<Arc<BoxOffice>>> {
     let url = LedgerUrl::parse(&config.ledger, &config.data).map_err(Failure::usage)?;
-    fs::create_dir_all(&config.data).map_err(|error| unreadable(&config.data, &error))?;
+    fs::create_dir_all(&config.data).map_err(|error| io_failure(&config.data, &error))?;
     let ledger: Arc<dyn Ledger> = match url {
         LedgerUrl::None => return Ok(None),
         LedgerUrl::Sqlite(path) => Sqlite::open(&path, clock.clone()).await.map_err(exit_failure)?,
@@ -71,12 +71,12 @@ pub async fn open(
             }
             load_or_make_secret(&config.data)?
         }
-        given => secrets("boxoffice.ticket_secrets", given)?,
+        given => parse_secrets("boxoffice.ticket_secrets", given)?,
     };
     let outbound = Outbound::new(TargetGuard { allow_private: boxoffice.allow_private_targets })?;
     let provider_secrets = match boxoffice.provider_secrets.as_slice() {
         [] => None,
-        given => Some(secrets("boxoffice.provider_secrets", given)?),
+        given => Some(parse_secrets("boxoffice.provider_secrets", given)?),
     };
     let provider = boxoffice.provider_url.as_ref().zip(provider_secrets.as_ref()).map(|(url, secrets)| {
         let provider = HttpProvider::new(url, boxoffice.provider_payments, secrets.clone(), outbound.clone());
@@ -92,7 +92,7 @@ pub async fn open(
     BoxOffice::new(office, clock, settings, outbound).await.map(Some).map_err(exit_failure)
 }
 
-fn secrets(field: &str, given: &[config::SecretText]) -> anyhow::Result<Secrets> {
+fn parse_secrets(field: &str, given: &[config::SecretText]) -> anyhow::Result<Secrets> {
     let texts: Vec<&str> = given.iter().map(config::SecretText::expose).collect();
     Secrets::new(&texts).map_err(|unfit| Failure::usage(format!("{field}: {unfit}")))
 }
@@ -103,7 +103,7 @@ fn load_or_make_secret(data: &Path) -> anyhow::Result<Secrets> {
     let text = match fs::read_to_string(&path) {
         Ok(text) => text,
         Err(error) if error.kind() == std::io::ErrorKind::NotFound => make_secret(&path)?,
-        Err(error) => return Err(unreadable(&path, &error)),
+        Err(error) => return Err(io_failure(&path, &error)),
     };
     Secrets::new(&[text.trim()])
         .map_err(|unfit| Failure::coded(CORRUPT, format!("{}: {unfit}; put it back, or remove it", path.display())))
@@ -114,12 +114,12 @@ fn make_secret(path: &Path) -> anyhow::Result<String> {
     getrandom::fill(&mut bits)?;
     let text = leasehold_support::hex::encode(&bits);
     let file = fs::OpenOptions::new().write(true).create_new(true).mode(0o600).open(path);
-    let mut file = file.map_err(|error| unreadable(path, &error))?;
-    file.write_all(text.as_bytes()).and_then(|()| file.sync_all()).map_err(|error| unreadable(path, &error))?;
+    let mut file = file.map_err(|error| io_failure(path, &error))?;
+    file.write_all(text.as_bytes()).and_then(|()| file.sync_all()).map_err(|error| io_failure(path, &error))?;
     Ok(text)
 }
 
-fn unreadable(path: &Path, error: &std::io::Error) -> anyhow::Error {
+fn io_failure(path: &Path, error: &std::io::Error) -> anyhow::Error {
     Failure::coded(UNAVAILABLE, format!("{}: {error}", path.display()))
 }
 

@@ -131,36 +131,37 @@ impl Outbound {
         let stream = self.connect(target).await?;
         let _ = stream.set_nodelay(true);
         if !target.tls {
-            return exchange(stream, request).await;
+            return exchange_http(stream, request).await;
         }
-        let name = ServerName::try_from(target.host.clone()).map_err(|_| broken("its name is no name for TLS"))?;
-        let stream = self.tls.connect(name, stream).await.map_err(|error| broken(error.to_string()))?;
-        exchange(stream, request).await
+        let name =
+            ServerName::try_from(target.host.clone()).map_err(|_| broken_error("its name is no name for TLS"))?;
+        let stream = self.tls.connect(name, stream).await.map_err(|error| broken_error(error.to_string()))?;
+        exchange_http(stream, request).await
     }
 
     async fn connect(&self, target: &WebhookTarget) -> Result<TcpStream, OutboundError> {
-        let found = tokio::net::lookup_host((target.host.as_str(), target.port)).await.map_err(unreached)?;
+        let found = tokio::net::lookup_host((target.host.as_str(), target.port)).await.map_err(connect_error)?;
         let found: Vec<SocketAddr> = found.collect();
         // One address that is not allowed refuses the whole name: it may be a rebinding attack.
         if found.iter().any(|address| !self.guard.allows(address.ip())) {
             return Err(OutboundError::Refused(TargetRefused::Private));
         }
-        let mut last = broken("its name stands for no address");
+        let mut last = broken_error("its name stands for no address");
         for address in found {
             match TcpStream::connect(address).await {
                 Ok(stream) => return Ok(stream),
-                Err(error) => last = unreached(error),
+                Err(error) => last = connect_error(error),
             }
         }
         Err(last)
     }
 }
 
-fn broken(why: impl Into<String>) -> OutboundError {
+fn broken_error(why: impl Into<String>) -> OutboundError {
     OutboundError::Broken(why.into())
 }
 
-fn unreached(error: io::Error) -> OutboundError {
+fn connect_error(error: io::Error) -> OutboundError {
     OutboundError::Broken(error.kind().to_string())
 }
 
@@ -170,11 +171,11 @@ fn build_request(
     headers: &[(&'static str, &str)],
     body: Vec<u8>,
 ) -> Result<Request<Body>, OutboundError> {
-    let value = |text: &str| HeaderValue::from_str(text).map_err(|_| broken("a header cannot be written"));
+    let value = |text: &str| HeaderValue::from_str(text).map_err(|_| broken_error("a header cannot be written"));
     let length = body.len();
     let mut request = Request::new(Body::from(body));
     *request.method_mut() = method;
-    *request.uri_mut() = target.path.parse().map_err(|_| broken("its path cannot be written"))?;
+    *request.uri_mut() = target.path.parse().map_err(|_| broken_error("its path cannot be written"))?;
     // As in the URL: IPv6 in brackets, the port only where it is not the default.
     let host = target.url.host_str().unwrap_or_default();
     let host = target.url.port().map_or_else(|| host.to_owned(), |port| format!("{host}:{port}"));
@@ -186,17 +187,17 @@ fn build_request(
         fields.insert(header::CONTENT_TYPE, HeaderValue::from_static("application/json"));
     }
     for (name, text) in headers {
-        let name = HeaderName::from_bytes(name.as_bytes()).map_err(|_| broken("a header cannot be named"))?;
+        let name = HeaderName::from_bytes(name.as_bytes()).map_err(|_| broken_error("a header cannot be named"))?;
         fields.insert(name, value(text)?);
     }
     Ok(request)
 }
 
-async fn exchange(
+async fn exchange_http(
     stream: impl AsyncRead + AsyncWrite + Unpin + Send + 'static,
     request: Request<Body>,
 ) -> Result<OutboundResponse, OutboundError> {
-    let broken_by = |error: hyper::Error| broken(error.to_string());
+    let broken_by = |error: hyper::Error| broken_error(error.to_string());
     let (mut sender, connection) = http1::handshake(TokioIo::new(stream)).await.map_err(broken_by)?;
     let talk = async {
         let response = sender.send_request(request).await.map_err(broken_by)?;

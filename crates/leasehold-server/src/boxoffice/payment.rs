@@ -81,7 +81,7 @@ impl BoxOffice {
             };
             return Ok(self.office().pay_with(call, hold, access, payment).await?);
         };
-        let request = self.request(&view.hold, mode, return_url).await?;
+        let request = self.payment_request(&view.hold, mode, return_url).await?;
         let total = request.amount;
         let created = provider.create(request).await.map_err(PaymentError::Provider)?;
         let (payment_ref, pay_url) = (created.payment_ref, created.pay_url);
@@ -104,7 +104,7 @@ impl BoxOffice {
         }
     }
 
-    async fn request(
+    async fn payment_request(
         &self,
         hold: &HoldRow,
         mode: CaptureMode,
@@ -116,8 +116,8 @@ impl BoxOffice {
             hold_id: hold.hold_id.0.clone(),
             amount: hold.total(),
             currency: event.settings.currency.clone(),
-            lines: lines(hold),
-            tokens: tokens(hold),
+            lines: payment_lines(hold),
+            tokens: seat_tokens(hold),
             return_url,
             deadline_ms: hold.pay_within(&event.settings),
             mode,
@@ -182,11 +182,11 @@ fn tokens_of(hold: &HoldRow) -> Vec<(String, u64)> {
 }
 
 /// The seats of a hold with their tokens: what a payment is for.
-pub fn tokens(hold: &HoldRow) -> Vec<SeatToken> {
+pub fn seat_tokens(hold: &HoldRow) -> Vec<SeatToken> {
     tokens_of(hold).into_iter().map(|(seat, token)| SeatToken { seat, token: token.to_string() }).collect()
 }
 
-fn lines(hold: &HoldRow) -> Vec<PaymentLine> {
+fn payment_lines(hold: &HoldRow) -> Vec<PaymentLine> {
     let seats = hold.seats.iter().map(|seat| PaymentLine { id: seat.id.clone(), qty: 1, price: seat.price });
     let areas = hold.areas.iter().map(|area| PaymentLine { id: area.id.clone(), qty: area.qty, price: area.price });
     seats.chain(areas).collect()

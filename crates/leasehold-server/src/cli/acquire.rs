@@ -71,7 +71,7 @@ impl AcquireArgs {
             Some(_) => "a lease may be held: repeat the command with the same request id to learn",
             None => signals::NOTHING_HELD,
         };
-        let granted = signals::unless_interrupted(left, async { Ok(self.claim(&client).grant().await?) }).await;
+        let granted = signals::unless_interrupted(left, async { Ok(self.build_claim(&client).grant().await?) }).await;
         let done = match granted {
             Ok(grant) => self.hand_over(&client, &grant).await,
             Err(error) => Err(error),
@@ -83,7 +83,7 @@ impl AcquireArgs {
         Ok(exit::DONE)
     }
 
-    fn claim(&self, client: &Leasehold) -> leasehold::Acquire {
+    fn build_claim(&self, client: &Leasehold) -> leasehold::Acquire {
         let mut claim = client.acquire_all(self.names.iter().cloned()).ttl(self.ttl).wait(self.wait);
         if self.shared {
             claim = claim.shared();
@@ -108,7 +108,7 @@ impl AcquireArgs {
 
     /// Prints the grant. If nobody could read it, nobody could ever release it: give it back.
     async fn hand_over(&self, client: &Leasehold, grant: &Grant) -> anyhow::Result<()> {
-        let Err(unread) = self.print(grant) else {
+        let Err(unread) = self.print_grant(grant) else {
             return Ok(());
         };
         client.release(&grant.lease_id).await?;
@@ -116,7 +116,7 @@ impl AcquireArgs {
         Err(Failure::coded(exit::UNEXPECTED, sentence))
     }
 
-    fn print(&self, grant: &Grant) -> anyhow::Result<()> {
+    fn print_grant(&self, grant: &Grant) -> anyhow::Result<()> {
         if self.json {
             return output::json(&GrantJson::new(grant, &self.names));
         }

@@ -33,14 +33,14 @@ impl InspectArgs {
         match found {
             Some(resource) if self.json => output::json(&ResourceJson::from(resource))?,
             None if self.json => output::json(&ResourceJson::free(self.name))?,
-            Some(resource) => print(&resource)?,
+            Some(resource) => print_resource(&resource)?,
             None => output::line(format!("{} is free", output::plain(&self.name)))?,
         }
         Ok(exit::DONE)
     }
 }
 
-fn print(resource: &Resource) -> anyhow::Result<()> {
+fn print_resource(resource: &Resource) -> anyhow::Result<()> {
     let name = output::plain(&resource.name);
     output::line(format!("{name}: {}, {} waiting", leases::mode_word(resource.mode), resource.queue_len))?;
     for holding in &resource.holders {

@@ -55,7 +55,7 @@ struct KeyDirectory {
 #[derive(Debug, Args)]
 struct KeyCreateArgs {
     /// What it may do: read, lease, boxoffice or admin; may be given again
-    #[arg(long = "role", value_name = "ROLE", required = true, value_parser = role, value_delimiter = ',')]
+    #[arg(long = "role", value_name = "ROLE", required = true, value_parser = parse_role, value_delimiter = ',')]
     roles: Vec<Role>,
     /// Only names that begin so; may be given again [default: every name]
     #[arg(long = "prefix", value_name = "PREFIX")]
@@ -101,7 +101,7 @@ struct KeyJson<'a> {
     created: &'a str,
 }
 
-fn role(word: &str) -> Result<Role, String> {
+fn parse_role(word: &str) -> Result<Role, String> {
     Role::named(word).ok_or_else(|| format!("the roles are {}", Role::ALL.map(Role::word).join(", ")))
 }
 
@@ -114,12 +114,12 @@ impl KeyArgs {
             KeySubcommand::Ls(ls) => ls.execute(),
             KeySubcommand::Revoke(revoke) => revoke.execute(),
         };
-        done.map_err(coded).map(|()| exit::DONE)
+        done.map_err(with_exit_code).map(|()| exit::DONE)
     }
 }
 
 /// The exit code of a list that cannot be had.
-fn coded(error: anyhow::Error) -> anyhow::Error {
+fn with_exit_code(error: anyhow::Error) -> anyhow::Error {
     let code = match error.downcast_ref::<KeyFileError>() {
         Some(KeyFileError::Damaged { .. }) => CORRUPT,
         Some(KeyFileError::Io { .. }) => UNAVAILABLE,
@@ -129,7 +129,7 @@ fn coded(error: anyhow::Error) -> anyhow::Error {
 }
 
 impl KeyDirectory {
-    fn dir(self) -> anyhow::Result<PathBuf> {
+    fn data_dir(self) -> anyhow::Result<PathBuf> {
         let flags = ServeFlags { data: self.data, config: self.config, ..ServeFlags::default() };
         Ok(Config::load(&flags)?.data)
     }
@@ -151,7 +151,7 @@ impl KeyCreateArgs {
             created: time::rfc3339_in(std::time::Duration::ZERO),
         };
         record.check().map_err(Failure::usage)?;
-        let dir = self.place.dir()?;
+        let dir = self.place.data_dir()?;
         let first = KeyFile::change(&dir, |file| {
             file.keys.push(record);
             Ok(file.keys.len() == 1)
@@ -167,7 +167,7 @@ impl KeyCreateArgs {
 
 impl KeyLsArgs {
     fn execute(self) -> anyhow::Result<()> {
-        let file = KeyFile::load(&self.place.dir()?)?;
+        let file = KeyFile::load(&self.place.data_dir()?)?;
         if self.json {
             return file.keys.iter().try_for_each(|record| output::json(&KeyJson::from_record(record)));
         }
@@ -194,7 +194,7 @@ impl KeyRevokeArgs {
         if !secret::is_id(&id) {
             return Err(Failure::usage("this is no id of a key: `leasehold key ls` shows them"));
         }
-        let dir = self.place.dir()?;
+        let dir = self.place.data_dir()?;
         let left = KeyFile::change(&dir, |file| {
             let before = file.keys.len();
             file.keys.retain(|record| record.id != id);

@@ -88,7 +88,7 @@ pub fn main() -> ExitCode {
         Ok(cli) => cli,
         Err(error) => return ExitCode::from(print_clap_error(&error)),
     };
-    let code = match dispatch(cli) {
+    let code = match run_command(cli) {
         Ok(code) => code,
         // The reader of a pipe closed it: `leasehold ls | head -1`.
         Err(error) if output::reader_went_away(&error) => exit::DONE,
@@ -100,7 +100,7 @@ pub fn main() -> ExitCode {
     ExitCode::from(code)
 }
 
-fn dispatch(cli: Cli) -> anyhow::Result<u8> {
+fn run_command(cli: Cli) -> anyhow::Result<u8> {
     let target = || Target::parse(&chosen_url(&cli.url)?);
     match cli.command {
         CliCommand::Serve(_) | CliCommand::Key(_) if !cli.url.is_empty() => {

@@ -24,7 +24,7 @@ pub struct ReleaseArgs {
 impl ReleaseArgs {
     /// Releases, and says whether this call did it.
     pub async fn execute(self, target: &Target) -> anyhow::Result<u8> {
-        let lease_id = secret::read(&self.lease_id)?;
+        let lease_id = secret::read_lease_id(&self.lease_id)?;
         let client = target.open().await?;
         let ended = client.release(&lease_id).await?;
         client.close().await?;

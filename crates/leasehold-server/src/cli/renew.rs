@@ -33,7 +33,7 @@ pub struct RenewArgs {
 impl RenewArgs {
     /// Renews, and prints how long the lease now lasts.
     pub async fn execute(self, target: &Target) -> anyhow::Result<u8> {
-        let lease_id = secret::read(&self.lease_id)?;
+        let lease_id = secret::read_lease_id(&self.lease_id)?;
         let client = target.open().await?;
         let renewal = client.renew(&lease_id, self.ttl).await?;
         client.close().await?;

@@ -11,7 +11,7 @@ use leasehold_support::exit::Failure;
 const MAX_LEASE_ID_BYTES: u64 = 1024;
 
 /// The lease_id that was typed, or piped in when `-` was typed.
-pub fn read(argument: &str) -> anyhow::Result<LeaseId> {
+pub fn read_lease_id(argument: &str) -> anyhow::Result<LeaseId> {
     let piped;
     let text = if argument == "-" {
         let mut text = Vec::new();

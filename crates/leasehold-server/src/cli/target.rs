@@ -75,7 +75,7 @@ impl Target {
     pub async fn open(&self) -> anyhow::Result<Leasehold> {
         match self {
             Self::Embedded(dir) => Ok(open_directory(dir)),
-            Self::Server(_) => Ok(Leasehold::with_engine(self.server().await?, clock())),
+            Self::Server(_) => Ok(Leasehold::with_engine(self.connect_server().await?, system_clock())),
         }
     }
 
@@ -84,7 +84,7 @@ impl Target {
     /// # Errors
     ///
     /// Exit code 2 if the target is none, 4 when it does not answer.
-    pub async fn server(&self) -> anyhow::Result<Arc<Remote>> {
+    pub async fn connect_server(&self) -> anyhow::Result<Arc<Remote>> {
         let Self::Server(options) = self else {
             return Err(Failure::usage(
                 "this needs a server: a directory cannot tell what happens in it, so ask again with leasehold ls, or \
@@ -130,11 +130,11 @@ fn open_directory(dir: &std::path::Path) -> Leasehold {
         }
     });
     let options = embedded::Options { notices, ..embedded::Options::default() };
-    Leasehold::with_engine(Visitor::new(dir, options), clock())
+    Leasehold::with_engine(Visitor::new(dir, options), system_clock())
 }
 
 /// The clock leases are counted by: it includes suspend.
-pub fn clock() -> Arc<dyn Clock> {
+pub fn system_clock() -> Arc<dyn Clock> {
     SystemClock::shared()
 }
 

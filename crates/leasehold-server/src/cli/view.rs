@@ -5,7 +5,7 @@ use leasehold::engine::{Holding, Resource};
 use crate::api::leases::mode_word;
 use leasehold_support::duration::brief;
 
-/// The rows of a listing for people: one for each holder that is shown, and one for the rest of a crowd.
+/// The rows of a listing: one for each holder that is shown, and one for the number of the others.
 pub fn resource_rows(resource: &Resource) -> Vec<Vec<String>> {
     let waiting = resource.queue_len.to_string();
     let mode = mode_word(resource.mode).to_owned();

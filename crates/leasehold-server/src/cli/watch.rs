@@ -51,30 +51,30 @@ impl WatchArgs {
     /// Prints events until a signal comes.
     pub async fn execute(self, target: &Target) -> anyhow::Result<u8> {
         let mut signals = Signals::listen()?;
-        let server = target.server().await?;
+        let server = target.connect_server().await?;
         let mut stream = server.watch_prefix(&self.prefix, None).await?;
         tokio::select! {
             biased;
             // Asked to end, it has done what it was started for.
             _ = signals.next() => Ok(exit::DONE),
-            never = self.follow(&mut stream) => never.map(|()| exit::DONE),
+            never = self.print_events(&mut stream) => never.map(|()| exit::DONE),
         }
     }
 
-    async fn follow(&self, stream: &mut Stream) -> anyhow::Result<()> {
+    async fn print_events(&self, stream: &mut Stream) -> anyhow::Result<()> {
         // The first reset only says where the watch begins.
         let mut began = false;
         loop {
             match stream.next().await? {
                 Seen::Reset(_) if !began => {}
                 Seen::Reset(id) => self.print_reset(id)?,
-                Seen::Events(events) => events.iter().try_for_each(|event| self.print(event))?,
+                Seen::Events(events) => events.iter().try_for_each(|event| self.print_event(event))?,
             }
             began = true;
         }
     }
 
-    fn print(&self, event: &Event) -> anyhow::Result<()> {
+    fn print_event(&self, event: &Event) -> anyhow::Result<()> {
         let at = time::rfc3339_ago(event.ago);
         if self.json {
             return output::json(&WatchLineJson {

@@ -2,7 +2,7 @@
 
 use std::path::PathBuf;
 
-use super::{LogFormat, LogLevel, anonymous};
+use super::{LogFormat, LogLevel, without_credentials};
 
 /// What stands over the config file, typed or from the environment. `Debug` hides what may be a password in a URL.
 #[derive(Clone, Default, clap::Args)]
@@ -61,7 +61,7 @@ impl std::fmt::Debug for ServeFlags {
         f.debug_struct("Flags")
             .field("config", &self.config)
             .field("data", &self.data)
-            .field("engine", &self.engine.as_deref().map(anonymous))
+            .field("engine", &self.engine.as_deref().map(without_credentials))
             .field("http", &self.http)
             .field("resp", &self.resp)
             .finish_non_exhaustive()

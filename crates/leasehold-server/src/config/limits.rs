@@ -93,7 +93,7 @@ impl Default for LimitsConfig {
 
 impl LimitsConfig {
     /// The limits of the engine.
-    pub fn core(&self) -> CoreLimits {
+    pub fn core_limits(&self) -> CoreLimits {
         CoreLimits {
             name_bytes: self.name_bytes.0,
             holder_bytes: self.holder_bytes.0,

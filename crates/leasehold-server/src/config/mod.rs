@@ -69,7 +69,7 @@ impl fmt::Debug for Config {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("Config")
             .field("data", &self.data)
-            .field("engine", &anonymous(&self.engine))
+            .field("engine", &without_credentials(&self.engine))
             .field("http", &self.http)
             .field("resp", &self.resp)
             .field("hosts", &self.hosts)
@@ -84,7 +84,7 @@ impl fmt::Debug for Config {
 }
 
 /// A URL without user and password.
-pub fn anonymous(url: &str) -> Cow<'_, str> {
+pub fn without_credentials(url: &str) -> Cow<'_, str> {
     match (url.split_once("://"), url.rsplit_once('@')) {
         (Some((scheme, _)), Some((_, place))) => format!("{scheme}://…@{place}").into(),
         _ => url.into(),
@@ -151,7 +151,7 @@ pub struct OtelConfig {
 
 impl fmt::Debug for OtelConfig {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Otel").field("endpoint", &anonymous(&self.endpoint)).finish()
+        f.debug_struct("Otel").field("endpoint", &without_credentials(&self.endpoint)).finish()
     }
 }
 
@@ -187,7 +187,7 @@ impl Config {
             Some(path) => Self::read(path)?,
             None => Self::default(),
         };
-        config.overlay(flags)?;
+        config.apply_flags(flags)?;
         config.check().map_err(Failure::usage)?;
         Ok(config)
     }
@@ -199,12 +199,12 @@ impl Config {
         let mut config: Self = toml::from_str(&text).map_err(|error| {
             Failure::usage(format!("the config file {shown} is refused, {}", toml_sentence(&error, &text)))
         })?;
-        config.resolve(path.parent().unwrap_or(Path::new("")));
+        config.resolve_paths(path.parent().unwrap_or(Path::new("")));
         Ok(config)
     }
 
     /// Makes paths in the file relative to the file, not to the working directory.
-    fn resolve(&mut self, base: &Path) {
+    fn resolve_paths(&mut self, base: &Path) {
         self.data = base.join(&self.data);
         if let Some(tls) = &mut self.tls {
             tls.cert = base.join(&tls.cert);
@@ -213,7 +213,7 @@ impl Config {
         }
     }
 
-    fn overlay(&mut self, flags: &ServeFlags) -> anyhow::Result<()> {
+    fn apply_flags(&mut self, flags: &ServeFlags) -> anyhow::Result<()> {
         fn set<T: Clone>(field: &mut T, flag: &Option<T>) {
             if let Some(value) = flag {
                 field.clone_from(value);
@@ -285,11 +285,11 @@ impl Config {
     ///
     /// The sentence.
     pub fn addresses(&self) -> Result<(SocketAddr, SocketAddr), String> {
-        Ok((address("http", &self.http)?, address("resp", &self.resp)?))
+        Ok((parse_address("http", &self.http)?, parse_address("resp", &self.resp)?))
     }
 }
 
-fn address(field: &str, text: &str) -> Result<SocketAddr, String> {
+fn parse_address(field: &str, text: &str) -> Result<SocketAddr, String> {
     let found = text.to_socket_addrs().ok().and_then(|mut found| found.next());
     found.ok_or_else(|| format!("{field} is an address and a port like 127.0.0.1:7400, got {text:?}"))
 }

@@ -125,12 +125,12 @@ fn flags_stand_over_the_file() {
 /// Goal: every limit of the engine can be set, and none is lost on the way.
 #[test]
 fn limits_reach_the_engine() {
-    assert_eq!(LimitsConfig::default().core(), leasehold_core::Limits::default());
+    assert_eq!(LimitsConfig::default().core_limits(), leasehold_core::Limits::default());
     assert_eq!(LimitsConfig::default().check(), Ok(()));
     let text = "[limits]\nname_bytes = 1\nholder_bytes = 2\nrequest_bytes = 16\nresources_per_claim = 4\nttl = \"5ms\"\n\
         wait = \"6ms\"\nwaiters_per_resource = 7\nwaiters = 8\nleases = 9\nendings = 70000\ncapacity = 11\n\
         value_bytes = 17\nleases_per_principal = 13\nwaiters_per_principal = 14";
-    let core = toml::from_str::<Config>(text).unwrap().limits.core();
+    let core = toml::from_str::<Config>(text).unwrap().limits.core_limits();
     let expected = leasehold_core::Limits {
         name_bytes: 1,
         holder_bytes: 2,

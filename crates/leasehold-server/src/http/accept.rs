@@ -46,12 +46,12 @@ const HANGUP_CHECK_EVERY: Duration = Duration::from_millis(400);
 /// # Errors
 ///
 /// The listener cannot be used.
-pub async fn run(listener: TcpListener, app: App) -> io::Result<()> {
+pub async fn accept_connections(listener: TcpListener, app: App) -> io::Result<()> {
     listener.set_nonblocking(true)?;
     let listener = tokio::net::TcpListener::from_std(listener)?;
     let connection_limiter = app.config.connection_limiter.clone();
-    let tls = app.config.tls.as_deref().map(acceptor);
-    let router = routes::router(&app);
+    let tls = app.config.tls.as_deref().map(tls_acceptor);
+    let router = routes::build_router(&app);
     let mut open = JoinSet::new();
     let refusals = Arc::new(Semaphore::new(MAX_REFUSALS_UNDER_WAY));
     loop {
@@ -113,7 +113,7 @@ fn refusal_bytes(reached: LimitReached) -> Vec<u8> {
     answer.into_bytes()
 }
 
-fn acceptor(config: &rustls::ServerConfig) -> TlsAcceptor {
+fn tls_acceptor(config: &rustls::ServerConfig) -> TlsAcceptor {
     let mut config = config.clone();
     // Only HTTP/1.1: the timeouts of this module assume one request after the other.
     config.alpn_protocols = vec![b"http/1.1".to_vec()];
@@ -211,7 +211,7 @@ async fn handle_request(
 ) -> Response<Body> {
     let method = request.method().clone();
     let is_api = guard::is_api(request.uri().path());
-    let response = match guard::check(&app.config, arrival, &request) {
+    let response = match guard::check_request(&app.config, arrival, &request) {
         Err(problem) => problem.response(),
         Ok(()) => {
             request.extensions_mut().insert(arrival);

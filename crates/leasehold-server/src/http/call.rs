@@ -30,7 +30,8 @@ impl HttpCall {
     /// The key or ticket is not known.
     pub fn authenticate(&self) -> Result<Caller, Problem> {
         let header = self.single_header_value(&header::AUTHORIZATION, "Authorization")?;
-        let key = header.map(|value| bearer(value).ok_or_else(|| Problem::from(&Denial::Unauthorized))).transpose()?;
+        let key =
+            header.map(|value| bearer_token(value).ok_or_else(|| Problem::from(&Denial::Unauthorized))).transpose()?;
         self.app.service.authenticate(key, self.arrival.peer).map_err(|denial| Problem::from(&denial))
     }
 
@@ -57,9 +58,9 @@ impl HttpCall {
     ///
     /// # Errors
     ///
-    /// See [`text::query`].
-    pub fn query<const N: usize>(&self, known: [&str; N]) -> Result<[Option<String>; N], Problem> {
-        text::query(self.parts.uri.query(), known)
+    /// See [`text::parse_query`].
+    pub fn query_params<const N: usize>(&self, known: [&str; N]) -> Result<[Option<String>; N], Problem> {
+        text::parse_query(self.parts.uri.query(), known)
     }
 
     /// The resource name in the path.
@@ -67,8 +68,8 @@ impl HttpCall {
     /// # Errors
     ///
     /// It is not percent-encoded UTF-8.
-    pub fn name(&self) -> Result<String, Problem> {
-        text::decode(self.parts.uri.path().strip_prefix("/v1/resources/").unwrap_or_default())
+    pub fn resource_name(&self) -> Result<String, Problem> {
+        text::percent_decode(self.parts.uri.path().strip_prefix("/v1/resources/").unwrap_or_default())
     }
 
     /// The fields of the body.
@@ -76,7 +77,7 @@ impl HttpCall {
     /// # Errors
     ///
     /// See [`fields::read_json_body`] and [`Fields::parse`].
-    pub async fn body(&mut self) -> Result<Fields, Problem> {
+    pub async fn json_fields(&mut self) -> Result<Fields, Problem> {
         let body = self.body.take().unwrap_or_default();
         Fields::parse(&fields::read_json_body(&self.app.config, &self.parts.headers, body).await?)
     }
@@ -86,8 +87,8 @@ impl HttpCall {
     /// # Errors
     ///
     /// It is not percent-encoded UTF-8.
-    pub fn segment(&self, at: usize) -> Result<String, Problem> {
-        text::decode(self.parts.uri.path().split('/').nth(at + 1).unwrap_or_default())
+    pub fn path_segment(&self, at: usize) -> Result<String, Problem> {
+        text::percent_decode(self.parts.uri.path().split('/').nth(at + 1).unwrap_or_default())
     }
 
     /// The raw body, of one of these content types and no longer than this.
@@ -95,7 +96,7 @@ impl HttpCall {
     /// # Errors
     ///
     /// See [`fields::read_json_body`].
-    pub async fn bytes(&mut self, most: usize, kinds: &[&str]) -> Result<Vec<u8>, Problem> {
+    pub async fn body_bytes(&mut self, most: usize, kinds: &[&str]) -> Result<Vec<u8>, Problem> {
         let body = self.body.take().unwrap_or_default();
         fields::read_body(&self.app.config, &self.parts.headers, body, most, kinds).await
     }
@@ -105,11 +106,11 @@ impl HttpCall {
     /// # Errors
     ///
     /// See [`fields::read_json_body`].
-    pub async fn bytes_or_none(&mut self) -> Result<Vec<u8>, Problem> {
+    pub async fn optional_body_bytes(&mut self) -> Result<Vec<u8>, Problem> {
         if self.body.as_ref().is_none_or(hyper::body::Body::is_end_stream) {
             return Ok(b"{}".to_vec());
         }
-        self.bytes(self.app.config.body_bytes, &["application/json"]).await
+        self.body_bytes(self.app.config.body_bytes, &["application/json"]).await
     }
 
     /// Whether the Content-Type is this.
@@ -131,12 +132,12 @@ impl HttpCall {
     }
 
     /// The problem for a denial, with Retry-After where it helps.
-    pub fn denied(&self, denial: &Denial, caller: &Caller) -> Problem {
+    pub fn denial_problem(&self, denial: &Denial, caller: &Caller) -> Problem {
         Problem::with_retry_after(denial, &self.app.service, caller)
     }
 }
 
-fn bearer(value: &HeaderValue) -> Option<&str> {
+fn bearer_token(value: &HeaderValue) -> Option<&str> {
     let (scheme, key) = value.to_str().ok()?.split_once(' ')?;
     scheme.eq_ignore_ascii_case("bearer").then(|| key.trim())
 }
@@ -146,7 +147,7 @@ fn bearer(value: &HeaderValue) -> Option<&str> {
 /// # Errors
 ///
 /// The task panicked.
-pub async fn detached<T: Send + 'static>(work: impl Future<Output = T> + Send + 'static) -> Result<T, Problem> {
+pub async fn run_detached<T: Send + 'static>(work: impl Future<Output = T> + Send + 'static) -> Result<T, Problem> {
     let ended = tokio::spawn(work).await;
     ended.map_err(|_| Problem::unknown("the server gave up on this request: it may have happened"))
 }

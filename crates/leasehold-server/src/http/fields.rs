@@ -38,7 +38,7 @@ pub async fn read_body(
 ) -> Result<Vec<u8>, Problem> {
     if !kinds.iter().any(|kind| is_content_type(headers, kind)) {
         let detail = format!("the body needs the header Content-Type: {}", kinds.join(" or "));
-        return Err(Problem::invalid_with_status(StatusCode::UNSUPPORTED_MEDIA_TYPE, detail).closing());
+        return Err(Problem::invalid_with_status(StatusCode::UNSUPPORTED_MEDIA_TYPE, detail).close_connection());
     }
     // By its Content-Length first: a body that is too big is not read at all.
     if body.size_hint().lower() > max_bytes as u64 {
@@ -47,10 +47,10 @@ pub async fn read_body(
     match timeout(config.body, Limited::new(body, max_bytes).collect()).await {
         Ok(Ok(whole)) => Ok(whole.to_bytes().into()),
         Ok(Err(error)) if error.is::<LengthLimitError>() => Err(body_too_big(max_bytes)),
-        Ok(Err(_)) => Err(Problem::invalid("the body broke off").closing()),
+        Ok(Err(_)) => Err(Problem::invalid("the body broke off").close_connection()),
         Err(_) => {
             let detail = format!("the body was not whole within {} ms", config.body.as_millis());
-            Err(Problem::invalid_with_status(StatusCode::REQUEST_TIMEOUT, detail).closing())
+            Err(Problem::invalid_with_status(StatusCode::REQUEST_TIMEOUT, detail).close_connection())
         }
     }
 }
@@ -63,13 +63,13 @@ pub fn is_content_type(headers: &HeaderMap, kind: &str) -> bool {
 
 fn body_too_big(max_bytes: usize) -> Problem {
     Problem::invalid_with_status(StatusCode::PAYLOAD_TOO_LARGE, format!("a body is at most {max_bytes} bytes"))
-        .closing()
+        .close_connection()
 }
 
 impl Problem {
     /// Closes the connection after the response: the rest of the body is not read.
-    fn closing(self) -> Self {
-        self.with(header::CONNECTION, HeaderValue::from_static("close"))
+    fn close_connection(self) -> Self {
+        self.with_header(header::CONNECTION, HeaderValue::from_static("close"))
     }
 }
 
@@ -121,7 +121,7 @@ impl Fields {
     /// # Errors
     ///
     /// It is something else.
-    pub fn text(&mut self, name: &'static str) -> Result<Option<String>, Problem> {
+    pub fn take_text(&mut self, name: &'static str) -> Result<Option<String>, Problem> {
         match self.take_value(name) {
             None => Ok(None),
             Some(Value::String(text)) => Ok(Some(text)),
@@ -134,7 +134,7 @@ impl Fields {
     /// # Errors
     ///
     /// It is something else, negative, broken, or more than fits.
-    pub fn number(&mut self, name: &'static str, of: &str) -> Result<Option<u64>, Problem> {
+    pub fn take_number(&mut self, name: &'static str, of: &str) -> Result<Option<u64>, Problem> {
         let Some(value) = self.take_value(name) else { return Ok(None) };
         let number = value.as_u64();
         number
@@ -147,7 +147,7 @@ impl Fields {
     /// # Errors
     ///
     /// It is something else.
-    pub fn flag(&mut self, name: &'static str) -> Result<Option<bool>, Problem> {
+    pub fn take_flag(&mut self, name: &'static str) -> Result<Option<bool>, Problem> {
         match self.take_value(name) {
             None => Ok(None),
             Some(Value::Bool(flag)) => Ok(Some(flag)),
@@ -160,7 +160,7 @@ impl Fields {
     /// # Errors
     ///
     /// It is something else.
-    pub fn texts(&mut self, name: &'static str) -> Result<Option<Vec<String>>, Problem> {
+    pub fn take_texts(&mut self, name: &'static str) -> Result<Option<Vec<String>>, Problem> {
         let items = match self.take_value(name) {
             None => return Ok(None),
             Some(Value::Array(items)) => items,
@@ -180,10 +180,10 @@ impl Fields {
     /// # Errors
     ///
     /// There is none.
-    pub fn reason(&mut self) -> Result<String, Problem> {
-        let reason = self.text("reason")?.ok_or_else(|| missing("reason"))?;
+    pub fn take_reason(&mut self) -> Result<String, Problem> {
+        let reason = self.take_text("reason")?.ok_or_else(|| missing_field("reason"))?;
         match reason.trim() {
-            "" => Err(missing("reason")),
+            "" => Err(missing_field("reason")),
             _ if reason.len() > 512 => Err(Problem::invalid("reason is at most 512 bytes")),
             _ => Ok(reason),
         }
@@ -194,8 +194,8 @@ impl Fields {
     /// # Errors
     ///
     /// As for numbers.
-    pub fn millis(&mut self, name: &'static str) -> Result<Option<Duration>, Problem> {
-        Ok(self.number(name, " of milliseconds")?.map(Duration::from_millis))
+    pub fn take_millis(&mut self, name: &'static str) -> Result<Option<Duration>, Problem> {
+        Ok(self.take_number(name, " of milliseconds")?.map(Duration::from_millis))
     }
 
     /// Refuses unread fields: a misspelt option must not be ignored silently.
@@ -203,7 +203,7 @@ impl Fields {
     /// # Errors
     ///
     /// There is such a field.
-    pub fn done(self) -> Result<(), Problem> {
+    pub fn deny_unknown(self) -> Result<(), Problem> {
         let Some((unknown, _)) = self.unread.first() else { return Ok(()) };
         let unknown: String = unknown.chars().take(64).collect();
         let known = self.known.join(", ");
@@ -226,7 +226,7 @@ fn json_kind(value: &Value) -> &'static str {
 }
 
 /// Says that a field is missing.
-pub fn missing(name: &str) -> Problem {
+pub fn missing_field(name: &str) -> Problem {
     Problem::invalid(format!("{name} is missing"))
 }
 

@@ -38,7 +38,7 @@ pub fn is_api(path: &str) -> bool {
 /// # Errors
 ///
 /// What is wrong with it.
-pub fn check<B>(config: &HttpConfig, arrival: Arrival, request: &Request<B>) -> Result<(), Problem> {
+pub fn check_request<B>(config: &HttpConfig, arrival: Arrival, request: &Request<B>) -> Result<(), Problem> {
     let host = request_host(request)?;
     if host.as_ref().is_some_and(|host| !is_our_host(config, arrival.local, &host_name(host))) {
         let detail = "this server does not answer to the Host of this request: add the name to its hosts";

@@ -1,7 +1,7 @@
 //! Timeouts of a connection: hyper has none for a stalled reader and none for an idle connection.
 //!
 //! ```text
-//!   Awaiting ──first byte──▶ Head ──request──▶ Busy ──answer told──▶ Awaiting
+//!   Awaiting ──first byte──▶ Head ──request──▶ Busy ──response sent──▶ Awaiting
 //!   (first_byte, idle)      (header)          (the handler's own limits)
 //! ```
 //!
@@ -51,12 +51,12 @@ impl PhaseTracker {
 
     /// The first byte of a request came.
     pub fn head_started(&self) {
-        self.set(HttpPhase::Head(Instant::now() + self.header));
+        self.set_phase(HttpPhase::Head(Instant::now() + self.header));
     }
 
     /// The head of a request is complete, and its handler starts.
     pub fn request_started(&self) {
-        self.set(HttpPhase::Busy);
+        self.set_phase(HttpPhase::Busy);
         self.request_complete.notify_one();
     }
 
@@ -67,18 +67,18 @@ impl PhaseTracker {
 
     /// Whether a request is being handled.
     pub fn is_busy(&self) -> bool {
-        matches!(self.get(), HttpPhase::Busy)
+        matches!(self.current_phase(), HttpPhase::Busy)
     }
 
     fn response_done(&self) {
-        self.set(HttpPhase::Awaiting(Instant::now() + self.idle));
+        self.set_phase(HttpPhase::Awaiting(Instant::now() + self.idle));
     }
 
-    fn set(&self, phase: HttpPhase) {
+    fn set_phase(&self, phase: HttpPhase) {
         *lock(&self.phase) = phase;
     }
 
-    fn get(&self) -> HttpPhase {
+    fn current_phase(&self) -> HttpPhase {
         *lock(&self.phase)
     }
 }
@@ -128,7 +128,7 @@ fn timed_out(what: &'static str) -> io::Error {
 impl<S: AsyncRead + Unpin> AsyncRead for TimeoutStream<S> {
     fn poll_read(mut self: Pin<&mut Self>, cx: &mut Context<'_>, buf: &mut ReadBuf<'_>) -> Poll<io::Result<()>> {
         // Checked before reading: a client that sends one byte a second always has something to read.
-        match self.phases.get() {
+        match self.phases.current_phase() {
             HttpPhase::Busy => {}
             HttpPhase::Head(deadline) | HttpPhase::Awaiting(deadline) => {
                 if self.deadline_passed(cx, deadline) {
@@ -138,7 +138,7 @@ impl<S: AsyncRead + Unpin> AsyncRead for TimeoutStream<S> {
         }
         let before = buf.filled().len();
         let read = Pin::new(&mut self.socket).poll_read(cx, buf);
-        if buf.filled().len() > before && matches!(self.phases.get(), HttpPhase::Awaiting(_)) {
+        if buf.filled().len() > before && matches!(self.phases.current_phase(), HttpPhase::Awaiting(_)) {
             self.phases.head_started();
         }
         read

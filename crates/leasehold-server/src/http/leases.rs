@@ -9,8 +9,8 @@ use tokio::runtime::Handle;
 use tokio::sync::oneshot;
 
 use super::App;
-use super::call::{HttpCall, detached};
-use super::fields::{Fields, missing};
+use super::call::{HttpCall, run_detached};
+use super::fields::{Fields, missing_field};
 use super::problem::Problem;
 use super::respond;
 use crate::api::leases::{GrantJson, RenewalJson};
@@ -24,12 +24,12 @@ const ANONYMOUS_HOLDER: &str = "anonymous";
 pub async fn acquire(mut call: HttpCall) -> Result<Response<Body>, Problem> {
     let caller = call.authenticate()?;
     let request = call.single_header("idempotency-key", "Idempotency-Key")?.map(str::to_owned);
-    call.query([])?;
-    let claim = parse_claim(call.body().await?, request, &caller)?;
+    call.query_params([])?;
+    let claim = parse_claim(call.json_fields().await?, request, &caller)?;
     let resources: Vec<String> = claim.wants.iter().map(|want| want.name.clone()).collect();
     let grant = acquire_detached(call.app.clone(), caller.clone(), claim)
         .await?
-        .map_err(|denial| call.denied(&denial, &caller))?;
+        .map_err(|denial| call.denial_problem(&denial, &caller))?;
     Ok(respond::json_response(StatusCode::CREATED, &GrantJson::new(&grant, &resources)))
 }
 
@@ -93,18 +93,18 @@ impl Drop for UnclaimedGrant {
 }
 
 fn parse_claim(mut fields: Fields, request: Option<String>, caller: &Caller) -> Result<Claim, Problem> {
-    let wants = match fields.take_value("resources").ok_or_else(|| missing("resources"))? {
+    let wants = match fields.take_value("resources").ok_or_else(|| missing_field("resources"))? {
         Value::Array(wants) => wants.into_iter().map(parse_want).collect::<Result<Vec<Want>, Problem>>()?,
         _ => return Err(Problem::invalid("resources is a list of names or objects")),
     };
-    let ttl = fields.millis("ttl_ms")?.ok_or_else(|| missing("ttl_ms"))?;
-    let wait = fields.millis("wait_ms")?.unwrap_or(Duration::ZERO);
-    let max_hold = fields.millis("max_hold_ms")?;
-    let delay = fields.millis("delay_ms")?.unwrap_or(Duration::ZERO);
+    let ttl = fields.take_millis("ttl_ms")?.ok_or_else(|| missing_field("ttl_ms"))?;
+    let wait = fields.take_millis("wait_ms")?.unwrap_or(Duration::ZERO);
+    let max_hold = fields.take_millis("max_hold_ms")?;
+    let delay = fields.take_millis("delay_ms")?.unwrap_or(Duration::ZERO);
     // Not the network address: a retry may come from another one, and must be the same claim.
     let default_holder = if caller.principal.id.is_empty() { ANONYMOUS_HOLDER } else { &caller.principal.id };
-    let holder = fields.text("holder")?.unwrap_or_else(|| default_holder.to_owned());
-    fields.done()?;
+    let holder = fields.take_text("holder")?.unwrap_or_else(|| default_holder.to_owned());
+    fields.deny_unknown()?;
     Ok(Claim { wants, ttl, wait, max_hold, delay, holder, request, principal: caller.principal.id.clone() })
 }
 
@@ -114,19 +114,19 @@ fn parse_want(value: Value) -> Result<Want, Problem> {
         Value::Object(object) => Fields::from_object("a resource", object),
         _ => return Err(Problem::invalid("a resource is a name, or an object with name and mode")),
     };
-    let name = fields.text("name")?.ok_or_else(|| missing("name of a resource"))?;
-    let word = fields.text("mode")?;
+    let name = fields.take_text("name")?.ok_or_else(|| missing_field("name of a resource"))?;
+    let word = fields.take_text("mode")?;
     let mut count = |name: &'static str| -> Result<Option<u32>, Problem> {
-        let number = fields.number(name, "")?;
+        let number = fields.take_number(name, "")?;
         number.map(|n| u32::try_from(n).map_err(|_| Problem::invalid(format!("{name} is too big")))).transpose()
     };
     let (permits, capacity) = (count("permits")?, count("capacity")?);
-    fields.done()?;
+    fields.deny_unknown()?;
     let mode = match (word.as_deref(), permits, capacity) {
         (None | Some("exclusive"), None, None) => Mode::Exclusive,
         (Some("shared"), None, None) => Mode::Shared,
         (Some("permits"), count, Some(capacity)) => Mode::Permits { count: count.unwrap_or(1), capacity },
-        (Some("permits"), _, None) => return Err(missing("capacity of a resource with mode permits")),
+        (Some("permits"), _, None) => return Err(missing_field("capacity of a resource with mode permits")),
         (None | Some("exclusive" | "shared"), _, _) => {
             return Err(Problem::invalid("permits and capacity go with the mode permits"));
         }
@@ -138,33 +138,33 @@ fn parse_want(value: Value) -> Result<Want, Problem> {
 /// `POST /v1/leases/renew`
 pub async fn renew(mut call: HttpCall) -> Result<Response<Body>, Problem> {
     let caller = call.authenticate()?;
-    call.query([])?;
-    let mut fields = call.body().await?;
+    call.query_params([])?;
+    let mut fields = call.json_fields().await?;
     let lease = parse_lease_id(&mut fields)?;
-    let ttl = fields.millis("ttl_ms")?;
-    fields.done()?;
+    let ttl = fields.take_millis("ttl_ms")?;
+    fields.deny_unknown()?;
     let (service, who) = (call.app.service.clone(), caller.clone());
-    let renewal = detached(async move { service.renew(&who, &lease, ttl).await }).await?;
-    let renewal = renewal.map_err(|denial| call.denied(&denial, &caller))?;
+    let renewal = run_detached(async move { service.renew(&who, &lease, ttl).await }).await?;
+    let renewal = renewal.map_err(|denial| call.denial_problem(&denial, &caller))?;
     Ok(respond::json_response(StatusCode::OK, &RenewalJson::new(&renewal)))
 }
 
 /// `POST /v1/leases/release`
 pub async fn release(mut call: HttpCall) -> Result<Response<Body>, Problem> {
     let caller = call.authenticate()?;
-    call.query([])?;
-    let mut fields = call.body().await?;
+    call.query_params([])?;
+    let mut fields = call.json_fields().await?;
     let lease = parse_lease_id(&mut fields)?;
-    fields.done()?;
+    fields.deny_unknown()?;
     let (service, who) = (call.app.service.clone(), caller.clone());
     // For the owner a second release is the same as the first.
-    let released = detached(async move { service.release(&who, &lease).await }).await?;
-    released.map_err(|denial| call.denied(&denial, &caller))?;
+    let released = run_detached(async move { service.release(&who, &lease).await }).await?;
+    released.map_err(|denial| call.denial_problem(&denial, &caller))?;
     let mut response = Response::new(Body::empty());
     *response.status_mut() = StatusCode::NO_CONTENT;
     Ok(response)
 }
 
 fn parse_lease_id(fields: &mut Fields) -> Result<LeaseId, Problem> {
-    Ok(LeaseId::new(fields.text("lease_id")?.ok_or_else(|| missing("lease_id"))?))
+    Ok(LeaseId::new(fields.take_text("lease_id")?.ok_or_else(|| missing_field("lease_id"))?))
 }

@@ -118,7 +118,7 @@ pub struct App {
 /// Serves until `stop`; then finishes open requests, answers waiting claims, and ends every stream.
 pub async fn serve(listener: TcpListener, service: Arc<Service>, config: HttpConfig, stop: CancellationToken) {
     let app = App { service, config: Arc::new(config), stop };
-    if let Err(error) = accept::run(listener, app).await {
+    if let Err(error) = accept::accept_connections(listener, app).await {
         tracing::error!(target: "leasehold::http", %error, "cannot accept connections");
     }
 }

@@ -12,7 +12,7 @@ use super::problem::Problem;
 pub const OPENAPI_JSON: &str = include_str!("openapi.json");
 
 /// `GET /openapi.json`
-pub async fn json(_call: HttpCall) -> Result<Response<Body>, Problem> {
+pub async fn openapi_json(_call: HttpCall) -> Result<Response<Body>, Problem> {
     let mut response = Response::new(Body::from(OPENAPI_JSON));
     response.headers_mut().insert(header::CONTENT_TYPE, HeaderValue::from_static("application/json"));
     Ok(response)

@@ -40,7 +40,7 @@ pub async fn locks(call: HttpCall) -> Result<Response<Body>, Problem> {
 
 /// `GET /assets/{*file}`
 pub async fn asset(call: HttpCall) -> Result<Response<Body>, Problem> {
-    let path = text::decode(call.parts.uri.path().trim_start_matches('/'))?;
+    let path = text::percent_decode(call.parts.uri.path().trim_start_matches('/'))?;
     serve_file(&call, Dist::get(&path), &path, CACHE_FOREVER)
 }
 
@@ -51,7 +51,7 @@ pub async fn docs(call: HttpCall) -> Result<Response<Body>, Problem> {
 
 /// `GET /docs/{*file}`
 pub async fn docs_file(call: HttpCall) -> Result<Response<Body>, Problem> {
-    let path = text::decode(call.parts.uri.path().strip_prefix("/docs/").unwrap_or_default())?;
+    let path = text::percent_decode(call.parts.uri.path().strip_prefix("/docs/").unwrap_or_default())?;
     serve_file(&call, Docs::get(&path), &path, CACHE_REVALIDATE)
 }
 

@@ -80,13 +80,13 @@ impl Problem {
     /// The server stops, and nothing was changed.
     pub fn shutting_down() -> Self {
         Self::new(StatusCode::SERVICE_UNAVAILABLE, "unavailable", "shutting down: nothing was changed, try again")
-            .with(header::RETRY_AFTER, HeaderValue::from_static("1"))
+            .with_header(header::RETRY_AFTER, HeaderValue::from_static("1"))
     }
 
     /// The server stops, and a waiting claim with a request id may have been granted at that moment.
     pub fn shutting_down_while_queued() -> Self {
         Self::unknown("shutting down: it may have been granted, repeat it with the same Idempotency-Key to know")
-            .with(header::RETRY_AFTER, HeaderValue::from_static("1"))
+            .with_header(header::RETRY_AFTER, HeaderValue::from_static("1"))
     }
 
     /// The outcome is unknown.
@@ -100,7 +100,7 @@ impl Problem {
     }
 
     /// An error with a code of its own.
-    pub fn coded(status: StatusCode, code: &'static str, detail: impl Into<String>) -> Self {
+    pub fn with_code(status: StatusCode, code: &'static str, detail: impl Into<String>) -> Self {
         Self::new(status, code, detail)
     }
 
@@ -115,7 +115,7 @@ impl Problem {
     }
 
     /// Adds a field to the answer.
-    pub fn and(mut self, name: &str, value: Value) -> Self {
+    pub fn with_field(mut self, name: &str, value: Value) -> Self {
         self.more.insert(name.into(), value);
         self
     }
@@ -128,15 +128,18 @@ impl Problem {
         }
         let now = service.clock().now();
         let principal = &caller.principal;
-        let wait =
-            principal.rate.as_ref().map_or(Duration::ZERO, |rate| rate.wait(now)).max(principal.guesses.wait(now));
+        let wait = principal
+            .rate
+            .as_ref()
+            .map_or(Duration::ZERO, |rate| rate.time_until_free(now))
+            .max(principal.guesses.time_until_free(now));
         let seconds = wait.as_millis().div_ceil(1000).max(1);
         let after = HeaderValue::from_str(&seconds.to_string()).unwrap_or(HeaderValue::from_static("1"));
-        problem.with(header::RETRY_AFTER, after)
+        problem.with_header(header::RETRY_AFTER, after)
     }
 
     /// Adds a header to the answer.
-    pub fn with(mut self, name: HeaderName, value: HeaderValue) -> Self {
+    pub fn with_header(mut self, name: HeaderName, value: HeaderValue) -> Self {
         self.headers.push((name, value));
         self
     }
@@ -210,6 +213,7 @@ impl From<leasehold_boxoffice::Error> for Problem {
             Some(Refusal::Late(resolution)) => vec![("resolution", resolution_json(resolution))],
             _ => Vec::new(),
         };
-        more.into_iter().fold(Self::from(&Denial::Office(error)), |problem, (name, value)| problem.and(name, value))
+        more.into_iter()
+            .fold(Self::from(&Denial::Office(error)), |problem, (name, value)| problem.with_field(name, value))
     }
 }

@@ -86,7 +86,7 @@ pub static ROUTES: &[Route] = &[
     route!(GET "/metrics", Some(Verb::Metrics), status::metrics),
     route!(GET "/healthz", None, status::health),
     route!(GET "/readyz", None, status::ready),
-    route!(GET "/openapi.json", None, openapi::json),
+    route!(GET "/openapi.json", None, openapi::openapi_json),
     route!(GET "/docs", None, pages::docs),
     route!(GET "/docs/{*file}", None, pages::docs_file),
     route!(GET "/", None, pages::buy),
@@ -96,7 +96,7 @@ pub static ROUTES: &[Route] = &[
 ];
 
 /// Builds the router from the table.
-pub fn router(app: &App) -> Router {
+pub fn build_router(app: &App) -> Router {
     let mut router = Router::new();
     let mut paths: Vec<&str> = ROUTES.iter().map(|route| route.path).collect();
     paths.sort_unstable();

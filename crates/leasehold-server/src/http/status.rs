@@ -20,8 +20,8 @@ const READINESS_TIMEOUT: Duration = Duration::from_secs(2);
 /// `GET /v1/status`
 pub async fn status(call: HttpCall) -> Result<Response<Body>, Problem> {
     let caller = call.authenticate()?;
-    call.query([])?;
-    let status = call.app.service.status(&caller).map_err(|denial| call.denied(&denial, &caller))?;
+    call.query_params([])?;
+    let status = call.app.service.status(&caller).map_err(|denial| call.denial_problem(&denial, &caller))?;
     let promises = status.promises;
     let recent: Vec<LeaseEventJson> = status.recent.into_iter().map(LeaseEventJson::from).collect();
     let role: Vec<&str> = status.roles.iter().map(|role| role.word()).collect();
@@ -87,7 +87,7 @@ fn not_ready(denial: &Denial) -> String {
 /// `GET /metrics`
 pub async fn metrics(call: HttpCall) -> Result<Response<Body>, Problem> {
     let caller = call.authenticate()?;
-    let text = call.app.service.metrics(&caller).await.map_err(|denial| call.denied(&denial, &caller))?;
+    let text = call.app.service.metrics(&caller).await.map_err(|denial| call.denial_problem(&denial, &caller))?;
     let mut response = Response::new(Body::from(text));
     let kind = HeaderValue::from_static("text/plain; version=0.0.4; charset=utf-8");
     response.headers_mut().insert(header::CONTENT_TYPE, kind);

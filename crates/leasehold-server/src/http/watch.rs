@@ -23,7 +23,7 @@ use crate::service::{Caller, Denial};
 /// `GET /v1/watch`
 pub async fn watch(call: HttpCall) -> Result<Response<Body>, Problem> {
     let caller = call.authenticate()?;
-    let [prefix, since] = call.query(["prefix", "since"])?;
+    let [prefix, since] = call.query_params(["prefix", "since"])?;
     let since = match call.parts.headers.get("last-event-id") {
         Some(id) => Some(id.to_str().unwrap_or("unreadable").to_owned()),
         None => since,
@@ -31,7 +31,8 @@ pub async fn watch(call: HttpCall) -> Result<Response<Body>, Problem> {
     let since = since.filter(|id| !id.is_empty()).map(|id| id.parse::<EventId>()).transpose();
     let since = since.map_err(|_| Problem::invalid("Last-Event-ID (or since) is the id of an event of this watch"))?;
     let (app, prefix) = (call.app.clone(), prefix.unwrap_or_default());
-    let watcher = app.service.watch(&caller, prefix, since).await.map_err(|denial| call.denied(&denial, &caller))?;
+    let watcher =
+        app.service.watch(&caller, prefix, since).await.map_err(|denial| call.denial_problem(&denial, &caller))?;
     let heartbeat = Heartbeat::new(app.config.heartbeat);
     let stop = app.stop.clone();
     Ok(stream_response(WatchSource { app, watcher, heartbeat }, stop))
@@ -48,7 +49,7 @@ impl EventSource for WatchSource {
         loop {
             match timeout_at(self.heartbeat.next_check(), self.watcher.next()).await {
                 Ok(messages) => {
-                    let messages = messages.map_err(|denial| self.problem(&denial))?;
+                    let messages = messages.map_err(|denial| self.denial_problem(&denial))?;
                     self.heartbeat.restart();
                     return self.write_messages(messages).await;
                 }
@@ -86,20 +87,20 @@ impl WatchSource {
         let caller: Caller = self.watcher.caller().clone();
         let query = Query { prefix: self.watcher.prefix().to_owned(), after: None, limit: MAX_PAGE_RESOURCES + 1 };
         let listed = self.app.service.list(&caller, query).await;
-        let mut found = listed.map_err(|denial| self.problem(&denial))?;
+        let mut found = listed.map_err(|denial| self.denial_problem(&denial))?;
         let mut truncated = found.len() > MAX_PAGE_RESOURCES;
         // A remote engine may return fewer than asked.
         if let (MAX_PAGE_RESOURCES, Some(last)) = (found.len(), found.last()) {
             let query = Query { prefix: self.watcher.prefix().to_owned(), after: Some(last.name.clone()), limit: 1 };
             let more = self.app.service.list(&caller, query).await;
-            truncated = !more.map_err(|denial| self.problem(&denial))?.is_empty();
+            truncated = !more.map_err(|denial| self.denial_problem(&denial))?.is_empty();
         }
         found.truncate(MAX_PAGE_RESOURCES);
         let resources: Vec<ResourceJson> = found.into_iter().map(ResourceJson::from).collect();
         Ok(json!({"id": id.to_string(), "resources": resources, "truncated": truncated}).to_string())
     }
 
-    fn problem(&self, denial: &Denial) -> Problem {
+    fn denial_problem(&self, denial: &Denial) -> Problem {
         Problem::with_retry_after(denial, &self.app.service, self.watcher.caller())
     }
 }

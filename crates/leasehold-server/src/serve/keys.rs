@@ -19,7 +19,7 @@ const KEY_FILE_CHECK_EVERY: Duration = Duration::from_millis(400);
 /// # Errors
 ///
 /// Exit code 8 if it is damaged, 4 if it cannot be read.
-pub fn load(data: &Path) -> anyhow::Result<KeyFile> {
+pub fn load_keys(data: &Path) -> anyhow::Result<KeyFile> {
     KeyFile::load(data).map_err(|bad| match bad {
         KeyFileError::Damaged { .. } => Failure::coded(CORRUPT, bad.to_string()),
         KeyFileError::Io { ref source, .. } => Failure::coded(UNAVAILABLE, format!("{bad}: {source}")),
@@ -66,7 +66,7 @@ impl KeyFileWatcher {
             Ok(file) => {
                 let change = self.ring.replace(&file);
                 if change != Default::default() {
-                    Audit.keys_changed(change);
+                    Audit.log_keys_changed(change);
                     if self.ring.len() == 0 {
                         tracing::warn!("the last key is gone: nobody is let in until there is one, or until a restart");
                     }

@@ -75,18 +75,18 @@ pub fn check_exposure(config: &Config, has_keys: bool) -> anyhow::Result<()> {
 ///
 /// # Errors
 ///
-/// Exit code 4 if somebody else has a port, 2 if there is no such address or it may not be had.
-pub fn bind(config: &Config) -> anyhow::Result<(TcpListener, TcpListener, BoundPorts)> {
+/// Exit code 4 if the port is in use, 2 if the address does not exist or is not permitted.
+pub fn bind_ports(config: &Config) -> anyhow::Result<(TcpListener, TcpListener, BoundPorts)> {
     let (http, resp) = config.addresses().map_err(Failure::usage)?;
     let files = raise_file_limit(config.limits.connections);
-    let web = listen("http", http)?;
-    let redis = listen("resp", resp)?;
+    let web = listen_on("http", http)?;
+    let redis = listen_on("resp", resp)?;
     let address = |listener: &TcpListener, asked| listener.local_addr().unwrap_or(asked);
     let ports = BoundPorts { http: address(&web, http), resp: address(&redis, resp), files };
     Ok((web, redis, ports))
 }
 
-fn listen(port: &str, address: SocketAddr) -> anyhow::Result<TcpListener> {
+fn listen_on(port: &str, address: SocketAddr) -> anyhow::Result<TcpListener> {
     let listener = TcpListener::bind(address).map_err(|error| {
         let (code, hint) = match error.kind() {
             io::ErrorKind::AddrInUse => {

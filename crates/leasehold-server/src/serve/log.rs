@@ -161,14 +161,14 @@ impl Drop for LogLine {
 /// # Errors
 ///
 /// The thread cannot be started, or the collector's address is invalid.
-pub fn start(config: &Config) -> anyhow::Result<LogWriter> {
+pub fn start_logging(config: &Config) -> anyhow::Result<LogWriter> {
     // A file descriptor of our own: the log thread must not block on the lock of the standard stderr.
     let stderr = io::stderr().as_fd().try_clone_to_owned().context("take hold of stderr")?;
     let log = LogWriter::start_thread(std::fs::File::from(stderr), config.log.format).context("start the log")?;
     // A call is logged once, when it ends, with its duration.
     let lines =
         tracing_subscriber::fmt::layer().with_ansi(false).with_span_events(FmtSpan::CLOSE).with_writer(log.clone());
-    let filter = filter(config.log.level);
+    let filter = level_filter(config.log.level);
     let lines: Box<dyn Layer<Registry> + Send + Sync> = match config.log.format {
         LogFormat::Text => lines.with_filter(filter).boxed(),
         LogFormat::Json => lines.json().with_filter(filter).boxed(),
@@ -188,7 +188,7 @@ pub fn start(config: &Config) -> anyhow::Result<LogWriter> {
     Ok(log)
 }
 
-fn filter(level: LogLevel) -> Targets {
+fn level_filter(level: LogLevel) -> Targets {
     let ours = match level {
         LogLevel::Error => LevelFilter::ERROR,
         LogLevel::Warn => LevelFilter::WARN,
@@ -275,7 +275,7 @@ mod tests {
     #[test]
     fn other_crates_are_never_heard_below_info() {
         use tracing::Level as L;
-        let heard = |level, target: &str, of: L| filter(level).would_enable(target, &of);
+        let heard = |level, target: &str, of: L| level_filter(level).would_enable(target, &of);
         assert!(
             heard(LogLevel::Trace, "leasehold::http", L::TRACE) && heard(LogLevel::Trace, "leasehold_core", L::TRACE)
         );

@@ -100,7 +100,7 @@ impl ServeArgs {
         let config = Config::load(&self.flags)?;
         // Files created from here on are for their owner alone.
         rustix::process::umask(rustix::fs::Mode::from_raw_mode(0o077));
-        let log = log::start(&config)?;
+        let log = log::start_logging(&config)?;
         // The kernel clears a huge page on its first use: 4 ms on a virtual machine, while all clients of that round
         // wait. Small pages cost half as much: docs/internals/server-path.md.
         let _slower_without = rustix::thread::disable_transparent_huge_pages(true);
@@ -150,31 +150,31 @@ struct BackgroundTasks {
 impl RunningServer {
     async fn open(mut config: Config, handle: tokio::runtime::Handle) -> anyhow::Result<Self> {
         let signals = Signals::listen()?;
-        let keys = keys::load(&config.data)?;
+        let keys = keys::load_keys(&config.data)?;
         listen::check_exposure(&config, !keys.keys.is_empty())?;
         let tls =
             config.tls.clone().map(ServerTls::load).transpose().map_err(|why| Failure::usage(format!("TLS: {why}")))?;
         let tls = tls.map(Arc::new);
-        let (http_task, redis, ports) = listen::bind(&config)?;
+        let (http_task, redis, ports) = listen::bind_ports(&config)?;
         config.limits.connections = ports.max_connections(config.limits.connections);
         let clock = SystemClock::shared();
         let (sender, notices) = mpsc::unbounded_channel();
         let options = Options {
             clock: clock.clone(),
-            limits: config.limits.core(),
+            limits: config.limits.core_limits(),
             notices: Arc::new(move |notice| drop(sender.send(notice))),
             news_bytes: config.news_bytes.0,
             ..Options::default()
         };
         let engine = match config.engine.as_str() {
             "embedded" => ServedEngine::Embedded(Embedded::open(&config.data, options).await?),
-            url => ServedEngine::Other(Leasehold::open(url).await?.engine().clone(), config.limits.core()),
+            url => ServedEngine::Other(Leasehold::open(url).await?.engine().clone(), config.limits.core_limits()),
         };
         let ring = KeyRing::from_file(&keys);
         let service = Service::new(engine, ring.clone(), Audit, clock.clone());
         let stop = CancellationToken::new();
         let engine = service.own_engine();
-        let boxoffice = boxoffice::open::open(&config, engine.clone(), clock.clone()).await?;
+        let boxoffice = boxoffice::open::open_boxoffice(&config, engine.clone(), clock.clone()).await?;
         let mut tasks = BackgroundTasks { running: tokio::task::JoinSet::new(), end: CancellationToken::new() };
         if let Some(boxoffice) = &boxoffice {
             tasks.start_boxoffice(boxoffice, engine)?;
@@ -193,13 +193,13 @@ impl RunningServer {
     async fn run(mut self, demo: bool, log: &LogWriter) -> anyhow::Result<u8> {
         self.print_banner(log);
         self.warn_of_file_limit();
-        tokio::spawn(tick(self.service.clone(), self.clock.clone(), self.stop.clone()));
+        tokio::spawn(tick_every_second(self.service.clone(), self.clock.clone(), self.stop.clone()));
         let watch = keys::KeyFileWatcher::new(self.config.data.clone(), self.ring.clone(), self.clock.clone());
         tokio::spawn(self.stop.clone().run_until_cancelled_owned(watch.run()));
         if demo {
             demo::start(&self.service, &self.clock, &self.stop);
             if let Some(boxoffice) = &self.boxoffice {
-                boxoffice::demo::open(boxoffice, &self.clock, self.ports.http, &self.stop)
+                boxoffice::demo::open_demo(boxoffice, &self.clock, self.ports.http, &self.stop)
                     .await
                     .context("open the demo")?;
             }
@@ -211,9 +211,9 @@ impl RunningServer {
 
     fn print_banner(&self, log: &LogWriter) {
         match self.config.log.format {
-            LogFormat::Text => {
-                banner::lines(&self.config, &self.ports, self.ring.len()).iter().for_each(|line| log.write_line(line))
-            }
+            LogFormat::Text => banner::banner_lines(&self.config, &self.ports, self.ring.len())
+                .iter()
+                .for_each(|line| log.write_line(line)),
             LogFormat::Json => tracing::info!(
                 version = env!("CARGO_PKG_VERSION"),
                 http = %self.ports.http,
@@ -333,7 +333,7 @@ fn report_failure(log: &LogWriter, code: u8, sentence: &str) -> u8 {
 }
 
 /// Counts what happens per second.
-async fn tick(service: Arc<Service>, clock: Arc<dyn Clock>, stop: CancellationToken) {
+async fn tick_every_second(service: Arc<Service>, clock: Arc<dyn Clock>, stop: CancellationToken) {
     let mut at = clock.now();
     loop {
         at = at.plus(Duration::from_secs(1));

@@ -16,7 +16,7 @@ impl Service {
     ///
     /// Why the caller may not.
     pub fn authorize(&self, caller: &Caller, verb: Verb, names: &[&str]) -> Result<Pass, Denial> {
-        let denied = self.keys.check(&caller.principal, verb, names);
+        let denied = self.keys.check_access(&caller.principal, verb, names);
         let denied = denied.or_else(|| self.check_reserved_names(verb, names)).or_else(|| self.check_rate(caller));
         if let Some(denial) = denied {
             self.metrics.record_denial();

@@ -17,12 +17,12 @@ pub struct Audit;
 
 impl Audit {
     /// An operator revoked leases.
-    pub fn revoked(&self, caller: &Caller, name: &str, reason: &str, answer: &Result<usize, Error>) {
-        self.record("revoke", caller, &[name], reason, answer);
+    pub fn log_revoke(&self, caller: &Caller, name: &str, reason: &str, answer: &Result<usize, Error>) {
+        self.log_operation("revoke", caller, &[name], reason, answer);
     }
 
     /// An operator raised the floor of tokens.
-    pub fn raised(&self, caller: &Caller, floor: Token, answer: &Result<Token, Error>) {
+    pub fn log_raised_floor(&self, caller: &Caller, floor: Token, answer: &Result<Token, Error>) {
         let outcome = answer.as_ref().map_or_else(ToString::to_string, |_| "done".to_owned());
         tracing::info!(
             target: "leasehold::audit",
@@ -30,27 +30,27 @@ impl Audit {
             key = %caller.principal.id,
             peer = %caller.peer,
             floor = floor.get(),
-            outcome = truncate(&outcome),
+            outcome = truncate_text(&outcome),
         );
     }
 
     /// A caller freed Redis keys without showing their value.
-    pub fn freed(&self, caller: &Caller, names: &[&str], answer: &Result<usize, Error>) {
-        self.record("free", caller, names, "", answer);
+    pub fn log_freed_keys(&self, caller: &Caller, names: &[&str], answer: &Result<usize, Error>) {
+        self.log_operation("free", caller, names, "", answer);
     }
 
     /// A caller moved the end of Redis keys without showing their value.
-    pub fn pushed(&self, caller: &Caller, names: &[&str], answer: &Result<usize, Error>) {
-        self.record("extend", caller, names, "", answer);
+    pub fn log_extended_keys(&self, caller: &Caller, names: &[&str], answer: &Result<usize, Error>) {
+        self.log_operation("extend", caller, names, "", answer);
     }
 
     /// A key that is not known was shown. It is not logged: it may be the key of another server, or a password.
-    pub fn wrong_key(&self, peer: PeerAddress) {
+    pub fn log_wrong_key(&self, peer: PeerAddress) {
         tracing::info!(target: "leasehold::audit", what = "wrong key", peer = %peer);
     }
 
     /// The key file changed.
-    pub fn keys_changed(&self, change: KeyChange) {
+    pub fn log_keys_changed(&self, change: KeyChange) {
         tracing::info!(
             target: "leasehold::audit",
             what = "keys changed",
@@ -59,7 +59,7 @@ impl Audit {
         );
     }
 
-    fn record(&self, what: &str, caller: &Caller, names: &[&str], reason: &str, answer: &Result<usize, Error>) {
+    fn log_operation(&self, what: &str, caller: &Caller, names: &[&str], reason: &str, answer: &Result<usize, Error>) {
         let (count, outcome) = match answer {
             Ok(count) => (*count, "done".to_owned()),
             Err(error) => (0, error.to_string()),
@@ -69,14 +69,14 @@ impl Audit {
             what,
             key = %caller.principal.id,
             peer = %caller.peer,
-            names = truncate(&names.join(" ")),
-            reason = truncate(reason),
+            names = truncate_text(&names.join(" ")),
+            reason = truncate_text(reason),
             count,
-            outcome = truncate(&outcome),
+            outcome = truncate_text(&outcome),
         );
     }
 }
 
-fn truncate(text: &str) -> &str {
+fn truncate_text(text: &str) -> &str {
     text.char_indices().nth(MAX_FIELD_CHARS).map_or(text, |(at, _)| &text[..at])
 }

@@ -25,7 +25,7 @@ impl Service {
             return self.authenticate_ticket(ticket, peer);
         }
         let principal = match key {
-            Some(key) => self.keys.find(key),
+            Some(key) => self.keys.find_principal(key),
             None => self.keys.anybody(),
         };
         match principal {
@@ -79,7 +79,7 @@ impl Service {
             return Denial::Slow("too many wrong keys from this address: slow down".into());
         }
         // Only after the rate limit: wrong keys must not fill the disk with log lines.
-        self.audit.wrong_key(peer);
+        self.audit.log_wrong_key(peer);
         Denial::Unauthorized
     }
 }

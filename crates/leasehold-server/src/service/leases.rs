@@ -30,7 +30,7 @@ impl Service {
             biased;
             answer = self.engine(&pass).acquire(claim).instrument(pass.span(caller)) => answer,
             // Dropping the future removes the claim from the queue: a revoked key gets no lease later.
-            () = caller.principal.gone() => {
+            () = caller.principal.until_revoked() => {
                 self.metrics.record_refusal(AcquireOutcome::Left);
                 return Err(Denial::Unauthorized);
             }
@@ -95,7 +95,7 @@ impl Service {
     pub async fn revoke(&self, caller: &Caller, name: &str, reason: &str) -> Result<usize, Denial> {
         let pass = self.authorize(caller, Verb::Revoke, &[name])?;
         let answer = self.engine(&pass).revoke(name, reason).instrument(pass.span(caller)).await;
-        self.audit.revoked(caller, name, reason, &answer);
+        self.audit.log_revoke(caller, name, reason, &answer);
         answer.map_err(Denial::Engine)
     }
 
@@ -108,7 +108,7 @@ impl Service {
         let pass = self.authorize(caller, if floor.is_some() { Verb::RaiseFloor } else { Verb::Floor }, &[])?;
         let answer = self.engine(&pass).raise_floor(floor).instrument(pass.span(caller)).await;
         if let Some(floor) = floor {
-            self.audit.raised(caller, floor, &answer);
+            self.audit.log_raised_floor(caller, floor, &answer);
         }
         answer.map_err(Denial::Engine)
     }

@@ -179,16 +179,16 @@ impl ServiceMetrics {
     }
 
     /// Every metric, as Prometheus reads it.
-    pub(super) fn render(
+    pub(super) fn render_text(
         &self,
         engine: Option<(Counters, Commits, Counts)>,
         office: Option<&boxoffice::BoxOfficeMetrics>,
     ) -> String {
         let mut page = MetricsText::default();
         let load = |counter: &AtomicU64| counter.load(Ordering::Relaxed);
-        page.family("leasehold_acquire_total", "counter", "Acquires by outcome.");
+        page.push_family("leasehold_acquire_total", "counter", "Acquires by outcome.");
         for (outcome, word) in AcquireOutcome::ALL {
-            page.line(
+            page.push_sample(
                 "leasehold_acquire_total",
                 &format!("{{outcome=\"{word}\"}}"),
                 load(&self.acquired[outcome as usize]),
@@ -196,45 +196,53 @@ impl ServiceMetrics {
         }
         // Refused because of another lease, or granted after it ended.
         let met = load(&self.contended) + engine.as_ref().map_or(0, |(tally, ..)| tally.waited);
-        page.counter(
+        page.push_counter(
             "leasehold_contended_total",
             "Acquires that met somebody else: refused, or granted after a wait.",
             met,
         );
-        page.family("leasehold_renew_failures_total", "counter", "Renewals that failed, by reason.");
+        page.push_family("leasehold_renew_failures_total", "counter", "Renewals that failed, by reason.");
         let reasons = [("stale", &self.renew_stale), ("not_held", &self.renew_not_held), ("other", &self.renew_other)];
         for (reason, counter) in reasons {
-            page.line("leasehold_renew_failures_total", &format!("{{reason=\"{reason}\"}}"), load(counter));
+            page.push_sample("leasehold_renew_failures_total", &format!("{{reason=\"{reason}\"}}"), load(counter));
         }
-        page.family("leasehold_calls_total", "counter", "Calls that the gate let through, by verb.");
+        page.push_family("leasehold_calls_total", "counter", "Calls that the gate let through, by verb.");
         for verb in Verb::ALL {
             let label = format!("{{verb=\"{}\"}}", verb.word());
-            page.line("leasehold_calls_total", &label, load(&self.calls[verb as usize]));
+            page.push_sample("leasehold_calls_total", &label, load(&self.calls[verb as usize]));
         }
-        page.counter("leasehold_denied_total", "Calls that the gate refused.", load(&self.denied));
+        page.push_counter("leasehold_denied_total", "Calls that the gate refused.", load(&self.denied));
         // Tokens are checked at the resource; this server has no fence.
-        page.counter("leasehold_fence_rejected_total", "Writes refused by a fence of this server.", 0);
+        page.push_counter("leasehold_fence_rejected_total", "Writes refused by a fence of this server.", 0);
         let waits = *lock(&self.waits);
-        page.seconds_histogram("leasehold_wait_seconds", "Time from the request to the grant.", &waits);
+        page.push_seconds_histogram("leasehold_wait_seconds", "Time from the request to the grant.", &waits);
         if let Some((tally, commits, counts)) = engine {
-            page.counter("leasehold_released_total", "Leases ended by their owners.", tally.released);
-            page.counter("leasehold_lapsed_total", "Leases ended by time.", tally.lapsed);
-            page.counter("leasehold_revoked_total", "Leases ended by an operator.", tally.revoked);
-            page.gauge("leasehold_leases", "Leases that are somebody's.", counts.leases as u64);
-            page.gauge("leasehold_waiters", "Claims in line.", counts.waiters as u64);
-            page.seconds_histogram("leasehold_hold_seconds", "Time from the grant to the end of a lease.", &tally.held);
-            page.seconds_histogram("leasehold_commit_seconds", "Time to write and sync one batch.", &commits.seconds);
-            page.count_histogram("leasehold_commit_batch", "Answers let go by one batch.", &commits.answers);
+            page.push_counter("leasehold_released_total", "Leases ended by their owners.", tally.released);
+            page.push_counter("leasehold_lapsed_total", "Leases ended by time.", tally.lapsed);
+            page.push_counter("leasehold_revoked_total", "Leases ended by an operator.", tally.revoked);
+            page.push_gauge("leasehold_leases", "Leases that are somebody's.", counts.leases as u64);
+            page.push_gauge("leasehold_waiters", "Claims in line.", counts.waiters as u64);
+            page.push_seconds_histogram(
+                "leasehold_hold_seconds",
+                "Time from the grant to the end of a lease.",
+                &tally.held,
+            );
+            page.push_seconds_histogram(
+                "leasehold_commit_seconds",
+                "Time to write and sync one batch.",
+                &commits.seconds,
+            );
+            page.push_count_histogram("leasehold_commit_batch", "Answers let go by one batch.", &commits.answers);
         }
         if let Some(boxoffice::BoxOfficeMetrics { office, webhook_lag }) = office {
-            page.office_metrics(office);
-            page.money_metrics(office);
-            page.family(
+            page.push_office_metrics(office);
+            page.push_money_metrics(office);
+            page.push_family(
                 "leasehold_webhook_lag_seconds",
                 "gauge",
                 "Age of the oldest message that a webhook did not take.",
             );
-            page.line("leasehold_webhook_lag_seconds", "", webhook_lag.as_secs_f64());
+            page.push_sample("leasehold_webhook_lag_seconds", "", webhook_lag.as_secs_f64());
         }
         page.text
     }
@@ -246,69 +254,77 @@ struct MetricsText {
 }
 
 impl MetricsText {
-    fn family(&mut self, name: &str, kind: &str, help: &str) {
+    fn push_family(&mut self, name: &str, kind: &str, help: &str) {
         self.text.push_str(&format!("# HELP {name} {help}\n# TYPE {name} {kind}\n"));
     }
 
-    fn line(&mut self, name: &str, labels: &str, value: impl std::fmt::Display) {
+    fn push_sample(&mut self, name: &str, labels: &str, value: impl std::fmt::Display) {
         self.text.push_str(&format!("{name}{labels} {value}\n"));
     }
 
-    fn counter(&mut self, name: &str, help: &str, value: u64) {
-        self.family(name, "counter", help);
-        self.line(name, "", value);
+    fn push_counter(&mut self, name: &str, help: &str, value: u64) {
+        self.push_family(name, "counter", help);
+        self.push_sample(name, "", value);
     }
 
-    fn gauge(&mut self, name: &str, help: &str, value: u64) {
-        self.family(name, "gauge", help);
-        self.line(name, "", value);
+    fn push_gauge(&mut self, name: &str, help: &str, value: u64) {
+        self.push_family(name, "gauge", help);
+        self.push_sample(name, "", value);
     }
 
     /// The metrics of the box office.
-    fn office_metrics(&mut self, office: &office::OfficeMetrics) {
+    fn push_office_metrics(&mut self, office: &office::OfficeMetrics) {
         // Without an answer of the ledger there is no sample: none is better than an old one.
         if let Some(stands) = &office.stands {
-            self.family("leasehold_holds", "gauge", "Live holds by state.");
-            self.line("leasehold_holds", "{state=\"active\"}", stands.active);
-            self.line("leasehold_holds", "{state=\"paying\"}", stands.paying);
-            self.family(
+            self.push_family("leasehold_holds", "gauge", "Live holds by state.");
+            self.push_sample("leasehold_holds", "{state=\"active\"}", stands.active);
+            self.push_sample("leasehold_holds", "{state=\"paying\"}", stands.paying);
+            self.push_family(
                 "leasehold_sweeper_lag_seconds",
                 "gauge",
                 "How overdue the oldest hold is that no sweep has ended.",
             );
-            self.line("leasehold_sweeper_lag_seconds", "", stands.sweeper_lag_seconds);
+            self.push_sample("leasehold_sweeper_lag_seconds", "", stands.sweeper_lag_seconds);
         }
-        self.family("leasehold_task_idle_seconds", "gauge", "Time since the last round of a task of the box office.");
+        self.push_family(
+            "leasehold_task_idle_seconds",
+            "gauge",
+            "Time since the last round of a task of the box office.",
+        );
         for (task, idle) in OfficeTask::ALL.into_iter().zip(office.idle_seconds) {
-            self.line("leasehold_task_idle_seconds", &format!("{{task=\"{}\"}}", task.as_str()), idle);
+            self.push_sample("leasehold_task_idle_seconds", &format!("{{task=\"{}\"}}", task.as_str()), idle);
         }
-        self.seconds_histogram(
+        self.push_seconds_histogram(
             "leasehold_hold_request_seconds",
             "Time from a request for seats to its answer.",
             &office.hold_requests,
         );
-        self.seconds_histogram(
+        self.push_seconds_histogram(
             "leasehold_sale_seconds",
             "Time from a confirm or a callback to the order.",
             &office.sale_times,
         );
-        self.counter("leasehold_holds_expired_total", "Holds that ended by time.", office.expired_total);
-        self.family("leasehold_sale_conflicts_total", "counter", "Sales refused at the last moment, by reason.");
+        self.push_counter("leasehold_holds_expired_total", "Holds that ended by time.", office.expired_total);
+        self.push_family("leasehold_sale_conflicts_total", "counter", "Sales refused at the last moment, by reason.");
         for (reason, count) in ["stale_token", "expired"].into_iter().zip(office.sale_conflicts_total) {
-            self.line("leasehold_sale_conflicts_total", &format!("{{reason=\"{reason}\"}}"), count);
+            self.push_sample("leasehold_sale_conflicts_total", &format!("{{reason=\"{reason}\"}}"), count);
         }
-        self.family("leasehold_hold_conflicts_total", "counter", "Seats and areas that were not to be had, by reason.");
+        self.push_family(
+            "leasehold_hold_conflicts_total",
+            "counter",
+            "Seats and areas that were not to be had, by reason.",
+        );
         for (reason, count) in Reason::ALL.into_iter().zip(office.conflicts_total) {
-            self.line("leasehold_hold_conflicts_total", &format!("{{reason=\"{}\"}}", reason.as_str()), count);
+            self.push_sample("leasehold_hold_conflicts_total", &format!("{{reason=\"{}\"}}", reason.as_str()), count);
         }
-        self.counter("leasehold_holds_total", "Holds made.", office.holds_total);
-        self.counter("leasehold_sales_total", "Orders made.", office.sales_total);
-        self.counter(
+        self.push_counter("leasehold_holds_total", "Holds made.", office.holds_total);
+        self.push_counter("leasehold_sales_total", "Orders made.", office.sales_total);
+        self.push_counter(
             "leasehold_hold_renew_failures_total",
             "Renewals of holds that failed.",
             office.renew_failures_total,
         );
-        self.counter(
+        self.push_counter(
             "leasehold_orphan_leases_total",
             "Leases without a hold that were revoked.",
             office.orphan_leases_total,
@@ -316,48 +332,48 @@ impl MetricsText {
     }
 
     /// Metrics of refunds, late and stuck payments.
-    fn money_metrics(&mut self, office: &office::OfficeMetrics) {
-        self.family(
+    fn push_money_metrics(&mut self, office: &office::OfficeMetrics) {
+        self.push_family(
             "leasehold_late_money_total",
             "counter",
             "Money that did not buy at once what it was for, by what came of it.",
         );
         for ((_, outcome), count) in LateOutcome::ALL.into_iter().zip(office.late_money_total) {
-            self.line("leasehold_late_money_total", &format!("{{outcome=\"{outcome}\"}}"), count);
+            self.push_sample("leasehold_late_money_total", &format!("{{outcome=\"{outcome}\"}}"), count);
         }
         if let Some(stands) = &office.stands {
-            self.gauge(
+            self.push_gauge(
                 "leasehold_refunds_due",
                 "Refunds and cancellations that the provider has not made yet.",
                 stands.refunds_due,
             );
-            self.family("leasehold_refund_due_seconds", "gauge", "Age of the oldest of them.");
-            self.line("leasehold_refund_due_seconds", "", stands.refund_due_seconds);
-            self.gauge("leasehold_stuck_payments", "Payments that wait for staff.", stands.stuck_payments);
+            self.push_family("leasehold_refund_due_seconds", "gauge", "Age of the oldest of them.");
+            self.push_sample("leasehold_refund_due_seconds", "", stands.refund_due_seconds);
+            self.push_gauge("leasehold_stuck_payments", "Payments that wait for staff.", stands.stuck_payments);
         }
     }
 
     /// A histogram of durations, in seconds.
-    fn seconds_histogram(&mut self, name: &str, help: &str, histogram: &Histogram) {
-        self.histogram(name, help, histogram, |bound| bound / 1e6, histogram.sum_nanos as f64 / 1e9);
+    fn push_seconds_histogram(&mut self, name: &str, help: &str, histogram: &Histogram) {
+        self.push_histogram(name, help, histogram, |bound| bound / 1e6, histogram.sum_nanos as f64 / 1e9);
     }
 
     /// A histogram of plain numbers.
-    fn count_histogram(&mut self, name: &str, help: &str, histogram: &Histogram) {
-        self.histogram(name, help, histogram, |bound| bound, histogram.sum_nanos as f64);
+    fn push_count_histogram(&mut self, name: &str, help: &str, histogram: &Histogram) {
+        self.push_histogram(name, help, histogram, |bound| bound, histogram.sum_nanos as f64);
     }
 
-    fn histogram(&mut self, name: &str, help: &str, histogram: &Histogram, unit: impl Fn(f64) -> f64, sum: f64) {
-        self.family(name, "histogram", help);
+    fn push_histogram(&mut self, name: &str, help: &str, histogram: &Histogram, unit: impl Fn(f64) -> f64, sum: f64) {
+        self.push_family(name, "histogram", help);
         let mut so_far = 0;
         for (power, count) in histogram.buckets.iter().enumerate().take(Histogram::BUCKETS - 1) {
             so_far += count;
             let bound = unit((1u64 << power) as f64);
-            self.line(&format!("{name}_bucket"), &format!("{{le=\"{bound}\"}}"), so_far);
+            self.push_sample(&format!("{name}_bucket"), &format!("{{le=\"{bound}\"}}"), so_far);
         }
         let all = histogram.count();
-        self.line(&format!("{name}_bucket"), "{le=\"+Inf\"}", all);
-        self.line(&format!("{name}_sum"), "", sum);
-        self.line(&format!("{name}_count"), "", all);
+        self.push_sample(&format!("{name}_bucket"), "{le=\"+Inf\"}", all);
+        self.push_sample(&format!("{name}_sum"), "", sum);
+        self.push_sample(&format!("{name}_count"), "", all);
     }
 }

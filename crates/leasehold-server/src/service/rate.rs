@@ -39,7 +39,7 @@ impl Rate {
     }
 
     /// How long until there is a token.
-    pub fn wait(&self, now: Time) -> Duration {
+    pub fn time_until_free(&self, now: Time) -> Duration {
         let full_at = self.full_at.load(Ordering::Relaxed);
         Duration::from_nanos((full_at + self.every).saturating_sub(now.as_nanos().saturating_add(self.burst)))
     }

@@ -43,7 +43,7 @@ impl Service {
         let pass = self.authorize(caller, Verb::FreeKey, names)?;
         let answer = self.redis_keys(&pass)?.free(names, value).await;
         if value.is_none() {
-            self.audit.freed(caller, names, &answer);
+            self.audit.log_freed_keys(caller, names, &answer);
         }
         answer.map_err(Denial::Engine)
     }
@@ -63,7 +63,7 @@ impl Service {
         let pass = self.authorize(caller, Verb::ExtendKey, names)?;
         let answer = self.redis_keys(&pass)?.extend(names, value, push).await;
         if value.is_none() {
-            self.audit.pushed(caller, names, &answer);
+            self.audit.log_extended_keys(caller, names, &answer);
         }
         answer.map_err(Denial::Engine)
     }

@@ -115,7 +115,7 @@ impl Service {
             Some(boxoffice) => Some(boxoffice.metrics().await),
             None => None,
         };
-        Ok(self.metrics.render(self.embedded.as_ref().map(|engine| engine.tally()), office.as_ref()))
+        Ok(self.metrics.render_text(self.embedded.as_ref().map(|engine| engine.tally()), office.as_ref()))
     }
 
     /// Updates the rates; called once a second.

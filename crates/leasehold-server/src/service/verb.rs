@@ -73,7 +73,7 @@ impl Verb {
         Self::Settle,
     ];
 
-    /// The role that it needs. An admin may do everything, and whoever may lease may also read.
+    /// The role that it needs. An admin may do everything, and the role `lease` includes `read`.
     pub const fn role(self) -> Role {
         match self {
             Self::Acquire

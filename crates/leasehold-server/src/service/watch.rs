@@ -46,17 +46,17 @@ impl Watcher {
         loop {
             let seen = tokio::select! {
                 biased;
-                () = self.caller.principal.gone() => return Err(Denial::Unauthorized),
+                () = self.caller.principal.until_revoked() => return Err(Denial::Unauthorized),
                 seen = self.stream.next() => seen.map_err(Denial::Engine)?,
             };
-            let told = self.filter(seen)?;
-            if !told.is_empty() {
-                return Ok(told);
+            let updates = self.visible_updates(seen)?;
+            if !updates.is_empty() {
+                return Ok(updates);
             }
         }
     }
 
-    fn filter(&mut self, seen: Seen) -> Result<Vec<WatchUpdate>, Denial> {
+    fn visible_updates(&mut self, seen: Seen) -> Result<Vec<WatchUpdate>, Denial> {
         let events = match seen {
             Seen::Reset(id) => {
                 self.prev = Some(id);
@@ -64,7 +64,7 @@ impl Watcher {
             }
             Seen::Events(events) => events,
         };
-        let mut told = Vec::new();
+        let mut updates = Vec::new();
         for mut event in events {
             // A lease over several resources is shown with those that the caller may see.
             event.resources.retain(|name| name.starts_with(&self.prefix) && self.caller.principal.sees(name));
@@ -78,9 +78,9 @@ impl Watcher {
                     at: event.id.to_string(),
                 })
             })?;
-            told.push(WatchUpdate::Event(event, prev));
+            updates.push(WatchUpdate::Event(event, prev));
         }
-        Ok(told)
+        Ok(updates)
     }
 
     /// The caller of the watch.

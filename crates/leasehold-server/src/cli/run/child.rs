@@ -30,7 +30,7 @@ pub type Environment = [(&'static str, Option<String>); 3];
 /// # Errors
 ///
 /// The command could not be started. Then nothing of it runs.
-pub fn start(
+pub fn start_command(
     command: &[OsString],
     environment: Environment,
     terminal: Option<&Terminal>,

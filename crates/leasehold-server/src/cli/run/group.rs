@@ -14,7 +14,7 @@ impl Group {
     }
 
     /// Signals every process of the group. A group that is gone needs no signal.
-    pub fn signal(self, signal: Signal) {
+    pub fn send_signal(self, signal: Signal) {
         let _ = kill_process_group(self.0, signal);
     }
 
@@ -25,7 +25,7 @@ impl Group {
             // Only zombies may be left: in a container nobody may reap them. A process forked during the check would be
             // missed, so the group is killed again.
             _ if only_zombies(self.0) => {
-                self.signal(Signal::KILL);
+                self.send_signal(Signal::KILL);
                 true
             }
             _ => false,

@@ -156,7 +156,7 @@ pub fn run_guard() -> anyhow::Result<u8> {
 
 fn kill_group(group: Option<Group>) {
     if let Some(group) = group {
-        group.signal(Signal::KILL);
+        group.send_signal(Signal::KILL);
     }
 }
 

@@ -132,7 +132,7 @@ impl RunArgs {
     }
 
     async fn acquire(&self, client: &Leasehold) -> Result<RunLease, Error> {
-        let mut claim = client.acquire(&self.name).ttl(self.ttl).wait(self.wait).holder(self.holder());
+        let mut claim = client.acquire(&self.name).ttl(self.ttl).wait(self.wait).holder(self.holder_label());
         if let Some(max_hold) = self.max_hold {
             claim = claim.max_hold(max_hold);
         }
@@ -144,7 +144,7 @@ impl RunArgs {
     }
 
     /// Host, pid and program, for people who look at `ls`. Not the arguments: they may hold secrets.
-    fn holder(&self) -> String {
+    fn holder_label(&self) -> String {
         let program = self.command.first().map(Path::new).and_then(Path::file_name).unwrap_or_default();
         let host = rustix::system::uname();
         let host = host.nodename().to_string_lossy();
@@ -157,7 +157,7 @@ impl RunArgs {
 
     /// Runs the command under the lease and says the exit code.
     async fn run_under_lease(&self, lease: RunLease, plan: RunPlan, signals: &mut Signals) -> anyhow::Result<u8> {
-        let now = target::clock().now();
+        let now = target::system_clock().now();
         if now >= plan.term_at(now.plus(lease.remaining())) {
             let _ = lease.release().await;
             return Err(Failure::coded(
@@ -165,7 +165,7 @@ impl RunArgs {
                 "the lease was granted too late to start the command: the engine is slow, give a longer --ttl",
             ));
         }
-        let started = self.start(&lease, plan, signals).await;
+        let started = self.start_and_watch(&lease, plan, signals).await;
         let (ending, guard) = match started {
             Ok(started) => started,
             Err(error) => {
@@ -176,11 +176,11 @@ impl RunArgs {
         if let Some(guard) = guard {
             guard.dismiss();
         }
-        self.finish(lease, &ending).await
+        self.release_and_report(lease, &ending).await
     }
 
     /// Starts guard and command, and watches until both need no more watching.
-    async fn start(
+    async fn start_and_watch(
         &self,
         lease: &RunLease,
         plan: RunPlan,
@@ -194,7 +194,7 @@ impl RunArgs {
             ("LEASEHOLD_RESOURCE", Some(self.name.clone())),
             ("LEASEHOLD_LEASE_ID", Some(lease.lease_id().expose().to_owned())),
         ];
-        let child = match child::start(&self.command, environment, terminal.as_ref(), to_guard) {
+        let child = match child::start_command(&self.command, environment, terminal.as_ref(), to_guard) {
             Ok(child) => child,
             Err(error) => {
                 guard.dismiss();
@@ -203,7 +203,7 @@ impl RunArgs {
         };
         let group = child.id().and_then(Group::led_by).context("learn the pid of the command")?;
         let has_terminal = terminal.is_some();
-        let clock = target::clock();
+        let clock = target::system_clock();
         let supervisor = Supervisor { lease, plan, clock, child, group, guard: &guard, signals, has_terminal };
         let ending = supervisor.watch().await.context("watch the command")?;
         // A group that could not be killed keeps its guard, which tries again when we are gone.
@@ -220,7 +220,7 @@ impl RunArgs {
     }
 
     /// Gives the lease back, where that is right, and says the exit code.
-    async fn finish(&self, lease: RunLease, ending: &RunOutcome) -> anyhow::Result<u8> {
+    async fn release_and_report(&self, lease: RunLease, ending: &RunOutcome) -> anyhow::Result<u8> {
         let name = output::plain(&self.name);
         let mut lost = ending.lost;
         if !ending.gone {

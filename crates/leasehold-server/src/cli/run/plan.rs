@@ -79,7 +79,7 @@ impl RunPlan {
     }
 
     /// How often to check whether a renewal moved the end, so that the guard knows long before the old end.
-    pub fn glance(&self) -> Duration {
+    pub fn check_interval(&self) -> Duration {
         self.ttl / 6
     }
 }

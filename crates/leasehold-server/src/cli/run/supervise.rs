@@ -82,28 +82,28 @@ impl Supervisor<'_> {
             }
             if !lost && (now >= self.plan.term_at(valid_until) || !self.lease.is_live()) {
                 lost = true;
-                stopping = Some(self.stop(stopping, now, valid_until));
+                stopping = Some(self.send_term(stopping, now, valid_until));
                 self.say_lost().await;
             }
             if status.is_some() && stopping.is_none() {
-                stopping = Some(self.stop(stopping, now, valid_until));
+                stopping = Some(self.send_term(stopping, now, valid_until));
                 output::say("the command ended and left processes behind in its group: ending them too");
             }
             if let Some(stopping) = &mut stopping {
                 if now >= stopping.kill_at && stopping.killed_at.is_none() {
-                    self.group.signal(Signal::KILL);
+                    self.group.send_signal(Signal::KILL);
                     stopping.killed_at = Some(now);
                 }
                 if stopping.killed_at.is_some_and(|at| now >= at.plus(KILL_TIMEOUT)) {
                     return Ok(RunOutcome { status, lost, gone: false });
                 }
             }
-            let wake = self.wake(now, valid_until, status.is_some(), stopping.as_ref());
+            let wake = self.next_check(now, valid_until, status.is_some(), stopping.as_ref());
             tokio::select! {
                 biased;
                 ended = self.child.wait(), if status.is_none() => status = Some(ended?),
                 _ = self.lease.lost(), if !lost => {}
-                signal = self.signals.next() => self.group.signal(signal),
+                signal = self.signals.next() => self.group.send_signal(signal),
                 _ = children.recv(), if self.has_terminal => self.continue_if_suspended(),
                 () = self.clock.sleep_until(wake) => {}
             }
@@ -111,11 +111,11 @@ impl Supervisor<'_> {
     }
 
     /// Sends TERM to the group. A group that got it before keeps its deadline.
-    fn stop(&self, before: Option<Stopping>, now: Time, valid_until: Time) -> Stopping {
+    fn send_term(&self, before: Option<Stopping>, now: Time, valid_until: Time) -> Stopping {
         if before.is_none() {
-            self.group.signal(Signal::TERM);
+            self.group.send_signal(Signal::TERM);
             // A stopped process would not handle TERM.
-            self.group.signal(Signal::CONT);
+            self.group.send_signal(Signal::CONT);
         }
         let by_lease = self.plan.kill_at(valid_until);
         let by_grace = now.plus(self.plan.grace());
@@ -124,14 +124,14 @@ impl Supervisor<'_> {
     }
 
     /// The next moment to check something.
-    fn wake(&self, now: Time, valid_until: Time, ended: bool, stopping: Option<&Stopping>) -> Time {
+    fn next_check(&self, now: Time, valid_until: Time, ended: bool, stopping: Option<&Stopping>) -> Time {
         let wake = match stopping {
             None => self.plan.term_at(valid_until),
             Some(Stopping { kill_at, killed_at: None }) => *kill_at,
             Some(_) => now.plus(GROUP_CHECK_EVERY),
         };
         // No signal says that the last process of the group is gone: poll.
-        let look = if ended { GROUP_CHECK_EVERY } else { self.plan.glance() };
+        let look = if ended { GROUP_CHECK_EVERY } else { self.plan.check_interval() };
         wake.min(now.plus(look))
     }
 
@@ -154,7 +154,7 @@ impl Supervisor<'_> {
         // Only for Ctrl-Z: SIGSTOP is left alone.
         if by == Some(Signal::TSTP.as_raw()) {
             output::say("a command that holds a lease is not suspended: continuing it");
-            self.group.signal(Signal::CONT);
+            self.group.send_signal(Signal::CONT);
         }
     }
 }

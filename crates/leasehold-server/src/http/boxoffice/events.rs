@@ -13,8 +13,8 @@ use serde_json::{Map, Value, json};
 
 use super::{BoxOfficeRequest, query_flag, query_number};
 use crate::api::boxoffice::{availability_json, event_json};
-use crate::http::call::{HttpCall, detached};
-use crate::http::fields::{Fields, missing};
+use crate::http::call::{HttpCall, run_detached};
+use crate::http::fields::{Fields, missing_field};
 use crate::http::problem::Problem;
 use crate::http::respond::json_response;
 use crate::service::Verb;
@@ -30,12 +30,12 @@ const MAX_CHANGED_ENTRIES: usize = 2000;
 /// `POST /v1/events`
 pub async fn create(mut call: HttpCall) -> Result<Response<Body>, Problem> {
     let request = BoxOfficeRequest::authorize(&call, Verb::RunEvent)?;
-    call.query([])?;
+    call.query_params([])?;
     // The id is generated here, so no prefix can cover the new event.
     if !request.caller.principal.prefixes.is_empty() {
         return Err(Problem::forbidden("a key with prefixes makes no events: it could not see them"));
     }
-    let body = call.bytes(import::MAX_FILE_BYTES, &["application/json"]).await?;
+    let body = call.body_bytes(import::MAX_FILE_BYTES, &["application/json"]).await?;
     let (layout, others) = import::parts(&body, &SETTINGS_FIELDS).map_err(bad_layout)?;
     let mut fields = Map::new();
     for (name, text) in others {
@@ -48,7 +48,7 @@ pub async fn create(mut call: HttpCall) -> Result<Response<Body>, Problem> {
         request.boxoffice.event_made();
         row
     };
-    let row = detached(work).await??;
+    let row = run_detached(work).await??;
     let mut response = with_etag(json_response(StatusCode::CREATED, &event_json(&row)), &row);
     if let Ok(place) = HeaderValue::from_str(&format!("/v1/events/{}", row.event_id)) {
         response.headers_mut().insert(header::LOCATION, place);
@@ -59,9 +59,9 @@ pub async fn create(mut call: HttpCall) -> Result<Response<Body>, Problem> {
 /// `PUT /v1/events/{e}`: changes what is given, and leaves the rest.
 pub async fn configure(mut call: HttpCall) -> Result<Response<Body>, Problem> {
     let request = BoxOfficeRequest::authorize(&call, Verb::RunEvent)?;
-    call.query([])?;
-    let event = request.event(&call)?;
-    let body = call.bytes(call.app.config.body_bytes, &["application/json"]).await?;
+    call.query_params([])?;
+    let event = request.visible_event(&call)?;
+    let body = call.body_bytes(call.app.config.body_bytes, &["application/json"]).await?;
     let wanted = if_match_versions(&call)?;
     let ledger_call = request.ledger_call(&call, &body)?;
     let work = async move {
@@ -80,7 +80,7 @@ pub async fn configure(mut call: HttpCall) -> Result<Response<Body>, Problem> {
         }
         Err(Problem::unavailable("others change this event at the same time: nothing was changed"))
     };
-    let row = detached(work).await??;
+    let row = run_detached(work).await??;
     Ok(with_etag(json_response(StatusCode::OK, &event_json(&row)), &row))
 }
 
@@ -111,18 +111,18 @@ fn with_etag(mut response: Response<Body>, row: &EventRow) -> Response<Body> {
 }
 
 fn parse_settings(mut fields: Fields, known: Option<EventSettings>) -> Result<EventSettings, Problem> {
-    let name = fields.text("name")?;
+    let name = fields.take_text("name")?;
     let fresh = known.is_none();
     let mut settings = match (known, name) {
         (Some(known), name) => EventSettings { name: name.unwrap_or_else(|| known.name.clone()), ..known },
         (None, Some(name)) => EventSettings { on_sale: false, ..EventSettings::named(&name) },
-        (None, None) => return Err(missing("name")),
+        (None, None) => return Err(missing_field("name")),
     };
-    if let Some(currency) = fields.text("currency")? {
+    if let Some(currency) = fields.take_text("currency")? {
         settings.currency = currency;
     }
     let mut span = |name: &'static str, place: &mut u64| -> Result<(), Problem> {
-        if let Some(span) = fields.number(name, " of milliseconds")? {
+        if let Some(span) = fields.take_number(name, " of milliseconds")? {
             *place = span;
         }
         Ok(())
@@ -135,19 +135,19 @@ fn parse_settings(mut fields: Fields, known: Option<EventSettings>) -> Result<Ev
         settings.max_hold_ms = cap.max(settings.ttl_ms);
     }
     span("pay_ms", &mut settings.pay_ms)?;
-    if let Some(most) = fields.number("per_buyer", "")? {
+    if let Some(most) = fields.take_number("per_buyer", "")? {
         settings.per_buyer = u32::try_from(most).map_err(|_| Problem::invalid("per_buyer is too big"))?;
     }
-    if let Some(on_sale) = fields.flag("on_sale")? {
+    if let Some(on_sale) = fields.take_flag("on_sale")? {
         settings.on_sale = on_sale;
     }
-    if let Some(rule) = fields.flag("orphan_rule")? {
+    if let Some(rule) = fields.take_flag("orphan_rule")? {
         settings.orphan_rule = rule;
     }
-    if let Some(rehearsal) = fields.flag("rehearsal")? {
+    if let Some(rehearsal) = fields.take_flag("rehearsal")? {
         settings.rehearsal = rehearsal;
     }
-    fields.done()?;
+    fields.deny_unknown()?;
     settings.problem().map_or(Ok(settings), |problem| Err(Problem::invalid(problem)))
 }
 
@@ -158,16 +158,16 @@ fn bad_layout(problems: Vec<import::ImportProblem>) -> Problem {
         format!("{place}{}", problem.sentence)
     });
     let detail = first.unwrap_or_default();
-    Problem::coded(StatusCode::BAD_REQUEST, "bad_layout", detail).and("problems", json!(problems))
+    Problem::with_code(StatusCode::BAD_REQUEST, "bad_layout", detail).with_field("problems", json!(problems))
 }
 
 /// `POST /v1/events/{e}/import`
 pub async fn import(mut call: HttpCall) -> Result<Response<Body>, Problem> {
     let request = BoxOfficeRequest::authorize(&call, Verb::RunEvent)?;
-    let [dry_run] = call.query(["dry_run"])?;
+    let [dry_run] = call.query_params(["dry_run"])?;
     let dry_run = query_flag(dry_run, "dry_run")?;
-    let event = request.event(&call)?;
-    let body = call.bytes(import::MAX_FILE_BYTES, &["application/json", "text/csv"]).await?;
+    let event = request.visible_event(&call)?;
+    let body = call.body_bytes(import::MAX_FILE_BYTES, &["application/json", "text/csv"]).await?;
     let is_csv = call.is_content_type("text/csv");
     let bytes = body.clone();
     // Parsing megabytes takes a while: on the blocking pool, not on an async worker.
@@ -189,7 +189,7 @@ pub async fn import(mut call: HttpCall) -> Result<Response<Body>, Problem> {
     let layout = read.map_err(bad_layout)?;
     let shown = import_json(&layout, &[], false);
     let ledger_call = request.ledger_call(&call, &body)?;
-    let row = detached(async move { request.office().replace_layout(ledger_call, &event, layout).await }).await??;
+    let row = run_detached(async move { request.office().replace_layout(ledger_call, &event, layout).await }).await??;
     let mut shown = shown;
     shown["layout_version"] = json!(row.layout_version);
     Ok(json_response(StatusCode::OK, &shown))
@@ -208,7 +208,7 @@ fn import_json(layout: &Layout, problems: &[import::ImportProblem], dry_run: boo
 /// `GET /v1/events`
 pub async fn list(call: HttpCall) -> Result<Response<Body>, Problem> {
     let request = BoxOfficeRequest::authorize(&call, Verb::SeeEvent)?;
-    call.query([])?;
+    call.query_params([])?;
     let mut events = Vec::new();
     for row in request.office().events().await? {
         if request.check_sees(&row.event_id).is_ok() {
@@ -221,8 +221,8 @@ pub async fn list(call: HttpCall) -> Result<Response<Body>, Problem> {
 /// `GET /v1/events/{e}`
 pub async fn show(call: HttpCall) -> Result<Response<Body>, Problem> {
     let request = BoxOfficeRequest::authorize(&call, Verb::SeeEvent)?;
-    call.query([])?;
-    let event = request.event(&call)?;
+    call.query_params([])?;
+    let event = request.visible_event(&call)?;
     let row = request.office().event(&event).await?;
     Ok(with_etag(json_response(StatusCode::OK, &with_totals(&request, &row).await?), &row))
 }
@@ -237,8 +237,8 @@ async fn with_totals(request: &BoxOfficeRequest, row: &EventRow) -> Result<Value
 /// `GET /v1/events/{e}/map`
 pub async fn map(call: HttpCall) -> Result<Response<Body>, Problem> {
     let request = BoxOfficeRequest::authorize(&call, Verb::SeeEvent)?;
-    call.query([])?;
-    let event = request.event(&call)?;
+    call.query_params([])?;
+    let event = request.visible_event(&call)?;
     let row = request.office().event(&event).await?;
     let seat_map = request.boxoffice.seat_map(&row).await?;
     let etag = &seat_map.etag;
@@ -263,9 +263,9 @@ pub async fn map(call: HttpCall) -> Result<Response<Body>, Problem> {
 /// `GET /v1/events/{e}/availability`
 pub async fn availability(call: HttpCall) -> Result<Response<Body>, Problem> {
     let request = BoxOfficeRequest::authorize(&call, Verb::SeeEvent)?;
-    let [since, detail] = call.query(["since", "detail"])?;
+    let [since, detail] = call.query_params(["since", "detail"])?;
     let (since, detail) = (query_number(since, "since")?, query_flag(detail, "detail")?);
-    let event = request.event(&call)?;
+    let event = request.visible_event(&call)?;
     let holds = if detail {
         // Details of other buyers need another verb.
         let request = BoxOfficeRequest::authorize_caller(&call, request.caller.clone(), Verb::OverseeEvent)?;
@@ -323,15 +323,15 @@ pub async fn unfreeze(call: HttpCall) -> Result<Response<Body>, Problem> {
 
 async fn set_frozen(mut call: HttpCall, frozen: bool) -> Result<Response<Body>, Problem> {
     let request = BoxOfficeRequest::authorize(&call, Verb::RunEvent)?;
-    call.query([])?;
-    let event = request.event(&call)?;
-    let body = call.bytes_or_none().await?;
+    call.query_params([])?;
+    let event = request.visible_event(&call)?;
+    let body = call.optional_body_bytes().await?;
     let mut fields = Fields::parse(&body)?;
-    let reason = fields.text("reason")?.filter(|reason| !reason.is_empty());
+    let reason = fields.take_text("reason")?.filter(|reason| !reason.is_empty());
     let reason = reason.unwrap_or_else(|| "no reason given".into());
-    fields.done()?;
+    fields.deny_unknown()?;
     let ledger_call = request.ledger_call(&call, &body)?;
     let work = async move { request.office().freeze(ledger_call, &event, frozen, &reason).await };
-    let row = detached(work).await??;
+    let row = run_detached(work).await??;
     Ok(json_response(StatusCode::OK, &event_json(&row)))
 }

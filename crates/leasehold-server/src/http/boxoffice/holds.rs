@@ -12,8 +12,8 @@ use serde_json::{Value, json};
 use super::{BoxOfficeRequest, hold_id, refusal_problem};
 use crate::api::boxoffice::{hold_json, order_json};
 use crate::boxoffice::payment::{PaymentError, PaymentStart};
-use crate::http::call::{HttpCall, detached};
-use crate::http::fields::{Fields, missing};
+use crate::http::call::{HttpCall, run_detached};
+use crate::http::fields::{Fields, missing_field};
 use crate::http::problem::Problem;
 use crate::http::respond::json_response;
 use crate::service::{Denial, Verb};
@@ -27,13 +27,13 @@ const MAX_RETURN_URL_BYTES: usize = 1024;
 /// `POST /v1/events/{e}/holds`
 pub async fn create(mut call: HttpCall) -> Result<Response<Body>, Problem> {
     let request = BoxOfficeRequest::authorize(&call, Verb::Buy)?;
-    call.query([])?;
-    let event = request.event(&call)?;
-    let body = call.bytes(call.app.config.body_bytes, &["application/json"]).await?;
+    call.query_params([])?;
+    let event = request.visible_event(&call)?;
+    let body = call.body_bytes(call.app.config.body_bytes, &["application/json"]).await?;
     let mut fields = Fields::parse(&body)?;
-    let buyer = hold_buyer(&request, fields.text("buyer")?)?;
+    let buyer = hold_buyer(&request, fields.take_text("buyer")?)?;
     let want = parse_hold_request(&mut fields)?;
-    fields.done()?;
+    fields.deny_unknown()?;
     let ledger_call = request.ledger_call(&call, &body)?;
     let view = match request.office().hold(ledger_call, &event, buyer, want).await {
         Ok(view) => view,
@@ -51,7 +51,7 @@ fn hold_buyer(request: &BoxOfficeRequest, given: Option<String>) -> Result<Buyer
     let buyer = match (&request.caller.ticket, given) {
         (Some(ticket), None) => Buyer(ticket.buyer.clone()),
         (_, Some(given)) => Buyer(given),
-        (None, None) => return Err(missing("buyer")),
+        (None, None) => return Err(missing_field("buyer")),
     };
     if !request.caller.acts_for(&buyer.0) {
         return Err(Problem::forbidden("this ticket is for another buyer"));
@@ -63,7 +63,7 @@ fn hold_buyer(request: &BoxOfficeRequest, given: Option<String>) -> Result<Buyer
 }
 
 fn parse_hold_request(fields: &mut Fields) -> Result<HoldRequest, Problem> {
-    let seats = fields.texts("seats")?;
+    let seats = fields.take_texts("seats")?;
     let areas = parse_areas(fields, "areas")?;
     let best = fields.take_value("best");
     match (best, seats, areas) {
@@ -88,10 +88,10 @@ fn check_item_count(count: usize) -> Result<(), Problem> {
 fn parse_best(best: Value) -> Result<HoldRequest, Problem> {
     let Value::Object(best) = best else { return Err(Problem::invalid("best is an object with qty")) };
     let mut fields = Fields::from_object("best", best);
-    let qty = fields.number("qty", "")?.ok_or_else(|| missing("qty of best"))?;
-    let section = fields.text("section")?;
-    let adjacent = fields.flag("adjacent")?.unwrap_or(false);
-    fields.done()?;
+    let qty = fields.take_number("qty", "")?.ok_or_else(|| missing_field("qty of best"))?;
+    let section = fields.take_text("section")?;
+    let adjacent = fields.take_flag("adjacent")?.unwrap_or(false);
+    fields.deny_unknown()?;
     if !(1..=MAX_ITEMS_PER_REQUEST as u64).contains(&qty) {
         return Err(Problem::invalid(format!("qty of best is from 1 to {MAX_ITEMS_PER_REQUEST}")));
     }
@@ -107,9 +107,9 @@ fn parse_areas(fields: &mut Fields, name: &'static str) -> Result<Option<Vec<(St
     let one = |area: Value| {
         let Value::Object(area) = area else { return Err(Problem::invalid("an area is an object with id and qty")) };
         let mut fields = Fields::from_object("an area", area);
-        let id = fields.text("id")?.ok_or_else(|| missing("id of an area"))?;
-        let qty = fields.number("qty", "")?.ok_or_else(|| missing("qty of an area"))?;
-        fields.done()?;
+        let id = fields.take_text("id")?.ok_or_else(|| missing_field("id of an area"))?;
+        let qty = fields.take_number("qty", "")?.ok_or_else(|| missing_field("qty of an area"))?;
+        fields.deny_unknown()?;
         match u32::try_from(qty) {
             Ok(qty) if qty > 0 => Ok((id, qty)),
             _ => Err(Problem::invalid("qty of an area is at least 1, and not too big")),
@@ -126,7 +126,7 @@ fn with_alternative(request: &BoxOfficeRequest, event: &EventId, error: Error) -
         _ => return Problem::from(error),
     };
     let Some(total) = request.office().total(event, &seats) else { return Problem::from(error) };
-    Problem::from(error).and("alternative", json!({"seats": seats, "total": total}))
+    Problem::from(error).with_field("alternative", json!({"seats": seats, "total": total}))
 }
 
 /// The hold id in the path, and its key.
@@ -175,7 +175,7 @@ fn check_owner(request: &BoxOfficeRequest, view: &HoldView) -> Result<(), Proble
 /// `GET /v1/holds/{h}`
 pub async fn show(call: HttpCall) -> Result<Response<Body>, Problem> {
     let request = BoxOfficeRequest::authorize(&call, Verb::Buy)?;
-    call.query([])?;
+    call.query_params([])?;
     let (hold, access) = check_hold_access(&request, hold_and_key(&call)?).await?;
     let view = request.office().hold_view(&hold, access).await.map_err(hold_error(&request))?;
     Ok(json_response(StatusCode::OK, &hold_json(&view)))
@@ -184,9 +184,9 @@ pub async fn show(call: HttpCall) -> Result<Response<Body>, Problem> {
 /// `POST /v1/holds/{h}/renew`
 pub async fn renew(mut call: HttpCall) -> Result<Response<Body>, Problem> {
     let request = BoxOfficeRequest::authorize(&call, Verb::Buy)?;
-    call.query([])?;
-    let body = call.bytes_or_none().await?;
-    Fields::parse(&body)?.done()?;
+    call.query_params([])?;
+    let body = call.optional_body_bytes().await?;
+    Fields::parse(&body)?.deny_unknown()?;
     let (hold, access) = check_hold_access(&request, hold_and_key(&call)?).await?;
     let ledger_call = request.ledger_call(&call, &body)?;
     let view = request.office().renew(ledger_call, &hold, access).await.map_err(hold_error(&request))?;
@@ -196,9 +196,9 @@ pub async fn renew(mut call: HttpCall) -> Result<Response<Body>, Problem> {
 /// `POST /v1/holds/{h}/release`
 pub async fn release(mut call: HttpCall) -> Result<Response<Body>, Problem> {
     let request = BoxOfficeRequest::authorize(&call, Verb::Buy)?;
-    call.query([])?;
-    let body = call.bytes_or_none().await?;
-    Fields::parse(&body)?.done()?;
+    call.query_params([])?;
+    let body = call.optional_body_bytes().await?;
+    Fields::parse(&body)?.deny_unknown()?;
     let (hold, access) = check_hold_access(&request, hold_and_key(&call)?).await?;
     let ledger_call = request.ledger_call(&call, &body)?;
     let view = request.office().release(ledger_call, &hold, access).await.map_err(hold_error(&request))?;
@@ -208,16 +208,16 @@ pub async fn release(mut call: HttpCall) -> Result<Response<Body>, Problem> {
 /// `POST /v1/holds/{h}/seats`
 pub async fn change(mut call: HttpCall) -> Result<Response<Body>, Problem> {
     let request = BoxOfficeRequest::authorize(&call, Verb::Buy)?;
-    call.query([])?;
-    let body = call.bytes(call.app.config.body_bytes, &["application/json"]).await?;
+    call.query_params([])?;
+    let body = call.body_bytes(call.app.config.body_bytes, &["application/json"]).await?;
     let mut fields = Fields::parse(&body)?;
     let change = HoldChange {
-        add: fields.texts("add")?.unwrap_or_default(),
-        remove: fields.texts("remove")?.unwrap_or_default(),
+        add: fields.take_texts("add")?.unwrap_or_default(),
+        remove: fields.take_texts("remove")?.unwrap_or_default(),
         add_areas: parse_areas(&mut fields, "add_areas")?.unwrap_or_default(),
-        remove_areas: fields.texts("remove_areas")?.unwrap_or_default(),
+        remove_areas: fields.take_texts("remove_areas")?.unwrap_or_default(),
     };
-    fields.done()?;
+    fields.deny_unknown()?;
     check_item_count(change.add.len() + change.remove.len() + change.add_areas.len() + change.remove_areas.len())?;
     let (hold, access) = check_hold_access(&request, hold_and_key(&call)?).await?;
     let ledger_call = request.ledger_call(&call, &body)?;
@@ -241,18 +241,18 @@ pub async fn change(mut call: HttpCall) -> Result<Response<Body>, Problem> {
 /// `POST /v1/holds/{h}/pay`
 pub async fn pay(mut call: HttpCall) -> Result<Response<Body>, Problem> {
     let request = BoxOfficeRequest::authorize(&call, Verb::Buy)?;
-    call.query([])?;
-    let body = call.bytes(call.app.config.body_bytes, &["application/json"]).await?;
+    call.query_params([])?;
+    let body = call.body_bytes(call.app.config.body_bytes, &["application/json"]).await?;
     let mut fields = Fields::parse(&body)?;
     let named = optional_payment_ref(&mut fields)?;
     let return_url = return_url(&mut fields)?;
-    fields.done()?;
+    fields.deny_unknown()?;
     let (hold, access) = check_hold_access(&request, hold_and_key(&call)?).await?;
     let begin = payment_start(&request, &hold, &access, named, return_url).await?;
     let ledger_call = request.ledger_call(&call, &body)?;
     let boxoffice = request.boxoffice.clone();
     // On a task of its own: a hang-up must not leave a payment at the provider without its hold.
-    let begun = detached(async move { boxoffice.begin_payment(ledger_call, &hold, access, begin).await }).await?;
+    let begun = run_detached(async move { boxoffice.begin_payment(ledger_call, &hold, access, begin).await }).await?;
     let view = begun.map_err(|why| payment_problem(&request, why))?;
     Ok(json_response(StatusCode::OK, &hold_json(&view)))
 }
@@ -282,7 +282,7 @@ fn payment_problem(request: &BoxOfficeRequest, why: PaymentError) -> Problem {
         PaymentError::Office(error) => hold_error(request)(error),
         PaymentError::Paid => {
             let detail = "the provider says that this payment is paid: the hold is sold, or its money comes back";
-            Problem::coded(StatusCode::CONFLICT, "already_paid", detail)
+            Problem::with_code(StatusCode::CONFLICT, "already_paid", detail)
         }
         PaymentError::Provider(error) => {
             tracing::warn!(%error, "the payment provider was asked in vain");
@@ -294,13 +294,13 @@ fn payment_problem(request: &BoxOfficeRequest, why: PaymentError) -> Problem {
 /// `POST /v1/holds/{h}/pay/cancel`
 pub async fn cancel_payment(mut call: HttpCall) -> Result<Response<Body>, Problem> {
     let request = BoxOfficeRequest::authorize(&call, Verb::Buy)?;
-    call.query([])?;
-    let body = call.bytes_or_none().await?;
-    Fields::parse(&body)?.done()?;
+    call.query_params([])?;
+    let body = call.optional_body_bytes().await?;
+    Fields::parse(&body)?.deny_unknown()?;
     let (hold, access) = check_hold_access(&request, hold_and_key(&call)?).await?;
     let ledger_call = request.ledger_call(&call, &body)?;
     let boxoffice = request.boxoffice.clone();
-    let ended = detached(async move { boxoffice.cancel_payment(ledger_call, &hold, access).await }).await?;
+    let ended = run_detached(async move { boxoffice.cancel_payment(ledger_call, &hold, access).await }).await?;
     let view = ended.map_err(|why| payment_problem(&request, why))?;
     Ok(json_response(StatusCode::OK, &hold_json(&view)))
 }
@@ -308,12 +308,12 @@ pub async fn cancel_payment(mut call: HttpCall) -> Result<Response<Body>, Proble
 /// `POST /v1/holds/{h}/confirm`
 pub async fn confirm(mut call: HttpCall) -> Result<Response<Body>, Problem> {
     let request = BoxOfficeRequest::authorize(&call, Verb::Buy)?;
-    call.query([])?;
-    let body = call.bytes(call.app.config.body_bytes, &["application/json"]).await?;
+    call.query_params([])?;
+    let body = call.body_bytes(call.app.config.body_bytes, &["application/json"]).await?;
     let mut fields = Fields::parse(&body)?;
-    let payment = optional_payment_ref(&mut fields)?.ok_or_else(|| missing("payment_ref"))?;
-    let amount = fields.number("amount", "")?;
-    fields.done()?;
+    let payment = optional_payment_ref(&mut fields)?.ok_or_else(|| missing_field("payment_ref"))?;
+    let amount = fields.take_number("amount", "")?;
+    fields.deny_unknown()?;
     // A ticket proves no payment: the office decides whether the hold can be sold.
     let proof = match (&request.caller.ticket, amount) {
         (Some(_), Some(_)) => return Err(Problem::forbidden("a ticket says no amount: the payment provider does")),
@@ -338,7 +338,7 @@ pub async fn confirm(mut call: HttpCall) -> Result<Response<Body>, Problem> {
 }
 
 fn optional_payment_ref(fields: &mut Fields) -> Result<Option<String>, Problem> {
-    let payment = fields.text("payment_ref")?;
+    let payment = fields.take_text("payment_ref")?;
     if payment.as_ref().is_some_and(|payment| !leasehold_boxoffice::model::ids::well_formed(payment)) {
         return Err(Problem::invalid("payment_ref is 1 to 128 bytes without control characters"));
     }
@@ -346,7 +346,7 @@ fn optional_payment_ref(fields: &mut Fields) -> Result<Option<String>, Problem> 
 }
 
 fn return_url(fields: &mut Fields) -> Result<Option<String>, Problem> {
-    let url = fields.text("return_url")?;
+    let url = fields.take_text("return_url")?;
     let fits = |url: &String| url.len() <= MAX_RETURN_URL_BYTES && is_page(url);
     if url.as_ref().is_none_or(fits) {
         return Ok(url);

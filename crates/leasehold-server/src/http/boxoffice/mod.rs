@@ -56,7 +56,7 @@ impl BoxOfficeRequest {
     /// Authorises a request of a known caller.
     pub fn authorize_caller(call: &HttpCall, caller: Caller, verb: Verb) -> Result<Self, Problem> {
         let service = &call.app.service;
-        let pass = service.authorize(&caller, verb, &[]).map_err(|denial| call.denied(&denial, &caller))?;
+        let pass = service.authorize(&caller, verb, &[]).map_err(|denial| call.denial_problem(&denial, &caller))?;
         let boxoffice = service.boxoffice(&pass).map_err(|denial| Problem::from(&denial))?.clone();
         Ok(Self { boxoffice, caller, service: service.clone() })
     }
@@ -66,8 +66,8 @@ impl BoxOfficeRequest {
     }
 
     /// The event in the path, if the caller may see it.
-    pub fn event(&self, call: &HttpCall) -> Result<EventId, Problem> {
-        let event = EventId(call.segment(2)?);
+    pub fn visible_event(&self, call: &HttpCall) -> Result<EventId, Problem> {
+        let event = EventId(call.path_segment(2)?);
         self.check_sees(&event)?;
         Ok(event)
     }
@@ -80,10 +80,10 @@ impl BoxOfficeRequest {
 
     /// The actor for the audit log, and the idempotency key.
     pub fn ledger_call(&self, call: &HttpCall, body: &[u8]) -> Result<model::LedgerCall, Problem> {
-        Ok(model::LedgerCall { actor: self.caller.actor(), idem: self.idempotency(call, body)? })
+        Ok(model::LedgerCall { actor: self.caller.actor(), idem: self.idempotency_key(call, body)? })
     }
 
-    pub fn idempotency(&self, call: &HttpCall, body: &[u8]) -> Result<Option<Idem>, Problem> {
+    pub fn idempotency_key(&self, call: &HttpCall, body: &[u8]) -> Result<Option<Idem>, Problem> {
         let Some(key) = call.single_header("idempotency-key", "Idempotency-Key")? else { return Ok(None) };
         if key.is_empty() || key.len() > MAX_IDEMPOTENCY_KEY_BYTES {
             return Err(Problem::invalid(format!("Idempotency-Key is 1 to {MAX_IDEMPOTENCY_KEY_BYTES} bytes")));
@@ -107,11 +107,11 @@ pub(super) fn refusal_problem(refusal: Refusal) -> Problem {
 }
 
 pub(super) fn hold_id(call: &HttpCall) -> Result<HoldId, Problem> {
-    Ok(HoldId(call.segment(2)?))
+    Ok(HoldId(call.path_segment(2)?))
 }
 
 pub(super) fn order_id(call: &HttpCall) -> Result<OrderId, Problem> {
-    Ok(OrderId(call.segment(2)?))
+    Ok(OrderId(call.path_segment(2)?))
 }
 
 /// Parses a number in a query.

@@ -13,27 +13,27 @@ use serde_json::{Value, json};
 use super::{BoxOfficeRequest, holds};
 use crate::api::boxoffice::{order_json, resolution_json};
 use crate::boxoffice::demo_provider::DemoPayment;
-use crate::boxoffice::payment::tokens as tokens_of;
-use crate::http::call::{HttpCall, detached};
-use crate::http::fields::{Fields, missing};
+use crate::boxoffice::payment::seat_tokens;
+use crate::http::call::{HttpCall, run_detached};
+use crate::http::fields::{Fields, missing_field};
 use crate::http::problem::Problem;
 use crate::http::respond::json_response;
 use crate::service::{Role, Verb};
 
 /// `POST /v1/payments/callback`
 pub async fn callback(mut call: HttpCall) -> Result<Response<Body>, Problem> {
-    call.query([])?;
-    let body = call.bytes(call.app.config.body_bytes, &["application/json"]).await?;
+    call.query_params([])?;
+    let body = call.body_bytes(call.app.config.body_bytes, &["application/json"]).await?;
     let signature = call.single_header("leasehold-signature", sign::HEADER)?.unwrap_or_default();
     let forged =
-        || Problem::coded(StatusCode::UNAUTHORIZED, "bad_signature", "the signature does not fit the callback");
+        || Problem::with_code(StatusCode::UNAUTHORIZED, "bad_signature", "the signature does not fit the callback");
     let secrets = call.app.service.provider_secrets().ok_or_else(forged)?;
     let callback = Callback::verify(secrets, signature, &body).map_err(|why| match why {
         CallbackError::Forged(_) => forged(),
         CallbackError::Unreadable(_) => Problem::invalid(why.to_string()),
     })?;
     let request = BoxOfficeRequest::authorize_caller(&call, call.app.service.provider().clone(), Verb::Settle)?;
-    let answered = detached(async move { apply_callback(&request, callback).await }).await??;
+    let answered = run_detached(async move { apply_callback(&request, callback).await }).await??;
     Ok(json_response(StatusCode::OK, &answered))
 }
 
@@ -90,16 +90,16 @@ fn paid_tokens(callback: &Callback) -> Vec<(String, u64)> {
 
 /// `POST /v1/demo/pay`: plays the buyer's payment at the demo provider.
 pub async fn demo_pay(mut call: HttpCall) -> Result<Response<Body>, Problem> {
-    call.query([])?;
+    call.query_params([])?;
     let nothing =
         || Problem::invalid_with_status(StatusCode::NOT_FOUND, "there is nothing at this path: this server is no demo");
     call.app.service.boxoffice_info().filter(|front| front.demo).ok_or_else(nothing)?;
-    let body = call.bytes(call.app.config.body_bytes, &["application/json"]).await?;
+    let body = call.body_bytes(call.app.config.body_bytes, &["application/json"]).await?;
     let mut fields = Fields::parse(&body)?;
-    let hold = HoldId(fields.text("hold_id")?.ok_or_else(|| missing("hold_id"))?);
-    let payment_ref = fields.text("payment_ref")?.ok_or_else(|| missing("payment_ref"))?;
-    let act = fields.take_value("outcome").ok_or_else(|| missing("outcome"))?;
-    fields.done()?;
+    let hold = HoldId(fields.take_text("hold_id")?.ok_or_else(|| missing_field("hold_id"))?);
+    let payment_ref = fields.take_text("payment_ref")?.ok_or_else(|| missing_field("payment_ref"))?;
+    let act = fields.take_value("outcome").ok_or_else(|| missing_field("outcome"))?;
+    fields.deny_unknown()?;
     if !leasehold_boxoffice::model::ids::well_formed(&payment_ref) {
         return Err(Problem::invalid("payment_ref must be 1 to 128 bytes, without control characters"));
     }
@@ -124,7 +124,7 @@ pub async fn demo_pay(mut call: HttpCall) -> Result<Response<Body>, Problem> {
         hold_id: row.hold_id.0.clone(),
         amount: row.total(),
         currency: event.settings.currency,
-        tokens: tokens_of(&row),
+        tokens: seat_tokens(&row),
         remaining_ms: view.remaining_ms,
     };
     let taken = demo.pay(&DemoPayment { payment, act }).await;

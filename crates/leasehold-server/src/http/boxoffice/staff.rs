@@ -10,7 +10,7 @@ use serde_json::{Value, json};
 use super::{BoxOfficeRequest, query_number};
 use crate::api::boxoffice::{hold_json, money_json, order_json, staff_entry_json, staff_hold_json};
 use crate::boxoffice::settlement::payment_waited_ms;
-use crate::http::call::{HttpCall, detached};
+use crate::http::call::{HttpCall, run_detached};
 use crate::http::fields::Fields;
 use crate::http::problem::Problem;
 use crate::http::respond::json_response;
@@ -27,15 +27,15 @@ const MAX_SEATS_PER_BLOCK_REQUEST: usize = 5000;
 /// `PUT /v1/events/{e}/blocks`
 pub async fn blocks(mut call: HttpCall) -> Result<Response<Body>, Problem> {
     let request = BoxOfficeRequest::authorize(&call, Verb::RunEvent)?;
-    call.query([])?;
-    let event_id = request.event(&call)?;
-    let body = call.bytes(call.app.config.body_bytes, &["application/json"]).await?;
+    call.query_params([])?;
+    let event_id = request.visible_event(&call)?;
+    let body = call.body_bytes(call.app.config.body_bytes, &["application/json"]).await?;
     let mut fields = Fields::parse(&body)?;
-    let block = fields.texts("block")?.unwrap_or_default();
-    let unblock = fields.texts("unblock")?.unwrap_or_default();
+    let block = fields.take_texts("block")?.unwrap_or_default();
+    let unblock = fields.take_texts("unblock")?.unwrap_or_default();
     let areas = area_blocks(&mut fields)?;
-    let reason = fields.reason()?;
-    fields.done()?;
+    let reason = fields.take_reason()?;
+    fields.deny_unknown()?;
     if block.len() + unblock.len() + areas.len() == 0 {
         return Err(Problem::invalid("say what to block or unblock"));
     }
@@ -44,7 +44,7 @@ pub async fn blocks(mut call: HttpCall) -> Result<Response<Body>, Problem> {
     }
     let ledger_call = request.ledger_call(&call, &body)?;
     let command = SetBlocks { event_id, block, unblock, areas, reason };
-    let done = detached(async move { request.office().set_blocks(ledger_call, command).await }).await??;
+    let done = run_detached(async move { request.office().set_blocks(ledger_call, command).await }).await??;
     Ok(json_response(StatusCode::OK, &json!({"blocked": done.blocked, "unblocked": done.unblocked})))
 }
 
@@ -59,9 +59,9 @@ fn area_blocks(fields: &mut Fields) -> Result<Vec<(String, u32)>, Problem> {
     let one = |area: Value| {
         let Value::Object(area) = area else { return Err(wrong()) };
         let mut fields = Fields::from_object("an area", area);
-        let id = fields.text("id")?.ok_or_else(wrong)?;
-        let blocked = fields.number("blocked", "")?.ok_or_else(wrong)?;
-        fields.done()?;
+        let id = fields.take_text("id")?.ok_or_else(wrong)?;
+        let blocked = fields.take_number("blocked", "")?.ok_or_else(wrong)?;
+        fields.deny_unknown()?;
         Ok((id, u32::try_from(blocked).map_err(|_| wrong())?))
     };
     areas.into_iter().map(one).collect()
@@ -70,48 +70,48 @@ fn area_blocks(fields: &mut Fields) -> Result<Vec<(String, u32)>, Problem> {
 /// `POST /v1/events/{e}/seats/{s}/release`
 pub async fn force_release(mut call: HttpCall) -> Result<Response<Body>, Problem> {
     let request = BoxOfficeRequest::authorize(&call, Verb::RunEvent)?;
-    call.query([])?;
-    let event = request.event(&call)?;
-    let seat = call.segment(4)?;
-    let body = call.bytes(call.app.config.body_bytes, &["application/json"]).await?;
+    call.query_params([])?;
+    let event = request.visible_event(&call)?;
+    let seat = call.path_segment(4)?;
+    let body = call.body_bytes(call.app.config.body_bytes, &["application/json"]).await?;
     let mut fields = Fields::parse(&body)?;
-    let reason = fields.reason()?;
-    fields.done()?;
+    let reason = fields.take_reason()?;
+    fields.deny_unknown()?;
     let ledger_call = request.ledger_call(&call, &body)?;
     let work = async move { request.office().force_release(ledger_call, &event, &seat, &reason).await };
-    let view = detached(work).await??;
+    let view = run_detached(work).await??;
     Ok(json_response(StatusCode::OK, &hold_json(&view)))
 }
 
 /// `POST /v1/events/{e}/payments/{r}/refund`: money that is stuck shall go back.
 pub async fn refund(call: HttpCall) -> Result<Response<Body>, Problem> {
-    settle(call, MoneyDecision::GoesBack).await
+    settle_money(call, MoneyDecision::GoesBack).await
 }
 
 /// `POST /v1/events/{e}/payments/{r}/close`: money that is stuck, or due, was settled by hand.
 pub async fn close(call: HttpCall) -> Result<Response<Body>, Problem> {
-    settle(call, MoneyDecision::ByHand).await
+    settle_money(call, MoneyDecision::ByHand).await
 }
 
-async fn settle(mut call: HttpCall, to: MoneyDecision) -> Result<Response<Body>, Problem> {
+async fn settle_money(mut call: HttpCall, to: MoneyDecision) -> Result<Response<Body>, Problem> {
     let request = BoxOfficeRequest::authorize(&call, Verb::RunEvent)?;
-    call.query([])?;
-    let event = request.event(&call)?;
-    let refund = call.segment(4)?;
-    let body = call.bytes(call.app.config.body_bytes, &["application/json"]).await?;
+    call.query_params([])?;
+    let event = request.visible_event(&call)?;
+    let refund = call.path_segment(4)?;
+    let body = call.body_bytes(call.app.config.body_bytes, &["application/json"]).await?;
     let mut fields = Fields::parse(&body)?;
-    let reason = fields.reason()?;
-    fields.done()?;
+    let reason = fields.take_reason()?;
+    fields.deny_unknown()?;
     let ledger_call = request.ledger_call(&call, &body)?;
     let work = async move { request.office().settle(ledger_call, &event, &refund, to, &reason).await };
-    Ok(json_response(StatusCode::OK, &money_json(&detached(work).await??)))
+    Ok(json_response(StatusCode::OK, &money_json(&run_detached(work).await??)))
 }
 
 /// `GET /v1/events/{e}/audit`
 pub async fn audit(call: HttpCall) -> Result<Response<Body>, Problem> {
     let request = BoxOfficeRequest::authorize(&call, Verb::OverseeEvent)?;
-    let [seat, since, limit, format] = call.query(["seat", "since", "limit", "format"])?;
-    let event = request.event(&call)?;
+    let [seat, since, limit, format] = call.query_params(["seat", "since", "limit", "format"])?;
+    let event = request.visible_event(&call)?;
     request.office().event(&event).await?;
     let since = query_number(since, "since")?.unwrap_or(0);
     if is_csv(format)? {
@@ -187,8 +187,8 @@ fn audit_line(entry: &Entry) -> String {
 /// `GET /v1/events/{e}/report`
 pub async fn report(call: HttpCall) -> Result<Response<Body>, Problem> {
     let request = BoxOfficeRequest::authorize(&call, Verb::OverseeEvent)?;
-    let [format] = call.query(["format"])?;
-    let event = request.event(&call)?;
+    let [format] = call.query_params(["format"])?;
+    let event = request.visible_event(&call)?;
     let row = request.office().event(&event).await?;
     if is_csv(format)? {
         return orders_csv(&request, &event).await;
@@ -268,8 +268,8 @@ fn push_order_lines(order: &OrderRow, text: &mut String) {
 /// `GET /v1/events/{e}/invariants`
 pub async fn invariants(call: HttpCall) -> Result<Response<Body>, Problem> {
     let request = BoxOfficeRequest::authorize(&call, Verb::OverseeEvent)?;
-    call.query([])?;
-    let event = request.event(&call)?;
+    call.query_params([])?;
+    let event = request.visible_event(&call)?;
     let checks = request.office().invariants(&event).await?;
     let ok = checks.iter().all(|check| check.ok);
     Ok(json_response(StatusCode::OK, &json!({"ok": ok, "checks": checks})))

@@ -23,8 +23,8 @@ use crate::service::{Denial, Verb};
 /// `GET /v1/events/{e}/stream`
 pub async fn stream(call: HttpCall) -> Result<Response<Body>, Problem> {
     let request = BoxOfficeRequest::authorize(&call, Verb::SeeEvent)?;
-    let [since] = call.query(["since"])?;
-    let event = request.event(&call)?;
+    let [since] = call.query_params(["since"])?;
+    let event = request.visible_event(&call)?;
     let last = call.single_header("last-event-id", "Last-Event-ID")?.map(str::to_owned).or(since);
     let since = query_number(last.filter(|text| !text.is_empty()), "Last-Event-ID (or since)")?;
     let now = request.office().availability(&event).await?.seq;

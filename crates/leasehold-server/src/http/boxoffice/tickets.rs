@@ -7,7 +7,7 @@ use serde_json::json;
 
 use super::BoxOfficeRequest;
 use crate::http::call::HttpCall;
-use crate::http::fields::{Fields, missing};
+use crate::http::fields::{Fields, missing_field};
 use crate::http::problem::Problem;
 use crate::http::respond::json_response;
 use crate::service::{Role, Verb};
@@ -15,7 +15,7 @@ use leasehold_support::duration::millis;
 
 /// `GET /v1/boxoffice`
 pub async fn public_info(call: HttpCall) -> Result<Response<Body>, Problem> {
-    call.query([])?;
+    call.query_params([])?;
     let front = call.app.service.boxoffice_info();
     let (demo, event) = front.map_or((false, None), |front| (front.demo, front.default_event));
     Ok(json_response(StatusCode::OK, &json!({"demo": demo, "default_event": event})))
@@ -26,12 +26,12 @@ pub async fn create(mut call: HttpCall) -> Result<Response<Body>, Problem> {
     let demo = call.app.service.boxoffice_info().is_some_and(|front| front.demo);
     let caller = if demo { call.demo_caller(Role::Boxoffice)? } else { call.authenticate()? };
     let request = BoxOfficeRequest::authorize_caller(&call, caller, Verb::RunEvent)?;
-    call.query([])?;
-    let body = call.bytes(call.app.config.body_bytes, &["application/json"]).await?;
+    call.query_params([])?;
+    let body = call.body_bytes(call.app.config.body_bytes, &["application/json"]).await?;
     let mut fields = Fields::parse(&body)?;
-    let event = EventId(fields.text("event")?.ok_or_else(|| missing("event"))?);
-    let buyer = fields.text("buyer")?;
-    fields.done()?;
+    let event = EventId(fields.take_text("event")?.ok_or_else(|| missing_field("event"))?);
+    let buyer = fields.take_text("buyer")?;
+    fields.deny_unknown()?;
     request.check_sees(&event)?;
     request.office().event(&event).await?;
     let buyer = match buyer {
@@ -48,7 +48,7 @@ pub async fn create(mut call: HttpCall) -> Result<Response<Body>, Problem> {
 
 /// A random name for a buyer. With an idempotency key a retry gets the same name.
 fn generate_buyer(request: &BoxOfficeRequest, call: &HttpCall, body: &[u8]) -> Result<String, Problem> {
-    let bits: [u8; 32] = match request.idempotency(call, body)? {
+    let bits: [u8; 32] = match request.idempotency_key(call, body)? {
         Some(idempotency) => request.boxoffice.derive("buyer", &[idempotency.key, idempotency.body].concat()),
         None => {
             let mut bits = [0; 32];

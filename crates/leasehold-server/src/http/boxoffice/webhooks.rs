@@ -9,8 +9,8 @@ use leasehold_support::hex;
 use serde_json::{Value, json};
 
 use super::{BoxOfficeRequest, refusal_problem};
-use crate::http::call::{HttpCall, detached};
-use crate::http::fields::{Fields, missing};
+use crate::http::call::{HttpCall, run_detached};
+use crate::http::fields::{Fields, missing_field};
 use crate::http::problem::Problem;
 use crate::http::respond::json_response;
 use crate::service::Verb;
@@ -18,13 +18,13 @@ use crate::service::Verb;
 /// `POST /v1/webhooks`
 pub async fn create(mut call: HttpCall) -> Result<Response<Body>, Problem> {
     let request = BoxOfficeRequest::authorize(&call, Verb::RunEvent)?;
-    call.query([])?;
-    let body = call.bytes(call.app.config.body_bytes, &["application/json"]).await?;
+    call.query_params([])?;
+    let body = call.body_bytes(call.app.config.body_bytes, &["application/json"]).await?;
     let mut fields = Fields::parse(&body)?;
-    let url = fields.text("url")?.ok_or_else(|| missing("url"))?;
-    let event_id = fields.text("event")?.map(EventId);
-    let secret = fields.text("secret")?;
-    fields.done()?;
+    let url = fields.take_text("url")?.ok_or_else(|| missing_field("url"))?;
+    let event_id = fields.take_text("event")?.map(EventId);
+    let secret = fields.take_text("secret")?;
+    fields.deny_unknown()?;
     request.boxoffice.outbound().guard().target(&url).map_err(|why| Problem::invalid(why.to_string()))?;
     if let Some(event) = &event_id {
         request.check_sees(event)?;
@@ -37,12 +37,12 @@ pub async fn create(mut call: HttpCall) -> Result<Response<Body>, Problem> {
     }
     let (id, drawn) = new_id_and_secret(&request, &call, &body)?;
     let row = WebhookRow { id, event_id, url, secret: secret.unwrap_or(drawn), active: true };
-    detached(async move { store_webhook(&request, row).await }).await?
+    run_detached(async move { store_webhook(&request, row).await }).await?
 }
 
 /// The id and the secret of a new webhook. With an idempotency key a retry has the same.
 fn new_id_and_secret(request: &BoxOfficeRequest, call: &HttpCall, body: &[u8]) -> Result<(String, String), Problem> {
-    let seed = match request.idempotency(call, body)? {
+    let seed = match request.idempotency_key(call, body)? {
         Some(idempotency) => idempotency.key,
         None => {
             let mut bits = [0; 32];
@@ -62,7 +62,7 @@ async fn store_webhook(request: &BoxOfficeRequest, row: WebhookRow) -> Result<Re
             Ok(created_response(&same))
         }
         WebhookAdded::Exists(_) => Err(refusal_problem(Refusal::Mismatch)),
-        WebhookAdded::TooMany => Err(Problem::coded(
+        WebhookAdded::TooMany => Err(Problem::with_code(
             StatusCode::TOO_MANY_REQUESTS,
             "quota",
             format!("there are at most {MAX_WEBHOOKS} webhooks"),
@@ -91,7 +91,7 @@ fn may_see(request: &BoxOfficeRequest, row: &WebhookRow) -> bool {
 /// `GET /v1/webhooks`
 pub async fn list(call: HttpCall) -> Result<Response<Body>, Problem> {
     let request = BoxOfficeRequest::authorize(&call, Verb::RunEvent)?;
-    call.query([])?;
+    call.query_params([])?;
     let rows = request.office().webhooks().await?;
     let webhooks: Vec<Value> = rows.iter().filter(|row| may_see(&request, row)).map(webhook_json).collect();
     Ok(json_response(StatusCode::OK, &json!({"webhooks": webhooks})))
@@ -100,15 +100,15 @@ pub async fn list(call: HttpCall) -> Result<Response<Body>, Problem> {
 /// `DELETE /v1/webhooks/{w}`
 pub async fn remove(call: HttpCall) -> Result<Response<Body>, Problem> {
     let request = BoxOfficeRequest::authorize(&call, Verb::RunEvent)?;
-    call.query([])?;
-    let id = call.segment(2)?;
+    call.query_params([])?;
+    let id = call.path_segment(2)?;
     let rows = request.office().webhooks().await?;
     let removed = match rows.iter().find(|row| row.id == id && may_see(&request, row)) {
         Some(row) => request.office().remove_webhook(row).await?,
         None => false,
     };
     if !removed {
-        return Err(Problem::coded(StatusCode::NOT_FOUND, "not_found", "there is no such webhook"));
+        return Err(Problem::with_code(StatusCode::NOT_FOUND, "not_found", "there is no such webhook"));
     }
     let mut response = Response::new(Body::empty());
     *response.status_mut() = StatusCode::NO_CONTENT;

@@ -1,7 +1,7 @@
 //! API keys: their roles, and the prefixes that they may touch.
 //!
 //! ```text
-//!   keys.toml ──▶ KeyFile ──▶ KeyRing ◀── a key that somebody shows ──▶ Principal
+//!   keys.toml ──▶ KeyFile ──▶ KeyRing ◀── the key of a request ──▶ Principal
 //! ```
 //!
 //! # Laws
@@ -58,15 +58,15 @@ struct KnownKey {
 pub struct KeyChange {
     /// Keys that are known now and were not.
     pub added: usize,
-    /// Keys that were known, and have no rights any more (also those that have other rights now).
+    /// Keys that lost their rights, those with changed rights included.
     pub removed: usize,
 }
 
 impl KeyRing {
-    /// A server without keys: whoever can reach it may do everything.
+    /// A server without keys: every caller may do everything.
     pub fn open() -> Arc<Self> {
         let everybody = Principal::new(String::new(), Roles::all(), Vec::new(), None);
-        Self::with(KeyTable { anybody: Some(Arc::new(everybody)), known: HashMap::new() })
+        Self::with_table(KeyTable { anybody: Some(Arc::new(everybody)), known: HashMap::new() })
     }
 
     /// A server with these keys; without any, one that is open.
@@ -75,10 +75,10 @@ impl KeyRing {
             return Self::open();
         }
         let known = file.keys.iter().map(|record| (record.hash.head(), KnownKey::from_record(record))).collect();
-        Self::with(KeyTable { anybody: None, known })
+        Self::with_table(KeyTable { anybody: None, known })
     }
 
-    fn with(table: KeyTable) -> Arc<Self> {
+    fn with_table(table: KeyTable) -> Arc<Self> {
         Arc::new(Self { table: RwLock::new(Arc::new(table)) })
     }
 
@@ -129,7 +129,7 @@ impl KeyRing {
     }
 
     /// The principal of this key. Takes the same time whether the key exists or not.
-    pub fn find(&self, key: &str) -> Option<Arc<Principal>> {
+    pub fn find_principal(&self, key: &str) -> Option<Arc<Principal>> {
         let table = self.table();
         if table.anybody.is_some() {
             return table.anybody.clone();
@@ -142,7 +142,7 @@ impl KeyRing {
     }
 
     /// Why this principal may not do this to these resources; none if it may.
-    pub fn check(&self, principal: &Principal, verb: Verb, names: &[&str]) -> Option<Denial> {
+    pub fn check_access(&self, principal: &Principal, verb: Verb, names: &[&str]) -> Option<Denial> {
         if principal.revoked.load(Ordering::Relaxed) {
             return Some(Denial::Unauthorized);
         }

@@ -57,7 +57,7 @@ impl Principal {
     }
 
     /// Resolves when the key is revoked.
-    pub async fn gone(&self) {
+    pub async fn until_revoked(&self) {
         self.gone.cancelled().await;
     }
 
@@ -113,7 +113,7 @@ mod tests {
     #[tokio::test]
     async fn a_revoked_principal_wakes_those_who_wait() {
         let principal = holder_of(Vec::new());
-        let waits = std::pin::pin!(principal.gone());
+        let waits = std::pin::pin!(principal.until_revoked());
         principal.revoke();
         waits.await;
         assert!(principal.revoked.load(Ordering::Relaxed));

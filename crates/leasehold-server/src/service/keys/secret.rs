@@ -65,7 +65,7 @@ pub fn is_id(text: &str) -> bool {
     text.len() == ID_CHARS && text.bytes().all(|byte| DIGITS.contains(&byte))
 }
 
-/// The id in what somebody typed: the id itself, or a whole key.
+/// The id in a text: the id itself, or a whole key.
 pub fn id_in(text: &str) -> &str {
     text.strip_prefix("lh_").and_then(|rest| rest.split('_').next()).unwrap_or(text)
 }

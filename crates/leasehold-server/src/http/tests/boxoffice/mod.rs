@@ -144,7 +144,7 @@ impl Server {
     }
 
     async fn demo(&self) -> String {
-        demo::open(&self.boxoffice, &SystemClock::shared(), self.at, &self.stop).await.unwrap();
+        demo::open_demo(&self.boxoffice, &SystemClock::shared(), self.at, &self.stop).await.unwrap();
         let front = self.get("/v1/boxoffice").await.with(200).json();
         schema::holds(&front, "Front");
         front["default_event"].as_str().unwrap().to_owned()
