@@ -2,14 +2,12 @@
 //!
 //! Read in this order:
 //!
-//! - [`service`]: the one way from a protocol to the engine: who may, how much, count it.
-//! - [`boxoffice`]: the box office as a server has it: tickets, webhooks, the payment provider, a demo.
-//! - [`resp`], [`http`]: the two protocols; they only translate.
-//! - [`serve`]: what starts the server and ends it: configuration, keys, TLS, ports, logs.
+//! - [`service`]: every protocol reaches the engine through it: authentication, authorisation, limits, counters.
+//! - [`boxoffice`]: the box office of a server: tickets, webhooks, the payment provider, a demo.
+//! - [`resp`], [`http`]: the two protocols; they only translate. [`api`]: the JSON that they share.
+//! - [`serve`]: starts and stops the server: keys, TLS, ports, logs. [`config`]: its configuration.
 //! - [`cli`]: the commands, their options, and what each prints.
-//! - [`cli::exit`]: which exit code says what; one function decides.
-//! - [`cli::run`]: a command under a lease, dead before the lease could be granted again.
-//! - [`cli::bench`]: what this machine and this disk can do.
+//! - [`cli::run`]: a command under a lease, killed before the lease could be granted again.
 //!
 //! # Not here
 //!

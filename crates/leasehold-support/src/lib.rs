@@ -5,9 +5,15 @@
 //! - [`duration`]: `30s` and `1h30m`, read and written.
 //! - [`time`]: wall-clock times for people, and a stopwatch.
 //! - [`signals`]: TERM, INT and HUP as a stream.
+//! - [`sync`]: a mutex lock that ignores poisoning.
+//! - [`net`]: an address to connect to, for a listener.
+//! - [`hex`]: bytes as hexadecimal digits.
 
 pub mod duration;
 pub mod exit;
+pub mod hex;
+pub mod net;
 pub mod output;
 pub mod signals;
+pub mod sync;
 pub mod time;

@@ -13,8 +13,8 @@ use serde_json::{Map, Value, json};
 
 use leasehold_support::time::rfc3339_at;
 
-/// An event as everybody who may see it sees it.
-pub fn event(row: &EventRow) -> Value {
+/// An event, as every caller sees it.
+pub fn event_json(row: &EventRow) -> Value {
     let settings = &row.settings;
     json!({
         "event_id": row.event_id,
@@ -34,13 +34,13 @@ pub fn event(row: &EventRow) -> Value {
 }
 
 /// A row: its id and its seats.
-type Row = (String, Vec<Value>);
+type MapRow = (String, Vec<Value>);
 
-/// The hall: sections, rows and seats in their order, and areas.
-pub fn map(row: &EventRow, layout: &Layout) -> Value {
-    let hall = SeatIndex::new(layout);
-    let mut sections: Vec<(String, Vec<Row>)> = Vec::new();
-    for seat in hall.seats() {
+/// The seat map: sections, rows and seats in order, and areas.
+pub fn seat_map_json(row: &EventRow, layout: &Layout) -> Value {
+    let index = SeatIndex::new(layout);
+    let mut sections: Vec<(String, Vec<MapRow>)> = Vec::new();
+    for seat in index.seats() {
         if sections.last().is_none_or(|(id, _)| *id != seat.section) {
             sections.push((seat.section.clone(), Vec::new()));
         }
@@ -51,7 +51,7 @@ pub fn map(row: &EventRow, layout: &Layout) -> Value {
         let Some((_, seats)) = rows.last_mut() else { continue };
         seats.push(json!({"id": seat.id, "number": seat.number, "price": seat.price}));
     }
-    let rows = |rows: Vec<Row>| -> Vec<Value> {
+    let rows = |rows: Vec<MapRow>| -> Vec<Value> {
         rows.into_iter().map(|(id, seats)| json!({"id": id, "seats": seats})).collect()
     };
     let sections: Vec<Value> =
@@ -65,8 +65,8 @@ pub fn map(row: &EventRow, layout: &Layout) -> Value {
     })
 }
 
-/// Every seat and its state, or only those in `only`, as text: a hall has many seats, and many look at it.
-pub fn availability(
+/// The state of every seat, or of those in `only`, as text: an event has many seats, and many clients ask.
+pub fn availability_json(
     now: &Availability,
     layout: &Layout,
     only: Option<&[String]>,
@@ -84,10 +84,10 @@ pub fn availability(
         }
         if detail.is_some() {
             let hold = seat.and_then(|seat| holds.get(seat.hold_id.as_ref()?.as_str()));
-            text.push_str(&in_detail(id, seat, hold.copied()).to_string());
+            text.push_str(&staff_seat_json(id, seat, hold.copied()).to_string());
         } else {
             let state = seat.map_or(SeatState::Free, |seat| seat.state);
-            text.push_str(&format!("{{\"id\":{},\"state\":\"{}\"}}", json!(id), word(state)));
+            text.push_str(&format!("{{\"id\":{},\"state\":\"{}\"}}", json!(id), seat_state_word(state)));
         }
     };
     match only {
@@ -103,7 +103,7 @@ pub fn availability(
     text
 }
 
-const fn word(state: SeatState) -> &'static str {
+const fn seat_state_word(state: SeatState) -> &'static str {
     match state {
         SeatState::Free => "free",
         SeatState::Held => "held",
@@ -113,16 +113,16 @@ const fn word(state: SeatState) -> &'static str {
     }
 }
 
-fn in_detail(id: &str, seat: Option<&SeatNow>, hold: Option<&StaffHold>) -> Value {
+fn staff_seat_json(id: &str, seat: Option<&SeatNow>, hold: Option<&StaffHold>) -> Value {
     let mut shown = json!({"id": id, "state": seat.map_or(SeatState::Free, |seat| seat.state)});
     if let Some(seat) = seat {
-        merge(&mut shown, &inside(seat, hold));
+        merge_fields(&mut shown, &staff_seat_fields(seat, hold));
     }
     shown
 }
 
-/// What staff sees of a seat.
-fn inside(seat: &SeatNow, hold: Option<&StaffHold>) -> Value {
+/// What staff sees of a seat beside its state.
+fn staff_seat_fields(seat: &SeatNow, hold: Option<&StaffHold>) -> Value {
     let mut shown = Map::new();
     if let Some(hold) = hold {
         shown.insert("hold_id".into(), json!(hold.hold.hold_id));
@@ -140,30 +140,30 @@ fn inside(seat: &SeatNow, hold: Option<&StaffHold>) -> Value {
     Value::Object(shown)
 }
 
-fn merge(into: &mut Value, more: &Value) {
+fn merge_fields(into: &mut Value, more: &Value) {
     if let (Some(into), Some(more)) = (into.as_object_mut(), more.as_object()) {
         into.extend(more.clone());
     }
 }
 
-fn held_seat(seat: &HeldSeat) -> Value {
+fn held_seat_json(seat: &HeldSeat) -> Value {
     json!({"id": seat.id, "token": seat.token.to_string(), "price": seat.price})
 }
 
-fn held_area(area: &HeldArea) -> Value {
+fn held_area_json(area: &HeldArea) -> Value {
     json!({"id": area.id, "qty": area.qty, "token": area.token.to_string(), "price": area.price})
 }
 
-/// A hold as its buyer sees it. The key is in it only where it was just made.
-pub fn hold(view: &HoldView) -> Value {
+/// A hold, as its buyer sees it. The key is present only where it was just created.
+pub fn hold_json(view: &HoldView) -> Value {
     let row = &view.hold;
     let mut shown = json!({
         "hold_id": row.hold_id,
         "event_id": row.event_id,
         "buyer": row.buyer,
         "state": row.state,
-        "seats": row.seats.iter().map(held_seat).collect::<Vec<_>>(),
-        "areas": row.areas.iter().map(held_area).collect::<Vec<_>>(),
+        "seats": row.seats.iter().map(held_seat_json).collect::<Vec<_>>(),
+        "areas": row.areas.iter().map(held_area_json).collect::<Vec<_>>(),
         "remaining_ms": view.remaining_ms,
         "renewable_ms": view.renewable_ms,
         "total": view.total,
@@ -186,42 +186,42 @@ pub fn hold(view: &HoldView) -> Value {
         more.insert("order_id".into(), json!(order));
     }
     if let Some(found) = &view.resolution {
-        more.insert("resolution".into(), resolution(found));
+        more.insert("resolution".into(), resolution_json(found));
     }
     if !view.money.is_empty() {
-        more.insert("money".into(), view.money.iter().map(buyers_money).collect());
+        more.insert("money".into(), view.money.iter().map(buyers_money_json).collect());
     }
     if let Some(why) = &row.ended_why {
         more.insert("ended_why".into(), json!(why));
     }
-    merge(&mut shown, &Value::Object(more));
+    merge_fields(&mut shown, &Value::Object(more));
     shown
 }
 
-/// Where money that came late is.
-pub fn resolution(found: &Resolution) -> Value {
-    let mut shown = json!({"state": found.state, "steps": steps(&found.steps)});
+/// The state of late money.
+pub fn resolution_json(found: &Resolution) -> Value {
+    let mut shown = json!({"state": found.state, "steps": steps_json(&found.steps)});
     if let Some(offer) = &found.offer {
-        merge(&mut shown, &json!({"offer": offer, "seats": found.seats}));
+        merge_fields(&mut shown, &json!({"offer": offer, "seats": found.seats}));
     }
     shown
 }
 
-fn buyers_money(money: &BuyersMoney) -> Value {
-    let mut shown = resolution(&money.resolution);
-    merge(&mut shown, &json!({"amount": money.amount}));
+fn buyers_money_json(money: &BuyersMoney) -> Value {
+    let mut shown = resolution_json(&money.resolution);
+    merge_fields(&mut shown, &json!({"amount": money.amount}));
     if let Some(payment) = &money.payment_ref {
-        merge(&mut shown, &json!({"payment_ref": payment}));
+        merge_fields(&mut shown, &json!({"payment_ref": payment}));
     }
     shown
 }
 
-fn steps(steps: &[RecordedStep]) -> Vec<Value> {
+fn steps_json(steps: &[RecordedStep]) -> Vec<Value> {
     steps.iter().map(|step| json!({"state": step.state, "note": step.note})).collect()
 }
 
-/// A hold in lists of staff.
-pub fn staff_hold(hold: &StaffHold, waited_ms: u64) -> Value {
+/// A hold, as staff sees it.
+pub fn staff_hold_json(hold: &StaffHold, waited_ms: u64) -> Value {
     let row = &hold.hold;
     json!({
         "hold_id": row.hold_id,
@@ -237,8 +237,8 @@ pub fn staff_hold(hold: &StaffHold, waited_ms: u64) -> Value {
     })
 }
 
-/// Money that came late, was too much or is due, in lists of staff.
-pub fn money(row: &MoneyRow) -> Value {
+/// Late, surplus or due money, as staff sees it.
+pub fn money_json(row: &MoneyRow) -> Value {
     json!({
         "refund_id": row.refund_id(),
         "payment_ref": row.payment_ref,
@@ -248,12 +248,12 @@ pub fn money(row: &MoneyRow) -> Value {
         "amount": row.amount,
         "state": row.state,
         "offer": row.offer,
-        "steps": steps(&row.steps),
+        "steps": steps_json(&row.steps),
     })
 }
 
 /// An order.
-pub fn order(row: &OrderRow) -> Value {
+pub fn order_json(row: &OrderRow) -> Value {
     let seat = |seat: &SoldSeat| json!({"id": seat.id, "token": seat.token.to_string(), "price": seat.price});
     let area =
         |area: &SoldArea| json!({"id": area.id, "qty": area.qty, "token": area.token.to_string(), "price": area.price});
@@ -277,13 +277,8 @@ pub fn order(row: &OrderRow) -> Value {
     })
 }
 
-/// The number of an entry.
-pub const fn seq(entry: &Entry) -> u64 {
-    entry.seq
-}
-
-/// An entry as everybody may see it: who did it is not in it.
-pub fn happened(entry: &Entry) -> Value {
+/// An entry, as everybody may see it: without the actor.
+pub fn entry_json(entry: &Entry) -> Value {
     let seats: Vec<Value> = entry.seats.iter().map(|seat| json!({"id": seat.id, "state": seat.state})).collect();
     let mut shown = json!({
         "seq": entry.seq,
@@ -293,29 +288,29 @@ pub fn happened(entry: &Entry) -> Value {
         "areas": entry.areas,
     });
     if let Some(hold) = &entry.hold_id {
-        merge(&mut shown, &json!({"hold_id": hold}));
+        merge_fields(&mut shown, &json!({"hold_id": hold}));
     }
     if let Some(order) = &entry.order_id {
-        merge(&mut shown, &json!({"order_id": order}));
+        merge_fields(&mut shown, &json!({"order_id": order}));
     }
     shown
 }
 
-/// An entry for staff and webhooks: all of it.
-pub fn told(entry: &Entry) -> Value {
+/// An entry for staff and webhooks: all fields.
+pub fn staff_entry_json(entry: &Entry) -> Value {
     let seats: Vec<Value> = entry
         .seats
         .iter()
         .map(|seat| {
             let mut shown = json!({"id": seat.id, "state": seat.state});
             if let Some(token) = seat.token {
-                merge(&mut shown, &json!({"token": token.to_string()}));
+                merge_fields(&mut shown, &json!({"token": token.to_string()}));
             }
             shown
         })
         .collect();
-    let mut shown = happened(entry);
-    merge(&mut shown, &json!({"event_id": entry.event_id, "actor": entry.actor, "seats": seats}));
+    let mut shown = entry_json(entry);
+    merge_fields(&mut shown, &json!({"event_id": entry.event_id, "actor": entry.actor, "seats": seats}));
     let more = [
         ("buyer", json!(entry.buyer)),
         ("reason", json!(entry.reason)),
@@ -325,7 +320,7 @@ pub fn told(entry: &Entry) -> Value {
         ("source", json!(entry.source)),
     ];
     for (name, value) in more.into_iter().filter(|(_, value)| !value.is_null()) {
-        merge(&mut shown, &json!({name: value}));
+        merge_fields(&mut shown, &json!({name: value}));
     }
     shown
 }

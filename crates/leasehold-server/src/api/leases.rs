@@ -23,7 +23,7 @@ pub struct GrantJson<'a> {
 }
 
 impl<'a> GrantJson<'a> {
-    /// The shape of a grant on these resources.
+    /// The JSON of a grant on these resources.
     pub fn new(grant: &'a Grant, resources: &'a [String]) -> Self {
         Self {
             lease_id: grant.lease_id.expose(),
@@ -46,7 +46,7 @@ pub struct RenewalJson {
 }
 
 impl RenewalJson {
-    /// The shape of a renewal.
+    /// The JSON of a renewal.
     pub fn new(renewal: &Renewal) -> Self {
         Self {
             remaining_ms: millis(renewal.remaining),
@@ -67,7 +67,7 @@ pub struct ResourceJson {
     #[serde(skip_serializing_if = "Option::is_none")]
     capacity: Option<u32>,
     holders: Vec<HolderJson>,
-    /// All of them: of a crowd only the first are shown.
+    /// The number of all holders: only the first are listed.
     holders_total: usize,
     waiters: Vec<WaiterJson>,
     queue_len: usize,
@@ -143,7 +143,7 @@ impl From<Waiting> for WaiterJson {
     }
 }
 
-/// One thing that happened, as a watch tells it.
+/// One lease event of a watch.
 #[derive(Debug, Serialize)]
 pub struct EventJson {
     id: String,
@@ -152,7 +152,7 @@ pub struct EventJson {
     what: LeaseEventJson,
 }
 
-/// LeaseEventJson happened, as the status lists it.
+/// One lease event, as the status lists it.
 #[derive(Debug, Serialize)]
 pub struct LeaseEventJson {
     kind: &'static str,

@@ -1,4 +1,4 @@
-//! `serve --demo`: a hall with 400 seats, an event on sale, and a bank that plays.
+//! `serve --demo`: an event with 400 seats on sale, and a simulated payment provider.
 
 use std::net::SocketAddr;
 use std::sync::Arc;
@@ -12,89 +12,81 @@ use leasehold_boxoffice::webhook::guard::TargetGuard;
 use tokio_util::sync::CancellationToken;
 
 use super::BoxOffice;
-use super::bank::{Bank, Order};
-use super::outbound::{Failed, Outbound};
+use super::demo_provider::{DemoPayment, DemoPaymentProvider};
+use super::outbound::{Outbound, OutboundError};
 use super::provider::HttpProvider;
+use leasehold_support::net::connectable;
 use leasehold_support::time::wall_ms;
 
-/// By its name the event is found again after a restart.
-const NAME: &str = "An evening at the Leasehold";
+/// The demo event is found again by its name after a restart.
+const DEMO_EVENT_NAME: &str = "An evening at the Leasehold";
 
-/// What a demo has.
+/// The event and the payment provider of a demo.
 pub struct Demo {
     /// The event on sale.
     pub event: EventId,
-    /// What the bank signs with.
+    /// The secrets that the provider signs with.
     pub secrets: Secrets,
-    /// Who is asked for refunds.
+    /// The payment provider.
     pub provider: Arc<dyn PaymentProvider>,
     outbound: Arc<Outbound>,
-    bank: String,
+    provider_url: String,
 }
 
 impl Demo {
-    /// A buyer pays at the bank.
+    /// Plays a payment at the demo provider.
     ///
     /// # Errors
     ///
-    /// The bank does not answer.
-    pub async fn pay(&self, order: &Order) -> Result<bool, Failed> {
-        let body = serde_json::to_vec(order).map_err(|error| Failed::Broken(error.to_string()))?;
+    /// The provider does not answer.
+    pub async fn pay(&self, payment: &DemoPayment) -> Result<bool, OutboundError> {
+        let body = serde_json::to_vec(payment).map_err(|error| OutboundError::Broken(error.to_string()))?;
         let signature = sign::header(&self.secrets, SignatureStamp { at_ms: wall_ms(), seq: None }, &body);
-        let url = format!("{}/play", self.bank);
-        Ok(self.outbound.post(&url, &[(sign::HEADER, &signature)], body).await?.is_fine())
+        let url = format!("{}/play", self.provider_url);
+        Ok(self.outbound.post(&url, &[(sign::HEADER, &signature)], body).await?.is_success())
     }
 }
 
-/// Opens the demo: the event, and the bank, which calls back at `http`.
+/// Creates the event and starts the provider, which calls back at `http`.
 ///
 /// # Errors
 ///
-/// Why there is none.
-pub async fn open(
-    house: &Arc<BoxOffice>,
+/// The event or the provider could not be created.
+pub async fn open_demo(
+    boxoffice: &Arc<BoxOffice>,
     clock: &Arc<dyn Clock>,
     http: SocketAddr,
     stop: &CancellationToken,
 ) -> anyhow::Result<()> {
-    let office = house.office();
-    let known = office.events().await?.into_iter().find(|event| event.settings.name == NAME);
+    let office = boxoffice.office();
+    let known = office.events().await?.into_iter().find(|event| event.settings.name == DEMO_EVENT_NAME);
     let event = match known {
         Some(event) => event,
-        None => office.create_event(LedgerCall::by("demo"), settings(), hall()).await?,
+        None => office.create_event(LedgerCall::by("demo"), demo_settings(), demo_layout()).await?,
     };
-    house.event_made();
+    boxoffice.event_made();
     let mut secret = [0; 32];
     getrandom::fill(&mut secret)?;
     let secrets = Secrets::new(&[secret])?;
-    // The bank and the server stand on one machine.
+    // The provider runs in this process.
     let outbound = Outbound::new(TargetGuard { allow_private: true })?;
-    let callback = format!("http://{}/v1/payments/callback", reachable(http));
-    let bank = Bank::start(secrets.clone(), callback, outbound.clone(), clock.clone(), stop.clone()).await?;
-    let provider = Arc::new(HttpProvider::new(&bank, Some(CaptureMode::Capture), secrets.clone(), outbound.clone()));
-    let demo = Demo { event: event.event_id, secrets, provider, outbound, bank };
-    let _ = house.demo.set(demo);
+    let callback = format!("http://{}/v1/payments/callback", connectable(http));
+    let provider_url =
+        DemoPaymentProvider::start(secrets.clone(), callback, outbound.clone(), clock.clone(), stop.clone()).await?;
+    let provider =
+        Arc::new(HttpProvider::new(&provider_url, Some(CaptureMode::Capture), secrets.clone(), outbound.clone()));
+    let demo = Demo { event: event.event_id, secrets, provider, outbound, provider_url };
+    let _ = boxoffice.demo.set(demo);
     Ok(())
 }
 
-/// An address that a client on this machine can connect to.
-fn reachable(address: SocketAddr) -> SocketAddr {
-    match address {
-        SocketAddr::V4(address) if address.ip().is_unspecified() => SocketAddr::from(([127, 0, 0, 1], address.port())),
-        SocketAddr::V6(address) if address.ip().is_unspecified() => {
-            SocketAddr::from((std::net::Ipv6Addr::LOCALHOST, address.port()))
-        }
-        other => other,
-    }
+fn demo_settings() -> EventSettings {
+    // A short deadline, so that one can watch it pass.
+    EventSettings { pay_ms: 60_000, ..EventSettings::named(DEMO_EVENT_NAME) }
 }
 
-fn settings() -> EventSettings {
-    // A pay deadline short enough to be seen passing.
-    EventSettings { pay_ms: 60_000, ..EventSettings::named(NAME) }
-}
-
-/// 240 seats in the stalls, 160 in the circle, and a place to stand.
-fn hall() -> Layout {
+/// 240 seats in the stalls, 160 in the circle, and a standing area.
+fn demo_layout() -> Layout {
     let mut seats = Vec::with_capacity(400);
     for (section, rows, price) in [("Stalls", 'A'..='L', 4500), ("Circle", 'M'..='T', 3000)] {
         for row in rows {
@@ -118,9 +110,9 @@ mod tests {
     /// Goal: the hall has 400 seats, each once.
     #[test]
     fn the_hall_has_400_seats() {
-        let hall = hall();
-        let ids: std::collections::BTreeSet<&str> = hall.seats.iter().map(|seat| seat.id.as_str()).collect();
-        assert_eq!((hall.seats.len(), ids.len()), (400, 400));
-        assert_eq!(settings().problem(), None);
+        let demo_layout = demo_layout();
+        let ids: std::collections::BTreeSet<&str> = demo_layout.seats.iter().map(|seat| seat.id.as_str()).collect();
+        assert_eq!((demo_layout.seats.len(), ids.len()), (400, 400));
+        assert_eq!(demo_settings().problem(), None);
     }
 }

@@ -1,44 +1,45 @@
-//! What happens at an event, read from the ledger once for all who listen.
+//! The entries of an event, read from the ledger once for all streams.
 //!
 //! # Laws
 //!
-//! 1. Entries come in the order of their numbers, each once, without a gap. What was missed is read from the ledger.
-//! 2. However many listen, the ledger is asked once for each batch.
+//! 1. Entries come in the order of their numbers, each once, without a gap. Missed ones are read from the ledger.
+//! 2. The ledger is read once for each batch, however many streams are open.
 
 use std::collections::VecDeque;
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
-use leasehold_boxoffice::model::{AuditQuery, EventId};
+use leasehold_boxoffice::model::{AuditQuery, Entry, EventId};
 use leasehold_boxoffice::{Error, Office};
 use tokio::sync::watch;
 use tokio::time::{Instant, sleep_until};
 
-use crate::api::boxoffice as json_of;
+use crate::api::boxoffice::entry_json;
+use leasehold_support::sync::lock;
 
-/// So many recent entries are at hand.
-const KEPT: usize = 4096;
-const BATCH: usize = 500;
+/// Recent entries kept in memory.
+const MAX_RECENT_ENTRIES: usize = 4096;
+const MAX_ENTRIES_PER_READ: usize = 500;
 
 /// An entry as the stream sends it.
 #[derive(Clone, Debug)]
-pub struct Told {
+pub struct FeedEntry {
     /// Its number.
     pub seq: u64,
     /// Its data, one line of JSON.
     pub data: Arc<str>,
 }
 
-/// See the module.
+/// The recent entries of one event, and the task that reads them.
 pub struct Feed {
     office: Office,
     event: EventId,
-    recent: Mutex<VecDeque<Told>>,
+    recent: Mutex<VecDeque<FeedEntry>>,
     head: watch::Sender<u64>,
 }
 
 impl Feed {
-    /// Begins to follow an event; ends when nobody has it any more.
+    /// Starts the task that follows an event. It ends when the last stream is dropped.
     pub fn start(office: Office, event: EventId) -> Arc<Self> {
         let feed = Arc::new(Self { office, event, recent: Mutex::default(), head: watch::Sender::new(0) });
         let (weak, changes) = (Arc::downgrade(&feed), feed.office.changes(&feed.event));
@@ -48,7 +49,7 @@ impl Feed {
                 let Some(feed) = weak.upgrade() else { return };
                 let wanted = *changes.borrow_and_update();
                 if feed.catch_up(wanted).await.is_err() {
-                    // The ledger hiccups: those who listen hear later.
+                    // The ledger failed: try again shortly.
                     sleep_until(Instant::now() + Duration::from_millis(200)).await;
                     changes.mark_changed();
                 }
@@ -64,47 +65,47 @@ impl Feed {
     async fn catch_up(&self, wanted: u64) -> Result<(), Error> {
         loop {
             let known = *self.head.borrow();
-            // The first look begins at the end: what is older is read by whoever wants it.
-            let since = if known == 0 { wanted.saturating_sub(BATCH as u64) } else { known };
+            // The first read starts near the end: a stream that needs older entries reads them itself.
+            let since = if known == 0 { wanted.saturating_sub(MAX_ENTRIES_PER_READ as u64) } else { known };
             if since >= wanted {
                 self.head.send_if_modified(|head| std::mem::replace(head, wanted.max(*head)) < wanted);
                 return Ok(());
             }
-            let told = self.read(since).await?;
-            let Some(last) = told.last().map(|told| told.seq) else { return Ok(()) };
-            let mut recent = self.recent.lock().unwrap_or_else(PoisonError::into_inner);
-            recent.extend(told);
-            let over = recent.len().saturating_sub(KEPT);
+            let entries = self.read_entries(since).await?;
+            let Some(last) = entries.last().map(|entry| entry.seq) else { return Ok(()) };
+            let mut recent = lock(&self.recent);
+            recent.extend(entries);
+            let over = recent.len().saturating_sub(MAX_RECENT_ENTRIES);
             recent.drain(..over);
             drop(recent);
             self.head.send_replace(last);
         }
     }
 
-    async fn read(&self, since: u64) -> Result<Vec<Told>, Error> {
-        let query = AuditQuery { since, seat: None, limit: BATCH };
+    async fn read_entries(&self, since: u64) -> Result<Vec<FeedEntry>, Error> {
+        let query = AuditQuery { since, seat: None, limit: MAX_ENTRIES_PER_READ };
         let entries = self.office.audit(&self.event, query).await?;
-        let told = |entry| Told { seq: json_of::seq(&entry), data: json_of::happened(&entry).to_string().into() };
-        Ok(entries.into_iter().map(told).collect())
+        let feed_entry = |entry: Entry| FeedEntry { seq: entry.seq, data: entry_json(&entry).to_string().into() };
+        Ok(entries.into_iter().map(feed_entry).collect())
     }
 
-    /// Wakes when there is more.
-    pub fn watch(&self) -> watch::Receiver<u64> {
+    /// Notified when there are more entries.
+    pub fn subscribe(&self) -> watch::Receiver<u64> {
         self.head.subscribe()
     }
 
-    /// What came after a number, as far as it is at hand or in the ledger; empty if nothing did yet.
+    /// The entries after a number, from memory or from the ledger; empty if there are none yet.
     ///
     /// # Errors
     ///
     /// The ledger does not answer.
-    pub async fn after(&self, since: u64) -> Result<Vec<Told>, Error> {
+    pub async fn entries_after(&self, since: u64) -> Result<Vec<FeedEntry>, Error> {
         {
-            let recent = self.recent.lock().unwrap_or_else(PoisonError::into_inner);
+            let recent = lock(&self.recent);
             match recent.front() {
                 Some(first) if first.seq <= since + 1 => {
                     let skip = usize::try_from(since + 1 - first.seq).unwrap_or(usize::MAX);
-                    return Ok(recent.iter().skip(skip).take(BATCH).cloned().collect());
+                    return Ok(recent.iter().skip(skip).take(MAX_ENTRIES_PER_READ).cloned().collect());
                 }
                 _ => {}
             }
@@ -112,6 +113,6 @@ impl Feed {
         if *self.head.borrow() <= since {
             return Ok(Vec::new());
         }
-        self.read(since).await
+        self.read_entries(since).await
     }
 }

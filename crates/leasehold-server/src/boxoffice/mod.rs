@@ -1,35 +1,35 @@
-//! The box office as a server has it: an [`Office`] with tickets, webhooks, a payment provider, and a demo.
+//! The box office of a server: an [`Office`] with tickets, webhooks, a payment provider, and a demo.
 //!
 //! ```text
-//!   http ──▶ Service (the gate) ──▶ BoxOffice ──▶ Office ──▶ engine and ledger
+//!   http ──▶ Service (access) ──▶ BoxOffice ──▶ Office ──▶ engine and ledger
 //!                                       │
 //!                                       ├─▶ sender: webhooks, signed and in order
-//!                                       └─▶ settler: refunds that are owed, payments nobody told of
+//!                                       └─▶ settlement: captures, refunds and payments without a callback
 //! ```
 //!
 //! # Laws
 //!
-//! 1. Nobody gets a [`BoxOffice`] without a pass of the service's gate.
-//! 2. Nothing here decides a sale: the office does, and any number of servers over one ledger are one box office.
-//! 3. What goes out goes through [`outbound`], which looks at every address before it connects.
+//! 1. A [`BoxOffice`] is reachable only with a pass of the service.
+//! 2. Nothing here decides a sale: the office does. Any number of servers over one ledger are one box office.
+//! 3. Every outgoing request goes through [`outbound`], which checks each address before it connects.
 //!
 //! # Not here
 //!
 //! Routes (`http::boxoffice`), decisions (`leasehold_boxoffice`).
 
-pub mod bank;
 pub mod demo;
+pub mod demo_provider;
 pub mod feed;
 pub mod open;
 pub mod outbound;
 pub mod payment;
 pub mod provider;
 pub mod sender;
-pub mod settler;
+pub mod settlement;
 
 use std::collections::HashMap;
 use std::fmt;
-use std::sync::{Arc, Mutex, OnceLock, PoisonError};
+use std::sync::{Arc, Mutex, OnceLock};
 use std::time::Duration;
 
 use leasehold::clock::{Clock, Time};
@@ -43,69 +43,72 @@ use sha2::{Digest as _, Sha256};
 use tokio::sync::Notify;
 
 use feed::Feed;
+use leasehold_support::duration::millis;
+use leasehold_support::sync::lock;
 use leasehold_support::time::wall_ms;
 use outbound::Outbound;
 
-/// How long the ledger may take to say how the box office stands, for `/metrics`.
-const STANDS_WITHIN: Duration = Duration::from_secs(2);
-/// How often the ledger is asked what time it is.
-const CLOCK_EVERY: Duration = Duration::from_secs(10);
+/// Timeout for the figures of the ledger in `/metrics`.
+const OFFICE_METRICS_TIMEOUT: Duration = Duration::from_secs(2);
+/// How often the clock of the ledger is read.
+const LEDGER_CLOCK_EVERY: Duration = Duration::from_secs(10);
 
-/// See the module.
+/// The office, and what the server keeps beside it.
 pub struct BoxOffice {
     office: Office,
     clock: Arc<dyn Clock>,
-    settings: Settings,
+    settings: BoxOfficeSettings,
     outbound: Arc<Outbound>,
-    /// What the ledger's clock said, and when by ours: tickets end by the ledger's, and are looked at on every call.
+    /// The last time of the ledger's clock, and when it was read by ours. Tickets expire by the ledger's clock, and
+    /// every request checks one.
     seen: Mutex<(u64, Time)>,
     feeds: Mutex<HashMap<EventId, Arc<Feed>>>,
-    /// What is made of a layout, while it is the newest: many ask for the same.
-    halls: Mutex<HashMap<EventId, Arc<Hall>>>,
-    /// Rings when an event was made here.
+    /// The seat map of each event in its newest version: many clients ask for the same.
+    seat_maps: Mutex<HashMap<EventId, Arc<CachedSeatMap>>>,
+    /// Notified when an event was created on this server.
     made: Notify,
-    /// Filled in by `serve --demo`.
+    /// Set by `serve --demo`.
     demo: OnceLock<demo::Demo>,
-    /// Filled in once the box office is in use.
-    sender: OnceLock<Arc<sender::Sender>>,
+    /// Set when the first event exists.
+    sender: OnceLock<Arc<sender::WebhookSender>>,
 }
 
-/// What a box office is run with.
-pub struct Settings {
-    /// What tickets are signed with.
+/// The settings of a box office.
+pub struct BoxOfficeSettings {
+    /// The secrets that sign tickets.
     pub tickets: Secrets,
     /// How long a ticket lives.
     pub ticket_ttl: Duration,
-    /// What callbacks are verified with; none: no payment provider is known.
+    /// The secrets that verify callbacks; none: there is no payment provider.
     pub provider_secrets: Option<Secrets>,
-    /// Who is asked for refunds.
+    /// The payment provider.
     pub provider: Option<Arc<dyn PaymentProvider>>,
-    /// Where the buyers' page begins.
+    /// The event that the buyers' page shows first.
     pub default_event: Option<String>,
 }
 
-/// What is made of a layout.
-pub struct Hall {
-    /// Names this very map, also when the event is called otherwise.
+/// A rendered seat map.
+pub struct CachedSeatMap {
+    /// Identifies this version of the map, name and currency included.
     pub etag: String,
-    /// The map as it is sent.
+    /// The JSON body.
     pub map: axum::body::Bytes,
 }
 
-/// What a box office counts, for Prometheus.
-pub struct Metrics {
-    /// By the office.
+/// The metrics of a box office.
+pub struct BoxOfficeMetrics {
+    /// The counters of the office.
     pub office: leasehold_boxoffice::office::OfficeMetrics,
-    /// How old the oldest message is that a webhook did not take, as far as this server sends them.
+    /// Age of the oldest message that a webhook did not accept, as far as this server sends them.
     pub webhook_lag: Duration,
 }
 
-/// What everybody may know.
+/// What a page may know without credentials.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Front {
-    /// Whether tickets are for whoever asks, and payments are play.
+pub struct PublicInfo {
+    /// Whether this is a demo: anybody gets a ticket, and payments are simulated.
     pub demo: bool,
-    /// Where the buyers' page begins.
+    /// The event that the buyers' page shows first.
     pub default_event: Option<String>,
 }
 
@@ -116,40 +119,40 @@ impl fmt::Debug for BoxOffice {
 }
 
 impl BoxOffice {
-    /// A box office over an office that is open.
+    /// A box office over an open office.
     ///
     /// # Errors
     ///
-    /// The ledger does not say what time it is.
+    /// The clock of the ledger cannot be read.
     pub async fn new(
         office: Office,
         clock: Arc<dyn Clock>,
-        settings: Settings,
+        settings: BoxOfficeSettings,
         outbound: Arc<Outbound>,
     ) -> Result<Arc<Self>, Error> {
         let now = office.ledger_now().await?;
         let seen = Mutex::new((now.0, clock.now()));
         let feeds = Mutex::new(HashMap::new());
-        let (halls, made, demo, sender) = (Mutex::default(), Notify::new(), OnceLock::new(), OnceLock::new());
-        Ok(Arc::new(Self { office, clock, settings, outbound, seen, feeds, halls, made, demo, sender }))
+        let (seat_maps, made, demo, sender) = (Mutex::default(), Notify::new(), OnceLock::new(), OnceLock::new());
+        Ok(Arc::new(Self { office, clock, settings, outbound, seen, feeds, seat_maps, made, demo, sender }))
     }
 
-    /// What decides.
+    /// The office.
     pub const fn office(&self) -> &Office {
         &self.office
     }
 
-    /// How requests go out.
+    /// The client for outgoing requests.
     pub const fn outbound(&self) -> &Arc<Outbound> {
         &self.outbound
     }
 
-    /// What callbacks are verified with.
+    /// The secrets that verify callbacks.
     pub fn provider_secrets(&self) -> Option<&Secrets> {
         self.demo.get().map(|demo| &demo.secrets).or(self.settings.provider_secrets.as_ref())
     }
 
-    /// Who is asked for refunds.
+    /// The payment provider.
     pub fn provider(&self) -> Option<Arc<dyn PaymentProvider>> {
         self.demo.get().map(|demo| demo.provider.clone()).or_else(|| self.settings.provider.clone())
     }
@@ -159,10 +162,10 @@ impl BoxOffice {
         self.demo.get()
     }
 
-    /// What everybody may know.
-    pub fn front(&self) -> Front {
+    /// What a page may know without credentials.
+    pub fn public_info(&self) -> PublicInfo {
         let of_demo = self.demo.get().map(|demo| demo.event.0.clone());
-        Front {
+        PublicInfo {
             demo: self.demo.get().is_some(),
             default_event: of_demo.or_else(|| self.settings.default_event.clone()),
         }
@@ -174,51 +177,51 @@ impl BoxOffice {
     ///
     /// Why not.
     pub async fn ready(&self) -> Result<(), Error> {
-        self.ask_time().await?;
+        self.read_ledger_clock().await?;
         self.office.ready().await
     }
 
-    async fn ask_time(&self) -> Result<(), Error> {
-        // Through the writer, without writing: what cannot be written any more is not ready.
+    async fn read_ledger_clock(&self) -> Result<(), Error> {
+        // Through the ledger's writer, without writing: a ledger that cannot write is not ready.
         self.office.check_ledger_writer().await?;
         let now = self.office.ledger_now().await?;
-        *self.seen.lock().unwrap_or_else(PoisonError::into_inner) = (now.0, self.clock.now());
+        *lock(&self.seen) = (now.0, self.clock.now());
         Ok(())
     }
 
-    /// What is counted, and how it stands.
-    pub async fn metrics(&self) -> Metrics {
+    /// The counters, and the current figures of the ledger.
+    pub async fn metrics(&self) -> BoxOfficeMetrics {
         let webhook_lag = self.sender.get().map_or(0, |sender| sender.lag_ms(wall_ms()));
-        // A ledger that does not answer must not keep Prometheus from what is known without it.
-        let office = tokio::time::timeout(STANDS_WITHIN, self.office.metrics()).await;
+        // A ledger that does not answer must not hide the other metrics.
+        let office = tokio::time::timeout(OFFICE_METRICS_TIMEOUT, self.office.metrics()).await;
         let office = office.unwrap_or_else(|_| self.office.counted());
-        Metrics { office, webhook_lag: Duration::from_millis(webhook_lag) }
+        BoxOfficeMetrics { office, webhook_lag: Duration::from_millis(webhook_lag) }
     }
 
-    /// What the ledger's clock says by now, as near as makes no difference to a ticket.
-    fn about_now(&self) -> u64 {
-        let (ledger, ours) = *self.seen.lock().unwrap_or_else(PoisonError::into_inner);
-        let since = u64::try_from(self.clock.now().since(ours).as_millis()).unwrap_or(u64::MAX);
+    /// The ledger's clock now, extrapolated from the last reading.
+    fn ledger_now_estimate(&self) -> u64 {
+        let (ledger, ours) = *lock(&self.seen);
+        let since = millis(self.clock.now().since(ours));
         ledger.saturating_add(since)
     }
 
-    /// Asks the ledger for the time now and then, until it is dropped.
-    async fn keep_time(&self) {
+    /// Reads the ledger's clock now and then, until dropped.
+    async fn keep_ledger_clock(&self) {
         loop {
-            self.clock.sleep_until(self.clock.now().plus(CLOCK_EVERY)).await;
-            // A ledger that does not answer is said by `/readyz`, and the last answer serves meanwhile.
-            let _ = self.ask_time().await;
+            self.clock.sleep_until(self.clock.now().plus(LEDGER_CLOCK_EVERY)).await;
+            // A failure shows in `/readyz`; the last reading stays in use.
+            let _ = self.read_ledger_clock().await;
         }
     }
 
-    /// An event was made.
+    /// Notes that an event was created on this server.
     pub fn event_made(&self) {
         self.made.notify_one();
     }
 
-    /// Comes to its end when there is an event: until then there is nothing to sweep, to number or to send, and a server
-    /// of locks alone takes no leases of its own.
-    pub async fn in_use(&self) {
+    /// Resolves when there is an event. Until then no background task runs, and a server used for locks alone takes no
+    /// leases of its own.
+    pub async fn until_first_event(&self) {
         loop {
             let made = self.made.notified();
             if self.office.events().await.is_ok_and(|events| !events.is_empty()) {
@@ -226,78 +229,78 @@ impl BoxOffice {
             }
             tokio::select! {
                 () = made => {}
-                // Another server may have made one.
-                () = self.clock.sleep_until(self.clock.now().plus(CLOCK_EVERY)) => {}
+                // Another server may have created one.
+                () = self.clock.sleep_until(self.clock.now().plus(LEDGER_CLOCK_EVERY)) => {}
             }
         }
     }
 
-    /// All that a box office does by itself, until it is dropped: sweeps, numbers, sends, settles.
+    /// Runs all background tasks until dropped: sweeper, numbering, webhooks, settlement.
     pub async fn run(self: Arc<Self>, engine: Arc<dyn Engine>) {
         let work = async {
-            self.in_use().await;
-            let sender = sender::Sender::new(self.clone(), engine, self.clock.clone());
+            self.until_first_event().await;
+            let sender = sender::WebhookSender::new(self.clone(), engine, self.clock.clone());
             let _ = self.sender.set(sender.clone());
-            let settler = settler::run(self.clone(), self.clock.clone());
-            tokio::join!(self.office.run(), sender.run(), settler)
+            let settlement = settlement::run(self.clone(), self.clock.clone());
+            tokio::join!(self.office.run(), sender.run(), settlement)
         };
-        tokio::join!(work, self.keep_time());
+        tokio::join!(work, self.keep_ledger_clock());
     }
 
-    /// A ticket for this buyer at this event, and how long it lives.
-    pub fn mint(&self, event: &EventId, buyer: &str) -> Option<(String, Duration)> {
+    /// Signs a ticket for this buyer at this event; its text and its lifetime.
+    pub fn mint_ticket(&self, event: &EventId, buyer: &str) -> Option<(String, Duration)> {
         let ttl = self.settings.ticket_ttl;
-        let expires_ms = self.about_now().saturating_add(u64::try_from(ttl.as_millis()).unwrap_or(u64::MAX));
+        let expires_ms = self.ledger_now_estimate().saturating_add(millis(ttl));
         let ticket = Ticket { event: event.0.clone(), buyer: buyer.to_owned(), expires_ms };
         Some((ticket.mint(&self.settings.tickets)?, ttl))
     }
 
-    /// Something that only we can make from this text, always the same: for answers that must come back the same.
+    /// A value derived from this text and our secret, always the same: for responses that must be repeatable.
     pub fn derive(&self, purpose: &str, text: &[u8]) -> [u8; 32] {
         self.settings.tickets.sign(&[b"leasehold derive 1\0", purpose.as_bytes(), b"\0", text])
     }
 
-    /// The same by each secret that is in use, newest first.
+    /// The same with each secret in use, newest first.
     pub fn derive_all(&self, purpose: &str, text: &[u8]) -> Vec<[u8; 32]> {
         self.settings.tickets.sign_by_each(&[b"leasehold derive 1\0", purpose.as_bytes(), b"\0", text])
     }
 
-    /// Whom a ticket names.
+    /// Verifies a ticket.
     ///
     /// # Errors
     ///
-    /// It is none, or not any more.
+    /// It is forged or expired.
     pub fn check_ticket(&self, shown: &str) -> Result<Ticket, Invalid> {
-        Ticket::check(shown, &self.settings.tickets, self.about_now())
+        Ticket::check(shown, &self.settings.tickets, self.ledger_now_estimate())
     }
 
-    /// Whether a ticket that was checked has ended meanwhile.
-    pub fn is_over(&self, ticket: &Ticket) -> bool {
-        self.about_now() >= ticket.expires_ms
+    /// Whether a verified ticket has expired meanwhile.
+    pub fn ticket_expired(&self, ticket: &Ticket) -> bool {
+        self.ledger_now_estimate() >= ticket.expires_ms
     }
 
-    /// What is made of the layout of an event. `row` is the event as it is now.
+    /// The seat map of an event. `row` is the event as it is now.
     ///
     /// # Errors
     ///
     /// The layout cannot be read.
-    pub async fn hall(&self, row: &EventRow) -> Result<Arc<Hall>, Error> {
+    pub async fn seat_map(&self, row: &EventRow) -> Result<Arc<CachedSeatMap>, Error> {
         let (version, layout) = self.office.layout(&row.event_id).await?;
         let named = Sha256::digest(format!("{}\0{}", row.settings.name, row.settings.currency));
-        let etag = format!("\"{version}-{}\"", leasehold_boxoffice::sign::hex(&named[..8]));
-        let halls = || self.halls.lock().unwrap_or_else(PoisonError::into_inner);
-        if let Some(known) = halls().get(&row.event_id).filter(|known| known.etag == etag) {
+        let etag = format!("\"{version}-{}\"", leasehold_support::hex::encode(&named[..8]));
+        let seat_maps = || lock(&self.seat_maps);
+        if let Some(known) = seat_maps().get(&row.event_id).filter(|known| known.etag == etag) {
             return Ok(known.clone());
         }
-        let map = crate::api::boxoffice::map(row, &layout).to_string().into();
-        let hall = Arc::new(Hall { etag, map });
-        halls().insert(row.event_id.clone(), hall.clone());
-        Ok(hall)
+        let map = crate::api::boxoffice::seat_map_json(row, &layout).to_string().into();
+        let seat_map = Arc::new(CachedSeatMap { etag, map });
+        seat_maps().insert(row.event_id.clone(), seat_map.clone());
+        Ok(seat_map)
     }
 
-    /// What happens at an event, read once for all who listen.
+    /// The entries of an event, read once for all streams.
     pub fn feed(self: &Arc<Self>, event: &EventId) -> Arc<Feed> {
-        let mut feeds = self.feeds.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut feeds = lock(&self.feeds);
         feeds.entry(event.clone()).or_insert_with(|| Feed::start(self.office.clone(), event.clone())).clone()
     }
 }

@@ -1,4 +1,4 @@
-//! How a box office is opened: the ledger by its URL, and secrets from the configuration or from a file of our own.
+//! Opens a box office: the ledger by its URL, secrets from the configuration or from a file.
 
 use std::fs;
 use std::io::Write as _;
@@ -19,47 +19,49 @@ use leasehold_boxoffice::webhook::guard::TargetGuard;
 
 use super::outbound::Outbound;
 use super::provider::HttpProvider;
-use super::{BoxOffice, Settings};
+use super::{BoxOffice, BoxOfficeSettings};
 use crate::config::{self, Config, LedgerUrl};
 use leasehold_support::exit::{CORRUPT, Failure, UNAVAILABLE};
 
-/// The secret of tickets in the data directory.
-const SECRET: &str = "boxoffice.key";
+/// The file of the ticket secret, in the data directory.
+const TICKET_SECRET_FILE: &str = "boxoffice.key";
 
-/// Opens what the configuration says; none for a server without a box office.
+/// Opens the box office of the configuration; none for a server without one.
 ///
 /// # Errors
 ///
 /// Exit code 2, 4 or 8, and a sentence.
-pub async fn open(
+pub async fn open_boxoffice(
     config: &Config,
     engine: Arc<dyn Engine>,
     clock: Arc<dyn Clock>,
 ) -> anyhow::Result<Option<Arc<BoxOffice>>> {
     let url = LedgerUrl::parse(&config.ledger, &config.data).map_err(Failure::usage)?;
-    fs::create_dir_all(&config.data).map_err(|error| unreadable(&config.data, &error))?;
+    fs::create_dir_all(&config.data).map_err(|error| io_failure(&config.data, &error))?;
     let ledger: Arc<dyn Ledger> = match url {
         LedgerUrl::None => return Ok(None),
-        LedgerUrl::Sqlite(path) => Sqlite::open(&path, clock.clone()).await.map_err(failure)?,
-        LedgerUrl::Postgres(url) => Postgres::open(url.expose(), PostgresOptions::default()).await.map_err(failure)?,
+        LedgerUrl::Sqlite(path) => Sqlite::open(&path, clock.clone()).await.map_err(exit_failure)?,
+        LedgerUrl::Postgres(url) => {
+            Postgres::open(url.expose(), PostgresOptions::default()).await.map_err(exit_failure)?
+        }
     };
     let options = OfficeOptions { clock: clock.clone(), name: config.boxoffice.name(), ..OfficeOptions::default() };
-    let office = Office::new(engine, ledger, options).map_err(failure)?;
+    let office = Office::new(engine, ledger, options).map_err(exit_failure)?;
     match office.admit_engine(config.replace_engine).await {
-        // A front server for locks alone: nobody asked for a box office here.
+        // A front server for locks alone: the configuration did not ask for a box office.
         Err(leasehold_boxoffice::Error::Invalid(why)) if config.engine != "embedded" && config.ledger == "sqlite" => {
             tracing::warn!(why, "there is no box office on this server: say --ledger none, or where its ledger is");
             return Ok(None);
         }
-        Err(error) => return Err(failure(error)),
+        Err(error) => return Err(exit_failure(error)),
         Ok(Admitted::Known) => {}
         Ok(Admitted::Replaces(before)) => tracing::warn!(
             before,
             "the ledger was of another engine: this one takes its place, and its tokens go on above the ledger's"
         ),
     }
-    let of = &config.boxoffice;
-    let tickets = match of.ticket_secrets.as_slice() {
+    let boxoffice = &config.boxoffice;
+    let tickets = match boxoffice.ticket_secrets.as_slice() {
         [] => {
             if office.shares_ledger() {
                 tracing::warn!(
@@ -67,41 +69,41 @@ pub async fn open(
                      stored answers of this one"
                 );
             }
-            own_secret(&config.data)?
+            load_or_make_secret(&config.data)?
         }
-        given => secrets("boxoffice.ticket_secrets", given)?,
+        given => parse_secrets("boxoffice.ticket_secrets", given)?,
     };
-    let outbound = Outbound::new(TargetGuard { allow_private: of.allow_private_targets })?;
-    let provider_secrets = match of.provider_secrets.as_slice() {
+    let outbound = Outbound::new(TargetGuard { allow_private: boxoffice.allow_private_targets })?;
+    let provider_secrets = match boxoffice.provider_secrets.as_slice() {
         [] => None,
-        given => Some(secrets("boxoffice.provider_secrets", given)?),
+        given => Some(parse_secrets("boxoffice.provider_secrets", given)?),
     };
-    let provider = of.provider_url.as_ref().zip(provider_secrets.as_ref()).map(|(url, secrets)| {
-        let provider = HttpProvider::new(url, of.provider_payments, secrets.clone(), outbound.clone());
+    let provider = boxoffice.provider_url.as_ref().zip(provider_secrets.as_ref()).map(|(url, secrets)| {
+        let provider = HttpProvider::new(url, boxoffice.provider_payments, secrets.clone(), outbound.clone());
         Arc::new(provider) as Arc<dyn PaymentProvider>
     });
-    let settings = Settings {
+    let settings = BoxOfficeSettings {
         tickets,
-        ticket_ttl: of.ticket_ttl.0,
+        ticket_ttl: boxoffice.ticket_ttl.0,
         provider_secrets,
         provider,
-        default_event: of.default_event.clone(),
+        default_event: boxoffice.default_event.clone(),
     };
-    BoxOffice::new(office, clock, settings, outbound).await.map(Some).map_err(failure)
+    BoxOffice::new(office, clock, settings, outbound).await.map(Some).map_err(exit_failure)
 }
 
-fn secrets(field: &str, given: &[config::Secret]) -> anyhow::Result<Secrets> {
-    let texts: Vec<&str> = given.iter().map(config::Secret::expose).collect();
+fn parse_secrets(field: &str, given: &[config::SecretText]) -> anyhow::Result<Secrets> {
+    let texts: Vec<&str> = given.iter().map(config::SecretText::expose).collect();
     Secrets::new(&texts).map_err(|unfit| Failure::usage(format!("{field}: {unfit}")))
 }
 
-/// The secret in the data directory, made if there is none: a restart must not end every ticket.
-fn own_secret(data: &Path) -> anyhow::Result<Secrets> {
-    let path = data.join(SECRET);
+/// The secret in the data directory, created if missing: tickets must survive a restart.
+fn load_or_make_secret(data: &Path) -> anyhow::Result<Secrets> {
+    let path = data.join(TICKET_SECRET_FILE);
     let text = match fs::read_to_string(&path) {
         Ok(text) => text,
         Err(error) if error.kind() == std::io::ErrorKind::NotFound => make_secret(&path)?,
-        Err(error) => return Err(unreadable(&path, &error)),
+        Err(error) => return Err(io_failure(&path, &error)),
     };
     Secrets::new(&[text.trim()])
         .map_err(|unfit| Failure::coded(CORRUPT, format!("{}: {unfit}; put it back, or remove it", path.display())))
@@ -110,19 +112,19 @@ fn own_secret(data: &Path) -> anyhow::Result<Secrets> {
 fn make_secret(path: &Path) -> anyhow::Result<String> {
     let mut bits = [0; 32];
     getrandom::fill(&mut bits)?;
-    let text = leasehold_boxoffice::sign::hex(&bits);
+    let text = leasehold_support::hex::encode(&bits);
     let file = fs::OpenOptions::new().write(true).create_new(true).mode(0o600).open(path);
-    let mut file = file.map_err(|error| unreadable(path, &error))?;
-    file.write_all(text.as_bytes()).and_then(|()| file.sync_all()).map_err(|error| unreadable(path, &error))?;
+    let mut file = file.map_err(|error| io_failure(path, &error))?;
+    file.write_all(text.as_bytes()).and_then(|()| file.sync_all()).map_err(|error| io_failure(path, &error))?;
     Ok(text)
 }
 
-fn unreadable(path: &Path, error: &std::io::Error) -> anyhow::Error {
+fn io_failure(path: &Path, error: &std::io::Error) -> anyhow::Error {
     Failure::coded(UNAVAILABLE, format!("{}: {error}", path.display()))
 }
 
-/// What the office says, as an exit code and a sentence.
-fn failure(error: leasehold_boxoffice::Error) -> anyhow::Error {
+/// An error of the office as an exit code and a sentence.
+fn exit_failure(error: leasehold_boxoffice::Error) -> anyhow::Error {
     let code = match &error {
         leasehold_boxoffice::Error::Corrupt { .. } => CORRUPT,
         leasehold_boxoffice::Error::Invalid(_) => leasehold_support::exit::USAGE,
@@ -136,17 +138,16 @@ fn failure(error: leasehold_boxoffice::Error) -> anyhow::Error {
 mod tests {
     use super::*;
 
-    /// Goal: a ledger's URL means what the docs say, and a refusal shows no password.
     /// Goal: tickets outlive a restart, and the secret is for its owner alone.
     #[test]
     fn the_secret_stays() {
         use std::os::unix::fs::PermissionsExt as _;
         let dir = tempfile::tempdir().unwrap();
-        let first = own_secret(dir.path()).unwrap().sign(&[b"x"]);
-        assert_eq!(own_secret(dir.path()).unwrap().sign(&[b"x"]), first);
-        let mode = fs::metadata(dir.path().join(SECRET)).unwrap().permissions().mode();
+        let first = load_or_make_secret(dir.path()).unwrap().sign(&[b"x"]);
+        assert_eq!(load_or_make_secret(dir.path()).unwrap().sign(&[b"x"]), first);
+        let mode = fs::metadata(dir.path().join(TICKET_SECRET_FILE)).unwrap().permissions().mode();
         assert_eq!(mode & 0o777, 0o600);
-        fs::write(dir.path().join(SECRET), "short").unwrap();
-        assert!(own_secret(dir.path()).is_err());
+        fs::write(dir.path().join(TICKET_SECRET_FILE), "short").unwrap();
+        assert!(load_or_make_secret(dir.path()).is_err());
     }
 }

@@ -1,11 +1,12 @@
-//! A payment is begun, and ended before money came: what the provider is asked, and what the hold becomes.
+//! Begins and cancels payments: what the provider is asked, and what the hold becomes.
 //!
 //! # Laws
 //!
-//! 1. A buyer names no payment: the provider does, or we do. Only a key names one.
-//! 2. The provider's payment is made before the hold says that it is paying. If the hold refuses it, it is cancelled.
-//! 3. A payment is given up in the ledger before the provider is asked to end it: what is authorised under its name
-//!    afterwards is cancelled, and what was captured buys the hold or goes back.
+//! 1. A buyer does not choose the name of a payment: the provider or the server does. Only a key may choose one.
+//! 2. The payment is created at the provider before the hold becomes `paying`. If the hold refuses it, the payment is
+//!    cancelled.
+//! 3. A payment is given up in the ledger before the provider is asked to cancel it. A later authorisation is
+//!    cancelled; captured money buys the hold or is refunded.
 
 use leasehold_boxoffice::Error;
 use leasehold_boxoffice::model::{Access, HoldId, HoldRow, HoldState, LedgerCall, Refusal};
@@ -14,30 +15,30 @@ use leasehold_boxoffice::provider::{
     CallbackOutcome, CaptureMode, PaymentLine, PaymentRequest, PaymentState, PaymentStatus, ProviderError, SeatToken,
 };
 
-use super::{BoxOffice, settler};
+use super::{BoxOffice, settlement};
 
-/// How a payment is begun.
-pub enum Begin {
-    /// Under this name, which a key gave.
+/// How the payment gets its name.
+pub enum PaymentStart {
+    /// The name that a key gave.
     Named(String),
-    /// Under a name of the provider's or of ours.
+    /// A name of the provider's or of ours.
     Drawn {
         /// Where the buyer goes after paying.
         return_url: Option<String>,
     },
 }
 
-/// Why a payment was not begun, or not given up.
-pub enum NotDone {
-    /// The office said no.
+/// Why a payment was not begun, or not cancelled.
+pub enum PaymentError {
+    /// The office refused or failed.
     Office(Error),
     /// The provider could not be asked, or refused.
     Provider(ProviderError),
-    /// Money came, or is kept: it cannot be given up any more.
+    /// The payment is paid: it cannot be cancelled any more.
     Paid,
 }
 
-impl From<Error> for NotDone {
+impl From<Error> for PaymentError {
     fn from(error: Error) -> Self {
         Self::Office(error)
     }
@@ -48,24 +49,24 @@ impl BoxOffice {
     ///
     /// # Errors
     ///
-    /// Why it was not.
+    /// Why it was not begun.
     pub async fn begin_payment(
         &self,
         call: LedgerCall,
         hold: &HoldId,
         access: Access,
-        begin: Begin,
-    ) -> Result<HoldView, NotDone> {
+        begin: PaymentStart,
+    ) -> Result<HoldView, PaymentError> {
         let return_url = match begin {
-            Begin::Named(payment_ref) => return Ok(self.office().pay(call, hold, access, &payment_ref).await?),
-            Begin::Drawn { return_url } => return_url,
+            PaymentStart::Named(payment_ref) => return Ok(self.office().pay(call, hold, access, &payment_ref).await?),
+            PaymentStart::Drawn { return_url } => return_url,
         };
         if let Some(stored) = self.office().stored_hold(&call, hold, &access).await? {
             return Ok(stored);
         }
         let view = self.office().prepare_pay(hold, access.clone()).await?;
         match view.hold.state {
-            // A second click, or a page that was loaded again.
+            // A second click, or a reloaded page.
             HoldState::Paying => return Ok(view),
             HoldState::Active => {}
             ended => return Err(Error::from(Refusal::Ended(ended)).into()),
@@ -80,17 +81,17 @@ impl BoxOffice {
             };
             return Ok(self.office().pay_with(call, hold, access, payment).await?);
         };
-        let request = self.request(&view.hold, mode, return_url).await?;
+        let request = self.payment_request(&view.hold, mode, return_url).await?;
         let total = request.amount;
-        let created = provider.create(request).await.map_err(NotDone::Provider)?;
+        let created = provider.create(request).await.map_err(PaymentError::Provider)?;
         let (payment_ref, pay_url) = (created.payment_ref, created.pay_url);
         let paid_for = tokens_of(&view.hold);
         let payment = NewPayment { payment_ref: payment_ref.clone(), pay_url, total: Some(total), paid_for };
         match self.office().pay_with(call, hold, access, payment).await {
             Ok(view) => Ok(view),
             Err(error) => {
-                // Ours, and for nothing: the hold ended, or was changed meanwhile. Another call may have begun the same
-                // payment, and even sold by it: then it is not for nothing.
+                // The hold ended or changed meanwhile, so the payment is useless. But another call may have begun the
+                // same payment, or even sold by it: then it is kept.
                 let row = self.office().hold_row(hold).await?;
                 let begun = row.is_some_and(|row| row.payment_ref.as_ref() == Some(&payment_ref));
                 let refused =
@@ -103,7 +104,7 @@ impl BoxOffice {
         }
     }
 
-    async fn request(
+    async fn payment_request(
         &self,
         hold: &HoldRow,
         mode: CaptureMode,
@@ -115,22 +116,27 @@ impl BoxOffice {
             hold_id: hold.hold_id.0.clone(),
             amount: hold.total(),
             currency: event.settings.currency.clone(),
-            lines: lines(hold),
-            tokens: tokens(hold),
+            lines: payment_lines(hold),
+            tokens: seat_tokens(hold),
             return_url,
             deadline_ms: hold.pay_within(&event.settings),
             mode,
         })
     }
 
-    /// Gives a payment under way up: the hold is active again, if time is left. The ledger first: whatever the provider
-    /// says of the payment from then on, an authorisation is cancelled, and money that came buys the hold or goes back.
+    /// Cancels a payment; the hold is active again, if time is left. The ledger first: from then on an authorisation is
+    /// cancelled, and money that came buys the hold or is refunded.
     ///
     /// # Errors
     ///
-    /// Why it was not.
-    pub async fn cancel_payment(&self, call: LedgerCall, hold: &HoldId, access: Access) -> Result<HoldView, NotDone> {
-        // A repeat of an earlier call is not about the payment that is under way now.
+    /// Why it was not cancelled.
+    pub async fn cancel_payment(
+        &self,
+        call: LedgerCall,
+        hold: &HoldId,
+        access: Access,
+    ) -> Result<HoldView, PaymentError> {
+        // A retry of an earlier call is not about the current payment.
         if let Some(stored) = self.office().stored_hold(&call, hold, &access).await? {
             return Ok(stored);
         }
@@ -138,7 +144,7 @@ impl BoxOffice {
         let payment_ref = match (row.state, &row.payment_ref) {
             (HoldState::Paying, _) if row.offered => return Err(Error::from(Refusal::OfferStands).into()),
             (HoldState::Paying, Some(payment_ref)) => payment_ref.clone(),
-            // Told twice, it is done once: what is active is what was asked for.
+            // A second cancel has no effect: the hold is active already.
             (HoldState::Active, _) => return Ok(self.office().hold_view(hold, access).await?),
             (state, _) => return Err(Error::from(Refusal::Ended(state)).into()),
         };
@@ -147,20 +153,20 @@ impl BoxOffice {
         if status.outcome != PaymentState::Captured {
             return Ok(view);
         }
-        // It was paid: the callback may be lost, so what the provider says now is told.
-        let message = settler::message(&row, &payment_ref, CallbackOutcome::Captured, status);
+        // It was paid, and the callback may be lost: apply the status of the provider now.
+        let message = settlement::status_message(&row, &payment_ref, CallbackOutcome::Captured, status);
         match self.office().payment(message).await? {
-            PaymentOutcome::Order(_) => Err(NotDone::Paid),
+            PaymentOutcome::Order(_) => Err(PaymentError::Paid),
             _ => Ok(view),
         }
     }
 
-    /// Asks the provider to end a payment. Where it is then; none: nobody knows, and nothing depends on it.
+    /// Asks the provider to cancel a payment. Its status then; none if unknown, and nothing depends on it.
     pub(super) async fn ended_at_provider(&self, payment_ref: &str) -> Option<PaymentStatus> {
         let provider = self.provider()?;
         match provider.cancel(payment_ref.to_owned()).await {
             Ok(status) => status,
-            // Providers refuse to cancel what is captured: then it says so when it is asked.
+            // A provider refuses to cancel a captured payment: ask for its status.
             Err(ProviderError::Refused(_)) => provider.status(payment_ref.to_owned()).await.ok().flatten(),
             Err(error) => {
                 tracing::warn!(%error, payment = payment_ref, "a payment is to be cancelled, and the provider could not be asked");
@@ -175,12 +181,12 @@ fn tokens_of(hold: &HoldRow) -> Vec<(String, u64)> {
     seats.chain(hold.areas.iter().map(|area| (area.id.clone(), area.token))).collect()
 }
 
-/// What a hold has, with its tokens: what a payment is for.
-pub fn tokens(hold: &HoldRow) -> Vec<SeatToken> {
+/// The seats of a hold with their tokens: what a payment is for.
+pub fn seat_tokens(hold: &HoldRow) -> Vec<SeatToken> {
     tokens_of(hold).into_iter().map(|(seat, token)| SeatToken { seat, token: token.to_string() }).collect()
 }
 
-fn lines(hold: &HoldRow) -> Vec<PaymentLine> {
+fn payment_lines(hold: &HoldRow) -> Vec<PaymentLine> {
     let seats = hold.seats.iter().map(|seat| PaymentLine { id: seat.id.clone(), qty: 1, price: seat.price });
     let areas = hold.areas.iter().map(|area| PaymentLine { id: area.id.clone(), qty: area.qty, price: area.price });
     seats.chain(areas).collect()

@@ -1,4 +1,4 @@
-//! A payment provider that is asked over HTTP. Requests are signed as callbacks are.
+//! A payment provider behind an HTTP API. Requests are signed like callbacks.
 //!
 //! ```text
 //!   POST <url>/payments                {payment_id, hold_id, amount, currency, lines, tokens, return_url, deadline_ms, mode}
@@ -25,12 +25,12 @@ use serde_json::json;
 use super::outbound::{self, Outbound};
 use leasehold_support::time::wall_ms;
 
-/// Characters of a refusal that staff is shown.
-const MOST_WORDS: usize = 200;
+/// Characters of a refusal that staff sees.
+const MAX_REFUSAL_CHARS: usize = 200;
 /// The longest URL of a page that buyers are sent to.
-const MOST_URL_BYTES: usize = 2048;
+const MAX_PAY_URL_BYTES: usize = 2048;
 
-/// See the module.
+/// A client of one payment provider.
 pub struct HttpProvider {
     url: String,
     mode: Option<CaptureMode>,
@@ -39,7 +39,7 @@ pub struct HttpProvider {
 }
 
 impl HttpProvider {
-    /// At this URL. `mode`: whether it makes payments.
+    /// A provider at this URL. `mode`: whether and how it creates payments.
     pub fn new(url: &str, mode: Option<CaptureMode>, secrets: Secrets, outbound: Arc<Outbound>) -> Self {
         Self { url: url.trim_end_matches('/').to_owned(), mode, secrets, outbound }
     }
@@ -48,18 +48,18 @@ impl HttpProvider {
         sign::header(&self.secrets, SignatureStamp { at_ms: wall_ms(), seq: None }, what)
     }
 
-    /// Posts, and reads the answer. None: 404.
+    /// Posts JSON and parses the response. None: status 404.
     async fn post<T: DeserializeOwned>(&self, path: &str, body: &impl Serialize) -> Result<Option<T>, ProviderError> {
         let body = serde_json::to_vec(body).map_err(|_| ProviderError::Refused("it cannot be written".into()))?;
         let signature = self.signature(&body);
         let url = format!("{}{path}", self.url);
-        read(self.outbound.post(&url, &[(sign::HEADER, &signature)], body).await)
+        parse_response(self.outbound.post(&url, &[(sign::HEADER, &signature)], body).await)
     }
 
     async fn ask_create(&self, request: PaymentRequest) -> Result<Created, ProviderError> {
         let created: Option<Created> = self.post("/payments", &request).await?;
         let created = created.ok_or_else(|| ProviderError::Unavailable("it makes no payments: status 404".into()))?;
-        let fits = |url: &String| url.len() <= MOST_URL_BYTES && is_page(url);
+        let fits = |url: &String| url.len() <= MAX_PAY_URL_BYTES && is_page(url);
         if !well_formed(&created.payment_ref) || !created.pay_url.as_ref().is_none_or(fits) {
             return Err(ProviderError::Unavailable("its payment_ref or pay_url cannot be used".into()));
         }
@@ -67,20 +67,20 @@ impl HttpProvider {
     }
 
     async fn ask_status(&self, payment_ref: String) -> Result<Option<PaymentStatus>, ProviderError> {
-        let path = path_of(&payment_ref);
+        let path = payment_path(&payment_ref);
         let signature = self.signature(path.as_bytes());
         let answer = self.outbound.get(&format!("{}{path}", self.url), &[(sign::HEADER, &signature)]).await;
-        sound(read(answer)?)
+        check_status(parse_response(answer)?)
     }
 
     async fn ask_capture(&self, payment_ref: String, amount: u64) -> Result<Option<PaymentStatus>, ProviderError> {
-        let path = format!("{}/capture", path_of(&payment_ref));
-        sound(self.post(&path, &json!({"payment_ref": payment_ref, "amount": amount})).await?)
+        let path = format!("{}/capture", payment_path(&payment_ref));
+        check_status(self.post(&path, &json!({"payment_ref": payment_ref, "amount": amount})).await?)
     }
 
     async fn ask_cancel(&self, payment_ref: String) -> Result<Option<PaymentStatus>, ProviderError> {
-        let path = format!("{}/cancel", path_of(&payment_ref));
-        sound(self.post(&path, &json!({"payment_ref": payment_ref})).await?)
+        let path = format!("{}/cancel", payment_path(&payment_ref));
+        check_status(self.post(&path, &json!({"payment_ref": payment_ref})).await?)
     }
 
     async fn ask_refund(&self, refund: Refund) -> Result<RefundProgress, ProviderError> {
@@ -88,45 +88,47 @@ impl HttpProvider {
     }
 }
 
-fn path_of(payment_ref: &str) -> String {
+fn payment_path(payment_ref: &str) -> String {
     format!("/payments/{}", utf8_percent_encode(payment_ref, NON_ALPHANUMERIC))
 }
 
-fn sound(status: Option<PaymentStatus>) -> Result<Option<PaymentStatus>, ProviderError> {
+fn check_status(status: Option<PaymentStatus>) -> Result<Option<PaymentStatus>, ProviderError> {
     match status {
         Some(status) if !status.is_sound() => Err(ProviderError::Unavailable("its status cannot be used".into())),
         status => Ok(status),
     }
 }
 
-fn read<T: DeserializeOwned>(answer: Result<outbound::Answer, outbound::Failed>) -> Result<Option<T>, ProviderError> {
+fn parse_response<T: DeserializeOwned>(
+    answer: Result<outbound::OutboundResponse, outbound::OutboundError>,
+) -> Result<Option<T>, ProviderError> {
     let answer = answer.map_err(|failed| ProviderError::Unavailable(failed.to_string()))?;
     match answer.status {
-        200..=299 => serde_json::from_slice(&answer.body)
-            .map(Some)
-            .map_err(|error| ProviderError::Unavailable(format!("its answer cannot be understood: {}", brief(&error)))),
+        200..=299 => serde_json::from_slice(&answer.body).map(Some).map_err(|error| {
+            ProviderError::Unavailable(format!("its answer cannot be understood: {}", parse_error_brief(&error)))
+        }),
         404 => Ok(None),
-        // Not about this payment: our signature, our pace.
+        // About our signature or rate, not about this payment.
         status @ (401 | 403 | 407 | 408 | 425 | 429) => Err(ProviderError::Unavailable(format!("status {status}"))),
-        status @ 400..=499 => Err(ProviderError::Refused(reason(status, &answer.body))),
+        status @ 400..=499 => Err(ProviderError::Refused(refusal_reason(status, &answer.body))),
         status => Err(ProviderError::Unavailable(format!("status {status}"))),
     }
 }
 
-/// What is wrong with an answer, without what is in it.
-fn brief(error: &serde_json::Error) -> String {
+/// What is wrong with a response, without its content.
+fn parse_error_brief(error: &serde_json::Error) -> String {
     let text = error.to_string();
-    // A field that is missing is named by us, and is what an integrator must know.
+    // The name of a missing field is ours, and an integrator needs it.
     match text.split_once(" at line") {
         Some((missing, _)) if missing.starts_with("missing field") => missing.to_owned(),
         _ => format!("line {}, column {}", error.line(), error.column()),
     }
 }
 
-/// Why it was refused, for staff: the provider's words, as far as they are words.
-fn reason(status: u16, body: &[u8]) -> String {
+/// The provider's reason for a refusal, for staff, without control characters.
+fn refusal_reason(status: u16, body: &[u8]) -> String {
     let words = String::from_utf8_lossy(body);
-    let words: String = words.chars().map(|c| if c.is_control() { ' ' } else { c }).take(MOST_WORDS).collect();
+    let words: String = words.chars().map(|c| if c.is_control() { ' ' } else { c }).take(MAX_REFUSAL_CHARS).collect();
     let words = words.trim();
     if words.is_empty() { format!("status {status}") } else { format!("status {status}: {words}") }
 }

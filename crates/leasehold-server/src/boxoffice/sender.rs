@@ -1,13 +1,13 @@
-//! The sender of webhooks: entries in order, signed, again until they are taken.
+//! Sends webhooks: entries in order, signed, repeated until they are accepted.
 //!
 //! # Laws
 //!
-//! 1. A webhook hears every entry of an event, in order, at least once; how far it came is in the ledger.
-//! 2. One of many servers sends, under a lease; two at once would only say things twice.
-//! 3. One receiver that is slow or gone does not keep others waiting. One that takes nothing for days is switched off.
+//! 1. A webhook gets every entry of an event in order, at least once. Its position is stored in the ledger.
+//! 2. One of several servers sends, under a lease. Two at once would only send messages twice.
+//! 3. A slow receiver does not delay others. A receiver that accepts nothing for days is deactivated.
 
 use std::collections::{HashMap, HashSet};
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use leasehold::clock::{Clock, Time};
@@ -19,94 +19,95 @@ use leasehold_boxoffice::sign::{HEADER, Secrets};
 use leasehold_boxoffice::webhook;
 
 use super::BoxOffice;
-use crate::api::boxoffice as json_of;
+use crate::api::boxoffice::staff_entry_json;
+use leasehold_support::sync::lock;
 use leasehold_support::time::wall_ms;
 
-/// What whoever sends holds.
-const RESOURCE: &str = "boxoffice-webhooks";
-const TTL: Duration = Duration::from_secs(15);
-const EVERY: Duration = Duration::from_millis(250);
-const BATCH: usize = 100;
+/// The resource that the sending server holds.
+const SENDER_LEASE_NAME: &str = "boxoffice-webhooks";
+const SENDER_LEASE_TTL: Duration = Duration::from_secs(15);
+const DELIVERY_CHECK_EVERY: Duration = Duration::from_millis(250);
+const MAX_ENTRIES_PER_DELIVERY: usize = 100;
 
-/// One webhook at one event.
-type Line = (String, EventId);
+/// A webhook and an event: one sequence of deliveries.
+type DeliveryKey = (String, EventId);
 
-/// How it goes with a line.
+/// The state of one sequence of deliveries.
 #[derive(Clone, Copy, Debug, Default)]
-struct Progress {
-    /// Served up to here; none until the ledger was asked.
+struct DeliveryProgress {
+    /// The last number that was accepted; none until it was read from the ledger.
     cursor: Option<u64>,
     failed: u32,
-    /// Not before.
+    /// The next attempt is not before this.
     next: Option<Time>,
-    /// When the message that was not taken happened, by the wall clock.
+    /// When the entry that was not accepted happened, by the wall clock.
     behind: Option<u64>,
 }
 
-/// See the module.
-pub struct Sender {
-    house: Arc<BoxOffice>,
+/// The webhook task of one server.
+pub struct WebhookSender {
+    boxoffice: Arc<BoxOffice>,
     engine: Arc<dyn Engine>,
     clock: Arc<dyn Clock>,
-    lines: Mutex<HashMap<Line, Progress>>,
-    busy: Mutex<HashSet<Line>>,
+    deliveries: Mutex<HashMap<DeliveryKey, DeliveryProgress>>,
+    busy: Mutex<HashSet<DeliveryKey>>,
 }
 
-impl Sender {
-    /// Over a box office and the engine whose lease says who sends.
-    pub fn new(house: Arc<BoxOffice>, engine: Arc<dyn Engine>, clock: Arc<dyn Clock>) -> Arc<Self> {
-        Arc::new(Self { house, engine, clock, lines: Mutex::default(), busy: Mutex::default() })
+impl WebhookSender {
+    /// Over a box office, and the engine that grants the lease of the sender.
+    pub fn new(boxoffice: Arc<BoxOffice>, engine: Arc<dyn Engine>, clock: Arc<dyn Clock>) -> Arc<Self> {
+        Arc::new(Self { boxoffice, engine, clock, deliveries: Mutex::default(), busy: Mutex::default() })
     }
 
-    /// Sends until it is dropped.
+    /// Sends until dropped.
     pub async fn run(self: Arc<Self>) {
         let mut lease: Option<Grant> = None;
         let mut renewed = self.clock.now();
         loop {
-            self.clock.sleep_until(self.clock.now().plus(EVERY)).await;
-            // No webhook, no lease.
-            if lease.is_none() && self.webhooks().await.is_ok_and(|webhooks| webhooks.is_empty()) {
-                self.house.office().record_task_round(OfficeTask::Webhooks);
+            self.clock.sleep_until(self.clock.now().plus(DELIVERY_CHECK_EVERY)).await;
+            // Without a webhook no lease is needed.
+            if lease.is_none() && self.active_webhooks().await.is_ok_and(|webhooks| webhooks.is_empty()) {
+                self.boxoffice.office().record_task_round(OfficeTask::Webhooks);
                 continue;
             }
-            if lease.is_none() || self.clock.now().since(renewed) > TTL / 3 {
-                lease = match self.keep(lease.take()).await {
+            if lease.is_none() || self.clock.now().since(renewed) > SENDER_LEASE_TTL / 3 {
+                lease = match self.keep_lease(lease.take()).await {
                     Ok(lease) => Some(lease),
-                    // Another server sends.
+                    // Another server has the lease and sends.
                     Err(Error::Refused(Refusal::Held { .. })) => {
-                        self.house.office().record_task_round(OfficeTask::Webhooks);
+                        self.boxoffice.office().record_task_round(OfficeTask::Webhooks);
                         None
                     }
                     Err(_) => None,
                 };
                 renewed = self.clock.now();
                 if lease.is_none() {
-                    // Whoever has it may have moved lines on meanwhile.
-                    self.lines.lock().unwrap_or_else(PoisonError::into_inner).clear();
-                    self.clock.sleep_until(self.clock.now().plus(TTL / 3)).await;
+                    // The other server may have advanced the positions: read them again later.
+                    lock(&self.deliveries).clear();
+                    self.clock.sleep_until(self.clock.now().plus(SENDER_LEASE_TTL / 3)).await;
                     continue;
                 }
             }
-            match self.look().await {
-                Ok(()) => self.house.office().record_task_round(OfficeTask::Webhooks),
+            match self.deliver_due().await {
+                Ok(()) => self.boxoffice.office().record_task_round(OfficeTask::Webhooks),
                 Err(error) => tracing::warn!(%error, "webhooks wait for the ledger"),
             }
         }
     }
 
-    /// How long ago the oldest message happened that a receiver did not take.
+    /// Age of the oldest entry that a receiver did not accept.
     pub fn lag_ms(&self, now_ms: u64) -> u64 {
-        let lines = self.lines.lock().unwrap_or_else(PoisonError::into_inner);
-        lines.values().filter_map(|line| line.behind).map(|at| now_ms.saturating_sub(at)).max().unwrap_or(0)
+        let deliveries = lock(&self.deliveries);
+        deliveries.values().filter_map(|key| key.behind).map(|at| now_ms.saturating_sub(at)).max().unwrap_or(0)
     }
 
-    async fn keep(&self, lease: Option<Grant>) -> Result<Grant, Error> {
+    async fn keep_lease(&self, lease: Option<Grant>) -> Result<Grant, Error> {
         if let Some(lease) = lease {
-            return self.engine.renew(&lease.lease_id, Some(TTL)).await.map(|_| lease);
+            return self.engine.renew(&lease.lease_id, Some(SENDER_LEASE_TTL)).await.map(|_| lease);
         }
         let claim = Claim {
-            wants: vec![Want { name: RESOURCE.into(), mode: Mode::Exclusive }],
-            ttl: TTL,
+            wants: vec![Want { name: SENDER_LEASE_NAME.into(), mode: Mode::Exclusive }],
+            ttl: SENDER_LEASE_TTL,
             wait: Duration::ZERO,
             max_hold: None,
             delay: Duration::ZERO,
@@ -117,97 +118,97 @@ impl Sender {
         self.engine.acquire(claim).await
     }
 
-    async fn webhooks(&self) -> Result<Vec<WebhookRow>, leasehold_boxoffice::Error> {
-        let rows = self.house.office().webhooks().await?;
+    async fn active_webhooks(&self) -> Result<Vec<WebhookRow>, leasehold_boxoffice::Error> {
+        let rows = self.boxoffice.office().webhooks().await?;
         Ok(rows.into_iter().filter(|row| row.active).collect())
     }
 
-    async fn look(self: &Arc<Self>) -> Result<(), leasehold_boxoffice::Error> {
-        let webhooks = self.webhooks().await?;
+    async fn deliver_due(self: &Arc<Self>) -> Result<(), leasehold_boxoffice::Error> {
+        let webhooks = self.active_webhooks().await?;
         if webhooks.is_empty() {
             return Ok(());
         }
-        let heads = self.house.office().heads().await?;
-        // What was deleted or switched off is behind nobody.
-        let known = |line: &Line| webhooks.iter().any(|row| row.id == line.0);
-        self.lines.lock().unwrap_or_else(PoisonError::into_inner).retain(|line, _| known(line));
+        let heads = self.boxoffice.office().heads().await?;
+        // A deleted or inactive webhook does not count as behind.
+        let known = |key: &DeliveryKey| webhooks.iter().any(|row| row.id == key.0);
+        lock(&self.deliveries).retain(|key, _| known(key));
         for row in webhooks {
             for (event, head) in &heads {
                 if row.event_id.as_ref().is_none_or(|only| only == event) {
-                    self.serve_if_due(&row, event, *head).await?;
+                    self.deliver_if_due(&row, event, *head).await?;
                 }
             }
         }
         Ok(())
     }
 
-    async fn serve_if_due(
+    async fn deliver_if_due(
         self: &Arc<Self>,
         row: &WebhookRow,
         event: &EventId,
         head: u64,
     ) -> Result<(), leasehold_boxoffice::Error> {
-        let line = (row.id.clone(), event.clone());
-        let known = self.lines.lock().unwrap_or_else(PoisonError::into_inner).get(&line).copied().unwrap_or_default();
+        let key = (row.id.clone(), event.clone());
+        let known = lock(&self.deliveries).get(&key).copied().unwrap_or_default();
         if known.next.is_some_and(|next| self.clock.now() < next) {
             return Ok(());
         }
         let cursor = match known.cursor {
             Some(cursor) => cursor,
-            None => self.house.office().webhook_cursor(&row.id, event).await?,
+            None => self.boxoffice.office().webhook_cursor(&row.id, event).await?,
         };
-        if cursor >= head || !self.busy.lock().unwrap_or_else(PoisonError::into_inner).insert(line.clone()) {
+        if cursor >= head || !lock(&self.busy).insert(key.clone()) {
             return Ok(());
         }
         let (this, row) = (self.clone(), row.clone());
         tokio::spawn(async move {
-            let known = Progress { cursor: Some(cursor), ..known };
-            let progress = this.serve(&row, &line.1, known).await;
-            this.lines.lock().unwrap_or_else(PoisonError::into_inner).insert(line.clone(), progress);
-            this.busy.lock().unwrap_or_else(PoisonError::into_inner).remove(&line);
+            let known = DeliveryProgress { cursor: Some(cursor), ..known };
+            let progress = this.deliver(&row, &key.1, known).await;
+            lock(&this.deliveries).insert(key.clone(), progress);
+            lock(&this.busy).remove(&key);
         });
         Ok(())
     }
 
-    /// Sends what is next, until it is all sent or something fails.
-    async fn serve(&self, row: &WebhookRow, event: &EventId, mut known: Progress) -> Progress {
+    /// Sends the next entries, until all are sent or one fails.
+    async fn deliver(&self, row: &WebhookRow, event: &EventId, mut known: DeliveryProgress) -> DeliveryProgress {
         let since = known.cursor.unwrap_or_default();
-        let query = AuditQuery { since, seat: None, limit: BATCH };
-        let office = self.house.office();
+        let query = AuditQuery { since, seat: None, limit: MAX_ENTRIES_PER_DELIVERY };
+        let office = self.boxoffice.office();
         let (Ok(entries), Ok(secrets)) = (office.audit(event, query).await, Secrets::new(&[row.secret.as_bytes()]))
         else {
-            return self.failed(row, known, "the ledger or the secret cannot be read").await;
+            return self.schedule_retry(row, known, "the ledger or the secret cannot be read").await;
         };
         for entry in entries {
-            let body = json_of::told(&entry).to_string().into_bytes();
+            let body = staff_entry_json(&entry).to_string().into_bytes();
             let message = webhook::message(&secrets, entry.seq, body, wall_ms());
-            let answer = self.house.outbound().post(&row.url, &[(HEADER, &message.signature)], message.body).await;
+            let answer = self.boxoffice.outbound().post(&row.url, &[(HEADER, &message.signature)], message.body).await;
             let why = match answer {
-                Ok(answer) if answer.is_fine() => None,
+                Ok(answer) if answer.is_success() => None,
                 Ok(answer) => Some(format!("status {}", answer.status)),
                 Err(failed) => Some(failed.to_string()),
             };
             if let Some(why) = why {
                 known.behind = Some(entry.wall_ms);
-                return self.failed(row, known, &why).await;
+                return self.schedule_retry(row, known, &why).await;
             }
             if office.advance_webhook(&row.id, event, entry.seq).await.is_err() {
-                return self.failed(row, known, "the ledger does not answer").await;
+                return self.schedule_retry(row, known, "the ledger does not answer").await;
             }
-            known = Progress { cursor: Some(entry.seq), failed: 0, next: None, behind: None };
+            known = DeliveryProgress { cursor: Some(entry.seq), failed: 0, next: None, behind: None };
         }
         known
     }
 
-    async fn failed(&self, row: &WebhookRow, known: Progress, why: &str) -> Progress {
+    async fn schedule_retry(&self, row: &WebhookRow, known: DeliveryProgress, why: &str) -> DeliveryProgress {
         let failed = known.failed + 1;
         let chance = self.clock.now().as_nanos();
         let Some(pause) = webhook::pause(failed, chance) else {
             tracing::warn!(webhook = row.id, why, "a webhook took nothing for days, and is switched off");
-            let _ = self.house.office().deactivate_webhook(&row.id).await;
-            return Progress { failed: 0, behind: None, ..known };
+            let _ = self.boxoffice.office().deactivate_webhook(&row.id).await;
+            return DeliveryProgress { failed: 0, behind: None, ..known };
         };
         tracing::info!(webhook = row.id, failed, why, "a webhook was not taken, and will be sent again");
-        Progress { failed, next: Some(self.clock.now().plus(pause)), ..known }
+        DeliveryProgress { failed, next: Some(self.clock.now().plus(pause)), ..known }
     }
 }

@@ -23,7 +23,7 @@ The lease_id is a secret: it proves that the lease is yours.";
 /// Takes a lease on one or more resources, all or nothing.
 #[derive(Debug, Args)]
 #[command(after_help = EXAMPLE)]
-pub struct Acquire {
+pub struct AcquireArgs {
     /// The resources wanted, all or nothing.
     #[arg(required = true, value_name = "NAME")]
     names: Vec<String>,
@@ -62,7 +62,7 @@ pub struct Acquire {
     json: bool,
 }
 
-impl Acquire {
+impl AcquireArgs {
     /// Takes the lease and prints it.
     pub async fn execute(self, target: &Target) -> anyhow::Result<u8> {
         let client = target.open().await?;
@@ -71,7 +71,7 @@ impl Acquire {
             Some(_) => "a lease may be held: repeat the command with the same request id to learn",
             None => signals::NOTHING_HELD,
         };
-        let granted = signals::unless_interrupted(left, async { Ok(self.claim(&client).grant().await?) }).await;
+        let granted = signals::unless_interrupted(left, async { Ok(self.build_claim(&client).grant().await?) }).await;
         let done = match granted {
             Ok(grant) => self.hand_over(&client, &grant).await,
             Err(error) => Err(error),
@@ -83,7 +83,7 @@ impl Acquire {
         Ok(exit::DONE)
     }
 
-    fn claim(&self, client: &Leasehold) -> leasehold::Acquire {
+    fn build_claim(&self, client: &Leasehold) -> leasehold::Acquire {
         let mut claim = client.acquire_all(self.names.iter().cloned()).ttl(self.ttl).wait(self.wait);
         if self.shared {
             claim = claim.shared();
@@ -108,7 +108,7 @@ impl Acquire {
 
     /// Prints the grant. If nobody could read it, nobody could ever release it: give it back.
     async fn hand_over(&self, client: &Leasehold, grant: &Grant) -> anyhow::Result<()> {
-        let Err(unread) = self.print(grant) else {
+        let Err(unread) = self.print_grant(grant) else {
             return Ok(());
         };
         client.release(&grant.lease_id).await?;
@@ -116,7 +116,7 @@ impl Acquire {
         Err(Failure::coded(exit::UNEXPECTED, sentence))
     }
 
-    fn print(&self, grant: &Grant) -> anyhow::Result<()> {
+    fn print_grant(&self, grant: &Grant) -> anyhow::Result<()> {
         if self.json {
             return output::json(&GrantJson::new(grant, &self.names));
         }

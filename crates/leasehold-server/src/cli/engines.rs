@@ -17,22 +17,23 @@ directory, as this command line does, the order is not promised. A server (remot
 engine does; the line says it for a server of this version.";
 
 /// A server promises what its engine does; this one has the embedded engine.
-const SERVER: Promises = Promises { engine: "remote", ..embedded::PROMISES };
+const SERVER_PROMISES: Promises = Promises { engine: "remote", ..embedded::PROMISES };
 
 /// Every engine of this build, and how its URL is written.
-const ENGINES: [(&str, Promises); 2] = [("embedded:DIR", embedded::PROMISES), ("leasehold://HOST:PORT", SERVER)];
+const ENGINES: [(&str, Promises); 2] =
+    [("embedded:DIR", embedded::PROMISES), ("leasehold://HOST:PORT", SERVER_PROMISES)];
 
 /// Shows the promise table of every engine in this version.
 #[derive(Debug, Args)]
 #[command(after_help = EXAMPLE)]
-pub struct Engines {
+pub struct EnginesArgs {
     /// Print one JSON object per line.
     #[arg(long)]
     json: bool,
 }
 
 #[derive(Debug, Serialize)]
-struct Row {
+struct EngineJson {
     engine: &'static str,
     url: &'static str,
     durable: bool,
@@ -42,10 +43,10 @@ struct Row {
     outlives_process: bool,
 }
 
-impl Engines {
+impl EnginesArgs {
     /// Prints the table.
     pub fn execute(self) -> anyhow::Result<u8> {
-        let rows = ENGINES.map(|(url, promises)| row(url, promises));
+        let rows = ENGINES.map(|(url, promises)| engine_json(url, promises));
         if self.json {
             rows.iter().try_for_each(output::json)?;
             return Ok(exit::DONE);
@@ -62,8 +63,8 @@ impl Engines {
     }
 }
 
-fn row(url: &'static str, promises: Promises) -> Row {
+fn engine_json(url: &'static str, promises: Promises) -> EngineJson {
     // Taken apart by name, so that a new promise cannot be forgotten here.
     let Promises { engine, durable, fencing, fair, never_early, outlives_process } = promises;
-    Row { engine, url, durable, fencing, fair, never_early, outlives_process }
+    EngineJson { engine, url, durable, fencing, fair, never_early, outlives_process }
 }

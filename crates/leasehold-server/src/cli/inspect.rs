@@ -15,7 +15,7 @@ Example:
 /// Shows who holds a resource and who waits for it.
 #[derive(Debug, Args)]
 #[command(after_help = EXAMPLE)]
-pub struct Inspect {
+pub struct InspectArgs {
     /// The resource.
     #[arg(value_name = "NAME")]
     name: String,
@@ -24,7 +24,7 @@ pub struct Inspect {
     json: bool,
 }
 
-impl Inspect {
+impl InspectArgs {
     /// Prints what is known of the resource. A free one is an answer, not an error.
     pub async fn execute(self, target: &Target) -> anyhow::Result<u8> {
         let client = target.open().await?;
@@ -33,14 +33,14 @@ impl Inspect {
         match found {
             Some(resource) if self.json => output::json(&ResourceJson::from(resource))?,
             None if self.json => output::json(&ResourceJson::free(self.name))?,
-            Some(resource) => print(&resource)?,
+            Some(resource) => print_resource(&resource)?,
             None => output::line(format!("{} is free", output::plain(&self.name)))?,
         }
         Ok(exit::DONE)
     }
 }
 
-fn print(resource: &Resource) -> anyhow::Result<()> {
+fn print_resource(resource: &Resource) -> anyhow::Result<()> {
     let name = output::plain(&resource.name);
     output::line(format!("{name}: {}, {} waiting", leases::mode_word(resource.mode), resource.queue_len))?;
     for holding in &resource.holders {

@@ -9,9 +9,9 @@ use clap::{Args, Subcommand};
 use serde::Serialize;
 
 use crate::config::Config;
-use crate::config::Flags;
+use crate::config::ServeFlags;
 use crate::service::Role;
-use crate::service::keys::file::{Bad, KeyFile, Record};
+use crate::service::keys::file::{KeyFile, KeyFileError, KeyRecord};
 use crate::service::keys::secret::{self, NewKey};
 use leasehold_support::exit::{self, CORRUPT, Failure, UNAVAILABLE};
 use leasehold_support::output::Table;
@@ -29,20 +29,20 @@ Shown by: Authorization: Bearer KEY (HTTP), AUTH KEY (RESP), LEASEHOLD_API_KEY (
 /// Makes, lists and revokes API keys of a server.
 #[derive(Debug, Args)]
 #[command(after_help = EXAMPLE)]
-pub struct Key {
+pub struct KeyArgs {
     #[command(subcommand)]
-    what: What,
+    what: KeySubcommand,
 }
 
 #[derive(Debug, Subcommand)]
-enum What {
-    Create(Create),
-    Ls(Ls),
-    Revoke(Revoke),
+enum KeySubcommand {
+    Create(KeyCreateArgs),
+    Ls(KeyLsArgs),
+    Revoke(KeyRevokeArgs),
 }
 
 #[derive(Debug, Args)]
-struct Place {
+struct KeyDirectory {
     /// The data directory of the server [default: ./leasehold-data]
     #[arg(long, value_name = "DIR", env = "LEASEHOLD_DATA")]
     data: Option<PathBuf>,
@@ -53,9 +53,9 @@ struct Place {
 
 /// Makes a key and prints it, once
 #[derive(Debug, Args)]
-struct Create {
+struct KeyCreateArgs {
     /// What it may do: read, lease, boxoffice or admin; may be given again
-    #[arg(long = "role", value_name = "ROLE", required = true, value_parser = role, value_delimiter = ',')]
+    #[arg(long = "role", value_name = "ROLE", required = true, value_parser = parse_role, value_delimiter = ',')]
     roles: Vec<Role>,
     /// Only names that begin so; may be given again [default: every name]
     #[arg(long = "prefix", value_name = "PREFIX")]
@@ -67,32 +67,32 @@ struct Create {
     #[arg(long, value_name = "TEXT", default_value = "")]
     note: String,
     #[command(flatten)]
-    place: Place,
+    place: KeyDirectory,
 }
 
 /// Lists the keys: never their secrets, which nobody knows
 #[derive(Debug, Args)]
-struct Ls {
+struct KeyLsArgs {
     /// Print one JSON object per line
     #[arg(long)]
     json: bool,
     #[command(flatten)]
-    place: Place,
+    place: KeyDirectory,
 }
 
 /// Revokes a key, also on connections that are open
 #[derive(Debug, Args)]
-struct Revoke {
+struct KeyRevokeArgs {
     /// The id of the key, as `ls` shows it
     #[arg(value_name = "ID")]
     id: String,
     #[command(flatten)]
-    place: Place,
+    place: KeyDirectory,
 }
 
 /// A key as everybody may see it.
 #[derive(Serialize)]
-struct Seen<'a> {
+struct KeyJson<'a> {
     id: &'a str,
     roles: &'a [Role],
     prefixes: &'a [String],
@@ -101,47 +101,47 @@ struct Seen<'a> {
     created: &'a str,
 }
 
-fn role(word: &str) -> Result<Role, String> {
+fn parse_role(word: &str) -> Result<Role, String> {
     Role::named(word).ok_or_else(|| format!("the roles are {}", Role::ALL.map(Role::word).join(", ")))
 }
 
-impl Key {
+impl KeyArgs {
     /// Does it.
     pub fn execute(self) -> anyhow::Result<u8> {
         rustix::process::umask(rustix::fs::Mode::from_raw_mode(0o077));
         let done = match self.what {
-            What::Create(create) => create.execute(),
-            What::Ls(ls) => ls.execute(),
-            What::Revoke(revoke) => revoke.execute(),
+            KeySubcommand::Create(create) => create.execute(),
+            KeySubcommand::Ls(ls) => ls.execute(),
+            KeySubcommand::Revoke(revoke) => revoke.execute(),
         };
-        done.map_err(coded).map(|()| exit::DONE)
+        done.map_err(with_exit_code).map(|()| exit::DONE)
     }
 }
 
 /// The exit code of a list that cannot be had.
-fn coded(error: anyhow::Error) -> anyhow::Error {
-    let code = match error.downcast_ref::<Bad>() {
-        Some(Bad::Damaged { .. }) => CORRUPT,
-        Some(Bad::Io { .. }) => UNAVAILABLE,
+fn with_exit_code(error: anyhow::Error) -> anyhow::Error {
+    let code = match error.downcast_ref::<KeyFileError>() {
+        Some(KeyFileError::Damaged { .. }) => CORRUPT,
+        Some(KeyFileError::Io { .. }) => UNAVAILABLE,
         None => return error,
     };
     Failure::coded(code, exit::sentence(&error))
 }
 
-impl Place {
-    fn dir(self) -> anyhow::Result<PathBuf> {
-        let flags = Flags { data: self.data, config: self.config, ..Flags::default() };
+impl KeyDirectory {
+    fn data_dir(self) -> anyhow::Result<PathBuf> {
+        let flags = ServeFlags { data: self.data, config: self.config, ..ServeFlags::default() };
         Ok(Config::load(&flags)?.data)
     }
 }
 
-impl Create {
+impl KeyCreateArgs {
     fn execute(self) -> anyhow::Result<()> {
         let key = NewKey::random().context("take random bits from the operating system")?;
         let mut roles = self.roles;
         roles.sort_by_key(|role| *role as u8);
         roles.dedup();
-        let record = Record {
+        let record = KeyRecord {
             id: key.id.clone(),
             hash: key.digest(),
             roles,
@@ -151,7 +151,7 @@ impl Create {
             created: time::rfc3339_in(std::time::Duration::ZERO),
         };
         record.check().map_err(Failure::usage)?;
-        let dir = self.place.dir()?;
+        let dir = self.place.data_dir()?;
         let first = KeyFile::change(&dir, |file| {
             file.keys.push(record);
             Ok(file.keys.len() == 1)
@@ -165,11 +165,11 @@ impl Create {
     }
 }
 
-impl Ls {
+impl KeyLsArgs {
     fn execute(self) -> anyhow::Result<()> {
-        let file = KeyFile::load(&self.place.dir()?)?;
+        let file = KeyFile::load(&self.place.data_dir()?)?;
         if self.json {
-            return file.keys.iter().try_for_each(|record| output::json(&Seen::of(record)));
+            return file.keys.iter().try_for_each(|record| output::json(&KeyJson::from_record(record)));
         }
         if file.keys.is_empty() {
             output::say("there are no keys: everybody on the machine of the server may do everything");
@@ -188,13 +188,13 @@ impl Ls {
     }
 }
 
-impl Revoke {
+impl KeyRevokeArgs {
     fn execute(self) -> anyhow::Result<()> {
         let id = secret::id_in(self.id.trim()).to_owned();
         if !secret::is_id(&id) {
             return Err(Failure::usage("this is no id of a key: `leasehold key ls` shows them"));
         }
-        let dir = self.place.dir()?;
+        let dir = self.place.data_dir()?;
         let left = KeyFile::change(&dir, |file| {
             let before = file.keys.len();
             file.keys.retain(|record| record.id != id);
@@ -214,8 +214,8 @@ impl Revoke {
     }
 }
 
-impl<'a> Seen<'a> {
-    fn of(record: &'a Record) -> Self {
+impl<'a> KeyJson<'a> {
+    fn from_record(record: &'a KeyRecord) -> Self {
         Self {
             id: &record.id,
             roles: &record.roles,

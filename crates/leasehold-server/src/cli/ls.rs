@@ -16,7 +16,7 @@ Example:
 /// Lists the resources in use, in order of name.
 #[derive(Debug, Args)]
 #[command(after_help = EXAMPLE)]
-pub struct Ls {
+pub struct LsArgs {
     /// Only names that begin so.
     #[arg(default_value = "")]
     prefix: String,
@@ -25,7 +25,7 @@ pub struct Ls {
     json: bool,
 }
 
-impl Ls {
+impl LsArgs {
     /// Prints the resources in use.
     pub async fn execute(self, target: &Target) -> anyhow::Result<u8> {
         let client = target.open().await?;
@@ -36,8 +36,8 @@ impl Ls {
         } else if resources.is_empty() {
             output::say("nothing is held");
         } else {
-            let mut table = Table::new(&view::HEADINGS);
-            resources.iter().flat_map(view::rows).for_each(|row| table.row(row));
+            let mut table = Table::new(&view::RESOURCE_HEADINGS);
+            resources.iter().flat_map(view::resource_rows).for_each(|row| table.row(row));
             table.print()?;
         }
         Ok(exit::DONE)

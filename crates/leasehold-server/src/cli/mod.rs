@@ -1,11 +1,11 @@
-//! The command line: one file per command, and beside them what they share.
+//! The command line: one file per command, and what they share.
 //!
 //! ```text
 //!   arguments ──▶ Cli ──▶ Target (which engine) ──▶ command ──▶ output, exit code
 //! ```
 //!
-//! Every command but `bench` runs on one thread: `run` needs that, because the parent-death signal of
-//! its child is tied to the thread that started it, and the others need no more.
+//! Every command but `serve` and `bench` runs on one thread. `run` needs that: the parent-death signal of its child is
+//! tied to the thread that started it.
 
 mod acquire;
 mod engines;
@@ -44,8 +44,8 @@ Thirty seconds:
 Exit codes: 0 done, 1 unexpected, 2 bad usage, 3 held by another, 4 unavailable, 5 outcome unknown,
 6 lease lost while the command ran, 7 stale or not held, 8 corrupt.";
 
-/// How long what is still under way at the end may take.
-const LAST_WORDS: Duration = Duration::from_secs(5);
+/// Timeout for tasks that still run when the command is done.
+const RUNTIME_SHUTDOWN_TIMEOUT: Duration = Duration::from_secs(5);
 
 /// Leases with fencing tokens, from the shell.
 #[derive(Debug, Parser)]
@@ -57,40 +57,40 @@ struct Cli {
     #[arg(long, global = true, value_name = "URL")]
     url: Vec<String>,
     #[command(subcommand)]
-    command: Command,
+    command: CliCommand,
 }
 
 #[derive(Debug, Subcommand)]
-enum Command {
-    Serve(crate::serve::Serve),
-    Acquire(acquire::Acquire),
-    Renew(renew::Renew),
-    Release(release::Release),
-    Run(run::Run),
-    Key(key::Key),
-    Ls(ls::Ls),
-    Inspect(inspect::Inspect),
-    Revoke(revoke::Revoke),
-    Engines(engines::Engines),
+enum CliCommand {
+    Serve(crate::serve::ServeArgs),
+    Acquire(acquire::AcquireArgs),
+    Renew(renew::RenewArgs),
+    Release(release::ReleaseArgs),
+    Run(run::RunArgs),
+    Key(key::KeyArgs),
+    Ls(ls::LsArgs),
+    Inspect(inspect::InspectArgs),
+    Revoke(revoke::RevokeArgs),
+    Engines(engines::EnginesArgs),
     #[cfg(feature = "load")]
     Bench(leasehold_load::bench::Bench),
     #[cfg(feature = "load")]
     Rehearse(leasehold_load::rehearse::Rehearse),
-    Watch(watch::Watch),
+    Watch(watch::WatchArgs),
     /// Not for people: the process that `run` leaves behind to outlive it.
-    #[command(name = run::guard::COMMAND, hide = true)]
+    #[command(name = run::guard::GUARD_COMMAND, hide = true)]
     Guard,
 }
 
-/// Reads the command line, does what it says, and answers the exit code.
+/// Parses the command line, runs the command, and returns the exit code.
 pub fn main() -> ExitCode {
     let cli = match Cli::try_parse() {
         Ok(cli) => cli,
-        Err(error) => return ExitCode::from(refuse(&error)),
+        Err(error) => return ExitCode::from(print_clap_error(&error)),
     };
-    let code = match dispatch(cli) {
+    let code = match run_command(cli) {
         Ok(code) => code,
-        // `leasehold ls | head -1` got what it wanted.
+        // The reader of a pipe closed it: `leasehold ls | head -1`.
         Err(error) if output::reader_went_away(&error) => exit::DONE,
         Err(error) => {
             output::say(exit::sentence(&error));
@@ -100,37 +100,37 @@ pub fn main() -> ExitCode {
     ExitCode::from(code)
 }
 
-fn dispatch(cli: Cli) -> anyhow::Result<u8> {
-    let target = || Target::parse(&url(&cli.url)?);
+fn run_command(cli: Cli) -> anyhow::Result<u8> {
+    let target = || Target::parse(&chosen_url(&cli.url)?);
     match cli.command {
-        Command::Serve(_) | Command::Key(_) if !cli.url.is_empty() => {
+        CliCommand::Serve(_) | CliCommand::Key(_) if !cli.url.is_empty() => {
             Err(Failure::usage("this command works on a directory: give --data DIR, not --url"))
         }
         #[cfg(feature = "load")]
-        Command::Rehearse(_) if !cli.url.is_empty() => {
+        CliCommand::Rehearse(_) if !cli.url.is_empty() => {
             Err(Failure::usage("a rehearsal speaks HTTP: give --http URL, not --url"))
         }
-        Command::Serve(command) => command.execute(),
-        Command::Key(command) => command.execute(),
-        Command::Acquire(command) => here(command.execute(&target()?)),
-        Command::Renew(command) => here(command.execute(&target()?)),
-        Command::Release(command) => here(command.execute(&target()?)),
-        Command::Run(command) => here(command.execute(&target()?)),
-        Command::Ls(command) => here(command.execute(&target()?)),
-        Command::Inspect(command) => here(command.execute(&target()?)),
-        Command::Revoke(command) => here(command.execute(&target()?)),
-        Command::Engines(command) => command.execute(),
+        CliCommand::Serve(command) => command.execute(),
+        CliCommand::Key(command) => command.execute(),
+        CliCommand::Acquire(command) => block_on_this_thread(command.execute(&target()?)),
+        CliCommand::Renew(command) => block_on_this_thread(command.execute(&target()?)),
+        CliCommand::Release(command) => block_on_this_thread(command.execute(&target()?)),
+        CliCommand::Run(command) => block_on_this_thread(command.execute(&target()?)),
+        CliCommand::Ls(command) => block_on_this_thread(command.execute(&target()?)),
+        CliCommand::Inspect(command) => block_on_this_thread(command.execute(&target()?)),
+        CliCommand::Revoke(command) => block_on_this_thread(command.execute(&target()?)),
+        CliCommand::Engines(command) => command.execute(),
         #[cfg(feature = "load")]
-        Command::Bench(command) => command.execute(&cli.url),
+        CliCommand::Bench(command) => command.execute(&cli.url),
         #[cfg(feature = "load")]
-        Command::Rehearse(command) => command.execute(),
-        Command::Watch(command) => here(command.execute(&target()?)),
-        Command::Guard => run::guard::stand(),
+        CliCommand::Rehearse(command) => command.execute(),
+        CliCommand::Watch(command) => block_on_this_thread(command.execute(&target()?)),
+        CliCommand::Guard => run::guard::run_guard(),
     }
 }
 
-/// The one URL of a command: typed, or from the environment, or the default.
-fn url(typed: &[String]) -> anyhow::Result<String> {
+/// The URL of a command: typed, or from the environment, or the default.
+fn chosen_url(typed: &[String]) -> anyhow::Result<String> {
     match typed {
         [] => {
             let named = std::env::var("LEASEHOLD_URL").ok().filter(|url| !url.is_empty());
@@ -141,18 +141,18 @@ fn url(typed: &[String]) -> anyhow::Result<String> {
     }
 }
 
-/// Runs a command on this very thread.
-fn here<T>(work: impl Future<Output = anyhow::Result<T>>) -> anyhow::Result<T> {
+/// Runs a command on this thread.
+fn block_on_this_thread<T>(work: impl Future<Output = anyhow::Result<T>>) -> anyhow::Result<T> {
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().context("start the runtime")?;
     let done = runtime.block_on(work);
-    // A disk that hangs must not keep us when the answer is known.
-    runtime.shutdown_timeout(LAST_WORDS);
+    // A disk that hangs must not keep the process.
+    runtime.shutdown_timeout(RUNTIME_SHUTDOWN_TIMEOUT);
     done
 }
 
-/// Answers a command line that clap could not read. A bad value gets one sentence like every other
-/// refusal of ours; the rest keeps clap's hints ("a similar subcommand exists").
-fn refuse(error: &clap::Error) -> u8 {
+/// Prints the error of a command line that clap could not parse. A bad value gets one sentence like our other errors;
+/// the rest keeps clap's hints.
+fn print_clap_error(error: &clap::Error) -> u8 {
     if matches!(error.kind(), ErrorKind::ValueValidation) {
         let text = |kind| match error.get(kind) {
             Some(ContextValue::String(text)) => text.as_str(),

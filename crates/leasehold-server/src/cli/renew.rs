@@ -18,7 +18,7 @@ A lease that ended is never revived: exit code 7.";
 /// Renews a lease: its end becomes now + ttl, within its cap.
 #[derive(Debug, Args)]
 #[command(after_help = EXAMPLE)]
-pub struct Renew {
+pub struct RenewArgs {
     /// What acquire printed, or - to read it from stdin: it is a secret.
     #[arg(value_name = "LEASE_ID", allow_hyphen_values = true)]
     lease_id: String,
@@ -30,10 +30,10 @@ pub struct Renew {
     json: bool,
 }
 
-impl Renew {
+impl RenewArgs {
     /// Renews, and prints how long the lease now lasts.
     pub async fn execute(self, target: &Target) -> anyhow::Result<u8> {
-        let lease_id = secret::read(&self.lease_id)?;
+        let lease_id = secret::read_lease_id(&self.lease_id)?;
         let client = target.open().await?;
         let renewal = client.renew(&lease_id, self.ttl).await?;
         client.close().await?;

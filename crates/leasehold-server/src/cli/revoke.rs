@@ -15,7 +15,7 @@ The old holder is not stopped by this: the fence at the resource refuses its tok
 /// Ends every lease on a resource, whoever holds it.
 #[derive(Debug, Args)]
 #[command(after_help = EXAMPLE)]
-pub struct Revoke {
+pub struct RevokeArgs {
     /// The resource.
     #[arg(value_name = "NAME")]
     name: String,
@@ -24,7 +24,7 @@ pub struct Revoke {
     reason: String,
 }
 
-impl Revoke {
+impl RevokeArgs {
     /// Revokes, and says how many leases that ended.
     pub async fn execute(self, target: &Target) -> anyhow::Result<u8> {
         if self.reason.trim().is_empty() {

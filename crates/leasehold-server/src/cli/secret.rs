@@ -7,15 +7,19 @@ use leasehold::engine::LeaseId;
 
 use leasehold_support::exit::Failure;
 
-/// More than any lease_id is long: enough to see that something else was piped in.
-const MOST_BYTES: u64 = 1024;
+/// Bytes read from stdin: more than any lease_id has.
+const MAX_LEASE_ID_BYTES: u64 = 1024;
 
 /// The lease_id that was typed, or piped in when `-` was typed.
-pub fn read(argument: &str) -> anyhow::Result<LeaseId> {
+pub fn read_lease_id(argument: &str) -> anyhow::Result<LeaseId> {
     let piped;
     let text = if argument == "-" {
         let mut text = Vec::new();
-        std::io::stdin().lock().take(MOST_BYTES).read_to_end(&mut text).context("read the lease_id from stdin")?;
+        std::io::stdin()
+            .lock()
+            .take(MAX_LEASE_ID_BYTES)
+            .read_to_end(&mut text)
+            .context("read the lease_id from stdin")?;
         piped = String::from_utf8(text).map_err(|_| Failure::usage("what came on stdin is no lease_id"))?;
         piped.trim()
     } else {

@@ -15,17 +15,17 @@ use leasehold_support::output;
 /// What `--url` names when nobody names anything: the server on this machine.
 pub const DEFAULT_URL: &str = "leasehold://127.0.0.1:7401";
 
-/// Where the key of a server is, if it is not in the URL.
-const KEY: &str = "LEASEHOLD_API_KEY";
+/// The environment variable with the API key, if it is not in the URL.
+const API_KEY_VARIABLE: &str = "LEASEHOLD_API_KEY";
 
-/// Engines of the design that this version does not have, by URL scheme.
-const LATER: [&str; 7] = ["redis", "rediss", "redlock", "etcd", "zk", "postgres", "postgresql"];
+/// URL schemes of engines that this version does not have.
+const UNSUPPORTED_SCHEMES: [&str; 7] = ["redis", "rediss", "redlock", "etcd", "zk", "postgres", "postgresql"];
 
 /// What to type instead.
-const HINT: &str =
+const URL_HINT: &str =
     "this version has servers and directories, so say e.g. --url leasehold://127.0.0.1:7401 or embedded:./my-leases";
 
-/// An engine that was named and that we have.
+/// An engine that a URL names.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Target {
     /// The embedded engine over a directory.
@@ -44,38 +44,38 @@ impl Target {
     /// Exit code 2 for what we do not know or do not have.
     pub fn parse(url: &str) -> anyhow::Result<Self> {
         let Some((scheme, rest)) = url.split_once(':') else {
-            return Err(Failure::usage(format!("the url has no scheme: {HINT}")));
+            return Err(Failure::usage(format!("the url has no scheme: {URL_HINT}")));
         };
         match scheme {
-            "embedded" if rest.is_empty() => Err(Failure::usage(format!("embedded: names no directory: {HINT}"))),
-            // It would mean a directory in the root, which nobody means.
+            "embedded" if rest.is_empty() => Err(Failure::usage(format!("embedded: names no directory: {URL_HINT}"))),
+            // It would name a directory in the root, which nobody means.
             "embedded" if rest.starts_with("//") => {
-                Err(Failure::usage(format!("embedded: is followed by a path without //: {HINT}")))
+                Err(Failure::usage(format!("embedded: is followed by a path without //: {URL_HINT}")))
             }
             "embedded" => Ok(Self::Embedded(PathBuf::from(rest))),
             "leasehold" | "leaseholds" => {
                 let options = remote::Options::from_url(url);
-                options.map(Self::Server).map_err(|error| Failure::usage(format!("{error}: {HINT}")))
+                options.map(Self::Server).map_err(|error| Failure::usage(format!("{error}: {URL_HINT}")))
             }
-            _ if LATER.contains(&scheme) => {
-                Err(Failure::usage(format!("the engine {scheme}: is not in this version: {HINT}")))
+            _ if UNSUPPORTED_SCHEMES.contains(&scheme) => {
+                Err(Failure::usage(format!("the engine {scheme}: is not in this version: {URL_HINT}")))
             }
-            _ => Err(Failure::usage(format!("unknown engine {scheme:?} in the url: {HINT}"))),
+            _ => Err(Failure::usage(format!("unknown engine {scheme:?} in the url: {URL_HINT}"))),
         }
     }
 
     /// A client.
     ///
-    /// Of a directory: one that holds it only for the moment of each operation, so that other processes have their turn
-    /// between them. Of a server: one that is connected.
+    /// For a directory: locks it only during each operation, so that other processes can use it in between. For a
+    /// server: connected.
     ///
     /// # Errors
     ///
     /// Exit code 4 when no server answers.
     pub async fn open(&self) -> anyhow::Result<Leasehold> {
         match self {
-            Self::Embedded(dir) => Ok(visit(dir)),
-            Self::Server(_) => Ok(Leasehold::with_engine(self.server().await?, clock())),
+            Self::Embedded(dir) => Ok(open_directory(dir)),
+            Self::Server(_) => Ok(Leasehold::with_engine(self.connect_server().await?, system_clock())),
         }
     }
 
@@ -84,7 +84,7 @@ impl Target {
     /// # Errors
     ///
     /// Exit code 2 if the target is none, 4 when it does not answer.
-    pub async fn server(&self) -> anyhow::Result<Arc<Remote>> {
+    pub async fn connect_server(&self) -> anyhow::Result<Arc<Remote>> {
         let Self::Server(options) = self else {
             return Err(Failure::usage(
                 "this needs a server: a directory cannot tell what happens in it, so ask again with leasehold ls, or \
@@ -93,14 +93,14 @@ impl Target {
         };
         let mut options = options.clone();
         if options.key.is_none() {
-            options.key = std::env::var(KEY).ok().filter(|key| !key.is_empty());
+            options.key = std::env::var(API_KEY_VARIABLE).ok().filter(|key| !key.is_empty());
         }
         let at = options.at();
         match Remote::open(options).await {
             Err(Error::Unavailable { source, .. }) => {
-                let hint = hint(source.downcast_ref::<remote::Away>());
+                let hint = unreachable_hint(source.downcast_ref::<remote::Away>());
                 let source = exit::sentence(&anyhow::Error::from_boxed(source));
-                // The cause names the address itself, unless it is about something else.
+                // The cause usually names the address itself.
                 let about = if source.contains(&at) { String::new() } else { format!("the server at {at}: ") };
                 Err(Failure::coded(exit::UNAVAILABLE, format!("{about}{source}{hint}")))
             }
@@ -109,10 +109,10 @@ impl Target {
     }
 }
 
-/// What to do about a server that was not reached, where the cause does not say it.
-fn hint(away: Option<&remote::Away>) -> &'static str {
+/// What to do about a server that cannot be reached, where the cause does not say it.
+fn unreachable_hint(away: Option<&remote::Away>) -> &'static str {
     match away {
-        // What openssl makes without being told otherwise: rustls takes such a certificate as an authority only.
+        // Default certificates of openssl: rustls accepts them as an authority only.
         Some(remote::Away::Untrusted { source, .. }) if source.to_string().contains("CaUsedAsEndEntity") => {
             "; it is the certificate of an authority, so give the server one with basicConstraints=critical,CA:FALSE"
         }
@@ -122,20 +122,19 @@ fn hint(away: Option<&remote::Away>) -> &'static str {
     }
 }
 
-fn visit(dir: &std::path::Path) -> Leasehold {
-    // What recovery left behind, or a disk that failed, is for the person at the terminal.
-    // A disk that failed is in the error of the command that met it: one sentence, not two.
+fn open_directory(dir: &std::path::Path) -> Leasehold {
+    // Notices of recovery are for the person at the terminal.
     let notices = Arc::new(|notice: Notice| {
         if !matches!(notice, Notice::Failed(_)) {
             output::say(notice.to_string());
         }
     });
     let options = embedded::Options { notices, ..embedded::Options::default() };
-    Leasehold::with_engine(Visitor::new(dir, options), clock())
+    Leasehold::with_engine(Visitor::new(dir, options), system_clock())
 }
 
 /// The clock leases are counted by: it includes suspend.
-pub fn clock() -> Arc<dyn Clock> {
+pub fn system_clock() -> Arc<dyn Clock> {
     SystemClock::shared()
 }
 

@@ -5,8 +5,8 @@ use leasehold::engine::{Holding, Resource};
 use crate::api::leases::mode_word;
 use leasehold_support::duration::brief;
 
-/// The rows of a listing for people: one for each holder that is shown, and one for the rest of a crowd.
-pub fn rows(resource: &Resource) -> Vec<Vec<String>> {
+/// The rows of a listing: one for each holder that is shown, and one for the number of the others.
+pub fn resource_rows(resource: &Resource) -> Vec<Vec<String>> {
     let waiting = resource.queue_len.to_string();
     let mode = mode_word(resource.mode).to_owned();
     let row = |holder: String, token: String, since: String, left: String| {
@@ -24,5 +24,5 @@ pub fn rows(resource: &Resource) -> Vec<Vec<String>> {
     resource.holders.iter().map(holding).chain(more).collect()
 }
 
-/// The headings above [`rows`].
-pub const HEADINGS: [&str; 7] = ["NAME", "MODE", "HOLDER", "TOKEN", "HELD FOR", "REMAINING", "WAITING"];
+/// The headings above [`resource_rows`].
+pub const RESOURCE_HEADINGS: [&str; 7] = ["NAME", "MODE", "HOLDER", "TOKEN", "HELD FOR", "REMAINING", "WAITING"];

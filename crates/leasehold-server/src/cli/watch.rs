@@ -20,7 +20,7 @@ it was lost.";
 /// Follows what is granted, released, lapsed and revoked, one line each.
 #[derive(Debug, Args)]
 #[command(after_help = EXAMPLE)]
-pub struct Watch {
+pub struct WatchArgs {
     /// Only names that begin so.
     #[arg(default_value = "")]
     prefix: String,
@@ -31,7 +31,7 @@ pub struct Watch {
 
 /// A line of `--json`: the same as the data of HTTP's events.
 #[derive(Debug, Serialize)]
-struct Line<'a> {
+struct WatchLineJson<'a> {
     id: String,
     kind: &'static str,
     /// Decimal text: JSON numbers end at 2^53, tokens do not.
@@ -47,37 +47,37 @@ struct Line<'a> {
     at: Option<String>,
 }
 
-impl Watch {
+impl WatchArgs {
     /// Prints events until a signal comes.
     pub async fn execute(self, target: &Target) -> anyhow::Result<u8> {
         let mut signals = Signals::listen()?;
-        let server = target.server().await?;
+        let server = target.connect_server().await?;
         let mut stream = server.watch_prefix(&self.prefix, None).await?;
         tokio::select! {
             biased;
             // Asked to end, it has done what it was started for.
             _ = signals.next() => Ok(exit::DONE),
-            never = self.follow(&mut stream) => never.map(|()| exit::DONE),
+            never = self.print_events(&mut stream) => never.map(|()| exit::DONE),
         }
     }
 
-    async fn follow(&self, stream: &mut Stream) -> anyhow::Result<()> {
+    async fn print_events(&self, stream: &mut Stream) -> anyhow::Result<()> {
         // The first reset only says where the watch begins.
         let mut began = false;
         loop {
             match stream.next().await? {
                 Seen::Reset(_) if !began => {}
                 Seen::Reset(id) => self.print_reset(id)?,
-                Seen::Events(events) => events.iter().try_for_each(|event| self.print(event))?,
+                Seen::Events(events) => events.iter().try_for_each(|event| self.print_event(event))?,
             }
             began = true;
         }
     }
 
-    fn print(&self, event: &Event) -> anyhow::Result<()> {
+    fn print_event(&self, event: &Event) -> anyhow::Result<()> {
         let at = time::rfc3339_ago(event.ago);
         if self.json {
-            return output::json(&Line {
+            return output::json(&WatchLineJson {
                 id: event.id.to_string(),
                 kind: event.kind.word(),
                 token: event.token.map(|token| token.to_string()),
@@ -101,7 +101,15 @@ impl Watch {
         if self.json {
             let (reason, resources) = ("", &[][..]);
             let (token, holder, at) = (None, None, None);
-            return output::json(&Line { id: id.to_string(), kind: "reset", token, holder, reason, resources, at });
+            return output::json(&WatchLineJson {
+                id: id.to_string(),
+                kind: "reset",
+                token,
+                holder,
+                reason,
+                resources,
+                at,
+            });
         }
         let at = time::rfc3339_ago(std::time::Duration::ZERO);
         output::line(format!("{at}  reset     there is a gap before this line: see leasehold ls"))

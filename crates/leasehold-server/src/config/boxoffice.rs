@@ -7,33 +7,33 @@ use leasehold_boxoffice::provider::CaptureMode;
 use leasehold_boxoffice::sign::MIN_SECRET_BYTES;
 use serde::Deserialize;
 
-use super::units::Span;
+use super::units::ConfigDuration;
 
-/// How the box office is run.
+/// The configuration of the box office.
 #[derive(Clone, Debug, PartialEq, Eq, Deserialize)]
-#[serde(deny_unknown_fields, default)]
-pub struct BoxOffice {
-    /// What tickets are signed with: one, or two while it is being changed.
-    pub ticket_secrets: Vec<Secret>,
+#[serde(rename = "BoxOffice", deny_unknown_fields, default)]
+pub struct BoxOfficeConfig {
+    /// The secrets that sign tickets: one, or two while it is being changed.
+    pub ticket_secrets: Vec<SecretText>,
     /// How long a ticket lives.
-    pub ticket_ttl: Span,
+    pub ticket_ttl: ConfigDuration,
     /// The event that the buyers' page begins with.
     pub default_event: Option<String>,
-    /// Where the payment provider is asked for refunds.
+    /// The URL of the payment provider.
     pub provider_url: Option<String>,
-    /// Whether the provider is asked to make payments, and when it takes the money. None: payments begin with the shop.
+    /// Whether the provider creates payments, and when it captures. None: the shop creates them.
     pub provider_payments: Option<CaptureMode>,
-    /// What the payment provider signs with: one, or two while it is being changed.
-    pub provider_secrets: Vec<Secret>,
-    /// Webhooks and the provider may stand in a private network.
+    /// The secrets of the payment provider: one, or two while it is being changed.
+    pub provider_secrets: Vec<SecretText>,
+    /// Whether webhooks and the provider may be in a private network.
     pub allow_private_targets: bool,
 }
 
-impl Default for BoxOffice {
+impl Default for BoxOfficeConfig {
     fn default() -> Self {
         Self {
             ticket_secrets: Vec::new(),
-            ticket_ttl: Span::seconds(3600),
+            ticket_ttl: ConfigDuration::seconds(3600),
             default_event: None,
             provider_url: None,
             provider_payments: None,
@@ -43,8 +43,8 @@ impl Default for BoxOffice {
     }
 }
 
-impl BoxOffice {
-    /// Who this server is, as the holder of leases of its own.
+impl BoxOfficeConfig {
+    /// The holder name of this server's own leases.
     pub fn name(&self) -> String {
         format!("boxoffice-{}", std::process::id())
     }
@@ -82,12 +82,12 @@ impl BoxOffice {
     }
 }
 
-/// A text that no log shows.
+/// A text that `Debug` does not show.
 #[derive(Clone, PartialEq, Eq, Deserialize)]
 #[serde(transparent)]
-pub struct Secret(String);
+pub struct SecretText(String);
 
-impl Secret {
+impl SecretText {
     /// Hides a text.
     pub fn new(text: &str) -> Self {
         Self(text.into())
@@ -99,7 +99,7 @@ impl Secret {
     }
 }
 
-impl fmt::Debug for Secret {
+impl fmt::Debug for SecretText {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str("Secret(…)")
     }

@@ -2,11 +2,11 @@
 
 use std::path::PathBuf;
 
-use super::{Format, Level, anonymous};
+use super::{LogFormat, LogLevel, without_credentials};
 
 /// What stands over the config file, typed or from the environment. `Debug` hides what may be a password in a URL.
 #[derive(Clone, Default, clap::Args)]
-pub struct Flags {
+pub struct ServeFlags {
     /// A TOML file; see --print-config
     #[arg(long, value_name = "FILE", env = "LEASEHOLD_CONFIG")]
     pub config: Option<PathBuf>,
@@ -47,21 +47,21 @@ pub struct Flags {
     pub tls_client_ca: Option<PathBuf>,
     /// How log lines look
     #[arg(long, value_name = "FORMAT", env = "LEASEHOLD_LOG_FORMAT")]
-    pub log_format: Option<Format>,
+    pub log_format: Option<LogFormat>,
     /// How much is logged
     #[arg(long, value_name = "LEVEL", env = "LEASEHOLD_LOG_LEVEL")]
-    pub log_level: Option<Level>,
+    pub log_level: Option<LogLevel>,
     /// An OpenTelemetry collector, e.g. http://127.0.0.1:4318
     #[arg(long, value_name = "URL", env = "LEASEHOLD_OTEL_ENDPOINT", hide_env_values = true)]
     pub otel_endpoint: Option<String>,
 }
 
-impl std::fmt::Debug for Flags {
+impl std::fmt::Debug for ServeFlags {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         f.debug_struct("Flags")
             .field("config", &self.config)
             .field("data", &self.data)
-            .field("engine", &self.engine.as_deref().map(anonymous))
+            .field("engine", &self.engine.as_deref().map(without_credentials))
             .field("http", &self.http)
             .field("resp", &self.resp)
             .finish_non_exhaustive()

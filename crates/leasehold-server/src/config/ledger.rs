@@ -2,7 +2,7 @@
 
 use std::path::{Path, PathBuf};
 
-use super::Secret;
+use super::SecretText;
 
 /// The ledger's file in the data directory.
 const SQLITE_FILE: &str = "boxoffice.sqlite";
@@ -15,7 +15,7 @@ pub enum LedgerUrl {
     /// In a file.
     Sqlite(PathBuf),
     /// In a database that several servers share.
-    Postgres(Secret),
+    Postgres(SecretText),
 }
 
 impl LedgerUrl {
@@ -29,7 +29,7 @@ impl LedgerUrl {
             "none" => Ok(Self::None),
             "sqlite" => Ok(Self::Sqlite(data.join(SQLITE_FILE))),
             url if url.starts_with("postgres://") || url.starts_with("postgresql://") => {
-                Ok(Self::Postgres(Secret::new(url)))
+                Ok(Self::Postgres(SecretText::new(url)))
             }
             url => match url.strip_prefix("sqlite:") {
                 Some(path) if !path.is_empty() => Ok(Self::Sqlite(path.trim_start_matches("//").into())),

@@ -1,30 +1,30 @@
-//! `[limits]`: how much may be asked, of the engine and of each port.
+//! `[limits]`: limits of the engine and of each port.
 
-use leasehold_core::Limits as Core;
+use leasehold_core::Limits as CoreLimits;
 use serde::Deserialize;
 
-use super::units::{Size, Span};
+use super::units::{ConfigDuration, ConfigSize};
 
-/// How much may be asked. The defaults are the contract of `docs/reference/config.md`.
+/// The limits. The defaults are the contract of `docs/reference/config.md`.
 #[derive(Clone, Debug, PartialEq, Eq, Deserialize)]
-#[serde(deny_unknown_fields, default)]
-pub struct Limits {
+#[serde(rename = "Limits", deny_unknown_fields, default)]
+pub struct LimitsConfig {
     /// Bytes of a resource name.
-    pub name_bytes: Size,
+    pub name_bytes: ConfigSize,
     /// Bytes of a holder label.
-    pub holder_bytes: Size,
+    pub holder_bytes: ConfigSize,
     /// Bytes of a request id.
-    pub request_bytes: Size,
+    pub request_bytes: ConfigSize,
     /// Bytes of the value of a Redis key.
-    pub value_bytes: Size,
+    pub value_bytes: ConfigSize,
     /// Resources in one claim.
     pub resources_per_claim: usize,
     /// Permits of one resource.
     pub capacity: u32,
     /// Longest ttl and delay.
-    pub ttl: Span,
+    pub ttl: ConfigDuration,
     /// Longest wait.
-    pub wait: Span,
+    pub wait: ConfigDuration,
     /// Waiters on one resource.
     pub waiters_per_resource: usize,
     /// Waiters in all.
@@ -42,35 +42,35 @@ pub struct Limits {
     /// Connections from one address (IPv6: one /64).
     pub connections_per_address: usize,
     /// Bytes of an HTTP body.
-    pub body_bytes: Size,
+    pub body_bytes: ConfigSize,
     /// Arguments of a RESP command.
     pub arguments: usize,
     /// Bytes of one RESP argument.
-    pub bulk_bytes: Size,
+    pub bulk_bytes: ConfigSize,
     /// From connect to the first byte, on both ports.
-    pub first_byte: Span,
+    pub first_byte: ConfigDuration,
     /// For the head of an HTTP request.
-    pub header: Span,
+    pub header: ConfigDuration,
     /// For its body; for a RESP command.
-    pub body: Span,
-    /// How long a client may take nothing of what we send.
-    pub write_stall: Span,
-    /// How long an HTTP connection may stay without a request.
-    pub idle: Span,
+    pub body: ConfigDuration,
+    /// How long a client may read nothing of what we send.
+    pub write_stall: ConfigDuration,
+    /// How long an HTTP connection may stay idle.
+    pub idle: ConfigDuration,
 }
 
-impl Default for Limits {
+impl Default for LimitsConfig {
     fn default() -> Self {
-        let core = Core::default();
+        let core = CoreLimits::default();
         Self {
-            name_bytes: Size(core.name_bytes),
-            holder_bytes: Size(core.holder_bytes),
-            request_bytes: Size(core.request_bytes),
-            value_bytes: Size(core.value_bytes),
+            name_bytes: ConfigSize(core.name_bytes),
+            holder_bytes: ConfigSize(core.holder_bytes),
+            request_bytes: ConfigSize(core.request_bytes),
+            value_bytes: ConfigSize(core.value_bytes),
             resources_per_claim: core.resources_per_claim,
             capacity: core.capacity,
-            ttl: Span(std::time::Duration::from_millis(core.ttl_ms)),
-            wait: Span(std::time::Duration::from_millis(core.wait_ms)),
+            ttl: ConfigDuration(std::time::Duration::from_millis(core.ttl_ms)),
+            wait: ConfigDuration(std::time::Duration::from_millis(core.wait_ms)),
             waiters_per_resource: core.waiters_per_resource,
             waiters: core.waiters,
             waiters_per_principal: core.waiters_per_principal,
@@ -79,22 +79,22 @@ impl Default for Limits {
             endings: core.endings,
             connections: 20_000,
             connections_per_address: 15_000,
-            body_bytes: Size(64 << 10),
+            body_bytes: ConfigSize(64 << 10),
             arguments: 1024,
-            bulk_bytes: Size(64 << 10),
-            first_byte: Span::seconds(5),
-            header: Span::seconds(5),
-            body: Span::seconds(10),
-            write_stall: Span::seconds(10),
-            idle: Span::seconds(60),
+            bulk_bytes: ConfigSize(64 << 10),
+            first_byte: ConfigDuration::seconds(5),
+            header: ConfigDuration::seconds(5),
+            body: ConfigDuration::seconds(10),
+            write_stall: ConfigDuration::seconds(10),
+            idle: ConfigDuration::seconds(60),
         }
     }
 }
 
-impl Limits {
-    /// The part that the engine keeps to.
-    pub fn core(&self) -> Core {
-        Core {
+impl LimitsConfig {
+    /// The limits of the engine.
+    pub fn core_limits(&self) -> CoreLimits {
+        CoreLimits {
             name_bytes: self.name_bytes.0,
             holder_bytes: self.holder_bytes.0,
             request_bytes: self.request_bytes.0,
@@ -112,7 +112,7 @@ impl Limits {
         }
     }
 
-    /// Refuses what cannot work: a limit of nothing, or one that memory or the journal could not bear.
+    /// Refuses limits of zero, and limits that memory or the journal could not bear.
     ///
     /// # Errors
     ///
@@ -154,7 +154,7 @@ impl Limits {
         ];
         for (field, value, least, most) in spans {
             if value.millis() < least || value.millis() > most {
-                let [least, most] = [least, most].map(|ms| Span(std::time::Duration::from_millis(ms)));
+                let [least, most] = [least, most].map(|ms| ConfigDuration(std::time::Duration::from_millis(ms)));
                 return Err(format!("limits.{field} is from {least} to {most}, got {value}"));
             }
         }

@@ -2,8 +2,8 @@
 //!
 //! # Laws
 //!
-//! 1. An unknown field is refused with its line: a typo in a limit must not be a limit that is not there.
-//! 2. What is checked here cannot fail later for its shape. Files and ports are tried by whoever needs them.
+//! 1. An unknown field is refused with its line: a misspelt limit must not be ignored.
+//! 2. A checked configuration is well formed. Files and ports are opened later.
 //! 3. `example.toml` and `docs/reference/config.md` name every field; tests compare them with the struct.
 
 mod boxoffice;
@@ -19,57 +19,57 @@ use std::path::{Path, PathBuf};
 
 use serde::Deserialize;
 
-pub use boxoffice::{BoxOffice, Secret};
-pub use flags::Flags;
+pub use boxoffice::{BoxOfficeConfig, SecretText};
+pub use flags::ServeFlags;
 pub use ledger::LedgerUrl;
-pub use limits::Limits;
-pub use units::Size;
+pub use limits::LimitsConfig;
+pub use units::ConfigSize;
 
 use leasehold_support::exit::Failure;
 
 /// Every field with its default and what it is for, as `serve --print-config` prints it.
 pub const EXAMPLE: &str = include_str!("example.toml");
 
-/// How the server is run. `Debug` hides what may be a password in a URL.
+/// The configuration. `Debug` hides passwords in URLs.
 #[derive(Clone, PartialEq, Eq, Deserialize)]
 #[serde(deny_unknown_fields, default)]
 pub struct Config {
     /// The data directory.
     pub data: PathBuf,
-    /// What decides grants.
+    /// The engine.
     pub engine: String,
-    /// Where the box office keeps its books.
+    /// The URL of the ledger.
     pub ledger: String,
-    /// This engine takes the place of the one that the ledger knows. Typed, never configured: it is meant once.
+    /// This engine replaces the one that the ledger knows. Only a flag: it is meant once.
     #[serde(skip)]
     pub replace_engine: bool,
-    /// How the box office is run.
-    pub boxoffice: BoxOffice,
-    /// Where HTTP listens.
+    /// The box office.
+    pub boxoffice: BoxOfficeConfig,
+    /// The address of the HTTP listener.
     pub http: String,
-    /// Where RESP listens.
+    /// The address of the RESP listener.
     pub resp: String,
-    /// Names by which browsers may call us, beside addresses and localhost.
+    /// Host names of this server, beside addresses and localhost.
     pub hosts: Vec<String>,
     /// Listen on a public address without TLS.
     pub allow_plain: bool,
     /// TLS for both ports.
     pub tls: Option<TlsFiles>,
-    /// How much may be asked.
-    pub limits: Limits,
-    /// Bytes of recent events kept for those who watch.
-    pub news_bytes: Size,
+    /// Limits.
+    pub limits: LimitsConfig,
+    /// Bytes of recent events kept for watches.
+    pub news_bytes: ConfigSize,
     /// What is logged.
-    pub log: Log,
+    pub log: LogConfig,
     /// Where traces go.
-    pub otel: Option<Otel>,
+    pub otel: Option<OtelConfig>,
 }
 
 impl fmt::Debug for Config {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("Config")
             .field("data", &self.data)
-            .field("engine", &anonymous(&self.engine))
+            .field("engine", &without_credentials(&self.engine))
             .field("http", &self.http)
             .field("resp", &self.resp)
             .field("hosts", &self.hosts)
@@ -83,8 +83,8 @@ impl fmt::Debug for Config {
     }
 }
 
-/// A URL without who logs in, and with what.
-pub fn anonymous(url: &str) -> Cow<'_, str> {
+/// A URL without user and password.
+pub fn without_credentials(url: &str) -> Cow<'_, str> {
     match (url.split_once("://"), url.rsplit_once('@')) {
         (Some((scheme, _)), Some((_, place))) => format!("{scheme}://…@{place}").into(),
         _ => url.into(),
@@ -105,18 +105,18 @@ pub struct TlsFiles {
 
 /// What is logged.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Deserialize)]
-#[serde(deny_unknown_fields, default)]
-pub struct Log {
+#[serde(rename = "Log", deny_unknown_fields, default)]
+pub struct LogConfig {
     /// As text for people, or one JSON object per line.
-    pub format: Format,
+    pub format: LogFormat,
     /// How much.
-    pub level: Level,
+    pub level: LogLevel,
 }
 
 /// How log lines look.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Deserialize, clap::ValueEnum)]
-#[serde(rename_all = "lowercase")]
-pub enum Format {
+#[serde(rename = "Format", rename_all = "lowercase")]
+pub enum LogFormat {
     /// For people.
     #[default]
     Text,
@@ -126,8 +126,8 @@ pub enum Format {
 
 /// How much is logged.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Deserialize, clap::ValueEnum)]
-#[serde(rename_all = "lowercase")]
-pub enum Level {
+#[serde(rename = "Level", rename_all = "lowercase")]
+pub enum LogLevel {
     /// What failed.
     Error,
     /// And what may fail soon.
@@ -143,15 +143,15 @@ pub enum Level {
 
 /// Where traces go. `Debug` hides what may be a password.
 #[derive(Clone, PartialEq, Eq, Deserialize)]
-#[serde(deny_unknown_fields)]
-pub struct Otel {
+#[serde(rename = "Otel", deny_unknown_fields)]
+pub struct OtelConfig {
     /// An OTLP collector over HTTP, e.g. `http://127.0.0.1:4318`.
     pub endpoint: String,
 }
 
-impl fmt::Debug for Otel {
+impl fmt::Debug for OtelConfig {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Otel").field("endpoint", &anonymous(&self.endpoint)).finish()
+        f.debug_struct("Otel").field("endpoint", &without_credentials(&self.endpoint)).finish()
     }
 }
 
@@ -162,15 +162,15 @@ impl Default for Config {
             engine: "embedded".into(),
             ledger: "sqlite".into(),
             replace_engine: false,
-            boxoffice: BoxOffice::default(),
+            boxoffice: BoxOfficeConfig::default(),
             http: "127.0.0.1:7400".into(),
             resp: "127.0.0.1:7401".into(),
             hosts: Vec::new(),
             allow_plain: false,
             tls: None,
-            limits: Limits::default(),
-            news_bytes: Size(8 << 20),
-            log: Log::default(),
+            limits: LimitsConfig::default(),
+            news_bytes: ConfigSize(8 << 20),
+            log: LogConfig::default(),
             otel: None,
         }
     }
@@ -182,12 +182,12 @@ impl Config {
     /// # Errors
     ///
     /// Exit code 2 and a sentence.
-    pub fn load(flags: &Flags) -> anyhow::Result<Self> {
+    pub fn load(flags: &ServeFlags) -> anyhow::Result<Self> {
         let mut config = match &flags.config {
             Some(path) => Self::read(path)?,
             None => Self::default(),
         };
-        config.overlay(flags)?;
+        config.apply_flags(flags)?;
         config.check().map_err(Failure::usage)?;
         Ok(config)
     }
@@ -199,12 +199,12 @@ impl Config {
         let mut config: Self = toml::from_str(&text).map_err(|error| {
             Failure::usage(format!("the config file {shown} is refused, {}", toml_sentence(&error, &text)))
         })?;
-        config.resolve(path.parent().unwrap_or(Path::new("")));
+        config.resolve_paths(path.parent().unwrap_or(Path::new("")));
         Ok(config)
     }
 
-    /// Paths in the file count from the file, wherever the server is started.
-    fn resolve(&mut self, base: &Path) {
+    /// Makes paths in the file relative to the file, not to the working directory.
+    fn resolve_paths(&mut self, base: &Path) {
         self.data = base.join(&self.data);
         if let Some(tls) = &mut self.tls {
             tls.cert = base.join(&tls.cert);
@@ -213,7 +213,7 @@ impl Config {
         }
     }
 
-    fn overlay(&mut self, flags: &Flags) -> anyhow::Result<()> {
+    fn apply_flags(&mut self, flags: &ServeFlags) -> anyhow::Result<()> {
         fn set<T: Clone>(field: &mut T, flag: &Option<T>) {
             if let Some(value) = flag {
                 field.clone_from(value);
@@ -232,7 +232,7 @@ impl Config {
         }
         set(&mut self.allow_plain, &flags.allow_plain);
         if let Some(endpoint) = &flags.otel_endpoint {
-            self.otel = Some(Otel { endpoint: endpoint.clone() });
+            self.otel = Some(OtelConfig { endpoint: endpoint.clone() });
         }
         if flags.tls_cert.is_some() || flags.tls_key.is_some() || flags.tls_client_ca.is_some() {
             let old = self.tls.take();
@@ -244,7 +244,7 @@ impl Config {
             };
             self.tls = Some(TlsFiles { cert, key, client_ca });
         }
-        // `embedded:DIR` says where as well.
+        // `embedded:DIR` names the data directory too.
         if let Some(dir) = self.engine.strip_prefix("embedded:").filter(|dir| !dir.is_empty()) {
             self.data = dir.into();
             self.engine = "embedded".into();
@@ -285,11 +285,11 @@ impl Config {
     ///
     /// The sentence.
     pub fn addresses(&self) -> Result<(SocketAddr, SocketAddr), String> {
-        Ok((address("http", &self.http)?, address("resp", &self.resp)?))
+        Ok((parse_address("http", &self.http)?, parse_address("resp", &self.resp)?))
     }
 }
 
-fn address(field: &str, text: &str) -> Result<SocketAddr, String> {
+fn parse_address(field: &str, text: &str) -> Result<SocketAddr, String> {
     let found = text.to_socket_addrs().ok().and_then(|mut found| found.next());
     found.ok_or_else(|| format!("{field} is an address and a port like 127.0.0.1:7400, got {text:?}"))
 }

@@ -8,10 +8,10 @@ use leasehold_support::exit;
 #[derive(Parser)]
 struct Line {
     #[command(flatten)]
-    flags: Flags,
+    flags: ServeFlags,
 }
 
-fn flags(arguments: &[&str]) -> Flags {
+fn flags(arguments: &[&str]) -> ServeFlags {
     Line::parse_from([&["serve"], arguments].concat()).flags
 }
 
@@ -50,7 +50,7 @@ fn the_example_says_the_defaults() {
     let full: Config = toml::from_str(&uncommented()).unwrap();
     assert!(full.tls.is_some() && full.otel.is_some());
     let boxoffice =
-        BoxOffice { default_event: None, provider_url: None, provider_payments: None, ..full.boxoffice.clone() };
+        BoxOfficeConfig { default_event: None, provider_url: None, provider_payments: None, ..full.boxoffice.clone() };
     assert!(full.boxoffice.default_event.is_some() && full.boxoffice.provider_url.is_some());
     assert!(full.boxoffice.provider_payments.is_some());
     assert_eq!(Config { tls: None, otel: None, boxoffice, ..full }, Config::default());
@@ -125,12 +125,12 @@ fn flags_stand_over_the_file() {
 /// Goal: every limit of the engine can be set, and none is lost on the way.
 #[test]
 fn limits_reach_the_engine() {
-    assert_eq!(Limits::default().core(), leasehold_core::Limits::default());
-    assert_eq!(Limits::default().check(), Ok(()));
+    assert_eq!(LimitsConfig::default().core_limits(), leasehold_core::Limits::default());
+    assert_eq!(LimitsConfig::default().check(), Ok(()));
     let text = "[limits]\nname_bytes = 1\nholder_bytes = 2\nrequest_bytes = 16\nresources_per_claim = 4\nttl = \"5ms\"\n\
         wait = \"6ms\"\nwaiters_per_resource = 7\nwaiters = 8\nleases = 9\nendings = 70000\ncapacity = 11\n\
         value_bytes = 17\nleases_per_principal = 13\nwaiters_per_principal = 14";
-    let core = toml::from_str::<Config>(text).unwrap().limits.core();
+    let core = toml::from_str::<Config>(text).unwrap().limits.core_limits();
     let expected = leasehold_core::Limits {
         name_bytes: 1,
         holder_bytes: 2,
@@ -154,7 +154,7 @@ fn limits_reach_the_engine() {
 #[test]
 fn debug_hides_passwords() {
     let engine = "leasehold://ada:hunter2@10.0.0.7:7401";
-    let otel = Some(Otel { endpoint: "http://ada:hunter2@10.0.0.8:4318".into() });
+    let otel = Some(OtelConfig { endpoint: "http://ada:hunter2@10.0.0.8:4318".into() });
     let config = Config { engine: engine.into(), otel, ..Config::default() };
     let all = format!("{config:?} {:?}", flags(&["--engine", engine, "--otel-endpoint", engine]));
     assert!(!all.contains("hunter2"), "{all}");

@@ -1,4 +1,5 @@
-//! The accept loop. It is our own because axum's has no limit on time: half-open connections would stay for ever.
+//! The accept loop, and one task for each connection. Not axum's: that one has no timeouts, and half-open connections
+//! would stay for ever.
 
 use std::convert::Infallible;
 use std::io;
@@ -22,37 +23,37 @@ use tokio_rustls::TlsAcceptor;
 use tower_service::Service as _;
 
 use super::guard::{self, Arrival};
-use super::io::{Guarded, Pulse, Told};
+use super::io::{PhaseTracker, TimeoutStream, TrackedBody};
 use super::problem::Problem;
 use super::routes;
-use super::socket::{Socket, Wire};
-use super::{App, Config};
-use crate::service::Peer;
-use crate::service::seats::{Door, Full, Seat};
+use super::socket::{HangupProbe, ProbedSocket};
+use super::{App, HttpConfig};
+use crate::service::PeerAddress;
+use crate::service::connection_limit::{ConnectionPermit, LimitReached, Port};
 
 const WRONG_PORT: &[u8] = b"-ERR this port speaks HTTP, RESP is spoken on another\r\n";
-/// How many that found no place are seen off at a time, and how long they may take to hear it. The others are told, and cut
-/// off.
-const FAREWELLS: usize = 16;
-const FAREWELL: Duration = Duration::from_secs(1);
+/// Connections over the limit that get a full refusal at a time, and its timeout. Further ones get one write and are
+/// closed.
+const MAX_REFUSALS_UNDER_WAY: usize = 16;
+const REFUSAL_TIMEOUT: Duration = Duration::from_secs(1);
 
-/// How often somebody looks whether the client of a request that is being answered is still there: whoever waits in line
-/// and hangs up leaves it within a second.
-const LOOK: Duration = Duration::from_millis(400);
+/// How often the task of a busy connection checks whether its client hung up. A waiting claim leaves the queue within a
+/// second of the hang-up.
+const HANGUP_CHECK_EVERY: Duration = Duration::from_millis(400);
 
-/// Accepts until the server stops, then waits for what is under way.
+/// Accepts until the server stops, then waits for open connections.
 ///
 /// # Errors
 ///
 /// The listener cannot be used.
-pub async fn run(listener: TcpListener, app: App) -> io::Result<()> {
+pub async fn accept_connections(listener: TcpListener, app: App) -> io::Result<()> {
     listener.set_nonblocking(true)?;
     let listener = tokio::net::TcpListener::from_std(listener)?;
-    let seats = app.config.seats.clone();
-    let tls = app.config.tls.as_deref().map(acceptor);
-    let router = routes::router(&app);
+    let connection_limiter = app.config.connection_limiter.clone();
+    let tls = app.config.tls.as_deref().map(tls_acceptor);
+    let router = routes::build_router(&app);
     let mut open = JoinSet::new();
-    let farewells = Arc::new(Semaphore::new(FAREWELLS));
+    let refusals = Arc::new(Semaphore::new(MAX_REFUSALS_UNDER_WAY));
     loop {
         let accepted = tokio::select! {
             accepted = listener.accept() => accepted,
@@ -62,20 +63,20 @@ pub async fn run(listener: TcpListener, app: App) -> io::Result<()> {
         let (stream, peer) = match accepted {
             Ok(accepted) => accepted,
             Err(error) => {
-                // Out of files, or the client was quicker than we: neither is a reason to stop listening.
+                // Out of file descriptors, or the client hung up first: neither is a reason to stop listening.
                 tracing::warn!(target: "leasehold::http", %error, "a connection was not accepted");
                 sleep_until(Instant::now() + Duration::from_millis(20)).await;
                 continue;
             }
         };
-        match seats.take(Door::Http, peer.ip()) {
-            Ok(seat) => {
-                let line = Line { app: app.clone(), router: router.clone(), tls: tls.clone(), peer };
-                open.spawn(line.run(stream, seat));
+        match connection_limiter.try_acquire(Port::Http, peer.ip()) {
+            Ok(permit) => {
+                let connection = HttpConnection { app: app.clone(), router: router.clone(), tls: tls.clone(), peer };
+                open.spawn(connection.run(stream, permit));
             }
-            Err(full) if tls.is_none() => match farewells.clone().try_acquire_owned() {
-                Ok(place) => drop(open.spawn(turn_away(stream, full, place))),
-                Err(_) => drop(stream.try_write(&no_place(full))),
+            Err(reached) if tls.is_none() => match refusals.clone().try_acquire_owned() {
+                Ok(permit) => drop(open.spawn(refuse_connection(stream, reached, permit))),
+                Err(_) => drop(stream.try_write(&refusal_bytes(reached))),
             },
             Err(_) => {}
         }
@@ -89,21 +90,21 @@ pub async fn run(listener: TcpListener, app: App) -> io::Result<()> {
     Ok(())
 }
 
-/// Says that there is no place. What the client says meanwhile is read: closing on unread bytes resets the connection, and
-/// with it the answer.
-async fn turn_away(mut stream: TcpStream, full: Full, _place: OwnedSemaphorePermit) {
-    let told = async {
-        stream.write_all(&no_place(full)).await?;
+/// Sends the refusal and reads what the client sends meanwhile: closing a socket with unread bytes resets the
+/// connection and loses the response.
+async fn refuse_connection(mut stream: TcpStream, reached: LimitReached, _permit: OwnedSemaphorePermit) {
+    let refusal = async {
+        stream.write_all(&refusal_bytes(reached)).await?;
         stream.shutdown().await?;
-        let mut unheard = [0; 1024];
-        while stream.read(&mut unheard).await? > 0 {}
+        let mut discarded = [0; 1024];
+        while stream.read(&mut discarded).await? > 0 {}
         io::Result::Ok(())
     };
-    let _ = timeout(FAREWELL, told).await;
+    let _ = timeout(REFUSAL_TIMEOUT, refusal).await;
 }
 
-fn no_place(full: Full) -> Vec<u8> {
-    let body = Problem::crowded(full == Full::One).body();
+fn refusal_bytes(reached: LimitReached) -> Vec<u8> {
+    let body = Problem::too_many_connections(reached == LimitReached::PerAddress).body();
     let answer = format!(
         "HTTP/1.1 429 Too Many Requests\r\nContent-Type: application/problem+json\r\nCache-Control: no-store\r\n\
          Retry-After: 1\r\nContent-Length: {}\r\nConnection: close\r\n\r\n{body}",
@@ -112,89 +113,89 @@ fn no_place(full: Full) -> Vec<u8> {
     answer.into_bytes()
 }
 
-fn acceptor(config: &rustls::ServerConfig) -> TlsAcceptor {
+fn tls_acceptor(config: &rustls::ServerConfig) -> TlsAcceptor {
     let mut config = config.clone();
-    // The limits of this module are those of HTTP/1.1, one request after the other.
+    // Only HTTP/1.1: the timeouts of this module assume one request after the other.
     config.alpn_protocols = vec![b"http/1.1".to_vec()];
     TlsAcceptor::from(Arc::new(config))
 }
 
-/// One connection.
-struct Line {
+/// One accepted connection.
+struct HttpConnection {
     app: App,
     router: Router,
     tls: Option<TlsAcceptor>,
     peer: SocketAddr,
 }
 
-impl Line {
-    async fn run(self, stream: TcpStream, _seat: Seat) {
-        // An answer is one small write: waiting for a second one only delays it.
+impl HttpConnection {
+    async fn run(self, stream: TcpStream, _permit: ConnectionPermit) {
+        // A response is one small write: Nagle's algorithm would only delay it.
         let _ = stream.set_nodelay(true);
         let Ok(local) = stream.local_addr() else { return };
-        let arrival = Arrival { peer: Peer(self.peer), local: local.ip() };
+        let arrival = Arrival { peer: PeerAddress(self.peer), local: local.ip() };
         let stop = self.app.stop.clone();
-        let pulse = Pulse::new(&self.app.config);
+        let phases = PhaseTracker::new(&self.app.config);
         match &self.tls {
             None => {
-                let speaks = tokio::select! {
-                    speaks = first_words(&stream, &self.app.config) => speaks,
+                let first_bytes = tokio::select! {
+                    first_bytes = peek_protocol(&stream, &self.app.config) => first_bytes,
                     () = stop.cancelled() => return,
                 };
-                match speaks {
-                    Speaks::Http => {
-                        pulse.begin();
-                        let (socket, wire) = Socket::new(stream);
-                        self.talk(socket, &wire, arrival, pulse).await;
+                match first_bytes {
+                    FirstBytes::Http => {
+                        phases.head_started();
+                        let (socket, probe) = ProbedSocket::new(stream);
+                        self.serve_requests(socket, &probe, arrival, phases).await;
                     }
-                    Speaks::Resp => drop(stream.try_write(WRONG_PORT)),
-                    Speaks::Nothing => {}
+                    FirstBytes::Resp => drop(stream.try_write(WRONG_PORT)),
+                    FirstBytes::Nothing => {}
                 }
             }
             Some(tls) => {
-                let (socket, wire) = Socket::new(stream);
-                let shaken = tokio::select! {
-                    shaken = timeout(self.app.config.header, tls.accept(socket)) => shaken,
+                let (socket, probe) = ProbedSocket::new(stream);
+                let handshake = tokio::select! {
+                    handshake = timeout(self.app.config.header, tls.accept(socket)) => handshake,
                     () = stop.cancelled() => return,
                 };
-                if let Ok(Ok(stream)) = shaken {
-                    self.talk(stream, &wire, arrival, pulse).await;
+                if let Ok(Ok(stream)) = handshake {
+                    self.serve_requests(stream, &probe, arrival, phases).await;
                 }
             }
         }
     }
 
-    async fn talk<S: AsyncRead + AsyncWrite + Unpin + Send + 'static>(
+    async fn serve_requests<S: AsyncRead + AsyncWrite + Unpin + Send + 'static>(
         &self,
         stream: S,
-        wire: &Wire,
+        probe: &HangupProbe,
         arrival: Arrival,
-        pulse: Arc<Pulse>,
+        phases: Arc<PhaseTracker>,
     ) {
-        let guarded = Guarded::new(stream, pulse.clone(), self.app.config.write_stall);
+        let stream_with_timeouts = TimeoutStream::new(stream, phases.clone(), self.app.config.write_stall);
         let service = service_fn(|request: Request<Incoming>| {
-            pulse.busy();
-            let (router, app, pulse) = (self.router.clone(), self.app.clone(), pulse.clone());
+            phases.request_started();
+            let (router, app, phases) = (self.router.clone(), self.app.clone(), phases.clone());
             async move {
-                let response = answer(app, router, arrival, request).await;
-                Ok::<_, Infallible>(response.map(|body| Told::new(body, pulse)))
+                let response = handle_request(app, router, arrival, request).await;
+                Ok::<_, Infallible>(response.map(|body| TrackedBody::new(body, phases)))
             }
         });
         let connection = http1::Builder::new()
             .header_read_timeout(None) // ours is in `io`: hyper's would also end idle connections
             .max_buf_size(self.app.config.header_bytes.max(8192))
-            .serve_connection(TokioIo::new(guarded), service);
+            .serve_connection(TokioIo::new(stream_with_timeouts), service);
         let mut connection = std::pin::pin!(connection);
         let ended = tokio::select! {
-            // The end first: an answer that comes with it says that the connection closes.
+            // `stop` first: a response sent after it says `Connection: close`.
             biased;
             () = self.app.stop.cancelled() => {
                 connection.as_mut().graceful_shutdown();
                 connection.await
             }
             ended = connection.as_mut() => ended,
-            // Dropped with all that waits for it.
-            () = cut(wire, &pulse) => return,
+            // The client is gone: dropping the connection drops its handler.
+            () = until_hangup(probe, &phases) => return,
         };
         if let Err(error) = ended {
             tracing::debug!(target: "leasehold::http", peer = %self.peer, %error, "a connection ended early");
@@ -202,10 +203,15 @@ impl Line {
     }
 }
 
-async fn answer(app: App, mut router: Router, arrival: Arrival, mut request: Request<Incoming>) -> Response<Body> {
+async fn handle_request(
+    app: App,
+    mut router: Router,
+    arrival: Arrival,
+    mut request: Request<Incoming>,
+) -> Response<Body> {
     let method = request.method().clone();
     let is_api = guard::is_api(request.uri().path());
-    let response = match guard::check(&app.config, arrival, &request) {
+    let response = match guard::check_request(&app.config, arrival, &request) {
         Err(problem) => problem.response(),
         Ok(()) => {
             request.extensions_mut().insert(arrival);
@@ -213,41 +219,41 @@ async fn answer(app: App, mut router: Router, arrival: Arrival, mut request: Req
             response
         }
     };
-    // Never the path or the query: names are their owners' business, and people put secrets where they do not belong.
+    // Neither path nor query is logged: names are private, and clients put secrets where they do not belong.
     tracing::debug!(target: "leasehold::http", peer = %arrival.peer, %method, status = response.status().as_u16());
-    guard::seal(response, is_api)
+    guard::set_security_headers(response, is_api)
 }
 
-/// Comes to its end when a request is being answered and nobody is there any more to be told.
-async fn cut(wire: &Wire, pulse: &Pulse) {
+/// Resolves when a request is being handled and its client has hung up.
+async fn until_hangup(probe: &HangupProbe, phases: &PhaseTracker) {
     loop {
-        // Thousands of idle connections look at nothing.
-        pulse.until_busy().await;
-        sleep_until(Instant::now() + LOOK).await;
-        while pulse.is_busy() {
-            if wire.is_cut() {
+        // Idle connections are not polled.
+        phases.until_busy().await;
+        sleep_until(Instant::now() + HANGUP_CHECK_EVERY).await;
+        while phases.is_busy() {
+            if probe.is_hung_up() {
                 return;
             }
-            sleep_until(Instant::now() + LOOK).await;
+            sleep_until(Instant::now() + HANGUP_CHECK_EVERY).await;
         }
     }
 }
 
-enum Speaks {
+enum FirstBytes {
     Http,
     Resp,
     Nothing,
 }
 
-/// Looks at the first bytes without taking them.
-async fn first_words(stream: &TcpStream, config: &Config) -> Speaks {
+/// Peeks at the first bytes to tell HTTP from RESP.
+async fn peek_protocol(stream: &TcpStream, config: &HttpConfig) -> FirstBytes {
     let mut first = [0; 4];
     match timeout(config.first_byte, stream.peek(&mut first)).await {
         Ok(Ok(read @ 1..)) => {
             let first = &first[..read];
             let resp = matches!(first[0], b'*' | b'$') || first.eq_ignore_ascii_case(b"PING");
-            if resp { Speaks::Resp } else { Speaks::Http }
+            if resp { FirstBytes::Resp } else { FirstBytes::Http }
         }
-        _ => Speaks::Nothing,
+        _ => FirstBytes::Nothing,
     }
 }

@@ -1,4 +1,4 @@
-//! JSON bodies, read field by field: every refusal names the field, and none shows a value, which may be a secret.
+//! JSON bodies, read field by field. Every error names the field, and none shows a value: it may be a secret.
 
 use std::fmt;
 use std::time::Duration;
@@ -12,72 +12,73 @@ use serde::de::{Deserialize, Deserializer, MapAccess, SeqAccess, Visitor};
 use serde_json::{Map, Value};
 use tokio::time::timeout;
 
-use super::Config;
+use super::HttpConfig;
 use super::problem::Problem;
 
-/// Reads a body, within its limits of size and time.
+/// Reads a JSON body, within the limits of size and time.
 ///
 /// # Errors
 ///
-/// It is not JSON by its own word, too big, too slow, or broken off.
-pub async fn read(config: &Config, headers: &HeaderMap, body: Body) -> Result<Vec<u8>, Problem> {
-    read_kind(config, headers, body, config.body_bytes, &["application/json"]).await
+/// The content type is wrong, or the body is too big, too slow, or broke off.
+pub async fn read_json_body(config: &HttpConfig, headers: &HeaderMap, body: Body) -> Result<Vec<u8>, Problem> {
+    read_body(config, headers, body, config.body_bytes, &["application/json"]).await
 }
 
-/// As [`read`], for other kinds and sizes.
+/// As [`read_json_body`], for other content types and sizes.
 ///
 /// # Errors
 ///
-/// As [`read`].
-pub async fn read_kind(
-    config: &Config,
+/// As [`read_json_body`].
+pub async fn read_body(
+    config: &HttpConfig,
     headers: &HeaderMap,
     body: Body,
-    most: usize,
+    max_bytes: usize,
     kinds: &[&str],
 ) -> Result<Vec<u8>, Problem> {
-    if !kinds.iter().any(|kind| is_kind(headers, kind)) {
+    if !kinds.iter().any(|kind| is_content_type(headers, kind)) {
         let detail = format!("the body needs the header Content-Type: {}", kinds.join(" or "));
-        return Err(Problem::wrong(StatusCode::UNSUPPORTED_MEDIA_TYPE, detail).closing());
+        return Err(Problem::invalid_with_status(StatusCode::UNSUPPORTED_MEDIA_TYPE, detail).close_connection());
     }
-    // By its own word first: what is too big is not even begun.
-    if body.size_hint().lower() > most as u64 {
-        return Err(too_big(most));
+    // By its Content-Length first: a body that is too big is not read at all.
+    if body.size_hint().lower() > max_bytes as u64 {
+        return Err(body_too_big(max_bytes));
     }
-    match timeout(config.body, Limited::new(body, most).collect()).await {
+    match timeout(config.body, Limited::new(body, max_bytes).collect()).await {
         Ok(Ok(whole)) => Ok(whole.to_bytes().into()),
-        Ok(Err(error)) if error.is::<LengthLimitError>() => Err(too_big(most)),
-        Ok(Err(_)) => Err(Problem::invalid("the body broke off").closing()),
+        Ok(Err(error)) if error.is::<LengthLimitError>() => Err(body_too_big(max_bytes)),
+        Ok(Err(_)) => Err(Problem::invalid("the body broke off").close_connection()),
         Err(_) => {
             let detail = format!("the body was not whole within {} ms", config.body.as_millis());
-            Err(Problem::wrong(StatusCode::REQUEST_TIMEOUT, detail).closing())
+            Err(Problem::invalid_with_status(StatusCode::REQUEST_TIMEOUT, detail).close_connection())
         }
     }
 }
 
-/// Whether the body is of this kind, by its own word.
-pub fn is_kind(headers: &HeaderMap, kind: &str) -> bool {
+/// Whether the Content-Type header says this.
+pub fn is_content_type(headers: &HeaderMap, kind: &str) -> bool {
     let text = headers.get(header::CONTENT_TYPE).and_then(|value| value.to_str().ok()).unwrap_or_default();
     text.split(';').next().is_some_and(|found| found.trim().eq_ignore_ascii_case(kind))
 }
 
-fn too_big(most: usize) -> Problem {
-    Problem::wrong(StatusCode::PAYLOAD_TOO_LARGE, format!("a body is at most {most} bytes")).closing()
+fn body_too_big(max_bytes: usize) -> Problem {
+    Problem::invalid_with_status(StatusCode::PAYLOAD_TOO_LARGE, format!("a body is at most {max_bytes} bytes"))
+        .close_connection()
 }
 
 impl Problem {
-    /// What is left of the body is not worth reading.
-    fn closing(self) -> Self {
-        self.with(header::CONNECTION, HeaderValue::from_static("close"))
+    /// Closes the connection after the response: the rest of the body is not read.
+    fn close_connection(self) -> Self {
+        self.with_header(header::CONNECTION, HeaderValue::from_static("close"))
     }
 }
 
-/// The fields of an object that nobody has asked for yet.
+/// The fields of an object that were not read yet.
 #[derive(Debug)]
 pub struct Fields {
     /// What the object is, for sentences: "the body", "a resource".
     what: &'static str,
-    left: Vec<(String, Value)>,
+    unread: Vec<(String, Value)>,
     known: Vec<&'static str>,
 }
 
@@ -88,8 +89,8 @@ impl Fields {
     ///
     /// It is not a JSON object.
     pub fn parse(body: &[u8]) -> Result<Self, Problem> {
-        let Once(value) = serde_json::from_slice(body).map_err(|error| {
-            // Its own words may show a value; where it is says enough.
+        let UniqueKeyJson(value) = serde_json::from_slice(body).map_err(|error| {
+            // The message of serde may show a value; the position is enough.
             let how = match error.classify() {
                 serde_json::error::Category::Eof => "ends too early",
                 serde_json::error::Category::Data => "has a field twice in one object",
@@ -98,21 +99,21 @@ impl Fields {
             Problem::invalid(format!("the body {how} (line {}, column {})", error.line(), error.column()))
         })?;
         match value {
-            Value::Object(object) => Ok(Self::of("the body", object)),
-            other => Err(Problem::invalid(format!("the body is one JSON object, got {}", kind(&other)))),
+            Value::Object(object) => Ok(Self::from_object("the body", object)),
+            other => Err(Problem::invalid(format!("the body is one JSON object, got {}", json_kind(&other)))),
         }
     }
 
-    /// The fields of an object inside.
-    pub fn of(what: &'static str, object: Map<String, Value>) -> Self {
-        Self { what, left: object.into_iter().collect(), known: Vec::new() }
+    /// The fields of a nested object.
+    pub fn from_object(what: &'static str, object: Map<String, Value>) -> Self {
+        Self { what, unread: object.into_iter().collect(), known: Vec::new() }
     }
 
     /// Takes a field; `null` is the same as none.
-    pub fn take(&mut self, name: &'static str) -> Option<Value> {
+    pub fn take_value(&mut self, name: &'static str) -> Option<Value> {
         self.known.push(name);
-        let at = self.left.iter().position(|(field, _)| field == name)?;
-        Some(self.left.swap_remove(at).1).filter(|value| !value.is_null())
+        let at = self.unread.iter().position(|(field, _)| field == name)?;
+        Some(self.unread.swap_remove(at).1).filter(|value| !value.is_null())
     }
 
     /// Takes a text.
@@ -120,11 +121,11 @@ impl Fields {
     /// # Errors
     ///
     /// It is something else.
-    pub fn text(&mut self, name: &'static str) -> Result<Option<String>, Problem> {
-        match self.take(name) {
+    pub fn take_text(&mut self, name: &'static str) -> Result<Option<String>, Problem> {
+        match self.take_value(name) {
             None => Ok(None),
             Some(Value::String(text)) => Ok(Some(text)),
-            Some(other) => Err(Problem::invalid(format!("{name} is a text, got {}", kind(&other)))),
+            Some(other) => Err(Problem::invalid(format!("{name} is a text, got {}", json_kind(&other)))),
         }
     }
 
@@ -133,22 +134,24 @@ impl Fields {
     /// # Errors
     ///
     /// It is something else, negative, broken, or more than fits.
-    pub fn number(&mut self, name: &'static str, of: &str) -> Result<Option<u64>, Problem> {
-        let Some(value) = self.take(name) else { return Ok(None) };
+    pub fn take_number(&mut self, name: &'static str, of: &str) -> Result<Option<u64>, Problem> {
+        let Some(value) = self.take_value(name) else { return Ok(None) };
         let number = value.as_u64();
-        number.map(Some).ok_or_else(|| Problem::invalid(format!("{name} is a whole number{of}, got {}", kind(&value))))
+        number
+            .map(Some)
+            .ok_or_else(|| Problem::invalid(format!("{name} is a whole number{of}, got {}", json_kind(&value))))
     }
 
-    /// Takes a yes or no.
+    /// Takes a boolean.
     ///
     /// # Errors
     ///
     /// It is something else.
-    pub fn flag(&mut self, name: &'static str) -> Result<Option<bool>, Problem> {
-        match self.take(name) {
+    pub fn take_flag(&mut self, name: &'static str) -> Result<Option<bool>, Problem> {
+        match self.take_value(name) {
             None => Ok(None),
             Some(Value::Bool(flag)) => Ok(Some(flag)),
-            Some(other) => Err(Problem::invalid(format!("{name} is true or false, got {}", kind(&other)))),
+            Some(other) => Err(Problem::invalid(format!("{name} is true or false, got {}", json_kind(&other)))),
         }
     }
 
@@ -157,28 +160,30 @@ impl Fields {
     /// # Errors
     ///
     /// It is something else.
-    pub fn texts(&mut self, name: &'static str) -> Result<Option<Vec<String>>, Problem> {
-        let items = match self.take(name) {
+    pub fn take_texts(&mut self, name: &'static str) -> Result<Option<Vec<String>>, Problem> {
+        let items = match self.take_value(name) {
             None => return Ok(None),
             Some(Value::Array(items)) => items,
-            Some(other) => return Err(Problem::invalid(format!("{name} is a list of texts, got {}", kind(&other)))),
+            Some(other) => {
+                return Err(Problem::invalid(format!("{name} is a list of texts, got {}", json_kind(&other))));
+            }
         };
         let text = |item| match item {
             Value::String(text) => Ok(text),
-            other => Err(Problem::invalid(format!("{name} is a list of texts, got {} in it", kind(&other)))),
+            other => Err(Problem::invalid(format!("{name} is a list of texts, got {} in it", json_kind(&other)))),
         };
         items.into_iter().map(text).collect::<Result<_, _>>().map(Some)
     }
 
-    /// Takes the reason for something that is written down: short, and not empty.
+    /// Takes the reason of an operation for the audit log: short, and not empty.
     ///
     /// # Errors
     ///
     /// There is none.
-    pub fn reason(&mut self) -> Result<String, Problem> {
-        let reason = self.text("reason")?.ok_or_else(|| missing("reason"))?;
+    pub fn take_reason(&mut self) -> Result<String, Problem> {
+        let reason = self.take_text("reason")?.ok_or_else(|| missing_field("reason"))?;
         match reason.trim() {
-            "" => Err(missing("reason")),
+            "" => Err(missing_field("reason")),
             _ if reason.len() > 512 => Err(Problem::invalid("reason is at most 512 bytes")),
             _ => Ok(reason),
         }
@@ -189,25 +194,25 @@ impl Fields {
     /// # Errors
     ///
     /// As for numbers.
-    pub fn millis(&mut self, name: &'static str) -> Result<Option<Duration>, Problem> {
-        Ok(self.number(name, " of milliseconds")?.map(Duration::from_millis))
+    pub fn take_millis(&mut self, name: &'static str) -> Result<Option<Duration>, Problem> {
+        Ok(self.take_number(name, " of milliseconds")?.map(Duration::from_millis))
     }
 
-    /// Refuses what nobody asked for: a misspelt option must not be silently without effect.
+    /// Refuses unread fields: a misspelt option must not be ignored silently.
     ///
     /// # Errors
     ///
     /// There is such a field.
-    pub fn done(self) -> Result<(), Problem> {
-        let Some((unknown, _)) = self.left.first() else { return Ok(()) };
+    pub fn deny_unknown(self) -> Result<(), Problem> {
+        let Some((unknown, _)) = self.unread.first() else { return Ok(()) };
         let unknown: String = unknown.chars().take(64).collect();
         let known = self.known.join(", ");
         Err(Problem::invalid(format!("{} has no field {unknown:?}; it has {known}", self.what)))
     }
 }
 
-/// What is there instead, without showing it.
-fn kind(value: &Value) -> &'static str {
+/// The kind of a value, without showing it.
+fn json_kind(value: &Value) -> &'static str {
     match value {
         Value::Null => "null",
         Value::Bool(_) => "true or false",
@@ -221,22 +226,22 @@ fn kind(value: &Value) -> &'static str {
 }
 
 /// Says that a field is missing.
-pub fn missing(name: &str) -> Problem {
+pub fn missing_field(name: &str) -> Problem {
     Problem::invalid(format!("{name} is missing"))
 }
 
-/// A value in which no object has a field twice, however deep: two readers must not see two things in one body.
-struct Once(Value);
+/// JSON in which no object has a key twice, at any depth: two readers must not see different values in one body.
+struct UniqueKeyJson(Value);
 
-impl<'de> Deserialize<'de> for Once {
+impl<'de> Deserialize<'de> for UniqueKeyJson {
     fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
-        deserializer.deserialize_any(Reader).map(Self)
+        deserializer.deserialize_any(UniqueKeyVisitor).map(Self)
     }
 }
 
-struct Reader;
+struct UniqueKeyVisitor;
 
-impl<'de> Visitor<'de> for Reader {
+impl<'de> Visitor<'de> for UniqueKeyVisitor {
     type Value = Value;
 
     fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
@@ -273,7 +278,7 @@ impl<'de> Visitor<'de> for Reader {
 
     fn visit_seq<A: SeqAccess<'de>>(self, mut items: A) -> Result<Value, A::Error> {
         let mut list = Vec::new();
-        while let Some(Once(item)) = items.next_element()? {
+        while let Some(UniqueKeyJson(item)) = items.next_element()? {
             list.push(item);
         }
         Ok(list.into())
@@ -281,7 +286,7 @@ impl<'de> Visitor<'de> for Reader {
 
     fn visit_map<A: MapAccess<'de>>(self, mut fields: A) -> Result<Value, A::Error> {
         let mut object = Map::new();
-        while let Some((name, Once(value))) = fields.next_entry::<String, Once>()? {
+        while let Some((name, UniqueKeyJson(value))) = fields.next_entry::<String, UniqueKeyJson>()? {
             if object.insert(name, value).is_some() {
                 return Err(serde::de::Error::custom("a field comes twice"));
             }

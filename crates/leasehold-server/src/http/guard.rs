@@ -1,6 +1,6 @@
-//! From where a request may come, and the headers that keep browsers in line.
+//! Checks of Host and Origin, and the security headers of responses.
 //!
-//! A browser on this machine can reach a server on loopback for any page it shows. What stops the page:
+//! Any page in a browser on this machine can reach a server on loopback. What stops it:
 //!
 //! - the **Host** must be a name of this server: a page that rebinds its own name to our address is refused;
 //! - **Origin** and **Sec-Fetch-Site** must say that the request comes from our own pages, or from no page at all;
@@ -12,47 +12,50 @@ use axum::body::Body;
 use hyper::header::{self, HeaderMap, HeaderName, HeaderValue};
 use hyper::{Method, Request, Response, Version};
 
-use super::Config;
+use super::HttpConfig;
 use super::problem::Problem;
-use crate::service::Peer;
+use crate::service::PeerAddress;
 
-/// How a request reached us.
+/// The two ends of the connection of a request.
 #[derive(Clone, Copy, Debug)]
 pub struct Arrival {
-    /// From where.
-    pub peer: Peer,
-    /// At which of our addresses.
+    /// The address of the client.
+    pub peer: PeerAddress,
+    /// The local address.
     pub local: IpAddr,
 }
 
-const CSP: &str = "default-src 'self'; base-uri 'none'; form-action 'none'; frame-ancestors 'none'; object-src 'none'";
+const CONTENT_SECURITY_POLICY: &str =
+    "default-src 'self'; base-uri 'none'; form-action 'none'; frame-ancestors 'none'; object-src 'none'";
 
-/// Whether this is the API, as against pages that anybody may link to.
+/// Whether the path is of the API. Other paths are pages, which any site may link to.
 pub fn is_api(path: &str) -> bool {
     path.starts_with("/v1/") || path == "/metrics"
 }
 
-/// Refuses what comes from where it should not.
+/// Refuses a foreign Host or Origin.
 ///
 /// # Errors
 ///
 /// What is wrong with it.
-pub fn check<B>(config: &Config, arrival: Arrival, request: &Request<B>) -> Result<(), Problem> {
-    let host = host_of(request)?;
-    if host.as_ref().is_some_and(|host| !is_ours(config, arrival.local, &name_of(host))) {
+pub fn check_request<B>(config: &HttpConfig, arrival: Arrival, request: &Request<B>) -> Result<(), Problem> {
+    let host = request_host(request)?;
+    if host.as_ref().is_some_and(|host| !is_our_host(config, arrival.local, &host_name(host))) {
         let detail = "this server does not answer to the Host of this request: add the name to its hosts";
         return Err(Problem::forbidden(detail));
     }
     let changes = !matches!(*request.method(), Method::GET | Method::HEAD);
-    if (changes || is_api(request.uri().path())) && is_foreign(request.headers(), host.as_deref().unwrap_or_default()) {
+    if (changes || is_api(request.uri().path()))
+        && is_foreign_origin(request.headers(), host.as_deref().unwrap_or_default())
+    {
         return Err(Problem::forbidden("requests from pages of another origin are refused"));
     }
     Ok(())
 }
 
-/// The authority this request is for: of its target if that has one, else of its Host. Health checks that speak HTTP/1.0
-/// have none, and no browser does that.
-fn host_of<B>(request: &Request<B>) -> Result<Option<String>, Problem> {
+/// The authority that the request is for: of its target, else of its Host header. HTTP/1.0 health checks have none;
+/// browsers always have one.
+fn request_host<B>(request: &Request<B>) -> Result<Option<String>, Problem> {
     if let Some(authority) = request.uri().authority() {
         return Ok(Some(authority.as_str().to_ascii_lowercase()));
     }
@@ -65,7 +68,7 @@ fn host_of<B>(request: &Request<B>) -> Result<Option<String>, Problem> {
 }
 
 /// The name or address in an authority, without its port.
-fn name_of(authority: &str) -> String {
+fn host_name(authority: &str) -> String {
     let name = match authority.strip_prefix('[').and_then(|rest| rest.split_once(']')) {
         Some((address, _)) => address,
         None => authority.rsplit_once(':').map_or(authority, |(name, _)| name),
@@ -73,7 +76,7 @@ fn name_of(authority: &str) -> String {
     name.trim_end_matches('.').to_owned()
 }
 
-fn is_ours(config: &Config, local: IpAddr, name: &str) -> bool {
+fn is_our_host(config: &HttpConfig, local: IpAddr, name: &str) -> bool {
     if let Ok(address) = name.parse::<IpAddr>() {
         let address = address.to_canonical();
         if address.is_loopback() || address == local.to_canonical() {
@@ -82,14 +85,14 @@ fn is_ours(config: &Config, local: IpAddr, name: &str) -> bool {
     }
     name == "localhost"
         || name.ends_with(".localhost")
-        || config.hosts.iter().any(|host| host == "*" || name_of(&host.to_ascii_lowercase()) == name)
+        || config.hosts.iter().any(|host| host == "*" || host_name(&host.to_ascii_lowercase()) == name)
 }
 
-fn is_foreign(headers: &HeaderMap, host: &str) -> bool {
+fn is_foreign_origin(headers: &HeaderMap, host: &str) -> bool {
     let text = |name: &HeaderName| headers.get_all(name).iter().map(|value| value.to_str().unwrap_or("unreadable"));
     const SITE: HeaderName = HeaderName::from_static("sec-fetch-site");
     let elsewhere = text(&SITE).any(|site| !matches!(site, "same-origin" | "none"));
-    // Without the scheme: whoever ends TLS before us has another one than we.
+    // The scheme is ignored: a proxy that ends TLS before us has another one.
     let other = text(&header::ORIGIN).any(|origin| {
         let authority = origin.strip_prefix("http://").or_else(|| origin.strip_prefix("https://"));
         authority.is_none_or(|authority| !authority.eq_ignore_ascii_case(host))
@@ -97,13 +100,13 @@ fn is_foreign(headers: &HeaderMap, host: &str) -> bool {
     elsewhere || other
 }
 
-/// Adds what every answer carries.
-pub fn seal(mut response: Response<Body>, is_api: bool) -> Response<Body> {
+/// Adds the security headers.
+pub fn set_security_headers(mut response: Response<Body>, is_api: bool) -> Response<Body> {
     let headers = response.headers_mut();
     let mut set = |name: HeaderName, value: &'static str| {
         headers.entry(name).or_insert(HeaderValue::from_static(value));
     };
-    set(header::CONTENT_SECURITY_POLICY, CSP);
+    set(header::CONTENT_SECURITY_POLICY, CONTENT_SECURITY_POLICY);
     set(header::X_CONTENT_TYPE_OPTIONS, "nosniff");
     set(header::X_FRAME_OPTIONS, "DENY");
     set(header::REFERRER_POLICY, "no-referrer");
@@ -119,9 +122,9 @@ mod tests {
     /// Goal: only names of this server pass, whatever port or case they come with.
     #[test]
     fn a_host_is_ours_or_refused() {
-        let config = Config { hosts: vec!["locks.example:7400".into()], ..Config::default() };
+        let config = HttpConfig { hosts: vec!["locks.example:7400".into()], ..HttpConfig::default() };
         let local: IpAddr = "10.0.0.7".parse().unwrap();
-        let passes = |authority: &str| is_ours(&config, local, &name_of(&authority.to_ascii_lowercase()));
+        let passes = |authority: &str| is_our_host(&config, local, &host_name(&authority.to_ascii_lowercase()));
         for ours in [
             "localhost",
             "LOCALHOST:7400",
@@ -141,8 +144,8 @@ mod tests {
         for other in ["", ":7400", "evil.example", "localhost.evil.example", "10.0.0.8", "xlocalhost", "[::2]", "*"] {
             assert!(!passes(other), "{other}");
         }
-        let any = Config { hosts: vec!["*".into()], ..Config::default() };
-        assert!(is_ours(&any, local, "whatever.example"));
+        let any = HttpConfig { hosts: vec!["*".into()], ..HttpConfig::default() };
+        assert!(is_our_host(&any, local, "whatever.example"));
     }
 
     /// Goal: a page elsewhere is told from our own pages and from no page at all.
@@ -151,9 +154,9 @@ mod tests {
         let foreign = |name: &'static str, value: &'static str| {
             let mut headers = HeaderMap::new();
             headers.insert(name, HeaderValue::from_static(value));
-            is_foreign(&headers, "localhost:7400")
+            is_foreign_origin(&headers, "localhost:7400")
         };
-        assert!(!is_foreign(&HeaderMap::new(), "localhost:7400"));
+        assert!(!is_foreign_origin(&HeaderMap::new(), "localhost:7400"));
         for (name, value) in [
             ("origin", "http://localhost:7400"),
             ("origin", "https://LOCALHOST:7400"),

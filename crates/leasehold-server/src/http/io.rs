@@ -1,15 +1,15 @@
-//! A socket that does not wait for ever: hyper's own timers know neither a stalled reader nor an idle connection.
+//! Timeouts of a connection: hyper has none for a stalled reader and none for an idle connection.
 //!
 //! ```text
-//!   Awaiting ──first byte──▶ Head ──request──▶ Busy ──answer told──▶ Awaiting
+//!   Awaiting ──first byte──▶ Head ──request──▶ Busy ──response sent──▶ Awaiting
 //!   (first_byte, idle)      (header)          (the handler's own limits)
 //! ```
 //!
-//! The deadlines are tokio's: they guard sockets, not leases, and may sleep with the machine.
+//! The deadlines use tokio's clock: they protect sockets, not leases, and may stop while the machine sleeps.
 
 use std::io::{self, ErrorKind, IoSlice};
 use std::pin::Pin;
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::{Arc, Mutex};
 use std::task::{Context, Poll, ready};
 use std::time::Duration;
 
@@ -19,135 +19,136 @@ use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 use tokio::sync::Notify;
 use tokio::time::{Instant, Sleep, sleep_until};
 
-use super::Config;
+use super::HttpConfig;
+use leasehold_support::sync::lock;
 
-/// Where a connection stands.
+/// The phase of a connection.
 #[derive(Clone, Copy, Debug)]
-enum Phase {
-    /// Nothing of the next request is here; it must begin until then.
+enum HttpPhase {
+    /// No byte of the next request has come; the first must come before this.
     Awaiting(Instant),
-    /// Part of its head is here; it must be whole until then.
+    /// Part of the head has come; the rest must come before this.
     Head(Instant),
-    /// It is being answered.
+    /// A request is being handled.
     Busy,
 }
 
-/// The phase, shared by the socket and by who answers.
-pub struct Pulse {
-    phase: Mutex<Phase>,
-    /// Told when a request is whole.
-    asked: Notify,
+/// The phase, shared by the stream, the body of the response and the connection task.
+pub struct PhaseTracker {
+    phase: Mutex<HttpPhase>,
+    /// Notified when the head of a request is complete.
+    request_complete: Notify,
     header: Duration,
     idle: Duration,
 }
 
-impl Pulse {
-    /// A connection that has said nothing.
-    pub fn new(config: &Config) -> Arc<Self> {
-        let phase = Mutex::new(Phase::Awaiting(Instant::now() + config.first_byte));
-        Arc::new(Self { phase, asked: Notify::new(), header: config.header, idle: config.idle })
+impl PhaseTracker {
+    /// The phase of a new connection.
+    pub fn new(config: &HttpConfig) -> Arc<Self> {
+        let phase = Mutex::new(HttpPhase::Awaiting(Instant::now() + config.first_byte));
+        Arc::new(Self { phase, request_complete: Notify::new(), header: config.header, idle: config.idle })
     }
 
     /// The first byte of a request came.
-    pub fn begin(&self) {
-        self.set(Phase::Head(Instant::now() + self.header));
+    pub fn head_started(&self) {
+        self.set_phase(HttpPhase::Head(Instant::now() + self.header));
     }
 
-    /// A request is whole.
-    pub fn busy(&self) {
-        self.set(Phase::Busy);
-        self.asked.notify_one();
+    /// The head of a request is complete, and its handler starts.
+    pub fn request_started(&self) {
+        self.set_phase(HttpPhase::Busy);
+        self.request_complete.notify_one();
     }
 
-    /// Comes to its end when a request has become whole since the last call.
+    /// Resolves when a request has started since the last call.
     pub async fn until_busy(&self) {
-        self.asked.notified().await;
+        self.request_complete.notified().await;
     }
 
-    /// Whether a request is being answered.
+    /// Whether a request is being handled.
     pub fn is_busy(&self) -> bool {
-        matches!(self.get(), Phase::Busy)
+        matches!(self.current_phase(), HttpPhase::Busy)
     }
 
-    fn rest(&self) {
-        self.set(Phase::Awaiting(Instant::now() + self.idle));
+    fn response_done(&self) {
+        self.set_phase(HttpPhase::Awaiting(Instant::now() + self.idle));
     }
 
-    fn set(&self, phase: Phase) {
-        *self.phase.lock().unwrap_or_else(PoisonError::into_inner) = phase;
+    fn set_phase(&self, phase: HttpPhase) {
+        *lock(&self.phase) = phase;
     }
 
-    fn get(&self) -> Phase {
-        *self.phase.lock().unwrap_or_else(PoisonError::into_inner)
+    fn current_phase(&self) -> HttpPhase {
+        *lock(&self.phase)
     }
 }
 
-/// The socket.
-pub struct Guarded<S> {
+/// A stream that fails when a deadline of its phase has passed.
+pub struct TimeoutStream<S> {
     socket: S,
-    pulse: Arc<Pulse>,
-    /// One timer for reading, made when it is first needed.
-    patience: Option<Pin<Box<Sleep>>>,
-    stall: Duration,
-    /// Runs while a write is stuck.
-    stalled: Option<Pin<Box<Sleep>>>,
+    phases: Arc<PhaseTracker>,
+    /// The timer for reading, created when it is first needed.
+    read_timer: Option<Pin<Box<Sleep>>>,
+    write_stall: Duration,
+    /// The timer of a write that makes no progress.
+    write_timer: Option<Pin<Box<Sleep>>>,
 }
 
-impl<S> Guarded<S> {
-    /// Guards a socket.
-    pub fn new(socket: S, pulse: Arc<Pulse>, stall: Duration) -> Self {
-        Self { socket, pulse, patience: None, stall, stalled: None }
+impl<S> TimeoutStream<S> {
+    /// Adds timeouts to a stream.
+    pub fn new(socket: S, phases: Arc<PhaseTracker>, write_stall: Duration) -> Self {
+        Self { socket, phases, read_timer: None, write_stall, write_timer: None }
     }
 
-    fn too_late(&mut self, cx: &mut Context<'_>, deadline: Instant) -> bool {
-        let patience = self.patience.get_or_insert_with(|| Box::pin(sleep_until(deadline)));
-        if patience.deadline() != deadline {
-            patience.as_mut().reset(deadline);
+    fn deadline_passed(&mut self, cx: &mut Context<'_>, deadline: Instant) -> bool {
+        let read_timer = self.read_timer.get_or_insert_with(|| Box::pin(sleep_until(deadline)));
+        if read_timer.deadline() != deadline {
+            read_timer.as_mut().reset(deadline);
         }
-        patience.as_mut().poll(cx).is_ready()
+        read_timer.as_mut().poll(cx).is_ready()
     }
 
-    /// Passes on what a write came to, unless nothing was taken for too long.
-    fn unless_stalled<T>(&mut self, cx: &mut Context<'_>, poll: Poll<io::Result<T>>) -> Poll<io::Result<T>> {
+    /// Passes on the result of a write, or fails when the client read nothing for too long.
+    fn check_write_stall<T>(&mut self, cx: &mut Context<'_>, poll: Poll<io::Result<T>>) -> Poll<io::Result<T>> {
         if poll.is_ready() {
-            self.stalled = None;
+            self.write_timer = None;
             return poll;
         }
-        let stall = self.stall;
-        let timer = self.stalled.get_or_insert_with(|| Box::pin(sleep_until(Instant::now() + stall)));
+        let write_stall = self.write_stall;
+        let timer = self.write_timer.get_or_insert_with(|| Box::pin(sleep_until(Instant::now() + write_stall)));
         ready!(timer.as_mut().poll(cx));
-        Poll::Ready(Err(late("the client takes nothing of the answer")))
+        Poll::Ready(Err(timed_out("the client takes nothing of the answer")))
     }
 }
 
-fn late(what: &'static str) -> io::Error {
+fn timed_out(what: &'static str) -> io::Error {
     io::Error::new(ErrorKind::TimedOut, what)
 }
 
-impl<S: AsyncRead + Unpin> AsyncRead for Guarded<S> {
+impl<S: AsyncRead + Unpin> AsyncRead for TimeoutStream<S> {
     fn poll_read(mut self: Pin<&mut Self>, cx: &mut Context<'_>, buf: &mut ReadBuf<'_>) -> Poll<io::Result<()>> {
-        // Before reading: who sends one byte a second always has something to read.
-        match self.pulse.get() {
-            Phase::Busy => {}
-            Phase::Head(deadline) | Phase::Awaiting(deadline) => {
-                if self.too_late(cx, deadline) {
-                    return Poll::Ready(Err(late("no whole request in time")));
+        // Checked before reading: a client that sends one byte a second always has something to read.
+        match self.phases.current_phase() {
+            HttpPhase::Busy => {}
+            HttpPhase::Head(deadline) | HttpPhase::Awaiting(deadline) => {
+                if self.deadline_passed(cx, deadline) {
+                    return Poll::Ready(Err(timed_out("no whole request in time")));
                 }
             }
         }
         let before = buf.filled().len();
         let read = Pin::new(&mut self.socket).poll_read(cx, buf);
-        if buf.filled().len() > before && matches!(self.pulse.get(), Phase::Awaiting(_)) {
-            self.pulse.begin();
+        if buf.filled().len() > before && matches!(self.phases.current_phase(), HttpPhase::Awaiting(_)) {
+            self.phases.head_started();
         }
         read
     }
 }
 
-impl<S: AsyncWrite + Unpin> AsyncWrite for Guarded<S> {
+impl<S: AsyncWrite + Unpin> AsyncWrite for TimeoutStream<S> {
     fn poll_write(mut self: Pin<&mut Self>, cx: &mut Context<'_>, buf: &[u8]) -> Poll<io::Result<usize>> {
         let poll = Pin::new(&mut self.socket).poll_write(cx, buf);
-        self.unless_stalled(cx, poll)
+        self.check_write_stall(cx, poll)
     }
 
     fn poll_write_vectored(
@@ -156,7 +157,7 @@ impl<S: AsyncWrite + Unpin> AsyncWrite for Guarded<S> {
         bufs: &[IoSlice<'_>],
     ) -> Poll<io::Result<usize>> {
         let poll = Pin::new(&mut self.socket).poll_write_vectored(cx, bufs);
-        self.unless_stalled(cx, poll)
+        self.check_write_stall(cx, poll)
     }
 
     fn is_write_vectored(&self) -> bool {
@@ -165,35 +166,35 @@ impl<S: AsyncWrite + Unpin> AsyncWrite for Guarded<S> {
 
     fn poll_flush(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
         let poll = Pin::new(&mut self.socket).poll_flush(cx);
-        self.unless_stalled(cx, poll)
+        self.check_write_stall(cx, poll)
     }
 
     fn poll_shutdown(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
         let poll = Pin::new(&mut self.socket).poll_shutdown(cx);
-        self.unless_stalled(cx, poll)
+        self.check_write_stall(cx, poll)
     }
 }
 
-/// The body of an answer: when hyper is through with it, the connection is idle again.
-pub struct Told {
+/// The body of a response. When hyper drops it, the connection is idle again.
+pub struct TrackedBody {
     body: Body,
-    pulse: Arc<Pulse>,
+    phases: Arc<PhaseTracker>,
 }
 
-impl Told {
-    /// Watches over a body.
-    pub const fn new(body: Body, pulse: Arc<Pulse>) -> Self {
-        Self { body, pulse }
+impl TrackedBody {
+    /// Wraps a body.
+    pub const fn new(body: Body, phases: Arc<PhaseTracker>) -> Self {
+        Self { body, phases }
     }
 }
 
-impl Drop for Told {
+impl Drop for TrackedBody {
     fn drop(&mut self) {
-        self.pulse.rest();
+        self.phases.response_done();
     }
 }
 
-impl HttpBody for Told {
+impl HttpBody for TrackedBody {
     type Data = Bytes;
     type Error = axum::Error;
 

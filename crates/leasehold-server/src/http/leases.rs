@@ -1,7 +1,6 @@
-//! Taking, renewing and releasing leases.
+//! Acquire, renew and release.
 
 use axum::body::Body;
-use hyper::header::{HeaderMap, HeaderName};
 use hyper::{Response, StatusCode};
 use leasehold::engine::{Claim, LeaseId, Mode, Want};
 use serde_json::Value;
@@ -10,80 +9,81 @@ use tokio::runtime::Handle;
 use tokio::sync::oneshot;
 
 use super::App;
-use super::fields::{Fields, missing};
+use super::call::{HttpCall, run_detached};
+use super::fields::{Fields, missing_field};
 use super::problem::Problem;
 use super::respond;
-use super::routes::{Call, detached};
 use crate::api::leases::{GrantJson, RenewalJson};
-use crate::service::metrics::Outcome;
+use crate::service::metrics::AcquireOutcome;
 use crate::service::{Caller, Denial};
 
-/// Who does not say who they are.
-const NOBODY: &str = "anonymous";
+/// The holder of a claim that names none, on a server without keys.
+const ANONYMOUS_HOLDER: &str = "anonymous";
 
 /// `POST /v1/leases`
-pub async fn acquire(mut call: Call) -> Result<Response<Body>, Problem> {
-    let caller = call.enter()?;
-    let request = idempotency_key(&call.parts.headers)?;
-    call.query([])?;
-    let claim = claim(call.body().await?, request, &caller)?;
+pub async fn acquire(mut call: HttpCall) -> Result<Response<Body>, Problem> {
+    let caller = call.authenticate()?;
+    let request = call.single_header("idempotency-key", "Idempotency-Key")?.map(str::to_owned);
+    call.query_params([])?;
+    let claim = parse_claim(call.json_fields().await?, request, &caller)?;
     let resources: Vec<String> = claim.wants.iter().map(|want| want.name.clone()).collect();
-    let grant =
-        granted(call.app.clone(), caller.clone(), claim).await?.map_err(|denial| call.told(&denial, &caller))?;
-    Ok(respond::json(StatusCode::CREATED, &GrantJson::new(&grant, &resources)))
+    let grant = acquire_detached(call.app.clone(), caller.clone(), claim)
+        .await?
+        .map_err(|denial| call.denial_problem(&denial, &caller))?;
+    Ok(respond::json_response(StatusCode::CREATED, &GrantJson::new(&grant, &resources)))
 }
 
-type Answer = Result<leasehold::engine::Grant, Denial>;
+type GrantResult = Result<leasehold::engine::Grant, Denial>;
 
-/// Asks on a task of its own, which outlives the connection just long enough to leave nothing behind: a hang-up while
-/// the claim waits drops the engine's future, and that leaves the queue.
-async fn granted(app: App, caller: Caller, claim: Claim) -> Result<Answer, Problem> {
-    let (tell, told) = oneshot::channel();
-    let (waits, returns) = (!claim.wait.is_zero(), claim.request.is_some());
+/// Acquires on a task of its own. A hang-up drops the receiver: the task then drops the engine's future, and the claim
+/// leaves the queue.
+async fn acquire_detached(app: App, caller: Caller, claim: Claim) -> Result<GrantResult, Problem> {
+    let (reply, reply_received) = oneshot::channel();
+    let (waits, can_be_repeated) = (!claim.wait.is_zero(), claim.request.is_some());
     tokio::spawn(async move {
-        let mut tell = tell;
+        let mut reply = reply;
         let answer = tokio::select! {
             biased;
             answer = app.service.acquire(&caller, claim) => Ok(answer),
-            () = tell.closed() => {
-                app.service.metrics.refused(Outcome::Left);
+            () = reply.closed() => {
+                app.service.metrics.record_refusal(AcquireOutcome::Left);
                 return;
             }
-            // What does not wait is answered in a moment, also at the end.
+            // A claim that does not wait is answered at once, even while the server stops.
             () = app.stop.cancelled(), if waits => {
-                // Granted at this very moment it stays for whoever comes again with the id; without one it is ended.
-                let (outcome, problem) = if returns {
-                    (Outcome::Unknown, Problem::left_in_line())
+                // A grant at this moment is kept for a retry with the request id; without one it is released.
+                let (outcome, problem) = if can_be_repeated {
+                    (AcquireOutcome::Unknown, Problem::shutting_down_while_queued())
                 } else {
-                    (Outcome::Unavailable, Problem::shutting_down())
+                    (AcquireOutcome::Unavailable, Problem::shutting_down())
                 };
-                app.service.metrics.refused(outcome);
+                app.service.metrics.record_refusal(outcome);
                 Err(problem)
             }
         };
         let lease = answer.as_ref().ok().and_then(|answer| answer.as_ref().ok()).map(|grant| grant.lease_id.clone());
-        // With a request id somebody can come again for it.
-        let unheard = Unheard { app, caller, lease: lease.filter(|_| !returns) };
-        let _ = tell.send((answer, unheard));
+        // With a request id the client can ask for the grant again.
+        let unclaimed = UnclaimedGrant { app, caller, lease: lease.filter(|_| !can_be_repeated) };
+        let _ = reply.send((answer, unclaimed));
     });
-    match told.await {
-        Ok((answer, mut unheard)) => {
-            unheard.lease = None;
+    match reply_received.await {
+        Ok((answer, mut unclaimed)) => {
+            unclaimed.lease = None;
             answer
         }
         Err(_) => Err(Problem::unknown("the server gave up on this request: it may have happened")),
     }
 }
 
-/// A grant on its way to the handler. Whoever hangs up meanwhile takes the handler with it, and nobody would know of the
-/// lease: so it is ended wherever it is dropped.
-struct Unheard {
+/// A grant between the task and the handler. If the handler is gone, nobody knows the lease id: dropping this releases
+/// the lease.
+struct UnclaimedGrant {
     app: App,
     caller: Caller,
     lease: Option<LeaseId>,
 }
 
-impl Drop for Unheard {
+impl Drop for UnclaimedGrant {
     fn drop(&mut self) {
         if let (Some(lease), Ok(runtime)) = (self.lease.take(), Handle::try_current()) {
             let (service, caller) = (self.app.service.clone(), self.caller.clone());
@@ -92,52 +92,41 @@ impl Drop for Unheard {
     }
 }
 
-fn idempotency_key(headers: &HeaderMap) -> Result<Option<String>, Problem> {
-    const NAME: HeaderName = HeaderName::from_static("idempotency-key");
-    let mut keys = headers.get_all(NAME).iter();
-    let key = match (keys.next(), keys.next()) {
-        (None, _) => return Ok(None),
-        (Some(_), Some(_)) => return Err(Problem::invalid("there is more than one Idempotency-Key")),
-        (Some(key), None) => std::str::from_utf8(key.as_bytes()),
-    };
-    key.map(|key| Some(key.to_owned())).map_err(|_| Problem::invalid("Idempotency-Key is not UTF-8"))
-}
-
-fn claim(mut fields: Fields, request: Option<String>, caller: &Caller) -> Result<Claim, Problem> {
-    let wants = match fields.take("resources").ok_or_else(|| missing("resources"))? {
-        Value::Array(wants) => wants.into_iter().map(want).collect::<Result<Vec<Want>, Problem>>()?,
+fn parse_claim(mut fields: Fields, request: Option<String>, caller: &Caller) -> Result<Claim, Problem> {
+    let wants = match fields.take_value("resources").ok_or_else(|| missing_field("resources"))? {
+        Value::Array(wants) => wants.into_iter().map(parse_want).collect::<Result<Vec<Want>, Problem>>()?,
         _ => return Err(Problem::invalid("resources is a list of names or objects")),
     };
-    let ttl = fields.millis("ttl_ms")?.ok_or_else(|| missing("ttl_ms"))?;
-    let wait = fields.millis("wait_ms")?.unwrap_or(Duration::ZERO);
-    let max_hold = fields.millis("max_hold_ms")?;
-    let delay = fields.millis("delay_ms")?.unwrap_or(Duration::ZERO);
-    // Not the address they come from: a retry may come from another one, and must be the same claim.
-    let nobody = if caller.principal.id.is_empty() { NOBODY } else { &caller.principal.id };
-    let holder = fields.text("holder")?.unwrap_or_else(|| nobody.to_owned());
-    fields.done()?;
+    let ttl = fields.take_millis("ttl_ms")?.ok_or_else(|| missing_field("ttl_ms"))?;
+    let wait = fields.take_millis("wait_ms")?.unwrap_or(Duration::ZERO);
+    let max_hold = fields.take_millis("max_hold_ms")?;
+    let delay = fields.take_millis("delay_ms")?.unwrap_or(Duration::ZERO);
+    // Not the network address: a retry may come from another one, and must be the same claim.
+    let default_holder = if caller.principal.id.is_empty() { ANONYMOUS_HOLDER } else { &caller.principal.id };
+    let holder = fields.take_text("holder")?.unwrap_or_else(|| default_holder.to_owned());
+    fields.deny_unknown()?;
     Ok(Claim { wants, ttl, wait, max_hold, delay, holder, request, principal: caller.principal.id.clone() })
 }
 
-fn want(value: Value) -> Result<Want, Problem> {
+fn parse_want(value: Value) -> Result<Want, Problem> {
     let mut fields = match value {
         Value::String(name) => return Ok(Want { name, mode: Mode::Exclusive }),
-        Value::Object(object) => Fields::of("a resource", object),
+        Value::Object(object) => Fields::from_object("a resource", object),
         _ => return Err(Problem::invalid("a resource is a name, or an object with name and mode")),
     };
-    let name = fields.text("name")?.ok_or_else(|| missing("name of a resource"))?;
-    let word = fields.text("mode")?;
+    let name = fields.take_text("name")?.ok_or_else(|| missing_field("name of a resource"))?;
+    let word = fields.take_text("mode")?;
     let mut count = |name: &'static str| -> Result<Option<u32>, Problem> {
-        let number = fields.number(name, "")?;
+        let number = fields.take_number(name, "")?;
         number.map(|n| u32::try_from(n).map_err(|_| Problem::invalid(format!("{name} is too big")))).transpose()
     };
     let (permits, capacity) = (count("permits")?, count("capacity")?);
-    fields.done()?;
+    fields.deny_unknown()?;
     let mode = match (word.as_deref(), permits, capacity) {
         (None | Some("exclusive"), None, None) => Mode::Exclusive,
         (Some("shared"), None, None) => Mode::Shared,
         (Some("permits"), count, Some(capacity)) => Mode::Permits { count: count.unwrap_or(1), capacity },
-        (Some("permits"), _, None) => return Err(missing("capacity of a resource with mode permits")),
+        (Some("permits"), _, None) => return Err(missing_field("capacity of a resource with mode permits")),
         (None | Some("exclusive" | "shared"), _, _) => {
             return Err(Problem::invalid("permits and capacity go with the mode permits"));
         }
@@ -147,35 +136,35 @@ fn want(value: Value) -> Result<Want, Problem> {
 }
 
 /// `POST /v1/leases/renew`
-pub async fn renew(mut call: Call) -> Result<Response<Body>, Problem> {
-    let caller = call.enter()?;
-    call.query([])?;
-    let mut fields = call.body().await?;
-    let lease = lease_id(&mut fields)?;
-    let ttl = fields.millis("ttl_ms")?;
-    fields.done()?;
+pub async fn renew(mut call: HttpCall) -> Result<Response<Body>, Problem> {
+    let caller = call.authenticate()?;
+    call.query_params([])?;
+    let mut fields = call.json_fields().await?;
+    let lease = parse_lease_id(&mut fields)?;
+    let ttl = fields.take_millis("ttl_ms")?;
+    fields.deny_unknown()?;
     let (service, who) = (call.app.service.clone(), caller.clone());
-    let renewal = detached(async move { service.renew(&who, &lease, ttl).await }).await?;
-    let renewal = renewal.map_err(|denial| call.told(&denial, &caller))?;
-    Ok(respond::json(StatusCode::OK, &RenewalJson::new(&renewal)))
+    let renewal = run_detached(async move { service.renew(&who, &lease, ttl).await }).await?;
+    let renewal = renewal.map_err(|denial| call.denial_problem(&denial, &caller))?;
+    Ok(respond::json_response(StatusCode::OK, &RenewalJson::new(&renewal)))
 }
 
 /// `POST /v1/leases/release`
-pub async fn release(mut call: Call) -> Result<Response<Body>, Problem> {
-    let caller = call.enter()?;
-    call.query([])?;
-    let mut fields = call.body().await?;
-    let lease = lease_id(&mut fields)?;
-    fields.done()?;
+pub async fn release(mut call: HttpCall) -> Result<Response<Body>, Problem> {
+    let caller = call.authenticate()?;
+    call.query_params([])?;
+    let mut fields = call.json_fields().await?;
+    let lease = parse_lease_id(&mut fields)?;
+    fields.deny_unknown()?;
     let (service, who) = (call.app.service.clone(), caller.clone());
-    // Released now or released before: for the owner it is the same.
-    let released = detached(async move { service.release(&who, &lease).await }).await?;
-    released.map_err(|denial| call.told(&denial, &caller))?;
+    // For the owner a second release is the same as the first.
+    let released = run_detached(async move { service.release(&who, &lease).await }).await?;
+    released.map_err(|denial| call.denial_problem(&denial, &caller))?;
     let mut response = Response::new(Body::empty());
     *response.status_mut() = StatusCode::NO_CONTENT;
     Ok(response)
 }
 
-fn lease_id(fields: &mut Fields) -> Result<LeaseId, Problem> {
-    Ok(LeaseId::new(fields.text("lease_id")?.ok_or_else(|| missing("lease_id"))?))
+fn parse_lease_id(fields: &mut Fields) -> Result<LeaseId, Problem> {
+    Ok(LeaseId::new(fields.take_text("lease_id")?.ok_or_else(|| missing_field("lease_id"))?))
 }

@@ -1,4 +1,4 @@
-//! HTTP on port 7400: translates requests for the service, and its answers back.
+//! HTTP on port 7400: translates requests into calls of the service, and results into responses.
 //!
 //! ```text
 //!   accept ─▶ connection (limits of time and size) ─▶ guard (Host, Origin) ─▶ ROUTES ─▶ Service
@@ -6,27 +6,30 @@
 //!
 //! Read in this order:
 //!
-//! - [`routes`]: the one table of what can be asked; the router is built from it.
-//! - [`leases`], [`resources`], [`watch`], [`status`]: what each route takes and answers.
-//! - [`boxoffice`]: the routes of the box office.
-//! - [`fields`], [`text`], [`shape`], [`problem`]: JSON and names in, JSON and problems out.
-//! - [`guard`]: who may ask from where: Host, Origin, and the headers that keep browsers in line.
-//! - [`accept`], [`io`], [`socket`]: connections, how long they may dawdle, and whether they are cut. How many: `service::seats`.
-//! - [`openapi`], [`pages`]: the description of all this, and the pages.
+//! - [`routes`]: the table of routes; the router is built from it. [`call`]: one request on its way to its handler.
+//! - [`leases`], [`resources`], [`watch`], [`status`]: the handlers. [`sse`]: what both event streams have in common.
+//! - [`boxoffice`]: the handlers of the box office.
+//! - [`fields`], [`text`], [`problem`]: JSON bodies, paths and queries, errors.
+//! - [`guard`]: checks of Host and Origin, and the security headers of responses.
+//! - [`accept`], [`io`], [`socket`]: the accept loop, timeouts of connections, detection of hang-ups. Limits of their
+//!   number: `service::connection_limit`.
+//! - [`openapi`], [`pages`]: the OpenAPI description, and the web pages.
 //!
 //! # Laws
 //!
-//! 1. Handlers reach the engine through [`Service`] alone, and only for a caller that [`Service::enter`] let in.
-//! 2. What changes state runs detached from its connection: a hang-up cannot strand half of it.
-//! 3. Nothing is read into memory before its size was checked, and nothing is waited for without a limit.
-//! 4. No secret is in a path, a query, a log line or an error text; a query is never logged.
+//! 1. Handlers reach the engine through [`Service`] alone, and only for a caller from [`Service::authenticate`].
+//! 2. A state change runs on a task of its own: a hang-up cannot leave it half done.
+//! 3. Nothing is read into memory before its size was checked, and every wait has a timeout.
+//! 4. No secret is in a path, a query, a log line or an error text. Queries are never logged.
 //!
 //! # Not here
 //!
-//! Who may do what (the service), decisions about leases (the engine), certificates (whoever fills [`Config::tls`]).
+//! Authorisation (the service), decisions about leases (the engine), certificates (the caller sets
+//! [`HttpConfig::tls`]).
 
 mod accept;
 pub mod boxoffice;
+mod call;
 mod fields;
 mod guard;
 mod io;
@@ -38,6 +41,7 @@ mod resources;
 mod respond;
 mod routes;
 mod socket;
+mod sse;
 mod status;
 #[cfg(test)]
 mod tests;
@@ -51,39 +55,39 @@ use std::time::Duration;
 use tokio_util::sync::CancellationToken;
 
 use crate::service::Service;
-use crate::service::seats::Seats;
+use crate::service::connection_limit::ConnectionLimiter;
 
-/// How HTTP is served. The defaults are the contract.
+/// The settings of the HTTP server. The defaults are the contract.
 #[derive(Clone, Debug)]
-pub struct Config {
-    /// Speak TLS with these certificates; none for plain HTTP.
+pub struct HttpConfig {
+    /// The TLS configuration; none for plain HTTP.
     pub tls: Option<Arc<rustls::ServerConfig>>,
     /// Names this server answers to, beside loopback and the address it was reached at. `*` is any name: then only the
     /// Origin check stands between a page that rebinds its name and a server without keys.
     pub hosts: Vec<String>,
-    /// A new connection says something within this.
+    /// Timeout for the first byte of a new connection.
     pub first_byte: Duration,
-    /// The head of a request is whole within this of its first byte.
+    /// Timeout for the head of a request, from its first byte.
     pub header: Duration,
-    /// The body of a request is whole within this.
+    /// Timeout for the body of a request.
     pub body: Duration,
-    /// A client that takes nothing of an answer for this long is cut off.
+    /// A connection whose client reads nothing for this long is closed.
     pub write_stall: Duration,
-    /// A connection between two requests is kept this long.
+    /// An idle connection is closed after this.
     pub idle: Duration,
-    /// A quiet watch says this often that it is alive.
+    /// The interval of heartbeats on a quiet event stream.
     pub heartbeat: Duration,
-    /// What is under way at the end may take this long.
+    /// Timeout for open connections when the server stops.
     pub drain: Duration,
-    /// Places for connections.
-    pub seats: Arc<Seats>,
+    /// Limits the connections of both ports.
+    pub connection_limiter: Arc<ConnectionLimiter>,
     /// Bytes of the head of a request; at least 8 KiB.
     pub header_bytes: usize,
     /// Bytes of the body of a request.
     pub body_bytes: usize,
 }
 
-impl Default for Config {
+impl Default for HttpConfig {
     fn default() -> Self {
         Self {
             tls: None,
@@ -95,26 +99,26 @@ impl Default for Config {
             idle: Duration::from_secs(60),
             heartbeat: Duration::from_secs(15),
             drain: Duration::from_secs(10),
-            // No single address can take the last quarter of the places.
-            seats: Seats::new(20_000, 15_000),
+            // No single address can use the last quarter of the connections.
+            connection_limiter: ConnectionLimiter::new(20_000, 15_000),
             header_bytes: 16 * 1024,
             body_bytes: 64 * 1024,
         }
     }
 }
 
-/// What every handler knows.
+/// Shared by all handlers.
 #[derive(Clone)]
 pub struct App {
     service: Arc<Service>,
-    config: Arc<Config>,
+    config: Arc<HttpConfig>,
     stop: CancellationToken,
 }
 
-/// Serves until `stop`; then finishes what is under way, tells those who wait, and ends every watch.
-pub async fn serve(listener: TcpListener, service: Arc<Service>, config: Config, stop: CancellationToken) {
+/// Serves until `stop`; then finishes open requests, answers waiting claims, and ends every stream.
+pub async fn serve(listener: TcpListener, service: Arc<Service>, config: HttpConfig, stop: CancellationToken) {
     let app = App { service, config: Arc::new(config), stop };
-    if let Err(error) = accept::run(listener, app).await {
+    if let Err(error) = accept::accept_connections(listener, app).await {
         tracing::error!(target: "leasehold::http", %error, "cannot accept connections");
     }
 }

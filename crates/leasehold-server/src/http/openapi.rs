@@ -5,15 +5,15 @@ use axum::body::Body;
 use hyper::Response;
 use hyper::header::{self, HeaderValue};
 
+use super::call::HttpCall;
 use super::problem::Problem;
-use super::routes::Call;
 
 /// The text.
-pub const TEXT: &str = include_str!("openapi.json");
+pub const OPENAPI_JSON: &str = include_str!("openapi.json");
 
 /// `GET /openapi.json`
-pub async fn json(_call: Call) -> Result<Response<Body>, Problem> {
-    let mut response = Response::new(Body::from(TEXT));
+pub async fn openapi_json(_call: HttpCall) -> Result<Response<Body>, Problem> {
+    let mut response = Response::new(Body::from(OPENAPI_JSON));
     response.headers_mut().insert(header::CONTENT_TYPE, HeaderValue::from_static("application/json"));
     Ok(response)
 }

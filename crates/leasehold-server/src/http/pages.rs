@@ -6,9 +6,10 @@ use hyper::header::{self, HeaderValue};
 use hyper::{Response, StatusCode};
 use rust_embed::{EmbeddedFile, RustEmbed};
 
+use super::call::HttpCall;
 use super::problem::Problem;
-use super::routes::Call;
 use super::text;
+use leasehold_support::hex;
 
 #[derive(RustEmbed)]
 #[folder = "src/web/dist"]
@@ -18,45 +19,51 @@ struct Dist;
 #[folder = "src/http/docs"]
 struct Docs;
 
-/// Its name has a hash of its content in it.
-const FOR_EVER: &str = "public, max-age=31536000, immutable";
-const ASK_AGAIN: &str = "no-cache";
+/// For files whose name contains a hash of their content.
+const CACHE_FOREVER: &str = "public, max-age=31536000, immutable";
+const CACHE_REVALIDATE: &str = "no-cache";
 
 /// `GET /`: the page for buyers. Where nothing is sold, it leads to the locks.
-pub async fn buy(call: Call) -> Result<Response<Body>, Problem> {
-    file(&call, Dist::get("buy.html"), "buy.html", ASK_AGAIN)
+pub async fn buy(call: HttpCall) -> Result<Response<Body>, Problem> {
+    serve_file(&call, Dist::get("buy.html"), "buy.html", CACHE_REVALIDATE)
 }
 
 /// `GET /admin`: the page for staff of the box office.
-pub async fn staff(call: Call) -> Result<Response<Body>, Problem> {
-    file(&call, Dist::get("staff.html"), "staff.html", ASK_AGAIN)
+pub async fn staff(call: HttpCall) -> Result<Response<Body>, Problem> {
+    serve_file(&call, Dist::get("staff.html"), "staff.html", CACHE_REVALIDATE)
 }
 
 /// `GET /locks`
-pub async fn locks(call: Call) -> Result<Response<Body>, Problem> {
-    file(&call, Dist::get("locks.html"), "locks.html", ASK_AGAIN)
+pub async fn locks(call: HttpCall) -> Result<Response<Body>, Problem> {
+    serve_file(&call, Dist::get("locks.html"), "locks.html", CACHE_REVALIDATE)
 }
 
 /// `GET /assets/{*file}`
-pub async fn asset(call: Call) -> Result<Response<Body>, Problem> {
-    let path = text::decode(call.parts.uri.path().trim_start_matches('/'))?;
-    file(&call, Dist::get(&path), &path, FOR_EVER)
+pub async fn asset(call: HttpCall) -> Result<Response<Body>, Problem> {
+    let path = text::percent_decode(call.parts.uri.path().trim_start_matches('/'))?;
+    serve_file(&call, Dist::get(&path), &path, CACHE_FOREVER)
 }
 
 /// `GET /docs`
-pub async fn docs(call: Call) -> Result<Response<Body>, Problem> {
-    file(&call, Docs::get("index.html"), "index.html", ASK_AGAIN)
+pub async fn docs(call: HttpCall) -> Result<Response<Body>, Problem> {
+    serve_file(&call, Docs::get("index.html"), "index.html", CACHE_REVALIDATE)
 }
 
 /// `GET /docs/{*file}`
-pub async fn docs_file(call: Call) -> Result<Response<Body>, Problem> {
-    let path = text::decode(call.parts.uri.path().strip_prefix("/docs/").unwrap_or_default())?;
-    file(&call, Docs::get(&path), &path, ASK_AGAIN)
+pub async fn docs_file(call: HttpCall) -> Result<Response<Body>, Problem> {
+    let path = text::percent_decode(call.parts.uri.path().strip_prefix("/docs/").unwrap_or_default())?;
+    serve_file(&call, Docs::get(&path), &path, CACHE_REVALIDATE)
 }
 
-fn file(call: &Call, file: Option<EmbeddedFile>, path: &str, cache: &'static str) -> Result<Response<Body>, Problem> {
-    let file = file.ok_or_else(|| Problem::wrong(StatusCode::NOT_FOUND, "there is nothing at this path"))?;
-    let hash: String = file.metadata.sha256_hash()[..16].iter().map(|byte| format!("{byte:02x}")).collect();
+fn serve_file(
+    call: &HttpCall,
+    file: Option<EmbeddedFile>,
+    path: &str,
+    cache: &'static str,
+) -> Result<Response<Body>, Problem> {
+    let file =
+        file.ok_or_else(|| Problem::invalid_with_status(StatusCode::NOT_FOUND, "there is nothing at this path"))?;
+    let hash = hex::encode(&file.metadata.sha256_hash()[..16]);
     let etag = format!("\"{hash}\"");
     let known = call.parts.headers.get_all(header::IF_NONE_MATCH).iter();
     let known = known.filter_map(|value| value.to_str().ok()).flat_map(|value| value.split(','));
@@ -66,13 +73,13 @@ fn file(call: &Call, file: Option<EmbeddedFile>, path: &str, cache: &'static str
         *response.status_mut() = StatusCode::NOT_MODIFIED;
     }
     let headers = response.headers_mut();
-    headers.insert(header::CONTENT_TYPE, HeaderValue::from_static(kind(path)));
+    headers.insert(header::CONTENT_TYPE, HeaderValue::from_static(content_type(path)));
     headers.insert(header::CACHE_CONTROL, HeaderValue::from_static(cache));
     headers.insert(header::ETAG, HeaderValue::from_str(&etag).expect("a quoted hex text"));
     Ok(response)
 }
 
-fn kind(path: &str) -> &'static str {
+fn content_type(path: &str) -> &'static str {
     match path.rsplit_once('.').map_or("", |(_, end)| end) {
         "html" => "text/html; charset=utf-8",
         "js" | "mjs" => "text/javascript; charset=utf-8",

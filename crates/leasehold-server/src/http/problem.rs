@@ -1,4 +1,4 @@
-//! What is answered when the answer is no: `application/problem+json` (RFC 9457) with a stable `code`.
+//! Errors: `application/problem+json` (RFC 9457) with a stable `code`.
 
 use std::time::Duration;
 
@@ -8,9 +8,10 @@ use hyper::{Response, StatusCode};
 use leasehold::{Error, Refusal};
 use serde_json::{Map, Value, json};
 
+use crate::api::boxoffice::resolution_json;
 use crate::service::{Caller, Denial, Service};
 
-/// One no.
+/// One error response.
 #[derive(Debug)]
 pub struct Problem {
     status: StatusCode,
@@ -20,8 +21,8 @@ pub struct Problem {
     headers: Vec<(HeaderName, HeaderValue)>,
 }
 
-/// What each code is called. The OpenAPI text lists the same.
-pub const TITLES: [(&str, &str); 32] = [
+/// The title of each code. The OpenAPI text lists the same.
+pub const PROBLEM_TITLES: [(&str, &str); 32] = [
     ("held", "Held by another"),
     ("stale", "The lease has ended"),
     ("not_held", "No such lease"),
@@ -61,50 +62,50 @@ impl Problem {
         Self { status, code, detail: detail.into(), more: Map::new(), headers: Vec::new() }
     }
 
-    /// The request is wrong as written.
+    /// The request is invalid: status 400.
     pub fn invalid(detail: impl Into<String>) -> Self {
         Self::new(StatusCode::BAD_REQUEST, "invalid", detail)
     }
 
-    /// The request is wrong, and HTTP has a status for how.
-    pub fn wrong(status: StatusCode, detail: impl Into<String>) -> Self {
+    /// The request is invalid, with a more exact status.
+    pub fn invalid_with_status(status: StatusCode, detail: impl Into<String>) -> Self {
         Self::new(status, "invalid", detail)
     }
 
-    /// Whoever asks may not.
+    /// The caller may not do this.
     pub fn forbidden(detail: impl Into<String>) -> Self {
         Self::new(StatusCode::FORBIDDEN, "forbidden", detail)
     }
 
-    /// The server ends, and nothing was changed.
+    /// The server stops, and nothing was changed.
     pub fn shutting_down() -> Self {
         Self::new(StatusCode::SERVICE_UNAVAILABLE, "unavailable", "shutting down: nothing was changed, try again")
-            .with(header::RETRY_AFTER, HeaderValue::from_static("1"))
+            .with_header(header::RETRY_AFTER, HeaderValue::from_static("1"))
     }
 
-    /// The server ends, and a claim with a request id that waited may have been granted at that moment.
-    pub fn left_in_line() -> Self {
+    /// The server stops, and a waiting claim with a request id may have been granted at that moment.
+    pub fn shutting_down_while_queued() -> Self {
         Self::unknown("shutting down: it may have been granted, repeat it with the same Idempotency-Key to know")
-            .with(header::RETRY_AFTER, HeaderValue::from_static("1"))
+            .with_header(header::RETRY_AFTER, HeaderValue::from_static("1"))
     }
 
-    /// It cannot be known what came of it.
+    /// The outcome is unknown.
     pub fn unknown(detail: impl Into<String>) -> Self {
         Self::new(StatusCode::GATEWAY_TIMEOUT, "unknown_outcome", detail)
     }
 
-    /// The engine does not answer.
+    /// Engine, ledger or provider does not answer.
     pub fn unavailable(detail: impl Into<String>) -> Self {
         Self::new(StatusCode::SERVICE_UNAVAILABLE, "unavailable", detail)
     }
 
-    /// The request is wrong, with a code of its own.
-    pub fn coded(status: StatusCode, code: &'static str, detail: impl Into<String>) -> Self {
+    /// An error with a code of its own.
+    pub fn with_code(status: StatusCode, code: &'static str, detail: impl Into<String>) -> Self {
         Self::new(status, code, detail)
     }
 
-    /// There are too many connections: in all, or from one address.
-    pub fn crowded(of_one: bool) -> Self {
+    /// Too many connections: in all, or from one address.
+    pub fn too_many_connections(of_one: bool) -> Self {
         let detail = if of_one {
             "this address has as many connections as one may have: close some, or come again later"
         } else {
@@ -114,49 +115,31 @@ impl Problem {
     }
 
     /// Adds a field to the answer.
-    pub fn and(mut self, name: &str, value: Value) -> Self {
+    pub fn with_field(mut self, name: &str, value: Value) -> Self {
         self.more.insert(name.into(), value);
         self
     }
 
-    /// What the service said.
-    pub fn of(denial: &Denial) -> Self {
-        let code = denial.code();
-        let status = StatusCode::from_u16(code.status).unwrap_or(StatusCode::INTERNAL_SERVER_ERROR);
-        let mut problem = Self::new(status, code.code, denial.sentence());
-        match denial {
-            Denial::Engine(Error::Refused(Refusal::Held { resource, holder, remaining, queue_len })) => {
-                problem.more.insert("resource".into(), json!(resource));
-                problem.more.insert("holder".into(), json!(holder));
-                problem.more.insert("remaining_ms".into(), json!(remaining.map(leasehold_support::duration::millis)));
-                problem.more.insert("queue_len".into(), json!(queue_len));
-            }
-            Denial::Unauthorized | Denial::Ticket(_) => {
-                let how = HeaderValue::from_static("Bearer realm=\"leasehold\"");
-                problem.headers.push((header::WWW_AUTHENTICATE, how));
-            }
-            _ => {}
-        }
-        problem
-    }
-
-    /// What the service said to this caller, and when it pays to come again.
-    pub fn told(denial: &Denial, service: &Service, caller: &Caller) -> Self {
-        let problem = Self::of(denial);
+    /// The problem for a denial. Where the caller is too fast, Retry-After says when the next call may succeed.
+    pub fn with_retry_after(denial: &Denial, service: &Service, caller: &Caller) -> Self {
+        let problem = Self::from(denial);
         if !matches!(denial, Denial::Slow(_)) {
             return problem;
         }
         let now = service.clock().now();
         let principal = &caller.principal;
-        let wait =
-            principal.rate.as_ref().map_or(Duration::ZERO, |rate| rate.wait(now)).max(principal.guesses.wait(now));
+        let wait = principal
+            .rate
+            .as_ref()
+            .map_or(Duration::ZERO, |rate| rate.time_until_free(now))
+            .max(principal.guesses.time_until_free(now));
         let seconds = wait.as_millis().div_ceil(1000).max(1);
         let after = HeaderValue::from_str(&seconds.to_string()).unwrap_or(HeaderValue::from_static("1"));
-        problem.with(header::RETRY_AFTER, after)
+        problem.with_header(header::RETRY_AFTER, after)
     }
 
     /// Adds a header to the answer.
-    pub fn with(mut self, name: HeaderName, value: HeaderValue) -> Self {
+    pub fn with_header(mut self, name: HeaderName, value: HeaderValue) -> Self {
         self.headers.push((name, value));
         self
     }
@@ -173,7 +156,7 @@ impl Problem {
 
     /// As JSON.
     pub fn body(&self) -> String {
-        let title = TITLES.iter().find(|(code, _)| *code == self.code).map_or("", |(_, title)| title);
+        let title = PROBLEM_TITLES.iter().find(|(code, _)| *code == self.code).map_or("", |(_, title)| title);
         let mut body = Map::new();
         body.insert("type".into(), format!("/docs#code-{}", self.code).into());
         body.insert("title".into(), title.into());
@@ -195,5 +178,42 @@ impl Problem {
             headers.insert(name, value);
         }
         response
+    }
+}
+
+impl From<&Denial> for Problem {
+    fn from(denial: &Denial) -> Self {
+        let code = denial.code();
+        let status = StatusCode::from_u16(code.status).unwrap_or(StatusCode::INTERNAL_SERVER_ERROR);
+        let mut problem = Self::new(status, code.code, denial.sentence());
+        match denial {
+            Denial::Engine(Error::Refused(Refusal::Held { resource, holder, remaining, queue_len })) => {
+                problem.more.insert("resource".into(), json!(resource));
+                problem.more.insert("holder".into(), json!(holder));
+                problem.more.insert("remaining_ms".into(), json!(remaining.map(leasehold_support::duration::millis)));
+                problem.more.insert("queue_len".into(), json!(queue_len));
+            }
+            Denial::Unauthorized | Denial::Ticket(_) => {
+                let how = HeaderValue::from_static("Bearer realm=\"leasehold\"");
+                problem.headers.push((header::WWW_AUTHENTICATE, how));
+            }
+            _ => {}
+        }
+        problem
+    }
+}
+
+impl From<leasehold_boxoffice::Error> for Problem {
+    fn from(error: leasehold_boxoffice::Error) -> Self {
+        use leasehold_boxoffice::model::Refusal;
+        let more = match error.refusal() {
+            Some(Refusal::Conflict { conflicts, .. }) => {
+                vec![("conflicts", json!(conflicts)), ("alternative", json!(null))]
+            }
+            Some(Refusal::Late(resolution)) => vec![("resolution", resolution_json(resolution))],
+            _ => Vec::new(),
+        };
+        more.into_iter()
+            .fold(Self::from(&Denial::Office(error)), |problem, (name, value)| problem.with_field(name, value))
     }
 }

@@ -6,7 +6,7 @@ use hyper::{Response, StatusCode};
 use serde::Serialize;
 
 /// A response with a JSON body.
-pub fn json(status: StatusCode, value: &impl Serialize) -> Response<Body> {
+pub fn json_response(status: StatusCode, value: &impl Serialize) -> Response<Body> {
     let text = serde_json::to_vec(value).expect("the keys are text, and no value can fail");
     let mut response = Response::new(Body::from(text));
     *response.status_mut() = status;

@@ -1,4 +1,4 @@
-//! The one table of what can be asked. The router is built from it, so that nothing can be asked that is not in it.
+//! The table of routes. The router is built from it, so every route is in it.
 
 use std::future::Future;
 use std::pin::Pin;
@@ -8,29 +8,28 @@ use axum::body::Body;
 use axum::extract::Request;
 use axum::routing::{MethodFilter, MethodRouter};
 use hyper::header::{self, HeaderValue};
-use hyper::http::request::Parts;
 use hyper::{Method, Response, StatusCode};
 
 use super::boxoffice::{events, holds, orders, payments, staff, stream, tickets, webhooks};
-use super::fields::{self, Fields};
+use super::call::HttpCall;
 use super::guard::Arrival;
 use super::problem::Problem;
-use super::{App, leases, openapi, pages, resources, status, text, watch};
-use crate::service::{Caller, Denial, Principal, Role, Roles, Verb};
+use super::{App, leases, openapi, pages, resources, status, watch};
+use crate::service::Verb;
 
-/// What is answered.
-pub type Answer = Pin<Box<dyn Future<Output = Result<Response<Body>, Problem>> + Send>>;
+/// The future of a handler.
+pub type HandlerFuture = Pin<Box<dyn Future<Output = Result<Response<Body>, Problem>> + Send>>;
 
-/// One thing that can be asked.
+/// One route.
 pub struct Route {
-    /// How.
+    /// The method.
     pub method: Method,
-    /// Where. `{*name}` is the rest of the path.
+    /// The path. `{*name}` is the rest of the path.
     pub path: &'static str,
-    /// What it asks of the service; none for what needs no key.
+    /// The verb that the handler authorises; none for a route without credentials.
     #[cfg_attr(not(test), expect(dead_code, reason = "the table says it, and the tests hold the routes to it"))]
     pub verb: Option<Verb>,
-    run: fn(Call) -> Answer,
+    run: fn(HttpCall) -> HandlerFuture,
 }
 
 macro_rules! route {
@@ -39,7 +38,7 @@ macro_rules! route {
     };
 }
 
-/// All of it.
+/// Every route.
 pub static ROUTES: &[Route] = &[
     route!(POST "/v1/leases", Some(Verb::Acquire), leases::acquire),
     route!(POST "/v1/leases/renew", Some(Verb::Renew), leases::renew),
@@ -49,8 +48,8 @@ pub static ROUTES: &[Route] = &[
     route!(DELETE "/v1/resources/{*name}", Some(Verb::Revoke), resources::revoke),
     route!(GET "/v1/watch", Some(Verb::Watch), watch::watch),
     route!(GET "/v1/status", Some(Verb::Status), status::status),
-    route!(GET "/v1/boxoffice", None, tickets::front),
-    route!(POST "/v1/tickets", Some(Verb::RunEvent), tickets::mint),
+    route!(GET "/v1/boxoffice", None, tickets::public_info),
+    route!(POST "/v1/tickets", Some(Verb::RunEvent), tickets::create),
     route!(POST "/v1/events", Some(Verb::RunEvent), events::create),
     route!(GET "/v1/events", Some(Verb::SeeEvent), events::list),
     route!(GET "/v1/events/{e}", Some(Verb::SeeEvent), events::show),
@@ -61,7 +60,7 @@ pub static ROUTES: &[Route] = &[
     route!(GET "/v1/events/{e}/stream", Some(Verb::SeeEvent), stream::stream),
     route!(POST "/v1/events/{e}/freeze", Some(Verb::RunEvent), events::freeze),
     route!(POST "/v1/events/{e}/unfreeze", Some(Verb::RunEvent), events::unfreeze),
-    route!(POST "/v1/events/{e}/holds", Some(Verb::Buy), holds::take),
+    route!(POST "/v1/events/{e}/holds", Some(Verb::Buy), holds::create),
     route!(PUT "/v1/events/{e}/blocks", Some(Verb::RunEvent), staff::blocks),
     route!(POST "/v1/events/{e}/seats/{s}/release", Some(Verb::RunEvent), staff::force_release),
     route!(POST "/v1/events/{e}/payments/{r}/refund", Some(Verb::RunEvent), staff::refund),
@@ -80,14 +79,14 @@ pub static ROUTES: &[Route] = &[
     route!(POST "/v1/orders/{o}/void", Some(Verb::RunEvent), orders::void),
     route!(POST "/v1/orders/{o}/move", Some(Verb::RunEvent), orders::relocate),
     route!(POST "/v1/payments/callback", None, payments::callback),
-    route!(POST "/v1/demo/pay", None, payments::play),
+    route!(POST "/v1/demo/pay", None, payments::demo_pay),
     route!(POST "/v1/webhooks", Some(Verb::RunEvent), webhooks::create),
     route!(GET "/v1/webhooks", Some(Verb::RunEvent), webhooks::list),
     route!(DELETE "/v1/webhooks/{w}", Some(Verb::RunEvent), webhooks::remove),
     route!(GET "/metrics", Some(Verb::Metrics), status::metrics),
     route!(GET "/healthz", None, status::health),
     route!(GET "/readyz", None, status::ready),
-    route!(GET "/openapi.json", None, openapi::json),
+    route!(GET "/openapi.json", None, openapi::openapi_json),
     route!(GET "/docs", None, pages::docs),
     route!(GET "/docs/{*file}", None, pages::docs_file),
     route!(GET "/", None, pages::buy),
@@ -96,145 +95,8 @@ pub static ROUTES: &[Route] = &[
     route!(GET "/assets/{*file}", None, pages::asset),
 ];
 
-/// A request on its way to its handler.
-pub struct Call {
-    /// What the server knows.
-    pub app: App,
-    /// The head.
-    pub parts: Parts,
-    arrival: Arrival,
-    body: Option<Body>,
-}
-
-impl Call {
-    /// Who asks.
-    ///
-    /// # Errors
-    ///
-    /// Nobody we know.
-    pub fn enter(&self) -> Result<Caller, Problem> {
-        let mut shown = self.parts.headers.get_all(header::AUTHORIZATION).iter();
-        let key = match (shown.next(), shown.next()) {
-            (None, _) => None,
-            (Some(value), None) => Some(bearer(value).ok_or_else(|| Problem::of(&Denial::Unauthorized))?),
-            _ => return Err(Problem::invalid("there is more than one Authorization")),
-        };
-        self.app.service.enter(key, self.arrival.peer).map_err(|denial| Problem::of(&denial))
-    }
-
-    /// The parameters of the query.
-    ///
-    /// # Errors
-    ///
-    /// See [`text::query`].
-    pub fn query<const N: usize>(&self, known: [&str; N]) -> Result<[Option<String>; N], Problem> {
-        text::query(self.parts.uri.query(), known)
-    }
-
-    /// The resource that the path names.
-    ///
-    /// # Errors
-    ///
-    /// It is not encoded well.
-    pub fn name(&self) -> Result<String, Problem> {
-        text::decode(self.parts.uri.path().strip_prefix("/v1/resources/").unwrap_or_default())
-    }
-
-    /// The fields of the body.
-    ///
-    /// # Errors
-    ///
-    /// See [`fields::read`] and [`Fields::parse`].
-    pub async fn body(&mut self) -> Result<Fields, Problem> {
-        let body = self.body.take().unwrap_or_default();
-        Fields::parse(&fields::read(&self.app.config, &self.parts.headers, body).await?)
-    }
-
-    /// A part of the path, counted from 0 after the first slash.
-    ///
-    /// # Errors
-    ///
-    /// It is not encoded well.
-    pub fn segment(&self, at: usize) -> Result<String, Problem> {
-        text::decode(self.parts.uri.path().split('/').nth(at + 1).unwrap_or_default())
-    }
-
-    /// The body as it is, of one of these kinds and no longer than this.
-    ///
-    /// # Errors
-    ///
-    /// See [`fields::read`].
-    pub async fn bytes(&mut self, most: usize, kinds: &[&str]) -> Result<Vec<u8>, Problem> {
-        let body = self.body.take().unwrap_or_default();
-        fields::read_kind(&self.app.config, &self.parts.headers, body, most, kinds).await
-    }
-
-    /// The body where there need not be one: then it is an empty object.
-    ///
-    /// # Errors
-    ///
-    /// See [`fields::read`].
-    pub async fn bytes_or_none(&mut self) -> Result<Vec<u8>, Problem> {
-        if self.body.as_ref().is_none_or(hyper::body::Body::is_end_stream) {
-            return Ok(b"{}".to_vec());
-        }
-        self.bytes(self.app.config.body_bytes, &["application/json"]).await
-    }
-
-    /// Whether the body is of this kind, by its own word.
-    pub fn is_kind(&self, kind: &str) -> bool {
-        fields::is_kind(&self.parts.headers, kind)
-    }
-
-    /// Who asks at a demo: whoever shows nothing is welcome to buy.
-    ///
-    /// # Errors
-    ///
-    /// They show something that is not known.
-    pub fn visitor(&self) -> Result<Caller, Problem> {
-        self.guest(Role::Buyer)
-    }
-
-    /// Who asks for a ticket at a demo: whoever shows nothing is given one.
-    ///
-    /// # Errors
-    ///
-    /// They show something that is not known.
-    pub fn visitor_as_staff(&self) -> Result<Caller, Problem> {
-        self.guest(Role::Boxoffice)
-    }
-
-    fn guest(&self, role: Role) -> Result<Caller, Problem> {
-        if self.parts.headers.contains_key(header::AUTHORIZATION) {
-            return self.enter();
-        }
-        let guest = Principal::new("demo".into(), Roles::of([role]), Vec::new(), None);
-        Ok(self.app.service.insider(guest))
-    }
-
-    /// What the service said, for this caller.
-    pub fn told(&self, denial: &Denial, caller: &Caller) -> Problem {
-        Problem::told(denial, &self.app.service, caller)
-    }
-}
-
-fn bearer(value: &HeaderValue) -> Option<&str> {
-    let (scheme, key) = value.to_str().ok()?.split_once(' ')?;
-    scheme.eq_ignore_ascii_case("bearer").then(|| key.trim())
-}
-
-/// Runs what changes state to its end, whatever becomes of the connection.
-///
-/// # Errors
-///
-/// It broke down on the way.
-pub async fn detached<T: Send + 'static>(work: impl Future<Output = T> + Send + 'static) -> Result<T, Problem> {
-    let ended = tokio::spawn(work).await;
-    ended.map_err(|_| Problem::unknown("the server gave up on this request: it may have happened"))
-}
-
-/// The router of the table.
-pub fn router(app: &App) -> Router {
+/// Builds the router from the table.
+pub fn build_router(app: &App) -> Router {
     let mut router = Router::new();
     let mut paths: Vec<&str> = ROUTES.iter().map(|route| route.path).collect();
     paths.sort_unstable();
@@ -244,30 +106,32 @@ pub fn router(app: &App) -> Router {
         let mut methods = MethodRouter::new();
         for route in here.clone() {
             let app = app.clone();
-            let run = move |request: Request| answer(app.clone(), route, request);
+            let run = move |request: Request| handle_route(app.clone(), route, request);
             let filter = MethodFilter::try_from(route.method.clone()).expect("the table has plain methods only");
             methods = methods.on(filter, run);
         }
-        let allow = allow(here);
+        let allow = allow_header(here);
         methods = methods.fallback(move |request: Request| {
             let allow = allow.clone();
             async move { not_allowed(request.method(), allow) }
         });
         router = router.route(path, methods);
     }
-    router.fallback(|| async { Problem::wrong(StatusCode::NOT_FOUND, "there is nothing at this path").response() })
+    router.fallback(|| async {
+        Problem::invalid_with_status(StatusCode::NOT_FOUND, "there is nothing at this path").response()
+    })
 }
 
-async fn answer(app: App, route: &'static Route, request: Request) -> Response<Body> {
+async fn handle_route(app: App, route: &'static Route, request: Request) -> Response<Body> {
     let (parts, body) = request.into_parts();
     let Some(arrival) = parts.extensions.get::<Arrival>().copied() else {
         return Problem::unavailable("the connection is not known").response();
     };
-    let call = Call { app, parts, arrival, body: Some(body) };
+    let call = HttpCall { app, parts, arrival, body: Some(body) };
     (route.run)(call).await.unwrap_or_else(Problem::response)
 }
 
-fn allow<'a>(routes: impl Iterator<Item = &'a Route>) -> HeaderValue {
+fn allow_header<'a>(routes: impl Iterator<Item = &'a Route>) -> HeaderValue {
     let mut methods: Vec<&str> = vec!["OPTIONS"];
     for route in routes {
         methods.push(route.method.as_str());
@@ -285,7 +149,8 @@ fn not_allowed(method: &Method, allow: HeaderValue) -> Response<Body> {
         *response.status_mut() = StatusCode::NO_CONTENT;
         response
     } else {
-        Problem::wrong(StatusCode::METHOD_NOT_ALLOWED, "this path does not take this method: see Allow").response()
+        Problem::invalid_with_status(StatusCode::METHOD_NOT_ALLOWED, "this path does not take this method: see Allow")
+            .response()
     };
     response.headers_mut().insert(header::ALLOW, allow);
     response

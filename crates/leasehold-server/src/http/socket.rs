@@ -1,8 +1,7 @@
-//! A TCP socket that can be asked whether its client is gone while hyper has it.
+//! A TCP socket that can be asked whether its client hung up, while hyper owns it.
 //!
-//! hyper notices a hang-up by reading, and reads nothing more while it holds bytes behind the request that is being
-//! answered: the next request, or only a stray line break. A claim would wait in line for a client that is long gone, and
-//! be granted to nobody.
+//! hyper notices a hang-up by reading, and does not read while it holds bytes after the current request. A claim would
+//! wait for a client that is gone, and be granted to nobody.
 
 use std::io::{self, ErrorKind, IoSlice};
 use std::pin::Pin;
@@ -13,23 +12,23 @@ use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 use tokio::net::TcpStream;
 
-/// See the module.
-pub struct Socket(Arc<TcpStream>);
+/// The socket for hyper.
+pub struct ProbedSocket(Arc<TcpStream>);
 
-/// The other hand on it.
-pub struct Wire(Arc<TcpStream>);
+/// Asks the kernel about the same socket.
+pub struct HangupProbe(Arc<TcpStream>);
 
-impl Socket {
-    /// A socket for hyper, and the hand that may ask.
-    pub fn new(stream: TcpStream) -> (Self, Wire) {
+impl ProbedSocket {
+    /// The socket, and its probe.
+    pub fn new(stream: TcpStream) -> (Self, HangupProbe) {
         let stream = Arc::new(stream);
-        (Self(stream.clone()), Wire(stream))
+        (Self(stream.clone()), HangupProbe(stream))
     }
 }
 
-impl Wire {
-    /// Whether the client closed its side, or the connection broke. What it sent before does not matter.
-    pub fn is_cut(&self) -> bool {
+impl HangupProbe {
+    /// Whether the client closed its side, or the connection broke. Unread bytes do not matter.
+    pub fn is_hung_up(&self) -> bool {
         let gone = PollFlags::RDHUP | PollFlags::HUP | PollFlags::ERR;
         let mut fds = [PollFd::new(&*self.0, PollFlags::RDHUP)];
         let now = Timespec { tv_sec: 0, tv_nsec: 0 };
@@ -37,7 +36,7 @@ impl Wire {
     }
 }
 
-impl AsyncRead for Socket {
+impl AsyncRead for ProbedSocket {
     fn poll_read(self: Pin<&mut Self>, cx: &mut Context<'_>, buf: &mut ReadBuf<'_>) -> Poll<io::Result<()>> {
         loop {
             ready!(self.0.poll_read_ready(cx))?;
@@ -53,7 +52,7 @@ impl AsyncRead for Socket {
     }
 }
 
-impl Socket {
+impl ProbedSocket {
     fn poll_try(
         &self,
         cx: &mut Context<'_>,
@@ -69,7 +68,7 @@ impl Socket {
     }
 }
 
-impl AsyncWrite for Socket {
+impl AsyncWrite for ProbedSocket {
     fn poll_write(self: Pin<&mut Self>, cx: &mut Context<'_>, buf: &[u8]) -> Poll<io::Result<usize>> {
         self.poll_try(cx, |stream| stream.try_write(buf))
     }
@@ -92,7 +91,7 @@ impl AsyncWrite for Socket {
 
     fn poll_shutdown(self: Pin<&mut Self>, _: &mut Context<'_>) -> Poll<io::Result<()>> {
         match rustix::net::shutdown(&*self.0, rustix::net::Shutdown::Write) {
-            // The client was quicker.
+            // The client closed first.
             Ok(()) | Err(rustix::io::Errno::NOTCONN) => Poll::Ready(Ok(())),
             Err(error) => Poll::Ready(Err(error.into())),
         }

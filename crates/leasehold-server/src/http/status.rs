@@ -1,4 +1,4 @@
-//! LeaseEventJson the server says of itself: status, health, readiness, metrics.
+//! Status, health, readiness and metrics.
 
 use std::time::Duration;
 
@@ -8,20 +8,20 @@ use hyper::{Response, StatusCode};
 use serde_json::json;
 use tokio::time::timeout;
 
+use super::call::HttpCall;
 use super::problem::Problem;
 use super::respond;
-use super::routes::Call;
 use crate::api::leases::LeaseEventJson;
 use crate::service::Denial;
 
-/// An engine that takes longer is not ready.
-const READY_WITHIN: Duration = Duration::from_secs(2);
+/// A server whose engine takes longer is not ready.
+const READINESS_TIMEOUT: Duration = Duration::from_secs(2);
 
 /// `GET /v1/status`
-pub async fn status(call: Call) -> Result<Response<Body>, Problem> {
-    let caller = call.enter()?;
-    call.query([])?;
-    let status = call.app.service.status(&caller).map_err(|denial| call.told(&denial, &caller))?;
+pub async fn status(call: HttpCall) -> Result<Response<Body>, Problem> {
+    let caller = call.authenticate()?;
+    call.query_params([])?;
+    let status = call.app.service.status(&caller).map_err(|denial| call.denial_problem(&denial, &caller))?;
     let promises = status.promises;
     let recent: Vec<LeaseEventJson> = status.recent.into_iter().map(LeaseEventJson::from).collect();
     let role: Vec<&str> = status.roles.iter().map(|role| role.word()).collect();
@@ -48,21 +48,21 @@ pub async fn status(call: Call) -> Result<Response<Body>, Problem> {
         "auth": if status.keys_needed { "required" } else { "none" },
         "role": role,
     });
-    Ok(respond::json(StatusCode::OK, &body))
+    Ok(respond::json_response(StatusCode::OK, &body))
 }
 
 /// `GET /healthz`: the process is up.
-pub async fn health(_call: Call) -> Result<Response<Body>, Problem> {
-    Ok(respond::json(StatusCode::OK, &json!({"status": "up"})))
+pub async fn health(_call: HttpCall) -> Result<Response<Body>, Problem> {
+    Ok(respond::json_response(StatusCode::OK, &json!({"status": "up"})))
 }
 
 /// `GET /readyz`: engine and ledger answer, and the box office can take its leases.
-pub async fn ready(call: Call) -> Result<Response<Body>, Problem> {
+pub async fn ready(call: HttpCall) -> Result<Response<Body>, Problem> {
     if call.app.stop.is_cancelled() {
         return Err(Problem::shutting_down());
     }
-    match timeout(READY_WITHIN, call.app.service.ready()).await {
-        Ok(Ok(())) => Ok(respond::json(StatusCode::OK, &json!({"status": "ready"}))),
+    match timeout(READINESS_TIMEOUT, call.app.service.ready()).await {
+        Ok(Ok(())) => Ok(respond::json_response(StatusCode::OK, &json!({"status": "ready"}))),
         Ok(Err(denial)) => {
             tracing::warn!(target: "leasehold::http", error = denial.sentence(), "not ready");
             Err(Problem::unavailable(not_ready(&denial)))
@@ -71,8 +71,8 @@ pub async fn ready(call: Call) -> Result<Response<Body>, Problem> {
     }
 }
 
-/// Why a server is not ready, for anybody who asks. LeaseEventJson the office says of itself is meant to be read; what a database
-/// or a server says may have names in it that are not for everybody, and is in the log.
+/// Why the server is not ready, for callers without credentials. The office's own sentence is public; the text of a
+/// database or a server may contain names, and goes to the log only.
 fn not_ready(denial: &Denial) -> String {
     match denial {
         Denial::Office(error @ leasehold_boxoffice::Error::Unavailable { part: "office", attempt, .. }) => {
@@ -85,9 +85,9 @@ fn not_ready(denial: &Denial) -> String {
 }
 
 /// `GET /metrics`
-pub async fn metrics(call: Call) -> Result<Response<Body>, Problem> {
-    let caller = call.enter()?;
-    let text = call.app.service.metrics(&caller).await.map_err(|denial| call.told(&denial, &caller))?;
+pub async fn metrics(call: HttpCall) -> Result<Response<Body>, Problem> {
+    let caller = call.authenticate()?;
+    let text = call.app.service.metrics(&caller).await.map_err(|denial| call.denial_problem(&denial, &caller))?;
     let mut response = Response::new(Body::from(text));
     let kind = HeaderValue::from_static("text/plain; version=0.0.4; charset=utf-8");
     response.headers_mut().insert(header::CONTENT_TYPE, kind);

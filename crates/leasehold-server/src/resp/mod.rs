@@ -37,18 +37,18 @@ use std::thread::JoinHandle;
 use std::time::Duration;
 
 use crate::service::Service;
-use crate::service::seats::Seats;
+use crate::service::connection_limit::ConnectionLimiter;
 use codec::frame::CommandLimits;
 use event_loop::EventLoop;
 use event_loop::waker::Waker;
 
 /// How RESP is served.
 #[derive(Clone, Debug)]
-pub struct Config {
+pub struct RespConfig {
     /// Event loops, one thread each. One is enough for most machines: they share the disk.
     pub threads: usize,
     /// The limit of connections, shared with HTTP.
-    pub seats: Arc<Seats>,
+    pub connection_limiter: Arc<ConnectionLimiter>,
     /// From the connection to its first byte; with TLS the first one after the handshake.
     pub first_byte: Duration,
     /// From the first byte of a command to its last.
@@ -65,11 +65,11 @@ pub struct Config {
     pub tls: Option<Arc<rustls::ServerConfig>>,
 }
 
-impl Default for Config {
+impl Default for RespConfig {
     fn default() -> Self {
         Self {
             threads: 1,
-            seats: Seats::new(20_000, 20_000),
+            connection_limiter: ConnectionLimiter::new(20_000, 20_000),
             first_byte: Duration::from_secs(5),
             command_within: Duration::from_secs(10),
             write_stall: Duration::from_secs(10),
@@ -84,7 +84,7 @@ impl Default for Config {
 /// What the event loops of one server share.
 pub(crate) struct ServerShared {
     service: Arc<Service>,
-    config: Config,
+    config: RespConfig,
     runtime: tokio::runtime::Handle,
     stopping: AtomicBool,
     /// The id of the next connection.
@@ -106,7 +106,7 @@ impl Server {
     pub fn start(
         listener: TcpListener,
         service: Arc<Service>,
-        config: Config,
+        config: RespConfig,
         runtime: tokio::runtime::Handle,
     ) -> io::Result<Self> {
         listener.set_nonblocking(true)?;

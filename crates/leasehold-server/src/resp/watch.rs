@@ -11,7 +11,7 @@ use super::command::CommandError;
 use super::command::args::parse_text;
 use super::event_loop::inbox::ConnectionHandle;
 use crate::api::leases::EventJson;
-use crate::service::watch::Told;
+use crate::service::watch::WatchUpdate;
 use crate::service::{Caller, Denial, Service};
 
 /// Messages of one watch that its event loop has not received yet. Then the task waits: the event loop may be kept by
@@ -90,7 +90,7 @@ fn denial_bytes(denial: &Denial, version: RespVersion) -> Vec<u8> {
     out
 }
 
-fn write_push(event: &Told, version: RespVersion, out: &mut Vec<u8>) {
+fn write_push(event: &WatchUpdate, version: RespVersion, out: &mut Vec<u8>) {
     match version {
         RespVersion::Resp3 => write_push3(event, &mut ReplyWriter::new(out, version)),
         // A message on a channel: clients of version 2 expect no other push.
@@ -104,15 +104,15 @@ fn write_push(event: &Told, version: RespVersion, out: &mut Vec<u8>) {
     }
 }
 
-fn write_push3(event: &Told, reply: &mut ReplyWriter<'_>) {
+fn write_push3(event: &WatchUpdate, reply: &mut ReplyWriter<'_>) {
     match event {
-        Told::Reset(id) => {
+        WatchUpdate::Reset(id) => {
             reply.push(3);
             reply.text("lease");
             reply.text("reset");
             reply.text(&id.to_string());
         }
-        Told::Event(event, prev) => {
+        WatchUpdate::Event(event, prev) => {
             reply.push(9);
             reply.text("lease");
             reply.text(event.kind.word());
@@ -134,10 +134,10 @@ fn write_push3(event: &Told, reply: &mut ReplyWriter<'_>) {
 }
 
 /// The event in JSON, in the form that HTTP uses.
-fn event_json(event: &Told) -> String {
+fn event_json(event: &WatchUpdate) -> String {
     match event {
-        Told::Reset(id) => serde_json::json!({"kind": "reset", "id": id.to_string()}).to_string(),
-        Told::Event(event, prev) => EventJson::new(event.clone(), *prev).to_json(),
+        WatchUpdate::Reset(id) => serde_json::json!({"kind": "reset", "id": id.to_string()}).to_string(),
+        WatchUpdate::Event(event, prev) => EventJson::new(event.clone(), *prev).to_json(),
     }
 }
 
@@ -154,7 +154,7 @@ mod tests {
     use crate::resp::event_loop::waker::Waker;
     use crate::service::audit::Audit;
     use crate::service::keys::KeyRing;
-    use crate::service::{Opened, Peer};
+    use crate::service::{PeerAddress, ServedEngine};
 
     const EVENTS: usize = 4000;
 
@@ -181,9 +181,9 @@ mod tests {
             panic!("a watch begins with where things stand")
         };
         futures_util::future::join_all((0..EVENTS).map(|number| engine.acquire(claim(number)))).await;
-        let service = Service::new(Opened::Embedded(engine), KeyRing::open(), Audit, SystemClock::shared());
-        let peer = Peer(([127, 0, 0, 1], 1).into());
-        let caller = service.enter(None, peer).unwrap();
+        let service = Service::new(ServedEngine::Embedded(engine), KeyRing::open(), Audit, SystemClock::shared());
+        let peer = PeerAddress(([127, 0, 0, 1], 1).into());
+        let caller = service.authenticate(None, peer).unwrap();
         let (inbox, waker) = (Arc::new(Inbox::default()), Arc::new(Waker::new().unwrap()));
         let handle = ConnectionHandle { inbox: inbox.clone(), waker, slot: 0, connection_id: 1 };
         let work = tokio::spawn(

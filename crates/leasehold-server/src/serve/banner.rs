@@ -1,13 +1,14 @@
-//! What a person reads who just started the server: what listens where, and what to type.
+//! The lines at the start of the server: addresses, and commands to try.
 
-use std::net::{IpAddr, SocketAddr};
+use std::net::SocketAddr;
 
 use super::config::Config;
-use super::listen::Ports;
+use super::listen::BoundPorts;
+use leasehold_support::net::connectable;
 
 /// The lines.
-pub fn lines(config: &Config, ports: &Ports, keys: usize) -> Vec<String> {
-    let (http, resp) = (reachable(ports.http), reachable(ports.resp));
+pub fn banner_lines(config: &Config, ports: &BoundPorts, keys: usize) -> Vec<String> {
+    let (http, resp) = (connectable(ports.http), connectable(ports.resp));
     let secure = config.tls.is_some();
     let web = format!("{}://{http}", if secure { "https" } else { "http" });
     let who = match keys {
@@ -25,14 +26,14 @@ pub fn lines(config: &Config, ports: &Ports, keys: usize) -> Vec<String> {
     vec![
         format!("leasehold {} serves {} ({who})", env!("CARGO_PKG_VERSION"), config.data.display()),
         pages,
-        format!("  http  {web}{}", plain(ports.http, secure)),
-        format!("  resp  {resp}{}", plain(ports.resp, secure)),
+        format!("  http  {web}{}", plain_note(ports.http, secure)),
+        format!("  resp  {resp}{}", plain_note(ports.resp, secure)),
         "Try:".to_owned(),
         format!(
             "  curl{bearer} {web}/v1/leases -H 'Content-Type: application/json' \
              -d '{{\"resources\":[\"seat-14\"],\"ttl_ms\":30000}}'"
         ),
-        // A door before another server does not speak Redis: the other one does.
+        // A front server does not support Redis keys: the server behind it does.
         match config.engine.as_str() {
             "embedded" => {
                 format!("  {auth}redis-cli{tls} -h {} -p {} SET seat-15 ada NX PX 30000", resp.ip(), resp.port())
@@ -46,16 +47,6 @@ pub fn lines(config: &Config, ports: &Ports, keys: usize) -> Vec<String> {
     ]
 }
 
-fn plain(address: SocketAddr, secure: bool) -> &'static str {
+fn plain_note(address: SocketAddr, secure: bool) -> &'static str {
     if secure || address.ip().to_canonical().is_loopback() { "" } else { "   (not encrypted: allow_plain)" }
-}
-
-/// An address that can be typed: nobody connects to 0.0.0.0.
-fn reachable(address: SocketAddr) -> SocketAddr {
-    let ip = match address.ip() {
-        IpAddr::V4(ip) if ip.is_unspecified() => std::net::Ipv4Addr::LOCALHOST.into(),
-        IpAddr::V6(ip) if ip.is_unspecified() => std::net::Ipv6Addr::LOCALHOST.into(),
-        ip => ip,
-    };
-    SocketAddr::new(ip, address.port())
 }

@@ -1,7 +1,7 @@
-//! `--demo`: a small house with life in it, so that the page shows something before anybody uses the server.
+//! `--demo`: actors that use leases, so that the page shows something before the server is used.
 //!
-//! Actors take, keep, release and lose leases under `demo/`, through the service like everybody: with a principal that
-//! has no right outside that prefix. They stop with the server; what they hold then lapses.
+//! Actors acquire, renew, release and lose leases under `demo/`. They use the service with a principal that has no
+//! rights outside that prefix. They stop with the server; their leases lapse.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -12,53 +12,53 @@ use tokio_util::sync::CancellationToken;
 
 use crate::service::{Caller, Principal, Role, Roles, Service};
 
-/// What an actor does when its time with a resource is over.
+/// How an actor ends its lease.
 #[derive(Clone, Copy)]
-enum Exit {
-    /// Gives it back.
+enum ActorExit {
+    /// Releases it.
     Release,
     /// Stops renewing, as after a crash: the lease lapses.
     Crash,
 }
 
-/// One who comes again and again.
-struct Actor {
+/// One actor, which acquires again and again.
+struct DemoActor {
     holder: &'static str,
     wants: Vec<Want>,
     ttl: Duration,
-    /// Time between grant and end.
+    /// How long it keeps the lease.
     keeps: Duration,
-    /// Time until it comes again.
+    /// The pause until it acquires again.
     rests: Duration,
-    exit: Exit,
+    exit: ActorExit,
 }
 
 #[derive(Clone)]
-struct Stage {
+struct DemoActors {
     service: Arc<Service>,
     clock: Arc<dyn Clock>,
     caller: Caller,
 }
 
-/// Starts everybody.
+/// Starts the tasks of all actors.
 pub fn start(service: &Arc<Service>, clock: &Arc<dyn Clock>, stop: &CancellationToken) {
-    let roles = Roles::of([Role::Lease, Role::Admin]);
-    let caller = service.insider(Principal::new("demo".into(), roles, vec!["demo/".into()], None));
-    let stage = Stage { service: service.clone(), clock: clock.clone(), caller };
-    for actor in cast() {
-        let stage = stage.clone();
-        tokio::spawn(stop.clone().run_until_cancelled_owned(async move { stage.play(actor).await }));
+    let roles = Roles::from_roles([Role::Lease, Role::Admin]);
+    let caller = service.internal_caller(Principal::new("demo".into(), roles, vec!["demo/".into()], None));
+    let actors = DemoActors { service: service.clone(), clock: clock.clone(), caller };
+    for actor in demo_actors() {
+        let actors = actors.clone();
+        tokio::spawn(stop.clone().run_until_cancelled_owned(async move { actors.run_actor(actor).await }));
     }
-    tokio::spawn(stop.clone().run_until_cancelled_owned(async move { stage.operate().await }));
+    tokio::spawn(stop.clone().run_until_cancelled_owned(async move { actors.revoke_now_and_then().await }));
 }
 
 fn want(name: &str, mode: Mode) -> Want {
     Want { name: format!("demo/{name}"), mode }
 }
 
-fn cast() -> Vec<Actor> {
+fn demo_actors() -> Vec<DemoActor> {
     let s = Duration::from_secs;
-    let actor = |holder, wants: &[Want], keeps, rests, exit| Actor {
+    let actor = |holder, wants: &[Want], keeps, rests, exit| DemoActor {
         holder,
         wants: wants.to_vec(),
         ttl: s(9),
@@ -70,7 +70,7 @@ fn cast() -> Vec<Actor> {
     let shared = |name| [want(name, Mode::Shared)];
     let slots = |count| [want("gpu-slots", Mode::Permits { count, capacity: 4 })];
     let pair = [want("seat-14", Mode::Exclusive), want("seat-15", Mode::Exclusive)];
-    use Exit::{Crash, Release};
+    use ActorExit::{Crash, Release};
     vec![
         actor("ada@web-1", &one("seat-14"), 12, 3, Release),
         actor("bob@web-2", &one("seat-14"), 7, 2, Release),
@@ -88,12 +88,12 @@ fn cast() -> Vec<Actor> {
     ]
 }
 
-impl Stage {
+impl DemoActors {
     async fn sleep(&self, span: Duration) {
         self.clock.sleep_until(self.clock.now().plus(span)).await;
     }
 
-    async fn play(&self, actor: Actor) {
+    async fn run_actor(&self, actor: DemoActor) {
         loop {
             let claim = Claim {
                 wants: actor.wants.clone(),
@@ -106,13 +106,13 @@ impl Stage {
                 principal: String::new(),
             };
             if let Ok(grant) = self.service.acquire(&self.caller, claim).await {
-                self.keep(&actor, &grant.lease_id).await;
+                self.keep_lease(&actor, &grant.lease_id).await;
             }
             self.sleep(actor.rests).await;
         }
     }
 
-    async fn keep(&self, actor: &Actor, lease: &leasehold::engine::LeaseId) {
+    async fn keep_lease(&self, actor: &DemoActor, lease: &leasehold::engine::LeaseId) {
         let until = self.clock.now().plus(actor.keeps);
         while self.clock.now() < until {
             let next = self.clock.now().plus(actor.ttl / 3).min(until);
@@ -122,13 +122,13 @@ impl Stage {
             }
         }
         match actor.exit {
-            Exit::Release => drop(self.service.release(&self.caller, lease).await),
-            Exit::Crash => self.sleep(actor.ttl).await,
+            ActorExit::Release => drop(self.service.release(&self.caller, lease).await),
+            ActorExit::Crash => self.sleep(actor.ttl).await,
         }
     }
 
-    /// Somebody in operations ends a lease now and then.
-    async fn operate(&self) {
+    /// Revokes one lease now and then, like an operator.
+    async fn revoke_now_and_then(&self) {
         loop {
             self.sleep(Duration::from_secs(50)).await;
             let name = "demo/schema-migration";

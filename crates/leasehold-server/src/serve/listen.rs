@@ -1,37 +1,37 @@
-//! Which addresses may be listened on, and listening on them.
+//! Checks the addresses, opens the listeners, and builds the settings of both protocols.
 
 use std::io;
 use std::net::{SocketAddr, TcpListener};
 use std::sync::Arc;
 
 use super::config::Config;
-use super::tls::Tls;
-use crate::service::seats::Seats;
+use super::tls::ServerTls;
+use crate::service::connection_limit::ConnectionLimiter;
 use crate::{http, resp};
 use leasehold_support::exit::{Failure, UNAVAILABLE, USAGE};
 
-/// Connections the kernel may keep for us until we take them.
-const BACKLOG: i32 = 4096;
-/// Descriptors that are not connections: the journal, timers, threads.
-const OTHER_FILES: u64 = 64;
+/// Connections that the kernel queues before they are accepted.
+const LISTEN_BACKLOG: i32 = 4096;
+/// File descriptors kept for the journal, timers and threads.
+const FILES_KEPT_FOR_ENGINE: u64 = 64;
 
-/// Where it listens in truth: a port of 0 was chosen by the kernel.
+/// The addresses of the listeners: port 0 was replaced by the kernel's choice.
 #[derive(Clone, Copy, Debug)]
-pub struct Ports {
+pub struct BoundPorts {
     /// HTTP.
     pub http: SocketAddr,
     /// RESP.
     pub resp: SocketAddr,
-    /// So many files may be open, where that is not enough for all the connections that are allowed.
+    /// The limit of open files, where it is too low for all allowed connections.
     pub files: Option<u64>,
 }
 
-impl Ports {
-    /// Connections on both ports: as many as allowed, and no more than there are descriptors for. The last ones are the
-    /// journal's: if clients could take them, its next segment could not be opened, and that is the end of the engine.
-    pub fn room(&self, allowed: usize) -> usize {
+impl BoundPorts {
+    /// Connections on both ports: as many as allowed, and no more than file descriptors. Some stay free: if the journal
+    /// could not open its next segment, the engine would stop.
+    pub fn max_connections(&self, allowed: usize) -> usize {
         let room = self.files.map_or(usize::MAX, |files| {
-            usize::try_from(files.saturating_sub(OTHER_FILES)).unwrap_or(usize::MAX).max(1)
+            usize::try_from(files.saturating_sub(FILES_KEPT_FOR_ENGINE)).unwrap_or(usize::MAX).max(1)
         });
         allowed.min(room)
     }
@@ -42,7 +42,7 @@ impl Ports {
 /// # Errors
 ///
 /// Exit code 2, and what to do.
-pub fn permit(config: &Config, has_keys: bool) -> anyhow::Result<()> {
+pub fn check_exposure(config: &Config, has_keys: bool) -> anyhow::Result<()> {
     let (http, resp) = config.addresses().map_err(Failure::usage)?;
     if !has_keys && config.hosts.iter().any(|host| host == "*") {
         return Err(Failure::usage(
@@ -75,18 +75,18 @@ pub fn permit(config: &Config, has_keys: bool) -> anyhow::Result<()> {
 ///
 /// # Errors
 ///
-/// Exit code 4 if somebody else has a port, 2 if there is no such address or it may not be had.
-pub fn bind(config: &Config) -> anyhow::Result<(TcpListener, TcpListener, Ports)> {
+/// Exit code 4 if the port is in use, 2 if the address does not exist or is not permitted.
+pub fn bind_ports(config: &Config) -> anyhow::Result<(TcpListener, TcpListener, BoundPorts)> {
     let (http, resp) = config.addresses().map_err(Failure::usage)?;
-    let files = make_room(config.limits.connections);
-    let web = listen("http", http)?;
-    let redis = listen("resp", resp)?;
+    let files = raise_file_limit(config.limits.connections);
+    let web = listen_on("http", http)?;
+    let redis = listen_on("resp", resp)?;
     let address = |listener: &TcpListener, asked| listener.local_addr().unwrap_or(asked);
-    let ports = Ports { http: address(&web, http), resp: address(&redis, resp), files };
+    let ports = BoundPorts { http: address(&web, http), resp: address(&redis, resp), files };
     Ok((web, redis, ports))
 }
 
-fn listen(port: &str, address: SocketAddr) -> anyhow::Result<TcpListener> {
+fn listen_on(port: &str, address: SocketAddr) -> anyhow::Result<TcpListener> {
     let listener = TcpListener::bind(address).map_err(|error| {
         let (code, hint) = match error.kind() {
             io::ErrorKind::AddrInUse => {
@@ -98,15 +98,15 @@ fn listen(port: &str, address: SocketAddr) -> anyhow::Result<TcpListener> {
         };
         Failure::coded(code, format!("cannot listen on {address} for {port}: {error}{hint}"))
     })?;
-    // The standard library asks for 128; asked again, the kernel takes the new number.
-    let _ = rustix::net::listen(&listener, BACKLOG);
+    // The standard library uses a backlog of 128; a second `listen` changes it.
+    let _ = rustix::net::listen(&listener, LISTEN_BACKLOG);
     Ok(listener)
 }
 
-/// A descriptor for every connection, as far as the system allows. Says how many it allows if they are not enough.
-fn make_room(connections: usize) -> Option<u64> {
+/// Raises the limit of open files as far as the system allows. Returns the limit if it is too low.
+fn raise_file_limit(connections: usize) -> Option<u64> {
     use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
-    let wanted = (connections as u64).saturating_add(OTHER_FILES);
+    let wanted = (connections as u64).saturating_add(FILES_KEPT_FOR_ENGINE);
     let limit = getrlimit(Resource::Nofile);
     if limit.current.is_none_or(|current| current >= wanted) {
         return None;
@@ -116,10 +116,14 @@ fn make_room(connections: usize) -> Option<u64> {
     (current < wanted).then_some(current)
 }
 
-/// The part of the configuration that HTTP keeps to.
-pub fn http(config: &Config, tls: Option<&Tls>, seats: &Arc<Seats>) -> http::Config {
+/// The settings of the HTTP server.
+pub fn http_config(
+    config: &Config,
+    tls: Option<&ServerTls>,
+    connection_limiter: &Arc<ConnectionLimiter>,
+) -> http::HttpConfig {
     let limits = &config.limits;
-    http::Config {
+    http::HttpConfig {
         tls: tls.map(|tls| tls.http.clone()),
         hosts: config.hosts.clone(),
         first_byte: limits.first_byte.0,
@@ -127,26 +131,30 @@ pub fn http(config: &Config, tls: Option<&Tls>, seats: &Arc<Seats>) -> http::Con
         body: limits.body.0,
         write_stall: limits.write_stall.0,
         idle: limits.idle.0,
-        seats: seats.clone(),
+        connection_limiter: connection_limiter.clone(),
         body_bytes: limits.body_bytes.0,
-        ..http::Config::default()
+        ..http::HttpConfig::default()
     }
 }
 
-/// The part of the configuration that RESP keeps to.
-pub fn resp(config: &Config, tls: Option<&Tls>, seats: &Arc<Seats>) -> resp::Config {
+/// The settings of the RESP server.
+pub fn resp_config(
+    config: &Config,
+    tls: Option<&ServerTls>,
+    connection_limiter: &Arc<ConnectionLimiter>,
+) -> resp::RespConfig {
     let limits = &config.limits;
-    let mut resp = resp::Config {
-        seats: seats.clone(),
+    let mut resp = resp::RespConfig {
+        connection_limiter: connection_limiter.clone(),
         first_byte: limits.first_byte.0,
         command_within: limits.body.0,
         write_stall: limits.write_stall.0,
         tls: tls.map(|tls| tls.resp.clone()),
-        ..resp::Config::default()
+        ..resp::RespConfig::default()
     };
     resp.sizes.arguments = limits.arguments;
     resp.sizes.bulk = limits.bulk_bytes.0;
-    // One argument at its largest always fits.
+    // One argument of the maximum size always fits.
     resp.sizes.command = resp.sizes.command.max(limits.bulk_bytes.0.saturating_mul(2));
     resp
 }
@@ -164,7 +172,7 @@ mod tests {
             [(vec!["*"], false, false), (vec!["*"], true, true), (vec!["a.example"], false, true)]
         {
             let config = Config { hosts: hosts.iter().map(|&host| host.into()).collect(), ..Config::default() };
-            let answer = permit(&config, keys);
+            let answer = check_exposure(&config, keys);
             assert_eq!(answer.is_ok(), fine, "{hosts:?} keys={keys}");
             assert!(answer.err().is_none_or(|error| exit::sentence(&error).contains("key create")));
         }
@@ -187,7 +195,7 @@ mod tests {
                     let mut config =
                         Config { allow_plain: plain, tls: secure.then(|| tls.clone()), ..Config::default() };
                     *(if resp { &mut config.resp } else { &mut config.http }) = address.into();
-                    let answer = permit(&config, keys);
+                    let answer = check_exposure(&config, keys);
                     let fine = !reachable || (keys && (secure || plain));
                     assert_eq!(answer.is_ok(), fine, "{address} keys={keys} tls={secure} plain={plain}");
                     if let Err(error) = answer {

@@ -1,14 +1,14 @@
-//! Logs to stderr, through a thread that may be kept waiting when nobody else may.
+//! Logs to stderr, written by a thread of its own: a blocked stderr blocks only that thread.
 //!
 //! ```text
-//!   tracing ──▶ a bounded line ──▶ thread ──▶ stderr
-//!                    └ full: dropped and counted; the count is told when stderr takes lines again
+//!   tracing ──▶ bounded queue ──▶ log thread ──▶ stderr
+//!                    └ full: lines are dropped and counted; the count is logged later
 //! ```
 //!
 //! # Laws
 //!
-//! 1. A stderr that takes nothing (a stopped reader, a full pipe) never holds up an answer, a renewal or the end.
-//! 2. What other crates say is written at info at most, whatever the level: they do not know what is secret here.
+//! 1. A blocked stderr (a stopped reader, a full pipe) never delays a response, a renewal or the shutdown.
+//! 2. Lines of other crates are written at info at most, whatever the level: they do not know what is secret here.
 //! 3. Audit lines are written at every level.
 
 use std::io::{self, Write};
@@ -26,117 +26,117 @@ use tracing_subscriber::fmt::format::FmtSpan;
 use tracing_subscriber::layer::SubscriberExt;
 use tracing_subscriber::{Layer, Registry};
 
-use super::config::{Config, Format, Level};
+use super::config::{Config, LogFormat, LogLevel};
 
-/// This many lines may wait for stderr,
-const MOST_LINES: usize = 8192;
-/// and this many bytes.
-const MOST_BYTES: usize = 4 << 20;
-/// How long the last lines may take.
-const LAST_WORDS: Duration = Duration::from_secs(1);
+/// Lines in the queue,
+const MAX_QUEUED_LINES: usize = 8192;
+/// and their bytes.
+const MAX_QUEUED_BYTES: usize = 4 << 20;
+/// Timeout for writing the last lines.
+const FLUSH_TIMEOUT: Duration = Duration::from_secs(1);
 
-/// Where lines go.
+/// The queue to the log thread.
 #[derive(Clone)]
-pub struct Log {
-    sender: SyncSender<Piece>,
-    shared: Arc<Shared>,
+pub struct LogWriter {
+    sender: SyncSender<LogRecord>,
+    stats: Arc<LogQueueStats>,
 }
 
 #[derive(Default)]
-struct Shared {
-    /// Bytes on their way.
+struct LogQueueStats {
+    /// Bytes in the queue.
     bytes: AtomicUsize,
-    /// Lines nobody will see, not told of yet.
+    /// Dropped lines that were not reported yet.
     dropped: AtomicU64,
 }
 
-enum Piece {
+enum LogRecord {
     Line(Vec<u8>),
-    /// Everything before this has been written: say so.
+    /// All records before this one are written: acknowledge it.
     Mark(SyncSender<()>),
 }
 
-impl Log {
-    /// Begins to write to `out`.
+impl LogWriter {
+    /// Starts the log thread, which writes to `out`.
     ///
     /// # Errors
     ///
-    /// There is no thread to be had.
-    fn to(out: impl Write + Send + 'static, format: Format) -> io::Result<Self> {
-        let (sender, receiver) = sync_channel(MOST_LINES);
-        let shared = Arc::new(Shared::default());
-        let log = Self { sender, shared: shared.clone() };
+    /// The thread cannot be started.
+    fn start_thread(out: impl Write + Send + 'static, format: LogFormat) -> io::Result<Self> {
+        let (sender, receiver) = sync_channel(MAX_QUEUED_LINES);
+        let stats = Arc::new(LogQueueStats::default());
+        let log = Self { sender, stats: stats.clone() };
         std::thread::Builder::new()
             .name("leasehold-log".into())
-            .spawn(move || write(out, &receiver, &shared, format))?;
+            .spawn(move || write_records(out, &receiver, &stats, format))?;
         Ok(log)
     }
 
-    /// One line that is for people as it stands.
-    pub fn say(&self, line: &str) {
-        self.put(format!("{line}\n").into_bytes());
+    /// Writes one line without level and time.
+    pub fn write_line(&self, line: &str) {
+        self.queue_line(format!("{line}\n").into_bytes());
     }
 
-    fn put(&self, line: Vec<u8>) {
+    fn queue_line(&self, line: Vec<u8>) {
         let bytes = line.len();
-        let before = self.shared.bytes.fetch_add(bytes, Ordering::Relaxed);
-        if before + bytes > MOST_BYTES || self.sender.try_send(Piece::Line(line)).is_err() {
-            self.shared.bytes.fetch_sub(bytes, Ordering::Relaxed);
-            self.shared.dropped.fetch_add(1, Ordering::Relaxed);
+        let before = self.stats.bytes.fetch_add(bytes, Ordering::Relaxed);
+        if before + bytes > MAX_QUEUED_BYTES || self.sender.try_send(LogRecord::Line(line)).is_err() {
+            self.stats.bytes.fetch_sub(bytes, Ordering::Relaxed);
+            self.stats.dropped.fetch_add(1, Ordering::Relaxed);
         }
     }
 
-    /// Waits until everything so far is written, but not for ever.
+    /// Waits until the queue is written, with a timeout.
     pub fn flush(&self) {
         let (done, written) = sync_channel(1);
-        if self.sender.try_send(Piece::Mark(done)).is_ok() {
-            let _ = written.recv_timeout(LAST_WORDS);
+        if self.sender.try_send(LogRecord::Mark(done)).is_ok() {
+            let _ = written.recv_timeout(FLUSH_TIMEOUT);
         }
     }
 }
 
-fn write(mut out: impl Write, receiver: &Receiver<Piece>, shared: &Shared, format: Format) {
-    while let Ok(piece) = receiver.recv() {
-        let dropped = shared.dropped.swap(0, Ordering::Relaxed);
+fn write_records(mut out: impl Write, receiver: &Receiver<LogRecord>, stats: &LogQueueStats, format: LogFormat) {
+    while let Ok(record) = receiver.recv() {
+        let dropped = stats.dropped.swap(0, Ordering::Relaxed);
         if dropped > 0 {
-            let _ = out.write_all(told(dropped, format).as_bytes());
+            let _ = out.write_all(dropped_notice(dropped, format).as_bytes());
         }
-        match piece {
-            Piece::Line(line) => {
-                // Nobody is left to tell when stderr is closed.
+        match record {
+            LogRecord::Line(line) => {
+                // A closed stderr cannot be reported anywhere.
                 let _ = out.write_all(&line);
-                shared.bytes.fetch_sub(line.len(), Ordering::Relaxed);
+                stats.bytes.fetch_sub(line.len(), Ordering::Relaxed);
             }
-            Piece::Mark(done) => drop(done.send(())),
+            LogRecord::Mark(done) => drop(done.send(())),
         }
     }
 }
 
-fn told(dropped: u64, format: Format) -> String {
+fn dropped_notice(dropped: u64, format: LogFormat) -> String {
     let sentence = "log lines were dropped, because stderr did not take them in time";
     match format {
-        Format::Text => format!(" WARN leasehold::log: {dropped} {sentence}\n"),
-        Format::Json => format!(
+        LogFormat::Text => format!(" WARN leasehold::log: {dropped} {sentence}\n"),
+        LogFormat::Json => format!(
             "{{\"level\":\"WARN\",\"target\":\"leasehold::log\",\"fields\":{{\"message\":\"{sentence}\",\"dropped\":{dropped}}}}}\n"
         ),
     }
 }
 
-impl<'a> MakeWriter<'a> for Log {
-    type Writer = Line;
+impl<'a> MakeWriter<'a> for LogWriter {
+    type Writer = LogLine;
 
-    fn make_writer(&'a self) -> Line {
-        Line { log: self.clone(), bytes: Vec::new() }
+    fn make_writer(&'a self) -> LogLine {
+        LogLine { log: self.clone(), bytes: Vec::new() }
     }
 }
 
-/// One line in the making; sent when it is whole.
-pub struct Line {
-    log: Log,
+/// One line being formatted; queued when dropped.
+pub struct LogLine {
+    log: LogWriter,
     bytes: Vec<u8>,
 }
 
-impl Write for Line {
+impl Write for LogLine {
     fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
         self.bytes.extend_from_slice(bytes);
         Ok(bytes.len())
@@ -147,11 +147,11 @@ impl Write for Line {
     }
 }
 
-impl Drop for Line {
+impl Drop for LogLine {
     fn drop(&mut self) {
         let line = std::mem::take(&mut self.bytes);
         if !line.is_empty() {
-            self.log.put(line);
+            self.log.queue_line(line);
         }
     }
 }
@@ -160,27 +160,27 @@ impl Drop for Line {
 ///
 /// # Errors
 ///
-/// There is no thread to be had, or the collector's address is none.
-pub fn start(config: &Config) -> anyhow::Result<Log> {
-    // A descriptor of our own: whoever waits for stderr must not hold the lock that everybody else's stderr has.
+/// The thread cannot be started, or the collector's address is invalid.
+pub fn start_logging(config: &Config) -> anyhow::Result<LogWriter> {
+    // A file descriptor of our own: the log thread must not block on the lock of the standard stderr.
     let stderr = io::stderr().as_fd().try_clone_to_owned().context("take hold of stderr")?;
-    let log = Log::to(std::fs::File::from(stderr), config.log.format).context("start the log")?;
-    // A call is told of once, when it is over, with the time it took.
+    let log = LogWriter::start_thread(std::fs::File::from(stderr), config.log.format).context("start the log")?;
+    // A call is logged once, when it ends, with its duration.
     let lines =
         tracing_subscriber::fmt::layer().with_ansi(false).with_span_events(FmtSpan::CLOSE).with_writer(log.clone());
-    let filter = filter(config.log.level);
+    let filter = level_filter(config.log.level);
     let lines: Box<dyn Layer<Registry> + Send + Sync> = match config.log.format {
-        Format::Text => lines.with_filter(filter).boxed(),
-        Format::Json => lines.json().with_filter(filter).boxed(),
+        LogFormat::Text => lines.with_filter(filter).boxed(),
+        LogFormat::Json => lines.json().with_filter(filter).boxed(),
     };
     let subscriber = Registry::default().with(lines);
     #[cfg(feature = "otel")]
     let subscriber = subscriber.with(super::otel::layer(config)?);
-    // A second server in one process cannot be: this is a binary.
+    // There is one server in a process.
     let _ = tracing::subscriber::set_global_default(subscriber);
     std::panic::set_hook(Box::new(|panic| {
         let place = panic.location().map(ToString::to_string).unwrap_or_default();
-        // The message of a panic may hold what it choked on: it is not repeated above debug.
+        // The message of a panic may contain user data: it is logged at debug only.
         let message = panic.payload_as_str().unwrap_or_default();
         tracing::error!(target: "leasehold::panic", place, "a bug: a thread stopped");
         tracing::debug!(target: "leasehold::panic", place, message);
@@ -188,13 +188,13 @@ pub fn start(config: &Config) -> anyhow::Result<Log> {
     Ok(log)
 }
 
-fn filter(level: Level) -> Targets {
+fn level_filter(level: LogLevel) -> Targets {
     let ours = match level {
-        Level::Error => LevelFilter::ERROR,
-        Level::Warn => LevelFilter::WARN,
-        Level::Info => LevelFilter::INFO,
-        Level::Debug => LevelFilter::DEBUG,
-        Level::Trace => LevelFilter::TRACE,
+        LogLevel::Error => LevelFilter::ERROR,
+        LogLevel::Warn => LevelFilter::WARN,
+        LogLevel::Info => LevelFilter::INFO,
+        LogLevel::Debug => LevelFilter::DEBUG,
+        LogLevel::Trace => LevelFilter::TRACE,
     };
     Targets::new()
         .with_default(ours.min(LevelFilter::INFO))
@@ -246,19 +246,19 @@ mod tests {
     /// Goal: a stderr that is stuck costs lines, never time, and what was lost is told afterwards to the last line.
     #[test]
     fn a_stuck_stderr_costs_lines_and_they_are_counted() {
-        for (lines, bytes) in [(3 * MOST_LINES, 20), (1000, 64 << 10)] {
+        for (lines, bytes) in [(3 * MAX_QUEUED_LINES, 20), (1000, 64 << 10)] {
             let stuck = Stuck::default();
-            let log = Log::to(stuck.clone(), Format::Text).unwrap();
+            let log = LogWriter::start_thread(stuck.clone(), LogFormat::Text).unwrap();
             let line = "x".repeat(bytes);
-            (0..lines).for_each(|_| log.say(&line));
-            assert!(log.shared.bytes.load(Ordering::Relaxed) <= MOST_BYTES);
+            (0..lines).for_each(|_| log.write_line(&line));
+            assert!(log.stats.bytes.load(Ordering::Relaxed) <= MAX_QUEUED_BYTES);
             stuck.let_go();
             // The channel may be full for a moment longer; the mark needs a place in it.
-            while log.sender.try_send(Piece::Line(Vec::new())).is_err() {
+            while log.sender.try_send(LogRecord::Line(Vec::new())).is_err() {
                 std::thread::yield_now();
             }
             let (done, written) = sync_channel(1);
-            log.sender.send(Piece::Mark(done)).unwrap();
+            log.sender.send(LogRecord::Mark(done)).unwrap();
             written.recv_timeout(Duration::from_secs(20)).unwrap();
             let text = stuck.text();
             let kept = text.lines().filter(|text| *text == line).count();
@@ -275,11 +275,18 @@ mod tests {
     #[test]
     fn other_crates_are_never_heard_below_info() {
         use tracing::Level as L;
-        let heard = |level, target: &str, of: L| filter(level).would_enable(target, &of);
-        assert!(heard(Level::Trace, "leasehold::http", L::TRACE) && heard(Level::Trace, "leasehold_core", L::TRACE));
+        let heard = |level, target: &str, of: L| level_filter(level).would_enable(target, &of);
+        assert!(
+            heard(LogLevel::Trace, "leasehold::http", L::TRACE) && heard(LogLevel::Trace, "leasehold_core", L::TRACE)
+        );
         for foreign in ["hyper::proto", "h2", "rustls::server", "reqwest"] {
-            assert!(!heard(Level::Trace, foreign, L::DEBUG) && heard(Level::Trace, foreign, L::INFO), "{foreign}");
+            assert!(
+                !heard(LogLevel::Trace, foreign, L::DEBUG) && heard(LogLevel::Trace, foreign, L::INFO),
+                "{foreign}"
+            );
         }
-        assert!(heard(Level::Error, "leasehold::audit", L::INFO) && !heard(Level::Error, "leasehold::serve", L::WARN));
+        assert!(
+            heard(LogLevel::Error, "leasehold::audit", L::INFO) && !heard(LogLevel::Error, "leasehold::serve", L::WARN)
+        );
     }
 }

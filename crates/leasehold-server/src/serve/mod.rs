@@ -1,4 +1,4 @@
-//! `leasehold serve`: opens an engine, puts the service over it, and lets both protocols in.
+//! `leasehold serve`: opens the engine, builds the service over it, and starts both protocols.
 //!
 //! ```text
 //!   config ──▶ keys, TLS, ports ──▶ engine ──▶ Service ──▶ resp (own threads) and http (tokio)
@@ -6,15 +6,15 @@
 //!
 //! # Laws
 //!
-//! 1. What others can reach has keys, and TLS unless somebody said otherwise in so many words.
-//! 2. What cannot be served is said in one sentence before anything is changed: 2 for what was asked, 4 for what is
-//!    not to be had, 8 for what is damaged.
-//! 3. It ends by a signal with 0 when everything acknowledged is on disk and everybody who waits was told; a second
-//!    signal ends it at once. A disk that fails ends it with 4.
+//! 1. An address that others can reach needs keys, and TLS unless `allow_plain` is set.
+//! 2. A server that cannot start says why in one sentence, before it changes anything. Exit code 2: bad usage, 4:
+//!    unavailable, 8: corrupt.
+//! 3. After a signal it stops with 0 once every acknowledged write is on disk and every waiting client has an answer. A
+//!    second signal ends it at once. A failed disk ends it with 4.
 //!
 //! # Not here
 //!
-//! What a protocol says (`http`, `resp`), who may do what (`service`).
+//! Protocols (`http`, `resp`), authorisation (`service`).
 
 mod banner;
 mod demo;
@@ -39,17 +39,17 @@ use tokio::sync::mpsc;
 use tokio_util::sync::CancellationToken;
 
 use crate::boxoffice::{self, BoxOffice};
-use crate::config::{self, Config, Flags, Format};
+use crate::config::{self, Config, LogFormat, ServeFlags};
 use crate::service::audit::Audit;
+use crate::service::connection_limit::ConnectionLimiter;
 use crate::service::keys::KeyRing;
-use crate::service::seats::Seats;
-use crate::service::{Denial, Opened, Service};
+use crate::service::{Denial, ServedEngine, Service};
 use crate::{http, resp};
 use leasehold_support::exit::{self, Failure};
 use leasehold_support::output;
 use leasehold_support::signals::{self, Signals};
-use log::Log;
-use tls::Tls;
+use log::LogWriter;
+use tls::ServerTls;
 
 const EXAMPLE: &str = "\
 Example:
@@ -61,15 +61,15 @@ A config file to begin with:
   leasehold serve --print-config > leasehold.toml
   leasehold serve --config leasehold.toml";
 
-/// How long connections and the engine may take to end.
-const PATIENCE: Duration = Duration::from_secs(20);
+/// Timeout for connections, tasks and the engine when the server stops.
+const SHUTDOWN_TIMEOUT: Duration = Duration::from_secs(20);
 
 /// Makes an engine available to a fleet, by HTTP and RESP, with a page that shows what is held.
 #[derive(Debug, clap::Args)]
 #[command(after_help = EXAMPLE)]
-pub struct Serve {
+pub struct ServeArgs {
     #[command(flatten)]
-    flags: Flags,
+    flags: ServeFlags,
     /// Fill in example data, and keep it moving
     #[arg(long)]
     demo: bool,
@@ -78,15 +78,15 @@ pub struct Serve {
     print_config: bool,
 }
 
-/// Why it ends.
-enum Ending {
-    /// It was asked to.
+/// Why the server stops.
+enum StopReason {
+    /// A signal came.
     Asked(Signal),
     /// The engine stopped.
     Failed(String),
 }
 
-impl Serve {
+impl ServeArgs {
     /// Serves until it is asked to stop.
     ///
     /// # Errors
@@ -98,11 +98,11 @@ impl Serve {
             return Ok(exit::DONE);
         }
         let config = Config::load(&self.flags)?;
-        // Whatever is made from here on is for its owner alone.
+        // Files created from here on are for their owner alone.
         rustix::process::umask(rustix::fs::Mode::from_raw_mode(0o077));
-        let log = log::start(&config)?;
-        // A huge page is cleared whole by whoever touches it first: 4 ms on a virtual machine, while all clients of that
-        // round wait. Memory that comes in small pages costs half as much: docs/internals/server-path.md.
+        let log = log::start_logging(&config)?;
+        // The kernel clears a huge page on its first use: 4 ms on a virtual machine, while all clients of that round
+        // wait. Small pages cost half as much: docs/internals/server-path.md.
         let _slower_without = rustix::thread::disable_transparent_huge_pages(true);
         let runtime = tokio::runtime::Builder::new_multi_thread()
             .worker_threads(2)
@@ -111,10 +111,10 @@ impl Serve {
             .context("start the runtime")?;
         let handle = runtime.handle().clone();
         let code = runtime.block_on(async {
-            let house = House::open(config, handle).await?;
-            house.run(self.demo, &log).await
+            let server = RunningServer::open(config, handle).await?;
+            server.run(self.demo, &log).await
         });
-        // What still hangs (a disk, a connection) must not keep the process when the answer is known.
+        // A disk or connection that hangs must not keep the process.
         runtime.shutdown_timeout(Duration::from_millis(100));
         #[cfg(feature = "otel")]
         otel::flush();
@@ -123,96 +123,98 @@ impl Serve {
     }
 }
 
-/// Everything that is open while the server runs.
-struct House {
+/// All parts of a running server.
+struct RunningServer {
     config: Config,
-    tls: Option<Arc<Tls>>,
+    tls: Option<Arc<ServerTls>>,
     ring: Arc<KeyRing>,
     service: Arc<Service>,
     clock: Arc<dyn Clock>,
     notices: mpsc::UnboundedReceiver<Notice>,
     signals: Signals,
-    ports: listen::Ports,
+    ports: listen::BoundPorts,
     resp: resp::Server,
-    web: tokio::task::JoinHandle<()>,
+    http_task: tokio::task::JoinHandle<()>,
     boxoffice: Option<Arc<BoxOffice>>,
     stop: CancellationToken,
-    /// What runs by itself beside the protocols, and when it shall end: after them.
-    tasks: Tasks,
+    /// Background tasks. They end after the protocols.
+    tasks: BackgroundTasks,
 }
 
-/// See [`House`].
-struct Tasks {
+/// Tasks beside the protocols.
+struct BackgroundTasks {
     running: tokio::task::JoinSet<()>,
     end: CancellationToken,
 }
 
-impl House {
+impl RunningServer {
     async fn open(mut config: Config, handle: tokio::runtime::Handle) -> anyhow::Result<Self> {
         let signals = Signals::listen()?;
-        let keys = keys::load(&config.data)?;
-        listen::permit(&config, !keys.keys.is_empty())?;
-        let tls = config.tls.clone().map(Tls::load).transpose().map_err(|why| Failure::usage(format!("TLS: {why}")))?;
+        let keys = keys::load_keys(&config.data)?;
+        listen::check_exposure(&config, !keys.keys.is_empty())?;
+        let tls =
+            config.tls.clone().map(ServerTls::load).transpose().map_err(|why| Failure::usage(format!("TLS: {why}")))?;
         let tls = tls.map(Arc::new);
-        let (web, redis, ports) = listen::bind(&config)?;
-        config.limits.connections = ports.room(config.limits.connections);
+        let (http_task, redis, ports) = listen::bind_ports(&config)?;
+        config.limits.connections = ports.max_connections(config.limits.connections);
         let clock = SystemClock::shared();
         let (sender, notices) = mpsc::unbounded_channel();
         let options = Options {
             clock: clock.clone(),
-            limits: config.limits.core(),
+            limits: config.limits.core_limits(),
             notices: Arc::new(move |notice| drop(sender.send(notice))),
             news_bytes: config.news_bytes.0,
             ..Options::default()
         };
         let engine = match config.engine.as_str() {
-            "embedded" => Opened::Embedded(Embedded::open(&config.data, options).await?),
-            url => Opened::Other(Leasehold::open(url).await?.engine().clone(), config.limits.core()),
+            "embedded" => ServedEngine::Embedded(Embedded::open(&config.data, options).await?),
+            url => ServedEngine::Other(Leasehold::open(url).await?.engine().clone(), config.limits.core_limits()),
         };
-        let ring = KeyRing::of(&keys);
+        let ring = KeyRing::from_file(&keys);
         let service = Service::new(engine, ring.clone(), Audit, clock.clone());
         let stop = CancellationToken::new();
         let engine = service.own_engine();
-        let boxoffice = boxoffice::open::open(&config, engine.clone(), clock.clone()).await?;
-        let mut tasks = Tasks { running: tokio::task::JoinSet::new(), end: CancellationToken::new() };
-        if let Some(house) = &boxoffice {
-            tasks.start_boxoffice(house, engine)?;
-            let _ = service.open_boxoffice(house.clone());
+        let boxoffice = boxoffice::open::open_boxoffice(&config, engine.clone(), clock.clone()).await?;
+        let mut tasks = BackgroundTasks { running: tokio::task::JoinSet::new(), end: CancellationToken::new() };
+        if let Some(boxoffice) = &boxoffice {
+            tasks.start_boxoffice(boxoffice, engine)?;
+            let _ = service.open_boxoffice(boxoffice.clone());
         }
-        let seats = Seats::new(config.limits.connections, config.limits.connections_per_address);
-        let resp = listen::resp(&config, tls.as_deref(), &seats);
+        let connection_limiter =
+            ConnectionLimiter::new(config.limits.connections, config.limits.connections_per_address);
+        let resp = listen::resp_config(&config, tls.as_deref(), &connection_limiter);
         let resp = resp::Server::start(redis, service.clone(), resp, handle).context("start the RESP port")?;
-        service.listens_for_http(ports.http.port());
-        let http = listen::http(&config, tls.as_deref(), &seats);
-        let web = tokio::spawn(http::serve(web, service.clone(), http, stop.clone()));
-        Ok(Self { config, tls, ring, service, clock, notices, signals, ports, resp, web, stop, boxoffice, tasks })
+        service.set_http_port(ports.http.port());
+        let http = listen::http_config(&config, tls.as_deref(), &connection_limiter);
+        let http_task = tokio::spawn(http::serve(http_task, service.clone(), http, stop.clone()));
+        Ok(Self { config, tls, ring, service, clock, notices, signals, ports, resp, http_task, stop, boxoffice, tasks })
     }
 
-    async fn run(mut self, demo: bool, log: &Log) -> anyhow::Result<u8> {
-        self.say_hello(log);
-        self.say_what_is_short();
-        tokio::spawn(tick(self.service.clone(), self.clock.clone(), self.stop.clone()));
-        let watch = keys::Watch::new(self.config.data.clone(), self.ring.clone(), self.clock.clone());
+    async fn run(mut self, demo: bool, log: &LogWriter) -> anyhow::Result<u8> {
+        self.print_banner(log);
+        self.warn_of_file_limit();
+        tokio::spawn(tick_every_second(self.service.clone(), self.clock.clone(), self.stop.clone()));
+        let watch = keys::KeyFileWatcher::new(self.config.data.clone(), self.ring.clone(), self.clock.clone());
         tokio::spawn(self.stop.clone().run_until_cancelled_owned(watch.run()));
         if demo {
             demo::start(&self.service, &self.clock, &self.stop);
-            if let Some(house) = &self.boxoffice {
-                boxoffice::demo::open(house, &self.clock, self.ports.http, &self.stop)
+            if let Some(boxoffice) = &self.boxoffice {
+                boxoffice::demo::open_demo(boxoffice, &self.clock, self.ports.http, &self.stop)
                     .await
                     .context("open the demo")?;
             }
         }
         notify::ready();
-        let ending = self.until_the_end().await;
+        let ending = self.until_stopped().await;
         self.close(ending, log).await
     }
 
-    fn say_hello(&self, log: &Log) {
+    fn print_banner(&self, log: &LogWriter) {
         match self.config.log.format {
-            Format::Text => {
-                banner::lines(&self.config, &self.ports, self.ring.len()).iter().for_each(|line| log.say(line))
-            }
-            Format::Json => tracing::info!(
+            LogFormat::Text => banner::banner_lines(&self.config, &self.ports, self.ring.len())
+                .iter()
+                .for_each(|line| log.write_line(line)),
+            LogFormat::Json => tracing::info!(
                 version = env!("CARGO_PKG_VERSION"),
                 http = %self.ports.http,
                 resp = %self.ports.resp,
@@ -224,7 +226,7 @@ impl House {
         }
     }
 
-    fn say_what_is_short(&self) {
+    fn warn_of_file_limit(&self) {
         if let Some(files) = self.ports.files {
             tracing::info!(
                 "the system allows {files} open files, fewer than limits.connections: {} connections are let in; raise \
@@ -234,16 +236,16 @@ impl House {
         }
     }
 
-    async fn until_the_end(&mut self) -> Ending {
+    async fn until_stopped(&mut self) -> StopReason {
         loop {
             tokio::select! {
                 signal = self.signals.next() => match signal {
                     Signal::HUP if !rustix::termios::isatty(rustix::stdio::stdin()) => self.reload(),
-                    // Without a terminal to come back to, a server that was started in one ends with it.
-                    signal => return Ending::Asked(signal),
+                    // A server that was started in a terminal ends with it.
+                    signal => return StopReason::Asked(signal),
                 },
                 Some(notice) = self.notices.recv() => match notice {
-                    Notice::Failed(_) => return Ending::Failed(notice.to_string()),
+                    Notice::Failed(_) => return StopReason::Failed(notice.to_string()),
                     other => tracing::warn!("{other}"),
                 },
             }
@@ -258,16 +260,16 @@ impl House {
         }
     }
 
-    /// Stops accepting, tells those who wait, finishes the batch and closes the engine.
-    async fn close(self, ending: Ending, log: &Log) -> anyhow::Result<u8> {
-        let Self { service, clock, mut signals, resp, web, stop, tasks, .. } = self;
+    /// Stops accepting, answers waiting clients, commits the last batch and closes the engine.
+    async fn close(self, ending: StopReason, log: &LogWriter) -> anyhow::Result<u8> {
+        let Self { service, clock, mut signals, resp, http_task, stop, tasks, .. } = self;
         notify::stopping();
         let failure = match ending {
-            Ending::Asked(signal) => {
+            StopReason::Asked(signal) => {
                 tracing::info!("{}: ending; once more ends it at once", signals::name(signal));
                 None
             }
-            Ending::Failed(why) => Some(why),
+            StopReason::Failed(why) => Some(why),
         };
         let impatient = log.clone();
         tokio::spawn(async move {
@@ -278,33 +280,32 @@ impl House {
         let work = async {
             stop.cancel();
             let resp = tokio::task::spawn_blocking(move || resp.stop());
-            let _ = tokio::join!(resp, web);
+            let _ = tokio::join!(resp, http_task);
             tasks.end().await;
             service.close().await
         };
         let closed = tokio::select! {
-            closed = work => closed.map_err(ended_badly),
-            () = clock.sleep_until(clock.now().plus(PATIENCE)) => {
-                let sentence = format!("something did not end within {} seconds, and was left", PATIENCE.as_secs());
+            closed = work => closed.map_err(close_failure),
+            () = clock.sleep_until(clock.now().plus(SHUTDOWN_TIMEOUT)) => {
+                let sentence = format!("something did not end within {} seconds, and was left", SHUTDOWN_TIMEOUT.as_secs());
                 Err(Failure::coded(exit::UNAVAILABLE, sentence))
             }
         };
         match (failure, closed) {
-            (Some(why), _) => Ok(end_with(log, exit::UNAVAILABLE, &why)),
-            (None, Err(error)) => Ok(end_with(log, exit::code(&error), &exit::sentence(&error))),
+            (Some(why), _) => Ok(report_failure(log, exit::UNAVAILABLE, &why)),
+            (None, Err(error)) => Ok(report_failure(log, exit::code(&error), &exit::sentence(&error))),
             (None, Ok(())) => Ok(exit::DONE),
         }
     }
 }
 
-impl Tasks {
-    /// What a box office does by itself: sweeps and numbers, sends, settles. On a thread of its own: in a crowd of
-    /// thousands each step would wait behind all of their requests, and what memory knows of the seats would grow too
-    /// old to refuse anybody with.
-    fn start_boxoffice(&mut self, house: &Arc<BoxOffice>, engine: Arc<dyn Engine>) -> anyhow::Result<()> {
+impl BackgroundTasks {
+    /// Starts the background tasks of the box office on a thread of their own. On the shared runtime each step would
+    /// wait behind thousands of requests, and the seat map in memory would become stale.
+    fn start_boxoffice(&mut self, boxoffice: &Arc<BoxOffice>, engine: Arc<dyn Engine>) -> anyhow::Result<()> {
         let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build();
         let runtime = runtime.context("start the runtime of the box office")?;
-        let (end, work) = (self.end.clone(), house.clone().run(engine));
+        let (end, work) = (self.end.clone(), boxoffice.clone().run(engine));
         self.running.spawn_blocking(move || {
             let _ = runtime.block_on(end.run_until_cancelled_owned(work));
             runtime.shutdown_background();
@@ -318,21 +319,21 @@ impl Tasks {
     }
 }
 
-fn ended_badly(denial: Denial) -> anyhow::Error {
+fn close_failure(denial: Denial) -> anyhow::Error {
     match denial {
         Denial::Engine(error) => anyhow::Error::new(error),
         other => Failure::coded(exit::UNAVAILABLE, other.sentence()),
     }
 }
 
-/// Says why it ends, without waiting for a stderr that takes nothing.
-fn end_with(log: &Log, code: u8, sentence: &str) -> u8 {
-    log.say(&format!("leasehold: {sentence}"));
+/// Logs why the server stops, without waiting for a blocked stderr.
+fn report_failure(log: &LogWriter, code: u8, sentence: &str) -> u8 {
+    log.write_line(&format!("leasehold: {sentence}"));
     code
 }
 
 /// Counts what happens per second.
-async fn tick(service: Arc<Service>, clock: Arc<dyn Clock>, stop: CancellationToken) {
+async fn tick_every_second(service: Arc<Service>, clock: Arc<dyn Clock>, stop: CancellationToken) {
     let mut at = clock.now();
     loop {
         at = at.plus(Duration::from_secs(1));

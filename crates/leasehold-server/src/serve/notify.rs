@@ -1,21 +1,21 @@
-//! Tells a service manager that asked (`NOTIFY_SOCKET`, as systemd does) when the server is ready and when it ends.
+//! Notifies the service manager (`NOTIFY_SOCKET`, systemd) when the server is ready and when it stops.
 
 use std::os::linux::net::SocketAddrExt;
 use std::os::unix::net::{SocketAddr, UnixDatagram};
 
-/// Both ports answer.
+/// The server is ready: both ports answer.
 pub fn ready() {
-    tell("READY=1");
+    send_state("READY=1");
 }
 
-/// It is ending.
+/// The server is stopping.
 pub fn stopping() {
-    tell("STOPPING=1");
+    send_state("STOPPING=1");
 }
 
-fn tell(state: &str) {
+fn send_state(state: &str) {
     let Some(name) = std::env::var_os("NOTIFY_SOCKET") else { return };
-    // Nothing depends on it but the manager's own patience.
+    // A failure is ignored: only the manager's own timeout depends on it.
     let _ = send(name.as_encoded_bytes(), state);
 }
 

@@ -1,7 +1,7 @@
 //! Traces for an OpenTelemetry collector, by OTLP over plain HTTP.
 //!
-//! Spans of the target `leasehold::call`: one per call of the service, with verb and key id. Batches go out on a thread
-//! of the SDK: a collector that does not answer costs spans, never time.
+//! Spans of the target `leasehold::call`: one per call of the service, with verb and key id. A thread of the SDK sends
+//! batches: a collector that does not answer loses spans and delays nothing.
 
 use std::sync::OnceLock;
 
@@ -23,7 +23,7 @@ static PROVIDER: OnceLock<SdkTracerProvider> = OnceLock::new();
 ///
 /// # Errors
 ///
-/// The collector's address is none.
+/// The address of the collector is invalid.
 pub fn layer<S>(config: &Config) -> anyhow::Result<Option<impl Layer<S> + Send + Sync + use<S>>>
 where
     S: tracing::Subscriber + for<'a> LookupSpan<'a> + Send + Sync,
@@ -46,7 +46,7 @@ where
     Ok(Some(tracing_opentelemetry::layer().with_tracer(tracer).with_filter(only_calls)))
 }
 
-/// Sends what is left, within the SDK's own patience.
+/// Sends the remaining spans, within the timeout of the SDK.
 pub fn flush() {
     if let Some(provider) = PROVIDER.get() {
         let _ = provider.shutdown();

@@ -1,10 +1,10 @@
-//! TLS for both ports: rustls with ring, TLS 1.2 and 1.3, certificates that can be changed while it runs.
+//! TLS for both ports: rustls with ring, TLS 1.2 and 1.3. Certificates can be reloaded while the server runs.
 //!
 //! # Laws
 //!
-//! 1. What is served is whole: certificate and key belong together, and a reload that fails changes nothing.
-//! 2. With `client_ca` nobody without a certificate of theirs gets past the handshake, and none resumes a session that
-//!    was proven by a certificate of yesterday.
+//! 1. Certificate and key always belong together: a reload that fails changes nothing.
+//! 2. With `client_ca` a client without a valid certificate fails the handshake, and no session is resumed after a
+//!    reload.
 
 use std::fmt;
 use std::fs;
@@ -21,17 +21,17 @@ use rustls::{DigitallySignedStruct, DistinguishedName, RootCertStore, ServerConf
 
 use super::config::TlsFiles;
 
-/// TLS as it is served; what the files hold can be read again.
-pub struct Tls {
+/// The TLS configuration of both ports, which can be reloaded from its files.
+pub struct ServerTls {
     files: TlsFiles,
     current: Arc<Current>,
-    /// For HTTP: says which protocol is spoken in it.
+    /// The configuration of the HTTP port, with ALPN.
     pub http: Arc<ServerConfig>,
-    /// For RESP.
+    /// The configuration of the RESP port.
     pub resp: Arc<ServerConfig>,
 }
 
-/// What handshakes use from now on.
+/// What new handshakes use.
 #[derive(Debug)]
 struct Current(RwLock<Material>);
 
@@ -41,7 +41,7 @@ struct Material {
     clients: Option<Arc<dyn ClientCertVerifier>>,
 }
 
-impl Tls {
+impl ServerTls {
     /// Reads the files.
     ///
     /// # Errors
@@ -56,11 +56,11 @@ impl Tls {
         Ok(Self { files, current, http, resp })
     }
 
-    /// Reads the files again; connections from now on see what is in them.
+    /// Reads the files again; new connections use them.
     ///
     /// # Errors
     ///
-    /// A sentence that names the file. Then everything is as it was.
+    /// A sentence that names the file; nothing was changed.
     pub fn reload(&self) -> Result<(), String> {
         let material = Material::read(&self.files)?;
         *self.current.0.write().unwrap_or_else(PoisonError::into_inner) = material;
@@ -68,7 +68,7 @@ impl Tls {
     }
 }
 
-impl fmt::Debug for Tls {
+impl fmt::Debug for ServerTls {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("Tls").field("files", &self.files).finish_non_exhaustive()
     }
@@ -133,7 +133,7 @@ impl Current {
     }
 
     fn clients(&self) -> Result<Arc<dyn ClientCertVerifier>, rustls::Error> {
-        // Asked only where the files named a client_ca, and a reload reads the same files.
+        // Called only where a client_ca is configured, and a reload reads the same files.
         self.get().clients.ok_or_else(|| rustls::Error::General("nobody signs clients".into()))
     }
 }
@@ -146,7 +146,7 @@ impl ResolvesServerCert for Current {
 
 impl ClientCertVerifier for Current {
     fn root_hint_subjects(&self) -> &[DistinguishedName] {
-        // No hints: whoever should know who signs clients here knows it.
+        // No hints: clients know which authority signs them.
         &[]
     }
 

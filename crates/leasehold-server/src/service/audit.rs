@@ -1,28 +1,28 @@
-//! What people did to other people's leases, and who came to the door, written down.
+//! The audit log: what operators did to leases of others, wrong keys, and changes of the key file.
 //!
-//! Lines under the target `leasehold::audit`, at the level info, whatever the level of the rest. Keys are named by
-//! their public ids. No secret comes here: no key, no lease id, no value.
+//! Lines under the target `leasehold::audit`, at the level info, whatever the level of other lines. Keys appear by
+//! their public ids. Secrets (keys, lease ids, values) never appear.
 
 use leasehold::{Error, Token};
 
-use super::keys::Change;
-use super::pass::{Caller, Peer};
+use super::keys::KeyChange;
+use super::pass::{Caller, PeerAddress};
 
-/// Text by strangers is cut here: an audit line is a line.
-const MOST_CHARS: usize = 1024;
+/// Characters of one field: text from clients is cut here.
+const MAX_FIELD_CHARS: usize = 1024;
 
-/// Where it is written.
+/// Writes the audit log.
 #[derive(Debug, Default)]
 pub struct Audit;
 
 impl Audit {
-    /// An operator ended leases.
-    pub fn revoked(&self, caller: &Caller, name: &str, reason: &str, answer: &Result<usize, Error>) {
-        self.note("revoke", caller, &[name], reason, answer);
+    /// An operator revoked leases.
+    pub fn log_revoke(&self, caller: &Caller, name: &str, reason: &str, answer: &Result<usize, Error>) {
+        self.log_operation("revoke", caller, &[name], reason, answer);
     }
 
     /// An operator raised the floor of tokens.
-    pub fn raised(&self, caller: &Caller, floor: Token, answer: &Result<Token, Error>) {
+    pub fn log_raised_floor(&self, caller: &Caller, floor: Token, answer: &Result<Token, Error>) {
         let outcome = answer.as_ref().map_or_else(ToString::to_string, |_| "done".to_owned());
         tracing::info!(
             target: "leasehold::audit",
@@ -30,28 +30,27 @@ impl Audit {
             key = %caller.principal.id,
             peer = %caller.peer,
             floor = floor.get(),
-            outcome = cut(&outcome),
+            outcome = truncate_text(&outcome),
         );
     }
 
-    /// Somebody freed keys without showing their value.
-    pub fn freed(&self, caller: &Caller, names: &[&str], answer: &Result<usize, Error>) {
-        self.note("free", caller, names, "", answer);
+    /// A caller freed Redis keys without showing their value.
+    pub fn log_freed_keys(&self, caller: &Caller, names: &[&str], answer: &Result<usize, Error>) {
+        self.log_operation("free", caller, names, "", answer);
     }
 
-    /// Somebody moved the end of keys without showing their value.
-    pub fn pushed(&self, caller: &Caller, names: &[&str], answer: &Result<usize, Error>) {
-        self.note("extend", caller, names, "", answer);
+    /// A caller moved the end of Redis keys without showing their value.
+    pub fn log_extended_keys(&self, caller: &Caller, names: &[&str], answer: &Result<usize, Error>) {
+        self.log_operation("extend", caller, names, "", answer);
     }
 
-    /// Somebody showed a key that is not known. Which one is nobody's business: it may be the right one of another
-    /// server, or a password.
-    pub fn stranger(&self, peer: Peer) {
+    /// A key that is not known was shown. It is not logged: it may be the key of another server, or a password.
+    pub fn log_wrong_key(&self, peer: PeerAddress) {
         tracing::info!(target: "leasehold::audit", what = "wrong key", peer = %peer);
     }
 
-    /// The list of keys changed.
-    pub fn keys_changed(&self, change: Change) {
+    /// The key file changed.
+    pub fn log_keys_changed(&self, change: KeyChange) {
         tracing::info!(
             target: "leasehold::audit",
             what = "keys changed",
@@ -60,7 +59,7 @@ impl Audit {
         );
     }
 
-    fn note(&self, what: &str, caller: &Caller, names: &[&str], reason: &str, answer: &Result<usize, Error>) {
+    fn log_operation(&self, what: &str, caller: &Caller, names: &[&str], reason: &str, answer: &Result<usize, Error>) {
         let (count, outcome) = match answer {
             Ok(count) => (*count, "done".to_owned()),
             Err(error) => (0, error.to_string()),
@@ -70,14 +69,14 @@ impl Audit {
             what,
             key = %caller.principal.id,
             peer = %caller.peer,
-            names = cut(&names.join(" ")),
-            reason = cut(reason),
+            names = truncate_text(&names.join(" ")),
+            reason = truncate_text(reason),
             count,
-            outcome = cut(&outcome),
+            outcome = truncate_text(&outcome),
         );
     }
 }
 
-fn cut(text: &str) -> &str {
-    text.char_indices().nth(MOST_CHARS).map_or(text, |(at, _)| &text[..at])
+fn truncate_text(text: &str) -> &str {
+    text.char_indices().nth(MAX_FIELD_CHARS).map_or(text, |(at, _)| &text[..at])
 }

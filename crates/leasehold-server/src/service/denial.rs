@@ -1,42 +1,42 @@
-//! The service's no, and how each protocol says it: one table, and codes are never reused.
+//! Why the service refuses a call, and how each protocol says it. One table; codes are never reused.
 
 use leasehold::{Error, Refusal};
 
-/// Why there is no answer, or the answer is no.
+/// Why a call failed or was refused.
 #[derive(Debug)]
 pub enum Denial {
-    /// Who asks is not known. Do: show a key.
+    /// The caller is not known. Do: show a key.
     Unauthorized,
-    /// Who asks may not do this. Do: ask somebody who may.
+    /// The caller may not do this. Do: ask somebody who may.
     Forbidden(String),
-    /// Too much was asked. Do: come again later.
+    /// Too many calls. Do: come again later.
     Slow(String),
-    /// The engine's answer.
+    /// The engine refused or failed.
     Engine(Error),
     /// A buyer's ticket is not one, or not any more. Do: get a new one.
     Ticket(leasehold_boxoffice::ticket::Invalid),
-    /// The box office's answer.
+    /// The box office refused or failed.
     Office(leasehold_boxoffice::Error),
 }
 
-/// How protocols say it.
+/// The code of a denial in each protocol.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Code {
-    /// In JSON.
+pub struct DenialCode {
+    /// The `code` in JSON.
     pub code: &'static str,
-    /// In HTTP.
+    /// The HTTP status.
     pub status: u16,
-    /// In RESP.
+    /// The first word of a RESP error.
     pub word: &'static str,
 }
 
-const fn code(code: &'static str, status: u16, word: &'static str) -> Code {
-    Code { code, status, word }
+const fn code(code: &'static str, status: u16, word: &'static str) -> DenialCode {
+    DenialCode { code, status, word }
 }
 
 impl Denial {
-    /// The row of the table.
-    pub const fn code(&self) -> Code {
+    /// The row of the table for this denial.
+    pub const fn code(&self) -> DenialCode {
         match self {
             Self::Unauthorized => code("unauthorized", 401, "NOAUTH"),
             Self::Forbidden(_) => code("forbidden", 403, "FORBIDDEN"),
@@ -54,7 +54,7 @@ impl Denial {
                 Error::Invalid(_) => code("invalid", 400, "INVALID"),
                 Error::Indeterminate { .. } => code("unknown_outcome", 504, "UNKNOWN"),
                 Error::Corrupt { .. } => code("corrupt", 500, "CORRUPT"),
-                // Unavailable, and whatever a later version of the library may add: it had no effect we know of.
+                // Unavailable, and variants of later versions of the library: no effect is known.
                 _ => code("unavailable", 503, "UNAVAILABLE"),
             },
         }

@@ -1,4 +1,4 @@
-//! What is counted, and how Prometheus reads it. Resource names are never labels.
+//! The counters of the server, in the text format of Prometheus. Resource names are never labels.
 
 use std::sync::Mutex;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -13,32 +13,33 @@ use leasehold_boxoffice::office::{self, LateOutcome, OfficeTask};
 
 use super::Verb;
 use crate::boxoffice;
+use leasehold_support::sync::lock;
 
-/// How an acquire went.
+/// The outcome of an acquire.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[repr(u8)]
-pub enum Outcome {
-    /// It is theirs.
+pub enum AcquireOutcome {
+    /// It was granted.
     Granted,
-    /// Somebody else has it.
+    /// Another holder has it.
     Held,
-    /// Too many wait.
+    /// The queue is full.
     QueueFull,
     /// Too many leases.
     Quota,
     /// The request id was used with another body.
     Mismatch,
-    /// Never as written.
+    /// The request is invalid.
     Invalid,
-    /// Nobody could be asked.
+    /// The engine could not be asked.
     Unavailable,
-    /// It may have happened.
+    /// It may have been granted.
     Unknown,
-    /// Whoever asked went away before there was an answer, or lost its key.
+    /// The client hung up before the answer, or its key was revoked.
     Left,
 }
 
-impl Outcome {
+impl AcquireOutcome {
     const ALL: [(Self, &'static str); 9] = [
         (Self::Granted, "granted"),
         (Self::Held, "held"),
@@ -51,8 +52,8 @@ impl Outcome {
         (Self::Left, "left"),
     ];
 
-    /// The outcome that an error means.
-    pub const fn of(error: &Error) -> Self {
+    /// The outcome for an error.
+    pub const fn from_error(error: &Error) -> Self {
         match error {
             Error::Refused(Refusal::QueueFull { .. }) => Self::QueueFull,
             Error::Refused(Refusal::Quota(_)) => Self::Quota,
@@ -65,21 +66,21 @@ impl Outcome {
     }
 }
 
-/// Everything that is counted here; what the engine counts itself is added when somebody reads.
+/// The counters of the service. The engine's own counters are added when they are rendered.
 #[derive(Debug, Default)]
-pub struct Metrics {
-    admitted: [AtomicU64; Verb::ALL.len()],
+pub struct ServiceMetrics {
+    calls: [AtomicU64; Verb::ALL.len()],
     denied: AtomicU64,
-    acquired: [AtomicU64; Outcome::ALL.len()],
+    acquired: [AtomicU64; AcquireOutcome::ALL.len()],
     renew_stale: AtomicU64,
     renew_not_held: AtomicU64,
     renew_other: AtomicU64,
     contended: AtomicU64,
     waits: Mutex<Histogram>,
-    rates: Mutex<Sampled>,
+    rates: Mutex<SampledRates>,
 }
 
-/// How much happens per second.
+/// Operations per second.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
 pub struct Rates {
     /// Granted.
@@ -93,57 +94,57 @@ pub struct Rates {
 }
 
 #[derive(Debug, Default)]
-struct Sampled {
+struct SampledRates {
     last: Option<[u64; 4]>,
     rates: Rates,
 }
 
-impl Metrics {
-    pub(super) fn admitted(&self, verb: Verb) {
-        self.admitted[verb as usize].fetch_add(1, Ordering::Relaxed);
+impl ServiceMetrics {
+    pub(super) fn record_call(&self, verb: Verb) {
+        self.calls[verb as usize].fetch_add(1, Ordering::Relaxed);
     }
 
-    pub(super) fn denied(&self) {
+    pub(super) fn record_denial(&self) {
         self.denied.fetch_add(1, Ordering::Relaxed);
     }
 
-    /// How many calls of this verb the gate let through.
+    /// How many calls of this verb were authorised.
     #[cfg(test)]
-    pub fn admitted_so_far(&self, verb: Verb) -> u64 {
-        self.admitted[verb as usize].load(Ordering::Relaxed)
+    pub fn calls_so_far(&self, verb: Verb) -> u64 {
+        self.calls[verb as usize].load(Ordering::Relaxed)
     }
 
-    /// An acquire was answered.
-    pub fn acquired(&self, answer: &Result<Grant, Error>, waited: Duration) {
+    /// Counts an answered acquire.
+    pub fn record_acquire(&self, answer: &Result<Grant, Error>, waited: Duration) {
         match answer {
-            Ok(_) => self.granted(waited),
-            Err(error) => self.refused(Outcome::of(error)),
+            Ok(_) => self.record_grant(waited),
+            Err(error) => self.record_refusal(AcquireOutcome::from_error(error)),
         }
     }
 
-    /// An acquire was granted after this long.
-    pub fn granted(&self, waited: Duration) {
-        self.acquired[Outcome::Granted as usize].fetch_add(1, Ordering::Relaxed);
-        self.waits.lock().unwrap_or_else(std::sync::PoisonError::into_inner).add(waited);
+    /// Counts a grant, and how long it waited.
+    pub fn record_grant(&self, waited: Duration) {
+        self.acquired[AcquireOutcome::Granted as usize].fetch_add(1, Ordering::Relaxed);
+        lock(&self.waits).add(waited);
     }
 
-    /// An acquire was not granted.
-    pub fn refused(&self, outcome: Outcome) {
+    /// Counts an acquire that was not granted.
+    pub fn record_refusal(&self, outcome: AcquireOutcome) {
         self.acquired[outcome as usize].fetch_add(1, Ordering::Relaxed);
-        if outcome == Outcome::Held {
+        if outcome == AcquireOutcome::Held {
             self.contended.fetch_add(1, Ordering::Relaxed);
         }
     }
 
-    /// A renewal was answered.
-    pub fn renewed(&self, answer: &Result<Renewal, Error>) {
+    /// Counts an answered renewal.
+    pub fn record_renewal(&self, answer: &Result<Renewal, Error>) {
         if let Err(error) = answer {
-            self.renew_failed(error);
+            self.record_renew_failure(error);
         }
     }
 
-    /// A renewal failed.
-    pub fn renew_failed(&self, error: &Error) {
+    /// Counts a failed renewal.
+    pub fn record_renew_failure(&self, error: &Error) {
         let counter = match error {
             Error::Refused(Refusal::Stale) => &self.renew_stale,
             Error::Refused(Refusal::NotHeld) => &self.renew_not_held,
@@ -152,20 +153,20 @@ impl Metrics {
         counter.fetch_add(1, Ordering::Relaxed);
     }
 
-    /// How much happened per second, lately.
+    /// The rates of the last seconds.
     pub fn rates(&self) -> Rates {
-        self.rates.lock().unwrap_or_else(std::sync::PoisonError::into_inner).rates
+        lock(&self.rates).rates
     }
 
-    pub(super) fn sample(&self, tally: Option<Counters>) {
+    pub(super) fn sample_rates(&self, tally: Option<Counters>) {
         let granted = self.acquired[0].load(Ordering::Relaxed);
         let refused =
-            self.acquired[1..Outcome::Left as usize].iter().map(|counter| counter.load(Ordering::Relaxed)).sum();
+            self.acquired[1..AcquireOutcome::Left as usize].iter().map(|counter| counter.load(Ordering::Relaxed)).sum();
         let (released, lapsed) = tally.map_or((0, 0), |tally| (tally.released, tally.lapsed));
         let now = [granted, released, lapsed, refused];
-        let mut sampled = self.rates.lock().unwrap_or_else(std::sync::PoisonError::into_inner);
+        let mut sampled = lock(&self.rates);
         if let Some(last) = sampled.last.replace(now) {
-            // Half the old, half the new: calm enough to read, quick enough to follow.
+            // The mean of old and new rate: smooth enough to read, quick enough to follow.
             let blend = |old: f64, at: usize| (old + now[at].saturating_sub(last[at]) as f64) / 2.0;
             let old = sampled.rates;
             sampled.rates = Rates {
@@ -178,181 +179,201 @@ impl Metrics {
     }
 
     /// Every metric, as Prometheus reads it.
-    pub(super) fn render(
+    pub(super) fn render_text(
         &self,
         engine: Option<(Counters, Commits, Counts)>,
-        office: Option<&boxoffice::Metrics>,
+        office: Option<&boxoffice::BoxOfficeMetrics>,
     ) -> String {
-        let mut page = Page::default();
+        let mut page = MetricsText::default();
         let load = |counter: &AtomicU64| counter.load(Ordering::Relaxed);
-        page.family("leasehold_acquire_total", "counter", "Acquires by outcome.");
-        for (outcome, word) in Outcome::ALL {
-            page.line(
+        page.push_family("leasehold_acquire_total", "counter", "Acquires by outcome.");
+        for (outcome, word) in AcquireOutcome::ALL {
+            page.push_sample(
                 "leasehold_acquire_total",
                 &format!("{{outcome=\"{word}\"}}"),
                 load(&self.acquired[outcome as usize]),
             );
         }
-        // Refused by somebody else's lease, or granted once that had ended.
+        // Refused because of another lease, or granted after it ended.
         let met = load(&self.contended) + engine.as_ref().map_or(0, |(tally, ..)| tally.waited);
-        page.counter(
+        page.push_counter(
             "leasehold_contended_total",
             "Acquires that met somebody else: refused, or granted after a wait.",
             met,
         );
-        page.family("leasehold_renew_failures_total", "counter", "Renewals that failed, by reason.");
+        page.push_family("leasehold_renew_failures_total", "counter", "Renewals that failed, by reason.");
         let reasons = [("stale", &self.renew_stale), ("not_held", &self.renew_not_held), ("other", &self.renew_other)];
         for (reason, counter) in reasons {
-            page.line("leasehold_renew_failures_total", &format!("{{reason=\"{reason}\"}}"), load(counter));
+            page.push_sample("leasehold_renew_failures_total", &format!("{{reason=\"{reason}\"}}"), load(counter));
         }
-        page.family("leasehold_calls_total", "counter", "Calls that the gate let through, by verb.");
+        page.push_family("leasehold_calls_total", "counter", "Calls that the gate let through, by verb.");
         for verb in Verb::ALL {
             let label = format!("{{verb=\"{}\"}}", verb.word());
-            page.line("leasehold_calls_total", &label, load(&self.admitted[verb as usize]));
+            page.push_sample("leasehold_calls_total", &label, load(&self.calls[verb as usize]));
         }
-        page.counter("leasehold_denied_total", "Calls that the gate refused.", load(&self.denied));
-        // Tokens are checked beside the resource; a server without a gate in front of one rejects none.
-        page.counter("leasehold_fence_rejected_total", "Writes refused by a fence of this server.", 0);
-        let waits = *self.waits.lock().unwrap_or_else(std::sync::PoisonError::into_inner);
-        page.spans("leasehold_wait_seconds", "Time from the request to the grant.", &waits);
+        page.push_counter("leasehold_denied_total", "Calls that the gate refused.", load(&self.denied));
+        // Tokens are checked at the resource; this server has no fence.
+        page.push_counter("leasehold_fence_rejected_total", "Writes refused by a fence of this server.", 0);
+        let waits = *lock(&self.waits);
+        page.push_seconds_histogram("leasehold_wait_seconds", "Time from the request to the grant.", &waits);
         if let Some((tally, commits, counts)) = engine {
-            page.counter("leasehold_released_total", "Leases ended by their owners.", tally.released);
-            page.counter("leasehold_lapsed_total", "Leases ended by time.", tally.lapsed);
-            page.counter("leasehold_revoked_total", "Leases ended by an operator.", tally.revoked);
-            page.gauge("leasehold_leases", "Leases that are somebody's.", counts.leases as u64);
-            page.gauge("leasehold_waiters", "Claims in line.", counts.waiters as u64);
-            page.spans("leasehold_hold_seconds", "Time from the grant to the end of a lease.", &tally.held);
-            page.spans("leasehold_commit_seconds", "Time to write and sync one batch.", &commits.seconds);
-            page.counts("leasehold_commit_batch", "Answers let go by one batch.", &commits.answers);
+            page.push_counter("leasehold_released_total", "Leases ended by their owners.", tally.released);
+            page.push_counter("leasehold_lapsed_total", "Leases ended by time.", tally.lapsed);
+            page.push_counter("leasehold_revoked_total", "Leases ended by an operator.", tally.revoked);
+            page.push_gauge("leasehold_leases", "Leases that are somebody's.", counts.leases as u64);
+            page.push_gauge("leasehold_waiters", "Claims in line.", counts.waiters as u64);
+            page.push_seconds_histogram(
+                "leasehold_hold_seconds",
+                "Time from the grant to the end of a lease.",
+                &tally.held,
+            );
+            page.push_seconds_histogram(
+                "leasehold_commit_seconds",
+                "Time to write and sync one batch.",
+                &commits.seconds,
+            );
+            page.push_count_histogram("leasehold_commit_batch", "Answers let go by one batch.", &commits.answers);
         }
-        if let Some(boxoffice::Metrics { office, webhook_lag }) = office {
-            page.office(office);
-            page.money(office);
-            page.family(
+        if let Some(boxoffice::BoxOfficeMetrics { office, webhook_lag }) = office {
+            page.push_office_metrics(office);
+            page.push_money_metrics(office);
+            page.push_family(
                 "leasehold_webhook_lag_seconds",
                 "gauge",
                 "Age of the oldest message that a webhook did not take.",
             );
-            page.line("leasehold_webhook_lag_seconds", "", webhook_lag.as_secs_f64());
+            page.push_sample("leasehold_webhook_lag_seconds", "", webhook_lag.as_secs_f64());
         }
         page.text
     }
 }
 
 #[derive(Default)]
-struct Page {
+struct MetricsText {
     text: String,
 }
 
-impl Page {
-    fn family(&mut self, name: &str, kind: &str, help: &str) {
+impl MetricsText {
+    fn push_family(&mut self, name: &str, kind: &str, help: &str) {
         self.text.push_str(&format!("# HELP {name} {help}\n# TYPE {name} {kind}\n"));
     }
 
-    fn line(&mut self, name: &str, labels: &str, value: impl std::fmt::Display) {
+    fn push_sample(&mut self, name: &str, labels: &str, value: impl std::fmt::Display) {
         self.text.push_str(&format!("{name}{labels} {value}\n"));
     }
 
-    fn counter(&mut self, name: &str, help: &str, value: u64) {
-        self.family(name, "counter", help);
-        self.line(name, "", value);
+    fn push_counter(&mut self, name: &str, help: &str, value: u64) {
+        self.push_family(name, "counter", help);
+        self.push_sample(name, "", value);
     }
 
-    fn gauge(&mut self, name: &str, help: &str, value: u64) {
-        self.family(name, "gauge", help);
-        self.line(name, "", value);
+    fn push_gauge(&mut self, name: &str, help: &str, value: u64) {
+        self.push_family(name, "gauge", help);
+        self.push_sample(name, "", value);
     }
 
-    /// What the box office counts.
-    fn office(&mut self, office: &office::OfficeMetrics) {
-        // Without the ledger nobody knows: no sample is better than an old one.
+    /// The metrics of the box office.
+    fn push_office_metrics(&mut self, office: &office::OfficeMetrics) {
+        // Without an answer of the ledger there is no sample: none is better than an old one.
         if let Some(stands) = &office.stands {
-            self.family("leasehold_holds", "gauge", "Live holds by state.");
-            self.line("leasehold_holds", "{state=\"active\"}", stands.active);
-            self.line("leasehold_holds", "{state=\"paying\"}", stands.paying);
-            self.family(
+            self.push_family("leasehold_holds", "gauge", "Live holds by state.");
+            self.push_sample("leasehold_holds", "{state=\"active\"}", stands.active);
+            self.push_sample("leasehold_holds", "{state=\"paying\"}", stands.paying);
+            self.push_family(
                 "leasehold_sweeper_lag_seconds",
                 "gauge",
                 "How overdue the oldest hold is that no sweep has ended.",
             );
-            self.line("leasehold_sweeper_lag_seconds", "", stands.sweeper_lag_seconds);
+            self.push_sample("leasehold_sweeper_lag_seconds", "", stands.sweeper_lag_seconds);
         }
-        self.family("leasehold_task_idle_seconds", "gauge", "Time since the last round of a task of the box office.");
+        self.push_family(
+            "leasehold_task_idle_seconds",
+            "gauge",
+            "Time since the last round of a task of the box office.",
+        );
         for (task, idle) in OfficeTask::ALL.into_iter().zip(office.idle_seconds) {
-            self.line("leasehold_task_idle_seconds", &format!("{{task=\"{}\"}}", task.as_str()), idle);
+            self.push_sample("leasehold_task_idle_seconds", &format!("{{task=\"{}\"}}", task.as_str()), idle);
         }
-        self.spans(
+        self.push_seconds_histogram(
             "leasehold_hold_request_seconds",
             "Time from a request for seats to its answer.",
             &office.hold_requests,
         );
-        self.spans("leasehold_sale_seconds", "Time from a confirm or a callback to the order.", &office.sale_times);
-        self.counter("leasehold_holds_expired_total", "Holds that ended by time.", office.expired_total);
-        self.family("leasehold_sale_conflicts_total", "counter", "Sales refused at the last moment, by reason.");
+        self.push_seconds_histogram(
+            "leasehold_sale_seconds",
+            "Time from a confirm or a callback to the order.",
+            &office.sale_times,
+        );
+        self.push_counter("leasehold_holds_expired_total", "Holds that ended by time.", office.expired_total);
+        self.push_family("leasehold_sale_conflicts_total", "counter", "Sales refused at the last moment, by reason.");
         for (reason, count) in ["stale_token", "expired"].into_iter().zip(office.sale_conflicts_total) {
-            self.line("leasehold_sale_conflicts_total", &format!("{{reason=\"{reason}\"}}"), count);
+            self.push_sample("leasehold_sale_conflicts_total", &format!("{{reason=\"{reason}\"}}"), count);
         }
-        self.family("leasehold_hold_conflicts_total", "counter", "Seats and areas that were not to be had, by reason.");
+        self.push_family(
+            "leasehold_hold_conflicts_total",
+            "counter",
+            "Seats and areas that were not to be had, by reason.",
+        );
         for (reason, count) in Reason::ALL.into_iter().zip(office.conflicts_total) {
-            self.line("leasehold_hold_conflicts_total", &format!("{{reason=\"{}\"}}", reason.as_str()), count);
+            self.push_sample("leasehold_hold_conflicts_total", &format!("{{reason=\"{}\"}}", reason.as_str()), count);
         }
-        self.counter("leasehold_holds_total", "Holds made.", office.holds_total);
-        self.counter("leasehold_sales_total", "Orders made.", office.sales_total);
-        self.counter(
+        self.push_counter("leasehold_holds_total", "Holds made.", office.holds_total);
+        self.push_counter("leasehold_sales_total", "Orders made.", office.sales_total);
+        self.push_counter(
             "leasehold_hold_renew_failures_total",
             "Renewals of holds that failed.",
             office.renew_failures_total,
         );
-        self.counter(
+        self.push_counter(
             "leasehold_orphan_leases_total",
             "Leases without a hold that were revoked.",
             office.orphan_leases_total,
         );
     }
 
-    /// Money that is not simply an order's.
-    fn money(&mut self, office: &office::OfficeMetrics) {
-        self.family(
+    /// Metrics of refunds, late and stuck payments.
+    fn push_money_metrics(&mut self, office: &office::OfficeMetrics) {
+        self.push_family(
             "leasehold_late_money_total",
             "counter",
             "Money that did not buy at once what it was for, by what came of it.",
         );
         for ((_, outcome), count) in LateOutcome::ALL.into_iter().zip(office.late_money_total) {
-            self.line("leasehold_late_money_total", &format!("{{outcome=\"{outcome}\"}}"), count);
+            self.push_sample("leasehold_late_money_total", &format!("{{outcome=\"{outcome}\"}}"), count);
         }
         if let Some(stands) = &office.stands {
-            self.gauge(
+            self.push_gauge(
                 "leasehold_refunds_due",
                 "Refunds and cancellations that the provider has not made yet.",
                 stands.refunds_due,
             );
-            self.family("leasehold_refund_due_seconds", "gauge", "Age of the oldest of them.");
-            self.line("leasehold_refund_due_seconds", "", stands.refund_due_seconds);
-            self.gauge("leasehold_stuck_payments", "Payments that wait for staff.", stands.stuck_payments);
+            self.push_family("leasehold_refund_due_seconds", "gauge", "Age of the oldest of them.");
+            self.push_sample("leasehold_refund_due_seconds", "", stands.refund_due_seconds);
+            self.push_gauge("leasehold_stuck_payments", "Payments that wait for staff.", stands.stuck_payments);
         }
     }
 
-    /// A histogram of spans, in seconds.
-    fn spans(&mut self, name: &str, help: &str, spread: &Histogram) {
-        self.histogram(name, help, spread, |bound| bound / 1e6, spread.sum_nanos as f64 / 1e9);
+    /// A histogram of durations, in seconds.
+    fn push_seconds_histogram(&mut self, name: &str, help: &str, histogram: &Histogram) {
+        self.push_histogram(name, help, histogram, |bound| bound / 1e6, histogram.sum_nanos as f64 / 1e9);
     }
 
     /// A histogram of plain numbers.
-    fn counts(&mut self, name: &str, help: &str, spread: &Histogram) {
-        self.histogram(name, help, spread, |bound| bound, spread.sum_nanos as f64);
+    fn push_count_histogram(&mut self, name: &str, help: &str, histogram: &Histogram) {
+        self.push_histogram(name, help, histogram, |bound| bound, histogram.sum_nanos as f64);
     }
 
-    fn histogram(&mut self, name: &str, help: &str, spread: &Histogram, unit: impl Fn(f64) -> f64, sum: f64) {
-        self.family(name, "histogram", help);
+    fn push_histogram(&mut self, name: &str, help: &str, histogram: &Histogram, unit: impl Fn(f64) -> f64, sum: f64) {
+        self.push_family(name, "histogram", help);
         let mut so_far = 0;
-        for (power, count) in spread.buckets.iter().enumerate().take(Histogram::BUCKETS - 1) {
+        for (power, count) in histogram.buckets.iter().enumerate().take(Histogram::BUCKETS - 1) {
             so_far += count;
             let bound = unit((1u64 << power) as f64);
-            self.line(&format!("{name}_bucket"), &format!("{{le=\"{bound}\"}}"), so_far);
+            self.push_sample(&format!("{name}_bucket"), &format!("{{le=\"{bound}\"}}"), so_far);
         }
-        let all = spread.count();
-        self.line(&format!("{name}_bucket"), "{le=\"+Inf\"}", all);
-        self.line(&format!("{name}_sum"), "", sum);
-        self.line(&format!("{name}_count"), "", all);
+        let all = histogram.count();
+        self.push_sample(&format!("{name}_bucket"), "{le=\"+Inf\"}", all);
+        self.push_sample(&format!("{name}_sum"), "", sum);
+        self.push_sample(&format!("{name}_count"), "", all);
     }
 }

@@ -1,4 +1,4 @@
-//! How often: a bucket that fills by itself, in one word of memory; and a fixed number of them for strangers.
+//! Rate limits: a token bucket in one atomic word, and a fixed number of buckets for failed authentications.
 
 use std::hash::{BuildHasher, RandomState};
 use std::net::IpAddr;
@@ -7,14 +7,16 @@ use std::time::Duration;
 
 use leasehold::clock::Time;
 
-/// So many at once, and so many a second after that.
+use super::connection_limit::network_of;
+
+/// A token bucket: a burst, then a steady rate.
 #[derive(Debug)]
 pub struct Rate {
-    /// One takes so long to come back.
+    /// Nanoseconds until one token comes back.
     every: u64,
-    /// This much may be owed.
+    /// Nanoseconds of debt that the burst allows.
     burst: u64,
-    /// When everything taken so far will have come back, in nanoseconds.
+    /// When all tokens taken so far have come back, in nanoseconds.
     full_at: AtomicU64,
 }
 
@@ -25,8 +27,8 @@ impl Rate {
         Self { every, burst: every.saturating_mul(burst.max(1).into()), full_at: AtomicU64::new(0) }
     }
 
-    /// Takes one. `false`: there is none.
-    pub fn take(&self, now: Time) -> bool {
+    /// Takes one token. `false`: there is none.
+    pub fn try_take(&self, now: Time) -> bool {
         let now = now.as_nanos();
         self.full_at
             .fetch_update(Ordering::Relaxed, Ordering::Relaxed, |full_at| {
@@ -36,45 +38,36 @@ impl Rate {
             .is_ok()
     }
 
-    /// How long until there is one.
-    pub fn wait(&self, now: Time) -> Duration {
+    /// How long until there is a token.
+    pub fn time_until_free(&self, now: Time) -> Duration {
         let full_at = self.full_at.load(Ordering::Relaxed);
         Duration::from_nanos((full_at + self.every).saturating_sub(now.as_nanos().saturating_add(self.burst)))
     }
 }
 
-/// How often addresses we know nothing good of may try, in memory that does not grow with their number.
+/// Limits failed authentications by address, in memory of a fixed size.
 ///
-/// Each address falls into one of a fixed number of buckets, by a hash that nobody outside can aim with. Two addresses
-/// may share one: so it limits only what is wrong anyway, and never who shows a right key.
+/// Each address is hashed into one of a fixed number of buckets, with a random seed. Two addresses may share a bucket,
+/// so only failures are limited: a right key always passes.
 #[derive(Debug)]
-pub struct Strangers {
+pub struct FailedAuthLimiter {
     buckets: Box<[Rate]>,
     seed: RandomState,
 }
 
-impl Strangers {
+impl FailedAuthLimiter {
     const BUCKETS: usize = 4096;
 
-    /// So many a second for each, and so many at once.
+    /// The rate and the burst of each bucket.
     pub fn new(per_second: u32, burst: u32) -> Self {
         let buckets = (0..Self::BUCKETS).map(|_| Rate::new(per_second, burst)).collect();
         Self { buckets, seed: RandomState::new() }
     }
 
-    /// Takes one try of this address. `false`: it has had too many.
-    pub fn take(&self, address: IpAddr, now: Time) -> bool {
-        let at = usize::try_from(self.seed.hash_one(network(address)) % Self::BUCKETS as u64).unwrap_or(0);
-        self.buckets[at].take(now)
-    }
-}
-
-/// What one subscriber has: an IPv4 address, or the 64 bits of IPv6 that a network is given. An IPv4 address in IPv6
-/// clothes is the IPv4 address.
-fn network(address: IpAddr) -> u64 {
-    match address.to_canonical() {
-        IpAddr::V4(v4) => u64::from(v4.to_bits()),
-        IpAddr::V6(v6) => u64::try_from(v6.to_bits() >> 64).unwrap_or(0),
+    /// Counts one failure of this address. `false`: it had too many.
+    pub fn try_take(&self, address: IpAddr, now: Time) -> bool {
+        let at = usize::try_from(self.seed.hash_one(network_of(address)) % Self::BUCKETS as u64).unwrap_or(0);
+        self.buckets[at].try_take(now)
     }
 }
 
@@ -85,18 +78,18 @@ mod tests {
     /// Goal: one stranger who tries on and on is stopped, and hardly anybody else; one network counts as one.
     #[test]
     fn a_stranger_is_stopped_alone() {
-        let strangers = Strangers::new(1, 10);
+        let limiter = FailedAuthLimiter::new(1, 10);
         let now = Time::ZERO.plus_millis(1_000_000);
         let tries = |address: &str, times| {
             let address = address.parse().unwrap();
-            (0..times).filter(|_| strangers.take(address, now)).count()
+            (0..times).filter(|_| limiter.try_take(address, now)).count()
         };
         assert_eq!(tries("192.0.2.1", 1000), 10);
         assert_eq!(tries("::ffff:192.0.2.1", 1000), 0, "the same address");
         assert_eq!(tries("2001:db8:1:2::1", 1000) + tries("2001:db8:1:2:ffff::9", 1000), 10);
         let others = (0..100).filter(|n| tries(&format!("198.51.100.{n}"), 1) == 1).count();
         assert!(others >= 90, "{others} of 100 others could try");
-        assert!(strangers.take("192.0.2.1".parse().unwrap(), now.plus_millis(1100)), "and it ends");
+        assert!(limiter.try_take("192.0.2.1".parse().unwrap(), now.plus_millis(1100)), "and it ends");
     }
 
     /// Goal: the burst is had at once, then as many a second as were promised, and waiting long saves up no more.
@@ -104,8 +97,8 @@ mod tests {
     fn a_burst_then_a_steady_rate() {
         let rate = Rate::new(10, 5);
         let at = |ms: u64| Time::ZERO.plus_millis(1_000_000 + ms);
-        assert_eq!((0..9).filter(|_| rate.take(at(0))).count(), 5);
-        assert_eq!((0..1000).filter(|ms| rate.take(at(*ms))).count(), 9);
-        assert_eq!((0..9).filter(|_| rate.take(at(60_000))).count(), 5);
+        assert_eq!((0..9).filter(|_| rate.try_take(at(0))).count(), 5);
+        assert_eq!((0..1000).filter(|ms| rate.try_take(at(*ms))).count(), 9);
+        assert_eq!((0..9).filter(|_| rate.try_take(at(60_000))).count(), 5);
     }
 }

@@ -1,24 +1,24 @@
-//! What can be asked of the service, and which role it takes.
+//! The operations of the service, and the role that each needs.
 
 use super::keys::Role;
 
-/// What is asked.
+/// An operation of the service.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 #[repr(u8)]
 pub enum Verb {
-    /// Take resources.
+    /// Acquire resources.
     Acquire,
-    /// Push the end of a lease.
+    /// Renew a lease.
     Renew,
-    /// End a lease.
+    /// Release a lease.
     Release,
     /// Look at one resource.
     Inspect,
     /// List resources.
     List,
-    /// Be told what happens.
+    /// Watch events.
     Watch,
-    /// End other people's leases.
+    /// Revoke leases of others.
     Revoke,
     /// Take names as Redis keys.
     SetKey,
@@ -26,7 +26,7 @@ pub enum Verb {
     GetKey,
     /// Free Redis keys.
     FreeKey,
-    /// Push the end of Redis keys.
+    /// Move the end of Redis keys.
     ExtendKey,
     /// Ask below which token none will come any more.
     Floor,
@@ -73,7 +73,7 @@ impl Verb {
         Self::Settle,
     ];
 
-    /// The role that may do it. An admin may do everything, and whoever may lease may also read.
+    /// The role that it needs. An admin may do everything, and the role `lease` includes `read`.
     pub const fn role(self) -> Role {
         match self {
             Self::Acquire
@@ -91,8 +91,8 @@ impl Verb {
         }
     }
 
-    /// Whether it takes, keeps or frees what it names, without a lease id that proves anything. An operator's order is
-    /// none of these.
+    /// Whether it takes, keeps or frees resources by name, without a lease id that proves ownership. A revoke does not
+    /// count.
     pub const fn takes_by_name(self) -> bool {
         matches!(self, Self::Acquire | Self::SetKey | Self::FreeKey | Self::ExtendKey)
     }

@@ -1,4 +1,4 @@
-//! A watch under a prefix, as one caller may see it.
+//! A watch under a prefix, filtered by what one caller may see.
 
 use std::sync::Arc;
 
@@ -7,22 +7,22 @@ use leasehold::engine::{Event, EventId, Seen, Watch};
 
 use super::{Caller, Denial, Service};
 
-/// A watch that is under way. See [`Service::watch`].
+/// An open watch. See [`super::Service::watch`].
 pub struct Watcher {
     service: Arc<Service>,
     caller: Caller,
     prefix: String,
-    /// The last that was told.
+    /// The id of the last event that was delivered.
     prev: Option<EventId>,
     stream: Watch,
 }
 
-/// What is told.
+/// One message of a watch.
 #[derive(Clone, Debug)]
-pub enum Told {
-    /// This happened; the id before it under this prefix is beside it.
+pub enum WatchUpdate {
+    /// An event, and the id before it under this prefix.
     Event(Event, EventId),
-    /// There is a gap before this id: look at the whole, and go on from here.
+    /// There is a gap before this id: read the whole state, and go on from here.
     Reset(EventId),
 }
 
@@ -37,36 +37,36 @@ impl Watcher {
         Self { service, caller, prefix, prev: since, stream }
     }
 
-    /// Waits for what happens next under the prefix: at least one. Dropping the future loses nothing.
+    /// Waits for the next events under the prefix: at least one. Dropping the future loses nothing.
     ///
     /// # Errors
     ///
     /// The engine stopped, or the caller's key was revoked meanwhile.
-    pub async fn next(&mut self) -> Result<Vec<Told>, Denial> {
+    pub async fn next(&mut self) -> Result<Vec<WatchUpdate>, Denial> {
         loop {
             let seen = tokio::select! {
                 biased;
-                () = self.caller.principal.gone() => return Err(Denial::Unauthorized),
+                () = self.caller.principal.until_revoked() => return Err(Denial::Unauthorized),
                 seen = self.stream.next() => seen.map_err(Denial::Engine)?,
             };
-            let told = self.filter(seen)?;
-            if !told.is_empty() {
-                return Ok(told);
+            let updates = self.visible_updates(seen)?;
+            if !updates.is_empty() {
+                return Ok(updates);
             }
         }
     }
 
-    fn filter(&mut self, seen: Seen) -> Result<Vec<Told>, Denial> {
+    fn visible_updates(&mut self, seen: Seen) -> Result<Vec<WatchUpdate>, Denial> {
         let events = match seen {
             Seen::Reset(id) => {
                 self.prev = Some(id);
-                return Ok(vec![Told::Reset(id)]);
+                return Ok(vec![WatchUpdate::Reset(id)]);
             }
             Seen::Events(events) => events,
         };
-        let mut told = Vec::new();
+        let mut updates = Vec::new();
         for mut event in events {
-            // A lease over several resources is told of with those that may be seen.
+            // A lease over several resources is shown with those that the caller may see.
             event.resources.retain(|name| name.starts_with(&self.prefix) && self.caller.principal.sees(name));
             if event.resources.is_empty() {
                 continue;
@@ -78,17 +78,17 @@ impl Watcher {
                     at: event.id.to_string(),
                 })
             })?;
-            told.push(Told::Event(event, prev));
+            updates.push(WatchUpdate::Event(event, prev));
         }
-        Ok(told)
+        Ok(updates)
     }
 
-    /// Who watches.
+    /// The caller of the watch.
     pub fn caller(&self) -> &Caller {
         &self.caller
     }
 
-    /// Under which prefix.
+    /// The prefix of the watch.
     pub fn prefix(&self) -> &str {
         &self.prefix
     }

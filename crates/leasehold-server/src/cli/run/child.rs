@@ -1,12 +1,11 @@
-//! Starting the command so that it cannot outlive us unseen.
+//! Starts the command so that it cannot outlive this process unnoticed.
 //!
 //! # Why there is `unsafe` here, and only here
 //!
-//! What must be true *before* the command's first instruction has to happen between fork and exec:
-//! the parent-death signal, the word to the guard, the terminal. Rust calls that `unsafe` because a
-//! forked child of a threaded process may only make plain system calls: no allocation, no locks, no
-//! panic. The closure below does system calls on values made ready beforehand, and nothing else.
-//! The disposition of SIGTTOU is changed through libc because rustix offers no `sigaction`.
+//! The parent-death signal, the message to the guard and the terminal must be set between fork and exec. Rust calls
+//! that `unsafe`: the forked child of a threaded process may only make system calls (no allocation, no locks, no
+//! panic). The closure below only makes system calls on values prepared before. SIGTTOU is set through libc because
+//! rustix has no `sigaction`.
 
 #![allow(unsafe_code)]
 
@@ -17,22 +16,21 @@ use std::os::fd::OwnedFd;
 use rustix::process::{Pid, Signal, getpid, getppid, set_parent_process_death_signal};
 use tokio::process::{Child, Command};
 
-use super::guard::Word;
+use super::guard::GuardMessage;
 use super::terminal::Terminal;
 
-/// What the command finds in its environment; `None` takes a variable away that we may have inherited
-/// from an outer `run`.
+/// The environment of the command; `None` removes a variable that may come from an outer `run`.
 pub type Environment = [(&'static str, Option<String>); 3];
 
 /// Starts the command in its own process group.
 ///
-/// Call it on the main thread: the parent-death signal is tied to the *thread* that forks, and would
-/// strike when a worker thread ends.
+/// Call it on the main thread: the parent-death signal is tied to the *thread* that forks, and is sent when that thread
+/// ends.
 ///
 /// # Errors
 ///
 /// The command could not be started. Then nothing of it runs.
-pub fn start(
+pub fn start_command(
     command: &[OsString],
     environment: Environment,
     terminal: Option<&Terminal>,
@@ -51,15 +49,15 @@ pub fn start(
     let restore = terminal.map(|terminal| terminal.ignored().previous);
     let prepare = move || {
         set_parent_process_death_signal(Some(Signal::KILL))?;
-        // Had the parent died just before that call, no signal would ever come.
+        // If the parent died just before that call, no signal would ever come.
         if getppid() != Some(parent) {
             return Err(io::ErrorKind::NotConnected.into());
         }
         let me = getpid();
         tell_guard(&to_guard, me)?;
         if let Some(previous) = restore {
-            // The terminal first, while SIGTTOU is still ignored. A terminal that refuses is not worth
-            // a command that does not start.
+            // The terminal first, while SIGTTOU is still ignored. A failure here must not stop the command from
+            // starting.
             let _ = Terminal::give_to(me);
             // SAFETY: sets the disposition of one signal to a value that `signal` itself returned.
             unsafe { libc::signal(libc::SIGTTOU, previous) };
@@ -71,14 +69,14 @@ pub fn start(
     command.spawn()
 }
 
-/// Tells the guard which group to kill, before there is anything in it to kill.
+/// Sends the guard the group to kill, before the command starts.
 fn tell_guard(to_guard: &OwnedFd, me: Pid) -> io::Result<()> {
-    let bytes = Word::Group(me.as_raw_nonzero().get()).to_bytes();
+    let bytes = GuardMessage::Group(me.as_raw_nonzero().get()).to_bytes();
     rustix::io::write(to_guard, &bytes)?;
     Ok(())
 }
 
-/// SIGTTOU is ignored from here on, in this process; the command gets back what there was before.
+/// Ignores SIGTTOU in this process; the command gets the old disposition.
 #[derive(Debug)]
 pub struct IgnoredTtou {
     previous: libc::sighandler_t,

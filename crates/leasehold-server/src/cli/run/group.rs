@@ -1,4 +1,4 @@
-//! The command's process group: everything it started and that did not leave it.
+//! The process group of the command: everything it started that did not leave the group.
 
 use rustix::io::Errno;
 use rustix::process::{Pid, Signal, kill_process_group, test_kill_process_group};
@@ -13,19 +13,19 @@ impl Group {
         i32::try_from(pid).ok().and_then(Pid::from_raw).map(Self)
     }
 
-    /// Signals every process of the group at once. A group that is gone needs no signal.
-    pub fn signal(self, signal: Signal) {
+    /// Signals every process of the group. A group that is gone needs no signal.
+    pub fn send_signal(self, signal: Signal) {
         let _ = kill_process_group(self.0, signal);
     }
 
-    /// Whether nothing of the group runs any more. Ask after its leader was reaped.
+    /// Whether no process of the group runs. Call it after the leader was reaped.
     pub fn is_gone(self) -> bool {
         match test_kill_process_group(self.0) {
             Err(Errno::SRCH) => true,
-            // Only corpses may be left: in a container nobody may ever bury them. A process that was
-            // forked while we looked would be missed, so what looks dead is killed for certain.
+            // Only zombies may be left: in a container nobody may reap them. A process forked during the check would be
+            // missed, so the group is killed again.
             _ if only_zombies(self.0) => {
-                self.signal(Signal::KILL);
+                self.send_signal(Signal::KILL);
                 true
             }
             _ => false,
@@ -44,7 +44,7 @@ fn only_zombies(group: Pid) -> bool {
         if !name.to_str().is_some_and(|name| name.bytes().all(|b| b.is_ascii_digit())) {
             continue;
         }
-        // A process that ended meanwhile has no stat, and no say.
+        // A process that ended meanwhile has no stat file.
         let stat = std::fs::read(entry.path().join("stat")).unwrap_or_default();
         if let Some((state, of)) = state_and_group(&String::from_utf8_lossy(&stat))
             && of == group.as_raw_nonzero().get()

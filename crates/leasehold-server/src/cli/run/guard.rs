@@ -1,20 +1,18 @@
-//! The guard: a second process beside `run`, for the day when `run` itself is killed or stopped.
+//! The guard: a second process beside `run`, which kills the command if `run` is killed or stopped.
 //!
 //! ```text
-//!   run ──pipe──▶ guard            words: Group(pid), KillAt(moment), Done
+//!   run ──pipe──▶ guard            messages: Group(pid), KillAt(moment), Done
 //!    └──▶ command (own group) ◀── KILL, when the pipe closes without Done, or when the moment comes
 //! ```
 //!
-//! The parent-death signal takes the command itself when `run` dies, but not what the command started;
-//! and nothing at all happens when `run` is merely stopped (SIGSTOP, a debugger, a stuck disk) while
-//! the lease runs out. The guard covers both. It sits in a process group of its own, so that what is
-//! sent to the group of `run` (Ctrl-C, `kill -9 -PGID`) does not take it too.
+//! The parent-death signal kills the command when `run` dies, but not the children of the command. And it does nothing
+//! when `run` is only stopped (SIGSTOP, a debugger, a stuck disk) while the lease ends. The guard covers both. It has a
+//! process group of its own, so that signals to the group of `run` (Ctrl-C, `kill -9 -PGID`) do not reach it.
 //!
 //! # Not covered
 //!
-//! A command that leaves its process group is out of reach. A number of a group could in theory be
-//! reused in the moment between its end and our KILL; the kernel hands out numbers in a circle, so a
-//! reuse takes thousands of forks within microseconds.
+//! A command that leaves its process group. A group id could be reused between its end and our KILL; the kernel assigns
+//! ids in a circle, so that takes thousands of forks within microseconds.
 
 use std::io;
 use std::os::fd::OwnedFd;
@@ -35,31 +33,31 @@ use super::group::Group;
 use leasehold_support::{exit, output};
 
 /// The hidden command that the binary starts itself with.
-pub const COMMAND: &str = "guard-of-run";
+pub const GUARD_COMMAND: &str = "guard-of-run";
 
-/// What is said through the pipe. Each word is shorter than a pipe's atomic write, so none is torn.
+/// A message in the pipe to the guard. Each is shorter than an atomic write to a pipe.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Word {
+pub enum GuardMessage {
     /// The process group to kill.
     Group(i32),
-    /// When to kill it, unless a later moment is told before.
+    /// When to kill it, unless a later message moves it.
     KillAt(Time),
-    /// The group is gone; so may you.
+    /// The group is gone: the guard ends.
     Done,
 }
 
-/// The bytes of one word.
-const WORD_BYTES: usize = 9;
+/// Bytes of one message.
+const GUARD_MESSAGE_BYTES: usize = 9;
 
-impl Word {
-    /// The word as bytes: a tag and a number. No allocation: the forked child says a word too.
-    pub fn to_bytes(self) -> [u8; WORD_BYTES] {
+impl GuardMessage {
+    /// The message as bytes: a tag and a number. No allocation: the forked child sends one too.
+    pub fn to_bytes(self) -> [u8; GUARD_MESSAGE_BYTES] {
         let (tag, number) = match self {
             Self::Group(pid) => (b'g', u64::from(pid.cast_unsigned())),
             Self::KillAt(at) => (b'k', at.as_nanos()),
             Self::Done => (b'd', 0),
         };
-        let mut bytes = [tag; WORD_BYTES];
+        let mut bytes = [tag; GUARD_MESSAGE_BYTES];
         bytes[1..].copy_from_slice(&number.to_le_bytes());
         bytes
     }
@@ -76,7 +74,7 @@ impl Word {
     }
 }
 
-/// The guard, as `run` sees it.
+/// The guard process, as `run` sees it.
 #[derive(Debug)]
 pub struct Guard {
     process: Child,
@@ -90,13 +88,13 @@ impl Guard {
     }
 
     fn spawn() -> io::Result<Self> {
-        // Closed on exec, or the command would hold the pipe open and the guard would never hear of our
-        // end. Never blocking: a guard that was stopped must not stop us.
+        // Closed on exec, or the command would hold the pipe open and the guard would not notice our end. Non-blocking:
+        // a stopped guard must not block `run`.
         let (reader, pipe) = pipe_with(PipeFlags::CLOEXEC | PipeFlags::NONBLOCK)?;
-        // Not the path of the binary: it may have been replaced since we were started.
+        // Not the path of the binary: it may have been replaced since the start.
         let process = Command::new("/proc/self/exe")
             .arg0("leasehold")
-            .arg(COMMAND)
+            .arg(GUARD_COMMAND)
             .process_group(0)
             .current_dir("/")
             .stdin(reader)
@@ -105,48 +103,50 @@ impl Guard {
         Ok(Self { process, pipe })
     }
 
-    /// An end of the pipe for the child, which says its own group before it becomes the command.
+    /// A write end of the pipe for the child, which sends its own group before exec.
     pub fn for_child(&self) -> io::Result<OwnedFd> {
         self.pipe.try_clone()
     }
 
-    /// Says when the guard must kill the group if nothing more is heard.
+    /// Sets the time at which the guard kills the group.
     pub fn kill_at(&self, at: Time) {
-        self.tell(Word::KillAt(at));
+        self.send(GuardMessage::KillAt(at));
     }
 
-    /// Sends the guard home: the group is gone.
+    /// Ends the guard: the group is gone.
     pub fn dismiss(mut self) {
-        self.tell(Word::Done);
-        // It ends by that word. Killed as well, because one that somebody stopped would keep us waiting;
-        // waited for, so that no zombie is left and nobody holds our stderr open.
+        self.send(GuardMessage::Done);
+        // The message ends it. It is also killed, because a stopped guard would block the wait; and waited for, so that
+        // no zombie stays and stderr is closed.
         let _ = self.process.kill();
         let _ = self.process.wait();
     }
 
-    fn tell(&self, word: Word) {
-        // A guard that is gone or stopped cannot be helped: the parent-death signal is still there.
-        let _ = rustix::io::write(&self.pipe, &word.to_bytes());
+    fn send(&self, message: GuardMessage) {
+        // A failure is ignored: the parent-death signal is still there.
+        let _ = rustix::io::write(&self.pipe, &message.to_bytes());
     }
 }
 
-/// What the guard process does: listens, and kills the group when it must.
-pub fn stand() -> anyhow::Result<u8> {
+/// The main loop of the guard process.
+pub fn run_guard() -> anyhow::Result<u8> {
     let timer = timerfd_create(TimerfdClockId::Boottime, TimerfdFlags::CLOEXEC | TimerfdFlags::NONBLOCK)
         .context("create the timer of the guard")?;
     let mut group = None;
     loop {
-        match next(&timer).context("listen to run")? {
-            Heard::Word(Word::Group(pid)) => group = u32::try_from(pid).ok().and_then(Group::led_by),
-            Heard::Word(Word::KillAt(at)) => set(&timer, at).context("set the timer of the guard")?,
-            Heard::Word(Word::Done) => return Ok(exit::DONE),
-            Heard::Time => {
-                kill(group);
+        match next_event(&timer).context("listen to run")? {
+            GuardEvent::Message(GuardMessage::Group(pid)) => group = u32::try_from(pid).ok().and_then(Group::led_by),
+            GuardEvent::Message(GuardMessage::KillAt(at)) => {
+                set_timer(&timer, at).context("set the timer of the guard")?
+            }
+            GuardEvent::Message(GuardMessage::Done) => return Ok(exit::DONE),
+            GuardEvent::Time => {
+                kill_group(group);
                 output::say("the lease ran out while run was stopped: its command was killed");
                 return Ok(exit::LOST);
             }
-            Heard::Silence => {
-                kill(group);
+            GuardEvent::Silence => {
+                kill_group(group);
                 output::say("run ended without a word: its command was killed");
                 return Ok(exit::LOST);
             }
@@ -154,34 +154,34 @@ pub fn stand() -> anyhow::Result<u8> {
     }
 }
 
-fn kill(group: Option<Group>) {
+fn kill_group(group: Option<Group>) {
     if let Some(group) = group {
-        group.signal(Signal::KILL);
+        group.send_signal(Signal::KILL);
     }
 }
 
-/// What the guard waits for.
-enum Heard {
-    Word(Word),
-    /// The moment has come.
+/// What wakes the guard.
+enum GuardEvent {
+    Message(GuardMessage),
+    /// The timer fired.
     Time,
     /// The pipe closed: `run` is dead.
     Silence,
 }
 
-fn next(timer: &OwnedFd) -> Result<Heard, Errno> {
+fn next_event(timer: &OwnedFd) -> Result<GuardEvent, Errno> {
     let pipe = rustix::stdio::stdin();
     loop {
-        // Words before the timer: one of them may move the moment, or say that all is done.
-        let mut bytes = [0; WORD_BYTES];
+        // The pipe is read before the timer: a message may move the time, or end the guard.
+        let mut bytes = [0; GUARD_MESSAGE_BYTES];
         match rustix::io::read(pipe, &mut bytes) {
-            Ok(0) => return Ok(Heard::Silence),
-            Ok(n) => return Ok(Word::from_bytes(&bytes[..n]).map_or(Heard::Silence, Heard::Word)),
+            Ok(0) => return Ok(GuardEvent::Silence),
+            Ok(n) => return Ok(GuardMessage::from_bytes(&bytes[..n]).map_or(GuardEvent::Silence, GuardEvent::Message)),
             Err(Errno::AGAIN | Errno::INTR) => {}
             Err(errno) => return Err(errno),
         }
         if rustix::io::read(timer, &mut [0; 8]).is_ok() {
-            return Ok(Heard::Time);
+            return Ok(GuardEvent::Time);
         }
         let mut fds = [PollFd::new(&pipe, PollFlags::IN), PollFd::new(timer, PollFlags::IN)];
         match poll(&mut fds, None) {
@@ -191,8 +191,8 @@ fn next(timer: &OwnedFd) -> Result<Heard, Errno> {
     }
 }
 
-/// Sets the timer to a moment of the clock that counts suspend; one that has passed rings at once.
-fn set(timer: &OwnedFd, at: Time) -> Result<(), Errno> {
+/// Arms the timer on the clock that counts suspend; a time in the past fires at once.
+fn set_timer(timer: &OwnedFd, at: Time) -> Result<(), Errno> {
     // Zero would disarm it.
     let nanos = at.as_nanos().max(1);
     let value = Timespec {
@@ -209,11 +209,16 @@ mod tests {
 
     #[test]
     fn words_survive_the_pipe() {
-        for word in [Word::Group(1), Word::Group(i32::MAX), Word::KillAt(Time::from_nanos(u64::MAX)), Word::Done] {
-            assert_eq!(Word::from_bytes(&word.to_bytes()), Some(word));
+        for message in [
+            GuardMessage::Group(1),
+            GuardMessage::Group(i32::MAX),
+            GuardMessage::KillAt(Time::from_nanos(u64::MAX)),
+            GuardMessage::Done,
+        ] {
+            assert_eq!(GuardMessage::from_bytes(&message.to_bytes()), Some(message));
         }
         for bytes in [&b""[..], b"d", b"x12345678", b"g\xff\xff\xff\xff\xff\xff\xff\xff"] {
-            assert_eq!(Word::from_bytes(bytes), None, "{bytes:?}");
+            assert_eq!(GuardMessage::from_bytes(bytes), None, "{bytes:?}");
         }
     }
 }

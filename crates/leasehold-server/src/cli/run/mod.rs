@@ -32,8 +32,8 @@ use leasehold::{Error, FencedLease, Lease, Leasehold, Refusal};
 
 use self::group::Group;
 use self::guard::Guard;
-use self::plan::Plan;
-use self::supervise::{Ending, Supervisor};
+use self::plan::RunPlan;
+use self::supervise::{RunOutcome, Supervisor};
 use self::terminal::Terminal;
 use super::target::{self, Target};
 use leasehold_support::exit::{self, Failure};
@@ -56,7 +56,7 @@ that leaves the group is out of reach. TERM, INT and HUP are passed on to the gr
 /// Runs a command under a lease, and ends it before the lease could be granted to another.
 #[derive(Debug, Args)]
 #[command(after_help = EXAMPLE)]
-pub struct Run {
+pub struct RunArgs {
     /// The resource.
     #[arg(value_name = "NAME")]
     name: String,
@@ -78,12 +78,12 @@ pub struct Run {
 }
 
 /// The lease in the strongest form the engine offers.
-enum Held {
+enum RunLease {
     Fenced(FencedLease),
     Plain(Lease),
 }
 
-impl Deref for Held {
+impl Deref for RunLease {
     type Target = Lease;
 
     fn deref(&self) -> &Lease {
@@ -94,7 +94,7 @@ impl Deref for Held {
     }
 }
 
-impl Held {
+impl RunLease {
     fn token(&self) -> Option<String> {
         match self {
             Self::Fenced(lease) => Some(lease.token().to_string()),
@@ -110,10 +110,10 @@ impl Held {
     }
 }
 
-impl Run {
+impl RunArgs {
     /// Takes the lease, runs the command, gives the lease back.
     pub async fn execute(self, target: &Target) -> anyhow::Result<u8> {
-        let plan = Plan::new(self.ttl, self.grace, self.max_hold).map_err(Failure::usage)?;
+        let plan = RunPlan::new(self.ttl, self.grace, self.max_hold).map_err(Failure::usage)?;
         // From here on a signal is ours to handle: a lease must not be left behind by Ctrl-C.
         let mut signals = Signals::listen()?;
         let client = target.open().await?;
@@ -123,7 +123,7 @@ impl Run {
             signal = signals.next() => Err(signals::interrupted(signal, signals::NOTHING_HELD)),
         };
         let done = match taken {
-            Ok(lease) => self.under(lease, plan, &mut signals).await,
+            Ok(lease) => self.run_under_lease(lease, plan, &mut signals).await,
             Err(error) => Err(error),
         };
         // Best effort: what is still under way after the answer is known changes nothing about it.
@@ -131,16 +131,20 @@ impl Run {
         done
     }
 
-    async fn acquire(&self, client: &Leasehold) -> Result<Held, Error> {
-        let mut claim = client.acquire(&self.name).ttl(self.ttl).wait(self.wait).holder(self.holder());
+    async fn acquire(&self, client: &Leasehold) -> Result<RunLease, Error> {
+        let mut claim = client.acquire(&self.name).ttl(self.ttl).wait(self.wait).holder(self.holder_label());
         if let Some(max_hold) = self.max_hold {
             claim = claim.max_hold(max_hold);
         }
-        if client.promises().fencing { Ok(Held::Fenced(claim.fenced().await?)) } else { Ok(Held::Plain(claim.await?)) }
+        if client.promises().fencing {
+            Ok(RunLease::Fenced(claim.fenced().await?))
+        } else {
+            Ok(RunLease::Plain(claim.await?))
+        }
     }
 
     /// Host, pid and program, for people who look at `ls`. Not the arguments: they may hold secrets.
-    fn holder(&self) -> String {
+    fn holder_label(&self) -> String {
         let program = self.command.first().map(Path::new).and_then(Path::file_name).unwrap_or_default();
         let host = rustix::system::uname();
         let host = host.nodename().to_string_lossy();
@@ -152,8 +156,8 @@ impl Run {
     }
 
     /// Runs the command under the lease and says the exit code.
-    async fn under(&self, lease: Held, plan: Plan, signals: &mut Signals) -> anyhow::Result<u8> {
-        let now = target::clock().now();
+    async fn run_under_lease(&self, lease: RunLease, plan: RunPlan, signals: &mut Signals) -> anyhow::Result<u8> {
+        let now = target::system_clock().now();
         if now >= plan.term_at(now.plus(lease.remaining())) {
             let _ = lease.release().await;
             return Err(Failure::coded(
@@ -161,7 +165,7 @@ impl Run {
                 "the lease was granted too late to start the command: the engine is slow, give a longer --ttl",
             ));
         }
-        let started = self.start(&lease, plan, signals).await;
+        let started = self.start_and_watch(&lease, plan, signals).await;
         let (ending, guard) = match started {
             Ok(started) => started,
             Err(error) => {
@@ -172,11 +176,16 @@ impl Run {
         if let Some(guard) = guard {
             guard.dismiss();
         }
-        self.finish(lease, &ending).await
+        self.release_and_report(lease, &ending).await
     }
 
     /// Starts guard and command, and watches until both need no more watching.
-    async fn start(&self, lease: &Held, plan: Plan, signals: &mut Signals) -> anyhow::Result<(Ending, Option<Guard>)> {
+    async fn start_and_watch(
+        &self,
+        lease: &RunLease,
+        plan: RunPlan,
+        signals: &mut Signals,
+    ) -> anyhow::Result<(RunOutcome, Option<Guard>)> {
         let guard = Guard::start()?;
         let terminal = Terminal::in_foreground();
         let to_guard = guard.for_child().context("share the pipe of the guard")?;
@@ -185,7 +194,7 @@ impl Run {
             ("LEASEHOLD_RESOURCE", Some(self.name.clone())),
             ("LEASEHOLD_LEASE_ID", Some(lease.lease_id().expose().to_owned())),
         ];
-        let child = match child::start(&self.command, environment, terminal.as_ref(), to_guard) {
+        let child = match child::start_command(&self.command, environment, terminal.as_ref(), to_guard) {
             Ok(child) => child,
             Err(error) => {
                 guard.dismiss();
@@ -194,7 +203,7 @@ impl Run {
         };
         let group = child.id().and_then(Group::led_by).context("learn the pid of the command")?;
         let has_terminal = terminal.is_some();
-        let clock = target::clock();
+        let clock = target::system_clock();
         let supervisor = Supervisor { lease, plan, clock, child, group, guard: &guard, signals, has_terminal };
         let ending = supervisor.watch().await.context("watch the command")?;
         // A group that could not be killed keeps its guard, which tries again when we are gone.
@@ -211,7 +220,7 @@ impl Run {
     }
 
     /// Gives the lease back, where that is right, and says the exit code.
-    async fn finish(&self, lease: Held, ending: &Ending) -> anyhow::Result<u8> {
+    async fn release_and_report(&self, lease: RunLease, ending: &RunOutcome) -> anyhow::Result<u8> {
         let name = output::plain(&self.name);
         let mut lost = ending.lost;
         if !ending.gone {

@@ -1,4 +1,4 @@
-//! When to act: pure arithmetic on the end of the lease, so that it can be tested without a process.
+//! The deadlines of a supervised command: pure arithmetic on the end of the lease.
 //!
 //! ```text
 //!   granted     renewal due        TERM             KILL   guard   valid_until
@@ -8,9 +8,9 @@
 //!
 //! # Laws
 //!
-//! 1. `ttl > grace + ttl/3`: a lease that is renewed in time never comes near the TERM.
-//! 2. The KILL comes a margin before the end, so the group is dead before anybody else can be granted
-//!    the lease. The guard process kills in the middle of that margin, if `run` itself did not.
+//! 1. `ttl > grace + ttl/3`: a lease that is renewed in time never reaches its TERM.
+//! 2. KILL comes a margin before the end, so the group is dead before the lease can be granted again. The guard process
+//!    kills in the middle of that margin, if `run` did not.
 
 use std::time::Duration;
 
@@ -18,18 +18,18 @@ use leasehold::Time;
 
 use leasehold_support::duration::human;
 
-/// The longest margin: a signal and a wake-up need some time, also on a busy machine.
-const LONGEST_MARGIN: Duration = Duration::from_millis(250);
+/// The maximum margin: a signal and a wake-up need time on a busy machine.
+const MAX_KILL_MARGIN: Duration = Duration::from_millis(250);
 
-/// When to act, as spans before the end of the lease.
+/// The deadlines, as durations before the end of the lease.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Plan {
+pub struct RunPlan {
     ttl: Duration,
     grace: Duration,
     margin: Duration,
 }
 
-impl Plan {
+impl RunPlan {
     /// A plan that leaves a command its grace.
     ///
     /// # Errors
@@ -55,15 +55,15 @@ impl Plan {
                 human(grace),
             ));
         }
-        Ok(Self { ttl, grace, margin: LONGEST_MARGIN.min(ttl / 10) })
+        Ok(Self { ttl, grace, margin: MAX_KILL_MARGIN.min(ttl / 10) })
     }
 
-    /// How long a command that was told to end may take.
+    /// How long the command may take after TERM.
     pub fn grace(&self) -> Duration {
         self.grace
     }
 
-    /// When to ask the group to end.
+    /// When to send TERM to the group.
     pub fn term_at(&self, valid_until: Time) -> Time {
         before(valid_until, self.grace.max(self.margin))
     }
@@ -78,9 +78,8 @@ impl Plan {
         before(valid_until, self.margin / 2)
     }
 
-    /// How often to look whether a renewal moved the end, so that the guard hears of it long before the
-    /// old end comes near.
-    pub fn glance(&self) -> Duration {
+    /// How often to check whether a renewal moved the end, so that the guard knows long before the old end.
+    pub fn check_interval(&self) -> Duration {
         self.ttl / 6
     }
 }
@@ -100,7 +99,7 @@ mod tests {
 
     #[test]
     fn term_comes_a_grace_before_the_end_and_kill_a_margin() {
-        let plan = Plan::new(ms(30_000), ms(5_000), None).unwrap();
+        let plan = RunPlan::new(ms(30_000), ms(5_000), None).unwrap();
         let end = Time::from_millis(100_000);
         assert_eq!(plan.term_at(end), Time::from_millis(95_000));
         assert_eq!(plan.kill_at(end), Time::from_millis(99_750));
@@ -109,7 +108,7 @@ mod tests {
 
     #[test]
     fn without_grace_term_and_kill_come_together() {
-        let plan = Plan::new(ms(1_000), ms(0), None).unwrap();
+        let plan = RunPlan::new(ms(1_000), ms(0), None).unwrap();
         let end = Time::from_millis(10_000);
         assert_eq!(plan.term_at(end), Time::from_millis(9_900));
         assert_eq!(plan.kill_at(end), Time::from_millis(9_900));
@@ -125,16 +124,16 @@ mod tests {
             (0, 0, false),
             (5_000, u64::MAX, false),
         ] {
-            assert_eq!(Plan::new(ms(ttl), ms(grace), None).is_ok(), fits, "ttl {ttl}, grace {grace}");
+            assert_eq!(RunPlan::new(ms(ttl), ms(grace), None).is_ok(), fits, "ttl {ttl}, grace {grace}");
         }
-        let sentence = Plan::new(ms(5_000), ms(5_000), None).unwrap_err();
+        let sentence = RunPlan::new(ms(5_000), ms(5_000), None).unwrap_err();
         assert!(sentence.contains("--ttl 7s501ms"), "{sentence}");
     }
 
     #[test]
     fn a_cap_shorter_than_the_grace_is_refused() {
-        assert!(Plan::new(ms(30_000), ms(5_000), Some(ms(5_000))).is_err());
-        assert!(Plan::new(ms(30_000), ms(5_000), Some(ms(5_001))).is_ok());
+        assert!(RunPlan::new(ms(30_000), ms(5_000), Some(ms(5_000))).is_err());
+        assert!(RunPlan::new(ms(30_000), ms(5_000), Some(ms(5_001))).is_ok());
     }
 
     /// Goal: law 1: a lease renewed every third of its ttl never reaches its TERM.
@@ -142,7 +141,7 @@ mod tests {
     fn a_lease_renewed_in_time_is_never_near_its_term() {
         for ttl in [100, 1_000, 7_501, 30_000, 86_400_000_u64] {
             let grace = if ttl > 7_500 { 5_000 } else { ttl / 2 };
-            let plan = Plan::new(ms(ttl), ms(grace), None).unwrap();
+            let plan = RunPlan::new(ms(ttl), ms(grace), None).unwrap();
             let end = Time::from_millis(ttl);
             assert!(plan.term_at(end) > Time::from_millis(ttl / 3), "ttl {ttl}");
             assert!(plan.kill_at(end) < end, "ttl {ttl}");

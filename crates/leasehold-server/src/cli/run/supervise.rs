@@ -1,13 +1,11 @@
-//! Watching the command and its lease together, until nothing of the command is left.
+//! Watches the command and its lease, until nothing of the command is left.
 //!
 //! # Laws
 //!
-//! 1. Nothing of the group runs when the lease could be granted to another, whatever the engine says
-//!    and whether or not it can be asked.
-//! 2. Once the group was asked to end because of the lease, the answer is *lost*, even if a late renewal
-//!    saves the lease: the command was disturbed, and must not be taken for one that ran its course.
-//! 3. The lease is not given back while part of the work runs: what the command left behind in its
-//!    group is ended first.
+//! 1. No process of the group runs when the lease could be granted to another, whether or not the engine answers.
+//! 2. Once the group got TERM because of the lease, the result is *lost*, even if a late renewal succeeds: the command
+//!    was disturbed.
+//! 3. The lease is not released while part of the command runs: the rest of its group is ended first.
 
 use std::process::ExitStatus;
 use std::sync::Arc;
@@ -21,41 +19,41 @@ use tokio::signal::unix::{SignalKind, signal};
 
 use super::group::Group;
 use super::guard::Guard;
-use super::plan::Plan;
+use super::plan::RunPlan;
 use leasehold_support::signals::Signals;
 use leasehold_support::{duration, output};
 
-/// How often to look whether what the command left behind is gone.
-const LOOK_EVERY: Duration = Duration::from_millis(10);
+/// How often to check whether the rest of the group is gone.
+const GROUP_CHECK_EVERY: Duration = Duration::from_millis(10);
 
-/// How long a killed group may take to vanish before we say that it does not.
-const BURIAL: Duration = Duration::from_secs(2);
+/// How long a killed group may take to end before that is reported.
+const KILL_TIMEOUT: Duration = Duration::from_secs(2);
 
-/// How it ended.
+/// The result of a supervised command.
 #[derive(Debug)]
-pub struct Ending {
-    /// How the command itself ended; none if it could not even be killed.
+pub struct RunOutcome {
+    /// The exit status of the command; none if it could not be killed.
     pub status: Option<ExitStatus>,
-    /// The lease could no longer be proven while some of the command still ran.
+    /// The lease could no longer be proven while part of the command ran.
     pub lost: bool,
-    /// Nothing of the group runs any more.
+    /// No process of the group runs any more.
     pub gone: bool,
 }
 
-/// What is watched.
+/// The command, its lease and what ends them.
 pub struct Supervisor<'a> {
     pub lease: &'a Lease,
-    pub plan: Plan,
+    pub plan: RunPlan,
     pub clock: Arc<dyn Clock>,
     pub child: Child,
     pub group: Group,
     pub guard: &'a Guard,
     pub signals: &'a mut Signals,
-    /// Whether the command has the terminal, and with it Ctrl-Z.
+    /// Whether the command owns the terminal, and so can get Ctrl-Z.
     pub has_terminal: bool,
 }
 
-/// The group was asked to end.
+/// The group got TERM.
 struct Stopping {
     /// When it is killed.
     kill_at: Time,
@@ -64,8 +62,8 @@ struct Stopping {
 }
 
 impl Supervisor<'_> {
-    /// Watches until nothing of the command is left, or what is left cannot be killed.
-    pub async fn watch(mut self) -> std::io::Result<Ending> {
+    /// Watches until no process is left, or the rest cannot be killed.
+    pub async fn watch(mut self) -> std::io::Result<RunOutcome> {
         let mut children = signal(SignalKind::child())?;
         let mut valid_until = self.clock.now().plus(self.lease.remaining());
         let mut status = None;
@@ -78,46 +76,46 @@ impl Supervisor<'_> {
                 self.guard.kill_at(self.plan.guard_at(valid_until));
             }
             if status.is_some() && self.group.is_gone() {
-                // Past this moment the guard may have been the one who ended it, while we were stopped.
+                // After this moment the guard may have killed it, while this process was stopped.
                 let in_time = self.lease.is_live() && now < self.plan.guard_at(valid_until);
-                return Ok(Ending { status, lost: lost || !in_time, gone: true });
+                return Ok(RunOutcome { status, lost: lost || !in_time, gone: true });
             }
             if !lost && (now >= self.plan.term_at(valid_until) || !self.lease.is_live()) {
                 lost = true;
-                stopping = Some(self.stop(stopping, now, valid_until));
+                stopping = Some(self.send_term(stopping, now, valid_until));
                 self.say_lost().await;
             }
             if status.is_some() && stopping.is_none() {
-                stopping = Some(self.stop(stopping, now, valid_until));
+                stopping = Some(self.send_term(stopping, now, valid_until));
                 output::say("the command ended and left processes behind in its group: ending them too");
             }
             if let Some(stopping) = &mut stopping {
                 if now >= stopping.kill_at && stopping.killed_at.is_none() {
-                    self.group.signal(Signal::KILL);
+                    self.group.send_signal(Signal::KILL);
                     stopping.killed_at = Some(now);
                 }
-                if stopping.killed_at.is_some_and(|at| now >= at.plus(BURIAL)) {
-                    return Ok(Ending { status, lost, gone: false });
+                if stopping.killed_at.is_some_and(|at| now >= at.plus(KILL_TIMEOUT)) {
+                    return Ok(RunOutcome { status, lost, gone: false });
                 }
             }
-            let wake = self.wake(now, valid_until, status.is_some(), stopping.as_ref());
+            let wake = self.next_check(now, valid_until, status.is_some(), stopping.as_ref());
             tokio::select! {
                 biased;
                 ended = self.child.wait(), if status.is_none() => status = Some(ended?),
                 _ = self.lease.lost(), if !lost => {}
-                signal = self.signals.next() => self.group.signal(signal),
+                signal = self.signals.next() => self.group.send_signal(signal),
                 _ = children.recv(), if self.has_terminal => self.continue_if_suspended(),
                 () = self.clock.sleep_until(wake) => {}
             }
         }
     }
 
-    /// Asks the group to end. A group that is already being asked gets no longer than it had.
-    fn stop(&self, before: Option<Stopping>, now: Time, valid_until: Time) -> Stopping {
+    /// Sends TERM to the group. A group that got it before keeps its deadline.
+    fn send_term(&self, before: Option<Stopping>, now: Time, valid_until: Time) -> Stopping {
         if before.is_none() {
-            self.group.signal(Signal::TERM);
-            // A stopped process would not hear it.
-            self.group.signal(Signal::CONT);
+            self.group.send_signal(Signal::TERM);
+            // A stopped process would not handle TERM.
+            self.group.send_signal(Signal::CONT);
         }
         let by_lease = self.plan.kill_at(valid_until);
         let by_grace = now.plus(self.plan.grace());
@@ -125,15 +123,15 @@ impl Supervisor<'_> {
         Stopping { kill_at, killed_at: before.and_then(|before| before.killed_at) }
     }
 
-    /// The next moment something must be looked at.
-    fn wake(&self, now: Time, valid_until: Time, ended: bool, stopping: Option<&Stopping>) -> Time {
+    /// The next moment to check something.
+    fn next_check(&self, now: Time, valid_until: Time, ended: bool, stopping: Option<&Stopping>) -> Time {
         let wake = match stopping {
             None => self.plan.term_at(valid_until),
             Some(Stopping { kill_at, killed_at: None }) => *kill_at,
-            Some(_) => now.plus(LOOK_EVERY),
+            Some(_) => now.plus(GROUP_CHECK_EVERY),
         };
-        // Nobody tells us when the last of what was left behind is gone.
-        let look = if ended { LOOK_EVERY } else { self.plan.glance() };
+        // No signal says that the last process of the group is gone: poll.
+        let look = if ended { GROUP_CHECK_EVERY } else { self.plan.check_interval() };
         wake.min(now.plus(look))
     }
 
@@ -147,16 +145,16 @@ impl Supervisor<'_> {
         }
     }
 
-    /// Undoes Ctrl-Z: a command that is suspended would keep the lease for ever, and the terminal too.
+    /// Undoes Ctrl-Z: a suspended command would keep the lease and the terminal.
     fn continue_if_suspended(&self) {
         let child = self.child.id().and_then(|pid| i32::try_from(pid).ok()).and_then(Pid::from_raw);
         let Some(child) = child else { return };
         let stopped = waitid(WaitId::Pid(child), WaitIdOptions::STOPPED | WaitIdOptions::NOHANG);
         let by = stopped.ok().flatten().and_then(|status| status.stopping_signal());
-        // Only Ctrl-Z: who sends SIGSTOP means it, and a stopped reader of the terminal would stop again.
+        // Only for Ctrl-Z: SIGSTOP is left alone.
         if by == Some(Signal::TSTP.as_raw()) {
             output::say("a command that holds a lease is not suspended: continuing it");
-            self.group.signal(Signal::CONT);
+            self.group.send_signal(Signal::CONT);
         }
     }
 }

@@ -1,5 +1,5 @@
-//! Who may read the terminal. The command gets its own process group, and only one group at a time is
-//! in the foreground: without handing it over, a command that asks a question would be stopped.
+//! The foreground of the terminal. The command has its own process group, and only one group is in the foreground:
+//! without handing it over, a command that reads from the terminal would be stopped.
 
 use rustix::io::Errno;
 use rustix::process::{Pid, getpgrp};
@@ -8,23 +8,23 @@ use rustix::termios::{isatty, tcgetpgrp, tcsetpgrp};
 
 use super::child::IgnoredTtou;
 
-/// The terminal on stdin, which was ours when we came. Dropping this takes it back.
+/// The terminal on stdin, whose foreground was ours. Dropping this takes it back.
 #[derive(Debug)]
 pub struct Terminal {
     ours: Pid,
-    /// From the background, `tcsetpgrp` is answered with SIGTTOU, which would stop us: ignored meanwhile.
+    /// From the background `tcsetpgrp` raises SIGTTOU, which would stop this process: it is ignored.
     ignored: IgnoredTtou,
 }
 
 impl Terminal {
-    /// The terminal, if stdin is one and we are in its foreground; else there is nothing to hand over.
+    /// The terminal, if stdin is one and this process is in its foreground.
     pub fn in_foreground() -> Option<Self> {
         let ours = getpgrp();
         let foreground = isatty(stdin()) && tcgetpgrp(stdin()) == Ok(ours);
         foreground.then(|| Self { ours, ignored: IgnoredTtou::start() })
     }
 
-    /// What the child needs to undo for itself.
+    /// The old disposition of SIGTTOU, for the child.
     pub fn ignored(&self) -> &IgnoredTtou {
         &self.ignored
     }
@@ -37,7 +37,7 @@ impl Terminal {
 
 impl Drop for Terminal {
     fn drop(&mut self) {
-        // A terminal that was hung up meanwhile cannot be taken back, and need not be.
+        // A terminal that was hung up cannot be taken back.
         let _ = tcsetpgrp(stdin(), self.ours);
     }
 }

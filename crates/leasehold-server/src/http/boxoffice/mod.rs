@@ -2,21 +2,21 @@
 //!
 //! Read in this order:
 //!
-//! - [`events`], [`holds`], [`orders`], [`payments`], [`staff`], [`tickets`], [`webhooks`]: what each route takes and
-//!   answers.
-//! - [`stream`]: what happens, as server-sent events.
-//! - [`shape`]: the JSON of it all. Tokens are decimal text; no secret but where it is made.
+//! - [`events`], [`holds`], [`orders`], [`payments`], [`staff`], [`tickets`], [`webhooks`]: the handlers.
+//! - [`stream`]: the entries of an event, as server-sent events.
+//! - `crate::api::boxoffice`: the JSON. Tokens are decimal text; a secret appears only where it is created.
 //!
 //! # Laws
 //!
-//! 1. Every handler begins at the gate ([`Desk::admit`]); there is no other way to the office.
-//! 2. A buyer's ticket acts for its buyer at its event. Whatever else it asks for does not exist.
-//! 3. Every call on a hold shows its key, in a header.
-//! 4. With an Idempotency-Key a POST has one effect and the same answer, also after a restart; refusals are not stored.
+//! 1. Every handler begins with [`BoxOfficeRequest::authorize`]; there is no other way to the office.
+//! 2. A ticket acts for its buyer at its event. Everything else does not exist for it.
+//! 3. Every request on a hold shows its key, in a header.
+//! 4. With an Idempotency-Key a POST has one effect and the same response, even after a restart. Refusals are not
+//!    stored.
 //!
 //! # Not here
 //!
-//! Decisions (the office), tasks that run by themselves (`crate::boxoffice`).
+//! Decisions (the office), background tasks (`crate::boxoffice`).
 
 pub mod events;
 pub mod holds;
@@ -29,126 +29,99 @@ pub mod webhooks;
 
 use std::sync::Arc;
 
-use hyper::header::HeaderName;
 use leasehold_boxoffice::model::{self, EventId, HoldId, Idem, OrderId, Refusal};
 use leasehold_boxoffice::{Error, Office};
-use serde_json::json;
 
+use super::call::HttpCall;
 use super::problem::Problem;
-use super::routes::Call;
 use crate::boxoffice::BoxOffice;
-use crate::service::{Caller, Denial, Service, Verb};
+use crate::service::{Caller, Service, Verb};
 
-/// An idempotency key is no longer than this.
-const MOST_KEY_BYTES: usize = 128;
+/// Bytes of an idempotency key.
+const MAX_IDEMPOTENCY_KEY_BYTES: usize = 128;
 
-/// Somebody whom the gate let through.
-pub(super) struct Desk {
-    pub house: Arc<BoxOffice>,
+/// An authorised request to the box office.
+pub(super) struct BoxOfficeRequest {
+    pub boxoffice: Arc<BoxOffice>,
     pub caller: Caller,
     pub service: Arc<Service>,
 }
 
-impl Desk {
-    /// The gate.
-    pub fn admit(call: &Call, verb: Verb) -> Result<Self, Problem> {
-        Self::of(call, call.enter()?, verb)
+impl BoxOfficeRequest {
+    /// Authenticates and authorises a request.
+    pub fn authorize(call: &HttpCall, verb: Verb) -> Result<Self, Problem> {
+        Self::authorize_caller(call, call.authenticate()?, verb)
     }
 
-    /// The gate, for somebody who is known already.
-    pub fn of(call: &Call, caller: Caller, verb: Verb) -> Result<Self, Problem> {
+    /// Authorises a request of a known caller.
+    pub fn authorize_caller(call: &HttpCall, caller: Caller, verb: Verb) -> Result<Self, Problem> {
         let service = &call.app.service;
-        let pass = service.admit(&caller, verb, &[]).map_err(|denial| call.told(&denial, &caller))?;
-        let house = service.boxoffice(&pass).map_err(|denial| Problem::of(&denial))?.clone();
-        Ok(Self { house, caller, service: service.clone() })
+        let pass = service.authorize(&caller, verb, &[]).map_err(|denial| call.denial_problem(&denial, &caller))?;
+        let boxoffice = service.boxoffice(&pass).map_err(|denial| Problem::from(&denial))?.clone();
+        Ok(Self { boxoffice, caller, service: service.clone() })
     }
 
     pub fn office(&self) -> &Office {
-        self.house.office()
+        self.boxoffice.office()
     }
 
-    /// The event that the path names, if it is theirs to see.
-    pub fn event(&self, call: &Call) -> Result<EventId, Problem> {
-        let event = EventId(call.segment(2)?);
-        self.sees(&event)?;
+    /// The event in the path, if the caller may see it.
+    pub fn visible_event(&self, call: &HttpCall) -> Result<EventId, Problem> {
+        let event = EventId(call.path_segment(2)?);
+        self.check_sees(&event)?;
         Ok(event)
     }
 
-    /// Law 2: what is not theirs is not there.
-    pub fn sees(&self, event: &EventId) -> Result<(), Problem> {
+    /// Law 2: an event that the caller may not see does not exist.
+    pub fn check_sees(&self, event: &EventId) -> Result<(), Problem> {
         let seen = self.caller.sees_event(&event.0);
-        if seen { Ok(()) } else { Err(refused(Refusal::NoEvent(event.clone()))) }
+        if seen { Ok(()) } else { Err(refusal_problem(Refusal::NoEvent(event.clone()))) }
     }
 
-    /// Who asks, for the audit, and the idempotency key they gave.
-    pub fn call(&self, call: &Call, body: &[u8]) -> Result<model::LedgerCall, Problem> {
-        Ok(model::LedgerCall { actor: self.caller.actor(), idem: self.idem(call, body)? })
+    /// The actor for the audit log, and the idempotency key.
+    pub fn ledger_call(&self, call: &HttpCall, body: &[u8]) -> Result<model::LedgerCall, Problem> {
+        Ok(model::LedgerCall { actor: self.caller.actor(), idem: self.idempotency_key(call, body)? })
     }
 
-    pub fn idem(&self, call: &Call, body: &[u8]) -> Result<Option<Idem>, Problem> {
-        let Some(key) = header(call, "idempotency-key", "Idempotency-Key")? else { return Ok(None) };
-        if key.is_empty() || key.len() > MOST_KEY_BYTES {
-            return Err(Problem::invalid(format!("Idempotency-Key is 1 to {MOST_KEY_BYTES} bytes")));
+    pub fn idempotency_key(&self, call: &HttpCall, body: &[u8]) -> Result<Option<Idem>, Problem> {
+        let Some(key) = call.single_header("idempotency-key", "Idempotency-Key")? else { return Ok(None) };
+        if key.is_empty() || key.len() > MAX_IDEMPOTENCY_KEY_BYTES {
+            return Err(Problem::invalid(format!("Idempotency-Key is 1 to {MAX_IDEMPOTENCY_KEY_BYTES} bytes")));
         }
         let uri = &call.parts.uri;
         let path = uri.path_and_query().map_or_else(|| uri.path(), |path| path.as_str());
         let mut asked = format!("{} {path}\0", call.parts.method).into_bytes();
-        // The key of a hold is part of what is asked: a retry with another one is not the same request.
-        asked.extend(header(call, "leasehold-hold-key", "Leasehold-Hold-Key")?.unwrap_or_default().bytes());
+        // The hold key is part of the request: a retry with another one is another request.
+        asked.extend(call.single_header("leasehold-hold-key", "Leasehold-Hold-Key")?.unwrap_or_default().bytes());
         asked.push(0);
         asked.extend(body);
         let actor = self.caller.actor();
-        let secrets = self.house.derive_all("hold key", format!("{actor}\0{key}").as_bytes());
+        let secrets = self.boxoffice.derive_all("hold key", format!("{actor}\0{key}").as_bytes());
         Ok(Some(Idem::derive(&actor, key, &asked).with_secrets(secrets)))
     }
 }
 
-/// A header that comes at most once.
-pub(super) fn header<'a>(call: &'a Call, name: &'static str, shown: &str) -> Result<Option<&'a str>, Problem> {
-    let mut found = call.parts.headers.get_all(HeaderName::from_static(name)).iter();
-    match (found.next(), found.next()) {
-        (None, _) => Ok(None),
-        (Some(_), Some(_)) => Err(Problem::invalid(format!("there is more than one {shown}"))),
-        (Some(value), None) => {
-            let text = std::str::from_utf8(value.as_bytes());
-            text.map(Some).map_err(|_| Problem::invalid(format!("{shown} is not UTF-8")))
-        }
-    }
+/// The problem for a refusal of the office.
+pub(super) fn refusal_problem(refusal: Refusal) -> Problem {
+    Problem::from(Error::Refused(refusal))
 }
 
-/// What the office said.
-pub(super) fn no(error: Error) -> Problem {
-    let more = match error.refusal() {
-        Some(Refusal::Conflict { conflicts, .. }) => {
-            vec![("conflicts", json!(conflicts)), ("alternative", json!(null))]
-        }
-        Some(Refusal::Late(resolution)) => vec![("resolution", crate::api::boxoffice::resolution(resolution))],
-        _ => Vec::new(),
-    };
-    more.into_iter().fold(Problem::of(&Denial::Office(error)), |problem, (name, value)| problem.and(name, value))
+pub(super) fn hold_id(call: &HttpCall) -> Result<HoldId, Problem> {
+    Ok(HoldId(call.path_segment(2)?))
 }
 
-/// A considered no.
-pub(super) fn refused(refusal: Refusal) -> Problem {
-    no(Error::Refused(refusal))
+pub(super) fn order_id(call: &HttpCall) -> Result<OrderId, Problem> {
+    Ok(OrderId(call.path_segment(2)?))
 }
 
-pub(super) fn hold_id(call: &Call) -> Result<HoldId, Problem> {
-    Ok(HoldId(call.segment(2)?))
-}
-
-pub(super) fn order_id(call: &Call) -> Result<OrderId, Problem> {
-    Ok(OrderId(call.segment(2)?))
-}
-
-/// A number in a query.
-pub(super) fn number(text: Option<String>, name: &str) -> Result<Option<u64>, Problem> {
+/// Parses a number in a query.
+pub(super) fn query_number(text: Option<String>, name: &str) -> Result<Option<u64>, Problem> {
     let parsed = text.map(|text| text.parse::<u64>());
     parsed.transpose().map_err(|_| Problem::invalid(format!("{name} is a whole number")))
 }
 
-/// A yes or no in a query.
-pub(super) fn flag(text: Option<String>, name: &str) -> Result<bool, Problem> {
+/// Parses a boolean in a query.
+pub(super) fn query_flag(text: Option<String>, name: &str) -> Result<bool, Problem> {
     match text.as_deref() {
         None | Some("0" | "false" | "no") => Ok(false),
         Some("" | "1" | "true" | "yes") => Ok(true),

@@ -1,66 +1,66 @@
-//! Orders: looked at by their buyers, and by staff taken back or moved.
+//! Orders: show; for staff void and move.
 
 use axum::body::Body;
 use hyper::{Response, StatusCode};
 use leasehold_boxoffice::model::{OrderId, OrderRow, Refusal};
 use serde_json::{Value, json};
 
-use super::{Desk, no, order_id, refused};
-use crate::api::boxoffice as json_of;
-use crate::http::fields::{Fields, missing};
+use super::{BoxOfficeRequest, order_id, refusal_problem};
+use crate::api::boxoffice::order_json;
+use crate::http::call::{HttpCall, run_detached};
+use crate::http::fields::{Fields, missing_field};
 use crate::http::problem::Problem;
-use crate::http::respond::json as answer;
-use crate::http::routes::{Call, detached};
+use crate::http::respond::json_response;
 use crate::service::Verb;
 
-async fn find(desk: &Desk, order: OrderId) -> Result<OrderRow, Problem> {
-    let row = desk.office().order(&order).await.map_err(no)?;
-    let theirs = desk.caller.sees_event(&row.event_id.0) && desk.caller.acts_for(&row.buyer.0);
-    if theirs { Ok(row) } else { Err(refused(Refusal::NoOrder(order))) }
+async fn find_order(request: &BoxOfficeRequest, order: OrderId) -> Result<OrderRow, Problem> {
+    let row = request.office().order(&order).await?;
+    let theirs = request.caller.sees_event(&row.event_id.0) && request.caller.acts_for(&row.buyer.0);
+    if theirs { Ok(row) } else { Err(refusal_problem(Refusal::NoOrder(order))) }
 }
 
 /// `GET /v1/orders/{o}`
-pub async fn show(call: Call) -> Result<Response<Body>, Problem> {
-    let desk = Desk::admit(&call, Verb::Buy)?;
-    call.query([])?;
-    let row = find(&desk, order_id(&call)?).await?;
-    Ok(answer(StatusCode::OK, &json_of::order(&row)))
+pub async fn show(call: HttpCall) -> Result<Response<Body>, Problem> {
+    let request = BoxOfficeRequest::authorize(&call, Verb::Buy)?;
+    call.query_params([])?;
+    let row = find_order(&request, order_id(&call)?).await?;
+    Ok(json_response(StatusCode::OK, &order_json(&row)))
 }
 
 /// `POST /v1/orders/{o}/void`
-pub async fn void(mut call: Call) -> Result<Response<Body>, Problem> {
-    let desk = Desk::admit(&call, Verb::RunEvent)?;
-    call.query([])?;
-    let body = call.bytes(call.app.config.body_bytes, &["application/json"]).await?;
+pub async fn void(mut call: HttpCall) -> Result<Response<Body>, Problem> {
+    let request = BoxOfficeRequest::authorize(&call, Verb::RunEvent)?;
+    call.query_params([])?;
+    let body = call.body_bytes(call.app.config.body_bytes, &["application/json"]).await?;
     let mut fields = Fields::parse(&body)?;
-    let seats = fields.texts("seats")?;
-    let reason = fields.reason()?;
-    fields.done()?;
-    let order = find(&desk, order_id(&call)?).await?.order_id;
-    let made = desk.call(&call, &body)?;
-    let work = async move { desk.office().void(made, &order, seats, &reason).await };
-    let amended = detached(work).await?.map_err(no)?;
-    Ok(answer(StatusCode::OK, &with_owed(&amended.order, amended.owed)))
+    let seats = fields.take_texts("seats")?;
+    let reason = fields.take_reason()?;
+    fields.deny_unknown()?;
+    let order = find_order(&request, order_id(&call)?).await?.order_id;
+    let ledger_call = request.ledger_call(&call, &body)?;
+    let work = async move { request.office().void(ledger_call, &order, seats, &reason).await };
+    let amended = run_detached(work).await??;
+    Ok(json_response(StatusCode::OK, &order_json_with_owed(&amended.order, amended.owed)))
 }
 
 /// `POST /v1/orders/{o}/move`
-pub async fn relocate(mut call: Call) -> Result<Response<Body>, Problem> {
-    let desk = Desk::admit(&call, Verb::RunEvent)?;
-    call.query([])?;
-    let body = call.bytes(call.app.config.body_bytes, &["application/json"]).await?;
+pub async fn relocate(mut call: HttpCall) -> Result<Response<Body>, Problem> {
+    let request = BoxOfficeRequest::authorize(&call, Verb::RunEvent)?;
+    call.query_params([])?;
+    let body = call.body_bytes(call.app.config.body_bytes, &["application/json"]).await?;
     let mut fields = Fields::parse(&body)?;
-    let moves = moves(fields.take("moves").ok_or_else(|| missing("moves"))?)?;
-    let reason = fields.reason()?;
-    fields.done()?;
-    let order = find(&desk, order_id(&call)?).await?.order_id;
-    let made = desk.call(&call, &body)?;
-    let work = async move { desk.office().move_order(made, &order, moves, &reason).await };
-    let amended = detached(work).await?.map_err(no)?;
-    Ok(answer(StatusCode::OK, &with_owed(&amended.order, amended.owed)))
+    let moves = parse_moves(fields.take_value("moves").ok_or_else(|| missing_field("moves"))?)?;
+    let reason = fields.take_reason()?;
+    fields.deny_unknown()?;
+    let order = find_order(&request, order_id(&call)?).await?.order_id;
+    let ledger_call = request.ledger_call(&call, &body)?;
+    let work = async move { request.office().move_order(ledger_call, &order, moves, &reason).await };
+    let amended = run_detached(work).await??;
+    Ok(json_response(StatusCode::OK, &order_json_with_owed(&amended.order, amended.owed)))
 }
 
 /// Moves are `[{"from": "A-1", "to": "B-1"}]`.
-fn moves(value: Value) -> Result<Vec<(String, String)>, Problem> {
+fn parse_moves(value: Value) -> Result<Vec<(String, String)>, Problem> {
     let Value::Array(moves) = value else {
         return Err(Problem::invalid("moves is a list of objects with from and to"));
     };
@@ -69,17 +69,17 @@ fn moves(value: Value) -> Result<Vec<(String, String)>, Problem> {
     }
     let one = |value: Value| {
         let Value::Object(object) = value else { return Err(Problem::invalid("a move has from and to")) };
-        let mut fields = Fields::of("a move", object);
-        let from = fields.text("from")?.ok_or_else(|| missing("from of a move"))?;
-        let to = fields.text("to")?.ok_or_else(|| missing("to of a move"))?;
-        fields.done()?;
+        let mut fields = Fields::from_object("a move", object);
+        let from = fields.take_text("from")?.ok_or_else(|| missing_field("from of a move"))?;
+        let to = fields.take_text("to")?.ok_or_else(|| missing_field("to of a move"))?;
+        fields.deny_unknown()?;
         Ok((from, to))
     };
     moves.into_iter().map(one).collect()
 }
 
-fn with_owed(row: &OrderRow, owed: i64) -> Value {
-    let mut shown = json_of::order(row);
+fn order_json_with_owed(row: &OrderRow, owed: i64) -> Value {
+    let mut shown = order_json(row);
     shown["owed"] = json!(owed);
     shown
 }

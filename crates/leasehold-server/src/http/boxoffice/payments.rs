@@ -1,4 +1,4 @@
-//! What payment providers tell, and the play money of a demo.
+//! Callbacks of the payment provider, and payments of a demo.
 
 use axum::body::Body;
 use hyper::{Response, StatusCode};
@@ -10,39 +10,39 @@ use leasehold_boxoffice::provider::{Callback, CallbackError, CallbackOutcome};
 use leasehold_boxoffice::sign;
 use serde_json::{Value, json};
 
-use super::{Desk, holds, no};
-use crate::api::boxoffice as json_of;
-use crate::boxoffice::bank::Order;
-use crate::boxoffice::payment::tokens as tokens_of;
-use crate::http::fields::{Fields, missing};
+use super::{BoxOfficeRequest, holds};
+use crate::api::boxoffice::{order_json, resolution_json};
+use crate::boxoffice::demo_provider::DemoPayment;
+use crate::boxoffice::payment::seat_tokens;
+use crate::http::call::{HttpCall, run_detached};
+use crate::http::fields::{Fields, missing_field};
 use crate::http::problem::Problem;
-use crate::http::respond::json as answer;
-use crate::http::routes::{Call, detached};
-use crate::service::Verb;
+use crate::http::respond::json_response;
+use crate::service::{Role, Verb};
 
 /// `POST /v1/payments/callback`
-pub async fn callback(mut call: Call) -> Result<Response<Body>, Problem> {
-    call.query([])?;
-    let body = call.bytes(call.app.config.body_bytes, &["application/json"]).await?;
-    let signature = super::header(&call, "leasehold-signature", sign::HEADER)?.unwrap_or_default();
+pub async fn callback(mut call: HttpCall) -> Result<Response<Body>, Problem> {
+    call.query_params([])?;
+    let body = call.body_bytes(call.app.config.body_bytes, &["application/json"]).await?;
+    let signature = call.single_header("leasehold-signature", sign::HEADER)?.unwrap_or_default();
     let forged =
-        || Problem::coded(StatusCode::UNAUTHORIZED, "bad_signature", "the signature does not fit the callback");
+        || Problem::with_code(StatusCode::UNAUTHORIZED, "bad_signature", "the signature does not fit the callback");
     let secrets = call.app.service.provider_secrets().ok_or_else(forged)?;
-    let told = Callback::verify(secrets, signature, &body).map_err(|why| match why {
+    let callback = Callback::verify(secrets, signature, &body).map_err(|why| match why {
         CallbackError::Forged(_) => forged(),
         CallbackError::Unreadable(_) => Problem::invalid(why.to_string()),
     })?;
-    let desk = Desk::of(&call, call.app.service.provider().clone(), Verb::Settle)?;
-    let answered = detached(async move { settle(&desk, told).await }).await??;
-    Ok(answer(StatusCode::OK, &answered))
+    let request = BoxOfficeRequest::authorize_caller(&call, call.app.service.provider().clone(), Verb::Settle)?;
+    let answered = run_detached(async move { apply_callback(&request, callback).await }).await??;
+    Ok(json_response(StatusCode::OK, &answered))
 }
 
-async fn settle(desk: &Desk, told: Callback) -> Result<Value, Problem> {
-    let hold_id = HoldId(told.hold_id.clone());
-    if told.outcome == CallbackOutcome::Refunded {
-        let Callback { callback_id, payment_ref, refund_id, amount, .. } = told;
+async fn apply_callback(request: &BoxOfficeRequest, callback: Callback) -> Result<Value, Problem> {
+    let hold_id = HoldId(callback.hold_id.clone());
+    if callback.outcome == CallbackOutcome::Refunded {
+        let Callback { callback_id, payment_ref, refund_id, amount, .. } = callback;
         let message = RefundMessage { id: callback_id, payment_ref: payment_ref.clone(), refund_id, amount };
-        let row = desk.office().record_refund_message(message).await;
+        let row = request.office().record_refund_message(message).await;
         if let Err(Error::Refused(_)) = &row {
             tracing::error!(
                 payment = payment_ref,
@@ -50,55 +50,56 @@ async fn settle(desk: &Desk, told: Callback) -> Result<Value, Problem> {
                 "money went back that was not to, or not all of it: ask the payment provider"
             );
         }
-        let row = row.map_err(no)?;
+        let row = row?;
         let ended = matches!(row.state, MoneyState::Refunded | MoneyState::Closed);
         return Ok(json!({"outcome": if ended { "refunded" } else { "ignored" }, "money": row.state}));
     }
-    let tokens = tokens(&told);
+    let tokens = paid_tokens(&callback);
     let message = PaymentMessage {
         tokens,
-        id: told.callback_id,
-        payment_ref: told.payment_ref,
+        id: callback.callback_id,
+        payment_ref: callback.payment_ref,
         paid_for: hold_id.clone(),
         hold_id,
-        outcome: told.outcome,
-        amount: told.amount,
-        currency: told.currency,
+        outcome: callback.outcome,
+        amount: callback.amount,
+        currency: callback.currency,
     };
     let payment = message.payment_ref.clone();
     let succeeded = matches!(message.outcome, CallbackOutcome::Captured | CallbackOutcome::Authorised);
-    let outcome = desk.office().payment(message).await;
+    let outcome = request.office().payment(message).await;
     if let (Err(Error::Refused(refusal)), true) = (&outcome, succeeded) {
-        // There is no hold, and so no event, to write it down under.
+        // Without a hold there is no event to record it under.
         tracing::error!(%refusal, payment, "money came that nothing is known of: ask the payment provider");
     }
-    let outcome = outcome.map_err(no)?;
+    let outcome = outcome?;
     Ok(match outcome {
-        PaymentOutcome::Order(order) => json!({"outcome": "order", "order": json_of::order(&order)}),
-        // Overtaken by events.
+        PaymentOutcome::Order(order) => json!({"outcome": "order", "order": order_json(&order)}),
+        // The hold was sold meanwhile.
         PaymentOutcome::Declined(HoldState::Sold) => json!({"outcome": "ignored"}),
         PaymentOutcome::Declined(state) => json!({"outcome": "declined", "state": state}),
-        PaymentOutcome::Late(found) => json!({"outcome": "late", "resolution": json_of::resolution(&found)}),
+        PaymentOutcome::Late(found) => json!({"outcome": "late", "resolution": resolution_json(&found)}),
         PaymentOutcome::Ignored => json!({"outcome": "ignored"}),
     })
 }
 
-/// A seat and its token, as the office counts them. Texts that are no numbers were refused before.
-fn tokens(told: &Callback) -> Vec<(String, u64)> {
-    told.tokens.iter().map(|paid| (paid.seat.clone(), paid.token.parse().unwrap_or_default())).collect()
+/// Seats and tokens. Texts that are no numbers were refused before.
+fn paid_tokens(callback: &Callback) -> Vec<(String, u64)> {
+    callback.tokens.iter().map(|paid| (paid.seat.clone(), paid.token.parse().unwrap_or_default())).collect()
 }
 
-/// `POST /v1/demo/pay`: the buyer's bank, played.
-pub async fn play(mut call: Call) -> Result<Response<Body>, Problem> {
-    call.query([])?;
-    let nothing = || Problem::wrong(StatusCode::NOT_FOUND, "there is nothing at this path: this server is no demo");
-    call.app.service.boxoffice_front().filter(|front| front.demo).ok_or_else(nothing)?;
-    let body = call.bytes(call.app.config.body_bytes, &["application/json"]).await?;
+/// `POST /v1/demo/pay`: plays the buyer's payment at the demo provider.
+pub async fn demo_pay(mut call: HttpCall) -> Result<Response<Body>, Problem> {
+    call.query_params([])?;
+    let nothing =
+        || Problem::invalid_with_status(StatusCode::NOT_FOUND, "there is nothing at this path: this server is no demo");
+    call.app.service.boxoffice_info().filter(|front| front.demo).ok_or_else(nothing)?;
+    let body = call.body_bytes(call.app.config.body_bytes, &["application/json"]).await?;
     let mut fields = Fields::parse(&body)?;
-    let hold = HoldId(fields.text("hold_id")?.ok_or_else(|| missing("hold_id"))?);
-    let payment_ref = fields.text("payment_ref")?.ok_or_else(|| missing("payment_ref"))?;
-    let act = fields.take("outcome").ok_or_else(|| missing("outcome"))?;
-    fields.done()?;
+    let hold = HoldId(fields.take_text("hold_id")?.ok_or_else(|| missing_field("hold_id"))?);
+    let payment_ref = fields.take_text("payment_ref")?.ok_or_else(|| missing_field("payment_ref"))?;
+    let act = fields.take_value("outcome").ok_or_else(|| missing_field("outcome"))?;
+    fields.deny_unknown()?;
     if !leasehold_boxoffice::model::ids::well_formed(&payment_ref) {
         return Err(Problem::invalid("payment_ref must be 1 to 128 bytes, without control characters"));
     }
@@ -106,29 +107,29 @@ pub async fn play(mut call: Call) -> Result<Response<Body>, Problem> {
         let acts = "approve, decline, slow, duplicate, out_of_order, late, short, authorise or capture_fails";
         Problem::invalid(format!("outcome is {acts}"))
     })?;
-    let caller = call.visitor()?;
-    let desk = Desk::of(&call, caller, Verb::Buy)?;
-    let demo = desk.house.demo().ok_or_else(nothing)?;
-    // Who knows the public id alone shall not end, or buy, what somebody else holds.
-    let (hold, access) = holds::opened(&desk, (hold, holds::key_shown(&call)?)).await?;
-    let view = desk.office().hold_view(&hold, access).await.map_err(holds::closed(&desk))?;
+    let caller = call.demo_caller(Role::Buyer)?;
+    let request = BoxOfficeRequest::authorize_caller(&call, caller, Verb::Buy)?;
+    let demo = request.boxoffice.demo().ok_or_else(nothing)?;
+    // The public id alone must not allow to end or buy the hold of another buyer.
+    let (hold, access) = holds::check_hold_access(&request, (hold, holds::hold_key_header(&call)?)).await?;
+    let view = request.office().hold_view(&hold, access).await.map_err(holds::hold_error(&request))?;
     let row = view.hold;
-    // A payment is played for the hold that it was begun for, and for no other.
+    // A payment belongs to the hold that it was begun for.
     if row.payment_ref.as_ref() != Some(&payment_ref) {
-        return Err(no(Error::Refused(Refusal::PaymentMismatch)));
+        return Err(Problem::from(Error::Refused(Refusal::PaymentMismatch)));
     }
-    let event = desk.office().event(&row.event_id).await.map_err(no)?;
+    let event = request.office().event(&row.event_id).await?;
     let payment = ScriptedPayment {
         payment_ref,
         hold_id: row.hold_id.0.clone(),
         amount: row.total(),
         currency: event.settings.currency,
-        tokens: tokens_of(&row),
+        tokens: seat_tokens(&row),
         remaining_ms: view.remaining_ms,
     };
-    let taken = demo.pay(&Order { payment, act }).await;
+    let taken = demo.pay(&DemoPayment { payment, act }).await;
     match taken {
-        Ok(true) => Ok(answer(StatusCode::ACCEPTED, &json!({"accepted": true}))),
+        Ok(true) => Ok(json_response(StatusCode::ACCEPTED, &json!({"accepted": true}))),
         _ => Err(Problem::unavailable("the bank of the demo does not answer")),
     }
 }

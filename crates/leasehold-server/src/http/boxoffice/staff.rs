@@ -1,4 +1,4 @@
-//! What staff does and sees: blocks, holds ended by force, the audit, the report, the invariants.
+//! Staff: blocks, forced releases, refunds, audit, report, invariants.
 
 use axum::body::Body;
 use hyper::header::{self, HeaderValue};
@@ -7,130 +7,132 @@ use leasehold_boxoffice::model::{AuditQuery, Entry, OrderRow, Reason, SetBlocks}
 use leasehold_boxoffice::office::MoneyDecision;
 use serde_json::{Value, json};
 
-use super::{Desk, no, number};
-use crate::api::boxoffice as json_of;
-use crate::boxoffice::settler::waited;
+use super::{BoxOfficeRequest, query_number};
+use crate::api::boxoffice::{hold_json, money_json, order_json, staff_entry_json, staff_hold_json};
+use crate::boxoffice::settlement::payment_waited_ms;
+use crate::http::call::{HttpCall, run_detached};
 use crate::http::fields::Fields;
 use crate::http::problem::Problem;
-use crate::http::respond::json as answer;
-use crate::http::routes::{Call, detached};
+use crate::http::respond::json_response;
 use crate::service::Verb;
 
-/// Entries on a page, and at most.
-const PAGE: usize = 200;
-const MOST: usize = 1000;
-/// Orders in a report as JSON; CSV has all.
-const ORDERS: usize = 1000;
-/// Seats blocked and unblocked in one go.
-const MOST_BLOCKS: usize = 5000;
+/// Entries on a page of the audit: default and maximum.
+const DEFAULT_AUDIT_PAGE_ENTRIES: usize = 200;
+const MAX_AUDIT_PAGE_ENTRIES: usize = 1000;
+/// Orders in a JSON report; CSV has all.
+const MAX_REPORT_ORDERS: usize = 1000;
+/// Seats in one request to block or unblock.
+const MAX_SEATS_PER_BLOCK_REQUEST: usize = 5000;
 
 /// `PUT /v1/events/{e}/blocks`
-pub async fn blocks(mut call: Call) -> Result<Response<Body>, Problem> {
-    let desk = Desk::admit(&call, Verb::RunEvent)?;
-    call.query([])?;
-    let event_id = desk.event(&call)?;
-    let body = call.bytes(call.app.config.body_bytes, &["application/json"]).await?;
+pub async fn blocks(mut call: HttpCall) -> Result<Response<Body>, Problem> {
+    let request = BoxOfficeRequest::authorize(&call, Verb::RunEvent)?;
+    call.query_params([])?;
+    let event_id = request.visible_event(&call)?;
+    let body = call.body_bytes(call.app.config.body_bytes, &["application/json"]).await?;
     let mut fields = Fields::parse(&body)?;
-    let block = fields.texts("block")?.unwrap_or_default();
-    let unblock = fields.texts("unblock")?.unwrap_or_default();
+    let block = fields.take_texts("block")?.unwrap_or_default();
+    let unblock = fields.take_texts("unblock")?.unwrap_or_default();
     let areas = area_blocks(&mut fields)?;
-    let reason = fields.reason()?;
-    fields.done()?;
+    let reason = fields.take_reason()?;
+    fields.deny_unknown()?;
     if block.len() + unblock.len() + areas.len() == 0 {
         return Err(Problem::invalid("say what to block or unblock"));
     }
-    if block.len() + unblock.len() > MOST_BLOCKS {
-        return Err(Problem::invalid(format!("at most {MOST_BLOCKS} seats in one request")));
+    if block.len() + unblock.len() > MAX_SEATS_PER_BLOCK_REQUEST {
+        return Err(Problem::invalid(format!("at most {MAX_SEATS_PER_BLOCK_REQUEST} seats in one request")));
     }
-    let made = desk.call(&call, &body)?;
+    let ledger_call = request.ledger_call(&call, &body)?;
     let command = SetBlocks { event_id, block, unblock, areas, reason };
-    let done = detached(async move { desk.office().set_blocks(made, command).await }).await?.map_err(no)?;
-    Ok(answer(StatusCode::OK, &json!({"blocked": done.blocked, "unblocked": done.unblocked})))
+    let done = run_detached(async move { request.office().set_blocks(ledger_call, command).await }).await??;
+    Ok(json_response(StatusCode::OK, &json!({"blocked": done.blocked, "unblocked": done.unblocked})))
 }
 
 /// `"areas": [{"id": "floor", "blocked": 20}]`: how many places are kept back from now on.
 fn area_blocks(fields: &mut Fields) -> Result<Vec<(String, u32)>, Problem> {
     let wrong = || Problem::invalid("areas is a list of objects with id and blocked");
-    let areas = match fields.take("areas") {
+    let areas = match fields.take_value("areas") {
         None => return Ok(Vec::new()),
         Some(Value::Array(areas)) => areas,
         Some(_) => return Err(wrong()),
     };
     let one = |area: Value| {
         let Value::Object(area) = area else { return Err(wrong()) };
-        let mut fields = Fields::of("an area", area);
-        let id = fields.text("id")?.ok_or_else(wrong)?;
-        let blocked = fields.number("blocked", "")?.ok_or_else(wrong)?;
-        fields.done()?;
+        let mut fields = Fields::from_object("an area", area);
+        let id = fields.take_text("id")?.ok_or_else(wrong)?;
+        let blocked = fields.take_number("blocked", "")?.ok_or_else(wrong)?;
+        fields.deny_unknown()?;
         Ok((id, u32::try_from(blocked).map_err(|_| wrong())?))
     };
     areas.into_iter().map(one).collect()
 }
 
 /// `POST /v1/events/{e}/seats/{s}/release`
-pub async fn force_release(mut call: Call) -> Result<Response<Body>, Problem> {
-    let desk = Desk::admit(&call, Verb::RunEvent)?;
-    call.query([])?;
-    let event = desk.event(&call)?;
-    let seat = call.segment(4)?;
-    let body = call.bytes(call.app.config.body_bytes, &["application/json"]).await?;
+pub async fn force_release(mut call: HttpCall) -> Result<Response<Body>, Problem> {
+    let request = BoxOfficeRequest::authorize(&call, Verb::RunEvent)?;
+    call.query_params([])?;
+    let event = request.visible_event(&call)?;
+    let seat = call.path_segment(4)?;
+    let body = call.body_bytes(call.app.config.body_bytes, &["application/json"]).await?;
     let mut fields = Fields::parse(&body)?;
-    let reason = fields.reason()?;
-    fields.done()?;
-    let made = desk.call(&call, &body)?;
-    let work = async move { desk.office().force_release(made, &event, &seat, &reason).await };
-    let view = detached(work).await?.map_err(no)?;
-    Ok(answer(StatusCode::OK, &json_of::hold(&view)))
+    let reason = fields.take_reason()?;
+    fields.deny_unknown()?;
+    let ledger_call = request.ledger_call(&call, &body)?;
+    let work = async move { request.office().force_release(ledger_call, &event, &seat, &reason).await };
+    let view = run_detached(work).await??;
+    Ok(json_response(StatusCode::OK, &hold_json(&view)))
 }
 
 /// `POST /v1/events/{e}/payments/{r}/refund`: money that is stuck shall go back.
-pub async fn refund(call: Call) -> Result<Response<Body>, Problem> {
-    settle(call, MoneyDecision::GoesBack).await
+pub async fn refund(call: HttpCall) -> Result<Response<Body>, Problem> {
+    settle_money(call, MoneyDecision::GoesBack).await
 }
 
 /// `POST /v1/events/{e}/payments/{r}/close`: money that is stuck, or due, was settled by hand.
-pub async fn close(call: Call) -> Result<Response<Body>, Problem> {
-    settle(call, MoneyDecision::ByHand).await
+pub async fn close(call: HttpCall) -> Result<Response<Body>, Problem> {
+    settle_money(call, MoneyDecision::ByHand).await
 }
 
-async fn settle(mut call: Call, to: MoneyDecision) -> Result<Response<Body>, Problem> {
-    let desk = Desk::admit(&call, Verb::RunEvent)?;
-    call.query([])?;
-    let event = desk.event(&call)?;
-    let refund = call.segment(4)?;
-    let body = call.bytes(call.app.config.body_bytes, &["application/json"]).await?;
+async fn settle_money(mut call: HttpCall, to: MoneyDecision) -> Result<Response<Body>, Problem> {
+    let request = BoxOfficeRequest::authorize(&call, Verb::RunEvent)?;
+    call.query_params([])?;
+    let event = request.visible_event(&call)?;
+    let refund = call.path_segment(4)?;
+    let body = call.body_bytes(call.app.config.body_bytes, &["application/json"]).await?;
     let mut fields = Fields::parse(&body)?;
-    let reason = fields.reason()?;
-    fields.done()?;
-    let made = desk.call(&call, &body)?;
-    let work = async move { desk.office().settle(made, &event, &refund, to, &reason).await };
-    Ok(answer(StatusCode::OK, &json_of::money(&detached(work).await?.map_err(no)?)))
+    let reason = fields.take_reason()?;
+    fields.deny_unknown()?;
+    let ledger_call = request.ledger_call(&call, &body)?;
+    let work = async move { request.office().settle(ledger_call, &event, &refund, to, &reason).await };
+    Ok(json_response(StatusCode::OK, &money_json(&run_detached(work).await??)))
 }
 
 /// `GET /v1/events/{e}/audit`
-pub async fn audit(call: Call) -> Result<Response<Body>, Problem> {
-    let desk = Desk::admit(&call, Verb::OverseeEvent)?;
-    let [seat, since, limit, format] = call.query(["seat", "since", "limit", "format"])?;
-    let event = desk.event(&call)?;
-    desk.office().event(&event).await.map_err(no)?;
-    let since = number(since, "since")?.unwrap_or(0);
+pub async fn audit(call: HttpCall) -> Result<Response<Body>, Problem> {
+    let request = BoxOfficeRequest::authorize(&call, Verb::OverseeEvent)?;
+    let [seat, since, limit, format] = call.query_params(["seat", "since", "limit", "format"])?;
+    let event = request.visible_event(&call)?;
+    request.office().event(&event).await?;
+    let since = query_number(since, "since")?.unwrap_or(0);
     if is_csv(format)? {
-        return audit_csv(&desk, &event, seat, since).await;
+        return audit_csv(&request, &event, seat, since).await;
     }
-    let limit = match number(limit, "limit")? {
-        None => PAGE,
-        Some(limit) if (1..=MOST as u64).contains(&limit) => usize::try_from(limit).unwrap_or(PAGE),
-        Some(_) => return Err(Problem::invalid(format!("limit is a number from 1 to {MOST}"))),
+    let limit = match query_number(limit, "limit")? {
+        None => DEFAULT_AUDIT_PAGE_ENTRIES,
+        Some(limit) if (1..=MAX_AUDIT_PAGE_ENTRIES as u64).contains(&limit) => {
+            usize::try_from(limit).unwrap_or(DEFAULT_AUDIT_PAGE_ENTRIES)
+        }
+        Some(_) => return Err(Problem::invalid(format!("limit is a number from 1 to {MAX_AUDIT_PAGE_ENTRIES}"))),
     };
     let query = AuditQuery { since, seat, limit };
-    let entries = desk.office().audit(&event, query).await.map_err(no)?;
+    let entries = request.office().audit(&event, query).await?;
     let next = (entries.len() == limit).then(|| entries.last().map(|entry| entry.seq)).flatten();
-    let entries: Vec<Value> = entries.iter().map(json_of::told).collect();
-    Ok(answer(StatusCode::OK, &json!({"entries": entries, "next": next})))
+    let entries: Vec<Value> = entries.iter().map(staff_entry_json).collect();
+    Ok(json_response(StatusCode::OK, &json!({"entries": entries, "next": next})))
 }
 
 async fn audit_csv(
-    desk: &Desk,
+    request: &BoxOfficeRequest,
     event: &leasehold_boxoffice::model::EventId,
     seat: Option<String>,
     since: u64,
@@ -150,16 +152,16 @@ async fn audit_csv(
     ]);
     let mut since = since;
     loop {
-        let query = AuditQuery { since, seat: seat.clone(), limit: MOST };
-        let entries = desk.office().audit(event, query).await.map_err(no)?;
-        let Some(last) = entries.last() else { return Ok(csv(text)) };
+        let query = AuditQuery { since, seat: seat.clone(), limit: MAX_AUDIT_PAGE_ENTRIES };
+        let entries = request.office().audit(event, query).await?;
+        let Some(last) = entries.last() else { return Ok(csv_response(text)) };
         since = last.seq;
         entries.iter().for_each(|entry| text.push_str(&audit_line(entry)));
     }
 }
 
 fn audit_line(entry: &Entry) -> String {
-    let told = json_of::told(entry);
+    let told = staff_entry_json(entry);
     let field = |name: &str| match &told[name] {
         Value::Null => String::new(),
         Value::String(text) => text.clone(),
@@ -183,19 +185,19 @@ fn audit_line(entry: &Entry) -> String {
 }
 
 /// `GET /v1/events/{e}/report`
-pub async fn report(call: Call) -> Result<Response<Body>, Problem> {
-    let desk = Desk::admit(&call, Verb::OverseeEvent)?;
-    let [format] = call.query(["format"])?;
-    let event = desk.event(&call)?;
-    let row = desk.office().event(&event).await.map_err(no)?;
+pub async fn report(call: HttpCall) -> Result<Response<Body>, Problem> {
+    let request = BoxOfficeRequest::authorize(&call, Verb::OverseeEvent)?;
+    let [format] = call.query_params(["format"])?;
+    let event = request.visible_event(&call)?;
+    let row = request.office().event(&event).await?;
     if is_csv(format)? {
-        return orders_csv(&desk, &event).await;
+        return orders_csv(&request, &event).await;
     }
-    let report = desk.office().report(&event).await.map_err(no)?;
-    let late = desk.office().late_money(&event).await.map_err(no)?;
-    let paying = desk.office().paying(&event).await.map_err(no)?;
-    let orders = desk.office().orders(&event, None, ORDERS).await.map_err(no)?;
-    let metrics = desk.office().metrics().await;
+    let report = request.office().report(&event).await?;
+    let late = request.office().late_money(&event).await?;
+    let paying = request.office().paying(&event).await?;
+    let orders = request.office().orders(&event, None, MAX_REPORT_ORDERS).await?;
+    let metrics = request.office().metrics().await;
     let lag = metrics.stands.map_or(0.0, |stands| stands.sweeper_lag_seconds);
     let lost = metrics.refused_total;
     let asked = lost + metrics.holds_total;
@@ -213,8 +215,9 @@ pub async fn report(call: Call) -> Result<Response<Body>, Problem> {
             shown
         })
         .collect();
-    let stuck: Vec<Value> = paying.iter().map(|hold| json_of::staff_hold(hold, waited(hold, &row.settings))).collect();
-    Ok(answer(
+    let stuck: Vec<Value> =
+        paying.iter().map(|hold| staff_hold_json(hold, payment_waited_ms(hold, &row.settings))).collect();
+    Ok(json_response(
         StatusCode::OK,
         &json!({
             "event_id": row.event_id,
@@ -223,29 +226,32 @@ pub async fn report(call: Call) -> Result<Response<Body>, Problem> {
             "by_section": by_section,
             "areas": report.areas,
             "takings": report.takings,
-            "late_payments": late.iter().map(json_of::money).collect::<Vec<_>>(),
+            "late_payments": late.iter().map(money_json).collect::<Vec<_>>(),
             "stuck_payments": stuck,
-            // Of this server, since it was started.
+            // Counted by this server since its start.
             "conflict_rate": if asked == 0 { 0.0 } else { lost as f64 / asked as f64 },
             "conflicts": conflicts,
             "sweeper_lag_ms": (lag * 1000.0).round() as u64,
-            "orders": orders.iter().map(json_of::order).collect::<Vec<_>>(),
+            "orders": orders.iter().map(order_json).collect::<Vec<_>>(),
         }),
     ))
 }
 
-async fn orders_csv(desk: &Desk, event: &leasehold_boxoffice::model::EventId) -> Result<Response<Body>, Problem> {
+async fn orders_csv(
+    request: &BoxOfficeRequest,
+    event: &leasehold_boxoffice::model::EventId,
+) -> Result<Response<Body>, Problem> {
     let mut text = csv_line(&["order_id", "buyer", "state", "late", "payment_ref", "seat", "qty", "token", "price"]);
     let mut after = None;
     loop {
-        let orders = desk.office().orders(event, after.as_ref(), MOST).await.map_err(no)?;
-        let Some(last) = orders.last() else { return Ok(csv(text)) };
+        let orders = request.office().orders(event, after.as_ref(), MAX_AUDIT_PAGE_ENTRIES).await?;
+        let Some(last) = orders.last() else { return Ok(csv_response(text)) };
         after = Some(last.order_id.clone());
-        orders.iter().for_each(|order| order_lines(order, &mut text));
+        orders.iter().for_each(|order| push_order_lines(order, &mut text));
     }
 }
 
-fn order_lines(order: &OrderRow, text: &mut String) {
+fn push_order_lines(order: &OrderRow, text: &mut String) {
     let state = match json!(order.state) {
         Value::String(word) => word,
         _ => String::new(),
@@ -260,13 +266,13 @@ fn order_lines(order: &OrderRow, text: &mut String) {
 }
 
 /// `GET /v1/events/{e}/invariants`
-pub async fn invariants(call: Call) -> Result<Response<Body>, Problem> {
-    let desk = Desk::admit(&call, Verb::OverseeEvent)?;
-    call.query([])?;
-    let event = desk.event(&call)?;
-    let checks = desk.office().invariants(&event).await.map_err(no)?;
+pub async fn invariants(call: HttpCall) -> Result<Response<Body>, Problem> {
+    let request = BoxOfficeRequest::authorize(&call, Verb::OverseeEvent)?;
+    call.query_params([])?;
+    let event = request.visible_event(&call)?;
+    let checks = request.office().invariants(&event).await?;
     let ok = checks.iter().all(|check| check.ok);
-    Ok(answer(StatusCode::OK, &json!({"ok": ok, "checks": checks})))
+    Ok(json_response(StatusCode::OK, &json!({"ok": ok, "checks": checks})))
 }
 
 fn is_csv(format: Option<String>) -> Result<bool, Problem> {
@@ -277,13 +283,13 @@ fn is_csv(format: Option<String>) -> Result<bool, Problem> {
     }
 }
 
-/// One line of CSV. A field that a spreadsheet would take for a formula is made a text: names come from strangers.
+/// One line of CSV. A field that a spreadsheet would run as a formula is quoted as text: names come from clients.
 fn csv_line<T: AsRef<str>>(fields: &[T]) -> String {
     let field = |text: &T| {
         let text = text.as_ref();
         let formula = text.starts_with(['=', '+', '-', '@', '\t', '\r']);
         let text = if formula { format!("'{text}") } else { text.to_owned() };
-        // Spreadsheets of some countries divide fields by semicolons, and others by tabs.
+        // Some spreadsheets split fields at semicolons or tabs.
         if text.contains([',', ';', '\t', '"', '\n', '\r']) {
             format!("\"{}\"", text.replace('"', "\"\""))
         } else {
@@ -294,7 +300,7 @@ fn csv_line<T: AsRef<str>>(fields: &[T]) -> String {
     format!("{}\r\n", fields.join(","))
 }
 
-fn csv(text: String) -> Response<Body> {
+fn csv_response(text: String) -> Response<Body> {
     let mut response = Response::new(Body::from(text));
     let kind = HeaderValue::from_static("text/csv; charset=utf-8");
     response.headers_mut().insert(header::CONTENT_TYPE, kind);

@@ -1,170 +1,117 @@
-//! `GET /v1/events/{e}/stream`: what happens at an event, as server-sent events.
+//! `GET /v1/events/{e}/stream`: the entries of an event, as server-sent events.
 //!
-//! Each has the number of its entry as id, and numbers have no gap: a client that comes back with the last one it saw
-//! goes on from there. Without a number, or with one that is not known, a `reset` with the whole comes first.
+//! Each has the number of its entry as id, and numbers have no gap. A client resumes with the last number it saw.
+//! Without a number, or with an unknown one, a `reset` with the whole state comes first.
 
-use std::convert::Infallible;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
-use std::time::Duration;
 
 use axum::body::Body;
-use futures_util::stream;
 use hyper::Response;
-use hyper::header::{self, HeaderName, HeaderValue};
 use leasehold_boxoffice::model::EventId;
-use serde_json::json;
 use tokio::sync::watch;
 use tokio::time::{Instant, timeout_at};
 
-use super::{Desk, no, number};
-use crate::api::boxoffice as json_of;
+use super::{BoxOfficeRequest, query_number};
+use crate::api::boxoffice::availability_json;
 use crate::boxoffice::feed::Feed;
-use crate::http::App;
+use crate::http::call::HttpCall;
 use crate::http::problem::Problem;
-use crate::http::routes::Call;
+use crate::http::sse::{EventSource, Heartbeat, REVOCATION_CHECK_EVERY, push_event, stream_response};
 use crate::service::{Denial, Verb};
 
-/// How often a quiet stream looks whether its key still stands.
-const LOOK: Duration = Duration::from_secs(1);
-
 /// `GET /v1/events/{e}/stream`
-pub async fn stream(call: Call) -> Result<Response<Body>, Problem> {
-    let desk = Desk::admit(&call, Verb::SeeEvent)?;
-    let [since] = call.query(["since"])?;
-    let event = desk.event(&call)?;
-    let last = super::header(&call, "last-event-id", "Last-Event-ID")?.map(str::to_owned).or(since);
-    let since = number(last.filter(|text| !text.is_empty()), "Last-Event-ID (or since)")?;
-    let now = desk.office().availability(&event).await.map_err(no)?.seq;
-    // A number from the future is of another ledger.
+pub async fn stream(call: HttpCall) -> Result<Response<Body>, Problem> {
+    let request = BoxOfficeRequest::authorize(&call, Verb::SeeEvent)?;
+    let [since] = call.query_params(["since"])?;
+    let event = request.visible_event(&call)?;
+    let last = call.single_header("last-event-id", "Last-Event-ID")?.map(str::to_owned).or(since);
+    let since = query_number(last.filter(|text| !text.is_empty()), "Last-Event-ID (or since)")?;
+    let now = request.office().availability(&event).await?.seq;
+    // A number above the newest is of another ledger.
     let since = since.filter(|since| *since <= now);
-    let feed = desk.house.feed(&event);
-    let (head, app) = (feed.watch(), call.app.clone());
-    let quiet_until = Instant::now() + app.config.heartbeat;
-    let teller = Teller { app, desk, event, feed, head, seen: since, quiet_until, look_again: Instant::now() };
-    let events = stream::unfold(State::Begin(Box::new(teller)), |state| async {
-        let (text, next) = state.next().await?;
-        Some((Ok::<_, Infallible>(text), next))
-    });
-    let mut response = Response::new(Body::from_stream(events));
-    let headers = response.headers_mut();
-    headers.insert(header::CONTENT_TYPE, HeaderValue::from_static("text/event-stream"));
-    headers.insert(header::CACHE_CONTROL, HeaderValue::from_static("no-store"));
-    headers.insert(HeaderName::from_static("x-accel-buffering"), HeaderValue::from_static("no"));
-    Ok(response)
+    let feed = request.boxoffice.feed(&event);
+    let (head, app) = (feed.subscribe(), call.app.clone());
+    let (heartbeat, stop) = (Heartbeat::new(app.config.heartbeat), app.stop.clone());
+    let source =
+        EntrySource { request, event, feed, head, last_sent: since, heartbeat, next_access_check: Instant::now() };
+    Ok(stream_response(source, stop))
 }
 
-enum State {
-    Begin(Box<Teller>),
-    Going(Box<Teller>),
-    Ended,
-}
-
-struct Teller {
-    app: App,
-    desk: Desk,
+struct EntrySource {
+    request: BoxOfficeRequest,
     event: EventId,
     feed: Arc<Feed>,
     head: watch::Receiver<u64>,
-    /// The last number told; none before the whole was.
-    seen: Option<u64>,
-    quiet_until: Instant,
-    look_again: Instant,
+    /// The number of the last entry sent; none before the first reset.
+    last_sent: Option<u64>,
+    heartbeat: Heartbeat,
+    next_access_check: Instant,
 }
 
-impl State {
-    async fn next(self) -> Option<(String, Self)> {
-        match self {
-            // Headers reach the client with the first bytes of the body, so there are some at once.
-            Self::Begin(teller) => Some(("retry: 1000\n\n".into(), Self::Going(teller))),
-            Self::Going(mut teller) => match teller.next().await {
-                Ok(text) => Some((text, Self::Going(teller))),
-                Err(problem) => Some((last_words(&problem), Self::Ended)),
-            },
-            Self::Ended => None,
-        }
-    }
-}
-
-impl Teller {
-    async fn next(&mut self) -> Result<String, Problem> {
-        let stop = self.app.stop.clone();
-        tokio::select! {
-            biased;
-            () = stop.cancelled() => Err(Problem::shutting_down()),
-            text = self.tell() => text,
-        }
-    }
-
-    async fn tell(&mut self) -> Result<String, Problem> {
+impl EventSource for EntrySource {
+    async fn next_text(&mut self) -> Result<String, Problem> {
         loop {
-            // Also where so much happens that it is never quiet.
-            if Instant::now() >= self.look_again {
-                self.look_again = Instant::now() + LOOK;
-                self.still_welcome()?;
+            // Checked here too: a busy stream never waits long enough to check in `wait_for_entries`.
+            if Instant::now() >= self.next_access_check {
+                self.next_access_check = Instant::now() + REVOCATION_CHECK_EVERY;
+                self.check_access()?;
             }
-            let Some(seen) = self.seen else { return self.reset().await };
+            let Some(last_sent) = self.last_sent else { return self.reset_text().await };
             self.head.borrow_and_update();
-            let told = self.feed.after(seen).await.map_err(no)?;
-            if let Some(first) = told.first() {
-                if first.seq != seen + 1 {
-                    return self.reset().await;
+            let entries = self.feed.entries_after(last_sent).await?;
+            if let Some(first) = entries.first() {
+                if first.seq != last_sent + 1 {
+                    return self.reset_text().await;
                 }
-                self.quiet_until = Instant::now() + self.app.config.heartbeat;
+                self.heartbeat.restart();
                 let mut text = String::new();
-                for told in told {
-                    text.push_str(&format!("id: {}\nevent: seats\ndata: {}\n\n", told.seq, told.data));
-                    self.seen = Some(told.seq);
+                for entry in entries {
+                    push_event(&mut text, entry.seq, "seats", &entry.data);
+                    self.last_sent = Some(entry.seq);
                 }
                 return Ok(text);
             }
-            if let Some(text) = self.wait().await? {
+            if let Some(text) = self.wait_for_entries().await? {
                 return Ok(text);
             }
         }
     }
+}
 
-    /// Waits for more; a text if it was quiet for long.
-    async fn wait(&mut self) -> Result<Option<String>, Problem> {
+impl EntrySource {
+    /// Waits for more entries; a text if a heartbeat is due before any came.
+    async fn wait_for_entries(&mut self) -> Result<Option<String>, Problem> {
         loop {
-            let look = (Instant::now() + LOOK).min(self.quiet_until);
-            match timeout_at(look, self.head.changed()).await {
+            match timeout_at(self.heartbeat.next_check(), self.head.changed()).await {
                 Ok(Ok(())) => return Ok(None),
                 Ok(Err(_)) => return Err(Problem::shutting_down()),
-                Err(_) => self.still_welcome()?,
+                Err(_) => self.check_access()?,
             }
-            if Instant::now() >= self.quiet_until {
-                self.quiet_until = Instant::now() + self.app.config.heartbeat;
-                return Ok(Some(": still here\n\n".into()));
+            if let Some(text) = self.heartbeat.text_if_due() {
+                return Ok(Some(text));
             }
         }
     }
 
-    fn still_welcome(&self) -> Result<(), Problem> {
-        if self.desk.caller.principal.revoked.load(Ordering::Relaxed) {
-            return Err(Problem::of(&Denial::Unauthorized));
+    /// Fails when the key was revoked or the ticket expired.
+    fn check_access(&self) -> Result<(), Problem> {
+        if self.request.caller.principal.revoked.load(Ordering::Relaxed) {
+            return Err(Problem::from(&Denial::Unauthorized));
         }
-        let over = self.desk.caller.ticket.as_ref().is_some_and(|ticket| self.desk.house.is_over(ticket));
-        if over { Err(Problem::of(&Denial::Ticket(leasehold_boxoffice::ticket::Invalid::Expired))) } else { Ok(()) }
+        let over =
+            self.request.caller.ticket.as_ref().is_some_and(|ticket| self.request.boxoffice.ticket_expired(ticket));
+        if over { Err(Problem::from(&Denial::Ticket(leasehold_boxoffice::ticket::Invalid::Expired))) } else { Ok(()) }
     }
 
-    /// The whole as it is now.
-    async fn now(&self) -> Result<(u64, String), Problem> {
-        let office = self.desk.office();
-        let now = office.availability(&self.event).await.map_err(no)?;
-        let (_, layout) = office.layout(&self.event).await.map_err(no)?;
-        Ok((now.seq, json_of::availability(&now, &layout, None, None)))
+    /// The whole state of the event, and the number that the next entries follow.
+    async fn reset_text(&mut self) -> Result<String, Problem> {
+        let office = self.request.office();
+        let now = office.availability(&self.event).await?;
+        let (_, layout) = office.layout(&self.event).await?;
+        self.last_sent = Some(now.seq);
+        let mut text = String::new();
+        push_event(&mut text, now.seq, "reset", &availability_json(&now, &layout, None, None));
+        Ok(text)
     }
-
-    async fn reset(&mut self) -> Result<String, Problem> {
-        let (seq, data) = self.now().await?;
-        self.seen = Some(seq);
-        Ok(format!("id: {seq}\nevent: reset\ndata: {data}\n\n"))
-    }
-}
-
-/// Why the stream ends. Not named `error`: browsers use that name for the connection itself.
-fn last_words(problem: &Problem) -> String {
-    let data = json!({"code": problem.code(), "detail": problem.detail()});
-    format!("event: end\ndata: {data}\n\n")
 }

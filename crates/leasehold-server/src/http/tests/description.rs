@@ -5,7 +5,7 @@ use std::collections::BTreeSet;
 use serde_json::json;
 
 use super::*;
-use crate::http::problem::TITLES;
+use crate::http::problem::PROBLEM_TITLES;
 use crate::http::routes::ROUTES;
 
 /// Goal: every route is described, and everything described is a route.
@@ -24,7 +24,7 @@ fn routes_and_description_agree() {
     assert_eq!(described, served);
     assert_eq!(api["openapi"], "3.1.0");
     assert_eq!(api["info"]["version"], env!("CARGO_PKG_VERSION"));
-    let codes: Vec<&str> = TITLES.iter().map(|(code, _)| *code).collect();
+    let codes: Vec<&str> = PROBLEM_TITLES.iter().map(|(code, _)| *code).collect();
     assert_eq!(api["components"]["schemas"]["Problem"]["properties"]["code"]["enum"], json!(codes));
     for route in ROUTES {
         let keyless =
@@ -54,13 +54,13 @@ async fn the_description_is_whole() {
 #[tokio::test(flavor = "multi_thread")]
 async fn a_refused_layout_is_what_its_operation_describes() {
     let server = Server::start().await;
-    let seat = json!({"id": "A", "section": "S", "row": "R", "number": 1, "price": 1});
-    let seats = json!([seat, seat]);
+    let permit = json!({"id": "A", "section": "S", "row": "R", "number": 1, "price": 1});
+    let connection_limiter = json!([permit, permit]);
     let made = server.post("/v1/events", &json!({"name": "Gala"})).await.with(201).json();
     let import = format!("/v1/events/{}/import", made["event_id"].as_str().unwrap());
     for (path, operation, twice, query) in [
-        ("/v1/events", "POST /v1/events", json!({"name": "Gala", "seats": seats}), ""),
-        (&import, "POST /v1/events/{e}/import", json!({"seats": seats}), "?dry_run=perhaps"),
+        ("/v1/events", "POST /v1/events", json!({"name": "Gala", "seats": connection_limiter}), ""),
+        (&import, "POST /v1/events/{e}/import", json!({"seats": connection_limiter}), "?dry_run=perhaps"),
     ] {
         let layout = server.post(path, &twice).await.problem(400, "bad_layout");
         assert_eq!(layout["problems"][0]["code"], "duplicate_id");

@@ -43,7 +43,7 @@ async fn slow_clients_are_closed() {
 /// Goal: between two requests the whole idle time is granted, not only the time for a head.
 #[tokio::test(flavor = "multi_thread")]
 async fn an_idle_connection_is_kept_for_its_time() {
-    let config = Config { idle: Duration::from_secs(60), ..hasty() };
+    let config = HttpConfig { idle: Duration::from_secs(60), ..hasty() };
     let server = Server::with(config, Options::default()).await;
     let mut client = server.client().await;
     for _ in 0..2 {
@@ -194,7 +194,7 @@ async fn foreign_pages_are_refused() {
 async fn resp_is_cut_off() {
     // Whoever were merely waited for would stay longer than this test is patient.
     let long = PATIENCE * 3;
-    let config = Config { first_byte: long, header: long, idle: long, ..Config::default() };
+    let config = HttpConfig { first_byte: long, header: long, idle: long, ..HttpConfig::default() };
     let server = Server::with(config, Options::default()).await;
     for words in ["*1\r\n$4\r\nPING\r\n", "$4\r\nPING\r\n", "PING\r\n", "ping\r\n", "*3\r\n$3\r\nSET\r\n"] {
         let mut client = server.client().await;
@@ -215,7 +215,10 @@ async fn resp_is_cut_off() {
 /// Goal: there are only so many connections, and a place is free again when one closes.
 #[tokio::test(flavor = "multi_thread")]
 async fn connections_are_counted() {
-    let config = Config { seats: crate::service::seats::Seats::new(8, 3), ..Config::default() };
+    let config = HttpConfig {
+        connection_limiter: crate::service::connection_limit::ConnectionLimiter::new(8, 3),
+        ..HttpConfig::default()
+    };
     let server = Server::with(config, Options::default()).await;
     let mut places = Vec::new();
     for _ in 0..3 {
@@ -243,7 +246,7 @@ async fn connections_are_counted() {
 /// Goal: with thousands of half-open connections others are served, and all of them are closed in time.
 #[tokio::test(flavor = "multi_thread")]
 async fn a_crowd_of_half_open_connections_hinders_nobody() {
-    let server = Server::with(Config::default(), Options::default()).await;
+    let server = Server::with(HttpConfig::default(), Options::default()).await;
     let mut crowd = Vec::new();
     for _ in 0..400 {
         let mut client = server.client().await;

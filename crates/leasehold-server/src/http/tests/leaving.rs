@@ -27,7 +27,7 @@ async fn standing_still(test: impl AsyncFnOnce(&Server, &ManualClock)) {
     let work = async {
         let clock = ManualClock::new();
         let options = Options { clock: clock.shared(), ..Options::default() };
-        let server = Server::with(Config::default(), options).await;
+        let server = Server::with(HttpConfig::default(), options).await;
         test(&server, &clock).await;
         server.end().await;
     };

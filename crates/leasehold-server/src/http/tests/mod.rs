@@ -1,9 +1,9 @@
 //! HTTP as clients see it: a real listener on a free port, a real engine on a real directory, raw bytes.
 
+mod access;
 mod boxoffice;
 mod client;
 mod description;
-mod gate;
 mod hostile;
 mod leaving;
 mod refusals;
@@ -25,11 +25,11 @@ use tokio::task::JoinHandle;
 use tokio::time::{Instant, sleep_until, timeout};
 use tokio_util::sync::CancellationToken;
 
-use super::{Config, serve};
+use super::{HttpConfig, serve};
 use crate::boxoffice::BoxOffice;
 use crate::service::audit::Audit;
 use crate::service::keys::KeyRing;
-use crate::service::{Opened, Service};
+use crate::service::{ServedEngine, Service};
 use client::{Client, Reply};
 
 /// Nothing here takes longer, also on a busy machine.
@@ -45,31 +45,31 @@ struct Server {
     stop: CancellationToken,
     task: JoinHandle<()>,
     home: Arc<TempDir>,
-    house: Arc<BoxOffice>,
+    boxoffice: Arc<BoxOffice>,
     /// Sweeper, sequencer, sender, settler.
     chores: tokio::task::JoinSet<()>,
 }
 
 impl Server {
     async fn start() -> Self {
-        Self::with(Config::default(), Options::default()).await
+        Self::with(HttpConfig::default(), Options::default()).await
     }
 
-    async fn with(config: Config, options: Options) -> Self {
+    async fn with(config: HttpConfig, options: Options) -> Self {
         let home = Arc::new(tempfile::tempdir().unwrap());
         Self::on(home, "127.0.0.1:0".parse().unwrap(), config, options, KeyRing::open()).await
     }
 
-    async fn on(home: Arc<TempDir>, at: SocketAddr, config: Config, options: Options, keys: Arc<KeyRing>) -> Self {
+    async fn on(home: Arc<TempDir>, at: SocketAddr, config: HttpConfig, options: Options, keys: Arc<KeyRing>) -> Self {
         let clock = options.clock.clone();
         let engine = Embedded::open(home.path(), options).await.unwrap();
-        let service = Service::new(Opened::Embedded(engine), keys, Audit, clock);
+        let service = Service::new(ServedEngine::Embedded(engine), keys, Audit, clock);
         let listener = std::net::TcpListener::bind(at).unwrap();
         let at = listener.local_addr().unwrap();
         let stop = CancellationToken::new();
-        let (house, chores) = boxoffice::open(&home, &service).await;
+        let (boxoffice, chores) = boxoffice::open(&home, &service).await;
         let task = tokio::spawn(serve(listener, service.clone(), config, stop.clone()));
-        Self { at, service, stop, task, home, house, chores }
+        Self { at, service, stop, task, home, boxoffice, chores }
     }
 
     /// Stops it; fails if that does not come to an end.
@@ -118,6 +118,13 @@ async fn moment() {
 }
 
 /// Limits short enough to wait for.
-fn hasty() -> Config {
-    Config { first_byte: SHORT, header: SHORT, body: SHORT, write_stall: SHORT, idle: SHORT, ..Config::default() }
+fn hasty() -> HttpConfig {
+    HttpConfig {
+        first_byte: SHORT,
+        header: SHORT,
+        body: SHORT,
+        write_stall: SHORT,
+        idle: SHORT,
+        ..HttpConfig::default()
+    }
 }

@@ -12,7 +12,7 @@ use crate::service::Denial;
 #[tokio::test(flavor = "multi_thread")]
 async fn what_the_engine_refuses() {
     let limits = Limits { leases: 2, waiters_per_resource: 1, ..Limits::default() };
-    let server = Server::with(Config::default(), Options { limits, ..Options::default() }).await;
+    let server = Server::with(HttpConfig::default(), Options { limits, ..Options::default() }).await;
     let ada = server.take("seat", 30_000, "ada").await;
     let claim = |name: &str, wait_ms: u64| json!({"resources": [name], "ttl_ms": 1000, "wait_ms": wait_ms});
 
@@ -56,7 +56,7 @@ fn what_only_a_sick_engine_says() {
     let told = |error| {
         let denial = Denial::Engine(error);
         let code = denial.code();
-        (code.status, Problem::of(&denial).code(), Problem::of(&denial).detail().to_owned())
+        (code.status, Problem::from(&denial).code(), Problem::from(&denial).detail().to_owned())
     };
     let attempt = || "acquire seat".to_owned();
     let (status, code, detail) =

@@ -21,10 +21,10 @@ async fn a_lease_from_grant_to_release() {
     assert!((59_000..=60_000).contains(&grant["renewable_ms"].as_u64().unwrap()), "{grant}");
     assert!(grant["expires_at"].as_str().unwrap().ends_with('Z'));
 
-    let seat = server.get("/v1/resources/seat-14").await.with(200).json();
-    schema::holds(&seat, "Resource");
-    assert_eq!((&seat["mode"], &seat["holders"][0]["holder"]), (&json!("exclusive"), &json!("ada")));
-    assert_eq!(seat["holders"][0]["token"], grant["token"]);
+    let permit = server.get("/v1/resources/seat-14").await.with(200).json();
+    schema::holds(&permit, "Resource");
+    assert_eq!((&permit["mode"], &permit["holders"][0]["holder"]), (&json!("exclusive"), &json!("ada")));
+    assert_eq!(permit["holders"][0]["token"], grant["token"]);
     let pool = server.get("/v1/resources/pool").await.with(200).json();
     schema::holds(&pool, "Resource");
     assert_eq!((&pool["mode"], &pool["permits_used"], &pool["capacity"]), (&json!("permits"), &json!(2), &json!(5)));
@@ -39,9 +39,9 @@ async fn a_lease_from_grant_to_release() {
         let released = server.post("/v1/leases/release", &lease).await.with(204);
         assert_eq!(released.text(), "");
     }
-    let seat = server.get("/v1/resources/seat-14").await.with(200).json();
-    schema::holds(&seat, "Resource");
-    assert_eq!((&seat["mode"], &seat["holders"]), (&json!(null), &json!([])));
+    let permit = server.get("/v1/resources/seat-14").await.with(200).json();
+    schema::holds(&permit, "Resource");
+    assert_eq!((&permit["mode"], &permit["holders"]), (&json!(null), &json!([])));
     server.end().await;
 }
 

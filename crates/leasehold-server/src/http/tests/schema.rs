@@ -4,7 +4,7 @@ use serde_json::Value;
 
 /// The description.
 pub fn description() -> Value {
-    serde_json::from_str(crate::http::openapi::TEXT).unwrap()
+    serde_json::from_str(crate::http::openapi::OPENAPI_JSON).unwrap()
 }
 
 /// Fails unless the value is what the named schema says.

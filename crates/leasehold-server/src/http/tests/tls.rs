@@ -26,7 +26,7 @@ fn certificates() -> (ServerConfig, ClientConfig) {
 #[tokio::test(flavor = "multi_thread")]
 async fn requests_over_tls() {
     let (tls, client) = certificates();
-    let server = Server::with(Config { tls: Some(Arc::new(tls)), ..hasty() }, Options::default()).await;
+    let server = Server::with(HttpConfig { tls: Some(Arc::new(tls)), ..hasty() }, Options::default()).await;
     let connector = TlsConnector::from(Arc::new(client));
     let open = async || {
         let socket = TcpStream::connect(server.at).await.unwrap();

@@ -2,7 +2,7 @@
 
 use serde_json::json;
 
-use super::super::resources::MOST;
+use super::super::resources::MAX_PAGE_RESOURCES;
 use super::*;
 
 /// A watch that is read event by event.
@@ -57,16 +57,16 @@ impl Events {
 #[tokio::test(flavor = "multi_thread")]
 async fn the_whole_says_whether_it_is_the_whole() {
     let server = Server::start().await;
-    for number in 0..MOST {
+    for number in 0..MAX_PAGE_RESOURCES {
         server.take(&format!("row/{number}"), 600_000, "ada").await;
     }
     let seen = async || {
         let reset = Events::open(&server, "/v1/watch?prefix=row%2F", &[]).await.reset().await;
         (reset.data["resources"].as_array().unwrap().len(), reset.data["truncated"] == true)
     };
-    assert_eq!(seen().await, (MOST, false));
+    assert_eq!(seen().await, (MAX_PAGE_RESOURCES, false));
     server.take("row/one more", 600_000, "ada").await;
-    assert_eq!(seen().await, (MOST, true));
+    assert_eq!(seen().await, (MAX_PAGE_RESOURCES, true));
     server.end().await;
 }
 
@@ -129,7 +129,7 @@ async fn a_watch_goes_on_where_it_was() {
     }
 
     let (home, at) = server.end().await;
-    let server = Server::on(home, at, Config::default(), Options::default(), KeyRing::open()).await;
+    let server = Server::on(home, at, HttpConfig::default(), Options::default(), KeyRing::open()).await;
     let mut events = Events::open(&server, "/v1/watch", &[("Last-Event-ID", &seen.id)]).await;
     let reset = events.reset().await;
     let names: Vec<&str> =
@@ -144,7 +144,7 @@ async fn a_watch_goes_on_where_it_was() {
 /// Goal: a quiet watch says that it is alive, outlives the limits of idle connections, and ends with the server.
 #[tokio::test(flavor = "multi_thread")]
 async fn a_watch_beats_and_ends_with_the_server() {
-    let config = Config { heartbeat: Duration::from_millis(150), ..hasty() };
+    let config = HttpConfig { heartbeat: Duration::from_millis(150), ..hasty() };
     let server = Server::with(config, Options::default()).await;
     let mut events = Events::open(&server, "/v1/watch", &[]).await;
     events.reset().await;
@@ -162,7 +162,7 @@ async fn a_watch_beats_and_ends_with_the_server() {
 /// Goal: a watcher that does not read is cut off, and costs nobody else anything.
 #[tokio::test(flavor = "multi_thread")]
 async fn a_watcher_that_does_not_read_is_cut_off() {
-    let config = Config { write_stall: SHORT, ..Config::default() };
+    let config = HttpConfig { write_stall: SHORT, ..HttpConfig::default() };
     let server = Server::with(config, Options::default()).await;
     let socket = tokio::net::TcpSocket::new_v4().unwrap();
     socket.set_recv_buffer_size(4096).unwrap();

@@ -165,7 +165,7 @@ impl ConnectionCommand<'_> {
 
 fn authenticate(service: &Service, key: &[u8], connection: &mut ClientConnection) -> Result<(), Denial> {
     // Bytes that are not text count as a wrong key.
-    let entered = service.enter(Some(std::str::from_utf8(key).unwrap_or_default()), connection.peer);
+    let entered = service.authenticate(Some(std::str::from_utf8(key).unwrap_or_default()), connection.peer);
     // A wrong key ends what an earlier key allowed: no client goes on under another identity by mistake.
     connection.caller = None;
     connection.caller = Some(entered?);

@@ -11,7 +11,7 @@ use super::keys::KeyReply;
 use super::lease::LeaseReply;
 use crate::resp::codec::reply::ReplyWriter;
 use crate::resp::connection::ClientConnection;
-use crate::service::metrics::Outcome;
+use crate::service::metrics::AcquireOutcome;
 use crate::service::{Denial, Pass, Service};
 
 /// What the reply to a call looks like that waits for its batch to be durable, or for its task.
@@ -179,7 +179,7 @@ pub fn write_engine_reply(shape: ReplyShape, answer: Result<EngineReply, Stopped
         Err(stopped) => {
             let error = stopped.into_error("the command");
             if is_acquire {
-                context.service.metrics.refused(Outcome::of(&error));
+                context.service.metrics.record_refusal(AcquireOutcome::from_error(&error));
             }
             return context.writer().denial(&Denial::Engine(error));
         }
@@ -196,9 +196,9 @@ pub fn write_engine_reply(shape: ReplyShape, answer: Result<EngineReply, Stopped
     let Err(other) = written else { return };
     let error = refusal(other, "the command");
     if is_acquire {
-        context.service.metrics.refused(Outcome::of(&error));
+        context.service.metrics.record_refusal(AcquireOutcome::from_error(&error));
     } else if is_renewal {
-        context.service.metrics.renew_failed(&error);
+        context.service.metrics.record_renew_failure(&error);
     }
     context.write_refusal(error);
 }

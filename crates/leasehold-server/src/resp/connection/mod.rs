@@ -24,8 +24,8 @@ use super::codec::reply::RespVersion;
 use super::command::inline::ReplyShape;
 use super::command::lease::LeaseReply;
 use super::transport::Transport;
-use crate::service::seats::Seat;
-use crate::service::{Caller, Peer};
+use crate::service::connection_limit::ConnectionPermit;
+use crate::service::{Caller, PeerAddress};
 use state::{BlockedBy, ConnectionPhase, ConnectionState};
 
 /// Replies of one connection that may be pending. A disk that hangs must not gather all that clients send meanwhile.
@@ -49,11 +49,11 @@ enum PendingReply {
 /// See the module.
 pub struct ClientConnection {
     /// Counts the connection among all of the server.
-    _seat: Seat,
+    _permit: ConnectionPermit,
     /// Unique among all connections of this server.
     pub id: u64,
     pub transport: Transport,
-    pub peer: Peer,
+    pub peer: PeerAddress,
     /// Who the client is. None before it has shown a key, on a server with keys.
     pub caller: Option<Caller>,
     /// The version of the next reply.
@@ -94,14 +94,14 @@ impl ClientConnection {
     pub fn new(
         id: u64,
         transport: Transport,
-        peer: Peer,
+        peer: PeerAddress,
         caller: Option<Caller>,
         first_number: u32,
         now: Time,
-        seat: Seat,
+        permit: ConnectionPermit,
     ) -> Self {
         Self {
-            _seat: seat,
+            _permit: permit,
             id,
             transport,
             peer,

@@ -9,8 +9,8 @@ use rustix::event::epoll::{self, EventData, EventFlags};
 use super::{ConnectionSlot, EventLoop, LISTENER_EVENT};
 use crate::resp::connection::ClientConnection;
 use crate::resp::transport::Transport;
-use crate::service::Peer;
-use crate::service::seats::{Door, Seat};
+use crate::service::PeerAddress;
+use crate::service::connection_limit::{ConnectionPermit, Port};
 
 /// What the listener is polled for. Of several event loops only one is woken for a new connection.
 pub(super) const ACCEPT_EVENTS: EventFlags = EventFlags::IN.union(EventFlags::EXCLUSIVE);
@@ -35,13 +35,13 @@ impl EventLoop {
                     return;
                 }
             };
-            let Ok(seat) = self.shared.config.seats.take(Door::Resp, address.ip()) else {
+            let Ok(permit) = self.shared.config.connection_limiter.try_acquire(Port::Resp, address.ip()) else {
                 self.refused_connections += 1;
                 let _ = stream.set_nonblocking(true);
                 let _ = io::Write::write(&mut &stream, b"-QUOTA too many connections\r\n");
                 continue;
             };
-            if let Err(error) = self.add_connection(stream, address, seat) {
+            if let Err(error) = self.add_connection(stream, address, permit) {
                 tracing::debug!(%error, peer = %address, "a connection broke as it began");
             }
         }
@@ -57,7 +57,7 @@ impl EventLoop {
         }
     }
 
-    fn add_connection(&mut self, stream: TcpStream, address: SocketAddr, seat: Seat) -> io::Result<()> {
+    fn add_connection(&mut self, stream: TcpStream, address: SocketAddr, permit: ConnectionPermit) -> io::Result<()> {
         let transport = Transport::accept(stream, self.shared.config.tls.as_ref())?;
         let slot = self.free.pop().unwrap_or_else(|| {
             self.slots.push(ConnectionSlot::default());
@@ -67,11 +67,11 @@ impl EventLoop {
             self.free.push(slot);
             return Err(error.into());
         }
-        let peer = Peer(address);
-        let caller = self.shared.service.enter_quietly(peer);
+        let peer = PeerAddress(address);
+        let caller = self.shared.service.anonymous_caller(peer);
         let id = self.shared.next_id.fetch_add(1, Ordering::Relaxed);
         let entry = &mut self.slots[slot as usize];
-        let connection = ClientConnection::new(id, transport, peer, caller, entry.next_number, self.now, seat);
+        let connection = ClientConnection::new(id, transport, peer, caller, entry.next_number, self.now, permit);
         entry.connection = Some(Box::new(connection));
         Ok(())
     }

@@ -7,12 +7,12 @@ use leasehold::engine::embedded::Stopped;
 use rustix::event::epoll;
 
 use super::{EventLoop, command_tag};
-use crate::resp::Config;
+use crate::resp::RespConfig;
 use crate::resp::codec::reply::ReplyWriter;
 use crate::resp::connection::ClientConnection;
 use crate::resp::connection::state::{BlockedBy, ConnectionPhase};
 use crate::service::Denial;
-use crate::service::metrics::Outcome;
+use crate::service::metrics::AcquireOutcome;
 
 /// How often a shutdown looks whether all connections are closed.
 const SHUTDOWN_CHECK_EVERY: Duration = Duration::from_millis(20);
@@ -40,7 +40,7 @@ impl EventLoop {
                 && locked.get_or_insert_with(|| engine.lock_for_batch()).cancel(*waiter_id)
             {
                 // It left the queue, so no completion will come.
-                self.shared.service.metrics.refused(Outcome::Left);
+                self.shared.service.metrics.record_refusal(AcquireOutcome::Left);
                 self.abandoned.remove(&command_tag(slot, connection.next_number().wrapping_sub(1)));
             }
         }
@@ -119,7 +119,7 @@ impl EventLoop {
 
 /// Whether the client sent nothing or half a command for too long, takes no bytes, or waits with a key that was
 /// revoked: it must not be granted a lease later.
-fn is_overdue(connection: &ClientConnection, config: &Config, now: Time) -> bool {
+fn is_overdue(connection: &ClientConnection, config: &RespConfig, now: Time) -> bool {
     let past = |since: Option<Time>, limit: Duration| since.is_some_and(|since| now.since(since) > limit);
     let is_silent = connection.state.phase() == ConnectionPhase::Silent;
     let input_limit = if is_silent { config.first_byte } else { config.command_within };

@@ -110,7 +110,7 @@ impl Dispatcher for CommandRunner<'_, '_> {
         // Names are collected only if one of them may be out of bounds.
         let unrestricted = caller.principal.prefixes.is_empty() && !call.names().any(Service::is_reserved);
         let names: Vec<&str> = if unrestricted { Vec::new() } else { call.names().collect() };
-        let pass = match self.event_loop.shared.service.admit(caller, call.verb(), &names) {
+        let pass = match self.event_loop.shared.service.authorize(caller, call.verb(), &names) {
             Ok(pass) => pass,
             Err(denial) => return write_reply(self.connection, |reply| reply.denial(&denial)),
         };

@@ -10,7 +10,7 @@ use super::TestServer;
 use super::all_commands::ALL_COMMANDS;
 use super::client::command;
 use super::words::Words;
-use crate::resp::Config;
+use crate::resp::RespConfig;
 use crate::service::keys::file::KeyFile;
 use crate::service::keys::secret::NewKey;
 use crate::service::keys::{KeyRing, Role, Roles};
@@ -21,7 +21,7 @@ fn words(line: &str) -> Vec<String> {
 }
 
 fn admitted(service: &Service) -> Vec<u64> {
-    Verb::ALL.iter().map(|verb| service.metrics.admitted_so_far(*verb)).collect()
+    Verb::ALL.iter().map(|verb| service.metrics.calls_so_far(*verb)).collect()
 }
 
 /// A key for each role, in the order of all.
@@ -38,7 +38,7 @@ pub fn keys() -> (Vec<NewKey>, KeyFile) {
 #[tokio::test(flavor = "multi_thread")]
 async fn every_command_is_checked_once() {
     let (made, file) = keys();
-    let server = TestServer::open(KeyRing::of(&file), Config::default()).await;
+    let server = TestServer::open(KeyRing::from_file(&file), RespConfig::default()).await;
     tokio::task::block_in_place(|| {
         for &(line, verb) in ALL_COMMANDS {
             let words = words(line);
@@ -58,7 +58,7 @@ async fn every_command_is_checked_once() {
                 let before = admitted(&server.service);
                 let told = client.ask(&words);
                 let mut after = before.clone();
-                let may = verb.is_none_or(|verb| Roles::of([role]).allow(verb.role()));
+                let may = verb.is_none_or(|verb| Roles::from_roles([role]).allow(verb.role()));
                 if let Some(verb) = verb.filter(|_| may) {
                     after[Verb::ALL.iter().position(|other| *other == verb).unwrap()] += 1;
                 }
@@ -75,7 +75,7 @@ async fn every_command_is_checked_once() {
 #[tokio::test(flavor = "multi_thread")]
 async fn guessing_keys_is_slowed_down() {
     let (made, file) = keys();
-    let server = TestServer::open(KeyRing::of(&file), Config::default()).await;
+    let server = TestServer::open(KeyRing::from_file(&file), RespConfig::default()).await;
     tokio::task::block_in_place(|| {
         let mut client = server.connect();
         let mut auth = |key: &str| {

@@ -23,7 +23,7 @@ const SHORT_TTL: Duration = Duration::from_secs(60);
 impl ClockedServer {
     /// How many acquires have ended because their client left.
     fn left(&self) -> u64 {
-        let caller = self.server.service.enter_quietly(crate::service::Peer(self.server.address)).unwrap();
+        let caller = self.server.service.anonymous_caller(crate::service::PeerAddress(self.server.address)).unwrap();
         // Without a box office the future is ready at once.
         let page = self.server.service.metrics(&caller).now_or_never().unwrap().unwrap();
         let line = page.lines().find_map(|line| line.strip_prefix("leasehold_acquire_total{outcome=\"left\"} "));

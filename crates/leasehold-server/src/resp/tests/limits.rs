@@ -7,10 +7,10 @@ use leasehold::clock::SystemClock;
 use leasehold::engine::embedded::{Embedded, Options};
 use leasehold_core::Limits;
 
-use super::super::Config;
+use super::super::RespConfig;
 use super::client::RespClient;
 use super::{ClockedServer, TestServer};
-use crate::service::Opened;
+use crate::service::ServedEngine;
 use crate::service::keys::KeyRing;
 
 /// Whether the server has not hung up.
@@ -57,8 +57,8 @@ async fn a_front_server_has_limits_of_its_own() {
     let home = tempfile::tempdir().unwrap();
     let engine = Embedded::open(home.path().join("data"), Options::default()).await.unwrap();
     let limits = Limits { name_bytes: 8, ttl_ms: 10_000, resources_per_claim: 2, ..Limits::default() };
-    let engine = Opened::Other(engine, limits);
-    let server = TestServer::over(home, engine, SystemClock::shared(), KeyRing::open(), Config::default());
+    let engine = ServedEngine::Other(engine, limits);
+    let server = TestServer::over(home, engine, SystemClock::shared(), KeyRing::open(), RespConfig::default());
     tokio::task::block_in_place(|| {
         let mut client = server.connect();
         for line in [

@@ -18,10 +18,10 @@ use leasehold::clock::{Clock, SystemClock};
 use leasehold::engine::embedded::{Embedded, Options};
 use leasehold::testkit::ManualClock;
 
-use super::{Config, Server};
+use super::{RespConfig, Server};
 use crate::service::audit::Audit;
 use crate::service::keys::KeyRing;
-use crate::service::{Opened, Service};
+use crate::service::{ServedEngine, Service};
 use client::RespClient;
 use disk::{BarrierDisk, SyncBarrier};
 use leasehold_core::Limits;
@@ -38,19 +38,19 @@ struct TestServer {
 }
 
 impl TestServer {
-    async fn open(ring: Arc<KeyRing>, config: Config) -> Self {
+    async fn open(ring: Arc<KeyRing>, config: RespConfig) -> Self {
         let home = tempfile::tempdir().unwrap();
         let engine = Embedded::open(home.path().join("data"), Options::default()).await.unwrap();
-        Self::over(home, Opened::Embedded(engine), SystemClock::shared(), ring, config)
+        Self::over(home, ServedEngine::Embedded(engine), SystemClock::shared(), ring, config)
     }
 
     /// A server over an engine that is open. Both use the same clock.
     fn over(
         home: tempfile::TempDir,
-        engine: Opened,
+        engine: ServedEngine,
         clock: Arc<dyn Clock>,
         ring: Arc<KeyRing>,
-        config: Config,
+        config: RespConfig,
     ) -> Self {
         let service = Service::new(engine, ring, Audit, clock);
         let listener = TcpListener::bind("127.0.0.1:0").unwrap();
@@ -85,8 +85,9 @@ impl ClockedServer {
         let disk = BarrierDisk::new(&home.path().join("data"), barrier.clone());
         let options = Options { clock: clock.shared(), ..Options::default() };
         let engine = Embedded::open_on(disk, options).await.unwrap();
-        let engine = if embedded { Opened::Embedded(engine) } else { Opened::Other(engine, Limits::default()) };
-        let server = TestServer::over(home, engine, clock.shared(), KeyRing::open(), Config::default());
+        let engine =
+            if embedded { ServedEngine::Embedded(engine) } else { ServedEngine::Other(engine, Limits::default()) };
+        let server = TestServer::over(home, engine, clock.shared(), KeyRing::open(), RespConfig::default());
         Self { server, clock, barrier }
     }
 }

@@ -3,7 +3,7 @@
 use std::io::Write;
 use std::net::Shutdown;
 
-use super::super::Config;
+use super::super::RespConfig;
 use super::TestServer;
 use super::client::command;
 use crate::service::keys::{KeyRing, Role};
@@ -63,7 +63,7 @@ fn renamed(answer: &str, own: &str) -> String {
 /// Method: 10,000 of many kinds, inline and spawned; once one by one, once in one go under other names of equal length.
 #[tokio::test(flavor = "multi_thread")]
 async fn ten_thousand_at_once_are_answered_as_one_by_one() {
-    let server = TestServer::open(KeyRing::open(), Config::default()).await;
+    let server = TestServer::open(KeyRing::open(), RespConfig::default()).await;
     tokio::task::block_in_place(|| {
         let expected = answers(&server, 10_000);
         let mut many = server.connect();
@@ -91,7 +91,7 @@ async fn ten_thousand_at_once_are_answered_as_one_by_one() {
 /// Method: more in all than is parsed ahead in a round, from clients with different commands at the same places.
 #[tokio::test(flavor = "multi_thread")]
 async fn several_who_send_at_once_are_each_answered_as_alone() {
-    let server = TestServer::open(KeyRing::open(), Config::default()).await;
+    let server = TestServer::open(KeyRing::open(), RespConfig::default()).await;
     tokio::task::block_in_place(|| {
         let expected = answers(&server, 1000);
         let mut clients: Vec<_> = ["b", "c", "d", "e", "f", "g", "h", "i"].map(|own| (own, server.connect())).into();
@@ -115,7 +115,7 @@ async fn several_who_send_at_once_are_each_answered_as_alone() {
 #[tokio::test(flavor = "multi_thread")]
 async fn a_key_shown_in_the_middle_counts_from_there() {
     let (made, file) = super::access::keys();
-    let server = TestServer::open(KeyRing::of(&file), Config::default()).await;
+    let server = TestServer::open(KeyRing::from_file(&file), RespConfig::default()).await;
     tokio::task::block_in_place(|| {
         let set = |name| command(&["SET", name, "v", "NX", "PX", "60000"]);
         let lease = Role::ALL.iter().position(|role| *role == Role::Lease).unwrap();
@@ -132,7 +132,7 @@ async fn a_key_shown_in_the_middle_counts_from_there() {
 /// Goal: a reply has the version that was set when its command was sent, even if it becomes durable later.
 #[tokio::test(flavor = "multi_thread")]
 async fn each_is_answered_in_the_version_it_was_asked_in() {
-    let server = TestServer::open(KeyRing::open(), Config::default()).await;
+    let server = TestServer::open(KeyRing::open(), RespConfig::default()).await;
     tokio::task::block_in_place(|| {
         let hello = |version| command(&["HELLO", version]);
         let set = || command(&["SET", "seat", "v", "NX", "PX", "60000"]);
@@ -151,7 +151,7 @@ async fn each_is_answered_in_the_version_it_was_asked_in() {
 /// Goal: a client that sends many commands and then half-closes gets every reply, even those not run in the first turn.
 #[tokio::test(flavor = "multi_thread")]
 async fn what_was_sent_before_a_half_close_is_answered() {
-    let server = TestServer::open(KeyRing::open(), Config::default()).await;
+    let server = TestServer::open(KeyRing::open(), RespConfig::default()).await;
     tokio::task::block_in_place(|| {
         for kind in [&["PING"][..], &["LEASE", "GET", "a"], &["SET", "k", "v", "NX", "PX", "60000"], &["DEL", "k"]] {
             let mut client = server.connect();
@@ -168,7 +168,7 @@ async fn what_was_sent_before_a_half_close_is_answered() {
 /// Goal: nothing after QUIT is done.
 #[tokio::test(flavor = "multi_thread")]
 async fn nothing_after_quit_is_done() {
-    let server = TestServer::open(KeyRing::open(), Config::default()).await;
+    let server = TestServer::open(KeyRing::open(), RespConfig::default()).await;
     tokio::task::block_in_place(|| {
         let mut client = server.connect();
         client.send(b"PING\r\nQUIT\r\nSET after v NX PX 60000\r\n");
@@ -182,7 +182,8 @@ async fn nothing_after_quit_is_done() {
 /// Method: a small backlog, far more answers than it and the kernel hold; the time this process used meanwhile.
 #[tokio::test(flavor = "multi_thread")]
 async fn a_client_that_does_not_read_costs_nothing_and_loses_nothing() {
-    let config = Config { backlog: 64 << 10, write_stall: std::time::Duration::from_secs(60), ..Config::default() };
+    let config =
+        RespConfig { backlog: 64 << 10, write_stall: std::time::Duration::from_secs(60), ..RespConfig::default() };
     let server = TestServer::open(KeyRing::open(), config).await;
     tokio::task::block_in_place(|| {
         let client = server.connect();

@@ -101,7 +101,7 @@ fn files(authority: &Authority, client_ca: Option<PathBuf>) -> TlsFiles {
 fn a_reload_shows_the_new_certificate() {
     let authority = Authority::new();
     authority.write("s");
-    let tls = Tls::load(files(&authority, None)).unwrap();
+    let tls = ServerTls::load(files(&authority, None)).unwrap();
     let first = shake(&tls.http, authority.client(None)).unwrap();
     assert_eq!(first, shake(&tls.resp, authority.client(None)).unwrap());
     assert!(shake(&tls.http, Authority::new().client(None)).is_err(), "a client that trusts somebody else");
@@ -131,7 +131,7 @@ fn clients_need_a_certificate_of_theirs() {
     authority.write("s");
     let ca = authority.path("ca.pem");
     fs::write(&ca, clients.issuer.pem()).unwrap();
-    let tls = Tls::load(files(&authority, Some(ca.clone()))).unwrap();
+    let tls = ServerTls::load(files(&authority, Some(ca.clone()))).unwrap();
     for port in [&tls.http, &tls.resp] {
         assert!(shake(port, authority.client(Some(&clients))).is_ok());
         assert!(shake(port, authority.client(None)).is_err());

@@ -1,12 +1,12 @@
-//! `keys.toml`: what the data directory knows of API keys.
+//! `keys.toml`: the API keys, in the data directory.
 //!
 //! # Laws
 //!
-//! 1. It is replaced as a whole (written beside, synced, renamed, the directory synced): a reader sees the old list
-//!    or the new one, also after a power loss.
-//! 2. One writer at a time, by a lock on the directory: two `key create` lose neither key.
-//! 3. What cannot be read as a whole is refused as a whole, with the line. No key is dropped in silence.
-//! 4. A file that others may write is refused: whoever writes it is everybody.
+//! 1. The file is replaced as a whole (temporary file, sync, rename, sync of the directory): a reader sees the old or
+//!    the new list, even after a power loss.
+//! 2. One writer at a time, by an exclusive `flock` on the directory: two `key create` lose neither key.
+//! 3. A file with any error is refused as a whole, with the line. No key is dropped silently.
+//! 4. A file that others may write is refused: whoever writes it can give themselves every right.
 
 use std::collections::HashSet;
 use std::fs::{self, File};
@@ -20,14 +20,14 @@ use rustix::fs::{FlockOperation, flock};
 use serde::{Deserialize, Serialize};
 
 use super::Role;
-use super::secret::{Digest, is_id};
+use super::secret::{KeyDigest, is_id};
 use crate::config::toml_sentence;
 
-/// Its name in the data directory.
-pub const NAME: &str = "keys.toml";
-/// More than any list of keys: what is larger is something else.
-const MOST_BYTES: u64 = 64 << 20;
-const HEAD: &str = "\
+/// The name of the file in the data directory.
+pub const KEY_FILE_NAME: &str = "keys.toml";
+/// A larger file is not a key file.
+const MAX_KEY_FILE_BYTES: u64 = 64 << 20;
+const FILE_HEADER: &str = "\
 # API keys of this server: digests, no secrets. Written by `leasehold key`; a running server reads it again within a
 # second of every change.
 
@@ -39,17 +39,17 @@ const HEAD: &str = "\
 pub struct KeyFile {
     /// Every key.
     #[serde(default, rename = "key")]
-    pub keys: Vec<Record>,
+    pub keys: Vec<KeyRecord>,
 }
 
 /// One key.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(deny_unknown_fields)]
-pub struct Record {
+#[serde(rename = "Record", deny_unknown_fields)]
+pub struct KeyRecord {
     /// Its public name.
     pub id: String,
     /// What proves it.
-    pub hash: Digest,
+    pub hash: KeyDigest,
     /// What it may do.
     pub roles: Vec<Role>,
     /// What it may touch; empty for everything.
@@ -66,9 +66,9 @@ pub struct Record {
     pub created: String,
 }
 
-/// Why there is no list.
+/// Why the key file cannot be used.
 #[derive(Debug, thiserror::Error)]
-pub enum Bad {
+pub enum KeyFileError {
     /// The file cannot be read or written.
     #[error("{attempt} {}", path.display())]
     Io {
@@ -89,19 +89,19 @@ pub enum Bad {
     },
 }
 
-/// What tells one state of the file from another, without reading it.
+/// Identifies one version of the file without reading it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Stamp {
+pub struct FileStamp {
     inode: u64,
     size: u64,
     modified: (i64, i64),
     changed: (i64, i64),
 }
 
-impl Stamp {
-    /// Of the file as it is now; none if there is none, or it cannot be asked.
-    pub fn of(dir: &Path) -> Option<Self> {
-        let meta = fs::metadata(dir.join(NAME)).ok()?;
+impl FileStamp {
+    /// The stamp of the file now; none if it does not exist or cannot be read.
+    pub fn read(dir: &Path) -> Option<Self> {
+        let meta = fs::metadata(dir.join(KEY_FILE_NAME)).ok()?;
         Some(Self {
             inode: meta.ino(),
             size: meta.size(),
@@ -117,20 +117,20 @@ impl KeyFile {
     /// # Errors
     ///
     /// It cannot be read, or is damaged.
-    pub fn load(dir: &Path) -> Result<Self, Bad> {
-        let path = dir.join(NAME);
-        let unreadable = |source| Bad::Io { attempt: "read", path: path.clone(), source };
+    pub fn load(dir: &Path) -> Result<Self, KeyFileError> {
+        let path = dir.join(KEY_FILE_NAME);
+        let unreadable = |source| KeyFileError::Io { attempt: "read", path: path.clone(), source };
         let file = match File::open(&path) {
             Ok(file) => file,
             Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(Self::default()),
             Err(error) => return Err(unreadable(error)),
         };
-        let damaged = |why: String| Bad::Damaged { path: path.clone(), why };
+        let damaged = |why: String| KeyFileError::Damaged { path: path.clone(), why };
         if file.metadata().map_err(unreadable)?.mode() & 0o022 != 0 {
             return Err(damaged("others may write it: chmod 600, and look who did".into()));
         }
         let mut text = String::new();
-        file.take(MOST_BYTES).read_to_string(&mut text).map_err(unreadable)?;
+        file.take(MAX_KEY_FILE_BYTES).read_to_string(&mut text).map_err(unreadable)?;
         Self::parse(&text).map_err(damaged)
     }
 
@@ -156,35 +156,39 @@ impl KeyFile {
         Ok(())
     }
 
-    /// Changes the list, with nobody else changing it meanwhile. The directory is made if it is not there.
+    /// Changes the file under the directory lock. Creates the directory if needed.
     ///
     /// # Errors
     ///
     /// It cannot be read or written, is damaged, or `change` says no; then it is as it was.
     pub fn change<T>(dir: &Path, change: impl FnOnce(&mut Self) -> anyhow::Result<T>) -> anyhow::Result<T> {
-        let io = |attempt, source| Bad::Io { attempt, path: dir.to_owned(), source };
+        let io = |attempt, source| KeyFileError::Io { attempt, path: dir.to_owned(), source };
         fs::DirBuilder::new().recursive(true).mode(0o700).create(dir).map_err(|error| io("make", error))?;
         let lock = File::open(dir).map_err(|error| io("open", error))?;
         flock(&lock, FlockOperation::LockExclusive).map_err(|error| io("lock", error.into()))?;
         let mut file = Self::load(dir)?;
         let done = change(&mut file)?;
         file.check().map_err(anyhow::Error::msg)?;
-        file.store(dir, &lock).map_err(|source| Bad::Io { attempt: "write", path: dir.join(NAME), source })?;
+        file.store(dir, &lock).map_err(|source| KeyFileError::Io {
+            attempt: "write",
+            path: dir.join(KEY_FILE_NAME),
+            source,
+        })?;
         Ok(done)
     }
 
     fn store(&self, dir: &Path, lock: &File) -> io::Result<()> {
         let text = toml::to_string(self).map_err(io::Error::other)?;
-        let temporary = dir.join(format!("{NAME}.tmp"));
-        // Left behind by a crash; the lock says that it is nobody's.
+        let temporary = dir.join(format!("{KEY_FILE_NAME}.tmp"));
+        // A leftover of a crash: the directory lock says that no other writer uses it.
         let _ = fs::remove_file(&temporary);
         let written = (|| {
             let mut file = fs::OpenOptions::new().write(true).create_new(true).mode(0o600).open(&temporary)?;
-            file.write_all(HEAD.as_bytes())?;
+            file.write_all(FILE_HEADER.as_bytes())?;
             file.write_all(text.as_bytes())?;
             file.sync_all()?;
-            belong_to_the_owner_of(lock, &file)?;
-            fs::rename(&temporary, dir.join(NAME))
+            chown_to_directory_owner(lock, &file)?;
+            fs::rename(&temporary, dir.join(KEY_FILE_NAME))
         })();
         if written.is_err() {
             let _ = fs::remove_file(&temporary);
@@ -194,8 +198,8 @@ impl KeyFile {
     }
 }
 
-/// Root may make keys for a server that runs as somebody else, and that somebody must be able to read them.
-fn belong_to_the_owner_of(dir: &File, file: &File) -> io::Result<()> {
+/// Root may create keys for a server that runs as another user, and that user must be able to read them.
+fn chown_to_directory_owner(dir: &File, file: &File) -> io::Result<()> {
     let (dir, own) = (dir.metadata()?, file.metadata()?);
     if !rustix::process::geteuid().is_root() || (dir.uid(), dir.gid()) == (own.uid(), own.gid()) {
         return Ok(());
@@ -204,7 +208,7 @@ fn belong_to_the_owner_of(dir: &File, file: &File) -> io::Result<()> {
     Ok(rustix::fs::fchown(file, Some(owner), Some(group))?)
 }
 
-impl Record {
+impl KeyRecord {
     /// Refuses what would be no key: without a role, with a prefix that is no name.
     ///
     /// # Errors
@@ -246,8 +250,8 @@ mod tests {
     use super::super::secret::NewKey;
     use super::*;
 
-    fn record(roles: &[Role], prefixes: &[&str]) -> Record {
-        Record {
+    fn record(roles: &[Role], prefixes: &[&str]) -> KeyRecord {
+        KeyRecord {
             rate: NonZeroU32::new(7),
             note: "for \"ci\" = [tests]".into(),
             created: "2026-01-01T00:00:00.000Z".into(),
@@ -270,7 +274,7 @@ mod tests {
         }
         assert_eq!(KeyFile::load(&path).unwrap().keys, [one, two]);
         let mode = |path: &Path| fs::metadata(path).unwrap().permissions().mode() & 0o777;
-        assert_eq!((mode(&path), mode(&path.join(NAME))), (0o700, 0o600));
+        assert_eq!((mode(&path), mode(&path.join(KEY_FILE_NAME))), (0o700, 0o600));
         assert_eq!(fs::read_dir(&path).unwrap().count(), 1, "nothing is left beside it");
     }
 
@@ -323,8 +327,8 @@ mod tests {
         let dir = tempfile::tempdir().unwrap();
         KeyFile::change(dir.path(), |_| Ok(())).unwrap();
         assert!(KeyFile::load(dir.path()).is_ok());
-        fs::set_permissions(dir.path().join(NAME), fs::Permissions::from_mode(0o620)).unwrap();
-        assert!(matches!(KeyFile::load(dir.path()), Err(Bad::Damaged { .. })));
+        fs::set_permissions(dir.path().join(KEY_FILE_NAME), fs::Permissions::from_mode(0o620)).unwrap();
+        assert!(matches!(KeyFile::load(dir.path()), Err(KeyFileError::Damaged { .. })));
     }
 
     /// Goal: keys made by root can be read by whoever owns the directory.
@@ -336,7 +340,7 @@ mod tests {
         let dir = tempfile::tempdir().unwrap();
         std::os::unix::fs::chown(dir.path(), Some(12_345), Some(23_456)).unwrap();
         KeyFile::change(dir.path(), |_| Ok(())).unwrap();
-        let meta = fs::metadata(dir.path().join(NAME)).unwrap();
+        let meta = fs::metadata(dir.path().join(KEY_FILE_NAME)).unwrap();
         assert_eq!((meta.uid(), meta.gid(), meta.mode() & 0o777), (12_345, 23_456, 0o600));
     }
 
@@ -344,11 +348,11 @@ mod tests {
     #[test]
     fn every_change_has_another_stamp() {
         let dir = tempfile::tempdir().unwrap();
-        assert_eq!(Stamp::of(dir.path()), None);
+        assert_eq!(FileStamp::read(dir.path()), None);
         let mut seen = Vec::new();
         for _ in 0..50 {
             KeyFile::change(dir.path(), |_| Ok(())).unwrap();
-            seen.push(Stamp::of(dir.path()).unwrap());
+            seen.push(FileStamp::read(dir.path()).unwrap());
         }
         assert!(seen.windows(2).all(|pair| pair[0] != pair[1]));
     }

@@ -1,8 +1,8 @@
-//! Principals: somebody we know, what they may do and touch.
+//! Principals: what the bearer of a key may do and touch.
 //!
 //! # Laws
 //!
-//! 1. Nobody sees or touches a name outside their prefixes, whatever they ask for.
+//! 1. A principal sees and touches no name outside its prefixes.
 //! 2. A principal that was revoked stays so: a changed key is another principal.
 
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -12,27 +12,27 @@ use tokio_util::sync::CancellationToken;
 use super::role::Roles;
 use crate::service::rate::Rate;
 
-/// Somebody we know.
+/// The rights of one key.
 #[derive(Debug)]
 pub struct Principal {
     /// Public name of the key; empty for everybody on a server without keys.
     pub id: String,
-    /// What they may do.
+    /// The operations it may call.
     pub roles: Roles,
-    /// What they may touch: names that begin with one of these. Empty: everything. Sorted, none begins with another.
+    /// The names it may touch: those that begin with one of these. Empty: all. Sorted, none begins with another.
     pub prefixes: Vec<String>,
-    /// How often they may ask; none for no limit.
+    /// Its rate limit; none for no limit.
     pub rate: Option<Rate>,
-    /// How often they may show a lease id that is not known.
+    /// Its rate limit for lease ids that are not known.
     pub guesses: Rate,
-    /// The key was revoked while connections that showed it are open. Set by [`Principal::revoke`] alone.
+    /// The key was revoked while its connections are open. Set by [`Principal::revoke`] alone.
     pub revoked: AtomicBool,
-    /// Wakes those who wait in its name when it is revoked.
+    /// Cancelled by the revocation: wakes the tasks that wait for this principal.
     gone: CancellationToken,
 }
 
 impl Principal {
-    /// Somebody with these roles and prefixes.
+    /// A principal with these roles and prefixes.
     pub fn new(id: String, roles: Roles, mut prefixes: Vec<String>, rate: Option<Rate>) -> Self {
         prefixes.sort();
         prefixes.dedup_by(|later, earlier| later.starts_with(earlier.as_str()));
@@ -50,23 +50,23 @@ impl Principal {
         }
     }
 
-    /// Takes every right away, at once and for good, also from those who wait.
+    /// Revokes all rights at once and for good, and wakes the tasks that wait.
     pub fn revoke(&self) {
         self.revoked.store(true, Ordering::Relaxed);
         self.gone.cancel();
     }
 
-    /// Comes to its end when the key is revoked.
-    pub async fn gone(&self) {
+    /// Resolves when the key is revoked.
+    pub async fn until_revoked(&self) {
         self.gone.cancelled().await;
     }
 
-    /// Whether this name is theirs to see and touch.
+    /// Whether it may see and touch this name.
     pub fn sees(&self, name: &str) -> bool {
         self.prefixes.is_empty() || self.prefixes.iter().any(|prefix| name.starts_with(prefix.as_str()))
     }
 
-    /// The prefixes under `asked` that are theirs to see, in order.
+    /// The prefixes under `asked` that it may see, in order.
     pub fn seen_under(&self, asked: &str) -> Vec<String> {
         if self.sees(asked) {
             return vec![asked.to_owned()];
@@ -113,7 +113,7 @@ mod tests {
     #[tokio::test]
     async fn a_revoked_principal_wakes_those_who_wait() {
         let principal = holder_of(Vec::new());
-        let waits = std::pin::pin!(principal.gone());
+        let waits = std::pin::pin!(principal.until_revoked());
         principal.revoke();
         waits.await;
         assert!(principal.revoked.load(Ordering::Relaxed));

@@ -1,8 +1,8 @@
-//! Roles: what somebody may do. Which verb takes which role is in `verb`.
+//! Roles: what a caller may do. Which verb needs which role is in `verb`.
 
 use std::fmt;
 
-/// What somebody may do.
+/// What a caller may do.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 #[repr(u8)]
 pub enum Role {
@@ -12,7 +12,7 @@ pub enum Role {
     Lease = 2,
     /// Run the box office.
     Boxoffice = 4,
-    /// Everything, also ending other people's leases.
+    /// Everything, even revoking leases of others.
     Admin = 8,
     /// Buy at one event as one buyer. No key has it: a buyer's ticket does.
     Buyer = 16,
@@ -48,13 +48,13 @@ pub struct Roles(u8);
 
 impl Roles {
     /// These.
-    pub fn of(roles: impl IntoIterator<Item = Role>) -> Self {
+    pub fn from_roles(roles: impl IntoIterator<Item = Role>) -> Self {
         Self(roles.into_iter().fold(0, |bits, role| bits | role as u8))
     }
 
     /// All that a key can have.
     pub fn all() -> Self {
-        Self::of(Role::ALL)
+        Self::from_roles(Role::ALL)
     }
 
     /// Whether one who has these may do what takes `role`.
@@ -62,7 +62,7 @@ impl Roles {
         let enough = match role {
             Role::Read => Role::Read as u8 | Role::Lease as u8 | Role::Boxoffice as u8,
             Role::Buyer => Role::Buyer as u8 | Role::Boxoffice as u8,
-            // Whoever has every key still cannot say that money came.
+            // Not even an admin can confirm a payment.
             Role::Provider => return self.0 & Role::Provider as u8 != 0,
             other => other as u8,
         };

@@ -17,11 +17,11 @@ use sha2::{Digest as _, Sha256};
 const DIGITS: &[u8; 32] = b"0123456789abcdefghjkmnpqrstvwxyz";
 const ID_CHARS: usize = 8;
 const SECRET_CHARS: usize = 32;
-/// Longer than any key: what is longer is refused before it is looked at.
-const MOST_BYTES: usize = 256;
-const KIND: &str = "sha256:";
+/// A longer text is refused before it is hashed.
+const MAX_KEY_BYTES: usize = 256;
+const HASH_PREFIX: &str = "sha256:";
 
-/// A key that was just made: the only moment its secret is known.
+/// A new key: the only moment its secret is known.
 pub struct NewKey {
     /// Its public name.
     pub id: String,
@@ -43,14 +43,14 @@ impl NewKey {
         Ok(Self { id: id.to_owned(), text: format!("lh_{id}_{secret}") })
     }
 
-    /// The key, for whoever will use it: a secret.
+    /// The text of the key: a secret.
     pub fn expose(&self) -> &str {
         &self.text
     }
 
-    /// What is kept of it.
-    pub fn digest(&self) -> Digest {
-        Digest(Sha256::digest(self.text.as_bytes()).into())
+    /// The digest that is stored.
+    pub fn digest(&self) -> KeyDigest {
+        KeyDigest(Sha256::digest(self.text.as_bytes()).into())
     }
 }
 
@@ -65,22 +65,22 @@ pub fn is_id(text: &str) -> bool {
     text.len() == ID_CHARS && text.bytes().all(|byte| DIGITS.contains(&byte))
 }
 
-/// The id in what somebody typed: the id itself, or a whole key.
+/// The id in a text: the id itself, or a whole key.
 pub fn id_in(text: &str) -> &str {
     text.strip_prefix("lh_").and_then(|rest| rest.split('_').next()).unwrap_or(text)
 }
 
-/// What is kept of a key: the SHA-256 of its text.
+/// The stored digest of a key: the SHA-256 of its text.
 #[derive(Clone, PartialEq, Eq, Hash)]
-pub struct Digest([u8; 32]);
+pub struct KeyDigest([u8; 32]);
 
-impl Digest {
-    /// Of a key that nobody has: compared where there is nothing to compare with.
-    pub const NOBODYS: Self = Self([0; 32]);
+impl KeyDigest {
+    /// The digest of no key: compared where no key was found, for constant time.
+    pub const OF_NO_KEY: Self = Self([0; 32]);
 
-    /// Of what somebody shows; none for what is too long to be a key.
-    pub fn of(key: &str) -> Option<Self> {
-        (key.len() <= MOST_BYTES).then(|| Self(Sha256::digest(key.as_bytes()).into()))
+    /// The digest of a text that was sent as a key; none if it is too long for one.
+    pub fn of_key(key: &str) -> Option<Self> {
+        (key.len() <= MAX_KEY_BYTES).then(|| Self(Sha256::digest(key.as_bytes()).into()))
     }
 
     /// All of it. Compare in constant time.
@@ -88,40 +88,40 @@ impl Digest {
         &self.0
     }
 
-    /// Enough of it to look it up by.
+    /// The first 8 bytes, for the lookup.
     pub fn head(&self) -> u64 {
         let [a, b, c, d, e, f, g, h, ..] = self.0;
         u64::from_be_bytes([a, b, c, d, e, f, g, h])
     }
 }
 
-impl fmt::Debug for Digest {
+impl fmt::Debug for KeyDigest {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str("Digest(…)")
     }
 }
 
-impl Serialize for Digest {
+impl Serialize for KeyDigest {
     fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
-        let hex: String = self.0.iter().map(|byte| format!("{byte:02x}")).collect();
-        serializer.serialize_str(&format!("{KIND}{hex}"))
+        let hex = leasehold_support::hex::encode(&self.0);
+        serializer.serialize_str(&format!("{HASH_PREFIX}{hex}"))
     }
 }
 
-impl<'de> Deserialize<'de> for Digest {
+impl<'de> Deserialize<'de> for KeyDigest {
     fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
         let text = String::deserialize(deserializer)?;
-        parse(&text).ok_or_else(|| serde::de::Error::custom("a hash is sha256: and 64 hexadecimal digits"))
+        parse_digest(&text).ok_or_else(|| serde::de::Error::custom("a hash is sha256: and 64 hexadecimal digits"))
     }
 }
 
-fn parse(text: &str) -> Option<Digest> {
-    let hex = text.strip_prefix(KIND).filter(|hex| hex.len() == 64 && hex.is_ascii())?;
+fn parse_digest(text: &str) -> Option<KeyDigest> {
+    let hex = text.strip_prefix(HASH_PREFIX).filter(|hex| hex.len() == 64 && hex.is_ascii())?;
     let mut bytes = [0; 32];
     for (at, byte) in bytes.iter_mut().enumerate() {
         *byte = u8::from_str_radix(&hex[2 * at..2 * at + 2], 16).ok()?;
     }
-    Some(Digest(bytes))
+    Some(KeyDigest(bytes))
 }
 
 #[cfg(test)]
@@ -166,10 +166,10 @@ mod tests {
     #[test]
     fn the_digest_is_sha_256() {
         let known = "sha256:ba7816bf8f01cfea414140de5dae2223b00361a396177a9cb410ff61f20015ad";
-        assert_eq!(parse(known).as_ref(), Digest::of("abc").as_ref(), "published vector");
+        assert_eq!(parse_digest(known).as_ref(), KeyDigest::of_key("abc").as_ref(), "published vector");
         for bad in ["", "sha256:", "sha256:zz", &known[..70], &known[7..], "sha256:é".repeat(9).as_str()] {
-            assert_eq!(parse(bad), None, "{bad}");
+            assert_eq!(parse_digest(bad), None, "{bad}");
         }
-        assert_eq!(Digest::of(&"x".repeat(257)), None);
+        assert_eq!(KeyDigest::of_key(&"x".repeat(257)), None);
     }
 }

@@ -29,7 +29,7 @@ async fn one_effect_and_one_answer_over_a_restart() {
     let lost = json!({"seats": ["A-1"], "buyer": "bob"});
     with_key(&server, &path, "bob-1", &lost).await.problem(409, "conflict");
     let (home, at) = server.end().await;
-    let server = Server::on(home, at, Config::default(), Options::default(), KeyRing::open()).await;
+    let server = Server::on(home, at, HttpConfig::default(), Options::default(), KeyRing::open()).await;
     let after = Hold::of(&with_key(&server, &path, "hold-1", &body).await.with(201).json());
     assert_eq!((&held.id, &held.key, &held.whole["seats"]), (&after.id, &after.key, &after.whole["seats"]));
     server.of_hold(&held, "release", &json!({})).await.with(200);

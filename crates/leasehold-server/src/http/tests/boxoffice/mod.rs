@@ -20,7 +20,7 @@ use tokio::task::JoinSet;
 
 use super::*;
 use crate::boxoffice::outbound::Outbound;
-use crate::boxoffice::{BoxOffice, Settings, demo};
+use crate::boxoffice::{BoxOffice, BoxOfficeSettings, demo};
 
 /// What the provider of these tests signs with.
 const PROVIDER: &str = "what provider and server know";
@@ -34,7 +34,7 @@ pub(super) async fn open(home: &TempDir, service: &Arc<Service>) -> (Arc<BoxOffi
         ..leasehold_boxoffice::office::OfficeOptions::default()
     };
     let office = Office::new(service.own_engine(), ledger, options).unwrap();
-    let settings = Settings {
+    let settings = BoxOfficeSettings {
         tickets: Secrets::new(&["what tickets are signed with"]).unwrap(),
         ticket_ttl: Duration::from_secs(600),
         provider_secrets: Some(Secrets::new(&[PROVIDER]).unwrap()),
@@ -42,11 +42,11 @@ pub(super) async fn open(home: &TempDir, service: &Arc<Service>) -> (Arc<BoxOffi
         default_event: None,
     };
     let outbound = Outbound::new(TargetGuard { allow_private: true }).unwrap();
-    let house = BoxOffice::new(office, clock.clone(), settings, outbound).await.unwrap();
-    assert!(service.open_boxoffice(house.clone()));
+    let boxoffice = BoxOffice::new(office, clock.clone(), settings, outbound).await.unwrap();
+    assert!(service.open_boxoffice(boxoffice.clone()));
     let mut chores = JoinSet::new();
-    chores.spawn(house.clone().run(service.own_engine()));
-    (house, chores)
+    chores.spawn(boxoffice.clone().run(service.own_engine()));
+    (boxoffice, chores)
 }
 
 /// Two rows of four seats, dearer in front, and a floor.
@@ -144,7 +144,7 @@ impl Server {
     }
 
     async fn demo(&self) -> String {
-        demo::open(&self.house, &SystemClock::shared(), self.at, &self.stop).await.unwrap();
+        demo::open_demo(&self.boxoffice, &SystemClock::shared(), self.at, &self.stop).await.unwrap();
         let front = self.get("/v1/boxoffice").await.with(200).json();
         schema::holds(&front, "Front");
         front["default_event"].as_str().unwrap().to_owned()

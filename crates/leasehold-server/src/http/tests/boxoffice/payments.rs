@@ -46,7 +46,7 @@ async fn play_bank(server: &Server, key: &str, body: &Value) -> Reply {
 
 /// As the bank of the demo would tell it.
 async fn tell_as_bank(server: &Server, told: &Callback) -> Reply {
-    let secrets = &server.house.demo().unwrap().secrets;
+    let secrets = &server.boxoffice.demo().unwrap().secrets;
     let body = serde_json::to_value(told).unwrap();
     let stamp = leasehold_boxoffice::sign::SignatureStamp { at_ms: 1, seq: None };
     let signature = leasehold_boxoffice::sign::header(secrets, stamp, body.to_string().as_bytes());
@@ -436,7 +436,7 @@ async fn a_cheap_payment_buys_no_dear_hold() {
 /// Method: many tries at once, each a race of two connections; whatever wins, no order has more than its money.
 #[tokio::test(flavor = "multi_thread")]
 async fn free_seats_are_no_door_to_priced_ones() {
-    let keys = super::super::gate::Keys::of(&[(&[crate::service::Role::Boxoffice], &[])]);
+    let keys = super::super::access::Keys::of(&[(&[crate::service::Role::Boxoffice], &[])]);
     let server = keys.server().await;
     let staff = &keys.shown[0];
     let seat = |id: String, price: u32, number: u32| json!({"id": id, "section": "S", "row": if price == 0 { "F" } else { "V" }, "number": number, "price": price});
@@ -444,10 +444,11 @@ async fn free_seats_are_no_door_to_priced_ones() {
     let seats: Vec<Value> =
         (1..=TRIES).flat_map(|n| [seat(format!("free-{n}"), 0, n), seat(format!("VIP-{n}"), 50_000, n)]).collect();
     let event = json!({"name": "Companions", "on_sale": true, "per_buyer": 500, "seats": seats});
-    let made = super::super::gate::as_key(&server, staff, "POST", "/v1/events", Some(&event)).await.with(201).json();
+    let made = super::super::access::as_key(&server, staff, "POST", "/v1/events", Some(&event)).await.with(201).json();
     let event = made["event_id"].as_str().unwrap().to_owned();
     let ticket = json!({"event": event, "buyer": "mallory"});
-    let made = super::super::gate::as_key(&server, staff, "POST", "/v1/tickets", Some(&ticket)).await.with(201).json();
+    let made =
+        super::super::access::as_key(&server, staff, "POST", "/v1/tickets", Some(&ticket)).await.with(201).json();
     let ticket = format!("Bearer {}", made["ticket"].as_str().unwrap());
     let mut sold_free = 0;
     for n in 1..=TRIES {
@@ -465,7 +466,8 @@ async fn free_seats_are_no_door_to_priced_ones() {
         }
     }
     assert!(sold_free > 0, "what costs nothing is sold");
-    let laws = super::super::gate::as_key(&server, staff, "GET", &format!("/v1/events/{event}/invariants"), None).await;
+    let laws =
+        super::super::access::as_key(&server, staff, "GET", &format!("/v1/events/{event}/invariants"), None).await;
     assert_eq!(laws.with(200).json()["ok"], json!(true));
     server.end().await;
 }

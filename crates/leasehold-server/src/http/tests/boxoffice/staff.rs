@@ -126,7 +126,7 @@ async fn the_box_office_is_counted() {
 async fn readiness_asks_the_ledger() {
     let server = Server::start().await;
     server.get("/readyz").await.with(200);
-    server.house.office().ledger().close().await.unwrap();
+    server.boxoffice.office().ledger().close().await.unwrap();
     let told = server.get("/readyz").await.problem(503, "unavailable");
     assert!(told["detail"].as_str().unwrap().contains("ledger"), "{told}");
     server.get("/healthz").await.with(200);

@@ -88,7 +88,7 @@ async fn a_stream_goes_on_after_a_restart() {
     server.hold(&event, &["A-1"], "ada").await;
     let seq = server.until_seq(&event, 2).await["seq"].as_u64().unwrap();
     let (home, at) = server.end().await;
-    let server = Server::on(home, at, Config::default(), Options::default(), KeyRing::open()).await;
+    let server = Server::on(home, at, HttpConfig::default(), Options::default(), KeyRing::open()).await;
     let mut back = Listener::at(&server, &event, &[("Last-Event-ID", &seq.to_string())]).await;
     server.hold(&event, &["A-2"], "bob").await;
     let told = back.take(1).await;

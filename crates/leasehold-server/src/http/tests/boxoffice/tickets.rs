@@ -1,6 +1,6 @@
 //! What a buyer's ticket opens, and what it does not.
 
-use super::super::gate::{Keys, as_key};
+use super::super::access::{Keys, as_key};
 use super::*;
 use crate::service::Role;
 

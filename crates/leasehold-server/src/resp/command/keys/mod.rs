@@ -12,7 +12,7 @@ use leasehold_core::{Refusal, Reply as EngineReply};
 
 use super::inline::ReplyContext;
 use crate::resp::codec::reply::ReplyWriter;
-use crate::service::metrics::Outcome;
+use crate::service::metrics::AcquireOutcome;
 
 /// What the engine's reply to a key command becomes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -32,11 +32,11 @@ impl KeyReply {
     pub fn write(self, reply: EngineReply, context: &mut ReplyContext<'_>) -> Result<(), EngineReply> {
         match (self, reply) {
             (Self::Set | Self::SetAll { .. }, EngineReply::Granted(_)) => {
-                context.service.metrics.granted(Duration::ZERO);
+                context.service.metrics.record_grant(Duration::ZERO);
                 self.write_set(true, &mut context.writer());
             }
             (Self::Set | Self::SetAll { .. }, EngineReply::Refused(Refusal::Held(_))) => {
-                context.service.metrics.refused(Outcome::Held);
+                context.service.metrics.record_refusal(AcquireOutcome::Held);
                 self.write_set(false, &mut context.writer());
             }
             (Self::Count | Self::Flag, EngineReply::Freed(count) | EngineReply::Extended(count)) => {

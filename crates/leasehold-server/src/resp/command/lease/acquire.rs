@@ -12,7 +12,7 @@ use crate::resp::command::args::{parse_names, parse_number, parse_small_number, 
 use crate::resp::command::inline::{InlineContext, InlineOutcome};
 use crate::resp::command::spawned::exclusive_claim;
 use crate::resp::command::{CommandError, InlineCall, OwnedCall, ServiceCall};
-use crate::service::metrics::Outcome;
+use crate::service::metrics::AcquireOutcome;
 use crate::service::{Caller, Denial, Service, Verb};
 
 const USAGE: &str = "LEASE ACQUIRE ttl_ms [WAIT ms] [SHARED | PERMITS n CAPACITY m] [MAXHOLD ms] [DELAY ms] [HOLDER text] \
@@ -192,7 +192,7 @@ struct CountIfAborted<'a>(Option<&'a Service>);
 impl Drop for CountIfAborted<'_> {
     fn drop(&mut self) {
         if let Some(service) = self.0 {
-            service.metrics.refused(Outcome::Left);
+            service.metrics.record_refusal(AcquireOutcome::Left);
         }
     }
 }

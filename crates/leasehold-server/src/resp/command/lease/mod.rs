@@ -72,7 +72,7 @@ impl LeaseReply {
     pub fn write(self, reply: EngineReply, context: &mut ReplyContext<'_>) -> Result<(), EngineReply> {
         match (self, reply) {
             (Self::Acquire { began, full, .. }, EngineReply::Granted(granted)) => {
-                context.service.metrics.granted(context.now.since(began));
+                context.service.metrics.record_grant(context.now.since(began));
                 let life = LeaseLife::new(granted.remaining, granted.renewable, full);
                 context.writer().granted(&granted.lease.expose(), Some(granted.lease.token), life);
             }

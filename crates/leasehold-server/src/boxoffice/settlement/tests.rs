@@ -22,7 +22,7 @@ use leasehold_boxoffice::webhook::guard::TargetGuard;
 use tokio::net::TcpListener;
 
 use super::*;
-use crate::boxoffice::Settings;
+use crate::boxoffice::BoxOfficeSettings;
 use crate::boxoffice::outbound::Outbound;
 use crate::boxoffice::provider::HttpProvider;
 
@@ -79,7 +79,7 @@ async fn provider_that(answers: &[(u16, &str)]) -> (String, Asked, Says) {
 struct Case {
     clock: ManualClock,
     shared: Arc<dyn Clock>,
-    house: Arc<BoxOffice>,
+    boxoffice: Arc<BoxOffice>,
     event: EventId,
     asked: HashMap<String, Time>,
     _home: tempfile::TempDir,
@@ -101,7 +101,7 @@ impl Case {
         let office = Office::new(engine, ledger, options).unwrap();
         let secrets = Secrets::new(&["what provider and server know"]).unwrap();
         let outbound = Outbound::new(TargetGuard { allow_private: true }).unwrap();
-        let settings = Settings {
+        let settings = BoxOfficeSettings {
             tickets: Secrets::new(&["what tickets are signed with"]).unwrap(),
             ticket_ttl: Duration::from_secs(600),
             provider_secrets: Some(secrets.clone()),
@@ -115,20 +115,20 @@ impl Case {
         let layout = Layout { seats: vec![seat(1), seat(2)], areas: vec![] };
         let rules = EventSettings { pay_ms: 60_000, ..EventSettings::named("Two seats") };
         let event = office.create_event(LedgerCall::by("staff"), rules, layout).await.unwrap().event_id;
-        let house = BoxOffice::new(office, clock.shared(), settings, outbound).await.unwrap();
-        Self { shared: clock.shared(), clock, house, event, asked: HashMap::new(), _home: home }
+        let boxoffice = BoxOffice::new(office, clock.shared(), settings, outbound).await.unwrap();
+        Self { shared: clock.shared(), clock, boxoffice, event, asked: HashMap::new(), _home: home }
     }
 
     /// The settler looks once.
-    async fn turn(&mut self) {
-        turn(&self.house, &self.shared, &mut self.asked).await.unwrap();
+    async fn run_once(&mut self) {
+        run_once(&self.boxoffice, &self.shared, &mut self.asked).await.unwrap();
     }
 
     /// The settler looks as often as it does, for so many seconds.
     async fn turns(&mut self, seconds: u64) {
-        for _ in 0..seconds / EVERY.as_secs() {
-            self.clock.advance(EVERY);
-            self.turn().await;
+        for _ in 0..seconds / SETTLEMENT_EVERY.as_secs() {
+            self.clock.advance(SETTLEMENT_EVERY);
+            self.run_once().await;
         }
     }
 
@@ -138,13 +138,13 @@ impl Case {
 
     async fn hold_these(&self, buyer: &str, seats: &[&str]) -> HoldView {
         let want = HoldRequest::These { seats: seats.iter().map(|seat| (*seat).into()).collect(), areas: vec![] };
-        self.house.office().hold(LedgerCall::by(buyer), &self.event, buyer.into(), want).await.unwrap()
+        self.boxoffice.office().hold(LedgerCall::by(buyer), &self.event, buyer.into(), want).await.unwrap()
     }
 
     async fn paying(&self, buyer: &str, seat: &str, payment_ref: &str) -> HoldView {
         let hold = self.hold(buyer, seat).await;
         let (call, access) = (LedgerCall::by(buyer), Access::Staff);
-        self.house.office().pay(call, &hold.hold.hold_id, access, payment_ref).await.unwrap();
+        self.boxoffice.office().pay(call, &hold.hold.hold_id, access, payment_ref).await.unwrap();
         hold
     }
 
@@ -159,11 +159,11 @@ impl Case {
             currency: None,
             paid_for: hold.hold.hold_id.clone(),
         };
-        self.house.office().payment(message).await.unwrap()
+        self.boxoffice.office().payment(message).await.unwrap()
     }
 
     async fn money(&self, payment_ref: &str) -> MoneyRow {
-        self.house.office().ledger().money(payment_ref).await.unwrap().unwrap()
+        self.boxoffice.office().ledger().money(payment_ref).await.unwrap().unwrap()
     }
 }
 
@@ -180,17 +180,17 @@ async fn refunds_that_failed_are_asked_for_again() {
     case.captured(&hold, "pi_1", 99).await;
     assert_eq!(case.money("pi_1").await.state, MoneyState::RefundDue);
     for tries in 1..=4 {
-        case.turn().await;
+        case.run_once().await;
         assert_eq!(asked.lock().unwrap().len(), tries);
         if tries < 4 {
             assert_eq!(case.money("pi_1").await.state, MoneyState::RefundDue, "after {tries}");
-            case.turns(AGAIN.as_secs() - EVERY.as_secs()).await;
+            case.turns(ASK_AGAIN_AFTER.as_secs() - SETTLEMENT_EVERY.as_secs()).await;
             assert_eq!(asked.lock().unwrap().len(), tries, "not before its time");
-            case.clock.advance(EVERY);
+            case.clock.advance(SETTLEMENT_EVERY);
         }
     }
     assert_eq!(case.money("pi_1").await.state, MoneyState::Refunded);
-    case.turns(2 * AGAIN.as_secs()).await;
+    case.turns(2 * ASK_AGAIN_AFTER.as_secs()).await;
     let asked = asked.lock().unwrap();
     assert_eq!(asked.len(), 4, "what went back is not asked for: {asked:?}");
     for (what, body) in asked.iter() {
@@ -210,10 +210,10 @@ async fn refunds_that_are_refused_wait_for_staff() {
     let hold = case.hold("ada", "A-1").await;
     case.captured(&hold, "pi_1", 99).await;
     for tries in 1..=2 {
-        case.turn().await;
+        case.run_once().await;
         let state = case.money("pi_1").await.state;
         assert_eq!((asked.lock().unwrap().len(), state), (tries, MoneyState::RefundDue));
-        case.clock.advance(AGAIN);
+        case.clock.advance(ASK_AGAIN_AFTER);
     }
     let reasons = [
         "the payment provider refused: status 422: the card is no more",
@@ -222,20 +222,20 @@ async fn refunds_that_are_refused_wait_for_staff() {
     ];
     for (tries, reason) in (3..).zip(reasons) {
         // No time has passed since staff sent it again.
-        case.turn().await;
+        case.run_once().await;
         let money = case.money("pi_1").await;
         assert_eq!((asked.lock().unwrap().len(), money.state), (tries, MoneyState::Stuck), "{reason}");
         assert_eq!(money.steps.last().unwrap().note, reason);
-        let (office, refund) = (case.house.office(), money.refund_id());
+        let (office, refund) = (case.boxoffice.office(), money.refund_id());
         let sent =
             office.settle(LedgerCall::by("eve"), &case.event, &refund, MoneyDecision::GoesBack, "asked the bank").await;
         assert_eq!(sent.unwrap().state, MoneyState::RefundDue);
     }
-    case.turns(4 * AGAIN.as_secs()).await;
+    case.turns(4 * ASK_AGAIN_AFTER.as_secs()).await;
     assert_eq!(asked.lock().unwrap().len(), 6, "what staff has is asked for no more");
     // The provider changes its mind while staff thinks.
     assert_eq!(case.money("pi_1").await.state, MoneyState::Stuck);
-    case.house.office().record_refund_message(went_back("re_1", None, 99)).await.unwrap();
+    case.boxoffice.office().record_refund_message(went_back("re_1", None, 99)).await.unwrap();
     assert_eq!(case.money("pi_1").await.state, MoneyState::Refunded);
 }
 
@@ -253,10 +253,10 @@ async fn what_is_stuck_does_not_end_by_an_echo() {
     let hold = case.hold_these("ada", &["A-1", "A-2"]).await;
     case.captured(&hold, "pi_1", 200).await;
     let order = OrderId::for_hold(&hold.hold.hold_id);
-    let office = case.house.office().clone();
+    let office = case.boxoffice.office().clone();
     for seat in ["A-1", "A-2"] {
         office.void(LedgerCall::by("eve"), &order, Some(vec![seat.into()]), "ill").await.unwrap();
-        case.turn().await;
+        case.run_once().await;
     }
     let states = async || {
         office.ledger().money_of_payment("pi_1").await.unwrap().iter().map(|row| row.state).collect::<Vec<_>>()
@@ -281,18 +281,18 @@ async fn an_offer_waits_for_its_buyer() {
     let told = case.captured(&ada, "pi_1", 100).await;
     let PaymentOutcome::Late(found) = told else { panic!("{told:?}") };
     let offer = found.offer.unwrap();
-    case.turns(STUCK_MS / 1000 + 10).await;
+    case.turns(STUCK_PAYMENT_MS / 1000 + 10).await;
 
-    let sold = case.house.office().ledger().hold(&bob.hold.hold_id).await.unwrap().0.unwrap();
+    let sold = case.boxoffice.office().ledger().hold(&bob.hold.hold_id).await.unwrap().0.unwrap();
     assert_eq!(sold.state, HoldState::Sold, "the settler works: bob's payment was asked after");
     let paths: Vec<String> = asked.lock().unwrap().iter().map(|(what, _)| what.clone()).collect();
     assert_eq!(paths, ["GET /payments/pi%5F2"]);
-    let row = case.house.office().ledger().hold(&offer).await.unwrap().0.unwrap();
+    let row = case.boxoffice.office().ledger().hold(&offer).await.unwrap().0.unwrap();
     assert_eq!((row.state, case.money("pi_1").await.state), (HoldState::Paying, MoneyState::Offered));
     // The buyer takes it.
     let key = ada.key.as_ref().unwrap();
     let access = Access::key(key.expose());
-    case.house.office().confirm(LedgerCall::by("ada"), &offer, access, "pi_1").await.unwrap();
+    case.boxoffice.office().confirm(LedgerCall::by("ada"), &offer, access, "pi_1").await.unwrap();
     assert_eq!(case.money("pi_1").await.state, MoneyState::Sold);
 }
 
@@ -319,13 +319,13 @@ async fn a_captured_reference_buys_no_hold_that_it_is_not_for() {
             bare => bare.to_owned(),
         };
         says.lock().unwrap().push((200, answer));
-        case.turns(STUCK_MS / 1000 + 4).await;
+        case.turns(STUCK_PAYMENT_MS / 1000 + 4).await;
         assert!(!asked.lock().unwrap().is_empty(), "{said}: it was asked after");
-        let row = case.house.office().ledger().hold(&dear.hold.hold_id).await.unwrap().0.unwrap();
+        let row = case.boxoffice.office().ledger().hold(&dear.hold.hold_id).await.unwrap().0.unwrap();
         assert_ne!(row.state, HoldState::Sold, "{said}");
-        let money = case.house.office().ledger().money_of_payment("pi_donation").await.unwrap();
+        let money = case.boxoffice.office().ledger().money_of_payment("pi_donation").await.unwrap();
         assert_eq!(money.first().map(|row| row.state), state, "{said}: {money:?}");
-        let checks = case.house.office().invariants(&case.event).await.unwrap();
+        let checks = case.boxoffice.office().invariants(&case.event).await.unwrap();
         assert!(checks.iter().all(|check| check.ok), "{checks:?}");
     }
 }
@@ -347,7 +347,7 @@ async fn what_was_authorised_is_captured_or_cancelled() {
             currency: Some("EUR".into()),
             paid_for: hold.hold.hold_id.clone(),
         };
-        case.house.office().payment(message).await.unwrap()
+        case.boxoffice.office().payment(message).await.unwrap()
     };
     let ada = case.paying("ada", "A-1", "pi_1").await;
     let sold = authorised(&case, &ada, "pi_1", 100).await;
@@ -356,12 +356,12 @@ async fn what_was_authorised_is_captured_or_cancelled() {
     let captured = status("captured", 100, "EUR", &ada);
     says.lock().unwrap().extend([(503, String::new()), (200, captured)]);
     let capture = async |case: &Case| {
-        let row = case.house.office().ledger().order(&order.order_id).await.unwrap().unwrap();
+        let row = case.boxoffice.office().ledger().order(&order.order_id).await.unwrap().unwrap();
         row.capture.unwrap().state
     };
-    case.turn().await;
+    case.run_once().await;
     assert_eq!(capture(&case).await, CaptureState::Due, "the provider did not answer");
-    case.turns(AGAIN.as_secs() + 2).await;
+    case.turns(ASK_AGAIN_AFTER.as_secs() + 2).await;
     assert_eq!(capture(&case).await, CaptureState::Captured);
     let heard = asked.lock().unwrap().clone();
     assert!(heard.iter().all(|(what, _)| what == "POST /payments/pi%5F1/capture") && heard.len() == 2, "{heard:?}");
@@ -372,26 +372,26 @@ async fn what_was_authorised_is_captured_or_cancelled() {
     authorised(&case, &bob, "pi_2", 99).await;
     assert_eq!(case.money("pi_2").await.state, MoneyState::CancelDue);
     says.lock().unwrap().push((200, status("cancelled", 99, "EUR", &bob)));
-    case.turn().await;
+    case.run_once().await;
     assert_eq!(case.money("pi_2").await.state, MoneyState::Cancelled);
     assert_eq!(asked.lock().unwrap().last().unwrap().0, "POST /payments/pi%5F2/cancel");
 
     // The provider will not capture: staff is told, and the order stands until somebody decides.
     let (call, access) = (LedgerCall::by("bob"), Access::Staff);
-    case.house.office().pay(call, &bob.hold.hold_id, access, "pi_3").await.unwrap();
+    case.boxoffice.office().pay(call, &bob.hold.hold_id, access, "pi_3").await.unwrap();
     let sold = authorised(&case, &bob, "pi_3", 100).await;
     let PaymentOutcome::Order(refused) = sold else { panic!("{sold:?}") };
     says.lock().unwrap().push((422, "the card is no more".into()));
-    case.turn().await;
-    let row = case.house.office().ledger().order(&refused.order_id).await.unwrap().unwrap();
+    case.run_once().await;
+    let row = case.boxoffice.office().ledger().order(&refused.order_id).await.unwrap().unwrap();
     assert_eq!(row.capture.unwrap().state, CaptureState::Failed);
     // Voided, nothing goes back: nothing came.
-    case.house.office().void(LedgerCall::by("eve"), &refused.order_id, None, "no money").await.unwrap();
+    case.boxoffice.office().void(LedgerCall::by("eve"), &refused.order_id, None, "no money").await.unwrap();
     says.lock().unwrap().push((404, String::new()));
-    case.turn().await;
-    let rows = case.house.office().ledger().money_of_payment("pi_3").await.unwrap();
+    case.run_once().await;
+    let rows = case.boxoffice.office().ledger().money_of_payment("pi_3").await.unwrap();
     assert_eq!(rows.iter().map(|row| row.state).collect::<Vec<_>>(), [MoneyState::Cancelled]);
-    let checks = case.house.office().invariants(&case.event).await.unwrap();
+    let checks = case.boxoffice.office().invariants(&case.event).await.unwrap();
     assert!(checks.iter().all(|check| check.ok), "{checks:?}");
 }
 
@@ -408,14 +408,14 @@ async fn money_of_the_last_moment_is_found_after_the_end() {
     assert!(before > 0, "it was asked after while the hold was live");
     says.lock().unwrap()[0] = (200, status("captured", 100, "EUR", &ada));
     case.clock.advance(Duration::from_secs(3));
-    case.house.office().ledger().lapse_due(10).await.unwrap();
-    let row = async |case: &Case| case.house.office().ledger().hold(&ada.hold.hold_id).await.unwrap().0.unwrap();
+    case.boxoffice.office().ledger().lapse_due(10).await.unwrap();
+    let row = async |case: &Case| case.boxoffice.office().ledger().hold(&ada.hold.hold_id).await.unwrap().0.unwrap();
     assert_eq!(row(&case).await.state, HoldState::Lapsed);
-    case.turns(2 * AGAIN.as_secs()).await;
-    let order = case.house.office().ledger().order(&OrderId::for_hold(&ada.hold.hold_id)).await.unwrap();
+    case.turns(2 * ASK_AGAIN_AFTER.as_secs()).await;
+    let order = case.boxoffice.office().ledger().order(&OrderId::for_hold(&ada.hold.hold_id)).await.unwrap();
     assert_eq!(order.map(|order| order.payment_ref).as_deref(), Some("pi_1"));
     let heard = asked.lock().unwrap().len();
-    case.turns(UNHEARD_MS / 1000).await;
+    case.turns(ASK_AFTER_ENDED_HOLD_MS / 1000).await;
     assert_eq!(asked.lock().unwrap().len(), heard, "what is settled is not asked after");
     assert!(
         asked.lock().unwrap().iter().all(|(what, _)| what == "GET /payments/pi%5F1"),
@@ -433,12 +433,12 @@ async fn a_payment_that_was_left_alone_is_ended() {
         let ada = case.paying("ada", "A-1", "pi_1").await;
         says.lock().unwrap().push((200, status("pending", 100, "EUR", &ada)));
         case.clock.advance(Duration::from_secs(62));
-        case.house.office().ledger().lapse_due(10).await.unwrap();
-        case.turns(CANCEL_AFTER_MS / 1000 - 4).await;
+        case.boxoffice.office().ledger().lapse_due(10).await.unwrap();
+        case.turns(CANCEL_ENDED_HOLD_AFTER_MS / 1000 - 4).await;
         let early = asked.lock().unwrap().clone();
         assert!(!early.is_empty() && early.iter().all(|(what, _)| what == "GET /payments/pi%5F1"), "{early:?}");
         says.lock().unwrap()[0] = (200, status(if mode.is_some() { "cancelled" } else { "pending" }, 100, "EUR", &ada));
-        case.turns(UNHEARD_MS / 1000).await;
+        case.turns(ASK_AFTER_ENDED_HOLD_MS / 1000).await;
         let later = asked.lock().unwrap()[early.len()..].to_vec();
         if mode.is_some() {
             assert_eq!(
@@ -451,7 +451,7 @@ async fn a_payment_that_was_left_alone_is_ended() {
                 "{later:?}"
             );
         }
-        assert!(case.house.office().ledger().money_of_payment("pi_1").await.unwrap().is_empty());
+        assert!(case.boxoffice.office().ledger().money_of_payment("pi_1").await.unwrap().is_empty());
         case.turns(600).await;
         assert_eq!(asked.lock().unwrap().len(), early.len() + later.len(), "it is left alone");
     }

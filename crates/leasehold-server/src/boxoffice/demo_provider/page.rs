@@ -1,9 +1,9 @@
-//! The page of the test provider, where a buyer pays: plain HTML, no script.
+//! The payment page of the demo provider: plain HTML, no script.
 
 use leasehold_boxoffice::provider::script::ScriptedPayment;
 
-/// What a buyer may choose, and what it is called.
-const ACTS: [(&str, &str); 4] = [
+/// The buttons, and their labels.
+const PAYMENT_BUTTONS: [(&str, &str); 4] = [
     ("approve", "Pay now"),
     ("authorise", "Let the shop take it after the sale"),
     ("decline", "The card is declined"),
@@ -11,23 +11,23 @@ const ACTS: [(&str, &str); 4] = [
 ];
 
 /// The page.
-pub fn render(payment: &ScriptedPayment) -> String {
-    let amount = format!("{}.{:02} {}", payment.amount / 100, payment.amount % 100, escape(&payment.currency));
+pub fn render_page(payment: &ScriptedPayment) -> String {
+    let amount = format!("{}.{:02} {}", payment.amount / 100, payment.amount % 100, escape_html(&payment.currency));
     let button = |(act, label): &(&str, &str)| format!("<button name=\"act\" value=\"{act}\">{label}</button>\n");
-    let buttons: String = ACTS.iter().map(button).collect();
-    document(&format!(
+    let buttons: String = PAYMENT_BUTTONS.iter().map(button).collect();
+    html_document(&format!(
         "<h1>Test payment provider</h1>\n<p>{amount} for {} seats or places. This is play money.</p>\n\
          <form method=\"post\">\n{buttons}</form>",
         payment.tokens.len()
     ))
 }
 
-/// What is shown where there is no way back.
-pub fn done() -> String {
-    document("<h1>Done</h1>\n<p>You can close this page and go back to the shop.</p>")
+/// The page without a return URL.
+pub fn done_page() -> String {
+    html_document("<h1>Done</h1>\n<p>You can close this page and go back to the shop.</p>")
 }
 
-fn document(body: &str) -> String {
+fn html_document(body: &str) -> String {
     format!(
         "<!doctype html>\n<html lang=\"en\">\n<meta charset=\"utf-8\">\n\
          <meta name=\"viewport\" content=\"width=device-width\">\n<title>Test payment provider</title>\n\
@@ -36,6 +36,6 @@ fn document(body: &str) -> String {
     )
 }
 
-fn escape(text: &str) -> String {
+fn escape_html(text: &str) -> String {
     text.replace('&', "&amp;").replace('<', "&lt;").replace('>', "&gt;").replace('"', "&quot;")
 }

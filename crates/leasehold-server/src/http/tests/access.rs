@@ -49,7 +49,7 @@ async fn call(server: &Server, route: &Route, headers: &[(&str, &str)]) -> u16 {
 #[tokio::test(flavor = "multi_thread")]
 async fn every_route_passes_the_gate_once() {
     let server = Server::start().await;
-    let count = |verb| server.service.metrics.admitted_so_far(verb);
+    let count = |verb| server.service.metrics.calls_so_far(verb);
     for route in ROUTES.iter().filter(|route| route.path != CALLBACK) {
         let before: Vec<u64> = crate::service::Verb::ALL.map(count).to_vec();
         let status = call(&server, route, &[]).await;
@@ -83,14 +83,14 @@ impl Keys {
     pub(super) fn of(rights: &[(&[Role], &[&str])]) -> Self {
         let made: Vec<NewKey> = rights.iter().map(|_| NewKey::random().unwrap()).collect();
         let records = made.iter().zip(rights).map(|(key, (roles, prefixes))| key.record(roles, prefixes));
-        let ring = KeyRing::of(&KeyFile { keys: records.collect() });
+        let ring = KeyRing::from_file(&KeyFile { keys: records.collect() });
         Self { ring, shown: made.iter().map(|key| format!("Bearer {}", key.expose())).collect() }
     }
 
     pub(super) async fn server(&self) -> Server {
         let home = Arc::new(tempfile::tempdir().unwrap());
         let at = "127.0.0.1:0".parse().unwrap();
-        Server::on(home, at, Config::default(), Options::default(), self.ring.clone()).await
+        Server::on(home, at, HttpConfig::default(), Options::default(), self.ring.clone()).await
     }
 }
 
@@ -119,8 +119,8 @@ async fn every_route_asks_for_its_role() {
             assert!(!matches!(status, 401 | 403), "{} needs no key: {status}", route.path);
             continue;
         };
-        let seat = json!({"resources": ["seat"], "ttl_ms": 3_600_000});
-        as_key(&server, admin, "POST", "/v1/leases", Some(&seat)).await;
+        let permit = json!({"resources": ["seat"], "ttl_ms": 3_600_000});
+        as_key(&server, admin, "POST", "/v1/leases", Some(&permit)).await;
         let before = held().await;
         for shown in [
             &[][..],
@@ -134,19 +134,19 @@ async fn every_route_asks_for_its_role() {
             assert!(status == 401 || too_often, "{} {} {shown:?}: {status}", route.method, route.path);
         }
         for (role, key) in Role::ALL.into_iter().zip(&keys.shown) {
-            if Roles::of([role]).allow(verb.role()) {
+            if Roles::from_roles([role]).allow(verb.role()) {
                 continue;
             }
-            let admitted = server.service.metrics.admitted_so_far(verb);
+            let admitted = server.service.metrics.calls_so_far(verb);
             assert_eq!(call(&server, route, &[("Authorization", key)]).await, 403, "{} by {}", route.path, role.word());
-            assert_eq!(server.service.metrics.admitted_so_far(verb), admitted);
+            assert_eq!(server.service.metrics.calls_so_far(verb), admitted);
         }
         assert_eq!(held().await, before, "{} {}: nothing was changed", route.method, route.path);
         for (role, key) in Role::ALL.into_iter().zip(&keys.shown) {
-            if !Roles::of([role]).allow(verb.role()) {
+            if !Roles::from_roles([role]).allow(verb.role()) {
                 continue;
             }
-            let admitted = server.service.metrics.admitted_so_far(verb);
+            let admitted = server.service.metrics.calls_so_far(verb);
             let status = call(&server, route, &[("Authorization", key)]).await;
             assert!(
                 !matches!(status, 400 | 401 | 403 | 405) && status < 500,
@@ -154,7 +154,7 @@ async fn every_route_asks_for_its_role() {
                 route.path,
                 role.word()
             );
-            assert_eq!(server.service.metrics.admitted_so_far(verb), admitted + 1);
+            assert_eq!(server.service.metrics.calls_so_far(verb), admitted + 1);
         }
     }
     let refused = server.get("/v1/status").await;
@@ -228,7 +228,7 @@ async fn metrics_take_a_key_without_prefixes() {
     let keys = Keys::of(&rights);
     let server = keys.server().await;
     for ((role, prefixes), key) in rights.iter().zip(&keys.shown) {
-        let admitted = server.service.metrics.admitted_so_far(crate::service::Verb::Metrics);
+        let admitted = server.service.metrics.calls_so_far(crate::service::Verb::Metrics);
         let reply = as_key(&server, key, "GET", "/metrics", None).await;
         let may = prefixes.is_empty();
         if may {
@@ -237,7 +237,7 @@ async fn metrics_take_a_key_without_prefixes() {
             let problem = reply.problem(403, "forbidden");
             assert!(!problem.to_string().contains("leasehold_"), "{role:?}: {problem}");
         }
-        let now = server.service.metrics.admitted_so_far(crate::service::Verb::Metrics);
+        let now = server.service.metrics.calls_so_far(crate::service::Verb::Metrics);
         assert_eq!(now - admitted, u64::from(may), "{role:?}");
         // What is filtered by name they may all see.
         as_key(&server, key, "GET", "/v1/status", None).await.with(200);
