@@ -13,7 +13,7 @@ const ROUNDS: u64 = 200_000;
 
 /// What was measured with one number of leases held.
 #[derive(Debug, Serialize)]
-pub struct Row {
+pub struct BookMeasurement {
     leases: u64,
     acquire_ns: u64,
     release_ns: u64,
@@ -23,15 +23,15 @@ pub struct Row {
 
 /// All sizes, and how far the largest is from the smallest.
 #[derive(Debug, Serialize)]
-pub struct Report {
-    rows: Vec<Row>,
+pub struct BookReport {
+    rows: Vec<BookMeasurement>,
     pair_ratio: f64,
 }
 
 /// A stream of numbers for names and for picking leases; nothing here is a secret.
-struct Numbers(u64);
+struct XorShift64(u64);
 
-impl Numbers {
+impl XorShift64 {
     fn next(&mut self) -> u64 {
         self.0 ^= self.0 << 13;
         self.0 ^= self.0 >> 7;
@@ -40,7 +40,7 @@ impl Numbers {
     }
 }
 
-fn acquire(book: &mut Book, name: &str, numbers: &mut Numbers, now: Time) -> anyhow::Result<LeaseKey> {
+fn acquire(book: &mut Book, name: &str, numbers: &mut XorShift64, now: Time) -> anyhow::Result<LeaseKey> {
     let wants = [Want { name, mode: Mode::Exclusive }];
     let secret = Secret::new((u128::from(numbers.next()) << 64 | u128::from(numbers.next())).to_le_bytes());
     let claim = Acquire {
@@ -62,9 +62,9 @@ fn acquire(book: &mut Book, name: &str, numbers: &mut Numbers, now: Time) -> any
     }
 }
 
-fn measure(leases: u64) -> anyhow::Result<Row> {
+fn measure(leases: u64) -> anyhow::Result<BookMeasurement> {
     let limits = Limits { leases: 20_000_000, leases_per_principal: 20_000_000, ..Limits::default() };
-    let mut numbers = Numbers(88_172_645_463_325_252);
+    let mut numbers = XorShift64(88_172_645_463_325_252);
     let mut book = Book::new(limits, numbers.next());
     book.set_ceiling(u64::MAX);
     let mut now = Time::from_millis(1_000);
@@ -99,24 +99,24 @@ fn measure(leases: u64) -> anyhow::Result<Row> {
     }
     bar.finish_and_clear();
     let p50 = |at: usize| times[at].value_at_quantile(0.5);
-    Ok(Row { leases, acquire_ns: p50(0), release_ns: p50(1), pair_ns: p50(2), renew_random_ns: p50(3) })
+    Ok(BookMeasurement { leases, acquire_ns: p50(0), release_ns: p50(1), pair_ns: p50(2), renew_random_ns: p50(3) })
 }
 
 /// Measures with a thousand leases held, and then with more, up to `most`.
-pub fn run(most: u64) -> anyhow::Result<Report> {
+pub fn run(most: u64) -> anyhow::Result<BookReport> {
     let mut rows = Vec::new();
     // The first is thrown away: a processor that was asleep flatters all that come after it.
     measure(1_000)?;
     for leases in [1_000, 100_000, 1_000_000, 10_000_000].into_iter().filter(|leases| *leases <= most) {
         rows.push(measure(leases)?);
     }
-    let pair = |row: Option<&Row>| row.map_or(0.0, |row| row.pair_ns as f64);
+    let pair = |row: Option<&BookMeasurement>| row.map_or(0.0, |row| row.pair_ns as f64);
     let pair_ratio = pair(rows.last()) / pair(rows.first()).max(1.0);
-    Ok(Report { rows, pair_ratio })
+    Ok(BookReport { rows, pair_ratio })
 }
 
 /// The table for people.
-pub fn print(report: &Report) -> anyhow::Result<()> {
+pub fn print(report: &BookReport) -> anyhow::Result<()> {
     let mut table = Table::new(&["LEASES", "ACQUIRE P50", "RELEASE P50", "PAIR P50", "RENEW OF ANY P50"]);
     for row in &report.rows {
         let spans = [row.acquire_ns, row.release_ns, row.pair_ns, row.renew_random_ns];

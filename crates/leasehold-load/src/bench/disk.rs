@@ -9,7 +9,7 @@ use std::time::Duration;
 use anyhow::Context;
 use serde::Serialize;
 
-use super::stats::Stats;
+use super::latency::LatencyHistogram;
 use leasehold_support::exit::Failure;
 use leasehold_support::{output, time};
 
@@ -65,17 +65,17 @@ pub fn file_system(dir: &Path) -> anyhow::Result<String> {
 }
 
 /// A zero-filled file beside the engine's, on which fdatasync is measured. Dropping it removes it.
-pub struct Probe {
+pub struct DiskProbe {
     file: File,
     path: PathBuf,
     at: u64,
     /// Every fdatasync of each half.
-    halves: Vec<Stats>,
+    halves: Vec<LatencyHistogram>,
 }
 
 /// How long one fdatasync took, in microseconds.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize)]
-pub struct Found {
+pub struct FdatasyncLatency {
     /// Half of all were faster.
     pub p50: f64,
     /// All but one in a hundred were faster.
@@ -86,7 +86,7 @@ pub struct Found {
     pub p50_after: f64,
 }
 
-impl Found {
+impl FdatasyncLatency {
     /// Whether the disk was about as fast after the load as before: only then is there a bound to compare
     /// with. Disks with a burst allowance are not.
     pub fn is_steady(&self) -> bool {
@@ -102,7 +102,7 @@ impl Found {
     }
 }
 
-impl Probe {
+impl DiskProbe {
     /// Makes the file and brings it to disk.
     pub fn new(dir: &Path) -> anyhow::Result<Self> {
         let path = dir.join(format!("leasehold-bench-probe-{}", std::process::id()));
@@ -116,7 +116,7 @@ impl Probe {
     /// so that a disk which changes its pace meanwhile is seen from both sides.
     pub fn measure(&mut self) -> anyhow::Result<()> {
         let end = time::stopwatch() + HALF_TIME;
-        let mut half = Stats::new()?;
+        let mut half = LatencyHistogram::new()?;
         for _ in 0..HALF_SAMPLES {
             self.file.write_all_at(&[0xa5; WRITE_BYTES], self.at).context("write to the probe file")?;
             let before = time::stopwatch();
@@ -133,16 +133,16 @@ impl Probe {
     }
 
     /// What was found in all halves together, and in the first and the last.
-    pub fn found(&self) -> anyhow::Result<Found> {
-        let mut all = Stats::new()?;
+    pub fn found(&self) -> anyhow::Result<FdatasyncLatency> {
+        let mut all = LatencyHistogram::new()?;
         self.halves.iter().try_for_each(|half| all.add(half))?;
-        let p50 = |half: Option<&Stats>| half.map_or(0.0, |half| half.at(0.5));
+        let p50 = |half: Option<&LatencyHistogram>| half.map_or(0.0, |half| half.at(0.5));
         let (p50_before, p50_after) = (p50(self.halves.first()), p50(self.halves.last()));
-        Ok(Found { p50: all.at(0.5), p99: all.at(0.99), p50_before, p50_after })
+        Ok(FdatasyncLatency { p50: all.at(0.5), p99: all.at(0.99), p50_before, p50_after })
     }
 }
 
-impl Drop for Probe {
+impl Drop for DiskProbe {
     fn drop(&mut self) {
         // Best effort: the file is zeros, and its name says whose it is.
         let _ = std::fs::remove_file(&self.path);

@@ -9,11 +9,11 @@ use leasehold::clock::SystemClock;
 use leasehold::engine::embedded::{Embedded, Options};
 use serde::Serialize;
 
-use super::place::Place;
-use super::report::micros;
-use super::stats::{Summary, ratio};
-use super::stop::Stop;
-use super::{embedded, load, many, progress};
+use super::engine_dir::EngineDir;
+use super::latency::{LatencySummary, ratio};
+use super::pairs_report::micros;
+use super::stop_signal::StopSignal;
+use super::{bulk_acquire, embedded_client, pair_load, progress};
 use leasehold_support::{output, time};
 
 /// How long a load of pairs tells us how fast leases can be taken here.
@@ -33,7 +33,7 @@ const PATIENCE: Duration = Duration::from_secs(60);
 
 /// What was found.
 #[derive(Debug, Serialize)]
-pub struct Report {
+pub struct LapseReport {
     url: String,
     fs: String,
     lapsed: u64,
@@ -42,15 +42,15 @@ pub struct Report {
     /// Acquires by others in that time.
     others: u64,
     /// Their latency.
-    others_acquire_us: Summary,
+    others_acquire_us: LatencySummary,
 }
 
 /// Takes the leases, waits for their common end, and watches the engine collect them.
-pub async fn run(place: &Place, count: u64, stop: &Stop) -> anyhow::Result<Report> {
+pub async fn run(place: &EngineDir, count: u64, stop: &StopSignal) -> anyhow::Result<LapseReport> {
     let engine = Embedded::open(place.dir(), Options::default()).await?;
     let client = Leasehold::with_engine(engine.clone(), SystemClock::shared());
     let spinner = progress::spinner("trying how fast leases can be taken");
-    let trial = load::run(embedded::callers(&client, many::CLIENTS), TRIAL, stop, &spinner).await?;
+    let trial = pair_load::run(embedded_client::callers(&client, bulk_acquire::CLIENTS), TRIAL, stop, &spinner).await?;
     spinner.finish_and_clear();
     // A pair is two operations and a lease only one, so this is about twice the time they should need.
     let needed = Duration::from_secs_f64(2.0 + as_f64(count) / trial.pairs_per_s().max(1.0));
@@ -58,19 +58,19 @@ pub async fn run(place: &Place, count: u64, stop: &Stop) -> anyhow::Result<Repor
 
     let bar = progress::count(count, "leases taken");
     let left = move || end.checked_duration_since(time::stopwatch()).filter(|left| !left.is_zero());
-    let taken = many::take(&client, count, left, stop, &bar).await?;
+    let taken = bulk_acquire::take(&client, count, left, stop, &bar).await?;
     bar.finish_and_clear();
-    ensure!(time::stopwatch() < end, many::TOO_LATE);
+    ensure!(time::stopwatch() < end, bulk_acquire::TOO_LATE);
     let spinner = progress::spinner("waiting for their common end");
     stop.within(end.saturating_duration_since(time::stopwatch()).saturating_sub(HEAD_START)).await;
 
     // The others begin before the end comes, so that they are in full swing when it does.
     let watching = tokio::spawn(collected(engine, end, stop.clone()));
-    let others = load::beside(embedded::callers(&client, OTHERS), watching).await;
+    let others = pair_load::beside(embedded_client::callers(&client, OTHERS), watching).await;
     spinner.finish_and_clear();
     let (lapsed_in, others) = others?;
     client.close().await?;
-    Ok(Report {
+    Ok(LapseReport {
         url: place.url(),
         fs: place.fs.clone(),
         lapsed: taken,
@@ -81,7 +81,7 @@ pub async fn run(place: &Place, count: u64, stop: &Stop) -> anyhow::Result<Repor
 }
 
 /// Waits for the end and then for the engine to have collected every lease. Says how long after the end.
-async fn collected(engine: Arc<Embedded>, end: Instant, stop: Stop) -> anyhow::Result<Duration> {
+async fn collected(engine: Arc<Embedded>, end: Instant, stop: StopSignal) -> anyhow::Result<Duration> {
     stop.within(end.saturating_duration_since(time::stopwatch())).await;
     loop {
         // The leases of the others come and go, at most one each.
@@ -99,10 +99,10 @@ async fn collected(engine: Arc<Embedded>, end: Instant, stop: Stop) -> anyhow::R
 }
 
 /// Prints the figures for people.
-pub fn print(report: &Report) -> anyhow::Result<()> {
+pub fn print(report: &LapseReport) -> anyhow::Result<()> {
     output::line(format!("{} on {}", output::plain(&report.url), report.fs))?;
     output::line(format!("lapsed     {} leases in {:.0} ms after their common end", report.lapsed, report.lapse_ms))?;
-    let Summary { p50, p99, max } = report.others_acquire_us;
+    let LatencySummary { p50, p99, max } = report.others_acquire_us;
     let [p50, p99, max] = [p50, p99, max].map(micros);
     output::line(format!("meanwhile  {} acquires by others: p50 {p50}, p99 {p99}, max {max}", report.others))
 }

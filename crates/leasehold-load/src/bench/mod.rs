@@ -14,23 +14,23 @@
 //! The disk is measured in the same run, half before the load and half after, because a figure without
 //! its bound says nothing: a durable acquire cannot be faster than the sync it waits for.
 
-mod aim;
 mod book;
+mod bulk_acquire;
 mod disk;
-mod embedded;
-mod held;
+mod embedded_client;
+mod engine_dir;
+mod held_leases;
 mod lapse;
-pub(super) mod load;
-mod many;
+pub(super) mod latency;
 mod mode;
+pub(super) mod pair_load;
+pub(super) mod pairs_report;
 mod peers;
-mod place;
 pub(super) mod plot;
 pub(super) mod progress;
-pub(super) mod report;
 mod server;
-pub(super) mod stats;
-pub(super) mod stop;
+pub(super) mod stop_signal;
+mod target;
 
 use std::path::PathBuf;
 use std::time::Duration;
@@ -41,13 +41,13 @@ use indicatif::ProgressBar;
 use leasehold::Leasehold;
 use serde::Serialize;
 
-use self::aim::Aim;
-use self::load::Measured;
-use self::mode::Mode;
-use self::place::{Disk, Place};
-use self::report::Report;
-use self::server::{Address, handoff, idle};
-use self::stop::Stop;
+use self::engine_dir::{Disk, EngineDir};
+use self::mode::BenchMode;
+use self::pair_load::PairMeasurement;
+use self::pairs_report::PairsReport;
+use self::server::{ServerAddress, handoff, idle};
+use self::stop_signal::StopSignal;
+use self::target::BenchTarget;
 use leasehold_support::exit;
 use leasehold_support::{duration, output};
 
@@ -115,8 +115,8 @@ pub struct Bench {
 impl Bench {
     /// Measures each target in turn.
     pub fn execute(self, urls: &[String]) -> anyhow::Result<u8> {
-        let mode = Mode::of(&self, urls)?;
-        if let Mode::Book(most) = mode {
+        let mode = BenchMode::of(&self, urls)?;
+        if let BenchMode::Book(most) = mode {
             self.tell(&book::run(most)?, book::print)?;
             return Ok(exit::DONE);
         }
@@ -124,22 +124,22 @@ impl Bench {
         runtime.block_on(self.measure(mode))
     }
 
-    async fn measure(&self, mode: Mode) -> anyhow::Result<u8> {
-        let stop = Stop::listen("the bench")?;
+    async fn measure(&self, mode: BenchMode) -> anyhow::Result<u8> {
+        let stop = StopSignal::listen("the bench")?;
         match mode {
-            Mode::Pairs(aims) => self.pairs(&aims, &stop).await?,
-            Mode::Held(count, aims) => {
+            BenchMode::Pairs(aims) => self.pairs(&aims, &stop).await?,
+            BenchMode::Held(count, aims) => {
                 for place in places(&aims)? {
-                    self.tell(&held::run(&place, count, &stop).await?, held::print)?;
+                    self.tell(&held_leases::run(&place, count, &stop).await?, held_leases::print)?;
                 }
             }
-            Mode::Lapse(count, aims) => {
+            BenchMode::Lapse(count, aims) => {
                 for place in places(&aims)? {
                     self.tell(&lapse::run(&place, count, &stop).await?, lapse::print)?;
                 }
             }
-            Mode::Book(_) => {}
-            Mode::Handoff(waiters, servers) => {
+            BenchMode::Book(_) => {}
+            BenchMode::Handoff(waiters, servers) => {
                 let disk = Disk::of(self.dir.as_deref())?;
                 for server in servers {
                     let (disk, time, stop) = (disk.clone(), self.time, stop.clone());
@@ -147,7 +147,7 @@ impl Bench {
                     self.tell(&report, handoff::print)?;
                 }
             }
-            Mode::Idle(count, pid, server) => {
+            BenchMode::Idle(count, pid, server) => {
                 let (time, stop) = (self.time, stop.clone());
                 let report = apart(move || idle::run(&server, count, pid, time, &stop)).await?;
                 self.tell(&report, idle::print)?;
@@ -160,9 +160,9 @@ impl Bench {
         if self.json { output::json(report) } else { print(report) }
     }
 
-    async fn pairs(&self, aims: &[Aim], stop: &Stop) -> anyhow::Result<()> {
+    async fn pairs(&self, aims: &[BenchTarget], stop: &StopSignal) -> anyhow::Result<()> {
         let sites = if aims.is_empty() {
-            vec![Site::Embedded(Place::fresh()?)]
+            vec![PreparedTarget::Embedded(EngineDir::fresh()?)]
         } else {
             aims.iter().map(|aim| self.site(aim)).collect::<anyhow::Result<_>>()?
         };
@@ -180,20 +180,24 @@ impl Bench {
             measurements.push(measured);
         }
         if !self.json {
-            report::print(&reports)?;
+            pairs_report::print(&reports)?;
         }
         self.draw(&reports, &measurements)
     }
 
-    fn site<'a>(&self, aim: &'a Aim) -> anyhow::Result<Site<'a>> {
+    fn site<'a>(&self, aim: &'a BenchTarget) -> anyhow::Result<PreparedTarget<'a>> {
         match aim {
-            Aim::Embedded(dir) => Place::named(dir.clone()).map(Site::Embedded),
-            Aim::Server(address) => Ok(Site::Server(address, Disk::of(self.dir.as_deref())?)),
-            Aim::Peer(peer) => Ok(Site::Peer(peer, Disk::of(self.dir.as_deref())?)),
+            BenchTarget::Embedded(dir) => EngineDir::named(dir.clone()).map(PreparedTarget::Embedded),
+            BenchTarget::Server(address) => Ok(PreparedTarget::Server(address, Disk::of(self.dir.as_deref())?)),
+            BenchTarget::Peer(peer) => Ok(PreparedTarget::Peer(peer, Disk::of(self.dir.as_deref())?)),
         }
     }
 
-    async fn pairs_at(&self, site: &Site<'_>, stop: &Stop) -> anyhow::Result<(Report, Measured)> {
+    async fn pairs_at(
+        &self,
+        site: &PreparedTarget<'_>,
+        stop: &StopSignal,
+    ) -> anyhow::Result<(PairsReport, PairMeasurement)> {
         let clients = self.clients as usize;
         let bar = progress::time(self.time, "measuring the disk");
         // First of all: a directory must be there before a file can be synced in it.
@@ -208,18 +212,18 @@ impl Bench {
         probe.measure()?;
         bar.finish_and_clear();
         driver.close().await?;
-        let report = Report::new(site.url(), clients, &measured, probe.found()?, disk.fs);
+        let report = PairsReport::new(site.url(), clients, &measured, probe.found()?, disk.fs);
         report.fdatasync_us.warn();
         Ok((report, measured))
     }
 
-    fn draw(&self, reports: &[Report], measurements: &[Measured]) -> anyhow::Result<()> {
+    fn draw(&self, reports: &[PairsReport], measurements: &[PairMeasurement]) -> anyhow::Result<()> {
         let Some(path) = &self.plot else { return Ok(()) };
-        let lines: Vec<plot::Line<'_>> = reports
+        let lines: Vec<plot::PlotLine<'_>> = reports
             .iter()
             .zip(measurements)
             .flat_map(|(report, measured)| {
-                let line = |what: &str, stats| plot::Line { label: format!("{what}, {}", report.url), stats };
+                let line = |what: &str, stats| plot::PlotLine { label: format!("{what}, {}", report.url), stats };
                 [line("acquire", &measured.acquire), line("acquire + release", &measured.pair)]
             })
             .collect();
@@ -229,18 +233,18 @@ impl Bench {
 }
 
 /// A target made ready, with the disk that is measured beside it.
-enum Site<'a> {
-    Embedded(Place),
-    Server(&'a Address, Disk),
-    Peer(&'a peers::Peer, Disk),
+enum PreparedTarget<'a> {
+    Embedded(EngineDir),
+    Server(&'a ServerAddress, Disk),
+    Peer(&'a peers::PeerServer, Disk),
 }
 
-impl<'a> Site<'a> {
-    async fn open(&self) -> anyhow::Result<Driver<'a>> {
+impl<'a> PreparedTarget<'a> {
+    async fn open(&self) -> anyhow::Result<OpenTarget<'a>> {
         Ok(match self {
-            Self::Embedded(place) => Driver::Engine(Leasehold::open(&place.url()).await?),
-            Self::Server(address, _) => Driver::Server(address),
-            Self::Peer(peer, _) => Driver::Peer(peer),
+            Self::Embedded(place) => OpenTarget::Engine(Leasehold::open(&place.url()).await?),
+            Self::Server(address, _) => OpenTarget::Server(address),
+            Self::Peer(peer, _) => OpenTarget::Peer(peer),
         })
     }
 
@@ -261,16 +265,22 @@ impl<'a> Site<'a> {
 }
 
 /// A target at work.
-enum Driver<'a> {
+enum OpenTarget<'a> {
     Engine(Leasehold),
-    Server(&'a Address),
-    Peer(&'a peers::Peer),
+    Server(&'a ServerAddress),
+    Peer(&'a peers::PeerServer),
 }
 
-impl Driver<'_> {
-    async fn pairs(&self, clients: usize, time: Duration, stop: &Stop, bar: &ProgressBar) -> anyhow::Result<Measured> {
+impl OpenTarget<'_> {
+    async fn pairs(
+        &self,
+        clients: usize,
+        time: Duration,
+        stop: &StopSignal,
+        bar: &ProgressBar,
+    ) -> anyhow::Result<PairMeasurement> {
         match self {
-            Self::Engine(engine) => load::run(embedded::callers(engine, clients), time, stop, bar).await,
+            Self::Engine(engine) => pair_load::run(embedded_client::callers(engine, clients), time, stop, bar).await,
             Self::Server(address) => {
                 let (address, stop, bar) = ((*address).clone(), stop.clone(), bar.clone());
                 apart(move || server::pairs::run(&address, clients, time, &stop, &bar)).await
@@ -288,15 +298,15 @@ impl Driver<'_> {
 }
 
 /// The directories of targets that are all embedded: a fresh one where none was named.
-fn places(aims: &[Aim]) -> anyhow::Result<Vec<Place>> {
+fn places(aims: &[BenchTarget]) -> anyhow::Result<Vec<EngineDir>> {
     if aims.is_empty() {
-        return Ok(vec![Place::fresh()?]);
+        return Ok(vec![EngineDir::fresh()?]);
     }
     let dirs = aims.iter().filter_map(|aim| match aim {
-        Aim::Embedded(dir) => Some(dir.clone()),
-        Aim::Server(_) | Aim::Peer(_) => None,
+        BenchTarget::Embedded(dir) => Some(dir.clone()),
+        BenchTarget::Server(_) | BenchTarget::Peer(_) => None,
     });
-    dirs.map(Place::named).collect()
+    dirs.map(EngineDir::named).collect()
 }
 
 /// Runs work that blocks, on a thread of its own.

@@ -3,9 +3,9 @@
 //! Checked by hand and not by clap, so that every combination that makes no sense gets one sentence.
 
 use super::Bench;
-use super::aim::Aim;
-use super::peers::{Kind, Peer};
-use super::server::Address;
+use super::peers::{PeerKind, PeerServer};
+use super::server::ServerAddress;
+use super::target::BenchTarget;
 use leasehold_support::exit::Failure;
 
 /// Where to aim when a server is wanted and none was named.
@@ -13,22 +13,22 @@ const SERVER: &str = "say e.g. --url leasehold://127.0.0.1:7401";
 
 /// What is measured, and where.
 #[derive(Debug, PartialEq, Eq)]
-pub enum Mode {
+pub enum BenchMode {
     /// Pairs of acquire and release. No target: a fresh directory.
-    Pairs(Vec<Aim>),
+    Pairs(Vec<BenchTarget>),
     /// What held leases cost.
-    Held(u64, Vec<Aim>),
+    Held(u64, Vec<BenchTarget>),
     /// Leases that lapse in one moment.
-    Lapse(u64, Vec<Aim>),
+    Lapse(u64, Vec<BenchTarget>),
     /// Decisions in memory.
     Book(u64),
     /// The baton from one waiter to the next.
-    Handoff(usize, Vec<Address>),
+    Handoff(usize, Vec<ServerAddress>),
     /// Idle connections, to the server that is this process.
-    Idle(usize, u32, Address),
+    Idle(usize, u32, ServerAddress),
 }
 
-impl Mode {
+impl BenchMode {
     /// Reads the options and the URLs together.
     ///
     /// # Errors
@@ -57,7 +57,7 @@ impl Mode {
         if bench.pid.is_some() && bench.idle.is_none() {
             return Err(Failure::usage("--pid names the server whose memory --idle weighs: give it with --idle"));
         }
-        let mut aims = urls.iter().map(|url| Aim::parse(url)).collect::<anyhow::Result<Vec<_>>>()?;
+        let mut aims = urls.iter().map(|url| BenchTarget::parse(url)).collect::<anyhow::Result<Vec<_>>>()?;
         if bench.seats {
             aims = seats(aims)?;
         }
@@ -70,7 +70,7 @@ impl Mode {
         Ok(mode)
     }
 
-    fn chosen(bench: &Bench, aims: Vec<Aim>) -> anyhow::Result<Self> {
+    fn chosen(bench: &Bench, aims: Vec<BenchTarget>) -> anyhow::Result<Self> {
         if let Some(count) = bench.held {
             return Ok(Self::Held(count, embedded(aims, "--held")?));
         }
@@ -101,7 +101,7 @@ impl Mode {
 
     fn takes_dir(&self) -> bool {
         match self {
-            Self::Pairs(aims) => aims.iter().any(|aim| !matches!(aim, Aim::Embedded(_))),
+            Self::Pairs(aims) => aims.iter().any(|aim| !matches!(aim, BenchTarget::Embedded(_))),
             Self::Handoff(..) => true,
             Self::Held(..) | Self::Lapse(..) | Self::Book(_) | Self::Idle(..) => false,
         }
@@ -109,12 +109,14 @@ impl Mode {
 }
 
 /// Targets that can hold seats without us.
-fn seats(aims: Vec<Aim>) -> anyhow::Result<Vec<Aim>> {
+fn seats(aims: Vec<BenchTarget>) -> anyhow::Result<Vec<BenchTarget>> {
     let seats = |aim| match aim {
-        Aim::Peer(Peer { kind: Kind::Postgres, url, shown }) => Some(Aim::Peer(Peer { kind: Kind::Seats, url, shown })),
-        Aim::Embedded(_) | Aim::Server(_) | Aim::Peer(_) => None,
+        BenchTarget::Peer(PeerServer { kind: PeerKind::Postgres, url, shown }) => {
+            Some(BenchTarget::Peer(PeerServer { kind: PeerKind::Seats, url, shown }))
+        }
+        BenchTarget::Embedded(_) | BenchTarget::Server(_) | BenchTarget::Peer(_) => None,
     };
-    let found: Option<Vec<Aim>> = aims.into_iter().map(seats).collect();
+    let found: Option<Vec<BenchTarget>> = aims.into_iter().map(seats).collect();
     found.filter(|aims| !aims.is_empty()).ok_or_else(|| {
         let how =
             "say e.g. --url postgres://127.0.0.1/postgres; a box office of ours is measured by leasehold rehearse";
@@ -122,19 +124,19 @@ fn seats(aims: Vec<Aim>) -> anyhow::Result<Vec<Aim>> {
     })
 }
 
-fn embedded(aims: Vec<Aim>, option: &str) -> anyhow::Result<Vec<Aim>> {
-    if aims.iter().all(|aim| matches!(aim, Aim::Embedded(_))) {
+fn embedded(aims: Vec<BenchTarget>, option: &str) -> anyhow::Result<Vec<BenchTarget>> {
+    if aims.iter().all(|aim| matches!(aim, BenchTarget::Embedded(_))) {
         return Ok(aims);
     }
     Err(Failure::usage(format!("{option} looks into the engine itself: give it only --url embedded:DIR, or none")))
 }
 
-fn servers(aims: Vec<Aim>, option: &str) -> anyhow::Result<Vec<Address>> {
+fn servers(aims: Vec<BenchTarget>, option: &str) -> anyhow::Result<Vec<ServerAddress>> {
     let server = |aim| match aim {
-        Aim::Server(address) => Some(address),
-        Aim::Embedded(_) | Aim::Peer(_) => None,
+        BenchTarget::Server(address) => Some(address),
+        BenchTarget::Embedded(_) | BenchTarget::Peer(_) => None,
     };
-    let servers: Option<Vec<Address>> = aims.into_iter().map(server).collect();
+    let servers: Option<Vec<ServerAddress>> = aims.into_iter().map(server).collect();
     servers
         .filter(|servers| !servers.is_empty())
         .ok_or_else(|| Failure::usage(format!("{option} is measured on a server of ours: {SERVER}")))

@@ -4,7 +4,7 @@
 
 use std::fmt::Write;
 
-use super::stats::Stats;
+use super::latency::LatencyHistogram;
 
 const WIDTH: f64 = 860.0;
 const HEIGHT: f64 = 480.0;
@@ -20,18 +20,18 @@ const COLOURS: [&str; 6] = ["#0072b2", "#d55e00", "#009e73", "#cc79a7", "#e69f00
 const MARKS: [f64; 6] = [0.0, 50.0, 90.0, 99.0, 99.9, 99.99];
 
 /// One line of the picture.
-pub struct Line<'a> {
+pub struct PlotLine<'a> {
     /// What it shows.
     pub label: String,
     /// What was measured.
-    pub stats: &'a Stats,
+    pub stats: &'a LatencyHistogram,
 }
 
 /// The picture, under a title.
-pub fn svg(title: &str, lines: &[Line<'_>]) -> String {
+pub fn svg(title: &str, lines: &[PlotLine<'_>]) -> String {
     let highest = lines.iter().map(|line| line.stats.max()).fold(10.0, f64::max);
     let lowest = lines.iter().map(|line| line.stats.at(0.0)).fold(highest, f64::min).max(0.1);
-    let scale = Scale { low: lowest.log10().floor(), high: highest.log10().ceil() };
+    let scale = LatencyAxis { low: lowest.log10().floor(), high: highest.log10().ceil() };
     let mut out = String::new();
     // Writing to a String cannot fail.
     let _ = write!(
@@ -50,12 +50,12 @@ pub fn svg(title: &str, lines: &[Line<'_>]) -> String {
 }
 
 /// Where a latency stands on the vertical axis: powers of ten, from `low` to `high`.
-struct Scale {
+struct LatencyAxis {
     low: f64,
     high: f64,
 }
 
-impl Scale {
+impl LatencyAxis {
     fn y(&self, us: f64) -> f64 {
         let share = (us.max(1e-3).log10() - self.low) / (self.high - self.low).max(1.0);
         HEIGHT - BOTTOM - share.clamp(0.0, 1.0) * (HEIGHT - TOP - BOTTOM)
@@ -68,7 +68,7 @@ fn x(percentile: f64) -> f64 {
     LEFT + nines / 5.0 * (WIDTH - LEFT - RIGHT)
 }
 
-fn axes(out: &mut String, scale: &Scale) {
+fn axes(out: &mut String, scale: &LatencyAxis) {
     let (bottom, right) = (HEIGHT - BOTTOM, WIDTH - RIGHT);
     for mark in MARKS {
         let at = x(mark);
@@ -94,7 +94,7 @@ fn axes(out: &mut String, scale: &Scale) {
     }
 }
 
-fn curve(out: &mut String, scale: &Scale, number: usize, line: &Line<'_>) {
+fn curve(out: &mut String, scale: &LatencyAxis, number: usize, line: &PlotLine<'_>) {
     let colour = COLOURS[number % COLOURS.len()];
     let mut points = String::new();
     for step in 0..=200 {
@@ -143,9 +143,9 @@ mod tests {
 
     #[test]
     fn a_picture_has_a_line_for_each_distribution_and_no_foreign_markup() {
-        let mut stats = Stats::new().unwrap();
+        let mut stats = LatencyHistogram::new().unwrap();
         (1..=10_000).for_each(|us| stats.record(Duration::from_micros(us)));
-        let label = |text: &str| Line { label: text.into(), stats: &stats };
+        let label = |text: &str| PlotLine { label: text.into(), stats: &stats };
         let picture = svg("a title", &[label("acquire <b>&"), label("pair")]);
         assert_eq!(picture.matches("<polyline").count(), 2);
         assert!(picture.contains("acquire &lt;b&gt;&amp;"), "{picture}");
@@ -155,8 +155,8 @@ mod tests {
 
     #[test]
     fn nothing_measured_is_still_a_picture() {
-        let stats = Stats::new().unwrap();
-        let picture = svg("a title", &[Line { label: "none".into(), stats: &stats }]);
+        let stats = LatencyHistogram::new().unwrap();
+        let picture = svg("a title", &[PlotLine { label: "none".into(), stats: &stats }]);
         assert!(!picture.contains("NaN") && !picture.contains("inf"), "{picture}");
     }
 

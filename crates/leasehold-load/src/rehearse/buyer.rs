@@ -8,17 +8,17 @@
 //!                                         └─▶ never
 //! ```
 //!
-//! Every choice is the dice's, so that a seed is a crowd. What is asked and understood is in `steps`.
+//! Every choice is the dice's, so that a seed is a crowd. What is asked and understood is in `buyer_requests`.
 
 use std::sync::Arc;
 use std::time::Duration;
 
-use super::desk::{Counter, Desk};
-use super::diary::{Diary, Hold};
-use super::dice::Dice;
-use super::plan::Plan;
-use super::steps::{Sale, Try};
-use super::venue::Venue;
+use super::buyer_log::{BuyerHold, BuyerLog};
+use super::buyer_requests::{ConfirmResult, HoldAttempt};
+use super::http_client::{HttpClient, RehearsalContext};
+use super::plan::RehearsalPlan;
+use super::random::SplitMix64;
+use super::rehearsal_event::RehearsalEvent;
 use leasehold_support::time;
 
 /// What a buyer wants.
@@ -32,7 +32,7 @@ pub enum Wish {
 
 /// What the buyer's bank does.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Payment {
+enum PaymentBehaviour {
     Approve,
     Decline,
     Late,
@@ -42,27 +42,32 @@ enum Payment {
 /// One buyer.
 pub struct Buyer {
     pub(super) name: String,
-    pub(super) plan: Arc<Plan>,
-    pub(super) venue: Arc<Venue>,
-    pub(super) counter: Counter,
-    pub(super) desk: Desk,
-    pub(super) dice: Dice,
-    pub(super) diary: Diary,
+    pub(super) plan: Arc<RehearsalPlan>,
+    pub(super) venue: Arc<RehearsalEvent>,
+    pub(super) counter: RehearsalContext,
+    pub(super) desk: HttpClient,
+    pub(super) dice: SplitMix64,
+    pub(super) diary: BuyerLog,
     /// How many requests were made: each has an Idempotency-Key of its own.
     pub(super) asked: u32,
 }
 
 impl Buyer {
     /// The buyer of this number.
-    pub fn new(number: usize, plan: &Arc<Plan>, venue: &Arc<Venue>, counter: &Counter) -> Self {
+    pub fn new(
+        number: usize,
+        plan: &Arc<RehearsalPlan>,
+        venue: &Arc<RehearsalEvent>,
+        counter: &RehearsalContext,
+    ) -> Self {
         Self {
             name: format!("{}-{number}", plan.run),
             plan: plan.clone(),
             venue: venue.clone(),
             counter: counter.clone(),
-            desk: Desk::new(counter.clone()),
-            dice: Dice::new(plan.seed, number as u64),
-            diary: Diary::default(),
+            desk: HttpClient::new(counter.clone()),
+            dice: SplitMix64::new(plan.seed, number as u64),
+            diary: BuyerLog::default(),
             asked: 0,
         }
     }
@@ -74,7 +79,7 @@ impl Buyer {
     }
 
     /// From arrival to the end.
-    pub async fn live(mut self) -> Diary {
+    pub async fn live(mut self) -> BuyerLog {
         let late = self.plan.over.mul_f64(self.dice.share());
         self.counter.stop.within(late).await;
         if self.counter.stop.is_asked() {
@@ -96,14 +101,14 @@ impl Buyer {
     }
 
     /// Tries until something is held, or it is enough.
-    async fn seek(&mut self) -> Option<Hold> {
+    async fn seek(&mut self) -> Option<BuyerHold> {
         let mut wish = self.wish();
         let mut hopeless = 0;
         for _ in 0..self.plan.tries {
             let instead = match self.take(&wish).await {
-                Try::Held(hold) => return Some(hold),
-                Try::Lost(instead) => instead,
-                Try::Over => return None,
+                HoldAttempt::Held(hold) => return Some(hold),
+                HoldAttempt::Lost(instead) => instead,
+                HoldAttempt::Over => return None,
             };
             // Nothing as good was free, twice: it looks sold out.
             hopeless += u32::from(instead.is_none());
@@ -134,7 +139,7 @@ impl Buyer {
         Wish::Seats(self.venue.seats[first..first + many].to_vec())
     }
 
-    async fn decide(&mut self, mut hold: Hold) {
+    async fn decide(&mut self, mut hold: BuyerHold) {
         if !self.think(self.plan.think).await {
             return self.leave(hold);
         }
@@ -153,13 +158,13 @@ impl Buyer {
         let payment = self.payment();
         let Some(paid) = self.pay(&mut hold).await else { return };
         match payment {
-            Payment::Never => {
+            PaymentBehaviour::Never => {
                 self.counter.tally.change(|tally| tally.never_paid += 1);
                 self.leave(hold);
             }
-            Payment::Decline => self.declined(hold, &paid).await,
-            Payment::Late => self.come_late(hold, &paid).await,
-            Payment::Approve => {
+            PaymentBehaviour::Decline => self.declined(hold, &paid).await,
+            PaymentBehaviour::Late => self.come_late(hold, &paid).await,
+            PaymentBehaviour::Approve => {
                 if !self.think(self.plan.think / 2).await {
                     return self.leave(hold);
                 }
@@ -168,22 +173,22 @@ impl Buyer {
         }
     }
 
-    fn payment(&mut self) -> Payment {
+    fn payment(&mut self) -> PaymentBehaviour {
         let (decline, late, never) = (self.plan.decline, self.plan.late, self.plan.never);
         let drawn = self.dice.share();
         if drawn < decline {
-            Payment::Decline
+            PaymentBehaviour::Decline
         } else if drawn < decline + late {
-            Payment::Late
+            PaymentBehaviour::Late
         } else if drawn < decline + late + never {
-            Payment::Never
+            PaymentBehaviour::Never
         } else {
-            Payment::Approve
+            PaymentBehaviour::Approve
         }
     }
 
     /// The card was declined. Where a provider can say so, half of them try another one.
-    async fn declined(&mut self, mut hold: Hold, paid: &str) {
+    async fn declined(&mut self, mut hold: BuyerHold, paid: &str) {
         self.counter.tally.change(|tally| tally.declined += 1);
         if !self.tell_declined(&mut hold, paid).await {
             return self.leave(hold);
@@ -197,7 +202,7 @@ impl Buyer {
     }
 
     /// The money comes when the deadline is over.
-    async fn come_late(&mut self, hold: Hold, paid: &str) {
+    async fn come_late(&mut self, hold: BuyerHold, paid: &str) {
         let now = time::stopwatch();
         let until = hold.over_at + Duration::from_millis(200);
         self.counter.stop.within(until.saturating_duration_since(now)).await;
@@ -208,18 +213,18 @@ impl Buyer {
     }
 
     /// Confirms, and takes what is offered instead.
-    async fn buy(&mut self, hold: &Hold, paid: &str) {
+    async fn buy(&mut self, hold: &BuyerHold, paid: &str) {
         if self.plan.provider.is_some() && self.dice.is(0.3) {
             // The provider is quicker than the page: the confirm finds the order made.
             self.tell_captured(hold, paid).await;
         }
-        if let Sale::Offer(other) = self.confirm(hold, &hold.id, paid).await {
+        if let ConfirmResult::Offer(other) = self.confirm(hold, &hold.id, paid).await {
             self.confirm(hold, &other, paid).await;
         }
     }
 
     /// Goes away without a word: the hold is over when its time is.
-    pub(super) fn leave(&mut self, hold: Hold) {
+    pub(super) fn leave(&mut self, hold: BuyerHold) {
         self.diary.spans.extend(hold.spans(hold.live_until));
         self.diary.left.push((hold.id, hold.over_at));
     }

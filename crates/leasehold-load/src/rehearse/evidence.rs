@@ -4,10 +4,10 @@ use std::time::Duration;
 
 use anyhow::Context;
 
-use super::desk::{Ask, Desk};
-use super::diary::Diary;
-use super::said::{Availability, Entry, Invariants, Now, Page};
-use super::venue::{Venue, get, reach};
+use super::api_types::{ApiAuditEntry, ApiAuditPage, ApiAvailability, ApiInvariants, ApiSeatState};
+use super::buyer_log::BuyerLog;
+use super::http_client::{HttpClient, HttpRequest};
+use super::rehearsal_event::{RehearsalEvent, get, reach};
 
 /// Numbers are given after commit: so often is looked until the audit has what was sold, and so many times without any
 /// news, which is longer than the numbering rests when a server dies.
@@ -16,7 +16,7 @@ const LOOKS: usize = 60;
 
 /// A line of the report: something that was sold.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Line {
+pub struct ReportLine {
     pub order_id: String,
     pub buyer: String,
     /// A seat or an area.
@@ -28,9 +28,9 @@ pub struct Line {
 /// All of it.
 #[derive(Debug, Default)]
 pub struct Evidence {
-    pub lines: Vec<Line>,
-    pub entries: Vec<Entry>,
-    pub invariants: Vec<super::said::Check>,
+    pub lines: Vec<ReportLine>,
+    pub entries: Vec<ApiAuditEntry>,
+    pub invariants: Vec<super::api_types::ApiCheck>,
 }
 
 impl Evidence {
@@ -39,7 +39,7 @@ impl Evidence {
     /// # Errors
     ///
     /// The server does not show it.
-    pub async fn read(desk: &mut Desk, venue: &Venue, diary: &Diary) -> anyhow::Result<Self> {
+    pub async fn read(desk: &mut HttpClient, venue: &RehearsalEvent, diary: &BuyerLog) -> anyhow::Result<Self> {
         let mut found = Self { lines: lines(desk, venue).await?, ..Self::default() };
         let mut in_vain = 0;
         while in_vain < LOOKS {
@@ -58,7 +58,7 @@ impl Evidence {
     }
 
     /// Whether the audit knows of every order that buyers were told of, and of every one in the report.
-    fn has_all(&self, diary: &Diary) -> bool {
+    fn has_all(&self, diary: &BuyerLog) -> bool {
         let known: std::collections::HashSet<&str> =
             self.entries.iter().filter_map(|e| e.order_id.as_deref()).collect();
         diary.orders.iter().all(|told| known.contains(told.order_id.as_str()))
@@ -72,13 +72,14 @@ async fn pause(span: Duration) {
 }
 
 /// What is sold, as the report has it: as CSV, since that has all of it.
-async fn lines(desk: &mut Desk, venue: &Venue) -> anyhow::Result<Vec<Line>> {
+async fn lines(desk: &mut HttpClient, venue: &RehearsalEvent) -> anyhow::Result<Vec<ReportLine>> {
     let path = venue.path("/report?format=csv");
-    let answer = reach(desk, Ask { method: "GET", path: &path, ..Ask::default() }, "read the report").await?;
+    let answer =
+        reach(desk, HttpRequest { method: "GET", path: &path, ..HttpRequest::default() }, "read the report").await?;
     parse(&answer.body)
 }
 
-fn parse(csv: &[u8]) -> anyhow::Result<Vec<Line>> {
+fn parse(csv: &[u8]) -> anyhow::Result<Vec<ReportLine>> {
     let mut reader = csv::Reader::from_reader(csv);
     let heads = reader.headers().context("read the report")?.clone();
     let place = |name: &str| {
@@ -90,7 +91,7 @@ fn parse(csv: &[u8]) -> anyhow::Result<Vec<Line>> {
     for row in reader.records() {
         let row = row.context("read the report")?;
         let text = |place: usize| row.get(place).unwrap_or_default().to_owned();
-        lines.push(Line {
+        lines.push(ReportLine {
             order_id: text(order),
             buyer: text(buyer),
             piece: text(piece),
@@ -101,12 +102,12 @@ fn parse(csv: &[u8]) -> anyhow::Result<Vec<Line>> {
     Ok(lines)
 }
 
-async fn entries(desk: &mut Desk, venue: &Venue, since: u64) -> anyhow::Result<Vec<Entry>> {
+async fn entries(desk: &mut HttpClient, venue: &RehearsalEvent, since: u64) -> anyhow::Result<Vec<ApiAuditEntry>> {
     let mut all = Vec::new();
     let mut since = since;
     loop {
         let path = venue.path(&format!("/audit?limit=1000&since={since}"));
-        let page: Page = get(desk, &path, "read the audit").await?;
+        let page: ApiAuditPage = get(desk, &path, "read the audit").await?;
         all.extend(page.entries);
         match page.next {
             Some(next) => since = next,
@@ -115,11 +116,11 @@ async fn entries(desk: &mut Desk, venue: &Venue, since: u64) -> anyhow::Result<V
     }
 }
 
-async fn invariants(desk: &mut Desk, venue: &Venue) -> anyhow::Result<Vec<super::said::Check>> {
-    let mut found: Invariants = get(desk, &venue.path("/invariants"), "read the invariants").await?;
+async fn invariants(desk: &mut HttpClient, venue: &RehearsalEvent) -> anyhow::Result<Vec<super::api_types::ApiCheck>> {
+    let mut found: ApiInvariants = get(desk, &venue.path("/invariants"), "read the invariants").await?;
     if !found.ok && found.checks.iter().all(|check| check.ok) {
         let detail = "the server says that not all is well, and not what".into();
-        found.checks.push(super::said::Check { name: "invariants".into(), ok: false, detail });
+        found.checks.push(super::api_types::ApiCheck { name: "invariants".into(), ok: false, detail });
     }
     Ok(found.checks)
 }
@@ -129,8 +130,8 @@ async fn invariants(desk: &mut Desk, venue: &Venue) -> anyhow::Result<Vec<super:
 /// # Errors
 ///
 /// The server does not show it.
-pub async fn seats(desk: &mut Desk, venue: &Venue) -> anyhow::Result<Vec<Now>> {
-    let now: Availability = get(desk, &venue.path("/availability?detail=1"), "look at the seats").await?;
+pub async fn seats(desk: &mut HttpClient, venue: &RehearsalEvent) -> anyhow::Result<Vec<ApiSeatState>> {
+    let now: ApiAvailability = get(desk, &venue.path("/availability?detail=1"), "look at the seats").await?;
     Ok(now.seats)
 }
 

@@ -19,23 +19,23 @@
 //!
 //! What is measured of leases alone (`bench`).
 
+mod api_types;
 mod buyer;
-mod crowd;
-mod desk;
-mod diary;
-mod dice;
+mod buyer_log;
+mod buyer_requests;
+mod buyers;
+mod counters;
+mod deployment;
 mod evidence;
-mod judge;
-mod loads;
-mod place;
+mod hold_loads;
+mod http_client;
+mod http_connection;
 mod plan;
 mod proof;
+mod proof_checks;
+mod random;
+mod rehearsal_event;
 mod report;
-mod said;
-mod steps;
-mod tally;
-mod venue;
-mod wire;
 
 use std::path::PathBuf;
 use std::sync::Arc;
@@ -44,14 +44,14 @@ use std::time::Duration;
 use anyhow::Context;
 use clap::Args;
 
-use self::desk::{Counter, Desk};
-use self::place::Place;
-use self::plan::{Mode, Plan};
-use self::proof::Proof;
-use self::report::Report;
-use self::tally::Tally;
-use self::venue::Venue;
-use super::bench::{INTERRUPTED, plot, stop::Stop};
+use self::counters::SharedCounters;
+use self::deployment::Deployment;
+use self::http_client::{HttpClient, RehearsalContext};
+use self::plan::{RehearsalMode, RehearsalPlan};
+use self::proof::RehearsalProof;
+use self::rehearsal_event::RehearsalEvent;
+use self::report::RehearsalReport;
+use super::bench::{INTERRUPTED, plot, stop_signal::StopSignal};
 use leasehold_support::{duration, exit, output};
 
 const EXAMPLE: &str = "\
@@ -152,23 +152,24 @@ pub struct Rehearse {
 impl Rehearse {
     /// Rehearses, tells, and answers the exit code.
     pub fn execute(self) -> anyhow::Result<u8> {
-        let plan = Arc::new(Plan::of(&self)?);
-        let place = Place::parse(&self.http)?;
-        crowd::allow_files(plan.buyers)?;
+        let plan = Arc::new(RehearsalPlan::of(&self)?);
+        let place = Deployment::parse(&self.http)?;
+        buyers::allow_files(plan.buyers)?;
         // One thread: the load shares its cores with the server, and one does for thousands of buyers.
         let runtime =
             tokio::runtime::Builder::new_current_thread().enable_all().build().context("start the runtime")?;
         runtime.block_on(self.run(plan, place))
     }
 
-    async fn run(&self, plan: Arc<Plan>, place: Place) -> anyhow::Result<u8> {
-        let stop = Stop::listen("the rehearsal")?;
+    async fn run(&self, plan: Arc<RehearsalPlan>, place: Deployment) -> anyhow::Result<u8> {
+        let stop = StopSignal::listen("the rehearsal")?;
         let place = place.settle().await?;
-        let counter = Counter { place, tally: Tally::new()?, stop: stop.clone(), patience: self.patience };
-        let mut desk = Desk::new(counter.clone());
+        let counter =
+            RehearsalContext { place, tally: SharedCounters::new()?, stop: stop.clone(), patience: self.patience };
+        let mut desk = HttpClient::new(counter.clone());
         let venue = match &self.event {
-            Some(id) => Venue::open(&mut desk, id, self.really).await?,
-            None => Venue::make(&mut desk, &plan.build, &plan.run).await?,
+            Some(id) => RehearsalEvent::open(&mut desk, id, self.really).await?,
+            None => RehearsalEvent::make(&mut desk, &plan.build, &plan.run).await?,
         };
         let venue = Arc::new(venue);
         let done = self.rehearse(&plan, &venue, &counter).await;
@@ -190,22 +191,22 @@ impl Rehearse {
 
     async fn rehearse(
         &self,
-        plan: &Arc<Plan>,
-        venue: &Arc<Venue>,
-        counter: &Counter,
-    ) -> anyhow::Result<(Report, Proof)> {
-        let began = crowd::begin(counter);
+        plan: &Arc<RehearsalPlan>,
+        venue: &Arc<RehearsalEvent>,
+        counter: &RehearsalContext,
+    ) -> anyhow::Result<(RehearsalReport, RehearsalProof)> {
+        let began = buyers::begin(counter);
         let diary = match plan.mode {
-            Mode::Sale | Mode::Flash => crowd::run(plan, venue, counter).await?,
-            Mode::Holds => loads::holds(plan, venue, counter).await?,
-            Mode::Losers => loads::losers(plan, venue, counter).await?,
+            RehearsalMode::Sale | RehearsalMode::Flash => buyers::run(plan, venue, counter).await?,
+            RehearsalMode::Holds => hold_loads::holds(plan, venue, counter).await?,
+            RehearsalMode::Losers => hold_loads::losers(plan, venue, counter).await?,
         };
         let measured = began.end(plan, counter);
         let proof = proof::prove(plan, venue, counter, diary).await?;
-        Ok((Report::new(plan, venue, counter, &measured, &proof), proof))
+        Ok((RehearsalReport::new(plan, venue, counter, &measured, &proof), proof))
     }
 
-    fn draw(&self, tally: &Tally) -> anyhow::Result<()> {
+    fn draw(&self, tally: &SharedCounters) -> anyhow::Result<()> {
         let Some(path) = &self.plot else { return Ok(()) };
         let picture = tally.change(|tally| {
             let all = [
@@ -214,10 +215,10 @@ impl Rehearse {
                 ("confirm", &tally.confirm),
                 ("release", &tally.release),
             ];
-            let lines: Vec<plot::Line<'_>> = all
+            let lines: Vec<plot::PlotLine<'_>> = all
                 .into_iter()
                 .filter(|(_, stats)| stats.count() > 0)
-                .map(|(what, stats)| plot::Line { label: format!("{what} ({})", stats.count()), stats })
+                .map(|(what, stats)| plot::PlotLine { label: format!("{what} ({})", stats.count()), stats })
                 .collect();
             plot::svg("leasehold rehearse: latency by percentile", &lines)
         });

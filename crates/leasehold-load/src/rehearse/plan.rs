@@ -8,7 +8,7 @@ use leasehold_boxoffice::sign::Secrets;
 use serde::Serialize;
 
 use super::Rehearse;
-use super::venue::Build;
+use super::rehearsal_event::EventSpec;
 use leasehold_support::exit::Failure;
 use leasehold_support::time;
 
@@ -18,7 +18,7 @@ const PROVIDER: &str = "LEASEHOLD_PROVIDER_SECRET";
 /// What is rehearsed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "snake_case")]
-pub enum Mode {
+pub enum RehearsalMode {
     /// Buyers of every kind.
     Sale,
     /// Very many at once on few seats, and all of them pay.
@@ -30,8 +30,8 @@ pub enum Mode {
 }
 
 /// How the buyers of a rehearsal are.
-pub struct Plan {
-    pub mode: Mode,
+pub struct RehearsalPlan {
+    pub mode: RehearsalMode,
     pub buyers: usize,
     /// They arrive within this.
     pub over: Duration,
@@ -54,10 +54,10 @@ pub struct Plan {
     /// With it, declines and captures are told as a provider tells them.
     pub provider: Option<Secrets>,
     /// The event of our own.
-    pub build: Build,
+    pub build: EventSpec,
 }
 
-impl Plan {
+impl RehearsalPlan {
     /// Reads the options together.
     ///
     /// # Errors
@@ -69,25 +69,25 @@ impl Plan {
         let seed = asked.seed.unwrap_or_else(|| time::wall_ms() % 1_000_000);
         let run = format!("r{:x}{:x}", time::wall_ms(), std::process::id());
         let (buyers, seats) = match mode {
-            Mode::Sale => (200, 500),
-            Mode::Flash => (5_000, 500),
-            Mode::Holds | Mode::Losers => (64, 20_000),
+            RehearsalMode::Sale => (200, 500),
+            RehearsalMode::Flash => (5_000, 500),
+            RehearsalMode::Holds | RehearsalMode::Losers => (64, 20_000),
         };
         let (buyers, seats) = (asked.buyers.unwrap_or(buyers), asked.seats.unwrap_or(seats));
-        if mode == Mode::Holds && seats < buyers * 4 {
+        if mode == RehearsalMode::Holds && seats < buyers * 4 {
             return Err(Failure::usage("--holds needs at least four seats for each buyer: they shall not meet"));
         }
-        let lively = mode == Mode::Sale;
+        let lively = mode == RehearsalMode::Sale;
         let share = |share: f64| if lively { share } else { 0.0 };
-        let load = matches!(mode, Mode::Holds | Mode::Losers);
+        let load = matches!(mode, RehearsalMode::Holds | RehearsalMode::Losers);
         let (ttl, pay) = if load { (Duration::from_mins(5), Duration::from_mins(5)) } else { (asked.ttl, asked.pay) };
-        let build = Build {
+        let build = EventSpec {
             name: format!("Rehearsal {run}, seed {seed}"),
             seats,
             floor: if lively { u32::try_from(seats / 5).unwrap_or(u32::MAX) } else { 0 },
             ttl,
             pay,
-            per_buyer: if mode == Mode::Losers { 1_000_000 } else { 8 },
+            per_buyer: if mode == RehearsalMode::Losers { 1_000_000 } else { 8 },
         };
         Ok(Self {
             mode,
@@ -100,8 +100,8 @@ impl Plan {
             late: share(asked.late),
             never: share(asked.never),
             hot: share(asked.hot),
-            party: if mode == Mode::Flash { 1 } else { asked.party },
-            tries: if mode == Mode::Flash { 1_000 } else { asked.tries },
+            party: if mode == RehearsalMode::Flash { 1 } else { asked.party },
+            tries: if mode == RehearsalMode::Flash { 1_000 } else { asked.tries },
             seed,
             keyed: asked.keyed,
             run,
@@ -111,18 +111,18 @@ impl Plan {
     }
 }
 
-fn mode(asked: &Rehearse) -> anyhow::Result<Mode> {
+fn mode(asked: &Rehearse) -> anyhow::Result<RehearsalMode> {
     match (asked.holds, asked.losers, asked.flash) {
-        (false, false, false) => Ok(Mode::Sale),
-        (true, false, false) => Ok(Mode::Holds),
-        (false, true, false) => Ok(Mode::Losers),
-        (false, false, true) => Ok(Mode::Flash),
+        (false, false, false) => Ok(RehearsalMode::Sale),
+        (true, false, false) => Ok(RehearsalMode::Holds),
+        (false, true, false) => Ok(RehearsalMode::Losers),
+        (false, false, true) => Ok(RehearsalMode::Flash),
         _ => Err(Failure::usage("give only one of --holds, --losers and --flash")),
     }
 }
 
-fn refuse_odd(asked: &Rehearse, mode: Mode) -> anyhow::Result<()> {
-    let load = matches!(mode, Mode::Holds | Mode::Losers);
+fn refuse_odd(asked: &Rehearse, mode: RehearsalMode) -> anyhow::Result<()> {
+    let load = matches!(mode, RehearsalMode::Holds | RehearsalMode::Losers);
     let no = |sentence: &str| Err(Failure::usage(sentence));
     if !load && (asked.time.is_some() || asked.keyed) {
         return no(
@@ -132,7 +132,7 @@ fn refuse_odd(asked: &Rehearse, mode: Mode) -> anyhow::Result<()> {
     if asked.time.is_some_and(|time| time.is_zero()) {
         return no("--for is not zero: say e.g. --for 30s");
     }
-    if asked.event.is_some() && mode != Mode::Sale {
+    if asked.event.is_some() && mode != RehearsalMode::Sale {
         return no("--holds, --losers and --flash make an event of their own: give them without --event");
     }
     if asked.event.is_some() && asked.seats.is_some() {

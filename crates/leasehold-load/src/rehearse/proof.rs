@@ -5,13 +5,13 @@ use std::time::{Duration, Instant};
 
 use serde_json::json;
 
-use super::desk::{Answer, Ask, Counter, Desk};
-use super::diary::Diary;
+use super::api_types::ApiHold;
+use super::buyer_log::BuyerLog;
 use super::evidence::{self, Evidence};
-use super::judge::{Check, judge};
-use super::plan::Plan;
-use super::said::Held;
-use super::venue::{Venue, escape};
+use super::http_client::{HttpClient, HttpRequest, HttpResponse, RehearsalContext};
+use super::plan::RehearsalPlan;
+use super::proof_checks::{ProofCheck, judge};
+use super::rehearsal_event::{RehearsalEvent, escape};
 use crate::bench::progress;
 use leasehold_support::{exit, output, time};
 
@@ -24,8 +24,8 @@ const PROBE_PATIENCE: Duration = Duration::from_secs(10);
 
 /// What was found.
 #[derive(Debug)]
-pub struct Proof {
-    pub checks: Vec<Check>,
+pub struct RehearsalProof {
+    pub checks: Vec<ProofCheck>,
     /// Confirms of which nobody knows what became.
     pub unknown: usize,
     pub entries: usize,
@@ -33,7 +33,7 @@ pub struct Proof {
     pub told: usize,
 }
 
-impl Proof {
+impl RehearsalProof {
     /// The exit code it comes to.
     pub fn verdict(&self) -> u8 {
         match (self.checks.iter().all(|check| check.ok), self.unknown) {
@@ -49,10 +49,15 @@ impl Proof {
 /// # Errors
 ///
 /// The evidence cannot be read.
-pub async fn prove(plan: &Plan, venue: &Venue, counter: &Counter, diary: Diary) -> anyhow::Result<Proof> {
+pub async fn prove(
+    plan: &RehearsalPlan,
+    venue: &RehearsalEvent,
+    counter: &RehearsalContext,
+    diary: BuyerLog,
+) -> anyhow::Result<RehearsalProof> {
     let bar = progress::spinner("reading what the event says of itself");
     bar.enable_steady_tick(Duration::from_millis(100));
-    let mut desk = Desk::new(counter.clone());
+    let mut desk = HttpClient::new(counter.clone());
     let mut checks = Vec::new();
     if venue.own && !counter.stop.is_asked() {
         bar.set_message("waiting until what was abandoned is over");
@@ -63,17 +68,17 @@ pub async fn prove(plan: &Plan, venue: &Venue, counter: &Counter, diary: Diary) 
     bar.finish_and_clear();
     let areas = venue.areas.iter().map(|area| (area.id.as_str(), area.capacity)).collect();
     checks.extend(judge(&plan.run, &areas, &diary, &found));
-    Ok(Proof { checks, unknown: diary.open.len(), entries: found.entries.len(), told: diary.orders.len() })
+    Ok(RehearsalProof { checks, unknown: diary.open.len(), entries: found.entries.len(), told: diary.orders.len() })
 }
 
 /// What was abandoned is free when its time is over, whoever sweeps or does not.
 async fn freed(
-    desk: &mut Desk,
-    plan: &Plan,
-    venue: &Venue,
-    counter: &Counter,
-    diary: &Diary,
-) -> anyhow::Result<Vec<Check>> {
+    desk: &mut HttpClient,
+    plan: &RehearsalPlan,
+    venue: &RehearsalEvent,
+    counter: &RehearsalContext,
+    diary: &BuyerLog,
+) -> anyhow::Result<Vec<ProofCheck>> {
     let now = time::stopwatch();
     let last = diary.left.iter().map(|(_, over)| *over).chain(diary.dark_until).max().unwrap_or(now);
     if last.saturating_duration_since(now) > LONGEST_WAIT {
@@ -85,21 +90,25 @@ async fn freed(
         return Ok(Vec::new());
     }
     let (mut free, late) = look(desk, venue, counter, diary).await?;
-    let over = Check::new("holds_end_on_time", &late, format!("{} abandoned holds ended on time", diary.left.len()));
+    let over =
+        ProofCheck::new("holds_end_on_time", &late, format!("{} abandoned holds ended on time", diary.left.len()));
     free.truncate(PROBED);
     let mut stuck = Vec::new();
     for (number, seats) in free.chunks(AT_ONCE.min(venue.per_buyer)).enumerate() {
         stuck.extend(probe(desk, plan, venue, counter, seats, number).await);
     }
-    Ok(vec![over, Check::new("what_is_free_can_be_held", &stuck, format!("{} free seats were held again", free.len()))])
+    Ok(vec![
+        over,
+        ProofCheck::new("what_is_free_can_be_held", &stuck, format!("{} free seats were held again", free.len())),
+    ])
 }
 
 /// Free seats, and seats that are not but should be. Holds nobody was told of (an offer whose maker died) have their time.
 async fn look(
-    desk: &mut Desk,
-    venue: &Venue,
-    counter: &Counter,
-    diary: &Diary,
+    desk: &mut HttpClient,
+    venue: &RehearsalEvent,
+    counter: &RehearsalContext,
+    diary: &BuyerLog,
 ) -> anyhow::Result<(Vec<String>, Vec<String>)> {
     let ends: HashMap<&str, Instant> = diary.left.iter().map(|(hold, over)| (hold.as_str(), *over)).collect();
     let patience = time::stopwatch() + venue.ttl + venue.pay + Duration::from_secs(1);
@@ -130,10 +139,10 @@ async fn look(
 /// Takes free seats and gives them back. A lease outlives its row by a few seconds where nobody tidies: that long it may
 /// take.
 async fn probe(
-    desk: &mut Desk,
-    plan: &Plan,
-    venue: &Venue,
-    counter: &Counter,
+    desk: &mut HttpClient,
+    plan: &RehearsalPlan,
+    venue: &RehearsalEvent,
+    counter: &RehearsalContext,
     seats: &[String],
     number: usize,
 ) -> Option<String> {
@@ -142,7 +151,7 @@ async fn probe(
     let body = body.to_string();
     for nth in 0.. {
         let idem = format!("{}-probe-{number}-{nth}", plan.run);
-        let ask = Ask { method: "POST", path: &path, idem: Some(&idem), body: &body, ..Ask::default() };
+        let ask = HttpRequest { method: "POST", path: &path, idem: Some(&idem), body: &body, ..HttpRequest::default() };
         match desk.ask(ask).await {
             Ok(answer) if answer.status == 201 => {
                 give_back(desk, &answer).await;
@@ -160,10 +169,10 @@ async fn probe(
     None
 }
 
-async fn give_back(desk: &mut Desk, answer: &Answer) {
-    let Ok(held) = serde_json::from_slice::<Held>(&answer.body) else { return };
+async fn give_back(desk: &mut HttpClient, answer: &HttpResponse) {
+    let Ok(held) = serde_json::from_slice::<ApiHold>(&answer.body) else { return };
     let path = format!("/v1/holds/{}/release", escape(&held.hold_id));
     let hold_key = Some(held.hold_key.as_str());
     // What is not given back is over by itself.
-    let _ = desk.ask(Ask { method: "POST", path: &path, hold_key, body: "{}", ..Ask::default() }).await;
+    let _ = desk.ask(HttpRequest { method: "POST", path: &path, hold_key, body: "{}", ..HttpRequest::default() }).await;
 }

@@ -5,22 +5,22 @@ use std::time::Duration;
 
 use serde::Serialize;
 
-use super::crowd::Measured;
-use super::desk::Counter;
-use super::judge::Check;
-use super::plan::{Mode, Plan};
-use super::proof::Proof;
-use super::venue::Venue;
-use crate::bench::report::micros;
-use crate::bench::stats::{Stats, Summary};
+use super::buyers::RunMeasurement;
+use super::http_client::RehearsalContext;
+use super::plan::{RehearsalMode, RehearsalPlan};
+use super::proof::RehearsalProof;
+use super::proof_checks::ProofCheck;
+use super::rehearsal_event::RehearsalEvent;
+use crate::bench::latency::{LatencyHistogram, LatencySummary};
+use crate::bench::pairs_report::micros;
 use leasehold_support::output::{self, Table};
 
 /// All of it. Latencies in microseconds.
 #[derive(Debug, Serialize)]
-pub struct Report {
+pub struct RehearsalReport {
     url: String,
     event_id: String,
-    mode: Mode,
+    mode: RehearsalMode,
     seed: u64,
     buyers: usize,
     seats: usize,
@@ -33,10 +33,10 @@ pub struct Report {
     refusals_per_s: f64,
     conflict_rate: f64,
     reasons: BTreeMap<String, u64>,
-    hold_us: Summary,
-    refusal_us: Summary,
-    confirm_us: Summary,
-    release_us: Summary,
+    hold_us: LatencySummary,
+    refusal_us: LatencySummary,
+    confirm_us: LatencySummary,
+    release_us: LatencySummary,
     arrived: u64,
     sold: u64,
     sold_seats: u64,
@@ -59,15 +59,15 @@ pub struct Report {
     errors: BTreeMap<String, u64>,
     /// CPU time of this process for each request, in microseconds.
     cpu_us_per_request: f64,
-    proof: Proven,
+    proof: ProofReport,
 }
 
 #[derive(Debug, Serialize)]
-struct Proven {
+struct ProofReport {
     ok: bool,
     audit_entries: usize,
     confirmed_orders: usize,
-    checks: Vec<Check>,
+    checks: Vec<ProofCheck>,
 }
 
 #[allow(clippy::cast_precision_loss, reason = "counts are far below 2^53")]
@@ -75,10 +75,16 @@ fn per(count: u64, time: Duration) -> f64 {
     if time.is_zero() { 0.0 } else { (count as f64 / time.as_secs_f64() * 10.0).round() / 10.0 }
 }
 
-impl Report {
+impl RehearsalReport {
     /// From everything.
     #[allow(clippy::cast_precision_loss, reason = "counts are far below 2^53")]
-    pub fn new(plan: &Plan, venue: &Venue, counter: &Counter, measured: &Measured, proof: &Proof) -> Self {
+    pub fn new(
+        plan: &RehearsalPlan,
+        venue: &RehearsalEvent,
+        counter: &RehearsalContext,
+        measured: &RunMeasurement,
+        proof: &RehearsalProof,
+    ) -> Self {
         counter.tally.change(|sums| {
             let (holds, refusals) = (sums.hold.count(), sums.refusal.count());
             let requests = holds + refusals + sums.confirm.count() + sums.release.count();
@@ -120,7 +126,7 @@ impl Report {
                 unknown: proof.unknown,
                 errors: sums.errors.clone(),
                 cpu_us_per_request: (measured.cpu.as_micros() as f64 / (requests.max(1) as f64) * 10.0).round() / 10.0,
-                proof: Proven {
+                proof: ProofReport {
                     ok: proof.checks.iter().all(|check| check.ok),
                     audit_entries: proof.entries,
                     confirmed_orders: proof.told,
@@ -159,7 +165,7 @@ impl Report {
             ("release", self.released, self.release_us),
         ];
         for (what, count, summary) in rows.into_iter().filter(|(_, count, _)| *count > 0) {
-            let Summary { p50, p99, max } = summary;
+            let LatencySummary { p50, p99, max } = summary;
             table.row([what.into(), count.to_string(), per_s(count), micros(p50), micros(p99), micros(max)]);
         }
         table.print()?;
@@ -175,7 +181,7 @@ impl Report {
     }
 
     fn people(&self) -> anyhow::Result<()> {
-        if matches!(self.mode, Mode::Holds | Mode::Losers) {
+        if matches!(self.mode, RehearsalMode::Holds | RehearsalMode::Losers) {
             return Ok(());
         }
         output::line(format!(
@@ -219,6 +225,6 @@ impl Report {
     }
 }
 
-fn summary(stats: &Stats) -> Summary {
+fn summary(stats: &LatencyHistogram) -> LatencySummary {
     stats.summary()
 }

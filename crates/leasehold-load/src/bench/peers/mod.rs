@@ -16,9 +16,9 @@ mod etcd;
 #[cfg(feature = "peers")]
 mod postgres;
 #[cfg(feature = "peers")]
-mod redis;
+mod postgres_seats;
 #[cfg(feature = "peers")]
-mod seats;
+mod redis;
 #[cfg(feature = "peers")]
 mod zookeeper;
 
@@ -27,13 +27,13 @@ use std::time::Duration;
 
 use indicatif::ProgressBar;
 
-use super::load::Measured;
-use super::stop::Stop;
+use super::pair_load::PairMeasurement;
+use super::stop_signal::StopSignal;
 use leasehold_support::exit::Failure;
 
 /// What somebody else's server is.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Kind {
+pub enum PeerKind {
     /// `redis://`
     Redis,
     /// `etcd://`
@@ -46,7 +46,7 @@ pub enum Kind {
     Seats,
 }
 
-impl Kind {
+impl PeerKind {
     /// The kind of a URL scheme.
     pub fn named(scheme: &str) -> Option<Self> {
         match scheme {
@@ -61,23 +61,23 @@ impl Kind {
 
 /// One of somebody else's servers.
 #[derive(Clone, PartialEq, Eq)]
-pub struct Peer {
+pub struct PeerServer {
     /// What it is.
-    pub kind: Kind,
+    pub kind: PeerKind,
     /// The URL as it was given, secrets and all.
     pub url: String,
     /// The URL without its secrets.
     pub shown: String,
 }
 
-impl fmt::Debug for Peer {
+impl fmt::Debug for PeerServer {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(&self.shown)
     }
 }
 
 /// Refuses a peer that this build cannot drive.
-pub fn require_built(kind: Kind) -> anyhow::Result<()> {
+pub fn require_built(kind: PeerKind) -> anyhow::Result<()> {
     if cfg!(feature = "peers") {
         return Ok(());
     }
@@ -90,30 +90,30 @@ pub fn require_built(kind: Kind) -> anyhow::Result<()> {
 /// Lets `clients` clients of the peer work for `time`, or until somebody stops it.
 #[cfg(feature = "peers")]
 pub async fn run(
-    peer: &Peer,
+    peer: &PeerServer,
     clients: usize,
     time: Duration,
-    stop: &Stop,
+    stop: &StopSignal,
     bar: &ProgressBar,
-) -> anyhow::Result<Measured> {
-    use super::load;
+) -> anyhow::Result<PairMeasurement> {
+    use super::pair_load;
     match peer.kind {
-        Kind::Redis => load::run(redis::connect(peer, clients).await?, time, stop, bar).await,
-        Kind::Etcd => load::run(etcd::connect(peer, clients).await?, time, stop, bar).await,
-        Kind::ZooKeeper => load::run(zookeeper::connect(peer, clients).await?, time, stop, bar).await,
-        Kind::Postgres => {
-            let table = postgres::Table::make(peer).await?;
+        PeerKind::Redis => pair_load::run(redis::connect(peer, clients).await?, time, stop, bar).await,
+        PeerKind::Etcd => pair_load::run(etcd::connect(peer, clients).await?, time, stop, bar).await,
+        PeerKind::ZooKeeper => pair_load::run(zookeeper::connect(peer, clients).await?, time, stop, bar).await,
+        PeerKind::Postgres => {
+            let table = postgres::LockTable::make(peer).await?;
             let measured = match table.connect(peer, clients).await {
-                Ok(clients) => load::run(clients, time, stop, bar).await,
+                Ok(clients) => pair_load::run(clients, time, stop, bar).await,
                 Err(error) => Err(error),
             };
             table.remove().await?;
             measured
         }
-        Kind::Seats => {
-            let hall = seats::Hall::make(peer).await?;
+        PeerKind::Seats => {
+            let hall = postgres_seats::SeatTable::make(peer).await?;
             let measured = match hall.connect(peer, clients).await {
-                Ok(buyers) => load::run(buyers, time, stop, bar).await,
+                Ok(buyers) => pair_load::run(buyers, time, stop, bar).await,
                 Err(error) => Err(error),
             };
             hall.remove().await?;
@@ -125,19 +125,19 @@ pub async fn run(
 /// Never asked: such a peer was refused when its URL was read.
 #[cfg(not(feature = "peers"))]
 pub async fn run(
-    peer: &Peer,
+    peer: &PeerServer,
     _clients: usize,
     _time: Duration,
-    _stop: &Stop,
+    _stop: &StopSignal,
     _bar: &ProgressBar,
-) -> anyhow::Result<Measured> {
+) -> anyhow::Result<PairMeasurement> {
     require_built(peer.kind)?;
     anyhow::bail!("this build cannot drive {}", peer.shown)
 }
 
 /// Nobody could be asked.
 #[cfg(feature = "peers")]
-fn silent(peer: &Peer, cause: &impl fmt::Display) -> anyhow::Error {
+fn silent(peer: &PeerServer, cause: &impl fmt::Display) -> anyhow::Error {
     Failure::coded(leasehold_support::exit::UNAVAILABLE, format!("no answer from {}: {cause}", peer.shown))
 }
 

@@ -3,17 +3,17 @@
 use anyhow::{Context, ensure};
 use tokio_postgres::{NoTls, Statement};
 
-use super::{Peer, owner, silent};
-use crate::bench::load::{self, TTL};
+use super::{PeerServer, owner, silent};
+use crate::bench::pair_load::{self, TTL};
 
 /// The table of this run, and the connection that makes and drops it.
-pub struct Table {
+pub struct LockTable {
     connection: tokio_postgres::Client,
     name: String,
 }
 
 /// One connection, with its prepared statements.
-pub struct Client {
+pub struct PostgresClient {
     connection: tokio_postgres::Client,
     acquire: Statement,
     release: Statement,
@@ -21,9 +21,9 @@ pub struct Client {
     held: String,
 }
 
-impl Table {
+impl LockTable {
     /// Makes the table.
-    pub async fn make(peer: &Peer) -> anyhow::Result<Self> {
+    pub async fn make(peer: &PeerServer) -> anyhow::Result<Self> {
         let connection = reach(peer).await?;
         let name = format!("leasehold_bench_{}", std::process::id());
         let make = format!(
@@ -35,7 +35,7 @@ impl Table {
     }
 
     /// Connects the clients.
-    pub async fn connect(&self, peer: &Peer, count: usize) -> anyhow::Result<Vec<Client>> {
+    pub async fn connect(&self, peer: &PeerServer, count: usize) -> anyhow::Result<Vec<PostgresClient>> {
         let table = &self.name;
         let seconds = TTL.as_secs();
         let acquire = format!(
@@ -51,7 +51,7 @@ impl Table {
             let connection = reach(peer).await?;
             let acquire = connection.prepare(&acquire).await.context("prepare the acquire")?;
             let release = connection.prepare(&release).await.context("prepare the release")?;
-            clients.push(Client { connection, acquire, release, owner: owner(number), held: String::new() });
+            clients.push(PostgresClient { connection, acquire, release, owner: owner(number), held: String::new() });
         }
         Ok(clients)
     }
@@ -63,7 +63,7 @@ impl Table {
     }
 }
 
-pub async fn reach(peer: &Peer) -> anyhow::Result<tokio_postgres::Client> {
+pub async fn reach(peer: &PeerServer) -> anyhow::Result<tokio_postgres::Client> {
     let (client, connection) =
         tokio_postgres::connect(&peer.url, NoTls).await.map_err(|cause| silent(peer, &causes(&cause)))?;
     // It ends with its client; what goes wrong on it is the error of whoever waits for an answer.
@@ -76,7 +76,7 @@ fn causes(error: &dyn std::error::Error) -> String {
     error.source().map_or_else(|| error.to_string(), |cause| format!("{error}: {}", causes(cause)))
 }
 
-impl load::Client for Client {
+impl pair_load::LockClient for PostgresClient {
     async fn acquire(&mut self, name: &str) -> anyhow::Result<()> {
         name.clone_into(&mut self.held);
         let taken = self.connection.query_opt(&self.acquire, &[&self.held, &self.owner]).await.context("upsert")?;

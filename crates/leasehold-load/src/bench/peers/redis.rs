@@ -6,8 +6,8 @@ use anyhow::{Context, ensure};
 use redis::aio::MultiplexedConnection;
 use redis::{AsyncConnectionConfig, Script};
 
-use super::{Peer, owner, silent};
-use crate::bench::load::{self, TTL};
+use super::{PeerServer, owner, silent};
+use crate::bench::pair_load::{self, TTL};
 
 /// The default of 500 ms would end the bench at the first slow sync.
 const PATIENCE: Duration = Duration::from_secs(30);
@@ -17,7 +17,7 @@ const RELEASE: &str =
     "if redis.call('get', KEYS[1]) == ARGV[1] then return redis.call('del', KEYS[1]) else return 0 end";
 
 /// One connection.
-pub struct Client {
+pub struct RedisClient {
     connection: MultiplexedConnection,
     release: Script,
     owner: String,
@@ -27,7 +27,7 @@ pub struct Client {
 }
 
 /// Connects the clients, and loads the script.
-pub async fn connect(peer: &Peer, count: usize) -> anyhow::Result<Vec<Client>> {
+pub async fn connect(peer: &PeerServer, count: usize) -> anyhow::Result<Vec<RedisClient>> {
     let client = redis::Client::open(peer.url.as_str()).map_err(|cause| silent(peer, &cause))?;
     let mut clients = Vec::with_capacity(count);
     for number in 0..count {
@@ -36,12 +36,12 @@ pub async fn connect(peer: &Peer, count: usize) -> anyhow::Result<Vec<Client>> {
         let mut connection = connected.map_err(|cause| silent(peer, &cause))?;
         let release = Script::new(RELEASE);
         release.load_async(&mut connection).await.map_err(|cause| silent(peer, &cause))?;
-        clients.push(Client { connection, release, owner: owner(number), turn: 0, held: Default::default() });
+        clients.push(RedisClient { connection, release, owner: owner(number), turn: 0, held: Default::default() });
     }
     Ok(clients)
 }
 
-impl load::Client for Client {
+impl pair_load::LockClient for RedisClient {
     async fn acquire(&mut self, name: &str) -> anyhow::Result<()> {
         self.turn += 1;
         self.held = (name.to_owned(), format!("{}{:x}", self.owner, self.turn));

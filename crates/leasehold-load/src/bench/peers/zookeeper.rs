@@ -9,13 +9,13 @@ use std::time::Duration;
 use anyhow::{Context, ensure};
 use zookeeper_client::{Acls, CreateMode, CreateOptions};
 
-use super::{Peer, silent};
-use crate::bench::load;
+use super::{PeerServer, silent};
+use crate::bench::pair_load;
 
 const SESSION: Duration = Duration::from_secs(30);
 
 /// One connection, with its session and the parent of its name.
-pub struct Client {
+pub struct ZooKeeperClient {
     connection: zookeeper_client::Client,
     parent: String,
     /// The node's name, without its parent.
@@ -23,17 +23,17 @@ pub struct Client {
 }
 
 /// Connects the clients and makes their parents.
-pub async fn connect(peer: &Peer, count: usize) -> anyhow::Result<Vec<Client>> {
+pub async fn connect(peer: &PeerServer, count: usize) -> anyhow::Result<Vec<ZooKeeperClient>> {
     let cluster = peer.shown.strip_prefix("zk://").unwrap_or(&peer.shown).trim_end_matches('/');
     let mut clients = Vec::with_capacity(count);
     for number in 0..count {
         // Fail eagerly: else it goes on for ever where nobody listens.
         let connector = zookeeper_client::Client::connector().with_session_timeout(SESSION).with_fail_eagerly();
         let connection = connector.connect(cluster).await.map_err(|cause| silent(peer, &cause))?;
-        let parent = format!("/{}-{number}", load::prefix().replace('/', "-"));
+        let parent = format!("/{}-{number}", pair_load::prefix().replace('/', "-"));
         let made = connection.create(&parent, b"", &options(CreateMode::Persistent)).await;
         made.map_err(|cause| silent(peer, &cause))?;
-        clients.push(Client { connection, parent, held: String::new() });
+        clients.push(ZooKeeperClient { connection, parent, held: String::new() });
     }
     Ok(clients)
 }
@@ -42,7 +42,7 @@ fn options(mode: CreateMode) -> CreateOptions<'static> {
     mode.with_acls(Acls::anyone_all())
 }
 
-impl load::Client for Client {
+impl pair_load::LockClient for ZooKeeperClient {
     async fn acquire(&mut self, _name: &str) -> anyhow::Result<()> {
         let prefix = format!("{}/lock-", self.parent);
         let created = self.connection.create(&prefix, b"", &options(CreateMode::EphemeralSequential)).await;

@@ -10,17 +10,17 @@ use anyhow::{Context, bail, ensure};
 use indicatif::ProgressBar;
 use serde::Serialize;
 
-use super::Address;
-use super::crowd::Crowd;
+use super::ServerAddress;
+use super::connection_set::ConnectionSet;
 use super::pairs::{SILENT_TICKS, TICK};
-use super::wire::Answer;
-use crate::bench::disk::{Found, Probe};
-use crate::bench::load;
-use crate::bench::place::Disk;
+use super::resp_codec::RespReply;
+use crate::bench::disk::{DiskProbe, FdatasyncLatency};
+use crate::bench::engine_dir::Disk;
+use crate::bench::latency::{LatencyHistogram, LatencySummary, ratio};
+use crate::bench::pair_load;
+use crate::bench::pairs_report::micros;
 use crate::bench::progress;
-use crate::bench::report::micros;
-use crate::bench::stats::{Stats, Summary, ratio};
-use crate::bench::stop::Stop;
+use crate::bench::stop_signal::StopSignal;
 use leasehold_support::output::{self, Table};
 use leasehold_support::time;
 
@@ -39,17 +39,17 @@ const TRIPS: u32 = 2_000;
 
 /// What was found.
 #[derive(Debug, Serialize)]
-pub struct Report {
+pub struct HandoffReport {
     url: String,
     fs: String,
     waiters: usize,
     seconds: f64,
     handoffs: u64,
     /// From a release sent to the next one's grant received.
-    handoff_us: Summary,
+    handoff_us: LatencySummary,
     /// One PING, on a connection of its own, before and after.
-    round_trip_us: Summary,
-    fdatasync_us: Found,
+    round_trip_us: LatencySummary,
+    fdatasync_us: FdatasyncLatency,
     /// The p50 of a handoff, of the p50 of one fdatasync and the p50 of one round trip together.
     ratio_p50: f64,
     /// The same of p99.
@@ -57,18 +57,24 @@ pub struct Report {
 }
 
 /// Measures disk and trip, hands the baton on for `time`, and measures disk and trip again. Blocks.
-pub fn run(address: &Address, waiters: usize, disk: &Disk, time: Duration, stop: &Stop) -> anyhow::Result<Report> {
+pub fn run(
+    address: &ServerAddress,
+    waiters: usize,
+    disk: &Disk,
+    time: Duration,
+    stop: &StopSignal,
+) -> anyhow::Result<HandoffReport> {
     let bar = progress::time(time, "measuring the disk and the round trip");
-    let (mut probe, mut trips) = (disk.probe()?, Stats::new()?);
+    let (mut probe, mut trips) = (disk.probe()?, LatencyHistogram::new()?);
     measure(&mut probe, address, &mut trips)?;
     bar.set_message("handing on");
-    let (handoffs, elapsed) = Line::new(Crowd::connect(address, waiters)?)?.run(time, stop, &bar)?;
+    let (handoffs, elapsed) = HandoffLoad::new(ConnectionSet::connect(address, waiters)?)?.run(time, stop, &bar)?;
     bar.set_message("measuring the disk and the round trip again");
     measure(&mut probe, address, &mut trips)?;
     bar.finish_and_clear();
     let (fdatasync_us, round_trip_us, handoff_us) = (probe.found()?, trips.summary(), handoffs.summary());
     fdatasync_us.warn();
-    Ok(Report {
+    Ok(HandoffReport {
         url: address.shown.clone(),
         fs: disk.fs.clone(),
         waiters,
@@ -83,17 +89,17 @@ pub fn run(address: &Address, waiters: usize, disk: &Disk, time: Duration, stop:
 }
 
 /// One half of what the handoff is compared with, while nobody stands in line.
-fn measure(probe: &mut Probe, address: &Address, trips: &mut Stats) -> anyhow::Result<()> {
+fn measure(probe: &mut DiskProbe, address: &ServerAddress, trips: &mut LatencyHistogram) -> anyhow::Result<()> {
     probe.measure()?;
     // Connected only now: a server may cut off those who say nothing at first.
-    let mut crowd = Crowd::connect(address, 1)?;
+    let mut crowd = ConnectionSet::connect(address, 1)?;
     for _ in 0..TRIPS {
         let sent = time::stopwatch();
         crowd.send(0, &["PING"])?;
         ensure!(crowd.look(PATIENCE)? > 0, "the server did not answer PING for ten seconds");
         crowd.receive(0)?;
         match crowd.answer(0)? {
-            Some(Answer::Simple("PONG")) => trips.record(time::stopwatch().duration_since(sent)),
+            Some(RespReply::Simple("PONG")) => trips.record(time::stopwatch().duration_since(sent)),
             _ => bail!("the server answered PING with something else than PONG"),
         }
     }
@@ -101,32 +107,32 @@ fn measure(probe: &mut Probe, address: &Address, trips: &mut Stats) -> anyhow::R
 }
 
 /// Everybody in line for one name.
-struct Line {
-    crowd: Crowd,
+struct HandoffLoad {
+    crowd: ConnectionSet,
     name: String,
     lease_id: String,
     /// Who was granted and has not been told yet that its release went through.
     releasing: Vec<bool>,
     /// When the last release was sent, until somebody is granted.
     released: Option<Instant>,
-    handoffs: Stats,
+    handoffs: LatencyHistogram,
     granted: usize,
     /// How many are to be granted yet, or to hear that their release went through.
     in_line: usize,
     ended: bool,
 }
 
-impl Line {
-    fn new(crowd: Crowd) -> anyhow::Result<Self> {
+impl HandoffLoad {
+    fn new(crowd: ConnectionSet) -> anyhow::Result<Self> {
         let releasing = vec![false; crowd.len()];
-        let name = format!("{}/baton", load::prefix());
+        let name = format!("{}/baton", pair_load::prefix());
         let mut line = Self {
             crowd,
             name,
             lease_id: String::new(),
             releasing,
             released: None,
-            handoffs: Stats::new()?,
+            handoffs: LatencyHistogram::new()?,
             granted: 0,
             in_line: 0,
             ended: false,
@@ -142,7 +148,12 @@ impl Line {
     }
 
     /// Hands on for `time` after everybody had two turns, and then until everybody has had its last.
-    fn run(mut self, time: Duration, stop: &Stop, bar: &ProgressBar) -> anyhow::Result<(Stats, Duration)> {
+    fn run(
+        mut self,
+        time: Duration,
+        stop: &StopSignal,
+        bar: &ProgressBar,
+    ) -> anyhow::Result<(LatencyHistogram, Duration)> {
         let warm = 2 * self.crowd.len();
         let mut began = None;
         let mut found_out = None;
@@ -157,7 +168,7 @@ impl Line {
             }
             let now = time::stopwatch();
             if began.is_none() && self.granted >= warm {
-                (self.handoffs, began) = (Stats::new()?, Some(now));
+                (self.handoffs, began) = (LatencyHistogram::new()?, Some(now));
             }
             let elapsed = began.map_or(Duration::ZERO, |began| now.duration_since(began));
             bar.set_position(u64::try_from(elapsed.as_millis())?);
@@ -174,7 +185,7 @@ impl Line {
         let Some(answer) = self.crowd.answer(caller)? else { return Ok(()) };
         let now = time::stopwatch();
         match answer {
-            Answer::Array(lease_id) => {
+            RespReply::Array(lease_id) => {
                 self.lease_id.clear();
                 self.lease_id.push_str(lease_id);
                 match self.released.take() {
@@ -188,7 +199,7 @@ impl Line {
             }
             // Back to the end of the line, so that it never gets shorter. At the end nobody is left in it, and nobody
             // holds: the next run would wait for a ghost.
-            Answer::Integer(1) if self.releasing[caller] => {
+            RespReply::Integer(1) if self.releasing[caller] => {
                 self.releasing[caller] = false;
                 if self.ended {
                     self.in_line -= 1;
@@ -196,7 +207,7 @@ impl Line {
                 }
                 self.ask(caller)
             }
-            Answer::Error(sentence) => bail!("the server refused: {sentence}"),
+            RespReply::Error(sentence) => bail!("the server refused: {sentence}"),
             // Nothing of the answer is repeated: it may carry a lease_id.
             _ => bail!("the server answered something else than was asked for"),
         }
@@ -213,7 +224,7 @@ impl Line {
 }
 
 /// Prints the figures for people.
-pub fn print(report: &Report) -> anyhow::Result<()> {
+pub fn print(report: &HandoffReport) -> anyhow::Result<()> {
     output::line(format!("{} on {}", report.url, report.fs))?;
     output::line(format!("{} in line, {} handoffs in {} s", report.waiters, report.handoffs, report.seconds))?;
     let mut table = Table::new(&["", "P50", "P99"]);

@@ -8,12 +8,12 @@ use anyhow::{Context, ensure};
 use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
 use serde::Serialize;
 
-use super::{Address, pairs};
-use crate::bench::load::Measured;
+use super::{ServerAddress, pairs};
+use crate::bench::latency::{LatencySummary, ratio};
+use crate::bench::pair_load::PairMeasurement;
+use crate::bench::pairs_report::micros;
 use crate::bench::progress;
-use crate::bench::report::micros;
-use crate::bench::stats::{Summary, ratio};
-use crate::bench::stop::Stop;
+use crate::bench::stop_signal::StopSignal;
 use leasehold_support::exit::Failure;
 use leasehold_support::output::{self, Table};
 
@@ -25,7 +25,7 @@ const SPARE_FILES: u64 = 128;
 
 /// What was found.
 #[derive(Debug, Serialize)]
-pub struct Report {
+pub struct IdleReport {
     url: String,
     pid: u32,
     idle: usize,
@@ -36,17 +36,23 @@ pub struct Report {
     /// Pairs of acquire and release by eight others, without and with the idle connections.
     pairs_per_s_before: f64,
     pairs_per_s_with: f64,
-    pair_us_before: Summary,
-    pair_us_with: Summary,
+    pair_us_before: LatencySummary,
+    pair_us_with: LatencySummary,
     /// The p99 with the idle connections, of that without.
     ratio_p99: f64,
 }
 
 /// Weighs the server and times others, without and with `count` idle connections. Blocks.
-pub fn run(address: &Address, count: usize, pid: u32, time: Duration, stop: &Stop) -> anyhow::Result<Report> {
+pub fn run(
+    address: &ServerAddress,
+    count: usize,
+    pid: u32,
+    time: Duration,
+    stop: &StopSignal,
+) -> anyhow::Result<IdleReport> {
     allow_files(count)?;
     resident_bytes(pid)?;
-    let others = |what: &str| -> anyhow::Result<Measured> {
+    let others = |what: &str| -> anyhow::Result<PairMeasurement> {
         let bar = progress::time(time, what);
         let measured = pairs::run(address, OTHERS, time, stop, &bar);
         bar.finish_and_clear();
@@ -60,7 +66,7 @@ pub fn run(address: &Address, count: usize, pid: u32, time: Duration, stop: &Sto
     let closed = idle.iter().filter(|stream| !is_open(stream)).count();
     ensure!(closed == 0, "the server closed {closed} of {count} idle connections: nothing was measured beside them");
     let (pair_us_before, pair_us_with) = (before.pair.summary(), with.pair.summary());
-    Ok(Report {
+    Ok(IdleReport {
         url: address.shown.clone(),
         pid,
         idle: idle.len(),
@@ -77,7 +83,7 @@ pub fn run(address: &Address, count: usize, pid: u32, time: Duration, stop: &Sto
 
 /// Opens the connections. Each says PING once: a server may cut off those who never say a word, and one that
 /// answered has made all that it keeps for a connection.
-fn open(address: &Address, count: usize, stop: &Stop) -> anyhow::Result<Vec<TcpStream>> {
+fn open(address: &ServerAddress, count: usize, stop: &StopSignal) -> anyhow::Result<Vec<TcpStream>> {
     let bar = progress::count(count as u64, "idle connections");
     let mut idle = Vec::with_capacity(count);
     for number in 0..count {
@@ -137,12 +143,12 @@ fn per_connection(before: u64, with: u64, count: usize) -> f64 {
 }
 
 /// Prints the figures for people.
-pub fn print(report: &Report) -> anyhow::Result<()> {
+pub fn print(report: &IdleReport) -> anyhow::Result<()> {
     output::line(format!("{}, process {}", report.url, report.pid))?;
     let each = report.resident_bytes_per_connection;
     output::line(format!("{} idle connections: {:.1} KiB resident each", report.idle, each / 1024.0))?;
     let mut table = Table::new(&["8 OTHERS", "PAIRS/S", "PAIR P50", "P99", "MAX"]);
-    let mut row = |what: &str, per_s: f64, us: Summary| {
+    let mut row = |what: &str, per_s: f64, us: LatencySummary| {
         let latencies = [us.p50, us.p99, us.max].map(micros);
         table.row([what.to_owned(), format!("{per_s:.0}")].into_iter().chain(latencies));
     };

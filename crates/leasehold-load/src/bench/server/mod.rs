@@ -9,11 +9,11 @@
 //! The load shares the machine's cores with the server it measures, so that each of its own microseconds is
 //! taken from the figure. Hence one thread, one `read` and one `write` per answer, no task and no allocation.
 
-pub mod crowd;
+pub mod connection_set;
 pub mod handoff;
 pub mod idle;
 pub mod pairs;
-pub mod wire;
+pub mod resp_codec;
 
 use std::fmt;
 use std::io::{self, Write};
@@ -22,7 +22,7 @@ use std::time::Duration;
 
 use anyhow::bail;
 
-use self::wire::Answer;
+use self::resp_codec::RespReply;
 use leasehold_support::exit::{Failure, UNAVAILABLE};
 
 /// How long connecting may take, and the first answer.
@@ -33,7 +33,7 @@ const KEY: &str = "LEASEHOLD_API_KEY";
 
 /// Where a server of ours listens.
 #[derive(Clone, PartialEq, Eq)]
-pub struct Address {
+pub struct ServerAddress {
     /// Name or address.
     pub host: String,
     /// The port of RESP.
@@ -44,13 +44,13 @@ pub struct Address {
     pub shown: String,
 }
 
-impl fmt::Debug for Address {
+impl fmt::Debug for ServerAddress {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(&self.shown)
     }
 }
 
-impl Address {
+impl ServerAddress {
     /// A connection that was let in. It blocks, until a crowd takes it.
     ///
     /// # Errors
@@ -87,14 +87,14 @@ impl Address {
     /// Asks on a connection that blocks: the first line of the answer, or its number, as it came.
     pub fn ask(&self, stream: &mut TcpStream, arguments: &[&str]) -> anyhow::Result<String> {
         let mut buffer = Vec::new();
-        wire::command(&mut buffer, arguments);
+        resp_codec::command(&mut buffer, arguments);
         stream.write_all(&buffer).map_err(|cause| self.silent(&cause))?;
         buffer.clear();
         loop {
-            crowd::read_more(stream, &mut buffer).map_err(|cause| self.silent(&cause))?;
-            match wire::answer(&buffer)? {
-                Some((Answer::Simple(text), _)) => return Ok(format!("+{text}")),
-                Some((Answer::Error(text), _)) => return Ok(format!("-{text}")),
+            connection_set::read_more(stream, &mut buffer).map_err(|cause| self.silent(&cause))?;
+            match resp_codec::answer(&buffer)? {
+                Some((RespReply::Simple(text), _)) => return Ok(format!("+{text}")),
+                Some((RespReply::Error(text), _)) => return Ok(format!("-{text}")),
                 Some((other, _)) => bail!("{} answered {other:?} to {}", self.shown, arguments[0]),
                 None => {}
             }

@@ -6,12 +6,12 @@ use std::time::{Duration, Instant};
 use anyhow::{Context, bail};
 use indicatif::ProgressBar;
 
-use super::Address;
-use super::crowd::Crowd;
-use super::wire::Answer;
-use crate::bench::load::{self, Measured};
-use crate::bench::stats::Stats;
-use crate::bench::stop::Stop;
+use super::ServerAddress;
+use super::connection_set::ConnectionSet;
+use super::resp_codec::RespReply;
+use crate::bench::latency::LatencyHistogram;
+use crate::bench::pair_load::{self, PairMeasurement};
+use crate::bench::stop_signal::StopSignal;
 use leasehold_support::time;
 
 /// The ttl of each lease, in milliseconds.
@@ -28,52 +28,52 @@ pub const SILENT_TICKS: u32 = 100;
 ///
 /// Blocks: it is the whole work of one thread.
 pub fn run(
-    address: &Address,
+    address: &ServerAddress,
     clients: usize,
     time: Duration,
-    stop: &Stop,
+    stop: &StopSignal,
     bar: &ProgressBar,
-) -> anyhow::Result<Measured> {
-    Load::start(Crowd::connect(address, clients)?)?.run(time, stop, bar)
+) -> anyhow::Result<PairMeasurement> {
+    ServerPairLoad::start(ConnectionSet::connect(address, clients)?)?.run(time, stop, bar)
 }
 
 /// Where a connection is in its pair.
 #[derive(Clone, Copy)]
-enum Stage {
+enum PairState {
     Acquiring { since: Instant },
     Releasing { since: Instant },
     Done,
 }
 
-struct Load {
-    crowd: Crowd,
-    stages: Vec<Stage>,
+struct ServerPairLoad {
+    crowd: ConnectionSet,
+    stages: Vec<PairState>,
     turns: Vec<u64>,
     prefix: String,
     name: String,
     lease_id: String,
-    acquire: Stats,
-    pair: Stats,
+    acquire: LatencyHistogram,
+    pair: LatencyHistogram,
     /// From when on it counts.
     began: Instant,
     ended: bool,
     at_work: usize,
 }
 
-impl Load {
-    fn start(crowd: Crowd) -> anyhow::Result<Self> {
+impl ServerPairLoad {
+    fn start(crowd: ConnectionSet) -> anyhow::Result<Self> {
         let clients = crowd.len();
         let now = time::stopwatch();
         let mut load = Self {
             crowd,
-            stages: vec![Stage::Done; clients],
+            stages: vec![PairState::Done; clients],
             turns: vec![0; clients],
-            prefix: load::prefix(),
+            prefix: pair_load::prefix(),
             name: String::new(),
             lease_id: String::new(),
-            acquire: Stats::new()?,
-            pair: Stats::new()?,
-            began: now + load::WARM_UP,
+            acquire: LatencyHistogram::new()?,
+            pair: LatencyHistogram::new()?,
+            began: now + pair_load::WARM_UP,
             ended: false,
             at_work: clients,
         };
@@ -81,7 +81,7 @@ impl Load {
         Ok(load)
     }
 
-    fn run(mut self, time: Duration, stop: &Stop, bar: &ProgressBar) -> anyhow::Result<Measured> {
+    fn run(mut self, time: Duration, stop: &StopSignal, bar: &ProgressBar) -> anyhow::Result<PairMeasurement> {
         let end = self.began + time;
         let mut tick = time::stopwatch();
         let mut silent = 0;
@@ -99,18 +99,18 @@ impl Load {
                 bar.set_position(u64::try_from(now.saturating_duration_since(self.began).as_millis())?);
             }
             if cpu_before.is_none() && now >= self.began {
-                cpu_before = Some(load::cpu_time());
+                cpu_before = Some(pair_load::cpu_time());
             }
             if !self.ended && (now >= end || stop.is_asked()) {
                 self.ended = true;
                 elapsed = now.saturating_duration_since(self.began);
-                cpu = cpu_before.map_or(Duration::ZERO, |before| load::cpu_time().saturating_sub(before));
+                cpu = cpu_before.map_or(Duration::ZERO, |before| pair_load::cpu_time().saturating_sub(before));
             }
             for place in 0..found {
                 self.hear(self.crowd.found(place))?;
             }
         }
-        Ok(Measured { elapsed, cpu, acquire: self.acquire, pair: self.pair })
+        Ok(PairMeasurement { elapsed, cpu, acquire: self.acquire, pair: self.pair })
     }
 
     /// Begins a pair, under a new name.
@@ -118,7 +118,7 @@ impl Load {
         self.turns[client] += 1;
         self.name.clear();
         write!(self.name, "{}/{client}/{}", self.prefix, self.turns[client])?;
-        self.stages[client] = Stage::Acquiring { since: time::stopwatch() };
+        self.stages[client] = PairState::Acquiring { since: time::stopwatch() };
         self.crowd.send(client, &["LEASE", "ACQUIRE", TTL_MS, "RESOURCES", &self.name])
     }
 
@@ -128,27 +128,27 @@ impl Load {
         let Some(answer) = self.crowd.answer(client)? else { return Ok(()) };
         let now = time::stopwatch();
         match (self.stages[client], answer) {
-            (Stage::Acquiring { since }, Answer::Array(lease_id)) => {
+            (PairState::Acquiring { since }, RespReply::Array(lease_id)) => {
                 self.lease_id.clear();
                 self.lease_id.push_str(lease_id);
-                self.stages[client] = Stage::Releasing { since };
+                self.stages[client] = PairState::Releasing { since };
                 if since >= self.began {
                     self.acquire.record(now.duration_since(since));
                 }
                 self.crowd.send(client, &["LEASE", "RELEASE", &self.lease_id])
             }
-            (Stage::Releasing { since }, Answer::Integer(1)) => {
+            (PairState::Releasing { since }, RespReply::Integer(1)) => {
                 if since >= self.began {
                     self.pair.record(now.duration_since(since));
                 }
                 if self.ended {
-                    self.stages[client] = Stage::Done;
+                    self.stages[client] = PairState::Done;
                     self.at_work -= 1;
                     return Ok(());
                 }
                 self.ask(client)
             }
-            (_, Answer::Error(sentence)) => Err(anyhow::anyhow!(sentence.to_owned())).context("the server refused"),
+            (_, RespReply::Error(sentence)) => Err(anyhow::anyhow!(sentence.to_owned())).context("the server refused"),
             // Nothing of the answer is repeated: it may carry a lease_id.
             _ => bail!("the server answered something else than was asked for"),
         }

@@ -4,16 +4,16 @@ mod rpc;
 
 use anyhow::{Context, ensure};
 
-use self::rpc::{Compare, Connection, LeaseGrantRequest, LeaseRevokeRequest, RequestOp, TxnRequest};
-use super::{Peer, owner, silent};
-use crate::bench::load;
+use self::rpc::{Compare, EtcdChannel, LeaseGrantRequest, LeaseRevokeRequest, RequestOp, TxnRequest};
+use super::{PeerServer, owner, silent};
+use crate::bench::pair_load;
 
 /// Longer than the bench: the lease is granted once, before the load, and not kept alive.
 const LEASE_SECONDS: i64 = 24 * 3600;
 
 /// One connection, with its lease.
-pub struct Client {
-    connection: Connection,
+pub struct EtcdClient {
+    connection: EtcdChannel,
     lease: i64,
     owner: String,
     /// Name and revision of what is held.
@@ -21,20 +21,20 @@ pub struct Client {
 }
 
 /// Connects the clients, each with a channel and a lease of its own.
-pub async fn connect(peer: &Peer, count: usize) -> anyhow::Result<Vec<Client>> {
+pub async fn connect(peer: &PeerServer, count: usize) -> anyhow::Result<Vec<EtcdClient>> {
     let place = peer.shown.strip_prefix("etcd://").unwrap_or(&peer.shown).trim_end_matches('/');
     let endpoints: Vec<String> = place.split(',').map(|place| format!("http://{place}")).collect();
     let mut clients = Vec::with_capacity(count);
     for number in 0..count {
         let (connection, lease) = open(&endpoints, user(&peer.url)).await.map_err(|cause| silent(peer, &cause))?;
-        clients.push(Client { connection, lease, owner: owner(number), held: Default::default() });
+        clients.push(EtcdClient { connection, lease, owner: owner(number), held: Default::default() });
     }
     Ok(clients)
 }
 
 /// A channel, logged in where there is a user, and a lease granted through it.
-async fn open(endpoints: &[String], user: Option<(&str, &str)>) -> anyhow::Result<(Connection, i64)> {
-    let mut connection = Connection::new(endpoints)?;
+async fn open(endpoints: &[String], user: Option<(&str, &str)>) -> anyhow::Result<(EtcdChannel, i64)> {
+    let mut connection = EtcdChannel::new(endpoints)?;
     if let Some((name, password)) = user {
         connection.authenticate(name, password).await?;
     }
@@ -48,7 +48,7 @@ fn user(url: &str) -> Option<(&str, &str)> {
     userinfo.split_once(':')
 }
 
-impl load::Client for Client {
+impl pair_load::LockClient for EtcdClient {
     async fn acquire(&mut self, name: &str) -> anyhow::Result<()> {
         let free = Compare::created_at(name, 0);
         let put = RequestOp::put(name, &self.owner, self.lease);

@@ -13,7 +13,7 @@ use tonic::transport::{Channel, Endpoint};
 use tonic_prost::ProstCodec;
 
 /// A call of etcd: its path, and the message that answers it.
-pub trait Call: Message + 'static {
+pub trait EtcdCall: Message + 'static {
     /// `/package.Service/Method`.
     const PATH: &'static str;
     /// What etcd answers.
@@ -21,13 +21,13 @@ pub trait Call: Message + 'static {
 }
 
 /// One channel to one or several members of a cluster.
-pub struct Connection {
+pub struct EtcdChannel {
     grpc: Grpc<Channel>,
     /// From `Authenticate`, sent with every later call.
     token: Option<MetadataValue<Ascii>>,
 }
 
-impl Connection {
+impl EtcdChannel {
     /// A channel that spreads its calls over the endpoints. It connects at the first call.
     pub fn new(endpoints: &[String]) -> anyhow::Result<Self> {
         let endpoints = endpoints.iter().map(|endpoint| Endpoint::from_shared(endpoint.clone()));
@@ -48,7 +48,7 @@ impl Connection {
     }
 
     /// Sends one request, and returns its answer.
-    pub async fn call<C: Call>(&mut self, call: C) -> anyhow::Result<C::Response> {
+    pub async fn call<C: EtcdCall>(&mut self, call: C) -> anyhow::Result<C::Response> {
         let mut request = tonic::Request::new(call);
         if let Some(token) = &self.token {
             request.metadata_mut().insert("authorization", token.clone());
@@ -74,7 +74,7 @@ pub struct AuthenticateResponse {
     pub token: String,
 }
 
-impl Call for AuthenticateRequest {
+impl EtcdCall for AuthenticateRequest {
     const PATH: &'static str = "/etcdserverpb.Auth/Authenticate";
     type Response = AuthenticateResponse;
 }
@@ -93,7 +93,7 @@ pub struct LeaseGrantResponse {
     pub id: i64,
 }
 
-impl Call for LeaseGrantRequest {
+impl EtcdCall for LeaseGrantRequest {
     const PATH: &'static str = "/etcdserverpb.Lease/LeaseGrant";
     type Response = LeaseGrantResponse;
 }
@@ -108,7 +108,7 @@ pub struct LeaseRevokeRequest {
 #[derive(Clone, PartialEq, Message)]
 pub struct LeaseRevokeResponse {}
 
-impl Call for LeaseRevokeRequest {
+impl EtcdCall for LeaseRevokeRequest {
     const PATH: &'static str = "/etcdserverpb.Lease/LeaseRevoke";
     type Response = LeaseRevokeResponse;
 }
@@ -130,7 +130,7 @@ pub struct TxnResponse {
     pub succeeded: bool,
 }
 
-impl Call for TxnRequest {
+impl EtcdCall for TxnRequest {
     const PATH: &'static str = "/etcdserverpb.KV/Txn";
     type Response = TxnResponse;
 }

@@ -4,7 +4,7 @@
 //! # Not here
 //!
 //! Clients for real use: this one reads what it expects and gives up on everything else. What is asked again and when
-//! (`desk`).
+//! (`http_client`).
 
 use std::io;
 use std::ops::Range;
@@ -21,7 +21,7 @@ const LONGEST_BODY: usize = 1 << 30;
 const CHUNK: usize = 8 << 10;
 
 /// Bytes to and from a server.
-pub enum Stream {
+pub enum HttpStream {
     /// In the clear.
     Plain(TcpStream),
     /// Under TLS.
@@ -29,24 +29,24 @@ pub enum Stream {
 }
 
 /// One connection.
-pub struct Wire {
-    stream: Stream,
+pub struct HttpConnection {
+    stream: HttpStream,
     /// What was received of the answer.
     incoming: Vec<u8>,
 }
 
 /// Where the parts of an answer are.
 #[derive(Debug, PartialEq, Eq)]
-struct Head {
+struct ResponseHead {
     status: u16,
     /// Where the body begins.
     begin: usize,
-    body: Length,
+    body: BodyLength,
     keep: bool,
 }
 
 #[derive(Debug, PartialEq, Eq)]
-enum Length {
+enum BodyLength {
     Known(usize),
     Chunked,
 }
@@ -55,9 +55,9 @@ fn broken(why: &'static str) -> io::Error {
     io::Error::new(io::ErrorKind::InvalidData, why)
 }
 
-impl Wire {
+impl HttpConnection {
     /// Over this stream.
-    pub const fn new(stream: Stream) -> Self {
+    pub const fn new(stream: HttpStream) -> Self {
         Self { stream, incoming: Vec::new() }
     }
 
@@ -68,8 +68,8 @@ impl Wire {
     /// The connection broke, and nobody knows what came of the request.
     pub async fn exchange(&mut self, request: &[u8]) -> io::Result<(u16, Range<usize>, bool)> {
         match &mut self.stream {
-            Stream::Plain(stream) => exchange(stream, &mut self.incoming, request).await,
-            Stream::Tls(stream) => exchange(stream, &mut self.incoming, request).await,
+            HttpStream::Plain(stream) => exchange(stream, &mut self.incoming, request).await,
+            HttpStream::Tls(stream) => exchange(stream, &mut self.incoming, request).await,
         }
     }
 
@@ -95,7 +95,7 @@ where
         }
     };
     let range = match head.body {
-        Length::Known(length) => {
+        BodyLength::Known(length) => {
             let end = head.begin + length;
             incoming.reserve(end.saturating_sub(incoming.len()));
             while incoming.len() < end {
@@ -103,7 +103,7 @@ where
             }
             head.begin..end
         }
-        Length::Chunked => {
+        BodyLength::Chunked => {
             let mut whole = unchunk(&incoming[head.begin..])?;
             while whole.is_none() {
                 more(stream, incoming).await?;
@@ -131,7 +131,7 @@ async fn more(stream: &mut (impl AsyncRead + Unpin), incoming: &mut Vec<u8>) -> 
 }
 
 /// Reads the head of an answer, if it is whole.
-fn head(bytes: &[u8]) -> io::Result<Option<Head>> {
+fn head(bytes: &[u8]) -> io::Result<Option<ResponseHead>> {
     let Some(end) = memchr::memmem::find(bytes, b"\r\n\r\n") else {
         return if bytes.len() > LONGEST_HEAD { Err(broken("the server does not speak HTTP")) } else { Ok(None) };
     };
@@ -148,19 +148,19 @@ fn head(bytes: &[u8]) -> io::Result<Option<Head>> {
         let value = value.trim();
         if name.eq_ignore_ascii_case("content-length") {
             let length = value.parse::<usize>().ok().filter(|length| *length <= LONGEST_BODY);
-            body = Some(Length::Known(length.ok_or_else(|| broken("an answer is too long"))?));
+            body = Some(BodyLength::Known(length.ok_or_else(|| broken("an answer is too long"))?));
         } else if name.eq_ignore_ascii_case("transfer-encoding") {
-            body = Some(Length::Chunked);
+            body = Some(BodyLength::Chunked);
         } else if name.eq_ignore_ascii_case("connection") {
             keep = !value.eq_ignore_ascii_case("close");
         }
     }
     let body = match body {
-        _ if status < 200 || status == 204 || status == 304 => Length::Known(0),
+        _ if status < 200 || status == 204 || status == 304 => BodyLength::Known(0),
         Some(body) => body,
         None => return Err(broken("an answer does not say how long it is")),
     };
-    Ok(Some(Head { status, begin: end + 4, body, keep }))
+    Ok(Some(ResponseHead { status, begin: end + 4, body, keep }))
 }
 
 /// The content of a chunked body, if it is whole.

@@ -2,14 +2,14 @@
 
 use serde::Serialize;
 
-use super::disk::Found;
-use super::load::Measured;
-use super::stats::{Summary, ratio};
+use super::disk::FdatasyncLatency;
+use super::latency::{LatencySummary, ratio};
+use super::pair_load::PairMeasurement;
 use leasehold_support::output::{self, Table};
 
 /// One target's figures: the object of the contract, and beside it what the figures are measured by.
 #[derive(Debug, Serialize)]
-pub struct Report {
+pub struct PairsReport {
     /// What was measured.
     pub url: String,
     /// How many at once.
@@ -21,11 +21,11 @@ pub struct Report {
     /// How many in each second.
     pub pairs_per_s: f64,
     /// Latency of an acquire.
-    pub acquire_us: Summary,
+    pub acquire_us: LatencySummary,
     /// Latency of a pair.
-    pub pair_us: Summary,
+    pub pair_us: LatencySummary,
     /// The disk's own pace, measured in the same run.
-    pub fdatasync_us: Found,
+    pub fdatasync_us: FdatasyncLatency,
     /// The file system below.
     pub fs: String,
     /// Pairs per second, of `clients / (2 x p50 of one fdatasync)`: what one commit per sync would allow.
@@ -36,10 +36,16 @@ pub struct Report {
     pub cpu_us_per_pair: f64,
 }
 
-impl Report {
+impl PairsReport {
     /// Puts load and disk side by side.
     #[allow(clippy::cast_precision_loss, reason = "pairs are far below 2^53")]
-    pub fn new(url: String, clients: usize, measured: &Measured, fdatasync: Found, fs: String) -> Self {
+    pub fn new(
+        url: String,
+        clients: usize,
+        measured: &PairMeasurement,
+        fdatasync: FdatasyncLatency,
+        fs: String,
+    ) -> Self {
         let sync_us = fdatasync.p50;
         let acquire_us = measured.acquire.summary();
         let pairs_per_s = measured.pairs_per_s();
@@ -67,7 +73,7 @@ fn bound(clients: usize, sync_us: f64) -> f64 {
 }
 
 /// Prints the figures as a table, and the two ratios in words.
-pub fn print(reports: &[Report]) -> anyhow::Result<()> {
+pub fn print(reports: &[PairsReport]) -> anyhow::Result<()> {
     let mut table = Table::new(&[
         "URL",
         "FS",
@@ -114,11 +120,11 @@ pub fn micros(us: f64) -> String {
 mod tests {
     use std::time::Duration;
 
-    use super::super::stats::Stats;
+    use super::super::latency::LatencyHistogram;
     use super::*;
 
-    fn stats(us: &[u64]) -> Stats {
-        let mut stats = Stats::new().unwrap();
+    fn stats(us: &[u64]) -> LatencyHistogram {
+        let mut stats = LatencyHistogram::new().unwrap();
         us.iter().for_each(|us| stats.record(Duration::from_micros(*us)));
         stats
     }
@@ -127,15 +133,15 @@ mod tests {
     /// Method: figures small enough to work out by hand.
     #[test]
     fn ratios_are_those_of_the_issue() {
-        let measured = Measured {
+        let measured = PairMeasurement {
             elapsed: Duration::from_secs(2),
             cpu: Duration::from_micros(75),
             acquire: stats(&[150, 150, 150]),
             pair: stats(&[300, 300, 300]),
         };
-        let disk = Found { p50: 100.0, p99: 300.0, p50_before: 90.0, p50_after: 190.0 };
-        assert!(!disk.is_steady() && Found { p50_after: 180.0, ..disk }.is_steady());
-        let report = Report::new("embedded:x".into(), 10, &measured, disk, "ext4".into());
+        let disk = FdatasyncLatency { p50: 100.0, p99: 300.0, p50_before: 90.0, p50_after: 190.0 };
+        assert!(!disk.is_steady() && FdatasyncLatency { p50_after: 180.0, ..disk }.is_steady());
+        let report = PairsReport::new("embedded:x".into(), 10, &measured, disk, "ext4".into());
         assert_eq!(report.pairs, 3);
         assert!((report.cpu_us_per_pair - 25.0).abs() < 1e-6, "{report:?}");
         // 1.5 pairs/s of 10 / (2 x 100 us) = 50,000 pairs/s.

@@ -7,13 +7,13 @@ use anyhow::Context;
 use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
 use tokio::task::JoinSet;
 
+use super::api_types::ApiOrder;
 use super::buyer::Buyer;
-use super::desk::{Ask, Counter, Desk};
-use super::diary::{Diary, Open, Told};
-use super::plan::{Mode, Plan};
-use super::said::Sold;
-use super::venue::{Venue, escape};
-use crate::bench::{load, progress};
+use super::buyer_log::{BuyerLog, ConfirmedOrder, UnansweredConfirm};
+use super::http_client::{HttpClient, HttpRequest, RehearsalContext};
+use super::plan::{RehearsalMode, RehearsalPlan};
+use super::rehearsal_event::{RehearsalEvent, escape};
+use crate::bench::{pair_load, progress};
 use leasehold_support::exit::Failure;
 use leasehold_support::time;
 
@@ -39,14 +39,14 @@ pub fn allow_files(buyers: usize) -> anyhow::Result<()> {
 }
 
 /// A rehearsal under way.
-pub struct Begun {
+pub struct RunTimer {
     at: Instant,
     cpu: Duration,
 }
 
 /// How long it took, and what of this machine.
 #[derive(Clone, Copy, Debug)]
-pub struct Measured {
+pub struct RunMeasurement {
     pub elapsed: Duration,
     pub cpu: Duration,
     /// The longest that a buyer waited for an answer; the longest of those who did not have to ask twice.
@@ -55,23 +55,23 @@ pub struct Measured {
 }
 
 /// From now on it is measured. Making the event was not.
-pub fn begin(counter: &Counter) -> Begun {
+pub fn begin(counter: &RehearsalContext) -> RunTimer {
     counter.tally.change(|tally| (tally.longest_wait, tally.longest_wait_first_try) = Default::default());
-    Begun { at: time::stopwatch(), cpu: load::cpu_time() }
+    RunTimer { at: time::stopwatch(), cpu: pair_load::cpu_time() }
 }
 
-impl Begun {
+impl RunTimer {
     /// Until now. Loads say themselves from when on they count.
-    pub fn end(self, plan: &Plan, counter: &Counter) -> Measured {
+    pub fn end(self, plan: &RehearsalPlan, counter: &RehearsalContext) -> RunMeasurement {
         let now = time::stopwatch();
-        let cpu = load::cpu_time().saturating_sub(self.cpu);
+        let cpu = pair_load::cpu_time().saturating_sub(self.cpu);
         let (counted, longest_wait, longest_wait_first_try) =
             counter.tally.change(|tally| (tally.counted, tally.longest_wait, tally.longest_wait_first_try));
         let elapsed = match plan.mode {
-            Mode::Holds | Mode::Losers => counted,
-            Mode::Sale | Mode::Flash => now.saturating_duration_since(self.at),
+            RehearsalMode::Holds | RehearsalMode::Losers => counted,
+            RehearsalMode::Sale | RehearsalMode::Flash => now.saturating_duration_since(self.at),
         };
-        Measured { elapsed, cpu, longest_wait, longest_wait_first_try }
+        RunMeasurement { elapsed, cpu, longest_wait, longest_wait_first_try }
     }
 }
 
@@ -80,10 +80,14 @@ impl Begun {
 /// # Errors
 ///
 /// A buyer broke down.
-pub async fn run(plan: &Arc<Plan>, venue: &Arc<Venue>, counter: &Counter) -> anyhow::Result<Diary> {
+pub async fn run(
+    plan: &Arc<RehearsalPlan>,
+    venue: &Arc<RehearsalEvent>,
+    counter: &RehearsalContext,
+) -> anyhow::Result<BuyerLog> {
     let bar = progress::count(plan.buyers as u64, "buyers");
     let mut buyers: Vec<Buyer> = (0..plan.buyers).map(|number| Buyer::new(number, plan, venue, counter)).collect();
-    if plan.mode == Mode::Flash {
+    if plan.mode == RehearsalMode::Flash {
         // The crowd stands at the door, and then it opens.
         bar.set_message("buyers at the door");
         for buyer in &mut buyers {
@@ -93,7 +97,7 @@ pub async fn run(plan: &Arc<Plan>, venue: &Arc<Venue>, counter: &Counter) -> any
     }
     let mut tasks = JoinSet::new();
     buyers.into_iter().for_each(|buyer| drop(tasks.spawn(buyer.live())));
-    let mut diary = Diary::default();
+    let mut diary = BuyerLog::default();
     while let Some(done) = tasks.join_next().await {
         diary.add(done.context("run a buyer")?);
         bar.inc(1);
@@ -104,29 +108,29 @@ pub async fn run(plan: &Arc<Plan>, venue: &Arc<Venue>, counter: &Counter) -> any
 }
 
 /// Asks once more what became of confirms without an answer. Who asked to stop still wants to know.
-async fn resolve(counter: &Counter, diary: &mut Diary) {
-    let mut desk = Desk::new(counter.clone());
+async fn resolve(counter: &RehearsalContext, diary: &mut BuyerLog) {
+    let mut desk = HttpClient::new(counter.clone());
     for open in std::mem::take(&mut diary.open) {
-        let Open { buyer, hold_id, hold_key, payment_ref, idem } = &open;
+        let UnansweredConfirm { buyer, hold_id, hold_key, payment_ref, idem } = &open;
         let path = format!("/v1/holds/{}/confirm", escape(hold_id));
         let body = serde_json::json!({"payment_ref": payment_ref}).to_string();
         let (idem, hold_key) = (Some(idem.as_str()), Some(hold_key.as_str()));
-        let ask = Ask { method: "POST", path: &path, idem, hold_key, body: &body, ..Ask::default() };
+        let ask = HttpRequest { method: "POST", path: &path, idem, hold_key, body: &body, ..HttpRequest::default() };
         let Ok(answer) = desk.ask(ask).await else {
             diary.open.push(open);
             continue;
         };
         counter.tally.change(|tally| tally.unknown = tally.unknown.saturating_sub(1));
         if answer.status == 201
-            && let Ok(sold) = serde_json::from_slice::<Sold>(&answer.body)
+            && let Ok(sold) = serde_json::from_slice::<ApiOrder>(&answer.body)
         {
             let places = sold.areas.iter().map(|area| u64::from(area.qty)).sum::<u64>();
             counter.tally.change(|tally| {
                 tally.sold += 1;
                 tally.sold_seats += sold.seats.len() as u64 + places;
             });
-            let Sold { order_id, seats, areas, .. } = sold;
-            diary.orders.push(Told { order_id, buyer: buyer.clone(), seats, areas });
+            let ApiOrder { order_id, seats, areas, .. } = sold;
+            diary.orders.push(ConfirmedOrder { order_id, buyer: buyer.clone(), seats, areas });
         }
     }
 }

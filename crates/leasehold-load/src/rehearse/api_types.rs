@@ -4,7 +4,7 @@ use serde::{Deserialize, Deserializer, de::Error as _};
 
 /// A seat or an area under a token.
 #[derive(Clone, Debug, PartialEq, Eq, Deserialize)]
-pub struct Piece {
+pub struct ApiPiece {
     /// Which.
     pub id: String,
     /// With which token.
@@ -17,16 +17,16 @@ pub struct Piece {
 
 /// A hold.
 #[derive(Debug, Deserialize)]
-pub struct Held {
+pub struct ApiHold {
     pub hold_id: String,
     #[serde(default)]
     pub hold_key: String,
     #[serde(default)]
     pub state: String,
     #[serde(default)]
-    pub seats: Vec<Piece>,
+    pub seats: Vec<ApiPiece>,
     #[serde(default)]
-    pub areas: Vec<Piece>,
+    pub areas: Vec<ApiPiece>,
     pub remaining_ms: u64,
     #[serde(default)]
     pub total: u64,
@@ -34,19 +34,19 @@ pub struct Held {
 
 /// As little of a hold as it takes to release it: for loads that have no time.
 #[derive(Debug, Deserialize)]
-pub struct Handle<'a> {
+pub struct ApiHoldHandle<'a> {
     pub hold_id: &'a str,
     pub hold_key: &'a str,
 }
 
 /// An order.
 #[derive(Debug, Deserialize)]
-pub struct Sold {
+pub struct ApiOrder {
     pub order_id: String,
     #[serde(default)]
-    pub seats: Vec<Piece>,
+    pub seats: Vec<ApiPiece>,
     #[serde(default)]
-    pub areas: Vec<Piece>,
+    pub areas: Vec<ApiPiece>,
     #[serde(default)]
     pub late: bool,
 }
@@ -54,29 +54,29 @@ pub struct Sold {
 /// A no.
 #[derive(Debug, Default, Deserialize)]
 #[serde(default)]
-pub struct No {
+pub struct ApiProblem {
     pub code: String,
     pub detail: String,
-    pub conflicts: Vec<Lost>,
-    pub alternative: Option<Alternative>,
-    pub resolution: Option<Resolution>,
+    pub conflicts: Vec<ApiConflict>,
+    pub alternative: Option<ApiAlternative>,
+    pub resolution: Option<ApiResolution>,
 }
 
 /// A seat or area that was not to be had.
 #[derive(Debug, Deserialize)]
-pub struct Lost {
+pub struct ApiConflict {
     pub reason: String,
 }
 
 /// Seats instead.
 #[derive(Debug, Deserialize)]
-pub struct Alternative {
+pub struct ApiAlternative {
     pub seats: Vec<String>,
 }
 
 /// What became of late money.
 #[derive(Debug, Deserialize)]
-pub struct Resolution {
+pub struct ApiResolution {
     pub state: String,
     #[serde(default)]
     pub offer: Option<String>,
@@ -84,7 +84,7 @@ pub struct Resolution {
 
 /// An event.
 #[derive(Debug, Deserialize)]
-pub struct Event {
+pub struct ApiEvent {
     pub event_id: String,
     #[serde(default)]
     pub name: String,
@@ -99,46 +99,46 @@ pub struct Event {
 
 /// The hall.
 #[derive(Debug, Deserialize)]
-pub struct Map {
-    pub sections: Vec<Section>,
+pub struct ApiSeatMap {
+    pub sections: Vec<ApiSection>,
     #[serde(default)]
-    pub areas: Vec<Area>,
+    pub areas: Vec<ApiArea>,
 }
 
 /// Part of a hall.
 #[derive(Debug, Deserialize)]
-pub struct Section {
-    pub rows: Vec<Row>,
+pub struct ApiSection {
+    pub rows: Vec<ApiRow>,
 }
 
 /// Part of a section.
 #[derive(Debug, Deserialize)]
-pub struct Row {
-    pub seats: Vec<Seat>,
+pub struct ApiRow {
+    pub seats: Vec<ApiSeat>,
 }
 
 /// A seat.
 #[derive(Debug, Deserialize)]
-pub struct Seat {
+pub struct ApiSeat {
     pub id: String,
 }
 
 /// An area.
 #[derive(Clone, Debug, Deserialize)]
-pub struct Area {
+pub struct ApiArea {
     pub id: String,
     pub capacity: u32,
 }
 
 /// Every seat as it is now.
 #[derive(Debug, Deserialize)]
-pub struct Availability {
-    pub seats: Vec<Now>,
+pub struct ApiAvailability {
+    pub seats: Vec<ApiSeatState>,
 }
 
 /// A seat as it is now.
 #[derive(Debug, Deserialize)]
-pub struct Now {
+pub struct ApiSeatState {
     pub id: String,
     pub state: String,
     #[serde(default)]
@@ -147,14 +147,14 @@ pub struct Now {
 
 /// A page of the audit.
 #[derive(Debug, Deserialize)]
-pub struct Page {
-    pub entries: Vec<Entry>,
+pub struct ApiAuditPage {
+    pub entries: Vec<ApiAuditEntry>,
     pub next: Option<u64>,
 }
 
 /// An entry of the audit.
 #[derive(Clone, Debug, Deserialize)]
-pub struct Entry {
+pub struct ApiAuditEntry {
     pub seq: u64,
     pub kind: String,
     #[serde(default)]
@@ -164,7 +164,7 @@ pub struct Entry {
     #[serde(default)]
     pub payment_ref: Option<String>,
     #[serde(default)]
-    pub seats: Vec<Change>,
+    pub seats: Vec<ApiSeatChange>,
     /// Of a sale: its price.
     #[serde(default)]
     pub amount: Option<u64>,
@@ -177,7 +177,7 @@ pub struct Entry {
 
 /// What a seat came to.
 #[derive(Clone, Debug, Deserialize)]
-pub struct Change {
+pub struct ApiSeatChange {
     pub id: String,
     pub state: String,
     #[serde(default, deserialize_with = "decimal_or_none")]
@@ -186,14 +186,14 @@ pub struct Change {
 
 /// What the server says of its own invariants.
 #[derive(Debug, Deserialize)]
-pub struct Invariants {
+pub struct ApiInvariants {
     pub ok: bool,
-    pub checks: Vec<Check>,
+    pub checks: Vec<ApiCheck>,
 }
 
 /// One of them.
 #[derive(Clone, Debug, Deserialize)]
-pub struct Check {
+pub struct ApiCheck {
     pub name: String,
     pub ok: bool,
     #[serde(default)]

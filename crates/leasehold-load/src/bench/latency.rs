@@ -11,11 +11,11 @@ use serde::Serialize;
 
 /// Latencies of one kind. Narrow counters that grow on demand: every client has two of these.
 #[derive(Clone, Debug)]
-pub struct Stats(Histogram<u32>);
+pub struct LatencyHistogram(Histogram<u32>);
 
 /// What the contract prints of latencies.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize)]
-pub struct Summary {
+pub struct LatencySummary {
     /// Half were faster.
     pub p50: f64,
     /// All but one in a hundred were faster.
@@ -24,7 +24,7 @@ pub struct Summary {
     pub max: f64,
 }
 
-impl Stats {
+impl LatencyHistogram {
     /// No latency yet. Three digits are exact.
     pub fn new() -> anyhow::Result<Self> {
         Histogram::new(3).map(Self).context("make a histogram")
@@ -57,8 +57,8 @@ impl Stats {
     }
 
     /// The three figures of the contract.
-    pub fn summary(&self) -> Summary {
-        Summary { p50: self.at(0.5), p99: self.at(0.99), max: self.max() }
+    pub fn summary(&self) -> LatencySummary {
+        LatencySummary { p50: self.at(0.5), p99: self.at(0.99), max: self.max() }
     }
 }
 
@@ -79,7 +79,7 @@ mod tests {
 
     #[test]
     fn percentiles_are_in_microseconds() {
-        let mut stats = Stats::new().unwrap();
+        let mut stats = LatencyHistogram::new().unwrap();
         for us in 1..=1000 {
             stats.record(Duration::from_micros(us));
         }

@@ -4,9 +4,9 @@ use std::time::Duration;
 
 /// SplitMix64.
 #[derive(Clone, Debug)]
-pub struct Dice(u64);
+pub struct SplitMix64(u64);
 
-impl Dice {
+impl SplitMix64 {
     /// The dice of one buyer: streams of neighbours have nothing in common.
     pub fn new(seed: u64, number: u64) -> Self {
         let mut dice = Self(seed ^ 0x1ea5_e401_d000_0002);
@@ -56,13 +56,13 @@ mod tests {
     #[test]
     fn the_same_seed_is_the_same_chance() {
         let draw = |seed, number| {
-            let mut dice = Dice::new(seed, number);
+            let mut dice = SplitMix64::new(seed, number);
             (0..8).map(|_| dice.next()).collect::<Vec<_>>()
         };
         assert_eq!(draw(7, 3), draw(7, 3));
         assert_ne!(draw(7, 3), draw(7, 4));
         assert_ne!(draw(7, 3), draw(8, 3));
-        let mut dice = Dice::new(1, 1);
+        let mut dice = SplitMix64::new(1, 1);
         let hits = (0..10_000).filter(|_| dice.is(0.25)).count();
         assert!((2_200..2_800).contains(&hits), "{hits}");
         let mean: Duration = (0..10_000).map(|_| dice.span(Duration::from_millis(100))).sum::<Duration>() / 10_000;

@@ -1,6 +1,6 @@
 //! Pairs of one uncontended acquire and its release, by many clients at once.
 //!
-//! The same loop for the embedded engine and for every peer: what differs is the [`Client`]. Our own server is
+//! The same loop for the embedded engine and for every peer: what differs is the [`LockClient`]. Our own server is
 //! driven by `server::pairs`, which costs less of the cores that it shares with the server.
 
 use std::future::Future;
@@ -12,8 +12,8 @@ use anyhow::Context;
 use indicatif::ProgressBar;
 use tokio::task::{JoinHandle, JoinSet};
 
-use super::stats::Stats;
-use super::stop::Stop;
+use super::latency::LatencyHistogram;
+use super::stop_signal::StopSignal;
 use leasehold_support::time;
 
 /// How long pairs are done before they count.
@@ -23,7 +23,7 @@ pub const WARM_UP: Duration = Duration::from_millis(500);
 pub const TTL: Duration = Duration::from_secs(60);
 
 /// Somebody who acquires and releases, one at a time.
-pub trait Client: Send + 'static {
+pub trait LockClient: Send + 'static {
     /// Takes the resource of this name, which nobody else wants. A refusal is an error here.
     fn acquire(&mut self, name: &str) -> impl Future<Output = anyhow::Result<()>> + Send;
 
@@ -52,18 +52,18 @@ pub fn prefix() -> String {
 
 /// What a load measured.
 #[derive(Debug)]
-pub struct Measured {
+pub struct PairMeasurement {
     /// How long it was measured.
     pub elapsed: Duration,
     /// CPU time of this process meanwhile: what the load took from the cores that it shares with a server.
     pub cpu: Duration,
     /// Latency of each acquire.
-    pub acquire: Stats,
+    pub acquire: LatencyHistogram,
     /// Latency of each acquire with its release.
-    pub pair: Stats,
+    pub pair: LatencyHistogram,
 }
 
-impl Measured {
+impl PairMeasurement {
     /// Pairs in each second.
     #[allow(clippy::cast_precision_loss, reason = "pairs are far below 2^53")]
     pub fn pairs_per_s(&self) -> f64 {
@@ -72,22 +72,22 @@ impl Measured {
 }
 
 /// What all clients of a load look at.
-struct Shared {
+struct LoadFlags {
     prefix: String,
     counting: AtomicBool,
     ended: AtomicBool,
 }
 
 /// Clients at work.
-struct Crowd {
-    shared: Arc<Shared>,
-    tasks: JoinSet<anyhow::Result<(Stats, Stats)>>,
+struct ClientTasks {
+    shared: Arc<LoadFlags>,
+    tasks: JoinSet<anyhow::Result<(LatencyHistogram, LatencyHistogram)>>,
 }
 
-impl Crowd {
-    fn start(clients: Vec<impl Client>) -> Self {
+impl ClientTasks {
+    fn start(clients: Vec<impl LockClient>) -> Self {
         let shared =
-            Arc::new(Shared { prefix: prefix(), counting: AtomicBool::new(false), ended: AtomicBool::new(false) });
+            Arc::new(LoadFlags { prefix: prefix(), counting: AtomicBool::new(false), ended: AtomicBool::new(false) });
         let mut tasks = JoinSet::new();
         for (number, client) in clients.into_iter().enumerate() {
             tasks.spawn(pairs(shared.clone(), client, number));
@@ -102,10 +102,15 @@ impl Crowd {
     }
 
     /// Ends the work and adds up what was measured since.
-    async fn end(mut self, (began, cpu): (Instant, Duration)) -> anyhow::Result<Measured> {
+    async fn end(mut self, (began, cpu): (Instant, Duration)) -> anyhow::Result<PairMeasurement> {
         self.shared.ended.store(true, Ordering::Relaxed);
         let cpu = cpu_time().saturating_sub(cpu);
-        let mut measured = Measured { elapsed: began.elapsed(), cpu, acquire: Stats::new()?, pair: Stats::new()? };
+        let mut measured = PairMeasurement {
+            elapsed: began.elapsed(),
+            cpu,
+            acquire: LatencyHistogram::new()?,
+            pair: LatencyHistogram::new()?,
+        };
         let mut failed = None;
         while let Some(done) = self.tasks.join_next().await {
             match done.context("run a client of the bench")? {
@@ -122,12 +127,12 @@ impl Crowd {
 
 /// Lets the clients work for `time` after the warm-up, or until somebody stops it.
 pub async fn run(
-    clients: Vec<impl Client>,
+    clients: Vec<impl LockClient>,
     time: Duration,
-    stop: &Stop,
+    stop: &StopSignal,
     bar: &ProgressBar,
-) -> anyhow::Result<Measured> {
-    let mut crowd = Crowd::start(clients);
+) -> anyhow::Result<PairMeasurement> {
+    let mut crowd = ClientTasks::start(clients);
     stop.within(WARM_UP).await;
     let began = crowd.count();
     let waited = wait(&mut crowd.tasks, began.0, time, stop, bar).await;
@@ -138,10 +143,10 @@ pub async fn run(
 
 /// Lets the clients work beside some other work, as long as that takes. Everything counts.
 pub async fn beside<T>(
-    clients: Vec<impl Client>,
+    clients: Vec<impl LockClient>,
     work: JoinHandle<anyhow::Result<T>>,
-) -> anyhow::Result<(T, Measured)> {
-    let crowd = Crowd::start(clients);
+) -> anyhow::Result<(T, PairMeasurement)> {
+    let crowd = ClientTasks::start(clients);
     let began = crowd.count();
     let done = work.await.context("run the work beside the bench")?;
     let measured = crowd.end(began).await?;
@@ -150,10 +155,10 @@ pub async fn beside<T>(
 
 /// Lets the clients work until the time is over. A client that ends before has failed.
 async fn wait(
-    tasks: &mut JoinSet<anyhow::Result<(Stats, Stats)>>,
+    tasks: &mut JoinSet<anyhow::Result<(LatencyHistogram, LatencyHistogram)>>,
     began: Instant,
     time: Duration,
-    stop: &Stop,
+    stop: &StopSignal,
     bar: &ProgressBar,
 ) -> anyhow::Result<()> {
     loop {
@@ -173,8 +178,12 @@ async fn wait(
 }
 
 /// One client: pairs, one after the other, each under a new name.
-async fn pairs(shared: Arc<Shared>, mut client: impl Client, number: usize) -> anyhow::Result<(Stats, Stats)> {
-    let (mut acquires, mut both) = (Stats::new()?, Stats::new()?);
+async fn pairs(
+    shared: Arc<LoadFlags>,
+    mut client: impl LockClient,
+    number: usize,
+) -> anyhow::Result<(LatencyHistogram, LatencyHistogram)> {
+    let (mut acquires, mut both) = (LatencyHistogram::new()?, LatencyHistogram::new()?);
     let mut turn = 0_u64;
     while !shared.ended.load(Ordering::Relaxed) {
         turn += 1;

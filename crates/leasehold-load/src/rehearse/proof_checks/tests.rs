@@ -2,28 +2,28 @@
 
 use std::time::{Duration, Instant};
 
-use super::super::diary::Open;
-use super::super::said::{Change, Check as Server, Piece};
+use super::super::api_types::{ApiCheck, ApiPiece, ApiSeatChange};
+use super::super::buyer_log::UnansweredConfirm;
 use super::*;
 use leasehold_support::time;
 
 struct Case {
-    told: Diary,
+    told: BuyerLog,
     found: Evidence,
     zero: Instant,
 }
 
-fn piece(id: &str, token: u64, qty: u32) -> Piece {
-    Piece { id: id.into(), token, qty }
+fn piece(id: &str, token: u64, qty: u32) -> ApiPiece {
+    ApiPiece { id: id.into(), token, qty }
 }
 
-fn change(id: &str, state: &str, token: u64) -> Change {
-    Change { id: id.into(), state: state.into(), token: (token > 0).then_some(token) }
+fn change(id: &str, state: &str, token: u64) -> ApiSeatChange {
+    ApiSeatChange { id: id.into(), state: state.into(), token: (token > 0).then_some(token) }
 }
 
-fn entry(seq: u64, kind: &str, order: Option<&str>, seats: Vec<Change>) -> Entry {
+fn entry(seq: u64, kind: &str, order: Option<&str>, seats: Vec<ApiSeatChange>) -> ApiAuditEntry {
     let sale = kind == "sold";
-    Entry {
+    ApiAuditEntry {
         seq,
         kind: kind.into(),
         hold_id: seats.first().and_then(|seat| seat.token).map(|token| format!("h_{token}")),
@@ -36,15 +36,15 @@ fn entry(seq: u64, kind: &str, order: Option<&str>, seats: Vec<Change>) -> Entry
     }
 }
 
-fn line(order: &str, buyer: &str, piece: &str, qty: u32, token: u64) -> Line {
-    Line { order_id: order.into(), buyer: buyer.into(), piece: piece.into(), qty, token }
+fn line(order: &str, buyer: &str, piece: &str, qty: u32, token: u64) -> ReportLine {
+    ReportLine { order_id: order.into(), buyer: buyer.into(), piece: piece.into(), qty, token }
 }
 
 /// Two buyers: one has A-1 and two places on the floor, the other A-2, which somebody held before.
 fn fine() -> Case {
     let zero = time::stopwatch();
     let at = |ms: u64| zero + Duration::from_millis(ms);
-    let span = |seat: &str, token: u64, hold: &str, asked: u64, until: u64| Span {
+    let span = |seat: &str, token: u64, hold: &str, asked: u64, until: u64| HoldSpan {
         seat: seat.into(),
         token,
         hold_id: hold.into(),
@@ -52,20 +52,20 @@ fn fine() -> Case {
         from: at(asked + 5),
         until: at(until),
     };
-    let told = |order: &str, buyer: &str, seats: Vec<Piece>, areas: Vec<Piece>| Told {
+    let told = |order: &str, buyer: &str, seats: Vec<ApiPiece>, areas: Vec<ApiPiece>| ConfirmedOrder {
         order_id: order.into(),
         buyer: buyer.into(),
         seats,
         areas,
     };
     Case {
-        told: Diary {
+        told: BuyerLog {
             orders: vec![
                 told("o_1", "r-0", vec![piece("A-1", 3, 0)], vec![piece("floor", 3, 2)]),
                 told("o_2", "r-1", vec![piece("A-2", 4, 0)], vec![]),
             ],
             spans: vec![span("A-1", 3, "h_1", 0, 100), span("A-2", 2, "h_0", 0, 50), span("A-2", 4, "h_2", 50, 100)],
-            ..Diary::default()
+            ..BuyerLog::default()
         },
         found: Evidence {
             lines: vec![
@@ -83,7 +83,7 @@ fn fine() -> Case {
                 entry(6, "sold", Some("o_1"), vec![change("A-1", "sold", 3)]),
                 entry(7, "sold", Some("o_2"), vec![change("A-2", "sold", 4)]),
             ],
-            invariants: vec![Server { name: "x".into(), ok: true, detail: String::new() }],
+            invariants: vec![ApiCheck { name: "x".into(), ok: true, detail: String::new() }],
         },
         zero,
     }
@@ -175,7 +175,7 @@ fn what_has_a_reason_is_not_broken() {
     assert_eq!(broken(&voided), Vec::<String>::new());
     let mut lost = fine();
     lost.told.orders.retain(|order| order.order_id != "o_2");
-    lost.told.open.push(Open {
+    lost.told.open.push(UnansweredConfirm {
         buyer: "r-1".into(),
         hold_id: "h_2".into(),
         hold_key: "k".into(),

@@ -3,22 +3,23 @@
 use anyhow::Context;
 use leasehold::{LeaseId, Leasehold};
 
-use super::load::{Client, TTL};
+use super::pair_load::{LockClient, TTL};
 
 /// One caller of the engine.
-pub struct Caller {
+pub struct EmbeddedClient {
     client: Leasehold,
     holder: String,
     held: Option<LeaseId>,
 }
 
 /// As many callers of one engine as asked for.
-pub fn callers(client: &Leasehold, count: usize) -> Vec<Caller> {
-    let caller = |number| Caller { client: client.clone(), holder: format!("bench client {number}"), held: None };
+pub fn callers(client: &Leasehold, count: usize) -> Vec<EmbeddedClient> {
+    let caller =
+        |number| EmbeddedClient { client: client.clone(), holder: format!("bench client {number}"), held: None };
     (0..count).map(caller).collect()
 }
 
-impl Client for Caller {
+impl LockClient for EmbeddedClient {
     async fn acquire(&mut self, name: &str) -> anyhow::Result<()> {
         let claim = self.client.acquire(name).ttl(TTL).holder(self.holder.as_str());
         self.held = Some(claim.grant().await?.lease_id);

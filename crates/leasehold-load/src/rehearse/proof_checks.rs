@@ -15,13 +15,13 @@ use std::collections::{BTreeMap, BTreeSet, HashMap, HashSet};
 
 use serde::Serialize;
 
-use super::diary::{Diary, Span, Told};
-use super::evidence::{Evidence, Line};
-use super::said::Entry;
+use super::api_types::ApiAuditEntry;
+use super::buyer_log::{BuyerLog, ConfirmedOrder, HoldSpan};
+use super::evidence::{Evidence, ReportLine};
 
 /// One thing that was looked at.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
-pub struct Check {
+pub struct ProofCheck {
     pub name: String,
     pub ok: bool,
     pub detail: String,
@@ -30,7 +30,7 @@ pub struct Check {
 /// How many faults are shown of one kind.
 const SHOWN: usize = 5;
 
-impl Check {
+impl ProofCheck {
     /// It holds if there are no faults.
     pub fn new(name: &str, faults: &[String], fine: String) -> Self {
         let shown = faults.iter().take(SHOWN).cloned().collect::<Vec<_>>().join("; ");
@@ -41,7 +41,7 @@ impl Check {
 }
 
 /// Looks at everything. `run` is how names of our buyers begin; `areas` are what is not a seat, and how many places each has.
-pub fn judge(run: &str, areas: &HashMap<&str, u32>, told: &Diary, found: &Evidence) -> Vec<Check> {
+pub fn judge(run: &str, areas: &HashMap<&str, u32>, told: &BuyerLog, found: &Evidence) -> Vec<ProofCheck> {
     let mut checks = vec![
         sold_once(areas, told, found),
         areas_not_oversold(areas, told, found),
@@ -51,7 +51,7 @@ pub fn judge(run: &str, areas: &HashMap<&str, u32>, told: &Diary, found: &Eviden
         one_hold_at_a_time(&told.spans),
         every_cent_has_a_source(found),
         tokens_of_a_seat_rise(found),
-        Check::new(
+        ProofCheck::new(
             "no_buyer_was_wronged",
             &told.wrongs,
             "every hold lasted as long as was said, and sold as held".into(),
@@ -62,7 +62,7 @@ pub fn judge(run: &str, areas: &HashMap<&str, u32>, told: &Diary, found: &Eviden
 }
 
 /// Law 1, by the report and by what buyers were told.
-fn sold_once(areas: &HashMap<&str, u32>, told: &Diary, found: &Evidence) -> Check {
+fn sold_once(areas: &HashMap<&str, u32>, told: &BuyerLog, found: &Evidence) -> ProofCheck {
     let mut owners: BTreeMap<&str, BTreeSet<&str>> = BTreeMap::new();
     let mut faults = Vec::new();
     let mut lines = HashSet::new();
@@ -81,11 +81,11 @@ fn sold_once(areas: &HashMap<&str, u32>, told: &Diary, found: &Evidence) -> Chec
         let orders: Vec<&str> = orders.iter().copied().collect();
         faults.push(format!("{seat} was sold {} times: {}", orders.len(), orders.join(", ")));
     }
-    Check::new("no_seat_sold_twice", &faults, format!("{} sold seats, each in one order", owners.len()))
+    ProofCheck::new("no_seat_sold_twice", &faults, format!("{} sold seats, each in one order", owners.len()))
 }
 
 /// Places are counted, by the report and by what buyers were told.
-fn areas_not_oversold(areas: &HashMap<&str, u32>, told: &Diary, found: &Evidence) -> Check {
+fn areas_not_oversold(areas: &HashMap<&str, u32>, told: &BuyerLog, found: &Evidence) -> ProofCheck {
     let mut faults = Vec::new();
     let mut sum = 0;
     for (area, capacity) in areas {
@@ -97,15 +97,15 @@ fn areas_not_oversold(areas: &HashMap<&str, u32>, told: &Diary, found: &Evidence
             faults.push(format!("{area}: {places} places were sold, of {capacity}"));
         }
     }
-    Check::new("no_area_oversold", &faults, format!("{sum} places of {} areas", areas.len()))
+    ProofCheck::new("no_area_oversold", &faults, format!("{sum} places of {} areas", areas.len()))
 }
 
 /// Law 2, one way.
-fn confirmed_is_there(told: &Diary, found: &Evidence) -> Check {
-    let lines: HashMap<(&str, &str), &Line> =
+fn confirmed_is_there(told: &BuyerLog, found: &Evidence) -> ProofCheck {
+    let lines: HashMap<(&str, &str), &ReportLine> =
         found.lines.iter().map(|line| ((line.order_id.as_str(), line.piece.as_str()), line)).collect();
     let mut faults = Vec::new();
-    for Told { order_id, buyer, seats, areas } in &told.orders {
+    for ConfirmedOrder { order_id, buyer, seats, areas } in &told.orders {
         for piece in seats.iter().chain(areas) {
             match lines.get(&(order_id.as_str(), piece.id.as_str())) {
                 None => faults.push(format!("{} of {order_id} was confirmed to {buyer}, and is not there", piece.id)),
@@ -121,24 +121,28 @@ fn confirmed_is_there(told: &Diary, found: &Evidence) -> Check {
             }
         }
     }
-    Check::new("every_confirmed_order_is_there", &faults, format!("{} confirmed orders, all there", told.orders.len()))
+    ProofCheck::new(
+        "every_confirmed_order_is_there",
+        &faults,
+        format!("{} confirmed orders, all there", told.orders.len()),
+    )
 }
 
 /// Law 2, the other way.
-fn nothing_untold(run: &str, told: &Diary, found: &Evidence) -> Check {
+fn nothing_untold(run: &str, told: &BuyerLog, found: &Evidence) -> ProofCheck {
     let known: HashSet<&str> = told.orders.iter().map(|order| order.order_id.as_str()).collect();
     let open: HashSet<&str> = told.open.iter().map(|open| open.buyer.as_str()).collect();
     let ours = format!("{run}-");
-    let untold = |line: &&Line| line.buyer.starts_with(&ours) && !known.contains(line.order_id.as_str());
+    let untold = |line: &&ReportLine| line.buyer.starts_with(&ours) && !known.contains(line.order_id.as_str());
     let unexplained = found.lines.iter().filter(untold).filter(|line| !open.contains(line.buyer.as_str()));
     let faults: BTreeSet<String> =
         unexplained.map(|line| format!("{} was sold to {}, who was not told so", line.order_id, line.buyer)).collect();
     let faults: Vec<String> = faults.into_iter().collect();
-    Check::new("no_order_without_its_buyer", &faults, "every order was told to its buyer".into())
+    ProofCheck::new("no_order_without_its_buyer", &faults, "every order was told to its buyer".into())
 }
 
 /// Laws 1 and 3, by the audit.
-fn audit_agrees(areas: &HashMap<&str, u32>, found: &Evidence) -> Check {
+fn audit_agrees(areas: &HashMap<&str, u32>, found: &Evidence) -> ProofCheck {
     let mut faults = Vec::new();
     let mut owners: BTreeMap<&str, &str> = BTreeMap::new();
     for (place, entry) in found.entries.iter().enumerate() {
@@ -155,10 +159,10 @@ fn audit_agrees(areas: &HashMap<&str, u32>, found: &Evidence) -> Check {
         let whose = if says.contains(&(*seat, *order)) { "the audit alone" } else { "the report alone" };
         faults.push(format!("{seat} is in {order} by {whose}"));
     }
-    Check::new("audit_and_report_agree", &faults, format!("{} entries without a gap", found.entries.len()))
+    ProofCheck::new("audit_and_report_agree", &faults, format!("{} entries without a gap", found.entries.len()))
 }
 
-fn replay<'a>(entry: &'a Entry, owners: &mut BTreeMap<&'a str, &'a str>, faults: &mut Vec<String>) {
+fn replay<'a>(entry: &'a ApiAuditEntry, owners: &mut BTreeMap<&'a str, &'a str>, faults: &mut Vec<String>) {
     let undoes = matches!(entry.kind.as_str(), "voided" | "moved" | "layout_changed");
     for seat in &entry.seats {
         let owner = owners.get(seat.id.as_str()).copied();
@@ -177,7 +181,7 @@ fn replay<'a>(entry: &'a Entry, owners: &mut BTreeMap<&'a str, &'a str>, faults:
 }
 
 /// Law 5.
-fn every_cent_has_a_source(found: &Evidence) -> Check {
+fn every_cent_has_a_source(found: &Evidence) -> ProofCheck {
     let mut faults = Vec::new();
     let mut bought: HashMap<&str, &str> = HashMap::new();
     let mut sum: u64 = 0;
@@ -193,11 +197,11 @@ fn every_cent_has_a_source(found: &Evidence) -> Check {
             faults.push(format!("one payment bought {other} and {order}"));
         }
     }
-    Check::new("every_cent_has_a_source", &faults, format!("{sum} came, by the word of a provider or a key"))
+    ProofCheck::new("every_cent_has_a_source", &faults, format!("{sum} came, by the word of a provider or a key"))
 }
 
 /// Law 6.
-fn tokens_of_a_seat_rise(found: &Evidence) -> Check {
+fn tokens_of_a_seat_rise(found: &Evidence) -> ProofCheck {
     let mut faults = Vec::new();
     let mut newest: HashMap<&str, (u64, Option<&str>)> = HashMap::new();
     for entry in &found.entries {
@@ -209,18 +213,22 @@ fn tokens_of_a_seat_rise(found: &Evidence) -> Check {
             }
         }
     }
-    Check::new("tokens_of_a_seat_rise", &faults, format!("{} seats, none went back to an older token", newest.len()))
+    ProofCheck::new(
+        "tokens_of_a_seat_rise",
+        &faults,
+        format!("{} seats, none went back to an older token", newest.len()),
+    )
 }
 
 /// Law 4.
-fn one_hold_at_a_time(spans: &[Span]) -> Check {
-    let mut seats: BTreeMap<&str, Vec<&Span>> = BTreeMap::new();
+fn one_hold_at_a_time(spans: &[HoldSpan]) -> ProofCheck {
+    let mut seats: BTreeMap<&str, Vec<&HoldSpan>> = BTreeMap::new();
     spans.iter().for_each(|span| seats.entry(&span.seat).or_default().push(span));
     let mut faults = Vec::new();
     for (seat, spans) in &mut seats {
         spans.sort_by_key(|span| span.from);
         // The one that lasts longest of all so far: whoever begins before its end is beside it.
-        let mut longest: Option<&Span> = None;
+        let mut longest: Option<&HoldSpan> = None;
         for span in spans.iter().filter(|span| span.until > span.from) {
             if let Some(before) = longest.filter(|before| before.hold_id != span.hold_id && before.until > span.from) {
                 faults.push(format!("{seat} was held by {} and {} at once", before.hold_id, span.hold_id));
@@ -236,17 +244,17 @@ fn one_hold_at_a_time(spans: &[Span]) -> Check {
             }
         }
     }
-    Check::new("one_hold_at_a_time", &faults, format!("{} holds of {} seats", spans.len(), seats.len()))
+    ProofCheck::new("one_hold_at_a_time", &faults, format!("{} holds of {} seats", spans.len(), seats.len()))
 }
 
 /// The server's own word.
-fn server(found: &Evidence) -> Check {
+fn server(found: &Evidence) -> ProofCheck {
     let bad = found.invariants.iter().filter(|check| !check.ok);
     let mut faults: Vec<String> = bad.map(|check| format!("{}: {}", check.name, check.detail)).collect();
     if found.invariants.is_empty() {
         faults.push("the server looked at no invariant".into());
     }
-    Check::new("invariants_of_the_server", &faults, format!("{} looked at, all hold", found.invariants.len()))
+    ProofCheck::new("invariants_of_the_server", &faults, format!("{} looked at, all hold", found.invariants.len()))
 }
 
 #[cfg(test)]

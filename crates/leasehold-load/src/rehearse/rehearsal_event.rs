@@ -6,8 +6,8 @@ use anyhow::{Context, bail};
 use serde::de::DeserializeOwned;
 use serde_json::{Value, json};
 
-use super::desk::{Answer, Ask, Desk};
-use super::said::{Area, Event, Map, No};
+use super::api_types::{ApiArea, ApiEvent, ApiProblem, ApiSeatMap};
+use super::http_client::{HttpClient, HttpRequest, HttpResponse};
 use leasehold_support::exit::{Failure, UNAVAILABLE, UNEXPECTED, UNKNOWN, USAGE};
 use leasehold_support::{duration, output};
 
@@ -17,13 +17,13 @@ const SECTION: usize = 20;
 
 /// An event that buyers come to.
 #[derive(Debug)]
-pub struct Venue {
+pub struct RehearsalEvent {
     pub event_id: String,
     /// Whether this rehearsal made it.
     pub own: bool,
     /// In the order of the hall.
     pub seats: Vec<String>,
-    pub areas: Vec<Area>,
+    pub areas: Vec<ApiArea>,
     pub per_buyer: usize,
     pub ttl: Duration,
     pub pay: Duration,
@@ -31,7 +31,7 @@ pub struct Venue {
 
 /// What an event of our own shall be.
 #[derive(Clone, Debug)]
-pub struct Build {
+pub struct EventSpec {
     pub name: String,
     pub seats: usize,
     pub floor: u32,
@@ -40,13 +40,13 @@ pub struct Build {
     pub per_buyer: usize,
 }
 
-impl Venue {
+impl RehearsalEvent {
     /// Makes an event, marked as a rehearsal and on sale.
     ///
     /// # Errors
     ///
     /// The server did not make it.
-    pub async fn make(desk: &mut Desk, build: &Build, idem: &str) -> anyhow::Result<Self> {
+    pub async fn make(desk: &mut HttpClient, build: &EventSpec, idem: &str) -> anyhow::Result<Self> {
         let ids: Vec<(String, String, usize)> = (0..build.seats)
             .map(|number| {
                 let (row, section) = (number / ROW, number / ROW / SECTION);
@@ -68,12 +68,13 @@ impl Venue {
             "areas": floor.into_iter().collect::<Vec<Value>>(),
         })
         .to_string();
-        let ask = Ask { method: "POST", path: "/v1/events", idem: Some(idem), body: &body, ..Ask::default() };
-        let event: Event = fetch(desk, ask, "make an event for the rehearsal").await?;
+        let ask =
+            HttpRequest { method: "POST", path: "/v1/events", idem: Some(idem), body: &body, ..HttpRequest::default() };
+        let event: ApiEvent = fetch(desk, ask, "make an event for the rehearsal").await?;
         let mut venue = Self::of(event, true);
         venue.seats = ids.iter().map(id).collect();
         venue.areas =
-            (build.floor > 0).then(|| Area { id: "floor".into(), capacity: build.floor }).into_iter().collect();
+            (build.floor > 0).then(|| ApiArea { id: "floor".into(), capacity: build.floor }).into_iter().collect();
         Ok(venue)
     }
 
@@ -82,9 +83,9 @@ impl Venue {
     /// # Errors
     ///
     /// Bad usage, where the event is a real one; or it cannot be read.
-    pub async fn open(desk: &mut Desk, id: &str, really: bool) -> anyhow::Result<Self> {
+    pub async fn open(desk: &mut HttpClient, id: &str, really: bool) -> anyhow::Result<Self> {
         let path = format!("/v1/events/{}", escape(id));
-        let event: Event = get(desk, &path, "look at the event").await?;
+        let event: ApiEvent = get(desk, &path, "look at the event").await?;
         if !event.rehearsal && !really {
             let name = output::plain(&event.name);
             return Err(Failure::usage(format!(
@@ -95,7 +96,7 @@ impl Venue {
         if !event.on_sale {
             return Err(Failure::usage("the event is not on sale: nobody could hold anything"));
         }
-        let map: Map = get(desk, &format!("{path}/map"), "read the map of the event").await?;
+        let map: ApiSeatMap = get(desk, &format!("{path}/map"), "read the map of the event").await?;
         let mut venue = Self::of(event, false);
         let rows = map.sections.into_iter().flat_map(|section| section.rows);
         venue.seats = rows.flat_map(|row| row.seats).map(|seat| seat.id).collect();
@@ -106,7 +107,7 @@ impl Venue {
         Ok(venue)
     }
 
-    fn of(event: Event, own: bool) -> Self {
+    fn of(event: ApiEvent, own: bool) -> Self {
         Self {
             event_id: event.event_id,
             own,
@@ -124,11 +125,12 @@ impl Venue {
     }
 
     /// Takes an event of our own off sale, so that nobody buys what is only played. Others are let be.
-    pub async fn close(&self, desk: &mut Desk) {
+    pub async fn close(&self, desk: &mut HttpClient) {
         if !self.own {
             return;
         }
-        let ask = Ask { method: "PUT", path: &self.path(""), body: r#"{"on_sale":false}"#, ..Ask::default() };
+        let ask =
+            HttpRequest { method: "PUT", path: &self.path(""), body: r#"{"on_sale":false}"#, ..HttpRequest::default() };
         if !desk.ask(ask).await.is_ok_and(|answer| answer.status == 200) {
             output::say(format!("the event {} could not be taken off sale: do it by hand", self.event_id));
         }
@@ -145,11 +147,11 @@ pub fn escape(text: &str) -> String {
 /// # Errors
 ///
 /// What came instead.
-pub async fn get<T: DeserializeOwned>(desk: &mut Desk, path: &str, what: &str) -> anyhow::Result<T> {
-    fetch(desk, Ask { method: "GET", path, ..Ask::default() }, what).await
+pub async fn get<T: DeserializeOwned>(desk: &mut HttpClient, path: &str, what: &str) -> anyhow::Result<T> {
+    fetch(desk, HttpRequest { method: "GET", path, ..HttpRequest::default() }, what).await
 }
 
-async fn fetch<T: DeserializeOwned>(desk: &mut Desk, ask: Ask<'_>, what: &str) -> anyhow::Result<T> {
+async fn fetch<T: DeserializeOwned>(desk: &mut HttpClient, ask: HttpRequest<'_>, what: &str) -> anyhow::Result<T> {
     let answer = reach(desk, ask, what).await?;
     serde_json::from_slice(&answer.body).with_context(|| format!("{what}: the server answered something else"))
 }
@@ -159,7 +161,7 @@ async fn fetch<T: DeserializeOwned>(desk: &mut Desk, ask: Ask<'_>, what: &str) -
 /// # Errors
 ///
 /// Nobody answered, or the answer is no.
-pub async fn reach(desk: &mut Desk, ask: Ask<'_>, what: &str) -> anyhow::Result<Answer> {
+pub async fn reach(desk: &mut HttpClient, ask: HttpRequest<'_>, what: &str) -> anyhow::Result<HttpResponse> {
     let silent = |_| {
         let code = if ask.method == "GET" { UNAVAILABLE } else { UNKNOWN };
         Failure::coded(code, format!("{what}: the server did not answer"))
@@ -168,7 +170,7 @@ pub async fn reach(desk: &mut Desk, ask: Ask<'_>, what: &str) -> anyhow::Result<
     if (200..300).contains(&answer.status) {
         return Ok(answer);
     }
-    let no: No = serde_json::from_slice(&answer.body).unwrap_or_default();
+    let no: ApiProblem = serde_json::from_slice(&answer.body).unwrap_or_default();
     let why = if no.detail.is_empty() { format!("status {}", answer.status) } else { output::plain(&no.detail) };
     let code = match answer.status {
         401 | 403 | 404 | 400 => USAGE,

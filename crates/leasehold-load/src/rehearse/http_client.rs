@@ -13,10 +13,10 @@ use std::time::{Duration, Instant};
 
 use tokio::time::timeout;
 
-use super::place::Place;
-use super::tally::Tally;
-use super::wire::Wire;
-use crate::bench::stop::Stop;
+use super::counters::SharedCounters;
+use super::deployment::Deployment;
+use super::http_connection::HttpConnection;
+use crate::bench::stop_signal::StopSignal;
 use leasehold_support::time;
 
 /// A connection that says nothing for so long is given up.
@@ -27,20 +27,20 @@ const LAST_PAUSE: Duration = Duration::from_secs(1);
 
 /// What all buyers share.
 #[derive(Clone)]
-pub struct Counter {
+pub struct RehearsalContext {
     /// Where to ask.
-    pub place: Arc<Place>,
+    pub place: Arc<Deployment>,
     /// What came of it.
-    pub tally: Tally,
+    pub tally: SharedCounters,
     /// Whether to go on.
-    pub stop: Stop,
+    pub stop: StopSignal,
     /// How long to ask for an answer that does not come.
     pub patience: Duration,
 }
 
 /// One request.
 #[derive(Clone, Copy, Debug, Default)]
-pub struct Ask<'a> {
+pub struct HttpRequest<'a> {
     /// `POST`, `GET`, `PUT`.
     pub method: &'static str,
     /// From `/v1` on.
@@ -57,7 +57,7 @@ pub struct Ask<'a> {
 
 /// What came of a request.
 #[derive(Debug)]
-pub struct Answer {
+pub struct HttpResponse {
     /// The status.
     pub status: u16,
     /// The body.
@@ -70,31 +70,31 @@ pub struct Answer {
 
 /// Patience ended without an answer.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Unknown;
+pub struct OutcomeUnknown;
 
 /// One who asks.
-pub struct Desk {
-    counter: Counter,
-    wire: Option<Wire>,
+pub struct HttpClient {
+    counter: RehearsalContext,
+    wire: Option<HttpConnection>,
     out: String,
 }
 
-impl Desk {
+impl HttpClient {
     /// Nobody is connected yet.
-    pub const fn new(counter: Counter) -> Self {
+    pub const fn new(counter: RehearsalContext) -> Self {
         Self { counter, wire: None, out: String::new() }
     }
 
     /// Connects, if it is not: so that a crowd stands at the door before it opens.
     pub async fn connect(&mut self) -> std::io::Result<()> {
         if self.wire.is_none() {
-            self.wire = Some(Wire::new(self.counter.place.connect().await?));
+            self.wire = Some(HttpConnection::new(self.counter.place.connect().await?));
         }
         Ok(())
     }
 
     /// Asks until there is an answer, or patience ends.
-    pub async fn ask(&mut self, ask: Ask<'_>) -> Result<Answer, Unknown> {
+    pub async fn ask(&mut self, ask: HttpRequest<'_>) -> Result<HttpResponse, OutcomeUnknown> {
         let began = time::stopwatch();
         let mut pause = FIRST_PAUSE;
         let mut retried = false;
@@ -112,7 +112,7 @@ impl Desk {
             }
             retried = true;
             if waited >= self.counter.patience || self.counter.stop.is_asked() {
-                return Err(Unknown);
+                return Err(OutcomeUnknown);
             }
             self.counter.stop.within(pause).await;
             pause = (pause * 2).min(LAST_PAUSE);
@@ -120,7 +120,7 @@ impl Desk {
     }
 
     /// Asks once.
-    async fn once(&mut self, ask: Ask<'_>) -> std::io::Result<Answer> {
+    async fn once(&mut self, ask: HttpRequest<'_>) -> std::io::Result<HttpResponse> {
         self.write(ask);
         let talk = async {
             self.connect().await?;
@@ -129,7 +129,7 @@ impl Desk {
             let (status, range, keep) = wire.exchange(self.out.as_bytes()).await?;
             let heard = time::stopwatch();
             let body = wire.body(range).to_vec();
-            Ok((Answer { status, body, asked, heard }, keep))
+            Ok((HttpResponse { status, body, asked, heard }, keep))
         };
         let done = timeout(SILENCE, talk).await.unwrap_or_else(|_| Err(std::io::ErrorKind::TimedOut.into()));
         match done {
@@ -146,8 +146,8 @@ impl Desk {
         }
     }
 
-    fn write(&mut self, ask: Ask<'_>) {
-        let Place { prefix, head, .. } = &*self.counter.place;
+    fn write(&mut self, ask: HttpRequest<'_>) {
+        let Deployment { prefix, head, .. } = &*self.counter.place;
         let out = &mut self.out;
         out.clear();
         // Writing to a String cannot fail.

@@ -6,11 +6,11 @@ use anyhow::Context;
 use leasehold::Leasehold;
 use serde::Serialize;
 
-use super::many;
-use super::place::Place;
+use super::bulk_acquire;
+use super::engine_dir::EngineDir;
+use super::latency::ratio;
 use super::progress;
-use super::stats::ratio;
-use super::stop::Stop;
+use super::stop_signal::StopSignal;
 use leasehold_support::{output, time};
 
 /// Long enough that none ends while we count.
@@ -18,7 +18,7 @@ const TTL: Duration = Duration::from_secs(3600);
 
 /// What was found.
 #[derive(Debug, Serialize)]
-pub struct Report {
+pub struct HeldLeasesReport {
     url: String,
     fs: String,
     held: u64,
@@ -34,7 +34,7 @@ pub struct Report {
 
 /// Takes the leases, weighs them, restarts the engine.
 #[allow(clippy::cast_precision_loss, reason = "counts and bytes are far below 2^53")]
-pub async fn run(place: &Place, count: u64, stop: &Stop) -> anyhow::Result<Report> {
+pub async fn run(place: &EngineDir, count: u64, stop: &StopSignal) -> anyhow::Result<HeldLeasesReport> {
     let client = Leasehold::open(&place.url()).await?;
     // One lease first: what the engine sets up for its first answer is not the price of a lease.
     let first = client.acquire("bench-first").grant().await?;
@@ -42,7 +42,7 @@ pub async fn run(place: &Place, count: u64, stop: &Stop) -> anyhow::Result<Repor
     let bar = progress::count(count, "leases taken");
     let before = resident_bytes()?;
     let began = time::stopwatch();
-    let taken = many::take(&client, count, || Some(TTL), stop, &bar).await?;
+    let taken = bulk_acquire::take(&client, count, || Some(TTL), stop, &bar).await?;
     let seconds = began.elapsed().as_secs_f64();
     let grown = resident_bytes()?.saturating_sub(before);
     bar.finish_and_clear();
@@ -58,7 +58,7 @@ pub async fn run(place: &Place, count: u64, stop: &Stop) -> anyhow::Result<Repor
     let restart = opening.elapsed();
     client.release(&probe.lease_id).await?;
     client.close().await?;
-    Ok(Report {
+    Ok(HeldLeasesReport {
         url: place.url(),
         fs: place.fs.clone(),
         held: taken,
@@ -71,7 +71,7 @@ pub async fn run(place: &Place, count: u64, stop: &Stop) -> anyhow::Result<Repor
 }
 
 /// Prints the figures for people.
-pub fn print(report: &Report) -> anyhow::Result<()> {
+pub fn print(report: &HeldLeasesReport) -> anyhow::Result<()> {
     output::line(format!("{} on {}", output::plain(&report.url), report.fs))?;
     output::line(format!("held       {} leases, taken at {:.0} per second", report.held, report.leases_per_s))?;
     output::line(format!("resident   {:.1} bytes per lease", report.resident_bytes_per_lease))?;

@@ -12,8 +12,8 @@
 
 use std::path::PathBuf;
 
-use super::peers::{self, Kind, Peer};
-use super::server::Address;
+use super::peers::{self, PeerKind, PeerServer};
+use super::server::ServerAddress;
 use leasehold_support::exit::Failure;
 
 /// Where our servers listen when the URL does not say.
@@ -24,16 +24,16 @@ const HINT: &str = "say e.g. --url embedded:./data or --url leasehold://127.0.0.
 
 /// One target of the bench.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub enum Aim {
+pub enum BenchTarget {
     /// The embedded engine, in this process.
     Embedded(PathBuf),
     /// Our server, over RESP.
-    Server(Address),
+    Server(ServerAddress),
     /// Somebody else's server, by its native client.
-    Peer(Peer),
+    Peer(PeerServer),
 }
 
-impl Aim {
+impl BenchTarget {
     /// Reads a URL.
     ///
     /// # Errors
@@ -47,12 +47,12 @@ impl Aim {
             "embedded" => directory(rest).map(Self::Embedded),
             "leasehold" => server(rest).map(Self::Server),
             _ => {
-                let Some(kind) = Kind::named(scheme) else {
+                let Some(kind) = PeerKind::named(scheme) else {
                     return Err(Failure::usage(format!("the bench cannot drive {scheme:?}: {HINT}")));
                 };
-                let named = Parts::read(scheme, rest)?;
+                let named = UrlParts::read(scheme, rest)?;
                 peers::require_built(kind)?;
-                Ok(Self::Peer(Peer { kind, url: url.to_owned(), shown: format!("{scheme}://{}", named.place) }))
+                Ok(Self::Peer(PeerServer { kind, url: url.to_owned(), shown: format!("{scheme}://{}", named.place) }))
             }
         }
     }
@@ -69,8 +69,8 @@ fn directory(rest: &str) -> anyhow::Result<PathBuf> {
     Ok(PathBuf::from(rest))
 }
 
-fn server(rest: &str) -> anyhow::Result<Address> {
-    let parts = Parts::read("leasehold", rest)?;
+fn server(rest: &str) -> anyhow::Result<ServerAddress> {
+    let parts = UrlParts::read("leasehold", rest)?;
     let place = parts.place.trim_end_matches('/');
     let no_port = || Failure::usage(format!("leasehold:// is followed by host:port: {HINT}"));
     // A bare IPv6 address has colons of its own, and stands in brackets when a port follows.
@@ -82,18 +82,18 @@ fn server(rest: &str) -> anyhow::Result<Address> {
     if host.is_empty() || host.contains('/') || port == 0 {
         return Err(no_port());
     }
-    Ok(Address { host: host.to_owned(), port, key: parts.secret, shown: format!("leasehold://{place}") })
+    Ok(ServerAddress { host: host.to_owned(), port, key: parts.secret, shown: format!("leasehold://{place}") })
 }
 
 /// A URL taken apart.
-struct Parts {
+struct UrlParts {
     /// Host, port and path: what may be shown.
     place: String,
     /// The password of the userinfo, or all of it where there is no colon.
     secret: Option<String>,
 }
 
-impl Parts {
+impl UrlParts {
     fn read(scheme: &str, rest: &str) -> anyhow::Result<Self> {
         let none = || Failure::usage(format!("{scheme}: is followed by //host:port"));
         let rest = rest.strip_prefix("//").ok_or_else(none)?;
@@ -118,8 +118,8 @@ mod tests {
     use leasehold_support::exit;
 
     fn address(url: &str) -> (String, u16, Option<String>, String) {
-        match Aim::parse(url) {
-            Ok(Aim::Server(Address { host, port, key, shown })) => (host, port, key, shown),
+        match BenchTarget::parse(url) {
+            Ok(BenchTarget::Server(ServerAddress { host, port, key, shown })) => (host, port, key, shown),
             other => panic!("{url}: {other:?}"),
         }
     }
@@ -144,7 +144,7 @@ mod tests {
     #[test]
     fn a_directory_is_taken_as_it_is() {
         for dir in ["./data", "/var/lib/leasehold", "a:b", " x"] {
-            assert_eq!(Aim::parse(&format!("embedded:{dir}")).unwrap(), Aim::Embedded(dir.into()));
+            assert_eq!(BenchTarget::parse(&format!("embedded:{dir}")).unwrap(), BenchTarget::Embedded(dir.into()));
         }
     }
 
@@ -171,7 +171,7 @@ mod tests {
             ("carrier-pigeon://s3cret@coop", "cannot drive"),
         ];
         for (url, part) in table {
-            let error = Aim::parse(url).expect_err(url);
+            let error = BenchTarget::parse(url).expect_err(url);
             let sentence = exit::sentence(&error);
             assert_eq!(exit::code(&error), exit::USAGE, "{url}");
             assert!(sentence.contains(part), "{url}: {sentence}");
@@ -183,9 +183,9 @@ mod tests {
     #[test]
     fn peers_are_there_or_say_how_to_build_them() {
         for (scheme, place) in [("redis", "h:1/2"), ("etcd", "h:1,i:2"), ("zk", "h:1/root"), ("postgres", "h:1/db")] {
-            let parsed = Aim::parse(&format!("{scheme}://ada:s3cret@{place}?password=s3cret"));
+            let parsed = BenchTarget::parse(&format!("{scheme}://ada:s3cret@{place}?password=s3cret"));
             if cfg!(feature = "peers") {
-                let Ok(Aim::Peer(peer)) = parsed else { panic!("{parsed:?}") };
+                let Ok(BenchTarget::Peer(peer)) = parsed else { panic!("{parsed:?}") };
                 assert_eq!(peer.shown, format!("{scheme}://{place}"));
                 assert!(!format!("{peer:?}").contains("s3cret"), "{peer:?}");
             } else {

@@ -9,9 +9,9 @@ use leasehold_support::signals::Signals;
 
 /// Whether somebody asked to stop.
 #[derive(Clone, Debug)]
-pub struct Stop(watch::Receiver<bool>);
+pub struct StopSignal(watch::Receiver<bool>);
 
-impl Stop {
+impl StopSignal {
     /// Starts listening, for something of this name. Needs a runtime.
     pub fn listen(what: &'static str) -> anyhow::Result<Self> {
         let mut signals = Signals::listen()?;

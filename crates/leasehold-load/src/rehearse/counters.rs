@@ -4,19 +4,19 @@ use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
-use crate::bench::stats::Stats;
+use crate::bench::latency::LatencyHistogram;
 
 /// Shared by all buyers.
 #[derive(Clone)]
-pub struct Tally(Arc<Mutex<Sums>>);
+pub struct SharedCounters(Arc<Mutex<RehearsalCounters>>);
 
 /// The sums.
-pub struct Sums {
+pub struct RehearsalCounters {
     /// Latencies of holds that were granted, of refusals, of confirms that sold, of releases.
-    pub hold: Stats,
-    pub refusal: Stats,
-    pub confirm: Stats,
-    pub release: Stats,
+    pub hold: LatencyHistogram,
+    pub refusal: LatencyHistogram,
+    pub confirm: LatencyHistogram,
+    pub release: LatencyHistogram,
     /// Seats and areas refused, by reason.
     pub reasons: BTreeMap<String, u64>,
     /// Whom the buyers were, and what became of them.
@@ -48,18 +48,18 @@ pub struct Sums {
     pub counted: Duration,
 }
 
-impl Tally {
+impl SharedCounters {
     /// Nothing yet.
     ///
     /// # Errors
     ///
     /// A histogram cannot be made.
     pub fn new() -> anyhow::Result<Self> {
-        Ok(Self(Arc::new(Mutex::new(Sums {
-            hold: Stats::new()?,
-            refusal: Stats::new()?,
-            confirm: Stats::new()?,
-            release: Stats::new()?,
+        Ok(Self(Arc::new(Mutex::new(RehearsalCounters {
+            hold: LatencyHistogram::new()?,
+            refusal: LatencyHistogram::new()?,
+            confirm: LatencyHistogram::new()?,
+            release: LatencyHistogram::new()?,
             reasons: BTreeMap::new(),
             arrived: 0,
             went_without: 0,
@@ -85,12 +85,12 @@ impl Tally {
     }
 
     /// Changes or reads the sums.
-    pub fn change<T>(&self, with: impl FnOnce(&mut Sums) -> T) -> T {
+    pub fn change<T>(&self, with: impl FnOnce(&mut RehearsalCounters) -> T) -> T {
         with(&mut self.0.lock().unwrap_or_else(PoisonError::into_inner))
     }
 }
 
-impl Sums {
+impl RehearsalCounters {
     /// Somebody got an answer after this long.
     pub fn answered(&mut self, waited: Duration, retried: bool) {
         self.longest_wait = self.longest_wait.max(waited);

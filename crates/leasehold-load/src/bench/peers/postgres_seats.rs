@@ -9,20 +9,20 @@ use anyhow::{Context, ensure};
 use tokio_postgres::Statement;
 
 use super::postgres::reach;
-use super::{Peer, owner};
-use crate::bench::load::{self, TTL};
+use super::{PeerServer, owner};
+use crate::bench::pair_load::{self, TTL};
 
 /// Seats of the hall: as many as `rehearse --holds` makes.
 const SEATS: u64 = 20_000;
 
 /// The table of this run, and the connection that makes and drops it.
-pub struct Hall {
+pub struct SeatTable {
     connection: tokio_postgres::Client,
     name: String,
 }
 
 /// One buyer: a connection with its prepared statements.
-pub struct Buyer {
+pub struct SeatClient {
     connection: tokio_postgres::Client,
     hold: Statement,
     release: Statement,
@@ -32,9 +32,9 @@ pub struct Buyer {
     seats: Vec<String>,
 }
 
-impl Hall {
+impl SeatTable {
     /// Makes the table.
-    pub async fn make(peer: &Peer) -> anyhow::Result<Self> {
+    pub async fn make(peer: &PeerServer) -> anyhow::Result<Self> {
         let connection = reach(peer).await?;
         let name = format!("leasehold_bench_seats_{}", std::process::id());
         let make = format!(
@@ -47,7 +47,7 @@ impl Hall {
     }
 
     /// Connects the buyers.
-    pub async fn connect(&self, peer: &Peer, count: usize) -> anyhow::Result<Vec<Buyer>> {
+    pub async fn connect(&self, peer: &PeerServer, count: usize) -> anyhow::Result<Vec<SeatClient>> {
         let (table, seconds) = (&self.name, TTL.as_secs());
         let hold = format!(
             "insert into {table} as held (event_id, seat_id, buyer, token, expires_at) \
@@ -64,7 +64,7 @@ impl Hall {
             let hold = connection.prepare(&hold).await.context("prepare the hold")?;
             let release = connection.prepare(&release).await.context("prepare the release")?;
             let (buyer, dice) = (owner(number), RandomState::new());
-            buyers.push(Buyer { connection, hold, release, buyer, dice, asked: 0, seats: Vec::new() });
+            buyers.push(SeatClient { connection, hold, release, buyer, dice, asked: 0, seats: Vec::new() });
         }
         Ok(buyers)
     }
@@ -76,7 +76,7 @@ impl Hall {
     }
 }
 
-impl load::Client for Buyer {
+impl pair_load::LockClient for SeatClient {
     /// Two neighbours wherever they are free: who was slower asks for others.
     async fn acquire(&mut self, _: &str) -> anyhow::Result<()> {
         loop {

@@ -2,22 +2,22 @@
 
 use std::time::{Duration, Instant};
 
-use super::desk::Answer;
-use super::said::{Held, Piece};
+use super::api_types::{ApiHold, ApiPiece};
+use super::http_client::HttpResponse;
 
 /// What a buyer was told of an order.
 #[derive(Clone, Debug)]
-pub struct Told {
+pub struct ConfirmedOrder {
     pub order_id: String,
     pub buyer: String,
-    pub seats: Vec<Piece>,
-    pub areas: Vec<Piece>,
+    pub seats: Vec<ApiPiece>,
+    pub areas: Vec<ApiPiece>,
 }
 
 /// A seat was somebody's for sure from one moment to another: from when the grant was heard to its end counted from when
 /// it was asked for, or to when it was given up.
 #[derive(Clone, Debug)]
-pub struct Span {
+pub struct HoldSpan {
     pub seat: String,
     pub token: u64,
     pub hold_id: String,
@@ -29,7 +29,7 @@ pub struct Span {
 
 /// A confirm without an answer.
 #[derive(Clone, Debug)]
-pub struct Open {
+pub struct UnansweredConfirm {
     pub buyer: String,
     pub hold_id: String,
     pub hold_key: String,
@@ -39,10 +39,10 @@ pub struct Open {
 
 /// All of it.
 #[derive(Debug, Default)]
-pub struct Diary {
-    pub orders: Vec<Told>,
-    pub spans: Vec<Span>,
-    pub open: Vec<Open>,
+pub struct BuyerLog {
+    pub orders: Vec<ConfirmedOrder>,
+    pub spans: Vec<HoldSpan>,
+    pub open: Vec<UnansweredConfirm>,
     /// Holds that were refused as over while they were live for sure, and orders that are not what was held.
     pub wrongs: Vec<String>,
     /// Holds that nobody came back to, and when each is over for sure.
@@ -51,7 +51,7 @@ pub struct Diary {
     pub dark_until: Option<Instant>,
 }
 
-impl Diary {
+impl BuyerLog {
     /// Adds another one.
     pub fn add(&mut self, other: Self) {
         self.orders.extend(other.orders);
@@ -65,11 +65,11 @@ impl Diary {
 
 /// A hold as its buyer knows it.
 #[derive(Clone, Debug)]
-pub struct Hold {
+pub struct BuyerHold {
     pub id: String,
     pub key: String,
-    pub seats: Vec<Piece>,
-    pub areas: Vec<Piece>,
+    pub seats: Vec<ApiPiece>,
+    pub areas: Vec<ApiPiece>,
     pub total: u64,
     /// When it was asked for, and when it was heard to be granted.
     pub asked: Instant,
@@ -79,9 +79,9 @@ pub struct Hold {
     pub over_at: Instant,
 }
 
-impl Hold {
+impl BuyerHold {
     /// From the answer to a hold.
-    pub fn new(held: Held, answer: &Answer) -> Self {
+    pub fn new(held: ApiHold, answer: &HttpResponse) -> Self {
         let mut hold = Self {
             id: held.hold_id,
             key: held.hold_key,
@@ -98,7 +98,7 @@ impl Hold {
     }
 
     /// An answer said how long it lasts.
-    pub fn lasts(&mut self, remaining_ms: u64, answer: &Answer) {
+    pub fn lasts(&mut self, remaining_ms: u64, answer: &HttpResponse) {
         let left = Duration::from_millis(remaining_ms);
         self.live_until = answer.asked + left;
         // A millisecond is what rounding may hide.
@@ -106,9 +106,9 @@ impl Hold {
     }
 
     /// What it proves, if it was given up at this moment.
-    pub fn spans(&self, given_up: Instant) -> Vec<Span> {
+    pub fn spans(&self, given_up: Instant) -> Vec<HoldSpan> {
         let until = self.live_until.min(given_up);
-        let span = |seat: &Piece| Span {
+        let span = |seat: &ApiPiece| HoldSpan {
             seat: seat.id.clone(),
             token: seat.token,
             hold_id: self.id.clone(),

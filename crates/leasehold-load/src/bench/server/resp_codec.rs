@@ -14,7 +14,7 @@ const LONGEST: usize = 64 << 10;
 
 /// One answer of the server.
 #[derive(Debug, PartialEq, Eq)]
-pub enum Answer<'a> {
+pub enum RespReply<'a> {
     /// `+OK`
     Simple(&'a str),
     /// `-HELD …`
@@ -32,13 +32,13 @@ pub enum Answer<'a> {
 /// # Errors
 ///
 /// What is no answer of a server like ours.
-pub fn answer(bytes: &[u8]) -> anyhow::Result<Option<(Answer<'_>, usize)>> {
+pub fn answer(bytes: &[u8]) -> anyhow::Result<Option<(RespReply<'_>, usize)>> {
     let Some((kind, line, after)) = line(bytes)? else { return Ok(None) };
     let number = || line.parse::<i64>().context("the server sent a length that is no number");
     match kind {
-        b'+' => Ok(Some((Answer::Simple(line), after))),
-        b'-' => Ok(Some((Answer::Error(line), after))),
-        b':' => Ok(Some((Answer::Integer(number()?), after))),
+        b'+' => Ok(Some((RespReply::Simple(line), after))),
+        b'-' => Ok(Some((RespReply::Error(line), after))),
+        b':' => Ok(Some((RespReply::Integer(number()?), after))),
         b'$' => bulk(bytes, number()?, after),
         b'*' => array(bytes, number()?, after),
         _ => bail!("the server does not speak RESP"),
@@ -59,28 +59,28 @@ fn line(bytes: &[u8]) -> anyhow::Result<Option<(u8, &str, usize)>> {
     Ok(Some((*kind, str::from_utf8(text).context("the server sent a line that is not UTF-8")?, end + 2)))
 }
 
-fn bulk(bytes: &[u8], length: i64, after: usize) -> anyhow::Result<Option<(Answer<'_>, usize)>> {
+fn bulk(bytes: &[u8], length: i64, after: usize) -> anyhow::Result<Option<(RespReply<'_>, usize)>> {
     if length < 0 {
-        return Ok(Some((Answer::Bulk(None), after)));
+        return Ok(Some((RespReply::Bulk(None), after)));
     }
     let length = usize::try_from(length).ok().filter(|length| *length <= LONGEST).context("an answer is too long")?;
     let Some(text) = bytes.get(after..after + length).filter(|_| bytes.len() >= after + length + 2) else {
         return Ok(None);
     };
     let text = str::from_utf8(text).context("the server sent text that is not UTF-8")?;
-    Ok(Some((Answer::Bulk(Some(text)), after + length + 2)))
+    Ok(Some((RespReply::Bulk(Some(text)), after + length + 2)))
 }
 
-fn array(bytes: &[u8], count: i64, mut after: usize) -> anyhow::Result<Option<(Answer<'_>, usize)>> {
+fn array(bytes: &[u8], count: i64, mut after: usize) -> anyhow::Result<Option<(RespReply<'_>, usize)>> {
     let mut first = "";
     for number in 0..count {
         let Some((element, length)) = answer(bytes.get(after..).unwrap_or_default())? else { return Ok(None) };
         after += length;
-        if let (0, Answer::Bulk(Some(text)) | Answer::Simple(text)) = (number, element) {
+        if let (0, RespReply::Bulk(Some(text)) | RespReply::Simple(text)) = (number, element) {
             first = text;
         }
     }
-    Ok(Some((Answer::Array(first), after)))
+    Ok(Some((RespReply::Array(first), after)))
 }
 
 /// Writes a command into a buffer, over what was in it.
@@ -107,15 +107,15 @@ mod tests {
     /// Goal: an answer is read when it is whole and not a byte before, and what follows it is left alone.
     #[test]
     fn answers_are_read_when_they_are_whole() {
-        let table: [(&str, Answer<'_>); 8] = [
-            ("+OK\r\n", Answer::Simple("OK")),
-            ("-HELD holder=\"x\"\r\n", Answer::Error("HELD holder=\"x\"")),
-            (":-2\r\n", Answer::Integer(-2)),
-            ("$4\r\na\r\nb\r\n", Answer::Bulk(Some("a\r\nb"))),
-            ("$-1\r\n", Answer::Bulk(None)),
-            ("*3\r\n$4\r\n1-ab\r\n:7\r\n:30000\r\n", Answer::Array("1-ab")),
-            ("*2\r\n:1\r\n*1\r\n$1\r\nx\r\n", Answer::Array("")),
-            ("*0\r\n", Answer::Array("")),
+        let table: [(&str, RespReply<'_>); 8] = [
+            ("+OK\r\n", RespReply::Simple("OK")),
+            ("-HELD holder=\"x\"\r\n", RespReply::Error("HELD holder=\"x\"")),
+            (":-2\r\n", RespReply::Integer(-2)),
+            ("$4\r\na\r\nb\r\n", RespReply::Bulk(Some("a\r\nb"))),
+            ("$-1\r\n", RespReply::Bulk(None)),
+            ("*3\r\n$4\r\n1-ab\r\n:7\r\n:30000\r\n", RespReply::Array("1-ab")),
+            ("*2\r\n:1\r\n*1\r\n$1\r\nx\r\n", RespReply::Array("")),
+            ("*0\r\n", RespReply::Array("")),
         ];
         for (text, expected) in table {
             let followed = format!("{text}+next\r\n");

@@ -12,18 +12,18 @@ use serde_json::json;
 
 use leasehold_boxoffice::provider::{Callback, Outcome, SeatToken};
 
+use super::api_types::{ApiHold, ApiOrder, ApiPiece, ApiProblem};
 use super::buyer::{Buyer, Wish};
-use super::desk::{Answer, Ask, Unknown};
-use super::diary::{Hold, Open, Told};
-use super::said::{Held, No, Piece, Sold};
-use super::venue::escape;
+use super::buyer_log::{BuyerHold, ConfirmedOrder, UnansweredConfirm};
+use super::http_client::{HttpRequest, HttpResponse, OutcomeUnknown};
+use super::rehearsal_event::escape;
 use leasehold_support::time;
 
 /// What a wish came to.
 #[derive(Debug)]
-pub enum Try {
+pub enum HoldAttempt {
     /// It is held.
-    Held(Hold),
+    Held(BuyerHold),
     /// Somebody else has it; seats as good, where there are some.
     Lost(Option<Vec<String>>),
     /// There is nothing more to try.
@@ -32,7 +32,7 @@ pub enum Try {
 
 /// What a confirm came to.
 #[derive(Debug, PartialEq, Eq)]
-pub enum Sale {
+pub enum ConfirmResult {
     /// It is over: sold, refused, or unknown and written down.
     Done,
     /// Other seats are held instead, by this hold.
@@ -40,7 +40,7 @@ pub enum Sale {
 }
 
 /// A body that was promised.
-fn read<T: DeserializeOwned>(answer: &Answer) -> Option<T> {
+fn read<T: DeserializeOwned>(answer: &HttpResponse) -> Option<T> {
     serde_json::from_slice(&answer.body).ok()
 }
 
@@ -51,8 +51,8 @@ impl Buyer {
     }
 
     /// Something nobody expects.
-    fn odd(&self, answer: &Answer) {
-        let no: No = read(answer).unwrap_or_default();
+    fn odd(&self, answer: &HttpResponse) {
+        let no: ApiProblem = read(answer).unwrap_or_default();
         self.counter.tally.change(|tally| tally.error(answer.status, &no.code));
     }
 
@@ -64,46 +64,46 @@ impl Buyer {
     }
 
     /// Asks to hold.
-    pub(super) async fn take(&mut self, wish: &Wish) -> Try {
+    pub(super) async fn take(&mut self, wish: &Wish) -> HoldAttempt {
         let body = match wish {
             Wish::Seats(seats) => json!({"seats": seats, "buyer": self.name}),
             Wish::Places(area, qty) => json!({"areas": [{"id": area, "qty": qty}], "buyer": self.name}),
         };
         let (idem, body, path) = (self.key(), body.to_string(), self.venue.path("/holds"));
-        let ask = Ask { method: "POST", path: &path, idem: Some(&idem), body: &body, ..Ask::default() };
+        let ask = HttpRequest { method: "POST", path: &path, idem: Some(&idem), body: &body, ..HttpRequest::default() };
         let Ok(answer) = self.desk.ask(ask).await else {
             self.dark();
-            return Try::Over;
+            return HoldAttempt::Over;
         };
         match answer.status {
             201 => self.granted(wish, &answer),
             409 => self.lost(&answer),
             _ => {
                 self.odd(&answer);
-                Try::Over
+                HoldAttempt::Over
             }
         }
     }
 
-    fn granted(&mut self, wish: &Wish, answer: &Answer) -> Try {
+    fn granted(&mut self, wish: &Wish, answer: &HttpResponse) -> HoldAttempt {
         let took = answer.heard.saturating_duration_since(answer.asked);
         self.counter.tally.change(|tally| tally.hold.record(took));
-        let Some(held) = read::<Held>(answer) else {
+        let Some(held) = read::<ApiHold>(answer) else {
             self.odd(answer);
-            return Try::Over;
+            return HoldAttempt::Over;
         };
         // A retry may come when the hold that was granted first is over already.
         if !matches!(held.state.as_str(), "active" | "") {
             self.counter.tally.change(|tally| tally.expired += 1);
-            return Try::Over;
+            return HoldAttempt::Over;
         }
-        let hold = Hold::new(held, answer);
+        let hold = BuyerHold::new(held, answer);
         self.check_wish(wish, &hold);
-        Try::Held(hold)
+        HoldAttempt::Held(hold)
     }
 
-    fn lost(&self, answer: &Answer) -> Try {
-        let no: No = read(answer).unwrap_or_default();
+    fn lost(&self, answer: &HttpResponse) -> HoldAttempt {
+        let no: ApiProblem = read(answer).unwrap_or_default();
         let took = answer.heard.saturating_duration_since(answer.asked);
         self.counter.tally.change(|tally| {
             tally.refusal.record(took);
@@ -116,13 +116,13 @@ impl Buyer {
         });
         let hopeless = |reason: &str| matches!(reason, "buyer_limit" | "not_on_sale");
         if no.conflicts.iter().any(|lost| hopeless(&lost.reason)) {
-            return Try::Over;
+            return HoldAttempt::Over;
         }
-        Try::Lost(no.alternative.map(|found| found.seats))
+        HoldAttempt::Lost(no.alternative.map(|found| found.seats))
     }
 
     /// All or nothing: what is held is what was asked for.
-    fn check_wish(&mut self, wish: &Wish, hold: &Hold) {
+    fn check_wish(&mut self, wish: &Wish, hold: &BuyerHold) {
         let is = match wish {
             Wish::Seats(seats) => {
                 let (mut asked, mut got): (Vec<&String>, Vec<&String>) =
@@ -140,15 +140,22 @@ impl Buyer {
         }
     }
 
-    async fn on_hold(&mut self, hold: &Hold, id: &str, act: &str, idem: &str, body: &str) -> Result<Answer, Unknown> {
+    async fn on_hold(
+        &mut self,
+        hold: &BuyerHold,
+        id: &str,
+        act: &str,
+        idem: &str,
+        body: &str,
+    ) -> Result<HttpResponse, OutcomeUnknown> {
         let path = format!("/v1/holds/{}/{act}", escape(id));
         let (hold_key, idem) = (Some(hold.key.as_str()), Some(idem));
-        self.desk.ask(Ask { method: "POST", path: &path, idem, hold_key, body, ..Ask::default() }).await
+        self.desk.ask(HttpRequest { method: "POST", path: &path, idem, hold_key, body, ..HttpRequest::default() }).await
     }
 
     /// A refusal on a hold: over by time, or something else.
-    fn refused(&mut self, hold: &Hold, answer: &Answer, act: &str) {
-        let no: No = read(answer).unwrap_or_default();
+    fn refused(&mut self, hold: &BuyerHold, answer: &HttpResponse, act: &str) {
+        let no: ApiProblem = read(answer).unwrap_or_default();
         let over = answer.status == 410 || no.code == "stale_token";
         if !over {
             return self.odd(answer);
@@ -162,14 +169,14 @@ impl Buyer {
     }
 
     /// Pushes the end. Says whether there is still something to decide on.
-    pub(super) async fn renew(&mut self, hold: &mut Hold) -> bool {
+    pub(super) async fn renew(&mut self, hold: &mut BuyerHold) -> bool {
         let idem = self.key();
         let Ok(answer) = self.on_hold(hold, &hold.id.clone(), "renew", &idem, "{}").await else {
             self.dark();
             self.leave(hold.clone());
             return false;
         };
-        if let (200, Some(held)) = (answer.status, read::<Held>(&answer)) {
+        if let (200, Some(held)) = (answer.status, read::<ApiHold>(&answer)) {
             hold.lasts(held.remaining_ms, &answer);
             return true;
         }
@@ -178,11 +185,11 @@ impl Buyer {
         false
     }
 
-    pub(super) async fn release(&mut self, hold: &Hold) {
+    pub(super) async fn release(&mut self, hold: &BuyerHold) {
         let idem = self.key();
         self.diary.spans.extend(hold.spans(time::stopwatch()));
         match self.on_hold(hold, &hold.id, "release", &idem, "{}").await {
-            Err(Unknown) => {
+            Err(OutcomeUnknown) => {
                 self.dark();
                 self.diary.left.push((hold.id.clone(), hold.over_at));
             }
@@ -195,7 +202,7 @@ impl Buyer {
     }
 
     /// Begins to pay. Answers the payment, if it is on its way.
-    pub(super) async fn pay(&mut self, hold: &mut Hold) -> Option<String> {
+    pub(super) async fn pay(&mut self, hold: &mut BuyerHold) -> Option<String> {
         let idem = self.key();
         let payment = format!("pi_{idem}");
         let body = json!({"payment_ref": payment}).to_string();
@@ -204,7 +211,7 @@ impl Buyer {
             self.leave(hold.clone());
             return None;
         };
-        if let (200, Some(held)) = (answer.status, read::<Held>(&answer)) {
+        if let (200, Some(held)) = (answer.status, read::<ApiHold>(&answer)) {
             hold.lasts(held.remaining_ms, &answer);
             return Some(payment);
         }
@@ -214,7 +221,7 @@ impl Buyer {
     }
 
     /// Confirms a hold, or the one that was offered instead of it.
-    pub(super) async fn confirm(&mut self, hold: &Hold, id: &str, payment: &str) -> Sale {
+    pub(super) async fn confirm(&mut self, hold: &BuyerHold, id: &str, payment: &str) -> ConfirmResult {
         let idem = self.key();
         let body = json!({"payment_ref": payment}).to_string();
         let is_own = id == hold.id;
@@ -223,24 +230,24 @@ impl Buyer {
         }
         let Ok(answer) = self.on_hold(hold, id, "confirm", &idem, &body).await else {
             self.dark();
-            self.diary.open.push(Open {
+            self.diary.open.push(UnansweredConfirm {
                 buyer: self.name.clone(),
                 hold_id: id.to_owned(),
                 hold_key: hold.key.clone(),
                 payment_ref: payment.to_owned(),
                 idem,
             });
-            return Sale::Done;
+            return ConfirmResult::Done;
         };
-        match (answer.status, read::<Sold>(&answer)) {
+        match (answer.status, read::<ApiOrder>(&answer)) {
             (201, Some(sold)) => self.sold(hold, is_own, sold, &answer),
             (410, _) => return self.too_late(hold, is_own, &answer),
             _ => self.refused(hold, &answer, "confirm"),
         }
-        Sale::Done
+        ConfirmResult::Done
     }
 
-    fn sold(&mut self, hold: &Hold, is_own: bool, sold: Sold, answer: &Answer) {
+    fn sold(&mut self, hold: &BuyerHold, is_own: bool, sold: ApiOrder, answer: &HttpResponse) {
         let took = answer.heard.saturating_duration_since(answer.asked);
         let seats = (sold.seats.len() as u64) + sold.areas.iter().map(|area| u64::from(area.qty)).sum::<u64>();
         self.counter.tally.change(|tally| {
@@ -251,22 +258,22 @@ impl Buyer {
             tally.sold_other_seats += u64::from(!is_own);
         });
         // In time, the very pieces that were held are sold, each under its token.
-        let same = |a: &[Piece], b: &[Piece]| a.len() == b.len() && a.iter().all(|piece| b.contains(piece));
+        let same = |a: &[ApiPiece], b: &[ApiPiece]| a.len() == b.len() && a.iter().all(|piece| b.contains(piece));
         if is_own && !sold.late && !(same(&sold.seats, &hold.seats) && same(&sold.areas, &hold.areas)) {
             self.diary.wrongs.push(format!("order {} is not what {} held", sold.order_id, hold.id));
         }
-        let Sold { order_id, seats, areas, .. } = sold;
-        self.diary.orders.push(Told { order_id, buyer: self.name.clone(), seats, areas });
+        let ApiOrder { order_id, seats, areas, .. } = sold;
+        self.diary.orders.push(ConfirmedOrder { order_id, buyer: self.name.clone(), seats, areas });
     }
 
     /// The deadline was over: what became of the money?
-    fn too_late(&mut self, hold: &Hold, is_own: bool, answer: &Answer) -> Sale {
-        let no: No = read(answer).unwrap_or_default();
+    fn too_late(&mut self, hold: &BuyerHold, is_own: bool, answer: &HttpResponse) -> ConfirmResult {
+        let no: ApiProblem = read(answer).unwrap_or_default();
         match no.resolution {
             Some(found) if found.state == "offered" && is_own => {
                 if let Some(offer) = found.offer {
                     self.diary.left.push((offer.clone(), answer.heard + self.venue.pay));
-                    return Sale::Offer(offer);
+                    return ConfirmResult::Offer(offer);
                 }
             }
             Some(found) if matches!(found.state.as_str(), "refund_due" | "refunded") => {
@@ -277,17 +284,17 @@ impl Buyer {
         if is_own {
             self.refused(hold, answer, "confirm");
         }
-        Sale::Done
+        ConfirmResult::Done
     }
 
     /// The provider says that the card was declined. Says whether it could be told, and the hold is the buyer's again.
-    pub(super) async fn tell_declined(&mut self, hold: &mut Hold, payment: &str) -> bool {
+    pub(super) async fn tell_declined(&mut self, hold: &mut BuyerHold, payment: &str) -> bool {
         let Some(answer) = self.call_back(hold, payment, Outcome::Declined).await else { return false };
         // What is left of the first span is not said here.
         let path = format!("/v1/holds/{}", escape(&hold.id));
-        let ask = Ask { method: "GET", path: &path, hold_key: Some(&hold.key), ..Ask::default() };
+        let ask = HttpRequest { method: "GET", path: &path, hold_key: Some(&hold.key), ..HttpRequest::default() };
         let Ok(seen) = self.desk.ask(ask).await else { return false };
-        let Some(held) = read::<Held>(&seen).filter(|_| answer.status == 200 && seen.status == 200) else {
+        let Some(held) = read::<ApiHold>(&seen).filter(|_| answer.status == 200 && seen.status == 200) else {
             return false;
         };
         self.diary.spans.extend(hold.spans(answer.asked));
@@ -298,7 +305,7 @@ impl Buyer {
     }
 
     /// The provider says that the money is there.
-    pub(super) async fn tell_captured(&mut self, hold: &Hold, payment: &str) {
+    pub(super) async fn tell_captured(&mut self, hold: &BuyerHold, payment: &str) {
         if let Some(answer) = self.call_back(hold, payment, Outcome::Captured).await
             && answer.status != 200
         {
@@ -306,10 +313,10 @@ impl Buyer {
         }
     }
 
-    async fn call_back(&mut self, hold: &Hold, payment: &str, outcome: Outcome) -> Option<Answer> {
+    async fn call_back(&mut self, hold: &BuyerHold, payment: &str, outcome: Outcome) -> Option<HttpResponse> {
         let plan = self.plan.clone();
         let secrets = plan.provider.as_ref()?;
-        let piece = |piece: &Piece| SeatToken { seat: piece.id.clone(), token: piece.token.to_string() };
+        let piece = |piece: &ApiPiece| SeatToken { seat: piece.id.clone(), token: piece.token.to_string() };
         let told = Callback {
             callback_id: format!("cb_{payment}"),
             payment_ref: payment.to_owned(),
@@ -323,12 +330,12 @@ impl Buyer {
         };
         let (body, signature) = told.signed(secrets, time::wall_ms()).ok()?;
         let body = String::from_utf8(body).ok()?;
-        let ask = Ask {
+        let ask = HttpRequest {
             method: "POST",
             path: "/v1/payments/callback",
             signature: Some(&signature),
             body: &body,
-            ..Ask::default()
+            ..HttpRequest::default()
         };
         self.desk.ask(ask).await.ok()
     }

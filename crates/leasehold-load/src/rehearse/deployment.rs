@@ -9,14 +9,14 @@ use rustls::pki_types::ServerName;
 use tokio::net::TcpStream;
 use tokio_rustls::TlsConnector;
 
-use super::wire::Stream;
+use super::http_connection::HttpStream;
 use leasehold_support::exit::{Failure, UNAVAILABLE};
 
 /// Where the key comes from.
 const KEY: &str = "LEASEHOLD_API_KEY";
 
 /// A deployment.
-pub struct Place {
+pub struct Deployment {
     /// The URL, for people.
     pub shown: String,
     /// What stands before every path.
@@ -28,13 +28,13 @@ pub struct Place {
     tls: Option<TlsConnector>,
 }
 
-impl fmt::Debug for Place {
+impl fmt::Debug for Deployment {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(&self.shown)
     }
 }
 
-impl Place {
+impl Deployment {
     /// Reads a URL, and the key from the environment.
     ///
     /// # Errors
@@ -84,12 +84,12 @@ impl Place {
     /// # Errors
     ///
     /// Nobody is there, or TLS was not agreed upon.
-    pub async fn connect(&self) -> io::Result<Stream> {
+    pub async fn connect(&self) -> io::Result<HttpStream> {
         let stream = TcpStream::connect((self.host.as_str(), self.port)).await?;
         stream.set_nodelay(true)?;
-        let Some(tls) = &self.tls else { return Ok(Stream::Plain(stream)) };
+        let Some(tls) = &self.tls else { return Ok(HttpStream::Plain(stream)) };
         let name = ServerName::try_from(self.host.clone()).map_err(io::Error::other)?;
-        Ok(Stream::Tls(Box::new(tls.connect(name, stream).await?)))
+        Ok(HttpStream::Tls(Box::new(tls.connect(name, stream).await?)))
     }
 
     /// Looks the name up once, so that thousands of connections do not.
@@ -100,9 +100,9 @@ impl Place {
     pub async fn settle(mut self) -> anyhow::Result<Arc<Self>> {
         let silent = |cause: io::Error| Failure::coded(UNAVAILABLE, format!("no answer from {}: {cause}", self.shown));
         let address = match self.connect().await.map_err(silent)? {
-            Stream::Plain(stream) => stream.peer_addr().ok(),
+            HttpStream::Plain(stream) => stream.peer_addr().ok(),
             // The name is needed again: it is what the certificate is for.
-            Stream::Tls(_) => None,
+            HttpStream::Tls(_) => None,
         };
         if let Some(address) = address {
             self.host = address.ip().to_string();
@@ -149,7 +149,7 @@ mod tests {
     /// Goal: what people type is understood, and what cannot work is refused without being repeated.
     #[test]
     fn urls() {
-        let place = |url: &str| Place::new(url, Some("k_1")).unwrap();
+        let place = |url: &str| Deployment::new(url, Some("k_1")).unwrap();
         let one = place("http://127.0.0.1:7400/");
         assert_eq!((one.host.as_str(), one.port, one.prefix.as_str()), ("127.0.0.1", 7400, ""));
         assert_eq!(one.head, "Host: 127.0.0.1:7400\r\nAuthorization: Bearer k_1\r\n");
@@ -171,9 +171,9 @@ mod tests {
             "http://h x",
         ];
         for bad in bad {
-            let sentence = Place::new(bad, None).unwrap_err().to_string();
+            let sentence = Deployment::new(bad, None).unwrap_err().to_string();
             assert!(sentence.starts_with("--http: ") && !sentence.contains("hunter2"), "{bad}: {sentence}");
         }
-        assert!(Place::new("http://h", Some("two words\r\n")).is_err());
+        assert!(Deployment::new("http://h", Some("two words\r\n")).is_err());
     }
 }

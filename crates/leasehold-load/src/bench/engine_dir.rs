@@ -6,11 +6,11 @@ use std::path::{Path, PathBuf};
 use anyhow::Context;
 use tempfile::TempDir;
 
-use super::disk::{self, Probe};
+use super::disk::{self, DiskProbe};
 
 /// One target of the bench, on a file system that keeps what it is given.
 #[derive(Debug)]
-pub struct Place {
+pub struct EngineDir {
     /// The engine's directory.
     dir: PathBuf,
     /// The name of its file system.
@@ -19,7 +19,7 @@ pub struct Place {
     fresh: Option<TempDir>,
 }
 
-impl Place {
+impl EngineDir {
     /// A directory that was named. It may be in use for real work: the bench takes leases under names of
     /// its own and releases them.
     pub fn named(dir: PathBuf) -> anyhow::Result<Self> {
@@ -79,7 +79,7 @@ impl Disk {
     }
 
     /// A file to sync there.
-    pub fn probe(&self) -> anyhow::Result<Probe> {
-        Probe::new(&self.dir)
+    pub fn probe(&self) -> anyhow::Result<DiskProbe> {
+        DiskProbe::new(&self.dir)
     }
 }

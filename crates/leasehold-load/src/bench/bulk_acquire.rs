@@ -9,7 +9,7 @@ use indicatif::ProgressBar;
 use leasehold::Leasehold;
 use tokio::task::JoinSet;
 
-use super::stop::Stop;
+use super::stop_signal::StopSignal;
 
 /// How many ask at once: enough that each sync carries a full batch.
 pub const CLIENTS: usize = 512;
@@ -36,7 +36,7 @@ pub async fn take(
     client: &Leasehold,
     count: u64,
     ttl: impl Fn() -> Option<Duration> + Clone + Send + 'static,
-    stop: &Stop,
+    stop: &StopSignal,
     bar: &ProgressBar,
 ) -> anyhow::Result<u64> {
     let next = Arc::new(AtomicU64::new(0));

@@ -8,8 +8,8 @@ use std::time::Duration;
 use anyhow::{Context, bail};
 use rustix::event::{Timespec, epoll};
 
-use super::Address;
-use super::wire::{self, Answer};
+use super::ServerAddress;
+use super::resp_codec::{self, RespReply};
 
 /// How many ready connections one look can find; the rest is found by the next.
 const LOOK: usize = 256;
@@ -18,9 +18,9 @@ const LOOK: usize = 256;
 const CHUNK: usize = 1 << 10;
 
 /// Connections, and who of them has something to read.
-pub struct Crowd {
+pub struct ConnectionSet {
     epoll: OwnedFd,
-    callers: Vec<Caller>,
+    callers: Vec<PolledConnection>,
     events: Vec<epoll::Event>,
     /// Whom the last look found.
     ready: Vec<usize>,
@@ -28,7 +28,7 @@ pub struct Crowd {
     shown: String,
 }
 
-struct Caller {
+struct PolledConnection {
     stream: TcpStream,
     /// What was received and not yet taken.
     incoming: Vec<u8>,
@@ -36,9 +36,9 @@ struct Caller {
     taken: usize,
 }
 
-impl Crowd {
+impl ConnectionSet {
     /// Connects this many.
-    pub fn connect(address: &Address, count: usize) -> anyhow::Result<Self> {
+    pub fn connect(address: &ServerAddress, count: usize) -> anyhow::Result<Self> {
         let epoll = epoll::create(epoll::CreateFlags::CLOEXEC).context("make an epoll")?;
         let mut callers = Vec::with_capacity(count);
         for number in 0..count {
@@ -46,7 +46,7 @@ impl Crowd {
             stream.set_nonblocking(true).context("make a socket that does not block")?;
             let data = epoll::EventData::new_u64(number as u64);
             epoll::add(&epoll, &stream, data, epoll::EventFlags::IN).context("watch a socket")?;
-            callers.push(Caller { stream, incoming: Vec::with_capacity(CHUNK), taken: 0 });
+            callers.push(PolledConnection { stream, incoming: Vec::with_capacity(CHUNK), taken: 0 });
         }
         let (events, ready) = (Vec::with_capacity(LOOK), Vec::with_capacity(LOOK));
         Ok(Self { epoll, callers, events, ready, outgoing: Vec::new(), shown: address.shown.clone() })
@@ -87,18 +87,18 @@ impl Crowd {
     }
 
     /// The next whole answer for a caller. It is gone at the next call.
-    pub fn answer(&mut self, caller: usize) -> anyhow::Result<Option<Answer<'_>>> {
+    pub fn answer(&mut self, caller: usize) -> anyhow::Result<Option<RespReply<'_>>> {
         let caller = &mut self.callers[caller];
         caller.incoming.drain(..caller.taken);
         caller.taken = 0;
-        let Some((answer, length)) = wire::answer(&caller.incoming)? else { return Ok(None) };
+        let Some((answer, length)) = resp_codec::answer(&caller.incoming)? else { return Ok(None) };
         caller.taken = length;
         Ok(Some(answer))
     }
 
     /// Sends a command for a caller.
     pub fn send(&mut self, caller: usize, arguments: &[&str]) -> anyhow::Result<()> {
-        wire::command(&mut self.outgoing, arguments);
+        resp_codec::command(&mut self.outgoing, arguments);
         // A caller asks again only when it was answered, so that a full socket means a server that does not read.
         let sent = self.callers[caller].stream.write(&self.outgoing);
         match sent.with_context(|| format!("write to {}", self.shown))? {

@@ -11,13 +11,13 @@ use anyhow::{Context, bail};
 use serde_json::json;
 use tokio::task::JoinSet;
 
-use super::desk::{Answer, Ask, Counter, Desk};
-use super::diary::{Diary, Told};
-use super::dice::Dice;
-use super::plan::Plan;
-use super::said::{Handle, Held, No, Sold};
-use super::venue::{Venue, escape, reach};
-use crate::bench::{load, progress};
+use super::api_types::{ApiHold, ApiHoldHandle, ApiOrder, ApiProblem};
+use super::buyer_log::{BuyerLog, ConfirmedOrder};
+use super::http_client::{HttpClient, HttpRequest, HttpResponse, RehearsalContext};
+use super::plan::RehearsalPlan;
+use super::random::SplitMix64;
+use super::rehearsal_event::{RehearsalEvent, escape, reach};
+use crate::bench::{pair_load, progress};
 use leasehold_support::time;
 
 /// How often the bar moves.
@@ -27,12 +27,12 @@ const OWNED: usize = 2_000;
 const BLOCK: usize = 50;
 
 /// Everything one of them needs.
-struct One {
+struct HoldLoadClient {
     name: String,
-    desk: Desk,
-    dice: Dice,
-    plan: Arc<Plan>,
-    counter: Counter,
+    desk: HttpClient,
+    dice: SplitMix64,
+    plan: Arc<RehearsalPlan>,
+    counter: RehearsalContext,
     seats: Arc<Vec<String>>,
     path: String,
     end: Instant,
@@ -46,9 +46,13 @@ struct One {
 /// # Errors
 ///
 /// A task broke down.
-pub async fn holds(plan: &Arc<Plan>, venue: &Arc<Venue>, counter: &Counter) -> anyhow::Result<Diary> {
+pub async fn holds(
+    plan: &Arc<RehearsalPlan>,
+    venue: &Arc<RehearsalEvent>,
+    counter: &RehearsalContext,
+) -> anyhow::Result<BuyerLog> {
     // The first request at a new event makes the server read all of its hall: that is not what is measured.
-    let mut first = Desk::new(counter.clone());
+    let mut first = HttpClient::new(counter.clone());
     let hold = own(&mut first, plan, venue, &venue.seats[..1], 0).await?;
     give_back(&mut first, &hold).await?;
     let seats = Arc::new(venue.seats.clone());
@@ -60,8 +64,12 @@ pub async fn holds(plan: &Arc<Plan>, venue: &Arc<Venue>, counter: &Counter) -> a
 /// # Errors
 ///
 /// Nothing could be taken to be lost, or a task broke down.
-pub async fn losers(plan: &Arc<Plan>, venue: &Arc<Venue>, counter: &Counter) -> anyhow::Result<Diary> {
-    let mut owner = Desk::new(counter.clone());
+pub async fn losers(
+    plan: &Arc<RehearsalPlan>,
+    venue: &Arc<RehearsalEvent>,
+    counter: &RehearsalContext,
+) -> anyhow::Result<BuyerLog> {
+    let mut owner = HttpClient::new(counter.clone());
     let many = OWNED.min(venue.seats.len() / 2).max(2);
     let owned = Arc::new(venue.seats[..many].to_vec());
     let (mut held, mut told) = (Vec::new(), Vec::new());
@@ -72,11 +80,11 @@ pub async fn losers(plan: &Arc<Plan>, venue: &Arc<Venue>, counter: &Counter) -> 
             let path = format!("/v1/holds/{}/confirm", escape(&hold.hold_id));
             let body = json!({"payment_ref": format!("pi_{}_{number}", plan.run)}).to_string();
             let hold_key = Some(hold.hold_key.as_str());
-            let ask = Ask { method: "POST", path: &path, hold_key, body: &body, ..Ask::default() };
+            let ask = HttpRequest { method: "POST", path: &path, hold_key, body: &body, ..HttpRequest::default() };
             let answer = reach(&mut owner, ask, "sell what others shall lose").await?;
-            let sold: Sold = serde_json::from_slice(&answer.body).context("read the answer to a confirm")?;
-            let Sold { order_id, seats, areas, .. } = sold;
-            told.push(Told { order_id, buyer: owner_of(plan), seats, areas });
+            let sold: ApiOrder = serde_json::from_slice(&answer.body).context("read the answer to a confirm")?;
+            let ApiOrder { order_id, seats, areas, .. } = sold;
+            told.push(ConfirmedOrder { order_id, buyer: owner_of(plan), seats, areas });
         } else {
             held.push(hold);
         }
@@ -90,46 +98,52 @@ pub async fn losers(plan: &Arc<Plan>, venue: &Arc<Venue>, counter: &Counter) -> 
     Ok(diary)
 }
 
-async fn give_back(desk: &mut Desk, hold: &Held) -> anyhow::Result<()> {
+async fn give_back(desk: &mut HttpClient, hold: &ApiHold) -> anyhow::Result<()> {
     let path = format!("/v1/holds/{}/release", escape(&hold.hold_id));
     let hold_key = Some(hold.hold_key.as_str());
-    let ask = Ask { method: "POST", path: &path, hold_key, body: "{}", ..Ask::default() };
+    let ask = HttpRequest { method: "POST", path: &path, hold_key, body: "{}", ..HttpRequest::default() };
     reach(desk, ask, "release what was held").await.map(drop)
 }
 
-fn owner_of(plan: &Plan) -> String {
+fn owner_of(plan: &RehearsalPlan) -> String {
     format!("{}-owner", plan.run)
 }
 
-async fn own(desk: &mut Desk, plan: &Plan, venue: &Venue, seats: &[String], number: usize) -> anyhow::Result<Held> {
+async fn own(
+    desk: &mut HttpClient,
+    plan: &RehearsalPlan,
+    venue: &RehearsalEvent,
+    seats: &[String],
+    number: usize,
+) -> anyhow::Result<ApiHold> {
     let body = json!({"seats": seats, "buyer": owner_of(plan)}).to_string();
     let idem = format!("{}-own-{number}", plan.run);
     let path = venue.path("/holds");
-    let ask = Ask { method: "POST", path: &path, idem: Some(&idem), body: &body, ..Ask::default() };
+    let ask = HttpRequest { method: "POST", path: &path, idem: Some(&idem), body: &body, ..HttpRequest::default() };
     let answer = reach(desk, ask, "hold what others shall lose").await?;
     serde_json::from_slice(&answer.body).context("read the answer to a hold")
 }
 
 async fn run<F>(
-    plan: &Arc<Plan>,
-    venue: &Arc<Venue>,
-    counter: &Counter,
+    plan: &Arc<RehearsalPlan>,
+    venue: &Arc<RehearsalEvent>,
+    counter: &RehearsalContext,
     seats: Arc<Vec<String>>,
     what: &str,
-    work: impl Fn(One) -> F,
-) -> anyhow::Result<Diary>
+    work: impl Fn(HoldLoadClient) -> F,
+) -> anyhow::Result<BuyerLog>
 where
     F: Future<Output = anyhow::Result<Vec<String>>> + Send + 'static,
 {
-    let from = time::stopwatch() + load::WARM_UP;
+    let from = time::stopwatch() + pair_load::WARM_UP;
     let end = from + plan.time;
     counter.tally.change(|tally| tally.counting_from = Some(from));
     let mut tasks = JoinSet::new();
     for number in 0..plan.buyers {
-        let one = One {
+        let one = HoldLoadClient {
             name: format!("{}-{number}", plan.run),
-            desk: Desk::new(counter.clone()),
-            dice: Dice::new(plan.seed, number as u64),
+            desk: HttpClient::new(counter.clone()),
+            dice: SplitMix64::new(plan.seed, number as u64),
             plan: plan.clone(),
             counter: counter.clone(),
             seats: seats.clone(),
@@ -151,7 +165,7 @@ where
         }
         counter.stop.within(TICK.min(end - now)).await;
     }
-    let mut diary = Diary::default();
+    let mut diary = BuyerLog::default();
     while let Some(done) = tasks.join_next().await {
         diary.wrongs.extend(done.context("run a buyer")??);
     }
@@ -159,7 +173,7 @@ where
     Ok(diary)
 }
 
-impl One {
+impl HoldLoadClient {
     fn goes_on(&self) -> bool {
         time::stopwatch() < self.end && !self.counter.stop.is_asked()
     }
@@ -173,19 +187,25 @@ impl One {
         let _ = write!(self.body, "{{\"seats\":[\"{one}\",\"{two}\"],\"buyer\":\"{name}\"}}");
     }
 
-    async fn take(&mut self) -> anyhow::Result<Answer> {
+    async fn take(&mut self) -> anyhow::Result<HttpResponse> {
         self.wish();
         self.asked += 1;
         let key = self.plan.keyed.then(|| format!("{}-{}", self.name, self.asked));
-        let ask = Ask { method: "POST", path: &self.path, idem: key.as_deref(), body: &self.body, ..Ask::default() };
+        let ask = HttpRequest {
+            method: "POST",
+            path: &self.path,
+            idem: key.as_deref(),
+            body: &self.body,
+            ..HttpRequest::default()
+        };
         match self.desk.ask(ask).await {
             Ok(answer) => Ok(answer),
             Err(_) => bail!("the server does not answer any more"),
         }
     }
 
-    fn odd(&self, answer: &Answer) {
-        let no: No = serde_json::from_slice(&answer.body).unwrap_or_default();
+    fn odd(&self, answer: &HttpResponse) {
+        let no: ApiProblem = serde_json::from_slice(&answer.body).unwrap_or_default();
         self.counter.tally.change(|tally| tally.error(answer.status, &no.code));
     }
 
@@ -212,12 +232,19 @@ impl One {
         Ok(self.wrongs)
     }
 
-    async fn release(&mut self, answer: &Answer) -> anyhow::Result<()> {
-        let handle: Handle<'_> = serde_json::from_slice(&answer.body).context("read the answer to a hold")?;
+    async fn release(&mut self, answer: &HttpResponse) -> anyhow::Result<()> {
+        let handle: ApiHoldHandle<'_> = serde_json::from_slice(&answer.body).context("read the answer to a hold")?;
         let path = format!("/v1/holds/{}/release", handle.hold_id);
         let key = self.plan.keyed.then(|| format!("{}-{}r", self.name, self.asked));
         let hold_key = Some(handle.hold_key);
-        let ask = Ask { method: "POST", path: &path, idem: key.as_deref(), hold_key, body: "{}", ..Ask::default() };
+        let ask = HttpRequest {
+            method: "POST",
+            path: &path,
+            idem: key.as_deref(),
+            hold_key,
+            body: "{}",
+            ..HttpRequest::default()
+        };
         let Ok(answer) = self.desk.ask(ask).await else { bail!("the server does not answer any more") };
         if answer.status != 200 {
             self.odd(&answer);
