@@ -9,7 +9,7 @@ use leasehold_support::output::{self, Table};
 use leasehold_support::time::stopwatch;
 
 /// Pairs measured at each size.
-const ROUNDS: u64 = 200_000;
+const PAIRS_PER_SIZE: u64 = 200_000;
 
 /// What was measured with one number of leases held.
 #[derive(Debug, Serialize)]
@@ -40,9 +40,9 @@ impl XorShift64 {
     }
 }
 
-fn acquire(book: &mut Book, name: &str, numbers: &mut XorShift64, now: Time) -> anyhow::Result<LeaseKey> {
+fn acquire_lease(book: &mut Book, name: &str, random: &mut XorShift64, now: Time) -> anyhow::Result<LeaseKey> {
     let wants = [Want { name, mode: Mode::Exclusive }];
-    let secret = Secret::new((u128::from(numbers.next()) << 64 | u128::from(numbers.next())).to_le_bytes());
+    let secret = Secret::new((u128::from(random.next()) << 64 | u128::from(random.next())).to_le_bytes());
     let claim = Acquire {
         waiter_id: WaiterId(0),
         wants: &wants,
@@ -62,28 +62,28 @@ fn acquire(book: &mut Book, name: &str, numbers: &mut XorShift64, now: Time) -> 
     }
 }
 
-fn measure(leases: u64) -> anyhow::Result<BookMeasurement> {
+fn measure_size(leases: u64) -> anyhow::Result<BookMeasurement> {
     let limits = Limits { leases: 20_000_000, leases_per_principal: 20_000_000, ..Limits::default() };
-    let mut numbers = XorShift64(88_172_645_463_325_252);
-    let mut book = Book::new(limits, numbers.next());
+    let mut random = XorShift64(88_172_645_463_325_252);
+    let mut book = Book::new(limits, random.next());
     book.set_ceiling(u64::MAX);
     let mut now = Time::from_millis(1_000);
     let mut held = Vec::with_capacity(leases as usize);
-    let bar = progress::count(leases + ROUNDS, "leases in the book");
+    let bar = progress::count_bar(leases + PAIRS_PER_SIZE, "leases in the book");
     for at in 0..leases {
-        held.push(acquire(&mut book, &format!("resource-{at:015}"), &mut numbers, now)?);
+        held.push(acquire_lease(&mut book, &format!("resource-{at:015}"), &mut random, now)?);
         if at % 4096 == 0 {
             drop(book.take_tape(Vec::new()));
             bar.inc(4096);
         }
     }
     let mut times: [Histogram<u64>; 4] = std::array::from_fn(|_| Histogram::new(3).expect("three digits are valid"));
-    for round in 0..ROUNDS {
+    for round in 0..PAIRS_PER_SIZE {
         now = now.plus_millis(round % 2);
-        let name = format!("new-resource-{:011}", numbers.next() % 100_000_000_000);
-        let old = held[numbers.next() as usize % held.len()];
+        let name = format!("new-resource-{:011}", random.next() % 100_000_000_000);
+        let old = held[random.next() as usize % held.len()];
         let start = stopwatch();
-        let lease = acquire(&mut book, &name, &mut numbers, now)?;
+        let lease = acquire_lease(&mut book, &name, &mut random, now)?;
         let acquired = stopwatch();
         book.apply(Command::Release { lease }, now);
         let released = stopwatch();
@@ -106,9 +106,9 @@ fn measure(leases: u64) -> anyhow::Result<BookMeasurement> {
 pub fn run(most: u64) -> anyhow::Result<BookReport> {
     let mut rows = Vec::new();
     // The first is thrown away: a processor that was asleep flatters all that come after it.
-    measure(1_000)?;
+    measure_size(1_000)?;
     for leases in [1_000, 100_000, 1_000_000, 10_000_000].into_iter().filter(|leases| *leases <= most) {
-        rows.push(measure(leases)?);
+        rows.push(measure_size(leases)?);
     }
     let pair = |row: Option<&BookMeasurement>| row.map_or(0.0, |row| row.pair_ns as f64);
     let pair_ratio = pair(rows.last()) / pair(rows.first()).max(1.0);

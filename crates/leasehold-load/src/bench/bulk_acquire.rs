@@ -12,27 +12,27 @@ use tokio::task::JoinSet;
 use super::stop_signal::StopSignal;
 
 /// How many ask at once: enough that each sync carries a full batch.
-pub const CLIENTS: usize = 512;
+pub const CONCURRENT_CLIENTS: usize = 512;
 
 /// The disk was slower than it seemed.
-pub const TOO_LATE: &str = "the leases were not all taken before their common end: try again, or with fewer";
+pub const TOO_LATE_MESSAGE: &str = "the leases were not all taken before their common end: try again, or with fewer";
 
 /// What every name begins with; with its number it is 24 bytes long.
-pub const PREFIX: &str = "bench/";
+pub const RESOURCE_PREFIX: &str = "bench/";
 
 /// The name of the n-th lease: 24 bytes, as the figure of the issue has them.
-pub fn name(number: u64) -> String {
-    format!("{PREFIX}{number:018}")
+pub fn resource_name(number: u64) -> String {
+    format!("{RESOURCE_PREFIX}{number:018}")
 }
 
 /// The holder of the n-th lease: a label of 20 bytes.
-pub fn holder(number: u64) -> String {
+pub fn holder_label(number: u64) -> String {
     format!("bench-host:{number:09}")
 }
 
 /// Takes leases number 0 to `count`, each for as long as `ttl` says at that moment. Says how many were
 /// taken: fewer only if the bench was stopped.
-pub async fn take(
+pub async fn acquire_all(
     client: &Leasehold,
     count: u64,
     ttl: impl Fn() -> Option<Duration> + Clone + Send + 'static,
@@ -41,18 +41,18 @@ pub async fn take(
 ) -> anyhow::Result<u64> {
     let next = Arc::new(AtomicU64::new(0));
     let mut tasks = JoinSet::new();
-    for _ in 0..CLIENTS {
+    for _ in 0..CONCURRENT_CLIENTS {
         let (client, next, stop, ttl, bar) = (client.clone(), next.clone(), stop.clone(), ttl.clone(), bar.clone());
         tasks.spawn(async move {
             let mut taken = 0_u64;
-            while !stop.is_asked() {
+            while !stop.is_requested() {
                 let number = next.fetch_add(1, Ordering::Relaxed);
                 if number >= count {
                     break;
                 }
-                let ttl = ttl().context(TOO_LATE)?;
+                let ttl = ttl().context(TOO_LATE_MESSAGE)?;
                 // The lease_id is dropped: a holder would keep it, and it is not the engine's memory.
-                client.acquire(name(number)).ttl(ttl).holder(holder(number)).grant().await?;
+                client.acquire(resource_name(number)).ttl(ttl).holder(holder_label(number)).grant().await?;
                 taken += 1;
                 if taken.is_multiple_of(64) {
                     bar.inc(64);
@@ -75,7 +75,7 @@ mod tests {
     #[test]
     fn names_and_holders_are_as_long_as_the_figure_says() {
         for number in [0, 999_999, 9_999_999] {
-            assert_eq!((name(number).len(), holder(number).len()), (24, 20));
+            assert_eq!((resource_name(number).len(), holder_label(number).len()), (24, 20));
         }
     }
 }

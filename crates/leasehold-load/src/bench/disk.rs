@@ -15,17 +15,17 @@ use leasehold_support::{output, time};
 
 /// The size of the file that is synced, zero-filled beforehand: an allocated block whose size does not
 /// change needs no metadata on disk, which is what the journal relies on.
-const PROBE_BYTES: u64 = 16 << 20;
+const PROBE_FILE_BYTES: u64 = 16 << 20;
 
 /// What is written before each sync.
-const WRITE_BYTES: usize = 512;
+const PROBE_WRITE_BYTES: usize = 512;
 
 /// At most this many samples in one half of the measurement, and at most this long.
-const HALF_SAMPLES: u32 = 1_000;
-const HALF_TIME: Duration = Duration::from_secs(1);
+const MAX_SAMPLES_PER_HALF: u32 = 1_000;
+const MAX_TIME_PER_HALF: Duration = Duration::from_secs(1);
 
 /// File systems we have a name for, by the number statfs gives.
-const KNOWN: [(u64, &str); 14] = [
+const FILE_SYSTEM_NAMES: [(u64, &str); 14] = [
     (0xef53, "ext4"),
     (0x5846_5342, "xfs"),
     (0x9123_683e, "btrfs"),
@@ -43,7 +43,7 @@ const KNOWN: [(u64, &str); 14] = [
 ];
 
 /// Where nothing is ever on a disk, so that nothing measured there means anything.
-const IN_MEMORY: [&str; 3] = ["tmpfs", "ramfs", "hugetlbfs"];
+const IN_MEMORY_FILE_SYSTEMS: [&str; 3] = ["tmpfs", "ramfs", "hugetlbfs"];
 
 /// The file system of a directory.
 ///
@@ -51,11 +51,11 @@ const IN_MEMORY: [&str; 3] = ["tmpfs", "ramfs", "hugetlbfs"];
 ///
 /// Bad usage, when it is one in memory: a durable engine measured there is a lie.
 pub fn file_system(dir: &Path) -> anyhow::Result<String> {
-    let found = rustix::fs::statfs(dir).with_context(|| format!("ask for the file system of {}", dir.display()))?;
-    let number = u64::try_from(found.f_type).unwrap_or(0);
-    let name = KNOWN.iter().find(|(known, _)| *known == number);
+    let stat = rustix::fs::statfs(dir).with_context(|| format!("ask for the file system of {}", dir.display()))?;
+    let number = u64::try_from(stat.f_type).unwrap_or(0);
+    let name = FILE_SYSTEM_NAMES.iter().find(|(known, _)| *known == number);
     let name = name.map_or_else(|| format!("{number:#x}"), |(_, name)| (*name).to_owned());
-    if IN_MEMORY.contains(&name.as_str()) {
+    if IN_MEMORY_FILE_SYSTEMS.contains(&name.as_str()) {
         let dir = dir.display();
         return Err(Failure::usage(format!(
             "{dir} is on {name}, which keeps nothing on disk: run the bench in a directory on a real file system"
@@ -68,7 +68,7 @@ pub fn file_system(dir: &Path) -> anyhow::Result<String> {
 pub struct DiskProbe {
     file: File,
     path: PathBuf,
-    at: u64,
+    offset: u64,
     /// Every fdatasync of each half.
     halves: Vec<LatencyHistogram>,
 }
@@ -95,7 +95,7 @@ impl FdatasyncLatency {
     }
 
     /// Warns of a disk that was not.
-    pub fn warn(&self) {
+    pub fn warn_if_unsteady(&self) {
         if !self.is_steady() {
             output::say("the disk changed its pace while we measured: the ratios mean little, try again");
         }
@@ -106,24 +106,24 @@ impl DiskProbe {
     /// Makes the file and brings it to disk.
     pub fn new(dir: &Path) -> anyhow::Result<Self> {
         let path = dir.join(format!("leasehold-bench-probe-{}", std::process::id()));
-        let file = zeroed(&path)
+        let file = create_zeroed_file(&path)
             .inspect_err(|_| drop(std::fs::remove_file(&path)))
             .with_context(|| format!("write a file of zeros to {}", path.display()))?;
-        Ok(Self { file, path, at: 0, halves: Vec::new() })
+        Ok(Self { file, path, offset: 0, halves: Vec::new() })
     }
 
     /// Measures one half: write 512 bytes, then time the fdatasync. Once before the load and once after,
     /// so that a disk which changes its pace meanwhile is seen from both sides.
     pub fn measure(&mut self) -> anyhow::Result<()> {
-        let end = time::stopwatch() + HALF_TIME;
+        let end = time::stopwatch() + MAX_TIME_PER_HALF;
         let mut half = LatencyHistogram::new()?;
-        for _ in 0..HALF_SAMPLES {
-            self.file.write_all_at(&[0xa5; WRITE_BYTES], self.at).context("write to the probe file")?;
+        for _ in 0..MAX_SAMPLES_PER_HALF {
+            self.file.write_all_at(&[0xa5; PROBE_WRITE_BYTES], self.offset).context("write to the probe file")?;
             let before = time::stopwatch();
             rustix::fs::fdatasync(&self.file).context("sync the probe file")?;
             let after = time::stopwatch();
             half.record(after.duration_since(before));
-            self.at = (self.at + WRITE_BYTES as u64) % PROBE_BYTES;
+            self.offset = (self.offset + PROBE_WRITE_BYTES as u64) % PROBE_FILE_BYTES;
             if after >= end {
                 break;
             }
@@ -133,12 +133,12 @@ impl DiskProbe {
     }
 
     /// What was found in all halves together, and in the first and the last.
-    pub fn found(&self) -> anyhow::Result<FdatasyncLatency> {
+    pub fn latency(&self) -> anyhow::Result<FdatasyncLatency> {
         let mut all = LatencyHistogram::new()?;
-        self.halves.iter().try_for_each(|half| all.add(half))?;
-        let p50 = |half: Option<&LatencyHistogram>| half.map_or(0.0, |half| half.at(0.5));
+        self.halves.iter().try_for_each(|half| all.merge(half))?;
+        let p50 = |half: Option<&LatencyHistogram>| half.map_or(0.0, |half| half.quantile_us(0.5));
         let (p50_before, p50_after) = (p50(self.halves.first()), p50(self.halves.last()));
-        Ok(FdatasyncLatency { p50: all.at(0.5), p99: all.at(0.99), p50_before, p50_after })
+        Ok(FdatasyncLatency { p50: all.quantile_us(0.5), p99: all.quantile_us(0.99), p50_before, p50_after })
     }
 }
 
@@ -149,10 +149,10 @@ impl Drop for DiskProbe {
     }
 }
 
-fn zeroed(path: &Path) -> io::Result<File> {
+fn create_zeroed_file(path: &Path) -> io::Result<File> {
     let mut file = File::create(path)?;
     let zeros = vec![0; 1 << 20];
-    for _ in 0..PROBE_BYTES >> 20 {
+    for _ in 0..PROBE_FILE_BYTES >> 20 {
         file.write_all(&zeros)?;
     }
     file.sync_all()?;

@@ -3,7 +3,7 @@
 use anyhow::Context;
 use leasehold::{LeaseId, Leasehold};
 
-use super::pair_load::{LockClient, TTL};
+use super::pair_load::{LEASE_TTL, LockClient};
 
 /// One caller of the engine.
 pub struct EmbeddedClient {
@@ -13,15 +13,15 @@ pub struct EmbeddedClient {
 }
 
 /// As many callers of one engine as asked for.
-pub fn callers(client: &Leasehold, count: usize) -> Vec<EmbeddedClient> {
-    let caller =
+pub fn new_clients(client: &Leasehold, count: usize) -> Vec<EmbeddedClient> {
+    let new_client =
         |number| EmbeddedClient { client: client.clone(), holder: format!("bench client {number}"), held: None };
-    (0..count).map(caller).collect()
+    (0..count).map(new_client).collect()
 }
 
 impl LockClient for EmbeddedClient {
     async fn acquire(&mut self, name: &str) -> anyhow::Result<()> {
-        let claim = self.client.acquire(name).ttl(TTL).holder(self.holder.as_str());
+        let claim = self.client.acquire(name).ttl(LEASE_TTL).holder(self.holder.as_str());
         self.held = Some(claim.grant().await?.lease_id);
         Ok(())
     }

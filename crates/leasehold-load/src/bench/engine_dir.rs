@@ -16,28 +16,28 @@ pub struct EngineDir {
     /// The name of its file system.
     pub fs: String,
     /// A fresh directory: removed when this is dropped, also after Ctrl-C.
-    fresh: Option<TempDir>,
+    temporary: Option<TempDir>,
 }
 
 impl EngineDir {
     /// A directory that was named. It may be in use for real work: the bench takes leases under names of
     /// its own and releases them.
-    pub fn named(dir: PathBuf) -> anyhow::Result<Self> {
+    pub fn at(dir: PathBuf) -> anyhow::Result<Self> {
         // Asked of what exists, so that a directory in memory is refused before it is made.
         let existing = dir.ancestors().find(|path| path.exists()).unwrap_or(Path::new("."));
         let fs = disk::file_system(existing)?;
-        Ok(Self { dir, fs, fresh: None })
+        Ok(Self { dir, fs, temporary: None })
     }
 
     /// A fresh directory under the current one.
-    pub fn fresh() -> anyhow::Result<Self> {
+    pub fn temporary() -> anyhow::Result<Self> {
         let here = std::env::current_dir().context("find the current directory")?;
         let fs = disk::file_system(&here)?;
-        let fresh = tempfile::Builder::new()
+        let temporary = tempfile::Builder::new()
             .prefix("leasehold-bench-")
             .tempdir_in(here)
             .context("make a directory for the bench in the current directory: give --url embedded:DIR for another")?;
-        Ok(Self { dir: fresh.path().join("data"), fs, fresh: Some(fresh) })
+        Ok(Self { dir: temporary.path().join("data"), fs, temporary: Some(temporary) })
     }
 
     /// How the library opens it.
@@ -53,7 +53,7 @@ impl EngineDir {
     /// The disk of the engine. Its probe file is beside the engine's own files only where there is no
     /// directory of ours.
     pub fn disk(&self) -> Disk {
-        let dir = self.fresh.as_ref().map_or(self.dir.as_path(), TempDir::path);
+        let dir = self.temporary.as_ref().map_or(self.dir.as_path(), TempDir::path);
         Disk { dir: dir.to_owned(), fs: self.fs.clone() }
     }
 }
@@ -69,7 +69,7 @@ pub struct Disk {
 impl Disk {
     /// The directory of `--dir`, or the current one. A server keeps its data where it likes, so that only
     /// the caller knows which directory is on the same disk.
-    pub fn of(dir: Option<&Path>) -> anyhow::Result<Self> {
+    pub fn for_server(dir: Option<&Path>) -> anyhow::Result<Self> {
         let dir = match dir {
             Some(dir) => dir.to_owned(),
             None => std::env::current_dir().context("find the current directory")?,

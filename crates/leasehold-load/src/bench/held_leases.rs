@@ -14,7 +14,7 @@ use super::stop_signal::StopSignal;
 use leasehold_support::{output, time};
 
 /// Long enough that none ends while we count.
-const TTL: Duration = Duration::from_secs(3600);
+const HELD_LEASE_TTL: Duration = Duration::from_secs(3600);
 
 /// What was found.
 #[derive(Debug, Serialize)]
@@ -34,15 +34,15 @@ pub struct HeldLeasesReport {
 
 /// Takes the leases, weighs them, restarts the engine.
 #[allow(clippy::cast_precision_loss, reason = "counts and bytes are far below 2^53")]
-pub async fn run(place: &EngineDir, count: u64, stop: &StopSignal) -> anyhow::Result<HeldLeasesReport> {
-    let client = Leasehold::open(&place.url()).await?;
+pub async fn run(engine_dir: &EngineDir, count: u64, stop: &StopSignal) -> anyhow::Result<HeldLeasesReport> {
+    let client = Leasehold::open(&engine_dir.url()).await?;
     // One lease first: what the engine sets up for its first answer is not the price of a lease.
     let first = client.acquire("bench-first").grant().await?;
     client.release(&first.lease_id).await?;
-    let bar = progress::count(count, "leases taken");
+    let bar = progress::count_bar(count, "leases taken");
     let before = resident_bytes()?;
     let began = time::stopwatch();
-    let taken = bulk_acquire::take(&client, count, || Some(TTL), stop, &bar).await?;
+    let taken = bulk_acquire::acquire_all(&client, count, || Some(HELD_LEASE_TTL), stop, &bar).await?;
     let seconds = began.elapsed().as_secs_f64();
     let grown = resident_bytes()?.saturating_sub(before);
     bar.finish_and_clear();
@@ -53,14 +53,14 @@ pub async fn run(place: &EngineDir, count: u64, stop: &StopSignal) -> anyhow::Re
     let closed = closing.elapsed();
 
     let opening = time::stopwatch();
-    let client = Leasehold::open(&place.url()).await?;
+    let client = Leasehold::open(&engine_dir.url()).await?;
     let probe = client.acquire("bench-after-restart").grant().await?;
     let restart = opening.elapsed();
     client.release(&probe.lease_id).await?;
     client.close().await?;
     Ok(HeldLeasesReport {
-        url: place.url(),
-        fs: place.fs.clone(),
+        url: engine_dir.url(),
+        fs: engine_dir.fs.clone(),
         held: taken,
         seconds: ratio(seconds, 1.0),
         leases_per_s: (taken as f64 / seconds).round(),

@@ -37,7 +37,7 @@ impl LatencyHistogram {
     }
 
     /// Adds what another histogram recorded.
-    pub fn add(&mut self, other: &Self) -> anyhow::Result<()> {
+    pub fn merge(&mut self, other: &Self) -> anyhow::Result<()> {
         self.0.add(&other.0).context("join histograms")
     }
 
@@ -47,24 +47,24 @@ impl LatencyHistogram {
     }
 
     /// The latency that this share of all did not exceed, in microseconds.
-    pub fn at(&self, quantile: f64) -> f64 {
-        micros(self.0.value_at_quantile(quantile))
+    pub fn quantile_us(&self, quantile: f64) -> f64 {
+        nanos_to_micros(self.0.value_at_quantile(quantile))
     }
 
     /// The slowest, in microseconds.
-    pub fn max(&self) -> f64 {
-        micros(self.0.max())
+    pub fn max_us(&self) -> f64 {
+        nanos_to_micros(self.0.max())
     }
 
     /// The three figures of the contract.
     pub fn summary(&self) -> LatencySummary {
-        LatencySummary { p50: self.at(0.5), p99: self.at(0.99), max: self.max() }
+        LatencySummary { p50: self.quantile_us(0.5), p99: self.quantile_us(0.99), max: self.max_us() }
     }
 }
 
 /// Microseconds with one digit after the point: finer would be noise.
 #[allow(clippy::cast_precision_loss, reason = "latencies are far below 2^53 ns")]
-fn micros(nanos: u64) -> f64 {
+fn nanos_to_micros(nanos: u64) -> f64 {
     (nanos as f64 / 100.0).round() / 10.0
 }
 
@@ -79,12 +79,12 @@ mod tests {
 
     #[test]
     fn percentiles_are_in_microseconds() {
-        let mut stats = LatencyHistogram::new().unwrap();
+        let mut histogram = LatencyHistogram::new().unwrap();
         for us in 1..=1000 {
-            stats.record(Duration::from_micros(us));
+            histogram.record(Duration::from_micros(us));
         }
-        let summary = stats.summary();
-        assert_eq!(stats.count(), 1000);
+        let summary = histogram.summary();
+        assert_eq!(histogram.count(), 1000);
         assert!((summary.p50 - 500.0).abs() < 1.0, "{summary:?}");
         assert!((summary.p99 - 990.0).abs() < 1.0, "{summary:?}");
         assert!((summary.max - 1000.0).abs() < 1.0, "{summary:?}");

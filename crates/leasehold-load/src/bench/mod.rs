@@ -51,7 +51,7 @@ use self::target::BenchTarget;
 use leasehold_support::exit;
 use leasehold_support::{duration, output};
 
-const EXAMPLE: &str = "\
+const HELP_EXAMPLES: &str = "\
 Example:
   leasehold bench
   leasehold bench --url embedded:/mnt/nvme/x --clients 1 --for 10s --plot latency.svg
@@ -68,11 +68,11 @@ Servers: leasehold://, and redis://, etcd://, zk:// and postgres:// in a build w
 The key of a leasehold:// server is taken from its URL or from LEASEHOLD_API_KEY.";
 
 /// The exit code of a bench that was interrupted, as shells count it.
-pub(super) const INTERRUPTED: u8 = 130;
+pub(super) const EXIT_INTERRUPTED: u8 = 130;
 
 /// Measures pairs of acquire and release, beside the pace of the disk.
 #[derive(Debug, Args)]
-#[command(after_help = EXAMPLE)]
+#[command(after_help = HELP_EXAMPLES)]
 pub struct Bench {
     /// How many acquire and release at once.
     #[arg(long, value_name = "N", default_value_t = 64, value_parser = clap::value_parser!(u32).range(1..=100_000))]
@@ -115,9 +115,9 @@ pub struct Bench {
 impl Bench {
     /// Measures each target in turn.
     pub fn execute(self, urls: &[String]) -> anyhow::Result<u8> {
-        let mode = BenchMode::of(&self, urls)?;
+        let mode = BenchMode::from_options(&self, urls)?;
         if let BenchMode::Book(most) = mode {
-            self.tell(&book::run(most)?, book::print)?;
+            self.print_report(&book::run(most)?, book::print)?;
             return Ok(exit::DONE);
         }
         let runtime = tokio::runtime::Builder::new_multi_thread().enable_all().build().context("start the runtime")?;
@@ -127,52 +127,52 @@ impl Bench {
     async fn measure(&self, mode: BenchMode) -> anyhow::Result<u8> {
         let stop = StopSignal::listen("the bench")?;
         match mode {
-            BenchMode::Pairs(aims) => self.pairs(&aims, &stop).await?,
-            BenchMode::Held(count, aims) => {
-                for place in places(&aims)? {
-                    self.tell(&held_leases::run(&place, count, &stop).await?, held_leases::print)?;
+            BenchMode::Pairs(targets) => self.measure_pairs(&targets, &stop).await?,
+            BenchMode::Held(count, targets) => {
+                for engine_dir in engine_dirs(&targets)? {
+                    self.print_report(&held_leases::run(&engine_dir, count, &stop).await?, held_leases::print)?;
                 }
             }
-            BenchMode::Lapse(count, aims) => {
-                for place in places(&aims)? {
-                    self.tell(&lapse::run(&place, count, &stop).await?, lapse::print)?;
+            BenchMode::Lapse(count, targets) => {
+                for engine_dir in engine_dirs(&targets)? {
+                    self.print_report(&lapse::run(&engine_dir, count, &stop).await?, lapse::print)?;
                 }
             }
             BenchMode::Book(_) => {}
             BenchMode::Handoff(waiters, servers) => {
-                let disk = Disk::of(self.dir.as_deref())?;
+                let disk = Disk::for_server(self.dir.as_deref())?;
                 for server in servers {
                     let (disk, time, stop) = (disk.clone(), self.time, stop.clone());
-                    let report = apart(move || handoff::run(&server, waiters, &disk, time, &stop)).await?;
-                    self.tell(&report, handoff::print)?;
+                    let report = run_blocking(move || handoff::run(&server, waiters, &disk, time, &stop)).await?;
+                    self.print_report(&report, handoff::print)?;
                 }
             }
             BenchMode::Idle(count, pid, server) => {
                 let (time, stop) = (self.time, stop.clone());
-                let report = apart(move || idle::run(&server, count, pid, time, &stop)).await?;
-                self.tell(&report, idle::print)?;
+                let report = run_blocking(move || idle::run(&server, count, pid, time, &stop)).await?;
+                self.print_report(&report, idle::print)?;
             }
         }
-        Ok(if stop.is_asked() { INTERRUPTED } else { exit::DONE })
+        Ok(if stop.is_requested() { EXIT_INTERRUPTED } else { exit::DONE })
     }
 
-    fn tell<R: Serialize>(&self, report: &R, print: impl Fn(&R) -> anyhow::Result<()>) -> anyhow::Result<()> {
+    fn print_report<R: Serialize>(&self, report: &R, print: impl Fn(&R) -> anyhow::Result<()>) -> anyhow::Result<()> {
         if self.json { output::json(report) } else { print(report) }
     }
 
-    async fn pairs(&self, aims: &[BenchTarget], stop: &StopSignal) -> anyhow::Result<()> {
-        let sites = if aims.is_empty() {
-            vec![PreparedTarget::Embedded(EngineDir::fresh()?)]
+    async fn measure_pairs(&self, targets: &[BenchTarget], stop: &StopSignal) -> anyhow::Result<()> {
+        let prepared = if targets.is_empty() {
+            vec![PreparedTarget::Embedded(EngineDir::temporary()?)]
         } else {
-            aims.iter().map(|aim| self.site(aim)).collect::<anyhow::Result<_>>()?
+            targets.iter().map(|target| self.prepare(target)).collect::<anyhow::Result<_>>()?
         };
         let mut reports = Vec::new();
         let mut measurements = Vec::new();
-        for site in &sites {
-            if stop.is_asked() {
+        for target in &prepared {
+            if stop.is_requested() {
                 break;
             }
-            let (report, measured) = self.pairs_at(site, stop).await?;
+            let (report, measured) = self.measure_pairs_at(target, stop).await?;
             if self.json {
                 output::json(&report)?;
             }
@@ -182,52 +182,53 @@ impl Bench {
         if !self.json {
             pairs_report::print(&reports)?;
         }
-        self.draw(&reports, &measurements)
+        self.draw_plot(&reports, &measurements)
     }
 
-    fn site<'a>(&self, aim: &'a BenchTarget) -> anyhow::Result<PreparedTarget<'a>> {
-        match aim {
-            BenchTarget::Embedded(dir) => EngineDir::named(dir.clone()).map(PreparedTarget::Embedded),
-            BenchTarget::Server(address) => Ok(PreparedTarget::Server(address, Disk::of(self.dir.as_deref())?)),
-            BenchTarget::Peer(peer) => Ok(PreparedTarget::Peer(peer, Disk::of(self.dir.as_deref())?)),
+    fn prepare<'a>(&self, target: &'a BenchTarget) -> anyhow::Result<PreparedTarget<'a>> {
+        match target {
+            BenchTarget::Embedded(dir) => EngineDir::at(dir.clone()).map(PreparedTarget::Embedded),
+            BenchTarget::Server(server) => Ok(PreparedTarget::Server(server, Disk::for_server(self.dir.as_deref())?)),
+            BenchTarget::Peer(peer) => Ok(PreparedTarget::Peer(peer, Disk::for_server(self.dir.as_deref())?)),
         }
     }
 
-    async fn pairs_at(
+    async fn measure_pairs_at(
         &self,
-        site: &PreparedTarget<'_>,
+        target: &PreparedTarget<'_>,
         stop: &StopSignal,
     ) -> anyhow::Result<(PairsReport, PairMeasurement)> {
         let clients = self.clients as usize;
-        let bar = progress::time(self.time, "measuring the disk");
+        let bar = progress::time_bar(self.time, "measuring the disk");
         // First of all: a directory must be there before a file can be synced in it.
-        let driver = site.open().await?;
-        let disk = site.disk();
+        let opened = target.open().await?;
+        let disk = target.disk();
         let mut probe = disk.probe()?;
         probe.measure()?;
         bar.set_message("pairs of acquire and release");
-        let measured = driver.pairs(clients, self.time, stop, &bar).await;
+        let measured = opened.run_pairs(clients, self.time, stop, &bar).await;
         bar.set_message("measuring the disk again");
         let measured = measured?;
         probe.measure()?;
         bar.finish_and_clear();
-        driver.close().await?;
-        let report = PairsReport::new(site.url(), clients, &measured, probe.found()?, disk.fs);
-        report.fdatasync_us.warn();
+        opened.close().await?;
+        let report = PairsReport::new(target.url(), clients, &measured, probe.latency()?, disk.fs);
+        report.fdatasync_us.warn_if_unsteady();
         Ok((report, measured))
     }
 
-    fn draw(&self, reports: &[PairsReport], measurements: &[PairMeasurement]) -> anyhow::Result<()> {
+    fn draw_plot(&self, reports: &[PairsReport], measurements: &[PairMeasurement]) -> anyhow::Result<()> {
         let Some(path) = &self.plot else { return Ok(()) };
         let lines: Vec<plot::PlotLine<'_>> = reports
             .iter()
             .zip(measurements)
             .flat_map(|(report, measured)| {
-                let line = |what: &str, stats| plot::PlotLine { label: format!("{what}, {}", report.url), stats };
+                let line =
+                    |what: &str, histogram| plot::PlotLine { label: format!("{what}, {}", report.url), histogram };
                 [line("acquire", &measured.acquire), line("acquire + release", &measured.pair)]
             })
             .collect();
-        std::fs::write(path, plot::svg("leasehold bench: latency by percentile", &lines))
+        std::fs::write(path, plot::render_svg("leasehold bench: latency by percentile", &lines))
             .with_context(|| format!("write the plot to {}", path.display()))
     }
 }
@@ -242,23 +243,23 @@ enum PreparedTarget<'a> {
 impl<'a> PreparedTarget<'a> {
     async fn open(&self) -> anyhow::Result<OpenTarget<'a>> {
         Ok(match self {
-            Self::Embedded(place) => OpenTarget::Engine(Leasehold::open(&place.url()).await?),
-            Self::Server(address, _) => OpenTarget::Server(address),
+            Self::Embedded(engine_dir) => OpenTarget::Engine(Leasehold::open(&engine_dir.url()).await?),
+            Self::Server(server, _) => OpenTarget::Server(server),
             Self::Peer(peer, _) => OpenTarget::Peer(peer),
         })
     }
 
     fn url(&self) -> String {
         match self {
-            Self::Embedded(place) => place.url(),
-            Self::Server(address, _) => address.shown.clone(),
-            Self::Peer(peer, _) => peer.shown.clone(),
+            Self::Embedded(engine_dir) => engine_dir.url(),
+            Self::Server(server, _) => server.display_url.clone(),
+            Self::Peer(peer, _) => peer.display_url.clone(),
         }
     }
 
     fn disk(&self) -> Disk {
         match self {
-            Self::Embedded(place) => place.disk(),
+            Self::Embedded(engine_dir) => engine_dir.disk(),
             Self::Server(_, disk) | Self::Peer(_, disk) => disk.clone(),
         }
     }
@@ -272,7 +273,7 @@ enum OpenTarget<'a> {
 }
 
 impl OpenTarget<'_> {
-    async fn pairs(
+    async fn run_pairs(
         &self,
         clients: usize,
         time: Duration,
@@ -280,10 +281,12 @@ impl OpenTarget<'_> {
         bar: &ProgressBar,
     ) -> anyhow::Result<PairMeasurement> {
         match self {
-            Self::Engine(engine) => pair_load::run(embedded_client::callers(engine, clients), time, stop, bar).await,
-            Self::Server(address) => {
-                let (address, stop, bar) = ((*address).clone(), stop.clone(), bar.clone());
-                apart(move || server::pairs::run(&address, clients, time, &stop, &bar)).await
+            Self::Engine(engine) => {
+                pair_load::run(embedded_client::new_clients(engine, clients), time, stop, bar).await
+            }
+            Self::Server(server) => {
+                let (server, stop, bar) = ((*server).clone(), stop.clone(), bar.clone());
+                run_blocking(move || server::pairs::run(&server, clients, time, &stop, &bar)).await
             }
             Self::Peer(peer) => peers::run(peer, clients, time, stop, bar).await,
         }
@@ -298,18 +301,20 @@ impl OpenTarget<'_> {
 }
 
 /// The directories of targets that are all embedded: a fresh one where none was named.
-fn places(aims: &[BenchTarget]) -> anyhow::Result<Vec<EngineDir>> {
-    if aims.is_empty() {
-        return Ok(vec![EngineDir::fresh()?]);
+fn engine_dirs(targets: &[BenchTarget]) -> anyhow::Result<Vec<EngineDir>> {
+    if targets.is_empty() {
+        return Ok(vec![EngineDir::temporary()?]);
     }
-    let dirs = aims.iter().filter_map(|aim| match aim {
+    let dirs = targets.iter().filter_map(|target| match target {
         BenchTarget::Embedded(dir) => Some(dir.clone()),
         BenchTarget::Server(_) | BenchTarget::Peer(_) => None,
     });
-    dirs.map(EngineDir::named).collect()
+    dirs.map(EngineDir::at).collect()
 }
 
 /// Runs work that blocks, on a thread of its own.
-async fn apart<T: Send + 'static>(work: impl FnOnce() -> anyhow::Result<T> + Send + 'static) -> anyhow::Result<T> {
+async fn run_blocking<T: Send + 'static>(
+    work: impl FnOnce() -> anyhow::Result<T> + Send + 'static,
+) -> anyhow::Result<T> {
     tokio::task::spawn_blocking(work).await.context("run the load")?
 }

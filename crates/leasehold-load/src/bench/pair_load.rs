@@ -17,10 +17,10 @@ use super::stop_signal::StopSignal;
 use leasehold_support::time;
 
 /// How long pairs are done before they count.
-pub const WARM_UP: Duration = Duration::from_millis(500);
+pub const WARM_UP_TIME: Duration = Duration::from_millis(500);
 
 /// How long the lease of a pair would live; it never does.
-pub const TTL: Duration = Duration::from_secs(60);
+pub const LEASE_TTL: Duration = Duration::from_secs(60);
 
 /// Somebody who acquires and releases, one at a time.
 pub trait LockClient: Send + 'static {
@@ -31,7 +31,7 @@ pub trait LockClient: Send + 'static {
     fn release(&mut self) -> impl Future<Output = anyhow::Result<()>> + Send;
 
     /// Cleans up what only this client knows of, when the load is over.
-    fn leave(self) -> impl Future<Output = anyhow::Result<()>> + Send
+    fn clean_up(self) -> impl Future<Output = anyhow::Result<()>> + Send
     where
         Self: Sized,
     {
@@ -46,7 +46,7 @@ pub fn cpu_time() -> Duration {
 }
 
 /// What every name of this run begins with: it collides with no real work and no other bench.
-pub fn prefix() -> String {
+pub fn resource_prefix() -> String {
     format!("leasehold-bench/{}", std::process::id())
 }
 
@@ -80,30 +80,33 @@ struct LoadFlags {
 
 /// Clients at work.
 struct ClientTasks {
-    shared: Arc<LoadFlags>,
+    flags: Arc<LoadFlags>,
     tasks: JoinSet<anyhow::Result<(LatencyHistogram, LatencyHistogram)>>,
 }
 
 impl ClientTasks {
     fn start(clients: Vec<impl LockClient>) -> Self {
-        let shared =
-            Arc::new(LoadFlags { prefix: prefix(), counting: AtomicBool::new(false), ended: AtomicBool::new(false) });
+        let flags = Arc::new(LoadFlags {
+            prefix: resource_prefix(),
+            counting: AtomicBool::new(false),
+            ended: AtomicBool::new(false),
+        });
         let mut tasks = JoinSet::new();
         for (number, client) in clients.into_iter().enumerate() {
-            tasks.spawn(pairs(shared.clone(), client, number));
+            tasks.spawn(run_client(flags.clone(), client, number));
         }
-        Self { shared, tasks }
+        Self { flags, tasks }
     }
 
     /// From now on it counts: the moment, and the CPU time at it.
-    fn count(&self) -> (Instant, Duration) {
-        self.shared.counting.store(true, Ordering::Relaxed);
+    fn start_counting(&self) -> (Instant, Duration) {
+        self.flags.counting.store(true, Ordering::Relaxed);
         (time::stopwatch(), cpu_time())
     }
 
     /// Ends the work and adds up what was measured since.
-    async fn end(mut self, (began, cpu): (Instant, Duration)) -> anyhow::Result<PairMeasurement> {
-        self.shared.ended.store(true, Ordering::Relaxed);
+    async fn finish(mut self, (began, cpu): (Instant, Duration)) -> anyhow::Result<PairMeasurement> {
+        self.flags.ended.store(true, Ordering::Relaxed);
         let cpu = cpu_time().saturating_sub(cpu);
         let mut measured = PairMeasurement {
             elapsed: began.elapsed(),
@@ -115,8 +118,8 @@ impl ClientTasks {
         while let Some(done) = self.tasks.join_next().await {
             match done.context("run a client of the bench")? {
                 Ok((acquire, pair)) => {
-                    measured.acquire.add(&acquire)?;
-                    measured.pair.add(&pair)?;
+                    measured.acquire.merge(&acquire)?;
+                    measured.pair.merge(&pair)?;
                 }
                 Err(error) => failed = failed.or(Some(error)),
             }
@@ -132,29 +135,29 @@ pub async fn run(
     stop: &StopSignal,
     bar: &ProgressBar,
 ) -> anyhow::Result<PairMeasurement> {
-    let mut crowd = ClientTasks::start(clients);
-    stop.within(WARM_UP).await;
-    let began = crowd.count();
-    let waited = wait(&mut crowd.tasks, began.0, time, stop, bar).await;
-    let measured = crowd.end(began).await;
+    let mut running = ClientTasks::start(clients);
+    stop.sleep_or_stop(WARM_UP_TIME).await;
+    let began = running.start_counting();
+    let waited = wait_until_end(&mut running.tasks, began.0, time, stop, bar).await;
+    let measured = running.finish(began).await;
     waited?;
     measured
 }
 
 /// Lets the clients work beside some other work, as long as that takes. Everything counts.
-pub async fn beside<T>(
+pub async fn run_beside<T>(
     clients: Vec<impl LockClient>,
     work: JoinHandle<anyhow::Result<T>>,
 ) -> anyhow::Result<(T, PairMeasurement)> {
-    let crowd = ClientTasks::start(clients);
-    let began = crowd.count();
+    let running = ClientTasks::start(clients);
+    let began = running.start_counting();
     let done = work.await.context("run the work beside the bench")?;
-    let measured = crowd.end(began).await?;
+    let measured = running.finish(began).await?;
     Ok((done?, measured))
 }
 
 /// Lets the clients work until the time is over. A client that ends before has failed.
-async fn wait(
+async fn wait_until_end(
     tasks: &mut JoinSet<anyhow::Result<(LatencyHistogram, LatencyHistogram)>>,
     began: Instant,
     time: Duration,
@@ -164,7 +167,7 @@ async fn wait(
     loop {
         let left = time.saturating_sub(began.elapsed());
         bar.set_position(u64::try_from(began.elapsed().as_millis()).unwrap_or(u64::MAX));
-        if left.is_zero() || stop.is_asked() {
+        if left.is_zero() || stop.is_requested() {
             return Ok(());
         }
         tokio::select! {
@@ -172,23 +175,23 @@ async fn wait(
                 Some(ended) => drop(ended.context("run a client of the bench")??),
                 None => return Ok(()),
             },
-            () = stop.within(left.min(Duration::from_millis(100))) => {}
+            () = stop.sleep_or_stop(left.min(Duration::from_millis(100))) => {}
         }
     }
 }
 
 /// One client: pairs, one after the other, each under a new name.
-async fn pairs(
-    shared: Arc<LoadFlags>,
+async fn run_client(
+    flags: Arc<LoadFlags>,
     mut client: impl LockClient,
     number: usize,
 ) -> anyhow::Result<(LatencyHistogram, LatencyHistogram)> {
-    let (mut acquires, mut both) = (LatencyHistogram::new()?, LatencyHistogram::new()?);
-    let mut turn = 0_u64;
-    while !shared.ended.load(Ordering::Relaxed) {
-        turn += 1;
-        let counts = shared.counting.load(Ordering::Relaxed);
-        let name = format!("{}/{number}/{turn}", shared.prefix);
+    let (mut acquires, mut pairs) = (LatencyHistogram::new()?, LatencyHistogram::new()?);
+    let mut round = 0_u64;
+    while !flags.ended.load(Ordering::Relaxed) {
+        round += 1;
+        let counts = flags.counting.load(Ordering::Relaxed);
+        let name = format!("{}/{number}/{round}", flags.prefix);
         let before = time::stopwatch();
         client.acquire(&name).await?;
         let granted = time::stopwatch();
@@ -196,9 +199,9 @@ async fn pairs(
         let released = time::stopwatch();
         if counts {
             acquires.record(granted.duration_since(before));
-            both.record(released.duration_since(before));
+            pairs.record(released.duration_since(before));
         }
     }
-    client.leave().await?;
-    Ok((acquires, both))
+    client.clean_up().await?;
+    Ok((acquires, pairs))
 }

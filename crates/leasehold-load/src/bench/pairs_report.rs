@@ -59,7 +59,7 @@ impl PairsReport {
             pair_us: measured.pair.summary(),
             fdatasync_us: fdatasync,
             fs,
-            ratio_pairs_to_bound: ratio(pairs_per_s, bound(clients, sync_us)),
+            ratio_pairs_to_bound: ratio(pairs_per_s, pairs_per_s_bound(clients, sync_us)),
             ratio_acquire_to_fdatasync: ratio(acquire_us.p50, sync_us),
             cpu_us_per_pair: ratio(measured.cpu.as_secs_f64() * 1e6, measured.pair.count() as f64),
         }
@@ -68,7 +68,7 @@ impl PairsReport {
 
 /// Pairs per second that the disk allows: each pair waits for two syncs, and the clients share each sync.
 #[allow(clippy::cast_precision_loss, reason = "a count of clients is far below 2^53")]
-fn bound(clients: usize, sync_us: f64) -> f64 {
+fn pairs_per_s_bound(clients: usize, sync_us: f64) -> f64 {
     if sync_us > 0.0 { clients as f64 / (2.0 * sync_us / 1e6) } else { 0.0 }
 }
 
@@ -90,11 +90,13 @@ pub fn print(reports: &[PairsReport]) -> anyhow::Result<()> {
     ]);
     for report in reports {
         let latencies = [report.acquire_us, report.pair_us];
-        let latencies = latencies.iter().flat_map(|summary| [summary.p50, summary.p99, summary.max]).map(micros);
+        let latencies = latencies.iter().flat_map(|summary| [summary.p50, summary.p99, summary.max]).map(format_micros);
         let head =
             [report.url.clone(), report.fs.clone(), report.clients.to_string(), format!("{:.0}", report.pairs_per_s)];
         table.row(
-            head.into_iter().chain(latencies).chain([micros(report.fdatasync_us.p50), micros(report.cpu_us_per_pair)]),
+            head.into_iter()
+                .chain(latencies)
+                .chain([format_micros(report.fdatasync_us.p50), format_micros(report.cpu_us_per_pair)]),
         );
     }
     table.print()?;
@@ -112,7 +114,7 @@ pub fn print(reports: &[PairsReport]) -> anyhow::Result<()> {
 }
 
 /// A latency for people.
-pub fn micros(us: f64) -> String {
+pub fn format_micros(us: f64) -> String {
     if us >= 10_000.0 { format!("{:.1} ms", us / 1_000.0) } else { format!("{us:.0} us") }
 }
 
@@ -123,10 +125,10 @@ mod tests {
     use super::super::latency::LatencyHistogram;
     use super::*;
 
-    fn stats(us: &[u64]) -> LatencyHistogram {
-        let mut stats = LatencyHistogram::new().unwrap();
-        us.iter().for_each(|us| stats.record(Duration::from_micros(*us)));
-        stats
+    fn histogram(us: &[u64]) -> LatencyHistogram {
+        let mut histogram = LatencyHistogram::new().unwrap();
+        us.iter().for_each(|us| histogram.record(Duration::from_micros(*us)));
+        histogram
     }
 
     /// Goal: the ratios are what the issue defines them to be.
@@ -136,8 +138,8 @@ mod tests {
         let measured = PairMeasurement {
             elapsed: Duration::from_secs(2),
             cpu: Duration::from_micros(75),
-            acquire: stats(&[150, 150, 150]),
-            pair: stats(&[300, 300, 300]),
+            acquire: histogram(&[150, 150, 150]),
+            pair: histogram(&[300, 300, 300]),
         };
         let disk = FdatasyncLatency { p50: 100.0, p99: 300.0, p50_before: 90.0, p50_after: 190.0 };
         assert!(!disk.is_steady() && FdatasyncLatency { p50_after: 180.0, ..disk }.is_steady());
@@ -147,6 +149,6 @@ mod tests {
         // 1.5 pairs/s of 10 / (2 x 100 us) = 50,000 pairs/s.
         assert!((report.ratio_pairs_to_bound - 0.0).abs() < 0.001);
         assert!((report.ratio_acquire_to_fdatasync - 1.5).abs() < 0.01, "{report:?}");
-        assert!((bound(10, 100.0) - 50_000.0).abs() < 1e-6);
+        assert!((pairs_per_s_bound(10, 100.0) - 50_000.0).abs() < 1e-6);
     }
 }

@@ -5,13 +5,13 @@ use std::time::Duration;
 use indicatif::{ProgressBar, ProgressStyle};
 
 /// A bar over time.
-pub fn time(total: Duration, what: &str) -> ProgressBar {
+pub fn time_bar(total: Duration, what: &str) -> ProgressBar {
     let millis = u64::try_from(total.as_millis()).unwrap_or(u64::MAX);
     styled(ProgressBar::new(millis), "{msg} {wide_bar} {elapsed}", what)
 }
 
 /// A bar over a count.
-pub fn count(total: u64, what: &str) -> ProgressBar {
+pub fn count_bar(total: u64, what: &str) -> ProgressBar {
     styled(ProgressBar::new(total), "{msg} {wide_bar} {human_pos}/{human_len} {eta}", what)
 }
 

@@ -22,19 +22,19 @@ impl StopSignal {
             output::say(format!("ending {what}; once more to leave at once, without cleaning up"));
             signals.next().await;
             // What hangs (a disk, an engine) would keep us for ever.
-            std::process::exit(i32::from(super::INTERRUPTED));
+            std::process::exit(i32::from(super::EXIT_INTERRUPTED));
         });
         Ok(Self(asked))
     }
 
     /// Whether somebody asked.
-    pub fn is_asked(&self) -> bool {
+    pub fn is_requested(&self) -> bool {
         *self.0.borrow()
     }
 
     /// Waits this long, or until somebody asks.
     #[allow(clippy::disallowed_methods, reason = "a bench measures real time")]
-    pub async fn within(&self, time: Duration) {
+    pub async fn sleep_or_stop(&self, time: Duration) {
         let mut asked = self.0.clone();
         tokio::select! {
             () = tokio::time::sleep(time) => {}

@@ -2,7 +2,7 @@
 //!
 //! # Laws
 //!
-//! 1. What was given as a secret (userinfo, a query) is in no report, no plot and no sentence: `shown` has
+//! 1. What was given as a secret (userinfo, a query) is in no report, no plot and no sentence: `display_url` has
 //!    neither.
 //! 2. What cannot be measured is said before anything is.
 //!
@@ -17,10 +17,10 @@ use super::server::ServerAddress;
 use leasehold_support::exit::Failure;
 
 /// Where our servers listen when the URL does not say.
-const PORT: u16 = 7401;
+const DEFAULT_RESP_PORT: u16 = 7401;
 
 /// What to type instead.
-const HINT: &str = "say e.g. --url embedded:./data or --url leasehold://127.0.0.1:7401";
+const URL_HINT: &str = "say e.g. --url embedded:./data or --url leasehold://127.0.0.1:7401";
 
 /// One target of the bench.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -41,60 +41,64 @@ impl BenchTarget {
     /// Bad usage for what the bench cannot drive, and for peers in a build without them.
     pub fn parse(url: &str) -> anyhow::Result<Self> {
         let Some((scheme, rest)) = url.split_once(':') else {
-            return Err(Failure::usage(format!("the url has no scheme: {HINT}")));
+            return Err(Failure::usage(format!("the url has no scheme: {URL_HINT}")));
         };
         match scheme {
-            "embedded" => directory(rest).map(Self::Embedded),
-            "leasehold" => server(rest).map(Self::Server),
+            "embedded" => parse_directory(rest).map(Self::Embedded),
+            "leasehold" => parse_server(rest).map(Self::Server),
             _ => {
-                let Some(kind) = PeerKind::named(scheme) else {
-                    return Err(Failure::usage(format!("the bench cannot drive {scheme:?}: {HINT}")));
+                let Some(kind) = PeerKind::from_scheme(scheme) else {
+                    return Err(Failure::usage(format!("the bench cannot drive {scheme:?}: {URL_HINT}")));
                 };
-                let named = UrlParts::read(scheme, rest)?;
+                let named = UrlParts::parse(scheme, rest)?;
                 peers::require_built(kind)?;
-                Ok(Self::Peer(PeerServer { kind, url: url.to_owned(), shown: format!("{scheme}://{}", named.place) }))
+                Ok(Self::Peer(PeerServer {
+                    kind,
+                    url: url.to_owned(),
+                    display_url: format!("{scheme}://{}", named.location),
+                }))
             }
         }
     }
 }
 
-fn directory(rest: &str) -> anyhow::Result<PathBuf> {
+fn parse_directory(rest: &str) -> anyhow::Result<PathBuf> {
     if rest.is_empty() {
-        return Err(Failure::usage(format!("embedded: names no directory: {HINT}")));
+        return Err(Failure::usage(format!("embedded: names no directory: {URL_HINT}")));
     }
     // It would mean a directory in the root, which nobody means.
     if rest.starts_with("//") {
-        return Err(Failure::usage(format!("embedded: is followed by a path without //: {HINT}")));
+        return Err(Failure::usage(format!("embedded: is followed by a path without //: {URL_HINT}")));
     }
     Ok(PathBuf::from(rest))
 }
 
-fn server(rest: &str) -> anyhow::Result<ServerAddress> {
-    let parts = UrlParts::read("leasehold", rest)?;
-    let place = parts.place.trim_end_matches('/');
-    let no_port = || Failure::usage(format!("leasehold:// is followed by host:port: {HINT}"));
+fn parse_server(rest: &str) -> anyhow::Result<ServerAddress> {
+    let parts = UrlParts::parse("leasehold", rest)?;
+    let location = parts.location.trim_end_matches('/');
+    let no_port = || Failure::usage(format!("leasehold:// is followed by host:port: {URL_HINT}"));
     // A bare IPv6 address has colons of its own, and stands in brackets when a port follows.
-    let (host, port) = match place.rsplit_once(':') {
+    let (host, port) = match location.rsplit_once(':') {
         Some((host, port)) if !port.ends_with(']') => (host, port.parse::<u16>().map_err(|_| no_port())?),
-        _ => (place, PORT),
+        _ => (location, DEFAULT_RESP_PORT),
     };
     let host = host.strip_prefix('[').and_then(|host| host.strip_suffix(']')).unwrap_or(host);
     if host.is_empty() || host.contains('/') || port == 0 {
         return Err(no_port());
     }
-    Ok(ServerAddress { host: host.to_owned(), port, key: parts.secret, shown: format!("leasehold://{place}") })
+    Ok(ServerAddress { host: host.to_owned(), port, key: parts.secret, display_url: format!("leasehold://{location}") })
 }
 
 /// A URL taken apart.
 struct UrlParts {
     /// Host, port and path: what may be shown.
-    place: String,
+    location: String,
     /// The password of the userinfo, or all of it where there is no colon.
     secret: Option<String>,
 }
 
 impl UrlParts {
-    fn read(scheme: &str, rest: &str) -> anyhow::Result<Self> {
+    fn parse(scheme: &str, rest: &str) -> anyhow::Result<Self> {
         let none = || Failure::usage(format!("{scheme}: is followed by //host:port"));
         let rest = rest.strip_prefix("//").ok_or_else(none)?;
         // A query may carry a password too.
@@ -103,12 +107,16 @@ impl UrlParts {
             // Else we could not tell a host from half a password, and would show it.
             return Err(Failure::usage("inside a url, write ? as %3F, # as %23 and @ as %40 where they are data"));
         }
-        let (userinfo, place) = rest.rsplit_once('@').map_or((None, rest), |(user, place)| (Some(user), place));
-        if place.is_empty() || place.starts_with(['/', ':']) {
+        let (userinfo, location) =
+            rest.rsplit_once('@').map_or((None, rest), |(user, location)| (Some(user), location));
+        if location.is_empty() || location.starts_with(['/', ':']) {
             return Err(none());
         }
         let secret = userinfo.map(|userinfo| userinfo.split_once(':').map_or(userinfo, |(_, secret)| secret));
-        Ok(Self { place: place.to_owned(), secret: secret.filter(|secret| !secret.is_empty()).map(str::to_owned) })
+        Ok(Self {
+            location: location.to_owned(),
+            secret: secret.filter(|secret| !secret.is_empty()).map(str::to_owned),
+        })
     }
 }
 
@@ -119,7 +127,7 @@ mod tests {
 
     fn address(url: &str) -> (String, u16, Option<String>, String) {
         match BenchTarget::parse(url) {
-            Ok(BenchTarget::Server(ServerAddress { host, port, key, shown })) => (host, port, key, shown),
+            Ok(BenchTarget::Server(ServerAddress { host, port, key, display_url })) => (host, port, key, display_url),
             other => panic!("{url}: {other:?}"),
         }
     }
@@ -136,8 +144,8 @@ mod tests {
             ("leasehold://:s3c@ret@h:1", "h", 1, Some("s3c@ret"), "leasehold://h:1"),
             ("leasehold://me:s3cret@h:1?k=s3cret", "h", 1, Some("s3cret"), "leasehold://h:1"),
         ];
-        for (url, host, port, key, shown) in table {
-            assert_eq!(address(url), (host.into(), port, key.map(str::to_owned), shown.into()), "{url}");
+        for (url, host, port, key, display_url) in table {
+            assert_eq!(address(url), (host.into(), port, key.map(str::to_owned), display_url.into()), "{url}");
         }
     }
 
@@ -182,11 +190,12 @@ mod tests {
     /// Goal: a build without peers says how to get them; a build with them shows no password.
     #[test]
     fn peers_are_there_or_say_how_to_build_them() {
-        for (scheme, place) in [("redis", "h:1/2"), ("etcd", "h:1,i:2"), ("zk", "h:1/root"), ("postgres", "h:1/db")] {
-            let parsed = BenchTarget::parse(&format!("{scheme}://ada:s3cret@{place}?password=s3cret"));
+        for (scheme, location) in [("redis", "h:1/2"), ("etcd", "h:1,i:2"), ("zk", "h:1/root"), ("postgres", "h:1/db")]
+        {
+            let parsed = BenchTarget::parse(&format!("{scheme}://ada:s3cret@{location}?password=s3cret"));
             if cfg!(feature = "peers") {
                 let Ok(BenchTarget::Peer(peer)) = parsed else { panic!("{parsed:?}") };
-                assert_eq!(peer.shown, format!("{scheme}://{place}"));
+                assert_eq!(peer.display_url, format!("{scheme}://{location}"));
                 assert!(!format!("{peer:?}").contains("s3cret"), "{peer:?}");
             } else {
                 let error = parsed.expect_err(scheme);

@@ -43,13 +43,13 @@ enum PaymentBehaviour {
 pub struct Buyer {
     pub(super) name: String,
     pub(super) plan: Arc<RehearsalPlan>,
-    pub(super) venue: Arc<RehearsalEvent>,
-    pub(super) counter: RehearsalContext,
-    pub(super) desk: HttpClient,
-    pub(super) dice: SplitMix64,
-    pub(super) diary: BuyerLog,
+    pub(super) event: Arc<RehearsalEvent>,
+    pub(super) context: RehearsalContext,
+    pub(super) client: HttpClient,
+    pub(super) random: SplitMix64,
+    pub(super) log: BuyerLog,
     /// How many requests were made: each has an Idempotency-Key of its own.
-    pub(super) asked: u32,
+    pub(super) requests_sent: u32,
 }
 
 impl Buyer {
@@ -57,55 +57,55 @@ impl Buyer {
     pub fn new(
         number: usize,
         plan: &Arc<RehearsalPlan>,
-        venue: &Arc<RehearsalEvent>,
-        counter: &RehearsalContext,
+        event: &Arc<RehearsalEvent>,
+        context: &RehearsalContext,
     ) -> Self {
         Self {
             name: format!("{}-{number}", plan.run),
             plan: plan.clone(),
-            venue: venue.clone(),
-            counter: counter.clone(),
-            desk: HttpClient::new(counter.clone()),
-            dice: SplitMix64::new(plan.seed, number as u64),
-            diary: BuyerLog::default(),
-            asked: 0,
+            event: event.clone(),
+            context: context.clone(),
+            client: HttpClient::new(context.clone()),
+            random: SplitMix64::new(plan.seed, number as u64),
+            log: BuyerLog::default(),
+            requests_sent: 0,
         }
     }
 
     /// Stands at the door.
     pub async fn connect(&mut self) {
         // Whoever finds nobody there tries again with the first request.
-        let _ = self.desk.connect().await;
+        let _ = self.client.connect().await;
     }
 
     /// From arrival to the end.
-    pub async fn live(mut self) -> BuyerLog {
-        let late = self.plan.over.mul_f64(self.dice.share());
-        self.counter.stop.within(late).await;
-        if self.counter.stop.is_asked() {
-            return self.diary;
+    pub async fn run(mut self) -> BuyerLog {
+        let late = self.plan.over.mul_f64(self.random.next_fraction());
+        self.context.stop.sleep_or_stop(late).await;
+        if self.context.stop.is_requested() {
+            return self.log;
         }
-        self.counter.tally.change(|tally| tally.arrived += 1);
-        match self.seek().await {
-            Some(hold) => self.decide(hold).await,
-            None => self.counter.tally.change(|tally| tally.went_without += 1),
+        self.context.counters.update(|counters| counters.arrived += 1);
+        match self.try_to_hold().await {
+            Some(hold) => self.use_hold(hold).await,
+            None => self.context.counters.update(|counters| counters.went_without += 1),
         }
-        self.diary
+        self.log
     }
 
     /// Thinks for a while. Says whether to go on.
     async fn think(&mut self, mean: Duration) -> bool {
-        let span = self.dice.span(mean);
-        self.counter.stop.within(span).await;
-        !self.counter.stop.is_asked()
+        let span = self.random.exponential(mean);
+        self.context.stop.sleep_or_stop(span).await;
+        !self.context.stop.is_requested()
     }
 
     /// Tries until something is held, or it is enough.
-    async fn seek(&mut self) -> Option<BuyerHold> {
-        let mut wish = self.wish();
+    async fn try_to_hold(&mut self) -> Option<BuyerHold> {
+        let mut wish = self.choose_wish();
         let mut hopeless = 0;
         for _ in 0..self.plan.tries {
-            let instead = match self.take(&wish).await {
+            let instead = match self.request_hold(&wish).await {
                 HoldAttempt::Held(hold) => return Some(hold),
                 HoldAttempt::Lost(instead) => instead,
                 HoldAttempt::Over => return None,
@@ -116,66 +116,66 @@ impl Buyer {
                 return None;
             }
             wish = match instead {
-                Some(seats) if self.dice.is(0.5) => Wish::Seats(seats),
-                _ => self.wish(),
+                Some(seats) if self.random.chance(0.5) => Wish::Seats(seats),
+                _ => self.choose_wish(),
             };
         }
         None
     }
 
     /// What the dice say is wanted: neighbours, often in front where everybody wants to sit; or places on the floor.
-    pub(super) fn wish(&mut self) -> Wish {
-        let most = self.plan.party.min(self.venue.per_buyer).max(1);
-        let many = 1 + self.dice.below(most);
-        let seats = self.venue.seats.len();
-        if !self.venue.areas.is_empty() && (seats == 0 || self.dice.is(0.2)) {
-            let area = &self.venue.areas[self.dice.below(self.venue.areas.len())];
+    pub(super) fn choose_wish(&mut self) -> Wish {
+        let most = self.plan.party.min(self.event.per_buyer).max(1);
+        let many = 1 + self.random.below(most);
+        let seats = self.event.seats.len();
+        if !self.event.areas.is_empty() && (seats == 0 || self.random.chance(0.2)) {
+            let area = &self.event.areas[self.random.below(self.event.areas.len())];
             return Wish::Places(area.id.clone(), u32::try_from(many).unwrap_or(1));
         }
         let many = many.min(seats);
         let front = (seats / 10).max(many);
-        let room = if self.dice.is(self.plan.hot) { front } else { seats };
-        let first = self.dice.below(room - many + 1);
-        Wish::Seats(self.venue.seats[first..first + many].to_vec())
+        let room = if self.random.chance(self.plan.hot) { front } else { seats };
+        let first = self.random.below(room - many + 1);
+        Wish::Seats(self.event.seats[first..first + many].to_vec())
     }
 
-    async fn decide(&mut self, mut hold: BuyerHold) {
+    async fn use_hold(&mut self, mut hold: BuyerHold) {
         if !self.think(self.plan.think).await {
-            return self.leave(hold);
+            return self.abandon(hold);
         }
-        if self.dice.is(0.1) && !self.renew(&mut hold).await {
+        if self.random.chance(0.1) && !self.renew(&mut hold).await {
             return;
         }
-        if self.dice.is(self.plan.abandon) {
-            if self.dice.is(0.5) {
+        if self.random.chance(self.plan.abandon) {
+            if self.random.chance(0.5) {
                 self.release(&hold).await;
             } else {
-                self.counter.tally.change(|tally| tally.walked_away += 1);
-                self.leave(hold);
+                self.context.counters.update(|counters| counters.walked_away += 1);
+                self.abandon(hold);
             }
             return;
         }
-        let payment = self.payment();
+        let payment = self.choose_payment();
         let Some(paid) = self.pay(&mut hold).await else { return };
         match payment {
             PaymentBehaviour::Never => {
-                self.counter.tally.change(|tally| tally.never_paid += 1);
-                self.leave(hold);
+                self.context.counters.update(|counters| counters.never_paid += 1);
+                self.abandon(hold);
             }
-            PaymentBehaviour::Decline => self.declined(hold, &paid).await,
-            PaymentBehaviour::Late => self.come_late(hold, &paid).await,
+            PaymentBehaviour::Decline => self.handle_declined(hold, &paid).await,
+            PaymentBehaviour::Late => self.confirm_late(hold, &paid).await,
             PaymentBehaviour::Approve => {
                 if !self.think(self.plan.think / 2).await {
-                    return self.leave(hold);
+                    return self.abandon(hold);
                 }
-                self.buy(&hold, &paid).await;
+                self.confirm_or_accept_offer(&hold, &paid).await;
             }
         }
     }
 
-    fn payment(&mut self) -> PaymentBehaviour {
+    fn choose_payment(&mut self) -> PaymentBehaviour {
         let (decline, late, never) = (self.plan.decline, self.plan.late, self.plan.never);
-        let drawn = self.dice.share();
+        let drawn = self.random.next_fraction();
         if drawn < decline {
             PaymentBehaviour::Decline
         } else if drawn < decline + late {
@@ -188,35 +188,35 @@ impl Buyer {
     }
 
     /// The card was declined. Where a provider can say so, half of them try another one.
-    async fn declined(&mut self, mut hold: BuyerHold, paid: &str) {
-        self.counter.tally.change(|tally| tally.declined += 1);
-        if !self.tell_declined(&mut hold, paid).await {
-            return self.leave(hold);
+    async fn handle_declined(&mut self, mut hold: BuyerHold, paid: &str) {
+        self.context.counters.update(|counters| counters.declined += 1);
+        if !self.send_declined_callback(&mut hold, paid).await {
+            return self.abandon(hold);
         }
-        if self.dice.is(0.5) {
+        if self.random.chance(0.5) {
             return self.release(&hold).await;
         }
         if let Some(paid) = self.pay(&mut hold).await {
-            self.buy(&hold, &paid).await;
+            self.confirm_or_accept_offer(&hold, &paid).await;
         }
     }
 
     /// The money comes when the deadline is over.
-    async fn come_late(&mut self, hold: BuyerHold, paid: &str) {
+    async fn confirm_late(&mut self, hold: BuyerHold, paid: &str) {
         let now = time::stopwatch();
-        let until = hold.over_at + Duration::from_millis(200);
-        self.counter.stop.within(until.saturating_duration_since(now)).await;
-        if self.counter.stop.is_asked() {
-            return self.leave(hold);
+        let until = hold.ended_by + Duration::from_millis(200);
+        self.context.stop.sleep_or_stop(until.saturating_duration_since(now)).await;
+        if self.context.stop.is_requested() {
+            return self.abandon(hold);
         }
-        self.buy(&hold, paid).await;
+        self.confirm_or_accept_offer(&hold, paid).await;
     }
 
     /// Confirms, and takes what is offered instead.
-    async fn buy(&mut self, hold: &BuyerHold, paid: &str) {
-        if self.plan.provider.is_some() && self.dice.is(0.3) {
+    async fn confirm_or_accept_offer(&mut self, hold: &BuyerHold, paid: &str) {
+        if self.plan.provider.is_some() && self.random.chance(0.3) {
             // The provider is quicker than the page: the confirm finds the order made.
-            self.tell_captured(hold, paid).await;
+            self.send_captured_callback(hold, paid).await;
         }
         if let ConfirmResult::Offer(other) = self.confirm(hold, &hold.id, paid).await {
             self.confirm(hold, &other, paid).await;
@@ -224,8 +224,8 @@ impl Buyer {
     }
 
     /// Goes away without a word: the hold is over when its time is.
-    pub(super) fn leave(&mut self, hold: BuyerHold) {
-        self.diary.spans.extend(hold.spans(hold.live_until));
-        self.diary.left.push((hold.id, hold.over_at));
+    pub(super) fn abandon(&mut self, hold: BuyerHold) {
+        self.log.spans.extend(hold.spans(hold.live_until));
+        self.log.abandoned_holds.push((hold.id, hold.ended_by));
     }
 }

@@ -22,7 +22,7 @@ pub struct HoldSpan {
     pub token: u64,
     pub hold_id: String,
     /// Before this moment it was not granted.
-    pub asked: Instant,
+    pub sent_at: Instant,
     pub from: Instant,
     pub until: Instant,
 }
@@ -34,7 +34,7 @@ pub struct UnansweredConfirm {
     pub hold_id: String,
     pub hold_key: String,
     pub payment_ref: String,
-    pub idem: String,
+    pub idempotency_key: String,
 }
 
 /// All of it.
@@ -42,24 +42,24 @@ pub struct UnansweredConfirm {
 pub struct BuyerLog {
     pub orders: Vec<ConfirmedOrder>,
     pub spans: Vec<HoldSpan>,
-    pub open: Vec<UnansweredConfirm>,
+    pub unanswered: Vec<UnansweredConfirm>,
     /// Holds that were refused as over while they were live for sure, and orders that are not what was held.
-    pub wrongs: Vec<String>,
+    pub violations: Vec<String>,
     /// Holds that nobody came back to, and when each is over for sure.
-    pub left: Vec<(String, Instant)>,
+    pub abandoned_holds: Vec<(String, Instant)>,
     /// When what nobody knows of is over for sure.
-    pub dark_until: Option<Instant>,
+    pub unknown_until: Option<Instant>,
 }
 
 impl BuyerLog {
     /// Adds another one.
-    pub fn add(&mut self, other: Self) {
+    pub fn merge(&mut self, other: Self) {
         self.orders.extend(other.orders);
         self.spans.extend(other.spans);
-        self.open.extend(other.open);
-        self.wrongs.extend(other.wrongs);
-        self.left.extend(other.left);
-        self.dark_until = self.dark_until.max(other.dark_until);
+        self.unanswered.extend(other.unanswered);
+        self.violations.extend(other.violations);
+        self.abandoned_holds.extend(other.abandoned_holds);
+        self.unknown_until = self.unknown_until.max(other.unknown_until);
     }
 }
 
@@ -72,37 +72,37 @@ pub struct BuyerHold {
     pub areas: Vec<ApiPiece>,
     pub total: u64,
     /// When it was asked for, and when it was heard to be granted.
-    pub asked: Instant,
-    pub heard: Instant,
+    pub sent_at: Instant,
+    pub received_at: Instant,
     /// It is live before this moment for sure, and over after the other.
     pub live_until: Instant,
-    pub over_at: Instant,
+    pub ended_by: Instant,
 }
 
 impl BuyerHold {
     /// From the answer to a hold.
-    pub fn new(held: ApiHold, answer: &HttpResponse) -> Self {
+    pub fn new(held: ApiHold, response: &HttpResponse) -> Self {
         let mut hold = Self {
             id: held.hold_id,
             key: held.hold_key,
             seats: held.seats,
             areas: held.areas,
             total: held.total,
-            asked: answer.asked,
-            heard: answer.heard,
-            live_until: answer.asked,
-            over_at: answer.heard,
+            sent_at: response.sent_at,
+            received_at: response.received_at,
+            live_until: response.sent_at,
+            ended_by: response.received_at,
         };
-        hold.lasts(held.remaining_ms, answer);
+        hold.set_remaining(held.remaining_ms, response);
         hold
     }
 
     /// An answer said how long it lasts.
-    pub fn lasts(&mut self, remaining_ms: u64, answer: &HttpResponse) {
-        let left = Duration::from_millis(remaining_ms);
-        self.live_until = answer.asked + left;
+    pub fn set_remaining(&mut self, remaining_ms: u64, response: &HttpResponse) {
+        let remaining = Duration::from_millis(remaining_ms);
+        self.live_until = response.sent_at + remaining;
         // A millisecond is what rounding may hide.
-        self.over_at = answer.heard + left + Duration::from_millis(1);
+        self.ended_by = response.received_at + remaining + Duration::from_millis(1);
     }
 
     /// What it proves, if it was given up at this moment.
@@ -112,8 +112,8 @@ impl BuyerHold {
             seat: seat.id.clone(),
             token: seat.token,
             hold_id: self.id.clone(),
-            asked: self.asked,
-            from: self.heard,
+            sent_at: self.sent_at,
+            from: self.received_at,
             until,
         };
         self.seats.iter().map(span).collect()

@@ -12,21 +12,21 @@ use super::buyer::Buyer;
 use super::buyer_log::{BuyerLog, ConfirmedOrder, UnansweredConfirm};
 use super::http_client::{HttpClient, HttpRequest, RehearsalContext};
 use super::plan::{RehearsalMode, RehearsalPlan};
-use super::rehearsal_event::{RehearsalEvent, escape};
+use super::rehearsal_event::{RehearsalEvent, escape_path};
 use crate::bench::{pair_load, progress};
 use leasehold_support::exit::Failure;
 use leasehold_support::time;
 
 /// Files this process has open besides.
-const SPARE_FILES: u64 = 64;
+const SPARE_FILE_DESCRIPTORS: u64 = 64;
 
 /// Lets this process have a connection for each buyer.
 ///
 /// # Errors
 ///
 /// Bad usage: the system does not allow so many.
-pub fn allow_files(buyers: usize) -> anyhow::Result<()> {
-    let wanted = u64::try_from(buyers).unwrap_or(u64::MAX).saturating_add(SPARE_FILES);
+pub fn raise_file_limit(buyers: usize) -> anyhow::Result<()> {
+    let wanted = u64::try_from(buyers).unwrap_or(u64::MAX).saturating_add(SPARE_FILE_DESCRIPTORS);
     let Rlimit { current, maximum } = getrlimit(Resource::Nofile);
     if current.is_none_or(|current| current >= wanted) {
         return Ok(());
@@ -55,18 +55,19 @@ pub struct RunMeasurement {
 }
 
 /// From now on it is measured. Making the event was not.
-pub fn begin(counter: &RehearsalContext) -> RunTimer {
-    counter.tally.change(|tally| (tally.longest_wait, tally.longest_wait_first_try) = Default::default());
+pub fn start_timer(context: &RehearsalContext) -> RunTimer {
+    context.counters.update(|counters| (counters.longest_wait, counters.longest_wait_first_try) = Default::default());
     RunTimer { at: time::stopwatch(), cpu: pair_load::cpu_time() }
 }
 
 impl RunTimer {
     /// Until now. Loads say themselves from when on they count.
-    pub fn end(self, plan: &RehearsalPlan, counter: &RehearsalContext) -> RunMeasurement {
+    pub fn stop(self, plan: &RehearsalPlan, context: &RehearsalContext) -> RunMeasurement {
         let now = time::stopwatch();
         let cpu = pair_load::cpu_time().saturating_sub(self.cpu);
-        let (counted, longest_wait, longest_wait_first_try) =
-            counter.tally.change(|tally| (tally.counted, tally.longest_wait, tally.longest_wait_first_try));
+        let (counted, longest_wait, longest_wait_first_try) = context
+            .counters
+            .update(|counters| (counters.counted, counters.longest_wait, counters.longest_wait_first_try));
         let elapsed = match plan.mode {
             RehearsalMode::Holds | RehearsalMode::Losers => counted,
             RehearsalMode::Sale | RehearsalMode::Flash => now.saturating_duration_since(self.at),
@@ -82,11 +83,11 @@ impl RunTimer {
 /// A buyer broke down.
 pub async fn run(
     plan: &Arc<RehearsalPlan>,
-    venue: &Arc<RehearsalEvent>,
-    counter: &RehearsalContext,
+    event: &Arc<RehearsalEvent>,
+    context: &RehearsalContext,
 ) -> anyhow::Result<BuyerLog> {
-    let bar = progress::count(plan.buyers as u64, "buyers");
-    let mut buyers: Vec<Buyer> = (0..plan.buyers).map(|number| Buyer::new(number, plan, venue, counter)).collect();
+    let bar = progress::count_bar(plan.buyers as u64, "buyers");
+    let mut buyers: Vec<Buyer> = (0..plan.buyers).map(|number| Buyer::new(number, plan, event, context)).collect();
     if plan.mode == RehearsalMode::Flash {
         // The crowd stands at the door, and then it opens.
         bar.set_message("buyers at the door");
@@ -96,41 +97,48 @@ pub async fn run(
         bar.set_message("buyers");
     }
     let mut tasks = JoinSet::new();
-    buyers.into_iter().for_each(|buyer| drop(tasks.spawn(buyer.live())));
-    let mut diary = BuyerLog::default();
+    buyers.into_iter().for_each(|buyer| drop(tasks.spawn(buyer.run())));
+    let mut log = BuyerLog::default();
     while let Some(done) = tasks.join_next().await {
-        diary.add(done.context("run a buyer")?);
+        log.merge(done.context("run a buyer")?);
         bar.inc(1);
     }
     bar.finish_and_clear();
-    resolve(counter, &mut diary).await;
-    Ok(diary)
+    resolve_unanswered(context, &mut log).await;
+    Ok(log)
 }
 
 /// Asks once more what became of confirms without an answer. Who asked to stop still wants to know.
-async fn resolve(counter: &RehearsalContext, diary: &mut BuyerLog) {
-    let mut desk = HttpClient::new(counter.clone());
-    for open in std::mem::take(&mut diary.open) {
-        let UnansweredConfirm { buyer, hold_id, hold_key, payment_ref, idem } = &open;
-        let path = format!("/v1/holds/{}/confirm", escape(hold_id));
+async fn resolve_unanswered(context: &RehearsalContext, log: &mut BuyerLog) {
+    let mut client = HttpClient::new(context.clone());
+    for confirm in std::mem::take(&mut log.unanswered) {
+        let UnansweredConfirm { buyer, hold_id, hold_key, payment_ref, idempotency_key } = &confirm;
+        let path = format!("/v1/holds/{}/confirm", escape_path(hold_id));
         let body = serde_json::json!({"payment_ref": payment_ref}).to_string();
-        let (idem, hold_key) = (Some(idem.as_str()), Some(hold_key.as_str()));
-        let ask = HttpRequest { method: "POST", path: &path, idem, hold_key, body: &body, ..HttpRequest::default() };
-        let Ok(answer) = desk.ask(ask).await else {
-            diary.open.push(open);
+        let (idempotency_key, hold_key) = (Some(idempotency_key.as_str()), Some(hold_key.as_str()));
+        let request = HttpRequest {
+            method: "POST",
+            path: &path,
+            idempotency_key,
+            hold_key,
+            body: &body,
+            ..HttpRequest::default()
+        };
+        let Ok(response) = client.send(request).await else {
+            log.unanswered.push(confirm);
             continue;
         };
-        counter.tally.change(|tally| tally.unknown = tally.unknown.saturating_sub(1));
-        if answer.status == 201
-            && let Ok(sold) = serde_json::from_slice::<ApiOrder>(&answer.body)
+        context.counters.update(|counters| counters.unknown = counters.unknown.saturating_sub(1));
+        if response.status == 201
+            && let Ok(sold) = serde_json::from_slice::<ApiOrder>(&response.body)
         {
             let places = sold.areas.iter().map(|area| u64::from(area.qty)).sum::<u64>();
-            counter.tally.change(|tally| {
-                tally.sold += 1;
-                tally.sold_seats += sold.seats.len() as u64 + places;
+            context.counters.update(|counters| {
+                counters.sold += 1;
+                counters.sold_seats += sold.seats.len() as u64 + places;
             });
             let ApiOrder { order_id, seats, areas, .. } = sold;
-            diary.orders.push(ConfirmedOrder { order_id, buyer: buyer.clone(), seats, areas });
+            log.orders.push(ConfirmedOrder { order_id, buyer: buyer.clone(), seats, areas });
         }
     }
 }

@@ -85,14 +85,14 @@ impl SharedCounters {
     }
 
     /// Changes or reads the sums.
-    pub fn change<T>(&self, with: impl FnOnce(&mut RehearsalCounters) -> T) -> T {
+    pub fn update<T>(&self, with: impl FnOnce(&mut RehearsalCounters) -> T) -> T {
         with(&mut self.0.lock().unwrap_or_else(PoisonError::into_inner))
     }
 }
 
 impl RehearsalCounters {
     /// Somebody got an answer after this long.
-    pub fn answered(&mut self, waited: Duration, retried: bool) {
+    pub fn record_wait(&mut self, waited: Duration, retried: bool) {
         self.longest_wait = self.longest_wait.max(waited);
         if !retried {
             self.longest_wait_first_try = self.longest_wait_first_try.max(waited);
@@ -100,19 +100,19 @@ impl RehearsalCounters {
     }
 
     /// The server said: not now.
-    pub fn again(&mut self, status: u16) {
+    pub fn count_not_now(&mut self, status: u16) {
         *self.not_now.entry(status).or_default() += 1;
     }
 
     /// Something nobody expects.
-    pub fn error(&mut self, status: u16, code: &str) {
+    pub fn count_error(&mut self, status: u16, code: &str) {
         let code = if code.is_empty() { "no code" } else { code };
         *self.errors.entry(format!("{status} {code}")).or_default() += 1;
     }
 
     /// Whether what was asked at this moment counts.
-    pub fn counts(&self, asked: Instant) -> bool {
-        self.counting_from.is_some_and(|from| asked >= from)
+    pub fn is_counted(&self, sent_at: Instant) -> bool {
+        self.counting_from.is_some_and(|from| sent_at >= from)
     }
 
     /// The share of requests for seats that were refused.

@@ -13,16 +13,16 @@ use super::http_connection::HttpStream;
 use leasehold_support::exit::{Failure, UNAVAILABLE};
 
 /// Where the key comes from.
-const KEY: &str = "LEASEHOLD_API_KEY";
+const API_KEY_VARIABLE: &str = "LEASEHOLD_API_KEY";
 
 /// A deployment.
 pub struct Deployment {
     /// The URL, for people.
-    pub shown: String,
+    pub display_url: String,
     /// What stands before every path.
-    pub prefix: String,
+    pub path_prefix: String,
     /// Host and Authorization, as every request has them.
-    pub head: String,
+    pub common_headers: String,
     host: String,
     port: u16,
     tls: Option<TlsConnector>,
@@ -30,7 +30,7 @@ pub struct Deployment {
 
 impl fmt::Debug for Deployment {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(&self.shown)
+        f.write_str(&self.display_url)
     }
 }
 
@@ -41,41 +41,41 @@ impl Deployment {
     ///
     /// Bad usage, in one sentence that does not repeat the URL: it may carry what should not be shown.
     pub fn parse(url: &str) -> anyhow::Result<Self> {
-        let key = std::env::var(KEY).ok().filter(|key| !key.is_empty());
+        let key = std::env::var(API_KEY_VARIABLE).ok().filter(|key| !key.is_empty());
         Self::new(url, key.as_deref())
     }
 
     fn new(url: &str, key: Option<&str>) -> anyhow::Result<Self> {
-        let wrong = |why: &str| Failure::usage(format!("--http: {why}: say e.g. --http http://127.0.0.1:7400"));
+        let usage_error = |why: &str| Failure::usage(format!("--http: {why}: say e.g. --http http://127.0.0.1:7400"));
         let (secure, rest) = match (url.strip_prefix("http://"), url.strip_prefix("https://")) {
             (Some(rest), _) => (false, rest),
             (_, Some(rest)) => (true, rest),
-            _ => return Err(wrong("a URL begins with http:// or https://")),
+            _ => return Err(usage_error("a URL begins with http:// or https://")),
         };
         let (authority, path) = rest.split_at(rest.find('/').unwrap_or(rest.len()));
         if authority.contains('@') {
-            return Err(wrong("the key comes in LEASEHOLD_API_KEY, not in the URL"));
+            return Err(usage_error("the key comes in LEASEHOLD_API_KEY, not in the URL"));
         }
-        let odd = |c: char| c.is_whitespace() || c.is_control() || matches!(c, '?' | '#');
-        if path.contains(odd) || authority.contains(odd) {
-            return Err(wrong("a query, a fragment or a space has no place here"));
+        let is_forbidden = |c: char| c.is_whitespace() || c.is_control() || matches!(c, '?' | '#');
+        if path.contains(is_forbidden) || authority.contains(is_forbidden) {
+            return Err(usage_error("a query, a fragment or a space has no place here"));
         }
-        let (host, port) = split(authority).ok_or_else(|| wrong("that is no host and port"))?;
+        let (host, port) = split_authority(authority).ok_or_else(|| usage_error("that is no host and port"))?;
         let port = port.unwrap_or(if secure { 443 } else { 80 });
         let auth = match key {
             Some(key) if key.contains(|c: char| c.is_control() || c == ' ' || !c.is_ascii()) => {
-                return Err(Failure::usage(format!("{KEY} is no key")));
+                return Err(Failure::usage(format!("{API_KEY_VARIABLE} is no key")));
             }
             Some(key) => format!("Authorization: Bearer {key}\r\n"),
             None => String::new(),
         };
         Ok(Self {
-            shown: url.trim_end_matches('/').to_owned(),
-            prefix: path.trim_end_matches('/').to_owned(),
-            head: format!("Host: {authority}\r\n{auth}"),
+            display_url: url.trim_end_matches('/').to_owned(),
+            path_prefix: path.trim_end_matches('/').to_owned(),
+            common_headers: format!("Host: {authority}\r\n{auth}"),
             host,
             port,
-            tls: if secure { Some(connector()?) } else { None },
+            tls: if secure { Some(tls_connector()?) } else { None },
         })
     }
 
@@ -97,9 +97,10 @@ impl Deployment {
     /// # Errors
     ///
     /// Unavailable: the name has no address, or nobody listens there.
-    pub async fn settle(mut self) -> anyhow::Result<Arc<Self>> {
-        let silent = |cause: io::Error| Failure::coded(UNAVAILABLE, format!("no answer from {}: {cause}", self.shown));
-        let address = match self.connect().await.map_err(silent)? {
+    pub async fn resolve_host(mut self) -> anyhow::Result<Arc<Self>> {
+        let unavailable =
+            |cause: io::Error| Failure::coded(UNAVAILABLE, format!("no answer from {}: {cause}", self.display_url));
+        let address = match self.connect().await.map_err(unavailable)? {
             HttpStream::Plain(stream) => stream.peer_addr().ok(),
             // The name is needed again: it is what the certificate is for.
             HttpStream::Tls(_) => None,
@@ -112,7 +113,7 @@ impl Deployment {
 }
 
 /// Host and port of an authority; an address of IPv6 stands in brackets.
-fn split(authority: &str) -> Option<(String, Option<u16>)> {
+fn split_authority(authority: &str) -> Option<(String, Option<u16>)> {
     let (host, port) = match authority.strip_prefix('[') {
         Some(rest) => {
             let (host, after) = rest.split_once(']')?;
@@ -130,7 +131,7 @@ fn split(authority: &str) -> Option<(String, Option<u16>)> {
     }
 }
 
-fn connector() -> anyhow::Result<TlsConnector> {
+fn tls_connector() -> anyhow::Result<TlsConnector> {
     let mut roots = rustls::RootCertStore::empty();
     let _ = roots.add_parsable_certificates(rustls_native_certs::load_native_certs().certs);
     let provider = Arc::new(rustls::crypto::ring::default_provider());
@@ -149,13 +150,13 @@ mod tests {
     /// Goal: what people type is understood, and what cannot work is refused without being repeated.
     #[test]
     fn urls() {
-        let place = |url: &str| Deployment::new(url, Some("k_1")).unwrap();
-        let one = place("http://127.0.0.1:7400/");
-        assert_eq!((one.host.as_str(), one.port, one.prefix.as_str()), ("127.0.0.1", 7400, ""));
-        assert_eq!(one.head, "Host: 127.0.0.1:7400\r\nAuthorization: Bearer k_1\r\n");
-        let two = place("https://tickets.example/office");
-        assert_eq!((two.port, two.prefix.as_str(), two.tls.is_some()), (443, "/office", true));
-        let six = place("http://[::1]:80");
+        let deployment = |url: &str| Deployment::new(url, Some("k_1")).unwrap();
+        let one = deployment("http://127.0.0.1:7400/");
+        assert_eq!((one.host.as_str(), one.port, one.path_prefix.as_str()), ("127.0.0.1", 7400, ""));
+        assert_eq!(one.common_headers, "Host: 127.0.0.1:7400\r\nAuthorization: Bearer k_1\r\n");
+        let two = deployment("https://tickets.example/office");
+        assert_eq!((two.port, two.path_prefix.as_str(), two.tls.is_some()), (443, "/office", true));
+        let six = deployment("http://[::1]:80");
         assert_eq!((six.host.as_str(), six.port), ("::1", 80));
         let bad = [
             "",

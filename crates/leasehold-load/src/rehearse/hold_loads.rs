@@ -16,29 +16,29 @@ use super::buyer_log::{BuyerLog, ConfirmedOrder};
 use super::http_client::{HttpClient, HttpRequest, HttpResponse, RehearsalContext};
 use super::plan::RehearsalPlan;
 use super::random::SplitMix64;
-use super::rehearsal_event::{RehearsalEvent, escape, reach};
+use super::rehearsal_event::{RehearsalEvent, escape_path, send_required};
 use crate::bench::{pair_load, progress};
 use leasehold_support::time;
 
 /// How often the bar moves.
-const TICK: std::time::Duration = std::time::Duration::from_millis(100);
+const PROGRESS_EVERY: std::time::Duration = std::time::Duration::from_millis(100);
 /// Seats that somebody has before losers come, and in one hold of those.
-const OWNED: usize = 2_000;
-const BLOCK: usize = 50;
+const MAX_OWNED_SEATS: usize = 2_000;
+const SEATS_PER_OWNED_HOLD: usize = 50;
 
 /// Everything one of them needs.
 struct HoldLoadClient {
     name: String,
-    desk: HttpClient,
-    dice: SplitMix64,
+    client: HttpClient,
+    random: SplitMix64,
     plan: Arc<RehearsalPlan>,
-    counter: RehearsalContext,
+    context: RehearsalContext,
     seats: Arc<Vec<String>>,
     path: String,
     end: Instant,
-    asked: u64,
+    requests_sent: u64,
     body: String,
-    wrongs: Vec<String>,
+    violations: Vec<String>,
 }
 
 /// Holds of two neighbours, released at once.
@@ -46,17 +46,17 @@ struct HoldLoadClient {
 /// # Errors
 ///
 /// A task broke down.
-pub async fn holds(
+pub async fn run_holds(
     plan: &Arc<RehearsalPlan>,
-    venue: &Arc<RehearsalEvent>,
-    counter: &RehearsalContext,
+    event: &Arc<RehearsalEvent>,
+    context: &RehearsalContext,
 ) -> anyhow::Result<BuyerLog> {
     // The first request at a new event makes the server read all of its hall: that is not what is measured.
-    let mut first = HttpClient::new(counter.clone());
-    let hold = own(&mut first, plan, venue, &venue.seats[..1], 0).await?;
-    give_back(&mut first, &hold).await?;
-    let seats = Arc::new(venue.seats.clone());
-    run(plan, venue, counter, seats, "holds of two seats", |one| one.hold_and_release()).await
+    let mut first = HttpClient::new(context.clone());
+    let hold = hold_as_owner(&mut first, plan, event, &event.seats[..1], 0).await?;
+    release_hold(&mut first, &hold).await?;
+    let seats = Arc::new(event.seats.clone());
+    run_clients(plan, event, context, seats, "holds of two seats", |client| client.hold_and_release()).await
 }
 
 /// Requests for what others have.
@@ -64,70 +64,76 @@ pub async fn holds(
 /// # Errors
 ///
 /// Nothing could be taken to be lost, or a task broke down.
-pub async fn losers(
+pub async fn run_losers(
     plan: &Arc<RehearsalPlan>,
-    venue: &Arc<RehearsalEvent>,
-    counter: &RehearsalContext,
+    event: &Arc<RehearsalEvent>,
+    context: &RehearsalContext,
 ) -> anyhow::Result<BuyerLog> {
-    let mut owner = HttpClient::new(counter.clone());
-    let many = OWNED.min(venue.seats.len() / 2).max(2);
-    let owned = Arc::new(venue.seats[..many].to_vec());
-    let (mut held, mut told) = (Vec::new(), Vec::new());
-    for (number, block) in owned.chunks(BLOCK).enumerate() {
-        let hold = own(&mut owner, plan, venue, block, number).await?;
+    let mut owner = HttpClient::new(context.clone());
+    let count = MAX_OWNED_SEATS.min(event.seats.len() / 2).max(2);
+    let owned = Arc::new(event.seats[..count].to_vec());
+    let (mut held, mut sold_orders) = (Vec::new(), Vec::new());
+    for (number, block) in owned.chunks(SEATS_PER_OWNED_HOLD).enumerate() {
+        let hold = hold_as_owner(&mut owner, plan, event, block, number).await?;
         // Every other block is sold, the rest stays held.
         if number % 2 == 0 {
-            let path = format!("/v1/holds/{}/confirm", escape(&hold.hold_id));
+            let path = format!("/v1/holds/{}/confirm", escape_path(&hold.hold_id));
             let body = json!({"payment_ref": format!("pi_{}_{number}", plan.run)}).to_string();
             let hold_key = Some(hold.hold_key.as_str());
-            let ask = HttpRequest { method: "POST", path: &path, hold_key, body: &body, ..HttpRequest::default() };
-            let answer = reach(&mut owner, ask, "sell what others shall lose").await?;
-            let sold: ApiOrder = serde_json::from_slice(&answer.body).context("read the answer to a confirm")?;
+            let request = HttpRequest { method: "POST", path: &path, hold_key, body: &body, ..HttpRequest::default() };
+            let response = send_required(&mut owner, request, "sell what others shall lose").await?;
+            let sold: ApiOrder = serde_json::from_slice(&response.body).context("read the answer to a confirm")?;
             let ApiOrder { order_id, seats, areas, .. } = sold;
-            told.push(ConfirmedOrder { order_id, buyer: owner_of(plan), seats, areas });
+            sold_orders.push(ConfirmedOrder { order_id, buyer: owner_name(plan), seats, areas });
         } else {
             held.push(hold);
         }
     }
-    let diary = run(plan, venue, counter, owned, "refusals", |one| one.lose()).await;
+    let log = run_clients(plan, event, context, owned, "refusals", |client| client.request_taken_seats()).await;
     for hold in held {
-        give_back(&mut owner, &hold).await?;
+        release_hold(&mut owner, &hold).await?;
     }
-    let mut diary = diary?;
-    diary.orders.extend(told);
-    Ok(diary)
+    let mut log = log?;
+    log.orders.extend(sold_orders);
+    Ok(log)
 }
 
-async fn give_back(desk: &mut HttpClient, hold: &ApiHold) -> anyhow::Result<()> {
-    let path = format!("/v1/holds/{}/release", escape(&hold.hold_id));
+async fn release_hold(client: &mut HttpClient, hold: &ApiHold) -> anyhow::Result<()> {
+    let path = format!("/v1/holds/{}/release", escape_path(&hold.hold_id));
     let hold_key = Some(hold.hold_key.as_str());
-    let ask = HttpRequest { method: "POST", path: &path, hold_key, body: "{}", ..HttpRequest::default() };
-    reach(desk, ask, "release what was held").await.map(drop)
+    let request = HttpRequest { method: "POST", path: &path, hold_key, body: "{}", ..HttpRequest::default() };
+    send_required(client, request, "release what was held").await.map(drop)
 }
 
-fn owner_of(plan: &RehearsalPlan) -> String {
+fn owner_name(plan: &RehearsalPlan) -> String {
     format!("{}-owner", plan.run)
 }
 
-async fn own(
-    desk: &mut HttpClient,
+async fn hold_as_owner(
+    client: &mut HttpClient,
     plan: &RehearsalPlan,
-    venue: &RehearsalEvent,
+    event: &RehearsalEvent,
     seats: &[String],
     number: usize,
 ) -> anyhow::Result<ApiHold> {
-    let body = json!({"seats": seats, "buyer": owner_of(plan)}).to_string();
-    let idem = format!("{}-own-{number}", plan.run);
-    let path = venue.path("/holds");
-    let ask = HttpRequest { method: "POST", path: &path, idem: Some(&idem), body: &body, ..HttpRequest::default() };
-    let answer = reach(desk, ask, "hold what others shall lose").await?;
-    serde_json::from_slice(&answer.body).context("read the answer to a hold")
+    let body = json!({"seats": seats, "buyer": owner_name(plan)}).to_string();
+    let idempotency_key = format!("{}-own-{number}", plan.run);
+    let path = event.path("/holds");
+    let request = HttpRequest {
+        method: "POST",
+        path: &path,
+        idempotency_key: Some(&idempotency_key),
+        body: &body,
+        ..HttpRequest::default()
+    };
+    let response = send_required(client, request, "hold what others shall lose").await?;
+    serde_json::from_slice(&response.body).context("read the answer to a hold")
 }
 
-async fn run<F>(
+async fn run_clients<F>(
     plan: &Arc<RehearsalPlan>,
-    venue: &Arc<RehearsalEvent>,
-    counter: &RehearsalContext,
+    event: &Arc<RehearsalEvent>,
+    context: &RehearsalContext,
     seats: Arc<Vec<String>>,
     what: &str,
     work: impl Fn(HoldLoadClient) -> F,
@@ -135,145 +141,145 @@ async fn run<F>(
 where
     F: Future<Output = anyhow::Result<Vec<String>>> + Send + 'static,
 {
-    let from = time::stopwatch() + pair_load::WARM_UP;
+    let from = time::stopwatch() + pair_load::WARM_UP_TIME;
     let end = from + plan.time;
-    counter.tally.change(|tally| tally.counting_from = Some(from));
+    context.counters.update(|counters| counters.counting_from = Some(from));
     let mut tasks = JoinSet::new();
     for number in 0..plan.buyers {
-        let one = HoldLoadClient {
+        let load_client = HoldLoadClient {
             name: format!("{}-{number}", plan.run),
-            desk: HttpClient::new(counter.clone()),
-            dice: SplitMix64::new(plan.seed, number as u64),
+            client: HttpClient::new(context.clone()),
+            random: SplitMix64::new(plan.seed, number as u64),
             plan: plan.clone(),
-            counter: counter.clone(),
+            context: context.clone(),
             seats: seats.clone(),
-            path: venue.path("/holds"),
+            path: event.path("/holds"),
             end,
-            asked: 0,
+            requests_sent: 0,
             body: String::new(),
-            wrongs: Vec::new(),
+            violations: Vec::new(),
         };
-        tasks.spawn(work(one));
+        tasks.spawn(work(load_client));
     }
-    let bar = progress::time(plan.time, what);
+    let bar = progress::time_bar(plan.time, what);
     loop {
         let now = time::stopwatch();
         bar.set_position(u64::try_from(now.saturating_duration_since(from).as_millis()).unwrap_or(u64::MAX));
-        if now >= end || counter.stop.is_asked() {
-            counter.tally.change(|tally| tally.counted = now.min(end).saturating_duration_since(from));
+        if now >= end || context.stop.is_requested() {
+            context.counters.update(|counters| counters.counted = now.min(end).saturating_duration_since(from));
             break;
         }
-        counter.stop.within(TICK.min(end - now)).await;
+        context.stop.sleep_or_stop(PROGRESS_EVERY.min(end - now)).await;
     }
-    let mut diary = BuyerLog::default();
+    let mut log = BuyerLog::default();
     while let Some(done) = tasks.join_next().await {
-        diary.wrongs.extend(done.context("run a buyer")??);
+        log.violations.extend(done.context("run a buyer")??);
     }
     bar.finish_and_clear();
-    Ok(diary)
+    Ok(log)
 }
 
 impl HoldLoadClient {
-    fn goes_on(&self) -> bool {
-        time::stopwatch() < self.end && !self.counter.stop.is_asked()
+    fn is_running(&self) -> bool {
+        time::stopwatch() < self.end && !self.context.stop.is_requested()
     }
 
     /// Two neighbours, written as the body of a request.
-    fn wish(&mut self) {
-        let first = self.dice.below(self.seats.len() / 2) * 2;
+    fn write_hold_body(&mut self) {
+        let first = self.random.below(self.seats.len() / 2) * 2;
         self.body.clear();
         let (one, two, name) = (&self.seats[first], &self.seats[first + 1], &self.name);
         // Writing to a String cannot fail; ids of our own hall need no escapes.
         let _ = write!(self.body, "{{\"seats\":[\"{one}\",\"{two}\"],\"buyer\":\"{name}\"}}");
     }
 
-    async fn take(&mut self) -> anyhow::Result<HttpResponse> {
-        self.wish();
-        self.asked += 1;
-        let key = self.plan.keyed.then(|| format!("{}-{}", self.name, self.asked));
-        let ask = HttpRequest {
+    async fn request_hold(&mut self) -> anyhow::Result<HttpResponse> {
+        self.write_hold_body();
+        self.requests_sent += 1;
+        let key = self.plan.keyed.then(|| format!("{}-{}", self.name, self.requests_sent));
+        let request = HttpRequest {
             method: "POST",
             path: &self.path,
-            idem: key.as_deref(),
+            idempotency_key: key.as_deref(),
             body: &self.body,
             ..HttpRequest::default()
         };
-        match self.desk.ask(ask).await {
-            Ok(answer) => Ok(answer),
+        match self.client.send(request).await {
+            Ok(response) => Ok(response),
             Err(_) => bail!("the server does not answer any more"),
         }
     }
 
-    fn odd(&self, answer: &HttpResponse) {
-        let no: ApiProblem = serde_json::from_slice(&answer.body).unwrap_or_default();
-        self.counter.tally.change(|tally| tally.error(answer.status, &no.code));
+    fn count_unexpected(&self, response: &HttpResponse) {
+        let problem: ApiProblem = serde_json::from_slice(&response.body).unwrap_or_default();
+        self.context.counters.update(|counters| counters.count_error(response.status, &problem.code));
     }
 
     async fn hold_and_release(mut self) -> anyhow::Result<Vec<String>> {
-        while self.goes_on() {
-            let answer = self.take().await?;
-            let took = answer.heard.saturating_duration_since(answer.asked);
-            let (granted, in_time) = (answer.status == 201, answer.heard <= self.end);
-            self.counter.tally.change(|tally| {
-                if tally.counts(answer.asked) && in_time {
-                    match answer.status {
-                        201 => tally.hold.record(took),
-                        409 => tally.refusal.record(took),
+        while self.is_running() {
+            let response = self.request_hold().await?;
+            let took = response.received_at.saturating_duration_since(response.sent_at);
+            let (granted, in_time) = (response.status == 201, response.received_at <= self.end);
+            self.context.counters.update(|counters| {
+                if counters.is_counted(response.sent_at) && in_time {
+                    match response.status {
+                        201 => counters.hold.record(took),
+                        409 => counters.refusal.record(took),
                         _ => {}
                     }
                 }
             });
             if granted {
-                self.release(&answer).await?;
-            } else if answer.status != 409 {
-                self.odd(&answer);
+                self.release(&response).await?;
+            } else if response.status != 409 {
+                self.count_unexpected(&response);
             }
         }
-        Ok(self.wrongs)
+        Ok(self.violations)
     }
 
-    async fn release(&mut self, answer: &HttpResponse) -> anyhow::Result<()> {
-        let handle: ApiHoldHandle<'_> = serde_json::from_slice(&answer.body).context("read the answer to a hold")?;
+    async fn release(&mut self, response: &HttpResponse) -> anyhow::Result<()> {
+        let handle: ApiHoldHandle<'_> = serde_json::from_slice(&response.body).context("read the answer to a hold")?;
         let path = format!("/v1/holds/{}/release", handle.hold_id);
-        let key = self.plan.keyed.then(|| format!("{}-{}r", self.name, self.asked));
+        let key = self.plan.keyed.then(|| format!("{}-{}r", self.name, self.requests_sent));
         let hold_key = Some(handle.hold_key);
-        let ask = HttpRequest {
+        let request = HttpRequest {
             method: "POST",
             path: &path,
-            idem: key.as_deref(),
+            idempotency_key: key.as_deref(),
             hold_key,
             body: "{}",
             ..HttpRequest::default()
         };
-        let Ok(answer) = self.desk.ask(ask).await else { bail!("the server does not answer any more") };
-        if answer.status != 200 {
-            self.odd(&answer);
+        let Ok(response) = self.client.send(request).await else { bail!("the server does not answer any more") };
+        if response.status != 200 {
+            self.count_unexpected(&response);
         }
-        let took = answer.heard.saturating_duration_since(answer.asked);
-        self.counter.tally.change(|tally| {
-            if tally.counts(answer.asked) {
-                tally.released += 1;
-                tally.release.record(took);
+        let took = response.received_at.saturating_duration_since(response.sent_at);
+        self.context.counters.update(|counters| {
+            if counters.is_counted(response.sent_at) {
+                counters.released += 1;
+                counters.release.record(took);
             }
         });
         Ok(())
     }
 
-    async fn lose(mut self) -> anyhow::Result<Vec<String>> {
-        while self.goes_on() {
-            let answer = self.take().await?;
-            let took = answer.heard.saturating_duration_since(answer.asked);
-            let in_time = answer.heard <= self.end;
-            match answer.status {
-                409 => self.counter.tally.change(|tally| {
-                    if tally.counts(answer.asked) && in_time {
-                        tally.refusal.record(took);
+    async fn request_taken_seats(mut self) -> anyhow::Result<Vec<String>> {
+        while self.is_running() {
+            let response = self.request_hold().await?;
+            let took = response.received_at.saturating_duration_since(response.sent_at);
+            let in_time = response.received_at <= self.end;
+            match response.status {
+                409 => self.context.counters.update(|counters| {
+                    if counters.is_counted(response.sent_at) && in_time {
+                        counters.refusal.record(took);
                     }
                 }),
-                201 => self.wrongs.push(format!("seats of somebody else were granted: {}", self.body)),
-                _ => self.odd(&answer),
+                201 => self.violations.push(format!("seats of somebody else were granted: {}", self.body)),
+                _ => self.count_unexpected(&response),
             }
         }
-        Ok(self.wrongs)
+        Ok(self.violations)
     }
 }

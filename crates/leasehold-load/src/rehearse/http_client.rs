@@ -20,18 +20,18 @@ use crate::bench::stop_signal::StopSignal;
 use leasehold_support::time;
 
 /// A connection that says nothing for so long is given up.
-const SILENCE: Duration = Duration::from_secs(10);
+const RESPONSE_TIMEOUT: Duration = Duration::from_secs(10);
 /// The pause before a request is made again, at first and at most.
-const FIRST_PAUSE: Duration = Duration::from_millis(50);
-const LAST_PAUSE: Duration = Duration::from_secs(1);
+const FIRST_RETRY_PAUSE: Duration = Duration::from_millis(50);
+const MAX_RETRY_PAUSE: Duration = Duration::from_secs(1);
 
 /// What all buyers share.
 #[derive(Clone)]
 pub struct RehearsalContext {
     /// Where to ask.
-    pub place: Arc<Deployment>,
+    pub deployment: Arc<Deployment>,
     /// What came of it.
-    pub tally: SharedCounters,
+    pub counters: SharedCounters,
     /// Whether to go on.
     pub stop: StopSignal,
     /// How long to ask for an answer that does not come.
@@ -46,7 +46,7 @@ pub struct HttpRequest<'a> {
     /// From `/v1` on.
     pub path: &'a str,
     /// The same for each time the same thing is asked.
-    pub idem: Option<&'a str>,
+    pub idempotency_key: Option<&'a str>,
     /// The secret of a hold.
     pub hold_key: Option<&'a str>,
     /// Of a payment provider.
@@ -63,9 +63,9 @@ pub struct HttpResponse {
     /// The body.
     pub body: Vec<u8>,
     /// Just before the request that was answered went out.
-    pub asked: Instant,
+    pub sent_at: Instant,
     /// Just after the answer came in.
-    pub heard: Instant,
+    pub received_at: Instant,
 }
 
 /// Patience ended without an answer.
@@ -74,99 +74,104 @@ pub struct OutcomeUnknown;
 
 /// One who asks.
 pub struct HttpClient {
-    counter: RehearsalContext,
-    wire: Option<HttpConnection>,
-    out: String,
+    context: RehearsalContext,
+    connection: Option<HttpConnection>,
+    write_buffer: String,
 }
 
 impl HttpClient {
     /// Nobody is connected yet.
-    pub const fn new(counter: RehearsalContext) -> Self {
-        Self { counter, wire: None, out: String::new() }
+    pub const fn new(context: RehearsalContext) -> Self {
+        Self { context, connection: None, write_buffer: String::new() }
     }
 
     /// Connects, if it is not: so that a crowd stands at the door before it opens.
     pub async fn connect(&mut self) -> std::io::Result<()> {
-        if self.wire.is_none() {
-            self.wire = Some(HttpConnection::new(self.counter.place.connect().await?));
+        if self.connection.is_none() {
+            self.connection = Some(HttpConnection::new(self.context.deployment.connect().await?));
         }
         Ok(())
     }
 
     /// Asks until there is an answer, or patience ends.
-    pub async fn ask(&mut self, ask: HttpRequest<'_>) -> Result<HttpResponse, OutcomeUnknown> {
+    pub async fn send(&mut self, request: HttpRequest<'_>) -> Result<HttpResponse, OutcomeUnknown> {
         let began = time::stopwatch();
-        let mut pause = FIRST_PAUSE;
+        let mut pause = FIRST_RETRY_PAUSE;
         let mut retried = false;
         loop {
-            let once = self.once(ask).await;
+            let result = self.send_once(request).await;
             let waited = time::stopwatch().saturating_duration_since(began);
-            match once {
+            match result {
                 // It did not take effect (503, 429), or nobody knows (504): either way the same is asked again.
-                Ok(answer) if !matches!(answer.status, 429 | 503 | 504) => {
-                    self.counter.tally.change(|tally| tally.answered(waited, retried));
-                    return Ok(answer);
+                Ok(response) if !matches!(response.status, 429 | 503 | 504) => {
+                    self.context.counters.update(|counters| counters.record_wait(waited, retried));
+                    return Ok(response);
                 }
-                Ok(answer) => self.counter.tally.change(|tally| tally.again(answer.status)),
-                Err(_) => self.counter.tally.change(|tally| tally.lost += 1),
+                Ok(response) => self.context.counters.update(|counters| counters.count_not_now(response.status)),
+                Err(_) => self.context.counters.update(|counters| counters.lost += 1),
             }
             retried = true;
-            if waited >= self.counter.patience || self.counter.stop.is_asked() {
+            if waited >= self.context.patience || self.context.stop.is_requested() {
                 return Err(OutcomeUnknown);
             }
-            self.counter.stop.within(pause).await;
-            pause = (pause * 2).min(LAST_PAUSE);
+            self.context.stop.sleep_or_stop(pause).await;
+            pause = (pause * 2).min(MAX_RETRY_PAUSE);
         }
     }
 
     /// Asks once.
-    async fn once(&mut self, ask: HttpRequest<'_>) -> std::io::Result<HttpResponse> {
-        self.write(ask);
-        let talk = async {
+    async fn send_once(&mut self, request: HttpRequest<'_>) -> std::io::Result<HttpResponse> {
+        self.write_request(request);
+        let exchange = async {
             self.connect().await?;
-            let wire = self.wire.as_mut().ok_or(std::io::ErrorKind::NotConnected)?;
-            let asked = time::stopwatch();
-            let (status, range, keep) = wire.exchange(self.out.as_bytes()).await?;
-            let heard = time::stopwatch();
-            let body = wire.body(range).to_vec();
-            Ok((HttpResponse { status, body, asked, heard }, keep))
+            let connection = self.connection.as_mut().ok_or(std::io::ErrorKind::NotConnected)?;
+            let sent_at = time::stopwatch();
+            let (status, range, keep_alive) = connection.exchange(self.write_buffer.as_bytes()).await?;
+            let received_at = time::stopwatch();
+            let body = connection.body(range).to_vec();
+            Ok((HttpResponse { status, body, sent_at, received_at }, keep_alive))
         };
-        let done = timeout(SILENCE, talk).await.unwrap_or_else(|_| Err(std::io::ErrorKind::TimedOut.into()));
+        let done =
+            timeout(RESPONSE_TIMEOUT, exchange).await.unwrap_or_else(|_| Err(std::io::ErrorKind::TimedOut.into()));
         match done {
-            Ok((answer, keep)) => {
-                if !keep {
-                    self.wire = None;
+            Ok((response, keep_alive)) => {
+                if !keep_alive {
+                    self.connection = None;
                 }
-                Ok(answer)
+                Ok(response)
             }
             Err(error) => {
-                self.wire = None;
+                self.connection = None;
                 Err(error)
             }
         }
     }
 
-    fn write(&mut self, ask: HttpRequest<'_>) {
-        let Deployment { prefix, head, .. } = &*self.counter.place;
-        let out = &mut self.out;
-        out.clear();
+    fn write_request(&mut self, request: HttpRequest<'_>) {
+        let Deployment { path_prefix, common_headers, .. } = &*self.context.deployment;
+        let write_buffer = &mut self.write_buffer;
+        write_buffer.clear();
         // Writing to a String cannot fail.
-        let _ = write!(out, "{} {prefix}{} HTTP/1.1\r\n{head}", ask.method, ask.path);
+        let _ = write!(write_buffer, "{} {path_prefix}{} HTTP/1.1\r\n{common_headers}", request.method, request.path);
         let headers = [
-            ("Idempotency-Key", ask.idem),
-            ("Leasehold-Hold-Key", ask.hold_key),
-            ("Leasehold-Signature", ask.signature),
+            ("Idempotency-Key", request.idempotency_key),
+            ("Leasehold-Hold-Key", request.hold_key),
+            ("Leasehold-Signature", request.signature),
         ];
         for (name, value) in headers {
             if let Some(value) = value {
-                let _ = write!(out, "{name}: {value}\r\n");
+                let _ = write!(write_buffer, "{name}: {value}\r\n");
             }
         }
-        if ask.method == "GET" {
-            out.push_str("\r\n");
+        if request.method == "GET" {
+            write_buffer.push_str("\r\n");
         } else {
-            let _ =
-                write!(out, "Content-Type: application/json\r\nContent-Length: {}\r\n\r\n{}", ask.body.len(), ask.body);
+            let _ = write!(
+                write_buffer,
+                "Content-Type: application/json\r\nContent-Length: {}\r\n\r\n{}",
+                request.body.len(),
+                request.body
+            );
         }
     }
 }

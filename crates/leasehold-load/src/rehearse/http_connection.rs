@@ -14,11 +14,11 @@ use tokio::net::TcpStream;
 use tokio_rustls::client::TlsStream;
 
 /// The longest head of an answer.
-const LONGEST_HEAD: usize = 64 << 10;
+const MAX_HEAD_BYTES: usize = 64 << 10;
 /// The longest body: the audit of a large event, by pages, or the map of a large hall.
-const LONGEST_BODY: usize = 1 << 30;
+const MAX_BODY_BYTES: usize = 1 << 30;
 /// What is read at once.
-const CHUNK: usize = 8 << 10;
+const READ_CHUNK_BYTES: usize = 8 << 10;
 
 /// Bytes to and from a server.
 pub enum HttpStream {
@@ -32,7 +32,7 @@ pub enum HttpStream {
 pub struct HttpConnection {
     stream: HttpStream,
     /// What was received of the answer.
-    incoming: Vec<u8>,
+    read_buffer: Vec<u8>,
 }
 
 /// Where the parts of an answer are.
@@ -40,9 +40,9 @@ pub struct HttpConnection {
 struct ResponseHead {
     status: u16,
     /// Where the body begins.
-    begin: usize,
+    body_start: usize,
     body: BodyLength,
-    keep: bool,
+    keep_alive: bool,
 }
 
 #[derive(Debug, PartialEq, Eq)]
@@ -51,14 +51,14 @@ enum BodyLength {
     Chunked,
 }
 
-fn broken(why: &'static str) -> io::Error {
+fn invalid_data(why: &'static str) -> io::Error {
     io::Error::new(io::ErrorKind::InvalidData, why)
 }
 
 impl HttpConnection {
     /// Over this stream.
     pub const fn new(stream: HttpStream) -> Self {
-        Self { stream, incoming: Vec::new() }
+        Self { stream, read_buffer: Vec::new() }
     }
 
     /// Sends a request and reads its answer: the status, where the body is, and whether the connection may be used again.
@@ -68,110 +68,116 @@ impl HttpConnection {
     /// The connection broke, and nobody knows what came of the request.
     pub async fn exchange(&mut self, request: &[u8]) -> io::Result<(u16, Range<usize>, bool)> {
         match &mut self.stream {
-            HttpStream::Plain(stream) => exchange(stream, &mut self.incoming, request).await,
-            HttpStream::Tls(stream) => exchange(stream, &mut self.incoming, request).await,
+            HttpStream::Plain(stream) => exchange(stream, &mut self.read_buffer, request).await,
+            HttpStream::Tls(stream) => exchange(stream, &mut self.read_buffer, request).await,
         }
     }
 
     /// The bytes of the last answer's body.
     pub fn body(&self, range: Range<usize>) -> &[u8] {
-        self.incoming.get(range).unwrap_or_default()
+        self.read_buffer.get(range).unwrap_or_default()
     }
 }
 
-async fn exchange<S>(stream: &mut S, incoming: &mut Vec<u8>, request: &[u8]) -> io::Result<(u16, Range<usize>, bool)>
+async fn exchange<S>(stream: &mut S, read_buffer: &mut Vec<u8>, request: &[u8]) -> io::Result<(u16, Range<usize>, bool)>
 where
     S: AsyncRead + tokio::io::AsyncWrite + Unpin,
 {
-    incoming.clear();
+    read_buffer.clear();
     stream.write_all(request).await?;
     stream.flush().await?;
     let head = loop {
-        match head(incoming)? {
+        match parse_head(read_buffer)? {
             // 100 Continue and its kind: the answer comes after it.
-            Some(head) if head.status < 200 => drop(incoming.drain(..head.begin)),
+            Some(head) if head.status < 200 => drop(read_buffer.drain(..head.body_start)),
             Some(head) => break head,
-            None => more(stream, incoming).await?,
+            None => read_more(stream, read_buffer).await?,
         }
     };
     let range = match head.body {
         BodyLength::Known(length) => {
-            let end = head.begin + length;
-            incoming.reserve(end.saturating_sub(incoming.len()));
-            while incoming.len() < end {
-                more(stream, incoming).await?;
+            let end = head.body_start + length;
+            read_buffer.reserve(end.saturating_sub(read_buffer.len()));
+            while read_buffer.len() < end {
+                read_more(stream, read_buffer).await?;
             }
-            head.begin..end
+            head.body_start..end
         }
         BodyLength::Chunked => {
-            let mut whole = unchunk(&incoming[head.begin..])?;
+            let mut whole = decode_chunks(&read_buffer[head.body_start..])?;
             while whole.is_none() {
-                more(stream, incoming).await?;
-                whole = unchunk(&incoming[head.begin..])?;
+                read_more(stream, read_buffer).await?;
+                whole = decode_chunks(&read_buffer[head.body_start..])?;
             }
             let whole = whole.unwrap_or_default();
-            incoming.truncate(head.begin);
-            incoming.extend(whole);
-            head.begin..incoming.len()
+            read_buffer.truncate(head.body_start);
+            read_buffer.extend(whole);
+            head.body_start..read_buffer.len()
         }
     };
-    Ok((head.status, range, head.keep))
+    Ok((head.status, range, head.keep_alive))
 }
 
 /// Reads what is there.
-async fn more(stream: &mut (impl AsyncRead + Unpin), incoming: &mut Vec<u8>) -> io::Result<()> {
-    if incoming.len() > LONGEST_BODY {
-        return Err(broken("an answer is too long"));
+async fn read_more(stream: &mut (impl AsyncRead + Unpin), read_buffer: &mut Vec<u8>) -> io::Result<()> {
+    if read_buffer.len() > MAX_BODY_BYTES {
+        return Err(invalid_data("an answer is too long"));
     }
-    incoming.reserve(CHUNK);
-    match stream.read_buf(incoming).await? {
+    read_buffer.reserve(READ_CHUNK_BYTES);
+    match stream.read_buf(read_buffer).await? {
         0 => Err(io::Error::new(io::ErrorKind::UnexpectedEof, "the server closed the connection")),
         _ => Ok(()),
     }
 }
 
 /// Reads the head of an answer, if it is whole.
-fn head(bytes: &[u8]) -> io::Result<Option<ResponseHead>> {
+fn parse_head(bytes: &[u8]) -> io::Result<Option<ResponseHead>> {
     let Some(end) = memchr::memmem::find(bytes, b"\r\n\r\n") else {
-        return if bytes.len() > LONGEST_HEAD { Err(broken("the server does not speak HTTP")) } else { Ok(None) };
+        return if bytes.len() > MAX_HEAD_BYTES {
+            Err(invalid_data("the server does not speak HTTP"))
+        } else {
+            Ok(None)
+        };
     };
-    let text = str::from_utf8(&bytes[..end]).map_err(|_| broken("the server does not speak HTTP"))?;
+    let text = str::from_utf8(&bytes[..end]).map_err(|_| invalid_data("the server does not speak HTTP"))?;
     let mut lines = text.split("\r\n");
     let first = lines.next().unwrap_or_default();
     let version = first.split(' ').next().unwrap_or_default();
     let status = first.split(' ').nth(1).and_then(|status| status.parse::<u16>().ok());
-    let status =
-        status.filter(|_| version.starts_with("HTTP/1.")).ok_or_else(|| broken("the server does not speak HTTP"))?;
-    let mut keep = version == "HTTP/1.1";
+    let status = status
+        .filter(|_| version.starts_with("HTTP/1."))
+        .ok_or_else(|| invalid_data("the server does not speak HTTP"))?;
+    let mut keep_alive = version == "HTTP/1.1";
     let mut body = None;
     for (name, value) in lines.filter_map(|line| line.split_once(':')) {
         let value = value.trim();
         if name.eq_ignore_ascii_case("content-length") {
-            let length = value.parse::<usize>().ok().filter(|length| *length <= LONGEST_BODY);
-            body = Some(BodyLength::Known(length.ok_or_else(|| broken("an answer is too long"))?));
+            let length = value.parse::<usize>().ok().filter(|length| *length <= MAX_BODY_BYTES);
+            body = Some(BodyLength::Known(length.ok_or_else(|| invalid_data("an answer is too long"))?));
         } else if name.eq_ignore_ascii_case("transfer-encoding") {
             body = Some(BodyLength::Chunked);
         } else if name.eq_ignore_ascii_case("connection") {
-            keep = !value.eq_ignore_ascii_case("close");
+            keep_alive = !value.eq_ignore_ascii_case("close");
         }
     }
     let body = match body {
         _ if status < 200 || status == 204 || status == 304 => BodyLength::Known(0),
         Some(body) => body,
-        None => return Err(broken("an answer does not say how long it is")),
+        None => return Err(invalid_data("an answer does not say how long it is")),
     };
-    Ok(Some(ResponseHead { status, begin: end + 4, body, keep }))
+    Ok(Some(ResponseHead { status, body_start: end + 4, body, keep_alive }))
 }
 
 /// The content of a chunked body, if it is whole.
-fn unchunk(mut bytes: &[u8]) -> io::Result<Option<Vec<u8>>> {
+fn decode_chunks(mut bytes: &[u8]) -> io::Result<Option<Vec<u8>>> {
     let mut whole = Vec::new();
     loop {
         let Some(end) = memchr::memmem::find(bytes, b"\r\n") else { return Ok(None) };
         let size = str::from_utf8(&bytes[..end]).ok().and_then(|line| line.split(';').next());
         let size = size.and_then(|size| usize::from_str_radix(size.trim(), 16).ok());
-        let size =
-            size.filter(|size| *size <= LONGEST_BODY).ok_or_else(|| broken("an answer is cut into odd chunks"))?;
+        let size = size
+            .filter(|size| *size <= MAX_BODY_BYTES)
+            .ok_or_else(|| invalid_data("an answer is cut into odd chunks"))?;
         let rest = &bytes[end + 2..];
         if size == 0 {
             // Trailers are not expected, and what follows is the empty line.
@@ -192,16 +198,16 @@ mod tests {
     async fn answers(parts: &'static [&'static str]) -> io::Result<(u16, String, bool)> {
         let (mut near, mut far) = tokio::io::duplex(1 << 16);
         tokio::spawn(async move {
-            let mut asked = vec![0; 64];
-            let _ = far.read(&mut asked).await;
+            let mut request = vec![0; 64];
+            let _ = far.read(&mut request).await;
             for part in parts {
                 let _ = far.write_all(part.as_bytes()).await;
                 tokio::task::yield_now().await;
             }
         });
-        let mut incoming = Vec::new();
-        let (status, body, keep) = exchange(&mut near, &mut incoming, b"GET / HTTP/1.1\r\n\r\n").await?;
-        Ok((status, String::from_utf8(incoming[body].to_vec()).unwrap(), keep))
+        let mut read_buffer = Vec::new();
+        let (status, body, keep_alive) = exchange(&mut near, &mut read_buffer, b"GET / HTTP/1.1\r\n\r\n").await?;
+        Ok((status, String::from_utf8(read_buffer[body].to_vec()).unwrap(), keep_alive))
     }
 
     /// Goal: an answer is read whole, however it is cut, and the connection is given up when the server says so.

@@ -51,10 +51,10 @@ use self::plan::{RehearsalMode, RehearsalPlan};
 use self::proof::RehearsalProof;
 use self::rehearsal_event::RehearsalEvent;
 use self::report::RehearsalReport;
-use super::bench::{INTERRUPTED, plot, stop_signal::StopSignal};
+use super::bench::{EXIT_INTERRUPTED, plot, stop_signal::StopSignal};
 use leasehold_support::{duration, exit, output};
 
-const EXAMPLE: &str = "\
+const HELP_EXAMPLES: &str = "\
 Example:
   leasehold rehearse
   leasehold rehearse --http https://tickets.example --buyers 2000 --over 60s --plot sale.svg
@@ -70,7 +70,7 @@ Exit code 8: what the buyers were told and what the event says of itself do not 
 
 /// Rehearses an on-sale with simulated buyers, and proves that no seat was sold twice.
 #[derive(Debug, Args)]
-#[command(after_help = EXAMPLE)]
+#[command(after_help = HELP_EXAMPLES)]
 pub struct Rehearse {
     /// The deployment, http://HOST:PORT or https://HOST.
     #[arg(long, value_name = "URL", default_value = "http://127.0.0.1:7400")]
@@ -152,75 +152,79 @@ pub struct Rehearse {
 impl Rehearse {
     /// Rehearses, tells, and answers the exit code.
     pub fn execute(self) -> anyhow::Result<u8> {
-        let plan = Arc::new(RehearsalPlan::of(&self)?);
-        let place = Deployment::parse(&self.http)?;
-        buyers::allow_files(plan.buyers)?;
+        let plan = Arc::new(RehearsalPlan::from_options(&self)?);
+        let deployment = Deployment::parse(&self.http)?;
+        buyers::raise_file_limit(plan.buyers)?;
         // One thread: the load shares its cores with the server, and one does for thousands of buyers.
         let runtime =
             tokio::runtime::Builder::new_current_thread().enable_all().build().context("start the runtime")?;
-        runtime.block_on(self.run(plan, place))
+        runtime.block_on(self.run(plan, deployment))
     }
 
-    async fn run(&self, plan: Arc<RehearsalPlan>, place: Deployment) -> anyhow::Result<u8> {
+    async fn run(&self, plan: Arc<RehearsalPlan>, deployment: Deployment) -> anyhow::Result<u8> {
         let stop = StopSignal::listen("the rehearsal")?;
-        let place = place.settle().await?;
-        let counter =
-            RehearsalContext { place, tally: SharedCounters::new()?, stop: stop.clone(), patience: self.patience };
-        let mut desk = HttpClient::new(counter.clone());
-        let venue = match &self.event {
-            Some(id) => RehearsalEvent::open(&mut desk, id, self.really).await?,
-            None => RehearsalEvent::make(&mut desk, &plan.build, &plan.run).await?,
+        let deployment = deployment.resolve_host().await?;
+        let context = RehearsalContext {
+            deployment,
+            counters: SharedCounters::new()?,
+            stop: stop.clone(),
+            patience: self.patience,
         };
-        let venue = Arc::new(venue);
-        let done = self.rehearse(&plan, &venue, &counter).await;
+        let mut client = HttpClient::new(context.clone());
+        let event = match &self.event {
+            Some(id) => RehearsalEvent::open(&mut client, id, self.really).await?,
+            None => RehearsalEvent::create(&mut client, &plan.event_spec, &plan.run).await?,
+        };
+        let event = Arc::new(event);
+        let done = self.run_and_prove(&plan, &event, &context).await;
         // Asked by somebody who is not told to stop: the event goes off sale also after Ctrl-C.
-        venue.close(&mut desk).await;
+        event.close(&mut client).await;
         let (report, proof) = done?;
         if self.json {
             output::json(&report)?
         } else {
             report.print()?
         }
-        self.draw(&counter.tally)?;
-        Ok(match proof.verdict() {
-            exit::DONE if stop.is_asked() => INTERRUPTED,
+        self.draw_plot(&context.counters)?;
+        Ok(match proof.exit_code() {
+            exit::DONE if stop.is_requested() => EXIT_INTERRUPTED,
             exit::DONE if report.failed() => exit::UNEXPECTED,
             code => code,
         })
     }
 
-    async fn rehearse(
+    async fn run_and_prove(
         &self,
         plan: &Arc<RehearsalPlan>,
-        venue: &Arc<RehearsalEvent>,
-        counter: &RehearsalContext,
+        event: &Arc<RehearsalEvent>,
+        context: &RehearsalContext,
     ) -> anyhow::Result<(RehearsalReport, RehearsalProof)> {
-        let began = buyers::begin(counter);
-        let diary = match plan.mode {
-            RehearsalMode::Sale | RehearsalMode::Flash => buyers::run(plan, venue, counter).await?,
-            RehearsalMode::Holds => hold_loads::holds(plan, venue, counter).await?,
-            RehearsalMode::Losers => hold_loads::losers(plan, venue, counter).await?,
+        let timer = buyers::start_timer(context);
+        let log = match plan.mode {
+            RehearsalMode::Sale | RehearsalMode::Flash => buyers::run(plan, event, context).await?,
+            RehearsalMode::Holds => hold_loads::run_holds(plan, event, context).await?,
+            RehearsalMode::Losers => hold_loads::run_losers(plan, event, context).await?,
         };
-        let measured = began.end(plan, counter);
-        let proof = proof::prove(plan, venue, counter, diary).await?;
-        Ok((RehearsalReport::new(plan, venue, counter, &measured, &proof), proof))
+        let measured = timer.stop(plan, context);
+        let proof = proof::prove(plan, event, context, log).await?;
+        Ok((RehearsalReport::new(plan, event, context, &measured, &proof), proof))
     }
 
-    fn draw(&self, tally: &SharedCounters) -> anyhow::Result<()> {
+    fn draw_plot(&self, counters: &SharedCounters) -> anyhow::Result<()> {
         let Some(path) = &self.plot else { return Ok(()) };
-        let picture = tally.change(|tally| {
+        let picture = counters.update(|counters| {
             let all = [
-                ("hold", &tally.hold),
-                ("refusal", &tally.refusal),
-                ("confirm", &tally.confirm),
-                ("release", &tally.release),
+                ("hold", &counters.hold),
+                ("refusal", &counters.refusal),
+                ("confirm", &counters.confirm),
+                ("release", &counters.release),
             ];
             let lines: Vec<plot::PlotLine<'_>> = all
                 .into_iter()
-                .filter(|(_, stats)| stats.count() > 0)
-                .map(|(what, stats)| plot::PlotLine { label: format!("{what} ({})", stats.count()), stats })
+                .filter(|(_, histogram)| histogram.count() > 0)
+                .map(|(what, histogram)| plot::PlotLine { label: format!("{what} ({})", histogram.count()), histogram })
                 .collect();
-            plot::svg("leasehold rehearse: latency by percentile", &lines)
+            plot::render_svg("leasehold rehearse: latency by percentile", &lines)
         });
         std::fs::write(path, picture).with_context(|| format!("write the plot to {}", path.display()))
     }

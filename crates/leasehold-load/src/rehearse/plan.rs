@@ -13,7 +13,7 @@ use leasehold_support::exit::Failure;
 use leasehold_support::time;
 
 /// Where the secret of the payment provider comes from.
-const PROVIDER: &str = "LEASEHOLD_PROVIDER_SECRET";
+const PROVIDER_SECRET_VARIABLE: &str = "LEASEHOLD_PROVIDER_SECRET";
 
 /// What is rehearsed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
@@ -54,7 +54,7 @@ pub struct RehearsalPlan {
     /// With it, declines and captures are told as a provider tells them.
     pub provider: Option<Secrets>,
     /// The event of our own.
-    pub build: EventSpec,
+    pub event_spec: EventSpec,
 }
 
 impl RehearsalPlan {
@@ -63,28 +63,29 @@ impl RehearsalPlan {
     /// # Errors
     ///
     /// Bad usage, in one sentence.
-    pub fn of(asked: &Rehearse) -> anyhow::Result<Self> {
-        let mode = mode(asked)?;
-        refuse_odd(asked, mode)?;
-        let seed = asked.seed.unwrap_or_else(|| time::wall_ms() % 1_000_000);
+    pub fn from_options(options: &Rehearse) -> anyhow::Result<Self> {
+        let mode = chosen_mode(options)?;
+        check_options(options, mode)?;
+        let seed = options.seed.unwrap_or_else(|| time::wall_ms() % 1_000_000);
         let run = format!("r{:x}{:x}", time::wall_ms(), std::process::id());
         let (buyers, seats) = match mode {
             RehearsalMode::Sale => (200, 500),
             RehearsalMode::Flash => (5_000, 500),
             RehearsalMode::Holds | RehearsalMode::Losers => (64, 20_000),
         };
-        let (buyers, seats) = (asked.buyers.unwrap_or(buyers), asked.seats.unwrap_or(seats));
+        let (buyers, seats) = (options.buyers.unwrap_or(buyers), options.seats.unwrap_or(seats));
         if mode == RehearsalMode::Holds && seats < buyers * 4 {
             return Err(Failure::usage("--holds needs at least four seats for each buyer: they shall not meet"));
         }
-        let lively = mode == RehearsalMode::Sale;
-        let share = |share: f64| if lively { share } else { 0.0 };
+        let is_sale = mode == RehearsalMode::Sale;
+        let share = |share: f64| if is_sale { share } else { 0.0 };
         let load = matches!(mode, RehearsalMode::Holds | RehearsalMode::Losers);
-        let (ttl, pay) = if load { (Duration::from_mins(5), Duration::from_mins(5)) } else { (asked.ttl, asked.pay) };
-        let build = EventSpec {
+        let (ttl, pay) =
+            if load { (Duration::from_mins(5), Duration::from_mins(5)) } else { (options.ttl, options.pay) };
+        let event_spec = EventSpec {
             name: format!("Rehearsal {run}, seed {seed}"),
             seats,
-            floor: if lively { u32::try_from(seats / 5).unwrap_or(u32::MAX) } else { 0 },
+            floor: if is_sale { u32::try_from(seats / 5).unwrap_or(u32::MAX) } else { 0 },
             ttl,
             pay,
             per_buyer: if mode == RehearsalMode::Losers { 1_000_000 } else { 8 },
@@ -92,27 +93,27 @@ impl RehearsalPlan {
         Ok(Self {
             mode,
             buyers,
-            over: if lively { asked.over } else { Duration::ZERO },
-            time: asked.time.unwrap_or(Duration::from_secs(30)),
-            think: if lively { asked.think } else { Duration::ZERO },
-            abandon: share(asked.abandon),
-            decline: share(asked.decline),
-            late: share(asked.late),
-            never: share(asked.never),
-            hot: share(asked.hot),
-            party: if mode == RehearsalMode::Flash { 1 } else { asked.party },
-            tries: if mode == RehearsalMode::Flash { 1_000 } else { asked.tries },
+            over: if is_sale { options.over } else { Duration::ZERO },
+            time: options.time.unwrap_or(Duration::from_secs(30)),
+            think: if is_sale { options.think } else { Duration::ZERO },
+            abandon: share(options.abandon),
+            decline: share(options.decline),
+            late: share(options.late),
+            never: share(options.never),
+            hot: share(options.hot),
+            party: if mode == RehearsalMode::Flash { 1 } else { options.party },
+            tries: if mode == RehearsalMode::Flash { 1_000 } else { options.tries },
             seed,
-            keyed: asked.keyed,
+            keyed: options.keyed,
             run,
-            provider: provider()?,
-            build,
+            provider: provider_secrets()?,
+            event_spec,
         })
     }
 }
 
-fn mode(asked: &Rehearse) -> anyhow::Result<RehearsalMode> {
-    match (asked.holds, asked.losers, asked.flash) {
+fn chosen_mode(options: &Rehearse) -> anyhow::Result<RehearsalMode> {
+    match (options.holds, options.losers, options.flash) {
         (false, false, false) => Ok(RehearsalMode::Sale),
         (true, false, false) => Ok(RehearsalMode::Holds),
         (false, true, false) => Ok(RehearsalMode::Losers),
@@ -121,50 +122,52 @@ fn mode(asked: &Rehearse) -> anyhow::Result<RehearsalMode> {
     }
 }
 
-fn refuse_odd(asked: &Rehearse, mode: RehearsalMode) -> anyhow::Result<()> {
+fn check_options(options: &Rehearse, mode: RehearsalMode) -> anyhow::Result<()> {
     let load = matches!(mode, RehearsalMode::Holds | RehearsalMode::Losers);
-    let no = |sentence: &str| Err(Failure::usage(sentence));
-    if !load && (asked.time.is_some() || asked.keyed) {
-        return no(
+    let usage_error = |sentence: &str| Err(Failure::usage(sentence));
+    if !load && (options.time.is_some() || options.keyed) {
+        return usage_error(
             "--for and --keyed belong to --holds and --losers: buyers come --over a time, and are done when they are",
         );
     }
-    if asked.time.is_some_and(|time| time.is_zero()) {
-        return no("--for is not zero: say e.g. --for 30s");
+    if options.time.is_some_and(|time| time.is_zero()) {
+        return usage_error("--for is not zero: say e.g. --for 30s");
     }
-    if asked.event.is_some() && mode != RehearsalMode::Sale {
-        return no("--holds, --losers and --flash make an event of their own: give them without --event");
+    if options.event.is_some() && mode != RehearsalMode::Sale {
+        return usage_error("--holds, --losers and --flash make an event of their own: give them without --event");
     }
-    if asked.event.is_some() && asked.seats.is_some() {
-        return no("--seats is for an event of our own: give it without --event");
+    if options.event.is_some() && options.seats.is_some() {
+        return usage_error("--seats is for an event of our own: give it without --event");
     }
-    if asked.really && asked.event.is_none() {
-        return no("--really is about a real event: give it with --event ID");
+    if options.really && options.event.is_none() {
+        return usage_error("--really is about a real event: give it with --event ID");
     }
     let shares = [
-        ("--abandon", asked.abandon),
-        ("--decline", asked.decline),
-        ("--late", asked.late),
-        ("--never", asked.never),
-        ("--hot", asked.hot),
+        ("--abandon", options.abandon),
+        ("--decline", options.decline),
+        ("--late", options.late),
+        ("--never", options.never),
+        ("--hot", options.hot),
     ];
     for (name, share) in shares {
         if !(0.0..=1.0).contains(&share) {
-            return no(&format!("{name} is a share from 0 to 1, for example 0.2"));
+            return usage_error(&format!("{name} is a share from 0 to 1, for example 0.2"));
         }
     }
-    if asked.decline + asked.late + asked.never > 1.0 {
-        return no("--decline, --late and --never are shares of all payments: together at most 1");
+    if options.decline + options.late + options.never > 1.0 {
+        return usage_error("--decline, --late and --never are shares of all payments: together at most 1");
     }
     let span = Duration::from_millis(100)..=Duration::from_hours(1);
-    if !span.contains(&asked.ttl) || !span.contains(&asked.pay) {
-        return no("--ttl and --pay are from 100ms to 1h");
+    if !span.contains(&options.ttl) || !span.contains(&options.pay) {
+        return usage_error("--ttl and --pay are from 100ms to 1h");
     }
     Ok(())
 }
 
-fn provider() -> anyhow::Result<Option<Secrets>> {
-    let Some(secret) = std::env::var(PROVIDER).ok().filter(|secret| !secret.is_empty()) else { return Ok(None) };
+fn provider_secrets() -> anyhow::Result<Option<Secrets>> {
+    let Some(secret) = std::env::var(PROVIDER_SECRET_VARIABLE).ok().filter(|secret| !secret.is_empty()) else {
+        return Ok(None);
+    };
     let secrets = Secrets::new(&[&secret]);
-    secrets.map(Some).map_err(|unfit| Failure::usage(format!("{PROVIDER}: {unfit}")))
+    secrets.map(Some).map_err(|unfit| Failure::usage(format!("{PROVIDER_SECRET_VARIABLE}: {unfit}")))
 }

@@ -28,51 +28,55 @@ pub struct ProofCheck {
 }
 
 /// How many faults are shown of one kind.
-const SHOWN: usize = 5;
+const MAX_FAULTS_SHOWN: usize = 5;
 
 impl ProofCheck {
     /// It holds if there are no faults.
     pub fn new(name: &str, faults: &[String], fine: String) -> Self {
-        let shown = faults.iter().take(SHOWN).cloned().collect::<Vec<_>>().join("; ");
-        let more = if faults.len() > SHOWN { format!("; and {} more", faults.len() - SHOWN) } else { String::new() };
+        let shown = faults.iter().take(MAX_FAULTS_SHOWN).cloned().collect::<Vec<_>>().join("; ");
+        let more = if faults.len() > MAX_FAULTS_SHOWN {
+            format!("; and {} more", faults.len() - MAX_FAULTS_SHOWN)
+        } else {
+            String::new()
+        };
         let ok = faults.is_empty();
         Self { name: name.into(), ok, detail: if ok { fine } else { format!("{shown}{more}") } }
     }
 }
 
 /// Looks at everything. `run` is how names of our buyers begin; `areas` are what is not a seat, and how many places each has.
-pub fn judge(run: &str, areas: &HashMap<&str, u32>, told: &BuyerLog, found: &Evidence) -> Vec<ProofCheck> {
+pub fn run_checks(run: &str, areas: &HashMap<&str, u32>, log: &BuyerLog, evidence: &Evidence) -> Vec<ProofCheck> {
     let mut checks = vec![
-        sold_once(areas, told, found),
-        areas_not_oversold(areas, told, found),
-        confirmed_is_there(told, found),
-        nothing_untold(run, told, found),
-        audit_agrees(areas, found),
-        one_hold_at_a_time(&told.spans),
-        every_cent_has_a_source(found),
-        tokens_of_a_seat_rise(found),
+        sold_once(areas, log, evidence),
+        areas_not_oversold(areas, log, evidence),
+        confirmed_is_there(log, evidence),
+        no_unreported_order(run, log, evidence),
+        audit_agrees(areas, evidence),
+        one_hold_at_a_time(&log.spans),
+        every_cent_has_a_source(evidence),
+        tokens_of_a_seat_rise(evidence),
         ProofCheck::new(
             "no_buyer_was_wronged",
-            &told.wrongs,
+            &log.violations,
             "every hold lasted as long as was said, and sold as held".into(),
         ),
     ];
-    checks.push(server(found));
+    checks.push(server_invariants(evidence));
     checks
 }
 
 /// Law 1, by the report and by what buyers were told.
-fn sold_once(areas: &HashMap<&str, u32>, told: &BuyerLog, found: &Evidence) -> ProofCheck {
+fn sold_once(areas: &HashMap<&str, u32>, log: &BuyerLog, evidence: &Evidence) -> ProofCheck {
     let mut owners: BTreeMap<&str, BTreeSet<&str>> = BTreeMap::new();
     let mut faults = Vec::new();
     let mut lines = HashSet::new();
-    for line in found.lines.iter().filter(|line| !areas.contains_key(line.piece.as_str())) {
+    for line in evidence.lines.iter().filter(|line| !areas.contains_key(line.piece.as_str())) {
         owners.entry(&line.piece).or_default().insert(&line.order_id);
         if !lines.insert((&line.order_id, &line.piece)) {
             faults.push(format!("{} is twice in {}", line.piece, line.order_id));
         }
     }
-    for order in &told.orders {
+    for order in &log.orders {
         for seat in &order.seats {
             owners.entry(&seat.id).or_default().insert(&order.order_id);
         }
@@ -85,12 +89,13 @@ fn sold_once(areas: &HashMap<&str, u32>, told: &BuyerLog, found: &Evidence) -> P
 }
 
 /// Places are counted, by the report and by what buyers were told.
-fn areas_not_oversold(areas: &HashMap<&str, u32>, told: &BuyerLog, found: &Evidence) -> ProofCheck {
+fn areas_not_oversold(areas: &HashMap<&str, u32>, log: &BuyerLog, evidence: &Evidence) -> ProofCheck {
     let mut faults = Vec::new();
     let mut sum = 0;
     for (area, capacity) in areas {
-        let lines = found.lines.iter().filter(|line| line.piece == *area).map(|line| u64::from(line.qty)).sum::<u64>();
-        let pieces = told.orders.iter().flat_map(|order| &order.areas).filter(|piece| piece.id == *area);
+        let lines =
+            evidence.lines.iter().filter(|line| line.piece == *area).map(|line| u64::from(line.qty)).sum::<u64>();
+        let pieces = log.orders.iter().flat_map(|order| &order.areas).filter(|piece| piece.id == *area);
         let places = lines.max(pieces.map(|piece| u64::from(piece.qty)).sum());
         sum += places;
         if places > u64::from(*capacity) {
@@ -101,11 +106,11 @@ fn areas_not_oversold(areas: &HashMap<&str, u32>, told: &BuyerLog, found: &Evide
 }
 
 /// Law 2, one way.
-fn confirmed_is_there(told: &BuyerLog, found: &Evidence) -> ProofCheck {
+fn confirmed_is_there(log: &BuyerLog, evidence: &Evidence) -> ProofCheck {
     let lines: HashMap<(&str, &str), &ReportLine> =
-        found.lines.iter().map(|line| ((line.order_id.as_str(), line.piece.as_str()), line)).collect();
+        evidence.lines.iter().map(|line| ((line.order_id.as_str(), line.piece.as_str()), line)).collect();
     let mut faults = Vec::new();
-    for ConfirmedOrder { order_id, buyer, seats, areas } in &told.orders {
+    for ConfirmedOrder { order_id, buyer, seats, areas } in &log.orders {
         for piece in seats.iter().chain(areas) {
             match lines.get(&(order_id.as_str(), piece.id.as_str())) {
                 None => faults.push(format!("{} of {order_id} was confirmed to {buyer}, and is not there", piece.id)),
@@ -124,17 +129,17 @@ fn confirmed_is_there(told: &BuyerLog, found: &Evidence) -> ProofCheck {
     ProofCheck::new(
         "every_confirmed_order_is_there",
         &faults,
-        format!("{} confirmed orders, all there", told.orders.len()),
+        format!("{} confirmed orders, all there", log.orders.len()),
     )
 }
 
 /// Law 2, the other way.
-fn nothing_untold(run: &str, told: &BuyerLog, found: &Evidence) -> ProofCheck {
-    let known: HashSet<&str> = told.orders.iter().map(|order| order.order_id.as_str()).collect();
-    let open: HashSet<&str> = told.open.iter().map(|open| open.buyer.as_str()).collect();
+fn no_unreported_order(run: &str, log: &BuyerLog, evidence: &Evidence) -> ProofCheck {
+    let known: HashSet<&str> = log.orders.iter().map(|order| order.order_id.as_str()).collect();
+    let unanswered: HashSet<&str> = log.unanswered.iter().map(|confirm| confirm.buyer.as_str()).collect();
     let ours = format!("{run}-");
-    let untold = |line: &&ReportLine| line.buyer.starts_with(&ours) && !known.contains(line.order_id.as_str());
-    let unexplained = found.lines.iter().filter(untold).filter(|line| !open.contains(line.buyer.as_str()));
+    let unreported = |line: &&ReportLine| line.buyer.starts_with(&ours) && !known.contains(line.order_id.as_str());
+    let unexplained = evidence.lines.iter().filter(unreported).filter(|line| !unanswered.contains(line.buyer.as_str()));
     let faults: BTreeSet<String> =
         unexplained.map(|line| format!("{} was sold to {}, who was not told so", line.order_id, line.buyer)).collect();
     let faults: Vec<String> = faults.into_iter().collect();
@@ -142,27 +147,27 @@ fn nothing_untold(run: &str, told: &BuyerLog, found: &Evidence) -> ProofCheck {
 }
 
 /// Laws 1 and 3, by the audit.
-fn audit_agrees(areas: &HashMap<&str, u32>, found: &Evidence) -> ProofCheck {
+fn audit_agrees(areas: &HashMap<&str, u32>, evidence: &Evidence) -> ProofCheck {
     let mut faults = Vec::new();
     let mut owners: BTreeMap<&str, &str> = BTreeMap::new();
-    for (place, entry) in found.entries.iter().enumerate() {
-        if entry.seq != place as u64 + 1 {
-            faults.push(format!("entry {} stands in place {}", entry.seq, place + 1));
+    for (position, entry) in evidence.entries.iter().enumerate() {
+        if entry.seq != position as u64 + 1 {
+            faults.push(format!("entry {} stands in place {}", entry.seq, position + 1));
             break;
         }
-        replay(entry, &mut owners, &mut faults);
+        replay_entry(entry, &mut owners, &mut faults);
     }
-    let says: BTreeSet<(&str, &str)> = owners.into_iter().collect();
-    let seats = found.lines.iter().filter(|line| !areas.contains_key(line.piece.as_str()));
-    let report: BTreeSet<(&str, &str)> = seats.map(|line| (line.piece.as_str(), line.order_id.as_str())).collect();
-    for (seat, order) in says.symmetric_difference(&report) {
-        let whose = if says.contains(&(*seat, *order)) { "the audit alone" } else { "the report alone" };
+    let from_audit: BTreeSet<(&str, &str)> = owners.into_iter().collect();
+    let seats = evidence.lines.iter().filter(|line| !areas.contains_key(line.piece.as_str()));
+    let from_report: BTreeSet<(&str, &str)> = seats.map(|line| (line.piece.as_str(), line.order_id.as_str())).collect();
+    for (seat, order) in from_audit.symmetric_difference(&from_report) {
+        let whose = if from_audit.contains(&(*seat, *order)) { "the audit alone" } else { "the report alone" };
         faults.push(format!("{seat} is in {order} by {whose}"));
     }
-    ProofCheck::new("audit_and_report_agree", &faults, format!("{} entries without a gap", found.entries.len()))
+    ProofCheck::new("audit_and_report_agree", &faults, format!("{} entries without a gap", evidence.entries.len()))
 }
 
-fn replay<'a>(entry: &'a ApiAuditEntry, owners: &mut BTreeMap<&'a str, &'a str>, faults: &mut Vec<String>) {
+fn replay_entry<'a>(entry: &'a ApiAuditEntry, owners: &mut BTreeMap<&'a str, &'a str>, faults: &mut Vec<String>) {
     let undoes = matches!(entry.kind.as_str(), "voided" | "moved" | "layout_changed");
     for seat in &entry.seats {
         let owner = owners.get(seat.id.as_str()).copied();
@@ -181,11 +186,11 @@ fn replay<'a>(entry: &'a ApiAuditEntry, owners: &mut BTreeMap<&'a str, &'a str>,
 }
 
 /// Law 5.
-fn every_cent_has_a_source(found: &Evidence) -> ProofCheck {
+fn every_cent_has_a_source(evidence: &Evidence) -> ProofCheck {
     let mut faults = Vec::new();
     let mut bought: HashMap<&str, &str> = HashMap::new();
     let mut sum: u64 = 0;
-    for entry in found.entries.iter().filter(|entry| matches!(entry.kind.as_str(), "sold" | "sold_late")) {
+    for entry in evidence.entries.iter().filter(|entry| matches!(entry.kind.as_str(), "sold" | "sold_late")) {
         let Some(order) = entry.order_id.as_deref() else { continue };
         let (price, paid) = (entry.amount.unwrap_or(0), entry.paid.unwrap_or(0));
         sum = sum.saturating_add(paid);
@@ -201,10 +206,10 @@ fn every_cent_has_a_source(found: &Evidence) -> ProofCheck {
 }
 
 /// Law 6.
-fn tokens_of_a_seat_rise(found: &Evidence) -> ProofCheck {
+fn tokens_of_a_seat_rise(evidence: &Evidence) -> ProofCheck {
     let mut faults = Vec::new();
     let mut newest: HashMap<&str, (u64, Option<&str>)> = HashMap::new();
-    for entry in &found.entries {
+    for entry in &evidence.entries {
         let hold = entry.hold_id.as_deref();
         for (seat, token) in entry.seats.iter().filter_map(|seat| Some((seat.id.as_str(), seat.token?))) {
             let Some((before, held)) = newest.insert(seat, (token, hold)) else { continue };
@@ -238,7 +243,7 @@ fn one_hold_at_a_time(spans: &[HoldSpan]) -> ProofCheck {
         spans.sort_by_key(|span| span.token);
         for pair in spans.windows(2).filter(|pair| pair[0].hold_id != pair[1].hold_id) {
             // The higher token was heard of before the lower one was even asked for; or they are the same.
-            if pair[1].from < pair[0].asked || pair[0].token == pair[1].token {
+            if pair[1].from < pair[0].sent_at || pair[0].token == pair[1].token {
                 let (low, high) = (pair[0], pair[1]);
                 faults.push(format!("{seat}: token {} was granted after {}", low.token, high.token));
             }
@@ -248,13 +253,13 @@ fn one_hold_at_a_time(spans: &[HoldSpan]) -> ProofCheck {
 }
 
 /// The server's own word.
-fn server(found: &Evidence) -> ProofCheck {
-    let bad = found.invariants.iter().filter(|check| !check.ok);
+fn server_invariants(evidence: &Evidence) -> ProofCheck {
+    let bad = evidence.invariants.iter().filter(|check| !check.ok);
     let mut faults: Vec<String> = bad.map(|check| format!("{}: {}", check.name, check.detail)).collect();
-    if found.invariants.is_empty() {
+    if evidence.invariants.is_empty() {
         faults.push("the server looked at no invariant".into());
     }
-    ProofCheck::new("invariants_of_the_server", &faults, format!("{} looked at, all hold", found.invariants.len()))
+    ProofCheck::new("invariants_of_the_server", &faults, format!("{} looked at, all hold", evidence.invariants.len()))
 }
 
 #[cfg(test)]

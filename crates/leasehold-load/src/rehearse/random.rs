@@ -9,13 +9,13 @@ pub struct SplitMix64(u64);
 impl SplitMix64 {
     /// The dice of one buyer: streams of neighbours have nothing in common.
     pub fn new(seed: u64, number: u64) -> Self {
-        let mut dice = Self(seed ^ 0x1ea5_e401_d000_0002);
-        dice.0 = dice.next().wrapping_add(number.wrapping_mul(0xd134_2543_de82_ef95));
-        dice
+        let mut random = Self(seed ^ 0x1ea5_e401_d000_0002);
+        random.0 = random.next_u64().wrapping_add(number.wrapping_mul(0xd134_2543_de82_ef95));
+        random
     }
 
     /// The next 64 bits.
-    pub fn next(&mut self) -> u64 {
+    pub fn next_u64(&mut self) -> u64 {
         self.0 = self.0.wrapping_add(0x9e37_79b9_7f4a_7c15);
         let mut z = self.0;
         z = (z ^ (z >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
@@ -27,23 +27,23 @@ impl SplitMix64 {
     pub fn below(&mut self, end: usize) -> usize {
         let end = u64::try_from(end).unwrap_or(u64::MAX);
         // It is below `end`, which was a usize.
-        if end == 0 { 0 } else { usize::try_from(self.next() % end).unwrap_or(0) }
+        if end == 0 { 0 } else { usize::try_from(self.next_u64() % end).unwrap_or(0) }
     }
 
     /// From 0 to 1, without 1.
     #[allow(clippy::cast_precision_loss, reason = "53 bits are exact")]
-    pub fn share(&mut self) -> f64 {
-        (self.next() >> 11) as f64 / (1_u64 << 53) as f64
+    pub fn next_fraction(&mut self) -> f64 {
+        (self.next_u64() >> 11) as f64 / (1_u64 << 53) as f64
     }
 
     /// True this often.
-    pub fn is(&mut self, share: f64) -> bool {
-        self.share() < share
+    pub fn chance(&mut self, share: f64) -> bool {
+        self.next_fraction() < share
     }
 
     /// A span with this mean, as people take: mostly short, sometimes long, never more than eight times as long.
-    pub fn span(&mut self, mean: Duration) -> Duration {
-        let times = -(1.0 - self.share()).ln();
+    pub fn exponential(&mut self, mean: Duration) -> Duration {
+        let times = -(1.0 - self.next_fraction()).ln();
         mean.mul_f64(times.min(8.0))
     }
 }
@@ -56,17 +56,18 @@ mod tests {
     #[test]
     fn the_same_seed_is_the_same_chance() {
         let draw = |seed, number| {
-            let mut dice = SplitMix64::new(seed, number);
-            (0..8).map(|_| dice.next()).collect::<Vec<_>>()
+            let mut random = SplitMix64::new(seed, number);
+            (0..8).map(|_| random.next_u64()).collect::<Vec<_>>()
         };
         assert_eq!(draw(7, 3), draw(7, 3));
         assert_ne!(draw(7, 3), draw(7, 4));
         assert_ne!(draw(7, 3), draw(8, 3));
-        let mut dice = SplitMix64::new(1, 1);
-        let hits = (0..10_000).filter(|_| dice.is(0.25)).count();
+        let mut random = SplitMix64::new(1, 1);
+        let hits = (0..10_000).filter(|_| random.chance(0.25)).count();
         assert!((2_200..2_800).contains(&hits), "{hits}");
-        let mean: Duration = (0..10_000).map(|_| dice.span(Duration::from_millis(100))).sum::<Duration>() / 10_000;
+        let mean: Duration =
+            (0..10_000).map(|_| random.exponential(Duration::from_millis(100))).sum::<Duration>() / 10_000;
         assert!((90..110).contains(&mean.as_millis()), "{mean:?}");
-        assert!((0..1_000).all(|_| dice.below(3) < 3) && dice.below(0) == 0);
+        assert!((0..1_000).all(|_| random.below(3) < 3) && random.below(0) == 0);
     }
 }

@@ -11,8 +11,8 @@ use super::plan::{RehearsalMode, RehearsalPlan};
 use super::proof::RehearsalProof;
 use super::proof_checks::ProofCheck;
 use super::rehearsal_event::RehearsalEvent;
-use crate::bench::latency::{LatencyHistogram, LatencySummary};
-use crate::bench::pairs_report::micros;
+use crate::bench::latency::LatencySummary;
+use crate::bench::pairs_report::format_micros;
 use leasehold_support::output::{self, Table};
 
 /// All of it. Latencies in microseconds.
@@ -71,7 +71,7 @@ struct ProofReport {
 }
 
 #[allow(clippy::cast_precision_loss, reason = "counts are far below 2^53")]
-fn per(count: u64, time: Duration) -> f64 {
+fn rate_per_s(count: u64, time: Duration) -> f64 {
     if time.is_zero() { 0.0 } else { (count as f64 / time.as_secs_f64() * 10.0).round() / 10.0 }
 }
 
@@ -80,56 +80,56 @@ impl RehearsalReport {
     #[allow(clippy::cast_precision_loss, reason = "counts are far below 2^53")]
     pub fn new(
         plan: &RehearsalPlan,
-        venue: &RehearsalEvent,
-        counter: &RehearsalContext,
+        event: &RehearsalEvent,
+        context: &RehearsalContext,
         measured: &RunMeasurement,
         proof: &RehearsalProof,
     ) -> Self {
-        counter.tally.change(|sums| {
-            let (holds, refusals) = (sums.hold.count(), sums.refusal.count());
-            let requests = holds + refusals + sums.confirm.count() + sums.release.count();
+        context.counters.update(|counters| {
+            let (holds, refusals) = (counters.hold.count(), counters.refusal.count());
+            let requests = holds + refusals + counters.confirm.count() + counters.release.count();
             let millis = |span: Duration| u64::try_from(span.as_millis()).unwrap_or(u64::MAX);
             Self {
-                url: counter.place.shown.clone(),
-                event_id: venue.event_id.clone(),
+                url: context.deployment.display_url.clone(),
+                event_id: event.event_id.clone(),
                 mode: plan.mode,
                 seed: plan.seed,
                 buyers: plan.buyers,
-                seats: venue.seats.len(),
+                seats: event.seats.len(),
                 seconds: (measured.elapsed.as_secs_f64() * 1000.0).round() / 1000.0,
                 holds,
-                holds_per_s: per(holds, measured.elapsed),
+                holds_per_s: rate_per_s(holds, measured.elapsed),
                 refusals,
-                refusals_per_s: per(refusals, measured.elapsed),
-                conflict_rate: sums.conflict_rate(),
-                reasons: sums.reasons.clone(),
-                hold_us: summary(&sums.hold),
-                refusal_us: summary(&sums.refusal),
-                confirm_us: summary(&sums.confirm),
-                release_us: summary(&sums.release),
-                arrived: sums.arrived,
-                sold: sums.sold,
-                sold_seats: sums.sold_seats,
-                sold_late: sums.sold_late,
-                sold_other_seats: sums.sold_other_seats,
-                abandoned: sums.walked_away,
-                released: sums.released,
-                declined: sums.declined,
-                never_paid: sums.never_paid,
-                refunded: sums.refunded,
-                expired: sums.expired,
-                went_without: sums.went_without,
+                refusals_per_s: rate_per_s(refusals, measured.elapsed),
+                conflict_rate: counters.conflict_rate(),
+                reasons: counters.reasons.clone(),
+                hold_us: counters.hold.summary(),
+                refusal_us: counters.refusal.summary(),
+                confirm_us: counters.confirm.summary(),
+                release_us: counters.release.summary(),
+                arrived: counters.arrived,
+                sold: counters.sold,
+                sold_seats: counters.sold_seats,
+                sold_late: counters.sold_late,
+                sold_other_seats: counters.sold_other_seats,
+                abandoned: counters.walked_away,
+                released: counters.released,
+                declined: counters.declined,
+                never_paid: counters.never_paid,
+                refunded: counters.refunded,
+                expired: counters.expired,
+                went_without: counters.went_without,
                 longest_wait_ms: millis(measured.longest_wait),
                 longest_wait_first_try_ms: millis(measured.longest_wait_first_try),
-                lost_answers: sums.lost,
-                not_now: sums.not_now.clone(),
+                lost_answers: counters.lost,
+                not_now: counters.not_now.clone(),
                 unknown: proof.unknown,
-                errors: sums.errors.clone(),
+                errors: counters.errors.clone(),
                 cpu_us_per_request: (measured.cpu.as_micros() as f64 / (requests.max(1) as f64) * 10.0).round() / 10.0,
                 proof: ProofReport {
                     ok: proof.checks.iter().all(|check| check.ok),
                     audit_entries: proof.entries,
-                    confirmed_orders: proof.told,
+                    confirmed_orders: proof.confirmed_orders,
                     checks: proof.checks.clone(),
                 },
             }
@@ -143,9 +143,9 @@ impl RehearsalReport {
 
     /// For people.
     pub fn print(&self) -> anyhow::Result<()> {
-        self.latencies()?;
-        self.people()?;
-        self.troubles()?;
+        self.print_latencies()?;
+        self.print_buyers()?;
+        self.print_troubles()?;
         let mut table = Table::new(&["PROOF", "", ""]);
         for check in &self.proof.checks {
             table.row([check.name.clone(), if check.ok { "holds" } else { "BROKEN" }.into(), check.detail.clone()]);
@@ -155,9 +155,9 @@ impl RehearsalReport {
         output::line(format!("{verdict} (event {}, seed {})", output::plain(&self.event_id), self.seed))
     }
 
-    fn latencies(&self) -> anyhow::Result<()> {
+    fn print_latencies(&self) -> anyhow::Result<()> {
         let mut table = Table::new(&["", "COUNT", "PER S", "P50", "P99", "MAX"]);
-        let per_s = |count: u64| format!("{:.0}", per(count, Duration::from_secs_f64(self.seconds.max(0.0))));
+        let per_s = |count: u64| format!("{:.0}", rate_per_s(count, Duration::from_secs_f64(self.seconds.max(0.0))));
         let rows = [
             ("hold", self.holds, self.hold_us),
             ("refusal", self.refusals, self.refusal_us),
@@ -166,7 +166,14 @@ impl RehearsalReport {
         ];
         for (what, count, summary) in rows.into_iter().filter(|(_, count, _)| *count > 0) {
             let LatencySummary { p50, p99, max } = summary;
-            table.row([what.into(), count.to_string(), per_s(count), micros(p50), micros(p99), micros(max)]);
+            table.row([
+                what.into(),
+                count.to_string(),
+                per_s(count),
+                format_micros(p50),
+                format_micros(p99),
+                format_micros(max),
+            ]);
         }
         table.print()?;
         let reasons: Vec<String> = self.reasons.iter().map(|(reason, count)| format!("{count} {reason}")).collect();
@@ -180,7 +187,7 @@ impl RehearsalReport {
         ))
     }
 
-    fn people(&self) -> anyhow::Result<()> {
+    fn print_buyers(&self) -> anyhow::Result<()> {
         if matches!(self.mode, RehearsalMode::Holds | RehearsalMode::Losers) {
             return Ok(());
         }
@@ -203,7 +210,7 @@ impl RehearsalReport {
         ))
     }
 
-    fn troubles(&self) -> anyhow::Result<()> {
+    fn print_troubles(&self) -> anyhow::Result<()> {
         if self.lost_answers > 0 || !self.not_now.is_empty() {
             let not_now: Vec<String> =
                 self.not_now.iter().map(|(status, count)| format!("{count} x {status}")).collect();
@@ -223,8 +230,4 @@ impl RehearsalReport {
         }
         Ok(())
     }
-}
-
-fn summary(stats: &LatencyHistogram) -> LatencySummary {
-    stats.summary()
 }

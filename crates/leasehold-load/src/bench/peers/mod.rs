@@ -48,7 +48,7 @@ pub enum PeerKind {
 
 impl PeerKind {
     /// The kind of a URL scheme.
-    pub fn named(scheme: &str) -> Option<Self> {
+    pub fn from_scheme(scheme: &str) -> Option<Self> {
         match scheme {
             "redis" => Some(Self::Redis),
             "etcd" => Some(Self::Etcd),
@@ -67,12 +67,12 @@ pub struct PeerServer {
     /// The URL as it was given, secrets and all.
     pub url: String,
     /// The URL without its secrets.
-    pub shown: String,
+    pub display_url: String,
 }
 
 impl fmt::Debug for PeerServer {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(&self.shown)
+        f.write_str(&self.display_url)
     }
 }
 
@@ -102,21 +102,21 @@ pub async fn run(
         PeerKind::Etcd => pair_load::run(etcd::connect(peer, clients).await?, time, stop, bar).await,
         PeerKind::ZooKeeper => pair_load::run(zookeeper::connect(peer, clients).await?, time, stop, bar).await,
         PeerKind::Postgres => {
-            let table = postgres::LockTable::make(peer).await?;
+            let table = postgres::LockTable::create(peer).await?;
             let measured = match table.connect(peer, clients).await {
                 Ok(clients) => pair_load::run(clients, time, stop, bar).await,
                 Err(error) => Err(error),
             };
-            table.remove().await?;
+            table.drop_table().await?;
             measured
         }
         PeerKind::Seats => {
-            let hall = postgres_seats::SeatTable::make(peer).await?;
-            let measured = match hall.connect(peer, clients).await {
+            let table = postgres_seats::SeatTable::create(peer).await?;
+            let measured = match table.connect(peer, clients).await {
                 Ok(buyers) => pair_load::run(buyers, time, stop, bar).await,
                 Err(error) => Err(error),
             };
-            hall.remove().await?;
+            table.drop_table().await?;
             measured
         }
     }
@@ -132,18 +132,18 @@ pub async fn run(
     _bar: &ProgressBar,
 ) -> anyhow::Result<PairMeasurement> {
     require_built(peer.kind)?;
-    anyhow::bail!("this build cannot drive {}", peer.shown)
+    anyhow::bail!("this build cannot drive {}", peer.display_url)
 }
 
 /// Nobody could be asked.
 #[cfg(feature = "peers")]
-fn silent(peer: &PeerServer, cause: &impl fmt::Display) -> anyhow::Error {
-    Failure::coded(leasehold_support::exit::UNAVAILABLE, format!("no answer from {}: {cause}", peer.shown))
+fn unavailable(peer: &PeerServer, cause: &impl fmt::Display) -> anyhow::Error {
+    Failure::coded(leasehold_support::exit::UNAVAILABLE, format!("no answer from {}: {cause}", peer.display_url))
 }
 
 /// Text that no other client has: what tells owners apart.
 #[cfg(feature = "peers")]
-fn owner(number: usize) -> String {
+fn unique_owner(number: usize) -> String {
     use std::hash::{BuildHasher, RandomState};
     format!("{:016x}{number:04x}", RandomState::new().hash_one(number))
 }

@@ -9,10 +9,10 @@ use std::time::Duration;
 use anyhow::{Context, ensure};
 use zookeeper_client::{Acls, CreateMode, CreateOptions};
 
-use super::{PeerServer, silent};
+use super::{PeerServer, unavailable};
 use crate::bench::pair_load;
 
-const SESSION: Duration = Duration::from_secs(30);
+const SESSION_TIMEOUT: Duration = Duration::from_secs(30);
 
 /// One connection, with its session and the parent of its name.
 pub struct ZooKeeperClient {
@@ -24,28 +24,28 @@ pub struct ZooKeeperClient {
 
 /// Connects the clients and makes their parents.
 pub async fn connect(peer: &PeerServer, count: usize) -> anyhow::Result<Vec<ZooKeeperClient>> {
-    let cluster = peer.shown.strip_prefix("zk://").unwrap_or(&peer.shown).trim_end_matches('/');
+    let cluster = peer.display_url.strip_prefix("zk://").unwrap_or(&peer.display_url).trim_end_matches('/');
     let mut clients = Vec::with_capacity(count);
     for number in 0..count {
         // Fail eagerly: else it goes on for ever where nobody listens.
-        let connector = zookeeper_client::Client::connector().with_session_timeout(SESSION).with_fail_eagerly();
-        let connection = connector.connect(cluster).await.map_err(|cause| silent(peer, &cause))?;
-        let parent = format!("/{}-{number}", pair_load::prefix().replace('/', "-"));
-        let made = connection.create(&parent, b"", &options(CreateMode::Persistent)).await;
-        made.map_err(|cause| silent(peer, &cause))?;
+        let connector = zookeeper_client::Client::connector().with_session_timeout(SESSION_TIMEOUT).with_fail_eagerly();
+        let connection = connector.connect(cluster).await.map_err(|cause| unavailable(peer, &cause))?;
+        let parent = format!("/{}-{number}", pair_load::resource_prefix().replace('/', "-"));
+        let made = connection.create(&parent, b"", &create_options(CreateMode::Persistent)).await;
+        made.map_err(|cause| unavailable(peer, &cause))?;
         clients.push(ZooKeeperClient { connection, parent, held: String::new() });
     }
     Ok(clients)
 }
 
-fn options(mode: CreateMode) -> CreateOptions<'static> {
+fn create_options(mode: CreateMode) -> CreateOptions<'static> {
     mode.with_acls(Acls::anyone_all())
 }
 
 impl pair_load::LockClient for ZooKeeperClient {
     async fn acquire(&mut self, _name: &str) -> anyhow::Result<()> {
         let prefix = format!("{}/lock-", self.parent);
-        let created = self.connection.create(&prefix, b"", &options(CreateMode::EphemeralSequential)).await;
+        let created = self.connection.create(&prefix, b"", &create_options(CreateMode::EphemeralSequential)).await;
         let (_, sequence) = created.context("create a node")?;
         self.held = format!("lock-{sequence}");
         let siblings = self.connection.list_children(&self.parent).await.context("list the siblings")?;
@@ -59,7 +59,7 @@ impl pair_load::LockClient for ZooKeeperClient {
         self.connection.delete(&path, None).await.context("delete the node")
     }
 
-    async fn leave(self) -> anyhow::Result<()> {
+    async fn clean_up(self) -> anyhow::Result<()> {
         self.connection.delete(&self.parent, None).await.context("delete the parent node")
     }
 }

@@ -12,54 +12,65 @@ use super::ServerAddress;
 use super::resp_codec::{self, RespReply};
 
 /// How many ready connections one look can find; the rest is found by the next.
-const LOOK: usize = 256;
+const EVENTS_PER_WAIT: usize = 256;
 
 /// Enough for one answer.
-const CHUNK: usize = 1 << 10;
+const READ_CHUNK_BYTES: usize = 1 << 10;
 
 /// Connections, and who of them has something to read.
 pub struct ConnectionSet {
     epoll: OwnedFd,
-    callers: Vec<PolledConnection>,
+    connections: Vec<PolledConnection>,
     events: Vec<epoll::Event>,
     /// Whom the last look found.
     ready: Vec<usize>,
-    outgoing: Vec<u8>,
-    shown: String,
+    write_buffer: Vec<u8>,
+    display_url: String,
 }
 
 struct PolledConnection {
     stream: TcpStream,
     /// What was received and not yet taken.
-    incoming: Vec<u8>,
+    read_buffer: Vec<u8>,
     /// How much of it the last answer was.
-    taken: usize,
+    consumed: usize,
 }
 
 impl ConnectionSet {
     /// Connects this many.
     pub fn connect(address: &ServerAddress, count: usize) -> anyhow::Result<Self> {
         let epoll = epoll::create(epoll::CreateFlags::CLOEXEC).context("make an epoll")?;
-        let mut callers = Vec::with_capacity(count);
+        let mut connections = Vec::with_capacity(count);
         for number in 0..count {
             let stream = address.connect()?;
             stream.set_nonblocking(true).context("make a socket that does not block")?;
             let data = epoll::EventData::new_u64(number as u64);
             epoll::add(&epoll, &stream, data, epoll::EventFlags::IN).context("watch a socket")?;
-            callers.push(PolledConnection { stream, incoming: Vec::with_capacity(CHUNK), taken: 0 });
+            connections.push(PolledConnection {
+                stream,
+                read_buffer: Vec::with_capacity(READ_CHUNK_BYTES),
+                consumed: 0,
+            });
         }
-        let (events, ready) = (Vec::with_capacity(LOOK), Vec::with_capacity(LOOK));
-        Ok(Self { epoll, callers, events, ready, outgoing: Vec::new(), shown: address.shown.clone() })
+        let (events, ready) = (Vec::with_capacity(EVENTS_PER_WAIT), Vec::with_capacity(EVENTS_PER_WAIT));
+        Ok(Self {
+            epoll,
+            connections,
+            events,
+            ready,
+            write_buffer: Vec::new(),
+            display_url: address.display_url.clone(),
+        })
     }
 
     /// How many there are.
     pub fn len(&self) -> usize {
-        self.callers.len()
+        self.connections.len()
     }
 
     /// Waits until somebody can read, at most this long. Says how many.
-    pub fn look(&mut self, patience: Duration) -> anyhow::Result<usize> {
-        let timeout = Timespec { tv_sec: patience.as_secs().try_into()?, tv_nsec: patience.subsec_nanos().into() };
+    pub fn wait_readable(&mut self, max_wait: Duration) -> anyhow::Result<usize> {
+        let timeout = Timespec { tv_sec: max_wait.as_secs().try_into()?, tv_nsec: max_wait.subsec_nanos().into() };
         self.events.clear();
         match epoll::wait(&self.epoll, rustix::buffer::spare_capacity(&mut self.events), Some(&timeout)) {
             Ok(_) | Err(rustix::io::Errno::INTR) => {}
@@ -71,39 +82,39 @@ impl ConnectionSet {
     }
 
     /// The caller that the last look found in this place.
-    pub fn found(&self, place: usize) -> usize {
-        self.ready[place]
+    pub fn ready_at(&self, nth: usize) -> usize {
+        self.ready[nth]
     }
 
-    /// Reads what has come for a caller.
-    pub fn receive(&mut self, caller: usize) -> anyhow::Result<()> {
-        let caller = &mut self.callers[caller];
-        match read_more(&mut caller.stream, &mut caller.incoming) {
+    /// Reads what has come for a connection.
+    pub fn read_available(&mut self, index: usize) -> anyhow::Result<()> {
+        let connection = &mut self.connections[index];
+        match read_more(&mut connection.stream, &mut connection.read_buffer) {
             Err(error) if error.kind() != io::ErrorKind::WouldBlock => {
-                Err(error).with_context(|| format!("read from {}", self.shown))
+                Err(error).with_context(|| format!("read from {}", self.display_url))
             }
             _ => Ok(()),
         }
     }
 
-    /// The next whole answer for a caller. It is gone at the next call.
-    pub fn answer(&mut self, caller: usize) -> anyhow::Result<Option<RespReply<'_>>> {
-        let caller = &mut self.callers[caller];
-        caller.incoming.drain(..caller.taken);
-        caller.taken = 0;
-        let Some((answer, length)) = resp_codec::answer(&caller.incoming)? else { return Ok(None) };
-        caller.taken = length;
-        Ok(Some(answer))
+    /// The next whole answer for a connection. It is gone at the next call.
+    pub fn next_reply(&mut self, index: usize) -> anyhow::Result<Option<RespReply<'_>>> {
+        let connection = &mut self.connections[index];
+        connection.read_buffer.drain(..connection.consumed);
+        connection.consumed = 0;
+        let Some((reply, length)) = resp_codec::parse_reply(&connection.read_buffer)? else { return Ok(None) };
+        connection.consumed = length;
+        Ok(Some(reply))
     }
 
-    /// Sends a command for a caller.
-    pub fn send(&mut self, caller: usize, arguments: &[&str]) -> anyhow::Result<()> {
-        resp_codec::command(&mut self.outgoing, arguments);
+    /// Sends a command for a connection.
+    pub fn send_command(&mut self, index: usize, arguments: &[&str]) -> anyhow::Result<()> {
+        resp_codec::encode_command(&mut self.write_buffer, arguments);
         // A caller asks again only when it was answered, so that a full socket means a server that does not read.
-        let sent = self.callers[caller].stream.write(&self.outgoing);
-        match sent.with_context(|| format!("write to {}", self.shown))? {
-            length if length == self.outgoing.len() => Ok(()),
-            _ => bail!("{} does not read what is sent to it", self.shown),
+        let sent = self.connections[index].stream.write(&self.write_buffer);
+        match sent.with_context(|| format!("write to {}", self.display_url))? {
+            length if length == self.write_buffer.len() => Ok(()),
+            _ => bail!("{} does not read what is sent to it", self.display_url),
         }
     }
 }
@@ -111,7 +122,7 @@ impl ConnectionSet {
 /// Reads once, to the end of what is there. The end of the stream is an error: nobody hangs up on us.
 pub fn read_more(stream: &mut TcpStream, buffer: &mut Vec<u8>) -> io::Result<()> {
     let old = buffer.len();
-    buffer.resize(old + CHUNK, 0);
+    buffer.resize(old + READ_CHUNK_BYTES, 0);
     let read = stream.read(&mut buffer[old..]);
     buffer.truncate(old + read.as_ref().map_or(0, |length| *length));
     match read? {

@@ -11,17 +11,17 @@ use serde::Serialize;
 use super::{ServerAddress, pairs};
 use crate::bench::latency::{LatencySummary, ratio};
 use crate::bench::pair_load::PairMeasurement;
-use crate::bench::pairs_report::micros;
+use crate::bench::pairs_report::format_micros;
 use crate::bench::progress;
 use crate::bench::stop_signal::StopSignal;
 use leasehold_support::exit::Failure;
 use leasehold_support::output::{self, Table};
 
 /// How many others acquire and release, before and beside the idle ones.
-const OTHERS: usize = 8;
+const BUSY_CLIENTS: usize = 8;
 
 /// Files this process has open besides.
-const SPARE_FILES: u64 = 128;
+const SPARE_FILE_DESCRIPTORS: u64 = 128;
 
 /// What was found.
 #[derive(Debug, Serialize)]
@@ -50,24 +50,24 @@ pub fn run(
     time: Duration,
     stop: &StopSignal,
 ) -> anyhow::Result<IdleReport> {
-    allow_files(count)?;
+    raise_file_limit(count)?;
     resident_bytes(pid)?;
-    let others = |what: &str| -> anyhow::Result<PairMeasurement> {
-        let bar = progress::time(time, what);
-        let measured = pairs::run(address, OTHERS, time, stop, &bar);
+    let measure_busy = |what: &str| -> anyhow::Result<PairMeasurement> {
+        let bar = progress::time_bar(time, what);
+        let measured = pairs::run(address, BUSY_CLIENTS, time, stop, &bar);
         bar.finish_and_clear();
         measured
     };
-    let before = others("pairs by others, without idle connections")?;
+    let before = measure_busy("pairs by others, without idle connections")?;
     let resident_bytes_before = resident_bytes(pid)?;
-    let idle = open(address, count, stop)?;
+    let idle = open_idle(address, count, stop)?;
     let resident_bytes_with = resident_bytes(pid)?;
-    let with = others("pairs by others, beside idle connections")?;
+    let with = measure_busy("pairs by others, beside idle connections")?;
     let closed = idle.iter().filter(|stream| !is_open(stream)).count();
     ensure!(closed == 0, "the server closed {closed} of {count} idle connections: nothing was measured beside them");
     let (pair_us_before, pair_us_with) = (before.pair.summary(), with.pair.summary());
     Ok(IdleReport {
-        url: address.shown.clone(),
+        url: address.display_url.clone(),
         pid,
         idle: idle.len(),
         resident_bytes_before,
@@ -83,17 +83,17 @@ pub fn run(
 
 /// Opens the connections. Each says PING once: a server may cut off those who never say a word, and one that
 /// answered has made all that it keeps for a connection.
-fn open(address: &ServerAddress, count: usize, stop: &StopSignal) -> anyhow::Result<Vec<TcpStream>> {
-    let bar = progress::count(count as u64, "idle connections");
+fn open_idle(address: &ServerAddress, count: usize, stop: &StopSignal) -> anyhow::Result<Vec<TcpStream>> {
+    let bar = progress::count_bar(count as u64, "idle connections");
     let mut idle = Vec::with_capacity(count);
     for number in 0..count {
-        if stop.is_asked() {
+        if stop.is_requested() {
             break;
         }
-        let reached = || format!("open idle connection {} of {count}", number + 1);
-        let mut stream = address.connect().with_context(reached)?;
-        let answer = address.ask(&mut stream, &["PING"]).with_context(reached)?;
-        ensure!(answer == "+PONG", "the server answered PING with {answer:?}");
+        let attempt = || format!("open idle connection {} of {count}", number + 1);
+        let mut stream = address.connect().with_context(attempt)?;
+        let reply = address.request(&mut stream, &["PING"]).with_context(attempt)?;
+        ensure!(reply == "+PONG", "the server answered PING with {reply:?}");
         stream.set_nonblocking(true).context("make a socket that does not block")?;
         idle.push(stream);
         bar.inc(1);
@@ -108,8 +108,8 @@ fn is_open(stream: &TcpStream) -> bool {
 }
 
 /// Raises our own limit of open files.
-fn allow_files(count: usize) -> anyhow::Result<()> {
-    let wanted = count as u64 + SPARE_FILES;
+fn raise_file_limit(count: usize) -> anyhow::Result<()> {
+    let wanted = count as u64 + SPARE_FILE_DESCRIPTORS;
     let Rlimit { current, maximum } = getrlimit(Resource::Nofile);
     if current.is_none_or(|current| current >= wanted) {
         return Ok(());
@@ -125,14 +125,14 @@ fn allow_files(count: usize) -> anyhow::Result<()> {
 /// Resident memory of a process. The rollup is exact; the status lags by some pages for each thread.
 fn resident_bytes(pid: u32) -> anyhow::Result<u64> {
     let proc = PathBuf::from("/proc").join(pid.to_string());
-    let read = |file: &str, field: &str| resident_in(&std::fs::read_to_string(proc.join(file)).ok()?, field);
+    let read = |file: &str, field: &str| parse_kib_field(&std::fs::read_to_string(proc.join(file)).ok()?, field);
     read("smaps_rollup", "Rss:")
         .or_else(|| read("status", "VmRSS:"))
         .ok_or_else(|| Failure::usage(format!("--pid {pid} is no process whose memory can be read")))
 }
 
 /// The bytes of a line like `Rss:   1234 kB`.
-fn resident_in(text: &str, field: &str) -> Option<u64> {
+fn parse_kib_field(text: &str, field: &str) -> Option<u64> {
     let line = text.lines().find_map(|line| line.strip_prefix(field))?;
     line.trim().strip_suffix("kB")?.trim().parse::<u64>().ok()?.checked_mul(1024)
 }
@@ -149,7 +149,7 @@ pub fn print(report: &IdleReport) -> anyhow::Result<()> {
     output::line(format!("{} idle connections: {:.1} KiB resident each", report.idle, each / 1024.0))?;
     let mut table = Table::new(&["8 OTHERS", "PAIRS/S", "PAIR P50", "P99", "MAX"]);
     let mut row = |what: &str, per_s: f64, us: LatencySummary| {
-        let latencies = [us.p50, us.p99, us.max].map(micros);
+        let latencies = [us.p50, us.p99, us.max].map(format_micros);
         table.row([what.to_owned(), format!("{per_s:.0}")].into_iter().chain(latencies));
     };
     row("without", report.pairs_per_s_before, report.pair_us_before);
@@ -165,9 +165,9 @@ mod tests {
     #[test]
     fn memory_is_read_as_the_kernel_writes_it() {
         let rollup = "55d0-7ffd ---p 00000000 00:00 0  [rollup]\nRss:                1536 kB\nPss: 1 kB\n";
-        assert_eq!(resident_in(rollup, "Rss:"), Some(1536 * 1024));
-        assert_eq!(resident_in("VmHWM:\t 9 kB\nVmRSS:\t    8 kB\n", "VmRSS:"), Some(8192));
-        assert_eq!(resident_in("Rss: many kB", "Rss:"), None);
+        assert_eq!(parse_kib_field(rollup, "Rss:"), Some(1536 * 1024));
+        assert_eq!(parse_kib_field("VmHWM:\t 9 kB\nVmRSS:\t    8 kB\n", "VmRSS:"), Some(8192));
+        assert_eq!(parse_kib_field("Rss: many kB", "Rss:"), None);
         assert!(resident_bytes(std::process::id()).unwrap() > 1 << 16);
         assert!(resident_bytes(u32::MAX).is_err());
     }

@@ -26,10 +26,10 @@ use self::resp_codec::RespReply;
 use leasehold_support::exit::{Failure, UNAVAILABLE};
 
 /// How long connecting may take, and the first answer.
-const PATIENCE: Duration = Duration::from_secs(5);
+const CONNECT_TIMEOUT: Duration = Duration::from_secs(5);
 
 /// Where the key comes from when the URL has none.
-const KEY: &str = "LEASEHOLD_API_KEY";
+const API_KEY_VARIABLE: &str = "LEASEHOLD_API_KEY";
 
 /// Where a server of ours listens.
 #[derive(Clone, PartialEq, Eq)]
@@ -41,12 +41,12 @@ pub struct ServerAddress {
     /// The secret of the URL.
     pub key: Option<String>,
     /// The URL without its secret.
-    pub shown: String,
+    pub display_url: String,
 }
 
 impl fmt::Debug for ServerAddress {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(&self.shown)
+        f.write_str(&self.display_url)
     }
 }
 
@@ -57,25 +57,31 @@ impl ServerAddress {
     ///
     /// Unavailable, when nobody answers; bad usage, when the key does not fit.
     pub fn connect(&self) -> anyhow::Result<TcpStream> {
-        let mut stream = self.reach().map_err(|cause| self.silent(&cause))?;
-        let named = || std::env::var(KEY).ok().filter(|key| !key.is_empty());
-        if let Some(key) = self.key.clone().or_else(named) {
-            match self.ask(&mut stream, &["AUTH", &key])?.as_str() {
+        let mut stream = self.connect_tcp().map_err(|cause| self.unavailable(&cause))?;
+        let from_environment = || std::env::var(API_KEY_VARIABLE).ok().filter(|key| !key.is_empty());
+        if let Some(key) = self.key.clone().or_else(from_environment) {
+            match self.request(&mut stream, &["AUTH", &key])?.as_str() {
                 "+OK" => {}
-                no => return Err(Failure::usage(format!("{} does not take the key: {}", self.shown, &no[1..]))),
+                refusal => {
+                    return Err(Failure::usage(format!(
+                        "{} does not take the key: {}",
+                        self.display_url,
+                        &refusal[1..]
+                    )));
+                }
             }
         }
         Ok(stream)
     }
 
-    fn reach(&self) -> io::Result<TcpStream> {
+    fn connect_tcp(&self) -> io::Result<TcpStream> {
         let mut last = io::Error::new(io::ErrorKind::NotFound, "the name has no address");
         for address in (self.host.as_str(), self.port).to_socket_addrs()? {
-            match TcpStream::connect_timeout(&address, PATIENCE) {
+            match TcpStream::connect_timeout(&address, CONNECT_TIMEOUT) {
                 Ok(stream) => {
                     stream.set_nodelay(true)?;
-                    stream.set_read_timeout(Some(PATIENCE))?;
-                    stream.set_write_timeout(Some(PATIENCE))?;
+                    stream.set_read_timeout(Some(CONNECT_TIMEOUT))?;
+                    stream.set_write_timeout(Some(CONNECT_TIMEOUT))?;
                     return Ok(stream);
                 }
                 Err(error) => last = error,
@@ -85,24 +91,24 @@ impl ServerAddress {
     }
 
     /// Asks on a connection that blocks: the first line of the answer, or its number, as it came.
-    pub fn ask(&self, stream: &mut TcpStream, arguments: &[&str]) -> anyhow::Result<String> {
+    pub fn request(&self, stream: &mut TcpStream, arguments: &[&str]) -> anyhow::Result<String> {
         let mut buffer = Vec::new();
-        resp_codec::command(&mut buffer, arguments);
-        stream.write_all(&buffer).map_err(|cause| self.silent(&cause))?;
+        resp_codec::encode_command(&mut buffer, arguments);
+        stream.write_all(&buffer).map_err(|cause| self.unavailable(&cause))?;
         buffer.clear();
         loop {
-            connection_set::read_more(stream, &mut buffer).map_err(|cause| self.silent(&cause))?;
-            match resp_codec::answer(&buffer)? {
+            connection_set::read_more(stream, &mut buffer).map_err(|cause| self.unavailable(&cause))?;
+            match resp_codec::parse_reply(&buffer)? {
                 Some((RespReply::Simple(text), _)) => return Ok(format!("+{text}")),
                 Some((RespReply::Error(text), _)) => return Ok(format!("-{text}")),
-                Some((other, _)) => bail!("{} answered {other:?} to {}", self.shown, arguments[0]),
+                Some((other, _)) => bail!("{} answered {other:?} to {}", self.display_url, arguments[0]),
                 None => {}
             }
         }
     }
 
     /// Nobody could be asked.
-    fn silent(&self, cause: &io::Error) -> anyhow::Error {
-        Failure::coded(UNAVAILABLE, format!("no answer from {}: {cause}", self.shown))
+    fn unavailable(&self, cause: &io::Error) -> anyhow::Error {
+        Failure::coded(UNAVAILABLE, format!("no answer from {}: {cause}", self.display_url))
     }
 }

@@ -15,14 +15,14 @@ use crate::bench::stop_signal::StopSignal;
 use leasehold_support::time;
 
 /// The ttl of each lease, in milliseconds.
-const TTL_MS: &str = "30000";
+const LEASE_TTL_MS: &str = "30000";
 
 /// How often the bar moves and a stop is noticed.
-pub const TICK: Duration = Duration::from_millis(100);
+pub const TICK_INTERVAL: Duration = Duration::from_millis(100);
 
 /// So many ticks in which nobody is answered are ten seconds. Counted, since a clock would also count the time in
 /// which this process was stopped.
-pub const SILENT_TICKS: u32 = 100;
+pub const MAX_SILENT_TICKS: u32 = 100;
 
 /// Lets `clients` connections work for `time` after the warm-up, or until somebody stops it.
 ///
@@ -46,9 +46,9 @@ enum PairState {
 }
 
 struct ServerPairLoad {
-    crowd: ConnectionSet,
-    stages: Vec<PairState>,
-    turns: Vec<u64>,
+    connections: ConnectionSet,
+    states: Vec<PairState>,
+    rounds: Vec<u64>,
     prefix: String,
     name: String,
     lease_id: String,
@@ -57,96 +57,96 @@ struct ServerPairLoad {
     /// From when on it counts.
     began: Instant,
     ended: bool,
-    at_work: usize,
+    unfinished: usize,
 }
 
 impl ServerPairLoad {
-    fn start(crowd: ConnectionSet) -> anyhow::Result<Self> {
-        let clients = crowd.len();
+    fn start(connections: ConnectionSet) -> anyhow::Result<Self> {
+        let clients = connections.len();
         let now = time::stopwatch();
         let mut load = Self {
-            crowd,
-            stages: vec![PairState::Done; clients],
-            turns: vec![0; clients],
-            prefix: pair_load::prefix(),
+            connections,
+            states: vec![PairState::Done; clients],
+            rounds: vec![0; clients],
+            prefix: pair_load::resource_prefix(),
             name: String::new(),
             lease_id: String::new(),
             acquire: LatencyHistogram::new()?,
             pair: LatencyHistogram::new()?,
-            began: now + pair_load::WARM_UP,
+            began: now + pair_load::WARM_UP_TIME,
             ended: false,
-            at_work: clients,
+            unfinished: clients,
         };
-        (0..clients).try_for_each(|client| load.ask(client))?;
+        (0..clients).try_for_each(|client| load.start_pair(client))?;
         Ok(load)
     }
 
     fn run(mut self, time: Duration, stop: &StopSignal, bar: &ProgressBar) -> anyhow::Result<PairMeasurement> {
         let end = self.began + time;
-        let mut tick = time::stopwatch();
-        let mut silent = 0;
+        let mut next_tick = time::stopwatch();
+        let mut silent_ticks = 0;
         let (mut elapsed, mut cpu) = (Duration::ZERO, Duration::ZERO);
         let mut cpu_before = None;
-        while self.at_work > 0 {
-            let found = self.crowd.look(TICK)?;
-            silent = if found > 0 { 0 } else { silent + 1 };
-            if silent >= SILENT_TICKS {
-                bail!("the server left {} clients without an answer for ten seconds", self.at_work);
+        while self.unfinished > 0 {
+            let ready = self.connections.wait_readable(TICK_INTERVAL)?;
+            silent_ticks = if ready > 0 { 0 } else { silent_ticks + 1 };
+            if silent_ticks >= MAX_SILENT_TICKS {
+                bail!("the server left {} clients without an answer for ten seconds", self.unfinished);
             }
             let now = time::stopwatch();
-            if now >= tick {
-                tick = now + TICK;
+            if now >= next_tick {
+                next_tick = now + TICK_INTERVAL;
                 bar.set_position(u64::try_from(now.saturating_duration_since(self.began).as_millis())?);
             }
             if cpu_before.is_none() && now >= self.began {
                 cpu_before = Some(pair_load::cpu_time());
             }
-            if !self.ended && (now >= end || stop.is_asked()) {
+            if !self.ended && (now >= end || stop.is_requested()) {
                 self.ended = true;
                 elapsed = now.saturating_duration_since(self.began);
                 cpu = cpu_before.map_or(Duration::ZERO, |before| pair_load::cpu_time().saturating_sub(before));
             }
-            for place in 0..found {
-                self.hear(self.crowd.found(place))?;
+            for nth in 0..ready {
+                self.handle_reply(self.connections.ready_at(nth))?;
             }
         }
         Ok(PairMeasurement { elapsed, cpu, acquire: self.acquire, pair: self.pair })
     }
 
     /// Begins a pair, under a new name.
-    fn ask(&mut self, client: usize) -> anyhow::Result<()> {
-        self.turns[client] += 1;
+    fn start_pair(&mut self, client: usize) -> anyhow::Result<()> {
+        self.rounds[client] += 1;
         self.name.clear();
-        write!(self.name, "{}/{client}/{}", self.prefix, self.turns[client])?;
-        self.stages[client] = PairState::Acquiring { since: time::stopwatch() };
-        self.crowd.send(client, &["LEASE", "ACQUIRE", TTL_MS, "RESOURCES", &self.name])
+        write!(self.name, "{}/{client}/{}", self.prefix, self.rounds[client])?;
+        self.states[client] = PairState::Acquiring { since: time::stopwatch() };
+        self.connections.send_command(client, &["LEASE", "ACQUIRE", LEASE_TTL_MS, "RESOURCES", &self.name])
     }
 
     /// Takes what came for a connection, and goes on from there.
-    fn hear(&mut self, client: usize) -> anyhow::Result<()> {
-        self.crowd.receive(client)?;
-        let Some(answer) = self.crowd.answer(client)? else { return Ok(()) };
+    fn handle_reply(&mut self, client: usize) -> anyhow::Result<()> {
+        self.connections.read_available(client)?;
+        let Some(reply) = self.connections.next_reply(client)? else { return Ok(()) };
         let now = time::stopwatch();
-        match (self.stages[client], answer) {
+        match (self.states[client], reply) {
             (PairState::Acquiring { since }, RespReply::Array(lease_id)) => {
                 self.lease_id.clear();
                 self.lease_id.push_str(lease_id);
-                self.stages[client] = PairState::Releasing { since };
+                self.states[client] = PairState::Releasing { since };
                 if since >= self.began {
                     self.acquire.record(now.duration_since(since));
                 }
-                self.crowd.send(client, &["LEASE", "RELEASE", &self.lease_id])
+                self.connections.send_command(client, &["LEASE", "RELEASE", &self.lease_id])
             }
             (PairState::Releasing { since }, RespReply::Integer(1)) => {
                 if since >= self.began {
                     self.pair.record(now.duration_since(since));
                 }
                 if self.ended {
-                    self.stages[client] = PairState::Done;
-                    self.at_work -= 1;
+                    self.states[client] = PairState::Done;
+                    self.unfinished -= 1;
                     return Ok(());
                 }
-                self.ask(client)
+                self.start_pair(client)
             }
             (_, RespReply::Error(sentence)) => Err(anyhow::anyhow!(sentence.to_owned())).context("the server refused"),
             // Nothing of the answer is repeated: it may carry a lease_id.

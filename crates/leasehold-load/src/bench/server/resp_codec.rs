@@ -10,7 +10,7 @@ use std::io::Write;
 use anyhow::{Context, bail};
 
 /// Longer than any answer to what the bench asks; a server that sends more is not ours.
-const LONGEST: usize = 64 << 10;
+const MAX_REPLY_BYTES: usize = 64 << 10;
 
 /// One answer of the server.
 #[derive(Debug, PartialEq, Eq)]
@@ -32,22 +32,22 @@ pub enum RespReply<'a> {
 /// # Errors
 ///
 /// What is no answer of a server like ours.
-pub fn answer(bytes: &[u8]) -> anyhow::Result<Option<(RespReply<'_>, usize)>> {
-    let Some((kind, line, after)) = line(bytes)? else { return Ok(None) };
+pub fn parse_reply(bytes: &[u8]) -> anyhow::Result<Option<(RespReply<'_>, usize)>> {
+    let Some((kind, line, after)) = parse_line(bytes)? else { return Ok(None) };
     let number = || line.parse::<i64>().context("the server sent a length that is no number");
     match kind {
         b'+' => Ok(Some((RespReply::Simple(line), after))),
         b'-' => Ok(Some((RespReply::Error(line), after))),
         b':' => Ok(Some((RespReply::Integer(number()?), after))),
-        b'$' => bulk(bytes, number()?, after),
-        b'*' => array(bytes, number()?, after),
+        b'$' => parse_bulk(bytes, number()?, after),
+        b'*' => parse_array(bytes, number()?, after),
         _ => bail!("the server does not speak RESP"),
     }
 }
 
-fn line(bytes: &[u8]) -> anyhow::Result<Option<(u8, &str, usize)>> {
+fn parse_line(bytes: &[u8]) -> anyhow::Result<Option<(u8, &str, usize)>> {
     let Some(end) = bytes.iter().position(|byte| *byte == b'\r') else {
-        if bytes.len() > LONGEST {
+        if bytes.len() > MAX_REPLY_BYTES {
             bail!("the server does not speak RESP");
         }
         return Ok(None);
@@ -59,11 +59,12 @@ fn line(bytes: &[u8]) -> anyhow::Result<Option<(u8, &str, usize)>> {
     Ok(Some((*kind, str::from_utf8(text).context("the server sent a line that is not UTF-8")?, end + 2)))
 }
 
-fn bulk(bytes: &[u8], length: i64, after: usize) -> anyhow::Result<Option<(RespReply<'_>, usize)>> {
+fn parse_bulk(bytes: &[u8], length: i64, after: usize) -> anyhow::Result<Option<(RespReply<'_>, usize)>> {
     if length < 0 {
         return Ok(Some((RespReply::Bulk(None), after)));
     }
-    let length = usize::try_from(length).ok().filter(|length| *length <= LONGEST).context("an answer is too long")?;
+    let length =
+        usize::try_from(length).ok().filter(|length| *length <= MAX_REPLY_BYTES).context("an answer is too long")?;
     let Some(text) = bytes.get(after..after + length).filter(|_| bytes.len() >= after + length + 2) else {
         return Ok(None);
     };
@@ -71,10 +72,10 @@ fn bulk(bytes: &[u8], length: i64, after: usize) -> anyhow::Result<Option<(RespR
     Ok(Some((RespReply::Bulk(Some(text)), after + length + 2)))
 }
 
-fn array(bytes: &[u8], count: i64, mut after: usize) -> anyhow::Result<Option<(RespReply<'_>, usize)>> {
+fn parse_array(bytes: &[u8], count: i64, mut after: usize) -> anyhow::Result<Option<(RespReply<'_>, usize)>> {
     let mut first = "";
     for number in 0..count {
-        let Some((element, length)) = answer(bytes.get(after..).unwrap_or_default())? else { return Ok(None) };
+        let Some((element, length)) = parse_reply(bytes.get(after..).unwrap_or_default())? else { return Ok(None) };
         after += length;
         if let (0, RespReply::Bulk(Some(text)) | RespReply::Simple(text)) = (number, element) {
             first = text;
@@ -84,7 +85,7 @@ fn array(bytes: &[u8], count: i64, mut after: usize) -> anyhow::Result<Option<(R
 }
 
 /// Writes a command into a buffer, over what was in it.
-pub fn command(buffer: &mut Vec<u8>, arguments: &[&str]) {
+pub fn encode_command(buffer: &mut Vec<u8>, arguments: &[&str]) {
     buffer.clear();
     // Writing to memory cannot fail.
     let _ = write!(buffer, "*{}\r\n", arguments.len());
@@ -100,7 +101,7 @@ mod tests {
     #[test]
     fn a_command_is_an_array_of_bulk_strings() {
         let mut buffer = b"old".to_vec();
-        command(&mut buffer, &["LEASE", "RELEASE", "é"]);
+        encode_command(&mut buffer, &["LEASE", "RELEASE", "é"]);
         assert_eq!(buffer, "*3\r\n$5\r\nLEASE\r\n$7\r\nRELEASE\r\n$2\r\né\r\n".as_bytes());
     }
 
@@ -119,18 +120,18 @@ mod tests {
         ];
         for (text, expected) in table {
             let followed = format!("{text}+next\r\n");
-            assert_eq!(answer(followed.as_bytes()).unwrap(), Some((expected, text.len())), "{text:?}");
+            assert_eq!(parse_reply(followed.as_bytes()).unwrap(), Some((expected, text.len())), "{text:?}");
             for cut in 0..text.len() {
-                assert_eq!(answer(&text.as_bytes()[..cut]).unwrap(), None, "{text:?} cut at {cut}");
+                assert_eq!(parse_reply(&text.as_bytes()[..cut]).unwrap(), None, "{text:?} cut at {cut}");
             }
         }
     }
 
     #[test]
     fn what_is_no_answer_is_an_error() {
-        let endless = "x".repeat(LONGEST + 1);
+        let endless = "x".repeat(MAX_REPLY_BYTES + 1);
         for text in ["HTTP/1.1 400\r\n", "\r\n", "$x\r\n", "$99999999\r\n", ":\r\n", &endless] {
-            assert!(answer(text.as_bytes()).is_err(), "{text:?}");
+            assert!(parse_reply(text.as_bytes()).is_err(), "{text:?}");
         }
     }
 }
