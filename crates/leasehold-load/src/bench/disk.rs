@@ -64,6 +64,37 @@ pub fn file_system(dir: &Path) -> anyhow::Result<String> {
     Ok(name)
 }
 
+/// A directory whose disk is measured beside the load.
+#[derive(Clone, Debug)]
+pub struct Disk {
+    dir: PathBuf,
+    /// The name of its file system.
+    pub fs: String,
+}
+
+impl Disk {
+    /// A directory of a known file system.
+    pub fn new(dir: PathBuf, fs: String) -> Self {
+        Self { dir, fs }
+    }
+
+    /// The directory of `--dir`, or the current one. A server keeps its data where it likes, so that only
+    /// the caller knows which directory is on the same disk.
+    pub fn for_server(dir: Option<&Path>) -> anyhow::Result<Self> {
+        let dir = match dir {
+            Some(dir) => dir.to_owned(),
+            None => std::env::current_dir().context("find the current directory")?,
+        };
+        let fs = file_system(&dir)?;
+        Ok(Self { dir, fs })
+    }
+
+    /// A file to sync there.
+    pub fn probe(&self) -> anyhow::Result<DiskProbe> {
+        DiskProbe::new(&self.dir)
+    }
+}
+
 /// A zero-filled file beside the engine's, on which fdatasync is measured. Dropping it removes it.
 pub struct DiskProbe {
     file: File,

@@ -6,7 +6,7 @@ use std::path::{Path, PathBuf};
 use anyhow::Context;
 use tempfile::TempDir;
 
-use super::disk::{self, DiskProbe};
+use super::disk::{self, Disk};
 
 /// One target of the bench, on a file system that keeps what it is given.
 #[derive(Debug)]
@@ -54,32 +54,6 @@ impl EngineDir {
     /// directory of ours.
     pub fn disk(&self) -> Disk {
         let dir = self.temporary.as_ref().map_or(self.dir.as_path(), TempDir::path);
-        Disk { dir: dir.to_owned(), fs: self.fs.clone() }
-    }
-}
-
-/// A directory whose disk is measured beside the load.
-#[derive(Clone, Debug)]
-pub struct Disk {
-    dir: PathBuf,
-    /// The name of its file system.
-    pub fs: String,
-}
-
-impl Disk {
-    /// The directory of `--dir`, or the current one. A server keeps its data where it likes, so that only
-    /// the caller knows which directory is on the same disk.
-    pub fn for_server(dir: Option<&Path>) -> anyhow::Result<Self> {
-        let dir = match dir {
-            Some(dir) => dir.to_owned(),
-            None => std::env::current_dir().context("find the current directory")?,
-        };
-        let fs = disk::file_system(&dir)?;
-        Ok(Self { dir, fs })
-    }
-
-    /// A file to sync there.
-    pub fn probe(&self) -> anyhow::Result<DiskProbe> {
-        DiskProbe::new(&self.dir)
+        Disk::new(dir.to_owned(), self.fs.clone())
     }
 }

@@ -41,7 +41,8 @@ use indicatif::ProgressBar;
 use leasehold::Leasehold;
 use serde::Serialize;
 
-use self::engine_dir::{Disk, EngineDir};
+use self::disk::Disk;
+use self::engine_dir::EngineDir;
 use self::mode::BenchMode;
 use self::pair_load::PairMeasurement;
 use self::pairs_report::PairsReport;

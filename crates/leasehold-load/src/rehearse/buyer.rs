@@ -15,7 +15,8 @@ use std::time::Duration;
 
 use super::buyer_log::{BuyerHold, BuyerLog};
 use super::buyer_requests::{ConfirmResult, HoldAttempt};
-use super::http_client::{HttpClient, RehearsalContext};
+use super::context::RehearsalContext;
+use super::http_client::HttpClient;
 use super::plan::RehearsalPlan;
 use super::random::SplitMix64;
 use super::rehearsal_event::RehearsalEvent;

@@ -15,8 +15,7 @@ use leasehold_boxoffice::provider::{Callback, Outcome, SeatToken};
 use super::api_types::{ApiHold, ApiOrder, ApiPiece, ApiProblem};
 use super::buyer::{Buyer, Wish};
 use super::buyer_log::{BuyerHold, ConfirmedOrder, UnansweredConfirm};
-use super::http_client::{HttpRequest, HttpResponse, OutcomeUnknown};
-use super::rehearsal_event::escape_path;
+use super::http_client::{HttpRequest, HttpResponse, OutcomeUnknown, escape_path};
 use leasehold_support::time;
 
 /// What a wish came to.
@@ -70,13 +69,7 @@ impl Buyer {
             Wish::Places(area, qty) => json!({"areas": [{"id": area, "qty": qty}], "buyer": self.name}),
         };
         let (idempotency_key, body, path) = (self.next_idempotency_key(), body.to_string(), self.event.path("/holds"));
-        let request = HttpRequest {
-            method: "POST",
-            path: &path,
-            idempotency_key: Some(&idempotency_key),
-            body: &body,
-            ..HttpRequest::default()
-        };
+        let request = HttpRequest { idempotency_key: Some(&idempotency_key), ..HttpRequest::post(&path, &body) };
         let Ok(response) = self.client.send(request).await else {
             self.mark_unknown();
             return HoldAttempt::Over;
@@ -156,16 +149,7 @@ impl Buyer {
     ) -> Result<HttpResponse, OutcomeUnknown> {
         let path = format!("/v1/holds/{}/{act}", escape_path(id));
         let (hold_key, idempotency_key) = (Some(hold.key.as_str()), Some(idempotency_key));
-        self.client
-            .send(HttpRequest {
-                method: "POST",
-                path: &path,
-                idempotency_key,
-                hold_key,
-                body,
-                ..HttpRequest::default()
-            })
-            .await
+        self.client.send(HttpRequest { idempotency_key, hold_key, ..HttpRequest::post(&path, body) }).await
     }
 
     /// A refusal on a hold: over by time, or something else.
@@ -345,13 +329,7 @@ impl Buyer {
         };
         let (body, signature) = callback.signed(secrets, time::wall_ms()).ok()?;
         let body = String::from_utf8(body).ok()?;
-        let request = HttpRequest {
-            method: "POST",
-            path: "/v1/payments/callback",
-            signature: Some(&signature),
-            body: &body,
-            ..HttpRequest::default()
-        };
+        let request = HttpRequest { signature: Some(&signature), ..HttpRequest::post("/v1/payments/callback", &body) };
         self.client.send(request).await.ok()
     }
 }

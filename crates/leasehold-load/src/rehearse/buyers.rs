@@ -10,9 +10,10 @@ use tokio::task::JoinSet;
 use super::api_types::ApiOrder;
 use super::buyer::Buyer;
 use super::buyer_log::{BuyerLog, ConfirmedOrder, UnansweredConfirm};
-use super::http_client::{HttpClient, HttpRequest, RehearsalContext};
+use super::context::RehearsalContext;
+use super::http_client::{HttpClient, HttpRequest, escape_path};
 use super::plan::{RehearsalMode, RehearsalPlan};
-use super::rehearsal_event::{RehearsalEvent, escape_path};
+use super::rehearsal_event::RehearsalEvent;
 use crate::bench::{pair_load, progress};
 use leasehold_support::exit::Failure;
 use leasehold_support::time;
@@ -116,14 +117,7 @@ async fn resolve_unanswered(context: &RehearsalContext, log: &mut BuyerLog) {
         let path = format!("/v1/holds/{}/confirm", escape_path(hold_id));
         let body = serde_json::json!({"payment_ref": payment_ref}).to_string();
         let (idempotency_key, hold_key) = (Some(idempotency_key.as_str()), Some(hold_key.as_str()));
-        let request = HttpRequest {
-            method: "POST",
-            path: &path,
-            idempotency_key,
-            hold_key,
-            body: &body,
-            ..HttpRequest::default()
-        };
+        let request = HttpRequest { idempotency_key, hold_key, ..HttpRequest::post(&path, &body) };
         let Ok(response) = client.send(request).await else {
             log.unanswered.push(confirm);
             continue;

@@ -7,7 +7,7 @@ use anyhow::Context;
 use super::api_types::{ApiAuditEntry, ApiAuditPage, ApiAvailability, ApiInvariants, ApiSeatState};
 use super::buyer_log::BuyerLog;
 use super::http_client::{HttpClient, HttpRequest};
-use super::rehearsal_event::{RehearsalEvent, get_json, send_required};
+use super::rehearsal_event::RehearsalEvent;
 
 /// Numbers are given after commit: so often is looked until the audit has what was sold, and so many times without any
 /// news, which is longer than the numbering rests when a server dies.
@@ -74,9 +74,7 @@ async fn sleep(span: Duration) {
 /// What is sold, as the report has it: as CSV, since that has all of it.
 async fn read_report(client: &mut HttpClient, event: &RehearsalEvent) -> anyhow::Result<Vec<ReportLine>> {
     let path = event.path("/report?format=csv");
-    let response =
-        send_required(client, HttpRequest { method: "GET", path: &path, ..HttpRequest::default() }, "read the report")
-            .await?;
+    let response = client.send_required(HttpRequest::get(&path), "read the report").await?;
     parse_report(&response.body)
 }
 
@@ -108,7 +106,7 @@ async fn read_audit(client: &mut HttpClient, event: &RehearsalEvent, since: u64)
     let mut since = since;
     loop {
         let path = event.path(&format!("/audit?limit=1000&since={since}"));
-        let page: ApiAuditPage = get_json(client, &path, "read the audit").await?;
+        let page: ApiAuditPage = client.get_json(&path, "read the audit").await?;
         all.extend(page.entries);
         match page.next {
             Some(next) => since = next,
@@ -121,7 +119,7 @@ async fn read_invariants(
     client: &mut HttpClient,
     event: &RehearsalEvent,
 ) -> anyhow::Result<Vec<super::api_types::ApiCheck>> {
-    let mut invariants: ApiInvariants = get_json(client, &event.path("/invariants"), "read the invariants").await?;
+    let mut invariants: ApiInvariants = client.get_json(&event.path("/invariants"), "read the invariants").await?;
     if !invariants.ok && invariants.checks.iter().all(|check| check.ok) {
         let detail = "the server says that not all is well, and not what".into();
         invariants.checks.push(super::api_types::ApiCheck { name: "invariants".into(), ok: false, detail });
@@ -135,7 +133,7 @@ async fn read_invariants(
 ///
 /// The server does not show it.
 pub async fn read_seat_states(client: &mut HttpClient, event: &RehearsalEvent) -> anyhow::Result<Vec<ApiSeatState>> {
-    let now: ApiAvailability = get_json(client, &event.path("/availability?detail=1"), "look at the seats").await?;
+    let now: ApiAvailability = client.get_json(&event.path("/availability?detail=1"), "look at the seats").await?;
     Ok(now.seats)
 }
 

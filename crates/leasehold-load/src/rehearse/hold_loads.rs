@@ -13,10 +13,11 @@ use tokio::task::JoinSet;
 
 use super::api_types::{ApiHold, ApiHoldHandle, ApiOrder, ApiProblem};
 use super::buyer_log::{BuyerLog, ConfirmedOrder};
-use super::http_client::{HttpClient, HttpRequest, HttpResponse, RehearsalContext};
+use super::context::RehearsalContext;
+use super::http_client::{HttpClient, HttpRequest, HttpResponse, escape_path};
 use super::plan::RehearsalPlan;
 use super::random::SplitMix64;
-use super::rehearsal_event::{RehearsalEvent, escape_path, send_required};
+use super::rehearsal_event::RehearsalEvent;
 use crate::bench::{pair_load, progress};
 use leasehold_support::time;
 
@@ -80,8 +81,8 @@ pub async fn run_losers(
             let path = format!("/v1/holds/{}/confirm", escape_path(&hold.hold_id));
             let body = json!({"payment_ref": format!("pi_{}_{number}", plan.run)}).to_string();
             let hold_key = Some(hold.hold_key.as_str());
-            let request = HttpRequest { method: "POST", path: &path, hold_key, body: &body, ..HttpRequest::default() };
-            let response = send_required(&mut owner, request, "sell what others shall lose").await?;
+            let request = HttpRequest { hold_key, ..HttpRequest::post(&path, &body) };
+            let response = owner.send_required(request, "sell what others shall lose").await?;
             let sold: ApiOrder = serde_json::from_slice(&response.body).context("read the answer to a confirm")?;
             let ApiOrder { order_id, seats, areas, .. } = sold;
             sold_orders.push(ConfirmedOrder { order_id, buyer: owner_name(plan), seats, areas });
@@ -101,8 +102,8 @@ pub async fn run_losers(
 async fn release_hold(client: &mut HttpClient, hold: &ApiHold) -> anyhow::Result<()> {
     let path = format!("/v1/holds/{}/release", escape_path(&hold.hold_id));
     let hold_key = Some(hold.hold_key.as_str());
-    let request = HttpRequest { method: "POST", path: &path, hold_key, body: "{}", ..HttpRequest::default() };
-    send_required(client, request, "release what was held").await.map(drop)
+    let request = HttpRequest { hold_key, ..HttpRequest::post(&path, "{}") };
+    client.send_required(request, "release what was held").await.map(drop)
 }
 
 fn owner_name(plan: &RehearsalPlan) -> String {
@@ -119,14 +120,8 @@ async fn hold_as_owner(
     let body = json!({"seats": seats, "buyer": owner_name(plan)}).to_string();
     let idempotency_key = format!("{}-own-{number}", plan.run);
     let path = event.path("/holds");
-    let request = HttpRequest {
-        method: "POST",
-        path: &path,
-        idempotency_key: Some(&idempotency_key),
-        body: &body,
-        ..HttpRequest::default()
-    };
-    let response = send_required(client, request, "hold what others shall lose").await?;
+    let request = HttpRequest { idempotency_key: Some(&idempotency_key), ..HttpRequest::post(&path, &body) };
+    let response = client.send_required(request, "hold what others shall lose").await?;
     serde_json::from_slice(&response.body).context("read the answer to a hold")
 }
 
@@ -197,13 +192,7 @@ impl HoldLoadClient {
         self.write_hold_body();
         self.requests_sent += 1;
         let key = self.plan.keyed.then(|| format!("{}-{}", self.name, self.requests_sent));
-        let request = HttpRequest {
-            method: "POST",
-            path: &self.path,
-            idempotency_key: key.as_deref(),
-            body: &self.body,
-            ..HttpRequest::default()
-        };
+        let request = HttpRequest { idempotency_key: key.as_deref(), ..HttpRequest::post(&self.path, &self.body) };
         match self.client.send(request).await {
             Ok(response) => Ok(response),
             Err(_) => bail!("the server does not answer any more"),
@@ -243,14 +232,7 @@ impl HoldLoadClient {
         let path = format!("/v1/holds/{}/release", handle.hold_id);
         let key = self.plan.keyed.then(|| format!("{}-{}r", self.name, self.requests_sent));
         let hold_key = Some(handle.hold_key);
-        let request = HttpRequest {
-            method: "POST",
-            path: &path,
-            idempotency_key: key.as_deref(),
-            hold_key,
-            body: "{}",
-            ..HttpRequest::default()
-        };
+        let request = HttpRequest { idempotency_key: key.as_deref(), hold_key, ..HttpRequest::post(&path, "{}") };
         let Ok(response) = self.client.send(request).await else { bail!("the server does not answer any more") };
         if response.status != 200 {
             self.count_unexpected(&response);

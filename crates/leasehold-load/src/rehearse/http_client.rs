@@ -8,35 +8,24 @@
 //!    the server decided, it decided between the two.
 
 use std::fmt::Write as _;
-use std::sync::Arc;
 use std::time::{Duration, Instant};
 
+use anyhow::Context as _;
+use serde::de::DeserializeOwned;
 use tokio::time::timeout;
 
-use super::counters::SharedCounters;
+use super::api_types::ApiProblem;
+use super::context::RehearsalContext;
 use super::deployment::Deployment;
 use super::http_connection::HttpConnection;
-use crate::bench::stop_signal::StopSignal;
-use leasehold_support::time;
+use leasehold_support::exit::{Failure, UNAVAILABLE, UNEXPECTED, UNKNOWN, USAGE};
+use leasehold_support::{output, time};
 
 /// A connection that says nothing for so long is given up.
 const RESPONSE_TIMEOUT: Duration = Duration::from_secs(10);
 /// The pause before a request is made again, at first and at most.
 const FIRST_RETRY_PAUSE: Duration = Duration::from_millis(50);
 const MAX_RETRY_PAUSE: Duration = Duration::from_secs(1);
-
-/// What all buyers share.
-#[derive(Clone)]
-pub struct RehearsalContext {
-    /// Where to ask.
-    pub deployment: Arc<Deployment>,
-    /// What came of it.
-    pub counters: SharedCounters,
-    /// Whether to go on.
-    pub stop: StopSignal,
-    /// How long to ask for an answer that does not come.
-    pub patience: Duration,
-}
 
 /// One request.
 #[derive(Clone, Copy, Debug, Default)]
@@ -53,6 +42,18 @@ pub struct HttpRequest<'a> {
     pub signature: Option<&'a str>,
     /// JSON, or nothing.
     pub body: &'a str,
+}
+
+impl<'a> HttpRequest<'a> {
+    /// A GET without a body.
+    pub fn get(path: &'a str) -> Self {
+        Self { method: "GET", path, ..Self::default() }
+    }
+
+    /// A POST of JSON.
+    pub fn post(path: &'a str, body: &'a str) -> Self {
+        Self { method: "POST", path, body, ..Self::default() }
+    }
 }
 
 /// What came of a request.
@@ -119,6 +120,52 @@ impl HttpClient {
         }
     }
 
+    /// Reads JSON.
+    ///
+    /// # Errors
+    ///
+    /// What came instead.
+    pub async fn get_json<T: DeserializeOwned>(&mut self, path: &str, what: &str) -> anyhow::Result<T> {
+        self.send_for_json(HttpRequest::get(path), what).await
+    }
+
+    pub async fn send_for_json<T: DeserializeOwned>(
+        &mut self,
+        request: HttpRequest<'_>,
+        what: &str,
+    ) -> anyhow::Result<T> {
+        let response = self.send_required(request, what).await?;
+        serde_json::from_slice(&response.body).with_context(|| format!("{what}: the server answered something else"))
+    }
+
+    /// Asks for what cannot be done without.
+    ///
+    /// # Errors
+    ///
+    /// Nobody answered, or the answer is no.
+    pub async fn send_required(&mut self, request: HttpRequest<'_>, what: &str) -> anyhow::Result<HttpResponse> {
+        let no_answer = |_| {
+            let code = if request.method == "GET" { UNAVAILABLE } else { UNKNOWN };
+            Failure::coded(code, format!("{what}: the server did not answer"))
+        };
+        let response = self.send(request).await.map_err(no_answer)?;
+        if (200..300).contains(&response.status) {
+            return Ok(response);
+        }
+        let problem: ApiProblem = serde_json::from_slice(&response.body).unwrap_or_default();
+        let why = if problem.detail.is_empty() {
+            format!("status {}", response.status)
+        } else {
+            output::plain(&problem.detail)
+        };
+        let code = match response.status {
+            401 | 403 | 404 | 400 => USAGE,
+            _ => UNEXPECTED,
+        };
+        let hint = if response.status == 401 { ": give the key of a box office in LEASEHOLD_API_KEY" } else { "" };
+        Err(Failure::coded(code, format!("{what}: {why}{hint}")))
+    }
+
     /// Asks once.
     async fn send_once(&mut self, request: HttpRequest<'_>) -> std::io::Result<HttpResponse> {
         self.write_request(request);
@@ -174,4 +221,9 @@ impl HttpClient {
             );
         }
     }
+}
+
+/// Text in a path.
+pub fn escape_path(text: &str) -> String {
+    percent_encoding::utf8_percent_encode(text, percent_encoding::NON_ALPHANUMERIC).to_string()
 }

@@ -7,11 +7,12 @@ use serde_json::json;
 
 use super::api_types::ApiHold;
 use super::buyer_log::BuyerLog;
+use super::context::RehearsalContext;
 use super::evidence::{self, Evidence};
-use super::http_client::{HttpClient, HttpRequest, HttpResponse, RehearsalContext};
+use super::http_client::{HttpClient, HttpRequest, HttpResponse, escape_path};
 use super::plan::RehearsalPlan;
 use super::proof_checks::{ProofCheck, run_checks};
-use super::rehearsal_event::{RehearsalEvent, escape_path};
+use super::rehearsal_event::RehearsalEvent;
 use crate::bench::progress;
 use leasehold_support::{exit, output, time};
 
@@ -159,13 +160,7 @@ async fn hold_free_seats(
     let body = body.to_string();
     for nth in 0.. {
         let idempotency_key = format!("{}-probe-{number}-{nth}", plan.run);
-        let request = HttpRequest {
-            method: "POST",
-            path: &path,
-            idempotency_key: Some(&idempotency_key),
-            body: &body,
-            ..HttpRequest::default()
-        };
+        let request = HttpRequest { idempotency_key: Some(&idempotency_key), ..HttpRequest::post(&path, &body) };
         match client.send(request).await {
             Ok(response) if response.status == 201 => {
                 release_hold(client, &response).await;
@@ -188,6 +183,5 @@ async fn release_hold(client: &mut HttpClient, response: &HttpResponse) {
     let path = format!("/v1/holds/{}/release", escape_path(&held.hold_id));
     let hold_key = Some(held.hold_key.as_str());
     // What is not given back is over by itself.
-    let _ =
-        client.send(HttpRequest { method: "POST", path: &path, hold_key, body: "{}", ..HttpRequest::default() }).await;
+    let _ = client.send(HttpRequest { hold_key, ..HttpRequest::post(&path, "{}") }).await;
 }

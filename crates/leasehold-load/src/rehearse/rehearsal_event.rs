@@ -2,13 +2,12 @@
 
 use std::time::Duration;
 
-use anyhow::{Context, bail};
-use serde::de::DeserializeOwned;
+use anyhow::bail;
 use serde_json::{Value, json};
 
-use super::api_types::{ApiArea, ApiEvent, ApiProblem, ApiSeatMap};
-use super::http_client::{HttpClient, HttpRequest, HttpResponse};
-use leasehold_support::exit::{Failure, UNAVAILABLE, UNEXPECTED, UNKNOWN, USAGE};
+use super::api_types::{ApiArea, ApiEvent, ApiSeatMap};
+use super::http_client::{HttpClient, HttpRequest, escape_path};
+use leasehold_support::exit::Failure;
 use leasehold_support::{duration, output};
 
 /// Seats in a row, and rows in a section, of a hall of our own.
@@ -68,14 +67,8 @@ impl RehearsalEvent {
             "areas": floor.into_iter().collect::<Vec<Value>>(),
         })
         .to_string();
-        let request = HttpRequest {
-            method: "POST",
-            path: "/v1/events",
-            idempotency_key: Some(idempotency_key),
-            body: &body,
-            ..HttpRequest::default()
-        };
-        let api_event: ApiEvent = send_for_json(client, request, "make an event for the rehearsal").await?;
+        let request = HttpRequest { idempotency_key: Some(idempotency_key), ..HttpRequest::post("/v1/events", &body) };
+        let api_event: ApiEvent = client.send_for_json(request, "make an event for the rehearsal").await?;
         let mut event = Self::from_api(api_event, true);
         event.seats = ids.iter().map(id).collect();
         event.areas =
@@ -90,7 +83,7 @@ impl RehearsalEvent {
     /// Bad usage, where the event is a real one; or it cannot be read.
     pub async fn open(client: &mut HttpClient, id: &str, really: bool) -> anyhow::Result<Self> {
         let path = format!("/v1/events/{}", escape_path(id));
-        let api_event: ApiEvent = get_json(client, &path, "look at the event").await?;
+        let api_event: ApiEvent = client.get_json(&path, "look at the event").await?;
         if !api_event.rehearsal && !really {
             let name = output::plain(&api_event.name);
             return Err(Failure::usage(format!(
@@ -101,7 +94,7 @@ impl RehearsalEvent {
         if !api_event.on_sale {
             return Err(Failure::usage("the event is not on sale: nobody could hold anything"));
         }
-        let map: ApiSeatMap = get_json(client, &format!("{path}/map"), "read the map of the event").await?;
+        let map: ApiSeatMap = client.get_json(&format!("{path}/map"), "read the map of the event").await?;
         let mut event = Self::from_api(api_event, false);
         let rows = map.sections.into_iter().flat_map(|section| section.rows);
         event.seats = rows.flat_map(|row| row.seats).map(|seat| seat.id).collect();
@@ -140,56 +133,4 @@ impl RehearsalEvent {
             output::say(format!("the event {} could not be taken off sale: do it by hand", self.event_id));
         }
     }
-}
-
-/// Text in a path.
-pub fn escape_path(text: &str) -> String {
-    percent_encoding::utf8_percent_encode(text, percent_encoding::NON_ALPHANUMERIC).to_string()
-}
-
-/// Reads JSON.
-///
-/// # Errors
-///
-/// What came instead.
-pub async fn get_json<T: DeserializeOwned>(client: &mut HttpClient, path: &str, what: &str) -> anyhow::Result<T> {
-    send_for_json(client, HttpRequest { method: "GET", path, ..HttpRequest::default() }, what).await
-}
-
-async fn send_for_json<T: DeserializeOwned>(
-    client: &mut HttpClient,
-    request: HttpRequest<'_>,
-    what: &str,
-) -> anyhow::Result<T> {
-    let response = send_required(client, request, what).await?;
-    serde_json::from_slice(&response.body).with_context(|| format!("{what}: the server answered something else"))
-}
-
-/// Asks for what cannot be done without.
-///
-/// # Errors
-///
-/// Nobody answered, or the answer is no.
-pub async fn send_required(
-    client: &mut HttpClient,
-    request: HttpRequest<'_>,
-    what: &str,
-) -> anyhow::Result<HttpResponse> {
-    let no_answer = |_| {
-        let code = if request.method == "GET" { UNAVAILABLE } else { UNKNOWN };
-        Failure::coded(code, format!("{what}: the server did not answer"))
-    };
-    let response = client.send(request).await.map_err(no_answer)?;
-    if (200..300).contains(&response.status) {
-        return Ok(response);
-    }
-    let problem: ApiProblem = serde_json::from_slice(&response.body).unwrap_or_default();
-    let why =
-        if problem.detail.is_empty() { format!("status {}", response.status) } else { output::plain(&problem.detail) };
-    let code = match response.status {
-        401 | 403 | 404 | 400 => USAGE,
-        _ => UNEXPECTED,
-    };
-    let hint = if response.status == 401 { ": give the key of a box office in LEASEHOLD_API_KEY" } else { "" };
-    Err(Failure::coded(code, format!("{what}: {why}{hint}")))
 }

@@ -6,7 +6,7 @@ use std::time::Duration;
 use serde::Serialize;
 
 use super::buyers::RunMeasurement;
-use super::http_client::RehearsalContext;
+use super::context::RehearsalContext;
 use super::plan::{RehearsalMode, RehearsalPlan};
 use super::proof::RehearsalProof;
 use super::proof_checks::ProofCheck;
