@@ -1,4 +1,4 @@
-//! `bench --book`: what a decision costs in the book alone, with few and with many leases in it. No disk, no thread.
+//! `bench --book`: the cost of one decision of the book, with few and with many leases held. No disk, no threads.
 
 use hdrhistogram::Histogram;
 use leasehold_core::{Acquire, Book, Command, LeaseKey, Limits, Mode, Reply, Secret, Time, WaiterId, Want};
@@ -8,10 +8,10 @@ use super::progress;
 use leasehold_support::output::{self, Table};
 use leasehold_support::time::stopwatch;
 
-/// Pairs measured at each size.
+/// Pairs of acquire and release measured at each number of held leases.
 const PAIRS_PER_SIZE: u64 = 200_000;
 
-/// What was measured with one number of leases held.
+/// Median latencies with one number of held leases.
 #[derive(Debug, Serialize)]
 pub struct BookMeasurement {
     leases: u64,
@@ -21,14 +21,15 @@ pub struct BookMeasurement {
     renew_random_ns: u64,
 }
 
-/// All sizes, and how far the largest is from the smallest.
+/// Median latencies for every number of held leases.
+/// `pair_ratio` is the pair latency with the most leases, divided by the one with the fewest.
 #[derive(Debug, Serialize)]
 pub struct BookReport {
     rows: Vec<BookMeasurement>,
     pair_ratio: f64,
 }
 
-/// A stream of numbers for names and for picking leases; nothing here is a secret.
+/// A xorshift generator for resource names and for picking leases. Nothing drawn from it is a secret.
 struct XorShift64(u64);
 
 impl XorShift64 {
@@ -102,10 +103,10 @@ fn measure_size(leases: u64) -> anyhow::Result<BookMeasurement> {
     Ok(BookMeasurement { leases, acquire_ns: p50(0), release_ns: p50(1), pair_ns: p50(2), renew_random_ns: p50(3) })
 }
 
-/// Measures with a thousand leases held, and then with more, up to `most`.
+/// Measures with 1,000 held leases, then with more, up to `most`.
 pub fn run(most: u64) -> anyhow::Result<BookReport> {
     let mut rows = Vec::new();
-    // The first is thrown away: a processor that was asleep flatters all that come after it.
+    // The first result is discarded: the processor may still run at a low frequency.
     measure_size(1_000)?;
     for leases in [1_000, 100_000, 1_000_000, 10_000_000].into_iter().filter(|leases| *leases <= most) {
         rows.push(measure_size(leases)?);
@@ -115,7 +116,7 @@ pub fn run(most: u64) -> anyhow::Result<BookReport> {
     Ok(BookReport { rows, pair_ratio })
 }
 
-/// The table for people.
+/// Prints the results as a table.
 pub fn print(report: &BookReport) -> anyhow::Result<()> {
     let mut table = Table::new(&["LEASES", "ACQUIRE P50", "RELEASE P50", "PAIR P50", "RENEW OF ANY P50"]);
     for row in &report.rows {

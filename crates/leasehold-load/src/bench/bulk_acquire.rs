@@ -1,4 +1,4 @@
-//! Taking very many leases at once, as `--held` and `--lapse` do.
+//! Acquires very many leases concurrently, for `--held` and `--lapse`.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -11,16 +11,16 @@ use tokio::task::JoinSet;
 
 use super::stop_signal::StopSignal;
 
-/// How many ask at once: enough that each sync carries a full batch.
+/// Concurrent clients: enough that each sync of the journal commits a full batch.
 pub const CONCURRENT_CLIENTS: usize = 512;
 
-/// The disk was slower than it seemed.
+/// The error when leases are still being acquired at their common end.
 pub const TOO_LATE_MESSAGE: &str = "the leases were not all taken before their common end: try again, or with fewer";
 
-/// What every name begins with; with its number it is 24 bytes long.
+/// The prefix of every resource name. With its number, a name has 24 bytes.
 pub const RESOURCE_PREFIX: &str = "bench/";
 
-/// The name of the n-th lease: 24 bytes, as the figure of the issue has them.
+/// The name of the n-th resource: 24 bytes, the length for which memory per lease is stated.
 pub fn resource_name(number: u64) -> String {
     format!("{RESOURCE_PREFIX}{number:018}")
 }
@@ -30,8 +30,8 @@ pub fn holder_label(number: u64) -> String {
     format!("bench-host:{number:09}")
 }
 
-/// Takes leases number 0 to `count`, each for as long as `ttl` says at that moment. Says how many were
-/// taken: fewer only if the bench was stopped.
+/// Acquires `count` leases. `ttl` is called before each acquire and returns `None` when it is too late.
+/// Returns how many leases were acquired: fewer than `count` only after a stop signal.
 pub async fn acquire_all(
     client: &Leasehold,
     count: u64,
@@ -51,7 +51,7 @@ pub async fn acquire_all(
                     break;
                 }
                 let ttl = ttl().context(TOO_LATE_MESSAGE)?;
-                // The lease_id is dropped: a holder would keep it, and it is not the engine's memory.
+                // The lease_id is dropped: holders keep it in their own memory, not the engine.
                 client.acquire(resource_name(number)).ttl(ttl).holder(holder_label(number)).grant().await?;
                 taken += 1;
                 if taken.is_multiple_of(64) {

@@ -1,4 +1,4 @@
-//! What the disk below can do: its file system, and how long one fdatasync takes there.
+//! Measures the disk: its file system, and the latency of fdatasync on it.
 
 use std::fs::File;
 use std::io::{self, Write};
@@ -13,18 +13,18 @@ use super::latency::LatencyHistogram;
 use leasehold_support::exit::Failure;
 use leasehold_support::{output, time};
 
-/// The size of the file that is synced, zero-filled beforehand: an allocated block whose size does not
-/// change needs no metadata on disk, which is what the journal relies on.
+/// The size of the probe file. It is filled with zeros before the measurement: writing into allocated blocks changes
+/// no metadata, as in the journal.
 const PROBE_FILE_BYTES: u64 = 16 << 20;
 
-/// What is written before each sync.
+/// Bytes written before each fdatasync.
 const PROBE_WRITE_BYTES: usize = 512;
 
-/// At most this many samples in one half of the measurement, and at most this long.
+/// Limits of one half of the measurement: samples, and time.
 const MAX_SAMPLES_PER_HALF: u32 = 1_000;
 const MAX_TIME_PER_HALF: Duration = Duration::from_secs(1);
 
-/// File systems we have a name for, by the number statfs gives.
+/// Names of file systems by their statfs magic number.
 const FILE_SYSTEM_NAMES: [(u64, &str); 14] = [
     (0xef53, "ext4"),
     (0x5846_5342, "xfs"),
@@ -42,14 +42,14 @@ const FILE_SYSTEM_NAMES: [(u64, &str); 14] = [
     (0x9584_58f6, "hugetlbfs"),
 ];
 
-/// Where nothing is ever on a disk, so that nothing measured there means anything.
+/// File systems without a disk: a figure measured there means nothing.
 const IN_MEMORY_FILE_SYSTEMS: [&str; 3] = ["tmpfs", "ramfs", "hugetlbfs"];
 
-/// The file system of a directory.
+/// Returns the name of a directory's file system.
 ///
 /// # Errors
 ///
-/// Bad usage, when it is one in memory: a durable engine measured there is a lie.
+/// Bad usage if the file system is in memory: a durable engine cannot be measured there.
 pub fn file_system(dir: &Path) -> anyhow::Result<String> {
     let stat = rustix::fs::statfs(dir).with_context(|| format!("ask for the file system of {}", dir.display()))?;
     let number = u64::try_from(stat.f_type).unwrap_or(0);
@@ -73,13 +73,11 @@ pub struct Disk {
 }
 
 impl Disk {
-    /// A directory of a known file system.
     pub fn new(dir: PathBuf, fs: String) -> Self {
         Self { dir, fs }
     }
 
-    /// The directory of `--dir`, or the current one. A server keeps its data where it likes, so that only
-    /// the caller knows which directory is on the same disk.
+    /// The directory of `--dir`, or the current one. Only the user knows which directory is on the disk of a server.
     pub fn for_server(dir: Option<&Path>) -> anyhow::Result<Self> {
         let dir = match dir {
             Some(dir) => dir.to_owned(),
@@ -89,43 +87,43 @@ impl Disk {
         Ok(Self { dir, fs })
     }
 
-    /// A file to sync there.
+    /// Creates a probe file in the directory.
     pub fn probe(&self) -> anyhow::Result<DiskProbe> {
         DiskProbe::new(&self.dir)
     }
 }
 
-/// A zero-filled file beside the engine's, on which fdatasync is measured. Dropping it removes it.
+/// A zero-filled file on which fdatasync is measured. Dropping the probe removes the file.
 pub struct DiskProbe {
     file: File,
     path: PathBuf,
     offset: u64,
-    /// Every fdatasync of each half.
+    /// Latencies of fdatasync, one histogram for each half.
     halves: Vec<LatencyHistogram>,
 }
 
-/// How long one fdatasync took, in microseconds.
+/// Latency of one fdatasync, in microseconds.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize)]
 pub struct FdatasyncLatency {
-    /// Half of all were faster.
+    /// Over both halves.
     pub p50: f64,
-    /// All but one in a hundred were faster.
+    /// Over both halves.
     pub p99: f64,
-    /// The p50 of those before the load.
+    /// The p50 before the load.
     pub p50_before: f64,
-    /// The p50 of those after it.
+    /// The p50 after the load.
     pub p50_after: f64,
 }
 
 impl FdatasyncLatency {
-    /// Whether the disk was about as fast after the load as before: only then is there a bound to compare
-    /// with. Disks with a burst allowance are not.
+    /// Whether the disk was about as fast after the load as before. Only then is its latency a bound to compare with.
+    /// Disks with a burst allowance are not steady.
     pub fn is_steady(&self) -> bool {
         let (low, high) = (self.p50_before.min(self.p50_after), self.p50_before.max(self.p50_after));
         high <= 2.0 * low
     }
 
-    /// Warns of a disk that was not.
+    /// Warns on stderr if the disk was not steady.
     pub fn warn_if_unsteady(&self) {
         if !self.is_steady() {
             output::say("the disk changed its pace while we measured: the ratios mean little, try again");
@@ -134,7 +132,7 @@ impl FdatasyncLatency {
 }
 
 impl DiskProbe {
-    /// Makes the file and brings it to disk.
+    /// Creates the file, fills it with zeros and syncs it.
     pub fn new(dir: &Path) -> anyhow::Result<Self> {
         let path = dir.join(format!("leasehold-bench-probe-{}", std::process::id()));
         let file = create_zeroed_file(&path)
@@ -143,8 +141,8 @@ impl DiskProbe {
         Ok(Self { file, path, offset: 0, halves: Vec::new() })
     }
 
-    /// Measures one half: write 512 bytes, then time the fdatasync. Once before the load and once after,
-    /// so that a disk which changes its pace meanwhile is seen from both sides.
+    /// Measures one half: writes 512 bytes and times the fdatasync, again and again. It is called once before the load
+    /// and once after it, so that a change of the disk's speed is noticed.
     pub fn measure(&mut self) -> anyhow::Result<()> {
         let end = time::stopwatch() + MAX_TIME_PER_HALF;
         let mut half = LatencyHistogram::new()?;
@@ -163,7 +161,7 @@ impl DiskProbe {
         Ok(())
     }
 
-    /// What was found in all halves together, and in the first and the last.
+    /// The latency over both halves, and the p50 of each.
     pub fn latency(&self) -> anyhow::Result<FdatasyncLatency> {
         let mut all = LatencyHistogram::new()?;
         self.halves.iter().try_for_each(|half| all.merge(half))?;
@@ -175,7 +173,7 @@ impl DiskProbe {
 
 impl Drop for DiskProbe {
     fn drop(&mut self) {
-        // Best effort: the file is zeros, and its name says whose it is.
+        // Best effort: the file holds only zeros, and its name says where it comes from.
         let _ = std::fs::remove_file(&self.path);
     }
 }

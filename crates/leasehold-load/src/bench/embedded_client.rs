@@ -1,18 +1,18 @@
-//! The embedded engine as a client of the load: in this process, through the library.
+//! The embedded engine as a [`LockClient`]: in this process, through the library.
 
 use anyhow::Context;
 use leasehold::{LeaseId, Leasehold};
 
 use super::pair_load::{LEASE_TTL, LockClient};
 
-/// One caller of the engine.
+/// One client of the embedded engine.
 pub struct EmbeddedClient {
     client: Leasehold,
     holder: String,
     held: Option<LeaseId>,
 }
 
-/// As many callers of one engine as asked for.
+/// Creates `count` clients of one engine.
 pub fn new_clients(client: &Leasehold, count: usize) -> Vec<EmbeddedClient> {
     let new_client =
         |number| EmbeddedClient { client: client.clone(), holder: format!("bench client {number}"), held: None };

@@ -1,5 +1,4 @@
-//! Where the bench runs: a directory that was named, or a fresh one that is gone afterwards; and the disk that
-//! is measured beside it.
+//! The directory of the embedded engine: one that was named, or a temporary one.
 
 use std::path::{Path, PathBuf};
 
@@ -8,28 +7,27 @@ use tempfile::TempDir;
 
 use super::disk::{self, Disk};
 
-/// One target of the bench, on a file system that keeps what it is given.
+/// The directory of an embedded engine, on a file system that has a disk.
 #[derive(Debug)]
 pub struct EngineDir {
-    /// The engine's directory.
     dir: PathBuf,
     /// The name of its file system.
     pub fs: String,
-    /// A fresh directory: removed when this is dropped, also after Ctrl-C.
+    /// The temporary directory around `dir`. Dropping it removes both, even after Ctrl-C.
     temporary: Option<TempDir>,
 }
 
 impl EngineDir {
-    /// A directory that was named. It may be in use for real work: the bench takes leases under names of
-    /// its own and releases them.
+    /// A directory that was named. It may be in use for real work: the bench acquires leases under names of its own and
+    /// releases them.
     pub fn at(dir: PathBuf) -> anyhow::Result<Self> {
-        // Asked of what exists, so that a directory in memory is refused before it is made.
+        // The nearest existing ancestor is checked, so that a directory in memory is refused before it is created.
         let existing = dir.ancestors().find(|path| path.exists()).unwrap_or(Path::new("."));
         let fs = disk::file_system(existing)?;
         Ok(Self { dir, fs, temporary: None })
     }
 
-    /// A fresh directory under the current one.
+    /// A temporary directory below the current one.
     pub fn temporary() -> anyhow::Result<Self> {
         let here = std::env::current_dir().context("find the current directory")?;
         let fs = disk::file_system(&here)?;
@@ -40,18 +38,17 @@ impl EngineDir {
         Ok(Self { dir: temporary.path().join("data"), fs, temporary: Some(temporary) })
     }
 
-    /// How the library opens it.
+    /// The URL with which the library opens the engine.
     pub fn url(&self) -> String {
         format!("embedded:{}", self.dir.display())
     }
 
-    /// The engine's directory.
     pub fn dir(&self) -> &Path {
         &self.dir
     }
 
-    /// The disk of the engine. Its probe file is beside the engine's own files only where there is no
-    /// directory of ours.
+    /// The disk of the engine. The probe file lies in the temporary directory if there is one, else among the engine's
+    /// files.
     pub fn disk(&self) -> Disk {
         let dir = self.temporary.as_ref().map_or(self.dir.as_path(), TempDir::path);
         Disk::new(dir.to_owned(), self.fs.clone())

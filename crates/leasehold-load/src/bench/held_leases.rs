@@ -1,4 +1,4 @@
-//! `bench --held N`: what N held leases cost in memory, and how long a restart with them takes.
+//! `bench --held N`: memory per held lease, and the time of a restart with N of them.
 
 use std::time::Duration;
 
@@ -13,30 +13,30 @@ use super::progress;
 use super::stop_signal::StopSignal;
 use leasehold_support::{output, time};
 
-/// Long enough that none ends while we count.
+/// Long enough that no lease lapses during the measurement.
 const HELD_LEASE_TTL: Duration = Duration::from_secs(3600);
 
-/// What was found.
+/// Figures of `--held`.
 #[derive(Debug, Serialize)]
 pub struct HeldLeasesReport {
     url: String,
     fs: String,
     held: u64,
-    /// How long it took to take them all.
+    /// Time to acquire all leases.
     seconds: f64,
     leases_per_s: f64,
-    /// Resident memory of this process: how much it grew, for each lease.
+    /// Growth of this process's resident memory, per lease.
     resident_bytes_per_lease: f64,
-    /// Close, then from the start of opening until the first acquire is answered.
+    /// From opening the engine until the first acquire is answered.
     restart_ms: f64,
     close_ms: f64,
 }
 
-/// Takes the leases, weighs them, restarts the engine.
+/// Acquires the leases, measures memory, then closes and reopens the engine.
 #[allow(clippy::cast_precision_loss, reason = "counts and bytes are far below 2^53")]
 pub async fn run(engine_dir: &EngineDir, count: u64, stop: &StopSignal) -> anyhow::Result<HeldLeasesReport> {
     let client = Leasehold::open(&engine_dir.url()).await?;
-    // One lease first: what the engine sets up for its first answer is not the price of a lease.
+    // Acquire one lease first: what the engine allocates for its first reply is not the cost of a lease.
     let first = client.acquire("bench-first").grant().await?;
     client.release(&first.lease_id).await?;
     let bar = progress::count_bar(count, "leases taken");
@@ -70,7 +70,7 @@ pub async fn run(engine_dir: &EngineDir, count: u64, stop: &StopSignal) -> anyho
     })
 }
 
-/// Prints the figures for people.
+/// Prints the figures as text.
 pub fn print(report: &HeldLeasesReport) -> anyhow::Result<()> {
     output::line(format!("{} on {}", output::plain(&report.url), report.fs))?;
     output::line(format!("held       {} leases, taken at {:.0} per second", report.held, report.leases_per_s))?;

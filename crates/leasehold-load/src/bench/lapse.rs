@@ -1,4 +1,4 @@
-//! `bench --lapse N`: N leases that end in the same moment, and how others fare meanwhile.
+//! `bench --lapse N`: N leases that lapse at the same moment, and the latency of other clients meanwhile.
 
 use std::sync::Arc;
 use std::time::{Duration, Instant};
@@ -16,36 +16,36 @@ use super::stop_signal::StopSignal;
 use super::{bulk_acquire, embedded_client, pair_load, progress};
 use leasehold_support::{output, time};
 
-/// How long a load of pairs tells us how fast leases can be taken here.
+/// Duration of the trial load that estimates how fast leases can be acquired.
 const TRIAL_TIME: Duration = Duration::from_secs(1);
 
-/// How long before the end the others begin.
+/// How long before the common end the busy clients start.
 const BUSY_CLIENTS_HEAD_START: Duration = Duration::from_millis(500);
 
-/// How many others acquire and release while the leases lapse.
+/// Clients that acquire and release while the leases lapse.
 const BUSY_CLIENTS: usize = 8;
 
-/// How often to ask how many are left.
+/// How often the engine's number of leases is read.
 const LEASE_COUNT_POLL_EVERY: Duration = Duration::from_millis(5);
 
-/// Longer than any lapse should take.
+/// Fails if collecting the leases takes longer.
 const MAX_COLLECT_TIME: Duration = Duration::from_secs(60);
 
-/// What was found.
+/// Figures of `--lapse`.
 #[derive(Debug, Serialize)]
 pub struct LapseReport {
     url: String,
     fs: String,
     lapsed: u64,
-    /// From the common end until the engine had collected the last of them.
+    /// From the common end until the engine had collected the last lease.
     lapse_ms: f64,
-    /// Acquires by others in that time.
+    /// Acquires by the busy clients.
     others: u64,
-    /// Their latency.
+    /// Latency of those acquires.
     others_acquire_us: LatencySummary,
 }
 
-/// Takes the leases, waits for their common end, and watches the engine collect them.
+/// Acquires the leases, waits for their common end, and times how long the engine takes to collect them.
 pub async fn run(engine_dir: &EngineDir, count: u64, stop: &StopSignal) -> anyhow::Result<LapseReport> {
     let engine = Embedded::open(engine_dir.dir(), Options::default()).await?;
     let client = Leasehold::with_engine(engine.clone(), SystemClock::shared());
@@ -58,7 +58,7 @@ pub async fn run(engine_dir: &EngineDir, count: u64, stop: &StopSignal) -> anyho
     )
     .await?;
     spinner.finish_and_clear();
-    // A pair is two operations and a lease only one, so this is about twice the time they should need.
+    // A pair is two operations and a lease only one, so this is about twice the time needed.
     let needed = Duration::from_secs_f64(2.0 + as_f64(count) / trial.pairs_per_s().max(1.0));
     let end = time::stopwatch() + needed;
 
@@ -70,7 +70,7 @@ pub async fn run(engine_dir: &EngineDir, count: u64, stop: &StopSignal) -> anyho
     let spinner = progress::spinner("waiting for their common end");
     stop.sleep_or_stop(end.saturating_duration_since(time::stopwatch()).saturating_sub(BUSY_CLIENTS_HEAD_START)).await;
 
-    // The others begin before the end comes, so that they are in full swing when it does.
+    // The busy clients start before the common end, so that they are at full speed when it comes.
     let watching = tokio::spawn(wait_until_collected(engine, end, stop.clone()));
     let others = pair_load::run_beside(embedded_client::new_clients(&client, BUSY_CLIENTS), watching).await;
     spinner.finish_and_clear();
@@ -86,11 +86,11 @@ pub async fn run(engine_dir: &EngineDir, count: u64, stop: &StopSignal) -> anyho
     })
 }
 
-/// Waits for the end and then for the engine to have collected every lease. Says how long after the end.
+/// Waits for the common end, then until the engine has collected every lease. Returns the time since the end.
 async fn wait_until_collected(engine: Arc<Embedded>, end: Instant, stop: StopSignal) -> anyhow::Result<Duration> {
     stop.sleep_or_stop(end.saturating_duration_since(time::stopwatch())).await;
     loop {
-        // The leases of the others come and go, at most one each.
+        // Each busy client holds at most one lease.
         if engine.counts().await?.leases <= BUSY_CLIENTS {
             return Ok(end.elapsed());
         }
@@ -104,7 +104,7 @@ async fn wait_until_collected(engine: Arc<Embedded>, end: Instant, stop: StopSig
     }
 }
 
-/// Prints the figures for people.
+/// Prints the figures as text.
 pub fn print(report: &LapseReport) -> anyhow::Result<()> {
     output::line(format!("{} on {}", output::plain(&report.url), report.fs))?;
     output::line(format!("lapsed     {} leases in {:.0} ms after their common end", report.lapsed, report.lapse_ms))?;

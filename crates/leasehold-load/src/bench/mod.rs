@@ -1,18 +1,17 @@
-//! `leasehold bench`: what this machine and this disk can do, and how close the engine comes; and what its server
-//! can do, beside those of others.
+//! `leasehold bench`: measures an engine or a server beside its disk, and peers for comparison.
 //!
 //! ```text
-//!   options, URLs ──▶ Mode (what) and Aim (where)
-//!     embedded:DIR    Place ──▶ disk (fdatasync) ──▶ load ──▶ disk again ──▶ report, plot
-//!                           ├─▶ held  (memory, restart)
-//!                           └─▶ lapse (a million ends in one moment)
+//!   options, URLs ──▶ BenchMode (what) and BenchTarget (where)
+//!     embedded:DIR    EngineDir ──▶ disk (fdatasync) ──▶ pair_load ──▶ disk again ──▶ pairs_report, plot
+//!                               ├─▶ held_leases (memory, restart)
+//!                               └─▶ lapse       (many leases end at one moment)
 //!     leasehold://    server/ ──▶ the same pairs over RESP, handoff, idle
-//!     redis:// …      peers/  ──▶ the same pairs by the peer's own client (feature "peers")
+//!     redis:// …      peers/  ──▶ the same pairs through the peer's own client (feature "peers")
 //!     book (decisions in memory, no disk)
 //! ```
 //!
-//! The disk is measured in the same run, half before the load and half after, because a figure without
-//! its bound says nothing: a durable acquire cannot be faster than the sync it waits for.
+//! The disk is measured in the same run, half before the load and half after. A durable acquire cannot be faster than
+//! the sync that it waits for, so the sync latency is the bound that the figures are compared with.
 
 mod book;
 mod bulk_acquire;
@@ -68,7 +67,7 @@ LEASEHOLD_URL is not looked at. A file system in memory is refused: nothing is d
 Servers: leasehold://, and redis://, etcd://, zk:// and postgres:// in a build with the feature peers.
 The key of a leasehold:// server is taken from its URL or from LEASEHOLD_API_KEY.";
 
-/// The exit code of a bench that was interrupted, as shells count it.
+/// The exit code after an interrupt: 128 + SIGINT, as shells report it.
 pub(super) const EXIT_INTERRUPTED: u8 = 130;
 
 /// Measures pairs of acquire and release, beside the pace of the disk.
@@ -114,7 +113,7 @@ pub struct Bench {
 }
 
 impl Bench {
-    /// Measures each target in turn.
+    /// Runs the measurement on each target and returns the exit code.
     pub fn execute(self, urls: &[String]) -> anyhow::Result<u8> {
         let mode = BenchMode::from_options(&self, urls)?;
         if let BenchMode::Book(most) = mode {
@@ -201,7 +200,7 @@ impl Bench {
     ) -> anyhow::Result<(PairsReport, PairMeasurement)> {
         let clients = self.clients as usize;
         let bar = progress::time_bar(self.time, "measuring the disk");
-        // First of all: a directory must be there before a file can be synced in it.
+        // Open the target first: it creates the directory in which the probe file is synced.
         let opened = target.open().await?;
         let disk = target.disk();
         let mut probe = disk.probe()?;
@@ -234,7 +233,7 @@ impl Bench {
     }
 }
 
-/// A target made ready, with the disk that is measured beside it.
+/// A target that was checked, with the disk that is measured beside it.
 enum PreparedTarget<'a> {
     Embedded(EngineDir),
     Server(&'a ServerAddress, Disk),
@@ -266,7 +265,7 @@ impl<'a> PreparedTarget<'a> {
     }
 }
 
-/// A target at work.
+/// An opened target that a load can run on.
 enum OpenTarget<'a> {
     Engine(Leasehold),
     Server(&'a ServerAddress),
@@ -301,7 +300,7 @@ impl OpenTarget<'_> {
     }
 }
 
-/// The directories of targets that are all embedded: a fresh one where none was named.
+/// The engine directories of embedded targets. Without a target: one temporary directory.
 fn engine_dirs(targets: &[BenchTarget]) -> anyhow::Result<Vec<EngineDir>> {
     if targets.is_empty() {
         return Ok(vec![EngineDir::temporary()?]);
@@ -313,7 +312,7 @@ fn engine_dirs(targets: &[BenchTarget]) -> anyhow::Result<Vec<EngineDir>> {
     dirs.map(EngineDir::at).collect()
 }
 
-/// Runs work that blocks, on a thread of its own.
+/// Runs blocking work on a thread of the blocking pool.
 async fn run_blocking<T: Send + 'static>(
     work: impl FnOnce() -> anyhow::Result<T> + Send + 'static,
 ) -> anyhow::Result<T> {

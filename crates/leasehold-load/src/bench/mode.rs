@@ -1,6 +1,6 @@
-//! What the options of the bench ask for, together: one kind of measurement, on targets that it can be done with.
+//! Reads the options of the bench together: one kind of measurement, and the targets for it.
 //!
-//! Checked by hand and not by clap, so that every combination that makes no sense gets one sentence.
+//! Combinations are checked here and not by clap, so that each bad combination gets an error of its own.
 
 use super::Bench;
 use super::peers::{PeerKind, PeerServer};
@@ -8,23 +8,23 @@ use super::server::ServerAddress;
 use super::target::BenchTarget;
 use leasehold_support::exit::Failure;
 
-/// Where to aim when a server is wanted and none was named.
+/// The hint when a server is needed and no URL names one.
 const SERVER_URL_HINT: &str = "say e.g. --url leasehold://127.0.0.1:7401";
 
 /// What is measured, and where.
 #[derive(Debug, PartialEq, Eq)]
 pub enum BenchMode {
-    /// Pairs of acquire and release. No target: a fresh directory.
+    /// Pairs of acquire and release. Without a target: a temporary directory.
     Pairs(Vec<BenchTarget>),
-    /// What held leases cost.
+    /// Memory and restart with this many held leases.
     Held(u64, Vec<BenchTarget>),
-    /// Leases that lapse in one moment.
+    /// This many leases that lapse at one moment.
     Lapse(u64, Vec<BenchTarget>),
-    /// Decisions in memory.
+    /// Decisions of the book in memory, with up to this many leases.
     Book(u64),
-    /// The baton from one waiter to the next.
+    /// The time from a release to the next grant, with this many waiters.
     Handoff(usize, Vec<ServerAddress>),
-    /// Idle connections, to the server that is this process.
+    /// This many idle connections to a server, whose process id is given.
     Idle(usize, u32, ServerAddress),
 }
 
@@ -33,7 +33,7 @@ impl BenchMode {
     ///
     /// # Errors
     ///
-    /// Bad usage, in one sentence.
+    /// Bad usage.
     pub fn from_options(bench: &Bench, urls: &[String]) -> anyhow::Result<Self> {
         if bench.time.is_zero() {
             return Err(Failure::usage("--for is not zero: say e.g. --for 5s"));
@@ -108,7 +108,7 @@ impl BenchMode {
     }
 }
 
-/// Targets that can hold seats without us.
+/// Turns PostgreSQL targets into seat targets. Refuses all others.
 fn as_seat_targets(targets: Vec<BenchTarget>) -> anyhow::Result<Vec<BenchTarget>> {
     let seats = |target| match target {
         BenchTarget::Peer(PeerServer { kind: PeerKind::Postgres, url, display_url }) => {

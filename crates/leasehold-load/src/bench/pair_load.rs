@@ -1,7 +1,7 @@
-//! Pairs of one uncontended acquire and its release, by many clients at once.
+//! The pair load: many concurrent clients, each of which acquires and releases without contention.
 //!
-//! The same loop for the embedded engine and for every peer: what differs is the [`LockClient`]. Our own server is
-//! driven by `server::pairs`, which costs less of the cores that it shares with the server.
+//! The embedded engine and all peers run this loop, each with its own [`LockClient`]. Leasehold's own server is driven
+//! by `server::pairs`, which takes less CPU time from the cores that it shares with the server.
 
 use std::future::Future;
 use std::sync::Arc;
@@ -16,21 +16,21 @@ use super::latency::LatencyHistogram;
 use super::stop_signal::StopSignal;
 use leasehold_support::time;
 
-/// How long pairs are done before they count.
+/// How long pairs run before they are counted.
 pub const WARM_UP_TIME: Duration = Duration::from_millis(500);
 
-/// How long the lease of a pair would live; it never does.
+/// The ttl of each lease. Every lease is released long before.
 pub const LEASE_TTL: Duration = Duration::from_secs(60);
 
-/// Somebody who acquires and releases, one at a time.
+/// A client that holds at most one lock at a time.
 pub trait LockClient: Send + 'static {
-    /// Takes the resource of this name, which nobody else wants. A refusal is an error here.
+    /// Acquires the resource of this name, which no other client wants. A refusal is an error.
     fn acquire(&mut self, name: &str) -> impl Future<Output = anyhow::Result<()>> + Send;
 
-    /// Gives back what was acquired last.
+    /// Releases what was acquired last.
     fn release(&mut self) -> impl Future<Output = anyhow::Result<()>> + Send;
 
-    /// Cleans up what only this client knows of, when the load is over.
+    /// Removes what this client created on the server. Called once, after the load.
     fn clean_up(self) -> impl Future<Output = anyhow::Result<()>> + Send
     where
         Self: Sized,
@@ -45,40 +45,38 @@ pub fn cpu_time() -> Duration {
     Duration::try_from(spent).unwrap_or_default()
 }
 
-/// What every name of this run begins with: it collides with no real work and no other bench.
+/// The prefix of every resource name of this run. It differs from real work and from other benches.
 pub fn resource_prefix() -> String {
     format!("leasehold-bench/{}", std::process::id())
 }
 
-/// What a load measured.
+/// Result of a pair load.
 #[derive(Debug)]
 pub struct PairMeasurement {
-    /// How long it was measured.
+    /// Length of the measurement.
     pub elapsed: Duration,
-    /// CPU time of this process meanwhile: what the load took from the cores that it shares with a server.
+    /// CPU time of this process in that time: what the load took from the cores that it shares with a server.
     pub cpu: Duration,
-    /// Latency of each acquire.
     pub acquire: LatencyHistogram,
-    /// Latency of each acquire with its release.
+    /// Latency of each acquire together with its release.
     pub pair: LatencyHistogram,
 }
 
 impl PairMeasurement {
-    /// Pairs in each second.
     #[allow(clippy::cast_precision_loss, reason = "pairs are far below 2^53")]
     pub fn pairs_per_s(&self) -> f64 {
         self.pair.count() as f64 / self.elapsed.as_secs_f64().max(f64::MIN_POSITIVE)
     }
 }
 
-/// What all clients of a load look at.
+/// Flags that all client tasks read.
 struct LoadFlags {
     prefix: String,
     counting: AtomicBool,
     ended: AtomicBool,
 }
 
-/// Clients at work.
+/// The tasks of all clients.
 struct ClientTasks {
     flags: Arc<LoadFlags>,
     tasks: JoinSet<anyhow::Result<(LatencyHistogram, LatencyHistogram)>>,
@@ -98,13 +96,13 @@ impl ClientTasks {
         Self { flags, tasks }
     }
 
-    /// From now on it counts: the moment, and the CPU time at it.
+    /// Starts the measurement. Returns the time and the CPU time at its start.
     fn start_counting(&self) -> (Instant, Duration) {
         self.flags.counting.store(true, Ordering::Relaxed);
         (time::stopwatch(), cpu_time())
     }
 
-    /// Ends the work and adds up what was measured since.
+    /// Stops the tasks and merges their histograms.
     async fn finish(mut self, (began, cpu): (Instant, Duration)) -> anyhow::Result<PairMeasurement> {
         self.flags.ended.store(true, Ordering::Relaxed);
         let cpu = cpu_time().saturating_sub(cpu);
@@ -128,7 +126,7 @@ impl ClientTasks {
     }
 }
 
-/// Lets the clients work for `time` after the warm-up, or until somebody stops it.
+/// Runs the clients for `time` after the warm-up, or until the stop signal.
 pub async fn run(
     clients: Vec<impl LockClient>,
     time: Duration,
@@ -144,7 +142,7 @@ pub async fn run(
     measured
 }
 
-/// Lets the clients work beside some other work, as long as that takes. Everything counts.
+/// Runs the clients until `work` is done. There is no warm-up: every pair counts.
 pub async fn run_beside<T>(
     clients: Vec<impl LockClient>,
     work: JoinHandle<anyhow::Result<T>>,
@@ -156,7 +154,7 @@ pub async fn run_beside<T>(
     Ok((done?, measured))
 }
 
-/// Lets the clients work until the time is over. A client that ends before has failed.
+/// Waits until the time is over. A client task that ends before has failed.
 async fn wait_until_end(
     tasks: &mut JoinSet<anyhow::Result<(LatencyHistogram, LatencyHistogram)>>,
     began: Instant,
@@ -180,7 +178,7 @@ async fn wait_until_end(
     }
 }
 
-/// One client: pairs, one after the other, each under a new name.
+/// The task of one client: pairs one after the other, each under a new name.
 async fn run_client(
     flags: Arc<LoadFlags>,
     mut client: impl LockClient,

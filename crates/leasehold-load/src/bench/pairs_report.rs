@@ -1,4 +1,4 @@
-//! What the bench found, for people and for scripts.
+//! The report of the pair load, as a table and as JSON.
 
 use serde::Serialize;
 
@@ -7,37 +7,32 @@ use super::latency::{LatencySummary, ratio};
 use super::pair_load::PairMeasurement;
 use leasehold_support::output::{self, Table};
 
-/// One target's figures: the object of the contract, and beside it what the figures are measured by.
+/// Figures of one target: the JSON object of `--json`.
 #[derive(Debug, Serialize)]
 pub struct PairsReport {
-    /// What was measured.
     pub url: String,
-    /// How many at once.
+    /// Concurrent clients.
     pub clients: usize,
-    /// How long.
     pub seconds: f64,
-    /// How many pairs of acquire and release.
+    /// Pairs of acquire and release.
     pub pairs: u64,
-    /// How many in each second.
     pub pairs_per_s: f64,
-    /// Latency of an acquire.
     pub acquire_us: LatencySummary,
-    /// Latency of a pair.
     pub pair_us: LatencySummary,
-    /// The disk's own pace, measured in the same run.
+    /// Latency of fdatasync, measured in the same run.
     pub fdatasync_us: FdatasyncLatency,
-    /// The file system below.
+    /// The file system of the measured disk.
     pub fs: String,
-    /// Pairs per second, of `clients / (2 x p50 of one fdatasync)`: what one commit per sync would allow.
+    /// `pairs_per_s`, divided by `clients / (2 x p50 of one fdatasync)`.
     pub ratio_pairs_to_bound: f64,
-    /// The p50 of an acquire, of that of one fdatasync.
+    /// The p50 of an acquire, divided by the p50 of one fdatasync.
     pub ratio_acquire_to_fdatasync: f64,
-    /// CPU time of this process for each pair. Beside a server on the same machine, it is what the load itself took.
+    /// CPU time of this process per pair. Beside a server on the same machine, it is the cost of the load itself.
     pub cpu_us_per_pair: f64,
 }
 
 impl PairsReport {
-    /// Puts load and disk side by side.
+    /// Combines the figures of the load and of the disk.
     #[allow(clippy::cast_precision_loss, reason = "pairs are far below 2^53")]
     pub fn new(
         url: String,
@@ -66,13 +61,13 @@ impl PairsReport {
     }
 }
 
-/// Pairs per second that the disk allows: each pair waits for two syncs, and the clients share each sync.
+/// Pairs per second that the disk allows: each pair waits for two syncs, and all clients share each sync.
 #[allow(clippy::cast_precision_loss, reason = "a count of clients is far below 2^53")]
 fn pairs_per_s_bound(clients: usize, sync_us: f64) -> f64 {
     if sync_us > 0.0 { clients as f64 / (2.0 * sync_us / 1e6) } else { 0.0 }
 }
 
-/// Prints the figures as a table, and the two ratios in words.
+/// Prints the figures as a table, and the two ratios as text.
 pub fn print(reports: &[PairsReport]) -> anyhow::Result<()> {
     let mut table = Table::new(&[
         "URL",
@@ -113,7 +108,7 @@ pub fn print(reports: &[PairsReport]) -> anyhow::Result<()> {
     Ok(())
 }
 
-/// A latency for people.
+/// Formats a latency as microseconds or milliseconds.
 pub fn format_micros(us: f64) -> String {
     if us >= 10_000.0 { format!("{:.1} ms", us / 1_000.0) } else { format!("{us:.0} us") }
 }

@@ -1,4 +1,4 @@
-//! The distribution of latencies as a small SVG: percentile across, microseconds up, both logarithmic.
+//! Draws latency percentiles as SVG: percentile on the x axis, microseconds on the y axis, both logarithmic.
 //!
 //! Written by hand: two axes and a few lines need no plotting crate.
 
@@ -13,21 +13,19 @@ const RIGHT_MARGIN_PX: f64 = 20.0;
 const TOP_MARGIN_PX: f64 = 40.0;
 const BOTTOM_MARGIN_PX: f64 = 60.0;
 
-/// Colours that stay apart for most eyes (Okabe and Ito).
+/// Colours that most colour-blind readers can tell apart (Okabe and Ito).
 const LINE_COLOURS: [&str; 6] = ["#0072b2", "#d55e00", "#009e73", "#cc79a7", "#e69f00", "#56b4e9"];
 
-/// Percentiles with a mark on the axis.
+/// Percentiles with a mark on the x axis.
 const PERCENTILE_MARKS: [f64; 6] = [0.0, 50.0, 90.0, 99.0, 99.9, 99.99];
 
-/// One line of the picture.
+/// One line of the plot.
 pub struct PlotLine<'a> {
-    /// What it shows.
     pub label: String,
-    /// What was measured.
     pub histogram: &'a LatencyHistogram,
 }
 
-/// The picture, under a title.
+/// Renders the plot with a title.
 pub fn render_svg(title: &str, lines: &[PlotLine<'_>]) -> String {
     let highest = lines.iter().map(|line| line.histogram.max_us()).fold(10.0, f64::max);
     let lowest = lines.iter().map(|line| line.histogram.quantile_us(0.0)).fold(highest, f64::min).max(0.1);
@@ -49,7 +47,7 @@ pub fn render_svg(title: &str, lines: &[PlotLine<'_>]) -> String {
     out
 }
 
-/// Where a latency stands on the vertical axis: powers of ten, from `low` to `high`.
+/// The y axis: powers of ten, from `low` to `high`.
 struct LatencyAxis {
     low: f64,
     high: f64,
@@ -62,7 +60,7 @@ impl LatencyAxis {
     }
 }
 
-/// Where a percentile stands on the horizontal axis: each further nine takes the same room.
+/// The x coordinate of a percentile. Each further nine takes the same width.
 fn percentile_x(percentile: f64) -> f64 {
     let nines = -(1.0 - percentile / 100.0).max(1e-5).log10();
     LEFT_MARGIN_PX + nines / 5.0 * (WIDTH_PX - LEFT_MARGIN_PX - RIGHT_MARGIN_PX)
@@ -127,7 +125,7 @@ fn format_latency(us: f64) -> String {
     }
 }
 
-/// Text as XML takes it: the label holds a path that somebody chose.
+/// Escapes text for XML: a label contains a path that the user chose.
 fn escape_xml(text: &str) -> String {
     text.chars().filter(|c| !c.is_control()).fold(String::new(), |mut out, c| {
         match c {

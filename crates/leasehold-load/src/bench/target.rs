@@ -1,14 +1,13 @@
-//! What a `--url` of the bench names: a directory, one of our servers, or a peer.
+//! Parses the `--url` of the bench: a directory, a Leasehold server, or a peer.
 //!
 //! # Laws
 //!
-//! 1. What was given as a secret (userinfo, a query) is in no report, no plot and no sentence: `display_url` has
-//!    neither.
-//! 2. What cannot be measured is said before anything is.
+//! 1. Secrets of a URL (userinfo, query) appear in no report, plot or message: `display_url` has neither.
+//! 2. A target that cannot be measured is refused before anything is measured.
 //!
 //! # Not here
 //!
-//! Which engine the other commands ask (`cli::target`): the bench drives servers that are no engine of ours.
+//! The engine that other commands use (`cli::target`). The bench also drives servers of others.
 
 use std::path::PathBuf;
 
@@ -16,10 +15,10 @@ use super::peers::{self, PeerKind, PeerServer};
 use super::server::ServerAddress;
 use leasehold_support::exit::Failure;
 
-/// Where our servers listen when the URL does not say.
+/// The port when the URL names none.
 const DEFAULT_RESP_PORT: u16 = 7401;
 
-/// What to type instead.
+/// The hint in every error about a URL.
 const URL_HINT: &str = "say e.g. --url embedded:./data or --url leasehold://127.0.0.1:7401";
 
 /// One target of the bench.
@@ -27,18 +26,18 @@ const URL_HINT: &str = "say e.g. --url embedded:./data or --url leasehold://127.
 pub enum BenchTarget {
     /// The embedded engine, in this process.
     Embedded(PathBuf),
-    /// Our server, over RESP.
+    /// A Leasehold server, over RESP.
     Server(ServerAddress),
-    /// Somebody else's server, by its native client.
+    /// A server of another kind, through its native client.
     Peer(PeerServer),
 }
 
 impl BenchTarget {
-    /// Reads a URL.
+    /// Parses a URL.
     ///
     /// # Errors
     ///
-    /// Bad usage for what the bench cannot drive, and for peers in a build without them.
+    /// Bad usage for an unknown scheme, and for a peer in a build without the feature `peers`.
     pub fn parse(url: &str) -> anyhow::Result<Self> {
         let Some((scheme, rest)) = url.split_once(':') else {
             return Err(Failure::usage(format!("the url has no scheme: {URL_HINT}")));
@@ -66,7 +65,7 @@ fn parse_directory(rest: &str) -> anyhow::Result<PathBuf> {
     if rest.is_empty() {
         return Err(Failure::usage(format!("embedded: names no directory: {URL_HINT}")));
     }
-    // It would mean a directory in the root, which nobody means.
+    // `embedded://data` would mean a directory in the root: surely a mistake.
     if rest.starts_with("//") {
         return Err(Failure::usage(format!("embedded: is followed by a path without //: {URL_HINT}")));
     }
@@ -77,7 +76,7 @@ fn parse_server(rest: &str) -> anyhow::Result<ServerAddress> {
     let parts = UrlParts::parse("leasehold", rest)?;
     let location = parts.location.trim_end_matches('/');
     let no_port = || Failure::usage(format!("leasehold:// is followed by host:port: {URL_HINT}"));
-    // A bare IPv6 address has colons of its own, and stands in brackets when a port follows.
+    // An IPv6 address contains colons: it stands in brackets when a port follows.
     let (host, port) = match location.rsplit_once(':') {
         Some((host, port)) if !port.ends_with(']') => (host, port.parse::<u16>().map_err(|_| no_port())?),
         _ => (location, DEFAULT_RESP_PORT),
@@ -89,11 +88,11 @@ fn parse_server(rest: &str) -> anyhow::Result<ServerAddress> {
     Ok(ServerAddress { host: host.to_owned(), port, key: parts.secret, display_url: format!("leasehold://{location}") })
 }
 
-/// A URL taken apart.
+/// The parts of a URL.
 struct UrlParts {
-    /// Host, port and path: what may be shown.
+    /// Host, port and path. It contains no secret.
     location: String,
-    /// The password of the userinfo, or all of it where there is no colon.
+    /// The password of the userinfo, or all of the userinfo if it has no colon.
     secret: Option<String>,
 }
 
@@ -101,10 +100,10 @@ impl UrlParts {
     fn parse(scheme: &str, rest: &str) -> anyhow::Result<Self> {
         let none = || Failure::usage(format!("{scheme}: is followed by //host:port"));
         let rest = rest.strip_prefix("//").ok_or_else(none)?;
-        // A query may carry a password too.
+        // A query may contain a password.
         let (rest, query) = rest.split_at(rest.find(['?', '#']).unwrap_or(rest.len()));
         if query.contains('@') {
-            // Else we could not tell a host from half a password, and would show it.
+            // The host could not be told from a part of a password, and would be displayed.
             return Err(Failure::usage("inside a url, write ? as %3F, # as %23 and @ as %40 where they are data"));
         }
         let (userinfo, location) =

@@ -1,21 +1,20 @@
-//! What the server says, as far as a rehearsal listens.
+//! JSON bodies of the box office's HTTP API, as far as a rehearsal reads them.
+//!
+//! They are separate from the server's own types on purpose: a rehearsal tests the API from outside.
 
 use serde::{Deserialize, Deserializer, de::Error as _};
 
-/// A seat or an area under a token.
+/// A seat or an area with its token.
 #[derive(Clone, Debug, PartialEq, Eq, Deserialize)]
 pub struct ApiPiece {
-    /// Which.
     pub id: String,
-    /// With which token.
     #[serde(deserialize_with = "decimal")]
     pub token: u64,
-    /// How many places; one seat has none.
+    /// The number of places of an area. A seat has none.
     #[serde(default)]
     pub qty: u32,
 }
 
-/// A hold.
 #[derive(Debug, Deserialize)]
 pub struct ApiHold {
     pub hold_id: String,
@@ -32,14 +31,13 @@ pub struct ApiHold {
     pub total: u64,
 }
 
-/// As little of a hold as it takes to release it: for loads that have no time.
+/// Only what is needed to release a hold, borrowed from the body: for loads.
 #[derive(Debug, Deserialize)]
 pub struct ApiHoldHandle<'a> {
     pub hold_id: &'a str,
     pub hold_key: &'a str,
 }
 
-/// An order.
 #[derive(Debug, Deserialize)]
 pub struct ApiOrder {
     pub order_id: String,
@@ -51,7 +49,7 @@ pub struct ApiOrder {
     pub late: bool,
 }
 
-/// A no.
+/// A problem document.
 #[derive(Debug, Default, Deserialize)]
 #[serde(default)]
 pub struct ApiProblem {
@@ -62,19 +60,19 @@ pub struct ApiProblem {
     pub resolution: Option<ApiResolution>,
 }
 
-/// A seat or area that was not to be had.
+/// A seat or an area that could not be held.
 #[derive(Debug, Deserialize)]
 pub struct ApiConflict {
     pub reason: String,
 }
 
-/// Seats instead.
+/// Seats offered in place of those that were refused.
 #[derive(Debug, Deserialize)]
 pub struct ApiAlternative {
     pub seats: Vec<String>,
 }
 
-/// What became of late money.
+/// What happened to a payment that came too late.
 #[derive(Debug, Deserialize)]
 pub struct ApiResolution {
     pub state: String,
@@ -82,7 +80,6 @@ pub struct ApiResolution {
     pub offer: Option<String>,
 }
 
-/// An event.
 #[derive(Debug, Deserialize)]
 pub struct ApiEvent {
     pub event_id: String,
@@ -97,7 +94,7 @@ pub struct ApiEvent {
     pub per_buyer: u32,
 }
 
-/// The hall.
+/// The seat map of an event.
 #[derive(Debug, Deserialize)]
 pub struct ApiSeatMap {
     pub sections: Vec<ApiSection>,
@@ -105,38 +102,33 @@ pub struct ApiSeatMap {
     pub areas: Vec<ApiArea>,
 }
 
-/// Part of a hall.
 #[derive(Debug, Deserialize)]
 pub struct ApiSection {
     pub rows: Vec<ApiRow>,
 }
 
-/// Part of a section.
 #[derive(Debug, Deserialize)]
 pub struct ApiRow {
     pub seats: Vec<ApiSeat>,
 }
 
-/// A seat.
 #[derive(Debug, Deserialize)]
 pub struct ApiSeat {
     pub id: String,
 }
 
-/// An area.
 #[derive(Clone, Debug, Deserialize)]
 pub struct ApiArea {
     pub id: String,
     pub capacity: u32,
 }
 
-/// Every seat as it is now.
+/// The state of every seat.
 #[derive(Debug, Deserialize)]
 pub struct ApiAvailability {
     pub seats: Vec<ApiSeatState>,
 }
 
-/// A seat as it is now.
 #[derive(Debug, Deserialize)]
 pub struct ApiSeatState {
     pub id: String,
@@ -145,14 +137,12 @@ pub struct ApiSeatState {
     pub hold_id: Option<String>,
 }
 
-/// A page of the audit.
 #[derive(Debug, Deserialize)]
 pub struct ApiAuditPage {
     pub entries: Vec<ApiAuditEntry>,
     pub next: Option<u64>,
 }
 
-/// An entry of the audit.
 #[derive(Clone, Debug, Deserialize)]
 pub struct ApiAuditEntry {
     pub seq: u64,
@@ -165,17 +155,17 @@ pub struct ApiAuditEntry {
     pub payment_ref: Option<String>,
     #[serde(default)]
     pub seats: Vec<ApiSeatChange>,
-    /// Of a sale: its price.
+    /// Of a sale: the price.
     #[serde(default)]
     pub amount: Option<u64>,
-    /// Of a sale: what came for it, and who said so.
+    /// Of a sale: what was paid, and who reported the payment.
     #[serde(default)]
     pub paid: Option<u64>,
     #[serde(default)]
     pub source: Option<String>,
 }
 
-/// What a seat came to.
+/// The new state of a seat.
 #[derive(Clone, Debug, Deserialize)]
 pub struct ApiSeatChange {
     pub id: String,
@@ -184,14 +174,13 @@ pub struct ApiSeatChange {
     pub token: Option<u64>,
 }
 
-/// What the server says of its own invariants.
+/// The invariants that the server checked itself.
 #[derive(Debug, Deserialize)]
 pub struct ApiInvariants {
     pub ok: bool,
     pub checks: Vec<ApiCheck>,
 }
 
-/// One of them.
 #[derive(Clone, Debug, Deserialize)]
 pub struct ApiCheck {
     pub name: String,
@@ -200,7 +189,7 @@ pub struct ApiCheck {
     pub detail: String,
 }
 
-/// Tokens are decimal texts.
+/// The API sends tokens as decimal strings.
 fn decimal<'de, D: Deserializer<'de>>(from: D) -> Result<u64, D::Error> {
     let text = String::deserialize(from)?;
     text.parse().map_err(|_| D::Error::custom("a token is a decimal text"))

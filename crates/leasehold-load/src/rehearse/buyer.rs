@@ -1,14 +1,15 @@
-//! The life of one buyer: comes, looks for seats, thinks, and pays, or not.
+//! The task of one buyer: arrives, holds seats, thinks, and pays or not.
 //!
 //! ```text
-//!   arrive ──▶ seek ──▶ think ──▶ abandon: release, or just leave
+//!   arrive ──▶ hold ──▶ think ──▶ abandon: release, or leave
 //!                │                 └▶ pay ──▶ approve ──▶ confirm
 //!                └▶ go without            ├─▶ decline ──▶ another card, or leave
-//!                                         ├─▶ late: confirm after the deadline ──▶ the ladder
+//!                                         ├─▶ late: confirm after the deadline ──▶ other seats, or a refund
 //!                                         └─▶ never
 //! ```
 //!
-//! Every choice is the dice's, so that a seed is a crowd. What is asked and understood is in `buyer_requests`.
+//! Every choice is drawn from the buyer's random generator, so that a seed gives the same buyers again. The requests
+//! and the handling of their responses are in `buyer_requests`.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -22,16 +23,15 @@ use super::random::SplitMix64;
 use super::rehearsal_event::RehearsalEvent;
 use leasehold_support::time;
 
-/// What a buyer wants.
+/// What a buyer wants to hold.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Wish {
-    /// These seats.
     Seats(Vec<String>),
-    /// So many places of an area.
+    /// This many places of an area.
     Places(String, u32),
 }
 
-/// What the buyer's bank does.
+/// How the buyer's payment goes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum PaymentBehaviour {
     Approve,
@@ -40,7 +40,6 @@ enum PaymentBehaviour {
     Never,
 }
 
-/// One buyer.
 pub struct Buyer {
     pub(super) name: String,
     pub(super) plan: Arc<RehearsalPlan>,
@@ -49,12 +48,12 @@ pub struct Buyer {
     pub(super) client: HttpClient,
     pub(super) random: SplitMix64,
     pub(super) log: BuyerLog,
-    /// How many requests were made: each has an Idempotency-Key of its own.
+    /// Requests sent so far. Each has an Idempotency-Key of its own.
     pub(super) requests_sent: u32,
 }
 
 impl Buyer {
-    /// The buyer of this number.
+    /// The buyer with this number.
     pub fn new(
         number: usize,
         plan: &Arc<RehearsalPlan>,
@@ -73,13 +72,13 @@ impl Buyer {
         }
     }
 
-    /// Stands at the door.
+    /// Connects before the sale starts.
     pub async fn connect(&mut self) {
-        // Whoever finds nobody there tries again with the first request.
+        // On failure, the first request connects again.
         let _ = self.client.connect().await;
     }
 
-    /// From arrival to the end.
+    /// Runs the buyer from arrival to the end. Returns what it was told.
     pub async fn run(mut self) -> BuyerLog {
         let late = self.plan.over.mul_f64(self.random.next_fraction());
         self.context.stop.sleep_or_stop(late).await;
@@ -94,14 +93,14 @@ impl Buyer {
         self.log
     }
 
-    /// Thinks for a while. Says whether to go on.
+    /// Sleeps for a random time. Returns false after the stop signal.
     async fn think(&mut self, mean: Duration) -> bool {
         let span = self.random.exponential(mean);
         self.context.stop.sleep_or_stop(span).await;
         !self.context.stop.is_requested()
     }
 
-    /// Tries until something is held, or it is enough.
+    /// Requests holds until one is granted, or the tries are used up.
     async fn try_to_hold(&mut self) -> Option<BuyerHold> {
         let mut wish = self.choose_wish();
         let mut hopeless = 0;
@@ -111,7 +110,7 @@ impl Buyer {
                 HoldAttempt::Lost(instead) => instead,
                 HoldAttempt::Over => return None,
             };
-            // Nothing as good was free, twice: it looks sold out.
+            // No alternative was offered, twice: the event seems sold out.
             hopeless += u32::from(instead.is_none());
             if hopeless > 1 || !self.think(self.plan.think / 4).await {
                 return None;
@@ -124,7 +123,7 @@ impl Buyer {
         None
     }
 
-    /// What the dice say is wanted: neighbours, often in front where everybody wants to sit; or places on the floor.
+    /// Draws a wish: adjacent seats, often in the popular front rows, or places of an area.
     pub(super) fn choose_wish(&mut self) -> Wish {
         let most = self.plan.party.min(self.event.per_buyer).max(1);
         let many = 1 + self.random.below(most);
@@ -188,7 +187,7 @@ impl Buyer {
         }
     }
 
-    /// The card was declined. Where a provider can say so, half of them try another one.
+    /// The card was declined. If a provider callback can report it, half of the buyers try another card.
     async fn handle_declined(&mut self, mut hold: BuyerHold, paid: &str) {
         self.context.counters.update(|counters| counters.declined += 1);
         if !self.send_declined_callback(&mut hold, paid).await {
@@ -202,7 +201,7 @@ impl Buyer {
         }
     }
 
-    /// The money comes when the deadline is over.
+    /// Confirms after the deadline of the payment.
     async fn confirm_late(&mut self, hold: BuyerHold, paid: &str) {
         let now = time::stopwatch();
         let until = hold.ended_by + Duration::from_millis(200);
@@ -213,10 +212,10 @@ impl Buyer {
         self.confirm_or_accept_offer(&hold, paid).await;
     }
 
-    /// Confirms, and takes what is offered instead.
+    /// Confirms the hold. If other seats are offered instead, confirms those.
     async fn confirm_or_accept_offer(&mut self, hold: &BuyerHold, paid: &str) {
         if self.plan.provider.is_some() && self.random.chance(0.3) {
-            // The provider is quicker than the page: the confirm finds the order made.
+            // The provider's callback arrives before the confirm, which then finds the order made.
             self.send_captured_callback(hold, paid).await;
         }
         if let ConfirmResult::Offer(other) = self.confirm(hold, &hold.id, paid).await {
@@ -224,7 +223,7 @@ impl Buyer {
         }
     }
 
-    /// Goes away without a word: the hold is over when its time is.
+    /// Leaves without a request: the hold lapses.
     pub(super) fn abandon(&mut self, hold: BuyerHold) {
         self.log.spans.extend(hold.spans(hold.live_until));
         self.log.abandoned_holds.push((hold.id, hold.ended_by));

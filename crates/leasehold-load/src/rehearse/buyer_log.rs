@@ -1,11 +1,11 @@
-//! What buyers were told, kept to be compared with what the event says of itself.
+//! The buyer log: what buyers were told. The proof compares it with what the event says of itself.
 
 use std::time::{Duration, Instant};
 
 use super::api_types::{ApiHold, ApiPiece};
 use super::http_client::HttpResponse;
 
-/// What a buyer was told of an order.
+/// An order that was confirmed to a buyer.
 #[derive(Clone, Debug)]
 pub struct ConfirmedOrder {
     pub order_id: String,
@@ -14,20 +14,20 @@ pub struct ConfirmedOrder {
     pub areas: Vec<ApiPiece>,
 }
 
-/// A seat was somebody's for sure from one moment to another: from when the grant was heard to its end counted from when
-/// it was asked for, or to when it was given up.
+/// A time in which a seat was certainly held: from receiving the grant to its end. The end is counted from sending the
+/// request, or is the moment when the hold was given up.
 #[derive(Clone, Debug)]
 pub struct HoldSpan {
     pub seat: String,
     pub token: u64,
     pub hold_id: String,
-    /// Before this moment it was not granted.
+    /// The hold was not granted before this moment.
     pub sent_at: Instant,
     pub from: Instant,
     pub until: Instant,
 }
 
-/// A confirm without an answer.
+/// A confirm without a response.
 #[derive(Clone, Debug)]
 pub struct UnansweredConfirm {
     pub buyer: String,
@@ -37,22 +37,22 @@ pub struct UnansweredConfirm {
     pub idempotency_key: String,
 }
 
-/// All of it.
+/// The log of one buyer, or of all buyers after merging.
 #[derive(Debug, Default)]
 pub struct BuyerLog {
     pub orders: Vec<ConfirmedOrder>,
     pub spans: Vec<HoldSpan>,
     pub unanswered: Vec<UnansweredConfirm>,
-    /// Holds that were refused as over while they were live for sure, and orders that are not what was held.
+    /// Holds refused as ended while they were certainly live, and orders that differ from their hold.
     pub violations: Vec<String>,
-    /// Holds that nobody came back to, and when each is over for sure.
+    /// Holds that were left to lapse, and when each has certainly ended.
     pub abandoned_holds: Vec<(String, Instant)>,
-    /// When what nobody knows of is over for sure.
+    /// When holds from requests without a response have certainly ended.
     pub unknown_until: Option<Instant>,
 }
 
 impl BuyerLog {
-    /// Adds another one.
+    /// Appends another log.
     pub fn merge(&mut self, other: Self) {
         self.orders.extend(other.orders);
         self.spans.extend(other.spans);
@@ -71,16 +71,16 @@ pub struct BuyerHold {
     pub seats: Vec<ApiPiece>,
     pub areas: Vec<ApiPiece>,
     pub total: u64,
-    /// When it was asked for, and when it was heard to be granted.
+    /// When the request was sent, and when the grant was received.
     pub sent_at: Instant,
     pub received_at: Instant,
-    /// It is live before this moment for sure, and over after the other.
+    /// The hold is certainly live before `live_until`, and certainly ended after `ended_by`.
     pub live_until: Instant,
     pub ended_by: Instant,
 }
 
 impl BuyerHold {
-    /// From the answer to a hold.
+    /// From the response to a hold request.
     pub fn new(held: ApiHold, response: &HttpResponse) -> Self {
         let mut hold = Self {
             id: held.hold_id,
@@ -97,15 +97,15 @@ impl BuyerHold {
         hold
     }
 
-    /// An answer said how long it lasts.
+    /// Sets the remaining time as a response stated it.
     pub fn set_remaining(&mut self, remaining_ms: u64, response: &HttpResponse) {
         let remaining = Duration::from_millis(remaining_ms);
         self.live_until = response.sent_at + remaining;
-        // A millisecond is what rounding may hide.
+        // The server rounds to milliseconds.
         self.ended_by = response.received_at + remaining + Duration::from_millis(1);
     }
 
-    /// What it proves, if it was given up at this moment.
+    /// The spans that this hold proves, if it was given up at this moment.
     pub fn spans(&self, given_up: Instant) -> Vec<HoldSpan> {
         let until = self.live_until.min(given_up);
         let span = |seat: &ApiPiece| HoldSpan {

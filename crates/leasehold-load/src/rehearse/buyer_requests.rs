@@ -1,9 +1,9 @@
-//! What a buyer asks of the server, one step at a time, and what each answer is taken for.
+//! The requests of a buyer, and how each response is handled.
 //!
 //! # Laws
 //!
-//! 1. What the server swore to is written down before anything else is done: spans of holds, orders.
-//! 2. A hold that is refused as over while it was live for sure is a wrong, and so is an order that is not what was held.
+//! 1. What the server confirmed is logged first: spans of holds, and orders.
+//! 2. A hold refused as ended while it was certainly live is a violation. So is an order that differs from its hold.
 
 use std::time::Duration;
 
@@ -18,27 +18,26 @@ use super::buyer_log::{BuyerHold, ConfirmedOrder, UnansweredConfirm};
 use super::http_client::{HttpRequest, HttpResponse, OutcomeUnknown, escape_path};
 use leasehold_support::time;
 
-/// What a wish came to.
+/// Result of a hold request.
 #[derive(Debug)]
 pub enum HoldAttempt {
-    /// It is held.
     Held(BuyerHold),
-    /// Somebody else has it; seats as good, where there are some.
+    /// Another buyer has the seats. Alternative seats, if the server offers some.
     Lost(Option<Vec<String>>),
-    /// There is nothing more to try.
+    /// No further try makes sense.
     Over,
 }
 
-/// What a confirm came to.
+/// Result of a confirm.
 #[derive(Debug, PartialEq, Eq)]
 pub enum ConfirmResult {
-    /// It is over: sold, refused, or unknown and written down.
+    /// Sold, refused, or logged as unanswered.
     Done,
-    /// Other seats are held instead, by this hold.
+    /// Other seats are held instead, by the hold with this id.
     Offer(String),
 }
 
-/// A body that was promised.
+/// Parses the JSON body of a response.
 fn parse_body<T: DeserializeOwned>(response: &HttpResponse) -> Option<T> {
     serde_json::from_slice(&response.body).ok()
 }
@@ -49,20 +48,20 @@ impl Buyer {
         format!("{}-{}", self.name, self.requests_sent)
     }
 
-    /// Something nobody expects.
+    /// Counts a response that was not expected.
     fn count_unexpected(&self, response: &HttpResponse) {
         let problem: ApiProblem = parse_body(response).unwrap_or_default();
         self.context.counters.update(|counters| counters.count_error(response.status, &problem.code));
     }
 
-    /// Nobody knows what came of it: seats may be held that this buyer does not know of.
+    /// The result of a request is unknown: seats may be held that this buyer does not know of.
     fn mark_unknown(&mut self) {
         let until = time::stopwatch() + self.event.ttl + self.event.pay + Duration::from_secs(1);
         self.log.unknown_until = self.log.unknown_until.max(Some(until));
         self.context.counters.update(|counters| counters.unknown += 1);
     }
 
-    /// Asks to hold.
+    /// Sends a hold request.
     pub(super) async fn request_hold(&mut self, wish: &Wish) -> HoldAttempt {
         let body = match wish {
             Wish::Seats(seats) => json!({"seats": seats, "buyer": self.name}),
@@ -91,7 +90,7 @@ impl Buyer {
             self.count_unexpected(response);
             return HoldAttempt::Over;
         };
-        // A retry may come when the hold that was granted first is over already.
+        // After a retry, the hold that was granted first may already have ended.
         if !matches!(held.state.as_str(), "active" | "") {
             self.context.counters.update(|counters| counters.expired += 1);
             return HoldAttempt::Over;
@@ -120,7 +119,7 @@ impl Buyer {
         HoldAttempt::Lost(problem.alternative.map(|found| found.seats))
     }
 
-    /// All or nothing: what is held is what was asked for.
+    /// All or nothing: the hold must be exactly what was requested.
     fn check_wish(&mut self, wish: &Wish, hold: &BuyerHold) {
         let is = match wish {
             Wish::Seats(seats) => {
@@ -152,7 +151,7 @@ impl Buyer {
         self.client.send(HttpRequest { idempotency_key, hold_key, ..HttpRequest::post(&path, body) }).await
     }
 
-    /// A refusal on a hold: over by time, or something else.
+    /// A request on a hold was refused: the hold has ended, or the response is unexpected.
     fn handle_refused(&mut self, hold: &BuyerHold, response: &HttpResponse, act: &str) {
         let problem: ApiProblem = parse_body(response).unwrap_or_default();
         let over = response.status == 410 || problem.code == "stale_token";
@@ -167,7 +166,7 @@ impl Buyer {
         }
     }
 
-    /// Pushes the end. Says whether there is still something to decide on.
+    /// Renews the hold. Returns false if the buyer has nothing left to decide.
     pub(super) async fn renew(&mut self, hold: &mut BuyerHold) -> bool {
         let idempotency_key = self.next_idempotency_key();
         let Ok(response) = self.post_to_hold(hold, &hold.id.clone(), "renew", &idempotency_key, "{}").await else {
@@ -200,7 +199,7 @@ impl Buyer {
         }
     }
 
-    /// Begins to pay. Answers the payment, if it is on its way.
+    /// Starts paying. Returns the payment reference if the server accepted it.
     pub(super) async fn pay(&mut self, hold: &mut BuyerHold) -> Option<String> {
         let idempotency_key = self.next_idempotency_key();
         let payment = format!("pi_{idempotency_key}");
@@ -219,7 +218,7 @@ impl Buyer {
         None
     }
 
-    /// Confirms a hold, or the one that was offered instead of it.
+    /// Confirms a hold, or the hold that was offered instead of it.
     pub(super) async fn confirm(&mut self, hold: &BuyerHold, id: &str, payment: &str) -> ConfirmResult {
         let idempotency_key = self.next_idempotency_key();
         let body = json!({"payment_ref": payment}).to_string();
@@ -256,7 +255,7 @@ impl Buyer {
             counters.sold_late += u64::from(sold.late && is_own);
             counters.sold_other_seats += u64::from(!is_own);
         });
-        // In time, the very pieces that were held are sold, each under its token.
+        // Confirmed in time: exactly the held pieces are sold, each under its token.
         let same = |a: &[ApiPiece], b: &[ApiPiece]| a.len() == b.len() && a.iter().all(|piece| b.contains(piece));
         if is_own && !sold.late && !(same(&sold.seats, &hold.seats) && same(&sold.areas, &hold.areas)) {
             self.log.violations.push(format!("order {} is not what {} held", sold.order_id, hold.id));
@@ -265,7 +264,7 @@ impl Buyer {
         self.log.orders.push(ConfirmedOrder { order_id, buyer: self.name.clone(), seats, areas });
     }
 
-    /// The deadline was over: what became of the money?
+    /// The confirm came after the deadline: handles the refund or the offered seats.
     fn handle_too_late(&mut self, hold: &BuyerHold, is_own: bool, response: &HttpResponse) -> ConfirmResult {
         let problem: ApiProblem = parse_body(response).unwrap_or_default();
         match problem.resolution {
@@ -286,10 +285,10 @@ impl Buyer {
         ConfirmResult::Done
     }
 
-    /// The provider says that the card was declined. Says whether it could be told, and the hold is the buyer's again.
+    /// Sends the provider's callback for a declined card. Returns whether it was accepted and the hold is active again.
     pub(super) async fn send_declined_callback(&mut self, hold: &mut BuyerHold, payment: &str) -> bool {
         let Some(response) = self.send_callback(hold, payment, Outcome::Declined).await else { return false };
-        // What is left of the first span is not said here.
+        // The response to the callback does not state the remaining time.
         let path = format!("/v1/holds/{}", escape_path(&hold.id));
         let request = HttpRequest { method: "GET", path: &path, hold_key: Some(&hold.key), ..HttpRequest::default() };
         let Ok(seen) = self.client.send(request).await else { return false };
@@ -303,7 +302,7 @@ impl Buyer {
         held.state == "active"
     }
 
-    /// The provider says that the money is there.
+    /// Sends the provider's callback for captured money.
     pub(super) async fn send_captured_callback(&mut self, hold: &BuyerHold, payment: &str) {
         if let Some(response) = self.send_callback(hold, payment, Outcome::Captured).await
             && response.status != 200

@@ -1,4 +1,4 @@
-//! Many buyers at once, on one thread.
+//! Runs all buyers concurrently, each as a task, on one thread.
 
 use std::sync::Arc;
 use std::time::{Duration, Instant};
@@ -18,14 +18,14 @@ use crate::bench::{pair_load, progress};
 use leasehold_support::exit::Failure;
 use leasehold_support::time;
 
-/// Files this process has open besides.
+/// File descriptors that this process needs besides.
 const SPARE_FILE_DESCRIPTORS: u64 = 64;
 
-/// Lets this process have a connection for each buyer.
+/// Raises the limit of open files: each buyer has a connection.
 ///
 /// # Errors
 ///
-/// Bad usage: the system does not allow so many.
+/// Bad usage if the system does not allow it.
 pub fn raise_file_limit(buyers: usize) -> anyhow::Result<()> {
     let wanted = u64::try_from(buyers).unwrap_or(u64::MAX).saturating_add(SPARE_FILE_DESCRIPTORS);
     let Rlimit { current, maximum } = getrlimit(Resource::Nofile);
@@ -39,30 +39,30 @@ pub fn raise_file_limit(buyers: usize) -> anyhow::Result<()> {
     })
 }
 
-/// A rehearsal under way.
+/// Start of the measured part of a rehearsal.
 pub struct RunTimer {
     at: Instant,
     cpu: Duration,
 }
 
-/// How long it took, and what of this machine.
+/// Times of the measured part.
 #[derive(Clone, Copy, Debug)]
 pub struct RunMeasurement {
     pub elapsed: Duration,
     pub cpu: Duration,
-    /// The longest that a buyer waited for an answer; the longest of those who did not have to ask twice.
+    /// The longest time to a response. The second one counts only requests without a retry.
     pub longest_wait: Duration,
     pub longest_wait_first_try: Duration,
 }
 
-/// From now on it is measured. Making the event was not.
+/// Starts the measured part. Creating the event is not part of it.
 pub fn start_timer(context: &RehearsalContext) -> RunTimer {
     context.counters.update(|counters| (counters.longest_wait, counters.longest_wait_first_try) = Default::default());
     RunTimer { at: time::stopwatch(), cpu: pair_load::cpu_time() }
 }
 
 impl RunTimer {
-    /// Until now. Loads say themselves from when on they count.
+    /// Ends the measured part. Loads set the counted time themselves.
     pub fn stop(self, plan: &RehearsalPlan, context: &RehearsalContext) -> RunMeasurement {
         let now = time::stopwatch();
         let cpu = pair_load::cpu_time().saturating_sub(self.cpu);
@@ -77,11 +77,11 @@ impl RunTimer {
     }
 }
 
-/// Lets all buyers come, live and go; then asks what became of what is unknown.
+/// Runs all buyers to their end, then resolves the confirms without a response.
 ///
 /// # Errors
 ///
-/// A buyer broke down.
+/// A buyer task panicked.
 pub async fn run(
     plan: &Arc<RehearsalPlan>,
     event: &Arc<RehearsalEvent>,
@@ -90,7 +90,7 @@ pub async fn run(
     let bar = progress::count_bar(plan.buyers as u64, "buyers");
     let mut buyers: Vec<Buyer> = (0..plan.buyers).map(|number| Buyer::new(number, plan, event, context)).collect();
     if plan.mode == RehearsalMode::Flash {
-        // The crowd stands at the door, and then it opens.
+        // All buyers connect before the first request is sent.
         bar.set_message("buyers at the door");
         for buyer in &mut buyers {
             buyer.connect().await;
@@ -109,7 +109,7 @@ pub async fn run(
     Ok(log)
 }
 
-/// Asks once more what became of confirms without an answer. Who asked to stop still wants to know.
+/// Sends each unanswered confirm again, even after the stop signal (which only ends retries).
 async fn resolve_unanswered(context: &RehearsalContext, log: &mut BuyerLog) {
     let mut client = HttpClient::new(context.clone());
     for confirm in std::mem::take(&mut log.unanswered) {

@@ -1,4 +1,4 @@
-//! The context of a rehearsal: what every HTTP client and every buyer task shares.
+//! The context of a rehearsal: what all HTTP clients and buyer tasks share.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -7,15 +7,11 @@ use super::counters::SharedCounters;
 use super::deployment::Deployment;
 use crate::bench::stop_signal::StopSignal;
 
-/// What all buyers share.
 #[derive(Clone)]
 pub struct RehearsalContext {
-    /// Where to ask.
     pub deployment: Arc<Deployment>,
-    /// What came of it.
     pub counters: SharedCounters,
-    /// Whether to go on.
     pub stop: StopSignal,
-    /// How long to ask for an answer that does not come.
+    /// How long a request without a response is retried.
     pub patience: Duration,
 }

@@ -1,4 +1,4 @@
-//! Where the deployment is: `--http URL`, made ready to be connected to many times.
+//! The deployment under test: parses `--http URL` and opens connections to it.
 
 use std::fmt;
 use std::io;
@@ -12,16 +12,16 @@ use tokio_rustls::TlsConnector;
 use super::http_connection::HttpStream;
 use leasehold_support::exit::{Failure, UNAVAILABLE};
 
-/// Where the key comes from.
+/// The environment variable with the key.
 const API_KEY_VARIABLE: &str = "LEASEHOLD_API_KEY";
 
-/// A deployment.
+/// The address of a deployment, and what every request to it contains.
 pub struct Deployment {
-    /// The URL, for people.
+    /// The URL for messages and reports.
     pub display_url: String,
-    /// What stands before every path.
+    /// The path of the URL, before the path of each request.
     pub path_prefix: String,
-    /// Host and Authorization, as every request has them.
+    /// The headers Host and Authorization of every request.
     pub common_headers: String,
     host: String,
     port: u16,
@@ -35,11 +35,11 @@ impl fmt::Debug for Deployment {
 }
 
 impl Deployment {
-    /// Reads a URL, and the key from the environment.
+    /// Parses a URL, and reads the key from the environment.
     ///
     /// # Errors
     ///
-    /// Bad usage, in one sentence that does not repeat the URL: it may carry what should not be shown.
+    /// Bad usage. The message does not quote the URL, which may contain a secret.
     pub fn parse(url: &str) -> anyhow::Result<Self> {
         let key = std::env::var(API_KEY_VARIABLE).ok().filter(|key| !key.is_empty());
         Self::new(url, key.as_deref())
@@ -79,11 +79,11 @@ impl Deployment {
         })
     }
 
-    /// A new connection.
+    /// Opens a connection.
     ///
     /// # Errors
     ///
-    /// Nobody is there, or TLS was not agreed upon.
+    /// The TCP connection or the TLS handshake failed.
     pub async fn connect(&self) -> io::Result<HttpStream> {
         let stream = TcpStream::connect((self.host.as_str(), self.port)).await?;
         stream.set_nodelay(true)?;
@@ -92,17 +92,17 @@ impl Deployment {
         Ok(HttpStream::Tls(Box::new(tls.connect(name, stream).await?)))
     }
 
-    /// Looks the name up once, so that thousands of connections do not.
+    /// Resolves the host name once, for all later connections.
     ///
     /// # Errors
     ///
-    /// Unavailable: the name has no address, or nobody listens there.
+    /// Unavailable: the name has no address, or the server does not accept.
     pub async fn resolve_host(mut self) -> anyhow::Result<Arc<Self>> {
         let unavailable =
             |cause: io::Error| Failure::coded(UNAVAILABLE, format!("no answer from {}: {cause}", self.display_url));
         let address = match self.connect().await.map_err(unavailable)? {
             HttpStream::Plain(stream) => stream.peer_addr().ok(),
-            // The name is needed again: it is what the certificate is for.
+            // TLS needs the name for the certificate.
             HttpStream::Tls(_) => None,
         };
         if let Some(address) = address {
@@ -112,7 +112,7 @@ impl Deployment {
     }
 }
 
-/// Host and port of an authority; an address of IPv6 stands in brackets.
+/// Splits an authority into host and port. An IPv6 address stands in brackets.
 fn split_authority(authority: &str) -> Option<(String, Option<u16>)> {
     let (host, port) = match authority.strip_prefix('[') {
         Some(rest) => {

@@ -1,4 +1,4 @@
-//! What the event says of itself: orders, audit, invariants, and what is held. Read over HTTP like everything else.
+//! The evidence: orders, audit, invariants and seat states of the event, read over HTTP.
 
 use std::time::Duration;
 
@@ -9,23 +9,23 @@ use super::buyer_log::BuyerLog;
 use super::http_client::{HttpClient, HttpRequest};
 use super::rehearsal_event::RehearsalEvent;
 
-/// Numbers are given after commit: so often is looked until the audit has what was sold, and so many times without any
-/// news, which is longer than the numbering rests when a server dies.
+/// Audit entries are numbered after commit, so the audit lags. It is polled until it has every order, or until this
+/// many polls return nothing: longer than numbering pauses when a server dies.
 const AUDIT_POLL_EVERY: Duration = Duration::from_millis(200);
 const MAX_EMPTY_AUDIT_POLLS: usize = 60;
 
-/// A line of the report: something that was sold.
+/// A line of the sales report: one sold seat, or sold places of an area.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct ReportLine {
     pub order_id: String,
     pub buyer: String,
-    /// A seat or an area.
+    /// The id of a seat or an area.
     pub piece: String,
     pub qty: u32,
     pub token: u64,
 }
 
-/// All of it.
+/// What the event says of itself.
 #[derive(Debug, Default)]
 pub struct Evidence {
     pub lines: Vec<ReportLine>,
@@ -34,11 +34,11 @@ pub struct Evidence {
 }
 
 impl Evidence {
-    /// Reads it all, the audit once it has caught up with what buyers were told.
+    /// Reads everything. The audit is read until it has every order that buyers were told of.
     ///
     /// # Errors
     ///
-    /// The server does not show it.
+    /// A request failed.
     pub async fn read(client: &mut HttpClient, event: &RehearsalEvent, log: &BuyerLog) -> anyhow::Result<Self> {
         let mut evidence = Self { lines: read_report(client, event).await?, ..Self::default() };
         let mut empty_polls = 0;
@@ -50,14 +50,14 @@ impl Evidence {
             if evidence.has_all(log) {
                 break;
             }
-            // Also when somebody asked to stop: the proof is what it was all for.
+            // Even after the stop signal: without the evidence there is no proof.
             sleep(AUDIT_POLL_EVERY).await;
         }
         evidence.invariants = read_invariants(client, event).await?;
         Ok(evidence)
     }
 
-    /// Whether the audit knows of every order that buyers were told of, and of every one in the report.
+    /// Whether the audit has every order that buyers were told of, and every order of the report.
     fn has_all(&self, log: &BuyerLog) -> bool {
         let known: std::collections::HashSet<&str> =
             self.entries.iter().filter_map(|e| e.order_id.as_deref()).collect();
@@ -71,7 +71,7 @@ async fn sleep(span: Duration) {
     tokio::time::sleep(span).await;
 }
 
-/// What is sold, as the report has it: as CSV, since that has all of it.
+/// Reads the sales report as CSV, which has all columns.
 async fn read_report(client: &mut HttpClient, event: &RehearsalEvent) -> anyhow::Result<Vec<ReportLine>> {
     let path = event.path("/report?format=csv");
     let response = client.send_required(HttpRequest::get(&path), "read the report").await?;
@@ -127,11 +127,11 @@ async fn read_invariants(
     Ok(invariants.checks)
 }
 
-/// The state of every seat, with holds where staff may see them.
+/// Reads the state of every seat. Staff keys also see hold ids.
 ///
 /// # Errors
 ///
-/// The server does not show it.
+/// The request failed.
 pub async fn read_seat_states(client: &mut HttpClient, event: &RehearsalEvent) -> anyhow::Result<Vec<ApiSeatState>> {
     let now: ApiAvailability = client.get_json(&event.path("/availability?detail=1"), "look at the seats").await?;
     Ok(now.seats)

@@ -1,7 +1,7 @@
-//! Loads for figures: holds with their release, and refusals, as fast as the server answers.
+//! The loads `--holds` and `--losers`: holds with their release, and refusals, as fast as the server answers.
 //!
-//! Closed loops: each buyer waits for its answer before it asks again. What counts was asked after the warm-up and
-//! answered before the end.
+//! Closed loops: each client waits for a response before it sends again. A request counts if it was sent after the
+//! warm-up and answered before the end.
 
 use std::fmt::Write as _;
 use std::sync::Arc;
@@ -21,13 +21,13 @@ use super::rehearsal_event::RehearsalEvent;
 use crate::bench::{pair_load, progress};
 use leasehold_support::time;
 
-/// How often the bar moves.
+/// How often the progress bar moves.
 const PROGRESS_EVERY: std::time::Duration = std::time::Duration::from_millis(100);
-/// Seats that somebody has before losers come, and in one hold of those.
+/// Seats that are held or sold before `--losers` starts, and seats in each of those holds.
 const MAX_OWNED_SEATS: usize = 2_000;
 const SEATS_PER_OWNED_HOLD: usize = 50;
 
-/// Everything one of them needs.
+/// One client of a load.
 struct HoldLoadClient {
     name: String,
     client: HttpClient,
@@ -42,17 +42,17 @@ struct HoldLoadClient {
     violations: Vec<String>,
 }
 
-/// Holds of two neighbours, released at once.
+/// Runs `--holds`: each client holds two adjacent seats and releases them at once.
 ///
 /// # Errors
 ///
-/// A task broke down.
+/// A client failed.
 pub async fn run_holds(
     plan: &Arc<RehearsalPlan>,
     event: &Arc<RehearsalEvent>,
     context: &RehearsalContext,
 ) -> anyhow::Result<BuyerLog> {
-    // The first request at a new event makes the server read all of its hall: that is not what is measured.
+    // The first request at a new event makes the server load the seat map, which is not to be measured.
     let mut first = HttpClient::new(context.clone());
     let hold = hold_as_owner(&mut first, plan, event, &event.seats[..1], 0).await?;
     release_hold(&mut first, &hold).await?;
@@ -60,11 +60,11 @@ pub async fn run_holds(
     run_clients(plan, event, context, seats, "holds of two seats", |client| client.hold_and_release()).await
 }
 
-/// Requests for what others have.
+/// Runs `--losers`: each client requests seats that are held or sold.
 ///
 /// # Errors
 ///
-/// Nothing could be taken to be lost, or a task broke down.
+/// The seats could not be held or sold, or a client failed.
 pub async fn run_losers(
     plan: &Arc<RehearsalPlan>,
     event: &Arc<RehearsalEvent>,
@@ -76,7 +76,7 @@ pub async fn run_losers(
     let (mut held, mut sold_orders) = (Vec::new(), Vec::new());
     for (number, block) in owned.chunks(SEATS_PER_OWNED_HOLD).enumerate() {
         let hold = hold_as_owner(&mut owner, plan, event, block, number).await?;
-        // Every other block is sold, the rest stays held.
+        // Every other hold is sold, the rest stays held.
         if number % 2 == 0 {
             let path = format!("/v1/holds/{}/confirm", escape_path(&hold.hold_id));
             let body = json!({"payment_ref": format!("pi_{}_{number}", plan.run)}).to_string();
@@ -179,12 +179,12 @@ impl HoldLoadClient {
         time::stopwatch() < self.end && !self.context.stop.is_requested()
     }
 
-    /// Two neighbours, written as the body of a request.
+    /// Writes the body of a request for two adjacent seats.
     fn write_hold_body(&mut self) {
         let first = self.random.below(self.seats.len() / 2) * 2;
         self.body.clear();
         let (one, two, name) = (&self.seats[first], &self.seats[first + 1], &self.name);
-        // Writing to a String cannot fail; ids of our own hall need no escapes.
+        // Writing to a String cannot fail. Ids of our own event need no escapes.
         let _ = write!(self.body, "{{\"seats\":[\"{one}\",\"{two}\"],\"buyer\":\"{name}\"}}");
     }
 

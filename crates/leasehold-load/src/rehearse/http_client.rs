@@ -1,11 +1,11 @@
-//! How one buyer asks: over a connection of its own, and again when no answer came.
+//! The HTTP client of one buyer: one connection, and retries when no response comes.
 //!
 //! # Laws
 //!
-//! 1. What may have happened is asked again with the same Idempotency-Key, until there is an answer or patience ends.
-//!    Then it is unknown, and said to be: never taken for a yes or a no.
-//! 2. The moment of asking is taken before the request goes out, the moment of hearing after the answer came in. Whatever
-//!    the server decided, it decided between the two.
+//! 1. A request that may have taken effect is retried with the same Idempotency-Key, until there is a response or the
+//!    retry time is over. Then its outcome is unknown: never taken for success or refusal.
+//! 2. `sent_at` is read before the request is written, `received_at` after the response was read. The server decided
+//!    between the two.
 
 use std::fmt::Write as _;
 use std::time::{Duration, Instant};
@@ -21,59 +21,52 @@ use super::http_connection::HttpConnection;
 use leasehold_support::exit::{Failure, UNAVAILABLE, UNEXPECTED, UNKNOWN, USAGE};
 use leasehold_support::{output, time};
 
-/// A connection that says nothing for so long is given up.
+/// A connection without a response for this long is closed.
 const RESPONSE_TIMEOUT: Duration = Duration::from_secs(10);
-/// The pause before a request is made again, at first and at most.
+/// The pause before a retry: it starts at the first value and doubles up to the second.
 const FIRST_RETRY_PAUSE: Duration = Duration::from_millis(50);
 const MAX_RETRY_PAUSE: Duration = Duration::from_secs(1);
 
-/// One request.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct HttpRequest<'a> {
-    /// `POST`, `GET`, `PUT`.
+    /// `POST`, `GET` or `PUT`.
     pub method: &'static str,
-    /// From `/v1` on.
+    /// The path from `/v1` on.
     pub path: &'a str,
-    /// The same for each time the same thing is asked.
+    /// The same for every retry of a request.
     pub idempotency_key: Option<&'a str>,
-    /// The secret of a hold.
     pub hold_key: Option<&'a str>,
-    /// Of a payment provider.
+    /// The signature of a payment provider.
     pub signature: Option<&'a str>,
-    /// JSON, or nothing.
+    /// JSON, or empty.
     pub body: &'a str,
 }
 
 impl<'a> HttpRequest<'a> {
-    /// A GET without a body.
     pub fn get(path: &'a str) -> Self {
         Self { method: "GET", path, ..Self::default() }
     }
 
-    /// A POST of JSON.
     pub fn post(path: &'a str, body: &'a str) -> Self {
         Self { method: "POST", path, body, ..Self::default() }
     }
 }
 
-/// What came of a request.
 #[derive(Debug)]
 pub struct HttpResponse {
-    /// The status.
     pub status: u16,
-    /// The body.
     pub body: Vec<u8>,
-    /// Just before the request that was answered went out.
+    /// Just before the answered request was written.
     pub sent_at: Instant,
-    /// Just after the answer came in.
+    /// Just after the response was read.
     pub received_at: Instant,
 }
 
-/// Patience ended without an answer.
+/// The retry time is over, and no response came.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct OutcomeUnknown;
 
-/// One who asks.
+/// One connection, opened on demand.
 pub struct HttpClient {
     context: RehearsalContext,
     connection: Option<HttpConnection>,
@@ -81,12 +74,12 @@ pub struct HttpClient {
 }
 
 impl HttpClient {
-    /// Nobody is connected yet.
+    /// A client that is not connected yet.
     pub const fn new(context: RehearsalContext) -> Self {
         Self { context, connection: None, write_buffer: String::new() }
     }
 
-    /// Connects, if it is not: so that a crowd stands at the door before it opens.
+    /// Connects if there is no connection.
     pub async fn connect(&mut self) -> std::io::Result<()> {
         if self.connection.is_none() {
             self.connection = Some(HttpConnection::new(self.context.deployment.connect().await?));
@@ -94,7 +87,7 @@ impl HttpClient {
         Ok(())
     }
 
-    /// Asks until there is an answer, or patience ends.
+    /// Sends a request, with retries, until there is a response or the retry time is over.
     pub async fn send(&mut self, request: HttpRequest<'_>) -> Result<HttpResponse, OutcomeUnknown> {
         let began = time::stopwatch();
         let mut pause = FIRST_RETRY_PAUSE;
@@ -103,7 +96,7 @@ impl HttpClient {
             let result = self.send_once(request).await;
             let waited = time::stopwatch().saturating_duration_since(began);
             match result {
-                // It did not take effect (503, 429), or nobody knows (504): either way the same is asked again.
+                // 429 and 503 mean no effect, 504 means unknown: all three are retried.
                 Ok(response) if !matches!(response.status, 429 | 503 | 504) => {
                     self.context.counters.update(|counters| counters.record_wait(waited, retried));
                     return Ok(response);
@@ -120,11 +113,11 @@ impl HttpClient {
         }
     }
 
-    /// Reads JSON.
+    /// Sends a GET and parses the JSON of the response.
     ///
     /// # Errors
     ///
-    /// What came instead.
+    /// As of [`Self::send_required`], or the body is something else.
     pub async fn get_json<T: DeserializeOwned>(&mut self, path: &str, what: &str) -> anyhow::Result<T> {
         self.send_for_json(HttpRequest::get(path), what).await
     }
@@ -138,11 +131,11 @@ impl HttpClient {
         serde_json::from_slice(&response.body).with_context(|| format!("{what}: the server answered something else"))
     }
 
-    /// Asks for what cannot be done without.
+    /// Sends a request that must succeed. `what` names it in errors.
     ///
     /// # Errors
     ///
-    /// Nobody answered, or the answer is no.
+    /// No response, or a status other than 2xx.
     pub async fn send_required(&mut self, request: HttpRequest<'_>, what: &str) -> anyhow::Result<HttpResponse> {
         let no_answer = |_| {
             let code = if request.method == "GET" { UNAVAILABLE } else { UNKNOWN };
@@ -166,7 +159,7 @@ impl HttpClient {
         Err(Failure::coded(code, format!("{what}: {why}{hint}")))
     }
 
-    /// Asks once.
+    /// Sends a request once. An error closes the connection.
     async fn send_once(&mut self, request: HttpRequest<'_>) -> std::io::Result<HttpResponse> {
         self.write_request(request);
         let exchange = async {
@@ -223,7 +216,7 @@ impl HttpClient {
     }
 }
 
-/// Text in a path.
+/// Escapes text for a path segment.
 pub fn escape_path(text: &str) -> String {
     percent_encoding::utf8_percent_encode(text, percent_encoding::NON_ALPHANUMERIC).to_string()
 }

@@ -1,10 +1,9 @@
-//! HTTP/1.1 as a rehearsal needs it: one request out, one answer in, over a connection that is kept. Written for little
-//! work per answer, since the load shares its cores with the server.
+//! A minimal HTTP/1.1 client connection with keep-alive: one request out, one response in. It does little work per
+//! response, because the load shares its cores with the server.
 //!
 //! # Not here
 //!
-//! Clients for real use: this one reads what it expects and gives up on everything else. What is asked again and when
-//! (`http_client`).
+//! HTTP for general use: this code fails on everything that it does not expect. Retries (`http_client`).
 
 use std::io;
 use std::ops::Range;
@@ -13,33 +12,31 @@ use tokio::io::{AsyncRead, AsyncReadExt as _, AsyncWriteExt as _};
 use tokio::net::TcpStream;
 use tokio_rustls::client::TlsStream;
 
-/// The longest head of an answer.
+/// The longest response head.
 const MAX_HEAD_BYTES: usize = 64 << 10;
-/// The longest body: the audit of a large event, by pages, or the map of a large hall.
+/// The longest body: a page of the audit, or the seat map of a large event.
 const MAX_BODY_BYTES: usize = 1 << 30;
-/// What is read at once.
+/// Bytes reserved for each read.
 const READ_CHUNK_BYTES: usize = 8 << 10;
 
-/// Bytes to and from a server.
+/// A TCP stream, with or without TLS.
 pub enum HttpStream {
-    /// In the clear.
     Plain(TcpStream),
-    /// Under TLS.
     Tls(Box<TlsStream<TcpStream>>),
 }
 
 /// One connection.
 pub struct HttpConnection {
     stream: HttpStream,
-    /// What was received of the answer.
+    /// The bytes of the last response.
     read_buffer: Vec<u8>,
 }
 
-/// Where the parts of an answer are.
+/// The parsed head of a response.
 #[derive(Debug, PartialEq, Eq)]
 struct ResponseHead {
     status: u16,
-    /// Where the body begins.
+    /// The offset of the body in the read buffer.
     body_start: usize,
     body: BodyLength,
     keep_alive: bool,
@@ -56,16 +53,16 @@ fn invalid_data(why: &'static str) -> io::Error {
 }
 
 impl HttpConnection {
-    /// Over this stream.
     pub const fn new(stream: HttpStream) -> Self {
         Self { stream, read_buffer: Vec::new() }
     }
 
-    /// Sends a request and reads its answer: the status, where the body is, and whether the connection may be used again.
+    /// Sends a request and reads its response. Returns the status, the range of the body, and whether to keep the
+    /// connection.
     ///
     /// # Errors
     ///
-    /// The connection broke, and nobody knows what came of the request.
+    /// The connection failed, and the outcome of the request is unknown.
     pub async fn exchange(&mut self, request: &[u8]) -> io::Result<(u16, Range<usize>, bool)> {
         match &mut self.stream {
             HttpStream::Plain(stream) => exchange(stream, &mut self.read_buffer, request).await,
@@ -73,7 +70,7 @@ impl HttpConnection {
         }
     }
 
-    /// The bytes of the last answer's body.
+    /// The body of the last response.
     pub fn body(&self, range: Range<usize>) -> &[u8] {
         self.read_buffer.get(range).unwrap_or_default()
     }
@@ -88,7 +85,7 @@ where
     stream.flush().await?;
     let head = loop {
         match parse_head(read_buffer)? {
-            // 100 Continue and its kind: the answer comes after it.
+            // 1xx responses precede the final one.
             Some(head) if head.status < 200 => drop(read_buffer.drain(..head.body_start)),
             Some(head) => break head,
             None => read_more(stream, read_buffer).await?,
@@ -118,7 +115,7 @@ where
     Ok((head.status, range, head.keep_alive))
 }
 
-/// Reads what is there.
+/// Reads at least one byte into the buffer.
 async fn read_more(stream: &mut (impl AsyncRead + Unpin), read_buffer: &mut Vec<u8>) -> io::Result<()> {
     if read_buffer.len() > MAX_BODY_BYTES {
         return Err(invalid_data("an answer is too long"));
@@ -130,7 +127,7 @@ async fn read_more(stream: &mut (impl AsyncRead + Unpin), read_buffer: &mut Vec<
     }
 }
 
-/// Reads the head of an answer, if it is whole.
+/// Parses the head of a response. `None` if it is incomplete.
 fn parse_head(bytes: &[u8]) -> io::Result<Option<ResponseHead>> {
     let Some(end) = memchr::memmem::find(bytes, b"\r\n\r\n") else {
         return if bytes.len() > MAX_HEAD_BYTES {
@@ -168,7 +165,7 @@ fn parse_head(bytes: &[u8]) -> io::Result<Option<ResponseHead>> {
     Ok(Some(ResponseHead { status, body_start: end + 4, body, keep_alive }))
 }
 
-/// The content of a chunked body, if it is whole.
+/// Decodes a chunked body. `None` if it is incomplete.
 fn decode_chunks(mut bytes: &[u8]) -> io::Result<Option<Vec<u8>>> {
     let mut whole = Vec::new();
     loop {
@@ -180,7 +177,7 @@ fn decode_chunks(mut bytes: &[u8]) -> io::Result<Option<Vec<u8>>> {
             .ok_or_else(|| invalid_data("an answer is cut into odd chunks"))?;
         let rest = &bytes[end + 2..];
         if size == 0 {
-            // Trailers are not expected, and what follows is the empty line.
+            // Trailers are not supported: an empty line must follow.
             return Ok(rest.starts_with(b"\r\n").then_some(whole));
         }
         if rest.len() < size + 2 {

@@ -1,23 +1,23 @@
-//! `leasehold rehearse`: an on-sale with simulated buyers at a running deployment, and the proof that nothing was sold
-//! twice.
+//! `leasehold rehearse`: an on-sale with simulated buyers against a running deployment, and the proof that nothing was
+//! sold twice.
 //!
 //! ```text
-//!   options ──▶ Plan ──▶ Venue (an event of its own) ──▶ crowd: many Buyers ──▶ Diary (what they were told)
-//!                                                   └▶ loads (--holds, --losers)      │
-//!              evidence (report, audit, invariants of the event itself) ──▶ proof ◀───┘ ──▶ report, plot, exit code
+//!   options ──▶ RehearsalPlan ──▶ RehearsalEvent ──▶ buyers: many Buyer tasks ──▶ BuyerLog (what they were told)
+//!                                               └▶ hold_loads (--holds, --losers)     │
+//!              Evidence (report, audit, invariants of the event) ──▶ proof_checks ◀───┘ ──▶ report, plot, exit code
 //! ```
 //!
 //! # Laws
 //!
-//! 1. It makes an event of its own, marked as a rehearsal, and takes it off sale at the end. It touches no other, unless
-//!    one is named that is marked so too, or really meant.
-//! 2. What buyers were told is compared with what the event says of itself; the server's own word that all is well is
-//!    only one of the checks.
-//! 3. An answer that did not come is asked for again with the same key; what stays unknown is said to be unknown.
+//! 1. It creates an event of its own, marked as a rehearsal, and takes it off sale at the end. It uses another event
+//!    only if `--event` names one that is marked, too, or `--really` is given.
+//! 2. What buyers were told is compared with what the event says of itself. The server's own invariants are only one of
+//!    the checks.
+//! 3. A request without a response is retried with the same key. What stays unknown is reported as unknown.
 //!
 //! # Not here
 //!
-//! What is measured of leases alone (`bench`).
+//! Loads on leases alone (`bench`).
 
 mod api_types;
 mod buyer;
@@ -152,12 +152,12 @@ pub struct Rehearse {
 }
 
 impl Rehearse {
-    /// Rehearses, tells, and answers the exit code.
+    /// Runs the rehearsal, prints the report, and returns the exit code.
     pub fn execute(self) -> anyhow::Result<u8> {
         let plan = Arc::new(RehearsalPlan::from_options(&self)?);
         let deployment = Deployment::parse(&self.http)?;
         buyers::raise_file_limit(plan.buyers)?;
-        // One thread: the load shares its cores with the server, and one does for thousands of buyers.
+        // One thread: the load shares the cores with the server, and one thread is enough for thousands of buyers.
         let runtime =
             tokio::runtime::Builder::new_current_thread().enable_all().build().context("start the runtime")?;
         runtime.block_on(self.run(plan, deployment))
@@ -179,7 +179,7 @@ impl Rehearse {
         };
         let event = Arc::new(event);
         let done = self.run_and_prove(&plan, &event, &context).await;
-        // Asked by somebody who is not told to stop: the event goes off sale also after Ctrl-C.
+        // The event goes off sale even after Ctrl-C: the stop signal ends retries, not the first try.
         event.close(&mut client).await;
         let (report, proof) = done?;
         if self.json {

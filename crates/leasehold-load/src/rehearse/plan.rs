@@ -1,6 +1,6 @@
-//! What the options of a rehearsal ask for, together: who comes, how they behave, and to which hall.
+//! Reads the options of a rehearsal together: how many buyers, how they behave, and at which event.
 //!
-//! Checked by hand and not by clap, so that every combination that makes no sense gets one sentence.
+//! Combinations are checked here and not by clap, so that each bad combination gets an error of its own.
 
 use std::time::Duration;
 
@@ -12,30 +12,30 @@ use super::rehearsal_event::EventSpec;
 use leasehold_support::exit::Failure;
 use leasehold_support::time;
 
-/// Where the secret of the payment provider comes from.
+/// The environment variable with the secret of the payment provider.
 const PROVIDER_SECRET_VARIABLE: &str = "LEASEHOLD_PROVIDER_SECRET";
 
-/// What is rehearsed.
+/// The kind of a rehearsal.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "snake_case")]
 pub enum RehearsalMode {
-    /// Buyers of every kind.
+    /// Buyers with all kinds of behaviour.
     Sale,
-    /// Very many at once on few seats, and all of them pay.
+    /// Very many buyers at once for few seats. All of them pay.
     Flash,
-    /// Holds of two seats and their release, as fast as it goes.
+    /// Holds of two seats and their release, as fast as the server answers.
     Holds,
-    /// Requests for what others have, as fast as they are refused.
+    /// Requests for seats that are taken, as fast as the server refuses.
     Losers,
 }
 
-/// How the buyers of a rehearsal are.
+/// The checked options of a rehearsal.
 pub struct RehearsalPlan {
     pub mode: RehearsalMode,
     pub buyers: usize,
-    /// They arrive within this.
+    /// All buyers arrive within this time.
     pub over: Duration,
-    /// How long figures are taken.
+    /// Length of the measurement of a load.
     pub time: Duration,
     pub think: Duration,
     pub abandon: f64,
@@ -43,17 +43,17 @@ pub struct RehearsalPlan {
     pub late: f64,
     pub never: f64,
     pub hot: f64,
-    /// Seats for one buyer, at most.
+    /// Seats per buyer, at most.
     pub party: usize,
     pub tries: u32,
     pub seed: u64,
-    /// Whether loads send an Idempotency-Key too.
+    /// Whether loads send an Idempotency-Key.
     pub keyed: bool,
-    /// Every name of this run begins with it: it collides with no other run.
+    /// A prefix for all names of this run. No other run has the same.
     pub run: String,
-    /// With it, declines and captures are told as a provider tells them.
+    /// With it, declines and captures are sent as signed callbacks of a provider.
     pub provider: Option<Secrets>,
-    /// The event of our own.
+    /// The event to create, if `--event` names none.
     pub event_spec: EventSpec,
 }
 
@@ -62,7 +62,7 @@ impl RehearsalPlan {
     ///
     /// # Errors
     ///
-    /// Bad usage, in one sentence.
+    /// Bad usage.
     pub fn from_options(options: &Rehearse) -> anyhow::Result<Self> {
         let mode = chosen_mode(options)?;
         check_options(options, mode)?;

@@ -1,4 +1,5 @@
-//! The proof: waits until what was abandoned must be free, takes it to see that it is, reads the evidence, and judges.
+//! The proof: waits until abandoned holds must have ended, holds their seats again, reads the evidence, and runs the
+//! checks.
 
 use std::collections::HashMap;
 use std::time::{Duration, Instant};
@@ -16,26 +17,25 @@ use super::rehearsal_event::RehearsalEvent;
 use crate::bench::progress;
 use leasehold_support::{exit, output, time};
 
-/// Holds that last longer than this are not waited for.
+/// Abandoned holds that last longer are not waited for.
 const MAX_WAIT_FOR_ABANDONED: Duration = Duration::from_mins(2);
-/// Seats that are taken to see that they can be, at most; and in one request, and for how long each is tried.
+/// Limits of the probe: free seats that are held again, seats per request, and how long each request is retried.
 const MAX_PROBED_SEATS: usize = 2_000;
 const SEATS_PER_PROBE: usize = 8;
 const PROBE_TIMEOUT: Duration = Duration::from_secs(10);
 
-/// What was found.
+/// Result of the proof.
 #[derive(Debug)]
 pub struct RehearsalProof {
     pub checks: Vec<ProofCheck>,
-    /// Confirms of which nobody knows what became.
+    /// Confirms whose outcome is unknown.
     pub unknown: usize,
     pub entries: usize,
-    /// Seats and places that buyers were told are theirs.
+    /// Orders that were confirmed to buyers.
     pub confirmed_orders: usize,
 }
 
 impl RehearsalProof {
-    /// The exit code it comes to.
     pub fn exit_code(&self) -> u8 {
         match (self.checks.iter().all(|check| check.ok), self.unknown) {
             (false, _) => exit::CORRUPT,
@@ -45,7 +45,7 @@ impl RehearsalProof {
     }
 }
 
-/// Proves what a rehearsal was.
+/// Proves the result of a rehearsal.
 ///
 /// # Errors
 ///
@@ -77,7 +77,7 @@ pub async fn prove(
     })
 }
 
-/// What was abandoned is free when its time is over, whoever sweeps or does not.
+/// Checks that abandoned holds end on time, even if no process sweeps them, and that free seats can be held.
 async fn check_abandoned_freed(
     client: &mut HttpClient,
     plan: &RehearsalPlan,
@@ -112,7 +112,8 @@ async fn check_abandoned_freed(
     ])
 }
 
-/// Free seats, and seats that are not but should be. Holds nobody was told of (an offer whose maker died) have their time.
+/// Returns free seats, and seats that should be free and are not. Holds that no buyer was told of (an offer from a
+/// server that died) get time to end.
 async fn read_settled_seats(
     client: &mut HttpClient,
     event: &RehearsalEvent,
@@ -145,8 +146,7 @@ async fn read_settled_seats(
     }
 }
 
-/// Takes free seats and gives them back. A lease outlives its row by a few seconds where nobody tidies: that long it may
-/// take.
+/// Holds free seats and releases them. A lease may outlive its database row by a few seconds, so refusals are retried.
 async fn hold_free_seats(
     client: &mut HttpClient,
     plan: &RehearsalPlan,
@@ -166,7 +166,7 @@ async fn hold_free_seats(
                 release_hold(client, &response).await;
                 return None;
             }
-            // It is there, or will be over by itself.
+            // No response: the hold, if there is one, ends by itself.
             Err(_) => return None,
             Ok(_) if context.stop.is_requested() => return None,
             Ok(response) if response.status != 409 || time::stopwatch() > until => {
@@ -182,6 +182,6 @@ async fn release_hold(client: &mut HttpClient, response: &HttpResponse) {
     let Ok(held) = serde_json::from_slice::<ApiHold>(&response.body) else { return };
     let path = format!("/v1/holds/{}/release", escape_path(&held.hold_id));
     let hold_key = Some(held.hold_key.as_str());
-    // What is not given back is over by itself.
+    // Without a release the hold ends by itself.
     let _ = client.send(HttpRequest { hold_key, ..HttpRequest::post(&path, "{}") }).await;
 }

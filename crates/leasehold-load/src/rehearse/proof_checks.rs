@@ -1,15 +1,15 @@
-//! The judgement: what buyers were told against what the event says of itself. Pure: no clock, no network.
+//! The checks: compares what buyers were told with what the event says of itself. Pure: no clock, no network.
 //!
 //! # Laws
 //!
-//! 1. No seat is in two orders: of the report, of what buyers were told, of the audit replayed from its beginning.
-//! 2. Every order that a buyer was told of is there, with its seats and tokens; and none is there that its buyer was not
-//!    told of, unless the answer was lost.
-//! 3. The audit has no gap, and comes to what the report says.
+//! 1. No seat is in two orders: of the report, of the buyer log, of the audit replayed from its start.
+//! 2. Every order that a buyer was told of exists, with its seats and tokens. No order exists that its buyer was not
+//!    told of, unless the response was lost.
+//! 3. The audit has no gap, and its result agrees with the report.
 //! 4. No two holds on one seat were live at once, and later ones have higher tokens.
-//! 5. Every cent of every order has a source: a provider or a key said that it came, not less than the price, and no
-//!    payment bought two orders.
-//! 6. The tokens of a seat rise, from one hold to the next, over the whole audit.
+//! 5. Every cent of every order has a source: a provider or a key reported the payment, it is not less than the price,
+//!    and no payment bought two orders.
+//! 6. The tokens of a seat rise from one hold to the next, over the whole audit.
 
 use std::collections::{BTreeMap, BTreeSet, HashMap, HashSet};
 
@@ -19,7 +19,7 @@ use super::api_types::ApiAuditEntry;
 use super::buyer_log::{BuyerLog, ConfirmedOrder, HoldSpan};
 use super::evidence::{Evidence, ReportLine};
 
-/// One thing that was looked at.
+/// Result of one check.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 pub struct ProofCheck {
     pub name: String,
@@ -27,11 +27,11 @@ pub struct ProofCheck {
     pub detail: String,
 }
 
-/// How many faults are shown of one kind.
+/// Faults shown per check.
 const MAX_FAULTS_SHOWN: usize = 5;
 
 impl ProofCheck {
-    /// It holds if there are no faults.
+    /// The check is ok if there are no faults. `fine` is the detail in that case.
     pub fn new(name: &str, faults: &[String], fine: String) -> Self {
         let shown = faults.iter().take(MAX_FAULTS_SHOWN).cloned().collect::<Vec<_>>().join("; ");
         let more = if faults.len() > MAX_FAULTS_SHOWN {
@@ -44,7 +44,7 @@ impl ProofCheck {
     }
 }
 
-/// Looks at everything. `run` is how names of our buyers begin; `areas` are what is not a seat, and how many places each has.
+/// Runs all checks. `run` is the prefix of our buyers' names. `areas` maps each area to its capacity.
 pub fn run_checks(run: &str, areas: &HashMap<&str, u32>, log: &BuyerLog, evidence: &Evidence) -> Vec<ProofCheck> {
     let mut checks = vec![
         sold_once(areas, log, evidence),
@@ -65,7 +65,7 @@ pub fn run_checks(run: &str, areas: &HashMap<&str, u32>, log: &BuyerLog, evidenc
     checks
 }
 
-/// Law 1, by the report and by what buyers were told.
+/// Law 1, by the report and by the buyer log.
 fn sold_once(areas: &HashMap<&str, u32>, log: &BuyerLog, evidence: &Evidence) -> ProofCheck {
     let mut owners: BTreeMap<&str, BTreeSet<&str>> = BTreeMap::new();
     let mut faults = Vec::new();
@@ -88,7 +88,7 @@ fn sold_once(areas: &HashMap<&str, u32>, log: &BuyerLog, evidence: &Evidence) ->
     ProofCheck::new("no_seat_sold_twice", &faults, format!("{} sold seats, each in one order", owners.len()))
 }
 
-/// Places are counted, by the report and by what buyers were told.
+/// Areas: places sold against the capacity, by the report and by the buyer log.
 fn areas_not_oversold(areas: &HashMap<&str, u32>, log: &BuyerLog, evidence: &Evidence) -> ProofCheck {
     let mut faults = Vec::new();
     let mut sum = 0;
@@ -105,7 +105,7 @@ fn areas_not_oversold(areas: &HashMap<&str, u32>, log: &BuyerLog, evidence: &Evi
     ProofCheck::new("no_area_oversold", &faults, format!("{sum} places of {} areas", areas.len()))
 }
 
-/// Law 2, one way.
+/// Law 2: every confirmed order exists.
 fn confirmed_is_there(log: &BuyerLog, evidence: &Evidence) -> ProofCheck {
     let lines: HashMap<(&str, &str), &ReportLine> =
         evidence.lines.iter().map(|line| ((line.order_id.as_str(), line.piece.as_str()), line)).collect();
@@ -133,7 +133,7 @@ fn confirmed_is_there(log: &BuyerLog, evidence: &Evidence) -> ProofCheck {
     )
 }
 
-/// Law 2, the other way.
+/// Law 2: every order of our buyers was confirmed to its buyer.
 fn no_unreported_order(run: &str, log: &BuyerLog, evidence: &Evidence) -> ProofCheck {
     let known: HashSet<&str> = log.orders.iter().map(|order| order.order_id.as_str()).collect();
     let unanswered: HashSet<&str> = log.unanswered.iter().map(|confirm| confirm.buyer.as_str()).collect();
@@ -232,7 +232,7 @@ fn one_hold_at_a_time(spans: &[HoldSpan]) -> ProofCheck {
     let mut faults = Vec::new();
     for (seat, spans) in &mut seats {
         spans.sort_by_key(|span| span.from);
-        // The one that lasts longest of all so far: whoever begins before its end is beside it.
+        // The span that ends last so far. A span that starts before that end overlaps it.
         let mut longest: Option<&HoldSpan> = None;
         for span in spans.iter().filter(|span| span.until > span.from) {
             if let Some(before) = longest.filter(|before| before.hold_id != span.hold_id && before.until > span.from) {
@@ -242,7 +242,7 @@ fn one_hold_at_a_time(spans: &[HoldSpan]) -> ProofCheck {
         }
         spans.sort_by_key(|span| span.token);
         for pair in spans.windows(2).filter(|pair| pair[0].hold_id != pair[1].hold_id) {
-            // The higher token was heard of before the lower one was even asked for; or they are the same.
+            // The higher token was granted before the lower one was requested, or both are equal.
             if pair[1].from < pair[0].sent_at || pair[0].token == pair[1].token {
                 let (low, high) = (pair[0], pair[1]);
                 faults.push(format!("{seat}: token {} was granted after {}", low.token, high.token));
@@ -252,7 +252,7 @@ fn one_hold_at_a_time(spans: &[HoldSpan]) -> ProofCheck {
     ProofCheck::new("one_hold_at_a_time", &faults, format!("{} holds of {} seats", spans.len(), seats.len()))
 }
 
-/// The server's own word.
+/// The invariants that the server checked itself.
 fn server_invariants(evidence: &Evidence) -> ProofCheck {
     let bad = evidence.invariants.iter().filter(|check| !check.ok);
     let mut faults: Vec<String> = bad.map(|check| format!("{}: {}", check.name, check.detail)).collect();

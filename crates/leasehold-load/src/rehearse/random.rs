@@ -1,20 +1,19 @@
-//! Chance with a seed: the same seed, the same buyers with the same wishes.
+//! A seeded random generator: the same seed gives the same buyers with the same wishes.
 
 use std::time::Duration;
 
-/// SplitMix64.
+/// The SplitMix64 generator.
 #[derive(Clone, Debug)]
 pub struct SplitMix64(u64);
 
 impl SplitMix64 {
-    /// The dice of one buyer: streams of neighbours have nothing in common.
+    /// The generator of one buyer. Generators with different numbers are independent.
     pub fn new(seed: u64, number: u64) -> Self {
         let mut random = Self(seed ^ 0x1ea5_e401_d000_0002);
         random.0 = random.next_u64().wrapping_add(number.wrapping_mul(0xd134_2543_de82_ef95));
         random
     }
 
-    /// The next 64 bits.
     pub fn next_u64(&mut self) -> u64 {
         self.0 = self.0.wrapping_add(0x9e37_79b9_7f4a_7c15);
         let mut z = self.0;
@@ -23,25 +22,24 @@ impl SplitMix64 {
         z ^ (z >> 31)
     }
 
-    /// A number below `end`; zero if that is zero.
+    /// A number below `end`, or zero if `end` is zero.
     pub fn below(&mut self, end: usize) -> usize {
         let end = u64::try_from(end).unwrap_or(u64::MAX);
-        // It is below `end`, which was a usize.
         if end == 0 { 0 } else { usize::try_from(self.next_u64() % end).unwrap_or(0) }
     }
 
-    /// From 0 to 1, without 1.
+    /// A number in `[0, 1)`.
     #[allow(clippy::cast_precision_loss, reason = "53 bits are exact")]
     pub fn next_fraction(&mut self) -> f64 {
         (self.next_u64() >> 11) as f64 / (1_u64 << 53) as f64
     }
 
-    /// True this often.
+    /// True with this probability.
     pub fn chance(&mut self, share: f64) -> bool {
         self.next_fraction() < share
     }
 
-    /// A span with this mean, as people take: mostly short, sometimes long, never more than eight times as long.
+    /// An exponentially distributed time with this mean, capped at eight times the mean.
     pub fn exponential(&mut self, mean: Duration) -> Duration {
         let times = -(1.0 - self.next_fraction()).ln();
         mean.mul_f64(times.min(8.0))

@@ -1,4 +1,4 @@
-//! The event of a rehearsal: one of its own, or one that is marked as a rehearsal.
+//! The event of a rehearsal: one of its own, or an existing one that is marked as a rehearsal.
 
 use std::time::Duration;
 
@@ -10,17 +10,17 @@ use super::http_client::{HttpClient, HttpRequest, escape_path};
 use leasehold_support::exit::Failure;
 use leasehold_support::{duration, output};
 
-/// Seats in a row, and rows in a section, of a hall of our own.
+/// The layout of an event of our own.
 const SEATS_PER_ROW: usize = 25;
 const ROWS_PER_SECTION: usize = 20;
 
-/// An event that buyers come to.
+/// The event at which buyers buy.
 #[derive(Debug)]
 pub struct RehearsalEvent {
     pub event_id: String,
-    /// Whether this rehearsal made it.
+    /// Whether this rehearsal created the event.
     pub is_own: bool,
-    /// In the order of the hall.
+    /// Seat ids in the order of the seat map.
     pub seats: Vec<String>,
     pub areas: Vec<ApiArea>,
     pub per_buyer: usize,
@@ -28,7 +28,7 @@ pub struct RehearsalEvent {
     pub pay: Duration,
 }
 
-/// What an event of our own shall be.
+/// The event to create.
 #[derive(Clone, Debug)]
 pub struct EventSpec {
     pub name: String,
@@ -40,11 +40,11 @@ pub struct EventSpec {
 }
 
 impl RehearsalEvent {
-    /// Makes an event, marked as a rehearsal and on sale.
+    /// Creates an event, marked as a rehearsal and on sale.
     ///
     /// # Errors
     ///
-    /// The server did not make it.
+    /// The server refused, or did not answer.
     pub async fn create(client: &mut HttpClient, spec: &EventSpec, idempotency_key: &str) -> anyhow::Result<Self> {
         let ids: Vec<(String, String, usize)> = (0..spec.seats)
             .map(|number| {
@@ -76,11 +76,11 @@ impl RehearsalEvent {
         Ok(event)
     }
 
-    /// Opens an event that is there. One that is not marked as a rehearsal is refused, unless it is really meant.
+    /// Opens an existing event. One that is not marked as a rehearsal is refused, unless `really` is set.
     ///
     /// # Errors
     ///
-    /// Bad usage, where the event is a real one; or it cannot be read.
+    /// Bad usage if the event is a real one or not on sale. Or it cannot be read.
     pub async fn open(client: &mut HttpClient, id: &str, really: bool) -> anyhow::Result<Self> {
         let path = format!("/v1/events/{}", escape_path(id));
         let api_event: ApiEvent = client.get_json(&path, "look at the event").await?;
@@ -117,12 +117,12 @@ impl RehearsalEvent {
         }
     }
 
-    /// The path of something of this event.
+    /// The path of a resource of this event.
     pub fn path(&self, suffix: &str) -> String {
         format!("/v1/events/{}{suffix}", escape_path(&self.event_id))
     }
 
-    /// Takes an event of our own off sale, so that nobody buys what is only played. Others are let be.
+    /// Takes an event of our own off sale, so that nobody buys at a rehearsal. Other events stay as they are.
     pub async fn close(&self, client: &mut HttpClient) {
         if !self.is_own {
             return;

@@ -1,4 +1,4 @@
-//! What a rehearsal says at the end, for people and as JSON.
+//! The report of a rehearsal, as text and as JSON.
 
 use std::collections::BTreeMap;
 use std::time::Duration;
@@ -15,7 +15,7 @@ use crate::bench::latency::LatencySummary;
 use crate::bench::pairs_report::format_micros;
 use leasehold_support::output::{self, Table};
 
-/// All of it. Latencies in microseconds.
+/// The JSON object of `--json`. Latencies are in microseconds.
 #[derive(Debug, Serialize)]
 pub struct RehearsalReport {
     url: String,
@@ -25,10 +25,9 @@ pub struct RehearsalReport {
     buyers: usize,
     seats: usize,
     seconds: f64,
-    /// Holds granted, and in each second.
     holds: u64,
     holds_per_s: f64,
-    /// Holds refused because somebody else has the seats, and in each second.
+    /// Holds refused because the seats were taken.
     refusals: u64,
     refusals_per_s: f64,
     conflict_rate: f64,
@@ -51,13 +50,13 @@ pub struct RehearsalReport {
     went_without: u64,
     longest_wait_ms: u64,
     longest_wait_first_try_ms: u64,
-    /// Answers that did not come at first, and "not now" of the server.
+    /// Requests without a response that were retried, and responses that ask to retry later.
     lost_answers: u64,
     not_now: BTreeMap<u16, u64>,
     unknown: usize,
-    /// Answers that nobody expects.
+    /// Unexpected responses.
     errors: BTreeMap<String, u64>,
-    /// CPU time of this process for each request, in microseconds.
+    /// CPU time of this process per request, in microseconds.
     cpu_us_per_request: f64,
     proof: ProofReport,
 }
@@ -76,7 +75,6 @@ fn rate_per_s(count: u64, time: Duration) -> f64 {
 }
 
 impl RehearsalReport {
-    /// From everything.
     #[allow(clippy::cast_precision_loss, reason = "counts are far below 2^53")]
     pub fn new(
         plan: &RehearsalPlan,
@@ -136,12 +134,12 @@ impl RehearsalReport {
         })
     }
 
-    /// Whether something came that nobody expects, or nothing at all: an empty run proves nothing.
+    /// Whether a response was unexpected, or there was none at all: an empty run proves nothing.
     pub fn failed(&self) -> bool {
         !self.errors.is_empty() || self.holds + self.refusals == 0
     }
 
-    /// For people.
+    /// Prints the report as text.
     pub fn print(&self) -> anyhow::Result<()> {
         self.print_latencies()?;
         self.print_buyers()?;

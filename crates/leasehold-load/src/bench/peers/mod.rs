@@ -1,15 +1,15 @@
-//! Somebody else's servers under the same load, each by its native Rust client. For comparison only.
+//! Servers of other kinds under the same load, each through its native Rust client. For comparison only.
 //!
 //! # Laws
 //!
-//! 1. Fair to the peer: one connection per client, its client's defaults, statements prepared, scripts and leases
-//!    in place before the load, and no more round trips than a correct lock needs there.
-//! 2. A correct lock: taken only if free, with an owner, and released only by that owner.
-//! 3. What was made there is removed afterwards.
+//! 1. Fair to the peer: one connection per client, the client library's defaults, prepared statements, scripts and
+//!    leases in place before the load, and no more round trips than a correct lock needs there.
+//! 2. A correct lock: acquired only if free, with an owner, and released only by that owner.
+//! 3. What the bench created on the peer is removed afterwards.
 //!
 //! # Not here
 //!
-//! Engines: nothing here is used outside the bench, and the default build has none of it (feature `peers`).
+//! Engines. Nothing here is used outside the bench, and the default build has none of it (feature `peers`).
 
 #[cfg(feature = "peers")]
 mod etcd;
@@ -31,7 +31,7 @@ use super::pair_load::PairMeasurement;
 use super::stop_signal::StopSignal;
 use leasehold_support::exit::Failure;
 
-/// What somebody else's server is.
+/// The kind of a peer.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum PeerKind {
     /// `redis://`
@@ -47,7 +47,7 @@ pub enum PeerKind {
 }
 
 impl PeerKind {
-    /// The kind of a URL scheme.
+    /// The kind for a URL scheme.
     pub fn from_scheme(scheme: &str) -> Option<Self> {
         match scheme {
             "redis" => Some(Self::Redis),
@@ -59,12 +59,11 @@ impl PeerKind {
     }
 }
 
-/// One of somebody else's servers.
+/// A server of another kind.
 #[derive(Clone, PartialEq, Eq)]
 pub struct PeerServer {
-    /// What it is.
     pub kind: PeerKind,
-    /// The URL as it was given, secrets and all.
+    /// The URL as given, with its secrets.
     pub url: String,
     /// The URL without its secrets.
     pub display_url: String,
@@ -76,7 +75,7 @@ impl fmt::Debug for PeerServer {
     }
 }
 
-/// Refuses a peer that this build cannot drive.
+/// Refuses a peer if this build has no clients for peers.
 pub fn require_built(kind: PeerKind) -> anyhow::Result<()> {
     if cfg!(feature = "peers") {
         return Ok(());
@@ -87,7 +86,7 @@ pub fn require_built(kind: PeerKind) -> anyhow::Result<()> {
     )))
 }
 
-/// Lets `clients` clients of the peer work for `time`, or until somebody stops it.
+/// Runs `clients` clients of the peer for `time`, or until the stop signal.
 #[cfg(feature = "peers")]
 pub async fn run(
     peer: &PeerServer,
@@ -122,7 +121,7 @@ pub async fn run(
     }
 }
 
-/// Never asked: such a peer was refused when its URL was read.
+/// Never reached: a build without peers refuses the URL when it is parsed.
 #[cfg(not(feature = "peers"))]
 pub async fn run(
     peer: &PeerServer,
@@ -135,13 +134,13 @@ pub async fn run(
     anyhow::bail!("this build cannot drive {}", peer.display_url)
 }
 
-/// Nobody could be asked.
+/// The error when a peer does not answer.
 #[cfg(feature = "peers")]
 fn unavailable(peer: &PeerServer, cause: &impl fmt::Display) -> anyhow::Error {
     Failure::coded(leasehold_support::exit::UNAVAILABLE, format!("no answer from {}: {cause}", peer.display_url))
 }
 
-/// Text that no other client has: what tells owners apart.
+/// A value that no other client uses as the owner of a lock.
 #[cfg(feature = "peers")]
 fn unique_owner(number: usize) -> String {
     use std::hash::{BuildHasher, RandomState};

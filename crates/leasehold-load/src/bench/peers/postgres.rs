@@ -1,4 +1,4 @@
-//! PostgreSQL: a table of locks. One upsert takes a lock that is not there or has lapsed, one delete gives it back.
+//! PostgreSQL: a table of locks. One upsert acquires a lock that is free or has lapsed, one delete releases it.
 
 use anyhow::{Context, ensure};
 use tokio_postgres::{NoTls, Statement};
@@ -6,7 +6,7 @@ use tokio_postgres::{NoTls, Statement};
 use super::{PeerServer, unavailable, unique_owner};
 use crate::bench::pair_load::{self, LEASE_TTL};
 
-/// The table of this run, and the connection that makes and drops it.
+/// The table of this run, and the connection that creates and drops it.
 pub struct LockTable {
     connection: tokio_postgres::Client,
     name: String,
@@ -22,7 +22,6 @@ pub struct PostgresClient {
 }
 
 impl LockTable {
-    /// Makes the table.
     pub async fn create(peer: &PeerServer) -> anyhow::Result<Self> {
         let connection = connect_postgres(peer).await?;
         let name = format!("leasehold_bench_{}", std::process::id());
@@ -34,7 +33,7 @@ impl LockTable {
         Ok(Self { connection, name })
     }
 
-    /// Connects the clients.
+    /// Connects the clients and prepares their statements.
     pub async fn connect(&self, peer: &PeerServer, count: usize) -> anyhow::Result<Vec<PostgresClient>> {
         let table = &self.name;
         let seconds = LEASE_TTL.as_secs();
@@ -62,7 +61,6 @@ impl LockTable {
         Ok(clients)
     }
 
-    /// Drops the table.
     pub async fn drop_table(self) -> anyhow::Result<()> {
         let drop = format!("drop table {0}; drop sequence {0}_token", self.name);
         self.connection.batch_execute(&drop).await.context("drop the table of the bench")
@@ -72,12 +70,12 @@ impl LockTable {
 pub async fn connect_postgres(peer: &PeerServer) -> anyhow::Result<tokio_postgres::Client> {
     let (client, connection) =
         tokio_postgres::connect(&peer.url, NoTls).await.map_err(|cause| unavailable(peer, &error_chain(&cause)))?;
-    // It ends with its client; what goes wrong on it is the error of whoever waits for an answer.
+    // The task ends with its client. An error on the connection also fails the query that waits for a reply.
     tokio::spawn(async move { drop(connection.await) });
     Ok(client)
 }
 
-/// An error with what is behind it: by itself it says only where it happened.
+/// An error with its causes: the error alone says only where it happened.
 fn error_chain(error: &dyn std::error::Error) -> String {
     error.source().map_or_else(|| error.to_string(), |cause| format!("{error}: {}", error_chain(cause)))
 }

@@ -1,7 +1,7 @@
-//! Seats on PostgreSQL without a box office: one conditional upsert holds two neighbours, one delete gives them back.
+//! Seats on PostgreSQL without a box office: one conditional upsert holds two adjacent seats, one delete releases them.
 //!
-//! What `leasehold rehearse --holds` is compared with: the same hall and the same wishes, prepared, one connection per
-//! buyer. It keeps no audit, no cap per buyer and no idempotency key, and it tells nobody: it is the least that holds.
+//! It is the baseline for `leasehold rehearse --holds`: the same number of seats, the same choice of seats, one
+//! connection per buyer. It has no audit, no limit per buyer, no idempotency key and no notification.
 
 use std::hash::{BuildHasher, RandomState};
 
@@ -12,10 +12,10 @@ use super::postgres::connect_postgres;
 use super::{PeerServer, unique_owner};
 use crate::bench::pair_load::{self, LEASE_TTL};
 
-/// Seats of the hall: as many as `rehearse --holds` makes.
+/// As many seats as `rehearse --holds` creates.
 const SEATS_IN_TABLE: u64 = 20_000;
 
-/// The table of this run, and the connection that makes and drops it.
+/// The table of this run, and the connection that creates and drops it.
 pub struct SeatTable {
     connection: tokio_postgres::Client,
     name: String,
@@ -33,7 +33,6 @@ pub struct SeatClient {
 }
 
 impl SeatTable {
-    /// Makes the table.
     pub async fn create(peer: &PeerServer) -> anyhow::Result<Self> {
         let connection = connect_postgres(peer).await?;
         let name = format!("leasehold_bench_seats_{}", std::process::id());
@@ -46,7 +45,7 @@ impl SeatTable {
         Ok(Self { connection, name })
     }
 
-    /// Connects the buyers.
+    /// Connects the buyers and prepares their statements.
     pub async fn connect(&self, peer: &PeerServer, count: usize) -> anyhow::Result<Vec<SeatClient>> {
         let (table, seconds) = (&self.name, LEASE_TTL.as_secs());
         let hold = format!(
@@ -69,7 +68,6 @@ impl SeatTable {
         Ok(buyers)
     }
 
-    /// Drops the table.
     pub async fn drop_table(self) -> anyhow::Result<()> {
         let drop = format!("drop table {0}; drop sequence {0}_token", self.name);
         self.connection.batch_execute(&drop).await.context("drop the table of the bench")
@@ -77,7 +75,7 @@ impl SeatTable {
 }
 
 impl pair_load::LockClient for SeatClient {
-    /// Two neighbours wherever they are free: who was slower asks for others.
+    /// Holds two adjacent seats. If another buyer has one of them, it tries two others.
     async fn acquire(&mut self, _: &str) -> anyhow::Result<()> {
         loop {
             self.attempts += 1;
@@ -87,7 +85,7 @@ impl pair_load::LockClient for SeatClient {
             match held.len() {
                 2 => return Ok(()),
                 0 => {}
-                // All or nothing.
+                // All or nothing: release the one seat that was held.
                 _ => drop(self.connection.execute(&self.release, &[&self.seats, &self.buyer]).await.context("delete")?),
             }
         }

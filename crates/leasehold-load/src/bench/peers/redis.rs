@@ -1,4 +1,4 @@
-//! Redis: `SET name owner NX PX ttl`, and the compare-and-delete script that every lock client uses.
+//! Redis: `SET name owner NX PX ttl`, and the usual compare-and-delete script.
 
 use std::time::Duration;
 
@@ -12,21 +12,21 @@ use crate::bench::pair_load::{self, LEASE_TTL};
 /// The default of 500 ms would end the bench at the first slow sync.
 const RESPONSE_TIMEOUT: Duration = Duration::from_secs(30);
 
-/// As redis.io has it.
+/// The script of the Redis documentation.
 const RELEASE_SCRIPT: &str =
     "if redis.call('get', KEYS[1]) == ARGV[1] then return redis.call('del', KEYS[1]) else return 0 end";
 
-/// One connection.
+/// One connection with its script.
 pub struct RedisClient {
     connection: MultiplexedConnection,
     release: Script,
     owner: String,
     round: u64,
-    /// Name and value of what is held.
+    /// Name and value of the held lock.
     held: (String, String),
 }
 
-/// Connects the clients, and loads the script.
+/// Connects the clients and loads the script.
 pub async fn connect(peer: &PeerServer, count: usize) -> anyhow::Result<Vec<RedisClient>> {
     let client = redis::Client::open(peer.url.as_str()).map_err(|cause| unavailable(peer, &cause))?;
     let mut clients = Vec::with_capacity(count);

@@ -1,8 +1,8 @@
-//! ZooKeeper: the lock recipe. Create an ephemeral sequential node, list its siblings, the lowest holds; delete it.
+//! ZooKeeper: the lock recipe. Create an ephemeral sequential node and list its siblings: the lowest one holds the
+//! lock. Releasing deletes the node.
 //!
-//! The recipe has a parent node for each name, which clients make once and leave there. So each client has a name of
-//! its own for the whole run, and its parent is made before the load: a new name for each pair would charge
-//! ZooKeeper for two more writes.
+//! The recipe needs a parent node per lock, which is created once. So each client uses one lock for the whole run, and
+//! its parent is created before the load. A new lock for each pair would cost two more writes.
 
 use std::time::Duration;
 
@@ -14,20 +14,20 @@ use crate::bench::pair_load;
 
 const SESSION_TIMEOUT: Duration = Duration::from_secs(30);
 
-/// One connection, with its session and the parent of its name.
+/// One connection, with its session and the parent node of its lock.
 pub struct ZooKeeperClient {
     connection: zookeeper_client::Client,
     parent: String,
-    /// The node's name, without its parent.
+    /// The name of the held node, without its parent.
     held: String,
 }
 
-/// Connects the clients and makes their parents.
+/// Connects the clients and creates their parent nodes.
 pub async fn connect(peer: &PeerServer, count: usize) -> anyhow::Result<Vec<ZooKeeperClient>> {
     let cluster = peer.display_url.strip_prefix("zk://").unwrap_or(&peer.display_url).trim_end_matches('/');
     let mut clients = Vec::with_capacity(count);
     for number in 0..count {
-        // Fail eagerly: else it goes on for ever where nobody listens.
+        // Without it, connecting to a closed port never ends.
         let connector = zookeeper_client::Client::connector().with_session_timeout(SESSION_TIMEOUT).with_fail_eagerly();
         let connection = connector.connect(cluster).await.map_err(|cause| unavailable(peer, &cause))?;
         let parent = format!("/{}-{number}", pair_load::resource_prefix().replace('/', "-"));

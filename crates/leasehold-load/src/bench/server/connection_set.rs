@@ -1,4 +1,4 @@
-//! Many connections on one thread: sockets that do not block, and epoll.
+//! A set of non-blocking connections, polled with epoll on one thread.
 
 use std::io::{self, Read, Write};
 use std::net::TcpStream;
@@ -11,18 +11,18 @@ use rustix::event::{Timespec, epoll};
 use super::ServerAddress;
 use super::resp_codec::{self, RespReply};
 
-/// How many ready connections one look can find; the rest is found by the next.
+/// Ready connections that one epoll wait can return. The next wait returns the rest.
 const EVENTS_PER_WAIT: usize = 256;
 
-/// Enough for one answer.
+/// Bytes per read: enough for one reply.
 const READ_CHUNK_BYTES: usize = 1 << 10;
 
-/// Connections, and who of them has something to read.
+/// Connections, and which of them are readable.
 pub struct ConnectionSet {
     epoll: OwnedFd,
     connections: Vec<PolledConnection>,
     events: Vec<epoll::Event>,
-    /// Whom the last look found.
+    /// Indexes of the connections that the last wait found readable.
     ready: Vec<usize>,
     write_buffer: Vec<u8>,
     display_url: String,
@@ -30,14 +30,14 @@ pub struct ConnectionSet {
 
 struct PolledConnection {
     stream: TcpStream,
-    /// What was received and not yet taken.
+    /// Bytes received and not yet consumed.
     read_buffer: Vec<u8>,
-    /// How much of it the last answer was.
+    /// The length of the last reply, at the front of the read buffer.
     consumed: usize,
 }
 
 impl ConnectionSet {
-    /// Connects this many.
+    /// Opens `count` connections.
     pub fn connect(address: &ServerAddress, count: usize) -> anyhow::Result<Self> {
         let epoll = epoll::create(epoll::CreateFlags::CLOEXEC).context("make an epoll")?;
         let mut connections = Vec::with_capacity(count);
@@ -63,12 +63,11 @@ impl ConnectionSet {
         })
     }
 
-    /// How many there are.
     pub fn len(&self) -> usize {
         self.connections.len()
     }
 
-    /// Waits until somebody can read, at most this long. Says how many.
+    /// Waits until a connection is readable, for at most `max_wait`. Returns how many are.
     pub fn wait_readable(&mut self, max_wait: Duration) -> anyhow::Result<usize> {
         let timeout = Timespec { tv_sec: max_wait.as_secs().try_into()?, tv_nsec: max_wait.subsec_nanos().into() };
         self.events.clear();
@@ -81,12 +80,12 @@ impl ConnectionSet {
         Ok(self.ready.len())
     }
 
-    /// The caller that the last look found in this place.
+    /// The index of the n-th connection that the last wait found readable.
     pub fn ready_at(&self, nth: usize) -> usize {
         self.ready[nth]
     }
 
-    /// Reads what has come for a connection.
+    /// Reads the bytes that have arrived on a connection.
     pub fn read_available(&mut self, index: usize) -> anyhow::Result<()> {
         let connection = &mut self.connections[index];
         match read_more(&mut connection.stream, &mut connection.read_buffer) {
@@ -97,7 +96,7 @@ impl ConnectionSet {
         }
     }
 
-    /// The next whole answer for a connection. It is gone at the next call.
+    /// The next complete reply on a connection. The next call discards it.
     pub fn next_reply(&mut self, index: usize) -> anyhow::Result<Option<RespReply<'_>>> {
         let connection = &mut self.connections[index];
         connection.read_buffer.drain(..connection.consumed);
@@ -107,10 +106,10 @@ impl ConnectionSet {
         Ok(Some(reply))
     }
 
-    /// Sends a command for a connection.
+    /// Writes one command to a connection.
     pub fn send_command(&mut self, index: usize, arguments: &[&str]) -> anyhow::Result<()> {
         resp_codec::encode_command(&mut self.write_buffer, arguments);
-        // A caller asks again only when it was answered, so that a full socket means a server that does not read.
+        // A client sends only after it got its reply, so a full socket means a server that does not read.
         let sent = self.connections[index].stream.write(&self.write_buffer);
         match sent.with_context(|| format!("write to {}", self.display_url))? {
             length if length == self.write_buffer.len() => Ok(()),
@@ -119,7 +118,7 @@ impl ConnectionSet {
     }
 }
 
-/// Reads once, to the end of what is there. The end of the stream is an error: nobody hangs up on us.
+/// Reads at most one chunk into the buffer. End of file is an error: the server should not close the connection.
 pub fn read_more(stream: &mut TcpStream, buffer: &mut Vec<u8>) -> io::Result<()> {
     let old = buffer.len();
     buffer.resize(old + READ_CHUNK_BYTES, 0);

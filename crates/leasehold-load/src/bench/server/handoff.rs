@@ -1,8 +1,8 @@
-//! `bench --handoff N`: N in line for one name, each of whom releases as soon as it is granted.
+//! `bench --handoff N`: N clients wait for one resource. Each releases it as soon as it is granted.
 //!
-//! What is measured is what a baton costs: from the moment a release is sent to the moment the next in line has
-//! its grant. It takes one trip and one sync at least, so both are measured in the same run, half before and half
-//! after, and the sum of the same percentile of each is what the figure is compared with.
+//! Measured is the time from sending a release to receiving the next waiter's grant. It takes at least one round trip
+//! and one sync. Both are measured in the same run, half before and half after. The figure is compared with their sum,
+//! at the same percentile.
 
 use std::time::{Duration, Instant};
 
@@ -23,20 +23,20 @@ use crate::bench::stop_signal::StopSignal;
 use leasehold_support::output::{self, Table};
 use leasehold_support::time;
 
-/// The ttl of each lease, and the patience of each in line: longer than it can take.
+/// The ttl of each lease and the wait of each acquire: longer than the queue can take.
 const LEASE_TTL_MS: &str = "30000";
 const ACQUIRE_WAIT_MS: &str = "60000";
 
-/// How long an answer to PING may take before we give up.
+/// How long the reply to a PING may take.
 const PING_TIMEOUT: Duration = Duration::from_secs(10);
 
-/// How long the first holder waits, so that all others stand in line when it releases.
+/// How long the first holder waits before it releases, so that all other clients are queued.
 const QUEUE_UP_TIME: Duration = Duration::from_millis(200);
 
-/// Trips measured before, and again after.
+/// Round trips measured before the load, and again after it.
 const ROUND_TRIPS_PER_HALF: u32 = 2_000;
 
-/// What was found.
+/// Figures of `--handoff`.
 #[derive(Debug, Serialize)]
 pub struct HandoffReport {
     url: String,
@@ -44,18 +44,18 @@ pub struct HandoffReport {
     waiters: usize,
     seconds: f64,
     handoffs: u64,
-    /// From a release sent to the next one's grant received.
+    /// From sending a release to receiving the next grant.
     handoff_us: LatencySummary,
-    /// One PING, on a connection of its own, before and after.
+    /// One PING on a connection of its own, before and after the load.
     round_trip_us: LatencySummary,
     fdatasync_us: FdatasyncLatency,
-    /// The p50 of a handoff, of the p50 of one fdatasync and the p50 of one round trip together.
+    /// The p50 of a handoff, divided by the sum of the p50 of one fdatasync and of one round trip.
     ratio_p50: f64,
-    /// The same of p99.
+    /// The same with p99.
     ratio_p99: f64,
 }
 
-/// Measures disk and trip, hands the baton on for `time`, and measures disk and trip again. Blocks.
+/// Measures the baseline, then handoffs for `time`, then the baseline again. Blocks the thread.
 pub fn run(
     address: &ServerAddress,
     waiters: usize,
@@ -87,14 +87,14 @@ pub fn run(
     })
 }
 
-/// One half of what the handoff is compared with, while nobody stands in line.
+/// One half of the baseline, fdatasync and round trip, while no client waits.
 fn measure_baseline(
     probe: &mut DiskProbe,
     address: &ServerAddress,
     round_trips: &mut LatencyHistogram,
 ) -> anyhow::Result<()> {
     probe.measure()?;
-    // Connected only now: a server may cut off those who say nothing at first.
+    // Connect only now: a server may close a connection that sends nothing at first.
     let mut connections = ConnectionSet::connect(address, 1)?;
     for _ in 0..ROUND_TRIPS_PER_HALF {
         let sent = time::stopwatch();
@@ -109,18 +109,18 @@ fn measure_baseline(
     Ok(())
 }
 
-/// Everybody in line for one name.
+/// The clients that wait for one resource.
 struct HandoffLoad {
     connections: ConnectionSet,
     name: String,
     lease_id: String,
-    /// Who was granted and has not been told yet that its release went through.
+    /// Per client: it was granted, and the reply to its release is outstanding.
     releasing: Vec<bool>,
-    /// When the last release was sent, until somebody is granted.
+    /// When the last release was sent. `None` once the next client is granted.
     release_sent_at: Option<Instant>,
     handoffs: LatencyHistogram,
     grants: usize,
-    /// How many are to be granted yet, or to hear that their release went through.
+    /// Clients that still wait for a grant or for the reply to their release.
     unfinished: usize,
     ended: bool,
 }
@@ -151,7 +151,7 @@ impl HandoffLoad {
             .send_command(client, &["LEASE", "ACQUIRE", LEASE_TTL_MS, "WAIT", ACQUIRE_WAIT_MS, "RESOURCES", name])
     }
 
-    /// Hands on for `time` after everybody had two turns, and then until everybody has had its last.
+    /// Warms up for two grants per client, measures for `time`, then lets every client finish.
     fn run(
         mut self,
         time: Duration,
@@ -201,8 +201,8 @@ impl HandoffLoad {
                 self.release_sent_at = Some(time::stopwatch());
                 self.connections.send_command(client, &["LEASE", "RELEASE", &self.lease_id])
             }
-            // Back to the end of the line, so that it never gets shorter. At the end nobody is left in it, and nobody
-            // holds: the next run would wait for a ghost.
+            // The client queues again, so that the queue keeps its length. After the end it does not: a waiter or a
+            // lease left behind would block the next run.
             RespReply::Integer(1) if self.releasing[client] => {
                 self.releasing[client] = false;
                 if self.ended {
@@ -212,13 +212,13 @@ impl HandoffLoad {
                 self.send_acquire(client)
             }
             RespReply::Error(sentence) => bail!("the server refused: {sentence}"),
-            // Nothing of the answer is repeated: it may carry a lease_id.
+            // The reply is not quoted: it may contain a lease_id.
             _ => bail!("the server answered something else than was asked for"),
         }
     }
 
-    /// The first holder keeps the name until all others stand in line. Nobody else is granted meanwhile, or it is no
-    /// lock that we measure.
+    /// The first holder keeps the resource until all other clients are queued. A second grant in that time means that
+    /// the server's lock is broken.
     #[allow(clippy::disallowed_methods, reason = "a bench measures real time, and nobody can be asked who is in line")]
     fn wait_for_queue(&mut self) -> anyhow::Result<()> {
         std::thread::sleep(QUEUE_UP_TIME);
@@ -227,7 +227,7 @@ impl HandoffLoad {
     }
 }
 
-/// Prints the figures for people.
+/// Prints the figures as text.
 pub fn print(report: &HandoffReport) -> anyhow::Result<()> {
     output::line(format!("{} on {}", report.url, report.fs))?;
     output::line(format!("{} in line, {} handoffs in {} s", report.waiters, report.handoffs, report.seconds))?;

@@ -1,4 +1,4 @@
-//! `bench --idle N --pid PID`: what connections that do nothing cost the server, and those who work beside them.
+//! `bench --idle N --pid PID`: the cost of idle connections, in memory of the server and in latency of busy clients.
 
 use std::net::TcpStream;
 use std::path::PathBuf;
@@ -17,32 +17,32 @@ use crate::bench::stop_signal::StopSignal;
 use leasehold_support::exit::Failure;
 use leasehold_support::output::{self, Table};
 
-/// How many others acquire and release, before and beside the idle ones.
+/// Clients that acquire and release, without and with the idle connections.
 const BUSY_CLIENTS: usize = 8;
 
-/// Files this process has open besides.
+/// File descriptors that this process needs besides.
 const SPARE_FILE_DESCRIPTORS: u64 = 128;
 
-/// What was found.
+/// Figures of `--idle`.
 #[derive(Debug, Serialize)]
 pub struct IdleReport {
     url: String,
     pid: u32,
     idle: usize,
-    /// Resident memory of the server.
+    /// Resident memory of the server process.
     resident_bytes_before: u64,
     resident_bytes_with: u64,
     resident_bytes_per_connection: f64,
-    /// Pairs of acquire and release by eight others, without and with the idle connections.
+    /// Pairs of the busy clients, without and with the idle connections.
     pairs_per_s_before: f64,
     pairs_per_s_with: f64,
     pair_us_before: LatencySummary,
     pair_us_with: LatencySummary,
-    /// The p99 with the idle connections, of that without.
+    /// The p99 with the idle connections, divided by the p99 without.
     ratio_p99: f64,
 }
 
-/// Weighs the server and times others, without and with `count` idle connections. Blocks.
+/// Measures memory and busy clients, without and with `count` idle connections. Blocks the thread.
 pub fn run(
     address: &ServerAddress,
     count: usize,
@@ -81,8 +81,8 @@ pub fn run(
     })
 }
 
-/// Opens the connections. Each says PING once: a server may cut off those who never say a word, and one that
-/// answered has made all that it keeps for a connection.
+/// Opens the idle connections. Each sends one PING: a server may close a connection that never sends, and after a reply
+/// the server has allocated all that it keeps for a connection.
 fn open_idle(address: &ServerAddress, count: usize, stop: &StopSignal) -> anyhow::Result<Vec<TcpStream>> {
     let bar = progress::count_bar(count as u64, "idle connections");
     let mut idle = Vec::with_capacity(count);
@@ -102,12 +102,12 @@ fn open_idle(address: &ServerAddress, count: usize, stop: &StopSignal) -> anyhow
     Ok(idle)
 }
 
-/// Whether the other side still has the connection: there is nothing to read, not even an end.
+/// Whether the server still has the connection open: there is nothing to read, not even end of file.
 fn is_open(stream: &TcpStream) -> bool {
     stream.peek(&mut [0]).is_err_and(|error| error.kind() == std::io::ErrorKind::WouldBlock)
 }
 
-/// Raises our own limit of open files.
+/// Raises this process's limit of open files.
 fn raise_file_limit(count: usize) -> anyhow::Result<()> {
     let wanted = count as u64 + SPARE_FILE_DESCRIPTORS;
     let Rlimit { current, maximum } = getrlimit(Resource::Nofile);
@@ -122,7 +122,7 @@ fn raise_file_limit(count: usize) -> anyhow::Result<()> {
     })
 }
 
-/// Resident memory of a process. The rollup is exact; the status lags by some pages for each thread.
+/// Resident memory of a process. `smaps_rollup` is exact. `status` lags by some pages per thread.
 fn resident_bytes(pid: u32) -> anyhow::Result<u64> {
     let proc = PathBuf::from("/proc").join(pid.to_string());
     let read = |file: &str, field: &str| parse_kib_field(&std::fs::read_to_string(proc.join(file)).ok()?, field);
@@ -131,7 +131,7 @@ fn resident_bytes(pid: u32) -> anyhow::Result<u64> {
         .ok_or_else(|| Failure::usage(format!("--pid {pid} is no process whose memory can be read")))
 }
 
-/// The bytes of a line like `Rss:   1234 kB`.
+/// Parses a line like `Rss:   1234 kB` and returns bytes.
 fn parse_kib_field(text: &str, field: &str) -> Option<u64> {
     let line = text.lines().find_map(|line| line.strip_prefix(field))?;
     line.trim().strip_suffix("kB")?.trim().parse::<u64>().ok()?.checked_mul(1024)
@@ -142,7 +142,7 @@ fn per_connection(before: u64, with: u64, count: usize) -> f64 {
     ratio(with.saturating_sub(before) as f64, count as f64)
 }
 
-/// Prints the figures for people.
+/// Prints the figures as text.
 pub fn print(report: &IdleReport) -> anyhow::Result<()> {
     output::line(format!("{}, process {}", report.url, report.pid))?;
     let each = report.resident_bytes_per_connection;

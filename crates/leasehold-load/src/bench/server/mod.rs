@@ -1,13 +1,13 @@
-//! Our own server, driven over RESP: one TCP connection per client, all of them on one thread.
+//! A Leasehold server, driven over RESP: one TCP connection per client, all of them on one thread.
 //!
 //! ```text
-//!   Address ──▶ Crowd (sockets, epoll) ──▶ pairs    acquire and release, uncontended
-//!                                      ├─▶ handoff  one name, many in line
-//!                                      └─▶ idle     very many connections that do nothing
+//!   ServerAddress ──▶ ConnectionSet (sockets, epoll) ──▶ pairs    acquire and release, uncontended
+//!                                                    ├─▶ handoff  one resource, many waiters
+//!                                                    └─▶ idle     very many idle connections
 //! ```
 //!
-//! The load shares the machine's cores with the server it measures, so that each of its own microseconds is
-//! taken from the figure. Hence one thread, one `read` and one `write` per answer, no task and no allocation.
+//! The load shares the machine's cores with the server that it measures: its own CPU time lowers the figures. Hence one
+//! thread, one `read` and one `write` per reply, no task and no allocation.
 
 pub mod connection_set;
 pub mod handoff;
@@ -25,22 +25,22 @@ use anyhow::bail;
 use self::resp_codec::RespReply;
 use leasehold_support::exit::{Failure, UNAVAILABLE};
 
-/// How long connecting may take, and the first answer.
+/// The timeout of connecting, and of the first reply.
 const CONNECT_TIMEOUT: Duration = Duration::from_secs(5);
 
-/// Where the key comes from when the URL has none.
+/// The environment variable with the key, if the URL has none.
 const API_KEY_VARIABLE: &str = "LEASEHOLD_API_KEY";
 
-/// Where a server of ours listens.
+/// The address of a Leasehold server.
 #[derive(Clone, PartialEq, Eq)]
 pub struct ServerAddress {
-    /// Name or address.
+    /// Host name or IP address.
     pub host: String,
-    /// The port of RESP.
+    /// The RESP port.
     pub port: u16,
-    /// The secret of the URL.
+    /// The key of the URL.
     pub key: Option<String>,
-    /// The URL without its secret.
+    /// The URL without its key.
     pub display_url: String,
 }
 
@@ -51,11 +51,11 @@ impl fmt::Debug for ServerAddress {
 }
 
 impl ServerAddress {
-    /// A connection that was let in. It blocks, until a crowd takes it.
+    /// Opens a connection and authenticates. It is a blocking one.
     ///
     /// # Errors
     ///
-    /// Unavailable, when nobody answers; bad usage, when the key does not fit.
+    /// Unavailable if the server does not answer. Bad usage if it refuses the key.
     pub fn connect(&self) -> anyhow::Result<TcpStream> {
         let mut stream = self.connect_tcp().map_err(|cause| self.unavailable(&cause))?;
         let from_environment = || std::env::var(API_KEY_VARIABLE).ok().filter(|key| !key.is_empty());
@@ -90,7 +90,7 @@ impl ServerAddress {
         Err(last)
     }
 
-    /// Asks on a connection that blocks: the first line of the answer, or its number, as it came.
+    /// Sends a command on a blocking connection. Returns a simple string or an error with its first byte, `+` or `-`.
     pub fn request(&self, stream: &mut TcpStream, arguments: &[&str]) -> anyhow::Result<String> {
         let mut buffer = Vec::new();
         resp_codec::encode_command(&mut buffer, arguments);
@@ -107,7 +107,6 @@ impl ServerAddress {
         }
     }
 
-    /// Nobody could be asked.
     fn unavailable(&self, cause: &io::Error) -> anyhow::Error {
         Failure::coded(UNAVAILABLE, format!("no answer from {}: {cause}", self.display_url))
     }

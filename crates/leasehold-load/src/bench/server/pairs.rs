@@ -1,4 +1,4 @@
-//! The load of pairs against our server: each connection acquires, releases, and begins again.
+//! The pair load against a Leasehold server: each connection acquires, releases, and starts again.
 
 use std::fmt::Write;
 use std::time::{Duration, Instant};
@@ -14,19 +14,16 @@ use crate::bench::pair_load::{self, PairMeasurement};
 use crate::bench::stop_signal::StopSignal;
 use leasehold_support::time;
 
-/// The ttl of each lease, in milliseconds.
 const LEASE_TTL_MS: &str = "30000";
 
-/// How often the bar moves and a stop is noticed.
+/// How often the progress bar moves and the stop signal is read.
 pub const TICK_INTERVAL: Duration = Duration::from_millis(100);
 
-/// So many ticks in which nobody is answered are ten seconds. Counted, since a clock would also count the time in
+/// Ticks without any reply before the load fails: ten seconds. Ticks are counted, because a clock would include time in
 /// which this process was stopped.
 pub const MAX_SILENT_TICKS: u32 = 100;
 
-/// Lets `clients` connections work for `time` after the warm-up, or until somebody stops it.
-///
-/// Blocks: it is the whole work of one thread.
+/// Runs `clients` connections for `time` after the warm-up, or until the stop signal. Blocks the thread.
 pub fn run(
     address: &ServerAddress,
     clients: usize,
@@ -37,7 +34,7 @@ pub fn run(
     ServerPairLoad::start(ConnectionSet::connect(address, clients)?)?.run(time, stop, bar)
 }
 
-/// Where a connection is in its pair.
+/// The progress of a connection in its pair.
 #[derive(Clone, Copy)]
 enum PairState {
     Acquiring { since: Instant },
@@ -54,7 +51,7 @@ struct ServerPairLoad {
     lease_id: String,
     acquire: LatencyHistogram,
     pair: LatencyHistogram,
-    /// From when on it counts.
+    /// Pairs that start after this moment are counted.
     began: Instant,
     ended: bool,
     unfinished: usize,
@@ -113,7 +110,7 @@ impl ServerPairLoad {
         Ok(PairMeasurement { elapsed, cpu, acquire: self.acquire, pair: self.pair })
     }
 
-    /// Begins a pair, under a new name.
+    /// Starts a pair under a new name.
     fn start_pair(&mut self, client: usize) -> anyhow::Result<()> {
         self.rounds[client] += 1;
         self.name.clear();
@@ -122,7 +119,7 @@ impl ServerPairLoad {
         self.connections.send_command(client, &["LEASE", "ACQUIRE", LEASE_TTL_MS, "RESOURCES", &self.name])
     }
 
-    /// Takes what came for a connection, and goes on from there.
+    /// Reads the reply on a connection and sends the next command.
     fn handle_reply(&mut self, client: usize) -> anyhow::Result<()> {
         self.connections.read_available(client)?;
         let Some(reply) = self.connections.next_reply(client)? else { return Ok(()) };
@@ -149,7 +146,7 @@ impl ServerPairLoad {
                 self.start_pair(client)
             }
             (_, RespReply::Error(sentence)) => Err(anyhow::anyhow!(sentence.to_owned())).context("the server refused"),
-            // Nothing of the answer is repeated: it may carry a lease_id.
+            // The reply is not quoted: it may contain a lease_id.
             _ => bail!("the server answered something else than was asked for"),
         }
     }

@@ -1,18 +1,18 @@
-//! RESP as the bench needs it: a few commands out, one answer in. Written for little work per answer.
+//! A minimal RESP codec: encodes a few commands, decodes one reply. It does little work per reply.
 //!
 //! # Not here
 //!
-//! Codecs for real use (the server's own, the remote engine's): this one reads what it expects and gives up on
-//! everything else.
+//! The codecs of the server and of the remote engine. This one reads what the bench expects and fails on everything
+//! else.
 
 use std::io::Write;
 
 use anyhow::{Context, bail};
 
-/// Longer than any answer to what the bench asks; a server that sends more is not ours.
+/// Longer than any reply that the bench expects.
 const MAX_REPLY_BYTES: usize = 64 << 10;
 
-/// One answer of the server.
+/// One reply of the server.
 #[derive(Debug, PartialEq, Eq)]
 pub enum RespReply<'a> {
     /// `+OK`
@@ -21,17 +21,17 @@ pub enum RespReply<'a> {
     Error(&'a str),
     /// `:1`
     Integer(i64),
-    /// `$5 …`, or none.
+    /// `$5 …`. `None` is the null string.
     Bulk(Option<&'a str>),
-    /// `*3 …`: its first element where that is text. For a grant that is the lease_id.
+    /// `*3 …`: the first element if it is text, else empty. In a grant it is the lease_id.
     Array(&'a str),
 }
 
-/// Reads one answer from the front of what was received, and says how long it was. None if it is not whole yet.
+/// Decodes the first reply of the buffer. Returns it with its length, or `None` if it is incomplete.
 ///
 /// # Errors
 ///
-/// What is no answer of a server like ours.
+/// The bytes are not a RESP reply.
 pub fn parse_reply(bytes: &[u8]) -> anyhow::Result<Option<(RespReply<'_>, usize)>> {
     let Some((kind, line, after)) = parse_line(bytes)? else { return Ok(None) };
     let number = || line.parse::<i64>().context("the server sent a length that is no number");
@@ -84,7 +84,7 @@ fn parse_array(bytes: &[u8], count: i64, mut after: usize) -> anyhow::Result<Opt
     Ok(Some((RespReply::Array(first), after)))
 }
 
-/// Writes a command into a buffer, over what was in it.
+/// Encodes a command. The buffer is cleared first.
 pub fn encode_command(buffer: &mut Vec<u8>, arguments: &[&str]) {
     buffer.clear();
     // Writing to memory cannot fail.

@@ -1,4 +1,4 @@
-//! Every law of the judgement, broken once.
+//! Breaks every law once.
 
 use std::time::{Duration, Instant};
 

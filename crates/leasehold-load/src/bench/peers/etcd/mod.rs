@@ -1,4 +1,4 @@
-//! etcd: one `Txn` that puts the key under the client's lease if it is not there, and one that deletes it.
+//! etcd: one `Txn` puts the key under the client's lease if it does not exist, another deletes it.
 
 mod rpc;
 
@@ -8,15 +8,15 @@ use self::rpc::{Compare, EtcdChannel, LeaseGrantRequest, LeaseRevokeRequest, Req
 use super::{PeerServer, unavailable, unique_owner};
 use crate::bench::pair_load;
 
-/// Longer than the bench: the lease is granted once, before the load, and not kept alive.
+/// Longer than any bench: the lease is granted once, before the load, and not kept alive.
 const LEASE_TTL_SECONDS: i64 = 24 * 3600;
 
-/// One connection, with its lease.
+/// One channel with its lease.
 pub struct EtcdClient {
     connection: EtcdChannel,
     lease: i64,
     owner: String,
-    /// Name and revision of what is held.
+    /// Name and revision of the held key.
     held: (String, i64),
 }
 
@@ -33,7 +33,7 @@ pub async fn connect(peer: &PeerServer, count: usize) -> anyhow::Result<Vec<Etcd
     Ok(clients)
 }
 
-/// A channel, logged in where there is a user, and a lease granted through it.
+/// Opens a channel, authenticates if there is a user, and grants a lease.
 async fn open_channel(endpoints: &[String], user: Option<(&str, &str)>) -> anyhow::Result<(EtcdChannel, i64)> {
     let mut connection = EtcdChannel::new(endpoints)?;
     if let Some((name, password)) = user {
@@ -43,7 +43,7 @@ async fn open_channel(endpoints: &[String], user: Option<(&str, &str)>) -> anyho
     Ok((connection, lease))
 }
 
-/// The user of the URL and their password, where it has both.
+/// User and password of the URL, if it has both.
 fn url_user(url: &str) -> Option<(&str, &str)> {
     let (userinfo, _) = url.strip_prefix("etcd://")?.rsplit_once('@')?;
     userinfo.split_once(':')

@@ -1,8 +1,8 @@
 //! The part of etcd's gRPC API that the bench calls, written by hand.
 //!
-//! The usual way is code that protoc generates from etcd's `rpc.proto`. Then every build of the feature needs protoc.
-//! Names and tags are those of `rpc.proto`. Fields that the bench neither sets nor reads are left out: protobuf
-//! omits a field at its default, and skips fields that it does not know.
+//! Code generated from etcd's `rpc.proto` would need protoc in every build with the feature. Names and tags are those
+//! of `rpc.proto`. Fields that the bench neither sets nor reads are left out: protobuf omits a field at its default,
+//! and skips unknown fields.
 
 use anyhow::Context;
 use hyper::http::uri::PathAndQuery;
@@ -12,11 +12,10 @@ use tonic::metadata::{Ascii, MetadataValue};
 use tonic::transport::{Channel, Endpoint};
 use tonic_prost::ProstCodec;
 
-/// A call of etcd: its path, and the message that answers it.
+/// A call of etcd: its path and the type of its response.
 pub trait EtcdCall: Message + 'static {
     /// `/package.Service/Method`.
     const PATH: &'static str;
-    /// What etcd answers.
     type Response: Message + Default + 'static;
 }
 
@@ -39,7 +38,7 @@ impl EtcdChannel {
         Ok(Self { grpc: Grpc::new(channel), token: None })
     }
 
-    /// Logs in. The token of the answer goes with every later call.
+    /// Authenticates. The token of the response is sent with every later call.
     pub async fn authenticate(&mut self, name: &str, password: &str) -> anyhow::Result<()> {
         let request = AuthenticateRequest { name: name.to_owned(), password: password.to_owned() };
         let token = self.call(request).await?.token;
@@ -47,7 +46,7 @@ impl EtcdChannel {
         Ok(())
     }
 
-    /// Sends one request, and returns its answer.
+    /// Sends one request and returns its response.
     pub async fn call<C: EtcdCall>(&mut self, call: C) -> anyhow::Result<C::Response> {
         let mut request = tonic::Request::new(call);
         if let Some(token) = &self.token {
@@ -153,7 +152,7 @@ pub struct Compare {
     create_revision: Option<i64>,
 }
 
-/// What a [`Compare`] looks at.
+/// The field that a [`Compare`] tests.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, prost::Enumeration)]
 #[repr(i32)]
 enum CompareTarget {
