@@ -1,4 +1,4 @@
-//! `bench --book`: what a decision costs in the book alone, with few and with many leases in it. No disk, no thread.
+//! `bench --book`: the cost of one decision of the book, with few and with many leases held. No disk, no threads.
 
 use hdrhistogram::Histogram;
 use leasehold_core::{Acquire, Book, Command, LeaseKey, Limits, Mode, Reply, Secret, Time, WaiterId, Want};
@@ -8,12 +8,12 @@ use super::progress;
 use leasehold_support::output::{self, Table};
 use leasehold_support::time::stopwatch;
 
-/// Pairs measured at each size.
-const ROUNDS: u64 = 200_000;
+/// Pairs of acquire and release measured at each number of held leases.
+const PAIRS_PER_SIZE: u64 = 200_000;
 
-/// What was measured with one number of leases held.
+/// Median latencies with one number of held leases.
 #[derive(Debug, Serialize)]
-pub struct Row {
+pub struct BookMeasurement {
     leases: u64,
     acquire_ns: u64,
     release_ns: u64,
@@ -21,17 +21,18 @@ pub struct Row {
     renew_random_ns: u64,
 }
 
-/// All sizes, and how far the largest is from the smallest.
+/// Median latencies for every number of held leases.
+/// `pair_ratio` is the pair latency with the most leases, divided by the one with the fewest.
 #[derive(Debug, Serialize)]
-pub struct Report {
-    rows: Vec<Row>,
+pub struct BookReport {
+    rows: Vec<BookMeasurement>,
     pair_ratio: f64,
 }
 
-/// A stream of numbers for names and for picking leases; nothing here is a secret.
-struct Numbers(u64);
+/// A xorshift generator for resource names and for picking leases. Nothing drawn from it is a secret.
+struct XorShift64(u64);
 
-impl Numbers {
+impl XorShift64 {
     fn next(&mut self) -> u64 {
         self.0 ^= self.0 << 13;
         self.0 ^= self.0 >> 7;
@@ -40,9 +41,9 @@ impl Numbers {
     }
 }
 
-fn acquire(book: &mut Book, name: &str, numbers: &mut Numbers, now: Time) -> anyhow::Result<LeaseKey> {
+fn acquire_lease(book: &mut Book, name: &str, random: &mut XorShift64, now: Time) -> anyhow::Result<LeaseKey> {
     let wants = [Want { name, mode: Mode::Exclusive }];
-    let secret = Secret::new((u128::from(numbers.next()) << 64 | u128::from(numbers.next())).to_le_bytes());
+    let secret = Secret::new((u128::from(random.next()) << 64 | u128::from(random.next())).to_le_bytes());
     let claim = Acquire {
         waiter_id: WaiterId(0),
         wants: &wants,
@@ -62,28 +63,28 @@ fn acquire(book: &mut Book, name: &str, numbers: &mut Numbers, now: Time) -> any
     }
 }
 
-fn measure(leases: u64) -> anyhow::Result<Row> {
+fn measure_size(leases: u64) -> anyhow::Result<BookMeasurement> {
     let limits = Limits { leases: 20_000_000, leases_per_principal: 20_000_000, ..Limits::default() };
-    let mut numbers = Numbers(88_172_645_463_325_252);
-    let mut book = Book::new(limits, numbers.next());
+    let mut random = XorShift64(88_172_645_463_325_252);
+    let mut book = Book::new(limits, random.next());
     book.set_ceiling(u64::MAX);
     let mut now = Time::from_millis(1_000);
     let mut held = Vec::with_capacity(leases as usize);
-    let bar = progress::count(leases + ROUNDS, "leases in the book");
+    let bar = progress::count_bar(leases + PAIRS_PER_SIZE, "leases in the book");
     for at in 0..leases {
-        held.push(acquire(&mut book, &format!("resource-{at:015}"), &mut numbers, now)?);
+        held.push(acquire_lease(&mut book, &format!("resource-{at:015}"), &mut random, now)?);
         if at % 4096 == 0 {
             drop(book.take_tape(Vec::new()));
             bar.inc(4096);
         }
     }
     let mut times: [Histogram<u64>; 4] = std::array::from_fn(|_| Histogram::new(3).expect("three digits are valid"));
-    for round in 0..ROUNDS {
+    for round in 0..PAIRS_PER_SIZE {
         now = now.plus_millis(round % 2);
-        let name = format!("new-resource-{:011}", numbers.next() % 100_000_000_000);
-        let old = held[numbers.next() as usize % held.len()];
+        let name = format!("new-resource-{:011}", random.next() % 100_000_000_000);
+        let old = held[random.next() as usize % held.len()];
         let start = stopwatch();
-        let lease = acquire(&mut book, &name, &mut numbers, now)?;
+        let lease = acquire_lease(&mut book, &name, &mut random, now)?;
         let acquired = stopwatch();
         book.apply(Command::Release { lease }, now);
         let released = stopwatch();
@@ -99,24 +100,24 @@ fn measure(leases: u64) -> anyhow::Result<Row> {
     }
     bar.finish_and_clear();
     let p50 = |at: usize| times[at].value_at_quantile(0.5);
-    Ok(Row { leases, acquire_ns: p50(0), release_ns: p50(1), pair_ns: p50(2), renew_random_ns: p50(3) })
+    Ok(BookMeasurement { leases, acquire_ns: p50(0), release_ns: p50(1), pair_ns: p50(2), renew_random_ns: p50(3) })
 }
 
-/// Measures with a thousand leases held, and then with more, up to `most`.
-pub fn run(most: u64) -> anyhow::Result<Report> {
+/// Measures with 1,000 held leases, then with more, up to `most`.
+pub fn run(most: u64) -> anyhow::Result<BookReport> {
     let mut rows = Vec::new();
-    // The first is thrown away: a processor that was asleep flatters all that come after it.
-    measure(1_000)?;
+    // The first result is discarded: the processor may still run at a low frequency.
+    measure_size(1_000)?;
     for leases in [1_000, 100_000, 1_000_000, 10_000_000].into_iter().filter(|leases| *leases <= most) {
-        rows.push(measure(leases)?);
+        rows.push(measure_size(leases)?);
     }
-    let pair = |row: Option<&Row>| row.map_or(0.0, |row| row.pair_ns as f64);
+    let pair = |row: Option<&BookMeasurement>| row.map_or(0.0, |row| row.pair_ns as f64);
     let pair_ratio = pair(rows.last()) / pair(rows.first()).max(1.0);
-    Ok(Report { rows, pair_ratio })
+    Ok(BookReport { rows, pair_ratio })
 }
 
-/// The table for people.
-pub fn print(report: &Report) -> anyhow::Result<()> {
+/// Prints the results as a table.
+pub fn print(report: &BookReport) -> anyhow::Result<()> {
     let mut table = Table::new(&["LEASES", "ACQUIRE P50", "RELEASE P50", "PAIR P50", "RENEW OF ANY P50"]);
     for row in &report.rows {
         let spans = [row.acquire_ns, row.release_ns, row.pair_ns, row.renew_random_ns];

@@ -1,4 +1,4 @@
-//! `bench --lapse N`: N leases that end in the same moment, and how others fare meanwhile.
+//! `bench --lapse N`: N leases that lapse at the same moment, and the latency of other clients meanwhile.
 
 use std::sync::Arc;
 use std::time::{Duration, Instant};
@@ -9,70 +9,76 @@ use leasehold::clock::SystemClock;
 use leasehold::engine::embedded::{Embedded, Options};
 use serde::Serialize;
 
-use super::place::Place;
-use super::report::micros;
-use super::stats::{Summary, ratio};
-use super::stop::Stop;
-use super::{embedded, load, many, progress};
+use super::engine_dir::EngineDir;
+use super::latency::{LatencySummary, ratio};
+use super::pairs_report::format_micros;
+use super::stop_signal::StopSignal;
+use super::{bulk_acquire, embedded_client, pair_load, progress};
 use leasehold_support::{output, time};
 
-/// How long a load of pairs tells us how fast leases can be taken here.
-const TRIAL: Duration = Duration::from_secs(1);
+/// Duration of the trial load that estimates how fast leases can be acquired.
+const TRIAL_TIME: Duration = Duration::from_secs(1);
 
-/// How long before the end the others begin.
-const HEAD_START: Duration = Duration::from_millis(500);
+/// How long before the common end the busy clients start.
+const BUSY_CLIENTS_HEAD_START: Duration = Duration::from_millis(500);
 
-/// How many others acquire and release while the leases lapse.
-const OTHERS: usize = 8;
+/// Clients that acquire and release while the leases lapse.
+const BUSY_CLIENTS: usize = 8;
 
-/// How often to ask how many are left.
-const LOOK_EVERY: Duration = Duration::from_millis(5);
+/// How often the engine's number of leases is read.
+const LEASE_COUNT_POLL_EVERY: Duration = Duration::from_millis(5);
 
-/// Longer than any lapse should take.
-const PATIENCE: Duration = Duration::from_secs(60);
+/// Fails if collecting the leases takes longer.
+const MAX_COLLECT_TIME: Duration = Duration::from_secs(60);
 
-/// What was found.
+/// Figures of `--lapse`.
 #[derive(Debug, Serialize)]
-pub struct Report {
+pub struct LapseReport {
     url: String,
     fs: String,
     lapsed: u64,
-    /// From the common end until the engine had collected the last of them.
+    /// From the common end until the engine had collected the last lease.
     lapse_ms: f64,
-    /// Acquires by others in that time.
+    /// Acquires by the busy clients.
     others: u64,
-    /// Their latency.
-    others_acquire_us: Summary,
+    /// Latency of those acquires.
+    others_acquire_us: LatencySummary,
 }
 
-/// Takes the leases, waits for their common end, and watches the engine collect them.
-pub async fn run(place: &Place, count: u64, stop: &Stop) -> anyhow::Result<Report> {
-    let engine = Embedded::open(place.dir(), Options::default()).await?;
+/// Acquires the leases, waits for their common end, and times how long the engine takes to collect them.
+pub async fn run(engine_dir: &EngineDir, count: u64, stop: &StopSignal) -> anyhow::Result<LapseReport> {
+    let engine = Embedded::open(engine_dir.dir(), Options::default()).await?;
     let client = Leasehold::with_engine(engine.clone(), SystemClock::shared());
     let spinner = progress::spinner("trying how fast leases can be taken");
-    let trial = load::run(embedded::callers(&client, many::CLIENTS), TRIAL, stop, &spinner).await?;
+    let trial = pair_load::run(
+        embedded_client::new_clients(&client, bulk_acquire::CONCURRENT_CLIENTS),
+        TRIAL_TIME,
+        stop,
+        &spinner,
+    )
+    .await?;
     spinner.finish_and_clear();
-    // A pair is two operations and a lease only one, so this is about twice the time they should need.
+    // A pair is two operations and a lease only one, so this is about twice the time needed.
     let needed = Duration::from_secs_f64(2.0 + as_f64(count) / trial.pairs_per_s().max(1.0));
     let end = time::stopwatch() + needed;
 
-    let bar = progress::count(count, "leases taken");
+    let bar = progress::count_bar(count, "leases taken");
     let left = move || end.checked_duration_since(time::stopwatch()).filter(|left| !left.is_zero());
-    let taken = many::take(&client, count, left, stop, &bar).await?;
+    let taken = bulk_acquire::acquire_all(&client, count, left, stop, &bar).await?;
     bar.finish_and_clear();
-    ensure!(time::stopwatch() < end, many::TOO_LATE);
+    ensure!(time::stopwatch() < end, bulk_acquire::TOO_LATE_MESSAGE);
     let spinner = progress::spinner("waiting for their common end");
-    stop.within(end.saturating_duration_since(time::stopwatch()).saturating_sub(HEAD_START)).await;
+    stop.sleep_or_stop(end.saturating_duration_since(time::stopwatch()).saturating_sub(BUSY_CLIENTS_HEAD_START)).await;
 
-    // The others begin before the end comes, so that they are in full swing when it does.
-    let watching = tokio::spawn(collected(engine, end, stop.clone()));
-    let others = load::beside(embedded::callers(&client, OTHERS), watching).await;
+    // The busy clients start before the common end, so that they are at full speed when it comes.
+    let watching = tokio::spawn(wait_until_collected(engine, end, stop.clone()));
+    let others = pair_load::run_beside(embedded_client::new_clients(&client, BUSY_CLIENTS), watching).await;
     spinner.finish_and_clear();
     let (lapsed_in, others) = others?;
     client.close().await?;
-    Ok(Report {
-        url: place.url(),
-        fs: place.fs.clone(),
+    Ok(LapseReport {
+        url: engine_dir.url(),
+        fs: engine_dir.fs.clone(),
         lapsed: taken,
         lapse_ms: ratio(lapsed_in.as_secs_f64() * 1e3, 1.0),
         others: others.acquire.count(),
@@ -80,30 +86,30 @@ pub async fn run(place: &Place, count: u64, stop: &Stop) -> anyhow::Result<Repor
     })
 }
 
-/// Waits for the end and then for the engine to have collected every lease. Says how long after the end.
-async fn collected(engine: Arc<Embedded>, end: Instant, stop: Stop) -> anyhow::Result<Duration> {
-    stop.within(end.saturating_duration_since(time::stopwatch())).await;
+/// Waits for the common end, then until the engine has collected every lease. Returns the time since the end.
+async fn wait_until_collected(engine: Arc<Embedded>, end: Instant, stop: StopSignal) -> anyhow::Result<Duration> {
+    stop.sleep_or_stop(end.saturating_duration_since(time::stopwatch())).await;
     loop {
-        // The leases of the others come and go, at most one each.
-        if engine.counts().await?.leases <= OTHERS {
+        // Each busy client holds at most one lease.
+        if engine.counts().await?.leases <= BUSY_CLIENTS {
             return Ok(end.elapsed());
         }
-        if end.elapsed() > PATIENCE {
+        if end.elapsed() > MAX_COLLECT_TIME {
             bail!("the engine had not collected the leases a minute after their end");
         }
-        if stop.is_asked() {
+        if stop.is_requested() {
             bail!("interrupted");
         }
-        stop.within(LOOK_EVERY).await;
+        stop.sleep_or_stop(LEASE_COUNT_POLL_EVERY).await;
     }
 }
 
-/// Prints the figures for people.
-pub fn print(report: &Report) -> anyhow::Result<()> {
+/// Prints the figures as text.
+pub fn print(report: &LapseReport) -> anyhow::Result<()> {
     output::line(format!("{} on {}", output::plain(&report.url), report.fs))?;
     output::line(format!("lapsed     {} leases in {:.0} ms after their common end", report.lapsed, report.lapse_ms))?;
-    let Summary { p50, p99, max } = report.others_acquire_us;
-    let [p50, p99, max] = [p50, p99, max].map(micros);
+    let LatencySummary { p50, p99, max } = report.others_acquire_us;
+    let [p50, p99, max] = [p50, p99, max].map(format_micros);
     output::line(format!("meanwhile  {} acquires by others: p50 {p50}, p99 {p99}, max {max}", report.others))
 }
 

@@ -1,36 +1,35 @@
-//! `leasehold bench`: what this machine and this disk can do, and how close the engine comes; and what its server
-//! can do, beside those of others.
+//! `leasehold bench`: measures an engine or a server beside its disk, and peers for comparison.
 //!
 //! ```text
-//!   options, URLs ──▶ Mode (what) and Aim (where)
-//!     embedded:DIR    Place ──▶ disk (fdatasync) ──▶ load ──▶ disk again ──▶ report, plot
-//!                           ├─▶ held  (memory, restart)
-//!                           └─▶ lapse (a million ends in one moment)
+//!   options, URLs ──▶ BenchMode (what) and BenchTarget (where)
+//!     embedded:DIR    EngineDir ──▶ disk (fdatasync) ──▶ pair_load ──▶ disk again ──▶ pairs_report, plot
+//!                               ├─▶ held_leases (memory, restart)
+//!                               └─▶ lapse       (many leases end at one moment)
 //!     leasehold://    server/ ──▶ the same pairs over RESP, handoff, idle
-//!     redis:// …      peers/  ──▶ the same pairs by the peer's own client (feature "peers")
+//!     redis:// …      peers/  ──▶ the same pairs through the peer's own client (feature "peers")
 //!     book (decisions in memory, no disk)
 //! ```
 //!
-//! The disk is measured in the same run, half before the load and half after, because a figure without
-//! its bound says nothing: a durable acquire cannot be faster than the sync it waits for.
+//! The disk is measured in the same run, half before the load and half after. A durable acquire cannot be faster than
+//! the sync that it waits for, so the sync latency is the bound that the figures are compared with.
 
-mod aim;
 mod book;
+mod bulk_acquire;
 mod disk;
-mod embedded;
-mod held;
+mod embedded_client;
+mod engine_dir;
+mod held_leases;
 mod lapse;
-pub(super) mod load;
-mod many;
+pub(super) mod latency;
 mod mode;
+pub(super) mod pair_load;
+pub(super) mod pairs_report;
 mod peers;
-mod place;
 pub(super) mod plot;
 pub(super) mod progress;
-pub(super) mod report;
 mod server;
-pub(super) mod stats;
-pub(super) mod stop;
+pub(super) mod stop_signal;
+mod target;
 
 use std::path::PathBuf;
 use std::time::Duration;
@@ -41,17 +40,18 @@ use indicatif::ProgressBar;
 use leasehold::Leasehold;
 use serde::Serialize;
 
-use self::aim::Aim;
-use self::load::Measured;
-use self::mode::Mode;
-use self::place::{Disk, Place};
-use self::report::Report;
-use self::server::{Address, handoff, idle};
-use self::stop::Stop;
+use self::disk::Disk;
+use self::engine_dir::EngineDir;
+use self::mode::BenchMode;
+use self::pair_load::PairMeasurement;
+use self::pairs_report::PairsReport;
+use self::server::{ServerAddress, handoff, idle};
+use self::stop_signal::StopSignal;
+use self::target::BenchTarget;
 use leasehold_support::exit;
 use leasehold_support::{duration, output};
 
-const EXAMPLE: &str = "\
+const HELP_EXAMPLES: &str = "\
 Example:
   leasehold bench
   leasehold bench --url embedded:/mnt/nvme/x --clients 1 --for 10s --plot latency.svg
@@ -67,12 +67,12 @@ LEASEHOLD_URL is not looked at. A file system in memory is refused: nothing is d
 Servers: leasehold://, and redis://, etcd://, zk:// and postgres:// in a build with the feature peers.
 The key of a leasehold:// server is taken from its URL or from LEASEHOLD_API_KEY.";
 
-/// The exit code of a bench that was interrupted, as shells count it.
-pub(super) const INTERRUPTED: u8 = 130;
+/// The exit code after an interrupt: 128 + SIGINT, as shells report it.
+pub(super) const EXIT_INTERRUPTED: u8 = 130;
 
 /// Measures pairs of acquire and release, beside the pace of the disk.
 #[derive(Debug, Args)]
-#[command(after_help = EXAMPLE)]
+#[command(after_help = HELP_EXAMPLES)]
 pub struct Bench {
     /// How many acquire and release at once.
     #[arg(long, value_name = "N", default_value_t = 64, value_parser = clap::value_parser!(u32).range(1..=100_000))]
@@ -113,66 +113,66 @@ pub struct Bench {
 }
 
 impl Bench {
-    /// Measures each target in turn.
+    /// Runs the measurement on each target and returns the exit code.
     pub fn execute(self, urls: &[String]) -> anyhow::Result<u8> {
-        let mode = Mode::of(&self, urls)?;
-        if let Mode::Book(most) = mode {
-            self.tell(&book::run(most)?, book::print)?;
+        let mode = BenchMode::from_options(&self, urls)?;
+        if let BenchMode::Book(most) = mode {
+            self.print_report(&book::run(most)?, book::print)?;
             return Ok(exit::DONE);
         }
         let runtime = tokio::runtime::Builder::new_multi_thread().enable_all().build().context("start the runtime")?;
         runtime.block_on(self.measure(mode))
     }
 
-    async fn measure(&self, mode: Mode) -> anyhow::Result<u8> {
-        let stop = Stop::listen("the bench")?;
+    async fn measure(&self, mode: BenchMode) -> anyhow::Result<u8> {
+        let stop = StopSignal::listen("the bench")?;
         match mode {
-            Mode::Pairs(aims) => self.pairs(&aims, &stop).await?,
-            Mode::Held(count, aims) => {
-                for place in places(&aims)? {
-                    self.tell(&held::run(&place, count, &stop).await?, held::print)?;
+            BenchMode::Pairs(targets) => self.measure_pairs(&targets, &stop).await?,
+            BenchMode::Held(count, targets) => {
+                for engine_dir in engine_dirs(&targets)? {
+                    self.print_report(&held_leases::run(&engine_dir, count, &stop).await?, held_leases::print)?;
                 }
             }
-            Mode::Lapse(count, aims) => {
-                for place in places(&aims)? {
-                    self.tell(&lapse::run(&place, count, &stop).await?, lapse::print)?;
+            BenchMode::Lapse(count, targets) => {
+                for engine_dir in engine_dirs(&targets)? {
+                    self.print_report(&lapse::run(&engine_dir, count, &stop).await?, lapse::print)?;
                 }
             }
-            Mode::Book(_) => {}
-            Mode::Handoff(waiters, servers) => {
-                let disk = Disk::of(self.dir.as_deref())?;
+            BenchMode::Book(_) => {}
+            BenchMode::Handoff(waiters, servers) => {
+                let disk = Disk::for_server(self.dir.as_deref())?;
                 for server in servers {
                     let (disk, time, stop) = (disk.clone(), self.time, stop.clone());
-                    let report = apart(move || handoff::run(&server, waiters, &disk, time, &stop)).await?;
-                    self.tell(&report, handoff::print)?;
+                    let report = run_blocking(move || handoff::run(&server, waiters, &disk, time, &stop)).await?;
+                    self.print_report(&report, handoff::print)?;
                 }
             }
-            Mode::Idle(count, pid, server) => {
+            BenchMode::Idle(count, pid, server) => {
                 let (time, stop) = (self.time, stop.clone());
-                let report = apart(move || idle::run(&server, count, pid, time, &stop)).await?;
-                self.tell(&report, idle::print)?;
+                let report = run_blocking(move || idle::run(&server, count, pid, time, &stop)).await?;
+                self.print_report(&report, idle::print)?;
             }
         }
-        Ok(if stop.is_asked() { INTERRUPTED } else { exit::DONE })
+        Ok(if stop.is_requested() { EXIT_INTERRUPTED } else { exit::DONE })
     }
 
-    fn tell<R: Serialize>(&self, report: &R, print: impl Fn(&R) -> anyhow::Result<()>) -> anyhow::Result<()> {
+    fn print_report<R: Serialize>(&self, report: &R, print: impl Fn(&R) -> anyhow::Result<()>) -> anyhow::Result<()> {
         if self.json { output::json(report) } else { print(report) }
     }
 
-    async fn pairs(&self, aims: &[Aim], stop: &Stop) -> anyhow::Result<()> {
-        let sites = if aims.is_empty() {
-            vec![Site::Embedded(Place::fresh()?)]
+    async fn measure_pairs(&self, targets: &[BenchTarget], stop: &StopSignal) -> anyhow::Result<()> {
+        let prepared = if targets.is_empty() {
+            vec![PreparedTarget::Embedded(EngineDir::temporary()?)]
         } else {
-            aims.iter().map(|aim| self.site(aim)).collect::<anyhow::Result<_>>()?
+            targets.iter().map(|target| self.prepare(target)).collect::<anyhow::Result<_>>()?
         };
         let mut reports = Vec::new();
         let mut measurements = Vec::new();
-        for site in &sites {
-            if stop.is_asked() {
+        for target in &prepared {
+            if stop.is_requested() {
                 break;
             }
-            let (report, measured) = self.pairs_at(site, stop).await?;
+            let (report, measured) = self.measure_pairs_at(target, stop).await?;
             if self.json {
                 output::json(&report)?;
             }
@@ -180,100 +180,113 @@ impl Bench {
             measurements.push(measured);
         }
         if !self.json {
-            report::print(&reports)?;
+            pairs_report::print(&reports)?;
         }
-        self.draw(&reports, &measurements)
+        self.draw_plot(&reports, &measurements)
     }
 
-    fn site<'a>(&self, aim: &'a Aim) -> anyhow::Result<Site<'a>> {
-        match aim {
-            Aim::Embedded(dir) => Place::named(dir.clone()).map(Site::Embedded),
-            Aim::Server(address) => Ok(Site::Server(address, Disk::of(self.dir.as_deref())?)),
-            Aim::Peer(peer) => Ok(Site::Peer(peer, Disk::of(self.dir.as_deref())?)),
+    fn prepare<'a>(&self, target: &'a BenchTarget) -> anyhow::Result<PreparedTarget<'a>> {
+        match target {
+            BenchTarget::Embedded(dir) => EngineDir::at(dir.clone()).map(PreparedTarget::Embedded),
+            BenchTarget::Server(server) => Ok(PreparedTarget::Server(server, Disk::for_server(self.dir.as_deref())?)),
+            BenchTarget::Peer(peer) => Ok(PreparedTarget::Peer(peer, Disk::for_server(self.dir.as_deref())?)),
         }
     }
 
-    async fn pairs_at(&self, site: &Site<'_>, stop: &Stop) -> anyhow::Result<(Report, Measured)> {
+    async fn measure_pairs_at(
+        &self,
+        target: &PreparedTarget<'_>,
+        stop: &StopSignal,
+    ) -> anyhow::Result<(PairsReport, PairMeasurement)> {
         let clients = self.clients as usize;
-        let bar = progress::time(self.time, "measuring the disk");
-        // First of all: a directory must be there before a file can be synced in it.
-        let driver = site.open().await?;
-        let disk = site.disk();
+        let bar = progress::time_bar(self.time, "measuring the disk");
+        // Open the target first: it creates the directory in which the probe file is synced.
+        let opened = target.open().await?;
+        let disk = target.disk();
         let mut probe = disk.probe()?;
         probe.measure()?;
         bar.set_message("pairs of acquire and release");
-        let measured = driver.pairs(clients, self.time, stop, &bar).await;
+        let measured = opened.run_pairs(clients, self.time, stop, &bar).await;
         bar.set_message("measuring the disk again");
         let measured = measured?;
         probe.measure()?;
         bar.finish_and_clear();
-        driver.close().await?;
-        let report = Report::new(site.url(), clients, &measured, probe.found()?, disk.fs);
-        report.fdatasync_us.warn();
+        opened.close().await?;
+        let report = PairsReport::new(target.url(), clients, &measured, probe.latency()?, disk.fs);
+        report.fdatasync_us.warn_if_unsteady();
         Ok((report, measured))
     }
 
-    fn draw(&self, reports: &[Report], measurements: &[Measured]) -> anyhow::Result<()> {
+    fn draw_plot(&self, reports: &[PairsReport], measurements: &[PairMeasurement]) -> anyhow::Result<()> {
         let Some(path) = &self.plot else { return Ok(()) };
-        let lines: Vec<plot::Line<'_>> = reports
+        let lines: Vec<plot::PlotLine<'_>> = reports
             .iter()
             .zip(measurements)
             .flat_map(|(report, measured)| {
-                let line = |what: &str, stats| plot::Line { label: format!("{what}, {}", report.url), stats };
+                let line =
+                    |what: &str, histogram| plot::PlotLine { label: format!("{what}, {}", report.url), histogram };
                 [line("acquire", &measured.acquire), line("acquire + release", &measured.pair)]
             })
             .collect();
-        std::fs::write(path, plot::svg("leasehold bench: latency by percentile", &lines))
+        std::fs::write(path, plot::render_svg("leasehold bench: latency by percentile", &lines))
             .with_context(|| format!("write the plot to {}", path.display()))
     }
 }
 
-/// A target made ready, with the disk that is measured beside it.
-enum Site<'a> {
-    Embedded(Place),
-    Server(&'a Address, Disk),
-    Peer(&'a peers::Peer, Disk),
+/// A target that was checked, with the disk that is measured beside it.
+enum PreparedTarget<'a> {
+    Embedded(EngineDir),
+    Server(&'a ServerAddress, Disk),
+    Peer(&'a peers::PeerServer, Disk),
 }
 
-impl<'a> Site<'a> {
-    async fn open(&self) -> anyhow::Result<Driver<'a>> {
+impl<'a> PreparedTarget<'a> {
+    async fn open(&self) -> anyhow::Result<OpenTarget<'a>> {
         Ok(match self {
-            Self::Embedded(place) => Driver::Engine(Leasehold::open(&place.url()).await?),
-            Self::Server(address, _) => Driver::Server(address),
-            Self::Peer(peer, _) => Driver::Peer(peer),
+            Self::Embedded(engine_dir) => OpenTarget::Engine(Leasehold::open(&engine_dir.url()).await?),
+            Self::Server(server, _) => OpenTarget::Server(server),
+            Self::Peer(peer, _) => OpenTarget::Peer(peer),
         })
     }
 
     fn url(&self) -> String {
         match self {
-            Self::Embedded(place) => place.url(),
-            Self::Server(address, _) => address.shown.clone(),
-            Self::Peer(peer, _) => peer.shown.clone(),
+            Self::Embedded(engine_dir) => engine_dir.url(),
+            Self::Server(server, _) => server.display_url.clone(),
+            Self::Peer(peer, _) => peer.display_url.clone(),
         }
     }
 
     fn disk(&self) -> Disk {
         match self {
-            Self::Embedded(place) => place.disk(),
+            Self::Embedded(engine_dir) => engine_dir.disk(),
             Self::Server(_, disk) | Self::Peer(_, disk) => disk.clone(),
         }
     }
 }
 
-/// A target at work.
-enum Driver<'a> {
+/// An opened target that a load can run on.
+enum OpenTarget<'a> {
     Engine(Leasehold),
-    Server(&'a Address),
-    Peer(&'a peers::Peer),
+    Server(&'a ServerAddress),
+    Peer(&'a peers::PeerServer),
 }
 
-impl Driver<'_> {
-    async fn pairs(&self, clients: usize, time: Duration, stop: &Stop, bar: &ProgressBar) -> anyhow::Result<Measured> {
+impl OpenTarget<'_> {
+    async fn run_pairs(
+        &self,
+        clients: usize,
+        time: Duration,
+        stop: &StopSignal,
+        bar: &ProgressBar,
+    ) -> anyhow::Result<PairMeasurement> {
         match self {
-            Self::Engine(engine) => load::run(embedded::callers(engine, clients), time, stop, bar).await,
-            Self::Server(address) => {
-                let (address, stop, bar) = ((*address).clone(), stop.clone(), bar.clone());
-                apart(move || server::pairs::run(&address, clients, time, &stop, &bar)).await
+            Self::Engine(engine) => {
+                pair_load::run(embedded_client::new_clients(engine, clients), time, stop, bar).await
+            }
+            Self::Server(server) => {
+                let (server, stop, bar) = ((*server).clone(), stop.clone(), bar.clone());
+                run_blocking(move || server::pairs::run(&server, clients, time, &stop, &bar)).await
             }
             Self::Peer(peer) => peers::run(peer, clients, time, stop, bar).await,
         }
@@ -287,19 +300,21 @@ impl Driver<'_> {
     }
 }
 
-/// The directories of targets that are all embedded: a fresh one where none was named.
-fn places(aims: &[Aim]) -> anyhow::Result<Vec<Place>> {
-    if aims.is_empty() {
-        return Ok(vec![Place::fresh()?]);
+/// The engine directories of embedded targets. Without a target: one temporary directory.
+fn engine_dirs(targets: &[BenchTarget]) -> anyhow::Result<Vec<EngineDir>> {
+    if targets.is_empty() {
+        return Ok(vec![EngineDir::temporary()?]);
     }
-    let dirs = aims.iter().filter_map(|aim| match aim {
-        Aim::Embedded(dir) => Some(dir.clone()),
-        Aim::Server(_) | Aim::Peer(_) => None,
+    let dirs = targets.iter().filter_map(|target| match target {
+        BenchTarget::Embedded(dir) => Some(dir.clone()),
+        BenchTarget::Server(_) | BenchTarget::Peer(_) => None,
     });
-    dirs.map(Place::named).collect()
+    dirs.map(EngineDir::at).collect()
 }
 
-/// Runs work that blocks, on a thread of its own.
-async fn apart<T: Send + 'static>(work: impl FnOnce() -> anyhow::Result<T> + Send + 'static) -> anyhow::Result<T> {
+/// Runs blocking work on a thread of the blocking pool.
+async fn run_blocking<T: Send + 'static>(
+    work: impl FnOnce() -> anyhow::Result<T> + Send + 'static,
+) -> anyhow::Result<T> {
     tokio::task::spawn_blocking(work).await.context("run the load")?
 }

@@ -1,40 +1,40 @@
-//! What the options of the bench ask for, together: one kind of measurement, on targets that it can be done with.
+//! Reads the options of the bench together: one kind of measurement, and the targets for it.
 //!
-//! Checked by hand and not by clap, so that every combination that makes no sense gets one sentence.
+//! Combinations are checked here and not by clap, so that each bad combination gets an error of its own.
 
 use super::Bench;
-use super::aim::Aim;
-use super::peers::{Kind, Peer};
-use super::server::Address;
+use super::peers::{PeerKind, PeerServer};
+use super::server::ServerAddress;
+use super::target::BenchTarget;
 use leasehold_support::exit::Failure;
 
-/// Where to aim when a server is wanted and none was named.
-const SERVER: &str = "say e.g. --url leasehold://127.0.0.1:7401";
+/// The hint when a server is needed and no URL names one.
+const SERVER_URL_HINT: &str = "say e.g. --url leasehold://127.0.0.1:7401";
 
 /// What is measured, and where.
 #[derive(Debug, PartialEq, Eq)]
-pub enum Mode {
-    /// Pairs of acquire and release. No target: a fresh directory.
-    Pairs(Vec<Aim>),
-    /// What held leases cost.
-    Held(u64, Vec<Aim>),
-    /// Leases that lapse in one moment.
-    Lapse(u64, Vec<Aim>),
-    /// Decisions in memory.
+pub enum BenchMode {
+    /// Pairs of acquire and release. Without a target: a temporary directory.
+    Pairs(Vec<BenchTarget>),
+    /// Memory and restart with this many held leases.
+    Held(u64, Vec<BenchTarget>),
+    /// This many leases that lapse at one moment.
+    Lapse(u64, Vec<BenchTarget>),
+    /// Decisions of the book in memory, with up to this many leases.
     Book(u64),
-    /// The baton from one waiter to the next.
-    Handoff(usize, Vec<Address>),
-    /// Idle connections, to the server that is this process.
-    Idle(usize, u32, Address),
+    /// The time from a release to the next grant, with this many waiters.
+    Handoff(usize, Vec<ServerAddress>),
+    /// This many idle connections to a server, whose process id is given.
+    Idle(usize, u32, ServerAddress),
 }
 
-impl Mode {
+impl BenchMode {
     /// Reads the options and the URLs together.
     ///
     /// # Errors
     ///
-    /// Bad usage, in one sentence.
-    pub fn of(bench: &Bench, urls: &[String]) -> anyhow::Result<Self> {
+    /// Bad usage.
+    pub fn from_options(bench: &Bench, urls: &[String]) -> anyhow::Result<Self> {
         if bench.time.is_zero() {
             return Err(Failure::usage("--for is not zero: say e.g. --for 5s"));
         }
@@ -57,11 +57,11 @@ impl Mode {
         if bench.pid.is_some() && bench.idle.is_none() {
             return Err(Failure::usage("--pid names the server whose memory --idle weighs: give it with --idle"));
         }
-        let mut aims = urls.iter().map(|url| Aim::parse(url)).collect::<anyhow::Result<Vec<_>>>()?;
+        let mut targets = urls.iter().map(|url| BenchTarget::parse(url)).collect::<anyhow::Result<Vec<_>>>()?;
         if bench.seats {
-            aims = seats(aims)?;
+            targets = as_seat_targets(targets)?;
         }
-        let mode = Self::chosen(bench, aims)?;
+        let mode = Self::from_chosen_option(bench, targets)?;
         if bench.dir.is_some() && !mode.takes_dir() {
             return Err(Failure::usage(
                 "--dir names the disk to measure beside a server: an embedded: target measures its own",
@@ -70,24 +70,24 @@ impl Mode {
         Ok(mode)
     }
 
-    fn chosen(bench: &Bench, aims: Vec<Aim>) -> anyhow::Result<Self> {
+    fn from_chosen_option(bench: &Bench, targets: Vec<BenchTarget>) -> anyhow::Result<Self> {
         if let Some(count) = bench.held {
-            return Ok(Self::Held(count, embedded(aims, "--held")?));
+            return Ok(Self::Held(count, require_embedded(targets, "--held")?));
         }
         if let Some(count) = bench.lapse {
-            return Ok(Self::Lapse(count, embedded(aims, "--lapse")?));
+            return Ok(Self::Lapse(count, require_embedded(targets, "--lapse")?));
         }
         if let Some(count) = bench.book {
-            return match aims.as_slice() {
+            return match targets.as_slice() {
                 [] => Ok(Self::Book(count)),
                 _ => Err(Failure::usage("--book measures memory alone: give it without --url")),
             };
         }
         if let Some(count) = bench.handoff {
-            return Ok(Self::Handoff(count.try_into()?, servers(aims, "--handoff")?));
+            return Ok(Self::Handoff(count.try_into()?, require_servers(targets, "--handoff")?));
         }
         if let Some(count) = bench.idle {
-            let mut servers = servers(aims, "--idle")?;
+            let mut servers = require_servers(targets, "--idle")?;
             let Some(pid) = bench.pid else {
                 return Err(Failure::usage("--idle weighs the server's process: say which with --pid"));
             };
@@ -96,46 +96,48 @@ impl Mode {
                 _ => Err(Failure::usage("--idle weighs one server: give --url once")),
             };
         }
-        Ok(Self::Pairs(aims))
+        Ok(Self::Pairs(targets))
     }
 
     fn takes_dir(&self) -> bool {
         match self {
-            Self::Pairs(aims) => aims.iter().any(|aim| !matches!(aim, Aim::Embedded(_))),
+            Self::Pairs(targets) => targets.iter().any(|target| !matches!(target, BenchTarget::Embedded(_))),
             Self::Handoff(..) => true,
             Self::Held(..) | Self::Lapse(..) | Self::Book(_) | Self::Idle(..) => false,
         }
     }
 }
 
-/// Targets that can hold seats without us.
-fn seats(aims: Vec<Aim>) -> anyhow::Result<Vec<Aim>> {
-    let seats = |aim| match aim {
-        Aim::Peer(Peer { kind: Kind::Postgres, url, shown }) => Some(Aim::Peer(Peer { kind: Kind::Seats, url, shown })),
-        Aim::Embedded(_) | Aim::Server(_) | Aim::Peer(_) => None,
+/// Turns PostgreSQL targets into seat targets. Refuses all others.
+fn as_seat_targets(targets: Vec<BenchTarget>) -> anyhow::Result<Vec<BenchTarget>> {
+    let seats = |target| match target {
+        BenchTarget::Peer(PeerServer { kind: PeerKind::Postgres, url, display_url }) => {
+            Some(BenchTarget::Peer(PeerServer { kind: PeerKind::Seats, url, display_url }))
+        }
+        BenchTarget::Embedded(_) | BenchTarget::Server(_) | BenchTarget::Peer(_) => None,
     };
-    let found: Option<Vec<Aim>> = aims.into_iter().map(seats).collect();
-    found.filter(|aims| !aims.is_empty()).ok_or_else(|| {
+    let found: Option<Vec<BenchTarget>> = targets.into_iter().map(seats).collect();
+    found.filter(|targets| !targets.is_empty()).ok_or_else(|| {
         let how =
             "say e.g. --url postgres://127.0.0.1/postgres; a box office of ours is measured by leasehold rehearse";
         Failure::usage(format!("--seats is measured on PostgreSQL: {how}"))
     })
 }
 
-fn embedded(aims: Vec<Aim>, option: &str) -> anyhow::Result<Vec<Aim>> {
-    if aims.iter().all(|aim| matches!(aim, Aim::Embedded(_))) {
-        return Ok(aims);
+fn require_embedded(targets: Vec<BenchTarget>, option: &str) -> anyhow::Result<Vec<BenchTarget>> {
+    if targets.iter().all(|target| matches!(target, BenchTarget::Embedded(_))) {
+        return Ok(targets);
     }
     Err(Failure::usage(format!("{option} looks into the engine itself: give it only --url embedded:DIR, or none")))
 }
 
-fn servers(aims: Vec<Aim>, option: &str) -> anyhow::Result<Vec<Address>> {
-    let server = |aim| match aim {
-        Aim::Server(address) => Some(address),
-        Aim::Embedded(_) | Aim::Peer(_) => None,
+fn require_servers(targets: Vec<BenchTarget>, option: &str) -> anyhow::Result<Vec<ServerAddress>> {
+    let server = |target| match target {
+        BenchTarget::Server(address) => Some(address),
+        BenchTarget::Embedded(_) | BenchTarget::Peer(_) => None,
     };
-    let servers: Option<Vec<Address>> = aims.into_iter().map(server).collect();
+    let servers: Option<Vec<ServerAddress>> = targets.into_iter().map(server).collect();
     servers
         .filter(|servers| !servers.is_empty())
-        .ok_or_else(|| Failure::usage(format!("{option} is measured on a server of ours: {SERVER}")))
+        .ok_or_else(|| Failure::usage(format!("{option} is measured on a server of ours: {SERVER_URL_HINT}")))
 }

@@ -1,41 +1,42 @@
-//! `leasehold rehearse`: an on-sale with simulated buyers at a running deployment, and the proof that nothing was sold
-//! twice.
+//! `leasehold rehearse`: an on-sale with simulated buyers against a running deployment, and the proof that nothing was
+//! sold twice.
 //!
 //! ```text
-//!   options ──▶ Plan ──▶ Venue (an event of its own) ──▶ crowd: many Buyers ──▶ Diary (what they were told)
-//!                                                   └▶ loads (--holds, --losers)      │
-//!              evidence (report, audit, invariants of the event itself) ──▶ proof ◀───┘ ──▶ report, plot, exit code
+//!   options ──▶ RehearsalPlan ──▶ RehearsalEvent ──▶ buyers: many Buyer tasks ──▶ BuyerLog (what they were told)
+//!                                               └▶ hold_loads (--holds, --losers)     │
+//!              Evidence (report, audit, invariants of the event) ──▶ proof_checks ◀───┘ ──▶ report, plot, exit code
 //! ```
 //!
 //! # Laws
 //!
-//! 1. It makes an event of its own, marked as a rehearsal, and takes it off sale at the end. It touches no other, unless
-//!    one is named that is marked so too, or really meant.
-//! 2. What buyers were told is compared with what the event says of itself; the server's own word that all is well is
-//!    only one of the checks.
-//! 3. An answer that did not come is asked for again with the same key; what stays unknown is said to be unknown.
+//! 1. It creates an event of its own, marked as a rehearsal, and takes it off sale at the end. It uses another event
+//!    only if `--event` names one that is marked, too, or `--really` is given.
+//! 2. What buyers were told is compared with what the event says of itself. The server's own invariants are only one of
+//!    the checks.
+//! 3. A request without a response is retried with the same key. What stays unknown is reported as unknown.
 //!
 //! # Not here
 //!
-//! What is measured of leases alone (`bench`).
+//! Loads on leases alone (`bench`).
 
+mod api_types;
 mod buyer;
-mod crowd;
-mod desk;
-mod diary;
-mod dice;
+mod buyer_log;
+mod buyer_requests;
+mod buyers;
+mod context;
+mod counters;
+mod deployment;
 mod evidence;
-mod judge;
-mod loads;
-mod place;
+mod hold_loads;
+mod http_client;
+mod http_connection;
 mod plan;
 mod proof;
+mod proof_checks;
+mod random;
+mod rehearsal_event;
 mod report;
-mod said;
-mod steps;
-mod tally;
-mod venue;
-mod wire;
 
 use std::path::PathBuf;
 use std::sync::Arc;
@@ -44,17 +45,18 @@ use std::time::Duration;
 use anyhow::Context;
 use clap::Args;
 
-use self::desk::{Counter, Desk};
-use self::place::Place;
-use self::plan::{Mode, Plan};
-use self::proof::Proof;
-use self::report::Report;
-use self::tally::Tally;
-use self::venue::Venue;
-use super::bench::{INTERRUPTED, plot, stop::Stop};
+use self::context::RehearsalContext;
+use self::counters::SharedCounters;
+use self::deployment::Deployment;
+use self::http_client::HttpClient;
+use self::plan::{RehearsalMode, RehearsalPlan};
+use self::proof::RehearsalProof;
+use self::rehearsal_event::RehearsalEvent;
+use self::report::RehearsalReport;
+use super::bench::{EXIT_INTERRUPTED, plot, stop_signal::StopSignal};
 use leasehold_support::{duration, exit, output};
 
-const EXAMPLE: &str = "\
+const HELP_EXAMPLES: &str = "\
 Example:
   leasehold rehearse
   leasehold rehearse --http https://tickets.example --buyers 2000 --over 60s --plot sale.svg
@@ -70,7 +72,7 @@ Exit code 8: what the buyers were told and what the event says of itself do not 
 
 /// Rehearses an on-sale with simulated buyers, and proves that no seat was sold twice.
 #[derive(Debug, Args)]
-#[command(after_help = EXAMPLE)]
+#[command(after_help = HELP_EXAMPLES)]
 pub struct Rehearse {
     /// The deployment, http://HOST:PORT or https://HOST.
     #[arg(long, value_name = "URL", default_value = "http://127.0.0.1:7400")]
@@ -150,76 +152,81 @@ pub struct Rehearse {
 }
 
 impl Rehearse {
-    /// Rehearses, tells, and answers the exit code.
+    /// Runs the rehearsal, prints the report, and returns the exit code.
     pub fn execute(self) -> anyhow::Result<u8> {
-        let plan = Arc::new(Plan::of(&self)?);
-        let place = Place::parse(&self.http)?;
-        crowd::allow_files(plan.buyers)?;
-        // One thread: the load shares its cores with the server, and one does for thousands of buyers.
+        let plan = Arc::new(RehearsalPlan::from_options(&self)?);
+        let deployment = Deployment::parse(&self.http)?;
+        buyers::raise_file_limit(plan.buyers)?;
+        // One thread: the load shares the cores with the server, and one thread is enough for thousands of buyers.
         let runtime =
             tokio::runtime::Builder::new_current_thread().enable_all().build().context("start the runtime")?;
-        runtime.block_on(self.run(plan, place))
+        runtime.block_on(self.run(plan, deployment))
     }
 
-    async fn run(&self, plan: Arc<Plan>, place: Place) -> anyhow::Result<u8> {
-        let stop = Stop::listen("the rehearsal")?;
-        let place = place.settle().await?;
-        let counter = Counter { place, tally: Tally::new()?, stop: stop.clone(), patience: self.patience };
-        let mut desk = Desk::new(counter.clone());
-        let venue = match &self.event {
-            Some(id) => Venue::open(&mut desk, id, self.really).await?,
-            None => Venue::make(&mut desk, &plan.build, &plan.run).await?,
+    async fn run(&self, plan: Arc<RehearsalPlan>, deployment: Deployment) -> anyhow::Result<u8> {
+        let stop = StopSignal::listen("the rehearsal")?;
+        let deployment = deployment.resolve_host().await?;
+        let context = RehearsalContext {
+            deployment,
+            counters: SharedCounters::new()?,
+            stop: stop.clone(),
+            patience: self.patience,
         };
-        let venue = Arc::new(venue);
-        let done = self.rehearse(&plan, &venue, &counter).await;
-        // Asked by somebody who is not told to stop: the event goes off sale also after Ctrl-C.
-        venue.close(&mut desk).await;
+        let mut client = HttpClient::new(context.clone());
+        let event = match &self.event {
+            Some(id) => RehearsalEvent::open(&mut client, id, self.really).await?,
+            None => RehearsalEvent::create(&mut client, &plan.event_spec, &plan.run).await?,
+        };
+        let event = Arc::new(event);
+        let done = self.run_and_prove(&plan, &event, &context).await;
+        // The event goes off sale even after Ctrl-C: the stop signal ends retries, not the first try.
+        event.close(&mut client).await;
         let (report, proof) = done?;
         if self.json {
             output::json(&report)?
         } else {
             report.print()?
         }
-        self.draw(&counter.tally)?;
-        Ok(match proof.verdict() {
-            exit::DONE if stop.is_asked() => INTERRUPTED,
+        self.draw_plot(&context.counters)?;
+        Ok(match proof.exit_code() {
+            exit::DONE if stop.is_requested() => EXIT_INTERRUPTED,
             exit::DONE if report.failed() => exit::UNEXPECTED,
             code => code,
         })
     }
 
-    async fn rehearse(
+    async fn run_and_prove(
         &self,
-        plan: &Arc<Plan>,
-        venue: &Arc<Venue>,
-        counter: &Counter,
-    ) -> anyhow::Result<(Report, Proof)> {
-        let began = crowd::begin(counter);
-        let diary = match plan.mode {
-            Mode::Sale | Mode::Flash => crowd::run(plan, venue, counter).await?,
-            Mode::Holds => loads::holds(plan, venue, counter).await?,
-            Mode::Losers => loads::losers(plan, venue, counter).await?,
+        plan: &Arc<RehearsalPlan>,
+        event: &Arc<RehearsalEvent>,
+        context: &RehearsalContext,
+    ) -> anyhow::Result<(RehearsalReport, RehearsalProof)> {
+        let timer = buyers::start_timer(context);
+        let log = match plan.mode {
+            RehearsalMode::Sale | RehearsalMode::Flash => buyers::run(plan, event, context).await?,
+            RehearsalMode::Holds => hold_loads::run_holds(plan, event, context).await?,
+            RehearsalMode::Losers => hold_loads::run_losers(plan, event, context).await?,
         };
-        let measured = began.end(plan, counter);
-        let proof = proof::prove(plan, venue, counter, diary).await?;
-        Ok((Report::new(plan, venue, counter, &measured, &proof), proof))
+        let measured = timer.stop(plan, context);
+        let proof = proof::prove(plan, event, context, log).await?;
+        Ok((RehearsalReport::new(plan, event, context, &measured, &proof), proof))
     }
 
-    fn draw(&self, tally: &Tally) -> anyhow::Result<()> {
+    fn draw_plot(&self, counters: &SharedCounters) -> anyhow::Result<()> {
         let Some(path) = &self.plot else { return Ok(()) };
-        let picture = tally.change(|tally| {
+        let picture = counters.update(|counters| {
             let all = [
-                ("hold", &tally.hold),
-                ("refusal", &tally.refusal),
-                ("confirm", &tally.confirm),
-                ("release", &tally.release),
+                ("hold", &counters.hold),
+                ("refusal", &counters.refusal),
+                ("confirm", &counters.confirm),
+                ("release", &counters.release),
             ];
-            let lines: Vec<plot::Line<'_>> = all
+            let lines: Vec<plot::PlotLine<'_>> = all
                 .into_iter()
-                .filter(|(_, stats)| stats.count() > 0)
-                .map(|(what, stats)| plot::Line { label: format!("{what} ({})", stats.count()), stats })
+                .filter(|(_, histogram)| histogram.count() > 0)
+                .map(|(what, histogram)| plot::PlotLine { label: format!("{what} ({})", histogram.count()), histogram })
                 .collect();
-            plot::svg("leasehold rehearse: latency by percentile", &lines)
+            plot::render_svg("leasehold rehearse: latency by percentile", &lines)
         });
         std::fs::write(path, picture).with_context(|| format!("write the plot to {}", path.display()))
     }

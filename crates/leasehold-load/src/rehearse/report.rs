@@ -1,42 +1,41 @@
-//! What a rehearsal says at the end, for people and as JSON.
+//! The report of a rehearsal, as text and as JSON.
 
 use std::collections::BTreeMap;
 use std::time::Duration;
 
 use serde::Serialize;
 
-use super::crowd::Measured;
-use super::desk::Counter;
-use super::judge::Check;
-use super::plan::{Mode, Plan};
-use super::proof::Proof;
-use super::venue::Venue;
-use crate::bench::report::micros;
-use crate::bench::stats::{Stats, Summary};
+use super::buyers::RunMeasurement;
+use super::context::RehearsalContext;
+use super::plan::{RehearsalMode, RehearsalPlan};
+use super::proof::RehearsalProof;
+use super::proof_checks::ProofCheck;
+use super::rehearsal_event::RehearsalEvent;
+use crate::bench::latency::LatencySummary;
+use crate::bench::pairs_report::format_micros;
 use leasehold_support::output::{self, Table};
 
-/// All of it. Latencies in microseconds.
+/// The JSON object of `--json`. Latencies are in microseconds.
 #[derive(Debug, Serialize)]
-pub struct Report {
+pub struct RehearsalReport {
     url: String,
     event_id: String,
-    mode: Mode,
+    mode: RehearsalMode,
     seed: u64,
     buyers: usize,
     seats: usize,
     seconds: f64,
-    /// Holds granted, and in each second.
     holds: u64,
     holds_per_s: f64,
-    /// Holds refused because somebody else has the seats, and in each second.
+    /// Holds refused because the seats were taken.
     refusals: u64,
     refusals_per_s: f64,
     conflict_rate: f64,
     reasons: BTreeMap<String, u64>,
-    hold_us: Summary,
-    refusal_us: Summary,
-    confirm_us: Summary,
-    release_us: Summary,
+    hold_us: LatencySummary,
+    refusal_us: LatencySummary,
+    confirm_us: LatencySummary,
+    release_us: LatencySummary,
     arrived: u64,
     sold: u64,
     sold_seats: u64,
@@ -51,95 +50,100 @@ pub struct Report {
     went_without: u64,
     longest_wait_ms: u64,
     longest_wait_first_try_ms: u64,
-    /// Answers that did not come at first, and "not now" of the server.
+    /// Requests without a response that were retried, and responses that ask to retry later.
     lost_answers: u64,
     not_now: BTreeMap<u16, u64>,
     unknown: usize,
-    /// Answers that nobody expects.
+    /// Unexpected responses.
     errors: BTreeMap<String, u64>,
-    /// CPU time of this process for each request, in microseconds.
+    /// CPU time of this process per request, in microseconds.
     cpu_us_per_request: f64,
-    proof: Proven,
+    proof: ProofReport,
 }
 
 #[derive(Debug, Serialize)]
-struct Proven {
+struct ProofReport {
     ok: bool,
     audit_entries: usize,
     confirmed_orders: usize,
-    checks: Vec<Check>,
+    checks: Vec<ProofCheck>,
 }
 
 #[allow(clippy::cast_precision_loss, reason = "counts are far below 2^53")]
-fn per(count: u64, time: Duration) -> f64 {
+fn rate_per_s(count: u64, time: Duration) -> f64 {
     if time.is_zero() { 0.0 } else { (count as f64 / time.as_secs_f64() * 10.0).round() / 10.0 }
 }
 
-impl Report {
-    /// From everything.
+impl RehearsalReport {
     #[allow(clippy::cast_precision_loss, reason = "counts are far below 2^53")]
-    pub fn new(plan: &Plan, venue: &Venue, counter: &Counter, measured: &Measured, proof: &Proof) -> Self {
-        counter.tally.change(|sums| {
-            let (holds, refusals) = (sums.hold.count(), sums.refusal.count());
-            let requests = holds + refusals + sums.confirm.count() + sums.release.count();
+    pub fn new(
+        plan: &RehearsalPlan,
+        event: &RehearsalEvent,
+        context: &RehearsalContext,
+        measured: &RunMeasurement,
+        proof: &RehearsalProof,
+    ) -> Self {
+        context.counters.update(|counters| {
+            let (holds, refusals) = (counters.hold.count(), counters.refusal.count());
+            let requests = holds + refusals + counters.confirm.count() + counters.release.count();
             let millis = |span: Duration| u64::try_from(span.as_millis()).unwrap_or(u64::MAX);
             Self {
-                url: counter.place.shown.clone(),
-                event_id: venue.event_id.clone(),
+                url: context.deployment.display_url.clone(),
+                event_id: event.event_id.clone(),
                 mode: plan.mode,
                 seed: plan.seed,
                 buyers: plan.buyers,
-                seats: venue.seats.len(),
+                seats: event.seats.len(),
                 seconds: (measured.elapsed.as_secs_f64() * 1000.0).round() / 1000.0,
                 holds,
-                holds_per_s: per(holds, measured.elapsed),
+                holds_per_s: rate_per_s(holds, measured.elapsed),
                 refusals,
-                refusals_per_s: per(refusals, measured.elapsed),
-                conflict_rate: sums.conflict_rate(),
-                reasons: sums.reasons.clone(),
-                hold_us: summary(&sums.hold),
-                refusal_us: summary(&sums.refusal),
-                confirm_us: summary(&sums.confirm),
-                release_us: summary(&sums.release),
-                arrived: sums.arrived,
-                sold: sums.sold,
-                sold_seats: sums.sold_seats,
-                sold_late: sums.sold_late,
-                sold_other_seats: sums.sold_other_seats,
-                abandoned: sums.walked_away,
-                released: sums.released,
-                declined: sums.declined,
-                never_paid: sums.never_paid,
-                refunded: sums.refunded,
-                expired: sums.expired,
-                went_without: sums.went_without,
+                refusals_per_s: rate_per_s(refusals, measured.elapsed),
+                conflict_rate: counters.conflict_rate(),
+                reasons: counters.reasons.clone(),
+                hold_us: counters.hold.summary(),
+                refusal_us: counters.refusal.summary(),
+                confirm_us: counters.confirm.summary(),
+                release_us: counters.release.summary(),
+                arrived: counters.arrived,
+                sold: counters.sold,
+                sold_seats: counters.sold_seats,
+                sold_late: counters.sold_late,
+                sold_other_seats: counters.sold_other_seats,
+                abandoned: counters.walked_away,
+                released: counters.released,
+                declined: counters.declined,
+                never_paid: counters.never_paid,
+                refunded: counters.refunded,
+                expired: counters.expired,
+                went_without: counters.went_without,
                 longest_wait_ms: millis(measured.longest_wait),
                 longest_wait_first_try_ms: millis(measured.longest_wait_first_try),
-                lost_answers: sums.lost,
-                not_now: sums.not_now.clone(),
+                lost_answers: counters.lost,
+                not_now: counters.not_now.clone(),
                 unknown: proof.unknown,
-                errors: sums.errors.clone(),
+                errors: counters.errors.clone(),
                 cpu_us_per_request: (measured.cpu.as_micros() as f64 / (requests.max(1) as f64) * 10.0).round() / 10.0,
-                proof: Proven {
+                proof: ProofReport {
                     ok: proof.checks.iter().all(|check| check.ok),
                     audit_entries: proof.entries,
-                    confirmed_orders: proof.told,
+                    confirmed_orders: proof.confirmed_orders,
                     checks: proof.checks.clone(),
                 },
             }
         })
     }
 
-    /// Whether something came that nobody expects, or nothing at all: an empty run proves nothing.
+    /// Whether a response was unexpected, or there was none at all: an empty run proves nothing.
     pub fn failed(&self) -> bool {
         !self.errors.is_empty() || self.holds + self.refusals == 0
     }
 
-    /// For people.
+    /// Prints the report as text.
     pub fn print(&self) -> anyhow::Result<()> {
-        self.latencies()?;
-        self.people()?;
-        self.troubles()?;
+        self.print_latencies()?;
+        self.print_buyers()?;
+        self.print_troubles()?;
         let mut table = Table::new(&["PROOF", "", ""]);
         for check in &self.proof.checks {
             table.row([check.name.clone(), if check.ok { "holds" } else { "BROKEN" }.into(), check.detail.clone()]);
@@ -149,9 +153,9 @@ impl Report {
         output::line(format!("{verdict} (event {}, seed {})", output::plain(&self.event_id), self.seed))
     }
 
-    fn latencies(&self) -> anyhow::Result<()> {
+    fn print_latencies(&self) -> anyhow::Result<()> {
         let mut table = Table::new(&["", "COUNT", "PER S", "P50", "P99", "MAX"]);
-        let per_s = |count: u64| format!("{:.0}", per(count, Duration::from_secs_f64(self.seconds.max(0.0))));
+        let per_s = |count: u64| format!("{:.0}", rate_per_s(count, Duration::from_secs_f64(self.seconds.max(0.0))));
         let rows = [
             ("hold", self.holds, self.hold_us),
             ("refusal", self.refusals, self.refusal_us),
@@ -159,8 +163,15 @@ impl Report {
             ("release", self.released, self.release_us),
         ];
         for (what, count, summary) in rows.into_iter().filter(|(_, count, _)| *count > 0) {
-            let Summary { p50, p99, max } = summary;
-            table.row([what.into(), count.to_string(), per_s(count), micros(p50), micros(p99), micros(max)]);
+            let LatencySummary { p50, p99, max } = summary;
+            table.row([
+                what.into(),
+                count.to_string(),
+                per_s(count),
+                format_micros(p50),
+                format_micros(p99),
+                format_micros(max),
+            ]);
         }
         table.print()?;
         let reasons: Vec<String> = self.reasons.iter().map(|(reason, count)| format!("{count} {reason}")).collect();
@@ -174,8 +185,8 @@ impl Report {
         ))
     }
 
-    fn people(&self) -> anyhow::Result<()> {
-        if matches!(self.mode, Mode::Holds | Mode::Losers) {
+    fn print_buyers(&self) -> anyhow::Result<()> {
+        if matches!(self.mode, RehearsalMode::Holds | RehearsalMode::Losers) {
             return Ok(());
         }
         output::line(format!(
@@ -197,7 +208,7 @@ impl Report {
         ))
     }
 
-    fn troubles(&self) -> anyhow::Result<()> {
+    fn print_troubles(&self) -> anyhow::Result<()> {
         if self.lost_answers > 0 || !self.not_now.is_empty() {
             let not_now: Vec<String> =
                 self.not_now.iter().map(|(status, count)| format!("{count} x {status}")).collect();
@@ -217,8 +228,4 @@ impl Report {
         }
         Ok(())
     }
-}
-
-fn summary(stats: &Stats) -> Summary {
-    stats.summary()
 }

@@ -1,24 +1,24 @@
-//! Somebody else's servers under the same load, each by its native Rust client. For comparison only.
+//! Servers of other kinds under the same load, each through its native Rust client. For comparison only.
 //!
 //! # Laws
 //!
-//! 1. Fair to the peer: one connection per client, its client's defaults, statements prepared, scripts and leases
-//!    in place before the load, and no more round trips than a correct lock needs there.
-//! 2. A correct lock: taken only if free, with an owner, and released only by that owner.
-//! 3. What was made there is removed afterwards.
+//! 1. Fair to the peer: one connection per client, the client library's defaults, prepared statements, scripts and
+//!    leases in place before the load, and no more round trips than a correct lock needs there.
+//! 2. A correct lock: acquired only if free, with an owner, and released only by that owner.
+//! 3. What the bench created on the peer is removed afterwards.
 //!
 //! # Not here
 //!
-//! Engines: nothing here is used outside the bench, and the default build has none of it (feature `peers`).
+//! Engines. Nothing here is used outside the bench, and the default build has none of it (feature `peers`).
 
 #[cfg(feature = "peers")]
 mod etcd;
 #[cfg(feature = "peers")]
 mod postgres;
 #[cfg(feature = "peers")]
-mod redis;
+mod postgres_seats;
 #[cfg(feature = "peers")]
-mod seats;
+mod redis;
 #[cfg(feature = "peers")]
 mod zookeeper;
 
@@ -27,13 +27,13 @@ use std::time::Duration;
 
 use indicatif::ProgressBar;
 
-use super::load::Measured;
-use super::stop::Stop;
+use super::pair_load::PairMeasurement;
+use super::stop_signal::StopSignal;
 use leasehold_support::exit::Failure;
 
-/// What somebody else's server is.
+/// The kind of a peer.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Kind {
+pub enum PeerKind {
     /// `redis://`
     Redis,
     /// `etcd://`
@@ -46,9 +46,9 @@ pub enum Kind {
     Seats,
 }
 
-impl Kind {
-    /// The kind of a URL scheme.
-    pub fn named(scheme: &str) -> Option<Self> {
+impl PeerKind {
+    /// The kind for a URL scheme.
+    pub fn from_scheme(scheme: &str) -> Option<Self> {
         match scheme {
             "redis" => Some(Self::Redis),
             "etcd" => Some(Self::Etcd),
@@ -59,25 +59,24 @@ impl Kind {
     }
 }
 
-/// One of somebody else's servers.
+/// A server of another kind.
 #[derive(Clone, PartialEq, Eq)]
-pub struct Peer {
-    /// What it is.
-    pub kind: Kind,
-    /// The URL as it was given, secrets and all.
+pub struct PeerServer {
+    pub kind: PeerKind,
+    /// The URL as given, with its secrets.
     pub url: String,
     /// The URL without its secrets.
-    pub shown: String,
+    pub display_url: String,
 }
 
-impl fmt::Debug for Peer {
+impl fmt::Debug for PeerServer {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(&self.shown)
+        f.write_str(&self.display_url)
     }
 }
 
-/// Refuses a peer that this build cannot drive.
-pub fn require_built(kind: Kind) -> anyhow::Result<()> {
+/// Refuses a peer if this build has no clients for peers.
+pub fn require_built(kind: PeerKind) -> anyhow::Result<()> {
     if cfg!(feature = "peers") {
         return Ok(());
     }
@@ -87,63 +86,63 @@ pub fn require_built(kind: Kind) -> anyhow::Result<()> {
     )))
 }
 
-/// Lets `clients` clients of the peer work for `time`, or until somebody stops it.
+/// Runs `clients` clients of the peer for `time`, or until the stop signal.
 #[cfg(feature = "peers")]
 pub async fn run(
-    peer: &Peer,
+    peer: &PeerServer,
     clients: usize,
     time: Duration,
-    stop: &Stop,
+    stop: &StopSignal,
     bar: &ProgressBar,
-) -> anyhow::Result<Measured> {
-    use super::load;
+) -> anyhow::Result<PairMeasurement> {
+    use super::pair_load;
     match peer.kind {
-        Kind::Redis => load::run(redis::connect(peer, clients).await?, time, stop, bar).await,
-        Kind::Etcd => load::run(etcd::connect(peer, clients).await?, time, stop, bar).await,
-        Kind::ZooKeeper => load::run(zookeeper::connect(peer, clients).await?, time, stop, bar).await,
-        Kind::Postgres => {
-            let table = postgres::Table::make(peer).await?;
+        PeerKind::Redis => pair_load::run(redis::connect(peer, clients).await?, time, stop, bar).await,
+        PeerKind::Etcd => pair_load::run(etcd::connect(peer, clients).await?, time, stop, bar).await,
+        PeerKind::ZooKeeper => pair_load::run(zookeeper::connect(peer, clients).await?, time, stop, bar).await,
+        PeerKind::Postgres => {
+            let table = postgres::LockTable::create(peer).await?;
             let measured = match table.connect(peer, clients).await {
-                Ok(clients) => load::run(clients, time, stop, bar).await,
+                Ok(clients) => pair_load::run(clients, time, stop, bar).await,
                 Err(error) => Err(error),
             };
-            table.remove().await?;
+            table.drop_table().await?;
             measured
         }
-        Kind::Seats => {
-            let hall = seats::Hall::make(peer).await?;
-            let measured = match hall.connect(peer, clients).await {
-                Ok(buyers) => load::run(buyers, time, stop, bar).await,
+        PeerKind::Seats => {
+            let table = postgres_seats::SeatTable::create(peer).await?;
+            let measured = match table.connect(peer, clients).await {
+                Ok(buyers) => pair_load::run(buyers, time, stop, bar).await,
                 Err(error) => Err(error),
             };
-            hall.remove().await?;
+            table.drop_table().await?;
             measured
         }
     }
 }
 
-/// Never asked: such a peer was refused when its URL was read.
+/// Never reached: a build without peers refuses the URL when it is parsed.
 #[cfg(not(feature = "peers"))]
 pub async fn run(
-    peer: &Peer,
+    peer: &PeerServer,
     _clients: usize,
     _time: Duration,
-    _stop: &Stop,
+    _stop: &StopSignal,
     _bar: &ProgressBar,
-) -> anyhow::Result<Measured> {
+) -> anyhow::Result<PairMeasurement> {
     require_built(peer.kind)?;
-    anyhow::bail!("this build cannot drive {}", peer.shown)
+    anyhow::bail!("this build cannot drive {}", peer.display_url)
 }
 
-/// Nobody could be asked.
+/// The error when a peer does not answer.
 #[cfg(feature = "peers")]
-fn silent(peer: &Peer, cause: &impl fmt::Display) -> anyhow::Error {
-    Failure::coded(leasehold_support::exit::UNAVAILABLE, format!("no answer from {}: {cause}", peer.shown))
+fn unavailable(peer: &PeerServer, cause: &impl fmt::Display) -> anyhow::Error {
+    Failure::coded(leasehold_support::exit::UNAVAILABLE, format!("no answer from {}: {cause}", peer.display_url))
 }
 
-/// Text that no other client has: what tells owners apart.
+/// A value that no other client uses as the owner of a lock.
 #[cfg(feature = "peers")]
-fn owner(number: usize) -> String {
+fn unique_owner(number: usize) -> String {
     use std::hash::{BuildHasher, RandomState};
     format!("{:016x}{number:04x}", RandomState::new().hash_one(number))
 }

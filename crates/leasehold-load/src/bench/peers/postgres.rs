@@ -1,19 +1,19 @@
-//! PostgreSQL: a table of locks. One upsert takes a lock that is not there or has lapsed, one delete gives it back.
+//! PostgreSQL: a table of locks. One upsert acquires a lock that is free or has lapsed, one delete releases it.
 
 use anyhow::{Context, ensure};
 use tokio_postgres::{NoTls, Statement};
 
-use super::{Peer, owner, silent};
-use crate::bench::load::{self, TTL};
+use super::{PeerServer, unavailable, unique_owner};
+use crate::bench::pair_load::{self, LEASE_TTL};
 
-/// The table of this run, and the connection that makes and drops it.
-pub struct Table {
+/// The table of this run, and the connection that creates and drops it.
+pub struct LockTable {
     connection: tokio_postgres::Client,
     name: String,
 }
 
 /// One connection, with its prepared statements.
-pub struct Client {
+pub struct PostgresClient {
     connection: tokio_postgres::Client,
     acquire: Statement,
     release: Statement,
@@ -21,23 +21,22 @@ pub struct Client {
     held: String,
 }
 
-impl Table {
-    /// Makes the table.
-    pub async fn make(peer: &Peer) -> anyhow::Result<Self> {
-        let connection = reach(peer).await?;
+impl LockTable {
+    pub async fn create(peer: &PeerServer) -> anyhow::Result<Self> {
+        let connection = connect_postgres(peer).await?;
         let name = format!("leasehold_bench_{}", std::process::id());
-        let make = format!(
+        let create = format!(
             "create table {name} (name text primary key, owner text not null, token bigint not null, \
              expires_at timestamptz not null); create sequence {name}_token"
         );
-        connection.batch_execute(&make).await.context("make the table of the bench")?;
+        connection.batch_execute(&create).await.context("make the table of the bench")?;
         Ok(Self { connection, name })
     }
 
-    /// Connects the clients.
-    pub async fn connect(&self, peer: &Peer, count: usize) -> anyhow::Result<Vec<Client>> {
+    /// Connects the clients and prepares their statements.
+    pub async fn connect(&self, peer: &PeerServer, count: usize) -> anyhow::Result<Vec<PostgresClient>> {
         let table = &self.name;
-        let seconds = TTL.as_secs();
+        let seconds = LEASE_TTL.as_secs();
         let acquire = format!(
             "insert into {table} as held (name, owner, token, expires_at) \
              values ($1, $2, nextval('{table}_token'), clock_timestamp() + interval '{seconds} s') \
@@ -48,35 +47,40 @@ impl Table {
         let release = format!("delete from {table} where name = $1 and owner = $2");
         let mut clients = Vec::with_capacity(count);
         for number in 0..count {
-            let connection = reach(peer).await?;
+            let connection = connect_postgres(peer).await?;
             let acquire = connection.prepare(&acquire).await.context("prepare the acquire")?;
             let release = connection.prepare(&release).await.context("prepare the release")?;
-            clients.push(Client { connection, acquire, release, owner: owner(number), held: String::new() });
+            clients.push(PostgresClient {
+                connection,
+                acquire,
+                release,
+                owner: unique_owner(number),
+                held: String::new(),
+            });
         }
         Ok(clients)
     }
 
-    /// Drops the table.
-    pub async fn remove(self) -> anyhow::Result<()> {
+    pub async fn drop_table(self) -> anyhow::Result<()> {
         let drop = format!("drop table {0}; drop sequence {0}_token", self.name);
         self.connection.batch_execute(&drop).await.context("drop the table of the bench")
     }
 }
 
-pub async fn reach(peer: &Peer) -> anyhow::Result<tokio_postgres::Client> {
+pub async fn connect_postgres(peer: &PeerServer) -> anyhow::Result<tokio_postgres::Client> {
     let (client, connection) =
-        tokio_postgres::connect(&peer.url, NoTls).await.map_err(|cause| silent(peer, &causes(&cause)))?;
-    // It ends with its client; what goes wrong on it is the error of whoever waits for an answer.
+        tokio_postgres::connect(&peer.url, NoTls).await.map_err(|cause| unavailable(peer, &error_chain(&cause)))?;
+    // The task ends with its client. An error on the connection also fails the query that waits for a reply.
     tokio::spawn(async move { drop(connection.await) });
     Ok(client)
 }
 
-/// An error with what is behind it: by itself it says only where it happened.
-fn causes(error: &dyn std::error::Error) -> String {
-    error.source().map_or_else(|| error.to_string(), |cause| format!("{error}: {}", causes(cause)))
+/// An error with its causes: the error alone says only where it happened.
+fn error_chain(error: &dyn std::error::Error) -> String {
+    error.source().map_or_else(|| error.to_string(), |cause| format!("{error}: {}", error_chain(cause)))
 }
 
-impl load::Client for Client {
+impl pair_load::LockClient for PostgresClient {
     async fn acquire(&mut self, name: &str) -> anyhow::Result<()> {
         name.clone_into(&mut self.held);
         let taken = self.connection.query_opt(&self.acquire, &[&self.held, &self.owner]).await.context("upsert")?;

@@ -1,4 +1,4 @@
-//! Redis: `SET name owner NX PX ttl`, and the compare-and-delete script that every lock client uses.
+//! Redis: `SET name owner NX PX ttl`, and the usual compare-and-delete script.
 
 use std::time::Duration;
 
@@ -6,46 +6,52 @@ use anyhow::{Context, ensure};
 use redis::aio::MultiplexedConnection;
 use redis::{AsyncConnectionConfig, Script};
 
-use super::{Peer, owner, silent};
-use crate::bench::load::{self, TTL};
+use super::{PeerServer, unavailable, unique_owner};
+use crate::bench::pair_load::{self, LEASE_TTL};
 
 /// The default of 500 ms would end the bench at the first slow sync.
-const PATIENCE: Duration = Duration::from_secs(30);
+const RESPONSE_TIMEOUT: Duration = Duration::from_secs(30);
 
-/// As redis.io has it.
-const RELEASE: &str =
+/// The script of the Redis documentation.
+const RELEASE_SCRIPT: &str =
     "if redis.call('get', KEYS[1]) == ARGV[1] then return redis.call('del', KEYS[1]) else return 0 end";
 
-/// One connection.
-pub struct Client {
+/// One connection with its script.
+pub struct RedisClient {
     connection: MultiplexedConnection,
     release: Script,
     owner: String,
-    turn: u64,
-    /// Name and value of what is held.
+    round: u64,
+    /// Name and value of the held lock.
     held: (String, String),
 }
 
-/// Connects the clients, and loads the script.
-pub async fn connect(peer: &Peer, count: usize) -> anyhow::Result<Vec<Client>> {
-    let client = redis::Client::open(peer.url.as_str()).map_err(|cause| silent(peer, &cause))?;
+/// Connects the clients and loads the script.
+pub async fn connect(peer: &PeerServer, count: usize) -> anyhow::Result<Vec<RedisClient>> {
+    let client = redis::Client::open(peer.url.as_str()).map_err(|cause| unavailable(peer, &cause))?;
     let mut clients = Vec::with_capacity(count);
     for number in 0..count {
-        let config = AsyncConnectionConfig::new().set_response_timeout(Some(PATIENCE));
+        let config = AsyncConnectionConfig::new().set_response_timeout(Some(RESPONSE_TIMEOUT));
         let connected = client.get_multiplexed_async_connection_with_config(&config).await;
-        let mut connection = connected.map_err(|cause| silent(peer, &cause))?;
-        let release = Script::new(RELEASE);
-        release.load_async(&mut connection).await.map_err(|cause| silent(peer, &cause))?;
-        clients.push(Client { connection, release, owner: owner(number), turn: 0, held: Default::default() });
+        let mut connection = connected.map_err(|cause| unavailable(peer, &cause))?;
+        let release = Script::new(RELEASE_SCRIPT);
+        release.load_async(&mut connection).await.map_err(|cause| unavailable(peer, &cause))?;
+        clients.push(RedisClient {
+            connection,
+            release,
+            owner: unique_owner(number),
+            round: 0,
+            held: Default::default(),
+        });
     }
     Ok(clients)
 }
 
-impl load::Client for Client {
+impl pair_load::LockClient for RedisClient {
     async fn acquire(&mut self, name: &str) -> anyhow::Result<()> {
-        self.turn += 1;
-        self.held = (name.to_owned(), format!("{}{:x}", self.owner, self.turn));
-        let ttl_ms = u64::try_from(TTL.as_millis())?;
+        self.round += 1;
+        self.held = (name.to_owned(), format!("{}{:x}", self.owner, self.round));
+        let ttl_ms = u64::try_from(LEASE_TTL.as_millis())?;
         let mut set = redis::cmd("SET");
         set.arg(&self.held.0).arg(&self.held.1).arg("NX").arg("PX").arg(ttl_ms);
         let set: Option<String> = set.query_async(&mut self.connection).await.context("SET NX PX")?;

@@ -1,51 +1,51 @@
-//! ZooKeeper: the lock recipe. Create an ephemeral sequential node, list its siblings, the lowest holds; delete it.
+//! ZooKeeper: the lock recipe. Create an ephemeral sequential node and list its siblings: the lowest one holds the
+//! lock. Releasing deletes the node.
 //!
-//! The recipe has a parent node for each name, which clients make once and leave there. So each client has a name of
-//! its own for the whole run, and its parent is made before the load: a new name for each pair would charge
-//! ZooKeeper for two more writes.
+//! The recipe needs a parent node per lock, which is created once. So each client uses one lock for the whole run, and
+//! its parent is created before the load. A new lock for each pair would cost two more writes.
 
 use std::time::Duration;
 
 use anyhow::{Context, ensure};
 use zookeeper_client::{Acls, CreateMode, CreateOptions};
 
-use super::{Peer, silent};
-use crate::bench::load;
+use super::{PeerServer, unavailable};
+use crate::bench::pair_load;
 
-const SESSION: Duration = Duration::from_secs(30);
+const SESSION_TIMEOUT: Duration = Duration::from_secs(30);
 
-/// One connection, with its session and the parent of its name.
-pub struct Client {
+/// One connection, with its session and the parent node of its lock.
+pub struct ZooKeeperClient {
     connection: zookeeper_client::Client,
     parent: String,
-    /// The node's name, without its parent.
+    /// The name of the held node, without its parent.
     held: String,
 }
 
-/// Connects the clients and makes their parents.
-pub async fn connect(peer: &Peer, count: usize) -> anyhow::Result<Vec<Client>> {
-    let cluster = peer.shown.strip_prefix("zk://").unwrap_or(&peer.shown).trim_end_matches('/');
+/// Connects the clients and creates their parent nodes.
+pub async fn connect(peer: &PeerServer, count: usize) -> anyhow::Result<Vec<ZooKeeperClient>> {
+    let cluster = peer.display_url.strip_prefix("zk://").unwrap_or(&peer.display_url).trim_end_matches('/');
     let mut clients = Vec::with_capacity(count);
     for number in 0..count {
-        // Fail eagerly: else it goes on for ever where nobody listens.
-        let connector = zookeeper_client::Client::connector().with_session_timeout(SESSION).with_fail_eagerly();
-        let connection = connector.connect(cluster).await.map_err(|cause| silent(peer, &cause))?;
-        let parent = format!("/{}-{number}", load::prefix().replace('/', "-"));
-        let made = connection.create(&parent, b"", &options(CreateMode::Persistent)).await;
-        made.map_err(|cause| silent(peer, &cause))?;
-        clients.push(Client { connection, parent, held: String::new() });
+        // Without it, connecting to a closed port never ends.
+        let connector = zookeeper_client::Client::connector().with_session_timeout(SESSION_TIMEOUT).with_fail_eagerly();
+        let connection = connector.connect(cluster).await.map_err(|cause| unavailable(peer, &cause))?;
+        let parent = format!("/{}-{number}", pair_load::resource_prefix().replace('/', "-"));
+        let made = connection.create(&parent, b"", &create_options(CreateMode::Persistent)).await;
+        made.map_err(|cause| unavailable(peer, &cause))?;
+        clients.push(ZooKeeperClient { connection, parent, held: String::new() });
     }
     Ok(clients)
 }
 
-fn options(mode: CreateMode) -> CreateOptions<'static> {
+fn create_options(mode: CreateMode) -> CreateOptions<'static> {
     mode.with_acls(Acls::anyone_all())
 }
 
-impl load::Client for Client {
+impl pair_load::LockClient for ZooKeeperClient {
     async fn acquire(&mut self, _name: &str) -> anyhow::Result<()> {
         let prefix = format!("{}/lock-", self.parent);
-        let created = self.connection.create(&prefix, b"", &options(CreateMode::EphemeralSequential)).await;
+        let created = self.connection.create(&prefix, b"", &create_options(CreateMode::EphemeralSequential)).await;
         let (_, sequence) = created.context("create a node")?;
         self.held = format!("lock-{sequence}");
         let siblings = self.connection.list_children(&self.parent).await.context("list the siblings")?;
@@ -59,7 +59,7 @@ impl load::Client for Client {
         self.connection.delete(&path, None).await.context("delete the node")
     }
 
-    async fn leave(self) -> anyhow::Result<()> {
+    async fn clean_up(self) -> anyhow::Result<()> {
         self.connection.delete(&self.parent, None).await.context("delete the parent node")
     }
 }

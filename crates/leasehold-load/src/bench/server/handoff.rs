@@ -1,8 +1,8 @@
-//! `bench --handoff N`: N in line for one name, each of whom releases as soon as it is granted.
+//! `bench --handoff N`: N clients wait for one resource. Each releases it as soon as it is granted.
 //!
-//! What is measured is what a baton costs: from the moment a release is sent to the moment the next in line has
-//! its grant. It takes one trip and one sync at least, so both are measured in the same run, half before and half
-//! after, and the sum of the same percentile of each is what the figure is compared with.
+//! Measured is the time from sending a release to receiving the next waiter's grant. It takes at least one round trip
+//! and one sync. Both are measured in the same run, half before and half after. The figure is compared with their sum,
+//! at the same percentile.
 
 use std::time::{Duration, Instant};
 
@@ -10,66 +10,71 @@ use anyhow::{Context, bail, ensure};
 use indicatif::ProgressBar;
 use serde::Serialize;
 
-use super::Address;
-use super::crowd::Crowd;
-use super::pairs::{SILENT_TICKS, TICK};
-use super::wire::Answer;
-use crate::bench::disk::{Found, Probe};
-use crate::bench::load;
-use crate::bench::place::Disk;
+use super::ServerAddress;
+use super::connection_set::ConnectionSet;
+use super::pairs::{MAX_SILENT_TICKS, TICK_INTERVAL};
+use super::resp_codec::RespReply;
+use crate::bench::disk::{Disk, DiskProbe, FdatasyncLatency};
+use crate::bench::latency::{LatencyHistogram, LatencySummary, ratio};
+use crate::bench::pair_load;
+use crate::bench::pairs_report::format_micros;
 use crate::bench::progress;
-use crate::bench::report::micros;
-use crate::bench::stats::{Stats, Summary, ratio};
-use crate::bench::stop::Stop;
+use crate::bench::stop_signal::StopSignal;
 use leasehold_support::output::{self, Table};
 use leasehold_support::time;
 
-/// The ttl of each lease, and the patience of each in line: longer than it can take.
-const TTL_MS: &str = "30000";
-const WAIT_MS: &str = "60000";
+/// The ttl of each lease and the wait of each acquire: longer than the queue can take.
+const LEASE_TTL_MS: &str = "30000";
+const ACQUIRE_WAIT_MS: &str = "60000";
 
-/// How long an answer to PING may take before we give up.
-const PATIENCE: Duration = Duration::from_secs(10);
+/// How long the reply to a PING may take.
+const PING_TIMEOUT: Duration = Duration::from_secs(10);
 
-/// How long the first holder waits, so that all others stand in line when it releases.
-const GATHER: Duration = Duration::from_millis(200);
+/// How long the first holder waits before it releases, so that all other clients are queued.
+const QUEUE_UP_TIME: Duration = Duration::from_millis(200);
 
-/// Trips measured before, and again after.
-const TRIPS: u32 = 2_000;
+/// Round trips measured before the load, and again after it.
+const ROUND_TRIPS_PER_HALF: u32 = 2_000;
 
-/// What was found.
+/// Figures of `--handoff`.
 #[derive(Debug, Serialize)]
-pub struct Report {
+pub struct HandoffReport {
     url: String,
     fs: String,
     waiters: usize,
     seconds: f64,
     handoffs: u64,
-    /// From a release sent to the next one's grant received.
-    handoff_us: Summary,
-    /// One PING, on a connection of its own, before and after.
-    round_trip_us: Summary,
-    fdatasync_us: Found,
-    /// The p50 of a handoff, of the p50 of one fdatasync and the p50 of one round trip together.
+    /// From sending a release to receiving the next grant.
+    handoff_us: LatencySummary,
+    /// One PING on a connection of its own, before and after the load.
+    round_trip_us: LatencySummary,
+    fdatasync_us: FdatasyncLatency,
+    /// The p50 of a handoff, divided by the sum of the p50 of one fdatasync and of one round trip.
     ratio_p50: f64,
-    /// The same of p99.
+    /// The same with p99.
     ratio_p99: f64,
 }
 
-/// Measures disk and trip, hands the baton on for `time`, and measures disk and trip again. Blocks.
-pub fn run(address: &Address, waiters: usize, disk: &Disk, time: Duration, stop: &Stop) -> anyhow::Result<Report> {
-    let bar = progress::time(time, "measuring the disk and the round trip");
-    let (mut probe, mut trips) = (disk.probe()?, Stats::new()?);
-    measure(&mut probe, address, &mut trips)?;
+/// Measures the baseline, then handoffs for `time`, then the baseline again. Blocks the thread.
+pub fn run(
+    address: &ServerAddress,
+    waiters: usize,
+    disk: &Disk,
+    time: Duration,
+    stop: &StopSignal,
+) -> anyhow::Result<HandoffReport> {
+    let bar = progress::time_bar(time, "measuring the disk and the round trip");
+    let (mut probe, mut round_trips) = (disk.probe()?, LatencyHistogram::new()?);
+    measure_baseline(&mut probe, address, &mut round_trips)?;
     bar.set_message("handing on");
-    let (handoffs, elapsed) = Line::new(Crowd::connect(address, waiters)?)?.run(time, stop, &bar)?;
+    let (handoffs, elapsed) = HandoffLoad::new(ConnectionSet::connect(address, waiters)?)?.run(time, stop, &bar)?;
     bar.set_message("measuring the disk and the round trip again");
-    measure(&mut probe, address, &mut trips)?;
+    measure_baseline(&mut probe, address, &mut round_trips)?;
     bar.finish_and_clear();
-    let (fdatasync_us, round_trip_us, handoff_us) = (probe.found()?, trips.summary(), handoffs.summary());
-    fdatasync_us.warn();
-    Ok(Report {
-        url: address.shown.clone(),
+    let (fdatasync_us, round_trip_us, handoff_us) = (probe.latency()?, round_trips.summary(), handoffs.summary());
+    fdatasync_us.warn_if_unsteady();
+    Ok(HandoffReport {
+        url: address.display_url.clone(),
         fs: disk.fs.clone(),
         waiters,
         seconds: ratio(elapsed.as_secs_f64(), 1.0),
@@ -82,142 +87,152 @@ pub fn run(address: &Address, waiters: usize, disk: &Disk, time: Duration, stop:
     })
 }
 
-/// One half of what the handoff is compared with, while nobody stands in line.
-fn measure(probe: &mut Probe, address: &Address, trips: &mut Stats) -> anyhow::Result<()> {
+/// One half of the baseline, fdatasync and round trip, while no client waits.
+fn measure_baseline(
+    probe: &mut DiskProbe,
+    address: &ServerAddress,
+    round_trips: &mut LatencyHistogram,
+) -> anyhow::Result<()> {
     probe.measure()?;
-    // Connected only now: a server may cut off those who say nothing at first.
-    let mut crowd = Crowd::connect(address, 1)?;
-    for _ in 0..TRIPS {
+    // Connect only now: a server may close a connection that sends nothing at first.
+    let mut connections = ConnectionSet::connect(address, 1)?;
+    for _ in 0..ROUND_TRIPS_PER_HALF {
         let sent = time::stopwatch();
-        crowd.send(0, &["PING"])?;
-        ensure!(crowd.look(PATIENCE)? > 0, "the server did not answer PING for ten seconds");
-        crowd.receive(0)?;
-        match crowd.answer(0)? {
-            Some(Answer::Simple("PONG")) => trips.record(time::stopwatch().duration_since(sent)),
+        connections.send_command(0, &["PING"])?;
+        ensure!(connections.wait_readable(PING_TIMEOUT)? > 0, "the server did not answer PING for ten seconds");
+        connections.read_available(0)?;
+        match connections.next_reply(0)? {
+            Some(RespReply::Simple("PONG")) => round_trips.record(time::stopwatch().duration_since(sent)),
             _ => bail!("the server answered PING with something else than PONG"),
         }
     }
     Ok(())
 }
 
-/// Everybody in line for one name.
-struct Line {
-    crowd: Crowd,
+/// The clients that wait for one resource.
+struct HandoffLoad {
+    connections: ConnectionSet,
     name: String,
     lease_id: String,
-    /// Who was granted and has not been told yet that its release went through.
+    /// Per client: it was granted, and the reply to its release is outstanding.
     releasing: Vec<bool>,
-    /// When the last release was sent, until somebody is granted.
-    released: Option<Instant>,
-    handoffs: Stats,
-    granted: usize,
-    /// How many are to be granted yet, or to hear that their release went through.
-    in_line: usize,
+    /// When the last release was sent. `None` once the next client is granted.
+    release_sent_at: Option<Instant>,
+    handoffs: LatencyHistogram,
+    grants: usize,
+    /// Clients that still wait for a grant or for the reply to their release.
+    unfinished: usize,
     ended: bool,
 }
 
-impl Line {
-    fn new(crowd: Crowd) -> anyhow::Result<Self> {
-        let releasing = vec![false; crowd.len()];
-        let name = format!("{}/baton", load::prefix());
-        let mut line = Self {
-            crowd,
+impl HandoffLoad {
+    fn new(connections: ConnectionSet) -> anyhow::Result<Self> {
+        let releasing = vec![false; connections.len()];
+        let name = format!("{}/baton", pair_load::resource_prefix());
+        let mut load = Self {
+            connections,
             name,
             lease_id: String::new(),
             releasing,
-            released: None,
-            handoffs: Stats::new()?,
-            granted: 0,
-            in_line: 0,
+            release_sent_at: None,
+            handoffs: LatencyHistogram::new()?,
+            grants: 0,
+            unfinished: 0,
             ended: false,
         };
-        line.in_line = line.crowd.len();
-        (0..line.crowd.len()).try_for_each(|caller| line.ask(caller))?;
-        Ok(line)
+        load.unfinished = load.connections.len();
+        (0..load.connections.len()).try_for_each(|client| load.send_acquire(client))?;
+        Ok(load)
     }
 
-    fn ask(&mut self, caller: usize) -> anyhow::Result<()> {
-        let Self { crowd, name, .. } = self;
-        crowd.send(caller, &["LEASE", "ACQUIRE", TTL_MS, "WAIT", WAIT_MS, "RESOURCES", name])
+    fn send_acquire(&mut self, client: usize) -> anyhow::Result<()> {
+        let Self { connections, name, .. } = self;
+        connections
+            .send_command(client, &["LEASE", "ACQUIRE", LEASE_TTL_MS, "WAIT", ACQUIRE_WAIT_MS, "RESOURCES", name])
     }
 
-    /// Hands on for `time` after everybody had two turns, and then until everybody has had its last.
-    fn run(mut self, time: Duration, stop: &Stop, bar: &ProgressBar) -> anyhow::Result<(Stats, Duration)> {
-        let warm = 2 * self.crowd.len();
+    /// Warms up for two grants per client, measures for `time`, then lets every client finish.
+    fn run(
+        mut self,
+        time: Duration,
+        stop: &StopSignal,
+        bar: &ProgressBar,
+    ) -> anyhow::Result<(LatencyHistogram, Duration)> {
+        let warm_up_grants = 2 * self.connections.len();
         let mut began = None;
-        let mut found_out = None;
-        let mut silent = 0;
-        while self.in_line > 0 {
-            let found = self.crowd.look(TICK)?;
-            silent = if found > 0 { 0 } else { silent + 1 };
-            ensure!(silent < SILENT_TICKS, "the server granted nothing to those in line for ten seconds");
-            ensure!(self.granted > 0 || found <= 1, "two were granted at once");
-            for place in 0..found {
-                self.hear(self.crowd.found(place))?;
+        let mut result = None;
+        let mut silent_ticks = 0;
+        while self.unfinished > 0 {
+            let ready = self.connections.wait_readable(TICK_INTERVAL)?;
+            silent_ticks = if ready > 0 { 0 } else { silent_ticks + 1 };
+            ensure!(silent_ticks < MAX_SILENT_TICKS, "the server granted nothing to those in line for ten seconds");
+            ensure!(self.grants > 0 || ready <= 1, "two were granted at once");
+            for nth in 0..ready {
+                self.handle_reply(self.connections.ready_at(nth))?;
             }
             let now = time::stopwatch();
-            if began.is_none() && self.granted >= warm {
-                (self.handoffs, began) = (Stats::new()?, Some(now));
+            if began.is_none() && self.grants >= warm_up_grants {
+                (self.handoffs, began) = (LatencyHistogram::new()?, Some(now));
             }
             let elapsed = began.map_or(Duration::ZERO, |began| now.duration_since(began));
             bar.set_position(u64::try_from(elapsed.as_millis())?);
-            if !self.ended && (elapsed >= time || stop.is_asked()) {
+            if !self.ended && (elapsed >= time || stop.is_requested()) {
                 self.ended = true;
-                found_out = Some((self.handoffs.clone(), elapsed));
+                result = Some((self.handoffs.clone(), elapsed));
             }
         }
-        found_out.context("the line ended before its time")
+        result.context("the line ended before its time")
     }
 
-    fn hear(&mut self, caller: usize) -> anyhow::Result<()> {
-        self.crowd.receive(caller)?;
-        let Some(answer) = self.crowd.answer(caller)? else { return Ok(()) };
+    fn handle_reply(&mut self, client: usize) -> anyhow::Result<()> {
+        self.connections.read_available(client)?;
+        let Some(reply) = self.connections.next_reply(client)? else { return Ok(()) };
         let now = time::stopwatch();
-        match answer {
-            Answer::Array(lease_id) => {
+        match reply {
+            RespReply::Array(lease_id) => {
                 self.lease_id.clear();
                 self.lease_id.push_str(lease_id);
-                match self.released.take() {
-                    Some(released) => self.handoffs.record(now.duration_since(released)),
-                    None => self.gather()?,
+                match self.release_sent_at.take() {
+                    Some(release_sent_at) => self.handoffs.record(now.duration_since(release_sent_at)),
+                    None => self.wait_for_queue()?,
                 }
-                self.granted += 1;
-                self.releasing[caller] = true;
-                self.released = Some(time::stopwatch());
-                self.crowd.send(caller, &["LEASE", "RELEASE", &self.lease_id])
+                self.grants += 1;
+                self.releasing[client] = true;
+                self.release_sent_at = Some(time::stopwatch());
+                self.connections.send_command(client, &["LEASE", "RELEASE", &self.lease_id])
             }
-            // Back to the end of the line, so that it never gets shorter. At the end nobody is left in it, and nobody
-            // holds: the next run would wait for a ghost.
-            Answer::Integer(1) if self.releasing[caller] => {
-                self.releasing[caller] = false;
+            // The client queues again, so that the queue keeps its length. After the end it does not: a waiter or a
+            // lease left behind would block the next run.
+            RespReply::Integer(1) if self.releasing[client] => {
+                self.releasing[client] = false;
                 if self.ended {
-                    self.in_line -= 1;
+                    self.unfinished -= 1;
                     return Ok(());
                 }
-                self.ask(caller)
+                self.send_acquire(client)
             }
-            Answer::Error(sentence) => bail!("the server refused: {sentence}"),
-            // Nothing of the answer is repeated: it may carry a lease_id.
+            RespReply::Error(sentence) => bail!("the server refused: {sentence}"),
+            // The reply is not quoted: it may contain a lease_id.
             _ => bail!("the server answered something else than was asked for"),
         }
     }
 
-    /// The first holder keeps the name until all others stand in line. Nobody else is granted meanwhile, or it is no
-    /// lock that we measure.
+    /// The first holder keeps the resource until all other clients are queued. A second grant in that time means that
+    /// the server's lock is broken.
     #[allow(clippy::disallowed_methods, reason = "a bench measures real time, and nobody can be asked who is in line")]
-    fn gather(&mut self) -> anyhow::Result<()> {
-        std::thread::sleep(GATHER);
-        ensure!(self.crowd.look(Duration::ZERO)? == 0, "two were granted at once");
+    fn wait_for_queue(&mut self) -> anyhow::Result<()> {
+        std::thread::sleep(QUEUE_UP_TIME);
+        ensure!(self.connections.wait_readable(Duration::ZERO)? == 0, "two were granted at once");
         Ok(())
     }
 }
 
-/// Prints the figures for people.
-pub fn print(report: &Report) -> anyhow::Result<()> {
+/// Prints the figures as text.
+pub fn print(report: &HandoffReport) -> anyhow::Result<()> {
     output::line(format!("{} on {}", report.url, report.fs))?;
     output::line(format!("{} in line, {} handoffs in {} s", report.waiters, report.handoffs, report.seconds))?;
     let mut table = Table::new(&["", "P50", "P99"]);
-    let mut row = |what: &str, p50: f64, p99: f64| table.row([what.to_owned(), micros(p50), micros(p99)]);
+    let mut row = |what: &str, p50: f64, p99: f64| table.row([what.to_owned(), format_micros(p50), format_micros(p99)]);
     row("release to next grant", report.handoff_us.p50, report.handoff_us.p99);
     row("one fdatasync", report.fdatasync_us.p50, report.fdatasync_us.p99);
     row("one round trip", report.round_trip_us.p50, report.round_trip_us.p99);

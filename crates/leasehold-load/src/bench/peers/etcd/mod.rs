@@ -1,54 +1,55 @@
-//! etcd: one `Txn` that puts the key under the client's lease if it is not there, and one that deletes it.
+//! etcd: one `Txn` puts the key under the client's lease if it does not exist, another deletes it.
 
 mod rpc;
 
 use anyhow::{Context, ensure};
 
-use self::rpc::{Compare, Connection, LeaseGrantRequest, LeaseRevokeRequest, RequestOp, TxnRequest};
-use super::{Peer, owner, silent};
-use crate::bench::load;
+use self::rpc::{Compare, EtcdChannel, LeaseGrantRequest, LeaseRevokeRequest, RequestOp, TxnRequest};
+use super::{PeerServer, unavailable, unique_owner};
+use crate::bench::pair_load;
 
-/// Longer than the bench: the lease is granted once, before the load, and not kept alive.
-const LEASE_SECONDS: i64 = 24 * 3600;
+/// Longer than any bench: the lease is granted once, before the load, and not kept alive.
+const LEASE_TTL_SECONDS: i64 = 24 * 3600;
 
-/// One connection, with its lease.
-pub struct Client {
-    connection: Connection,
+/// One channel with its lease.
+pub struct EtcdClient {
+    connection: EtcdChannel,
     lease: i64,
     owner: String,
-    /// Name and revision of what is held.
+    /// Name and revision of the held key.
     held: (String, i64),
 }
 
 /// Connects the clients, each with a channel and a lease of its own.
-pub async fn connect(peer: &Peer, count: usize) -> anyhow::Result<Vec<Client>> {
-    let place = peer.shown.strip_prefix("etcd://").unwrap_or(&peer.shown).trim_end_matches('/');
-    let endpoints: Vec<String> = place.split(',').map(|place| format!("http://{place}")).collect();
+pub async fn connect(peer: &PeerServer, count: usize) -> anyhow::Result<Vec<EtcdClient>> {
+    let location = peer.display_url.strip_prefix("etcd://").unwrap_or(&peer.display_url).trim_end_matches('/');
+    let endpoints: Vec<String> = location.split(',').map(|location| format!("http://{location}")).collect();
     let mut clients = Vec::with_capacity(count);
     for number in 0..count {
-        let (connection, lease) = open(&endpoints, user(&peer.url)).await.map_err(|cause| silent(peer, &cause))?;
-        clients.push(Client { connection, lease, owner: owner(number), held: Default::default() });
+        let (connection, lease) =
+            open_channel(&endpoints, url_user(&peer.url)).await.map_err(|cause| unavailable(peer, &cause))?;
+        clients.push(EtcdClient { connection, lease, owner: unique_owner(number), held: Default::default() });
     }
     Ok(clients)
 }
 
-/// A channel, logged in where there is a user, and a lease granted through it.
-async fn open(endpoints: &[String], user: Option<(&str, &str)>) -> anyhow::Result<(Connection, i64)> {
-    let mut connection = Connection::new(endpoints)?;
+/// Opens a channel, authenticates if there is a user, and grants a lease.
+async fn open_channel(endpoints: &[String], user: Option<(&str, &str)>) -> anyhow::Result<(EtcdChannel, i64)> {
+    let mut connection = EtcdChannel::new(endpoints)?;
     if let Some((name, password)) = user {
         connection.authenticate(name, password).await?;
     }
-    let lease = connection.call(LeaseGrantRequest { ttl: LEASE_SECONDS }).await?.id;
+    let lease = connection.call(LeaseGrantRequest { ttl: LEASE_TTL_SECONDS }).await?.id;
     Ok((connection, lease))
 }
 
-/// The user of the URL and their password, where it has both.
-fn user(url: &str) -> Option<(&str, &str)> {
+/// User and password of the URL, if it has both.
+fn url_user(url: &str) -> Option<(&str, &str)> {
     let (userinfo, _) = url.strip_prefix("etcd://")?.rsplit_once('@')?;
     userinfo.split_once(':')
 }
 
-impl load::Client for Client {
+impl pair_load::LockClient for EtcdClient {
     async fn acquire(&mut self, name: &str) -> anyhow::Result<()> {
         let free = Compare::created_at(name, 0);
         let put = RequestOp::put(name, &self.owner, self.lease);
@@ -69,7 +70,7 @@ impl load::Client for Client {
         Ok(())
     }
 
-    async fn leave(mut self) -> anyhow::Result<()> {
+    async fn clean_up(mut self) -> anyhow::Result<()> {
         self.connection.call(LeaseRevokeRequest { id: self.lease }).await.context("revoke the lease of the bench")?;
         Ok(())
     }

@@ -1,8 +1,8 @@
 //! The part of etcd's gRPC API that the bench calls, written by hand.
 //!
-//! The usual way is code that protoc generates from etcd's `rpc.proto`. Then every build of the feature needs protoc.
-//! Names and tags are those of `rpc.proto`. Fields that the bench neither sets nor reads are left out: protobuf
-//! omits a field at its default, and skips fields that it does not know.
+//! Code generated from etcd's `rpc.proto` would need protoc in every build with the feature. Names and tags are those
+//! of `rpc.proto`. Fields that the bench neither sets nor reads are left out: protobuf omits a field at its default,
+//! and skips unknown fields.
 
 use anyhow::Context;
 use hyper::http::uri::PathAndQuery;
@@ -12,22 +12,21 @@ use tonic::metadata::{Ascii, MetadataValue};
 use tonic::transport::{Channel, Endpoint};
 use tonic_prost::ProstCodec;
 
-/// A call of etcd: its path, and the message that answers it.
-pub trait Call: Message + 'static {
+/// A call of etcd: its path and the type of its response.
+pub trait EtcdCall: Message + 'static {
     /// `/package.Service/Method`.
     const PATH: &'static str;
-    /// What etcd answers.
     type Response: Message + Default + 'static;
 }
 
 /// One channel to one or several members of a cluster.
-pub struct Connection {
+pub struct EtcdChannel {
     grpc: Grpc<Channel>,
     /// From `Authenticate`, sent with every later call.
     token: Option<MetadataValue<Ascii>>,
 }
 
-impl Connection {
+impl EtcdChannel {
     /// A channel that spreads its calls over the endpoints. It connects at the first call.
     pub fn new(endpoints: &[String]) -> anyhow::Result<Self> {
         let endpoints = endpoints.iter().map(|endpoint| Endpoint::from_shared(endpoint.clone()));
@@ -39,7 +38,7 @@ impl Connection {
         Ok(Self { grpc: Grpc::new(channel), token: None })
     }
 
-    /// Logs in. The token of the answer goes with every later call.
+    /// Authenticates. The token of the response is sent with every later call.
     pub async fn authenticate(&mut self, name: &str, password: &str) -> anyhow::Result<()> {
         let request = AuthenticateRequest { name: name.to_owned(), password: password.to_owned() };
         let token = self.call(request).await?.token;
@@ -47,8 +46,8 @@ impl Connection {
         Ok(())
     }
 
-    /// Sends one request, and returns its answer.
-    pub async fn call<C: Call>(&mut self, call: C) -> anyhow::Result<C::Response> {
+    /// Sends one request and returns its response.
+    pub async fn call<C: EtcdCall>(&mut self, call: C) -> anyhow::Result<C::Response> {
         let mut request = tonic::Request::new(call);
         if let Some(token) = &self.token {
             request.metadata_mut().insert("authorization", token.clone());
@@ -74,7 +73,7 @@ pub struct AuthenticateResponse {
     pub token: String,
 }
 
-impl Call for AuthenticateRequest {
+impl EtcdCall for AuthenticateRequest {
     const PATH: &'static str = "/etcdserverpb.Auth/Authenticate";
     type Response = AuthenticateResponse;
 }
@@ -93,7 +92,7 @@ pub struct LeaseGrantResponse {
     pub id: i64,
 }
 
-impl Call for LeaseGrantRequest {
+impl EtcdCall for LeaseGrantRequest {
     const PATH: &'static str = "/etcdserverpb.Lease/LeaseGrant";
     type Response = LeaseGrantResponse;
 }
@@ -108,7 +107,7 @@ pub struct LeaseRevokeRequest {
 #[derive(Clone, PartialEq, Message)]
 pub struct LeaseRevokeResponse {}
 
-impl Call for LeaseRevokeRequest {
+impl EtcdCall for LeaseRevokeRequest {
     const PATH: &'static str = "/etcdserverpb.Lease/LeaseRevoke";
     type Response = LeaseRevokeResponse;
 }
@@ -130,7 +129,7 @@ pub struct TxnResponse {
     pub succeeded: bool,
 }
 
-impl Call for TxnRequest {
+impl EtcdCall for TxnRequest {
     const PATH: &'static str = "/etcdserverpb.KV/Txn";
     type Response = TxnResponse;
 }
@@ -153,7 +152,7 @@ pub struct Compare {
     create_revision: Option<i64>,
 }
 
-/// What a [`Compare`] looks at.
+/// The field that a [`Compare`] tests.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, prost::Enumeration)]
 #[repr(i32)]
 enum CompareTarget {

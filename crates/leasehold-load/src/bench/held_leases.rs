@@ -1,4 +1,4 @@
-//! `bench --held N`: what N held leases cost in memory, and how long a restart with them takes.
+//! `bench --held N`: memory per held lease, and the time of a restart with N of them.
 
 use std::time::Duration;
 
@@ -6,43 +6,43 @@ use anyhow::Context;
 use leasehold::Leasehold;
 use serde::Serialize;
 
-use super::many;
-use super::place::Place;
+use super::bulk_acquire;
+use super::engine_dir::EngineDir;
+use super::latency::ratio;
 use super::progress;
-use super::stats::ratio;
-use super::stop::Stop;
+use super::stop_signal::StopSignal;
 use leasehold_support::{output, time};
 
-/// Long enough that none ends while we count.
-const TTL: Duration = Duration::from_secs(3600);
+/// Long enough that no lease lapses during the measurement.
+const HELD_LEASE_TTL: Duration = Duration::from_secs(3600);
 
-/// What was found.
+/// Figures of `--held`.
 #[derive(Debug, Serialize)]
-pub struct Report {
+pub struct HeldLeasesReport {
     url: String,
     fs: String,
     held: u64,
-    /// How long it took to take them all.
+    /// Time to acquire all leases.
     seconds: f64,
     leases_per_s: f64,
-    /// Resident memory of this process: how much it grew, for each lease.
+    /// Growth of this process's resident memory, per lease.
     resident_bytes_per_lease: f64,
-    /// Close, then from the start of opening until the first acquire is answered.
+    /// From opening the engine until the first acquire is answered.
     restart_ms: f64,
     close_ms: f64,
 }
 
-/// Takes the leases, weighs them, restarts the engine.
+/// Acquires the leases, measures memory, then closes and reopens the engine.
 #[allow(clippy::cast_precision_loss, reason = "counts and bytes are far below 2^53")]
-pub async fn run(place: &Place, count: u64, stop: &Stop) -> anyhow::Result<Report> {
-    let client = Leasehold::open(&place.url()).await?;
-    // One lease first: what the engine sets up for its first answer is not the price of a lease.
+pub async fn run(engine_dir: &EngineDir, count: u64, stop: &StopSignal) -> anyhow::Result<HeldLeasesReport> {
+    let client = Leasehold::open(&engine_dir.url()).await?;
+    // Acquire one lease first: what the engine allocates for its first reply is not the cost of a lease.
     let first = client.acquire("bench-first").grant().await?;
     client.release(&first.lease_id).await?;
-    let bar = progress::count(count, "leases taken");
+    let bar = progress::count_bar(count, "leases taken");
     let before = resident_bytes()?;
     let began = time::stopwatch();
-    let taken = many::take(&client, count, || Some(TTL), stop, &bar).await?;
+    let taken = bulk_acquire::acquire_all(&client, count, || Some(HELD_LEASE_TTL), stop, &bar).await?;
     let seconds = began.elapsed().as_secs_f64();
     let grown = resident_bytes()?.saturating_sub(before);
     bar.finish_and_clear();
@@ -53,14 +53,14 @@ pub async fn run(place: &Place, count: u64, stop: &Stop) -> anyhow::Result<Repor
     let closed = closing.elapsed();
 
     let opening = time::stopwatch();
-    let client = Leasehold::open(&place.url()).await?;
+    let client = Leasehold::open(&engine_dir.url()).await?;
     let probe = client.acquire("bench-after-restart").grant().await?;
     let restart = opening.elapsed();
     client.release(&probe.lease_id).await?;
     client.close().await?;
-    Ok(Report {
-        url: place.url(),
-        fs: place.fs.clone(),
+    Ok(HeldLeasesReport {
+        url: engine_dir.url(),
+        fs: engine_dir.fs.clone(),
         held: taken,
         seconds: ratio(seconds, 1.0),
         leases_per_s: (taken as f64 / seconds).round(),
@@ -70,8 +70,8 @@ pub async fn run(place: &Place, count: u64, stop: &Stop) -> anyhow::Result<Repor
     })
 }
 
-/// Prints the figures for people.
-pub fn print(report: &Report) -> anyhow::Result<()> {
+/// Prints the figures as text.
+pub fn print(report: &HeldLeasesReport) -> anyhow::Result<()> {
     output::line(format!("{} on {}", output::plain(&report.url), report.fs))?;
     output::line(format!("held       {} leases, taken at {:.0} per second", report.held, report.leases_per_s))?;
     output::line(format!("resident   {:.1} bytes per lease", report.resident_bytes_per_lease))?;

@@ -1,114 +1,121 @@
-//! What a `--url` of the bench names: a directory, one of our servers, or a peer.
+//! Parses the `--url` of the bench: a directory, a Leasehold server, or a peer.
 //!
 //! # Laws
 //!
-//! 1. What was given as a secret (userinfo, a query) is in no report, no plot and no sentence: `shown` has
-//!    neither.
-//! 2. What cannot be measured is said before anything is.
+//! 1. Secrets of a URL (userinfo, query) appear in no report, plot or message: `display_url` has neither.
+//! 2. A target that cannot be measured is refused before anything is measured.
 //!
 //! # Not here
 //!
-//! Which engine the other commands ask (`cli::target`): the bench drives servers that are no engine of ours.
+//! The engine that other commands use (`cli::target`). The bench also drives servers of others.
 
 use std::path::PathBuf;
 
-use super::peers::{self, Kind, Peer};
-use super::server::Address;
+use super::peers::{self, PeerKind, PeerServer};
+use super::server::ServerAddress;
 use leasehold_support::exit::Failure;
 
-/// Where our servers listen when the URL does not say.
-const PORT: u16 = 7401;
+/// The port when the URL names none.
+const DEFAULT_RESP_PORT: u16 = 7401;
 
-/// What to type instead.
-const HINT: &str = "say e.g. --url embedded:./data or --url leasehold://127.0.0.1:7401";
+/// The hint in every error about a URL.
+const URL_HINT: &str = "say e.g. --url embedded:./data or --url leasehold://127.0.0.1:7401";
 
 /// One target of the bench.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub enum Aim {
+pub enum BenchTarget {
     /// The embedded engine, in this process.
     Embedded(PathBuf),
-    /// Our server, over RESP.
-    Server(Address),
-    /// Somebody else's server, by its native client.
-    Peer(Peer),
+    /// A Leasehold server, over RESP.
+    Server(ServerAddress),
+    /// A server of another kind, through its native client.
+    Peer(PeerServer),
 }
 
-impl Aim {
-    /// Reads a URL.
+impl BenchTarget {
+    /// Parses a URL.
     ///
     /// # Errors
     ///
-    /// Bad usage for what the bench cannot drive, and for peers in a build without them.
+    /// Bad usage for an unknown scheme, and for a peer in a build without the feature `peers`.
     pub fn parse(url: &str) -> anyhow::Result<Self> {
         let Some((scheme, rest)) = url.split_once(':') else {
-            return Err(Failure::usage(format!("the url has no scheme: {HINT}")));
+            return Err(Failure::usage(format!("the url has no scheme: {URL_HINT}")));
         };
         match scheme {
-            "embedded" => directory(rest).map(Self::Embedded),
-            "leasehold" => server(rest).map(Self::Server),
+            "embedded" => parse_directory(rest).map(Self::Embedded),
+            "leasehold" => parse_server(rest).map(Self::Server),
             _ => {
-                let Some(kind) = Kind::named(scheme) else {
-                    return Err(Failure::usage(format!("the bench cannot drive {scheme:?}: {HINT}")));
+                let Some(kind) = PeerKind::from_scheme(scheme) else {
+                    return Err(Failure::usage(format!("the bench cannot drive {scheme:?}: {URL_HINT}")));
                 };
-                let named = Parts::read(scheme, rest)?;
+                let named = UrlParts::parse(scheme, rest)?;
                 peers::require_built(kind)?;
-                Ok(Self::Peer(Peer { kind, url: url.to_owned(), shown: format!("{scheme}://{}", named.place) }))
+                Ok(Self::Peer(PeerServer {
+                    kind,
+                    url: url.to_owned(),
+                    display_url: format!("{scheme}://{}", named.location),
+                }))
             }
         }
     }
 }
 
-fn directory(rest: &str) -> anyhow::Result<PathBuf> {
+fn parse_directory(rest: &str) -> anyhow::Result<PathBuf> {
     if rest.is_empty() {
-        return Err(Failure::usage(format!("embedded: names no directory: {HINT}")));
+        return Err(Failure::usage(format!("embedded: names no directory: {URL_HINT}")));
     }
-    // It would mean a directory in the root, which nobody means.
+    // `embedded://data` would mean a directory in the root: surely a mistake.
     if rest.starts_with("//") {
-        return Err(Failure::usage(format!("embedded: is followed by a path without //: {HINT}")));
+        return Err(Failure::usage(format!("embedded: is followed by a path without //: {URL_HINT}")));
     }
     Ok(PathBuf::from(rest))
 }
 
-fn server(rest: &str) -> anyhow::Result<Address> {
-    let parts = Parts::read("leasehold", rest)?;
-    let place = parts.place.trim_end_matches('/');
-    let no_port = || Failure::usage(format!("leasehold:// is followed by host:port: {HINT}"));
-    // A bare IPv6 address has colons of its own, and stands in brackets when a port follows.
-    let (host, port) = match place.rsplit_once(':') {
+fn parse_server(rest: &str) -> anyhow::Result<ServerAddress> {
+    let parts = UrlParts::parse("leasehold", rest)?;
+    let location = parts.location.trim_end_matches('/');
+    let no_port = || Failure::usage(format!("leasehold:// is followed by host:port: {URL_HINT}"));
+    // An IPv6 address contains colons: it stands in brackets when a port follows.
+    let (host, port) = match location.rsplit_once(':') {
         Some((host, port)) if !port.ends_with(']') => (host, port.parse::<u16>().map_err(|_| no_port())?),
-        _ => (place, PORT),
+        _ => (location, DEFAULT_RESP_PORT),
     };
     let host = host.strip_prefix('[').and_then(|host| host.strip_suffix(']')).unwrap_or(host);
     if host.is_empty() || host.contains('/') || port == 0 {
         return Err(no_port());
     }
-    Ok(Address { host: host.to_owned(), port, key: parts.secret, shown: format!("leasehold://{place}") })
+    Ok(ServerAddress { host: host.to_owned(), port, key: parts.secret, display_url: format!("leasehold://{location}") })
 }
 
-/// A URL taken apart.
-struct Parts {
-    /// Host, port and path: what may be shown.
-    place: String,
-    /// The password of the userinfo, or all of it where there is no colon.
+/// The parts of a URL.
+struct UrlParts {
+    /// Host, port and path. It contains no secret.
+    location: String,
+    /// The password of the userinfo, or all of the userinfo if it has no colon.
     secret: Option<String>,
 }
 
-impl Parts {
-    fn read(scheme: &str, rest: &str) -> anyhow::Result<Self> {
+impl UrlParts {
+    fn parse(scheme: &str, rest: &str) -> anyhow::Result<Self> {
         let none = || Failure::usage(format!("{scheme}: is followed by //host:port"));
         let rest = rest.strip_prefix("//").ok_or_else(none)?;
-        // A query may carry a password too.
+        // A query may contain a password.
         let (rest, query) = rest.split_at(rest.find(['?', '#']).unwrap_or(rest.len()));
         if query.contains('@') {
-            // Else we could not tell a host from half a password, and would show it.
+            // The host could not be told from a part of a password, and would be displayed.
             return Err(Failure::usage("inside a url, write ? as %3F, # as %23 and @ as %40 where they are data"));
         }
-        let (userinfo, place) = rest.rsplit_once('@').map_or((None, rest), |(user, place)| (Some(user), place));
-        if place.is_empty() || place.starts_with(['/', ':']) {
+        let (userinfo, location) =
+            rest.rsplit_once('@').map_or((None, rest), |(user, location)| (Some(user), location));
+        if location.is_empty() || location.starts_with(['/', ':']) {
             return Err(none());
         }
         let secret = userinfo.map(|userinfo| userinfo.split_once(':').map_or(userinfo, |(_, secret)| secret));
-        Ok(Self { place: place.to_owned(), secret: secret.filter(|secret| !secret.is_empty()).map(str::to_owned) })
+        Ok(Self {
+            location: location.to_owned(),
+            secret: secret.filter(|secret| !secret.is_empty()).map(str::to_owned),
+        })
     }
 }
 
@@ -118,8 +125,8 @@ mod tests {
     use leasehold_support::exit;
 
     fn address(url: &str) -> (String, u16, Option<String>, String) {
-        match Aim::parse(url) {
-            Ok(Aim::Server(Address { host, port, key, shown })) => (host, port, key, shown),
+        match BenchTarget::parse(url) {
+            Ok(BenchTarget::Server(ServerAddress { host, port, key, display_url })) => (host, port, key, display_url),
             other => panic!("{url}: {other:?}"),
         }
     }
@@ -136,15 +143,15 @@ mod tests {
             ("leasehold://:s3c@ret@h:1", "h", 1, Some("s3c@ret"), "leasehold://h:1"),
             ("leasehold://me:s3cret@h:1?k=s3cret", "h", 1, Some("s3cret"), "leasehold://h:1"),
         ];
-        for (url, host, port, key, shown) in table {
-            assert_eq!(address(url), (host.into(), port, key.map(str::to_owned), shown.into()), "{url}");
+        for (url, host, port, key, display_url) in table {
+            assert_eq!(address(url), (host.into(), port, key.map(str::to_owned), display_url.into()), "{url}");
         }
     }
 
     #[test]
     fn a_directory_is_taken_as_it_is() {
         for dir in ["./data", "/var/lib/leasehold", "a:b", " x"] {
-            assert_eq!(Aim::parse(&format!("embedded:{dir}")).unwrap(), Aim::Embedded(dir.into()));
+            assert_eq!(BenchTarget::parse(&format!("embedded:{dir}")).unwrap(), BenchTarget::Embedded(dir.into()));
         }
     }
 
@@ -171,7 +178,7 @@ mod tests {
             ("carrier-pigeon://s3cret@coop", "cannot drive"),
         ];
         for (url, part) in table {
-            let error = Aim::parse(url).expect_err(url);
+            let error = BenchTarget::parse(url).expect_err(url);
             let sentence = exit::sentence(&error);
             assert_eq!(exit::code(&error), exit::USAGE, "{url}");
             assert!(sentence.contains(part), "{url}: {sentence}");
@@ -182,11 +189,12 @@ mod tests {
     /// Goal: a build without peers says how to get them; a build with them shows no password.
     #[test]
     fn peers_are_there_or_say_how_to_build_them() {
-        for (scheme, place) in [("redis", "h:1/2"), ("etcd", "h:1,i:2"), ("zk", "h:1/root"), ("postgres", "h:1/db")] {
-            let parsed = Aim::parse(&format!("{scheme}://ada:s3cret@{place}?password=s3cret"));
+        for (scheme, location) in [("redis", "h:1/2"), ("etcd", "h:1,i:2"), ("zk", "h:1/root"), ("postgres", "h:1/db")]
+        {
+            let parsed = BenchTarget::parse(&format!("{scheme}://ada:s3cret@{location}?password=s3cret"));
             if cfg!(feature = "peers") {
-                let Ok(Aim::Peer(peer)) = parsed else { panic!("{parsed:?}") };
-                assert_eq!(peer.shown, format!("{scheme}://{place}"));
+                let Ok(BenchTarget::Peer(peer)) = parsed else { panic!("{parsed:?}") };
+                assert_eq!(peer.display_url, format!("{scheme}://{location}"));
                 assert!(!format!("{peer:?}").contains("s3cret"), "{peer:?}");
             } else {
                 let error = parsed.expect_err(scheme);

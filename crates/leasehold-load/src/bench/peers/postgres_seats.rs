@@ -1,54 +1,53 @@
-//! Seats on PostgreSQL without a box office: one conditional upsert holds two neighbours, one delete gives them back.
+//! Seats on PostgreSQL without a box office: one conditional upsert holds two adjacent seats, one delete releases them.
 //!
-//! What `leasehold rehearse --holds` is compared with: the same hall and the same wishes, prepared, one connection per
-//! buyer. It keeps no audit, no cap per buyer and no idempotency key, and it tells nobody: it is the least that holds.
+//! It is the baseline for `leasehold rehearse --holds`: the same number of seats, the same choice of seats, one
+//! connection per buyer. It has no audit, no limit per buyer, no idempotency key and no notification.
 
 use std::hash::{BuildHasher, RandomState};
 
 use anyhow::{Context, ensure};
 use tokio_postgres::Statement;
 
-use super::postgres::reach;
-use super::{Peer, owner};
-use crate::bench::load::{self, TTL};
+use super::postgres::connect_postgres;
+use super::{PeerServer, unique_owner};
+use crate::bench::pair_load::{self, LEASE_TTL};
 
-/// Seats of the hall: as many as `rehearse --holds` makes.
-const SEATS: u64 = 20_000;
+/// As many seats as `rehearse --holds` creates.
+const SEATS_IN_TABLE: u64 = 20_000;
 
-/// The table of this run, and the connection that makes and drops it.
-pub struct Hall {
+/// The table of this run, and the connection that creates and drops it.
+pub struct SeatTable {
     connection: tokio_postgres::Client,
     name: String,
 }
 
 /// One buyer: a connection with its prepared statements.
-pub struct Buyer {
+pub struct SeatClient {
     connection: tokio_postgres::Client,
     hold: Statement,
     release: Statement,
     buyer: String,
-    dice: RandomState,
-    asked: u64,
+    random_state: RandomState,
+    attempts: u64,
     seats: Vec<String>,
 }
 
-impl Hall {
-    /// Makes the table.
-    pub async fn make(peer: &Peer) -> anyhow::Result<Self> {
-        let connection = reach(peer).await?;
+impl SeatTable {
+    pub async fn create(peer: &PeerServer) -> anyhow::Result<Self> {
+        let connection = connect_postgres(peer).await?;
         let name = format!("leasehold_bench_seats_{}", std::process::id());
-        let make = format!(
+        let create = format!(
             "create table {name} (event_id text not null, seat_id text not null, buyer text not null, \
              token bigint not null, expires_at timestamptz not null, primary key (event_id, seat_id)); \
              create sequence {name}_token"
         );
-        connection.batch_execute(&make).await.context("make the table of the bench")?;
+        connection.batch_execute(&create).await.context("make the table of the bench")?;
         Ok(Self { connection, name })
     }
 
-    /// Connects the buyers.
-    pub async fn connect(&self, peer: &Peer, count: usize) -> anyhow::Result<Vec<Buyer>> {
-        let (table, seconds) = (&self.name, TTL.as_secs());
+    /// Connects the buyers and prepares their statements.
+    pub async fn connect(&self, peer: &PeerServer, count: usize) -> anyhow::Result<Vec<SeatClient>> {
+        let (table, seconds) = (&self.name, LEASE_TTL.as_secs());
         let hold = format!(
             "insert into {table} as held (event_id, seat_id, buyer, token, expires_at) \
              select 'ev', seat, $2, nextval('{table}_token'), clock_timestamp() + interval '{seconds} s' \
@@ -60,34 +59,33 @@ impl Hall {
         let release = format!("delete from {table} where event_id = 'ev' and seat_id = any($1) and buyer = $2");
         let mut buyers = Vec::with_capacity(count);
         for number in 0..count {
-            let connection = reach(peer).await?;
+            let connection = connect_postgres(peer).await?;
             let hold = connection.prepare(&hold).await.context("prepare the hold")?;
             let release = connection.prepare(&release).await.context("prepare the release")?;
-            let (buyer, dice) = (owner(number), RandomState::new());
-            buyers.push(Buyer { connection, hold, release, buyer, dice, asked: 0, seats: Vec::new() });
+            let (buyer, random_state) = (unique_owner(number), RandomState::new());
+            buyers.push(SeatClient { connection, hold, release, buyer, random_state, attempts: 0, seats: Vec::new() });
         }
         Ok(buyers)
     }
 
-    /// Drops the table.
-    pub async fn remove(self) -> anyhow::Result<()> {
+    pub async fn drop_table(self) -> anyhow::Result<()> {
         let drop = format!("drop table {0}; drop sequence {0}_token", self.name);
         self.connection.batch_execute(&drop).await.context("drop the table of the bench")
     }
 }
 
-impl load::Client for Buyer {
-    /// Two neighbours wherever they are free: who was slower asks for others.
+impl pair_load::LockClient for SeatClient {
+    /// Holds two adjacent seats. If another buyer has one of them, it tries two others.
     async fn acquire(&mut self, _: &str) -> anyhow::Result<()> {
         loop {
-            self.asked += 1;
-            let first = self.dice.hash_one(self.asked) % (SEATS / 2) * 2;
+            self.attempts += 1;
+            let first = self.random_state.hash_one(self.attempts) % (SEATS_IN_TABLE / 2) * 2;
             self.seats = vec![format!("S-{first:05}"), format!("S-{:05}", first + 1)];
             let held = self.connection.query(&self.hold, &[&self.seats, &self.buyer]).await.context("upsert")?;
             match held.len() {
                 2 => return Ok(()),
                 0 => {}
-                // All or nothing.
+                // All or nothing: release the one seat that was held.
                 _ => drop(self.connection.execute(&self.release, &[&self.seats, &self.buyer]).await.context("delete")?),
             }
         }

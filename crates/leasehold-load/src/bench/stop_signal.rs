@@ -1,4 +1,4 @@
-//! Ctrl-C, TERM or HUP: ends a bench or a rehearsal early, with its results so far and cleaned up.
+//! The stop signal: SIGINT, SIGTERM or SIGHUP ends a bench or a rehearsal early, with clean-up and the results so far.
 
 use std::time::Duration;
 
@@ -7,12 +7,12 @@ use tokio::sync::watch;
 use leasehold_support::output;
 use leasehold_support::signals::Signals;
 
-/// Whether somebody asked to stop.
+/// Tells tasks and loops whether a stop was requested.
 #[derive(Clone, Debug)]
-pub struct Stop(watch::Receiver<bool>);
+pub struct StopSignal(watch::Receiver<bool>);
 
-impl Stop {
-    /// Starts listening, for something of this name. Needs a runtime.
+impl StopSignal {
+    /// Spawns the task that listens for signals. `what` names the run in the message to the user. Needs a runtime.
     pub fn listen(what: &'static str) -> anyhow::Result<Self> {
         let mut signals = Signals::listen()?;
         let (ask, asked) = watch::channel(false);
@@ -21,20 +21,19 @@ impl Stop {
             let _ = ask.send(true);
             output::say(format!("ending {what}; once more to leave at once, without cleaning up"));
             signals.next().await;
-            // What hangs (a disk, an engine) would keep us for ever.
-            std::process::exit(i32::from(super::INTERRUPTED));
+            // A second signal exits at once: a disk or an engine that hangs would block the clean-up forever.
+            std::process::exit(i32::from(super::EXIT_INTERRUPTED));
         });
         Ok(Self(asked))
     }
 
-    /// Whether somebody asked.
-    pub fn is_asked(&self) -> bool {
+    pub fn is_requested(&self) -> bool {
         *self.0.borrow()
     }
 
-    /// Waits this long, or until somebody asks.
+    /// Sleeps for `time`, or until a stop is requested.
     #[allow(clippy::disallowed_methods, reason = "a bench measures real time")]
-    pub async fn within(&self, time: Duration) {
+    pub async fn sleep_or_stop(&self, time: Duration) {
         let mut asked = self.0.clone();
         tokio::select! {
             () = tokio::time::sleep(time) => {}

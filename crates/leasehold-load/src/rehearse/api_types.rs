@@ -1,90 +1,87 @@
-//! What the server says, as far as a rehearsal listens.
+//! JSON bodies of the box office's HTTP API, as far as a rehearsal reads them.
+//!
+//! They are separate from the server's own types on purpose: a rehearsal tests the API from outside.
 
 use serde::{Deserialize, Deserializer, de::Error as _};
 
-/// A seat or an area under a token.
+/// A seat or an area with its token.
 #[derive(Clone, Debug, PartialEq, Eq, Deserialize)]
-pub struct Piece {
-    /// Which.
+pub struct ApiPiece {
     pub id: String,
-    /// With which token.
     #[serde(deserialize_with = "decimal")]
     pub token: u64,
-    /// How many places; one seat has none.
+    /// The number of places of an area. A seat has none.
     #[serde(default)]
     pub qty: u32,
 }
 
-/// A hold.
 #[derive(Debug, Deserialize)]
-pub struct Held {
+pub struct ApiHold {
     pub hold_id: String,
     #[serde(default)]
     pub hold_key: String,
     #[serde(default)]
     pub state: String,
     #[serde(default)]
-    pub seats: Vec<Piece>,
+    pub seats: Vec<ApiPiece>,
     #[serde(default)]
-    pub areas: Vec<Piece>,
+    pub areas: Vec<ApiPiece>,
     pub remaining_ms: u64,
     #[serde(default)]
     pub total: u64,
 }
 
-/// As little of a hold as it takes to release it: for loads that have no time.
+/// Only what is needed to release a hold, borrowed from the body: for loads.
 #[derive(Debug, Deserialize)]
-pub struct Handle<'a> {
+pub struct ApiHoldHandle<'a> {
     pub hold_id: &'a str,
     pub hold_key: &'a str,
 }
 
-/// An order.
 #[derive(Debug, Deserialize)]
-pub struct Sold {
+pub struct ApiOrder {
     pub order_id: String,
     #[serde(default)]
-    pub seats: Vec<Piece>,
+    pub seats: Vec<ApiPiece>,
     #[serde(default)]
-    pub areas: Vec<Piece>,
+    pub areas: Vec<ApiPiece>,
     #[serde(default)]
     pub late: bool,
 }
 
-/// A no.
+/// A problem document.
 #[derive(Debug, Default, Deserialize)]
 #[serde(default)]
-pub struct No {
+pub struct ApiProblem {
     pub code: String,
     pub detail: String,
-    pub conflicts: Vec<Lost>,
-    pub alternative: Option<Alternative>,
-    pub resolution: Option<Resolution>,
+    pub conflicts: Vec<ApiConflict>,
+    pub alternative: Option<ApiAlternative>,
+    pub resolution: Option<ApiResolution>,
 }
 
-/// A seat or area that was not to be had.
+/// A seat or an area that could not be held.
 #[derive(Debug, Deserialize)]
-pub struct Lost {
+pub struct ApiConflict {
     pub reason: String,
 }
 
-/// Seats instead.
+/// Seats offered in place of those that were refused.
 #[derive(Debug, Deserialize)]
-pub struct Alternative {
+pub struct ApiAlternative {
     pub seats: Vec<String>,
 }
 
-/// What became of late money.
+/// What happened to a payment that came too late.
 #[derive(Debug, Deserialize)]
-pub struct Resolution {
+pub struct ApiResolution {
     pub state: String,
     #[serde(default)]
     pub offer: Option<String>,
 }
 
-/// An event.
 #[derive(Debug, Deserialize)]
-pub struct Event {
+pub struct ApiEvent {
     pub event_id: String,
     #[serde(default)]
     pub name: String,
@@ -97,64 +94,57 @@ pub struct Event {
     pub per_buyer: u32,
 }
 
-/// The hall.
+/// The seat map of an event.
 #[derive(Debug, Deserialize)]
-pub struct Map {
-    pub sections: Vec<Section>,
+pub struct ApiSeatMap {
+    pub sections: Vec<ApiSection>,
     #[serde(default)]
-    pub areas: Vec<Area>,
+    pub areas: Vec<ApiArea>,
 }
 
-/// Part of a hall.
 #[derive(Debug, Deserialize)]
-pub struct Section {
-    pub rows: Vec<Row>,
+pub struct ApiSection {
+    pub rows: Vec<ApiRow>,
 }
 
-/// Part of a section.
 #[derive(Debug, Deserialize)]
-pub struct Row {
-    pub seats: Vec<Seat>,
+pub struct ApiRow {
+    pub seats: Vec<ApiSeat>,
 }
 
-/// A seat.
 #[derive(Debug, Deserialize)]
-pub struct Seat {
+pub struct ApiSeat {
     pub id: String,
 }
 
-/// An area.
 #[derive(Clone, Debug, Deserialize)]
-pub struct Area {
+pub struct ApiArea {
     pub id: String,
     pub capacity: u32,
 }
 
-/// Every seat as it is now.
+/// The state of every seat.
 #[derive(Debug, Deserialize)]
-pub struct Availability {
-    pub seats: Vec<Now>,
+pub struct ApiAvailability {
+    pub seats: Vec<ApiSeatState>,
 }
 
-/// A seat as it is now.
 #[derive(Debug, Deserialize)]
-pub struct Now {
+pub struct ApiSeatState {
     pub id: String,
     pub state: String,
     #[serde(default)]
     pub hold_id: Option<String>,
 }
 
-/// A page of the audit.
 #[derive(Debug, Deserialize)]
-pub struct Page {
-    pub entries: Vec<Entry>,
+pub struct ApiAuditPage {
+    pub entries: Vec<ApiAuditEntry>,
     pub next: Option<u64>,
 }
 
-/// An entry of the audit.
 #[derive(Clone, Debug, Deserialize)]
-pub struct Entry {
+pub struct ApiAuditEntry {
     pub seq: u64,
     pub kind: String,
     #[serde(default)]
@@ -164,43 +154,42 @@ pub struct Entry {
     #[serde(default)]
     pub payment_ref: Option<String>,
     #[serde(default)]
-    pub seats: Vec<Change>,
-    /// Of a sale: its price.
+    pub seats: Vec<ApiSeatChange>,
+    /// Of a sale: the price.
     #[serde(default)]
     pub amount: Option<u64>,
-    /// Of a sale: what came for it, and who said so.
+    /// Of a sale: what was paid, and who reported the payment.
     #[serde(default)]
     pub paid: Option<u64>,
     #[serde(default)]
     pub source: Option<String>,
 }
 
-/// What a seat came to.
+/// The new state of a seat.
 #[derive(Clone, Debug, Deserialize)]
-pub struct Change {
+pub struct ApiSeatChange {
     pub id: String,
     pub state: String,
     #[serde(default, deserialize_with = "decimal_or_none")]
     pub token: Option<u64>,
 }
 
-/// What the server says of its own invariants.
+/// The invariants that the server checked itself.
 #[derive(Debug, Deserialize)]
-pub struct Invariants {
+pub struct ApiInvariants {
     pub ok: bool,
-    pub checks: Vec<Check>,
+    pub checks: Vec<ApiCheck>,
 }
 
-/// One of them.
 #[derive(Clone, Debug, Deserialize)]
-pub struct Check {
+pub struct ApiCheck {
     pub name: String,
     pub ok: bool,
     #[serde(default)]
     pub detail: String,
 }
 
-/// Tokens are decimal texts.
+/// The API sends tokens as decimal strings.
 fn decimal<'de, D: Deserializer<'de>>(from: D) -> Result<u64, D::Error> {
     let text = String::deserialize(from)?;
     text.parse().map_err(|_| D::Error::custom("a token is a decimal text"))

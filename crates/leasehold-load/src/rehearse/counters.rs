@@ -1,25 +1,24 @@
-//! What happened to the buyers, added up while it happens.
+//! Counters and histograms of a rehearsal, updated while it runs.
 
 use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
-use crate::bench::stats::Stats;
+use crate::bench::latency::LatencyHistogram;
 
-/// Shared by all buyers.
+/// Counters behind a lock, shared by all buyer tasks.
 #[derive(Clone)]
-pub struct Tally(Arc<Mutex<Sums>>);
+pub struct SharedCounters(Arc<Mutex<RehearsalCounters>>);
 
-/// The sums.
-pub struct Sums {
-    /// Latencies of holds that were granted, of refusals, of confirms that sold, of releases.
-    pub hold: Stats,
-    pub refusal: Stats,
-    pub confirm: Stats,
-    pub release: Stats,
-    /// Seats and areas refused, by reason.
+pub struct RehearsalCounters {
+    /// Latencies of granted holds, of refusals, of successful confirms, of releases.
+    pub hold: LatencyHistogram,
+    pub refusal: LatencyHistogram,
+    pub confirm: LatencyHistogram,
+    pub release: LatencyHistogram,
+    /// Refused seats and areas, by reason.
     pub reasons: BTreeMap<String, u64>,
-    /// Whom the buyers were, and what became of them.
+    /// Buyers that arrived, and their outcomes.
     pub arrived: u64,
     pub went_without: u64,
     pub released: u64,
@@ -32,34 +31,34 @@ pub struct Sums {
     pub sold_other_seats: u64,
     pub refunded: u64,
     pub expired: u64,
-    /// Answers nobody expects, by status and code.
+    /// Unexpected responses, by status and code.
     pub errors: BTreeMap<String, u64>,
-    /// Connections that broke before the answer.
+    /// Requests that failed without a response.
     pub lost: u64,
-    /// "Not now" of the server, by status.
+    /// Responses that ask to retry later, by status.
     pub not_now: BTreeMap<u16, u64>,
-    /// The longest anybody waited for an answer; the longest of those who did not have to ask twice.
+    /// The longest time to a response. The second one counts only requests without a retry.
     pub longest_wait: Duration,
     pub longest_wait_first_try: Duration,
-    /// What is still open at the end.
+    /// Requests whose outcome is still unknown.
     pub unknown: u64,
-    /// From when on the latencies of a load count, and how long they did.
+    /// When a load starts to count latencies, and for how long it counted.
     pub counting_from: Option<Instant>,
     pub counted: Duration,
 }
 
-impl Tally {
-    /// Nothing yet.
+impl SharedCounters {
+    /// All counters at zero.
     ///
     /// # Errors
     ///
-    /// A histogram cannot be made.
+    /// A histogram cannot be created.
     pub fn new() -> anyhow::Result<Self> {
-        Ok(Self(Arc::new(Mutex::new(Sums {
-            hold: Stats::new()?,
-            refusal: Stats::new()?,
-            confirm: Stats::new()?,
-            release: Stats::new()?,
+        Ok(Self(Arc::new(Mutex::new(RehearsalCounters {
+            hold: LatencyHistogram::new()?,
+            refusal: LatencyHistogram::new()?,
+            confirm: LatencyHistogram::new()?,
+            release: LatencyHistogram::new()?,
             reasons: BTreeMap::new(),
             arrived: 0,
             went_without: 0,
@@ -84,38 +83,38 @@ impl Tally {
         }))))
     }
 
-    /// Changes or reads the sums.
-    pub fn change<T>(&self, with: impl FnOnce(&mut Sums) -> T) -> T {
+    /// Updates or reads the counters under the lock.
+    pub fn update<T>(&self, with: impl FnOnce(&mut RehearsalCounters) -> T) -> T {
         with(&mut self.0.lock().unwrap_or_else(PoisonError::into_inner))
     }
 }
 
-impl Sums {
-    /// Somebody got an answer after this long.
-    pub fn answered(&mut self, waited: Duration, retried: bool) {
+impl RehearsalCounters {
+    /// Records the time that a request waited for its response.
+    pub fn record_wait(&mut self, waited: Duration, retried: bool) {
         self.longest_wait = self.longest_wait.max(waited);
         if !retried {
             self.longest_wait_first_try = self.longest_wait_first_try.max(waited);
         }
     }
 
-    /// The server said: not now.
-    pub fn again(&mut self, status: u16) {
+    /// Counts a response that asks to retry later.
+    pub fn count_not_now(&mut self, status: u16) {
         *self.not_now.entry(status).or_default() += 1;
     }
 
-    /// Something nobody expects.
-    pub fn error(&mut self, status: u16, code: &str) {
+    /// Counts an unexpected response.
+    pub fn count_error(&mut self, status: u16, code: &str) {
         let code = if code.is_empty() { "no code" } else { code };
         *self.errors.entry(format!("{status} {code}")).or_default() += 1;
     }
 
-    /// Whether what was asked at this moment counts.
-    pub fn counts(&self, asked: Instant) -> bool {
-        self.counting_from.is_some_and(|from| asked >= from)
+    /// Whether a request sent at this moment is counted.
+    pub fn is_counted(&self, sent_at: Instant) -> bool {
+        self.counting_from.is_some_and(|from| sent_at >= from)
     }
 
-    /// The share of requests for seats that were refused.
+    /// The share of hold requests that were refused.
     #[allow(clippy::cast_precision_loss, reason = "counts are far below 2^53")]
     pub fn conflict_rate(&self) -> f64 {
         let (granted, refused) = (self.hold.count() as f64, self.refusal.count() as f64);

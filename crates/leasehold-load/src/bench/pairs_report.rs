@@ -1,45 +1,46 @@
-//! What the bench found, for people and for scripts.
+//! The report of the pair load, as a table and as JSON.
 
 use serde::Serialize;
 
-use super::disk::Found;
-use super::load::Measured;
-use super::stats::{Summary, ratio};
+use super::disk::FdatasyncLatency;
+use super::latency::{LatencySummary, ratio};
+use super::pair_load::PairMeasurement;
 use leasehold_support::output::{self, Table};
 
-/// One target's figures: the object of the contract, and beside it what the figures are measured by.
+/// Figures of one target: the JSON object of `--json`.
 #[derive(Debug, Serialize)]
-pub struct Report {
-    /// What was measured.
+pub struct PairsReport {
     pub url: String,
-    /// How many at once.
+    /// Concurrent clients.
     pub clients: usize,
-    /// How long.
     pub seconds: f64,
-    /// How many pairs of acquire and release.
+    /// Pairs of acquire and release.
     pub pairs: u64,
-    /// How many in each second.
     pub pairs_per_s: f64,
-    /// Latency of an acquire.
-    pub acquire_us: Summary,
-    /// Latency of a pair.
-    pub pair_us: Summary,
-    /// The disk's own pace, measured in the same run.
-    pub fdatasync_us: Found,
-    /// The file system below.
+    pub acquire_us: LatencySummary,
+    pub pair_us: LatencySummary,
+    /// Latency of fdatasync, measured in the same run.
+    pub fdatasync_us: FdatasyncLatency,
+    /// The file system of the measured disk.
     pub fs: String,
-    /// Pairs per second, of `clients / (2 x p50 of one fdatasync)`: what one commit per sync would allow.
+    /// `pairs_per_s`, divided by `clients / (2 x p50 of one fdatasync)`.
     pub ratio_pairs_to_bound: f64,
-    /// The p50 of an acquire, of that of one fdatasync.
+    /// The p50 of an acquire, divided by the p50 of one fdatasync.
     pub ratio_acquire_to_fdatasync: f64,
-    /// CPU time of this process for each pair. Beside a server on the same machine, it is what the load itself took.
+    /// CPU time of this process per pair. Beside a server on the same machine, it is the cost of the load itself.
     pub cpu_us_per_pair: f64,
 }
 
-impl Report {
-    /// Puts load and disk side by side.
+impl PairsReport {
+    /// Combines the figures of the load and of the disk.
     #[allow(clippy::cast_precision_loss, reason = "pairs are far below 2^53")]
-    pub fn new(url: String, clients: usize, measured: &Measured, fdatasync: Found, fs: String) -> Self {
+    pub fn new(
+        url: String,
+        clients: usize,
+        measured: &PairMeasurement,
+        fdatasync: FdatasyncLatency,
+        fs: String,
+    ) -> Self {
         let sync_us = fdatasync.p50;
         let acquire_us = measured.acquire.summary();
         let pairs_per_s = measured.pairs_per_s();
@@ -53,21 +54,21 @@ impl Report {
             pair_us: measured.pair.summary(),
             fdatasync_us: fdatasync,
             fs,
-            ratio_pairs_to_bound: ratio(pairs_per_s, bound(clients, sync_us)),
+            ratio_pairs_to_bound: ratio(pairs_per_s, pairs_per_s_bound(clients, sync_us)),
             ratio_acquire_to_fdatasync: ratio(acquire_us.p50, sync_us),
             cpu_us_per_pair: ratio(measured.cpu.as_secs_f64() * 1e6, measured.pair.count() as f64),
         }
     }
 }
 
-/// Pairs per second that the disk allows: each pair waits for two syncs, and the clients share each sync.
+/// Pairs per second that the disk allows: each pair waits for two syncs, and all clients share each sync.
 #[allow(clippy::cast_precision_loss, reason = "a count of clients is far below 2^53")]
-fn bound(clients: usize, sync_us: f64) -> f64 {
+fn pairs_per_s_bound(clients: usize, sync_us: f64) -> f64 {
     if sync_us > 0.0 { clients as f64 / (2.0 * sync_us / 1e6) } else { 0.0 }
 }
 
-/// Prints the figures as a table, and the two ratios in words.
-pub fn print(reports: &[Report]) -> anyhow::Result<()> {
+/// Prints the figures as a table, and the two ratios as text.
+pub fn print(reports: &[PairsReport]) -> anyhow::Result<()> {
     let mut table = Table::new(&[
         "URL",
         "FS",
@@ -84,11 +85,13 @@ pub fn print(reports: &[Report]) -> anyhow::Result<()> {
     ]);
     for report in reports {
         let latencies = [report.acquire_us, report.pair_us];
-        let latencies = latencies.iter().flat_map(|summary| [summary.p50, summary.p99, summary.max]).map(micros);
+        let latencies = latencies.iter().flat_map(|summary| [summary.p50, summary.p99, summary.max]).map(format_micros);
         let head =
             [report.url.clone(), report.fs.clone(), report.clients.to_string(), format!("{:.0}", report.pairs_per_s)];
         table.row(
-            head.into_iter().chain(latencies).chain([micros(report.fdatasync_us.p50), micros(report.cpu_us_per_pair)]),
+            head.into_iter()
+                .chain(latencies)
+                .chain([format_micros(report.fdatasync_us.p50), format_micros(report.cpu_us_per_pair)]),
         );
     }
     table.print()?;
@@ -105,8 +108,8 @@ pub fn print(reports: &[Report]) -> anyhow::Result<()> {
     Ok(())
 }
 
-/// A latency for people.
-pub fn micros(us: f64) -> String {
+/// Formats a latency as microseconds or milliseconds.
+pub fn format_micros(us: f64) -> String {
     if us >= 10_000.0 { format!("{:.1} ms", us / 1_000.0) } else { format!("{us:.0} us") }
 }
 
@@ -114,33 +117,33 @@ pub fn micros(us: f64) -> String {
 mod tests {
     use std::time::Duration;
 
-    use super::super::stats::Stats;
+    use super::super::latency::LatencyHistogram;
     use super::*;
 
-    fn stats(us: &[u64]) -> Stats {
-        let mut stats = Stats::new().unwrap();
-        us.iter().for_each(|us| stats.record(Duration::from_micros(*us)));
-        stats
+    fn histogram(us: &[u64]) -> LatencyHistogram {
+        let mut histogram = LatencyHistogram::new().unwrap();
+        us.iter().for_each(|us| histogram.record(Duration::from_micros(*us)));
+        histogram
     }
 
     /// Goal: the ratios are what the issue defines them to be.
     /// Method: figures small enough to work out by hand.
     #[test]
     fn ratios_are_those_of_the_issue() {
-        let measured = Measured {
+        let measured = PairMeasurement {
             elapsed: Duration::from_secs(2),
             cpu: Duration::from_micros(75),
-            acquire: stats(&[150, 150, 150]),
-            pair: stats(&[300, 300, 300]),
+            acquire: histogram(&[150, 150, 150]),
+            pair: histogram(&[300, 300, 300]),
         };
-        let disk = Found { p50: 100.0, p99: 300.0, p50_before: 90.0, p50_after: 190.0 };
-        assert!(!disk.is_steady() && Found { p50_after: 180.0, ..disk }.is_steady());
-        let report = Report::new("embedded:x".into(), 10, &measured, disk, "ext4".into());
+        let disk = FdatasyncLatency { p50: 100.0, p99: 300.0, p50_before: 90.0, p50_after: 190.0 };
+        assert!(!disk.is_steady() && FdatasyncLatency { p50_after: 180.0, ..disk }.is_steady());
+        let report = PairsReport::new("embedded:x".into(), 10, &measured, disk, "ext4".into());
         assert_eq!(report.pairs, 3);
         assert!((report.cpu_us_per_pair - 25.0).abs() < 1e-6, "{report:?}");
         // 1.5 pairs/s of 10 / (2 x 100 us) = 50,000 pairs/s.
         assert!((report.ratio_pairs_to_bound - 0.0).abs() < 0.001);
         assert!((report.ratio_acquire_to_fdatasync - 1.5).abs() < 0.01, "{report:?}");
-        assert!((bound(10, 100.0) - 50_000.0).abs() < 1e-6);
+        assert!((pairs_per_s_bound(10, 100.0) - 50_000.0).abs() < 1e-6);
     }
 }
