@@ -39,7 +39,7 @@ pub struct Feed {
 }
 
 impl Feed {
-    /// Starts the task that follows an event. It ends when the last stream is dropped.
+    /// Starts the task that follows an event. The task ends when the feed is dropped.
     pub fn start(office: Office, event: EventId) -> Arc<Self> {
         let feed = Arc::new(Self { office, event, recent: Mutex::default(), head: watch::Sender::new(0) });
         let (weak, changes) = (Arc::downgrade(&feed), feed.office.changes(&feed.event));

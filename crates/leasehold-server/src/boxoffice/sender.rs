@@ -23,7 +23,7 @@ use crate::api::boxoffice::staff_entry_json;
 use leasehold_support::sync::lock;
 use leasehold_support::time::wall_ms;
 
-/// The resource that the sending server holds.
+/// The resource that the sending server holds, and for how long between renewals.
 const SENDER_LEASE_NAME: &str = "boxoffice-webhooks";
 const SENDER_LEASE_TTL: Duration = Duration::from_secs(15);
 const DELIVERY_CHECK_EVERY: Duration = Duration::from_millis(250);
@@ -98,7 +98,12 @@ impl WebhookSender {
     /// Age of the oldest entry that a receiver did not accept.
     pub fn lag_ms(&self, now_ms: u64) -> u64 {
         let deliveries = lock(&self.deliveries);
-        deliveries.values().filter_map(|key| key.behind).map(|at| now_ms.saturating_sub(at)).max().unwrap_or(0)
+        deliveries
+            .values()
+            .filter_map(|progress| progress.behind)
+            .map(|at| now_ms.saturating_sub(at))
+            .max()
+            .unwrap_or(0)
     }
 
     async fn keep_lease(&self, lease: Option<Grant>) -> Result<Grant, Error> {

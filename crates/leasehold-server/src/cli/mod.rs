@@ -4,8 +4,8 @@
 //!   arguments ──▶ Cli ──▶ Target (which engine) ──▶ command ──▶ output, exit code
 //! ```
 //!
-//! Every command but `serve` and `bench` runs on one thread. `run` needs that: the parent-death signal of its child is
-//! tied to the thread that started it.
+//! Commands on leases run on one thread. `run` needs that: the parent-death signal of its child is tied to the thread
+//! that started it.
 
 mod acquire;
 mod engines;

@@ -48,10 +48,10 @@ impl EventSource for WatchSource {
     async fn next_text(&mut self) -> Result<String, Problem> {
         loop {
             match timeout_at(self.heartbeat.next_check(), self.watcher.next()).await {
-                Ok(messages) => {
-                    let messages = messages.map_err(|denial| self.denial_problem(&denial))?;
+                Ok(updates) => {
+                    let updates = updates.map_err(|denial| self.denial_problem(&denial))?;
                     self.heartbeat.restart();
-                    return self.write_messages(messages).await;
+                    return self.write_updates(updates).await;
                 }
                 Err(_) if self.watcher.caller().principal.revoked.load(Ordering::Relaxed) => {
                     return Err(Problem::from(&Denial::Unauthorized));
@@ -67,10 +67,10 @@ impl EventSource for WatchSource {
 }
 
 impl WatchSource {
-    async fn write_messages(&mut self, messages: Vec<WatchUpdate>) -> Result<String, Problem> {
+    async fn write_updates(&mut self, updates: Vec<WatchUpdate>) -> Result<String, Problem> {
         let mut text = String::new();
-        for message in messages {
-            match message {
+        for update in updates {
+            match update {
                 WatchUpdate::Event(event, prev) => {
                     let (id, kind) = (event.id, event.kind.word());
                     let data = EventJson::new(event, prev).to_json();

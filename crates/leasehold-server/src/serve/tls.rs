@@ -3,8 +3,7 @@
 //! # Laws
 //!
 //! 1. Certificate and key always belong together: a reload that fails changes nothing.
-//! 2. With `client_ca` a client without a valid certificate fails the handshake, and no session is resumed after a
-//!    reload.
+//! 2. With `client_ca` every handshake checks the certificate of the client: sessions are not resumed.
 
 use std::fmt;
 use std::fs;
@@ -24,7 +23,7 @@ use super::config::TlsFiles;
 /// The TLS configuration of both ports, which can be reloaded from its files.
 pub struct ServerTls {
     files: TlsFiles,
-    current: Arc<Current>,
+    current: Arc<CurrentMaterial>,
     /// The configuration of the HTTP port, with ALPN.
     pub http: Arc<ServerConfig>,
     /// The configuration of the RESP port.
@@ -33,10 +32,10 @@ pub struct ServerTls {
 
 /// What new handshakes use.
 #[derive(Debug)]
-struct Current(RwLock<Material>);
+struct CurrentMaterial(RwLock<TlsMaterial>);
 
 #[derive(Clone, Debug)]
-struct Material {
+struct TlsMaterial {
     key: Arc<CertifiedKey>,
     clients: Option<Arc<dyn ClientCertVerifier>>,
 }
@@ -48,11 +47,11 @@ impl ServerTls {
     ///
     /// A sentence that names the file.
     pub fn load(files: TlsFiles) -> Result<Self, String> {
-        let material = Material::read(&files)?;
-        let asks = material.clients.is_some();
-        let current = Arc::new(Current(RwLock::new(material)));
-        let http = Arc::new(server(&current, asks, &[b"http/1.1"])?);
-        let resp = Arc::new(server(&current, asks, &[])?);
+        let material = TlsMaterial::read(&files)?;
+        let wants_client_certificates = material.clients.is_some();
+        let current = Arc::new(CurrentMaterial(RwLock::new(material)));
+        let http = Arc::new(server_config(&current, wants_client_certificates, &[b"http/1.1"])?);
+        let resp = Arc::new(server_config(&current, wants_client_certificates, &[])?);
         Ok(Self { files, current, http, resp })
     }
 
@@ -62,7 +61,7 @@ impl ServerTls {
     ///
     /// A sentence that names the file; nothing was changed.
     pub fn reload(&self) -> Result<(), String> {
-        let material = Material::read(&self.files)?;
+        let material = TlsMaterial::read(&self.files)?;
         *self.current.0.write().unwrap_or_else(PoisonError::into_inner) = material;
         Ok(())
     }
@@ -74,48 +73,56 @@ impl fmt::Debug for ServerTls {
     }
 }
 
-fn server(current: &Arc<Current>, asks: bool, protocols: &[&[u8]]) -> Result<ServerConfig, String> {
-    let builder = ServerConfig::builder_with_provider(provider())
+fn server_config(
+    current: &Arc<CurrentMaterial>,
+    wants_client_certificates: bool,
+    protocols: &[&[u8]],
+) -> Result<ServerConfig, String> {
+    let builder = ServerConfig::builder_with_provider(crypto_provider())
         .with_protocol_versions(&[&rustls::version::TLS13, &rustls::version::TLS12])
         .map_err(|error| format!("TLS cannot be set up: {error}"))?;
-    let builder = if asks { builder.with_client_cert_verifier(current.clone()) } else { builder.with_no_client_auth() };
+    let builder = if wants_client_certificates {
+        builder.with_client_cert_verifier(current.clone())
+    } else {
+        builder.with_no_client_auth()
+    };
     let mut config = builder.with_cert_resolver(current.clone());
     config.alpn_protocols = protocols.iter().map(|protocol| protocol.to_vec()).collect();
-    if asks {
+    if wants_client_certificates {
         config.session_storage = Arc::new(NoServerSessionStorage {});
         config.send_tls13_tickets = 0;
     }
     Ok(config)
 }
 
-fn provider() -> Arc<rustls::crypto::CryptoProvider> {
+fn crypto_provider() -> Arc<rustls::crypto::CryptoProvider> {
     Arc::new(rustls::crypto::ring::default_provider())
 }
 
-impl Material {
+impl TlsMaterial {
     fn read(files: &TlsFiles) -> Result<Self, String> {
-        let chain = certificates(&files.cert)?;
-        let key = PrivateKeyDer::from_pem_slice(&read(&files.key)?)
+        let chain = read_certificates(&files.cert)?;
+        let key = PrivateKeyDer::from_pem_slice(&read_file(&files.key)?)
             .map_err(|error| format!("{} holds no private key: {error}", files.key.display()))?;
-        let key = CertifiedKey::from_der(chain, key, &provider())
+        let key = CertifiedKey::from_der(chain, key, &crypto_provider())
             .map_err(|error| format!("{} and {} do not fit: {error}", files.cert.display(), files.key.display()))?;
-        let clients = files.client_ca.as_deref().map(clients).transpose()?;
+        let clients = files.client_ca.as_deref().map(client_verifier).transpose()?;
         Ok(Self { key: Arc::new(key), clients })
     }
 }
 
-fn clients(path: &Path) -> Result<Arc<dyn ClientCertVerifier>, String> {
+fn client_verifier(path: &Path) -> Result<Arc<dyn ClientCertVerifier>, String> {
     let mut roots = RootCertStore::empty();
-    for certificate in certificates(path)? {
+    for certificate in read_certificates(path)? {
         roots.add(certificate).map_err(|error| format!("{}: {error}", path.display()))?;
     }
-    WebPkiClientVerifier::builder_with_provider(Arc::new(roots), provider())
+    WebPkiClientVerifier::builder_with_provider(Arc::new(roots), crypto_provider())
         .build()
         .map_err(|error| format!("{}: {error}", path.display()))
 }
 
-fn certificates(path: &Path) -> Result<Vec<CertificateDer<'static>>, String> {
-    let found: Result<Vec<_>, _> = CertificateDer::pem_slice_iter(&read(path)?).collect();
+fn read_certificates(path: &Path) -> Result<Vec<CertificateDer<'static>>, String> {
+    let found: Result<Vec<_>, _> = CertificateDer::pem_slice_iter(&read_file(path)?).collect();
     match found {
         Ok(found) if !found.is_empty() => Ok(found),
         Ok(_) => Err(format!("{} holds no certificate", path.display())),
@@ -123,12 +130,12 @@ fn certificates(path: &Path) -> Result<Vec<CertificateDer<'static>>, String> {
     }
 }
 
-fn read(path: &Path) -> Result<Vec<u8>, String> {
+fn read_file(path: &Path) -> Result<Vec<u8>, String> {
     fs::read(path).map_err(|error| format!("{} cannot be read: {error}", path.display()))
 }
 
-impl Current {
-    fn get(&self) -> Material {
+impl CurrentMaterial {
+    fn get(&self) -> TlsMaterial {
         self.0.read().unwrap_or_else(PoisonError::into_inner).clone()
     }
 
@@ -138,13 +145,13 @@ impl Current {
     }
 }
 
-impl ResolvesServerCert for Current {
+impl ResolvesServerCert for CurrentMaterial {
     fn resolve(&self, _: ClientHello<'_>) -> Option<Arc<CertifiedKey>> {
         Some(self.get().key)
     }
 }
 
-impl ClientCertVerifier for Current {
+impl ClientCertVerifier for CurrentMaterial {
     fn root_hint_subjects(&self) -> &[DistinguishedName] {
         // No hints: clients know which authority signs them.
         &[]
@@ -178,7 +185,7 @@ impl ClientCertVerifier for Current {
     }
 
     fn supported_verify_schemes(&self) -> Vec<SignatureScheme> {
-        provider().signature_verification_algorithms.supported_schemes()
+        crypto_provider().signature_verification_algorithms.supported_schemes()
     }
 }
 

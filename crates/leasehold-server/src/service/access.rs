@@ -35,9 +35,9 @@ impl Service {
     /// background task.
     fn check_reserved_names(&self, verb: Verb, names: &[&str]) -> Option<Denial> {
         let reserved = verb.takes_by_name() && names.iter().any(|name| Self::is_reserved(name));
-        let [seats, chores] = RESERVED_NAME_PREFIXES;
+        let [seats, tasks] = RESERVED_NAME_PREFIXES;
         (reserved && self.boxoffice.get().is_some()).then(|| {
-            Denial::Forbidden(format!("names that begin with {seats} or {chores} are taken by the box office alone"))
+            Denial::Forbidden(format!("names that begin with {seats} or {tasks} are taken by the box office alone"))
         })
     }
 

@@ -212,6 +212,13 @@ async fn requests_that_are_wrong() {
     post(&format!("{json_type}Idempotency-Key: {}\r\n", "k".repeat(129)), fine).await.problem(400, "invalid");
     post(&format!("{json_type}Idempotency-Key: \r\n"), fine).await.problem(400, "invalid");
     post(json_type, fine).await.with(201);
+    server.end().await;
+}
+
+/// Goal: what is wrong in a path, a query or the reason of a revoke is refused, and no value is shown.
+#[tokio::test(flavor = "multi_thread")]
+async fn paths_and_queries_that_are_wrong() {
+    let server = Server::start().await;
     for path in [
         "/v1/resources?limit=0",
         "/v1/resources?limit=1001",

@@ -48,7 +48,8 @@ impl Authority {
     }
 
     fn client(&self, certified_by: Option<&Self>) -> ClientConfig {
-        let builder = ClientConfig::builder_with_provider(provider()).with_safe_default_protocol_versions().unwrap();
+        let builder =
+            ClientConfig::builder_with_provider(crypto_provider()).with_safe_default_protocol_versions().unwrap();
         let builder = builder.with_root_certificates(self.roots());
         match certified_by {
             None => builder.with_no_client_auth(),

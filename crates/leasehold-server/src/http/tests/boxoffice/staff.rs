@@ -54,7 +54,13 @@ async fn staff_acts_and_it_is_written_down() {
     );
     server.post(&of("void"), &json!({})).await.problem(400, "invalid");
     server.lawful(&event).await;
+    check_report(&server, &event).await;
+    check_audit(&server, &event).await;
+    server.end().await;
+}
 
+async fn check_report(server: &Server, event: &str) {
+    let path = |end: &str| format!("/v1/events/{event}/{end}");
     let report = server.get(&path("report")).await.with(200).json();
     schema::holds(&report, "Report");
     assert_eq!((&report["totals"]["sold"], &report["takings"]["revenue"]), (&json!(1), &json!(3000)));
@@ -64,8 +70,11 @@ async fn staff_acts_and_it_is_written_down() {
     assert_eq!(csv.header("content-type"), "text/csv; charset=utf-8");
     assert_eq!(csv.text().lines().count(), 2, "{}", csv.text());
     server.get(&path("report?format=pdf")).await.problem(400, "invalid");
+}
 
-    server.until_audit(&event, "voided", 1).await;
+async fn check_audit(server: &Server, event: &str) {
+    let path = |end: &str| format!("/v1/events/{event}/{end}");
+    server.until_audit(event, "voided", 1).await;
     let audit = server.get(&path("audit")).await.with(200).json();
     schema::holds(&audit, "AuditPage");
     let entries = audit["entries"].as_array().unwrap();
@@ -85,7 +94,6 @@ async fn staff_acts_and_it_is_written_down() {
     let csv = server.get(&path("audit?format=csv")).await.with(200).text();
     assert_eq!(csv.lines().count(), numbers.len() + 1);
     server.get(&path("audit?limit=0")).await.problem(400, "invalid");
-    server.end().await;
 }
 
 /// Goal: metrics of the box office are there, and no event or buyer is a label.
