@@ -3,7 +3,11 @@
 //! The ceilings are what was reached, and only go down. `cargo test --package leasehold-server --test tidy -- --nocapture`
 //! prints the figures.
 
-#![allow(clippy::unwrap_used, clippy::print_stdout, reason = "a test: it panics when something is wrong, and prints figures")]
+#![allow(
+    clippy::unwrap_used,
+    clippy::print_stdout,
+    reason = "a test: it panics when something is wrong, and prints figures"
+)]
 
 mod source;
 

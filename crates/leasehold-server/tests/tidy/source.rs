@@ -112,8 +112,7 @@ impl Source {
                 own && (line.trim() == "}" || line.ends_with("};"))
             };
             let is_short = line.ends_with('}') || line.ends_with(';');
-            let length =
-                if is_short { 1 } else { lines[at + 1..].iter().position(|line| ends(&line)).map_or(1, |n| n + 2) };
+            let length = if is_short { 1 } else { lines[at + 1..].iter().position(ends).map_or(1, |n| n + 2) };
             found.push(Function { name: name.to_owned(), line: at + 1, lines: length });
         }
         found
