@@ -50,13 +50,42 @@ pub struct WebhookSender {
     engine: Arc<dyn Engine>,
     clock: Arc<dyn Clock>,
     deliveries: Mutex<HashMap<DeliveryKey, DeliveryProgress>>,
-    busy: Mutex<HashSet<DeliveryKey>>,
+    under_way: DeliveriesUnderWay,
+}
+
+/// The sequences that are being delivered: each by one task at a time.
+#[derive(Clone, Default)]
+struct DeliveriesUnderWay(Arc<Mutex<HashSet<DeliveryKey>>>);
+
+impl DeliveriesUnderWay {
+    /// None: a task delivers this sequence already.
+    fn begin(&self, key: DeliveryKey) -> Option<DeliveryUnderWay> {
+        lock(&self.0).insert(key.clone()).then(|| DeliveryUnderWay { all: self.clone(), key })
+    }
+}
+
+/// Ends with the task, even if the task panics: otherwise the webhook would get nothing until a restart.
+struct DeliveryUnderWay {
+    all: DeliveriesUnderWay,
+    key: DeliveryKey,
+}
+
+impl Drop for DeliveryUnderWay {
+    fn drop(&mut self) {
+        lock(&self.all.0).remove(&self.key);
+    }
 }
 
 impl WebhookSender {
     /// Over a box office, and the engine that grants the lease of the sender.
     pub fn new(boxoffice: Arc<BoxOffice>, engine: Arc<dyn Engine>, clock: Arc<dyn Clock>) -> Arc<Self> {
-        Arc::new(Self { boxoffice, engine, clock, deliveries: Mutex::default(), busy: Mutex::default() })
+        Arc::new(Self {
+            boxoffice,
+            engine,
+            clock,
+            deliveries: Mutex::default(),
+            under_way: DeliveriesUnderWay::default(),
+        })
     }
 
     /// Sends until dropped.
@@ -162,15 +191,16 @@ impl WebhookSender {
             Some(cursor) => cursor,
             None => self.boxoffice.office().webhook_cursor(&row.id, event).await?,
         };
-        if cursor >= head || !lock(&self.busy).insert(key.clone()) {
+        if cursor >= head {
             return Ok(());
         }
+        let Some(under_way) = self.under_way.begin(key) else { return Ok(()) };
         let (this, row) = (self.clone(), row.clone());
         tokio::spawn(async move {
             let known = DeliveryProgress { cursor: Some(cursor), ..known };
-            let progress = this.deliver(&row, &key.1, known).await;
-            lock(&this.deliveries).insert(key.clone(), progress);
-            lock(&this.busy).remove(&key);
+            let progress = this.deliver(&row, &under_way.key.1, known).await;
+            // Before it ends: the next task must begin where this one stopped.
+            lock(&this.deliveries).insert(under_way.key.clone(), progress);
         });
         Ok(())
     }
@@ -215,5 +245,26 @@ impl WebhookSender {
         };
         tracing::info!(webhook = row.id, failed, why, "a webhook was not taken, and will be sent again");
         DeliveryProgress { failed, next: Some(self.clock.now().plus(pause)), ..known }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Goal: a sequence is delivered by one task at a time, and a task that panics does not end it for good.
+    #[tokio::test]
+    async fn a_delivery_that_panics_can_begin_again() {
+        let all = DeliveriesUnderWay::default();
+        let key = ("wh_1".to_owned(), EventId("ev_1".into()));
+        let first = all.begin(key.clone()).unwrap();
+        assert!(all.begin(key.clone()).is_none(), "one at a time");
+        assert!(all.begin(("wh_2".to_owned(), key.1.clone())).is_some(), "others are not kept waiting");
+        let task = tokio::spawn(async move {
+            let _under_way = first;
+            panic!("on purpose");
+        });
+        assert!(task.await.unwrap_err().is_panic());
+        assert!(all.begin(key).is_some());
     }
 }

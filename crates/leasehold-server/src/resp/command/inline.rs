@@ -180,6 +180,8 @@ pub fn write_engine_reply(shape: ReplyShape, answer: Result<EngineReply, Stopped
             let error = stopped.into_error("the command");
             if is_acquire {
                 context.service.metrics.record_refusal(AcquireOutcome::from_error(&error));
+            } else if is_renewal {
+                context.service.metrics.record_renew_failure(&error);
             }
             return context.writer().denial(&Denial::Engine(error));
         }

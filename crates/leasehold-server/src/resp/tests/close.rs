@@ -241,3 +241,23 @@ async fn a_race_of_grant_and_hang_up_strands_nothing_beyond_its_ttl() {
     });
     clocked.server.end().await;
 }
+
+/// Goal: a renewal that fails because the engine has stopped counts as a failed renewal, inline and in a task alike.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_renewal_by_a_stopped_engine_is_counted() {
+    for embedded in [true, false] {
+        let clocked = ClockedServer::open(Duration::ZERO, embedded).await;
+        let server = clocked.server;
+        let mut client = server.connect();
+        let granted =
+            tokio::task::block_in_place(|| client.ask(&["LEASE", "ACQUIRE", "30000", "RESOURCES", "seat-14"]));
+        let lease = granted.lines().nth(2).unwrap_or_else(|| panic!("{granted}")).to_owned();
+        server.service.close().await.unwrap();
+        let refused = tokio::task::block_in_place(|| client.ask(&["LEASE", "RENEW", &lease]));
+        assert!(refused.starts_with("-UNAVAILABLE"), "{refused}");
+        let caller = server.service.anonymous_caller(crate::service::PeerAddress(server.address)).unwrap();
+        let metrics = server.service.metrics(&caller).await.unwrap();
+        assert!(metrics.contains("leasehold_renew_failures_total{reason=\"other\"} 1\n"), "{metrics}");
+        tokio::task::block_in_place(|| server.server.stop());
+    }
+}
