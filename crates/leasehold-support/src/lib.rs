@@ -4,6 +4,7 @@
 //! - [`output`]: the only place that writes to the terminal.
 //! - [`duration`]: `30s` and `1h30m`, read and written.
 //! - [`time`]: wall-clock times for people, and a stopwatch.
+//! - [`tls`]: TLS as a client.
 //! - [`signals`]: TERM, INT and HUP as a stream.
 //! - [`sync`]: a mutex lock that ignores poisoning.
 //! - [`net`]: an address to connect to, for a listener.
@@ -17,3 +18,4 @@ pub mod output;
 pub mod signals;
 pub mod sync;
 pub mod time;
+pub mod tls;

@@ -132,15 +132,7 @@ fn split_authority(authority: &str) -> Option<(String, Option<u16>)> {
 }
 
 fn tls_connector() -> anyhow::Result<TlsConnector> {
-    let mut roots = rustls::RootCertStore::empty();
-    let _ = roots.add_parsable_certificates(rustls_native_certs::load_native_certs().certs);
-    let provider = Arc::new(rustls::crypto::ring::default_provider());
-    let config = rustls::ClientConfig::builder_with_provider(provider)
-        .with_safe_default_protocol_versions()
-        .context("set up TLS")?
-        .with_root_certificates(roots)
-        .with_no_client_auth();
-    Ok(TlsConnector::from(Arc::new(config)))
+    Ok(TlsConnector::from(leasehold_support::tls::client_config()?))
 }
 
 #[cfg(test)]

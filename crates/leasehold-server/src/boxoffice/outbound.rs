@@ -72,15 +72,7 @@ impl Outbound {
     ///
     /// TLS cannot be set up.
     pub fn new(guard: TargetGuard) -> anyhow::Result<Arc<Self>> {
-        let mut roots = rustls::RootCertStore::empty();
-        // Without system certificates, https requests fail when they are made.
-        let _ = roots.add_parsable_certificates(rustls_native_certs::load_native_certs().certs);
-        let provider = Arc::new(rustls::crypto::ring::default_provider());
-        let config = rustls::ClientConfig::builder_with_provider(provider)
-            .with_safe_default_protocol_versions()?
-            .with_root_certificates(roots)
-            .with_no_client_auth();
-        Ok(Arc::new(Self { guard, tls: TlsConnector::from(Arc::new(config)) }))
+        Ok(Arc::new(Self { guard, tls: TlsConnector::from(leasehold_support::tls::client_config()?) }))
     }
 
     /// The rules for targets.
