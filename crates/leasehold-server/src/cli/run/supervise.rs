@@ -70,6 +70,10 @@ impl Supervisor<'_> {
         let mut lost = false;
         let mut stopping: Option<Stopping> = None;
         loop {
+            // Not only when SIGCHLD comes: the command may have been suspended before this process listened for it.
+            if self.has_terminal && status.is_none() {
+                self.continue_if_suspended();
+            }
             let now = self.clock.now();
             if self.lease.is_live() {
                 valid_until = now.plus(self.lease.remaining());
@@ -104,7 +108,7 @@ impl Supervisor<'_> {
                 ended = self.child.wait(), if status.is_none() => status = Some(ended?),
                 _ = self.lease.lost(), if !lost => {}
                 signal = self.signals.next() => self.group.send_signal(signal),
-                _ = children.recv(), if self.has_terminal => self.continue_if_suspended(),
+                _ = children.recv(), if self.has_terminal => {}
                 () = self.clock.sleep_until(wake) => {}
             }
         }
