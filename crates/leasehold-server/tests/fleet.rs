@@ -13,7 +13,7 @@ use std::time::Duration;
 
 use common::server::Server;
 use common::{Answer, PATIENCE, Site, now, pause, text, wait_until};
-use leasehold_boxoffice::ledger::postgres::cluster::Cluster;
+use leasehold_harness::postgres::Cluster;
 use rustix::process::Signal;
 use serde_json::{Value, json};
 

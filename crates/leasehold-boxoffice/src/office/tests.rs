@@ -43,7 +43,7 @@ pub(super) struct TestOffice {
     other: Arc<dyn Ledger>,
     /// The database whose clock is set by hand too.
     #[cfg(feature = "postgres")]
-    database: Option<(crate::ledger::postgres::cluster::Cluster, String)>,
+    database: Option<(leasehold_harness::postgres::Cluster, String)>,
     _dir: tempfile::TempDir,
 }
 
@@ -62,13 +62,15 @@ impl TestOffice {
     /// Over a PostgreSQL of its own, which two servers have opened.
     #[cfg(feature = "postgres")]
     pub(super) async fn on_postgres(change: impl FnOnce(&mut EventSettings)) -> Self {
-        use crate::ledger::postgres::{self, Postgres, cluster::Cluster};
+        use crate::ledger::postgres::tests::set_moment;
+        use crate::ledger::postgres::{self, Postgres};
+        use leasehold_harness::postgres::Cluster;
         let cluster = Cluster::start(&[]);
         let database = cluster.database().await;
         let open =
             async || Postgres::open(&cluster.url(&database), postgres::PostgresOptions::default()).await.unwrap();
         let ledgers: [Arc<dyn Ledger>; 2] = [open().await, open().await];
-        cluster.set_moment(&database, 1_000_000).await;
+        set_moment(&cluster, &database, 1_000_000).await;
         let (clock, dir) = (ManualClock::new(), tempfile::tempdir().unwrap());
         clock.advance(Duration::from_secs(1000));
         let case = Self::over(clock, dir, ledgers, change).await;
@@ -110,8 +112,9 @@ impl TestOffice {
         self.clock.advance(span);
         #[cfg(feature = "postgres")]
         if let Some((cluster, database)) = &self.database {
+            use crate::ledger::postgres::tests::set_moment;
             use leasehold::clock::Clock as _;
-            cluster.set_moment(database, self.clock.now().as_nanos() / 1_000_000).await;
+            set_moment(cluster, database, self.clock.now().as_nanos() / 1_000_000).await;
         }
     }
 

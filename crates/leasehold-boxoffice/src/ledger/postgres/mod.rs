@@ -34,8 +34,6 @@
 mod batch;
 mod batch_state;
 mod calls;
-#[cfg(any(test, feature = "testkit"))]
-pub mod cluster;
 mod error;
 mod job;
 mod lock;
@@ -46,7 +44,7 @@ mod store;
 mod tls;
 
 #[cfg(test)]
-mod tests;
+pub(crate) mod tests;
 
 use std::sync::atomic::AtomicU64;
 use std::sync::{Arc, Mutex, PoisonError};

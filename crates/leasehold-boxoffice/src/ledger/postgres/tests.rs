@@ -8,7 +8,8 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, OnceLock};
 use std::time::Duration;
 
-use super::cluster::Cluster;
+use leasehold_harness::postgres::Cluster;
+
 use super::{Postgres, PostgresOptions};
 use crate::error::Error;
 use crate::layout::{Layout, Seat};
@@ -27,6 +28,15 @@ pub(super) async fn open(cluster: &Cluster, database: &str) -> Arc<Postgres> {
     Postgres::open(&cluster.url(database), PostgresOptions::default()).await.unwrap()
 }
 
+/// Sets the clock of a ledger by hand: from now on it is this moment there, until another is set.
+pub(crate) async fn set_moment(cluster: &Cluster, database: &str, millis: u64) {
+    let sql = format!(
+        "CREATE OR REPLACE FUNCTION leasehold_boxoffice.moment() RETURNS bigint LANGUAGE sql VOLATILE
+         AS 'SELECT {millis}::bigint'"
+    );
+    cluster.execute(database, &sql).await;
+}
+
 /// A database of its own for each ledger, under a clock set by hand.
 struct InDatabase {
     name: Mutex<String>,
@@ -37,7 +47,7 @@ impl InDatabase {
     async fn open(&self) -> Arc<dyn Ledger> {
         let name = self.name.lock().unwrap().clone();
         let ledger = open(cluster(), &name).await;
-        cluster().set_moment(&name, self.moment.load(Ordering::SeqCst)).await;
+        set_moment(cluster(), &name, self.moment.load(Ordering::SeqCst)).await;
         ledger
     }
 }
@@ -55,7 +65,7 @@ impl LedgerSubject for InDatabase {
         Box::pin(async move {
             let moment = self.moment.fetch_add(millis, Ordering::SeqCst) + millis;
             let name = self.name.lock().unwrap().clone();
-            cluster().set_moment(&name, moment).await;
+            set_moment(cluster(), &name, moment).await;
         })
     }
 
@@ -308,7 +318,7 @@ async fn the_clock_is_the_servers() {
     assert!((before - 1..=after).contains(&i64::try_from(now.0).unwrap()), "{before} {now:?} {after}");
     let ada = ledger.open_hold(LedgerCall::by("ada"), opening("h_1", 1, "ada", &[1])).await.unwrap();
     assert!(ada.now >= now && ada.value.hold.opened_at == ada.now);
-    let step = async |to: Moment| cluster().set_moment(&database, to.0).await;
+    let step = async |to: Moment| set_moment(cluster(), &database, to.0).await;
     // A step forward: over early, by as much.
     step(ada.value.hold.expires_at).await;
     ledger.open_hold(LedgerCall::by("bob"), opening("h_2", 2, "bob", &[1])).await.unwrap();

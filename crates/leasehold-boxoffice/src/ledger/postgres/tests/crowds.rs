@@ -11,7 +11,7 @@ async fn two_servers_are_one_ledger() {
     let database = cluster().database().await;
     let ledgers = [open(cluster(), &database).await, open(cluster(), &database).await];
     make_event(&*ledgers[0], 30).await;
-    cluster().set_moment(&database, 1_000_000).await;
+    set_moment(cluster(), &database, 1_000_000).await;
     let tokens = Arc::new(AtomicU64::new(1));
     let mut granted = 0;
     for round in 0..12u64 {
@@ -48,7 +48,7 @@ async fn two_servers_are_one_ledger() {
         granted += tasks.join_all().await.into_iter().sum::<u64>();
         check(&*ledgers[0]).await;
         if round % 3 == 2 {
-            cluster().set_moment(&database, 1_000_000 + (round + 1) * 150_000).await;
+            set_moment(cluster(), &database, 1_000_000 + (round + 1) * 150_000).await;
         }
         if round % 2 == 1 {
             let orders = ledgers[0].orders(&"ev".into(), None, 1000).await.unwrap();

@@ -4,7 +4,6 @@
 //! on the machine the test fails.
 
 use std::io::Write as _;
-use std::net::TcpListener;
 use std::os::unix::fs::{MetadataExt as _, PermissionsExt as _};
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
@@ -19,6 +18,7 @@ const START_DEADLINE: Duration = Duration::from_secs(60);
 const POLL_EVERY: Duration = Duration::from_millis(20);
 
 /// A running server. See the module.
+#[derive(Debug)]
 pub struct Cluster {
     dir: PathBuf,
     port: u16,
@@ -45,8 +45,7 @@ impl Cluster {
             .output()
             .expect("initdb can be run");
         assert!(made.status.success(), "initdb: {}", String::from_utf8_lossy(&made.stderr));
-        let port =
-            TcpListener::bind("127.0.0.1:0").and_then(|listener| listener.local_addr()).expect("a free port").port();
+        let port = crate::free_port();
         let settings = settings.iter().map(|setting| format!(" -c {setting}")).collect();
         let cluster = Self { dir, port, settings, shell: Mutex::default(), databases: AtomicU64::new(0) };
         cluster.start_server();
@@ -115,7 +114,7 @@ impl Cluster {
         std::os::unix::fs::chown(&path, Some(owner), None).expect("it may be given to the server");
     }
 
-    /// A connection to a database, for what a test does behind the ledger's back.
+    /// A connection to a database, for what a test does behind our back.
     ///
     /// # Panics
     ///
@@ -124,6 +123,15 @@ impl Cluster {
         let (client, connection) = tokio_postgres::connect(&self.url(database), NoTls).await.expect("a connection");
         tokio::spawn(async move { drop(connection.await) });
         client
+    }
+
+    /// Runs SQL in a database.
+    ///
+    /// # Panics
+    ///
+    /// If it fails.
+    pub async fn execute(&self, database: &str, sql: &str) {
+        self.client(database).await.batch_execute(sql).await.expect("the SQL runs");
     }
 
     /// Makes an empty database, and says its name.
@@ -136,19 +144,6 @@ impl Cluster {
         let client = self.client("postgres").await;
         client.batch_execute(&format!("CREATE DATABASE {name}")).await.expect("a database can be made");
         name
-    }
-
-    /// Sets the clock of a ledger by hand: from now on it is this moment there, until another is set.
-    ///
-    /// # Panics
-    ///
-    /// If there is no ledger in this database.
-    pub async fn set_moment(&self, database: &str, millis: u64) {
-        let sql = format!(
-            "CREATE OR REPLACE FUNCTION leasehold_boxoffice.moment() RETURNS bigint LANGUAGE sql VOLATILE
-             AS 'SELECT {millis}::bigint'"
-        );
-        self.client(database).await.batch_execute(&sql).await.expect("the clock can be set");
     }
 
     /// Changes a setting of the server, for all sessions.
