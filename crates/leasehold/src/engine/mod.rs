@@ -24,9 +24,11 @@ pub use watch::{Event, EventId, EventKind, Seen, Watch, Watching};
 
 #[cfg(feature = "embedded")]
 pub mod embedded;
-#[cfg(any(test, feature = "embedded", feature = "testkit"))]
+#[cfg(any(test, feature = "embedded", feature = "testkit", feature = "redis"))]
 pub(crate) mod from_book;
 mod keys;
+#[cfg(feature = "redis")]
+pub mod redis;
 #[cfg(feature = "remote")]
 pub mod remote;
 mod watch;
