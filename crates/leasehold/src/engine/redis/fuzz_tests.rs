@@ -108,7 +108,7 @@ impl Trial<'_> {
         let mut reader = WireReader::new(&bytes);
         while reader.left() > 0 {
             let event = News::decode(&mut reader).expect("events of the book");
-            self.book_events.entry(event.holder.to_owned()).or_default().push(event.kind.word().to_owned());
+            self.book_events.entry(event.holder.replace('\'', "")).or_default().push(event.kind.word().to_owned());
         }
         outcome.reply
     }
@@ -387,6 +387,23 @@ impl Trial<'_> {
         }
     }
 
+    fn try_relabel(&mut self) {
+        let Some(at) = self.pick_lease() else { return };
+        let (key, secret) = (record_key(&self.calls[at].text.handle), self.secret_of(at));
+        let holder = format!("{}'", self.calls[at].label);
+        let redis = owner_reply(&self.run(Script::Relabel, &[key], &[secret, holder.clone()])).expect("an answer");
+        let lease = self.calls[at].lease.expect("it is granted");
+        let book = self.apply(Command::Relabel { lease, holder: &holder });
+        self.log.push(format!("relabel {}: book {book:?}, redis {redis:?}", self.calls[at].label));
+        let same = matches!(
+            (&book, redis),
+            (Reply::Relabelled, OwnerReply::Done(1)) | (Reply::Refused(Refusal::Stale), OwnerReply::Stale)
+        );
+        if !same {
+            self.fail("relabel differs");
+        }
+    }
+
     fn try_revoke(&mut self) {
         let (name, _) = NAMES[self.random.below(NAMES.len())];
         let redis = self.run(Script::Revoke, &[name.into()], &["a drill".into()]);
@@ -459,6 +476,7 @@ impl Trial<'_> {
                 9..12 => self.try_renew(),
                 12..16 => self.try_release(),
                 16 => self.try_revoke(),
+                17 if self.random.one_in(2) => self.try_relabel(),
                 17 => self.try_other_capacity(),
                 _ => self.try_cancel(),
             }
@@ -491,9 +509,10 @@ impl Trial<'_> {
                 "r" => "released",
                 "l" => "lapsed",
                 "v" => "revoked",
+                "b" => "relabelled",
                 _ => continue,
             };
-            seen.entry(lines.next().expect("a holder").to_owned()).or_default().push(kind.to_owned());
+            seen.entry(lines.next().expect("a holder").replace('\'', "")).or_default().push(kind.to_owned());
         }
         if seen != self.book_events {
             self.fail(&format!("events:\nbook  {:?}\nredis {seen:?}", self.book_events));

@@ -10,12 +10,9 @@ if record.state ~= 'L' or not end_of(record) then
   tell()
   return -1
 end
-if record.holder ~= ARGV[2] then
-  local start = string.match(record.static, '^([^\n]*\n)')
-  local static = start .. ARGV[2] .. '\n' .. record.wants
-  call('SET', KEYS[1], 'L' .. static .. record.tail, 'KEEPTTL')
-  record.holder = ARGV[2]
-  add_event('b', record, '')
-end
+local start = string.match(record.static, '^([^\n]*\n)')
+call('SET', KEYS[1], 'L' .. start .. ARGV[2] .. '\n' .. record.wants .. record.tail, 'KEEPTTL')
+record.holder = ARGV[2]
+add_event('b', record, '')
 tell()
 return 1
