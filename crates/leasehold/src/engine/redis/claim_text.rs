@@ -33,10 +33,12 @@ pub(super) struct ClaimText {
     pub keys: Vec<String>,
     /// The part of the record that the client makes.
     pub static_part: String,
+    /// Life of the lease: the ttl, within the cap.
+    pub life_ms: u64,
     /// How long the keys live.
-    pub px: u64,
+    px: u64,
     pub wait_ms: u64,
-    pub ttl_ms: u64,
+    pub cap_ms: Option<u64>,
     /// One exclusive name, no delay and no request id: a release may take the fast way.
     pub plain: bool,
     /// One exclusive name: an acquire may take the fast way.
@@ -80,9 +82,10 @@ impl ClaimText {
             };
             debug_assert!(written.is_ok(), "text grows");
         }
-        let px = ttl_ms.min(cap_ms.unwrap_or(u64::MAX)).saturating_add(delay_ms).max(1);
+        let life_ms = ttl_ms.min(cap_ms.unwrap_or(u64::MAX));
+        let px = life_ms.saturating_add(delay_ms).max(1);
         let wait_ms = millis(claim.wait);
-        Self { handle, secret, fingerprint, keys, static_part, px, wait_ms, ttl_ms, plain, one_exclusive }
+        Self { handle, secret, fingerprint, keys, static_part, life_ms, px, wait_ms, cap_ms, plain, one_exclusive }
     }
 
     /// Keys and arguments of the acquire script.

@@ -1,12 +1,14 @@
 -- KEYS: the key. ARGV: reason. Returns how many, -1 a stranger has it.
-serve(reap())
+local freed = reap()
 local seen = look(KEYS[1])
 if seen.foreign then
+  serve(freed)
   tell()
   return -1
 end
 -- The holders are taken before anybody is served: a successor is never hit.
-local records, freed, count = {}, { KEYS[1] }, 0
+local records, count = {}, 0
+push_all(freed, { KEYS[1] })
 if seen.use == 'x' then
   if seen.record then
     records[1] = seen.record
