@@ -42,7 +42,7 @@ mod watch;
 pub type Answer<'a, T> = Pin<Box<dyn Future<Output = Result<T, Error>> + Send + 'a>>;
 
 /// Says what was tried, for the error message; nothing is formatted when nothing goes wrong.
-#[cfg(any(feature = "embedded", feature = "remote"))]
+#[cfg(any(feature = "embedded", feature = "remote", feature = "redis"))]
 pub(crate) type AttemptText<'a> = &'a (dyn Fn() -> String + Sync);
 
 /// What decides grants.

@@ -482,7 +482,8 @@ impl Trial<'_> {
                 17 => self.try_other_capacity(),
                 _ => self.try_cancel(),
             }
-            if self.random.one_in(2) {
+            // One verb may come before either has done what is due. After it they may have noticed different things.
+            if !self.settled || self.random.one_in(2) {
                 self.settle();
             }
         }
