@@ -74,9 +74,40 @@ impl RedisServer {
         let dir = std::env::temp_dir().join(format!("leasehold-redis-{:016x}", crate::random_number()));
         std::fs::create_dir_all(&dir).expect("a directory can be made");
         let settings = settings.iter().map(|setting| (*setting).to_owned()).collect();
-        let server = Self { dir, port: crate::free_port(), settings, clock, running: Mutex::default() };
-        server.start_server();
-        server
+        let mut server = Self { dir, port: crate::free_port(), settings, clock, running: Mutex::default() };
+        // Another test may take the port between the look and the start.
+        for _ in 0..20 {
+            server.spawn_server();
+            if server.is_started() {
+                return server;
+            }
+            server.kill();
+            server.port = crate::free_port();
+        }
+        let log = std::fs::read_to_string(server.dir.join("log")).unwrap_or_default();
+        panic!("Redis did not start (is redis-server installed? apt-get install redis-server): {log}");
+    }
+
+    /// Waits until the server answers; false if it ended instead.
+    fn is_started(&self) -> bool {
+        for _ in 0..START_DEADLINE.as_millis() / POLL_EVERY.as_millis() {
+            if self.answers() {
+                return true;
+            }
+            let log = std::fs::read_to_string(self.dir.join("log")).unwrap_or_default();
+            if log.contains("Could not create server TCP listening socket") || log.contains("not found") {
+                return false;
+            }
+            pause(POLL_EVERY);
+        }
+        false
+    }
+
+    /// Whether it is our server that answers on the port.
+    fn answers(&self) -> bool {
+        let pid = self.running.lock().expect("nobody panics with it").as_ref().map(|running| running.pid);
+        let ours = pid.map(|pid| format!("process_id:{}\r", pid.as_raw_nonzero()));
+        ours.is_some_and(|ours| self.command(&["INFO", "server"]).contains(&ours))
     }
 
     /// Starts the server on its port and directory, after [`RedisServer::kill`].
@@ -85,9 +116,8 @@ impl RedisServer {
     ///
     /// If it does not start.
     pub fn start_server(&self) {
-        let answers = || self.command(&["PING"]).trim() == "PONG";
         self.spawn_server();
-        self.wait("start", answers);
+        self.wait("start", || self.answers());
     }
 
     /// Starts the server without waiting until it answers.
@@ -101,7 +131,7 @@ impl RedisServer {
         // The pipe says "stop", or ends because we did: then nobody else tidies up.
         let script = format!(
             "redis-server --port {port} --bind 127.0.0.1 --dir {dir} --save '' --appendonly no --daemonize no {settings} \
-             > {dir}/log 2>&1 < /dev/null & pid=$!; echo $pid; read word; kill -KILL $pid; wait $pid 2> /dev/null; \
+             > {dir}/log 2>&1 < /dev/null & pid=$!; echo $pid; read word; kill -KILL $pid 2> /dev/null; wait $pid 2> /dev/null; \
              test -n \"$word\" || rm -rf {dir}"
         );
         let mut shell = Command::new("/bin/sh");
@@ -190,12 +220,16 @@ impl RedisServer {
             if done() {
                 return;
             }
-            #[expect(clippy::disallowed_methods, reason = "another process cannot be waited for under virtual time")]
-            std::thread::sleep(POLL_EVERY);
+            pause(POLL_EVERY);
         }
         let log = std::fs::read_to_string(self.dir.join("log")).unwrap_or_default();
-        panic!("Redis did not {what} (is redis-server installed? apt-get install redis-server): {log}");
+        panic!("Redis did not {what}: {log}");
     }
+}
+
+fn pause(span: Duration) {
+    #[expect(clippy::disallowed_methods, reason = "another process cannot be waited for under virtual time")]
+    std::thread::sleep(span);
 }
 
 impl Drop for RedisServer {

@@ -10,8 +10,10 @@ use leasehold::engine::Engine;
 use leasehold::engine::redis::{RedisEngine, RedisOptions};
 use leasehold_harness::redis::{DURABLE, RedisServer};
 
-/// How far an answer may be off on a busy machine.
-const SLACK: Duration = Duration::from_millis(100);
+/// How far an answer may be off on a busy machine, where a server is killed and three engines are opened again.
+const SLACK: Duration = Duration::from_millis(150);
+/// Nothing is taken off remaining times: a law compares the longest ttl, of which the slew is 43 s.
+const EXACT: &str = "?slew=0";
 /// Laws mostly sleep, so many of them run at once.
 const LAWS_AT_ONCE: usize = 12;
 
@@ -109,23 +111,23 @@ fn keeps_the_laws(subject: fn() -> RedisSubject) {
 /// Goal: a Redis that only remembers keeps every law that is asked of an engine without fencing.
 #[test]
 fn redis_in_memory_keeps_the_laws() {
-    keeps_the_laws(|| RedisSubject::new(&[], 1, ""));
+    keeps_the_laws(|| RedisSubject::new(&[], 1, EXACT));
 }
 
 /// Goal: a Redis that syncs every write is durable and fenced, and a kill -9 loses nothing.
 #[test]
 fn durable_redis_keeps_the_laws() {
-    keeps_the_laws(|| RedisSubject::new(DURABLE, 1, ""));
+    keeps_the_laws(|| RedisSubject::new(DURABLE, 1, EXACT));
 }
 
 /// Goal: three processes on one Redis are one engine.
 #[test]
 fn a_fleet_on_redis_keeps_the_laws() {
-    keeps_the_laws(|| RedisSubject::new(DURABLE, 3, ""));
+    keeps_the_laws(|| RedisSubject::new(DURABLE, 3, EXACT));
 }
 
 /// Goal: names with a prefix, and waiters of another client that are woken, change nothing.
 #[test]
 fn a_preset_keeps_the_laws() {
-    keeps_the_laws(|| RedisSubject::new(&[], 1, "?preset=python-redis-lock"));
+    keeps_the_laws(|| RedisSubject::new(&[], 1, "?preset=python-redis-lock&slew=0"));
 }
