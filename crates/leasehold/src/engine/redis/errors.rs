@@ -12,7 +12,7 @@ pub(super) const CLOSED: &str = "the engine was closed";
 
 /// Why a call has no reply that a script gave.
 #[derive(Debug)]
-pub(super) enum CallError {
+pub(in crate::engine) enum CallError {
     /// The answer is final.
     Decided(Error),
     /// Nothing happened, and it may work in a moment.
@@ -25,13 +25,13 @@ pub(super) enum CallError {
 
 /// Whether the connection can be used on.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum ConnectionState {
+pub(in crate::engine) enum ConnectionState {
     Good,
     Broken,
 }
 
 /// What the server's error to a script means. Every refusal but the last two comes before the script runs.
-pub(super) fn read_error(error: &RedisError, script: Script) -> (CallError, ConnectionState) {
+pub(in crate::engine) fn read_error(error: &RedisError, script: Script) -> (CallError, ConnectionState) {
     use ConnectionState::{Broken, Good};
     let detail = error.detail().unwrap_or_default();
     let sentence = |text: &str| -> BoxError { format!("{text} ({detail})").into() };
@@ -80,12 +80,12 @@ pub(super) fn read_connect_error(error: &RedisError, at: &str) -> CallError {
     match (error.kind(), error.code()) {
         (ErrorKind::AuthenticationFailed, _) | (_, Some("NOAUTH" | "WRONGPASS")) => CallError::Decided(login_refused()),
         (_, Some("NOPERM")) => CallError::Decided(permission_denied(detail)),
-        (ErrorKind::RESP3NotSupported, _) => {
-            CallError::Decided(Error::Invalid("this server does not speak RESP3: leases need Redis 7.0 or later".into()))
-        }
-        (ErrorKind::InvalidClientConfig, _) => {
-            CallError::Decided(Error::Invalid("this build speaks no TLS: build leasehold with the feature `tls`".into()))
-        }
+        (ErrorKind::RESP3NotSupported, _) => CallError::Decided(Error::Invalid(
+            "this server does not speak RESP3: leases need Redis 7.0 or later".into(),
+        )),
+        (ErrorKind::InvalidClientConfig, _) => CallError::Decided(Error::Invalid(
+            "this build speaks no TLS: build leasehold with the feature `tls`".into(),
+        )),
         (_, Some(_)) => CallError::Busy(format!("{at} is not ready ({detail})").into()),
         _ => CallError::NoEffect(format!("{at} does not answer: {}", plain_cause(error)).into()),
     }
