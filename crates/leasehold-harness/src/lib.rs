@@ -7,6 +7,7 @@
 //! - [`postgres`]: PostgreSQL.
 //! - [`proxy`]: a TCP proxy that loses, delays and cuts on order.
 //! - [`redis`]: Redis.
+//! - [`redlock`]: several of them.
 
 #![forbid(unsafe_code)]
 
@@ -14,6 +15,7 @@ pub mod frozen_clock;
 pub mod postgres;
 pub mod proxy;
 pub mod redis;
+pub mod redlock;
 
 use std::net::TcpListener;
 

@@ -34,6 +34,8 @@ pub(crate) mod from_book;
 mod keys;
 #[cfg(feature = "redis")]
 pub mod redis;
+#[cfg(feature = "redis")]
+pub mod redlock;
 #[cfg(feature = "remote")]
 pub mod remote;
 mod watch;
