@@ -22,7 +22,7 @@ use tokio::runtime::Handle;
 use tokio::sync::watch;
 
 use crate::clock::{Clock, until};
-use crate::engine::{Claim, Engine, FindingKind, Promise, Grant, Mode, Renewal, Want};
+use crate::engine::{Claim, Engine, FindingKind, Grant, Mode, Promise, Renewal, Want};
 use crate::error::{BoxError, Error, Refusal};
 use crate::lease::{FencedLease, Lease, LeaseTimes, Lost, RenewalTask, SharedLease};
 

@@ -97,7 +97,10 @@ async fn missing_permissions_show_at_open() {
     let engine = open(&url("noconfig")).await.expect("it opens");
     assert!(!engine.promises().fencing);
     let findings = engine.examine().await.expect("examined");
-    assert!(findings.iter().any(|finding| finding.setting == "acl" && finding.wanted.contains("config")), "{findings:?}");
+    assert!(
+        findings.iter().any(|finding| finding.setting == "acl" && finding.wanted.contains("config")),
+        "{findings:?}"
+    );
     engine.acquire(claim("seat")).await.expect("granted");
     for user in ["nochannels", "noincr", "nokeys"] {
         let error = open(&url(user)).await.expect_err("it does not open");
