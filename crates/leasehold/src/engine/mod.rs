@@ -36,6 +36,14 @@ mod keys;
 pub mod remote;
 mod watch;
 
+/// Every engine of this build, in the order in which they are shown.
+pub const PROFILES: &[EngineProfile] = &[
+    #[cfg(feature = "embedded")]
+    embedded::PROFILE,
+    #[cfg(feature = "remote")]
+    remote::PROFILE,
+];
+
 /// The answer to come. Dropping it gives up the wait: see [`Engine::acquire`].
 pub type Answer<'a, T> = Pin<Box<dyn Future<Output = Result<T, Error>> + Send + 'a>>;
 
