@@ -27,6 +27,8 @@ pub mod embedded;
 #[cfg(any(test, feature = "embedded", feature = "testkit"))]
 pub(crate) mod from_book;
 mod keys;
+#[cfg(feature = "postgres")]
+pub mod postgres;
 #[cfg(feature = "remote")]
 pub mod remote;
 mod watch;
