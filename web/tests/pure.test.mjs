@@ -96,6 +96,13 @@ test('events are believed where the list is loaded', () => {
   listing.apply(event('granted', 'f', '7'), 0);
   assert.equal(listing.apply(event('granted', 'z', '8'), 0), false);
   assert.deepEqual(listed(listing), ['a', 'f', 'm']);
+  listing.apply({ ...event('relabelled', 'f', '6'), holder: 'nobody' }, 0);
+  listing.apply({ ...event('relabelled', 'f', '7'), holder: 'ada at 10.0.0.7' }, 0);
+  assert.deepEqual(
+    listing.get('f').holders.map((held) => held.holder),
+    ['ada at 10.0.0.7'],
+    'the lease with this token has another label',
+  );
   listing.apply(event('released', 'f', '6'), 0);
   assert.deepEqual(listed(listing), ['a', 'f', 'm'], 'an older token ends nothing');
   listing.apply(event('lapsed', 'f', '7'), 0);

@@ -152,6 +152,13 @@ pub enum Command<'a> {
         /// Asked life, in milliseconds.
         ttl_ms: Option<u64>,
     },
+    /// Give it another public label, by its owner.
+    Relabel {
+        /// Which, and the proof.
+        lease: LeaseKey,
+        /// The new label.
+        holder: &'a str,
+    },
     /// End it, by its owner.
     Release {
         /// Which, and the proof.
@@ -218,6 +225,8 @@ pub enum Reply {
     Waiting,
     /// The end was pushed.
     Renewed(Renewed),
+    /// The lease has its new label.
+    Relabelled,
     /// `true`: this command ended the lease; `false`: it had been released before.
     Released(bool),
     /// How many leases were ended.

@@ -115,6 +115,13 @@ pub enum Fact<'a> {
         /// The life asked for.
         ttl_ms: u32,
     },
+    /// A lease has another label; nothing else of it changed.
+    Relabelled {
+        /// Which lease.
+        token: Token,
+        /// Its new label.
+        holder: &'a str,
+    },
     /// A lease ended.
     Ended {
         /// Which lease.
@@ -159,6 +166,7 @@ const ENDED: u8 = 3;
 const REOPENED: u8 = 4;
 const RESUMED: u8 = 5;
 const FREED: u8 = 6;
+const RELABELLED: u8 = 7;
 
 /// Optional parts of a lease record: bits of one byte, so that most leases take no more than that.
 const HAS_REQUEST: u8 = 1;
@@ -178,6 +186,11 @@ impl<'a> Fact<'a> {
                 put_u64(out, token.get());
                 put_u64(out, expires_at.as_nanos());
                 put_u64(out, u64::from(*ttl_ms));
+            }
+            Self::Relabelled { token, holder } => {
+                out.push(RELABELLED);
+                put_u64(out, token.get());
+                put_str(out, holder);
             }
             Self::Ended { token, how, at, closed_until, reason } => {
                 out.push(ENDED);
@@ -222,6 +235,7 @@ impl<'a> Fact<'a> {
                 closed_until: time(reader)?,
                 reason: reader.str()?,
             },
+            RELABELLED => Self::Relabelled { token: token(reader)?, holder: reader.str()? },
             FREED => Self::Freed { token: token(reader)?, name: reader.str()? },
             REOPENED => Self::Reopened { token: token(reader)? },
             RESUMED => Self::Resumed {

@@ -93,7 +93,7 @@ impl Limits {
                 return Err(format!("max_hold is from 1ms to {}, got {}", human(most), human(cap)));
             }
         }
-        self.check_label("holder", claim.holder, self.holder_bytes)?;
+        self.check_holder(claim.holder)?;
         self.check_label("principal", claim.principal, self.request_bytes)?;
         if let Some(value) = claim.value {
             if value.len() > self.value_bytes {
@@ -123,6 +123,15 @@ impl Limits {
             return Err("a resource name is not empty".into());
         }
         self.check_label("resource name", name, self.name_bytes)
+    }
+
+    /// Refuses a holder label that is too long or holds control characters.
+    ///
+    /// # Errors
+    ///
+    /// The sentence.
+    pub fn check_holder(&self, holder: &str) -> Result<(), String> {
+        self.check_label("holder", holder, self.holder_bytes)
     }
 
     /// Refuses a ttl out of bounds.

@@ -19,6 +19,8 @@ pub enum EventKind {
     Lapsed = 2,
     /// Ended by an operator.
     Revoked = 3,
+    /// Has another holder label: the event shows the new one.
+    Relabelled = 4,
 }
 
 impl EventKind {
@@ -30,6 +32,7 @@ impl EventKind {
             Self::Released => "released",
             Self::Lapsed => "lapsed",
             Self::Revoked => "revoked",
+            Self::Relabelled => "relabelled",
         }
     }
 }
@@ -93,6 +96,7 @@ impl<'a> News<'a> {
             1 => EventKind::Released,
             2 => EventKind::Lapsed,
             3 => EventKind::Revoked,
+            4 => EventKind::Relabelled,
             _ => return Err(MalformedRecord),
         };
         let (token, at) = (token(reader)?, time(reader)?);

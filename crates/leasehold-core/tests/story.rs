@@ -6,7 +6,8 @@ use leasehold_core::fact::End;
 use leasehold_core::news::{EventKind, News};
 use leasehold_core::wire::WireReader;
 use leasehold_core::{
-    Acquire, Book, Command, Fact, Keys, Limits, Mode, Push, Refusal, Reply, Secret, Time, WaiterId, Want,
+    Acquire, Book, Command, Fact, Keys, LeaseKey, Limits, Mode, Push, Refusal, Reply, Secret, Time, Token, WaiterId,
+    Want,
 };
 use proptest::prelude::*;
 
@@ -22,6 +23,7 @@ enum Do {
     Acquire { names: u8, mode: u8, wait: bool, ttl: u64, delay: u64, principal: usize, value: Option<usize> },
     Free { names: u8, value: Option<usize> },
     Extend { names: u8, value: Option<usize>, set: bool, ms: u64 },
+    Relabel { at: usize, stale: bool },
     Revoke(usize),
     Cancel(u64),
     Pass(u64),
@@ -40,6 +42,7 @@ fn any_do() -> impl Strategy<Value = Do> {
         3 => (1..32u8, value()).prop_map(|(names, value)| Do::Free { names, value }),
         3 => (1..32u8, value(), any::<bool>(), 1..600u64)
             .prop_map(|(names, value, set, ms)| Do::Extend { names, value, set, ms }),
+        2 => (0..NAMES.len(), prop::bool::weighted(0.2)).prop_map(|(at, stale)| Do::Relabel { at, stale }),
         1 => (0..NAMES.len()).prop_map(Do::Revoke),
         1 => (1..60u64).prop_map(Do::Cancel),
         3 => (0..250u64).prop_map(Do::Pass),
@@ -49,13 +52,15 @@ fn any_do() -> impl Strategy<Value = Do> {
 }
 
 /// A lease, as the facts say.
-#[derive(Clone, Debug, PartialEq)]
+#[derive(Clone, Debug)]
 struct StoryLease {
     names: Vec<String>,
     value: Option<Vec<u8>>,
     principal: String,
     expires_at: Time,
     closing: bool,
+    secret: Secret,
+    holder: String,
 }
 
 type NewsPiece = (EventKind, u64, Vec<String>);
@@ -82,11 +87,18 @@ impl StoryModel {
                         principal: r.principal.into(),
                         expires_at: r.expires_at,
                         closing: false,
+                        secret: r.secret,
+                        holder: r.holder.to_string(),
                     },
                 );
             }
             Fact::Renewed { token, expires_at, .. } => {
                 self.leases.get_mut(&token.get()).expect("renewed while it lives").expires_at = *expires_at;
+            }
+            Fact::Relabelled { token, holder } => {
+                let lease = self.leases.get_mut(&token.get()).expect("relabelled while it lives");
+                lease.holder = (*holder).to_owned();
+                self.news.push((EventKind::Relabelled, token.get(), lease.names.clone()));
             }
             Fact::Ended { token, how, at, closed_until, .. } => {
                 let lease = self.leases.get_mut(&token.get()).expect("ends once");
@@ -205,6 +217,9 @@ impl Story {
                 other => panic!("{name} shows {other:?} after {reply:?}"),
             }
         }
+        for holding in NAMES.iter().filter_map(|name| self.book.inspect(name, self.now)).flat_map(|view| view.holders) {
+            assert_eq!(holding.holder, self.model.leases[&holding.token.get()].holder, "after {reply:?}");
+        }
         let (bytes, count) = self.book.take_news();
         let mut reader = WireReader::new(&bytes);
         let mut told = Vec::new();
@@ -243,6 +258,23 @@ impl Story {
             let full = self.model.of(PRINCIPALS[*principal]) == LEASES_PER_PRINCIPAL || line == WAITERS_PER_PRINCIPAL;
             assert!(full, "refused for want of room below the share");
         }
+    }
+
+    /// The owner of what is on this name gives it another label; or somebody shows another secret.
+    fn relabel(&mut self, name: &str, stale: bool) {
+        let Some((token, lease)) = self.model.live_on(name, self.now) else { return };
+        let (before, end) = (lease.holder.clone(), lease.expires_at);
+        let mut bits = *lease.secret.expose();
+        bits[15] ^= u8::from(stale);
+        let lease = LeaseKey { token: Token::new(token).expect("a token"), secret: Secret::new(bits) };
+        let label = format!("{token} at {}", self.now.as_nanos());
+        let reply = self.apply(Command::Relabel { lease, holder: &label });
+        let expected = if stale { Reply::Refused(Refusal::NotHeld) } else { Reply::Relabelled };
+        assert_eq!(reply, expected, "relabel {name}");
+        let now = &self.model.leases[&token];
+        assert_eq!((&now.holder, now.expires_at), (if stale { &before } else { &label }, end));
+        let too_long = "l".repeat(257);
+        assert!(matches!(self.apply(Command::Relabel { lease, holder: &too_long }), Reply::Invalid(_)));
     }
 
     fn free(&mut self, names: &[&str], value: Option<&[u8]>) {
@@ -343,6 +375,7 @@ impl Story {
                 let push = if *set { Push::Set(*ms) } else { Push::Add(*ms) };
                 self.extend(&picked(*names), value.map(|at| VALUES[at]), push);
             }
+            Do::Relabel { at, stale } => self.relabel(NAMES[*at], *stale),
             Do::Revoke(at) => drop(self.apply(Command::Revoke { name: NAMES[*at], reason: "drill" })),
             Do::Cancel(waiter_id) => {
                 self.waiting.remove(waiter_id);

@@ -5,7 +5,7 @@ mod served;
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
-use leasehold::conformance::{BoxFuture, Subject};
+use leasehold::conformance::{BoxFuture, Fleet, Subject};
 use leasehold::engine::Engine;
 use leasehold::engine::remote::{Options, Remote};
 use served::Server;
@@ -18,17 +18,26 @@ mod remote {
     leasehold::conformance_tests!(super::OverTheWire::default());
 }
 
+mod remote_fleet {
+    leasehold::conformance_tests!(super::OverTheWire { fleet: true, ..Default::default() });
+}
+
 /// A server for each law; what it left behind is opened again by killing it and starting another.
 #[derive(Default)]
 struct OverTheWire {
     server: Mutex<Option<Server>>,
+    /// Each call goes to the next of three clients.
+    fleet: bool,
 }
 
 impl OverTheWire {
     fn open(&self) -> BoxFuture<'_, Arc<dyn Engine>> {
         let url = self.server.lock().expect("nobody panicked").as_ref().expect("it was started").url();
         Box::pin(async move {
-            Remote::open(Options::from_url(&url).expect("a url")).await.expect("it listens") as Arc<dyn Engine>
+            let open = async || {
+                Remote::open(Options::from_url(&url).expect("a url")).await.expect("it listens") as Arc<dyn Engine>
+            };
+            if self.fleet { Fleet::new(vec![open().await, open().await, open().await]) } else { open().await }
         })
     }
 }

@@ -23,6 +23,11 @@ pub enum OpKind {
         /// The life asked for.
         ttl: Option<Duration>,
     },
+    /// Change the label.
+    Relabel {
+        /// Which lease.
+        token: Token,
+    },
     /// End it.
     Release {
         /// Which lease.
@@ -137,6 +142,8 @@ pub enum OpOutcome {
         /// Life left.
         remaining: Duration,
     },
+    /// It has the new label.
+    Relabelled,
     /// Released by this call, or by an earlier one.
     Released(bool),
     /// Leases ended.
@@ -224,6 +231,13 @@ pub enum Recorded {
         /// The life asked for, in nanoseconds.
         ttl: u64,
     },
+    /// The label changed.
+    Relabelled {
+        /// The token.
+        token: u64,
+        /// The new label.
+        holder: String,
+    },
     /// A lease ended.
     Ended {
         /// The token.
@@ -278,6 +292,7 @@ impl Recorded {
                 expires_at: expires_at.as_nanos(),
                 ttl: u64::from(*ttl_ms) * 1_000_000,
             },
+            Fact::Relabelled { token, holder } => Self::Relabelled { token: token.get(), holder: (*holder).to_owned() },
             Fact::Ended { token, how, at, closed_until, .. } => {
                 Self::Ended { token: token.get(), how: *how, at: at.as_nanos(), closed_until: closed_until.as_nanos() }
             }
@@ -383,12 +398,14 @@ pub struct HistoryCounts {
     pub news: u64,
     /// Floors read or raised.
     pub floors: u64,
+    /// Leases that got another label.
+    pub relabels: u64,
 }
 
 impl HistoryCounts {
     /// Adds another run's.
     pub fn add(&mut self, other: &Self) {
-        let mine: [&mut u64; 22] = [
+        let mine: [&mut u64; 23] = [
             &mut self.commands,
             &mut self.grants,
             &mut self.lapses,
@@ -411,6 +428,7 @@ impl HistoryCounts {
             &mut self.late_reads,
             &mut self.news,
             &mut self.floors,
+            &mut self.relabels,
         ];
         let theirs = [
             other.commands,
@@ -435,6 +453,7 @@ impl HistoryCounts {
             other.late_reads,
             other.news,
             other.floors,
+            other.relabels,
         ];
         for (mine, theirs) in mine.into_iter().zip(theirs) {
             *mine += theirs;

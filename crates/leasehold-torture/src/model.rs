@@ -23,6 +23,8 @@ pub struct ModelLease {
     pub principal: String,
     /// What its keys show.
     pub value: Option<String>,
+    /// Its label.
+    pub holder: String,
 }
 
 /// A waiting claim by definition.
@@ -64,6 +66,13 @@ impl ReferenceModel {
                     Ok(())
                 }
                 _ => Err(("no_resurrection", format!("lease {token} renewed after its end"))),
+            },
+            Recorded::Relabelled { token, holder } => match self.leases.get_mut(token) {
+                Some(lease) if !lease.closing => {
+                    lease.holder.clone_from(holder);
+                    Ok(())
+                }
+                _ => Err(("no_resurrection", format!("lease {token} relabelled after its end"))),
             },
             Recorded::Ended { token, how, at, closed_until } => {
                 let Some(lease) = self.leases.get_mut(token).filter(|lease| !lease.closing) else {
@@ -109,7 +118,7 @@ impl ReferenceModel {
     }
 
     fn follow_grant(&mut self, fact: &Recorded) -> Result<(), BrokenInvariant> {
-        let Recorded::Granted { token, wants, expires_at, cap_at, ttl, at, principal, value, .. } = fact else {
+        let Recorded::Granted { token, wants, expires_at, cap_at, ttl, at, principal, value, holder, .. } = fact else {
             unreachable!("called for grants only")
         };
         let mut broken = None;
@@ -134,6 +143,7 @@ impl ReferenceModel {
             closing: false,
             principal: principal.clone(),
             value: value.clone(),
+            holder: holder.clone(),
         };
         self.leases.insert(*token, lease);
         broken.map_or(Ok(()), Err)

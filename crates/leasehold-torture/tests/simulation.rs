@@ -43,6 +43,7 @@ fn no_seed_breaks_a_law() {
         ("late reads", total.late_reads, 5),
         ("news", total.news, 100),
         ("floors", total.floors, 5),
+        ("relabels", total.relabels, 2),
     ];
     for (what, count, per_seed) in least {
         assert!(count >= per_seed * seeds, "only {count} {what} in {seeds} seeds");

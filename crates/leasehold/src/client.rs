@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use crate::acquire::Acquire;
 use crate::clock::Clock;
-use crate::engine::{Engine, LeaseId, Promises, Query, Renewal, Resource, Token, Want};
+use crate::engine::{Engine, Finding, LeaseId, Promises, Query, Renewal, Resource, Token, Want};
 use crate::error::Error;
 
 /// Engines of later versions, so that their URLs get an answer that helps.
@@ -217,6 +217,40 @@ impl Leasehold {
     /// Refused with `Stale` or `NotHeld` when the lease is gone; otherwise the engine could not be asked.
     pub async fn renew(&self, id: &LeaseId, ttl: Option<Duration>) -> Result<Renewal, Error> {
         self.engine.renew(id, ttl).await
+    }
+
+    /// Gives a live lease another holder label, by the bare id. Nothing else of the lease changes.
+    ///
+    /// ```
+    /// # #[tokio::main(flavor = "current_thread")]
+    /// # async fn main() -> Result<(), Box<dyn std::error::Error>> {
+    /// # let dir = tempfile::tempdir()?;
+    /// # let leasehold = leasehold::Leasehold::open(&format!("embedded:{}", dir.path().display())).await?;
+    /// let lease = leasehold.acquire("leader").holder("starting").await?;
+    /// leasehold.relabel(lease.lease_id(), "http://10.0.0.7:8080").await?;
+    ///
+    /// let seen = leasehold.inspect("leader").await?.expect("it is held");
+    /// assert_eq!(seen.holders[0].holder, "http://10.0.0.7:8080");
+    /// # lease.release().await?;
+    /// # Ok(())
+    /// # }
+    /// ```
+    ///
+    /// # Errors
+    ///
+    /// Refused with `Stale` or `NotHeld` when the lease is gone; [`Error::Invalid`] for a label that is too long;
+    /// otherwise the engine could not be asked.
+    pub async fn relabel(&self, id: &LeaseId, holder: &str) -> Result<(), Error> {
+        self.engine.relabel(id, holder).await
+    }
+
+    /// What keeps the engine from its best promises, and what an operator should know of it.
+    ///
+    /// # Errors
+    ///
+    /// What the engine says when it cannot be asked.
+    pub async fn examine(&self) -> Result<Vec<Finding>, Error> {
+        self.engine.examine().await
     }
 
     /// Releases by the bare id. `true`: this call ended it. `false`: it had been released before.

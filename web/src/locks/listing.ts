@@ -8,7 +8,7 @@ import type { Holder, Page, Resource } from './api';
 import { compareNames } from './order';
 
 export interface LeaseEvent {
-  kind: 'granted' | 'released' | 'lapsed' | 'revoked';
+  kind: 'granted' | 'relabelled' | 'released' | 'lapsed' | 'revoked';
   token: string | null;
   resources: string[];
   holder: string;
@@ -118,6 +118,7 @@ export class Listing {
       this.touched.set(name, this.events);
       changed = true;
       if (event.kind === 'granted') this.granted(name, event, at);
+      else if (event.kind === 'relabelled') this.relabelled(name, event);
       else this.ended(name, event);
     }
     return changed;
@@ -140,6 +141,14 @@ export class Listing {
       const holdersTotal = row.holdersTotal + 1;
       this.replace({ ...row, holders: [...row.holders, holder], holdersTotal, waiters, queueLen });
     }
+  }
+
+  /** Without a token nobody can say which of several it is: the next listing does. */
+  private relabelled(name: string, event: LeaseEvent): void {
+    const row = this.byName.get(name);
+    if (row === undefined || event.token === null) return;
+    const holders = row.holders.map((held) => (held.token === event.token ? { ...held, holder: event.holder } : held));
+    this.replace({ ...row, holders });
   }
 
   private ended(name: string, event: LeaseEvent): void {

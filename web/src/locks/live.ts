@@ -435,4 +435,4 @@ function parsed(data: string): Said | null {
 }
 
 const isKind = (event: string): event is LeaseEvent['kind'] =>
-  event === 'granted' || event === 'released' || event === 'lapsed' || event === 'revoked';
+  ['granted', 'relabelled', 'released', 'lapsed', 'revoked'].includes(event);

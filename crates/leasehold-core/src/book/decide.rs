@@ -234,6 +234,19 @@ impl Book {
         Reply::Renewed(Renewed { remaining: expires_at.since(now), renewable: renewable(cap_at, now) })
     }
 
+    pub(super) fn relabel(&mut self, key: LeaseKey, holder: &str, now: Time) -> Reply {
+        if let Err(sentence) = self.limits.check_holder(holder) {
+            return Reply::Invalid(sentence);
+        }
+        match self.find_live(key, now) {
+            Ok(_) => {
+                self.record(&Fact::Relabelled { token: key.token, holder });
+                Reply::Relabelled
+            }
+            Err((refusal, _)) => Reply::Refused(refusal),
+        }
+    }
+
     pub(super) fn release(&mut self, key: LeaseKey, now: Time) -> Reply {
         match self.find_live(key, now) {
             Ok(slot) => {

@@ -132,6 +132,7 @@ impl Book {
         let reply = match command {
             Command::Acquire(claim) => self.acquire(&claim, now),
             Command::Renew { lease, ttl_ms } => self.renew(lease, ttl_ms, now),
+            Command::Relabel { lease, holder } => self.relabel(lease, holder, now),
             Command::Release { lease } => self.release(lease, now),
             Command::Revoke { name, reason } => self.revoke(name, reason, now),
             Command::Free(keys) => self.free(keys, now),
@@ -316,6 +317,12 @@ impl Book {
                 let parts = lease.parts.as_slice().iter();
                 let names = parts.map(|part| self.state.resources[part.resource as usize].name.as_str());
                 news::encode(out, (*how).into(), *token, *at, &lease.holder, reason, names);
+            }
+            Fact::Relabelled { token, holder } => {
+                let Some(RowRef::Lease(slot)) = self.state.find_token(token.get()) else { return };
+                let parts = self.state.leases[slot as usize].parts.as_slice().iter();
+                let names = parts.map(|part| self.state.resources[part.resource as usize].name.as_str());
+                news::encode(out, news::EventKind::Relabelled, *token, self.now, holder, "", names);
             }
             Fact::Freed { token, name } => {
                 let Some(RowRef::Lease(slot)) = self.state.find_token(token.get()) else { return };

@@ -115,6 +115,12 @@ impl BookState {
                 }
                 Ok(())
             }
+            Fact::Relabelled { token, holder } => {
+                let slot = self.live_slot(*token)?;
+                self.keep_copy(slot);
+                self.leases[slot as usize].holder = (*holder).into();
+                Ok(())
+            }
             Fact::Ended { token, how, at, closed_until, .. } => {
                 let slot = self.live_slot(*token)?;
                 self.keep_copy(slot);

@@ -14,6 +14,8 @@ pub struct GrantJson<'a> {
     lease_id: &'a str,
     /// Decimal text: JSON numbers end at 2^53, tokens do not.
     token: Option<String>,
+    /// Public: tells two leases apart where tokens are equal.
+    mark: String,
     resources: &'a [String],
     remaining_ms: u64,
     /// For people: nothing is decided by the wall clock.
@@ -28,6 +30,7 @@ impl<'a> GrantJson<'a> {
         Self {
             lease_id: grant.lease_id.expose(),
             token: grant.token.map(|token| token.to_string()),
+            mark: grant.lease_id.mark(),
             resources,
             remaining_ms: millis(grant.remaining),
             expires_at: time::rfc3339_in(grant.remaining),

@@ -17,7 +17,7 @@ With --json each line has the id of its event. A line `reset` says that there is
 with leasehold ls. It needs a server, and goes on until Ctrl-C; a lost connection is taken up again where
 it was lost.";
 
-/// Follows what is granted, released, lapsed and revoked, one line each.
+/// Follows what is granted, relabelled, released, lapsed and revoked, one line each.
 #[derive(Debug, Args)]
 #[command(after_help = EXAMPLE)]
 pub struct WatchArgs {

@@ -1,4 +1,4 @@
-//! Acquire, renew and release.
+//! Acquire, renew, relabel and release.
 
 use axum::body::Body;
 use hyper::{Response, StatusCode};
@@ -149,6 +149,20 @@ pub async fn renew(mut call: HttpCall) -> Result<Response<Body>, Problem> {
     Ok(respond::json_response(StatusCode::OK, &RenewalJson::new(&renewal)))
 }
 
+/// `POST /v1/leases/relabel`
+pub async fn relabel(mut call: HttpCall) -> Result<Response<Body>, Problem> {
+    let caller = call.authenticate()?;
+    call.query_params([])?;
+    let mut fields = call.json_fields().await?;
+    let lease = parse_lease_id(&mut fields)?;
+    let holder = fields.take_text("holder")?.ok_or_else(|| missing_field("holder"))?;
+    fields.deny_unknown()?;
+    let (service, who) = (call.app.service.clone(), caller.clone());
+    let relabelled = run_detached(async move { service.relabel(&who, &lease, &holder).await }).await?;
+    relabelled.map_err(|denial| call.denial_problem(&denial, &caller))?;
+    Ok(respond::no_content())
+}
+
 /// `POST /v1/leases/release`
 pub async fn release(mut call: HttpCall) -> Result<Response<Body>, Problem> {
     let caller = call.authenticate()?;
@@ -160,9 +174,7 @@ pub async fn release(mut call: HttpCall) -> Result<Response<Body>, Problem> {
     // For the owner a second release is the same as the first.
     let released = run_detached(async move { service.release(&who, &lease).await }).await?;
     released.map_err(|denial| call.denial_problem(&denial, &caller))?;
-    let mut response = Response::new(Body::empty());
-    *response.status_mut() = StatusCode::NO_CONTENT;
-    Ok(response)
+    Ok(respond::no_content())
 }
 
 fn parse_lease_id(fields: &mut Fields) -> Result<LeaseId, Problem> {

@@ -13,3 +13,10 @@ pub fn json_response(status: StatusCode, value: &impl Serialize) -> Response<Bod
     response.headers_mut().insert(header::CONTENT_TYPE, HeaderValue::from_static("application/json"));
     response
 }
+
+/// 204.
+pub fn no_content() -> Response<Body> {
+    let mut response = Response::new(Body::empty());
+    *response.status_mut() = StatusCode::NO_CONTENT;
+    response
+}

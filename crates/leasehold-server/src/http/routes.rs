@@ -14,7 +14,7 @@ use super::boxoffice::{events, holds, orders, payments, staff, stream, tickets, 
 use super::call::HttpCall;
 use super::guard::Arrival;
 use super::problem::Problem;
-use super::{App, leases, openapi, pages, resources, status, watch};
+use super::{App, leases, openapi, pages, resources, respond, status, watch};
 use crate::service::Verb;
 
 /// The future of a handler.
@@ -42,6 +42,7 @@ macro_rules! route {
 pub static ROUTES: &[Route] = &[
     route!(POST "/v1/leases", Some(Verb::Acquire), leases::acquire),
     route!(POST "/v1/leases/renew", Some(Verb::Renew), leases::renew),
+    route!(POST "/v1/leases/relabel", Some(Verb::Relabel), leases::relabel),
     route!(POST "/v1/leases/release", Some(Verb::Release), leases::release),
     route!(GET "/v1/resources/{*name}", Some(Verb::Inspect), resources::inspect),
     route!(GET "/v1/resources", Some(Verb::List), resources::list),
@@ -145,9 +146,7 @@ fn allow_header<'a>(routes: impl Iterator<Item = &'a Route>) -> HeaderValue {
 
 fn not_allowed(method: &Method, allow: HeaderValue) -> Response<Body> {
     let mut response = if method == Method::OPTIONS {
-        let mut response = Response::new(Body::empty());
-        *response.status_mut() = StatusCode::NO_CONTENT;
-        response
+        respond::no_content()
     } else {
         Problem::invalid_with_status(StatusCode::METHOD_NOT_ALLOWED, "this path does not take this method: see Allow")
             .response()

@@ -75,6 +75,21 @@ impl Service {
         answer.map_err(Denial::Engine)
     }
 
+    /// Gives a lease another holder label.
+    ///
+    /// # Errors
+    ///
+    /// The caller may not, or the engine refused or failed.
+    pub async fn relabel(&self, caller: &Caller, lease: &LeaseId, holder: &str) -> Result<(), Denial> {
+        let pass = self.authorize(caller, Verb::Relabel, &[])?;
+        if let Some(limits) = &self.limits {
+            limits.check_holder(holder).map_err(|sentence| Denial::Engine(Error::Invalid(sentence)))?;
+        }
+        let answer = self.engine(&pass).relabel(lease, holder).instrument(pass.span(caller)).await;
+        self.check_guessing(caller, &answer)?;
+        answer.map_err(Denial::Engine)
+    }
+
     /// Releases a lease.
     ///
     /// # Errors

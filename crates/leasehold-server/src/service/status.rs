@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use leasehold::Error;
-use leasehold::engine::{Promises, Query};
+use leasehold::engine::{Finding, Promises, Query};
 use tracing::Instrument as _;
 
 use super::keys::Roles;
@@ -39,6 +39,8 @@ pub struct EngineInfo {
     pub promises: Promises,
     /// The identity of the engine. A front server passes on the identity of the server behind it.
     pub identity: Option<String>,
+    /// What the engine found when it was examined, just now.
+    pub findings: Vec<Finding>,
     /// The port of this server's HTTP listener; none if it has none.
     pub http_port: Option<u16>,
 }
@@ -73,8 +75,13 @@ impl Service {
     /// The caller may not, or the engine refused or failed.
     pub async fn engine_info(&self, caller: &Caller) -> Result<EngineInfo, Denial> {
         let pass = self.authorize(caller, Verb::Status, &[])?;
-        let identity = self.engine(&pass).identity().instrument(pass.span(caller)).await.map_err(Denial::Engine)?;
-        Ok(EngineInfo { promises: self.engine.promises(), identity, http_port: self.http_port.get().copied() })
+        let ask = async {
+            let engine = self.engine(&pass);
+            Ok((engine.identity().await?, engine.examine().await?))
+        };
+        let (identity, findings) = ask.instrument(pass.span(caller)).await.map_err(Denial::Engine)?;
+        let http_port = self.http_port.get().copied();
+        Ok(EngineInfo { promises: self.engine.promises(), identity, findings, http_port })
     }
 
     /// The status of the server.

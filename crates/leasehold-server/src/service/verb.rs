@@ -10,6 +10,8 @@ pub enum Verb {
     Acquire,
     /// Renew a lease.
     Renew,
+    /// Change the label of a lease.
+    Relabel,
     /// Release a lease.
     Release,
     /// Look at one resource.
@@ -50,9 +52,10 @@ pub enum Verb {
 
 impl Verb {
     /// Every verb there is.
-    pub const ALL: [Self; 20] = [
+    pub const ALL: [Self; 21] = [
         Self::Acquire,
         Self::Renew,
+        Self::Relabel,
         Self::Release,
         Self::Inspect,
         Self::List,
@@ -78,6 +81,7 @@ impl Verb {
         match self {
             Self::Acquire
             | Self::Renew
+            | Self::Relabel
             | Self::Release
             | Self::SetKey
             | Self::GetKey
@@ -102,6 +106,7 @@ impl Verb {
         match self {
             Self::Acquire => "acquire",
             Self::Renew => "renew",
+            Self::Relabel => "relabel",
             Self::Release => "release",
             Self::Inspect => "inspect",
             Self::List => "list",

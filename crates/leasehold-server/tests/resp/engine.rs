@@ -139,14 +139,43 @@ fn an_engine_is_described_in_both_versions() {
     let (port, two) = (server.http.port(), client.ask(&["lease", "engine"]));
     let names = ["durable", "fencing", "fair", "never_early", "outlives_process"];
     let promises = |yes: &str| names.map(|name| format!("${}\r\n{name}\r\n{yes}\r\n", name.len())).concat();
-    let rest = |map: &str, yes: &str| {
+    let begin = |map: &str, yes: &str| {
         let promises = promises(yes);
         format!(
-            "$6\r\nengine\r\n$8\r\nembedded\r\n$8\r\nidentity\r\n$32\r\n{id}\r\n$8\r\npromises\r\n{map}\r\n{promises}\
-             $8\r\nfindings\r\n*0\r\n$4\r\nhttp\r\n:{port}\r\n"
+            "{map}\r\n$6\r\nengine\r\n$8\r\nembedded\r\n$8\r\nidentity\r\n$32\r\n{id}\r\n$8\r\npromises\r\n{map}\r\n\
+             {promises}$8\r\nfindings\r\n*"
         )
     };
-    assert_eq!(two, format!("*10\r\n{}", rest("*10", ":1")));
+    let end = format!("$4\r\nhttp\r\n:{port}\r\n");
+    // A full disk would be a finding more.
+    let note = "$4\r\nkind\r\n$4\r\nnote\r\n$7\r\nsetting\r\n$6\r\ncopies\r\n$5\r\nfound\r\n$1\r\n1\r\n$6\r\nwanted\r\n$0\r\n\r\n$8\r\nsentence";
+    let described = |reply: &str, map: &str, finding: &str, yes: &str| {
+        assert!(reply.starts_with(&begin(map, yes)) && reply.ends_with(&end), "{reply}");
+        assert!(reply.contains(&format!("{finding}\r\n{note}")), "{reply}");
+    };
+    described(&two, "*10", "*12", ":1");
     client.ask(&["HELLO", "3"]);
-    assert_eq!(client.ask(&["LEASE", "ENGINE"]), format!("%5\r\n{}", rest("%5", "#t")));
+    described(&client.ask(&["LEASE", "ENGINE"]), "%5", "%6", "#t");
+}
+
+/// Goal: an owner relabels; a stranger does not; what others see changes, and nothing else.
+#[test]
+fn a_lease_is_relabelled() {
+    let site = Site::new();
+    let server = Server::start(&site, &[]);
+    let mut client = dial(&server);
+    let (lease, token) = granted(&client.ask(&["LEASE", "ACQUIRE", "600000", "HOLDER", "ada", "RESOURCES", "a"]));
+    assert_eq!(client.ask(&["LEASE", "RELABEL", &lease, "HOLDER", "ada at 10.0.0.7"]), ":1\r\n");
+    let seen = client.ask(&["LEASE", "GET", "a"]);
+    assert!(seen.contains("ada at 10.0.0.7") && seen.contains(&format!(":{token}\r\n")), "{seen}");
+    for (line, told) in [
+        (&["LEASE", "RELABEL", "1-00000000000000000000000000000000", "HOLDER", "x"][..], "NOTHELD"),
+        (&["LEASE", "RELABEL", &lease, "HOLDER", "a\nb"], "INVALID"),
+        (&["LEASE", "RELABEL", &lease, "x"], "ERR"),
+        (&["LEASE", "RELABEL", &lease], "ERR"),
+    ] {
+        assert_eq!(word(&client.ask(line)), told, "{line:?}");
+    }
+    assert_eq!(client.ask(&["LEASE", "RELEASE", &lease]), ":1\r\n");
+    assert_eq!(word(&client.ask(&["LEASE", "RELABEL", &lease, "HOLDER", "x"])), "STALE");
 }

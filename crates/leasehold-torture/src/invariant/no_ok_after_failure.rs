@@ -10,6 +10,7 @@ pub fn check(history: &History) -> Result<(), String> {
             op.outcome,
             OpOutcome::Granted { .. }
                 | OpOutcome::Renewed { .. }
+                | OpOutcome::Relabelled
                 | OpOutcome::Released(_)
                 | OpOutcome::Revoked(_)
                 | OpOutcome::Freed(_)

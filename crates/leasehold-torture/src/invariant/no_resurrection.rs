@@ -17,8 +17,10 @@ pub fn check(history: &History) -> Result<(), String> {
         }
     }
     for (id, op) in history.ops.iter().enumerate() {
-        let (OpKind::Renew { token, .. } | OpKind::Release { token }) = &op.kind else { continue };
-        let alive = matches!(op.outcome, OpOutcome::Renewed { .. } | OpOutcome::Released(true));
+        let (OpKind::Renew { token, .. } | OpKind::Relabel { token } | OpKind::Release { token }) = &op.kind else {
+            continue;
+        };
+        let alive = matches!(op.outcome, OpOutcome::Renewed { .. } | OpOutcome::Relabelled | OpOutcome::Released(true));
         if alive && ended.get(&token.get()).is_some_and(|end| *end < op.invoke) {
             return Err(format!("operation {id} succeeded on lease {token} after its end had been answered"));
         }

@@ -40,6 +40,10 @@ impl Sim {
                 OpOutcome::Granted { token: lease.token, secret: lease.secret, remaining, repeated }
             }
             Reply::Renewed(renewed) => OpOutcome::Renewed { remaining: renewed.remaining },
+            Reply::Relabelled => {
+                self.history.counts.relabels += 1;
+                OpOutcome::Relabelled
+            }
             Reply::Released(first) => OpOutcome::Released(first),
             Reply::Revoked(count) => OpOutcome::Revoked(count),
             Reply::Floor(floor) => {
@@ -218,6 +222,26 @@ impl Sim {
         self.submit(op, Command::Release { lease: LeaseKey { token, secret } });
     }
 
+    pub(super) fn relabel(&mut self) {
+        let Some((_, token, secret)) = self.pick_known() else { return };
+        let op = self.invoke(OpKind::Relabel { token });
+        let holder = format!("label {op}");
+        self.submit(op, Command::Relabel { lease: LeaseKey { token, secret }, holder: &holder });
+        self.compare_label(token);
+    }
+
+    /// The book shows the label that the facts add up to.
+    fn compare_label(&mut self, token: Token) {
+        let Some(machine) = &self.machine else { return };
+        let Some(lease) = self.model.leases.get(&token.get()).filter(|lease| !lease.closing) else { return };
+        let Some((name, _)) = lease.wants.first() else { return };
+        let seen = machine.group.book.inspect(name, machine.clock.now());
+        let shown = seen.and_then(|view| view.holders.into_iter().find(|holding| holding.token == token));
+        if shown.is_some_and(|holding| holding.holder != lease.holder) {
+            self.observe("replay", format!("lease {token} shows another label than its facts say"));
+        }
+    }
+
     /// A guessed secret, or the secret of another lease.
     pub(super) fn hostile(&mut self) {
         let Some((_, token, secret)) = self.pick_known() else { return };
@@ -230,10 +254,14 @@ impl Sim {
         self.history.counts.hostile += 1;
         let op = self.invoke(OpKind::Hostile { token });
         let lease = LeaseKey { token, secret: guessed };
-        let renew = self.rng.one_in(2);
+        let verb = self.rng.below(3);
         let Some(machine) = &self.machine else { return };
         let before = machine.group.book.digest();
-        let command = if renew { Command::Renew { lease, ttl_ms: None } } else { Command::Release { lease } };
+        let command = match verb {
+            0 => Command::Renew { lease, ttl_ms: None },
+            1 => Command::Relabel { lease, holder: "thief" },
+            _ => Command::Release { lease },
+        };
         self.submit(op, command);
         if let Some(machine) = &self.machine {
             self.history.ops[op].untouched = before == machine.group.book.digest();

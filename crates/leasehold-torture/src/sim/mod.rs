@@ -42,6 +42,7 @@ struct Swarm {
     acquire: u64,
     renew: u64,
     release: u64,
+    relabel: u64,
     retry: u64,
     hostile: u64,
     revoke: u64,
@@ -76,6 +77,7 @@ impl Swarm {
             acquire: 40.max(often(40)),
             renew: often(12),
             release: often(20),
+            relabel: 3.max(often(4)),
             retry: often(6),
             hostile: 6.max(often(8)),
             revoke: often(2),
@@ -247,7 +249,7 @@ impl Sim {
         }
         let s = self.swarm.clone();
         type Step = fn(&mut Sim);
-        let menu: [(u64, Step); 19] = [
+        let menu: [(u64, Step); 20] = [
             (s.set, Self::set),
             (s.free, Self::free),
             (s.extend, Self::extend),
@@ -255,6 +257,7 @@ impl Sim {
             (s.acquire, Self::acquire),
             (s.renew, Self::renew),
             (s.release, Self::release),
+            (s.relabel, Self::relabel),
             (s.retry, Self::retry),
             (s.hostile, Self::hostile),
             (s.revoke, Self::revoke),

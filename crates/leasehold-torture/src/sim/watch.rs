@@ -70,6 +70,9 @@ impl Sim {
             self.told.insert(token, names);
             return;
         }
+        if kind == EventKind::Relabelled {
+            return;
+        }
         if let Some(left) = self.told.get_mut(&token) {
             left.retain(|name| !names.contains(name));
             if left.is_empty() {
@@ -108,6 +111,7 @@ fn piece(model: &ReferenceModel, fact: &Recorded) -> Option<EventSummary> {
             };
             (kind, *token, covered(token))
         }
+        Recorded::Relabelled { token, .. } => (EventKind::Relabelled, *token, covered(token)),
         Recorded::Freed { token, name } => (EventKind::Released, *token, vec![name.clone()]),
         Recorded::Renewed { .. } | Recorded::Reopened { .. } | Recorded::Resumed { .. } => return None,
     })

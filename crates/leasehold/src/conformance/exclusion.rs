@@ -66,7 +66,7 @@ pub(super) async fn a_crowd_is_let_in_one_at_a_time(subject: &dyn Subject) {
 /// Goal: readers share, a writer is alone.
 /// Method: two readers; a writer is refused until both are gone, and then keeps readers out.
 pub(super) async fn readers_share_and_a_writer_waits(subject: &dyn Subject) {
-    let case = LawCase::new(subject).await;
+    let Some(case) = LawCase::with_modes(subject).await else { return };
     let read = |who: &str| Claim { wants: vec![shared("page")], ..case.claim(who, "page") };
     let ada = case.granted(read("ada")).await;
     let bob = case.granted(read("bob")).await;
@@ -83,7 +83,7 @@ pub(super) async fn readers_share_and_a_writer_waits(subject: &dyn Subject) {
 /// Goal: never more permits are out than there are, and what is given back can be had again.
 /// Method: take 1 and 2 of 3; a fourth is refused until two come back, and then 3 are refused.
 pub(super) async fn permits_never_exceed_the_capacity(subject: &dyn Subject) {
-    let case = LawCase::new(subject).await;
+    let Some(case) = LawCase::with_modes(subject).await else { return };
     let take = |who: &str, count| Claim { wants: vec![permits("pool", count, 3)], ..case.claim(who, "pool") };
     let ada = case.granted(take("ada", 1)).await;
     case.held(take("bob", 3)).await;
@@ -101,7 +101,7 @@ pub(super) async fn permits_never_exceed_the_capacity(subject: &dyn Subject) {
 /// Goal: the three modes keep each other out.
 /// Method: each mode as holder against each other mode.
 pub(super) async fn modes_exclude_each_other(subject: &dyn Subject) {
-    let case = LawCase::new(subject).await;
+    let Some(case) = LawCase::with_modes(subject).await else { return };
     let modes = [exclusive("thing"), shared("thing"), permits("thing", 1, 3)];
     for (first, held) in modes.iter().enumerate() {
         let ada = case.granted(Claim { wants: vec![held.clone()], ..case.claim("ada", "thing") }).await;
@@ -117,7 +117,7 @@ pub(super) async fn modes_exclude_each_other(subject: &dyn Subject) {
 /// Goal: while permits are out, everybody agrees on how many there are.
 /// Method: ask with another capacity while one is held, and once more where it would not even fit.
 pub(super) async fn another_capacity_is_invalid_while_in_use(subject: &dyn Subject) {
-    let case = LawCase::new(subject).await;
+    let Some(case) = LawCase::with_modes(subject).await else { return };
     let take = |count, all| Claim { wants: vec![permits("pool", count, all)], ..case.claim("ada", "pool") };
     case.granted(take(1, 3)).await;
     for (count, all) in [(1, 2), (1, 4), (4, 4), (1, 1)] {
@@ -129,7 +129,7 @@ pub(super) async fn another_capacity_is_invalid_while_in_use(subject: &dyn Subje
 /// Goal: the capacity is forgotten with the last lease, however that ends.
 /// Method: end it by release, by revoke and by lapse, and ask with another capacity each time.
 pub(super) async fn the_capacity_is_forgotten_afterwards(subject: &dyn Subject) {
-    let case = LawCase::new(subject).await;
+    let Some(case) = LawCase::with_modes(subject).await else { return };
     let take = |all| Claim { wants: vec![permits("pool", 1, all)], ..case.claim("ada", "pool") };
     let first = case.granted(take(3)).await;
     case.end(&first).await;

@@ -26,11 +26,12 @@
 //! - `ending`: release, lapse and revoke, and what is left of a lease afterwards.
 //! - `time`: when a lease ends, and what renewing does.
 //! - `tokens`: they rise, and they stay.
+//! - `label`: the holder label can be changed.
 //! - `floor`: raising the floor of tokens, and which engine it is.
 //! - `several`: claims on more than one resource.
 //! - `queue`: who waits, in which order, and who goes away.
 //! - `request`: retries have one effect.
-//! - `view`: what everybody may see.
+//! - `view`: what everybody may see, and what an operator is told.
 //! - `bounds`: what is refused because of its size or shape.
 //! - `keys`: names as Redis keys, where the engine has them.
 //! - `watching`: what those who watch are told, where the engine can be watched.
@@ -45,8 +46,10 @@
 mod bounds;
 mod ending;
 mod exclusion;
+mod fleet;
 mod floor;
 mod keys;
+mod label;
 mod law_case;
 mod manual;
 mod queue;
@@ -68,6 +71,7 @@ use std::time::Duration;
 
 use crate::engine::Engine;
 
+pub use fleet::Fleet;
 pub use manual::Manual;
 pub use real::Real;
 
@@ -95,6 +99,23 @@ pub trait Subject: Send + Sync {
     /// Opens once more what the last [`Subject::fresh`] engine left behind when it was closed. `None`
     /// where that means nothing; a law about it then passes.
     fn reopen(&self) -> BoxFuture<'_, Option<Arc<dyn Engine>>>;
+
+    /// Whether an ending may be forgotten by the time another process asks: then its owner is told NotHeld instead of
+    /// Stale. Only for a [`Fleet`] over an engine whose processes remember endings, each its own.
+    fn forgets_endings(&self) -> bool {
+        false
+    }
+
+    /// Whether a repeated request that still waits is joined wherever it is repeated. Not through another process, on an
+    /// engine that says so.
+    fn joins_requests(&self) -> bool {
+        true
+    }
+
+    /// The longest ttl that the engine grants.
+    fn longest_ttl(&self) -> Duration {
+        Duration::from_secs(24 * 3600)
+    }
 
     /// Another client of the last [`Subject::fresh`] engine, while the first one is open. `None` where there is one
     /// client at a time; a law about two then passes.
@@ -137,7 +158,9 @@ macro_rules! __for_each_law {
                 renewing_can_shorten, renewing_never_passes_max_hold, max_hold_cuts_the_first_ttl_too,
                 renewing_never_revives;
             tokens: tokens_rise_over_every_ending, tokens_stay_through_renewals,
-                one_token_for_several_resources, no_token_without_the_promise;
+                one_token_for_several_resources, no_token_without_the_promise, a_lease_id_is_plain_text;
+            label: a_new_label_changes_nothing_else, a_new_label_is_shown_on_every_resource,
+                a_label_is_refused_as_a_renewal_is, a_new_label_is_told, a_new_label_outlives_the_engine;
             floor: a_raised_floor_holds_for_every_later_grant, a_floor_never_goes_down, a_floor_is_read_without_raising,
                 a_floor_without_room_is_invalid, a_floor_outlives_the_engine, an_identity_is_one_for_all;
             several: several_are_all_or_nothing, several_are_released_together,
@@ -150,7 +173,8 @@ macro_rules! __for_each_law {
                 another_body_is_a_mismatch, a_request_id_belongs_to_its_principal,
                 a_refusal_is_not_stored, a_repeat_while_waiting_joins, a_joined_call_may_leave;
             view: inspect_shows_holders, inspect_shows_the_line, inspect_shows_nothing_of_the_free,
-                list_is_in_order_of_names, list_goes_page_by_page, no_secret_is_ever_shown;
+                list_is_in_order_of_names, list_goes_page_by_page, no_secret_is_ever_shown,
+                a_promise_that_is_not_made_is_explained;
             bounds: a_bad_claim_is_invalid_and_takes_nothing, what_is_just_within_bounds_is_granted,
                 a_bad_renewal_changes_nothing, a_name_that_cannot_be_is_invalid_to_look_at, spans_round_up_to_a_millisecond;
             stopping: a_closed_engine_is_unavailable, closing_sends_the_line_home,

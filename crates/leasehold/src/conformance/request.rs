@@ -56,7 +56,7 @@ pub(super) async fn a_repeat_after_the_end_has_nothing_left(subject: &dyn Subjec
 /// Goal: the same id for another claim is a mistake, and is told so; it changes nothing.
 /// Method: another ttl, cap, delay, resource, mode, and one resource more; on a live lease and an ended one.
 pub(super) async fn another_body_is_a_mismatch(subject: &dyn Subject) {
-    let case = LawCase::new(subject).await;
+    let Some(case) = LawCase::with_modes(subject).await else { return };
     let first = case.granted(asking(&case, "r1")).await;
     let bodies = [
         Claim { ttl: case.units(11), ..asking(&case, "r1") },
@@ -112,6 +112,9 @@ pub(super) async fn a_refusal_is_not_stored(subject: &dyn Subject) {
 /// Goal: a repeat that comes while the first still waits joins it: one place in line, one lease, one answer.
 /// Method: two calls with one id behind bob; another body meanwhile is a mismatch.
 pub(super) async fn a_repeat_while_waiting_joins(subject: &dyn Subject) {
+    if !subject.joins_requests() {
+        return;
+    }
     let case = LawCase::new(subject).await;
     let bob = case.granted(case.claim("bob", "seat")).await;
     let patient = Claim { wait: case.units(100), ..asking(&case, "r1") };
@@ -137,6 +140,9 @@ pub(super) async fn a_repeat_while_waiting_joins(subject: &dyn Subject) {
 /// Goal: when one of two joined calls goes away, the other keeps the place.
 /// Method: the first call is dropped; the second is served before cy, who came between them.
 pub(super) async fn a_joined_call_may_leave(subject: &dyn Subject) {
+    if !subject.joins_requests() {
+        return;
+    }
     let case = LawCase::new(subject).await;
     if !case.promises.fair {
         return;

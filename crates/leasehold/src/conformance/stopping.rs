@@ -5,7 +5,7 @@ use std::time::Duration;
 use super::Subject;
 use super::law_case::{LawCase, assert_is, assert_unavailable, exclusive, in_time, permits};
 use crate::engine::{Claim, Query};
-use crate::error::Refusal;
+use crate::error::{Error, Refusal};
 
 /// Goal: a closed engine says that it could not be asked; it never says no.
 /// Method: every verb after close.
@@ -17,7 +17,11 @@ pub(super) async fn a_closed_engine_is_unavailable(subject: &dyn Subject) {
     assert_unavailable("acquire", in_time(case.engine.acquire(case.claim("bob", "other seat"))).await);
     assert_unavailable("acquire", in_time(case.engine.acquire(case.patient("bob", "seat"))).await);
     assert_unavailable("renew", case.renew(&ada, None).await);
+    let relabelled = in_time(case.engine.relabel(&ada.lease_id, "ada at 10.0.0.7")).await;
+    // An engine without this verb says so, closed or not.
+    assert!(matches!(relabelled, Err(Error::Unavailable { .. } | Error::Invalid(_))), "{relabelled:?}");
     assert_unavailable("release", case.release(&ada).await);
+    assert_unavailable("examine", in_time(case.engine.examine()).await);
     assert_unavailable("revoke", in_time(case.engine.revoke("seat", "a burst pipe")).await);
     assert_unavailable("inspect", in_time(case.engine.inspect("seat")).await);
     let query = Query { prefix: String::new(), after: None, limit: 10 };

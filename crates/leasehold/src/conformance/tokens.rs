@@ -2,7 +2,7 @@
 
 use super::Subject;
 use super::law_case::{LawCase, exclusive, in_time};
-use crate::engine::{Claim, Token};
+use crate::engine::{Claim, LeaseId, Token};
 
 /// Goal: every grant on a resource has a higher token than the one before, however that one ended.
 /// Method: end leases by release, lapse and revoke, and also while somebody waits.
@@ -73,4 +73,30 @@ pub(super) async fn no_token_without_the_promise(subject: &dyn Subject) {
     let ada = case.granted(case.claim("ada", "seat")).await;
     let shown = case.inspect("seat").await.expect("it is held").holders[0].token;
     assert_eq!((ada.token.is_some(), shown.is_some()), (case.promises.fencing, case.promises.fencing));
+}
+
+/// Goal: a lease id travels as plain text and says nothing to anybody else; its mark tells leases apart.
+/// Method: ids of several leases, also over several resources and by request.
+pub(super) async fn a_lease_id_is_plain_text(subject: &dyn Subject) {
+    let case = LawCase::new(subject).await;
+    let by_request = Claim { request: Some("r1".into()), ..case.claim("bob", "row") };
+    let several = Claim { wants: vec![exclusive("seat"), exclusive(&"n".repeat(512))], ..case.claim("ada", "seat") };
+    let mut marks = Vec::new();
+    for claim in [several, by_request, case.claim("cy", "a name with spaces, ünïcode/and-signs?")] {
+        let id = case.granted(claim).await.lease_id;
+        let text = id.expose();
+        let plain = |byte: u8| byte.is_ascii_alphanumeric() || b"._-".contains(&byte);
+        assert!(
+            !text.is_empty() && text.len() <= LeaseId::MAX_BYTES && text.bytes().all(plain),
+            "{} bytes",
+            text.len()
+        );
+        let mark = id.mark();
+        assert!(mark.len() == 16 && mark.bytes().all(|b| matches!(b, b'0'..=b'9' | b'a'..=b'f')), "{mark}");
+        assert!(!text.contains(&mark), "a mark shows nothing of the id");
+        marks.push(mark);
+    }
+    marks.sort();
+    marks.dedup();
+    assert_eq!(marks.len(), 3, "two leases have one mark");
 }

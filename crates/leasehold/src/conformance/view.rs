@@ -1,8 +1,8 @@
 //! What everybody may see: who has it and who waits, in order, and no secret.
 
 use super::Subject;
-use super::law_case::{LawCase, exclusive, permits, shared};
-use crate::engine::{Claim, Mode, Query};
+use super::law_case::{LawCase, exclusive, in_time, permits, shared};
+use crate::engine::{Claim, FindingKind, Mode, Promise, Query};
 
 fn names(prefix: &str, after: Option<&str>, limit: usize) -> Query {
     Query { prefix: prefix.into(), after: after.map(Into::into), limit }
@@ -11,7 +11,7 @@ fn names(prefix: &str, after: Option<&str>, limit: usize) -> Query {
 /// Goal: a look shows who has it: label, token, since when and for how long, and how.
 /// Method: an exclusive, a shared and a permit resource, 3 after the grant.
 pub(super) async fn inspect_shows_holders(subject: &dyn Subject) {
-    let case = LawCase::new(subject).await;
+    let Some(case) = LawCase::with_modes(subject).await else { return };
     let ada = case.granted(case.claim("ada", "seat")).await;
     let bob = case.granted(Claim { wants: vec![shared("page")], ..case.claim("bob", "page") }).await;
     let cy = case.granted(Claim { wants: vec![permits("pool", 2, 5)], ..case.claim("cy", "pool") }).await;
@@ -129,4 +129,20 @@ pub(super) async fn no_secret_is_ever_shown(subject: &dyn Subject) {
     // The end of the id is secret in every engine; its beginning may be a public number.
     let tail = &secret[secret.len() - secret.len().min(16)..];
     assert!(!shown.contains(secret) && !shown.contains(tail), "a lease id is shown");
+}
+
+/// Goal: an operator who asks why a promise is not made is told, and no promise that is made is called into question.
+/// Method: every promise is made, or denied by a finding with a sentence.
+pub(super) async fn a_promise_that_is_not_made_is_explained(subject: &dyn Subject) {
+    let case = LawCase::new(subject).await;
+    let findings = in_time(case.engine.examine()).await.expect("an engine can be examined");
+    let denied = |promise: Promise| {
+        findings.iter().any(|finding| matches!(&finding.kind, FindingKind::Denies(denied) if denied.contains(&promise)))
+    };
+    for promise in Promise::ALL {
+        assert_ne!(case.promises.includes(promise), denied(promise), "{promise}: {findings:?}");
+    }
+    for finding in &findings {
+        assert!(!finding.setting.is_empty() && !finding.sentence.is_empty(), "{finding:?}");
+    }
 }

@@ -16,14 +16,19 @@ use std::future::Future;
 use std::pin::Pin;
 use std::time::Duration;
 
+use sha2::{Digest, Sha256};
+
 pub use leasehold_core::{Mode, Token};
 
 use crate::error::Error;
+pub use finding::{EngineProfile, Finding, FindingKind, NotAPromise, Promise};
 pub use keys::{Key, Keys, Push};
 pub use watch::{Event, EventId, EventKind, Seen, Watch, Watching};
 
+pub mod admission;
 #[cfg(feature = "embedded")]
 pub mod embedded;
+mod finding;
 #[cfg(any(test, feature = "embedded", feature = "testkit"))]
 pub(crate) mod from_book;
 mod keys;
@@ -42,7 +47,8 @@ pub(crate) type AttemptText<'a> = &'a (dyn Fn() -> String + Sync);
 
 /// What decides grants.
 pub trait Engine: Send + Sync + 'static {
-    /// What this engine, as configured, swears to.
+    /// What this engine, as it was opened, swears to. It does not change while the engine is open: when a setting is
+    /// found to have got weaker, acquires are Unavailable with the setting named, and leases that exist go on.
     fn promises(&self) -> Promises;
 
     /// Takes all resources of the claim, or none.
@@ -55,6 +61,9 @@ pub trait Engine: Send + Sync + 'static {
 
     /// Sets the end to now + ttl (the last ttl if none is given), never past the cap, never reviving.
     fn renew<'a>(&'a self, lease: &'a LeaseId, ttl: Option<Duration>) -> Answer<'a, Renewal>;
+
+    /// Gives a live lease another holder label; its end, its token and its place stay. Refused as [`Engine::renew`] is.
+    fn relabel<'a>(&'a self, lease: &'a LeaseId, holder: &'a str) -> Answer<'a, ()>;
 
     /// Ends the lease. `true`: this call ended it. `false`: it had been released before.
     fn release<'a>(&'a self, lease: &'a LeaseId) -> Answer<'a, bool>;
@@ -80,7 +89,12 @@ pub trait Engine: Send + Sync + 'static {
     /// of any other engine. None from an engine that has nothing of the kind.
     fn identity(&self) -> Answer<'_, Option<String>>;
 
-    /// Tells what happens from here on, or from after `since`. See [`Watching`].
+    /// Looks at the settings and the state of what decides: what keeps this engine from its best promises, and what an
+    /// operator should know. `leasehold doctor` prints it. Reads only.
+    fn examine(&self) -> Answer<'_, Vec<Finding>>;
+
+    /// Tells what happens from here on, or from after `since`. See [`Watching`]. Invalid from an engine that cannot be
+    /// watched.
     fn watch(&self, since: Option<EventId>) -> Answer<'_, Watch>;
 
     /// Names as Redis keys; none from an engine that cannot keep a value beside a lease.
@@ -155,10 +169,15 @@ impl Claim {
 }
 
 /// The secret that proves a lease. `Debug` hides it; [`LeaseId::expose`] does not.
+///
+/// Its form is its engine's affair: at most [`LeaseId::MAX_BYTES`] bytes of `[A-Za-z0-9._-]`. Nobody else reads it.
 #[derive(Clone, PartialEq, Eq)]
 pub struct LeaseId(Box<str>);
 
 impl LeaseId {
+    /// The longest lease id that an engine may make.
+    pub const MAX_BYTES: usize = 1024;
+
     /// Wraps the text form.
     pub fn new(text: impl Into<Box<str>>) -> Self {
         Self(text.into())
@@ -168,6 +187,21 @@ impl LeaseId {
     #[must_use]
     pub fn expose(&self) -> &str {
         &self.0
+    }
+
+    /// The public mark of the lease: 16 hexadecimal digits that tell two leases apart where their tokens are equal. It
+    /// proves nothing and reveals nothing of the secret.
+    ///
+    /// ```
+    /// use leasehold::LeaseId;
+    ///
+    /// let id = LeaseId::new("2a-0123456789abcdef0123456789abcdef");
+    /// assert_eq!(id.mark(), "bfec454cde43044c");
+    /// ```
+    #[must_use]
+    pub fn mark(&self) -> String {
+        let digest = Sha256::new().chain_update(b"leasehold fence v1\0").chain_update(self.0.as_bytes()).finalize();
+        digest[..8].iter().fold(String::with_capacity(16), |digits, byte| digits + &format!("{byte:02x}"))
     }
 }
 

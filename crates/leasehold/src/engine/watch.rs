@@ -59,7 +59,7 @@ pub struct Event {
 pub struct EventId {
     /// Random for each run: numbers of another run mean nothing.
     pub run: u64,
-    /// Rises by one with every event.
+    /// Rises with every event, not always by one.
     pub number: u64,
 }
 

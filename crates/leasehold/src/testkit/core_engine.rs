@@ -33,7 +33,8 @@ use super::ManualClock;
 use crate::clock::Clock;
 use crate::engine::from_book::{self, acquire, grant, key, millis, resource, wants};
 use crate::engine::{
-    Answer, Claim, Engine, EventId, Grant, Keys, LeaseId, Promises, Query, Renewal, Resource, Token, Watch,
+    Answer, Claim, Engine, EventId, Finding, Grant, Keys, LeaseId, Promise, Promises, Query, Renewal, Resource, Token,
+    Watch,
 };
 use crate::error::Error;
 
@@ -239,6 +240,15 @@ impl Engine for CoreEngine {
         })
     }
 
+    fn relabel<'a>(&'a self, lease: &'a LeaseId, holder: &'a str) -> Answer<'a, ()> {
+        Box::pin(async move {
+            match self.0.apply_command("relabel", Command::Relabel { lease: key(lease)?, holder })? {
+                Reply::Relabelled => Ok(()),
+                other => Err(refused(other)),
+            }
+        })
+    }
+
     fn release<'a>(&'a self, lease: &'a LeaseId) -> Answer<'a, bool> {
         Box::pin(async move {
             match self.0.apply_command("release", Command::Release { lease: key(lease)? })? {
@@ -295,6 +305,15 @@ impl Engine for CoreEngine {
         Box::pin(async move {
             let _open = self.0.open("read the identity")?;
             Ok(Some(self.0.identity.clone()))
+        })
+    }
+
+    fn examine(&self) -> Answer<'_, Vec<Finding>> {
+        Box::pin(async move {
+            let _open = self.0.open("examine the engine")?;
+            let sentence = "everything is in the memory of this process";
+            let both = [Promise::Durable, Promise::OutlivesProcess];
+            Ok(vec![Finding::denies(&both, "storage", "memory", "a disk", sentence)])
         })
     }
 

@@ -7,7 +7,7 @@ use std::time::Duration;
 use tokio::sync::watch;
 
 use crate::engine::{
-    Answer, Claim, Engine, EventId, Grant, Keys, LeaseId, Promises, Query, Renewal, Resource, Token, Watch,
+    Answer, Claim, Engine, EventId, Finding, Grant, Keys, LeaseId, Promises, Query, Renewal, Resource, Token, Watch,
 };
 use crate::error::Error;
 
@@ -18,6 +18,8 @@ pub enum EngineCall {
     Acquire,
     /// [`Engine::renew`].
     Renew,
+    /// [`Engine::relabel`].
+    Relabel,
     /// [`Engine::release`].
     Release,
     /// [`Engine::revoke`].
@@ -177,6 +179,10 @@ impl Engine for FlakyEngine {
         self.pass(EngineCall::Renew, move |inner| inner.renew(lease, ttl))
     }
 
+    fn relabel<'a>(&'a self, lease: &'a LeaseId, holder: &'a str) -> Answer<'a, ()> {
+        self.pass(EngineCall::Relabel, move |inner| inner.relabel(lease, holder))
+    }
+
     fn release<'a>(&'a self, lease: &'a LeaseId) -> Answer<'a, bool> {
         self.pass(EngineCall::Release, |inner| inner.release(lease))
     }
@@ -199,6 +205,10 @@ impl Engine for FlakyEngine {
 
     fn identity(&self) -> Answer<'_, Option<String>> {
         self.pass(EngineCall::Identity, |inner| inner.identity())
+    }
+
+    fn examine(&self) -> Answer<'_, Vec<Finding>> {
+        self.inner.examine()
     }
 
     fn watch(&self, since: Option<EventId>) -> Answer<'_, Watch> {

@@ -10,8 +10,8 @@ use tokio::sync::Notify;
 
 use crate::clock::Clock;
 use crate::engine::{
-    Answer, Claim, Engine, EventId, Grant, Holding, Keys, LeaseId, Mode, Promises, Query, Renewal, Resource, Token,
-    Watch,
+    Answer, Claim, Engine, EventId, Finding, Grant, Holding, Keys, LeaseId, Mode, Promises, Query, Renewal, Resource,
+    Token, Watch,
 };
 use crate::error::{Error, Refusal};
 use crate::testkit::ManualClock;
@@ -174,6 +174,18 @@ impl Engine for Mini {
         })
     }
 
+    fn relabel<'a>(&'a self, lease: &'a LeaseId, holder: &'a str) -> Answer<'a, ()> {
+        Box::pin(async move {
+            self.with_row(lease, |row, now| {
+                if !row.live(now) {
+                    return Err(Refusal::Stale);
+                }
+                row.claim.holder = holder.to_owned();
+                Ok(())
+            })
+        })
+    }
+
     fn release<'a>(&'a self, lease: &'a LeaseId) -> Answer<'a, bool> {
         Box::pin(async move {
             let ended = self.with_row(lease, |row, now| {
@@ -222,6 +234,10 @@ impl Engine for Mini {
 
     fn identity(&self) -> Answer<'_, Option<String>> {
         Box::pin(async { Ok(None) })
+    }
+
+    fn examine(&self) -> Answer<'_, Vec<Finding>> {
+        Box::pin(async { Ok(Vec::new()) })
     }
 
     fn watch(&self, _since: Option<EventId>) -> Answer<'_, Watch> {

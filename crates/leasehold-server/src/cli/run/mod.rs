@@ -45,7 +45,7 @@ Example:
   leasehold run nightly-report -- ./report.sh
   leasehold run db-migration --ttl 1m --wait 10m -- sh -c 'migrate --token \"$LEASEHOLD_TOKEN\"'
 
-The command finds LEASEHOLD_TOKEN, LEASEHOLD_RESOURCE and LEASEHOLD_LEASE_ID in its environment. The
+The command finds LEASEHOLD_TOKEN, LEASEHOLD_RESOURCE, LEASEHOLD_LEASE_ID and LEASEHOLD_MARK in its environment. The
 lease is renewed every third of the ttl. When it can no longer be proven, the command's whole process
 group gets TERM, then KILL before the lease could be granted again, and the exit code is 6.
 
@@ -193,6 +193,7 @@ impl RunArgs {
             ("LEASEHOLD_TOKEN", lease.token()),
             ("LEASEHOLD_RESOURCE", Some(self.name.clone())),
             ("LEASEHOLD_LEASE_ID", Some(lease.lease_id().expose().to_owned())),
+            ("LEASEHOLD_MARK", Some(lease.lease_id().mark())),
         ];
         let child = match child::start_command(&self.command, environment, terminal.as_ref(), to_guard) {
             Ok(child) => child,

@@ -12,7 +12,7 @@ use super::{BoxOfficeRequest, refusal_problem};
 use crate::http::call::{HttpCall, run_detached};
 use crate::http::fields::{Fields, missing_field};
 use crate::http::problem::Problem;
-use crate::http::respond::json_response;
+use crate::http::respond::{json_response, no_content};
 use crate::service::Verb;
 
 /// `POST /v1/webhooks`
@@ -110,7 +110,5 @@ pub async fn remove(call: HttpCall) -> Result<Response<Body>, Problem> {
     if !removed {
         return Err(Problem::with_code(StatusCode::NOT_FOUND, "not_found", "there is no such webhook"));
     }
-    let mut response = Response::new(Body::empty());
-    *response.status_mut() = StatusCode::NO_CONTENT;
-    Ok(response)
+    Ok(no_content())
 }

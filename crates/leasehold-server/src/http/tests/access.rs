@@ -33,6 +33,7 @@ async fn call(server: &Server, route: &Route, headers: &[(&str, &str)]) -> u16 {
         path if path.ends_with("freeze") => Some(json!({"reason": "test"})),
         "/v1/events/{e}" if route.method == hyper::Method::PUT => Some(json!({"on_sale": true})),
         "/v1/leases" => Some(json!({"resources": ["a"], "ttl_ms": 3_600_000})),
+        "/v1/leases/relabel" => Some(json!({"lease_id": "none", "holder": "x"})),
         "/v1/leases/renew" | "/v1/leases/release" => Some(json!({"lease_id": "none"})),
         "/v1/webhooks/{w}" => None,
         _ => (route.method == hyper::Method::DELETE).then(|| json!({"reason": "test"})),
@@ -119,8 +120,8 @@ async fn every_route_asks_for_its_role() {
             assert!(!matches!(status, 401 | 403), "{} needs no key: {status}", route.path);
             continue;
         };
-        let permit = json!({"resources": ["seat"], "ttl_ms": 3_600_000});
-        as_key(&server, admin, "POST", "/v1/leases", Some(&permit)).await;
+        let claim = json!({"resources": ["seat"], "ttl_ms": 3_600_000});
+        as_key(&server, admin, "POST", "/v1/leases", Some(&claim)).await;
         let before = held().await;
         for shown in [
             &[][..],

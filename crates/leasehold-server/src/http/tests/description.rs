@@ -54,13 +54,13 @@ async fn the_description_is_whole() {
 #[tokio::test(flavor = "multi_thread")]
 async fn a_refused_layout_is_what_its_operation_describes() {
     let server = Server::start().await;
-    let permit = json!({"id": "A", "section": "S", "row": "R", "number": 1, "price": 1});
-    let connection_limiter = json!([permit, permit]);
+    let seat = json!({"id": "A", "section": "S", "row": "R", "number": 1, "price": 1});
+    let same_seat_twice = json!([seat, seat]);
     let made = server.post("/v1/events", &json!({"name": "Gala"})).await.with(201).json();
     let import = format!("/v1/events/{}/import", made["event_id"].as_str().unwrap());
     for (path, operation, twice, query) in [
-        ("/v1/events", "POST /v1/events", json!({"name": "Gala", "seats": connection_limiter}), ""),
-        (&import, "POST /v1/events/{e}/import", json!({"seats": connection_limiter}), "?dry_run=perhaps"),
+        ("/v1/events", "POST /v1/events", json!({"name": "Gala", "seats": same_seat_twice}), ""),
+        (&import, "POST /v1/events/{e}/import", json!({"seats": same_seat_twice}), "?dry_run=perhaps"),
     ] {
         let layout = server.post(path, &twice).await.problem(400, "bad_layout");
         assert_eq!(layout["problems"][0]["code"], "duplicate_id");

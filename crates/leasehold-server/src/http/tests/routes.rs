@@ -21,10 +21,10 @@ async fn a_lease_from_grant_to_release() {
     assert!((59_000..=60_000).contains(&grant["renewable_ms"].as_u64().unwrap()), "{grant}");
     assert!(grant["expires_at"].as_str().unwrap().ends_with('Z'));
 
-    let permit = server.get("/v1/resources/seat-14").await.with(200).json();
-    schema::holds(&permit, "Resource");
-    assert_eq!((&permit["mode"], &permit["holders"][0]["holder"]), (&json!("exclusive"), &json!("ada")));
-    assert_eq!(permit["holders"][0]["token"], grant["token"]);
+    let seat = server.get("/v1/resources/seat-14").await.with(200).json();
+    schema::holds(&seat, "Resource");
+    assert_eq!((&seat["mode"], &seat["holders"][0]["holder"]), (&json!("exclusive"), &json!("ada")));
+    assert_eq!(seat["holders"][0]["token"], grant["token"]);
     let pool = server.get("/v1/resources/pool").await.with(200).json();
     schema::holds(&pool, "Resource");
     assert_eq!((&pool["mode"], &pool["permits_used"], &pool["capacity"]), (&json!("permits"), &json!(2), &json!(5)));
@@ -34,14 +34,22 @@ async fn a_lease_from_grant_to_release() {
     schema::holds(&renewed, "Renewal");
     assert!((39_000..=40_000).contains(&renewed["remaining_ms"].as_u64().unwrap()), "{renewed}");
 
+    let relabel = json!({"lease_id": grant["lease_id"], "holder": "ada at 10.0.0.7"});
+    assert_eq!(server.post("/v1/leases/relabel", &relabel).await.with(204).text(), "");
+    let seat = server.get("/v1/resources/seat-14").await.with(200).json();
+    assert_eq!(seat["holders"][0]["holder"], "ada at 10.0.0.7");
+    let unlabelled = json!({"lease_id": grant["lease_id"]});
+    server.post("/v1/leases/relabel", &unlabelled).await.problem(400, "invalid");
+
     let lease = json!({"lease_id": grant["lease_id"]});
     for _ in 0..2 {
         let released = server.post("/v1/leases/release", &lease).await.with(204);
         assert_eq!(released.text(), "");
     }
-    let permit = server.get("/v1/resources/seat-14").await.with(200).json();
-    schema::holds(&permit, "Resource");
-    assert_eq!((&permit["mode"], &permit["holders"]), (&json!(null), &json!([])));
+    server.post("/v1/leases/relabel", &relabel).await.problem(409, "stale");
+    let seat = server.get("/v1/resources/seat-14").await.with(200).json();
+    schema::holds(&seat, "Resource");
+    assert_eq!((&seat["mode"], &seat["holders"]), (&json!(null), &json!([])));
     server.end().await;
 }
 

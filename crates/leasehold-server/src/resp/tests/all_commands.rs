@@ -9,6 +9,7 @@ pub const ALL_COMMANDS: &[(&str, Option<Verb>)] = &[
     ("LEASE ACQUIRE 30000 RESOURCES a", Some(Verb::Acquire)),
     ("LEASE ACQUIRE 30000 EACH a X b S c 1/2", Some(Verb::Acquire)),
     ("LEASE RENEW 1-00000000000000000000000000000000", Some(Verb::Renew)),
+    ("LEASE RELABEL 1-00000000000000000000000000000000 HOLDER x", Some(Verb::Relabel)),
     ("LEASE RELEASE 1-00000000000000000000000000000000", Some(Verb::Release)),
     ("LEASE GET a", Some(Verb::Inspect)),
     ("LEASE LIST", Some(Verb::List)),

@@ -30,10 +30,11 @@ const NO: bool = false;
 #[test]
 fn every_cell_of_the_matrix() {
     #[rustfmt::skip]
-    let matrix: [(Verb, [bool; 7]); 20] = [
+    let matrix: [(Verb, [bool; 7]); 21] = [
         //                 nobody read lease boxoffice admin buyer provider
         (Verb::Acquire,   [NO,    NO,  YES,  NO,       YES,  NO,   NO ]),
         (Verb::Renew,     [NO,    NO,  YES,  NO,       YES,  NO,   NO ]),
+        (Verb::Relabel,   [NO,    NO,  YES,  NO,       YES,  NO,   NO ]),
         (Verb::Release,   [NO,    NO,  YES,  NO,       YES,  NO,   NO ]),
         (Verb::Inspect,   [NO,    YES, YES,  YES,      YES,  NO,   NO ]),
         (Verb::List,      [NO,    YES, YES,  YES,      YES,  NO,   NO ]),

@@ -2,6 +2,7 @@
 
 use std::collections::BTreeMap;
 use std::fmt;
+use std::path::PathBuf;
 use std::sync::{Arc, Mutex, PoisonError};
 use std::thread::JoinHandle;
 use std::time::Duration;
@@ -14,11 +15,12 @@ use super::commit::journal_writer::JournalWriter;
 use super::commit::locked::LockedEngine;
 use super::commit::shared::{Commits, EngineShared};
 use super::errors::{ENGINE, no_effect};
+use super::examine::examine_directory;
 use super::watcher::EventWatcher;
 use crate::engine::from_book::{acquire, grant, key, millis, refused, resource, wants};
 use crate::engine::{
-    Answer, AttemptText, Claim, Engine, Event, EventId, Grant, Key, Keys, LeaseId, Promises, Push, Query, Renewal,
-    Resource, Token, Watch,
+    Answer, AttemptText, Claim, Engine, EngineProfile, Event, EventId, Finding, Grant, Key, Keys, LeaseId, Promises,
+    Push, Query, Renewal, Resource, Token, Watch,
 };
 use crate::error::Error;
 
@@ -29,12 +31,17 @@ const RESOURCES_PER_SCAN: usize = 4096;
 pub const PROMISES: Promises =
     Promises { engine: ENGINE, durable: true, fencing: true, fair: true, never_early: true, outlives_process: true };
 
+/// What it promises at best, which is what it promises always.
+pub const PROFILE: EngineProfile = EngineProfile { url: "embedded:DIR", best: PROMISES, needs: &[] };
+
 /// The embedded engine over one directory. See the module.
 pub struct Embedded {
     pub(super) shared: Arc<EngineShared>,
     pub(super) journal_writer: Arc<Mutex<JournalWriter>>,
     /// Taken by the first who joins it.
     pub(super) writer_thread: Mutex<Option<JoinHandle<()>>>,
+    /// None on a disk that a test made.
+    pub(super) dir: Option<PathBuf>,
 }
 
 impl fmt::Debug for Embedded {
@@ -112,6 +119,17 @@ impl Engine for Embedded {
         })
     }
 
+    fn relabel<'a>(&'a self, lease: &'a LeaseId, holder: &'a str) -> Answer<'a, ()> {
+        Box::pin(async move {
+            let lease = key(lease)?;
+            let attempt = || format!("relabel lease {}", lease.token);
+            match self.submit(true, |_| Command::Relabel { lease, holder }).reply(&attempt).await? {
+                Reply::Relabelled => Ok(()),
+                other => Err(refused(other, ENGINE, attempt)),
+            }
+        })
+    }
+
     fn release<'a>(&'a self, lease: &'a LeaseId) -> Answer<'a, bool> {
         Box::pin(async move {
             let lease = key(lease)?;
@@ -182,6 +200,15 @@ impl Engine for Embedded {
             match self.shared.lock().lifecycle.refusal() {
                 Some(sentence) => Err(no_effect("read the identity".into(), sentence)),
                 None => Ok(Some(self.shared.identity.clone())),
+            }
+        })
+    }
+
+    fn examine(&self) -> Answer<'_, Vec<Finding>> {
+        Box::pin(async move {
+            match self.shared.lock().lifecycle.refusal() {
+                Some(sentence) => Err(no_effect("examine the engine".into(), sentence)),
+                None => Ok(self.dir.as_deref().map_or_else(Vec::new, examine_directory)),
             }
         })
     }

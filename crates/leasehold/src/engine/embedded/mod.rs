@@ -31,7 +31,7 @@
 //!
 //! `storage` (the disk as a trait), `journal/` (frames, segments, snapshots, recovery), `start` (a directory becomes a
 //! running book), `events` (recent events in memory), `commit/` (group commit), `maintenance` (the thread that writes
-//! snapshots), `watcher`, `engine` (the [`crate::engine::Engine`] methods), `open`, `visitor`.
+//! snapshots), `watcher`, `examine`, `engine` (the [`crate::engine::Engine`] methods), `open`, `visitor`.
 
 mod book_clock;
 #[doc(hidden)]
@@ -40,6 +40,7 @@ mod dir_lock;
 mod engine;
 mod errors;
 mod events;
+mod examine;
 #[doc(hidden)]
 pub mod journal;
 mod maintenance;
@@ -59,7 +60,7 @@ pub use book_clock::BookClock;
 pub use commit::completion::{CompletionQueue, Stopped};
 pub use commit::locked::LockedEngine;
 pub use commit::shared::Commits;
-pub use engine::{Embedded, PROMISES};
+pub use engine::{Embedded, PROFILE, PROMISES};
 pub use errors::refusal;
 pub use options::{Notice, Options};
 #[doc(hidden)]

@@ -1,6 +1,6 @@
 //! Opens a directory: locks it, recovers the book, and starts the writer thread.
 
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex};
 
 use tokio::sync::oneshot;
@@ -28,18 +28,20 @@ impl Embedded {
     pub async fn open(dir: impl AsRef<Path>, options: Options) -> Result<Arc<Self>, Error> {
         let dir = dir.as_ref().to_owned();
         let attempt = format!("open embedded:{}", dir.display());
-        Self::open_on_writer_thread(attempt, move || prepare_directory(&dir, options)).await
+        let place = dir.clone();
+        Self::open_on_writer_thread(attempt, Some(place), move || prepare_directory(&dir, options)).await
     }
 
     /// Opens a disk that a test made, which nobody else has.
     #[doc(hidden)]
     pub async fn open_on(storage: Arc<dyn Storage>, options: Options) -> Result<Arc<Self>, Error> {
         let attempt = "open embedded: on a disk of its own";
-        Self::open_on_writer_thread(attempt.into(), move || prepare(storage, None, options, attempt)).await
+        Self::open_on_writer_thread(attempt.into(), None, move || prepare(storage, None, options, attempt)).await
     }
 
     async fn open_on_writer_thread(
         attempt: String,
+        dir: Option<PathBuf>,
         prepare: impl FnOnce() -> Result<WriterThread, Error> + Send + 'static,
     ) -> Result<Arc<Self>, Error> {
         let (ready, opened) = oneshot::channel();
@@ -61,7 +63,7 @@ impl Embedded {
             })?;
         let mut opened = opened.await.unwrap_or_else(|_| Err(no_effect(attempt, "the writer's thread died")))?;
         let Some((shared, journal_writer)) = opened.0.take() else { unreachable!("an opened engine is taken once") };
-        Ok(Arc::new(Self { shared, journal_writer, writer_thread: Mutex::new(Some(thread)) }))
+        Ok(Arc::new(Self { shared, journal_writer, writer_thread: Mutex::new(Some(thread)), dir }))
     }
 }
 

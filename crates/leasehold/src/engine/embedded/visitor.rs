@@ -12,7 +12,8 @@ use super::engine::{Embedded, PROMISES};
 use super::errors::ENGINE;
 use super::options::Options;
 use crate::engine::{
-    Answer, Claim, Engine, EventId, Grant, Keys, LeaseId, Promises, Query, Renewal, Resource, Token, Watch,
+    Answer, Claim, Engine, EventId, Finding, Grant, Keys, LeaseId, Promise, Promises, Query, Renewal, Resource, Token,
+    Watch,
 };
 use crate::error::{Error, Refusal};
 
@@ -104,6 +105,10 @@ impl Engine for Visitor {
         Box::pin(self.during(async move |engine: &Embedded| engine.renew(lease, ttl).await))
     }
 
+    fn relabel<'a>(&'a self, lease: &'a LeaseId, holder: &'a str) -> Answer<'a, ()> {
+        Box::pin(self.during(async move |engine: &Embedded| engine.relabel(lease, holder).await))
+    }
+
     fn release<'a>(&'a self, lease: &'a LeaseId) -> Answer<'a, bool> {
         Box::pin(self.during(async move |engine: &Embedded| engine.release(lease).await))
     }
@@ -126,6 +131,15 @@ impl Engine for Visitor {
 
     fn identity(&self) -> Answer<'_, Option<String>> {
         Box::pin(self.during(async |engine: &Embedded| engine.identity().await))
+    }
+
+    fn examine(&self) -> Answer<'_, Vec<Finding>> {
+        Box::pin(self.during(async |engine: &Embedded| {
+            let sentence = "processes that open one directory in turn retry, in no order: let them ask a server";
+            let mut findings = engine.examine().await?;
+            findings.push(Finding::denies(&[Promise::Fair], "opened by", "several processes", "a server", sentence));
+            Ok(findings)
+        }))
     }
 
     fn watch(&self, _since: Option<EventId>) -> Answer<'_, Watch> {

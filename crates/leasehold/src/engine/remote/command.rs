@@ -114,6 +114,10 @@ pub(super) fn release(lease_id: &LeaseId) -> Result<Vec<u8>, Error> {
     lease("RELEASE").arg(lease_id.expose()).bytes()
 }
 
+pub(super) fn relabel(lease_id: &LeaseId, holder: &str) -> Result<Vec<u8>, Error> {
+    lease("RELABEL").arg(lease_id.expose()).arg("HOLDER").arg(holder).bytes()
+}
+
 pub(super) fn revoke(name: &str, reason: &str) -> Result<Vec<u8>, Error> {
     lease("REVOKE").arg(name).arg("REASON").arg(reason).bytes()
 }

@@ -225,6 +225,10 @@ impl ConnectionPool {
                 TryResult::Decided(error) if maybe && TryResult::is_from_access_check(&error) => {
                     return Err(indeterminate(attempt(), Box::new(error)));
                 }
+                // An engine that soon forgets endings may say so of a lease that our first try released.
+                TryResult::Decided(error @ Error::Refused(Refusal::NotHeld)) if maybe => {
+                    return Err(indeterminate(attempt(), Box::new(error)));
+                }
                 TryResult::Decided(error) => return Err(error),
                 TryResult::Unknown(source) => {
                     maybe |= policy != RetryPolicy::ReadOnly;

@@ -8,7 +8,8 @@ use std::time::Duration;
 use super::ENGINE;
 use super::resp::Value;
 use crate::engine::{
-    Event, EventId, EventKind, Grant, Holding, LeaseId, Mode, Promises, Renewal, Resource, Token, Waiting,
+    Event, EventId, EventKind, Finding, FindingKind, Grant, Holding, LeaseId, Mode, Promises, Renewal, Resource, Token,
+    Waiting,
 };
 use crate::error::{Error, Refusal};
 
@@ -273,6 +274,26 @@ pub(super) fn identity(mut value: Value) -> Result<Option<String>, UnexpectedRep
     }
 }
 
+/// What the server's engine found when it was examined. A server that knows more kinds than we do still says something
+/// that should be read.
+pub(super) fn findings(mut value: Value) -> Result<Vec<Finding>, UnexpectedReply> {
+    let read = |value: Value| value.into_list()?.into_iter().map(finding).collect::<Option<Vec<_>>>();
+    value.take_field("findings").and_then(read).ok_or(UnexpectedReply("list of findings"))
+}
+
+fn finding(mut value: Value) -> Option<Finding> {
+    let mut text = |name| value.take_field(name)?.into_text();
+    let (kind, setting, found) = (text("kind")?, text("setting")?, text("found")?);
+    let (wanted, sentence) = (text("wanted")?, text("sentence")?);
+    let denied = value.take_field("promises")?.into_list()?.into_iter();
+    let kind = match kind.as_str() {
+        "denies" => FindingKind::Denies(denied.filter_map(|word| word.into_text()?.parse().ok()).collect()),
+        "note" => FindingKind::Note,
+        _ => FindingKind::Warning,
+    };
+    Some(Finding { kind, setting, found, wanted, sentence })
+}
+
 /// The error for a command that came with a later version of the server than the first: a server that does not know it
 /// says only which commands it knows.
 pub(super) fn too_old(error: Error, command: &str) -> Error {
@@ -313,7 +334,9 @@ fn read_message(mut parts: impl Iterator<Item = Value>) -> Option<WatchMessage> 
         "released" => EventKind::Released,
         "lapsed" => EventKind::Lapsed,
         "revoked" => EventKind::Revoked,
-        _ => return None,
+        "relabelled" => EventKind::Relabelled,
+        // What a newer server tells, and we have no word for, is a gap: whoever watches reads the whole again.
+        _ => return Some(WatchMessage::Reset(id)),
     };
     let prev = parts.next()?.into_text().and_then(|prev| prev.parse().ok());
     let event = Event {
@@ -411,7 +434,7 @@ mod tests {
         #[test]
         fn any_value_is_survived(value in any_value(), text in ".{0,40}") {
             let _ = (grant(value.clone()), renewal(value.clone()), count(&value), resource(value.clone()));
-            let _ = (floor(&value), identity(value.clone()));
+            let _ = (floor(&value), identity(value.clone()), findings(value.clone()));
             let _ = (resources(value.clone()), promises(value.clone()), parse_error(&text), parse_error(&format!("HELD {text}")));
             if let Value::Push(parts) | Value::List(parts) = value {
                 let _ = message(parts);

@@ -52,7 +52,8 @@ use std::time::Duration;
 use tokio::runtime::Handle;
 
 use super::{
-    Answer, AttemptText, Claim, Engine, EventId, Grant, Keys, LeaseId, Promises, Query, Renewal, Resource, Token, Watch,
+    Answer, AttemptText, Claim, Engine, EngineProfile, EventId, Finding, Grant, Keys, LeaseId, Promises, Query,
+    Renewal, Resource, Token, Watch,
 };
 use crate::clock::until;
 use crate::clock::{Clock, SystemClock};
@@ -66,6 +67,20 @@ pub use options::{Options, Tls};
 use watch::RemoteWatcher;
 
 const ENGINE: &str = "remote";
+
+/// What it promises at best: what the server's engine does.
+pub const PROFILE: EngineProfile = EngineProfile {
+    url: "leasehold://HOST:PORT",
+    best: Promises {
+        engine: ENGINE,
+        durable: true,
+        fencing: true,
+        fair: true,
+        never_early: true,
+        outlives_process: true,
+    },
+    needs: &["the server's engine promises it"],
+};
 
 /// How long closing waits for leases that are still to be released.
 const MAX_CLOSE_WAIT: Duration = Duration::from_secs(4);
@@ -153,6 +168,15 @@ impl Engine for Remote {
         })
     }
 
+    fn relabel<'a>(&'a self, lease: &'a LeaseId, holder: &'a str) -> Answer<'a, ()> {
+        Box::pin(async move {
+            let bytes = command::relabel(lease, holder)?;
+            let done = |value| decode::count(&value).map(drop);
+            let answer = self.change(&|| "relabel a lease".into(), bytes, RetryPolicy::Idempotent, done).await;
+            answer.map_err(|error| decode::too_old(error, "LEASE RELABEL"))
+        })
+    }
+
     fn release<'a>(&'a self, lease: &'a LeaseId) -> Answer<'a, bool> {
         Box::pin(async move {
             let bytes = command::release(lease)?;
@@ -198,6 +222,13 @@ impl Engine for Remote {
     fn identity(&self) -> Answer<'_, Option<String>> {
         Box::pin(async move {
             let answer = self.read(&|| "read the identity".into(), command::engine()?, decode::identity).await;
+            answer.map_err(|error| decode::too_old(error, "LEASE ENGINE"))
+        })
+    }
+
+    fn examine(&self) -> Answer<'_, Vec<Finding>> {
+        Box::pin(async move {
+            let answer = self.read(&|| "examine the engine".into(), command::engine()?, decode::findings).await;
             answer.map_err(|error| decode::too_old(error, "LEASE ENGINE"))
         })
     }

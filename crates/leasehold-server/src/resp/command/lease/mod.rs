@@ -1,4 +1,4 @@
-//! `LEASE …`: [`acquire`] (ACQUIRE), [`own`] (RENEW, RELEASE), [`inspect`] (GET, LIST), [`operate`] (REVOKE, PROMISES,
+//! `LEASE …`: [`acquire`] (ACQUIRE), [`own`] (RENEW, RELABEL, RELEASE), [`inspect`] (GET, LIST), [`operate`] (REVOKE, PROMISES,
 //! FLOOR, ENGINE). WATCH is in `resp::watch`.
 
 pub mod acquire;
@@ -22,6 +22,7 @@ subcommands! {
     pub fn dispatch(dispatcher, args) {
         b"ACQUIRE" => dispatcher.inline(acquire::AcquireCommand::parse(args)?);
         b"RENEW" => dispatcher.inline(own::RenewCommand::parse(args)?);
+        b"RELABEL" => dispatcher.spawned(own::RelabelCommand::parse(args)?);
         b"RELEASE" => dispatcher.inline(own::ReleaseCommand::parse(args)?);
         b"GET" => dispatcher.spawned(inspect::InspectCommand::parse(args)?);
         b"LIST" => dispatcher.spawned(inspect::ListCommand::parse(args)?);

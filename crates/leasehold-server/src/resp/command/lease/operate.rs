@@ -2,7 +2,7 @@
 
 use std::iter;
 
-use leasehold::engine::{Promises as EnginePromises, Token};
+use leasehold::engine::{Finding, FindingKind, Promise, Promises as EnginePromises, Token};
 
 use crate::resp::codec::frame::CommandArgs;
 use crate::resp::codec::reply::ReplyWriter;
@@ -177,9 +177,9 @@ fn write_engine(reply: &mut ReplyWriter<'_>, info: &EngineInfo) {
     reply.text("promises");
     reply.map(5);
     write_promises(reply, &info.promises);
-    // No engine can be examined yet.
     reply.text("findings");
-    reply.array(0);
+    reply.array(info.findings.len());
+    info.findings.iter().for_each(|finding| write_finding(reply, finding));
     reply.text("http");
     match info.http_port {
         Some(port) => reply.integer(port.into()),
@@ -187,16 +187,31 @@ fn write_engine(reply: &mut ReplyWriter<'_>, info: &EngineInfo) {
     }
 }
 
-/// The five promises: a name and a boolean each.
-fn write_promises(reply: &mut ReplyWriter<'_>, promises: &EnginePromises) {
-    for (name, kept) in [
-        ("durable", promises.durable),
-        ("fencing", promises.fencing),
-        ("fair", promises.fair),
-        ("never_early", promises.never_early),
-        ("outlives_process", promises.outlives_process),
+fn write_finding(reply: &mut ReplyWriter<'_>, finding: &Finding) {
+    let denied: &[Promise] = match &finding.kind {
+        FindingKind::Denies(promises) => promises,
+        FindingKind::Warning | FindingKind::Note => &[],
+    };
+    reply.map(6);
+    for (name, text) in [
+        ("kind", finding.kind.word()),
+        ("setting", &finding.setting),
+        ("found", &finding.found),
+        ("wanted", &finding.wanted),
+        ("sentence", &finding.sentence),
     ] {
         reply.text(name);
-        reply.boolean(kept);
+        reply.text(text);
+    }
+    reply.text("promises");
+    reply.array(denied.len());
+    denied.iter().for_each(|promise| reply.text(promise.word()));
+}
+
+/// The five promises: a name and a boolean each.
+fn write_promises(reply: &mut ReplyWriter<'_>, promises: &EnginePromises) {
+    for promise in Promise::ALL {
+        reply.text(promise.word());
+        reply.boolean(promises.includes(promise));
     }
 }

@@ -1,4 +1,4 @@
-//! `LEASE RENEW`, `LEASE RELEASE`: what the owner of a lease does with it.
+//! `LEASE RENEW`, `LEASE RELABEL`, `LEASE RELEASE`: what the owner of a lease does with it.
 
 use std::iter;
 use std::time::Duration;
@@ -9,7 +9,7 @@ use leasehold_core::{Command, Refusal, Reply as EngineReply};
 use super::{LeaseReply, parse_lease_id};
 use crate::resp::codec::frame::CommandArgs;
 use crate::resp::codec::reply::{LeaseLife, ReplyWriter};
-use crate::resp::command::args::{parse_number, single_argument};
+use crate::resp::command::args::{parse_number, parse_text, single_argument};
 use crate::resp::command::inline::{InlineContext, InlineOutcome};
 use crate::resp::command::{CommandError, InlineCall, OwnedCall, ServiceCall};
 use crate::service::{Caller, Denial, Service, Verb};
@@ -75,6 +75,54 @@ impl OwnedCall for OwnedRenew {
     async fn execute(self, service: &Service, caller: &Caller, reply: &mut ReplyWriter<'_>) -> Result<(), Denial> {
         let renewal = service.renew(caller, &self.lease, self.ttl).await?;
         reply.renewed(LeaseLife::new(renewal.remaining, renewal.renewable, self.full));
+        Ok(())
+    }
+}
+
+/// `LEASE RELABEL`: gives a lease another holder label.
+#[derive(Debug, PartialEq, Eq)]
+pub struct RelabelCommand<'a> {
+    lease: &'a str,
+    holder: &'a str,
+}
+
+impl<'a> RelabelCommand<'a> {
+    pub fn parse(args: CommandArgs<'a>) -> Result<Self, CommandError> {
+        match (args.get(0), args.get(1), args.get(2), args.len()) {
+            (Some(lease), Some(word), Some(holder), 3) if word.eq_ignore_ascii_case(b"HOLDER") => {
+                Ok(Self { lease: parse_lease_id(lease), holder: parse_text(holder, "a holder")? })
+            }
+            _ => Err(CommandError::usage("LEASE RELABEL lease_id HOLDER text")),
+        }
+    }
+}
+
+impl<'a> ServiceCall<'a> for RelabelCommand<'a> {
+    type Owned = OwnedRelabel;
+
+    fn verb(&self) -> Verb {
+        Verb::Relabel
+    }
+
+    fn names(&self) -> impl Iterator<Item = &'a str> {
+        iter::empty()
+    }
+
+    fn into_owned(self, _: &str) -> OwnedRelabel {
+        OwnedRelabel { lease: LeaseId::new(self.lease), holder: self.holder.into() }
+    }
+}
+
+/// [`RelabelCommand`] in a task.
+pub struct OwnedRelabel {
+    lease: LeaseId,
+    holder: String,
+}
+
+impl OwnedCall for OwnedRelabel {
+    async fn execute(self, service: &Service, caller: &Caller, reply: &mut ReplyWriter<'_>) -> Result<(), Denial> {
+        service.relabel(caller, &self.lease, &self.holder).await?;
+        reply.integer(1);
         Ok(())
     }
 }

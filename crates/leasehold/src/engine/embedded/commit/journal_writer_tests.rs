@@ -96,6 +96,7 @@ fn a_locked_batch_before_the_threads_run_is_left_to_the_writer_thread() {
         shared: idle.shared.clone(),
         journal_writer: idle.journal_writer.clone(),
         writer_thread: Mutex::new(None),
+        dir: None,
     };
     let completions = CompletionQueue::new(|| {});
     let mut locked = engine.lock_for_batch();

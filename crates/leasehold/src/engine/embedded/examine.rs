@@ -1,0 +1,39 @@
+//! What an operator should know of the directory: where it is, and how much room there is.
+
+use std::path::Path;
+
+use crate::engine::Finding;
+
+/// Less room than this on the file system is worth a warning: a few segments of the journal and a snapshot.
+const LOW_SPACE_BYTES: u64 = 1 << 30;
+
+/// File systems that keep nothing over a reboot, by the number that statfs gives.
+const MEMORY_FILE_SYSTEMS: [(u32, &str); 2] = [(0x0102_1994, "tmpfs"), (0x8584_58f6, "ramfs")];
+
+/// Examines the file system below a directory.
+pub(super) fn examine_directory(dir: &Path) -> Vec<Finding> {
+    let mut findings = vec![Finding::note(
+        "copies",
+        "1",
+        "everything is on one disk: back it up, or use an engine that is replicated, if losing the disk must not lose leases",
+    )];
+    let Ok(stat) = rustix::fs::statfs(dir) else {
+        return findings;
+    };
+    // The type is a signed word on some systems and an unsigned one on others: the low 32 bits are the number.
+    let kind = stat.f_type as u64 as u32;
+    if let Some((_, name)) = MEMORY_FILE_SYSTEMS.iter().find(|(number, _)| *number == kind) {
+        let sentence = "the directory is in memory: a reboot loses every lease and starts the tokens again";
+        findings.push(Finding::warning("file system", *name, "a disk", sentence));
+    }
+    let free = stat.f_bavail.saturating_mul(stat.f_bsize as u64);
+    if free < LOW_SPACE_BYTES {
+        findings.push(Finding::warning(
+            "free space",
+            format!("{} MiB", free >> 20),
+            format!("{} MiB", LOW_SPACE_BYTES >> 20),
+            "when the disk is full the engine stops",
+        ));
+    }
+    findings
+}
