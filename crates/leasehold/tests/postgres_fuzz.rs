@@ -638,7 +638,7 @@ async fn trial(cluster: &Cluster, database: &str, seed: u64, watched: bool) -> u
         "LISTEN leasehold_fuzz; SELECT set_config('leasehold.now', '1000000000', false);
          TRUNCATE leasehold_engine.lease, leasehold_engine.resource, leasehold_engine.shared_holder, leasehold_engine.queue, leasehold_engine.process, leasehold_engine.event;
          UPDATE leasehold_engine.watch_state SET until = 0;
-         INSERT INTO leasehold_engine.process VALUES (1, 'leasehold_fuzz', 4611686018427387904), (2, 'leasehold_elsewhere', 4611686018427387904), (0, 'x', 0);
+         INSERT INTO leasehold_engine.process VALUES (1, 'leasehold_fuzz', 4611686018427387904), (2, 'leasehold_fuzz', 4611686018427387904), (0, 'x', 0);
          {}",
         if watched { "UPDATE leasehold_engine.watch_state SET until = 4611686018427387904" } else { "" }
     );
