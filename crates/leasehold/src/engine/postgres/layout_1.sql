@@ -206,7 +206,7 @@ $$;
 -- Re-examines the queues of these names and grants what has become possible. Locks that are not held are only tried: no deadlock.
 CREATE FUNCTION @.serve_queues(todo text[], v_now bigint, watched boolean) RETURNS void LANGUAGE plpgsql AS $$
 DECLARE v_name text; r record; o record; w record; e record; l @.lease; ok boolean;
- x bigint; s bigint; p bigint; ox bigint; os bigint; op bigint; head uuid; budget integer := 64; touched boolean;
+ x bigint; s bigint; p bigint; ox bigint; os bigint; op bigint; head uuid; budget integer := 64; changed text[] := '{}'; -- names whose queue got shorter in this call
 BEGIN
  WHILE cardinality(todo) > 0 LOOP
   v_name := todo[cardinality(todo)];
@@ -219,7 +219,7 @@ BEGIN
    CONTINUE;
   END IF;
   SELECT * INTO r FROM @.settle_name(v_name, v_now, watched);
-  x := 0; s := 0; p := 0; head := NULL; touched := false;
+  x := 0; s := 0; p := 0; head := NULL;
   FOR w IN SELECT t.handle, t.arrival, t.count, t.capacity FROM @.queue t WHERE t.name = v_name ORDER BY t.arrival LOOP
    EXIT WHEN (r.held = 'x' OR x > 0) AND head IS NOT NULL;
    SELECT * INTO l FROM @.lease t WHERE t.handle = w.handle;
@@ -228,7 +228,7 @@ BEGIN
      PERFORM @.leave_queue(l);
      DELETE FROM @.lease t WHERE t.handle = l.handle;
      todo := todo || array_remove(l.names, v_name);
-     touched := true;
+     changed := changed || l.names;
     END IF;
     CONTINUE;
    END IF;
@@ -256,7 +256,7 @@ BEGIN
    END IF;
    IF ok THEN
     budget := budget - 1;
-    touched := true;
+    changed := changed || l.names;
     PERFORM @.leave_queue(l);
     l.state := 'L'; l.token := nextval('@.token'); l.granted := v_now;
     l.cap_at := v_now + l.max_hold * 1000;
@@ -273,7 +273,7 @@ BEGIN
    END IF;
   END LOOP;
  -- The new head of the queue watches the time.
-  IF head IS NOT NULL AND touched THEN
+  IF head IS NOT NULL AND v_name = ANY (changed) THEN
    SELECT * INTO l FROM @.lease t WHERE t.handle = head;
    PERFORM @.notify_waiter(l, 'L ' || head || ' ' || CASE WHEN r.due IS NULL THEN -1 ELSE greatest(r.due - v_now, 0) END);
   END IF;
