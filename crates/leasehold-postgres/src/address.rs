@@ -6,6 +6,7 @@ use std::fmt;
 use std::str::FromStr as _;
 use std::time::Duration;
 
+use tokio_postgres::config::TargetSessionAttrs;
 use tokio_postgres::{Client, Config, Connection, Error, Socket};
 
 use crate::tls::{PostgresTls, PostgresTlsStream, TlsRequest};
@@ -61,9 +62,40 @@ impl DatabaseAddress {
         &self.config
     }
 
-    /// The same database at another place. TLS stays as it was asked for.
+    /// With several hosts in the address: connects to the one that takes writes.
+    pub fn want_primary(&mut self) {
+        if self.config.get_hosts().len() + self.config.get_hostaddrs().len() > 1 {
+            self.config.target_session_attrs(TargetSessionAttrs::ReadWrite);
+        }
+    }
+
+    /// The same database, user and TLS at another host.
     #[must_use]
-    pub fn with_config(&self, config: Config) -> Self {
+    pub fn at_host(&self, host: &str, port: u16) -> Self {
+        let mut config = Config::new();
+        config.host(host).port(port).ssl_mode(self.config.get_ssl_mode());
+        if let Some(user) = self.config.get_user() {
+            config.user(user);
+        }
+        if let Some(password) = self.config.get_password() {
+            config.password(password);
+        }
+        if let Some(name) = self.config.get_dbname() {
+            config.dbname(name);
+        }
+        if let Some(options) = self.config.get_options() {
+            config.options(options);
+        }
+        if let Some(name) = self.config.get_application_name() {
+            config.application_name(name);
+        }
+        if let Some(timeout) = self.config.get_connect_timeout() {
+            config.connect_timeout(*timeout);
+        }
+        if let Some(timeout) = self.config.get_tcp_user_timeout() {
+            config.tcp_user_timeout(*timeout);
+        }
+        config.keepalives_idle(self.config.get_keepalives_idle());
         Self { config, tls: self.tls.clone() }
     }
 

@@ -803,12 +803,13 @@ BEGIN
  RETURN n + k;
 END $$;
 
--- The events after a number. The caller compares run, last and first.
+-- The events after a number, with the run and the newest number as of the same snapshot. One row without a number if there are none.
 CREATE FUNCTION @.read_events(p_after bigint, p_most integer)
-RETURNS TABLE (number bigint, kind "char", token bigint, label text, names text[], reason text, ago bigint, handle uuid, ends_in bigint)
-LANGUAGE sql STABLE @SAFE AS $$
- SELECT t.number, t.kind, t.token, t.label, t.names, t.reason, greatest(n.now - t.at, 0), t.handle, t.ends - n.now
- FROM (SELECT @.now_us() AS now) n, @.event t WHERE t.number > p_after ORDER BY t.number LIMIT p_most
+RETURNS TABLE (run bigint, last bigint, number bigint, kind "char", token bigint, label text, names text[], reason text, ago bigint, handle uuid, ends_in bigint)
+LANGUAGE sql STABLE @SAFE SET enable_seqscan = off AS $$
+ SELECT w.run, w.last, e.number, e.kind, e.token, e.label, e.names, e.reason, greatest(n.now - e.at, 0), e.handle, e.ends - n.now
+ FROM (SELECT @.now_us() AS now) n CROSS JOIN @.watch_state w
+ LEFT JOIN LATERAL (SELECT * FROM @.event t WHERE t.number > p_after ORDER BY t.number LIMIT p_most) e ON true ORDER BY e.number
 $$;
 
 -- A token for the holder of an advisory lock, on the same connection, in a transaction of its own. The message makes the commit flush:
