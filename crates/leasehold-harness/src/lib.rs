@@ -4,10 +4,12 @@
 //! says nothing.
 //!
 //! - [`postgres`]: PostgreSQL.
+//! - [`proxy`]: a TCP proxy that loses, delays and cuts on order.
 
 #![forbid(unsafe_code)]
 
 pub mod postgres;
+pub mod proxy;
 
 use std::net::TcpListener;
 

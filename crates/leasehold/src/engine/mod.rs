@@ -29,9 +29,11 @@ pub mod admission;
 #[cfg(feature = "embedded")]
 pub mod embedded;
 mod finding;
-#[cfg(any(test, feature = "embedded", feature = "testkit"))]
+#[cfg(any(test, feature = "embedded", feature = "postgres", feature = "testkit"))]
 pub(crate) mod from_book;
 mod keys;
+#[cfg(feature = "postgres")]
+pub mod postgres;
 #[cfg(feature = "remote")]
 pub mod remote;
 mod watch;
@@ -48,7 +50,7 @@ pub const PROFILES: &[EngineProfile] = &[
 pub type Answer<'a, T> = Pin<Box<dyn Future<Output = Result<T, Error>> + Send + 'a>>;
 
 /// Says what was tried, for the error message; nothing is formatted when nothing goes wrong.
-#[cfg(any(feature = "embedded", feature = "remote"))]
+#[cfg(any(feature = "embedded", feature = "postgres", feature = "remote"))]
 pub(crate) type AttemptText<'a> = &'a (dyn Fn() -> String + Sync);
 
 /// What decides grants.

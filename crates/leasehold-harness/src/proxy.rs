@@ -1,0 +1,166 @@
+//! A TCP proxy between an engine and its server, which loses, delays and cuts on order.
+//!
+//! It has threads of its own, so that a test of any runtime can use it, and it ends with the test.
+
+use std::io::{Read as _, Write as _};
+use std::net::{Shutdown, SocketAddr, TcpListener, TcpStream};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::{Arc, Mutex};
+use std::thread;
+use std::time::Duration;
+
+/// How often a direction that must not pass anything checks whether it may again.
+const POLL_EVERY: Duration = Duration::from_millis(1);
+
+/// A proxy on a free port. See the module.
+#[derive(Debug)]
+pub struct Proxy {
+    port: u16,
+    shared: Arc<ProxyState>,
+}
+
+#[derive(Debug, Default)]
+struct ProxyState {
+    /// Requests are read and thrown away.
+    swallow_requests: AtomicBool,
+    /// Replies are read and thrown away.
+    swallow_replies: AtomicBool,
+    /// Nothing is read: what is sent stays in socket buffers, and arrives later.
+    black_hole: AtomicBool,
+    /// New connections are closed at once.
+    refuse: AtomicBool,
+    stopped: AtomicBool,
+    delay_micros: AtomicU64,
+    connections: Mutex<Vec<(TcpStream, TcpStream)>>,
+}
+
+impl Proxy {
+    /// A proxy in front of this port of the loopback interface.
+    ///
+    /// # Panics
+    ///
+    /// If there is no free port.
+    #[must_use]
+    pub fn start(target_port: u16) -> Self {
+        let listener = TcpListener::bind("127.0.0.1:0").expect("a free port");
+        let port = listener.local_addr().expect("it is bound").port();
+        let shared = Arc::new(ProxyState::default());
+        let state = shared.clone();
+        thread::spawn(move || accept_connections(&listener, target_port, &state));
+        Self { port, shared }
+    }
+
+    /// Where it listens.
+    #[must_use]
+    pub const fn port(&self) -> u16 {
+        self.port
+    }
+
+    /// Throws requests away, or passes them on again.
+    pub fn swallow_requests(&self, on: bool) {
+        self.shared.swallow_requests.store(on, Ordering::SeqCst);
+    }
+
+    /// Throws replies away, or passes them on again. After a swallowed reply a connection is out of step: cut it.
+    pub fn swallow_replies(&self, on: bool) {
+        self.shared.swallow_replies.store(on, Ordering::SeqCst);
+    }
+
+    /// Holds back everything in both directions, or lets it go on.
+    pub fn black_hole(&self, on: bool) {
+        self.shared.black_hole.store(on, Ordering::SeqCst);
+    }
+
+    /// Closes new connections at once, or accepts them again.
+    pub fn refuse(&self, on: bool) {
+        self.shared.refuse.store(on, Ordering::SeqCst);
+    }
+
+    /// Delays every piece, in each direction.
+    pub fn delay(&self, span: Duration) {
+        let micros = u64::try_from(span.as_micros()).expect("a short delay");
+        self.shared.delay_micros.store(micros, Ordering::SeqCst);
+    }
+
+    /// Cuts the connections there are.
+    ///
+    /// # Panics
+    ///
+    /// If a thread panicked with the list.
+    pub fn cut_all(&self) {
+        self.shared.cut_all();
+    }
+}
+
+impl Drop for Proxy {
+    fn drop(&mut self) {
+        self.shared.stopped.store(true, Ordering::SeqCst);
+        self.shared.cut_all();
+        // Wakes the thread that accepts.
+        let _ = TcpStream::connect(SocketAddr::from(([127, 0, 0, 1], self.port)));
+    }
+}
+
+impl ProxyState {
+    fn cut_all(&self) {
+        for (client, server) in self.connections.lock().expect("nobody panics with it").drain(..) {
+            let _ = client.shutdown(Shutdown::Both);
+            let _ = server.shutdown(Shutdown::Both);
+        }
+    }
+
+    fn is(&self, flag: &AtomicBool) -> bool {
+        flag.load(Ordering::SeqCst)
+    }
+}
+
+fn accept_connections(listener: &TcpListener, target_port: u16, state: &Arc<ProxyState>) {
+    for client in listener.incoming() {
+        if state.is(&state.stopped) {
+            return;
+        }
+        let Ok(client) = client else { continue };
+        if state.is(&state.refuse) {
+            continue;
+        }
+        let Ok(server) = TcpStream::connect(SocketAddr::from(([127, 0, 0, 1], target_port))) else { continue };
+        let _ = (client.set_nodelay(true), server.set_nodelay(true));
+        let copies = (client.try_clone(), server.try_clone(), client.try_clone(), server.try_clone());
+        let (Ok(from_client), Ok(to_server), Ok(to_client), Ok(from_server)) = copies else { continue };
+        state.connections.lock().expect("nobody panics with it").push((client, server));
+        let (requests, replies) = (state.clone(), state.clone());
+        thread::spawn(move || copy_bytes(from_client, to_server, &requests, &requests.swallow_requests));
+        thread::spawn(move || copy_bytes(from_server, to_client, &replies, &replies.swallow_replies));
+    }
+}
+
+fn copy_bytes(mut from: TcpStream, mut to: TcpStream, state: &ProxyState, swallow: &AtomicBool) {
+    let mut bytes = [0; 64 << 10];
+    loop {
+        while state.is(&state.black_hole) && !state.is(&state.stopped) {
+            pause(POLL_EVERY);
+        }
+        let read = match from.read(&mut bytes) {
+            Ok(0) | Err(_) => break,
+            Ok(read) => read,
+        };
+        // What arrived while nothing may pass waits here.
+        while state.is(&state.black_hole) && !state.is(&state.stopped) {
+            pause(POLL_EVERY);
+        }
+        let micros = state.delay_micros.load(Ordering::SeqCst);
+        if micros > 0 {
+            pause(Duration::from_micros(micros));
+        }
+        if !state.is(swallow) && to.write_all(&bytes[..read]).is_err() {
+            break;
+        }
+    }
+    let _ = from.shutdown(Shutdown::Both);
+    let _ = to.shutdown(Shutdown::Both);
+}
+
+fn pause(span: Duration) {
+    #[expect(clippy::disallowed_methods, reason = "a proxy between two processes lives in real time")]
+    thread::sleep(span);
+}
