@@ -3,11 +3,11 @@
 //! A server that is not installed makes a test fail, with the name of the package: a test that is skipped in silence
 //! says nothing.
 //!
-//! - [`frozen_clock`]: a wall clock set by hand, for a server that is a process of its own.
-//! - [`postgres`]: PostgreSQL.
-//! - [`proxy`]: a TCP proxy that loses, delays and cuts on order.
-//! - [`redis`]: Redis.
-//! - [`redlock`]: several of them.
+//! - [`frozen_clock`], a wall clock set by hand, for a server that is a process of its own.
+//! - [`postgres`], PostgreSQL.
+//! - [`proxy`], a TCP proxy that loses, delays and cuts on order.
+//! - [`redis`], Redis.
+//! - [`redlock`], several of them.
 
 #![forbid(unsafe_code)]
 

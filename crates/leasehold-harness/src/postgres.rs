@@ -95,6 +95,55 @@ impl Cluster {
         panic!("PostgreSQL did not {what}: {log}");
     }
 
+    /// Kills the postmaster, as a crash of the machine would: no process of the server cleans up. Those that are left end
+    /// by themselves when they notice.
+    ///
+    /// # Panics
+    ///
+    /// If it cannot be killed.
+    pub fn kill(&self) {
+        let status = std::fs::read_to_string(self.dir.join("postmaster.pid")).expect("it runs");
+        let pid = status.lines().next().expect("the first line is its process");
+        let killed = Command::new("kill").args(["-KILL", pid]).status().expect("kill can be run");
+        assert!(killed.success(), "the postmaster is killed");
+        self.crash();
+        // Backends may still hold the shared memory; the next postmaster refuses to start beside them.
+        let lock = self.dir.join("postmaster.pid");
+        for _ in 0..START_DEADLINE.as_millis() / POLL_EVERY.as_millis() {
+            let left = Command::new("pgrep").args(["-f", &format!("postgres.*{}", self.port)]).output();
+            if left.is_ok_and(|found| found.stdout.is_empty()) {
+                break;
+            }
+            #[expect(clippy::disallowed_methods, reason = "another process cannot be waited for under virtual time")]
+            std::thread::sleep(POLL_EVERY);
+        }
+        let _ = std::fs::remove_file(lock);
+    }
+
+    /// The port on the loopback interface.
+    #[must_use]
+    pub const fn port(&self) -> u16 {
+        self.port
+    }
+
+    /// The address of a database through another port, as a role.
+    #[must_use]
+    pub fn url_through(&self, port: u16, role: &str, database: &str) -> String {
+        format!("postgres://{role}@127.0.0.1:{port}/{database}")
+    }
+
+    /// Ends the connections of a database whose application name begins so. Says how many.
+    ///
+    /// # Panics
+    ///
+    /// If the server cannot be asked.
+    pub async fn terminate_backends(&self, database: &str, application: &str) -> i64 {
+        let client = self.client("postgres").await;
+        let sql = "SELECT count(pg_terminate_backend(pid)) FROM pg_stat_activity
+                   WHERE datname = $1 AND application_name LIKE $2 || '%' AND pid <> pg_backend_pid()";
+        client.query_one(sql, &[&database, &application]).await.expect("the server answers").get(0)
+    }
+
     /// The address of a database.
     #[must_use]
     pub fn url(&self, database: &str) -> String {

@@ -10,7 +10,7 @@ use crate::engine::{Engine, Finding, LeaseId, Promises, Query, Renewal, Resource
 use crate::error::Error;
 
 /// Engines of later versions, so that their URLs get an answer that helps.
-const ENGINES_TO_COME: [&str; 4] = ["etcd", "zk", "postgres", "postgresql"];
+const ENGINES_TO_COME: [&str; 3] = ["etcd", "etcds", "zk"];
 
 /// How many resources one request for a list asks for.
 const RESOURCES_PER_PAGE: usize = 1000;
@@ -49,8 +49,8 @@ pub struct Leasehold {
 }
 
 impl Leasehold {
-    /// Opens an engine by its URL: `embedded:DIR`, `leasehold://host:port` for a server, `redis://host:port`, or
-    /// `redlock://h1:p,h2:p,h3:p`.
+    /// Opens an engine by its URL: `embedded:DIR`, `leasehold://host:port` for a server, `redis://host:port`,
+    /// `redlock://h1:port,h2:port,h3:port`, `postgres://user@host/database`.
     ///
     /// # Errors
     ///
@@ -79,6 +79,7 @@ impl Leasehold {
             )),
             "embedded" => open_embedded(rest).await,
             "leasehold" | "leaseholds" => open_remote(url).await,
+            "postgres" | "postgresql" => open_postgres(url).await,
             "redis" | "rediss" => open_redis(url).await,
             "redlock" => open_redlock(url).await,
             later if ENGINES_TO_COME.contains(&later) => Err(Error::Invalid(format!(
@@ -332,6 +333,19 @@ async fn open_redis(_url: &str) -> Result<Leasehold, Error> {
 #[cfg(not(feature = "remote"))]
 async fn open_remote(_url: &str) -> Result<Leasehold, Error> {
     Err(Error::Invalid("this build asks no servers: build leasehold with the feature `remote`".into()))
+}
+
+#[cfg(feature = "postgres")]
+async fn open_postgres(url: &str) -> Result<Leasehold, Error> {
+    use crate::clock::SystemClock;
+    use crate::engine::postgres::{PostgresEngine, PostgresEngineOptions};
+    let engine = PostgresEngine::open(PostgresEngineOptions::from_url(url)?).await?;
+    Ok(Leasehold::with_engine(engine, SystemClock::shared()))
+}
+
+#[cfg(not(feature = "postgres"))]
+async fn open_postgres(_url: &str) -> Result<Leasehold, Error> {
+    Err(Error::Invalid("this build does not use PostgreSQL: build leasehold with the feature `postgres`".into()))
 }
 
 #[cfg(not(feature = "embedded"))]

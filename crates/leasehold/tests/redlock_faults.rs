@@ -264,7 +264,7 @@ async fn a_stepped_clock_and_a_restart_make_two_holders() {
     let mut nodes = RedisNodes::start(3, DURABLE);
     nodes.servers.push(RedisServer::start_frozen(DURABLE, stepping.clone()));
     nodes.servers.push(RedisServer::start_frozen(&[], restarting.clone()));
-    restarting.set(micros() + 3_600_000_000);
+    restarting.set_micros(micros() + 3_600_000_000);
     let (ada, bob) = (open(&nodes, "?quarantine=30s").await, open(&nodes, "?quarantine=30s").await);
     nodes.servers[0].freeze();
     let first = take(&ada, "seat", 20 * SECOND).await.expect("four of five answer");
@@ -275,9 +275,9 @@ async fn a_stepped_clock_and_a_restart_make_two_holders() {
     // The first one has nothing in its buffers: it was not even connected when ada asked.
     nodes.servers[0].thaw();
     nodes.servers[0].command(&["FLUSHALL"]);
-    stepping.set(micros() + 3_600_000_000);
+    stepping.set_micros(micros() + 3_600_000_000);
     nodes.servers[4].kill_and_restart();
-    restarting.set(micros() + 7_200_000_000);
+    restarting.set_micros(micros() + 7_200_000_000);
     let second = bob.acquire(Claim { wait: 5 * SECOND, ..claim("seat", 20 * SECOND) }).await.expect("a majority is free");
     assert!(first.remaining > 15 * SECOND && second.remaining > 15 * SECOND, "both believe in it, without any error");
 }

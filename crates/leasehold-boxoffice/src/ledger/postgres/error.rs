@@ -1,5 +1,6 @@
 //! Errors between this process and the PostgreSQL server, and what they mean for the caller.
 
+use leasehold_postgres::with_causes;
 use tokio_postgres::error::{Severity, SqlState};
 
 use super::LEDGER_NAME;
@@ -12,7 +13,7 @@ pub(super) const NOT_AS_DECIDED: &str = "LH201";
 #[derive(Debug, thiserror::Error)]
 pub(super) enum PostgresError {
     /// The server reported an error, or the connection broke.
-    #[error("{}", causes(.0))]
+    #[error("{}", with_causes(.0))]
     Sql(tokio_postgres::Error),
     /// No connection could be opened.
     #[error("{0}")]
@@ -29,11 +30,6 @@ pub(super) enum PostgresError {
 }
 
 pub(super) type PostgresResult<T> = Result<T, PostgresError>;
-
-/// An error with all its causes: `tokio_postgres::Error` alone does not say what the server said.
-fn causes(error: &dyn std::error::Error) -> String {
-    error.source().map_or_else(|| error.to_string(), |cause| format!("{error}: {}", causes(cause)))
-}
 
 impl From<tokio_postgres::Error> for PostgresError {
     fn from(error: tokio_postgres::Error) -> Self {

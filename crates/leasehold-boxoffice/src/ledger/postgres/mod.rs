@@ -41,7 +41,6 @@ mod read;
 mod schema;
 mod session;
 mod store;
-mod tls;
 
 #[cfg(test)]
 pub(crate) mod tests;
@@ -123,7 +122,7 @@ impl Postgres {
         const ATTEMPT: &str = "opening the ledger on PostgreSQL";
         let address = session::address(url, &options).map_err(Error::Invalid)?;
         let prepare = async {
-            let mut client = session::connect(&address).await?;
+            let mut client = address.connect().await?;
             session::check(&client).await?;
             schema::migrate(&mut client).await
         };

@@ -9,76 +9,45 @@
 
 use std::future::Future;
 use std::pin::Pin;
-use std::str::FromStr as _;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::task::Poll;
 use std::time::Duration;
 
-use deadpool_postgres::{Hook, HookError, Manager, ManagerConfig, Object, Pool, PoolError, RecyclingMethod, Runtime};
+use leasehold_postgres::pool::{ClientWrapper, Hook, HookError, Object, Pool, PoolError, checked_pool};
+use leasehold_postgres::{ConnectTimes, DatabaseAddress, Durability};
 use tokio_postgres::types::ToSql;
-use tokio_postgres::{Client, Config, Row, Statement};
+use tokio_postgres::{Client, Row, Statement};
 
 use super::PostgresOptions;
 use super::error::{PostgresError, PostgresResult};
 use super::schema::SCHEMA;
-use super::tls::{self, PostgresTls};
 
 /// The parameters of a statement.
 pub(super) type StatementParams = Vec<Box<dyn ToSql + Sync + Send>>;
 
-/// The settings that make a COMMIT durable, and what they must be.
-const DURABLE_SETTINGS: [(&str, &[&str]); 3] =
-    [("synchronous_commit", &["on", "remote_apply"]), ("fsync", &["on"]), ("full_page_writes", &["on"])];
-
-/// The address of the database and its TLS settings.
-pub(super) struct DatabaseAddress {
-    config: Config,
-    tls: PostgresTls,
-}
-
 /// Reads the address. The text may hold a password, and is in no error.
 pub(super) fn address(url: &str, options: &PostgresOptions) -> Result<DatabaseAddress, String> {
-    let (url, asked) = tls::TlsRequest::split_from_url(url);
-    let mut config = Config::from_str(&url).map_err(|error| format!("this is no address of PostgreSQL: {error}"))?;
-    let tls = asked.apply(&mut config)?;
-    if config.get_application_name().is_none() {
-        config.application_name("leasehold boxoffice");
-    }
-    // These also apply while connecting, and to a server that stops answering.
-    config.connect_timeout(options.connect_timeout);
-    config.tcp_user_timeout(options.patience());
-    config.keepalives_idle(Duration::from_secs(30));
-    Ok(DatabaseAddress { config, tls })
-}
-
-/// A connection outside of any pool, for the schema.
-pub(super) async fn connect(address: &DatabaseAddress) -> PostgresResult<Client> {
-    let (client, connection) = address.config.connect(address.tls.clone()).await?;
-    // The task ends with its client. Its errors reach whoever waits for an answer.
-    tokio::spawn(async move { drop(connection.await) });
-    Ok(client)
+    let times = ConnectTimes {
+        connect_timeout: options.connect_timeout,
+        tcp_user_timeout: options.patience(),
+        keepalives_idle: Duration::from_secs(30),
+    };
+    DatabaseAddress::from_url(url, "leasehold boxoffice", times)
 }
 
 /// Refuses a server that may lose acknowledged transactions. The error says what to change.
 pub(super) async fn check(client: &Client) -> PostgresResult<()> {
-    let sql = "SELECT current_setting('synchronous_commit'), current_setting('fsync'),
-               current_setting('full_page_writes'), pg_is_in_recovery()";
-    let row = client.query_one(sql, &[]).await?;
-    if row.try_get(3)? {
-        return Err(refuse("it is a standby, and the ledger must be the primary: name the primary in the address"));
-    }
-    for (at, (name, good)) in DURABLE_SETTINGS.iter().enumerate() {
-        let found: String = row.try_get(at)?;
-        if !good.contains(&found.as_str()) {
-            return Err(refuse(&format!(
-                "{name} is {found}, so a sale that was acknowledged could be lost: set {name} = {} for this user, \
-                 database or server",
-                good[0]
-            )));
+    match Durability::read_from(client).await? {
+        Durability::Durable => Ok(()),
+        Durability::Standby => {
+            Err(refuse("it is a standby, and the ledger must be the primary: name the primary in the address"))
         }
+        Durability::Weak { setting, found, wanted } => Err(refuse(&format!(
+            "{setting} is {found}, so a sale that was acknowledged could be lost: set {setting} = {wanted} for this \
+             user, database or server"
+        ))),
     }
-    Ok(())
 }
 
 fn refuse(why: &str) -> PostgresError {
@@ -114,25 +83,15 @@ impl SessionPool {
         size: usize,
         round_trips: Arc<AtomicU64>,
     ) -> Result<Self, String> {
-        let recycling = ManagerConfig { recycling_method: RecyclingMethod::Fast };
         let set = Arc::<str>::from(settings(options));
-        let prepare = Hook::async_fn(move |client: &mut deadpool_postgres::ClientWrapper, _| {
+        let prepare = Hook::async_fn(move |client: &mut ClientWrapper, _| {
             let set = set.clone();
             Box::pin(async move {
                 check(client).await.map_err(|error| HookError::message(error.to_string()))?;
                 client.batch_execute(&set).await.map_err(HookError::Backend)
             })
         });
-        let patience = Some(options.connect_timeout);
-        let pool = Pool::builder(Manager::from_config(address.config.clone(), address.tls.clone(), recycling))
-            .max_size(size)
-            .wait_timeout(patience)
-            .create_timeout(patience)
-            .recycle_timeout(patience)
-            .runtime(Runtime::Tokio1)
-            .post_create(prepare)
-            .build()
-            .map_err(|error| error.to_string())?;
+        let pool = checked_pool(address, size, options.connect_timeout, prepare)?;
         Ok(Self { pool, patience: options.patience(), round_trips })
     }
 

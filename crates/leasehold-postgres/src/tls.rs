@@ -1,4 +1,4 @@
-//! TLS to the database, by rustls.
+//! TLS to a database, by rustls.
 //!
 //! # Laws
 //!
@@ -25,7 +25,7 @@ use tokio_rustls::TlsConnector;
 
 /// The TLS parameters of an address, named as in libpq.
 #[derive(Debug, Default, PartialEq, Eq)]
-pub(super) struct TlsRequest {
+pub(crate) struct TlsRequest {
     mode: Option<String>,
     roots: Option<PathBuf>,
     certificate: Option<PathBuf>,
@@ -139,13 +139,13 @@ fn unfit(file: &Path, error: &dyn std::fmt::Display) -> String {
 
 /// The TLS connector; none: no TLS.
 #[derive(Clone)]
-pub(super) struct PostgresTls(Option<TlsConnector>);
+pub struct PostgresTls(Option<TlsConnector>);
 
 /// The same, with one host. Made for every connection, also where nobody will ask for it.
-pub(super) struct Handshake(Option<(TlsConnector, ServerName<'static>)>);
+pub struct Handshake(Option<(TlsConnector, ServerName<'static>)>);
 
 /// A connection after it.
-pub(super) struct PostgresTlsStream<S>(tokio_rustls::client::TlsStream<S>);
+pub struct PostgresTlsStream<S>(tokio_rustls::client::TlsStream<S>);
 
 impl<S: AsyncRead + AsyncWrite + Unpin + Send + 'static> MakeTlsConnect<S> for PostgresTls {
     type Stream = PostgresTlsStream<S>;

@@ -1,0 +1,121 @@
+//! What an error of PostgreSQL means: nothing happened, it may have happened, or it never can.
+
+use std::fmt;
+use std::sync::Arc;
+
+use leasehold_postgres::tokio_postgres::Error as SqlError;
+use leasehold_postgres::tokio_postgres::error::Severity;
+use leasehold_postgres::with_causes;
+
+use crate::error::Error;
+
+/// The cause in errors of this engine. Many callers of one batch share it.
+#[derive(Clone, Debug)]
+pub(super) struct Cause(Arc<str>);
+
+impl Cause {
+    pub fn new(text: impl Into<Arc<str>>) -> Self {
+        Self(text.into())
+    }
+}
+
+impl fmt::Display for Cause {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(&self.0)
+    }
+}
+
+impl std::error::Error for Cause {}
+
+/// Why a statement has no result.
+#[derive(Clone, Debug)]
+pub(super) enum SqlFailure {
+    /// Nothing happened, and the same may succeed at once. `halve`: with fewer callers in the batch.
+    Again { halve: bool, cause: Cause },
+    /// Nothing happened: the server cannot be reached, or cannot serve us now.
+    Away(Cause),
+    /// Nothing happened, and it will not before an operator changes something.
+    Refused(Cause),
+    /// It may have happened: the connection was lost, or the answer did not come.
+    Unknown(Cause),
+    /// It can never succeed.
+    Never(String),
+}
+
+impl SqlFailure {
+    /// What the server, or the way to it, said about a statement that was sent.
+    pub fn from_statement(error: &SqlError) -> Self {
+        let Some(answer) = error.as_db_error() else {
+            return Self::Unknown(Cause::new(with_causes(error)));
+        };
+        let cause = describe(error);
+        let code = answer.code().code();
+        match code {
+            "40P01" | "40001" | "55P03" | "57014" | "LH103" => Self::Again { halve: false, cause },
+            "53200" => Self::Again { halve: true, cause },
+            "57P01" | "57P02" => Self::Unknown(cause),
+            "LH101" => Self::Refused(Cause::new("default_transaction_isolation: it must be read committed")),
+            "LH102" => Self::Refused(Cause::new("synchronous_commit is off or local: set it to on for this user")),
+            "25006" | "55000" | "57P03" | "53300" => Self::Away(cause),
+            "42501" => Self::Never(format!("the role may not use the engine, grant it what it needs: {cause}")),
+            "42P01" | "3F000" | "42883" => Self::Never(
+                "the engine is not installed in this database: run `leasehold migrate`, or give the role CREATE".into(),
+            ),
+            "26000" | "42P05" => Self::Never(POOLER.into()),
+            // A value that the server does not take must not fail those beside it.
+            _ if code.starts_with("22") || code.starts_with("23") || code == "21000" => {
+                Self::Again { halve: true, cause }
+            }
+            _ if code.starts_with("08") => Self::Unknown(cause),
+            _ if answer.parsed_severity() == Some(Severity::Error) => Self::Refused(cause),
+            _ => Self::Unknown(cause),
+        }
+    }
+
+    /// What kept us from connecting. Nothing was asked yet.
+    pub fn from_connecting(error: &SqlError) -> Self {
+        match error.code().map(|code| code.code()) {
+            Some("28P01" | "28000") => Self::Never("PostgreSQL does not accept this user and password".into()),
+            Some("3D000") => Self::Never("there is no such database".into()),
+            Some("53300") => Self::Away(Cause::new("max_connections of PostgreSQL is reached")),
+            _ if error.to_string().contains("password missing") => {
+                Self::Never("PostgreSQL wants a password, and the url has none".into())
+            }
+            _ => Self::Away(describe(error)),
+        }
+    }
+
+    /// The connection is of no more use.
+    pub fn ends_connection(&self) -> bool {
+        matches!(self, Self::Unknown(_) | Self::Away(_))
+    }
+
+    pub fn cause(&self) -> Cause {
+        match self {
+            Self::Again { cause, .. } | Self::Away(cause) | Self::Refused(cause) | Self::Unknown(cause) => cause.clone(),
+            Self::Never(sentence) => Cause::new(sentence.as_str()),
+        }
+    }
+
+    /// The error for the caller. `maybe`: an earlier try may have taken effect.
+    pub fn into_error(self, maybe: bool, attempt: String) -> Error {
+        match self {
+            Self::Never(sentence) if !maybe => Error::Invalid(sentence),
+            Self::Unknown(cause) => super::indeterminate(attempt, cause),
+            other if maybe => super::indeterminate(attempt, other.cause()),
+            other => super::unavailable(attempt, other.cause()),
+        }
+    }
+}
+
+/// Why a pooler in transaction mode is refused where nobody said that there is one.
+pub(super) const POOLER: &str = "this address is a transaction pooler: give the server's own address, or say pooler=1 \
+                                 (and listen=HOST:PORT for messages)";
+
+/// The message and the code of the server. Its details may repeat values, and are left out.
+fn describe(error: &SqlError) -> Cause {
+    match error.as_db_error() {
+        Some(answer) => Cause::new(format!("{} ({})", answer.message(), answer.code().code())),
+        None => Cause::new(with_causes(error)),
+    }
+}

@@ -1,0 +1,242 @@
+//! The write queue and its writers: operations that are queued together become one batch.
+//!
+//! # Laws
+//!
+//! 1. A writer never waits for the queue while it has operations: what is there is what the batch gets.
+//! 2. No handle comes twice in a batch: the second operation on it stays in the queue.
+//! 3. Every operation gets an answer: a verdict, or why there is none.
+
+use std::collections::{HashMap, HashSet, VecDeque};
+use std::sync::atomic::Ordering;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
+
+use tokio::sync::{Notify, oneshot};
+
+use super::batch::{OperationKind, Verdict, WriteOperation, run_batch};
+use super::connection::{EngineConnection, Route};
+use super::ids::Bits;
+use super::shared::EngineShared;
+use super::sql_error::{Cause, SqlFailure};
+use crate::clock::Clock as _;
+
+/// Operations in one batch. Each locks its names, and the server's table of locks is finite.
+const MAX_BATCH: usize = 256;
+/// Tries of a batch that failed without an effect.
+const MAX_TRIES: u32 = 3;
+/// A batch that takes longer than this while others are queued calls for another writer.
+const SLOW_BATCH: Duration = Duration::from_millis(1);
+/// Names of leases that this process granted, in each of two generations.
+const MAX_NAMES_KEPT: usize = 32_768;
+
+pub(super) type WriteResult = Result<Verdict, SqlFailure>;
+
+struct PendingWrite {
+    operation: WriteOperation,
+    reply: oneshot::Sender<WriteResult>,
+}
+
+impl PendingWrite {
+    /// An acquire that nobody waits for need not be sent.
+    fn is_abandoned(&self) -> bool {
+        matches!(&self.operation.kind, OperationKind::Acquire { gone, .. } if gone.load(Ordering::SeqCst))
+    }
+}
+
+/// See the module.
+#[derive(Default)]
+pub(super) struct WriteQueue {
+    pending: Mutex<VecDeque<PendingWrite>>,
+    /// Something was queued.
+    ready: Notify,
+    /// Something is queued, and commits are slow.
+    help: Notify,
+    names: Mutex<SingleNames>,
+}
+
+/// The only name of leases that this process granted without a request id. It saves the server a look.
+#[derive(Default)]
+struct SingleNames {
+    newer: HashMap<Bits, Arc<str>>,
+    older: HashMap<Bits, Arc<str>>,
+}
+
+impl SingleNames {
+    fn get(&self, handle: Bits) -> Option<Arc<str>> {
+        self.newer.get(&handle).or_else(|| self.older.get(&handle)).cloned()
+    }
+
+    fn insert(&mut self, handle: Bits, name: &str) {
+        if self.newer.len() >= MAX_NAMES_KEPT {
+            self.older = std::mem::take(&mut self.newer);
+        }
+        self.newer.insert(handle, name.into());
+    }
+
+    fn remove(&mut self, handle: Bits) {
+        self.newer.remove(&handle);
+        self.older.remove(&handle);
+    }
+}
+
+impl WriteQueue {
+    /// Queues an operation. It is carried out even if nobody waits for its answer.
+    pub fn submit(&self, operation: WriteOperation) -> oneshot::Receiver<WriteResult> {
+        let (reply, receiver) = oneshot::channel();
+        self.lock().push_back(PendingWrite { operation, reply });
+        self.ready.notify_one();
+        receiver
+    }
+
+    fn lock(&self) -> MutexGuard<'_, VecDeque<PendingWrite>> {
+        self.pending.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn names(&self) -> MutexGuard<'_, SingleNames> {
+        self.names.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Up to [`MAX_BATCH`] operations, without waiting.
+    fn take_batch(&self) -> Vec<PendingWrite> {
+        let mut pending = self.lock();
+        let mut handles = HashSet::new();
+        let (mut taken, mut left) = (Vec::new(), VecDeque::new());
+        while let Some(write) = pending.pop_front() {
+            if taken.len() == MAX_BATCH {
+                left.push_back(write);
+                break;
+            }
+            if write.is_abandoned() {
+                let _ = write.reply.send(Err(SqlFailure::Away(Cause::new("its caller is gone"))));
+                continue;
+            }
+            if handles.insert(write.operation.handle) {
+                taken.push(write);
+            } else {
+                left.push_back(write);
+            }
+        }
+        while let Some(write) = left.pop_back() {
+            pending.push_front(write);
+        }
+        taken
+    }
+
+    fn is_empty(&self) -> bool {
+        self.lock().is_empty()
+    }
+}
+
+/// Writes batches until the engine stops. `helper`: only while commits are slow.
+pub(super) async fn run_writer(shared: Arc<EngineShared>, helper: bool) {
+    let mut writer = BatchWriter { shared: shared.clone(), connection: None };
+    loop {
+        let queued = if helper { &shared.queue.help } else { &shared.queue.ready };
+        if helper || shared.queue.is_empty() {
+            tokio::select! {
+                biased;
+                () = queued.notified() => {}
+                () = shared.stopped.cancelled() => {
+                    if shared.queue.is_empty() {
+                        return;
+                    }
+                }
+            }
+        }
+        // Callers that are ready to ask do so now, and are in this batch.
+        tokio::task::yield_now().await;
+        let batch = shared.queue.take_batch();
+        if batch.is_empty() {
+            continue;
+        }
+        let began = shared.real_clock.now();
+        writer.write_batch(batch).await;
+        if shared.real_clock.now().since(began) > SLOW_BATCH && !shared.queue.is_empty() {
+            shared.queue.help.notify_one();
+        }
+    }
+}
+
+struct BatchWriter {
+    shared: Arc<EngineShared>,
+    connection: Option<EngineConnection>,
+}
+
+impl BatchWriter {
+    async fn write_batch(&mut self, batch: Vec<PendingWrite>) {
+        // Halves of a batch that is too large for the server are batches of their own.
+        let mut todo = vec![batch];
+        while let Some(mut batch) = todo.pop() {
+            match self.write_with_tries(&batch).await {
+                Ok(verdicts) => self.answer(batch, verdicts),
+                Err(SqlFailure::Again { halve: true, .. }) if batch.len() > 1 => {
+                    let half = batch.split_off(batch.len() / 2);
+                    todo.push(half);
+                    todo.push(batch);
+                }
+                Err(failure) => {
+                    for write in batch {
+                        let _ = write.reply.send(Err(failure.clone()));
+                    }
+                }
+            }
+        }
+    }
+
+    async fn write_with_tries(&mut self, batch: &[PendingWrite]) -> Result<HashMap<Bits, Verdict>, SqlFailure> {
+        let operations: Vec<WriteOperation> = batch.iter().map(|write| write.operation.clone()).collect();
+        let mut tries = 0;
+        loop {
+            tries += 1;
+            match self.write_once(&operations).await {
+                Err(SqlFailure::Again { halve: true, cause }) if operations.len() > 1 => {
+                    return Err(SqlFailure::Again { halve: true, cause });
+                }
+                Err(SqlFailure::Again { .. }) if tries < MAX_TRIES => self.shared.backoff(tries).await,
+                answer => return answer,
+            }
+        }
+    }
+
+    async fn write_once(&mut self, operations: &[WriteOperation]) -> Result<HashMap<Bits, Verdict>, SqlFailure> {
+        let connection = match self.connection.take().filter(|connection| !connection.is_closed()) {
+            Some(connection) => connection,
+            None => self.shared.connector.open(Route::Statements, None).await?,
+        };
+        let names = {
+            let kept = self.shared.queue.names();
+            operations
+                .iter()
+                .filter(|operation| !matches!(operation.kind, OperationKind::Acquire { .. }))
+                .filter_map(|operation| Some((operation.handle, kept.get(operation.handle)?)))
+                .collect()
+        };
+        let limit = i32::try_from(self.shared.options().limits.waiters_per_resource).unwrap_or(i32::MAX);
+        let answer = run_batch(&connection, operations, &names, self.shared.process, limit).await;
+        if !answer.as_ref().is_err_and(SqlFailure::ends_connection) {
+            self.connection = Some(connection);
+        }
+        answer
+    }
+
+    fn answer(&self, batch: Vec<PendingWrite>, mut verdicts: HashMap<Bits, Verdict>) {
+        for write in batch {
+            let PendingWrite { operation, reply } = write;
+            let Some(verdict) = verdicts.remove(&operation.handle) else {
+                let _ = reply.send(Err(SqlFailure::Unknown(Cause::new("the batch has no verdict on this operation"))));
+                continue;
+            };
+            match &operation.kind {
+                OperationKind::Acquire { claim, .. } => {
+                    // With a request id another process may take another name under the same handle later.
+                    if verdict.word == b'G' && claim.is_single() && claim.fingerprint.is_none() {
+                        self.shared.queue.names().insert(operation.handle, &claim.names[0]);
+                    }
+                }
+                _ if verdict.word != b'R' => self.shared.queue.names().remove(operation.handle),
+                _ => {}
+            }
+            let _ = reply.send(Ok(verdict));
+        }
+    }
+}
