@@ -93,7 +93,16 @@ impl AcquireTask {
         let patience = began.plus(self.claim.wait);
         let mut away_since: Option<Time> = None;
         for round in 0_u32.. {
-            let (outcome, prepared) = self.try_once(round).await;
+            let prepared = self.prepare();
+            let outcome = tokio::select! {
+                biased;
+                () = to.closed(), if self.claim.request.is_none() => {
+                    // What was sent may still be carried out: the nodes are told to forget it.
+                    self.coordinator.abandon(&prepared.lease(), &self.coordinator.everybody(), prepared.keys_live_ms);
+                    return None;
+                }
+                outcome = self.try_once(round, &prepared) => outcome,
+            };
             let now = clock.now();
             let (end, error) = match outcome {
                 Ok(outcome) => match outcome {
@@ -132,28 +141,32 @@ impl AcquireTask {
         None
     }
 
-    /// One attempt; an error is the answer of an earlier call with the same request id.
-    async fn try_once(&self, round: u32) -> (Result<AttemptOutcome, AcquireResult>, PreparedClaim) {
+    /// The claim with a handle and a secret of its own.
+    fn prepare(&self) -> PreparedClaim {
         let text = Arc::new(ClaimText::new(&self.claim, &self.layout, self.coordinator.draw()));
-        let prepared = PreparedClaim { text, keys_live_ms: keys_live_ms(&self.claim) };
+        PreparedClaim { text, keys_live_ms: keys_live_ms(&self.claim) }
+    }
+
+    /// One attempt; an error is the answer of an earlier call with the same request id.
+    async fn try_once(&self, round: u32, prepared: &PreparedClaim) -> Result<AttemptOutcome, AcquireResult> {
         if self.claim.request.is_some() {
-            match self.coordinator.find_request(&prepared).await {
+            match self.coordinator.find_request(prepared).await {
                 FoundRequest::Nothing => {}
                 FoundRequest::Live { secret, validity, renewable } => {
                     let lease_id = LeaseId::new(prepared.text.lease_id(&secret));
-                    return (Err(Ok(Grant { lease_id, token: None, remaining: validity, renewable })), prepared);
+                    return Err(Ok(Grant { lease_id, token: None, remaining: validity, renewable }));
                 }
                 FoundRequest::Ended { secret } => {
                     let lease_id = LeaseId::new(prepared.text.lease_id(&secret));
                     let grant = Grant { lease_id, token: None, remaining: Duration::ZERO, renewable: None };
-                    return (Err(Ok(grant)), prepared);
+                    return Err(Ok(grant));
                 }
-                FoundRequest::Undecided(outcome) => return (Ok(outcome), prepared),
+                FoundRequest::Undecided(outcome) => return Ok(outcome),
             }
         }
         let all = round % ALL_AT_ONCE_EVERY == 0;
         let order = if all { AskOrder::AllAtOnce } else { AskOrder::ArbiterFirst };
-        (Ok(self.coordinator.attempt(&prepared, order).await), prepared)
+        Ok(self.coordinator.attempt(prepared, order).await)
     }
 
     fn grant(&self, prepared: &PreparedClaim, validity: Duration) -> Grant {

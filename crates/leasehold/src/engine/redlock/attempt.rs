@@ -88,8 +88,7 @@ impl Coordinator {
         if let (Decision::Won, Some(validity)) = (decision, validity) {
             return AttemptOutcome::Granted { validity };
         }
-        let lease = LeaseKeys { handle: claim.text.handle.clone(), secret: claim.text.secret.clone() };
-        self.abandon(&lease, &attempt.touched, claim.keys_live_ms);
+        self.abandon(&claim.lease(), &attempt.touched, claim.keys_live_ms);
         attempt.outcome(decision)
     }
 
@@ -190,7 +189,9 @@ impl Attempt<'_> {
     fn is_worth_waiting(&self) -> bool {
         match self.tally.decision() {
             Decision::Open => true,
-            Decision::Refused => !self.held.iter().any(|held| self.count_of(&held.who) >= self.coordinator.rules.quorum),
+            Decision::Refused => {
+                !self.held.iter().any(|held| self.count_of(&held.who) >= self.coordinator.rules.quorum)
+            }
             Decision::Won | Decision::Unanswered => false,
         }
     }

@@ -100,6 +100,12 @@ pub(super) struct PreparedClaim {
     pub keys_live_ms: u64,
 }
 
+impl PreparedClaim {
+    pub fn lease(&self) -> LeaseKeys {
+        LeaseKeys { handle: self.text.handle.clone(), secret: self.text.secret.clone() }
+    }
+}
+
 /// Handle and secret of a lease. `Debug` hides the secret.
 #[derive(Clone, PartialEq, Eq)]
 pub(super) struct LeaseKeys {

@@ -54,26 +54,26 @@ pub(super) struct RedlockNode {
     /// The run of each node's server, by the number of the node.
     runs: Arc<Mutex<HashMap<usize, String>>>,
     shas: Vec<String>,
-    state: Mutex<LinkState>,
+    state: Mutex<NodeState>,
     wake: Notify,
 }
 
 #[derive(Default)]
-struct LinkState {
-    link: Option<Arc<NodeLink>>,
+struct NodeState {
+    verified: Option<Arc<VerifiedConnection>>,
     /// Why there is no connection.
-    failed: Option<LinkFailure>,
+    failed: Option<ConnectFailure>,
     suspect_until: Time,
     suspect_for: Duration,
 }
 
-enum LinkFailure {
+enum ConnectFailure {
     Away(String),
     Unusable(String),
 }
 
 /// A connection, and what is known of the server at its other end.
-struct NodeLink {
+struct VerifiedConnection {
     connection: Arc<NodeConnection>,
     durable: bool,
     /// The server did not start later than this, by our clock.
@@ -107,7 +107,7 @@ impl RedlockNode {
         let mut pause = RECONNECT_AFTER.0;
         let mut verified = clock.now();
         while !self.redis.closed.is_cancelled() {
-            let next = if self.link().is_none() {
+            let next = if self.verified().is_none() {
                 match self.connect().await {
                     Ok(()) => {
                         pause = RECONNECT_AFTER.0;
@@ -142,43 +142,43 @@ impl RedlockNode {
                 () = clock.sleep_until(clock.now().plus(next)) => {}
             }
         }
-        self.lock().link = None;
+        self.lock().verified = None;
         self.redis.close_connections();
     }
 
     /// Connects once, and reads what the server is.
     pub async fn connect(self: &Arc<Self>) -> Result<(), Error> {
-        match self.open_link().await {
-            Ok(link) => {
+        match self.open_connection().await {
+            Ok(verified) => {
                 let mut state = self.lock();
-                state.link = Some(Arc::new(link));
+                state.verified = Some(Arc::new(verified));
                 state.failed = None;
                 state.suspect_until = Time::ZERO;
                 Ok(())
             }
             Err(NodeError::Broken(error)) => {
-                self.lock().failed = Some(LinkFailure::Unusable(error.to_string()));
+                self.lock().failed = Some(ConnectFailure::Unusable(error.to_string()));
                 Err(error)
             }
             Err(other) => {
                 let why = other.to_string();
-                self.lock().failed = Some(LinkFailure::Away(why.clone()));
+                self.lock().failed = Some(ConnectFailure::Away(why.clone()));
                 Err(super::unavailable(format!("connect to {}", self.address), why.into()))
             }
         }
     }
 
-    async fn open_link(self: &Arc<Self>) -> Result<NodeLink, NodeError> {
+    async fn open_connection(self: &Arc<Self>) -> Result<VerifiedConnection, NodeError> {
         let connection = self.redis.connection(SLOT).await.map_err(|error| self.call_error(error))?;
-        let link = self.inspect_server(connection.clone()).await;
-        if link.is_err() {
+        let verified = self.inspect_server(connection.clone()).await;
+        if verified.is_err() {
             self.redis.drop_connection(SLOT, &connection);
         }
-        link
+        verified
     }
 
     /// Law 2: what the server at the end of this connection is.
-    async fn inspect_server(&self, connection: Arc<NodeConnection>) -> Result<NodeLink, NodeError> {
+    async fn inspect_server(&self, connection: Arc<NodeConnection>) -> Result<VerifiedConnection, NodeError> {
         let asked = self.redis.clock.now();
         let mut info = redis::cmd("INFO");
         info.arg("server");
@@ -199,7 +199,7 @@ impl RedlockNode {
             field("uptime_in_seconds:").and_then(|text| text.parse::<u64>().ok()).unwrap_or(0).saturating_sub(1);
         let started = Time::from_nanos(asked.as_nanos().saturating_sub(uptime.saturating_mul(1_000_000_000)));
         let durable = first_denial(&self.redis.findings()).is_none();
-        Ok(NodeLink { connection, durable, started })
+        Ok(VerifiedConnection { connection, durable, started })
     }
 
     /// Law 3.
@@ -217,21 +217,21 @@ impl RedlockNode {
 
     /// Reads the settings again.
     pub async fn read_server(self: &Arc<Self>) -> Result<Vec<Finding>, NodeError> {
-        let link = self.usable_link()?;
-        let mut redis = link.connection.redis.clone();
+        let verified = self.usable_connection()?;
+        let mut redis = verified.connection.redis.clone();
         let read = crate::engine::redis::connect::read_server(&self.redis, &mut redis).await;
         if let Err(error) = read {
-            self.drop_link(&link);
+            self.drop_verified(&verified);
             return Err(self.call_error(error));
         }
         let findings = self.redis.findings();
-        let durable = link.durable && first_denial(&findings).is_none();
-        if durable != link.durable {
+        let durable = verified.durable && first_denial(&findings).is_none();
+        if durable != verified.durable {
             // It was stronger when it was connected. From now on it counts as one that may forget.
             let mut state = self.lock();
-            if state.link.as_ref().is_some_and(|current| Arc::ptr_eq(current, &link)) {
-                let connection = link.connection.clone();
-                state.link = Some(Arc::new(NodeLink { connection, durable, started: link.started }));
+            if state.verified.as_ref().is_some_and(|current| Arc::ptr_eq(current, &verified)) {
+                let connection = verified.connection.clone();
+                state.verified = Some(Arc::new(VerifiedConnection { connection, durable, started: verified.started }));
             }
         }
         Ok(findings)
@@ -239,15 +239,15 @@ impl RedlockNode {
 
     /// Whether the settings say that it forgets nothing; none without a connection.
     pub fn is_durable(&self) -> Option<bool> {
-        self.link().map(|link| link.durable)
+        self.verified().map(|verified| verified.durable)
     }
 
     async fn probe(&self) {
-        let Some(link) = self.link() else { return };
+        let Some(verified) = self.verified() else { return };
         let clock = &*self.redis.clock;
         let limit = clock.now().plus(SUSPECT_FOR.0);
         let ping = redis::cmd("PING");
-        let mut redis = link.connection.redis.clone();
+        let mut redis = verified.connection.redis.clone();
         let asked = ping.query_async::<Value>(&mut redis);
         if let Some(Ok(_)) = until(clock, limit, asked).await {
             self.note_answer();
@@ -255,9 +255,9 @@ impl RedlockNode {
     }
 
     async fn run(self: Arc<Self>, request: NodeRequest) -> Result<NodeReply, NodeError> {
-        let link = self.usable_link()?;
+        let verified = self.usable_connection()?;
         if let NodeRequest::Acquire(claim) = &request
-            && self.standing_of(&link, claim.keys_live_ms) != Standing::Votes
+            && self.standing_of(&verified, claim.keys_live_ms) != Standing::Votes
         {
             return Err(NodeError::NoEffect(format!("{} does not vote on this", self.address)));
         }
@@ -267,7 +267,7 @@ impl RedlockNode {
             _ => OWNER_LIMIT,
         };
         let deadline = self.redis.clock.now().plus(limit);
-        let mut work = std::pin::pin!(self.run_on(&link, &request));
+        let mut work = std::pin::pin!(self.run_on(&verified, &request));
         let done = match until(&*self.redis.clock, deadline, &mut work).await {
             Some(done) => done,
             None => {
@@ -281,25 +281,25 @@ impl RedlockNode {
         done
     }
 
-    async fn run_on(&self, link: &Arc<NodeLink>, request: &NodeRequest) -> Result<NodeReply, NodeError> {
+    async fn run_on(&self, verified: &Arc<VerifiedConnection>, request: &NodeRequest) -> Result<NodeReply, NodeError> {
         match script_call(request) {
             Some(call) => {
-                let value = self.run_script(link, &call).await?;
+                let value = self.run_script(verified, &call).await?;
                 node_reply(call.script, &value).map_err(|odd| NodeError::Unknown(format!("{}: {odd}", self.address)))
             }
-            None => self.list_leases(link).await,
+            None => self.list_leases(verified).await,
         }
     }
 
-    async fn run_script(&self, link: &Arc<NodeLink>, call: &NodeCall) -> Result<Value, NodeError> {
+    async fn run_script(&self, verified: &Arc<VerifiedConnection>, call: &NodeCall) -> Result<Value, NodeError> {
         let mut command = redis::cmd("EVALSHA");
         command.arg(&self.shas[call.script as usize]).arg(call.keys.len());
         call.keys.iter().chain(&call.args).for_each(|arg| {
             command.arg(arg);
         });
         for may_load in [true, false] {
-            match self.send(link, &command, call.script).await {
-                Err(ScriptError::NotLoaded) if may_load => self.load_script(link, call.script).await?,
+            match self.send(verified, &command, call.script).await {
+                Err(ScriptError::NotLoaded) if may_load => self.load_script(verified, call.script).await?,
                 Err(ScriptError::NotLoaded) => break,
                 Err(ScriptError::Other(error)) => return Err(error),
                 Ok(value) => return Ok(value),
@@ -308,10 +308,10 @@ impl RedlockNode {
         Err(NodeError::NoEffect(format!("{} forgets our scripts", self.address)))
     }
 
-    async fn load_script(&self, link: &Arc<NodeLink>, script: NodeScript) -> Result<(), NodeError> {
+    async fn load_script(&self, verified: &Arc<VerifiedConnection>, script: NodeScript) -> Result<(), NodeError> {
         let mut load = redis::cmd("SCRIPT");
         load.arg("LOAD").arg(script.text(&self.redis.layout));
-        match self.send(link, &load, script).await {
+        match self.send(verified, &load, script).await {
             Ok(_) => Ok(()),
             // A script that was not loaded did nothing.
             Err(ScriptError::Other(NodeError::Unknown(why))) => Err(NodeError::NoEffect(why)),
@@ -320,11 +320,16 @@ impl RedlockNode {
         }
     }
 
-    async fn send(&self, link: &Arc<NodeLink>, command: &redis::Cmd, script: NodeScript) -> Result<Value, ScriptError> {
-        let sent = send_command(&*self.redis.clock, &mut link.connection.redis.clone(), command).await;
+    async fn send(
+        &self,
+        verified: &Arc<VerifiedConnection>,
+        command: &redis::Cmd,
+        script: NodeScript,
+    ) -> Result<Value, ScriptError> {
+        let sent = send_command(&*self.redis.clock, &mut verified.connection.redis.clone(), command).await;
         match sent {
             None => {
-                self.drop_link(link);
+                self.drop_verified(verified);
                 let why = format!("{} gave no answer within {REPLY_TIMEOUT:?}", self.address);
                 Err(ScriptError::Other(NodeError::Unknown(why)))
             }
@@ -333,7 +338,7 @@ impl RedlockNode {
             Some(Err(error)) => {
                 let (error, state) = read_error(&error, script.relative());
                 if state == ConnectionState::Broken {
-                    self.drop_link(link);
+                    self.drop_verified(verified);
                 }
                 Err(ScriptError::Other(self.call_error(error)))
             }
@@ -341,13 +346,13 @@ impl RedlockNode {
     }
 
     /// Reads every record of the server: there is no index, so that leases cost nothing more while nobody lists.
-    async fn list_leases(&self, link: &Arc<NodeLink>) -> Result<NodeReply, NodeError> {
+    async fn list_leases(&self, verified: &Arc<VerifiedConnection>) -> Result<NodeReply, NodeError> {
         let odd = || NodeError::NoEffect(format!("{} gave an odd answer to SCAN", self.address));
         let (mut cursor, mut found) = ("0".to_owned(), Vec::new());
         loop {
             let mut scan = redis::cmd("SCAN");
             scan.arg(&cursor).arg("MATCH").arg(format!("{PREFIX}l:*")).arg("COUNT").arg(RECORDS_PER_STEP);
-            let value = match self.send(link, &scan, NodeScript::List).await {
+            let value = match self.send(verified, &scan, NodeScript::List).await {
                 Ok(value) => value,
                 Err(ScriptError::Other(error)) => return Err(error),
                 Err(ScriptError::NotLoaded) => return Err(odd()),
@@ -357,7 +362,7 @@ impl RedlockNode {
             let keys = keys.iter().map(text).collect::<Result<Vec<_>, _>>().map_err(|_| odd())?;
             if !keys.is_empty() {
                 let call = NodeCall { script: NodeScript::List, keys, args: Vec::new() };
-                let value = self.run_script(link, &call).await?;
+                let value = self.run_script(verified, &call).await?;
                 match node_reply(NodeScript::List, &value) {
                     Ok(NodeReply::Listed(more)) => found.extend(more),
                     _ => return Err(odd()),
@@ -374,14 +379,14 @@ impl RedlockNode {
         Ok(NodeReply::Listed(found))
     }
 
-    fn standing_of(&self, link: &NodeLink, keys_live_ms: u64) -> Standing {
-        if link.durable {
+    fn standing_of(&self, verified: &VerifiedConnection, keys_live_ms: u64) -> Standing {
+        if verified.durable {
             return Standing::Votes;
         }
         if keys_live_ms > millis(self.quarantine) {
             return Standing::NotDurable;
         }
-        let up = self.redis.clock.now().since(link.started);
+        let up = self.redis.clock.now().since(verified.started);
         match self.quarantine.checked_sub(up) {
             Some(left) if !left.is_zero() => Standing::Quarantined { left },
             _ => Standing::Votes,
@@ -389,28 +394,28 @@ impl RedlockNode {
     }
 
     /// The connection, if it can be used.
-    fn link(&self) -> Option<Arc<NodeLink>> {
-        let usable = |link: &&Arc<NodeLink>| !link.connection.broken.load(Ordering::Acquire);
-        self.lock().link.as_ref().filter(usable).cloned()
+    fn verified(&self) -> Option<Arc<VerifiedConnection>> {
+        let usable = |verified: &&Arc<VerifiedConnection>| !verified.connection.broken.load(Ordering::Acquire);
+        self.lock().verified.as_ref().filter(usable).cloned()
     }
 
-    fn usable_link(&self) -> Result<Arc<NodeLink>, NodeError> {
-        if let Some(link) = self.link() {
-            return Ok(link);
+    fn usable_connection(&self) -> Result<Arc<VerifiedConnection>, NodeError> {
+        if let Some(verified) = self.verified() {
+            return Ok(verified);
         }
         self.wake.notify_one();
         match &self.lock().failed {
-            Some(LinkFailure::Unusable(sentence)) => Err(NodeError::Broken(Error::Invalid(sentence.clone()))),
-            Some(LinkFailure::Away(why)) => Err(NodeError::NoEffect(why.clone())),
+            Some(ConnectFailure::Unusable(sentence)) => Err(NodeError::Broken(Error::Invalid(sentence.clone()))),
+            Some(ConnectFailure::Away(why)) => Err(NodeError::NoEffect(why.clone())),
             None => Err(NodeError::NoEffect(format!("{} is not connected", self.address))),
         }
     }
 
-    fn drop_link(&self, link: &Arc<NodeLink>) {
-        self.redis.drop_connection(SLOT, &link.connection);
+    fn drop_verified(&self, verified: &Arc<VerifiedConnection>) {
+        self.redis.drop_connection(SLOT, &verified.connection);
         let mut state = self.lock();
-        if state.link.as_ref().is_some_and(|current| Arc::ptr_eq(current, link)) {
-            state.link = None;
+        if state.verified.as_ref().is_some_and(|current| Arc::ptr_eq(current, verified)) {
+            state.verified = None;
         }
         drop(state);
         self.wake.notify_one();
@@ -449,7 +454,7 @@ impl RedlockNode {
         }
     }
 
-    fn lock(&self) -> MutexGuard<'_, LinkState> {
+    fn lock(&self) -> MutexGuard<'_, NodeState> {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
@@ -469,7 +474,7 @@ impl Node for SharedNode {
 
     fn standing(&self, keys_live_ms: u64) -> Standing {
         // A node that is away is asked all the same, and says why it is.
-        self.0.link().map_or(Standing::Votes, |link| self.0.standing_of(&link, keys_live_ms))
+        self.0.verified().map_or(Standing::Votes, |verified| self.0.standing_of(&verified, keys_live_ms))
     }
 
     fn is_suspect(&self) -> bool {

@@ -53,7 +53,7 @@ impl Dice {
     }
 }
 
-/// The server and the way to it. Every client has a [`SimulatedLink`] to it.
+/// The server and the way to it. Every client has a [`SimulatedConnection`] to it.
 pub(super) struct SimulatedServer {
     pub name: String,
     /// True time.
@@ -280,14 +280,19 @@ impl ServerState {
 
     fn is_live(&self, handle: &str) -> bool {
         self.records.get(handle).is_some_and(|record| {
-            !record.released && record.keys.iter().all(|key| self.keys.get(key).is_some_and(|held| held.handle == handle))
+            !record.released
+                && record.keys.iter().all(|key| self.keys.get(key).is_some_and(|held| held.handle == handle))
         })
     }
 
     fn live(&self, lease: &LeaseKeys) -> Result<&SimulatedRecord, NodeReply> {
         match self.records.get(&lease.handle) {
             Some(record) if record.secret == lease.secret && !record.banned => {
-                if self.is_live(&lease.handle) { Ok(record) } else { Err(NodeReply::Stale) }
+                if self.is_live(&lease.handle) {
+                    Ok(record)
+                } else {
+                    Err(NodeReply::Stale)
+                }
             }
             _ => Err(NodeReply::NotHeld),
         }
@@ -368,7 +373,8 @@ impl ServerState {
 
     fn repair(&mut self, lease: &LeaseKeys, record: &LeaseRecord, life_ms: u64, now: u64) {
         // The simulation has one name: it is the last line of the static part, after its mode.
-        let key = record.static_part.lines().last().and_then(|line| line.split_once(' ')).expect("a record").1.to_owned();
+        let key =
+            record.static_part.lines().last().and_then(|line| line.split_once(' ')).expect("a record").1.to_owned();
         let known = self.records.contains_key(&lease.handle) || self.bans.contains_key(&lease.secret);
         if known || self.keys.contains_key(&key) {
             return;
@@ -395,18 +401,19 @@ impl ServerState {
 }
 
 /// A client's connection to a server: requests arrive in any order, late, or not at all.
-pub(super) struct SimulatedLink(pub Arc<SimulatedServer>);
+pub(super) struct SimulatedConnection(pub Arc<SimulatedServer>);
 
 /// How long a reply is waited for.
 const REPLY_TIMEOUT: Duration = Duration::from_secs(2);
 
-impl Node for SimulatedLink {
+impl Node for SimulatedConnection {
     fn ask(&self, request: NodeRequest) -> NodeAnswer {
         let server = self.0.clone();
         let (there, back, lost_there, lost_back, run, repeat) = {
             let mut state = server.lock();
             let repeats = state.repeats;
-            let repeat = if state.dice.chance(repeats) { Some(Duration::from_millis(state.dice.below(3000))) } else { None };
+            let repeat =
+                if state.dice.chance(repeats) { Some(Duration::from_millis(state.dice.below(3000))) } else { None };
             let (slowness, loss) = (state.slowness_ms, state.loss);
             let there = Duration::from_millis(1 + state.dice.below(slowness));
             let back = Duration::from_millis(1 + state.dice.below(slowness));

@@ -14,7 +14,7 @@ use tokio::runtime::Handle;
 use super::acquire_task::AcquireTask;
 use super::coordinator::Coordinator;
 use super::node::{LeaseKeys, Node};
-use super::simulated_node::{Dice, NodeFlaws, SimulatedLink, SimulatedServer};
+use super::simulated_node::{Dice, NodeFlaws, SimulatedConnection, SimulatedServer};
 use super::vote::VoteRules;
 use crate::clock::{Clock, Time};
 use crate::engine::redis::scripts::Layout;
@@ -104,7 +104,7 @@ impl World {
         }
         let clients = (0..clients)
             .map(|_| {
-                let nodes = servers.iter().map(|s| Arc::new(SimulatedLink(s.clone())) as Arc<dyn Node>).collect();
+                let nodes = servers.iter().map(|s| Arc::new(SimulatedConnection(s.clone())) as Arc<dyn Node>).collect();
                 let random = Mutex::new(Dice::new(dice.next()));
                 let fill = move |bits: &mut [u8]| {
                     let mut dice = random.lock().expect("nobody panics with it");
