@@ -66,7 +66,8 @@ impl RedisServer {
     #[must_use]
     pub fn start_replica(master: &Self) -> Self {
         let replica = Self::start(&[&format!("--replicaof 127.0.0.1 {}", master.port)]);
-        replica.wait("follow its master", || replica.command(&["INFO", "replication"]).contains("master_link_status:up"));
+        replica
+            .wait("follow its master", || replica.command(&["INFO", "replication"]).contains("master_link_status:up"));
         replica
     }
 

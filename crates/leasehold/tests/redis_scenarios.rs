@@ -5,6 +5,7 @@ use std::path::Path;
 use std::sync::Arc;
 use std::time::Duration;
 
+use leasehold::Refusal;
 use leasehold::clock::Clock;
 use leasehold::engine::redis::{RedisEngine, RedisOptions};
 use leasehold::engine::{
@@ -12,7 +13,6 @@ use leasehold::engine::{
 };
 use leasehold::testkit::ManualClock;
 use leasehold::testkit::scenario::Scenario;
-use leasehold::Refusal;
 use leasehold_core::Time;
 use leasehold_harness::frozen_clock::FrozenClock;
 use leasehold_harness::redis::{DURABLE, RedisServer};

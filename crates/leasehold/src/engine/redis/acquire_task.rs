@@ -378,7 +378,8 @@ impl AcquireTask {
             return None;
         }
         // Without a request id it was ended just now.
-        let error = if maybe && !self.anonymous { self.final_error(true, source) } else { self.final_error(false, source) };
+        let error =
+            if maybe && !self.anonymous { self.final_error(true, source) } else { self.final_error(false, source) };
         Some(Err(error))
     }
 
@@ -458,7 +459,9 @@ impl Drop for AcquireFuture {
             && self.anonymous
         {
             let shared = self.shared.clone();
-            self.shared.tasks.spawn_on(async move { shared.release_unseen(&grant.lease_id).await }, &self.shared.runtime);
+            self.shared
+                .tasks
+                .spawn_on(async move { shared.release_unseen(&grant.lease_id).await }, &self.shared.runtime);
         }
     }
 }

@@ -213,11 +213,7 @@ async fn ask_if_allowed(
     }
 }
 
-async fn load_scripts(
-    node: &RedisNode,
-    redis: &mut MultiplexedConnection,
-    at: &str,
-) -> Result<Vec<String>, CallError> {
+async fn load_scripts(node: &RedisNode, redis: &mut MultiplexedConnection, at: &str) -> Result<Vec<String>, CallError> {
     let mut shas = Vec::with_capacity(Script::ALL.len());
     for script in Script::ALL {
         let mut load = redis::cmd("SCRIPT");

@@ -23,9 +23,15 @@ pub(super) enum ClaimReply {
     Waiting(WaitingReply),
     Held(HeldReply),
     /// The queue of this key is full.
-    QueueFull { key: String },
+    QueueFull {
+        key: String,
+    },
     /// The key is in use with another capacity.
-    OtherCapacity { key: String, known: String, asked: String },
+    OtherCapacity {
+        key: String,
+        known: String,
+        asked: String,
+    },
     /// The request id has another body.
     Mismatch,
     /// Another lease has this handle.
@@ -33,7 +39,9 @@ pub(super) enum ClaimReply {
     /// The claim was given up before.
     Banned,
     /// Others wait for the same request: how long still.
-    OthersWait { patience_ms: u64 },
+    OthersWait {
+        patience_ms: u64,
+    },
     /// The lease was ended.
     Ended,
     /// The server knows nothing of it.

@@ -228,7 +228,9 @@ impl RedisEngine {
         }
         Err(match last {
             Some(CallError::Decided(error)) => error,
-            Some(CallError::Busy(why) | CallError::NoEffect(why) | CallError::Unknown(why)) => unavailable(attempt(), why),
+            Some(CallError::Busy(why) | CallError::NoEffect(why) | CallError::Unknown(why)) => {
+                unavailable(attempt(), why)
+            }
             None => unavailable(attempt(), "it was not asked".into()),
         })
     }

@@ -80,12 +80,12 @@ pub(super) fn read_connect_error(error: &RedisError, at: &str) -> CallError {
     match (error.kind(), error.code()) {
         (ErrorKind::AuthenticationFailed, _) | (_, Some("NOAUTH" | "WRONGPASS")) => CallError::Decided(login_refused()),
         (_, Some("NOPERM")) => CallError::Decided(permission_denied(detail)),
-        (ErrorKind::RESP3NotSupported, _) => {
-            CallError::Decided(Error::Invalid("this server does not speak RESP3: leases need Redis 7.0 or later".into()))
-        }
-        (ErrorKind::InvalidClientConfig, _) => {
-            CallError::Decided(Error::Invalid("this build speaks no TLS: build leasehold with the feature `tls`".into()))
-        }
+        (ErrorKind::RESP3NotSupported, _) => CallError::Decided(Error::Invalid(
+            "this server does not speak RESP3: leases need Redis 7.0 or later".into(),
+        )),
+        (ErrorKind::InvalidClientConfig, _) => CallError::Decided(Error::Invalid(
+            "this build speaks no TLS: build leasehold with the feature `tls`".into(),
+        )),
         (_, Some(_)) => CallError::Busy(format!("{at} is not ready ({detail})").into()),
         _ => CallError::NoEffect(format!("{at} does not answer: {}", plain_cause(error)).into()),
     }

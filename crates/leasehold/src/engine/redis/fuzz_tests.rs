@@ -13,7 +13,9 @@ use leasehold_harness::redis::RedisServer;
 use redis::{Connection, Value};
 
 use super::claim_text::{ClaimText, record_key, release};
-use super::decode::{ClaimReply, HeldReply, OwnerReply, claim_replies, claim_reply, inspected, observe_reply, owner_reply};
+use super::decode::{
+    ClaimReply, HeldReply, OwnerReply, claim_replies, claim_reply, inspected, observe_reply, owner_reply,
+};
 use super::scripts::{Layout, Script};
 use crate::engine::from_book::{acquire, resource, wants};
 use crate::engine::{Claim, Mode, Resource, Want};
@@ -127,7 +129,13 @@ impl Trial<'_> {
     }
 
     fn fail(&self, what: &str) -> ! {
-        panic!("{what}\nat {} ms, unit {}, watched {}:\n{}", self.elapsed_ms, self.unit, self.watched, self.log.join("\n"))
+        panic!(
+            "{what}\nat {} ms, unit {}, watched {}:\n{}",
+            self.elapsed_ms,
+            self.unit,
+            self.watched,
+            self.log.join("\n")
+        )
     }
 
     fn pass(&mut self, units: u64) {
@@ -208,7 +216,8 @@ impl Trial<'_> {
         let book = self.book.inspect(name, now).map(resource).map(sorted);
         let args = ["100".to_owned(), "100".to_owned()];
         let value = self.run(Script::Inspect, &[name.to_owned()], &args);
-        let redis = inspected(&value, &[name.to_owned()]).expect("inspected").remove(0).map(|seen| sorted(seen.resource));
+        let redis =
+            inspected(&value, &[name.to_owned()]).expect("inspected").remove(0).map(|seen| sorted(seen.resource));
         if book != redis {
             self.fail(&format!("{name}:\nbook  {book:?}\nredis {redis:?}"));
         }
@@ -553,7 +562,10 @@ fn parse_wants(text: &ClaimText) -> Vec<Want> {
         }
     };
     let lines = text.static_part.lines().skip(2);
-    lines.map(|line| line.split_once(' ').expect("a want")).map(|(word, key)| Want { name: key.into(), mode: mode(word) }).collect()
+    lines
+        .map(|line| line.split_once(' ').expect("a want"))
+        .map(|(word, key)| Want { name: key.into(), mode: mode(word) })
+        .collect()
 }
 
 /// Ttl, cap and delay.
@@ -575,7 +587,8 @@ fn the_scripts_decide_as_the_book_does() {
     let layout = Layout { waiter_ms: 7_200_000, ..Layout::default() };
     let mut shas = BTreeMap::new();
     for script in Script::ALL {
-        let sha: String = redis::cmd("SCRIPT").arg("LOAD").arg(script.text(&layout)).query(&mut redis).expect("it loads");
+        let sha: String =
+            redis::cmd("SCRIPT").arg("LOAD").arg(script.text(&layout)).query(&mut redis).expect("it loads");
         shas.insert(script.name(), sha);
     }
     let mut elapsed_ms = 1_000;

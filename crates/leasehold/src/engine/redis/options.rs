@@ -216,7 +216,8 @@ fn host_and_port(place: &str, default_port: u16) -> Result<(String, u16), Error>
 /// User and password; a text without a colon is a user.
 fn read_login(login: &str) -> Result<(Option<String>, Option<String>), Error> {
     let (user, password) = login.split_once(':').unwrap_or((login, ""));
-    let plain = |text| decode_percent(text).ok_or_else(|| invalid("the login in the url has a % that stands for nothing"));
+    let plain =
+        |text| decode_percent(text).ok_or_else(|| invalid("the login in the url has a % that stands for nothing"));
     let some = |text: String| Some(text).filter(|text| !text.is_empty());
     Ok((some(plain(user)?), some(plain(password)?)))
 }

@@ -148,7 +148,8 @@ impl ServerReport {
 
 /// The sentence of the first finding that denies fencing.
 pub(super) fn first_denial(findings: &[Finding]) -> Option<&str> {
-    let denies = |finding: &&Finding| matches!(&finding.kind, FindingKind::Denies(all) if all.contains(&Promise::Fencing));
+    let denies =
+        |finding: &&Finding| matches!(&finding.kind, FindingKind::Denies(all) if all.contains(&Promise::Fencing));
     findings.iter().find(denies).map(|finding| finding.sentence.as_str())
 }
 

@@ -53,14 +53,8 @@ impl RedisWatcher {
     pub async fn begin(shared: Arc<RedisShared>, since: Option<EventId>) -> Result<Self, Error> {
         let seen = observe(&shared, &attempt).await?;
         let newest = EventId { run: seen.run, number: seen.last };
-        let mut watcher = Self {
-            observe_at: Time::ZERO,
-            shared,
-            last: newest,
-            redis: None,
-            reading: None,
-            ready: VecDeque::new(),
-        };
+        let mut watcher =
+            Self { observe_at: Time::ZERO, shared, last: newest, redis: None, reading: None, ready: VecDeque::new() };
         match since {
             Some(since) if follows(since, &seen) => watcher.last = since,
             _ => watcher.ready.push_back(Seen::Reset(newest)),
@@ -71,7 +65,8 @@ impl RedisWatcher {
 
     fn note_observed(&mut self, seen: &ObserveReply) {
         let now = self.shared.node.clock.now();
-        let due = seen.next_due_ms.map_or(Time::NEVER, |ms| now.plus_millis(ms).plus(self.shared.node.options.timer_margin));
+        let due =
+            seen.next_due_ms.map_or(Time::NEVER, |ms| now.plus_millis(ms).plus(self.shared.node.options.timer_margin));
         self.observe_at = due.min(now.plus(OBSERVE_EVERY));
     }
 
