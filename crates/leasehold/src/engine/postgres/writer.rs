@@ -17,7 +17,7 @@ use super::batch::{OperationKind, Verdict, WriteOperation, run_batch};
 use super::connection::{EngineConnection, Route};
 use super::ids::Bits;
 use super::shared::EngineShared;
-use super::sql_error::{Cause, SqlFailure};
+use super::sql_error::{BatchSplit, Cause, SqlFailure};
 use crate::clock::Clock as _;
 
 /// Operations in one batch. Each locks its names, and the server's table of locks is finite.
@@ -164,15 +164,18 @@ struct BatchWriter {
 
 impl BatchWriter {
     async fn write_batch(&mut self, batch: Vec<PendingWrite>) {
-        // Halves of a batch that is too large for the server are batches of their own.
+        // Parts of a batch that failed as a whole are batches of their own.
         let mut todo = vec![batch];
         while let Some(mut batch) = todo.pop() {
             match self.write_with_tries(&batch).await {
                 Ok(verdicts) => self.answer(batch, verdicts),
-                Err(SqlFailure::Again { halve: true, .. }) if batch.len() > 1 => {
+                Err(SqlFailure::Again { split: BatchSplit::Halves, .. }) if batch.len() > 1 => {
                     let half = batch.split_off(batch.len() / 2);
                     todo.push(half);
                     todo.push(batch);
+                }
+                Err(SqlFailure::Again { split: BatchSplit::Singles, .. }) if batch.len() > 1 => {
+                    todo.extend(batch.into_iter().rev().map(|write| vec![write]));
                 }
                 Err(failure) => {
                     for write in batch {
@@ -189,10 +192,14 @@ impl BatchWriter {
         loop {
             tries += 1;
             match self.write_once(&operations).await {
-                Err(SqlFailure::Again { halve: true, cause }) if operations.len() > 1 => {
-                    return Err(SqlFailure::Again { halve: true, cause });
+                Err(SqlFailure::Again { split: BatchSplit::Whole, .. }) if tries < MAX_TRIES => {
+                    self.shared.backoff(tries).await;
                 }
-                Err(SqlFailure::Again { .. }) if tries < MAX_TRIES => self.shared.backoff(tries).await,
+                Err(SqlFailure::Again { split: BatchSplit::Halves, .. })
+                    if operations.len() == 1 && tries < MAX_TRIES =>
+                {
+                    self.shared.backoff(tries).await;
+                }
                 answer => return answer,
             }
         }
