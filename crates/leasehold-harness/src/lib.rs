@@ -3,11 +3,13 @@
 //! A server that is not installed makes a test fail, with the name of the package: a test that is skipped in silence
 //! says nothing.
 //!
+//! - [`pgbouncer`]: PgBouncer, a pooler in front of PostgreSQL.
 //! - [`postgres`]: PostgreSQL.
 //! - [`proxy`]: a TCP proxy that loses, delays and cuts on order.
 
 #![forbid(unsafe_code)]
 
+pub mod pgbouncer;
 pub mod postgres;
 pub mod proxy;
 

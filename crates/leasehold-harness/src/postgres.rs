@@ -252,7 +252,7 @@ fn program(name: &str) -> PathBuf {
 }
 
 /// The server refuses to run as root, and so it is run by its own user.
-fn as_postgres(program: &Path) -> Command {
+pub(crate) fn as_postgres(program: &Path) -> Command {
     let root = std::fs::metadata("/proc/self").is_ok_and(|me| me.uid() == 0);
     if !root {
         return Command::new(program);

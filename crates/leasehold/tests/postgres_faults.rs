@@ -198,7 +198,11 @@ async fn acknowledged_grants_survive_crashes() {
         sleep(700).await;
         let crashing = cluster.clone();
         tokio::task::spawn_blocking(move || {
-            if round.is_multiple_of(2) { crashing.crash() } else { crashing.kill() }
+            if round.is_multiple_of(2) {
+                crashing.crash()
+            } else {
+                crashing.kill()
+            }
             crashing.start_server();
         })
         .await
@@ -250,7 +254,11 @@ async fn lost_replies_have_one_effect() {
         let name = format!("seat-{}", round % 5);
         let lose = |requests: bool| {
             let proxy = proxy.clone();
-            if requests { proxy.swallow_requests(true) } else { proxy.swallow_replies(true) }
+            if requests {
+                proxy.swallow_requests(true)
+            } else {
+                proxy.swallow_replies(true)
+            }
             tokio::spawn(async move {
                 sleep(25).await;
                 proxy.cut_all();
@@ -295,7 +303,8 @@ async fn a_full_server_says_so() {
     }
     let second = engine.acquire(claim()).await.expect("connections that are there go on");
     assert!(second.token > first.token);
-    let error = PostgresEngine::open(PostgresEngineOptions::from_url(&cluster.url(&database)).unwrap()).await.unwrap_err();
+    let error =
+        PostgresEngine::open(PostgresEngineOptions::from_url(&cluster.url(&database)).unwrap()).await.unwrap_err();
     let Error::Unavailable { source, .. } = &error else { panic!("{error:?}") };
     assert!(source.to_string().contains("max_connections"), "{source}");
 }
@@ -314,14 +323,20 @@ async fn a_kept_lock_stops_only_its_name() {
     other.batch_execute(&format!("SELECT pg_advisory_lock({class}, hashtext('kept'))")).await.unwrap();
     let claim = |name: &str, wait| Claim { wait, ..Claim::new(vec![Want::exclusive(name)], TTL, "ada") };
     let began = Instant::now();
-    let stuck = { let (engine, claim) = (engine.clone(), claim("kept", Duration::ZERO)); tokio::spawn(async move { engine.acquire(claim).await }) };
+    let stuck = {
+        let (engine, claim) = (engine.clone(), claim("kept", Duration::ZERO));
+        tokio::spawn(async move { engine.acquire(claim).await })
+    };
     for number in 0..50 {
         engine.acquire(claim(&format!("free-{number}"), Duration::ZERO)).await.expect("other names are free");
     }
     let error = stuck.await.unwrap().unwrap_err();
     assert!(matches!(error, Error::Unavailable { .. }), "{error:?}");
     assert!(began.elapsed() < Duration::from_secs(8), "{:?}", began.elapsed());
-    let patient = { let (engine, claim) = (engine.clone(), claim("kept", Duration::from_secs(20))); tokio::spawn(async move { engine.acquire(claim).await }) };
+    let patient = {
+        let (engine, claim) = (engine.clone(), claim("kept", Duration::from_secs(20)));
+        tokio::spawn(async move { engine.acquire(claim).await })
+    };
     sleep(300).await;
     let findings = engine.examine().await.unwrap();
     assert!(findings.iter().any(|finding| finding.setting == "advisory locks"), "{findings:?}");

@@ -51,13 +51,17 @@ async fn settings_of_a_role_do_not_weaken_the_engine() {
     cluster.execute(&database, &format!("{role}; GRANT CREATE ON DATABASE {database} TO app")).await;
     let engine = open(&cluster.url_through(cluster.port(), "app", &database)).await;
     let promises = engine.promises();
-    assert!(promises.durable && promises.fencing && promises.fair && promises.outlives_process && !promises.never_early);
+    assert!(
+        promises.durable && promises.fencing && promises.fair && promises.outlives_process && !promises.never_early
+    );
     assert_eq!(denials(&engine).await, [never_early()]);
     let grant = engine.acquire(seat("ada")).await.expect("granted");
     assert!(grant.token.is_some());
     // In a session of its own the functions refuse by themselves.
     let (client, connection) =
-        tokio_postgres::connect(&cluster.url_through(cluster.port(), "app", &database), tokio_postgres::NoTls).await.unwrap();
+        tokio_postgres::connect(&cluster.url_through(cluster.port(), "app", &database), tokio_postgres::NoTls)
+            .await
+            .unwrap();
     tokio::spawn(connection);
     let refused = client.query("SELECT leasehold_engine.check_waiters('{}')", &[]).await.unwrap_err();
     assert_eq!(refused.code().map(|code| code.code().to_owned()), Some("LH101".into()));
@@ -101,7 +105,8 @@ async fn a_setting_that_gets_weaker_stops_new_leases() {
     cluster.change_setting("full_page_writes = off").await;
     cluster.terminate_backends(&database, "leasehold engine").await;
     engine.renew(&ada.lease_id, None).await.expect("a lease that exists goes on");
-    let error = engine.acquire(Claim::new(vec![Want::exclusive("row")], Duration::from_secs(5), "bob")).await.unwrap_err();
+    let error =
+        engine.acquire(Claim::new(vec![Want::exclusive("row")], Duration::from_secs(5), "bob")).await.unwrap_err();
     let Error::Unavailable { source, .. } = &error else { panic!("{error:?}") };
     assert!(source.to_string().contains("full_page_writes is off now"), "{source}");
     assert!(engine.promises().durable, "promises do not change under an open engine");
@@ -209,7 +214,8 @@ async fn standbys_are_told_apart() {
     standby.execute("postgres", "SELECT pg_wal_replay_pause()").await;
     let mut newest = None;
     for _ in 0..40 {
-        let grant = synced.acquire(Claim::new(vec![Want::exclusive("row")], Duration::from_secs(30), "bob")).await.unwrap();
+        let grant =
+            synced.acquire(Claim::new(vec![Want::exclusive("row")], Duration::from_secs(30), "bob")).await.unwrap();
         newest = grant.token;
         synced.release(&grant.lease_id).await.unwrap();
     }

@@ -75,6 +75,7 @@ use crate::error::{Error, Refusal};
 use acquire_task::AcquireTask;
 use batch::{OperationKind, Verdict, to_bigint};
 use ids::parse_lease_id;
+pub(crate) use ids::random_bytes;
 pub use options::PostgresEngineOptions;
 pub use schema::{SchemaName, grant_sql, migration_sql};
 use shared::{EngineShared, RetryPolicy};
@@ -183,10 +184,13 @@ impl PostgresEngine {
         }
         let number = floor.map(|floor| floor.get().cast_signed());
         let parameters = [(&number as _, Type::INT8)];
-        let (shared, policy) = (&self.shared, match floor {
-            Some(_) => RetryPolicy::Idempotent,
-            None => RetryPolicy::ReadOnly,
-        });
+        let (shared, policy) = (
+            &self.shared,
+            match floor {
+                Some(_) => RetryPolicy::Idempotent,
+                None => RetryPolicy::ReadOnly,
+            },
+        );
         let rows = shared.query_with_retry(&attempt, &shared.control, Sql::RaiseFloor, &parameters, policy).await?;
         let answer = rows.first().and_then(|row| row.try_get::<_, i64>(0).ok()).and_then(read_token);
         answer.ok_or_else(|| indeterminate(attempt(), Cause::new("the server does not say the floor")))
