@@ -3,15 +3,19 @@
 //! A server that is not installed makes a test fail, with the name of the package: a test that is skipped in silence
 //! says nothing.
 //!
+//! - [`frozen_clock`]: a wall clock set by hand, for a server that is a process of its own.
 //! - [`pgbouncer`]: PgBouncer, a pooler in front of PostgreSQL.
 //! - [`postgres`]: PostgreSQL.
 //! - [`proxy`]: a TCP proxy that loses, delays and cuts on order.
+//! - [`redis`]: Redis.
 
 #![forbid(unsafe_code)]
 
+pub mod frozen_clock;
 pub mod pgbouncer;
 pub mod postgres;
 pub mod proxy;
+pub mod redis;
 
 use std::net::TcpListener;
 
@@ -23,4 +27,11 @@ use std::net::TcpListener;
 #[must_use]
 pub fn free_port() -> u16 {
     TcpListener::bind("127.0.0.1:0").and_then(|listener| listener.local_addr()).expect("a free port").port()
+}
+
+/// A number that no other test has.
+fn random_number() -> u64 {
+    let mut random = [0; 8];
+    getrandom::fill(&mut random).expect("the operating system has random bytes");
+    u64::from_be_bytes(random)
 }

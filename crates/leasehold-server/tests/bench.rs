@@ -139,7 +139,8 @@ fn wrong_combinations_are_refused_in_one_sentence() {
         (&["--url", here, "--dir", "."], "--dir"),
         (&["--url", server, "--idle", "8", "--pid", "1", "--dir", "."], "--dir"),
         (&["--url", "leasehold://"], "host:port"),
-        (&["--url", "redlock://a,b,c"], "cannot drive"),
+        (&["--url", "etcd://a,b,c"], "cannot drive"),
+        (&["--url", "bare+redlock://a,b,c"], "cannot drive"),
         (&["--url", "there"], "scheme"),
     ];
     for (arguments, part) in table {
@@ -154,7 +155,7 @@ fn wrong_combinations_are_refused_in_one_sentence() {
 #[cfg(not(feature = "peers"))]
 #[test]
 fn a_build_without_peers_says_how_to_build_one_with() {
-    for scheme in ["redis", "etcd", "zk", "postgres"] {
+    for scheme in ["bare+redis", "bare+etcd", "bare+zk", "bare+postgres"] {
         let answer = Site::new().ask(&["bench", "--url", &format!("{scheme}://ada:s3cret@127.0.0.1:1")]).with_code(2);
         answer.says_one_sentence();
         assert!(answer.err.contains("cargo build --release --package leasehold-server --features peers"), "{answer:?}");

@@ -54,10 +54,10 @@ impl Drop for Redis {
 fn redis_is_driven_by_its_own_client() {
     let redis = Redis::start();
     // Redis without a password takes any for its default user only with a warning: so none is set, none is sent.
-    let url = format!("redis://127.0.0.1:{}/?protocol=resp2", redis.port);
+    let url = format!("bare+redis://127.0.0.1:{}/?protocol=resp2", redis.port);
     let answer = redis.dir.ask(&["bench", "--url", &url, "--clients", "4", "--for", "1s", "--json"]).with_code(0);
     let found = answer.json();
-    assert_eq!(found["url"], format!("redis://127.0.0.1:{}/", redis.port));
+    assert_eq!(found["url"], format!("bare+redis://127.0.0.1:{}/", redis.port));
     assert_eq!(found["clients"], 4);
     positive(&found, FIGURES);
     assert_eq!(redis.keys(), "0", "every pair was released");
@@ -67,11 +67,11 @@ fn redis_is_driven_by_its_own_client() {
 #[test]
 fn targets_of_all_kinds_stand_side_by_side() {
     let redis = Redis::start();
-    let (ours, theirs) = (redis.dir.url(), format!("redis://127.0.0.1:{}", redis.port));
+    let (ours, theirs) = (redis.dir.url(), format!("bare+redis://127.0.0.1:{}", redis.port));
     let arguments = ["bench", "--url", &ours, "--url", &theirs, "--clients", "2", "--for", "500ms"];
     let answer = redis.dir.ask(&arguments).with_code(0);
     let rows: Vec<&str> = answer.out.lines().collect();
-    assert!(rows[1].starts_with("embedded:") && rows[2].starts_with("redis://"), "{answer:?}");
+    assert!(rows[1].starts_with("embedded:") && rows[2].starts_with("bare+redis://"), "{answer:?}");
 }
 
 /// An etcd of our own, gone with the test.
@@ -134,7 +134,7 @@ fn etcd_is_driven_by_messages_of_our_own() {
     let etcd = Etcd::start();
     let place = format!("127.0.0.1:{}", etcd.port);
     let bench = |url: &str| etcd.dir.ask(&["bench", "--url", url, "--clients", "3", "--for", "500ms", "--json"]);
-    for url in [format!("etcd://{place}"), format!("etcd://{place},{place}")] {
+    for url in [format!("bare+etcd://{place}"), format!("bare+etcd://{place},{place}")] {
         let found = bench(&url).with_code(0).json();
         assert_eq!((&found["url"], &found["clients"]), (&url.clone().into(), &3.into()));
         positive(&found, FIGURES);
@@ -149,8 +149,8 @@ fn etcd_is_driven_by_messages_of_our_own() {
     etcd.post("/v3/auth/role/add", r#"{"name":"root"}"#);
     etcd.post("/v3/auth/user/grant", r#"{"user":"root","role":"root"}"#);
     etcd.post("/v3/auth/enable", "{}");
-    bench(&format!("etcd://root:s3cret@{place}")).with_code(0);
-    let stranger = bench(&format!("etcd://root:wr0ng@{place}")).with_code(4);
+    bench(&format!("bare+etcd://root:s3cret@{place}")).with_code(0);
+    let stranger = bench(&format!("bare+etcd://root:wr0ng@{place}")).with_code(4);
     stranger.says_one_sentence();
     assert!(!stranger.err.contains("wr0ng"), "{stranger:?}");
 }
@@ -158,7 +158,7 @@ fn etcd_is_driven_by_messages_of_our_own() {
 #[test]
 fn a_peer_that_is_not_there_is_unavailable() {
     let port = free_port();
-    for scheme in ["redis", "etcd", "zk", "postgres"] {
+    for scheme in ["bare+redis", "bare+etcd", "bare+zk", "bare+postgres"] {
         let url = format!("{scheme}://ada:s3cret@127.0.0.1:{port}");
         let answer = Site::new().ask(&["bench", "--url", &url, "--for", "500ms", "--clients", "1"]).with_code(4);
         answer.says_one_sentence();

@@ -14,7 +14,7 @@ fn keys(value: &Value) -> Vec<&str> {
 fn acquire_prints_the_lease() {
     let site = Site::new();
     let lease = site.acquire(&["seat-14", "seat-15", "--ttl", "10s", "--max-hold", "1m"]);
-    let mut expected = ["lease_id", "token", "resources", "remaining_ms", "expires_at", "renewable_ms"];
+    let mut expected = ["lease_id", "token", "mark", "resources", "remaining_ms", "expires_at", "renewable_ms"];
     expected.sort_unstable();
     assert_eq!(keys(&lease), expected);
     assert_eq!(lease["resources"], json!(["seat-14", "seat-15"]));

@@ -202,8 +202,11 @@ fn watch_prints_one_line_per_event_until_ctrl_c() {
             assert_eq!(granted["resources"], serde_json::json!(["seat-14"]));
             assert!(granted.get("lease_id").is_none(), "a secret is not told");
         } else {
-            assert!(granted.contains(&format!("granted   seat-14  to ada, token {token}")), "{granted}");
-            assert!(revoked.contains("revoked   seat-14  of ada") && revoked.ends_with(": a burst pipe"), "{revoked}");
+            assert!(granted.contains(&format!("granted     seat-14  to ada, token {token}")), "{granted}");
+            assert!(
+                revoked.contains("revoked     seat-14  of ada") && revoked.ends_with(": a burst pipe"),
+                "{revoked}"
+            );
         }
         signal(i32::try_from(watching.id()).expect("a pid"), Signal::INT);
         assert_eq!(end_of(watching).code, 0);

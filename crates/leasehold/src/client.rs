@@ -10,7 +10,7 @@ use crate::engine::{Engine, Finding, LeaseId, Promises, Query, Renewal, Resource
 use crate::error::Error;
 
 /// Engines of later versions, so that their URLs get an answer that helps.
-const ENGINES_TO_COME: [&str; 5] = ["redis", "rediss", "redlock", "etcd", "zk"];
+const ENGINES_TO_COME: [&str; 4] = ["redlock", "etcd", "etcds", "zk"];
 
 /// How many resources one request for a list asks for.
 const RESOURCES_PER_PAGE: usize = 1000;
@@ -49,7 +49,8 @@ pub struct Leasehold {
 }
 
 impl Leasehold {
-    /// Opens an engine by its URL: `embedded:DIR`, `leasehold://host:port` for a server, `postgres://…` for PostgreSQL.
+    /// Opens an engine by its URL: `embedded:DIR`, `leasehold://host:port` for a server, `redis://host:port`,
+    /// `postgres://user@host/database`.
     ///
     /// # Errors
     ///
@@ -79,6 +80,7 @@ impl Leasehold {
             "embedded" => open_embedded(rest).await,
             "leasehold" | "leaseholds" => open_remote(url).await,
             "postgres" | "postgresql" => open_postgres(url).await,
+            "redis" | "rediss" => open_redis(url).await,
             later if ENGINES_TO_COME.contains(&later) => Err(Error::Invalid(format!(
                 "the engine for {later}:// comes with a later version of Leasehold: use embedded:DIR or leasehold://host:port"
             ))),
@@ -299,6 +301,19 @@ async fn open_remote(url: &str) -> Result<Leasehold, Error> {
     use crate::engine::remote::{Options, Remote};
     let engine = Remote::open(Options::from_url(url)?).await?;
     Ok(Leasehold::with_engine(engine, SystemClock::shared()))
+}
+
+#[cfg(feature = "redis")]
+async fn open_redis(url: &str) -> Result<Leasehold, Error> {
+    use crate::clock::SystemClock;
+    use crate::engine::redis::{RedisEngine, RedisOptions};
+    let engine = RedisEngine::open(RedisOptions::from_url(url)?).await?;
+    Ok(Leasehold::with_engine(engine, SystemClock::shared()))
+}
+
+#[cfg(not(feature = "redis"))]
+async fn open_redis(_url: &str) -> Result<Leasehold, Error> {
+    Err(Error::Invalid("this build asks no Redis servers: build leasehold with the feature `redis`".into()))
 }
 
 #[cfg(not(feature = "remote"))]

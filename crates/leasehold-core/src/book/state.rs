@@ -121,21 +121,7 @@ impl BookState {
                 self.leases[slot as usize].holder = (*holder).into();
                 Ok(())
             }
-            Fact::Ended { token, how, at, closed_until, .. } => {
-                let slot = self.live_slot(*token)?;
-                self.keep_copy(slot);
-                self.live -= 1;
-                if *closed_until > *at {
-                    let lease = &mut self.leases[slot as usize];
-                    lease.phase = LeasePhase::Closing;
-                    lease.expires_at = *closed_until;
-                    self.closing += 1;
-                    self.wheel.arm(slot, *closed_until);
-                } else {
-                    self.drop_lease(slot, *how);
-                }
-                Ok(())
-            }
+            Fact::Ended { token, how, at, closed_until, .. } => self.apply_end(*token, *how, *at, *closed_until),
             Fact::Freed { token, name } => {
                 let slot = self.live_slot(*token)?;
                 self.keep_copy(slot);
@@ -163,6 +149,23 @@ impl BookState {
                 Ok(())
             }
         }
+    }
+
+    /// Ends a live lease: its resources are free, or closed for a while.
+    fn apply_end(&mut self, token: Token, how: End, at: Time, closed_until: Time) -> Result<(), InvariantViolation> {
+        let slot = self.live_slot(token)?;
+        self.keep_copy(slot);
+        self.live -= 1;
+        if closed_until > at {
+            let lease = &mut self.leases[slot as usize];
+            lease.phase = LeasePhase::Closing;
+            lease.expires_at = closed_until;
+            self.closing += 1;
+            self.wheel.arm(slot, closed_until);
+        } else {
+            self.drop_lease(slot, how);
+        }
+        Ok(())
     }
 
     /// After a boot change the time that passed is unknown: each live lease has its last ttl once more,

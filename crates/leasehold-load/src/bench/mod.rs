@@ -6,7 +6,8 @@
 //!                               ├─▶ held_leases (memory, restart)
 //!                               └─▶ lapse       (many leases end at one moment)
 //!     leasehold://    server/ ──▶ the same pairs over RESP, handoff, idle
-//!     redis:// …      peers/  ──▶ the same pairs through the peer's own client (feature "peers")
+//!     redis:// …      engine_client ──▶ the same pairs through the library; engine_handoff
+//!     bare+redis:// … peers/  ──▶ the same pairs through the peer's own client (feature "peers")
 //!     book (decisions in memory, no disk)
 //! ```
 //!
@@ -16,8 +17,10 @@
 mod book;
 mod bulk_acquire;
 mod disk;
-mod embedded_client;
+mod engine_client;
 mod engine_dir;
+mod engine_handoff;
+mod handoff_report;
 mod held_leases;
 mod lapse;
 pub(super) mod latency;
@@ -42,12 +45,13 @@ use serde::Serialize;
 
 use self::disk::Disk;
 use self::engine_dir::EngineDir;
+use self::handoff_report::HandoffReport;
 use self::mode::BenchMode;
 use self::pair_load::PairMeasurement;
 use self::pairs_report::PairsReport;
 use self::server::{ServerAddress, handoff, idle};
 use self::stop_signal::StopSignal;
-use self::target::BenchTarget;
+use self::target::{BenchEngine, BenchTarget};
 use leasehold_support::exit;
 use leasehold_support::{duration, output};
 
@@ -58,13 +62,14 @@ Example:
   leasehold bench --held 1000000 --json
   leasehold bench --lapse 1000000
   leasehold bench --book 10000000
-  leasehold bench --url leasehold://127.0.0.1:7401 --url redis://127.0.0.1:6379 --dir /mnt/nvme
+  leasehold bench --url redis://127.0.0.1:6379 --url bare+redis://127.0.0.1:6379 --dir /mnt/nvme
   leasehold bench --url leasehold://127.0.0.1:7401 --handoff 64
   leasehold bench --url leasehold://127.0.0.1:7401 --idle 10000 --pid \"$(pidof leasehold)\"
 
 Without --url it runs in a fresh directory ./leasehold-bench-XXXX, which is removed afterwards;
 LEASEHOLD_URL is not looked at. A file system in memory is refused: nothing is durable there.
-Servers: leasehold://, and redis://, etcd://, zk:// and postgres:// in a build with the feature peers.
+Servers and engines: leasehold://, redis://, redlock://, postgres://. In a build with the feature peers also
+bare+redis://, bare+etcd://, bare+zk:// and bare+postgres://: the same load by the peer's own client, to compare with.
 The key of a leasehold:// server is taken from its URL or from LEASEHOLD_API_KEY.";
 
 /// The exit code after an interrupt: 128 + SIGINT, as shells report it.
@@ -89,7 +94,7 @@ pub struct Bench {
     /// Beside a server: measure the disk of this directory [default: the current one].
     #[arg(long, value_name = "DIR")]
     dir: Option<PathBuf>,
-    /// With postgres://: hold two seats of a hall and release them, as `rehearse --holds` does, on a bare table.
+    /// With bare+postgres://: hold two seats of a hall and release them, as `rehearse --holds` does, on a bare table.
     #[arg(long)]
     seats: bool,
     /// Instead: take N leases, and say what they cost in memory and at a restart.
@@ -139,12 +144,11 @@ impl Bench {
                 }
             }
             BenchMode::Book(_) => {}
-            BenchMode::Handoff(waiters, servers) => {
+            BenchMode::Handoff(waiters, targets) => {
                 let disk = Disk::for_server(self.dir.as_deref())?;
-                for server in servers {
-                    let (disk, time, stop) = (disk.clone(), self.time, stop.clone());
-                    let report = run_blocking(move || handoff::run(&server, waiters, &disk, time, &stop)).await?;
-                    self.print_report(&report, handoff::print)?;
+                for target in targets {
+                    let report = self.measure_handoff(target, waiters, &disk, &stop).await?;
+                    self.print_report(&report, handoff_report::print)?;
                 }
             }
             BenchMode::Idle(count, pid, server) => {
@@ -158,6 +162,29 @@ impl Bench {
 
     fn print_report<R: Serialize>(&self, report: &R, print: impl Fn(&R) -> anyhow::Result<()>) -> anyhow::Result<()> {
         if self.json { output::json(report) } else { print(report) }
+    }
+
+    async fn measure_handoff(
+        &self,
+        target: BenchTarget,
+        waiters: usize,
+        disk: &Disk,
+        stop: &StopSignal,
+    ) -> anyhow::Result<HandoffReport> {
+        let time = self.time;
+        match target {
+            BenchTarget::Server(server) => {
+                let (disk, stop) = (disk.clone(), stop.clone());
+                run_blocking(move || handoff::run(&server, waiters, &disk, time, &stop)).await
+            }
+            BenchTarget::Engine(BenchEngine { url, display_url }) => {
+                let engine = Leasehold::open(&url).await?;
+                let report = engine_handoff::run((&engine, display_url), waiters, disk, time, stop).await;
+                engine.close().await?;
+                report
+            }
+            BenchTarget::Embedded(_) | BenchTarget::Peer(_) => unreachable!("refused with the options"),
+        }
     }
 
     async fn measure_pairs(&self, targets: &[BenchTarget], stop: &StopSignal) -> anyhow::Result<()> {
@@ -189,6 +216,7 @@ impl Bench {
         match target {
             BenchTarget::Embedded(dir) => EngineDir::at(dir.clone()).map(PreparedTarget::Embedded),
             BenchTarget::Server(server) => Ok(PreparedTarget::Server(server, Disk::for_server(self.dir.as_deref())?)),
+            BenchTarget::Engine(engine) => Ok(PreparedTarget::Engine(engine, Disk::for_server(self.dir.as_deref())?)),
             BenchTarget::Peer(peer) => Ok(PreparedTarget::Peer(peer, Disk::for_server(self.dir.as_deref())?)),
         }
     }
@@ -237,6 +265,7 @@ impl Bench {
 enum PreparedTarget<'a> {
     Embedded(EngineDir),
     Server(&'a ServerAddress, Disk),
+    Engine(&'a BenchEngine, Disk),
     Peer(&'a peers::PeerServer, Disk),
 }
 
@@ -245,6 +274,7 @@ impl<'a> PreparedTarget<'a> {
         Ok(match self {
             Self::Embedded(engine_dir) => OpenTarget::Engine(Leasehold::open(&engine_dir.url()).await?),
             Self::Server(server, _) => OpenTarget::Server(server),
+            Self::Engine(engine, _) => OpenTarget::Engine(Leasehold::open(&engine.url).await?),
             Self::Peer(peer, _) => OpenTarget::Peer(peer),
         })
     }
@@ -253,6 +283,7 @@ impl<'a> PreparedTarget<'a> {
         match self {
             Self::Embedded(engine_dir) => engine_dir.url(),
             Self::Server(server, _) => server.display_url.clone(),
+            Self::Engine(engine, _) => engine.display_url.clone(),
             Self::Peer(peer, _) => peer.display_url.clone(),
         }
     }
@@ -260,7 +291,7 @@ impl<'a> PreparedTarget<'a> {
     fn disk(&self) -> Disk {
         match self {
             Self::Embedded(engine_dir) => engine_dir.disk(),
-            Self::Server(_, disk) | Self::Peer(_, disk) => disk.clone(),
+            Self::Server(_, disk) | Self::Engine(_, disk) | Self::Peer(_, disk) => disk.clone(),
         }
     }
 }
@@ -281,9 +312,7 @@ impl OpenTarget<'_> {
         bar: &ProgressBar,
     ) -> anyhow::Result<PairMeasurement> {
         match self {
-            Self::Engine(engine) => {
-                pair_load::run(embedded_client::new_clients(engine, clients), time, stop, bar).await
-            }
+            Self::Engine(engine) => pair_load::run(engine_client::new_clients(engine, clients), time, stop, bar).await,
             Self::Server(server) => {
                 let (server, stop, bar) = ((*server).clone(), stop.clone(), bar.clone());
                 run_blocking(move || server::pairs::run(&server, clients, time, &stop, &bar)).await
@@ -307,7 +336,7 @@ fn engine_dirs(targets: &[BenchTarget]) -> anyhow::Result<Vec<EngineDir>> {
     }
     let dirs = targets.iter().filter_map(|target| match target {
         BenchTarget::Embedded(dir) => Some(dir.clone()),
-        BenchTarget::Server(_) | BenchTarget::Peer(_) => None,
+        BenchTarget::Server(_) | BenchTarget::Engine(_) | BenchTarget::Peer(_) => None,
     });
     dirs.map(EngineDir::at).collect()
 }

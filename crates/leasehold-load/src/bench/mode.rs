@@ -23,7 +23,7 @@ pub enum BenchMode {
     /// Decisions of the book in memory, with up to this many leases.
     Book(u64),
     /// The time from a release to the next grant, with this many waiters.
-    Handoff(usize, Vec<ServerAddress>),
+    Handoff(usize, Vec<BenchTarget>),
     /// This many idle connections to a server, whose process id is given.
     Idle(usize, u32, ServerAddress),
 }
@@ -84,7 +84,7 @@ impl BenchMode {
             };
         }
         if let Some(count) = bench.handoff {
-            return Ok(Self::Handoff(count.try_into()?, require_servers(targets, "--handoff")?));
+            return Ok(Self::Handoff(count.try_into()?, require_ours(targets, "--handoff")?));
         }
         if let Some(count) = bench.idle {
             let mut servers = require_servers(targets, "--idle")?;
@@ -111,15 +111,15 @@ impl BenchMode {
 /// Turns PostgreSQL targets into seat targets. Refuses all others.
 fn as_seat_targets(targets: Vec<BenchTarget>) -> anyhow::Result<Vec<BenchTarget>> {
     let seats = |target| match target {
-        BenchTarget::Peer(PeerServer { kind: PeerKind::Postgres, url, display_url }) => {
-            Some(BenchTarget::Peer(PeerServer { kind: PeerKind::Seats, url, display_url }))
+        BenchTarget::Peer(peer) if peer.kind == PeerKind::Postgres => {
+            Some(BenchTarget::Peer(PeerServer { kind: PeerKind::Seats, ..peer }))
         }
-        BenchTarget::Embedded(_) | BenchTarget::Server(_) | BenchTarget::Peer(_) => None,
+        _ => None,
     };
     let found: Option<Vec<BenchTarget>> = targets.into_iter().map(seats).collect();
     found.filter(|targets| !targets.is_empty()).ok_or_else(|| {
         let how =
-            "say e.g. --url postgres://127.0.0.1/postgres; a box office of ours is measured by leasehold rehearse";
+            "say e.g. --url bare+postgres://127.0.0.1/postgres; a box office of ours is measured by leasehold rehearse";
         Failure::usage(format!("--seats is measured on PostgreSQL: {how}"))
     })
 }
@@ -131,10 +131,19 @@ fn require_embedded(targets: Vec<BenchTarget>, option: &str) -> anyhow::Result<V
     Err(Failure::usage(format!("{option} looks into the engine itself: give it only --url embedded:DIR, or none")))
 }
 
+/// Servers of ours, and engines through the library: whoever has a queue.
+fn require_ours(targets: Vec<BenchTarget>, option: &str) -> anyhow::Result<Vec<BenchTarget>> {
+    let ours = |target: &BenchTarget| matches!(target, BenchTarget::Server(_) | BenchTarget::Engine(_));
+    if !targets.is_empty() && targets.iter().all(ours) {
+        return Ok(targets);
+    }
+    Err(Failure::usage(format!("{option} is measured on a server or an engine of ours: {SERVER_URL_HINT}")))
+}
+
 fn require_servers(targets: Vec<BenchTarget>, option: &str) -> anyhow::Result<Vec<ServerAddress>> {
     let server = |target| match target {
         BenchTarget::Server(address) => Some(address),
-        BenchTarget::Embedded(_) | BenchTarget::Peer(_) => None,
+        BenchTarget::Embedded(_) | BenchTarget::Engine(_) | BenchTarget::Peer(_) => None,
     };
     let servers: Option<Vec<ServerAddress>> = targets.into_iter().map(server).collect();
     servers

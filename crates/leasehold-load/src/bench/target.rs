@@ -1,4 +1,4 @@
-//! Parses the `--url` of the bench: a directory, a Leasehold server, or a peer.
+//! Parses the `--url` of the bench: a directory, a Leasehold server, another engine, or a peer (`bare+…`).
 //!
 //! # Laws
 //!
@@ -9,6 +9,7 @@
 //!
 //! The engine that other commands use (`cli::target`). The bench also drives servers of others.
 
+use std::fmt;
 use std::path::PathBuf;
 
 use super::peers::{self, PeerKind, PeerServer};
@@ -21,6 +22,12 @@ const DEFAULT_RESP_PORT: u16 = 7401;
 /// The hint in every error about a URL.
 const URL_HINT: &str = "say e.g. --url embedded:./data or --url leasehold://127.0.0.1:7401";
 
+/// URL schemes of engines that are driven through the library.
+const ENGINE_SCHEMES: [&str; 5] = ["redis", "rediss", "redlock", "postgres", "postgresql"];
+
+/// What a peer's scheme begins with: its own client, without an engine of ours.
+const PEER_PREFIX: &str = "bare+";
+
 /// One target of the bench.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum BenchTarget {
@@ -28,8 +35,25 @@ pub enum BenchTarget {
     Embedded(PathBuf),
     /// A Leasehold server, over RESP.
     Server(ServerAddress),
+    /// An engine on a system that the fleet already has, through the library.
+    Engine(BenchEngine),
     /// A server of another kind, through its native client.
     Peer(PeerServer),
+}
+
+/// An engine by its URL. `Debug` shows no secret.
+#[derive(Clone, PartialEq, Eq)]
+pub struct BenchEngine {
+    /// The URL as given, with its secrets.
+    pub url: String,
+    /// The URL without its secrets.
+    pub display_url: String,
+}
+
+impl fmt::Debug for BenchEngine {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(&self.display_url)
+    }
 }
 
 impl BenchTarget {
@@ -45,20 +69,26 @@ impl BenchTarget {
         match scheme {
             "embedded" => parse_directory(rest).map(Self::Embedded),
             "leasehold" => parse_server(rest).map(Self::Server),
-            _ => {
-                let Some(kind) = PeerKind::from_scheme(scheme) else {
-                    return Err(Failure::usage(format!("the bench cannot drive {scheme:?}: {URL_HINT}")));
-                };
-                let named = UrlParts::parse(scheme, rest)?;
-                peers::require_built(kind)?;
-                Ok(Self::Peer(PeerServer {
-                    kind,
-                    url: url.to_owned(),
-                    display_url: format!("{scheme}://{}", named.location),
-                }))
+            _ if ENGINE_SCHEMES.contains(&scheme) => {
+                let location = UrlParts::parse(scheme, rest)?.location;
+                Ok(Self::Engine(BenchEngine { url: url.to_owned(), display_url: format!("{scheme}://{location}") }))
             }
+            _ => match scheme.strip_prefix(PEER_PREFIX) {
+                Some(bare) => parse_peer(bare, rest),
+                None => Err(Failure::usage(format!("the bench cannot drive {scheme:?}: {URL_HINT}"))),
+            },
         }
     }
+}
+
+fn parse_peer(scheme: &str, rest: &str) -> anyhow::Result<BenchTarget> {
+    let Some(kind) = PeerKind::from_scheme(scheme) else {
+        return Err(Failure::usage(format!("the bench cannot drive bare {scheme:?}: {URL_HINT}")));
+    };
+    let location = UrlParts::parse(scheme, rest)?.location;
+    peers::require_built(kind)?;
+    let display_url = format!("{PEER_PREFIX}{scheme}://{location}");
+    Ok(BenchTarget::Peer(PeerServer { kind, url: format!("{scheme}:{rest}"), location, display_url }))
 }
 
 fn parse_directory(rest: &str) -> anyhow::Result<PathBuf> {
@@ -176,6 +206,8 @@ mod tests {
             ("leasehold://s3cret?s3cret@h:1", "%3F"),
             ("postgres://h/db?password=s3cret@s3cret", "%40"),
             ("carrier-pigeon://s3cret@coop", "cannot drive"),
+            ("bare+carrier-pigeon://s3cret@coop", "cannot drive"),
+            ("etcd://s3cret@h", "cannot drive"),
         ];
         for (url, part) in table {
             let error = BenchTarget::parse(url).expect_err(url);
@@ -186,15 +218,28 @@ mod tests {
         }
     }
 
+    /// Goal: an engine is driven as it is, and its password is not shown.
+    #[test]
+    fn engines_show_no_password() {
+        for (scheme, location) in [("redis", "h:1/2"), ("redlock", "a:1,b:2,c:3"), ("postgres", "h:1/db")] {
+            let url = format!("{scheme}://ada:s3cret@{location}?slew=0");
+            let Ok(BenchTarget::Engine(engine)) = BenchTarget::parse(&url) else { panic!("{url}") };
+            assert_eq!((engine.url.as_str(), engine.display_url.as_str()), (&*url, &*format!("{scheme}://{location}")));
+            assert!(!format!("{engine:?}").contains("s3cret"), "{engine:?}");
+        }
+    }
+
     /// Goal: a build without peers says how to get them; a build with them shows no password.
     #[test]
     fn peers_are_there_or_say_how_to_build_them() {
         for (scheme, location) in [("redis", "h:1/2"), ("etcd", "h:1,i:2"), ("zk", "h:1/root"), ("postgres", "h:1/db")]
         {
-            let parsed = BenchTarget::parse(&format!("{scheme}://ada:s3cret@{location}?password=s3cret"));
+            let parsed = BenchTarget::parse(&format!("bare+{scheme}://ada:s3cret@{location}?password=s3cret"));
             if cfg!(feature = "peers") {
                 let Ok(BenchTarget::Peer(peer)) = parsed else { panic!("{parsed:?}") };
-                assert_eq!(peer.display_url, format!("{scheme}://{location}"));
+                assert_eq!(peer.display_url, format!("bare+{scheme}://{location}"));
+                assert_eq!(peer.url, format!("{scheme}://ada:s3cret@{location}?password=s3cret"));
+                assert_eq!(peer.location, location);
                 assert!(!format!("{peer:?}").contains("s3cret"), "{peer:?}");
             } else {
                 let error = parsed.expect_err(scheme);

@@ -7,7 +7,7 @@ use std::path::Path;
 use std::sync::Arc;
 
 use leasehold::clock::Clock;
-use leasehold::engine::Engine;
+use leasehold::engine::{Engine, Finding, FindingKind, Promise};
 use leasehold_boxoffice::Office;
 use leasehold_boxoffice::ledger::Ledger;
 use leasehold_boxoffice::ledger::postgres::{Postgres, PostgresOptions};
@@ -46,13 +46,20 @@ pub async fn open_boxoffice(
         }
     };
     let options = OfficeOptions { clock: clock.clone(), name: config.boxoffice.name(), ..OfficeOptions::default() };
+    // A server for locks alone: the configuration did not ask for a box office.
+    let optional = config.engine != "embedded" && config.ledger == "sqlite";
+    let go_without = |why: String| {
+        tracing::warn!(why, "there is no box office on this server: say --ledger none, or where its ledger is");
+        Ok(None)
+    };
+    match why_unfenced(engine.as_ref()).await {
+        Some(why) if optional => return go_without(why),
+        Some(why) => return Err(Failure::usage(why)),
+        None => {}
+    }
     let office = Office::new(engine, ledger, options).map_err(exit_failure)?;
     match office.admit_engine(config.replace_engine).await {
-        // A front server for locks alone: the configuration did not ask for a box office.
-        Err(leasehold_boxoffice::Error::Invalid(why)) if config.engine != "embedded" && config.ledger == "sqlite" => {
-            tracing::warn!(why, "there is no box office on this server: say --ledger none, or where its ledger is");
-            return Ok(None);
-        }
+        Err(leasehold_boxoffice::Error::Invalid(why)) if optional => return go_without(why),
         Err(error) => return Err(exit_failure(error)),
         Ok(Admitted::Known) => {}
         Ok(Admitted::Replaces(before)) => tracing::warn!(
@@ -92,6 +99,26 @@ pub async fn open_boxoffice(
     BoxOffice::new(office, clock, settings, outbound).await.map(Some).map_err(exit_failure)
 }
 
+/// Why seats cannot be sold on this engine: what keeps it from promising fencing. None if it promises it.
+async fn why_unfenced(engine: &dyn Engine) -> Option<String> {
+    let promises = engine.promises();
+    if promises.fencing {
+        return None;
+    }
+    let findings = engine.examine().await.unwrap_or_default();
+    let denies = |finding: &&Finding| matches!(&finding.kind, FindingKind::Denies(d) if d.contains(&Promise::Fencing));
+    let reasons: Vec<String> = findings
+        .iter()
+        .filter(denies)
+        .map(|finding| format!("{} is {} ({})", finding.setting, finding.found, finding.sentence))
+        .collect();
+    let engine = promises.engine;
+    Some(format!(
+        "the box office needs fencing tokens, and the {engine} engine does not promise them here: {}",
+        if reasons.is_empty() { "see leasehold doctor".to_owned() } else { reasons.join("; ") }
+    ))
+}
+
 fn parse_secrets(field: &str, given: &[config::SecretText]) -> anyhow::Result<Secrets> {
     let texts: Vec<&str> = given.iter().map(config::SecretText::expose).collect();
     Secrets::new(&texts).map_err(|unfit| Failure::usage(format!("{field}: {unfit}")))
@@ -124,7 +151,7 @@ fn io_failure(path: &Path, error: &std::io::Error) -> anyhow::Error {
 }
 
 /// An error of the office as an exit code and a sentence.
-fn exit_failure(error: leasehold_boxoffice::Error) -> anyhow::Error {
+pub fn exit_failure(error: leasehold_boxoffice::Error) -> anyhow::Error {
     let code = match &error {
         leasehold_boxoffice::Error::Corrupt { .. } => CORRUPT,
         leasehold_boxoffice::Error::Invalid(_) => leasehold_support::exit::USAGE,

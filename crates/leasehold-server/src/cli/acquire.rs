@@ -66,6 +66,15 @@ impl AcquireArgs {
     /// Takes the lease and prints it.
     pub async fn execute(self, target: &Target) -> anyhow::Result<u8> {
         let client = target.open().await?;
+        let promises = client.promises();
+        if !promises.outlives_process {
+            client.close().await?;
+            let engine = promises.engine;
+            return Err(Failure::usage(format!(
+                "a lease of the {engine} engine ends with the process that took it, and this command ends at once: use \
+                 leasehold run, or ask a server"
+            )));
+        }
         // A grant with a request id is kept for a retry.
         let left = match self.request_id {
             Some(_) => "a lease may be held: repeat the command with the same request id to learn",

@@ -8,10 +8,12 @@
 //! that started it.
 
 mod acquire;
+mod doctor;
 mod engines;
 mod inspect;
 mod key;
 mod ls;
+mod migrate;
 mod release;
 mod renew;
 mod revoke;
@@ -51,7 +53,7 @@ const RUNTIME_SHUTDOWN_TIMEOUT: Duration = Duration::from_secs(5);
 #[derive(Debug, Parser)]
 #[command(name = "leasehold", version, after_help = EXAMPLE, arg_required_else_help = true)]
 struct Cli {
-    /// The server or engine to ask, leasehold://HOST:PORT or embedded:DIR [env: LEASEHOLD_URL] [default: leasehold://127.0.0.1:7401]
+    /// The server or engine to ask: leasehold://HOST:PORT, embedded:DIR, redis://, redlock://, postgres:// [env: LEASEHOLD_URL] [default: leasehold://127.0.0.1:7401]
     // Read from the environment by hand: clap would show its value, and a URL may carry a password; and
     // `bench` must tell what was typed from what the environment happens to name.
     #[arg(long, global = true, value_name = "URL")]
@@ -72,6 +74,8 @@ enum CliCommand {
     Inspect(inspect::InspectArgs),
     Revoke(revoke::RevokeArgs),
     Engines(engines::EnginesArgs),
+    Doctor(doctor::DoctorArgs),
+    Migrate(migrate::MigrateArgs),
     #[cfg(feature = "load")]
     Bench(leasehold_load::bench::Bench),
     #[cfg(feature = "load")]
@@ -103,6 +107,10 @@ pub fn main() -> ExitCode {
 fn run_command(cli: Cli) -> anyhow::Result<u8> {
     let target = || Target::parse(&chosen_url(&cli.url)?);
     match cli.command {
+        CliCommand::Migrate(_) if !cli.url.is_empty() => {
+            Err(Failure::usage("this command works on databases: give --engine URL or --ledger URL, not --url"))
+        }
+        CliCommand::Migrate(command) => block_on_this_thread(command.execute()),
         CliCommand::Serve(_) | CliCommand::Key(_) if !cli.url.is_empty() => {
             Err(Failure::usage("this command works on a directory: give --data DIR, not --url"))
         }
@@ -120,6 +128,7 @@ fn run_command(cli: Cli) -> anyhow::Result<u8> {
         CliCommand::Inspect(command) => block_on_this_thread(command.execute(&target()?)),
         CliCommand::Revoke(command) => block_on_this_thread(command.execute(&target()?)),
         CliCommand::Engines(command) => command.execute(),
+        CliCommand::Doctor(command) => block_on_this_thread(command.execute(&target()?)),
         #[cfg(feature = "load")]
         CliCommand::Bench(command) => command.execute(&cli.url),
         #[cfg(feature = "load")]

@@ -1,12 +1,13 @@
 //! Which engine a command talks to: the `--url`, and what this version can do with it.
 
+use std::fmt;
 use std::path::PathBuf;
 use std::sync::Arc;
 
 use leasehold::clock::{Clock, SystemClock};
 use leasehold::engine::embedded::{Notice, Visitor};
 use leasehold::engine::remote::Remote;
-use leasehold::engine::{embedded, remote};
+use leasehold::engine::{Seen, Watch, embedded, remote};
 use leasehold::{Error, Leasehold};
 
 use leasehold_support::exit::{self, Failure};
@@ -18,12 +19,15 @@ pub const DEFAULT_URL: &str = "leasehold://127.0.0.1:7401";
 /// The environment variable with the API key, if it is not in the URL.
 const API_KEY_VARIABLE: &str = "LEASEHOLD_API_KEY";
 
+/// URL schemes of engines that the library opens by itself.
+const LIBRARY_SCHEMES: [&str; 5] = ["redis", "rediss", "redlock", "postgres", "postgresql"];
+
 /// URL schemes of engines that this version does not have.
-const UNSUPPORTED_SCHEMES: [&str; 7] = ["redis", "rediss", "redlock", "etcd", "zk", "postgres", "postgresql"];
+const UNSUPPORTED_SCHEMES: [&str; 3] = ["etcd", "etcds", "zk"];
 
 /// What to type instead.
 const URL_HINT: &str =
-    "this version has servers and directories, so say e.g. --url leasehold://127.0.0.1:7401 or embedded:./my-leases";
+    "say e.g. --url leasehold://127.0.0.1:7401, embedded:./my-leases, redis://127.0.0.1:6379 or postgres://host/db";
 
 /// An engine that a URL names.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -32,6 +36,18 @@ pub enum Target {
     Embedded(PathBuf),
     /// A server.
     Server(remote::Options),
+    /// An engine on a system that the fleet already has.
+    Engine(EngineUrl),
+}
+
+/// The URL of an engine. `Debug` shows its scheme only: the rest may carry a password.
+#[derive(Clone, PartialEq, Eq)]
+pub struct EngineUrl(String);
+
+impl fmt::Debug for EngineUrl {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "EngineUrl({}:…)", self.0.split(':').next().unwrap_or_default())
+    }
 }
 
 impl Target {
@@ -57,6 +73,7 @@ impl Target {
                 let options = remote::Options::from_url(url);
                 options.map(Self::Server).map_err(|error| Failure::usage(format!("{error}: {URL_HINT}")))
             }
+            _ if LIBRARY_SCHEMES.contains(&scheme) => Ok(Self::Engine(EngineUrl(url.to_owned()))),
             _ if UNSUPPORTED_SCHEMES.contains(&scheme) => {
                 Err(Failure::usage(format!("the engine {scheme}: is not in this version: {URL_HINT}")))
             }
@@ -67,15 +84,16 @@ impl Target {
     /// A client.
     ///
     /// For a directory: locks it only during each operation, so that other processes can use it in between. For a
-    /// server: connected.
+    /// server or another engine: connected.
     ///
     /// # Errors
     ///
-    /// Exit code 4 when no server answers.
+    /// Exit code 2 for a URL that the engine does not take, 4 when nobody answers.
     pub async fn open(&self) -> anyhow::Result<Leasehold> {
         match self {
             Self::Embedded(dir) => Ok(open_directory(dir)),
             Self::Server(_) => Ok(Leasehold::with_engine(self.connect_server().await?, system_clock())),
+            Self::Engine(EngineUrl(url)) => Ok(Leasehold::open(url).await?),
         }
     }
 
@@ -84,12 +102,9 @@ impl Target {
     /// # Errors
     ///
     /// Exit code 2 if the target is none, 4 when it does not answer.
-    pub async fn connect_server(&self) -> anyhow::Result<Arc<Remote>> {
+    async fn connect_server(&self) -> anyhow::Result<Arc<Remote>> {
         let Self::Server(options) = self else {
-            return Err(Failure::usage(
-                "this needs a server: a directory cannot tell what happens in it, so ask again with leasehold ls, or \
-                 start leasehold serve",
-            ));
+            return Err(Failure::usage("this needs a server: start leasehold serve"));
         };
         let mut options = options.clone();
         if options.key.is_none() {
@@ -105,6 +120,65 @@ impl Target {
                 Err(Failure::coded(exit::UNAVAILABLE, format!("{about}{source}{hint}")))
             }
             opened => Ok(opened?),
+        }
+    }
+}
+
+/// Events under a prefix, and the client they come from. A server sends no others; what other engines tell is selected
+/// here.
+pub struct PrefixWatch {
+    /// The client, to be closed.
+    pub client: Leasehold,
+    stream: Watch,
+    /// Empty where the engine selects.
+    prefix: String,
+}
+
+impl Target {
+    /// Watches what happens under a prefix.
+    ///
+    /// # Errors
+    ///
+    /// Exit code 2 from an engine that cannot be watched, 4 when nobody answers.
+    pub async fn watch(&self, prefix: &str) -> anyhow::Result<PrefixWatch> {
+        match self {
+            Self::Server(_) => {
+                let server = self.connect_server().await?;
+                let stream = server.watch_prefix(prefix, None).await?;
+                let client = Leasehold::with_engine(server, system_clock());
+                Ok(PrefixWatch { client, stream, prefix: String::new() })
+            }
+            Self::Embedded(_) => Err(Failure::usage(
+                "this needs a server: a directory cannot tell what happens in it, so ask again with leasehold ls, or \
+                 start leasehold serve",
+            )),
+            Self::Engine(_) => {
+                let client = self.open().await?;
+                let stream = client.engine().watch(None).await?;
+                Ok(PrefixWatch { client, stream, prefix: prefix.to_owned() })
+            }
+        }
+    }
+}
+
+impl PrefixWatch {
+    /// Waits for the next events under the prefix, or for a gap.
+    ///
+    /// # Errors
+    ///
+    /// What the engine says when it cannot be asked.
+    pub async fn next(&mut self) -> Result<Seen, Error> {
+        loop {
+            let seen = match self.stream.next().await? {
+                Seen::Events(mut events) => {
+                    events.retain(|event| event.resources.iter().any(|name| name.starts_with(&self.prefix)));
+                    Seen::Events(events)
+                }
+                reset => reset,
+            };
+            if !matches!(&seen, Seen::Events(events) if events.is_empty()) {
+                return Ok(seen);
+            }
         }
     }
 }
@@ -156,13 +230,20 @@ mod tests {
     }
 
     #[test]
+    fn other_engines_are_targets_and_show_no_password() {
+        for url in ["redis://:secret@h", "rediss://h", "redlock://a,b,c", "postgres://u:secret@h/db", "postgresql://h"]
+        {
+            let target = Target::parse(url).unwrap();
+            assert!(matches!(target, Target::Engine(_)), "{url}");
+            assert!(!format!("{target:?}").contains("secret"), "{target:?}");
+        }
+    }
+
+    #[test]
     fn what_we_do_not_have_gets_one_sentence_and_its_code() {
         let table = [
-            "redis://localhost",
-            "redlock://a,b,c",
-            "etcd://a",
+            "etcd://u:secret@a",
             "zk://a/b",
-            "postgres://u:secret@h/db",
             "carrier-pigeon://coop",
             "leasehold://",
             "leasehold://u:secret@h",

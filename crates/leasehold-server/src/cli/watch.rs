@@ -1,10 +1,10 @@
 //! `leasehold watch`: what is granted and what ends, as it happens. Never a lease_id.
 
 use clap::Args;
-use leasehold::engine::{Event, EventId, EventKind, Seen, Watch as Stream};
+use leasehold::engine::{Event, EventId, EventKind, Seen};
 use serde::Serialize;
 
-use super::target::Target;
+use super::target::{PrefixWatch, Target};
 use leasehold_support::signals::Signals;
 use leasehold_support::{exit, output, time};
 
@@ -14,8 +14,8 @@ Example:
   leasehold watch --json | jq -r 'select(.kind == \"lapsed\") | .resources[]'
 
 With --json each line has the id of its event. A line `reset` says that there is a gap before it: look at the whole
-with leasehold ls. It needs a server, and goes on until Ctrl-C; a lost connection is taken up again where
-it was lost.";
+with leasehold ls. It needs a server or an engine that can be watched, and goes on until Ctrl-C; a lost connection
+is taken up again where it was lost.";
 
 /// Follows what is granted, relabelled, released, lapsed and revoked, one line each.
 #[derive(Debug, Args)]
@@ -51,17 +51,18 @@ impl WatchArgs {
     /// Prints events until a signal comes.
     pub async fn execute(self, target: &Target) -> anyhow::Result<u8> {
         let mut signals = Signals::listen()?;
-        let server = target.connect_server().await?;
-        let mut stream = server.watch_prefix(&self.prefix, None).await?;
-        tokio::select! {
+        let mut stream = target.watch(&self.prefix).await?;
+        let done = tokio::select! {
             biased;
             // Asked to end, it has done what it was started for.
             _ = signals.next() => Ok(exit::DONE),
             never = self.print_events(&mut stream) => never.map(|()| exit::DONE),
-        }
+        };
+        stream.client.close().await?;
+        done
     }
 
-    async fn print_events(&self, stream: &mut Stream) -> anyhow::Result<()> {
+    async fn print_events(&self, stream: &mut PrefixWatch) -> anyhow::Result<()> {
         // The first reset only says where the watch begins.
         let mut began = false;
         loop {
@@ -94,7 +95,7 @@ impl WatchArgs {
         let holder = output::plain(&event.holder);
         let reason =
             if event.reason.is_empty() { String::new() } else { format!(": {}", output::plain(&event.reason)) };
-        output::line(format!("{at}  {kind:<8}  {names}  {verb} {holder}{token}{reason}"))
+        output::line(format!("{at}  {kind:<10}  {names}  {verb} {holder}{token}{reason}"))
     }
 
     fn print_reset(&self, id: EventId) -> anyhow::Result<()> {
@@ -112,6 +113,6 @@ impl WatchArgs {
             });
         }
         let at = time::rfc3339_ago(std::time::Duration::ZERO);
-        output::line(format!("{at}  reset     there is a gap before this line: see leasehold ls"))
+        output::line(format!("{at}  reset       there is a gap before this line: see leasehold ls"))
     }
 }

@@ -85,11 +85,20 @@ impl fmt::Debug for Config {
 
 /// A URL without user and password.
 pub fn without_credentials(url: &str) -> Cow<'_, str> {
+    // The options of a URL may hold a password too.
+    let shown = |place: &str| match place.split_once('?') {
+        Some((place, _)) => format!("{place}?…"),
+        None => place.to_owned(),
+    };
     match (url.split_once("://"), url.rsplit_once('@')) {
-        (Some((scheme, _)), Some((_, place))) => format!("{scheme}://…@{place}").into(),
+        (Some((scheme, _)), Some((_, place))) => format!("{scheme}://…@{}", shown(place)).into(),
+        (Some((scheme, place)), None) => format!("{scheme}://{}", shown(place)).into(),
         _ => url.into(),
     }
 }
+
+/// Engines that a server can be started over, besides the embedded one.
+const ENGINE_SCHEMES: [&str; 7] = ["leasehold", "leaseholds", "redis", "rediss", "redlock", "postgres", "postgresql"];
 
 /// Files of TLS, as PEM.
 #[derive(Clone, Debug, PartialEq, Eq, Deserialize)]
@@ -253,11 +262,11 @@ impl Config {
     }
 
     fn check(&self) -> Result<(), String> {
-        let remote = ["leasehold://", "leaseholds://"].iter().any(|scheme| self.engine.starts_with(scheme));
-        if self.engine != "embedded" && !remote {
+        let scheme = self.engine.split_once("://").map(|(scheme, _)| scheme);
+        if self.engine != "embedded" && !scheme.is_some_and(|scheme| ENGINE_SCHEMES.contains(&scheme)) {
             // Not repeated: the URL of an engine may carry a password.
-            return Err("this version serves the embedded engine, or stands before another server: say \
-                        engine = \"embedded\" or engine = \"leasehold://host:port\", or leave it out"
+            return Err("this version serves the embedded engine, another server, Redis, Redlock and PostgreSQL: say \
+                        engine = \"embedded\", or a URL as in engine = \"leasehold://host:port\", or leave it out"
                 .into());
         }
         LedgerUrl::parse(&self.ledger, &self.data)?;

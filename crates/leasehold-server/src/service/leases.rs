@@ -3,14 +3,16 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use leasehold::Error;
+use leasehold::clock::Time;
 use leasehold::engine::{Claim, EventId, Grant, LeaseId, Query, Renewal, Resource, Token};
+use leasehold::{Error, Refusal};
 use leasehold_core::{Acquire, RequestId, Secret, WaiterId, Want};
 use leasehold_support::duration::millis;
 use tracing::Instrument as _;
 
 use super::metrics::AcquireOutcome;
 use super::pass::Caller;
+use super::quota::WaiterPlace;
 use super::watch::Watcher;
 use super::{Denial, Service, Verb};
 
@@ -26,6 +28,14 @@ impl Service {
         let claim = Claim { principal: caller.principal.id.clone(), ..claim };
         self.check_limits(&claim)?;
         let began = self.clock.now();
+        let _place = match self.check_quota(&claim, began) {
+            Ok(place) => place,
+            Err(refusal) => {
+                let answer = Err(Error::Refused(refusal));
+                self.metrics.record_acquire(&answer, Duration::ZERO);
+                return answer.map_err(Denial::Engine);
+            }
+        };
         let answer = tokio::select! {
             biased;
             answer = self.engine(&pass).acquire(claim).instrument(pass.span(caller)) => answer,
@@ -36,7 +46,28 @@ impl Service {
             }
         };
         self.metrics.record_acquire(&answer, self.clock.now().since(began));
+        if let (Some(quota), Ok(grant)) = (&self.quota, &answer) {
+            quota.record_grant(&caller.principal.id, &grant.lease_id, grant.remaining, began);
+        }
         answer.map_err(Denial::Engine)
+    }
+
+    /// Checks the quotas of this server, where the engine does not. The place is kept while the claim may wait.
+    fn check_quota(&self, claim: &Claim, now: Time) -> Result<Option<WaiterPlace<'_>>, Refusal> {
+        let Some(quota) = &self.quota else { return Ok(None) };
+        quota.check_leases(&claim.principal, now)?;
+        let first = claim.wants.first().map_or("", |want| want.name.as_str());
+        if claim.wait.is_zero() { Ok(None) } else { quota.wait(&claim.principal, first).map(Some) }
+    }
+
+    /// Counts a lease anew after its owner renewed it, or learned that it has ended.
+    fn count_renewal(&self, lease: &LeaseId, answer: &Result<Renewal, Error>, asked: Time) {
+        let Some(quota) = &self.quota else { return };
+        match answer {
+            Ok(renewal) => quota.record_renewal(lease, renewal.remaining, asked),
+            Err(Error::Refused(Refusal::Stale | Refusal::NotHeld)) => quota.record_end(lease),
+            Err(_) => {}
+        }
     }
 
     /// Checks a claim against the limits of this server, where the engine does not.
@@ -69,7 +100,9 @@ impl Service {
         if let (Some(limits), Some(ttl)) = (&self.limits, ttl) {
             limits.check_ttl(millis(ttl)).map_err(|sentence| Denial::Engine(Error::Invalid(sentence)))?;
         }
+        let asked = self.clock.now();
         let answer = self.engine(&pass).renew(lease, ttl).instrument(pass.span(caller)).await;
+        self.count_renewal(lease, &answer, asked);
         self.metrics.record_renewal(&answer);
         self.check_guessing(caller, &answer)?;
         answer.map_err(Denial::Engine)
@@ -98,6 +131,9 @@ impl Service {
     pub async fn release(&self, caller: &Caller, lease: &LeaseId) -> Result<bool, Denial> {
         let pass = self.authorize(caller, Verb::Release, &[])?;
         let answer = self.engine(&pass).release(lease).instrument(pass.span(caller)).await;
+        if let (Some(quota), Ok(_) | Err(Error::Refused(_))) = (&self.quota, &answer) {
+            quota.record_end(lease);
+        }
         self.check_guessing(caller, &answer)?;
         answer.map_err(Denial::Engine)
     }

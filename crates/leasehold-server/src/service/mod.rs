@@ -23,6 +23,7 @@ pub mod keys;
 mod leases;
 pub mod metrics;
 pub mod pass;
+mod quota;
 pub mod rate;
 mod redis_keys;
 mod status;
@@ -44,6 +45,7 @@ use keys::KeyRing;
 pub use keys::{Principal, Role, Roles};
 use metrics::ServiceMetrics;
 pub use pass::{Caller, Pass, PeerAddress};
+use quota::QuotaCounter;
 use rate::FailedAuthLimiter;
 pub use status::EngineInfo;
 pub use verb::Verb;
@@ -55,6 +57,8 @@ pub struct Service {
     embedded: Option<Arc<Embedded>>,
     /// Limits to check here, where the engine runs elsewhere and does not know them.
     limits: Option<Limits>,
+    /// Counts leases and waiters here, likewise.
+    quota: Option<QuotaCounter>,
     keys: Arc<KeyRing>,
     /// Limits how often an address may show wrong keys.
     failed_auths: FailedAuthLimiter,
@@ -80,11 +84,13 @@ impl Service {
             ServedEngine::Other(engine, limits) => (engine, None, Some(limits)),
         };
         let started = clock.now();
+        let quota = limits.as_ref().map(QuotaCounter::new);
         let of = |id: &str, role| Arc::new(Principal::new(id.into(), Roles::from_roles([role]), Vec::new(), None));
         Arc::new(Self {
             engine,
             embedded,
             limits,
+            quota,
             keys,
             failed_auths: FailedAuthLimiter::new(1, 10),
             metrics: ServiceMetrics::default(),

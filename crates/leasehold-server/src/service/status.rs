@@ -3,13 +3,16 @@
 use std::time::Duration;
 
 use leasehold::Error;
-use leasehold::engine::{Finding, Promises, Query};
+use leasehold::engine::{Finding, Promises, Query, remote};
 use tracing::Instrument as _;
 
 use super::keys::Roles;
 use super::metrics::Rates;
 use super::pass::Caller;
 use super::{Denial, Service, Verb};
+
+/// The name that is looked at to learn whether an engine answers. Nobody takes it.
+const READINESS_PROBE: &str = "leasehold-readiness";
 
 /// The status of the server, as one caller may see it.
 #[derive(Clone, Debug)]
@@ -65,7 +68,12 @@ impl Service {
             // A listing would scan every name under the engine's lock.
             return embedded.counts().await.map(drop);
         }
-        self.engine.list(Query { prefix: "\u{10ffff}".into(), after: None, limit: 1 }).await.map(drop)
+        // A key of a server behind this one may be bound to a prefix, and a list is answered under any.
+        if self.engine.promises().engine == remote::PROFILE.best.engine {
+            return self.engine.list(Query { prefix: "\u{10ffff}".into(), after: None, limit: 1 }).await.map(drop);
+        }
+        // Other engines begin to keep an index for whoever lists.
+        self.engine.inspect(READINESS_PROBE).await.map(drop)
     }
 
     /// What a client may know of the engine.

@@ -171,11 +171,39 @@ fn a_lease_is_relabelled() {
     for (line, told) in [
         (&["LEASE", "RELABEL", "1-00000000000000000000000000000000", "HOLDER", "x"][..], "NOTHELD"),
         (&["LEASE", "RELABEL", &lease, "HOLDER", "a\nb"], "INVALID"),
-        (&["LEASE", "RELABEL", &lease, "x"], "ERR"),
-        (&["LEASE", "RELABEL", &lease], "ERR"),
+        (&["LEASE", "RELABEL", &lease, "x"], "INVALID"),
+        (&["LEASE", "RELABEL", &lease], "INVALID"),
     ] {
         assert_eq!(word(&client.ask(line)), told, "{line:?}");
     }
     assert_eq!(client.ask(&["LEASE", "RELEASE", &lease]), ":1\r\n");
     assert_eq!(word(&client.ask(&["LEASE", "RELABEL", &lease, "HOLDER", "x"])), "STALE");
+}
+
+/// Goal: a server whose engine is elsewhere keeps the quotas of its own keys.
+/// Method: two leases and one waiter for each key; ada has hers, bob has his, and what ends makes room.
+#[test]
+fn a_front_server_keeps_quotas_of_its_own() {
+    let (site, front_site) = (Site::new(), Site::new());
+    let server = Server::start(&site, &[]);
+    let [(ada, _), (bob, _)] = ["ada", "bob"].map(|_| key(&front_site, &["--role", "lease"]));
+    let path = front_site.path("leasehold.toml");
+    std::fs::write(&path, "[limits]\nleases_per_principal = 2\nwaiters_per_principal = 0\n").expect("a config file");
+    let url = format!("leasehold://{}", server.resp);
+    let front = Server::start(&front_site, &["--engine", &url, "--config", path.to_str().expect("UTF-8")]);
+    let connect = |key: &str| {
+        let mut client = dial(&front);
+        assert_eq!(client.ask(&["AUTH", key]), "+OK\r\n");
+        client
+    };
+    let (mut ada, mut bob) = (connect(&ada), connect(&bob));
+    let (first, _) = granted(&ada.ask(&["LEASE", "ACQUIRE", "600000", "RESOURCES", "a"]));
+    granted(&ada.ask(&["LEASE", "ACQUIRE", "600000", "RESOURCES", "b"]));
+    let told = ada.ask(&["LEASE", "ACQUIRE", "600000", "RESOURCES", "c"]);
+    assert!(word(&told) == "QUOTA" && told.contains("2 leases of one key"), "{told}");
+    granted(&bob.ask(&["LEASE", "ACQUIRE", "600000", "RESOURCES", "c"]));
+    let told = bob.ask(&["LEASE", "ACQUIRE", "600000", "WAIT", "1000", "RESOURCES", "a"]);
+    assert!(word(&told) == "QUOTA" && told.contains("0 waiters of one key"), "{told}");
+    assert_eq!(ada.ask(&["LEASE", "RELEASE", &first]), ":1\r\n");
+    granted(&ada.ask(&["LEASE", "ACQUIRE", "600000", "RESOURCES", "d"]));
 }

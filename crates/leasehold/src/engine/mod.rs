@@ -29,20 +29,34 @@ pub mod admission;
 #[cfg(feature = "embedded")]
 pub mod embedded;
 mod finding;
-#[cfg(any(test, feature = "embedded", feature = "postgres", feature = "testkit"))]
+#[cfg(any(test, feature = "embedded", feature = "postgres", feature = "redis", feature = "testkit"))]
 pub(crate) mod from_book;
 mod keys;
 #[cfg(feature = "postgres")]
 pub mod postgres;
+#[cfg(feature = "redis")]
+pub mod redis;
 #[cfg(feature = "remote")]
 pub mod remote;
 mod watch;
+
+/// Every engine of this build, in the order in which they are shown.
+pub const PROFILES: &[EngineProfile] = &[
+    #[cfg(feature = "embedded")]
+    embedded::PROFILE,
+    #[cfg(feature = "remote")]
+    remote::PROFILE,
+    #[cfg(feature = "redis")]
+    redis::PROFILE,
+    #[cfg(feature = "postgres")]
+    postgres::PROFILE,
+];
 
 /// The answer to come. Dropping it gives up the wait: see [`Engine::acquire`].
 pub type Answer<'a, T> = Pin<Box<dyn Future<Output = Result<T, Error>> + Send + 'a>>;
 
 /// Says what was tried, for the error message; nothing is formatted when nothing goes wrong.
-#[cfg(any(feature = "embedded", feature = "postgres", feature = "remote"))]
+#[cfg(any(feature = "embedded", feature = "postgres", feature = "redis", feature = "remote"))]
 pub(crate) type AttemptText<'a> = &'a (dyn Fn() -> String + Sync);
 
 /// What decides grants.

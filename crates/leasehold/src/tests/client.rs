@@ -22,8 +22,8 @@ async fn a_wrong_url_gets_a_sentence_that_helps() {
         ("embedded:", "embedded: wants a directory, as in embedded:./leases"),
         ("embedded://leases", "embedded: is followed by a path, without //, as in embedded:/var/lib/leases"),
         (
-            "redis://:hunter2@h",
-            "the engine for redis:// comes with a later version of Leasehold: use embedded:DIR or leasehold://host:port",
+            "redlock://:hunter2@h",
+            "the engine for redlock:// comes with a later version of Leasehold: use embedded:DIR or leasehold://host:port",
         ),
     ];
     for (url, sentence) in cases {

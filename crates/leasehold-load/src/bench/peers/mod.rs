@@ -1,4 +1,4 @@
-//! Servers of other kinds under the same load, each through its native Rust client. For comparison only.
+//! Servers of other kinds under the same load, each through its native Rust client: `bare+redis://…`. For comparison only.
 //!
 //! # Laws
 //!
@@ -34,15 +34,15 @@ use leasehold_support::exit::Failure;
 /// The kind of a peer.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum PeerKind {
-    /// `redis://`
+    /// `bare+redis://`
     Redis,
-    /// `etcd://`
+    /// `bare+etcd://`
     Etcd,
-    /// `zk://`
+    /// `bare+zk://`
     ZooKeeper,
-    /// `postgres://`
+    /// `bare+postgres://`
     Postgres,
-    /// `postgres://` with `--seats`
+    /// `bare+postgres://` with `--seats`
     Seats,
 }
 
@@ -63,9 +63,11 @@ impl PeerKind {
 #[derive(Clone, PartialEq, Eq)]
 pub struct PeerServer {
     pub kind: PeerKind,
-    /// The URL as given, with its secrets.
+    /// The URL as the peer's own client takes it, with its secrets.
     pub url: String,
-    /// The URL without its secrets.
+    /// Host, port and path, without secrets.
+    pub location: String,
+    /// The URL as it was given, without its secrets.
     pub display_url: String,
 }
 

@@ -24,7 +24,7 @@ pub struct ZooKeeperClient {
 
 /// Connects the clients and creates their parent nodes.
 pub async fn connect(peer: &PeerServer, count: usize) -> anyhow::Result<Vec<ZooKeeperClient>> {
-    let cluster = peer.display_url.strip_prefix("zk://").unwrap_or(&peer.display_url).trim_end_matches('/');
+    let cluster = peer.location.trim_end_matches('/');
     let mut clients = Vec::with_capacity(count);
     for number in 0..count {
         // Without it, connecting to a closed port never ends.

@@ -8,19 +8,17 @@ use std::time::{Duration, Instant};
 
 use anyhow::{Context, bail, ensure};
 use indicatif::ProgressBar;
-use serde::Serialize;
 
 use super::ServerAddress;
 use super::connection_set::ConnectionSet;
 use super::pairs::{MAX_SILENT_TICKS, TICK_INTERVAL};
 use super::resp_codec::RespReply;
-use crate::bench::disk::{Disk, DiskProbe, FdatasyncLatency};
-use crate::bench::latency::{LatencyHistogram, LatencySummary, ratio};
+use crate::bench::disk::{Disk, DiskProbe};
+use crate::bench::handoff_report::HandoffReport;
+use crate::bench::latency::{LatencyHistogram, ratio};
 use crate::bench::pair_load;
-use crate::bench::pairs_report::format_micros;
 use crate::bench::progress;
 use crate::bench::stop_signal::StopSignal;
-use leasehold_support::output::{self, Table};
 use leasehold_support::time;
 
 /// The ttl of each lease and the wait of each acquire: longer than the queue can take.
@@ -35,25 +33,6 @@ const QUEUE_UP_TIME: Duration = Duration::from_millis(200);
 
 /// Round trips measured before the load, and again after it.
 const ROUND_TRIPS_PER_HALF: u32 = 2_000;
-
-/// Figures of `--handoff`.
-#[derive(Debug, Serialize)]
-pub struct HandoffReport {
-    url: String,
-    fs: String,
-    waiters: usize,
-    seconds: f64,
-    handoffs: u64,
-    /// From sending a release to receiving the next grant.
-    handoff_us: LatencySummary,
-    /// One PING on a connection of its own, before and after the load.
-    round_trip_us: LatencySummary,
-    fdatasync_us: FdatasyncLatency,
-    /// The p50 of a handoff, divided by the sum of the p50 of one fdatasync and of one round trip.
-    ratio_p50: f64,
-    /// The same with p99.
-    ratio_p99: f64,
-}
 
 /// Measures the baseline, then handoffs for `time`, then the baseline again. Blocks the thread.
 pub fn run(
@@ -225,21 +204,4 @@ impl HandoffLoad {
         ensure!(self.connections.wait_readable(Duration::ZERO)? == 0, "two were granted at once");
         Ok(())
     }
-}
-
-/// Prints the figures as text.
-pub fn print(report: &HandoffReport) -> anyhow::Result<()> {
-    output::line(format!("{} on {}", report.url, report.fs))?;
-    output::line(format!("{} in line, {} handoffs in {} s", report.waiters, report.handoffs, report.seconds))?;
-    let mut table = Table::new(&["", "P50", "P99"]);
-    let mut row = |what: &str, p50: f64, p99: f64| table.row([what.to_owned(), format_micros(p50), format_micros(p99)]);
-    row("release to next grant", report.handoff_us.p50, report.handoff_us.p99);
-    row("one fdatasync", report.fdatasync_us.p50, report.fdatasync_us.p99);
-    row("one round trip", report.round_trip_us.p50, report.round_trip_us.p99);
-    table.row([
-        "of fdatasync + round trip".to_owned(),
-        format!("{:.2} x", report.ratio_p50),
-        format!("{:.2} x", report.ratio_p99),
-    ]);
-    table.print()
 }

@@ -22,7 +22,7 @@ pub struct EtcdClient {
 
 /// Connects the clients, each with a channel and a lease of its own.
 pub async fn connect(peer: &PeerServer, count: usize) -> anyhow::Result<Vec<EtcdClient>> {
-    let location = peer.display_url.strip_prefix("etcd://").unwrap_or(&peer.display_url).trim_end_matches('/');
+    let location = peer.location.trim_end_matches('/');
     let endpoints: Vec<String> = location.split(',').map(|location| format!("http://{location}")).collect();
     let mut clients = Vec::with_capacity(count);
     for number in 0..count {

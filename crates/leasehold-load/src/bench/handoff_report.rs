@@ -1,0 +1,44 @@
+//! The figures of `bench --handoff`.
+
+use serde::Serialize;
+
+use super::disk::FdatasyncLatency;
+use super::latency::LatencySummary;
+use super::pairs_report::format_micros;
+use leasehold_support::output::{self, Table};
+
+/// Figures of `--handoff`.
+#[derive(Debug, Serialize)]
+pub struct HandoffReport {
+    pub url: String,
+    pub fs: String,
+    pub waiters: usize,
+    pub seconds: f64,
+    pub handoffs: u64,
+    /// From sending a release to receiving the next grant.
+    pub handoff_us: LatencySummary,
+    /// One request that changes nothing, before and after the load.
+    pub round_trip_us: LatencySummary,
+    pub fdatasync_us: FdatasyncLatency,
+    /// The p50 of a handoff, divided by the sum of the p50 of one fdatasync and of one round trip.
+    pub ratio_p50: f64,
+    /// The same with p99.
+    pub ratio_p99: f64,
+}
+
+/// Prints the figures as text.
+pub fn print(report: &HandoffReport) -> anyhow::Result<()> {
+    output::line(format!("{} on {}", report.url, report.fs))?;
+    output::line(format!("{} in line, {} handoffs in {} s", report.waiters, report.handoffs, report.seconds))?;
+    let mut table = Table::new(&["", "P50", "P99"]);
+    let mut row = |what: &str, p50: f64, p99: f64| table.row([what.to_owned(), format_micros(p50), format_micros(p99)]);
+    row("release to next grant", report.handoff_us.p50, report.handoff_us.p99);
+    row("one fdatasync", report.fdatasync_us.p50, report.fdatasync_us.p99);
+    row("one round trip", report.round_trip_us.p50, report.round_trip_us.p99);
+    table.row([
+        "of fdatasync + round trip".to_owned(),
+        format!("{:.2} x", report.ratio_p50),
+        format!("{:.2} x", report.ratio_p99),
+    ]);
+    table.print()
+}

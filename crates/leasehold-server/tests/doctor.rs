@@ -1,0 +1,73 @@
+//! `leasehold doctor` and `leasehold engines`: what an engine promises, and why not more.
+
+mod common;
+
+use common::Site;
+use common::server::Server;
+use serde_json::Value;
+
+const PROMISES: [&str; 5] = ["durable", "fencing", "fair", "never_early", "outlives_process"];
+
+/// Every promise is made or denied by a finding, and `missing` is what of the need is not made.
+fn assert_explained(report: &Value, need: &[&str]) {
+    let denied = |promise: &str| {
+        let findings = report["findings"].as_array().expect("a list").iter();
+        findings
+            .filter(|f| f["kind"] == "denies")
+            .any(|f| f["promises"].as_array().expect("a list").contains(&promise.into()))
+    };
+    for promise in PROMISES {
+        assert_ne!(report["promises"][promise].as_bool().expect("yes or no"), denied(promise), "{promise}: {report}");
+    }
+    let missing: Vec<&str> = need.iter().copied().filter(|need| report["promises"][need] == false).collect();
+    assert_eq!(report["missing"], serde_json::json!(missing));
+}
+
+/// Goal: a directory that processes open in turn is not fair, and doctor says so; with a need for it the code is 1.
+#[test]
+fn a_directory_is_examined() {
+    let site = Site::new();
+    let text = site.ask(&["doctor"]).with_code(0).out;
+    assert!(text.contains("fair              no    opened by") && text.contains("durable           yes"), "{text}");
+    assert!(text.contains("(opened by: several processes, wanted a server)"), "{text}");
+    for (need, code) in [("durable", 0), ("durable,fencing,never_early", 0), ("fair", 1), ("durable,fair", 1)] {
+        let answer = site.ask(&["doctor", "--json", "--need", need]).with_code(code);
+        assert_explained(&answer.json(), &need.split(',').collect::<Vec<_>>());
+    }
+    let answer = site.ask(&["doctor", "--need", "fair"]).with_code(1);
+    assert_eq!(answer.err, "leasehold: fair is needed, and not promised\n");
+}
+
+/// Goal: a server says what its own engine promises, also through another server before it.
+#[test]
+fn a_server_is_examined() {
+    let (site, front_site) = (Site::new(), Site::new());
+    let server = Server::start(&site, &[]);
+    let url = format!("leasehold://{}", server.resp);
+    let front = Server::start(&front_site, &["--engine", &url]);
+    let mut reports = Vec::new();
+    for at in [server.resp, front.resp] {
+        let url = format!("leasehold://{at}");
+        let need = PROMISES.join(",");
+        let report = site.ask(&["doctor", "--json", "--need", &need, "--url", &url]).with_code(0).json();
+        assert_explained(&report, &PROMISES);
+        reports.push(report);
+    }
+    assert_eq!(reports[0], reports[1]);
+    assert!(reports[0]["identity"].as_str().is_some_and(|identity| identity.len() == 32));
+}
+
+/// Goal: bad usage is 2, nobody there is 4, and each says one sentence.
+#[test]
+fn what_cannot_be_examined_says_so() {
+    let site = Site::new();
+    let dead = "leasehold://127.0.0.1:1";
+    for (arguments, code) in [
+        (&["doctor", "--need", "speed"][..], 2),
+        (&["doctor", "--need", ""], 2),
+        (&["doctor", "--url", "zk://127.0.0.1:1"], 2),
+        (&["doctor", "--url", dead], 4),
+    ] {
+        site.ask(arguments).with_code(code).says_one_sentence();
+    }
+}

@@ -1,0 +1,219 @@
+//! What a server is and how it is set: read on every connection before it is used, and again every half minute.
+//!
+//! The promises follow from it. A setting that cannot be read is a setting that is not as it must be.
+
+use std::collections::BTreeMap;
+
+use redis::Value;
+
+use super::decode::{UnexpectedReply, text};
+use crate::engine::{Finding, FindingKind, Promise};
+
+/// The oldest server whose replicas refuse our scripts instead of answering from stale data.
+const OLDEST_MAJOR: u32 = 7;
+
+/// The settings that a lease needs to be durable and fenced: name, wanted, what follows otherwise.
+const SETTINGS: [(&str, &str, &str); 5] = [
+    ("appendonly", "yes", "without it a restart forgets every lease"),
+    ("appendfsync", "always", "otherwise a crash forgets leases that were acknowledged"),
+    ("no-appendfsync-on-rewrite", "no", "otherwise appendfsync is skipped during a rewrite"),
+    ("aof-load-truncated", "no", "otherwise a restart drops a damaged tail in silence"),
+    ("maxmemory-policy", "noeviction", "otherwise a full memory ends leases that are held"),
+];
+
+/// Both promises stand and fall together: a forgotten lease is granted again, and its token may come again.
+const DENIED: &[Promise] = &[Promise::Durable, Promise::Fencing];
+
+/// What one connection found.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub(super) struct ServerReport {
+    /// `7.0.15`; empty where INFO is denied.
+    pub version: String,
+    pub cluster: bool,
+    pub replica: bool,
+    /// Names the history of the data: another one after a restart or a failover.
+    pub history: String,
+    replicas: u32,
+    last_write_failed: bool,
+    /// The first rewrite after the append-only file was switched on is under way.
+    first_rewrite: bool,
+    info_denied: bool,
+    /// None where CONFIG is denied.
+    settings: Option<BTreeMap<String, String>>,
+}
+
+impl ServerReport {
+    /// From the text of `INFO everything needed`, and the reply to CONFIG GET; none where they are denied.
+    pub fn new(info: Option<&str>, config: Option<&Value>) -> Result<Self, UnexpectedReply> {
+        let settings = config.map(read_settings).transpose()?;
+        let Some(info) = info else {
+            return Ok(Self { info_denied: true, settings, ..Self::default() });
+        };
+        let fields: BTreeMap<&str, &str> = info.lines().filter_map(|line| line.split_once(':')).collect();
+        let field = |name: &str| fields.get(name).map_or("", |value| value.trim());
+        Ok(Self {
+            version: field("redis_version").to_owned(),
+            cluster: field("redis_mode") == "cluster",
+            replica: field("role") == "slave",
+            history: field("master_replid").to_owned(),
+            replicas: field("connected_slaves").parse().unwrap_or(0),
+            last_write_failed: field("aof_last_write_status") == "err",
+            first_rewrite: field("aof_rewrite_in_progress") == "1" && matches!(field("aof_base_size"), "0" | ""),
+            info_denied: false,
+            settings,
+        })
+    }
+
+    /// What to read in CONFIG.
+    pub fn setting_names() -> impl Iterator<Item = &'static str> {
+        SETTINGS.iter().map(|(name, ..)| *name)
+    }
+
+    /// Why this server can never be used; none if it can.
+    pub fn refusal(&self) -> Option<String> {
+        let major = self.version.split('.').next().and_then(|major| major.parse().ok());
+        if major.is_some_and(|major: u32| major < OLDEST_MAJOR) {
+            return Some(format!(
+                "this Redis is version {}, and leases need {OLDEST_MAJOR}.0 or later: on older ones a replica answers from \
+                 stale data",
+                self.version
+            ));
+        }
+        self.cluster.then(|| {
+            "this Redis is a cluster, which this version of Leasehold does not use: in a cluster, resources of one claim \
+             share a {tag}"
+                .into()
+        })
+    }
+
+    /// What keeps it from its best promises.
+    pub fn findings(&self, sentinel: bool) -> Vec<Finding> {
+        let mut found = vec![Finding::denies(
+            &[Promise::NeverEarly],
+            "clock",
+            "the wall clock of the server",
+            "a clock that never steps",
+            "Redis ends keys by its wall clock: when that clock steps forward, leases end before their time.",
+        )];
+        match &self.settings {
+            None => found.push(Finding::denies(
+                DENIED,
+                "acl",
+                "CONFIG GET is denied",
+                "+config|get",
+                "The settings cannot be read, so nothing that depends on them is promised.",
+            )),
+            Some(settings) => {
+                for (name, wanted, follows) in SETTINGS {
+                    let value = settings.get(name).map_or("(unknown)", String::as_str);
+                    if value != wanted {
+                        let sentence = format!("{name} is {value} and must be {wanted}: {follows}.");
+                        found.push(Finding::denies(DENIED, name, value, wanted, sentence));
+                    }
+                }
+            }
+        }
+        if self.info_denied {
+            found.push(Finding::denies(
+                DENIED,
+                "acl",
+                "INFO is denied",
+                "+info",
+                "Role and replicas cannot be read, so nothing that depends on them is promised.",
+            ));
+        }
+        if self.replicas > 0 {
+            let sentence = "A replica may take over without the last leases: they are copied to it after the answer.";
+            found.push(Finding::denies(DENIED, "connected_slaves", self.replicas.to_string(), "0", sentence));
+        }
+        if sentinel {
+            let sentence = "A failover may lose the last leases: they are copied to the replica after the answer.";
+            found.push(Finding::denies(DENIED, "sentinel", "1", "one server without replicas", sentence));
+        }
+        if self.last_write_failed {
+            let sentence = "The last write to the append-only file failed: the disk is full or broken.";
+            found.push(Finding::denies(DENIED, "aof_last_write_status", "err", "ok", sentence));
+        }
+        if self.first_rewrite {
+            let sentence = "The append-only file was switched on and is being written for the first time: wait for it.";
+            found.push(Finding::denies(DENIED, "aof_rewrite_in_progress", "1", "0", sentence));
+        }
+        if !self.version.is_empty() {
+            let sentence = format!("The server is Redis {}.", self.version);
+            found.push(Finding::note("redis_version", self.version.clone(), sentence));
+        }
+        found
+    }
+}
+
+/// The sentence of the first finding that denies fencing.
+pub(super) fn first_denial(findings: &[Finding]) -> Option<&str> {
+    let denies =
+        |finding: &&Finding| matches!(&finding.kind, FindingKind::Denies(all) if all.contains(&Promise::Fencing));
+    findings.iter().find(denies).map(|finding| finding.sentence.as_str())
+}
+
+/// A map in RESP3, pairs in RESP2.
+fn read_settings(value: &Value) -> Result<BTreeMap<String, String>, UnexpectedReply> {
+    match value {
+        Value::Map(pairs) => pairs.iter().map(|(name, value)| Ok((text(name)?, text(value)?))).collect(),
+        Value::Array(all) => all.chunks_exact(2).map(|pair| Ok((text(&pair[0])?, text(&pair[1])?))).collect(),
+        _ => Err(UnexpectedReply),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const INFO: &str = "redis_version:7.0.15\r\nredis_mode:standalone\r\nrole:master\r\nconnected_slaves:0\r\n\
+        master_replid:abc\r\naof_last_write_status:ok\r\naof_rewrite_in_progress:0\r\n";
+
+    fn config(changed: Option<(&str, &str)>) -> Value {
+        let bulk = |text: &str| Value::BulkString(text.into());
+        let value = |name: &str, wanted: &str| match changed {
+            Some((other, value)) if other == name => bulk(value),
+            _ => bulk(wanted),
+        };
+        Value::Map(SETTINGS.iter().map(|(name, wanted, _)| (bulk(name), value(name, wanted))).collect())
+    }
+
+    fn denial(info: &str, config: &Value, sentinel: bool) -> Option<String> {
+        let report = ServerReport::new(Some(info), Some(config)).expect("a report");
+        first_denial(&report.findings(sentinel)).map(str::to_owned)
+    }
+
+    /// Goal: only the server whose settings are all as they must be promises fencing, and each other one is named.
+    #[test]
+    fn each_weak_setting_is_named() {
+        assert_eq!(denial(INFO, &config(None), false), None);
+        for (name, weak) in [
+            ("appendonly", "no"),
+            ("appendfsync", "everysec"),
+            ("no-appendfsync-on-rewrite", "yes"),
+            ("aof-load-truncated", "yes"),
+            ("maxmemory-policy", "allkeys-lru"),
+        ] {
+            let sentence = denial(INFO, &config(Some((name, weak))), false).expect("it is denied");
+            assert!(sentence.contains(name) && sentence.contains(weak), "{sentence}");
+        }
+        assert!(denial(INFO, &config(None), true).is_some());
+        for (good, bad) in [
+            ("connected_slaves:0", "connected_slaves:1"),
+            ("aof_last_write_status:ok", "aof_last_write_status:err"),
+            ("aof_rewrite_in_progress:0", "aof_rewrite_in_progress:1\r\naof_base_size:0"),
+        ] {
+            assert!(denial(&INFO.replace(good, bad), &config(None), false).is_some(), "{bad}");
+        }
+        let denied = ServerReport::new(None, None).expect("a report");
+        assert!(first_denial(&denied.findings(false)).is_some());
+    }
+
+    #[test]
+    fn old_servers_and_clusters_are_refused() {
+        let refusal = |info: &str| ServerReport::new(Some(info), None).expect("a report").refusal();
+        assert_eq!(refusal(INFO), None);
+        assert!(refusal(&INFO.replace("7.0.15", "6.2.14")).is_some_and(|sentence| sentence.contains("6.2.14")));
+        assert!(refusal(&INFO.replace("standalone", "cluster")).is_some_and(|sentence| sentence.contains("cluster")));
+    }
+}

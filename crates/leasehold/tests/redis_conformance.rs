@@ -1,0 +1,133 @@
+//! The conformance suite against the Redis engine, on real servers: each law has a server of its own.
+#![cfg(feature = "redis")]
+
+use std::collections::VecDeque;
+use std::sync::{Arc, Mutex};
+use std::time::Duration;
+
+use leasehold::conformance::{BoxFuture, Fleet, LAWS, Subject, run_alone};
+use leasehold::engine::Engine;
+use leasehold::engine::redis::{RedisEngine, RedisOptions};
+use leasehold_harness::redis::{DURABLE, RedisServer};
+
+/// How far an answer may be off on a busy machine, where a server is killed and three engines are opened again.
+const SLACK: Duration = Duration::from_millis(150);
+/// Nothing is taken off remaining times: a law compares the longest ttl, of which the slew is 43 s.
+const EXACT: &str = "?slew=0";
+/// Laws mostly sleep, so many of them run at once.
+const LAWS_AT_ONCE: usize = 12;
+
+/// Redis as the suite sees it.
+struct RedisSubject {
+    settings: &'static [&'static str],
+    members: usize,
+    query: &'static str,
+    server: Mutex<Option<Arc<RedisServer>>>,
+}
+
+impl RedisSubject {
+    const fn new(settings: &'static [&'static str], members: usize, query: &'static str) -> Self {
+        Self { settings, members, query, server: Mutex::new(None) }
+    }
+
+    fn server(&self) -> Arc<RedisServer> {
+        self.server.lock().unwrap().clone().expect("a fresh engine was made")
+    }
+
+    async fn open(&self) -> Arc<dyn Engine> {
+        let url = format!("{}{}", self.server().url(), self.query);
+        let mut members: Vec<Arc<dyn Engine>> = Vec::new();
+        for _ in 0..self.members {
+            members.push(RedisEngine::open(RedisOptions::from_url(&url).unwrap()).await.expect("it opens"));
+        }
+        if members.len() == 1 { members.remove(0) } else { Fleet::new(members) }
+    }
+}
+
+impl Subject for RedisSubject {
+    fn fresh(&self) -> BoxFuture<'_, Arc<dyn Engine>> {
+        Box::pin(async {
+            let server = Arc::new(RedisServer::start(self.settings));
+            *self.server.lock().unwrap() = Some(server);
+            self.open().await
+        })
+    }
+
+    fn pass(&self, span: Duration) -> BoxFuture<'_, ()> {
+        Box::pin(tokio::time::sleep(span))
+    }
+
+    fn unit(&self) -> Duration {
+        SLACK * 4
+    }
+
+    fn slack(&self) -> Duration {
+        SLACK
+    }
+
+    /// A server that keeps its leases is killed and started again; of one that does not, nothing is left.
+    fn reopen(&self) -> BoxFuture<'_, Option<Arc<dyn Engine>>> {
+        Box::pin(async {
+            if self.settings.is_empty() {
+                return None;
+            }
+            self.server().kill_and_restart();
+            Some(self.open().await)
+        })
+    }
+
+    fn beside(&self) -> BoxFuture<'_, Option<Arc<dyn Engine>>> {
+        Box::pin(async { Some(self.open().await) })
+    }
+}
+
+/// Tries every law, many at once, and tells all that are broken. `LEASEHOLD_LAW` names a single one.
+fn keeps_the_laws(subject: fn() -> RedisSubject) {
+    let only = std::env::var("LEASEHOLD_LAW").ok();
+    let asked = |name: &str| only.as_ref().is_none_or(|only| only == name);
+    let todo: Mutex<VecDeque<&str>> = Mutex::new(LAWS.iter().map(|law| law.name).filter(|name| asked(name)).collect());
+    let (broken, tried) = (Mutex::new(Vec::new()), Mutex::new(0));
+    std::thread::scope(|scope| {
+        for _ in 0..LAWS_AT_ONCE {
+            scope.spawn(|| {
+                loop {
+                    let Some(name) = todo.lock().unwrap().pop_front() else { return };
+                    let law = std::panic::catch_unwind(|| run_alone(name, &subject()));
+                    *tried.lock().unwrap() += 1;
+                    if let Err(panic) = law {
+                        let text = panic.downcast_ref::<String>().cloned();
+                        let text = text.or_else(|| panic.downcast_ref::<&str>().map(|text| (*text).to_owned()));
+                        broken.lock().unwrap().push(format!("{name}: {}", text.unwrap_or_default()));
+                    }
+                }
+            });
+        }
+    });
+    let broken = broken.into_inner().unwrap();
+    eprintln!("{} laws tried, {} broken", tried.into_inner().unwrap(), broken.len());
+    assert!(broken.is_empty(), "{}", broken.join("\n"));
+}
+
+/// Goal: a Redis that only remembers keeps every law that is asked of an engine without fencing.
+#[test]
+fn redis_in_memory_keeps_the_laws() {
+    keeps_the_laws(|| RedisSubject::new(&[], 1, EXACT));
+}
+
+/// Goal: a Redis that syncs every write is durable and fenced, and a kill -9 loses nothing.
+#[test]
+fn durable_redis_keeps_the_laws() {
+    keeps_the_laws(|| RedisSubject::new(DURABLE, 1, EXACT));
+}
+
+/// Goal: three processes on one Redis are one engine.
+#[test]
+fn a_fleet_on_redis_keeps_the_laws() {
+    keeps_the_laws(|| RedisSubject::new(DURABLE, 3, EXACT));
+}
+
+/// Goal: names with a prefix, and waiters of another client that are woken, change nothing.
+#[test]
+fn a_preset_keeps_the_laws() {
+    keeps_the_laws(|| RedisSubject::new(&[], 1, "?preset=python-redis-lock&slew=0"));
+}
