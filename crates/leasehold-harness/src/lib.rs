@@ -5,9 +5,9 @@
 //!
 //! - [`frozen_clock`]: a wall clock set by hand, for a server that is a process of its own.
 //! - [`pgbouncer`]: PgBouncer, a pooler in front of PostgreSQL.
-//! - [`postgres`]: PostgreSQL.
+//! - [`postgres`]: PostgreSQL, and its standbys.
 //! - [`proxy`]: a TCP proxy that loses, delays and cuts on order.
-//! - [`redis`]: Redis.
+//! - [`redis`]: Redis servers.
 
 #![forbid(unsafe_code)]
 

@@ -1,4 +1,5 @@
 //! The PostgreSQL engine behind a real PgBouncer in transaction mode: refused unless somebody says so, and then it works.
+#![allow(clippy::disallowed_methods, clippy::unwrap_used, clippy::print_stdout)] // a real server lives in real time
 
 use std::time::{Duration, Instant};
 
