@@ -4,13 +4,15 @@
 //! says nothing.
 //!
 //! - [`frozen_clock`]: a wall clock set by hand, for a server that is a process of its own.
-//! - [`postgres`]: PostgreSQL.
+//! - [`pgbouncer`]: PgBouncer, a pooler in front of PostgreSQL.
+//! - [`postgres`]: PostgreSQL, and its standbys.
 //! - [`proxy`]: a TCP proxy that loses, delays and cuts on order.
-//! - [`redis`]: Redis.
+//! - [`redis`]: Redis servers.
 
 #![forbid(unsafe_code)]
 
 pub mod frozen_clock;
+pub mod pgbouncer;
 pub mod postgres;
 pub mod proxy;
 pub mod redis;
