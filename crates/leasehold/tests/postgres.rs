@@ -102,7 +102,8 @@ fn keeps_the_laws(make: impl Fn() -> Postgres + Sync) {
         for _ in 0..LAWS_AT_ONCE {
             scope.spawn(|| {
                 while let Some(law) = LAWS.get(next.fetch_add(1, Ordering::SeqCst)) {
-                    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().expect("a runtime");
+                    let runtime =
+                        tokio::runtime::Builder::new_current_thread().enable_all().build().expect("a runtime");
                     if let Err(why) = runtime.block_on(attempt(law, &make())) {
                         broken.lock().unwrap().push(format!("{}: {why}", law.name));
                     }

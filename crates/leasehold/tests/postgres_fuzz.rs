@@ -138,7 +138,9 @@ impl Trial {
             let now = self.now_us;
             let Some(known) = self.known.iter_mut().find(|known| known.handle == handle) else { continue };
             match words[0] {
-                "G" => known.message = Some((words[2].parse().unwrap(), words[3].parse().unwrap(), words[4].parse().ok())),
+                "G" => {
+                    known.message = Some((words[2].parse().unwrap(), words[3].parse().unwrap(), words[4].parse().ok()))
+                }
                 "L" => {
                     let us: i64 = words[2].parse().unwrap();
                     let due = u64::try_from(us).ok().map(|us| now + us);
@@ -182,8 +184,13 @@ impl Trial {
                 other => panic!("effect {other:?}"),
             }
         }
-        let waiting: Vec<String> = self.known.iter().filter(|known| !known.waiters.is_empty()).map(|known| text(known.handle)).collect();
-        let rows = self.sql.query("SELECT handle::text FROM leasehold_engine.lease WHERE state = 'W' ORDER BY 1", &[]).await.unwrap();
+        let waiting: Vec<String> =
+            self.known.iter().filter(|known| !known.waiters.is_empty()).map(|known| text(known.handle)).collect();
+        let rows = self
+            .sql
+            .query("SELECT handle::text FROM leasehold_engine.lease WHERE state = 'W' ORDER BY 1", &[])
+            .await
+            .unwrap();
         let mut expected = waiting.clone();
         expected.sort();
         let stored: Vec<String> = rows.iter().map(|row| row.get(0)).collect();
@@ -192,7 +199,8 @@ impl Trial {
             self.grants += 1;
             let log = std::mem::take(&mut self.log);
             let known = self.known.iter_mut().find(|known| known.handle == handle).unwrap();
-            let (_, told, cap) = known.message.take().unwrap_or_else(|| panic!("no message for {}\n{log}", text(handle)));
+            let (_, told, cap) =
+                known.message.take().unwrap_or_else(|| panic!("no message for {}\n{log}", text(handle)));
             assert_eq!((told, cap), (remaining, renewable), "{}\n{log}", text(handle));
             known.due = None;
             self.log = log;
@@ -204,7 +212,13 @@ impl Trial {
         loop {
             let next = self.book.next_expiry().map_or(u64::MAX, |at| at.as_nanos().div_ceil(1000));
             let now = self.now_us;
-            let due = self.known.iter().filter(|known| !known.waiters.is_empty()).filter_map(|known| known.due).filter(|due| *due > now).min();
+            let due = self
+                .known
+                .iter()
+                .filter(|known| !known.waiters.is_empty())
+                .filter_map(|known| known.due)
+                .filter(|due| *due > now)
+                .min();
             let step = next.min(due.unwrap_or(u64::MAX)).max(self.now_us + u64::from(next <= self.now_us));
             if step > target_us {
                 break;
@@ -231,13 +245,20 @@ impl Trial {
         let now = self.now_us;
         // What the engine does: due claims are checked, and then those are given up whose patience is over.
         loop {
-            let due: Vec<u128> = self.known.iter().filter(|known| !known.waiters.is_empty() && known.due.is_some_and(|due| due <= now)).map(|known| known.handle).collect();
+            let due: Vec<u128> = self
+                .known
+                .iter()
+                .filter(|known| !known.waiters.is_empty() && known.due.is_some_and(|due| due <= now))
+                .map(|known| known.handle)
+                .collect();
             if due.is_empty() {
                 break;
             }
             self.known.iter_mut().filter(|known| due.contains(&known.handle)).for_each(|known| known.due = None);
             let list = due.iter().map(|handle| format!("'{}'", text(*handle))).collect::<Vec<_>>().join(",");
-            let sql = format!("SELECT handle::text, verdict::text, token, remaining, renewable, NULL::text, NULL::text, NULL::bigint FROM leasehold_engine.check_waiters(ARRAY[{list}]::uuid[])");
+            let sql = format!(
+                "SELECT handle::text, verdict::text, token, remaining, renewable, NULL::text, NULL::text, NULL::bigint FROM leasehold_engine.check_waiters(ARRAY[{list}]::uuid[])"
+            );
             for (handle, (verdict, token, remaining, renewable, ..)) in self.verdicts(&sql).await {
                 let known = self.known.iter_mut().find(|known| known.handle == handle).unwrap();
                 match verdict.as_str() {
@@ -252,9 +273,20 @@ impl Trial {
                 }
             }
         }
-        let over: Vec<(u128, u128, Option<i64>, i64, String)> = self.known.iter()
+        let over: Vec<(u128, u128, Option<i64>, i64, String)> = self
+            .known
+            .iter()
             .filter(|known| !known.waiters.is_empty() && known.patience <= now)
-            .map(|known| (known.handle, known.secret, known.asked.fingerprint(), known.waiters[0].1, known.asked.wants[0].0.clone())).collect();
+            .map(|known| {
+                (
+                    known.handle,
+                    known.secret,
+                    known.asked.fingerprint(),
+                    known.waiters[0].1,
+                    known.asked.wants[0].0.clone(),
+                )
+            })
+            .collect();
         for (handle, secret, print, process, first) in over {
             let answer = self.leave(handle, secret, print, process, false, &first).await;
             assert!(matches!(answer.as_str(), "H" | "G"), "{answer}\n{}", self.log);
@@ -262,9 +294,21 @@ impl Trial {
         self.compare_effects(effects).await;
     }
 
-    async fn leave(&mut self, handle: u128, secret: u128, print: Option<i64>, process: i64, cancel: bool, first: &str) -> String {
+    async fn leave(
+        &mut self,
+        handle: u128,
+        secret: u128,
+        print: Option<i64>,
+        process: i64,
+        cancel: bool,
+        first: &str,
+    ) -> String {
         let print = print.map_or("NULL".into(), |print| format!("{print}"));
-        let sql = format!("SELECT verdict::text FROM leasehold_engine.leave('{}', '{}', {print}::bigint, {process}, {cancel}, 1000, '{first}')", text(handle), text(secret));
+        let sql = format!(
+            "SELECT verdict::text FROM leasehold_engine.leave('{}', '{}', {print}::bigint, {process}, {cancel}, 1000, '{first}')",
+            text(handle),
+            text(secret)
+        );
         let row = self.sql.query_one(&sql, &[]).await.unwrap();
         self.read_messages();
         row.get(0)
@@ -281,14 +325,19 @@ impl Trial {
         if self.dice.one_in(2) {
             names.reverse();
         }
-        let wants = names.iter().map(|name| {
-            let mode = match self.dice.below(5) {
-                0 | 1 => Mode::Exclusive,
-                2 => Mode::Shared,
-                _ => Mode::Permits { count: 1 + self.dice.below(2) as u32, capacity: 2 + self.dice.below(2) as u32 },
-            };
-            ((*name).to_owned(), mode)
-        }).collect();
+        let wants = names
+            .iter()
+            .map(|name| {
+                let mode = match self.dice.below(5) {
+                    0 | 1 => Mode::Exclusive,
+                    2 => Mode::Shared,
+                    _ => {
+                        Mode::Permits { count: 1 + self.dice.below(2) as u32, capacity: 2 + self.dice.below(2) as u32 }
+                    }
+                };
+                ((*name).to_owned(), mode)
+            })
+            .collect();
         let who = ["ada", "bob", "cy", "dan"][self.dice.below(4) as usize].to_owned();
         let asked = Asked {
             wants,
@@ -303,26 +352,51 @@ impl Trial {
         if let Some(request) = &asked.request
             && let Some(at) = self.known.iter().position(|known| known.asked.request.as_ref() == Some(request))
         {
-            let asked = if self.dice.one_in(8) { asked } else { Asked { wait_ms: asked.wait_ms, ..self.known[at].asked.clone() } };
+            let asked = if self.dice.one_in(8) {
+                asked
+            } else {
+                Asked { wait_ms: asked.wait_ms, ..self.known[at].asked.clone() }
+            };
             return (at, asked);
         }
         self.handles += 1;
         let handle = (u128::from(self.dice.below(u64::MAX)) << 64) | self.handles;
         let secret = !handle;
-        self.known.push(Known { handle, secret, group, asked: asked.clone(), waiters: vec![], key: None, due: None, patience: 0, message: None });
+        self.known.push(Known {
+            handle,
+            secret,
+            group,
+            asked: asked.clone(),
+            waiters: vec![],
+            key: None,
+            due: None,
+            patience: 0,
+            message: None,
+        });
         (self.known.len() - 1, asked)
     }
 
     fn draw_operation(&mut self, group: usize) -> Operation {
-        let leases: Vec<usize> = (0..self.known.len()).filter(|at| self.known[*at].group == group && self.known[*at].key.is_some()).collect();
+        let leases: Vec<usize> = (0..self.known.len())
+            .filter(|at| self.known[*at].group == group && self.known[*at].key.is_some())
+            .collect();
         let kind = self.dice.below(10);
         if leases.is_empty() || kind < 5 {
             let (at, asked) = self.draw_claim(group);
             self.waiter_ids += 1;
-            return Operation::Acquire { at, asked, process: 1 + self.dice.below(2) as i64, waiter: WaiterId(self.waiter_ids) };
+            return Operation::Acquire {
+                at,
+                asked,
+                process: 1 + self.dice.below(2) as i64,
+                waiter: WaiterId(self.waiter_ids),
+            };
         }
         // Mostly the newest: the old ones are over.
-        let at = if self.dice.one_in(4) { *self.dice.pick(&leases) } else { leases[leases.len() - 1 - self.dice.below(leases.len().min(3) as u64) as usize] };
+        let at = if self.dice.one_in(4) {
+            *self.dice.pick(&leases)
+        } else {
+            leases[leases.len() - 1 - self.dice.below(leases.len().min(3) as u64) as usize]
+        };
         if kind < 8 {
             Operation::Release { at, wrong: self.dice.one_in(20) }
         } else {
@@ -352,7 +426,8 @@ impl Trial {
             let at = match operation {
                 Operation::Acquire { at, .. } | Operation::Release { at, .. } | Operation::Renew { at, .. } => *at,
             };
-            let verdict = verdicts.get(&self.known[at].handle).unwrap_or_else(|| panic!("no verdict\n{}", self.log)).clone();
+            let verdict =
+                verdicts.get(&self.known[at].handle).unwrap_or_else(|| panic!("no verdict\n{}", self.log)).clone();
             self.compare(operation, at, reply, &verdict);
         }
         self.compare_effects(effects).await;
@@ -413,7 +488,12 @@ impl Trial {
                                 Mode::Shared => (-1, 0),
                                 Mode::Permits { count, capacity } => (i64::from(*count), i64::from(*capacity)),
                             };
-                            let row = [(number + 1).to_string(), format!("'{name}'"), count.to_string(), capacity.to_string()];
+                            let row = [
+                                (number + 1).to_string(),
+                                format!("'{name}'"),
+                                count.to_string(),
+                                capacity.to_string(),
+                            ];
                             wants.iter_mut().zip(row).for_each(|(column, value)| column.push(value));
                         }
                     }
@@ -441,19 +521,35 @@ impl Trial {
                         known_handles.push(format!("'{}'", text(known.handle)));
                     }
                     let wrong = matches!(operation, Operation::Release { wrong: true, .. });
-                    let secret = if wrong { "'09090909-0909-0909-0909-090909090909'".into() } else { format!("'{}'", text(known.secret)) };
+                    let secret = if wrong {
+                        "'09090909-0909-0909-0909-090909090909'".into()
+                    } else {
+                        format!("'{}'", text(known.secret))
+                    };
                     let (kind, span) = match operation {
                         Operation::Renew { ttl_ms, .. } => ("'n'", ttl_ms.map_or_else(null, |ttl| ttl.to_string())),
                         _ => ("'r'", null()),
                     };
                     let first = if single { format!("'{}'", known.asked.wants[0].0) } else { null() };
-                    [kind.into(), format!("'{}'", text(known.handle)), secret, first, span, null(), null(), null(), null(), null()]
+                    [
+                        kind.into(),
+                        format!("'{}'", text(known.handle)),
+                        secret,
+                        first,
+                        span,
+                        null(),
+                        null(),
+                        null(),
+                        null(),
+                        null(),
+                    ]
                 }
             };
             columns.iter_mut().zip(row).for_each(|(column, value)| column.push(value));
         }
         let types = ["\"char\"", "uuid", "uuid", "text", "bigint", "bigint", "bigint", "bigint", "bigint", "text"];
-        let mut arguments: Vec<String> = columns.iter().zip(types).map(|(values, ty)| format!("ARRAY[{}]::{ty}[]", values.join(","))).collect();
+        let mut arguments: Vec<String> =
+            columns.iter().zip(types).map(|(values, ty)| format!("ARRAY[{}]::{ty}[]", values.join(","))).collect();
         for (values, ty) in wants.iter().zip(["integer", "text", "integer", "integer"]) {
             arguments.push(format!("ARRAY[{}]::{ty}[]", values.join(",")));
         }
@@ -471,7 +567,11 @@ impl Trial {
         let differ = || panic!("the book says {reply:?}, PostgreSQL says {verdict:?}\n{log}");
         match (&reply, word.as_str()) {
             (Reply::Granted(grant), "G" | "g") => {
-                assert_eq!((grant.repeated, Some(micros(grant.remaining)), grant.renewable.map(micros)), (word == "g", remaining, renewable), "{verdict:?}\n{log}");
+                assert_eq!(
+                    (grant.repeated, Some(micros(grant.remaining)), grant.renewable.map(micros)),
+                    (word == "g", remaining, renewable),
+                    "{verdict:?}\n{log}"
+                );
                 assert!(token.is_some());
                 self.grants += usize::from(word == "G");
                 self.known[at].key = Some(grant.lease);
@@ -504,7 +604,11 @@ impl Trial {
             }
             (Reply::Refused(Refusal::QueueFull(full)), "F") => assert_eq!(Some(full), name.as_ref(), "{log}"),
             (Reply::Renewed(renewed), "R") => {
-                assert_eq!((Some(micros(renewed.remaining)), renewed.renewable.map(micros)), (remaining, renewable), "{log}");
+                assert_eq!(
+                    (Some(micros(renewed.remaining)), renewed.renewable.map(micros)),
+                    (remaining, renewable),
+                    "{log}"
+                );
             }
             (Reply::Refused(Refusal::Mismatch), "M")
             | (Reply::Invalid(_), "I")
@@ -531,7 +635,16 @@ impl Trial {
             let known = self.known[at].clone();
             // Both processes may have joined: each of them leaves.
             for process in [1, 2] {
-                let answer = self.leave(known.handle, known.secret, known.asked.fingerprint(), process, true, &known.asked.wants[0].0).await;
+                let answer = self
+                    .leave(
+                        known.handle,
+                        known.secret,
+                        known.asked.fingerprint(),
+                        process,
+                        true,
+                        &known.asked.wants[0].0,
+                    )
+                    .await;
                 assert!(matches!(answer.as_str(), "H" | "O"), "{answer}\n{}", self.log);
                 if answer == "H" {
                     break;
@@ -578,7 +691,8 @@ impl Trial {
         }
         for name in names {
             let view = self.book.inspect(name, self.now()).map(|view| {
-                let mut holders: Vec<_> = view.holders.into_iter().map(|h| ((h.holder, micros(h.since)), micros(h.remaining))).collect();
+                let mut holders: Vec<_> =
+                    view.holders.into_iter().map(|h| ((h.holder, micros(h.since)), micros(h.remaining))).collect();
                 holders.sort();
                 let waiters: Vec<_> = view.waiters.into_iter().map(|w| (w.holder, micros(w.waiting))).collect();
                 (view.mode, holders, view.queue_len, waiters)
@@ -651,7 +765,19 @@ async fn trial(cluster: &Cluster, database: &str, seed: u64, watched: bool) -> u
         dice.below(2);
     }
     let unit_ms = *dice.pick(&[1, 10]);
-    let mut trial = Trial { sql, messages, book, dice, now_us: 1_000_000_000, unit_ms, known: vec![], waiter_ids: 0, handles: 0, log: String::new(), grants: 0 };
+    let mut trial = Trial {
+        sql,
+        messages,
+        book,
+        dice,
+        now_us: 1_000_000_000,
+        unit_ms,
+        known: vec![],
+        waiter_ids: 0,
+        handles: 0,
+        log: String::new(),
+        grants: 0,
+    };
     trial.log = format!("seed {seed} watched {watched}\n");
     trial.run().await;
     trial.grants

@@ -343,7 +343,8 @@ impl AcquireTask {
             }
         } else if let Some(claim) = last {
             let (fingerprint, first) = (claim.fingerprint, claim.first);
-            if let Some(verdict) = self.shared.leave_with_retry(self.handle, secret, fingerprint, &first, &self.claim).await
+            if let Some(verdict) =
+                self.shared.leave_with_retry(self.handle, secret, fingerprint, &first, &self.claim).await
                 && verdict.word == b'G'
             {
                 kept = Some(self.grant(secret, verdict.token, verdict.remaining, verdict.renewable));

@@ -75,10 +75,18 @@ pub(super) struct WriteOperation {
 #[derive(Clone, Debug)]
 pub(super) enum OperationKind {
     /// `gone`: its caller went away, so that it need not be sent.
-    Acquire { claim: Arc<ServerClaim>, wait_ms: i64, gone: Arc<AtomicBool> },
+    Acquire {
+        claim: Arc<ServerClaim>,
+        wait_ms: i64,
+        gone: Arc<AtomicBool>,
+    },
     Release,
-    Renew { ttl_ms: Option<i64> },
-    Relabel { label: Arc<str> },
+    Renew {
+        ttl_ms: Option<i64>,
+    },
+    Relabel {
+        label: Arc<str>,
+    },
 }
 
 /// What the server decided about one operation. The letters are those of `layout_1.sql`.
@@ -158,7 +166,11 @@ impl<'a> BatchColumns<'a> {
     }
 
     fn add_acquire(&mut self, operation: &'a WriteOperation, claim: &'a ServerClaim, fast: bool) {
-        self.add_row(operation, if fast { b'f' } else { b'a' }, claim.names.first().filter(|_| fast).map(String::as_str));
+        self.add_row(
+            operation,
+            if fast { b'f' } else { b'a' },
+            claim.names.first().filter(|_| fast).map(String::as_str),
+        );
         if !fast {
             let at = i32::try_from(self.kinds.len()).unwrap_or(i32::MAX);
             for ((name, count), capacity) in claim.names.iter().zip(&claim.counts).zip(&claim.capacities) {

@@ -183,10 +183,13 @@ impl PostgresEngine {
         }
         let number = floor.map(|floor| floor.get().cast_signed());
         let parameters = [(&number as _, Type::INT8)];
-        let (shared, policy) = (&self.shared, match floor {
-            Some(_) => RetryPolicy::Idempotent,
-            None => RetryPolicy::ReadOnly,
-        });
+        let (shared, policy) = (
+            &self.shared,
+            match floor {
+                Some(_) => RetryPolicy::Idempotent,
+                None => RetryPolicy::ReadOnly,
+            },
+        );
         let rows = shared.query_with_retry(&attempt, &shared.control, Sql::RaiseFloor, &parameters, policy).await?;
         let answer = rows.first().and_then(|row| row.try_get::<_, i64>(0).ok()).and_then(read_token);
         answer.ok_or_else(|| indeterminate(attempt(), Cause::new("the server does not say the floor")))

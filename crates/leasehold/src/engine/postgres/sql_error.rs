@@ -92,7 +92,9 @@ impl SqlFailure {
 
     pub fn cause(&self) -> Cause {
         match self {
-            Self::Again { cause, .. } | Self::Away(cause) | Self::Refused(cause) | Self::Unknown(cause) => cause.clone(),
+            Self::Again { cause, .. } | Self::Away(cause) | Self::Refused(cause) | Self::Unknown(cause) => {
+                cause.clone()
+            }
             Self::Never(sentence) => Cause::new(sentence.as_str()),
         }
     }

@@ -98,7 +98,12 @@ impl ServerFacts {
         }
         for (setting, found) in [("fsync", &self.fsync), ("full_page_writes", &self.full_page_writes)] {
             if found != "on" {
-                deny(setting, found, "on", "an acknowledged lease may be lost in a crash, and its token may come again");
+                deny(
+                    setting,
+                    found,
+                    "on",
+                    "an acknowledged lease may be lost in a crash, and its token may come again",
+                );
             }
         }
         if let Some(standbys) = &self.asynchronous_standbys {
@@ -161,9 +166,10 @@ impl PromiseCheck {
         let mut state = self.lock();
         let Some(promised) = state.promised else { return };
         let less = (promised.durable && !now.durable) || (promised.fencing && !now.fencing);
-        state.weaker = denials.first().filter(|_| less).map(|finding| {
-            Cause::new(format!("{} is {} now: {}", finding.setting, finding.found, finding.sentence))
-        });
+        state.weaker = denials
+            .first()
+            .filter(|_| less)
+            .map(|finding| Cause::new(format!("{} is {} now: {}", finding.setting, finding.found, finding.sentence)));
     }
 
     /// Why nothing is granted at the moment.

@@ -60,7 +60,8 @@ impl EngineShared {
     ) -> Result<Vec<Resource>, Error> {
         let parameters = [(&names as _, Type::TEXT_ARRAY), (&most as _, Type::INT4)];
         let rows = self.query_with_retry(attempt, &self.reader, Sql::Show, &parameters, RetryPolicy::ReadOnly).await?;
-        let resources: Result<Vec<Resource>, SqlError> = rows.iter().map(|row| read_resource(row, with_tokens)).collect();
+        let resources: Result<Vec<Resource>, SqlError> =
+            rows.iter().map(|row| read_resource(row, with_tokens)).collect();
         resources.map_err(|error| odd_row(attempt, &error))
     }
 }

@@ -65,8 +65,9 @@ impl EngineShared {
         let attempt = || "watch".to_owned();
         let run = i64::from_le_bytes(random_bytes());
         let parameters = [(&run as _, Type::INT8)];
-        let rows =
-            self.query_with_retry(&attempt, &self.control, Sql::BeginWatch, &parameters, RetryPolicy::Idempotent).await?;
+        let rows = self
+            .query_with_retry(&attempt, &self.control, Sql::BeginWatch, &parameters, RetryPolicy::Idempotent)
+            .await?;
         let read = |row: &Row| -> Result<WatchSpan, SqlError> {
             let number = |at: usize| row.try_get::<_, i64>(at).map(i64::cast_unsigned);
             Ok(WatchSpan { run: number(0)?, last: number(1)?, first: number(2)? })
@@ -115,8 +116,10 @@ impl PostgresWatcher {
             let after = self.last.number.cast_signed();
             let parameters = [(&after as _, Type::INT8), (&EVENTS_PER_READ as _, Type::INT4)];
             let reader = &self.shared.reader;
-            let rows =
-                self.shared.query_with_retry(&attempt, reader, Sql::ReadEvents, &parameters, RetryPolicy::ReadOnly).await?;
+            let rows = self
+                .shared
+                .query_with_retry(&attempt, reader, Sql::ReadEvents, &parameters, RetryPolicy::ReadOnly)
+                .await?;
             let seen = read_events(&rows, self.last, self.with_tokens).map_err(|error| {
                 unavailable(attempt(), super::sql_error::Cause::new(format!("an event cannot be read: {error}")))
             })?;
@@ -267,9 +270,10 @@ async fn keep_watch(shared: &Arc<EngineShared>, keeper: &Weak<WatchKeeper>, roun
         }
         if clock.now() >= prolong_at {
             prolong_at = clock.now().plus(PROLONG_EVERY);
-            let span = shared.begin_watch().await.map_err(|error| {
-                SqlFailure::Away(super::sql_error::Cause::new(error.to_string()))
-            })?;
+            let span = shared
+                .begin_watch()
+                .await
+                .map_err(|error| SqlFailure::Away(super::sql_error::Cause::new(error.to_string())))?;
             if span.run != state.run {
                 return Err(SqlFailure::Away(super::sql_error::Cause::new("a new run")));
             }
