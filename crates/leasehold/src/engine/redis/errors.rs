@@ -109,7 +109,9 @@ fn plain_cause(error: &RedisError) -> String {
 }
 
 fn is_denied(detail: &str) -> bool {
-    detail.contains("can't run this command") || detail.contains("can't access") || detail.contains("No permissions")
+    ["can't run this command", "can't access", "can't publish", "No permissions"]
+        .iter()
+        .any(|text| detail.contains(text))
 }
 
 fn login_refused() -> Error {

@@ -49,9 +49,13 @@ mod decode;
 mod engine;
 mod errors;
 #[cfg(test)]
+mod fuzz_support;
+#[cfg(test)]
 mod fuzz_tests;
 mod node;
 mod options;
+#[cfg(test)]
+mod script_tests;
 mod scripts;
 mod shared;
 mod verify;
