@@ -1,10 +1,6 @@
 //! What the Redis engine promises under which settings, and how it refuses servers that it cannot use.
 #![cfg(feature = "redis")]
-#![allow(
-    clippy::disallowed_methods,
-    clippy::print_stderr,
-    reason = "a real server lives in real time, and how much was tried is worth a line"
-)]
+#![allow(clippy::disallowed_methods, clippy::print_stderr, reason = "a real server lives in real time, and how much was tried is worth a line")]
 
 use std::sync::Arc;
 use std::time::{Duration, Instant};
@@ -204,4 +200,53 @@ async fn nothing_is_left_of_many_pairs() {
     assert!(left <= 4, "{left} keys: {}", server.command(&["KEYS", "*"]));
     let ring: usize = server.command(&["HLEN", "leasehold:z"]).trim().parse().expect("a number");
     assert!((1..=65_536).contains(&ring), "{ring}");
+}
+
+/// Goal: sentinels are asked where the master is, and what they can do is not promised.
+#[tokio::test]
+async fn sentinels_say_where_the_master_is() {
+    struct Sentinel(std::process::Child);
+    impl Drop for Sentinel {
+        fn drop(&mut self) {
+            let _ = self.0.kill();
+            let _ = self.0.wait();
+        }
+    }
+    let master = RedisServer::start(DURABLE);
+    let (dir, port) = (tempfile::tempdir().expect("a place"), free_port());
+    let file = dir.path().join("sentinel.conf");
+    let text = format!("port {port}\nsentinel monitor main 127.0.0.1 {} 1\n", master.port());
+    std::fs::write(&file, text).expect("written");
+    let mut command = std::process::Command::new("redis-server");
+    let command = command.arg(&file).arg("--sentinel").stdout(std::process::Stdio::null());
+    let _sentinel = Sentinel(command.spawn().expect("a sentinel"));
+    let url = format!("redis://127.0.0.1:{},127.0.0.1:{port}/main?sentinel=1", free_port());
+    let mut opened = open(&url).await;
+    for _ in 0..100 {
+        if opened.is_ok() {
+            break;
+        }
+        tokio::time::sleep(Duration::from_millis(50)).await;
+        opened = open(&url).await;
+    }
+    let engine = opened.expect("it opens");
+    assert!(!engine.promises().fencing && !engine.promises().durable);
+    let findings = engine.examine().await.expect("examined");
+    assert!(findings.iter().any(|finding| finding.setting == "sentinel"), "{findings:?}");
+    let grant = engine.acquire(claim("seat")).await.expect("granted");
+    assert!(engine.release(&grant.lease_id).await.expect("released"));
+    let unknown = open(&url.replace("/main", "/other")).await.expect_err("no such master");
+    assert!(matches!(unknown, Error::Unavailable { .. }), "{unknown:?}");
+}
+
+/// Goal: TLS works where the system trusts the server's authority.
+#[tokio::test]
+#[ignore = "wants LEASEHOLD_REDISS_URL, and an authority in SSL_CERT_FILE"]
+async fn tls_is_spoken() {
+    let url = std::env::var("LEASEHOLD_REDISS_URL").expect("LEASEHOLD_REDISS_URL is set");
+    let engine = open(&url).await.expect("it opens");
+    let grant = engine.acquire(claim("seat")).await.expect("granted");
+    assert!(engine.release(&grant.lease_id).await.expect("released"));
+    let plain = open(&url.replace("rediss://", "redis://")).await.expect_err("a TLS port does not speak plainly");
+    assert!(matches!(plain, Error::Unavailable { .. }), "{plain:?}");
 }

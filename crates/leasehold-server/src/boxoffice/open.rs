@@ -151,7 +151,7 @@ fn io_failure(path: &Path, error: &std::io::Error) -> anyhow::Error {
 }
 
 /// An error of the office as an exit code and a sentence.
-fn exit_failure(error: leasehold_boxoffice::Error) -> anyhow::Error {
+pub fn exit_failure(error: leasehold_boxoffice::Error) -> anyhow::Error {
     let code = match &error {
         leasehold_boxoffice::Error::Corrupt { .. } => CORRUPT,
         leasehold_boxoffice::Error::Invalid(_) => leasehold_support::exit::USAGE,

@@ -145,9 +145,10 @@ fn print_report(promises: Promises, identity: Option<&str>, findings: &[Finding]
     for finding in ordered {
         let wanted = if finding.wanted.is_empty() { String::new() } else { format!(", wanted {}", finding.wanted) };
         let (kind, setting, found) = (finding.kind.word(), &finding.setting, &finding.found);
+        let sentence = finding.sentence.trim_end_matches('.');
         output::line("")?;
-        output::line(plain(&format!("{kind}: {setting} is {found}{wanted}")))?;
-        output::line(plain(&format!("  {}", finding.sentence)))?;
+        output::line(plain(&format!("{kind}: {sentence}")))?;
+        output::line(plain(&format!("  ({setting}: {found}{wanted})")))?;
     }
     Ok(())
 }

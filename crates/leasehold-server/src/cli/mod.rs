@@ -13,6 +13,7 @@ mod engines;
 mod inspect;
 mod key;
 mod ls;
+mod migrate;
 mod release;
 mod renew;
 mod revoke;
@@ -74,6 +75,7 @@ enum CliCommand {
     Revoke(revoke::RevokeArgs),
     Engines(engines::EnginesArgs),
     Doctor(doctor::DoctorArgs),
+    Migrate(migrate::MigrateArgs),
     #[cfg(feature = "load")]
     Bench(leasehold_load::bench::Bench),
     #[cfg(feature = "load")]
@@ -105,6 +107,10 @@ pub fn main() -> ExitCode {
 fn run_command(cli: Cli) -> anyhow::Result<u8> {
     let target = || Target::parse(&chosen_url(&cli.url)?);
     match cli.command {
+        CliCommand::Migrate(_) if !cli.url.is_empty() => {
+            Err(Failure::usage("this command works on databases: give --engine URL or --ledger URL, not --url"))
+        }
+        CliCommand::Migrate(command) => block_on_this_thread(command.execute()),
         CliCommand::Serve(_) | CliCommand::Key(_) if !cli.url.is_empty() => {
             Err(Failure::usage("this command works on a directory: give --data DIR, not --url"))
         }

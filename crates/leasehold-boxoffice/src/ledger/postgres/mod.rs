@@ -45,6 +45,7 @@ mod store;
 #[cfg(test)]
 pub(crate) mod tests;
 
+pub use schema::{SCHEMA, migration_sql};
 use std::sync::atomic::AtomicU64;
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;

@@ -11,10 +11,14 @@ use tokio_postgres::Client;
 use super::error::PostgresError;
 
 /// Where the tables are.
-pub(super) const SCHEMA: &str = "leasehold_boxoffice";
+pub const SCHEMA: &str = "leasehold_boxoffice";
 
 /// Two servers that start at once take turns under this advisory lock.
 const MIGRATION_LOCK_KEY: i64 = 0x1ea5_e401_d5ea_7001;
+
+/// Which step the tables are at.
+const VERSION_TABLE: &str =
+    "CREATE TABLE schema_version (id INTEGER PRIMARY KEY CHECK (id = 1), version BIGINT NOT NULL)";
 
 /// One step for each version, in order. A step that was released is never changed: add another.
 pub(super) const MIGRATIONS: [&str; 3] = [
@@ -173,6 +177,17 @@ CREATE INDEX orders_to_capture ON orders (order_id)
 "#,
 ];
 
+/// The SQL that makes this version's tables in a database that has none of them, in one transaction.
+#[must_use]
+pub fn migration_sql() -> String {
+    let version = MIGRATIONS.len();
+    format!(
+        "BEGIN;\nCREATE SCHEMA {SCHEMA};\nSET LOCAL search_path TO {SCHEMA};\n{VERSION_TABLE};\n{}\
+         INSERT INTO schema_version VALUES (1, {version});\nCOMMIT;\n",
+        MIGRATIONS.concat()
+    )
+}
+
 /// Migrates the database to this version, in one transaction. Returns the version.
 pub(super) async fn migrate(client: &mut Client) -> Result<usize, PostgresError> {
     let tx = client.transaction().await?;
@@ -185,8 +200,7 @@ pub(super) async fn migrate(client: &mut Client) -> Result<usize, PostgresError>
     tx.batch_execute(&format!("SET LOCAL search_path TO {SCHEMA}")).await?;
     let there: bool = tx.query_one("SELECT to_regclass('schema_version') IS NOT NULL", &[]).await?.get(0);
     if !there {
-        let sql = "CREATE TABLE schema_version (id INTEGER PRIMARY KEY CHECK (id = 1), version BIGINT NOT NULL)";
-        tx.batch_execute(sql).await?;
+        tx.batch_execute(VERSION_TABLE).await?;
     }
     let found: Option<i64> = tx.query_opt("SELECT version FROM schema_version", &[]).await?.map(|row| row.get(0));
     let found = usize::try_from(found.unwrap_or(0)).unwrap_or(usize::MAX);

@@ -49,9 +49,13 @@ pub(in crate::engine) mod decode;
 mod engine;
 pub(in crate::engine) mod errors;
 #[cfg(test)]
+mod fuzz_support;
+#[cfg(test)]
 mod fuzz_tests;
 pub(in crate::engine) mod node;
 pub(in crate::engine) mod options;
+#[cfg(test)]
+mod script_tests;
 pub(in crate::engine) mod scripts;
 mod shared;
 pub(in crate::engine) mod verify;

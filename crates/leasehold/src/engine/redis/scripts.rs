@@ -1,4 +1,4 @@
-//! The Lua scripts: one text per verb, made of an optional fast path, the common part and the verb.
+//! The Lua scripts: one text per verb, made of an optional fast path, the two common parts and the verb.
 //!
 //! Every text begins with a `#!lua` line. Without it a script on a read-only replica answers from stale data instead of
 //! READONLY: a "no" would be confused with "could not ask". The verbs that free something are allowed when the memory
@@ -7,7 +7,7 @@
 /// What the names of keys begin with: the part of the layout that belongs to us alone.
 pub(in crate::engine) const PREFIX: &str = "leasehold:";
 
-const COMMON: &str = include_str!("lua/common.lua");
+const COMMON: &str = concat!(include_str!("lua/common.lua"), include_str!("lua/queue.lua"));
 
 /// One verb.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
