@@ -1,6 +1,10 @@
 //! The conformance suite against the Redis engine, on real servers: each law has a server of its own.
 #![cfg(feature = "redis")]
-#![allow(clippy::disallowed_methods, clippy::print_stderr, reason = "a real server lives in real time, and how much was tried is worth a line")]
+#![allow(
+    clippy::disallowed_methods,
+    clippy::print_stderr,
+    reason = "a real server lives in real time, and how much was tried is worth a line"
+)]
 
 use std::collections::VecDeque;
 use std::sync::{Arc, Mutex};
@@ -98,7 +102,10 @@ fn keeps_the_laws(subject: fn() -> RedisSubject) {
                     if let Err(panic) = law {
                         let text = panic.downcast_ref::<String>().cloned();
                         let text = text.or_else(|| panic.downcast_ref::<&str>().map(|text| (*text).to_owned()));
-                        broken.lock().expect("nobody panics with it").push(format!("{name}: {}", text.unwrap_or_default()));
+                        broken
+                            .lock()
+                            .expect("nobody panics with it")
+                            .push(format!("{name}: {}", text.unwrap_or_default()));
                     }
                 }
             });

@@ -52,7 +52,10 @@ async fn a_stepped_clock_hands_the_lease_out_again_with_a_higher_token() {
     let bob = engine.acquire(claim("bob")).await.expect("granted a second time");
     assert_second_lease(&engine, &ada, &bob).await;
     let findings = engine.examine().await.expect("examined");
-    assert!(findings.iter().any(|finding| finding.setting == "clock" && finding.found.contains("apart")), "{findings:?}");
+    assert!(
+        findings.iter().any(|finding| finding.setting == "clock" && finding.found.contains("apart")),
+        "{findings:?}"
+    );
     clock.set_micros(base);
     let cy = engine.acquire(Claim { wants: vec![Want::exclusive("row")], ..claim("cy") }).await.expect("granted");
     assert!(cy.token > bob.token, "the counter goes on when the clock goes back");

@@ -1,6 +1,10 @@
 //! The Redis engine when something goes wrong: lost replies, a server that is busy, full, stopped, demoted or restarted.
 #![cfg(feature = "redis")]
-#![allow(clippy::disallowed_methods, clippy::print_stderr, reason = "a real server lives in real time, and how much was tried is worth a line")]
+#![allow(
+    clippy::disallowed_methods,
+    clippy::print_stderr,
+    reason = "a real server lives in real time, and how much was tried is worth a line"
+)]
 
 use std::sync::Arc;
 use std::time::{Duration, Instant};
@@ -246,7 +250,8 @@ async fn a_killed_server_remembers() {
 #[test]
 fn a_dead_waiter_is_passed_over() {
     let server = RedisServer::start(&[]);
-    let (dead, alive) = (tokio::runtime::Runtime::new().expect("a runtime"), tokio::runtime::Runtime::new().expect("a runtime"));
+    let (dead, alive) =
+        (tokio::runtime::Runtime::new().expect("a runtime"), tokio::runtime::Runtime::new().expect("a runtime"));
     let url = server.url();
     let holder = alive.block_on(open(&url));
     let short = Claim { ttl: Duration::from_secs(3), ..claim("seat", "ada") };

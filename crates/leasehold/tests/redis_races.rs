@@ -107,7 +107,8 @@ async fn race(query: &str, theirs: impl Fn() -> Command) {
     }
     assert_eq!(witness.count(), rounds / 4 * 4 + rounds / 2 * 2, "no increment is lost");
     let left = server.command(&["KEYS", "*"]);
-    let strange: Vec<&str> = left.lines().filter(|key| !key.contains("leasehold:") && !key.contains("signal")).collect();
+    let strange: Vec<&str> =
+        left.lines().filter(|key| !key.contains("leasehold:") && !key.contains("signal")).collect();
     assert!(strange.is_empty(), "{strange:?}");
     eprintln!("{} rounds, no overlap", witness.count());
 }

@@ -1,6 +1,10 @@
 //! What the Redis engine promises under which settings, and how it refuses servers that it cannot use.
 #![cfg(feature = "redis")]
-#![allow(clippy::disallowed_methods, clippy::print_stderr, reason = "a real server lives in real time, and how much was tried is worth a line")]
+#![allow(
+    clippy::disallowed_methods,
+    clippy::print_stderr,
+    reason = "a real server lives in real time, and how much was tried is worth a line"
+)]
 
 use std::sync::Arc;
 use std::time::{Duration, Instant};
