@@ -50,6 +50,8 @@ pub const PROFILES: &[EngineProfile] = &[
     remote::PROFILE,
     #[cfg(feature = "redis")]
     redis::PROFILE,
+    #[cfg(feature = "redis")]
+    redlock::PROFILE,
     #[cfg(feature = "postgres")]
     postgres::PROFILE,
 ];
