@@ -8,7 +8,7 @@
 //! - [`postgres`]: PostgreSQL, and its standbys.
 //! - [`proxy`]: a TCP proxy that loses, delays and cuts on order.
 //! - [`redis`]: Redis servers.
-//! - [`redlock`]: several Redis servers that know nothing of each other.
+//! - [`redlock`]: several independent Redis servers.
 
 #![forbid(unsafe_code)]
 
