@@ -317,12 +317,38 @@ fn every_missing_rule_is_noticed() {
             "a quarantine of the own ttl",
             Plant { flaws: NodeFlaws { quarantine_by_own_ttl: true, ..flaws }, ..Plant::default() },
         ),
-        ("no mark of a joined lease", Plant { flaws: NodeFlaws { no_join_mark: true, ..flaws }, ..Plant::default() }),
     ];
     for (name, plant) in plants {
         let caught = (1..=4000).find(|seed| !run_schedule(*seed, plant).1.is_empty());
         let seed = caught.unwrap_or_else(|| panic!("{name} was not noticed"));
         println!("{name}: noticed with seed {seed}");
+    }
+}
+
+/// Whether a second call of a request still has the lease after the first call gave it up.
+fn keeps_a_joined_lease(seed: u64, plant: Plant) -> bool {
+    simulate(async move {
+        let world = World::new(seed, 5, 3, plant);
+        let claim = Claim::new(vec![Want::exclusive(KEY)], Duration::from_secs(2), "ada");
+        let by_request = Claim { request: Some("r1".into()), ..claim.clone() };
+        let first = world.acquire(0, by_request.clone()).await.expect("it is granted");
+        let second = world.acquire(1, by_request).await.expect("it is the same lease");
+        assert_eq!(first.lease_id, second.lease_id);
+        // As if the first call had seen too few of its votes in time.
+        let lease = LeaseKeys::from_id(&first.lease_id).expect("an id of ours");
+        world.clients[0].abandon(&lease, &world.clients[0].everybody(), 2000);
+        world.pass(300).await;
+        world.acquire(2, claim).await.is_err()
+    })
+}
+
+/// Goal: whoever joined the lease of another call keeps it when that call gives up. Method: with the mark, and without.
+#[test]
+fn a_joined_lease_cannot_be_abandoned() {
+    let plant = Plant { flaws: NodeFlaws { no_join_mark: true, ..NodeFlaws::default() }, ..Plant::default() };
+    for seed in 1..=100 {
+        assert!(keeps_a_joined_lease(seed, Plant::default()), "seed {seed}");
+        assert!(!keeps_a_joined_lease(seed, plant), "seed {seed}: the missing mark was not noticed");
     }
 }
 
