@@ -3,7 +3,7 @@
 //! A failed acquire may have locked some nodes, or may still lock them: its commands lie in the buffers of a node that
 //! does not answer. So what is owed to a node is a release *with a ban*, which an acquire that comes later runs into.
 
-use std::collections::HashMap;
+use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
@@ -26,8 +26,8 @@ const MAX_AFTER_CLOSE: Duration = Duration::from_secs(4);
 /// What one node is owed. See the module.
 #[derive(Default)]
 pub(super) struct OwedReleases {
-    /// By handle and secret.
-    entries: Mutex<HashMap<String, OwedRelease>>,
+    /// By handle and secret; in an order, so that a simulation can be repeated.
+    entries: Mutex<BTreeMap<String, OwedRelease>>,
     added: Notify,
     changed: Notify,
 }
@@ -130,7 +130,7 @@ impl OwedReleases {
         all
     }
 
-    fn lock(&self) -> MutexGuard<'_, HashMap<String, OwedRelease>> {
+    fn lock(&self) -> MutexGuard<'_, BTreeMap<String, OwedRelease>> {
         self.entries.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
