@@ -8,6 +8,7 @@
 //! - [`postgres`]: PostgreSQL, and its standbys.
 //! - [`proxy`]: a TCP proxy that loses, delays and cuts on order.
 //! - [`redis`]: Redis servers.
+//! - [`redlock`]: several independent Redis servers.
 
 #![forbid(unsafe_code)]
 
@@ -16,6 +17,7 @@ pub mod pgbouncer;
 pub mod postgres;
 pub mod proxy;
 pub mod redis;
+pub mod redlock;
 
 use std::net::TcpListener;
 

@@ -14,7 +14,7 @@ use rustix::process::{Pid, Signal, kill_process};
 use crate::frozen_clock::FrozenClock;
 
 /// How long anything here may take.
-const START_DEADLINE: Duration = Duration::from_secs(60);
+const START_DEADLINE: Duration = Duration::from_secs(20);
 const POLL_EVERY: Duration = Duration::from_millis(10);
 
 /// The settings under which a lease is durable and fenced.
@@ -77,7 +77,7 @@ impl RedisServer {
         let settings = settings.iter().map(|setting| (*setting).to_owned()).collect();
         let mut server = Self { dir, port: crate::free_port(), settings, clock, running: Mutex::default() };
         // Another test may take the port between the look and the start.
-        for _ in 0..20 {
+        for _ in 0..5 {
             server.spawn_server();
             if server.is_started() {
                 return server;
@@ -193,7 +193,11 @@ impl RedisServer {
     /// If there is no redis-cli.
     pub fn command(&self, words: &[&str]) -> String {
         let port = self.port.to_string();
-        let ran = Command::new("redis-cli").args(["-p", &port]).args(words).output();
+        let mut cli = Command::new("redis-cli");
+        if let Some(password) = self.settings.iter().find_map(|setting| setting.strip_prefix("--requirepass ")) {
+            cli.env("REDISCLI_AUTH", password);
+        }
+        let ran = cli.args(["-p", &port]).args(words).output();
         let ran = ran.expect("redis-cli is not installed, and these tests need it: apt-get install redis-server");
         String::from_utf8_lossy(&ran.stdout).into_owned()
     }

@@ -22,7 +22,7 @@ use tokio::runtime::Handle;
 use tokio::sync::watch;
 
 use crate::clock::{Clock, until};
-use crate::engine::{Claim, Engine, Grant, Mode, Renewal, Want};
+use crate::engine::{Claim, Engine, FindingKind, Grant, Mode, Promise, Renewal, Want};
 use crate::error::{BoxError, Error, Refusal};
 use crate::lease::{FencedLease, Lease, LeaseTimes, Lost, RenewalTask, SharedLease};
 
@@ -258,9 +258,10 @@ impl FencedAcquire {
         let promises = self.0.engine.promises();
         if !promises.fencing {
             return Err(Error::Invalid(format!(
-                "the {} engine, as configured, promises no fencing, so its leases have no token: \
+                "the {} engine, as configured, promises no fencing, so its leases have no token: {}\
                  drop .fenced() if a double run would only waste work, else use another engine",
-                promises.engine
+                promises.engine,
+                why_no_fencing(self.0.engine.as_ref()).await
             )));
         }
         let (lease, grant) = self.0.take().await?;
@@ -282,6 +283,14 @@ impl IntoFuture for FencedAcquire {
     fn into_future(self) -> Self::IntoFuture {
         Box::pin(self.take())
     }
+}
+
+/// What the engine finds to be the cause, as the beginning of a sentence; empty if it cannot say.
+async fn why_no_fencing(engine: &dyn Engine) -> String {
+    let findings = engine.examine().await.unwrap_or_default();
+    let denies = |kind: &FindingKind| matches!(kind, FindingKind::Denies(all) if all.contains(&Promise::Fencing));
+    let causes: Vec<String> = findings.into_iter().filter(|found| denies(&found.kind)).map(|f| f.sentence).collect();
+    if causes.is_empty() { String::new() } else { format!("{} Change that, or ", causes.join(" ")) }
 }
 
 /// Why there is no result of the work.

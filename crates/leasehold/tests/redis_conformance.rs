@@ -1,5 +1,10 @@
 //! The conformance suite against the Redis engine, on real servers: each law has a server of its own.
 #![cfg(feature = "redis")]
+#![allow(
+    clippy::disallowed_methods,
+    clippy::print_stderr,
+    reason = "a real server lives in real time, and how much was tried is worth a line"
+)]
 
 use std::collections::VecDeque;
 use std::sync::{Arc, Mutex};
@@ -31,14 +36,14 @@ impl RedisSubject {
     }
 
     fn server(&self) -> Arc<RedisServer> {
-        self.server.lock().unwrap().clone().expect("a fresh engine was made")
+        self.server.lock().expect("nobody panics with it").clone().expect("a fresh engine was made")
     }
 
     async fn open(&self) -> Arc<dyn Engine> {
         let url = format!("{}{}", self.server().url(), self.query);
         let mut members: Vec<Arc<dyn Engine>> = Vec::new();
         for _ in 0..self.members {
-            members.push(RedisEngine::open(RedisOptions::from_url(&url).unwrap()).await.expect("it opens"));
+            members.push(RedisEngine::open(RedisOptions::from_url(&url).expect("a url")).await.expect("it opens"));
         }
         if members.len() == 1 { members.remove(0) } else { Fleet::new(members) }
     }
@@ -48,7 +53,7 @@ impl Subject for RedisSubject {
     fn fresh(&self) -> BoxFuture<'_, Arc<dyn Engine>> {
         Box::pin(async {
             let server = Arc::new(RedisServer::start(self.settings));
-            *self.server.lock().unwrap() = Some(server);
+            *self.server.lock().expect("nobody panics with it") = Some(server);
             self.open().await
         })
     }
@@ -91,20 +96,23 @@ fn keeps_the_laws(subject: fn() -> RedisSubject) {
         for _ in 0..LAWS_AT_ONCE {
             scope.spawn(|| {
                 loop {
-                    let Some(name) = todo.lock().unwrap().pop_front() else { return };
+                    let Some(name) = todo.lock().expect("nobody panics with it").pop_front() else { return };
                     let law = std::panic::catch_unwind(|| run_alone(name, &subject()));
-                    *tried.lock().unwrap() += 1;
+                    *tried.lock().expect("nobody panics with it") += 1;
                     if let Err(panic) = law {
                         let text = panic.downcast_ref::<String>().cloned();
                         let text = text.or_else(|| panic.downcast_ref::<&str>().map(|text| (*text).to_owned()));
-                        broken.lock().unwrap().push(format!("{name}: {}", text.unwrap_or_default()));
+                        broken
+                            .lock()
+                            .expect("nobody panics with it")
+                            .push(format!("{name}: {}", text.unwrap_or_default()));
                     }
                 }
             });
         }
     });
-    let broken = broken.into_inner().unwrap();
-    eprintln!("{} laws tried, {} broken", tried.into_inner().unwrap(), broken.len());
+    let broken = broken.into_inner().expect("nobody panics with it");
+    eprintln!("{} laws tried, {} broken", tried.into_inner().expect("nobody panics with it"), broken.len());
     assert!(broken.is_empty(), "{}", broken.join("\n"));
 }
 

@@ -1,5 +1,10 @@
 //! Every script in `tests/scenarios/` against the Redis engine: a real server whose wall clock is the script's.
 #![cfg(feature = "redis")]
+#![allow(
+    clippy::disallowed_methods,
+    clippy::print_stderr,
+    reason = "a real server lives in real time, and how much was tried is worth a line"
+)]
 
 use std::path::Path;
 use std::sync::Arc;

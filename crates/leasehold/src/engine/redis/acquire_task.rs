@@ -267,15 +267,7 @@ impl AcquireTask {
                     self.cancel(&ticket).await;
                     return Step::Done(Some(Err(unavailable(self.attempt(), CLOSED.into()))));
                 }
-                () = clock.sleep_until(look.min(end)) => {
-                    if self.now() < end {
-                        let record = (self.text.handle.clone(), self.text.fingerprint.clone());
-                        let beaten = beat(&self.shared.node, slot_of(&self.text.handle), &[record]).await;
-                        beaten.map(|mut replies| replies.remove(0))
-                    } else {
-                        self.leave("patience", if self.repeated { self.text.life_ms } else { 0 }).await
-                    }
-                }
+                () = clock.sleep_until(look.min(end)) => self.look_or_leave(end).await,
             };
             match reply {
                 Ok(ClaimReply::Waiting(next)) => {
@@ -302,6 +294,16 @@ impl AcquireTask {
                 }
             }
         }
+    }
+
+    /// Asks the server how the wait stands; ends it when patience is over.
+    async fn look_or_leave(&self, end: Time) -> Result<ClaimReply, CallError> {
+        if self.now() >= end {
+            return self.leave("patience", if self.repeated { self.text.life_ms } else { 0 }).await;
+        }
+        let record = (self.text.handle.clone(), self.text.fingerprint.clone());
+        let mut replies = beat(&self.shared.node, slot_of(&self.text.handle), &[record]).await?;
+        replies.pop().ok_or_else(|| CallError::Unknown("a beat was not answered".into()))
     }
 
     /// When the server should be asked again.

@@ -96,6 +96,8 @@ impl RedisEngine {
                 }
             });
         }
+        // The others as well, so that the first requests do not wait for them. If one fails, its first request tries again.
+        let _ = tokio::join!(node.connection(1), node.connection(2), node.connection(3));
         let strong = first_denial(&node.findings()).is_none();
         if strong {
             node.swear_fencing();

@@ -16,39 +16,15 @@ use super::claim_text::{ClaimText, record_key, release};
 use super::decode::{
     ClaimReply, HeldReply, OwnerReply, claim_replies, claim_reply, inspected, observe_reply, owner_reply,
 };
+use super::fuzz_support::{Random, from_env, parse_numbers, parse_wants, sorted};
 use super::scripts::{Layout, Script};
 use crate::engine::from_book::{acquire, resource, wants};
-use crate::engine::{Claim, Mode, Resource, Want};
+use crate::engine::{Claim, Mode, Want};
 
 /// 2026-11-17, in microseconds: the counter of tokens begins there.
 const BASE_MICROS: u64 = 1_794_900_000_000_000;
 const NAMES: [(&str, u32); 4] = [("a", 2), ("b", 3), ("c", 5), ("a seat, row é", 2)];
 const OPERATIONS_PER_TRIAL: usize = 75;
-
-fn from_env(name: &str, default: u64) -> u64 {
-    std::env::var(name).ok().and_then(|text| text.parse().ok()).unwrap_or(default)
-}
-
-/// Splitmix64: the same numbers from the same seed.
-struct Random(u64);
-
-impl Random {
-    fn next(&mut self) -> u64 {
-        self.0 = self.0.wrapping_add(0x9e37_79b9_7f4a_7c15);
-        let mut bits = self.0;
-        bits = (bits ^ (bits >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
-        bits = (bits ^ (bits >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
-        bits ^ (bits >> 31)
-    }
-
-    fn below(&mut self, bound: usize) -> usize {
-        (self.next() % bound as u64) as usize
-    }
-
-    fn one_in(&mut self, bound: usize) -> bool {
-        self.below(bound) == 0
-    }
-}
 
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 enum CallState {
@@ -254,7 +230,8 @@ impl Trial<'_> {
         }
     }
 
-    fn try_acquire(&mut self) {
+    /// A new claim, or a request that was there before.
+    fn random_claim_or_retry(&mut self) -> Claim {
         let mut claim = self.random_claim();
         if let Some(id) = &claim.request
             && let Some(earlier) = self.calls.iter().rev().find(|call| call.request.as_ref() == Some(id))
@@ -271,6 +248,11 @@ impl Trial<'_> {
             // A wait that ended unnoticed would be answered with the grant of the retry: a known difference.
             self.settle();
         }
+        claim
+    }
+
+    fn try_acquire(&mut self) {
+        let claim = self.random_claim_or_retry();
         let id = self.next_id;
         let mut bits = [0; 32];
         for chunk in bits.chunks_mut(8) {
@@ -544,34 +526,6 @@ impl Trial<'_> {
         let left: Vec<&String> = keys.difference(&known).filter(|key| !key.starts_with("leasehold:q:")).collect();
         assert!(left.is_empty(), "left behind: {left:?}");
     }
-}
-
-fn sorted(mut resource: Resource) -> Resource {
-    resource.holders.sort_by(|one, other| one.holder.cmp(&other.holder));
-    resource.holders.iter_mut().for_each(|holding| holding.token = None);
-    resource
-}
-
-fn parse_wants(text: &ClaimText) -> Vec<Want> {
-    let mode = |word: &str| match word {
-        "x" => Mode::Exclusive,
-        "s" => Mode::Shared,
-        permits => {
-            let (count, capacity) = permits[1..].split_once('/').expect("permits");
-            Mode::Permits { count: count.parse().expect("a count"), capacity: capacity.parse().expect("a capacity") }
-        }
-    };
-    let lines = text.static_part.lines().skip(2);
-    lines
-        .map(|line| line.split_once(' ').expect("a want"))
-        .map(|(word, key)| Want { name: key.into(), mode: mode(word) })
-        .collect()
-}
-
-/// Ttl, cap and delay.
-fn parse_numbers(text: &ClaimText) -> Vec<u64> {
-    let head = text.static_part.lines().next().expect("a head");
-    head.split(' ').skip(1).take(3).map(|word| word.parse().expect("a number")).collect()
 }
 
 /// Goal: the scripts decide as the book does, whatever is asked in whatever order.

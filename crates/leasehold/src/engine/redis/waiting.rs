@@ -153,6 +153,10 @@ impl WaitRegistry {
             let verified = node.verify_again().await.map(drop);
             // Messages may have been missed.
             let beaten = if verified.is_ok() { self.beat_all(&node).await } else { verified };
+            if beaten.is_ok() {
+                // The other connections were probably lost with this one.
+                let _ = tokio::join!(node.connection(1), node.connection(2), node.connection(3));
+            }
             failures = if beaten.is_ok() { 0 } else { failures.saturating_add(1) };
         }
     }
