@@ -41,9 +41,13 @@ impl RedisSubject {
 
     async fn open(&self) -> Arc<dyn Engine> {
         let url = format!("{}{}", self.server().url(), self.query);
+        // All at once: a law counts how long it takes to open them again.
+        let opening: Vec<_> = (0..self.members)
+            .map(|_| tokio::spawn(RedisEngine::open(RedisOptions::from_url(&url).expect("a url"))))
+            .collect();
         let mut members: Vec<Arc<dyn Engine>> = Vec::new();
-        for _ in 0..self.members {
-            members.push(RedisEngine::open(RedisOptions::from_url(&url).expect("a url")).await.expect("it opens"));
+        for opened in opening {
+            members.push(opened.await.expect("no panic").expect("it opens"));
         }
         if members.len() == 1 { members.remove(0) } else { Fleet::new(members) }
     }
