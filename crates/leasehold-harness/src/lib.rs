@@ -3,17 +3,21 @@
 //! A server that is not installed makes a test fail, with the name of the package: a test that is skipped in silence
 //! says nothing.
 //!
-//! - [`frozen_clock`], a wall clock set by hand, for a server that is a process of its own.
-//! - [`postgres`], PostgreSQL.
-//! - [`proxy`], a TCP proxy that loses, delays and cuts on order.
-//! - [`redis`], Redis.
+//! - [`frozen_clock`]: a wall clock set by hand, for a server that is a process of its own.
+//! - [`pgbouncer`]: PgBouncer, a pooler in front of PostgreSQL.
+//! - [`postgres`]: PostgreSQL, and its standbys.
+//! - [`proxy`]: a TCP proxy that loses, delays and cuts on order.
+//! - [`redis`]: Redis servers.
+//! - [`redlock`]: several independent Redis servers.
 
 #![forbid(unsafe_code)]
 
 pub mod frozen_clock;
+pub mod pgbouncer;
 pub mod postgres;
 pub mod proxy;
 pub mod redis;
+pub mod redlock;
 
 use std::net::TcpListener;
 

@@ -71,7 +71,7 @@ impl Cluster {
         *self.shell.lock().expect("nobody panics with it") = Some(shell.expect("a shell can be run"));
         let ready = || {
             let status = std::fs::read_to_string(self.dir.join("postmaster.pid")).unwrap_or_default();
-            status.lines().nth(7).is_some_and(|line| line.trim() == "ready")
+            status.lines().nth(7).is_some_and(|line| matches!(line.trim(), "ready" | "standby"))
         };
         self.wait("start", ready);
     }
@@ -108,16 +108,44 @@ impl Cluster {
         assert!(killed.success(), "the postmaster is killed");
         self.crash();
         // Backends may still hold the shared memory; the next postmaster refuses to start beside them.
-        let lock = self.dir.join("postmaster.pid");
-        for _ in 0..START_DEADLINE.as_millis() / POLL_EVERY.as_millis() {
-            let left = Command::new("pgrep").args(["-f", &format!("postgres.*{}", self.port)]).output();
-            if left.is_ok_and(|found| found.stdout.is_empty()) {
-                break;
-            }
-            #[expect(clippy::disallowed_methods, reason = "another process cannot be waited for under virtual time")]
-            std::thread::sleep(POLL_EVERY);
-        }
-        let _ = std::fs::remove_file(lock);
+        self.wait("end", || !self.has_processes());
+        let _ = std::fs::remove_file(self.dir.join("postmaster.pid"));
+    }
+
+    /// Whether any process still works in the server's directory.
+    fn has_processes(&self) -> bool {
+        let processes = std::fs::read_dir("/proc").into_iter().flatten().flatten();
+        let place = |process: std::fs::DirEntry| std::fs::read_link(process.path().join("cwd")).ok();
+        processes.filter_map(place).any(|cwd| cwd == self.dir)
+    }
+
+    /// Makes a standby of this server, which streams from it under this name.
+    ///
+    /// # Panics
+    ///
+    /// If it cannot be made.
+    #[must_use]
+    pub fn start_standby(&self, name: &str) -> Self {
+        let mut random = [0; 8];
+        getrandom::fill(&mut random).expect("the operating system has random bytes");
+        let dir = std::env::temp_dir().join(format!("leasehold-pg-{:016x}", u64::from_be_bytes(random)));
+        let source = format!("host=127.0.0.1 port={} user=postgres application_name={name}", self.port);
+        let made = as_postgres(&program("pg_basebackup"))
+            .args(["-R", "-X", "stream", "-c", "fast", "--no-sync", "-d", &source, "-D"])
+            .arg(&dir)
+            .current_dir("/")
+            .output()
+            .expect("pg_basebackup can be run");
+        assert!(made.status.success(), "pg_basebackup: {}", String::from_utf8_lossy(&made.stderr));
+        let standby = Self {
+            dir,
+            port: crate::free_port(),
+            settings: self.settings.clone(),
+            shell: Mutex::default(),
+            databases: AtomicU64::new(0),
+        };
+        standby.start_server();
+        standby
     }
 
     /// The port on the loopback interface.
@@ -224,7 +252,7 @@ fn program(name: &str) -> PathBuf {
 }
 
 /// The server refuses to run as root, and so it is run by its own user.
-fn as_postgres(program: &Path) -> Command {
+pub(crate) fn as_postgres(program: &Path) -> Command {
     let root = std::fs::metadata("/proc/self").is_ok_and(|me| me.uid() == 0);
     if !root {
         return Command::new(program);

@@ -10,7 +10,7 @@ use crate::engine::{Engine, Finding, LeaseId, Promises, Query, Renewal, Resource
 use crate::error::Error;
 
 /// Engines of later versions, so that their URLs get an answer that helps.
-const ENGINES_TO_COME: [&str; 4] = ["redlock", "etcd", "etcds", "zk"];
+const ENGINES_TO_COME: [&str; 3] = ["etcd", "etcds", "zk"];
 
 /// How many resources one request for a list asks for.
 const RESOURCES_PER_PAGE: usize = 1000;
@@ -50,7 +50,7 @@ pub struct Leasehold {
 
 impl Leasehold {
     /// Opens an engine by its URL: `embedded:DIR`, `leasehold://host:port` for a server, `redis://host:port`,
-    /// `postgres://user@host/database`.
+    /// `redlock://h1:port,h2:port,h3:port`, `postgres://user@host/database`.
     ///
     /// # Errors
     ///
@@ -81,6 +81,7 @@ impl Leasehold {
             "leasehold" | "leaseholds" => open_remote(url).await,
             "postgres" | "postgresql" => open_postgres(url).await,
             "redis" | "rediss" => open_redis(url).await,
+            "redlock" => open_redlock(url).await,
             later if ENGINES_TO_COME.contains(&later) => Err(Error::Invalid(format!(
                 "the engine for {later}:// comes with a later version of Leasehold: use embedded:DIR or leasehold://host:port"
             ))),
@@ -309,6 +310,19 @@ async fn open_redis(url: &str) -> Result<Leasehold, Error> {
     use crate::engine::redis::{RedisEngine, RedisOptions};
     let engine = RedisEngine::open(RedisOptions::from_url(url)?).await?;
     Ok(Leasehold::with_engine(engine, SystemClock::shared()))
+}
+
+#[cfg(feature = "redis")]
+async fn open_redlock(url: &str) -> Result<Leasehold, Error> {
+    use crate::clock::SystemClock;
+    use crate::engine::redlock::{Redlock, RedlockOptions};
+    let engine = Redlock::open(RedlockOptions::from_url(url)?).await?;
+    Ok(Leasehold::with_engine(engine, SystemClock::shared()))
+}
+
+#[cfg(not(feature = "redis"))]
+async fn open_redlock(url: &str) -> Result<Leasehold, Error> {
+    open_redis(url).await
 }
 
 #[cfg(not(feature = "redis"))]

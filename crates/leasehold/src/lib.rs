@@ -41,11 +41,14 @@
 //! - [`mod@error`]: why there is no grant; one variant per thing to do next.
 //! - [`clock`]: the only place that asks the machine what time it is.
 //! - [`engine`]: the contract for what decides grants, and the engines.
+//! - `advisory` (feature `postgres`): PostgreSQL's advisory locks, as they are.
 //! - `testkit` (feature `testkit`): a clock set by hand, an engine that fails on order, text scenarios.
 //! - `conformance` (feature `testkit`): the suite that every engine passes.
 #![forbid(unsafe_code)]
 
 pub mod acquire;
+#[cfg(feature = "postgres")]
+pub mod advisory;
 pub mod client;
 pub mod clock;
 #[cfg(any(test, feature = "testkit"))]

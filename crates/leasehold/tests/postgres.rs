@@ -1,4 +1,5 @@
 //! The PostgreSQL engine: the conformance suite on a real server, alone and as a fleet, and with a real reopen.
+#![allow(clippy::disallowed_methods, clippy::unwrap_used, clippy::print_stdout)] // a real server lives in real time
 
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, OnceLock};

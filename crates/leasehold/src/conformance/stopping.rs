@@ -62,6 +62,9 @@ pub(super) async fn reopened<'s>(case: LawCase<'s>, meanwhile: Duration) -> Opti
 /// Method: two leases, one over permits; restart; their owners go on, others are kept out, tokens rise.
 pub(super) async fn a_durable_engine_remembers(subject: &dyn Subject) {
     let case = LawCase::new(subject).await;
+    if !case.promises.durable {
+        return;
+    }
     let ada = case.granted(Claim { max_hold: Some(case.units(20)), ..case.claim("ada", "seat") }).await;
     let pool = |who: &str, count| Claim { wants: vec![permits("pool", count, 3)], ..case.claim(who, "pool") };
     let (bob, too_many, fits) = (case.granted(pool("bob", 2)).await, pool("cy", 2), pool("cy", 1));

@@ -36,6 +36,8 @@ mod keys;
 pub mod postgres;
 #[cfg(feature = "redis")]
 pub mod redis;
+#[cfg(feature = "redis")]
+pub mod redlock;
 #[cfg(feature = "remote")]
 pub mod remote;
 mod watch;

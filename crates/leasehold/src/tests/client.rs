@@ -22,14 +22,14 @@ async fn a_wrong_url_gets_a_sentence_that_helps() {
         ("embedded:", "embedded: wants a directory, as in embedded:./leases"),
         ("embedded://leases", "embedded: is followed by a path, without //, as in embedded:/var/lib/leases"),
         (
-            "redlock://:hunter2@h",
-            "the engine for redlock:// comes with a later version of Leasehold: use embedded:DIR or leasehold://host:port",
+            "etcd://:hunter2@h",
+            "the engine for etcd:// comes with a later version of Leasehold: use embedded:DIR or leasehold://host:port",
         ),
     ];
     for (url, sentence) in cases {
         assert_eq!(refusal_of(url).await, sentence, "{url}");
     }
-    for later in ["redlock", "etcd", "zk", "postgres"] {
+    for later in ["etcd", "zk", "postgres"] {
         assert!(refusal_of(&format!("{later}://h")).await.contains("later version"), "{later}");
     }
 }

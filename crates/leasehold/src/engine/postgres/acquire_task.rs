@@ -1,7 +1,7 @@
 //! One acquire, from its first try to its reply, even if its caller or the connection goes away.
 //!
 //! ```text
-//!   Engine::acquire ──▶ AcquireTask (a tokio task) ──▶ tries, one after the other ──▶ oneshot ──▶ AcquireFuture
+//!   Engine::acquire ──▶ PostgresAcquireTask (a tokio task) ──▶ tries, one after the other ──▶ oneshot ──▶ PostgresAcquireFuture
 //! ```
 //!
 //! # Laws
@@ -25,7 +25,7 @@ use tokio::sync::oneshot;
 
 use super::batch::{OperationKind, ServerClaim, Verdict, WriteOperation};
 use super::ids::{Bits, lease_id};
-use super::shared::{CLOSED, EngineShared, MAX_OUTAGE, RETRY_FOR};
+use super::shared::{CLOSED, MAX_OUTAGE, PostgresShared, RETRY_FOR};
 use super::sql_error::{Cause, SqlFailure};
 use super::wait_registry::{Subscription, WaitAnswer};
 use super::wait_task::patience_ms;
@@ -34,11 +34,11 @@ use crate::clock::Clock as _;
 use crate::engine::{Claim, Grant};
 use crate::error::{Error, Refusal};
 
-type AcquireResult = Result<Grant, Error>;
+type PostgresAcquireResult = Result<Grant, Error>;
 
 /// See the module.
-pub(super) struct AcquireTask {
-    shared: Arc<EngineShared>,
+pub(super) struct PostgresAcquireTask {
+    shared: Arc<PostgresShared>,
     claim: Arc<ServerClaim>,
     wait: Duration,
     handle: Bits,
@@ -50,9 +50,9 @@ pub(super) struct AcquireTask {
 }
 
 /// The caller's future. Dropping it gives the acquire up.
-pub(super) struct AcquireFuture {
-    shared: Arc<EngineShared>,
-    from: oneshot::Receiver<AcquireResult>,
+pub(super) struct PostgresAcquireFuture {
+    shared: Arc<PostgresShared>,
+    from: oneshot::Receiver<PostgresAcquireResult>,
     drawn: bool,
     attempt: String,
     /// Set when it is dropped.
@@ -61,7 +61,7 @@ pub(super) struct AcquireFuture {
 
 /// Why an acquire was abandoned before it was decided.
 #[derive(Clone, Copy, PartialEq, Eq)]
-enum Abandoned {
+enum AbandonedBy {
     CallerGone,
     Closing,
 }
@@ -69,7 +69,7 @@ enum Abandoned {
 /// What comes after a verdict.
 enum Next {
     /// The result.
-    Done(AcquireResult),
+    Done(PostgresAcquireResult),
     /// The claim waits in its queues; its secret is the one that the server has.
     Wait(Bits),
     /// Another try: as it is, or with waiting, or with a new handle.
@@ -89,9 +89,9 @@ struct TriesSoFar {
     away: Option<Time>,
 }
 
-impl AcquireTask {
+impl PostgresAcquireTask {
     /// Spawns the task. The claim was checked.
-    pub fn start(shared: &Arc<EngineShared>, claim: &Claim, with_tokens: bool) -> AcquireFuture {
+    pub fn start(shared: &Arc<PostgresShared>, claim: &Claim, with_tokens: bool) -> PostgresAcquireFuture {
         let handle = match &claim.request {
             Some(request) => Bits::from_request(&claim.principal, request),
             None => Bits::draw_random(),
@@ -110,10 +110,10 @@ impl AcquireTask {
         let (to, from) = oneshot::channel();
         let (attempt, gone) = (task.attempt(), task.gone.clone());
         shared.spawn_task(task.run(to));
-        AcquireFuture { shared: shared.clone(), from, drawn, attempt, gone }
+        PostgresAcquireFuture { shared: shared.clone(), from, drawn, attempt, gone }
     }
 
-    async fn run(mut self, mut to: oneshot::Sender<AcquireResult>) {
+    async fn run(mut self, mut to: oneshot::Sender<PostgresAcquireResult>) {
         let shared = self.shared.clone();
         let counted = shared.count_in_flight();
         let Some(answer) = self.run_tries(&mut to, counted).await else { return };
@@ -127,9 +127,9 @@ impl AcquireTask {
     /// The result; none when nobody waits for it any more.
     async fn run_tries<'s>(
         &mut self,
-        to: &mut oneshot::Sender<AcquireResult>,
+        to: &mut oneshot::Sender<PostgresAcquireResult>,
         counted: super::shared::InFlight<'s>,
-    ) -> Option<AcquireResult> {
+    ) -> Option<PostgresAcquireResult> {
         let shared = self.shared.clone();
         let patience = shared.clock().now().plus(self.wait);
         let mut tries = TriesSoFar::default();
@@ -252,8 +252,8 @@ impl AcquireTask {
         failure: SqlFailure,
         tries: &mut TriesSoFar,
         patience: Time,
-        to: &mut oneshot::Sender<AcquireResult>,
-    ) -> Option<Option<AcquireResult>> {
+        to: &mut oneshot::Sender<PostgresAcquireResult>,
+    ) -> Option<Option<PostgresAcquireResult>> {
         let now = self.shared.real_clock.now();
         let give_up = match &failure {
             SqlFailure::Never(_) | SqlFailure::Refused(_) => true,
@@ -287,7 +287,7 @@ impl AcquireTask {
         if tries.maybe && self.drawn {
             self.ban().await;
         }
-        if abandoned == Abandoned::CallerGone {
+        if abandoned == AbandonedBy::CallerGone {
             return Some(None);
         }
         let failure = SqlFailure::Away(Cause::new(CLOSED));
@@ -300,7 +300,7 @@ impl AcquireTask {
         place: &mut Subscription,
         secret: Bits,
         patience: Time,
-        to: &mut oneshot::Sender<AcquireResult>,
+        to: &mut oneshot::Sender<PostgresAcquireResult>,
     ) -> Option<Next> {
         let answer = tokio::select! {
             biased;
@@ -328,9 +328,14 @@ impl AcquireTask {
     }
 
     /// Nobody waits for a claim that waits in its queues: it leaves them.
-    async fn leave(&self, abandoned: Abandoned, place: &mut Subscription, secret: Bits) -> Option<AcquireResult> {
+    async fn leave(
+        &self,
+        abandoned: AbandonedBy,
+        place: &mut Subscription,
+        secret: Bits,
+    ) -> Option<PostgresAcquireResult> {
         let _counted = self.shared.count_in_flight();
-        let closing = abandoned == Abandoned::Closing;
+        let closing = abandoned == AbandonedBy::Closing;
         let last = self.shared.waiting.unsubscribe(place);
         let mut kept = None;
         if let Ok(WaitAnswer::Granted { token, remaining, renewable }) = place.answer.try_recv() {
@@ -371,10 +376,10 @@ impl AcquireTask {
     }
 
     /// Completes when nobody waits for the result any more.
-    async fn abandoned(&self, to: &mut oneshot::Sender<AcquireResult>) -> Abandoned {
+    async fn abandoned(&self, to: &mut oneshot::Sender<PostgresAcquireResult>) -> AbandonedBy {
         tokio::select! {
-            () = to.closed() => Abandoned::CallerGone,
-            () = self.shared.closed.cancelled() => Abandoned::Closing,
+            () = to.closed() => AbandonedBy::CallerGone,
+            () = self.shared.closed.cancelled() => AbandonedBy::Closing,
         }
     }
 
@@ -401,7 +406,7 @@ impl AcquireTask {
     }
 }
 
-impl EngineShared {
+impl PostgresShared {
     /// Releases a lease that nobody will use. If that fails, it lapses.
     pub async fn release_unseen(&self, grant: &Grant) {
         if let Some((handle, secret)) = super::ids::parse_lease_id(&grant.lease_id) {
@@ -433,10 +438,10 @@ impl EngineShared {
     }
 }
 
-impl Future for AcquireFuture {
-    type Output = AcquireResult;
+impl Future for PostgresAcquireFuture {
+    type Output = PostgresAcquireResult;
 
-    fn poll(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<AcquireResult> {
+    fn poll(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<PostgresAcquireResult> {
         Pin::new(&mut self.from).poll(context).map(|answer| {
             // The task always sends a result, unless its runtime was shut down.
             answer.unwrap_or_else(|_| {
@@ -447,7 +452,7 @@ impl Future for AcquireFuture {
     }
 }
 
-impl Drop for AcquireFuture {
+impl Drop for PostgresAcquireFuture {
     fn drop(&mut self) {
         self.gone.store(true, Ordering::SeqCst);
         self.from.close();

@@ -30,7 +30,7 @@ pub(super) const ANSWER_TIMEOUT: Duration = Duration::from_secs(10);
 const OPEN_TIMEOUT: Duration = Duration::from_secs(8);
 
 /// How connections are made. Shared by all of them.
-pub(super) struct Connector {
+pub(super) struct ServerConnector {
     pub options: PostgresEngineOptions,
     pub runtime: Handle,
     texts: Vec<String>,
@@ -40,14 +40,14 @@ pub(super) struct Connector {
 
 /// Which address a connection goes to.
 #[derive(Clone, Copy, PartialEq, Eq)]
-pub(super) enum Route {
+pub(super) enum ConnectionRoute {
     /// The address of the URL, perhaps a pooler.
     Statements,
     /// The server itself: messages do not come through a pooler.
     Messages,
 }
 
-impl Connector {
+impl ServerConnector {
     pub fn new(options: PostgresEngineOptions, runtime: Handle) -> Self {
         let texts = Sql::texts(&options.schema);
         let check = PromiseCheck::new(options.clocks_synced);
@@ -59,9 +59,9 @@ impl Connector {
         !self.options.pooler || self.options.listen.is_some()
     }
 
-    fn address(&self, route: Route) -> &DatabaseAddress {
+    fn address(&self, route: ConnectionRoute) -> &DatabaseAddress {
         match (&self.options.listen, route) {
-            (Some(listen), Route::Messages) => listen,
+            (Some(listen), ConnectionRoute::Messages) => listen,
             _ => &self.options.address,
         }
     }
@@ -69,7 +69,7 @@ impl Connector {
     /// Opens a connection and checks it. Messages go to `messages`.
     pub async fn open(
         self: &Arc<Self>,
-        route: Route,
+        route: ConnectionRoute,
         messages: Option<UnboundedSender<Notification>>,
     ) -> Result<EngineConnection, SqlFailure> {
         let connection = match timeout(OPEN_TIMEOUT, self.connect(route, messages)).await {
@@ -84,7 +84,7 @@ impl Connector {
 
     async fn connect(
         self: &Arc<Self>,
-        route: Route,
+        route: ConnectionRoute,
         messages: Option<UnboundedSender<Notification>>,
     ) -> Result<EngineConnection, SqlFailure> {
         let connected = self.address(route).connect_with_messages().await;
@@ -108,7 +108,7 @@ impl Connector {
             }
         });
         let prepared = std::array::from_fn(|_| OnceCell::new());
-        let pooled = self.options.pooler && route == Route::Statements;
+        let pooled = self.options.pooler && route == ConnectionRoute::Statements;
         if !pooled {
             let settings = self.session_settings();
             client.batch_execute(&settings).await.map_err(|error| SqlFailure::from_connecting(&error))?;
@@ -131,7 +131,7 @@ impl Connector {
 /// One connection. Statements that are sent together are answered in order.
 pub(super) struct EngineConnection {
     client: Client,
-    connector: Arc<Connector>,
+    connector: Arc<ServerConnector>,
     prepared: [OnceCell<Statement>; Sql::COUNT],
     /// A commit was acknowledged although its wait for a synchronous standby was cut short.
     commit_in_doubt: Arc<AtomicBool>,
@@ -199,13 +199,13 @@ impl EngineConnection {
 }
 
 /// A connection that several callers share, opened again when it is gone.
-pub(super) struct SharedConnection {
-    connector: Arc<Connector>,
+pub(super) struct SharedServerConnection {
+    connector: Arc<ServerConnector>,
     slot: tokio::sync::Mutex<Option<Arc<EngineConnection>>>,
 }
 
-impl SharedConnection {
-    pub fn new(connector: Arc<Connector>) -> Self {
+impl SharedServerConnection {
+    pub fn new(connector: Arc<ServerConnector>) -> Self {
         Self { connector, slot: tokio::sync::Mutex::default() }
     }
 
@@ -218,7 +218,7 @@ impl SharedConnection {
         if let Some(connection) = slot.as_ref().filter(|connection| !connection.is_closed()) {
             return Ok(connection.clone());
         }
-        let connection = Arc::new(self.connector.open(Route::Statements, None).await?);
+        let connection = Arc::new(self.connector.open(ConnectionRoute::Statements, None).await?);
         *slot = Some(connection.clone());
         Ok(connection)
     }

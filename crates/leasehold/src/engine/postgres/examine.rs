@@ -3,7 +3,7 @@
 use leasehold_postgres::tokio_postgres::Row;
 use leasehold_postgres::tokio_postgres::types::Type;
 
-use super::shared::EngineShared;
+use super::shared::PostgresShared;
 use super::sql_error::SqlFailure;
 use super::verify::read_facts;
 use crate::engine::{Finding, Promise};
@@ -28,7 +28,7 @@ const STATE: &str = "SELECT current_setting('max_connections')::bigint - (SELECT
          WHERE c.relname = 'watch_state' AND c.relkind = 'r' AND n.nspname <> $2), \
      current_setting('server_version'), current_setting('synchronous_standby_names')";
 
-impl EngineShared {
+impl PostgresShared {
     /// See [`crate::engine::Engine::examine`].
     pub(super) async fn examine_server(&self) -> Result<Vec<Finding>, Error> {
         let attempt = || "examine the engine".to_owned();

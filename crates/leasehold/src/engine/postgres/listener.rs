@@ -10,9 +10,9 @@ use std::time::Duration;
 use tokio::sync::mpsc::unbounded_channel;
 use tokio::sync::oneshot;
 
-use super::connection::Route;
+use super::connection::ConnectionRoute;
 use super::ids::Bits;
-use super::shared::EngineShared;
+use super::shared::PostgresShared;
 use super::sql_error::SqlFailure;
 use super::wait_registry::WaitAnswer;
 use crate::clock::Clock as _;
@@ -22,7 +22,7 @@ const PROBE_EVERY: Duration = Duration::from_secs(5);
 
 /// Listens until the engine stops. `ready` hears whether the first try succeeded.
 pub(super) async fn run_listener(
-    shared: Arc<EngineShared>,
+    shared: Arc<PostgresShared>,
     mut ready: Option<oneshot::Sender<Result<(), SqlFailure>>>,
 ) {
     let mut round = 0;
@@ -43,12 +43,12 @@ pub(super) async fn run_listener(
 
 /// From LISTEN until the connection ends.
 async fn listen_once(
-    shared: &Arc<EngineShared>,
+    shared: &Arc<PostgresShared>,
     ready: &mut Option<oneshot::Sender<Result<(), SqlFailure>>>,
     round: &mut u32,
 ) -> Result<(), SqlFailure> {
     let (to, mut messages) = unbounded_channel();
-    let connection = shared.connector.open(Route::Messages, Some(to)).await?;
+    let connection = shared.connector.open(ConnectionRoute::Messages, Some(to)).await?;
     connection.execute(&format!("LISTEN \"{}\"", shared.channel)).await?;
     shared.service.listening.store(true, Ordering::SeqCst);
     *round = 0;
@@ -78,7 +78,7 @@ async fn listen_once(
     }
 }
 
-fn read_message(shared: &EngineShared, text: &str) {
+fn read_message(shared: &PostgresShared, text: &str) {
     let mut words = text.split(' ');
     let (Some(kind), Some(handle)) = (words.next(), words.next().and_then(Bits::from_uuid_text)) else { return };
     let mut number = || words.next().and_then(|word| word.parse::<i64>().ok());

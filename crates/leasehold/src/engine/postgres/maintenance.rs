@@ -8,7 +8,7 @@ use leasehold_core::Time;
 use leasehold_postgres::tokio_postgres::types::Type;
 
 use super::batch::to_bigint;
-use super::shared::EngineShared;
+use super::shared::PostgresShared;
 use super::sql_error::SqlFailure;
 use super::statements::Sql;
 use super::verify::read_facts;
@@ -57,7 +57,7 @@ impl ClockComparison {
     }
 }
 
-impl EngineShared {
+impl PostgresShared {
     /// Reads the settings of the server and its clock, and compares them with what was promised.
     pub async fn verify_again(&self) -> Result<(), SqlFailure> {
         let connection = self.reader.get().await?;
@@ -93,7 +93,7 @@ impl EngineShared {
 }
 
 /// Runs until the engine stops.
-pub(super) async fn run_maintenance(shared: Arc<EngineShared>) {
+pub(super) async fn run_maintenance(shared: Arc<PostgresShared>) {
     for round in 1_u32.. {
         let at = shared.real_clock.now().plus(VERIFY_EVERY);
         tokio::select! {

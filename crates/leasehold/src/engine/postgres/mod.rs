@@ -72,12 +72,13 @@ use super::{
 };
 use crate::clock::{Clock as _, until};
 use crate::error::{Error, Refusal};
-use acquire_task::AcquireTask;
+use acquire_task::PostgresAcquireTask;
 use batch::{OperationKind, Verdict, to_bigint};
 use ids::parse_lease_id;
+pub(crate) use ids::random_bytes;
 pub use options::PostgresEngineOptions;
 pub use schema::{SchemaName, grant_sql, migration_sql};
-use shared::{EngineShared, RetryPolicy};
+use shared::{PostgresShared, ResendPolicy};
 use sql_error::Cause;
 use statements::Sql;
 use watch::{PostgresWatcher, WatchKeeper};
@@ -103,7 +104,7 @@ pub const PROFILE: EngineProfile = EngineProfile {
 
 /// The client of one schema in one database. See the module.
 pub struct PostgresEngine {
-    shared: Arc<EngineShared>,
+    shared: Arc<PostgresShared>,
     promises: Promises,
     identity: String,
     /// What keeps the watch of this process alive, while there is one.
@@ -165,7 +166,7 @@ impl PostgresEngine {
             return Err(Error::Invalid(format!("a revoke gives a reason of 1 to {} bytes", limits.holder_bytes)));
         }
         let parameters = [(&name as _, Type::TEXT), (&reason as _, Type::TEXT)];
-        let (shared, policy) = (&self.shared, RetryPolicy::NotTwice);
+        let (shared, policy) = (&self.shared, ResendPolicy::NotTwice);
         let rows = shared.query_with_retry(&attempt, &shared.control, Sql::Revoke, &parameters, policy).await?;
         let count = rows.first().and_then(|row| row.try_get::<_, i32>(0).ok());
         let count = count.and_then(|count| usize::try_from(count).ok());
@@ -186,8 +187,8 @@ impl PostgresEngine {
         let (shared, policy) = (
             &self.shared,
             match floor {
-                Some(_) => RetryPolicy::Idempotent,
-                None => RetryPolicy::ReadOnly,
+                Some(_) => ResendPolicy::Idempotent,
+                None => ResendPolicy::ReadOnly,
             },
         );
         let rows = shared.query_with_retry(&attempt, &shared.control, Sql::RaiseFloor, &parameters, policy).await?;
@@ -219,7 +220,7 @@ impl Engine for PostgresEngine {
         Box::pin(async move {
             self.shared.refuse_closed(&|| "acquire".into())?;
             self.check_claim(&claim)?;
-            AcquireTask::start(&self.shared, &claim, self.promises.fencing).await
+            PostgresAcquireTask::start(&self.shared, &claim, self.promises.fencing).await
         })
     }
 

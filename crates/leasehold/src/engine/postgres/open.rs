@@ -9,12 +9,12 @@ use tokio::runtime::Handle;
 use tokio::sync::mpsc::unbounded_channel;
 use tokio::time::timeout;
 
-use super::connection::{Connector, EngineConnection, Route};
+use super::connection::{ConnectionRoute, EngineConnection, ServerConnector};
 use super::ids::Bits;
 use super::maintenance::run_maintenance;
 use super::options::PostgresEngineOptions;
 use super::schema::{self, Installed, LAYOUT, SchemaName};
-use super::shared::{EngineShared, RetryPolicy};
+use super::shared::{PostgresShared, ResendPolicy};
 use super::sql_error::{Cause, POOLER, SqlFailure};
 use super::statements::Sql;
 use super::verify::read_facts;
@@ -53,14 +53,14 @@ impl PostgresEngine {
             .map_err(|_| Error::Invalid("PostgreSQL is asked on a tokio runtime: open it inside one".into()))?;
         let attempt = || "open postgres://".to_owned();
         let failed = |failure: SqlFailure| failure.into_error(false, attempt());
-        let connector = Arc::new(Connector::new(options, runtime));
+        let connector = Arc::new(ServerConnector::new(options, runtime));
         let (to, mut messages) = unbounded_channel();
-        let control = connector.open(Route::Statements, Some(to)).await.map_err(failed)?;
+        let control = connector.open(ConnectionRoute::Statements, Some(to)).await.map_err(failed)?;
         prepare_schema(&connector.options, &control).await?;
         check_catalog(&connector.options.schema, &control).await?;
         let promises = connector.check.promises(&read_facts(&control).await.map_err(failed)?);
         connector.check.set_promised(promises);
-        let reader = connector.open(Route::Statements, None).await.map_err(failed)?;
+        let reader = connector.open(ConnectionRoute::Statements, None).await.map_err(failed)?;
         if !connector.options.pooler {
             let channel = format!("leasehold_test_{}", Bits::draw_random().to_hex());
             control.execute(&format!("LISTEN {channel}")).await.map_err(failed)?;
@@ -71,7 +71,7 @@ impl PostgresEngine {
             control.execute(&format!("UNLISTEN {channel}")).await.map_err(failed)?;
         }
         let identity = read_identity(&connector.options.schema, &reader).await.map_err(failed)?;
-        let shared = Arc::new(EngineShared::new(connector));
+        let shared = Arc::new(PostgresShared::new(connector));
         shared.control.put(control).await;
         shared.reader.put(reader).await;
         let engine = Arc::new(Self { shared, promises, identity, keeper: Mutex::new(Weak::new()) });
@@ -85,7 +85,7 @@ impl PostgresEngine {
         if let Some(base) = shared.options().token_base {
             let base = base.get().cast_signed();
             let parameters = [(&base as _, Type::INT8)];
-            let policy = RetryPolicy::Idempotent;
+            let policy = ResendPolicy::Idempotent;
             shared.query_with_retry(attempt, &shared.control, Sql::RaiseFloor, &parameters, policy).await?;
         }
         let writers = shared.options().connections.unwrap_or(WRITERS);

@@ -6,6 +6,7 @@
 //! 2. A layout that this version does not know is never touched.
 
 use leasehold_postgres::tokio_postgres::error::SqlState;
+use leasehold_postgres::tokio_postgres::types::Type;
 use leasehold_postgres::tokio_postgres::{Client, Error as SqlError};
 use sha2::{Digest as _, Sha256};
 
@@ -146,8 +147,9 @@ pub(crate) async fn install(client: &mut Client, schema: &SchemaName) -> Result<
     transaction.batch_execute(&format!("SELECT pg_advisory_xact_lock({gate}, 0)")).await?;
     let exists = "SELECT to_regclass($1) IS NOT NULL";
     let meta = format!("\"{}\".meta", schema.as_str());
-    let row = transaction.query_one(exists, &[&meta]).await?;
-    if row.try_get(0)? {
+    // Not prepared: there may be a pooler in between.
+    let rows = transaction.query_typed(exists, &[(&meta, Type::TEXT)]).await?;
+    if rows.first().is_some_and(|row| row.try_get(0).unwrap_or(false)) {
         transaction.rollback().await?;
         return Ok(false);
     }

@@ -15,13 +15,13 @@ use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
 
 use super::batch::{OperationKind, Verdict, WriteOperation};
-use super::connection::{Connector, SharedConnection};
+use super::connection::{ServerConnector, SharedServerConnection};
 use super::ids::{Bits, random_bytes};
 use super::maintenance::ClockComparison;
 use super::options::PostgresEngineOptions;
 use super::sql_error::{Cause, SqlFailure};
 use super::statements::{Parameter, Sql};
-use super::wait_registry::WaitRegistry;
+use super::wait_registry::WaitingClaims;
 use super::wait_task::WaitService;
 use super::writer::{WriteQueue, WriteResult};
 use crate::clock::{Clock, SystemClock};
@@ -40,17 +40,17 @@ const MAX_BACKOFF: Duration = Duration::from_millis(500);
 pub(super) const CLOSED: &str = "the engine was closed";
 
 /// See the module.
-pub(super) struct EngineShared {
-    pub connector: Arc<Connector>,
+pub(super) struct PostgresShared {
+    pub connector: Arc<ServerConnector>,
     /// For retries, which go by real time even under a clock that is set by hand.
     pub real_clock: SystemClock,
     pub queue: WriteQueue,
-    pub waiting: WaitRegistry,
+    pub waiting: WaitingClaims,
     pub service: WaitService,
     /// For everything that is asked about waiting claims, and by operators.
-    pub control: SharedConnection,
+    pub control: SharedServerConnection,
     /// For what only reads.
-    pub reader: SharedConnection,
+    pub reader: SharedServerConnection,
     /// Names this process to the server.
     pub process: i64,
     /// Where this process gets its messages. Whoever knows it could forge a grant.
@@ -79,7 +79,7 @@ impl Drop for InFlight<'_> {
 
 /// What it means that a statement has no answer.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub(super) enum RetryPolicy {
+pub(super) enum ResendPolicy {
     /// It changes nothing: sent again, and never Indeterminate.
     ReadOnly,
     /// Twice has the effect of once: sent again.
@@ -88,15 +88,15 @@ pub(super) enum RetryPolicy {
     NotTwice,
 }
 
-impl EngineShared {
-    pub fn new(connector: Arc<Connector>) -> Self {
+impl PostgresShared {
+    pub fn new(connector: Arc<ServerConnector>) -> Self {
         Self {
             real_clock: SystemClock,
             queue: WriteQueue::default(),
-            waiting: WaitRegistry::default(),
+            waiting: WaitingClaims::default(),
             service: WaitService::default(),
-            control: SharedConnection::new(connector.clone()),
-            reader: SharedConnection::new(connector.clone()),
+            control: SharedServerConnection::new(connector.clone()),
+            reader: SharedServerConnection::new(connector.clone()),
             process: i64::from_le_bytes(random_bytes()),
             channel: format!("leasehold_{}", Bits::draw_random().to_hex()),
             clocks: ClockComparison::default(),
@@ -177,7 +177,7 @@ impl EngineShared {
     ) -> Result<Verdict, Error> {
         let _counted = self.count_in_flight();
         let operation = WriteOperation { handle, secret, kind };
-        let mut tries = Tries::new(RetryPolicy::Idempotent);
+        let mut tries = ResendTries::new(ResendPolicy::Idempotent);
         loop {
             match self.write_once(operation.clone()).await {
                 Ok(verdict) => return Ok(verdict),
@@ -190,13 +190,13 @@ impl EngineShared {
     pub async fn query_with_retry(
         &self,
         attempt: AttemptText<'_>,
-        connection: &SharedConnection,
+        connection: &SharedServerConnection,
         sql: Sql,
         parameters: &[Parameter<'_>],
-        policy: RetryPolicy,
+        policy: ResendPolicy,
     ) -> Result<Vec<Row>, Error> {
         let _counted = self.count_in_flight();
-        let mut tries = Tries::new(policy);
+        let mut tries = ResendTries::new(policy);
         loop {
             match connection.query(sql, parameters).await {
                 Ok(rows) => return Ok(rows),
@@ -207,30 +207,30 @@ impl EngineShared {
 }
 
 /// The tries of one call.
-struct Tries {
-    policy: RetryPolicy,
+struct ResendTries {
+    policy: ResendPolicy,
     round: u32,
     maybe: bool,
     give_up: Option<leasehold_core::Time>,
 }
 
-impl Tries {
-    fn new(policy: RetryPolicy) -> Self {
+impl ResendTries {
+    fn new(policy: ResendPolicy) -> Self {
         Self { policy, round: 0, maybe: false, give_up: None }
     }
 
     /// Sleeps before the next try, or says that there is none.
     async fn next(
         &mut self,
-        shared: &EngineShared,
+        shared: &PostgresShared,
         failure: SqlFailure,
         attempt: AttemptText<'_>,
     ) -> Result<(), Error> {
         let again = match &failure {
             SqlFailure::Again { .. } => true,
             SqlFailure::Unknown(_) => {
-                self.maybe |= self.policy != RetryPolicy::ReadOnly;
-                self.policy != RetryPolicy::NotTwice
+                self.maybe |= self.policy != ResendPolicy::ReadOnly;
+                self.policy != ResendPolicy::NotTwice
             }
             // An idle connection may have been cut by the server: the first failure says little.
             SqlFailure::Away(_) => self.maybe || self.round == 0,
@@ -240,7 +240,7 @@ impl Tries {
         let give_up = *self.give_up.get_or_insert(now.plus(RETRY_FOR));
         if !again || now >= give_up {
             let failure = match failure {
-                SqlFailure::Unknown(cause) if self.policy == RetryPolicy::ReadOnly => SqlFailure::Away(cause),
+                SqlFailure::Unknown(cause) if self.policy == ResendPolicy::ReadOnly => SqlFailure::Away(cause),
                 other => other,
             };
             return Err(failure.into_error(self.maybe, attempt()));

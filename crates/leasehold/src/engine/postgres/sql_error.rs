@@ -27,11 +27,22 @@ impl fmt::Display for Cause {
 
 impl std::error::Error for Cause {}
 
+/// How a batch that failed without an effect is sent again.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(super) enum BatchSplit {
+    /// As it is.
+    Whole,
+    /// In halves: it is too large, or one of its values is not taken.
+    Halves,
+    /// Each operation by itself: one of them waited for a lock that somebody keeps.
+    Singles,
+}
+
 /// Why a statement has no result.
 #[derive(Clone, Debug)]
 pub(super) enum SqlFailure {
-    /// Nothing happened, and the same may succeed at once. `halve`: with fewer callers in the batch.
-    Again { halve: bool, cause: Cause },
+    /// Nothing happened, and the same may succeed at once, perhaps with fewer callers in the batch.
+    Again { split: BatchSplit, cause: Cause },
     /// Nothing happened: the server cannot be reached, or cannot serve us now.
     Away(Cause),
     /// Nothing happened, and it will not before an operator changes something.
@@ -51,8 +62,9 @@ impl SqlFailure {
         let cause = describe(error);
         let code = answer.code().code();
         match code {
-            "40P01" | "40001" | "55P03" | "57014" | "LH103" => Self::Again { halve: false, cause },
-            "53200" => Self::Again { halve: true, cause },
+            "40P01" | "40001" | "LH103" => Self::Again { split: BatchSplit::Whole, cause },
+            "55P03" | "57014" => Self::Again { split: BatchSplit::Singles, cause },
+            "53200" => Self::Again { split: BatchSplit::Halves, cause },
             "57P01" | "57P02" => Self::Unknown(cause),
             "LH101" => Self::Refused(Cause::new("default_transaction_isolation: it must be read committed")),
             "LH102" => Self::Refused(Cause::new("synchronous_commit is off or local: set it to on for this user")),
@@ -64,7 +76,7 @@ impl SqlFailure {
             "26000" | "42P05" => Self::Never(POOLER.into()),
             // A value that the server does not take must not fail those beside it.
             _ if code.starts_with("22") || code.starts_with("23") || code == "21000" => {
-                Self::Again { halve: true, cause }
+                Self::Again { split: BatchSplit::Halves, cause }
             }
             _ if code.starts_with("08") => Self::Unknown(cause),
             _ if answer.parsed_severity() == Some(Severity::Error) => Self::Refused(cause),

@@ -6,7 +6,7 @@ use leasehold_postgres::tokio_postgres::types::Type;
 use leasehold_postgres::tokio_postgres::{Error as SqlError, Row};
 
 use super::read_token;
-use super::shared::{EngineShared, RetryPolicy};
+use super::shared::{PostgresShared, ResendPolicy};
 use super::sql_error::Cause;
 use super::statements::Sql;
 use crate::engine::{AttemptText, Holding, Mode, Query, Resource, Waiting};
@@ -18,7 +18,7 @@ const MAX_HOLDERS_LISTED: i32 = 100;
 /// Names in one page of a list.
 const MAX_PAGE: usize = 1000;
 
-impl EngineShared {
+impl PostgresShared {
     pub async fn show_one(&self, name: &str, with_tokens: bool) -> Result<Option<Resource>, Error> {
         let attempt = || format!("inspect {name}");
         let names = [name];
@@ -33,13 +33,16 @@ impl EngineShared {
         let most = query.limit.min(MAX_PAGE);
         let mut after = query.after.clone().unwrap_or_default();
         let limit = i32::try_from(most).unwrap_or(i32::MAX);
-        while most > 0 {
+        if most == 0 {
+            return Ok(Vec::new());
+        }
+        loop {
             let parameters = [(&query.prefix as _, Type::TEXT), (&after as _, Type::TEXT), (&limit as _, Type::INT4)];
             let rows =
-                self.query_with_retry(&attempt, &self.reader, Sql::List, &parameters, RetryPolicy::ReadOnly).await?;
+                self.query_with_retry(&attempt, &self.reader, Sql::List, &parameters, ResendPolicy::ReadOnly).await?;
             let names: Result<Vec<String>, SqlError> = rows.iter().map(|row| row.try_get(0)).collect();
             let names = names.map_err(|error| odd_row(&attempt, &error))?;
-            let Some(last) = names.last() else { break };
+            let Some(last) = names.last() else { return Ok(Vec::new()) };
             let texts: Vec<&str> = names.iter().map(String::as_str).collect();
             let mut shown = self.show(&attempt, &texts, MAX_HOLDERS_LISTED, with_tokens).await?;
             if !shown.is_empty() {
@@ -48,7 +51,6 @@ impl EngineShared {
             }
             after.clone_from(last);
         }
-        Ok(Vec::new())
     }
 
     async fn show(
@@ -59,7 +61,7 @@ impl EngineShared {
         with_tokens: bool,
     ) -> Result<Vec<Resource>, Error> {
         let parameters = [(&names as _, Type::TEXT_ARRAY), (&most as _, Type::INT4)];
-        let rows = self.query_with_retry(attempt, &self.reader, Sql::Show, &parameters, RetryPolicy::ReadOnly).await?;
+        let rows = self.query_with_retry(attempt, &self.reader, Sql::Show, &parameters, ResendPolicy::ReadOnly).await?;
         let resources: Result<Vec<Resource>, SqlError> =
             rows.iter().map(|row| read_resource(row, with_tokens)).collect();
         resources.map_err(|error| odd_row(attempt, &error))

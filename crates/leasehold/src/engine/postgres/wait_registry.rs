@@ -1,7 +1,7 @@
 //! The claims of this process that wait in queues of the server: by whom, until when, and when to check them.
 //!
 //! ```text
-//!   acquire task ── subscribe ──▶ WaitEntry ◀── message "G …" or "L …" (listener)
+//!   acquire task ── subscribe ──▶ WaitingClaim ◀── message "G …" or "L …" (listener)
 //!                                    │  ◀────── check or leave when due (wait task)
 //!                                    └─ answer ─▶ every subscriber
 //! ```
@@ -32,7 +32,7 @@ pub(super) enum WaitAnswer {
 }
 
 /// One waiting claim, perhaps of several callers.
-struct WaitEntry {
+struct WaitingClaim {
     first: String,
     fingerprint: Option<i64>,
     /// None until the server said that the claim waits.
@@ -73,7 +73,7 @@ pub(super) struct Subscription {
 
 /// See the module.
 #[derive(Default)]
-pub(super) struct WaitRegistry {
+pub(super) struct WaitingClaims {
     state: Mutex<RegistryState>,
     /// An entry, its patience or its due moment changed.
     pub changed: Notify,
@@ -81,11 +81,11 @@ pub(super) struct WaitRegistry {
 
 #[derive(Default)]
 struct RegistryState {
-    entries: HashMap<Bits, WaitEntry>,
+    entries: HashMap<Bits, WaitingClaim>,
     subscriptions: u64,
 }
 
-impl WaitRegistry {
+impl WaitingClaims {
     fn lock(&self) -> MutexGuard<'_, RegistryState> {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
@@ -96,7 +96,7 @@ impl WaitRegistry {
         let mut state = self.lock();
         state.subscriptions += 1;
         let id = state.subscriptions;
-        let entry = state.entries.entry(handle).or_insert_with(|| WaitEntry {
+        let entry = state.entries.entry(handle).or_insert_with(|| WaitingClaim {
             first: first.to_owned(),
             fingerprint,
             waits: None,
@@ -211,7 +211,7 @@ impl WaitRegistry {
     /// Claims whose patience is over, in the order in which it ended.
     pub fn list_overdue(&self, now: Time) -> Vec<OverdueClaim> {
         let state = self.lock();
-        let overdue = |(handle, entry): (&Bits, &WaitEntry)| {
+        let overdue = |(handle, entry): (&Bits, &WaitingClaim)| {
             let waits = entry.waits.filter(|waits| waits.patience <= now)?;
             Some(OverdueClaim {
                 handle: *handle,

@@ -13,7 +13,7 @@ use tokio::sync::oneshot;
 use super::batch::{Verdict, to_bigint};
 use super::ids::{Bits, random_bytes};
 use super::listener::run_listener;
-use super::shared::{EngineShared, RETRY_FOR};
+use super::shared::{PostgresShared, RETRY_FOR};
 use super::sql_error::{Cause, SqlFailure};
 use super::statements::Sql;
 use super::wait_registry::{OverdueClaim, WaitAnswer};
@@ -41,7 +41,7 @@ struct ServiceState {
     heartbeat_at: Option<Time>,
 }
 
-impl EngineShared {
+impl PostgresShared {
     /// Whether a claim that is sent now may wait: the server has heard of this process a moment ago.
     pub async fn can_wait(&self) -> bool {
         let now = self.clock().now();
@@ -122,7 +122,7 @@ fn read_leave(row: &Row) -> Option<Verdict> {
     })
 }
 
-async fn run_wait_task(shared: Arc<EngineShared>) {
+async fn run_wait_task(shared: Arc<PostgresShared>) {
     let clock = shared.clock().clone();
     let every = if shared.connector.can_listen() { HEARTBEAT_EVERY } else { POLL_EVERY };
     let mut next_heartbeat = clock.now().plus(spread(every));
@@ -161,7 +161,7 @@ fn due_in(now: Time, micros: Option<i64>) -> Option<Time> {
     micros.and_then(|micros| u64::try_from(micros).ok()).map(|micros| now.plus(Duration::from_micros(micros)))
 }
 
-impl EngineShared {
+impl PostgresShared {
     /// The server said that a claim waits: with so much patience, to be checked in so many microseconds.
     pub fn note_waiting(&self, handle: Bits, verdict: &Verdict) {
         let now = self.clock().now();
@@ -170,7 +170,7 @@ impl EngineShared {
     }
 }
 
-async fn check_due(shared: &EngineShared) -> Result<(), ()> {
+async fn check_due(shared: &PostgresShared) -> Result<(), ()> {
     let _counted = shared.count_in_flight();
     let handles = shared.waiting.take_due(shared.clock().now(), MAX_CHECKED);
     if handles.is_empty() {
@@ -204,7 +204,7 @@ async fn check_due(shared: &EngineShared) -> Result<(), ()> {
     Ok(())
 }
 
-async fn leave_overdue(shared: &EngineShared) -> Result<(), ()> {
+async fn leave_overdue(shared: &PostgresShared) -> Result<(), ()> {
     let overdue = shared.waiting.list_overdue(shared.clock().now());
     let mut failed = false;
     for claim in overdue {
@@ -224,7 +224,7 @@ async fn leave_overdue(shared: &EngineShared) -> Result<(), ()> {
     if failed { Err(()) } else { Ok(()) }
 }
 
-fn answer_overdue(shared: &EngineShared, claim: &OverdueClaim, verdict: Verdict) {
+fn answer_overdue(shared: &PostgresShared, claim: &OverdueClaim, verdict: Verdict) {
     let answer = match verdict.word {
         b'G' => WaitAnswer::Granted {
             token: verdict.token.unwrap_or(0),

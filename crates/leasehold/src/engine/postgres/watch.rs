@@ -14,9 +14,9 @@ use leasehold_postgres::tokio_postgres::{Error as SqlError, Row};
 use tokio::sync::mpsc::{UnboundedReceiver, unbounded_channel};
 use tokio::sync::watch;
 
-use super::connection::{EngineConnection, Route};
+use super::connection::{ConnectionRoute, EngineConnection};
 use super::ids::{Bits, random_bytes};
-use super::shared::{EngineShared, RetryPolicy};
+use super::shared::{PostgresShared, ResendPolicy};
 use super::sql_error::SqlFailure;
 use super::statements::Sql;
 use super::view::micros;
@@ -43,7 +43,7 @@ pub(super) struct WatchKeeper {
 
 /// One watch.
 pub(super) struct PostgresWatcher {
-    shared: Arc<EngineShared>,
+    shared: Arc<PostgresShared>,
     _keeper: Arc<WatchKeeper>,
     wakes: watch::Receiver<u64>,
     /// The last event that was told.
@@ -60,13 +60,13 @@ struct WatchSpan {
     first: u64,
 }
 
-impl EngineShared {
+impl PostgresShared {
     async fn begin_watch(&self) -> Result<WatchSpan, Error> {
         let attempt = || "watch".to_owned();
         let run = i64::from_le_bytes(random_bytes());
         let parameters = [(&run as _, Type::INT8)];
         let rows = self
-            .query_with_retry(&attempt, &self.control, Sql::BeginWatch, &parameters, RetryPolicy::Idempotent)
+            .query_with_retry(&attempt, &self.control, Sql::BeginWatch, &parameters, ResendPolicy::Idempotent)
             .await?;
         let read = |row: &Row| -> Result<WatchSpan, SqlError> {
             let number = |at: usize| row.try_get::<_, i64>(at).map(i64::cast_unsigned);
@@ -79,7 +79,7 @@ impl EngineShared {
 
 impl PostgresWatcher {
     pub async fn begin(
-        shared: &Arc<EngineShared>,
+        shared: &Arc<PostgresShared>,
         keeper: &Mutex<Weak<WatchKeeper>>,
         since: Option<EventId>,
         with_tokens: bool,
@@ -118,7 +118,7 @@ impl PostgresWatcher {
             let reader = &self.shared.reader;
             let rows = self
                 .shared
-                .query_with_retry(&attempt, reader, Sql::ReadEvents, &parameters, RetryPolicy::ReadOnly)
+                .query_with_retry(&attempt, reader, Sql::ReadEvents, &parameters, ResendPolicy::ReadOnly)
                 .await?;
             let seen = read_events(&rows, self.last, self.with_tokens).map_err(|error| {
                 unavailable(attempt(), super::sql_error::Cause::new(format!("an event cannot be read: {error}")))
@@ -188,7 +188,7 @@ fn read_event(row: &Row, run: u64, with_tokens: bool) -> Result<Event, SqlError>
 }
 
 /// Keeps the watch alive until the last watcher is gone.
-async fn run_keeper(shared: Arc<EngineShared>, keeper: Weak<WatchKeeper>) {
+async fn run_keeper(shared: Arc<PostgresShared>, keeper: Weak<WatchKeeper>) {
     let mut round = 0;
     while !shared.stopped.is_cancelled() && keeper.strong_count() > 0 {
         let done = keep_watch(&shared, &keeper, &mut round).await;
@@ -231,7 +231,7 @@ impl LeaseEnds {
 }
 
 struct KeeperRound<'a> {
-    shared: &'a EngineShared,
+    shared: &'a PostgresShared,
     connection: Option<EngineConnection>,
     messages: Option<UnboundedReceiver<leasehold_postgres::tokio_postgres::Notification>>,
     ends: LeaseEnds,
@@ -240,7 +240,11 @@ struct KeeperRound<'a> {
 }
 
 /// Ok: nobody watches any more, or the engine stops.
-async fn keep_watch(shared: &Arc<EngineShared>, keeper: &Weak<WatchKeeper>, round: &mut u32) -> Result<(), SqlFailure> {
+async fn keep_watch(
+    shared: &Arc<PostgresShared>,
+    keeper: &Weak<WatchKeeper>,
+    round: &mut u32,
+) -> Result<(), SqlFailure> {
     let mut state = KeeperRound::start(shared).await?;
     *round = 0;
     let clock = shared.clock().clone();
@@ -282,10 +286,10 @@ async fn keep_watch(shared: &Arc<EngineShared>, keeper: &Weak<WatchKeeper>, roun
 }
 
 impl<'a> KeeperRound<'a> {
-    async fn start(shared: &'a Arc<EngineShared>) -> Result<Self, SqlFailure> {
+    async fn start(shared: &'a Arc<PostgresShared>) -> Result<Self, SqlFailure> {
         let (connection, messages) = if shared.connector.can_listen() {
             let (to, messages) = unbounded_channel();
-            let connection = shared.connector.open(Route::Messages, Some(to)).await?;
+            let connection = shared.connector.open(ConnectionRoute::Messages, Some(to)).await?;
             connection.execute(&format!("LISTEN \"{}\"", shared.options().schema.events_channel())).await?;
             (Some(connection), Some(messages))
         } else {

@@ -14,15 +14,15 @@ use std::time::Duration;
 use tokio::sync::{Notify, oneshot};
 
 use super::batch::{OperationKind, Verdict, WriteOperation, run_batch};
-use super::connection::{EngineConnection, Route};
+use super::connection::{ConnectionRoute, EngineConnection};
 use super::ids::Bits;
-use super::shared::EngineShared;
-use super::sql_error::{Cause, SqlFailure};
+use super::shared::PostgresShared;
+use super::sql_error::{BatchSplit, Cause, SqlFailure};
 use crate::clock::Clock as _;
 
 /// Operations in one batch. Each locks its names, and the server's table of locks is finite.
 const MAX_BATCH: usize = 256;
-/// Tries of a batch that failed without an effect.
+/// ResendTries of a batch that failed without an effect.
 const MAX_TRIES: u32 = 3;
 /// A batch that takes longer than this while others are queued calls for another writer.
 const SLOW_BATCH: Duration = Duration::from_millis(1);
@@ -31,12 +31,12 @@ const MAX_NAMES_KEPT: usize = 32_768;
 
 pub(super) type WriteResult = Result<Verdict, SqlFailure>;
 
-struct PendingWrite {
+struct QueuedOperation {
     operation: WriteOperation,
     reply: oneshot::Sender<WriteResult>,
 }
 
-impl PendingWrite {
+impl QueuedOperation {
     /// An acquire that nobody waits for need not be sent.
     fn is_abandoned(&self) -> bool {
         matches!(&self.operation.kind, OperationKind::Acquire { gone, .. } if gone.load(Ordering::SeqCst))
@@ -46,7 +46,7 @@ impl PendingWrite {
 /// See the module.
 #[derive(Default)]
 pub(super) struct WriteQueue {
-    pending: Mutex<VecDeque<PendingWrite>>,
+    pending: Mutex<VecDeque<QueuedOperation>>,
     /// Something was queued.
     ready: Notify,
     /// Something is queued, and commits are slow.
@@ -83,12 +83,12 @@ impl WriteQueue {
     /// Queues an operation. It is carried out even if nobody waits for its answer.
     pub fn submit(&self, operation: WriteOperation) -> oneshot::Receiver<WriteResult> {
         let (reply, receiver) = oneshot::channel();
-        self.lock().push_back(PendingWrite { operation, reply });
+        self.lock().push_back(QueuedOperation { operation, reply });
         self.ready.notify_one();
         receiver
     }
 
-    fn lock(&self) -> MutexGuard<'_, VecDeque<PendingWrite>> {
+    fn lock(&self) -> MutexGuard<'_, VecDeque<QueuedOperation>> {
         self.pending.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
@@ -97,7 +97,7 @@ impl WriteQueue {
     }
 
     /// Up to [`MAX_BATCH`] operations, without waiting.
-    fn take_batch(&self) -> Vec<PendingWrite> {
+    fn take_batch(&self) -> Vec<QueuedOperation> {
         let mut pending = self.lock();
         let mut handles = HashSet::new();
         let (mut taken, mut left) = (Vec::new(), VecDeque::new());
@@ -128,7 +128,7 @@ impl WriteQueue {
 }
 
 /// Writes batches until the engine stops. `helper`: only while commits are slow.
-pub(super) async fn run_writer(shared: Arc<EngineShared>, helper: bool) {
+pub(super) async fn run_writer(shared: Arc<PostgresShared>, helper: bool) {
     let mut writer = BatchWriter { shared: shared.clone(), connection: None };
     loop {
         let queued = if helper { &shared.queue.help } else { &shared.queue.ready };
@@ -158,21 +158,24 @@ pub(super) async fn run_writer(shared: Arc<EngineShared>, helper: bool) {
 }
 
 struct BatchWriter {
-    shared: Arc<EngineShared>,
+    shared: Arc<PostgresShared>,
     connection: Option<EngineConnection>,
 }
 
 impl BatchWriter {
-    async fn write_batch(&mut self, batch: Vec<PendingWrite>) {
-        // Halves of a batch that is too large for the server are batches of their own.
+    async fn write_batch(&mut self, batch: Vec<QueuedOperation>) {
+        // Parts of a batch that failed as a whole are batches of their own.
         let mut todo = vec![batch];
         while let Some(mut batch) = todo.pop() {
             match self.write_with_tries(&batch).await {
                 Ok(verdicts) => self.answer(batch, verdicts),
-                Err(SqlFailure::Again { halve: true, .. }) if batch.len() > 1 => {
+                Err(SqlFailure::Again { split: BatchSplit::Halves, .. }) if batch.len() > 1 => {
                     let half = batch.split_off(batch.len() / 2);
                     todo.push(half);
                     todo.push(batch);
+                }
+                Err(SqlFailure::Again { split: BatchSplit::Singles, .. }) if batch.len() > 1 => {
+                    todo.extend(batch.into_iter().rev().map(|write| vec![write]));
                 }
                 Err(failure) => {
                     for write in batch {
@@ -183,16 +186,20 @@ impl BatchWriter {
         }
     }
 
-    async fn write_with_tries(&mut self, batch: &[PendingWrite]) -> Result<HashMap<Bits, Verdict>, SqlFailure> {
+    async fn write_with_tries(&mut self, batch: &[QueuedOperation]) -> Result<HashMap<Bits, Verdict>, SqlFailure> {
         let operations: Vec<WriteOperation> = batch.iter().map(|write| write.operation.clone()).collect();
         let mut tries = 0;
         loop {
             tries += 1;
             match self.write_once(&operations).await {
-                Err(SqlFailure::Again { halve: true, cause }) if operations.len() > 1 => {
-                    return Err(SqlFailure::Again { halve: true, cause });
+                Err(SqlFailure::Again { split: BatchSplit::Whole, .. }) if tries < MAX_TRIES => {
+                    self.shared.backoff(tries).await;
                 }
-                Err(SqlFailure::Again { .. }) if tries < MAX_TRIES => self.shared.backoff(tries).await,
+                Err(SqlFailure::Again { split: BatchSplit::Halves, .. })
+                    if operations.len() == 1 && tries < MAX_TRIES =>
+                {
+                    self.shared.backoff(tries).await;
+                }
                 answer => return answer,
             }
         }
@@ -201,7 +208,7 @@ impl BatchWriter {
     async fn write_once(&mut self, operations: &[WriteOperation]) -> Result<HashMap<Bits, Verdict>, SqlFailure> {
         let connection = match self.connection.take().filter(|connection| !connection.is_closed()) {
             Some(connection) => connection,
-            None => self.shared.connector.open(Route::Statements, None).await?,
+            None => self.shared.connector.open(ConnectionRoute::Statements, None).await?,
         };
         let names = {
             let kept = self.shared.queue.names();
@@ -219,20 +226,21 @@ impl BatchWriter {
         answer
     }
 
-    fn answer(&self, batch: Vec<PendingWrite>, mut verdicts: HashMap<Bits, Verdict>) {
+    fn answer(&self, batch: Vec<QueuedOperation>, mut verdicts: HashMap<Bits, Verdict>) {
         for write in batch {
-            let PendingWrite { operation, reply } = write;
+            let QueuedOperation { operation, reply } = write;
             let Some(verdict) = verdicts.remove(&operation.handle) else {
                 let _ = reply.send(Err(SqlFailure::Unknown(Cause::new("the batch has no verdict on this operation"))));
                 continue;
             };
             match &operation.kind {
-                OperationKind::Acquire { claim, .. } => {
-                    // With a request id another process may take another name under the same handle later.
-                    if verdict.word == b'G' && claim.is_single() && claim.fingerprint.is_none() {
-                        self.shared.queue.names().insert(operation.handle, &claim.names[0]);
-                    }
+                // With a request id another process may take another name under the same handle later.
+                OperationKind::Acquire { claim, .. }
+                    if verdict.word == b'G' && claim.is_single() && claim.fingerprint.is_none() =>
+                {
+                    self.shared.queue.names().insert(operation.handle, &claim.names[0]);
                 }
+                OperationKind::Acquire { .. } => {}
                 _ if verdict.word != b'R' => self.shared.queue.names().remove(operation.handle),
                 _ => {}
             }

@@ -22,7 +22,7 @@ const KEEP_MS: u64 = 600_000;
 
 /// See the module. `Debug` hides the secret.
 #[derive(Clone)]
-pub(super) struct ClaimText {
+pub(in crate::engine) struct ClaimText {
     /// Which lease: 32 hex digits.
     pub handle: String,
     /// What proves it: 32 hex digits.
@@ -113,7 +113,7 @@ impl ClaimText {
 }
 
 /// Keys and arguments of the release script. The key is passed for the fast way, the ban after a lost reply.
-pub(super) fn release(
+pub(in crate::engine) fn release(
     handle: &str,
     secret: &str,
     key: Option<&str>,
@@ -127,12 +127,12 @@ pub(super) fn release(
 }
 
 /// Where the record of a lease is.
-pub(super) fn record_key(handle: &str) -> String {
+pub(in crate::engine) fn record_key(handle: &str) -> String {
     format!("{PREFIX}l:{handle}")
 }
 
 /// Handle and secret in a lease id of ours.
-pub(super) fn split_lease_id(text: &str) -> Option<(&str, &str)> {
+pub(in crate::engine) fn split_lease_id(text: &str) -> Option<(&str, &str)> {
     let (handle, secret) = text.split_once('-')?;
     (is_id(handle) && is_id(secret)).then_some((handle, secret))
 }
@@ -154,7 +154,7 @@ fn handle_of_request(key_prefix: &str, principal: &str, id: &str) -> String {
     to_hex(&hash.finalize()[..16])
 }
 
-pub(super) fn to_hex(bytes: &[u8]) -> String {
+pub(in crate::engine) fn to_hex(bytes: &[u8]) -> String {
     bytes.iter().fold(String::with_capacity(bytes.len() * 2), |mut text, byte| {
         let digit = |nibble: u8| char::from(b"0123456789abcdef"[usize::from(nibble & 15)]);
         text.extend([digit(byte >> 4), digit(*byte)]);

@@ -27,11 +27,11 @@ const TCP_USER_TIMEOUT: Duration = Duration::from_secs(10);
 
 /// Where messages of the server go.
 #[derive(Clone)]
-pub(super) struct PushSink(Arc<dyn Fn(NodePush) + Send + Sync>);
+pub(in crate::engine) struct PushSink(Arc<dyn Fn(NodePush) + Send + Sync>);
 
 /// What comes over a connection without being asked for.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(super) enum NodePush {
+pub(in crate::engine) enum NodePush {
     /// A message to this process.
     Message(String),
     /// The connection for messages is gone: some may have been missed.
@@ -169,7 +169,10 @@ async fn find_server(options: &RedisOptions) -> Result<(String, u16), CallError>
 }
 
 /// Reads what the server is and how it is set, and refuses one that cannot be used.
-pub(super) async fn read_server(node: &RedisNode, redis: &mut MultiplexedConnection) -> Result<(), CallError> {
+pub(in crate::engine) async fn read_server(
+    node: &RedisNode,
+    redis: &mut MultiplexedConnection,
+) -> Result<(), CallError> {
     let info = ask_if_allowed(node, redis, &redis::cmd("INFO")).await?;
     let mut config = redis::cmd("CONFIG");
     config.arg("GET");

@@ -10,7 +10,7 @@ use crate::engine::{Holding, Resource, Waiting};
 /// A reply that no script of ours gives.
 #[derive(Debug, PartialEq, Eq, thiserror::Error)]
 #[error("the server gave an answer that no script of ours gives")]
-pub(super) struct UnexpectedReply;
+pub(in crate::engine) struct UnexpectedReply;
 
 type Decoded<T> = Result<T, UnexpectedReply>;
 
@@ -185,14 +185,14 @@ pub(super) fn claim_replies(value: &Value) -> Decoded<Vec<ClaimReply>> {
 
 /// What owners' verbs answer: how they ended, or what was left.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum OwnerReply {
+pub(in crate::engine) enum OwnerReply {
     Done(i64),
     Renewed { remaining_ms: u64, cap_left_ms: Option<u64> },
     Stale,
     NotHeld,
 }
 
-pub(super) fn owner_reply(value: &Value) -> Decoded<OwnerReply> {
+pub(in crate::engine) fn owner_reply(value: &Value) -> Decoded<OwnerReply> {
     Ok(match value {
         Value::Int(-1) => OwnerReply::Stale,
         Value::Int(-2) => OwnerReply::NotHeld,
@@ -275,14 +275,14 @@ pub(super) fn observe_reply(value: &Value) -> Decoded<ObserveReply> {
     })
 }
 
-pub(super) fn array(value: &Value) -> Decoded<&[Value]> {
+pub(in crate::engine) fn array(value: &Value) -> Decoded<&[Value]> {
     match value {
         Value::Array(parts) => Ok(parts),
         _ => Err(UnexpectedReply),
     }
 }
 
-pub(super) fn text(value: &Value) -> Decoded<String> {
+pub(in crate::engine) fn text(value: &Value) -> Decoded<String> {
     match value {
         Value::BulkString(bytes) => String::from_utf8(bytes.clone()).map_err(|_| UnexpectedReply),
         Value::SimpleString(text) => Ok(text.clone()),

@@ -12,7 +12,7 @@ pub(super) const CLOSED: &str = "the engine was closed";
 
 /// Why a call has no reply that a script gave.
 #[derive(Debug)]
-pub(super) enum CallError {
+pub(in crate::engine) enum CallError {
     /// The answer is final.
     Decided(Error),
     /// Nothing happened, and it may work in a moment.
@@ -25,13 +25,13 @@ pub(super) enum CallError {
 
 /// Whether the connection can be used on.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum ConnectionState {
+pub(in crate::engine) enum ConnectionState {
     Good,
     Broken,
 }
 
 /// What the server's error to a script means. Every refusal but the last two comes before the script runs.
-pub(super) fn read_error(error: &RedisError, script: Script) -> (CallError, ConnectionState) {
+pub(in crate::engine) fn read_error(error: &RedisError, script: Script) -> (CallError, ConnectionState) {
     use ConnectionState::{Broken, Good};
     let detail = error.detail().unwrap_or_default();
     let sentence = |text: &str| -> BoxError { format!("{text} ({detail})").into() };

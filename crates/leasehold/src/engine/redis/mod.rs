@@ -43,22 +43,22 @@
 //! (one acquire), `watch`, `shared`, `engine`.
 
 mod acquire_task;
-mod claim_text;
-mod connect;
-mod decode;
+pub(in crate::engine) mod claim_text;
+pub(in crate::engine) mod connect;
+pub(in crate::engine) mod decode;
 mod engine;
-mod errors;
+pub(in crate::engine) mod errors;
 #[cfg(test)]
 mod fuzz_support;
 #[cfg(test)]
 mod fuzz_tests;
-mod node;
-mod options;
+pub(in crate::engine) mod node;
+pub(in crate::engine) mod options;
 #[cfg(test)]
 mod script_tests;
-mod scripts;
+pub(in crate::engine) mod scripts;
 mod shared;
-mod verify;
+pub(in crate::engine) mod verify;
 mod waiting;
 mod watch;
 

@@ -34,7 +34,7 @@ pub(super) const CONNECTIONS: usize = 4;
 /// The connection that messages come over.
 pub(super) const PUSH_SLOT: usize = 0;
 /// How long a reply may take.
-pub(super) const REPLY_TIMEOUT: Duration = Duration::from_secs(2);
+pub(in crate::engine) const REPLY_TIMEOUT: Duration = Duration::from_secs(2);
 /// How long a request is retried.
 pub(super) const RETRY_FOR: Duration = Duration::from_secs(4);
 /// The first pause before a retry, and the longest.
@@ -45,7 +45,7 @@ const CLOCK_TOLERANCE: Duration = Duration::from_millis(50);
 
 /// Whether a request without a reply is sent again, and what it means if no reply ever comes.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub(super) enum RetryPolicy {
+pub(in crate::engine) enum RetryPolicy {
     /// It changes nothing: retried, and never Indeterminate.
     ReadOnly,
     /// Twice has the effect of once: retried.
@@ -58,7 +58,7 @@ pub(super) enum RetryPolicy {
 
 /// One script and what it gets.
 #[derive(Clone)]
-pub(super) struct ScriptCall {
+pub(in crate::engine) struct ScriptCall {
     pub script: Script,
     /// Which connection.
     pub slot: usize,
@@ -67,7 +67,7 @@ pub(super) struct ScriptCall {
 }
 
 /// See the module.
-pub(super) struct RedisNode {
+pub(in crate::engine) struct RedisNode {
     pub options: RedisOptions,
     pub layout: Layout,
     pub clock: Arc<dyn Clock>,
@@ -100,7 +100,7 @@ struct NodeSlot {
 }
 
 /// A connection that may be used.
-pub(super) struct NodeConnection {
+pub(in crate::engine) struct NodeConnection {
     pub redis: MultiplexedConnection,
     /// The SHA-1 of each script, in the order of [`Script::ALL`].
     pub shas: Vec<String>,
@@ -341,7 +341,7 @@ impl RedisNode {
 }
 
 /// The reply; none if there is none in time.
-pub(super) async fn send_command(
+pub(in crate::engine) async fn send_command(
     clock: &dyn Clock,
     redis: &mut MultiplexedConnection,
     command: &Cmd,
@@ -361,7 +361,7 @@ pub(super) fn spread(span: Duration, from: f64, to: f64) -> Duration {
 }
 
 /// Random bits from the operating system.
-pub(super) fn random_bits<const N: usize>() -> [u8; N] {
+pub(in crate::engine) fn random_bits<const N: usize>() -> [u8; N] {
     let mut bits = [0; N];
     // Without randomness there are no unique handles, and there is nothing to fall back on.
     getrandom::fill(&mut bits).expect("the operating system gives random bits");

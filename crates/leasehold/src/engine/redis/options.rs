@@ -139,7 +139,7 @@ impl RedisOptions {
         self.hosts.iter().map(|(host, port)| show_address(host, *port)).collect::<Vec<_>>().join(",")
     }
 
-    pub(super) fn layout(&self) -> Layout {
+    pub(in crate::engine) fn layout(&self) -> Layout {
         let (key_prefix, signal_prefix) = match self.preset {
             RedisPreset::Plain => ("", ""),
             RedisPreset::RedLockNet => ("redlock:", ""),

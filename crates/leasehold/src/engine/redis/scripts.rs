@@ -5,13 +5,13 @@
 //! is full.
 
 /// What the names of keys begin with: the part of the layout that belongs to us alone.
-pub(super) const PREFIX: &str = "leasehold:";
+pub(in crate::engine) const PREFIX: &str = "leasehold:";
 
 const COMMON: &str = concat!(include_str!("lua/common.lua"), include_str!("lua/queue.lua"));
 
 /// One verb.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Script {
+pub(in crate::engine) enum Script {
     Acquire,
     Renew,
     Relabel,
@@ -28,7 +28,7 @@ pub(super) enum Script {
 
 /// What differs between two engines on one server.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(super) struct Layout {
+pub(in crate::engine) struct Layout {
     /// What the key of a name begins with.
     pub key_prefix: String,
     /// What the list begins with that wakes waiters of python-redis-lock; empty without them.
@@ -94,12 +94,18 @@ impl Script {
             Self::Floor => ("", "", include_str!("lua/floor.lua")),
             Self::Open => (ALLOW_OOM, "", include_str!("lua/open.lua")),
         };
-        format!("#!lua{flags}\n{fast}{COMMON}{verb}")
-            .replace("@P@", PREFIX)
-            .replace("@K@", &layout.key_prefix)
-            .replace("@SIGNAL@", &layout.signal_prefix)
-            .replace("@WAITER_MS@", &layout.waiter_ms.to_string())
+        script_text(layout, flags, fast, verb)
     }
 }
 
-const ALLOW_OOM: &str = " flags=allow-oom";
+/// For a script that frees something.
+pub(in crate::engine) const ALLOW_OOM: &str = " flags=allow-oom";
+
+/// A text that the server runs: an optional fast path, the common part and the verb.
+pub(in crate::engine) fn script_text(layout: &Layout, flags: &str, fast: &str, verb: &str) -> String {
+    format!("#!lua{flags}\n{fast}{COMMON}{verb}")
+        .replace("@P@", PREFIX)
+        .replace("@K@", &layout.key_prefix)
+        .replace("@SIGNAL@", &layout.signal_prefix)
+        .replace("@WAITER_MS@", &layout.waiter_ms.to_string())
+}

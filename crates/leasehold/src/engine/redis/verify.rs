@@ -26,7 +26,7 @@ const DENIED: &[Promise] = &[Promise::Durable, Promise::Fencing];
 
 /// What one connection found.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub(super) struct ServerReport {
+pub(in crate::engine) struct ServerReport {
     /// `7.0.15`; empty where INFO is denied.
     pub version: String,
     pub cluster: bool,
@@ -147,7 +147,7 @@ impl ServerReport {
 }
 
 /// The sentence of the first finding that denies fencing.
-pub(super) fn first_denial(findings: &[Finding]) -> Option<&str> {
+pub(in crate::engine) fn first_denial(findings: &[Finding]) -> Option<&str> {
     let denies =
         |finding: &&Finding| matches!(&finding.kind, FindingKind::Denies(all) if all.contains(&Promise::Fencing));
     findings.iter().find(denies).map(|finding| finding.sentence.as_str())

@@ -1,0 +1,110 @@
+//! The conformance suite against Redlock over five real Redis servers.
+#![cfg(feature = "redis")]
+
+use std::collections::VecDeque;
+use std::sync::{Arc, Mutex};
+use std::time::Duration;
+
+use leasehold::conformance::{BoxFuture, Fleet, LAWS, Subject, run_alone};
+use leasehold::engine::Engine;
+use leasehold::engine::redlock::{Redlock, RedlockOptions};
+use leasehold_harness::redis::DURABLE;
+use leasehold_harness::redlock::RedisNodes;
+
+/// How far an answer may be off on a busy machine with dozens of servers. It covers the drift of the leases that laws take.
+const SLACK: Duration = Duration::from_millis(150);
+/// Laws mostly sleep, so several run at once, each with five servers of its own.
+const LAWS_AT_ONCE: usize = 6;
+
+/// Laws that cannot hold here, and why. Those that need shared leases or permits leave themselves out.
+const NOT_FOR_REDLOCK: [&str; 1] = [
+    // It takes a lease of a millisecond, which is all drift: Invalid here.
+    "spans_round_up_to_a_millisecond",
+];
+
+/// Five servers, and one engine or a fleet of three on them.
+struct RedlockSubject {
+    nodes: Arc<RedisNodes>,
+    members: usize,
+}
+
+impl RedlockSubject {
+    async fn open(&self) -> Arc<dyn Engine> {
+        let options = RedlockOptions::from_url(&self.nodes.url("")).unwrap();
+        let mut members: Vec<Arc<dyn Engine>> = Vec::new();
+        for _ in 0..self.members {
+            members.push(Redlock::open(options.clone()).await.expect("it opens"));
+        }
+        if members.len() == 1 { members.remove(0) } else { Fleet::new(members) }
+    }
+}
+
+impl Subject for RedlockSubject {
+    fn fresh(&self) -> BoxFuture<'_, Arc<dyn Engine>> {
+        Box::pin(async {
+            self.nodes.flush_all();
+            self.open().await
+        })
+    }
+
+    fn pass(&self, span: Duration) -> BoxFuture<'_, ()> {
+        Box::pin(tokio::time::sleep(span))
+    }
+
+    fn unit(&self) -> Duration {
+        SLACK * 4
+    }
+
+    fn slack(&self) -> Duration {
+        SLACK
+    }
+
+    fn reopen(&self) -> BoxFuture<'_, Option<Arc<dyn Engine>>> {
+        Box::pin(async { None })
+    }
+
+    fn beside(&self) -> BoxFuture<'_, Option<Arc<dyn Engine>>> {
+        Box::pin(async { Some(self.open().await) })
+    }
+}
+
+/// Tries every law, several at once, and tells all that are broken. `LEASEHOLD_LAW` names a single one.
+fn keeps_the_laws(members: usize) {
+    let only = std::env::var("LEASEHOLD_LAW").ok();
+    let asked = |name: &str| only.as_ref().map_or(!NOT_FOR_REDLOCK.contains(&name), |only| only == name);
+    let todo: Mutex<VecDeque<&str>> = Mutex::new(LAWS.iter().map(|law| law.name).filter(|name| asked(name)).collect());
+    let (broken, tried) = (Mutex::new(Vec::new()), Mutex::new(0));
+    std::thread::scope(|scope| {
+        for _ in 0..LAWS_AT_ONCE {
+            scope.spawn(|| {
+                // A lease of a law may be longer than any quarantine: the nodes keep what they are told.
+                let subject = RedlockSubject { nodes: Arc::new(RedisNodes::start(5, DURABLE)), members };
+                loop {
+                    let Some(name) = todo.lock().unwrap().pop_front() else { return };
+                    let law = std::panic::catch_unwind(std::panic::AssertUnwindSafe(|| run_alone(name, &subject)));
+                    *tried.lock().unwrap() += 1;
+                    if let Err(panic) = law {
+                        let text = panic.downcast_ref::<String>().cloned();
+                        let text = text.or_else(|| panic.downcast_ref::<&str>().map(|text| (*text).to_owned()));
+                        broken.lock().unwrap().push(format!("{name}: {}", text.unwrap_or_default()));
+                    }
+                }
+            });
+        }
+    });
+    let broken = broken.into_inner().unwrap();
+    eprintln!("{} laws tried, {} broken", tried.into_inner().unwrap(), broken.len());
+    assert!(broken.is_empty(), "{}", broken.join("\n"));
+}
+
+/// Goal: a majority of five servers is an engine like the others.
+#[test]
+fn redlock_keeps_the_laws() {
+    keeps_the_laws(1);
+}
+
+/// Goal: three processes on the same five servers are one engine.
+#[test]
+fn a_fleet_on_redlock_keeps_the_laws() {
+    keeps_the_laws(3);
+}
