@@ -29,7 +29,7 @@ async fn a_wrong_url_gets_a_sentence_that_helps() {
     for (url, sentence) in cases {
         assert_eq!(refusal_of(url).await, sentence, "{url}");
     }
-    for later in ["etcd", "zk", "postgres"] {
+    for later in ["etcd", "zk"] {
         assert!(refusal_of(&format!("{later}://h")).await.contains("later version"), "{later}");
     }
 }
