@@ -22,7 +22,7 @@ const FLEET_SLACK: Duration = Duration::from_millis(300);
 /// Nothing is taken off remaining times: a law compares the longest ttl, of which the slew is 43 s.
 const EXACT: &str = "?slew=0";
 /// Laws mostly sleep, so many of them run at once.
-const LAWS_AT_ONCE: usize = 16;
+const LAWS_AT_ONCE: usize = 12;
 
 /// Redis as the suite sees it.
 struct RedisSubject {
