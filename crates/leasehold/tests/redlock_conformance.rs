@@ -1,5 +1,11 @@
 //! The conformance suite against Redlock over five real Redis servers.
 #![cfg(feature = "redis")]
+#![allow(
+    clippy::disallowed_methods,
+    clippy::unwrap_used,
+    clippy::print_stderr,
+    reason = "a test, with real servers in real time"
+)]
 
 use std::collections::VecDeque;
 use std::sync::{Arc, Mutex};

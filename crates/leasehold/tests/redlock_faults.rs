@@ -1,6 +1,11 @@
 //! Redlock over five real Redis servers of which some are stopped, killed, black-holed or without their memory.
 #![cfg(feature = "redis")]
-#![allow(clippy::disallowed_methods)] // real servers live in real time
+#![allow(
+    clippy::disallowed_methods,
+    clippy::unwrap_used,
+    clippy::print_stdout,
+    reason = "a test, with real servers in real time"
+)]
 
 use std::sync::Arc;
 use std::time::{Duration, Instant};
@@ -258,6 +263,54 @@ async fn a_flushed_majority_makes_two_holders() {
     assert!(first.remaining > 25 * SECOND && second.remaining > 25 * SECOND, "both believe in it, without any error");
 }
 
+/// Goal: a process that knew the earlier run of a node is not misled by a clock that makes the node look old.
+#[tokio::test(flavor = "multi_thread")]
+async fn another_run_is_young_whatever_its_clock_says() {
+    let micros = || {
+        let since = std::time::SystemTime::now().duration_since(std::time::UNIX_EPOCH).unwrap();
+        u64::try_from(since.as_micros()).unwrap()
+    };
+    let clock = FrozenClock::new(micros());
+    let nodes = RedisNodes { servers: vec![RedisServer::start_frozen(&[], clock.clone())], proxies: Vec::new() };
+    clock.set_micros(micros() + 3_600_000_000);
+    let engine = open(&nodes, "?quarantine=30s").await;
+    take(&engine, "seat", 10 * SECOND).await.expect("it looks an hour old");
+    nodes.servers[0].kill_and_restart();
+    clock.set_micros(micros() + 7_200_000_000);
+    let waiting = Claim { wait: 4 * SECOND, ..claim("other seat", 10 * SECOND) };
+    let error = engine.acquire(waiting).await.expect_err("it forgot its leases a moment ago");
+    assert!(
+        matches!(&error, Error::Unavailable { source, .. } if source.to_string().contains("forgotten")),
+        "{error:?}"
+    );
+}
+
+/// Goal: a node that forgets our scripts gets them again; one that becomes a replica, or wants another password, is a node
+/// that does not answer.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_node_that_is_misconfigured_is_not_missed() {
+    let nodes = RedisNodes::start(3, DURABLE);
+    let engine = open(&nodes, "").await;
+    for server in &nodes.servers {
+        server.command(&["SCRIPT", "FLUSH"]);
+    }
+    let grant = take(&engine, "seat", 10 * SECOND).await.expect("the scripts are loaded again");
+    assert!(engine.release(&grant.lease_id).await.unwrap());
+    nodes.servers[0].command(&["REPLICAOF", "127.0.0.1", &nodes.servers[1].port().to_string()]);
+    for round in 0..20 {
+        let grant = take(&engine, &format!("seat {round}"), 10 * SECOND).await.expect("two of three decide");
+        assert!(engine.release(&grant.lease_id).await.unwrap());
+    }
+    let warned = engine.examine().await.unwrap();
+    assert!(warned.iter().any(|found| is_about(found, nodes.servers[0].port())), "{warned:?}");
+    nodes.servers[1].command(&["CONFIG", "SET", "requirepass", "hunter2"]);
+    nodes.servers[1].command(&["-a", "hunter2", "CLIENT", "KILL", "TYPE", "normal"]);
+    tokio::time::sleep(SECOND).await;
+    let error = take(&engine, "late", 10 * SECOND).await.expect_err("one of three decides");
+    assert!(matches!(error, Error::Invalid(_) | Error::Unavailable { .. }), "{error:?}");
+    assert!(!format!("{error} {error:?}").contains("hunter2"));
+}
+
 /// Expected failure, kept: one clock steps forward, and one node loses its memory while its clock makes it look old. With a
 /// node that missed the first acquire that is a majority, and there are two holders.
 #[tokio::test(flavor = "multi_thread")]
@@ -271,7 +324,7 @@ async fn a_stepped_clock_and_a_restart_make_two_holders() {
     nodes.servers.push(RedisServer::start_frozen(DURABLE, stepping.clone()));
     nodes.servers.push(RedisServer::start_frozen(&[], restarting.clone()));
     restarting.set_micros(micros() + 3_600_000_000);
-    let (ada, bob) = (open(&nodes, "?quarantine=30s").await, open(&nodes, "?quarantine=30s").await);
+    let ada = open(&nodes, "?quarantine=30s").await;
     nodes.servers[0].freeze();
     let first = take(&ada, "seat", 20 * SECOND).await.expect("four of five answer");
     until("four of five have it", 5 * SECOND, || {
@@ -284,6 +337,8 @@ async fn a_stepped_clock_and_a_restart_make_two_holders() {
     stepping.set_micros(micros() + 3_600_000_000);
     nodes.servers[4].kill_and_restart();
     restarting.set_micros(micros() + 7_200_000_000);
+    // Bob's process never knew the earlier run of the node, and cannot tell that it is young.
+    let bob = open(&nodes, "?quarantine=30s").await;
     let second =
         bob.acquire(Claim { wait: 5 * SECOND, ..claim("seat", 20 * SECOND) }).await.expect("a majority is free");
     assert!(first.remaining > 15 * SECOND && second.remaining > 15 * SECOND, "both believe in it, without any error");

@@ -4,7 +4,12 @@
 //! cargo test --release -p leasehold --features redis --test redlock_figure -- --ignored --nocapture
 //! ```
 #![cfg(feature = "redis")]
-#![allow(clippy::disallowed_methods)] // real servers live in real time
+#![allow(
+    clippy::disallowed_methods,
+    clippy::unwrap_used,
+    clippy::print_stdout,
+    reason = "a test, with real servers in real time"
+)]
 
 use std::time::{Duration, Instant};
 

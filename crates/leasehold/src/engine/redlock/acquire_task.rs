@@ -164,7 +164,7 @@ impl AcquireTask {
                 FoundRequest::Undecided(outcome) => return Ok(outcome),
             }
         }
-        let all = round % ALL_AT_ONCE_EVERY == 0;
+        let all = round.is_multiple_of(ALL_AT_ONCE_EVERY);
         let order = if all { AskOrder::AllAtOnce } else { AskOrder::ArbiterFirst };
         Ok(self.coordinator.attempt(prepared, order).await)
     }

@@ -105,10 +105,12 @@ impl Coordinator {
         self.owed.iter().map(|owed| owed.len()).sum()
     }
 
-    /// Completes when no release is owed to anybody.
+    /// Completes when no release is owed to any node that can be reached.
     pub async fn wait_until_paid(&self) {
-        for owed in &self.owed {
-            owed.wait_until_paid().await;
+        for (node, owed) in self.nodes.iter().zip(&self.owed) {
+            if node.is_reachable() {
+                owed.wait_until_paid().await;
+            }
         }
     }
 

@@ -145,9 +145,12 @@ impl Redlock {
     fn remember(&self, grant: &Grant, life: Duration) {
         let Some(lease) = LeaseKeys::from_id(&grant.lease_id) else { return };
         let mut lives = self.lock_lives();
-        if lives.len() < LEASES_REMEMBERED {
-            lives.insert(lease.handle, life);
+        if lives.len() >= LEASES_REMEMBERED
+            && let Some(forgotten) = lives.keys().next().cloned()
+        {
+            lives.remove(&forgotten);
         }
+        lives.insert(lease.handle, life);
     }
 
     fn lock_lives(&self) -> MutexGuard<'_, HashMap<String, Duration>> {
@@ -158,7 +161,8 @@ impl Redlock {
 /// Waits until a majority is connected, and a moment for the others.
 async fn connect_majority(options: &RedlockOptions, nodes: &[Arc<RedlockNode>], rules: VoteRules) -> Result<(), Error> {
     let mut connecting = JoinSet::new();
-    for node in nodes.iter().cloned() {
+    for node in nodes {
+        let node = node.clone();
         connecting.spawn(async move { node.connect().await });
     }
     let (mut connected, mut reasons) = (0, Vec::new());
@@ -310,6 +314,12 @@ impl Engine for Redlock {
 impl Drop for Redlock {
     fn drop(&mut self) {
         self.coordinator.closed.cancel();
-        self.servers.iter().for_each(|server| server.closed.cancel());
+        // Releases that are owed are sent all the same, for a moment.
+        let (coordinator, servers) = (self.coordinator.clone(), std::mem::take(&mut self.servers));
+        self.coordinator.runtime.spawn(async move {
+            let clock = coordinator.clock.clone();
+            let _ = until(&*clock, clock.now().plus(MAX_CLOSE_WAIT), coordinator.wait_until_paid()).await;
+            servers.iter().for_each(|server| server.closed.cancel());
+        });
     }
 }

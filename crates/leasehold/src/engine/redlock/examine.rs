@@ -124,7 +124,7 @@ fn size_finding(nodes: usize) -> Option<Finding> {
     let sentence = match nodes {
         1 => "One node is no majority of anything: redis:// does the same, with an order of arrival and with tokens where they are safe.".to_owned(),
         2 => "Both nodes must answer: two are less available than one.".to_owned(),
-        even if even % 2 == 0 => format!(
+        even if even.is_multiple_of(2) => format!(
             "{} of {even} nodes must agree, so it bears no more failures than {} nodes do.",
             even / 2 + 1,
             even - 1

@@ -30,6 +30,9 @@ pub(super) trait Node: Send + Sync + 'static {
     /// It missed an answer a moment ago, and is not waited for while there are enough others.
     fn is_suspect(&self) -> bool;
 
+    /// There is a connection to it.
+    fn is_reachable(&self) -> bool;
+
     /// `host:port`, for people.
     fn address(&self) -> &str;
 }

@@ -65,6 +65,9 @@ struct NodeState {
     failed: Option<ConnectFailure>,
     suspect_until: Time,
     suspect_for: Duration,
+    /// The run of the server, and when it last answered.
+    run: String,
+    last_heard: Time,
 }
 
 enum ConnectFailure {
@@ -191,19 +194,27 @@ impl RedlockNode {
             Err(_) => String::new(),
         };
         let field = |name: &str| found.lines().find_map(|line| line.strip_prefix(name)).map(str::trim);
-        if let Some(run) = field("run_id:") {
-            self.note_run(run)?;
-        }
+        let run = field("run_id:").unwrap_or_default();
+        self.note_run(run)?;
         // Whole seconds of two clocks that show whole seconds: up to one second too long.
         let uptime =
             field("uptime_in_seconds:").and_then(|text| text.parse::<u64>().ok()).unwrap_or(0).saturating_sub(1);
-        let started = Time::from_nanos(asked.as_nanos().saturating_sub(uptime.saturating_mul(1_000_000_000)));
+        let by_uptime = Time::from_nanos(asked.as_nanos().saturating_sub(uptime.saturating_mul(1_000_000_000)));
+        // Another run than the one that answered then started after it, whatever its clock says.
+        let mut state = self.lock();
+        let restarted = !state.run.is_empty() && state.run != run;
+        let started = if restarted { by_uptime.max(state.last_heard) } else { by_uptime };
+        (state.run, state.last_heard) = (run.to_owned(), asked);
+        drop(state);
         let durable = first_denial(&self.redis.findings()).is_none();
         Ok(VerifiedConnection { connection, durable, started })
     }
 
     /// Law 3.
     fn note_run(&self, run: &str) -> Result<(), NodeError> {
+        if run.is_empty() {
+            return Ok(()); // INFO is denied: it cannot be told
+        }
         let mut runs = self.runs.lock().unwrap_or_else(PoisonError::into_inner);
         if runs.iter().any(|(number, other)| *number != self.number && other == run) {
             return Err(NodeError::Broken(Error::Invalid(format!(
@@ -434,9 +445,11 @@ impl RedlockNode {
     }
 
     fn note_answer(&self) {
+        let now = self.redis.clock.now();
         let mut state = self.lock();
         state.suspect_until = Time::ZERO;
         state.suspect_for = Duration::ZERO;
+        state.last_heard = now;
     }
 
     fn call_error(&self, error: CallError) -> NodeError {
@@ -479,6 +492,10 @@ impl Node for SharedNode {
 
     fn is_suspect(&self) -> bool {
         self.0.redis.clock.now() < self.0.lock().suspect_until
+    }
+
+    fn is_reachable(&self) -> bool {
+        self.0.verified().is_some()
     }
 
     fn address(&self) -> &str {

@@ -205,6 +205,14 @@ impl SimulatedServer {
     }
 
     fn run_request(&self, request: &NodeRequest) -> NodeReply {
+        let reply = self.carry_out(request);
+        if std::env::var_os("LEASEHOLD_SIM_TRACE").is_some() {
+            println!("{:?} {} {request:?} -> {reply:?}", self.clock.now(), self.name);
+        }
+        reply
+    }
+
+    fn carry_out(&self, request: &NodeRequest) -> NodeReply {
         let now = self.local_now();
         let mut state = self.lock();
         state.keys.retain(|_, key| now < key.gone_at);
@@ -320,6 +328,9 @@ impl ServerState {
         };
         for key in keys {
             self.keys.insert(key, SimulatedKey { handle: lease.handle.clone(), gone_at: now + 1 + ttl });
+        }
+        if let Some(record) = self.records.get_mut(&lease.handle) {
+            record.ttl_ms = ttl;
         }
         NodeReply::Lives { left_ms: ttl, cap_left_ms: None }
     }
@@ -473,6 +484,10 @@ impl Node for SimulatedConnection {
 
     fn is_suspect(&self) -> bool {
         false
+    }
+
+    fn is_reachable(&self) -> bool {
+        self.0.lock().started.is_some()
     }
 
     fn address(&self) -> &str {

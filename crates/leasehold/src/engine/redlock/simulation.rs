@@ -33,7 +33,7 @@ struct VirtualClock {
 }
 
 impl VirtualClock {
-    fn new(start: tokio::time::Instant, rate_ppm: i64) -> Arc<dyn Clock> {
+    fn shared(start: tokio::time::Instant, rate_ppm: i64) -> Arc<dyn Clock> {
         Arc::new(Self { start, rate_ppm })
     }
 }
@@ -86,7 +86,7 @@ impl World {
     fn new(seed: u64, servers: usize, clients: usize, plant: Plant) -> Arc<Self> {
         let mut dice = Dice::new(seed);
         let start = tokio::time::Instant::now();
-        let true_clock = VirtualClock::new(start, 0);
+        let true_clock = VirtualClock::shared(start, 0);
         let servers: Vec<_> = (0..servers)
             .map(|n| {
                 let (rate, durable) = (rate_ppm(&mut dice), dice.chance(200));
@@ -110,7 +110,7 @@ impl World {
                     let mut dice = random.lock().expect("nobody panics with it");
                     bits.iter_mut().for_each(|byte| *byte = (dice.next() >> 32) as u8);
                 };
-                let clock = VirtualClock::new(start, rate_ppm(&mut dice));
+                let clock = VirtualClock::shared(start, rate_ppm(&mut dice));
                 Coordinator::start(nodes, rules, clock, Handle::current(), Arc::new(fill))
             })
             .collect();
@@ -177,7 +177,7 @@ async fn use_lease(world: Arc<World>, client: usize, number: usize, seed: u64, e
             return;
         }
         let who = format!("client {client} task {number} round {round}");
-        let ttl = Duration::from_millis(200 + dice.below(2800));
+        let ttl = Duration::from_millis(200 + dice.below(2300));
         let wait = Duration::from_millis(if dice.chance(500) { 0 } else { dice.below(1500) });
         let mut claim = Claim { wait, ..Claim::new(vec![Want::exclusive(KEY)], ttl, "ada") };
         if dice.chance(300) {
@@ -215,7 +215,7 @@ async fn hold_lease(world: &World, client: usize, who: &str, grant: &Grant, dice
     let lease = LeaseKeys::from_id(&grant.lease_id).expect("an id of ours");
     let held_since = world.true_clock.now();
     // Never shorter than before: a renewal that shortens, and that a node carries out late, cuts a later one.
-    let mut ttl_ms = 2800;
+    let mut ttl_ms = 2600;
     while world.true_clock.now().since(held_since) < Duration::from_secs(6) {
         world.pass(dice.below(1200)).await;
         match dice.below(4) {
@@ -228,7 +228,7 @@ async fn hold_lease(world: &World, client: usize, who: &str, grant: &Grant, dice
             // It goes away without a word, and believes until the end.
             0 | 1 => return,
             _ => {
-                ttl_ms += dice.below(20);
+                ttl_ms += dice.below(30);
                 let ttl = if dice.chance(500) { None } else { Some(ttl_ms) };
                 match world.clients[client].renew(lease.clone(), ttl).await {
                     Ok(renewal) => world.believe(who, client, renewal.remaining),
