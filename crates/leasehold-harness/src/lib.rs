@@ -8,11 +8,7 @@
 //! - [`postgres`]: PostgreSQL, and its standbys.
 //! - [`proxy`]: a TCP proxy that loses, delays and cuts on order.
 //! - [`redis`]: Redis servers.
-<<<<<<< HEAD
 //! - [`redlock`]: several independent Redis servers.
-=======
-//! - [`redlock`]: several Redis servers that know nothing of each other.
->>>>>>> wt-redlock
 
 #![forbid(unsafe_code)]
 
