@@ -84,6 +84,7 @@ need_test_tools() {
     command -v strace >/dev/null 2>&1 || missing+=(strace)
     command -v faketime >/dev/null 2>&1 || missing+=(faketime)
     [ -x /usr/lib/postgresql/15/bin/initdb ] || missing+=(postgresql-15)
+    command -v pgbouncer >/dev/null 2>&1 || [ -x /usr/sbin/pgbouncer ] || missing+=(pgbouncer)
     [ "${#missing[@]}" -eq 0 ] || get "${missing[@]}"
 }
 

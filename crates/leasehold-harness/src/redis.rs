@@ -72,7 +72,10 @@ impl RedisServer {
     }
 
     fn start_with(settings: &[&str], clock: Option<FrozenClock>) -> Self {
-        let dir = std::env::temp_dir().join(format!("leasehold-redis-{:016x}", crate::random_number()));
+        // In memory where there is such a place: a process that is killed leaves its files there too.
+        let memory = Path::new("/dev/shm");
+        let root = if memory.is_dir() { memory.to_owned() } else { std::env::temp_dir() };
+        let dir = root.join(format!("leasehold-redis-{:016x}", crate::random_number()));
         std::fs::create_dir_all(&dir).expect("a directory can be made");
         let settings = settings.iter().map(|setting| (*setting).to_owned()).collect();
         let mut server = Self { dir, port: crate::free_port(), settings, clock, running: Mutex::default() };

@@ -71,3 +71,13 @@ fn what_cannot_be_examined_says_so() {
         site.ask(arguments).with_code(code).says_one_sentence();
     }
 }
+
+/// Goal: the table of promises in the README is the one that the code prints.
+#[test]
+fn the_readme_shows_the_promise_table() {
+    let printed = Site::new().ask(&["engines"]).with_code(0).out;
+    let table = printed.split("\n\n").next().expect("a table");
+    assert!(table.lines().count() > 4, "{table}");
+    let readme = include_str!("../../../README.md");
+    assert!(readme.contains(&format!("\n{table}\n")), "README shows another table than:\n{table}");
+}

@@ -5,13 +5,13 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, OnceLock};
 use std::time::Duration;
 
-use leasehold::conformance::{BoxFuture, Fleet, LAWS, Real, Subject, attempt};
+use leasehold::conformance::{BoxFuture, Fleet, Real, Subject, run_in_real_time};
 use leasehold::engine::Engine;
 use leasehold::engine::postgres::{PostgresEngine, PostgresEngineOptions, SchemaName};
 use leasehold_harness::postgres::Cluster;
 
 /// How far an answer may be off on a busy machine.
-const SLACK: Duration = Duration::from_millis(300);
+const SLACK: Duration = Duration::from_millis(400);
 
 /// Most laws wait for time to pass.
 const LAWS_AT_ONCE: usize = 6;
@@ -44,10 +44,10 @@ struct Postgres {
 }
 
 impl Postgres {
-    fn new(members: usize, reopens: bool) -> Self {
+    fn new(members: usize, reopens: bool, slack: Duration) -> Self {
         let last = Arc::new(std::sync::Mutex::new(None));
         let made = last.clone();
-        let real = Real::new(SLACK, move || {
+        let real = Real::new(slack, move || {
             let schema = new_schema();
             *made.lock().unwrap() = Some(schema.clone());
             Box::pin(async move {
@@ -95,37 +95,24 @@ impl Subject for Postgres {
     }
 }
 
-/// Tries every law, several at a time, and tells all that are broken. One test, so that there is one server.
-fn keeps_the_laws(make: impl Fn() -> Postgres + Sync) {
-    let next = AtomicUsize::new(0);
-    let broken = std::sync::Mutex::new(Vec::new());
-    std::thread::scope(|scope| {
-        for _ in 0..LAWS_AT_ONCE {
-            scope.spawn(|| {
-                while let Some(law) = LAWS.get(next.fetch_add(1, Ordering::SeqCst)) {
-                    let runtime =
-                        tokio::runtime::Builder::new_current_thread().enable_all().build().expect("a runtime");
-                    if let Err(why) = runtime.block_on(attempt(law, &make())) {
-                        broken.lock().unwrap().push(format!("{}: {why}", law.name));
-                    }
-                }
-            });
-        }
-    });
-    let broken = broken.into_inner().unwrap();
-    assert!(broken.is_empty(), "{} of {} laws are broken:\n{}", broken.len(), LAWS.len(), broken.join("\n"));
+/// One test for a suite, so that there is one server.
+fn keeps_the_laws(members: usize, reopens: bool) {
+    // Each suite has enough to do with its own connections.
+    static ONE_AT_A_TIME: std::sync::Mutex<()> = std::sync::Mutex::new(());
+    let _alone = ONE_AT_A_TIME.lock().unwrap_or_else(std::sync::PoisonError::into_inner);
+    run_in_real_time(LAWS_AT_ONCE, SLACK, |_| true, |slack| Postgres::new(members, reopens, slack));
 }
 
 /// Goal: the engine keeps the laws, and what it knows outlives it.
 /// Method: the suite on a real server, a schema for each law; reopen is another engine on the schema.
 #[test]
 fn the_engine_keeps_the_laws() {
-    keeps_the_laws(|| Postgres::new(1, true));
+    keeps_the_laws(1, true);
 }
 
 /// Goal: nothing that matters is in the memory of one process.
 /// Method: the suite against three engines on one schema, each call to the next of them.
 #[test]
 fn a_fleet_keeps_the_laws() {
-    keeps_the_laws(|| Postgres::new(3, false));
+    keeps_the_laws(3, false);
 }

@@ -1,17 +1,11 @@
 //! The conformance suite against Redlock over five real Redis servers.
 #![cfg(feature = "redis")]
-#![allow(
-    clippy::disallowed_methods,
-    clippy::unwrap_used,
-    clippy::print_stderr,
-    reason = "a test, with real servers in real time"
-)]
+#![allow(clippy::disallowed_methods, clippy::unwrap_used, reason = "a test, with real servers in real time")]
 
-use std::collections::VecDeque;
-use std::sync::{Arc, Mutex};
+use std::sync::Arc;
 use std::time::Duration;
 
-use leasehold::conformance::{BoxFuture, Fleet, LAWS, Subject, run_alone};
+use leasehold::conformance::{BoxFuture, Fleet, Subject, run_in_real_time};
 use leasehold::engine::Engine;
 use leasehold::engine::redlock::{Redlock, RedlockOptions};
 use leasehold_harness::redis::DURABLE;
@@ -32,6 +26,7 @@ const NOT_FOR_REDLOCK: [&str; 1] = [
 struct RedlockSubject {
     nodes: Arc<RedisNodes>,
     members: usize,
+    slack: Duration,
 }
 
 impl RedlockSubject {
@@ -58,11 +53,11 @@ impl Subject for RedlockSubject {
     }
 
     fn unit(&self) -> Duration {
-        SLACK * 4
+        self.slack * 4
     }
 
     fn slack(&self) -> Duration {
-        SLACK
+        self.slack
     }
 
     fn reopen(&self) -> BoxFuture<'_, Option<Arc<dyn Engine>>> {
@@ -74,33 +69,14 @@ impl Subject for RedlockSubject {
     }
 }
 
-/// Tries every law, several at once, and tells all that are broken. `LEASEHOLD_LAW` names a single one.
 fn keeps_the_laws(members: usize) {
-    let only = std::env::var("LEASEHOLD_LAW").ok();
-    let asked = |name: &str| only.as_ref().map_or(!NOT_FOR_REDLOCK.contains(&name), |only| only == name);
-    let todo: Mutex<VecDeque<&str>> = Mutex::new(LAWS.iter().map(|law| law.name).filter(|name| asked(name)).collect());
-    let (broken, tried) = (Mutex::new(Vec::new()), Mutex::new(0));
-    std::thread::scope(|scope| {
-        for _ in 0..LAWS_AT_ONCE {
-            scope.spawn(|| {
-                // A lease of a law may be longer than any quarantine: the nodes keep what they are told.
-                let subject = RedlockSubject { nodes: Arc::new(RedisNodes::start(5, DURABLE)), members };
-                loop {
-                    let Some(name) = todo.lock().unwrap().pop_front() else { return };
-                    let law = std::panic::catch_unwind(std::panic::AssertUnwindSafe(|| run_alone(name, &subject)));
-                    *tried.lock().unwrap() += 1;
-                    if let Err(panic) = law {
-                        let text = panic.downcast_ref::<String>().cloned();
-                        let text = text.or_else(|| panic.downcast_ref::<&str>().map(|text| (*text).to_owned()));
-                        broken.lock().unwrap().push(format!("{name}: {}", text.unwrap_or_default()));
-                    }
-                }
-            });
-        }
+    let asked = |name: &str| !NOT_FOR_REDLOCK.contains(&name);
+    // A lease of a law may be longer than any quarantine: the nodes keep what they are told.
+    run_in_real_time(LAWS_AT_ONCE, SLACK, asked, |slack| RedlockSubject {
+        nodes: Arc::new(RedisNodes::start(5, DURABLE)),
+        members,
+        slack,
     });
-    let broken = broken.into_inner().unwrap();
-    eprintln!("{} laws tried, {} broken", tried.into_inner().unwrap(), broken.len());
-    assert!(broken.is_empty(), "{}", broken.join("\n"));
 }
 
 /// Goal: a majority of five servers is an engine like the others.

@@ -189,6 +189,14 @@ impl EngineConnection {
         self.client.query(statement, &values).await.map_err(|error| SqlFailure::from_statement(&error))
     }
 
+    /// The rows of a statement that is not prepared, and changes nothing.
+    pub async fn query_once(&self, text: &str) -> Result<Vec<Row>, SqlFailure> {
+        match timeout(ANSWER_TIMEOUT, self.client.query_typed(text, &[])).await {
+            Ok(rows) => rows.map_err(|error| SqlFailure::from_statement(&error)),
+            Err(_) => Err(SqlFailure::Away(Cause::new("PostgreSQL did not answer in time"))),
+        }
+    }
+
     /// Executes text of ours without parameters.
     pub async fn execute(&self, text: &str) -> Result<(), SqlFailure> {
         match timeout(ANSWER_TIMEOUT, self.client.batch_execute(text)).await {

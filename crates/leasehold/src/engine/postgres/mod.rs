@@ -90,7 +90,7 @@ const MAX_CLOSE_WAIT: Duration = Duration::from_secs(4);
 
 /// What it promises at best, and what it needs for that.
 pub const PROFILE: EngineProfile = EngineProfile {
-    url: "postgres://user@host/database",
+    url: "postgres://HOST/DATABASE",
     best: Promises {
         engine: ENGINE,
         durable: true,

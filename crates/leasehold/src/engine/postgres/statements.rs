@@ -24,13 +24,12 @@ pub(super) enum Sql {
     Sweep,
     RaiseFloor,
     Identity,
-    Facts,
     ServerClock,
 }
 
 impl Sql {
     /// All of them, in the order of the enumeration.
-    const TEXTS: [&'static str; 16] = [
+    const TEXTS: [&'static str; 15] = [
         "SELECT handle, verdict, token, remaining, renewable, proof, name, holder, queue \
          FROM @.batch($1, $2, $3, $4, $5, $6, $7, $8, $9, $10, $11, $12, $13, $14, $15, $16, $17, $18)",
         "SELECT handle, verdict, token, remaining, renewable FROM @.check_waiters($1)",
@@ -48,7 +47,6 @@ impl Sql {
         "SELECT @.raise_floor($1)",
         "SELECT (SELECT system_identifier FROM pg_control_system())::text, oid::bigint FROM pg_database \
          WHERE datname = current_database()",
-        super::verify::FACTS,
         "SELECT @.now_us()",
     ];
 

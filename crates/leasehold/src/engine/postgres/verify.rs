@@ -9,7 +9,6 @@ use std::sync::{Mutex, PoisonError};
 
 use super::connection::EngineConnection;
 use super::sql_error::{Cause, SqlFailure};
-use super::statements::Sql;
 use crate::engine::{Finding, Promise, Promises};
 
 /// `trim_array` came with 14.
@@ -18,7 +17,7 @@ const OLDEST_SERVER: i32 = 140_000;
 /// Both go together: a token that is lost can come again.
 const BOTH: [Promise; 2] = [Promise::Durable, Promise::Fencing];
 
-pub(super) const FACTS: &str = "SELECT current_setting('server_version_num')::int, pg_is_in_recovery(), \
+const FACTS: &str = "SELECT current_setting('server_version_num')::int, pg_is_in_recovery(), \
      current_setting('transaction_read_only') = 'on', current_setting('synchronous_commit'), \
      current_setting('fsync'), current_setting('full_page_writes'), \
      (SELECT string_agg(coalesce(r.application_name, 'unknown') || ' ' || coalesce(r.sync_state, 'unknown'), ', ') \
@@ -41,7 +40,8 @@ pub(super) struct ServerFacts {
 
 /// Reads the facts of a session.
 pub(super) async fn read_facts(connection: &EngineConnection) -> Result<ServerFacts, SqlFailure> {
-    let rows = connection.query(Sql::Facts, &[]).await?;
+    // Not prepared: it is asked once on most connections.
+    let rows = connection.query_once(FACTS).await?;
     let row = rows.first().ok_or_else(|| SqlFailure::Away(Cause::new("the settings cannot be read")))?;
     let read = || {
         Ok(ServerFacts {

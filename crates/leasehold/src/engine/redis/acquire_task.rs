@@ -108,6 +108,9 @@ impl AcquireTask {
         let patience = began.plus(self.claim.wait);
         let mut tries = Tries::default();
         for round in 0_u32.. {
+            if to.is_closed() {
+                return self.clean_up(tries.maybe, "it was given up".into()).await;
+            }
             let wait_ms = if round == 0 { self.text.wait_ms } else { millis(patience.since(self.now())) };
             // A claim that does not wait may still join an earlier try of its request that does.
             let waits = wait_ms > 0 || !self.anonymous;

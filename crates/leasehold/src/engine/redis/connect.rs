@@ -10,12 +10,13 @@ use redis::{
     RedisConnectionInfo, Value,
 };
 
-use super::decode::{array, number_text, text};
+use super::decode::{UnexpectedReply, array, number_text, text};
 use super::errors::{CallError, read_connect_error, read_error};
-use super::node::{NodeConnection, PUSH_SLOT, RedisNode, send_command};
+use super::node::{NodeConnection, PUSH_SLOT, REPLY_TIMEOUT, RedisNode, send_command};
 use super::options::{RedisOptions, show_address};
 use super::scripts::{PREFIX, Script};
 use super::verify::ServerReport;
+use crate::clock::until;
 use crate::error::Error;
 
 const CONNECT_TIMEOUT: Duration = Duration::from_secs(1);
@@ -217,17 +218,17 @@ async fn ask_if_allowed(
 }
 
 async fn load_scripts(node: &RedisNode, redis: &mut MultiplexedConnection, at: &str) -> Result<Vec<String>, CallError> {
-    let mut shas = Vec::with_capacity(Script::ALL.len());
+    let mut load = redis::pipe();
     for script in Script::ALL {
-        let mut load = redis::cmd("SCRIPT");
-        load.arg("LOAD").arg(script.text(&node.layout));
-        match send_command(&*node.clock, redis, &load).await {
-            None => return Err(CallError::NoEffect("the server does not answer".into())),
-            Some(Ok(value)) => shas.push(text(&value).map_err(|odd| CallError::NoEffect(Box::new(odd)))?),
-            Some(Err(error)) => return Err(read_connect_error(&error, at)),
-        }
+        load.cmd("SCRIPT").arg("LOAD").arg(script.text(&node.layout));
     }
-    Ok(shas)
+    let end = node.clock.now().plus(REPLY_TIMEOUT);
+    match until(&*node.clock, end, load.query_async::<Vec<String>>(redis)).await {
+        None => Err(CallError::NoEffect("the server does not answer".into())),
+        Some(Ok(shas)) if shas.len() == Script::ALL.len() => Ok(shas),
+        Some(Ok(_)) => Err(CallError::NoEffect(Box::new(UnexpectedReply))),
+        Some(Err(error)) => Err(read_connect_error(&error, at)),
+    }
 }
 
 /// Runs `open`: tries every command that scripts use, and raises the counter if the history is another one.
