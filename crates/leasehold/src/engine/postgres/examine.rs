@@ -56,6 +56,10 @@ impl PostgresShared {
                 "the clock of the server was set while this engine watched it: leases ended early or late by as much",
             ));
         }
+        if let Some(cause) = self.sweeps.last_failure() {
+            let sentence = "what is over is not forgotten: the tables of the engine grow until this is put right";
+            findings.push(Finding::warning("sweep", format!("failed: {cause}"), "once a minute", sentence));
+        }
         let class = i64::from(self.options().schema.lock_class());
         let name = self.options().schema.as_str();
         let rows = connection.client().query_typed(STATE, &[(&class, Type::INT8), (&name, Type::TEXT)]).await;

@@ -5,14 +5,15 @@
 -- must not learn otherwise from an empty table. Run in one transaction by the owner.
 --
 -- Locks: every writing function first takes the gate (@K # 1, 0) shared, then the locks (@K, hash of name) of all its names in order, and
--- then reads. Locks that turn out to be needed later are only tried. (@K # 1, 1) is for raising tokens, (@K # 1, 2) for sweep.
+-- then reads. Locks that turn out to be needed later are only tried. (@K # 1, 1) is for raising tokens.
 
 CREATE SCHEMA IF NOT EXISTS @;
 
 CREATE TABLE @.meta (
  one     boolean PRIMARY KEY DEFAULT true CHECK (one),
  layout  integer NOT NULL, -- of these tables and functions
- history text    NOT NULL -- the timeline for which the tokens were raised
+ history text    NOT NULL, -- the timeline for which the tokens were raised
+ swept   bigint  NOT NULL DEFAULT 0 -- when the last sweep began
 );
 CREATE TABLE @.watch_state ( -- whether anybody watches
  one   boolean PRIMARY KEY DEFAULT true CHECK (one),
@@ -35,6 +36,8 @@ CREATE TABLE @.lease ( -- a lease, a waiting claim, an ending, or a ban
  names   text[] COLLATE "C" NOT NULL, counts integer[] NOT NULL, capacities integer[] NOT NULL,
  arrival bigint, since bigint, patience bigint, processes bigint[] -- only while waiting
 ) WITH (fillfactor = 50); -- each row is updated about once, on its own page
+-- Waiting claims and bans, for the sweep. It has no column that a renewal or a release changes: those stay on their page.
+CREATE INDEX ON @.lease (handle) WHERE token IS NULL;
 CREATE TABLE @.resource ( -- a name in use, or used a moment ago
  name     text COLLATE "C" PRIMARY KEY,
  held     "char"  NOT NULL, -- - free · x · s · p
@@ -768,39 +771,82 @@ BEGIN
  END LOOP;
 END $$;
 
--- Every minute, by one process: forgets endings older than p_memory (milliseconds), names that nobody used for a minute, claims whose
--- patience ended a minute ago, old events, dead processes.
-CREATE FUNCTION @.sweep(p_most integer, p_memory bigint) RETURNS integer
-LANGUAGE plpgsql @SAFE SET enable_seqscan = on AS $$
-DECLARE v_now bigint := @.now_us(); n integer; k integer := 0; v_names text[]; l @.lease;
+-- Whether a sweep is due: one a minute, by whichever process asks first.
+CREATE FUNCTION @.begin_sweep() RETURNS boolean LANGUAGE plpgsql @SAFE AS $$
+DECLARE v_now bigint := @.now_us();
 BEGIN
- IF NOT pg_try_advisory_xact_lock(@K # 1, 2) THEN RETURN 0; END IF;
- SELECT array_agg(s.name) INTO v_names FROM (SELECT r.name FROM @.resource r WHERE r.queue = 0 AND r.used < v_now - 60000000 AND (r.held = '-'
-  OR r.held = 'x' AND NOT EXISTS (SELECT FROM @.lease l WHERE l.handle = r.holder AND l.state = 'L' AND l.ends + l.delay * 1000::bigint > v_now - 1000000))
-  LIMIT p_most) s;
- FOR i IN 1 .. coalesce(cardinality(v_names), 0) LOOP
-  IF pg_try_advisory_xact_lock(@K, hashtext(v_names[i])) THEN
-   DELETE FROM @.resource r WHERE r.name = v_names[i] AND r.queue = 0 AND (r.held = '-'
-    OR r.held = 'x' AND NOT EXISTS (SELECT FROM @.lease l WHERE l.handle = r.holder AND l.state = 'L' AND l.ends + l.delay * 1000::bigint > v_now));
-   k := k + 1;
-  END IF;
+ UPDATE @.meta t SET swept = v_now WHERE t.swept NOT BETWEEN v_now - 50000000 AND v_now;
+ RETURN FOUND;
+END $$;
+
+-- One step of a sweep: forgets names that nobody used for a minute, endings older than p_memory (milliseconds), claims whose patience
+-- ended a minute ago, bans that are over, old events, dead processes. Each table is read from a place onwards, ten times p_most rows, so
+-- that a step is short whatever there is; at most p_most names are locked. Returns the places to go on from; null: that table is done.
+-- Tokens rise with time: endings are looked for from the lowest token up to the first lease that is younger than p_memory.
+CREATE FUNCTION @.sweep(p_name text, p_token bigint, p_handle uuid, p_most integer, p_memory bigint,
+  OUT next_name text, OUT next_token bigint, OUT next_handle uuid, OUT removed integer)
+LANGUAGE plpgsql @SAFE @BY_KEY AS $$
+DECLARE v_now bigint := @.now_us(); v_old bigint := v_now - p_memory * 1000; v_watched boolean; v_rows integer := 0; v_n integer;
+ v_names text[] := '{}'; v_ended uuid[] := '{}'; v_waiting uuid[] := '{}'; r record; l @.lease;
+BEGIN
+ removed := 0;
+ -- Looks, without any lock.
+ FOR r IN SELECT t.name, t.queue = 0 AND t.used < v_now - 60000000 AND NOT CASE t.held
+   WHEN '-' THEN false
+   WHEN 'x' THEN EXISTS (SELECT FROM @.lease q WHERE q.handle = t.holder AND q.state = 'L' AND q.ends + q.delay * 1000::bigint > v_now)
+   ELSE EXISTS (SELECT FROM @.shared_holder c JOIN @.lease q ON q.handle = c.handle
+    WHERE c.name = t.name AND q.state = 'L' AND q.ends + q.delay * 1000::bigint > v_now) END AS over
+  FROM @.resource t WHERE t.name > p_name ORDER BY t.name LIMIT p_most * 10 LOOP
+  v_rows := v_rows + 1;
+  IF r.over THEN v_names := v_names || r.name; END IF;
+  IF v_rows = p_most * 10 OR cardinality(v_names) = p_most THEN next_name := r.name; EXIT; END IF;
  END LOOP;
- FOR l IN SELECT t.* FROM @.lease t WHERE t.state = 'W' AND t.patience < v_now - 60000000 LIMIT p_most LOOP
-  CONTINUE WHEN NOT @.try_lock_names(l.names);
-  SELECT * INTO l FROM @.lease t WHERE t.handle = l.handle AND t.state = 'W' AND t.patience < v_now - 60000000;
+ v_rows := 0;
+ FOR l IN SELECT * FROM @.lease t WHERE t.token > p_token ORDER BY t.token LIMIT p_most * 10 LOOP
+  EXIT WHEN l.granted > v_old;
+  v_rows := v_rows + 1;
+  IF l.ended < v_old OR l.state = 'L' AND l.ends + l.delay * 1000::bigint < v_old THEN v_ended := v_ended || l.handle; END IF;
+  IF v_rows = p_most * 10 THEN next_token := l.token; END IF;
+ END LOOP;
+ v_rows := 0;
+ FOR l IN SELECT * FROM @.lease t WHERE t.token IS NULL AND t.handle > p_handle ORDER BY t.handle LIMIT p_most * 10 LOOP
+  v_rows := v_rows + 1;
+  IF l.state = 'X' AND l.ended < v_now THEN v_ended := v_ended || l.handle; END IF;
+  IF l.state = 'W' AND l.patience < v_now - 60000000 THEN
+   v_waiting := v_waiting || l.handle;
+   v_names := v_names || l.names;
+  END IF;
+  IF v_rows = p_most * 10 OR cardinality(v_names) >= 2 * p_most THEN next_handle := l.handle; EXIT; END IF;
+ END LOOP;
+
+ -- Then takes locks, where nobody else has them, and looks again.
+ SELECT t.now, t.watched INTO v_now, v_watched FROM @.begin_write('{}', '{}', '{}') t;
+ FOR i IN 1 .. cardinality(v_waiting) LOOP
+  SELECT * INTO l FROM @.lease t WHERE t.handle = v_waiting[i] AND t.state = 'W';
+  CONTINUE WHEN NOT FOUND OR NOT @.try_lock_names(l.names);
+  SELECT * INTO l FROM @.lease t WHERE t.handle = v_waiting[i] AND t.state = 'W' AND t.patience < v_now - 60000000;
   CONTINUE WHEN NOT FOUND;
   PERFORM @.leave_queue(l);
   DELETE FROM @.lease t WHERE t.handle = l.handle;
-  k := k + 1;
+  PERFORM @.wake_heads(l.names, 0);
+  removed := removed + 1;
  END LOOP;
- DELETE FROM @.lease WHERE ctid = ANY (ARRAY(SELECT l.ctid FROM @.lease l
-  WHERE (l.state IN ('R', 'V') AND l.ended < v_now - p_memory * 1000 OR l.state = 'X' AND l.ended < v_now
-   OR l.state = 'L' AND l.ends + l.delay * 1000::bigint < v_now - p_memory * 1000) LIMIT p_most FOR UPDATE SKIP LOCKED));
- GET DIAGNOSTICS n = ROW_COUNT;
- DELETE FROM @.shared_holder c WHERE NOT EXISTS (SELECT FROM @.lease l WHERE l.handle = c.handle);
- DELETE FROM @.event WHERE number < (SELECT last - 16384 FROM @.watch_state);
- DELETE FROM @.process WHERE seen < v_now - 3600000000;
- RETURN n + k;
+ FOR i IN 1 .. cardinality(v_names) LOOP
+  CONTINUE WHEN NOT pg_try_advisory_xact_lock(@K, hashtext(v_names[i]));
+  PERFORM @.settle_name(v_names[i], v_now, v_watched);
+  DELETE FROM @.resource t WHERE t.name = v_names[i] AND t.queue = 0 AND t.held = '-' AND t.used < v_now - 60000000;
+  GET DIAGNOSTICS v_n = ROW_COUNT;
+  removed := removed + v_n;
+ END LOOP;
+ -- No lock of a name: what is over stays over. A lapse that watchers do not know of is not forgotten yet.
+ DELETE FROM @.lease t WHERE t.handle = ANY (ARRAY(SELECT q.handle FROM @.lease q WHERE q.handle = ANY (v_ended)
+  AND (q.state IN ('R', 'V') AND q.ended < v_old OR q.state = 'X' AND q.ended < v_now
+   OR q.state = 'L' AND q.ends + q.delay * 1000::bigint < v_old AND (q.lapse_logged OR NOT v_watched)) FOR UPDATE SKIP LOCKED));
+ GET DIAGNOSTICS v_n = ROW_COUNT;
+ removed := removed + v_n;
+ DELETE FROM @.event t WHERE t.number = ANY (ARRAY(SELECT e.number FROM @.event e
+  WHERE e.number < (SELECT w.last - 16384 FROM @.watch_state w) ORDER BY e.number LIMIT p_most * 10));
+ DELETE FROM @.process t WHERE t.seen < v_now - 3600000000;
 END $$;
 
 -- The events after a number, with the run and the newest number as of the same snapshot. One row without a number if there are none.
