@@ -148,6 +148,8 @@ impl AdvisoryLocks {
             }
             ended.cancel();
         });
+        // What the role prefers must not make a token come again after a crash.
+        client.batch_execute("SET synchronous_commit = on").await.map_err(failed)?;
         self.test_messages(&client, messages).await?;
         Ok((client, lost))
     }
@@ -255,7 +257,8 @@ pub async fn lock_in_transaction(
 ///
 /// # Errors
 ///
-/// Invalid when the engine's schema is not installed; Unavailable when the server cannot be asked.
+/// Invalid when the engine's schema is not installed, or `synchronous_commit` is off or local; Unavailable when the server
+/// cannot be asked.
 pub async fn token_in_transaction(transaction: &Transaction<'_>, schema: &SchemaName) -> Result<Token, Error> {
     let attempt = || "mint a token".to_owned();
     let sql = schema.in_sql("SELECT @.advisory_token()");
@@ -317,6 +320,9 @@ fn read_error(attempt: String, error: &SqlError) -> Error {
         Some("3F000" | "42883" | "42P01") => Error::Invalid(
             "tokens come from the schema of the engine, which is not installed in this database: run `leasehold migrate`"
                 .into(),
+        ),
+        Some("LH102") => Error::Invalid(
+            "synchronous_commit is off or local here: a token could come again after a crash. Set it to on".into(),
         ),
         Some("42501") => Error::Invalid("the role may not use the schema of the engine".into()),
         _ => unavailable(attempt, with_causes(error)),

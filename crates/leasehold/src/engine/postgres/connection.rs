@@ -95,7 +95,8 @@ impl ServerConnector {
         self.runtime.spawn(async move {
             while let Some(Ok(message)) = poll_fn(|context| connection.poll_message(context)).await {
                 match message {
-                    AsyncMessage::Notice(notice) if notice.message().contains("synchronous replication") => {
+                    // Its text is in the language of the server.
+                    AsyncMessage::Notice(notice) if notice.routine() == Some("SyncRepWaitForLSN") => {
                         doubt.store(true, Ordering::SeqCst);
                     }
                     AsyncMessage::Notification(notification) => {

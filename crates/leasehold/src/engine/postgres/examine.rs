@@ -26,7 +26,9 @@ const STATE: &str = "SELECT current_setting('max_connections')::bigint - (SELECT
          AND coalesce(a.application_name, '') NOT LIKE 'leasehold%'), \
      (SELECT string_agg(n.nspname, ', ' ORDER BY n.nspname) FROM pg_class c JOIN pg_namespace n ON n.oid = c.relnamespace \
          WHERE c.relname = 'watch_state' AND c.relkind = 'r' AND n.nspname <> $2), \
-     current_setting('server_version'), current_setting('synchronous_standby_names')";
+     current_setting('server_version'), current_setting('synchronous_standby_names'), \
+     (SELECT string_agg(s.slot_name, ', ' ORDER BY s.slot_name) FROM pg_replication_slots s \
+         WHERE s.slot_type = 'physical' AND NOT s.active AND NOT s.temporary)";
 
 impl PostgresShared {
     /// See [`crate::engine::Engine::examine`].
@@ -55,6 +57,10 @@ impl PostgresShared {
                 "slewed, never set",
                 "the clock of the server was set while this engine watched it: leases ended early or late by as much",
             ));
+        }
+        if let Some(cause) = self.sweeps.last_failure() {
+            let sentence = "what is over is not forgotten: the tables of the engine grow until this is put right";
+            findings.push(Finding::warning("sweep", format!("failed: {cause}"), "once a minute", sentence));
         }
         let class = i64::from(self.options().schema.lock_class());
         let name = self.options().schema.as_str();
@@ -102,6 +108,11 @@ impl PostgresShared {
         if let Some(names) = text(6).filter(|names| !names.is_empty()) {
             let sentence = "with no such standby connected, commits wait for one";
             findings.push(Finding::note("synchronous_standby_names", names, sentence));
+        }
+        if let Some(slots) = text(7) {
+            let sentence =
+                "whoever uses these slots is not connected and lags: a failover to it loses acknowledged leases";
+            findings.push(Finding::warning("replication slots", slots, "none without a connection", sentence));
         }
     }
 }

@@ -5,14 +5,15 @@
 -- must not learn otherwise from an empty table. Run in one transaction by the owner.
 --
 -- Locks: every writing function first takes the gate (@K # 1, 0) shared, then the locks (@K, hash of name) of all its names in order, and
--- then reads. Locks that turn out to be needed later are only tried. (@K # 1, 1) is for raising tokens, (@K # 1, 2) for sweep.
+-- then reads. Locks that turn out to be needed later are only tried. (@K # 1, 1) is for raising tokens.
 
 CREATE SCHEMA IF NOT EXISTS @;
 
 CREATE TABLE @.meta (
  one     boolean PRIMARY KEY DEFAULT true CHECK (one),
  layout  integer NOT NULL, -- of these tables and functions
- history text    NOT NULL -- the timeline for which the tokens were raised
+ history text    NOT NULL, -- the timeline of the watch
+ swept   bigint  NOT NULL DEFAULT 0 -- when the last sweep began
 );
 CREATE TABLE @.watch_state ( -- whether anybody watches
  one   boolean PRIMARY KEY DEFAULT true CHECK (one),
@@ -35,6 +36,8 @@ CREATE TABLE @.lease ( -- a lease, a waiting claim, an ending, or a ban
  names   text[] COLLATE "C" NOT NULL, counts integer[] NOT NULL, capacities integer[] NOT NULL,
  arrival bigint, since bigint, patience bigint, processes bigint[] -- only while waiting
 ) WITH (fillfactor = 50); -- each row is updated about once, on its own page
+-- Waiting claims and bans, for the sweep. It has no column that a renewal or a release changes: those stay on their page.
+CREATE INDEX ON @.lease (handle) WHERE token IS NULL;
 CREATE TABLE @.resource ( -- a name in use, or used a moment ago
  name     text COLLATE "C" PRIMARY KEY,
  held     "char"  NOT NULL, -- - free · x · s · p
@@ -51,7 +54,8 @@ CREATE TABLE @.queue ( -- a waiting claim, once for each of its names
  PRIMARY KEY (name, arrival)
 );
 CREATE TABLE @.process ( -- an engine that has waiters
- id bigint PRIMARY KEY, channel text NOT NULL, seen bigint NOT NULL
+ id bigint PRIMARY KEY, channel text NOT NULL, seen bigint NOT NULL,
+ revived boolean NOT NULL DEFAULT false -- counted as seen by somebody else, once
 ) WITH (fillfactor = 50);
 CREATE TABLE @.event (
  number bigint PRIMARY KEY, kind "char" NOT NULL, token bigint, label text NOT NULL, names text[] NOT NULL,
@@ -59,6 +63,7 @@ CREATE TABLE @.event (
 );
 CREATE SEQUENCE @.token CACHE 1;
 CREATE SEQUENCE @.arrival CACHE 1;
+CREATE SEQUENCE @.timeline CACHE 1; -- its value: the timeline for which the tokens were raised. A table would keep a row lock until commit
 
 CREATE FUNCTION @.now_us() RETURNS bigint LANGUAGE sql VOLATILE AS
 $$ SELECT (date_part('epoch', clock_timestamp()) * 1e6)::bigint $$;
@@ -67,25 +72,43 @@ CREATE FUNCTION @.history() RETURNS text LANGUAGE sql VOLATILE AS
 $$ SELECT left(pg_walfile_name(pg_current_wal_lsn()), 8) $$;
 
 SELECT setval('@.token', @.now_us());
+SELECT setval('@.timeline', ('x' || @.history())::bit(32)::bigint);
 INSERT INTO @.meta (layout, history) VALUES (1, @.history());
 INSERT INTO @.watch_state (run, last, until) VALUES (0, 0, 0);
 
--- Before a batch that may grant. The sequence keeps the order of tokens; the clock keeps it if the sequence was set back.
--- setval runs only where the sequence is a million behind, so that no nextval beside it can be undone.
-CREATE FUNCTION @.raise_tokens(v_now bigint) RETURNS void LANGUAGE plpgsql AS $$
-DECLARE h text := @.history();
+-- The next token. The sequence keeps the order of tokens; the clock keeps it if the sequence was set back.
+-- setval runs only where the sequence is a million behind, so that no nextval beside it can be undone. It is not undone with its
+-- transaction, and so its lock need not wait for the commit: it ends with a subtransaction that is rolled back, even by an error.
+CREATE FUNCTION @.next_token(v_now bigint) RETURNS bigint LANGUAGE plpgsql AS $$
+DECLARE v_token bigint := nextval('@.token'); v_line bigint := ('x' || @.history())::bit(32)::bigint;
 BEGIN
- IF nextval('@.token') >= v_now - 1000000 AND EXISTS (SELECT FROM @.meta WHERE history = h) THEN RETURN; END IF;
- PERFORM pg_advisory_xact_lock(@K # 1, 1);
- UPDATE @.meta SET history = h WHERE history <> h;
- IF FOUND THEN
- -- A promoted standby: tokens that were given out after its history ended are not known here. Watchers get a new run.
-  PERFORM setval('@.token', greatest(nextval('@.token') + 1000000, v_now));
-  UPDATE @.watch_state SET until = 0;
- ELSIF nextval('@.token') < v_now - 1000000 THEN
-  PERFORM setval('@.token', v_now);
+ IF v_token >= v_now - 1000000 AND (SELECT last_value FROM @.timeline) = v_line THEN RETURN v_token; END IF;
+ BEGIN
+  PERFORM pg_advisory_xact_lock(@K # 1, 1);
+  IF (SELECT last_value FROM @.timeline) <> v_line THEN
+ -- A promoted standby: tokens that were given out after its history ended are not known here.
+   PERFORM setval('@.token', greatest(nextval('@.token') + 1000000, v_now));
+   PERFORM setval('@.timeline', v_line);
+  ELSIF nextval('@.token') < v_now - 1000000 THEN
+   PERFORM setval('@.token', v_now);
+  END IF;
+  RAISE EXCEPTION 'raised' USING ERRCODE = 'LH104';
+ EXCEPTION WHEN SQLSTATE 'LH104' THEN NULL;
+ END;
+ RETURN nextval('@.token');
+END $$;
+
+-- What is written in this session must survive a crash, and be seen by whoever has the locks next.
+CREATE FUNCTION @.check_session() RETURNS void LANGUAGE plpgsql AS $$
+BEGIN
+ IF current_setting('synchronous_commit') IN ('off', 'local') THEN
+  RAISE EXCEPTION 'leasehold needs synchronous_commit' USING ERRCODE = 'LH102';
  END IF;
 END $$;
+
+-- Gives this transaction something to commit. Its commit then waits for the disk and for the synchronous standbys, and so for
+-- everything that was committed before it and is told here: an earlier commit may be visible although no standby has it.
+CREATE FUNCTION @.wait_for_standbys() RETURNS void LANGUAGE sql AS $$ SELECT pg_logical_emit_message(true, 'leasehold', '') $$;
 
 CREATE FUNCTION @.log_event(v_kind "char", l @.lease, v_reason text, v_now bigint) RETURNS void LANGUAGE plpgsql AS $$
 DECLARE n bigint;
@@ -203,6 +226,22 @@ CREATE FUNCTION @.notify_waiter(l @.lease, v_text text) RETURNS void LANGUAGE sq
  SELECT pg_notify(p.channel, v_text) FROM @.process p WHERE p.id = ANY (l.processes)
 $$;
 
+-- Whether one of these processes lives. If nobody at all was seen for 10 s, the server was away or its clock was set: whoever lived then
+-- has 10 s from now, once, to be seen again.
+CREATE FUNCTION @.lives(v_processes bigint[], v_now bigint) RETURNS boolean LANGUAGE plpgsql AS $$
+DECLARE v_newest bigint;
+BEGIN
+ IF EXISTS (SELECT FROM @.process t WHERE t.id = ANY (v_processes) AND t.seen > v_now - 10000000) THEN RETURN true; END IF;
+ SELECT max(t.seen) INTO v_newest FROM @.process t;
+ IF v_newest <= v_now - 10000000 THEN
+ -- In order, as everybody does it: no deadlock.
+  PERFORM FROM @.process t WHERE NOT t.revived AND t.seen > v_newest - 10000000 AND t.seen <= v_now - 10000000 ORDER BY t.id FOR UPDATE;
+  UPDATE @.process t SET seen = v_now, revived = true
+  WHERE NOT t.revived AND t.seen > v_newest - 10000000 AND t.seen <= v_now - 10000000;
+ END IF;
+ RETURN EXISTS (SELECT FROM @.process t WHERE t.id = ANY (v_processes) AND t.seen > v_now - 10000000);
+END $$;
+
 -- Re-examines the queues of these names and grants what has become possible. Locks that are not held are only tried: no deadlock.
 CREATE FUNCTION @.serve_queues(todo text[], v_now bigint, watched boolean) RETURNS void LANGUAGE plpgsql AS $$
 DECLARE v_name text; r record; o record; w record; e record; l @.lease; ok boolean;
@@ -223,7 +262,7 @@ BEGIN
   FOR w IN SELECT t.handle, t.arrival, t.count, t.capacity FROM @.queue t WHERE t.name = v_name ORDER BY t.arrival LOOP
    EXIT WHEN (r.held = 'x' OR x > 0) AND head IS NOT NULL;
    SELECT * INTO l FROM @.lease t WHERE t.handle = w.handle;
-   IF l.patience <= v_now OR NOT EXISTS (SELECT FROM @.process q WHERE q.id = ANY (l.processes) AND q.seen > v_now - 10000000) THEN
+   IF l.patience <= v_now OR NOT @.lives(l.processes, v_now) THEN
     IF @.try_lock_names(l.names) THEN
      PERFORM @.leave_queue(l);
      DELETE FROM @.lease t WHERE t.handle = l.handle;
@@ -234,7 +273,9 @@ BEGIN
    END IF;
    ok := x = 0 AND @.has_room(r.held, r.used, x, s, p, w.count, w.capacity);
    IF ok AND budget = 0 THEN
+ -- Enough for one transaction: the heads of what is left check by themselves.
     PERFORM @.notify_waiter(l, 'L ' || l.handle || ' 0');
+    PERFORM @.wake_heads(todo || changed, 0);
     RETURN;
    END IF;
    IF ok AND cardinality(l.names) > 1 THEN
@@ -258,13 +299,15 @@ BEGIN
     budget := budget - 1;
     changed := changed || l.names;
     PERFORM @.leave_queue(l);
-    l.state := 'L'; l.token := nextval('@.token'); l.granted := v_now;
+    l.state := 'L'; l.token := @.next_token(v_now); l.granted := v_now;
     l.cap_at := v_now + l.max_hold * 1000;
     l.ends := least(v_now + l.ttl * 1000::bigint, l.cap_at);
     UPDATE @.lease t SET state = 'L', token = l.token, granted = l.granted, cap_at = l.cap_at, ends = l.ends, processes = NULL WHERE t.handle = l.handle;
     PERFORM @.take_names(l, v_now);
     IF watched THEN PERFORM @.log_event('G', l, '', v_now); END IF;
-    PERFORM @.notify_waiter(l, 'G ' || l.handle || ' ' || l.token || ' ' || (l.ends - v_now) || ' ' || coalesce((l.cap_at - v_now)::text, '-'));
+ -- A message comes even from a commit whose wait for a standby was cancelled: then the waiter checks, which waits for the standby.
+    PERFORM @.notify_waiter(l, CASE WHEN current_setting('synchronous_standby_names') <> '' THEN 'L ' || l.handle || ' 0'
+     ELSE 'G ' || l.handle || ' ' || l.token || ' ' || (l.ends - v_now) || ' ' || coalesce((l.cap_at - v_now)::text, '-') END);
     todo := todo || array_remove(l.names, v_name);
     SELECT * INTO r FROM @.settle_name(v_name, v_now, watched);
    ELSE
@@ -301,9 +344,9 @@ BEGIN
  IF current_setting('transaction_isolation') <> 'read committed' THEN
   RAISE EXCEPTION 'leasehold needs read committed' USING ERRCODE = 'LH101';
  END IF;
- IF current_setting('synchronous_commit') IN ('off', 'local') THEN
-  RAISE EXCEPTION 'leasehold needs synchronous_commit' USING ERRCODE = 'LH102';
- END IF;
+ PERFORM @.check_session();
+ -- Behind a pooler nobody has set it.
+ IF current_setting('lock_timeout') = '0' THEN PERFORM set_config('lock_timeout', '2000', true); END IF;
  PERFORM pg_advisory_xact_lock_shared(@K # 1, 0);
  IF cardinality(v_known) > 0 THEN
   v_names := v_names || (SELECT array_agg(n) FROM @.lease l, unnest(l.names) n WHERE l.handle = ANY (v_known));
@@ -317,6 +360,12 @@ BEGIN
  IF watched THEN
   PERFORM FROM @.watch_state FOR UPDATE;
   now := @.now_us();
+  UPDATE @.meta SET history = @.history() WHERE history <> @.history();
+  IF FOUND THEN
+ -- A promoted standby: watchers may know events that are lost. They get a new run.
+   UPDATE @.watch_state SET until = 0;
+   watched := false;
+  END IF;
  END IF;
 END $$;
 
@@ -338,7 +387,7 @@ AS $$
 DECLARE
  v_now bigint; v_watched boolean; v_i integer; l @.lease; r record; v_found boolean; v_done uuid[] := '{}'; v_n integer;
  v_names text[]; v_counts integer[]; v_capacities integer[]; x bigint; s bigint; p bigint; v_blocked text; v_bad text;
- v_left integer := cardinality(p_kinds);
+ v_left integer := cardinality(p_kinds); v_told boolean := false; -- of something that an earlier transaction did
 BEGIN
  SELECT t.now, t.watched INTO v_now, v_watched FROM @.begin_write(p_firsts || p_names, p_known, p_alone) t;
 
@@ -359,9 +408,9 @@ BEGIN
    WHERE u.k = 'r' AND t.state = 'R' AND t.xmin = pg_current_xact_id()::xid;
   END IF;
  END IF;
- IF v_left > 0 THEN PERFORM @.raise_tokens(v_now); END IF; -- a release may serve a queue
  IF NOT v_watched AND v_left > 0 AND 'f' = ANY (p_kinds) THEN
  -- Claims on one exclusive name that is free.
+  PERFORM @.next_token(v_now);
   RETURN QUERY
   WITH c AS MATERIALIZED (
    SELECT u.* FROM unnest(p_kinds, p_handles, p_secrets, p_firsts, p_spans, p_holds, p_delays, p_fingerprints, p_labels) u(k, h, c, n, t, m, d, f, l)
@@ -419,7 +468,7 @@ BEGIN
     verdict := 'N'; RETURN NEXT; CONTINUE;
    END IF;
    IF l.state = 'R' THEN
-    verdict := CASE p_kinds[v_i] WHEN 'r' THEN '0' ELSE 'S' END; RETURN NEXT; CONTINUE;
+    v_told := true; verdict := CASE p_kinds[v_i] WHEN 'r' THEN '0' ELSE 'S' END; RETURN NEXT; CONTINUE;
    END IF;
    IF l.state = 'V' OR l.ends <= v_now OR NOT @.still_holds(l) THEN
     IF v_watched AND l.state = 'L' AND NOT l.lapse_logged THEN
@@ -427,7 +476,7 @@ BEGIN
      UPDATE @.lease t SET lapse_logged = true WHERE t.handle = l.handle;
     END IF;
     PERFORM @.serve_queues(l.names, v_now, v_watched);
-    verdict := 'S'; RETURN NEXT; CONTINUE;
+    v_told := true; verdict := 'S'; RETURN NEXT; CONTINUE;
    END IF;
    IF p_kinds[v_i] = 'r' THEN
     UPDATE @.lease t SET state = 'R', ended = v_now WHERE t.handle = l.handle;
@@ -475,7 +524,7 @@ BEGIN
      processes = CASE WHEN p_self = ANY (t.processes) THEN t.processes ELSE t.processes || p_self END WHERE t.handle = l.handle;
     verdict := 'W'; proof := l.secret; remaining := l.patience - v_now; renewable := @.next_due(l, v_now);
    ELSE
-    verdict := 'g'; token := l.token; proof := l.secret;
+    v_told := true; verdict := 'g'; token := l.token; proof := l.secret;
     remaining := CASE WHEN l.state = 'L' AND @.still_holds(l) THEN greatest(l.ends - v_now, 0) ELSE 0 END;
     renewable := CASE WHEN remaining > 0 THEN l.cap_at - v_now END;
    END IF;
@@ -498,7 +547,11 @@ BEGIN
    END IF;
    CONTINUE WHEN v_blocked IS NOT NULL;
    x := 0; s := 0; p := 0;
-   IF r.queue > 0 THEN
+   IF r.queue > 0 AND v_counts[i] = 0 THEN
+ -- Whoever waits is in the way.
+    x := EXISTS (SELECT FROM @.queue t JOIN @.lease q ON q.handle = t.handle WHERE t.name = v_names[i] AND q.patience > v_now
+     AND EXISTS (SELECT FROM @.process z WHERE z.id = ANY (q.processes) AND z.seen > v_now - 10000000))::integer;
+   ELSIF r.queue > 0 THEN
     SELECT count(*) FILTER (WHERE t.count = 0), count(*) FILTER (WHERE t.count < 0), coalesce(sum(t.count) FILTER (WHERE t.count > 0), 0)
     INTO x, s, p FROM @.queue t JOIN @.lease q ON q.handle = t.handle
     WHERE t.name = v_names[i] AND q.patience > v_now
@@ -514,7 +567,7 @@ BEGIN
   l.ttl := p_spans[v_i]; l.delay := p_delays[v_i]; l.max_hold := p_holds[v_i]; l.fingerprint := p_fingerprints[v_i]; l.label := p_labels[v_i];
   l.names := v_names; l.counts := v_counts; l.capacities := v_capacities;
   IF v_blocked IS NULL THEN
-   l.state := 'L'; l.token := nextval('@.token'); l.granted := v_now; l.cap_at := v_now + l.max_hold * 1000;
+   l.state := 'L'; l.token := @.next_token(v_now); l.granted := v_now; l.cap_at := v_now + l.max_hold * 1000;
    l.ends := least(v_now + l.ttl * 1000::bigint, l.cap_at);
    INSERT INTO @.lease SELECT l.*;
    PERFORM @.take_names(l, v_now);
@@ -540,6 +593,7 @@ BEGIN
   verdict := 'W'; proof := l.secret; remaining := l.patience - v_now; renewable := @.next_due(l, v_now);
   RETURN NEXT;
  END LOOP;
+ IF v_told THEN PERFORM @.wait_for_standbys(); END IF;
 END $$;
 
 -- Whether every name is still this lease's.
@@ -577,8 +631,18 @@ BEGIN
 END $$;
 
 -- A process says that it lives. The claims of a process that was not seen for 10 s do not wait any more.
-CREATE FUNCTION @.heartbeat(p_self bigint, p_channel text) RETURNS void LANGUAGE sql @SAFE AS $$
- INSERT INTO @.process VALUES (p_self, p_channel, @.now_us()) ON CONFLICT (id) DO UPDATE SET seen = excluded.seen
+CREATE FUNCTION @.heartbeat(p_self bigint, p_channel text) RETURNS void LANGUAGE plpgsql @SAFE AS $$
+BEGIN
+ PERFORM @.lives(ARRAY[p_self], @.now_us()); -- before we are seen: the others have their 10 s as well
+ INSERT INTO @.process VALUES (p_self, p_channel, @.now_us()) ON CONFLICT (id) DO UPDATE SET seen = excluded.seen, revived = false;
+END $$;
+
+-- As many of these handles as have 500 names together, and at least one: the table of locks has its bounds.
+CREATE FUNCTION @.limit_names(v_handles uuid[]) RETURNS uuid[] LANGUAGE sql AS $$
+ SELECT coalesce(array_agg(s.h ORDER BY s.i), '{}') FROM (SELECT u.h, u.i,
+   sum(coalesce(cardinality(l.names), 0)) OVER (ORDER BY u.i) - coalesce(cardinality(l.names), 0) AS before
+  FROM unnest(v_handles) WITH ORDINALITY u(h, i) LEFT JOIN @.lease l ON l.handle = u.h) s
+ WHERE s.before < 500
 $$;
 
 -- Re-examines the queues of waiting claims. Each is G, W (and when to check again) or N (forgotten: acquire again).
@@ -586,23 +650,26 @@ CREATE FUNCTION @.check_waiters(p_handles uuid[])
 RETURNS TABLE (handle uuid, verdict "char", token bigint, remaining bigint, renewable bigint)
 LANGUAGE plpgsql @SAFE @BY_KEY AS $$
 #variable_conflict use_column
-DECLARE v_now bigint; v_watched boolean; l @.lease; h uuid;
+DECLARE v_now bigint; v_watched boolean; l @.lease; h uuid; v_told boolean := false; v_all uuid[] := p_handles;
 BEGIN
+ p_handles := @.limit_names(p_handles);
  SELECT t.now, t.watched INTO v_now, v_watched FROM @.begin_write('{}', p_handles, '{}') t;
- PERFORM @.raise_tokens(v_now);
  PERFORM @.serve_queues((SELECT array_agg(DISTINCT n) FROM @.lease t, unnest(t.names) n WHERE t.handle = ANY (p_handles) AND t.state = 'W'), v_now, v_watched);
- FOREACH h IN ARRAY p_handles LOOP
+ FOREACH h IN ARRAY v_all LOOP
   handle := h; token := NULL; remaining := NULL; renewable := NULL;
   SELECT * INTO l FROM @.lease t WHERE t.handle = h;
   IF NOT FOUND THEN verdict := 'N';
   ELSIF l.state = 'W' THEN
-   verdict := 'W'; remaining := l.patience - v_now; renewable := @.next_due(l, v_now);
+   verdict := 'W'; remaining := l.patience - v_now;
+   renewable := CASE WHEN h = ANY (p_handles) THEN @.next_due(l, v_now) ELSE 0 END; -- those that were too many come again at once
   ELSE
+   v_told := true;
    verdict := 'G'; token := l.token; remaining := CASE WHEN l.state = 'L' THEN greatest(l.ends - v_now, 0) ELSE 0 END;
    renewable := CASE WHEN remaining > 0 THEN l.cap_at - v_now END;
   END IF;
   RETURN NEXT;
  END LOOP;
+ IF v_told THEN PERFORM @.wait_for_standbys(); END IF;
 END $$;
 
 -- A waiting acquire is given up. p_cancel: the caller went away; otherwise its patience is over.
@@ -613,7 +680,6 @@ LANGUAGE plpgsql @SAFE @BY_KEY AS $$
 DECLARE v_now bigint; v_watched boolean; l @.lease; r record; v_blocked text;
 BEGIN
  SELECT t.now, t.watched INTO v_now, v_watched FROM @.begin_write(ARRAY[p_first], ARRAY[p_handle], ARRAY[p_handle]) t;
- PERFORM @.raise_tokens(v_now);
  SELECT * INTO l FROM @.lease t WHERE t.handle = p_handle;
  IF FOUND AND l.fingerprint IS NOT DISTINCT FROM p_fingerprint THEN
   IF l.state = 'W' THEN
@@ -633,7 +699,13 @@ BEGIN
     END IF;
    END LOOP;
    PERFORM @.leave_queue(l);
-   DELETE FROM @.lease t WHERE t.handle = p_handle;
+   IF p_cancel AND p_fingerprint IS NULL THEN
+ -- An earlier try may still be on its way: it must not be granted.
+    UPDATE @.lease t SET state = 'X', single = false, ended = v_now + p_ban * 1000, names = '{}', counts = '{}', capacities = '{}',
+     arrival = NULL, since = NULL, patience = NULL, processes = NULL WHERE t.handle = p_handle;
+   ELSE
+    DELETE FROM @.lease t WHERE t.handle = p_handle;
+   END IF;
    verdict := 'H'; name := v_blocked;
    SELECT t.label, t.token, t.remaining, t.queue INTO holder, token, remaining, queue FROM @.find_blocker(v_blocked, v_now) t;
    PERFORM @.serve_queues(l.names, v_now, v_watched);
@@ -647,6 +719,7 @@ BEGIN
    PERFORM @.serve_queues(l.names, v_now, v_watched);
    verdict := 'E'; RETURN NEXT; RETURN;
   END IF;
+  PERFORM @.wait_for_standbys();
   verdict := 'G'; token := l.token; remaining := CASE WHEN l.state = 'L' THEN greatest(l.ends - v_now, 0) ELSE 0 END;
   renewable := CASE WHEN remaining > 0 THEN l.cap_at - v_now END;
   RETURN NEXT; RETURN;
@@ -669,7 +742,6 @@ BEGIN
  SELECT array_agg(h) INTO v_held FROM (SELECT r.holder AS h FROM @.resource r WHERE r.name = p_name AND r.holder IS NOT NULL
   UNION SELECT c.handle FROM @.shared_holder c WHERE c.name = p_name) s;
  SELECT t.now, t.watched INTO v_now, v_watched FROM @.begin_write(ARRAY[p_name], coalesce(v_held, '{}'), '{}') t;
- PERFORM @.raise_tokens(v_now);
  SELECT array_agg(h) INTO v_again FROM (SELECT r.holder AS h FROM @.resource r WHERE r.name = p_name AND r.holder IS NOT NULL
   UNION SELECT c.handle FROM @.shared_holder c WHERE c.name = p_name) s;
  v_names := ARRAY[p_name];
@@ -730,12 +802,13 @@ LANGUAGE plpgsql @SAFE AS $$
 DECLARE v_now bigint := @.now_us(); d @.watch_state;
 BEGIN
  SELECT * INTO d FROM @.watch_state;
- IF d.until > v_now + 300000000 THEN
+ IF d.until > v_now + 300000000 AND EXISTS (SELECT FROM @.meta t WHERE t.history = @.history()) THEN
   run := d.run; last := d.last;
  ELSE
   PERFORM pg_advisory_xact_lock(@K # 1, 0);
   SELECT * INTO d FROM @.watch_state FOR UPDATE;
-  IF d.until <= v_now THEN
+  UPDATE @.meta t SET history = @.history() WHERE t.history <> @.history();
+  IF FOUND OR d.until <= v_now THEN
    DELETE FROM @.event;
  -- What is over already is no event.
    UPDATE @.lease SET lapse_logged = true WHERE state = 'L' AND NOT lapse_logged AND ends <= v_now;
@@ -751,10 +824,11 @@ END $$;
 CREATE FUNCTION @.expire(p_handles uuid[]) RETURNS TABLE (handle uuid, ends bigint)
 LANGUAGE plpgsql @SAFE @BY_KEY AS $$
 #variable_conflict use_column
-DECLARE v_now bigint; v_watched boolean; l @.lease;
+DECLARE v_now bigint; v_watched boolean; l @.lease; v_all uuid[] := p_handles;
 BEGIN
+ p_handles := @.limit_names(p_handles);
  SELECT t.now, t.watched INTO v_now, v_watched FROM @.begin_write('{}', p_handles, '{}') t;
- PERFORM @.raise_tokens(v_now);
+ RETURN QUERY SELECT u.h, 0::bigint FROM unnest(v_all) u(h) WHERE NOT u.h = ANY (p_handles); -- too many at once: they come again
  FOR l IN SELECT t.* FROM @.lease t WHERE t.handle = ANY (p_handles) AND t.state = 'L' ORDER BY t.ends, t.token LOOP
   IF l.ends > v_now THEN
    handle := l.handle; ends := l.ends - v_now; RETURN NEXT;
@@ -768,39 +842,82 @@ BEGIN
  END LOOP;
 END $$;
 
--- Every minute, by one process: forgets endings older than p_memory (milliseconds), names that nobody used for a minute, claims whose
--- patience ended a minute ago, old events, dead processes.
-CREATE FUNCTION @.sweep(p_most integer, p_memory bigint) RETURNS integer
-LANGUAGE plpgsql @SAFE SET enable_seqscan = on AS $$
-DECLARE v_now bigint := @.now_us(); n integer; k integer := 0; v_names text[]; l @.lease;
+-- Whether a sweep is due: one a minute, by whichever process asks first.
+CREATE FUNCTION @.begin_sweep() RETURNS boolean LANGUAGE plpgsql @SAFE AS $$
+DECLARE v_now bigint := @.now_us();
 BEGIN
- IF NOT pg_try_advisory_xact_lock(@K # 1, 2) THEN RETURN 0; END IF;
- SELECT array_agg(s.name) INTO v_names FROM (SELECT r.name FROM @.resource r WHERE r.queue = 0 AND r.used < v_now - 60000000 AND (r.held = '-'
-  OR r.held = 'x' AND NOT EXISTS (SELECT FROM @.lease l WHERE l.handle = r.holder AND l.state = 'L' AND l.ends + l.delay * 1000::bigint > v_now - 1000000))
-  LIMIT p_most) s;
- FOR i IN 1 .. coalesce(cardinality(v_names), 0) LOOP
-  IF pg_try_advisory_xact_lock(@K, hashtext(v_names[i])) THEN
-   DELETE FROM @.resource r WHERE r.name = v_names[i] AND r.queue = 0 AND (r.held = '-'
-    OR r.held = 'x' AND NOT EXISTS (SELECT FROM @.lease l WHERE l.handle = r.holder AND l.state = 'L' AND l.ends + l.delay * 1000::bigint > v_now));
-   k := k + 1;
-  END IF;
+ UPDATE @.meta t SET swept = v_now WHERE t.swept NOT BETWEEN v_now - 50000000 AND v_now;
+ RETURN FOUND;
+END $$;
+
+-- One step of a sweep: forgets names that nobody used for a minute, endings older than p_memory (milliseconds), claims whose patience
+-- ended a minute ago, bans that are over, old events, dead processes. Each table is read from a place onwards, ten times p_most rows, so
+-- that a step is short whatever there is; at most p_most names are locked. Returns the places to go on from; null: that table is done.
+-- Tokens rise with time: endings are looked for from the lowest token up to the first lease that is younger than p_memory.
+CREATE FUNCTION @.sweep(p_name text, p_token bigint, p_handle uuid, p_most integer, p_memory bigint,
+  OUT next_name text, OUT next_token bigint, OUT next_handle uuid, OUT removed integer)
+LANGUAGE plpgsql @SAFE @BY_KEY AS $$
+DECLARE v_now bigint := @.now_us(); v_old bigint := v_now - p_memory * 1000; v_watched boolean; v_rows integer := 0; v_n integer;
+ v_names text[] := '{}'; v_ended uuid[] := '{}'; v_waiting uuid[] := '{}'; r record; l @.lease;
+BEGIN
+ removed := 0;
+ -- Looks, without any lock.
+ FOR r IN SELECT t.name, t.queue = 0 AND t.used < v_now - 60000000 AND NOT CASE t.held
+   WHEN '-' THEN false
+   WHEN 'x' THEN EXISTS (SELECT FROM @.lease q WHERE q.handle = t.holder AND q.state = 'L' AND q.ends + q.delay * 1000::bigint > v_now)
+   ELSE EXISTS (SELECT FROM @.shared_holder c JOIN @.lease q ON q.handle = c.handle
+    WHERE c.name = t.name AND q.state = 'L' AND q.ends + q.delay * 1000::bigint > v_now) END AS over
+  FROM @.resource t WHERE t.name > p_name ORDER BY t.name LIMIT p_most * 10 LOOP
+  v_rows := v_rows + 1;
+  IF r.over THEN v_names := v_names || r.name; END IF;
+  IF v_rows = p_most * 10 OR cardinality(v_names) = p_most THEN next_name := r.name; EXIT; END IF;
  END LOOP;
- FOR l IN SELECT t.* FROM @.lease t WHERE t.state = 'W' AND t.patience < v_now - 60000000 LIMIT p_most LOOP
-  CONTINUE WHEN NOT @.try_lock_names(l.names);
-  SELECT * INTO l FROM @.lease t WHERE t.handle = l.handle AND t.state = 'W' AND t.patience < v_now - 60000000;
+ v_rows := 0;
+ FOR l IN SELECT * FROM @.lease t WHERE t.token > p_token ORDER BY t.token LIMIT p_most * 10 LOOP
+  EXIT WHEN l.granted > v_old;
+  v_rows := v_rows + 1;
+  IF l.ended < v_old OR l.state = 'L' AND l.ends + l.delay * 1000::bigint < v_old THEN v_ended := v_ended || l.handle; END IF;
+  IF v_rows = p_most * 10 THEN next_token := l.token; END IF;
+ END LOOP;
+ v_rows := 0;
+ FOR l IN SELECT * FROM @.lease t WHERE t.token IS NULL AND t.handle > p_handle ORDER BY t.handle LIMIT p_most * 10 LOOP
+  v_rows := v_rows + 1;
+  IF l.state = 'X' AND l.ended < v_now THEN v_ended := v_ended || l.handle; END IF;
+  IF l.state = 'W' AND l.patience < v_now - 60000000 THEN
+   v_waiting := v_waiting || l.handle;
+   v_names := v_names || l.names;
+  END IF;
+  IF v_rows = p_most * 10 OR cardinality(v_names) >= 2 * p_most THEN next_handle := l.handle; EXIT; END IF;
+ END LOOP;
+
+ -- Then takes locks, where nobody else has them, and looks again.
+ SELECT t.now, t.watched INTO v_now, v_watched FROM @.begin_write('{}', '{}', '{}') t;
+ FOR i IN 1 .. cardinality(v_waiting) LOOP
+  SELECT * INTO l FROM @.lease t WHERE t.handle = v_waiting[i] AND t.state = 'W';
+  CONTINUE WHEN NOT FOUND OR NOT @.try_lock_names(l.names);
+  SELECT * INTO l FROM @.lease t WHERE t.handle = v_waiting[i] AND t.state = 'W' AND t.patience < v_now - 60000000;
   CONTINUE WHEN NOT FOUND;
   PERFORM @.leave_queue(l);
   DELETE FROM @.lease t WHERE t.handle = l.handle;
-  k := k + 1;
+  PERFORM @.wake_heads(l.names, 0);
+  removed := removed + 1;
  END LOOP;
- DELETE FROM @.lease WHERE ctid = ANY (ARRAY(SELECT l.ctid FROM @.lease l
-  WHERE (l.state IN ('R', 'V') AND l.ended < v_now - p_memory * 1000 OR l.state = 'X' AND l.ended < v_now
-   OR l.state = 'L' AND l.ends + l.delay * 1000::bigint < v_now - p_memory * 1000) LIMIT p_most FOR UPDATE SKIP LOCKED));
- GET DIAGNOSTICS n = ROW_COUNT;
- DELETE FROM @.shared_holder c WHERE NOT EXISTS (SELECT FROM @.lease l WHERE l.handle = c.handle);
- DELETE FROM @.event WHERE number < (SELECT last - 16384 FROM @.watch_state);
- DELETE FROM @.process WHERE seen < v_now - 3600000000;
- RETURN n + k;
+ FOR i IN 1 .. cardinality(v_names) LOOP
+  CONTINUE WHEN NOT pg_try_advisory_xact_lock(@K, hashtext(v_names[i]));
+  PERFORM @.settle_name(v_names[i], v_now, v_watched);
+  DELETE FROM @.resource t WHERE t.name = v_names[i] AND t.queue = 0 AND t.held = '-' AND t.used < v_now - 60000000;
+  GET DIAGNOSTICS v_n = ROW_COUNT;
+  removed := removed + v_n;
+ END LOOP;
+ -- No lock of a name: what is over stays over. A lapse that watchers do not know of is not forgotten yet.
+ DELETE FROM @.lease t WHERE t.handle = ANY (ARRAY(SELECT q.handle FROM @.lease q WHERE q.handle = ANY (v_ended)
+  AND (q.state IN ('R', 'V') AND q.ended < v_old OR q.state = 'X' AND q.ended < v_now
+   OR q.state = 'L' AND q.ends + q.delay * 1000::bigint < v_old AND (q.lapse_logged OR NOT v_watched)) FOR UPDATE SKIP LOCKED));
+ GET DIAGNOSTICS v_n = ROW_COUNT;
+ removed := removed + v_n;
+ DELETE FROM @.event t WHERE t.number = ANY (ARRAY(SELECT e.number FROM @.event e
+  WHERE e.number < (SELECT w.last - 16384 FROM @.watch_state w) ORDER BY e.number LIMIT p_most * 10));
+ DELETE FROM @.process t WHERE t.seen < v_now - 3600000000;
 END $$;
 
 -- The events after a number, with the run and the newest number as of the same snapshot. One row without a number if there are none.
@@ -812,27 +929,33 @@ LANGUAGE sql STABLE @SAFE SET enable_seqscan = off AS $$
  LEFT JOIN LATERAL (SELECT * FROM @.event t WHERE t.number > p_after ORDER BY t.number LIMIT p_most) e ON true ORDER BY e.number
 $$;
 
--- A token for the holder of an advisory lock, on the same connection, in a transaction of its own. The message makes the commit flush:
--- a bare nextval may return a number that another session has logged and nobody has flushed.
+-- A token for the holder of an advisory lock, on the same connection. It counts when the transaction is committed, and that waits for
+-- the disk: a bare nextval may return a number that another session has logged and nobody has flushed.
 CREATE FUNCTION @.advisory_token() RETURNS bigint LANGUAGE plpgsql @SAFE AS $$
 BEGIN
- PERFORM @.raise_tokens(@.now_us());
- PERFORM pg_logical_emit_message(true, 'leasehold', '');
- RETURN nextval('@.token');
+ PERFORM @.check_session();
+ PERFORM @.wait_for_standbys();
+ RETURN @.next_token(@.now_us());
 END $$;
 
 -- Below which token none will come. With a floor: first makes every later token higher than it. A step is always over a million ahead
--- of the sequence or of the floor, so that no nextval beside it can be undone; the message makes the commit flush what others logged.
+-- of the sequence or of the floor, so that no nextval beside it can be undone. The lock is as in next_token. With or without a floor
+-- the commit flushes what others logged.
 CREATE FUNCTION @.raise_floor(p_floor bigint) RETURNS bigint LANGUAGE plpgsql @SAFE AS $$
 DECLARE v_last bigint;
 BEGIN
+ PERFORM @.check_session();
+ PERFORM @.wait_for_standbys();
  IF p_floor IS NOT NULL THEN
-  PERFORM pg_advisory_xact_lock(@K # 1, 1);
-  v_last := nextval('@.token');
-  IF v_last <= p_floor THEN
-   PERFORM setval('@.token', CASE WHEN p_floor - v_last > 1000000 THEN p_floor ELSE p_floor + 1000000 END);
-  END IF;
-  PERFORM pg_logical_emit_message(true, 'leasehold', '');
+  BEGIN
+   PERFORM pg_advisory_xact_lock(@K # 1, 1);
+   v_last := nextval('@.token');
+   IF v_last <= p_floor THEN
+    PERFORM setval('@.token', CASE WHEN p_floor - v_last > 1000000 THEN p_floor ELSE p_floor + 1000000 END);
+   END IF;
+   RAISE EXCEPTION 'raised' USING ERRCODE = 'LH104';
+  EXCEPTION WHEN SQLSTATE 'LH104' THEN NULL;
+  END;
  END IF;
  SELECT last_value INTO v_last FROM @.token;
  RETURN v_last;

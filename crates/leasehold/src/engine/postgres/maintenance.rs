@@ -6,10 +6,13 @@ use std::time::Duration;
 
 use leasehold_core::Time;
 use leasehold_postgres::tokio_postgres::types::Type;
+use leasehold_postgres::tokio_postgres::{Error as SqlError, Row};
 
 use super::batch::to_bigint;
+use super::connection::ConnectionRoute;
+use super::ids::Bits;
 use super::shared::PostgresShared;
-use super::sql_error::SqlFailure;
+use super::sql_error::{Cause, SqlFailure};
 use super::statements::Sql;
 use super::verify::read_facts;
 use crate::clock::Clock as _;
@@ -18,8 +21,8 @@ use crate::clock::Clock as _;
 const VERIFY_EVERY: Duration = Duration::from_secs(30);
 /// Every second time endings are forgotten.
 const SWEEP_EVERY_ROUNDS: u32 = 2;
-/// Rows in one transaction of the sweep.
-const ROWS_PER_SWEEP: i32 = 2000;
+/// Names that are locked in one step of the sweep, in one transaction. It looks at ten times as many rows.
+const NAMES_PER_STEP: i32 = 200;
 /// A clock that gains or loses more than this between two readings was set.
 const STEP_TOLERANCE: Duration = Duration::from_millis(50);
 
@@ -79,16 +82,74 @@ impl PostgresShared {
         Ok(())
     }
 
-    async fn sweep(&self) {
+    /// Forgets what is over, in short steps, over a connection of its own: nobody waits behind it. How many rows went.
+    async fn sweep_all(&self) -> Result<u64, SqlFailure> {
+        let connection = self.connector.open(ConnectionRoute::Statements, None).await?;
         let memory = to_bigint(u64::try_from(self.options().memory.as_millis()).unwrap_or(u64::MAX));
-        let parameters = [(&ROWS_PER_SWEEP as _, Type::INT4), (&memory as _, Type::INT8)];
-        // In chunks, so that no transaction is long.
-        while let Ok(rows) = self.control.query(Sql::Sweep, &parameters).await {
-            let swept = rows.first().and_then(|row| row.try_get::<_, i32>(0).ok()).unwrap_or(0);
-            if swept < ROWS_PER_SWEEP || self.stopped.is_cancelled() {
-                return;
-            }
+        let mut place = SweepPlace::start();
+        let mut removed = 0;
+        while !place.is_end() && !self.stopped.is_cancelled() {
+            let parameters = [
+                (&place.name as _, Type::TEXT),
+                (&place.token as _, Type::INT8),
+                (&place.handle as _, Type::UUID),
+                (&NAMES_PER_STEP as _, Type::INT4),
+                (&memory as _, Type::INT8),
+            ];
+            let rows = connection.query(Sql::Sweep, &parameters).await?;
+            let read = |row: &Row| -> Result<_, SqlError> {
+                let next = SweepPlace { name: row.try_get(0)?, token: row.try_get(1)?, handle: row.try_get(2)? };
+                Ok((next, row.try_get::<_, i32>(3)?))
+            };
+            let odd = || SqlFailure::Away(Cause::new("the server does not say what it swept"));
+            let (next, gone) = rows.first().and_then(|row| read(row).ok()).ok_or_else(odd)?;
+            removed += u64::try_from(gone).unwrap_or(0);
+            place = next;
         }
+        Ok(removed)
+    }
+
+    /// A sweep, if no other process made one a moment ago. What came of it is kept for `examine`.
+    pub(super) async fn sweep_if_due(&self) {
+        let due = self.control.query(Sql::BeginSweep, &[]).await;
+        let due = due.map(|rows| rows.first().is_some_and(|row| row.try_get(0).unwrap_or(false)));
+        let swept = match due {
+            Ok(false) => return,
+            Ok(true) => self.sweep_all().await.map(drop),
+            Err(failure) => Err(failure),
+        };
+        self.sweeps.note(swept.err().map(|failure| failure.cause()));
+    }
+}
+
+/// Where the next step of a sweep begins in each table. None: that table is done.
+struct SweepPlace {
+    name: Option<String>,
+    token: Option<i64>,
+    handle: Option<Bits>,
+}
+
+impl SweepPlace {
+    fn start() -> Self {
+        Self { name: Some(String::new()), token: Some(0), handle: Some(Bits([0; 16])) }
+    }
+
+    fn is_end(&self) -> bool {
+        self.name.is_none() && self.token.is_none() && self.handle.is_none()
+    }
+}
+
+/// Why the last sweep of this process failed, if it did. Without sweeps the tables grow for ever.
+#[derive(Default)]
+pub(super) struct SweepReport(Mutex<Option<Cause>>);
+
+impl SweepReport {
+    fn note(&self, failure: Option<Cause>) {
+        *self.0.lock().unwrap_or_else(PoisonError::into_inner) = failure;
+    }
+
+    pub fn last_failure(&self) -> Option<Cause> {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner).clone()
     }
 }
 
@@ -103,7 +164,7 @@ pub(super) async fn run_maintenance(shared: Arc<PostgresShared>) {
         // A server that is away is found by those who need it.
         let _ = shared.verify_again().await;
         if round.is_multiple_of(SWEEP_EVERY_ROUNDS) {
-            shared.sweep().await;
+            shared.sweep_if_due().await;
         }
     }
 }

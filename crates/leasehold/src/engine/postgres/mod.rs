@@ -134,6 +134,12 @@ impl PostgresEngine {
         self.shared.calls_in_flight()
     }
 
+    /// Forgets now what is over, as is done every minute; `examine` tells of a failure. For tests.
+    #[cfg(any(test, feature = "testkit"))]
+    pub async fn sweep_now(&self) {
+        self.shared.sweep_if_due().await;
+    }
+
     async fn own(&self, attempt: &str, lease: &LeaseId, kind: OperationKind) -> Result<Verdict, Error> {
         let attempt = || attempt.to_owned();
         self.shared.refuse_closed(&attempt)?;

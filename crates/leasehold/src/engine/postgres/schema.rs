@@ -22,7 +22,7 @@ const BY_KEY: &str = "SET enable_seqscan = off SET enable_hashjoin = off SET ena
                       SET plan_cache_mode = force_generic_plan";
 
 /// What an application may execute: everything that the engine calls.
-const FUNCTIONS: [&str; 16] = [
+const FUNCTIONS: [&str; 17] = [
     "batch",
     "check_waiters",
     "leave",
@@ -34,6 +34,7 @@ const FUNCTIONS: [&str; 16] = [
     "expire",
     "read_events",
     "live",
+    "begin_sweep",
     "sweep",
     "raise_floor",
     "advisory_token",

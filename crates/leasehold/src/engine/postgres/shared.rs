@@ -17,7 +17,7 @@ use tokio_util::task::TaskTracker;
 use super::batch::{OperationKind, Verdict, WriteOperation};
 use super::connection::{ServerConnector, SharedServerConnection};
 use super::ids::{Bits, random_bytes};
-use super::maintenance::ClockComparison;
+use super::maintenance::{ClockComparison, SweepReport};
 use super::options::PostgresEngineOptions;
 use super::sql_error::{Cause, SqlFailure};
 use super::statements::{Parameter, Sql};
@@ -56,6 +56,7 @@ pub(super) struct PostgresShared {
     /// Where this process gets its messages. Whoever knows it could forge a grant.
     pub channel: String,
     pub clocks: ClockComparison,
+    pub sweeps: SweepReport,
     /// No more calls are taken.
     pub closed: CancellationToken,
     /// Nothing is written any more.
@@ -100,6 +101,7 @@ impl PostgresShared {
             process: i64::from_le_bytes(random_bytes()),
             channel: format!("leasehold_{}", Bits::draw_random().to_hex()),
             clocks: ClockComparison::default(),
+            sweeps: SweepReport::default(),
             closed: CancellationToken::new(),
             stopped: CancellationToken::new(),
             tasks: TaskTracker::new(),

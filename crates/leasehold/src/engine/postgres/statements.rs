@@ -21,6 +21,7 @@ pub(super) enum Sql {
     Expire,
     ReadEvents,
     Live,
+    BeginSweep,
     Sweep,
     RaiseFloor,
     Identity,
@@ -29,7 +30,7 @@ pub(super) enum Sql {
 
 impl Sql {
     /// All of them, in the order of the enumeration.
-    const TEXTS: [&'static str; 15] = [
+    const TEXTS: [&'static str; 16] = [
         "SELECT handle, verdict, token, remaining, renewable, proof, name, holder, queue \
          FROM @.batch($1, $2, $3, $4, $5, $6, $7, $8, $9, $10, $11, $12, $13, $14, $15, $16, $17, $18)",
         "SELECT handle, verdict, token, remaining, renewable FROM @.check_waiters($1)",
@@ -43,7 +44,8 @@ impl Sql {
         "SELECT handle, ends FROM @.expire($1)",
         "SELECT run, last, number, kind, token, label, names, reason, ago, handle, ends_in FROM @.read_events($1, $2)",
         "SELECT handle, ends_in FROM @.live($1, $2)",
-        "SELECT @.sweep($1, $2)",
+        "SELECT @.begin_sweep()",
+        "SELECT next_name, next_token, next_handle, removed FROM @.sweep($1, $2, $3, $4, $5)",
         "SELECT @.raise_floor($1)",
         "SELECT (SELECT system_identifier FROM pg_control_system())::text, oid::bigint FROM pg_database \
          WHERE datname = current_database()",

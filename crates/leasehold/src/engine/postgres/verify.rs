@@ -23,7 +23,10 @@ const FACTS: &str = "SELECT current_setting('server_version_num')::int, pg_is_in
      (SELECT string_agg(coalesce(r.application_name, 'unknown') || ' ' || coalesce(r.sync_state, 'unknown'), ', ') \
       FROM pg_stat_replication r WHERE coalesce(r.state, '') <> 'backup' \
       AND coalesce(r.sync_state, '') NOT IN ('sync', 'quorum') \
-      AND NOT EXISTS (SELECT FROM pg_replication_slots s WHERE s.active_pid = r.pid AND s.slot_type = 'logical'))";
+      AND coalesce(r.application_name, '') NOT IN ('pg_basebackup', 'pg_receivewal') \
+      AND NOT EXISTS (SELECT FROM pg_replication_slots s WHERE s.active_pid = r.pid AND s.slot_type = 'logical')), \
+     (SELECT count(*) FROM pg_stat_replication r WHERE r.sync_state = 'quorum'), \
+     current_setting('synchronous_standby_names')";
 
 /// The settings of a session and of its server.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -44,6 +47,11 @@ pub(super) async fn read_facts(connection: &EngineConnection) -> Result<ServerFa
     let rows = connection.query_once(FACTS).await?;
     let row = rows.first().ok_or_else(|| SqlFailure::Away(Cause::new("the settings cannot be read")))?;
     let read = || {
+        let quorum: i64 = row.try_get(7)?;
+        let names: String = row.try_get(8)?;
+        let outside: Option<String> = row.try_get(6)?;
+        let some_of_many = (quorum > 0 && !waits_for_all(&names, quorum)).then(|| format!("some of {names}"));
+        let standbys: Vec<String> = outside.into_iter().chain(some_of_many).collect();
         Ok(ServerFacts {
             version: row.try_get(0)?,
             in_recovery: row.try_get(1)?,
@@ -51,10 +59,19 @@ pub(super) async fn read_facts(connection: &EngineConnection) -> Result<ServerFa
             synchronous_commit: row.try_get(3)?,
             fsync: row.try_get(4)?,
             full_page_writes: row.try_get(5)?,
-            asynchronous_standbys: row.try_get(6)?,
+            asynchronous_standbys: (!standbys.is_empty()).then(|| standbys.join(", ")),
         })
     };
     read().map_err(|error| SqlFailure::from_statement(&error))
+}
+
+/// Whether `ANY n (list)` waits for everybody in the list, and for everybody who is connected: a `*` stands for many.
+fn waits_for_all(names: &str, connected: i64) -> bool {
+    let Some((head, list)) = names.trim().trim_end_matches(')').split_once('(') else { return false };
+    let number = head.split_whitespace().last().and_then(|word| word.parse::<usize>().ok());
+    // A comma inside quotes makes the list look longer: then less is promised.
+    let listed = list.split(',').count();
+    number.is_some_and(|number| number >= listed && number >= usize::try_from(connected).unwrap_or(usize::MAX))
 }
 
 impl ServerFacts {
@@ -219,6 +236,23 @@ mod tests {
         assert!(!promises.durable && promises.fencing, "with synchronised clocks tokens rise over a failover");
         assert!(ServerFacts { version: 130_000, ..good() }.refuse_unusable().is_err());
         assert!(ServerFacts { in_recovery: true, ..good() }.refuse_unusable().is_err());
+    }
+
+    /// Goal: a commit that some standbys may lack is told from one that all have.
+    #[test]
+    fn a_quorum_of_all_is_told_from_a_part() {
+        for (names, connected, all) in [
+            ("ANY 1 (a)", 1, true),
+            ("any 2 (a, b)", 2, true),
+            ("ANY 2(a,b)", 2, true),
+            ("ANY 1 (a, b)", 1, false),
+            ("ANY 1 (*)", 1, true),
+            ("ANY 1 (*)", 2, false),
+            ("ANY 2 (a, b, c)", 3, false),
+            ("", 1, false),
+        ] {
+            assert_eq!(waits_for_all(names, connected), all, "{names} {connected}");
+        }
     }
 
     /// Goal: a setting that got weaker is known until it is right again; one that was weak at open is not news.

@@ -26,31 +26,28 @@ impl PostgresShared {
         Ok(shown.into_iter().next())
     }
 
-    /// Resources under a prefix. A name whose lease has just lapsed is in the table and is not shown, so that a page of
-    /// names may show nothing although others follow.
+    /// Resources under a prefix. A name whose lease has just lapsed is in the table and is not shown: others take its place,
+    /// so that only the last page is short.
     pub async fn list_page(&self, query: &Query, with_tokens: bool) -> Result<Vec<Resource>, Error> {
         let attempt = || format!("list {}", query.prefix);
         let most = query.limit.min(MAX_PAGE);
         let mut after = query.after.clone().unwrap_or_default();
-        let limit = i32::try_from(most).unwrap_or(i32::MAX);
-        if most == 0 {
-            return Ok(Vec::new());
-        }
-        loop {
+        let mut found = Vec::new();
+        while found.len() < most {
+            let limit = i32::try_from(most - found.len()).unwrap_or(i32::MAX);
             let parameters = [(&query.prefix as _, Type::TEXT), (&after as _, Type::TEXT), (&limit as _, Type::INT4)];
             let rows =
                 self.query_with_retry(&attempt, &self.reader, Sql::List, &parameters, ResendPolicy::ReadOnly).await?;
             let names: Result<Vec<String>, SqlError> = rows.iter().map(|row| row.try_get(0)).collect();
             let names = names.map_err(|error| odd_row(&attempt, &error))?;
-            let Some(last) = names.last() else { return Ok(Vec::new()) };
+            let Some(last) = names.last() else { break };
             let texts: Vec<&str> = names.iter().map(String::as_str).collect();
             let mut shown = self.show(&attempt, &texts, MAX_HOLDERS_LISTED, with_tokens).await?;
-            if !shown.is_empty() {
-                shown.sort_by(|one, other| one.name.cmp(&other.name));
-                return Ok(shown);
-            }
+            shown.sort_by(|one, other| one.name.cmp(&other.name));
+            found.append(&mut shown);
             after.clone_from(last);
         }
+        Ok(found)
     }
 
     async fn show(
