@@ -8,7 +8,9 @@
 //!
 //! 1. Every try of one acquire has the same handle, so that all of them together have one effect.
 //! 2. A grant that nobody will see is released, unless the caller gave a request id: then a retry may come for it.
-//! 3. The error is Indeterminate if any try may have taken effect, and Unavailable if none can have.
+//! 3. If a try may have taken effect and the result is not its grant, the handle is banned: the try may still be on its way,
+//!    and would take what nobody knows of.
+//! 4. The error is Indeterminate if any try may have taken effect, and Unavailable if none can have.
 //!
 //! It is a task of its own because it must go on while nobody polls the caller's future, and clean up after that future
 //! is dropped.
@@ -136,6 +138,7 @@ impl PostgresAcquireTask {
         let mut counted = Some(counted);
         loop {
             if let Some(cause) = shared.connector.check.weaker_setting() {
+                self.ban_if_maybe(&tries);
                 return Some(Err(SqlFailure::Refused(cause).into_error(tries.maybe, self.attempt())));
             }
             let left = patience.since(shared.clock().now());
@@ -157,16 +160,27 @@ impl PostgresAcquireTask {
                         }
                         drop(counted.take());
                         match self.wait_for_answer(&mut place, secret, patience, to).await {
-                            Some(Next::Done(result)) => return Some(result),
+                            Some(Next::Done(result)) => {
+                                if result.is_err() {
+                                    self.ban_if_maybe(&tries);
+                                }
+                                return Some(result);
+                            }
                             Some(Next::Redraw) => self.redraw(&mut tries),
                             Some(_) => {}
-                            None => return None,
+                            None => {
+                                self.ban_if_maybe(&tries);
+                                return None;
+                            }
                         }
                         counted = Some(shared.count_in_flight());
                         continue;
                     }
                     Next::Done(result) => {
                         self.drop_place(&place).await;
+                        if result.is_err() {
+                            self.ban_if_maybe(&tries);
+                        }
                         return Some(result);
                     }
                     next => {
@@ -271,9 +285,7 @@ impl PostgresAcquireTask {
         // An idle connection may have been cut by the server: the first failure says little.
         let first = tries.round == 0 && matches!(failure, SqlFailure::Away(_));
         if give_up || !(patient || resolving || first) {
-            if tries.maybe && self.drawn {
-                self.ban_in_background();
-            }
+            self.ban_if_maybe(tries);
             return Some(Some(Err(failure.into_error(tries.maybe, self.attempt()))));
         }
         let abandoned = tokio::select! {
@@ -368,6 +380,13 @@ impl PostgresAcquireTask {
         self.shared.leave_with_retry(self.handle, self.secret, None, first, &self.claim).await;
     }
 
+    /// For every result that is not the grant of an earlier try.
+    fn ban_if_maybe(&self, tries: &TriesSoFar) {
+        if tries.maybe && self.drawn {
+            self.ban_in_background();
+        }
+    }
+
     fn ban_in_background(&self) {
         let (shared, handle, secret, claim) = (self.shared.clone(), self.handle, self.secret, self.claim.clone());
         self.shared.spawn_task(async move {
@@ -430,7 +449,7 @@ impl PostgresShared {
             match self.leave_queue(handle, secret, fingerprint, first, Some(claim.ttl_ms)).await {
                 Ok(verdict) => return Some(verdict),
                 Err(SqlFailure::Never(_) | SqlFailure::Refused(_)) => return None,
-                Err(_) if self.real_clock.now() >= give_up => return None,
+                Err(_) if self.real_clock.now() >= give_up || self.stopped.is_cancelled() => return None,
                 Err(_) => self.backoff(round).await,
             }
         }

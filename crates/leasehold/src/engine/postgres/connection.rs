@@ -17,6 +17,7 @@ use leasehold_postgres::tokio_postgres::{AsyncMessage, Client, Notification, Row
 use tokio::runtime::Handle;
 use tokio::sync::OnceCell;
 use tokio::sync::mpsc::UnboundedSender;
+use tokio::task::AbortHandle;
 use tokio::time::timeout;
 
 use super::options::PostgresEngineOptions;
@@ -28,6 +29,8 @@ use super::verify::{self, PromiseCheck};
 pub(super) const ANSWER_TIMEOUT: Duration = Duration::from_secs(10);
 /// The longest that connecting may take, over all hosts of the address, with the check.
 const OPEN_TIMEOUT: Duration = Duration::from_secs(8);
+
+const NO_ANSWER: &str = "PostgreSQL did not answer in time";
 
 /// How connections are made. Shared by all of them.
 pub(super) struct ServerConnector {
@@ -74,7 +77,7 @@ impl ServerConnector {
     ) -> Result<EngineConnection, SqlFailure> {
         let connection = match timeout(OPEN_TIMEOUT, self.connect(route, messages)).await {
             Ok(connected) => connected?,
-            Err(_) => return Err(SqlFailure::Away(Cause::new("PostgreSQL did not answer in time"))),
+            Err(_) => return Err(SqlFailure::Away(Cause::new(NO_ANSWER))),
         };
         let facts = verify::read_facts(&connection).await?;
         facts.refuse_unusable()?;
@@ -92,7 +95,7 @@ impl ServerConnector {
         let commit_in_doubt = Arc::new(AtomicBool::new(false));
         let doubt = commit_in_doubt.clone();
         // Ends with its client. Its errors reach whoever waits for an answer.
-        self.runtime.spawn(async move {
+        let reading = self.runtime.spawn(async move {
             while let Some(Ok(message)) = poll_fn(|context| connection.poll_message(context)).await {
                 match message {
                     AsyncMessage::Notice(notice) if notice.message().contains("synchronous replication") => {
@@ -113,7 +116,8 @@ impl ServerConnector {
             let settings = self.session_settings();
             client.batch_execute(&settings).await.map_err(|error| SqlFailure::from_connecting(&error))?;
         }
-        Ok(EngineConnection { client, connector: self.clone(), prepared, commit_in_doubt, pooled })
+        let reading = reading.abort_handle();
+        Ok(EngineConnection { client, reading, connector: self.clone(), prepared, commit_in_doubt, pooled })
     }
 
     /// Behind a pooler the session is not ours: the functions check what matters by themselves.
@@ -131,6 +135,8 @@ impl ServerConnector {
 /// One connection. Statements that are sent together are answered in order.
 pub(super) struct EngineConnection {
     client: Client,
+    /// The task that owns the socket.
+    reading: AbortHandle,
     connector: Arc<ServerConnector>,
     prepared: [OnceCell<Statement>; Sql::COUNT],
     /// A commit was acknowledged although its wait for a synchronous standby was cut short.
@@ -141,6 +147,12 @@ pub(super) struct EngineConnection {
 impl EngineConnection {
     pub fn is_closed(&self) -> bool {
         self.client.is_closed()
+    }
+
+    /// Closes the socket. A client that is dropped keeps it for as long as answers are missing, and the server would keep
+    /// the statement's locks for nobody.
+    fn abort(&self) {
+        self.reading.abort();
     }
 
     /// For what is done once: the schema, LISTEN.
@@ -155,7 +167,10 @@ impl EngineConnection {
         }
         let answer = match timeout(ANSWER_TIMEOUT, self.send(sql, parameters)).await {
             Ok(answer) => answer?,
-            Err(_) => return Err(SqlFailure::Unknown(Cause::new("PostgreSQL did not answer in time"))),
+            Err(_) => {
+                self.abort();
+                return Err(SqlFailure::Unknown(Cause::new(NO_ANSWER)));
+            }
         };
         if self.commit_in_doubt.swap(false, Ordering::SeqCst) {
             let cause = "the wait for a synchronous standby was cancelled: the commit is only local";
@@ -193,7 +208,10 @@ impl EngineConnection {
     pub async fn query_once(&self, text: &str) -> Result<Vec<Row>, SqlFailure> {
         match timeout(ANSWER_TIMEOUT, self.client.query_typed(text, &[])).await {
             Ok(rows) => rows.map_err(|error| SqlFailure::from_statement(&error)),
-            Err(_) => Err(SqlFailure::Away(Cause::new("PostgreSQL did not answer in time"))),
+            Err(_) => {
+                self.abort();
+                Err(SqlFailure::Away(Cause::new(NO_ANSWER)))
+            }
         }
     }
 
@@ -201,7 +219,10 @@ impl EngineConnection {
     pub async fn execute(&self, text: &str) -> Result<(), SqlFailure> {
         match timeout(ANSWER_TIMEOUT, self.client.batch_execute(text)).await {
             Ok(done) => done.map_err(|error| SqlFailure::from_statement(&error)),
-            Err(_) => Err(SqlFailure::Unknown(Cause::new("PostgreSQL did not answer in time"))),
+            Err(_) => {
+                self.abort();
+                Err(SqlFailure::Unknown(Cause::new(NO_ANSWER)))
+            }
         }
     }
 }

@@ -206,6 +206,8 @@ impl PostgresEngine {
         shared.stopped.cancel();
         shared.background.close();
         let _ = until(&clock, clock.now().plus(MAX_CLOSE_WAIT), shared.background.wait()).await;
+        // A writer may still wait for a server that does not answer: nobody waits for it.
+        shared.queue.close();
         shared.control.close().await;
         shared.reader.close().await;
     }

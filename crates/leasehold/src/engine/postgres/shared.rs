@@ -245,8 +245,16 @@ impl ResendTries {
             };
             return Err(failure.into_error(self.maybe, attempt()));
         }
-        shared.backoff(self.round).await;
-        self.round += 1;
-        Ok(())
+        // The queue of a stopped engine takes nothing more: the next try would only be told so.
+        tokio::select! {
+            biased;
+            () = shared.stopped.cancelled() => {
+                Err(SqlFailure::Away(Cause::new(CLOSED)).into_error(self.maybe, attempt()))
+            }
+            () = shared.backoff(self.round) => {
+                self.round += 1;
+                Ok(())
+            }
+        }
     }
 }

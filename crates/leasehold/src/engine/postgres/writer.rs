@@ -4,7 +4,8 @@
 //!
 //! 1. A writer never waits for the queue while it has operations: what is there is what the batch gets.
 //! 2. No handle comes twice in a batch: the second operation on it stays in the queue.
-//! 3. Every operation gets an answer: a verdict, or why there is none.
+//! 3. Every operation gets an answer: a verdict, or why there is none. The last writer closes the queue and answers what is
+//!    left; a closed queue answers at once.
 
 use std::collections::{HashMap, HashSet, VecDeque};
 use std::sync::atomic::Ordering;
@@ -16,7 +17,7 @@ use tokio::sync::{Notify, oneshot};
 use super::batch::{OperationKind, Verdict, WriteOperation, run_batch};
 use super::connection::{ConnectionRoute, EngineConnection};
 use super::ids::Bits;
-use super::shared::PostgresShared;
+use super::shared::{CLOSED, PostgresShared};
 use super::sql_error::{BatchSplit, Cause, SqlFailure};
 use crate::clock::Clock as _;
 
@@ -46,12 +47,20 @@ impl QueuedOperation {
 /// See the module.
 #[derive(Default)]
 pub(super) struct WriteQueue {
-    pending: Mutex<VecDeque<QueuedOperation>>,
+    state: Mutex<QueueState>,
     /// Something was queued.
     ready: Notify,
     /// Something is queued, and commits are slow.
     help: Notify,
     names: Mutex<SingleNames>,
+}
+
+#[derive(Default)]
+struct QueueState {
+    pending: VecDeque<QueuedOperation>,
+    writers: usize,
+    /// Nobody writes any more.
+    closed: bool,
 }
 
 /// The only name of leases that this process granted without a request id. It saves the server a look.
@@ -83,13 +92,38 @@ impl WriteQueue {
     /// Queues an operation. It is carried out even if nobody waits for its answer.
     pub fn submit(&self, operation: WriteOperation) -> oneshot::Receiver<WriteResult> {
         let (reply, receiver) = oneshot::channel();
-        self.lock().push_back(QueuedOperation { operation, reply });
-        self.ready.notify_one();
+        let mut state = self.lock();
+        if state.closed {
+            let _ = reply.send(Err(SqlFailure::Away(Cause::new(CLOSED))));
+        } else {
+            state.pending.push_back(QueuedOperation { operation, reply });
+            drop(state);
+            self.ready.notify_one();
+        }
         receiver
     }
 
-    fn lock(&self) -> MutexGuard<'_, VecDeque<QueuedOperation>> {
-        self.pending.lock().unwrap_or_else(PoisonError::into_inner)
+    /// Takes nothing more, and answers what nobody has begun.
+    pub fn close(&self) {
+        let left = {
+            let mut state = self.lock();
+            state.closed = true;
+            std::mem::take(&mut state.pending)
+        };
+        for write in left {
+            let _ = write.reply.send(Err(SqlFailure::Away(Cause::new(CLOSED))));
+        }
+    }
+
+    /// Closes the queue if there is nothing left to write.
+    fn close_if_empty(&self) -> bool {
+        let mut state = self.lock();
+        state.closed |= state.pending.is_empty();
+        state.closed
+    }
+
+    fn lock(&self) -> MutexGuard<'_, QueueState> {
+        self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     fn names(&self) -> MutexGuard<'_, SingleNames> {
@@ -98,7 +132,7 @@ impl WriteQueue {
 
     /// Up to [`MAX_BATCH`] operations, without waiting.
     fn take_batch(&self) -> Vec<QueuedOperation> {
-        let mut pending = self.lock();
+        let pending = &mut self.lock().pending;
         let mut handles = HashSet::new();
         let (mut taken, mut left) = (Vec::new(), VecDeque::new());
         while let Some(write) = pending.pop_front() {
@@ -123,12 +157,43 @@ impl WriteQueue {
     }
 
     fn is_empty(&self) -> bool {
-        self.lock().is_empty()
+        self.lock().pending.is_empty()
+    }
+}
+
+/// One writer, from before it runs until it is gone: finished, or dropped with its runtime.
+struct WriterGuard(Arc<PostgresShared>);
+
+impl WriterGuard {
+    fn new(shared: Arc<PostgresShared>) -> Self {
+        shared.queue.lock().writers += 1;
+        Self(shared)
+    }
+}
+
+impl Drop for WriterGuard {
+    fn drop(&mut self) {
+        let last = {
+            let mut state = self.0.queue.lock();
+            state.writers -= 1;
+            state.writers == 0
+        };
+        if last {
+            self.0.queue.close();
+        }
     }
 }
 
 /// Writes batches until the engine stops. `helper`: only while commits are slow.
-pub(super) async fn run_writer(shared: Arc<PostgresShared>, helper: bool) {
+pub(super) fn run_writer(shared: Arc<PostgresShared>, helper: bool) -> impl Future<Output = ()> + Send {
+    let guard = WriterGuard::new(shared);
+    async move {
+        write_batches(&guard.0, helper).await;
+        drop(guard);
+    }
+}
+
+async fn write_batches(shared: &Arc<PostgresShared>, helper: bool) {
     let mut writer = BatchWriter { shared: shared.clone(), connection: None };
     loop {
         let queued = if helper { &shared.queue.help } else { &shared.queue.ready };
@@ -137,7 +202,7 @@ pub(super) async fn run_writer(shared: Arc<PostgresShared>, helper: bool) {
                 biased;
                 () = queued.notified() => {}
                 () = shared.stopped.cancelled() => {
-                    if shared.queue.is_empty() {
+                    if shared.queue.close_if_empty() {
                         return;
                     }
                 }

@@ -1,0 +1,96 @@
+//! The PostgreSQL engine while something is away or kept: callers are answered in time, nothing hangs, nothing leaks, and
+//! whoever has nothing to do with it goes on.
+#![allow(clippy::disallowed_methods, clippy::unwrap_used, clippy::print_stdout)] // a real server lives in real time
+
+use std::process::Command;
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use leasehold::Error;
+use leasehold::engine::postgres::{PostgresEngine, PostgresEngineOptions};
+use leasehold::engine::{Claim, Engine, Grant, Want};
+use leasehold_harness::postgres::Cluster;
+use tokio::task::JoinHandle;
+
+async fn open(url: &str) -> Arc<PostgresEngine> {
+    PostgresEngine::open(PostgresEngineOptions::from_url(url).unwrap()).await.expect("the engine opens")
+}
+
+async fn sleep(millis: u64) {
+    tokio::time::sleep(Duration::from_millis(millis)).await;
+}
+
+fn claim(name: &str, who: &str, wait_ms: u64) -> Claim {
+    let wait = Duration::from_millis(wait_ms);
+    Claim { wait, ..Claim::new(vec![Want::exclusive(name)], Duration::from_secs(60), who) }
+}
+
+/// An acquire in a task of its own, with the time it took.
+fn acquire(engine: &Arc<PostgresEngine>, claim: Claim) -> JoinHandle<(Duration, Result<Grant, Error>)> {
+    let engine = engine.clone();
+    tokio::spawn(async move {
+        let began = Instant::now();
+        let answer = engine.acquire(claim).await;
+        (began.elapsed(), answer)
+    })
+}
+
+/// Goal: a call that is being retried while the engine closes gets an answer.
+/// Method: the server takes no connections; a renewal is in its pauses; the engine closes beside it.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_closing_engine_answers_every_call() {
+    let cluster = Cluster::start(&[]);
+    let database = cluster.database().await;
+    let admin = cluster.client("postgres").await;
+    for round in 0..5 {
+        let engine = open(&cluster.url(&database)).await;
+        let grant = engine.acquire(claim(&format!("seat-{round}"), "ada", 0)).await.unwrap();
+        admin.batch_execute(&format!("ALTER DATABASE {database} ALLOW_CONNECTIONS false")).await.unwrap();
+        cluster.terminate_backends(&database, "leasehold engine").await;
+        sleep(50).await;
+        let renewing = {
+            let (engine, lease) = (engine.clone(), grant.lease_id.clone());
+            tokio::spawn(async move { engine.renew(&lease, None).await })
+        };
+        sleep(8).await;
+        let began = Instant::now();
+        engine.close().await.unwrap();
+        let answer = tokio::time::timeout(Duration::from_secs(12), renewing).await.expect("an answer").unwrap();
+        assert!(matches!(answer, Err(Error::Unavailable { .. } | Error::Indeterminate { .. })), "{answer:?}");
+        println!("closed and answered in {:?}", began.elapsed());
+        assert!(began.elapsed() < Duration::from_secs(6), "{:?}", began.elapsed());
+        admin.batch_execute(&format!("ALTER DATABASE {database} ALLOW_CONNECTIONS true")).await.unwrap();
+    }
+}
+
+/// Goal: a refusal after a try of unknown outcome is the last word: the try takes nothing when it runs after all.
+/// Method: the backend of the only writer is stopped with a batch in its socket; two claims are refused over another one,
+/// at once and after waiting; the names are released, and the backend goes on.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_late_try_takes_nothing_after_a_refusal() {
+    let cluster = Cluster::start(&[]);
+    let database = cluster.database().await;
+    let engine = open(&format!("{}?connections=1", cluster.url(&database))).await;
+    let other = open(&cluster.url(&database)).await;
+    engine.acquire(claim("warm", "bob", 0)).await.unwrap();
+    let admin = cluster.client(&database).await;
+    let text = "SELECT pid FROM pg_stat_activity WHERE query LIKE '%batch(%' AND pid <> pg_backend_pid()";
+    let pids: Vec<i32> = admin.query(text, &[]).await.unwrap().iter().map(|row| row.get(0)).collect();
+    assert_eq!(pids.len(), 1);
+    let signal = |name: &str| Command::new("kill").args([name, &pids[0].to_string()]).status().unwrap();
+    let one = other.acquire(claim("one", "ada", 0)).await.unwrap();
+    let two = other.acquire(claim("two", "ada", 0)).await.unwrap();
+    signal("-STOP");
+    let (first, second) = (acquire(&engine, claim("one", "bob", 0)), acquire(&engine, claim("two", "bob", 12_000)));
+    let (first, second) = (first.await.unwrap(), second.await.unwrap());
+    println!("{first:?}\n{second:?}");
+    assert!(first.1.is_err() && second.1.is_err());
+    sleep(1500).await;
+    other.release(&one.lease_id).await.unwrap();
+    other.release(&two.lease_id).await.unwrap();
+    signal("-CONT");
+    sleep(2000).await;
+    for name in ["one", "two"] {
+        assert_eq!(other.inspect(name).await.unwrap(), None, "nobody knows the lease that was granted");
+    }
+}
