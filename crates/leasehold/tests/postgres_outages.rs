@@ -94,3 +94,43 @@ async fn a_late_try_takes_nothing_after_a_refusal() {
         assert_eq!(other.inspect(name).await.unwrap(), None, "nobody knows the lease that was granted");
     }
 }
+
+/// Goal: without the listening connection claims wait in their queues, by checks alone, and ask once a second.
+/// Method: the listening backend is ended and the database takes no connections; four callers wait for a held name; the
+/// commits of the database are counted; then the name is released, and one of them gets it.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn claims_wait_without_messages() {
+    let cluster = Cluster::start(&[]);
+    let database = cluster.database().await;
+    let engine = open(&cluster.url(&database)).await;
+    let admin = cluster.client("postgres").await;
+    let held = engine.acquire(claim("seat", "ada", 0)).await.unwrap();
+    engine.acquire(claim("seat", "bob", 300)).await.expect_err("held");
+    admin.batch_execute(&format!("ALTER DATABASE {database} ALLOW_CONNECTIONS false")).await.unwrap();
+    let text = "SELECT count(pg_terminate_backend(pid)) FROM pg_stat_activity \
+                WHERE query LIKE 'LISTEN \"leasehold%' OR query = 'SELECT 1'";
+    assert_eq!(admin.query_one(text, &[]).await.unwrap().get::<_, i64>(0), 1);
+    sleep(300).await;
+    let commits = async || -> i64 {
+        sleep(1200).await;
+        let text = "SELECT xact_commit FROM pg_stat_database WHERE datname = $1";
+        admin.query_one(text, &[&database]).await.unwrap().get(0)
+    };
+    let before = commits().await;
+    let waiters: Vec<_> = (0..4).map(|_| acquire(&engine, claim("seat", "cy", 6000))).collect();
+    sleep(2500).await;
+    assert_eq!(engine.inspect("seat").await.unwrap().unwrap().queue_len, 4);
+    engine.release(&held.lease_id).await.unwrap();
+    let mut granted = Vec::new();
+    for waiter in waiters {
+        let (took, answer) = waiter.await.unwrap();
+        if let Ok(grant) = answer {
+            assert!(took < Duration::from_millis(4500), "the next check finds the grant: {took:?}");
+            granted.push(grant);
+        }
+    }
+    assert_eq!(granted.len(), 1);
+    let asked = commits().await - before;
+    println!("{asked} commits for four waiting callers in 6 s");
+    assert!(asked < 100, "{asked} commits");
+}

@@ -86,6 +86,8 @@ struct TriesSoFar {
     round: u32,
     /// One of them may have taken effect.
     maybe: bool,
+    /// Waiting was made possible for the next try: if that cannot wait either, something pauses.
+    started_waiting: bool,
     /// When a reply was first missed, and since when the server has been away. Real time.
     missed: Option<Time>,
     away: Option<Time>,
@@ -188,9 +190,7 @@ impl PostgresAcquireTask {
                         match next {
                             Next::Redraw => self.redraw(&mut tries),
                             Next::StartWaiting => {
-                                if let Err(failure) = shared.start_waiting().await
-                                    && let Some(done) = self.after_failure(failure, &mut tries, patience, to).await
-                                {
+                                if let Some(done) = self.start_waiting(&mut tries, patience, to).await {
                                     return done;
                                 }
                             }
@@ -206,6 +206,24 @@ impl PostgresAcquireTask {
                 return done;
             }
         }
+    }
+
+    /// Makes waiting possible for the next try. Some: there is none, as in [`Self::after_failure`].
+    async fn start_waiting(
+        &self,
+        tries: &mut TriesSoFar,
+        patience: Time,
+        to: &mut oneshot::Sender<PostgresAcquireResult>,
+    ) -> Option<Option<PostgresAcquireResult>> {
+        let failure = match self.shared.start_waiting().await {
+            Ok(()) if !tries.started_waiting => {
+                tries.started_waiting = true;
+                return None;
+            }
+            Ok(()) => SqlFailure::Away(Cause::new("this process could not wait, although the server heard of it")),
+            Err(failure) => failure,
+        };
+        self.after_failure(failure, tries, patience, to).await
     }
 
     /// A handle that was used up: by a grant whose reply was lost and that is over, or by a ban.

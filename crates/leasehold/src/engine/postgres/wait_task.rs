@@ -20,7 +20,7 @@ use super::wait_registry::{OverdueClaim, WaitAnswer};
 
 /// How often the server hears that this process lives, and all claims are checked. It believes us for 10 s.
 const HEARTBEAT_EVERY: Duration = Duration::from_secs(3);
-/// The same where no messages come: claims wait by checks alone.
+/// The same while no messages come, for a moment or for ever: claims wait by checks alone.
 const POLL_EVERY: Duration = Duration::from_secs(1);
 /// A heartbeat this old is not relied on any more.
 const HEARTBEAT_FRESH: Duration = Duration::from_secs(5);
@@ -42,12 +42,12 @@ struct ServiceState {
 }
 
 impl PostgresShared {
-    /// Whether a claim that is sent now may wait: the server has heard of this process a moment ago.
+    /// Whether a claim that is sent now may wait: the server has heard of this process a moment ago. Messages are not
+    /// needed: without them checks come more often.
     pub async fn can_wait(&self) -> bool {
         let now = self.clock().now();
         let state = self.service.state.lock().await;
-        let fresh = state.heartbeat_at.is_some_and(|at| now.since(at) < HEARTBEAT_FRESH);
-        fresh && (self.service.listening.load(Ordering::SeqCst) || !self.connector.can_listen())
+        state.heartbeat_at.is_some_and(|at| now.since(at) < HEARTBEAT_FRESH)
     }
 
     /// Makes waiting possible: messages are listened to, and the server hears of this process.
@@ -66,6 +66,11 @@ impl PostgresShared {
         self.send_heartbeat().await?;
         state.heartbeat_at = Some(self.clock().now());
         Ok(())
+    }
+
+    /// How often waiting claims are checked now.
+    fn check_every(&self) -> Duration {
+        if self.service.listening.load(Ordering::SeqCst) { HEARTBEAT_EVERY } else { POLL_EVERY }
     }
 
     async fn refresh_heartbeat(&self) {
@@ -124,9 +129,10 @@ fn read_leave(row: &Row) -> Option<Verdict> {
 
 async fn run_wait_task(shared: Arc<PostgresShared>) {
     let clock = shared.clock().clone();
-    let every = if shared.connector.can_listen() { HEARTBEAT_EVERY } else { POLL_EVERY };
-    let mut next_heartbeat = clock.now().plus(spread(every));
+    let mut next_heartbeat = clock.now().plus(spread(shared.check_every()));
     loop {
+        // The listening connection may have been lost meanwhile.
+        next_heartbeat = next_heartbeat.min(clock.now().plus(shared.check_every().mul_f64(1.2)));
         let idle = shared.waiting.is_empty();
         let moment = shared.waiting.next_moment().map_or(next_heartbeat, |moment| moment.min(next_heartbeat));
         tokio::select! {
@@ -137,7 +143,7 @@ async fn run_wait_task(shared: Arc<PostgresShared>) {
         }
         let now = clock.now();
         if now >= next_heartbeat && !shared.waiting.is_empty() {
-            next_heartbeat = now.plus(spread(every));
+            next_heartbeat = now.plus(spread(shared.check_every()));
             shared.refresh_heartbeat().await;
             // A message may have been lost on its way, whatever the reason.
             shared.waiting.make_all_due(now);
