@@ -134,3 +134,84 @@ async fn claims_wait_without_messages() {
     println!("{asked} commits for four waiting callers in 6 s");
     assert!(asked < 100, "{asked} commits");
 }
+
+/// Keeps the lock of a name until the client is dropped or unlocks it.
+async fn keep_lock(cluster: &Cluster, database: &str, name: &str) -> tokio_postgres::Client {
+    let client = cluster.client(database).await;
+    // The class stands in the text of the functions.
+    let text = "SELECT (regexp_match(prosrc, 'lock\\(\\((-?\\d+)\\), h\\)'))[1] FROM pg_proc WHERE proname = 'begin_write'";
+    let class: String = client.query_one(text, &[]).await.unwrap().get(0);
+    client.batch_execute(&format!("SELECT pg_advisory_lock({class}, hashtext('{name}'))")).await.unwrap();
+    client
+}
+
+/// Goal: a kept lock delays nobody who wants another name, and its own callers once, however many they are.
+/// Method: callers of the kept name come together and one after the other; meanwhile free names are acquired and a lease
+/// is renewed.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_kept_lock_delays_nobody_else() {
+    let cluster = Cluster::start(&[]);
+    let database = cluster.database().await;
+    let engine = open(&cluster.url(&database)).await;
+    let mine = engine.acquire(claim("mine", "ada", 0)).await.unwrap();
+    let keeper = keep_lock(&cluster, &database, "kept").await;
+    let mut stuck: Vec<_> = (0..20).map(|_| acquire(&engine, claim("kept", "bob", 0))).collect();
+    for _ in 0..12 {
+        stuck.push(acquire(&engine, claim("kept", "bob", 0)));
+        sleep(15).await;
+    }
+    let mut slowest = Duration::ZERO;
+    for number in 0..40 {
+        let began = Instant::now();
+        engine.acquire(claim(&format!("free-{number}"), "cy", 0)).await.expect("it is free");
+        engine.renew(&mine.lease_id, None).await.expect("it is live");
+        slowest = slowest.max(began.elapsed());
+        stuck.push(acquire(&engine, claim("kept", "bob", 0)));
+        sleep(100).await;
+    }
+    println!("a free name and a renewal took at most {slowest:?}");
+    assert!(slowest < Duration::from_millis(1500), "{slowest:?}");
+    for caller in stuck {
+        let (took, answer) = caller.await.unwrap();
+        assert!(matches!(answer, Err(Error::Unavailable { .. })), "{answer:?}");
+        assert!(took < Duration::from_millis(4000), "{took:?}");
+    }
+    drop(keeper);
+    sleep(200).await;
+    let grant = engine.acquire(claim("kept", "bob", 2000)).await.expect("the lock is free again");
+    engine.release(&grant.lease_id).await.unwrap();
+}
+
+/// Goal: what shares a batch with a kept name is answered right after that batch has failed.
+/// Method: one writer only; while it waits for the kept lock, free names, a renewal and the kept name are queued.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_batch_with_a_kept_name_is_split() {
+    let cluster = Cluster::start(&[]);
+    let database = cluster.database().await;
+    let engine = open(&format!("{}?connections=1", cluster.url(&database))).await;
+    let mine = engine.acquire(claim("mine", "ada", 0)).await.unwrap();
+    let _keeper = keep_lock(&cluster, &database, "kept").await;
+    let _other = keep_lock(&cluster, &database, "kept-too").await;
+    let mut stuck = vec![acquire(&engine, claim("kept", "bob", 0))];
+    sleep(50).await;
+    let mut free = Vec::new();
+    for number in 0..20 {
+        free.push(acquire(&engine, claim(&format!("free-{number}"), "cy", 0)));
+        stuck.push(acquire(&engine, claim("kept", "bob", 0)));
+        stuck.push(acquire(&engine, claim("kept-too", "bob", 0)));
+    }
+    let began = Instant::now();
+    engine.renew(&mine.lease_id, None).await.expect("it is live");
+    println!("renewed after {:?}", began.elapsed());
+    assert!(began.elapsed() < Duration::from_secs(6), "{:?}", began.elapsed());
+    for caller in free {
+        let (took, answer) = caller.await.unwrap();
+        answer.expect("it is free");
+        assert!(took < Duration::from_secs(6), "{took:?}");
+    }
+    for caller in stuck {
+        let (took, answer) = caller.await.unwrap();
+        assert!(matches!(answer, Err(Error::Unavailable { .. })), "{answer:?}");
+        assert!(took < Duration::from_secs(8), "{took:?}");
+    }
+}

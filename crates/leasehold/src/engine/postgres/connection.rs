@@ -116,8 +116,8 @@ impl ServerConnector {
             let settings = self.session_settings();
             client.batch_execute(&settings).await.map_err(|error| SqlFailure::from_connecting(&error))?;
         }
-        let reading = reading.abort_handle();
-        Ok(EngineConnection { client, reading, connector: self.clone(), prepared, commit_in_doubt, pooled })
+        let (reading, short_locks) = (reading.abort_handle(), AtomicBool::new(false));
+        Ok(EngineConnection { client, reading, connector: self.clone(), prepared, commit_in_doubt, pooled, short_locks })
     }
 
     /// Behind a pooler the session is not ours: the functions check what matters by themselves.
@@ -142,6 +142,16 @@ pub(super) struct EngineConnection {
     /// A commit was acknowledged although its wait for a synchronous standby was cut short.
     commit_in_doubt: Arc<AtomicBool>,
     pooled: bool,
+    /// It waits for locks only shortly.
+    short_locks: AtomicBool,
+}
+
+/// How long a statement waits for the lock of a name.
+#[derive(Clone, Copy, PartialEq, Eq)]
+pub(super) enum LockWait {
+    Long,
+    /// For names whose lock somebody is known to keep, and for those who have waited long enough.
+    Short,
 }
 
 impl EngineConnection {
@@ -204,9 +214,25 @@ impl EngineConnection {
         self.client.query(statement, &values).await.map_err(|error| SqlFailure::from_statement(&error))
     }
 
+    /// Behind a pooler the session is not ours, and nothing is set.
+    pub async fn set_lock_wait(&self, wait: LockWait) -> Result<(), SqlFailure> {
+        let short = wait == LockWait::Short;
+        if self.pooled || self.short_locks.swap(short, Ordering::SeqCst) == short {
+            return Ok(());
+        }
+        let text = if short { "SET lock_timeout = 250" } else { "SET lock_timeout = 2000" };
+        // Nothing was asked yet.
+        self.execute(text).await.map_err(|failure| SqlFailure::Away(failure.cause()))
+    }
+
     /// The rows of a statement that is not prepared, and changes nothing.
     pub async fn query_once(&self, text: &str) -> Result<Vec<Row>, SqlFailure> {
-        match timeout(ANSWER_TIMEOUT, self.client.query_typed(text, &[])).await {
+        self.query_text(text, &[]).await
+    }
+
+    /// The same, with parameters.
+    pub async fn query_text(&self, text: &str, parameters: &[Parameter<'_>]) -> Result<Vec<Row>, SqlFailure> {
+        match timeout(ANSWER_TIMEOUT, self.client.query_typed(text, parameters)).await {
             Ok(rows) => rows.map_err(|error| SqlFailure::from_statement(&error)),
             Err(_) => {
                 self.abort();

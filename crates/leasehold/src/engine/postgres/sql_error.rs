@@ -34,7 +34,7 @@ pub(super) enum BatchSplit {
     Whole,
     /// In halves: it is too large, or one of its values is not taken.
     Halves,
-    /// Each operation by itself: one of them waited for a lock that somebody keeps.
+    /// By names: one of them waited for a lock that somebody keeps.
     Singles,
 }
 
