@@ -215,3 +215,45 @@ async fn a_batch_with_a_kept_name_is_split() {
         assert!(took < Duration::from_secs(8), "{took:?}");
     }
 }
+
+/// Goal: claims whose patience is over are answered although the lock of their name is kept, and an unrelated claim of the
+/// same process keeps its place.
+/// Method: eight claims wait for a name whose lock is then kept; another waits first in another queue, with a later one of
+/// another process behind it; after more than 10 s that name is released.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_kept_lock_costs_no_unrelated_place() {
+    let cluster = Cluster::start(&[]);
+    let database = cluster.database().await;
+    let engine = open(&cluster.url(&database)).await;
+    let other = open(&cluster.url(&database)).await;
+    other.acquire(claim("kept", "ada", 0)).await.unwrap();
+    let fine = other.acquire(claim("fine", "ada", 0)).await.unwrap();
+    let first = acquire(&engine, claim("fine", "first", 60_000));
+    sleep(300).await;
+    let late = acquire(&other, claim("fine", "late", 60_000));
+    let mut waiters: Vec<_> = (0..8).map(|_| acquire(&engine, claim("kept", "bob", 3000))).collect();
+    sleep(700).await;
+    let keeper = keep_lock(&cluster, &database, "kept").await;
+    // They come while the lock is kept, and their patience ends later.
+    sleep(1000).await;
+    let text = "SELECT max((leasehold_engine.now_us() - p.seen) / 1000)::bigint FROM leasehold_engine.process p \
+                WHERE EXISTS (SELECT FROM leasehold_engine.lease l WHERE l.label = 'first' AND p.id = ANY (l.processes))";
+    let mut oldest = 0;
+    for _ in 0..13 {
+        sleep(1000).await;
+        oldest = oldest.max(keeper.query_one(text, &[]).await.unwrap().get::<_, Option<i64>>(0).unwrap_or(0));
+    }
+    println!("the heartbeat was at most {oldest} ms old");
+    assert!(oldest < 6000, "{oldest}");
+    for waiter in waiters.drain(..) {
+        let (took, answer) = waiter.await.unwrap();
+        assert!(answer.is_err(), "{answer:?}");
+        assert!(took < Duration::from_millis(5000), "patience 3 s, answered after {took:?}");
+    }
+    assert_eq!(other.inspect("fine").await.unwrap().unwrap().queue_len, 2);
+    other.release(&fine.lease_id).await.unwrap();
+    let (_, granted) = tokio::time::timeout(Duration::from_secs(5), first).await.expect("its turn").unwrap();
+    assert!(!late.is_finished(), "the later claim is behind");
+    engine.release(&granted.expect("the first in the queue").lease_id).await.unwrap();
+    late.await.unwrap().1.expect("the next in the queue");
+}

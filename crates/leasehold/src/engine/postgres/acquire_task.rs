@@ -144,7 +144,7 @@ impl PostgresAcquireTask {
                 return Some(Err(SqlFailure::Refused(cause).into_error(tries.maybe, self.attempt())));
             }
             let left = patience.since(shared.clock().now());
-            let may_wait = !left.is_zero() && shared.can_wait().await;
+            let may_wait = !left.is_zero() && shared.can_wait();
             let mut place = shared.waiting.subscribe(self.handle, &self.claim.names[0], self.claim.fingerprint);
             let kind = OperationKind::Acquire {
                 claim: self.claim.clone(),

@@ -35,8 +35,8 @@
 //! # Files, in reading order
 //!
 //! `layout_1.sql` (tables and functions: this is where grants are decided), `schema`, `options`, `ids`, `statements`,
-//! `sql_error`, `verify`, `connection`, `batch`, `writer` (callers become batches), `shared` (retries), `acquire_task`,
-//! `wait_registry`, `wait_task`, `listener`, `view`, `watch`, `maintenance`, `examine`, `open`.
+//! `sql_error`, `verify`, `connection`, `batch`, `writer` (callers become batches), `shared` (retries), `short_wait`,
+//! `acquire_task`, `wait_registry`, `wait_task`, `listener`, `view`, `watch`, `maintenance`, `examine`, `open`.
 
 mod acquire_task;
 mod batch;
@@ -49,6 +49,7 @@ mod open;
 mod options;
 mod schema;
 mod shared;
+mod short_wait;
 mod sql_error;
 mod statements;
 mod verify;
@@ -209,6 +210,9 @@ impl PostgresEngine {
         // A writer may still wait for a server that does not answer: nobody waits for it.
         shared.queue.close();
         shared.control.close().await;
+        shared.pulse.close().await;
+        shared.checker.close();
+        shared.leaver.close();
         shared.reader.close().await;
     }
 }

@@ -19,6 +19,7 @@ use super::connection::{ServerConnector, SharedServerConnection};
 use super::ids::{Bits, random_bytes};
 use super::maintenance::ClockComparison;
 use super::options::PostgresEngineOptions;
+use super::short_wait::ShortWaitPool;
 use super::sql_error::{Cause, SqlFailure};
 use super::statements::{Parameter, Sql};
 use super::wait_registry::WaitingClaims;
@@ -32,6 +33,8 @@ use crate::error::Error;
 pub(super) const RETRY_FOR: Duration = Duration::from_secs(4);
 /// How long a server may be away before claims that wait are given up.
 pub(super) const MAX_OUTAGE: Duration = Duration::from_secs(30);
+/// Connections over which claims leave their queues.
+const MAX_LEAVERS: usize = 2;
 /// The first pause before a retry, and the longest.
 const FIRST_BACKOFF: Duration = Duration::from_millis(20);
 const MAX_BACKOFF: Duration = Duration::from_millis(500);
@@ -47,8 +50,14 @@ pub(super) struct PostgresShared {
     pub queue: WriteQueue,
     pub waiting: WaitingClaims,
     pub service: WaitService,
-    /// For everything that is asked about waiting claims, and by operators.
+    /// For watches, and for what operators ask.
     pub control: SharedServerConnection,
+    /// For heartbeats alone: whatever others wait for, the server hears that this process lives.
+    pub pulse: SharedServerConnection,
+    /// For checks of waiting claims.
+    pub checker: ShortWaitPool,
+    /// For claims that leave their queues.
+    pub leaver: ShortWaitPool,
     /// For what only reads.
     pub reader: SharedServerConnection,
     /// Names this process to the server.
@@ -77,6 +86,15 @@ impl Drop for InFlight<'_> {
     }
 }
 
+/// The same for a task.
+pub(super) struct TaskInFlight(Arc<PostgresShared>);
+
+impl Drop for TaskInFlight {
+    fn drop(&mut self) {
+        self.0.in_flight.fetch_sub(1, Ordering::SeqCst);
+    }
+}
+
 /// What it means that a statement has no answer.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(super) enum ResendPolicy {
@@ -96,6 +114,9 @@ impl PostgresShared {
             waiting: WaitingClaims::default(),
             service: WaitService::default(),
             control: SharedServerConnection::new(connector.clone()),
+            pulse: SharedServerConnection::new(connector.clone()),
+            checker: ShortWaitPool::new(connector.clone(), 1),
+            leaver: ShortWaitPool::new(connector.clone(), MAX_LEAVERS),
             reader: SharedServerConnection::new(connector.clone()),
             process: i64::from_le_bytes(random_bytes()),
             channel: format!("leasehold_{}", Bits::draw_random().to_hex()),
@@ -121,6 +142,11 @@ impl PostgresShared {
     pub fn count_in_flight(&self) -> InFlight<'_> {
         self.in_flight.fetch_add(1, Ordering::SeqCst);
         InFlight(&self.in_flight)
+    }
+
+    pub fn count_task_in_flight(self: &Arc<Self>) -> TaskInFlight {
+        self.in_flight.fetch_add(1, Ordering::SeqCst);
+        TaskInFlight(self.clone())
     }
 
     pub fn calls_in_flight(&self) -> usize {

@@ -97,6 +97,11 @@ impl SqlFailure {
         }
     }
 
+    /// Nothing happened: a lock was not to be had in time.
+    pub fn is_kept_lock(&self) -> bool {
+        matches!(self, Self::Again { split: BatchSplit::Singles, .. })
+    }
+
     /// The connection is of no more use.
     pub fn ends_connection(&self) -> bool {
         matches!(self, Self::Unknown(_) | Self::Away(_))

@@ -419,11 +419,11 @@ impl BatchWriter {
                     todo.push(BatchPart { writes: half, ..part });
                     todo.push(part);
                 }
-                Err(failure @ SqlFailure::Again { split: BatchSplit::Singles, .. }) if !part.alone => {
+                Err(failure) if failure.is_kept_lock() && !part.alone => {
                     self.split_by_names(part, &failure, &mut todo).await;
                 }
                 Err(failure) => {
-                    if part.alone && matches!(failure, SqlFailure::Again { split: BatchSplit::Singles, .. }) {
+                    if part.alone && failure.is_kept_lock() {
                         self.keep_names(&names);
                     }
                     for write in part.writes {
@@ -526,7 +526,7 @@ impl BatchWriter {
 
     fn answer(&self, batch: Vec<QueuedOperation>, mut verdicts: HashMap<Bits, Verdict>) {
         for write in batch {
-            let QueuedOperation { operation, reply } = write;
+            let QueuedOperation { operation, reply, .. } = write;
             let Some(verdict) = verdicts.remove(&operation.handle) else {
                 let _ = reply.send(Err(SqlFailure::Unknown(Cause::new("the batch has no verdict on this operation"))));
                 continue;
