@@ -10,6 +10,7 @@ use leasehold::Error;
 use leasehold::engine::postgres::{PostgresEngine, PostgresEngineOptions};
 use leasehold::engine::{Claim, Engine, Grant, Want};
 use leasehold_harness::postgres::Cluster;
+use leasehold_harness::proxy::Proxy;
 use tokio::task::JoinHandle;
 
 async fn open(url: &str) -> Arc<PostgresEngine> {
@@ -139,7 +140,8 @@ async fn claims_wait_without_messages() {
 async fn keep_lock(cluster: &Cluster, database: &str, name: &str) -> tokio_postgres::Client {
     let client = cluster.client(database).await;
     // The class stands in the text of the functions.
-    let text = "SELECT (regexp_match(prosrc, 'lock\\(\\((-?\\d+)\\), h\\)'))[1] FROM pg_proc WHERE proname = 'begin_write'";
+    let text =
+        "SELECT (regexp_match(prosrc, 'lock\\(\\((-?\\d+)\\), h\\)'))[1] FROM pg_proc WHERE proname = 'begin_write'";
     let class: String = client.query_one(text, &[]).await.unwrap().get(0);
     client.batch_execute(&format!("SELECT pg_advisory_lock({class}, hashtext('{name}'))")).await.unwrap();
     client
@@ -256,4 +258,42 @@ async fn a_kept_lock_costs_no_unrelated_place() {
     assert!(!late.is_finished(), "the later claim is behind");
     engine.release(&granted.expect("the first in the queue").lease_id).await.unwrap();
     late.await.unwrap().1.expect("the next in the queue");
+}
+
+/// Goal: a server that takes everything and says nothing costs callers their patience and a few seconds, and no more.
+/// Method: a proxy swallows all requests; every verb is called; then the proxy passes them on, and nothing is held.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_silent_server_is_not_waited_for() {
+    let cluster = Cluster::start(&[]);
+    let database = cluster.database().await;
+    let proxy = Proxy::start(cluster.port());
+    let engine = open(&cluster.url_through(proxy.port(), "postgres", &database)).await;
+    let grant = engine.acquire(claim("mine", "ada", 0)).await.unwrap();
+    proxy.swallow_requests(true);
+    let began = Instant::now();
+    let at_once = acquire(&engine, claim("one", "bob", 0));
+    let patient = acquire(&engine, claim("two", "bob", 2000));
+    let renewed = async { (engine.renew(&grant.lease_id, None).await.map(drop), began.elapsed()) };
+    let shown = async { (engine.inspect("mine").await.map(drop), began.elapsed()) };
+    let revoked = async { (engine.revoke("two", "a test").await.map(drop), began.elapsed()) };
+    let (renewed, shown, revoked) = tokio::join!(renewed, shown, revoked);
+    let ((at_once, first), (patient, second)) = (at_once.await.unwrap(), patient.await.unwrap());
+    println!("acquire {at_once:?}, with patience {patient:?}, renew {:?}, inspect {:?}", renewed.1, shown.1);
+    let most = Duration::from_millis(8500);
+    assert!(at_once < most && renewed.1 < most && shown.1 < most && revoked.1 < most);
+    assert!(patient < most + Duration::from_secs(2));
+    for error in [renewed.0, revoked.0, first.map(drop), second.map(drop)] {
+        assert!(matches!(error, Err(Error::Indeterminate { .. } | Error::Unavailable { .. })), "{error:?}");
+    }
+    assert!(matches!(shown.0, Err(Error::Unavailable { .. })), "a read has no effect: {:?}", shown.0);
+    proxy.swallow_requests(false);
+    proxy.cut_all();
+    let end = Instant::now() + Duration::from_secs(20);
+    while engine.renew(&grant.lease_id, None).await.is_err() {
+        assert!(Instant::now() < end, "it comes back");
+    }
+    sleep(1000).await;
+    for name in ["one", "two"] {
+        assert_eq!(engine.inspect(name).await.unwrap(), None, "nobody knows the lease");
+    }
 }

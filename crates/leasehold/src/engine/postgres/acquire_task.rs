@@ -49,6 +49,7 @@ pub(super) struct PostgresAcquireTask {
     drawn: bool,
     with_tokens: bool,
     gone: Arc<AtomicBool>,
+    sent: Arc<AtomicBool>,
 }
 
 /// The caller's future. Dropping it gives the acquire up.
@@ -59,6 +60,8 @@ pub(super) struct PostgresAcquireFuture {
     attempt: String,
     /// Set when it is dropped.
     gone: Arc<AtomicBool>,
+    /// A try may have taken effect.
+    sent: Arc<AtomicBool>,
 }
 
 /// Why an acquire was abandoned before it was decided.
@@ -110,37 +113,43 @@ impl PostgresAcquireTask {
             drawn,
             with_tokens,
             gone: Arc::default(),
+            sent: Arc::default(),
         };
         let (to, from) = oneshot::channel();
-        let (attempt, gone) = (task.attempt(), task.gone.clone());
+        let (attempt, gone, sent) = (task.attempt(), task.gone.clone(), task.sent.clone());
         shared.spawn_task(task.run(to));
-        PostgresAcquireFuture { shared: shared.clone(), from, drawn, attempt, gone }
+        PostgresAcquireFuture { shared: shared.clone(), from, drawn, attempt, gone, sent }
     }
 
     async fn run(mut self, mut to: oneshot::Sender<PostgresAcquireResult>) {
         let shared = self.shared.clone();
         let counted = shared.count_in_flight();
-        let Some(answer) = self.run_tries(&mut to, counted).await else { return };
-        if let Err(Ok(grant)) = to.send(answer)
+        let mut tries = TriesSoFar::default();
+        let answer = self.run_tries(&mut tries, &mut to, counted).await;
+        let granted = matches!(answer, Some(Ok(_)));
+        if let Some(answer) = answer
+            && let Err(Ok(grant)) = to.send(answer)
             && self.drawn
         {
             shared.release_unseen(&grant).await;
+        }
+        if tries.maybe && self.drawn && !granted {
+            self.ban().await;
         }
     }
 
     /// The result; none when nobody waits for it any more.
     async fn run_tries<'s>(
         &mut self,
+        tries: &mut TriesSoFar,
         to: &mut oneshot::Sender<PostgresAcquireResult>,
         counted: super::shared::InFlight<'s>,
     ) -> Option<PostgresAcquireResult> {
         let shared = self.shared.clone();
         let patience = shared.clock().now().plus(self.wait);
-        let mut tries = TriesSoFar::default();
         let mut counted = Some(counted);
         loop {
             if let Some(cause) = shared.connector.check.weaker_setting() {
-                self.ban_if_maybe(&tries);
                 return Some(Err(SqlFailure::Refused(cause).into_error(tries.maybe, self.attempt())));
             }
             let left = patience.since(shared.clock().now());
@@ -150,10 +159,11 @@ impl PostgresAcquireTask {
                 claim: self.claim.clone(),
                 wait_ms: if may_wait { patience_ms(left) } else { 0 },
                 gone: self.gone.clone(),
+                sent: self.sent.clone(),
             };
             let operation = WriteOperation { handle: self.handle, secret: self.secret, kind };
             let failure = match shared.write_once(operation).await {
-                Ok(verdict) => match self.after_verdict(&verdict, &tries, may_wait, left) {
+                Ok(verdict) => match self.after_verdict(&verdict, tries, may_wait, left) {
                     Next::Wait(secret) => {
                         shared.note_waiting(self.handle, &verdict);
                         if let Err(failure) = self.listen_if_needed(may_wait).await {
@@ -162,35 +172,24 @@ impl PostgresAcquireTask {
                         }
                         drop(counted.take());
                         match self.wait_for_answer(&mut place, secret, patience, to).await {
-                            Some(Next::Done(result)) => {
-                                if result.is_err() {
-                                    self.ban_if_maybe(&tries);
-                                }
-                                return Some(result);
-                            }
-                            Some(Next::Redraw) => self.redraw(&mut tries),
+                            Some(Next::Done(result)) => return Some(result),
+                            Some(Next::Redraw) => self.redraw(tries),
                             Some(_) => {}
-                            None => {
-                                self.ban_if_maybe(&tries);
-                                return None;
-                            }
+                            None => return None,
                         }
                         counted = Some(shared.count_in_flight());
                         continue;
                     }
                     Next::Done(result) => {
                         self.drop_place(&place).await;
-                        if result.is_err() {
-                            self.ban_if_maybe(&tries);
-                        }
                         return Some(result);
                     }
                     next => {
                         self.drop_place(&place).await;
                         match next {
-                            Next::Redraw => self.redraw(&mut tries),
+                            Next::Redraw => self.redraw(tries),
                             Next::StartWaiting => {
-                                if let Some(done) = self.start_waiting(&mut tries, patience, to).await {
+                                if let Some(done) = self.start_waiting(tries, patience, to).await {
                                     return done;
                                 }
                             }
@@ -202,7 +201,7 @@ impl PostgresAcquireTask {
                 Err(failure) => failure,
             };
             self.drop_place(&place).await;
-            if let Some(done) = self.after_failure(failure, &mut tries, patience, to).await {
+            if let Some(done) = self.after_failure(failure, tries, patience, to).await {
                 return done;
             }
         }
@@ -287,6 +286,8 @@ impl PostgresAcquireTask {
         to: &mut oneshot::Sender<PostgresAcquireResult>,
     ) -> Option<Option<PostgresAcquireResult>> {
         let now = self.shared.real_clock.now();
+        let unknown = tries.maybe || matches!(failure, SqlFailure::Unknown(_));
+        self.sent.store(unknown, Ordering::SeqCst);
         let give_up = match &failure {
             SqlFailure::Never(_) | SqlFailure::Refused(_) => true,
             SqlFailure::Unknown(_) => {
@@ -303,7 +304,6 @@ impl PostgresAcquireTask {
         // An idle connection may have been cut by the server: the first failure says little.
         let first = tries.round == 0 && matches!(failure, SqlFailure::Away(_));
         if give_up || !(patient || resolving || first) {
-            self.ban_if_maybe(tries);
             return Some(Some(Err(failure.into_error(tries.maybe, self.attempt()))));
         }
         let abandoned = tokio::select! {
@@ -314,14 +314,11 @@ impl PostgresAcquireTask {
                 return None;
             }
         };
-        if tries.maybe && self.drawn {
-            self.ban().await;
-        }
         if abandoned == AbandonedBy::CallerGone {
             return Some(None);
         }
         let failure = SqlFailure::Away(Cause::new(CLOSED));
-        Some(Some(Err(failure.into_error(tries.maybe && !self.drawn, self.attempt()))))
+        Some(Some(Err(failure.into_error(tries.maybe, self.attempt()))))
     }
 
     /// The claim waits in its queues. None: nobody waits for the result.
@@ -398,13 +395,6 @@ impl PostgresAcquireTask {
         self.shared.leave_with_retry(self.handle, self.secret, None, first, &self.claim).await;
     }
 
-    /// For every result that is not the grant of an earlier try.
-    fn ban_if_maybe(&self, tries: &TriesSoFar) {
-        if tries.maybe && self.drawn {
-            self.ban_in_background();
-        }
-    }
-
     fn ban_in_background(&self) {
         let (shared, handle, secret, claim) = (self.shared.clone(), self.handle, self.secret, self.claim.clone());
         self.shared.spawn_task(async move {
@@ -472,6 +462,19 @@ impl PostgresShared {
             }
         }
         None
+    }
+}
+
+impl PostgresAcquireFuture {
+    /// The error for a caller that waits no longer. The task cleans up when this is dropped.
+    pub fn give_up(&self) -> Error {
+        self.gone.store(true, Ordering::SeqCst);
+        let cause = Cause::new(super::TOO_LATE);
+        if self.sent.load(Ordering::SeqCst) {
+            indeterminate(self.attempt.clone(), cause)
+        } else {
+            unavailable(self.attempt.clone(), cause)
+        }
     }
 }
 

@@ -25,8 +25,9 @@ use super::sql_error::{Cause, SqlFailure};
 use super::statements::{Parameter, Sql};
 use super::verify::{self, PromiseCheck};
 
-/// The longest that an answer may take, in real time.
-pub(super) const ANSWER_TIMEOUT: Duration = Duration::from_secs(10);
+/// The longest that an answer may take, in real time. Longer than `statement_timeout`, shorter than `MAX_DELAY`: a caller's
+/// first try is over before its call is, so that the connection is not used again.
+pub(super) const ANSWER_TIMEOUT: Duration = Duration::from_secs(6);
 /// The longest that connecting may take, over all hosts of the address, with the check.
 const OPEN_TIMEOUT: Duration = Duration::from_secs(8);
 
@@ -117,7 +118,15 @@ impl ServerConnector {
             client.batch_execute(&settings).await.map_err(|error| SqlFailure::from_connecting(&error))?;
         }
         let (reading, short_locks) = (reading.abort_handle(), AtomicBool::new(false));
-        Ok(EngineConnection { client, reading, connector: self.clone(), prepared, commit_in_doubt, pooled, short_locks })
+        Ok(EngineConnection {
+            client,
+            reading,
+            connector: self.clone(),
+            prepared,
+            commit_in_doubt,
+            pooled,
+            short_locks,
+        })
     }
 
     /// Behind a pooler the session is not ours: the functions check what matters by themselves.

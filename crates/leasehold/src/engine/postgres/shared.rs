@@ -51,7 +51,7 @@ pub(super) struct PostgresShared {
     pub waiting: WaitingClaims,
     pub service: WaitService,
     /// For watches, and for what operators ask.
-    pub control: SharedServerConnection,
+    pub control: Arc<SharedServerConnection>,
     /// For heartbeats alone: whatever others wait for, the server hears that this process lives.
     pub pulse: SharedServerConnection,
     /// For checks of waiting claims.
@@ -108,15 +108,15 @@ pub(super) enum ResendPolicy {
 
 impl PostgresShared {
     pub fn new(connector: Arc<ServerConnector>) -> Self {
+        let control = Arc::new(SharedServerConnection::new(connector.clone()));
         Self {
             real_clock: SystemClock,
             queue: WriteQueue::default(),
             waiting: WaitingClaims::default(),
             service: WaitService::default(),
-            control: SharedServerConnection::new(connector.clone()),
             pulse: SharedServerConnection::new(connector.clone()),
-            checker: ShortWaitPool::new(connector.clone(), 1),
-            leaver: ShortWaitPool::new(connector.clone(), MAX_LEAVERS),
+            checker: ShortWaitPool::new(connector.clone(), control.clone(), 1),
+            leaver: ShortWaitPool::new(connector.clone(), control.clone(), MAX_LEAVERS),
             reader: SharedServerConnection::new(connector.clone()),
             process: i64::from_le_bytes(random_bytes()),
             channel: format!("leasehold_{}", Bits::draw_random().to_hex()),
@@ -126,6 +126,7 @@ impl PostgresShared {
             tasks: TaskTracker::new(),
             background: TaskTracker::new(),
             in_flight: AtomicUsize::new(0),
+            control,
             connector,
         }
     }

@@ -9,7 +9,7 @@ use leasehold_core::Time;
 use leasehold_postgres::tokio_postgres::Row;
 use tokio::sync::Semaphore;
 
-use super::connection::{ConnectionRoute, EngineConnection, LockWait, ServerConnector};
+use super::connection::{ConnectionRoute, EngineConnection, LockWait, ServerConnector, SharedServerConnection};
 use super::sql_error::{BatchSplit, Cause, SqlFailure};
 use super::statements::{Parameter, Sql};
 use crate::clock::{Clock as _, SystemClock};
@@ -20,6 +20,8 @@ const KEPT_FOR: Duration = Duration::from_millis(500);
 /// See the module.
 pub(super) struct ShortWaitPool {
     connector: Arc<ServerConnector>,
+    /// Serves while no more connections are to be had: late is better than never.
+    fallback: Arc<SharedServerConnection>,
     permits: Semaphore,
     idle: Mutex<Vec<EngineConnection>>,
     /// Names whose lock was not to be had, and until when they are left alone.
@@ -28,8 +30,9 @@ pub(super) struct ShortWaitPool {
 
 impl ShortWaitPool {
     /// At most so many connections, opened when they are needed.
-    pub fn new(connector: Arc<ServerConnector>, most: usize) -> Self {
-        Self { connector, permits: Semaphore::new(most), idle: Mutex::default(), kept: Mutex::default() }
+    pub fn new(connector: Arc<ServerConnector>, fallback: Arc<SharedServerConnection>, most: usize) -> Self {
+        let permits = Semaphore::new(most);
+        Self { connector, fallback, permits, idle: Mutex::default(), kept: Mutex::default() }
     }
 
     fn idle(&self) -> MutexGuard<'_, Vec<EngineConnection>> {
@@ -46,7 +49,11 @@ impl ShortWaitPool {
         let idle = self.idle().pop().filter(|connection| !connection.is_closed());
         let connection = match idle {
             Some(connection) => connection,
-            None => self.connector.open(ConnectionRoute::Statements, None).await?,
+            None => match self.connector.open(ConnectionRoute::Statements, None).await {
+                Ok(connection) => connection,
+                Err(SqlFailure::Away(_)) => return self.fallback.query(sql, parameters).await,
+                Err(failure) => return Err(failure),
+            },
         };
         connection.set_lock_wait(LockWait::Short).await?;
         let answer = connection.query(sql, parameters).await;
@@ -57,12 +64,7 @@ impl ShortWaitPool {
     }
 
     /// One try about one name, unless its lock was not to be had a moment ago.
-    pub async fn query_name(
-        &self,
-        name: &str,
-        sql: Sql,
-        parameters: &[Parameter<'_>],
-    ) -> Result<Vec<Row>, SqlFailure> {
+    pub async fn query_name(&self, name: &str, sql: Sql, parameters: &[Parameter<'_>]) -> Result<Vec<Row>, SqlFailure> {
         let now = SystemClock.now();
         if self.kept().get(name).is_some_and(|until| now < *until) {
             let cause = Cause::new("somebody keeps the lock of this name");

@@ -230,8 +230,7 @@ impl WaitingClaims {
                 continue;
             };
             waits.leaving = true;
-            let claim =
-                OverdueClaim { handle: *handle, first: entry.first.clone(), fingerprint: entry.fingerprint };
+            let claim = OverdueClaim { handle: *handle, first: entry.first.clone(), fingerprint: entry.fingerprint };
             found.push((waits.patience, claim));
         }
         found.sort_by_key(|(patience, _)| *patience);

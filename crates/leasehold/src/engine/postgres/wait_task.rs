@@ -89,7 +89,11 @@ impl PostgresShared {
         let parameters = [(&self.process as _, Type::INT8), (&self.channel as _, Type::TEXT)];
         // It is as old as its question.
         let asked = self.clock().now();
-        self.pulse.query(Sql::Heartbeat, &parameters).await?;
+        match self.pulse.query(Sql::Heartbeat, &parameters).await {
+            // No more connections are to be had.
+            Err(SqlFailure::Away(_)) => self.control.query(Sql::Heartbeat, &parameters).await?,
+            answer => answer?,
+        };
         *self.service.heartbeat_at() = Some(asked);
         Ok(())
     }

@@ -28,6 +28,8 @@ use crate::clock::Clock as _;
 
 /// Operations in one batch. Each locks its names, and the server's table of locks is finite.
 const MAX_BATCH: usize = 256;
+/// Operations that a writer looks at in vain before it stops looking for those that it may take.
+const MAX_PASSED: usize = 4096;
 /// ResendTries of a batch that failed without an effect.
 const MAX_TRIES: u32 = 3;
 /// A batch that takes longer than this while others are queued calls for another writer.
@@ -46,21 +48,32 @@ pub(super) type WriteResult = Result<Verdict, SqlFailure>;
 struct QueuedOperation {
     operation: WriteOperation,
     /// The only name of the lease of a renewal and the like, if it is known.
-    single_name: Option<Arc<str>>,
+    single_name: Option<String>,
     reply: oneshot::Sender<WriteResult>,
 }
 
 impl QueuedOperation {
     /// The names that it locks, as far as they are known here.
-    fn names(&self) -> Vec<&str> {
+    fn names(&self) -> &[String] {
         match &self.operation.kind {
-            OperationKind::Acquire { claim, .. } => claim.names.iter().map(String::as_str).collect(),
-            _ => self.single_name.as_deref().into_iter().collect(),
+            OperationKind::Acquire { claim, .. } => &claim.names,
+            _ => self.single_name.as_slice(),
         }
     }
 
     fn is_acquire(&self) -> bool {
         matches!(self.operation.kind, OperationKind::Acquire { .. })
+    }
+
+    /// Its caller sees this, or is seen to be gone: so that "not sent" is never said of what is.
+    fn mark_sent(&self) {
+        if let OperationKind::Acquire { sent, .. } = &self.operation.kind {
+            sent.store(true, Ordering::SeqCst);
+        }
+    }
+
+    fn refuse_abandoned(self) {
+        let _ = self.reply.send(Err(SqlFailure::Away(Cause::new("its caller is gone"))));
     }
 
     /// An acquire that nobody waits for need not be sent.
@@ -133,7 +146,7 @@ impl WriteQueue {
         let (reply, receiver) = oneshot::channel();
         let single_name = match &operation.kind {
             OperationKind::Acquire { .. } => None,
-            _ => self.names().get(operation.handle),
+            _ => self.names().get(operation.handle).map(|name| String::from(&*name)),
         };
         let mut state = self.lock();
         if state.closed {
@@ -244,30 +257,35 @@ impl QueueState {
         let mut target: Option<String> = None;
         let (mut taken, mut left) = (Vec::new(), VecDeque::new());
         while let Some(write) = self.pending.pop_front() {
-            if taken.len() == MAX_BATCH {
+            if taken.len() == MAX_BATCH || left.len() == MAX_PASSED {
                 left.push_back(write);
                 break;
             }
             if write.is_abandoned() {
-                let _ = write.reply.send(Err(SqlFailure::Away(Cause::new("its caller is gone"))));
+                write.refuse_abandoned();
                 continue;
             }
             // What is left keeps later operations on the same lease from overtaking it.
             let first = handles.insert(write.operation.handle);
             let names = write.names();
-            let free = first && !names.iter().any(|name| self.busy.contains(*name));
-            let kept_name = names.iter().find(|name| self.kept.contains_key(**name));
+            let free = first && !names.iter().any(|name| self.busy.contains(name));
+            let kept_name = names.iter().find(|name| self.kept.contains_key(*name));
             let wanted = match (kept, kept_name) {
                 (false, name) => name.is_none(),
                 (true, None) => false,
                 (true, Some(name)) => {
                     if free && target.is_none() {
-                        target = Some((*name).to_owned());
+                        target = Some(name.clone());
                     }
-                    target.as_deref().is_some_and(|target| names.contains(&target))
+                    target.as_ref().is_some_and(|target| names.contains(target))
                 }
             };
             if free && wanted {
+                write.mark_sent();
+                if write.is_abandoned() {
+                    write.refuse_abandoned();
+                    continue;
+                }
                 taken.push(write);
             } else {
                 left.push_back(write);
@@ -391,7 +409,7 @@ impl BatchPart {
 }
 
 fn known_names(writes: &[QueuedOperation]) -> Vec<String> {
-    writes.iter().flat_map(QueuedOperation::names).map(str::to_owned).collect()
+    writes.iter().flat_map(QueuedOperation::names).cloned().collect()
 }
 
 /// Each operation by itself, with short waits: renewals and releases first.
@@ -409,7 +427,7 @@ impl BatchWriter {
             match self.write_with_tries(&part).await {
                 Ok(verdicts) => {
                     if part.alone {
-                        names.iter().for_each(|name| drop(self.shared.queue.lock().kept.remove(name)));
+                        self.shared.queue.lock().kept.retain(|name, _| !names.contains(name));
                     }
                     self.answer(part.writes, verdicts);
                     self.shared.queue.finish(&names);
@@ -452,7 +470,7 @@ impl BatchWriter {
         let (mut others, mut unknown, mut waiting) = (Vec::new(), Vec::new(), Vec::new());
         for write in part.writes {
             let names = write.names();
-            let (no_name, is_kept) = (names.is_empty(), names.iter().any(|name| kept.contains(*name)));
+            let (no_name, is_kept) = (names.is_empty(), names.iter().any(|name| kept.contains(name)));
             match (no_name, is_kept) {
                 (true, _) => unknown.push(write),
                 (_, true) => waiting.push(write),
