@@ -8,7 +8,9 @@
 //!
 //! 1. Every try of one acquire has the same handle, so that all of them together have one effect.
 //! 2. A grant that nobody will see is released, unless the caller gave a request id: then a retry may come for it.
-//! 3. The error is Indeterminate if any try may have taken effect, and Unavailable if none can have.
+//! 3. If a try may have taken effect and the result is not its grant, the handle is banned: the try may still be on its way,
+//!    and would take what nobody knows of.
+//! 4. The error is Indeterminate if any try may have taken effect, and Unavailable if none can have.
 //!
 //! It is a task of its own because it must go on while nobody polls the caller's future, and clean up after that future
 //! is dropped.
@@ -47,6 +49,7 @@ pub(super) struct PostgresAcquireTask {
     drawn: bool,
     with_tokens: bool,
     gone: Arc<AtomicBool>,
+    sent: Arc<AtomicBool>,
 }
 
 /// The caller's future. Dropping it gives the acquire up.
@@ -57,6 +60,8 @@ pub(super) struct PostgresAcquireFuture {
     attempt: String,
     /// Set when it is dropped.
     gone: Arc<AtomicBool>,
+    /// A try may have taken effect.
+    sent: Arc<AtomicBool>,
 }
 
 /// Why an acquire was abandoned before it was decided.
@@ -84,6 +89,8 @@ struct TriesSoFar {
     round: u32,
     /// One of them may have taken effect.
     maybe: bool,
+    /// Waiting was made possible for the next try: if that cannot wait either, something pauses.
+    started_waiting: bool,
     /// When a reply was first missed, and since when the server has been away. Real time.
     missed: Option<Time>,
     away: Option<Time>,
@@ -106,49 +113,57 @@ impl PostgresAcquireTask {
             drawn,
             with_tokens,
             gone: Arc::default(),
+            sent: Arc::default(),
         };
         let (to, from) = oneshot::channel();
-        let (attempt, gone) = (task.attempt(), task.gone.clone());
+        let (attempt, gone, sent) = (task.attempt(), task.gone.clone(), task.sent.clone());
         shared.spawn_task(task.run(to));
-        PostgresAcquireFuture { shared: shared.clone(), from, drawn, attempt, gone }
+        PostgresAcquireFuture { shared: shared.clone(), from, drawn, attempt, gone, sent }
     }
 
     async fn run(mut self, mut to: oneshot::Sender<PostgresAcquireResult>) {
         let shared = self.shared.clone();
         let counted = shared.count_in_flight();
-        let Some(answer) = self.run_tries(&mut to, counted).await else { return };
-        if let Err(Ok(grant)) = to.send(answer)
+        let mut tries = TriesSoFar::default();
+        let answer = self.run_tries(&mut tries, &mut to, counted).await;
+        let granted = matches!(answer, Some(Ok(_)));
+        if let Some(answer) = answer
+            && let Err(Ok(grant)) = to.send(answer)
             && self.drawn
         {
             shared.release_unseen(&grant).await;
+        }
+        if tries.maybe && self.drawn && !granted {
+            self.ban().await;
         }
     }
 
     /// The result; none when nobody waits for it any more.
     async fn run_tries<'s>(
         &mut self,
+        tries: &mut TriesSoFar,
         to: &mut oneshot::Sender<PostgresAcquireResult>,
         counted: super::shared::InFlight<'s>,
     ) -> Option<PostgresAcquireResult> {
         let shared = self.shared.clone();
         let patience = shared.clock().now().plus(self.wait);
-        let mut tries = TriesSoFar::default();
         let mut counted = Some(counted);
         loop {
             if let Some(cause) = shared.connector.check.weaker_setting() {
                 return Some(Err(SqlFailure::Refused(cause).into_error(tries.maybe, self.attempt())));
             }
             let left = patience.since(shared.clock().now());
-            let may_wait = !left.is_zero() && shared.can_wait().await;
+            let may_wait = !left.is_zero() && shared.can_wait();
             let mut place = shared.waiting.subscribe(self.handle, &self.claim.names[0], self.claim.fingerprint);
             let kind = OperationKind::Acquire {
                 claim: self.claim.clone(),
                 wait_ms: if may_wait { patience_ms(left) } else { 0 },
                 gone: self.gone.clone(),
+                sent: self.sent.clone(),
             };
             let operation = WriteOperation { handle: self.handle, secret: self.secret, kind };
             let failure = match shared.write_once(operation).await {
-                Ok(verdict) => match self.after_verdict(&verdict, &tries, may_wait, left) {
+                Ok(verdict) => match self.after_verdict(&verdict, tries, may_wait, left) {
                     Next::Wait(secret) => {
                         shared.note_waiting(self.handle, &verdict);
                         if let Err(failure) = self.listen_if_needed(may_wait).await {
@@ -158,7 +173,7 @@ impl PostgresAcquireTask {
                         drop(counted.take());
                         match self.wait_for_answer(&mut place, secret, patience, to).await {
                             Some(Next::Done(result)) => return Some(result),
-                            Some(Next::Redraw) => self.redraw(&mut tries),
+                            Some(Next::Redraw) => self.redraw(tries),
                             Some(_) => {}
                             None => return None,
                         }
@@ -172,11 +187,9 @@ impl PostgresAcquireTask {
                     next => {
                         self.drop_place(&place).await;
                         match next {
-                            Next::Redraw => self.redraw(&mut tries),
+                            Next::Redraw => self.redraw(tries),
                             Next::StartWaiting => {
-                                if let Err(failure) = shared.start_waiting().await
-                                    && let Some(done) = self.after_failure(failure, &mut tries, patience, to).await
-                                {
+                                if let Some(done) = self.start_waiting(tries, patience, to).await {
                                     return done;
                                 }
                             }
@@ -188,10 +201,28 @@ impl PostgresAcquireTask {
                 Err(failure) => failure,
             };
             self.drop_place(&place).await;
-            if let Some(done) = self.after_failure(failure, &mut tries, patience, to).await {
+            if let Some(done) = self.after_failure(failure, tries, patience, to).await {
                 return done;
             }
         }
+    }
+
+    /// Makes waiting possible for the next try. Some: there is none, as in [`Self::after_failure`].
+    async fn start_waiting(
+        &self,
+        tries: &mut TriesSoFar,
+        patience: Time,
+        to: &mut oneshot::Sender<PostgresAcquireResult>,
+    ) -> Option<Option<PostgresAcquireResult>> {
+        let failure = match self.shared.start_waiting().await {
+            Ok(()) if !tries.started_waiting => {
+                tries.started_waiting = true;
+                return None;
+            }
+            Ok(()) => SqlFailure::Away(Cause::new("this process could not wait, although the server heard of it")),
+            Err(failure) => failure,
+        };
+        self.after_failure(failure, tries, patience, to).await
     }
 
     /// A handle that was used up: by a grant whose reply was lost and that is over, or by a ban.
@@ -255,6 +286,8 @@ impl PostgresAcquireTask {
         to: &mut oneshot::Sender<PostgresAcquireResult>,
     ) -> Option<Option<PostgresAcquireResult>> {
         let now = self.shared.real_clock.now();
+        let unknown = tries.maybe || matches!(failure, SqlFailure::Unknown(_));
+        self.sent.store(unknown, Ordering::SeqCst);
         let give_up = match &failure {
             SqlFailure::Never(_) | SqlFailure::Refused(_) => true,
             SqlFailure::Unknown(_) => {
@@ -271,9 +304,6 @@ impl PostgresAcquireTask {
         // An idle connection may have been cut by the server: the first failure says little.
         let first = tries.round == 0 && matches!(failure, SqlFailure::Away(_));
         if give_up || !(patient || resolving || first) {
-            if tries.maybe && self.drawn {
-                self.ban_in_background();
-            }
             return Some(Some(Err(failure.into_error(tries.maybe, self.attempt()))));
         }
         let abandoned = tokio::select! {
@@ -284,14 +314,11 @@ impl PostgresAcquireTask {
                 return None;
             }
         };
-        if tries.maybe && self.drawn {
-            self.ban().await;
-        }
         if abandoned == AbandonedBy::CallerGone {
             return Some(None);
         }
         let failure = SqlFailure::Away(Cause::new(CLOSED));
-        Some(Some(Err(failure.into_error(tries.maybe && !self.drawn, self.attempt()))))
+        Some(Some(Err(failure.into_error(tries.maybe, self.attempt()))))
     }
 
     /// The claim waits in its queues. None: nobody waits for the result.
@@ -430,11 +457,24 @@ impl PostgresShared {
             match self.leave_queue(handle, secret, fingerprint, first, Some(claim.ttl_ms)).await {
                 Ok(verdict) => return Some(verdict),
                 Err(SqlFailure::Never(_) | SqlFailure::Refused(_)) => return None,
-                Err(_) if self.real_clock.now() >= give_up => return None,
+                Err(_) if self.real_clock.now() >= give_up || self.stopped.is_cancelled() => return None,
                 Err(_) => self.backoff(round).await,
             }
         }
         None
+    }
+}
+
+impl PostgresAcquireFuture {
+    /// The error for a caller that waits no longer. The task cleans up when this is dropped.
+    pub fn give_up(&self) -> Error {
+        self.gone.store(true, Ordering::SeqCst);
+        let cause = Cause::new(super::TOO_LATE);
+        if self.sent.load(Ordering::SeqCst) {
+            indeterminate(self.attempt.clone(), cause)
+        } else {
+            unavailable(self.attempt.clone(), cause)
+        }
     }
 }
 

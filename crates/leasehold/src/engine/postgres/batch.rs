@@ -74,11 +74,12 @@ pub(super) struct WriteOperation {
 
 #[derive(Clone, Debug)]
 pub(super) enum OperationKind {
-    /// `gone`: its caller went away, so that it need not be sent.
+    /// `gone`: its caller went away, so that it need not be sent. `sent`: a writer has taken it.
     Acquire {
         claim: Arc<ServerClaim>,
         wait_ms: i64,
         gone: Arc<AtomicBool>,
+        sent: Arc<AtomicBool>,
     },
     Release,
     Renew {

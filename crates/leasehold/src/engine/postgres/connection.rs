@@ -17,6 +17,7 @@ use leasehold_postgres::tokio_postgres::{AsyncMessage, Client, Notification, Row
 use tokio::runtime::Handle;
 use tokio::sync::OnceCell;
 use tokio::sync::mpsc::UnboundedSender;
+use tokio::task::AbortHandle;
 use tokio::time::timeout;
 
 use super::options::PostgresEngineOptions;
@@ -24,10 +25,13 @@ use super::sql_error::{Cause, SqlFailure};
 use super::statements::{Parameter, Sql};
 use super::verify::{self, PromiseCheck};
 
-/// The longest that an answer may take, in real time.
-pub(super) const ANSWER_TIMEOUT: Duration = Duration::from_secs(10);
+/// The longest that an answer may take, in real time. Longer than `statement_timeout`, shorter than `MAX_DELAY`: a caller's
+/// first try is over before its call is, so that the connection is not used again.
+pub(super) const ANSWER_TIMEOUT: Duration = Duration::from_secs(6);
 /// The longest that connecting may take, over all hosts of the address, with the check.
 const OPEN_TIMEOUT: Duration = Duration::from_secs(8);
+
+const NO_ANSWER: &str = "PostgreSQL did not answer in time";
 
 /// How connections are made. Shared by all of them.
 pub(super) struct ServerConnector {
@@ -74,7 +78,7 @@ impl ServerConnector {
     ) -> Result<EngineConnection, SqlFailure> {
         let connection = match timeout(OPEN_TIMEOUT, self.connect(route, messages)).await {
             Ok(connected) => connected?,
-            Err(_) => return Err(SqlFailure::Away(Cause::new("PostgreSQL did not answer in time"))),
+            Err(_) => return Err(SqlFailure::Away(Cause::new(NO_ANSWER))),
         };
         let facts = verify::read_facts(&connection).await?;
         facts.refuse_unusable()?;
@@ -92,7 +96,7 @@ impl ServerConnector {
         let commit_in_doubt = Arc::new(AtomicBool::new(false));
         let doubt = commit_in_doubt.clone();
         // Ends with its client. Its errors reach whoever waits for an answer.
-        self.runtime.spawn(async move {
+        let reading = self.runtime.spawn(async move {
             while let Some(Ok(message)) = poll_fn(|context| connection.poll_message(context)).await {
                 match message {
                     // Its text is in the language of the server.
@@ -114,7 +118,16 @@ impl ServerConnector {
             let settings = self.session_settings();
             client.batch_execute(&settings).await.map_err(|error| SqlFailure::from_connecting(&error))?;
         }
-        Ok(EngineConnection { client, connector: self.clone(), prepared, commit_in_doubt, pooled })
+        let (reading, short_locks) = (reading.abort_handle(), AtomicBool::new(false));
+        Ok(EngineConnection {
+            client,
+            reading,
+            connector: self.clone(),
+            prepared,
+            commit_in_doubt,
+            pooled,
+            short_locks,
+        })
     }
 
     /// Behind a pooler the session is not ours: the functions check what matters by themselves.
@@ -132,16 +145,34 @@ impl ServerConnector {
 /// One connection. Statements that are sent together are answered in order.
 pub(super) struct EngineConnection {
     client: Client,
+    /// The task that owns the socket.
+    reading: AbortHandle,
     connector: Arc<ServerConnector>,
     prepared: [OnceCell<Statement>; Sql::COUNT],
     /// A commit was acknowledged although its wait for a synchronous standby was cut short.
     commit_in_doubt: Arc<AtomicBool>,
     pooled: bool,
+    /// It waits for locks only shortly.
+    short_locks: AtomicBool,
+}
+
+/// How long a statement waits for the lock of a name.
+#[derive(Clone, Copy, PartialEq, Eq)]
+pub(super) enum LockWait {
+    Long,
+    /// For names whose lock somebody is known to keep, and for those who have waited long enough.
+    Short,
 }
 
 impl EngineConnection {
     pub fn is_closed(&self) -> bool {
         self.client.is_closed()
+    }
+
+    /// Closes the socket. A client that is dropped keeps it for as long as answers are missing, and the server would keep
+    /// the statement's locks for nobody.
+    fn abort(&self) {
+        self.reading.abort();
     }
 
     /// For what is done once: the schema, LISTEN.
@@ -156,7 +187,10 @@ impl EngineConnection {
         }
         let answer = match timeout(ANSWER_TIMEOUT, self.send(sql, parameters)).await {
             Ok(answer) => answer?,
-            Err(_) => return Err(SqlFailure::Unknown(Cause::new("PostgreSQL did not answer in time"))),
+            Err(_) => {
+                self.abort();
+                return Err(SqlFailure::Unknown(Cause::new(NO_ANSWER)));
+            }
         };
         if self.commit_in_doubt.swap(false, Ordering::SeqCst) {
             let cause = "the wait for a synchronous standby was cancelled: the commit is only local";
@@ -190,11 +224,30 @@ impl EngineConnection {
         self.client.query(statement, &values).await.map_err(|error| SqlFailure::from_statement(&error))
     }
 
+    /// Behind a pooler the session is not ours, and nothing is set.
+    pub async fn set_lock_wait(&self, wait: LockWait) -> Result<(), SqlFailure> {
+        let short = wait == LockWait::Short;
+        if self.pooled || self.short_locks.swap(short, Ordering::SeqCst) == short {
+            return Ok(());
+        }
+        let text = if short { "SET lock_timeout = 250" } else { "SET lock_timeout = 2000" };
+        // Nothing was asked yet.
+        self.execute(text).await.map_err(|failure| SqlFailure::Away(failure.cause()))
+    }
+
     /// The rows of a statement that is not prepared, and changes nothing.
     pub async fn query_once(&self, text: &str) -> Result<Vec<Row>, SqlFailure> {
-        match timeout(ANSWER_TIMEOUT, self.client.query_typed(text, &[])).await {
+        self.query_text(text, &[]).await
+    }
+
+    /// The same, with parameters.
+    pub async fn query_text(&self, text: &str, parameters: &[Parameter<'_>]) -> Result<Vec<Row>, SqlFailure> {
+        match timeout(ANSWER_TIMEOUT, self.client.query_typed(text, parameters)).await {
             Ok(rows) => rows.map_err(|error| SqlFailure::from_statement(&error)),
-            Err(_) => Err(SqlFailure::Away(Cause::new("PostgreSQL did not answer in time"))),
+            Err(_) => {
+                self.abort();
+                Err(SqlFailure::Away(Cause::new(NO_ANSWER)))
+            }
         }
     }
 
@@ -202,7 +255,10 @@ impl EngineConnection {
     pub async fn execute(&self, text: &str) -> Result<(), SqlFailure> {
         match timeout(ANSWER_TIMEOUT, self.client.batch_execute(text)).await {
             Ok(done) => done.map_err(|error| SqlFailure::from_statement(&error)),
-            Err(_) => Err(SqlFailure::Unknown(Cause::new("PostgreSQL did not answer in time"))),
+            Err(_) => {
+                self.abort();
+                Err(SqlFailure::Unknown(Cause::new(NO_ANSWER)))
+            }
         }
     }
 }

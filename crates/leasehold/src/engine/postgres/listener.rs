@@ -29,6 +29,7 @@ pub(super) async fn run_listener(
     while !shared.stopped.is_cancelled() {
         let ended = listen_once(&shared, &mut ready, &mut round).await;
         shared.service.listening.store(false, Ordering::SeqCst);
+        shared.waiting.pulse_changed.notify_one();
         if let (Some(ready), Err(failure)) = (ready.take(), ended) {
             // Whoever wants to wait tries again.
             let _ = ready.send(Err(failure));

@@ -30,13 +30,14 @@
 //!
 //! Acquire, renew, release and relabel are sent again for four seconds, an acquire with the same handle, and as long as
 //! its wait lasts. Claims that wait are rows in the server: they keep their place. Revoke is not sent twice: the second
-//! could hit a successor. When it cannot be known whether it happened: Indeterminate.
+//! could hit a successor. When it cannot be known whether it happened: Indeterminate. Every call is answered within seven
+//! seconds beyond its patience, even by a server that takes everything and says nothing.
 //!
 //! # Files, in reading order
 //!
 //! `layout_1.sql` (tables and functions: this is where grants are decided), `schema`, `options`, `ids`, `statements`,
-//! `sql_error`, `verify`, `connection`, `batch`, `writer` (callers become batches), `shared` (retries), `acquire_task`,
-//! `wait_registry`, `wait_task`, `listener`, `view`, `watch`, `maintenance`, `examine`, `open`.
+//! `sql_error`, `verify`, `connection`, `batch`, `writer` (callers become batches), `shared` (retries), `short_wait`,
+//! `acquire_task`, `wait_registry`, `wait_task`, `listener`, `view`, `watch`, `maintenance`, `examine`, `open`.
 
 mod acquire_task;
 mod batch;
@@ -49,6 +50,7 @@ mod open;
 mod options;
 mod schema;
 mod shared;
+mod short_wait;
 mod sql_error;
 mod statements;
 mod verify;
@@ -87,6 +89,10 @@ const ENGINE: &str = "postgres";
 
 /// How long closing waits for claims to leave their queues.
 const MAX_CLOSE_WAIT: Duration = Duration::from_secs(4);
+
+/// How long a call may take beyond its patience. What it began goes on, and is cleaned up.
+const MAX_DELAY: Duration = Duration::from_secs(7);
+const TOO_LATE: &str = "PostgreSQL did not answer in time";
 
 /// What it promises at best, and what it needs for that.
 pub const PROFILE: EngineProfile = EngineProfile {
@@ -140,11 +146,40 @@ impl PostgresEngine {
         self.shared.sweep_if_due().await;
     }
 
+    /// The answer, if it comes in time. `late`: what it means that it does not.
+    async fn answer_in_time<T>(
+        &self,
+        attempt: &(dyn Fn() -> String + Sync),
+        late: fn(String, Cause) -> Error,
+        answer: impl Future<Output = Result<T, Error>> + Send,
+    ) -> Result<T, Error> {
+        let clock = self.shared.real_clock;
+        let answer = until(&clock, clock.now().plus(MAX_DELAY), answer).await;
+        answer.unwrap_or_else(|| Err(late(attempt(), Cause::new(TOO_LATE))))
+    }
+
+    /// An acquire has its patience, and a little more.
+    async fn acquire_in_time(&self, claim: &Claim) -> Result<Grant, Error> {
+        let shared = &self.shared;
+        let patience = shared.clock().now().plus(claim.wait);
+        let mut acquiring = PostgresAcquireTask::start(shared, claim, self.promises.fencing);
+        let late = async {
+            shared.clock().sleep_until(patience).await;
+            shared.real_clock.sleep_until(shared.real_clock.now().plus(MAX_DELAY)).await;
+        };
+        tokio::select! {
+            biased;
+            answer = &mut acquiring => answer,
+            () = late => Err(acquiring.give_up()),
+        }
+    }
+
     async fn own(&self, attempt: &str, lease: &LeaseId, kind: OperationKind) -> Result<Verdict, Error> {
         let attempt = || attempt.to_owned();
         self.shared.refuse_closed(&attempt)?;
         let Some((handle, secret)) = parse_lease_id(lease) else { return Err(Refusal::NotHeld.into()) };
-        let verdict = self.shared.write_with_retry(&attempt, handle, secret, kind).await?;
+        let written = self.shared.write_with_retry(&attempt, handle, secret, kind);
+        let verdict = self.answer_in_time(&attempt, indeterminate, written).await?;
         match verdict.word {
             b'R' | b'1' | b'0' => Ok(verdict),
             b'S' => Err(Refusal::Stale.into()),
@@ -173,7 +208,8 @@ impl PostgresEngine {
         }
         let parameters = [(&name as _, Type::TEXT), (&reason as _, Type::TEXT)];
         let (shared, policy) = (&self.shared, ResendPolicy::NotTwice);
-        let rows = shared.query_with_retry(&attempt, &shared.control, Sql::Revoke, &parameters, policy).await?;
+        let asked = shared.query_with_retry(&attempt, &shared.control, Sql::Revoke, &parameters, policy);
+        let rows = self.answer_in_time(&attempt, indeterminate, asked).await?;
         let count = rows.first().and_then(|row| row.try_get::<_, i32>(0).ok());
         let count = count.and_then(|count| usize::try_from(count).ok());
         count.ok_or_else(|| indeterminate(attempt(), Cause::new("the server does not say how many")))
@@ -197,7 +233,9 @@ impl PostgresEngine {
                 None => ResendPolicy::ReadOnly,
             },
         );
-        let rows = shared.query_with_retry(&attempt, &shared.control, Sql::RaiseFloor, &parameters, policy).await?;
+        let asked = shared.query_with_retry(&attempt, &shared.control, Sql::RaiseFloor, &parameters, policy);
+        let late = if floor.is_some() { indeterminate } else { unavailable };
+        let rows = self.answer_in_time(&attempt, late, asked).await?;
         let answer = rows.first().and_then(|row| row.try_get::<_, i64>(0).ok()).and_then(read_token);
         answer.ok_or_else(|| indeterminate(attempt(), Cause::new("the server does not say the floor")))
     }
@@ -212,7 +250,12 @@ impl PostgresEngine {
         shared.stopped.cancel();
         shared.background.close();
         let _ = until(&clock, clock.now().plus(MAX_CLOSE_WAIT), shared.background.wait()).await;
+        // A writer may still wait for a server that does not answer: nobody waits for it.
+        shared.queue.close();
         shared.control.close().await;
+        shared.pulse.close().await;
+        shared.checker.close();
+        shared.leaver.close();
         shared.reader.close().await;
     }
 }
@@ -226,7 +269,7 @@ impl Engine for PostgresEngine {
         Box::pin(async move {
             self.shared.refuse_closed(&|| "acquire".into())?;
             self.check_claim(&claim)?;
-            PostgresAcquireTask::start(&self.shared, &claim, self.promises.fencing).await
+            self.acquire_in_time(&claim).await
         })
     }
 
@@ -265,20 +308,24 @@ impl Engine for PostgresEngine {
 
     fn inspect<'a>(&'a self, name: &'a str) -> Answer<'a, Option<Resource>> {
         Box::pin(async move {
-            self.shared.refuse_closed(&|| format!("inspect {name}"))?;
+            let attempt = || format!("inspect {name}");
+            self.shared.refuse_closed(&attempt)?;
             self.shared.options().limits.check_name(name).map_err(Error::Invalid)?;
-            self.shared.show_one(name, self.promises.fencing).await
+            let shown = self.shared.show_one(name, self.promises.fencing);
+            self.answer_in_time(&attempt, unavailable, shown).await
         })
     }
 
     fn list(&self, query: Query) -> Answer<'_, Vec<Resource>> {
         Box::pin(async move {
-            self.shared.refuse_closed(&|| format!("list {}", query.prefix))?;
+            let attempt = || format!("list {}", query.prefix);
+            self.shared.refuse_closed(&attempt)?;
             // No name has a zero byte, and the server takes no such text.
             if query.prefix.contains('\0') || query.after.as_ref().is_some_and(|after| after.contains('\0')) {
                 return Err(Error::Invalid("names have no control characters".into()));
             }
-            self.shared.list_page(&query, self.promises.fencing).await
+            let listed = self.shared.list_page(&query, self.promises.fencing);
+            self.answer_in_time(&attempt, unavailable, listed).await
         })
     }
 
@@ -295,15 +342,18 @@ impl Engine for PostgresEngine {
 
     fn examine(&self) -> Answer<'_, Vec<Finding>> {
         Box::pin(async move {
-            self.shared.refuse_closed(&|| "examine the engine".into())?;
-            self.shared.examine_server().await
+            let attempt = || "examine the engine".to_owned();
+            self.shared.refuse_closed(&attempt)?;
+            self.answer_in_time(&attempt, unavailable, self.shared.examine_server()).await
         })
     }
 
     fn watch(&self, since: Option<EventId>) -> Answer<'_, Watch> {
         Box::pin(async move {
-            self.shared.refuse_closed(&|| "watch".into())?;
-            let watcher = PostgresWatcher::begin(&self.shared, &self.keeper, since, self.promises.fencing).await?;
+            let attempt = || "watch".to_owned();
+            self.shared.refuse_closed(&attempt)?;
+            let begun = PostgresWatcher::begin(&self.shared, &self.keeper, since, self.promises.fencing);
+            let watcher = self.answer_in_time(&attempt, unavailable, begun).await?;
             Ok(Box::new(watcher) as Watch)
         })
     }

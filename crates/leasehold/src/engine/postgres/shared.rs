@@ -19,6 +19,7 @@ use super::connection::{ServerConnector, SharedServerConnection};
 use super::ids::{Bits, random_bytes};
 use super::maintenance::{ClockComparison, SweepReport};
 use super::options::PostgresEngineOptions;
+use super::short_wait::ShortWaitPool;
 use super::sql_error::{Cause, SqlFailure};
 use super::statements::{Parameter, Sql};
 use super::wait_registry::WaitingClaims;
@@ -32,6 +33,8 @@ use crate::error::Error;
 pub(super) const RETRY_FOR: Duration = Duration::from_secs(4);
 /// How long a server may be away before claims that wait are given up.
 pub(super) const MAX_OUTAGE: Duration = Duration::from_secs(30);
+/// Connections over which claims leave their queues.
+const MAX_LEAVERS: usize = 2;
 /// The first pause before a retry, and the longest.
 const FIRST_BACKOFF: Duration = Duration::from_millis(20);
 const MAX_BACKOFF: Duration = Duration::from_millis(500);
@@ -47,8 +50,14 @@ pub(super) struct PostgresShared {
     pub queue: WriteQueue,
     pub waiting: WaitingClaims,
     pub service: WaitService,
-    /// For everything that is asked about waiting claims, and by operators.
-    pub control: SharedServerConnection,
+    /// For watches, and for what operators ask.
+    pub control: Arc<SharedServerConnection>,
+    /// For heartbeats alone: whatever others wait for, the server hears that this process lives.
+    pub pulse: SharedServerConnection,
+    /// For checks of waiting claims.
+    pub checker: ShortWaitPool,
+    /// For claims that leave their queues.
+    pub leaver: ShortWaitPool,
     /// For what only reads.
     pub reader: SharedServerConnection,
     /// Names this process to the server.
@@ -78,6 +87,15 @@ impl Drop for InFlight<'_> {
     }
 }
 
+/// The same for a task.
+pub(super) struct TaskInFlight(Arc<PostgresShared>);
+
+impl Drop for TaskInFlight {
+    fn drop(&mut self) {
+        self.0.in_flight.fetch_sub(1, Ordering::SeqCst);
+    }
+}
+
 /// What it means that a statement has no answer.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(super) enum ResendPolicy {
@@ -91,12 +109,15 @@ pub(super) enum ResendPolicy {
 
 impl PostgresShared {
     pub fn new(connector: Arc<ServerConnector>) -> Self {
+        let control = Arc::new(SharedServerConnection::new(connector.clone()));
         Self {
             real_clock: SystemClock,
             queue: WriteQueue::default(),
             waiting: WaitingClaims::default(),
             service: WaitService::default(),
-            control: SharedServerConnection::new(connector.clone()),
+            pulse: SharedServerConnection::new(connector.clone()),
+            checker: ShortWaitPool::new(connector.clone(), control.clone(), 1),
+            leaver: ShortWaitPool::new(connector.clone(), control.clone(), MAX_LEAVERS),
             reader: SharedServerConnection::new(connector.clone()),
             process: i64::from_le_bytes(random_bytes()),
             channel: format!("leasehold_{}", Bits::draw_random().to_hex()),
@@ -107,6 +128,7 @@ impl PostgresShared {
             tasks: TaskTracker::new(),
             background: TaskTracker::new(),
             in_flight: AtomicUsize::new(0),
+            control,
             connector,
         }
     }
@@ -123,6 +145,11 @@ impl PostgresShared {
     pub fn count_in_flight(&self) -> InFlight<'_> {
         self.in_flight.fetch_add(1, Ordering::SeqCst);
         InFlight(&self.in_flight)
+    }
+
+    pub fn count_task_in_flight(self: &Arc<Self>) -> TaskInFlight {
+        self.in_flight.fetch_add(1, Ordering::SeqCst);
+        TaskInFlight(self.clone())
     }
 
     pub fn calls_in_flight(&self) -> usize {
@@ -247,8 +274,16 @@ impl ResendTries {
             };
             return Err(failure.into_error(self.maybe, attempt()));
         }
-        shared.backoff(self.round).await;
-        self.round += 1;
-        Ok(())
+        // The queue of a stopped engine takes nothing more: the next try would only be told so.
+        tokio::select! {
+            biased;
+            () = shared.stopped.cancelled() => {
+                Err(SqlFailure::Away(Cause::new(CLOSED)).into_error(self.maybe, attempt()))
+            }
+            () = shared.backoff(self.round) => {
+                self.round += 1;
+                Ok(())
+            }
+        }
     }
 }

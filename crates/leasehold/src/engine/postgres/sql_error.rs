@@ -34,7 +34,7 @@ pub(super) enum BatchSplit {
     Whole,
     /// In halves: it is too large, or one of its values is not taken.
     Halves,
-    /// Each operation by itself: one of them waited for a lock that somebody keeps.
+    /// By names: one of them waited for a lock that somebody keeps.
     Singles,
 }
 
@@ -95,6 +95,11 @@ impl SqlFailure {
             }
             _ => Self::Away(describe(error)),
         }
+    }
+
+    /// Nothing happened: a lock was not to be had in time.
+    pub fn is_kept_lock(&self) -> bool {
+        matches!(self, Self::Again { split: BatchSplit::Singles, .. })
     }
 
     /// The connection is of no more use.

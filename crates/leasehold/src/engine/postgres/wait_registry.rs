@@ -48,6 +48,8 @@ struct WaitState {
     patience: Time,
     /// When a name of it next changes by time, if this claim is the head of its queue.
     due: Option<Time>,
+    /// Its patience is over, and it is on its way out of its queues.
+    leaving: bool,
 }
 
 /// A claim whose patience is over.
@@ -55,7 +57,6 @@ pub(super) struct OverdueClaim {
     pub handle: Bits,
     pub first: String,
     pub fingerprint: Option<i64>,
-    pub patience: Time,
 }
 
 /// A claim that nobody in this process waits for any more.
@@ -77,6 +78,8 @@ pub(super) struct WaitingClaims {
     state: Mutex<RegistryState>,
     /// An entry, its patience or its due moment changed.
     pub changed: Notify,
+    /// A claim waits that did not before, or messages do not come any more.
+    pub pulse_changed: Notify,
 }
 
 #[derive(Default)]
@@ -118,9 +121,10 @@ impl WaitingClaims {
         }
         let due = if entry.early_due { Some(now) } else { due };
         entry.early_due = false;
-        entry.waits = Some(WaitState { patience, due });
+        entry.waits = Some(WaitState { patience, due, leaving: false });
         drop(state);
         self.changed.notify_one();
+        self.pulse_changed.notify_one();
     }
 
     /// Gives a part up. If it was the last, and the claim waits, the claim must leave its queues.
@@ -164,16 +168,25 @@ impl WaitingClaims {
     }
 
     /// The claim still waits, as a check found.
-    pub fn set_checked(&self, handle: Bits, patience: Time, due: Option<Time>) {
+    pub fn set_checked(&self, handle: Bits, patience: Time, due: Option<Time>, now: Time) {
         let mut state = self.lock();
         if let Some(waits) = state.entries.get_mut(&handle).and_then(|entry| entry.waits.as_mut()) {
             waits.patience = patience;
+            waits.leaving &= patience <= now;
             // A message may have come while the check was on its way.
             waits.due = match (waits.due, due) {
                 (Some(one), Some(other)) => Some(one.min(other)),
                 (one, other) => one.or(other),
             };
         }
+    }
+
+    /// The claim need not leave yet: another caller has more patience.
+    pub fn set_patience(&self, handle: Bits, patience: Time) {
+        if let Some(waits) = self.lock().entries.get_mut(&handle).and_then(|entry| entry.waits.as_mut()) {
+            (waits.patience, waits.leaving) = (patience, false);
+        }
+        self.changed.notify_one();
     }
 
     /// Everything is checked at once: messages may have been lost.
@@ -189,18 +202,18 @@ impl WaitingClaims {
         self.changed.notify_one();
     }
 
-    /// Claims to be checked by now, at most so many. Their due moments are cleared.
-    pub fn take_due(&self, now: Time, most: usize) -> Vec<Bits> {
+    /// Claims to be checked by now, each with its first name, at most so many. Their due moments are cleared.
+    pub fn take_due(&self, now: Time, most: usize) -> Vec<(Bits, String)> {
         let mut state = self.lock();
-        let due = |waits: &WaitState| waits.due.is_some_and(|due| due <= now);
-        let found: Vec<Bits> = state
+        let due = |waits: &WaitState| !waits.leaving && waits.due.is_some_and(|due| due <= now);
+        let found: Vec<(Bits, String)> = state
             .entries
             .iter()
             .filter(|(_, entry)| entry.waits.as_ref().is_some_and(due))
-            .map(|(handle, _)| *handle)
+            .map(|(handle, entry)| (*handle, entry.first.clone()))
             .take(most)
             .collect();
-        for handle in &found {
+        for (handle, _) in &found {
             if let Some(waits) = state.entries.get_mut(handle).and_then(|entry| entry.waits.as_mut()) {
                 waits.due = None;
             }
@@ -208,27 +221,27 @@ impl WaitingClaims {
         found
     }
 
-    /// Claims whose patience is over, in the order in which it ended.
-    pub fn list_overdue(&self, now: Time) -> Vec<OverdueClaim> {
-        let state = self.lock();
-        let overdue = |(handle, entry): (&Bits, &WaitingClaim)| {
-            let waits = entry.waits.filter(|waits| waits.patience <= now)?;
-            Some(OverdueClaim {
-                handle: *handle,
-                first: entry.first.clone(),
-                fingerprint: entry.fingerprint,
-                patience: waits.patience,
-            })
-        };
-        let mut found: Vec<OverdueClaim> = state.entries.iter().filter_map(overdue).collect();
-        found.sort_by_key(|claim| claim.patience);
-        found
+    /// Claims whose patience is over, in the order in which it ended. They are not taken again while they leave.
+    pub fn take_overdue(&self, now: Time) -> Vec<OverdueClaim> {
+        let mut state = self.lock();
+        let mut found = Vec::new();
+        for (handle, entry) in &mut state.entries {
+            let Some(waits) = entry.waits.as_mut().filter(|waits| !waits.leaving && waits.patience <= now) else {
+                continue;
+            };
+            waits.leaving = true;
+            let claim = OverdueClaim { handle: *handle, first: entry.first.clone(), fingerprint: entry.fingerprint };
+            found.push((waits.patience, claim));
+        }
+        found.sort_by_key(|(patience, _)| *patience);
+        found.into_iter().map(|(_, claim)| claim).collect()
     }
 
     /// When the next claim is due or runs out of patience.
     pub fn next_moment(&self) -> Option<Time> {
         let state = self.lock();
         let waits = state.entries.values().filter_map(|entry| entry.waits);
+        let waits = waits.filter(|waits| !waits.leaving);
         waits.map(|waits| waits.due.map_or(waits.patience, |due| due.min(waits.patience))).min()
     }
 
