@@ -166,3 +166,25 @@ async fn a_late_renewal_shortens_nothing() {
     let longer = engine.renew(&ada.lease_id, Some(Duration::from_secs(60))).await.expect("renewed");
     assert!(longer.remaining > Duration::from_secs(50), "{longer:?}");
 }
+
+/// Goal: a release whose first try may have worked does not say "not held" when nothing is known of it any more.
+/// Method: the reply is lost, and what is remembered of releases is overwritten before the retry.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_release_that_may_have_worked_is_not_unknown() {
+    let server = RedisServer::start(&[]);
+    let proxy = Proxy::start(server.port());
+    let (engine, direct) = (open_over(&proxy).await, open(&server.url()).await);
+    let ada = engine.acquire(claim("seat", "ada")).await.expect("granted");
+    proxy.swallow_replies(true);
+    let (asked, lease) = (engine.clone(), ada.lease_id.clone());
+    let releasing = tokio::spawn(async move { asked.release(&lease).await });
+    pause(200).await;
+    assert!(direct.inspect("seat").await.expect("seen").is_none(), "it was released, and nobody was told");
+    server.command(&["DEL", "leasehold:z"]);
+    proxy.swallow_replies(false);
+    proxy.cut_all();
+    let answer = releasing.await.expect("no panic");
+    assert!(matches!(answer, Err(Error::Indeterminate { .. })), "{answer:?}");
+    let again = direct.release(&ada.lease_id).await;
+    assert!(matches!(again, Err(Error::Refused(Refusal::NotHeld))), "asked once: {again:?}");
+}

@@ -179,3 +179,14 @@ async fn a_file_that_is_not_written_yet_is_not_durable() {
     engine.examine().await.expect("examined");
     engine.acquire(claim("row", "ada")).await.expect("granted");
 }
+
+/// Goal: the engine reads the settings again by itself, every half minute.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_weakened_server_is_noticed_without_being_asked() {
+    let server = RedisServer::start(DURABLE);
+    let engine = open(&server.url()).await;
+    server.command(&["CONFIG", "SET", "appendfsync", "everysec"]);
+    pause(35_000).await;
+    let answer = engine.acquire(claim("seat", "ada")).await;
+    assert!(is_too_weak(&answer), "{answer:?}");
+}

@@ -297,21 +297,32 @@ impl AcquireTask {
                 Ok(ClaimReply::Forgotten) if self.now() < patience => return Step::Again,
                 Ok(ClaimReply::Forgotten) => look = end,
                 Ok(_) => return Step::Done(Some(Err(self.unexpected()))),
-                // A refusal of access says nothing of the place in the queue: it may have been granted meanwhile.
-                Err(CallError::Decided(error @ Error::Invalid(_))) => {
-                    return Step::Done(Some(Err(self.final_error(true, Box::new(error)))));
-                }
-                Err(CallError::Decided(error)) => return Step::Done(Some(Err(error))),
-                Err(CallError::Busy(source) | CallError::NoEffect(source) | CallError::Unknown(source)) => {
+                Err(failed) => {
                     failures += 1;
-                    if self.now() >= end.plus(RETRY_FOR) {
-                        return Step::Done(Some(Err(self.final_error(true, source))));
+                    if let Some(step) = self.note_wait_failure(failed, end, failures).await {
+                        return step;
                     }
-                    self.shared.node.backoff(failures).await;
                     look = self.now();
                 }
             }
         }
+    }
+
+    /// How the wait ends because of this; none if it goes on.
+    async fn note_wait_failure(&self, failed: CallError, end: Time, failures: u32) -> Option<Step> {
+        let source = match failed {
+            // A refusal of access says nothing of the place in the queue: it may have been granted meanwhile.
+            CallError::Decided(error @ Error::Invalid(_)) => {
+                return Some(Step::Done(Some(Err(self.final_error(true, Box::new(error))))));
+            }
+            CallError::Decided(error) => return Some(Step::Done(Some(Err(error)))),
+            CallError::Busy(source) | CallError::NoEffect(source) | CallError::Unknown(source) => source,
+        };
+        if self.now() >= end.plus(RETRY_FOR) {
+            return Some(Step::Done(Some(Err(self.final_error(true, source)))));
+        }
+        self.shared.node.backoff(failures).await;
+        None
     }
 
     /// Asks the server how the wait stands; ends it when patience is over.
