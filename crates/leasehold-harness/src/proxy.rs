@@ -27,6 +27,11 @@ struct ProxyState {
     swallow_replies: AtomicBool,
     /// Nothing is read: what is sent stays in socket buffers, and arrives later.
     black_hole: AtomicBool,
+    /// As `black_hole`, for the connections up to this number only.
+    stalled_up_to: AtomicU64,
+    accepted: AtomicU64,
+    /// A connection whose client sends this word passes nothing any more.
+    mute_after: Mutex<Option<&'static str>>,
     /// New connections are closed at once.
     refuse: AtomicBool,
     stopped: AtomicBool,
@@ -71,6 +76,21 @@ impl Proxy {
         self.shared.black_hole.store(on, Ordering::SeqCst);
     }
 
+    /// Holds back everything on the connections of now, and passes what comes over new ones; or lets everything go on.
+    pub fn stall_current(&self, on: bool) {
+        let last = if on { self.shared.accepted.load(Ordering::SeqCst) } else { 0 };
+        self.shared.stalled_up_to.store(last, Ordering::SeqCst);
+    }
+
+    /// A connection whose client sends this word stays open, and passes nothing from then on; or none does.
+    ///
+    /// # Panics
+    ///
+    /// If a thread panicked with the word.
+    pub fn mute_after(&self, word: Option<&'static str>) {
+        *self.shared.mute_after.lock().expect("nobody panics with it") = word;
+    }
+
     /// Closes new connections at once, or accepts them again.
     pub fn refuse(&self, on: bool) {
         self.shared.refuse.store(on, Ordering::SeqCst);
@@ -112,6 +132,16 @@ impl ProxyState {
     fn is(&self, flag: &AtomicBool) -> bool {
         flag.load(Ordering::SeqCst)
     }
+
+    fn holds_back(&self, number: u64) -> bool {
+        let held = self.is(&self.black_hole) || number <= self.stalled_up_to.load(Ordering::SeqCst);
+        held && !self.is(&self.stopped)
+    }
+
+    fn is_muted_by(&self, bytes: &[u8]) -> bool {
+        let word = *self.mute_after.lock().expect("nobody panics with it");
+        word.is_some_and(|word| bytes.windows(word.len()).any(|part| part == word.as_bytes()))
+    }
 }
 
 fn accept_connections(listener: &TcpListener, target_port: u16, state: &Arc<ProxyState>) {
@@ -128,16 +158,33 @@ fn accept_connections(listener: &TcpListener, target_port: u16, state: &Arc<Prox
         let copies = (client.try_clone(), server.try_clone(), client.try_clone(), server.try_clone());
         let (Ok(from_client), Ok(to_server), Ok(to_client), Ok(from_server)) = copies else { continue };
         state.connections.lock().expect("nobody panics with it").push((client, server));
-        let (requests, replies) = (state.clone(), state.clone());
-        thread::spawn(move || copy_bytes(from_client, to_server, &requests, &requests.swallow_requests));
-        thread::spawn(move || copy_bytes(from_server, to_client, &replies, &replies.swallow_replies));
+        let number = state.accepted.fetch_add(1, Ordering::SeqCst) + 1;
+        let muted = Arc::new(AtomicBool::new(false));
+        let (requests, replies) = (Flow::new(state, number, &muted), Flow::new(state, number, &muted));
+        thread::spawn(move || copy_bytes(from_client, to_server, &requests, true));
+        thread::spawn(move || copy_bytes(from_server, to_client, &replies, false));
     }
 }
 
-fn copy_bytes(mut from: TcpStream, mut to: TcpStream, state: &ProxyState, swallow: &AtomicBool) {
+/// One direction of one connection.
+struct Flow {
+    state: Arc<ProxyState>,
+    number: u64,
+    muted: Arc<AtomicBool>,
+}
+
+impl Flow {
+    fn new(state: &Arc<ProxyState>, number: u64, muted: &Arc<AtomicBool>) -> Self {
+        Self { state: state.clone(), number, muted: muted.clone() }
+    }
+}
+
+fn copy_bytes(mut from: TcpStream, mut to: TcpStream, flow: &Flow, requests: bool) {
+    let state = &flow.state;
+    let swallow = if requests { &state.swallow_requests } else { &state.swallow_replies };
     let mut bytes = [0; 64 << 10];
     loop {
-        while state.is(&state.black_hole) && !state.is(&state.stopped) {
+        while state.holds_back(flow.number) {
             pause(POLL_EVERY);
         }
         let read = match from.read(&mut bytes) {
@@ -145,14 +192,17 @@ fn copy_bytes(mut from: TcpStream, mut to: TcpStream, state: &ProxyState, swallo
             Ok(read) => read,
         };
         // What arrived while nothing may pass waits here.
-        while state.is(&state.black_hole) && !state.is(&state.stopped) {
+        while state.holds_back(flow.number) {
             pause(POLL_EVERY);
         }
         let micros = state.delay_micros.load(Ordering::SeqCst);
         if micros > 0 {
             pause(Duration::from_micros(micros));
         }
-        if !state.is(swallow) && to.write_all(&bytes[..read]).is_err() {
+        if requests && state.is_muted_by(&bytes[..read]) {
+            flow.muted.store(true, Ordering::SeqCst);
+        }
+        if !state.is(swallow) && !state.is(&flow.muted) && to.write_all(&bytes[..read]).is_err() {
             break;
         }
     }

@@ -254,3 +254,16 @@ async fn tls_is_spoken() {
     let plain = open(&url.replace("rediss://", "redis://")).await.expect_err("a TLS port does not speak plainly");
     assert!(matches!(plain, Error::Unavailable { .. }), "{plain:?}");
 }
+
+/// Goal: a server whose CONFIG was renamed away is used, and promises nothing that depends on it.
+#[tokio::test]
+async fn a_renamed_command_denies_promises_by_name() {
+    let settings: Vec<&str> = DURABLE.iter().copied().chain(["--rename-command CONFIG ''"]).collect();
+    let server = RedisServer::start(&settings);
+    let engine = open(&server.url()).await.expect("it opens");
+    assert!(!engine.promises().fencing && !engine.promises().durable);
+    let findings = engine.examine().await.expect("examined");
+    assert!(findings.iter().any(|finding| finding.found.contains("CONFIG")), "{findings:?}");
+    let grant = engine.acquire(claim("seat")).await.expect("granted");
+    assert!(engine.release(&grant.lease_id).await.expect("released"));
+}

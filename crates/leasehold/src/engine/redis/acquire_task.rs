@@ -111,6 +111,9 @@ impl AcquireTask {
             if to.is_closed() {
                 return self.clean_up(tries.maybe, "it was given up".into()).await;
             }
+            if let Some(sentence) = self.shared.node.weakness() {
+                return Some(Err(self.too_weak(tries.maybe, sentence).await));
+            }
             let wait_ms = if round == 0 { self.text.wait_ms } else { millis(patience.since(self.now())) };
             // A claim that does not wait may still join an earlier try of its request that does.
             let waits = wait_ms > 0 || !self.anonymous;
@@ -214,14 +217,14 @@ impl AcquireTask {
                 self.draw_again();
                 Step::Again
             }
-            ClaimReply::Held(held) => Step::Done(Some(Err(self.held(held)))),
+            ClaimReply::Held(held) => self.refuse(self.held(held)).await,
             ClaimReply::QueueFull { key } => {
-                Step::Done(Some(Err(Refusal::QueueFull { resource: self.shared.name_of(&key) }.into())))
+                self.refuse(Refusal::QueueFull { resource: self.shared.name_of(&key) }.into()).await
             }
             ClaimReply::OtherCapacity { key, known, asked } => {
                 let name = self.shared.name_of(&key);
                 let sentence = format!("{name} has a capacity of {known} while it is in use, not {asked}");
-                Step::Done(Some(Err(Error::Invalid(sentence))))
+                self.refuse(Error::Invalid(sentence)).await
             }
             ClaimReply::Mismatch => Step::Done(Some(Err(Refusal::Mismatch.into()))),
             ClaimReply::Banned => {
@@ -242,16 +245,24 @@ impl AcquireTask {
         to: &mut oneshot::Sender<AcquireResult>,
     ) -> Step {
         let clock = self.shared.node.clock.clone();
-        let secret = waiting.secret.clone();
         let mut end = self.after(waiting.patience_ms);
         let mut look = self.look_time(&waiting);
         let mut failures: u32 = 0;
         loop {
+            if let Some(sentence) = self.shared.node.weakness() {
+                return Step::Done(Some(Err(self.too_weak(true, sentence).await)));
+            }
             let reply = tokio::select! {
                 biased;
                 signal = ticket.signals.recv() => match signal {
-                    Some(WaitSignal::Granted(granted)) => {
-                        return self.grant(GrantedReply { secret: Some(secret), ..granted }, to).await;
+                    Some(WaitSignal::Granted(granted)) if self.anonymous => {
+                        return self.grant(GrantedReply { secret: Some(waiting.secret), ..granted }, to).await;
+                    }
+                    // Another call of the request may have made the record anew, with a secret of its own: the server is
+                    // asked for it, because a message does not show it.
+                    Some(WaitSignal::Granted(_)) => {
+                        look = self.now();
+                        continue;
                     }
                     Some(WaitSignal::Look(next)) => {
                         waiting.look = next;
@@ -281,11 +292,15 @@ impl AcquireTask {
                 }
                 Ok(ClaimReply::OthersWait { patience_ms }) => end = self.after(patience_ms),
                 Ok(ClaimReply::Granted(granted)) => return self.grant(granted, to).await,
-                Ok(ClaimReply::Held(held)) => return Step::Done(Some(Err(self.held(held)))),
+                Ok(ClaimReply::Held(held)) => return self.refuse(self.held(held)).await,
                 // A restart forgot it: come again, behind the others.
                 Ok(ClaimReply::Forgotten) if self.now() < patience => return Step::Again,
                 Ok(ClaimReply::Forgotten) => look = end,
                 Ok(_) => return Step::Done(Some(Err(self.unexpected()))),
+                // A refusal of access says nothing of the place in the queue: it may have been granted meanwhile.
+                Err(CallError::Decided(error @ Error::Invalid(_))) => {
+                    return Step::Done(Some(Err(self.final_error(true, Box::new(error)))));
+                }
                 Err(CallError::Decided(error)) => return Step::Done(Some(Err(error))),
                 Err(CallError::Busy(source) | CallError::NoEffect(source) | CallError::Unknown(source)) => {
                     failures += 1;
@@ -323,8 +338,11 @@ impl AcquireTask {
         self.now().plus_millis(ms).plus(self.shared.node.options.timer_margin)
     }
 
-    /// Hands a grant out, or ends it if nobody will see it.
+    /// Hands a grant out, or ends it if nobody will see it or the server may forget it.
     async fn grant(&mut self, granted: GrantedReply, to: &oneshot::Sender<AcquireResult>) -> Step {
+        if let Some(sentence) = self.shared.node.weakness() {
+            return Step::Done(Some(Err(self.too_weak(true, sentence).await)));
+        }
         let grant = self.shared.note_grant(&self.text, granted, self.repeated);
         if to.is_closed() && self.anonymous {
             self.shared.release_unseen(&grant.lease_id).await;
@@ -354,8 +372,27 @@ impl AcquireTask {
         self.leave_for_good().await;
     }
 
-    /// Leaves the queue, or ends the lease; and a try that is still on its way takes nothing.
-    async fn leave_for_good(&self) {
+    /// A refusal is final: a try that is still on its way must not take what this one was refused.
+    async fn refuse(&self, error: Error) -> Step {
+        if self.anonymous && self.repeated && !self.leave_for_good().await {
+            return Step::Done(Some(Err(indeterminate(self.attempt(), Box::new(error)))));
+        }
+        Step::Done(Some(Err(error)))
+    }
+
+    /// The engine was opened with promises that the server keeps no more: no lease is handed out.
+    async fn too_weak(&self, maybe: bool, sentence: String) -> Error {
+        let left = !(maybe || self.repeated) || self.leave_for_good().await;
+        // A lease with a request id stays: another call of the request may have got it before.
+        if left && (self.anonymous || !maybe) {
+            unavailable(self.attempt(), sentence.into())
+        } else {
+            indeterminate(self.attempt(), sentence.into())
+        }
+    }
+
+    /// Leaves the queue, or ends the lease; and a try that is still on its way takes nothing. Says whether that is certain.
+    async fn leave_for_good(&self) -> bool {
         let args = vec![
             self.shared.node.instance.clone(),
             "cancel".to_owned(),
@@ -371,7 +408,7 @@ impl AcquireTask {
             args,
         };
         // If it fails, the waiter is forgotten after 10 s, and a lease lapses.
-        let _ = self.shared.node.call_with_retry(&|| self.attempt(), &call, RetryPolicy::Cleanup).await;
+        self.shared.node.call_with_retry(&|| self.attempt(), &call, RetryPolicy::Cleanup).await.is_ok()
     }
 
     /// Keeps law 2 for a claim that was given up between two tries.
@@ -395,7 +432,12 @@ impl AcquireTask {
         if self.anonymous {
             // Nobody will learn of the lease, if there is one.
             let task = self.copy();
-            self.shared.tasks.spawn_on(async move { task.leave_for_good().await }, &self.shared.runtime);
+            self.shared.tasks.spawn_on(
+                async move {
+                    task.leave_for_good().await;
+                },
+                &self.shared.runtime,
+            );
         }
         indeterminate(self.attempt(), source)
     }

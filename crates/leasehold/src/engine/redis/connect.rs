@@ -20,6 +20,9 @@ use crate::clock::until;
 use crate::error::Error;
 
 const CONNECT_TIMEOUT: Duration = Duration::from_secs(1);
+/// How long it may take until a connection can be used, and how much more for each sentinel that may be asked.
+const OPEN_TIMEOUT: Duration = Duration::from_secs(5);
+const SENTINEL_TIMEOUT: Duration = Duration::from_secs(3);
 /// Requests that may be under way on one connection before callers wait.
 const PIPELINE_REQUESTS: usize = 1024;
 /// A connection whose other end is gone is noticed after this long without an acknowledgement.
@@ -57,7 +60,16 @@ impl PushSink {
 }
 
 /// See the module.
+///
+/// One limit for all of it, although most steps have their own: callers wait for it, and hold the slot meanwhile.
 pub(super) async fn open_connection(node: &Arc<RedisNode>, slot: usize) -> Result<NodeConnection, CallError> {
+    let sentinels = if node.options.sentinel_master.is_some() { node.options.hosts.len() } else { 0 };
+    let limit = OPEN_TIMEOUT + SENTINEL_TIMEOUT * u32::try_from(sentinels).unwrap_or(u32::MAX);
+    let opened = until(&*node.clock, node.clock.now().plus(limit), prepare_connection(node, slot)).await;
+    opened.unwrap_or_else(|| Err(CallError::NoEffect(format!("no connection within {limit:?}").into())))
+}
+
+async fn prepare_connection(node: &Arc<RedisNode>, slot: usize) -> Result<NodeConnection, CallError> {
     let (host, port) = find_server(&node.options).await?;
     let at = show_address(&host, port);
     let broken = Arc::new(AtomicBool::new(false));
@@ -76,9 +88,9 @@ pub(super) async fn open_connection(node: &Arc<RedisNode>, slot: usize) -> Resul
     let client = make_client(&node.options, host, port, ProtocolVersion::RESP3, true)?;
     let opened = client.get_multiplexed_async_connection_with_config(&config).await;
     let mut redis = opened.map_err(|error| read_connect_error(&error, &at))?;
-    read_server(node, &mut redis).await?;
+    let report = read_server(node, &mut redis).await?;
     let shas = load_scripts(node, &mut redis, &at).await?;
-    compare_history(node, &mut redis, &shas).await?;
+    compare_history(node, &mut redis, &shas, &report.history).await?;
     if slot == PUSH_SLOT {
         let channel = format!("{PREFIX}c:{}", node.instance);
         redis.subscribe(channel).await.map_err(|error| read_connect_error(&error, &at))?;
@@ -168,11 +180,11 @@ async fn find_server(options: &RedisOptions) -> Result<(String, u16), CallError>
     Err(CallError::Busy(last.into()))
 }
 
-/// Reads what the server is and how it is set, and refuses one that cannot be used.
+/// Reads what the server is and how it is set, notes it, and refuses one that cannot be used.
 pub(in crate::engine) async fn read_server(
     node: &RedisNode,
     redis: &mut MultiplexedConnection,
-) -> Result<(), CallError> {
+) -> Result<ServerReport, CallError> {
     let info = ask_if_allowed(node, redis, &redis::cmd("INFO")).await?;
     let mut config = redis::cmd("CONFIG");
     config.arg("GET");
@@ -199,11 +211,11 @@ pub(in crate::engine) async fn read_server(
     {
         node.note_clock(seconds.saturating_mul(1_000_000).saturating_add(micros));
     }
-    node.note_report(report);
-    Ok(())
+    node.note_report(report.clone());
+    Ok(report)
 }
 
-/// The reply; none where the ACL denies it.
+/// The reply; none where the ACL denies it, or the command was renamed away.
 async fn ask_if_allowed(
     node: &RedisNode,
     redis: &mut MultiplexedConnection,
@@ -212,9 +224,13 @@ async fn ask_if_allowed(
     match send_command(&*node.clock, redis, command).await {
         None => Err(CallError::NoEffect("the server does not answer".into())),
         Some(Ok(value)) => Ok(Some(value)),
-        Some(Err(error)) if error.code() == Some("NOPERM") => Ok(None),
+        Some(Err(error)) if error.code() == Some("NOPERM") || is_unknown_command(&error) => Ok(None),
         Some(Err(error)) => Err(read_connect_error(&error, &node.options.at())),
     }
+}
+
+fn is_unknown_command(error: &redis::RedisError) -> bool {
+    error.detail().is_some_and(|detail| detail.contains("unknown command"))
 }
 
 async fn load_scripts(node: &RedisNode, redis: &mut MultiplexedConnection, at: &str) -> Result<Vec<String>, CallError> {
@@ -231,15 +247,17 @@ async fn load_scripts(node: &RedisNode, redis: &mut MultiplexedConnection, at: &
     }
 }
 
-/// Runs `open`: tries every command that scripts use, and raises the counter if the history is another one.
+/// Runs `open`: tries every command that scripts use, and raises the counter if the history is another one. The history is
+/// the one that was read on this very connection.
 async fn compare_history(
     node: &RedisNode,
     redis: &mut MultiplexedConnection,
     shas: &[String],
+    history: &str,
 ) -> Result<(), CallError> {
     let mut open = redis::cmd("EVALSHA");
-    open.arg(&shas[Script::Open as usize]).arg(0).arg(node.history());
-    match send_command(&*node.clock, redis, &open).await {
+    open.arg(&shas[Script::Open as usize]).arg(0).arg(history);
+    let compared = match send_command(&*node.clock, redis, &open).await {
         None => Err(CallError::NoEffect("the server does not answer".into())),
         Some(Ok(value)) => array(&value).map(drop).map_err(|odd| CallError::NoEffect(Box::new(odd))),
         Some(Err(error)) => Err(match read_error(&error, Script::Open).0 {
@@ -247,5 +265,9 @@ async fn compare_history(
             CallError::Unknown(source) => CallError::NoEffect(source),
             other => other,
         }),
+    };
+    if compared.is_ok() {
+        node.note_compared(history);
     }
+    compared
 }

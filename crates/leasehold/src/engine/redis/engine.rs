@@ -19,7 +19,7 @@ use super::scripts::{PREFIX, Script};
 use super::shared::{FOREIGN_HOLDER, RedisShared, parse_lease};
 use super::verify::first_denial;
 use super::waiting::WaitRegistry;
-use super::watch::{RedisWatcher, observe};
+use super::watch::{RedisWatcher, forget_names, observe};
 use crate::clock::until;
 use crate::engine::from_book::{acquire, millis, wants};
 use crate::engine::{
@@ -131,7 +131,9 @@ impl RedisEngine {
     ) -> Result<OwnerReply, Error> {
         self.open_or(attempt)?;
         let (handle, secret) = parse_lease(lease)?;
-        let args = vec![secret.to_owned(), argument];
+        // Numbered, so that a copy of this request that arrives late does not undo what a later one was answered.
+        let number = self.shared.node.next_number().to_string();
+        let args = vec![secret.to_owned(), argument, self.shared.node.instance.clone(), number];
         let call = ScriptCall { script, slot: slot_of(handle), keys: vec![record_key(handle)], args };
         let value = self.shared.node.call(&|| attempt.into(), &call, RetryPolicy::Idempotent).await?;
         match owner_reply(&value).map_err(|odd| indeterminate(attempt.into(), Box::new(odd)))? {
@@ -185,7 +187,12 @@ impl RedisEngine {
             let keys = self.read_index(&attempt, &from, &prefix, wanted).await?;
             let Some(last) = keys.last() else { break };
             from = format!("({last}");
-            found.extend(self.look_at(&attempt, keys, SHOWN_IN_LISTS).await?.into_iter().flatten());
+            let mut free = keys.clone();
+            let seen: Vec<Resource> =
+                self.look_at(&attempt, keys, SHOWN_IN_LISTS).await?.into_iter().flatten().collect();
+            free.retain(|key| !seen.iter().any(|resource| resource.name == self.shared.name_of(key)));
+            forget_names(&self.shared, free).await;
+            found.extend(seen);
         }
         Ok(found)
     }
@@ -245,12 +252,8 @@ impl Engine for RedisEngine {
 
     fn acquire(&self, claim: Claim) -> Answer<'_, Grant> {
         Box::pin(async move {
-            let attempt = || format!("acquire {}", claim.wants.first().map_or("", |want| &want.name));
             self.open_or("acquire")?;
             self.check_claim(&claim)?;
-            if let Some(sentence) = self.shared.node.weakness() {
-                return Err(unavailable(attempt(), sentence.into()));
-            }
             AcquireTask::start(&self.shared, claim).await
         })
     }

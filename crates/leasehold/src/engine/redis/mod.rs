@@ -25,15 +25,16 @@
 //!
 //! # Token
 //!
-//! One counter for the whole server. It starts at the server's clock in microseconds, and is raised to it whenever the
-//! history of the data changes (a restart, a failover, FLUSHALL). A token can come twice only if the counter is lost and the
-//! clock is behind at once.
+//! One counter for the whole server, which is never behind the server's clock in microseconds: each token is the next
+//! number, or the clock if that is higher. So it rises also when the data are lost or replaced by older ones (a restart, a
+//! failover, FLUSHALL, REPLICAOF). A token can come twice only if the counter is lost and the clock is behind at once.
 //!
 //! # On lost connection
 //!
 //! Acquire, renew and release are asked again for four seconds with the same handle, so that all tries have one effect; an
 //! acquire that waits comes again as long as its wait lasts. Revoke is not asked twice: the second could hit a successor.
-//! When it cannot be known whether it happened: Indeterminate. A lease that was asked for more than once is released with a
+//! When it cannot be known whether it happened: Indeterminate; a release that was asked for twice is, when the server does
+//! not know the lease. Renewals and labels are numbered: a copy that comes late does not undo a later one. A lease that was asked for more than once is released with a
 //! ban, so that a try that comes late takes nothing. A watch goes on after the last event, or reports a gap.
 //!
 //! # Files, in reading order

@@ -10,7 +10,7 @@
 //! Nothing here knows what a lease is: several of these make a majority.
 
 use std::fmt;
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, PoisonError, RwLock};
 use std::time::Duration;
 
@@ -79,12 +79,17 @@ pub(in crate::engine) struct RedisNode {
     slots: [NodeSlot; CONNECTIONS],
     pub pushes: PushSink,
     seen: Mutex<SeenServer>,
+    last_number: AtomicU64,
 }
 
 /// What was read last.
 #[derive(Default)]
 struct SeenServer {
     report: ServerReport,
+    /// Why that is too weak for fencing. Kept, because every grant asks.
+    denial: Option<String>,
+    /// The history that `open` was last run for.
+    compared: String,
     /// Fencing was promised when the engine was opened.
     sworn: bool,
     /// Both clocks, when they were first compared and last: ours, and the server's microseconds.
@@ -125,6 +130,7 @@ impl RedisNode {
             slots: Default::default(),
             pushes,
             seen: Mutex::default(),
+            last_number: AtomicU64::new(0),
         })
     }
 
@@ -226,12 +232,22 @@ impl RedisNode {
         call: &ScriptCall,
         policy: RetryPolicy,
     ) -> Result<Value, Error> {
+        self.call_noting_repeats(attempt, call, policy).await.map(|(value, _)| value)
+    }
+
+    /// As `call_with_retry`, and says whether an earlier try may have taken effect.
+    pub async fn call_noting_repeats(
+        self: &Arc<Self>,
+        attempt: AttemptText<'_>,
+        call: &ScriptCall,
+        policy: RetryPolicy,
+    ) -> Result<(Value, bool), Error> {
         // Counted from the first failure: to notice that a connection is dead may itself take longer.
         let mut give_up = None;
         let mut maybe = false;
         for round in 0.. {
             let (source, again) = match self.run_script(call).await {
-                Ok(value) => return Ok(value),
+                Ok(value) => return Ok((value, maybe)),
                 // A refusal of access says nothing of an earlier try whose reply was lost.
                 Err(CallError::Decided(error @ Error::Invalid(_))) if maybe => {
                     return Err(indeterminate(attempt(), Box::new(error)));
@@ -259,11 +275,22 @@ impl RedisNode {
         self.clock.sleep_until(self.clock.now().plus(spread(whole, 0.5, 1.0))).await;
     }
 
+    /// A number above those of all earlier requests of this process.
+    pub fn next_number(&self) -> u64 {
+        self.last_number.fetch_add(1, Ordering::Relaxed) + 1
+    }
+
     /// Reads role and settings again, on a connection that exists.
     pub async fn verify_again(self: &Arc<Self>) -> Result<Vec<Finding>, CallError> {
         let connection = self.connection(PUSH_SLOT).await?;
         match super::connect::read_server(self, &mut connection.redis.clone()).await {
-            Ok(()) => Ok(self.findings()),
+            Ok(report) if self.is_other_history(&report) => {
+                // The data were replaced under open connections: law 1 holds for none of them any more.
+                self.drop_connections();
+                self.connection(PUSH_SLOT).await?;
+                Ok(self.findings())
+            }
+            Ok(_) => Ok(self.findings()),
             Err(error) => {
                 self.drop_connection(PUSH_SLOT, &connection);
                 Err(error)
@@ -272,12 +299,29 @@ impl RedisNode {
     }
 
     pub fn note_report(&self, report: ServerReport) {
-        self.seen.lock().unwrap_or_else(PoisonError::into_inner).report = report;
+        let mut seen = self.seen.lock().unwrap_or_else(PoisonError::into_inner);
+        let report = report.after(&seen.report);
+        seen.denial = first_denial(&report.findings(false)).map(str::to_owned);
+        seen.report = report;
     }
 
-    /// Names the history of the server's data, as last read.
-    pub fn history(&self) -> String {
-        self.seen.lock().unwrap_or_else(PoisonError::into_inner).report.history.clone()
+    /// `open` has raised the counter for this history.
+    pub fn note_compared(&self, history: &str) {
+        self.seen.lock().unwrap_or_else(PoisonError::into_inner).compared = history.to_owned();
+    }
+
+    /// Whether the counter was not raised for the history of these data.
+    pub fn is_other_history(&self, report: &ServerReport) -> bool {
+        self.seen.lock().unwrap_or_else(PoisonError::into_inner).compared != report.history
+    }
+
+    fn drop_connections(&self) {
+        for slot in 0..CONNECTIONS {
+            let current = self.slots[slot].current.read().unwrap_or_else(PoisonError::into_inner).clone();
+            if let Some(connection) = current {
+                self.drop_connection(slot, &connection);
+            }
+        }
     }
 
     /// Notes what the server's clock shows, in microseconds.
@@ -327,7 +371,7 @@ impl RedisNode {
         if !seen.sworn {
             return None;
         }
-        first_denial(&seen.report.findings(false)).map(|sentence| {
+        seen.denial.as_ref().map(|sentence| {
             format!("the server was promised to keep every lease, and its settings got weaker since: {sentence}")
         })
     }

@@ -8,7 +8,7 @@ use redis::{Connection, Value};
 
 use super::claim_text::{ClaimText, record_key, release};
 use super::decode::{ClaimReply, OwnerReply, claim_reply, number_text, owner_reply};
-use super::scripts::{Layout, Script};
+use super::scripts::{Layout, PREFIX, Script};
 use crate::engine::{Claim, Want};
 
 struct DirectRedis {
@@ -19,11 +19,15 @@ struct DirectRedis {
 
 impl DirectRedis {
     fn start() -> Self {
+        Self::start_with(&Layout::default())
+    }
+
+    fn start_with(layout: &Layout) -> Self {
         let server = RedisServer::start(&[]);
         let mut redis = redis::Client::open(server.url()).expect("a url").get_connection().expect("a connection");
         let mut shas = BTreeMap::new();
         for script in Script::ALL {
-            let text = script.text(&Layout::default());
+            let text = script.text(layout);
             let sha: String = redis::cmd("SCRIPT").arg("LOAD").arg(text).query(&mut redis).expect("it loads");
             shas.insert(script.name(), sha);
         }
@@ -111,4 +115,28 @@ fn tokens_rise_beyond_what_lua_can_count() {
         assert_eq!(granted.token, floor + u64::from(byte));
         direct.run(Script::Release, release(&text.handle, &text.secret, Some("seat"), None));
     }
+}
+
+/// Goal: dead waiters keep nobody out of a queue that is full of them.
+#[test]
+#[allow(clippy::disallowed_methods, reason = "a waiter dies in real time")]
+fn a_queue_full_of_dead_waiters_takes_another() {
+    let mut direct = DirectRedis::start_with(&Layout { waiter_ms: 200, ..Layout::default() });
+    assert!(matches!(direct.acquire(&seat(1)), ClaimReply::Granted(_)));
+    let wait = |direct: &mut DirectRedis, byte| {
+        claim_reply(&direct.run(Script::Acquire, seat(byte).acquire(60_000, "i", 5))).expect("an answer")
+    };
+    for byte in 2..7 {
+        assert!(matches!(wait(&mut direct, byte), ClaimReply::Waiting(_)), "{byte}");
+    }
+    assert!(matches!(wait(&mut direct, 7), ClaimReply::QueueFull { .. }), "five are alive");
+    // The head lives on: a dead head is dropped anyway.
+    for _ in 0..10 {
+        std::thread::sleep(Duration::from_millis(50));
+        direct.run(Script::Beat, (vec![record_key(&seat(2).handle)], vec!["-".to_owned()]));
+    }
+    let answer = wait(&mut direct, 7);
+    assert!(matches!(answer, ClaimReply::Waiting(_)), "{answer:?}");
+    let queue: usize = redis::cmd("ZCARD").arg(format!("{PREFIX}q:seat")).query(&mut direct.redis).expect("a length");
+    assert_eq!(queue, 2);
 }

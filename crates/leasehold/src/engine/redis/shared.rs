@@ -10,7 +10,7 @@ use tokio_util::task::TaskTracker;
 
 use super::claim_text::{ClaimText, release, split_lease_id};
 use super::decode::{GrantedReply, OwnerReply, UnexpectedReply, owner_reply};
-use super::errors::indeterminate;
+use super::errors::{CLOSED, indeterminate, unavailable};
 use super::node::{RedisNode, RetryPolicy, ScriptCall, slot_of};
 use super::scripts::{PREFIX, Script};
 use super::waiting::WaitRegistry;
@@ -106,15 +106,18 @@ impl RedisShared {
         let (keys, args) = release(handle, secret, key.as_deref(), ban_ms);
         let attempt = || "release a lease".to_owned();
         let call = ScriptCall { script: Script::Release, slot: slot_of(handle), keys, args };
-        let value = if policy == RetryPolicy::Cleanup {
-            self.node.call_with_retry(&attempt, &call, policy).await?
-        } else {
-            self.node.call(&attempt, &call, policy).await?
-        };
+        if policy != RetryPolicy::Cleanup && self.node.closed.is_cancelled() {
+            return Err(unavailable(attempt(), CLOSED.into()));
+        }
+        let (value, repeated) = self.node.call_noting_repeats(&attempt, &call, policy).await?;
         self.lock_leases().remove(handle);
         match owner_reply(&value).map_err(|odd| indeterminate(attempt(), Box::new(odd)))? {
             OwnerReply::Done(ended) => Ok(ended == 1),
             OwnerReply::Stale => Err(Refusal::Stale.into()),
+            // An earlier try may have released it: of a release without a request id only the last ones are remembered.
+            OwnerReply::NotHeld if repeated => {
+                Err(indeterminate(attempt(), "a try whose reply was lost may have released it".into()))
+            }
             OwnerReply::NotHeld => Err(Refusal::NotHeld.into()),
             OwnerReply::Renewed { .. } => Err(indeterminate(attempt(), Box::new(UnexpectedReply))),
         }

@@ -35,11 +35,70 @@ pub(in crate::engine) struct ServerReport {
     pub history: String,
     replicas: u32,
     last_write_failed: bool,
-    /// The first rewrite after the append-only file was switched on is under way.
-    first_rewrite: bool,
+    /// Which run of the server.
+    run: String,
+    aof: AofState,
     info_denied: bool,
     /// None where CONFIG is denied.
     settings: Option<BTreeMap<String, String>>,
+}
+
+/// What the append-only file does.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+enum AofState {
+    #[default]
+    Off,
+    /// Everything is written to it.
+    Written,
+    /// It is being rewritten. If that is the first time since it was switched on, nothing is written until that is done,
+    /// and the server does not show which it is.
+    Rewriting,
+    /// A rewrite waits for another process of the server. Again nobody is told whether it is the first.
+    Scheduled,
+    /// The last rewrite failed.
+    Failed,
+}
+
+impl AofState {
+    fn read(field: impl Fn(&str) -> String) -> Self {
+        if field("aof_rewrite_scheduled") == "1" {
+            Self::Scheduled
+        } else if field("aof_rewrite_in_progress") == "1" {
+            Self::Rewriting
+        } else if field("aof_last_bgrewrite_status") == "err" {
+            Self::Failed
+        } else if field("aof_enabled") == "1" {
+            Self::Written
+        } else {
+            Self::Off
+        }
+    }
+
+    /// Setting, what was found, what is wanted, and what follows; none where everything is written, or the file is off: that
+    /// is a setting.
+    const fn denial(self) -> Option<(&'static str, &'static str, &'static str, &'static str)> {
+        match self {
+            Self::Off | Self::Written => None,
+            Self::Rewriting => Some((
+                "aof_rewrite_in_progress",
+                "1",
+                "0",
+                "The append-only file is being rewritten, perhaps for the first time since it was switched on: wait for it.",
+            )),
+            Self::Scheduled => Some((
+                "aof_rewrite_scheduled",
+                "1",
+                "0",
+                "A rewrite of the append-only file is to come, perhaps the first since it was switched on: wait for it.",
+            )),
+            Self::Failed => Some((
+                "aof_last_bgrewrite_status",
+                "err",
+                "ok",
+                "The last rewrite of the append-only file failed: if it was the first, nothing is written.",
+            )),
+        }
+    }
 }
 
 impl ServerReport {
@@ -58,10 +117,22 @@ impl ServerReport {
             history: field("master_replid").to_owned(),
             replicas: field("connected_slaves").parse().unwrap_or(0),
             last_write_failed: field("aof_last_write_status") == "err",
-            first_rewrite: field("aof_rewrite_in_progress") == "1" && matches!(field("aof_base_size"), "0" | ""),
+            run: field("run_id").to_owned(),
+            aof: AofState::read(|name| field(name).to_owned()),
             info_denied: false,
             settings,
         })
+    }
+
+    /// Takes into account what was read before. A rewrite of a file that was seen to be written is an ordinary one: what is
+    /// new goes to the old file meanwhile.
+    #[must_use]
+    pub fn after(mut self, earlier: &Self) -> Self {
+        let same = self.run == earlier.run && self.history == earlier.history;
+        if same && self.aof == AofState::Rewriting && earlier.aof == AofState::Written {
+            self.aof = AofState::Written;
+        }
+        self
     }
 
     /// What to read in CONFIG.
@@ -99,7 +170,7 @@ impl ServerReport {
             None => found.push(Finding::denies(
                 DENIED,
                 "acl",
-                "CONFIG GET is denied",
+                "CONFIG GET is denied or renamed",
                 "+config|get",
                 "The settings cannot be read, so nothing that depends on them is promised.",
             )),
@@ -117,7 +188,7 @@ impl ServerReport {
             found.push(Finding::denies(
                 DENIED,
                 "acl",
-                "INFO is denied",
+                "INFO is denied or renamed",
                 "+info",
                 "Role and replicas cannot be read, so nothing that depends on them is promised.",
             ));
@@ -134,9 +205,8 @@ impl ServerReport {
             let sentence = "The last write to the append-only file failed: the disk is full or broken.";
             found.push(Finding::denies(DENIED, "aof_last_write_status", "err", "ok", sentence));
         }
-        if self.first_rewrite {
-            let sentence = "The append-only file was switched on and is being written for the first time: wait for it.";
-            found.push(Finding::denies(DENIED, "aof_rewrite_in_progress", "1", "0", sentence));
+        if let Some((setting, value, wanted, sentence)) = self.aof.denial() {
+            found.push(Finding::denies(DENIED, setting, value, wanted, sentence));
         }
         if !self.version.is_empty() {
             let sentence = format!("The server is Redis {}.", self.version);
@@ -202,11 +272,35 @@ mod tests {
             ("connected_slaves:0", "connected_slaves:1"),
             ("aof_last_write_status:ok", "aof_last_write_status:err"),
             ("aof_rewrite_in_progress:0", "aof_rewrite_in_progress:1\r\naof_base_size:0"),
+            ("aof_rewrite_in_progress:0", "aof_rewrite_in_progress:1\r\naof_base_size:89"),
+            ("aof_rewrite_in_progress:0", "aof_rewrite_in_progress:0\r\naof_rewrite_scheduled:1"),
+            ("aof_rewrite_in_progress:0", "aof_rewrite_in_progress:0\r\naof_last_bgrewrite_status:err"),
         ] {
             assert!(denial(&INFO.replace(good, bad), &config(None), false).is_some(), "{bad}");
         }
         let denied = ServerReport::new(None, None).expect("a report");
         assert!(first_denial(&denied.findings(false)).is_some());
+    }
+
+    /// Goal: a rewrite is ordinary only of a file that was seen to be written, by the same run of the same data.
+    #[test]
+    fn a_rewrite_is_ordinary_after_the_file_was_seen_to_be_written() {
+        let read = |info: &str| ServerReport::new(Some(info), Some(&config(None))).expect("a report");
+        let denied = |report: &ServerReport| first_denial(&report.findings(false)).is_some();
+        let info = format!("{INFO}run_id:one\r\naof_enabled:1\r\n");
+        let written = read(&info).after(&ServerReport::default());
+        assert!(!denied(&written));
+        let rewriting = info.replace("in_progress:0", "in_progress:1");
+        let again = read(&rewriting).after(&written);
+        assert!(!denied(&again) && !denied(&read(&rewriting).after(&again)), "an ordinary one, seen twice");
+        assert!(denied(&read(&rewriting).after(&ServerReport::default())), "never seen before");
+        let off = read(&info.replace("aof_enabled:1", "aof_enabled:0"));
+        assert!(denied(&read(&rewriting).after(&off)), "switched off between");
+        assert!(denied(&read(&rewriting.replace("one", "two")).after(&written)), "another run");
+        assert!(denied(&read(&rewriting.replace("abc", "def")).after(&written)), "other data");
+        let scheduled =
+            read(&info.replace("in_progress:0", "in_progress:0\r\naof_rewrite_scheduled:1")).after(&written);
+        assert!(denied(&scheduled) && denied(&read(&rewriting).after(&scheduled)), "a waiting one may be the first");
     }
 
     #[test]

@@ -23,6 +23,8 @@ use super::scripts::Script;
 const BEAT_EVERY: Duration = Duration::from_secs(3);
 /// How often role and settings are read again.
 const VERIFY_EVERY: Duration = Duration::from_secs(30);
+/// The same, while they are too weak: it may be a matter of seconds. So often it is looked whether they are.
+const VERIFY_WEAK_EVERY: Duration = Duration::from_secs(2);
 /// Records in one beat: a script that walks thousands would hold up everybody else.
 const RECORDS_PER_BEAT: usize = 500;
 
@@ -137,12 +139,18 @@ impl WaitRegistry {
     /// Keeps the connection for messages, and reads role and settings again. Ends when the engine is closed.
     pub async fn run_supervisor(self: Arc<Self>, node: Arc<RedisNode>) {
         let mut failures: u32 = 0;
+        let mut verify_at = node.clock.now().plus(VERIFY_EVERY);
         loop {
             let retry = async {
                 if failures > 0 {
                     node.backoff(failures.min(6)).await;
                 } else {
-                    node.clock.sleep_until(node.clock.now().plus(VERIFY_EVERY)).await;
+                    loop {
+                        node.clock.sleep_until(node.clock.now().plus(VERIFY_WEAK_EVERY)).await;
+                        if node.weakness().is_some() || node.clock.now() >= verify_at {
+                            return;
+                        }
+                    }
                 }
             };
             tokio::select! {
@@ -150,6 +158,7 @@ impl WaitRegistry {
                 () = self.disconnected.notified(), if failures == 0 => {}
                 () = retry => {}
             }
+            verify_at = node.clock.now().plus(VERIFY_EVERY);
             let verified = node.verify_again().await.map(drop);
             // Messages may have been missed.
             let beaten = if verified.is_ok() { self.beat_all(&node).await } else { verified };

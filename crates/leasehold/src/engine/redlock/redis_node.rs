@@ -231,9 +231,14 @@ impl RedlockNode {
         let verified = self.usable_connection()?;
         let mut redis = verified.connection.redis.clone();
         let read = crate::engine::redis::connect::read_server(&self.redis, &mut redis).await;
-        if let Err(error) = read {
-            self.drop_verified(&verified);
-            return Err(self.call_error(error));
+        match read {
+            Err(error) => {
+                self.drop_verified(&verified);
+                return Err(self.call_error(error));
+            }
+            // Its data were replaced: it is connected anew, as after a restart.
+            Ok(report) if self.redis.is_other_history(&report) => self.drop_verified(&verified),
+            Ok(_) => {}
         }
         let findings = self.redis.findings();
         let durable = verified.durable && first_denial(&findings).is_none();

@@ -62,6 +62,26 @@ local function known_capacity(key, seen, wanted)
   end
 end
 
+-- Drops places of waiters that are dead or out of patience: they keep nobody out. A part of a long queue, another one each
+-- time. They block nobody, so nobody has to be served.
+local function sweep_queue(key)
+  local queue, most_swept, from = P .. 'q:' .. key, 256, 0
+  local length = call('ZCARD', queue)
+  if length > most_swept then
+    from = micros % (length - most_swept + 1)
+  end
+  local places = call('ZRANGE', queue, int(from), int(from + most_swept - 1), 'WITHSCORES')
+  for at = 1, #places, 2 do
+    local waiter = waiter_at(places[at], places[at + 1])
+    if not waiter then
+      call('ZREM', queue, places[at])
+      mark_changed(key)
+    elseif waiter.patience <= now then
+      leave_queues(waiter) -- its record stays: its process asks what was in the way
+    end
+  end
+end
+
 local blocked
 for at, key in ipairs(claim.keys) do
   local mode, seen = claim.modes[at], look(key)
@@ -85,6 +105,9 @@ elseif wait == 0 then
   reply = held_reply(blocked)
 else
   for _, key in ipairs(claim.keys) do
+    if call('ZCARD', P .. 'q:' .. key) >= most then
+      sweep_queue(key)
+    end
     if call('ZCARD', P .. 'q:' .. key) >= most then
       reply = { 'F', key }
       break

@@ -1,8 +1,9 @@
 -- The fast way: one exclusive name that is free, nobody waits or watches, and there was no earlier try.
 if not KEYS[3] and redis.call('EXISTS', KEYS[1], KEYS[2], '@P@q:' .. KEYS[2], '@P@w') == 0 then
   local token, clock = redis.call('INCR', '@P@t'), redis.call('TIME')
-  if token < 1e15 then -- the counter was lost: the clock goes on where it was
-    token = math.max(token, tonumber(clock[1]) * 1000000 + tonumber(clock[2]))
+  local micros = tonumber(clock[1]) * 1000000 + tonumber(clock[2])
+  if token < micros then -- never behind the clock: the counter may be an older one than it was
+    token = micros
     redis.call('SET', '@P@t', string.format('%d', token))
   end
   local text = token <= 9007199254740991 and string.format('%d', token) or redis.call('GET', '@P@t')

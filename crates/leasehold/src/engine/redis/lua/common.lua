@@ -81,10 +81,11 @@ local function parse_record(handle, raw)
     record.patience, record.since, record.arrival = tonumber(patience), tonumber(since), tonumber(arrival)
     record.instances = instances
   else
-    local token, s, us = string.match(tail, '^(%d+) (%d+) (%d+)$')
+    local token, s, us, from = string.match(tail, '^(%d+) (%d+) (%d+)( ?[%x ]*)$')
     if not us then
       corrupt(P .. 'l:' .. handle)
     end
+    record.grant_tail, record.by, record.number = token .. ' ' .. s .. ' ' .. us, string.match(from, '^ (%x+) (%d+)$')
     record.token = token
     record.granted = tonumber(s) * 1000 + math.ceil(tonumber(us) / 1000)
   end
@@ -101,6 +102,16 @@ local function write_waiter(record)
   call('SET', P .. 'l:' .. record.handle, 'W' .. record.static .. record.tail, 'PX', int(WAITER_MS))
 end
 
+-- Whether the process has sent a later change of this lease: then this one was sent again meanwhile, or given up.
+local function is_late(record, by, number)
+  return by and record.by == by and tonumber(number) < tonumber(record.number)
+end
+
+-- The tail of a lease after this change.
+local function changed_tail(record, by, number)
+  return by and record.grant_tail .. ' ' .. by .. ' ' .. number or record.tail
+end
+
 local function ring_has(handle, secret)
   return call('HGET', P .. 'z', string.sub(handle, 1, 4)) == handle .. secret .. 'R'
 end
@@ -108,8 +119,8 @@ end
 -- A token is text: from 2^53 on Lua cannot count.
 local function next_token()
   local token = call('INCR', P .. 't')
-  if token < 1e15 then -- the counter was lost: the clock goes on where it was
-    token = math.max(token, seconds * 1000000 + micros)
+  if token < seconds * 1000000 + micros then -- never behind the clock: the counter may be an older one than it was
+    token = seconds * 1000000 + micros
     call('SET', P .. 't', int(token))
   elseif token > MAX_SAFE then
     return call('GET', P .. 't')

@@ -1,5 +1,6 @@
--- Somebody watches or lists. ARGV: 16 hex digits, the name of the run if one begins. Ends by time what is over. Returns
--- {run:complete, first number, last number, ms until the next end or -1}.
+-- Somebody watches or lists. KEYS: names that a list found free: they leave the index if they still are. ARGV: 16 hex
+-- digits, the name of the run if one begins. Ends by time what is over. Returns {run:complete, first number, last number, ms
+-- until the next end or -1}.
 if not watch then
   call('DEL', P .. 'ev', P .. 'd', P .. 'i')
   watch = ARGV[1] .. ':0'
@@ -9,6 +10,10 @@ else
   call('PEXPIRE', P .. 'w', '600000')
 end
 serve(reap())
+for _, key in ipairs(KEYS) do
+  serve({ key })
+  mark_changed(key)
+end
 tell()
 for _, key in ipairs({ 'ev', 'd', 'i' }) do
   call('PEXPIRE', P .. key, '1200000')

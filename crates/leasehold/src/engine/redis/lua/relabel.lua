@@ -1,4 +1,4 @@
--- KEYS: the record. ARGV: secret, holder. Returns 1, -1 stale, -2 not held.
+-- KEYS: the record. ARGV: secret, holder, process and number of the change (or none). Returns 1, -1 stale, -2 not held.
 local record = read_record(string.sub(KEYS[1], -32))
 if not record then
   return ring_has(string.sub(KEYS[1], -32), ARGV[1]) and -1 or -2
@@ -10,8 +10,13 @@ if record.state ~= 'L' or not end_of(record) then
   tell()
   return -1
 end
+if is_late(record, ARGV[3], ARGV[4]) then
+  tell()
+  return 1
+end
 local start = string.match(record.static, '^([^\n]*\n)')
-call('SET', KEYS[1], 'L' .. start .. ARGV[2] .. '\n' .. record.wants .. record.tail, 'KEEPTTL')
+local tail = changed_tail(record, ARGV[3], ARGV[4])
+call('SET', KEYS[1], 'L' .. start .. ARGV[2] .. '\n' .. record.wants .. tail, 'KEEPTTL')
 record.holder = ARGV[2]
 add_event('b', record, '')
 tell()

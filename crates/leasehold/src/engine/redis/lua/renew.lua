@@ -1,4 +1,5 @@
--- KEYS: the record. ARGV: secret, ttl or ''. Returns {remaining, cap left or -1}, -1 stale, -2 not held.
+-- KEYS: the record. ARGV: secret, ttl or '', process and number of the change (or none). Returns {remaining, cap left or
+-- -1}, -1 stale, -2 not held.
 local record = read_record(string.sub(KEYS[1], -32))
 if not record then
   return ring_has(string.sub(KEYS[1], -32), ARGV[1]) and -1 or -2
@@ -10,6 +11,10 @@ local before = record.state == 'L' and end_of(record)
 if not before then
   tell()
   return -1
+end
+if is_late(record, ARGV[3], ARGV[4]) then
+  tell()
+  return { math.max(before - up, 0), cap_left(record) }
 end
 local ttl = ARGV[2] ~= '' and tonumber(ARGV[2]) or record.ttl
 local ends = up + ttl
@@ -28,12 +33,13 @@ for at, key in ipairs(record.keys) do
     mark_changed(key) -- the head of the queue looks earlier
   end
 end
-if ttl == record.ttl then
+if ttl == record.ttl and not ARGV[3] then
   call('PEXPIREAT', KEYS[1], int(ends + record.delay + KEEP_MS))
 else
   local start, rest = string.match(record.static, '^(%S+) %d+( .*)$')
   local static = start .. ' ' .. int(ttl) .. rest
-  call('SET', KEYS[1], 'L' .. static .. record.tail, 'PXAT', int(ends + record.delay + KEEP_MS))
+  local tail = changed_tail(record, ARGV[3], ARGV[4])
+  call('SET', KEYS[1], 'L' .. static .. tail, 'PXAT', int(ends + record.delay + KEEP_MS))
 end
 if watch then
   call('ZADD', P .. 'd', int(ends), record.handle)
