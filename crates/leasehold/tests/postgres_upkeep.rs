@@ -384,7 +384,7 @@ async fn more_waiters_than_are_served_at_once_are_all_served() {
     let engine = open(&cluster.url(&database)).await;
     let client = cluster.client(&database).await;
     for round in 0..3 {
-        let wants = ["a", "b", "c"].map(|name| Want::exclusive(name)).to_vec();
+        let wants = ["a", "b", "c"].map(Want::exclusive).to_vec();
         let grant = engine.acquire(Claim::new(wants, TTL, "ada")).await.unwrap();
         let reader = |name: &str| {
             let wants = vec![Want { name: name.into(), mode: Mode::Shared }];
