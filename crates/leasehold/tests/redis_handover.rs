@@ -75,7 +75,8 @@ async fn pairs_per_second() {
                 let mut pairs = 0_u64;
                 while began.elapsed() < span {
                     let want = vec![Want::exclusive(format!("seat-{worker}-{}", pairs % 64))];
-                    let grant = engine.acquire(Claim::new(want, Duration::from_secs(30), "ada")).await.expect("granted");
+                    let grant =
+                        engine.acquire(Claim::new(want, Duration::from_secs(30), "ada")).await.expect("granted");
                     assert!(engine.release(&grant.lease_id).await.expect("released"));
                     pairs += 1;
                 }

@@ -55,4 +55,3 @@ pub(super) fn parse_numbers(text: &ClaimText) -> Vec<u64> {
     let head = text.static_part.lines().next().expect("a head");
     head.split(' ').skip(1).take(3).map(|word| word.parse().expect("a number")).collect()
 }
-
