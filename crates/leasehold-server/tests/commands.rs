@@ -177,9 +177,14 @@ fn engines_shows_the_promises_of_this_build() {
     let site = Site::new();
     let rows = site.ask(&["engines", "--json"]).with_code(0).out;
     let rows: Vec<serde_json::Value> = rows.lines().map(|row| serde_json::from_str(row).expect("a row")).collect();
-    assert_eq!(rows.iter().map(|row| text(row, "engine")).collect::<Vec<_>>(), ["embedded", "remote"]);
+    assert_eq!(
+        rows.iter().map(|row| text(row, "engine")).collect::<Vec<_>>(),
+        ["embedded", "remote", "redis", "redlock", "postgres"]
+    );
     for promise in ["durable", "fencing", "fair", "never_early", "outlives_process"] {
-        assert!(rows.iter().all(|row| row[promise] == true), "{promise}");
+        assert!(rows[..2].iter().all(|row| row[promise] == true), "{promise}");
+        assert!(rows[2..].iter().all(|row| row["never_early"] == false), "they live by a wall clock");
+        assert_eq!(rows[3][promise], promise == "outlives_process", "a majority promises {promise}");
     }
     let table = site.ask(&["engines"]).with_code(0).out;
     assert!(
@@ -192,7 +197,9 @@ fn engines_shows_the_promises_of_this_build() {
 fn help_shows_how_to_begin_and_every_command_an_example() {
     let site = Site::new();
     assert!(site.ask(&["--help"]).with_code(0).out.contains("Thirty seconds"));
-    for command in ["acquire", "renew", "release", "run", "ls", "inspect", "revoke", "engines", "bench"] {
+    for command in
+        ["acquire", "renew", "release", "run", "ls", "inspect", "revoke", "engines", "doctor", "migrate", "bench"]
+    {
         assert!(site.ask(&[command, "--help"]).with_code(0).out.contains("Example:"), "{command}");
     }
 }
