@@ -90,7 +90,7 @@ pub(super) enum OperationKind {
     },
 }
 
-/// What the server decided about one operation. The letters are those of `layout_1.sql`.
+/// What the server decided about one operation. The letters are those of `layout_1/batch.sql`.
 #[derive(Clone, Debug)]
 pub(super) struct Verdict {
     pub word: u8,

@@ -35,7 +35,7 @@
 //!
 //! # Files, in reading order
 //!
-//! `layout_1.sql` (tables and functions: this is where grants are decided), `schema`, `options`, `ids`, `statements`,
+//! `layout_1/` (tables and functions in SQL: this is where grants are decided), `schema`, `options`, `ids`, `statements`,
 //! `sql_error`, `verify`, `connection`, `batch`, `writer` (callers become batches), `shared` (retries), `short_wait`,
 //! `acquire_task`, `wait_registry`, `wait_task`, `listener`, `view`, `watch`, `maintenance`, `examine`, `open`.
 

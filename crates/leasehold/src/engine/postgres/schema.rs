@@ -15,7 +15,13 @@ use crate::error::Error;
 /// The layout that this version makes and uses.
 pub(crate) const LAYOUT: i32 = 1;
 
-const LAYOUT_1: &str = include_str!("layout_1.sql");
+const LAYOUT_1: &str = concat!(
+    include_str!("layout_1/tables.sql"),
+    include_str!("layout_1/names_and_queues.sql"),
+    include_str!("layout_1/batch.sql"),
+    include_str!("layout_1/waiting.sql"),
+    include_str!("layout_1/operate.sql"),
+);
 
 const SAFE: &str = "SECURITY DEFINER SET search_path = pg_catalog, pg_temp";
 const BY_KEY: &str = "SET enable_seqscan = off SET enable_hashjoin = off SET enable_mergejoin = off SET jit = off \
