@@ -11,7 +11,7 @@ use std::time::{Duration, Instant};
 
 use leasehold::clock::SystemClock;
 use leasehold::engine::redis::{PROFILE, RedisEngine, RedisOptions};
-use leasehold::engine::{Claim, Engine, Promise, Want};
+use leasehold::engine::{Claim, Engine, Mode, Promise, Query, Want};
 use leasehold::{Error, Leasehold};
 use leasehold_harness::free_port;
 use leasehold_harness::redis::{DURABLE, RedisServer};
@@ -111,6 +111,47 @@ async fn missing_permissions_show_at_open() {
         let error = open(&url(user)).await.expect_err("it does not open");
         assert!(matches!(error, Error::Invalid(_)) && error.to_string().contains("ACL"), "{user}: {error:?}");
     }
+}
+
+/// Goal: the user that the documentation makes may do all that the engine does.
+/// Method: its own line; every verb, a waiter, a list and a watch; the server denied nothing.
+#[tokio::test]
+async fn the_documented_permissions_are_enough() {
+    let page = include_str!("../../../docs/engines/redis.md");
+    let line = page.lines().find(|line| line.starts_with("ACL SETUSER app")).expect("the page has the line");
+    let server = RedisServer::start(DURABLE);
+    let words: Vec<&str> = line.split(' ').map(|word| if word == ">PASSWORD" { ">pw" } else { word }).collect();
+    assert_eq!(server.command(&words).trim(), "OK");
+    let engine = open(&format!("redis://app:pw@127.0.0.1:{}?preset=python-redis-lock", server.port())).await;
+    let engine = engine.expect("it opens");
+    assert!(engine.promises().fencing);
+    let mut watch = engine.watch(None).await.expect("watched");
+    watch.next().await.expect("a watch begins");
+    let seat = engine.acquire(claim("seat")).await.expect("granted");
+    let waiting = {
+        let engine = engine.clone();
+        tokio::spawn(async move { engine.acquire(Claim { wait: Duration::from_secs(20), ..claim("seat") }).await })
+    };
+    let begun = Instant::now();
+    while engine.inspect("seat").await.expect("a look").is_none_or(|seen| seen.queue_len == 0) {
+        assert!(begun.elapsed() < Duration::from_secs(10), "nobody waits");
+        tokio::time::sleep(Duration::from_millis(5)).await;
+    }
+    engine.renew(&seat.lease_id, Some(Duration::from_secs(20))).await.expect("renewed");
+    engine.relabel(&seat.lease_id, "ada at 10.0.0.7").await.expect("relabelled");
+    engine.release(&seat.lease_id).await.expect("released");
+    waiting.await.expect("no panic").expect("granted");
+    for mode in [Mode::Shared, Mode::Permits { count: 1, capacity: 2 }] {
+        let want = Want { name: format!("{mode:?}"), mode };
+        let grant = engine.acquire(Claim { wants: vec![want], ..claim("crowd") }).await.expect("granted");
+        engine.release(&grant.lease_id).await.expect("released");
+    }
+    assert_eq!(engine.list(Query { prefix: String::new(), after: None, limit: 9 }).await.expect("listed").len(), 1);
+    engine.raise_floor(None).await.expect("a floor");
+    assert_eq!(engine.revoke("seat", "a drill").await.expect("revoked"), 1);
+    watch.next().await.expect("events");
+    engine.close().await.expect("closed");
+    assert_eq!(server.command(&["ACL", "LOG"]).trim(), "", "something was denied");
 }
 
 /// Goal: whatever is wrong with a server, one sentence says so in time, and no password is in it.

@@ -13,7 +13,7 @@ use tokio::task::JoinSet;
 
 use super::disk::Disk;
 use super::handoff_report::HandoffReport;
-use super::latency::{LatencyHistogram, ratio};
+use super::latency::LatencyHistogram;
 use super::pair_load::{self, LEASE_TTL, WARM_UP_TIME};
 use super::progress;
 use super::stop_signal::StopSignal;
@@ -81,20 +81,7 @@ pub async fn run(
     measure_round_trips(engine, &mut round_trips).await?;
     bar.finish_and_clear();
     let handoffs = lock(&state.handoffs).clone();
-    let (fdatasync_us, round_trip_us, handoff_us) = (probe.latency()?, round_trips.summary(), handoffs.summary());
-    fdatasync_us.warn_if_unsteady();
-    Ok(HandoffReport {
-        url,
-        fs: disk.fs.clone(),
-        waiters,
-        seconds: ratio(elapsed.as_secs_f64(), 1.0),
-        handoffs: handoffs.count(),
-        handoff_us,
-        round_trip_us,
-        fdatasync_us,
-        ratio_p50: ratio(handoff_us.p50, fdatasync_us.p50 + round_trip_us.p50),
-        ratio_p99: ratio(handoff_us.p99, fdatasync_us.p99 + round_trip_us.p99),
-    })
+    Ok(HandoffReport::new(url, disk.fs.clone(), waiters, (&handoffs, elapsed), &round_trips, probe.latency()?))
 }
 
 /// One half of the baseline: looks at a name that nobody has.

@@ -1,29 +1,58 @@
 //! The figures of `bench --handoff`.
 
+use std::time::Duration;
+
 use serde::Serialize;
 
 use super::disk::FdatasyncLatency;
-use super::latency::LatencySummary;
+use super::latency::{LatencyHistogram, LatencySummary, ratio};
 use super::pairs_report::format_micros;
 use leasehold_support::output::{self, Table};
 
 /// Figures of `--handoff`.
 #[derive(Debug, Serialize)]
 pub struct HandoffReport {
-    pub url: String,
-    pub fs: String,
-    pub waiters: usize,
-    pub seconds: f64,
-    pub handoffs: u64,
+    url: String,
+    fs: String,
+    waiters: usize,
+    seconds: f64,
+    handoffs: u64,
     /// From sending a release to receiving the next grant.
-    pub handoff_us: LatencySummary,
+    handoff_us: LatencySummary,
     /// One request that changes nothing, before and after the load.
-    pub round_trip_us: LatencySummary,
-    pub fdatasync_us: FdatasyncLatency,
+    round_trip_us: LatencySummary,
+    fdatasync_us: FdatasyncLatency,
     /// The p50 of a handoff, divided by the sum of the p50 of one fdatasync and of one round trip.
-    pub ratio_p50: f64,
+    ratio_p50: f64,
     /// The same with p99.
-    pub ratio_p99: f64,
+    ratio_p99: f64,
+}
+
+impl HandoffReport {
+    /// The report of a load of so many waiters, between two halves of the baseline.
+    pub fn new(
+        url: String,
+        fs: String,
+        waiters: usize,
+        (handoffs, elapsed): (&LatencyHistogram, Duration),
+        round_trips: &LatencyHistogram,
+        fdatasync_us: FdatasyncLatency,
+    ) -> Self {
+        let (round_trip_us, handoff_us) = (round_trips.summary(), handoffs.summary());
+        fdatasync_us.warn_if_unsteady();
+        Self {
+            url,
+            fs,
+            waiters,
+            seconds: ratio(elapsed.as_secs_f64(), 1.0),
+            handoffs: handoffs.count(),
+            handoff_us,
+            round_trip_us,
+            fdatasync_us,
+            ratio_p50: ratio(handoff_us.p50, fdatasync_us.p50 + round_trip_us.p50),
+            ratio_p99: ratio(handoff_us.p99, fdatasync_us.p99 + round_trip_us.p99),
+        }
+    }
 }
 
 /// Prints the figures as text.

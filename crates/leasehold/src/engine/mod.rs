@@ -40,6 +40,8 @@ pub mod redis;
 pub mod redlock;
 #[cfg(feature = "remote")]
 pub mod remote;
+#[cfg(any(feature = "redis", feature = "remote"))]
+pub(crate) mod url_text;
 mod watch;
 
 /// Every engine of this build, in the order in which they are shown.

@@ -15,7 +15,7 @@ use super::pairs::{MAX_SILENT_TICKS, TICK_INTERVAL};
 use super::resp_codec::RespReply;
 use crate::bench::disk::{Disk, DiskProbe};
 use crate::bench::handoff_report::HandoffReport;
-use crate::bench::latency::{LatencyHistogram, ratio};
+use crate::bench::latency::LatencyHistogram;
 use crate::bench::pair_load;
 use crate::bench::progress;
 use crate::bench::stop_signal::StopSignal;
@@ -50,20 +50,8 @@ pub fn run(
     bar.set_message("measuring the disk and the round trip again");
     measure_baseline(&mut probe, address, &mut round_trips)?;
     bar.finish_and_clear();
-    let (fdatasync_us, round_trip_us, handoff_us) = (probe.latency()?, round_trips.summary(), handoffs.summary());
-    fdatasync_us.warn_if_unsteady();
-    Ok(HandoffReport {
-        url: address.display_url.clone(),
-        fs: disk.fs.clone(),
-        waiters,
-        seconds: ratio(elapsed.as_secs_f64(), 1.0),
-        handoffs: handoffs.count(),
-        handoff_us,
-        round_trip_us,
-        fdatasync_us,
-        ratio_p50: ratio(handoff_us.p50, fdatasync_us.p50 + round_trip_us.p50),
-        ratio_p99: ratio(handoff_us.p99, fdatasync_us.p99 + round_trip_us.p99),
-    })
+    let url = address.display_url.clone();
+    Ok(HandoffReport::new(url, disk.fs.clone(), waiters, (&handoffs, elapsed), &round_trips, probe.latency()?))
 }
 
 /// One half of the baseline, fdatasync and round trip, while no client waits.

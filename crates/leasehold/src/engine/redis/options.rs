@@ -11,6 +11,7 @@ use leasehold_core::Limits;
 
 use super::scripts::Layout;
 use crate::clock::{Clock, SystemClock};
+use crate::engine::url_text::decode_percent;
 use crate::error::Error;
 
 const REDIS_PORT: u16 = 6379;
@@ -220,24 +221,6 @@ fn read_login(login: &str) -> Result<(Option<String>, Option<String>), Error> {
         |text| decode_percent(text).ok_or_else(|| invalid("the login in the url has a % that stands for nothing"));
     let some = |text: String| Some(text).filter(|text| !text.is_empty());
     Ok((some(plain(user)?), some(plain(password)?)))
-}
-
-/// Percent signs taken away; none where they stand for nothing.
-fn decode_percent(text: &str) -> Option<String> {
-    let mut bytes = Vec::with_capacity(text.len());
-    let mut rest = text.as_bytes();
-    while let Some((first, after)) = rest.split_first() {
-        rest = after;
-        if *first != b'%' {
-            bytes.push(*first);
-            continue;
-        }
-        let (digits, after) = rest.split_at_checked(2)?;
-        let digits = std::str::from_utf8(digits).ok().filter(|d| d.bytes().all(|b| b.is_ascii_hexdigit()))?;
-        bytes.push(u8::from_str_radix(digits, 16).ok()?);
-        rest = after;
-    }
-    String::from_utf8(bytes).ok()
 }
 
 #[cfg(test)]

@@ -6,6 +6,7 @@
 use std::fmt;
 use std::path::PathBuf;
 
+use crate::engine::url_text::decode_percent;
 use crate::error::Error;
 
 /// The port where no port is said.
@@ -123,7 +124,7 @@ fn key(user: &str) -> Result<Option<String>, Error> {
     if !matches!(name, "" | "default") {
         return Err(invalid("there are no user names, only keys, as in leasehold://:KEY@host:7401"));
     }
-    let key = decoded(key).ok_or_else(|| invalid("the key in the url has a % that stands for nothing"))?;
+    let key = decode_percent(key).ok_or_else(|| invalid("the key in the url has a % that stands for nothing"))?;
     Ok(Some(key).filter(|key| !key.is_empty()))
 }
 
@@ -131,7 +132,7 @@ fn tls(query: &str) -> Result<Tls, Error> {
     let (mut ca, mut cert, mut private) = (None, None, None);
     for option in query.split('&').filter(|option| !option.is_empty()) {
         let (name, value) = option.split_once('=').unwrap_or((option, ""));
-        let file = decoded(value).filter(|file| !file.is_empty()).map(PathBuf::from);
+        let file = decode_percent(value).filter(|file| !file.is_empty()).map(PathBuf::from);
         let Some(file) = file else { return Err(invalid("an option of the url names no file")) };
         match name {
             "ca" => ca = Some(file),
@@ -146,24 +147,6 @@ fn tls(query: &str) -> Result<Tls, Error> {
         _ => return Err(invalid("cert= and key= belong together")),
     };
     Ok(Tls { ca, client })
-}
-
-/// Percent signs taken away; none where they stand for nothing.
-fn decoded(text: &str) -> Option<String> {
-    let mut bytes = Vec::with_capacity(text.len());
-    let mut rest = text.as_bytes();
-    while let Some((first, after)) = rest.split_first() {
-        rest = after;
-        if *first != b'%' {
-            bytes.push(*first);
-            continue;
-        }
-        let (digits, after) = rest.split_at_checked(2)?;
-        let digits = std::str::from_utf8(digits).ok().filter(|d| d.bytes().all(|b| b.is_ascii_hexdigit()))?;
-        bytes.push(u8::from_str_radix(digits, 16).ok()?);
-        rest = after;
-    }
-    String::from_utf8(bytes).ok()
 }
 
 #[cfg(test)]
