@@ -15,13 +15,16 @@ use std::time::{Duration, Instant};
 use leasehold::engine::{Claim, Engine as _, Want};
 use leasehold_harness::postgres::Cluster;
 use leasehold_harness::proxy::Proxy;
-use leasehold_torture::history::{History, OpKind, OpOutcome};
+use leasehold_torture::history::{History, OpKind, OpOutcome, Recorded};
 use leasehold_torture::invariant::{believed, check_all, token_order, token_unique};
 use recorder::{Recorder, from_environment, open_engine, sleep_millis};
 
 /// Engines, and clients of each.
 const ENGINES: u64 = 3;
 const CLIENTS: u64 = 4;
+/// A run goes on until so much happened, even on a slow machine, but not for ever.
+const MIN_GRANTS: usize = 80;
+const MAX_RUN: Duration = Duration::from_secs(60);
 
 /// Clients race for as long as it is asked for, while `fault` runs again and again. Returns what happened.
 async fn run_clients(cluster: &Cluster, database: &str, port: u16, fault: impl AsyncFn()) -> History {
@@ -33,8 +36,8 @@ async fn run_clients(cluster: &Cluster, database: &str, port: u16, fault: impl A
             clients.push(tokio::spawn(recorder.clone().run_client(opened.clone(), engine * CLIENTS + client)));
         }
     }
-    let end = Instant::now() + Duration::from_secs(from_environment("LEASEHOLD_HISTORY_SECONDS", 4));
-    while Instant::now() < end {
+    let (began, span) = (Instant::now(), Duration::from_secs(from_environment("LEASEHOLD_HISTORY_SECONDS", 4)));
+    while began.elapsed() < span || (recorder.count_grants() < MIN_GRANTS && began.elapsed() < MAX_RUN) {
         fault().await;
     }
     recorder.stop();
@@ -85,9 +88,18 @@ fn count(history: &History) -> Counts {
 }
 
 fn assert_lawful(history: &History) -> Counts {
-    assert_eq!(check_all(history), Ok(()));
+    if let Err((law, why)) = check_all(history) {
+        let about = |fact: &&Recorded| match fact {
+            Recorded::Granted { token, .. } | Recorded::Ended { token, .. } | Recorded::Renewed { token, .. } => {
+                why.contains(&token.to_string())
+            }
+            _ => false,
+        };
+        panic!("{law}: {why}\n{:#?}", history.facts.iter().filter(about).collect::<Vec<_>>());
+    }
     let counts = count(history);
-    assert!(counts.grants > 30 && counts.waited > 10 && counts.renewals > 5 && counts.refused > 0, "{counts:?}");
+    assert!(counts.grants >= MIN_GRANTS, "{counts:?}");
+    assert!(counts.waited > 10 && counts.renewals > 5 && counts.refused > 0, "{counts:?}");
     counts
 }
 
@@ -152,7 +164,7 @@ async fn lost_replies_break_no_law() {
     let proxy = Proxy::start(cluster.port());
     let losses = AtomicUsize::new(0);
     let history = run_clients(&cluster, &database, proxy.port(), async || {
-        sleep_millis(120).await;
+        sleep_millis(250).await;
         let requests = losses.fetch_add(1, Ordering::SeqCst) % 3 == 2;
         if requests {
             proxy.swallow_requests(true)

@@ -45,6 +45,11 @@ impl Recorder {
         self.stopped.store(true, Ordering::SeqCst);
     }
 
+    pub fn count_grants(&self) -> usize {
+        let ops = self.ops.lock().expect("nobody panics with it");
+        ops.iter().filter(|op| matches!(op.outcome, OpOutcome::Granted { .. })).count()
+    }
+
     pub fn take_ops(&self) -> Vec<Op> {
         std::mem::take(&mut self.ops.lock().expect("nobody panics with it"))
     }
