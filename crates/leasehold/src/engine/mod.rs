@@ -25,6 +25,8 @@ pub use finding::{EngineProfile, Finding, FindingKind, NotAPromise, Promise};
 pub use keys::{Key, Keys, Push};
 pub use watch::{Event, EventId, EventKind, Seen, Watch, Watching};
 
+#[cfg(any(feature = "redis", feature = "remote"))]
+pub(crate) mod acquire_future;
 pub mod admission;
 #[cfg(any(feature = "postgres", feature = "redis", feature = "remote"))]
 pub(crate) mod clock_offset;
