@@ -85,8 +85,11 @@ fn a_replica_is_refused() {
 /// Method: loading is slowed down, a tenth of a second for every hundred keys.
 #[test]
 fn a_loading_server_is_away() {
-    let slow: Vec<&str> =
-        DURABLE.iter().copied().chain(["--key-load-delay 1000", "--loading-process-events-interval-bytes 1024"]).collect();
+    let slow: Vec<&str> = DURABLE
+        .iter()
+        .copied()
+        .chain(["--key-load-delay 1000", "--loading-process-events-interval-bytes 1024"])
+        .collect();
     let server = RedisServer::start(&slow);
     server.command(&["EVAL", "for i = 1, 15000 do redis.call('SET', 'k' .. i, 'v') end", "0"]);
     server.kill();

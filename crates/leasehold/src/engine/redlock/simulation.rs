@@ -338,10 +338,6 @@ fn every_missing_rule_is_noticed() {
         ("a majority that is none", Plant { small_quorum: true, ..Plant::default() }),
         ("no quarantine", Plant { flaws: NodeFlaws { no_quarantine: true, ..flaws }, ..Plant::default() }),
         (
-            "renewals without numbers",
-            Plant { flaws: NodeFlaws { no_change_numbers: true, ..flaws }, ..Plant::default() },
-        ),
-        (
             "a quarantine of the own ttl",
             Plant { flaws: NodeFlaws { quarantine_by_own_ttl: true, ..flaws }, ..Plant::default() },
         ),
@@ -378,6 +374,34 @@ fn a_joined_lease_cannot_be_abandoned() {
         assert!(keeps_a_joined_lease(seed, Plant::default()), "seed {seed}");
         assert!(!keeps_a_joined_lease(seed, plant), "seed {seed}: the missing mark was not noticed");
     }
+}
+
+/// Whether a lease is still held after an earlier renewal, for a shorter time, has arrived late.
+fn survives_a_late_renewal(seed: u64, plant: Plant) -> bool {
+    simulate(async move {
+        let world = World::new(seed, 5, 2, plant);
+        let claim = Claim::new(vec![Want::exclusive(KEY)], Duration::from_secs(2), "ada");
+        let grant = world.acquire(0, claim.clone()).await.expect("it is granted");
+        let lease = LeaseKeys::from_id(&grant.lease_id).expect("an id of ours");
+        world.servers.iter().for_each(|server| server.set_network(1500, 0, 0));
+        // Nobody knows what came of it.
+        let _ = world.clients[0].renew(lease.clone(), Some(300)).await;
+        world.servers.iter().for_each(|server| server.set_network(5, 0, 0));
+        world.clients[0].renew(lease, Some(2900)).await.expect("a majority answers");
+        world.pass(2000).await;
+        world.acquire(1, claim).await.is_err()
+    })
+}
+
+/// Goal: a renewal that arrives late does not end the lease under its holder. Method: with numbers, and without.
+#[test]
+fn a_late_renewal_ends_no_lease() {
+    let plant = Plant { flaws: NodeFlaws { no_change_numbers: true, ..NodeFlaws::default() }, ..Plant::default() };
+    for seed in 1..=100 {
+        assert!(survives_a_late_renewal(seed, Plant::default()), "seed {seed}");
+    }
+    let noticed = (1..=100).filter(|seed| !survives_a_late_renewal(*seed, plant)).count();
+    assert!(noticed > 90, "missing numbers are noticed with {noticed} of 100 seeds");
 }
 
 /// How many nodes are still locked when a failed acquire of a long lease should have been undone.
