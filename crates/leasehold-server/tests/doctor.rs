@@ -109,7 +109,7 @@ fn clocks_are_compared_on_every_engine() {
         assert!((-121_000.0..-119_000.0).contains(&millis), "{found}");
     }
     // A directory needs no other clock, and says so.
-    let report = site.ask(&["doctor", "--json"]).with_code(0).json();
+    let report = Site::new().ask(&["doctor", "--json"]).with_code(0).json();
     let clock =
         report["findings"].as_array().expect("a list").iter().find(|f| f["setting"] == "clock").expect("a note");
     assert_eq!((&clock["kind"], text(clock, "found")), (&"note".into(), "CLOCK_BOOTTIME of this machine"));
