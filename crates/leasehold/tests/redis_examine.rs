@@ -110,9 +110,9 @@ async fn other_lock_clients_are_seen() {
         .map(|finding| (finding.kind == FindingKind::Warning, finding.found.as_str()))
         .collect();
     let expected = [
-        (false, "redis-py, node-redlock or the like: 1 keys, seat"),
-        (true, "python-redis-lock: 1 keys, lock:row"),
-        (true, "Redisson: 1 keys, cart"),
+        (false, "redis-py, node-redlock or the like: 1 key, seat"),
+        (true, "python-redis-lock: 1 key, lock:row"),
+        (true, "Redisson: 1 key, cart"),
     ];
     assert_eq!(seen, expected);
     let shown = format!("{findings:?}");

@@ -99,7 +99,8 @@ pub(super) fn foreign_lock_findings(keys: &[ForeignKey], own_prefix: &str) -> Ve
     let finding = |((client, excludes), keys): ((LockClient, bool), Vec<&str>)| {
         let shown: Vec<&str> = keys.iter().take(KEYS_SHOWN).map(|key| cut(key)).collect();
         let more = if keys.len() > KEYS_SHOWN { ", …" } else { "" };
-        let found = format!("{}: {} keys, {}{more}", client.name(), keys.len(), shown.join(", "));
+        let count = if keys.len() == 1 { "1 key".to_owned() } else { format!("{} keys", keys.len()) };
+        let found = format!("{}: {count}, {}{more}", client.name(), shown.join(", "));
         match (client, excludes, client.prefix()) {
             (LockClient::Redisson, true, _) => Finding::warning(
                 "other lock clients",
