@@ -130,7 +130,6 @@ async fn other_lock_clients_are_seen() {
 #[tokio::test]
 async fn a_full_server_is_only_sampled() {
     let server = RedisServer::start(&[]);
-    server.command(&["DEBUG", "POPULATE", "1"]);
     server.command(&["EVAL", "for i = 1, 50000 do redis.call('SET', 'k' .. i, 'v', 'PX', 600000) end", "0"]);
     let engine = open(&server.url()).await;
     server.command(&["CONFIG", "RESETSTAT"]);
