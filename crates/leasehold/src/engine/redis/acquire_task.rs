@@ -108,7 +108,7 @@ impl AcquireTask {
             // A claim that does not wait may still join an earlier try of its request that does.
             let waits = wait_ms > 0 || !self.anonymous;
             let ticket = waits.then(|| self.shared.registry.register(&self.text.handle, &self.text.fingerprint));
-            let tried = self.try_once(wait_ms).await;
+            let tried = self.try_once(wait_ms, round == 0).await;
             let failed = match tried {
                 Ok(reply) => match self.act_on(reply, ticket, patience, to).await {
                     Step::Done(answer) => return answer,
@@ -138,16 +138,14 @@ impl AcquireTask {
         unreachable!("the rounds end by time")
     }
 
-    async fn try_once(&self, wait_ms: u64) -> Result<ClaimReply, CallError> {
+    /// The first try may share its call with other callers.
+    async fn try_once(&self, wait_ms: u64, first: bool) -> Result<ClaimReply, CallError> {
         let limit = self.shared.node.options.limits.waiters_per_resource;
         let (keys, args) = self.text.acquire(wait_ms, &self.shared.node.instance, limit);
-        self.ask(Script::Acquire, keys, args).await
-    }
-
-    async fn ask(&self, script: Script, keys: Vec<String>, args: Vec<String>) -> Result<ClaimReply, CallError> {
-        let call = ScriptCall { script, slot: slot_of(&self.text.handle), keys, args };
-        let value = self.shared.node.run_script(&call).await?;
-        claim_reply(&value).map_err(|odd| CallError::Unknown(Box::new(odd)))
+        let call = ScriptCall { script: Script::Acquire, slot: slot_of(&self.text.handle), keys, args };
+        let value =
+            if first { self.shared.gatherer.run_script(&call).await } else { self.shared.node.run_script(&call).await };
+        claim_reply(&value?).map_err(|odd| CallError::Unknown(Box::new(odd)))
     }
 
     /// Why it failed, and until when it is tried again; or the error, if it is final.
@@ -361,7 +359,10 @@ impl AcquireTask {
             self.text.secret.clone(),
             ban_ms.to_string(),
         ];
-        self.ask(Script::Leave, vec![record_key(&self.text.handle)], args).await
+        let keys = vec![record_key(&self.text.handle)];
+        let call = ScriptCall { script: Script::Leave, slot: slot_of(&self.text.handle), keys, args };
+        let value = self.shared.node.run_script(&call).await?;
+        claim_reply(&value).map_err(|odd| CallError::Unknown(Box::new(odd)))
     }
 
     /// The caller of a waiting claim is gone.

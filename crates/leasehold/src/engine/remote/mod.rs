@@ -65,6 +65,8 @@ use connect::Connector;
 use connection_pool::{CLOSED, ConnectionPool, RetryPolicy};
 use decode::UnexpectedReply;
 pub use options::{Options, Tls};
+#[cfg(feature = "tls")]
+pub(in crate::engine) use tls::TlsFailure;
 use watch::RemoteWatcher;
 
 const ENGINE: &str = "remote";
