@@ -150,6 +150,8 @@ async fn the_documented_permissions_are_enough() {
     engine.raise_floor(None).await.expect("a floor");
     assert_eq!(engine.revoke("seat", "a drill").await.expect("revoked"), 1);
     watch.next().await.expect("events");
+    let findings = engine.examine().await.expect("examined");
+    assert!(!findings.iter().any(|finding| finding.found.contains("denied")), "{findings:?}");
     engine.close().await.expect("closed");
     assert_eq!(server.command(&["ACL", "LOG"]).trim(), "", "something was denied");
 }

@@ -91,7 +91,8 @@ pub(super) fn read_connect_error(error: &RedisError, at: &str) -> CallError {
         (ErrorKind::InvalidClientConfig, _) => CallError::Decided(Error::Invalid(
             "this build speaks no TLS: build leasehold with the feature `tls`".into(),
         )),
-        (_, Some(_)) => CallError::Busy(format!("{at} is not ready ({detail})").into()),
+        (_, Some("LOADING")) => CallError::Busy(format!("{at} is loading its data").into()),
+        (_, Some(code)) => CallError::Busy(format!("{at} is not ready ({code} {detail})").into()),
         _ => CallError::NoEffect(format!("{at} does not answer: {}", plain_cause(error)).into()),
     }
 }

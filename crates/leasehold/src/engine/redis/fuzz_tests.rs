@@ -281,9 +281,6 @@ impl Trial<'_> {
         let (keys, args) = text.acquire(text.wait_ms, &instance, 10_000);
         let redis = claim_reply(&self.run_gathered(Script::Acquire, keys, args)).expect("acquire answers");
         let settled = self.settled;
-        // The book is told the time, the scripts find out by themselves. A book that is told late counts a holder whose
-        // time is over against a claim that would fit beside the waiters once they are served.
-        while self.apply(Command::Tick { budget: 64 }) == Reply::Ticked(true) {}
         let core_wants = wants(&claim);
         let command = Command::Acquire(acquire(&claim, &core_wants, None, WaiterId(id), secret));
         let book = self.apply(command);

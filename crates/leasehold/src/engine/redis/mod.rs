@@ -50,6 +50,8 @@ pub(in crate::engine) mod connect;
 pub(in crate::engine) mod decode;
 mod engine;
 pub(in crate::engine) mod errors;
+pub(in crate::engine) mod examine;
+mod foreign_locks;
 #[cfg(test)]
 mod fuzz_support;
 #[cfg(test)]
