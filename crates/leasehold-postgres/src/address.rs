@@ -6,10 +6,13 @@ use std::fmt;
 use std::str::FromStr as _;
 use std::time::Duration;
 
-use tokio_postgres::config::TargetSessionAttrs;
+use tokio_postgres::config::{Host, TargetSessionAttrs};
 use tokio_postgres::{Client, Config, Connection, Error, Socket};
 
 use crate::tls::{PostgresTls, PostgresTlsStream, TlsRequest};
+
+/// Where PostgreSQL listens if nobody says otherwise.
+const DEFAULT_PORT: u16 = 5432;
 
 /// How long connecting may take, and how soon a dead connection is noticed.
 #[derive(Clone, Copy, Debug)]
@@ -63,6 +66,21 @@ impl DatabaseAddress {
     #[must_use]
     pub fn config(&self) -> &Config {
         &self.config
+    }
+
+    /// Where it is, for people: every host and port, and nothing that is secret.
+    #[must_use]
+    pub fn places(&self) -> String {
+        let ports = self.config.get_ports();
+        let place = |(at, host): (usize, &Host)| {
+            let host = match host {
+                Host::Tcp(name) => name.clone(),
+                Host::Unix(path) => path.display().to_string(),
+            };
+            let port = ports.get(at).or_else(|| ports.first()).copied().unwrap_or(DEFAULT_PORT);
+            format!("{host}:{port}")
+        };
+        self.config.get_hosts().iter().enumerate().map(place).collect::<Vec<_>>().join(",")
     }
 
     /// With several hosts in the address: connects to the one that takes writes.
@@ -123,5 +141,24 @@ impl DatabaseAddress {
         &self,
     ) -> Result<(Client, Connection<Socket, PostgresTlsStream<Socket>>), Error> {
         self.config.connect(self.tls.clone()).await
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Goal: people are told where it is, and no secret.
+    #[test]
+    fn places_are_hosts_and_ports() {
+        let span = Duration::from_secs(1);
+        let times = ConnectTimes { connect_timeout: span, tcp_user_timeout: span, keepalives_idle: span };
+        for (url, places) in [
+            ("postgres://ada:hunter2@127.0.0.1/x", "127.0.0.1:5432"),
+            ("postgres://ada@db:5999/x", "db:5999"),
+            ("postgres://ada@one:1,two:2/x", "one:1,two:2"),
+        ] {
+            assert_eq!(DatabaseAddress::from_url(url, "test", times).expect("an address").places(), places);
+        }
     }
 }

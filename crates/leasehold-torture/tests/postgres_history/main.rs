@@ -6,18 +6,20 @@
 
 mod facts;
 mod planted;
+#[path = "../support/recorder.rs"]
 mod recorder;
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::{Duration, Instant};
 
+use leasehold::engine::postgres::{PostgresEngine, PostgresEngineOptions};
 use leasehold::engine::{Claim, Engine as _, Want};
 use leasehold_harness::postgres::Cluster;
 use leasehold_harness::proxy::Proxy;
 use leasehold_torture::history::{History, OpKind, OpOutcome, Recorded};
 use leasehold_torture::invariant::{believed, check_all, token_order, token_unique};
-use recorder::{Recorder, from_environment, open_engine, sleep_millis};
+use recorder::{Recorder, from_environment, sleep_millis};
 
 /// Engines, and clients of each.
 const ENGINES: u64 = 3;
@@ -25,6 +27,10 @@ const CLIENTS: u64 = 4;
 /// A run goes on until so much happened, even on a slow machine, but not for ever.
 const MIN_GRANTS: usize = 80;
 const MAX_RUN: Duration = Duration::from_secs(60);
+
+async fn open_engine(url: &str) -> Arc<PostgresEngine> {
+    PostgresEngine::open(PostgresEngineOptions::from_url(url).expect("a url")).await.expect("it opens")
+}
 
 /// Clients race for as long as it is asked for, while `fault` runs again and again. Returns what happened.
 async fn run_clients(cluster: &Cluster, database: &str, port: u16, fault: impl AsyncFn()) -> History {
@@ -195,12 +201,12 @@ async fn a_stepped_clock_breaks_exclusion_and_not_the_order() {
     cluster.execute(&database, step).await;
     let recorder = Recorder::new();
     let claim = || Claim::new(vec![Want::exclusive("seat")], Duration::from_secs(60), "");
-    recorder.acquire(&engine, 1, claim()).await.expect("granted");
+    recorder.acquire(&*engine, 1, claim()).await.expect("granted");
     cluster.execute(&database, "UPDATE public.step SET us = 61000000").await;
-    recorder.acquire(&engine, 2, claim()).await.expect("granted, early");
+    recorder.acquire(&*engine, 2, claim()).await.expect("granted, early");
     cluster.execute(&database, "UPDATE public.step SET us = -61000000").await;
     let grant =
-        recorder.acquire(&engine, 3, Claim::new(vec![Want::exclusive("row")], Duration::from_secs(5), "")).await;
+        recorder.acquire(&*engine, 3, Claim::new(vec![Want::exclusive("row")], Duration::from_secs(5), "")).await;
     grant.expect("another name is free");
     let history = facts::read_history(&cluster, &database, recorder.take_ops()).await;
     believed::check(&history).expect_err("two clients believe in the seat");

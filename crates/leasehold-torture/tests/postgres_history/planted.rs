@@ -12,7 +12,8 @@ use leasehold_torture::history::History;
 use leasehold_torture::invariant::{believed, exclusion, token_order, token_unique};
 
 use super::facts;
-use super::recorder::{Recorder, from_environment, open_engine, sleep_millis};
+use super::open_engine;
+use super::recorder::{Recorder, from_environment, sleep_millis};
 
 /// Far above the clock: then nothing but the sequence keeps the order of tokens.
 const FLOOR: u64 = 5_000_000_000_000_000;

@@ -51,7 +51,8 @@ impl PostgresEngine {
     pub async fn open(options: PostgresEngineOptions) -> Result<Arc<Self>, Error> {
         let runtime = Handle::try_current()
             .map_err(|_| Error::Invalid("PostgreSQL is asked on a tokio runtime: open it inside one".into()))?;
-        let attempt = || "open postgres://".to_owned();
+        let places = options.address.places();
+        let attempt = || format!("open postgres://{places}");
         let failed = |failure: SqlFailure| failure.into_error(false, attempt());
         let connector = Arc::new(ServerConnector::new(options, runtime));
         let (to, mut messages) = unbounded_channel();

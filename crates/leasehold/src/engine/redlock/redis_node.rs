@@ -6,7 +6,7 @@
 //!    (`appendfsync always`), or it has been up for the quarantine and no lease here is longer than that.
 //! 2. That is known of the very connection over which its vote is asked.
 //! 3. Two nodes are never the same server.
-//! 4. All processes that use a node that may forget leases have the same quarantine.
+//! 4. All processes that use a node that may forget leases have the same quarantine, as far as the node lets them note it.
 //!
 //! A node without a connection refuses at once: only the supervisor connects, so that no call waits for it.
 

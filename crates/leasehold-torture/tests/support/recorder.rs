@@ -1,10 +1,10 @@
-//! Clients of the engine that write down what they ask and what they learn.
+//! Clients of an engine that write down what they ask and what they learn.
+#![allow(dead_code, reason = "each test uses a part of it")]
 
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
 
-use leasehold::engine::postgres::{PostgresEngine, PostgresEngineOptions};
 use leasehold::engine::{Claim, Engine, Grant, Want};
 use leasehold::{Error, Refusal};
 use leasehold_core::{Mode, Secret, Token};
@@ -16,10 +16,6 @@ const NAMES: [&str; 3] = ["a", "b", "c"];
 const SHORT_TTL: Duration = Duration::from_millis(150);
 const LONG_TTL: Duration = Duration::from_secs(20);
 const PATIENCE: Duration = Duration::from_secs(6);
-
-pub async fn open_engine(url: &str) -> Arc<PostgresEngine> {
-    PostgresEngine::open(PostgresEngineOptions::from_url(url).expect("a url")).await.expect("it opens")
-}
 
 pub async fn sleep_millis(millis: u64) {
     tokio::time::sleep(Duration::from_millis(millis)).await;
@@ -83,7 +79,7 @@ impl Recorder {
     }
 
     /// Acquires, with the operation as the label.
-    pub async fn acquire(&self, engine: &PostgresEngine, client: u64, claim: Claim) -> Option<Grant> {
+    pub async fn acquire(&self, engine: &dyn Engine, client: u64, claim: Claim) -> Option<Grant> {
         let request = AcquireRequest {
             wants: claim.wants.iter().map(|want| (want.name.clone(), want.mode)).collect(),
             ttl: claim.ttl,
@@ -108,7 +104,7 @@ impl Recorder {
         ops.iter().rev().find(same).is_some_and(|op| matches!(op.outcome, OpOutcome::Unknown))
     }
 
-    pub async fn renew(&self, engine: &PostgresEngine, client: u64, grant: &Grant) {
+    pub async fn renew(&self, engine: &dyn Engine, client: u64, grant: &Grant) {
         let token = shown_token(grant);
         let id = self.invoke(client, OpKind::Renew { token, ttl: None });
         let outcome = match engine.renew(&grant.lease_id, None).await {
@@ -119,7 +115,7 @@ impl Recorder {
     }
 
     /// Releases. True: it was answered.
-    pub async fn release(&self, engine: &PostgresEngine, client: u64, grant: &Grant) -> bool {
+    pub async fn release(&self, engine: &dyn Engine, client: u64, grant: &Grant) -> bool {
         let token = shown_token(grant);
         let id = self.invoke(client, OpKind::Release { token });
         let outcome = match engine.release(&grant.lease_id).await {
@@ -149,19 +145,19 @@ impl Recorder {
     }
 
     /// A client of one name that never waits and always releases.
-    pub async fn run_sprinter(self: Arc<Self>, engine: Arc<PostgresEngine>, client: u64) {
+    pub async fn run_sprinter(self: Arc<Self>, engine: Arc<dyn Engine>, client: u64) {
         while !self.stopped.load(Ordering::SeqCst) {
             let claim = Claim::new(vec![Want::exclusive(NAMES[0])], LONG_TTL, "");
-            if let Some(grant) = self.acquire(&engine, client, claim).await {
+            if let Some(grant) = self.acquire(&*engine, client, claim).await {
                 // Long enough to be seen beside another holder.
                 sleep_millis(1).await;
-                self.release(&engine, client, &grant).await;
+                self.release(&*engine, client, &grant).await;
             }
         }
     }
 
     /// A client: acquires one or two of three names, renews, releases or forgets, until it is told to stop.
-    pub async fn run_client(self: Arc<Self>, engine: Arc<PostgresEngine>, client: u64) {
+    pub async fn run_client(self: Arc<Self>, engine: Arc<dyn Engine>, client: u64) {
         let mut rng = Rng::new(7919 * (client + 1));
         let mut requests = 0;
         while !self.stopped.load(Ordering::SeqCst) {
@@ -171,10 +167,10 @@ impl Recorder {
                 requests += 1;
                 claim.request = Some(format!("{client}-{requests}"));
             }
-            let mut grant = self.acquire(&engine, client, claim.clone()).await;
+            let mut grant = self.acquire(&*engine, client, claim.clone()).await;
             if grant.is_none() && claim.request.is_some() {
                 // The same request again: it has the effect of the first try, or its own.
-                grant = self.acquire(&engine, client, claim).await;
+                grant = self.acquire(&*engine, client, claim).await;
             }
             let Some(grant) = grant else {
                 sleep_millis(rng.below(20)).await;
@@ -182,12 +178,12 @@ impl Recorder {
             };
             if rng.below(3) == 0 {
                 sleep_millis(rng.below(4)).await;
-                self.renew(&engine, client, &grant).await;
+                self.renew(&*engine, client, &grant).await;
             }
             if forgets {
                 continue;
             }
-            while !self.release(&engine, client, &grant).await {
+            while !self.release(&*engine, client, &grant).await {
                 sleep_millis(20).await;
             }
         }
