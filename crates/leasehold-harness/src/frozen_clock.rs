@@ -31,7 +31,8 @@ impl FrozenClock {
     /// If there is no C compiler, or no place for the library.
     #[must_use]
     pub fn new(micros: u64) -> Self {
-        Self::try_new(&std::env::temp_dir(), micros).expect("tests under a frozen clock need a C compiler (apt-get install gcc)")
+        Self::try_new(&std::env::temp_dir(), micros)
+            .expect("tests under a frozen clock need a C compiler (apt-get install gcc)")
     }
 
     /// As [`FrozenClock::new`], with its files in a new directory below this one.
@@ -41,7 +42,7 @@ impl FrozenClock {
     /// If there is no C compiler (then it is `NotFound`), or no place for the library.
     pub fn try_new(root: &Path, micros: u64) -> io::Result<Self> {
         let dir = root.join(format!("leasehold-clock-{:016x}", crate::random_number()?));
-        std::fs::create_dir_all(&dir)?;
+        std::fs::create_dir(&dir)?;
         let time = File::create(dir.join("time"))?;
         let clock = Self(Arc::new(ClockFiles { dir, time }));
         let source = clock.0.dir.join("frozen_clock.c");

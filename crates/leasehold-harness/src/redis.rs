@@ -56,7 +56,7 @@ impl RedisServer {
     /// If there is no Redis, or it does not start.
     pub fn try_start(root: &Path, settings: &[&str], clock: Option<FrozenClock>) -> io::Result<Self> {
         let dir = root.join(format!("leasehold-redis-{:016x}", crate::random_number()?));
-        std::fs::create_dir_all(&dir)?;
+        std::fs::create_dir(&dir)?;
         let settings = settings.iter().map(|setting| (*setting).to_owned()).collect();
         let mut server = Self { dir, port: crate::try_free_port()?, settings, clock, running: Mutex::default() };
         // Another test may take the port between the look and the start.

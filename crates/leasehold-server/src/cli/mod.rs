@@ -80,7 +80,12 @@ enum CliCommand {
     Bench(leasehold_load::bench::Bench),
     #[cfg(feature = "load")]
     Rehearse(leasehold_load::rehearse::Rehearse),
+    #[cfg(feature = "lab")]
+    Lab(leasehold_lab::command::LabArgs),
     Watch(watch::WatchArgs),
+    #[cfg(feature = "lab")]
+    #[command(name = leasehold_lab::command::ACTOR_COMMAND, hide = true)]
+    LabActor(leasehold_lab::command::ActorArgs),
     /// Not for people: the process that `run` leaves behind to outlive it.
     #[command(name = run::guard::GUARD_COMMAND, hide = true)]
     Guard,
@@ -118,6 +123,14 @@ fn run_command(cli: Cli) -> anyhow::Result<u8> {
         CliCommand::Rehearse(_) if !cli.url.is_empty() => {
             Err(Failure::usage("a rehearsal speaks HTTP: give --http URL, not --url"))
         }
+        #[cfg(feature = "lab")]
+        CliCommand::Lab(_) if !cli.url.is_empty() => {
+            Err(Failure::usage("a lab starts servers of its own: leave --url out"))
+        }
+        #[cfg(feature = "lab")]
+        CliCommand::Lab(command) => command.execute(),
+        #[cfg(feature = "lab")]
+        CliCommand::LabActor(command) => command.execute(),
         CliCommand::Serve(command) => command.execute(),
         CliCommand::Key(command) => command.execute(),
         CliCommand::Acquire(command) => block_on_this_thread(command.execute(&target()?)),
