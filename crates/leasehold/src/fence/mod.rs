@@ -14,6 +14,9 @@
 //! - [`Register`]: a value in memory with its fence, the reference for all others.
 //! - `postgres` (feature `postgres`): tables that refuse stale writers, whoever the client is.
 //! - `sqlite` (feature `sqlite`): the same for tables of a SQLite file.
+//! - `redis` (feature `redis`): keys of Redis, for clients that write through the script.
+//! - `file` (feature `embedded`): local files.
+//! - `object` (feature `object`): objects of a store with conditional writes.
 //!
 //! # What a fence is not
 //!
@@ -22,10 +25,16 @@
 //! lease is live.
 
 pub mod counters;
+#[cfg(feature = "embedded")]
+pub mod file;
 #[cfg(any(feature = "postgres", feature = "sqlite"))]
 pub mod hole;
+#[cfg(feature = "object")]
+pub mod object;
 #[cfg(feature = "postgres")]
 pub mod postgres;
+#[cfg(feature = "redis")]
+pub mod redis;
 pub mod refusal;
 mod register;
 #[cfg(any(feature = "postgres", feature = "sqlite"))]
