@@ -7,8 +7,9 @@ use std::path::Path;
 use std::time::Duration;
 
 use anyhow::Context as _;
-use rusqlite::functions::FunctionFlags;
-use rusqlite::{Connection, ErrorCode, OptionalExtension as _, TransactionBehavior};
+use leasehold::fence::sqlite::{SqliteFence, SqliteInstallOptions, install};
+use leasehold::fence::{FenceError, FenceSetting};
+use rusqlite::{Connection, TransactionBehavior};
 
 /// The resource of a seat, as leases name it.
 pub const SEAT: &str = "seat/14";
@@ -27,7 +28,7 @@ pub enum SeatWrite {
 
 /// Makes a file with one free seat.
 pub fn create_seats(file: &Path, fenced: bool) -> anyhow::Result<()> {
-    let connection = open_file(file)?;
+    let mut connection = open_file(file)?;
     connection
         .execute_batch(
             "PRAGMA journal_mode = WAL;
@@ -35,12 +36,12 @@ pub fn create_seats(file: &Path, fenced: bool) -> anyhow::Result<()> {
              INSERT INTO seats VALUES ('14', 'free');",
         )
         .context("make a table of seats")?;
-    if fenced { install_fence(&connection, "seats", "seat_id", "seat/") } else { Ok(()) }
+    if fenced { install_fence(&mut connection, "seats", "seat_id", "seat/{}") } else { Ok(()) }
 }
 
 /// Makes a file with one unit in stock. `unique` adds the constraint that a unit is sold once.
 pub fn create_stock(file: &Path, fenced: bool, unique: bool) -> anyhow::Result<()> {
-    let connection = open_file(file)?;
+    let mut connection = open_file(file)?;
     connection
         .execute_batch(
             "PRAGMA journal_mode = WAL;
@@ -52,7 +53,7 @@ pub fn create_stock(file: &Path, fenced: bool, unique: bool) -> anyhow::Result<(
     if unique {
         connection.execute_batch("CREATE UNIQUE INDEX one_sale ON sales (unit);").context("make the constraint")?;
     }
-    if fenced { install_fence(&connection, "stock", "item", "stock/") } else { Ok(()) }
+    if fenced { install_fence(&mut connection, "stock", "item", "stock/{}") } else { Ok(()) }
 }
 
 /// Who owns the seat.
@@ -83,64 +84,31 @@ pub fn open_file(file: &Path) -> anyhow::Result<Connection> {
     Ok(connection)
 }
 
-/// Runs a write in a transaction, and reads what the fence said, if it refused.
+/// Runs a write in a transaction, under the token that is shown, and reads what the fence said.
 pub fn fenced_write(
     connection: &mut Connection,
     shown: Option<&str>,
     write: impl FnOnce(&Connection) -> rusqlite::Result<()>,
 ) -> anyhow::Result<SeatWrite> {
-    let (said, resource) = (shown.map(str::to_owned), SEAT);
-    let flags = FunctionFlags::SQLITE_UTF8 | FunctionFlags::SQLITE_INNOCUOUS;
-    connection
-        .create_scalar_function("leasehold_token", 1, flags, move |_| Ok(said.clone()))
-        .context("give the connection its token")?;
-    let transaction = connection.transaction_with_behavior(TransactionBehavior::Immediate).context("begin a write")?;
-    match write(&transaction) {
-        Ok(()) => {
-            transaction.commit().context("commit a write")?;
-            Ok(SeatWrite::Admitted)
+    let Some(shown) = shown else {
+        let transaction = connection.transaction_with_behavior(TransactionBehavior::Immediate)?;
+        write(&transaction).context("write without a token")?;
+        transaction.commit().context("commit a write")?;
+        return Ok(SeatWrite::Admitted);
+    };
+    let setting: FenceSetting = shown.parse().context("read the token that is shown")?;
+    let fence = SqliteFence::attach(connection)?;
+    match fence.write_showing(setting, connection, |transaction| Ok(write(transaction)?)) {
+        Ok(()) => Ok(SeatWrite::Admitted),
+        Err(FenceError::Refused(refusal)) => {
+            Ok(SeatWrite::Fenced { code: refusal.code().to_owned(), why: refusal.to_string() })
         }
-        Err(rusqlite::Error::SqliteFailure(cause, Some(said)))
-            if cause.code == ErrorCode::ConstraintViolation && said.starts_with("leasehold LH") =>
-        {
-            let code = said["leasehold ".len()..].chars().take(5).collect::<String>();
-            let sql = "SELECT token FROM leasehold_seen WHERE resource = ?1";
-            let highest: Option<i64> = transaction.query_row(sql, [resource], |row| row.get(0)).optional()?;
-            let presented = shown.and_then(|shown| shown.split(':').next()).unwrap_or("none");
-            let why = match (code.as_str(), highest) {
-                ("LH001", Some(highest)) => format!("token {presented} is stale: {resource} has seen token {highest}"),
-                ("LH003", _) => format!("token {presented} of {resource} belongs to another lease"),
-                _ => said["leasehold LH000: ".len()..].to_owned(),
-            };
-            Ok(SeatWrite::Fenced { code, why })
-        }
-        Err(error) => Err(error).context("write"),
+        Err(error) => Err(error.into()),
     }
 }
 
-fn install_fence(connection: &Connection, table: &str, key: &str, prefix: &str) -> anyhow::Result<()> {
-    let check = |row: &str| {
-        let resource = format!("'{prefix}' || {row}.{key}");
-        let token = format!(
-            "(SELECT CAST(substr(h, 1, instr(h || ':', ':') - 1) AS INTEGER) AS n, substr(h, instr(h || ':', ':') + 1) AS m \
-             FROM (SELECT leasehold_token({resource}) AS h))"
-        );
-        format!(
-            "SELECT RAISE(ABORT, 'leasehold LH002: no token was shown for a fenced row') WHERE leasehold_token({resource}) IS NULL;
-             SELECT CASE WHEN s.token > t.n THEN RAISE(ABORT, 'leasehold LH001: the token is stale')
-                         WHEN s.token = t.n AND s.lease NOT IN ('', t.m) THEN RAISE(ABORT, 'leasehold LH003: the token belongs to another lease') END
-               FROM leasehold_seen s, {token} t WHERE s.resource = {resource};
-             INSERT INTO leasehold_seen SELECT {resource}, n, m FROM {token} WHERE true
-               ON CONFLICT (resource) DO UPDATE SET token = excluded.token, lease = excluded.lease
-               WHERE leasehold_seen.token < excluded.token OR leasehold_seen.lease <> excluded.lease;"
-        )
-    };
-    let (old, new) = (check("OLD"), check("NEW"));
-    let sql = format!(
-        "CREATE TABLE leasehold_seen (resource TEXT PRIMARY KEY, token INTEGER NOT NULL, lease TEXT NOT NULL) WITHOUT ROWID;
-         CREATE TRIGGER zz_leasehold_insert AFTER INSERT ON {table} BEGIN {new} END;
-         CREATE TRIGGER zz_leasehold_update AFTER UPDATE ON {table} BEGIN {old} {new} END;
-         CREATE TRIGGER zz_leasehold_delete AFTER DELETE ON {table} BEGIN {old} END;"
-    );
-    connection.execute_batch(&sql).context("install the fence")
+/// What `leasehold fence install --table TABLE --key KEY --resource RESOURCE` does.
+fn install_fence(connection: &mut Connection, table: &str, key: &str, resource: &str) -> anyhow::Result<()> {
+    let options = SqliteInstallOptions { table: table.into(), keys: vec![key.into()], resource: Some(resource.into()) };
+    install(connection, &options).context("install the fence").map(drop)
 }

@@ -2,6 +2,9 @@
 
 use std::time::Duration;
 
+use leasehold::fence::redis::RedisFence;
+use leasehold_harness::redis::{DURABLE, RedisServer};
+
 use super::steps::{
     HOLDS_SEAT, LOCK_KEY, RedisLock, acquire_order, ask_redis, freeze_actor, is_refused, outcome_text, set_lock,
     take_lease, thaw_actor,
@@ -10,7 +13,6 @@ use crate::order::{ActorOrder, ActorOutcome};
 use crate::seat::SEAT;
 use crate::stage::{ActorProcess, LabLine, Stage, blocking};
 use crate::timeline::{ActKind, WriteFate};
-use leasehold_harness::redis::{DURABLE, RedisServer};
 
 const ADA_TTL_MS: u64 = 300;
 const OTHERS_TTL_MS: u64 = 10_000;
@@ -20,10 +22,6 @@ const BOB_WAITS: Duration = Duration::from_secs(10);
 
 const OWNER_KEY: &str = "seat:14:owner";
 const TOKEN_KEY: &str = "token:seat/14";
-const FENCE_KEY: &str = "leasehold:f:seat/14";
-
-/// The check beside the data, for resources that live in Redis.
-const FENCE_SCRIPT: &str = include_str!("../fence.lua");
 
 pub async fn play(stage: &mut Stage) -> anyhow::Result<String> {
     without_expiry(stage).await?;
@@ -191,8 +189,9 @@ async fn draw_token(stage: &mut Stage, actor: &mut ActorProcess, port: u16) -> a
 }
 
 fn write_words(name: &str, token: &str, fenced: bool) -> Vec<String> {
+    let (script, fence) = (RedisFence::script_text(), RedisFence::fence_key(SEAT));
     let words: &[&str] = if fenced {
-        &["EVAL", FENCE_SCRIPT, "2", FENCE_KEY, OWNER_KEY, "1", token, "", "SET", name]
+        &["EVAL", &script, "2", &fence, OWNER_KEY, "1", token, "", "SET", name]
     } else {
         &["SET", OWNER_KEY, name]
     };
