@@ -20,7 +20,7 @@ const EXAMPLE: &str = "\
 Example:
   leasehold lab                                    the list
   leasehold lab pause                              a holder sleeps longer than its lease, wakes up and writes
-  leasehold lab oversell --report oversell.html    the same with a picture, one file that works offline
+  leasehold lab oversell --report oversell.html    with a picture too, in one file that works offline
 
 Each lab shows a failure first, then its cure, within a minute, on processes and servers of its own that end
 with it. It asserts what it shows: exit code 1 if the failure or the cure did not show, 4 if a program that it

@@ -2,7 +2,6 @@
 
 use std::time::Duration;
 
-use anyhow::Context as _;
 use redis::aio::MultiplexedConnection;
 use redis::{AsyncConnectionConfig, Value};
 
@@ -24,7 +23,7 @@ impl Actor {
             }
             Err(error) => {
                 self.redis.remove(&port);
-                Err(error).context("ask Redis")
+                Err(error.into())
             }
         }
     }

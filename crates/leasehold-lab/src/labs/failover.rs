@@ -7,7 +7,7 @@ use std::time::Duration;
 
 use leasehold::LeaseId;
 use leasehold_harness::proxy::Proxy;
-use leasehold_harness::redis::RedisServer;
+use leasehold_harness::redis::{DURABLE, RedisServer};
 
 use super::steps::{
     HOLDS_SEAT, RedisLock, WriterStanding, acquire_order, ask_redis, judge_owner, outcome_text, record_write,
@@ -83,7 +83,8 @@ async fn fail_over(stage: &mut Stage, fenced: bool) -> anyhow::Result<FailoverRe
 
 /// A master, and a replica that copies from it through a proxy.
 async fn start_pair(stage: &Stage) -> anyhow::Result<(RedisServer, RedisServer, Proxy)> {
-    let master = stage.start_redis(&["--repl-diskless-sync-delay 0"]).await?;
+    // Durable: what is lost is lost by the failover alone.
+    let master = stage.start_redis(&[DURABLE, &["--repl-diskless-sync-delay 0"]].concat()).await?;
     let proxy = stage.start_proxy(master.port())?;
     let replica = stage.start_redis(&[&format!("--replicaof 127.0.0.1 {}", proxy.port())]).await?;
     let replica = blocking("let the replica copy", move || replica.wait_until_following().map(|()| replica)).await?;

@@ -78,6 +78,7 @@ async fn sell_last_unit(
         }
     }
     sales.sort();
+    stage.record.count_from(begin_ns);
     let line = LabLine::new("buyers", format!("all {BUYERS} begin")).believes("one unit is left");
     stage.record.add(line.at(begin_ns))?;
     record_sales(stage, &sales)?;
@@ -101,8 +102,10 @@ fn record_sales(stage: &mut Stage, sales: &[(u64, u64, String)]) -> anyhow::Resu
             stage.record.add(if index == 0 { line.good("sold") } else { line.bad("SOLD AGAIN") })?;
         }
     }
-    if let Some(more) = sales.len().checked_sub(MAX_SALE_LINES).filter(|more| *more > 0) {
-        stage.record.add(LabLine::new("buyers", format!("{more} more sell it")).bad("SOLD AGAIN"))?;
+    if let Some((last_ns, ..)) = sales.last().filter(|_| sales.len() > MAX_SALE_LINES) {
+        let more = sales.len() - MAX_SALE_LINES;
+        let line = LabLine::new("buyers", format!("{more} more sell it")).believes("one unit is left");
+        stage.record.add(line.bad("SOLD AGAIN").at(*last_ns))?;
     }
     Ok(())
 }

@@ -52,7 +52,7 @@ async fn play_act(stage: &mut Stage, server: &LeaseServer, fenced: bool) -> anyh
     let hers = take_lease(stage, &mut ada, &server.url(), TTL, Duration::ZERO).await?;
     read_seat(stage, &mut ada, &file).await?;
     check_before_write(stage, &mut ada).await?;
-    freeze_actor(stage, &ada)?;
+    freeze_actor(stage, &ada, "writes")?;
     // The write is her next step: it waits in her pipe, and she follows it when she goes on.
     ada.send(&write_order(&ada, &file, Some(&hers.shown))).await?;
 

@@ -200,8 +200,14 @@ async fn our_redlock(stage: &mut Stage) -> anyhow::Result<()> {
     let reply = bob.ask(plain_order(&his_url)).await?;
     let refused = !matches!(&reply.outcome, ActorOutcome::Granted { .. });
     let line = LabLine::new("bob", format!("asks for {SEAT} without one")).at(reply.at_ns);
-    stage.record.add(if refused { line.good("refused: node 2 may have forgotten") } else { line.bad("granted") })?;
-    stage.record.expect(refused, "redlock:// does not count the node that was restarted");
+    let why = outcome_text(&reply.outcome);
+    stage.record.add(if refused {
+        line.good("not granted: no majority that remembers")
+    } else {
+        line.bad("granted")
+    })?;
+    stage.record.add(LabLine::new("engine", "says why").verdict(why.as_str()).at(reply.at_ns))?;
+    stage.record.expect(refused, "redlock:// does not count a node that was restarted");
     Ok(())
 }
 

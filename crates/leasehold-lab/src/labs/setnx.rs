@@ -63,7 +63,7 @@ async fn late_delete(stage: &mut Stage) -> anyhow::Result<()> {
     let mut ada = stage.start_actor("ada")?;
     let (mut bob, mut cleo) = (stage.start_actor("bob")?, stage.start_actor("cleo")?);
     set_lock(stage, &mut ada, &RedisLock { port, value: "ada", ttl_ms: Some(ADA_TTL_MS) }, None).await?;
-    freeze_actor(stage, &ada)?;
+    freeze_actor(stage, &ada, "releases")?;
     let order = ActorOrder::Redis { port, words: vec!["DEL".into(), LOCK_KEY.into()] };
     ada.send(&order).await?;
     stage.wait(BOB_COMES).await;
@@ -117,7 +117,7 @@ async fn late_write(stage: &mut Stage, fenced: bool) -> anyhow::Result<()> {
     let (mut ada, mut bob) = (stage.start_actor("ada")?, stage.start_actor("bob")?);
     set_lock(stage, &mut ada, &RedisLock { port, value: "ada", ttl_ms: Some(ADA_TTL_MS) }, None).await?;
     let hers = draw_token(stage, &mut ada, port).await?;
-    freeze_actor(stage, &ada)?;
+    freeze_actor(stage, &ada, "writes")?;
     let write = |name: &str, token: &str| ActorOrder::Redis { port, words: write_words(name, token, fenced) };
     ada.send(&write("ada", &hers)).await?;
     stage.wait(BOB_COMES).await;

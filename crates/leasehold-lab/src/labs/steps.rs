@@ -41,6 +41,9 @@ pub enum WriterStanding {
 /// What an actor that holds the seat believes.
 pub const HOLDS_SEAT: &str = "holds seat/14";
 
+/// What `SET NX` answers when another has the key.
+const NOT_SET: &str = "(nil)";
+
 /// The ttl of leases that are not meant to lapse.
 const LEASE_TTL: Duration = Duration::from_secs(10);
 
@@ -198,11 +201,11 @@ pub fn judge_owner(stage: &mut Stage, file: &Path, rightful: &str, lost: &str) -
     Ok(owner)
 }
 
-/// Stops the process of an actor.
-pub fn freeze_actor(stage: &mut Stage, actor: &ActorProcess) -> anyhow::Result<()> {
+/// Stops the process of an actor before its next step.
+pub fn freeze_actor(stage: &mut Stage, actor: &ActorProcess, next: &str) -> anyhow::Result<()> {
     actor.freeze()?;
     stage.record.begin_pause(actor.name(), "stopped");
-    let line = LabLine::new(actor.name(), "is stopped between check and write (SIGSTOP)").believes(HOLDS_SEAT);
+    let line = LabLine::new(actor.name(), format!("is stopped before it {next} (SIGSTOP)")).believes(HOLDS_SEAT);
     stage.record.add(line)
 }
 
@@ -242,7 +245,9 @@ pub async fn set_lock(
     let line = match (granted, beside) {
         (true, None) => line.believes(HOLDS_SEAT).good("OK"),
         (true, Some(other)) => line.believes(HOLDS_SEAT).bad(format!("OK, and {other} believes to hold it too")),
-        (false, _) => line.verdict(format!("{text}: refused")),
+        (false, _) if text == NOT_SET => line.verdict("(nil): refused"),
+        // Nobody said no: nobody could be asked.
+        (false, _) => line.verdict(format!("could not ask: {text}")),
     };
     stage.record.add(line)?;
     if granted {

@@ -81,6 +81,11 @@ impl Recorder {
         Ok(())
     }
 
+    /// Counts the times of this act from another moment, before anything of it is recorded.
+    pub fn count_from(&mut self, at_ns: u64) {
+        self.act_began = Time::from_nanos(at_ns);
+    }
+
     /// Adds a line.
     pub fn add(&mut self, line: LabLine) -> anyhow::Result<()> {
         let at = self.moment(line.at_ns);
