@@ -25,7 +25,7 @@ use rustix::process::{Signal, set_parent_process_death_signal};
 use tokio::io::{AsyncBufReadExt as _, BufReader};
 
 use crate::order::{AcquireOrder, ActorOrder, ActorOutcome, ActorReply};
-use crate::seat::{self, SeatWrite};
+use crate::seat::SeatWrite;
 
 /// The name of the hidden command.
 pub const ACTOR_COMMAND: &str = "lab-actor";
@@ -131,9 +131,9 @@ impl Actor {
             ActorOrder::Acquire(order) => self.acquire(&order).await,
             ActorOrder::Check => Ok(self.check_guard()),
             ActorOrder::Release => self.release().await,
-            ActorOrder::ReadSeat { file } => seat::read_owner(&file).map(|owner| ActorOutcome::Seat { owner }),
-            ActorOrder::WriteSeat { file, owner, shown } => {
-                seat::write_owner(&file, &owner, shown.as_deref()).map(|write| match write {
+            ActorOrder::ReadSeat { store } => store.read_owner().await.map(|owner| ActorOutcome::Seat { owner }),
+            ActorOrder::WriteSeat { store, owner, shown } => {
+                store.write_owner(&owner, shown.as_deref()).await.map(|write| match write {
                     SeatWrite::Admitted => ActorOutcome::Admitted,
                     SeatWrite::Fenced { code, why } => ActorOutcome::Fenced { code, why },
                 })

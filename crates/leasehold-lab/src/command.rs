@@ -13,7 +13,7 @@ pub use crate::actor::{ACTOR_COMMAND, ActorArgs};
 use crate::labs::LabName;
 use crate::print::PrintStyle;
 use crate::report;
-use crate::stage::{Recorder, Stage};
+use crate::stage::{Recorder, Stage, require_postgres};
 use crate::timeline::LabTimeline;
 
 const EXAMPLE: &str = "\
@@ -41,6 +41,9 @@ pub struct LabArgs {
     /// Write a report with a picture to this file: HTML, readable offline.
     #[arg(long, value_name = "FILE.html", requires = "lab")]
     report: Option<PathBuf>,
+    /// Keep the seats in a PostgreSQL of the lab's own; without it, in SQLite.
+    #[arg(long, requires = "lab")]
+    postgres: bool,
     /// Print one JSON object.
     #[arg(long)]
     json: bool,
@@ -57,10 +60,16 @@ impl LabArgs {
         if let Some(report) = &self.report {
             check_report_path(report)?;
         }
+        if self.postgres && !lab.has_seats() {
+            let sentence =
+                format!("--postgres: the lab {} has no seats; pause, partition, failover and redlock do", lab.text());
+            return Err(Failure::usage(sentence));
+        }
         // On this thread: the actors end with the thread that started them.
         let runtime =
             tokio::runtime::Builder::new_current_thread().enable_all().build().context("start the runtime")?;
-        let played = runtime.block_on(signals::unless_interrupted(NOTHING_LEFT, play_lab(lab, self.json)));
+        let played =
+            runtime.block_on(signals::unless_interrupted(NOTHING_LEFT, play_lab(lab, self.postgres, self.json)));
         runtime.shutdown_timeout(RUNTIME_SHUTDOWN_TIMEOUT);
         let timeline = played?;
         if let Some(report) = &self.report {
@@ -85,10 +94,14 @@ fn judge_lab(timeline: LabTimeline) -> anyhow::Result<u8> {
     }
 }
 
-async fn play_lab(lab: LabName, json: bool) -> anyhow::Result<LabTimeline> {
+async fn play_lab(lab: LabName, postgres: bool, json: bool) -> anyhow::Result<LabTimeline> {
     let style = (!json).then(PrintStyle::for_stdout);
     let mut stage = Stage::new(Recorder::new(lab.text(), lab.title(), style))?;
     lab.check_needs()?;
+    if postgres {
+        require_postgres()?;
+        stage.start_postgres().await?;
+    }
     if let Some(style) = style {
         style.print_title(lab.text(), lab.title())?;
     }

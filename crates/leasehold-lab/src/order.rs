@@ -4,6 +4,8 @@ use std::path::PathBuf;
 
 use serde::{Deserialize, Serialize};
 
+use crate::seat::SeatStore;
+
 /// One step of an actor.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 #[serde(tag = "order", rename_all = "snake_case")]
@@ -15,9 +17,9 @@ pub enum ActorOrder {
     /// Release the lease.
     Release,
     /// Read who owns the seat.
-    ReadSeat { file: PathBuf },
-    /// Write an owner into the seat. `shown` is `token:mark`; without a fence in the file it is not looked at.
-    WriteSeat { file: PathBuf, owner: String, shown: Option<String> },
+    ReadSeat { store: SeatStore },
+    /// Write an owner into the seat. `shown` is `token:mark`; without a fence it is not looked at.
+    WriteSeat { store: SeatStore, owner: String, shown: Option<String> },
     /// Send one command to a Redis.
     Redis { port: u16, words: Vec<String> },
     /// Take a lock as Redlock clients do: `SET NX PX` on every node, held if a majority said yes.

@@ -9,7 +9,7 @@ use rusqlite::{Connection, ErrorCode, TransactionBehavior};
 
 use super::Actor;
 use crate::order::{ActorOutcome, BuyOrder, BuyWay};
-use crate::seat::{self, STOCK, SeatWrite};
+use crate::seat::{STOCK, SeatWrite, sqlite};
 
 /// Between the read and the write.
 const THINKING_TIME: Duration = Duration::from_millis(2);
@@ -50,14 +50,14 @@ impl Actor {
 
     /// Reads, thinks, writes what it thought. What is around it decides whether that is safe.
     async fn buy_under(&self, file: &Path, shown: Option<&str>) -> anyhow::Result<ActorOutcome> {
-        let mut connection = seat::open_file(file)?;
+        let mut connection = sqlite::open_file(file)?;
         let read_ns = self.clock.now().as_nanos();
         let units = read_units(&connection)?;
         if units < 1 {
             return Ok(ActorOutcome::Bought { sold: false, read_ns, tries: 1 });
         }
         self.think().await;
-        let written = seat::fenced_write(&mut connection, shown, |connection| {
+        let written = sqlite::fenced_write(&mut connection, shown, |connection| {
             connection.execute(WRITE_UNITS, [units - 1])?;
             connection.execute(WRITE_SALE, []).map(drop)
         })?;
@@ -66,7 +66,7 @@ impl Actor {
 
     /// The write names the version that was read: if it is another one now, begin again.
     async fn buy_by_version(&self, file: &Path) -> anyhow::Result<ActorOutcome> {
-        let mut connection = seat::open_file(file)?;
+        let mut connection = sqlite::open_file(file)?;
         for tries in 1.. {
             let read_ns = self.clock.now().as_nanos();
             let sql = "SELECT units, version FROM stock WHERE item = 'last'";
@@ -89,7 +89,7 @@ impl Actor {
 
     /// Nobody reads first: the constraint decides.
     fn buy_by_constraint(&self, file: &Path) -> anyhow::Result<ActorOutcome> {
-        let connection = seat::open_file(file)?;
+        let connection = sqlite::open_file(file)?;
         let read_ns = self.clock.now().as_nanos();
         match connection.execute(WRITE_SALE, []) {
             Ok(_) => Ok(ActorOutcome::Bought { sold: true, read_ns, tries: 1 }),
@@ -102,7 +102,7 @@ impl Actor {
 
     /// The write lock of the database is held from the read to the write, as `SELECT … FOR UPDATE` does on PostgreSQL.
     fn buy_under_write_lock(&self, file: &Path) -> anyhow::Result<ActorOutcome> {
-        let mut connection = seat::open_file(file)?;
+        let mut connection = sqlite::open_file(file)?;
         let transaction = connection.transaction_with_behavior(TransactionBehavior::Immediate)?;
         let read_ns = self.clock.now().as_nanos();
         let units = read_units(&transaction)?;

@@ -14,7 +14,7 @@ use super::steps::{
     restart_embedded, set_lock, write_order, write_seat,
 };
 use crate::order::ActorOutcome;
-use crate::seat::{self, SEAT};
+use crate::seat::SEAT;
 use crate::stage::{ActorProcess, LabLine, Stage, blocking};
 use crate::timeline::ActKind;
 
@@ -52,8 +52,8 @@ struct FailoverResult {
 }
 
 async fn fail_over(stage: &mut Stage, fenced: bool) -> anyhow::Result<FailoverResult> {
-    let file = stage.path(if fenced { "fenced.db" } else { "seats.db" });
-    seat::create_seats(&file, fenced)?;
+    let store = stage.seat_store(if fenced { "fenced" } else { "seats" }).await?;
+    store.create_seats(fenced).await?;
     let (mut ada, mut bob) = (stage.start_actor("ada")?, stage.start_actor("bob")?);
     let (master, replica, proxy) = start_pair(stage).await?;
     proxy.black_hole(true);
@@ -71,13 +71,13 @@ async fn fail_over(stage: &mut Stage, fenced: bool) -> anyhow::Result<FailoverRe
     let his = draw_token(stage, &mut bob, replica.port()).await?;
 
     let shown = |token: &str, value: &str| format!("{token}:{}", LeaseId::new(value).mark());
-    write_seat(stage, &mut ada, &file, Some(&shown(&hers, "ada"))).await?;
+    write_seat(stage, &mut ada, &store, Some(&shown(&hers, "ada"))).await?;
     // Neither writer is right: nobody can say who of the two holds it.
-    let reply = bob.ask(write_order(&bob, &file, Some(&shown(&his, "bob")))).await?;
+    let reply = bob.ask(write_order(&bob, &store, Some(&shown(&his, "bob")))).await?;
     let bob_wrote = record_write(stage, &bob, &reply, WriterStanding::SecondHolder)?;
     let code = matches!(&reply.outcome, ActorOutcome::Fenced { code, .. } if code == "LH003");
     stage.record.expect(code == fenced, "a fence says that it is another lease");
-    judge_owner(stage, &file, "ada", "ada's sale is lost, without an error")?;
+    judge_owner(stage, &store, "ada", "ada's sale is lost, without an error").await?;
     Ok(FailoverResult { bob_wrote, tokens: (hers, his) })
 }
 

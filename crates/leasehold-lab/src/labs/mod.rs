@@ -55,6 +55,11 @@ impl LabName {
         }
     }
 
+    /// Whether it sells a seat, which can be in SQLite or in PostgreSQL.
+    pub const fn has_seats(self) -> bool {
+        matches!(self, Self::Pause | Self::Partition | Self::Failover | Self::Redlock)
+    }
+
     /// The programs it needs, beside this binary: which, and the package that has it.
     pub const fn needs(self) -> &'static [(&'static str, &'static str)] {
         match self {

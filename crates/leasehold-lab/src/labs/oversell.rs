@@ -5,7 +5,7 @@
 use std::time::Duration;
 
 use crate::order::{ActorOrder, ActorOutcome, BuyOrder, BuyWay};
-use crate::seat;
+use crate::seat::sqlite;
 use crate::stage::{ActorProcess, LabLine, Stage};
 use crate::timeline::{ActKind, WriteFate};
 
@@ -58,7 +58,7 @@ async fn sell_last_unit(
     way: BuyWay,
 ) -> anyhow::Result<usize> {
     let file = stage.path(&format!("{way:?}.db"));
-    seat::create_stock(&file, way == BuyWay::FencedLease, way == BuyWay::Unique)?;
+    sqlite::create_stock(&file, way == BuyWay::FencedLease, way == BuyWay::Unique)?;
     let begin_ns = stage.clock().now().plus(BARRIER).as_nanos();
     let order = BuyOrder { file: file.clone(), url: url.to_owned(), way, begin_ns };
     for buyer in &mut *buyers {
@@ -82,7 +82,7 @@ async fn sell_last_unit(
     let line = LabLine::new("buyers", format!("all {BUYERS} begin")).believes("one unit is left");
     stage.record.add(line.at(begin_ns))?;
     record_sales(stage, &sales)?;
-    let sold = seat::count_sales(&file)?;
+    let sold = sqlite::count_sales(&file)?;
     let took = Duration::from_nanos(last_ns.saturating_sub(begin_ns));
     let does = format!("counts: {sold} sold of 1, in {} ms, {tries} reads", took.as_millis());
     let line = LabLine::new("lab", does).at(last_ns);

@@ -16,7 +16,7 @@ use super::steps::{
 };
 use crate::actor::ACTOR_COMMAND;
 use crate::order::ActorOutcome;
-use crate::seat::{self, SEAT};
+use crate::seat::SEAT;
 use crate::stage::{LabLine, LabProcess, LeaseServer, Stage, url_at};
 use crate::timeline::ActKind;
 
@@ -53,28 +53,28 @@ pub async fn play(stage: &mut Stage) -> anyhow::Result<String> {
 
 /// ada goes on without looking. Whether her late write was admitted, and who owns the seat in the end.
 async fn play_without_guard(stage: &mut Stage, server: &LeaseServer, fenced: bool) -> anyhow::Result<(bool, String)> {
-    let file = stage.path(if fenced { "fenced.db" } else { "seats.db" });
-    seat::create_seats(&file, fenced)?;
+    let store = stage.seat_store(if fenced { "fenced" } else { "seats" }).await?;
+    store.create_seats(fenced).await?;
     let proxy = stage.start_proxy(server.port())?;
     let (mut ada, mut bob) = (stage.start_actor("ada")?, stage.start_actor("bob")?);
     let hers = take_lease(stage, &mut ada, &url_at(proxy.port()), TTL, Duration::ZERO).await?;
-    read_seat(stage, &mut ada, &file).await?;
+    read_seat(stage, &mut ada, &store).await?;
     cut_off(stage, &proxy).await?;
 
     let his = take_lease(stage, &mut bob, &server.url(), TTL, BOB_WAITS).await?;
     stage.record.expect(his.token > hers.token, "bob's token is higher than ada's");
-    write_seat(stage, &mut bob, &file, Some(&his.shown)).await?;
+    write_seat(stage, &mut bob, &store, Some(&his.shown)).await?;
     stage.wait(CUT_GOES_ON).await;
 
     proxy.black_hole(false);
     stage.record.end_pause("ada");
     stage.record.add(LabLine::new("lab", "heals the connection"))?;
-    let late = ada.ask(write_order(&ada, &file, Some(&hers.shown))).await?;
+    let late = ada.ask(write_order(&ada, &store, Some(&hers.shown))).await?;
     let late_write = record_write(stage, &ada, &late, WriterStanding::TooLate)?;
     let learned = learn_of_loss(stage, &mut ada).await?;
     stage.record.expect(learned, "ada learns of her loss, after her write");
     release_lease(stage, &mut bob).await?;
-    let owner = judge_owner(stage, &file, "bob", "bob's sale is lost, without an error")?;
+    let owner = judge_owner(stage, &store, "bob", "bob's sale is lost, without an error").await?;
     Ok((late_write, owner))
 }
 

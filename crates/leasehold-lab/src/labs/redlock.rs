@@ -15,7 +15,7 @@ use super::steps::{
     write_seat,
 };
 use crate::order::{AcquireOrder, ActorOrder, ActorOutcome};
-use crate::seat::{self, SEAT};
+use crate::seat::{SEAT, SeatStore};
 use crate::stage::{ActorProcess, LabLine, Stage, blocking};
 use crate::timeline::ActKind;
 
@@ -89,8 +89,8 @@ impl RedlockNodes {
 }
 
 async fn after_restart(stage: &mut Stage) -> anyhow::Result<()> {
-    let file = stage.path("restart.db");
-    seat::create_seats(&file, false)?;
+    let store = stage.seat_store("restart").await?;
+    store.create_seats(false).await?;
     let mut nodes = RedlockNodes::start(stage, &[1, 3], None).await?;
     let (mut ada, mut bob) = (stage.start_actor("ada")?, stage.start_actor("bob")?);
     stage.record.add(LabLine::new("lab", "cuts ada off from nodes 4 and 5, bob from 1 and 3"))?;
@@ -99,7 +99,7 @@ async fn after_restart(stage: &mut Stage) -> anyhow::Result<()> {
     stage.record.add(LabLine::new("lab", "kills node 2, and starts it again: it is empty"))?;
     let his = ask_majority(stage, &mut bob, &nodes.bob_proxies, Some("ada")).await?;
     stage.record.expect(hers == [1, 2, 3] && his == [2, 4, 5], "ada has nodes 1, 2, 3 and bob has 2, 4, 5");
-    both_write(stage, &mut ada, &mut bob, &file).await
+    both_write(stage, &mut ada, &mut bob, &store).await
 }
 
 /// False where there is no C compiler to make a clock with.
@@ -111,8 +111,8 @@ async fn after_clock_step(stage: &mut Stage) -> anyhow::Result<bool> {
         stage.record.add(line.verdict("apt-get install gcc"))?;
         return Ok(false);
     };
-    let file = stage.path("clock.db");
-    seat::create_seats(&file, false)?;
+    let store = stage.seat_store("clock").await?;
+    store.create_seats(false).await?;
     let nodes = RedlockNodes::start(stage, &[1, 2], Some((3, clock.clone()))).await?;
     let (mut ada, mut bob) = (stage.start_actor("ada")?, stage.start_actor("bob")?);
     stage.record.add(LabLine::new("lab", "cuts ada off from nodes 4 and 5, bob from 1 and 2"))?;
@@ -121,7 +121,7 @@ async fn after_clock_step(stage: &mut Stage) -> anyhow::Result<bool> {
     stage.record.add(LabLine::new("lab", "steps the clock of node 3 by 60 s"))?;
     let his = ask_majority(stage, &mut bob, &nodes.bob_proxies, Some("ada")).await?;
     stage.record.expect(hers == [1, 2, 3] && his == [3, 4, 5], "ada has nodes 1, 2, 3 and bob has 3, 4, 5");
-    both_write(stage, &mut ada, &mut bob, &file).await?;
+    both_write(stage, &mut ada, &mut bob, &store).await?;
     Ok(true)
 }
 
@@ -164,10 +164,10 @@ async fn both_write(
     stage: &mut Stage,
     ada: &mut ActorProcess,
     bob: &mut ActorProcess,
-    file: &std::path::Path,
+    store: &SeatStore,
 ) -> anyhow::Result<()> {
-    write_seat(stage, ada, file, None).await?;
-    let reply = bob.ask(write_order(bob, file, None)).await?;
+    write_seat(stage, ada, store, None).await?;
+    let reply = bob.ask(write_order(bob, store, None)).await?;
     let wrote = record_write(stage, bob, &reply, WriterStanding::SecondHolder)?;
     stage.record.expect(wrote, "both sell the seat");
     Ok(())

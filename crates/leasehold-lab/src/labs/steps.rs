@@ -1,12 +1,11 @@
 //! Steps that several labs share. Each gives an order, and records what came of it.
 
-use std::path::Path;
 use std::time::Duration;
 
 use anyhow::bail;
 
 use crate::order::{AcquireOrder, ActorOrder, ActorOutcome, ActorReply};
-use crate::seat::{self, SEAT};
+use crate::seat::{SEAT, SeatStore};
 use crate::stage::{ActorProcess, LabLine, Stage};
 use crate::timeline::WriteFate;
 
@@ -16,6 +15,8 @@ pub struct TakenLease {
     pub token: u64,
     /// `token:mark`, as a fence wants it.
     pub shown: String,
+    /// Before it was asked for: no earlier than this was it granted.
+    pub asked_ns: u64,
     pub at_ns: u64,
 }
 
@@ -58,6 +59,7 @@ pub async fn take_lease(
     ttl: Duration,
     wait: Duration,
 ) -> anyhow::Result<TakenLease> {
+    let asked_ns = stage.clock().now().as_nanos();
     let reply = actor.ask(acquire_order(url, ttl, wait)).await?;
     let ActorOutcome::Granted { token: Some(token), mark } = reply.outcome else {
         bail!("{} did not get the lease: {}", actor.name(), outcome_text(&reply.outcome));
@@ -66,7 +68,7 @@ pub async fn take_lease(
     let line = LabLine::new(actor.name(), does).believes(HOLDS_SEAT).good(format!("granted, token {token}"));
     stage.record.add(line.at(reply.at_ns))?;
     stage.record.begin_belief(actor.name(), reply.at_ns);
-    Ok(TakenLease { token, shown: format!("{token}:{mark}"), at_ns: reply.at_ns })
+    Ok(TakenLease { token, shown: format!("{token}:{mark}"), asked_ns, at_ns: reply.at_ns })
 }
 
 /// Tries to take the lease at once. True if the engine said that another holds it.
@@ -99,8 +101,8 @@ pub fn acquire_order(url: &str, ttl: Duration, wait: Duration) -> ActorOrder {
 
 /// The embedded engine under `kill -9`: ada still holds her lease afterwards, and the next token is higher.
 pub async fn restart_embedded(stage: &mut Stage) -> anyhow::Result<()> {
-    let file = stage.path("embedded.db");
-    seat::create_seats(&file, true)?;
+    let store = stage.seat_store("embedded").await?;
+    store.create_seats(true).await?;
     let mut server = stage.start_server().await?;
     let (mut ada, mut bob) = (stage.start_actor("ada")?, stage.start_actor("bob")?);
     let url = server.url();
@@ -109,21 +111,21 @@ pub async fn restart_embedded(stage: &mut Stage) -> anyhow::Result<()> {
     stage.record.add(LabLine::new("lab", "kills the server (kill -9), and starts it again"))?;
     let refused = is_refused(stage, &mut bob, &url).await?;
     stage.record.expect(refused, "after the restart ada still holds the lease");
-    write_seat(stage, &mut ada, &file, Some(&hers.shown)).await?;
+    write_seat(stage, &mut ada, &store, Some(&hers.shown)).await?;
     release_lease(stage, &mut ada).await?;
     let his = take_lease(stage, &mut bob, &url, LEASE_TTL, Duration::ZERO).await?;
     stage.record.expect(his.token > hers.token, "bob's token is higher than ada's");
-    let wrote = write_seat(stage, &mut bob, &file, Some(&his.shown)).await?;
+    let wrote = write_seat(stage, &mut bob, &store, Some(&his.shown)).await?;
     stage.record.expect(wrote, "the newest holder is admitted");
-    let late = ada.ask(write_order(&ada, &file, Some(&hers.shown))).await?;
+    let late = ada.ask(write_order(&ada, &store, Some(&hers.shown))).await?;
     let late_write = record_write(stage, &ada, &late, WriterStanding::TooLate)?;
     stage.record.expect(!late_write, "the holder before is refused");
     Ok(())
 }
 
 /// Reads the seat, and believes what it read.
-pub async fn read_seat(stage: &mut Stage, actor: &mut ActorProcess, file: &Path) -> anyhow::Result<()> {
-    let reply = actor.ask(ActorOrder::ReadSeat { file: file.to_owned() }).await?;
+pub async fn read_seat(stage: &mut Stage, actor: &mut ActorProcess, store: &SeatStore) -> anyhow::Result<()> {
+    let reply = actor.ask(ActorOrder::ReadSeat { store: store.clone() }).await?;
     let ActorOutcome::Seat { owner } = &reply.outcome else {
         bail!("{} could not read the seat: {}", actor.name(), outcome_text(&reply.outcome));
     };
@@ -132,8 +134,8 @@ pub async fn read_seat(stage: &mut Stage, actor: &mut ActorProcess, file: &Path)
 }
 
 /// The order by which an actor sells the seat to itself.
-pub fn write_order(actor: &ActorProcess, file: &Path, shown: Option<&str>) -> ActorOrder {
-    ActorOrder::WriteSeat { file: file.to_owned(), owner: actor.name().to_owned(), shown: shown.map(str::to_owned) }
+pub fn write_order(actor: &ActorProcess, store: &SeatStore, shown: Option<&str>) -> ActorOrder {
+    ActorOrder::WriteSeat { store: store.clone(), owner: actor.name().to_owned(), shown: shown.map(str::to_owned) }
 }
 
 /// Records what became of a write. True if it was admitted.
@@ -162,10 +164,10 @@ pub fn record_write(
 pub async fn write_seat(
     stage: &mut Stage,
     actor: &mut ActorProcess,
-    file: &Path,
+    store: &SeatStore,
     shown: Option<&str>,
 ) -> anyhow::Result<bool> {
-    let reply = actor.ask(write_order(actor, file, shown)).await?;
+    let reply = actor.ask(write_order(actor, store, shown)).await?;
     record_write(stage, actor, &reply, WriterStanding::Holder)
 }
 
@@ -193,8 +195,8 @@ pub async fn release_lease(stage: &mut Stage, actor: &mut ActorProcess) -> anyho
 }
 
 /// Reads in the end who owns the seat.
-pub fn judge_owner(stage: &mut Stage, file: &Path, rightful: &str, lost: &str) -> anyhow::Result<String> {
-    let owner = seat::read_owner(file)?;
+pub async fn judge_owner(stage: &mut Stage, store: &SeatStore, rightful: &str, lost: &str) -> anyhow::Result<String> {
+    let owner = store.read_owner().await?;
     let line = LabLine::new("lab", format!("reads the seat: {owner}"));
     let line = if owner == rightful { line.good("as it should be") } else { line.bad(lost) };
     stage.record.add(line)?;

@@ -17,6 +17,10 @@ use crate::order::{ActorOrder, ActorReply};
 /// Longer than any order takes.
 const REPLY_TIMEOUT: Duration = Duration::from_secs(30);
 
+/// How long a process may take to end after it closed its pipes.
+const END_TIMEOUT: Duration = Duration::from_secs(2);
+const END_POLL_EVERY: Duration = Duration::from_millis(2);
+
 /// A running actor. Killed when it is dropped, even while it is stopped.
 pub struct ActorProcess {
     name: String,
@@ -51,7 +55,7 @@ impl ActorProcess {
         let mut line = serde_json::to_vec(order).context("write an order")?;
         line.push(b'\n');
         if self.orders.write_all(&line).await.is_err() {
-            bail!("{}", self.death());
+            bail!("{}", self.death().await);
         }
         Ok(())
     }
@@ -65,7 +69,7 @@ impl ActorProcess {
             line = self.replies.next_line() => line.ok().flatten(),
             () = clock.sleep_until(deadline) => bail!("{} did not answer within {REPLY_TIMEOUT:?}", self.name),
         };
-        let Some(line) = line else { bail!("{}", self.death()) };
+        let Some(line) = line else { bail!("{}", self.death().await) };
         serde_json::from_str(&line).context("understand a reply")
     }
 
@@ -91,8 +95,14 @@ impl ActorProcess {
         i32::try_from(self.child.id()).ok().and_then(Pid::from_raw).context("a process has a number")
     }
 
-    fn death(&mut self) -> String {
-        let status = self.child.try_wait().ok().flatten();
+    /// How the process ended. Its pipes are closed a moment before it can be waited for.
+    async fn death(&mut self) -> String {
+        let mut status = None;
+        let deadline = self.clock.now().plus(END_TIMEOUT);
+        while status.is_none() && self.clock.now() < deadline {
+            self.clock.sleep_until(self.clock.now().plus(END_POLL_EVERY)).await;
+            status = self.child.try_wait().ok().flatten();
+        }
         let how = match status.map(|status| (status.signal(), status.code())) {
             Some((Some(signal), _)) => format!(" by signal {signal}"),
             Some((None, Some(code))) => format!(" with code {code}"),

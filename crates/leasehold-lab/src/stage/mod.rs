@@ -8,6 +8,8 @@ mod lab_process;
 mod lease_server;
 mod recorder;
 
+use std::fs::Permissions;
+use std::os::unix::fs::PermissionsExt as _;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 use std::sync::Arc;
@@ -16,6 +18,7 @@ use std::time::Duration;
 use anyhow::Context as _;
 use leasehold::clock::{Clock, SystemClock};
 use leasehold_harness::frozen_clock::FrozenClock;
+use leasehold_harness::postgres::Cluster;
 use leasehold_harness::proxy::Proxy;
 use leasehold_harness::redis::RedisServer;
 use leasehold_support::exit::{self, Failure};
@@ -27,6 +30,7 @@ pub use lease_server::{LeaseServer, url_at};
 pub use recorder::{LabLine, Recorder};
 
 use crate::actor::ACTOR_COMMAND;
+use crate::seat::{SeatStore, postgres};
 use crate::timeline::LabTimeline;
 
 /// A run. See the module.
@@ -34,6 +38,8 @@ pub struct Stage {
     pub record: Recorder,
     clock: Arc<dyn Clock>,
     own_program: PathBuf,
+    /// Where the seats are, if not in SQLite.
+    cluster: Option<Cluster>,
     /// Dropped last: what is in it is used by everything else.
     dir: TempDir,
 }
@@ -44,7 +50,7 @@ impl Stage {
         let dir =
             tempfile::Builder::new().prefix("leasehold-lab-").tempdir().context("make a directory for the lab")?;
         let own_program = std::env::current_exe().context("find this program")?;
-        Ok(Self { record, clock: SystemClock::shared(), own_program, dir })
+        Ok(Self { record, clock: SystemClock::shared(), own_program, cluster: None, dir })
     }
 
     /// The record, once everything has ended.
@@ -64,6 +70,27 @@ impl Stage {
     /// Lets time pass.
     pub async fn wait(&self, span: Duration) {
         self.clock.sleep_until(self.clock.now().plus(span)).await;
+    }
+
+    /// Starts a PostgreSQL: from now on the seats are there.
+    pub async fn start_postgres(&mut self) -> anyhow::Result<()> {
+        let root = self.path("postgres");
+        std::fs::create_dir(&root).context("make a directory for PostgreSQL")?;
+        // PostgreSQL does not run as root, and its own user must get to its directory.
+        let open_up = |path: &Path, mode: u32| std::fs::set_permissions(path, Permissions::from_mode(mode));
+        open_up(self.dir.path(), 0o711).context("open the directory of the lab to PostgreSQL")?;
+        open_up(&root, 0o1777).context("open the directory of the lab to PostgreSQL")?;
+        self.cluster = Some(blocking("start PostgreSQL", move || Cluster::try_start(&root, &[])).await?);
+        Ok(())
+    }
+
+    /// A place for a table of seats.
+    pub async fn seat_store(&self, name: &str) -> anyhow::Result<SeatStore> {
+        let Some(cluster) = &self.cluster else {
+            return Ok(SeatStore::Sqlite(self.path(&format!("{name}.db"))));
+        };
+        postgres::create_database(&cluster.url("postgres"), name).await?;
+        Ok(SeatStore::Postgres(cluster.url(name)))
     }
 
     /// Starts the process of an actor.
@@ -161,8 +188,17 @@ pub fn require_program(program: &str, package: &str) -> anyhow::Result<()> {
     if is_installed(program) {
         return Ok(());
     }
+    Err(missing_program(program, package))
+}
+
+/// Fails where there is no PostgreSQL.
+pub fn require_postgres() -> anyhow::Result<()> {
+    if Cluster::is_installed() { Ok(()) } else { Err(missing_program("PostgreSQL", "postgresql")) }
+}
+
+fn missing_program(program: &str, package: &str) -> anyhow::Error {
     let sentence = format!("this lab needs {program}, which is not installed here: apt-get install {package}");
-    Err(Failure::coded(exit::UNAVAILABLE, sentence))
+    Failure::coded(exit::UNAVAILABLE, sentence)
 }
 
 fn is_installed(program: &str) -> bool {

@@ -1,7 +1,4 @@
-//! The resource of the labs: a table in a SQLite file, with or without its fence.
-//!
-//! The fence is the one that `leasehold fence install` makes: triggers, and a function of the connection that says the
-//! token.
+//! Tables of seats and of stock in a SQLite file.
 
 use std::path::Path;
 use std::time::Duration;
@@ -11,20 +8,10 @@ use leasehold::fence::sqlite::{SqliteFence, SqliteInstallOptions, install};
 use leasehold::fence::{FenceError, FenceSetting};
 use rusqlite::{Connection, TransactionBehavior};
 
-/// The resource of a seat, as leases name it.
-pub const SEAT: &str = "seat/14";
-/// The resource of the last unit, as leases name it.
-pub const STOCK: &str = "stock/last";
+use super::SeatWrite;
 
 /// How long a connection waits for another writer.
 const BUSY_TIMEOUT: Duration = Duration::from_secs(10);
-
-/// What became of a write.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub enum SeatWrite {
-    Admitted,
-    Fenced { code: String, why: String },
-}
 
 /// Makes a file with one free seat.
 pub fn create_seats(file: &Path, fenced: bool) -> anyhow::Result<()> {
