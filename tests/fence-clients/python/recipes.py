@@ -7,7 +7,7 @@ import pathlib
 import re
 import sys
 
-GUIDE = pathlib.Path(__file__).parents[3] / "docs/guides/fence-clients.md"
+GUIDE = pathlib.Path(__file__).parents[3] / "docs/guide/fence-clients.md"
 NAMES = ["psql", "psycopg", "sqlalchemy", "django", "node-postgres", "sqlx", "tokio-postgres", "jdbc", "rails", "autocommit"]
 
 

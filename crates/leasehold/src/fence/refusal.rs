@@ -96,6 +96,15 @@ pub enum FenceError {
     /// It can never succeed as written. Do: fix the caller.
     #[error("{0}")]
     Invalid(String),
+    /// What the fence remembers is no token: somebody else has written it. Do: stop, and call an operator. Whether a late
+    /// holder is left, no program can know.
+    #[error("{at} holds no fence ({kind}): somebody else has written it; nothing was written")]
+    Corrupt {
+        /// Where the resource is.
+        kind: FenceKind,
+        /// The key, the file or the object.
+        at: String,
+    },
     /// The work inside the write failed, and nothing was written. Do: what its error says.
     #[error("the work failed, nothing was written")]
     Work(#[source] BoxError),

@@ -138,7 +138,7 @@ impl FencedFile {
     ///
     /// [`FenceError::Refused`]: a later holder has written, or the lease does not cover the resource.
     pub async fn write(&self, lease: &FencedLease, bytes: impl Into<Vec<u8>>) -> Result<(), FenceError> {
-        self.change(&FenceSetting::for_lease(lease)?, FileChange::Replace(bytes.into())).await
+        self.change_file(&FenceSetting::for_lease(lease)?, FileChange::Replace(bytes.into())).await
     }
 
     /// Replaces the file by what `edit` makes of it, under the lock; `None` is a file that is not there.
@@ -150,7 +150,7 @@ impl FencedFile {
     where
         F: FnOnce(Option<Vec<u8>>) -> Result<Vec<u8>, BoxError> + Send + 'static,
     {
-        self.change(&FenceSetting::for_lease(lease)?, FileChange::Edit(Box::new(edit))).await
+        self.change_file(&FenceSetting::for_lease(lease)?, FileChange::Edit(Box::new(edit))).await
     }
 
     /// Removes the file. Its fence stays: an older holder cannot bring it back.
@@ -159,7 +159,7 @@ impl FencedFile {
     ///
     /// As [`FencedFile::write`].
     pub async fn remove(&self, lease: &FencedLease) -> Result<(), FenceError> {
-        self.change(&FenceSetting::for_lease(lease)?, FileChange::Remove).await
+        self.change_file(&FenceSetting::for_lease(lease)?, FileChange::Remove).await
     }
 
     /// As the writes above, under whatever is shown: for tables of cases and races.
@@ -169,24 +169,24 @@ impl FencedFile {
     /// As [`FencedFile::write`].
     #[cfg(any(test, feature = "testkit"))]
     pub async fn change_shown(&self, shown: &FenceSetting, change: FileChange<'static>) -> Result<(), FenceError> {
-        self.change(shown, change).await
+        self.change_file(shown, change).await
     }
 
     /// What the fence remembers, for people and tests.
     ///
     /// # Errors
     ///
-    /// [`FenceError::Unavailable`], or [`FenceError::Invalid`] where the fence is none.
+    /// [`FenceError::Unavailable`], or [`FenceError::Corrupt`].
     pub fn highest(&self) -> Result<Option<FenceToken>, FenceError> {
         let files = RealFiles::open(&self.shared.dir, &self.shared.names);
         let read = files.map_err(StepError::NoEffect).and_then(|files| read_fence(&files, &self.shared.names));
         read.map_err(|error| self.shared.explain(error))
     }
 
-    async fn change(&self, setting: &FenceSetting, change: FileChange<'static>) -> Result<(), FenceError> {
+    async fn change_file(&self, setting: &FenceSetting, change: FileChange<'static>) -> Result<(), FenceError> {
         let picked = setting.pick_for(&self.shared.resource);
         let shown = picked.inspect_err(|_| counters::count_rejected(FenceKind::File))?;
-        let lock = self.lock().await?;
+        let lock = self.take_lock().await?;
         let shared = self.shared.clone();
         // The lock goes along: it is held until the last step is done, whatever becomes of this future.
         let work = tokio::task::spawn_blocking(move || shared.write_locked(&lock, shown, change));
@@ -200,7 +200,7 @@ impl FencedFile {
     }
 
     /// Takes the lock of the file, trying again until the wait is over: a lock call that blocks could not be given up.
-    async fn lock(&self) -> Result<FileLock, FenceError> {
+    async fn take_lock(&self) -> Result<FileLock, FenceError> {
         let end = self.clock.now().plus(self.wait);
         let mut pause = FIRST_PAUSE;
         loop {
@@ -242,11 +242,9 @@ impl SharedFile {
         let kind = FenceKind::File;
         match error {
             StepError::Refused(refusal) => refusal.into(),
-            StepError::Corrupt => FenceError::Invalid(format!(
-                "{} does not hold a fence: somebody else has written it; look at it, and remove it only when no holder is \
-                 left that could be late",
-                self.dir.join(&self.names.fence).display()
-            )),
+            StepError::Corrupt => {
+                FenceError::Corrupt { kind, at: self.dir.join(&self.names.fence).display().to_string() }
+            }
             StepError::Work(source) => FenceError::Work(source),
             StepError::NoEffect(source) | StepError::SyncFailed(source) => {
                 FenceError::Unavailable { kind, attempt: attempt(), source: source.into() }

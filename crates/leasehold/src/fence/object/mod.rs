@@ -76,7 +76,7 @@ enum ObjectChange<'a> {
 }
 
 /// What came of one round.
-enum Round {
+enum PutRound {
     Done,
     /// Others wrote meanwhile.
     Again,
@@ -141,7 +141,7 @@ impl<S: ObjectStore> ObjectFence<S> {
         key: &str,
         body: impl Into<Vec<u8>>,
     ) -> Result<(), FenceError> {
-        self.change(&FenceSetting::for_lease(lease)?, resource, key, ObjectChange::Replace(body.into())).await
+        self.change_object(&FenceSetting::for_lease(lease)?, resource, key, ObjectChange::Replace(body.into())).await
     }
 
     /// Replaces an object by what `edit` makes of it; `None` is an object that is not there. `edit` is called again when
@@ -154,7 +154,7 @@ impl<S: ObjectStore> ObjectFence<S> {
     where
         F: FnMut(Option<Vec<u8>>) -> Result<Vec<u8>, BoxError> + Send,
     {
-        self.change(&FenceSetting::for_lease(lease)?, resource, key, ObjectChange::Edit(&mut edit)).await
+        self.change_object(&FenceSetting::for_lease(lease)?, resource, key, ObjectChange::Edit(&mut edit)).await
     }
 
     /// Writes a tombstone: [`ObjectFence::read`] finds nothing, and the fence stays.
@@ -163,7 +163,7 @@ impl<S: ObjectStore> ObjectFence<S> {
     ///
     /// As [`ObjectFence::write`].
     pub async fn remove(&self, lease: &FencedLease, resource: &str, key: &str) -> Result<(), FenceError> {
-        self.change(&FenceSetting::for_lease(lease)?, resource, key, ObjectChange::Remove).await
+        self.change_object(&FenceSetting::for_lease(lease)?, resource, key, ObjectChange::Remove).await
     }
 
     /// As [`ObjectFence::update`], under whatever is shown: for tables of cases and races.
@@ -182,7 +182,7 @@ impl<S: ObjectStore> ObjectFence<S> {
     where
         F: FnMut(Option<Vec<u8>>) -> Result<Vec<u8>, BoxError> + Send,
     {
-        self.change(shown, resource, key, ObjectChange::Edit(&mut edit)).await
+        self.change_object(shown, resource, key, ObjectChange::Edit(&mut edit)).await
     }
 
     /// The body; none for an object that is not there, or is a tombstone.
@@ -195,7 +195,7 @@ impl<S: ObjectStore> ObjectFence<S> {
         Ok(read.and_then(visible_body))
     }
 
-    async fn change(
+    async fn change_object(
         &self,
         setting: &FenceSetting,
         resource: &str,
@@ -207,14 +207,14 @@ impl<S: ObjectStore> ObjectFence<S> {
         let target = ObjectTarget { resource, key, shown };
         let mut pause = FIRST_PAUSE;
         for _ in 0..MAX_ROUNDS {
-            match self.round(&target, &mut change).await {
-                Ok(Round::Again) => {}
-                Ok(Round::Done) => {
+            match self.try_round(&target, &mut change).await {
+                Ok(PutRound::Again) => {}
+                Ok(PutRound::Done) => {
                     counters::count_admitted(FenceKind::Object);
                     return Ok(());
                 }
-                Ok(Round::Unknown { sent, source }) => {
-                    self.settle(&target, sent, source).await?;
+                Ok(PutRound::Unknown { sent, source }) => {
+                    self.settle_unknown(&target, sent, source).await?;
                     counters::count_admitted(FenceKind::Object);
                     return Ok(());
                 }
@@ -224,13 +224,17 @@ impl<S: ObjectStore> ObjectFence<S> {
                 }
                 Err(other) => return Err(other),
             }
-            self.sleep(&mut pause).await;
+            self.pause_between(&mut pause).await;
         }
         Err(unavailable(key, "others write the object all the time".into()))
     }
 
     /// Reads, decides, and writes if nothing changed between.
-    async fn round(&self, target: &ObjectTarget<'_>, change: &mut ObjectChange<'_>) -> Result<Round, FenceError> {
+    async fn try_round(
+        &self,
+        target: &ObjectTarget<'_>,
+        change: &mut ObjectChange<'_>,
+    ) -> Result<PutRound, FenceError> {
         let key = target.key;
         // The body is read only by who edits it.
         let (head, body) = if matches!(change, ObjectChange::Edit(_)) {
@@ -248,26 +252,31 @@ impl<S: ObjectStore> ObjectFence<S> {
             ObjectChange::Remove => (Vec::new(), true),
         };
         let sent = SentWrite {
-            object: self.prepare(target.shown, body, gone)?,
+            object: self.prepare_object(target.shown, body, gone)?,
             condition: head.map_or(PutCondition::Absent, |head| PutCondition::Version(head.version)),
         };
         match self.store.put(key, &sent.object, &sent.condition).await {
-            Ok(PutOutcome::Written { .. }) => Ok(Round::Done),
-            Ok(PutOutcome::ConditionFailed) => Ok(Round::Again),
+            Ok(PutOutcome::Written { .. }) => Ok(PutRound::Done),
+            Ok(PutOutcome::ConditionFailed) => Ok(PutRound::Again),
             Err(StoreError::NoEffect(source)) => Err(unavailable(key, source)),
             Err(StoreError::Invalid(sentence)) => Err(FenceError::Invalid(sentence)),
-            Err(StoreError::Unknown(source)) => Ok(Round::Unknown { sent, source }),
+            Err(StoreError::Unknown(source)) => Ok(PutRound::Unknown { sent, source }),
         }
     }
 
     /// Finds out what came of a write without an answer. The same write under the same condition takes effect once at
     /// most, so it is asked for again until somebody answers.
-    async fn settle(&self, target: &ObjectTarget<'_>, sent: SentWrite, source: BoxError) -> Result<(), FenceError> {
+    async fn settle_unknown(
+        &self,
+        target: &ObjectTarget<'_>,
+        sent: SentWrite,
+        source: BoxError,
+    ) -> Result<(), FenceError> {
         let attempt = format!("write the object {}", target.key);
         let unknown = |source| FenceError::Indeterminate { kind: FenceKind::Object, attempt, source };
         let mut pause = FIRST_PAUSE;
         for _ in 0..MAX_SETTLE_ROUNDS {
-            self.sleep(&mut pause).await;
+            self.pause_between(&mut pause).await;
             match self.store.put(target.key, &sent.object, &sent.condition).await {
                 Ok(PutOutcome::Written { .. }) => return Ok(()),
                 Ok(PutOutcome::ConditionFailed) => {
@@ -284,7 +293,7 @@ impl<S: ObjectStore> ObjectFence<S> {
         Err(unknown(source))
     }
 
-    fn prepare(&self, shown: FenceToken, mut body: Vec<u8>, gone: bool) -> Result<NewObject, FenceError> {
+    fn prepare_object(&self, shown: FenceToken, mut body: Vec<u8>, gone: bool) -> Result<NewObject, FenceError> {
         let id = random_id()?;
         let mut metadata =
             BTreeMap::from([(FENCE_METADATA.to_owned(), shown.to_string()), (WRITE_METADATA.to_owned(), id.clone())]);
@@ -299,7 +308,7 @@ impl<S: ObjectStore> ObjectFence<S> {
         Ok(NewObject { body, metadata })
     }
 
-    async fn sleep(&self, pause: &mut Duration) {
+    async fn pause_between(&self, pause: &mut Duration) {
         self.clock.sleep_until(self.clock.now().plus(*pause)).await;
         *pause = (*pause * 2).min(MAX_PAUSE);
     }
@@ -315,9 +324,7 @@ struct ObjectTarget<'a> {
 /// What the object remembers. An object that was there before the fence remembers nothing.
 fn kept_fence(head: &ObjectHead, key: &str) -> Result<Option<FenceToken>, FenceError> {
     let kept = head.metadata.get(FENCE_METADATA).map(|text| text.parse());
-    kept.transpose().map_err(|_: FenceRefusal| {
-        FenceError::Invalid(format!("the metadata {FENCE_METADATA} of {key} is no fence: somebody else has written it"))
-    })
+    kept.transpose().map_err(|_: FenceRefusal| FenceError::Corrupt { kind: FenceKind::Object, at: key.to_owned() })
 }
 
 /// The body as its writer gave it.

@@ -197,7 +197,7 @@ impl RedisFence {
         }
         let text = ScriptText::new(format!("{}{}", self.guard, script.text));
         let call = FencedCall::new(&FenceSetting::for_lease(lease)?, resources, script.keys, script.args)?;
-        self.run(&text, &call, WorkKind::Script).await
+        self.run_script(&text, &call, WorkKind::Script).await
     }
 
     /// As [`RedisFence::write`], under whatever is shown: for tables of cases and races.
@@ -227,17 +227,22 @@ impl RedisFence {
             ));
         }
         let call = FencedCall::new(shown, resources, vec![command.key], command.words)?;
-        self.run(&self.command, &call, WorkKind::Command).await
+        self.run_script(&self.command, &call, WorkKind::Command).await
     }
 
-    async fn run(&self, script: &ScriptText, call: &FencedCall<'_>, work: WorkKind) -> Result<RedisReply, FenceError> {
+    async fn run_script(
+        &self,
+        script: &ScriptText,
+        call: &FencedCall<'_>,
+        work: WorkKind,
+    ) -> Result<RedisReply, FenceError> {
         let attempt = || format!("write {} at {}", call.resources.join(", "), self.options.at());
         let mut connection = self.connection(&attempt).await?;
-        let answered = self.send(&mut connection, &call.command("EVALSHA", &script.hash)).await;
+        let answered = self.send_command(&mut connection, &call.command("EVALSHA", &script.hash)).await;
         let answered = match answered {
             // A server that was restarted knows no script, and did nothing.
             Some(Err(error)) if error.code() == Some("NOSCRIPT") => {
-                self.send(&mut connection, &call.command("EVAL", &script.text)).await
+                self.send_command(&mut connection, &call.command("EVAL", &script.text)).await
             }
             answered => answered,
         };
@@ -253,6 +258,7 @@ impl RedisFence {
                 }
                 ReplyMeaning::Work(source) => return Err(FenceError::Work(source)),
                 ReplyMeaning::Invalid(sentence) => return Err(FenceError::Invalid(sentence)),
+                ReplyMeaning::Corrupt(at) => return Err(FenceError::Corrupt { kind: FenceKind::Redis, at }),
                 ReplyMeaning::NoEffect(source) => {
                     // A server that is not ready may be another one next time: it is read again.
                     self.drop_connection();
@@ -267,12 +273,16 @@ impl RedisFence {
     }
 
     /// The reply; none if it takes too long.
-    async fn send(&self, connection: &mut MultiplexedConnection, command: &Cmd) -> Option<Result<Value, RedisError>> {
+    async fn send_command(
+        &self,
+        connection: &mut MultiplexedConnection,
+        command: &Cmd,
+    ) -> Option<Result<Value, RedisError>> {
         until(&*self.clock, self.clock.now().plus(REPLY_TIMEOUT), command.query_async::<Value>(connection)).await
     }
 
     /// The connection; opened again if it is gone. What the server is and how it is set is read every time.
-    async fn connection(&self, attempt: &dyn Fn() -> String) -> Result<MultiplexedConnection, FenceError> {
+    async fn connection(&self, attempt: &(dyn Fn() -> String + Sync)) -> Result<MultiplexedConnection, FenceError> {
         if let Some(connection) = self.live_connection() {
             return Ok(connection);
         }

@@ -53,6 +53,8 @@ pub(super) enum ReplyMeaning {
     /// The fence admitted it, and the caller's command failed.
     Work(BoxError),
     Invalid(String),
+    /// This key holds no fence.
+    Corrupt(String),
     /// Nothing was written.
     NoEffect(BoxError),
     /// It may have been written.
@@ -74,10 +76,7 @@ pub(super) fn read_error(error: &RedisError, resources: &[&str], work: WorkKind)
             None => ReplyMeaning::NoEffect("the fence refused with tokens that cannot be read".into()),
         },
         "INVALID" => ReplyMeaning::Refused(FenceRefusal::Malformed),
-        "CORRUPT" => ReplyMeaning::Invalid(format!(
-            "the key {detail} does not hold a fence: somebody else has written it; look at it, and delete it only when no \
-             holder is left that could be late"
-        )),
+        "CORRUPT" => ReplyMeaning::Corrupt(detail.to_owned()),
         "NOAUTH" | "WRONGPASS" => ReplyMeaning::Invalid("the server refuses this user or password".into()),
         "NOPERM" => ReplyMeaning::Invalid(format!("the server's ACL denies this user what the fence needs: {detail}")),
         "MOVED" | "ASK" | "CROSSSLOT" => ReplyMeaning::Invalid("this Redis is a cluster".into()),
