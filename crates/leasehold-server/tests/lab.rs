@@ -259,7 +259,7 @@ fn parse_page(page: &str) -> Vec<String> {
             continue;
         }
         let name = tag.split([' ', '/']).next().expect("a name").to_owned();
-        assert!(tag.matches('"').count() % 2 == 0, "{tag}");
+        assert!(tag.matches('"').count().is_multiple_of(2), "{tag}");
         if !tag.ends_with('/') {
             open.push(name.clone());
         }
