@@ -78,7 +78,6 @@ async fn sell_last_unit(
         }
     }
     sales.sort();
-    stage.record.count_from(begin_ns);
     let line = LabLine::new("buyers", format!("all {BUYERS} begin")).believes("one unit is left");
     stage.record.add(line.at(begin_ns))?;
     record_sales(stage, &sales)?;

@@ -69,7 +69,7 @@ impl Recorder {
         Self { timeline, act_began: Time::ZERO, style }
     }
 
-    /// Begins an act: its times count from here.
+    /// Begins an act: its times count from its first line, when everything that it needs has been started.
     pub fn begin_act(&mut self, kind: ActKind, title: impl Into<String>) -> anyhow::Result<()> {
         self.end_act();
         self.act_began = SystemClock.now();
@@ -81,13 +81,11 @@ impl Recorder {
         Ok(())
     }
 
-    /// Counts the times of this act from another moment, before anything of it is recorded.
-    pub fn count_from(&mut self, at_ns: u64) {
-        self.act_began = Time::from_nanos(at_ns);
-    }
-
     /// Adds a line.
     pub fn add(&mut self, line: LabLine) -> anyhow::Result<()> {
+        if self.act().entries.is_empty() {
+            self.act_began = line.at_ns.map_or_else(|| SystemClock.now(), Time::from_nanos);
+        }
         let at = self.moment(line.at_ns);
         let LabLine { actor, does, believes, verdict, tone, .. } = line;
         let entry = TimelineEntry { at, actor, does, believes, verdict, tone };
@@ -199,6 +197,18 @@ mod tests {
         let timeline = record.finish("Seen: all.".into());
         assert_eq!(timeline.missing, ["the failure: ada is refused"]);
         assert_eq!(timeline.sentence, "the lab did not show what it is for: the failure: ada is refused");
+    }
+
+    /// Goal: the start of servers is no part of the picture.
+    #[test]
+    fn times_count_from_the_first_line() {
+        let mut record = record();
+        let first = record.act_began.as_nanos() + 5_000_000;
+        record.add(LabLine::new("ada", "begins").at(first)).expect("nothing is printed");
+        record.add(LabLine::new("bob", "follows").at(first + 1_000_000)).expect("nothing is printed");
+        let timeline = record.finish(String::new());
+        let at: Vec<Duration> = timeline.acts[0].entries.iter().map(|entry| entry.at).collect();
+        assert_eq!(at, [Duration::ZERO, Duration::from_millis(1)]);
     }
 
     /// Goal: a belief that nobody ended lasts until its act does, and one that was ended does not grow again.
