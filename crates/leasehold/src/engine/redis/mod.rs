@@ -41,13 +41,8 @@
 //! # Files, in reading order
 //!
 //! `options` (the URL), `scripts` and `lua/` (what the server runs), `claim_text` (what a script gets), `decode` (what it
-<<<<<<< HEAD
-//! answers), `verify` (settings and promises), `connect` and `node` (one server), `errors`, `waiting` (who waits), `acquire_task`
-//! (one acquire), `watch`, `shared`, `engine`; and `bare_connection`, for the fence.
-=======
 //! answers), `verify` (settings and promises), `connect` and `node` (one server), `errors`, `gather` (several callers in one
-//! call), `waiting` (who waits), `acquire_task` (one acquire), `watch`, `shared`, `engine`.
->>>>>>> main
+//! call), `waiting` (who waits), `acquire_task` (one acquire), `watch`, `shared`, `engine`; and `bare_connection`, for the fence.
 
 mod acquire_task;
 pub(crate) mod bare_connection;
