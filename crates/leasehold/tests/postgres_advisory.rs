@@ -49,7 +49,7 @@ async fn count_overlaps(client: &Client, rounds: i64) {
 async fn psql_and_ours_exclude_each_other() {
     let (cluster, database, locks) = prepared().await;
     let rounds: i64 =
-        std::env::var("LEASEHOLD_ADVISORY_ROUNDS").ok().map_or(150, |text| text.parse().expect("a number"));
+        std::env::var("LEASEHOLD_ADVISORY_ROUNDS").ok().map_or(700, |text| text.parse().expect("a number"));
     let key = AdvisoryKey::sqlx("my first Postgres advisory lock!");
     let AdvisoryKey::Single(number) = key else { panic!("one number") };
     let inside = INSIDE.replace("WHO", "psql");

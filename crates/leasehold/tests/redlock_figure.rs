@@ -1,7 +1,7 @@
 //! How much slower three of five are than the third fastest of them alone.
 //!
 //! ```text
-//! cargo test --release -p leasehold --features redis --test redlock_figure -- --ignored --nocapture
+//! cargo test --workspace --all-features --test redlock_figure -- --ignored --nocapture
 //! ```
 #![cfg(feature = "redis")]
 #![allow(
