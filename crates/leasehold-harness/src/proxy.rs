@@ -200,13 +200,13 @@ fn copy_bytes(mut from: TcpStream, mut to: TcpStream, flow: &Flow, requests: boo
             Ok(0) | Err(_) => break,
             Ok(read) => read,
         };
-        // What arrived while nothing may pass waits here.
-        while state.holds_back(flow.number) {
-            pause(POLL_EVERY);
-        }
         let micros = state.delay_micros.load(Ordering::SeqCst);
         if micros > 0 {
             pause(Duration::from_micros(micros));
+        }
+        // What arrived or was on its way while nothing may pass waits here.
+        while state.holds_back(flow.number) {
+            pause(POLL_EVERY);
         }
         if requests && state.is_muted_by(&bytes[..read]) {
             flow.muted.store(true, Ordering::SeqCst);

@@ -16,7 +16,7 @@ use leasehold_harness::redis::{DURABLE, RedisServer};
 const CALLERS: usize = 64;
 
 async fn open(port: u16) -> Arc<RedisEngine> {
-    let url = format!("redis://127.0.0.1:{port}");
+    let url = format!("redis://127.0.0.1:{port}?gather=1");
     RedisEngine::open(RedisOptions::from_url(&url).expect("a url")).await.expect("it opens")
 }
 
@@ -152,11 +152,16 @@ async fn a_lost_reply_is_everybodys() {
         pause(200).await;
         proxy.swallow_replies(false);
         proxy.cut_all();
+        let mut unknown = 0;
         for call in calls {
-            let answer = call.await.expect("no panic");
-            // Two endings may share a place in the ring: of the first nobody knows any more whether it was this try's.
-            assert!(matches!(answer, Ok(_) | Err(Error::Indeterminate { .. })), "{answer:?}");
+            match call.await.expect("no panic") {
+                Ok(_) => {}
+                // Two endings may share a place in the ring: of the first nobody knows any more whether it was this try's.
+                Err(Error::Indeterminate { .. }) => unknown += 1,
+                other => panic!("{other:?}"),
+            }
         }
+        assert!(unknown <= 2, "{unknown} releases of round {round} are unknown");
         for caller in 0..CALLERS {
             assert!(direct.inspect(&format!("seat-{round}-{caller}")).await.expect("seen").is_none());
         }
@@ -164,42 +169,44 @@ async fn a_lost_reply_is_everybodys() {
 }
 
 /// Goal: a shared call that arrives after its requests were asked again and given back takes nothing.
-/// Method: the connections of now stand still while 64 callers go on over new ones; then what was stuck arrives.
+/// Method: the way to the server takes 300 ms. One caller goes by itself, 63 are queued, and their call stands still while it
+/// is on its way. They get their leases over new connections and give them back; then the call arrives.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_late_call_takes_nothing() {
     let server = RedisServer::start(&[]);
     let proxy = Proxy::start(server.port());
     let engine = open(proxy.port()).await;
-    for round in 0..2 {
-        let stop = Arc::new(AtomicU32::new(0));
-        let workers: Vec<_> = (0..CALLERS)
+    let mut late_rounds = 0;
+    for round in 0..8 {
+        proxy.delay(Duration::from_millis(300));
+        let callers: Vec<_> = (0..CALLERS)
             .map(|caller| {
-                let (engine, stop) = (engine.clone(), stop.clone());
+                let (engine, wanted) = (engine.clone(), claim(&format!("seat-{round}-{caller}"), "x"));
                 tokio::spawn(async move {
-                    for turn in 0.. {
-                        if stop.load(Ordering::SeqCst) == 1 {
-                            return;
-                        }
-                        let wanted = claim(&format!("seat-{round}-{caller}-{turn}"), "x");
-                        let grant = engine.acquire(wanted).await.expect("granted, by this try or the next");
-                        engine.release(&grant.lease_id).await.expect("released, by this try or the next");
-                    }
+                    let grant = engine.acquire(wanted).await.expect("granted, by this try or the next");
+                    engine.release(&grant.lease_id).await.expect("released, by this try or the next");
                 })
             })
             .collect();
-        pause(200).await;
+        // The first one has its answer after 600 ms; the call of the others arrives after 900.
+        pause(750).await;
         proxy.stall_current(true);
-        pause(3000).await;
-        stop.store(1, Ordering::SeqCst);
-        for worker in workers {
-            worker.await.expect("no panic");
+        proxy.delay(Duration::ZERO);
+        for caller in callers {
+            caller.await.expect("no panic");
         }
+        let before = scripts_run(&server);
         proxy.stall_current(false);
         pause(500).await;
+        late_rounds += usize::from(scripts_run(&server) > before);
         let mut left = keys_left(&server);
         left.retain(|key| !key.starts_with("leasehold:l:"));
         assert_eq!(left, Vec::<String>::new(), "round {round}");
+        if late_rounds == 2 {
+            return;
+        }
     }
+    panic!("only {late_rounds} rounds had calls that came late");
 }
 
 /// Goal: acquires that are given up while they are queued or under way leave no lease.

@@ -51,8 +51,9 @@ pub struct RedisOptions {
     pub waiter_ttl: Duration,
     /// How much later than the server said timers of this side look: its clock must have passed the moment.
     pub timer_margin: Duration,
-    /// Whether plain acquires and releases of several callers share a call.
-    pub gather: bool,
+    /// Whether plain acquires and releases of several callers share a call. None: where the server syncs every write, since
+    /// that is where it pays.
+    pub gather: Option<bool>,
     /// What can be asked for.
     pub limits: Limits,
     /// What deadlines on this side are counted by.
@@ -175,12 +176,12 @@ struct UrlQuery {
     preset: RedisPreset,
     slew_ppm: u32,
     sentinel: bool,
-    gather: bool,
+    gather: Option<bool>,
     ca: Option<PathBuf>,
 }
 
 fn read_query(query: &str) -> Result<UrlQuery, Error> {
-    let mut read = UrlQuery { preset: RedisPreset::Plain, slew_ppm: SLEW_PPM, sentinel: false, gather: true, ca: None };
+    let mut read = UrlQuery { preset: RedisPreset::Plain, slew_ppm: SLEW_PPM, sentinel: false, gather: None, ca: None };
     for option in query.split('&').filter(|option| !option.is_empty()) {
         match option.split_once('=').unwrap_or((option, "")) {
             ("preset", "redlock.net") => read.preset = RedisPreset::RedLockNet,
@@ -193,8 +194,8 @@ fn read_query(query: &str) -> Result<UrlQuery, Error> {
             }
             ("sentinel", "1") => read.sentinel = true,
             ("sentinel", _) => return Err(invalid("sentinel is 1 or absent")),
-            ("gather", "0") => read.gather = false,
-            ("gather", "1") => read.gather = true,
+            ("gather", "0") => read.gather = Some(false),
+            ("gather", "1") => read.gather = Some(true),
             ("gather", _) => return Err(invalid("gather is 0, 1 or absent")),
             ("ca", file) => {
                 let file = decode_percent(file).filter(|file| !file.is_empty());

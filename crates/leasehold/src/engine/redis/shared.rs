@@ -49,7 +49,9 @@ struct OwnLease {
 impl RedisShared {
     pub fn new(node: Arc<RedisNode>, registry: Arc<WaitRegistry>, runtime: Handle, fencing: bool) -> Arc<Self> {
         let leases = Mutex::default();
-        let gatherer = Gatherer::new(node.clone(), runtime.clone());
+        // Fencing is promised only where every write is synced.
+        let gathers = node.options.gather.unwrap_or(fencing);
+        let gatherer = Gatherer::new(node.clone(), runtime.clone(), gathers);
         Arc::new(Self { node, gatherer, registry, runtime, tasks: TaskTracker::new(), fencing, leases })
     }
 
