@@ -86,7 +86,7 @@ fn forget_sql(row: &FencedRow) -> Vec<String> {
             let prefix = template.fixed_prefix();
             let shared =
                 "NOT EXISTS (SELECT FROM leasehold_fence.fenced f WHERE f.store = 'name' AND f.template LIKE '%{%')";
-            let prefix = quote_literal(&prefix);
+            let prefix = quote_literal(prefix);
             statements.push(format!(
                 "DELETE FROM leasehold_fence.seen WHERE scope = '' AND starts_with(resource, {prefix}) AND {shared};"
             ));
