@@ -25,7 +25,9 @@ fn shown() -> Vec<(String, &'static str)> {
     let command = |block: &'static str| {
         let usage = block.lines().find_map(|line| line.strip_prefix("Usage: leasehold "))?;
         let words = usage.split(' ').take_while(|word| word.starts_with(|c: char| c.is_ascii_lowercase()));
-        Some((words.collect::<Vec<_>>().join(" "), block))
+        // A block without options is about the command as a whole, even where it shows the usage of a part.
+        let depth = if block.contains("\nOptions:\n") { usize::MAX } else { 1 };
+        Some((words.take(depth).collect::<Vec<_>>().join(" "), block))
     };
     blocks.filter_map(command).collect()
 }
