@@ -21,6 +21,9 @@ pub mod redlock;
 
 use std::net::TcpListener;
 
+pub use rustix::process::Signal;
+use rustix::process::{Pid, kill_process};
+
 /// A port of the loopback interface that nobody listened on a moment ago.
 ///
 /// # Panics
@@ -29,6 +32,16 @@ use std::net::TcpListener;
 #[must_use]
 pub fn free_port() -> u16 {
     TcpListener::bind("127.0.0.1:0").and_then(|listener| listener.local_addr()).expect("a free port").port()
+}
+
+/// Sends a signal to a process. A program for it is not everywhere: `kill` is a package of its own.
+///
+/// # Panics
+///
+/// If there is no such process.
+pub fn send_signal(pid: u32, signal: Signal) {
+    let pid = i32::try_from(pid).ok().and_then(Pid::from_raw).expect("the number of a process");
+    kill_process(pid, signal).expect("the process takes the signal");
 }
 
 /// A number that no other test has.

@@ -71,7 +71,7 @@ impl Pooler {
 impl Drop for Pooler {
     fn drop(&mut self) {
         // runuser passes TERM on to the pooler; KILL would leave it behind.
-        let _ = std::process::Command::new("kill").args(["-TERM", &self.process.id().to_string()]).status();
+        crate::send_signal(self.process.id(), crate::Signal::TERM);
         let _ = self.process.wait();
         let _ = std::fs::remove_dir_all(&self.dir);
     }

@@ -2,7 +2,6 @@
 //! whoever has nothing to do with it goes on.
 #![allow(clippy::disallowed_methods, clippy::unwrap_used, clippy::print_stdout)] // a real server lives in real time
 
-use std::process::Command;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
@@ -11,6 +10,7 @@ use leasehold::engine::postgres::{PostgresEngine, PostgresEngineOptions};
 use leasehold::engine::{Claim, Engine, Grant, Want};
 use leasehold_harness::postgres::Cluster;
 use leasehold_harness::proxy::Proxy;
+use leasehold_harness::{Signal, send_signal};
 use tokio::task::JoinHandle;
 
 async fn open(url: &str) -> Arc<PostgresEngine> {
@@ -78,10 +78,10 @@ async fn a_late_try_takes_nothing_after_a_refusal() {
     let text = "SELECT pid FROM pg_stat_activity WHERE query LIKE '%batch(%' AND pid <> pg_backend_pid()";
     let pids: Vec<i32> = admin.query(text, &[]).await.unwrap().iter().map(|row| row.get(0)).collect();
     assert_eq!(pids.len(), 1);
-    let signal = |name: &str| Command::new("kill").args([name, &pids[0].to_string()]).status().unwrap();
+    let signal = |signal| send_signal(u32::try_from(pids[0]).unwrap(), signal);
     let one = other.acquire(claim("one", "ada", 0)).await.unwrap();
     let two = other.acquire(claim("two", "ada", 0)).await.unwrap();
-    signal("-STOP");
+    signal(Signal::STOP);
     let (first, second) = (acquire(&engine, claim("one", "bob", 0)), acquire(&engine, claim("two", "bob", 12_000)));
     let (first, second) = (first.await.unwrap(), second.await.unwrap());
     println!("{first:?}\n{second:?}");
@@ -89,7 +89,7 @@ async fn a_late_try_takes_nothing_after_a_refusal() {
     sleep(1500).await;
     other.release(&one.lease_id).await.unwrap();
     other.release(&two.lease_id).await.unwrap();
-    signal("-CONT");
+    signal(Signal::CONT);
     sleep(2000).await;
     for name in ["one", "two"] {
         assert_eq!(other.inspect(name).await.unwrap(), None, "nobody knows the lease that was granted");
