@@ -10,6 +10,7 @@
 mod acquire;
 mod doctor;
 mod engines;
+mod gate;
 mod inspect;
 mod key;
 mod ls;
@@ -76,6 +77,7 @@ enum CliCommand {
     Engines(engines::EnginesArgs),
     Doctor(doctor::DoctorArgs),
     Migrate(migrate::MigrateArgs),
+    Gate(gate::GateArgs),
     #[cfg(feature = "load")]
     Bench(leasehold_load::bench::Bench),
     #[cfg(feature = "load")]
@@ -118,6 +120,10 @@ fn run_command(cli: Cli) -> anyhow::Result<u8> {
         CliCommand::Rehearse(_) if !cli.url.is_empty() => {
             Err(Failure::usage("a rehearsal speaks HTTP: give --http URL, not --url"))
         }
+        CliCommand::Gate(_) if !cli.url.is_empty() => {
+            Err(Failure::usage("a gate asks no engine: give --upstream URL, not --url"))
+        }
+        CliCommand::Gate(command) => command.execute(),
         CliCommand::Serve(command) => command.execute(),
         CliCommand::Key(command) => command.execute(),
         CliCommand::Acquire(command) => block_on_this_thread(command.execute(&target()?)),
