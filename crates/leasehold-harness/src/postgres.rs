@@ -192,6 +192,12 @@ impl Cluster {
         format!("postgres://postgres@127.0.0.1:{}/{database}", self.port)
     }
 
+    /// What the server has logged since it was started.
+    #[must_use]
+    pub fn read_log(&self) -> String {
+        std::fs::read_to_string(self.dir.join("log")).unwrap_or_default()
+    }
+
     /// Puts a file into the server's directory that the server alone may read.
     ///
     /// # Panics

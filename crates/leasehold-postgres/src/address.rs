@@ -45,6 +45,9 @@ impl DatabaseAddress {
         let (url, asked) = TlsRequest::split_from_url(url);
         let mut config =
             Config::from_str(&url).map_err(|error| format!("this is no address of PostgreSQL: {error}"))?;
+        if config.get_hosts().is_empty() && config.get_hostaddrs().is_empty() {
+            return Err("the url names no host, as in postgres://ada@127.0.0.1/tickets".into());
+        }
         let tls = asked.apply(&mut config)?;
         if config.get_application_name().is_none() {
             config.application_name(application_name);

@@ -2,8 +2,13 @@
 
 mod common;
 
-use common::Site;
+use std::process::Command;
+
 use common::server::Server;
+use common::{Answer, Site, text};
+use leasehold_harness::postgres::Cluster;
+use leasehold_harness::redis::{DURABLE, RedisServer};
+use leasehold_harness::redlock::RedisNodes;
 use serde_json::Value;
 
 const PROMISES: [&str; 5] = ["durable", "fencing", "fair", "never_early", "outlives_process"];
@@ -53,8 +58,61 @@ fn a_server_is_examined() {
         assert_explained(&report, &PROMISES);
         reports.push(report);
     }
+    // Each has its own clock finding, about the server that was asked.
+    for report in &mut reports {
+        report["findings"].as_array_mut().expect("a list").retain(|f| !text(f, "setting").starts_with("clock of"));
+    }
     assert_eq!(reports[0], reports[1]);
     assert!(reports[0]["identity"].as_str().is_some_and(|identity| identity.len() == 32));
+}
+
+fn database(cluster: &Cluster) -> String {
+    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().expect("a runtime");
+    cluster.url(&runtime.block_on(cluster.database()))
+}
+
+/// What doctor says under a wall clock that is off by so much.
+fn doctor_at(offset: &str, url: &str) -> Value {
+    let output = Command::new("faketime")
+        .args(["-f", offset, env!("CARGO_BIN_EXE_leasehold"), "doctor", "--json", "--url", url])
+        .output()
+        .expect("faketime is installed: apt-get install faketime");
+    Answer::of(&output).with_code(0).json()
+}
+
+/// The clocks that were compared, and whether each comparison is a warning.
+fn clock_warnings(report: &Value) -> Vec<bool> {
+    let findings = report["findings"].as_array().expect("a list").iter();
+    findings.filter(|f| text(f, "setting").starts_with("clock of ")).map(|f| f["kind"] == "warning").collect()
+}
+
+/// Goal: on every engine with another machine in it the two clocks are compared, and a difference is a warning.
+/// Method: doctor itself runs under a wall clock that is right, and under one that is two minutes ahead.
+#[test]
+fn clocks_are_compared_on_every_engine() {
+    let site = Site::new();
+    let server = Server::start(&site, &[]);
+    let (redis, nodes, cluster) = (RedisServer::start(DURABLE), RedisNodes::start(3, DURABLE), Cluster::start(&[]));
+    for (url, clocks) in
+        [(format!("leasehold://{}", server.resp), 1), (redis.url(), 1), (nodes.url(""), 3), (database(&cluster), 1)]
+    {
+        let right = doctor_at("+0s", &url);
+        assert_explained(&right, &[]);
+        assert_eq!(clock_warnings(&right), vec![false; clocks], "{right}");
+        let off = doctor_at("+120s", &url);
+        assert_explained(&off, &[]);
+        assert_eq!(clock_warnings(&off), vec![true; clocks], "{off}");
+        let found =
+            off["findings"].as_array().expect("a list").iter().find(|f| text(f, "setting").starts_with("clock of"));
+        let found = text(found.expect("it is compared"), "found");
+        let millis: f64 = found.split(' ').next().and_then(|number| number.parse().ok()).expect("a number");
+        assert!((-121_000.0..-119_000.0).contains(&millis), "{found}");
+    }
+    // A directory needs no other clock, and says so.
+    let report = Site::new().ask(&["doctor", "--json"]).with_code(0).json();
+    let clock =
+        report["findings"].as_array().expect("a list").iter().find(|f| f["setting"] == "clock").expect("a note");
+    assert_eq!((&clock["kind"], text(clock, "found")), (&"note".into(), "CLOCK_BOOTTIME of this machine"));
 }
 
 /// Goal: bad usage is 2, nobody there is 4, and each says one sentence.

@@ -110,6 +110,7 @@ fn dead_and_locked_systems_say_so() {
         (locked.url().replace("redis://", "redis://:hunter2@"), 2),
         ("redis://127.0.0.1:1?preset=nobody".to_owned(), 2),
         ("postgres://127.0.0.1:1/x?pace=fast".to_owned(), 2),
+        ("postgres://".to_owned(), 2),
         (no_database, 2),
     ] {
         let answer = site.ask(&["acquire", "seat-14", "--url", &url]).with_code(code);

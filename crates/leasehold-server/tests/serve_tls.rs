@@ -9,35 +9,12 @@ use std::process::{Command, Stdio};
 use std::sync::Arc;
 
 use common::Site;
+use common::authority::Authority;
 use common::server::{Client, Server, key};
-use rcgen::{BasicConstraints, CertificateParams, CertifiedIssuer, DnType, IsCa, KeyPair};
 use rustix::process::Signal;
 use rustls::pki_types::pem::PemObject;
 use rustls::pki_types::{CertificateDer, PrivateKeyDer, ServerName};
 use rustls::{ClientConfig, ClientConnection, RootCertStore, StreamOwned};
-
-struct Authority(CertifiedIssuer<'static, KeyPair>);
-
-impl Authority {
-    fn new() -> Self {
-        let mut params = CertificateParams::new(Vec::<String>::new()).expect("no names");
-        // Another name than its certificates have, or openssl takes those for self-signed.
-        params.distinguished_name.push(DnType::CommonName, "an authority");
-        params.is_ca = IsCa::Ca(BasicConstraints::Unconstrained);
-        Self(CertifiedIssuer::self_signed(params, KeyPair::generate().expect("a key")).expect("signed"))
-    }
-
-    /// Writes the authority's certificate, and one for localhost with its key.
-    fn write(&self, site: &Site, name: &str) -> [PathBuf; 3] {
-        let key = KeyPair::generate().expect("a key");
-        let params = CertificateParams::new(vec!["localhost".into()]).expect("a name");
-        let certificate = params.signed_by(&key, &self.0).expect("signed");
-        let paths = ["ca", "pem", "key"].map(|kind| site.path(&format!("{name}.{kind}")));
-        let texts = [self.0.pem(), certificate.pem(), key.serialize_pem()];
-        paths.iter().zip(texts).for_each(|(path, text)| std::fs::write(path, text).expect("written"));
-        paths
-    }
-}
 
 fn text(path: &std::path::Path) -> &str {
     path.to_str().expect("UTF-8")

@@ -1,7 +1,7 @@
 //! The clocks of the command line. Leases are never decided here: the engine has its own clock.
 //!
-//! The wall clock is asked for one thing only: to show people when a lease ends (`expires_at`) or
-//! when something happened (`watch`).
+//! The wall clock is asked to show people when a lease ends (`expires_at`) or when something happened (`watch`), and by
+//! others who compare their clock with it.
 
 use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
@@ -27,6 +27,13 @@ pub fn rfc3339_ago(ago: Duration) -> String {
 pub fn wall_ms() -> u64 {
     let since = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
     u64::try_from(since.as_millis()).unwrap_or(u64::MAX)
+}
+
+/// Microseconds since 1970: clients compare their own wall clock with it.
+#[allow(clippy::disallowed_methods, reason = "it is what a client asks for; nothing is decided by it")]
+pub fn wall_micros() -> u64 {
+    let since = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
+    u64::try_from(since.as_micros()).unwrap_or(u64::MAX)
 }
 
 /// A wall clock moment in milliseconds since 1970, as RFC 3339 in UTC.

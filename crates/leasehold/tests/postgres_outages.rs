@@ -297,3 +297,48 @@ async fn a_silent_server_is_not_waited_for() {
         assert_eq!(engine.inspect(name).await.unwrap(), None, "nobody knows the lease");
     }
 }
+
+/// Takes locks until the server's table of locks is full, and gives back some of them.
+async fn fill_lock_table(client: &tokio_postgres::Client, free: i64) {
+    let mut taken: i64 = 0;
+    while client.batch_execute(&format!("SELECT pg_advisory_lock({taken})")).await.is_ok() {
+        taken += 1;
+    }
+    let unlock = "SELECT count(*) FROM generate_series($1::bigint, $2) n WHERE pg_advisory_unlock(n)";
+    let row = client.query_one(unlock, &[&(taken - free), &(taken - 1)]).await.unwrap();
+    assert_eq!(row.get::<_, i64>(0), free, "given back");
+    println!("{taken} locks filled the table");
+}
+
+/// Goal: a batch with more locks than the server has left is sent in halves, and all of it succeeds; with none left the
+/// error names the setting, and nothing happened.
+/// Method: a small table of locks, filled by another session until 80 are left, and then all.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_full_table_of_locks_halves_the_batch() {
+    let cluster = Cluster::start(&["max_locks_per_transaction=10", "max_connections=20"]);
+    let database = cluster.database().await;
+    let engine = open(&format!("{}?connections=1", cluster.url(&database))).await;
+    // Plans need locks on tables and indexes: they are made before.
+    for name in ["warm", "warm-too"] {
+        let grant = engine.acquire(claim(name, "ada", 0)).await.unwrap();
+        assert!(engine.release(&grant.lease_id).await.unwrap());
+    }
+    let other = cluster.client(&database).await;
+    fill_lock_table(&other, 80).await;
+    let before = cluster.read_log().matches("out of shared memory").count();
+    let all: Vec<_> = (0..200).map(|number| acquire(&engine, claim(&format!("seat-{number}"), "bob", 0))).collect();
+    for caller in all {
+        caller.await.unwrap().1.expect("granted, with fewer beside it");
+    }
+    let log = cluster.read_log();
+    let failed = log.matches("out of shared memory").count();
+    println!("the server was out of locks {failed} times");
+    assert!(failed > before, "the table was large enough");
+    fill_lock_table(&other, 0).await;
+    let (took, answer) = acquire(&engine, claim("none-left", "cy", 0)).await.unwrap();
+    let Err(Error::Unavailable { source, .. }) = &answer else { panic!("{answer:?}") };
+    assert!(source.to_string().contains("max_locks_per_transaction"), "{source}");
+    assert!(took < Duration::from_secs(8), "{took:?}");
+    other.batch_execute("SELECT pg_advisory_unlock_all()").await.unwrap();
+    assert_eq!(engine.inspect("none-left").await.unwrap(), None);
+}

@@ -6,30 +6,18 @@
     reason = "a real server lives in real time, and how much was tried is worth a line"
 )]
 
+#[path = "support/redis.rs"]
+mod support;
+
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use leasehold::engine::redis::{RedisEngine, RedisOptions};
-use leasehold::engine::{Claim, Engine, Grant, Query, Want};
+use leasehold::engine::redis::RedisEngine;
+use leasehold::engine::{Claim, Engine, Grant, Query};
 use leasehold::{Error, Refusal};
 use leasehold_harness::proxy::Proxy;
 use leasehold_harness::redis::{DURABLE, RedisServer};
-
-async fn open(url: &str) -> Arc<RedisEngine> {
-    RedisEngine::open(RedisOptions::from_url(url).expect("a url")).await.expect("it opens")
-}
-
-fn claim(name: &str, holder: &str) -> Claim {
-    Claim::new(vec![Want::exclusive(name)], Duration::from_secs(30), holder)
-}
-
-fn patient(name: &str, holder: &str, wait: Duration) -> Claim {
-    Claim { wait, ..claim(name, holder) }
-}
-
-async fn pause(millis: u64) {
-    tokio::time::sleep(Duration::from_millis(millis)).await;
-}
+use support::{claim, open, patient, pause};
 
 async fn holders(engine: &RedisEngine, name: &str) -> Vec<String> {
     let seen = engine.inspect(name).await.expect("inspect answers");

@@ -2,6 +2,9 @@
 #![cfg(feature = "redis")]
 #![allow(clippy::disallowed_methods, reason = "a real server lives in real time")]
 
+#[path = "support/redis.rs"]
+mod support;
+
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
@@ -10,25 +13,10 @@ use leasehold::engine::{Claim, Engine, Mode, Query, Want};
 use leasehold::{Error, Refusal};
 use leasehold_harness::proxy::Proxy;
 use leasehold_harness::redis::RedisServer;
-
-async fn open(url: &str) -> Arc<RedisEngine> {
-    RedisEngine::open(RedisOptions::from_url(url).expect("a url")).await.expect("it opens")
-}
+use support::{claim, open, patient, pause};
 
 async fn open_over(proxy: &Proxy) -> Arc<RedisEngine> {
     open(&format!("redis://127.0.0.1:{}", proxy.port())).await
-}
-
-fn claim(name: &str, holder: &str) -> Claim {
-    Claim::new(vec![Want::exclusive(name)], Duration::from_secs(30), holder)
-}
-
-fn patient(name: &str, holder: &str, seconds: u64) -> Claim {
-    Claim { wait: Duration::from_secs(seconds), ..claim(name, holder) }
-}
-
-async fn pause(millis: u64) {
-    tokio::time::sleep(Duration::from_millis(millis)).await;
 }
 
 /// Goal: a try that arrives after its caller was told "held" takes nothing.
@@ -96,7 +84,7 @@ async fn a_waiter_whose_login_is_refused_is_indeterminate() {
     let direct = open(&server.url()).await;
     let ada = direct.acquire(Claim { ttl: Duration::from_secs(4), ..claim("seat", "ada") }).await.expect("granted");
     let asked = engine.clone();
-    let waiting = tokio::spawn(async move { asked.acquire(patient("seat", "bob", 60)).await });
+    let waiting = tokio::spawn(async move { asked.acquire(patient("seat", "bob", Duration::from_secs(60))).await });
     pause(300).await;
     server.command(&["ACL", "SETUSER", "app", "resetpass", ">new"]);
     server.command(&["CLIENT", "KILL", "USER", "app"]);
@@ -116,7 +104,8 @@ async fn both_calls_of_a_request_get_the_lease_after_a_flush() {
     for (round, between) in [(0, 100), (1, 4500)] {
         let name = format!("seat-{round}");
         direct.acquire(claim(&name, "ada")).await.expect("granted");
-        let wanted = Claim { request: Some(format!("request-{round}")), ..patient(&name, "bob", 60) };
+        let wanted =
+            Claim { request: Some(format!("request-{round}")), ..patient(&name, "bob", Duration::from_secs(60)) };
         let call = || {
             let (asked, wanted) = (engine.clone(), wanted.clone());
             tokio::spawn(async move { asked.acquire(wanted).await })

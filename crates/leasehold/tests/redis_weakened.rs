@@ -2,30 +2,16 @@
 #![cfg(feature = "redis")]
 #![allow(clippy::disallowed_methods, reason = "a real server lives in real time")]
 
+#[path = "support/redis.rs"]
+mod support;
+
 use std::process::{Child, Command, Stdio};
-use std::sync::Arc;
 use std::time::Duration;
 
 use leasehold::Error;
-use leasehold::engine::redis::{RedisEngine, RedisOptions};
-use leasehold::engine::{Claim, Engine, Grant, Want};
+use leasehold::engine::{Engine, Grant};
 use leasehold_harness::redis::{DURABLE, RedisServer};
-
-async fn open(url: &str) -> Arc<RedisEngine> {
-    RedisEngine::open(RedisOptions::from_url(url).expect("a url")).await.expect("it opens")
-}
-
-fn claim(name: &str, holder: &str) -> Claim {
-    Claim::new(vec![Want::exclusive(name)], Duration::from_secs(30), holder)
-}
-
-fn patient(name: &str, holder: &str, seconds: u64) -> Claim {
-    Claim { wait: Duration::from_secs(seconds), ..claim(name, holder) }
-}
-
-async fn pause(millis: u64) {
-    tokio::time::sleep(Duration::from_millis(millis)).await;
-}
+use support::{claim, open, patient, pause};
 
 async fn wait_for_info(server: &RedisServer, section: &str, text: &str) {
     for _ in 0..500 {
@@ -97,7 +83,7 @@ async fn a_waiter_is_not_granted_on_a_weakened_server() {
     let engine = open(&server.url()).await;
     let ada = engine.acquire(claim("seat", "ada")).await.expect("granted");
     let asked = engine.clone();
-    let waiting = tokio::spawn(async move { asked.acquire(patient("seat", "bob", 25)).await });
+    let waiting = tokio::spawn(async move { asked.acquire(patient("seat", "bob", Duration::from_secs(25))).await });
     pause(300).await;
     server.command(&["CONFIG", "SET", "appendfsync", "no"]);
     engine.examine().await.expect("examined");
@@ -130,7 +116,7 @@ async fn a_waiter_gets_nothing_from_a_weak_server_in_its_place() {
     let engine = open(&server.url()).await;
     engine.acquire(claim("seat", "ada")).await.expect("granted");
     let asked = engine.clone();
-    let waiting = tokio::spawn(async move { asked.acquire(patient("seat", "bob", 25)).await });
+    let waiting = tokio::spawn(async move { asked.acquire(patient("seat", "bob", Duration::from_secs(25))).await });
     pause(300).await;
     server.kill();
     let dir = tempfile::tempdir().expect("a directory");

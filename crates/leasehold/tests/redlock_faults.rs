@@ -139,6 +139,32 @@ async fn a_black_holed_node_is_never_an_error() {
     }
 }
 
+/// Goal: a renewal that arrives after a later one does not shorten the lease.
+/// Method: the connections of now stand still, so that a renewal for a second is stuck at every node; a later one for a
+/// minute goes over new connections; then the first one arrives.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_late_renewal_shortens_nothing() {
+    let nodes = RedisNodes::start_behind_proxies(3, DURABLE);
+    let engine = open(&nodes, "").await;
+    let held = take(&engine, "seat", 30 * SECOND).await.unwrap();
+    until("all three have it", 5 * SECOND, || nodes.holding("seat") == 3).await;
+    nodes.proxies.iter().for_each(|proxy| proxy.stall_current(true));
+    let stuck = engine.renew(&held.lease_id, Some(SECOND)).await;
+    assert!(matches!(stuck, Err(Error::Indeterminate { .. })), "{stuck:?}");
+    let began = Instant::now();
+    while engine.renew(&held.lease_id, Some(60 * SECOND)).await.is_err() {
+        assert!(began.elapsed() < 15 * SECOND, "it is renewed over new connections");
+        tokio::time::sleep(SECOND / 10).await;
+    }
+    let left = || nodes.servers.iter().map(|server| server.command(&["PTTL", "seat"]).trim().parse::<i64>().unwrap());
+    until("all three are renewed", 5 * SECOND, || left().all(|left| left > 50_000)).await;
+    nodes.proxies.iter().for_each(|proxy| proxy.stall_current(false));
+    for _ in 0..15 {
+        tokio::time::sleep(SECOND / 10).await;
+        assert!(left().all(|left| left > 50_000), "the late renewal shortened it: {:?}", left().collect::<Vec<_>>());
+    }
+}
+
 fn is_about(found: &Finding, port: u16) -> bool {
     found.kind == FindingKind::Warning && found.setting.contains(&port.to_string())
 }

@@ -14,6 +14,9 @@ use crate::token::{LeaseKey, Secret, Token};
 /// How many holders an acquire examines for one that is due.
 const MAX_HOLDERS_EXAMINED: usize = 4096;
 
+/// How many leases and waits that are over, on any resource, are ended before a claim is refused or waits; the tick ends the rest.
+const MAX_ENDED_BEFORE_REFUSAL: u32 = 1024;
+
 /// How many callers may wait for the reply to one request.
 const MAX_JOINED_RETRIES: usize = 64;
 
@@ -30,6 +33,14 @@ pub(super) struct GrantTerms<'a> {
     pub secret: Secret,
     pub principal: &'a str,
     pub value: Option<&'a [u8]>,
+}
+
+/// Why a claim is not granted.
+enum Obstacle {
+    /// The slot of a resource that does not admit it.
+    Resource(u32),
+    /// There are too many leases.
+    Quota(Refusal),
 }
 
 impl Book {
@@ -55,30 +66,41 @@ impl Book {
                 return Reply::Invalid(sentence);
             }
         }
-        let blocked = if unused { None } else { self.first_blocked(claim.wants) };
-        let Some(blocked) = blocked else {
-            if self.state.live + self.state.closing >= self.limits.leases {
-                return Reply::Refused(Refusal::Quota(format!("{} leases", self.limits.leases)));
-            }
-            if let Some(refusal) = self.over_share(claim.principal) {
-                return Reply::Refused(refusal);
-            }
-            let terms = GrantTerms {
-                ttl_ms: claim.ttl_ms,
-                max_hold_ms: claim.max_hold_ms,
-                delay_ms: claim.delay_ms,
-                holder: claim.holder,
-                request: mark,
-                secret: claim.secret,
-                principal: claim.principal,
-                value: claim.value,
-            };
-            return self.grant(claim.wants, &terms, now).map_or(Reply::NoTokens, Reply::Granted);
-        };
-        if claim.wait_ms == 0 {
-            return Reply::Refused(self.held_refusal(blocked, now));
+        let mut obstacle = self.find_obstacle(claim, unused);
+        if obstacle.is_some() && self.next_expiry().is_some_and(|next| next <= now) {
+            // What is over on other resources may keep an earlier waiter from its grant, or count as a lease.
+            self.tick(MAX_ENDED_BEFORE_REFUSAL, now);
+            obstacle = self.find_obstacle(claim, false);
         }
-        self.enqueue(claim, mark, now)
+        match obstacle {
+            None => {
+                let terms = GrantTerms {
+                    ttl_ms: claim.ttl_ms,
+                    max_hold_ms: claim.max_hold_ms,
+                    delay_ms: claim.delay_ms,
+                    holder: claim.holder,
+                    request: mark,
+                    secret: claim.secret,
+                    principal: claim.principal,
+                    value: claim.value,
+                };
+                self.grant(claim.wants, &terms, now).map_or(Reply::NoTokens, Reply::Granted)
+            }
+            Some(Obstacle::Quota(refusal)) => Reply::Refused(refusal),
+            Some(Obstacle::Resource(blocked)) if claim.wait_ms == 0 => Reply::Refused(self.held_refusal(blocked, now)),
+            Some(Obstacle::Resource(_)) => self.enqueue(claim, mark, now),
+        }
+    }
+
+    /// What is in the way of a claim. On an unused name nobody can be.
+    fn find_obstacle(&self, claim: &Acquire<'_>, unused: bool) -> Option<Obstacle> {
+        if !unused && let Some(blocked) = self.first_blocked(claim.wants) {
+            return Some(Obstacle::Resource(blocked));
+        }
+        if self.state.live + self.state.closing >= self.limits.leases {
+            return Some(Obstacle::Quota(Refusal::Quota(format!("{} leases", self.limits.leases))));
+        }
+        self.over_share(claim.principal).map(Obstacle::Quota)
     }
 
     /// The answer to a request id that was seen before.
@@ -136,12 +158,13 @@ impl Book {
         for want in wants {
             let Some(slot) = self.state.find_name(want.name) else { continue };
             let resource = &self.state.resources[slot as usize];
-            // Holders are examined only when they block the claim, or fix another capacity.
+            // Holders are examined only when they block the claim, keep an earlier waiter that blocks it from its grant, or
+            // fix another capacity.
             let agreed = match want.mode {
                 Mode::Permits { capacity, .. } => [0, capacity].contains(&resource.capacity()),
                 _ => true,
             };
-            if agreed && resource.admits(want.mode) {
+            if agreed && resource.grants_at_once(want.mode) {
                 continue;
             }
             // The wheel says, to the millisecond, when the next lease is due. The number examined is bounded as a tick
@@ -171,9 +194,7 @@ impl Book {
     fn first_blocked(&self, wants: &[Want<'_>]) -> Option<u32> {
         wants.iter().find_map(|want| {
             let slot = self.state.find_name(want.name)?;
-            let resource = &self.state.resources[slot as usize];
-            let free = resource.admits(want.mode) && !resource.demand().blocks(want.mode, resource.current_use());
-            (!free).then_some(slot)
+            (!self.state.resources[slot as usize].grants_at_once(want.mode)).then_some(slot)
         })
     }
 

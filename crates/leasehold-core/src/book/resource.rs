@@ -110,6 +110,11 @@ impl ResourceEntry {
         }
     }
 
+    /// Whether neither the holders nor those who wait are in the way of a new claim.
+    pub fn grants_at_once(&self, mode: Mode) -> bool {
+        self.admits(mode) && !self.demand().blocks(mode, self.current_use())
+    }
+
     /// The capacity, once a permit claim has set it.
     pub fn capacity(&self) -> u32 {
         self.extra.as_ref().map_or(0, |extra| extra.capacity)

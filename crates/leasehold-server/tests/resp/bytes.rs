@@ -20,7 +20,7 @@ fn answers_are_spoken_byte_by_byte() {
         ("client getname", "$3\r\nada\r\n", "$3\r\nada\r\n"),
         ("CLIENT SETNAME", "+OK\r\n", "+OK\r\n"),
         ("CLIENT SETINFO LIB-NAME x", "+OK\r\n", "+OK\r\n"),
-        ("COMMAND COUNT", ":23\r\n", ":23\r\n"),
+        ("COMMAND COUNT", ":24\r\n", ":24\r\n"),
         (
             "COMMAND INFO GET nobody",
             "*2\r\n*6\r\n$3\r\nget\r\n:2\r\n*0\r\n:1\r\n:1\r\n:1\r\n$-1\r\n",

@@ -63,6 +63,19 @@ impl AdvisoryKey {
         Self::Single(i64::from(crc32(name.as_bytes())))
     }
 
+    /// As Oban (Elixir) makes it: Erlang's `phash2` of the prefix of its tables, and a base key. The base key is a constant of
+    /// the part of Oban that locks, or what `phash2` makes of a job that is unique. Oban locks in transactions.
+    ///
+    /// ```
+    /// use leasehold::advisory::AdvisoryKey;
+    ///
+    /// assert_eq!(AdvisoryKey::oban("public", 7), AdvisoryKey::Single(46515530 + 7));
+    /// ```
+    #[must_use]
+    pub fn oban(prefix: &str, base_key: i64) -> Self {
+        Self::Single(base_key.wrapping_add(i64::from(erlang_phash2(prefix.as_bytes()))))
+    }
+
     /// As hand-written JavaScript often makes it: the absolute value of Java's `hashCode`.
     #[must_use]
     pub fn java_hash(name: &str) -> Self {
@@ -113,6 +126,33 @@ fn crc32(bytes: &[u8]) -> u32 {
     !bytes.iter().fold(u32::MAX, |crc, byte| (0..8).fold(crc ^ u32::from(*byte), step))
 }
 
+/// Erlang's `phash2` of a binary: the block hash of Bob Jenkins (1996) from a start of Erlang's own, of which 27 bits count.
+fn erlang_phash2(bytes: &[u8]) -> u32 {
+    const GOLDEN: u32 = 0x9e37_79b9;
+    let word = |bytes: &[u8]| bytes.iter().rev().fold(0_u32, |word, byte| (word << 8) | u32::from(*byte));
+    let mut state = [GOLDEN, GOLDEN, GOLDEN.wrapping_mul(13)];
+    let mut add = |words: [u32; 3]| {
+        state.iter_mut().zip(words).for_each(|(part, word)| *part = part.wrapping_add(word));
+        mix_words(&mut state);
+    };
+    let (blocks, tail) = bytes.as_chunks::<12>();
+    blocks.iter().for_each(|block| add([word(&block[..4]), word(&block[4..8]), word(&block[8..])]));
+    if !bytes.is_empty() {
+        let part = |from: usize, to: usize| word(&tail[from.min(tail.len())..to.min(tail.len())]);
+        // The lowest byte of the last word is for the length.
+        add([part(0, 4), part(4, 8), (part(8, 12) << 8).wrapping_add(bytes.len() as u32)]);
+    }
+    state[2] & 0x07ff_ffff
+}
+
+fn mix_words([a, b, c]: &mut [u32; 3]) {
+    for [right, left, last] in [[13, 8, 13], [12, 16, 5], [3, 10, 15]] {
+        *a = a.wrapping_sub(*b).wrapping_sub(*c) ^ (*c >> right);
+        *b = b.wrapping_sub(*c).wrapping_sub(*a) ^ (*a << left);
+        *c = c.wrapping_sub(*a).wrapping_sub(*b) ^ (*b >> last);
+    }
+}
+
 /// Up to nine characters of seven bits, a zero, and ones.
 fn pack_ascii(name: &str) -> Option<u64> {
     if name.len() > 9 || !name.is_ascii() {
@@ -143,6 +183,12 @@ mod tests {
         assert_eq!(AdvisoryKey::java_hash("polygenelubricants"), AdvisoryKey::Single(2_147_483_648));
         assert_eq!(AdvisoryKey::madelson("0000000000000007"), AdvisoryKey::Single(7));
         assert_eq!(AdvisoryKey::madelson("00000001,ffffffff"), AdvisoryKey::Pair(1, -1));
+        // As `erlang:phash2/1` of OTP 25 answers.
+        for (prefix, hash) in [("public", 46_515_530), ("", 13_708_901), ("oban_private", 14_963_574)] {
+            assert_eq!(AdvisoryKey::oban(prefix, 0), AdvisoryKey::Single(hash), "{prefix}");
+        }
+        let long = AdvisoryKey::oban("a prefix that is longer than twelve bytes", -1);
+        assert_eq!(long, AdvisoryKey::Single(118_477_750));
         // An empty name is a zero and 63 ones; nine characters fill all but the last bit.
         assert_eq!(AdvisoryKey::madelson(""), AdvisoryKey::Pair(i32::MAX, -1));
         let nine = b"abcdefghi".iter().fold(0_u64, |bits, byte| (bits << 7) | u64::from(*byte)) << 1;

@@ -8,7 +8,7 @@
 //! # Does not promise
 //!
 //! A ttl: a holder that hangs holds for ever. A list by name. Anything through a pooler in transaction mode: the lock would
-//! stay with a connection that somebody else gets. It is found out and refused. Keys of the Oban scheme are not made here.
+//! stay with a connection that somebody else gets. It is found out and refused.
 //!
 //! # Clock
 //!

@@ -88,6 +88,13 @@ fn boottime() -> Time {
     Time::from_nanos(seconds.saturating_mul(1_000_000_000).saturating_add(nanos))
 }
 
+/// The wall clock, in microseconds since 1970. Nothing is decided by it: it is compared with the clocks of other machines.
+#[cfg(any(feature = "postgres", feature = "redis", feature = "remote"))]
+pub(crate) fn wall_micros() -> i64 {
+    let since = std::time::SystemTime::now().duration_since(std::time::UNIX_EPOCH).unwrap_or_default();
+    i64::try_from(since.as_micros()).unwrap_or(i64::MAX)
+}
+
 fn read_boot() -> [u8; 16] {
     let boot_id = fs::read_to_string("/proc/sys/kernel/random/boot_id").ok();
     let offsets = fs::read_to_string("/proc/self/timens_offsets").unwrap_or_default();

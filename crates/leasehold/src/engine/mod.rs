@@ -25,13 +25,19 @@ pub use finding::{EngineProfile, Finding, FindingKind, NotAPromise, Promise};
 pub use keys::{Key, Keys, Push};
 pub use watch::{Event, EventId, EventKind, Seen, Watch, Watching};
 
+#[cfg(any(feature = "redis", feature = "remote"))]
+pub(crate) mod acquire_future;
 pub mod admission;
+#[cfg(any(feature = "postgres", feature = "redis", feature = "remote"))]
+pub(crate) mod clock_offset;
 #[cfg(feature = "embedded")]
 pub mod embedded;
 mod finding;
 #[cfg(any(test, feature = "embedded", feature = "postgres", feature = "redis", feature = "testkit"))]
 pub(crate) mod from_book;
 mod keys;
+#[cfg(any(feature = "embedded", feature = "postgres", feature = "redis"))]
+pub(crate) mod known_faults;
 #[cfg(feature = "postgres")]
 pub mod postgres;
 #[cfg(feature = "redis")]

@@ -1,5 +1,7 @@
-//! `PING`, `ECHO`, `HELLO`, `AUTH`, `SELECT`, `CLIENT`, `INFO`, `QUIT`, `MULTI`, `EXEC`, `DISCARD`: commands that the
+//! `PING`, `ECHO`, `HELLO`, `AUTH`, `SELECT`, `CLIENT`, `INFO`, `TIME`, `QUIT`, `MULTI`, `EXEC`, `DISCARD`: commands that the
 //! connection answers by itself. They reveal nothing of any lease.
+
+use leasehold_support::time::wall_micros;
 
 use super::CommandError;
 use super::args::{printable_start, single_argument};
@@ -34,6 +36,8 @@ pub enum ConnectionCommand<'a> {
     SetInfo,
     Commands(CommandQuery<'a>),
     Info,
+    /// The wall clock of this machine, to be compared with another's.
+    Time,
     Quit,
     /// Starts a transaction: refused, with every command in it.
     Multi,
@@ -141,6 +145,12 @@ impl ConnectionCommand<'_> {
             Self::SetInfo => reply.simple("OK"),
             Self::Commands(query) => query.write_reply(&mut reply),
             Self::Info => reply.verbatim(&server_info()),
+            Self::Time => {
+                let micros = wall_micros();
+                reply.array(2);
+                reply.text(&(micros / 1_000_000).to_string());
+                reply.text(&(micros % 1_000_000).to_string());
+            }
             Self::Quit => {
                 reply.simple("OK");
                 connection.state.start_draining();

@@ -109,6 +109,7 @@ commands! {
         b"SCRIPT", -2, NO_KEY => script::dispatch(dispatcher, args)?;
         b"SELECT", 2, NO_KEY => dispatcher.connection(connection::parse_select(args)?);
         b"SET", -3, ONE_KEY => dispatcher.inline(SetCommand::parse(args)?);
+        b"TIME", 1, NO_KEY => dispatcher.connection(ConnectionCommand::Time);
         b"TTL", 2, ONE_KEY => dispatcher.inline(TtlCommand::parse_seconds(args)?);
     }
 }

@@ -48,6 +48,7 @@ pub const ALL_COMMANDS: &[(&str, Option<Verb>)] = &[
     ("COMMAND INFO get x", None),
     ("COMMAND DOCS get", None),
     ("INFO", None),
+    ("TIME", None),
     ("SCRIPT EXISTS x", None),
     ("SCRIPT LOAD x", None),
     ("MULTI", None),

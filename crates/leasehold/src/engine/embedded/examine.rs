@@ -3,12 +3,21 @@
 use std::path::Path;
 
 use crate::engine::Finding;
+use crate::engine::known_faults::{KnownFault, fault_findings};
 
 /// Less room than this on the file system is worth a warning: a few segments of the journal and a snapshot.
 const LOW_SPACE_BYTES: u64 = 1 << 30;
 
 /// File systems that keep nothing over a reboot, by the number that statfs gives.
 const MEMORY_FILE_SYSTEMS: [(u32, &str); 2] = [(0x0102_1994, "tmpfs"), (0x8584_58f6, "ramfs")];
+
+/// Versions of Linux that may say that something is on disk when it is not.
+const KNOWN_FAULTS: [KnownFault; 1] = [KnownFault {
+    since: [0, 0, 0],
+    fixed: [4, 13, 0],
+    sentence: "an error of the disk may be reported to another program, so that a sync succeeds and the data are lost",
+    source: "Linux 4.13, errseq_t",
+}];
 
 /// Examines the file system below a directory.
 pub(super) fn examine_directory(dir: &Path) -> Vec<Finding> {
@@ -17,6 +26,13 @@ pub(super) fn examine_directory(dir: &Path) -> Vec<Finding> {
         "1",
         "everything is on one disk: back it up, or use an engine that is replicated, if losing the disk must not lose leases",
     )];
+    findings.push(Finding::note(
+        "clock",
+        "CLOCK_BOOTTIME of this machine",
+        "leases end by a clock that is never set: no wall clock and no other machine's clock takes part",
+    ));
+    let system = rustix::system::uname();
+    findings.extend(fault_findings("kernel", &system.release().to_string_lossy(), &KNOWN_FAULTS));
     let Ok(stat) = rustix::fs::statfs(dir) else {
         return findings;
     };

@@ -3,9 +3,13 @@
 use leasehold_postgres::tokio_postgres::Row;
 use leasehold_postgres::tokio_postgres::types::Type;
 
+use super::connection::EngineConnection;
 use super::shared::PostgresShared;
 use super::sql_error::SqlFailure;
+use super::statements::Sql;
 use super::verify::read_facts;
+use crate::engine::clock_offset::{CLOCK_PROBES, ClockProbes};
+use crate::engine::known_faults::{KnownFault, fault_findings};
 use crate::engine::{Finding, Promise};
 use crate::error::Error;
 
@@ -29,6 +33,34 @@ const STATE: &str = "SELECT current_setting('max_connections')::bigint - (SELECT
      current_setting('server_version'), current_setting('synchronous_standby_names'), \
      (SELECT string_agg(s.slot_name, ', ' ORDER BY s.slot_name) FROM pg_replication_slots s \
          WHERE s.slot_type = 'physical' AND NOT s.active AND NOT s.temporary)";
+
+/// Advisory locks that no engine of ours holds, who has them, and at which port the server itself was reached.
+const OTHERS: &str = "SELECT count(*), \
+         string_agg(DISTINCT coalesce(nullif(a.application_name, ''), 'pid ' || l.pid), ', '), inet_server_port() \
+     FROM pg_locks l LEFT JOIN pg_stat_activity a ON a.pid = l.pid WHERE l.locktype = 'advisory' AND l.granted \
+     AND l.database = (SELECT oid FROM pg_database WHERE datname = current_database()) \
+     AND NOT (l.objsubid = 2 AND l.classid::bigint IN ($1 & 4294967295, ($1 # 1) & 4294967295)) \
+     AND coalesce(a.application_name, '') NOT LIKE 'leasehold%'";
+
+/// Versions that may lose or hide rows.
+const KNOWN_FAULTS: [KnownFault; 2] = [
+    KnownFault {
+        since: [14, 0, 0],
+        fixed: [14, 2, 0],
+        sentence: "vacuum may corrupt chains of updated rows, so that an index finds the wrong one",
+        source: "PostgreSQL 14.2, release notes: reindex the tables of the engine after the update",
+    },
+    KnownFault {
+        since: [14, 0, 0],
+        fixed: [14, 4, 0],
+        sentence: "an index that was made or rebuilt CONCURRENTLY may miss rows, and so a lease may not be found",
+        source: "PostgreSQL 14.4, release notes: rebuild such indexes after the update",
+    },
+];
+
+/// What follows from a clock that is not kept.
+const CLOCK_FOLLOWS: &str =
+    "leases end by the clock of the server: when it is put right by a step forward, they end before their time";
 
 impl PostgresShared {
     /// See [`crate::engine::Engine::examine`].
@@ -69,11 +101,51 @@ impl PostgresShared {
         if let Some(row) = rows.first() {
             self.add_state(row, &mut findings);
         }
+        let version = format!("{}.{}", facts.version / 10_000, facts.version % 10_000);
+        findings.extend(fault_findings("server_version", &version, &KNOWN_FAULTS));
+        findings.extend(self.measure_clock(&connection).await);
+        findings.extend(self.find_others(&connection, class).await);
         if self.options().pooler && self.options().listen.is_none() {
             let sentence = "waiting claims are found by checks every second: say listen=HOST:PORT of the server";
             findings.push(Finding::warning("messages", "pooler=1 without listen=", "listen=HOST:PORT", sentence));
         }
         Ok(findings)
+    }
+
+    /// How far the clock that leases end by is from ours.
+    async fn measure_clock(&self, connection: &EngineConnection) -> Option<Finding> {
+        let mut probes = ClockProbes::default();
+        for _ in 0..CLOCK_PROBES {
+            let started = ClockProbes::start_probe();
+            let rows = connection.query(Sql::ServerClock, &[]).await.ok()?;
+            probes.end_probe(started, rows.first()?.try_get(0).ok()?);
+        }
+        probes.offset().map(|offset| offset.finding("clock of the server", CLOCK_FOLLOWS))
+    }
+
+    /// Other programs with advisory locks, and whatever stands between us and the server.
+    async fn find_others(&self, connection: &EngineConnection, class: i64) -> Vec<Finding> {
+        let mut findings = Vec::new();
+        let rows = connection.query_text(OTHERS, &[(&class, Type::INT8)]).await.unwrap_or_default();
+        let Some(row) = rows.first() else { return findings };
+        let locks: i64 = row.try_get(0).unwrap_or(0);
+        if let Ok(Some(who)) = row.try_get::<_, Option<String>>(1) {
+            let sentence =
+                "other programs use advisory locks in this database: they and leases do not exclude each other";
+            findings.push(Finding::note("other lock clients", format!("{locks} advisory locks of {who}"), sentence));
+        }
+        let asked = self.options().address.config().get_ports();
+        if let Ok(Some(port)) = row.try_get::<_, Option<i32>>(2)
+            && !asked.is_empty()
+            && !asked.iter().any(|asked| i32::from(*asked) == port)
+        {
+            let asked: Vec<String> = asked.iter().map(ToString::to_string).collect();
+            let found = format!("port {} was asked, port {port} answers", asked.join(", "));
+            let sentence =
+                "a pooler, a proxy or a port mapping stands before the server: a pooler of transactions needs pooler=1";
+            findings.push(Finding::note("pooler", found, sentence));
+        }
+        findings
     }
 
     fn add_state(&self, row: &Row, findings: &mut Vec<Finding>) {

@@ -64,7 +64,10 @@ impl SqlFailure {
         match code {
             "40P01" | "40001" | "LH103" => Self::Again { split: BatchSplit::Whole, cause },
             "55P03" | "57014" => Self::Again { split: BatchSplit::Singles, cause },
-            "53200" => Self::Again { split: BatchSplit::Halves, cause },
+            "53200" => {
+                let cause = Cause::new(format!("{cause}: max_locks_per_transaction of PostgreSQL is too low"));
+                Self::Again { split: BatchSplit::Halves, cause }
+            }
             "57P01" | "57P02" => Self::Unknown(cause),
             "LH101" => Self::Refused(Cause::new("default_transaction_isolation: it must be read committed")),
             "LH102" => Self::Refused(Cause::new("synchronous_commit is off or local: set it to on for this user")),
@@ -87,10 +90,15 @@ impl SqlFailure {
     /// What kept us from connecting. Nothing was asked yet.
     pub fn from_connecting(error: &SqlError) -> Self {
         match error.code().map(|code| code.code()) {
+            Some("28000") if is_unlisted(error) => Self::Never(
+                "pg_hba.conf of PostgreSQL does not admit this user from here, or only over TLS (sslmode=require)"
+                    .into(),
+            ),
             Some("28P01" | "28000") => Self::Never("PostgreSQL does not accept this user and password".into()),
             Some("3D000") => Self::Never("there is no such database".into()),
             Some("53300") => Self::Away(Cause::new("max_connections of PostgreSQL is reached")),
-            _ if error.to_string().contains("password missing") => {
+            // The client library says it in the cause.
+            _ if with_causes(error).contains("password missing") => {
                 Self::Never("PostgreSQL wants a password, and the url has none".into())
             }
             _ => Self::Away(describe(error)),
@@ -125,6 +133,11 @@ impl SqlFailure {
             other => super::unavailable(attempt, other.cause()),
         }
     }
+}
+
+/// Whether the rules of the server refuse the connection, whatever the password. Its text is in the language of the server.
+fn is_unlisted(error: &SqlError) -> bool {
+    error.as_db_error().is_some_and(|answer| answer.routine() == Some("ClientAuthentication"))
 }
 
 /// Why a pooler in transaction mode is refused where nobody said that there is one.

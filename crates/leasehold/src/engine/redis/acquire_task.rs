@@ -11,14 +11,11 @@
 //! # Laws
 //!
 //! 1. Every try has the same handle and secret, so that all of them together have one effect.
-//! 2. A grant without a request id that nobody will see is ended, and a try that is still on its way takes nothing. One
-//!    with a request id stays for its ttl: a retry may come for it.
+//! 2. A grant that nobody will see is ended, and a try that is still on its way takes nothing. With a request id it stays
+//!    for its ttl: a retry may come for it.
 //! 3. The error is Indeterminate if any try may have taken effect, and Unavailable if none can have.
 
-use std::future::Future;
-use std::pin::Pin;
 use std::sync::Arc;
-use std::task::{Context, Poll};
 use std::time::Duration;
 
 use leasehold_core::Time;
@@ -26,11 +23,12 @@ use tokio::sync::oneshot;
 
 use super::claim_text::{ClaimText, record_key};
 use super::decode::{ClaimReply, GrantedReply, HeldReply, NextLook, WaitingReply, claim_reply};
-use super::errors::{CLOSED, CallError, indeterminate, unavailable};
+use super::errors::{CLOSED, CallError, ENGINE, indeterminate, unavailable};
 use super::node::{RETRY_FOR, RetryPolicy, ScriptCall, random_bits, slot_of, spread};
 use super::scripts::Script;
 use super::shared::RedisShared;
 use super::waiting::{WaitSignal, WaitTicket, beat};
+use crate::engine::acquire_future::{AcquireFuture, EndsUnseen};
 use crate::engine::from_book::millis;
 use crate::engine::{Claim, Grant};
 use crate::error::{BoxError, Error, Refusal};
@@ -55,14 +53,6 @@ pub(super) struct AcquireTask {
     repeated: bool,
 }
 
-/// The caller's future. Dropping it gives the acquire up.
-pub(super) struct AcquireFuture {
-    shared: Arc<RedisShared>,
-    from: oneshot::Receiver<AcquireResult>,
-    anonymous: bool,
-    attempt: String,
-}
-
 /// How a try or a wait ended.
 enum Step {
     /// With this reply; none when nobody waits for it any more.
@@ -84,14 +74,14 @@ struct Tries {
 
 impl AcquireTask {
     /// Spawns the task. The claim is within its limits.
-    pub fn start(shared: &Arc<RedisShared>, claim: Claim) -> AcquireFuture {
+    pub fn start(shared: &Arc<RedisShared>, claim: Claim) -> AcquireFuture<Arc<RedisShared>> {
         let anonymous = claim.request.is_none();
         let text = ClaimText::new(&claim, &shared.node.layout, random_bits());
         let task = Self { shared: shared.clone(), claim, text, anonymous, repeated: false };
         let (to, from) = oneshot::channel();
         let attempt = task.attempt();
         shared.tasks.spawn_on(task.run(to), &shared.runtime);
-        AcquireFuture { shared: shared.clone(), from, anonymous, attempt }
+        AcquireFuture::new(from, ENGINE, attempt, anonymous.then(|| shared.clone()))
     }
 
     async fn run(mut self, mut to: oneshot::Sender<AcquireResult>) {
@@ -118,7 +108,7 @@ impl AcquireTask {
             // A claim that does not wait may still join an earlier try of its request that does.
             let waits = wait_ms > 0 || !self.anonymous;
             let ticket = waits.then(|| self.shared.registry.register(&self.text.handle, &self.text.fingerprint));
-            let tried = self.try_once(wait_ms).await;
+            let tried = self.try_once(wait_ms, round == 0).await;
             let failed = match tried {
                 Ok(reply) => match self.act_on(reply, ticket, patience, to).await {
                     Step::Done(answer) => return answer,
@@ -148,16 +138,14 @@ impl AcquireTask {
         unreachable!("the rounds end by time")
     }
 
-    async fn try_once(&self, wait_ms: u64) -> Result<ClaimReply, CallError> {
+    /// The first try may share its call with other callers.
+    async fn try_once(&self, wait_ms: u64, first: bool) -> Result<ClaimReply, CallError> {
         let limit = self.shared.node.options.limits.waiters_per_resource;
         let (keys, args) = self.text.acquire(wait_ms, &self.shared.node.instance, limit);
-        self.ask(Script::Acquire, keys, args).await
-    }
-
-    async fn ask(&self, script: Script, keys: Vec<String>, args: Vec<String>) -> Result<ClaimReply, CallError> {
-        let call = ScriptCall { script, slot: slot_of(&self.text.handle), keys, args };
-        let value = self.shared.node.run_script(&call).await?;
-        claim_reply(&value).map_err(|odd| CallError::Unknown(Box::new(odd)))
+        let call = ScriptCall { script: Script::Acquire, slot: slot_of(&self.text.handle), keys, args };
+        let value =
+            if first { self.shared.gatherer.run_script(&call).await } else { self.shared.node.run_script(&call).await };
+        claim_reply(&value?).map_err(|odd| CallError::Unknown(Box::new(odd)))
     }
 
     /// Why it failed, and until when it is tried again; or the error, if it is final.
@@ -371,7 +359,10 @@ impl AcquireTask {
             self.text.secret.clone(),
             ban_ms.to_string(),
         ];
-        self.ask(Script::Leave, vec![record_key(&self.text.handle)], args).await
+        let keys = vec![record_key(&self.text.handle)];
+        let call = ScriptCall { script: Script::Leave, slot: slot_of(&self.text.handle), keys, args };
+        let value = self.shared.node.run_script(&call).await?;
+        claim_reply(&value).map_err(|odd| CallError::Unknown(Box::new(odd)))
     }
 
     /// The caller of a waiting claim is gone.
@@ -495,31 +486,9 @@ impl AcquireTask {
     }
 }
 
-impl Future for AcquireFuture {
-    type Output = AcquireResult;
-
-    fn poll(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<AcquireResult> {
-        Pin::new(&mut self.from).poll(context).map(|answer| {
-            // The task always sends a result, unless its runtime was shut down.
-            answer.unwrap_or_else(|_| {
-                let why = "the runtime that the engine was opened on is gone";
-                Err(indeterminate(self.attempt.clone(), why.into()))
-            })
-        })
-    }
-}
-
-impl Drop for AcquireFuture {
-    fn drop(&mut self) {
-        self.from.close();
-        // The result may have come after the last poll.
-        if let Ok(Ok(grant)) = self.from.try_recv()
-            && self.anonymous
-        {
-            let shared = self.shared.clone();
-            self.shared
-                .tasks
-                .spawn_on(async move { shared.release_unseen(&grant.lease_id).await }, &self.shared.runtime);
-        }
+impl EndsUnseen for Arc<RedisShared> {
+    fn end_unseen(&self, grant: Grant) {
+        let shared = self.clone();
+        self.tasks.spawn_on(async move { shared.release_unseen(&grant.lease_id).await }, &self.runtime);
     }
 }

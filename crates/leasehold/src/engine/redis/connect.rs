@@ -1,5 +1,8 @@
 //! Opens a connection: finds the server, reads what it is, loads the scripts, and compares the history of its data.
 
+#[cfg(feature = "tls")]
+use std::fmt;
+use std::path::Path;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
@@ -11,7 +14,7 @@ use redis::{
 };
 
 use super::decode::{UnexpectedReply, array, number_text, text};
-use super::errors::{CallError, read_connect_error, read_error};
+use super::errors::{CallError, read_connect_error, read_error, read_handshake_error};
 use super::node::{NodeConnection, PUSH_SLOT, REPLY_TIMEOUT, RedisNode, send_command};
 use super::options::{RedisOptions, show_address};
 use super::scripts::{PREFIX, Script};
@@ -27,6 +30,11 @@ const SENTINEL_TIMEOUT: Duration = Duration::from_secs(3);
 const PIPELINE_REQUESTS: usize = 1024;
 /// A connection whose other end is gone is noticed after this long without an acknowledgement.
 const TCP_USER_TIMEOUT: Duration = Duration::from_secs(10);
+
+const NO_TLS: &str = "this build speaks no TLS to Redis: build leasehold with the features `redis` and `tls`";
+/// What a certificate begins with in a PEM file.
+#[cfg(feature = "tls")]
+const CERTIFICATE: &[u8] = b"-----BEGIN CERTIFICATE-----";
 
 /// Where messages of the server go.
 #[derive(Clone)]
@@ -87,7 +95,7 @@ async fn prepare_connection(node: &Arc<RedisNode>, slot: usize) -> Result<NodeCo
     });
     let client = make_client(&node.options, host, port, ProtocolVersion::RESP3, true)?;
     let opened = client.get_multiplexed_async_connection_with_config(&config).await;
-    let mut redis = opened.map_err(|error| read_connect_error(&error, &at))?;
+    let mut redis = opened.map_err(|error| read_handshake_error(&error, &at, node.options.tls))?;
     let report = read_server(node, &mut redis).await?;
     let shas = load_scripts(node, &mut redis, &at).await?;
     compare_history(node, &mut redis, &shas, &report.history).await?;
@@ -104,7 +112,7 @@ pub(super) async fn open_blocking_connection(node: &Arc<RedisNode>) -> Result<Mu
     let at = show_address(&host, port);
     let client = make_client(&node.options, host, port, ProtocolVersion::RESP3, true)?;
     let opened = client.get_multiplexed_async_connection_with_config(&config()).await;
-    opened.map_err(|error| read_connect_error(&error, &at))
+    opened.map_err(|error| read_handshake_error(&error, &at, node.options.tls))
 }
 
 fn config() -> AsyncConnectionConfig {
@@ -138,10 +146,30 @@ fn make_client(
     let info = redis::IntoConnectionInfo::into_connection_info(address).map_err(|_| bad())?;
     let info: ConnectionInfo = info.set_redis_settings(settings).set_tcp_settings(tcp);
     if !info.addr().is_supported() {
-        let sentence = "this build speaks no TLS to Redis: build leasehold with the features `redis` and `tls`";
-        return Err(CallError::Decided(Error::Invalid(sentence.into())));
+        return Err(CallError::Decided(Error::Invalid(NO_TLS.into())));
     }
-    Client::open(info).map_err(|_| bad())
+    match &options.ca {
+        None => Client::open(info).map_err(|_| bad()),
+        Some(file) => trusting_client(info, file).map_err(CallError::Decided),
+    }
+}
+
+/// A client that trusts who is in this file, and nobody else.
+#[cfg(feature = "tls")]
+fn trusting_client(info: ConnectionInfo, file: &Path) -> Result<Client, Error> {
+    let unfit = |why: &dyn fmt::Display| Error::Invalid(format!("{} cannot be used for TLS: {why}", file.display()));
+    let text = std::fs::read(file).map_err(|error| unfit(&error))?;
+    // Without one, nobody would be trusted, and the sentence would be about the server.
+    if !text.windows(CERTIFICATE.len()).any(|part| part == CERTIFICATE) {
+        return Err(unfit(&"there is no certificate in it"));
+    }
+    let certificates = redis::TlsCertificates { client_tls: None, root_cert: Some(text) };
+    Client::build_with_tls(info, certificates).map_err(|_| unfit(&"it holds something else than certificates"))
+}
+
+#[cfg(not(feature = "tls"))]
+fn trusting_client(_: ConnectionInfo, _: &Path) -> Result<Client, Error> {
+    Err(Error::Invalid(NO_TLS.into()))
 }
 
 /// The address of the server that decides: as configured, or as the first sentinel that answers says.

@@ -13,6 +13,7 @@ use super::claim_text::{record_key, to_hex};
 use super::connect::PushSink;
 use super::decode::{Inspected, OwnerReply, UnexpectedReply, inspected, number_text, owner_reply, text};
 use super::errors::{CLOSED, CallError, ENGINE, indeterminate, unavailable};
+use super::examine::{CLOCK_FOLLOWS, find_foreign_clients, measure_clock};
 use super::node::{PUSH_SLOT, RedisNode, RetryPolicy, ScriptCall, random_bits, send_command, slot_of};
 use super::options::RedisOptions;
 use super::scripts::{PREFIX, Script};
@@ -363,12 +364,19 @@ impl Engine for RedisEngine {
     fn examine(&self) -> Answer<'_, Vec<Finding>> {
         Box::pin(async move {
             self.open_or("examine the engine")?;
-            self.shared.node.verify_again().await.map_err(|error| match error {
+            let node = &self.shared.node;
+            let failed = |error| match error {
                 CallError::Decided(error) => error,
                 CallError::Busy(why) | CallError::NoEffect(why) | CallError::Unknown(why) => {
                     unavailable("examine the engine".into(), why)
                 }
-            })
+            };
+            let mut findings = node.verify_again().await.map_err(failed)?;
+            let mut redis = node.connection(PUSH_SLOT).await.map_err(failed)?.redis.clone();
+            let offset = measure_clock(node, &mut redis).await;
+            findings.extend(offset.map(|offset| offset.finding("clock of the server", CLOCK_FOLLOWS)));
+            findings.extend(find_foreign_clients(node, &mut redis).await);
+            Ok(findings)
         })
     }
 

@@ -3,7 +3,12 @@
 use redis::{ErrorKind, RedisError};
 
 use super::scripts::Script;
+#[cfg(feature = "tls")]
+use crate::engine::remote::TlsFailure;
 use crate::error::{BoxError, Error};
+
+#[cfg(feature = "tls")]
+type SharedCause = std::sync::Arc<dyn std::error::Error + Send + Sync>;
 
 pub(super) const ENGINE: &str = "redis";
 
@@ -86,9 +91,35 @@ pub(super) fn read_connect_error(error: &RedisError, at: &str) -> CallError {
         (ErrorKind::InvalidClientConfig, _) => CallError::Decided(Error::Invalid(
             "this build speaks no TLS: build leasehold with the feature `tls`".into(),
         )),
-        (_, Some(_)) => CallError::Busy(format!("{at} is not ready ({detail})").into()),
+        (_, Some("LOADING")) => CallError::Busy(format!("{at} is loading its data").into()),
+        (_, Some(code)) => CallError::Busy(format!("{at} is not ready ({code} {detail})").into()),
         _ => CallError::NoEffect(format!("{at} does not answer: {}", plain_cause(error)).into()),
     }
+}
+
+/// The same, before anything was said: with TLS the two sides may not have agreed on it.
+pub(super) fn read_handshake_error(error: &RedisError, at: &str, tls: bool) -> CallError {
+    #[cfg(feature = "tls")]
+    if tls && let Some(failure) = tls_failure(error) {
+        let cause = plain_cause(error);
+        return CallError::NoEffect(match failure {
+            TlsFailure::Certificate => format!("the certificate of {at} is not trusted: {cause}").into(),
+            TlsFailure::NoTls => format!("{at} does not speak TLS: use redis:// in the url").into(),
+            TlsFailure::Other => format!("the TLS handshake with {at} failed: {cause}").into(),
+        });
+    }
+    // A server without TLS may wait for the end of what it takes for a command.
+    if tls && error.is_timeout() {
+        return CallError::NoEffect(format!("{at} does not answer over TLS: perhaps it speaks none").into());
+    }
+    read_connect_error(error, at)
+}
+
+#[cfg(feature = "tls")]
+fn tls_failure(error: &RedisError) -> Option<TlsFailure> {
+    // redis-rs shows its cause in an Arc.
+    let shared = std::error::Error::source(error)?.downcast_ref::<SharedCause>()?;
+    TlsFailure::from_io(shared.downcast_ref::<std::io::Error>()?)
 }
 
 pub(super) fn unavailable(attempt: String, source: BoxError) -> Error {

@@ -17,6 +17,8 @@ use super::decode::{
     ClaimReply, HeldReply, OwnerReply, claim_replies, claim_reply, inspected, observe_reply, owner_reply,
 };
 use super::fuzz_support::{Random, from_env, parse_numbers, parse_wants, sorted};
+use super::gather::{gathered_call, is_plain};
+use super::node::ScriptCall;
 use super::scripts::{Layout, Script};
 use crate::engine::from_book::{acquire, resource, wants};
 use crate::engine::{Claim, Mode, Want};
@@ -71,6 +73,19 @@ impl Trial<'_> {
             command.arg(arg);
         });
         command.query(self.redis).unwrap_or_else(|error| panic!("{}: {error}\n{}", script.name(), self.log.join("\n")))
+    }
+
+    /// By the gathered script first, half the time: as one of several callers.
+    fn run_gathered(&mut self, script: Script, keys: Vec<String>, args: Vec<String>) -> Value {
+        let call = ScriptCall { script, slot: 0, keys, args };
+        if is_plain(&call) && self.random.one_in(2) {
+            let together = gathered_call([&call].into_iter());
+            match self.run(Script::Gathered, &together.keys, &together.args) {
+                Value::Array(mut replies) if replies[0] != Value::Int(0) => return replies.remove(0),
+                _ => {}
+            }
+        }
+        self.run(script, &call.keys, &call.args)
     }
 
     fn now(&self) -> Time {
@@ -264,11 +279,8 @@ impl Trial<'_> {
         self.log.push(format!("{} {claim:?}", text.handle));
         let instance = format!("i{id}");
         let (keys, args) = text.acquire(text.wait_ms, &instance, 10_000);
-        let redis = claim_reply(&self.run(Script::Acquire, &keys, &args)).expect("acquire answers");
+        let redis = claim_reply(&self.run_gathered(Script::Acquire, keys, args)).expect("acquire answers");
         let settled = self.settled;
-        // The book is told the time, the scripts find out by themselves. A book that is told late counts a holder whose
-        // time is over against a claim that would fit beside the waiters once they are served.
-        while self.apply(Command::Tick { budget: 64 }) == Reply::Ticked(true) {}
         let core_wants = wants(&claim);
         let command = Command::Acquire(acquire(&claim, &core_wants, None, WaiterId(id), secret));
         let book = self.apply(command);
@@ -372,7 +384,7 @@ impl Trial<'_> {
         let key = (text.plain && self.random.one_in(2)).then(|| text.keys[0].clone());
         let ban = self.random.one_in(4).then_some(1000);
         let (keys, args) = release(&text.handle, &secret, key.as_deref(), ban);
-        let redis = owner_reply(&self.run(Script::Release, &keys, &args)).expect("release answers");
+        let redis = owner_reply(&self.run_gathered(Script::Release, keys, args)).expect("release answers");
         let lease = self.calls[at].lease.expect("it is granted");
         let book = self.apply(Command::Release { lease });
         self.log.push(format!("release {}: book {book:?}, redis {redis:?}", self.calls[at].label));
@@ -445,7 +457,7 @@ impl Trial<'_> {
         let claim = Claim::new(vec![want], Duration::from_millis(self.unit * 5), "other");
         let text = ClaimText::new(&claim, &Layout::default(), [7; 32]);
         let (keys, args) = text.acquire(0, "i", 10_000);
-        let redis = claim_reply(&self.run(Script::Acquire, &keys, &args)).expect("acquire answers");
+        let redis = claim_reply(&self.run_gathered(Script::Acquire, keys, args)).expect("acquire answers");
         if !matches!(redis, ClaimReply::OtherCapacity { .. }) {
             self.fail(&format!("another capacity: redis {redis:?}"));
         }

@@ -15,7 +15,8 @@
 //! Never early: Redis ends keys by its wall clock. Order against clients that are not ours: they stand in no queue. Against
 //! the embedded engine: a capacity is forgotten with the last lease or waiter *for permits*; the number of waiters in a
 //! refusal may count one whose patience has just ended; a crowd of holders is in order of their ends; there are no quotas
-//! per principal and no limit on all waiters; a waiter that a restart forgot comes again instead of being Unavailable. An
+//! per principal and no limit on all waiters; a waiter that a restart forgot comes again instead of being Unavailable; behind
+//! 256 who wait and cannot be served, nobody is served who could be. An
 //! ending is remembered for ten minutes, or until 65,536 later ones. MONITOR and SLOWLOG show secrets.
 //!
 //! # Clock
@@ -40,8 +41,8 @@
 //! # Files, in reading order
 //!
 //! `options` (the URL), `scripts` and `lua/` (what the server runs), `claim_text` (what a script gets), `decode` (what it
-//! answers), `verify` (settings and promises), `connect` and `node` (one server), `errors`, `waiting` (who waits), `acquire_task`
-//! (one acquire), `watch`, `shared`, `engine`.
+//! answers), `verify` (settings and promises), `connect` and `node` (one server), `errors`, `gather` (several callers in one
+//! call), `waiting` (who waits), `acquire_task` (one acquire), `watch`, `shared`, `engine`.
 
 mod acquire_task;
 pub(in crate::engine) mod claim_text;
@@ -49,12 +50,19 @@ pub(in crate::engine) mod connect;
 pub(in crate::engine) mod decode;
 mod engine;
 pub(in crate::engine) mod errors;
+pub(in crate::engine) mod examine;
+mod foreign_locks;
 #[cfg(test)]
 mod fuzz_support;
 #[cfg(test)]
 mod fuzz_tests;
+mod gather;
+#[cfg(test)]
+mod gather_tests;
 pub(in crate::engine) mod node;
 pub(in crate::engine) mod options;
+#[cfg(test)]
+mod queue_tests;
 #[cfg(test)]
 mod script_tests;
 pub(in crate::engine) mod scripts;

@@ -4,7 +4,8 @@
 //!
 //! 1. A connection is used only after the server's role and settings were read on it, the scripts are loaded, and `open` has
 //!    compared the history of the data. redis-rs reconnects nothing by itself here.
-//! 2. All requests about one lease go over one connection, in order: a retry or a release cannot overtake its acquire.
+//! 2. All requests about one lease go over one connection, in order: a retry or a release cannot overtake its acquire. A
+//!    gathered first try goes over another one; a retry comes after that was dropped, or has answered.
 //! 3. A connection without an answer for [`REPLY_TIMEOUT`] is dropped, with everything that is under way on it.
 //!
 //! Nothing here knows what a lease is: several of these make a majority.
@@ -100,7 +101,7 @@ struct SeenServer {
 #[derive(Default)]
 struct NodeSlot {
     current: RwLock<Option<Arc<NodeConnection>>>,
-    /// Held by who connects. When connecting last failed, and why: for callers that waited meanwhile.
+    /// Held by who connects. When the last try that failed began, and why it failed: for callers that waited meanwhile.
     connecting: tokio::sync::Mutex<Option<(Time, String)>>,
 }
 
@@ -144,12 +145,14 @@ impl RedisNode {
         if let Some(connection) = self.current(slot) {
             return Ok(connection);
         }
-        // Another caller tried while this one waited for the lock: all of them get its result, not one connect each.
+        // Another caller tried while this one waited for the lock: all of them get its result, not one connect each. Not that
+        // of a try which began before: the server may have come back since.
         if let Some((at, why)) = &*failed
             && *at >= asked
         {
             return Err(CallError::NoEffect(why.clone().into()));
         }
+        let began = self.clock.now();
         // The connection's driver runs on the runtime of the engine, which may outlive that of the caller.
         let node = self.clone();
         let opened = self.runtime.spawn(async move { open_connection(&node, slot).await }).await;
@@ -163,7 +166,7 @@ impl RedisNode {
             }
             Err(error) => {
                 if let CallError::NoEffect(why) | CallError::Busy(why) = &error {
-                    *failed = Some((self.clock.now(), why.to_string()));
+                    *failed = Some((began, why.to_string()));
                 }
                 Err(error)
             }
@@ -232,21 +235,24 @@ impl RedisNode {
         call: &ScriptCall,
         policy: RetryPolicy,
     ) -> Result<Value, Error> {
-        self.call_noting_repeats(attempt, call, policy).await.map(|(value, _)| value)
+        let first = self.run_script(call).await;
+        self.finish_call(attempt, call, policy, first).await.map(|(value, _)| value)
     }
 
-    /// As `call_with_retry`, and says whether an earlier try may have taken effect.
-    pub async fn call_noting_repeats(
+    /// Retries a script after its first try, where that helps. Says also whether an earlier try may have taken effect.
+    pub async fn finish_call(
         self: &Arc<Self>,
         attempt: AttemptText<'_>,
         call: &ScriptCall,
         policy: RetryPolicy,
+        first: Result<Value, CallError>,
     ) -> Result<(Value, bool), Error> {
         // Counted from the first failure: to notice that a connection is dead may itself take longer.
         let mut give_up = None;
         let mut maybe = false;
+        let mut tried = first;
         for round in 0.. {
-            let (source, again) = match self.run_script(call).await {
+            let (source, again) = match tried {
                 Ok(value) => return Ok((value, maybe)),
                 // A refusal of access says nothing of an earlier try whose reply was lost.
                 Err(CallError::Decided(error @ Error::Invalid(_))) if maybe => {
@@ -265,6 +271,7 @@ impl RedisNode {
                 return Err(if maybe { indeterminate(attempt(), source) } else { unavailable(attempt(), source) });
             }
             self.backoff(round).await;
+            tried = self.run_script(call).await;
         }
         unreachable!("the rounds end by time")
     }

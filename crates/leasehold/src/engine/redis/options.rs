@@ -4,6 +4,7 @@
 //! password.
 
 use std::fmt;
+use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -31,8 +32,11 @@ pub struct RedisOptions {
     pub hosts: Vec<(String, u16)>,
     /// The name of the master that the sentinels are asked for.
     pub sentinel_master: Option<String>,
-    /// TLS (feature `tls`), with the authorities that the system trusts.
+    /// TLS (feature `tls`).
     pub tls: bool,
+    /// Who signed the server's certificate, and nobody else then: a file, as PEM. Without it: the authorities that the
+    /// system trusts.
+    pub ca: Option<PathBuf>,
     /// The user; none for the default user.
     pub user: Option<String>,
     /// The password.
@@ -47,6 +51,8 @@ pub struct RedisOptions {
     pub waiter_ttl: Duration,
     /// How much later than the server said timers of this side look: its clock must have passed the moment.
     pub timer_margin: Duration,
+    /// Whether plain acquires and releases of several callers share a call.
+    pub gather: bool,
     /// What can be asked for.
     pub limits: Limits,
     /// What deadlines on this side are counted by.
@@ -80,7 +86,7 @@ impl fmt::Debug for RedisOptions {
 }
 
 impl RedisOptions {
-    /// Reads `redis://[user:password@]host[:port][/db][?preset=…&slew=PPM]`, `rediss://…` for TLS, or
+    /// Reads `redis://[user:password@]host[:port][/db][?preset=…&slew=PPM&gather=0]`, `rediss://…[?ca=FILE]` for TLS, or
     /// `redis://h1,h2,h3/MASTER?sentinel=1`.
     ///
     /// # Errors
@@ -110,6 +116,9 @@ impl RedisOptions {
         if hosts.len() > 1 && !query.sentinel {
             return Err(invalid("several hosts are sentinels (?sentinel=1) or independent servers (redlock://)"));
         }
+        if query.ca.is_some() && !tls {
+            return Err(invalid("?ca= is for rediss://"));
+        }
         let (user, password) = login.map_or(Ok((None, None)), read_login)?;
         let (database, sentinel_master) = if query.sentinel {
             let master = decode_percent(path).filter(|name| !name.is_empty());
@@ -122,11 +131,13 @@ impl RedisOptions {
             hosts,
             sentinel_master,
             tls,
+            ca: query.ca,
             user,
             password,
             database,
             preset: query.preset,
             slew_ppm: query.slew_ppm,
+            gather: query.gather,
             waiter_ttl: WAITER_TTL,
             timer_margin: TIMER_MARGIN,
             limits: Limits::default(),
@@ -164,10 +175,12 @@ struct UrlQuery {
     preset: RedisPreset,
     slew_ppm: u32,
     sentinel: bool,
+    gather: bool,
+    ca: Option<PathBuf>,
 }
 
 fn read_query(query: &str) -> Result<UrlQuery, Error> {
-    let mut read = UrlQuery { preset: RedisPreset::Plain, slew_ppm: SLEW_PPM, sentinel: false };
+    let mut read = UrlQuery { preset: RedisPreset::Plain, slew_ppm: SLEW_PPM, sentinel: false, gather: true, ca: None };
     for option in query.split('&').filter(|option| !option.is_empty()) {
         match option.split_once('=').unwrap_or((option, "")) {
             ("preset", "redlock.net") => read.preset = RedisPreset::RedLockNet,
@@ -180,7 +193,14 @@ fn read_query(query: &str) -> Result<UrlQuery, Error> {
             }
             ("sentinel", "1") => read.sentinel = true,
             ("sentinel", _) => return Err(invalid("sentinel is 1 or absent")),
-            _ => return Err(invalid("the options of a redis:// url are preset=, slew= and sentinel=1")),
+            ("gather", "0") => read.gather = false,
+            ("gather", "1") => read.gather = true,
+            ("gather", _) => return Err(invalid("gather is 0, 1 or absent")),
+            ("ca", file) => {
+                let file = decode_percent(file).filter(|file| !file.is_empty());
+                read.ca = Some(file.ok_or_else(|| invalid("ca= names no file"))?.into());
+            }
+            _ => return Err(invalid("the options of a redis:// url are preset=, slew=, gather=, ca= and sentinel=1")),
         }
     }
     Ok(read)
@@ -264,6 +284,9 @@ mod tests {
             "redis://:hunter2@h,g",
             "redis://:hunter2@h,g?sentinel=1",
             "redis://:hunter2@h?sentinel=yes",
+            "redis://:hunter2@h?ca=file",
+            "rediss://:hunter2@h?ca=",
+            "redis://:hunter2@h?gather=2",
             "redis://:hunter2@h?preset=hunter2",
             "redis://:hunter2@h?slew=-1",
             "redis://:hunter2@h?hunter2",

@@ -11,18 +11,19 @@ use super::decode::{ClaimReply, OwnerReply, claim_reply, number_text, owner_repl
 use super::scripts::{Layout, PREFIX, Script};
 use crate::engine::{Claim, Want};
 
-struct DirectRedis {
-    _server: RedisServer,
-    redis: Connection,
+/// A server of its own, and its scripts.
+pub(super) struct DirectRedis {
+    pub server: RedisServer,
+    pub redis: Connection,
     shas: BTreeMap<&'static str, String>,
 }
 
 impl DirectRedis {
-    fn start() -> Self {
+    pub fn start() -> Self {
         Self::start_with(&Layout::default())
     }
 
-    fn start_with(layout: &Layout) -> Self {
+    pub fn start_with(layout: &Layout) -> Self {
         let server = RedisServer::start(&[]);
         let mut redis = redis::Client::open(server.url()).expect("a url").get_connection().expect("a connection");
         let mut shas = BTreeMap::new();
@@ -31,10 +32,10 @@ impl DirectRedis {
             let sha: String = redis::cmd("SCRIPT").arg("LOAD").arg(text).query(&mut redis).expect("it loads");
             shas.insert(script.name(), sha);
         }
-        Self { _server: server, redis, shas }
+        Self { server, redis, shas }
     }
 
-    fn run(&mut self, script: Script, (keys, args): (Vec<String>, Vec<String>)) -> Value {
+    pub fn run(&mut self, script: Script, (keys, args): (Vec<String>, Vec<String>)) -> Value {
         let mut command = redis::cmd("EVALSHA");
         command.arg(&self.shas[script.name()]).arg(keys.len());
         keys.iter().chain(&args).for_each(|arg| {
@@ -43,7 +44,7 @@ impl DirectRedis {
         command.query(&mut self.redis).expect("it runs")
     }
 
-    fn acquire(&mut self, text: &ClaimText) -> ClaimReply {
+    pub fn acquire(&mut self, text: &ClaimText) -> ClaimReply {
         claim_reply(&self.run(Script::Acquire, text.acquire(0, "i", 10))).expect("an answer")
     }
 }

@@ -24,6 +24,7 @@ pub(in crate::engine) enum Script {
     Adopt,
     Floor,
     Open,
+    Gathered,
 }
 
 /// What differs between two engines on one server.
@@ -45,7 +46,7 @@ impl Default for Layout {
 
 impl Script {
     /// Every script, in the order in which they are loaded.
-    pub const ALL: [Self; 12] = [
+    pub const ALL: [Self; 13] = [
         Self::Acquire,
         Self::Renew,
         Self::Relabel,
@@ -58,6 +59,7 @@ impl Script {
         Self::Adopt,
         Self::Floor,
         Self::Open,
+        Self::Gathered,
     ];
 
     /// What it is called in errors.
@@ -75,6 +77,7 @@ impl Script {
             Self::Adopt => "adopt",
             Self::Floor => "floor",
             Self::Open => "open",
+            Self::Gathered => "gathered",
         }
     }
 
@@ -93,6 +96,8 @@ impl Script {
             Self::Adopt => (ALLOW_OOM, "", include_str!("lua/adopt.lua")),
             Self::Floor => ("", "", include_str!("lua/floor.lua")),
             Self::Open => (ALLOW_OOM, "", include_str!("lua/open.lua")),
+            // Nothing but fast ways: the common part would be run for nothing.
+            Self::Gathered => return fill_in(layout, &format!("#!lua\n{}", include_str!("lua/gathered.lua"))),
         };
         script_text(layout, flags, fast, verb)
     }
@@ -103,8 +108,11 @@ pub(in crate::engine) const ALLOW_OOM: &str = " flags=allow-oom";
 
 /// A text that the server runs: an optional fast path, the common part and the verb.
 pub(in crate::engine) fn script_text(layout: &Layout, flags: &str, fast: &str, verb: &str) -> String {
-    format!("#!lua{flags}\n{fast}{COMMON}{verb}")
-        .replace("@P@", PREFIX)
+    fill_in(layout, &format!("#!lua{flags}\n{fast}{COMMON}{verb}"))
+}
+
+fn fill_in(layout: &Layout, text: &str) -> String {
+    text.replace("@P@", PREFIX)
         .replace("@K@", &layout.key_prefix)
         .replace("@SIGNAL@", &layout.signal_prefix)
         .replace("@WAITER_MS@", &layout.waiter_ms.to_string())

@@ -11,6 +11,7 @@ use tokio_util::task::TaskTracker;
 use super::claim_text::{ClaimText, release, split_lease_id};
 use super::decode::{GrantedReply, OwnerReply, UnexpectedReply, owner_reply};
 use super::errors::{CLOSED, indeterminate, unavailable};
+use super::gather::Gatherer;
 use super::node::{RedisNode, RetryPolicy, ScriptCall, slot_of};
 use super::scripts::{PREFIX, Script};
 use super::waiting::WaitRegistry;
@@ -26,6 +27,7 @@ const LEASES_REMEMBERED: usize = 65_536;
 /// See the module.
 pub(super) struct RedisShared {
     pub node: Arc<RedisNode>,
+    pub gatherer: Arc<Gatherer>,
     pub registry: Arc<WaitRegistry>,
     pub runtime: Handle,
     /// Tasks that go on after their caller is gone.
@@ -47,7 +49,8 @@ struct OwnLease {
 impl RedisShared {
     pub fn new(node: Arc<RedisNode>, registry: Arc<WaitRegistry>, runtime: Handle, fencing: bool) -> Arc<Self> {
         let leases = Mutex::default();
-        Arc::new(Self { node, registry, runtime, tasks: TaskTracker::new(), fencing, leases })
+        let gatherer = Gatherer::new(node.clone(), runtime.clone());
+        Arc::new(Self { node, gatherer, registry, runtime, tasks: TaskTracker::new(), fencing, leases })
     }
 
     fn lock_leases(&self) -> MutexGuard<'_, HashMap<String, OwnLease>> {
@@ -109,7 +112,8 @@ impl RedisShared {
         if policy != RetryPolicy::Cleanup && self.node.closed.is_cancelled() {
             return Err(unavailable(attempt(), CLOSED.into()));
         }
-        let (value, repeated) = self.node.call_noting_repeats(&attempt, &call, policy).await?;
+        let first = self.gatherer.run_script(&call).await;
+        let (value, repeated) = self.node.finish_call(&attempt, &call, policy, first).await?;
         self.lock_leases().remove(handle);
         match owner_reply(&value).map_err(|odd| indeterminate(attempt(), Box::new(odd)))? {
             OwnerReply::Done(ended) => Ok(ended == 1),

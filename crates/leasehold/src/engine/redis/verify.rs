@@ -7,6 +7,7 @@ use std::collections::BTreeMap;
 use redis::Value;
 
 use super::decode::{UnexpectedReply, text};
+use crate::engine::known_faults::{KnownFault, fault_findings};
 use crate::engine::{Finding, FindingKind, Promise};
 
 /// The oldest server whose replicas refuse our scripts instead of answering from stale data.
@@ -19,6 +20,28 @@ const SETTINGS: [(&str, &str, &str); 5] = [
     ("no-appendfsync-on-rewrite", "no", "otherwise appendfsync is skipped during a rewrite"),
     ("aof-load-truncated", "no", "otherwise a restart drops a damaged tail in silence"),
     ("maxmemory-policy", "noeviction", "otherwise a full memory ends leases that are held"),
+];
+
+/// Versions that break a promise although all settings are right.
+const KNOWN_FAULTS: [KnownFault; 3] = [
+    KnownFault {
+        since: [7, 0, 0],
+        fixed: [7, 0, 1],
+        sentence: "After an error of the disk (MISCONF) replies may come out of step, and a caller may get the reply of another.",
+        source: "Redis 7.0.1, #10786",
+    },
+    KnownFault {
+        since: [7, 0, 0],
+        fixed: [7, 0, 3],
+        sentence: "A rewrite of the append-only file does not sync its directory: a power failure may lose the leases written since.",
+        source: "Redis 7.0.3, #10737",
+    },
+    KnownFault {
+        since: [7, 0, 0],
+        fixed: [7, 0, 3],
+        sentence: "A slow script may be broken off by NOREPLICAS after it has written: half of a grant or of a release is left.",
+        source: "Redis 7.0.3, #10855",
+    },
 ];
 
 /// Both promises stand and fall together: a forgotten lease is granted again, and its token may come again.
@@ -208,6 +231,7 @@ impl ServerReport {
         if let Some((setting, value, wanted, sentence)) = self.aof.denial() {
             found.push(Finding::denies(DENIED, setting, value, wanted, sentence));
         }
+        found.extend(fault_findings("redis_version", &self.version, &KNOWN_FAULTS));
         if !self.version.is_empty() {
             let sentence = format!("The server is Redis {}.", self.version);
             found.push(Finding::note("redis_version", self.version.clone(), sentence));
@@ -301,6 +325,20 @@ mod tests {
         let scheduled =
             read(&info.replace("in_progress:0", "in_progress:0\r\naof_rewrite_scheduled:1")).after(&written);
         assert!(denied(&scheduled) && denied(&read(&rewriting).after(&scheduled)), "a waiting one may be the first");
+    }
+
+    /// Goal: a version with a known fault is a warning, which denies nothing; the one that these tests run on has none.
+    #[test]
+    fn a_version_with_known_faults_is_a_warning() {
+        let faults = |version: &str| {
+            let report =
+                ServerReport::new(Some(&INFO.replace("7.0.15", version)), Some(&config(None))).expect("a report");
+            assert_eq!(first_denial(&report.findings(false)), None);
+            let is_fault =
+                |finding: &&Finding| finding.setting == "redis_version" && finding.kind == FindingKind::Warning;
+            report.findings(false).iter().filter(is_fault).count()
+        };
+        assert_eq!(["7.0.0", "7.0.2", "7.0.3", "7.0.15", "7.2.4"].map(faults), [3, 2, 0, 0, 0]);
     }
 
     #[test]

@@ -12,10 +12,7 @@
 //!
 //! There is no queue: whoever waits tries again after a random pause, which grows.
 
-use std::future::Future;
-use std::pin::Pin;
 use std::sync::Arc;
-use std::task::{Context, Poll};
 use std::time::Duration;
 
 use tokio::sync::oneshot;
@@ -24,8 +21,9 @@ use super::attempt::{AskOrder, AttemptOutcome};
 use super::coordinator::Coordinator;
 use super::node::{LeaseKeys, NodeHeld, PreparedClaim};
 use super::request::FoundRequest;
-use super::{CLOSED, indeterminate, unavailable};
+use super::{CLOSED, ENGINE, unavailable};
 use crate::clock::Time;
+use crate::engine::acquire_future::{AcquireFuture, EndsUnseen};
 use crate::engine::from_book::millis;
 use crate::engine::redis::claim_text::ClaimText;
 use crate::engine::redis::scripts::Layout;
@@ -51,27 +49,13 @@ pub(super) struct AcquireTask {
     layout: Layout,
 }
 
-/// The caller's future. Dropping it gives the acquire up.
-pub(super) struct AcquireFuture {
-    coordinator: Arc<Coordinator>,
-    from: oneshot::Receiver<AcquireResult>,
-    /// A grant that nobody will see stays.
-    has_request: bool,
-    keys_live_ms: u64,
-    attempt: String,
-}
-
 impl AcquireTask {
     /// Spawns the task. The claim is within bounds, and exclusive.
-    pub fn start(coordinator: &Arc<Coordinator>, layout: &Layout, claim: Claim) -> AcquireFuture {
+    pub fn start(coordinator: &Arc<Coordinator>, layout: &Layout, claim: Claim) -> AcquireFuture<UnseenLease> {
         let (to, from) = oneshot::channel();
-        let future = AcquireFuture {
-            coordinator: coordinator.clone(),
-            from,
-            has_request: claim.request.is_some(),
-            keys_live_ms: keys_live_ms(&claim),
-            attempt: attempt_text(&claim),
-        };
+        let unseen = UnseenLease { coordinator: coordinator.clone(), keys_live_ms: keys_live_ms(&claim) };
+        let ends = claim.request.is_none().then_some(unseen);
+        let future = AcquireFuture::new(from, ENGINE, attempt_text(&claim), ends);
         let task = Self { coordinator: coordinator.clone(), claim, layout: layout.clone() };
         coordinator.tasks.spawn_on(task.run(to), &coordinator.runtime);
         future
@@ -118,6 +102,11 @@ impl AcquireTask {
                         away_since = None;
                         let source = "another call with this request id is under way".into();
                         (patience.max(began.plus(SPLIT_RETRY_FOR)), unavailable(attempt_text(&self.claim), source))
+                    }
+                    // It ends by itself, however long it is.
+                    AttemptOutcome::Quarantined(why) => {
+                        away_since = None;
+                        (patience, unavailable(attempt_text(&self.claim), why.into()))
                     }
                     AttemptOutcome::Unavailable(why) => {
                         let end = patience.min(away_since.get_or_insert(now).plus(MAX_OUTAGE));
@@ -219,28 +208,14 @@ fn release_unseen(coordinator: &Coordinator, grant: &Grant, keys_live_ms: u64) {
     }
 }
 
-impl Future for AcquireFuture {
-    type Output = AcquireResult;
-
-    fn poll(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<AcquireResult> {
-        Pin::new(&mut self.from).poll(context).map(|answer| {
-            // The task always sends a result, unless its runtime was shut down.
-            answer.unwrap_or_else(|_| {
-                let why = "the runtime that the engine was opened on is gone";
-                Err(indeterminate(self.attempt.clone(), why.into()))
-            })
-        })
-    }
+/// What ends a grant that came after its caller was gone.
+pub(super) struct UnseenLease {
+    coordinator: Arc<Coordinator>,
+    keys_live_ms: u64,
 }
 
-impl Drop for AcquireFuture {
-    fn drop(&mut self) {
-        self.from.close();
-        // The result may have come after the last poll.
-        if let Ok(Ok(grant)) = self.from.try_recv()
-            && !self.has_request
-        {
-            release_unseen(&self.coordinator, &grant, self.keys_live_ms);
-        }
+impl EndsUnseen for UnseenLease {
+    fn end_unseen(&self, grant: Grant) {
+        release_unseen(&self.coordinator, &grant, self.keys_live_ms);
     }
 }

@@ -36,6 +36,8 @@ pub(super) enum AttemptOutcome {
     Mismatch,
     /// Too few answered, or too slowly.
     Unavailable(String),
+    /// Too few may vote yet: some started a moment ago. That passes by itself.
+    Quarantined(String),
     /// Too few nodes can ever do it.
     Broken(Error),
 }
@@ -89,7 +91,10 @@ impl Coordinator {
             return AttemptOutcome::Granted { validity };
         }
         self.abandon(&claim.lease(), &attempt.touched, claim.keys_live_ms);
-        attempt.outcome(decision)
+        match attempt.outcome(decision) {
+            AttemptOutcome::Unavailable(why) if others.iter().any(is_quarantined) => AttemptOutcome::Quarantined(why),
+            outcome => outcome,
+        }
     }
 
     /// Owes these nodes the end of a try.
@@ -101,7 +106,8 @@ impl Coordinator {
         }
     }
 
-    fn too_few_voters(&self, others: &[(usize, Standing)]) -> AttemptOutcome {
+    /// What comes of a claim that no majority may vote on.
+    pub fn too_few_voters(&self, others: &[(usize, Standing)]) -> AttemptOutcome {
         let not_durable = others.iter().filter(|(_, standing)| *standing == Standing::NotDurable).count();
         if not_durable >= self.rules.blocking() {
             return AttemptOutcome::Broken(Error::Invalid(
@@ -110,7 +116,7 @@ impl Coordinator {
                     .into(),
             ));
         }
-        AttemptOutcome::Unavailable(self.absence_reasons(others).join("; "))
+        AttemptOutcome::Quarantined(self.absence_reasons(others).join("; "))
     }
 
     fn absence_reasons(&self, others: &[(usize, Standing)]) -> Vec<String> {
@@ -137,6 +143,10 @@ impl Coordinator {
         let turned = (0..self.nodes.len()).map(|step| (start + step) % self.nodes.len());
         turned.filter(|at| asked.contains(at)).collect()
     }
+}
+
+fn is_quarantined((_, standing): &(usize, Standing)) -> bool {
+    matches!(standing, Standing::Quarantined { .. })
 }
 
 impl Attempt<'_> {

@@ -1,16 +1,18 @@
 //! Asks the nodes, all at once, and hands out their answers as they come.
 
 use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
 
 use tokio::runtime::Handle;
 use tokio::sync::mpsc;
 use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
 
-use super::node::{LeaseKeys, Node, NodeError, NodeReply, NodeRequest, Standing};
+use super::node::{ChangeId, LeaseKeys, Node, NodeError, NodeReply, NodeRequest, Standing};
 use super::owed::OwedReleases;
 use super::vote::VoteRules;
 use crate::clock::{Clock, Time, until};
+use crate::engine::redis::claim_text::to_hex;
 
 /// Where random bits come from.
 pub(super) type RandomBits = Arc<dyn Fn(&mut [u8]) + Send + Sync>;
@@ -26,6 +28,9 @@ pub(super) struct Coordinator {
     pub closed: CancellationToken,
     pub random: RandomBits,
     owed: Vec<Arc<OwedReleases>>,
+    /// Names this process to the nodes.
+    process: Arc<str>,
+    last_change: AtomicU64,
 }
 
 /// Answers to one request, as they come.
@@ -50,7 +55,11 @@ impl Coordinator {
         for (node, owed) in nodes.iter().zip(&owed) {
             runtime.spawn(OwedReleases::run(Arc::clone(owed), node.clone(), clock.clone(), closed.clone()));
         }
-        Arc::new(Self { nodes, rules, clock, runtime, tasks: TaskTracker::new(), closed, random, owed })
+        let mut bits = [0; 8];
+        random(&mut bits);
+        let (process, last_change) = (to_hex(&bits).into(), AtomicU64::new(0));
+        let tasks = TaskTracker::new();
+        Arc::new(Self { nodes, rules, clock, runtime, tasks, closed, random, owed, process, last_change })
     }
 
     /// Every node.
@@ -112,6 +121,11 @@ impl Coordinator {
                 owed.wait_until_paid().await;
             }
         }
+    }
+
+    /// A number for a change of a lease, above all earlier ones.
+    pub fn next_change(&self) -> ChangeId {
+        ChangeId { process: self.process.clone(), number: self.last_change.fetch_add(1, Ordering::Relaxed) + 1 }
     }
 
     /// Random bits.

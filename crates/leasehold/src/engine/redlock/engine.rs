@@ -283,7 +283,7 @@ impl Engine for Redlock {
     fn examine(&self) -> Answer<'_, Vec<Finding>> {
         Box::pin(async move {
             self.open_or("examine the engine")?;
-            Ok(examine::findings(&self.nodes, &self.options, self.coordinator.owed_count()).await)
+            Ok(examine::findings(&self.nodes, &self.options, &self.coordinator).await)
         })
     }
 

@@ -2,37 +2,92 @@
 
 use std::sync::Arc;
 
+use tokio::task::JoinSet;
+
+use super::coordinator::Coordinator;
 use super::node::{Node as _, Standing};
 use super::options::RedlockOptions;
 use super::redis_node::{RedlockNode, SharedNode};
+use crate::engine::clock_offset::ClockOffset;
 use crate::engine::{Finding, FindingKind, Promise};
 
-/// Reads the settings of every node.
-pub(super) async fn findings(nodes: &[Arc<RedlockNode>], options: &RedlockOptions, owed: usize) -> Vec<Finding> {
+/// What follows from clocks that are not kept.
+const CLOCK_FOLLOWS: &str =
+    "Each node ends leases by its own clock: when it is put right by a step, they end there early or late.";
+
+/// What was found of one node.
+struct NodeExam {
+    address: String,
+    durable: bool,
+    offset: Option<ClockOffset>,
+    findings: Vec<Finding>,
+    /// Other lock clients: most of them use all nodes.
+    others: Vec<Finding>,
+}
+
+/// Examines every node, all at once: some may not answer.
+pub(super) async fn findings(
+    nodes: &[Arc<RedlockNode>],
+    options: &RedlockOptions,
+    coordinator: &Coordinator,
+) -> Vec<Finding> {
+    let mut exams = JoinSet::new();
+    for (at, node) in nodes.iter().enumerate() {
+        let node = node.clone();
+        exams.spawn_on(async move { (at, examine_node(&node).await) }, &coordinator.runtime);
+    }
+    let mut exams = exams.join_all().await;
+    exams.sort_by_key(|(at, _)| *at);
+    let exams: Vec<NodeExam> = exams.into_iter().map(|(_, exam)| exam).collect();
+    let durable = exams.iter().filter(|exam| exam.durable).count();
     let mut found = vec![always_denied(), not_durable(), not_fair(), clock_denial()];
     found.extend(size_finding(nodes.len()));
-    let mut durable = 0;
-    for node in nodes {
-        durable += usize::from(node.is_durable() == Some(true));
-        found.extend(node_findings(node).await);
+    found.push(quarantine_note(nodes.len(), durable, options));
+    found.extend(widest_gap(&exams));
+    let mut others: Vec<Finding> = Vec::new();
+    for exam in exams {
+        let setting = format!("clock of {}", exam.address);
+        found.extend(exam.offset.map(|offset| offset.finding(setting, CLOCK_FOLLOWS)));
+        found.extend(exam.findings);
+        others.extend(exam.others.into_iter().filter(|finding| !others.contains(finding)).collect::<Vec<_>>());
     }
-    let quorum = nodes.len() / 2 + 1;
-    let longest = format!("{} ms", options.quarantine.as_millis());
-    let sentence = if durable >= quorum {
-        format!("{durable} of {} nodes keep every lease over a restart, so a lease may be of any length.", nodes.len())
-    } else {
-        format!(
-            "Only {durable} of {} nodes keep every lease over a restart, so no lease, with its delay, may be longer than {longest}.",
-            nodes.len()
-        )
-    };
-    found.push(Finding::note("quarantine", longest, sentence));
+    found.extend(others);
+    let owed = coordinator.owed_count();
     if owed > 0 {
         let sentence =
             "These releases were not confirmed by a node yet. They are repeated until it answers or they lapse.";
         found.push(Finding::warning("owed releases", owed.to_string(), "0", sentence));
     }
     found
+}
+
+async fn examine_node(node: &Arc<RedlockNode>) -> NodeExam {
+    let findings = node_findings(node).await;
+    let (offset, others) = node.look_closer().await;
+    let durable = node.is_durable() == Some(true);
+    NodeExam { address: SharedNode(node.clone()).address().to_owned(), durable, offset, findings, others }
+}
+
+/// The two nodes whose clocks differ most.
+fn widest_gap(exams: &[NodeExam]) -> Option<Finding> {
+    let clocks: Vec<(&str, ClockOffset)> =
+        exams.iter().filter_map(|exam| Some((exam.address.as_str(), exam.offset?))).collect();
+    let pairs = clocks.iter().enumerate().flat_map(|(at, one)| clocks[at + 1..].iter().map(move |other| (one, other)));
+    let gaps = pairs.map(|(one, other)| (format!("clocks of {} and {}", one.0, other.0), one.1.minus(other.1)));
+    let (setting, gap) = gaps.max_by_key(|(_, gap)| gap.distance())?;
+    Some(gap.finding(setting, CLOCK_FOLLOWS))
+}
+
+fn quarantine_note(nodes: usize, durable: usize, options: &RedlockOptions) -> Finding {
+    let longest = format!("{} ms", options.quarantine.as_millis());
+    let sentence = if durable > nodes / 2 {
+        format!("{durable} of {nodes} nodes keep every lease over a restart, so a lease may be of any length.")
+    } else {
+        format!(
+            "Only {durable} of {nodes} nodes keep every lease over a restart, so no lease, with its delay, may be longer than {longest}."
+        )
+    };
+    Finding::note("quarantine", longest, sentence)
 }
 
 async fn node_findings(node: &Arc<RedlockNode>) -> Vec<Finding> {

@@ -46,7 +46,8 @@
 //!
 //! `options` (the URL), `vote` (the arithmetic), `node` (what is asked of a node), `coordinator` (asks all of them), `owed`
 //! (releases that are repeated), `attempt` (one try), `request` (request ids), `acquire_task` (one acquire), `owner` (renew and
-//! release), `view` (inspect, list, revoke), `scripts` and `lua/`, `node_reply`, `redis_node` (a real node), `examine`, `engine`.
+//! release), `view` (inspect, list, revoke), `scripts` and `lua/`, `node_reply`, `redis_node` (a real node),
+//! `quarantine` (what all processes agree on), `examine`, `engine`.
 
 mod acquire_task;
 mod attempt;
@@ -58,6 +59,7 @@ mod node_reply;
 mod options;
 mod owed;
 mod owner;
+mod quarantine;
 mod redis_node;
 mod request;
 mod scripts;

@@ -63,6 +63,7 @@ pub(super) enum NodeRequest {
     Renew {
         lease: LeaseKeys,
         ttl_ms: Option<u64>,
+        change: ChangeId,
     },
     /// With a ban: an acquire that is still on its way has no effect.
     Release {
@@ -82,6 +83,8 @@ pub(super) enum NodeRequest {
         lease: LeaseKeys,
         record: LeaseRecord,
         life_ms: u64,
+        /// The renewal that it belongs to.
+        change: ChangeId,
     },
     /// Who has the key, and until when.
     Look {
@@ -93,6 +96,15 @@ pub(super) enum NodeRequest {
         key: String,
         reason: String,
     },
+}
+
+/// Which change of a lease: a copy of an earlier one of the same process that arrives late does nothing.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(super) struct ChangeId {
+    /// The process, in hexadecimal digits.
+    pub process: Arc<str>,
+    /// Above those of all its earlier changes.
+    pub number: u64,
 }
 
 /// A claim as it is sent to every node.

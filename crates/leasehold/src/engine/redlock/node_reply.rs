@@ -27,8 +27,9 @@ pub(super) fn script_call(request: &NodeRequest) -> Option<NodeCall> {
             NodeCall { script: NodeScript::Acquire, keys, args }
         }
         NodeRequest::Abandon { lease, ban_ms } => owner(NodeScript::Abandon, lease, vec![ban_ms.max(&1).to_string()]),
-        NodeRequest::Renew { lease, ttl_ms } => {
-            owner(NodeScript::Renew, lease, vec![ttl_ms.map_or_else(String::new, |ttl| ttl.to_string())])
+        NodeRequest::Renew { lease, ttl_ms, change } => {
+            let ttl = ttl_ms.map_or_else(String::new, |ttl| ttl.to_string());
+            owner(NodeScript::Renew, lease, vec![ttl, change.process.to_string(), change.number.to_string()])
         }
         NodeRequest::Release { lease, ban_ms } => {
             let (keys, args) = release(&lease.handle, &lease.secret, None, *ban_ms);
@@ -39,10 +40,16 @@ pub(super) fn script_call(request: &NodeRequest) -> Option<NodeCall> {
         }
         NodeRequest::Join(lease) => owner(NodeScript::Join, lease, Vec::new()),
         NodeRequest::ReadRecord(lease) => owner(NodeScript::ReadRecord, lease, Vec::new()),
-        NodeRequest::Repair { lease, record, life_ms } => NodeCall {
+        NodeRequest::Repair { lease, record, life_ms, change } => NodeCall {
             script: NodeScript::Repair,
             keys: vec![record_key(&lease.handle)],
-            args: vec![record.static_part.clone(), record.age_ms.to_string(), life_ms.to_string()],
+            args: vec![
+                record.static_part.clone(),
+                record.age_ms.to_string(),
+                life_ms.to_string(),
+                change.process.to_string(),
+                change.number.to_string(),
+            ],
         },
         NodeRequest::Look { key } => NodeCall { script: NodeScript::Look, keys: vec![key.clone()], args: Vec::new() },
         NodeRequest::Revoke { key, reason } => {

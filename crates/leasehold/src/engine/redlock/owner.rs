@@ -4,13 +4,14 @@
 //!
 //! 1. A renewal counts only if a majority renewed. Without one nothing is released: the lease lives until its validity ends.
 //! 2. A node that lost the lease gets it again after a majority renewed it, and never otherwise: that would revive it.
-//! 3. A release goes to every node, and is repeated in the background until each has answered.
+//! 3. Renewals are numbered: a node that gets an earlier one late leaves the lease as the later one set it.
+//! 4. A release goes to every node, and is repeated in the background until each has answered.
 
 use std::sync::Arc;
 use std::time::Duration;
 
 use super::coordinator::{Coordinator, Round};
-use super::node::{LeaseKeys, NodeReply, NodeRequest, Standing};
+use super::node::{ChangeId, LeaseKeys, NodeReply, NodeRequest, Standing};
 use super::vote::{Decision, Tally, Vote, node_limit};
 use super::{indeterminate, unavailable};
 use crate::clock::Time;
@@ -26,9 +27,10 @@ const RELEASE_BAN_MS: u64 = 60_000;
 
 impl Coordinator {
     pub async fn renew(self: &Arc<Self>, lease: LeaseKeys, ttl_ms: Option<u64>) -> Result<Renewal, Error> {
-        let began = self.clock.now();
+        let (began, change) = (self.clock.now(), self.next_change());
         let deadline = began.plus(ttl_ms.map_or(OWNER_LIMIT, node_limit));
-        let mut round = self.ask_nodes(&self.everybody(), &NodeRequest::Renew { lease: lease.clone(), ttl_ms });
+        let request = NodeRequest::Renew { lease: lease.clone(), ttl_ms, change: change.clone() };
+        let mut round = self.ask_nodes(&self.everybody(), &request);
         let mut renewal = RenewalVotes::new(self);
         while renewal.tally.decision() != Decision::Won && !renewal.tally.is_blocked() {
             let Some((at, answer)) = round.next(&*self.clock, deadline).await else { break };
@@ -42,7 +44,7 @@ impl Coordinator {
             let life = self.rules.common_end(renewal.lives.iter().map(|(_, left)| *left).collect()).unwrap_or(0);
             let renewable = self.rules.common_end(renewal.caps.clone());
             if let Some(remaining) = self.rules.validity(life, elapsed) {
-                self.repair_later(lease, renewal, round, deadline, life);
+                self.repair_later(lease, renewal, round, (deadline, life, change));
                 let renewable = renewable.map(|cap| Duration::from_millis(cap).saturating_sub(elapsed));
                 return Ok(Renewal { remaining, renewable });
             }
@@ -60,8 +62,7 @@ impl Coordinator {
         lease: LeaseKeys,
         mut renewal: RenewalVotes,
         mut round: Round,
-        deadline: Time,
-        life_ms: u64,
+        (deadline, life_ms, change): (Time, u64, ChangeId),
     ) {
         let coordinator = self.clone();
         let renewed = self.clock.now();
@@ -82,7 +83,7 @@ impl Coordinator {
             let passed = coordinator.clock.now().since(renewed);
             let Some(life) = coordinator.rules.validity(life_ms, passed) else { return };
             let life_ms = u64::try_from(life.as_millis()).unwrap_or(0);
-            coordinator.ask_nodes(&renewal.lost_by, &NodeRequest::Repair { lease, record, life_ms });
+            coordinator.ask_nodes(&renewal.lost_by, &NodeRequest::Repair { lease, record, life_ms, change });
         };
         self.tasks.spawn_on(task, &self.runtime);
     }
@@ -105,7 +106,7 @@ impl Coordinator {
         result
     }
 
-    /// Law 3. A node that knew nothing of the lease may learn of it by an acquire that is still on its way.
+    /// Law 4. A node that knew nothing of the lease may learn of it by an acquire that is still on its way.
     fn release_the_rest(
         self: &Arc<Self>,
         lease: LeaseKeys,

@@ -6,6 +6,7 @@
 //!    (`appendfsync always`), or it has been up for the quarantine and no lease here is longer than that.
 //! 2. That is known of the very connection over which its vote is asked.
 //! 3. Two nodes are never the same server.
+//! 4. All processes that use a node that may forget leases have the same quarantine.
 //!
 //! A node without a connection refuses at once: only the supervisor connects, so that no call waits for it.
 
@@ -20,13 +21,16 @@ use tokio::sync::Notify;
 use super::node::{Node, NodeAnswer, NodeError, NodeReply, NodeRequest, Standing};
 use super::node_reply::{NodeCall, node_reply, script_call};
 use super::owner::OWNER_LIMIT;
+use super::quarantine::agree_on_quarantine;
 use super::scripts::NodeScript;
 use super::vote::node_limit;
 use crate::clock::{Time, until};
 use crate::engine::Finding;
+use crate::engine::clock_offset::ClockOffset;
 use crate::engine::from_book::millis;
 use crate::engine::redis::decode::text;
 use crate::engine::redis::errors::{CallError, ConnectionState, read_error};
+use crate::engine::redis::examine::{find_foreign_clients, measure_clock};
 use crate::engine::redis::node::{NodeConnection, REPLY_TIMEOUT, RedisNode, send_command};
 use crate::engine::redis::scripts::PREFIX;
 use crate::engine::redis::verify::first_denial;
@@ -196,6 +200,10 @@ impl RedlockNode {
         let field = |name: &str| found.lines().find_map(|line| line.strip_prefix(name)).map(str::trim);
         let run = field("run_id:").unwrap_or_default();
         self.note_run(run)?;
+        let durable = first_denial(&self.redis.findings()).is_none();
+        if !durable {
+            agree_on_quarantine(&self.redis, &mut connection.redis.clone(), self.quarantine).await?;
+        }
         // Whole seconds of two clocks that show whole seconds: up to one second too long.
         let uptime =
             field("uptime_in_seconds:").and_then(|text| text.parse::<u64>().ok()).unwrap_or(0).saturating_sub(1);
@@ -206,7 +214,6 @@ impl RedlockNode {
         let started = if restarted { by_uptime.max(state.last_heard) } else { by_uptime };
         (state.run, state.last_heard) = (run.to_owned(), asked);
         drop(state);
-        let durable = first_denial(&self.redis.findings()).is_none();
         Ok(VerifiedConnection { connection, durable, started })
     }
 
@@ -240,6 +247,13 @@ impl RedlockNode {
             Ok(report) if self.redis.is_other_history(&report) => self.drop_verified(&verified),
             Ok(_) => {}
         }
+        if !verified.durable
+            && let Err(error) =
+                agree_on_quarantine(&self.redis, &mut verified.connection.redis.clone(), self.quarantine).await
+        {
+            self.drop_verified(&verified);
+            return Err(error);
+        }
         let findings = self.redis.findings();
         let durable = verified.durable && first_denial(&findings).is_none();
         if durable != verified.durable {
@@ -251,6 +265,16 @@ impl RedlockNode {
             }
         }
         Ok(findings)
+    }
+
+    /// How far its clock is from ours, and which other lock clients use it.
+    pub async fn look_closer(&self) -> (Option<ClockOffset>, Vec<Finding>) {
+        let Some(verified) = self.verified() else { return (None, Vec::new()) };
+        let mut redis = verified.connection.redis.clone();
+        let offset = measure_clock(&self.redis, &mut redis).await;
+        // A server that does not even say what time it is, is not asked for more.
+        let others = if offset.is_some() { find_foreign_clients(&self.redis, &mut redis).await } else { Vec::new() };
+        (offset, others)
     }
 
     /// Whether the settings say that it forgets nothing; none without a connection.

@@ -31,7 +31,11 @@ impl Coordinator {
     pub async fn find_request(&self, claim: &PreparedClaim) -> FoundRequest {
         let text = &claim.text;
         let deadline = self.clock.now().plus(node_limit(text.life_ms));
-        let asked = self.without_suspects(self.voters(claim.keys_live_ms).0);
+        let (voters, others) = self.voters(claim.keys_live_ms);
+        if voters.len() < self.rules.quorum {
+            return FoundRequest::Undecided(self.too_few_voters(&others));
+        }
+        let asked = self.without_suspects(voters);
         let mut round = self.ask_nodes(&asked, &NodeRequest::Peek { handle: text.handle.clone() });
         let (mut found, mut nothing, mut reasons) = (Vec::<PeekedLease>::new(), 0, Vec::new());
         // With so many that know nothing there is no majority that does.

@@ -8,8 +8,8 @@ use std::time::Duration;
 use leasehold_core::Time;
 
 use super::node::{
-    Ballot, LeaseKeys, LeaseRecord, Node, NodeAnswer, NodeError, NodeHeld, NodeHolding, NodeReply, NodeRequest,
-    Occupant, PeekedLease, Standing,
+    Ballot, ChangeId, LeaseKeys, LeaseRecord, Node, NodeAnswer, NodeError, NodeHeld, NodeHolding, NodeReply,
+    NodeRequest, Occupant, PeekedLease, Standing,
 };
 use crate::clock::Clock;
 
@@ -25,6 +25,8 @@ pub(super) struct NodeFlaws {
     pub quarantine_by_own_ttl: bool,
     /// A lease that another call has joined can be abandoned.
     pub no_join_mark: bool,
+    /// A renewal that arrives late is carried out.
+    pub no_change_numbers: bool,
 }
 
 /// A source of chance that gives the same numbers in every run.
@@ -100,6 +102,8 @@ struct SimulatedRecord {
     released: bool,
     banned: bool,
     granted_at: u64,
+    /// The last renewal.
+    change: Option<ChangeId>,
 }
 
 impl SimulatedServer {
@@ -222,7 +226,7 @@ impl SimulatedServer {
                 state.abandon(lease, now.saturating_add(*ban_ms), self.flaws, now);
                 NodeReply::Done
             }
-            NodeRequest::Renew { lease, ttl_ms } => state.renew(lease, *ttl_ms, now),
+            NodeRequest::Renew { lease, ttl_ms, change } => state.renew(lease, *ttl_ms, change, now, self.flaws),
             NodeRequest::Release { lease, ban_ms } => state.release(lease, *ban_ms),
             NodeRequest::Peek { handle } => NodeReply::Peeked(state.peek(handle)),
             NodeRequest::Join(lease) => state.join(lease, now),
@@ -233,8 +237,8 @@ impl SimulatedServer {
                 }),
                 Err(reply) => reply,
             },
-            NodeRequest::Repair { lease, record, life_ms } => {
-                state.repair(lease, record, *life_ms, now);
+            NodeRequest::Repair { lease, record, life_ms, change } => {
+                state.repair(lease, record, *life_ms, change, now);
                 NodeReply::Done
             }
             NodeRequest::Look { key } => NodeReply::Looked(state.look(key, now)),
@@ -276,6 +280,7 @@ impl ServerState {
             released: false,
             banned: false,
             granted_at: now,
+            change: None,
         };
         for key in &text.keys {
             // The script rounds the moment up, and the key is there until its end.
@@ -321,16 +326,29 @@ impl ServerState {
         }
     }
 
-    fn renew(&mut self, lease: &LeaseKeys, ttl_ms: Option<u64>, now: u64) -> NodeReply {
-        let (ttl, keys) = match self.live(lease) {
-            Ok(record) => (ttl_ms.unwrap_or(record.ttl_ms), record.keys.clone()),
+    fn renew(
+        &mut self,
+        lease: &LeaseKeys,
+        ttl_ms: Option<u64>,
+        change: &ChangeId,
+        now: u64,
+        flaws: NodeFlaws,
+    ) -> NodeReply {
+        let (ttl, keys, last) = match self.live(lease) {
+            Ok(record) => (ttl_ms.unwrap_or(record.ttl_ms), record.keys.clone(), record.change.clone()),
             Err(reply) => return reply,
         };
+        let is_late = last.is_some_and(|last| last.process == change.process && change.number < last.number);
+        if is_late && !flaws.no_change_numbers {
+            let left = keys.iter().filter_map(|key| self.keys.get(key)).map(|held| held.gone_at).min().unwrap_or(now);
+            return NodeReply::Lives { left_ms: (left - now).saturating_sub(1), cap_left_ms: None };
+        }
         for key in keys {
             self.keys.insert(key, SimulatedKey { handle: lease.handle.clone(), gone_at: now + 1 + ttl });
         }
         if let Some(record) = self.records.get_mut(&lease.handle) {
             record.ttl_ms = ttl;
+            record.change = Some(change.clone());
         }
         NodeReply::Lives { left_ms: ttl, cap_left_ms: None }
     }
@@ -347,6 +365,7 @@ impl ServerState {
                     released: true,
                     banned: true,
                     granted_at: 0,
+                    change: None,
                 };
                 self.records.insert(lease.handle.clone(), banned);
             }
@@ -382,7 +401,7 @@ impl ServerState {
         NodeReply::Lives { left_ms: (gone_at - now).saturating_sub(1), cap_left_ms: None }
     }
 
-    fn repair(&mut self, lease: &LeaseKeys, record: &LeaseRecord, life_ms: u64, now: u64) {
+    fn repair(&mut self, lease: &LeaseKeys, record: &LeaseRecord, life_ms: u64, change: &ChangeId, now: u64) {
         // The simulation has one name: it is the last line of the static part, after its mode.
         let key =
             record.static_part.lines().last().and_then(|line| line.split_once(' ')).expect("a record").1.to_owned();
@@ -400,6 +419,7 @@ impl ServerState {
             released: false,
             banned: false,
             granted_at: now.saturating_sub(record.age_ms),
+            change: Some(change.clone()),
         };
         self.records.insert(lease.handle.clone(), repaired);
     }

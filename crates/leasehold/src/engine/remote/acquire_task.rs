@@ -14,10 +14,8 @@
 //! It is a task of its own because it must go on while nobody polls the caller's future, and clean up after that future
 //! is dropped.
 
-use std::future::Future;
-use std::pin::{Pin, pin};
+use std::pin::pin;
 use std::sync::Arc;
-use std::task::{Context, Poll};
 use std::time::Duration;
 
 use leasehold_core::Time;
@@ -25,7 +23,8 @@ use tokio::sync::{Semaphore, SemaphorePermit, oneshot};
 
 use super::connection::REPLY_TIMEOUT;
 use super::connection_pool::{CLOSED, ConnectionPool, MAX_OUTAGE, RETRY_FOR, RetryPolicy, TryResult, random};
-use super::{command, decode, indeterminate, unavailable};
+use super::{ENGINE, command, decode, indeterminate, unavailable};
+use crate::engine::acquire_future::{AcquireFuture, EndsUnseen};
 use crate::engine::{Claim, Grant, Resource};
 use crate::error::{BoxError, Error, Refusal};
 
@@ -40,14 +39,6 @@ pub(super) struct AcquireTask {
     generated_id: bool,
 }
 
-/// The caller's future. Dropping it gives the acquire up.
-pub(super) struct AcquireFuture {
-    pool: Arc<ConnectionPool>,
-    from: oneshot::Receiver<AcquireResult>,
-    generated_id: bool,
-    attempt: String,
-}
-
 /// Why a try was abandoned before its reply came.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Abandoned {
@@ -59,7 +50,7 @@ enum Abandoned {
 
 impl AcquireTask {
     /// Spawns the task.
-    pub fn start(pool: &Arc<ConnectionPool>, claim: Claim) -> AcquireFuture {
+    pub fn start(pool: &Arc<ConnectionPool>, claim: Claim) -> AcquireFuture<Arc<ConnectionPool>> {
         let generated_id = claim.request.is_none();
         let request = match &claim.request {
             Some(id) => command::request(&claim.principal, id),
@@ -69,7 +60,7 @@ impl AcquireTask {
         let (to, from) = oneshot::channel();
         let attempt = task.attempt();
         pool.tasks.spawn_on(task.run(to), &pool.runtime);
-        AcquireFuture { pool: pool.clone(), from, generated_id, attempt }
+        AcquireFuture::new(from, ENGINE, attempt, generated_id.then(|| pool.clone()))
     }
 
     async fn run(mut self, mut to: oneshot::Sender<AcquireResult>) {
@@ -352,29 +343,9 @@ fn new_request_id() -> String {
     format!("auto-{:032x}", u128::from_le_bytes(random()))
 }
 
-impl Future for AcquireFuture {
-    type Output = AcquireResult;
-
-    fn poll(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<AcquireResult> {
-        Pin::new(&mut self.from).poll(context).map(|answer| {
-            // The task always sends a result, unless its runtime was shut down.
-            answer.unwrap_or_else(|_| {
-                let why = "the runtime that the engine was opened on is gone";
-                Err(indeterminate(self.attempt.clone(), why.into()))
-            })
-        })
-    }
-}
-
-impl Drop for AcquireFuture {
-    fn drop(&mut self) {
-        self.from.close();
-        // The result may have come after the last poll.
-        if let Ok(Ok(grant)) = self.from.try_recv()
-            && self.generated_id
-        {
-            let pool = self.pool.clone();
-            self.pool.tasks.spawn_on(async move { pool.release_lease(&grant.lease_id).await }, &self.pool.runtime);
-        }
+impl EndsUnseen for Arc<ConnectionPool> {
+    fn end_unseen(&self, grant: Grant) {
+        let pool = self.clone();
+        self.tasks.spawn_on(async move { pool.release_lease(&grant.lease_id).await }, &self.runtime);
     }
 }

@@ -154,6 +154,10 @@ pub(super) fn engine() -> Result<Vec<u8>, Error> {
     lease("ENGINE").bytes()
 }
 
+pub(super) fn time() -> Result<Vec<u8>, Error> {
+    RespCommand::new("TIME").bytes()
+}
+
 pub(super) fn watch(prefix: &str, since: Option<EventId>) -> Result<Vec<u8>, Error> {
     let mut command = lease("WATCH");
     if !prefix.is_empty() {

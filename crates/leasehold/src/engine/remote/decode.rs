@@ -281,6 +281,16 @@ pub(super) fn findings(mut value: Value) -> Result<Vec<Finding>, UnexpectedReply
     value.take_field("findings").and_then(read).ok_or(UnexpectedReply("list of findings"))
 }
 
+/// The wall clock of the server, in microseconds since 1970.
+pub(super) fn wall_clock(value: Value) -> Result<i64, UnexpectedReply> {
+    let read = || {
+        let mut parts = value.into_list()?.into_iter();
+        let mut number = || parts.next()?.into_text()?.parse::<i64>().ok();
+        number()?.checked_mul(1_000_000)?.checked_add(number()?)
+    };
+    read().ok_or(UnexpectedReply("time"))
+}
+
 fn finding(mut value: Value) -> Option<Finding> {
     let mut text = |name| value.take_field(name)?.into_text();
     let (kind, setting, found) = (text("kind")?, text("setting")?, text("found")?);

@@ -51,6 +51,7 @@ use std::time::Duration;
 
 use tokio::runtime::Handle;
 
+use super::clock_offset::{CLOCK_PROBES, ClockProbes};
 use super::{
     Answer, AttemptText, Claim, Engine, EngineProfile, EventId, Finding, Grant, Keys, LeaseId, Promises, Query,
     Renewal, Resource, Token, Watch,
@@ -64,6 +65,8 @@ use connect::Connector;
 use connection_pool::{CLOSED, ConnectionPool, RetryPolicy};
 use decode::UnexpectedReply;
 pub use options::{Options, Tls};
+#[cfg(feature = "tls")]
+pub(in crate::engine) use tls::TlsFailure;
 use watch::RemoteWatcher;
 
 const ENGINE: &str = "remote";
@@ -122,6 +125,19 @@ impl Remote {
     /// As [`Engine::watch`].
     pub async fn watch_prefix(&self, prefix: &str, since: Option<EventId>) -> Result<Watch, Error> {
         Ok(Box::new(RemoteWatcher::begin(self.pool.clone(), prefix.to_owned(), since).await?))
+    }
+
+    /// How far the server's wall clock is from ours; none from a server that does not say.
+    async fn measure_clock(&self) -> Option<Finding> {
+        let mut probes = ClockProbes::default();
+        for _ in 0..CLOCK_PROBES {
+            let started = ClockProbes::start_probe();
+            let theirs = self.read(&|| "read the clock".into(), command::time().ok()?, decode::wall_clock).await;
+            probes.end_probe(started, theirs.ok()?);
+        }
+        let setting = format!("clock of {}", self.pool.connector.options.at());
+        let follows = "Times that people compare are off by as much: logs, expires_at.";
+        probes.offset().map(|offset| offset.finding(setting, follows))
     }
 
     async fn read<T>(
@@ -229,7 +245,9 @@ impl Engine for Remote {
     fn examine(&self) -> Answer<'_, Vec<Finding>> {
         Box::pin(async move {
             let answer = self.read(&|| "examine the engine".into(), command::engine()?, decode::findings).await;
-            answer.map_err(|error| decode::too_old(error, "LEASE ENGINE"))
+            let mut findings = answer.map_err(|error| decode::too_old(error, "LEASE ENGINE"))?;
+            findings.extend(self.measure_clock().await);
+            Ok(findings)
         })
     }
 

@@ -62,7 +62,7 @@ impl TlsClient {
 }
 
 /// Why a TLS handshake failed.
-pub(super) enum TlsFailure {
+pub(in crate::engine) enum TlsFailure {
     /// We do not trust the server's certificate.
     Certificate,
     /// What the server sent is not TLS.

@@ -15,8 +15,11 @@ local seconds, micros = tonumber(clock[1]), tonumber(clock[2])
 local now = seconds * 1000 + math.floor(micros / 1000)
 local up = seconds * 1000 + math.ceil(micros / 1000)
 local watch = call('GET', P .. 'w') -- somebody watches or lists
-local grants_left = 64 -- a script that grants to hundreds would hold up everybody else
-local grants_owed = false -- the budget ended a walk: there is more to grant at once
+-- What one call does at most: one that serves hundreds would hold up everybody else.
+local grants_left = 64
+local drops_left = 256 -- places of waiters that are dead or out of patience
+local MAX_WALKED = 256 -- waiters who cannot be served, before one who might be
+local owed = {} -- keys where a limit ended the work: somebody who waits there is told to look at once
 local changed, changed_keys = {}, {} -- keys whose holders or queue changed
 
 local function int(number)
@@ -116,15 +119,14 @@ local function ring_has(handle, secret)
   return call('HGET', P .. 'z', string.sub(handle, 1, 4)) == handle .. secret .. 'R'
 end
 
--- A token is text: from 2^53 on Lua cannot count.
+-- A token is text: from 2^53 on Lua cannot count. It is read before it is written: one write for each grant.
 local function next_token()
-  local token = call('INCR', P .. 't')
-  if token < seconds * 1000000 + micros then -- never behind the clock: the counter may be an older one than it was
-    token = seconds * 1000000 + micros
-    call('SET', P .. 't', int(token))
-  elseif token > MAX_SAFE then
-    return call('GET', P .. 't')
+  local last, token = call('GET', P .. 't'), seconds * 1000000 + micros
+  if last and tonumber(last) >= token then
+    token = call('INCR', P .. 't')
+    return token <= MAX_SAFE and int(token) or call('GET', P .. 't')
   end
+  call('SET', P .. 't', int(token)) -- never behind the clock: the counter may be an older one than it was
   return int(token)
 end
 

@@ -20,10 +20,11 @@ local function mode_of(member)
   return parse_mode(string.sub(member, 34))
 end
 
--- Whether a waiter that came before `arrival` conflicts with a claim of this mode.
+-- Whether a waiter that came before `arrival` conflicts with a claim of this mode. Nobody passes a queue longer than this
+-- looks at.
 local function queue_blocks(key, mode, seen, arrival)
   local queue, ahead, at = P .. 'q:' .. key, { x = 0, s = 0, p = 0 }, 0
-  while true do
+  while at < MAX_WALKED do
     local places = call('ZRANGE', queue, int(at), int(at + 15), 'WITHSCORES')
     for place = 1, #places, 2 do
       if arrival and tonumber(places[place + 1]) >= arrival then
@@ -42,6 +43,7 @@ local function queue_blocks(key, mode, seen, arrival)
     end
     at = at + 16
   end
+  return true
 end
 
 -- Whether every resource admits the waiter, and no earlier one conflicts with it on any of them.
@@ -90,48 +92,72 @@ local function is_closed_behind(ahead, seen)
   return ahead.p > 0 and seen.use == 'p' and seen.used + ahead.p >= seen.capacity
 end
 
+-- Keys to be served, each once; not the one that is being served.
+local function add_todo(todo, keys, served)
+  for _, key in ipairs(keys) do
+    if key ~= served and not todo.pending[key] then
+      todo.pending[key] = true
+      todo[#todo + 1] = key
+    end
+  end
+end
+
+-- Drops a place whose waiter is dead or out of patience. False if that was enough for one call.
+local function drop_place(key, member, waiter, todo)
+  if drops_left == 0 then
+    owed[key] = true
+    mark_changed(key)
+    return false
+  end
+  drops_left = drops_left - 1
+  if waiter then
+    leave_queues(waiter) -- its record stays: its process asks what was in the way
+    add_todo(todo, waiter.keys, key)
+  else
+    call('ZREM', P .. 'q:' .. key, member)
+    mark_changed(key)
+  end
+  return true
+end
+
 local function serve_key(key, todo)
   local queue, ahead, at = P .. 'q:' .. key, { x = 0, s = 0, p = 0 }, 0
-  while true do
+  while at < MAX_WALKED do
     local place = call('ZRANGE', queue, int(at), int(at), 'WITHSCORES')
     if not place[1] then
       return
     end
     -- A dead head is dropped even while the key is held: only the head looks when the holder's time is over.
     local waiter = waiter_at(place[1], place[2])
-    if not waiter then
-      call('ZREM', queue, place[1])
-      mark_changed(key)
-    elseif waiter.patience <= now then
-      leave_queues(waiter) -- its record stays: its process asks what was in the way
-      push_all(todo, waiter.keys)
+    if not waiter or waiter.patience <= now then
+      if not drop_place(key, place[1], waiter, todo) then
+        return
+      end
     elseif is_closed_behind(ahead, look(key)) then
       return
     elseif not grantable(waiter, key, ahead) then
       add_demand(ahead, mode_of(place[1]))
       at = at + 1
     elseif grants_left == 0 then
-      grants_owed = true
+      owed[key] = true
+      mark_changed(key)
       return
     else
       grants_left = grants_left - 1
       grant_waiter(waiter)
-      -- Its other names may have lapsed unnoticed, and somebody may wait there.
-      for _, other in ipairs(waiter.keys) do
-        if other ~= key then
-          todo[#todo + 1] = other
-        end
-      end
+      add_todo(todo, waiter.keys, key) -- its other names may have lapsed unnoticed, and somebody may wait there
     end
   end
 end
 
 -- Grants what has become possible on these keys.
 local function serve(keys)
-  local todo = {}
-  push_all(todo, keys)
+  local todo = { pending = {} }
+  add_todo(todo, keys)
   while #todo > 0 do
-    serve_key(table.remove(todo), todo)
+    local key = table.remove(todo)
+    todo.pending[key] = nil
+    serve_key(key, todo)
   end
 end
 
@@ -162,11 +188,11 @@ end
 -- When a waiter should look again: milliseconds; -1 when it is told; -2 a stranger has it, who tells nobody. Only the
 -- head of a queue looks.
 local function next_look(record)
-  local soonest, head = -1, 0
+  local soonest, head, more = -1, 0, false
   for _, key in ipairs(record.keys) do
     local first = call('ZRANGE', P .. 'q:' .. key, '0', '0')
     if first[1] and string.sub(first[1], 1, 32) == record.handle then
-      head = 1
+      head, more = 1, more or owed[key]
       local seen = look(key)
       if seen.foreign then
         return -2, 1
@@ -177,10 +203,7 @@ local function next_look(record)
       end
     end
   end
-  if grants_owed and head == 1 then
-    return 0, 1
-  end
-  return soonest, head
+  return more and 0 or soonest, head
 end
 
 -- A waiter as a reply.
@@ -189,12 +212,31 @@ local function waiting_reply(record)
   return { 'W', math.max(record.patience - now, 0), soonest, head, record.secret }
 end
 
+-- Somebody alive who waits for this key: among the first, or else among the last.
+local function living_waiter(key)
+  for _, from in ipairs({ '0', '-16' }) do
+    local places = call('ZRANGE', P .. 'q:' .. key, from, from == '0' and '15' or '-1', 'WITHSCORES')
+    for at = 1, #places, 2 do
+      local waiter = waiter_at(places[at], places[at + 1])
+      if waiter and waiter.patience > now then
+        return waiter
+      end
+    end
+  end
+end
+
 -- Tells the heads of the queues that changed when to look, and those who wait for a list of another kind.
 local function tell()
   for _, key in ipairs(changed_keys) do
+    local other = owed[key] and living_waiter(key)
+    if other then
+      publish(other.instances, 'L ' .. other.handle .. ' 0')
+    end
     local first = call('ZRANGE', P .. 'q:' .. key, '0', '0')
     local head = first[1] and read_record(string.sub(first[1], 1, 32))
-    if head and head.state == 'W' then
+    if other then
+      -- It looks, and so tells the head in its turn.
+    elseif head and head.state == 'W' then
       local soonest = next_look(head)
       if soonest ~= -1 then
         publish(head.instances, 'L ' .. head.handle .. ' ' .. int(soonest))

@@ -1,5 +1,5 @@
--- Gives this node a lease that it lost. KEYS: the record. ARGV: static part, age in ms, life in ms. Returns 1, or 0: it is
--- known here, was abandoned or released, or a name is in use.
+-- Gives this node a lease that it lost. KEYS: the record. ARGV: static part, age in ms, life in ms, process and number of the
+-- renewal. Returns 1, or 0: it is known here, was abandoned or released, or a name is in use.
 local handle = string.sub(KEYS[1], -32)
 local record = parse_record(handle, 'L' .. ARGV[1] .. '0 0 0')
 if call('EXISTS', KEYS[1], P .. 'b:' .. record.secret) > 0 or ring_has(handle, record.secret) then
@@ -24,7 +24,8 @@ if ends <= now then
   return 0
 end
 record.token, record.granted = next_token(), granted
-record.tail = record.token .. ' ' .. int(math.floor(granted / 1000)) .. ' ' .. int(granted % 1000 * 1000)
+record.tail = record.token .. ' ' .. int(math.floor(granted / 1000)) .. ' ' .. int(granted % 1000 * 1000) .. ' ' .. ARGV[4]
+  .. ' ' .. ARGV[5]
 for at in ipairs(record.keys) do
   hold(record, at, ends)
 end
