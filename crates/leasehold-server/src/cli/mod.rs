@@ -10,6 +10,7 @@
 mod acquire;
 mod doctor;
 mod engines;
+mod fence;
 mod gate;
 mod inspect;
 mod key;
@@ -77,6 +78,7 @@ enum CliCommand {
     Engines(engines::EnginesArgs),
     Doctor(doctor::DoctorArgs),
     Migrate(migrate::MigrateArgs),
+    Fence(fence::FenceArgs),
     Gate(gate::GateArgs),
     #[cfg(feature = "load")]
     Bench(leasehold_load::bench::Bench),
@@ -113,6 +115,7 @@ fn run_command(cli: Cli) -> anyhow::Result<u8> {
             Err(Failure::usage("this command works on databases: give --engine URL or --ledger URL, not --url"))
         }
         CliCommand::Migrate(command) => block_on_this_thread(command.execute()),
+        CliCommand::Fence(command) => block_on_this_thread(command.execute()),
         CliCommand::Serve(_) | CliCommand::Key(_) if !cli.url.is_empty() => {
             Err(Failure::usage("this command works on a directory: give --data DIR, not --url"))
         }

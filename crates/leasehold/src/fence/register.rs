@@ -144,8 +144,7 @@ mod tests {
     fn a_stale_token_is_refused_and_leaves_no_trace() {
         let register = Register::new(0);
         register.write_at(token(7), 70).unwrap();
-        let stale =
-            FenceRefusal::Stale { resource: RESOURCE_NAME.into(), presented: token(6), highest: token(7) };
+        let stale = FenceRefusal::Stale { resource: RESOURCE_NAME.into(), presented: token(6), highest: token(7) };
         assert_eq!(register.write_at(token(6), 60), Err(stale));
         assert_eq!(register.read(), (Some(token(7)), 70));
     }

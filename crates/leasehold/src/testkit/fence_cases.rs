@@ -86,10 +86,7 @@ const CASES: [FenceCase; 18] = [
             (Some("9007199254740992"), Stale(9_007_199_254_740_992, 9_007_199_254_740_993)),
             (Some("9223372036854775806:aaaaaaaaaaaaaaaa"), Admitted),
             (Some("9223372036854775807:bbbbbbbbbbbbbbbb"), Admitted),
-            (
-                Some("9223372036854775806:aaaaaaaaaaaaaaaa"),
-                Stale(9_223_372_036_854_775_806, 9_223_372_036_854_775_807),
-            ),
+            (Some("9223372036854775806:aaaaaaaaaaaaaaaa"), Stale(9_223_372_036_854_775_806, 9_223_372_036_854_775_807)),
         ],
     },
     FenceCase {

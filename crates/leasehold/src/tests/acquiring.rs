@@ -207,7 +207,8 @@ async fn a_paused_holder_is_stopped_at_the_fence() {
     let bob = world.seat().holder("bob").fenced().await.unwrap();
     seat.write(&ada, "bob has not written yet: harmless").unwrap();
     seat.write(&bob, "sold to bob").unwrap();
-    let Err(FenceError::Refused(FenceRefusal::Stale { presented, highest, .. })) = seat.write(&ada, "sold to ada") else {
+    let Err(FenceError::Refused(FenceRefusal::Stale { presented, highest, .. })) = seat.write(&ada, "sold to ada")
+    else {
         panic!("a stale holder is refused");
     };
     assert_eq!((presented, highest), (ada.token(), bob.token()));

@@ -73,7 +73,10 @@ impl FenceSubject for CheckSubject {
             // The helper takes what was parsed; SQL by hand may show anything.
             Some(Ok(setting)) => match check_fence(&transaction, resource, &setting).await {
                 Err(leasehold::fence::FenceError::Refused(refusal)) => Err(refusal),
-                checked => Ok(checked.unwrap()),
+                checked => {
+                    checked.unwrap();
+                    Ok(())
+                }
             },
             _ => {
                 let sql = "SELECT leasehold_fence.check($1, $2)";

@@ -67,10 +67,17 @@ async fn keys_of_every_type_have_one_text_in_every_session() {
 /// Goal: a type whose equal values may have unequal texts is warned of.
 #[tokio::test]
 async fn keys_without_one_text_are_warned_of() {
-    for (kind, warned) in [("float8", true), ("interval", true), ("daterange", true), ("int", false), ("numeric", false)] {
+    for (kind, warned) in
+        [("float8", true), ("interval", true), ("daterange", true), ("int", false), ("numeric", false)]
+    {
         let database = Database::new(&format!("CREATE TABLE t (k {kind} PRIMARY KEY)")).await;
         let report = database.install(&options("t", &["k"], "t/{}", Remember::Row)).await;
-        assert_eq!(report.notes.iter().any(|note| note.contains(&format!("type {kind}")) || note.contains("of type")), warned, "{kind}: {:?}", report.notes);
+        assert_eq!(
+            report.notes.iter().any(|note| note.contains(&format!("type {kind}")) || note.contains("of type")),
+            warned,
+            "{kind}: {:?}",
+            report.notes
+        );
     }
 }
 
@@ -120,7 +127,7 @@ async fn strange_names_are_quoted() {
 async fn the_store_is_chosen_by_the_keys() {
     let database = Database::new(
         "CREATE TABLE plain (id int PRIMARY KEY, e int);
-         CREATE TABLE several (id int, e int);
+         CREATE TABLE several (id int NOT NULL, e int);
          CREATE TABLE late (id int UNIQUE DEFERRABLE, e int); ALTER TABLE late ALTER id SET NOT NULL;
          CREATE TABLE part (id int NOT NULL, e int); CREATE UNIQUE INDEX ON part (id) WHERE e > 0;
          CREATE TABLE expr (id int NOT NULL); CREATE UNIQUE INDEX ON expr ((id + 1));
@@ -138,7 +145,8 @@ async fn the_store_is_chosen_by_the_keys() {
         ("nulls", Remember::Name, "NULL"),
         ("made", Remember::Name, "generated"),
     ] {
-        let chosen = InstallOptions { remember: None, ..options(table, &["id"], &format!("{table}/{{}}"), Remember::Row) };
+        let chosen =
+            InstallOptions { remember: None, ..options(table, &["id"], &format!("{table}/{{}}"), Remember::Row) };
         let report = database.install(&chosen).await;
         assert_eq!(report.store, store, "{table}");
         assert_eq!(report.notes.is_empty(), why.is_empty(), "{table}: {:?}", report.notes);

@@ -67,10 +67,20 @@ async fn renamed_tables_and_keys() {
     for fenced in [Fenced::Row, Fenced::Keyed] {
         let database = fenced.database().await;
         bob_writes(&database).await;
-        database.admin.batch_execute("ALTER TABLE seats RENAME TO chairs; CREATE VIEW seats AS SELECT * FROM chairs").await.unwrap();
+        database
+            .admin
+            .batch_execute("ALTER TABLE seats RENAME TO chairs; CREATE VIEW seats AS SELECT * FROM chairs")
+            .await
+            .unwrap();
         assert_eq!(database.holes().await, []);
         ada_is_refused(&database, "renamed table").await;
-        database.admin.batch_execute("DROP VIEW seats; ALTER TABLE chairs RENAME TO seats; ALTER TABLE seats RENAME seat_id TO chair").await.unwrap();
+        database
+            .admin
+            .batch_execute(
+                "DROP VIEW seats; ALTER TABLE chairs RENAME TO seats; ALTER TABLE seats RENAME seat_id TO chair",
+            )
+            .await
+            .unwrap();
         assert_eq!(database.holes().await, [HoleKind::KeyMissing], "{fenced:?}");
         let insert = database.write("99", "INSERT INTO seats (chair) VALUES (51)").await;
         assert_eq!(insert, "42703", "{fenced:?}: it fails closed");

@@ -5,7 +5,8 @@ use leasehold::fence::postgres::Remember;
 
 use crate::support::{ADA, BOB, Database, options};
 
-const PARTITIONED: &str = "CREATE TABLE seats (seat_id int, owner text, PRIMARY KEY (seat_id)) PARTITION BY RANGE (seat_id);
+const PARTITIONED: &str =
+    "CREATE TABLE seats (seat_id int, owner text, PRIMARY KEY (seat_id)) PARTITION BY RANGE (seat_id);
     CREATE TABLE low PARTITION OF seats FOR VALUES FROM (0) TO (100);
     CREATE TABLE high PARTITION OF seats FOR VALUES FROM (100) TO (200) PARTITION BY RANGE (seat_id);
     CREATE TABLE high_one PARTITION OF high FOR VALUES FROM (100) TO (150);
@@ -14,9 +15,11 @@ const PARTITIONED: &str = "CREATE TABLE seats (seat_id int, owner text, PRIMARY 
 /// Goal: a partition is fenced like its table, however it is written.
 #[tokio::test]
 async fn partitions_are_fenced_with_their_table() {
-    for (remember, keys, resource) in
-        [(Remember::Row, &["seat_id"][..], "seat/{}"), (Remember::Name, &["seat_id"], "seat/{}"), (Remember::Name, &[], "all")]
-    {
+    for (remember, keys, resource) in [
+        (Remember::Row, &["seat_id"][..], "seat/{}"),
+        (Remember::Name, &["seat_id"], "seat/{}"),
+        (Remember::Name, &[], "all"),
+    ] {
         let database = Database::new(PARTITIONED).await;
         database.install(&options("seats", keys, resource, remember)).await;
         assert_eq!(database.holes().await, []);
@@ -33,7 +36,11 @@ async fn partitions_are_fenced_with_their_table() {
         assert_eq!(database.write(ADA, moved).await, "LH001", "{resource}");
         assert_eq!(database.write(BOB, moved).await, "ok", "{resource}");
         assert_eq!(database.write(ADA, "INSERT INTO seats VALUES (1, 'ada')").await, "LH001", "{resource}");
-        assert_eq!(database.write(ADA, "UPDATE seats SET owner = 'x' WHERE seat_id = 120").await, "LH001", "{resource}");
+        assert_eq!(
+            database.write(ADA, "UPDATE seats SET owner = 'x' WHERE seat_id = 120").await,
+            "LH001",
+            "{resource}"
+        );
     }
 }
 
@@ -44,7 +51,11 @@ async fn a_later_partition_is_fenced_and_its_truncate_is_found() {
         let database = Database::new(PARTITIONED).await;
         let seats = options("seats", &["seat_id"], "seat/{}", remember);
         database.install(&seats).await;
-        database.admin.batch_execute("CREATE TABLE more PARTITION OF seats FOR VALUES FROM (200) TO (300)").await.unwrap();
+        database
+            .admin
+            .batch_execute("CREATE TABLE more PARTITION OF seats FOR VALUES FROM (200) TO (300)")
+            .await
+            .unwrap();
         for relation in ["seats", "more"] {
             assert_eq!(database.write("", &format!("INSERT INTO {relation} VALUES (201, 'x')")).await, "LH002");
         }
@@ -62,7 +73,9 @@ async fn a_partition_or_a_parent_of_others_is_refused() {
     let low = options("low", &["seat_id"], "seat/{}", Remember::Name);
     assert!(database.refuses_install(&low).await.contains("is a partition"));
 
-    let database = Database::new("CREATE TABLE seats (seat_id int PRIMARY KEY); CREATE TABLE boxes (n int) INHERITS (seats)").await;
+    let database =
+        Database::new("CREATE TABLE seats (seat_id int PRIMARY KEY); CREATE TABLE boxes (n int) INHERITS (seats)")
+            .await;
     let seats = options("seats", &["seat_id"], "seat/{}", Remember::Name);
     assert!(database.refuses_install(&seats).await.contains("public\".\"boxes"));
     database.install(&options("boxes", &["seat_id"], "seat/{}", Remember::Name)).await;

@@ -76,7 +76,10 @@ async fn copy_is_fenced() {
     let copy = r#"COPY seats (seat_id, owner) FROM PROGRAM 'printf "30\tx\n31\ty\n"'"#;
     for fenced in Fenced::ALL {
         let database = fenced.database().await;
-        assert_eq!(database.write(BOB, "INSERT INTO seats VALUES (31, 'bob'); DELETE FROM seats WHERE seat_id = 31").await, "ok");
+        assert_eq!(
+            database.write(BOB, "INSERT INTO seats VALUES (31, 'bob'); DELETE FROM seats WHERE seat_id = 31").await,
+            "ok"
+        );
         for (token, code) in [("", "LH002"), (ADA, "LH001"), (BOB, "ok")] {
             assert_eq!(database.write(token, copy).await, code, "{fenced:?} {token}");
         }
@@ -121,12 +124,26 @@ async fn cascades_are_fenced() {
 async fn a_changed_key_is_checked_on_both_sides() {
     for fenced in [Fenced::Row, Fenced::Keyed] {
         let database = fenced.database().await;
-        assert_eq!(database.write(BOB, "INSERT INTO seats VALUES (50, 'bob'); DELETE FROM seats WHERE seat_id = 50").await, "ok");
+        assert_eq!(
+            database.write(BOB, "INSERT INTO seats VALUES (50, 'bob'); DELETE FROM seats WHERE seat_id = 50").await,
+            "ok"
+        );
         let to_bobs = "UPDATE seats SET seat_id = 50 WHERE seat_id = 14";
         assert_eq!(database.write(ADA, to_bobs).await, "LH001", "{fenced:?}: the key that it comes to");
-        assert_eq!(database.write("43:dddddddddddddddd", "UPDATE seats SET seat_id = 60 WHERE seat_id = 14").await, "ok");
-        assert_eq!(database.write(BOB, "INSERT INTO seats VALUES (14, 'bob')").await, "LH001", "{fenced:?}: the key it left");
-        assert_eq!(database.write(BOB, "UPDATE seats SET owner = 'bob' WHERE seat_id = 60").await, "LH001", "{fenced:?}");
+        assert_eq!(
+            database.write("43:dddddddddddddddd", "UPDATE seats SET seat_id = 60 WHERE seat_id = 14").await,
+            "ok"
+        );
+        assert_eq!(
+            database.write(BOB, "INSERT INTO seats VALUES (14, 'bob')").await,
+            "LH001",
+            "{fenced:?}: the key it left"
+        );
+        assert_eq!(
+            database.write(BOB, "UPDATE seats SET owner = 'bob' WHERE seat_id = 60").await,
+            "LH001",
+            "{fenced:?}"
+        );
     }
 }
 

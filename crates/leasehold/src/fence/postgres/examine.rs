@@ -170,7 +170,8 @@ async fn table_notes(client: &Client, shape: &TableShape) -> Result<Vec<String>,
     let sql = "SELECT coalesce(string_agg(r.rolname::text, ', ' ORDER BY r.rolname), '') FROM pg_roles r, pg_class c
         WHERE c.oid = $1 AND r.rolcanlogin AND (r.rolsuper OR pg_has_role(r.oid, c.relowner, 'MEMBER'))";
     let owners: String = client.query_one(sql, &[&shape.oid]).await?.try_get(0)?;
-    let mut notes = vec![format!("{table}: these roles could disable or drop its fence, which cannot be stopped: {owners}")];
+    let mut notes =
+        vec![format!("{table}: these roles could disable or drop its fence, which cannot be stopped: {owners}")];
     let sql = "SELECT coalesce(string_agg(r.rolname::text, ', ' ORDER BY r.rolname), '') FROM pg_roles r
         WHERE r.rolcanlogin AND has_table_privilege(r.oid, $1::oid, 'UPDATE') AND coalesce((
             SELECT split_part(c, '=', 2) FROM pg_db_role_setting s, unnest(s.setconfig) c
@@ -198,7 +199,8 @@ async fn unfenced_tables(client: &Client, rows: &[FencedRow]) -> Result<Vec<Fenc
     for row in client.query(sql, &[]).await? {
         let (table, oid, comment): (String, u32, String) = (row.try_get(0)?, row.try_get(1)?, row.try_get(2)?);
         if rows.iter().all(|fenced| fenced.rel != oid) && !comment.starts_with(REMOVED_COMMENT) {
-            let sentence = "it has the column of a fence and no fence: it was restored without its triggers; install one";
+            let sentence =
+                "it has the column of a fence and no fence: it was restored without its triggers; install one";
             holes.push(FenceHole::new(HoleKind::Unfenced, table, sentence));
         }
     }
@@ -208,11 +210,13 @@ async fn unfenced_tables(client: &Client, rows: &[FencedRow]) -> Result<Vec<Fenc
 /// Roles and databases that set a token for every session: a stranger would write under it.
 async fn fixed_settings(client: &Client) -> Result<Vec<FenceHole>, SqlError> {
     let sql = "SELECT coalesce((SELECT rolname::text FROM pg_roles WHERE oid = s.setrole), 'every role')
-        FROM pg_db_role_setting s, unnest(s.setconfig) c WHERE c LIKE 'leasehold.token=%' ORDER BY 1";
+        FROM pg_db_role_setting s, unnest(s.setconfig) c WHERE c LIKE 'leasehold.token=%'
+            AND s.setdatabase IN (0, (SELECT oid FROM pg_database WHERE datname = current_database())) ORDER BY 1";
     let mut holes = Vec::new();
     for row in client.query(sql, &[]).await? {
         let role: String = row.try_get(0)?;
-        let sentence = format!("leasehold.token is set for {role} in advance: reset it, a token is local to a transaction");
+        let sentence =
+            format!("leasehold.token is set for {role} in advance: reset it, a token is local to a transaction");
         holes.push(FenceHole::new(HoleKind::SettingFixed, "", sentence));
     }
     Ok(holes)

@@ -79,7 +79,8 @@ pub(super) async fn changed_functions(
 
 /// Whether what is installed once in a database is there, in this version.
 pub(super) async fn database_is_current(client: &impl GenericClient) -> Result<bool, SqlError> {
-    let tables = "SELECT to_regclass('leasehold_fence.seen') IS NOT NULL AND to_regclass('leasehold_fence.fenced') IS NOT NULL";
+    let tables =
+        "SELECT to_regclass('leasehold_fence.seen') IS NOT NULL AND to_regclass('leasehold_fence.fenced') IS NOT NULL";
     let there: bool = client.query_one(tables, &[]).await?.try_get(0)?;
     Ok(there && changed_functions(client, &function_bodies(DATABASE_SQL)).await?.is_empty())
 }

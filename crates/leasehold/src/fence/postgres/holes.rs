@@ -129,7 +129,8 @@ fn trigger_hole(
     } else {
         format!("leasehold_fence.{guard}{}", wanted.function)
     };
-    if (found.kind, found.conditional, found.function.as_str()) != (wanted.kind, wanted.conditional, function.as_str()) {
+    if (found.kind, found.conditional, found.function.as_str()) != (wanted.kind, wanted.conditional, function.as_str())
+    {
         return Some((HoleKind::TriggerChanged, format!("the trigger {name} is not ours: install again")));
     }
     match found.enabled.as_str() {
@@ -140,7 +141,9 @@ fn trigger_hole(
         )),
         "O" => Some((
             HoleKind::TriggerDisabled,
-            format!("the trigger {name} does not fire in sessions with session_replication_role = replica: install again"),
+            format!(
+                "the trigger {name} does not fire in sessions with session_replication_role = replica: install again"
+            ),
         )),
         _ => Some((HoleKind::TriggerDisabled, format!("the trigger {name} is disabled: install again"))),
     }

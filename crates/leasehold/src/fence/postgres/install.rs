@@ -174,10 +174,8 @@ impl From<FenceError> for InstallFailure {
 
 async fn try_install(client: &mut Client, options: &InstallOptions) -> Result<InstallReport, InstallFailure> {
     let transaction = client.transaction().await?;
-    let settings = format!(
-        "SET LOCAL lock_timeout = {}; SELECT pg_advisory_xact_lock({INSTALL_LOCK})",
-        LOCK_TIMEOUT.as_millis()
-    );
+    let settings =
+        format!("SET LOCAL lock_timeout = {}; SELECT pg_advisory_xact_lock({INSTALL_LOCK})", LOCK_TIMEOUT.as_millis());
     transaction.batch_execute(&settings).await?;
     let report = plan(&transaction, options).await?;
     for statement in &report.statements {

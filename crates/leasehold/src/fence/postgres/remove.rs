@@ -84,7 +84,8 @@ fn forget_sql(row: &FencedRow) -> Vec<String> {
             statements.push(format!("DELETE FROM leasehold_fence.seen WHERE scope = '=' AND resource = {name};"));
         } else {
             let prefix = template.fixed_prefix();
-            let shared = "NOT EXISTS (SELECT FROM leasehold_fence.fenced f WHERE f.store = 'name' AND f.template LIKE '%{%')";
+            let shared =
+                "NOT EXISTS (SELECT FROM leasehold_fence.fenced f WHERE f.store = 'name' AND f.template LIKE '%{%')";
             let prefix = quote_literal(&prefix);
             statements.push(format!(
                 "DELETE FROM leasehold_fence.seen WHERE scope = '' AND starts_with(resource, {prefix}) AND {shared};"

@@ -25,8 +25,26 @@ const BODY_QUOTE: &str = "$fence$";
 
 /// Types whose text never depends on the session, and whose equal values have equal texts.
 const EXACT_TYPES: [&str; 20] = [
-    "int2", "int4", "int8", "oid", "uuid", "bool", "text", "varchar", "bpchar", "name", "char", "inet", "cidr", "macaddr",
-    "macaddr8", "bit", "varbit", "time", "int4range", "int8range",
+    "int2",
+    "int4",
+    "int8",
+    "oid",
+    "uuid",
+    "bool",
+    "text",
+    "varchar",
+    "bpchar",
+    "name",
+    "char",
+    "inet",
+    "cidr",
+    "macaddr",
+    "macaddr8",
+    "bit",
+    "varbit",
+    "time",
+    "int4range",
+    "int8range",
 ];
 /// Of these, the ones that are compared as they are: equality is equality of texts.
 const PLAIN_TYPES: [&str; 6] = ["int2", "int4", "int8", "oid", "uuid", "bool"];
@@ -155,10 +173,9 @@ impl FenceText<'_> {
                 trigger("zz_leasehold_moved", 17, "_memory", true),
             ],
             (Remember::Name, false) => vec![trigger("zz_leasehold_fence", 29, "_name", false)],
-            (Remember::Name, true) => vec![
-                trigger("aa_leasehold_fence", 30, "_name", true),
-                trigger("zz_leasehold_fence", 29, "_name", true),
-            ],
+            (Remember::Name, true) => {
+                vec![trigger("aa_leasehold_fence", 30, "_name", true), trigger("zz_leasehold_fence", 29, "_name", true)]
+            }
         };
         all.push(TRUNCATE_TRIGGER);
         all
@@ -239,11 +256,8 @@ fn key_text(column: &KeyColumn, row: &str, escaped: bool) -> String {
         _ => format!("{value}::pg_catalog.text"),
     };
     let text = if column.not_null { text } else { format!("COALESCE({text}, '')") };
-    let text = if escaped {
-        format!("pg_catalog.replace(pg_catalog.replace({text}, '%', '%25'), '/', '%2F')")
-    } else {
-        text
-    };
+    let text =
+        if escaped { format!("pg_catalog.replace(pg_catalog.replace({text}, '%', '%25'), '/', '%2F')") } else { text };
     format!("({text} COLLATE pg_catalog.\"C\")")
 }
 

@@ -115,10 +115,7 @@ pub(super) async fn read_shape(client: &impl GenericClient, oid: u32) -> Result<
     }))
 }
 
-async fn read_partitions(
-    client: &impl GenericClient,
-    oid: u32,
-) -> Result<(Vec<String>, Vec<String>, bool), SqlError> {
+async fn read_partitions(client: &impl GenericClient, oid: u32) -> Result<(Vec<String>, Vec<String>, bool), SqlError> {
     let sql = "SELECT n.nspname::text, c.relname::text, c.relkind = 'f', format('%I.%I', n.nspname, c.relname)
         FROM pg_partition_tree($1::oid::regclass) t
         JOIN pg_class c ON c.oid = t.relid JOIN pg_namespace n ON n.oid = c.relnamespace

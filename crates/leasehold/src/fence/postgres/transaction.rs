@@ -98,8 +98,8 @@ impl<'c> FencedWrite<'c> {
         Ok(Self::showing(FenceSetting::for_leases(leases)?))
     }
 
-    /// A write that shows what another process was given, for example in `LEASEHOLD_FENCE`.
-    pub(crate) fn showing(setting: FenceSetting) -> Self {
+    /// A write of a process that was given what it shows, as `leasehold run` gives it in `LEASEHOLD_FENCE`.
+    pub fn showing(setting: FenceSetting) -> Self {
         Self { setting, isolation: None, lock_timeout: None, attempts: DEFAULT_ATTEMPTS, evict: None }
     }
 
@@ -172,8 +172,7 @@ impl<'c> FencedWrite<'c> {
         if let Some(level) = self.isolation {
             builder = builder.isolation_level(level);
         }
-        let transaction =
-            builder.start().await.map_err(|error| WorkFailure::Final(unavailable(&error, ATTEMPT)))?;
+        let transaction = builder.start().await.map_err(|error| WorkFailure::Final(unavailable(&error, ATTEMPT)))?;
         let backend = AtomicI32::new(0);
         let fenced = async {
             // Sent together: the setting costs no round trip of its own. It is polled first, and so it is sent first.

@@ -60,10 +60,7 @@ pub(super) struct SqliteFencedRow {
 ///
 /// [`FenceError::Invalid`] for a table, a key or a resource that cannot be fenced, [`FenceError::Unavailable`] when the file
 /// cannot be used now.
-pub fn install(
-    connection: &mut Connection,
-    options: &SqliteInstallOptions,
-) -> Result<SqliteInstallReport, FenceError> {
+pub fn install(connection: &mut Connection, options: &SqliteInstallOptions) -> Result<SqliteInstallReport, FenceError> {
     let failed = |error| unavailable(error, ATTEMPT);
     let transaction = connection.transaction_with_behavior(TransactionBehavior::Immediate).map_err(failed)?;
     let report = plan_install(&transaction, options)?;
@@ -89,15 +86,15 @@ pub fn plan_install(
     let table = fenceable_table(connection, &options.table)?;
     let before = read_fenced(connection).map_err(failed)?.into_iter().find(|row| row.table == table);
     if before.as_ref().is_some_and(|row| row.version > FENCE_VERSION) {
-        return Err(FenceError::Invalid(
-            "a later version of Leasehold installed this fence: use that version".into(),
-        ));
+        return Err(FenceError::Invalid("a later version of Leasehold installed this fence: use that version".into()));
     }
     let template = chosen_template(options, &table, before.as_ref())?;
     let columns = read_columns(connection, &table).map_err(failed)?;
     for key in template.key_columns() {
         if !columns.contains(key) {
-            return Err(FenceError::Invalid(format!("the table {table} has no column {key}: names are taken as written")));
+            return Err(FenceError::Invalid(format!(
+                "the table {table} has no column {key}: names are taken as written"
+            )));
         }
     }
     let triggers = fence_triggers(&table, &template);

@@ -22,11 +22,13 @@
 
 mod examine;
 mod install;
+mod sql_exec;
 mod transaction;
 mod trigger_text;
 
 pub use examine::{SqliteExamination, SqliteFencedTable, examine, highest_token};
 pub use install::{SqliteInstallOptions, SqliteInstallReport, install, plan_install, remove};
+pub use sql_exec::{connect, execute_sql};
 pub use transaction::SqliteFence;
 
 use rusqlite::Error as SqliteFailure;
