@@ -1,8 +1,11 @@
 //! Bodies: they stream, and what did not come whole is never passed on as whole.
 
+use std::io::{Read, Write};
+use std::net::{TcpListener, TcpStream};
 use std::thread;
+use std::time::Duration;
 
-use crate::common::Site;
+use crate::common::{Site, pause, wait_until};
 use crate::process::{GateProcess, shown};
 use crate::upstream::{Entry, Upstream};
 
@@ -130,4 +133,76 @@ fn a_refusal_is_heard_behind_a_body() {
     client.begin("POST", "/", &headers);
     assert_eq!(client.read_answer().unwrap().verdict(), (409, "stale".into()));
     assert_eq!(upstream.began().len(), 1);
+}
+
+/// Reads until these bytes came.
+fn read_until(stream: &mut TcpStream, end: &[u8]) -> Vec<u8> {
+    let (mut seen, mut buffer) = (Vec::new(), [0; 4096]);
+    while !seen.ends_with(end) {
+        let read = stream.read(&mut buffer).unwrap();
+        assert!(read > 0, "{}", String::from_utf8_lossy(&seen));
+        seen.extend_from_slice(&buffer[..read]);
+    }
+    seen
+}
+
+/// Goal: when a request has left, no byte of it follows, even if its client goes on sending.
+/// Method: an upstream that answers early and keeps on reading.
+#[test]
+fn no_byte_follows_a_request_that_has_left() {
+    let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+    let (site, url) = (Site::new(), format!("http://{}", listener.local_addr().unwrap()));
+    let gate = GateProcess::start(&site, &url, &[]);
+    let upstream = thread::spawn(move || {
+        let (mut stream, _) = listener.accept().unwrap();
+        read_until(&mut stream, b"the beginning");
+        stream.write_all(b"HTTP/1.1 200 OK\r\nContent-Length: 5\r\n\r\nearly").unwrap();
+        stream.set_read_timeout(Some(Duration::from_secs(3))).unwrap();
+        let mut rest = Vec::new();
+        let _ = stream.read_to_end(&mut rest);
+        rest.len()
+    });
+    let mut client = gate.connect();
+    let mut headers = shown(1, &["a"]).headers();
+    headers.push(("Content-Length", "1000000".into()));
+    client.begin("POST", "/", &headers);
+    client.write(b"the beginning");
+    assert_eq!(client.read_answer().unwrap().text(), "early");
+    wait_until("the request has left", || gate.metric("leasehold_gate_flying") == 0.0);
+    for _ in 0..10 {
+        client.try_write(&[b'x'; 1000]);
+        pause(Duration::from_millis(10));
+    }
+    assert_eq!(upstream.join().unwrap(), 0, "bytes that followed");
+}
+
+/// Goal: a client that goes away while its body is not read leaves half a body, not a whole one.
+/// Method: an upstream that reads nothing until the gate has dropped the client's connection.
+#[test]
+fn a_body_that_nobody_reads_does_not_end_well_when_its_client_goes_away() {
+    let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+    let (site, url) = (Site::new(), format!("http://{}", listener.local_addr().unwrap()));
+    let gate = GateProcess::start(&site, &url, &[]);
+    let (gone, may_read) = std::sync::mpsc::channel();
+    let upstream = thread::spawn(move || {
+        let (mut stream, _) = listener.accept().unwrap();
+        may_read.recv().unwrap();
+        stream.set_read_timeout(Some(Duration::from_secs(5))).unwrap();
+        let mut all = Vec::new();
+        let _ = stream.read_to_end(&mut all);
+        all
+    });
+    let mut client = gate.connect();
+    let mut headers = shown(1, &["a"]).headers();
+    headers.push(("Transfer-Encoding", "chunked".into()));
+    client.begin("POST", "/", &headers);
+    let chunk = [&b"10000\r\n"[..], &[b'x'; 65_536], b"\r\n"].concat();
+    // Until nothing more fits between here and the upstream.
+    client.write_until_full(&chunk);
+    drop(client);
+    pause(Duration::from_millis(1500));
+    gone.send(()).unwrap();
+    let all = upstream.join().unwrap();
+    assert!(all.len() > chunk.len(), "{} bytes came", all.len());
+    assert!(!all.ends_with(b"0\r\n\r\n"), "half a body was passed on as a whole one");
 }

@@ -27,6 +27,10 @@ fn a_newer_request_waits_for_the_answer_to_the_older_one() {
         let third = scope.spawn(|| gate.post("/third", &shown(3, &["a"])));
         assert_eq!(second.join().unwrap().verdict(), (409, "stale".into()));
         assert_eq!(upstream.began().len(), 2, "{:?}", upstream.entries());
+        crate::common::wait_until("its raise is durable", || {
+            gate.metric("leasehold_gate_raise_sync_seconds_count") >= 4.0
+        });
+        pause(Duration::from_millis(50));
         upstream.release("first");
         assert_eq!(first.join().unwrap().status, 200);
         assert_eq!(third.join().unwrap().status, 200);

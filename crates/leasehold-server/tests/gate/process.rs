@@ -288,3 +288,12 @@ impl GateProcess {
         answer
     }
 }
+
+impl HttpClient {
+    /// Sends these bytes again and again until nothing more is taken.
+    pub fn write_until_full(&mut self, bytes: &[u8]) {
+        let stream = self.stream.get_mut();
+        stream.set_write_timeout(Some(std::time::Duration::from_millis(500))).expect("a socket takes a timeout");
+        while stream.write_all(bytes).is_ok() {}
+    }
+}

@@ -41,7 +41,7 @@ fn run_client(address: SocketAddr, seed: u64, requests: usize, tally: &Tally) {
     // A lease: its token, and its resources as a range.
     let mut leases: Vec<(u64, std::ops::Range<usize>)> = Vec::new();
     for _ in 0..requests {
-        if leases.is_empty() || roll(12) == 0 {
+        if leases.is_empty() || roll(40) == 0 {
             let first = roll(RESOURCES.len() as u64) as usize;
             let last = (first + 1 + roll(2) as usize).min(RESOURCES.len());
             leases.push((tally.next_token.fetch_add(1, Ordering::SeqCst) + 1, first..last));
