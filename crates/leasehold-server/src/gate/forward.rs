@@ -49,6 +49,7 @@ const MAX_DISCARDED_BYTES: usize = 16 << 20;
 const DISCARD_TIMEOUT: Duration = Duration::from_secs(5);
 
 /// What all requests share.
+#[derive(Clone)]
 pub struct Gate {
     /// The fences.
     pub fences: Arc<Fences>,
@@ -100,6 +101,12 @@ enum Admission {
 }
 
 impl Gate {
+    /// The same gate, with connections to the upstream of its own.
+    pub fn for_worker(&self) -> Self {
+        let upstream = Arc::new(self.upstream.with_own_connections());
+        Self { upstream, ..self.clone() }
+    }
+
     /// Decides about a request by its head. A fenced one waits here for its turn.
     async fn admit(&self, phases: &PhaseTracker, request: &Request<Incoming>) -> Result<Admission, Problem> {
         check_framing(request, phases)?;

@@ -8,7 +8,7 @@
 //!
 //! Files, from the lowest: [`machine`] (decisions only), [`metrics`], [`fences`] (the machine at run time), [`memory`] (its
 //! journal), [`upstream`] (connections), [`body`] (bodies in both directions), [`headers`], [`forward`] (one request),
-//! [`tunnel`] (upgrades), [`run`] (start and stop).
+//! [`tunnel`] (upgrades), [`workers`] (threads), [`run`] (start and stop).
 //!
 //! # What is guaranteed
 //!
@@ -35,3 +35,4 @@ pub mod run;
 mod tests;
 mod tunnel;
 mod upstream;
+mod workers;

@@ -9,7 +9,7 @@
 
 use std::fmt;
 use std::io;
-use std::net::{SocketAddr, TcpListener};
+use std::net::SocketAddr;
 use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::Duration;
@@ -30,11 +30,12 @@ use tokio::time::{Instant, sleep_until};
 use tokio_util::sync::CancellationToken;
 
 use super::fences::{FenceTimes, Fences};
-use super::forward::{Gate, GateHandler};
+use super::forward::Gate;
 use super::machine::OnStuck;
 use super::memory::{MemoryError, MemoryWriter};
 use super::metrics::GateMetrics;
 use super::upstream::Upstream;
+use super::workers::Workers;
 use crate::config::{Config, LogConfig, TlsFiles};
 use crate::http::{Arrival, HttpConfig, PhaseTracker, Problem, RequestHandler, accept_connections};
 use crate::serve::keys::{KeyFileWatcher, load_keys};
@@ -106,11 +107,8 @@ pub struct GateOptions {
 pub fn run_gate(options: GateOptions) -> anyhow::Result<u8> {
     rustix::process::umask(rustix::fs::Mode::from_raw_mode(0o077));
     let log = log::start_logging(&Config { log: options.log.clone(), ..Config::default() })?;
-    let runtime = tokio::runtime::Builder::new_multi_thread()
-        .worker_threads(2)
-        .enable_all()
-        .build()
-        .context("start the runtime")?;
+    // For signals and metrics: requests have threads of their own.
+    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().context("start the runtime")?;
     let code = runtime.block_on(async {
         let gate = RunningGate::start(options)?;
         gate.run(&log).await
@@ -129,7 +127,8 @@ pub(super) struct RunningGate {
     data: PathBuf,
     tls: Option<ServerTls>,
     stop: CancellationToken,
-    accepting: Vec<JoinHandle<io::Result<()>>>,
+    workers: Workers,
+    metrics_port: Option<JoinHandle<io::Result<()>>>,
     writer: std::thread::JoinHandle<()>,
     failure: oneshot::Receiver<io::Error>,
 }
@@ -162,10 +161,13 @@ impl RunningGate {
         let config = Arc::new(http_config(&options, tls.as_ref(), max_connections()));
         let address = listener.local_addr().unwrap_or(options.listen);
         let metrics_address = metrics_listener.as_ref().and_then(|listener| listener.local_addr().ok());
-        let mut accepting = vec![spawn_port(listener, &config, &stop, GateHandler(gate.clone()))];
-        accepting
-            .extend(metrics_listener.map(|listener| spawn_port(listener, &config, &stop, StatusHandler(gate.clone()))));
-        Ok(Self { gate, address, metrics_address, data: options.data, tls, stop, accepting, writer, failure })
+        let workers = Workers::start(&listener, &config, &gate, &stop).context("start the threads of the gate")?;
+        let metrics_port = metrics_listener.map(|listener| {
+            let handler = StatusHandler(gate.clone());
+            tokio::spawn(accept_connections(listener, config, stop.clone(), handler))
+        });
+        let data = options.data;
+        Ok(Self { gate, address, metrics_address, data, tls, stop, workers, metrics_port, writer, failure })
     }
 
     async fn run(mut self, log: &LogWriter) -> anyhow::Result<u8> {
@@ -212,16 +214,18 @@ impl RunningGate {
 
     /// Takes no new request, waits for those that are under way, and closes the memory. Returns how many requests were
     /// still with the upstream.
-    pub(super) async fn close(self, patience: Duration) -> usize {
+    pub(super) async fn close(mut self, patience: Duration) -> usize {
         let until = Instant::now() + patience;
         self.stop.cancel();
-        for accepting in self.accepting {
-            let _ = accepting.await;
+        self.workers.until_served().await;
+        if let Some(port) = self.metrics_port {
+            let _ = port.await;
         }
         while self.gate.fences.sizes().1 > 0 && Instant::now() < until {
             sleep_until(Instant::now() + STOP_CHECK_EVERY).await;
         }
         let (_, left) = self.gate.fences.sizes();
+        self.workers.end_threads().await;
         self.gate.fences.close();
         let _ = tokio::task::spawn_blocking(move || self.writer.join()).await;
         left
@@ -281,15 +285,6 @@ pub(super) fn start_writer(writer: MemoryWriter, fences: Arc<Fences>) -> anyhow:
         })
         .context("start the writer")?;
     Ok((thread, failure))
-}
-
-fn spawn_port(
-    listener: TcpListener,
-    config: &Arc<HttpConfig>,
-    stop: &CancellationToken,
-    handler: impl RequestHandler,
-) -> JoinHandle<io::Result<()>> {
-    tokio::spawn(accept_connections(listener, config.clone(), stop.clone(), handler))
 }
 
 /// Each connection of a client may need one to the upstream.

@@ -81,6 +81,18 @@ impl Upstream {
         Ok(Self { host, port, tls, host_header, base_path, idle: Mutex::default() })
     }
 
+    /// The same upstream, with idle connections of its own.
+    pub fn with_own_connections(&self) -> Self {
+        Self {
+            host: self.host.clone(),
+            port: self.port,
+            tls: self.tls.clone(),
+            host_header: self.host_header.clone(),
+            base_path: self.base_path.clone(),
+            idle: Mutex::default(),
+        }
+    }
+
     /// The host and port, for people.
     pub fn authority(&self) -> &str {
         self.host_header.to_str().unwrap_or_default()

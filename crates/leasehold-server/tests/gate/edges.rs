@@ -75,10 +75,11 @@ fn a_failing_upstream_is_told_from_a_silent_one() {
 
     let gate = GateProcess::start(&site, &upstream.url(), &[]);
     // The first request leaves an idle connection; the second one dies on it.
-    assert_eq!(gate.post("/", &shown(3, &["a"])).status, 200);
-    assert_eq!(gate.post("/die", &shown(3, &["a"])).verdict(), (504, "unknown_outcome".into()));
+    let mut client = gate.connect();
+    assert_eq!(client.post("/", &shown(3, &["a"]), b"x").status, 200);
+    assert_eq!(client.post("/die", &shown(3, &["a"]), b"x").verdict(), (504, "unknown_outcome".into()));
     assert_eq!(upstream.began().iter().filter(|seen| seen.path == "/die").count(), 1, "it was sent twice");
-    assert_eq!(gate.post("/", &shown(4, &["a"])).status, 200);
+    assert_eq!(client.post("/", &shown(4, &["a"]), b"x").status, 200);
     assert_eq!(upstream.connections(), 2, "the first connection was kept alive, the broken one was not");
     assert_eq!(gate.metric("leasehold_gate_unanswered_total"), 1.0);
 }
