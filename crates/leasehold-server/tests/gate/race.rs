@@ -40,8 +40,9 @@ fn run_client(address: SocketAddr, seed: u64, requests: usize, tally: &Tally) {
     let mut client = HttpClient::connect(address);
     // A lease: its token, and its resources as a range.
     let mut leases: Vec<(u64, std::ops::Range<usize>)> = Vec::new();
+    let mut wants_lease = true;
     for _ in 0..requests {
-        if leases.is_empty() || roll(40) == 0 {
+        if std::mem::take(&mut wants_lease) || roll(40) == 0 {
             let first = roll(RESOURCES.len() as u64) as usize;
             let last = (first + 1 + roll(2) as usize).min(RESOURCES.len());
             leases.push((tally.next_token.fetch_add(1, Ordering::SeqCst) + 1, first..last));
@@ -58,6 +59,8 @@ fn run_client(address: SocketAddr, seed: u64, requests: usize, tally: &Tally) {
             (409, code) if code == "stale" => {
                 let newer = range.clone().any(|at| tally.shown[at].load(Ordering::SeqCst) > token);
                 tally.current_refused.fetch_add(usize::from(!newer), Ordering::SeqCst);
+                // Most go on with what they have, as a holder that does not notice.
+                wants_lease = roll(8) == 0;
                 tally.refused.fetch_add(1, Ordering::SeqCst)
             }
             other => {
@@ -92,7 +95,7 @@ fn random_requests_reach_the_upstream_in_order() {
     assert_eq!(load(&tally.current_refused), 0, "current refused");
     assert_eq!(load(&tally.other), 0, "neither forwarded nor stale");
     assert_eq!(upstream.judge(), Ok(forwarded));
-    assert!(forwarded > requests / 50 && refused > requests / 50, "{forwarded} forwarded, {refused} refused");
+    assert!(forwarded > requests / 100 && refused > requests / 100, "{forwarded} forwarded, {refused} refused");
     assert_eq!(gate.metric("leasehold_gate_flying"), 0.0);
 }
 
