@@ -172,7 +172,7 @@ fn what_is_wrong_with_tls_is_said() {
     let authority = Authority::new();
     let [other_ca, ..] = authority.write(&site, "other");
     let other_key = site.path("authority.key");
-    std::fs::write(&other_key, authority.0.key().serialize_pem()).expect("written");
+    std::fs::write(&other_key, authority.key_pem()).expect("written");
     let sites = [Site::new(), Site::new(), Site::new()];
     let ours = Server::start(
         &sites[0],

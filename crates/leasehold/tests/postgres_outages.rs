@@ -326,14 +326,13 @@ async fn a_full_table_of_locks_halves_the_batch() {
     let other = cluster.client(&database).await;
     fill_lock_table(&other, 80).await;
     let before = cluster.read_log().matches("out of shared memory").count();
-    let all: Vec<_> = (0..200).map(|number| acquire(&engine, claim(&format!("seat-{number}"), "bob", 0))).collect();
+    let all: Vec<_> = (0..400).map(|number| acquire(&engine, claim(&format!("seat-{number}"), "bob", 0))).collect();
     for caller in all {
         caller.await.unwrap().1.expect("granted, with fewer beside it");
     }
-    let log = cluster.read_log();
-    let failed = log.matches("out of shared memory").count();
-    println!("the server was out of locks {failed} times");
-    assert!(failed > before, "the table was large enough");
+    let failed = cluster.read_log().matches("out of shared memory").count() - before;
+    println!("{failed} lines of the log say that the server was out of locks");
+    assert!(failed > 0, "the table was large enough");
     fill_lock_table(&other, 0).await;
     let (took, answer) = acquire(&engine, claim("none-left", "cy", 0)).await.unwrap();
     let Err(Error::Unavailable { source, .. }) = &answer else { panic!("{answer:?}") };

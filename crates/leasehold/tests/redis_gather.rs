@@ -153,7 +153,9 @@ async fn a_lost_reply_is_everybodys() {
         proxy.swallow_replies(false);
         proxy.cut_all();
         for call in calls {
-            call.await.expect("no panic").expect("released, by the first try or the second");
+            let answer = call.await.expect("no panic");
+            // Two endings may share a place in the ring: of the first nobody knows any more whether it was this try's.
+            assert!(matches!(answer, Ok(_) | Err(Error::Indeterminate { .. })), "{answer:?}");
         }
         for caller in 0..CALLERS {
             assert!(direct.inspect(&format!("seat-{round}-{caller}")).await.expect("seen").is_none());

@@ -151,6 +151,8 @@ async fn a_late_renewal_shortens_nothing() {
     nodes.proxies.iter().for_each(|proxy| proxy.stall_current(true));
     let stuck = engine.renew(&held.lease_id, Some(SECOND)).await;
     assert!(matches!(stuck, Err(Error::Indeterminate { .. })), "{stuck:?}");
+    // Nothing else may be stuck behind it: the connections are given up two seconds later.
+    tokio::time::sleep(4 * SECOND).await;
     let began = Instant::now();
     while engine.renew(&held.lease_id, Some(60 * SECOND)).await.is_err() {
         assert!(began.elapsed() < 15 * SECOND, "it is renewed over new connections");

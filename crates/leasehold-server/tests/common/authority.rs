@@ -19,6 +19,11 @@ impl Authority {
         Self(CertifiedIssuer::self_signed(params, KeyPair::generate().expect("a key")).expect("signed"))
     }
 
+    /// The authority's own key.
+    pub fn key_pem(&self) -> String {
+        self.0.key().serialize_pem()
+    }
+
     /// Writes the authority's certificate, and one for localhost with its key.
     pub fn write(&self, site: &Site, name: &str) -> [PathBuf; 3] {
         let key = KeyPair::generate().expect("a key");

@@ -17,7 +17,7 @@
 //! refusal may count one whose patience has just ended; a crowd of holders is in order of their ends; there are no quotas
 //! per principal and no limit on all waiters; a waiter that a restart forgot comes again instead of being Unavailable; behind
 //! 256 who wait and cannot be served, nobody is served who could be. An
-//! ending is remembered for ten minutes, or until 65,536 later ones. MONITOR and SLOWLOG show secrets.
+//! ending is remembered for ten minutes, or until a later one takes its place of 65,536. MONITOR and SLOWLOG show secrets.
 //!
 //! # Clock
 //!
