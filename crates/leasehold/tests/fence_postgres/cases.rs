@@ -94,8 +94,8 @@ impl FenceSubject for CheckSubject {
 /// Goal: `leasehold_fence.check` obeys the table of cases.
 #[tokio::test]
 async fn the_check_for_hand_written_transactions_passes_the_table_of_cases() {
-    let database = Database::new("CREATE TABLE any (n int)").await;
-    database.install(&options("any", &[], "any", Remember::Name)).await;
+    let database = Database::new("CREATE TABLE things (n int)").await;
+    database.install(&options("things", &[], "things", Remember::Name)).await;
     for (at, case) in all_cases().iter().enumerate() {
         case.run(&format!("hand/{at}"), &mut CheckSubject(database.client().await)).await;
     }

@@ -183,10 +183,9 @@ async fn a_subscriber_is_fenced_against_local_writes_only() {
     let (publisher, subscriber) =
         (Database::new(SEATS).await, Database::new("CREATE TABLE seats (seat_id int PRIMARY KEY, owner text)").await);
     let slot = format!("slot_{}", subscriber.name);
-    let publish = format!(
-        "CREATE PUBLICATION p FOR TABLE seats; SELECT pg_create_logical_replication_slot('{slot}', 'pgoutput')"
-    );
-    publisher.admin.batch_execute(&publish).await.unwrap();
+    publisher.admin.batch_execute("CREATE PUBLICATION p FOR TABLE seats").await.unwrap();
+    let make_slot = format!("SELECT pg_create_logical_replication_slot('{slot}', 'pgoutput')");
+    publisher.admin.batch_execute(&make_slot).await.unwrap();
     let source = format!("host=127.0.0.1 port={} user=postgres dbname={}", cluster().port(), publisher.name);
     // In one cluster the slot must be made first, or the subscription would wait for itself.
     let subscribe = format!(

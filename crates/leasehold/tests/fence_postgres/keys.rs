@@ -20,7 +20,7 @@ const TYPES: [(&str, &str, &str); 20] = [
     ("timestamptz", "'2026-11-17 10:00:00+02'", "2026-11-17T08:00:00.000000Z"),
     ("time", "'10:00:00'", "10:00:00"),
     ("bytea", "'\\xDEAD'", "dead"),
-    ("inet", "'10.0.0.1'", "10.0.0.1"),
+    ("inet", "'10.0.0.1'", "10.0.0.1/32"),
     ("int4range", "'[1,3]'", "[1,4)"),
     ("int[]", "'{1,2}'", "{1,2}"),
     ("jsonb", "'{\"b\":1,\"a\":2}'", "{\"a\": 2, \"b\": 1}"),
@@ -111,7 +111,7 @@ async fn strange_names_are_quoted() {
         assert_eq!(report.table, r#""My Shop"."Se""at's""#);
         let insert = r#"INSERT INTO "My Shop"."Se""at's" VALUES (1, 'x')"#;
         assert_eq!(database.write("42\tit's 1\\", insert).await, "ok");
-        assert_eq!(database.write("", insert).await, "LH002");
+        assert_eq!(database.write("", &insert.replace("(1,", "(2,")).await, "LH002");
         assert_eq!(database.write(ADA, r#"UPDATE "My Shop"."Se""at's" SET "na'me" = 'y'"#).await, "LH001");
         for table in ["dotted.name", "SEATS"] {
             database.install(&options(table, &["id"], "x/{}", remember)).await;

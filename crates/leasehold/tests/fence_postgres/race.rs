@@ -144,8 +144,17 @@ impl Race {
         }
         let mark = format!("{token}:{token:016x}");
         client.execute("SELECT set_config('leasehold.token', $1, true)", &[&mark]).await?;
-        client.batch_execute(&write).await?;
-        client.execute("INSERT INTO history (resource, token) VALUES ($1, $2)", &[&(resource as i32), &token]).await?;
+        // An UPDATE whose row was deleted and made again meanwhile touches nothing, and so it asks the fence nothing.
+        let written = if write.starts_with("UPDATE") {
+            client.execute(&write, &[]).await?
+        } else {
+            client.batch_execute(&write).await?;
+            1
+        };
+        if written > 0 {
+            let history = "INSERT INTO history (resource, token) VALUES ($1, $2)";
+            client.execute(history, &[&(resource as i32), &token]).await?;
+        }
         if dice.roll(4) == 0 {
             tokio::time::sleep(Duration::from_millis(dice.roll(30))).await;
         }

@@ -234,7 +234,7 @@ async fn a_refusal_names_resource_tokens_and_table() {
     let answer = refused.as_db_error().unwrap();
     assert_eq!(answer.message(), "token 41 is stale: seat/14 has seen token 42");
     assert_eq!(answer.detail(), Some(r#"{"resource" : "seat/14", "presented" : "41", "highest" : "42"}"#));
-    assert_eq!((answer.table(), answer.constraint()), (Some("seats"), Some("leasehold_fence")));
+    assert_eq!((answer.table(), answer.constraint()), (Some("public.seats"), Some("leasehold_fence")));
     assert!(answer.hint().is_some_and(|hint| hint.contains("Stop")));
 }
 

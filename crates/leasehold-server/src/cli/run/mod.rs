@@ -46,9 +46,10 @@ Example:
   leasehold run nightly-report -- ./report.sh
   leasehold run db-migration --ttl 1m --wait 10m -- sh -c 'migrate --token \"$LEASEHOLD_TOKEN\"'
 
-The command finds LEASEHOLD_TOKEN, LEASEHOLD_RESOURCE, LEASEHOLD_LEASE_ID, LEASEHOLD_MARK and LEASEHOLD_FENCE (what a
-fenced table wants to see: leasehold fence exec, or SET LOCAL leasehold.token) in its environment. The lease is renewed every third of the ttl. When it can no longer be proven, the command's whole process
-group gets TERM, then KILL before the lease could be granted again, and the exit code is 6.
+The command finds LEASEHOLD_TOKEN, LEASEHOLD_RESOURCE, LEASEHOLD_LEASE_ID, LEASEHOLD_MARK and LEASEHOLD_FENCE (what
+a fenced table wants to see) in its environment. The lease is renewed every third of the ttl. When it can no
+longer be proven, the command's whole process group gets TERM, then KILL before the lease could be granted
+again, and the exit code is 6.
 
 When the command ends, what it left behind in its process group is ended too (TERM, then KILL after
 the grace) before the lease is released: the lease is not free while part of the work runs. A process
