@@ -11,6 +11,7 @@ mod acquire;
 mod doctor;
 mod engines;
 mod fence;
+mod gate;
 mod inspect;
 mod key;
 mod ls;
@@ -78,6 +79,7 @@ enum CliCommand {
     Doctor(doctor::DoctorArgs),
     Migrate(migrate::MigrateArgs),
     Fence(fence::FenceArgs),
+    Gate(gate::GateArgs),
     #[cfg(feature = "load")]
     Bench(leasehold_load::bench::Bench),
     #[cfg(feature = "load")]
@@ -134,6 +136,10 @@ fn run_command(cli: Cli) -> anyhow::Result<u8> {
         CliCommand::Lab(command) => command.execute(),
         #[cfg(feature = "lab")]
         CliCommand::LabActor(command) => command.execute(),
+        CliCommand::Gate(_) if !cli.url.is_empty() => {
+            Err(Failure::usage("a gate asks no engine: give --upstream URL, not --url"))
+        }
+        CliCommand::Gate(command) => command.execute(),
         CliCommand::Serve(command) => command.execute(),
         CliCommand::Key(command) => command.execute(),
         CliCommand::Acquire(command) => block_on_this_thread(command.execute(&target()?)),

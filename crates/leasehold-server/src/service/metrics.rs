@@ -249,26 +249,32 @@ impl ServiceMetrics {
     }
 }
 
+/// A page in the text format of Prometheus.
 #[derive(Default)]
-struct MetricsText {
-    text: String,
+pub struct MetricsText {
+    /// What was pushed so far.
+    pub text: String,
 }
 
 impl MetricsText {
-    fn push_family(&mut self, name: &str, kind: &str, help: &str) {
+    /// The head of a family.
+    pub fn push_family(&mut self, name: &str, kind: &str, help: &str) {
         self.text.push_str(&format!("# HELP {name} {help}\n# TYPE {name} {kind}\n"));
     }
 
-    fn push_sample(&mut self, name: &str, labels: &str, value: impl std::fmt::Display) {
+    /// One sample.
+    pub fn push_sample(&mut self, name: &str, labels: &str, value: impl std::fmt::Display) {
         self.text.push_str(&format!("{name}{labels} {value}\n"));
     }
 
-    fn push_counter(&mut self, name: &str, help: &str, value: u64) {
+    /// A counter without labels.
+    pub fn push_counter(&mut self, name: &str, help: &str, value: u64) {
         self.push_family(name, "counter", help);
         self.push_sample(name, "", value);
     }
 
-    fn push_gauge(&mut self, name: &str, help: &str, value: u64) {
+    /// A gauge without labels.
+    pub fn push_gauge(&mut self, name: &str, help: &str, value: u64) {
         self.push_family(name, "gauge", help);
         self.push_sample(name, "", value);
     }
@@ -371,7 +377,7 @@ impl MetricsText {
     }
 
     /// A histogram of durations, in seconds.
-    fn push_seconds_histogram(&mut self, name: &str, help: &str, histogram: &Histogram) {
+    pub fn push_seconds_histogram(&mut self, name: &str, help: &str, histogram: &Histogram) {
         self.push_histogram(name, help, histogram, |bound| bound / 1e6, histogram.sum_nanos as f64 / 1e9);
     }
 
